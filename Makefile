@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything is built under build/<compiler>[-<sanitizers>]/, nothing beside the sources.  `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := all
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+SAN ?=
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+DESTDIR ?=
+comma := ,
+BUILD ?= build/$(notdir $(firstword $(CC)))$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+VERSION := 2.28.9
+
+WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
+CFLAGS ?= -O2 -g
+# gcc warns that TSan does not model fences; ours stand beside atomics that it does model.
+SAN_CFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all \
+              $(if $(findstring thread,$(SAN)),$(if $(findstring clang,$(CC)),,-Wno-tsan)))
+HK_CFLAGS := -std=c11 -D_GNU_SOURCE -DHOCKET_NO_CUDA_HEADERS -Iinclude -fPIC -fvisibility=hidden -fno-math-errno \
+             -pthread $(WARN) -MMD -MP $(SAN_CFLAGS)
+HK_LDFLAGS := -pthread $(if $(SAN),-fsanitize=$(SAN))
+# A file whose name ends in _avx2 and the like is compiled for these instructions, where the machine has them at all.
+ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine 2>/dev/null)),)
+CFLAGS_avx2 := -mavx2 -mfma -mf16c
+CFLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mavx2
+endif
+
+# The library: every .c under these folders.
+LIB_DIRS := base device topo transport transport/net program collectives sim kernels kernels/host runtime
+LIB_SRC := $(foreach d,$(LIB_DIRS),$(wildcard src/$d/*.c))
+PERF_COMMON_SRC := $(filter-out %_perf.c,$(wildcard src/perf/*.c))
+PERF_SRC := $(wildcard src/perf/*_perf.c)
+TOOL_SRC := $(wildcard src/tools/*.c)
+UNIT_SRC := $(wildcard tests/unit/test_*.c)
+SUPPORT_SRC := $(wildcard tests/support/*.c)
+SUPPORT_OBJ = $(SUPPORT_SRC:%.c=$(BUILD)/%.o)
+EXAMPLE_SRC := $(wildcard examples/*.c)
+HELPER_SRC := $(wildcard tests/helpers/*.c)
+FAKE_SRC := $(wildcard tests/fakes/*.c)
+
+LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
+# expat reads XML.  Its archive becomes one object of the library, with its symbols hidden, so that the loaded library needs
+# the C library alone; where there is no archive the library says so when it is asked to read XML.
+EXPAT := $(shell $(CC) -print-file-name=libexpat.a)
+ifeq ($(and $(filter /%,$(EXPAT)),$(wildcard /usr/include/expat.h)),)
+HK_CFLAGS += -DHK_NO_EXPAT
+else
+LIB_OBJ += $(BUILD)/expat.o
+endif
+# The GPU kernels, where NVCC=/path/to/nvcc asks for them; without it the library has none and says so when it needs them.
+# One file for all compilers and sanitizers, and for every architecture, with PTX for those to come.
+NVCC ?=
+GPU_ARCHS ?= 75 80 86 89 90 100 103 120
+FATBIN := build/cuda/kernels.fatbin
+GPU_FLAGS := -std=c++17 -O3 -fmad=false -maxrregcount=128 $(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+             -gencode arch=compute_$(lastword $(GPU_ARCHS)),code=compute_$(lastword $(GPU_ARCHS))
+ifneq ($(NVCC),)
+CFLAGS_image := -DHK_GPU_FATBIN='"$(FATBIN)"'
+$(BUILD)/src/kernels/gpu_image.o: $(FATBIN)
+endif
+PERF_COMMON_OBJ := $(PERF_COMMON_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/base/json.o
+PERF_BIN := $(PERF_SRC:src/perf/%.c=$(BUILD)/bin/%)
+TOOL_OBJ := $(TOOL_SRC:%.c=$(BUILD)/%.o)
+TOOL := $(if $(TOOL_SRC),$(BUILD)/bin/hocket)
+UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
+# Plugins that tests load: tests/plugins/NAME.c becomes plugins/libNAME.so.
+PLUGIN_SRC := $(wildcard tests/plugins/*.c)
+PLUGIN_SO := $(PLUGIN_SRC:tests/plugins/%.c=$(BUILD)/plugins/lib%.so)
+HELPER_BIN := $(HELPER_SRC:tests/helpers/%.c=$(BUILD)/helpers/%)
+# The CUDA driver that runs on the CPU, kernels of the library compiled for it, and its tests' own (tests/cudaemu/).
+EMU_SRC := $(wildcard tests/cudaemu/*.c)
+EMU_OBJ := $(EMU_SRC:%.c=$(BUILD)/%.o)
+EMU_SO := $(if $(EMU_SRC),$(BUILD)/cudaemu/libcuda.so.1) \
+          $(if $(shell command -v g++),$(if $(wildcard src/kernels/cuda/*.cu),$(BUILD)/cudaemu/kernels.so) \
+            $(BUILD)/cudaemu/test_kernels.so)
+FAKE_SO := $(FAKE_SRC:tests/fakes/%.c=$(BUILD)/fakes/%.so.1)
+EXAMPLE_BIN := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/examples/%)
+# The networks as a net plugin for NCCL.
+NETPLUGIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/netplugin/*.c))
+NETPLUGIN_SO := $(BUILD)/lib/libnccl-net-hocket.so
+ALL_OBJ := $(sort $(LIB_OBJ) $(NETPLUGIN_OBJ) $(TOOL_OBJ) $(PERF_COMMON_OBJ)) $(PERF_SRC:%.c=$(BUILD)/%.o) $(UNIT_SRC:%.c=$(BUILD)/%.o) \
+           $(EXAMPLE_SRC:%.c=$(BUILD)/%.o) $(HELPER_SRC:%.c=$(BUILD)/%.o) $(SUPPORT_OBJ) $(FAKE_SRC:%.c=$(BUILD)/%.o) $(EMU_OBJ)
+
+SO := $(BUILD)/lib/libnccl.so.2
+LIBA := $(BUILD)/libhocket-internal.a
+# Manual pages: one for all perf binaries, with a pointer from each name (none from a sanitizer build, which may not run).
+MAN := $(BUILD)/man/man7/hocket-parameters.7 $(if $(PERF_BIN),$(if $(SAN),,$(BUILD)/man/man1/hocket-perf.1 \
+       $(PERF_SRC:src/perf/%.c=$(BUILD)/man/man1/%.1)))
+MAN_SRC := $(wildcard man/*.[1-8])
+# What `hocket` writes about itself: a page for each command, and the shells' completion.
+TOOL_NAMES := $(shell sed -n 's/^HK_TOOL(\(.*\))/\1/p' src/tools/commands.def)
+COMPLETION := $(if $(SAN),,$(BUILD)/completion/hocket $(BUILD)/completion/_hocket)
+MAN += $(if $(SAN),,$(BUILD)/man/man1/hocket.1 $(TOOL_NAMES:%=$(BUILD)/man/man1/hocket-%.1))
+LINK_SO = -L$(BUILD)/lib -lnccl -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm
+CHECK_LIBS = $(or $(shell pkg-config --libs check 2>/dev/null),-lcheck -lsubunit -lrt -lm)
+# Without a -j of the user's, the targets that build for themselves use every core.
+JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
+
+ifeq ($(V),)
+say = @printf '  %-6s %s\n' $1 $2;
+else
+say =
+endif
+
+.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce fuzz gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
+        clean help FORCE
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+all: lib perf tool examples man $(if $(wildcard /usr/include/check.h),tests) ## library, programs, examples, tests (default)
+lib: $(SO) $(LIBA) $(NETPLUGIN_SO) ## libnccl.so.2, and libnccl-net-hocket.so
+perf: $(PERF_BIN) ## the *_perf binaries
+tool: $(TOOL) ## the command hocket
+tests: $(UNIT_BIN) $(HELPER_BIN) $(PLUGIN_SO) $(NETPLUGIN_SO) $(FAKE_SO) $(EMU_SO) ## unit tests and the suites' helper programs, without running them
+	@:
+examples: $(EXAMPLE_BIN)
+check-build: all tests
+	@:
+man: $(MAN) $(COMPLETION)
+
+# Objects depend on the flags in force: a change of compiler or flags rebuilds.
+quoted = '$(subst ','\'',$1)'
+FLAGS_TEXT = $(shell $(CC) --version 2>/dev/null | head -n 1) $(CC) $(HK_CFLAGS) $(CFLAGS) $(LDFLAGS)$(if $(NVCC), $(NVCC))
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D); printf '%s\n' $(call quoted,$(FLAGS_TEXT)) | cmp -s - $@ || \
+	  printf '%s\n' $(call quoted,$(FLAGS_TEXT)) > $@
+
+# The list of the library's and the command's files: one that is gone relinks.
+$(BUILD)/files: FORCE
+	@mkdir -p $(@D); echo "$(LIB_SRC) $(TOOL_SRC)" | cmp -s - $@ || echo "$(LIB_SRC) $(TOOL_SRC)" > $@
+
+$(BUILD)/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) $(HK_CFLAGS) $(CFLAGS) $(CFLAGS_$(lastword $(subst _, ,$*))) -c $< -o $@
+
+$(FATBIN): $(wildcard src/kernels/cuda/*) src/program/program.h
+	@mkdir -p $(@D)
+	$(call say,NVCC,$@)$(NVCC) -fatbin --threads 2 $(GPU_FLAGS) -o $@ src/kernels/cuda/exec.cu
+	@echo "  GPU kernels for sm_$(subst $() ,$(comma) ,$(GPU_ARCHS)) and PTX: $$(wc -c < $@) bytes"
+
+$(BUILD)/expat.o: $(EXPAT)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) -r -nostdlib -o $@ -Wl,--whole-archive $< -Wl,--no-whole-archive
+
+# -z nodelete: service threads and fork handlers run our code even after a dlclose.
+# -z defs: a symbol that nobody defines is an error now, not at load time (sanitizer run times define some later).
+$(SO): $(LIB_OBJ) $(BUILD)/files src/libnccl.map
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,libnccl.so.2 -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -Wl,--as-needed \
+	  $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(LIB_OBJ) $(HK_LDFLAGS) $(LDFLAGS) -lm
+	@ln -sf libnccl.so.2 $(@D)/libnccl.so
+
+$(LIBA): $(LIB_OBJ) $(BUILD)/files
+	@rm -f $@
+	$(call say,AR,$@)ar rcs $@ $(LIB_OBJ)
+
+$(NETPLUGIN_SO): $(NETPLUGIN_OBJ) $(LIBA) src/netplugin/netplugin.map
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,--version-script=src/netplugin/netplugin.map -Wl,--as-needed \
+	  $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(NETPLUGIN_OBJ) $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) -lm
+
+$(BUILD)/bin/%_perf: $(BUILD)/src/perf/%_perf.o $(PERF_COMMON_OBJ) $(SO)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) $(LINK_SO)
+
+# It has the library inside: it must run where none is installed, and looks at its internals.
+$(BUILD)/bin/hocket: $(TOOL_OBJ) $(LIBA) $(BUILD)/files
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -o $@ $(TOOL_OBJ) $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) -lm
+
+$(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
+	@rm -f $@
+	$(call say,AR,$@)ar rcs $@ $(SUPPORT_OBJ)
+
+$(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsupport.a $(LIBA)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -o $@ $< $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
+
+# Libraries that tests load in place of drivers.
+$(BUILD)/fakes/%.so.1: $(BUILD)/tests/fakes/%.o
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,$(@F) -o $@ $< $(HK_LDFLAGS) $(LDFLAGS)
+
+# TSan must not look at fibers and at kernels' own synchronisation: what it knows of the driver are its locks.
+$(EMU_OBJ): override CFLAGS += $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
+$(BUILD)/cudaemu/libcuda.so.1: $(EMU_OBJ)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ $(HK_LDFLAGS) $(LDFLAGS) -ldl
+EMU_CXXFLAGS = -x c++ -std=c++17 -fno-exceptions -fno-rtti -DHK_CUDAEMU -D_GNU_SOURCE -Itests/cudaemu -fPIC -shared \
+               -fvisibility=hidden -ffp-contract=off -Wall -Werror -MMD -MP -MF $(@:.so=.d) \
+               $(if $(findstring thread,$(SAN)),,$(SAN_CFLAGS))
+$(BUILD)/cudaemu/kernels.so: $(wildcard src/kernels/cuda/*.cu) $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$@)$(CC) $(EMU_CXXFLAGS) $(CFLAGS) -o $@ $(filter %.cu,$^) $(LDFLAGS)
+$(BUILD)/cudaemu/test_kernels.so: tests/cudaemu/test_kernels.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$@)$(CC) $(EMU_CXXFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS)
+
+# Programs that suites run: they see the public API only, as users do.
+$(BUILD)/plugins/lib%.so: tests/plugins/%.c $(wildcard tests/plugins/*.h) $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) $(HK_CFLAGS) $(CFLAGS) -shared -MF $(@:.so=.d) -o $@ $< $(LDFLAGS)
+
+$(BUILD)/helpers/%: $(BUILD)/tests/helpers/%.o $(SO)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -o $@ $< $(LDFLAGS) $(LINK_SO)
+
+$(BUILD)/examples/%: $(BUILD)/examples/%.o $(SO)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -o $@ $< $(LDFLAGS) $(LINK_SO)
+
+# The parameter table in words.
+$(BUILD)/params-doc: scripts/params-doc.c src/base/params.def $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)$(CC) -std=c11 $(WARN) -o $@ $<
+$(BUILD)/man/man7/hocket-parameters.7: $(BUILD)/params-doc
+	@mkdir -p $(@D)
+	$(call say,GEN,$@)$< man > $@
+$(BUILD)/man/man1/hocket-perf.1: $(BUILD)/bin/all_reduce_perf scripts/perf-man.sh
+	@mkdir -p $(@D)
+	$(call say,GEN,$@)scripts/perf-man.sh $< > $@
+$(BUILD)/man/man1/hocket.1: $(BUILD)/bin/hocket
+	@mkdir -p $(@D)
+	$(call say,GEN,$@)$< help --man > $@
+$(TOOL_NAMES:%=$(BUILD)/man/man1/hocket-%.1): $(BUILD)/man/man1/hocket-%.1: $(BUILD)/bin/hocket
+	@mkdir -p $(@D)
+	$(call say,GEN,$@)$< help --man $* > $@
+$(BUILD)/completion/hocket: $(BUILD)/bin/hocket
+	@mkdir -p $(@D)
+	$(call say,GEN,$@)$< completion bash > $@
+$(BUILD)/completion/_hocket: $(BUILD)/bin/hocket
+	@mkdir -p $(@D)
+	$(call say,GEN,$@)$< completion zsh > $@
+$(BUILD)/man/man1/%_perf.1:
+	@mkdir -p $(@D); echo '.so man1/hocket-perf.1' > $@
+docs: $(BUILD)/params-doc tool ## regenerate docs/parameters.md, and what `hocket` prints in the pages
+	$< markdown > docs/parameters.md
+	scripts/transcripts.sh $(BUILD) README.md docs/*.md
+
+deps: ## install with apt what building, testing and measuring need
+	@scripts/deps.sh check bench
+
+demo: ## install what is missing, build, run an allreduce between two processes
+	@scripts/deps.sh build
+	@$(MAKE) $(JOBS) --no-print-directory lib perf
+	@scripts/demo.sh $(BUILD)
+
+check: ## install what is missing, build, run every test; ONLY=pattern for some, QUICK=1 without sanitizers and clang
+	@scripts/deps.sh check
+	@$(MAKE) $(JOBS) --no-print-directory check-build
+	@HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" ONLY="$(ONLY)" QUICK="$(QUICK)" scripts/check.sh
+
+gpu-mutations: ## break the GPU kernels in many ways, one after another: does a test notice?
+	@$(MAKE) $(JOBS) --no-print-directory tests
+	@MUTATIONS=all HK_BUILD=$(BUILD) tests/suites/gpu_mutations.sh
+
+gpu-check: ## is everything right on the GPU at hand?  Under ten minutes; results in build/gpu/
+	@tests/gpu/check.sh || [ $$? = 77 ]
+
+gpu-bench: ## how fast is the GPU at hand, with OTHER=/path/to/libnccl.so.2 beside Hocket?  Under ten minutes
+	@tests/gpu/bench.sh || [ $$? = 77 ]
+
+check-san: ## the unit tests under ASan and UBSan
+	@scripts/deps.sh check
+	@HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" ONLY="$(or $(ONLY),asan:)" scripts/check.sh
+
+check-tsan: ## the unit tests under TSan
+	@scripts/deps.sh check
+	@HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" ONLY="$(or $(ONLY),tsan:)" scripts/check.sh
+
+check-roce: ## RDMA between two soft-RoCE devices in a QEMU guest: collectives, settings, faults (x86_64)
+	@scripts/deps.sh build roce
+	@$(MAKE) $(JOBS) --no-print-directory lib perf tool
+	@HK_BUILD=$(BUILD) tests/roce/check.sh
+
+FUZZ_SECONDS ?= 60
+fuzz: ## every fuzz test for FUZZ_SECONDS (60) under ASan and UBSan
+	@scripts/deps.sh check
+	@$(MAKE) $(JOBS) --no-print-directory SAN=address,undefined tests
+	@HK_BUILD=$(BUILD) FUZZ_SECONDS=$(FUZZ_SECONDS) ONLY="$(ONLY)" scripts/fuzz.sh
+
+bench: ## measure Hocket and its peers side by side
+	@scripts/deps.sh bench
+	@$(MAKE) $(JOBS) --no-print-directory lib perf
+	@if [ -x bench/run.sh ]; then HK_BUILD=$(BUILD) bench/run.sh; else echo "bench/run.sh is not there yet"; exit 1; fi
+
+$(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIBA)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -o $@ $< $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) -lm
+bench-kernels: $(BUILD)/bench/kernels ## how fast one core copies and reduces
+	$<
+
+install: lib perf tool man ## into PREFIX (/usr/local), below DESTDIR
+	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) HK_BUILD=$(BUILD) VERSION=$(VERSION) \
+	  scripts/install.sh "$(PERF_BIN) $(TOOL)" "$(MAN) $(MAN_SRC)" "$(COMPLETION)"
+
+clean: ## remove build/
+	rm -rf build
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r target text; do \
+	  printf '  make %-13s %s\n' "$$target" "$$text"; done
+	@echo "  Options: CC=clang, SAN=address,undefined or SAN=thread, CFLAGS=..., NVCC=/path/to/nvcc (GPU kernels), V=1 (show commands), PREFIX=, DESTDIR="
+
+-include $(ALL_OBJ:.o=.d) $(wildcard $(BUILD)/cudaemu/*.d)

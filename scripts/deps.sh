@@ -1,0 +1,115 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# deps.sh SET...: installs with apt what is missing of the sets `build`, `check`, `bench`, `roce`; says what and why, says nothing
+# when all is there.  Things are looked for by what they give (a command, a header), so that other systems work too.
+# shellcheck disable=SC2317 # the sets are called by name
+set -u
+want_build() {
+  need gcc "cmd:${CC:-gcc}" "the compiler"
+  need libc6-dev "file:/usr/include/stdio.h" "the C library's headers"
+  need make "cmd:make" "runs the Makefile"
+  wish libhwloc-dev "file:/usr/include/hwloc.h" "CPUs and PCI devices of unusual machines"
+  wish libexpat1-dev "file:/usr/include/expat.h" "reads NCCL's topology and graph XML"
+}
+want_check() {
+  want_build
+  need check "file:/usr/include/check.h" "the unit test framework"
+  need libsubunit-dev "lib:libsubunit" "the unit test framework links with it"
+  need pkg-config "cmd:pkg-config" "tests of the installed library"
+  wish g++ "cmd:g++" "compiles the GPU kernels for a CPU"
+  wish clang "cmd:clang" "builds everything with a second compiler"
+  wish libibverbs-dev "file:/usr/include/infiniband/verbs.h" "what we declare of verbs is compared with it"
+  wish libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "compiles for another kind of CPU"
+  wish iproute2 "cmd:ip" "hosts as network namespaces"
+  wish procps "cmd:ps" "process tests look at the process table"
+  wish jq "cmd:jq" "reads the JSON that commands write"
+  wish mandoc "cmd:mandoc" "checks the manual pages"
+  wish graphviz "cmd:dot" "draws pictures of machines"
+  wish zsh "cmd:zsh" "reads its completion"
+  want_roce
+}
+want_bench() {
+  want_build
+  wish iperf3 "cmd:iperf3" "TCP's limit, to compare with"
+  wish openmpi-bin "cmd:mpirun.openmpi" "a peer to compare with"
+  wish libopenmpi-dev "cmd:mpicc.openmpi" "a peer to compare with"
+  wish mpich "cmd:mpirun.mpich" "a peer to compare with"
+  wish libmpich-dev "cmd:mpicc.mpich" "a peer to compare with"
+  wish iproute2 "cmd:ip" "hosts as network namespaces"
+}
+# A guest with soft-RoCE: tests/roce/.
+want_roce() {
+  wish qemu-system-x86 "cmd:qemu-system-x86_64" "a guest with RDMA devices"
+  wish busybox-static "cmd:busybox" "the guest's first file system"
+  wish cpio "cmd:cpio" "packs it"
+  wish kmod "cmd:modprobe" "finds the guest's modules"
+  wish xz-utils "cmd:xz" "unpacks the guest's kernel"
+  wish iproute2 "cmd:rdma" "makes the guest's RDMA devices"
+  wish ibverbs-providers "lib:libibverbs/librxe-rdmav34" "RDMA devices in software"
+  wish perftest "cmd:ib_write_bw" "RDMA's limits, to compare with"
+}
+want_plot() { need gnuplot-nox "cmd:gnuplot" "draws the plots"; }
+
+have() {
+  case $1 in
+    cmd:*) PATH=$PATH:/usr/sbin:/sbin command -v "${1#cmd:}" >/dev/null ;;
+    file:*) [ -e "${1#file:}" ] ;;
+    lib:*) for file in /usr/lib*/*/"${1#lib:}".{so,a} /usr/lib*/"${1#lib:}".{so,a}; do [ -e "$file" ] && return 0; done
+      return 1 ;;
+  esac
+}
+needed=() wished=()
+need() { have "$2" || { needed+=("$1"); echo "missing: $1 ($3)"; }; }
+wish() { have "$2" || { wished+=("$1"); echo "missing: $1 ($3; optional)"; }; }
+
+# A package manager's complaint is shown only when it matters.
+log=$(mktemp) && trap 'rm -f "$log"' EXIT
+as_root=()
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" >"$log" 2>&1; }
+
+may_install() {
+  command -v apt-get >/dev/null || { reason="apt-get is not here"; return 1; }
+  [ "$(id -u)" = 0 ] && return 0
+  command -v sudo >/dev/null || { reason="you are not root and there is no sudo"; return 1; }
+  as_root=(sudo)
+  if [ -t 0 ]; then sudo -v || { reason="sudo refused"; return 1; }; else
+    sudo -n true 2>/dev/null || { reason="sudo asks for a password and there is no terminal"; return 1; }
+  fi
+}
+updated=
+install() {
+  [ $# = 0 ] && return 0
+  # Package lists of a fresh machine are empty, those of an old one may name files that are gone.
+  if [ -z "$updated" ] && ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then update; fi
+  echo "installing: $*"
+  apt install -y --no-install-recommends "$@" && return 0
+  [ -z "$updated" ] || return 1
+  update && apt install -y --no-install-recommends "$@"
+}
+update() {
+  updated=1
+  echo "apt-get update"
+  apt update || { tail -n 3 "$log"; return 1; }
+}
+
+for set in "$@"; do "want_$set" || { echo "deps.sh: no set called $set"; exit 2; }; done
+mapfile -t needed < <(printf '%s\n' "${needed[@]}" | sort -u | sed '/^$/d')
+mapfile -t wished < <(printf '%s\n' "${wished[@]}" | sort -u | sed '/^$/d')
+[ ${#needed[@]}${#wished[@]} = 00 ] && exit 0
+
+if ! may_install; then
+  echo "cannot install: $reason.  As root, run:  apt-get install ${needed[*]} ${wished[*]}"
+  [ ${#needed[@]} = 0 ] || exit 1
+  echo "going on without: ${wished[*]} (tests that use them will say SKIP)"
+  exit 0
+fi
+if ! install "${needed[@]}"; then
+  tail -n 5 "$log"
+  echo "cannot install ${needed[*]}: see above; is there a network?"
+  exit 1
+fi
+# One by one: what a distribution does not have must not keep the rest away.
+for package in "${wished[@]}"; do
+  install "$package" || { tail -n 2 "$log"; echo "going on without $package (tests that use it will say SKIP)"; }
+done
+exit 0
