@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Socket addresses and network interfaces: parsing, printing, choosing, listening. */
+#ifndef HK_BASE_ADDR_H
+#define HK_BASE_ADDR_H
+#include <net/if.h> /* IFNAMSIZ */
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+#include "status.h"
+
+typedef union hk_addr {
+  struct sockaddr sa;
+  struct sockaddr_in v4;
+  struct sockaddr_in6 v6;
+  unsigned char bytes[28];
+} hk_addr;
+enum { HK_ADDR_TEXT = 80 };
+
+socklen_t hk_addr_len(const hk_addr *a);
+bool hk_addr_equal(const hk_addr *a, const hk_addr *b); /* the port included */
+/* "10.0.0.1<4242>", "[fe80::1%eth0]<4242>", as NCCL prints them.  Gives `text` (HK_ADDR_TEXT bytes). */
+const char *hk_addr_format(const hk_addr *a, char *text);
+/* "host:port", "[v6]:port", "[v6%ifname]:port"; names are resolved. */
+hk_status hk_addr_parse(hk_addr *a, const char *text);
+/* An IPv4 address that a dual-stack socket shows as ::ffff:10.0.0.1 becomes plain IPv4; others stay. */
+void hk_addr_unmap(hk_addr *a);
+unsigned hk_addr_port(const hk_addr *a);
+void hk_addr_set_port(hk_addr *a, unsigned port);
+
+typedef enum hk_iface_class { HK_IFACE_PHYSICAL, HK_IFACE_VIRTUAL, HK_IFACE_BRIDGE, HK_IFACE_LOOPBACK } hk_iface_class;
+typedef struct hk_iface {
+  char name[IFNAMSIZ];
+  hk_addr addr;        /* port 0 */
+  uint8_t kind;        /* hk_iface_class; bridges are docker0, virbr, cni, veth-fed container bridges, ... */
+  uint8_t prefix;      /* network bits */
+  uint32_t speed_mbps; /* 0: unknown */
+} hk_iface;
+
+/* The interfaces that are up, best first: NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY filter and order (NCCL's syntax:
+ * prefixes, "=exact", "^excluded"); otherwise, with `toward` given, the interface whose route reaches it comes first;
+ * container bridges and loopback come last, loopback only when nothing else is there or it was asked for.  *n is the room
+ * in `out`, then the number found.  HK_ERR_USAGE naming the filter where it leaves none. */
+hk_status hk_ifaces(hk_iface *out, int *n, const hk_addr *toward);
+
+/* A nonblocking, close-on-exec TCP listener on `a` (port 0: HOCKET_PORT_RANGE, else any); *a gets the port. */
+hk_status hk_listen(hk_addr *a, int backlog, int *fd);
+/* A nonblocking TCP socket whose connect has been started. */
+hk_status hk_connect_start(const hk_addr *to, int *fd);
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dl.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include "log.h"
+
+/* Loading is rare and the loader has one lock itself. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void *open_first(hk_dl *lib) {
+  for (size_t i = 0; i < sizeof lib->files / sizeof lib->files[0] && lib->files[i]; i++) {
+    void *handle = dlopen(lib->files[i], RTLD_NOW | RTLD_LOCAL);
+    if (handle) return handle;
+    const char *text = dlerror();
+    /* The first name is the one that users know. */
+    if (i == 0) snprintf(lib->why, sizeof lib->why, "%s", text ? text : lib->files[0]);
+  }
+  return NULL;
+}
+
+static bool find_symbols(hk_dl *lib, void *handle) {
+  for (size_t i = 0; i < lib->nsymbols; i++) {
+    const hk_dl_symbol *s = &lib->symbols[i];
+    void *found = NULL;
+    for (size_t k = 0; k < sizeof s->names / sizeof s->names[0] && s->names[k] && !found; k++)
+      found = dlsym(handle, s->names[k]);
+    if (!found && !s->optional) {
+      snprintf(lib->why, sizeof lib->why, "%s has no %s: it is too old", lib->files[0], s->names[0]);
+      return false;
+    }
+    memcpy((char *)lib->table + s->offset, &found, sizeof found);
+  }
+  return true;
+}
+
+static void forget_symbols(hk_dl *lib) {
+  void *none = NULL;
+  for (size_t i = 0; i < lib->nsymbols; i++) memcpy((char *)lib->table + lib->symbols[i].offset, &none, sizeof none);
+}
+
+bool hk_dl_load(hk_dl *lib) {
+  bool tell = false;
+  pthread_mutex_lock(&lock);
+  if (lib->state == 0) {
+    void *handle = open_first(lib);
+    lib->state = handle && find_symbols(lib, handle) ? 1 : -1;
+    lib->handle = handle;
+    tell = lib->state < 0;
+    if (tell) forget_symbols(lib);
+    if (tell && handle) {
+      dlclose(handle);
+      lib->handle = NULL;
+    }
+  }
+  bool there = lib->state > 0;
+  pthread_mutex_unlock(&lock);
+  /* Outside of the lock: a log line may read parameters and files. */
+  if (tell) HK_INFO(lib->subs, "%s: %s", lib->why, lib->loss);
+  return there;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Network interfaces: what there is (getifaddrs, sysfs), and which to use. */
+#include "iface.h"
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "log.h"
+#include "param.h"
+
+enum { MAX_IFACES = 128, LOWER_DEPTH = 4 };
+
+bool hk_addr_is_loopback(const hk_addr *a) {
+  if (a->sa.sa_family == AF_INET) return (ntohl(a->v4.sin_addr.s_addr) >> 24) == 127;
+  return a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&a->v6.sin6_addr);
+}
+
+bool hk_addr_is_link_local(const hk_addr *a) {
+  if (a->sa.sa_family == AF_INET) return (ntohl(a->v4.sin_addr.s_addr) >> 16) == 0xa9fe;
+  return a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->v6.sin6_addr);
+}
+
+static const unsigned char *addr_bits(const hk_addr *a, unsigned *count) {
+  if (a->sa.sa_family == AF_INET6) {
+    *count = 128;
+    return (const unsigned char *)&a->v6.sin6_addr;
+  }
+  *count = 32;
+  return (const unsigned char *)&a->v4.sin_addr;
+}
+
+bool hk_addr_same_net(const hk_addr *a, const hk_addr *b, unsigned prefix) {
+  if (a->sa.sa_family != b->sa.sa_family) return false;
+  unsigned bits;
+  const unsigned char *x = addr_bits(a, &bits), *y = addr_bits(b, &bits);
+  if (prefix > bits) prefix = bits;
+  if (memcmp(x, y, prefix / 8) != 0) return false;
+  unsigned rest = prefix % 8;
+  return rest == 0 || ((x[prefix / 8] ^ y[prefix / 8]) >> (8 - rest)) == 0;
+}
+
+/* ---- NCCL_SOCKET_IFNAME ---- */
+
+/* The position in the list of the first pattern that `name` matches, or -1.  As in NCCL, '^' (exclude) and '=' (whole
+ * names, not prefixes) stand once, before the list. */
+static int filter_position(const char *list, bool exact, const char *name) {
+  int position = 0;
+  for (const char *p = list; *p; position++) {
+    size_t n = strcspn(p, ",");
+    /* NCCL allows "name:port"; the port means nothing for interfaces. */
+    size_t m = strcspn(p, ",:");
+    if (m > 0 && strncmp(p, name, m) == 0 && (!exact || name[m] == '\0')) return position;
+    p += n;
+    if (*p == ',') p++;
+  }
+  return -1;
+}
+
+typedef struct ranked {
+  hk_iface iface;
+  int filter, index; /* position in the filter; in the machine's own order */
+  bool routed, local_family;
+} ranked;
+
+static int compare(const void *pa, const void *pb) {
+  const ranked *a = pa, *b = pb;
+  if (a->filter != b->filter) return a->filter < b->filter ? -1 : 1;
+  if (a->routed != b->routed) return a->routed ? -1 : 1;
+  if (a->iface.kind != b->iface.kind) return (int)a->iface.kind - (int)b->iface.kind;
+  bool la = hk_addr_is_link_local(&a->iface.addr), lb = hk_addr_is_link_local(&b->iface.addr);
+  if (la != lb) return la ? 1 : -1;
+  if (a->local_family != b->local_family) return a->local_family ? -1 : 1;
+  if (a->iface.speed_mbps != b->iface.speed_mbps) return a->iface.speed_mbps > b->iface.speed_mbps ? -1 : 1;
+  return a->index - b->index;
+}
+
+static bool same_host(const hk_addr *a, const hk_addr *b) { /* hk_addr_equal without the port */
+  return a->sa.sa_family == b->sa.sa_family && hk_addr_same_net(a, b, 128);
+}
+
+int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
+  const char *names = w->names ? w->names : "";
+  bool exclude = *names == '^', exact;
+  if (exclude) names++;
+  exact = *names == '=';
+  if (exact) names++;
+  bool chosen = *names && !exclude;
+  ranked *r = calloc((size_t)(n > 0 ? n : 1), sizeof(*r));
+  if (!r) return 0;
+  int kept = 0;
+  const char *routed_name = NULL; /* the interface that the route leaves from: its other addresses are as good */
+  for (int i = 0; i < n && w->local; i++)
+    if (same_host(&list[i].addr, w->local)) routed_name = list[i].name;
+  int family = w->local ? w->local->sa.sa_family : AF_INET;
+  bool others = false;
+  for (int i = 0; i < n; i++) {
+    int at = *names ? filter_position(names, exact, list[i].name) : 0;
+    if (*names && (exclude ? at >= 0 : at < 0)) continue;
+    if (w->family != AF_UNSPEC && list[i].addr.sa.sa_family != w->family) continue;
+    bool routed = routed_name && strcmp(routed_name, list[i].name) == 0;
+    if (list[i].kind != HK_IFACE_LOOPBACK || routed) others = true;
+    r[kept++] = (ranked){.iface = list[i],
+                         .filter = chosen ? at : 0,
+                         .index = i,
+                         .routed = routed,
+                         .local_family = list[i].addr.sa.sa_family == family};
+  }
+  qsort(r, (size_t)kept, sizeof(*r), compare);
+  int out = 0;
+  for (int i = 0; i < kept; i++) {
+    /* Loopback reaches nobody else: it counts only where it was asked for, by name or by a root that is there, or where
+     * it is all there is. */
+    if (r[i].iface.kind == HK_IFACE_LOOPBACK && !chosen && !r[i].routed && others) continue;
+    list[out++] = r[i].iface;
+  }
+  free(r);
+  return out;
+}
+
+/* ---- what the machine has ---- */
+
+static bool sysfs_exists(const char *name, const char *entry) {
+  char path[128];
+  snprintf(path, sizeof(path), "/sys/class/net/%s/%s", name, entry);
+  return access(path, F_OK) == 0;
+}
+
+/* Is there a device behind the interface, its own or of one that it stands on (bond, VLAN, bridge with a real port)? */
+static bool has_hardware(const char *name, int depth) {
+  if (sysfs_exists(name, "device")) return true;
+  if (depth == 0) return false;
+  char path[128];
+  snprintf(path, sizeof(path), "/sys/class/net/%s", name);
+  DIR *d = opendir(path);
+  if (!d) return false;
+  bool found = false;
+  for (struct dirent *e; !found && (e = readdir(d)) != NULL;)
+    if (strncmp(e->d_name, "lower_", 6) == 0) found = has_hardware(e->d_name + 6, depth - 1);
+  closedir(d);
+  return found;
+}
+
+static hk_iface_class classify(const char *name, unsigned flags) {
+  /* Bridges and overlays that container engines and hypervisors make: every host has the same addresses on them. */
+  static const char *const container[] = {"docker", "br-",  "virbr",   "cni",  "podman", "lxcbr",        "lxdbr",
+                                          "veth",   "vnet", "flannel", "cali", "kube-",  "nodelocaldns", "vmnet"};
+  if (flags & IFF_LOOPBACK) return HK_IFACE_LOOPBACK;
+  if (has_hardware(name, LOWER_DEPTH)) return HK_IFACE_PHYSICAL;
+  if (sysfs_exists(name, "bridge")) return HK_IFACE_BRIDGE;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(container); i++)
+    if (strncmp(name, container[i], strlen(container[i])) == 0) return HK_IFACE_BRIDGE;
+  return HK_IFACE_VIRTUAL;
+}
+
+static uint32_t sysfs_speed(const char *name) {
+  char path[128], text[32];
+  snprintf(path, sizeof(path), "/sys/class/net/%s/speed", name);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  ssize_t n = read(fd, text, sizeof(text) - 1); /* EINVAL where the driver knows no speed */
+  close(fd);
+  if (n <= 0) return 0;
+  text[n] = '\0';
+  long v = strtol(text, NULL, 10);
+  return v > 0 ? (uint32_t)v : 0;
+}
+
+static unsigned prefix_bits(const struct sockaddr *mask) {
+  hk_addr m;
+  if (!mask) return 0;
+  memset(&m, 0, sizeof(m));
+  memcpy(&m, mask, mask->sa_family == AF_INET6 ? sizeof(m.v6) : sizeof(m.v4));
+  unsigned bits, n = 0;
+  const unsigned char *b = addr_bits(&m, &bits);
+  while (n < bits && (b[n / 8] & (0x80u >> (n % 8)))) n++;
+  return n;
+}
+
+static hk_status scan(hk_iface *list, int *n) {
+  struct ifaddrs *all;
+  if (getifaddrs(&all) != 0) return HK_FAIL_ERRNO("cannot list this host's network interfaces");
+  *n = 0;
+  for (struct ifaddrs *i = all; i && *n < MAX_IFACES; i = i->ifa_next) {
+    if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
+    /* RUNNING: the cable is in.  An interface that is up without it would be chosen and then be silent. */
+    if ((i->ifa_flags & (IFF_UP | IFF_RUNNING)) != (IFF_UP | IFF_RUNNING)) continue;
+    hk_iface *f = &list[(*n)++];
+    memset(f, 0, sizeof(*f));
+    snprintf(f->name, sizeof(f->name), "%s", i->ifa_name);
+    f->name[strcspn(f->name, ":")] = '\0'; /* an alias "eth0:1" is eth0 */
+    memcpy(&f->addr, i->ifa_addr, i->ifa_addr->sa_family == AF_INET6 ? sizeof(f->addr.v6) : sizeof(f->addr.v4));
+    f->kind = (uint8_t)classify(f->name, i->ifa_flags);
+    f->prefix = (uint8_t)prefix_bits(i->ifa_netmask);
+    f->speed_mbps = sysfs_speed(f->name);
+  }
+  freeifaddrs(all);
+  return HK_OK;
+}
+
+void hk_iface_name_of(const hk_addr *a, char name[IFNAMSIZ]) {
+  struct ifaddrs *all;
+  name[0] = '\0';
+  if (getifaddrs(&all) != 0) return;
+  for (struct ifaddrs *i = all; i && !name[0]; i = i->ifa_next) {
+    hk_addr other;
+    if (!i->ifa_addr || i->ifa_addr->sa_family != a->sa.sa_family) continue;
+    memset(&other, 0, sizeof(other));
+    memcpy(&other, i->ifa_addr, hk_addr_len(a));
+    if (same_host(&other, a)) snprintf(name, IFNAMSIZ, "%s", i->ifa_name);
+  }
+  freeifaddrs(all);
+}
+
+/* The local address from which packets to `to` would leave: connecting a datagram socket looks the route up and sends
+ * nothing. */
+static bool route_source(const hk_addr *to, hk_addr *local) {
+  int fd = socket(to->sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  hk_addr target = *to;
+  socklen_t len = sizeof(*local);
+  memset(local, 0, sizeof(*local));
+  if (hk_addr_port(&target) == 0) hk_addr_set_port(&target, 9);
+  bool ok = connect(fd, &target.sa, hk_addr_len(&target)) == 0 && getsockname(fd, &local->sa, &len) == 0;
+  close(fd);
+  return ok;
+}
+
+static hk_status wanted_family(int *family) {
+  const char *text = hk_param_str(HK_P_SOCKET_FAMILY);
+  *family = AF_UNSPEC;
+  if (!text || !*text) return HK_OK;
+  if (strcmp(text, "AF_INET") == 0)
+    *family = AF_INET;
+  else if (strcmp(text, "AF_INET6") == 0)
+    *family = AF_INET6;
+  else
+    return HK_FAIL(HK_ERR_USAGE, "NCCL_SOCKET_FAMILY='%s' is not a family: write AF_INET or AF_INET6", text);
+  return HK_OK;
+}
+
+static void list_names(const hk_iface *list, int n, char *text, size_t bytes) {
+  size_t used = 0;
+  text[0] = '\0';
+  for (int i = 0; i < n; i++) {
+    char one[IFNAMSIZ + 16];
+    int w = snprintf(one, sizeof(one), "%s%s (%s)", i ? ", " : "", list[i].name,
+                     list[i].addr.sa.sa_family == AF_INET6 ? "IPv6" : "IPv4");
+    if (w < 0 || used + (size_t)w >= bytes) return;
+    memcpy(text + used, one, (size_t)w + 1);
+    used += (size_t)w;
+  }
+}
+
+hk_status hk_ifaces(hk_iface *out, int *n, const hk_addr *toward) {
+  hk_status rc;
+  hk_iface *all = NULL;
+  hk_addr local;
+  hk_iface_wish wish = {.names = hk_param_str(HK_P_SOCKET_IFNAME)};
+  int room = *n, count = 0;
+  *n = 0;
+  HK_TRY(wanted_family(&wish.family), out);
+  all = calloc(MAX_IFACES, sizeof(*all));
+  if (!all) {
+    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory listing interfaces");
+    goto out;
+  }
+  HK_TRY(scan(all, &count), out);
+  if (toward && route_source(toward, &local)) wish.local = &local;
+  char names[256];
+  list_names(all, count, names, sizeof(names));
+  int left = hk_iface_order(all, count, &wish);
+  if (left == 0) {
+    const char *family = hk_param_str(HK_P_SOCKET_FAMILY);
+    rc = HK_FAIL(HK_ERR_USAGE,
+                 "no network interface is left by NCCL_SOCKET_IFNAME='%s' and NCCL_SOCKET_FAMILY='%s'; up on "
+                 "this host: %s",
+                 wish.names ? wish.names : "", family ? family : "", count ? names : "none");
+    goto out;
+  }
+  *n = left < room ? left : room;
+  memcpy(out, all, (size_t)*n * sizeof(*out));
+out:
+  free(all);
+  return rc;
+}

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parameter table and where its values come from. */
+#include "param.h"
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "log.h"
+#include "param_names.h"
+
+typedef struct row {
+  const char *name, *unit, *help, *str_def;
+  int is_string;
+  int64_t def, min, max;
+} row;
+
+static const row rows[HK_P_COUNT] = {
+#define HK_PARAM_INT(id, n, d, lo, hi, u, h)                                                                           \
+  [HK_P_##id] = {.name = n, .unit = u, .help = h, .def = d, .min = lo, .max = hi},
+#define HK_PARAM_STR(id, n, d, h) [HK_P_##id] = {.name = n, .unit = "", .help = h, .str_def = d, .is_string = 1},
+#include "params.def"
+#undef HK_PARAM_INT
+#undef HK_PARAM_STR
+};
+
+static const char *const row_names[HK_P_COUNT] = {
+#define HK_PARAM_INT(id, n, d, lo, hi, u, h) [HK_P_##id] = n,
+#define HK_PARAM_STR(id, n, d, h) [HK_P_##id] = n,
+#include "params.def"
+#undef HK_PARAM_INT
+#undef HK_PARAM_STR
+};
+
+/* Strings given out live as long as the process; the chain keeps them reachable and lets equal ones be shared. */
+typedef struct kept {
+  struct kept *next;
+  char text[];
+} kept;
+
+/* A `name = value` line of a configuration file. */
+typedef struct setting {
+  struct setting *next;
+  const char *name, *value, *file;
+} setting;
+
+typedef struct complaint {
+  struct complaint *next;
+  int level; /* hk_log_level */
+  char text[512];
+} complaint;
+
+static struct {
+  _Atomic(int) loaded;
+  pthread_mutex_t lock; /* all below, except that the values are read without it */
+  kept *kept;
+  setting *settings, **settings_end;
+  complaint *complaints, **complaints_end;
+  struct {
+    _Atomic(int64_t) value;
+    _Atomic(const char *) text;
+    _Atomic(const char *) origin;
+  } now[HK_P_COUNT];
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static const char *keep(const char *text) {
+  for (kept *k = table.kept; k; k = k->next)
+    if (!strcmp(k->text, text)) return k->text;
+  size_t n = strlen(text) + 1;
+  kept *k = malloc(sizeof *k + n);
+  if (!k) return NULL; /* the parameter counts as unset; nothing better can be said while out of memory */
+  memcpy(k->text, text, n);
+  k->next = table.kept;
+  table.kept = k;
+  return k->text;
+}
+
+/* Notes a line for the log: it cannot be written under the lock, since the log reads parameters. */
+__attribute__((format(printf, 2, 3))) static void complain(hk_log_level level, const char *format, ...) {
+  complaint *c = malloc(sizeof *c);
+  if (!c) return;
+  va_list args;
+  va_start(args, format);
+  vsnprintf(c->text, sizeof c->text, format, args);
+  va_end(args);
+  c->level = level;
+  c->next = NULL;
+  *table.complaints_end = c;
+  table.complaints_end = &c->next;
+}
+
+static void tell_log(void *arg, bool wrong, const char *text) {
+  (void)arg;
+  if (wrong)
+    HK_WARN("%s", text);
+  else
+    HK_INFO(HK_SUB_ENV, "%s", text);
+}
+
+/* Runs without the lock. */
+static void tell_all(complaint *c, void (*tell)(void *, bool, const char *), void *arg) {
+  while (c) {
+    complaint *next = c->next;
+    tell(arg, c->level == HK_LOG_WARN, c->text);
+    free(c);
+    c = next;
+  }
+}
+
+/* A name of neither table: a misspelling, a variable without effect here, or somebody else's. */
+static void check_name(const char *name, const char *origin) {
+  for (size_t i = 0; i < HK_P_COUNT; i++)
+    if (!strcmp(name, row_names[i])) return;
+  unsigned distance;
+  const char *nearest = hk_param_nearest(name, row_names, HK_P_COUNT, &distance);
+  bool misspelt = nearest && hk_param_misspelt(name, distance);
+  if (hk_param_inert(name) || (!misspelt && hk_param_inert_family(name)))
+    complain(HK_LOG_INFO, "%.100s (%s) is known and has no effect in this library", name, origin);
+  else if (misspelt)
+    complain(HK_LOG_WARN, "%.100s (%s) is no parameter and is ignored; did you mean %s?", name, origin, nearest);
+  else if (!strncmp(name, "HOCKET_", 7) && nearest)
+    complain(HK_LOG_WARN, "%.100s (%s) is no parameter and is ignored; the nearest name is %s", name, origin, nearest);
+  else /* perhaps a plugin's or a newer NCCL's: worth a line, not a warning */
+    complain(HK_LOG_INFO, "%.100s (%s) is not known here and is ignored", name, origin);
+}
+
+static char *trim(char *s) {
+  while (isspace((unsigned char)*s)) s++;
+  size_t n = strlen(s);
+  while (n && isspace((unsigned char)s[n - 1])) s[--n] = 0;
+  return s;
+}
+
+/* NCCL's format: NAME=value lines, # starts a comment. */
+static void parse_line(char *line, const char *path, int number) {
+  line[strcspn(line, "#\n")] = 0;
+  char *name = trim(line);
+  if (!*name) return;
+  char *equals = strchr(name, '=');
+  if (!equals) {
+    complain(HK_LOG_WARN, "%.200s:%d: not of the form NAME=value: \"%.100s\"", path, number, name);
+    return;
+  }
+  *equals = 0;
+  name = trim(name);
+  setting *s = calloc(1, sizeof *s);
+  if (!s) return;
+  s->name = keep(name);
+  s->value = keep(trim(equals + 1));
+  s->file = path;
+  *table.settings_end = s;
+  table.settings_end = &s->next;
+  if (!s->name || !s->value)
+    s->name = s->value = "";
+  else
+    check_name(s->name, path);
+}
+
+static void read_file(const char *path, int must_exist) {
+  const char *name = keep(path);
+  FILE *f = name ? fopen(name, "re") : NULL;
+  if (!f) {
+    if (must_exist) complain(HK_LOG_WARN, "NCCL_CONF_FILE: cannot read %.300s: %s", path, strerror(errno));
+    return;
+  }
+  char *line = NULL;
+  size_t room = 0;
+  for (int number = 1; getline(&line, &room, f) >= 0; number++) parse_line(line, name, number);
+  free(line);
+  fclose(f);
+}
+
+static void read_files(void) {
+  const char *chosen = getenv("NCCL_CONF_FILE"), *home = getenv("HOME");
+  if (chosen && *chosen) {
+    read_file(chosen, 1);
+  } else if (home && *home) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/.nccl.conf", home);
+    read_file(path, 0);
+  }
+  read_file("/etc/nccl.conf", 0);
+}
+
+/* The text in force for a row, NULL where nothing sets it; the first file's setting wins. */
+static const char *lookup(const char *name, const char **origin) {
+  const char *text = getenv(name);
+  *origin = "environment";
+  if (text) return keep(text);
+  for (setting *s = table.settings; s; s = s->next)
+    if (!strcmp(s->name, name)) {
+      *origin = s->file;
+      return s->value;
+    }
+  *origin = "default";
+  return NULL;
+}
+
+/* Decimal, 0x hexadecimal or 0 octal, as NCCL reads numbers.  False, with a complaint, where it is none or out of range. */
+static int parse_int(const row *r, const char *text, const char *origin, int64_t *value) {
+  char *end;
+  errno = 0;
+  long long v = strtoll(text, &end, 0);
+  int is_number = end != text;
+  while (isspace((unsigned char)*end)) end++;
+  if (*end) is_number = 0;
+  if (!is_number || errno || v < r->min || v > r->max) {
+    complain(HK_LOG_WARN, "%s=%.100s (%.200s) is %s; the range is %lld to %lld%s%s, using the default %lld", r->name,
+             text, origin, is_number ? "out of range" : "not a number", (long long)r->min, (long long)r->max,
+             r->unit[0] ? " " : "", r->unit, (long long)r->def);
+    return 0;
+  }
+  *value = v;
+  return 1;
+}
+
+static void set_row(int id) {
+  const row *r = &rows[id];
+  const char *origin, *text = lookup(r->name, &origin);
+  int64_t value = r->def;
+  if (r->is_string) {
+    if (!text || !text[0]) text = r->str_def, origin = "default";
+  } else if (!text || !text[0] || !parse_int(r, text, origin, &value)) {
+    origin = "default";
+  }
+  /* release: a reader of the pointer reads the text behind it */
+  atomic_store_explicit(&table.now[id].text, text, memory_order_release);
+  atomic_store_explicit(&table.now[id].origin, origin, memory_order_release);
+  atomic_store_explicit(&table.now[id].value, value, memory_order_relaxed); /* relaxed: the number is all there is */
+}
+
+static void check_environment(void) {
+  for (char **e = environ; e && *e; e++) {
+    if (strncmp(*e, "NCCL_", 5) && strncmp(*e, "HOCKET_", 7)) continue;
+    char name[128];
+    size_t n = strcspn(*e, "=");
+    if (n >= sizeof name) n = sizeof name - 1;
+    memcpy(name, *e, n);
+    name[n] = 0;
+    check_name(name, "environment");
+  }
+}
+
+static void load(int again, void (*tell)(void *, bool, const char *), void *arg) {
+  pthread_mutex_lock(&table.lock);
+  /* relaxed: the lock orders it */
+  if (atomic_load_explicit(&table.loaded, memory_order_relaxed) && !again) {
+    pthread_mutex_unlock(&table.lock);
+    return;
+  }
+  while (table.settings) {
+    setting *next = table.settings->next;
+    free(table.settings);
+    table.settings = next;
+  }
+  table.settings_end = &table.settings;
+  table.complaints_end = &table.complaints;
+  read_files();
+  for (int id = 0; id < HK_P_COUNT; id++) set_row(id);
+  check_environment();
+  complaint *c = table.complaints;
+  table.complaints = NULL;
+  /* release: readers who see it read the values without the lock */
+  atomic_store_explicit(&table.loaded, 1, memory_order_release);
+  pthread_mutex_unlock(&table.lock);
+  tell_all(c, tell, arg);
+}
+
+static inline void need_table(void) {
+  /* acquire: pairs with the release in load() */
+  if (__builtin_expect(!atomic_load_explicit(&table.loaded, memory_order_acquire), 0)) load(0, tell_log, NULL);
+}
+
+void hk_param_reload(void) { load(1, tell_log, NULL); }
+void hk_param_check(void (*tell)(void *, bool, const char *), void *arg) { load(1, tell, arg); }
+
+void hk_param_refresh(hk_param_id id) {
+  need_table();
+  pthread_mutex_lock(&table.lock);
+  table.complaints_end = &table.complaints;
+  set_row((int)id);
+  complaint *c = table.complaints;
+  table.complaints = NULL;
+  pthread_mutex_unlock(&table.lock);
+  tell_all(c, tell_log, NULL);
+}
+
+int64_t hk_param_int(hk_param_id id) {
+  need_table();
+  return atomic_load_explicit(&table.now[id].value, memory_order_relaxed); /* relaxed: see set_row */
+}
+
+const char *hk_param_str(hk_param_id id) {
+  need_table();
+  return atomic_load_explicit(&table.now[id].text, memory_order_acquire); /* acquire: see set_row */
+}
+
+void hk_param_describe(hk_param_id id, hk_param_info *info) {
+  need_table();
+  const row *r = &rows[id];
+  *info = (hk_param_info){.name = r->name,
+                          .unit = r->unit,
+                          .help = r->help,
+                          .is_string = r->is_string,
+                          .def = r->def,
+                          .min = r->min,
+                          .max = r->max,
+                          .str_def = r->str_def};
+  info->value = hk_param_int(id);
+  if (r->is_string) info->str_value = hk_param_str(id);
+  info->origin = atomic_load_explicit(&table.now[id].origin, memory_order_acquire); /* acquire: see set_row */
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parameter table: one row (params.def) gives name, type, default, range, help.  The manual page and `hocket env`
+ * are made from it.  Sources in falling precedence: environment, ~/.nccl.conf, /etc/nccl.conf, default.  A name in the
+ * environment that starts with NCCL_ or HOCKET_ and is not in the table is reported once with the nearest known name;
+ * NCCL's variables that have no effect here (params_inert.def) are told at INFO. */
+#ifndef HK_BASE_PARAM_H
+#define HK_BASE_PARAM_H
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum hk_param_id {
+#define HK_PARAM_INT(id, name, def, min, max, unit, help) HK_P_##id,
+#define HK_PARAM_STR(id, name, def, help) HK_P_##id,
+#include "params.def" /* the rows */
+#undef HK_PARAM_INT
+#undef HK_PARAM_STR
+  HK_P_COUNT
+} hk_param_id;
+
+/* The value in force; reads the environment once per process (hk_param_reload for tests).  Out of range: the default,
+ * with a WARN that names the range. */
+int64_t hk_param_int(hk_param_id id);
+/* NULL where unset and without default.  The string lives as long as the process. */
+const char *hk_param_str(hk_param_id id);
+
+typedef struct hk_param_info {
+  const char *name, *unit, *help, *origin; /* origin: "default", "environment", or a file's path */
+  int is_string;
+  int64_t def, min, max, value;
+  const char *str_def, *str_value;
+} hk_param_info;
+void hk_param_describe(hk_param_id id, hk_param_info *info);
+void hk_param_reload(void);
+/* Reads everything again and gives what there is to complain about (misspelt names, values out of range, bad lines of a
+ * file: `wrong`; names without effect here: not) to `tell` instead of the log. */
+void hk_param_check(void (*tell)(void *arg, bool wrong, const char *text), void *arg);
+/* Reads one parameter again; no names are checked. */
+void hk_param_refresh(hk_param_id id);
+#endif

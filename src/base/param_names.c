@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "param_names.h"
+#include <string.h>
+
+enum { LONGEST = 96 }; /* longer than any name that could be meant */
+
+static const char *const inert[] = {
+#define HK_INERT(name) name,
+#include "params_inert.def"
+#undef HK_INERT
+};
+
+bool hk_param_inert(const char *name) {
+  for (size_t i = 0; i < sizeof inert / sizeof inert[0]; i++)
+    if (!strcmp(name, inert[i])) return true;
+  return false;
+}
+
+bool hk_param_inert_family(const char *name) {
+  for (size_t i = 0; i < sizeof inert / sizeof inert[0]; i++) {
+    size_t n = strlen(inert[i]);
+    if (inert[i][n - 1] == '*' && !strncmp(name, inert[i], n - 1)) return true;
+  }
+  return false;
+}
+
+static unsigned min3(unsigned a, unsigned b, unsigned c) {
+  unsigned m = a < b ? a : b;
+  return m < c ? m : c;
+}
+
+/* Optimal string alignment; three rows of the table are alive at a time. */
+static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb) {
+  unsigned rows[3][LONGEST + 1];
+  for (size_t j = 0; j <= nb; j++) rows[0][j] = (unsigned)j;
+  for (size_t i = 1; i <= na; i++) {
+    unsigned *row = rows[i % 3], *up = rows[(i + 2) % 3], *upup = rows[(i + 1) % 3];
+    row[0] = (unsigned)i;
+    for (size_t j = 1; j <= nb; j++) {
+      row[j] = min3(up[j] + 1, row[j - 1] + 1, up[j - 1] + (a[i - 1] != b[j - 1]));
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && upup[j - 2] + 1 < row[j])
+        row[j] = upup[j - 2] + 1;
+    }
+  }
+  return rows[na % 3][nb];
+}
+
+const char *hk_param_nearest(const char *name, const char *const *names, size_t n, unsigned *distance) {
+  const char *best = NULL;
+  size_t length = strlen(name);
+  *distance = ~0u;
+  if (length > LONGEST) return NULL;
+  for (size_t i = 0; i < n; i++) {
+    size_t other = strlen(names[i]);
+    if (other > LONGEST) continue;
+    unsigned d = edit_distance(name, length, names[i], other);
+    if (d < *distance) *distance = d, best = names[i];
+  }
+  return best;
+}
+
+bool hk_param_misspelt(const char *name, unsigned distance) {
+  size_t length = strlen(name);
+  return distance <= (length < 12 ? 2 : 3);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "root.h"
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+_Static_assert((int)HK_ROOT_PATH >= PATH_MAX, "realpath writes up to PATH_MAX bytes");
+
+static void join(char *path, const char *root, const char *format, va_list args) {
+  size_t n = strlen(root);
+  if (n >= HK_ROOT_PATH) n = 0;
+  memcpy(path, root, n);
+  vsnprintf(path + n, HK_ROOT_PATH - n, format, args);
+}
+#define JOIN(path, root, format)                                                                                       \
+  char path[HK_ROOT_PATH];                                                                                             \
+  do {                                                                                                                 \
+    va_list args;                                                                                                      \
+    va_start(args, format);                                                                                            \
+    join(path, root, format, args);                                                                                    \
+    va_end(args);                                                                                                      \
+  } while (0)
+
+static bool read_text(const char *path, char *out, size_t bytes) {
+  out[0] = '\0';
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return false;
+  size_t used = 0;
+  ssize_t n = 0;
+  /* Files of /proc come in pieces. */
+  while (used < bytes - 1 && ((n = read(fd, out + used, bytes - 1 - used)) > 0 || (n < 0 && errno == EINTR)))
+    if (n > 0) used += (size_t)n;
+  close(fd);
+  while (used > 0 && isspace((unsigned char)out[used - 1])) used--;
+  out[used] = '\0';
+  return n >= 0;
+}
+
+bool hk_root_text(const char *root, char *out, size_t bytes, const char *format, ...) {
+  JOIN(path, root, format);
+  return read_text(path, out, bytes);
+}
+
+bool hk_root_number(const char *root, long long *out, const char *format, ...) {
+  JOIN(path, root, format);
+  char text[64], *end;
+  *out = 0;
+  if (!read_text(path, text, sizeof text)) return false;
+  errno = 0;
+  long long v = strtoll(text, &end, 0);
+  if (end == text || errno) return false;
+  *out = v;
+  return true;
+}
+
+bool hk_root_has(const char *root, const char *format, ...) {
+  JOIN(path, root, format);
+  return access(path, F_OK) == 0;
+}
+
+static int by_name(const void *a, const void *b) { return strverscmp(*(char *const *)a, *(char *const *)b); }
+
+/* The names lie in the block behind the pointers to them. */
+static char **pack(char *names, size_t bytes, size_t count) {
+  char **list = malloc((count + 1) * sizeof *list + bytes);
+  if (!list) return NULL;
+  char *text = (char *)(list + count + 1);
+  if (bytes) memcpy(text, names, bytes);
+  for (size_t i = 0; i < count; i++) {
+    list[i] = text;
+    text += strlen(text) + 1;
+  }
+  list[count] = NULL;
+  qsort(list, count, sizeof *list, by_name);
+  return list;
+}
+
+char **hk_root_list(const char *root, const char *format, ...) {
+  JOIN(path, root, format);
+  DIR *d = opendir(path);
+  if (!d) return NULL;
+  char *names = NULL;
+  size_t used = 0, room = 0, count = 0;
+  for (struct dirent *e; (e = readdir(d)) != NULL;) {
+    if (e->d_name[0] == '.') continue;
+    size_t n = strlen(e->d_name) + 1;
+    if (used + n > room) {
+      char *more = realloc(names, room = 2 * room + n + 1024);
+      if (!more) break;
+      names = more;
+    }
+    memcpy(names + used, e->d_name, n);
+    used += n;
+    count++;
+  }
+  closedir(d);
+  char **list = pack(names, used, count);
+  free(names);
+  return list;
+}
+
+bool hk_root_real(const char *root, char *out, const char *format, ...) {
+  JOIN(path, root, format);
+  char top[HK_ROOT_PATH];
+  if (!realpath(path, out)) return false;
+  if (!*root) return true;
+  if (!realpath(root, top)) return false;
+  size_t n = strlen(top);
+  if (strncmp(out, top, n) != 0 || (out[n] != '/' && out[n])) return false; /* a link that leads out of the root */
+  memmove(out, out + n, strlen(out + n) + 1);
+  return true;
+}
+
+bool hk_root_link(const char *root, char *out, size_t bytes, const char *format, ...) {
+  JOIN(path, root, format);
+  char target[HK_ROOT_PATH];
+  ssize_t n = readlink(path, target, sizeof target - 1);
+  if (n <= 0) return false;
+  target[n] = '\0';
+  const char *last = strrchr(target, '/');
+  snprintf(out, bytes, "%s", last ? last + 1 : target);
+  return true;
+}

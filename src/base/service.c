@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The service thread.  One mutex guards all state and is never held while a callback runs; what runs is noted in `running`,
+ * so that a remover can wait for exactly that. */
+#include "service.h"
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include "wait.h" /* hk_now_ns */
+
+#ifndef __has_feature /* clang's way to tell of sanitizers; gcc has macros */
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
+    __has_feature(thread_sanitizer)
+enum { STACK_BYTES = 8 * HK_SERVICE_STACK }; /* sanitizers make frames several times larger */
+#else
+enum { STACK_BYTES = HK_SERVICE_STACK };
+#endif
+
+enum { BATCH = 16 };
+
+typedef struct entry {
+  int fd;              /* -1: free */
+  uint32_t generation; /* events of an earlier user of this place are told by it */
+  hk_service_fn fn;
+  void *arg;
+} entry;
+
+struct hk_service {
+  int epoll_fd, wake_fd;
+  pid_t pid;
+  pthread_t thread;
+  char name[16];
+  pthread_mutex_t lock; /* all below */
+  pthread_cond_t idle;  /* a callback has ended and somebody waits for that */
+  entry *entries;
+  uint32_t room;
+  uint32_t generation; /* never 0 in an entry: 0 stands for the wake fd */
+  int running_fd;      /* of the callback under way; -1: none, or not for a file descriptor */
+  const void *running; /* of the callback under way: its work's address, or &tick */
+  unsigned waiters;
+  bool stop, self_free;
+  hk_service_work *first, *last;
+  hk_service_fn tick;
+  void *tick_arg;
+  uint64_t period_ns, next_tick_ns;
+};
+
+/* Under the lock: what is posted may free the service. */
+static void wake(hk_service *s) {
+  uint64_t one = 1;
+  /* It can only fail where the counter is full, and then the thread is awake anyway. */
+  if (write(s->wake_fd, &one, sizeof one) < 0) return;
+}
+
+bool hk_service_here(const hk_service *s) { return pthread_equal(pthread_self(), s->thread); }
+
+/* Runs a callback outside the lock. */
+static void run(hk_service *s, const void *what, hk_service_fn fn, void *arg, int fd, uint32_t events) {
+  s->running = what;
+  s->running_fd = fd;
+  pthread_mutex_unlock(&s->lock);
+  fn(arg, fd, events);
+  pthread_mutex_lock(&s->lock);
+  s->running = NULL;
+  s->running_fd = -1;
+  if (s->waiters) pthread_cond_broadcast(&s->idle);
+}
+
+static void run_event(hk_service *s, const struct epoll_event *e) {
+  uint32_t place = (uint32_t)e->data.u64, generation = (uint32_t)(e->data.u64 >> 32);
+  if (!generation) {
+    uint64_t count;
+    if (read(s->wake_fd, &count, sizeof count) < 0) return; /* somebody else's wake-up was read with the last one */
+    return;
+  }
+  if (place >= s->room) return;
+  entry *t = &s->entries[place];
+  if (t->fd < 0 || t->generation != generation) return; /* removed since epoll reported it */
+  run(s, NULL, t->fn, t->arg, t->fd, e->events);
+}
+
+static void run_work(hk_service *s) {
+  while (s->first && !s->stop) {
+    hk_service_work *w = s->first;
+    s->first = w->next;
+    if (!s->first) s->last = NULL;
+    w->queued = false; /* before it runs: a post from now on asks for another run */
+    run(s, w, w->fn, w->arg, -1, 0);
+  }
+}
+
+static void run_tick(hk_service *s) {
+  if (!s->period_ns || s->stop) return;
+  uint64_t now = hk_now_ns();
+  if (now < s->next_tick_ns) return;
+  s->next_tick_ns = now + s->period_ns;
+  run(s, &s->tick, s->tick, s->tick_arg, -1, 0);
+}
+
+static int sleep_ms(const hk_service *s) {
+  if (s->first || s->stop) return 0;
+  if (!s->period_ns) return -1;
+  uint64_t now = hk_now_ns();
+  return now >= s->next_tick_ns ? 0 : (int)((s->next_tick_ns - now) / 1000000u + 1);
+}
+
+static void dispose(hk_service *s) {
+  if (s->epoll_fd >= 0) close(s->epoll_fd);
+  if (s->wake_fd >= 0) close(s->wake_fd);
+  pthread_cond_destroy(&s->idle);
+  pthread_mutex_destroy(&s->lock);
+  free(s->entries);
+  free(s);
+}
+
+static void *service_main(void *arg) {
+  hk_service *s = arg;
+  struct epoll_event events[BATCH];
+  pthread_setname_np(pthread_self(), s->name);
+  pthread_mutex_lock(&s->lock);
+  while (!s->stop) {
+    int timeout = sleep_ms(s);
+    pthread_mutex_unlock(&s->lock);
+    int n = epoll_wait(s->epoll_fd, events, BATCH, timeout);
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n && !s->stop; i++) run_event(s, &events[i]);
+    run_work(s);
+    run_tick(s);
+  }
+  bool self_free = s->self_free;
+  pthread_mutex_unlock(&s->lock);
+  if (self_free) dispose(s);
+  return NULL;
+}
+
+/* Starts the thread with all signals blocked: the application's handlers belong on its own threads. */
+static int start_thread(hk_service *s) {
+  sigset_t all, old;
+  pthread_attr_t attr;
+  sigfillset(&all);
+  pthread_attr_init(&attr);
+  pthread_attr_setstacksize(&attr, STACK_BYTES);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  /* The lock keeps the thread back until its id, which hk_service_here compares, is stored. */
+  pthread_mutex_lock(&s->lock);
+  int error = pthread_create(&s->thread, &attr, service_main, s);
+  /* EINVAL: the thread-local data of the process's libraries does not fit into a small stack. */
+  if (error == EINVAL) error = pthread_create(&s->thread, NULL, service_main, s);
+  pthread_mutex_unlock(&s->lock);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  pthread_attr_destroy(&attr);
+  return error;
+}
+
+hk_status hk_service_new(hk_service **out, const char *thread_name) {
+  hk_status rc = HK_OK;
+  *out = NULL;
+  hk_service *s = calloc(1, sizeof *s);
+  if (!s) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a service thread");
+  s->epoll_fd = s->wake_fd = s->running_fd = -1;
+  s->pid = getpid();
+  strncpy(s->name, thread_name, sizeof s->name - 1);
+  pthread_mutex_init(&s->lock, NULL);
+  pthread_cond_init(&s->idle, NULL);
+  s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  if (s->epoll_fd >= 0) s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (s->wake_fd < 0) {
+    rc = HK_FAIL_ERRNO("cannot make the service thread's file descriptors; raise the limit of open files (ulimit -n)");
+    goto out;
+  }
+  struct epoll_event e = {.events = EPOLLIN, .data.u64 = 0};
+  if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &e)) {
+    rc = HK_FAIL_ERRNO("cannot watch the service thread's wake-up");
+    goto out;
+  }
+  int error = start_thread(s);
+  if (error) {
+    errno = error;
+    rc = HK_FAIL_ERRNO("cannot start the service thread %s; check the limit of threads (ulimit -u)", s->name);
+  }
+out:
+  if (rc != HK_OK)
+    dispose(s);
+  else
+    *out = s;
+  return rc;
+}
+
+void hk_service_free(hk_service *s) {
+  if (!s) return;
+  if (s->pid != getpid()) {
+    /* The parent's thread is not here; its descriptors may have been closed and reused since. */
+    free(s->entries);
+    free(s);
+    return;
+  }
+  bool here = hk_service_here(s);
+  pthread_mutex_lock(&s->lock);
+  s->stop = true;
+  s->self_free = here;
+  if (!here) wake(s);
+  pthread_mutex_unlock(&s->lock);
+  if (here) {
+    pthread_detach(s->thread);
+    return;
+  }
+  pthread_join(s->thread, NULL);
+  dispose(s);
+}
+
+static entry *find(hk_service *s, int fd) {
+  for (uint32_t i = 0; i < s->room; i++)
+    if (s->entries[i].fd == fd) return &s->entries[i];
+  return NULL;
+}
+
+static entry *free_entry(hk_service *s) {
+  entry *t = find(s, -1);
+  if (t) return t;
+  uint32_t room = s->room ? 2 * s->room : 8;
+  entry *grown = realloc(s->entries, room * sizeof *grown);
+  if (!grown) return NULL;
+  for (uint32_t i = s->room; i < room; i++) grown[i] = (entry){.fd = -1};
+  t = &grown[s->room];
+  s->entries = grown;
+  s->room = room;
+  return t;
+}
+
+static struct epoll_event event_of(const hk_service *s, const entry *t, uint32_t events) {
+  return (struct epoll_event){.events = events, .data.u64 = (uint64_t)t->generation << 32 | (uint32_t)(t - s->entries)};
+}
+
+hk_status hk_service_add(hk_service *s, int fd, uint32_t epoll_events, hk_service_fn fn, void *arg) {
+  hk_status rc = HK_OK;
+  pthread_mutex_lock(&s->lock);
+  entry *t = find(s, fd) ? NULL : free_entry(s);
+  if (!t) {
+    rc = find(s, fd) ? HK_FAIL(HK_ERR_INTERNAL, "file descriptor %d is already watched by service %s", fd, s->name)
+                     : HK_FAIL(HK_ERR_SYSTEM, "out of memory for service %s", s->name);
+    goto out;
+  }
+  if (!++s->generation) s->generation = 1;
+  *t = (entry){.fd = fd, .generation = s->generation, .fn = fn, .arg = arg};
+  struct epoll_event e = event_of(s, t, epoll_events);
+  if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &e)) {
+    rc = HK_FAIL_ERRNO("service %s cannot watch file descriptor %d", s->name, fd);
+    t->fd = -1;
+  }
+out:
+  pthread_mutex_unlock(&s->lock);
+  return rc;
+}
+
+hk_status hk_service_modify(hk_service *s, int fd, uint32_t epoll_events) {
+  hk_status rc = HK_OK;
+  pthread_mutex_lock(&s->lock);
+  entry *t = find(s, fd);
+  struct epoll_event e = t ? event_of(s, t, epoll_events) : (struct epoll_event){0};
+  if (!t)
+    rc = HK_FAIL(HK_ERR_INTERNAL, "file descriptor %d is not watched by service %s", fd, s->name);
+  else if (epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, fd, &e))
+    rc = HK_FAIL_ERRNO("service %s cannot watch file descriptor %d", s->name, fd);
+  pthread_mutex_unlock(&s->lock);
+  return rc;
+}
+
+/* Waits until the callback for `fd` (or for `what`, where fd is -1) is not under way.  No deadline: callbacks do not block. */
+static void settle(hk_service *s, int fd, const void *what) {
+  if (hk_service_here(s)) return; /* inside a callback: it is this one, or none is */
+  s->waiters++;
+  while (fd >= 0 ? s->running_fd == fd : s->running == what) pthread_cond_wait(&s->idle, &s->lock);
+  s->waiters--;
+}
+
+void hk_service_remove(hk_service *s, int fd) {
+  pthread_mutex_lock(&s->lock);
+  entry *t = fd >= 0 ? find(s, fd) : NULL;
+  if (t) {
+    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    t->fd = -1;
+  }
+  if (fd >= 0) settle(s, fd, NULL); /* also where a callback, maybe still under way, has removed it */
+  pthread_mutex_unlock(&s->lock);
+}
+
+hk_status hk_service_tick(hk_service *s, unsigned period_ms, hk_service_fn fn, void *arg) {
+  pthread_mutex_lock(&s->lock);
+  s->tick = fn;
+  s->tick_arg = arg;
+  s->period_ns = (uint64_t)period_ms * 1000000u;
+  s->next_tick_ns = hk_now_ns() + s->period_ns;
+  if (!period_ms) settle(s, -1, &s->tick);
+  wake(s);
+  pthread_mutex_unlock(&s->lock);
+  return HK_OK;
+}
+
+void hk_service_post(hk_service *s, hk_service_work *work) {
+  pthread_mutex_lock(&s->lock);
+  if (!work->queued) {
+    work->queued = true;
+    work->next = NULL;
+    if (s->last)
+      s->last->next = work;
+    else
+      s->first = work;
+    s->last = work;
+    wake(s);
+  }
+  pthread_mutex_unlock(&s->lock);
+}
+
+void hk_service_cancel(hk_service *s, hk_service_work *work) {
+  pthread_mutex_lock(&s->lock);
+  hk_service_work *before = NULL;
+  for (hk_service_work *w = s->first; w; before = w, w = w->next) {
+    if (w != work) continue;
+    if (before)
+      before->next = w->next;
+    else
+      s->first = w->next;
+    if (s->last == w) s->last = before;
+    w->queued = false;
+    break;
+  }
+  settle(s, -1, work);
+  pthread_mutex_unlock(&s->lock);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Errors: the text is kept for ncclGetLastError, with no environment variable needed, and logged at WARN. */
+#include "status.h"
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include "log.h"
+
+/* A thread reads its own newest error; one that never failed (a watchdog) reads the process's newest, as a copy of its
+ * own, so that no text changes under a reader. */
+enum { TEXT_BYTES = 1024 };
+static struct {
+  pthread_mutex_t lock;
+  char text[TEXT_BYTES];
+} newest = {.lock = PTHREAD_MUTEX_INITIALIZER, .text = ""};
+static _Thread_local struct {
+  bool own; /* `text` is of an error of this thread */
+  char text[TEXT_BYTES];
+} mine;
+
+static void record(const char *text) {
+  snprintf(mine.text, sizeof mine.text, "%s", text);
+  mine.own = true;
+  pthread_mutex_lock(&newest.lock);
+  snprintf(newest.text, sizeof newest.text, "%s", text);
+  pthread_mutex_unlock(&newest.lock);
+}
+
+const char *hk_last_error(void) {
+  if (mine.own) return mine.text;
+  pthread_mutex_lock(&newest.lock);
+  snprintf(mine.text, sizeof mine.text, "%s", newest.text);
+  pthread_mutex_unlock(&newest.lock);
+  return mine.text;
+}
+
+static void report(const char *file, int line, const char *text) {
+  record(text);
+  if (hk_log_on(HK_LOG_WARN, ~0u)) hk_log_write(HK_LOG_WARN, ~0u, file, line, "%s", text);
+}
+
+hk_status hk_fail_at(hk_status code, const char *file, int line, const char *format, ...) {
+  char text[TEXT_BYTES];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  report(file, line, text);
+  return code;
+}
+
+hk_status hk_fail_errno_at(const char *file, int line, const char *format, ...) {
+  int error = errno; /* before anything else can change it */
+  char text[TEXT_BYTES];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  size_t used = strlen(text);
+  const char *name = strerrorname_np(error), *about = strerrordesc_np(error);
+  snprintf(text + used, sizeof text - used, ": %s (%s)", about ? about : "unknown error", name ? name : "?");
+  report(file, line, text);
+  errno = error;
+  return HK_ERR_SYSTEM;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one error idiom: a status code, HK_TRY whose jump is visible, one `out:` label, undo in reverse order. */
+#ifndef HK_BASE_STATUS_H
+#define HK_BASE_STATUS_H
+
+/* The values are ncclResult_t's (asserted in runtime/api_coll.c), so that no translation stands between the two. */
+typedef enum hk_status {
+  HK_OK = 0,
+  HK_ERR_CUDA = 1,
+  HK_ERR_SYSTEM = 2,
+  HK_ERR_INTERNAL = 3,
+  HK_ERR_ARGUMENT = 4,
+  HK_ERR_USAGE = 5,
+  HK_ERR_REMOTE = 6,
+  HK_IN_PROGRESS = 7
+} hk_status;
+
+/* Records the message as the last error and logs it at WARN, where it is detected and only there; returns `code`.
+ * The message says cause, peer, place and what to do. */
+#define HK_FAIL(code, ...) hk_fail_at((code), __FILE__, __LINE__, __VA_ARGS__)
+hk_status hk_fail_at(hk_status code, const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 4, 5), cold));
+
+/* As HK_FAIL(HK_ERR_SYSTEM, ...) with errno's name and text appended. */
+#define HK_FAIL_ERRNO(...) hk_fail_errno_at(__FILE__, __LINE__, __VA_ARGS__)
+hk_status hk_fail_errno_at(const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold));
+
+/* Runs `call`; unless it gives HK_OK, jumps to `label` with the code in the local `rc`. */
+#define HK_TRY(call, label)                                                                                            \
+  do {                                                                                                                 \
+    rc = (call);                                                                                                       \
+    if (__builtin_expect(rc != HK_OK, 0)) goto label;                                                                  \
+  } while (0)
+
+/* The text of this thread's newest error, or of the process's newest where this thread had none; never NULL.  Valid until
+ * the thread's next error or end. */
+const char *hk_last_error(void);
+
+#define HK_ARRAY_LENGTH(a) (sizeof(a) / sizeof((a)[0]))
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The slow side of waiting: yields, failure words, the clock, the watchdog's callback, deadlines. */
+#include "wait.h"
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <time.h>
+
+enum {
+  YIELDS_PER_CLOCK = 4,         /* a yield to nobody costs about ten clock readings; one to somebody far more */
+  CHECK_NS = 100 * 1000 * 1000, /* between calls of `check` */
+  SLICE_MS = 50                 /* the longest sleep in poll(2) without a look at the failure words */
+};
+
+uint64_t hk_now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static hk_status failure_of(const hk_wait_env *env) {
+  /* acquire: who set the word wrote the error's text and state before; we must see them */
+  int code = env->failure ? atomic_load_explicit(env->failure, memory_order_acquire) : 0;
+  if (!code && env->shared_failure) code = atomic_load_explicit(env->shared_failure, memory_order_acquire);
+  return (hk_status)code;
+}
+
+/* What the clock decides: `check` about every 100 ms, and the deadline. */
+static hk_status look_at_clock(hk_waiter *w, const char *what) {
+  const hk_wait_env *env = w->env;
+  uint64_t now = hk_now_ns();
+  if (!w->begin_ns) {
+    w->begin_ns = now;
+    w->next_check_ns = now + CHECK_NS;
+  }
+  if (now >= w->next_check_ns) {
+    w->next_check_ns = now + CHECK_NS;
+    if (env->check) {
+      hk_status rc = env->check(env->arg, now - w->begin_ns);
+      if (rc != HK_OK) return rc;
+    }
+  }
+  if (env->deadline_ns && now >= env->deadline_ns)
+    return HK_FAIL(HK_ERR_REMOTE, "gave up after %.1f s of waiting for %s: no answer before the deadline",
+                   (double)(now - w->begin_ns) * 1e-9, what);
+  return HK_OK;
+}
+
+hk_status hk_wait_slow(hk_waiter *w) {
+  hk_status rc = failure_of(w->env);
+  if (__builtin_expect(rc != HK_OK, 0)) return rc;
+  /* The counter goes on from `spins`; when it wraps we spin once more, which harms nobody. */
+  if ((w->polls++ - w->env->spins) % YIELDS_PER_CLOCK == 0) {
+    rc = look_at_clock(w, "a peer");
+    if (rc != HK_OK) return rc;
+  }
+  sched_yield();
+  return HK_OK;
+}
+
+/* How long poll(2) may sleep: a slice, less where the deadline is nearer. */
+static int slice_ms(const hk_wait_env *env) {
+  if (!env->deadline_ns) return SLICE_MS;
+  uint64_t now = hk_now_ns();
+  if (now >= env->deadline_ns) return 0;
+  uint64_t ms = (env->deadline_ns - now) / 1000000u + 1;
+  return ms < SLICE_MS ? (int)ms : SLICE_MS;
+}
+
+hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *what) {
+  hk_waiter w;
+  hk_wait_begin(&w, env);
+  for (;;) {
+    hk_status rc = failure_of(env);
+    if (rc != HK_OK) return rc;
+    struct pollfd p = {.fd = fd, .events = events};
+    int n = poll(&p, 1, slice_ms(env));
+    if (n < 0 && errno != EINTR) return HK_FAIL_ERRNO("poll failed while waiting for %s", what);
+    if (n > 0 && p.revents & POLLNVAL)
+      return HK_FAIL(HK_ERR_INTERNAL, "waiting for %s on file descriptor %d, which is not open", what, fd);
+    if (n > 0) return HK_OK; /* an error or hangup too: the caller's next read or write tells which */
+    rc = look_at_clock(&w, what);
+    if (rc != HK_OK) return rc;
+  }
+}

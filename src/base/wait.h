@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one wait helper.  Everything that waits (for a slot, a credit, a socket, a thread) does so through these calls, so
+ * that abort, peer death, the watchdog and deadlines are seen everywhere.
+ *
+ *   hk_waiter w;
+ *   hk_wait_begin(&w, env);
+ *   while (!condition()) HK_TRY(hk_wait_pause(&w), out);
+ */
+#ifndef HK_BASE_WAIT_H
+#define HK_BASE_WAIT_H
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "status.h"
+
+typedef struct hk_wait_env {
+  /* Non-zero once waiting must end; the value is an hk_status (the failure's code).  May be NULL. */
+  _Atomic(int) *failure;
+  /* A second word with the same meaning, in memory shared with other processes.  May be NULL. */
+  _Atomic(int) *shared_failure;
+  /* Called about every 100 ms of waiting with the time waited: reports what is waited for (the watchdog), may give an
+   * error to end the wait.  May be NULL. */
+  hk_status (*check)(void *arg, uint64_t waited_ns);
+  void *arg;
+  /* Polls before the first yield; 0 where ranks outnumber cores. */
+  uint32_t spins;
+  /* Absolute hk_now_ns() after which a wait fails with HK_ERR_REMOTE; 0: none. */
+  uint64_t deadline_ns;
+} hk_wait_env;
+
+typedef struct hk_waiter {
+  const hk_wait_env *env;
+  uint64_t begin_ns, next_check_ns; /* 0 until the first yield: the fast path reads no clock */
+  uint32_t polls;
+} hk_waiter;
+
+static inline void hk_wait_begin(hk_waiter *w, const hk_wait_env *env) {
+  w->env = env;
+  w->begin_ns = w->next_check_ns = 0;
+  w->polls = 0;
+}
+
+/* Progress was made: spin again before yielding, and count the time waited from here. */
+static inline void hk_wait_progress(hk_waiter *w) {
+  w->polls = 0;
+  w->begin_ns = 0;
+}
+
+hk_status hk_wait_slow(hk_waiter *w); /* yields, looks at the failure words, the clock and `check` */
+
+static inline void hk_cpu_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+/* One pause between two looks at the condition. */
+static inline hk_status hk_wait_pause(hk_waiter *w) {
+  if (w->polls < w->env->spins) {
+    w->polls++;
+    hk_cpu_relax();
+    return HK_OK;
+  }
+  return hk_wait_slow(w);
+}
+
+/* Waits until `fd` is ready for `events` (poll(2)); HK_ERR_REMOTE at the deadline, the failure's code on failure.
+ * `what` says what is waited for, in words for the error. */
+hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *what);
+
+uint64_t hk_now_ns(void); /* CLOCK_MONOTONIC */
+#endif
