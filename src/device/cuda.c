@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA device: the driver, its errors, contexts, limits. */
+#include "cuda.h"
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/dl.h"
+#include "../base/log.h"
+#include "../base/param.h"
+
+/* What the loader has is the process's, and so is this. */
+hk_cuda_calls hk_cu;
+#define NEED(member, symbol, params) HK_DL_SYMBOL(hk_cuda_calls, member, #symbol),
+#define MAY(member, symbol, params) HK_DL_OPTIONAL(hk_cuda_calls, member, #symbol),
+static const hk_dl_symbol symbols[] = {HK_CUDA_CALLS(NEED, MAY)};
+#undef NEED
+#undef MAY
+static hk_dl driver = {.files = {"libcuda.so.1", "libcuda.so"},
+                       .loss = "no GPU can be used",
+                       .symbols = symbols,
+                       .nsymbols = HK_ARRAY_LENGTH(symbols),
+                       .table = &hk_cu,
+                       .subs = HK_SUB_INIT};
+
+hk_status hk_cuda_fail(CUresult code, const char *file, int line, const char *format, ...) {
+  char what[320];
+  const char *name = NULL, *text = NULL;
+  va_list args;
+  va_start(args, format);
+  vsnprintf(what, sizeof what, format, args);
+  va_end(args);
+  if (!hk_cu.GetErrorName || hk_cu.GetErrorName(code, &name) != CUDA_SUCCESS) name = NULL;
+  if (!hk_cu.GetErrorString || hk_cu.GetErrorString(code, &text) != CUDA_SUCCESS) text = NULL;
+  return hk_fail_at(HK_ERR_CUDA, file, line, "%s: the CUDA driver says %s (%d): %s", what, name ? name : "an error",
+                    code, text ? text : "it has no words for it");
+}
+
+bool hk_cuda_here(int *devices) {
+  const char *wanted = hk_param_str(HK_P_DEVICE);
+  int n = 0;
+  *devices = 0;
+  if (wanted && strcmp(wanted, "host") == 0) return false;
+  if (!hk_dl_load(&driver)) return false;
+  CUresult code = hk_cu.Init(0);
+  if (code == CUDA_SUCCESS) code = hk_cu.DeviceGetCount(&n);
+  if (code != CUDA_SUCCESS) {
+    const char *name = NULL;
+    if (hk_cu.GetErrorName(code, &name) != CUDA_SUCCESS || !name) name = "an error";
+    HK_INFO(HK_SUB_INIT, "the CUDA driver does not start: %s (%d)", name, code);
+    return false;
+  }
+  *devices = n;
+  return n > 0;
+}
+
+int hk_cuda_attribute(CUdevice device, int which) {
+  int value = 0;
+  return hk_cu.DeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
+
+hk_status hk_cuda_enter(hk_cuda *d) {
+  hk_status rc = HK_OK;
+  HK_CUDA_TRY(hk_cu.CtxPushCurrent(d->context), out, "entering device %d", d->base.limits.ordinal);
+out:
+  return rc;
+}
+
+void hk_cuda_leave(void) {
+  CUcontext old;
+  hk_cu.CtxPopCurrent(&old); /* pushed by us: it cannot fail */
+}
+
+hk_status hk_cuda_enter_relaxed(hk_cuda *d, int *mode) {
+  hk_status rc = hk_cuda_enter(d);
+  *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (rc == HK_OK) hk_cu.ThreadExchangeStreamCaptureMode(mode); /* fails only for a mode that does not exist */
+  return rc;
+}
+void hk_cuda_leave_relaxed(int mode) {
+  hk_cu.ThreadExchangeStreamCaptureMode(&mode);
+  hk_cuda_leave();
+}
+
+static void close_device(hk_device *base) {
+  hk_cuda *d = (hk_cuda *)base;
+  hk_cu.DevicePrimaryCtxRelease(d->device); /* at the process's end the driver may be gone already: that is fine */
+  free(d);
+}
+
+static const hk_device_ops ops = {.name = "cuda",
+                                  .close = close_device,
+                                  .alloc = hk_cuda_alloc,
+                                  .alloc_open = hk_cuda_alloc_open,
+                                  .alloc_host = hk_cuda_alloc_host,
+                                  .pin = hk_cuda_pin,
+                                  .release = hk_cuda_release,
+                                  .share = hk_cuda_share,
+                                  .open = hk_cuda_open_share,
+                                  .peer = hk_cuda_peer,
+                                  .pointer = hk_cuda_pointer,
+                                  .dmabuf = hk_cuda_dmabuf,
+                                  .copy = hk_cuda_copy,
+                                  .wait = hk_cuda_wait,
+                                  .queue_new = hk_cuda_queue_new,
+                                  .queue_free = hk_cuda_queue_free,
+                                  .queue_state = hk_cuda_queue_state,
+                                  .order_begin = hk_cuda_order_begin,
+                                  .order_end = hk_cuda_order_end,
+                                  .order_free = hk_cuda_order_free,
+                                  .order_done = hk_cuda_order_done,
+                                  .graph_keep = hk_cuda_graph_keep,
+                                  .load = hk_cuda_load,
+                                  .unload = hk_cuda_unload,
+                                  .function = hk_cuda_function,
+                                  .resident = hk_cuda_resident,
+                                  .block_threads = hk_cuda_block_threads,
+                                  .launch = hk_cuda_launch};
+
+static void read_limits(hk_cuda *d, int ordinal) {
+  hk_device_limits *l = &d->base.limits;
+  CUdevice g = d->device;
+  CUuuid uuid = {{0}};
+  int version = 0;
+  l->ordinal = ordinal;
+  l->sm = 10 * hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+          hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  l->multiprocessors = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  l->threads_per_multiprocessor = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+  l->shared_bytes = (size_t)hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
+  l->vmm = hk_cu.MemCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+  l->fd_handles = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+  l->multicast = hk_cu.MulticastCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
+  l->clusters = hk_cu.LaunchKernelEx && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
+  l->dmabuf = hk_cu.MemGetHandleForAddressRange && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+  l->gdr = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  l->integrated = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_INTEGRATED);
+  /* Older drivers do not know the attribute, and 0 is a node's number. */
+  if (hk_cu.DeviceGetAttribute(&l->host_numa, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, g) != CUDA_SUCCESS) l->host_numa = -1;
+  l->priority = -5; /* the highest of all GPUs so far; the driver takes the nearest that it has */
+  if (hk_cu.DeviceTotalMem(&l->memory_bytes, g) != CUDA_SUCCESS) l->memory_bytes = 0;
+  if (hk_cu.DeviceGetName(l->name, (int)sizeof l->name, g) != CUDA_SUCCESS) l->name[0] = 0;
+  if (hk_cu.DeviceGetPCIBusId(l->bus_id, (int)sizeof l->bus_id, g) != CUDA_SUCCESS) l->bus_id[0] = 0;
+  if (hk_cu.DeviceGetUuid(&uuid, g) == CUDA_SUCCESS) memcpy(l->uuid, uuid.bytes, sizeof l->uuid);
+  if (hk_cu.DriverGetVersion(&version) != CUDA_SUCCESS) version = 0;
+  d->granule = l->vmm && l->fd_handles ? hk_cuda_granule(d) : 0;
+  HK_INFO(HK_SUB_INIT, "device %d is %s, sm_%d, %s, %d multiprocessors; driver for CUDA %d.%d", ordinal, l->name, l->sm,
+          l->bus_id, l->multiprocessors, version / 1000, version % 1000 / 10);
+}
+
+hk_status hk_cuda_open(int ordinal, hk_device **out) {
+  hk_status rc = HK_OK;
+  int devices;
+  hk_cuda *d = NULL;
+  *out = NULL;
+  if (!hk_cuda_here(&devices)) {
+    rc = HK_FAIL(HK_ERR_CUDA, "device %d: there is no CUDA driver, it shows no device, or HOCKET_DEVICE=host", ordinal);
+    goto undo;
+  }
+  if (ordinal < 0 || ordinal >= devices) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "there is no device %d: CUDA shows %d (CUDA_VISIBLE_DEVICES chooses)", ordinal,
+                 devices);
+    goto undo;
+  }
+  d = calloc(1, sizeof *d);
+  if (!d) {
+    rc = HK_FAIL_ERRNO("no memory for device %d", ordinal);
+    goto undo;
+  }
+  d->base.ops = &ops;
+  HK_CUDA_TRY(hk_cu.DeviceGet(&d->device, ordinal), undo, "device %d", ordinal);
+  HK_CUDA_TRY(hk_cu.DevicePrimaryCtxRetain(&d->context, d->device), undo, "the primary context of device %d", ordinal);
+  read_limits(d, ordinal);
+  *out = &d->base;
+  return HK_OK;
+undo:
+  free(d);
+  return rc;
+}
+
+int hk_cuda_current(void) {
+  int devices = 0;
+  CUcontext current = NULL;
+  CUdevice device, candidate;
+  if (hk_cu.CtxGetCurrent(&current) != CUDA_SUCCESS || !current || hk_cu.CtxGetDevice(&device) != CUDA_SUCCESS) return 0;
+  if (hk_cu.DeviceGetCount(&devices) != CUDA_SUCCESS) return 0;
+  for (int i = 0; i < devices; i++)
+    if (hk_cu.DeviceGet(&candidate, i) == CUDA_SUCCESS && candidate == device) return i;
+  return 0;
+}
+
+hk_status hk_cuda_open_current(hk_device **out) {
+  int devices;
+  return hk_cuda_open(hk_cuda_here(&devices) ? hk_cuda_current() : 0, out);
+}
+
+bool hk_cuda_owns(const void *p, int *device) {
+  CUresult (*attribute)(void *, int, CUdeviceptr) = NULL;
+  int type = 0, managed = 0;
+  void *loaded = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  *device = -1;
+  if (!loaded) return false;
+  void *found = dlsym(loaded, "cuPointerGetAttribute");
+  memcpy(&attribute, &found, sizeof attribute);
+  CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;
+  bool owns = attribute && attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CUDA_SUCCESS &&
+              type == CU_MEMORYTYPE_DEVICE;
+  if (owns && attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at) == CUDA_SUCCESS && managed) owns = false;
+  if (owns && attribute(device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at) != CUDA_SUCCESS) *device = -1;
+  dlclose(loaded);
+  return owns;
+}

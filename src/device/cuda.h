@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the CUDA device. */
+#ifndef HK_DEVICE_CUDA_H
+#define HK_DEVICE_CUDA_H
+#include "../base/cuda_abi.h"
+#include "device.h"
+
+typedef struct hk_cuda {
+  hk_device base;
+  CUdevice device;
+  CUcontext context; /* the primary one, retained */
+  size_t granule;    /* of VMM allocations; 0: none are made */
+} hk_cuda;
+
+/* The driver's functions; all NULL unless hk_cuda_here() or an open device says that it is there. */
+extern hk_cuda_calls hk_cu;
+
+/* An error with the driver's words for `code`; what was tried follows as a format. */
+hk_status hk_cuda_fail(CUresult code, const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 4, 5), cold));
+#define HK_CUDA_TRY(call, label, ...)                                                                                  \
+  do {                                                                                                                 \
+    CUresult hk_code = (call);                                                                                         \
+    if (__builtin_expect(hk_code != CUDA_SUCCESS, 0)) {                                                                \
+      rc = hk_cuda_fail(hk_code, __FILE__, __LINE__, __VA_ARGS__);                                                     \
+      goto label;                                                                                                      \
+    }                                                                                                                  \
+  } while (0)
+
+/* Makes the device's context current; hk_cuda_leave brings back what was. */
+hk_status hk_cuda_enter(hk_cuda *d);
+void hk_cuda_leave(void);
+/* The same for what must work while a thread of the process captures a graph in the global mode. */
+hk_status hk_cuda_enter_relaxed(hk_cuda *d, int *mode);
+void hk_cuda_leave_relaxed(int mode);
+int hk_cuda_attribute(CUdevice device, int which); /* 0 where the driver does not know it */
+
+/* cuda_memory.c */
+hk_status hk_cuda_alloc(hk_device *d, size_t bytes, hk_memory *out);
+hk_status hk_cuda_alloc_open(hk_device *d, size_t bytes, size_t zeroed, hk_memory *out);
+hk_status hk_cuda_alloc_host(hk_device *d, size_t bytes, hk_memory *out);
+hk_status hk_cuda_pin(hk_device *d, void *host, size_t bytes, hk_memory *out);
+hk_status hk_cuda_release(hk_device *d, hk_memory *m);
+hk_status hk_cuda_share(hk_device *d, const hk_memory *m, hk_memory_share *out);
+hk_status hk_cuda_open_share(hk_device *d, const hk_memory_share *s, hk_memory *out);
+hk_status hk_cuda_peer(hk_device *d, int other, char *why, size_t why_bytes);
+hk_status hk_cuda_pointer(hk_device *d, const void *p, hk_pointer *out);
+hk_status hk_cuda_dmabuf(hk_device *d, const void *p, size_t bytes, int *fd);
+size_t hk_cuda_granule(hk_cuda *d);
+
+/* cuda_stream.c */
+hk_status hk_cuda_copy(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);
+hk_status hk_cuda_wait(hk_device *d, hk_queue q);
+hk_status hk_cuda_queue_new(hk_device *d, hk_queue *out);
+hk_status hk_cuda_queue_free(hk_device *d, hk_queue q);
+hk_status hk_cuda_queue_state(hk_device *d, hk_queue q, hk_queue_state *out);
+hk_status hk_cuda_order_begin(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+hk_status hk_cuda_order_end(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+hk_status hk_cuda_order_free(hk_device *d, hk_queue_order *o);
+hk_status hk_cuda_order_done(hk_device *d, const hk_queue_order *o, bool *done);
+hk_status hk_cuda_graph_keep(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
+hk_status hk_cuda_load(hk_device *d, const void *image, void **module);
+hk_status hk_cuda_unload(hk_device *d, void *module);
+hk_status hk_cuda_function(hk_device *d, void *module, const char *name, void **out);
+hk_status hk_cuda_resident(hk_device *d, void *function, unsigned threads, unsigned shared_bytes, unsigned *out);
+hk_status hk_cuda_block_threads(hk_device *d, void *function, unsigned *out);
+hk_status hk_cuda_launch(hk_device *d, const hk_kernel_launch *l, hk_queue q);
+#endif

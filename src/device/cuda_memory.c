@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA device's memory: classic and virtual allocations, pinned host memory, sharing with other processes. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "cuda.h"
+
+static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
+static void *pointer(CUdeviceptr p) { return (void *)(uintptr_t)p; }
+
+static CUmemAllocationProp properties(const hk_cuda *d) {
+  CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                              .location = {CU_MEM_LOCATION_TYPE_DEVICE, d->device}};
+  prop.allocFlags.gpuDirectRDMACapable = d->base.limits.gdr;
+  return prop;
+}
+
+size_t hk_cuda_granule(hk_cuda *d) {
+  size_t granule = 0;
+  CUmemAllocationProp prop = properties(d);
+  if (!hk_cu.MemGetAllocationGranularity || !hk_cu.MemExportToShareableHandle ||
+      hk_cu.MemGetAllocationGranularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS)
+    return 0;
+  return granule;
+}
+
+/* Maps physical memory at addresses of its own. */
+static hk_status map_handle(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, CUdeviceptr *out) {
+  hk_status rc = HK_OK;
+  int ordinal = d->base.limits.ordinal;
+  CUdeviceptr at = 0;
+  CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, d->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  HK_CUDA_TRY(hk_cu.MemAddressReserve(&at, bytes, d->granule, 0, 0), out, "device %d: addresses for %zu bytes", ordinal,
+              bytes);
+  HK_CUDA_TRY(hk_cu.MemMap(at, bytes, 0, handle, 0), undo_reserve, "device %d: mapping %zu bytes", ordinal, bytes);
+  HK_CUDA_TRY(hk_cu.MemSetAccess(at, bytes, &access, 1), undo_map, "device %d: access to %zu bytes", ordinal, bytes);
+  *out = at;
+  return HK_OK;
+undo_map:
+  hk_cu.MemUnmap(at, bytes);
+undo_reserve:
+  hk_cu.MemAddressFree(at, bytes);
+out:
+  return rc;
+}
+
+static hk_status alloc_vmm(hk_cuda *d, size_t bytes, hk_memory *out) {
+  hk_status rc = HK_OK;
+  CUmemAllocationProp prop = properties(d);
+  CUmemGenericAllocationHandle handle;
+  CUdeviceptr at;
+  size_t whole = (bytes + d->granule - 1) / d->granule * d->granule;
+  HK_CUDA_TRY(hk_cu.MemCreate(&handle, whole, &prop, 0), out, "device %d: %zu bytes", d->base.limits.ordinal, whole);
+  HK_TRY(map_handle(d, handle, whole, &at), undo);
+  *out = (hk_memory){.base = pointer(at), .bytes = whole, .handle = handle, .kind = HK_MEMORY_VMM};
+  return HK_OK;
+undo:
+  hk_cu.MemRelease(handle);
+out:
+  return rc;
+}
+
+static hk_status zero(hk_cuda *d, CUdeviceptr at, size_t bytes) {
+  hk_status rc = HK_OK;
+  hk_queue q;
+  HK_TRY(hk_cuda_queue_new(&d->base, &q), out);
+  HK_CUDA_TRY(hk_cu.MemsetD8Async(at, 0, bytes, q), undo, "device %d: zeroing %zu bytes", d->base.limits.ordinal,
+              bytes);
+  rc = hk_cuda_wait(&d->base, q);
+undo:
+  hk_cu.StreamDestroy(q);
+out:
+  return rc;
+}
+
+/* Small pieces do not waste a granule of 2 MiB. */
+hk_status hk_cuda_alloc(hk_device *base, size_t bytes, hk_memory *out) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  CUdeviceptr at;
+  int mode;
+  memset(out, 0, sizeof *out);
+  if (bytes == 0) bytes = 1;
+  if (bytes > SIZE_MAX / 2) return HK_FAIL(HK_ERR_ARGUMENT, "cannot allocate %zu bytes", bytes);
+  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
+  if (d->granule && bytes >= d->granule / 2) {
+    HK_TRY(alloc_vmm(d, bytes, out), leave);
+  } else {
+    HK_CUDA_TRY(hk_cu.MemAlloc(&at, bytes), leave, "device %d: %zu bytes", base->limits.ordinal, bytes);
+    *out = (hk_memory){.base = pointer(at), .bytes = bytes, .kind = HK_MEMORY_CLASSIC};
+  }
+  rc = zero(d, address(out->base), out->bytes);
+leave:
+  hk_cuda_leave_relaxed(mode);
+  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is the one to tell */
+out:
+  return rc;
+}
+
+/* Classic memory: access to mappings would have to be given to each peer. */
+hk_status hk_cuda_alloc_open(hk_device *base, size_t bytes, size_t zeroed, hk_memory *out) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  CUdeviceptr at;
+  int mode;
+  memset(out, 0, sizeof *out);
+  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
+  HK_CUDA_TRY(hk_cu.MemAlloc(&at, bytes), leave, "device %d: %zu bytes", base->limits.ordinal, bytes);
+  *out = (hk_memory){.base = pointer(at), .bytes = bytes, .kind = HK_MEMORY_CLASSIC};
+  if (zeroed) rc = zero(d, at, zeroed);
+leave:
+  hk_cuda_leave_relaxed(mode);
+  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is the one to tell */
+out:
+  return rc;
+}
+
+hk_status hk_cuda_alloc_host(hk_device *base, size_t bytes, hk_memory *out) {
+  hk_status rc = HK_OK;
+  void *host;
+  CUdeviceptr at;
+  int mode;
+  memset(out, 0, sizeof *out);
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_TRY(hk_cu.MemHostAlloc(&host, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), leave,
+              "%zu bytes of pinned memory (ulimit -l says how much a process may have)", bytes);
+  HK_CUDA_TRY(hk_cu.MemHostGetDevicePointer(&at, host, 0), undo, "device %d: the address of pinned memory",
+              base->limits.ordinal);
+  memset(host, 0, bytes);
+  *out = (hk_memory){.base = pointer(at), .host = host, .bytes = bytes, .kind = HK_MEMORY_PINNED};
+  goto leave;
+undo:
+  hk_cu.MemFreeHost(host);
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+hk_status hk_cuda_pin(hk_device *base, void *host, size_t bytes, hk_memory *out) {
+  hk_status rc = HK_OK;
+  CUdeviceptr at;
+  int mode;
+  memset(out, 0, sizeof *out);
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_TRY(hk_cu.MemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), leave,
+              "pinning %zu bytes at %p", bytes, host);
+  HK_CUDA_TRY(hk_cu.MemHostGetDevicePointer(&at, host, 0), undo, "device %d: the address of pinned memory",
+              base->limits.ordinal);
+  *out = (hk_memory){.base = pointer(at), .host = host, .bytes = bytes, .kind = HK_MEMORY_REGISTERED};
+  goto leave;
+undo:
+  hk_cu.MemHostUnregister(host);
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+static CUresult release_mapping(const hk_memory *m) {
+  CUdeviceptr at = address(m->base);
+  CUresult code = hk_cu.MemUnmap(at, m->bytes), next = hk_cu.MemAddressFree(at, m->bytes);
+  if (code == CUDA_SUCCESS) code = next;
+  next = hk_cu.MemRelease(m->handle);
+  return code == CUDA_SUCCESS ? next : code;
+}
+
+hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
+  hk_status rc = HK_OK;
+  CUresult code = CUDA_SUCCESS;
+  int mode;
+  if (!m->base) return HK_OK;
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  switch (m->kind) {
+    case HK_MEMORY_NONE: break;
+    case HK_MEMORY_CLASSIC: code = hk_cu.MemFree(address(m->base)); break;
+    case HK_MEMORY_VMM:
+    case HK_MEMORY_MAPPED: code = release_mapping(m); break;
+    case HK_MEMORY_PINNED: code = hk_cu.MemFreeHost(m->host); break;
+    case HK_MEMORY_REGISTERED: code = hk_cu.MemHostUnregister(m->host); break;
+    case HK_MEMORY_OPENED: code = hk_cu.IpcCloseMemHandle(address(m->base)); break;
+  }
+  HK_CUDA_TRY(code, leave, "device %d: freeing %p", base->limits.ordinal, m->base);
+leave:
+  memset(m, 0, sizeof *m);
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+/* ---- other processes ---- */
+
+hk_status hk_cuda_share(hk_device *base, const hk_memory *m, hk_memory_share *out) {
+  hk_status rc = HK_OK;
+  CUipcMemHandle handle;
+  memset(out, 0, sizeof *out);
+  *out = (hk_memory_share){.bytes = m->bytes, .kind = m->kind, .fd = -1};
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  if (m->kind == HK_MEMORY_VMM) {
+    HK_CUDA_TRY(hk_cu.MemExportToShareableHandle(&out->fd, m->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                leave, "device %d: a file descriptor of %zu bytes", base->limits.ordinal, m->bytes);
+  } else if (m->kind == HK_MEMORY_CLASSIC) {
+    HK_CUDA_TRY(hk_cu.IpcGetMemHandle(&handle, address(m->base)), leave, "device %d: a handle of %zu bytes",
+                base->limits.ordinal, m->bytes);
+    memcpy(out->handle, handle.reserved, sizeof out->handle);
+  } else {
+    rc = HK_FAIL(HK_ERR_INTERNAL, "device %d: memory of kind %d cannot be shared", base->limits.ordinal, (int)m->kind);
+  }
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+static hk_status open_fd(hk_cuda *d, const hk_memory_share *s, hk_memory *out) {
+  hk_status rc = HK_OK;
+  CUmemGenericAllocationHandle handle;
+  CUdeviceptr at;
+  HK_CUDA_TRY(
+      hk_cu.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)s->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+      out, "device %d: a peer's memory of %llu bytes", d->base.limits.ordinal, (unsigned long long)s->bytes);
+  HK_TRY(map_handle(d, handle, s->bytes, &at), undo);
+  *out = (hk_memory){.base = pointer(at), .bytes = s->bytes, .handle = handle, .kind = HK_MEMORY_MAPPED};
+  return HK_OK;
+undo:
+  hk_cu.MemRelease(handle);
+out:
+  return rc;
+}
+
+hk_status hk_cuda_open_share(hk_device *base, const hk_memory_share *s, hk_memory *out) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  CUipcMemHandle handle;
+  CUdeviceptr at;
+  int mode;
+  memset(out, 0, sizeof *out);
+  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
+  if (s->kind == HK_MEMORY_VMM) {
+    if (d->granule)
+      rc = open_fd(d, s, out);
+    else
+      rc = HK_FAIL(HK_ERR_CUDA, "device %d: a peer's memory comes by file descriptor, which the device cannot open",
+                   base->limits.ordinal);
+  } else if (s->kind == HK_MEMORY_CLASSIC) {
+    memcpy(handle.reserved, s->handle, sizeof handle.reserved);
+    HK_CUDA_TRY(hk_cu.IpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), leave,
+                "device %d: a peer's memory of %llu bytes (a container without a shared IPC namespace forbids it)",
+                base->limits.ordinal, (unsigned long long)s->bytes);
+    *out = (hk_memory){.base = pointer(at), .bytes = s->bytes, .kind = HK_MEMORY_OPENED};
+  } else {
+    rc = HK_FAIL(HK_ERR_INTERNAL, "device %d: a peer shares memory of kind %u", base->limits.ordinal, s->kind);
+  }
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+hk_status hk_cuda_peer(hk_device *base, int other, char *why, size_t why_bytes) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  CUdevice peer;
+  CUcontext context;
+  int can = 0;
+  why[0] = 0;
+  if (other == base->limits.ordinal) return HK_OK;
+  HK_CUDA_TRY(hk_cu.DeviceGet(&peer, other), out, "device %d", other);
+  HK_CUDA_TRY(hk_cu.DeviceCanAccessPeer(&can, d->device, peer), out, "devices %d and %d", base->limits.ordinal, other);
+  if (!can) {
+    snprintf(why, why_bytes, "the driver says that device %d cannot reach the memory of device %d",
+             base->limits.ordinal, other);
+    return HK_ERR_CUDA;
+  }
+  /* The peer's primary context stays retained: mappings into it must not outlive it. */
+  HK_CUDA_TRY(hk_cu.DevicePrimaryCtxRetain(&context, peer), out, "the primary context of device %d", other);
+  HK_TRY(hk_cuda_enter(d), out);
+  CUresult code = hk_cu.CtxEnablePeerAccess(context, 0);
+  hk_cuda_leave();
+  if (code != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+    HK_CUDA_TRY(code, out, "peer access from device %d to %d", base->limits.ordinal, other);
+out:
+  return rc;
+}
+
+/* ---- addresses ---- */
+
+hk_status hk_cuda_pointer(hk_device *base, const void *p, hk_pointer *out) {
+  hk_status rc = HK_OK;
+  int type = 0, managed = 0, device = -1;
+  CUdeviceptr begin = 0;
+  size_t bytes = 0;
+  int which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                 CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  void *values[] = {&type, &managed, &device, &begin, &bytes};
+  *out = (hk_pointer){.kind = HK_POINTER_HOST, .device = -1};
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  /* Unlike for a single attribute, memory that CUDA does not know is no error: all come back as 0. */
+  HK_CUDA_TRY(hk_cu.PointerGetAttributes((unsigned)HK_ARRAY_LENGTH(which), which, values, address(p)), leave,
+              "device %d: whose memory %p is", base->limits.ordinal, p);
+  if (type == 0) goto leave;
+  *out = (hk_pointer){.kind = managed                        ? HK_POINTER_MANAGED
+                              : type == CU_MEMORYTYPE_DEVICE ? HK_POINTER_DEVICE
+                                                             : HK_POINTER_PINNED,
+                      .device = device,
+                      .base = (uintptr_t)begin,
+                      .bytes = bytes};
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, int *fd) {
+  hk_status rc = HK_OK;
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  *fd = -1;
+  if (!base->limits.dmabuf)
+    return HK_FAIL(HK_ERR_CUDA, "device %d: the driver gives no dma-buf (it needs the open kernel modules)",
+                   base->limits.ordinal);
+  if (((uintptr_t)p | bytes) & (page - 1))
+    return HK_FAIL(HK_ERR_INTERNAL, "device %d: a dma-buf of %zu bytes at %p: not whole pages", base->limits.ordinal,
+                   bytes, p);
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.MemGetHandleForAddressRange(fd, address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0), leave,
+              "device %d: a dma-buf of %zu bytes at %p", base->limits.ordinal, bytes, p);
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA device's streams: order, capture, modules, launches. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "cuda.h"
+
+hk_status hk_cuda_copy(hk_device *base, void *to, const void *from, size_t bytes, hk_queue q) {
+  hk_status rc = HK_OK;
+  int mode;
+  if (bytes == 0) return HK_OK;
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_TRY(hk_cu.MemcpyAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, q), leave,
+              "device %d: a copy of %zu bytes from %p to %p", base->limits.ordinal, bytes, from, to);
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+hk_status hk_cuda_wait(hk_device *base, hk_queue q) {
+  hk_status rc = HK_OK;
+  int mode;
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_TRY(hk_cu.StreamSynchronize(q), leave, "device %d: waiting for a stream", base->limits.ordinal);
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+hk_status hk_cuda_queue_new(hk_device *base, hk_queue *out) {
+  hk_status rc = HK_OK;
+  CUstream stream = NULL;
+  *out = NULL;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, base->limits.priority), leave,
+              "device %d: a stream", base->limits.ordinal);
+  *out = stream;
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_queue_free(hk_device *base, hk_queue q) {
+  hk_status rc = HK_OK;
+  if (!q) return HK_OK;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.StreamDestroy(q), leave, "device %d: destroying a stream", base->limits.ordinal);
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+static hk_status kind_of(const hk_device *base, CUstream q, hk_queue_kind *out) {
+  hk_status rc = HK_OK;
+  unsigned flags = 0;
+  *out = HK_QUEUE_LEGACY;
+  if (q == NULL || q == CU_STREAM_LEGACY) return HK_OK;
+  *out = HK_QUEUE_PER_THREAD;
+  if (q == CU_STREAM_PER_THREAD) return HK_OK;
+  HK_CUDA_TRY(hk_cu.StreamGetFlags(q, &flags), out, "device %d: the stream %p is none, or is destroyed",
+              base->limits.ordinal, (void *)q);
+  *out = flags & CU_STREAM_NON_BLOCKING ? HK_QUEUE_NON_BLOCKING : HK_QUEUE_BLOCKING;
+out:
+  return rc;
+}
+
+hk_status hk_cuda_queue_state(hk_device *base, hk_queue q, hk_queue_state *out) {
+  hk_status rc = HK_OK;
+  int status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = NULL;
+  memset(out, 0, sizeof *out);
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_TRY(kind_of(base, q, &out->kind), leave);
+  CUresult code = hk_cu.StreamGetCaptureInfo(q, &status, &out->capture, &graph, NULL, NULL);
+  /* Asking the legacy stream while another one captures is refused; it captures nothing itself. */
+  if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && out->kind == HK_QUEUE_LEGACY) {
+    rc = HK_FAIL(HK_ERR_USAGE,
+                 "device %d: the legacy default stream cannot be used while a graph is captured in a blocking stream: "
+                 "give the call the stream that captures, or make that one non-blocking",
+                 base->limits.ordinal);
+    goto leave;
+  }
+  HK_CUDA_TRY(code, leave, "device %d: whether the stream %p captures", base->limits.ordinal, q);
+  if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+    rc = HK_FAIL(HK_ERR_USAGE, "device %d: the capture of stream %p is broken by an earlier error: end it first",
+                 base->limits.ordinal, q);
+  out->capturing = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  if (out->capturing)
+    out->graph = graph;
+  else
+    out->capture = 0;
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+/* ---- order ---- */
+
+hk_status hk_cuda_order_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+  hk_status rc = HK_OK;
+  /* The stream itself keeps the order; but CUDA's handle of the thread's own stream means another one in each thread. */
+  if (!o->used || (o->last == q && q != CU_STREAM_PER_THREAD)) goto out;
+  /* An event belongs to its capture, or to none.  Work of different captures meets when the graphs are launched: there
+   * the user's streams are what orders it. */
+  if (s->capture != o->capture) goto out;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.StreamWaitEvent(q, o->event, 0), leave, "device %d: order between streams", base->limits.ordinal);
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_order_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+  hk_status rc = HK_OK;
+  CUevent event = o->event;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  if (!event) {
+    HK_CUDA_TRY(hk_cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING), leave, "device %d: an event", base->limits.ordinal);
+    o->event = event;
+  }
+  HK_CUDA_TRY(hk_cu.EventRecord(event, q), leave, "device %d: order between streams", base->limits.ordinal);
+  o->last = q;
+  o->capture = s->capture;
+  o->used = true;
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_order_done(hk_device *base, const hk_queue_order *o, bool *done) {
+  hk_status rc = HK_OK;
+  int mode;
+  *done = true;
+  if (!o->used) return HK_OK;
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  CUresult code = hk_cu.EventQuery(o->event);
+  *done = code != CUDA_ERROR_NOT_READY;
+  if (*done) HK_CUDA_TRY(code, leave, "device %d: the work in its streams failed", base->limits.ordinal);
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+hk_status hk_cuda_order_free(hk_device *base, hk_queue_order *o) {
+  hk_status rc = HK_OK;
+  if (!o->event) goto out;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.EventDestroy(o->event), leave, "device %d: an event", base->limits.ordinal);
+leave:
+  hk_cuda_leave();
+out:
+  memset(o, 0, sizeof *o);
+  return rc;
+}
+
+hk_status hk_cuda_graph_keep(hk_device *base, const hk_queue_state *s, void (*done)(void *), void *arg) {
+  hk_status rc = HK_OK;
+  CUuserObject object = NULL;
+  if (!hk_cu.UserObjectCreate || !hk_cu.GraphRetainUserObject || !hk_cu.UserObjectRelease)
+    return HK_FAIL(HK_ERR_CUDA, "device %d: the driver is too old to tell when a captured graph ends (CUDA 11.3)",
+                   base->limits.ordinal);
+  HK_CUDA_TRY(hk_cu.UserObjectCreate(&object, arg, done, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC), out,
+              "device %d: an object for a graph", base->limits.ordinal);
+  HK_CUDA_TRY(hk_cu.GraphRetainUserObject(s->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE), undo,
+              "device %d: an object in a graph", base->limits.ordinal);
+  return HK_OK;
+undo:
+  hk_cu.UserObjectRelease(object, 1); /* runs `done` */
+out:
+  return rc;
+}
+
+/* ---- kernels ---- */
+
+hk_status hk_cuda_load(hk_device *base, const void *image, void **module) {
+  hk_status rc = HK_OK;
+  CUmodule m;
+  int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  *module = NULL;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  hk_cu.ThreadExchangeStreamCaptureMode(&mode); /* loading must not break another thread's capture */
+  HK_CUDA_TRY(hk_cu.ModuleLoadData(&m, image), leave, "device %d, sm_%d: the kernels", base->limits.ordinal,
+              base->limits.sm);
+  *module = m;
+leave:
+  hk_cu.ThreadExchangeStreamCaptureMode(&mode);
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_unload(hk_device *base, void *module) {
+  hk_status rc = HK_OK;
+  if (!module) return HK_OK;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.ModuleUnload(module), leave, "device %d: unloading the kernels", base->limits.ordinal);
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_function(hk_device *base, void *module, const char *name, void **out) {
+  hk_status rc = HK_OK;
+  CUfunction f;
+  *out = NULL;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.ModuleGetFunction(&f, module, name), leave, "device %d: the kernel %s", base->limits.ordinal, name);
+  *out = f;
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_resident(hk_device *base, void *function, unsigned threads, unsigned shared_bytes, unsigned *out) {
+  hk_status rc = HK_OK;
+  int blocks = 0;
+  *out = 0;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.OccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)threads, shared_bytes), leave,
+              "device %d: how many blocks of %u threads run at once", base->limits.ordinal, threads);
+  *out = (unsigned)blocks * (unsigned)base->limits.multiprocessors;
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_block_threads(hk_device *base, void *function, unsigned *out) {
+  hk_status rc = HK_OK;
+  int most = 0;
+  *out = 0;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.FuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function), leave,
+              "device %d: how many threads a kernel's blocks can have", base->limits.ordinal);
+  *out = (unsigned)most;
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_launch(hk_device *base, const hk_kernel_launch *l, hk_queue q) {
+  hk_status rc = HK_OK;
+  void *params[] = {(void *)(uintptr_t)l->param};
+  CUlaunchAttribute attributes[3];
+  CUlaunchConfig c = {.gridDimX = l->blocks,
+                      .gridDimY = 1,
+                      .gridDimZ = 1,
+                      .blockDimX = l->threads,
+                      .blockDimY = 1,
+                      .blockDimZ = 1,
+                      .sharedMemBytes = l->shared_bytes,
+                      .hStream = q,
+                      .attrs = attributes};
+  if (l->cluster > 1 && base->limits.clusters) {
+    attributes[c.numAttrs] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+    attributes[c.numAttrs].value.clusterDim.x = l->cluster;
+    attributes[c.numAttrs].value.clusterDim.y = attributes[c.numAttrs].value.clusterDim.z = 1;
+    c.numAttrs++;
+  }
+  if (l->remote_domain && base->limits.sm >= 90) {
+    attributes[c.numAttrs] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN};
+    attributes[c.numAttrs++].value.memSyncDomain = CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
+  }
+  if (l->priority) {
+    attributes[c.numAttrs] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PRIORITY};
+    attributes[c.numAttrs++].value.priority = l->priority;
+  }
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  CUresult code = c.numAttrs && hk_cu.LaunchKernelEx ? hk_cu.LaunchKernelEx(&c, l->function, params, NULL)
+                                                     : hk_cu.LaunchKernel(l->function, l->blocks, 1, 1, l->threads, 1,
+                                                                          1, l->shared_bytes, q, params, NULL);
+  HK_CUDA_TRY(code, leave, "device %d: launching %u blocks of %u threads", base->limits.ordinal, l->blocks, l->threads);
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A device: where buffers lie and kernels run.  cuda.c and its neighbours are one implementation, by CUDA's
+ * driver; hk_device_host in host_device.c is another, memory that the CPU itself works on, without streams or launches.
+ *
+ * A slot of the table that may be NULL says so; the others are always there.  All may be called from any thread, and leave
+ * the thread's current CUDA context as it was.  A failure names the driver's error, the device and what was tried.
+ */
+#ifndef HK_DEVICE_DEVICE_H
+#define HK_DEVICE_DEVICE_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+struct hk_device_ops;
+
+/* What the device can do, asked once. */
+typedef struct hk_device_limits {
+  int ordinal, sm; /* 90: compute capability 9.0; 0: the host */
+  int multiprocessors, threads_per_multiprocessor;
+  int host_numa;                     /* node of the CPU that it hangs on; -1: unknown */
+  int priority;                      /* the highest that a stream or launch may have */
+  size_t memory_bytes, shared_bytes; /* of the device; of a block */
+  bool vmm, fd_handles, multicast, clusters, dmabuf, gdr, integrated;
+  char name[64], bus_id[16];
+  unsigned char uuid[16];
+} hk_device_limits;
+
+typedef struct hk_device {
+  const struct hk_device_ops *ops;
+  hk_device_limits limits;
+} hk_device; /* the implementation's own struct begins with it */
+
+typedef enum hk_memory_kind {
+  HK_MEMORY_NONE,
+  HK_MEMORY_CLASSIC,    /* cuMemAlloc, or the host's */
+  HK_MEMORY_VMM,        /* of physical memory mapped into reserved addresses */
+  HK_MEMORY_PINNED,     /* of the host, page-locked, that the device reaches too */
+  HK_MEMORY_REGISTERED, /* the same, but the caller's own */
+  HK_MEMORY_OPENED,     /* of another process, by a handle */
+  HK_MEMORY_MAPPED      /* of another process, by a file descriptor */
+} hk_memory_kind;
+
+typedef struct hk_memory {
+  void *base; /* for the device; NULL: nothing */
+  void *host; /* for the CPU; NULL where it cannot get at it */
+  size_t bytes;
+  uint64_t handle; /* the implementation's */
+  hk_memory_kind kind;
+} hk_memory;
+
+/* What another process needs to open memory.  `fd` travels beside it over a unix socket; -1: none is needed. */
+typedef struct hk_memory_share {
+  uint64_t bytes;
+  uint32_t kind; /* hk_memory_kind of what is shared */
+  int32_t fd;
+  unsigned char handle[64];
+} hk_memory_share;
+
+/* Whose memory an address is. */
+typedef struct hk_pointer {
+  enum { HK_POINTER_HOST, HK_POINTER_PINNED, HK_POINTER_DEVICE, HK_POINTER_MANAGED } kind;
+  int device;     /* of the kinds but the first; -1 */
+  uintptr_t base; /* of its allocation; 0: unknown */
+  size_t bytes;
+} hk_pointer;
+
+/* ---- streams: the user's cudaStream_t.  NULL is the legacy stream, and CUDA's two special handles mean what they do. ---- */
+typedef void *hk_queue;
+
+typedef enum hk_queue_kind {
+  HK_QUEUE_LEGACY,
+  HK_QUEUE_PER_THREAD,
+  HK_QUEUE_BLOCKING,
+  HK_QUEUE_NON_BLOCKING
+} hk_queue_kind;
+typedef struct hk_queue_state {
+  hk_queue_kind kind;
+  bool capturing;
+  uint64_t capture; /* its id, never 0 while capturing */
+  void *graph;
+} hk_queue_state;
+
+/* Work that must run one after another though it comes by several streams, such as a communicator's.  Zeroed, then
+ * `order_begin` before and `order_end` behind each piece of work; work in a captured graph is ordered within the capture. */
+typedef struct hk_queue_order {
+  void *event;
+  hk_queue last;
+  uint64_t capture; /* of the last piece; 0: not captured */
+  bool used;
+} hk_queue_order;
+
+typedef struct hk_kernel_launch {
+  void *function;
+  unsigned blocks, threads, shared_bytes;
+  unsigned cluster;   /* blocks a cluster; 0 and 1: none */
+  int priority;       /* 0: the stream's */
+  bool remote_domain; /* its fences need not wait for other kernels' writes (sm_90) */
+  const void *param;  /* the kernel's one parameter, copied before the call returns */
+} hk_kernel_launch;
+
+typedef struct hk_device_ops {
+  const char *name;
+  void (*close)(hk_device *d);
+
+  /* Zeroed.  Large allocations can be shared with other processes where the driver lets them. */
+  hk_status (*alloc)(hk_device *d, size_t bytes, hk_memory *out);
+  /* The same, but only the first `zeroed` bytes are zeros, and peers of the process reach it too once `peer` lets them. */
+  hk_status (*alloc_open)(hk_device *d, size_t bytes, size_t zeroed, hk_memory *out);
+  hk_status (*alloc_host)(hk_device *d, size_t bytes, hk_memory *out);      /* pinned, zeroed, both reach it */
+  hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out); /* the caller's memory; NULL: no need */
+  /* Undoes what made `m`, whichever slot it was; *m is zeroed.  Nothing to do where m->base is NULL. */
+  hk_status (*release)(hk_device *d, hk_memory *m);
+  hk_status (*share)(hk_device *d, const hk_memory *m, hk_memory_share *out); /* out->fd is the caller's to close */
+  hk_status (*open)(hk_device *d, const hk_memory_share *s, hk_memory *out);  /* keeps no hold of s->fd */
+  hk_status (*peer)(hk_device *d, int other, char *why,
+                    size_t why_bytes); /* lets d reach other's memory; NULL: it can */
+  hk_status (*pointer)(hk_device *d, const void *p, hk_pointer *out);
+  hk_status (*dmabuf)(hk_device *d, const void *p, size_t bytes, int *fd); /* NULL: never */
+
+  /* A NULL queue of the host device: at once. */
+  hk_status (*copy)(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);
+  hk_status (*wait)(hk_device *d, hk_queue q); /* until all in the queue is done */
+
+  /* All that follows is NULL together where there are no streams. */
+  hk_status (*queue_new)(hk_device *d, hk_queue *out); /* of our own, non-blocking, highest priority */
+  hk_status (*queue_free)(hk_device *d, hk_queue q);
+  hk_status (*queue_state)(hk_device *d, hk_queue q, hk_queue_state *out);
+  /* `s` is what queue_state says of `q`: asked once for each piece of work. */
+  hk_status (*order_begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+  hk_status (*order_end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+  hk_status (*order_free)(hk_device *d, hk_queue_order *o);
+  /* Is the last piece of work done?  It was not captured. */
+  hk_status (*order_done)(hk_device *d, const hk_queue_order *o, bool *done);
+  /* `done(arg)` once, when no replay of the graph under capture can come any more: what its launches use lives as long. */
+  hk_status (*graph_keep)(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
+  hk_status (*load)(hk_device *d, const void *image, void **module);
+  hk_status (*unload)(hk_device *d, void *module); /* no launch of its kernels may be under way; NULL: nothing to do */
+  hk_status (*function)(hk_device *d, void *module, const char *name, void **out);
+  /* Blocks of so many threads that run at the same time on the whole device. */
+  hk_status (*resident)(hk_device *d, void *function, unsigned threads, unsigned shared_bytes, unsigned *out);
+  hk_status (*block_threads)(hk_device *d, void *function,
+                             unsigned *out); /* the most threads that its blocks can have */
+  hk_status (*launch)(hk_device *d, const hk_kernel_launch *l, hk_queue q);
+} hk_device_ops;
+
+/* ---- the implementations ---- */
+hk_device *hk_device_host(void); /* one for the process, never closed */
+/* True where the CUDA driver starts and shows a device, and HOCKET_DEVICE is not "host". */
+bool hk_cuda_here(int *devices);
+/* The device of the calling thread's current context; 0 where it has none.  Only where hk_cuda_here. */
+int hk_cuda_current(void);
+/* Opens that one's primary context. */
+hk_status hk_cuda_open_current(hk_device **out);
+hk_status hk_cuda_open(int ordinal, hk_device **out);
+/* Is this the memory of a GPU?  Costs nothing where the process has not loaded the driver; loads nothing itself. */
+bool hk_cuda_owns(const void *p, int *device);
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the host device.  Each allocation is a memfd of its own, so that it can be passed to other processes. */
+#include "host.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "../base/log.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008u /* since Linux 6.3 */
+#endif
+
+enum { HUGE = 2 * 1024 * 1024 };
+
+typedef struct region {
+  uint64_t id;
+  char *base;
+  size_t bytes;
+  int fd; /* -1: private memory, cannot be shared */
+} region;
+
+/* The regions of this process, by address.  Global because ncclMemAlloc has no communicator: memory is allocated before
+ * there is one and used by several. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static region *regions;
+static size_t nregions, room;
+static uint64_t last_id;
+_Atomic uint64_t hk_host_generation = 1;
+
+/* The first region that ends behind `p`. */
+static size_t place_of(uintptr_t p) {
+  size_t low = 0, high = nregions;
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    if ((uintptr_t)regions[middle].base + regions[middle].bytes <= p)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+static void changed(void) {
+  /* release: who sees the new generation also finds the table changed.  A stale look is only possible for an address
+   * that was given to or taken from the looker without synchronization, and that is the user's race. */
+  atomic_fetch_add_explicit(&hk_host_generation, 1, memory_order_release);
+}
+
+static bool insert(const region *r) {
+  if (nregions == room) {
+    size_t more = room ? 2 * room : 16;
+    region *grown = realloc(regions, more * sizeof *grown);
+    if (!grown) return false;
+    regions = grown;
+    room = more;
+  }
+  size_t at = place_of((uintptr_t)r->base);
+  memmove(&regions[at + 1], &regions[at], (nregions - at) * sizeof *r);
+  regions[at] = *r;
+  regions[at].id = ++last_id;
+  nregions++;
+  changed();
+  return true;
+}
+
+int hk_host_memfd(const char *name, size_t bytes) {
+  struct rlimit limit;
+  /* A file longer than RLIMIT_FSIZE would end the process with SIGXFSZ. */
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
+    errno = EFBIG;
+    return -1;
+  }
+  int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return -1;
+  /* Sealed against shrinking: a peer that shrank it would let our next access end in SIGBUS. */
+  if (ftruncate(fd, (off_t)bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+    int e = errno;
+    close(fd);
+    errno = e;
+    return -1;
+  }
+  return fd;
+}
+
+/* Maps `bytes` of fd, or private memory where fd is -1, at a multiple of `align`. */
+static char *map_aligned(int fd, size_t bytes, size_t align) {
+  char *reserved = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return MAP_FAILED;
+  char *at = (char *)(((uintptr_t)reserved + align - 1) & ~(uintptr_t)(align - 1));
+  int flags = MAP_FIXED | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+  char *m = mmap(at, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+  if (m == MAP_FAILED) {
+    int e = errno;
+    munmap(reserved, bytes + align);
+    errno = e;
+    return MAP_FAILED;
+  }
+  if (at > reserved) munmap(reserved, (size_t)(at - reserved));
+  size_t behind = align - (size_t)(at - reserved);
+  if (behind) munmap(at + bytes, behind);
+  return m;
+}
+
+hk_status hk_host_alloc(void **out, size_t bytes) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  *out = NULL;
+  if (bytes > SIZE_MAX / 2) return HK_FAIL(HK_ERR_ARGUMENT, "cannot allocate %zu bytes", bytes);
+  region r = {.bytes = bytes ? (bytes + page - 1) / page * page : page};
+  r.fd = hk_host_memfd("hocket", r.bytes);
+  if (r.fd < 0)
+    HK_INFO(HK_SUB_ALLOC, "%zu bytes cannot be shared with other processes (memfd_create: %s); they are private",
+            r.bytes, strerror(errno));
+  r.base = map_aligned(r.fd, r.bytes, r.bytes >= HUGE ? HUGE : page);
+  if (r.base == MAP_FAILED) {
+    hk_status rc = HK_FAIL_ERRNO("cannot allocate %zu bytes", bytes);
+    if (r.fd >= 0) close(r.fd);
+    return rc;
+  }
+  /* Best effort: files in memory get huge pages only where the administrator allows it (shmem_enabled). */
+  if (r.bytes >= HUGE) madvise(r.base, r.bytes, MADV_HUGEPAGE);
+  pthread_mutex_lock(&lock);
+  bool stored = insert(&r);
+  pthread_mutex_unlock(&lock);
+  if (!stored) {
+    munmap(r.base, r.bytes);
+    if (r.fd >= 0) close(r.fd);
+    return HK_FAIL(HK_ERR_SYSTEM, "out of memory");
+  }
+  *out = r.base;
+  return HK_OK;
+}
+
+hk_status hk_host_free(void *p) {
+  if (!p) return HK_OK;
+  region r = {0};
+  pthread_mutex_lock(&lock);
+  size_t at = place_of((uintptr_t)p);
+  if (at < nregions && regions[at].base == p) {
+    r = regions[at];
+    memmove(&regions[at], &regions[at + 1], (--nregions - at) * sizeof r);
+    changed();
+  }
+  pthread_mutex_unlock(&lock);
+  if (!r.base) return HK_FAIL(HK_ERR_ARGUMENT, "%p is not memory that ncclMemAlloc gave, or it has been freed", p);
+  munmap(r.base, r.bytes);
+  if (r.fd >= 0) {
+    /* Peers that have the region mapped must not keep its pages alive. */
+    if (fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r.bytes))
+      HK_INFO(HK_SUB_ALLOC, "%zu freed bytes stay in memory until peers unmap them: %s", r.bytes, strerror(errno));
+    close(r.fd);
+  }
+  return HK_OK;
+}
+
+hk_host_span hk_host_find(const void *p) {
+  uintptr_t a = (uintptr_t)p;
+  hk_host_span span = {0, UINTPTR_MAX, 0};
+  pthread_mutex_lock(&lock);
+  size_t at = place_of(a);
+  if (at > 0) span.begin = (uintptr_t)regions[at - 1].base + regions[at - 1].bytes;
+  if (at < nregions) {
+    uintptr_t base = (uintptr_t)regions[at].base;
+    span.end = base;
+    if (a >= base) span = (hk_host_span){base, base + regions[at].bytes, regions[at].fd < 0 ? 0 : regions[at].id};
+  }
+  pthread_mutex_unlock(&lock);
+  return span;
+}
+
+/* Under the lock.  Rare: a region is looked up by its id once for each communicator and peer. */
+static const region *by_id(uint64_t id) {
+  for (size_t i = 0; i < nregions; i++)
+    if (regions[i].id == id) return &regions[i];
+  return NULL;
+}
+
+bool hk_host_locate(uint64_t id, char **base, size_t *bytes) {
+  pthread_mutex_lock(&lock);
+  const region *r = by_id(id);
+  if (r) {
+    *base = r->base;
+    *bytes = r->bytes;
+  }
+  pthread_mutex_unlock(&lock);
+  return r != NULL;
+}
+
+int hk_host_export(uint64_t id, size_t *bytes) {
+  int fd = -1;
+  pthread_mutex_lock(&lock);
+  const region *r = by_id(id);
+  if (r && r->fd >= 0) {
+    *bytes = r->bytes;
+    fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
+  }
+  pthread_mutex_unlock(&lock);
+  return fd;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the host device: what ncclMemAlloc gives where there is no GPU.  It is ordinary memory that other processes
+ * can be let into, so that transports may pass references to it instead of copies. */
+#ifndef HK_DEVICE_HOST_H
+#define HK_DEVICE_HOST_H
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+/* Page-aligned (2 MiB from 2 MiB on) and zeroed. */
+hk_status hk_host_alloc(void **out, size_t bytes);
+/* HK_ERR_ARGUMENT where hk_host_alloc did not give `p`.  NULL is fine.  Peers that still have the memory mapped see
+ * zeros. */
+hk_status hk_host_free(void *p);
+
+/* A stretch of address space that lies wholly inside one region or wholly outside of all. */
+typedef struct hk_host_span {
+  uintptr_t begin, end;
+  uint64_t region; /* its id, never used again after it is freed; 0: no region here */
+} hk_host_span;
+
+/* Changes whenever a region comes or goes: a span found before may be wrong then. */
+extern _Atomic uint64_t hk_host_generation;
+
+/* The span that holds `p`. */
+hk_host_span hk_host_find(const void *p);
+/* Where the region lies in this process; false where it is gone. */
+bool hk_host_locate(uint64_t region, char **base, size_t *bytes);
+/* A duplicate of the region's file descriptor, for the caller to pass on and close; -1 where the region is gone. */
+int hk_host_export(uint64_t region, size_t *bytes);
+
+/* An unlinked file in memory, `bytes` long, sparse, close-on-exec; -1 with errno.  Nothing of it is in /dev/shm. */
+int hk_host_memfd(const char *name, size_t bytes);
+#endif
