@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Detection from end to end. */
+#include "detect.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/root.h"
+#include "detect_scan.h"
+
+static void name_machine(const hk_scan *s, char *name, size_t bytes) {
+  const char *folder = strrchr(s->sys, '/');
+  if (!s->live)
+    snprintf(name, bytes, "%s", folder && folder[1] ? folder + 1 : s->sys);
+  else if (!hk_root_text("", name, bytes, "/proc/sys/kernel/hostname"))
+    snprintf(name, bytes, "this host");
+}
+
+/* One line for what many devices have in common. */
+static hk_status remark_common(hk_scan *s) {
+  hk_status rc = HK_OK;
+  const char *why = s->machine && s->ngpu > 0
+                        ? ": this is a virtual machine, and its PCI tree is what the hypervisor shows; a topology "
+                          "file (NCCL_TOPO_FILE) would say more"
+                        : "";
+  if (s->shy)
+    HK_TRY(
+        hk_topo_remark(s->t, "%d PCI device%s no link speed; one of the third generation or the GPU's own is assumed%s",
+                       s->shy, s->shy > 1 ? "s show" : " shows", why),
+        out);
+  if (s->homeless && hk_scan_cpu_count(s) > 1)
+    HK_TRY(hk_topo_remark(s->t, "%d PCI device%s no NUMA node and count%s as the first CPU's%s", s->homeless,
+                          s->homeless > 1 ? "s have" : " has", s->homeless > 1 ? "" : "s", s->shy ? "" : why),
+           out);
+out:
+  return rc;
+}
+
+static hk_status scan(hk_scan *s) {
+  hk_status rc;
+  HK_TRY(hk_scan_cpus(s), out);
+  HK_TRY(hk_scan_pci(s), out);
+  if (!(s->flags & HK_DETECT_NO_GPU)) HK_TRY(hk_scan_gpus(s), out);
+  if (!(s->flags & HK_DETECT_NO_NET)) HK_TRY(hk_scan_nets(s), out);
+  HK_TRY(hk_scan_gpu_place(s), out);
+  HK_TRY(hk_scan_net_place(s), out);
+  HK_TRY(remark_common(s), out);
+  HK_TRY(hk_topo_finish(s->t), out);
+out:
+  return rc;
+}
+
+hk_status hk_topo_detect(hk_topo **out, unsigned flags, const char *sys) {
+  hk_scan s;
+  hk_status rc;
+  char name[64];
+  memset(&s, 0, sizeof s);
+  *out = NULL;
+  s.sys = sys ? sys : "";
+  s.flags = flags;
+  s.live = !*s.sys;
+  if (!s.live && !hk_root_has(s.sys, "/sys"))
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s is no recorded machine: it has no folder sys", s.sys);
+  name_machine(&s, name, sizeof name);
+  HK_TRY(hk_topo_new(&s.t, name), out);
+  HK_TRY(scan(&s), out);
+  *out = s.t;
+  s.t = NULL;
+out:
+  hk_scan_hwloc_end(&s);
+  hk_topo_free(s.t);
+  free(s.pci);
+  free(s.gpu);
+  free(s.net);
+  return rc;
+}

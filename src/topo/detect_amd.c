@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* AMD's GPUs: their driver tells in sysfs which are joined by xGMI, so recorded machines show it too. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/root.h"
+#include "detect_scan.h"
+#include "facts.h"
+
+#define NODES "/sys/class/kfd/kfd/topology/nodes"
+enum { XGMI = 11, NODE_LIMIT = 256 };
+
+/* The number behind "key " at the beginning of a line; -1 where there is none. */
+static long long property(const char *text, const char *key) {
+  size_t n = strlen(key);
+  for (const char *p = text; p; p = strchr(p, '\n')) {
+    if (*p == '\n') p++;
+    if (strncmp(p, key, n) == 0 && p[n] == ' ') return strtoll(p + n, NULL, 10);
+  }
+  return -1;
+}
+
+/* The GPU of a node; NULL: a CPU, or one that PCI does not show. */
+static hk_gpu_seen *gpu_of(hk_scan *s, const char *node) {
+  char text[4096];
+  hk_root_text(s->sys, text, sizeof text, NODES "/%s/properties", node);
+  long long domain = property(text, "domain"), location = property(text, "location_id");
+  if (location <= 0 || location > 0xffff) return NULL;
+  uint64_t id = (uint64_t)(domain > 0 ? domain & 0xffff : 0) << 20 | (uint64_t)(location >> 8) << 12 |
+                (uint64_t)(location >> 3 & 0x1f) << 4 | (uint64_t)(location & 7);
+  for (int i = 0; i < s->ngpu; i++)
+    if (s->pci[s->gpu[i].pci].id == id) return &s->gpu[i];
+  return NULL;
+}
+
+static void add_link(hk_scan *s, hk_gpu_seen *g, const char *node, const char *link) {
+  char text[1024], other[16];
+  hk_root_text(s->sys, text, sizeof text, NODES "/%s/io_links/%s/properties", node, link);
+  long long to = property(text, "node_to"), mbps = property(text, "max_bandwidth");
+  if (property(text, "type") != XGMI || to < 0 || g->nfars == HK_GPU_FARS) return;
+  snprintf(other, sizeof other, "%d", (int)(to < NODE_LIMIT ? to : NODE_LIMIT));
+  const hk_gpu_seen *far = gpu_of(s, other);
+  if (!far || far == g) return; /* xGMI to the CPU, as inside of an MI300A */
+  g->far[g->nfars].kind = HK_FAR_GPU;
+  g->far[g->nfars].id = s->pci[far->pci].id;
+  g->far[g->nfars].links = 1;
+  /* The kernel tells the raw rate; of it large copies leave what the table has for parts that were measured. */
+  g->far[g->nfars].gbps = mbps > 0 && mbps < 1000000 ? (float)mbps / 1000 * 0.75f : 36;
+  g->nfars++;
+}
+
+void hk_scan_amd(hk_scan *s) {
+  char **nodes = hk_root_list(s->sys, NODES);
+  for (char **node = nodes; node && *node; node++) {
+    hk_gpu_seen *g = gpu_of(s, *node);
+    if (!g) continue;
+    if (!g->name[0]) hk_root_text(s->sys, g->name, sizeof g->name, NODES "/%s/name", *node);
+    g->nfars = 0;
+    char **links = hk_root_list(s->sys, NODES "/%s/io_links", *node);
+    for (char **link = links; link && *link; link++) add_link(s, g, *node, *link);
+    free(links);
+  }
+  free(nodes);
+}

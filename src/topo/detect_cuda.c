@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the CUDA driver says of the GPUs. */
+#include <stdio.h>
+#include <string.h>
+#include "../base/cuda_abi.h"
+#include "../base/dl.h"
+#include "../base/log.h"
+#include "detect_scan.h"
+
+typedef struct api {
+  CUresult (*init)(unsigned);
+  int (*count)(int *);
+  int (*get)(int *device, int ordinal);
+  int (*name)(char *, int bytes, int device);
+  int (*attribute)(int *value, int which, int device);
+  int (*bus_id)(char *, int bytes, int device);
+  int (*error_name)(int code, const char **);
+} api;
+static const hk_dl_symbol symbols[] = {
+    HK_DL_SYMBOL(api, init, "cuInit"),
+    HK_DL_SYMBOL(api, count, "cuDeviceGetCount"),
+    HK_DL_SYMBOL(api, get, "cuDeviceGet"),
+    HK_DL_SYMBOL(api, name, "cuDeviceGetName"),
+    HK_DL_SYMBOL(api, attribute, "cuDeviceGetAttribute"),
+    HK_DL_SYMBOL(api, bus_id, "cuDeviceGetPCIBusId"),
+    HK_DL_OPTIONAL(api, error_name, "cuGetErrorName"),
+};
+/* What the loader has is the process's, and so is this. */
+static api cuda;
+static hk_dl library = {.files = {"libcuda.so.1", "libcuda.so"},
+                        .loss = "no GPU can be asked",
+                        .symbols = symbols,
+                        .nsymbols = HK_ARRAY_LENGTH(symbols),
+                        .table = &cuda,
+                        .subs = HK_SUB_GRAPH};
+
+/* An attribute that an older driver does not know is 0. */
+static int attribute(int device, int which) {
+  int value = 0;
+  return cuda.attribute(&value, which, device) == 0 ? value : 0;
+}
+
+static void describe(hk_gpu_seen *g, int device, int ordinal) {
+  g->dev = ordinal;
+  if (cuda.name(g->name, (int)sizeof g->name, device) != 0) g->name[0] = '\0';
+  g->name[sizeof g->name - 1] = '\0';
+  g->sm = 10 * attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+          attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  /* Two transfers a clock. */
+  g->memory_gbps = 2.0f * (float)attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) *
+                   (float)attribute(device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8e6f;
+  g->gdr = attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) != 0;
+  g->dmabuf = attribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0;
+  g->mcast = attribute(device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) != 0;
+}
+
+bool hk_scan_cuda(hk_scan *s, int *n) {
+  *n = 0;
+  if (!hk_dl_load(&library)) return false;
+  int code = cuda.init(0), device;
+  const char *name = NULL;
+  if (code == 0) code = cuda.count(n);
+  if (code != 0) {
+    if (cuda.error_name && cuda.error_name(code, &name) != 0) name = NULL;
+    HK_INFO(HK_SUB_GRAPH, "the CUDA driver does not start: error %d%s%s", code, name ? " " : "", name ? name : "");
+    *n = 0;
+    return false;
+  }
+  for (int i = 0; i < *n; i++) {
+    char bus[32] = "";
+    uint64_t id;
+    if (cuda.get(&device, i) != 0 || cuda.bus_id(bus, (int)sizeof bus, device) != 0 || !hk_bus_id_parse(bus, &id))
+      continue;
+    hk_gpu_seen *g = hk_scan_gpu_add(s, id);
+    if (g) describe(g, device, i);
+  }
+  return true;
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPUs: which there are (sysfs, the CUDA driver, NVML, whoever answers), and how NVLinks join them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/root.h"
+#include "detect_scan.h"
+#include "facts.h"
+
+enum { NVIDIA = 0x10de, AMD = 0x1002 };
+
+static bool is_gpu(const hk_pci_seen *p) {
+  uint32_t kind = p->class_code >> 8;
+  if (p->function) return false;                                    /* a slice that a hypervisor passes on */
+  if (p->vendor == NVIDIA) return kind == 0x0300 || kind == 0x0302; /* display; compute */
+  return p->vendor == AMD && (kind == 0x0302 || kind == 0x0380 || kind == 0x1200);
+}
+
+hk_gpu_seen *hk_scan_gpu_add(hk_scan *s, uint64_t id) {
+  int at = hk_scan_pci_find(s, id);
+  for (int i = 0; i < s->ngpu; i++)
+    if (s->pci[s->gpu[i].pci].id == id) return &s->gpu[i];
+  if (s->ngpu >= HK_GPU_LIMIT || (at < 0 && hk_scan_pci_invent(s, id, 0x030200, &at) != HK_OK)) return NULL;
+  hk_gpu_seen *more = realloc(s->gpu, ((size_t)s->ngpu + 1) * sizeof *more);
+  if (!more) return NULL;
+  s->gpu = more;
+  s->gpu[s->ngpu] = (hk_gpu_seen){.pci = at, .dev = -1};
+  return &s->gpu[s->ngpu++];
+}
+
+/* GPUs that the driver does not show this process (CUDA_VISIBLE_DEVICES) take no part. */
+static hk_status drop_invisible(hk_scan *s) {
+  int kept = 0;
+  for (int i = 0; i < s->ngpu; i++)
+    if (s->gpu[i].dev >= 0) s->gpu[kept++] = s->gpu[i];
+  int dropped = s->ngpu - kept;
+  s->ngpu = kept;
+  if (!dropped) return HK_OK;
+  return hk_topo_remark(s->t,
+                        "%d more GPU%s not visible to CUDA here (CUDA_VISIBLE_DEVICES, or not given to this container)",
+                        dropped, dropped > 1 ? "s are" : " is");
+}
+
+/* The driver's own record of what is plugged in; lies outside of what containers usually hide. */
+static bool driver_is_here(const hk_scan *s) {
+  return hk_root_has(s->sys, "/proc/driver/nvidia/version") || hk_root_has(s->sys, "/dev/nvidiactl");
+}
+
+static hk_status missing_remarks(hk_scan *s, bool cuda, bool nvml) {
+  bool nvidia = false;
+  int hidden = 0;
+  for (int i = 0; i < s->ngpu; i++) {
+    nvidia = nvidia || s->pci[s->gpu[i].pci].vendor == NVIDIA;
+    hidden += s->pci[s->gpu[i].pci].made_up;
+  }
+  hk_status rc = HK_OK;
+  if (s->live && !cuda && (nvidia || driver_is_here(s)))
+    HK_TRY(hk_topo_remark(s->t,
+                          "NVIDIA GPUs are there, but the CUDA driver (libcuda.so.1) cannot be used: their order and "
+                          "abilities are not known; in a container, run it with its GPUs (--gpus all)"),
+           out);
+  if (nvidia && !nvml)
+    HK_TRY(hk_topo_remark(s->t, "NVLinks cannot be seen: NVML (libnvidia-ml.so.1) %s",
+                          s->live ? "cannot be used" : "is not asked about a recorded machine"),
+           out);
+  if (hidden)
+    HK_TRY(hk_topo_remark(s->t, "%d GPU%s shown by the driver but not by sysfs: where %s hang%s is not known", hidden,
+                          hidden > 1 ? "s are" : " is", hidden > 1 ? "they" : "it", hidden > 1 ? "" : "s"),
+           out);
+out:
+  return rc;
+}
+
+hk_status hk_scan_gpus(hk_scan *s) {
+  hk_status rc = HK_OK;
+  int n = s->npci, cuda_count = 0;
+  bool nvml = false;
+  for (int i = 0; i < n; i++)
+    if (is_gpu(&s->pci[i]) && !hk_scan_gpu_add(s, s->pci[i].id)) return HK_FAIL_ERRNO("no memory for the list of GPUs");
+  bool ask = s->live || (s->flags & HK_DETECT_DRIVERS);
+  bool cuda = ask && hk_scan_cuda(s, &cuda_count);
+  if (cuda && cuda_count > 0) HK_TRY(drop_invisible(s), out);
+  if (ask) HK_TRY(hk_scan_nvml(s, &nvml), out);
+  hk_scan_amd(s);
+  HK_TRY(missing_remarks(s, cuda, nvml), out);
+  /* Without the driver bus ids give the order, as CUDA_DEVICE_ORDER=PCI_BUS_ID does. */
+  for (int i = 0; i < s->ngpu; i++) {
+    if (s->gpu[i].dev < 0) s->gpu[i].dev = i;
+    hk_scan_pci_keep(s, s->gpu[i].pci);
+  }
+out:
+  return rc;
+}
+
+static uint32_t node_of(const hk_scan *s, uint64_t id) {
+  for (int i = 0; i < s->ngpu; i++)
+    if (s->pci[s->gpu[i].pci].id == id) return s->pci[s->gpu[i].pci].node;
+  return HK_NO_NODE;
+}
+
+/* Each end of a link between two GPUs reports it: the lower node's report counts. */
+static hk_status place_links(hk_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
+  hk_status rc = HK_OK;
+  uint32_t me = s->pci[g->pci].node;
+  float each = hk_nvlink_gbps(g->sm);
+  if (each <= 0) each = hk_nvlink_gbps(70);
+  for (int i = 0; i < g->nfars; i++) {
+    int links = g->far[i].links;
+    float gbps = (g->far[i].gbps > 0 ? g->far[i].gbps : each) * (float)links;
+    if (g->far[i].kind == HK_FAR_SWITCH) {
+      if (*nvs == HK_NO_NODE) HK_TRY(hk_topo_add(s->t, HK_NODE_NVS, 0, nvs), out);
+      HK_TRY(hk_topo_link(s->t, me, *nvs, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, false)),
+             out);
+    } else if (g->far[i].kind == HK_FAR_CPU) {
+      uint32_t cpu = hk_scan_cpu_of(s, s->t->nodes[me].numa);
+      HK_TRY(hk_topo_link(s->t, me, cpu, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)), out);
+    } else {
+      uint32_t other = node_of(s, g->far[i].id);
+      if (other == HK_NO_NODE || other <= me) continue;
+      HK_TRY(hk_topo_link(s->t, me, other, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)),
+             out);
+    }
+  }
+out:
+  return rc;
+}
+
+static hk_status remark_links_down(hk_scan *s) {
+  int most = 0;
+  for (int i = 0; i < s->ngpu; i++) {
+    int links = 0;
+    for (int k = 0; k < s->gpu[i].nfars; k++) links += s->gpu[i].far[k].links;
+    if (links > most) most = links;
+    s->gpu[i].links = links;
+  }
+  for (int i = 0; i < s->ngpu; i++)
+    if (s->gpu[i].links < most) {
+      hk_status rc = hk_topo_remark(s->t, "GPU %d has %d links to others up, others here have %d%s", s->gpu[i].dev,
+                                    s->gpu[i].links, most,
+                                    s->pci[s->gpu[i].pci].vendor == AMD ? "" : ": see nvidia-smi nvlink --status");
+      if (rc != HK_OK) return rc;
+    }
+  return HK_OK;
+}
+
+hk_status hk_scan_gpu_place(hk_scan *s) {
+  hk_status rc = HK_OK;
+  uint32_t node, nvs = HK_NO_NODE;
+  for (int i = 0; i < s->ngpu; i++) {
+    hk_gpu_seen *g = &s->gpu[i];
+    HK_TRY(hk_scan_pci_place(s, g->pci, HK_NODE_GPU, &node), out);
+    hk_node *n = &s->t->nodes[node];
+    snprintf(n->name, sizeof n->name, "%s", g->name);
+    n->gpu = (hk_gpu_info){.dev = g->dev,
+                           .sm = g->sm,
+                           .memory_gbps = g->memory_gbps,
+                           .gdr = g->gdr,
+                           .mcast = g->mcast,
+                           .fabric = g->fabric};
+    uint32_t cpu = hk_scan_cpu_of(s, n->numa);
+    if (g->c2c_gbps > 0)
+      HK_TRY(hk_topo_link(s->t, node, cpu, HK_EDGE_C2C, 1, g->c2c_gbps, hk_link_us(HK_EDGE_C2C, true)), out);
+  }
+  for (int i = 0; i < s->ngpu; i++) HK_TRY(place_links(s, &s->gpu[i], &nvs), out);
+  HK_TRY(remark_links_down(s), out);
+out:
+  return rc;
+}

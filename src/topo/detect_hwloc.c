@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NUMA nodes, caches and what PCI devices hang on, from hwloc where it is installed: it knows machines whose firmware
+ * tells sysfs nothing or the wrong thing.  Its header is needed to build this, its library only to run it. */
+#include <string.h>
+#include "../base/log.h"
+#include "detect_scan.h"
+
+#if defined(__has_include)
+#if __has_include(<hwloc.h>)
+#define HAVE_HWLOC 1
+#endif
+#endif
+
+#ifndef HAVE_HWLOC
+bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc) {
+  (void)s, (void)rc;
+  return false;
+}
+int hk_scan_hwloc_numa(const hk_scan *s, uint64_t bus_id) {
+  (void)s, (void)bus_id;
+  return -1;
+}
+void hk_scan_hwloc_end(hk_scan *s) { (void)s; }
+#else
+#include <hwloc.h>
+#include "../base/dl.h"
+
+typedef struct api {
+  unsigned (*get_api_version)(void);
+  int (*init)(hwloc_topology_t *);
+  int (*load)(hwloc_topology_t);
+  void (*destroy)(hwloc_topology_t);
+  int (*set_flags)(hwloc_topology_t, unsigned long);
+  int (*set_io_types_filter)(hwloc_topology_t, enum hwloc_type_filter_e);
+  hwloc_obj_t (*get_obj_by_depth)(hwloc_topology_t, int, unsigned);
+  int (*bitmap_isset)(hwloc_const_bitmap_t, unsigned);
+  int (*bitmap_intersects)(hwloc_const_bitmap_t, hwloc_const_bitmap_t);
+  int (*bitmap_weight)(hwloc_const_bitmap_t);
+} api;
+static const hk_dl_symbol symbols[] = {
+    HK_DL_SYMBOL(api, get_api_version, "hwloc_get_api_version"),
+    HK_DL_SYMBOL(api, init, "hwloc_topology_init"),
+    HK_DL_SYMBOL(api, load, "hwloc_topology_load"),
+    HK_DL_SYMBOL(api, destroy, "hwloc_topology_destroy"),
+    HK_DL_SYMBOL(api, set_flags, "hwloc_topology_set_flags"),
+    HK_DL_SYMBOL(api, set_io_types_filter, "hwloc_topology_set_io_types_filter"),
+    HK_DL_SYMBOL(api, get_obj_by_depth, "hwloc_get_obj_by_depth"),
+    HK_DL_SYMBOL(api, bitmap_isset, "hwloc_bitmap_isset"),
+    HK_DL_SYMBOL(api, bitmap_intersects, "hwloc_bitmap_intersects"),
+    HK_DL_SYMBOL(api, bitmap_weight, "hwloc_bitmap_weight"),
+};
+/* What the loader has is the process's, and so is this. */
+static api hwloc;
+static hk_dl library = {.files = {"libhwloc.so.15"},
+                        .loss = "CPUs and PCI are looked up in sysfs alone",
+                        .symbols = symbols,
+                        .nsymbols = HK_ARRAY_LENGTH(symbols),
+                        .table = &hwloc,
+                        .subs = HK_SUB_GRAPH};
+
+static bool open_topology(hk_scan *s) {
+  hwloc_topology_t t;
+  if (!s->live || (s->flags & HK_DETECT_NO_HWLOC) || !hk_dl_load(&library)) return false;
+  if (hwloc.get_api_version() >> 16 != HWLOC_API_VERSION >> 16 || hwloc.init(&t) != 0) return false;
+  /* All of the machine: what this process may use is asked elsewhere, as ranks of one host must find the same. */
+  hwloc.set_flags(t, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+  hwloc.set_io_types_filter(t, HWLOC_TYPE_FILTER_KEEP_ALL);
+  if (hwloc.load(t) != 0) {
+    hwloc.destroy(t);
+    return false;
+  }
+  s->hwloc = t;
+  return true;
+}
+
+void hk_scan_hwloc_end(hk_scan *s) {
+  if (s->hwloc) hwloc.destroy(s->hwloc);
+  s->hwloc = NULL;
+}
+
+static float cache_of(hwloc_topology_t t, hwloc_const_cpuset_t set, int depth) {
+  float mib = 0;
+  hwloc_obj_t cache;
+  for (unsigned i = 0; (cache = hwloc.get_obj_by_depth(t, depth, i)) != NULL; i++)
+    if (cache->cpuset && hwloc.bitmap_intersects(cache->cpuset, set))
+      mib += (float)((double)cache->attr->cache.size / (1 << 20));
+  return mib;
+}
+
+/* The depth of the last-level cache, found by going down from the top; -1: none. */
+static int cache_depth(hwloc_topology_t t) {
+  hwloc_obj_t o;
+  for (int depth = 0; (o = hwloc.get_obj_by_depth(t, depth, 0)) != NULL; depth++)
+    if (o->type >= HWLOC_OBJ_L2CACHE && o->type <= HWLOC_OBJ_L5CACHE) return depth;
+  return -1;
+}
+
+bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc) {
+  hwloc_obj_t numa;
+  uint32_t at;
+  *rc = HK_OK;
+  if (!open_topology(s)) return false;
+  hwloc_topology_t t = s->hwloc;
+  int cache = cache_depth(t);
+  for (unsigned i = 0; (numa = hwloc.get_obj_by_depth(t, HWLOC_TYPE_DEPTH_NUMANODE, i)) != NULL; i++) {
+    /* Nodes without processors are memory alone: of expanders, or of GPUs. */
+    if (!numa->cpuset || hwloc.bitmap_weight(numa->cpuset) <= 0 || numa->os_index > INT16_MAX) continue;
+    bool twice = false; /* fast and slow memory of the same processors: the first stands for both */
+    for (uint32_t k = 0; k < s->t->nnodes && !twice; k++)
+      for (unsigned b = 0; b < HK_CPU_MASK_WORDS * 64 && !twice; b++)
+        twice = (s->t->nodes[k].cpu.mask[b / 64] >> (b % 64) & 1) && hwloc.bitmap_isset(numa->cpuset, b);
+    if (twice) continue;
+    if ((*rc = hk_topo_add(s->t, HK_NODE_CPU, numa->os_index, &at)) != HK_OK) return true;
+    hk_node *n = &s->t->nodes[at];
+    n->numa = (int16_t)numa->os_index;
+    for (unsigned b = 0; b < HK_CPU_MASK_WORDS * 64; b++)
+      if (hwloc.bitmap_isset(numa->cpuset, b)) n->cpu.mask[b / 64] |= (uint64_t)1 << (b % 64);
+    if (cache >= 0) n->cpu.cache_mib = cache_of(t, numa->cpuset, cache);
+  }
+  return s->t->nnodes > 0;
+}
+
+int hk_scan_hwloc_numa(const hk_scan *s, uint64_t id) {
+  hwloc_obj_t o;
+  if (!s->hwloc) return -1;
+  for (unsigned i = 0; (o = hwloc.get_obj_by_depth(s->hwloc, HWLOC_TYPE_DEPTH_PCI_DEVICE, i)) != NULL; i++) {
+    const struct hwloc_pcidev_attr_s *p = &o->attr->pcidev;
+    uint64_t here = (uint64_t)p->domain << 20 | (uint64_t)p->bus << 12 | (uint64_t)p->dev << 4 |
+                    (uint64_t)(p->func & 0xf);
+    if (here != id) continue;
+    while (o && !o->cpuset) o = o->parent; /* up to what has processors */
+    for (uint32_t k = 0; o && k < s->t->nnodes; k++) {
+      const hk_node *n = &s->t->nodes[k];
+      /* Only where all its processors are of one CPU is anything known. */
+      int inside = 0;
+      for (unsigned b = 0; b < HK_CPU_MASK_WORDS * 64; b++)
+        inside += (n->cpu.mask[b / 64] >> (b % 64) & 1) && hwloc.bitmap_isset(o->cpuset, b);
+      if (n->kind == HK_NODE_CPU && inside > 0 && inside == hwloc.bitmap_weight(o->cpuset)) return n->numa;
+    }
+    return -1;
+  }
+  return -1;
+}
+#endif

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The PCI tree from sysfs.  Only what leads to a GPU or a network port becomes a node, and only bridges at which such ways
+ * part: a root port with one device below is a part of the device's link. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/root.h"
+#include "detect_scan.h"
+#include "facts.h"
+
+#define DEVICES "/sys/bus/pci/devices"
+enum { DEEP = 32 };
+
+static int by_id(const void *a, const void *b) {
+  const hk_pci_seen *x = a, *y = b;
+  return x->id < y->id ? -1 : x->id > y->id;
+}
+
+int hk_scan_pci_find(const hk_scan *s, uint64_t id) {
+  int low = 0, high = s->npci - s->invented;
+  for (int i = high; i < s->npci; i++)
+    if (s->pci[i].id == id) return i;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (s->pci[middle].id == id) return middle;
+    if (s->pci[middle].id < id)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return -1;
+}
+
+/* The index of the last PCI address but `skip` in a path, -1 where there is none. */
+static int address_in(const hk_scan *s, const char *path, int skip) {
+  char text[HK_ROOT_PATH];
+  snprintf(text, sizeof text, "%s", path);
+  for (char *slash; (slash = strrchr(text, '/')) != NULL; *slash = '\0') {
+    uint64_t id;
+    if (hk_bus_id_parse(slash + 1, &id) && skip-- == 0) return hk_scan_pci_find(s, id);
+  }
+  return -1;
+}
+
+int hk_scan_pci_of_path(const hk_scan *s, const char *path) { return address_in(s, path, 0); }
+
+static void read_entry(hk_scan *s, hk_pci_seen *p, const char *name) {
+  long long v;
+  char link[64];
+  p->node = HK_NO_NODE;
+  p->parent = -1;
+  p->numa = -1;
+  if (hk_root_number(s->sys, &v, DEVICES "/%s/class", name)) p->class_code = (uint32_t)v & 0xffffff;
+  if (hk_root_number(s->sys, &v, DEVICES "/%s/vendor", name)) p->vendor = (uint32_t)v & 0xffff;
+  if (hk_root_number(s->sys, &v, DEVICES "/%s/numa_node", name)) p->numa = (int)v;
+  if (hk_root_link(s->sys, link, sizeof link, DEVICES "/%s/physfn", name)) hk_bus_id_parse(link, &p->function);
+}
+
+/* Links that lead in a circle (a recording gone wrong) must not lead us. */
+static void cut_circles(hk_scan *s) {
+  for (int i = 0; i < s->npci; i++) {
+    int steps = 0;
+    for (int up = i; up >= 0 && steps <= DEEP; up = s->pci[up].parent) steps++;
+    if (steps > DEEP) s->pci[i].parent = -1;
+  }
+}
+
+hk_status hk_scan_pci(hk_scan *s) {
+  hk_status rc = HK_OK;
+  char **names = hk_root_list(s->sys, DEVICES);
+  int n = 0;
+  while (names && names[n]) n++;
+  if (n == 0) {
+    rc = hk_topo_remark(s->t, "PCI devices cannot be seen (" DEVICES "): which devices share links is not known");
+    goto out;
+  }
+  s->pci = calloc((size_t)n, sizeof *s->pci);
+  if (!s->pci) {
+    rc = HK_FAIL_ERRNO("no memory for %d PCI devices", n);
+    goto out;
+  }
+  for (int i = 0; i < n; i++) {
+    if (!hk_bus_id_parse(names[i], &s->pci[s->npci].id)) continue;
+    read_entry(s, &s->pci[s->npci++], names[i]);
+  }
+  qsort(s->pci, (size_t)s->npci, sizeof *s->pci, by_id);
+  for (int i = 0; i < n; i++) {
+    uint64_t id;
+    char path[HK_ROOT_PATH];
+    if (!hk_bus_id_parse(names[i], &id) || !hk_root_real(s->sys, path, DEVICES "/%s", names[i])) continue;
+    hk_pci_seen *p = &s->pci[hk_scan_pci_find(s, id)];
+    p->parent = address_in(s, path, 1);
+  }
+  cut_circles(s);
+out:
+  free(names);
+  return rc;
+}
+
+static void read_link(hk_scan *s, const char *name, const char *which, float *gts, int *width) {
+  char text[64];
+  long long lanes;
+  *gts = 0;
+  *width = 0;
+  /* "16.0 GT/s PCIe"; "Unknown" where a hypervisor hides it; 0 and 255 lanes say nothing either. */
+  if (hk_root_text(s->sys, text, sizeof text, DEVICES "/%s/%s_link_speed", name, which)) *gts = strtof(text, NULL);
+  if (hk_root_number(s->sys, &lanes, DEVICES "/%s/%s_link_width", name, which) && lanes > 0 && lanes <= 32)
+    *width = (int)lanes;
+  if (!(*gts > 0 && *gts < 1000)) *gts = 0;
+}
+
+void hk_scan_pci_read(hk_scan *s, int i) {
+  hk_pci_seen *p = &s->pci[i];
+  char name[24];
+  long long v;
+  if (p->read || p->made_up) return;
+  p->read = true;
+  hk_bus_id_format(p->id, name);
+  p->info.class_code = p->class_code;
+  p->info.vendor = (uint16_t)p->vendor;
+  if (hk_root_number(s->sys, &v, DEVICES "/%s/device", name)) p->info.device = (uint16_t)v;
+  if (hk_root_number(s->sys, &v, DEVICES "/%s/subsystem_vendor", name)) p->info.subvendor = (uint16_t)v;
+  if (hk_root_number(s->sys, &v, DEVICES "/%s/subsystem_device", name)) p->info.subdevice = (uint16_t)v;
+  read_link(s, name, "current", &p->info.gts, &p->info.width);
+  read_link(s, name, "max", &p->info.max_gts, &p->info.max_width);
+  /* The other end of the link may be able to do less: that is no fault of the link. */
+  if (p->parent >= 0) {
+    float gts;
+    int width;
+    hk_bus_id_format(s->pci[p->parent].id, name);
+    read_link(s, name, "max", &gts, &width);
+    if (gts > 0 && gts < p->info.max_gts) p->info.max_gts = gts;
+    if (width > 0 && width < p->info.max_width) p->info.max_width = width;
+  }
+}
+
+hk_status hk_scan_pci_invent(hk_scan *s, uint64_t id, uint32_t class_code, int *out) {
+  hk_pci_seen *more = realloc(s->pci, ((size_t)s->npci + 1) * sizeof *more);
+  if (!more) return HK_FAIL_ERRNO("no memory for a PCI device");
+  s->pci = more;
+  /* Out of order, at the end: others hold indices. */
+  more[s->npci] = (hk_pci_seen){.id = id,
+                                .parent = -1,
+                                .numa = -1,
+                                .class_code = class_code,
+                                .info = {.class_code = class_code},
+                                .read = true,
+                                .made_up = true,
+                                .node = HK_NO_NODE};
+  *out = s->npci++;
+  s->invented++;
+  return HK_OK;
+}
+
+void hk_scan_pci_keep(hk_scan *s, int i) {
+  if (s->pci[i].kept) return;
+  s->pci[i].kept = true;
+  for (int up = s->pci[i].parent, depth = 0; up >= 0 && depth < DEEP; up = s->pci[up].parent, depth++) {
+    /* Above the first bridge that was a way to something already, nothing new branches off. */
+    if (s->pci[up].branches++ > 0) break;
+  }
+}
+
+/* Graphics processors slow their link down while idle and speed up with the first copy: for their speed the best counts.
+ * Lanes that are missing stay missing. */
+static bool sleeps(const hk_pci_seen *p) { return p->class_code >> 16 == 0x03 || p->class_code >> 16 == 0x12; }
+
+static hk_status remark_slow(hk_scan *s, const hk_pci_seen *p) {
+  char name[24];
+  const hk_pci_info *i = &p->info;
+  bool slow = i->gts > 0 && i->max_gts > i->gts && !sleeps(p), narrow = i->width > 0 && i->max_width > i->width;
+  if (!slow && !narrow) return HK_OK;
+  hk_bus_id_format(p->id, name);
+  return hk_topo_remark(s->t,
+                        "the link of %s runs at %g GT/s x%d, below its best of %g GT/s x%d: reseat the card, look at "
+                        "its slot and riser and at the firmware's settings",
+                        name, (double)i->gts, i->width, (double)i->max_gts, i->max_width);
+}
+
+/* GB/s of the link above a device; 0: unknown. */
+static float link_rate(hk_scan *s, int i) {
+  hk_scan_pci_read(s, i);
+  const hk_pci_seen *p = &s->pci[i];
+  float gts = sleeps(p) && p->info.max_gts > 0 ? p->info.max_gts : p->info.gts;
+  return hk_pci_gbps(gts, p->info.width > 0 ? p->info.width : p->info.max_width);
+}
+
+/* Goes up from a device to the next one that is a node of its own, or past the root (-1); the slowest link on the way. */
+static int climb(hk_scan *s, int i, float *rate) {
+  *rate = link_rate(s, i);
+  int up = s->pci[i].parent;
+  for (int depth = 0; up >= 0 && s->pci[up].branches < 2 && depth < DEEP; up = s->pci[up].parent, depth++) {
+    float here = link_rate(s, up);
+    if (here > 0 && (*rate <= 0 || here < *rate)) *rate = here;
+  }
+  return up;
+}
+
+static int numa_of(const hk_scan *s, int i) {
+  int at = i;
+  for (int depth = 0; at >= 0 && depth < DEEP; at = s->pci[at].parent, depth++)
+    if (s->pci[at].numa >= 0) return s->pci[at].numa;
+  return hk_scan_hwloc_numa(s, s->pci[i].id);
+}
+
+/* A virtual machine shows no speeds; third generation is what nobody has less of today. */
+static float assumed_rate(const hk_scan *s, const hk_pci_seen *p) {
+  int gen = 3;
+  for (int i = 0; i < s->ngpu; i++)
+    if (&s->pci[s->gpu[i].pci] == p)
+      for (unsigned k = 0; k < hk_gpu_part_count; k++)
+        if (hk_gpu_parts[k].sm == s->gpu[i].sm && s->gpu[i].sm > 0) {
+          gen = hk_gpu_parts[k].pci_gen;
+          break;
+        }
+  return hk_pci_gbps(hk_pci_gts(gen), 16);
+}
+
+hk_status hk_scan_pci_place(hk_scan *s, int i, hk_node_kind kind, uint32_t *node) {
+  hk_status rc = HK_OK;
+  float rate;
+  uint32_t above;
+  *node = s->pci[i].node;
+  if (*node != HK_NO_NODE) return HK_OK;
+  int up = climb(s, i, &rate), numa = numa_of(s, i);
+  hk_pci_seen *p = &s->pci[i];
+  if (up >= 0)
+    HK_TRY(hk_scan_pci_place(s, up, HK_NODE_PCI, &above), out);
+  else
+    above = hk_scan_cpu_of(s, numa), s->homeless += numa < 0;
+  HK_TRY(hk_topo_add(s->t, kind, p->id, node), out);
+  s->t->nodes[*node].numa = (int16_t)(numa >= 0 ? numa : s->t->nodes[above].numa);
+  s->t->nodes[*node].pci = p->info;
+  p->node = *node;
+  if (rate <= 0) {
+    rate = assumed_rate(s, p);
+    if (!p->made_up) s->shy++;
+  }
+  HK_TRY(remark_slow(s, p), out);
+  HK_TRY(hk_topo_link(s->t, *node, above, HK_EDGE_PCI, 1, rate, hk_link_us(HK_EDGE_PCI, false)), out);
+out:
+  return rc;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "facts.h"
+#include <string.h>
+#include <strings.h>
+
+const hk_gpu_part hk_gpu_parts[] = {
+#define HK_GPU_PART(name, kind, ...) {name, HK_GPU_##kind, __VA_ARGS__},
+#define HK_CPU_PART(...)
+#include "parts.def"
+#undef HK_GPU_PART
+#undef HK_CPU_PART
+};
+const unsigned hk_gpu_part_count = HK_ARRAY_LENGTH(hk_gpu_parts);
+
+const hk_cpu_part hk_cpu_parts[] = {
+#define HK_GPU_PART(...)
+#define HK_CPU_PART(...) {__VA_ARGS__},
+#include "parts.def"
+#undef HK_GPU_PART
+#undef HK_CPU_PART
+};
+const unsigned hk_cpu_part_count = HK_ARRAY_LENGTH(hk_cpu_parts);
+
+const hk_gpu_part *hk_gpu_part_find(const char *name) {
+  for (unsigned i = 0; i < hk_gpu_part_count; i++)
+    if (!strcasecmp(hk_gpu_parts[i].name, name)) return &hk_gpu_parts[i];
+  return NULL;
+}
+const hk_cpu_part *hk_cpu_part_find(const char *name) {
+  for (unsigned i = 0; i < hk_cpu_part_count; i++)
+    if (!strcasecmp(hk_cpu_parts[i].name, name)) return &hk_cpu_parts[i];
+  return NULL;
+}
+
+/* Models that nobody listed are like their forebears. */
+const hk_cpu_part *hk_cpu_part_like(const hk_cpu_info *cpu) {
+  const hk_cpu_part *best = NULL;
+  for (unsigned i = 0; i < hk_cpu_part_count; i++) {
+    const hk_cpu_part *p = &hk_cpu_parts[i];
+    if (strcmp(p->arch, cpu->arch) || strcmp(p->vendor, cpu->vendor)) continue;
+    if (p->family > cpu->family || (p->family == cpu->family && p->model > cpu->model)) continue;
+    if (!best || p->family > best->family || (p->family == best->family && p->model > best->model)) best = p;
+  }
+  return best;
+}
+
+float hk_cpu_link_gbps(const hk_cpu_info *cpu) {
+  const hk_cpu_part *best = hk_cpu_part_like(cpu);
+  if (best) return best->link_gbps;
+  return strcmp(cpu->arch, "ppc64") ? 10 : 32;
+}
+
+/* Headers and acknowledgements take 2 to 4% of what InfiniBand and RoCE carry with packets of 4 KiB. */
+float hk_port_gbps(float mbps) { return mbps / 8000 * 0.975f; }
+
+float hk_pci_gts(int gen) {
+  static const float gts[] = {0, 2.5f, 5, 8, 16, 32, 64};
+  return gen >= 1 && gen < (int)HK_ARRAY_LENGTH(gts) ? gts[gen] : 0;
+}
+
+/* A large part of a message's time on a small system is not the wires': these are what a store or read of a few bytes takes
+ * more than one that does not cross the link. */
+float hk_link_us(hk_edge_kind kind, bool direct) {
+  switch (kind) {
+    case HK_EDGE_PCI: return 0.25f;
+    case HK_EDGE_NVLINK: return direct ? 0.6f : 0.35f;
+    case HK_EDGE_C2C: return 0.3f;
+    case HK_EDGE_SYS: return 0.15f;
+    case HK_EDGE_PORT: return 0.1f;
+  }
+  return 0;
+}

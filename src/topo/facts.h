@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is publicly known about parts of machines: parts.def, with its sources in docs/topology.md.  Detection, XML and
+ * synthetic machines take what the machine itself does not say from here, so that the same machine gets the same numbers
+ * whichever way it was described. */
+#ifndef HK_TOPO_FACTS_H
+#define HK_TOPO_FACTS_H
+#include "topo.h"
+
+typedef enum hk_gpu_kind { HK_GPU_NVIDIA, HK_GPU_AMD } hk_gpu_kind;
+
+typedef struct hk_gpu_part {
+  const char *name; /* "h100" */
+  uint8_t kind;     /* hk_gpu_kind */
+  int sm;           /* compute capability; 0: not NVIDIA's */
+  float memory_gbps;
+  int links;       /* NVLinks or xGMI links; 0: none */
+  float link_gbps; /* of one; 0: hk_nvlink_gbps(sm) */
+  int pci_gen, pci_width;
+  float c2c_gbps; /* to its CPU; 0: none */
+} hk_gpu_part;
+
+typedef struct hk_cpu_part {
+  const char *name; /* "sapphirerapids" */
+  const char *arch, *vendor;
+  int family, model;
+  int cores;         /* a socket */
+  float memory_gbps; /* a socket */
+  float link_gbps;   /* between sockets */
+} hk_cpu_part;
+
+extern const hk_gpu_part hk_gpu_parts[];
+extern const unsigned hk_gpu_part_count;
+extern const hk_cpu_part hk_cpu_parts[];
+extern const unsigned hk_cpu_part_count;
+const hk_gpu_part *hk_gpu_part_find(const char *name); /* NULL: unknown */
+const hk_cpu_part *hk_cpu_part_find(const char *name);
+/* The newest part of the table that is not newer than this CPU; NULL: none. */
+const hk_cpu_part *hk_cpu_part_like(const hk_cpu_info *cpu);
+
+/* NICs without a PCI function (a socket in a container) have bus ids from here on and hang on a CPU by a link this wide. */
+#define HK_NIC_VIRTUAL ((uint64_t)0xfffffffe << 20)
+#define HK_NIC_VIRTUAL_GBPS 100.0f
+
+/* Between two NUMA nodes of a host with such CPUs. */
+float hk_cpu_link_gbps(const hk_cpu_info *cpu);
+/* A network port, after the packets' headers. */
+float hk_port_gbps(float mbps);
+/* PCI: GT/s a lane of a generation 1..6; 0 for others. */
+float hk_pci_gts(int gen);
+/* What crossing a link adds to the latency; `direct`: an NVLink without a switch. */
+float hk_link_us(hk_edge_kind kind, bool direct);
+#endif

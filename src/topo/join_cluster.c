@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the ranks of a described cluster would tell each other at init. */
+#include <stdlib.h>
+#include <string.h>
+#include "join.h"
+
+/* The host that was looked at last, for each kind: hosts of one kind mostly have their ranks on the same nodes. */
+typedef struct looked {
+  hk_paths *paths;
+  hk_channels *channels;
+  uint32_t nodes[HK_SEARCH_RANKS];
+  int n;
+} looked;
+
+static hk_status look_at(looked *l, const hk_topo *t, const hk_search *what, const hk_path_rules *rules) {
+  hk_status rc = HK_OK;
+  if (l->channels && l->n == what->nranks && !memcmp(l->nodes, what->nodes, (size_t)l->n * sizeof *l->nodes))
+    return HK_OK;
+  hk_channels_free(l->channels);
+  l->channels = NULL;
+  if (!l->paths) HK_TRY(hk_paths_new(&l->paths, t, rules), out);
+  HK_TRY(hk_search_channels(&l->channels, l->paths, what), out);
+  l->n = what->nranks;
+  memcpy(l->nodes, what->nodes, (size_t)l->n * sizeof *l->nodes);
+out:
+  return rc;
+}
+
+static hk_status tell_host(looked *l, const hk_topo *t, const hk_seat *seats, int n, const hk_search *wishes,
+                           const hk_path_rules *rules, hk_join_fact *facts) {
+  hk_status rc = HK_OK;
+  uint32_t nodes[HK_SEARCH_RANKS];
+  hk_search what = *wishes;
+  const hk_channels *channels[HK_PATTERNS] = {NULL};
+  if (n <= HK_SEARCH_RANKS) { /* beyond, they go in their own order */
+    for (int i = 0; i < n; i++) nodes[i] = seats[i].node;
+    what.nodes = nodes;
+    what.nranks = n;
+    HK_TRY(look_at(l, t, &what, rules), out);
+    channels[what.pattern] = l->channels;
+  }
+  for (int i = 0; i < n; i++) hk_join_tell(&facts[i], (uint64_t)seats[i].host, t, channels, i);
+out:
+  return rc;
+}
+
+hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_seat *seats, int nranks, const hk_search *what,
+                          const hk_path_rules *rules) {
+  hk_status rc = HK_OK;
+  hk_search wishes = *what;
+  looked *kinds = calloc((size_t)c->nkinds, sizeof *kinds);
+  hk_join_fact *facts = calloc((size_t)(nranks > 0 ? nranks : 1), sizeof *facts);
+  *out = NULL;
+  if (!kinds || !facts) {
+    rc = HK_FAIL_ERRNO("no memory to join the channels of %d ranks", nranks);
+    goto out;
+  }
+  wishes.network = nranks > 0 && seats[nranks - 1].host != seats[0].host;
+  for (int first = 0, next; first < nranks; first = next) {
+    int host = seats[first].host;
+    for (next = first; next < nranks && seats[next].host == host; next++) {}
+    HK_TRY(tell_host(&kinds[c->kind_of ? c->kind_of[host] : 0], hk_cluster_host(c, host), seats + first, next - first,
+                     &wishes, rules, facts + first),
+           out);
+  }
+  HK_TRY(hk_join(out, what->pattern, facts, nranks), out);
+out:
+  for (int k = 0; kinds && k < c->nkinds; k++) {
+    hk_channels_free(kinds[k].channels);
+    hk_paths_free(kinds[k].paths);
+  }
+  free(kinds);
+  free(facts);
+  return rc;
+}

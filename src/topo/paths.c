@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Paths are found class by class, the best first: with only the links that a class allows, and of those only the fast ones
+ * first, a breadth-first walk from each end gives the paths with the fewest hops and, because neighbours are visited in rising
+ * order, the lowest indices.  What a walk finds is final.
+ */
+#include "paths.h"
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { NO_EDGE = 0xffffffffu, HOPS_MOST = 255 };
+
+/* A rack of 576 GPUs needs 50 million; what a broken file describes must not take minutes. */
+static const uint64_t looks_most = 2000000000;
+
+/* What a copy inside one device reaches where its memory's speed is unknown. */
+static const float gpu_copy_gbps = 1000, cpu_copy_gbps = 50;
+
+static const char *const class_names[] = {"LOC", "NVL", "NVB", "C2C", "PIX", "PXB",
+                                          "P2C", "PXN", "PHB", "SYS", "NET", "DIS"};
+
+const char *hk_path_class_name(hk_path_class c) {
+  return (unsigned)c < HK_ARRAY_LENGTH(class_names) ? class_names[c] : "unknown class";
+}
+
+bool hk_path_class_parse(const char *text, hk_path_class *out) {
+  static const hk_path_class old_levels[] = {HK_PATH_LOC, HK_PATH_PIX, HK_PATH_PXB,
+                                             HK_PATH_PHB, HK_PATH_SYS, HK_PATH_SYS};
+  if (!text || !*text) return false;
+  for (unsigned i = 0; i < HK_ARRAY_LENGTH(class_names); i++)
+    if (!strcasecmp(text, class_names[i])) {
+      *out = (hk_path_class)i;
+      return true;
+    }
+  if (text[0] < '0' || text[0] > '5' || text[1]) return false;
+  *out = old_levels[text[0] - '0'];
+  return true;
+}
+
+typedef struct finder {
+  hk_paths *p;
+  const hk_topo *t;
+  uint8_t *edge_class;    /* the best class that a path over this edge can have */
+  float *speeds;          /* the bandwidths that links have, falling */
+  uint32_t nspeeds;       /* how many */
+  uint32_t *queue, *via;  /* of a walk: nodes in the order found; the edge that found each */
+  uint32_t nhops, hopcap; /* of p->hops */
+  uint64_t looks;         /* at links, by all walks */
+} finder;
+
+static bool is_end(const hk_node *n) {
+  return n->kind == HK_NODE_GPU || n->kind == HK_NODE_NET || n->kind == HK_NODE_CPU;
+}
+
+static uint8_t kind_of(const finder *f, uint32_t end) { return f->t->nodes[f->p->ends[end]].kind; }
+
+static hk_path *path_at(const finder *f, uint32_t from, uint32_t to) { return &f->p->at[(size_t)from * f->p->n + to]; }
+
+static hk_path_class class_of_edge(const hk_topo *t, const hk_edge *e) {
+  uint8_t a = t->nodes[e->from].kind, b = t->nodes[e->to].kind;
+  switch (e->kind) {
+    case HK_EDGE_NVLINK: return HK_PATH_NVL;
+    case HK_EDGE_C2C: return HK_PATH_C2C;
+    case HK_EDGE_SYS: return HK_PATH_SYS;
+    case HK_EDGE_PORT: return HK_PATH_PIX;
+    default: break;
+  }
+  if (a == HK_NODE_CPU || b == HK_NODE_CPU) return HK_PATH_PHB;
+  return a == HK_NODE_PCI && b == HK_NODE_PCI ? HK_PATH_PXB : HK_PATH_PIX;
+}
+
+/* --- Keeping a path and its mirror image --- */
+
+static hk_status add_hops(finder *f, const uint32_t *hops, uint32_t n, uint32_t *first) {
+  if (f->nhops + n > f->hopcap) {
+    uint32_t cap = f->hopcap ? f->hopcap * 2 : 1024;
+    while (cap < f->nhops + n) cap *= 2;
+    uint32_t *more = realloc(f->p->hops, cap * sizeof *more);
+    if (!more) return HK_FAIL_ERRNO("no memory for the hops of %u paths", f->p->n * f->p->n);
+    f->p->hops = more;
+    f->hopcap = cap;
+  }
+  *first = f->nhops;
+  memcpy(f->p->hops + f->nhops, hops, n * sizeof *hops);
+  f->nhops += n;
+  return HK_OK;
+}
+
+static hk_status keep(finder *f, uint32_t from, uint32_t to, hk_path_class cls, const uint32_t *hops, uint32_t n) {
+  hk_status rc;
+  uint32_t back[HOPS_MOST];
+  hk_path path = {.cls = (uint8_t)cls, .nhops = (uint8_t)n};
+  for (uint32_t i = 0; i < n; i++) {
+    const hk_edge *e = &f->t->edges[hops[i]];
+    if (!i || e->gbps < path.gbps) path.gbps = e->gbps;
+    path.us += e->us;
+    back[n - 1 - i] = e->back;
+  }
+  HK_TRY(add_hops(f, hops, n, &path.first), out);
+  *path_at(f, from, to) = path;
+  HK_TRY(add_hops(f, back, n, &path.first), out);
+  *path_at(f, to, from) = path;
+out:
+  return rc;
+}
+
+/* Two paths, one behind the other; false where that would be too long or run over one edge twice. */
+static bool join(const finder *f, const hk_path *a, const hk_path *b, uint32_t *hops, uint32_t *n) {
+  if (a->nhops + b->nhops > HOPS_MOST) return false;
+  *n = 0;
+  for (uint32_t i = 0; i < a->nhops; i++) hops[(*n)++] = f->p->hops[a->first + i];
+  for (uint32_t i = 0; i < b->nhops; i++) {
+    uint32_t hop = f->p->hops[b->first + i];
+    for (uint32_t k = 0; k < a->nhops; k++)
+      if (hops[k] == hop) return false;
+    hops[(*n)++] = hop;
+  }
+  return true;
+}
+
+/* --- The walks --- */
+
+static bool may_pass(const finder *f, uint32_t node, hk_path_class bound) {
+  switch (f->t->nodes[node].kind) {
+    case HK_NODE_GPU:
+    case HK_NODE_NET: return false;
+    case HK_NODE_CPU: return bound >= HK_PATH_PHB;
+    default: return true;
+  }
+}
+
+/* Nodes that paths of a class not beyond `bound`, over links not slower than `gbps`, reach. */
+static void walk(finder *f, uint32_t source, hk_path_class bound, float gbps) {
+  const hk_topo *t = f->t;
+  uint32_t n = 1;
+  memset(f->via, 0xff, t->nnodes * sizeof *f->via);
+  f->queue[0] = source;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t at = f->queue[i];
+    if (i && !may_pass(f, at, bound)) continue;
+    f->looks += t->nodes[at].nedges;
+    for (uint32_t e = t->nodes[at].first_edge, end = e + t->nodes[at].nedges; e < end; e++) {
+      uint32_t to = t->edges[e].to;
+      if (f->edge_class[e] > bound || t->edges[e].gbps < gbps || to == source || f->via[to] != NO_EDGE) continue;
+      f->via[to] = e;
+      f->queue[n++] = to;
+    }
+  }
+}
+
+static bool leaves_by_c2c(const finder *f, uint32_t gpu, uint32_t net, uint32_t edge) {
+  return kind_of(f, gpu) == HK_NODE_GPU && kind_of(f, net) == HK_NODE_NET && f->t->edges[edge].kind == HK_EDGE_C2C;
+}
+
+static hk_status keep_walked(finder *f, uint32_t from, uint32_t to, hk_path_class cls) {
+  uint32_t hops[HOPS_MOST], n = 0, source = f->p->ends[from];
+  for (uint32_t at = f->p->ends[to]; at != source; at = f->t->edges[f->via[at]].from) n++;
+  if (n > HOPS_MOST) return HK_OK;
+  for (uint32_t at = f->p->ends[to], i = n; at != source; at = f->t->edges[hops[i]].from) hops[--i] = f->via[at];
+  if (cls == HK_PATH_PHB && (leaves_by_c2c(f, from, to, hops[0]) || leaves_by_c2c(f, to, from, hops[n - 1])))
+    cls = HK_PATH_P2C;
+  return keep(f, from, to, cls, hops, n);
+}
+
+/* All paths of exactly this class, given those of the better ones. */
+static hk_status find_class(finder *f, hk_path_class cls) {
+  hk_status rc = HK_OK;
+  for (uint32_t from = 0; from < f->p->n; from++) {
+    uint32_t missing = 0;
+    if (f->looks > looks_most)
+      return HK_FAIL(HK_ERR_ARGUMENT,
+                     "topology %s has too many links of too many speeds (%u of %u) for its paths to be found",
+                     f->t->name, f->t->nedges, f->nspeeds);
+    for (uint32_t to = from + 1; to < f->p->n; to++) missing += path_at(f, from, to)->cls == HK_PATH_DIS;
+    for (uint32_t s = 0; s < f->nspeeds && missing; s++) {
+      walk(f, f->p->ends[from], cls, f->speeds[s]);
+      for (uint32_t to = from + 1; to < f->p->n; to++) {
+        if (path_at(f, from, to)->cls != HK_PATH_DIS || f->via[f->p->ends[to]] == NO_EDGE) continue;
+        HK_TRY(keep_walked(f, from, to, cls), out);
+        missing--;
+      }
+    }
+  }
+out:
+  return rc;
+}
+
+/* --- What leads through devices --- */
+
+/* GPU to GPU by way of the GPU with the widest NVLinks to both. */
+static hk_status through_gpus(finder *f) {
+  hk_status rc = HK_OK;
+  uint32_t first = UINT32_MAX, end = 0;
+  for (uint32_t i = 0; i < f->p->n; i++)
+    if (kind_of(f, i) == HK_NODE_GPU) {
+      if (first == UINT32_MAX) first = i;
+      end = i + 1;
+    }
+  for (uint32_t a = first; a < end; a++)
+    for (uint32_t b = a + 1; b < end; b++) {
+      const hk_path *x, *y;
+      uint32_t hops[HOPS_MOST], n, best = UINT32_MAX;
+      float widest = 0;
+      if (path_at(f, a, b)->cls != HK_PATH_DIS) continue;
+      for (uint32_t m = first; m < end; m++) {
+        x = path_at(f, a, m);
+        y = path_at(f, m, b);
+        if (x->cls != HK_PATH_NVL || y->cls != HK_PATH_NVL) continue;
+        float gbps = x->gbps < y->gbps ? x->gbps : y->gbps;
+        if (gbps <= widest) continue;
+        widest = gbps;
+        best = m;
+      }
+      if (best == UINT32_MAX || !join(f, path_at(f, a, best), path_at(f, best, b), hops, &n)) continue;
+      HK_TRY(keep(f, a, b, HK_PATH_NVB, hops, n), out);
+    }
+out:
+  return rc;
+}
+
+static bool nearer(const hk_path *a, const hk_path *b) {
+  if (a->cls != b->cls) return a->cls < b->cls;
+  return a->gbps > b->gbps;
+}
+
+static uint32_t nearest_cpu(const finder *f, uint32_t end) {
+  uint32_t best = UINT32_MAX;
+  for (uint32_t i = 0; i < f->p->n; i++) {
+    const hk_path *path = path_at(f, end, i);
+    if (kind_of(f, i) != HK_NODE_CPU || path->cls >= HK_PATH_NET) continue;
+    if (best == UINT32_MAX || nearer(path, path_at(f, end, best))) best = i;
+  }
+  return best;
+}
+
+/* AMD's processors pass peer traffic on at full speed; of the others some do at a fraction of it. */
+static hk_path_class default_p2p_level(const hk_topo *t) {
+  const hk_node *cpu = &t->nodes[t->first_of[HK_NODE_CPU]];
+  if (!hk_topo_count(t, HK_NODE_CPU)) return HK_PATH_SYS;
+  return strstr(cpu->cpu.vendor, "AMD") ? HK_PATH_SYS : HK_PATH_PXB;
+}
+
+/* GPU to GPU paths that peer access must not take lead through the memory of a CPU. */
+static hk_status through_host(finder *f, hk_path_class level) {
+  hk_status rc = HK_OK;
+  for (uint32_t a = 0; a < f->p->n; a++)
+    for (uint32_t b = a + 1; b < f->p->n; b++) {
+      const hk_path *old = path_at(f, a, b);
+      uint32_t hops[HOPS_MOST], n, cpu;
+      if (kind_of(f, a) != HK_NODE_GPU || kind_of(f, b) != HK_NODE_GPU) continue;
+      if (old->cls <= level || old->cls == HK_PATH_DIS || (cpu = nearest_cpu(f, a)) == UINT32_MAX) continue;
+      const hk_path *x = path_at(f, a, cpu), *y = path_at(f, cpu, b);
+      if (y->cls == HK_PATH_DIS || !join(f, x, y, hops, &n)) continue;
+      hk_path_class cls = x->cls > y->cls ? x->cls : y->cls;
+      HK_TRY(keep(f, a, b, cls > HK_PATH_PHB ? cls : HK_PATH_PHB, hops, n), out);
+      path_at(f, a, b)->host = path_at(f, b, a)->host = true;
+    }
+out:
+  return rc;
+}
+
+/* To a NET over the GPU that has the widest way there without a host bridge. */
+static hk_status through_relays(finder *f) {
+  hk_status rc = HK_OK;
+  for (uint32_t a = 0; a < f->p->n; a++)
+    for (uint32_t net = 0; net < f->p->n; net++) {
+      const hk_path *old = path_at(f, a, net);
+      uint32_t hops[HOPS_MOST], n, best = UINT32_MAX;
+      float widest = 0;
+      if (kind_of(f, a) != HK_NODE_GPU || kind_of(f, net) != HK_NODE_NET || old->cls <= HK_PATH_PXN) continue;
+      for (uint32_t m = 0; m < f->p->n; m++) {
+        const hk_path *x = path_at(f, a, m), *y = path_at(f, m, net);
+        if (m == a || kind_of(f, m) != HK_NODE_GPU || x->cls != HK_PATH_NVL || y->cls >= HK_PATH_PXN) continue;
+        float gbps = x->gbps < y->gbps ? x->gbps : y->gbps;
+        if (gbps <= widest) continue;
+        widest = gbps;
+        best = m;
+      }
+      if (best == UINT32_MAX || !join(f, path_at(f, a, best), path_at(f, best, net), hops, &n)) continue;
+      HK_TRY(keep(f, a, net, HK_PATH_PXN, hops, n), out);
+    }
+out:
+  return rc;
+}
+
+/* --- All together --- */
+
+static int falling(const void *a, const void *b) {
+  float x = *(const float *)a, y = *(const float *)b;
+  return (x < y) - (x > y);
+}
+
+static hk_status prepare(finder *f) {
+  const hk_topo *t = f->t;
+  hk_paths *p = f->p;
+  for (uint32_t i = 0; i < t->nnodes; i++) p->n += is_end(&t->nodes[i]);
+  p->ends = malloc((p->n + 1u) * sizeof *p->ends);
+  p->index = malloc(t->nnodes * sizeof *p->index);
+  p->at = calloc((size_t)p->n * p->n + 1, sizeof *p->at);
+  f->edge_class = malloc(t->nedges + 1u);
+  f->speeds = malloc((t->nedges + 1u) * sizeof *f->speeds);
+  f->queue = malloc(t->nnodes * sizeof *f->queue);
+  f->via = malloc(t->nnodes * sizeof *f->via);
+  if (!p->ends || !p->index || !p->at || !f->edge_class || !f->speeds || !f->queue || !f->via)
+    return HK_FAIL_ERRNO("no memory for the paths between %u ends", p->n);
+  for (uint32_t i = 0, n = 0; i < t->nnodes; i++) {
+    p->index[i] = is_end(&t->nodes[i]) ? n : UINT32_MAX;
+    if (is_end(&t->nodes[i])) p->ends[n++] = i;
+  }
+  for (uint32_t i = 0; i < t->nedges; i++) {
+    f->edge_class[i] = (uint8_t)class_of_edge(t, &t->edges[i]);
+    f->speeds[i] = t->edges[i].gbps;
+  }
+  qsort(f->speeds, t->nedges, sizeof *f->speeds, falling);
+  for (uint32_t i = 0; i < t->nedges; i++)
+    if (!f->nspeeds || f->speeds[f->nspeeds - 1] != f->speeds[i]) f->speeds[f->nspeeds++] = f->speeds[i];
+  return HK_OK;
+}
+
+static void stay_at_home(finder *f) {
+  for (size_t i = 0; i < (size_t)f->p->n * f->p->n; i++) f->p->at[i].cls = HK_PATH_DIS;
+  for (uint32_t i = 0; i < f->p->n; i++) {
+    const hk_node *n = &f->t->nodes[f->p->ends[i]];
+    hk_path *path = path_at(f, i, i);
+    path->cls = HK_PATH_LOC;
+    if (n->kind == HK_NODE_GPU) path->gbps = n->gpu.memory_gbps > 0 ? n->gpu.memory_gbps / 2 : gpu_copy_gbps;
+    if (n->kind == HK_NODE_CPU) path->gbps = n->cpu.memory_gbps > 0 ? n->cpu.memory_gbps / 2 : cpu_copy_gbps;
+    if (n->kind == HK_NODE_NET) path->gbps = n->net.mbps / 8000;
+  }
+}
+
+hk_status hk_paths_new(hk_paths **out, const hk_topo *t, const hk_path_rules *rules) {
+  static const hk_path_class classes[] = {HK_PATH_C2C, HK_PATH_PIX, HK_PATH_PXB, HK_PATH_PHB, HK_PATH_SYS};
+  const hk_path_rules defaults = {0};
+  hk_status rc = HK_OK;
+  finder f = {.t = t, .p = calloc(1, sizeof(hk_paths))};
+  if (!rules) rules = &defaults;
+  if (!f.p) {
+    rc = HK_FAIL_ERRNO("no memory for paths");
+    goto out;
+  }
+  f.p->topo = t;
+  HK_TRY(prepare(&f), out);
+  stay_at_home(&f);
+  HK_TRY(find_class(&f, HK_PATH_NVL), out);
+  if (!rules->no_nvb) HK_TRY(through_gpus(&f), out);
+  for (unsigned i = 0; i < HK_ARRAY_LENGTH(classes); i++) HK_TRY(find_class(&f, classes[i]), out);
+  hk_path_class level = rules->p2p_level ? rules->p2p_level : default_p2p_level(t);
+  HK_TRY(through_host(&f, rules->no_p2p ? HK_PATH_LOC : level), out);
+  if (!rules->no_pxn) HK_TRY(through_relays(&f), out);
+out:
+  free(f.edge_class);
+  free(f.speeds);
+  free(f.queue);
+  free(f.via);
+  if (rc != HK_OK) {
+    hk_paths_free(f.p);
+    f.p = NULL;
+  }
+  *out = f.p;
+  return rc;
+}
+
+void hk_paths_free(hk_paths *p) {
+  if (!p) return;
+  free(p->ends);
+  free(p->index);
+  free(p->at);
+  free(p->hops);
+  free(p);
+}
+
+/* --- The NETs of a seat --- */
+
+static bool as_near(const hk_path *a, const hk_path *b) { return a->cls == b->cls && a->gbps == b->gbps; }
+
+/* How many GPUs with a lower number are as near to this NET: the place from where the deal begins. */
+static uint32_t turn_of(const hk_paths *p, uint32_t node, uint32_t net) {
+  const hk_topo *t = p->topo;
+  uint32_t turn = 0;
+  if (t->nodes[node].kind != HK_NODE_GPU) return 0;
+  for (uint32_t g = t->first_of[HK_NODE_GPU]; g < t->first_of[HK_NODE_GPU + 1]; g++)
+    turn += t->nodes[g].gpu.dev < t->nodes[node].gpu.dev &&
+            as_near(hk_path_between(p, g, net), hk_path_between(p, node, net));
+  return turn;
+}
+
+uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_t most) {
+  const hk_topo *t = p->topo;
+  uint32_t first = t->first_of[HK_NODE_NET], all = hk_topo_count(t, HK_NODE_NET), n = 0;
+  while (n < most && n < all) {
+    /* The next best group of equals: those not better than the last one taken. */
+    const hk_path *last = n ? hk_path_between(p, node, nets[n - 1]) : NULL, *best = NULL;
+    uint32_t size = 0, head = 0;
+    for (uint32_t i = first; i < first + all; i++) {
+      const hk_path *path = hk_path_between(p, node, i);
+      if (path->cls >= HK_PATH_NET || (last && !nearer(last, path))) continue;
+      if (!best || nearer(path, best)) {
+        best = path;
+        size = 0;
+        head = i;
+      }
+      size += as_near(path, best);
+    }
+    if (!best) break;
+    uint32_t skip = turn_of(p, node, head) % size, seen = 0, begin = n;
+    for (uint32_t round = 0; round < 2; round++)
+      for (uint32_t i = first; i < first + all && n < most && n < begin + size; i++) {
+        if (!as_near(hk_path_between(p, node, i), best)) continue;
+        if (round ? true : seen++ >= skip) nets[n++] = i;
+      }
+  }
+  return n;
+}

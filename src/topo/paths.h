@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * How bytes get from one end to another inside a domain.  Classes are NCCL's, nearest first, so that NCCL_P2P_LEVEL and
+ * NCCL_NET_GDR_LEVEL mean what users know.  The path between two ends is the one of the best class; of those, the one with
+ * the most bandwidth; of those, the fewest hops; of those, the lowest node indices: so that all ranks find the same.
+ */
+#ifndef HK_TOPO_PATHS_H
+#define HK_TOPO_PATHS_H
+#include "topo.h"
+
+typedef enum hk_path_class {
+  HK_PATH_LOC, /* the same device */
+  HK_PATH_NVL, /* NVLink */
+  HK_PATH_NVB, /* NVLink through another GPU */
+  HK_PATH_C2C, /* chip to chip, CPU and GPU */
+  HK_PATH_PIX, /* one PCI switch */
+  HK_PATH_PXB, /* several PCI switches, no host bridge */
+  HK_PATH_P2C, /* from a GPU by C2C to its CPU, and by PCI to a NIC there */
+  HK_PATH_PXN, /* NVLink to a GPU that is near the NIC, then PCI */
+  HK_PATH_PHB, /* through a host bridge: the CPU */
+  HK_PATH_SYS, /* through the link between CPUs */
+  HK_PATH_NET, /* the network */
+  HK_PATH_DIS  /* none */
+} hk_path_class;
+const char *hk_path_class_name(hk_path_class c); /* "LOC" ... */
+/* "PIX", "pxb" or NCCL's old numbers 0..5; false where the text is neither. */
+bool hk_path_class_parse(const char *text, hk_path_class *out);
+
+typedef struct hk_path {
+  uint8_t cls;    /* hk_path_class */
+  uint8_t nhops;  /* edges */
+  bool host;      /* between GPUs, not peer to peer: written to a CPU's memory on the way and read from there */
+  uint32_t first; /* of hk_paths.hops; the edges' indices in the topology, in order */
+  float gbps;     /* the narrowest edge; LOC: a copy in the device's own memory */
+  float us;       /* the sum */
+} hk_path;
+
+typedef struct hk_paths {
+  const hk_topo *topo;
+  uint32_t n;      /* ends: GPUs, NETs and CPUs */
+  uint32_t *ends;  /* [n] their node indices, rising */
+  uint32_t *index; /* [topo->nnodes] a node's place in `ends`, UINT32_MAX elsewhere */
+  hk_path *at;     /* [n * n] */
+  uint32_t *hops;
+} hk_paths;
+
+/* Which ways are open; zeros are the defaults. */
+typedef struct hk_path_rules {
+  bool no_pxn; /* NCCL_PXN_DISABLE */
+  bool no_nvb;
+  bool no_p2p; /* NCCL_P2P_DISABLE: no GPU reaches another one's memory */
+  /* NCCL_P2P_LEVEL: GPU to GPU paths of a class beyond it pass through host memory; 0 stands for the default (PXB where
+   * the machine has no better knowledge, SYS on CPUs known to forward peer traffic well). */
+  hk_path_class p2p_level;
+} hk_path_rules;
+
+hk_status hk_paths_new(hk_paths **out, const hk_topo *t, const hk_path_rules *rules /* may be NULL */);
+void hk_paths_free(hk_paths *p);
+/* Between two nodes that are ends.  The way back has the same edges the other way round. */
+static inline const hk_path *hk_path_between(const hk_paths *p, uint32_t from, uint32_t to) {
+  return &p->at[(size_t)p->index[from] * p->n + p->index[to]];
+}
+/* The NETs nearest to a GPU or CPU, best first, equal ones dealt out among the GPUs that are as near to them; gives how
+ * many (at most `most`). */
+uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_t most);
+#endif

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What channels give side by side: each link's bandwidth is divided by the number of times that they cross it. */
+#include <stdlib.h>
+#include <string.h>
+#include "search_internal.h"
+
+typedef struct tally {
+  const hk_ground *g;
+  uint32_t *intra, *inter; /* [nlanes] crossings inside the host, and on the way to NETs */
+  int intra_class, inter_class;
+  float us;
+  bool broken; /* there is a hop without a path */
+} tally;
+
+static void count_path(tally *t, uint32_t *lanes, const hk_path *path, int *worst) {
+  if (path->cls > *worst) *worst = path->cls;
+  if (path->cls == HK_PATH_DIS) t->broken = true;
+  for (uint32_t i = 0; i < path->nhops; i++) lanes[t->g->p->hops[path->first + i]]++;
+}
+
+static void count_hop(tally *t, int from, int to) {
+  const hk_path *path = hk_site_path(t->g, from, to);
+  count_path(t, t->intra, path, &t->intra_class);
+  if (path->us > t->us) t->us = path->us;
+}
+
+static void count_nets(tally *t, const hk_walk_channel *c, int first, int last) {
+  const hk_ground *g = t->g;
+  if (c->net_in < 0) return;
+  count_path(t, t->inter, hk_path_between(g->p, g->net[c->net_in], g->site[first]), &t->inter_class);
+  count_path(t, t->inter, hk_path_between(g->p, g->site[last], g->net[c->net_out]), &t->inter_class);
+}
+
+/* All send their share to the switch and get the result from it; the owner also takes the sum and gives it back. */
+static void count_star(tally *t, const hk_walk_channel *c) {
+  const hk_topo *topo = t->g->p->topo;
+  for (int i = 0; i < t->g->nsites; i++) {
+    uint32_t edge = hk_switch_edge(topo, t->g->site[c->site[i]]);
+    unsigned times = i ? 1 : 2;
+    t->intra[edge] += times;
+    t->intra[topo->edges[edge].back] += times;
+    if (topo->edges[edge].us * 2 > t->us) t->us = topo->edges[edge].us * 2;
+  }
+  t->intra_class = HK_PATH_NVL;
+  count_nets(t, c, c->site[0], c->site[0]);
+}
+
+static void count_channel(tally *t, const hk_walk_channel *c) {
+  const hk_ground *g = t->g;
+  int n = g->nsites, pattern = g->what->pattern;
+  if (pattern == HK_PATTERN_STAR) {
+    count_star(t, c);
+    return;
+  }
+  for (int i = 0; i < n; i++) t->intra[hk_own_lane(g, i)] += (uint32_t)hk_own_hops(g, i);
+  for (int i = 0; i + 1 < n; i++) {
+    count_hop(t, c->site[i], c->site[i + 1]);
+    if (pattern == HK_PATTERN_TREE) count_hop(t, c->site[i + 1], c->site[i]);
+  }
+  if (pattern == HK_PATTERN_RING && !g->what->network && n > 1) count_hop(t, c->site[n - 1], c->site[0]);
+  count_nets(t, c, c->site[0], pattern == HK_PATTERN_TREE ? c->site[0] : c->site[n - 1]);
+}
+
+static void divide(const tally *t, hk_rating *out) {
+  const hk_ground *g = t->g;
+  *out = (hk_rating){.both = INT64_MAX, .intra = INT64_MAX, .inter = INT64_MAX, .intra_class = t->intra_class};
+  out->inter_class = g->what->network && !g->nnets ? HK_PATH_NET : t->inter_class;
+  for (uint32_t i = 0; i < g->nlanes; i++) {
+    hk_rate crossings = (hk_rate)t->intra[i] + t->inter[i];
+    if (crossings && g->capacity[i] / crossings < out->both) out->both = g->capacity[i] / crossings;
+  }
+  /* Nothing is crossed by a rank that is alone: what it copies to itself. */
+  if (out->both == INT64_MAX) out->both = g->capacity[hk_own_lane(g, 0)];
+  if (t->broken) out->both = 0;
+  for (uint32_t i = 0; i < g->nlanes; i++) {
+    hk_rate intra = t->intra[i], inter = t->inter[i];
+    if (intra && (g->capacity[i] - inter * out->both) / intra < out->intra)
+      out->intra = (g->capacity[i] - inter * out->both) / intra;
+    if (inter && (g->capacity[i] - intra * out->both) / inter < out->inter)
+      out->inter = (g->capacity[i] - intra * out->both) / inter;
+  }
+  if (out->intra == INT64_MAX) out->intra = out->inter == INT64_MAX ? out->both : g->capacity[hk_own_lane(g, 0)];
+  if (out->inter == INT64_MAX) out->inter = 0;
+  if (t->broken) out->intra = 0;
+}
+
+static hk_status tally_all(tally *t, const hk_ground *g, const hk_walk_channel *at, int n) {
+  *t = (tally){.g = g, .intra = calloc(g->nlanes, sizeof *t->intra), .inter = calloc(g->nlanes, sizeof *t->inter)};
+  if (!t->intra || !t->inter) return HK_FAIL_ERRNO("no memory to rate %d channels", n);
+  for (int i = 0; i < n; i++) count_channel(t, &at[i]);
+  return HK_OK;
+}
+
+static void tally_clear(tally *t) {
+  free(t->intra);
+  free(t->inter);
+}
+
+hk_status hk_rate_channels(const hk_ground *g, const hk_walk_channel *at, int n, hk_rating *out) {
+  tally t;
+  hk_status rc = tally_all(&t, g, at, n);
+  if (rc == HK_OK) divide(&t, out);
+  tally_clear(&t);
+  return rc;
+}
+
+/* --- The result --- */
+
+/* Sites become the ranks that sit there. */
+static void expand(const hk_ground *g, const hk_walk_channel *c, uint16_t *order) {
+  const hk_search *what = g->what;
+  int n = 0;
+  for (int s = 0; s < g->nsites; s++)
+    for (int i = 0; i < what->nranks; i++)
+      if (what->nodes[i] == g->site[c->site[s]]) order[n++] = (uint16_t)i;
+}
+
+static hk_status fill(hk_channels *out, const hk_ground *g, const hk_walk_channel *at, int n) {
+  for (int i = 0; i < n; i++) {
+    hk_channel *c = &out->at[i];
+    c->order = malloc((size_t)g->what->nranks * sizeof *c->order);
+    if (!c->order) return HK_FAIL_ERRNO("no memory for %d channels", n);
+    out->nchannels = i + 1;
+    expand(g, &at[i], c->order);
+    c->net_in = at[i].net_in < 0 ? UINT32_MAX : g->net[at[i].net_in];
+    c->net_out = at[i].net_out < 0 ? UINT32_MAX : g->net[at[i].net_out];
+  }
+  return HK_OK;
+}
+
+hk_status hk_make_channels(const hk_ground *g, const hk_walk_channel *at, int n, uint32_t steps, hk_channels **result) {
+  hk_status rc;
+  tally t = {.g = g};
+  hk_rating rating;
+  hk_channels *out = calloc(1, sizeof *out);
+  if (out) out->at = calloc((size_t)n + 1, sizeof *out->at);
+  if (!out || !out->at) {
+    rc = HK_FAIL_ERRNO("no memory for %d channels", n);
+    goto out;
+  }
+  out->pattern = (uint8_t)g->what->pattern;
+  out->nranks = g->what->nranks;
+  out->steps = steps;
+  HK_TRY(fill(out, g, at, n), out);
+  HK_TRY(tally_all(&t, g, at, n), out);
+  if (n) {
+    divide(&t, &rating);
+    out->intra_cls = (uint8_t)rating.intra_class;
+    out->inter_cls = (uint8_t)rating.inter_class;
+    out->intra_gbps = hk_rate_gbps(rating.intra);
+    out->inter_gbps = hk_rate_gbps(rating.inter);
+    out->us = t.us;
+  }
+  out->hash = hk_channels_hash(out);
+out:
+  tally_clear(&t);
+  if (rc != HK_OK) {
+    hk_channels_free(out);
+    out = NULL;
+  }
+  *result = out;
+  return rc;
+}
+
+void hk_channels_free(hk_channels *c) {
+  if (!c) return;
+  for (int i = 0; c->at && i < c->nchannels; i++) free(c->at[i].order);
+  free(c->at);
+  free(c);
+}
+
+static uint64_t mix_float(uint64_t hash, float value) {
+  uint32_t bits;
+  value += 0.0f; /* -0 is 0 */
+  memcpy(&bits, &value, sizeof bits);
+  return hk_topo_mix(hash, bits);
+}
+
+uint64_t hk_channels_hash(const hk_channels *c) {
+  uint64_t h = hk_topo_mix(c->pattern, (uint64_t)c->nranks << 32 | (uint32_t)c->nchannels);
+  h = hk_topo_mix(h, (uint64_t)c->intra_cls << 8 | c->inter_cls);
+  h = mix_float(mix_float(mix_float(h, c->intra_gbps), c->inter_gbps), c->us);
+  for (int i = 0; i < c->nchannels; i++) {
+    for (int r = 0; r < c->nranks; r++) h = hk_topo_mix(h, c->at[i].order[r]);
+    h = hk_topo_mix(h, (uint64_t)c->at[i].net_in << 32 | c->at[i].net_out);
+  }
+  return h ? h : 1;
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Seeks as many channels of one speed as fit side by side.  Each takes its speed from every link that it crosses; where no
+ * next hop has that much left, the walk takes back its newest hop, and when a channel has no way at all, the newest hop of the
+ * channel before.  So with enough steps it finds what there is; with fewer it gives the most it has seen.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "search_internal.h"
+
+enum { STEPS_A_BEGINNING = 1000 };
+
+typedef struct walker {
+  const hk_ground *g;
+  hk_rate speed, *left; /* left: of each lane */
+  bool pairs, cross, exact;
+  int n, most, best;
+  uint32_t *steps, stop, tired_at;
+  uint64_t here[2];                                 /* sites on the channel under way */
+  int last;                                         /* the site kept for its end, or -1 */
+  uint16_t in[HK_SEARCH_NETS], out[HK_SEARCH_NETS]; /* channels on each NET */
+  hk_walk_channel at[HK_CHANNEL_LIMIT], *result;
+} walker;
+
+/* Each returns true when the walk is over: all found, or all steps used. */
+static bool next_channel(walker *w);
+
+static bool is_here(const walker *w, int site) { return w->here[site >> 6] >> (site & 63) & 1; }
+static void flip_here(walker *w, int site) { w->here[site >> 6] ^= UINT64_C(1) << (site & 63); }
+
+static hk_rate width(walker *w, const hk_path *path) {
+  hk_rate least = INT64_MAX;
+  (*w->steps)++;
+  if (path->cls >= HK_PATH_NET) return 0;
+  for (uint32_t i = 0; i < path->nhops; i++) {
+    hk_rate left = w->left[w->g->p->hops[path->first + i]];
+    if (left < least) least = left;
+  }
+  return least;
+}
+
+static void give(walker *w, const hk_path *path, hk_rate speed) {
+  for (uint32_t i = 0; i < path->nhops; i++) w->left[w->g->p->hops[path->first + i]] += speed;
+}
+
+static bool take(walker *w, const hk_path *path) {
+  if (width(w, path) < w->speed) return false;
+  give(w, path, -w->speed);
+  return true;
+}
+
+/* A hop of the channel: trees use both directions. */
+static bool take_hop(walker *w, int from, int to) {
+  if (!take(w, hk_site_path(w->g, from, to))) return false;
+  if (w->g->what->pattern != HK_PATTERN_TREE || take(w, hk_site_path(w->g, to, from))) return true;
+  give(w, hk_site_path(w->g, from, to), w->speed);
+  return false;
+}
+
+static void give_hop(walker *w, int from, int to) {
+  give(w, hk_site_path(w->g, from, to), w->speed);
+  if (w->g->what->pattern == HK_PATTERN_TREE) give(w, hk_site_path(w->g, to, from), w->speed);
+}
+
+static void turn_own(walker *w, hk_rate speed) {
+  for (int i = 0; i < w->g->nsites; i++) w->left[hk_own_lane(w->g, i)] += speed * hk_own_hops(w->g, i);
+}
+
+/* The devices' own memory; what does not fit is given back. */
+static bool take_own(walker *w) {
+  turn_own(w, -w->speed);
+  for (int i = 0; i < w->g->nsites; i++)
+    if (w->left[hk_own_lane(w->g, i)] < 0) {
+      turn_own(w, w->speed);
+      return false;
+    }
+  return true;
+}
+
+static bool spent(const walker *w) { return *w->steps >= w->stop; }
+/* Of this beginning of the first channel: another one may lead further. */
+static bool tired(const walker *w) { return *w->steps >= w->tired_at; }
+
+static void reverse(const walker *w, const hk_walk_channel *from, hk_walk_channel *to) {
+  int n = w->g->nsites, closed = from->net_in < 0;
+  for (int i = 0; i < n; i++) to->site[i] = from->site[(n - 1 + closed - i) % n];
+  to->net_in = from->net_out;
+  to->net_out = from->net_in;
+}
+
+/* The hops of a ring, its way in from a NET and its way out: part i of n + 1, or NULL. */
+static const hk_path *part_of(const walker *w, const hk_walk_channel *c, int i) {
+  const hk_ground *g = w->g;
+  int n = g->nsites;
+  if (i < n - 1) return hk_site_path(g, c->site[i], c->site[i + 1]);
+  if (c->net_in < 0) return i < n ? hk_site_path(g, c->site[n - 1], c->site[0]) : NULL;
+  if (i < n) return hk_path_between(g->p, g->net[c->net_in], g->site[c->site[0]]);
+  return hk_path_between(g->p, g->site[c->site[n - 1]], g->net[c->net_out]);
+}
+
+static void give_ring(walker *w, const hk_walk_channel *c, int parts) {
+  for (int i = 0; i < parts; i++)
+    if (part_of(w, c, i)) give(w, part_of(w, c, i), w->speed);
+  turn_own(w, w->speed);
+}
+
+/* The newest ring also the other way round, where that fits. */
+static bool take_reverse(walker *w) {
+  hk_walk_channel *c = &w->at[w->n + 1];
+  if (!w->pairs || w->n + 1 >= w->most || !take_own(w)) return false;
+  reverse(w, &w->at[w->n], c);
+  for (int i = 0; i <= w->g->nsites; i++)
+    if (part_of(w, c, i) && !take(w, part_of(w, c, i))) {
+      give_ring(w, c, i);
+      return false;
+    }
+  return true;
+}
+
+static bool channel_found(walker *w) {
+  uint64_t here[2] = {w->here[0], w->here[1]};
+  int last = w->last;
+  bool pair = take_reverse(w);
+  w->n += 1 + pair;
+  if (!w->exact || next_channel(w)) return true;
+  w->n -= 1 + pair;
+  memcpy(w->here, here, sizeof here);
+  w->last = last;
+  if (pair) give_ring(w, &w->at[w->n + 1], w->g->nsites + 1);
+  return false;
+}
+
+/* From the last site so far to the one that the end is kept for, or around. */
+static bool close_channel(walker *w) {
+  hk_walk_channel *c = &w->at[w->n];
+  int n = w->g->nsites, from, to;
+  if (w->last >= 0 && n > 1) {
+    from = c->site[n - 2];
+    to = c->site[n - 1] = (uint8_t)w->last;
+  } else {
+    from = c->site[n - 1];
+    to = c->site[0];
+    if (w->g->what->network || w->g->what->pattern == HK_PATTERN_TREE || n == 1) return channel_found(w);
+  }
+  if (!take_hop(w, from, to)) return spent(w);
+  if (channel_found(w)) return true;
+  give_hop(w, from, to);
+  return spent(w);
+}
+
+/* The best next site that is not in `tried`: by class, then by what is left, then the next one round; -1: none. */
+static int choose_next(walker *w, int from, const uint64_t *tried) {
+  const hk_ground *g = w->g;
+  int best = -1, best_class = 0;
+  hk_rate most = 0;
+  for (int i = 1; i < g->nsites; i++) {
+    int to = (from + i) % g->nsites;
+    const hk_path *path = hk_site_path(g, from, to);
+    if (is_here(w, to) || to == w->last || (tried[to >> 6] >> (to & 63) & 1)) continue;
+    if (best >= 0 && path->cls > best_class) continue;
+    hk_rate left = width(w, path);
+    if (left < w->speed) continue;
+    if (best >= 0 && path->cls == best_class && left <= most) continue;
+    best = to;
+    best_class = path->cls;
+    most = left;
+  }
+  return best;
+}
+
+static bool go_on(walker *w, int depth) {
+  hk_walk_channel *c = &w->at[w->n];
+  uint64_t tried[2] = {0, 0};
+  int from = c->site[depth - 1];
+  if (depth == w->g->nsites - (w->last >= 0 && w->g->nsites > 1)) return close_channel(w);
+  while (!spent(w)) {
+    int to = choose_next(w, from, tried);
+    if (to < 0) return spent(w);
+    tried[to >> 6] |= UINT64_C(1) << (to & 63);
+    if (!take_hop(w, from, to)) continue;
+    c->site[depth] = (uint8_t)to;
+    flip_here(w, to);
+    if (go_on(w, depth + 1)) return true;
+    flip_here(w, to);
+    give_hop(w, from, to);
+    if (!w->exact || tired(w)) return false;
+  }
+  return true;
+}
+
+static bool begin(walker *w, int first, int last) {
+  hk_walk_channel *c = &w->at[w->n];
+  w->here[0] = w->here[1] = 0;
+  w->last = last;
+  c->site[0] = (uint8_t)first;
+  flip_here(w, first);
+  return go_on(w, 1);
+}
+
+/* --- Where channels begin and end --- */
+
+static bool leave_by(walker *w, int first, int net) {
+  const hk_ground *g = w->g;
+  hk_walk_channel *c = &w->at[w->n];
+  c->net_out = (int16_t)net;
+  w->out[net]++;
+  for (int i = 0; i < g->nsites && !tired(w); i++) {
+    bool tree = g->what->pattern == HK_PATTERN_TREE;
+    int last = tree ? first : g->near_out[net * g->nsites + i];
+    if (!tree && last == first && g->nsites > 1) continue;
+    const hk_path *path = hk_path_between(g->p, g->site[last], g->net[net]);
+    if (take(w, path)) {
+      if (begin(w, first, tree || g->nsites == 1 ? -1 : last)) return true;
+      give(w, path, w->speed);
+    }
+    if (tree || spent(w)) break;
+  }
+  w->out[net]--;
+  return spent(w);
+}
+
+/* The NET after `previous` by how many channels use it, then by number; -1 begins, and -1 is the end. */
+static int next_net(const walker *w, const uint16_t *used, int previous) {
+  int best = -1;
+  for (int i = 0; i < w->g->nnets; i++) {
+    if (previous >= 0 && (used[i] < used[previous] || (used[i] == used[previous] && i <= previous))) continue;
+    if (best < 0 || used[i] < used[best]) best = i;
+  }
+  return best;
+}
+
+/* Where any NET may follow, the one that leads in comes last: it was tried alone before. */
+static bool leave(walker *w, int first, int net_in) {
+  if (!w->cross) return leave_by(w, first, net_in);
+  for (int net = next_net(w, w->out, -1); net >= 0; net = next_net(w, w->out, net)) {
+    if (net == net_in) continue;
+    if (w->n == 0) w->tired_at = *w->steps + STEPS_A_BEGINNING;
+    if (leave_by(w, first, net)) return true;
+  }
+  if (w->n == 0) w->tired_at = *w->steps + STEPS_A_BEGINNING;
+  return leave_by(w, first, net_in);
+}
+
+static bool enter_by(walker *w, int net) {
+  const hk_ground *g = w->g;
+  hk_walk_channel *c = &w->at[w->n];
+  c->net_in = (int16_t)net;
+  w->in[net]++;
+  for (int i = 0; i < g->nsites && !spent(w) && !(w->n && tired(w)); i++) {
+    int first = g->near_in[net * g->nsites + i];
+    const hk_path *path = hk_path_between(g->p, g->net[net], g->site[first]);
+    if (!take(w, path)) continue;
+    if (leave(w, first, net)) return true;
+    give(w, path, w->speed);
+  }
+  w->in[net]--;
+  return spent(w);
+}
+
+static bool next_root(walker *w) {
+  const hk_ground *g = w->g;
+  hk_walk_channel *c = &w->at[w->n];
+  if (g->what->network && g->nnets) {
+    for (int net = next_net(w, w->in, -1); net >= 0; net = next_net(w, w->in, net))
+      if (enter_by(w, net)) return true;
+    return false;
+  }
+  c->net_in = c->net_out = -1;
+  if (g->what->pattern == HK_PATTERN_RING && !g->what->network) return begin(w, 0, -1);
+  for (int i = 0; i < g->nsites; i++)
+    if (begin(w, (w->n + i) % g->nsites, -1)) return true;
+  return false;
+}
+
+static bool next_channel(walker *w) {
+  if (w->n > w->best) {
+    w->best = w->n;
+    memcpy(w->result, w->at, (size_t)w->n * sizeof *w->at);
+  }
+  if (w->n >= w->most || spent(w)) return true;
+  if (!take_own(w)) return false;
+  if (next_root(w)) return true;
+  turn_own(w, w->speed);
+  return false;
+}
+
+hk_status hk_walk(const hk_ground *g, const hk_walk_rules *rules, uint32_t *steps, uint32_t stop, hk_walk_channel *out,
+                  int *found) {
+  hk_status rc = HK_OK;
+  walker *w = calloc(1, sizeof *w);
+  hk_rate *left = malloc(g->nlanes * sizeof *left);
+  *found = 0;
+  if (!w || !left) {
+    rc = HK_FAIL_ERRNO("no memory to search channels among %d devices", g->nsites);
+    goto out;
+  }
+  memcpy(left, g->capacity, g->nlanes * sizeof *left);
+  w->g = g;
+  w->speed = rules->speed;
+  w->left = left;
+  w->cross = rules->cross;
+  w->pairs = rules->pairs;
+  w->exact = g->nsites <= HK_SEARCH_EXACT;
+  w->most = rules->most < HK_CHANNEL_LIMIT ? rules->most : HK_CHANNEL_LIMIT;
+  w->steps = steps;
+  w->stop = stop;
+  w->tired_at = UINT32_MAX;
+  w->result = out;
+  int had;
+  do { /* without taking back each call finds one channel (or a pair); otherwise the first finds all */
+    had = w->n;
+    next_channel(w);
+  } while (!w->exact && w->n > had && w->n < w->most && !spent(w));
+  if (!w->exact && w->n > w->best) {
+    w->best = w->n;
+    memcpy(out, w->at, (size_t)w->n * sizeof *out);
+  }
+  *found = w->best;
+out:
+  free(left);
+  free(w);
+  return rc;
+}

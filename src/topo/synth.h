@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Machines from a short string, as hwloc has.  Words are separated by spaces; docs/topology.md says what each means.
+ *
+ *   cluster := [part "and"]... part [fabric=LIST]     hosts of several kinds, in this order
+ *   part    := ["nodes=N" "of"] machine
+ *   machine := (PRESET | NxGPU[:JOIN] | Nxcpu) option...
+ *   JOIN    := nvswitch[CHIPS] | pcie[SWITCHES] | mesh | cube | pairs
+ *   option  := cpu=[Nx]CPU | numa=N | cores=N | pci=GENERATION | switch=N | nic=NxGBIT | net=ib|eth | gdr=0|1 |
+ *              nvlink=LINKS | links=A-B[*COUNT],... | trays=N
+ *   LIST    := comma-separated: rail, fattree, leaf=HOSTS, oversub=X, spines=N, ecmp, adaptive, hop=US, base=US
+ *
+ *   dgx-h100
+ *   8xh100:nvswitch4 nic=8x400
+ *   8xa100:pcie2
+ *   nvl72
+ *   2xcpu cores=32 nic=1x100
+ *   nodes=2048 of dgx-h100 fabric=rail,fattree,oversub=2
+ */
+#ifndef HK_TOPO_SYNTH_H
+#define HK_TOPO_SYNTH_H
+#include <stdio.h>
+#include "topo.h"
+
+/* HK_ERR_ARGUMENT quotes the word that is wrong, its position (the first character is 1) and what could stand there. */
+hk_status hk_cluster_from_string(hk_cluster **out, const char *text);
+/* A table of the presets with one line about each, for --help. */
+void hk_synth_presets(FILE *to);
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a machine's string says, between the parser (synth.c) and the builder (synth_build.c). */
+#ifndef HK_TOPO_SYNTH_SPEC_H
+#define HK_TOPO_SYNTH_SPEC_H
+#include "facts.h"
+
+typedef enum hk_synth_join {
+  HK_JOIN_DEFAULT, /* NVSwitch or mesh where the GPU has links */
+  HK_JOIN_NVSWITCH,
+  HK_JOIN_PCIE,
+  HK_JOIN_CUBE,
+  HK_JOIN_MESH,
+  HK_JOIN_PAIRS,
+  HK_JOIN_WIRES /* links= */
+} hk_synth_join;
+
+enum { HK_SYNTH_WIRES = 512, HK_SYNTH_GPUS = 576 };
+typedef struct hk_synth_wire {
+  uint16_t a, b, count;
+} hk_synth_wire;
+
+typedef struct hk_synth_spec {
+  char name[64];
+  const hk_gpu_part *gpu; /* NULL: none */
+  const hk_cpu_part *cpu; /* NULL: one that fits the GPU */
+  int ngpus, sockets;     /* sockets 0: as usual with these GPUs */
+  int join, chips;        /* hk_synth_join; NVSwitch chips, for the name only */
+  int nvlink;             /* links a GPU; -1: the part's */
+  int numa, cores, trays; /* NUMA nodes a socket; cores a NUMA node, 0: the part's; hosts that share the domain */
+  int pci, nswitch;       /* generation, 0: the GPU's; PCI switches, -1: none */
+  int nnics;
+  int gdr;
+  bool ethernet;
+  float gbit;
+  uint32_t nwires;
+  hk_synth_wire wires[HK_SYNTH_WIRES];
+} hk_synth_spec;
+
+/* Finished.  Errors begin with the machine's name. */
+hk_status hk_synth_build(hk_topo **out, const hk_synth_spec *s);
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The machine as a graph.  A topology is what one scale-up domain has: usually a host, for an NVL72 the rack.  Nodes are
+ * CPUs (one a NUMA node), PCI switches, GPUs, NVSwitches, NICs and their network ports; edges are links with a bandwidth a
+ * direction.  A cluster is a number of topologies (equal ones are kept once) joined by a fabric.
+ *
+ * Who makes one: detection (detect.h), NCCL's XML (xml.h), a short string (synth.h).  Who reads it: paths.h, search.h, the
+ * simulator, the selector, `hocket topo`.  A topology is built by hk_topo_add and hk_topo_link, then finished, then never
+ * changed: everything computed from it is a pure function of it, so equal topologies give equal decisions on all ranks.
+ *
+ * Bandwidths are GB/s (1e9 bytes) in one direction, as a large copy sees them: after encoding and protocol overhead.
+ */
+#ifndef HK_TOPO_TOPO_H
+#define HK_TOPO_TOPO_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+typedef enum hk_node_kind {
+  HK_NODE_CPU, /* a NUMA node: cores, memory, the root of its PCI trees */
+  HK_NODE_PCI, /* a switch or bridge that more than one device shares */
+  HK_NODE_GPU,
+  HK_NODE_NVS, /* the NVSwitches of a domain, as one node */
+  HK_NODE_NIC, /* the PCI function */
+  HK_NODE_NET, /* a network port of a NIC, or ports merged into one */
+  HK_NODE_KINDS
+} hk_node_kind;
+const char *hk_node_kind_name(hk_node_kind k); /* "CPU", "PCI", "GPU", "NVS", "NIC", "NET" */
+
+typedef enum hk_edge_kind {
+  HK_EDGE_PCI,
+  HK_EDGE_NVLINK,
+  HK_EDGE_C2C, /* CPU to GPU on Grace machines */
+  HK_EDGE_SYS, /* between CPUs: UPI, Infinity Fabric, QPI */
+  HK_EDGE_PORT /* a NIC's function to its port */
+} hk_edge_kind;
+
+enum { HK_NODE_NAME = 48, HK_CPU_MASK_WORDS = 16, HK_NODE_LABEL = 40, HK_TOPO_NODES = 4096, HK_TOPO_LINKS = 65536 };
+
+typedef struct hk_cpu_info {
+  char arch[16], vendor[24];
+  int family, model;
+  int cores;                        /* that this process may use; 0: unknown */
+  float memory_gbps;                /* read + write of its memory, all cores together; 0: unknown */
+  float cache_mib;                  /* of its last-level caches together; 0: unknown */
+  uint64_t mask[HK_CPU_MASK_WORDS]; /* bit i: CPU number i */
+} hk_cpu_info;
+typedef struct hk_pci_info {
+  uint32_t class_code;                           /* 24 bits: 0x060400 a bridge, 0x030200 a GPU, 0x020000 a NIC */
+  uint16_t vendor, device, subvendor, subdevice; /* 0: unknown */
+  float gts;                                     /* link speed now, GT/s a lane; 0: unknown */
+  int width;                                     /* lanes now */
+  float max_gts;                                 /* what both ends could do; above gts: the link is downgraded */
+  int max_width;
+} hk_pci_info;
+typedef struct hk_gpu_info {
+  int dev;           /* CUDA's number, or the position in a synthetic machine */
+  int sm;            /* 90: compute capability 9.0; 0: unknown */
+  float memory_gbps; /* read + write of device memory */
+  bool gdr;          /* a NIC may read and write its memory */
+  bool mcast;        /* NVLS: the switch can multicast and reduce */
+  uint64_t fabric;   /* hosts whose GPUs carry the same number share NVLinks (MNNVL: cluster and clique); 0: none */
+} hk_gpu_info;
+typedef struct hk_net_info {
+  int dev, port;
+  float mbps;       /* Mb/s as the port reports; the edge's bandwidth follows from it */
+  float latency_us; /* 0: unknown */
+  uint64_t guid;
+  bool gdr, ethernet;
+  int rail; /* ports of equal rail on different hosts share a leaf switch of a rail-optimised fabric; -1: unknown */
+} hk_net_info;
+
+typedef struct hk_node {
+  uint8_t kind; /* hk_node_kind */
+  int16_t numa; /* of the CPU it belongs to; -1: unknown */
+  uint64_t id;  /* CPU: NUMA id; PCI, GPU, NIC: bus id (hk_bus_id); NET: dev; NVS: 0.  Unique within its kind */
+  char name[HK_NODE_NAME]; /* "mlx5_0", "H100"; may be empty */
+  hk_pci_info pci;         /* PCI, GPU, NIC; zero elsewhere */
+  union {
+    hk_cpu_info cpu;
+    hk_gpu_info gpu;
+    hk_net_info net;
+  };
+  uint32_t first_edge, nedges; /* of the edges that leave here; set by hk_topo_finish */
+} hk_node;
+/* "GPU 3", "NET 0", "CPU 1", "NVS", "PCI 0000:17:00.0"; text needs HK_NODE_LABEL bytes. */
+void hk_node_label(const hk_node *n, char *text);
+
+typedef struct hk_edge {
+  uint32_t from, to; /* node indices */
+  uint8_t kind;      /* hk_edge_kind */
+  uint16_t count;    /* NVLinks: how many make this edge; 1 elsewhere */
+  float gbps;        /* from -> to; the way back is an edge of its own */
+  float us;          /* latency added by crossing */
+  uint32_t back;     /* index of the edge to -> from; set by hk_topo_finish */
+} hk_edge;
+
+typedef struct hk_topo {
+  char name[64]; /* for people: "dgx-h100", a file's name, a host's */
+  uint32_t nnodes, nedges;
+  hk_node *nodes;                       /* after hk_topo_finish in canonical order: by kind, then id */
+  hk_edge *edges;                       /* after hk_topo_finish grouped by `from`, then by `to` */
+  uint32_t first_of[HK_NODE_KINDS + 1]; /* nodes of kind k: [first_of[k], first_of[k + 1]) */
+  /* Of all that decisions rest on: equal topologies, equal hashes.  Not of names, masks and cores, which two processes
+   * on one host may see differently. */
+  uint64_t hash;
+  char *remarks; /* NULL, or lines of text: what detection could not see, links that run below their best */
+} hk_topo;
+
+hk_status hk_topo_new(hk_topo **out, const char *name);
+void hk_topo_free(hk_topo *t); /* NULL is fine */
+/* Appends a node with every field zero but kind, id and numa (-1); *out is its index until hk_topo_finish. */
+hk_status hk_topo_add(hk_topo *t, hk_node_kind kind, uint64_t id, uint32_t *out);
+/* Both directions of a link. */
+hk_status hk_topo_link(hk_topo *t, uint32_t a, uint32_t b, hk_edge_kind kind, unsigned count, float gbps, float us);
+hk_status hk_topo_remark(hk_topo *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Sorts, joins parallel edges, checks (connected, ids unique, bandwidths positive: HK_ERR_ARGUMENT names what is wrong),
+ * hashes.  Afterwards the topology is constant. */
+hk_status hk_topo_finish(hk_topo *t);
+static inline uint32_t hk_topo_count(const hk_topo *t, hk_node_kind k) { return t->first_of[k + 1] - t->first_of[k]; }
+/* Folds a value into a hash (64-bit, well mixed; equal on all machines). */
+static inline uint64_t hk_topo_mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+  return hash ^ hash >> 29;
+}
+/* Index of the node, or UINT32_MAX. */
+uint32_t hk_topo_find(const hk_topo *t, hk_node_kind kind, uint64_t id);
+
+/* "0000:1b:00.0" or "1b:00.0" to domain << 20 | bus << 12 | device << 4 | function and back; text needs 24 bytes. */
+bool hk_bus_id_parse(const char *text, uint64_t *out);
+void hk_bus_id_format(uint64_t id, char *text);
+
+/* Bandwidth of a link in GB/s, one direction, as a large copy sees it; 0 for what is unknown. */
+float hk_pci_gbps(float gts, int width);
+float hk_nvlink_gbps(int sm); /* one link of the generation that this compute capability has */
+
+/* How domains are joined. */
+typedef struct hk_fabric {
+  bool rail;          /* leaf switches take one rail (port number i of every host), not whole hosts */
+  int hosts_per_leaf; /* 0: one switch for all */
+  int spines;         /* parallel ways between two leaves; flows choose one by hash (ECMP) unless `adaptive` */
+  bool adaptive;      /* flows spread over the spines packet by packet */
+  float oversub;      /* bandwidth into a leaf : out of it upwards; 1: full bisection */
+  float hop_us;       /* of one switch */
+  float base_us;      /* of both NICs and their drivers together, one message */
+} hk_fabric;
+
+typedef struct hk_cluster {
+  char name[64];
+  int nhosts, nkinds;
+  hk_topo **kinds;   /* [nkinds], owned */
+  uint16_t *kind_of; /* [nhosts] index into kinds; NULL where nkinds == 1 */
+  hk_fabric fabric;
+} hk_cluster;
+/* Takes `t` over, also on error. */
+hk_status hk_cluster_of(hk_cluster **out, hk_topo *t, int nhosts);
+void hk_cluster_free(hk_cluster *c);
+static inline const hk_topo *hk_cluster_host(const hk_cluster *c, int host) {
+  return c->kinds[c->kind_of ? c->kind_of[host] : 0];
+}
+
+/* Where ranks sit: on a GPU, or on a CPU whose memory they use. */
+typedef struct hk_seat {
+  int host;
+  uint32_t node; /* in the host's topology */
+} hk_seat;
+/* One rank for each GPU, host after host in CUDA's order; without GPUs `per_host` ranks dealt out over the CPUs (0: one a
+ * core), neighbours on one CPU.
+ * *out has *n entries; free() it. */
+hk_status hk_cluster_seats(const hk_cluster *c, int per_host, hk_seat **out, int *n);
+#endif

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of topologies: reading one alone, and over what detection found. */
+#include "xml.h"
+#include <locale.h>
+#include <stdlib.h>
+#include <string.h>
+#include "xml_build.h"
+
+/* Numbers in files have points, whatever the user's locale. */
+static hk_status build(hk_topo **out, const char *name, const hk_xml_tree *tree, hk_xml_report *r) {
+  locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0), had = plain ? uselocale(plain) : (locale_t)0;
+  hk_status rc = hk_xml_build(out, name, tree, r);
+  if (plain) uselocale(had), freelocale(plain);
+  return rc;
+}
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, size_t bytes, hk_xml_tell *tell,
+                            void *arg) {
+  hk_xml_report r = {.file = name, .tell = tell, .arg = arg};
+  hk_xml_tree *tree = hk_xml_parse(text, bytes, &r);
+  *out = NULL;
+  hk_status rc = tree ? build(out, base_name(name), tree, &r) : hk_xml_status(&r);
+  hk_xml_free(tree);
+  return rc;
+}
+
+hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_tell *tell, void *arg) {
+  char *text;
+  size_t bytes;
+  hk_status rc;
+  *out = NULL;
+  HK_TRY(hk_xml_read_file(path, &text, &bytes), out);
+  rc = hk_topo_parse_xml(out, path, text, bytes, tell, arg);
+  free(text);
+out:
+  return rc;
+}
+
+/* --- A file over detection --- */
+
+static bool is(const hk_xml_node *n, const char *name) { return !strcmp(n->name, name); }
+
+/* The <pci> with this bus id, or the <cpu> with this NUMA id, anywhere below `n`. */
+static hk_xml_node *find(hk_xml_node *n, const char *name, const char *key, const char *value) {
+  const char *has = is(n, name) ? hk_xml_get(n, key) : NULL;
+  uint64_t a, b;
+  if (has && (!strcmp(has, value) || (hk_bus_id_parse(has, &a) && hk_bus_id_parse(value, &b) && a == b))) return n;
+  for (hk_xml_node *c = n->first; c; c = c->next) {
+    hk_xml_node *found = find(c, name, key, value);
+    if (found) return found;
+  }
+  return NULL;
+}
+
+/* What tells a child from its brothers. */
+static const char *key_of(const hk_xml_node *n) {
+  return is(n, "cpu")                       ? "numaid"
+         : is(n, "pci")                     ? "busid"
+         : is(n, "net")                     ? "name"
+         : is(n, "nvlink") || is(n, "xgmi") ? "target"
+                                            : NULL;
+}
+
+static hk_xml_node *brother(hk_xml_node *parent, const hk_xml_node *n) {
+  const char *key = key_of(n), *value = key ? hk_xml_get(n, key) : NULL;
+  for (hk_xml_node *c = parent->first; c; c = c->next) {
+    const char *has = key ? hk_xml_get(c, key) : NULL;
+    if (is(c, n->name) && (!key || (has && value && !strcmp(has, value)))) return c;
+  }
+  return NULL;
+}
+
+static hk_status add_attrs(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
+  hk_status rc = HK_OK;
+  /* A link's bandwidth belongs to the speed beside it. */
+  bool own_speed = is(to, "pci") && (hk_xml_get(to, "link_speed") || hk_xml_get(to, "link_width"));
+  for (const hk_xml_attr *a = from->attrs; a; a = a->next)
+    if (!hk_xml_get(to, a->name) && !(own_speed && !strncmp(a->name, "hk_", 3)))
+      HK_TRY(hk_xml_set(t, to, a->name, a->value), out);
+out:
+  return rc;
+}
+
+/* Everything inside a GPU's or NIC's <pci>.  A file with NVLinks of a GPU says all of them. */
+static hk_status add_inside(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
+  hk_status rc;
+  bool links = is(to, "gpu") && (hk_xml_child(to, "nvlink") || hk_xml_child(to, "xgmi"));
+  HK_TRY(add_attrs(t, to, from), out);
+  /* The numbers by which this process addresses its devices are the machine's, whatever the file says. */
+  if ((is(to, "gpu") || is(to, "net")) && hk_xml_get(from, "dev"))
+    HK_TRY(hk_xml_set(t, to, "dev", hk_xml_get(from, "dev")), out);
+  for (const hk_xml_node *c = from->first; c; c = c->next) {
+    if (is(c, "pci") || (links && (is(c, "nvlink") || is(c, "xgmi")))) continue;
+    hk_xml_node *mine = brother(to, c);
+    if (mine)
+      HK_TRY(add_inside(t, mine, c), out);
+    else
+      HK_TRY(hk_xml_graft(t, to, c, true, NULL), out);
+  }
+out:
+  return rc;
+}
+
+static bool is_device(const hk_xml_node *n) {
+  return is(n, "pci") && (hk_xml_child(n, "gpu") || hk_xml_child(n, "nic"));
+}
+
+/* A CPU that the file has not is on the host of those that it has. */
+static hk_status same_host(hk_xml_tree *t, hk_xml_node *cpu) {
+  const hk_xml_node *first = hk_xml_child(t->root, "cpu");
+  const char *host = first && first != cpu ? hk_xml_get(first, "host_hash") : NULL;
+  return host && !hk_xml_get(cpu, "host_hash") ? hk_xml_set(t, cpu, "host_hash", host) : HK_OK;
+}
+
+/* Where a CPU or bridge that detection saw is in the file's tree; what is not there is added. */
+static hk_status place(hk_xml_tree *t, const hk_xml_node *seen, hk_xml_node **out) {
+  const char *key = key_of(seen), *value = key ? hk_xml_get(seen, key) : NULL;
+  hk_xml_node *above;
+  hk_status rc = HK_OK;
+  if (!seen->parent) return *out = t->root, HK_OK;
+  *out = value ? find(t->root, seen->name, key, value) : NULL;
+  if (*out) return add_attrs(t, *out, seen);
+  HK_TRY(place(t, seen->parent, &above), out);
+  HK_TRY(hk_xml_graft(t, above, seen, false, out), out);
+  if (is(seen, "cpu")) HK_TRY(same_host(t, *out), out);
+out:
+  return rc;
+}
+
+/* What the file has of a device: a <pci> by its bus id; a NIC that is no PCI device by its port's name. */
+static hk_xml_node *in_file(hk_xml_tree *t, const hk_xml_node *seen) {
+  if (is(seen, "pci"))
+    return hk_xml_get(seen, "busid") ? find(t->root, "pci", "busid", hk_xml_get(seen, "busid")) : NULL;
+  const hk_xml_node *port = hk_xml_child(seen, "net");
+  const char *name = port ? hk_xml_get(port, "name") : NULL;
+  hk_xml_node *found = name ? find(t->root, "net", "name", name) : NULL;
+  return found && is(found->parent, "nic") ? found->parent : NULL;
+}
+
+static hk_status add_seen(hk_xml_tree *t, const hk_xml_node *seen) {
+  hk_xml_node *at;
+  hk_status rc = HK_OK;
+  if (is_device(seen) || (is(seen, "nic") && is(seen->parent, "cpu"))) {
+    at = in_file(t, seen);
+    if (at) return add_inside(t, at, seen);
+    HK_TRY(place(t, seen->parent, &at), out);
+    return hk_xml_graft(t, at, seen, true, NULL);
+  }
+  if (is(seen, "cpu")) HK_TRY(place(t, seen, &at), out); /* with or without devices: ranks may sit there */
+  for (const hk_xml_node *c = seen->first; c; c = c->next) HK_TRY(add_seen(t, c), out);
+out:
+  return rc;
+}
+
+static bool kept(const hk_xml_node *n) {
+  const char *keep = hk_xml_get(n, "keep");
+  return keep && !strcmp(keep, "1");
+}
+
+/* Does `n` stay?  Devices and ports that detection did not see go, and bridges without any; `keep="1"` keeps one, as in
+ * NCCL. */
+static bool trim(hk_xml_node *n, hk_xml_node *seen) {
+  const char *bus = is(n, "pci") ? hk_xml_get(n, "busid") : NULL, *name = is(n, "net") ? hk_xml_get(n, "name") : NULL;
+  const hk_xml_node *device = bus ? find(seen, "pci", "busid", bus) : NULL;
+  bool bridge = bus && !hk_xml_child(n, "gpu") && !hk_xml_child(n, "nic");
+  bool stays = kept(n) || (bus            ? device && is_device(device)
+                           : is(n, "net") ? name && find(seen, "net", "name", name)
+                                          : !is(n, "nic"));
+  for (hk_xml_node *c = n->first, *next; c; c = next) {
+    next = c->next;
+    if (!trim(c, seen))
+      hk_xml_remove(c);
+    else if (bridge ? is(c, "pci") : is(n, "nic") ? is(c, "net") : kept(c))
+      stays = true;
+  }
+  return stays;
+}
+
+static hk_status merge(hk_topo **out, const char *path, hk_xml_tree *file, const hk_topo *detected, hk_xml_report *r) {
+  hk_xml_report own = {.file = "detection"};
+  hk_xml_tree *seen = NULL;
+  char *text = NULL;
+  size_t bytes = 0;
+  hk_status rc = HK_OK;
+  FILE *to = open_memstream(&text, &bytes);
+  if (!to) return HK_FAIL_ERRNO("no memory to merge %s with detection", path);
+  rc = hk_topo_write_xml(detected, to);
+  fclose(to);
+  if (rc != HK_OK) goto out;
+  seen = hk_xml_parse(text, bytes, &own);
+  if (!seen) {
+    rc = hk_xml_status(&own);
+    goto out;
+  }
+  HK_TRY(add_seen(file, seen->root), out);
+  trim(file->root, seen->root);
+  rc = build(out, detected->name, file, r);
+out:
+  hk_xml_free(seen);
+  free(text);
+  return rc;
+}
+
+hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *detected, hk_xml_tell *tell,
+                                void *arg) {
+  hk_xml_report r = {.file = path, .tell = tell, .arg = arg}, alone = {.file = path};
+  hk_xml_tree *tree = NULL;
+  hk_topo *checked = NULL;
+  char *text = NULL;
+  size_t bytes;
+  hk_status rc;
+  *out = NULL;
+  HK_TRY(hk_xml_read_file(path, &text, &bytes), out);
+  tree = hk_xml_parse(text, bytes, &r);
+  if (!tree) {
+    rc = hk_xml_status(&r);
+    goto out;
+  }
+  /* A file that is wrong by itself is refused with what is wrong in it, not in the mixture. */
+  HK_TRY(build(&checked, path, tree, &r), out);
+  rc = merge(out, path, tree, detected, &alone);
+out:
+  hk_topo_free(checked);
+  hk_xml_free(tree);
+  free(text);
+  return rc;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What xml_*.c share about topologies: a tree to a topology, and a node before topologies are finished. */
+#ifndef HK_TOPO_XML_BUILD_H
+#define HK_TOPO_XML_BUILD_H
+#include "xml_tree.h"
+
+enum { HK_XML_CPUS = 1024 };
+
+/* An <nvlink>, <xgmi> or <c2c>: looked at when all devices are known. */
+struct hk_xml_link {
+  const hk_xml_node *xml;
+  uint32_t gpu, cpu; /* node indices */
+  uint32_t peer;     /* node index; UINT32_MAX: nothing */
+  uint32_t order;
+  long count;
+  uint64_t bus;   /* added to bus ids of its host */
+  float gbps, us; /* hk_bw, hk_us; below 0: not given */
+};
+
+/* What is added to the numbers of a host. */
+typedef struct hk_xml_host {
+  int numa, dev, net;
+  uint64_t bus;
+} hk_xml_host;
+
+typedef struct hk_xml_reader {
+  hk_topo *t;
+  hk_xml_report *r;
+  hk_status rc; /* of memory and the like */
+  struct hk_xml_link *rows;
+  uint32_t nrows, cap, nvs; /* nvs: UINT32_MAX until there is one */
+  uint64_t next_virtual;
+  uint32_t ncpus, cpu[HK_XML_CPUS];
+  const hk_xml_node *cpu_xml[HK_XML_CPUS];
+  const char *hosts[HK_XML_CPUS]; /* their host_hash */
+  int nhosts;
+  bool several;          /* numbers are unique in a host only */
+  hk_xml_host step, add; /* from host to host; for the host that is being read */
+  bool mcast_told[HK_TOPO_NODES];
+} hk_xml_reader;
+
+void hk_xml_join(hk_xml_reader *b, uint32_t x, uint32_t y, hk_edge_kind kind, unsigned count, float gbps, float us);
+/* hk_bw and hk_us, where a link is not as its kind usually is. */
+void hk_xml_own_figures(hk_xml_report *r, const hk_xml_node *xml, float *gbps, float *us);
+void hk_xml_take_link(hk_xml_reader *b, const hk_xml_node *xml, uint32_t gpu, uint32_t cpu);
+void hk_xml_join_links(hk_xml_reader *b);
+
+hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree, hk_xml_report *r);
+/* Index of the node, or UINT32_MAX; as hk_topo_find, but in any order. */
+uint32_t hk_xml_index(const hk_topo *t, hk_node_kind kind, uint64_t id);
+enum { HK_XML_NUMBER = 24 };
+/* The shortest text that is read as this number; `text` needs HK_XML_NUMBER bytes. */
+const char *hk_xml_number(float value, char *text);
+/* Bandwidths that follow from what the XML says; one that differs is written as hk_bw. */
+float hk_xml_pci_gbps(const hk_pci_info *p);
+float hk_xml_nvlink_gbps(int sm, unsigned count);
+#endif

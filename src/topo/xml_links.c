@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NVLinks, xGMI and C2C in a topology's XML: rows at GPUs, to links between nodes. */
+#include <stdlib.h>
+#include <string.h>
+#include "facts.h"
+#include "xml_build.h"
+
+typedef hk_xml_reader reader;
+typedef struct hk_xml_link link_row;
+
+void hk_xml_take_link(reader *b, const hk_xml_node *xml, uint32_t gpu, uint32_t cpu) {
+  if (b->nrows == b->cap) {
+    b->cap = b->cap ? b->cap * 2 : 64;
+    link_row *more = realloc(b->rows, b->cap * sizeof *more);
+    if (!more) {
+      b->rc = HK_FAIL_ERRNO("no memory for %u NVLinks", b->cap);
+      b->cap = b->nrows;
+      return;
+    }
+    b->rows = more;
+  }
+  b->rows[b->nrows] = (link_row){.xml = xml,
+                                 .gpu = gpu,
+                                 .cpu = cpu,
+                                 .peer = UINT32_MAX,
+                                 .gbps = -1,
+                                 .us = -1,
+                                 .order = b->nrows,
+                                 .bus = b->add.bus};
+  b->nrows++;
+}
+
+static void find_peer(reader *b, link_row *row) {
+  const char *target = hk_xml_get(row->xml, "target"), *name = row->xml->name;
+  uint64_t class_code = 0x068000, id = 0;
+  bool classed = hk_xml_hex(b->r, row->xml, "tclass", 0xffffff, &class_code);
+  if (!hk_xml_int(b->r, row->xml, "count", true, 1, 1024, &row->count)) return;
+  if (!target || !hk_bus_id_parse(target, &id)) {
+    hk_xml_say(b->r, row->xml, true, "<%s> needs a target, the PCI address of what is at the other end", name);
+    return;
+  }
+  uint32_t gpu = hk_xml_index(b->t, HK_NODE_GPU, id + row->bus); /* of the same host, or of another one */
+  if (gpu == UINT32_MAX) gpu = hk_xml_index(b->t, HK_NODE_GPU, id);
+  if (gpu == row->gpu)
+    hk_xml_say(b->r, row->xml, true, "<%s> of a GPU to itself", name);
+  else if (gpu != UINT32_MAX)
+    row->peer = gpu;
+  else if (class_code == 0x068001)
+    row->peer = row->cpu; /* POWER */
+  else if (class_code >> 8 == 0x0680) {
+    if (!classed) hk_xml_say(b->r, row->xml, false, "<%s> without tclass counts as one to an NVSwitch", name);
+    if (b->nvs == UINT32_MAX && b->rc == HK_OK) b->rc = hk_topo_add(b->t, HK_NODE_NVS, 0, &b->nvs);
+    row->peer = b->nvs;
+  } else {
+    hk_xml_say(b->r, row->xml, false, "<%s> to %.40s, which this file has not: left out", name, target);
+  }
+}
+
+/* Rows between the same two ends side by side, in the file's order. */
+static int by_ends(const void *a, const void *b) {
+  const link_row *x = a, *y = b;
+  uint32_t xl = x->gpu < x->peer ? x->gpu : x->peer, xh = x->gpu ^ x->peer ^ xl;
+  uint32_t yl = y->gpu < y->peer ? y->gpu : y->peer, yh = y->gpu ^ y->peer ^ yl;
+  if (xl != yl) return xl < yl ? -1 : 1;
+  if (xh != yh) return xh < yh ? -1 : 1;
+  return x->order < y->order ? -1 : 1;
+}
+
+/* All rows between two ends, both ways: the link is added once, and counts are summed before bandwidths are. */
+static void join_rows(reader *b, const link_row *row, uint32_t n) {
+  long there = 0, back = 0;
+  const hk_node *gpu = &b->t->nodes[row->gpu], *peer = &b->t->nodes[row->peer];
+  float gbps = row->gbps, us = row->us;
+  for (uint32_t i = 0; i < n; i++) {
+    if (row[i].gpu == row->gpu)
+      there += row[i].count;
+    else
+      back += row[i].count;
+    if (i && row[i].gpu == row->gpu) gbps = gbps >= 0 && row[i].gbps >= 0 ? gbps + row[i].gbps : -1;
+  }
+  if (peer->kind == HK_NODE_GPU && there != back)
+    hk_xml_say(b->r, row->xml, false, "%ld links to the GPU that has %ld back; the larger number counts", there, back);
+  long count = there > back ? there : back;
+  if (gbps < 0 && !(hk_nvlink_gbps(gpu->gpu.sm) > 0))
+    hk_xml_say(b->r, row->xml, false, "links of a GPU whose sm is unknown or has none count as 20 GB/s each");
+  if (gbps < 0) gbps = hk_xml_nvlink_gbps(gpu->gpu.sm, (unsigned)count);
+  if (us < 0) us = hk_link_us(HK_EDGE_NVLINK, peer->kind != HK_NODE_NVS);
+  hk_xml_join(b, row->gpu, row->peer, HK_EDGE_NVLINK, (unsigned)count, gbps, us);
+}
+
+static void read_c2c(reader *b, const link_row *row) {
+  long bw = 0, count = 0;
+  float gbps = row->gbps, us = row->us >= 0 ? row->us : hk_link_us(HK_EDGE_C2C, false);
+  bool given = hk_xml_int(b->r, row->xml, "bw", true, 1, 100000000, &bw);
+  if (!hk_xml_int(b->r, row->xml, "count", true, 1, 1024, &count) || !given) return;
+  hk_xml_join(b, row->cpu, row->gpu, HK_EDGE_C2C, (unsigned)count, gbps >= 0 ? gbps : (float)bw * (float)count / 1000,
+              us);
+}
+
+void hk_xml_join_links(reader *b) {
+  for (uint32_t i = 0; i < b->nrows; i++) {
+    hk_xml_own_figures(b->r, b->rows[i].xml, &b->rows[i].gbps, &b->rows[i].us);
+    if (strcmp(b->rows[i].xml->name, "c2c"))
+      find_peer(b, &b->rows[i]);
+    else
+      read_c2c(b, &b->rows[i]);
+  }
+  if (b->nrows) qsort(b->rows, b->nrows, sizeof *b->rows, by_ends);
+  for (uint32_t i = 0, n; i < b->nrows && b->rc == HK_OK; i += n) {
+    const link_row *row = &b->rows[i];
+    for (n = 1; i + n < b->nrows && (row[n].gpu == row->gpu ? row[n].peer == row->peer
+                                                            : row[n].gpu == row->peer && row[n].peer == row->gpu);)
+      n++;
+    if (row->peer != UINT32_MAX) join_rows(b, row, n);
+  }
+}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A tree of NCCL's topology XML to a topology.  Everything wrong is reported where it stands; what is built nevertheless is
+ * thrown away at the end if there was an error. */
+#include <ctype.h>
+#include <locale.h>
+#include <stdlib.h>
+#include <string.h>
+#include "facts.h"
+#include "xml_build.h"
+
+typedef hk_xml_reader reader;
+
+static const char *text_of(const hk_xml_node *n, const char *name) {
+  const char *text = hk_xml_get(n, name);
+  return text ? text : "";
+}
+
+/* Names that people see, on terminals too. */
+static void take_text(char *out, size_t size, const char *text) {
+  size_t n = 0;
+  for (; text[n] && n + 1 < size; n++) out[n] = text[n] < ' ' || text[n] > '~' ? '?' : text[n];
+  out[n] = 0;
+}
+
+/* A node of the topology for `xml`; reports a second one with the same id.  UINT32_MAX: none. */
+static uint32_t add(reader *b, const hk_xml_node *xml, hk_node_kind kind, uint64_t id) {
+  uint32_t index = UINT32_MAX;
+  bool bus = kind == HK_NODE_PCI || kind == HK_NODE_GPU || kind == HK_NODE_NIC;
+  for (uint32_t i = 0; i < b->t->nnodes; i++) {
+    const hk_node *n = &b->t->nodes[i];
+    bool same = bus ? n->kind == HK_NODE_PCI || n->kind == HK_NODE_GPU || n->kind == HK_NODE_NIC : n->kind == kind;
+    if (!same || n->id != id) continue;
+    hk_xml_say(b->r, xml, true, "this <%s> was there before; its %s must be its own", xml->name,
+               bus                   ? "busid"
+               : kind == HK_NODE_CPU ? "numaid"
+                                     : "dev");
+    return UINT32_MAX;
+  }
+  if (b->t->nnodes >= HK_TOPO_NODES) {
+    if (b->rc == HK_OK)
+      hk_xml_say(b->r, xml, true, "more than %d devices; one machine has not that many", HK_TOPO_NODES);
+    b->rc = HK_ERR_ARGUMENT;
+    return UINT32_MAX;
+  }
+  hk_status rc = hk_topo_add(b->t, kind, id, &index);
+  if (rc != HK_OK) b->rc = rc, index = UINT32_MAX;
+  return index;
+}
+
+void hk_xml_join(reader *b, uint32_t x, uint32_t y, hk_edge_kind kind, unsigned count, float gbps, float us) {
+  if (b->rc == HK_OK) b->rc = hk_topo_link(b->t, x, y, kind, count, gbps, us);
+}
+
+void hk_xml_own_figures(hk_xml_report *r, const hk_xml_node *xml, float *gbps, float *us) {
+  hk_xml_float(r, xml, "hk_bw", false, 1e-6f, 1e6f, gbps);
+  hk_xml_float(r, xml, "hk_us", false, 0, 1e6f, us);
+}
+
+/* --- Hosts ---
+ * What NCCL writes of a rack is the files of its hosts in one: NUMA ids, bus ids and device numbers are unique in a host only.
+ * Then those of the second and later hosts are moved up. */
+
+static void largest(const hk_xml_node *n, hk_xml_host *most) {
+  bool gpu = !strcmp(n->name, "gpu"), net = !strcmp(n->name, "net");
+  long dev = gpu || net ? strtol(text_of(n, "dev"), NULL, 0) : -1;
+  if (gpu && dev >= most->dev && dev < 65536) most->dev = (int)dev + 1;
+  if (net && dev >= most->net && dev < 65536) most->net = (int)dev + 1;
+  for (const hk_xml_node *c = n->first; c; c = c->next) largest(c, most);
+}
+
+/* The host's number, in the order of the file. */
+static int host_of(reader *b, const hk_xml_node *cpu) {
+  const char *hash = text_of(cpu, "host_hash");
+  for (int i = 0; i < b->nhosts; i++)
+    if (!strcmp(b->hosts[i], hash)) return i;
+  if (b->nhosts == HK_XML_CPUS) return 0;
+  b->hosts[b->nhosts] = hash;
+  return b->nhosts++;
+}
+
+static void find_hosts(reader *b, const hk_xml_node *system) {
+  int owner[HK_XML_CPUS];
+  for (int i = 0; i < HK_XML_CPUS; i++) owner[i] = -1;
+  for (const hk_xml_node *x = system->first; x; x = x->next) {
+    if (strcmp(x->name, "cpu")) continue;
+    long numa = strtol(text_of(x, "numaid"), NULL, 0);
+    int host = host_of(b, x);
+    if (numa < 0) numa = 0;
+    if (numa >= HK_XML_CPUS) continue;
+    if (owner[numa] >= 0 && owner[numa] != host) b->several = true;
+    owner[numa] = host;
+    if (numa >= b->step.numa) b->step.numa = (int)numa + 1;
+  }
+  if (b->several) largest(system, &b->step);
+}
+
+/* From here on elements of this CPU's host are read. */
+static void enter_host(reader *b, const hk_xml_node *cpu) {
+  int host = b->several ? host_of(b, cpu) : 0;
+  b->add = (hk_xml_host){host * b->step.numa, host * b->step.dev, host * b->step.net, (uint64_t)host << 36};
+}
+
+/* --- CPUs --- */
+
+/* "000000ff,ffff0000": 32 bits a word, the highest first. */
+static void read_affinity(reader *b, const hk_xml_node *xml, hk_cpu_info *cpu) {
+  const char *text = hk_xml_get(xml, "affinity");
+  uint64_t digit_at = 0;
+  if (!text) return;
+  for (size_t i = strlen(text), in_word = 0; i-- > 0;) {
+    char c = (char)tolower((unsigned char)text[i]);
+    if (c == ',') { /* the words before it begin at a multiple of 8 digits */
+      digit_at = (digit_at + 7) / 8 * 8;
+      in_word = 0;
+      continue;
+    }
+    if (!isxdigit((unsigned char)c) || ++in_word > 8) {
+      hk_xml_say(b->r, xml, true, "affinity=\"%.60s\" is not a mask: 8 hexadecimal digits a word, commas between them",
+                 text);
+      return;
+    }
+    uint64_t v = (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+    uint64_t bit = digit_at++ * 4;
+    if (v && bit / 64 >= HK_CPU_MASK_WORDS) {
+      hk_xml_say(b->r, xml, false, "affinity names CPUs beyond number %d, which are ignored",
+                 HK_CPU_MASK_WORDS * 64 - 1);
+      return;
+    }
+    if (!v) continue;
+    cpu->mask[bit / 64] |= v << bit % 64;
+    cpu->cores += __builtin_popcountll(v);
+  }
+}
+
+static uint32_t read_cpu(reader *b, const hk_xml_node *xml) {
+  long numa, v;
+  if (!hk_xml_int(b->r, xml, "numaid", true, -1, HK_XML_CPUS - 1, &numa)) return UINT32_MAX;
+  enter_host(b, xml);
+  numa = (numa < 0 ? 0 : numa) + b->add.numa;
+  uint32_t index = numa < INT16_MAX ? add(b, xml, HK_NODE_CPU, (uint64_t)numa) : UINT32_MAX;
+  if (index == UINT32_MAX) return index;
+  if (b->ncpus == HK_XML_CPUS) {
+    hk_xml_say(b->r, xml, true, "more than %d NUMA nodes; one machine has not that many", HK_XML_CPUS);
+    return UINT32_MAX;
+  }
+  b->cpu_xml[b->ncpus] = xml;
+  b->cpu[b->ncpus++] = index;
+  hk_node *n = &b->t->nodes[index];
+  n->numa = (int16_t)numa;
+  take_text(n->cpu.arch, sizeof n->cpu.arch, text_of(xml, "arch"));
+  take_text(n->cpu.vendor, sizeof n->cpu.vendor, text_of(xml, "vendor"));
+  if (hk_xml_int(b->r, xml, "familyid", false, -1, 65535, &v)) n->cpu.family = (int)v;
+  if (hk_xml_int(b->r, xml, "modelid", false, -1, 65535, &v)) n->cpu.model = (int)v;
+  read_affinity(b, xml, &n->cpu);
+  if (hk_xml_int(b->r, xml, "hk_cores", false, 0, 65536, &v)) n->cpu.cores = (int)v;
+  hk_xml_float(b->r, xml, "hk_memory", false, 0, 1e6f, &n->cpu.memory_gbps);
+  return index;
+}
+
+/* A link that is named, for machines whose CPUs are not linked as usual. */
+static void read_cpu_link(reader *b, const hk_xml_node *xml, uint32_t cpu) {
+  float gbps, us = hk_link_us(HK_EDGE_SYS, false);
+  long v;
+  if (!hk_xml_int(b->r, xml, "numaid", true, 0, HK_XML_CPUS - 1, &v)) return;
+  if (!hk_xml_float(b->r, xml, "hk_bw", true, 1e-6f, 1e6f, &gbps)) return;
+  hk_xml_float(b->r, xml, "hk_us", false, 0, 1e6f, &us);
+  uint32_t other = hk_xml_index(b->t, HK_NODE_CPU, (uint64_t)v);
+  if (other == UINT32_MAX || other == cpu)
+    hk_xml_say(b->r, xml, true, "<hk_link> to numaid %ld, which is no other CPU of this file", v);
+  else
+    hk_xml_join(b, cpu, other, HK_EDGE_SYS, 1, gbps, us);
+}
+
+/* Links between CPUs: those that are named, or among all with one host_hash. */
+static void join_cpus(reader *b, const hk_xml_node *system) {
+  bool named = !strcmp(text_of(system, "hk_cpu_links"), "1");
+  for (uint32_t i = 0; i < b->ncpus; i++) {
+    const char *host = text_of(b->cpu_xml[i], "host_hash");
+    for (uint32_t k = 0; k < i && !named; k++)
+      if (!strcmp(host, text_of(b->cpu_xml[k], "host_hash")))
+        hk_xml_join(b, b->cpu[k], b->cpu[i], HK_EDGE_SYS, 1, hk_cpu_link_gbps(&b->t->nodes[b->cpu[k]].cpu),
+                    hk_link_us(HK_EDGE_SYS, false));
+    for (const hk_xml_node *c = b->cpu_xml[i]->first; c && named; c = c->next)
+      if (!strcmp(c->name, "hk_link")) read_cpu_link(b, c, b->cpu[i]);
+  }
+}
+
+/* --- PCI devices --- */
+
+/* "16 GT/s", "16.0 GT/s PCIe"; "" and "Unknown" are what sysfs has where it does not know. */
+static float speed_of(reader *b, const hk_xml_node *xml, const char *name) {
+  const char *text = text_of(xml, name);
+  char *end;
+  if (!*text || !strncmp(text, "Unknown", 7) || !strncmp(text, "unknown", 7)) return 0;
+  float v = strtof(text, &end);
+  if (end != text && (!*end || !strncmp(end, " GT/s", 5)) && v > 0 && v <= 1024) return v;
+  hk_xml_say(b->r, xml, true, "%s=\"%.40s\" is not a link speed such as \"16 GT/s\"", name, text);
+  return 0;
+}
+
+static int width_of(reader *b, const hk_xml_node *xml, const char *name) {
+  long v = 0;
+  if (*text_of(xml, name)) hk_xml_int(b->r, xml, name, false, 0, 64, &v);
+  return v == 63 ? 0 : (int)v; /* 63: sysfs does not know */
+}
+
+static void read_pci_info(reader *b, const hk_xml_node *xml, hk_pci_info *p) {
+  uint64_t v;
+  if (hk_xml_hex(b->r, xml, "class", 0xffffff, &v)) p->class_code = (uint32_t)v;
+  if (hk_xml_hex(b->r, xml, "vendor", 0xffff, &v)) p->vendor = (uint16_t)v;
+  if (hk_xml_hex(b->r, xml, "device", 0xffff, &v)) p->device = (uint16_t)v;
+  if (hk_xml_hex(b->r, xml, "subsystem_vendor", 0xffff, &v)) p->subvendor = (uint16_t)v;
+  if (hk_xml_hex(b->r, xml, "subsystem_device", 0xffff, &v)) p->subdevice = (uint16_t)v;
+  p->gts = speed_of(b, xml, "link_speed");
+  p->width = width_of(b, xml, "link_width");
+  p->max_gts = hk_xml_get(xml, "hk_max_speed") ? speed_of(b, xml, "hk_max_speed") : p->gts;
+  p->max_width = hk_xml_get(xml, "hk_max_width") ? width_of(b, xml, "hk_max_width") : p->width;
+}
+
+static hk_node_kind kind_of(const hk_xml_node *xml, uint32_t class_code) {
+  if (hk_xml_child(xml, "gpu")) return HK_NODE_GPU;
+  if (hk_xml_child(xml, "nic")) return HK_NODE_NIC;
+  return class_code >> 16 == 0x03 ? HK_NODE_GPU : class_code >> 16 == 0x02 ? HK_NODE_NIC : HK_NODE_PCI;
+}
+
+static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t cpu) {
+  const hk_xml_node *xml = hk_xml_child(pci, "gpu");
+  hk_gpu_info *g = &b->t->nodes[index].gpu;
+  long v;
+  *g = (hk_gpu_info){.dev = -1, .gdr = true};
+  if (!xml) { /* a file for NCCL_TOPO_FILE, which leaves it to detection */
+    hk_xml_say(b->r, pci, false, "a GPU without <gpu>: its number, sm and NVLinks are left to detection");
+    return;
+  }
+  if (hk_xml_int(b->r, xml, "dev", true, -1, 65535, &v)) g->dev = (int)v + (v < 0 ? 0 : b->add.dev);
+  if (hk_xml_int(b->r, xml, "sm", false, 0, 9999, &v)) g->sm = (int)v;
+  g->gdr = hk_xml_int(b->r, xml, "gdr", false, 0, 1, &v) && v;
+  hk_xml_float(b->r, xml, "hk_memory", false, 0, 1e6f, &g->memory_gbps);
+  b->mcast_told[index] = hk_xml_int(b->r, xml, "hk_mcast", false, 0, 1, &v);
+  if (b->mcast_told[index]) g->mcast = v;
+  take_text(b->t->nodes[index].name, HK_NODE_NAME, text_of(xml, "hk_name"));
+  for (uint32_t i = 0; i < b->t->nnodes && g->dev >= 0; i++)
+    if (i != index && b->t->nodes[i].kind == HK_NODE_GPU && b->t->nodes[i].gpu.dev == g->dev)
+      hk_xml_say(b->r, xml, true, "GPU dev=\"%d\" was there before; each needs its own", g->dev);
+  for (const hk_xml_node *c = xml->first; c; c = c->next)
+    if (!strcmp(c->name, "nvlink") || !strcmp(c->name, "xgmi") || !strcmp(c->name, "c2c"))
+      hk_xml_take_link(b, c, index, cpu);
+}
+
+static void read_net(reader *b, const hk_xml_node *xml, uint32_t nic) {
+  long v;
+  uint64_t guid;
+  if (!hk_xml_int(b->r, xml, "dev", true, 0, 65535, &v)) return;
+  v += b->add.net;
+  uint32_t index = add(b, xml, HK_NODE_NET, (uint64_t)v);
+  if (index == UINT32_MAX) return;
+  hk_node *n = &b->t->nodes[index];
+  n->numa = b->t->nodes[nic].numa;
+  take_text(n->name, sizeof n->name, text_of(xml, "name"));
+  n->net = (hk_net_info){.dev = (int)v, .rail = (int)v - b->add.net};
+  n->net.ethernet = b->t->nodes[nic].pci.class_code >> 8 == 0x0200;
+  hk_xml_float(b->r, xml, "speed", false, 0, 1e9f, &n->net.mbps);
+  if (!(n->net.mbps > 0)) {
+    hk_xml_say(b->r, xml, false, "<net> without a speed counts as 10000 Mb/s, as in NCCL");
+    n->net.mbps = 10000;
+  }
+  if (hk_xml_int(b->r, xml, "port", false, 0, 65535, &v)) n->net.port = (int)v;
+  hk_xml_float(b->r, xml, "latency", false, 0, 1e6f, &n->net.latency_us);
+  if (hk_xml_hex(b->r, xml, "guid", UINT64_MAX, &guid)) n->net.guid = guid;
+  n->net.gdr = hk_xml_int(b->r, xml, "gdr", false, 0, 1, &v) && v;
+  if (hk_xml_int(b->r, xml, "hk_rail", false, -1, 65535, &v)) n->net.rail = (int)v;
+  if (hk_xml_int(b->r, xml, "hk_ethernet", false, 0, 1, &v)) n->net.ethernet = v;
+  float gbps = hk_port_gbps(n->net.mbps), us = hk_link_us(HK_EDGE_PORT, false);
+  hk_xml_own_figures(b->r, xml, &gbps, &us);
+  hk_xml_join(b, nic, index, HK_EDGE_PORT, 1, gbps, us);
+}
+
+static void read_nic(reader *b, const hk_xml_node *xml, uint32_t nic) {
+  const char *name = hk_xml_get(xml, "hk_name");
+  const hk_xml_node *first = hk_xml_child(xml, "net");
+  if (!name) name = first ? text_of(first, "name") : "";
+  take_text(b->t->nodes[nic].name, HK_NODE_NAME, name);
+  for (const hk_xml_node *c = xml->first; c; c = c->next)
+    if (!strcmp(c->name, "net")) read_net(b, c, nic);
+}
+
+/* A NIC that is no PCI device stands straight under its CPU. */
+static void read_virtual_nic(reader *b, const hk_xml_node *xml, uint32_t cpu) {
+  float gbps = HK_NIC_VIRTUAL_GBPS, us = 0;
+  uint64_t id = HK_NIC_VIRTUAL + (b->next_virtual++ << 12);
+  if (hk_xml_get(xml, "hk_busid") && !hk_bus_id_parse(text_of(xml, "hk_busid"), &id))
+    hk_xml_say(b->r, xml, true, "hk_busid=\"%.40s\" is not a PCI address", text_of(xml, "hk_busid"));
+  uint32_t index = add(b, xml, HK_NODE_NIC, id);
+  if (index == UINT32_MAX) return;
+  b->t->nodes[index].numa = b->t->nodes[cpu].numa;
+  hk_xml_own_figures(b->r, xml, &gbps, &us);
+  hk_xml_join(b, cpu, index, HK_EDGE_PCI, 1, gbps, us);
+  read_nic(b, xml, index);
+}
+
+static void read_pci(reader *b, const hk_xml_node *xml, uint32_t cpu, uint32_t parent) {
+  const char *bus = hk_xml_get(xml, "busid");
+  hk_pci_info info = {0};
+  uint64_t id;
+  if (!bus || !hk_bus_id_parse(bus, &id)) {
+    if (bus)
+      hk_xml_say(b->r, xml, true, "busid=\"%.40s\" is not a PCI address such as 0000:1b:00.0", bus);
+    else
+      hk_xml_say(b->r, xml, true, "<pci> needs the attribute busid");
+    return;
+  }
+  read_pci_info(b, xml, &info);
+  hk_node_kind kind = kind_of(xml, info.class_code);
+  uint32_t index = add(b, xml, kind, id + b->add.bus);
+  if (index == UINT32_MAX) return;
+  b->t->nodes[index].numa = b->t->nodes[cpu].numa;
+  b->t->nodes[index].pci = info;
+  float gbps = hk_xml_pci_gbps(&info), us = hk_link_us(HK_EDGE_PCI, false);
+  if ((!(info.gts > 0) || !info.width) && !hk_xml_get(xml, "hk_bw"))
+    hk_xml_say(b->r, xml, false, "<pci> %s without link_speed and link_width counts as 8 GT/s with 16 lanes", bus);
+  hk_xml_own_figures(b->r, xml, &gbps, &us);
+  hk_xml_join(b, parent, index, HK_EDGE_PCI, 1, gbps, us);
+  if (kind == HK_NODE_GPU) read_gpu(b, xml, index, cpu);
+  for (const hk_xml_node *c = xml->first; c; c = c->next) {
+    if (!strcmp(c->name, "nic") && kind == HK_NODE_NIC) read_nic(b, c, index);
+    if (strcmp(c->name, "pci")) continue;
+    if (kind == HK_NODE_PCI)
+      read_pci(b, c, cpu, index);
+    else
+      hk_xml_say(b->r, c, true, "<pci> inside %s, which is no bridge", bus);
+  }
+}
+
+/* What the file does not say, as NCCL has it: the third generation's 16 lanes. */
+float hk_xml_pci_gbps(const hk_pci_info *p) {
+  return hk_pci_gbps(p->gts > 0 ? p->gts : 8, p->width > 0 ? p->width : 16);
+}
+
+float hk_xml_nvlink_gbps(int sm, unsigned count) {
+  float each = hk_nvlink_gbps(sm);
+  return (float)count * (each > 0 ? each : 20);
+}
+
+/* NVLS needs a switch and Hopper; a file may know better. */
+static void set_multicast(reader *b) {
+  for (uint32_t i = 0; i < b->t->nedges; i++) {
+    const hk_edge *e = &b->t->edges[i];
+    hk_node *from = &b->t->nodes[e->from];
+    if (from->kind == HK_NODE_GPU && b->t->nodes[e->to].kind == HK_NODE_NVS && !b->mcast_told[e->from])
+      from->gpu.mcast = from->gpu.sm >= 90;
+  }
+}
+
+/* Numbers that the file does not give: the lowest free ones, by bus id. */
+static void number_gpus(reader *b) {
+  for (int dev = 0;; dev++) {
+    hk_node *lowest = NULL;
+    bool taken = false;
+    for (uint32_t i = 0; i < b->t->nnodes; i++) {
+      hk_node *n = &b->t->nodes[i];
+      if (n->kind != HK_NODE_GPU) continue;
+      taken |= n->gpu.dev == dev;
+      if (n->gpu.dev < 0 && (!lowest || n->id < lowest->id)) lowest = n;
+    }
+    if (!lowest) return;
+    if (!taken) lowest->gpu.dev = dev;
+  }
+}
+
+static void read_system(reader *b, const hk_xml_node *system) {
+  bool any = false;
+  find_hosts(b, system);
+  for (const hk_xml_node *x = system->first; x; x = x->next) {
+    if (strcmp(x->name, "cpu")) continue;
+    any = true;
+    uint32_t cpu = read_cpu(b, x);
+    for (const hk_xml_node *c = cpu == UINT32_MAX ? NULL : x->first; c; c = c->next) {
+      if (!strcmp(c->name, "pci")) read_pci(b, c, cpu, cpu);
+      if (!strcmp(c->name, "nic")) read_virtual_nic(b, c, cpu);
+    }
+  }
+  if (!any) hk_xml_say(b->r, system, true, "<system> without a <cpu>; every device stands in one");
+  join_cpus(b, system);
+  hk_xml_join_links(b);
+  set_multicast(b);
+  number_gpus(b);
+}
+
+uint32_t hk_xml_index(const hk_topo *t, hk_node_kind kind, uint64_t id) {
+  for (uint32_t i = 0; i < t->nnodes; i++)
+    if (t->nodes[i].kind == kind && t->nodes[i].id == id) return i;
+  return UINT32_MAX;
+}
+
+static bool check_root(hk_xml_report *r, const hk_xml_node *root) {
+  long version;
+  if (!strcmp(root->name, "graphs")) {
+    hk_xml_say(r, root, true, "this is a file of channels, for NCCL_GRAPH_FILE; a topology begins with <system>");
+    return false;
+  }
+  if (strcmp(root->name, "system")) {
+    hk_xml_say(r, root, true, "a topology begins with <system>, not <%.40s>", root->name);
+    return false;
+  }
+  if (hk_xml_int(r, root, "version", true, 0, 1000000, &version) && version != 1)
+    hk_xml_say(r, root, true, "version %ld of the topology XML; only version 1 is known", version);
+  return true;
+}
+
+hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree, hk_xml_report *r) {
+  reader b = {.r = r, .nvs = UINT32_MAX};
+  hk_status rc;
+  *out = NULL;
+  HK_TRY(hk_topo_new(&b.t, name), out);
+  if (check_root(r, tree->root)) {
+    const char *own = hk_xml_get(tree->root, "name");
+    if (own) take_text(b.t->name, sizeof b.t->name, own);
+    hk_xml_check_names(r, tree->root);
+    read_system(&b, tree->root);
+  }
+  HK_TRY(hk_xml_status(r), out);
+  HK_TRY(b.rc, out);
+  HK_TRY(hk_topo_finish(b.t), out);
+  *out = b.t;
+  b.t = NULL;
+out:
+  /* What is wrong with the whole is said at its beginning. */
+  if (rc != HK_OK && !r->errors) hk_xml_say(r, tree->root, true, "%s", hk_last_error());
+  hk_topo_free(b.t);
+  free(b.rows);
+  return rc;
+}

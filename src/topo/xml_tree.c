@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "xml_tree.h"
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#ifndef HK_NO_EXPAT
+#include <expat.h>
+#endif
+
+/* --- Findings --- */
+
+static void say(hk_xml_report *r, int line, int column, bool error, const char *format, va_list args) {
+  hk_xml_finding f = {.line = line, .column = column, .error = error};
+  vsnprintf(f.text, sizeof f.text, format, args);
+  for (char *c = f.text; *c; c++) /* what a file holds must not steer a terminal */
+    if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+  if (error && !r->errors++) snprintf(r->first, sizeof r->first, "%.150s:%d:%d: %s", r->file, line, column, f.text);
+  int told = error ? r->errors - 1 : r->remarks++;
+  if (!r->tell || told > HK_XML_FINDINGS) return;
+  if (told == HK_XML_FINDINGS)
+    snprintf(f.text, sizeof f.text, "more than %d %s; the others are not shown", HK_XML_FINDINGS,
+             error ? "errors" : "remarks");
+  r->tell(r->arg, &f);
+}
+
+void hk_xml_say_at(hk_xml_report *r, int line, int column, bool error, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  say(r, line, column, error, format, args);
+  va_end(args);
+}
+
+void hk_xml_say(hk_xml_report *r, const hk_xml_node *at, bool error, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  say(r, at->line, at->column, error, format, args);
+  va_end(args);
+}
+
+hk_status hk_xml_status(const hk_xml_report *r) { return r->errors ? HK_FAIL(HK_ERR_ARGUMENT, "%s", r->first) : HK_OK; }
+
+/* --- Memory: everything of a tree lives as long as the tree --- */
+
+struct hk_xml_block {
+  struct hk_xml_block *next;
+  size_t used, size;
+  max_align_t data[];
+};
+
+static void *allocate(hk_xml_tree *t, size_t bytes) {
+  struct hk_xml_block *b = t->blocks;
+  bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
+  if (!b || b->size - b->used < bytes) {
+    size_t size = bytes > 32768 ? bytes : 32768;
+    b = malloc(sizeof *b + size);
+    if (!b) return NULL;
+    *b = (struct hk_xml_block){.next = t->blocks, .size = size};
+    t->blocks = b;
+  }
+  void *p = (char *)b->data + b->used;
+  b->used += bytes;
+  memset(p, 0, bytes);
+  return p;
+}
+
+static const char *copy(hk_xml_tree *t, const char *text) {
+  size_t n = strlen(text) + 1;
+  char *p = allocate(t, n);
+  return p ? memcpy(p, text, n) : NULL;
+}
+
+void hk_xml_free(hk_xml_tree *t) {
+  if (!t) return;
+  for (struct hk_xml_block *b = t->blocks, *next; b; b = next) {
+    next = b->next;
+    free(b);
+  }
+  free(t);
+}
+
+/* --- The tree --- */
+
+const char *hk_xml_get(const hk_xml_node *n, const char *name) {
+  for (const hk_xml_attr *a = n->attrs; a; a = a->next)
+    if (!strcmp(a->name, name)) return a->value;
+  return NULL;
+}
+
+const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name) {
+  for (const hk_xml_node *c = n->first; c; c = c->next)
+    if (!strcmp(c->name, name)) return c;
+  return NULL;
+}
+
+hk_status hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value) {
+  hk_xml_attr **at = &n->attrs;
+  while (*at && strcmp((*at)->name, name)) at = &(*at)->next;
+  if (!*at) {
+    hk_xml_attr *a = allocate(t, sizeof *a);
+    if (!a || !(a->name = copy(t, name))) return HK_FAIL_ERRNO("no memory for XML");
+    *at = a;
+  }
+  (*at)->value = copy(t, value);
+  return (*at)->value ? HK_OK : HK_FAIL_ERRNO("no memory for XML");
+}
+
+static hk_xml_node *add(hk_xml_tree *t, hk_xml_node *parent, const char *name) {
+  hk_xml_node *n = allocate(t, sizeof *n);
+  if (!n || !(n->name = copy(t, name))) return NULL;
+  n->parent = parent;
+  if (!parent)
+    t->root = n;
+  else if (parent->last)
+    parent->last = parent->last->next = n;
+  else
+    parent->first = parent->last = n;
+  t->nodes++;
+  return n;
+}
+
+hk_status hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep, hk_xml_node **out) {
+  hk_status rc = HK_OK;
+  hk_xml_node *n = add(t, parent, from->name);
+  if (out) *out = n;
+  if (!n) return HK_FAIL_ERRNO("no memory for XML");
+  for (const hk_xml_attr *a = from->attrs; a; a = a->next) HK_TRY(hk_xml_set(t, n, a->name, a->value), out);
+  for (const hk_xml_node *c = deep ? from->first : NULL; c; c = c->next) HK_TRY(hk_xml_graft(t, n, c, true, NULL), out);
+out:
+  return rc;
+}
+
+void hk_xml_remove(hk_xml_node *n) {
+  hk_xml_node *p = n->parent, **at = &p->first, *before = NULL;
+  while (*at != n) before = *at, at = &before->next;
+  *at = n->next;
+  if (p->last == n) p->last = before;
+}
+
+/* --- Reading --- */
+
+hk_status hk_xml_read_file(const char *path, char **out, size_t *bytes) {
+  hk_status rc = HK_OK;
+  char *text = NULL;
+  size_t n = 0, size = 0;
+  FILE *f = fopen(path, "re");
+  *out = NULL;
+  if (!f) return HK_FAIL_ERRNO("cannot open the XML file %s", path);
+  do {
+    size = size ? size * 2 : 65536;
+    char *more = realloc(text, size);
+    if (!more) {
+      rc = HK_FAIL_ERRNO("no memory to read %s", path);
+      goto out;
+    }
+    text = more;
+    n += fread(text + n, 1, size - n, f);
+  } while (n == size && size <= HK_XML_BYTES);
+  if (ferror(f))
+    rc = HK_FAIL_ERRNO("cannot read the XML file %s", path);
+  else if (n > HK_XML_BYTES)
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s has more than %d MiB; that is no topology", path, HK_XML_BYTES >> 20);
+out:
+  fclose(f);
+  if (rc != HK_OK) free(text), text = NULL;
+  *out = text;
+  *bytes = n;
+  return rc;
+}
+
+#ifdef HK_NO_EXPAT
+bool hk_xml_available(void) { return false; }
+
+hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r) {
+  (void)text, (void)bytes;
+  hk_xml_say_at(r, 1, 1, true, "this library was built without expat and reads no XML; build it with libexpat1-dev");
+  return NULL;
+}
+#else
+bool hk_xml_available(void) { return true; }
+
+typedef struct parse {
+  XML_Parser expat;
+  hk_xml_tree *tree;
+  hk_xml_node *at; /* the open element */
+  hk_xml_report *report;
+  int depth;
+  bool stopped, told_text;
+} parse;
+
+__attribute__((format(printf, 2, 3))) static void stop(parse *p, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  if (!p->stopped)
+    say(p->report, (int)XML_GetCurrentLineNumber(p->expat), (int)XML_GetCurrentColumnNumber(p->expat) + 1, true, format,
+        args);
+  va_end(args);
+  p->stopped = true;
+  XML_StopParser(p->expat, XML_FALSE);
+}
+
+static void begin_element(void *arg, const char *name, const char **attrs) {
+  parse *p = arg;
+  if (p->stopped) return;
+  if (++p->depth > HK_XML_DEPTH) {
+    stop(p, "elements are nested deeper than %d; a machine is not that deep", HK_XML_DEPTH);
+    return;
+  }
+  if (p->tree->nodes >= HK_XML_NODES) {
+    stop(p, "more than %d elements; a machine has not that many", HK_XML_NODES);
+    return;
+  }
+  if (strlen(name) > HK_XML_VALUE) {
+    stop(p, "an element's name has more than %d characters", HK_XML_VALUE);
+    return;
+  }
+  hk_xml_node *n = add(p->tree, p->at, name);
+  if (n) {
+    n->line = (int)XML_GetCurrentLineNumber(p->expat);
+    n->column = (int)XML_GetCurrentColumnNumber(p->expat) + 1;
+    p->at = n;
+  }
+  for (int i = 0; n && attrs[i]; i += 2) {
+    if (i / 2 >= HK_XML_ATTRS) {
+      stop(p, "<%.40s> has more than %d attributes", name, HK_XML_ATTRS);
+      return;
+    }
+    if (strlen(attrs[i]) > HK_XML_VALUE || strlen(attrs[i + 1]) > HK_XML_VALUE) {
+      stop(p, "attribute %.40s of <%.40s> has more than %d characters", attrs[i], name, HK_XML_VALUE);
+      return;
+    }
+    if (hk_xml_set(p->tree, n, attrs[i], attrs[i + 1]) != HK_OK) n = NULL;
+  }
+  if (!n) stop(p, "no memory for the file's elements");
+}
+
+static void end_element(void *arg, const char *name) {
+  parse *p = arg;
+  (void)name;
+  if (p->stopped) return;
+  p->depth--;
+  p->at = p->at->parent;
+}
+
+static void text_between(void *arg, const char *text, int n) {
+  parse *p = arg;
+  for (int i = 0; i < n && !p->told_text && !p->stopped; i++) {
+    if (strchr(" \t\r\n", text[i])) continue;
+    p->told_text = true;
+    hk_xml_say_at(p->report, (int)XML_GetCurrentLineNumber(p->expat), (int)XML_GetCurrentColumnNumber(p->expat) + 1,
+                  false, "text between elements is ignored here, but NCCL refuses the file; put it into <!-- -->");
+  }
+}
+
+/* No document type: with it go entities of all kinds and the attacks that use them. */
+static void doctype(void *arg, const char *name, const char *system, const char *public, int internal) {
+  (void)name, (void)system, (void)public, (void)internal;
+  stop(arg, "a <!DOCTYPE> is not taken, so that no entities can be defined; remove it");
+}
+
+hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r) {
+  hk_xml_tree *t = calloc(1, sizeof *t);
+  parse p = {.tree = t, .report = r, .expat = XML_ParserCreate(NULL)};
+  bool good = false;
+  if (!t || !p.expat) {
+    hk_xml_say_at(r, 1, 1, true, "no memory to read it");
+    goto out;
+  }
+  if (bytes > HK_XML_BYTES) {
+    hk_xml_say_at(r, 1, 1, true, "more than %d MiB; that is no topology", HK_XML_BYTES >> 20);
+    goto out;
+  }
+  XML_SetUserData(p.expat, &p);
+  XML_SetElementHandler(p.expat, begin_element, end_element);
+  XML_SetCharacterDataHandler(p.expat, text_between);
+  XML_SetStartDoctypeDeclHandler(p.expat, doctype);
+  good = XML_Parse(p.expat, text, (int)bytes, 1) == XML_STATUS_OK && !p.stopped && t->root;
+  if (!good && !p.stopped)
+    hk_xml_say_at(r, (int)XML_GetCurrentLineNumber(p.expat), (int)XML_GetCurrentColumnNumber(p.expat) + 1, true,
+                  "not well-formed XML: %s", XML_ErrorString(XML_GetErrorCode(p.expat)));
+out:
+  if (p.expat) XML_ParserFree(p.expat);
+  if (good) return t;
+  hk_xml_free(t);
+  return NULL;
+}
+#endif
+
+/* --- Attributes as numbers --- */
+
+static const char *value_of(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed) {
+  const char *text = hk_xml_get(n, name);
+  if (!text && needed) hk_xml_say(r, n, true, "<%.40s> needs the attribute %s", n->name, name);
+  return text;
+}
+
+bool hk_xml_int(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed, long min, long max, long *out) {
+  const char *text = value_of(r, n, name, needed);
+  char *end;
+  if (!text) return false;
+  errno = 0;
+  long v = strtol(text, &end, 0);
+  if (end == text || *end || errno || v < min || v > max) {
+    hk_xml_say(r, n, true, "%s=\"%.40s\" of <%.40s> is not a whole number from %ld to %ld", name, text, n->name, min,
+               max);
+    return false;
+  }
+  *out = v;
+  return true;
+}
+
+bool hk_xml_float(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed, float min, float max,
+                  float *out) {
+  const char *text = value_of(r, n, name, needed);
+  char *end;
+  if (!text) return false;
+  float v = strtof(text, &end);
+  if (end == text || *end || !(v >= min) || !(v <= max)) { /* NaN is neither */
+    hk_xml_say(r, n, true, "%s=\"%.40s\" of <%.40s> is not a number from %g to %g", name, text, n->name, (double)min,
+               (double)max);
+    return false;
+  }
+  *out = v;
+  return true;
+}
+
+bool hk_xml_hex(hk_xml_report *r, const hk_xml_node *n, const char *name, uint64_t max, uint64_t *out) {
+  const char *text = hk_xml_get(n, name);
+  char *end;
+  if (!text) return false;
+  errno = 0;
+  unsigned long long v = strtoull(text, &end, 16);
+  if (end == text || *end || errno || v > max || strchr(text, '-')) {
+    hk_xml_say(r, n, true, "%s=\"%.40s\" of <%.40s> is not a hexadecimal number up to 0x%llx", name, text, n->name,
+               (unsigned long long)max);
+    return false;
+  }
+  *out = v;
+  return true;
+}
