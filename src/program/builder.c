@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "builder.h"
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include "program_internal.h" /* hk_program_assemble */
+
+/* Every limit below is the width of a field of the program format. */
+enum { MAX_U8 = 255, MAX_U16 = 65535, MAX_LANES = 255, LINK_KINDS = 4 };
+
+struct hk_builder {
+  hk_build what;
+  hk_status error; /* the first; HK_OK while all is well */
+  unsigned split, scratch;
+
+  hk_lane *lanes;
+  hk_link_need *links;
+  hk_instr *instrs;
+  hk_operand *operands;
+  size_t nlanes, nlinks, ninstrs, noperands;
+  size_t lanes_room, links_room, instrs_room, operands_room;
+
+  /* Of the current lane and channel: link index + 1 by kind and peer.  Lanes make their links one after another, so an
+   * entry below lane_first_link belongs to a former lane and means "none": the table needs no clearing. */
+  uint32_t *link_by_peer;
+  size_t lane_first_link;
+  unsigned channel; /* of the links made from here on */
+
+  bool in_repeat;
+  uint32_t repeat_count;
+  size_t repeat_at;                  /* the REPEAT instruction, where the count is 2 or more */
+  size_t links_before, table_before; /* what a dropped body takes back */
+};
+
+static size_t operand_count(const hk_instr *i) { return (size_t)i->ndst + i->nsrc; }
+
+/* Makes room for `more` items of `size` bytes in a growing array. */
+static bool reserve(hk_builder *b, void **array, size_t *room, size_t used, size_t more, size_t size) {
+  if (used + more <= *room) return true;
+  size_t want = *room ? *room : 8;
+  while (want < used + more) want *= 2;
+  void *p = realloc(*array, want * size);
+  if (!p) {
+    b->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of %zu x %zu bytes", want, size);
+    return false;
+  }
+  *array = p;
+  *room = want;
+  return true;
+}
+#define RESERVE(b, field, more)                                                                                        \
+  reserve((b), (void **)&(b)->field, &(b)->field##_room, (b)->n##field, (more), sizeof *(b)->field)
+
+hk_status hk_builder_new(hk_builder **out, const hk_build *what) {
+  *out = NULL;
+  if (what->coll >= HK_COLL_COUNT || what->nranks < 1 || what->nranks > MAX_U16 || what->rank < 0 ||
+      what->rank >= what->nranks || what->root < 0 || what->root >= what->nranks)
+    return HK_FAIL(HK_ERR_ARGUMENT, "No program can be built for collective %d, rank %d of %d, root %d",
+                   (int)what->coll, what->rank, what->nranks, what->root);
+  hk_builder *b = calloc(1, sizeof *b);
+  if (b) b->link_by_peer = calloc((size_t)what->nranks * LINK_KINDS, sizeof *b->link_by_peer);
+  if (!b || !b->link_by_peer) {
+    free(b);
+    return HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program builder");
+  }
+  b->what = *what;
+  b->split = 1;
+  *out = b;
+  return HK_OK;
+}
+
+static void builder_free(hk_builder *b) {
+  free(b->lanes);
+  free(b->links);
+  free(b->instrs);
+  free(b->operands);
+  free(b->link_by_peer);
+  free(b);
+}
+
+void hk_build_split(hk_builder *b, unsigned blocks) {
+  if (b->error) return;
+  if (hk_coll_partition(b->what.coll) != HK_PART_SPLIT || blocks < 1 || blocks > MAX_U16)
+    b->error = HK_FAIL(HK_ERR_INTERNAL, "%s cannot be split into %u blocks", hk_coll_name(b->what.coll), blocks);
+  else
+    b->split = blocks;
+}
+
+void hk_build_scratch(hk_builder *b, unsigned blocks) {
+  if (b->error) return;
+  if (blocks > MAX_U16)
+    b->error = HK_FAIL(HK_ERR_INTERNAL, "A program cannot have %u scratch buffers", blocks);
+  else
+    b->scratch = blocks;
+}
+
+void hk_build_lane(hk_builder *b) {
+  if (b->error) return;
+  if (b->in_repeat || b->nlanes == MAX_LANES) {
+    b->error = HK_FAIL(
+        HK_ERR_INTERNAL,
+        b->in_repeat ? "A repeat is open at the start of lane %zu" : "A program cannot have more than %zu lanes",
+        b->nlanes);
+    return;
+  }
+  if (!RESERVE(b, lanes, 1)) return;
+  b->lanes[b->nlanes++] = (hk_lane){.first = (uint32_t)b->ninstrs};
+  b->lane_first_link = b->nlinks;
+  b->channel = (unsigned)b->nlanes - 1;
+}
+
+void hk_build_channel(hk_builder *b, unsigned channel) {
+  if (b->error) return;
+  if (channel > MAX_U8) {
+    b->error = HK_FAIL(HK_ERR_INTERNAL, "A link cannot be on channel %u", channel);
+    return;
+  }
+  b->channel = channel;
+  for (size_t k = b->lane_first_link; k < b->nlinks; k++) { /* links of another channel are other links */
+    const hk_link_need *l = &b->links[k];
+    if (l->channel == channel) b->link_by_peer[(size_t)l->kind * (size_t)b->what.nranks + l->peer] = (uint32_t)k + 1;
+  }
+}
+
+unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer) {
+  if (b->error) return 0;
+  if (!b->nlanes || (unsigned)kind >= LINK_KINDS || peer < 0 || peer >= b->what.nranks) {
+    b->error = HK_FAIL(HK_ERR_INTERNAL, "A link of kind %d to rank %d cannot be made: %d ranks, %zu lanes", (int)kind,
+                       peer, b->what.nranks, b->nlanes);
+    return 0;
+  }
+  uint32_t *entry = &b->link_by_peer[(size_t)kind * (size_t)b->what.nranks + (size_t)peer];
+  if (*entry > b->lane_first_link && *entry <= b->nlinks) {
+    const hk_link_need *l = &b->links[*entry - 1];
+    if (l->peer == peer && l->kind == kind && l->channel == b->channel) return *entry - 1;
+    /* Else it is of another channel, or was dropped with a body and its place reused. */
+  }
+  if (b->nlinks == MAX_U16) {
+    b->error = HK_FAIL(HK_ERR_INTERNAL, "A program cannot have more than %d links", MAX_U16);
+    return 0;
+  }
+  if (!RESERVE(b, links, 1)) return 0;
+  b->links[b->nlinks++] = (hk_link_need){
+      .peer = (uint16_t)peer, .kind = (uint8_t)kind, .lane = (uint8_t)(b->nlanes - 1), .channel = (uint8_t)b->channel};
+  *entry = (uint32_t)b->nlinks;
+  return (unsigned)(b->nlinks - 1);
+}
+
+static hk_operand link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride) {
+  return (hk_operand){.space = HK_LINK,
+                      .link = (uint16_t)hk_build_link(b, kind, peer),
+                      .block = (uint16_t)block,
+                      .stride = (int16_t)stride};
+}
+hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride) {
+  return link_operand(b, HK_LINK_SEND, peer, block, stride);
+}
+hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride) {
+  return link_operand(b, HK_LINK_RECV, peer, block, stride);
+}
+hk_operand hk_mcast(hk_builder *b, unsigned block, int stride) {
+  return link_operand(b, HK_LINK_MCAST_SEND, b->what.rank, block, stride);
+}
+hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride) {
+  return link_operand(b, HK_LINK_MCAST_RECV, peer, block, stride);
+}
+
+/* Appends an instruction to the current lane; NULL on error. */
+static hk_instr *append(hk_builder *b) {
+  if (!b->nlanes) {
+    b->error = HK_FAIL(HK_ERR_INTERNAL, "An instruction was built before the first lane");
+    return NULL;
+  }
+  if (!RESERVE(b, instrs, 1)) return NULL;
+  hk_instr *i = &b->instrs[b->ninstrs++];
+  memset(i, 0, sizeof *i);
+  return i;
+}
+
+void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigned ndst, const hk_operand *src,
+                   unsigned nsrc) {
+  if (b->error || (b->in_repeat && b->repeat_count == 0)) return;
+  if (ndst > MAX_U16 || nsrc > MAX_U16 || ndst + nsrc == 0) {
+    b->error = HK_FAIL(HK_ERR_INTERNAL, "An instruction cannot have %u destinations and %u sources", ndst, nsrc);
+    return;
+  }
+  hk_instr *i = append(b);
+  if (!i) return;
+  i->op = HK_OP_MOVE;
+  i->flags = (uint8_t)(flags & (HK_INSTR_FINAL | HK_INSTR_COPY));
+  i->ndst = (uint16_t)ndst;
+  i->nsrc = (uint16_t)nsrc;
+  hk_operand *to = i->inline_operands;
+  if (ndst + nsrc > HK_INLINE_OPERANDS) {
+    if (!RESERVE(b, operands, ndst + nsrc)) return;
+    i->flags |= HK_INSTR_TABLE;
+    i->table = (uint32_t)b->noperands;
+    to = b->operands + b->noperands;
+    b->noperands += ndst + nsrc;
+  }
+  if (ndst) memcpy(to, dst, ndst * sizeof *to);
+  if (nsrc) memcpy(to + ndst, src, nsrc * sizeof *to);
+}
+
+void hk_build_copy(hk_builder *b, hk_operand dst, hk_operand src) { hk_build_move(b, 0, &dst, 1, &src, 1); }
+
+void hk_build_repeat(hk_builder *b, unsigned count) {
+  if (b->error) return;
+  if (b->in_repeat) {
+    b->error = HK_FAIL(HK_ERR_INTERNAL, "Repeats cannot be nested");
+    return;
+  }
+  b->repeat_at = b->ninstrs;
+  b->links_before = b->nlinks;
+  b->table_before = b->noperands;
+  if (count > 1) {
+    hk_instr *i = append(b);
+    if (!i) return;
+    i->op = HK_OP_REPEAT;
+    i->repeat.count = count;
+  }
+  b->repeat_count = count;
+  b->in_repeat = true;
+}
+
+static hk_operand *operands_of(hk_builder *b, hk_instr *i) {
+  return i->flags & HK_INSTR_TABLE ? b->operands + i->table : i->inline_operands;
+}
+
+/* The body of a repeat of one: iteration 0 is all there is. */
+static void flatten(hk_builder *b) {
+  for (size_t k = b->repeat_at; k < b->ninstrs; k++) {
+    hk_operand *o = operands_of(b, &b->instrs[k]);
+    for (size_t n = operand_count(&b->instrs[k]); n; n--, o++) {
+      o->stride = 0;
+      o->flags &= (uint8_t)~HK_OPERAND_STEP;
+    }
+  }
+}
+
+void hk_build_end_repeat(hk_builder *b) {
+  if (b->error) return;
+  if (!b->in_repeat) {
+    b->error = HK_FAIL(HK_ERR_INTERNAL, "A repeat ends that was not begun");
+    return;
+  }
+  b->in_repeat = false;
+  if (b->repeat_count == 0) {
+    b->nlinks = b->links_before; /* links made for the body only */
+    b->noperands = b->table_before;
+  } else if (b->repeat_count == 1) {
+    flatten(b);
+  } else if (b->ninstrs == b->repeat_at + 1) {
+    b->ninstrs = b->repeat_at; /* nothing to repeat */
+  } else {
+    b->instrs[b->repeat_at].repeat.body = (uint32_t)(b->ninstrs - b->repeat_at - 1);
+  }
+}
+
+/* The links that instruction `at`, run `count` times, uses with operand o: consecutive ones where it steps. */
+static bool mark_links(hk_builder *b, const hk_operand *o, size_t at, uint32_t count, uint32_t *used) {
+  uint32_t n = o->flags & HK_OPERAND_STEP ? count : 1;
+  for (uint32_t j = 0; j < n; j++) {
+    size_t l = (size_t)o->link + j;
+    if (l >= b->nlinks || b->links[l].kind != b->links[o->link].kind || b->links[l].lane != b->links[o->link].lane) {
+      b->error =
+          HK_FAIL(HK_ERR_INTERNAL,
+                  "Instruction %zu of %s steps over %u links from link %u, which are not all of one kind and lane: "
+                  "make them one after another",
+                  at, hk_coll_name(b->what.coll), n, o->link);
+      return false;
+    }
+    used[l] = 1;
+  }
+  return true;
+}
+
+/* Drops the links that no instruction uses (made for a body that was dropped, say) and numbers the others anew.  Stepping
+ * operands mark whole ranges, so ranges stay consecutive. */
+static void drop_unused_links(hk_builder *b) {
+  uint32_t *number = calloc(b->nlinks + 1, sizeof *number);
+  if (!number) {
+    b->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for %zu links", b->nlinks);
+    return;
+  }
+  uint32_t count = 1;
+  size_t body_end = 0;
+  for (size_t k = 0; k < b->ninstrs; k++) {
+    hk_instr *i = &b->instrs[k];
+    if (k >= body_end) count = 1;
+    if (i->op == HK_OP_REPEAT) {
+      count = i->repeat.count;
+      body_end = k + 1 + i->repeat.body;
+      continue;
+    }
+    const hk_operand *o = operands_of(b, i);
+    for (size_t n = operand_count(i); n; n--, o++)
+      if (o->space == HK_LINK && !mark_links(b, o, k, count, number)) goto out;
+  }
+  uint32_t kept = 0;
+  for (size_t l = 0; l < b->nlinks; l++) {
+    if (!number[l]) continue;
+    b->links[kept] = b->links[l];
+    number[l] = kept++;
+  }
+  for (size_t k = 0; k < b->ninstrs; k++) {
+    hk_operand *o = operands_of(b, &b->instrs[k]);
+    if (b->instrs[k].op == HK_OP_REPEAT) continue;
+    for (size_t n = operand_count(&b->instrs[k]); n; n--, o++)
+      if (o->space == HK_LINK) o->link = (uint16_t)number[o->link];
+  }
+  b->nlinks = kept;
+out:
+  free(number);
+}
+
+static hk_status lay_out(const hk_builder *b, const char *algorithm, hk_program **out) {
+  const hk_build *w = &b->what;
+  hk_program head = {.coll = (uint16_t)w->coll,
+                     .partition = (uint16_t)hk_coll_partition(w->coll),
+                     .rank = (uint16_t)w->rank,
+                     .nranks = (uint16_t)w->nranks,
+                     .root = (uint16_t)w->root,
+                     .in_blocks = (uint16_t)b->split,
+                     .out_blocks = (uint16_t)b->split,
+                     .scratch_blocks = (uint16_t)b->scratch,
+                     .nlanes = (uint16_t)b->nlanes,
+                     .nlinks = (uint32_t)b->nlinks,
+                     .ninstrs = (uint32_t)b->ninstrs,
+                     .noperands = (uint32_t)b->noperands};
+  if (head.partition == HK_PART_WHOLE) {
+    head.in_blocks = (uint16_t)hk_coll_in_blocks(w->coll, w->nranks);
+    head.out_blocks = (uint16_t)hk_coll_out_blocks(w->coll, w->nranks);
+  }
+  head.blocks = head.in_blocks > head.out_blocks ? head.in_blocks : head.out_blocks;
+  snprintf(head.algorithm, sizeof head.algorithm, "%s", algorithm);
+  return hk_program_assemble(&head, b->lanes, b->links, b->instrs, b->operands, out);
+}
+
+hk_status hk_builder_finish(hk_builder *b, const char *algorithm, hk_program **out) {
+  *out = NULL;
+  if (!b->error && b->in_repeat) b->error = HK_FAIL(HK_ERR_INTERNAL, "A repeat was left open in %s", algorithm);
+  for (size_t k = 0; k < b->nlanes; k++) {
+    size_t end = k + 1 < b->nlanes ? b->lanes[k + 1].first : b->ninstrs;
+    b->lanes[k].count = (uint32_t)(end - b->lanes[k].first);
+  }
+  if (!b->error) drop_unused_links(b);
+  if (!b->error) b->error = lay_out(b, algorithm, out);
+  hk_status rc = b->error;
+  builder_free(b);
+  return rc;
+}

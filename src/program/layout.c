@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "layout.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_RANKS = 65535 };
+
+typedef struct seat_key {
+  uint64_t host;
+  int local, rank;
+} seat_key;
+
+static int by_place(const void *a, const void *b) {
+  const seat_key *x = a, *y = b;
+  if (x->host != y->host) return x->host < y->host ? -1 : 1; /* a host's number here */
+  if (x->local != y->local) return x->local < y->local ? -1 : 1;
+  return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+typedef struct first_seen {
+  uint64_t host;
+  int rank;
+} first_seen;
+static int by_host(const void *a, const void *b) {
+  const first_seen *x = a, *y = b;
+  if (x->host != y->host) return x->host < y->host ? -1 : 1;
+  return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+static int by_rank(const void *a, const void *b) {
+  const first_seen *x = a, *y = b;
+  return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* Numbers the hosts in the order of their first ranks: keys[r].host becomes that number. */
+static hk_status number_hosts(seat_key *keys, const uint64_t *host, int n, int *nhosts) {
+  first_seen *seen = malloc(((size_t)n ? (size_t)n : 1) * sizeof *seen);
+  if (!seen) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", n);
+  for (int r = 0; r < n; r++) seen[r] = (first_seen){host[r], r};
+  qsort(seen, (size_t)n, sizeof *seen, by_host);
+  /* Every rank learns its host's first rank, then the first ranks are counted. */
+  int first = 0;
+  for (int i = 0; i < n; i++) {
+    if (i == 0 || host[seen[i].rank] != host[seen[i - 1].rank]) first = seen[i].rank;
+    keys[seen[i].rank].host = (uint64_t)first;
+    seen[i].host = (uint64_t)first;
+  }
+  qsort(seen, (size_t)n, sizeof *seen, by_rank);
+  int count = 0;
+  for (int r = 0; r < n; r++) {
+    int f = (int)seen[r].host;
+    if (f == r)
+      seen[r].host = (uint64_t)count++;
+    else
+      seen[r].host = seen[f].host; /* f < r: numbered already */
+    keys[r].host = seen[r].host;
+  }
+  *nhosts = count;
+  free(seen);
+  return HK_OK;
+}
+
+static hk_status make_room(hk_layout *l, int channels) {
+  size_t n = (size_t)l->nranks, c = (size_t)channels;
+  l->host = calloc(n, sizeof *l->host);
+  l->local = calloc(n, sizeof *l->local);
+  l->first = calloc(n + 1, sizeof *l->first);
+  l->ranks = calloc(n, sizeof *l->ranks);
+  l->order = calloc(n * c, sizeof *l->order);
+  l->places = calloc(n * c, sizeof *l->places);
+  if (!l->host || !l->local || !l->first || !l->ranks || !l->order || !l->places)
+    return HK_FAIL_ERRNO("no memory for the layout of %d ranks", l->nranks);
+  l->nchannels = channels;
+  return HK_OK;
+}
+
+static void place_hosts(hk_layout *l, const seat_key *keys) {
+  l->least = l->nranks;
+  for (int i = 0; i < l->nranks; i++) {
+    int h = (int)keys[i].host, r = keys[i].rank;
+    if (i == 0 || keys[i - 1].host != keys[i].host) l->first[h] = (uint16_t)i;
+    l->ranks[i] = (uint16_t)r;
+    l->host[r] = (uint16_t)h;
+    l->local[r] = (uint16_t)(i - l->first[h]);
+  }
+  l->first[l->nhosts] = (uint16_t)l->nranks;
+  for (int h = 0; h < l->nhosts; h++) {
+    int size = l->first[h + 1] - l->first[h];
+    if (size > l->most) l->most = size;
+    if (size < l->least) l->least = size;
+  }
+}
+
+/* Copies the orders and inverts them; every rank must stand in each once. */
+static hk_status place_order(hk_layout *l, const uint16_t *order) {
+  size_t n = (size_t)l->nranks;
+  l->natural = true;
+  for (int c = 0; c < l->nchannels; c++) {
+    uint16_t *to = l->order + (size_t)c * n, *places = l->places + (size_t)c * n;
+    memcpy(to, order ? order + (size_t)c * n : l->ranks, n * sizeof *to);
+    memset(places, 0xff, n * sizeof *places);
+    for (size_t i = 0; i < n; i++) {
+      if (to[i] >= n || places[to[i]] != UINT16_MAX)
+        return HK_FAIL(HK_ERR_ARGUMENT, "ring order %d names rank %u at place %zu, which %s", c, to[i], i,
+                       to[i] >= n ? "does not exist" : "it names before");
+      places[to[i]] = (uint16_t)i;
+      if (to[i] != i) l->natural = false;
+    }
+  }
+  return HK_OK;
+}
+
+hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const int *local, const uint16_t *order,
+                        int nchannels) {
+  hk_status rc = HK_OK;
+  seat_key *keys = NULL;
+  hk_layout *l = NULL;
+  *out = NULL;
+  if (nranks < 1 || nranks > MAX_RANKS)
+    return HK_FAIL(HK_ERR_ARGUMENT, "A layout has 1 to %d ranks, not %d", MAX_RANKS, nranks);
+  l = calloc(1, sizeof *l);
+  keys = calloc((size_t)nranks, sizeof *keys);
+  if (!l || !keys) {
+    rc = HK_FAIL_ERRNO("no memory for the layout of %d ranks", nranks);
+    goto out;
+  }
+  l->nranks = nranks;
+  HK_TRY(make_room(l, order && nchannels > 0 ? nchannels : 1), out);
+  HK_TRY(number_hosts(keys, host, nranks, &l->nhosts), out);
+  for (int r = 0; r < nranks; r++) {
+    keys[r].rank = r;
+    keys[r].local = local ? local[r] : r;
+  }
+  qsort(keys, (size_t)nranks, sizeof *keys, by_place);
+  place_hosts(l, keys);
+  HK_TRY(place_order(l, order), out);
+  *out = l;
+  l = NULL;
+out:
+  hk_layout_free(l);
+  free(keys);
+  return rc;
+}
+
+void hk_layout_free(hk_layout *l) {
+  if (!l) return;
+  free(l->host);
+  free(l->local);
+  free(l->first);
+  free(l->ranks);
+  free(l->order);
+  free(l->places);
+  free(l);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where ranks are, as far as programs depend on it: which share a host, and in what order rings visit them.  Immutable,
+ * equal on all ranks.  A NULL layout means: one host, rings in the order of ranks. */
+#ifndef HK_PROGRAM_LAYOUT_H
+#define HK_PROGRAM_LAYOUT_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+typedef struct hk_layout {
+  int nranks, nhosts;
+  int most, least;  /* ranks of a host */
+  uint16_t *host;   /* [nranks] numbered in the order of their first ranks */
+  uint16_t *local;  /* [nranks] the place among its host's ranks; equal places of different hosts are on one rail */
+  uint16_t *first;  /* [nhosts + 1] host h has ranks[first[h]] to ranks[first[h + 1] - 1] */
+  uint16_t *ranks;  /* [nranks] host after host, in the order of places */
+  int nchannels;    /* how many ring orders there are, at least 1 */
+  uint16_t *order;  /* [nchannels][nranks] the rank at each place of the ring; hosts are contiguous */
+  uint16_t *places; /* [nchannels][nranks] the inverse: each rank's place */
+  bool natural;     /* every order is 0, 1, 2, ... */
+} hk_layout;
+
+/* `host` [nranks]: any number for each rank, equal on one host (values are compared only).  `local` (may be NULL: in the
+ * order of ranks) sorts the ranks of a host.  `order` [nchannels][nranks] (may be NULL: one channel, host after host). */
+hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const int *local, const uint16_t *order,
+                        int nchannels);
+void hk_layout_free(hk_layout *l); /* NULL is fine */
+
+static inline int hk_layout_hosts(const hk_layout *l) { return l ? l->nhosts : 1; }
+static inline int hk_layout_rank(const hk_layout *l, int host, int local) {
+  return l ? l->ranks[l->first[host] + local] : local;
+}
+static inline int hk_layout_host_of(const hk_layout *l, int rank) { return l ? l->host[rank] : 0; }
+static inline int hk_layout_local_of(const hk_layout *l, int rank) { return l ? l->local[rank] : rank; }
+static inline int hk_layout_size(const hk_layout *l, int host, int nranks) {
+  return l ? l->first[host + 1] - l->first[host] : nranks;
+}
+/* Ring orders; any channel number. */
+static inline int hk_layout_place(const hk_layout *l, int channel, int rank) {
+  return l ? l->places[(channel % l->nchannels) * l->nranks + rank] : rank;
+}
+static inline int hk_layout_at(const hk_layout *l, int channel, int place) {
+  return l ? l->order[(channel % l->nchannels) * l->nranks + place] : place;
+}
+#endif

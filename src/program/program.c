@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "program.h"
+#include <stdlib.h>
+#include <string.h>
+#include "program_internal.h"
+
+const char *hk_coll_name(hk_coll c) {
+  static const char *const names[] = {[HK_ALLREDUCE] = "AllReduce",
+                                      [HK_BROADCAST] = "Broadcast",
+                                      [HK_REDUCE] = "Reduce",
+                                      [HK_ALLGATHER] = "AllGather",
+                                      [HK_REDUCE_SCATTER] = "ReduceScatter",
+                                      [HK_ALLTOALL] = "AlltoAll",
+                                      [HK_GATHER] = "Gather",
+                                      [HK_SCATTER] = "Scatter",
+                                      [HK_SENDRECV] = "SendRecv"};
+  return (size_t)c < HK_ARRAY_LENGTH(names) ? names[c] : "unknown collective";
+}
+
+void hk_program_free(hk_program *p) { free(p); }
+
+static size_t round_up(size_t n) { return (n + 7) & ~(size_t)7; }
+static void place(hk_program *p, uint32_t *at, size_t *used, const void *from, size_t bytes) {
+  *at = (uint32_t)*used;
+  if (bytes) memcpy((char *)p + *used, from, bytes);
+  *used = round_up(*used + bytes);
+}
+
+hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, const hk_link_need *links,
+                              const hk_instr *instrs, const hk_operand *operands, hk_program **out) {
+  size_t used = round_up(sizeof *head);
+  size_t bytes = used + round_up(head->nlanes * sizeof *lanes) + head->ninstrs * sizeof *instrs +
+                 head->noperands * sizeof *operands + round_up(head->nlinks * sizeof *links);
+  hk_program *p = bytes > UINT32_MAX ? NULL : calloc(1, bytes);
+  *out = p;
+  if (!p) return HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of %zu bytes", bytes);
+  *p = *head;
+  p->bytes = bytes;
+  place(p, &p->lanes_at, &used, lanes, head->nlanes * sizeof *lanes);
+  place(p, &p->instrs_at, &used, instrs, head->ninstrs * sizeof *instrs);
+  place(p, &p->operands_at, &used, operands, head->noperands * sizeof *operands);
+  place(p, &p->links_at, &used, links, head->nlinks * sizeof *links);
+  return HK_OK;
+}
+
+const char *const hk_link_words[4] = {[HK_LINK_SEND] = "send",
+                                      [HK_LINK_RECV] = "recv",
+                                      [HK_LINK_MCAST_SEND] = "mcast",
+                                      [HK_LINK_MCAST_RECV] = "mcast-recv"};
+const char *const hk_space_words[3] = {[HK_IN] = "in", [HK_OUT] = "out", [HK_SCRATCH] = "scratch"};
+
+static const char *link_word(unsigned kind) {
+  return kind < HK_ARRAY_LENGTH(hk_link_words) ? hk_link_words[kind] : "bad-link";
+}
+
+/* "send(5)[b2-1j]"; "send(5@1)[b2]" where the channel is not the lane's; a stepping operand names its links:
+ * "send(link 3+j)[b0]". */
+static void dump_operand(const hk_program *p, const hk_operand *o, FILE *to) {
+  if (o->space == HK_LINK) {
+    const hk_link_need *l = o->link < p->nlinks ? &hk_program_links(p)[o->link] : NULL;
+    fputs(l ? link_word(l->kind) : "bad-link", to);
+    if (o->flags & HK_OPERAND_STEP || !l)
+      fprintf(to, "(link %u%s)", o->link, o->flags & HK_OPERAND_STEP ? "+j" : "");
+    else if (l->channel != l->lane)
+      fprintf(to, "(%u@%u)", l->peer, l->channel);
+    else
+      fprintf(to, "(%u)", l->peer);
+  } else {
+    fputs(o->space < HK_ARRAY_LENGTH(hk_space_words) ? hk_space_words[o->space] : "bad-space", to);
+  }
+  fprintf(to, "[b%u", o->block);
+  if (o->stride) fprintf(to, "%+dj", o->stride);
+  fputc(']', to);
+}
+
+static void dump_operands(const hk_program *p, const hk_operand *o, unsigned n, const char *separator, FILE *to) {
+  if (n == 0) fputs("none", to);
+  for (unsigned k = 0; k < n; k++) {
+    if (k) fputs(separator, to);
+    dump_operand(p, &o[k], to);
+  }
+}
+
+void hk_program_dump_instr(const hk_program *p, uint32_t at, FILE *to) {
+  const hk_instr *i = &hk_program_instrs(p)[at];
+  if (i->op == HK_OP_REPEAT) {
+    fprintf(to, "repeat the next %u, %u times", i->repeat.body, i->repeat.count);
+    return;
+  }
+  uint32_t n = (uint32_t)i->ndst + i->nsrc;
+  if (i->flags & HK_INSTR_TABLE ? i->table > p->noperands || n > p->noperands - i->table : n > HK_INLINE_OPERANDS) {
+    fputs("bad operands", to);
+    return;
+  }
+  const hk_operand *o = hk_instr_operands(p, i);
+  dump_operands(p, o, i->ndst, ", ", to);
+  fputs(" <- ", to);
+  dump_operands(p, o + i->ndst, i->nsrc, " + ", to);
+  if (i->flags & HK_INSTR_FINAL) fputs(", final", to);
+  if (i->flags & HK_INSTR_COPY) fputs(", copy", to);
+}
+
+static void dump_lane(const hk_program *p, unsigned lane, FILE *to) {
+  const hk_lane *l = &hk_program_lanes(p)[lane];
+  fprintf(to, "lane %u\n  links:", lane);
+  for (uint32_t k = 0; k < p->nlinks; k++) {
+    const hk_link_need *n = &hk_program_links(p)[k];
+    if (n->lane != lane) continue;
+    fprintf(to, " %u=%s(%u", k, link_word(n->kind), n->peer);
+    if (n->channel != lane) fprintf(to, "@%u", n->channel);
+    fputc(')', to);
+  }
+  fputc('\n', to);
+  uint32_t body_end = 0;
+  for (uint32_t k = l->first; k < l->first + l->count; k++) {
+    const hk_instr *i = &hk_program_instrs(p)[k];
+    fprintf(to, "  %4u: %s", k, k < body_end ? "  " : "");
+    hk_program_dump_instr(p, k, to);
+    fputc('\n', to);
+    if (i->op == HK_OP_REPEAT) body_end = k + 1 + i->repeat.body;
+  }
+}
+
+void hk_program_dump(const hk_program *p, FILE *to) {
+  fprintf(to, "%s %s, rank %u of %u", hk_coll_name((hk_coll)p->coll), p->algorithm, p->rank, p->nranks);
+  if (hk_coll_has_root((hk_coll)p->coll)) fprintf(to, ", root %u", p->root);
+  if (p->partition == HK_PART_SPLIT)
+    fprintf(to, ", message split into %u", p->blocks);
+  else
+    fprintf(to, ", messages in %u out %u", p->in_blocks, p->out_blocks);
+  fprintf(to, ", scratch %u, lanes %u, links %u, instructions %u\n", p->scratch_blocks, p->nlanes, p->nlinks,
+          p->ninstrs);
+  for (unsigned lane = 0; lane < p->nlanes; lane++) dump_lane(p, lane, to);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A collective is a program.  A program is what ONE rank does in ONE collective: a few lanes (instruction streams that
+ * run side by side), each a list of instructions of one shape, `destinations <- reduce(sources)`.
+ *
+ * Blocks and waves.  A program describes one wave and does not know the message size.  The user's buffers are divided
+ * into blocks; the executor runs a lane again and again, wave 0, 1, 2, ..., and in wave w an operand of block b means the
+ * bytes [w * chunk, (w + 1) * chunk) of block b, clipped at the block's end.  A lane is done when no block has bytes left.
+ *
+ *   HK_PART_SPLIT (allreduce, broadcast, reduce): the message of `count` elements is cut into `blocks` equal blocks (the
+ *     last ones shorter or empty).  Input, output and link operands of one instruction name the same block.
+ *   HK_PART_WHOLE (the others): every block is a whole message of `count` elements; input has in_blocks of them, output
+ *     out_blocks, laid out one after another.
+ *
+ * Waits and signals are implied by operands: a source on a link waits for a filled slot and returns the credit
+ * afterwards; a destination on a link waits for a credit and publishes the slot afterwards.  An instruction waits for all
+ * of its operands, then moves the data, then signals.  A destination-less instruction consumes (waits for) an empty slot,
+ * a source-less one sends an empty slot: that is a barrier's half.
+ *
+ * A program is immutable and position-independent: one allocation, indices instead of pointers.
+ */
+#ifndef HK_PROGRAM_PROGRAM_H
+#define HK_PROGRAM_PROGRAM_H
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include "../base/status.h"
+
+/* CUDA C reads this header too. */
+#ifdef __CUDACC__
+#define HK_INLINE static __host__ __device__ inline
+#else
+#define HK_INLINE static inline
+#endif
+#ifdef __cplusplus
+#define HK_ASSERT static_assert
+#else
+#define HK_ASSERT _Static_assert
+#endif
+
+typedef enum hk_coll {
+  HK_ALLREDUCE,
+  HK_BROADCAST,
+  HK_REDUCE,
+  HK_ALLGATHER,
+  HK_REDUCE_SCATTER,
+  HK_ALLTOALL,
+  HK_GATHER,
+  HK_SCATTER,
+  HK_COLL_COUNT,
+  HK_SENDRECV = HK_COLL_COUNT /* no program: each send and receive is an operation of its own */
+} hk_coll;
+const char *hk_coll_name(hk_coll c); /* "AllReduce", as users of NCCL's logs know them */
+/* Does the collective reduce, and does it have a root? */
+HK_INLINE int hk_coll_reduces(hk_coll c) { return c == HK_ALLREDUCE || c == HK_REDUCE || c == HK_REDUCE_SCATTER; }
+HK_INLINE int hk_coll_has_root(hk_coll c) {
+  return c == HK_BROADCAST || c == HK_REDUCE || c == HK_GATHER || c == HK_SCATTER;
+}
+typedef enum hk_partition { HK_PART_SPLIT, HK_PART_WHOLE } hk_partition;
+HK_INLINE hk_partition hk_coll_partition(hk_coll c) {
+  return c == HK_ALLREDUCE || c == HK_BROADCAST || c == HK_REDUCE ? HK_PART_SPLIT : HK_PART_WHOLE;
+}
+/* Of how many messages the input and the output of one rank consist; for gather's output and scatter's input: the root's. */
+HK_INLINE int hk_coll_in_blocks(hk_coll c, int nranks) {
+  return c == HK_REDUCE_SCATTER || c == HK_ALLTOALL || c == HK_SCATTER ? nranks : 1;
+}
+HK_INLINE int hk_coll_out_blocks(hk_coll c, int nranks) {
+  return c == HK_ALLGATHER || c == HK_ALLTOALL || c == HK_GATHER ? nranks : 1;
+}
+/* Whether a rank has an input and an output at all: with a root, one side is often the root's alone. */
+HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) {
+  return (c != HK_BROADCAST && c != HK_SCATTER) || rank == root;
+}
+HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
+  return (c != HK_REDUCE && c != HK_GATHER) || rank == root;
+}
+
+typedef enum hk_space {
+  HK_IN,      /* the user's input */
+  HK_OUT,     /* the user's output */
+  HK_SCRATCH, /* buffers of one chunk each, private to the lane, kept between waves */
+  HK_LINK     /* a slot of a link's FIFO */
+} hk_space;
+
+enum { HK_OPERAND_STEP = 1 }; /* in a repeat, in a repeat, iteration j uses link + j: links of one kind, made one after another */
+
+typedef struct hk_operand {
+  uint8_t space;  /* hk_space */
+  uint8_t flags;  /* HK_OPERAND_* */
+  uint16_t link;  /* HK_LINK: index into the program's links */
+  uint16_t block; /* logical block; HK_SCRATCH: which scratch buffer */
+  int16_t stride; /* in a repeat, iteration j means block + j * stride, modulo the space's block count */
+} hk_operand;
+
+typedef enum hk_op {
+  HK_OP_MOVE,  /* destinations <- reduce(sources), sources in the order given, so that results are reproducible */
+  HK_OP_REPEAT /* run the next `body` instructions `count` times; not nested */
+} hk_op;
+
+enum {
+  HK_INSTR_FINAL = 1, /* the result holds all contributions: apply the operator's last step (the division of avg) */
+  HK_INSTR_TABLE = 2, /* the operands stand in the side table at `table`, not in `inline_operands` */
+  HK_INSTR_COPY = 4   /* links carry copies, never references: what follows may overwrite the source at once */
+};
+enum { HK_INLINE_OPERANDS = 3 };
+
+typedef struct hk_instr {
+  uint8_t op;    /* hk_op */
+  uint8_t flags; /* HK_INSTR_* */
+  uint16_t ndst, nsrc;
+  uint16_t reserved;
+  union {
+    hk_operand inline_operands[HK_INLINE_OPERANDS]; /* destinations, then sources */
+    uint32_t table;                                 /* first operand's index in the side table */
+    struct {
+      uint32_t count, body;
+    } repeat;
+  };
+} hk_instr;
+HK_ASSERT(sizeof(hk_operand) == 8, "an operand is 8 bytes");
+HK_ASSERT(sizeof(hk_instr) == 32, "an instruction is 32 bytes");
+
+typedef enum hk_link_kind {
+  HK_LINK_SEND,       /* to `peer` */
+  HK_LINK_RECV,       /* from `peer` */
+  HK_LINK_MCAST_SEND, /* one slot that every other rank reads; peer is the rank itself */
+  HK_LINK_MCAST_RECV  /* reads the multicast slots of `peer` */
+} hk_link_kind;
+HK_INLINE int hk_link_sends(hk_link_kind k) { return k == HK_LINK_SEND || k == HK_LINK_MCAST_SEND; }
+
+/* A link need.  Two links with equal (kind pair, peers, channel) on the two ranks are the two ends of one connection; a
+ * program has at most one link of a kind to a peer on a channel.  Where lane i of one rank talks to lane i of the other
+ * the channel is the lane's number; a root that turns a tree's upward stream into the downward one talks to both lanes. */
+typedef struct hk_link_need {
+  uint16_t peer;
+  uint8_t kind;    /* hk_link_kind */
+  uint8_t lane;    /* that uses the link */
+  uint8_t channel; /* below the transports' HK_CHANNELS */
+  uint8_t reserved;
+} hk_link_need;
+
+typedef struct hk_lane {
+  uint32_t first, count; /* instructions */
+} hk_lane;
+
+typedef struct hk_program {
+  char algorithm[24];
+  uint16_t coll, partition;
+  uint16_t rank, nranks, root;
+  uint16_t in_blocks, out_blocks, scratch_blocks; /* equal on all ranks, also where a rank has no input or output */
+  uint16_t blocks;  /* HK_PART_SPLIT: blocks of the message; HK_PART_WHOLE: max(in_blocks, out_blocks) */
+  uint16_t nlanes;
+  uint32_t nlinks, ninstrs, noperands;
+  size_t bytes; /* of the whole allocation */
+  /* Byte offsets from the struct: see the accessors. */
+  uint32_t lanes_at, links_at, instrs_at, operands_at;
+} hk_program;
+
+HK_INLINE const hk_lane *hk_program_lanes(const hk_program *p) {
+  return (const hk_lane *)((const char *)p + p->lanes_at);
+}
+HK_INLINE const hk_link_need *hk_program_links(const hk_program *p) {
+  return (const hk_link_need *)((const char *)p + p->links_at);
+}
+HK_INLINE const hk_instr *hk_program_instrs(const hk_program *p) {
+  return (const hk_instr *)((const char *)p + p->instrs_at);
+}
+/* The operands of a MOVE: ndst destinations, then nsrc sources. */
+HK_INLINE const hk_operand *hk_instr_operands(const hk_program *p, const hk_instr *i) {
+  if (i->flags & HK_INSTR_TABLE) return (const hk_operand *)((const char *)p + p->operands_at) + i->table;
+  return i->inline_operands;
+}
+
+/* How many blocks a space has, for the modulo of strided operands. */
+HK_INLINE unsigned hk_space_blocks(const hk_program *p, hk_space s) {
+  if (p->partition == HK_PART_SPLIT && s != HK_SCRATCH) return p->blocks;
+  switch (s) {
+    case HK_IN: return p->in_blocks;
+    case HK_OUT: return p->out_blocks;
+    case HK_SCRATCH: return p->scratch_blocks;
+    case HK_LINK: return p->blocks;
+  }
+  return 0;
+}
+
+/* The block that operand o names in iteration j of its repeat (j = 0 outside). */
+HK_INLINE unsigned hk_operand_block(const hk_program *p, const hk_operand *o, unsigned j) {
+  if (o->stride == 0 || j == 0) return o->block;
+  int n = (int)hk_space_blocks(p, (hk_space)o->space);
+  int b = (int)((o->block + (int64_t)j * o->stride) % n);
+  return (unsigned)(b < 0 ? b + n : b);
+}
+HK_INLINE unsigned hk_operand_link(const hk_operand *o, unsigned j) {
+  return o->link + ((o->flags & HK_OPERAND_STEP) ? j : 0);
+}
+
+void hk_program_free(hk_program *p);
+/* The program as text, one instruction a line, for people and for golden tests. */
+void hk_program_dump(const hk_program *p, FILE *to);
+/* Reads what hk_program_dump writes; instruction numbers and the totals at the end of the first line are for people and
+ * not looked at.  HK_ERR_ARGUMENT names the line.  What is read is well-formed, not yet meaningful: see verify.h. */
+hk_status hk_program_parse(const char *text, hk_program **out);
+/* The same for a text that begins in this line of a file. */
+hk_status hk_program_parse_at(const char *text, int line, hk_program **out);
+void hk_program_json(const hk_program *p, FILE *to);
+void hk_program_dump_instr(const hk_program *p, uint32_t at, FILE *to); /* one instruction, without a newline */
+#endif

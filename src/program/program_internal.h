@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HK_PROGRAM_PROGRAM_INTERNAL_H
+#define HK_PROGRAM_PROGRAM_INTERNAL_H
+#include "program.h"
+
+/* Makes a program of its parts; `head` gives everything but the offsets and the size. */
+hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, const hk_link_need *links,
+                              const hk_instr *instrs, const hk_operand *operands, hk_program **out);
+
+/* "send", "recv", "mcast", "mcast-recv": the words of the text form, by hk_link_kind. */
+extern const char *const hk_link_words[4];
+/* "in", "out", "scratch", by hk_space. */
+extern const char *const hk_space_words[3];
+#endif

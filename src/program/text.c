@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the text form of a program: what hk_program_dump writes, line by line. */
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include "program_internal.h"
+
+typedef struct parser {
+  const char *at; /* the next character */
+  int line;
+  hk_status error;
+  hk_program head;
+  hk_lane *lanes;
+  hk_link_need *links;
+  hk_instr *instrs;
+  hk_operand *operands;
+  size_t lanes_room, links_room, instrs_room, operands_room;
+} parser;
+
+static hk_status fail(parser *p, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
+static hk_status fail(parser *p, const char *format, ...) {
+  char text[120];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  int shown = (int)strcspn(p->at, "\n");
+  if (!p->error)
+    p->error = HK_FAIL(HK_ERR_ARGUMENT, "Program text, line %d: %s, at \"%.*s\"", p->line, text,
+                       shown > 40 ? 40 : shown, p->at);
+  return p->error;
+}
+
+static bool grow(parser *p, void **array, size_t *room, size_t used, size_t size) {
+  if (used < *room) return true;
+  size_t want = *room ? *room * 2 : 16;
+  void *more = realloc(*array, want * size);
+  if (!more) {
+    if (!p->error) p->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of %zu x %zu bytes", want, size);
+    return false;
+  }
+  *array = more;
+  *room = want;
+  return true;
+}
+#define GROW(p, field) grow((p), (void **)&(p)->field, &(p)->field##_room, (p)->head.n##field, sizeof *(p)->field)
+
+/* ---- small pieces; each leaves the cursor behind what it took ---- */
+
+static bool take(parser *p, const char *literal) {
+  size_t n = strlen(literal);
+  if (strncmp(p->at, literal, n) != 0) return false;
+  p->at += n;
+  return true;
+}
+static void expect(parser *p, const char *literal) {
+  if (!p->error && !take(p, literal)) fail(p, "\"%s\" should stand", literal);
+}
+static uint32_t number(parser *p, uint32_t max) {
+  if (p->error) return 0;
+  uint64_t n = 0;
+  const char *c = p->at;
+  while (*c >= '0' && *c <= '9' && n <= max) n = n * 10 + (uint64_t)(*c++ - '0');
+  if (c == p->at || n > max) {
+    fail(p, "a number up to %u should stand", max);
+    return 0;
+  }
+  p->at = c;
+  return (uint32_t)n;
+}
+static uint16_t number16(parser *p) { return (uint16_t)number(p, UINT16_MAX); }
+
+static void spaces(parser *p) {
+  while (*p->at == ' ') p->at++;
+}
+/* The end of a line, and the blank lines after it. */
+static void end_of_line(parser *p) {
+  spaces(p);
+  if (*p->at && *p->at != '\n') fail(p, "the line should end");
+  while (!p->error && *p->at == '\n') {
+    p->at++;
+    p->line++;
+  }
+}
+
+/* "send", ...: gives the kind, or -1 with nothing taken.  mcast-recv comes before mcast, which begins it. */
+static int link_kind(parser *p) {
+  for (int k = (int)HK_ARRAY_LENGTH(hk_link_words); k-- > 0;) {
+    const char *before = p->at;
+    if (take(p, hk_link_words[k]) && *p->at == '(') return k;
+    p->at = before;
+  }
+  return -1;
+}
+
+/* ---- the first line ---- */
+
+static void read_head(parser *p) {
+  hk_program *h = &p->head;
+  int coll = 0;
+  size_t n = strcspn(p->at, " \n"); /* of the collective's name */
+  while (coll < HK_COLL_COUNT &&
+         (strlen(hk_coll_name((hk_coll)coll)) != n || strncmp(p->at, hk_coll_name((hk_coll)coll), n) != 0))
+    coll++;
+  if (coll == HK_COLL_COUNT) {
+    fail(p, "a collective's name should stand");
+    return;
+  }
+  p->at += n;
+  expect(p, " ");
+  n = strspn(p->at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.");
+  if (n == 0 || n >= sizeof h->algorithm)
+    fail(p, "an algorithm's name of at most %zu letters, digits, _-+. should stand", sizeof h->algorithm - 1);
+  if (p->error) return;
+  memcpy(h->algorithm, p->at, n);
+  p->at += n;
+  h->coll = (uint16_t)coll;
+  h->partition = (uint16_t)hk_coll_partition((hk_coll)coll);
+  expect(p, ", rank ");
+  h->rank = number16(p);
+  expect(p, " of ");
+  h->nranks = number16(p);
+  if (hk_coll_has_root((hk_coll)coll)) {
+    expect(p, ", root ");
+    h->root = number16(p);
+  }
+  if (h->partition == HK_PART_SPLIT) {
+    expect(p, ", message split into ");
+    h->in_blocks = h->out_blocks = number16(p);
+  } else {
+    expect(p, ", messages in ");
+    h->in_blocks = number16(p);
+    expect(p, " out ");
+    h->out_blocks = number16(p);
+  }
+  h->blocks = h->in_blocks > h->out_blocks ? h->in_blocks : h->out_blocks;
+  expect(p, ", scratch ");
+  h->scratch_blocks = number16(p);
+  p->at += strcspn(p->at, "\n"); /* totals */
+  end_of_line(p);
+}
+
+/* ---- lanes ---- */
+
+static void read_links(parser *p) {
+  expect(p, "  links:");
+  while (!p->error && take(p, " ")) {
+    uint32_t index = number(p, UINT16_MAX);
+    if (!p->error && index != p->head.nlinks) fail(p, "the next link is %u", p->head.nlinks);
+    expect(p, "=");
+    int kind = p->error ? 0 : link_kind(p);
+    if (kind < 0) fail(p, "send, recv, mcast or mcast-recv should stand");
+    expect(p, "(");
+    unsigned lane = p->head.nlanes - 1u;
+    hk_link_need l = {.peer = number16(p), .kind = (uint8_t)kind, .lane = (uint8_t)lane, .channel = (uint8_t)lane};
+    if (!p->error && take(p, "@")) l.channel = (uint8_t)number(p, UINT8_MAX);
+    expect(p, ")");
+    if (p->error || !GROW(p, links)) return;
+    p->links[p->head.nlinks++] = l;
+  }
+  end_of_line(p);
+}
+
+/* "(5)", "(5@1)", "(link 3)" or "(link 3+j)" behind a link's word. */
+static void read_link(parser *p, int kind, hk_operand *o) {
+  expect(p, "(");
+  if (!p->error && take(p, "link ")) {
+    o->link = number16(p);
+    if (take(p, "+j")) o->flags = HK_OPERAND_STEP;
+    expect(p, ")");
+    return;
+  }
+  uint32_t peer = number(p, UINT16_MAX), lane = p->head.nlanes - 1u, channel = lane;
+  if (!p->error && take(p, "@")) channel = number(p, UINT8_MAX);
+  expect(p, ")");
+  for (uint32_t k = 0; k < p->head.nlinks && !p->error; k++) {
+    const hk_link_need *l = &p->links[k];
+    if (l->lane != lane || l->kind != kind || l->peer != peer || l->channel != channel) continue;
+    o->link = (uint16_t)k;
+    return;
+  }
+  fail(p, "the lane has no link %s(%u@%u)", hk_link_words[kind], peer, channel);
+}
+
+static void read_operand(parser *p) {
+  hk_operand o = {0};
+  int kind = link_kind(p);
+  if (kind >= 0) {
+    o.space = HK_LINK;
+    read_link(p, kind, &o);
+  } else {
+    while (o.space < HK_LINK && !take(p, hk_space_words[o.space])) o.space++;
+    if (o.space == HK_LINK) fail(p, "an operand should stand");
+  }
+  expect(p, "[b");
+  o.block = number16(p);
+  if (!p->error && (*p->at == '+' || *p->at == '-')) {
+    int sign = *p->at++ == '-' ? -1 : 1;
+    o.stride = (int16_t)(sign * (int)number(p, INT16_MAX));
+    expect(p, "j");
+  }
+  expect(p, "]");
+  if (p->error || !GROW(p, operands)) return;
+  p->operands[p->head.noperands++] = o;
+}
+
+static uint16_t read_operands(parser *p, const char *separator) {
+  uint32_t n = 0;
+  if (take(p, "none")) return 0;
+  do {
+    read_operand(p);
+    if (++n > UINT16_MAX) fail(p, "too many operands");
+    /* ", final" is no operand. */
+  } while (!p->error && strncmp(p->at, ", final", 7) != 0 && strncmp(p->at, ", copy", 6) != 0 && take(p, separator));
+  return (uint16_t)n;
+}
+
+static void read_instr(parser *p) {
+  if (!GROW(p, instrs)) return;
+  hk_instr *i = &p->instrs[p->head.ninstrs++];
+  memset(i, 0, sizeof *i);
+  spaces(p);
+  if (take(p, "repeat the next ")) {
+    i->op = HK_OP_REPEAT;
+    i->repeat.body = number(p, INT32_MAX);
+    expect(p, ", ");
+    i->repeat.count = number(p, INT32_MAX);
+    expect(p, " times");
+  } else {
+    uint32_t first = p->head.noperands;
+    i->ndst = read_operands(p, ", ");
+    expect(p, " <- ");
+    i->nsrc = read_operands(p, " + ");
+    if (!p->error && take(p, ", final")) i->flags |= HK_INSTR_FINAL;
+    if (!p->error && take(p, ", copy")) i->flags |= HK_INSTR_COPY;
+    uint32_t n = p->head.noperands - first;
+    if (n > HK_INLINE_OPERANDS) {
+      i->flags |= HK_INSTR_TABLE;
+      i->table = first;
+    } else if (n) {
+      memcpy(i->inline_operands, p->operands + first, n * sizeof *p->operands);
+      p->head.noperands = first;
+    }
+  }
+  end_of_line(p);
+}
+
+static void read_lane(parser *p) {
+  expect(p, "lane ");
+  uint32_t lane = number(p, UINT8_MAX);
+  if (!p->error && lane != p->head.nlanes) fail(p, "the next lane is %u", p->head.nlanes);
+  end_of_line(p);
+  if (p->error || !GROW(p, lanes)) return;
+  p->lanes[p->head.nlanes++] = (hk_lane){.first = p->head.ninstrs};
+  read_links(p);
+  while (!p->error && *p->at == ' ') {
+    spaces(p);
+    number(p, UINT32_MAX); /* the instruction's, for people */
+    expect(p, ": ");
+    if (!p->error) read_instr(p);
+  }
+  p->lanes[lane].count = p->head.ninstrs - p->lanes[lane].first;
+}
+
+hk_status hk_program_parse(const char *text, hk_program **out) { return hk_program_parse_at(text, 1, out); }
+
+hk_status hk_program_parse_at(const char *text, int line, hk_program **out) {
+  parser p = {.at = text, .line = line};
+  *out = NULL;
+  read_head(&p);
+  while (!p.error && *p.at) read_lane(&p);
+  if (!p.error) p.error = hk_program_assemble(&p.head, p.lanes, p.links, p.instrs, p.operands, out);
+  free(p.lanes);
+  free(p.links);
+  free(p.instrs);
+  free(p.operands);
+  return p.error;
+}

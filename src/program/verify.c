@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "verify.h"
+#include <stdlib.h>
+#include <string.h>
+#include "verify_internal.h"
+
+static hk_status make_threads(hk_verifier *v) {
+  v->first_thread = malloc((size_t)v->nranks * sizeof *v->first_thread);
+  if (!v->first_thread) return hk_fault_memory(v);
+  for (int r = 0; r < v->nranks; r++) {
+    v->first_thread[r] = v->nthreads;
+    v->nthreads += v->programs[r]->nlanes;
+  }
+  size_t n = v->nthreads + 1;
+  v->threads = calloc(n, sizeof *v->threads);
+  v->queue = malloc(n * sizeof *v->queue);
+  v->search = malloc(n * sizeof *v->search);
+  v->known = malloc(n * sizeof *v->known);
+  v->known_stamp = calloc(n, sizeof *v->known_stamp);
+  v->queued_stamp = calloc(n, sizeof *v->queued_stamp);
+  return v->threads && v->queue && v->search && v->known && v->known_stamp && v->queued_stamp ? HK_OK
+                                                                                              : hk_fault_memory(v);
+}
+
+/* After the links are paired. */
+static hk_status fill_threads(hk_verifier *v) {
+  size_t scratch = 0;
+  for (int r = 0; r < v->nranks; r++) {
+    const hk_program *p = v->programs[r];
+    for (unsigned lane = 0; lane < p->nlanes; lane++) {
+      const hk_lane *l = &hk_program_lanes(p)[lane];
+      v->threads[v->first_thread[r] + lane] = (hk_thread){.program = p,
+                                                          .instrs = hk_program_instrs(p),
+                                                          .ends = v->ends + v->first_end[r],
+                                                          .scratch_at = scratch,
+                                                          .first = l->first,
+                                                          .end = l->first + l->count,
+                                                          .rank = (uint16_t)r,
+                                                          .lane = (uint16_t)lane};
+      scratch += p->scratch_blocks;
+    }
+  }
+  v->scratch = calloc(scratch + 1, sizeof *v->scratch);
+  return v->scratch ? HK_OK : hk_fault_memory(v);
+}
+
+/* Counts the writes of every output block in one wave. */
+static void count_writes(const hk_program *p, uint32_t *writes) {
+  uint32_t count = 1, body_end = 0;
+  for (uint32_t k = 0; k < p->ninstrs; k++) {
+    const hk_instr *i = &hk_program_instrs(p)[k];
+    if (k >= body_end) count = 1;
+    if (i->op == HK_OP_REPEAT) {
+      count = i->repeat.count;
+      body_end = k + 1 + i->repeat.body;
+      continue;
+    }
+    const hk_operand *o = hk_instr_operands(p, i);
+    for (unsigned d = 0; d < i->ndst; d++)
+      for (uint32_t j = 0; o[d].space == HK_OUT && j < count; j++) writes[hk_operand_block(p, &o[d], j)]++;
+  }
+}
+
+static hk_status make_places(hk_verifier *v) {
+  size_t blocks = 0, waves = v->options.waves;
+  v->first_place = malloc((size_t)v->nranks * sizeof *v->first_place);
+  if (!v->first_place) return hk_fault_memory(v);
+  for (int r = 0; r < v->nranks; r++) {
+    v->first_place[r] = blocks * waves;
+    blocks += hk_out_blocks_of(v, r);
+  }
+  v->places = calloc(blocks * waves + 1, sizeof *v->places);
+  v->place_writes = calloc(blocks + 1, sizeof *v->place_writes);
+  if (!v->places || !v->place_writes) return hk_fault_memory(v);
+  for (int r = 0; r < v->nranks; r++) count_writes(v->programs[r], v->place_writes + v->first_place[r] / waves);
+  return HK_OK;
+}
+
+/* The rank and input block whose data belongs in an output block of a collective that does not reduce. */
+static hk_value wanted(const hk_program *p, unsigned block) {
+  switch ((hk_coll)p->coll) {
+    case HK_BROADCAST: return hk_value_make(HK_VALUE_LEAF, p->root, block);
+    case HK_ALLTOALL: return hk_value_make(HK_VALUE_LEAF, block, p->rank);
+    case HK_SCATTER: return hk_value_make(HK_VALUE_LEAF, p->root, p->rank);
+    default: return hk_value_make(HK_VALUE_LEAF, block, 0); /* allgather, gather */
+  }
+}
+
+static bool is_right(const hk_verifier *v, const hk_program *p, hk_value x, unsigned block) {
+  if (hk_value_kind(x) < HK_VALUE_LEAF) return false;
+  if (!v->reduces) return hk_value_sent_as(x, 0) == wanted(p, block);
+  unsigned want = p->coll == HK_REDUCE_SCATTER ? p->rank : block;
+  return hk_value_block(x) == want && hk_value_is_final(x) && hk_value_count(&v->sets, x) == (uint32_t)v->nranks;
+}
+
+static hk_status wrong_output(hk_verifier *v, const hk_program *p, unsigned wave, unsigned block,
+                              const hk_place *place) {
+  char holds[HK_VALUE_TEXT], wants[HK_VALUE_TEXT];
+  hk_value_text(v, place->value, holds);
+  if (v->reduces)
+    snprintf(wants, sizeof wants, "the final sum of block %u over all ranks",
+             p->coll == HK_REDUCE_SCATTER ? p->rank : block);
+  else
+    hk_value_text(v, wanted(p, block), wants);
+  if (!place->writer_event)
+    return hk_fault(v, p->rank, -1, -1, "at the end out[b%u] of wave %u holds %s, not %s: no instruction writes it",
+                    block, wave, holds, wants);
+  return hk_fault_event(v, &v->threads[v->first_thread[p->rank] + place->writer_lane], place->writer_event,
+                        "it leaves in out[b%u] %s, not %s", block, holds, wants);
+}
+
+static hk_status check_outputs(hk_verifier *v) {
+  for (int r = 0; r < v->nranks; r++) {
+    unsigned blocks = hk_out_blocks_of(v, r);
+    const hk_place *place = v->places + v->first_place[r];
+    for (unsigned wave = 0; wave < v->options.waves; wave++)
+      for (unsigned b = 0; b < blocks; b++, place++)
+        if (!is_right(v, v->programs[r], place->value, b)) return wrong_output(v, v->programs[r], wave, b, place);
+  }
+  return HK_OK;
+}
+
+static void release(hk_verifier *v) {
+  void *const owned[] = {v->threads,  v->first_thread, v->first_end,    v->ends,         v->uses,
+                         v->channels, v->readers,      v->slots,        v->readers_left, v->times,
+                         v->places,   v->first_place,  v->place_writes, v->scratch,      v->queue,
+                         v->reads,    v->known,        v->search,       v->known_stamp,  v->queued_stamp};
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(owned); k++) free(owned[k]);
+  hk_set_pool_free(&v->sets);
+}
+
+hk_status hk_verify(const hk_program *const *programs, int nranks, const hk_verify_options *options,
+                    hk_verify_report *report) {
+  *report = (hk_verify_report){.rank = -1, .lane = -1, .instr = -1};
+  if (nranks < 1 || nranks > UINT16_MAX || options->slots < 1 || options->waves < 1) {
+    snprintf(report->message, sizeof report->message, "nothing to verify: %d ranks, %u slots, %u waves", nranks,
+             options->slots, options->waves);
+    return HK_ERR_ARGUMENT;
+  }
+  hk_verifier v = {.programs = programs,
+                   .nranks = nranks,
+                   .options = *options,
+                   .report = report,
+                   .reduces = hk_coll_reduces((hk_coll)programs[0]->coll),
+                   .split = programs[0]->partition == HK_PART_SPLIT};
+  hk_status rc;
+  hk_set_pool_init(&v.sets, nranks);
+  HK_TRY(hk_verify_static(&v), out);
+  HK_TRY(make_threads(&v), out);
+  HK_TRY(hk_verify_links(&v), out);
+  HK_TRY(fill_threads(&v), out);
+  HK_TRY(make_places(&v), out);
+  HK_TRY(hk_verify_run(&v), out);
+  rc = check_outputs(&v);
+out:
+  release(&v);
+  return rc;
+}

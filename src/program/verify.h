@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Runs all ranks' programs symbolically and proves, for the given number of FIFO slots:
+ *  - every output block holds exactly the right contributions, each once, and the operator's last step applied once;
+ *  - every send meets its receive, with equal logical blocks; nothing is left in a FIFO at the end;
+ *  - nothing deadlocks.  Lanes are deterministic and block on reads and writes of bounded FIFOs (a Kahn network), so one
+ *    schedule decides for all schedules;
+ *  - accesses to an output block (with in_place: and to the input that is the same memory) of which one writes are ordered
+ *    in every schedule that the FIFOs allow.  A slot may refer, instead of holding a copy, to its instruction's only source
+ *    where that is input or output, or to an output block that the instruction writes; it reads that until all its readers
+ *    have consumed it.  HK_INSTR_COPY forbids references;
+ *  - scratch is written before it is read (in the first wave, hence in each);
+ *  - static rules: indices in range, at most one HK_IN source in an instruction, equal blocks in a split instruction, no
+ *    input or output where only the root has one.
+ *
+ * Its cost: about 0.15 us an instruction and 40 bytes an output block and wave; a ring of 1000 ranks takes half a second.
+ */
+#ifndef HK_PROGRAM_VERIFY_H
+#define HK_PROGRAM_VERIFY_H
+#include <stdbool.h>
+#include "program.h"
+
+typedef struct hk_verify_options {
+  unsigned slots; /* of every FIFO, at least 1 */
+  unsigned waves; /* 2 or more also checks what one wave leaves to the next */
+  bool in_place;
+} hk_verify_options;
+
+typedef struct hk_verify_report {
+  char message[512]; /* empty when proved; else names rank, lane, instruction, block and what is wrong */
+  int rank, lane, instr; /* of the fault, -1 where none applies */
+  uint64_t steps; /* instructions run */
+} hk_verify_report;
+
+/* programs[r] is rank r's; all of one collective.  HK_OK when proved, HK_ERR_INTERNAL with a report when not (other errors,
+ * of memory or arguments, fill the message too).  The fault found first in one schedule is reported. */
+hk_status hk_verify(const hk_program *const *programs, int nranks, const hk_verify_options *options,
+                    hk_verify_report *report);
+#endif

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who may touch an output block when.
+ *
+ * Every two accesses to a place of which one writes must be ordered in every schedule.  Within a lane they are.  Between
+ * lanes, and between a slot that refers to a place and a later write to it, the order must come from the FIFOs: event a
+ * happens before event b when b is later in the same thread, or b receives a slot that a sent, or b sends a slot for which
+ * a gave the credit back, or through a chain of such steps.
+ *
+ * Vector clocks would say this at a cost of one word for each thread in each event; few algorithms have more than a handful
+ * of questions.  So the run only notes when each slot was sent and consumed, and a question is answered by searching
+ * backwards from the event at hand: what is the latest event of each thread that it knows of? */
+#include <stdlib.h>
+#include "verify_internal.h"
+
+static bool take_read(hk_verifier *v, uint32_t *index) {
+  if (v->free_read) {
+    *index = v->free_read - 1;
+    v->free_read = v->reads[*index].next;
+    return true;
+  }
+  if (v->nreads == v->reads_room) {
+    uint32_t room = v->reads_room ? v->reads_room * 2 : 1024;
+    hk_read *reads = realloc(v->reads, room * sizeof *reads);
+    if (!reads) return false;
+    v->reads = reads;
+    v->reads_room = room;
+  }
+  *index = v->nreads++;
+  return true;
+}
+
+/* How many of the n ascending event numbers are at most `event`. */
+static uint32_t count_until(const uint32_t *times, uint32_t n, uint32_t event) {
+  uint32_t low = 0;
+  while (low < n) {
+    uint32_t middle = low + (n - low) / 2;
+    if (times[middle] <= event)
+      low = middle + 1;
+    else
+      n = middle;
+  }
+  return low;
+}
+
+typedef struct search {
+  hk_verifier *v;
+  uint32_t head, count; /* of v->search, a ring of nthreads */
+} search;
+
+/* The event at hand knows of `event` of `thread`. */
+static void learn(search *s, uint32_t thread, uint32_t event) {
+  hk_verifier *v = s->v;
+  if (v->known_stamp[thread] == v->stamp && v->known[thread] >= event) return;
+  v->known_stamp[thread] = v->stamp;
+  v->known[thread] = event;
+  if (v->queued_stamp[thread] == v->stamp) return;
+  v->queued_stamp[thread] = v->stamp;
+  v->search[(s->head + s->count++) % v->nthreads] = thread;
+}
+
+/* What thread t, up to the event known of it, has learnt from others. */
+static void expand(search *s, const hk_thread *t, uint32_t event) {
+  hk_verifier *v = s->v;
+  const hk_link_need *l = hk_program_links(t->program);
+  for (uint32_t k = 0; k < t->program->nlinks; k++) {
+    if (l[k].lane != t->lane) continue;
+    if (hk_link_sends((hk_link_kind)l[k].kind)) {
+      const hk_channel *c = &v->channels[t->ends[k]];
+      uint32_t sent = count_until(v->times + c->times_at, c->sent, event);
+      if (sent <= v->options.slots) continue;
+      for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++)
+        learn(s, v->readers[r].thread, v->times[v->readers[r].times_at + sent - v->options.slots - 1]);
+    } else {
+      const hk_reader *r = &v->readers[t->ends[k]];
+      const hk_channel *c = &v->channels[r->channel];
+      uint32_t got = count_until(v->times + r->times_at, r->consumed, event);
+      if (got) learn(s, c->thread, v->times[c->times_at + got - 1]);
+    }
+  }
+}
+
+/* Does the instruction that t is in receive a slot that thread `from` sent in event `event` or later?  In many algorithms
+ * the data that overwrites a place comes from the very rank that has read it. */
+static bool answers_now(const hk_verifier *v, uint32_t from, uint32_t event, const hk_thread *t) {
+  const hk_instr *i = &t->instrs[t->pc];
+  const hk_operand *src = hk_instr_operands(t->program, i) + i->ndst;
+  for (unsigned k = 0; k < i->nsrc; k++) {
+    if (src[k].space != HK_LINK) continue;
+    const hk_reader *r = &v->readers[t->ends[hk_operand_link(&src[k], t->iteration)]];
+    const hk_channel *c = &v->channels[r->channel];
+    if (c->thread == from && v->times[c->times_at + r->consumed - 1] >= event) return true;
+  }
+  return false;
+}
+
+/* Is event `event` of thread `from` before the event that thread t is in? */
+static bool happens_before(hk_verifier *v, uint32_t from, uint32_t event, const hk_thread *t) {
+  uint32_t to = (uint32_t)(t - v->threads);
+  if (from == to) return event <= t->event;
+  if (answers_now(v, from, event, t)) return true;
+  search s = {.v = v};
+  v->stamp++;
+  learn(&s, to, t->event);
+  while (s.count) {
+    uint32_t thread = v->search[s.head];
+    s.head = (s.head + 1) % v->nthreads;
+    s.count--;
+    v->queued_stamp[thread] = 0;
+    expand(&s, &v->threads[thread], v->known[thread]);
+    if (v->known_stamp[from] == v->stamp && v->known[from] >= event) return true;
+  }
+  return false;
+}
+
+/* Has slot `number` of channel c been consumed by reader r before the event that t, the sender's rank, is in? */
+static bool consumed_before(hk_verifier *v, const hk_channel *c, uint32_t number, uint32_t r, const hk_thread *t) {
+  const hk_reader *reader = &v->readers[r];
+  if (reader->consumed <= number) return false;
+  uint32_t event = v->times[reader->times_at + number];
+  if (c->thread == (uint32_t)(t - v->threads)) {
+    /* The two short ways: the credit came back to us, or the reader sent us something since. */
+    if (c->sent > v->options.slots && c->sent - v->options.slots > number) return true;
+    if (c->reverse != HK_NOWHERE) {
+      const hk_reader *back = &v->readers[c->reverse];
+      const hk_channel *from = &v->channels[back->channel];
+      if (back->thread == c->thread && from->thread == reader->thread && back->consumed &&
+          v->times[from->times_at + back->consumed - 1] >= event)
+        return true;
+    }
+  }
+  return happens_before(v, reader->thread, event, t);
+}
+
+static hk_status check_writer(hk_verifier *v, const hk_thread *t, const hk_place *place, const char *verb,
+                              const char *what, unsigned block) {
+  if (!place->writer_event || place->writer_lane == t->lane) return HK_OK;
+  uint32_t writer = v->first_thread[t->rank] + place->writer_lane;
+  if (happens_before(v, writer, place->writer_event, t)) return HK_OK;
+  char text[HK_EVENT_TEXT];
+  return hk_fault_here(v, t, "%s %s[b%u], which %s wrote: no chain of slots orders the two lanes", verb, what, block,
+                       hk_event_text(&v->threads[writer], place->writer_event, text));
+}
+
+hk_status hk_hazard_read(hk_verifier *v, const hk_thread *t, hk_place *place, const char *what, unsigned block) {
+  return check_writer(v, t, place, "it reads", what, block);
+}
+
+static hk_status check_read(hk_verifier *v, const hk_thread *t, const hk_read *read, unsigned block) {
+  const char *is_input = v->options.in_place ? " (in place, the input may be the same memory)" : "";
+  char text[HK_EVENT_TEXT];
+  if (read->channel == HK_NOWHERE) {
+    uint32_t reader = v->first_thread[t->rank] + read->lane;
+    if (reader == (uint32_t)(t - v->threads) || happens_before(v, reader, read->number, t)) return HK_OK;
+    return hk_fault_here(v, t, "it writes out[b%u], which %s reads%s: no chain of slots orders the two lanes", block,
+                         hk_event_text(&v->threads[reader], read->number, text), is_input);
+  }
+  const hk_channel *c = &v->channels[read->channel];
+  for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++) {
+    if (consumed_before(v, c, read->number, r, t)) continue;
+    const hk_thread *sender = &v->threads[c->thread];
+    hk_event_text(sender, v->times[c->times_at + read->number], text);
+    return hk_fault_here(
+        v, t,
+        "it writes out[b%u] while the slot that %s sent to rank %u may still refer to it%s: nothing shows "
+        "that rank %u has consumed the slot",
+        block, text, v->threads[v->readers[r].thread].rank, is_input, v->threads[v->readers[r].thread].rank);
+  }
+  return HK_OK;
+}
+
+hk_status hk_hazard_write(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block) {
+  hk_status rc = check_writer(v, t, place, "it writes", "out", block);
+  while (place->reads && !rc) {
+    uint32_t index = place->reads - 1;
+    rc = check_read(v, t, &v->reads[index], block);
+    place->reads = v->reads[index].next;
+    v->reads[index].next = v->free_read;
+    v->free_read = index + 1;
+  }
+  place->writer_event = t->event;
+  place->writer_lane = t->lane;
+  place->writes++;
+  return rc;
+}
+
+/* Nobody writes the place again in this wave: its readers need not be remembered. */
+static bool is_last(const hk_verifier *v, const hk_thread *t, const hk_place *place, unsigned block) {
+  return place->writes >= v->place_writes[v->first_place[t->rank] / v->options.waves + block];
+}
+
+static hk_status note(hk_verifier *v, const hk_thread *t, hk_place *place, uint32_t channel, uint32_t number) {
+  uint32_t index;
+  if (!take_read(v, &index)) return hk_fault_memory(v);
+  v->reads[index] = (hk_read){.next = place->reads, .channel = channel, .number = number, .lane = t->lane};
+  place->reads = index + 1;
+  return HK_OK;
+}
+
+hk_status hk_hazard_note_read(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block) {
+  if (t->program->nlanes == 1 || is_last(v, t, place, block)) return HK_OK;
+  for (uint32_t k = place->reads; k; k = v->reads[k - 1].next)
+    if (v->reads[k - 1].channel == HK_NOWHERE && v->reads[k - 1].lane == t->lane) {
+      v->reads[k - 1].number = t->event; /* the later read implies the earlier */
+      return HK_OK;
+    }
+  return note(v, t, place, HK_NOWHERE, t->event);
+}
+
+hk_status hk_hazard_note_reference(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block,
+                                   uint32_t channel, uint32_t number) {
+  if (is_last(v, t, place, block)) return HK_OK;
+  return note(v, t, place, channel, number);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the verifier's parts share.
+ *
+ *   verify.c         entry, memory, the check of the outputs
+ *   verify_static.c  rules that need no run: indices, shapes, equal blocks
+ *   verify_links.c   pairs the links of all programs into channels
+ *   verify_run.c     one schedule of all lanes of all ranks, with symbolic values
+ *   verify_value.c   the values: where data came from, which ranks it holds
+ *   verify_hazard.c  who may touch an output block when: happens-before
+ *   verify_fault.c   the report
+ *
+ * A thread is one lane of one rank.  An event is one instruction run by a thread; events of a thread count from 1 over all
+ * waves.  A place is one output block of one rank in one wave; with in_place an input block may be the same place. */
+#ifndef HK_PROGRAM_VERIFY_INTERNAL_H
+#define HK_PROGRAM_VERIFY_INTERNAL_H
+#include "verify.h"
+
+/* ---- values ----
+ * A value is one chunk's worth of data, told by its origin: the input block it is of, and the rank (a leaf) or the set of
+ * ranks (a sum) whose contributions it holds.  Packed, because a large run keeps millions:
+ *   bits 0-15 block, 16-31 the block named by the link operand that sent it, 32-60 rank or set, 61 final, 62-63 kind. */
+typedef uint64_t hk_value;
+enum { HK_VALUE_NONE, HK_VALUE_EMPTY, HK_VALUE_LEAF, HK_VALUE_SUM };
+static inline unsigned hk_value_kind(hk_value x) { return (unsigned)(x >> 62); }
+static inline unsigned hk_value_block(hk_value x) { return (uint16_t)x; }
+static inline unsigned hk_value_link_block(hk_value x) { return (uint16_t)(x >> 16); }
+static inline uint32_t hk_value_index(hk_value x) { return (uint32_t)(x >> 32) & 0x1fffffff; }
+static inline bool hk_value_is_final(hk_value x) { return x >> 61 & 1; }
+static inline hk_value hk_value_make(unsigned kind, uint32_t index, unsigned block) {
+  return (hk_value)kind << 62 | (hk_value)index << 32 | (uint16_t)block;
+}
+static inline hk_value hk_value_sent_as(hk_value x, unsigned block) {
+  return (x & ~(hk_value)0xffff0000) | (hk_value)(uint16_t)block << 16;
+}
+static inline hk_value hk_value_final(hk_value x) { return x | (hk_value)1 << 61; }
+
+typedef struct hk_rank_set {
+  uint32_t refs, count; /* of a free set, count is the next free one */
+  uint64_t words[];
+} hk_rank_set;
+enum { HK_SETS_PER_CHUNK = 256, HK_NO_SET = 0x1fffffff };
+typedef struct hk_set_pool {
+  char **chunks;
+  size_t nchunks, room, set_bytes;
+  unsigned words;
+  uint32_t used, free; /* free: first of the list, or HK_NO_SET */
+} hk_set_pool;
+
+void hk_set_pool_init(hk_set_pool *p, int nranks);
+void hk_set_pool_free(hk_set_pool *p);
+static inline hk_rank_set *hk_set_at(const hk_set_pool *p, uint32_t i) {
+  return (hk_rank_set *)(p->chunks[i / HK_SETS_PER_CHUNK] + (size_t)(i % HK_SETS_PER_CHUNK) * p->set_bytes);
+}
+void hk_value_release_set(hk_set_pool *p, uint32_t set);
+static inline void hk_value_keep(hk_set_pool *p, hk_value x) {
+  if (hk_value_kind(x) == HK_VALUE_SUM) hk_set_at(p, hk_value_index(x))->refs++;
+}
+static inline void hk_value_drop(hk_set_pool *p, hk_value x) {
+  if (hk_value_kind(x) == HK_VALUE_SUM && --hk_set_at(p, hk_value_index(x))->refs == 0)
+    hk_value_release_set(p, hk_value_index(x));
+}
+/* The sum of two leaves or sums of one block, consuming both.  Where both hold one rank, that rank is in *twice (else -1)
+ * and the result is NONE; NONE with *twice == -1 means out of memory. */
+hk_value hk_value_add(hk_set_pool *p, hk_value a, hk_value b, int *twice);
+bool hk_value_has(const hk_set_pool *p, hk_value x, unsigned rank);
+static inline uint32_t hk_value_count(const hk_set_pool *p, hk_value x) {
+  return hk_value_kind(x) == HK_VALUE_SUM ? hk_set_at(p, hk_value_index(x))->count : hk_value_kind(x) == HK_VALUE_LEAF;
+}
+
+/* ---- the machine ---- */
+enum { HK_NOWHERE = UINT32_MAX };
+
+/* One FIFO. */
+typedef struct hk_channel {
+  size_t slot_at;  /* first of `room` slots; multicast: readers_left stands beside */
+  size_t times_at; /* event of the sender that sent slot k, k = 0, 1, ... */
+  uint32_t room;   /* slots kept: the FIFO's, or fewer where fewer are ever sent */
+  uint32_t sent;
+  uint32_t thread; /* of the sender */
+  uint32_t first_reader, nreaders;
+  uint32_t reverse; /* the sender's reader of the opposite channel, or HK_NOWHERE */
+} hk_channel;
+
+typedef struct hk_reader {
+  size_t times_at; /* event of the reader that consumed slot k */
+  uint32_t channel, thread, consumed;
+} hk_reader;
+
+typedef struct hk_thread {
+  const hk_program *program;
+  const hk_instr *instrs;
+  const uint32_t *ends; /* program link -> channel (sending links) or reader */
+  size_t scratch_at;
+  uint32_t pc, first, end;
+  uint32_t body_begin, body_end, iteration, count; /* of the repeat under way; body_end is 0 outside */
+  uint32_t wave, event;
+  uint32_t scan;      /* operands known to be ready */
+  uint32_t waits_for; /* channel or reader, while blocked */
+  uint16_t rank, lane;
+  uint8_t state; /* HK_THREAD_* */
+  bool waits_to_send;
+} hk_thread;
+enum { HK_THREAD_READY, HK_THREAD_BLOCKED, HK_THREAD_DONE };
+
+/* A read that later writers must come after: by a lane, or by reference through a slot until all readers consumed it. */
+typedef struct hk_read {
+  uint32_t next;
+  uint32_t channel; /* HK_NOWHERE: a lane's read */
+  uint32_t number;  /* the lane's event, or the slot's number */
+  uint16_t lane;
+} hk_read;
+
+typedef struct hk_place {
+  hk_value value;
+  uint32_t writer_event; /* 0: holds no output yet (in place: the input still) */
+  uint32_t writes;
+  uint32_t reads; /* first hk_read + 1 */
+  uint16_t writer_lane;
+} hk_place;
+
+typedef struct hk_verifier {
+  const hk_program *const *programs;
+  int nranks;
+  hk_verify_options options;
+  hk_verify_report *report;
+  bool reduces, split;
+
+  hk_thread *threads;
+  uint32_t nthreads;
+  uint32_t *first_thread; /* by rank */
+
+  size_t *first_end; /* by rank: its links' place in `ends` and `uses` */
+  uint32_t *ends;
+  uint32_t *uses; /* messages of a link in one wave */
+  hk_channel *channels;
+  hk_reader *readers;
+  uint32_t nchannels, nreaders;
+  hk_value *slots;
+  uint32_t *readers_left; /* beside `slots`; NULL without multicast */
+  uint32_t *times;
+
+  hk_place *places;
+  size_t *first_place;    /* by rank */
+  uint32_t *place_writes; /* by rank and block: its writes in one wave; at first_place / waves */
+  hk_value *scratch;
+  hk_set_pool sets;
+
+  uint32_t *queue; /* ready threads, a ring of nthreads */
+  uint32_t queue_head, queue_count;
+
+  hk_read *reads;
+  uint32_t nreads, reads_room, free_read; /* free_read: index + 1 */
+  /* Of one happens-before search: the latest event known of each thread. */
+  uint32_t *known, *search;
+  uint64_t *known_stamp, *queued_stamp, stamp;
+} hk_verifier;
+
+static inline unsigned hk_out_blocks_of(const hk_verifier *v, int rank) {
+  const hk_program *p = v->programs[rank];
+  return hk_coll_has_output((hk_coll)p->coll, rank, p->root) ? p->out_blocks : 0;
+}
+static inline hk_place *hk_place_at(const hk_verifier *v, const hk_thread *t, unsigned block) {
+  return &v->places[v->first_place[t->rank] + (size_t)t->wave * hk_out_blocks_of(v, t->rank) + block];
+}
+/* The output block that in place is the same memory as an input block; -1: none. */
+int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block);
+
+/* ---- parts; each gives HK_OK, or an error with the report filled ---- */
+hk_status hk_verify_static(hk_verifier *v);
+hk_status hk_verify_links(hk_verifier *v);
+hk_status hk_verify_run(hk_verifier *v);
+
+/* Thread t, in its current event, reads or writes a place, or sent slot `number` of a channel by reference to it. */
+hk_status hk_hazard_read(hk_verifier *v, const hk_thread *t, hk_place *place, const char *what, unsigned block);
+hk_status hk_hazard_write(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block);
+hk_status hk_hazard_note_read(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block);
+hk_status hk_hazard_note_reference(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block,
+                                   uint32_t channel, uint32_t number);
+
+/* ---- the report ---- */
+hk_status hk_fault(hk_verifier *v, int rank, int lane, int instr, const char *format, ...)
+    __attribute__((format(printf, 5, 6), cold));
+hk_status hk_fault_here(hk_verifier *v, const hk_thread *t, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold));
+/* As hk_fault, for the instruction that was event `event` of a thread. */
+hk_status hk_fault_event(hk_verifier *v, const hk_thread *t, uint32_t event, const char *format, ...)
+    __attribute__((format(printf, 4, 5), cold));
+hk_status hk_fault_memory(hk_verifier *v);
+hk_status hk_fault_deadlock(hk_verifier *v);
+/* "rank 2's block 3", "the sum of block 3 over ranks 0 1 4 ...": gives `text`. */
+enum { HK_VALUE_TEXT = 160 };
+const char *hk_value_text(const hk_verifier *v, hk_value x, char *text);
+/* "rank 1 lane 0 instruction 4": where event `event` of a thread was. */
+enum { HK_EVENT_TEXT = 112 };
+const char *hk_event_text(const hk_thread *t, uint32_t event, char *text);
+#endif

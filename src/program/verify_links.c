@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pairs the link needs of all programs: a sending link of one rank with the receiving link of its peer on the same
+ * channel (with those of all other ranks for multicast), and lays the FIFOs out.  How many messages a link carries in one wave is
+ * known from the program alone, so every array has its exact size. */
+#include <stdlib.h>
+#include "verify_internal.h"
+
+typedef struct pairing {
+  unsigned channels;    /* one more than the largest of any program */
+  uint32_t *by_peer;    /* scratch: [peer * channels + channel] of one rank's sending links, or HK_NOWHERE */
+  uint32_t *multicasts; /* the same by channel, for multicast */
+  uint32_t *peer_start; /* nranks + 1: the receiving links that name a peer, in `receivers` */
+  struct receiver {
+    uint16_t rank;
+    uint32_t link;
+  } * receivers;
+} pairing;
+
+static int first_use(const hk_program *p, uint32_t link) {
+  uint32_t count = 1, body_end = 0;
+  for (uint32_t k = 0; k < p->ninstrs; k++) {
+    const hk_instr *i = &hk_program_instrs(p)[k];
+    if (i->op == HK_OP_REPEAT) {
+      count = i->repeat.count;
+      body_end = k + 1 + i->repeat.body;
+      continue;
+    }
+    const hk_operand *o = hk_instr_operands(p, i);
+    for (unsigned n = (unsigned)i->ndst + i->nsrc; n; n--, o++) {
+      uint32_t reach = o->flags & HK_OPERAND_STEP && k < body_end ? count : 1;
+      if (o->space == HK_LINK && link >= o->link && link - o->link < reach) return (int)k;
+    }
+  }
+  return -1;
+}
+
+static hk_status link_fault(hk_verifier *v, int rank, uint32_t link, const char *text) {
+  const hk_program *p = v->programs[rank];
+  const hk_link_need *l = &hk_program_links(p)[link];
+  static const char *const words[] = {"sends to", "receives from", "multicasts as", "receives multicasts of"};
+  return hk_fault(v, rank, l->lane, first_use(p, link), "link %u %s rank %u on channel %u: %s", link, words[l->kind],
+                  l->peer, l->channel, text);
+}
+
+/* Counts every link's messages in one wave. */
+static void count_uses(const hk_program *p, uint32_t *uses) {
+  uint32_t count = 1, body_end = 0;
+  for (uint32_t k = 0; k < p->ninstrs; k++) {
+    const hk_instr *i = &hk_program_instrs(p)[k];
+    if (k >= body_end) count = 1;
+    if (i->op == HK_OP_REPEAT) {
+      count = i->repeat.count;
+      body_end = k + 1 + i->repeat.body;
+      continue;
+    }
+    const hk_operand *o = hk_instr_operands(p, i);
+    for (unsigned n = (unsigned)i->ndst + i->nsrc; n; n--, o++) {
+      if (o->space != HK_LINK) continue;
+      bool steps = o->flags & HK_OPERAND_STEP;
+      for (uint32_t j = 0; j < (steps ? count : 1); j++)
+        if (__builtin_add_overflow(uses[o->link + j], steps ? 1 : count, &uses[o->link + j]))
+          uses[o->link + j] = UINT32_MAX;
+    }
+  }
+}
+
+/* Receiving links in the order of the peer they name. */
+static hk_status sort_receivers(hk_verifier *v, pairing *s) {
+  size_t n = (size_t)v->nranks;
+  s->peer_start = calloc(n + 2, sizeof *s->peer_start);
+  s->receivers = malloc((v->nreaders + 1) * sizeof *s->receivers);
+  if (!s->peer_start || !s->receivers) return hk_fault_memory(v);
+  uint32_t *start = s->peer_start + 1; /* shifted by one while filling, so that it ends in place */
+  for (int r = 0; r < v->nranks; r++) {
+    const hk_link_need *l = hk_program_links(v->programs[r]);
+    for (uint32_t k = 0; k < v->programs[r]->nlinks; k++)
+      if (!hk_link_sends((hk_link_kind)l[k].kind)) start[l[k].peer + 1]++;
+  }
+  for (size_t k = 1; k <= n; k++) start[k] += start[k - 1];
+  for (int r = 0; r < v->nranks; r++) {
+    const hk_link_need *l = hk_program_links(v->programs[r]);
+    for (uint32_t k = 0; k < v->programs[r]->nlinks; k++)
+      if (!hk_link_sends((hk_link_kind)l[k].kind))
+        s->receivers[start[l[k].peer]++] = (struct receiver){.rank = (uint16_t)r, .link = k};
+  }
+  return HK_OK;
+}
+
+/* Makes the channels of rank r's sending links and enters them in the tables. */
+static hk_status open_channels(hk_verifier *v, pairing *s, int r) {
+  const hk_program *p = v->programs[r];
+  const hk_link_need *l = hk_program_links(p);
+  for (uint32_t k = 0; k < p->nlinks; k++) {
+    if (!hk_link_sends((hk_link_kind)l[k].kind)) continue;
+    bool multicast = l[k].kind == HK_LINK_MCAST_SEND;
+    uint32_t *entry = multicast ? &s->multicasts[l[k].channel]
+                                : &s->by_peer[(size_t)l[k].peer * s->channels + l[k].channel];
+    if (*entry != HK_NOWHERE)
+      return link_fault(v, r, k, "the rank has a second link of this kind to this peer on the channel");
+    *entry = v->nchannels;
+    v->channels[v->nchannels] = (hk_channel){.thread = v->first_thread[r] + l[k].lane,
+                                             .first_reader = v->nreaders,
+                                             .nreaders = 0,
+                                             .reverse = HK_NOWHERE,
+                                             .room = v->uses[v->first_end[r] + k]};
+    v->ends[v->first_end[r] + k] = v->nchannels++;
+    v->nreaders += multicast ? (uint32_t)v->nranks - 1 : 1; /* its readers' places */
+  }
+  return HK_OK;
+}
+
+static hk_status join_readers(hk_verifier *v, pairing *s, int sender) {
+  for (uint32_t k = s->peer_start[sender]; k < s->peer_start[sender + 1]; k++) {
+    int r = s->receivers[k].rank;
+    uint32_t link = s->receivers[k].link;
+    const hk_link_need *l = &hk_program_links(v->programs[r])[link];
+    bool multicast = l->kind == HK_LINK_MCAST_RECV;
+    uint32_t c = multicast ? s->multicasts[l->channel] : s->by_peer[(size_t)r * s->channels + l->channel];
+    if (c == HK_NOWHERE) return link_fault(v, r, link, "that rank has no link which sends on this channel");
+    hk_channel *channel = &v->channels[c];
+    uint32_t at = channel->first_reader + channel->nreaders;
+    uint32_t thread = v->first_thread[r] + l->lane;
+    /* Receivers come in the order of ranks, so a second link of one rank follows its first. */
+    if (channel->nreaders && v->readers[at - 1].thread >= v->first_thread[r])
+      return link_fault(v, r, link, "the rank has a second link of this kind to this peer on the channel");
+    channel->nreaders++;
+    v->readers[at] = (hk_reader){.channel = c, .thread = thread};
+    v->ends[v->first_end[r] + link] = at;
+  }
+  return HK_OK;
+}
+
+/* Every channel of the sender has all its readers; then the tables are cleared. */
+static hk_status close_channels(hk_verifier *v, pairing *s, int r) {
+  const hk_program *p = v->programs[r];
+  const hk_link_need *l = hk_program_links(p);
+  for (uint32_t k = 0; k < p->nlinks; k++) {
+    if (!hk_link_sends((hk_link_kind)l[k].kind)) continue;
+    bool multicast = l[k].kind == HK_LINK_MCAST_SEND;
+    const hk_channel *c = &v->channels[v->ends[v->first_end[r] + k]];
+    if (!multicast && !c->nreaders) return link_fault(v, r, k, "that rank has no link which receives on this channel");
+    if (multicast && c->nreaders + 1 != (uint32_t)v->nranks)
+      return link_fault(v, r, k, "not every other rank has a link which receives it on this channel");
+    if (multicast)
+      s->multicasts[l[k].channel] = HK_NOWHERE;
+    else
+      s->by_peer[(size_t)l[k].peer * s->channels + l[k].channel] = HK_NOWHERE;
+  }
+  return HK_OK;
+}
+
+/* Finds each channel's opposite: the sender's own reader of what its receiver sends on the same channel. */
+static void find_reverses(hk_verifier *v, pairing *s) {
+  for (int r = 0; r < v->nranks; r++) {
+    const hk_program *p = v->programs[r];
+    const hk_link_need *l = hk_program_links(p);
+    const uint32_t *ends = v->ends + v->first_end[r];
+    for (uint32_t k = 0; k < p->nlinks; k++)
+      if (l[k].kind == HK_LINK_RECV) s->by_peer[(size_t)l[k].peer * s->channels + l[k].channel] = ends[k];
+    for (uint32_t k = 0; k < p->nlinks; k++)
+      if (l[k].kind == HK_LINK_SEND)
+        v->channels[ends[k]].reverse = s->by_peer[(size_t)l[k].peer * s->channels + l[k].channel];
+    for (uint32_t k = 0; k < p->nlinks; k++)
+      if (l[k].kind == HK_LINK_RECV) s->by_peer[(size_t)l[k].peer * s->channels + l[k].channel] = HK_NOWHERE;
+  }
+}
+
+/* Memory for slots and for the times of every message. */
+static hk_status lay_out_fifos(hk_verifier *v) {
+  size_t slots = 0, times = 0;
+  bool multicast = false;
+  uint64_t waves = v->options.waves;
+  for (uint32_t k = 0; k < v->nchannels; k++) {
+    hk_channel *c = &v->channels[k];
+    uint64_t messages = waves * c->room;
+    c->room = messages < v->options.slots ? (uint32_t)messages : v->options.slots;
+    c->slot_at = slots;
+    c->times_at = times;
+    slots += c->room;
+    times += messages;
+    multicast = multicast || c->nreaders != 1;
+  }
+  for (int r = 0; r < v->nranks; r++) {
+    const hk_link_need *l = hk_program_links(v->programs[r]);
+    for (uint32_t k = 0; k < v->programs[r]->nlinks; k++) {
+      if (hk_link_sends((hk_link_kind)l[k].kind)) continue;
+      v->readers[v->ends[v->first_end[r] + k]].times_at = times;
+      times += waves * v->uses[v->first_end[r] + k];
+    }
+  }
+  v->slots = calloc(slots + 1, sizeof *v->slots);
+  v->times = malloc((times + 1) * sizeof *v->times);
+  if (multicast) v->readers_left = calloc(slots + 1, sizeof *v->readers_left);
+  return v->slots && v->times && (!multicast || v->readers_left) ? HK_OK : hk_fault_memory(v);
+}
+
+static hk_status prepare(hk_verifier *v, pairing *s) {
+  size_t links = 0, senders = 0, multicasts = 0;
+  v->first_end = malloc(((size_t)v->nranks + 1) * sizeof *v->first_end);
+  if (!v->first_end) return hk_fault_memory(v);
+  for (int r = 0; r < v->nranks; r++) {
+    const hk_program *p = v->programs[r];
+    const hk_link_need *l = hk_program_links(p);
+    v->first_end[r] = links;
+    links += p->nlinks;
+    for (uint32_t k = 0; k < p->nlinks; k++) {
+      senders += l[k].kind == HK_LINK_SEND;
+      multicasts += l[k].kind == HK_LINK_MCAST_SEND;
+      if (l[k].channel >= s->channels) s->channels = l[k].channel + 1u;
+    }
+  }
+  size_t readers = senders + multicasts * (size_t)v->nranks;
+  size_t table = (size_t)v->nranks * s->channels;
+  v->ends = malloc((links + 1) * sizeof *v->ends);
+  v->uses = calloc(links + 1, sizeof *v->uses);
+  v->channels = malloc((senders + multicasts + 1) * sizeof *v->channels);
+  v->readers = malloc((readers + 1) * sizeof *v->readers);
+  s->by_peer = malloc((table + 1) * sizeof *s->by_peer);
+  s->multicasts = malloc((s->channels + 1) * sizeof *s->multicasts);
+  if (!v->ends || !v->uses || !v->channels || !v->readers || !s->by_peer || !s->multicasts) return hk_fault_memory(v);
+  for (size_t k = 0; k < table; k++) s->by_peer[k] = HK_NOWHERE;
+  for (unsigned k = 0; k < s->channels; k++) s->multicasts[k] = HK_NOWHERE;
+  for (int r = 0; r < v->nranks; r++) count_uses(v->programs[r], v->uses + v->first_end[r]);
+  v->nreaders = (uint32_t)(links - senders - multicasts); /* of the receiving links, for sort_receivers */
+  return sort_receivers(v, s);
+}
+
+hk_status hk_verify_links(hk_verifier *v) {
+  pairing s = {0};
+  hk_status rc;
+  HK_TRY(prepare(v, &s), out);
+  v->nreaders = 0;
+  for (int r = 0; r < v->nranks; r++) {
+    HK_TRY(open_channels(v, &s, r), out);
+    HK_TRY(join_readers(v, &s, r), out);
+    HK_TRY(close_channels(v, &s, r), out);
+  }
+  find_reverses(v, &s);
+  rc = lay_out_fifos(v);
+out:
+  free(s.by_peer);
+  free(s.multicasts);
+  free(s.peer_start);
+  free(s.receivers);
+  return rc;
+}

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One schedule: each ready thread runs until it blocks on a FIFO.  Lanes share nothing but FIFOs and (checked by
+ * verify_hazard.c) properly ordered output blocks, so what holds in this schedule holds in all. */
+#include "verify_internal.h"
+
+int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block) {
+  const hk_program *p = v->programs[rank];
+  if (!v->options.in_place) return -1;
+  switch ((hk_coll)p->coll) {
+    case HK_ALLREDUCE: return (int)block;
+    case HK_BROADCAST:
+    case HK_REDUCE: return rank == p->root ? (int)block : -1;
+    case HK_ALLGATHER: return rank;
+    case HK_REDUCE_SCATTER: return (int)block == rank ? 0 : -1;
+    case HK_GATHER: return rank == p->root ? rank : -1;
+    case HK_SCATTER: return rank == p->root && (int)block == rank ? 0 : -1;
+    default: return -1; /* NCCL has no alltoall in place */
+  }
+}
+
+static void make_ready(hk_verifier *v, uint32_t thread) {
+  v->threads[thread].state = HK_THREAD_READY;
+  v->queue[(v->queue_head + v->queue_count++) % v->nthreads] = thread;
+}
+
+/* ---- one instruction ---- */
+
+typedef struct step {
+  hk_verifier *v;
+  hk_thread *t;
+  const hk_instr *i;
+  const hk_operand *dst, *src;
+} step;
+
+static unsigned block_of(const step *s, const hk_operand *o) {
+  return hk_operand_block(s->t->program, o, s->t->iteration);
+}
+static uint32_t end_of(const step *s, const hk_operand *o) { return s->t->ends[hk_operand_link(o, s->t->iteration)]; }
+
+static bool can_send(const hk_verifier *v, const hk_channel *c) {
+  if (c->sent < c->room) return true;
+  if (c->nreaders == 1) return c->sent - v->readers[c->first_reader].consumed < c->room;
+  return v->readers_left[c->slot_at + c->sent % c->room] == 0;
+}
+
+/* Waits for all link operands; a thread that resumes does not look again at those it found ready. */
+static bool all_ready(const step *s) {
+  hk_thread *t = s->t;
+  unsigned n = (unsigned)s->i->ndst + s->i->nsrc;
+  for (; t->scan < n; t->scan++) {
+    const hk_operand *o = &s->dst[t->scan];
+    if (o->space != HK_LINK) continue;
+    uint32_t end = end_of(s, o);
+    t->waits_to_send = t->scan < s->i->ndst;
+    const hk_reader *r = t->waits_to_send ? NULL : &s->v->readers[end];
+    if (r ? s->v->channels[r->channel].sent > r->consumed : can_send(s->v, &s->v->channels[end])) continue;
+    t->waits_for = end;
+    t->state = HK_THREAD_BLOCKED;
+    return false;
+  }
+  return true;
+}
+
+static hk_status receive(const step *s, const hk_operand *o, hk_value *out) {
+  hk_verifier *v = s->v;
+  hk_reader *r = &v->readers[end_of(s, o)];
+  hk_channel *c = &v->channels[r->channel];
+  uint32_t *times = v->times + r->times_at;
+  if (r->consumed && times[r->consumed - 1] == s->t->event)
+    return hk_fault_here(v, s->t, "it receives twice from rank %u", v->threads[c->thread].rank);
+  size_t at = c->slot_at + r->consumed % c->room;
+  hk_value x = v->slots[at];
+  times[r->consumed++] = s->t->event;
+  if (c->nreaders == 1) {
+    v->slots[at] = HK_VALUE_NONE;
+  } else if (--v->readers_left[at] == 0) {
+    v->slots[at] = HK_VALUE_NONE;
+  } else {
+    hk_value_keep(&v->sets, x);
+  }
+  const hk_thread *sender = &v->threads[c->thread];
+  if (sender->state == HK_THREAD_BLOCKED && sender->waits_to_send && sender->waits_for == r->channel)
+    make_ready(v, c->thread);
+  *out = x;
+  char text[HK_EVENT_TEXT];
+  uint32_t sent_at = v->times[c->times_at + r->consumed - 1];
+  if (hk_value_link_block(x) != block_of(s, o))
+    return hk_fault_here(v, s->t, "it receives block %u, but %s sends block %u", block_of(s, o),
+                         hk_event_text(sender, sent_at, text), hk_value_link_block(x));
+  if (s->i->ndst && hk_value_kind(x) == HK_VALUE_EMPTY)
+    return hk_fault_here(v, s->t, "it wants data from rank %u, but %s sends an empty slot", sender->rank,
+                         hk_event_text(sender, sent_at, text));
+  if (!s->i->ndst && hk_value_kind(x) != HK_VALUE_EMPTY)
+    return hk_fault_here(v, s->t, "it throws away the data that %s sends", hk_event_text(sender, sent_at, text));
+  return HK_OK;
+}
+
+static hk_status read_input(const step *s, unsigned block, hk_value *out) {
+  hk_verifier *v = s->v;
+  int alias = hk_alias_of_input(v, s->t->rank, block);
+  if (alias >= 0) {
+    hk_place *place = hk_place_at(v, s->t, (unsigned)alias);
+    char text[HK_EVENT_TEXT];
+    if (place->writer_event)
+      return hk_fault_here(
+          v, s->t, "it reads in[b%u], which in place is out[b%d] and was overwritten by %s", block, alias,
+          hk_event_text(&v->threads[v->first_thread[s->t->rank] + place->writer_lane], place->writer_event, text));
+  }
+  *out = hk_value_make(HK_VALUE_LEAF, s->t->rank, block);
+  return HK_OK;
+}
+
+static hk_status read_output(const step *s, unsigned block, hk_value *out) {
+  hk_place *place = hk_place_at(s->v, s->t, block);
+  if (hk_value_kind(place->value) == HK_VALUE_NONE)
+    return hk_fault_here(s->v, s->t, "it reads out[b%u], which nothing has written yet", block);
+  *out = place->value;
+  hk_value_keep(&s->v->sets, *out);
+  return hk_hazard_read(s->v, s->t, place, "out", block);
+}
+
+/* A read that a write precedes in wave 0 has that write before it in every wave: nothing can go stale. */
+static hk_status read_scratch(const step *s, unsigned which, hk_value *out) {
+  hk_value x = s->v->scratch[s->t->scratch_at + which];
+  if (hk_value_kind(x) == HK_VALUE_NONE)
+    return hk_fault_here(s->v, s->t, "it reads scratch[b%u], which nothing has written yet", which);
+  hk_value_keep(&s->v->sets, x);
+  *out = x;
+  return HK_OK;
+}
+
+/* The value of one source, with a reference for the caller. */
+static hk_status read_source(const step *s, const hk_operand *o, hk_value *out) {
+  hk_status rc = HK_OK;
+  unsigned block = block_of(s, o);
+  *out = HK_VALUE_NONE;
+  switch (o->space) {
+    case HK_IN: rc = read_input(s, block, out); break;
+    case HK_OUT: rc = read_output(s, block, out); break;
+    case HK_SCRATCH: rc = read_scratch(s, block, out); break;
+    default: rc = receive(s, o, out); break;
+  }
+  if (rc || !s->v->split || hk_value_kind(*out) < HK_VALUE_LEAF) return rc;
+  /* Blocks differ in length, so data of one block cannot pass for another's. */
+  for (unsigned k = 0; k < (unsigned)s->i->ndst + s->i->nsrc; k++) {
+    if (s->dst[k].space == HK_SCRATCH) continue;
+    unsigned named = block_of(s, &s->dst[k]);
+    if (hk_value_block(*out) == named) return HK_OK;
+    char text[HK_VALUE_TEXT];
+    return hk_fault_here(s->v, s->t, "its operands name block %u, but a source holds %s", named,
+                         hk_value_text(s->v, *out, text));
+  }
+  return HK_OK;
+}
+
+static hk_status add_source(const step *s, hk_value *sum, hk_value x) {
+  hk_verifier *v = s->v;
+  char text[HK_VALUE_TEXT];
+  if (hk_value_is_final(*sum) || hk_value_is_final(x))
+    return hk_fault_here(v, s->t, "it reduces a value that is final already: %s",
+                         hk_value_text(v, hk_value_is_final(x) ? x : *sum, text));
+  if (hk_value_block(*sum) != hk_value_block(x))
+    return hk_fault_here(v, s->t, "it reduces block %u with block %u", hk_value_block(*sum), hk_value_block(x));
+  int twice;
+  *sum = hk_value_add(&v->sets, *sum, x, &twice);
+  if (twice >= 0)
+    return hk_fault_here(v, s->t, "rank %d's contribution to block %u comes in twice", twice, hk_value_block(x));
+  return hk_value_kind(*sum) == HK_VALUE_NONE ? hk_fault_memory(v) : HK_OK;
+}
+
+static hk_status reduce(const step *s, hk_value *result) {
+  hk_verifier *v = s->v;
+  hk_status rc = HK_OK;
+  hk_value sum = hk_value_make(HK_VALUE_EMPTY, 0, 0);
+  for (unsigned k = 0; k < s->i->nsrc && !rc; k++) {
+    hk_value x;
+    rc = read_source(s, &s->src[k], &x);
+    if (!rc && k && s->i->ndst)
+      rc = add_source(s, &sum, x);
+    else
+      sum = x;
+  }
+  if (rc) return rc;
+  *result = sum;
+  if (!(s->i->flags & HK_INSTR_FINAL)) return HK_OK;
+  char text[HK_VALUE_TEXT];
+  if (hk_value_is_final(sum)) return hk_fault_here(v, s->t, "it makes a value final that is final already");
+  if (hk_value_count(&v->sets, sum) != (uint32_t)v->nranks)
+    return hk_fault_here(v, s->t, "it makes an incomplete value final: %s", hk_value_text(v, sum, text));
+  *result = hk_value_final(sum);
+  return HK_OK;
+}
+
+/* out[..] <- in[..] where both are one place, of a collective that does not change what it copies: nothing happens. */
+static bool is_self_copy(const step *s, unsigned block) {
+  if (s->v->reduces || s->i->nsrc != 1 || s->src->space != HK_IN) return false;
+  return hk_alias_of_input(s->v, s->t->rank, block_of(s, s->src)) == (int)block;
+}
+
+static hk_status write_output(const step *s, unsigned block, hk_value x) {
+  hk_verifier *v = s->v;
+  hk_place *place = hk_place_at(v, s->t, block);
+  hk_value_drop(&v->sets, place->value);
+  place->value = x;
+  hk_value_keep(&v->sets, x);
+  if (!is_self_copy(s, block)) return hk_hazard_write(v, s->t, place, block);
+  place->writes++;
+  return HK_OK;
+}
+
+static void write_scratch(const step *s, unsigned which, hk_value x) {
+  hk_value *cell = &s->v->scratch[s->t->scratch_at + which];
+  hk_value_drop(&s->v->sets, *cell);
+  hk_value_keep(&s->v->sets, x);
+  *cell = x;
+}
+
+static hk_status send(const step *s, const hk_operand *o, hk_value x) {
+  hk_verifier *v = s->v;
+  uint32_t at = end_of(s, o);
+  hk_channel *c = &v->channels[at];
+  uint32_t *times = v->times + c->times_at;
+  if (c->sent && times[c->sent - 1] == s->t->event)
+    return hk_fault_here(v, s->t, "it sends twice on the link to rank %u",
+                         c->nreaders ? v->threads[v->readers[c->first_reader].thread].rank : s->t->rank);
+  size_t slot = c->slot_at + c->sent % c->room;
+  times[c->sent++] = s->t->event;
+  if (c->nreaders == 0) return HK_OK;
+  hk_value_keep(&v->sets, x);
+  v->slots[slot] = hk_value_sent_as(x, block_of(s, o));
+  if (c->nreaders > 1) v->readers_left[slot] = c->nreaders;
+  for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++) {
+    const hk_thread *t = &v->threads[v->readers[r].thread];
+    if (t->state == HK_THREAD_BLOCKED && !t->waits_to_send && t->waits_for == r) make_ready(v, v->readers[r].thread);
+  }
+  return HK_OK;
+}
+
+/* The place that a user operand names; NULL for input that nobody writes. */
+static hk_place *place_of(const step *s, const hk_operand *o, unsigned *block) {
+  *block = block_of(s, o);
+  if (o->space == HK_IN) {
+    int alias = hk_alias_of_input(s->v, s->t->rank, *block);
+    if (alias < 0) return NULL;
+    *block = (unsigned)alias;
+  }
+  return hk_place_at(s->v, s->t, *block);
+}
+
+/* Slots sent by this instruction may refer to its only source, or to an output that it writes. */
+static hk_status note_references(const step *s, hk_place *place, unsigned block, bool *noted) {
+  hk_status rc = HK_OK;
+  *noted = false;
+  if (s->i->flags & HK_INSTR_COPY) return HK_OK;
+  for (unsigned k = 0; k < s->i->ndst && !rc; k++) {
+    if (s->dst[k].space != HK_LINK) continue;
+    uint32_t c = end_of(s, &s->dst[k]);
+    rc = hk_hazard_note_reference(s->v, s->t, place, block, c, s->v->channels[c].sent - 1);
+    *noted = *noted || s->v->channels[c].nreaders > 0;
+  }
+  return rc;
+}
+
+static hk_status note_accesses(const step *s) {
+  hk_status rc = HK_OK;
+  bool noted;
+  unsigned block;
+  for (unsigned k = 0; k < s->i->ndst && !rc; k++) {
+    if (s->dst[k].space != HK_OUT) continue;
+    hk_place *place = place_of(s, &s->dst[k], &block);
+    rc = note_references(s, place, block, &noted);
+  }
+  for (unsigned k = 0; k < s->i->nsrc && !rc; k++) {
+    if (s->src[k].space != HK_IN && s->src[k].space != HK_OUT) continue;
+    hk_place *place = place_of(s, &s->src[k], &block);
+    if (!place || (place->writer_event == s->t->event && place->writer_lane == s->t->lane)) continue;
+    noted = false;
+    if (s->i->nsrc == 1) rc = note_references(s, place, block, &noted);
+    /* What waits for a reference to end waits for this event too. */
+    if (!rc && !noted) rc = hk_hazard_note_read(s->v, s->t, place, block);
+  }
+  return rc;
+}
+
+static hk_status execute(const step *s) {
+  hk_status rc;
+  hk_value x = HK_VALUE_NONE;
+  s->t->event++;
+  HK_TRY(reduce(s, &x), out);
+  for (unsigned k = 0; k < s->i->ndst; k++) {
+    const hk_operand *o = &s->dst[k];
+    switch (o->space) {
+      case HK_OUT: HK_TRY(write_output(s, block_of(s, o), x), out); break;
+      case HK_SCRATCH: write_scratch(s, block_of(s, o), x); break;
+      default: HK_TRY(send(s, o, x), out); break;
+    }
+  }
+  hk_value_drop(&s->v->sets, x);
+  rc = note_accesses(s);
+out:
+  return rc; /* a fault ends the run: references are not counted any more */
+}
+
+/* ---- threads ---- */
+
+/* Moves to the next MOVE; false when the thread has run its last wave. */
+static bool next_move(const hk_verifier *v, hk_thread *t) {
+  for (;;) {
+    if (t->body_end && t->pc == t->body_end) {
+      if (++t->iteration < t->count) {
+        t->pc = t->body_begin;
+        return true;
+      }
+      t->body_end = t->iteration = 0;
+    }
+    if (t->pc == t->end) {
+      if (++t->wave == v->options.waves || t->first == t->end) return false;
+      t->pc = t->first;
+    }
+    const hk_instr *i = &t->instrs[t->pc];
+    if (i->op == HK_OP_MOVE) return true;
+    t->body_begin = ++t->pc;
+    t->body_end = t->pc + i->repeat.body;
+    t->count = i->repeat.count;
+  }
+}
+
+static hk_status run_thread(hk_verifier *v, hk_thread *t) {
+  for (;;) {
+    const hk_instr *i = &t->instrs[t->pc];
+    const hk_operand *o = hk_instr_operands(t->program, i);
+    step s = {.v = v, .t = t, .i = i, .dst = o, .src = o + i->ndst};
+    if (!all_ready(&s)) return HK_OK;
+    hk_status rc = execute(&s);
+    if (rc) return rc;
+    v->report->steps++;
+    t->scan = 0;
+    t->pc++;
+    if (!next_move(v, t)) {
+      t->state = HK_THREAD_DONE;
+      return HK_OK;
+    }
+  }
+}
+
+static hk_status check_all_consumed(hk_verifier *v) {
+  for (uint32_t k = 0; k < v->nchannels; k++) {
+    const hk_channel *c = &v->channels[k];
+    for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++) {
+      uint32_t left = c->sent - v->readers[r].consumed;
+      if (left)
+        return hk_fault_event(v, &v->threads[c->thread], v->times[c->times_at + c->sent - left],
+                              "rank %u never receives what it sends: %u slots are left at the end",
+                              v->threads[v->readers[r].thread].rank, left);
+    }
+  }
+  return HK_OK;
+}
+
+hk_status hk_verify_run(hk_verifier *v) {
+  for (uint32_t k = 0; k < v->nthreads; k++) {
+    hk_thread *t = &v->threads[k];
+    t->pc = t->first;
+    t->state = HK_THREAD_DONE;
+    if (t->first < t->end && next_move(v, t)) make_ready(v, k);
+  }
+  while (v->queue_count) {
+    uint32_t k = v->queue[v->queue_head];
+    v->queue_head = (v->queue_head + 1) % v->nthreads;
+    v->queue_count--;
+    hk_status rc = run_thread(v, &v->threads[k]);
+    if (rc) return rc;
+  }
+  for (uint32_t k = 0; k < v->nthreads; k++)
+    if (v->threads[k].state != HK_THREAD_DONE) return hk_fault_deadlock(v);
+  return check_all_consumed(v);
+}
