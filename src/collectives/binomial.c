@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Binomial tree (pattern.h), for short messages: ceil(log2 n) steps (Thakur, Rabenseifner, Gropp 2005, sections 4.2 and
+ * 4.6).  n ranks, S bytes (gather, scatter: the root's buffer), q = ceil(log2 n):
+ *
+ *   broadcast        q steps; the root sends q S bytes
+ *   reduce           q steps, S bytes sent; the root adds up q S.  Sums are made in the order of ranks after the root.
+ *   gather, scatter  q steps, S (n - 1) / n bytes at the root, over q links there; inner ranks pass on what is not theirs
+ *
+ * A rank's whole work is one instruction (broadcast, reduce) or one and a repeat a child.
+ */
+#include "cost.h"
+#include "pattern.h"
+
+enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
+
+typedef struct place {
+  int v, n, root, children;
+} place;
+
+static place place_of(const hk_build *w) {
+  int v = hk_shift(w->rank, -w->root, w->nranks);
+  return (place){.v = v, .n = w->nranks, .root = w->root, .children = hk_binomial_children(v, w->nranks)};
+}
+static int parent_of(const place *p) { return hk_shift(p->root, hk_binomial_parent(p->v), p->n); }
+static int child_of(const place *p, int k) { return hk_shift(p->root, p->v + (1 << k), p->n); }
+
+static void build_broadcast(hk_builder *b, const place *p) {
+  hk_operand from = p->v ? hk_recv_from(b, parent_of(p), 0, 0) : hk_in(0, 0), to[MAX_CHILDREN + 1];
+  unsigned count = 0;
+  for (int k = p->children - 1; k >= 0; k--) to[count++] = hk_send_to(b, child_of(p, k), 0, 0);
+  to[count++] = hk_out(0, 0);
+  hk_build_move(b, 0, to, count, &from, 1);
+}
+
+static void build_reduce(hk_builder *b, const place *p) {
+  hk_operand from[MAX_CHILDREN + 1] = {hk_in(0, 0)};
+  unsigned count = 1;
+  for (int k = 0; k < p->children; k++) from[count++] = hk_recv_from(b, child_of(p, k), 0, 0);
+  hk_operand to = p->v ? hk_send_to(b, parent_of(p), 0, 0) : hk_out(0, 0);
+  hk_build_move(b, p->v ? 0 : HK_INSTR_FINAL, &to, 1, from, count);
+}
+
+/* Every rank sends the blocks of its subtree in the order of ranks after the root: first its own, then child by child. */
+static void build_gather(hk_builder *b, const place *p) {
+  unsigned mine = (unsigned)hk_shift(p->root, p->v, p->n);
+  hk_build_copy(b, p->v ? hk_send_to(b, parent_of(p), mine, 0) : hk_out(mine, 0), hk_in(0, 0));
+  for (int k = 0; k < p->children; k++) {
+    int child = child_of(p, k);
+    unsigned block = (unsigned)child;
+    hk_build_repeat(b, (unsigned)hk_binomial_subtree(p->v, k, p->n));
+    hk_build_copy(b, p->v ? hk_send_to(b, parent_of(p), block, 1) : hk_out(block, 1), hk_recv_from(b, child, block, 1));
+    hk_build_end_repeat(b);
+  }
+}
+
+/* A subtree's blocks come in the same order.  The root serves the largest subtree first. */
+static void build_scatter(hk_builder *b, const place *p) {
+  unsigned mine = (unsigned)hk_shift(p->root, p->v, p->n);
+  if (p->v) hk_build_copy(b, hk_out(0, 0), hk_recv_from(b, parent_of(p), mine, 0));
+  for (int i = 0; i < p->children; i++) {
+    int k = p->v ? i : p->children - 1 - i, child = child_of(p, k);
+    unsigned block = (unsigned)child;
+    hk_build_repeat(b, (unsigned)hk_binomial_subtree(p->v, k, p->n));
+    hk_build_copy(b, hk_send_to(b, child, block, 1), p->v ? hk_recv_from(b, parent_of(p), block, 1) : hk_in(block, 1));
+    hk_build_end_repeat(b);
+  }
+  if (!p->v) hk_build_copy(b, hk_out(0, 0), hk_in(mine, 0));
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  place p = place_of(w);
+  hk_build_lane(b);
+  switch (w->coll) {
+    case HK_BROADCAST: build_broadcast(b, &p); return;
+    case HK_REDUCE: build_reduce(b, &p); return;
+    case HK_GATHER: build_gather(b, &p); return;
+    default: build_scatter(b, &p); return;
+  }
+}
+
+static hk_shape shape(const hk_machine *m, hk_coll coll) {
+  unsigned height = (unsigned)hk_log2_ceil((unsigned)m->nranks);
+  return (hk_shape){.fan = coll == HK_REDUCE || coll == HK_GATHER ? 1 : height, .depth = height};
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  hk_shape s = shape(m, coll);
+  double n = m->nranks, height = s.depth, all = (double)bytes, block = all / n;
+  hk_work w = {.rounds = height,
+               .again = 1,
+               .messages = height,
+               .sent = all,
+               .share = 2 / (height + 1),
+               .spread = HK_SPREAD_CUBE,
+               .block = bytes};
+  switch (coll) {
+    case HK_BROADCAST:
+      w.sent = height * all;
+      /* Most ranks only receive, which is the lesser part of a message; of bytes it is as much as sending. */
+      w.share *= all < 1 << 20 ? 0.6 + 0.4 * all / (1 << 20) : 1;
+      w.written = (height + 1) * all;
+      break;
+    case HK_REDUCE:
+      w.written = all;
+      w.reduced = height * all;
+      break;
+    default:                       /* the root's blocks, and what its largest child passes on */
+      w.messages = height + n / 8; /* blocks to one child go in a row */
+      w.sent = all - block;
+      w.written = 1.5 * all;
+      w.share = (height / 2 + 1) / n;
+      w.block = (size_t)block;
+      s.depth = 1;
+      break;
+  }
+  if (coll == HK_BROADCAST || coll == HK_REDUCE) {
+    w.gpu.turns = 1;
+    w.gpu.lane = all;
+    if (coll == HK_REDUCE && m->overlap) w.received = height * all; /* a core's receiving is in what it adds */
+    w.gpu.out_one = hk_log2_ceil((unsigned)m->nhosts) * all;
+  } else { /* the root's: a block after the other */
+    w.gpu.turns = n;
+    w.gpu.out_one = (n - m->ranks_per_host) * block;
+  }
+  return hk_price(m, &s, &w);
+}
+
+const hk_algorithm hk_algorithm_binomial = {
+    .name = "binomial",
+    .about = "binomial tree; log2 n steps, for short messages",
+    .colls = 1u << HK_BROADCAST | 1u << HK_REDUCE | 1u << HK_GATHER | 1u << HK_SCATTER,
+    .cost = cost,
+    .shape = shape,
+    .build = build,
+};

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Chain: broadcast from the root along root, root + 1, ..., and reduce along root + 1, ..., root - 1, root.  Waves follow
+ * one another: with n ranks, S bytes and W waves n - 2 + W steps of S / W bytes.  S bytes sent, the least possible, and two
+ * links a rank; latency grows with n.  With a layout the chain follows its order, host after host.  (The pipelined "chain" of Worringen 2003 and of Open MPI's tuned collectives.)
+ */
+#include "cost.h"
+#include "pattern.h"
+
+/* The rank `by` places further on the chain. */
+static int rank_at(const hk_build *w, int by) {
+  return hk_layout_at(w->layout, w->channel, hk_shift(hk_layout_place(w->layout, w->channel, w->rank), by, w->nranks));
+}
+
+static void build_broadcast(hk_builder *b, const hk_build *w) {
+  int next = rank_at(w, 1), prev = rank_at(w, -1);
+  hk_operand from = w->rank == w->root ? hk_in(0, 0) : hk_recv_from(b, prev, 0, 0);
+  hk_operand to[2] = {hk_out(0, 0)};
+  unsigned k = 1;
+  if (next != w->root) to[k++] = hk_send_to(b, next, 0, 0);
+  hk_build_move(b, 0, to, k, &from, 1);
+}
+
+static void build_reduce(hk_builder *b, const hk_build *w) {
+  int next = rank_at(w, 1), prev = rank_at(w, -1);
+  bool last = w->rank == w->root;
+  hk_operand from[2], to = last ? hk_out(0, 0) : hk_send_to(b, next, 0, 0);
+  unsigned k = 0;
+  if (prev != w->root) from[k++] = hk_recv_from(b, prev, 0, 0);
+  from[k++] = hk_in(0, 0);
+  hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, from, k);
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  hk_build_lane(b);
+  if (w->coll == HK_BROADCAST)
+    build_broadcast(b, w);
+  else
+    build_reduce(b, w);
+}
+
+static hk_shape shape(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  return (hk_shape){.fan = 1, .depth = (unsigned)m->nranks - 1};
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  hk_work w = {.rounds = m->nranks - 1,
+               .again = 1,
+               .messages = 2,
+               .sent = (double)bytes,
+               .written = (coll == HK_BROADCAST ? 2 : 1) * (double)bytes,
+               .reduced = coll == HK_BROADCAST ? 0 : (double)bytes,
+               .spread = HK_SPREAD_RING,
+               .share = coll == HK_BROADCAST ? 1 : (m->nranks - 1.0) / m->nranks,
+               .far_rounds = m->nhosts - 1,
+               .block = bytes};
+  w.gpu.turns = 1;
+  hk_shape s = shape(m, coll);
+  return hk_price(m, &s, &w);
+}
+
+const hk_algorithm hk_algorithm_chain = {
+    .name = "chain",
+    .about = "from rank to rank in waves; fewest bytes, two links, latency grows with the ranks",
+    .colls = 1u << HK_BROADCAST | 1u << HK_REDUCE,
+    .cost = cost,
+    .shape = shape,
+    .build = build,
+};

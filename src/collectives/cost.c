@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cost model's arithmetic.  Everything here is a function of facts that all ranks share. */
+#include "cost.h"
+#include <math.h>
+#include "algorithm.h"
+
+enum {
+  WAVE_BYTES = 256 << 10,  /* that a rank has in shared slots for one wave: the caches still hold some waves of all */
+  SCRATCH_BYTES = 8 << 20, /* of one lane */
+  LEAST_CHUNK = 8192,      /* below, a message's own cost outweighs its bytes' */
+  TINY_CHUNK = 512,        /* however many links */
+  ELEMENTS = 64,           /* every chunk is a multiple: whole elements, whole cache lines */
+  MANY_LINKS = 64,         /* beyond, see hk_price */
+  AHEAD_WAVES = 8,         /* that the slots of a link take */
+  CACHED_BYTES = 256 << 10 /* of what a rank touches in an operation: about so much is found in its caches */
+};
+#define HOT_GAIN 0.8 /* the part of a reduction's time that is waiting for memory */
+/* What a lane that only sends may lose at most by running ahead, the caches being long past what it sent when that is read.
+ * Through memory; and through sockets, where it fills the kernel's buffers.  What it is there depends on what else the machine
+ * does (from nothing to twice the time), so it is so much that of equals those win that send and receive by turns. */
+#define SPILL 0.3
+#define SPILL_SOCKETS 0.15
+/* Rings over sockets of one host, against algorithms with as many bytes; measured. */
+#define LOCKSTEP 1.5
+
+/* Ranks that share a core, at least 1. */
+static double crowd(const hk_machine *m) {
+  double k = m->cores_per_host > 0 ? (double)m->ranks_per_host / m->cores_per_host : 1;
+  return k > 1 ? k : 1;
+}
+
+/* A message, until it is there. */
+static double round_us(const hk_machine *m, const hk_level *l) {
+  double k = crowd(m);
+  return l->alpha_us + m->sync_us + (k > 1 ? ceil(k) * m->switch_us : 0);
+}
+
+/* A byte handed on inside a host, by a core that the ranks share; a loopback's time is all theirs. */
+static double inside_us(const hk_machine *m, double us_per_b) { return us_per_b * crowd(m); }
+
+static int log2_ceil(double x) { return x > 1 ? (int)ceil(log2(x)) : 0; }
+
+hk_split hk_split_work(const hk_machine *m, const hk_work *w) {
+  double n = m->nranks, per = m->ranks_per_host, hosts = m->nhosts;
+  /* A core's receiving counts as copying; from a socket it is work as sending is, of the one rank that receives. */
+  double received = m->overlap ? w->received : w->received / crowd(m);
+  hk_split s = {.near = received > w->sent ? received : w->sent};
+  if (w->spread == HK_SPREAD_GIVEN) {
+    s.far_rounds = w->far_rounds;
+    s.out = w->out;
+  } else if (hosts <= 1) {
+    return s;
+  } else if (w->spread == HK_SPREAD_RING) {
+    s.far_rounds = w->far_rounds > 0 ? w->far_rounds : w->rounds;
+    s.out = w->sent;
+    if (per <= 1) s.near = 0;
+  } else if (w->spread == HK_SPREAD_MESH) {
+    s.far_rounds = w->rounds;
+    s.out = w->sent * per * (n - per) / (n - 1);
+    s.near = w->sent * (per - 1) / (n - 1);
+  } else {
+    double part = log2_ceil(hosts) / (double)log2_ceil(n > 2 ? n : 2);
+    if (part > 1) part = 1;
+    s.far_rounds = w->rounds * part;
+    s.out = w->out > 0 ? w->out : w->sent * per * part;
+    s.near = w->sent * (1 - part);
+  }
+  return s;
+}
+
+static size_t round_down(size_t bytes, size_t to) { return bytes / to * to; }
+static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+/* The most that a wave may move of a block. */
+static size_t largest_chunk(const hk_machine *m, const hk_shape *s) {
+  size_t most = m->slot_bytes;
+  if (m->multicast && !m->overlap) {
+    size_t wave = WAVE_BYTES / s->fan, least = 2 * wave < LEAST_CHUNK ? 2 * wave : LEAST_CHUNK;
+    most = wave > least ? wave : least;
+  }
+  if (s->scratch && most > SCRATCH_BYTES / s->scratch) most = SCRATCH_BYTES / s->scratch;
+  if (most < TINY_CHUNK) most = TINY_CHUNK;
+  if (most > m->slot_bytes) most = m->slot_bytes;
+  most = round_down(most, ELEMENTS);
+  return most ? most : ELEMENTS;
+}
+
+/* A pipeline of d ranks takes (d - 1 + block / c) steps of (a + c t): the best c is sqrt(block a / ((d - 1) t)). */
+static double pipelined_chunk(const hk_machine *m, const hk_shape *s, double block) {
+  const hk_level *l = m->nhosts > 1 ? &m->between : &m->inside;
+  double link_us = m->nhosts > 1 ? l->ring_us_per_b * (s->rails ? s->rails : 1) : inside_us(m, l->ring_us_per_b);
+  double byte_us = ((m->overlap ? 0 : 2 * m->copy_us_per_b * crowd(m)) + link_us) * m->channels;
+  if (byte_us < m->channel_us_per_b) byte_us = m->channel_us_per_b;
+  double c = sqrt(block * round_us(m, l) / ((s->depth - 1) * (byte_us > 0 ? byte_us : 1e-6)));
+  return c > LEAST_CHUNK ? c : LEAST_CHUNK;
+}
+
+size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
+  size_t most = largest_chunk(m, s);
+  if (s->depth > 1) {
+    double c = pipelined_chunk(m, s, (double)block_bytes);
+    if (c < (double)most) most = round_up((size_t)c, ELEMENTS);
+  }
+  if (block_bytes <= most) return block_bytes ? round_up(block_bytes, ELEMENTS) : ELEMENTS;
+  size_t waves = (block_bytes + most - 1) / most; /* all of nearly equal size, instead of a short one at the end */
+  return round_up((block_bytes + waves - 1) / waves, ELEMENTS);
+}
+
+double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
+  if (m->overlap) return hk_price_gpu(m, s, w);
+  size_t channels = (size_t)m->channels, chunk = hk_chunk(m, s, (w->block + channels - 1) / channels) * channels;
+  double waves = w->block > chunk ? (double)((w->block + chunk - 1) / chunk) : 1;
+  double share = w->share > 0 ? w->share : 1, links = w->links > 0 ? w->links : s->fan;
+  double work = crowd(m) * share > 1 ? crowd(m) * share : 1; /* all ranks' work on their cores, or the busiest rank's */
+  double part = s->depth > 1 ? (waves + s->depth - 1) / waves : 1; /* a byte waits for those before it on its way */
+  hk_split at = hk_split_work(m, w);
+  double far = w->rounds > 0 ? at.far_rounds / w->rounds : 0;
+  double round = far * round_us(m, &m->between) + (1 - far) * round_us(m, &m->inside);
+  bool ring = w->spread == HK_SPREAD_RING, rail = ring || w->spread == HK_SPREAD_GIVEN;
+  double hot = 1 / (1 + (w->written + w->reduced) / CACHED_BYTES);
+  double gamma = m->gamma_us_per_b * (1 - HOT_GAIN * hot);
+  double copying = part * work * (w->written * m->copy_us_per_b + w->reduced * gamma);
+  /* A lane that only sends runs ahead: it fills slots with more than the caches hold before that is added up. */
+  double ahead = (waves - 1) / (waves - 1 + AHEAD_WAVES);
+  if (m->inside.ring_us_per_b == 0 && w->reduced > 0 && w->again < w->rounds && w->rounds <= 1 && crowd(m) <= 1)
+    copying *= 1 + SPILL * ahead;
+  double inside = part * at.near * inside_us(m, ring ? m->inside.ring_us_per_b : m->inside.mesh_us_per_b);
+  double between = part * at.out * (rail ? m->between.ring_us_per_b : m->between.mesh_us_per_b);
+  if (m->nhosts <= 1 && m->inside.ring_us_per_b > 0 && s->depth <= 1 && w->again <= HK_AHEAD * w->rounds) {
+    copying *= 1 + SPILL_SOCKETS * ahead;
+    inside *= 1 + SPILL_SOCKETS * ahead;
+  }
+  /* Rings over sockets of one host: a byte's way through the kernel is not hidden behind that of others. */
+  if (m->nhosts <= 1 && ring && m->inside.ring_us_per_b > 0 && w->again >= w->rounds && w->rounds > 1) {
+    copying *= LOCKSTEP;
+    inside *= LOCKSTEP;
+  }
+  double us = m->launch_us + m->channels * m->channel_us + (w->rounds + (waves - 1) * w->again) * round;
+  /* A message is also work: on a link between hosts most of alpha is. */
+  us += waves * work * w->messages * (far * m->between.message_us + (1 - far) * m->inside.message_us);
+  us += work * links * (far * m->between.link_us + (1 - far) * m->inside.link_us);
+  us += copying + inside + between;
+  /* Every link has its slots, and between hosts its connections.  So many must be well worth it. */
+  if (links > MANY_LINKS) us += (links - MANY_LINKS) * 2 * (far > 0 ? m->between.alpha_us : m->inside.alpha_us);
+  return us;
+}
+
+size_t hk_choose_chunk(const hk_machine *m, const hk_program *p, size_t block_bytes) {
+  const hk_algorithm *a = hk_algorithm_by_name(p->algorithm);
+  hk_shape s = a ? hk_algorithm_shape(a, m, (hk_coll)p->coll)
+                 : (hk_shape){.fan = p->nranks, .depth = 1, .scratch = p->scratch_blocks};
+  return hk_chunk(m, &s, (block_bytes + (size_t)m->channels - 1) / (size_t)m->channels);
+}
+
+hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels) {
+  const hk_protocol_info *p = &hk_protocols[protocol];
+  hk_machine as = *m;
+  hk_level *levels[2] = {&as.inside, &as.between};
+  for (int i = 0; i < 2; i++) {
+    hk_level *l = levels[i];
+    l->ring_us_per_b /= p->efficiency;
+    l->mesh_us_per_b /= p->efficiency;
+    l->one_us_per_b /= p->efficiency;
+  }
+  as.sync_us *= p->sync;
+  as.copy_us_per_b /= p->copy;
+  as.gamma_us_per_b /= p->copy;
+  as.channel_us_per_b /= p->copy;
+  as.channels = channels;
+  return as;
+}

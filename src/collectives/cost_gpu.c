@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The price where links move bytes by themselves and lanes run side by side (GPUs).  Two bounds, as in the simulator's flow
+ * level (src/sim/coarse.c):
+ *
+ *   alone   nobody is in anybody's way: messages one behind another, and the bytes of the busiest lane at its own pace; or
+ *           what the busiest link or memory has to carry, if that is longer
+ *   shared  the messages, and then all bytes at the pace of the busiest link
+ *
+ * The truth is nearer to the lower one: HK_GPU_SHARED.
+ */
+#include <math.h>
+#include "cost.h"
+#include "gpu.h"
+
+/* Messages in a row, and what one more wave adds. */
+typedef struct delay {
+  double first, again;
+} delay;
+
+static double or_else(double x, double otherwise) { return x > 0 ? x : otherwise; }
+
+static delay delays(const hk_machine *m, const hk_work *w, double far_part, double *far_chain) {
+  double lane_us = HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us;
+  double chain = or_else(w->gpu.chain, w->rounds), turns = or_else(w->gpu.turns, chain);
+  double far = m->nhosts > 1 ? or_else(w->gpu.far_chain, far_part * chain) : 0;
+  double inside = m->inside.alpha_us + m->sync_us, between = m->between.alpha_us + m->sync_us;
+  double us = (chain - far) * inside + far * between, all = or_else(w->gpu.all_turns, turns);
+  delay d = {.first = us + fmax(0, all - chain) * lane_us};
+  /* A lane that does not wait for its own messages runs ahead as far as the slots allow. */
+  double ahead = fmax(turns * lane_us, 2 * (far > 0 ? between : inside) / HK_GPU_SLOTS);
+  d.again = w->again >= w->rounds ? d.first : ahead;
+  *far_chain = far;
+  return d;
+}
+
+/* Where all send to all, messages that meet at one port keep others waiting: simulated ports stand idle for a sixth to a
+ * quarter of the time. */
+#define MEET 1.2
+
+/* The busiest link's or memory's time. */
+static double busiest(const hk_machine *m, const hk_work *w, const hk_split *at) {
+  bool ring = w->spread == HK_SPREAD_RING, rail = ring || w->spread == HK_SPREAD_GIVEN;
+  double memory = w->written * m->copy_us_per_b + w->reduced * m->gamma_us_per_b;
+  double scattered = ring ? w->gpu.scattered : 1;
+  double inside = at->near * ((1 - scattered) * m->inside.ring_us_per_b + scattered * m->inside.mesh_us_per_b);
+  double between = at->out * (rail ? m->between.ring_us_per_b : m->between.mesh_us_per_b);
+  if (w->spread == HK_SPREAD_MESH) between *= MEET;
+  /* A ring leaves its host at one place on each channel. */
+  double even = at->out / (ring ? m->channels : m->ranks_per_host), one = or_else(w->gpu.out_one, even);
+  if (m->nhosts > 1) between = fmax(between, one * m->between.one_us_per_b);
+  return fmax(fmax(memory, inside), between);
+}
+
+double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
+  double channels = m->channels;
+  size_t own = (w->block + (size_t)m->channels - 1) / (size_t)m->channels, chunk = hk_chunk(m, s, own);
+  double waves = own > chunk ? (double)((own + chunk - 1) / chunk) : 1, far_chain;
+  hk_split at = hk_split_work(m, w);
+  delay d = delays(m, w, w->rounds > 0 ? at.far_rounds / w->rounds : 0, &far_chain);
+  double latency = d.first + (waves - 1) * d.again;
+  double part = s->depth > 1 ? (waves + s->depth - 1) / waves : 1; /* a byte waits for those before it on its way */
+  double pace = fmax(m->channel_us_per_b, m->inside.one_us_per_b), lane = or_else(w->gpu.lane, w->sent);
+  double more = fmax(0, or_else(w->gpu.lanes, lane) - lane), fill = more / waves / channels * pace;
+  double after = or_else(w->gpu.after, more) / waves / channels * pace;
+  /* What goes to another host is first put into a slot and sent from there. */
+  double hop = far_chain * fmin((double)chunk, (double)own) * m->between.one_us_per_b;
+  double alone = lane / channels * pace * part + fill + (w->again >= w->rounds ? waves * hop : hop);
+  double need = busiest(m, w, &at);
+  double low = fmax(latency + alone, need + after), high = latency + fmax(alone, need * part + after);
+  double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
+  return m->launch_us + (channels - 1) * m->channel_us + us;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Recursive doubling (Thakur, Rabenseifner, Gropp 2005, sections 4.1, 4.3 and 4.5): in step k rank r exchanges with the
+ * rank whose number differs in bit k.  n ranks, S bytes (the larger buffer), q = floor(log2 n):
+ *
+ *   allreduce       q steps of S bytes; where n is no power of two, the ranks outside the cube (pattern.h) leave their
+ *                   input to their neighbour and get the result back: q + 2 steps
+ *   allgather       n a power of two: q steps, S (n - 1) / n bytes; step k doubles what everybody has
+ *   reduce_scatter  n a power of two: q steps of recursive halving, S (n - 1) / n bytes
+ *
+ * Allreduce gives all ranks the same bits: before step k the 2^k ranks that differ in the lower bits only hold equal
+ * sums, and the two groups that meet both add the lower group's sum first.  An input enters its first sum as it was sent,
+ * from the scratch buffer.
+ */
+#include "cost.h"
+#include "pattern.h"
+
+static void build_allreduce(hk_builder *b, const hk_build *w) {
+  hk_cube cube = hk_cube_of(w->nranks);
+  int corner = hk_cube_corner(&cube, w->rank);
+  hk_build_lane(b);
+  if (corner < 0) {
+    hk_build_copy(b, hk_send_to(b, w->rank + 1, 0, 0), hk_in(0, 0));
+    hk_build_copy(b, hk_out(0, 0), hk_recv_from(b, w->rank + 1, 0, 0));
+    return;
+  }
+  hk_build_scratch(b, 1);
+  hk_operand from[2], sum = hk_scratch(0);
+  unsigned nfrom = 0;
+  int client = hk_cube_client(&cube, corner);
+  if (client >= 0) from[nfrom++] = hk_recv_from(b, client, 0, 0);
+  from[nfrom++] = hk_in(0, 0);
+  for (int bit = 1; bit < cube.p; bit <<= 1) {
+    int peer = hk_cube_rank(&cube, corner ^ bit);
+    hk_build_move(b, HK_INSTR_COPY, (hk_operand[]){sum, hk_send_to(b, peer, 0, 0)}, 2, from, nfrom);
+    bool lower = !(corner & bit);
+    from[lower ? 0 : 1] = sum;
+    from[lower ? 1 : 0] = hk_recv_from(b, peer, 0, 0);
+    nfrom = 2;
+  }
+  hk_operand to[2] = {hk_out(0, 0)};
+  unsigned nto = 1;
+  if (client >= 0) to[nto++] = hk_send_to(b, client, 0, 0);
+  hk_build_move(b, HK_INSTR_FINAL, to, nto, from, nfrom);
+}
+
+static void build_allgather(hk_builder *b, const hk_build *w) {
+  unsigned r = (unsigned)w->rank;
+  hk_build_lane(b);
+  hk_build_move(b, 0, (hk_operand[]){hk_out(r, 0), hk_send_to(b, w->rank ^ 1, r, 0)}, 2, (hk_operand[]){hk_in(0, 0)},
+                1);
+  hk_build_copy(b, hk_out(r ^ 1, 0), hk_recv_from(b, w->rank ^ 1, r ^ 1, 0));
+  for (unsigned have = 2; have < (unsigned)w->nranks; have *= 2) {
+    int peer = w->rank ^ (int)have;
+    unsigned mine = r & ~(have - 1), theirs = mine ^ have;
+    hk_build_repeat(b, have);
+    hk_build_copy(b, hk_send_to(b, peer, mine, 1), hk_out(mine, 1));
+    hk_build_copy(b, hk_out(theirs, 1), hk_recv_from(b, peer, theirs, 1));
+    hk_build_end_repeat(b);
+  }
+}
+
+static hk_operand scratch_walk(unsigned which) {
+  hk_operand o = hk_scratch(which);
+  o.stride = 1;
+  return o;
+}
+
+static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
+  unsigned r = (unsigned)w->rank, half = (unsigned)w->nranks / 2;
+  unsigned low = 0;  /* the first of the blocks that are still this rank's to add up */
+  unsigned base = 0; /* the scratch buffer with this block, after the first step */
+  if (half > 1) hk_build_scratch(b, half);
+  hk_build_lane(b);
+  for (unsigned have = half; have >= 1; have /= 2) {
+    bool first = have == half, last = have == 1;
+    int peer = w->rank ^ (int)have;
+    unsigned keep = r & have, give = keep ^ have;
+    hk_operand kept = first ? hk_in(low + keep, 1) : scratch_walk(base + keep);
+    hk_operand to = last ? hk_out(0, 0) : first ? scratch_walk(0) : scratch_walk(base + keep);
+    hk_build_repeat(b, have);
+    hk_build_copy(b, hk_send_to(b, peer, low + give, 1), first ? hk_in(low + give, 1) : scratch_walk(base + give));
+    hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, (hk_operand[]){hk_recv_from(b, peer, low + keep, 1), kept}, 2);
+    hk_build_end_repeat(b);
+    low += keep;
+    base = first ? 0 : base + keep;
+  }
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  switch (w->coll) {
+    case HK_ALLREDUCE: build_allreduce(b, w); return;
+    case HK_ALLGATHER: build_allgather(b, w); return;
+    default: build_reduce_scatter(b, w); return;
+  }
+}
+
+static const char *cannot(const hk_machine *m, hk_coll coll) {
+  return coll == HK_ALLREDUCE || hk_is_power_of_2(m->nranks) ? NULL : "needs a power of two of ranks";
+}
+
+static hk_shape shape(const hk_machine *m, hk_coll coll) {
+  return (hk_shape){.fan = (unsigned)hk_log2_ceil((unsigned)m->nranks),
+                    .depth = 1,
+                    .scratch = coll == HK_ALLREDUCE        ? 1
+                               : coll == HK_REDUCE_SCATTER ? (unsigned)m->nranks / 2
+                                                           : 0};
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  hk_cube cube = hk_cube_of(m->nranks);
+  double steps = hk_log2_floor((unsigned)cube.p), all = (double)bytes, n = m->nranks, moved = all * (n - 1) / n;
+  hk_work w = {.rounds = steps, .spread = HK_SPREAD_CUBE, .block = bytes / (size_t)m->nranks};
+  switch (coll) {
+    case HK_ALLREDUCE:
+      if (cube.extra) w.rounds += 2;
+      w.block = bytes;
+      w.messages = 2 * w.rounds;
+      w.sent = (steps + (cube.extra > 0)) * all;
+      w.written = 2 * w.sent + all;
+      w.reduced = w.sent;
+      break;
+    case HK_ALLGATHER:
+      w.messages = HK_EXCHANGE_MESSAGES * (n - 1);
+      w.sent = moved;
+      w.written = 2 * moved + all / n;
+      break;
+    default:
+      w.messages = HK_EXCHANGE_MESSAGES * (n - 1);
+      w.sent = moved;
+      w.written = 2 * moved;
+      w.reduced = moved;
+      break;
+  }
+  w.again = w.rounds;
+  if (coll == HK_ALLREDUCE) {
+    w.gpu.turns = w.rounds + 2;
+    w.gpu.lane = w.sent + all; /* adding and sending on are one instruction */
+  } else {                     /* of an exchange each block waits for the one before */
+    w.gpu.chain = n - 1;
+    w.gpu.far_chain = m->nhosts > 1 ? n - m->ranks_per_host : 0;
+    w.gpu.turns = 2 * (n - 1);
+    w.gpu.lane = 2 * moved;
+    w.out = all / n * (n - m->ranks_per_host) * m->ranks_per_host;
+  }
+  hk_shape s = shape(m, coll);
+  return hk_price(m, &s, &w);
+}
+
+const hk_algorithm hk_algorithm_doubling = {
+    .name = "doubling",
+    .about = "exchange with the rank that differs in one bit, bit after bit; log2 n steps",
+    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
+    .cannot = cannot,
+    .cost = cost,
+    .shape = shape,
+    .build = build,
+};

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Hierarchical allreduce, ring across: reduce-scatter inside each host, a ring allreduce between equal local ranks of all
+ * hosts, allgather inside.  H hosts of L ranks (P: the fewest of a host), S bytes:
+ *
+ *   inside   2 steps, S (P - 1) / P + S (L - 1) / P bytes sent
+ *   between  2 (H - 1) steps, 2 S (H - 1) / H bytes leave a host, P rails side by side
+ *
+ * A flat ring has as many bytes leave a host, but n - 1 steps where this has H - 1 (Jia et al. 2018: "Highly scalable deep
+ * learning training system with mixed-precision", section 4.3; the multi-leader allreduce of Bayatpour et al. 2017).
+ *
+ * The message is cut into P parts of H blocks; rank i < P of every host works on part i.  The stages are one: a step of the
+ * ring adds what the previous host sent, the rank's own block and those of its host's other ranks, and sends the sum on.
+ * Ranks beyond P, on hosts that have more than others, only give and take.  Three lanes: deal, ring, collect.  A block's
+ * sum is made along one way, so all get the same bits.
+ */
+#include <math.h>
+#include "cost.h"
+#include "hosts.h"
+
+enum { DEAL, RING, COLLECT }; /* channels */
+
+/* Blocks from, from - 1, ... (modulo H) of a part: one or two falling runs. */
+typedef struct run {
+  int first, count;
+} run;
+static int falling(int from, int count, int hosts, run out[2]) {
+  int n = 0, first = hk_shift(from, 0, hosts), a = count < first + 1 ? count : first + 1;
+  if (a > 0) out[n++] = (run){first, a};
+  if (count > a) out[n++] = (run){hosts - 1, count - a};
+  return n;
+}
+
+/* To each rank that has a part: this rank's blocks of it, in the order in which the ring wants them. */
+static void build_deal(hk_builder *b, const hk_home *p, int parts) {
+  run r[2];
+  hk_build_lane(b);
+  int n = falling(p->h, p->hosts, p->hosts, r);
+  for (int k = 0; k < n; k++) {
+    hk_build_repeat(b, (unsigned)r[k].count);
+    for (int j = 1; j <= p->per; j++) {
+      int to = hk_shift(p->i, j, p->per);
+      unsigned block = (unsigned)(to * p->hosts + r[k].first);
+      if (to >= parts || to == p->i) continue;
+      hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), block, -1), hk_in(block, -1));
+    }
+    hk_build_end_repeat(b);
+  }
+}
+
+/* One step of the ring on a block: send, take what comes and what is ours, give the result to the host. */
+static void ring_step(hk_builder *b, const hk_home *p, int block, int stride, bool receive, bool add, bool send,
+                      bool give) {
+  hk_operand to[HK_HOST_FAN + 2], from[HK_HOST_FAN + 2];
+  unsigned nto = 0, nfrom = 0, at = (unsigned)(p->i * p->hosts + block);
+  hk_build_channel(b, RING);
+  if (give) to[nto++] = hk_out(at, stride);
+  if (send) to[nto++] = hk_send_to(b, hk_home_rail(p, 1), at, stride);
+  if (receive) from[nfrom++] = hk_recv_from(b, hk_home_rail(p, -1), at, stride);
+  if (add) {
+    from[nfrom++] = hk_in(at, stride);
+    hk_build_channel(b, DEAL);
+    hk_home_recv_all(b, p, at, stride, from, &nfrom);
+  }
+  if (give) {
+    hk_build_channel(b, COLLECT);
+    hk_home_send_all(b, p, at, stride, to, &nto);
+  }
+  hk_build_move(b, add && give ? HK_INSTR_FINAL : 0, to, nto, from, nfrom);
+}
+
+static void ring_steps(hk_builder *b, const hk_home *p, int from, int count, bool add) {
+  run r[2];
+  int n = falling(from, count, p->hosts, r);
+  for (int k = 0; k < n; k++) {
+    hk_build_repeat(b, (unsigned)r[k].count);
+    ring_step(b, p, r[k].first, -1, true, add, true, !add);
+    hk_build_end_repeat(b);
+  }
+}
+
+static void build_ring(hk_builder *b, const hk_home *p) {
+  int h = p->h, n = p->hosts;
+  hk_build_lane(b);
+  if (n == 1) {
+    ring_step(b, p, 0, 0, false, true, false, true);
+    return;
+  }
+  ring_step(b, p, h, 0, false, true, true, false);
+  ring_steps(b, p, hk_shift(h, -1, n), n - 2, true);
+  ring_step(b, p, hk_shift(h, 1, n), 0, true, true, true, true);
+  ring_steps(b, p, h, n - 2, false);
+  ring_step(b, p, hk_shift(h, 2, n), 0, true, false, false, true);
+}
+
+/* From each rank that has a part: its blocks, in the order in which the ring finishes them. */
+static void build_collect(hk_builder *b, const hk_home *p, int parts) {
+  run r[2];
+  hk_build_lane(b);
+  hk_build_channel(b, COLLECT);
+  int n = falling(hk_shift(p->h, 1, p->hosts), p->hosts, p->hosts, r);
+  for (int k = 0; k < n; k++) {
+    hk_build_repeat(b, (unsigned)r[k].count);
+    for (int j = 1; j <= p->per; j++) {
+      int from = hk_shift(p->i, -j, p->per);
+      unsigned block = (unsigned)(from * p->hosts + r[k].first);
+      if (from >= parts || from == p->i) continue;
+      hk_build_copy(b, hk_out(block, -1), hk_recv_from(b, hk_home_local(p, from), block, -1));
+    }
+    hk_build_end_repeat(b);
+  }
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  hk_home p = hk_home_of(w);
+  int parts = hk_home_least(&p);
+  hk_build_split(b, (unsigned)(parts * p.hosts));
+  build_deal(b, &p, parts);
+  if (p.i < parts) build_ring(b, &p);
+  build_collect(b, &p, parts);
+}
+
+static const char *cannot(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  if (m->nhosts < 2) return "needs several hosts";
+  if (m->ranks_per_host < 2) return "needs hosts of several ranks";
+  return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  double hosts = m->nhosts, per = m->ranks_per_host, parts = m->least_per_host, all = (double)bytes;
+  double part = all / parts, far = 2 * (hosts - 1), moved = far / hosts * part;
+  (void)coll;
+  hk_work w = {.rounds = 2 + far,
+               .again = far,
+               .messages = 2 * (parts - 1 + per - 1) * hosts + 2 * far,
+               .sent = all * (parts - 1) / parts + part * (per - 1),
+               .written = all * (parts - 1) / parts + part * (per - 1) + moved + all,
+               .reduced = part * (per - 1) + moved / 2,
+               .links = 2 * per,
+               .spread = HK_SPREAD_GIVEN,
+               .far_rounds = far,
+               .out = moved * parts,
+               .block = (size_t)(part / hosts)};
+  w.gpu.turns = fmax((parts - 1) * hosts, far + 1);
+  w.gpu.all_turns = 2 * (parts - 1) + 2 + far; /* the first row of blocks is dealt, the last one collected */
+  w.gpu.lane = fmax((parts - 1) * part, (far + 1) * part / hosts);
+  w.gpu.lanes = w.gpu.lane + (parts - 1 + 1) * part / hosts;
+  return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);
+}
+
+const hk_algorithm hk_algorithm_hier = {
+    .name = "hier",
+    .about =
+        "sums inside the host, a ring between hosts for each local rank, copies inside; fewest bytes between hosts",
+    .colls = 1u << HK_ALLREDUCE,
+    .cannot = cannot,
+    .cost = cost,
+    .build = build,
+};

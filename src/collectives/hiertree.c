@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Hierarchical allreduce, trees across: as hier.c, but between equal local ranks of all hosts each half of a part goes up
+ * one of two binary trees and down again (tree.c, pattern.h).  H hosts of L ranks (P: the fewest of a host), S bytes:
+ *
+ *   inside   2 steps, S (P - 1) / P + S (L - 1) / P bytes sent
+ *   between  2 ceil(log2 H) steps and one a wave, 2 S bytes leave the busiest host
+ *
+ * For many hosts, where a ring's 2 (H - 1) steps cost more than its bytes spare.  A tree's link inside the host is one
+ * instruction's operand: a rank adds what comes from below, its own block and its host's, and sends the sum up; what comes
+ * from above goes down and to the host in one.
+ */
+#include <math.h>
+#include "cost.h"
+#include "hosts.h"
+
+/* Channels: two of each, one a tree. */
+enum { TREES = 2, DEAL = 0, UP = 2, DOWN = 4, COLLECT = 6 };
+
+static void build_deal(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
+  hk_build_lane(b);
+  hk_build_channel(b, DEAL + tree);
+  for (int j = 1; j < p->per; j++) {
+    int to = hk_shift(p->i, j, p->per);
+    unsigned block = (unsigned)(TREES * to) + tree;
+    if (to < parts) hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), block, 0), hk_in(block, 0));
+  }
+}
+
+static void build_collect(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
+  hk_build_lane(b);
+  hk_build_channel(b, COLLECT + tree);
+  for (int j = 1; j < p->per; j++) {
+    int from = hk_shift(p->i, -j, p->per);
+    unsigned block = (unsigned)(TREES * from) + tree;
+    if (from < parts) hk_build_copy(b, hk_out(block, 0), hk_recv_from(b, hk_home_local(p, from), block, 0));
+  }
+}
+
+static int rail(const hk_home *p, int host) { return hk_layout_rank(p->w->layout, host, p->i); }
+
+/* Appends what this host adds to a block. */
+static void add_host(hk_builder *b, const hk_home *p, unsigned tree, unsigned block, hk_operand *from, unsigned *n) {
+  from[(*n)++] = hk_in(block, 0);
+  hk_build_channel(b, DEAL + tree);
+  hk_home_recv_all(b, p, block, 0, from, n);
+}
+static void give_host(hk_builder *b, const hk_home *p, unsigned tree, unsigned block, hk_operand *to, unsigned *n) {
+  to[(*n)++] = hk_out(block, 0);
+  hk_build_channel(b, COLLECT + tree);
+  hk_home_send_all(b, p, block, 0, to, n);
+}
+
+/* Host 0 is above both trees. */
+static void build_root(hk_builder *b, const hk_home *p, unsigned tree) {
+  hk_operand from[HK_HOST_FAN + 4], to[HK_HOST_FAN + 4];
+  unsigned nfrom = 0, nto = 0, block = (unsigned)(TREES * p->i) + tree;
+  hk_build_lane(b);
+  if (p->hosts > 1) {
+    int top = rail(p, hk_two_tree_top((int)tree, 0, p->hosts));
+    hk_build_channel(b, UP + tree);
+    from[nfrom++] = hk_recv_from(b, top, block, 0);
+    hk_build_channel(b, DOWN + tree);
+    to[nto++] = hk_send_to(b, top, block, 0);
+  }
+  add_host(b, p, tree, block, from, &nfrom);
+  give_host(b, p, tree, block, to, &nto);
+  hk_build_move(b, HK_INSTR_FINAL, to, nto, from, nfrom);
+}
+
+static void build_up(hk_builder *b, const hk_home *p, unsigned tree, const hk_tree_place *place) {
+  hk_operand from[HK_HOST_FAN + 4], to;
+  unsigned n = 0, block = (unsigned)(TREES * p->i) + tree;
+  hk_build_lane(b);
+  hk_build_channel(b, UP + tree);
+  for (int k = 0; k < place->ndown; k++) from[n++] = hk_recv_from(b, rail(p, place->down[k]), block, 0);
+  to = hk_send_to(b, rail(p, place->up), block, 0);
+  add_host(b, p, tree, block, from, &n);
+  hk_build_move(b, 0, &to, 1, from, n);
+}
+
+static void build_down(hk_builder *b, const hk_home *p, unsigned tree, const hk_tree_place *place) {
+  hk_operand to[HK_HOST_FAN + 4], from;
+  unsigned n = 0, block = (unsigned)(TREES * p->i) + tree;
+  hk_build_lane(b);
+  hk_build_channel(b, DOWN + tree);
+  from = hk_recv_from(b, rail(p, place->up), block, 0);
+  for (int k = 0; k < place->ndown; k++) to[n++] = hk_send_to(b, rail(p, place->down[k]), block, 0);
+  give_host(b, p, tree, block, to, &n);
+  hk_build_move(b, 0, to, n, &from, 1);
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  hk_home p = hk_home_of(w);
+  int parts = hk_home_least(&p);
+  hk_build_split(b, (unsigned)(TREES * parts));
+  for (unsigned tree = 0; tree < TREES; tree++) {
+    build_deal(b, &p, parts, tree);
+    if (p.i < parts && p.h == 0) {
+      build_root(b, &p, tree);
+    } else if (p.i < parts) {
+      hk_tree_place place = hk_two_tree_place((int)tree, p.h, 0, p.hosts);
+      build_up(b, &p, tree, &place);
+      build_down(b, &p, tree, &place);
+    }
+    build_collect(b, &p, parts, tree);
+  }
+}
+
+static const char *cannot(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  if (m->nhosts < 2) return "needs several hosts";
+  if (m->ranks_per_host < 2) return "needs hosts of several ranks";
+  return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
+}
+
+static hk_shape shape(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  return (hk_shape){
+      .fan = 1, .depth = 2 + 2 * (unsigned)hk_log2_ceil((unsigned)m->nhosts), .rails = (unsigned)m->least_per_host};
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  double per = m->ranks_per_host, parts = m->least_per_host, all = (double)bytes, part = all / parts;
+  hk_shape s = shape(m, coll);
+  double far = s.depth - 2;
+  hk_work w = {.rounds = s.depth,
+               .again = 1,
+               .messages = 4 * (parts - 1 + per - 1) + 8,
+               .sent = all * (parts - 1) / parts + part * (per - 1),
+               .written = all * (parts - 1) / parts + part * (per - 1) + 2 * part + all,
+               .reduced = part * (per - 1) + part,
+               .links = 4 * per,
+               .spread = HK_SPREAD_GIVEN,
+               .far_rounds = far,
+               .out = 2 * all,
+               .block = (size_t)(part / 2)};
+  w.gpu.turns = fmax(1, parts - 1);
+  w.gpu.all_turns = 2 * (parts - 1) + s.depth;
+  w.gpu.lane = fmax(1, parts - 1) * part / 2;
+  if (m->nhosts == 2) w.out = all; /* one above, one below */
+  return hk_price(m, &s, &w);
+}
+
+const hk_algorithm hk_algorithm_hiertree = {
+    .name = "hiertree",
+    .about = "sums inside the host, two binary trees between hosts for each local rank, copies inside; for many hosts",
+    .colls = 1u << HK_ALLREDUCE,
+    .cannot = cannot,
+    .cost = cost,
+    .shape = shape,
+    .build = build,
+};

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "machine.h"
+#include <stdlib.h>
+
+/* Measured on two cores of a virtual machine (`hocket tune`), rounded; between hosts a usual Ethernet. */
+const hk_constants hk_constants_default = {.memory_alpha_us = 0.15,
+                                           .memory_message_us = 0.08,
+                                           .tcp_alpha_us = 1.0,
+                                           .tcp_message_us = 1.8,
+                                           .tcp_link_us = 0.6,
+                                           .tcp_us_per_b = 1.0 / 20000,
+                                           .net_alpha_us = 12.0,
+                                           .net_message_us = 3.0,
+                                           .net_us_per_b = 1.0 / 3000,
+                                           .copy_us_per_b = 1.0 / 18000,
+                                           .gamma_us_per_b = 1.0 / 14000,
+                                           .switch_us = 0.3};
+
+hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants) {
+  const hk_constants *k = constants ? constants : &hk_constants_default;
+  hk_level memory = {.alpha_us = k->memory_alpha_us,
+                     .message_us = k->memory_message_us}; /* the copies in and out are all there is */
+  hk_level net = {.alpha_us = k->net_alpha_us,
+                  .message_us = k->net_message_us,
+                  .ring_us_per_b = k->net_us_per_b,
+                  .mesh_us_per_b = k->net_us_per_b};
+  hk_level tcp = {.alpha_us = k->tcp_alpha_us,
+                  .message_us = k->tcp_message_us,
+                  .link_us = k->tcp_link_us,
+                  .ring_us_per_b = k->tcp_us_per_b,
+                  .mesh_us_per_b = k->tcp_us_per_b};
+  return (hk_machine){.nranks = f->nranks,
+                      .nhosts = f->nhosts,
+                      .ranks_per_host = f->ranks_per_host,
+                      .least_per_host = f->least_per_host,
+                      .cores_per_host = f->cores_per_host,
+                      .multicast = f->multicast,
+                      .inside = f->memory ? memory : tcp,
+                      .between = net,
+                      .gamma_us_per_b = k->gamma_us_per_b,
+                      .copy_us_per_b = k->copy_us_per_b,
+                      .switch_us = k->switch_us,
+                      .channels = 1,
+                      .max_channels = 1,
+                      .protocols = 1u << HK_PROTO_SIMPLE,
+                      .slot_bytes = f->slot_bytes};
+}

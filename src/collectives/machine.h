@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cost model's machine, made from a topology (for machines that nobody here owns, too) or from what ranks tell. */
+#ifndef HK_COLLECTIVES_MACHINE_H
+#define HK_COLLECTIVES_MACHINE_H
+#include "../topo/search.h"
+#include "algorithm.h"
+
+/* What hosts' ranks cost, measured: the built-in values, or those of `hocket tune`. */
+typedef struct hk_constants {
+  double memory_alpha_us, tcp_alpha_us;     /* a message through shared memory, through a socket */
+  double memory_message_us, tcp_message_us; /* of it, the work of each end */
+  double tcp_link_us;                       /* work for each socket that is used */
+  double tcp_us_per_b;                      /* a byte through a socket, the sender's and the receiver's part together */
+  double net_alpha_us, net_message_us, net_us_per_b; /* the same between hosts */
+  double copy_us_per_b, gamma_us_per_b, switch_us;
+} hk_constants;
+extern const hk_constants hk_constants_default;
+struct hk_rules; /* rules.h */
+/* The file has choices too, for where the model errs; `choices` may be NULL. */
+hk_status hk_constants_read(hk_constants *k, struct hk_rules **choices, const char *path);
+hk_status hk_constants_write(const hk_constants *k, const struct hk_rules *choices, FILE *to);
+/* Where `hocket tune` leaves them and init looks; false where there is no home directory. */
+bool hk_constants_path(char *path, size_t bytes);
+
+struct hk_overrides;
+
+/* From a cluster and where its ranks sit.  `rings` (may be NULL: the order of ranks) are the channels of the first host,
+ * HK_PATTERN_RING; `o` (overrides.h) may be NULL. */
+hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *seats, int nranks,
+                        const hk_channels *rings, const struct hk_overrides *o);
+/* Which ranks share a host, and the ring orders of `rings` (may be NULL: host after host). */
+hk_status hk_layout_of(hk_layout **out, const hk_cluster *c, const hk_seat *seats, int nranks,
+                       const hk_channels *rings);
+
+/* What a runtime's ranks know of each other: cores, and how they reach each other. */
+typedef struct hk_host_facts {
+  int nranks, nhosts, ranks_per_host, least_per_host, cores_per_host;
+  bool memory;    /* the ranks of one host share memory */
+  bool multicast; /* all ranks do */
+  size_t slot_bytes;
+} hk_host_facts;
+/* The same of ranks on GPUs of one host. */
+typedef struct hk_gpu_facts {
+  int nranks, ranks_per_gpu, sm; /* the largest number; the oldest generation */
+  int max_channels;
+  bool one_gpu; /* all ranks share it */
+  bool staged;  /* some go through host memory */
+  size_t slot_bytes;
+} hk_gpu_facts;
+hk_machine hk_machine_of_gpus(const hk_gpu_facts *f);
+hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants);
+#endif

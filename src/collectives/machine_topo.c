@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cost model's machine and the layout, made from a cluster's topologies. */
+#include <stdlib.h>
+#include <string.h>
+#include "../topo/join.h"
+#include "gpu.h"
+#include "overrides.h"
+
+enum { HOST_SLOT_BYTES = 128 << 10 };
+
+/* How many channels are worth trying, by compute capability. */
+static const struct { int sm, channels; } generations[] = {{90, 32}, {80, 24}, {70, 16}, {0, 8}};
+
+/* The ranks of one host of a kind. */
+typedef struct home {
+  const hk_topo *t;
+  hk_paths *paths;
+  uint32_t *nodes; /* [n] */
+  int n;
+  double *load; /* [t->nedges] bytes over each edge */
+} home;
+
+static void home_free(home *h) {
+  hk_paths_free(h->paths);
+  free(h->nodes);
+  free(h->load);
+}
+
+static hk_status home_of(home *h, const hk_cluster *c, const hk_seat *seats, int nranks, int host,
+                         const hk_path_rules *rules) {
+  hk_status rc = HK_OK;
+  *h = (home){.t = hk_cluster_host(c, host)};
+  h->nodes = malloc((size_t)nranks * sizeof *h->nodes);
+  h->load = malloc((h->t->nedges + 1) * sizeof *h->load);
+  if (!h->nodes || !h->load) return HK_FAIL_ERRNO("no memory for a host's %d ranks", nranks);
+  for (int r = 0; r < nranks; r++)
+    if (seats[r].host == host) h->nodes[h->n++] = seats[r].node;
+  HK_TRY(hk_paths_new(&h->paths, h->t, rules), out);
+out:
+  return rc;
+}
+
+static void add(home *h, const hk_path *p, double bytes) {
+  for (int i = 0; i < p->nhops; i++) h->load[h->paths->hops[p->first + (uint32_t)i]] += bytes;
+}
+
+/* Microseconds until the fullest edge has carried its load. */
+static double busiest(const home *h) {
+  double us = 0;
+  for (uint32_t e = 0; e < h->t->nedges; e++) {
+    double t = h->t->edges[e].gbps > 0 ? h->load[e] / h->t->edges[e].gbps / 1000 : 0;
+    if (t > us) us = t;
+  }
+  return us;
+}
+static void clear(home *h) { memset(h->load, 0, (h->t->nedges + 1) * sizeof *h->load); }
+
+static double max(double a, double b) { return a > b ? a : b; }
+
+/* Inside: every rank sends a byte to the next, or one in equal parts to all others. */
+static void look_inside(home *h, hk_level *l) {
+  double us = 0;
+  clear(h);
+  for (int i = 0; i < h->n; i++) {
+    const hk_path *p = hk_path_between(h->paths, h->nodes[i], h->nodes[(i + 1) % h->n]);
+    if (h->n > 1) add(h, p, 1);
+  }
+  l->ring_us_per_b = max(l->ring_us_per_b, busiest(h));
+  clear(h);
+  for (int i = 0; i < h->n; i++)
+    for (int k = 0; k < h->n; k++) {
+      if (i == k) continue;
+      const hk_path *p = hk_path_between(h->paths, h->nodes[i], h->nodes[k]);
+      add(h, p, 1.0 / (h->n - 1));
+      us = max(us, p->us);
+      if (p->gbps > 0) l->one_us_per_b = max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
+    }
+  l->mesh_us_per_b = max(l->mesh_us_per_b, busiest(h));
+  l->alpha_us = max(l->alpha_us, us);
+}
+
+/* From a GPU to the nearest CPU's memory, and from there to the port.  Gives the latency that it adds. */
+static double stage(home *h, uint32_t gpu, uint32_t net) {
+  const hk_path *best = NULL, *rest = NULL;
+  for (uint32_t cpu = h->t->first_of[HK_NODE_CPU]; cpu < h->t->first_of[HK_NODE_CPU + 1]; cpu++) {
+    const hk_path *p = hk_path_between(h->paths, gpu, cpu);
+    if (best && p->cls >= best->cls) continue;
+    best = p;
+    rest = hk_path_between(h->paths, cpu, net);
+  }
+  if (!best) return 0;
+  add(h, best, 1.0 / h->n);
+  add(h, rest, 1.0 / h->n);
+  return 2 * best->us;
+}
+
+/* Out: a host's ranks together send a byte, each by its nearest port. */
+static hk_status look_out(home *h, const hk_cluster *c, hk_path_class gdr, hk_level *l) {
+  double us = 0;
+  clear(h);
+  for (int i = 0; i < h->n; i++) {
+    uint32_t net;
+    if (!hk_paths_nets(h->paths, h->nodes[i], &net, 1))
+      return HK_FAIL(HK_ERR_ARGUMENT,
+                     "%s: there are several hosts, but %s has no network port that its ranks can reach: give it one "
+                     "(nic=1x100 in a string, a <net> in the XML)",
+                     c->name, h->t->name);
+    const hk_path *p = hk_path_between(h->paths, h->nodes[i], net);
+    us = max(us, 2 * p->us);
+    if (p->gbps > 0) l->one_us_per_b = max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
+    const hk_node *seat = &h->t->nodes[h->nodes[i]], *port = &h->t->nodes[net];
+    bool far = p->cls > gdr && p->cls != HK_PATH_PXN && gdr < HK_PATH_PHB;
+    if (seat->kind == HK_NODE_GPU && (far || !seat->gpu.gdr || !port->net.gdr)) {
+      us += stage(h, h->nodes[i], net); /* no GPUDirect: through host memory */
+      continue;
+    }
+    add(h, p, 1.0 / h->n);
+  }
+  l->ring_us_per_b = max(l->ring_us_per_b, busiest(h));
+  l->alpha_us = max(l->alpha_us, us);
+  return HK_OK;
+}
+
+/* What the fabric adds: latency, and narrower ways for what must go through the spines. */
+static void cross_fabric(hk_machine *m, const hk_cluster *c) {
+  const hk_fabric *f = &c->fabric;
+  bool spines = f->rail || (f->hosts_per_leaf > 0 && f->hosts_per_leaf < m->nhosts);
+  double part = 0; /* of what all send to all, over spines */
+  if (f->hosts_per_leaf > 0 && f->hosts_per_leaf < m->nhosts)
+    part = (double)(m->nhosts - f->hosts_per_leaf) / (m->nhosts - 1);
+  else if (f->rail && m->ranks_per_host > 1)
+    part = 1 - 1.0 / m->ranks_per_host;
+  m->between.alpha_us += f->base_us + (spines ? 3 : 1) * f->hop_us;
+  m->between.mesh_us_per_b = m->between.ring_us_per_b;
+  if (f->oversub > 1 && part * f->oversub > 1) m->between.mesh_us_per_b *= part * f->oversub;
+}
+
+static void count_seats(hk_machine *m, const hk_cluster *c, const hk_seat *seats, int nranks, int *of_host) {
+  m->nranks = nranks;
+  m->least_per_host = nranks;
+  for (int r = 0; r < nranks; r++) of_host[seats[r].host]++;
+  for (int h = 0; h < c->nhosts; h++) {
+    if (!of_host[h]) continue;
+    m->nhosts++;
+    if (of_host[h] > m->ranks_per_host) m->ranks_per_host = of_host[h];
+    if (of_host[h] < m->least_per_host) m->least_per_host = of_host[h];
+  }
+}
+
+/* GPUs: links move bytes by themselves, protocols and channels are there to choose. */
+static void describe_gpus(hk_machine *m, const home *h) {
+  const hk_gpu_info *g = &h->t->nodes[h->nodes[0]].gpu;
+  bool nvlink = h->n > 1, switched = hk_topo_count(h->t, HK_NODE_NVS) > 0, reduces = switched;
+  double memory = g->memory_gbps > 0 ? g->memory_gbps : HK_GPU_MEMORY_GBPS;
+  size_t k = 0;
+  for (int i = 0; i < h->n; i++) {
+    reduces = reduces && h->t->nodes[h->nodes[i]].gpu.mcast;
+    if (i) nvlink = nvlink && hk_path_between(h->paths, h->nodes[0], h->nodes[i])->cls <= HK_PATH_NVB;
+  }
+  while (generations[k].sm > g->sm) k++;
+  m->overlap = true;
+  m->copy_us_per_b = max(m->copy_us_per_b, 2 / memory / 1000); /* read and written */
+  m->gamma_us_per_b = max(m->gamma_us_per_b, 1 / memory / 1000);
+  m->launch_us = HK_GPU_LAUNCH_US;
+  m->sync_us = HK_GPU_SYNC_US;
+  m->channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US;
+  m->channel_us_per_b = max(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
+  m->max_channels = m->max_channels && m->max_channels < generations[k].channels ? m->max_channels
+                                                                                 : generations[k].channels;
+  m->protocols &= 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (nvlink && g->sm >= 70 ? 1u << HK_PROTO_LL128 : 0);
+  m->multicast = m->multicast && reduces && m->nhosts == 1;
+  m->in_switch = m->in_switch && reduces;
+  m->slot_bytes = HK_GPU_SLOT_BYTES;
+}
+
+/* Plain guesses where no topology is looked at: NVLink between GPUs, and a GPU's memory for the ranks that share one. */
+#define GUESSED_LINK_US 0.9
+#define GUESSED_LINK_GBPS 300
+#define GUESSED_MEMORY_GBPS 2000
+#define GUESSED_STAGED_US 1.5
+#define GUESSED_STAGED_GBPS 20
+
+hk_machine hk_machine_of_gpus(const hk_gpu_facts *f) {
+  size_t k = 0;
+  while (generations[k].sm > f->sm) k++;
+  double sharers = f->ranks_per_gpu, link = sharers > 1 ? sharers * 4 / GUESSED_MEMORY_GBPS : 1.0 / GUESSED_LINK_GBPS;
+  hk_level inside = {.alpha_us = GUESSED_LINK_US + HK_GPU_INSTR_US,
+                     .ring_us_per_b = link / 1000,
+                     .mesh_us_per_b = link / 1000,
+                     .one_us_per_b = 1.0 / GUESSED_LINK_GBPS / 1000};
+  return (hk_machine){
+      .nranks = f->nranks,
+      .nhosts = 1,
+      .ranks_per_host = f->nranks,
+      .least_per_host = f->nranks,
+      .inside = inside,
+      .between = inside,
+      .overlap = true,
+      .copy_us_per_b = 2 * sharers / GUESSED_MEMORY_GBPS / 1000,
+      .gamma_us_per_b = sharers / GUESSED_MEMORY_GBPS / 1000,
+      .launch_us = HK_GPU_LAUNCH_US,
+      .sync_us = HK_GPU_SYNC_US,
+      .channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US,
+      .channel_us_per_b = 1 / hk_gpu_lane_gbps(f->sm) / 1000,
+      .channels = 1,
+      .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
+      .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL,
+      .slot_bytes = f->slot_bytes};
+}
+
+static int cores_of(const hk_topo *t) {
+  int cores = 0;
+  for (uint32_t i = t->first_of[HK_NODE_CPU]; i < t->first_of[HK_NODE_CPU + 1]; i++) cores += t->nodes[i].cpu.cores;
+  return cores;
+}
+
+/* CPUs: memory is what joins a host's ranks, sockets join hosts. */
+static void describe_cpus(hk_machine *m, const home *h, const hk_constants *constants) {
+  int cores = cores_of(h->t), had = m->cores_per_host;
+  hk_host_facts f = {.nranks = m->nranks,
+                     .nhosts = m->nhosts,
+                     .ranks_per_host = m->ranks_per_host,
+                     .least_per_host = m->least_per_host,
+                     .cores_per_host = cores > 0 ? cores : h->n,
+                     .memory = true,
+                     .multicast = m->nhosts == 1,
+                     .slot_bytes = HOST_SLOT_BYTES};
+  hk_machine host = hk_machine_of_hosts(&f, constants);
+  if (had && had < host.cores_per_host) host.cores_per_host = had;
+  host.between.ring_us_per_b = max(host.between.ring_us_per_b, m->between.ring_us_per_b);
+  host.between.mesh_us_per_b = host.between.ring_us_per_b;
+  *m = host;
+}
+
+/* What the search found is better than ranks in their own order; in a mixed cluster the slowest host counts. */
+static hk_status use_rings(hk_machine *m, const hk_cluster *c, const hk_seat *seats, int nranks,
+                           const hk_channels *rings, const hk_path_rules *rules) {
+  double n = rings->nchannels, inside = (double)rings->intra_gbps, between = (double)rings->inter_gbps;
+  if (c->nkinds > 1) {
+    hk_search what = {.pattern = HK_PATTERN_RING, .max_channels = rings->nchannels};
+    hk_joined *all;
+    hk_status rc = hk_join_cluster(&all, c, seats, nranks, &what, rules);
+    if (rc != HK_OK) return rc;
+    n = all->nchannels;
+    inside = (double)all->intra_gbps;
+    between = (double)all->inter_gbps;
+    hk_joined_free(all);
+  }
+  if (inside > 0) m->inside.ring_us_per_b = 1 / (n * inside) / 1000;
+  if (m->nhosts > 1 && between > 0) m->between.ring_us_per_b = 1 / (n * between) / 1000;
+  return HK_OK;
+}
+
+hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *seats, int nranks,
+                        const hk_channels *rings, const hk_overrides *o) {
+  hk_status rc = HK_OK;
+  hk_machine m = {.channels = 1, .protocols = ~0u, .multicast = true, .in_switch = true};
+  int *of_host = calloc((size_t)c->nhosts, sizeof *of_host);
+  bool *seen = calloc((size_t)c->nkinds, sizeof *seen);
+  home h = {.t = NULL};
+  if (!of_host || !seen) {
+    rc = HK_FAIL_ERRNO("no memory for %d hosts", c->nhosts);
+    goto out;
+  }
+  count_seats(&m, c, seats, nranks, of_host);
+  for (int host = 0; host < c->nhosts; host++) {
+    int kind = c->kind_of ? c->kind_of[host] : 0;
+    if (seen[kind] || !of_host[host]) continue; /* one host stands for all of its kind */
+    seen[kind] = true;
+    home_free(&h);
+    HK_TRY(home_of(&h, c, seats, nranks, host, o ? &o->paths : NULL), out);
+    if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU) look_inside(&h, &m.inside);
+    if (m.nhosts > 1) HK_TRY(look_out(&h, c, o ? o->gdr_level : HK_PATH_PXB, &m.between), out);
+    if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU)
+      describe_gpus(&m, &h);
+    else
+      describe_cpus(&m, &h, o ? &o->constants : NULL);
+  }
+  if (m.overlap) {
+    m.inside.alpha_us += HK_GPU_INSTR_US;
+    m.between.alpha_us += HK_GPU_INSTR_US + HK_GPU_PROXY_US;
+    if (rings && rings->nchannels > 0) HK_TRY(use_rings(&m, c, seats, nranks, rings, o ? &o->paths : NULL), out);
+  }
+  if (m.nhosts > 1) cross_fabric(&m, c);
+  *out = m;
+out:
+  home_free(&h);
+  free(of_host);
+  free(seen);
+  return rc;
+}
+
+/* Equal hosts with all their seats taken: each goes through its ranks as the first one does. */
+static hk_status repeat_orders(const hk_layout *plain, const hk_channels *rings, uint16_t **out) {
+  size_t n = (size_t)plain->nranks;
+  uint16_t *order = *out = malloc((size_t)rings->nchannels * n * sizeof *order);
+  if (!order) return HK_FAIL_ERRNO("no memory for the ring orders of %d ranks", plain->nranks);
+  for (int k = 0; k < rings->nchannels; k++)
+    for (int at = 0; at < plain->nranks; at++)
+      order[(size_t)k * n + (size_t)at] =
+          (uint16_t)hk_layout_rank(plain, at / plain->most, rings->at[k].order[at % plain->most]);
+  return HK_OK;
+}
+
+hk_status hk_layout_of(hk_layout **out, const hk_cluster *c, const hk_seat *seats, int nranks,
+                       const hk_channels *rings) {
+  hk_status rc = HK_OK;
+  hk_layout *plain = NULL;
+  hk_joined *joined = NULL;
+  uint16_t *order = NULL;
+  uint64_t *host = malloc((size_t)nranks * sizeof *host);
+  int *local = malloc((size_t)nranks * sizeof *local);
+  *out = NULL;
+  if (!host || !local) {
+    rc = HK_FAIL_ERRNO("no memory for the layout of %d ranks", nranks);
+    goto out;
+  }
+  for (int r = 0; r < nranks; r++) {
+    const hk_node *n = &hk_cluster_host(c, seats[r].host)->nodes[seats[r].node];
+    host[r] = (uint64_t)seats[r].host;
+    local[r] = n->kind == HK_NODE_GPU ? n->gpu.dev : (int)seats[r].node;
+  }
+  HK_TRY(hk_layout_new(&plain, nranks, host, local, NULL, 1), out);
+  if (!rings || rings->nchannels < 1) {
+    *out = plain;
+    plain = NULL;
+  } else if (c->nkinds == 1 && plain->most == plain->least && plain->most == rings->nranks) {
+    HK_TRY(repeat_orders(plain, rings, &order), out);
+    rc = hk_layout_new(out, nranks, host, local, order, rings->nchannels);
+  } else {
+    hk_search what = {.pattern = HK_PATTERN_RING, .max_channels = rings->nchannels};
+    HK_TRY(hk_join_cluster(&joined, c, seats, nranks, &what, NULL), out);
+    rc = hk_layout_new(out, nranks, host, local, joined->order, joined->nchannels);
+  }
+out:
+  hk_layout_free(plain);
+  hk_joined_free(joined);
+  free(order);
+  free(host);
+  free(local);
+  return rc;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mesh.h"
+
+hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned block, int stride) {
+  unsigned first = 0;
+  int direction = hk_link_sends(kind) ? 1 : -1;
+  for (int j = 1; j < w->nranks; j++) {
+    unsigned link = hk_build_link(b, kind, hk_shift(w->rank, direction * j, w->nranks));
+    if (j == 1) first = link;
+  }
+  return (hk_operand){.space = HK_LINK,
+                      .flags = HK_OPERAND_STEP,
+                      .link = (uint16_t)first,
+                      .block = (uint16_t)block,
+                      .stride = (int16_t)stride};
+}
+
+void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,
+                    unsigned block, hk_operand in) {
+  hk_operand src[HK_MESH_FAN], sum = hk_scratch(0);
+  unsigned k = 0;
+  for (int r = 0; r < w->nranks; r++) {
+    if (k == HK_MESH_FAN) {
+      hk_build_move(b, 0, &sum, 1, src, k);
+      src[0] = sum;
+      k = 1;
+    }
+    if (r == w->rank)
+      src[k++] = in;
+    else
+      src[k++] = kind == HK_LINK_RECV ? hk_recv_from(b, r, block, 0) : hk_mcast_from(b, r, block, 0);
+  }
+  hk_build_move(b, HK_INSTR_FINAL, dst, ndst, src, k);
+}
+
+void hk_mesh_send_all(hk_builder *b, const hk_build *w, unsigned flags, unsigned block, hk_operand from,
+                      const hk_operand *last) {
+  hk_operand dst[HK_MESH_FAN];
+  unsigned k = 0;
+  for (int j = 1; j < w->nranks; j++) {
+    if (k == HK_MESH_FAN - 1) {
+      hk_build_move(b, flags, dst, k, &from, 1);
+      k = 0;
+    }
+    dst[k++] = hk_send_to(b, hk_shift(w->rank, j, w->nranks), block, 0);
+  }
+  if (last) dst[k++] = *last;
+  hk_build_move(b, flags, dst, k, &from, 1);
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * One-shot over multicast: everybody writes its input once where all others read it (shared memory), and each rank makes
+ * its whole result from that.  n ranks, S bytes: one step; a rank writes S bytes (allgather: S / n) and reads those of all
+ * others.  For allreduce the reading adds up to n S, so this is for small messages; broadcast and allgather read no more
+ * than they must.
+ *
+ * Allreduce adds in the order of ranks everywhere, so all get the same bits.  Its sends are copies: in place, the next
+ * instruction overwrites what was sent, and nobody waits for the others to have read it.
+ */
+#include "cost.h"
+#include "gpu.h"
+#include "mesh.h"
+
+enum {
+  INLINE_BYTES = 32,       /* what travels in a slot itself */
+  CACHED_BYTES = 512 << 10 /* of a message */
+};
+
+static void build_allreduce(hk_builder *b, const hk_build *w) {
+  hk_build_scratch(b, hk_mesh_scratch(w->nranks));
+  hk_build_lane(b);
+  hk_build_move(b, HK_INSTR_COPY, (hk_operand[]){hk_mcast(b, 0, 0)}, 1, (hk_operand[]){hk_in(0, 0)}, 1);
+  hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_MCAST_RECV, 0, hk_in(0, 0));
+}
+
+static void build_broadcast(hk_builder *b, const hk_build *w) {
+  hk_build_lane(b);
+  if (w->rank == w->root)
+    hk_build_move(b, 0, (hk_operand[]){hk_mcast(b, 0, 0), hk_out(0, 0)}, 2, (hk_operand[]){hk_in(0, 0)}, 1);
+  else
+    hk_build_copy(b, hk_out(0, 0), hk_mcast_from(b, w->root, 0, 0));
+}
+
+/* Writing has a lane of its own: it may be several waves ahead of the slowest reader. */
+static void build_allgather(hk_builder *b, const hk_build *w) {
+  unsigned mine = (unsigned)w->rank, before = (unsigned)hk_shift(w->rank, -1, w->nranks);
+  hk_build_lane(b);
+  hk_build_move(b, 0, (hk_operand[]){hk_mcast(b, mine, 0), hk_out(mine, 0)}, 2, (hk_operand[]){hk_in(0, 0)}, 1);
+  hk_build_lane(b);
+  hk_build_channel(b, 0);
+  hk_build_repeat(b, (unsigned)w->nranks - 1);
+  hk_build_copy(b, hk_out(before, -1), hk_mesh_walk(b, w, HK_LINK_MCAST_RECV, before, -1));
+  hk_build_end_repeat(b);
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  switch (w->coll) {
+    case HK_ALLREDUCE: build_allreduce(b, w); return;
+    case HK_BROADCAST: build_broadcast(b, w); return;
+    default: build_allgather(b, w); return;
+  }
+}
+
+static const char *cannot(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  return m->multicast ? NULL : "needs multicast, memory that all ranks share";
+}
+
+static hk_shape shape(const hk_machine *m, hk_coll coll) {
+  return (hk_shape){.fan = 1, .depth = 1, .scratch = coll == HK_ALLREDUCE ? hk_mesh_scratch(m->nranks) : 0};
+}
+
+/* GPUs: a switch makes the copies, everybody's come down to each. */
+static void describe_lanes(const hk_machine *m, hk_coll coll, double block, hk_work *w) {
+  double n = m->nranks, senders = coll == HK_BROADCAST ? 1 : n;
+  w->received = senders * block / HK_GPU_IN_SWITCH;
+  w->written = (coll == HK_ALLREDUCE ? 1 : senders) * block + senders * block;
+  w->gpu.turns = coll == HK_ALLREDUCE ? 1 + hk_mesh_instrs(m->nranks) : coll == HK_BROADCAST ? 1 : n - 1;
+  w->gpu.lane = w->gpu.turns * block;
+  w->gpu.lanes = w->gpu.lane + block;
+  w->gpu.after = coll == HK_ALLGATHER ? (n - 1) * block : w->gpu.lane / 2; /* reading begins when all is there */
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  double n = m->nranks, all = (double)bytes, block = coll == HK_ALLGATHER ? all / n : all;
+  hk_work w = {.rounds = 1, .again = HK_AHEAD, .messages = n, .sent = block, .block = (size_t)block};
+  /* A payload beside its slot: every reader fetches one thing more.  Where waves follow that is lost in the copying. */
+  if (block > INLINE_BYTES && block <= (double)m->slot_bytes) w.messages++;
+  switch (coll) {
+    case HK_ALLREDUCE: /* one write, and a wave waits for the one before */
+      w.again = 1;
+      /* In one pass over all slots; as long as the caches hold them that is the lesser part of their bytes' work. */
+      w.reduced = (n - 1) * all * (1 - 0.7 / (1 + all / CACHED_BYTES));
+      w.received = (n - 1) * all;
+      w.written = 2 * all;
+      break;
+    case HK_BROADCAST: /* the root writes twice, a reader once */
+      w.messages = 1;
+      w.written = 2 * all;
+      w.share = (n + 1) / (2 * n);
+      break;
+    default:
+      w.received = (n - 1) * block;
+      w.written = 2 * block + (n - 1) * block;
+      break;
+  }
+  if (m->overlap) describe_lanes(m, coll, block, &w);
+  hk_shape s = shape(m, coll);
+  return hk_price(m, &s, &w);
+}
+
+const hk_algorithm hk_algorithm_oneshot = {
+    .name = "oneshot",
+    .about = "everybody writes once where all others read; one step; needs multicast",
+    .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_ALLGATHER,
+    .cannot = cannot,
+    .cost = cost,
+    .shape = shape,
+    .build = build,
+};

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "overrides.h"
+#include <string.h>
+#include <unistd.h> /* access */
+#include "../base/param.h"
+
+const char *const hk_agreement_names[HK_AGREE_COUNT] = {
+    [HK_AGREE_ALGO] = "NCCL_ALGO",
+    [HK_AGREE_PROTO] = "NCCL_PROTO",
+    [HK_AGREE_CHANNELS] = "NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, or minCTAs and maxCTAs of ncclConfig_t",
+    [HK_AGREE_TUNING_FILE] = "HOCKET_TUNING_FILE (what the file says)",
+    [HK_AGREE_GRAPH_FILE] = "NCCL_GRAPH_FILE",
+    [HK_AGREE_CROSS_NIC] = "NCCL_CROSS_NIC",
+    [HK_AGREE_P2P_LEVEL] = "NCCL_P2P_LEVEL, NCCL_PXN_DISABLE or NCCL_NVB_DISABLE",
+    [HK_AGREE_GDR_LEVEL] = "NCCL_NET_GDR_LEVEL",
+};
+
+static uint64_t mix(uint64_t h, uint64_t v) { return hk_topo_mix(h, v); }
+
+static uint64_t hash_text(const char *text) {
+  uint64_t h = 1;
+  for (; text && *text; text++) h = mix(h, (unsigned char)*text);
+  return h;
+}
+
+static hk_status read_level(hk_param_id id, const char *name, hk_path_class *out) {
+  const char *text = hk_param_str(id);
+  if (!text || hk_path_class_parse(text, out)) return HK_OK;
+  return HK_FAIL(HK_ERR_ARGUMENT, "%s is \"%s\": LOC, NVL, PIX, PXB, PHB, SYS, or 0 to 5", name, text);
+}
+
+static int larger(int a, int b) { return a > b ? a : b; }
+/* 0 stands for no limit. */
+static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
+
+static hk_status read_channels(hk_overrides *o, int min_channels, int max_channels) {
+  hk_wish *w = &o->wish;
+  w->min_channels = larger(min_channels, (int)hk_param_int(HK_P_MIN_NCHANNELS));
+  w->max_channels = smaller(max_channels, (int)hk_param_int(HK_P_MAX_NCHANNELS));
+  o->agreement[HK_AGREE_CHANNELS] = mix(mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
+  if (!w->max_channels || w->min_channels <= w->max_channels) return HK_OK;
+  return HK_FAIL(HK_ERR_ARGUMENT,
+                 "at least %d channels are asked for and at most %d (NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS; minCTAs, "
+                 "maxCTAs of ncclConfig_t): make the first no larger than the second",
+                 w->min_channels, w->max_channels);
+}
+
+/* A file that was asked for must be there; the one at the usual place need not. */
+static hk_status read_constants(hk_overrides *o) {
+  char usual[4096];
+  const char *path = hk_param_str(HK_P_TUNE_FILE);
+  o->constants = hk_constants_default;
+  if (path && (!*path || !strcmp(path, "none"))) return HK_OK;
+  if (!path && (!hk_constants_path(usual, sizeof usual) || access(usual, R_OK) != 0)) return HK_OK;
+  o->tuned = true;
+  hk_status rc = hk_constants_read(&o->constants, &o->choices, path ? path : usual);
+  o->wish.choices = o->choices;
+  return rc;
+}
+
+hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels) {
+  hk_status rc = HK_OK;
+  const char *algo = hk_param_str(HK_P_ALGO), *proto = hk_param_str(HK_P_PROTO);
+  const char *rules = hk_param_str(HK_P_TUNING_FILE);
+  *o = (hk_overrides){.gdr_level = HK_PATH_PXB};
+  HK_TRY(hk_wish_parse(&o->wish, algo, proto), out);
+  HK_TRY(read_channels(o, min_channels, max_channels), out);
+  if (rules && *rules) HK_TRY(hk_rules_read(&o->rules, rules), out);
+  o->wish.rules = o->rules;
+  HK_TRY(read_level(HK_P_P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level), out);
+  HK_TRY(read_level(HK_P_NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level), out);
+  /* In the rules LOC stands for the default; for users it means that no GPU reaches another. */
+  o->paths.no_p2p = hk_param_int(HK_P_P2P_DISABLE) != 0 || (hk_param_str(HK_P_P2P_LEVEL) && !o->paths.p2p_level);
+  o->paths.no_pxn = hk_param_int(HK_P_PXN_DISABLE) != 0;
+  o->paths.no_nvb = hk_param_int(HK_P_NVB_DISABLE) != 0;
+  o->cross_nic = (int)hk_param_int(HK_P_CROSS_NIC);
+  o->graph_file = hk_param_str(HK_P_GRAPH_FILE);
+  o->graph_dump_file = hk_param_str(HK_P_GRAPH_DUMP_FILE);
+  HK_TRY(read_constants(o), out);
+  o->agreement[HK_AGREE_ALGO] = hash_text(algo);
+  o->agreement[HK_AGREE_PROTO] = hash_text(proto);
+  o->agreement[HK_AGREE_TUNING_FILE] = hk_rules_hash(o->rules);
+  o->agreement[HK_AGREE_GRAPH_FILE] = hash_text(o->graph_file);
+  o->agreement[HK_AGREE_CROSS_NIC] = (uint64_t)o->cross_nic;
+  o->agreement[HK_AGREE_P2P_LEVEL] = mix(mix(mix(1, (uint64_t)o->paths.p2p_level), o->paths.no_pxn), o->paths.no_nvb);
+  o->agreement[HK_AGREE_GDR_LEVEL] = (uint64_t)o->gdr_level;
+out:
+  return rc;
+}
+
+void hk_overrides_clear(hk_overrides *o) {
+  hk_rules_free(o->rules);
+  hk_rules_free(o->choices);
+  o->rules = o->choices = NULL;
+  o->wish.rules = o->wish.choices = NULL;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All that the user's settings say about selection, read once: by a communicator's init, `hocket plan` and the simulator
+ * alike. */
+#ifndef HK_COLLECTIVES_OVERRIDES_H
+#define HK_COLLECTIVES_OVERRIDES_H
+#include "machine.h"
+#include "rules.h"
+
+/* What ranks must have equal, or they could decide differently. */
+typedef enum hk_agreement {
+  HK_AGREE_ALGO,
+  HK_AGREE_PROTO,
+  HK_AGREE_CHANNELS,
+  HK_AGREE_TUNING_FILE,
+  HK_AGREE_GRAPH_FILE,
+  HK_AGREE_CROSS_NIC,
+  HK_AGREE_P2P_LEVEL,
+  HK_AGREE_GDR_LEVEL,
+  HK_AGREE_COUNT
+} hk_agreement;
+extern const char *const hk_agreement_names[HK_AGREE_COUNT]; /* the variable to set equally */
+
+typedef struct hk_overrides {
+  hk_wish wish;
+  hk_rules *rules;         /* that the wish points to; NULL: none */
+  hk_path_rules paths;     /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
+  hk_path_class gdr_level; /* NCCL_NET_GDR_LEVEL: a GPU and a NIC further apart go through host memory */
+  int cross_nic;           /* NCCL_CROSS_NIC: 0, 1, 2 (where it is better) */
+  const char *graph_file, *graph_dump_file;
+  hk_constants constants;
+  hk_rules *choices;                  /* measured, where the model is wrong; NULL: none */
+  bool tuned;                         /* the constants were measured */
+  uint64_t agreement[HK_AGREE_COUNT]; /* hashes of what the settings say */
+} hk_overrides;
+
+/* min_channels and max_channels (0: none) are ncclConfig_t's minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting is
+ * wrong.  Clear in any case. */
+hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels);
+void hk_overrides_clear(hk_overrides *o);
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * PAT, parallel trees with the farthest ranks first: allgather and reduce-scatter in ceil(log2 n) steps for any n, over
+ * links to the ranks at distances 1, 2, 4, ... only (Jeaugey 2025: "PAT: a new algorithm for all-gather and reduce-scatter
+ * operations at scale"; it is Bruck's 1997 algorithm with its steps in reverse order, so that the long ways carry single
+ * blocks and the short ways many).  n ranks, S bytes (the larger buffer): S (n - 1) / n bytes sent, the least possible.
+ *
+ * Allgather.  Think of block x at rank x + o as being at offset o.  It starts at offset 0; in step k = q-1, ..., 1, 0 the
+ * offsets reached so far, multiples of 2^(k+1), send it on to o + 2^k, if that is below n.  All blocks do so at once, rank r
+ * sending the blocks r - o.
+ *
+ * Reduce-scatter is the same run backwards: in step k = 0, 1, ... offset o + 2^k sends its partial sum of block x to offset
+ * o, which adds it to its own.  Partial sums stand in scratch, n / 2 blocks: only even offsets ever add.  Steps alternate
+ * between sending and receiving, so two slots are enough.
+ */
+#include "cost.h"
+#include "pattern.h"
+
+/* How many offsets o = 0, 2^(k+1), 2 2^(k+1), ... have o + 2^k < n. */
+static int pairs(int k, int n) { return (n - (1 << k) - 1) / (2 << k) + 1; }
+
+static void build_allgather(hk_builder *b, const hk_build *w) {
+  int n = w->nranks, r = w->rank, k = hk_log2_ceil((unsigned)n) - 1;
+  int to = hk_shift(r, 1 << k, n), from = hk_shift(r, -(1 << k), n);
+  hk_build_lane(b);
+  hk_build_move(b, 0, (hk_operand[]){hk_out((unsigned)r, 0), hk_send_to(b, to, (unsigned)r, 0)}, 2,
+                (hk_operand[]){hk_in(0, 0)}, 1);
+  hk_build_copy(b, hk_out((unsigned)from, 0), hk_recv_from(b, from, (unsigned)from, 0));
+  while (--k >= 0) {
+    int stride = -(2 << k);
+    to = hk_shift(r, 1 << k, n);
+    from = hk_shift(r, -(1 << k), n);
+    hk_build_repeat(b, (unsigned)pairs(k, n));
+    hk_build_copy(b, hk_send_to(b, to, (unsigned)r, stride), hk_out((unsigned)r, stride));
+    hk_build_copy(b, hk_out((unsigned)from, stride), hk_recv_from(b, from, (unsigned)from, stride));
+    hk_build_end_repeat(b);
+  }
+}
+
+/* The scratch buffer of an even offset. */
+static hk_operand partial(int offset, int stride) {
+  hk_operand o = hk_scratch((unsigned)offset / 2);
+  o.stride = (int16_t)(stride / 2);
+  return o;
+}
+
+/* One exchange of step k (with stride, a repeat of them): gives away offset `offset` + 2^k, adds to `offset`. */
+static void build_exchange(hk_builder *b, const hk_build *w, int k, int offset, int stride) {
+  int n = w->nranks, r = w->rank, away = offset + (1 << k);
+  int to = hk_shift(r, -(1 << k), n), from = hk_shift(r, 1 << k, n);
+  unsigned give = (unsigned)hk_shift(r, -away, n), keep = (unsigned)hk_shift(r, -offset, n);
+  /* Odd offsets add nothing, nor does the last one: their part is the input as it is. */
+  bool sum = k > 0 && away < n - 1, last = (2 << k) >= n;
+  hk_operand given = sum ? partial(away, stride) : hk_in(give, -stride);
+  hk_operand kept = k > 0 ? partial(offset, stride) : hk_in(keep, -stride);
+  hk_operand total = last ? hk_out(0, 0) : partial(offset, stride);
+  hk_build_copy(b, hk_send_to(b, to, give, -stride), given);
+  hk_build_move(b, last ? HK_INSTR_FINAL : 0, &total, 1, (hk_operand[]){hk_recv_from(b, from, keep, -stride), kept}, 2);
+}
+
+static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
+  int n = w->nranks;
+  if (n > 2) hk_build_scratch(b, (unsigned)n / 2);
+  hk_build_lane(b);
+  for (int k = 0; 1 << k < n; k++) {
+    int count = pairs(k, n), last_offset = (count - 1) * (2 << k);
+    bool apart = k > 0 && last_offset + (1 << k) == n - 1; /* the last offset of all has no sum to send */
+    hk_build_repeat(b, (unsigned)(count - apart));
+    build_exchange(b, w, k, 0, 2 << k);
+    hk_build_end_repeat(b);
+    if (apart) build_exchange(b, w, k, last_offset, 0);
+  }
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  if (w->coll == HK_ALLGATHER)
+    build_allgather(b, w);
+  else
+    build_reduce_scatter(b, w);
+}
+
+/* A stride is 16 bits. */
+static const char *cannot(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  return m->nranks <= 32768 ? NULL : "needs 32768 ranks at most";
+}
+
+static hk_shape shape(const hk_machine *m, hk_coll coll) {
+  return (hk_shape){.fan = (unsigned)hk_log2_ceil((unsigned)m->nranks),
+                    .depth = 1,
+                    .scratch = coll == HK_REDUCE_SCATTER ? (unsigned)m->nranks / 2 : 0};
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  double n = m->nranks, moved = (double)bytes * (n - 1) / n;
+  hk_work w = {.rounds = hk_log2_ceil((unsigned)m->nranks),
+               .messages = HK_EXCHANGE_MESSAGES * (n - 1),
+               .sent = moved,
+               .written = 2 * moved + (coll == HK_ALLGATHER ? (double)bytes / n : 0),
+               .reduced = coll == HK_ALLGATHER ? 0 : moved,
+               .spread = HK_SPREAD_CUBE,
+               .block = bytes / (size_t)m->nranks};
+  w.again = w.rounds;
+  /* Of an exchange each block waits for the one before.  Ranks at any distance from a host's last rank are on the next
+   * host: all that it sends goes there.  About a third of a longest chain does so (of the simulated ones). */
+  w.gpu.chain = n - 1;
+  w.gpu.far_chain = m->nhosts > 1 ? (n - 1) / 3 : 0;
+  w.gpu.turns = 2 * (n - 1);
+  w.gpu.lane = 2 * moved;
+  w.gpu.out_one = m->nhosts > 1 ? moved : 0;
+  w.out = (double)bytes / n * (m->nhosts - 1) * m->ranks_per_host;
+  hk_shape s = shape(m, coll);
+  return hk_price(m, &s, &w);
+}
+
+const hk_algorithm hk_algorithm_pat = {
+    .name = "pat",
+    .about = "parallel trees, farthest first; log2 n steps for any n, log2 n links, fewest bytes",
+    .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
+    .cannot = cannot,
+    .cost = cost,
+    .shape = shape,
+    .build = build,
+};

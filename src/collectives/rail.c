@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Along rails: only equal local ranks of different hosts talk over the network, so that a fabric whose leaf switches are
+ * rails carries nothing over its spines; what belongs to another rail changes inside a host.  H hosts of L ranks each,
+ * n = H L, S bytes (the larger buffer):
+ *
+ *   allgather       a ring over the hosts; what comes is passed to the host's other ranks: H - 1 steps between and one
+ *                   inside; S (H - 1) / H bytes enter and leave a host (those of every rank once), S / L leave each rank's NIC
+ *   reduce_scatter  the same backwards: the host's ranks give their blocks of a rail to its rank, which adds them to what
+ *                   comes along the ring
+ *   alltoall        blocks for rank (h, k) go to local rank k, which sends them to host h: one step inside, one between;
+ *                   messages between hosts are as many, but on H - 1 links a rank instead of n - L
+ *
+ * (The rail-only exchange of NCCL's PXN alltoall; the allgather and reduce-scatter of Traeff 2020: "Decomposing MPI
+ * collectives for exploiting multi-lane communication", there the "full-lane" ones.)
+ */
+#include <math.h>
+#include "cost.h"
+#include "hosts.h"
+
+enum { INSIDE, RAIL, LOCAL }; /* channels */
+
+static unsigned block_of(const hk_home *p, int host, int local) {
+  return (unsigned)hk_layout_rank(p->w->layout, hk_shift(host, 0, p->hosts), local);
+}
+
+/* Are the ranks numbered host after host, so that equal ranks of hosts are `per` apart? */
+static bool regular(const hk_home *p) { return !p->w->layout || p->w->layout->natural; }
+
+/* ---- allgather ---- */
+
+static void pass_on(hk_builder *b, const hk_home *p, int host, int stride, bool receive, bool send) {
+  hk_operand to[HK_HOST_FAN + 2], from;
+  unsigned n = 0, block = block_of(p, host, p->i);
+  hk_build_channel(b, RAIL);
+  from = receive ? hk_recv_from(b, hk_home_rail(p, -1), block, stride) : hk_in(0, 0);
+  to[n++] = hk_out(block, stride);
+  if (send) to[n++] = hk_send_to(b, hk_home_rail(p, 1), block, stride);
+  hk_build_channel(b, INSIDE);
+  hk_home_send_all(b, p, block, stride, to, &n);
+  hk_build_move(b, 0, to, n, &from, 1);
+}
+
+static void collect(hk_builder *b, const hk_home *p, int host, int stride) {
+  for (int j = 1; j < p->per; j++) {
+    int from = hk_shift(p->i, -j, p->per);
+    unsigned block = block_of(p, host, from);
+    hk_build_copy(b, hk_out(block, stride), hk_recv_from(b, hk_home_local(p, from), block, stride));
+  }
+}
+
+static void build_allgather(hk_builder *b, const hk_home *p) {
+  int h = p->h, n = p->hosts;
+  hk_build_lane(b);
+  pass_on(b, p, h, 0, false, n > 1);
+  if (regular(p)) {
+    hk_build_repeat(b, n > 2 ? (unsigned)n - 2 : 0);
+    pass_on(b, p, h - 1, -p->per, true, true);
+    hk_build_end_repeat(b);
+  } else {
+    for (int s = 1; s < n - 1; s++) pass_on(b, p, h - s, 0, true, true);
+  }
+  if (n > 1) pass_on(b, p, h + 1, 0, true, false);
+  hk_build_lane(b);
+  hk_build_channel(b, INSIDE);
+  if (regular(p)) {
+    hk_build_repeat(b, (unsigned)n);
+    collect(b, p, h, -p->per);
+    hk_build_end_repeat(b);
+  } else {
+    for (int s = 0; s < n; s++) collect(b, p, h - s, 0);
+  }
+}
+
+/* ---- reduce_scatter ---- */
+
+static void deal(hk_builder *b, const hk_home *p, int host, int stride) {
+  for (int j = 1; j < p->per; j++) {
+    int to = hk_shift(p->i, j, p->per);
+    unsigned block = block_of(p, host, to);
+    hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), block, stride), hk_in(block, stride));
+  }
+}
+
+static void add_up(hk_builder *b, const hk_home *p, int host, int stride, bool receive, bool last) {
+  hk_operand from[HK_HOST_FAN + 2], to;
+  unsigned n = 0, block = block_of(p, host, p->i);
+  hk_build_channel(b, RAIL);
+  if (receive) from[n++] = hk_recv_from(b, hk_home_rail(p, -1), block, stride);
+  to = last ? hk_out(0, 0) : hk_send_to(b, hk_home_rail(p, 1), block, stride);
+  from[n++] = hk_in(block, stride);
+  hk_build_channel(b, INSIDE);
+  hk_home_recv_all(b, p, block, stride, from, &n);
+  hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, from, n);
+}
+
+static void build_reduce_scatter(hk_builder *b, const hk_home *p) {
+  int h = p->h, n = p->hosts;
+  hk_build_lane(b);
+  hk_build_channel(b, INSIDE);
+  if (regular(p)) {
+    hk_build_repeat(b, (unsigned)n);
+    deal(b, p, h - 1, -p->per);
+    hk_build_end_repeat(b);
+  } else {
+    for (int s = 1; s <= n; s++) deal(b, p, h - s, 0);
+  }
+  hk_build_lane(b);
+  if (n > 1) add_up(b, p, h - 1, 0, false, false);
+  if (regular(p)) {
+    hk_build_repeat(b, n > 2 ? (unsigned)n - 2 : 0);
+    add_up(b, p, h - 2, -p->per, true, false);
+    hk_build_end_repeat(b);
+  } else {
+    for (int s = 2; s < n; s++) add_up(b, p, h - s, 0, true, false);
+  }
+  add_up(b, p, h, 0, n > 1, true);
+}
+
+/* ---- alltoall ---- */
+
+/* To the host `by` further: what local rank k takes across for us. */
+static void give(hk_builder *b, const hk_home *p, int by) {
+  for (int j = 1; j < p->per; j++) {
+    int to = hk_shift(p->i, j, p->per);
+    hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), (unsigned)p->w->rank, 0),
+                  hk_in(block_of(p, p->h + by, to), 0));
+  }
+}
+
+/* ... and what we take across: our own, then the others'. */
+static void take_across(hk_builder *b, const hk_home *p, int by) {
+  unsigned to = block_of(p, p->h + by, p->i);
+  hk_build_channel(b, RAIL);
+  hk_operand across = hk_send_to(b, (int)to, (unsigned)p->w->rank, 0);
+  hk_build_copy(b, across, hk_in(to, 0));
+  hk_build_channel(b, INSIDE);
+  for (int j = 1; j < p->per; j++) {
+    int from = hk_home_local(p, hk_shift(p->i, -j, p->per));
+    across.block = (uint16_t)from;
+    hk_build_copy(b, across, hk_recv_from(b, from, (unsigned)from, 0));
+  }
+}
+
+static void take_in(hk_builder *b, const hk_home *p, int by) {
+  int rail = hk_home_rail(p, -by);
+  for (int j = 0; j < p->per; j++) {
+    unsigned block = block_of(p, p->h - by, hk_shift(p->i, -j, p->per));
+    hk_build_copy(b, hk_out(block, 0), hk_recv_from(b, rail, block, 0));
+  }
+}
+
+static void build_alltoall(hk_builder *b, const hk_home *p) {
+  unsigned mine = (unsigned)p->w->rank;
+  hk_build_lane(b);
+  hk_build_channel(b, INSIDE);
+  for (int by = 1; by < p->hosts; by++) give(b, p, by);
+  hk_build_lane(b);
+  for (int by = 1; by < p->hosts; by++) take_across(b, p, by);
+  hk_build_lane(b);
+  hk_build_channel(b, RAIL);
+  for (int by = 1; by < p->hosts; by++) take_in(b, p, by);
+
+  hk_build_lane(b); /* inside the host, straight */
+  hk_build_channel(b, LOCAL);
+  for (int j = 1; j < p->per; j++) {
+    int to = hk_home_local(p, hk_shift(p->i, j, p->per));
+    hk_build_copy(b, hk_send_to(b, to, mine, 0), hk_in((unsigned)to, 0));
+  }
+  hk_build_copy(b, hk_out(mine, 0), hk_in(mine, 0));
+  hk_build_lane(b);
+  hk_build_channel(b, LOCAL);
+  for (int j = 1; j < p->per; j++) {
+    int from = hk_home_local(p, hk_shift(p->i, -j, p->per));
+    hk_build_copy(b, hk_out((unsigned)from, 0), hk_recv_from(b, from, (unsigned)from, 0));
+  }
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  hk_home p = hk_home_of(w);
+  switch (w->coll) {
+    case HK_ALLGATHER: build_allgather(b, &p); return;
+    case HK_REDUCE_SCATTER: build_reduce_scatter(b, &p); return;
+    default: build_alltoall(b, &p); return;
+  }
+}
+
+static const char *cannot(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  if (m->nhosts < 2) return "needs several hosts";
+  if (m->ranks_per_host < 2) return "needs hosts of several ranks";
+  if (m->least_per_host != m->ranks_per_host) return "needs equally many ranks on every host";
+  return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  double hosts = m->nhosts, per = m->ranks_per_host, block = (double)bytes / m->nranks, rail = hosts * block;
+  hk_work w = {.rounds = hosts,
+               .again = hosts,
+               .messages = 2 * hosts * per,
+               .sent = rail * (per - 1),
+               .reduced = coll == HK_REDUCE_SCATTER ? rail * per - block : 0,
+               .links = 2 * per,
+               .spread = HK_SPREAD_GIVEN,
+               .far_rounds = hosts - 1,
+               .out = (rail - block) * per,
+               .block = (size_t)block};
+  switch (coll) {
+    case HK_ALLGATHER: w.written = rail + (rail - block) + 2 * rail * (per - 1); break;
+    case HK_REDUCE_SCATTER: w.written = rail * per; break;
+    default: /* given, taken across, taken in */
+      w.rounds = 2;
+      w.far_rounds = 1;
+      w.again = 2 * HK_AHEAD;
+      w.messages = 4 * hosts * per;
+      w.written = 3 * rail * per;
+      w.links = 2 * (hosts + 2 * per);
+      w.out = rail * per * per * (hosts - 1) / hosts;
+      break;
+  }
+  w.gpu.chain = w.rounds;
+  w.gpu.far_chain = w.far_rounds;
+  w.gpu.turns = hosts * (per - 1);
+  w.gpu.all_turns = w.rounds + 2 * (per - 1); /* the first row of blocks is dealt, the last one collected */
+  w.gpu.lane = fmax(1, per - 1) * rail;
+  if (coll == HK_ALLTOALL) {
+    w.gpu.turns = hosts * per;
+    w.gpu.lane = rail * per;
+    w.gpu.lanes = w.gpu.lane + per * block;
+  }
+  return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);
+}
+
+const hk_algorithm hk_algorithm_rail = {
+    .name = "rail",
+    .about = "between hosts only equal local ranks talk, inside everybody; nothing crosses a rail fabric's spines",
+    .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLTOALL,
+    .cannot = cannot,
+    .cost = cost,
+    .build = build,
+};

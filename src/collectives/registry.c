@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include "algorithm.h"
+#include "cost.h"
+
+#define HK_ALGORITHM(name) extern const hk_algorithm hk_algorithm_##name;
+#include "registry.def"
+#undef HK_ALGORITHM
+
+const hk_algorithm *const hk_algorithms[] = {
+#define HK_ALGORITHM(name) &hk_algorithm_##name,
+#include "registry.def"
+#undef HK_ALGORITHM
+    NULL};
+
+const hk_algorithm *hk_algorithm_by_name(const char *name) {
+  for (const hk_algorithm *const *a = hk_algorithms; *a; a++)
+    if (!strcmp((*a)->name, name)) return *a;
+  return NULL;
+}
+
+hk_shape hk_algorithm_shape(const hk_algorithm *a, const hk_machine *m, hk_coll coll) {
+  if (m->nranks < 2 || !a->shape) return (hk_shape){.fan = 1, .depth = 1};
+  return a->shape(m, coll);
+}
+
+/* One rank: whatever the collective, the output is the input, and a reduction is complete with it. */
+static void build_alone(hk_builder *b, const hk_build *what) {
+  hk_build_lane(b);
+  hk_build_move(b, hk_coll_reduces(what->coll) ? HK_INSTR_FINAL : 0, (hk_operand[]){hk_out(0, 0)}, 1,
+                (hk_operand[]){hk_in(0, 0)}, 1);
+}
+
+hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out) {
+  hk_status rc = HK_OK;
+  hk_builder *b;
+  *out = NULL;
+  if (!(a->colls >> what->coll & 1u))
+    return HK_FAIL(HK_ERR_INTERNAL, "The algorithm %s has no program for %s", a->name, hk_coll_name(what->coll));
+  HK_TRY(hk_builder_new(&b, what), out);
+  if (what->nranks == 1)
+    build_alone(b, what);
+  else
+    a->build(b, what);
+  rc = hk_builder_finish(b, a->name, out);
+out:
+  return rc;
+}

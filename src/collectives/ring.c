@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Ring: rank r hears from r - 1 and tells r + 1, or follows the layout's order, in which a host's ranks stand together so
+ * that each host is entered and left once.  n ranks, S bytes (the larger buffer), blocks of S / n.
+ *
+ *   allreduce       n - 1 steps of reduce-scatter, then n - 1 of allgather: 2 (n - 1) steps, 2 S (n - 1) / n bytes sent
+ *   reduce_scatter  n - 1 steps, S (n - 1) / n bytes
+ *   allgather       n - 1 steps, S (n - 1) / n bytes
+ *
+ * The bytes are the least possible (Patarasuk, Yuan 2009: "Bandwidth optimal all-reduce algorithms for clusters of
+ * workstations") and every rank needs two links only; the steps grow with n.  Block b is summed up along the ring from
+ * rank b on (reduce_scatter: from b + 1 on) by one rank after another, so all ranks get the same bits.
+ */
+#include "cost.h"
+#include "pattern.h"
+
+/* A rank's neighbours and place on the ring. */
+typedef struct seat {
+  int n, place, next, prev;
+  bool natural; /* blocks, which are named by rank, come in steps of one */
+} seat;
+
+static seat seat_of(const hk_build *w) {
+  int n = w->nranks, p = hk_layout_place(w->layout, w->channel, w->rank);
+  return (seat){.n = n,
+                .place = p,
+                .next = hk_layout_at(w->layout, w->channel, hk_shift(p, 1, n)),
+                .prev = hk_layout_at(w->layout, w->channel, hk_shift(p, -1, n)),
+                .natural = !w->layout || w->layout->natural};
+}
+
+/* The block of the rank `by` places further. */
+static unsigned block_at(const hk_build *w, const seat *s, int by) {
+  return (unsigned)hk_layout_at(w->layout, w->channel, hk_shift(s->place, by, s->n));
+}
+
+/* Blocks of this split message belong to places, not to ranks. */
+static void build_allreduce(hk_builder *b, const hk_build *w) {
+  seat s = seat_of(w);
+  int n = s.n, r = s.place, next = s.next, prev = s.prev;
+  unsigned mine = (unsigned)r, before = (unsigned)hk_shift(r, -1, n), after = (unsigned)hk_shift(r, 1, n);
+  unsigned second = (unsigned)hk_shift(r, 2, n);
+  hk_build_split(b, (unsigned)n);
+  hk_build_lane(b);
+  hk_build_copy(b, hk_send_to(b, next, mine, 0), hk_in(mine, 0));
+  hk_build_repeat(b, (unsigned)n - 2);
+  hk_build_move(b, 0, (hk_operand[]){hk_send_to(b, next, before, -1)}, 1,
+                (hk_operand[]){hk_recv_from(b, prev, before, -1), hk_in(before, -1)}, 2);
+  hk_build_end_repeat(b);
+  hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(after, 0), hk_send_to(b, next, after, 0)}, 2,
+                (hk_operand[]){hk_recv_from(b, prev, after, 0), hk_in(after, 0)}, 2);
+  hk_build_repeat(b, (unsigned)n - 2);
+  hk_build_move(b, 0, (hk_operand[]){hk_out(mine, -1), hk_send_to(b, next, mine, -1)}, 2,
+                (hk_operand[]){hk_recv_from(b, prev, mine, -1)}, 1);
+  hk_build_end_repeat(b);
+  hk_build_copy(b, hk_out(second, 0), hk_recv_from(b, prev, second, 0));
+}
+
+static void pass_on(hk_builder *b, const seat *s, unsigned block, int stride) {
+  hk_build_move(b, 0, (hk_operand[]){hk_out(block, stride), hk_send_to(b, s->next, block, stride)}, 2,
+                (hk_operand[]){hk_recv_from(b, s->prev, block, stride)}, 1);
+}
+
+static void build_allgather(hk_builder *b, const hk_build *w) {
+  seat s = seat_of(w);
+  unsigned mine = (unsigned)w->rank, last = block_at(w, &s, 1);
+  hk_build_lane(b);
+  hk_build_move(b, 0, (hk_operand[]){hk_out(mine, 0), hk_send_to(b, s.next, mine, 0)}, 2, (hk_operand[]){hk_in(0, 0)},
+                1);
+  if (s.natural) {
+    hk_build_repeat(b, (unsigned)s.n - 2);
+    pass_on(b, &s, block_at(w, &s, -1), -1);
+    hk_build_end_repeat(b);
+  } else {
+    for (int j = 1; j < s.n - 1; j++) pass_on(b, &s, block_at(w, &s, -j), 0);
+  }
+  hk_build_copy(b, hk_out(last, 0), hk_recv_from(b, s.prev, last, 0));
+}
+
+static void add_own(hk_builder *b, const seat *s, unsigned block, int stride) {
+  hk_build_move(b, 0, (hk_operand[]){hk_send_to(b, s->next, block, stride)}, 1,
+                (hk_operand[]){hk_recv_from(b, s->prev, block, stride), hk_in(block, stride)}, 2);
+}
+
+static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
+  seat s = seat_of(w);
+  unsigned mine = (unsigned)w->rank, first = block_at(w, &s, -1);
+  hk_build_lane(b);
+  hk_build_copy(b, hk_send_to(b, s.next, first, 0), hk_in(first, 0));
+  if (s.natural) {
+    hk_build_repeat(b, (unsigned)s.n - 2);
+    add_own(b, &s, block_at(w, &s, -2), -1);
+    hk_build_end_repeat(b);
+  } else {
+    for (int j = 2; j < s.n; j++) add_own(b, &s, block_at(w, &s, -j), 0);
+  }
+  hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(0, 0)}, 1,
+                (hk_operand[]){hk_recv_from(b, s.prev, mine, 0), hk_in(mine, 0)}, 2);
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  switch (w->coll) {
+    case HK_ALLREDUCE: build_allreduce(b, w); return;
+    case HK_ALLGATHER: build_allgather(b, w); return;
+    default: build_reduce_scatter(b, w); return;
+  }
+}
+
+static hk_shape shape(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  (void)m;
+  return (hk_shape){.fan = 1, .depth = 1};
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  double steps = m->nranks - 1, block = (double)bytes / m->nranks;
+  bool both = coll == HK_ALLREDUCE;
+  hk_work w = {.spread = HK_SPREAD_RING, .block = bytes / (size_t)m->nranks};
+  w.rounds = w.again = (both ? 2 : 1) * steps;
+  w.messages = 2 * w.rounds;
+  w.sent = w.rounds * block;
+  if (coll != HK_ALLGATHER) w.reduced = steps * block;
+  w.written = (coll == HK_ALLREDUCE ? 3 : coll == HK_ALLGATHER ? 2 : 1) * steps * block + block;
+  w.gpu.far_chain = w.rounds * m->nhosts / m->nranks; /* a block's way crosses to another host once a host */
+  w.gpu.turns = w.rounds + 1;
+  w.gpu.lane = (w.rounds + 1) * block;
+  hk_shape s = shape(m, coll);
+  return hk_price(m, &s, &w);
+}
+
+const hk_algorithm hk_algorithm_ring = {
+    .name = "ring",
+    .about = "each rank hears from the one before and tells the one after; fewest bytes, two links, many steps",
+    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
+    .cost = cost,
+    .shape = shape,
+    .build = build,
+};

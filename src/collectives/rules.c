@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rules.h"
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>      /* strcasecmp */
+#include "../topo/topo.h" /* hk_topo_mix */
+
+enum { FIELDS = 8, LINE_BYTES = 512, RULES_MOST = 10000, FILE_MOST = 4 << 20 };
+static const char *const field_names[FIELDS] = {"collective", "bytes from", "bytes to", "ranks",
+                                                "hosts",      "algorithm",  "protocol", "channels"};
+
+typedef struct place {
+  const char *file;
+  int line;
+} place;
+
+static hk_status wrong(const place *p, int field, const char *text, const char *wanted) {
+  return HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: field %d (%s) is \"%.80s\": %s", p->file, p->line, field + 1,
+                 field_names[field], text, wanted);
+}
+
+/* Cuts the line at its commas; the fields lose blanks around them.  Gives their number, at most FIELDS + 1. */
+static int cut(char *line, char *fields[FIELDS + 1]) {
+  int n = 0;
+  for (char *p = line; p && n <= FIELDS; n++) {
+    char *comma = strchr(p, ',');
+    if (comma) *comma = 0;
+    p += strspn(p, " \t");
+    size_t length = strlen(p);
+    while (length && strchr(" \t\r", p[length - 1])) p[--length] = 0;
+    fields[n] = p;
+    p = comma ? comma + 1 : NULL;
+  }
+  return n;
+}
+
+static bool any(const char *text) { return !strcmp(text, "*"); }
+
+static bool parse_size(const char *text, size_t *out) {
+  char *end;
+  errno = 0;
+  unsigned long long v = strtoull(text, &end, 10);
+  int shift = 0;
+  if (end == text || text[0] == '-' || errno) return false;
+  if (*end && strchr("kKmMgG", *end)) {
+    shift = *end == 'k' || *end == 'K' ? 10 : *end == 'm' || *end == 'M' ? 20 : 30;
+    end++;
+  }
+  if (*end == 'B' && shift) end++;
+  if (*end || v > SIZE_MAX >> shift) return false;
+  *out = (size_t)v << shift;
+  return true;
+}
+
+static bool parse_number(const char *text, int *out) {
+  char *end;
+  errno = 0;
+  long v = strtol(text, &end, 10);
+  if (end == text || *end || errno || v < 1 || v > 65535) return false;
+  *out = (int)v;
+  return true;
+}
+
+static hk_status parse_names(const place *p, char *f[FIELDS], hk_rule *r) {
+  r->coll = r->algorithm = r->protocol = -1;
+  for (int c = 0; c < HK_COLL_COUNT; c++)
+    if (!strcasecmp(f[0], hk_coll_name((hk_coll)c))) r->coll = c;
+  for (int i = 0; hk_algorithms[i]; i++)
+    if (!strcasecmp(f[5], hk_algorithms[i]->name)) r->algorithm = i;
+  for (int i = 0; i < HK_PROTO_COUNT; i++)
+    if (!strcasecmp(f[6], hk_protocols[i].name)) r->protocol = i;
+  if (r->coll < 0 && !any(f[0])) return wrong(p, 0, f[0], "a collective, as allreduce, or *");
+  if (r->algorithm < 0 && !any(f[5])) return wrong(p, 5, f[5], "an algorithm (hocket plan lists them) or *");
+  if (r->protocol < 0 && !any(f[6])) return wrong(p, 6, f[6], "Simple, LL, LL128 or *");
+  if (r->coll >= 0 && r->algorithm >= 0 && !(hk_algorithms[r->algorithm]->colls >> r->coll & 1u))
+    return wrong(p, 5, f[5], "this algorithm has no program for that collective");
+  return HK_OK;
+}
+
+static hk_status parse_line(const place *p, char *text, hk_rule *r) {
+  char *f[FIELDS + 1];
+  int n = cut(text, f);
+  *r = (hk_rule){.to = SIZE_MAX, .line = p->line};
+  if (n != FIELDS)
+    return HK_FAIL(HK_ERR_ARGUMENT,
+                   "%s:%d: %d fields; a rule has %d: collective, bytes from, bytes to, ranks, hosts, algorithm, "
+                   "protocol, channels",
+                   p->file, p->line, n > FIELDS ? FIELDS + 1 : n, FIELDS);
+  hk_status rc = parse_names(p, f, r);
+  if (rc != HK_OK) return rc;
+  if (!any(f[1]) && !parse_size(f[1], &r->from)) return wrong(p, 1, f[1], "a size, as 0, 64K or 1M, or *");
+  if (!any(f[2]) && !parse_size(f[2], &r->to)) return wrong(p, 2, f[2], "a size, as 0, 64K or 1M, or *");
+  if (r->to < r->from) return wrong(p, 2, f[2], "it is less than where the rule begins");
+  if (!any(f[3]) && !parse_number(f[3], &r->nranks)) return wrong(p, 3, f[3], "1 to 65535 or *");
+  if (!any(f[4]) && !parse_number(f[4], &r->nhosts)) return wrong(p, 4, f[4], "1 to 65535 or *");
+  if (!any(f[7]) && !parse_number(f[7], &r->channels)) return wrong(p, 7, f[7], "1 to 65535 or *");
+  return HK_OK;
+}
+
+hk_status hk_rules_add(hk_rules **to, const hk_rule *rule) {
+  hk_rules *r = *to ? *to : calloc(1, sizeof *r);
+  if (!r) return HK_FAIL_ERRNO("no memory for rules");
+  *to = r;
+  if (r->n == RULES_MOST)
+    return HK_FAIL(HK_ERR_ARGUMENT, "line %d: there are %d rules before it, the most that may be", rule->line, r->n);
+  if (!(r->n & (r->n - 1))) { /* full: it grows by doubling */
+    hk_rule *more = realloc(r->at, (r->n ? 2 * (size_t)r->n : 1) * sizeof *more);
+    if (!more) return HK_FAIL_ERRNO("no memory for %d rules", r->n + 1);
+    r->at = more;
+  }
+  r->at[r->n++] = *rule;
+  return HK_OK;
+}
+
+uint64_t hk_rules_hash(const hk_rules *r) {
+  uint64_t h = r ? 2 : 1;
+  for (int i = 0; r && i < r->n; i++) {
+    const hk_rule *at = &r->at[i];
+    h = hk_topo_mix(hk_topo_mix(hk_topo_mix(h, (uint64_t)at->coll), at->from), at->to);
+    h = hk_topo_mix(hk_topo_mix(hk_topo_mix(h, (uint64_t)at->nranks), (uint64_t)at->nhosts), (uint64_t)at->algorithm);
+    h = hk_topo_mix(hk_topo_mix(hk_topo_mix(h, (uint64_t)at->protocol), (uint64_t)at->channels), (uint64_t)at->via);
+  }
+  return h;
+}
+
+hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text) {
+  hk_status rc = HK_OK;
+  hk_rules *r = calloc(1, sizeof *r);
+  *out = NULL;
+  if (!r) return HK_FAIL_ERRNO("no memory for a tuning file's rules");
+  place p = {.file = name};
+  while (*text) {
+    char line[LINE_BYTES];
+    size_t n = strcspn(text, "\n"), used = n;
+    p.line++;
+    const char *comment = memchr(text, '#', n);
+    if (comment) used = (size_t)(comment - text);
+    if (used >= sizeof line) {
+      rc = HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: the line has %zu characters, more than %d", name, p.line, used,
+                   LINE_BYTES - 1);
+      goto out;
+    }
+    memcpy(line, text, used);
+    line[used] = 0;
+    text += n + (text[n] == '\n');
+    if (strspn(line, " \t\r") == used) continue;
+    hk_rule rule;
+    HK_TRY(parse_line(&p, line, &rule), out);
+    HK_TRY(hk_rules_add(&r, &rule), out);
+  }
+  *out = r;
+  r = NULL;
+out:
+  hk_rules_free(r);
+  return rc;
+}
+
+hk_status hk_rules_read(hk_rules **out, const char *path) {
+  hk_status rc = HK_OK;
+  char *text = NULL;
+  *out = NULL;
+  FILE *f = fopen(path, "re");
+  if (!f) return HK_FAIL(HK_ERR_ARGUMENT, "HOCKET_TUNING_FILE: %s cannot be read: %s", path, strerror(errno));
+  text = malloc(FILE_MOST + 1);
+  if (!text) {
+    rc = HK_FAIL_ERRNO("no memory for the tuning file %s", path);
+    goto out;
+  }
+  size_t n = fread(text, 1, FILE_MOST + 1, f);
+  if (ferror(f) || n > FILE_MOST || memchr(text, 0, n)) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "HOCKET_TUNING_FILE: %s is no text file of %d bytes at most", path, FILE_MOST);
+    goto out;
+  }
+  text[n] = 0;
+  rc = hk_rules_parse(out, path, text);
+out:
+  free(text);
+  fclose(f);
+  return rc;
+}
+
+void hk_rules_free(hk_rules *r) {
+  if (!r) return;
+  free(r->at);
+  free(r);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "select.h"
+#include <stdio.h>
+#include <string.h>
+#include "cost.h"
+#include "rules.h"
+
+static bool barred(const hk_wish *w, hk_coll coll, int algorithm) { return w && (w->barred[coll] >> algorithm & 1u); }
+static bool protocol_barred(const hk_wish *w, hk_coll coll, hk_protocol p) {
+  return w && (w->barred_protocols[coll] >> p & 1u);
+}
+
+/* Twice as many channels take twice as many cores from whoever computes: they must gain so much. */
+#define WORTH 0.02
+
+/* The channels worth trying: the wish's, within what the machine has. */
+static void channel_range(const hk_machine *m, const hk_wish *w, int *first, int *last) {
+  *first = w && w->min_channels > 0 ? w->min_channels : 1;
+  *last = m->max_channels > 0 ? m->max_channels : 1;
+  if (*last < *first) *last = *first; /* asked for: the model sees no gain in it, the user may */
+  if (w && w->max_channels > 0 && *last > w->max_channels) *last = w->max_channels;
+  if (*first > *last) *first = *last;
+}
+
+/* The best number of channels for an algorithm and protocol. */
+static void price(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes, const hk_algorithm *a,
+                  hk_protocol p, hk_decision *out) {
+  int first, last;
+  channel_range(m, w, &first, &last);
+  *out = (hk_decision){.algorithm = a, .protocol = p, .channels = first};
+  if (m->nranks < 2) return;
+  if (p == HK_PROTO_SIMPLE && first == 1 && last == 1 && m->channels == 1 && m->channel_us_per_b == 0) {
+    out->us = a->cost(m, coll, bytes); /* the host: there is nothing to vary */
+    return;
+  }
+  for (int c = first; c <= last; c = c * 2 > last && c < last ? last : c * 2) {
+    hk_machine as = hk_machine_as(m, p, c);
+    double us = a->cost(&as, coll, bytes);
+    if (c > first && us >= out->us * (1 - WORTH)) continue;
+    out->channels = c;
+    out->us = us;
+  }
+}
+
+static bool cheapest(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes, hk_decision *best) {
+  bool found = false;
+  for (int i = 0; hk_algorithms[i]; i++) {
+    const hk_algorithm *a = hk_algorithms[i];
+    if (barred(w, coll, i) || !hk_algorithm_supports(a, m, coll)) continue;
+    for (int p = 0; p < HK_PROTO_COUNT; p++) {
+      hk_decision d;
+      if (!(m->protocols >> p & 1u) || protocol_barred(w, coll, (hk_protocol)p)) continue;
+      price(m, w, coll, bytes, a, (hk_protocol)p, &d);
+      if (found && d.us >= best->us) continue;
+      *best = d;
+      found = true;
+    }
+  }
+  return found;
+}
+
+/* The first rule that fits and can be followed. */
+static bool by_rule(const hk_machine *m, const hk_wish *wish, const hk_rules *rules, hk_coll coll, size_t bytes,
+                    hk_decision *out) {
+  for (int i = 0; rules && i < rules->n; i++) {
+    const hk_rule *r = &rules->at[i];
+    if (!hk_rule_fits(r, m, coll, bytes)) continue;
+    hk_wish w = *wish;
+    if (r->algorithm >= 0) w.barred[coll] |= ~(1u << r->algorithm);
+    if (r->protocol >= 0) w.barred_protocols[coll] |= (uint8_t) ~(1u << r->protocol);
+    if (r->channels) w.min_channels = w.max_channels = r->channels;
+    if (!cheapest(m, &w, coll, bytes, out)) continue;
+    return true;
+  }
+  return false;
+}
+
+void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, hk_decision *out) {
+  if (wish && by_rule(m, wish, wish->rules, coll, bytes, out)) {
+    out->ruled = true;
+    out->note = "as the tuning file says";
+    return;
+  }
+  if (wish && by_rule(m, wish, wish->choices, coll, bytes, out)) {
+    out->note = "as hocket tune measured";
+    return;
+  }
+  if (cheapest(m, wish, coll, bytes, out)) return;
+  hk_wish rest = *wish; /* without a wish something is always found */
+  memset(rest.barred_protocols, 0, sizeof rest.barred_protocols);
+  if (cheapest(m, &rest, coll, bytes, out)) {
+    out->note = "none of the allowed protocols is there: choosing from all";
+    return;
+  }
+  memset(rest.barred, 0, sizeof rest.barred);
+  cheapest(m, &rest, coll, bytes, out);
+  out->note = "none of the allowed algorithms can do this collective here: choosing from all";
+}
+
+bool hk_select_one(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, const hk_algorithm *a,
+                   hk_protocol p, hk_decision *out) {
+  int i = 0;
+  while (hk_algorithms[i] && hk_algorithms[i] != a) i++;
+  if (!hk_algorithms[i] || barred(wish, coll, i) || !hk_algorithm_supports(a, m, coll)) return false;
+  if (!(m->protocols >> p & 1u) || protocol_barred(wish, coll, p)) return false;
+  price(m, wish, coll, bytes, a, p, out);
+  return true;
+}
+
+/* ---- the table ---- */
+
+static void insert(hk_alternative *rows, int *n, const hk_alternative *row) {
+  int at = (*n)++;
+  while (at > 0 && !row->why[0] && (rows[at - 1].why[0] || rows[at - 1].what.us > row->what.us)) {
+    rows[at] = rows[at - 1];
+    at--;
+  }
+  rows[at] = *row;
+}
+
+static const char *const protocol_needs[HK_PROTO_COUNT] = {
+    [HK_PROTO_SIMPLE] = "is not spoken here",
+    [HK_PROTO_LL] = "is for GPUs: on the host a slot's number travels with its payload already",
+    [HK_PROTO_LL128] = "needs links that keep stores of 128 bytes whole (NVLink)"};
+
+int hk_select_all(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes,
+                  hk_alternative out[HK_ALTERNATIVES]) {
+  int n = 0;
+  for (int i = 0; hk_algorithms[i]; i++) {
+    const hk_algorithm *a = hk_algorithms[i];
+    hk_alternative row = {.what.algorithm = a, .what.channels = 1};
+    const char *cannot = a->cannot && (a->colls >> coll & 1u) ? a->cannot(m, coll) : NULL;
+    if (!(a->colls >> coll & 1u)) continue; /* another collective's */
+    if (cannot)
+      snprintf(row.why, sizeof row.why, "%s", cannot);
+    else if (barred(wish, coll, i))
+      snprintf(row.why, sizeof row.why, "is excluded by NCCL_ALGO");
+    if (row.why[0]) {
+      insert(out, &n, &row);
+      continue;
+    }
+    for (int p = 0; p < HK_PROTO_COUNT; p++) {
+      bool spoken = m->protocols >> p & 1u;
+      if (!spoken && p != HK_PROTO_SIMPLE && m->cores_per_host > 0) continue; /* hosts have one protocol: no news */
+      row = (hk_alternative){.what = {.algorithm = a, .protocol = (hk_protocol)p, .channels = 1}};
+      if (!spoken)
+        snprintf(row.why, sizeof row.why, "%s %s", hk_protocols[p].name, protocol_needs[p]);
+      else if (protocol_barred(wish, coll, (hk_protocol)p))
+        snprintf(row.why, sizeof row.why, "%s is excluded by NCCL_PROTO", hk_protocols[p].name);
+      else
+        price(m, wish, coll, bytes, a, (hk_protocol)p, &row.what);
+      insert(out, &n, &row);
+    }
+  }
+  return n;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What runs: the cheapest (algorithm, protocol, channels) that the machine can do and the user allows.  A pure function of
+ * its arguments, so that ranks with equal arguments decide alike.
+ */
+#ifndef HK_COLLECTIVES_SELECT_H
+#define HK_COLLECTIVES_SELECT_H
+#include "algorithm.h"
+
+enum { HK_ALGORITHM_LIMIT = 32, HK_ALTERNATIVES = HK_ALGORITHM_LIMIT * HK_PROTO_COUNT };
+
+struct hk_rules; /* rules.h: a tuning file */
+
+/* The user's restrictions.  All zero: none. */
+typedef struct hk_wish {
+  uint32_t barred[HK_COLL_COUNT];          /* bit i: not the i-th algorithm of the registry */
+  uint8_t barred_protocols[HK_COLL_COUNT]; /* bit p: not protocol p */
+  int min_channels, max_channels;          /* 0: no wish */
+  const struct hk_rules *rules;            /* of a tuning file; may be NULL */
+  const struct hk_rules *choices;          /* that `hocket tune` measured; may be NULL */
+} hk_wish;
+/* NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring" with a part without
+ * a colon for all other collectives.  HK_ERR_ARGUMENT quotes the word that names nothing, and says what does. */
+hk_status hk_wish_parse(hk_wish *w, const char *algo, const char *proto);
+
+typedef struct hk_decision {
+  const hk_algorithm *algorithm;
+  hk_protocol protocol;
+  int channels;
+  double us;        /* the model's price */
+  bool ruled;       /* a tuning file decided */
+  const char *note; /* NULL, or why it is not simply the cheapest: a static text ("as the tuning file says") */
+} hk_decision;
+/* wish may be NULL.  Always gives a decision: where the wish leaves nothing it is dropped, and the note says so. */
+void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, hk_decision *out);
+
+/* The price of one algorithm and protocol; false where it cannot run or is excluded. */
+bool hk_select_one(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, const hk_algorithm *a,
+                   hk_protocol p, hk_decision *out);
+
+typedef struct hk_alternative {
+  hk_decision what; /* with the channels that are best for this algorithm and protocol */
+  char why[112];    /* empty: it could run; otherwise why not, in words, and `us` is 0 */
+} hk_alternative;
+/* All alternatives, the cheapest first, what is excluded at the end (one row an algorithm, or one a barred protocol of an
+ * algorithm that could run); gives their number. */
+int hk_select_all(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes,
+                  hk_alternative out[HK_ALTERNATIVES]);
+#endif

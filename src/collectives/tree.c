@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Double binary tree (Sanders, Speck, Traeff 2009; see pattern.h).  Half of the message goes over each of two trees in
+ * which no rank has children twice, in waves: up for reduce, down for broadcast, both for allreduce, whose root sends the
+ * sums down as it makes them.  n ranks, S bytes, h = ceil(log2 n) is the height above the leaves:
+ *
+ *   broadcast, reduce   h + W steps for W waves, S bytes sent by the busiest rank
+ *   allreduce           2 h + W steps, 2 S bytes
+ *
+ * Way up and way down are lanes of their own, so that the next wave rises while the last one descends.  All get the bits
+ * that the root made.
+ */
+#include <math.h>
+#include "cost.h"
+#include "pattern.h"
+
+enum { TREES = 2 };
+
+static void build_up(hk_builder *b, unsigned tree, const hk_tree_place *place) {
+  hk_operand from[3];
+  unsigned k = 0;
+  for (int i = 0; i < place->ndown; i++) from[k++] = hk_recv_from(b, place->down[i], tree, 0);
+  from[k++] = hk_in(tree, 0);
+  hk_operand to = hk_send_to(b, place->up, tree, 0);
+  hk_build_move(b, 0, &to, 1, from, k);
+}
+
+static void build_down(hk_builder *b, unsigned tree, const hk_tree_place *place) {
+  hk_operand to[3] = {hk_out(tree, 0)}, from = hk_recv_from(b, place->up, tree, 0);
+  unsigned k = 1;
+  for (int i = 0; i < place->ndown; i++) to[k++] = hk_send_to(b, place->down[i], tree, 0);
+  hk_build_move(b, 0, to, k, &from, 1);
+}
+
+static int rank_at(const hk_build *w, int place) { return hk_layout_at(w->layout, w->channel, place); }
+static int place_of(const hk_build *w, int rank) { return hk_layout_place(w->layout, w->channel, rank); }
+
+/* An allreduce's root is who stands first: another rank on every ring order, so that channels share out a host's NICs. */
+static int root_of(const hk_build *w) { return w->coll == HK_ALLREDUCE ? rank_at(w, 0) : w->root; }
+
+/* The trees are made of places, so that neighbours in them are mostly of one host. */
+static hk_tree_place tree_place(const hk_build *w, unsigned tree) {
+  hk_tree_place p = hk_two_tree_place((int)tree, place_of(w, w->rank), place_of(w, root_of(w)), w->nranks);
+  p.up = rank_at(w, p.up);
+  for (int i = 0; i < p.ndown; i++) p.down[i] = rank_at(w, p.down[i]);
+  return p;
+}
+
+/* The root is above both trees.  Its one lane a tree takes from the upward channel and gives to the downward one. */
+static void build_root(hk_builder *b, const hk_build *w, unsigned tree) {
+  int top = rank_at(w, hk_two_tree_top((int)tree, place_of(w, root_of(w)), w->nranks));
+  hk_operand from[2], to[2] = {hk_out(tree, 0)};
+  unsigned nfrom = 0, nto = 1;
+  hk_build_channel(b, tree);
+  if (w->coll != HK_BROADCAST) from[nfrom++] = hk_recv_from(b, top, tree, 0);
+  from[nfrom++] = hk_in(tree, 0);
+  if (w->coll == HK_ALLREDUCE) hk_build_channel(b, TREES + tree);
+  if (w->coll != HK_REDUCE) to[nto++] = hk_send_to(b, top, tree, 0);
+  hk_build_move(b, w->coll == HK_BROADCAST ? 0 : HK_INSTR_FINAL, to, nto, from, nfrom);
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  hk_build_split(b, TREES);
+  for (unsigned tree = 0; tree < TREES; tree++) {
+    if (w->rank == root_of(w)) {
+      hk_build_lane(b);
+      build_root(b, w, tree);
+      continue;
+    }
+    hk_tree_place place = tree_place(w, tree);
+    if (w->coll != HK_BROADCAST) {
+      hk_build_lane(b);
+      hk_build_channel(b, tree);
+      build_up(b, tree, &place);
+    }
+    if (w->coll != HK_REDUCE) {
+      hk_build_lane(b);
+      hk_build_channel(b, w->coll == HK_ALLREDUCE ? TREES + tree : tree);
+      build_down(b, tree, &place);
+    }
+  }
+}
+
+static hk_shape shape(const hk_machine *m, hk_coll coll) {
+  unsigned height = (unsigned)hk_log2_ceil((unsigned)m->nranks);
+  return (hk_shape){.fan = coll == HK_ALLREDUCE ? 4 : 2, .depth = coll == HK_ALLREDUCE ? 2 * height : height};
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  double half = (double)bytes / 2;
+  bool up = coll != HK_BROADCAST, down = coll != HK_REDUCE;
+  hk_shape s = shape(m, coll);
+  hk_work w = {.rounds = s.depth, .again = 1, .spread = HK_SPREAD_RING, .block = bytes / 2};
+  w.far_rounds = m->nhosts > 1 ? s.depth * log2(m->nhosts) / log2(m->nranks) : 0;
+  /* The busiest rank has two children in one tree and is a leaf in the other. */
+  w.messages = 4 * up + 4 * down;
+  w.sent = 2 * half * up + 2 * half * down;
+  w.written = 2 * half * up + 4 * half * down;
+  w.reduced = 2 * half * up;
+  /* A way to the root crosses to another host for each level of hosts, and at either end where hosts' ranks and subtrees
+   * do not coincide. */
+  int ways = up + down, height = (int)s.depth / ways, far = hk_log2_ceil((unsigned)m->nhosts) + 2;
+  w.gpu.far_chain = m->nhosts > 1 ? ways * (far < height ? far : height) : 0;
+  w.gpu.turns = 1;
+  w.gpu.scattered = 0.5; /* half of the ranks are leaves, next to their parents */
+  w.gpu.lane = half;
+  /* One inner rank sends one and a half messages.  Of several channels the inner ranks of a host are different ones, but
+   * some have one NIC, and the root is one for all: what the simulated trees come down to. */
+  w.gpu.out_one = (double)bytes * (up && down ? 0.65 + 1.0 / m->channels : 0.9 + 0.6 / m->channels);
+  return hk_price(m, &s, &w);
+}
+
+const hk_algorithm hk_algorithm_tree = {
+    .name = "tree",
+    .about = "two binary trees, half of the message over each, in waves; few steps, few links",
+    .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_REDUCE,
+    .cost = cost,
+    .shape = shape,
+    .build = build,
+};

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Two-shot allreduce over multicast: rank p gets everybody's block p, adds up, and writes the sum once where all others
+ * read it.  n ranks, S bytes: two steps.  A rank writes S (n - 1) / n bytes into slots for others, reduces as many, writes
+ * S / n of sums twice (slot and output) and copies S (n - 1) / n out: besides the multicast, this is Rabenseifner's
+ * reduce-scatter and allgather with the direct exchange of Thakur, Rabenseifner, Gropp 2005 in place of halving.
+ *
+ * Three lanes (send, add, collect) let the sends run ahead as far as the slots allow: where ranks share a core, each turn
+ * on the core then does several waves.  A block is added up by one rank, so all get the same bits.
+ */
+#include "cost.h"
+#include "gpu.h"
+#include "mesh.h"
+
+void hk_build_twoshot(hk_builder *b, const hk_build *w) {
+  int n = w->nranks;
+  unsigned mine = (unsigned)w->rank;
+  unsigned after = (unsigned)hk_shift(w->rank, 1, n), before = (unsigned)hk_shift(w->rank, -1, n);
+  hk_build_split(b, (unsigned)n);
+  hk_build_scratch(b, hk_mesh_scratch(n));
+
+  hk_build_lane(b);
+  hk_build_repeat(b, (unsigned)n - 1);
+  hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, after, 1), hk_in(after, 1));
+  hk_build_end_repeat(b);
+
+  hk_build_lane(b);
+  hk_build_channel(b, 0);
+  hk_mesh_reduce(b, w, (hk_operand[]){hk_mcast(b, mine, 0), hk_out(mine, 0)}, 2, HK_LINK_RECV, mine, hk_in(mine, 0));
+
+  hk_build_lane(b);
+  hk_build_channel(b, 0);
+  hk_build_repeat(b, (unsigned)n - 1);
+  hk_build_copy(b, hk_out(before, -1), hk_mesh_walk(b, w, HK_LINK_MCAST_RECV, before, -1));
+  hk_build_end_repeat(b);
+}
+
+static const char *cannot(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  return m->multicast ? NULL : "needs multicast, memory that all ranks share";
+}
+
+static hk_shape shape(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  return (hk_shape){.fan = (unsigned)m->nranks, .depth = 1, .scratch = hk_mesh_scratch(m->nranks)};
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  double others = m->nranks - 1, block = (double)bytes / m->nranks;
+  hk_work w = {.rounds = 2,
+               .again = 2 * HK_AHEAD,
+               .messages = 3 * others + 1,
+               .sent = (others + 1) * block,
+               .received = 2 * others * block,
+               .written = (others + 2 + others) * block,
+               .reduced = others * block,
+               .block = bytes / (size_t)m->nranks};
+  if (m->overlap) { /* a switch makes the copies */
+    w.sent = (others + 1 / HK_GPU_IN_SWITCH) * block;
+    w.received = (others + (others + 1) / HK_GPU_IN_SWITCH) * block;
+    w.gpu.turns = others;
+    w.gpu.all_turns = 2 * others + hk_mesh_instrs(m->nranks);
+    w.gpu.lane = others * block;
+    w.gpu.lanes = (2 * others + hk_mesh_instrs(m->nranks)) * block;
+  }
+  hk_shape s = shape(m, coll);
+  return hk_price(m, &s, &w);
+}
+
+const hk_algorithm hk_algorithm_twoshot = {
+    .name = "twoshot",
+    .about = "each rank adds up one block and writes it once where all others read; two steps; needs multicast",
+    .colls = 1u << HK_ALLREDUCE,
+    .cannot = cannot,
+    .cost = cost,
+    .shape = shape,
+    .build = hk_build_twoshot,
+};

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NCCL_ALGO and NCCL_PROTO: lists of names, for one collective or for all, to take or (with ^) to leave. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h> /* strncasecmp */
+#include "select.h"
+
+/* NCCL's algorithms that have no counterpart here.  Jobs name them in lists that are meant for several machines. */
+static const char *const foreign[] = {"collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", NULL};
+
+typedef struct vocabulary {
+  const char *variable, *things;
+  int count;
+  const char *(*name)(int i);
+} vocabulary;
+
+static const char *algorithm_name(int i) { return hk_algorithms[i]->name; }
+static const char *protocol_name(int i) { return hk_protocols[i].name; }
+
+static bool equal(const char *text, size_t n, const char *name) {
+  return strlen(name) == n && !strncasecmp(text, name, n);
+}
+
+static hk_status unknown(const vocabulary *v, const char *word, size_t n) {
+  char names[400] = "";
+  size_t used = 0;
+  for (int i = 0; i < v->count && used < sizeof names; i++)
+    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", v->name(i));
+  return HK_FAIL(HK_ERR_ARGUMENT, "%s: \"%.*s\" is no %s; there are %s", v->variable, (int)n, word, v->things, names);
+}
+
+/* The mask of a list's names: those that it bars. */
+static hk_status parse_list(const vocabulary *v, const char *list, size_t length, uint32_t *barred) {
+  bool exclude = length && *list == '^';
+  const char *p = list + exclude, *end = list + length;
+  uint32_t named = 0;
+  for (;;) {
+    const char *comma = memchr(p, ',', (size_t)(end - p));
+    size_t n = (size_t)((comma ? comma : end) - p);
+    while (n && (*p == ' ' || *p == '\t')) p++, n--;
+    while (n && (p[n - 1] == ' ' || p[n - 1] == '\t')) n--;
+    bool known = n == 0;
+    for (int i = 0; i < v->count; i++)
+      if (equal(p, n, v->name(i))) {
+        named |= 1u << i;
+        known = true;
+      }
+    for (int i = 0; !known && v->name == algorithm_name && foreign[i]; i++) known = equal(p, n, foreign[i]);
+    if (!known) return unknown(v, p, n);
+    if (!comma) break;
+    p = comma + 1;
+  }
+  *barred = exclude ? named : ~named;
+  return HK_OK;
+}
+
+/* Calls are named as in the logs, in any case: "allreduce". */
+static int coll_by_name(const char *text, size_t n) {
+  for (int c = 0; c < HK_COLL_COUNT; c++)
+    if (equal(text, n, hk_coll_name((hk_coll)c))) return c;
+  return -1;
+}
+
+static hk_status parse(const vocabulary *v, const char *spec, uint32_t barred[HK_COLL_COUNT]) {
+  bool own[HK_COLL_COUNT] = {false}; /* has a part of its own, which beats the part for all */
+  while (spec && *spec) {
+    size_t n = strcspn(spec, ";");
+    const char *colon = memchr(spec, ':', n);
+    const char *list = colon ? colon + 1 : spec;
+    uint32_t mask = 0;
+    hk_status rc = parse_list(v, list, n - (size_t)(list - spec), &mask);
+    if (rc != HK_OK) return rc;
+    int coll = colon ? coll_by_name(spec, (size_t)(colon - spec)) : -1;
+    if (colon && coll < 0)
+      return HK_FAIL(HK_ERR_ARGUMENT,
+                     "%s: \"%.*s\" is no collective: allreduce, broadcast, reduce, allgather, "
+                     "reducescatter, alltoall, gather or scatter",
+                     v->variable, (int)(colon - spec), spec);
+    for (int c = 0; c < HK_COLL_COUNT; c++) {
+      if (coll >= 0 ? c != coll : own[c]) continue;
+      barred[c] = mask;
+      own[c] = coll >= 0;
+    }
+    spec += n + (spec[n] == ';');
+  }
+  return HK_OK;
+}
+
+hk_status hk_wish_parse(hk_wish *w, const char *algo, const char *proto) {
+  vocabulary algorithms = {"NCCL_ALGO", "algorithm", 0, algorithm_name};
+  vocabulary protocols = {"NCCL_PROTO", "protocol", HK_PROTO_COUNT, protocol_name};
+  while (hk_algorithms[algorithms.count]) algorithms.count++;
+  uint32_t barred[HK_COLL_COUNT] = {0};
+  hk_status rc = parse(&protocols, proto, barred);
+  for (int c = 0; c < HK_COLL_COUNT; c++) w->barred_protocols[c] = (uint8_t)(barred[c] & ((1u << HK_PROTO_COUNT) - 1));
+  return rc != HK_OK ? rc : parse(&algorithms, algo, w->barred);
+}
