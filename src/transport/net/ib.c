@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The verbs provider: what it finds on this machine, its connections, and when to look at which. */
+#include "ib.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+#include "../../base/log.h"
+#include "../../base/param.h"
+#include "../../base/service.h"
+
+enum { IDLE_POLLS = 64, FLUSH_S = 2 };
+
+/* What peers must know before there is a connection. */
+typedef struct ib_fact {
+  uint8_t nports, ethernet, infiniband; /* the ports' kinds */
+} ib_fact;
+_Static_assert(sizeof(ib_fact) <= HK_NET_FACT_BYTES, "the fact fits");
+
+/* ---- context ---- */
+
+static bool ib_usable(char *why, size_t why_bytes) {
+  hk_ib_port ports[HK_IB_PORTS];
+  int nnear;
+  if (hk_param_int(HK_P_IB_DISABLE)) {
+    snprintf(why, why_bytes, "NCCL_IB_DISABLE=1");
+    return false;
+  }
+  return hk_ib_ports(ports, &nnear, why, why_bytes) > 0 && hk_ibv_load(why, why_bytes);
+}
+
+static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
+  hk_status rc = HK_OK;
+  char why[160];
+  ib_fact *f = fact;
+  hk_ib_ctx *x = calloc(1, sizeof *x);
+  if (!x) return HK_FAIL_ERRNO("no memory for the RDMA ports of rank %d", env->rank);
+  x->env = env;
+  x->timer = -1;
+  x->api = hk_ibv_load(why, sizeof why);
+  x->timeout_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  /* A card may take up to four times as long as it is told before it gives up. */
+  uint64_t once = (uint64_t)4096 << hk_ib_timeout();
+  x->still_ns = once * 4 * (uint64_t)(hk_param_int(HK_P_IB_RETRY_CNT) + 1);
+  if (x->still_ns < 1000000000u) x->still_ns = 1000000000u;
+  HK_TRY(hk_ib_gid_wishes(&x->wish), out);
+  x->nports = hk_ib_ports(x->ports, &x->nnear, why, sizeof why);
+  f->nports = (uint8_t)x->nports;
+  for (int i = 0; i < x->nports; i++) {
+    const hk_ib_port *p = &x->ports[i];
+    bool ethernet = p->layer == HK_IBV_LAYER_ETHERNET;
+    char text[48] = "no GID";
+    *(ethernet ? &f->ethernet : &f->infiniband) = 1;
+    if (p->ngids) hk_ib_gid_text(&p->gids[0].gid, text);
+    HK_INFO(HK_SUB_INIT | HK_SUB_NET, "RDMA port %d: %s:%d, %s, best of %d GIDs: %s%s", i, p->device, p->number,
+            ethernet ? "RoCE" : "InfiniBand", p->ngids, text, i < x->nnear ? ", near" : "");
+  }
+  /* Memory that a card writes to must stay where it is when this process forks. */
+  if (x->api->fork_init) (void)x->api->fork_init();
+  pthread_mutex_init(&x->lock, NULL);
+  *out = x;
+out:
+  if (rc != HK_OK) free(x);
+  return rc;
+}
+
+static void ib_join(void *ctx, const char *facts, size_t stride) {
+  hk_ib_ctx *x = ctx;
+  x->facts = facts;
+  x->stride = stride;
+  for (int r = 0; r < x->env->rank; r++) x->local += x->env->peers[r].host == x->env->peers[x->env->rank].host;
+}
+
+static bool ib_reachable(void *ctx, int peer, char *why, size_t why_bytes) {
+  hk_ib_ctx *x = ctx;
+  ib_fact mine, theirs;
+  memcpy(&mine, x->facts + (size_t)x->env->rank * x->stride, sizeof mine);
+  memcpy(&theirs, x->facts + (size_t)peer * x->stride, sizeof theirs);
+  if ((mine.ethernet && theirs.ethernet) || (mine.infiniband && theirs.infiniband)) return true;
+  snprintf(why, why_bytes, "one has %s ports only and the other %s", mine.ethernet ? "RoCE" : "InfiniBand",
+           theirs.ethernet ? "RoCE" : "InfiniBand");
+  return false;
+}
+
+static void ib_fini(void *ctx) {
+  hk_ib_ctx *x = ctx;
+  if (x->timer >= 0) {
+    hk_service_remove(x->env->service, x->timer);
+    close(x->timer);
+  }
+  pthread_mutex_destroy(&x->lock);
+  for (int i = 0; i < x->ndevices; i++) hk_ib_device_close(x, &x->devices[i]);
+  free(x->conns);
+  free(x);
+}
+
+/* ---- connections ---- */
+
+static void free_conn(hk_ib_conn *c) {
+  hk_ib_ctx *x = c->ctx;
+  hk_ib_say_goodbye(c);
+  hk_ib_drop_qps(c);
+  hk_ib_free_memory(c);
+  if (c->fd >= 0) close(c->fd);
+  if (c->arena) munmap(c->arena, c->arena_bytes);
+  free(c->pending);
+  x->conns[c->index] = NULL;
+  x->nconns--;
+  free(c);
+}
+
+static hk_status new_conn(hk_ib_ctx *x, int peer, int channel, hk_ib_conn **out) {
+  uint32_t n = x->env->nslots, index = 0;
+  hk_ib_conn *c = NULL;
+  while (index < x->room && x->conns[index]) index++;
+  if (index == x->room) {
+    uint32_t room = x->room ? 2 * x->room : 16;
+    hk_ib_conn **more = realloc(x->conns, room * sizeof *more);
+    if (!more) goto no_memory;
+    memset(more + x->room, 0, (room - x->room) * sizeof *more);
+    x->conns = more;
+    x->room = room;
+  }
+  c = calloc(1, sizeof *c);
+  if (!c || !(c->pending = calloc(4, n))) goto no_memory;
+  c->sizes = c->pending + n;
+  c->headers = c->sizes + n;
+  c->parts = c->headers + n;
+  c->arena_bytes = (2 * (size_t)n + 1) * HK_IB_ENTRY;
+  c->arena = mmap(NULL, c->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (c->arena == MAP_FAILED) goto no_memory;
+  c->ctx = x;
+  c->peer = peer;
+  c->channel = (uint8_t)channel;
+  c->index = index;
+  c->serial = ++x->serial;
+  c->fd = -1;
+  snprintf(c->route, sizeof c->route, "not connected");
+  x->conns[index] = c;
+  x->nconns++;
+  *out = c;
+  return HK_OK;
+no_memory:
+  if (c) free(c->pending);
+  free(c);
+  return HK_FAIL_ERRNO("no memory for the connection to rank %d", peer);
+}
+
+/* The service thread's part, every HK_IB_TICK_MS while no lane progresses: a peer may need our word to mend a connection, or
+ * messages of ours that were lost.  It delivers nothing: that is the lanes'. */
+static void on_tick(void *arg, int fd, uint32_t events) {
+  hk_ib_ctx *x = arg;
+  uint64_t ticks;
+  bool moved = false;
+  (void)events;
+  if (read(fd, &ticks, sizeof ticks) < 0) return;
+  pthread_mutex_lock(&x->lock);
+  if (x->steps == x->seen) {
+    x->serving = true;
+    (void)hk_ib_poll(x, &moved); /* what fails here is told by the connection to its lanes */
+    uint64_t now = hk_now_ns();
+    for (uint32_t i = 0; i < x->room; i++) {
+      hk_ib_conn *c = x->conns[i];
+      if (!c || c->failed || hk_ib_conn_step(c, now) != HK_OK || c->phase != HK_IB_UP) continue;
+      (void)hk_ib_send(c, &moved);
+    }
+    x->serving = false;
+  }
+  x->seen = x->steps;
+  pthread_mutex_unlock(&x->lock);
+}
+
+static hk_status start_ticking(hk_ib_ctx *x) {
+  hk_status rc = HK_OK;
+  if (x->timer >= 0 || !x->env->service) return HK_OK;
+  x->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  struct itimerspec every = {.it_interval.tv_nsec = HK_IB_TICK_MS * 1000000L,
+                             .it_value.tv_nsec = HK_IB_TICK_MS * 1000000L};
+  if (x->timer < 0 || timerfd_settime(x->timer, 0, &every, NULL) != 0)
+    return HK_FAIL_ERRNO("rank %d cannot make a timer for its RDMA connections", x->env->rank);
+  rc = hk_service_add(x->env->service, x->timer, EPOLLIN, on_tick, x);
+  if (rc != HK_OK) {
+    close(x->timer);
+    x->timer = -1;
+  }
+  return rc;
+}
+
+static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
+  hk_status rc = HK_OK;
+  hk_ib_conn *c = NULL;
+  for (uint32_t i = 0; i < x->room && !c; i++)
+    if (x->conns[i] && x->conns[i]->peer == e->key.peer && x->conns[i]->channel == e->key.channel) c = x->conns[i];
+  bool fresh = !c;
+  if (fresh) HK_TRY(new_conn(x, e->key.peer, e->key.channel, &c), out);
+  e->priv = c;
+  *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = e;
+  if (c->phase == HK_IB_UP)
+    atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in come_up() */
+  if (fresh)
+    HK_TRY(hk_ib_conn_step(c, hk_now_ns()), undo);
+  else if (e->key.kind == HK_LINK_RECV)
+    HK_TRY(hk_ib_tell_ring(c), out);
+  return HK_OK;
+undo:
+  free_conn(c);
+out:
+  return rc;
+}
+
+static hk_status ib_open(void *ctx, hk_net_end *e) {
+  hk_ib_ctx *x = ctx;
+  hk_status rc;
+  HK_TRY(start_ticking(x), out);
+  pthread_mutex_lock(&x->lock);
+  rc = open_end(x, e);
+  pthread_mutex_unlock(&x->lock);
+out:
+  return rc;
+}
+
+/* The last messages may still be on their way: queue pairs that end take them along. */
+static void flush(hk_ib_conn *c) {
+  hk_ib_ctx *x = c->ctx;
+  hk_wait_env env = {.failure = x->env->wait ? x->env->wait->failure : NULL,
+                     .spins = 50,
+                     .deadline_ns = hk_now_ns() + (uint64_t)FLUSH_S * 1000000000u};
+  hk_waiter w;
+  bool moved;
+  hk_wait_begin(&w, &env);
+  while (!c->failed && !c->eof && hk_ib_unfinished(c)) {
+    if (hk_ib_poll(x, &moved) != HK_OK || hk_ib_conn_step(c, hk_now_ns()) != HK_OK) return;
+    if (c->phase == HK_IB_UP && hk_ib_send(c, &moved) != HK_OK) return;
+    if (hk_now_ns() > env.deadline_ns || hk_wait_pause(&w) != HK_OK) return;
+  }
+}
+
+static void close_end(hk_ib_ctx *x, hk_net_end *e) {
+  hk_ib_conn *c = e->priv;
+  bool sends = e->key.kind == HK_LINK_SEND;
+  if (sends)
+    flush(c);
+  else
+    (void)hk_ib_received(c);
+  hk_ibv_mr **mr = sends ? &c->send_mr : &c->recv_mr;
+  *(sends ? &c->send : &c->recv) = NULL;
+  if (!c->send && !c->recv) {
+    free_conn(c);
+    return;
+  }
+  if (*mr) x->api->dereg_mr(*mr);
+  *mr = NULL;
+}
+
+static void ib_close(void *ctx, hk_net_end *e) {
+  hk_ib_ctx *x = ctx;
+  pthread_mutex_lock(&x->lock);
+  close_end(x, e);
+  pthread_mutex_unlock(&x->lock);
+}
+
+/* ---- progress ---- */
+
+static hk_status progress(hk_ib_ctx *x, bool *moved) {
+  hk_status rc = HK_OK;
+  bool any = false;
+  x->steps++;
+  HK_TRY(hk_ib_poll(x, &any), out);
+  bool look = x->idle % IDLE_POLLS == 0;
+  uint64_t now = look ? hk_now_ns() : 0;
+  for (uint32_t i = 0; i < x->room; i++) {
+    hk_ib_conn *c = x->conns[i];
+    if (!c) continue;
+    if (c->phase == HK_IB_UP) {
+      HK_TRY(hk_ib_deliver(c, &any), out);
+      HK_TRY(hk_ib_send(c, &any), out);
+      if (c->recv) HK_TRY(hk_ib_return_credit(c), out);
+    }
+    if (look || c->phase != HK_IB_UP) HK_TRY(hk_ib_conn_step(c, now ? now : hk_now_ns()), out);
+  }
+  if (any) {
+    *moved = true;
+    x->idle = 0;
+  }
+  if (++x->idle % (IDLE_POLLS * 256) == 0) hk_ib_tell_events(x);
+out:
+  return rc;
+}
+
+static hk_status ib_progress(void *ctx, bool *moved) {
+  hk_ib_ctx *x = ctx;
+  pthread_mutex_lock(&x->lock);
+  hk_status rc = progress(x, moved);
+  pthread_mutex_unlock(&x->lock);
+  return rc;
+}
+
+const hk_net_provider hk_net_ib = {
+    .name = "IB",
+    .copies = true,
+    .usable = ib_usable,
+    .init = ib_init,
+    .join = ib_join,
+    .reachable = ib_reachable,
+    .open = ib_open,
+    .progress = ib_progress,
+    .close = ib_close,
+    .fini = ib_fini,
+};

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The verbs provider: InfiniBand and RoCE.
+ *
+ * A connection serves both directions of a channel between two ranks.  It has a control socket (TCP, through the bootstrap)
+ * and one or more reliable queue pairs (RC) between one port of each rank.
+ *
+ * Data.  Each side knows from the start where the other's slots lie: no addresses are exchanged for messages.
+ *   - Up to HK_IB_SMALL bytes: header and payload lie together in the sender's ring and are written with one RDMA write with
+ *     immediate (inline where they fit) into the receiver's ring, from where the payload is copied to its place.
+ *   - Larger ones are written straight into the receiver's FIFO; the header follows in a write with immediate.  Writes of a
+ *     queue pair arrive in order.  Parts that go over other queue pairs have immediates of their own, which are counted.
+ *   - The immediate is the slot's number: a message that is lost or comes twice is an error, not wrong data.
+ *   - Credits ride on the headers of the other direction, or are written into the sender's memory when half of the slots
+ *     are owed.
+ *
+ * Faults.  When a queue pair fails, both sides drain what has arrived, tell each other over the control socket how far they
+ * are, make new queue pairs (an *epoch*), on another port pair if need be, and the sender sends again what the receiver does not have:
+ * small messages stay in the sender's ring, and large ones in the FIFO, until they are known to have arrived.  A rank that is
+ * outside of the library meanwhile takes part through its service thread, which looks every HK_IB_TICK_MS.
+ */
+#ifndef HK_TRANSPORT_NET_IB_H
+#define HK_TRANSPORT_NET_IB_H
+#include "ib_port.h"
+#include "ib_verbs.h"
+#include "net.h"
+
+enum {
+  HK_IB_QPS = 8,
+  HK_IB_ENTRY = 4096, /* of the rings for small messages: header and payload */
+  HK_IB_HEADER = 32,
+  HK_IB_SMALL = HK_IB_ENTRY - HK_IB_HEADER,
+  HK_IB_SPLIT_MIN = 65536, /* smaller messages go over one queue pair */
+  HK_IB_INLINE = 256,      /* wanted */
+  HK_IB_CQ_DEPTH = 8192,
+  HK_IB_CQS = 64,
+  HK_IB_TICK_MS = 100,
+  HK_IB_MAGIC = 0x686b6962
+};
+#define HK_IB_HAS_HEADER 0x80000000u /* of an immediate */
+
+/* ---- what goes over the control socket ---- */
+typedef enum hk_ib_kind { HK_IB_HELLO = 1, HK_IB_EPOCH, HK_IB_READY, HK_IB_RING, HK_IB_BROKEN, HK_IB_BYE } hk_ib_kind;
+
+typedef struct hk_ib_memory {
+  uint64_t addr; /* 0: not there yet */
+  uint32_t rkey, reserved;
+} hk_ib_memory;
+
+typedef struct hk_ib_epoch {
+  uint8_t port[2], gid[2]; /* the lower rank's and the higher one's, as offered */
+  uint8_t nqps, mtu;
+  uint8_t reserved[2];
+  uint32_t psn;
+  uint32_t qp[HK_IB_QPS];
+  uint64_t received, consumed; /* slots of the direction towards the sender of this */
+  hk_ib_memory arena;
+} hk_ib_epoch;
+
+typedef struct hk_ib_msg {
+  uint32_t magic, kind;
+  uint32_t epoch;
+  uint32_t nslots, slot_bytes;
+  hk_ib_memory ring; /* the FIFO's payloads: HK_IB_EPOCH, HK_IB_RING */
+  union {
+    struct {
+      uint32_t nports, nqps;
+      hk_ib_port ports[HK_IB_OFFERED];
+    } hello;
+    hk_ib_epoch epoch_info;
+    uint64_t received; /* HK_IB_BYE */
+    char text[160];    /* HK_IB_BROKEN */
+  };
+} hk_ib_msg;
+
+/* What stands before a payload in a ring, and is all of a large message's write with immediate. */
+typedef struct hk_ib_header {
+  uint32_t seq, bytes, signature;
+  uint16_t parts, large; /* immediates without a header that belong to it; the payload lies in the FIFO */
+  uint64_t consumed;     /* slots of the other direction */
+  uint64_t reserved;
+} hk_ib_header;
+_Static_assert(sizeof(hk_ib_header) == HK_IB_HEADER, "the payload behind it is aligned");
+
+/* ---- devices ---- */
+typedef struct hk_ib_cq {
+  hk_ibv_cq *cq;
+  uint32_t room, used;
+} hk_ib_cq;
+
+typedef struct hk_ib_device {
+  char name[HK_IB_NAME];
+  hk_ibv_context *context;
+  hk_ibv_pd *pd;
+  hk_ib_cq cqs[HK_IB_CQS];
+  int ncqs;
+  uint32_t max_wr;
+} hk_ib_device;
+
+/* ---- connections ---- */
+typedef struct hk_ib_qp {
+  hk_ibv_qp *qp;
+  hk_ib_cq *cq;
+  uint32_t posted, done; /* send requests; done as far as is known */
+  uint32_t depth, recv_depth, recv_owed, inline_bytes;
+  /* Requests that report their completion: their position, and the slot they belong to. */
+  struct {
+    uint32_t position, slot;
+  } * signals;
+  uint32_t first, last; /* of `signals`, [first, last) modulo depth */
+} hk_ib_qp;
+
+typedef enum hk_ib_phase {
+  HK_IB_DIALING, /* no control socket */
+  HK_IB_GREETING,
+  HK_IB_PAIRING, /* an epoch has been told, the peer's answer is awaited; or (higher rank) it is the peer's turn */
+  HK_IB_READYING,
+  HK_IB_UP,
+  HK_IB_BACKING_OFF, /* the lower rank: until a new epoch */
+  HK_IB_FAILED
+} hk_ib_phase;
+
+struct hk_ib_ctx;
+typedef struct hk_ib_conn {
+  struct hk_ib_ctx *ctx;
+  int peer;
+  uint8_t channel;
+  uint8_t phase;                  /* hk_ib_phase */
+  bool eof, greeted, worked, bye; /* the peer has closed: what it had until then is known */
+  uint8_t looks;                  /* since the control socket's end */
+  uint32_t index, serial;
+  hk_net_end *send, *recv;
+  hk_status failed;
+  /* control */
+  int fd;
+  hk_ib_msg in;
+  uint32_t in_got, epoch, attempts;
+  uint64_t broken_ns, up_ns, retry_ns, next_look_ns, still_ns;
+  uint64_t mark;   /* completions when it was last looked */
+  char cause[200]; /* of the last failure */
+  /* the way */
+  hk_ib_port mine[HK_IB_OFFERED], theirs[HK_IB_OFFERED];
+  int nmine, ntheirs, npairs, pair;
+  hk_ib_pair pairs[HK_IB_PAIRS];
+  hk_ib_device *device;
+  hk_ib_epoch told; /* ours, this epoch's */
+  char route[HK_IB_ROUTE];
+  hk_ib_qp qps[HK_IB_QPS];
+  uint32_t nqps, peer_nqps;
+  /* memory */
+  char *arena;
+  size_t arena_bytes;
+  hk_ibv_mr *arena_mr, *send_mr, *recv_mr;
+  hk_ib_memory peer_arena, peer_ring;
+  /* Slots of ours, counted from 0: handed to the queue pairs; given back to the lane; arrived; consumed by the peer. */
+  uint64_t posted, given, credit;
+  uint8_t *pending; /* [nslots] completions that a slot still waits for */
+  uint8_t *sizes;   /* [nslots] 1: large, its memory is the lane's until it has arrived */
+  /* Slots of the peer's: consumed and told so; which parts have come. */
+  uint64_t returned, received; /* `received` counts when the end is closed */
+  uint8_t *headers, *parts;    /* [nslots] */
+} hk_ib_conn;
+
+typedef struct hk_ib_ctx {
+  const hk_transport_env *env;
+  const hk_ibv *api;
+  hk_ib_port ports[HK_IB_PORTS];
+  int nports, nnear, local;
+  const char *facts;
+  size_t stride;
+  hk_ib_device devices[HK_IB_PORTS];
+  int ndevices;
+  hk_ib_conn **conns; /* [room]; by index, NULL: free */
+  uint32_t room, nconns, serial;
+  uint32_t idle;
+  pthread_mutex_t lock; /* all above and the connections: the lanes' thread and the service's */
+  uint64_t steps, seen; /* of progress; at the last tick */
+  bool serving;         /* on the service thread */
+  int timer;
+  uint64_t timeout_ns, still_ns; /* bounds: for mending; for requests without a completion */
+  hk_ib_gid_wish wish;
+} hk_ib_ctx;
+
+/* The rings of a connection. */
+static inline char *hk_ib_tx_entry(const hk_ib_conn *c, uint64_t k) {
+  return c->arena + HK_IB_ENTRY + (k & (c->ctx->env->nslots - 1)) * HK_IB_ENTRY;
+}
+static inline size_t hk_ib_rx_offset(const hk_ib_conn *c, uint64_t k) {
+  return HK_IB_ENTRY + (c->ctx->env->nslots + (k & (c->ctx->env->nslots - 1))) * HK_IB_ENTRY;
+}
+/* The first entry's place: the peer writes how far it has read. */
+static inline _Atomic uint64_t *hk_ib_credit_word(const hk_ib_conn *c) { return (_Atomic uint64_t *)(void *)c->arena; }
+
+/* ib_device.c */
+hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out);
+void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d);
+hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries);
+/* Registers memory for remote writes; the error names limits and what to do. */
+hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out);
+void hk_ib_tell_events(hk_ib_ctx *x);
+/* "DOWN", "ACTIVE", ... */
+const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
+
+/* ib_conn.c: connecting, breaking, mending */
+hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now);
+hk_status hk_ib_tell_ring(hk_ib_conn *c);
+/* A request of the connection failed: what follows is a new epoch, or the connection's end. */
+hk_status hk_ib_broken(hk_ib_conn *c, const hk_ibv_wc *wc, const char *doing);
+hk_status hk_ib_give_up(hk_ib_conn *c, const char *cause, const char *advice);
+void hk_ib_say_goodbye(hk_ib_conn *c);
+void hk_ib_drop_qps(hk_ib_conn *c);
+void hk_ib_free_memory(hk_ib_conn *c);
+
+/* ib_qp.c */
+hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n);
+unsigned hk_ib_timeout(void); /* 4.096 us * 2^this */
+hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs);
+
+/* ib_io.c: slots */
+hk_status hk_ib_send(hk_ib_conn *c, bool *moved);
+hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved);
+/* How many of the peer's slots are here, delivered or not; forgets what came beyond them. */
+uint64_t hk_ib_received(hk_ib_conn *c);
+hk_status hk_ib_return_credit(hk_ib_conn *c);
+hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved);
+/* Goes back to what the peer has: everything after its first `received` slots is sent again. */
+void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed);
+/* Has something been taken from the lane of which it is not known that it has arrived? */
+bool hk_ib_unfinished(const hk_ib_conn *c);
+hk_status hk_ib_post_recv(hk_ib_conn *c, uint32_t q, uint32_t n);
+#endif

@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A connection's life: greeting, epochs of queue pairs, breaking and mending. */
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include "../../base/log.h"
+#include "../../base/param.h"
+#include "ib.h"
+
+#define MS 1000000u
+enum { LOOK_MS = 50, BACK_OFF_MS = 50, BACK_OFF_MOST_MS = 500, STEADY_MS = 3000, STUBBORN = 4 };
+
+static bool calls(const hk_ib_conn *c) { return c->ctx->env->rank < c->peer; }
+
+/* ---- the end ---- */
+
+hk_status hk_ib_give_up(hk_ib_conn *c, const char *cause, const char *advice) {
+  c->failed = HK_ERR_REMOTE;
+  c->phase = HK_IB_FAILED;
+  /* relaxed: the state says nothing about other memory */
+  if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_FAILED, memory_order_relaxed);
+  if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_FAILED, memory_order_relaxed);
+  return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d (%s, channel %d): %s; %s", c->ctx->env->rank,
+                 c->peer, c->route, c->channel, cause, advice);
+}
+
+static const char *advice_for(int status) {
+  switch (status) {
+    case HK_IBV_WC_RETRY_EXC_ERR:
+      return "nothing was answered: check cable and switch, that the GIDs reach each other (hocket doctor, "
+             "NCCL_IB_GID_INDEX), that the fabric loses no packets (PFC or ECN), and the other rank's output; "
+             "HOCKET_PEER_TIMEOUT waits longer";
+    case HK_IBV_WC_RNR_RETRY_EXC_ERR: return "the other rank posts no receives: look at its output";
+    case HK_IBV_WC_LOC_PROT_ERR:
+    case HK_IBV_WC_LOC_ACCESS_ERR:
+    case HK_IBV_WC_LOC_LEN_ERR: return "this is a fault of this library or of the driver: please report it";
+    case HK_IBV_WC_REM_ACCESS_ERR:
+    case HK_IBV_WC_REM_INV_REQ_ERR:
+      return "the other rank's memory is not registered as it said: do all ranks run the same version of this library?";
+    case HK_IBV_WC_LOC_QP_OP_ERR:
+    case HK_IBV_WC_WR_FLUSH_ERR:
+    case HK_IBV_WC_FATAL_ERR: return "check the port's state (ibv_devinfo) and the kernel's log on this host";
+    default: return "check the kernel's log on both hosts";
+  }
+}
+
+static bool may_mend(int status) {
+  switch (status) {
+    case HK_IBV_WC_LOC_LEN_ERR:
+    case HK_IBV_WC_LOC_PROT_ERR:
+    case HK_IBV_WC_LOC_ACCESS_ERR:
+    case HK_IBV_WC_REM_ACCESS_ERR: return false;
+    default: return hk_param_int(HK_P_IB_REPLAY) != 0;
+  }
+}
+
+/* ---- the control socket ---- */
+
+static hk_status tell(hk_ib_conn *c, hk_ib_msg *m) {
+  m->magic = HK_IB_MAGIC;
+  m->epoch = c->epoch;
+  m->nslots = c->ctx->env->nslots;
+  m->slot_bytes = (uint32_t)c->ctx->env->slot_bytes;
+  ssize_t n = send(c->fd, m, sizeof *m, MSG_NOSIGNAL);
+  if (n == (ssize_t)sizeof *m) return HK_OK;
+  if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) { /* what it means depends on who still waits */
+    c->eof = true;
+    return HK_OK;
+  }
+  return hk_ib_give_up(c, n < 0 ? strerror(errno) : "the control connection takes no more",
+                       "check the TCP network between the hosts");
+}
+
+static hk_ib_memory memory_of(const hk_ibv_mr *mr) {
+  return mr ? (hk_ib_memory){.addr = (uint64_t)(uintptr_t)mr->addr, .rkey = mr->rkey} : (hk_ib_memory){0};
+}
+
+static hk_status register_ring(hk_ib_conn *c) {
+  if (!c->recv || c->recv_mr) return HK_OK;
+  return hk_ib_register(c->ctx, c->device, c->recv->link->payload,
+                        (size_t)c->ctx->env->nslots * c->recv->link->slot_bytes, true, &c->recv_mr);
+}
+
+hk_status hk_ib_tell_ring(hk_ib_conn *c) {
+  hk_status rc = HK_OK;
+  if (!c->nqps) return HK_OK; /* the epoch will tell it */
+  hk_ib_msg m = {.kind = HK_IB_RING};
+  HK_TRY(register_ring(c), out);
+  m.ring = memory_of(c->recv_mr);
+  HK_TRY(tell(c, &m), out);
+out:
+  return rc;
+}
+
+static hk_status greet(hk_ib_conn *c) {
+  hk_ib_ctx *x = c->ctx;
+  hk_ib_msg m = {.kind = HK_IB_HELLO};
+  int one = 1, idle = (int)(x->timeout_ns / 4 / 1000 / MS), count = 4;
+  if (idle < 1) idle = 1;
+  (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  (void)setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+  (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
+  (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+  /* Ranks of a host, and a rank's channels, begin with different ports of those that are near. */
+  for (int i = 0; i < x->nports && c->nmine < HK_IB_OFFERED; i++) {
+    int group = x->nnear ? x->nnear : x->nports, turn = (x->local + c->channel + i) % group;
+    c->mine[c->nmine++] = x->ports[i < group ? turn : i];
+  }
+  m.hello.nports = (uint32_t)c->nmine;
+  m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
+  memcpy(m.hello.ports, c->mine, sizeof m.hello.ports);
+  c->phase = HK_IB_GREETING;
+  return tell(c, &m);
+}
+
+/* ---- epochs ---- */
+
+/* Takes in everything that has arrived, then ends the queue pairs: from here on nothing more arrives. */
+static hk_status end_epoch(hk_ib_conn *c) {
+  hk_status rc = HK_OK;
+  bool moved;
+  if (!c->nqps) return HK_OK;
+  hk_ibv_qp_attr error = {.qp_state = HK_IBV_QPS_ERR};
+  for (uint32_t i = 0; i < c->nqps; i++)
+    if (c->qps[i].qp) c->ctx->api->modify_qp(c->qps[i].qp, &error, HK_IBV_QP_STATE);
+  HK_TRY(hk_ib_poll(c->ctx, &moved), out);
+  (void)hk_ib_received(c);
+out:
+  hk_ib_drop_qps(c);
+  c->serial = ++c->ctx->serial;
+  return rc;
+}
+
+/* A peer that does not know whether its last messages have come cannot ask any more. */
+void hk_ib_say_goodbye(hk_ib_conn *c) {
+  if (!c->greeted || c->failed || c->eof || end_epoch(c) != HK_OK) return;
+  hk_ib_msg m = {.kind = HK_IB_BYE, .received = c->received};
+  (void)tell(c, &m);
+}
+
+static void describe_route(hk_ib_conn *c) {
+  const hk_ib_pair *p = &c->pairs[c->pair];
+  const hk_ib_port *a = &c->mine[p->mine], *b = &c->theirs[p->theirs];
+  char from[48], to[48];
+  if (a->layer == HK_IBV_LAYER_ETHERNET)
+    snprintf(c->route, sizeof c->route, "%.20s port %d GID %d %.40s -> %.20s port %d GID %d %.40s", a->device,
+             a->number, a->gids[p->my_gid].index, hk_ib_gid_text(&a->gids[p->my_gid].gid, from), b->device, b->number,
+             b->gids[p->their_gid].index, hk_ib_gid_text(&b->gids[p->their_gid].gid, to));
+  else
+    snprintf(c->route, sizeof c->route, "%.31s port %d LID %u -> %.31s port %d LID %u", a->device, a->number, a->lid,
+             b->device, b->number, b->lid);
+}
+
+/* Makes this epoch's queue pairs on the chosen pair's port, and what is to be told of them. */
+static hk_status prepare(hk_ib_conn *c, uint32_t nqps) {
+  hk_status rc = HK_OK;
+  hk_ib_ctx *x = c->ctx;
+  const hk_ib_pair *p = &c->pairs[c->pair];
+  const hk_ib_port *port = &c->mine[p->mine];
+  hk_ib_device *d;
+  HK_TRY(hk_ib_device_open(x, port->device, &d), out);
+  if (d != c->device) hk_ib_free_memory(c);
+  c->device = d;
+  if (!c->arena_mr) HK_TRY(hk_ib_register(x, d, c->arena, c->arena_bytes, false, &c->arena_mr), out);
+  HK_TRY(register_ring(c), out);
+  HK_TRY(hk_ib_make_qps(c, nqps), out);
+  describe_route(c);
+  bool low = calls(c);
+  c->told = (hk_ib_epoch){.port = {low ? p->mine : p->theirs, low ? p->theirs : p->mine},
+                          .gid = {low ? p->my_gid : p->their_gid, low ? p->their_gid : p->my_gid},
+                          .nqps = (uint8_t)nqps,
+                          .mtu = port->mtu,
+                          .psn = (c->serial * 2654435761u) & 0xffffff,
+                          .received = hk_ib_received(c),
+                          .arena = memory_of(c->arena_mr)};
+  hk_ibv_port_attr attr;
+  memset(&attr, 0, sizeof attr);
+  if (x->api->query_port(d->context, port->number, &attr) == 0 && attr.active_mtu > 0)
+    c->told.mtu = (uint8_t)attr.active_mtu;
+  for (uint32_t i = 0; i < nqps; i++) c->told.qp[i] = c->qps[i].qp->qp_num;
+  /* acquire: as in fill_header */
+  if (c->recv) c->told.consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
+  c->returned = c->told.consumed;
+out:
+  return rc;
+}
+
+static hk_status tell_epoch(hk_ib_conn *c) {
+  hk_ib_msg m = {.kind = HK_IB_EPOCH, .epoch_info = c->told, .ring = memory_of(c->recv_mr)};
+  return tell(c, &m);
+}
+
+static bool port_is_up(hk_ib_conn *c, int mine) {
+  hk_ib_device *d;
+  const hk_ib_port *port = &c->mine[mine];
+  return hk_ib_device_open(c->ctx, port->device, &d) == HK_OK &&
+         strcmp(hk_ib_port_state(c->ctx, d, port->number), "ACTIVE") == 0;
+}
+
+/* A pair that has never carried anything gives way to the next.  One that has is kept, unless its port is down or it fails
+ * again and again: then one between other ports takes its place, if there is one. */
+static void choose_pair(hk_ib_conn *c) {
+  if (c->epoch == 0) {
+    c->pair = 0;
+    return;
+  }
+  hk_ib_pair old = c->pairs[c->pair];
+  if (!c->worked) {
+    c->pair = (c->pair + 1) % c->npairs;
+    return;
+  }
+  bool up = port_is_up(c, old.mine);
+  if (up && c->attempts < STUBBORN) return;
+  for (int i = 1; i < c->npairs; i++) {
+    int at = (c->pair + i) % c->npairs;
+    const hk_ib_pair *p = &c->pairs[at];
+    if (p->mine == old.mine && (!up || p->theirs == old.theirs)) continue;
+    if (p->mine != old.mine && !port_is_up(c, p->mine)) continue;
+    c->pair = at;
+    c->worked = false;
+    return;
+  }
+}
+
+/* The lower rank begins. */
+static hk_status begin_epoch(hk_ib_conn *c) {
+  hk_status rc;
+  HK_TRY(end_epoch(c), out);
+  choose_pair(c);
+  c->epoch++;
+  c->attempts++;
+  HK_TRY(prepare(c, c->peer_nqps), out);
+  HK_TRY(tell_epoch(c), out);
+  if (c->phase != HK_IB_FAILED) c->phase = HK_IB_PAIRING;
+out:
+  return rc;
+}
+
+/* ---- breaking ---- */
+
+static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer) {
+  uint64_t now = hk_now_ns();
+  /* A new trouble, or still the same one? */
+  if (!c->broken_ns || (c->phase == HK_IB_UP && now - c->up_ns > (uint64_t)STEADY_MS * MS)) {
+    c->broken_ns = now;
+    c->attempts = 0;
+  }
+  if (now - c->broken_ns > c->ctx->timeout_ns) {
+    char cause[280];
+    snprintf(cause, sizeof cause, "%s, for %llu s and %u new queue pairs", c->cause,
+             (unsigned long long)((now - c->broken_ns) / 1000 / MS), c->attempts);
+    return hk_ib_give_up(c, cause, advice);
+  }
+  HK_INFO(HK_SUB_NET, "rank %d to rank %d (%s, channel %d): %s; new queue pairs will send again", c->ctx->env->rank,
+          c->peer, c->route, c->channel, c->cause);
+  if (calls(c)) {
+    uint64_t wait = (uint64_t)BACK_OFF_MS * c->attempts;
+    c->retry_ns = now + (wait < BACK_OFF_MOST_MS ? wait : BACK_OFF_MOST_MS) * MS;
+    c->phase = HK_IB_BACKING_OFF;
+    return HK_OK;
+  }
+  c->phase = HK_IB_PAIRING;
+  hk_ib_msg m = {.kind = HK_IB_BROKEN};
+  snprintf(m.text, sizeof m.text, "%.150s", c->cause);
+  return tell_peer ? tell(c, &m) : HK_OK;
+}
+
+hk_status hk_ib_broken(hk_ib_conn *c, const hk_ibv_wc *wc, const char *doing) {
+  if (c->phase != HK_IB_UP && c->phase != HK_IB_READYING) return HK_OK; /* the rest of the queue, flushed */
+  if (c->bye) return HK_OK;
+  const hk_ib_port *port = &c->mine[c->pairs[c->pair].mine];
+  const char *state = hk_ib_port_state(c->ctx, c->device, port->number);
+  snprintf(c->cause, sizeof c->cause, "%s failed with %s, vendor error %#x, while port %d of %s is %s", doing,
+           hk_ibv_status_words(wc->status), wc->vendor_err, port->number, c->device->name, state);
+  const char *advice = strcmp(state, "DOWN") == 0
+                           ? "its link is down: check cable and switch, and the interface (ip link)"
+                           : advice_for(wc->status);
+  if (!may_mend(wc->status)) return hk_ib_give_up(c, c->cause, advice);
+  return mend(c, advice, true);
+}
+
+/* The queue pairs could not be joined: the port is down, or the GID has gone. */
+static hk_status cannot_join(hk_ib_conn *c) {
+  const hk_ib_port *port = &c->mine[c->pairs[c->pair].mine];
+  snprintf(c->cause, sizeof c->cause, "queue pairs cannot be joined: %s; port %d of %s is %s", strerror(errno),
+           port->number, c->device->name, hk_ib_port_state(c->ctx, c->device, port->number));
+  return mend(c, "check the port's state and its GIDs (hocket doctor)", true);
+}
+
+/* ---- what the peer says ---- */
+
+static hk_status no_sense(hk_ib_conn *c, const char *what) {
+  return hk_ib_give_up(c, what, "do all ranks run the same version of this library, with the same settings?");
+}
+
+static hk_status hear_hello(hk_ib_conn *c, const hk_ib_msg *m) {
+  uint32_t mine = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
+  if (c->greeted || m->hello.nports > HK_IB_OFFERED || m->nslots != c->ctx->env->nslots ||
+      m->slot_bytes != c->ctx->env->slot_bytes)
+    return no_sense(c, "its greeting makes no sense");
+  c->greeted = true;
+  c->ntheirs = (int)m->hello.nports;
+  memcpy(c->theirs, m->hello.ports, sizeof c->theirs);
+  for (int i = 0; i < c->ntheirs; i++) {
+    c->theirs[i].device[HK_IB_NAME - 1] = '\0';
+    if (c->theirs[i].ngids > HK_IB_GIDS) c->theirs[i].ngids = HK_IB_GIDS;
+  }
+  c->peer_nqps = m->hello.nqps < mine ? m->hello.nqps : mine;
+  if (c->peer_nqps < 1) c->peer_nqps = 1;
+  c->npairs = hk_ib_pairs(c->mine, c->nmine, c->theirs, c->ntheirs, calls(c), c->ctx->wish.version, c->pairs);
+  if (!c->npairs)
+    return hk_ib_give_up(c, "no GID of this rank's ports is of the same kind and address family as one of the other's",
+                         "give the interfaces of both hosts addresses of one family, or choose with NCCL_IB_HCA, "
+                         "NCCL_IB_GID_INDEX, NCCL_IB_ADDR_FAMILY");
+  c->phase = HK_IB_PAIRING;
+  return calls(c) ? begin_epoch(c) : HK_OK;
+}
+
+static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memory *ring) {
+  c->peer_arena = theirs->arena;
+  c->peer_ring = *ring;
+  hk_ib_rewind(c, theirs->received, theirs->consumed);
+  return hk_ib_join_qps(c, theirs);
+}
+
+/* Ready to receive: the peer may send. */
+static hk_status ready(hk_ib_conn *c) {
+  hk_ib_msg m = {.kind = HK_IB_READY};
+  c->phase = HK_IB_READYING;
+  return tell(c, &m);
+}
+
+static hk_status hear_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
+  hk_status rc = HK_OK;
+  const hk_ib_epoch *t = &m->epoch_info;
+  if (!c->greeted || t->nqps < 1 || t->nqps > HK_IB_QPS) return no_sense(c, "its queue pairs make no sense");
+  if (calls(c)) {
+    if (m->epoch != c->epoch || c->phase != HK_IB_PAIRING) return HK_OK; /* of an epoch that is over */
+    if (t->nqps != c->nqps) return no_sense(c, "its queue pairs make no sense");
+  } else {
+    HK_TRY(end_epoch(c), out);
+    c->epoch = m->epoch;
+    c->attempts++;
+    if (c->epoch > 1 && !c->broken_ns) c->broken_ns = hk_now_ns();
+    for (c->pair = 0; c->pair < c->npairs; c->pair++) {
+      const hk_ib_pair *p = &c->pairs[c->pair];
+      if (p->theirs == t->port[0] && p->mine == t->port[1] && p->their_gid == t->gid[0] && p->my_gid == t->gid[1])
+        break;
+    }
+    if (c->pair == c->npairs) {
+      c->pair = 0;
+      return no_sense(c, "it chose ports that were not offered");
+    }
+    HK_TRY(prepare(c, t->nqps), out);
+  }
+  if (join(c, t, &m->ring) != HK_OK) return cannot_join(c);
+  if (!calls(c)) HK_TRY(tell_epoch(c), out);
+  HK_TRY(ready(c), out);
+out:
+  return rc;
+}
+
+static void come_up(hk_ib_conn *c) {
+  char words[64];
+  const hk_ib_pair *p = &c->pairs[c->pair];
+  c->phase = HK_IB_UP;
+  c->up_ns = hk_now_ns();
+  /* relaxed: the state says nothing about other memory */
+  if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_READY, memory_order_relaxed);
+  if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_READY, memory_order_relaxed);
+  HK_INFO(HK_SUB_NET, "rank %d: channel %d to rank %d over %s: %s, way %d of %d, %u queue pair%s, MTU %d%s",
+          c->ctx->env->rank, c->channel, c->peer, c->route, hk_ib_pair_words(c->mine, c->theirs, p, words), c->pair + 1,
+          c->npairs, c->nqps, c->nqps == 1 ? "" : "s", 128 << c->told.mtu, c->epoch > 1 ? ", after a failure" : "");
+}
+
+static hk_status hear(hk_ib_conn *c, const hk_ib_msg *m) {
+  if (m->magic != HK_IB_MAGIC) return no_sense(c, "its control message makes no sense");
+  switch (m->kind) {
+    case HK_IB_HELLO: return hear_hello(c, m);
+    case HK_IB_EPOCH: return hear_epoch(c, m);
+    case HK_IB_RING:
+      if (m->epoch == c->epoch) c->peer_ring = m->ring;
+      return HK_OK;
+    case HK_IB_READY:
+      if (m->epoch == c->epoch && c->phase == HK_IB_READYING) come_up(c);
+      return HK_OK;
+    case HK_IB_BROKEN:
+      if (m->epoch != c->epoch || !calls(c) || c->phase == HK_IB_BACKING_OFF) return HK_OK;
+      snprintf(c->cause, sizeof c->cause, "rank %d says: %.150s", c->peer, m->text);
+      return mend(c, "look at that rank's output", false);
+    case HK_IB_BYE:
+      c->bye = true;
+      if (m->received >= c->posted) hk_ib_rewind(c, m->received, c->credit);
+      return HK_OK;
+    default: return no_sense(c, "its control message makes no sense");
+  }
+}
+
+static hk_status listen_to(hk_ib_conn *c) {
+  hk_status rc = HK_OK;
+  while (!c->eof && c->phase != HK_IB_FAILED) {
+    ssize_t n = recv(c->fd, (char *)&c->in + c->in_got, sizeof c->in - c->in_got, MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n <= 0) {
+      snprintf(c->cause, sizeof c->cause, "%s", n < 0 ? strerror(errno) : "the other side closed it");
+      c->eof = true;
+      break;
+    }
+    c->in_got += (uint32_t)n;
+    if (c->in_got < sizeof c->in) continue;
+    c->in_got = 0;
+    c->in.text[sizeof c->in.text - 1] = '\0';
+    HK_TRY(hear(c, &c->in), out);
+  }
+out:
+  return rc;
+}
+
+/* Requests that neither complete nor fail, though their retries must be used up: some drivers lose their timers when a link
+ * goes down and up. */
+static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
+  uint64_t mark = 0;
+  bool open = false;
+  for (uint32_t i = 0; i < c->nqps; i++) {
+    mark += c->qps[i].done;
+    open = open || c->qps[i].posted != c->qps[i].done;
+  }
+  if (!open || mark != c->mark || !c->still_ns) {
+    c->mark = mark;
+    c->still_ns = now;
+    return HK_OK;
+  }
+  if (now - c->still_ns < c->ctx->still_ns) return HK_OK;
+  c->still_ns = 0;
+  snprintf(c->cause, sizeof c->cause,
+           "requests have neither completed nor failed for %.1f s (slots: %llu sent, %llu taken, %llu read; %llu came)",
+           (double)c->ctx->still_ns / 1e9, (unsigned long long)c->posted, (unsigned long long)c->given,
+           (unsigned long long)c->credit, (unsigned long long)(c->recv ? c->recv->next : 0));
+  return mend(c, advice_for(HK_IBV_WC_RETRY_EXC_ERR), true);
+}
+
+/* Does a lane wait for something of this connection? */
+static bool needed(const hk_ib_conn *c) {
+  return (c->recv && c->recv->link->waiting) ||
+         (c->send && (c->posted < c->given || hk_net_filled(c->send, c->posted) || hk_ib_unfinished(c)));
+}
+
+hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
+  hk_status rc = HK_OK;
+  hk_ib_ctx *x = c->ctx;
+  if (c->failed) return !x->serving && needed(c) ? c->failed : HK_OK;
+  if (c->phase == HK_IB_DIALING && x->serving) return HK_OK; /* calling waits for the peer's service thread */
+  if (c->phase == HK_IB_DIALING) {
+    uint64_t tag = (uint64_t)'V' << 56 | (uint64_t)c->channel;
+    if (calls(c))
+      HK_TRY(x->env->dial(x->env->arg, c->peer, NULL, tag, &c->fd), out);
+    else
+      c->fd = x->env->take(x->env->arg, c->peer, tag);
+    if (c->fd < 0) return HK_OK;
+    HK_TRY(greet(c), out);
+  }
+  if (c->phase == HK_IB_UP && now < c->next_look_ns) return HK_OK;
+  c->next_look_ns = now + (uint64_t)LOOK_MS * MS;
+  HK_TRY(listen_to(c), out);
+  if (c->phase == HK_IB_UP && !c->bye) HK_TRY(check_stillness(c, now), out);
+  if (c->phase == HK_IB_BACKING_OFF && now >= c->retry_ns && !c->eof) HK_TRY(begin_epoch(c), out);
+  /* What was sent before the socket's end is here already: one more look at the completions shows it. */
+  if (c->eof && !x->serving && needed(c) && c->looks++ > 1)
+    return hk_ib_give_up(c, "its process has ended, or its communicator was destroyed or aborted",
+                         "look at that rank's output and at its host's kernel log");
+out:
+  return rc;
+}
+
+void hk_ib_free_memory(hk_ib_conn *c) {
+  const hk_ibv *api = c->ctx->api;
+  if (c->arena_mr) api->dereg_mr(c->arena_mr);
+  if (c->send_mr) api->dereg_mr(c->send_mr);
+  if (c->recv_mr) api->dereg_mr(c->recv_mr);
+  c->arena_mr = c->send_mr = c->recv_mr = NULL;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices that are open, their completion queues, their memory and their events. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include "../../base/log.h"
+#include "../../base/param.h"
+#include "ib.h"
+
+hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) {
+  hk_status rc = HK_OK;
+  int n = 0;
+  hk_ibv_device_attr attr;
+  hk_ibv_device **list = NULL;
+  hk_ib_device *d = NULL;
+  for (int i = 0; i < x->ndevices; i++) {
+    if (strcmp(x->devices[i].name, name) != 0) continue;
+    *out = &x->devices[i];
+    return HK_OK;
+  }
+  d = &x->devices[x->ndevices];
+  memset(d, 0, sizeof *d);
+  list = x->api->get_device_list(&n);
+  for (int i = 0; i < n && !d->context; i++)
+    if (strcmp(list[i]->name, name) == 0) d->context = x->api->open_device(list[i]);
+  if (!d->context) {
+    rc = HK_FAIL_ERRNO("rank %d cannot open RDMA device %s: is /dev/infiniband there, and may this user write to it",
+                       x->env->rank, name);
+    goto out;
+  }
+  d->pd = x->api->alloc_pd(d->context);
+  memset(&attr, 0, sizeof attr);
+  if (!d->pd || x->api->query_device(d->context, &attr) != 0) {
+    rc = HK_FAIL_ERRNO("rank %d cannot use RDMA device %s", x->env->rank, name);
+    goto out;
+  }
+  memcpy(d->name, name, strnlen(name, sizeof d->name - 1));
+  d->max_wr = attr.max_qp_wr > 0 ? (uint32_t)attr.max_qp_wr : 128;
+  /* Events are looked at now and then, never waited for. */
+  int flags = fcntl(d->context->async_fd, F_GETFL);
+  if (flags >= 0) (void)fcntl(d->context->async_fd, F_SETFL, flags | O_NONBLOCK);
+  x->ndevices++;
+  *out = d;
+out:
+  if (list) x->api->free_device_list(list);
+  if (rc != HK_OK) {
+    if (d->pd) x->api->dealloc_pd(d->pd);
+    if (d->context) x->api->close_device(d->context);
+  }
+  return rc;
+}
+
+void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
+  for (int i = 0; i < d->ncqs; i++) x->api->destroy_cq(d->cqs[i].cq);
+  x->api->dealloc_pd(d->pd);
+  x->api->close_device(d->context);
+}
+
+/* A completion queue must never overflow: each has room for all requests of its queue pairs. */
+hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
+  for (int i = 0; i < d->ncqs; i++)
+    if (d->cqs[i].used + entries <= d->cqs[i].room) return &d->cqs[i];
+  if (d->ncqs == HK_IB_CQS) return NULL;
+  hk_ib_cq *q = &d->cqs[d->ncqs];
+  uint32_t depth = d->ncqs ? HK_IB_CQ_DEPTH : HK_IB_CQ_DEPTH / 4;
+  if (depth < entries) depth = entries;
+  q->cq = x->api->create_cq(d->context, (int)depth, NULL, NULL, 0);
+  if (!q->cq) return NULL;
+  q->room = depth;
+  q->used = 0;
+  d->ncqs++;
+  return q;
+}
+
+hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out) {
+  unsigned access = HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE;
+  struct rlimit limit;
+  /* Payloads may come in any order; headers and credits, which are looked at, must not.  Unknown flags of the optional
+   * range are ignored, but only by the newer call. */
+  if (data && x->api->reg_mr_iova2 && hk_param_int(HK_P_IB_PCI_RELAXED_ORDERING) != 0)
+    *out = x->api->reg_mr_iova2(d->pd, addr, bytes, (uint64_t)(uintptr_t)addr, access | HK_IBV_ACCESS_RELAXED_ORDERING);
+  else
+    *out = x->api->reg_mr(d->pd, addr, bytes, (int)access);
+  if (*out) return HK_OK;
+  int err = errno;
+  char locked[32] = "unlimited";
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    snprintf(locked, sizeof locked, "%llu KiB", (unsigned long long)limit.rlim_cur / 1024);
+  errno = err;
+  return HK_FAIL_ERRNO(
+      "rank %d cannot register %zu bytes with RDMA device %s; this process may lock %s of memory: where that is "
+      "little, raise it (ulimit -l unlimited; LimitMEMLOCK=infinity; docker --ulimit memlock=-1), or NCCL_IB_DISABLE=1",
+      x->env->rank, bytes, d->name, locked);
+}
+
+const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port) {
+  static const char *const names[] = {"in no state", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"};
+  hk_ibv_port_attr attr;
+  memset(&attr, 0, sizeof attr);
+  if (x->api->query_port(d->context, (uint8_t)port, &attr) != 0) return "not to be asked";
+  return attr.state >= 0 && attr.state <= 5 ? names[attr.state] : "in an unknown state";
+}
+
+void hk_ib_tell_events(hk_ib_ctx *x) {
+  for (int i = 0; i < x->ndevices; i++) {
+    hk_ibv_async_event e;
+    while (x->api->get_async_event(x->devices[i].context, &e) == 0) {
+      if (e.event_type == HK_IBV_EVENT_PORT_ERR || e.event_type == HK_IBV_EVENT_PORT_ACTIVE)
+        HK_INFO(HK_SUB_NET, "rank %d: port %d of RDMA device %s is %s", x->env->rank, e.element.port_num,
+                x->devices[i].name, e.event_type == HK_IBV_EVENT_PORT_ERR ? "down" : "up");
+      else if (e.event_type == HK_IBV_EVENT_DEVICE_FATAL)
+        HK_WARN("rank %d: RDMA device %s has failed or is being removed", x->env->rank, x->devices[i].name);
+      else
+        HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s reports event %d", x->env->rank, x->devices[i].name, e.event_type);
+      x->api->ack_async_event(&e);
+    }
+  }
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots to requests, and completions to slots. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <string.h>
+#include "../../base/param.h"
+#include "ib.h"
+
+enum { POLLED = 16, RECV_BATCH = 8, KIND_SEND = 1, KIND_RECV = 2, NO_SLOT = UINT32_MAX };
+
+static inline uint32_t ring(const hk_ib_conn *c, uint64_t k) { return (uint32_t)k & (c->ctx->env->nslots - 1); }
+
+/* A request's id tells its connection, in this life of its queue pairs: what comes late from an earlier one is nobody's. */
+static inline uint64_t id_of(const hk_ib_conn *c, uint32_t qp, unsigned kind) {
+  return (uint64_t)c->serial << 32 | (uint64_t)c->index << 8 | (uint64_t)qp << 4 | kind;
+}
+
+static hk_status cannot_post(hk_ib_conn *c, const char *what, int err) {
+  char cause[120];
+  snprintf(cause, sizeof cause, "cannot post a %s request: %s", what, strerror(err));
+  return hk_ib_give_up(c, cause, "is the device still there? See the kernel's log");
+}
+
+/* ---- receiving requests ---- */
+
+hk_status hk_ib_post_recv(hk_ib_conn *c, uint32_t qp, uint32_t n) {
+  hk_ib_qp *q = &c->qps[qp];
+  while (n > 0) {
+    hk_ibv_recv_wr wr[RECV_BATCH], *bad;
+    uint32_t batch = n < RECV_BATCH ? n : RECV_BATCH;
+    for (uint32_t i = 0; i < batch; i++)
+      wr[i] = (hk_ibv_recv_wr){.wr_id = id_of(c, qp, KIND_RECV), .next = i + 1 < batch ? &wr[i + 1] : NULL};
+    int err = q->qp->context->ops.post_recv(q->qp, wr, &bad);
+    if (err) return cannot_post(c, "receive", err);
+    n -= batch;
+  }
+  return HK_OK;
+}
+
+/* ---- sending ---- */
+
+/* Room for n requests, one of which may be kept for a credit. */
+static bool has_room(const hk_ib_qp *q, uint32_t n) { return q->posted - q->done + n <= q->depth; }
+
+static void count(hk_ib_qp *q, uint32_t n, uint32_t slot) {
+  q->posted += n;
+  q->signals[q->last].position = q->posted;
+  q->signals[q->last].slot = slot;
+  q->last = (q->last + 1) % (q->depth + 1);
+}
+
+/* The header of slot k, as it is written now. */
+static void fill_header(hk_ib_conn *c, uint64_t k, hk_ib_header *h) {
+  const hk_slot *s = hk_net_slot(c->send, k);
+  *h = (hk_ib_header){.seq = (uint32_t)(k + 1), .bytes = s->bytes, .signature = s->signature};
+  if (c->recv) {
+    /* acquire: what the lane read from the slots is read before they are given back */
+    h->consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
+    c->returned = h->consumed;
+  }
+}
+
+static hk_ibv_send_wr write_with_imm(const hk_ib_conn *c, uint32_t qp, hk_ibv_sge *sge, uint64_t to, uint32_t rkey,
+                                     uint32_t imm) {
+  hk_ibv_send_wr wr = {.wr_id = id_of(c, qp, KIND_SEND),
+                       .sg_list = sge,
+                       .num_sge = 1,
+                       .opcode = HK_IBV_WR_RDMA_WRITE_WITH_IMM,
+                       .send_flags = HK_IBV_SEND_SIGNALED,
+                       .imm_data = htonl(imm)};
+  if (sge->length <= c->qps[qp].inline_bytes) wr.send_flags |= HK_IBV_SEND_INLINE;
+  wr.wr.rdma.remote_addr = to;
+  wr.wr.rdma.rkey = rkey;
+  return wr;
+}
+
+static hk_status post(hk_ib_conn *c, uint32_t qp, hk_ibv_send_wr *wr, uint32_t n, uint32_t slot) {
+  hk_ib_qp *q = &c->qps[qp];
+  hk_ibv_send_wr *bad;
+  int err = q->qp->context->ops.post_send(q->qp, wr, &bad);
+  if (err) return cannot_post(c, "send", err);
+  count(q, n, slot);
+  return HK_OK;
+}
+
+/* A small message: the ring's entry, which stays as it is until the peer has read it. */
+static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
+  char *entry = hk_ib_tx_entry(c, k);
+  hk_ib_header *h = (hk_ib_header *)(void *)entry;
+  if (!c->sizes[ring(c, k)]) { /* not sent before */
+    uint32_t bytes = hk_net_slot(c->send, k)->bytes;
+    fill_header(c, k, h);
+    if (bytes) memcpy(entry + HK_IB_HEADER, hk_net_slot_data(c->send, k), bytes);
+  }
+  hk_ibv_sge sge = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER + h->bytes, c->arena_mr->lkey};
+  hk_ibv_send_wr wr = write_with_imm(c, qp, &sge, c->peer_arena.addr + hk_ib_rx_offset(c, k), c->peer_arena.rkey,
+                                     ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
+  c->pending[ring(c, k)] = 1;
+  return post(c, qp, &wr, 1, (uint32_t)k);
+}
+
+/* The parts of a large message that go over other queue pairs than its header's. */
+static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *from, uint64_t to, uint32_t bytes,
+                            uint32_t each) {
+  hk_status rc = HK_OK;
+  for (uint32_t i = 1; i < c->nqps && i * each < bytes; i++) {
+    uint32_t other = (qp + i) % c->nqps, at = i * each, n = bytes - at < each ? bytes - at : each;
+    hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, n, c->send_mr->lkey};
+    hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to + at, c->peer_ring.rkey, (uint32_t)k & ~HK_IB_HAS_HEADER);
+    c->pending[ring(c, k)]++;
+    HK_TRY(post(c, other, &wr, 1, (uint32_t)k), out);
+  }
+out:
+  return rc;
+}
+
+static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
+  hk_status rc = HK_OK;
+  hk_slot *s = hk_net_slot(c->send, k);
+  const char *from = hk_net_slot_data(c->send, k);
+  char *entry = hk_ib_tx_entry(c, k);
+  hk_ib_header *h = (hk_ib_header *)(void *)entry;
+  bool split = c->nqps > 1 && s->bytes >= HK_IB_SPLIT_MIN && hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS);
+  uint32_t each = split ? ((s->bytes + c->nqps - 1) / c->nqps + 4095) & ~4095u : s->bytes;
+  uint64_t to = c->peer_ring.addr + (uint64_t)ring(c, k) * c->send->link->slot_bytes;
+  if (!c->send_mr)
+    HK_TRY(hk_ib_register(c->ctx, c->device, c->send->link->payload,
+                          (size_t)c->ctx->env->nslots * c->send->link->slot_bytes, true, &c->send_mr),
+           out);
+  fill_header(c, k, h);
+  h->large = 1;
+  h->parts = (uint16_t)((s->bytes + each - 1) / each - 1);
+  c->pending[ring(c, k)] = 1;
+  HK_TRY(post_parts(c, k, qp, from, to, s->bytes, each), out);
+  hk_ibv_sge data = {(uint64_t)(uintptr_t)from, s->bytes < each ? s->bytes : each, c->send_mr->lkey};
+  hk_ibv_sge head = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER, c->arena_mr->lkey};
+  hk_ibv_send_wr last = write_with_imm(c, qp, &head, c->peer_arena.addr + hk_ib_rx_offset(c, k), c->peer_arena.rkey,
+                                       ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
+  hk_ibv_send_wr first = {
+      .wr_id = last.wr_id, .next = &last, .sg_list = &data, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
+  first.wr.rdma.remote_addr = to;
+  first.wr.rdma.rkey = c->peer_ring.rkey;
+  HK_TRY(post(c, qp, &first, 2, (uint32_t)k), out);
+out:
+  return rc;
+}
+
+/* Gives slots back to the lane: small ones once they are in our ring, large ones once they have arrived. */
+static void give_back(hk_ib_conn *c) {
+  uint64_t k = c->given;
+  while (k < c->posted && !(c->sizes[ring(c, k)] == 2 && c->pending[ring(c, k)])) k++;
+  if (k == c->given) return;
+  c->given = c->send->next = k;
+  hk_net_give_credit(c->send, k);
+}
+
+static uint64_t credit(hk_ib_conn *c) {
+  /* acquire: what we write to the peer's slots must come after it has said that it read them */
+  uint64_t word = atomic_load_explicit(hk_ib_credit_word(c), memory_order_acquire);
+  if (word > c->credit) c->credit = word;
+  return c->credit;
+}
+
+bool hk_ib_unfinished(const hk_ib_conn *c) {
+  for (uint64_t k = c->credit; k < c->posted; k++)
+    if (c->pending[ring(c, k)]) return true;
+  return c->posted < c->given;
+}
+
+static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_net_filled(c->send, k); }
+
+hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
+  hk_status rc = HK_OK;
+  uint32_t n = c->ctx->env->nslots;
+  if (!c->send || !c->peer_ring.addr) return HK_OK;
+  while (filled(c, c->posted) && (c->posted - c->credit < n || c->posted - credit(c) < n)) {
+    uint64_t k = c->posted;
+    uint32_t qp = (uint32_t)(k % c->nqps), i = ring(c, k);
+    /* Sent before, in an earlier epoch: a small message lies in our ring, and its slot may be another one's by now. */
+    bool small = k < c->given ? c->sizes[i] == 1 : hk_net_slot(c->send, k)->bytes <= HK_IB_SMALL;
+    for (uint32_t q = 0; q < c->nqps; q++)
+      if (!has_room(&c->qps[q], 3)) goto out;
+    if (k >= c->given) c->sizes[i] = 0;
+    HK_TRY(small ? post_small(c, k, qp) : post_large(c, k, qp), out);
+    c->sizes[i] = small ? 1 : 2;
+    c->posted++;
+    *moved = true;
+  }
+  give_back(c);
+out:
+  return rc;
+}
+
+hk_status hk_ib_return_credit(hk_ib_conn *c) {
+  /* acquire: as in fill_header */
+  uint64_t consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
+  hk_ib_qp *q = &c->qps[0];
+  if (consumed - c->returned < (c->ctx->env->nslots + 1) / 2 || !has_room(q, 1)) return HK_OK;
+  uint64_t *word = (uint64_t *)(void *)(c->arena + 64);
+  *word = consumed;
+  hk_ibv_sge sge = {(uint64_t)(uintptr_t)word, sizeof *word, c->arena_mr->lkey};
+  hk_ibv_send_wr wr = {.wr_id = id_of(c, 0, KIND_SEND),
+                       .sg_list = &sge,
+                       .num_sge = 1,
+                       .opcode = HK_IBV_WR_RDMA_WRITE,
+                       .send_flags = HK_IBV_SEND_INLINE | HK_IBV_SEND_SIGNALED};
+  wr.wr.rdma.remote_addr = c->peer_arena.addr;
+  wr.wr.rdma.rkey = c->peer_arena.rkey;
+  c->returned = consumed;
+  return post(c, 0, &wr, 1, NO_SLOT);
+}
+
+void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed) {
+  if (consumed > c->credit) c->credit = consumed;
+  memset(c->pending, 0, c->ctx->env->nslots);
+  if (received < c->posted) c->posted = received; /* more than was sent would be found by the sequence check */
+  if (c->send) give_back(c);
+}
+
+/* ---- completions ---- */
+
+static void sent(hk_ib_conn *c, hk_ib_qp *q) {
+  if (q->first == q->last) return;
+  uint32_t slot = q->signals[q->first].slot;
+  q->done = q->signals[q->first].position;
+  q->first = (q->first + 1) % (q->depth + 1);
+  if (slot != NO_SLOT && c->pending[ring(c, slot)]) c->pending[ring(c, slot)]--;
+}
+
+static hk_status out_of_order(hk_ib_conn *c, uint32_t number) {
+  char cause[120];
+  snprintf(cause, sizeof cause, "message %u came where %u was due: one was lost or came twice", number,
+           (uint32_t)c->recv->next & ~HK_IB_HAS_HEADER);
+  return hk_ib_give_up(c, cause, "do all ranks run the same version of this library?");
+}
+
+static hk_status arrived(hk_ib_conn *c, uint32_t qp, uint32_t imm) {
+  hk_status rc = HK_OK;
+  hk_ib_qp *q = &c->qps[qp];
+  uint32_t number = imm & ~HK_IB_HAS_HEADER;
+  if (++q->recv_owed >= RECV_BATCH) {
+    HK_TRY(hk_ib_post_recv(c, qp, q->recv_owed), out);
+    q->recv_owed = 0;
+  }
+  if (!c->recv) return out_of_order(c, number);
+  uint32_t ahead = (number - (uint32_t)c->recv->next) & ~HK_IB_HAS_HEADER, i = ring(c, number);
+  if (ahead >= c->ctx->env->nslots) return out_of_order(c, number);
+  if (!(imm & HK_IB_HAS_HEADER))
+    c->parts[i]++;
+  else if (c->headers[i]++)
+    return out_of_order(c, number);
+out:
+  return rc;
+}
+
+hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
+  hk_status rc = HK_OK;
+  hk_ibv_wc wc[POLLED];
+  for (int d = 0; d < x->ndevices; d++) {
+    for (int q = 0; q < x->devices[d].ncqs; q++) {
+      int n;
+      do {
+        hk_ibv_cq *cq = x->devices[d].cqs[q].cq;
+        n = cq->context->ops.poll_cq(cq, POLLED, wc);
+        for (int i = 0; i < n; i++) {
+          uint32_t index = (uint32_t)(wc[i].wr_id >> 8) & 0xffffff, qp = (uint32_t)(wc[i].wr_id >> 4) & 15;
+          hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
+          if (!c || c->serial != (uint32_t)(wc[i].wr_id >> 32) || c->failed || qp >= c->nqps) continue;
+          *moved = true;
+          c->worked = c->worked || wc[i].status == HK_IBV_WC_SUCCESS;
+          if (wc[i].status != HK_IBV_WC_SUCCESS)
+            HK_TRY(hk_ib_broken(c, &wc[i], (wc[i].wr_id & 15) == KIND_SEND ? "sending" : "receiving"), out);
+          else if ((wc[i].wr_id & 15) == KIND_SEND)
+            sent(c, &c->qps[qp]);
+          else
+            HK_TRY(arrived(c, qp, ntohl(wc[i].imm_data)), out);
+        }
+      } while (n == POLLED);
+      if (n < 0) return HK_FAIL(HK_ERR_SYSTEM, "rank %d cannot poll RDMA device %s", x->env->rank, x->devices[d].name);
+    }
+  }
+out:
+  return rc;
+}
+
+/* ---- arrived messages ---- */
+
+static hk_status garbage(hk_ib_conn *c, const hk_ib_header *h) {
+  char cause[160];
+  snprintf(cause, sizeof cause, "a message makes no sense: number %u where %u was due, %u bytes in %u parts", h->seq,
+           (uint32_t)c->recv->next + 1, h->bytes, h->parts + 1u);
+  return hk_ib_give_up(c, cause, "do all ranks run the same version of this library, with the same settings?");
+}
+
+uint64_t hk_ib_received(hk_ib_conn *c) {
+  uint32_t n = c->ctx->env->nslots;
+  if (!c->recv) return c->received;
+  uint64_t k = c->recv->next, end = k + n;
+  for (; k < end && c->headers[ring(c, k)]; k++) {
+    hk_ib_header h;
+    memcpy(&h, c->arena + hk_ib_rx_offset(c, k), sizeof h);
+    if (c->parts[ring(c, k)] < h.parts) break;
+  }
+  for (uint64_t other = k; other < end; other++) c->headers[ring(c, other)] = c->parts[ring(c, other)] = 0;
+  return c->received = k;
+}
+
+hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
+  while (c->recv && c->headers[ring(c, c->recv->next)]) {
+    uint64_t k = c->recv->next;
+    uint32_t i = ring(c, k);
+    const char *entry = c->arena + hk_ib_rx_offset(c, k);
+    hk_ib_header h;
+    memcpy(&h, entry, sizeof h);
+    if (h.seq != (uint32_t)(k + 1) || h.bytes > (h.large ? c->recv->link->slot_bytes : HK_IB_SMALL) ||
+        (h.large && h.bytes <= HK_SLOT_INLINE) || h.parts >= HK_IB_QPS)
+      return garbage(c, &h);
+    if (c->parts[i] < h.parts || !hk_net_has_room(c->recv)) return HK_OK;
+    bool direct = false;
+    void *place = hk_link_place(c->recv->link, k, h.bytes);
+    if (!h.large) {
+      place = hk_net_place(c->recv, h.bytes, &direct);
+      if (!place) return HK_OK; /* larger than a slot cannot be: checked above */
+      if (h.bytes) memcpy(place, entry + HK_IB_HEADER, h.bytes);
+    }
+    if (h.consumed > c->credit) c->credit = h.consumed;
+    c->headers[i] = c->parts[i] = 0;
+    hk_net_deliver(c->recv, h.bytes, h.signature, place, direct);
+    *moved = true;
+  }
+  return HK_OK;
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ib_port.h"
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../base/param.h"
+#include "../../base/root.h"
+
+#define RDMA "/sys/class/infiniband"
+
+/* ---- NCCL_IB_HCA ---- */
+
+/* One item, "mlx5_0" or "mlx5_0:1": devices that begin so, or are so called. */
+static bool item_takes(const char *item, size_t n, bool exact, const char *device, int port) {
+  const char *colon = memchr(item, ':', n);
+  size_t name = colon ? (size_t)(colon - item) : n;
+  if (colon && atoi(colon + 1) != port) return false;
+  return strncmp(item, device, name) == 0 && (!exact || device[name] == '\0');
+}
+
+bool hk_ib_hca_takes(const char *filter, const char *device, int port) {
+  if (!filter || !*filter) return true;
+  bool exclude = false, exact = false, listed = false;
+  for (; *filter == '^' || *filter == '='; filter++) *(*filter == '^' ? &exclude : &exact) = true;
+  while (*filter) {
+    size_t n = strcspn(filter, ",");
+    if (n) listed = listed || item_takes(filter, n, exact, device, port);
+    filter += n + (filter[n] == ',');
+  }
+  return listed != exclude;
+}
+
+/* ---- GIDs ---- */
+
+static bool is_mapped(const hk_ibv_gid *g) { /* an IPv4 address */
+  static const uint8_t prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return memcmp(g->raw, prefix, sizeof prefix) == 0;
+}
+static bool is_link_local(const hk_ibv_gid *g) { return g->raw[0] == 0xfe && (g->raw[1] & 0xc0) == 0x80; }
+static int family_of(const hk_ibv_gid *g) { return is_mapped(g) ? 0 : is_link_local(g) ? 2 : 1; }
+
+static bool same_bits(const uint8_t *a, const uint8_t *b, unsigned bits) {
+  unsigned bytes = bits / 8, rest = bits % 8;
+  if (memcmp(a, b, bytes) != 0) return false;
+  return !rest || ((a[bytes] ^ b[bytes]) >> (8 - rest)) == 0;
+}
+
+const char *hk_ib_gid_text(const hk_ibv_gid *gid, char text[48]) {
+  if (!inet_ntop(AF_INET6, gid->raw, text, 48)) snprintf(text, 48, "?");
+  return text;
+}
+
+hk_status hk_ib_gid_wishes(hk_ib_gid_wish *w) {
+  const char *family = hk_param_str(HK_P_IB_ADDR_FAMILY), *range = hk_param_str(HK_P_IB_ADDR_RANGE);
+  *w = (hk_ib_gid_wish){.index = (int)hk_param_int(HK_P_IB_GID_INDEX),
+                        .version = (int)hk_param_int(HK_P_IB_ROCE_VERSION_NUM),
+                        .family = AF_UNSPEC};
+  if (family && strcmp(family, "AF_INET") == 0)
+    w->family = AF_INET;
+  else if (family && strcmp(family, "AF_INET6") == 0)
+    w->family = AF_INET6;
+  else if (family && *family)
+    return HK_FAIL(HK_ERR_USAGE, "NCCL_IB_ADDR_FAMILY='%s': AF_INET or AF_INET6", family);
+  if (range && *range) {
+    char text[64], v6[72];
+    snprintf(text, sizeof text, "%s", range);
+    char *slash = strchr(text, '/');
+    int most = strchr(text, ':') ? 128 : 32, bits = slash ? atoi(slash + 1) : most;
+    if (slash) *slash = '\0';
+    snprintf(v6, sizeof v6, "%s%s", most == 32 ? "::ffff:" : "", text);
+    if (inet_pton(AF_INET6, v6, w->range) != 1 || bits < 0 || bits > most)
+      return HK_FAIL(HK_ERR_USAGE, "NCCL_IB_ADDR_RANGE='%s' is no network such as 10.0.0.0/8 or fd00::/16", range);
+    w->ranged = true;
+    w->bits = (uint8_t)(bits + 128 - most);
+  }
+  return HK_OK;
+}
+
+static int gid_cost(const hk_ib_gid *g, int version) {
+  int other = g->kind != HK_IB_GID_IB && g->kind != (version == 1 ? HK_IB_GID_ROCE1 : HK_IB_GID_ROCE2);
+  return other * 4 + family_of(&g->gid);
+}
+
+int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_wish *w) {
+  int kept = 0;
+  for (int i = 0; i < n; i++) {
+    hk_ib_gid g = gids[i];
+    if (w->index >= 0 && g.index != w->index) continue;
+    if (g.kind != HK_IB_GID_IB && w->index < 0) {
+      if (w->family == AF_INET && !is_mapped(&g.gid)) continue;
+      if (w->family == AF_INET6 && is_mapped(&g.gid)) continue;
+      if (w->ranged && !same_bits(g.gid.raw, w->range, w->bits)) continue;
+    }
+    int at = kept++;
+    for (; at > 0 && gid_cost(&gids[at - 1], w->version) > gid_cost(&g, w->version); at--) gids[at] = gids[at - 1];
+    gids[at] = g;
+  }
+  return kept;
+}
+
+/* The network's size of an IPv4 address of this machine. */
+static uint8_t prefix_of(const struct ifaddrs *all, const hk_ibv_gid *g) {
+  if (!is_mapped(g)) return 64;
+  for (const struct ifaddrs *a = all; a; a = a->ifa_next) {
+    if (!a->ifa_addr || !a->ifa_netmask || a->ifa_addr->sa_family != AF_INET) continue;
+    if (memcmp(&((struct sockaddr_in *)(void *)a->ifa_addr)->sin_addr, g->raw + 12, 4) != 0) continue;
+    return (uint8_t)__builtin_popcount(((struct sockaddr_in *)(void *)a->ifa_netmask)->sin_addr.s_addr);
+  }
+  return 32;
+}
+
+static int list_gids(const char *device, int port, bool ethernet, const struct ifaddrs *all, const hk_ib_gid_wish *w,
+                     hk_ib_gid out[HK_IB_GIDS]) {
+  hk_ib_gid found[256];
+  int n = 0;
+  char **indexes = hk_root_list("", RDMA "/%s/ports/%d/gids", device, port);
+  for (char **i = indexes; i && *i && n < 256; i++) {
+    char text[64];
+    hk_ib_gid g = {.index = (uint8_t)atoi(*i)};
+    static const hk_ibv_gid none;
+    if (!hk_root_text("", text, sizeof text, RDMA "/%s/ports/%d/gids/%s", device, port, *i) ||
+        inet_pton(AF_INET6, text, g.gid.raw) != 1 || memcmp(&g.gid, &none, sizeof none) == 0 || g.gid.words[1] == 0)
+      continue;
+    g.kind = ethernet ? HK_IB_GID_ROCE1 : HK_IB_GID_IB;
+    if (ethernet && hk_root_text("", text, sizeof text, RDMA "/%s/ports/%d/gid_attrs/types/%s", device, port, *i) &&
+        strstr(text, "v2"))
+      g.kind = HK_IB_GID_ROCE2;
+    g.prefix = prefix_of(all, &g.gid);
+    found[n++] = g;
+  }
+  free(indexes);
+  n = hk_ib_gids_order(found, n, w);
+  if (n > HK_IB_GIDS) n = HK_IB_GIDS;
+  memcpy(out, found, (size_t)n * sizeof *out);
+  return n;
+}
+
+/* ---- ports ---- */
+
+static uint8_t mtu_of(const char *device, int port) {
+  char path[512], text[64];
+  long long bytes = 0;
+  /* RoCE's MTU follows from its interface's: the largest that fits with its headers. */
+  snprintf(path, sizeof path, RDMA "/%.64s/ports/%d/gid_attrs/ndevs/0", device, port);
+  if (hk_root_text("", text, sizeof text, "%s", path)) hk_root_number("", &bytes, "/sys/class/net/%s/mtu", text);
+  uint8_t mtu = 5;
+  while (bytes > 0 && mtu > 1 && (128 << mtu) + 64 > bytes) mtu--;
+  return mtu;
+}
+
+static bool read_port(const char *device, int number, const struct ifaddrs *all, const hk_ib_gid_wish *w, hk_ib_port *p,
+                      char *why, size_t why_bytes) {
+  char text[64];
+  long long lid = 0;
+  if (!hk_root_text("", text, sizeof text, RDMA "/%s/ports/%d/state", device, number) || atoi(text) != 4) {
+    snprintf(why, why_bytes, "port %d of %.31s is %.32s", number, device, text[0] ? text : "not to be read");
+    return false;
+  }
+  hk_root_text("", text, sizeof text, RDMA "/%s/ports/%d/link_layer", device, number);
+  bool ethernet = strcmp(text, "Ethernet") == 0;
+  hk_root_number("", &lid, RDMA "/%s/ports/%d/lid", device, number);
+  *p = (hk_ib_port){.lid = (uint16_t)lid,
+                    .number = (uint8_t)number,
+                    .layer = ethernet ? HK_IBV_LAYER_ETHERNET : HK_IBV_LAYER_INFINIBAND,
+                    .mtu = ethernet ? mtu_of(device, number) : 5};
+  snprintf(p->device, sizeof p->device, "%.31s", device);
+  p->ngids = (uint8_t)list_gids(device, number, ethernet, all, w, p->gids);
+  if (!p->ngids && ethernet) {
+    snprintf(why, why_bytes, "port %d of %.31s has no GID that NCCL_IB_GID_INDEX, _ADDR_FAMILY and _ADDR_RANGE take",
+             number, device);
+    return false;
+  }
+  return true;
+}
+
+/* Is the device on the NUMA node of the processor that we run on? */
+static bool is_near(const char *device) {
+  long long node = -1;
+  unsigned cpu, here = 0;
+  if (!hk_root_number("", &node, RDMA "/%s/device/numa_node", device) || node < 0) return false;
+  return getcpu(&cpu, &here) == 0 && (long long)here == node;
+}
+
+int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_bytes) {
+  const char *filter = hk_param_str(HK_P_IB_HCA);
+  int n = 0, seen = 0;
+  *nnear = 0;
+  struct ifaddrs *all = NULL;
+  hk_ib_gid_wish wish;
+  char **devices = hk_root_list("", RDMA), *text = why;
+  if (hk_ib_gid_wishes(&wish) != HK_OK) {
+    snprintf(why, why_bytes, "%s", hk_last_error());
+    free(devices);
+    return 0;
+  }
+  snprintf(why, why_bytes, "this machine has no RDMA device (" RDMA " is empty)");
+  if (devices && getifaddrs(&all) != 0) all = NULL;
+  for (char **d = devices; d && *d; d++) {
+    if (strlen(*d) >= HK_IB_NAME) continue;
+    char **ports = hk_root_list("", RDMA "/%s/ports", *d);
+    for (char **p = ports; p && *p && n < HK_IB_PORTS; p++, seen++) {
+      hk_ib_port port;
+      if (!hk_ib_hca_takes(filter, *d, atoi(*p))) {
+        if (!n && !seen) snprintf(text, why_bytes, "NCCL_IB_HCA=%.60s names none of the RDMA devices here", filter);
+        continue;
+      }
+      if (!read_port(*d, atoi(*p), all, &wish, &port, text, why_bytes)) continue;
+      int at = n++;
+      if (is_near(*d)) {
+        at = (*nnear)++;
+        memmove(&out[at + 1], &out[at], (size_t)(n - 1 - at) * sizeof *out);
+      }
+      out[at] = port;
+    }
+    free(ports);
+  }
+  if (all) freeifaddrs(all);
+  free(devices);
+  return n;
+}
+
+/* ---- pairs ---- */
+
+/* The cost of a way between two GIDs, or -1 where there is none. */
+static int way_cost(const hk_ib_gid *a, const hk_ib_gid *b, int version) {
+  if (a->kind != b->kind || family_of(&a->gid) != family_of(&b->gid)) return -1;
+  unsigned offset = is_mapped(&a->gid) ? 96 : 0, bits = a->prefix < b->prefix ? a->prefix : b->prefix;
+  return gid_cost(a, version) * 2 + !same_bits(a->gid.raw, b->gid.raw, offset + bits);
+}
+
+static void add_pair(hk_ib_pair *out, int *n, hk_ib_pair p, bool caller) {
+  int at = *n;
+  if (at == HK_IB_PAIRS) return;
+  ++*n;
+#define KEY(x)                                                                                                         \
+  ((uint32_t)(x).cost << 16 | (uint32_t)(caller ? (x).mine : (x).theirs) << 12 |                                       \
+   (uint32_t)(caller ? (x).theirs : (x).mine) << 8 | (uint32_t)(caller ? (x).my_gid : (x).their_gid) << 4 |            \
+   (uint32_t)(caller ? (x).their_gid : (x).my_gid))
+  for (; at > 0 && KEY(out[at - 1]) > KEY(p); at--) out[at] = out[at - 1];
+#undef KEY
+  out[at] = p;
+}
+
+int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int ntheirs, bool caller, int version,
+                hk_ib_pair out[HK_IB_PAIRS]) {
+  int n = 0;
+  for (int i = 0; i < nmine; i++) {
+    for (int j = 0; j < ntheirs; j++) {
+      hk_ib_pair p = {.mine = (uint8_t)i, .theirs = (uint8_t)j, .cost = (uint16_t)(i + j)};
+      if (mine[i].layer != theirs[j].layer) continue;
+      if (mine[i].layer == HK_IBV_LAYER_INFINIBAND) {
+        add_pair(out, &n, p, caller); /* the subnet manager's routes; GIDs matter only across subnets */
+        continue;
+      }
+      for (int a = 0; a < mine[i].ngids && a < HK_IB_GIDS; a++) {
+        for (int b = 0; b < theirs[j].ngids && b < HK_IB_GIDS; b++) {
+          int cost = way_cost(&mine[i].gids[a], &theirs[j].gids[b], version);
+          if (cost < 0) continue;
+          p.my_gid = (uint8_t)a;
+          p.their_gid = (uint8_t)b;
+          p.cost = (uint16_t)(cost * 16 + i + j);
+          add_pair(out, &n, p, caller);
+        }
+      }
+    }
+  }
+  return n;
+}
+
+const char *hk_ib_pair_words(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *pair, char text[64]) {
+  static const char *const families[] = {"IPv4", "IPv6", "link-local IPv6"};
+  const hk_ib_port *p = &mine[pair->mine], *q = &theirs[pair->theirs];
+  if (p->layer == HK_IBV_LAYER_INFINIBAND) {
+    snprintf(text, 64, "InfiniBand, LID %u to %u", p->lid, q->lid);
+    return text;
+  }
+  const hk_ib_gid *a = &p->gids[pair->my_gid], *b = &q->gids[pair->their_gid];
+  snprintf(text, 64, "RoCE v%d, %s, %s", a->kind == HK_IB_GID_ROCE2 ? 2 : 1, families[family_of(&a->gid)],
+           way_cost(a, b, 2) & 1 ? "two networks" : "one network");
+  return text;
+}

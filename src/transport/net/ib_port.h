@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The RDMA ports of this machine, and by which of them, with which GIDs, two ranks talk.
+ *
+ * A GID pair is better the earlier it stands here: the wanted RoCE version (2) before the other; IPv4 before IPv6 before
+ * link-local addresses, which do not cross a router; one network before two.  Between equal ones each rank's own order of its
+ * ports decides.  Both ranks rank the same list and get the same order.
+ */
+#ifndef HK_TRANSPORT_NET_IB_PORT_H
+#define HK_TRANSPORT_NET_IB_PORT_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../../base/status.h"
+#include "../../base/verbs_abi.h"
+
+enum {
+  HK_IB_NAME = 32,
+  HK_IB_GIDS = 6,
+  HK_IB_OFFERED = 4, /* ports that a rank offers a peer */
+  HK_IB_PORTS = 32,
+  HK_IB_PAIRS = 64,
+  HK_IB_ROUTE = 200
+};
+typedef enum hk_ib_gid_kind { HK_IB_GID_IB, HK_IB_GID_ROCE1, HK_IB_GID_ROCE2 } hk_ib_gid_kind;
+
+typedef struct hk_ib_gid {
+  hk_ibv_gid gid;
+  uint8_t index, kind; /* hk_ib_gid_kind */
+  uint8_t prefix;      /* bits of its network; IPv4: of 32 */
+  uint8_t reserved[5];
+} hk_ib_gid;
+
+/* As it is told to peers. */
+typedef struct hk_ib_port {
+  char device[HK_IB_NAME];
+  uint16_t lid;
+  uint8_t number, layer, mtu; /* HK_IBV_LAYER_*; 1..5: 256..4096 bytes */
+  uint8_t ngids;
+  uint8_t reserved[2];
+  hk_ib_gid gids[HK_IB_GIDS]; /* best first */
+} hk_ib_port;
+
+/* Does NCCL_IB_HCA's value (may be NULL) take this port? */
+bool hk_ib_hca_takes(const char *filter, const char *device, int port);
+/* Active ports that NCCL_IB_HCA takes, the *nnear next to this process's CPUs first.  0 with the reason in `why`. */
+int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_bytes);
+
+/* The wish for GIDs, as parameters give it. */
+typedef struct hk_ib_gid_wish {
+  int index;   /* -1: any */
+  int version; /* of RoCE, preferred */
+  int family;  /* AF_INET, AF_INET6, AF_UNSPEC */
+  bool ranged; /* only in range/bits */
+  uint8_t range[16], bits;
+} hk_ib_gid_wish;
+hk_status hk_ib_gid_wishes(hk_ib_gid_wish *wish);
+/* Puts the port's GIDs in order and removes those that are not wanted; gives how many are left. */
+int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_wish *wish);
+
+typedef struct hk_ib_pair {
+  uint8_t mine, theirs;      /* ports, as offered */
+  uint8_t my_gid, their_gid; /* of the ports' lists */
+  uint16_t cost;
+} hk_ib_pair;
+/* Ways between ports, best first; gives their number.  `caller` ranks are the lower ones; both ends give them alike. */
+int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int ntheirs, bool caller, int version,
+                hk_ib_pair out[HK_IB_PAIRS]);
+/* "RoCE v2, IPv4, one network". */
+const char *hk_ib_pair_words(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *pair, char text[64]);
+/* "::ffff:10.0.0.1" */
+const char *hk_ib_gid_text(const hk_ibv_gid *gid, char text[48]);
+#endif

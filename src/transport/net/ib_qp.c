@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queue pairs: made on the chosen port, joined with the peer's. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../base/param.h"
+#include "ib.h"
+
+static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
+  hk_ib_ctx *x = c->ctx;
+  hk_ib_qp *q = &c->qps[index];
+  const hk_ib_port *port = &c->mine[c->pairs[c->pair].mine];
+  uint32_t n = x->env->nslots;
+  memset(q, 0, sizeof *q);
+  /* A slot takes two requests, a credit one; a receiver gets a slot's header and one part a queue pair at most. */
+  q->depth = 4 * n + 16;
+  q->recv_depth = 2 * n + 16;
+  if (q->depth > c->device->max_wr) q->depth = c->device->max_wr;
+  q->signals = calloc(q->depth + 1, sizeof *q->signals);
+  q->cq = hk_ib_cq_with_room(x, c->device, q->depth + q->recv_depth);
+  if (!q->signals || !q->cq)
+    return HK_FAIL_ERRNO("rank %d cannot make a completion queue on RDMA device %s", x->env->rank, c->device->name);
+  hk_ibv_qp_init_attr attr = {
+      .send_cq = q->cq->cq,
+      .recv_cq = q->cq->cq,
+      .cap = {.max_send_wr = q->depth,
+              .max_recv_wr = q->recv_depth,
+              .max_send_sge = 1,
+              .max_recv_sge = 1,
+              .max_inline_data = hk_param_int(HK_P_IB_USE_INLINE) ? HK_IB_INLINE : HK_IB_HEADER},
+      .qp_type = HK_IBV_QPT_RC};
+  q->qp = x->api->create_qp(c->device->pd, &attr);
+  if (!q->qp) { /* less inline data is better than none */
+    attr.cap = (hk_ibv_qp_cap){q->depth, q->recv_depth, 1, 1, HK_IB_HEADER};
+    q->qp = x->api->create_qp(c->device->pd, &attr);
+  }
+  if (!q->qp)
+    return HK_FAIL_ERRNO("rank %d cannot make a queue pair on RDMA device %s for rank %d (too many of them? fewer with "
+                         "NCCL_IB_QPS_PER_CONNECTION=1, NCCL_MAX_NCHANNELS=1)",
+                         x->env->rank, c->device->name, c->peer);
+  q->inline_bytes = attr.cap.max_inline_data;
+  if (!hk_param_int(HK_P_IB_USE_INLINE) && q->inline_bytes > HK_IB_HEADER) q->inline_bytes = HK_IB_HEADER;
+  q->cq->used += q->depth + q->recv_depth;
+  hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_INIT,
+                       .pkey_index = (uint16_t)hk_param_int(HK_P_IB_PKEY),
+                       .port_num = port->number,
+                       .qp_access_flags = HK_IBV_ACCESS_REMOTE_WRITE};
+  int err =
+      x->api->modify_qp(q->qp, &to, HK_IBV_QP_STATE | HK_IBV_QP_PKEY_INDEX | HK_IBV_QP_PORT | HK_IBV_QP_ACCESS_FLAGS);
+  if (err) {
+    errno = err;
+    return HK_FAIL_ERRNO("rank %d cannot set up a queue pair on port %d of RDMA device %s (partition key index %d)",
+                         x->env->rank, port->number, c->device->name, to.pkey_index);
+  }
+  return HK_OK;
+}
+
+hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n) {
+  hk_status rc = HK_OK;
+  for (c->nqps = 0; c->nqps < n;) {
+    uint32_t i = c->nqps++;
+    HK_TRY(make_qp(c, i), out);
+    HK_TRY(hk_ib_post_recv(c, i, c->qps[i].recv_depth), out);
+  }
+out:
+  return rc;
+}
+
+/* The variable before the configuration, as NCCL has it. */
+static uint8_t traffic_class(const hk_transport_env *env) {
+  int64_t set = hk_param_int(HK_P_IB_TC);
+  if (set < 0) set = env->traffic_class;
+  return set < 0 ? 0 : (uint8_t)set;
+}
+
+static void route_to(const hk_ib_conn *c, const hk_ib_epoch *theirs, hk_ibv_ah_attr *ah) {
+  const hk_ib_pair *pair = &c->pairs[c->pair];
+  const hk_ib_port *mine = &c->mine[pair->mine], *their = &c->theirs[pair->theirs];
+  (void)theirs;
+  *ah = (hk_ibv_ah_attr){.dlid = their->lid, .sl = (uint8_t)hk_param_int(HK_P_IB_SL), .port_num = mine->number};
+  /* InfiniBand needs global routing only between subnets. */
+  bool ethernet = mine->layer == HK_IBV_LAYER_ETHERNET;
+  if (!ethernet && (!mine->ngids || !their->ngids || mine->gids[0].gid.words[0] == their->gids[0].gid.words[0])) return;
+  ah->is_global = 1;
+  ah->grh = (hk_ibv_global_route){.dgid = their->gids[pair->their_gid].gid,
+                                  .sgid_index = mine->gids[pair->my_gid].index,
+                                  .hop_limit = 255,
+                                  .traffic_class = traffic_class(c->ctx->env)};
+}
+
+/* 14 is 67 ms: far above what a path takes under load, and a lost packet costs no more than that. */
+unsigned hk_ib_timeout(void) {
+  int64_t asked = hk_param_int(HK_P_IB_TIMEOUT);
+  return asked < 0 ? 14 : (unsigned)asked;
+}
+
+static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
+  hk_ib_ctx *x = c->ctx;
+  hk_ib_qp *q = &c->qps[i];
+  hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_RTR,
+                       .path_mtu = theirs->mtu < c->told.mtu ? theirs->mtu : c->told.mtu,
+                       .dest_qp_num = theirs->qp[i],
+                       .rq_psn = theirs->psn,
+                       .max_dest_rd_atomic = 1,
+                       .min_rnr_timer = 12};
+  route_to(c, theirs, &to.ah_attr);
+  int err = x->api->modify_qp(q->qp, &to,
+                              HK_IBV_QP_STATE | HK_IBV_QP_AV | HK_IBV_QP_PATH_MTU | HK_IBV_QP_DEST_QPN |
+                                  HK_IBV_QP_RQ_PSN | HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);
+  if (!err) {
+    to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTS,
+                          .timeout = (uint8_t)hk_ib_timeout(),
+                          .retry_cnt = (uint8_t)hk_param_int(HK_P_IB_RETRY_CNT),
+                          .rnr_retry = 7,
+                          .sq_psn = c->told.psn,
+                          .max_rd_atomic = 1};
+    err = x->api->modify_qp(q->qp, &to,
+                            HK_IBV_QP_STATE | HK_IBV_QP_TIMEOUT | HK_IBV_QP_RETRY_CNT | HK_IBV_QP_RNR_RETRY |
+                                HK_IBV_QP_SQ_PSN | HK_IBV_QP_MAX_QP_RD_ATOMIC);
+  }
+  errno = err;
+  return err ? HK_ERR_SYSTEM : HK_OK; /* the caller knows whether another way is left to try */
+}
+
+hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs) {
+  hk_status rc = HK_OK;
+  for (uint32_t i = 0; i < c->nqps; i++) HK_TRY(join_qp(c, i, theirs), out);
+out:
+  return rc;
+}
+
+void hk_ib_drop_qps(hk_ib_conn *c) {
+  const hk_ibv *api = c->ctx->api;
+  for (uint32_t i = 0; i < c->nqps; i++) {
+    hk_ib_qp *q = &c->qps[i];
+    if (q->qp) {
+      api->destroy_qp(q->qp);
+      q->cq->used -= q->depth + q->recv_depth;
+    }
+    free(q->signals);
+    memset(q, 0, sizeof *q);
+  }
+  c->nqps = 0;
+}

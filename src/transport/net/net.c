@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The net transport: FIFOs, and the choice of the provider that carries them. */
+#include "net.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include "../../base/log.h"
+#include "../../base/param.h"
+#include "plugin.h" /* NCCL's net plugins, which come before the table */
+
+extern const hk_transport hk_transport_net; /* registry.c names it */
+
+/* In order of preference. */
+static const hk_net_provider *const providers[] = {&hk_net_ib, &hk_net_socket};
+
+typedef struct net_fact {
+  char names[HK_NET_ACTIVE][HK_NET_NAME]; /* empty: none */
+  char blobs[HK_NET_ACTIVE][HK_NET_FACT_BYTES];
+} net_fact;
+_Static_assert(sizeof(net_fact) == HK_FACT_BYTES, "providers' facts and their names fill a transport's fact");
+
+typedef struct hk_net_used {
+  const hk_net_provider *provider;
+  char name[HK_NET_NAME]; /* the provider's, or "+" and the plugin's */
+  void *ctx;
+  char *facts; /* [nranks * HK_NET_FACT_BYTES] */
+  int nends;
+} hk_net_used;
+
+typedef struct net_state {
+  hk_transport_state base; /* first: the caller holds a pointer to it */
+  hk_net_used used[HK_NET_ACTIVE];
+  int nused; /* 0: none works here, for the reason in `why` */
+  net_fact *facts;
+  char why[160];
+} net_state;
+
+/* ---- providers ---- */
+
+static hk_status choose_providers(net_state *s, const char *wanted) {
+  char known[128] = "";
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(providers) && s->nused < HK_NET_ACTIVE; i++) {
+    const hk_net_provider *p = providers[i];
+    size_t used = strlen(known);
+    snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", p->name);
+    if (wanted && *wanted && strcasecmp(wanted, p->name) != 0) continue;
+    char why[sizeof s->why] = "";
+    if (p->usable(why, sizeof why)) {
+      s->used[s->nused++].provider = p;
+      continue;
+    }
+    snprintf(s->why, sizeof s->why, "%s", why);
+    HK_INFO(HK_SUB_INIT | HK_SUB_NET, "network %s is off: %s", p->name, why);
+    if (wanted && *wanted)
+      return HK_FAIL(HK_ERR_USAGE, "NCCL_NET (or netName of ncclConfig_t) is %s, which cannot be used here: %s", wanted,
+                     why);
+  }
+  if (wanted && *wanted && !s->nused)
+    return HK_FAIL(
+        HK_ERR_USAGE,
+        "NCCL_NET (or netName of ncclConfig_t) is '%s', which names no network provider and no plugin of NCCL_NET_PLUGIN that works here; this library "
+        "has: %s",
+        wanted, known);
+  return HK_OK; /* none: a machine without a network, enough for ranks that share memory */
+}
+
+static void net_detach(hk_transport_state *state) {
+  net_state *s = (net_state *)state;
+  for (int i = 0; i < s->nused; i++) {
+    if (s->used[i].ctx) s->used[i].provider->fini(s->used[i].ctx);
+    free(s->used[i].facts);
+  }
+  free(s->facts);
+  free(s);
+}
+
+static const char *shown(const char *name) { return name + (*name == '+'); }
+
+static hk_status net_attach(const hk_transport_env *env, hk_transport_state **out, void *fact) {
+  hk_status rc;
+  net_fact *f = fact;
+  const char *wanted = env->within_plugin ? NULL : hk_param_str(HK_P_NET);
+  if (!wanted || !*wanted) wanted = env->net_name;
+  net_state *s = calloc(1, sizeof *s);
+  if (!s) return HK_FAIL_ERRNO("no memory for the net transport of rank %d", env->rank);
+  s->base = (hk_transport_state){&hk_transport_net, env};
+  if (!env->within_plugin) HK_TRY(hk_net_plugins_init(env, wanted, &s->used[0].ctx, s->used[0].name), out);
+  if (s->used[0].ctx) s->used[s->nused++].provider = &hk_net_plugins;
+  if (!s->nused || !wanted || !*wanted) HK_TRY(choose_providers(s, wanted), out);
+  for (int i = 0; i < s->nused; i++) {
+    hk_net_used *u = &s->used[i];
+    if (!u->ctx) {
+      snprintf(u->name, sizeof u->name, "%s", u->provider->name);
+      HK_TRY(u->provider->init(env, &u->ctx, f->blobs[i]), out);
+    }
+    memcpy(f->names[i], u->name, sizeof f->names[i]);
+  }
+  if (s->nused)
+    HK_INFO(HK_SUB_INIT | HK_SUB_NET, "Using network %s%s%s%s", shown(s->used[0].name), s->nused > 1 ? " (" : "",
+            s->nused > 1 ? shown(s->used[1].name) : "", s->nused > 1 ? " with ranks that do not have it)" : "");
+  *out = &s->base;
+  return HK_OK;
+out:
+  net_detach(&s->base);
+  return rc;
+}
+
+/* Where in `f` a provider's name stands, or -1. */
+static int place_of(const net_fact *f, const char *name) {
+  for (int i = 0; i < HK_NET_ACTIVE; i++)
+    if (strcmp(f->names[i], name) == 0) return i;
+  return -1;
+}
+
+static hk_status net_join(hk_transport_state *state, const void *facts) {
+  net_state *s = (net_state *)state;
+  size_t n = (size_t)state->env->nranks;
+  s->facts = malloc(n * sizeof *s->facts);
+  if (!s->facts) return HK_FAIL_ERRNO("no memory for the network facts of %zu ranks", n);
+  memcpy(s->facts, facts, n * sizeof *s->facts);
+  for (size_t r = 0; r < n; r++)
+    for (int i = 0; i < HK_NET_ACTIVE; i++) s->facts[r].names[i][HK_NET_NAME - 1] = '\0';
+  for (int i = 0; i < s->nused; i++) {
+    hk_net_used *u = &s->used[i];
+    if (!(u->facts = calloc(n, HK_NET_FACT_BYTES)))
+      return HK_FAIL_ERRNO("no memory for the network facts of %zu ranks", n);
+    for (size_t r = 0; r < n; r++) {
+      int at = place_of(&s->facts[r], u->name);
+      if (at >= 0) memcpy(u->facts + r * HK_NET_FACT_BYTES, s->facts[r].blobs[at], HK_NET_FACT_BYTES);
+    }
+    if (u->provider->join) u->provider->join(u->ctx, u->facts, HK_NET_FACT_BYTES);
+  }
+  return HK_OK;
+}
+
+/* The first provider by which both ranks reach each other, or NULL and the reasons.  Equal on both ends: both go through
+ * what they have in common in the table's order. */
+static hk_net_used *provider_of(net_state *s, int peer, char *why, size_t why_bytes) {
+  bool common = false;
+  *why = 0;
+  for (int i = 0; i < s->nused; i++) {
+    hk_net_used *u = &s->used[i];
+    char reason[160] = "";
+    if (place_of(&s->facts[peer], u->name) < 0) continue;
+    common = true;
+    if (!u->provider->reachable || u->provider->reachable(u->ctx, peer, reason, sizeof reason)) return u;
+    size_t used = strlen(why);
+    snprintf(why + used, why_bytes - used, "%s%s: %s", used ? "; " : "", shown(u->name), reason);
+  }
+  if (!common)
+    snprintf(why, why_bytes, "rank %d uses network %s and rank %d uses %s: set NCCL_NET alike", s->base.env->rank,
+             shown(s->used[0].name), peer, shown(s->facts[peer].names[0]));
+  return NULL;
+}
+
+static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
+  net_state *s = (net_state *)state;
+  if (!s->facts || peer == state->env->rank) {
+    snprintf(why, why_bytes, "%s",
+             s->facts ? "it is this rank itself" : "the ranks have not exchanged their addresses");
+    return false;
+  }
+  if (!s->nused || !s->facts[peer].names[0][0]) {
+    snprintf(why, why_bytes, "rank %d has no usable network: %s", s->nused ? peer : state->env->rank,
+             s->nused ? "see its log" : s->why);
+    return false;
+  }
+  return provider_of(s, peer, why, why_bytes) != NULL;
+}
+
+/* ---- links ---- */
+
+/* Mapped, not malloc'ed: only pages that are used cost memory, and they come zeroed, which is an empty FIFO. */
+static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, bool copies) {
+  size_t control = env->nslots * sizeof(hk_slot) + sizeof(hk_head);
+  size_t payload_at = (control + 4095) & ~(size_t)4095;
+  e->bytes = payload_at + env->nslots * env->slot_bytes;
+  e->memory = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (e->memory == MAP_FAILED) {
+    e->memory = NULL;
+    return HK_FAIL_ERRNO("rank %d cannot map %zu bytes for a link to rank %u", env->rank, e->bytes, e->key.peer);
+  }
+  bool sends = hk_link_sends((hk_link_kind)e->key.kind);
+  *e->link = (hk_link){
+      .slots = e->memory,
+      .heads = (hk_head *)((char *)e->memory + env->nslots * sizeof(hk_slot)),
+      .payload = (char *)e->memory + payload_at,
+      .mask = env->nslots - 1,
+      .area_mask = env->nslots - 1,
+      .limit = sends ? env->nslots : 0, /* an empty FIFO: all slots may be filled */
+      .slot_bytes = (uint32_t)env->slot_bytes,
+      .nheads = 1,
+      .peer = e->key.peer,
+      .kind = e->key.kind,
+      .by_ref = copies ? 0 : 2, /* sent from wherever it lies */
+      .pumped = 1,
+      .priv = e,
+  };
+  return HK_OK;
+}
+
+static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
+  net_state *s = (net_state *)state;
+  hk_status rc;
+  if (key->kind != HK_LINK_SEND && key->kind != HK_LINK_RECV)
+    return HK_FAIL(HK_ERR_INTERNAL, "a multicast link was asked of the network");
+  char why[160];
+  hk_net_used *u = provider_of(s, key->peer, why, sizeof why);
+  if (!u) return HK_FAIL(HK_ERR_SYSTEM, "rank %d has no way to rank %u: %s", state->env->rank, key->peer, why);
+  hk_net_end *e = calloc(1, sizeof *e);
+  if (!e) return HK_FAIL_ERRNO("no memory for a link to rank %u", key->peer);
+  e->link = link;
+  e->key = *key;
+  e->used = u;
+  HK_TRY(map_fifo(state->env, e, u->provider->copies), undo);
+  link->owner = state;
+  atomic_init(&link->state, HK_LINK_CONNECTING);
+  HK_TRY(u->provider->open(u->ctx, e), undo);
+  u->nends++;
+  return HK_OK;
+undo:
+  if (e->memory) munmap(e->memory, e->bytes);
+  free(e);
+  return rc;
+}
+
+static void net_close(hk_link *link) {
+  hk_net_end *e = link->priv;
+  e->used->provider->close(e->used->ctx, e);
+  e->used->nends--;
+  munmap(e->memory, e->bytes);
+  free(e);
+  link->priv = NULL;
+}
+
+static hk_status net_progress(hk_transport_state *state, bool *moved) {
+  net_state *s = (net_state *)state;
+  hk_status rc = HK_OK;
+  for (int i = 0; i < s->nused; i++)
+    if (s->used[i].nends) HK_TRY(s->used[i].provider->progress(s->used[i].ctx, moved), out);
+out:
+  return rc;
+}
+
+/* Nobody sleeps on two networks at once: what comes over the other one would wait. */
+static void net_sleep(hk_transport_state *state) {
+  net_state *s = (net_state *)state;
+  hk_net_used *only = NULL;
+  for (int i = 0; i < s->nused; i++) {
+    if (!s->used[i].nends) continue;
+    if (only) return;
+    only = &s->used[i];
+  }
+  if (only && only->provider->sleep) only->provider->sleep(only->ctx);
+}
+
+static bool net_refer(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out) {
+  (void)state, (void)link, (void)bytes;
+  *out = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)data};
+  return true;
+}
+
+static const void *net_resolve(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes) {
+  (void)state, (void)link, (void)bytes;
+  return ref->region == 0 ? (const void *)(uintptr_t)ref->offset : NULL;
+}
+
+void *hk_net_place(const hk_net_end *e, uint32_t bytes, bool *direct) {
+  const hk_link *l = e->link;
+  *direct = false;
+  if (bytes <= HK_SLOT_INLINE) return hk_net_slot(e, e->next)->small;
+  if (l->want && bytes <= l->want_bytes) {
+    *direct = true;
+    return l->want;
+  }
+  if (bytes > l->slot_bytes) return NULL;
+  return hk_link_place(l, e->next, bytes);
+}
+
+void hk_net_deliver(hk_net_end *e, uint32_t bytes, uint32_t signature, void *place, bool direct) {
+  hk_slot *s = hk_net_slot(e, e->next);
+  s->bytes = bytes;
+  s->signature = signature;
+  s->flags = direct ? HK_SLOT_REF : 0;
+  if (direct) s->ref = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)place};
+  e->next++;
+  e->link->waiting = 0;
+  e->link->want = NULL; /* it was for this slot; whether the next one's place is known, the lane will say */
+  /* release: payload and fields must be visible before the lane sees the number */
+  atomic_store_explicit(&s->seq, (uint32_t)e->next, memory_order_release);
+}
+
+const hk_transport hk_transport_net = {
+    .name = "net",
+    .attach = net_attach,
+    .join = net_join,
+    .reachable = net_reachable,
+    .open = net_open,
+    .progress = net_progress,
+    .sleep = net_sleep,
+    .resolve = net_resolve,
+    .refer = net_refer,
+    .close = net_close,
+    .detach = net_detach,
+};

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots to messages of a net plugin, and back. */
+#include "plugin.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "../../base/log.h"
+#include "../../base/param.h"
+
+enum {
+  HEADER = offsetof(hk_slot, small),
+  NAP_NS = 50000,
+  IDLE_POLLS = 256,         /* between two looks at whether the peers are there */
+  LAST_DATA_NS = 1000000000 /* what a peer sent before it closed may still be under way for so long */
+};
+_Static_assert(HEADER + HK_PLUGIN_EAGER == HK_PLUGIN_ENTRY, "a small message fills an entry");
+
+/* ---- requests ---- */
+
+/* A receive that was posted ahead fails where the peer has closed its side: an error only for him who waits for more. */
+static hk_status fault(hk_plugin_end *e, hk_plugin_lane *l, const char *doing, int code) {
+  if (e->sends) return hk_plugin_failed(e, doing, code);
+  l->broken = code;
+  l->broke_in = doing;
+  return HK_OK;
+}
+
+/* Ends what is over, in the order it was posted in; the size of number k stays in sizes[k % HK_PLUGIN_WINDOW]. */
+static hk_status test_lane(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) {
+  while (!l->broken && l->done < l->posted) {
+    int done = 0, sizes[HK_PLUGIN_WINDOW] = {0}; /* room for a plugin that fills more than the one that is asked for */
+    int code = e->ctx->plugin.lib->calls->test(l->requests[l->done % HK_PLUGIN_WINDOW], &done, sizes);
+    if (code) return fault(e, l, e->sends ? "test of a send" : "test of a receive", code);
+    if (!done) break;
+    l->sizes[l->done++ % HK_PLUGIN_WINDOW] = sizes[0];
+    *moved = true;
+  }
+  return HK_OK;
+}
+
+/* Begins a send or a receive; *begun says whether the plugin had room for it. */
+static hk_status post(hk_plugin_end *e, hk_plugin_lane *l, void *data, size_t bytes, bool *begun, bool *moved) {
+  void *request = NULL;
+  hk_net_plugin *p = &e->ctx->plugin;
+  *begun = false;
+  if (l->broken || l->posted - l->done >= HK_PLUGIN_WINDOW) return HK_OK;
+  int code = e->sends ? hk_net_plugin_send(p, l->comm, data, bytes, l->registration, &request)
+                      : hk_net_plugin_receive(p, l->comm, data, bytes, l->registration, &request);
+  if (code) return fault(e, l, e->sends ? "isend" : "irecv", code);
+  if (!request) return HK_OK;
+  l->requests[l->posted++ % HK_PLUGIN_WINDOW] = request;
+  *begun = *moved = true;
+  return HK_OK;
+}
+
+static char *entry_of(const hk_plugin_end *e, int lane, uint64_t k) {
+  return e->lane[lane].memory + (size_t)((uint32_t)k & e->end->link->mask) * e->lane[lane].entry;
+}
+
+/* ---- sending ---- */
+
+/* Posts the messages of the next slot; *whole where all of them are. */
+static hk_status post_slot(hk_plugin_end *e, bool *whole, bool *moved) {
+  hk_status rc = HK_OK;
+  const hk_slot *s = hk_net_slot(e->end, e->posted);
+  bool large = s->bytes > HK_PLUGIN_EAGER;
+  const void *data = hk_net_slot_data(e->end, e->posted);
+  *whole = false;
+  if (!e->begun[0]) {
+    char *entry = entry_of(e, 0, e->posted);
+    memcpy(entry, s, HEADER);
+    if (!large) memcpy(entry + HEADER, data, s->bytes);
+    HK_TRY(post(e, &e->lane[0], entry, HEADER + (large ? 0 : s->bytes), &e->begun[0], moved), out);
+  }
+  if (large && !e->begun[1]) HK_TRY(post(e, &e->lane[1], (void *)(uintptr_t)data, s->bytes, &e->begun[1], moved), out);
+  *whole = e->begun[0] && (!large || e->begun[1]);
+out:
+  return rc;
+}
+
+static hk_status send_slots(hk_plugin_end *e, bool *moved) {
+  hk_status rc = HK_OK;
+  bool whole = true;
+  while (whole && e->posted - e->end->next < HK_PLUGIN_WINDOW && hk_net_filled(e->end, e->posted)) {
+    HK_TRY(post_slot(e, &whole, moved), out);
+    if (!whole) break;
+    e->posted++;
+    e->begun[0] = e->begun[1] = false;
+  }
+  for (int i = 0; i < HK_PLUGIN_LANES; i++) HK_TRY(test_lane(e, &e->lane[i], moved), out);
+  uint64_t before = e->end->next;
+  while (e->end->next < e->posted && e->lane[0].done > e->end->next) {
+    bool large = hk_net_slot(e->end, e->end->next)->bytes > HK_PLUGIN_EAGER;
+    if (large && e->lane[1].done <= e->large) break;
+    e->large += large;
+    e->end->next++;
+  }
+  if (e->end->next != before) hk_net_give_credit(e->end, e->end->next);
+out:
+  return rc;
+}
+
+/* ---- receiving ---- */
+
+/* Posts receives for what may come.  A place is free again once the lane has given the slot back that was read from it. */
+static hk_status post_receives(hk_plugin_end *e, bool *moved) {
+  hk_status rc = HK_OK;
+  hk_plugin_lane *small = &e->lane[0], *large = &e->lane[1];
+  uint64_t slots = (uint64_t)e->end->link->mask + 1;
+  /* acquire: pairs with hk_link_release; the lane's reads of the places are over before anything is received there */
+  uint64_t freed = atomic_load_explicit(&e->end->link->heads->value, memory_order_acquire);
+  bool begun = true;
+  while (begun && small->posted < freed + slots && small->posted < e->end->next + HK_PLUGIN_WINDOW)
+    HK_TRY(post(e, small, entry_of(e, 0, small->posted), small->entry, &begun, moved), out);
+  begun = e->large_seen; /* where none has come, none may ever come */
+  while (begun && large->posted < e->large + slots && large->posted < e->large + HK_PLUGIN_WINDOW &&
+         (large->posted < slots || e->owner[(uint32_t)large->posted & e->end->link->mask] <= freed))
+    HK_TRY(post(e, large, entry_of(e, 1, large->posted), large->entry, &begun, moved), out);
+out:
+  return rc;
+}
+
+static hk_status garbage(hk_plugin_end *e, const hk_slot *h, int size) {
+  const hk_net_plugin_lib *l = e->ctx->plugin.lib;
+  e->step = HK_PLUGIN_FAILED;
+  e->failed = HK_ERR_REMOTE;
+  return HK_FAIL(
+      HK_ERR_REMOTE,
+      "rank %d got a message of %d bytes from rank %d by net plugin %s (v%d), device %s, channel %d, that makes no "
+      "sense: number %u where %u was due, %u bytes; the plugin loses or reorders data, or the ranks run different "
+      "versions of this library",
+      e->ctx->env->rank, size, e->end->key.peer, l->name, l->version, e->device->name, e->end->key.channel,
+      atomic_load_explicit(&h->seq, memory_order_relaxed) /* relaxed: nobody else sees this copy */,
+      (uint32_t)(e->end->next + 1), h->bytes);
+}
+
+/* Hands the next slot to the lane where all of it is there. */
+static hk_status deliver(hk_plugin_end *e, bool *delivered) {
+  hk_net_end *end = e->end;
+  char *entry = entry_of(e, 0, end->next), *place = entry + HEADER;
+  int size = e->lane[0].sizes[end->next % HK_PLUGIN_WINDOW];
+  hk_slot h;
+  *delivered = false;
+  memset(&h, 0, sizeof h);
+  memcpy(&h, entry, HEADER);
+  bool large = h.bytes > HK_PLUGIN_EAGER;
+  /* relaxed: nobody else sees this copy */
+  if (size < HEADER || atomic_load_explicit(&h.seq, memory_order_relaxed) != (uint32_t)(end->next + 1) ||
+      h.bytes > end->link->slot_bytes || (uint32_t)size != HEADER + (large ? 0 : h.bytes))
+    return garbage(e, &h, size);
+  if (large) {
+    e->large_seen = true;
+    if (e->lane[1].done <= e->large) return HK_OK;
+    size = e->lane[1].sizes[e->large % HK_PLUGIN_WINDOW];
+    if ((uint32_t)size != h.bytes) return garbage(e, &h, size);
+    place = entry_of(e, 1, e->large);
+    e->owner[(uint32_t)e->large++ & end->link->mask] = end->next + 1;
+  }
+  bool in_slot = h.bytes <= HK_SLOT_INLINE;
+  if (in_slot) memcpy(hk_net_slot(end, end->next)->small, place, h.bytes);
+  hk_net_deliver(end, h.bytes, h.signature, place, !in_slot);
+  *delivered = true;
+  return HK_OK;
+}
+
+static hk_status receive_slots(hk_plugin_end *e, bool *moved) {
+  hk_status rc = HK_OK;
+  bool delivered = true;
+  HK_TRY(post_receives(e, moved), out);
+  HK_TRY(test_lane(e, &e->lane[0], moved), out);
+  if (e->large_seen) HK_TRY(test_lane(e, &e->lane[1], moved), out);
+  while (delivered && e->end->next < e->lane[0].done) HK_TRY(deliver(e, &delivered), out);
+  const hk_plugin_lane *needed = &e->lane[e->end->next < e->lane[0].done]; /* where a header is there, its payload's */
+  if (needed->broken && e->end->link->waiting) rc = hk_plugin_failed(e, needed->broke_in, needed->broken);
+out:
+  return rc;
+}
+
+/* ---- the provider ---- */
+
+hk_status hk_net_plugins_init(const hk_transport_env *env, const char *wanted, void **ctx, char name[HK_NET_NAME]) {
+  hk_status rc;
+  *ctx = NULL;
+  hk_plugin_ctx *x = calloc(1, sizeof *x);
+  if (!x) return HK_FAIL_ERRNO("no memory for a net plugin");
+  x->env = env;
+  x->patience_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  HK_TRY(hk_net_plugin_begin(&x->plugin, env, wanted), out);
+  if (!x->plugin.lib) goto out;
+  /* Told apart from a provider of ours with the same name, which speaks another way. */
+  snprintf(name, HK_NET_NAME, "+%.*s", HK_NET_NAME - 2, x->plugin.lib->name);
+  *ctx = x;
+  return HK_OK;
+out:
+  free(x);
+  return rc;
+}
+
+static hk_status plugins_init(const hk_transport_env *env, void **ctx, void *fact) {
+  char name[HK_NET_NAME];
+  (void)fact;
+  return hk_net_plugins_init(env, NULL, ctx, name);
+}
+
+static bool plugins_usable(char *why, size_t why_bytes) {
+  snprintf(why, why_bytes, "plugins are looked for by name");
+  return true;
+}
+
+static void plugins_fini(void *ctx) {
+  hk_plugin_ctx *x = ctx;
+  hk_net_plugin_end(&x->plugin);
+  free(x->ends);
+  free(x);
+}
+
+static void free_end(hk_plugin_end *e) {
+  hk_plugin_ctx *x = e->ctx;
+  for (int i = 0; i < x->nends; i++)
+    if (x->ends[i] == e) {
+      x->ends[i] = x->ends[--x->nends];
+      break;
+    }
+  hk_plugin_hang_up(e);
+  free(e->ring);
+  free(e->owner);
+  free(e);
+}
+
+static hk_status plugins_open(void *ctx, hk_net_end *end) {
+  hk_status rc = HK_OK;
+  hk_plugin_ctx *x = ctx;
+  hk_plugin_end *e = calloc(1, sizeof *e);
+  if (!e) return HK_FAIL_ERRNO("no memory for a link to rank %u", end->key.peer);
+  size_t slots = (size_t)end->link->mask + 1;
+  *e = (hk_plugin_end){.ctx = x, .end = end, .sends = end->key.kind == HK_LINK_SEND, .fd = -1};
+  e->device = &x->plugin.devices[end->key.channel % x->plugin.ndevices];
+  e->ring = aligned_alloc(HK_PLUGIN_ENTRY, slots * HK_PLUGIN_ENTRY);
+  e->owner = calloc(slots, sizeof *e->owner);
+  if (x->nends == x->room) {
+    int room = x->room ? 2 * x->room : 16;
+    void *more = realloc(x->ends, (size_t)room * sizeof *x->ends);
+    if (more) x->ends = more, x->room = room;
+  }
+  if (!e->ring || !e->owner || x->nends == x->room) {
+    rc = HK_FAIL_ERRNO("no memory for a link to rank %u", end->key.peer);
+    goto out;
+  }
+  x->ends[x->nends++] = e;
+  memset(e->ring, 0, slots * HK_PLUGIN_ENTRY);
+  e->lane[0].memory = e->ring;
+  e->lane[0].entry = HK_PLUGIN_ENTRY;
+  e->lane[1].memory = end->link->payload;
+  e->lane[1].entry = end->link->slot_bytes;
+  end->priv = e;
+  HK_TRY(hk_plugin_call(e), out);
+out:
+  if (rc != HK_OK) free_end(e);
+  return rc;
+}
+
+static void plugins_close(void *ctx, hk_net_end *end) {
+  (void)ctx;
+  free_end(end->priv);
+}
+
+/* Does a lane wait for this end? */
+static bool wanted(const hk_plugin_end *e) {
+  return e->sends ? hk_net_filled(e->end, e->end->next) : e->end->link->waiting;
+}
+
+/* Nothing moves: are the peers that we wait for still there? */
+static hk_status look_for_peers(hk_plugin_ctx *x) {
+  uint64_t now = hk_now_ns();
+  for (int i = 0; i < x->nends; i++) {
+    hk_plugin_end *e = x->ends[i];
+    if (e->step != HK_PLUGIN_READY || !wanted(e) || !hk_plugin_peer_gone(e)) continue;
+    if (!e->deadline_ns) e->deadline_ns = now + LAST_DATA_NS;
+    if (now < e->deadline_ns) continue;
+    e->step = HK_PLUGIN_FAILED;
+    e->failed = HK_ERR_REMOTE;
+    return HK_FAIL(
+        HK_ERR_REMOTE,
+        "rank %d lost rank %d while %s it by net plugin %s, device %s, channel %d: its process has ended, or its "
+        "communicator was destroyed or aborted: look at that rank's output",
+        x->env->rank, e->end->key.peer, e->sends ? "sending to" : "receiving from", x->plugin.lib->name,
+        e->device->name, e->end->key.channel);
+  }
+  return HK_OK;
+}
+
+static hk_status plugins_progress(void *ctx, bool *moved) {
+  hk_status rc = HK_OK;
+  hk_plugin_ctx *x = ctx;
+  bool any = false;
+  for (int i = 0; i < x->nends; i++) {
+    hk_plugin_end *e = x->ends[i];
+    if (e->step == HK_PLUGIN_FAILED && wanted(e)) return e->failed;
+    if (e->step < HK_PLUGIN_READY) HK_TRY(hk_plugin_connect(e), out);
+    if (e->step != HK_PLUGIN_READY) continue;
+    if (e->sends)
+      HK_TRY(send_slots(e, &any), out);
+    else
+      HK_TRY(receive_slots(e, &any), out);
+  }
+  if (any)
+    x->idle = 0;
+  else if (++x->idle % IDLE_POLLS == 0)
+    HK_TRY(look_for_peers(x), out);
+  *moved |= any;
+out:
+  return rc;
+}
+
+/* Nothing of a plugin's can be waited for: a nap gives the core to others, and its end goes before them. */
+static void plugins_sleep(void *ctx) {
+  (void)ctx;
+  nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+const hk_net_provider hk_net_plugins = {
+    .name = "plugin",
+    .copies = true, /* what is sent must be registered: it is the FIFO's own memory */
+    .usable = plugins_usable,
+    .init = plugins_init,
+    .open = plugins_open,
+    .progress = plugins_progress,
+    .sleep = plugins_sleep,
+    .close = plugins_close,
+    .fini = plugins_fini,
+};

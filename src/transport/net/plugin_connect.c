@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections of net plugins.  The receiver listens and calls the sender, over a connection that the bootstrap opens, to tell
+ * where; the sender answers, and both connect.  That connection stays, and tells when the peer is gone. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "../../base/log.h"
+#include "plugin.h"
+
+enum { WIRE_MAGIC = 0x486b4e50 };
+static const char ANSWER = 'H';
+
+static void mark_failed(hk_plugin_end *e, hk_status rc) {
+  e->step = HK_PLUGIN_FAILED;
+  e->failed = rc;
+  /* relaxed: the state says nothing about other memory */
+  atomic_store_explicit(&e->end->link->state, HK_LINK_FAILED, memory_order_relaxed);
+}
+
+hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code) {
+  const hk_net_plugin_lib *l = e->ctx->plugin.lib;
+  hk_status rc = code == HK_ERR_REMOTE ? HK_ERR_REMOTE : HK_ERR_SYSTEM;
+  mark_failed(e, rc);
+  return HK_FAIL(
+      rc,
+      "rank %d: net plugin %s (v%d, %s) fails in %s with code %d (%s), %s rank %d, device %s, channel %d: its "
+      "own lines in the log (NCCL_DEBUG=INFO) may say why; NCCL_NET_PLUGIN=none does without it",
+      e->ctx->env->rank, l->name, l->version, l->file, doing, code, hk_plugin_result(code), e->sends ? "to" : "from",
+      e->end->key.peer, e->device->name, e->end->key.channel);
+}
+
+/* The other rank's side does not come, or is gone. */
+static hk_status abandoned(hk_plugin_end *e, const char *what) {
+  const hk_net_plugin_lib *l = e->ctx->plugin.lib;
+  mark_failed(e, HK_ERR_REMOTE);
+  return HK_FAIL(
+      HK_ERR_REMOTE,
+      "rank %d: no connection %s rank %d by net plugin %s (v%d), device %s, channel %d: %s; look at that rank's "
+      "output, at the network between the two, or use another one with NCCL_NET_PLUGIN",
+      e->ctx->env->rank, e->sends ? "to" : "from", e->end->key.peer, l->name, l->version, e->device->name,
+      e->end->key.channel, what);
+}
+
+static uint64_t tag_of(const hk_plugin_end *e) { return ((uint64_t)'P' << 56) | e->end->key.channel; }
+
+bool hk_plugin_peer_gone(const hk_plugin_end *e) {
+  char byte;
+  if (e->fd < 0) return false;
+  ssize_t n = recv(e->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
+  hk_status rc;
+  for (const char *p = data; bytes > 0;) {
+    ssize_t n = send(e->fd, p, bytes, MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+      return abandoned(e, "the peer closed the connection that the two plugins were to be introduced over");
+    if (n > 0) p += n, bytes -= (size_t)n;
+    if (bytes > 0 && n <= 0)
+      HK_TRY(hk_wait_fd(e->ctx->env->wait, e->fd, POLLOUT, "a network plugin's introduction"), out);
+  }
+  rc = HK_OK;
+out:
+  return rc;
+}
+
+hk_status hk_plugin_call(hk_plugin_end *e) {
+  hk_status rc = HK_OK;
+  const hk_transport_env *env = e->ctx->env;
+  if (e->sends) return HK_OK; /* the receiver calls */
+  e->wire = (hk_plugin_wire){.magic = WIRE_MAGIC, .lanes = HK_PLUGIN_LANES};
+  for (int i = 0; i < HK_PLUGIN_LANES; i++) {
+    int code = hk_net_plugin_listen(&e->ctx->plugin, e->device->index, e->wire.handles[i], &e->lane[i].listener);
+    if (code || !e->lane[i].listener) return hk_plugin_failed(e, "listen", code);
+  }
+  HK_TRY(env->dial(env->arg, e->end->key.peer, NULL, tag_of(e), &e->fd), out);
+  HK_TRY(write_all(e, &e->wire, sizeof e->wire), out);
+out:
+  return rc;
+}
+
+/* Reads what the peer writes before the plugin's connections are made; e->wire_got tells how much is there. */
+static hk_status read_some(hk_plugin_end *e, void *to, size_t bytes) {
+  ssize_t n = recv(e->fd, (char *)to + e->wire_got, bytes - e->wire_got, MSG_DONTWAIT);
+  if (n > 0) e->wire_got += (size_t)n;
+  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
+    return abandoned(e, "the peer closed it before it was made");
+  return HK_OK;
+}
+
+static void introduced(hk_plugin_end *e) {
+  e->step = HK_PLUGIN_CONNECTING;
+  e->deadline_ns = hk_now_ns() + e->ctx->patience_ns;
+}
+
+static hk_status meet(hk_plugin_end *e) {
+  hk_status rc = HK_OK;
+  const hk_transport_env *env = e->ctx->env;
+  char answer;
+  if (!e->sends) {
+    HK_TRY(read_some(e, &answer, 1), out);
+    if (e->wire_got) introduced(e);
+    return HK_OK;
+  }
+  if (e->fd < 0 && (e->fd = env->take(env->arg, e->end->key.peer, tag_of(e))) < 0) return HK_OK;
+  HK_TRY(read_some(e, &e->wire, sizeof e->wire), out);
+  if (e->wire_got < sizeof e->wire) return HK_OK;
+  if (e->wire.magic != WIRE_MAGIC || e->wire.lanes != HK_PLUGIN_LANES)
+    return abandoned(e, "the peer's introduction makes no sense: do all ranks run the same version of this library?");
+  HK_TRY(write_all(e, &ANSWER, 1), out);
+  introduced(e);
+out:
+  return rc;
+}
+
+static hk_status join_lane(hk_plugin_end *e, int i) {
+  hk_plugin_lane *l = &e->lane[i];
+  hk_net_plugin *p = &e->ctx->plugin;
+  if (l->comm) return HK_OK;
+  int code = e->sends ? hk_net_plugin_connect(p, e->device->index, e->wire.handles[i], &l->comm)
+                      : hk_net_plugin_accept(p, l->listener, &l->comm);
+  if (code) return hk_plugin_failed(e, e->sends ? "connect" : "accept", code);
+  if (!l->comm) return HK_OK;
+  size_t entries = (size_t)e->end->link->mask + 1;
+  code = hk_net_plugin_register(p, l->comm, l->memory, entries * l->entry, &l->registration);
+  if (code) return hk_plugin_failed(e, "regMr (pinning memory: see ulimit -l)", code);
+  if (l->listener) p->lib->calls->close_listen(l->listener);
+  l->listener = NULL;
+  return HK_OK;
+}
+
+hk_status hk_plugin_connect(hk_plugin_end *e) {
+  hk_status rc = HK_OK;
+  const hk_net_plugin_lib *lib = e->ctx->plugin.lib;
+  bool all = true;
+  if (e->step == HK_PLUGIN_CALLING) HK_TRY(meet(e), out);
+  if (e->step != HK_PLUGIN_CONNECTING) return HK_OK;
+  for (int i = 0; i < HK_PLUGIN_LANES; i++) {
+    HK_TRY(join_lane(e, i), out);
+    all = all && e->lane[i].comm;
+  }
+  if (all) {
+    e->step = HK_PLUGIN_READY;
+    e->deadline_ns = 0;
+    /* relaxed: the state says nothing about other memory */
+    atomic_store_explicit(&e->end->link->state, HK_LINK_READY, memory_order_relaxed);
+    HK_INFO(HK_SUB_NET, "rank %d: channel %d %s rank %d by net plugin %s (v%d), device %s", e->ctx->env->rank,
+            e->end->key.channel, e->sends ? "to" : "from", e->end->key.peer, lib->name, lib->version, e->device->name);
+  } else if (hk_now_ns() > e->deadline_ns) {
+    rc = abandoned(e, "the plugin's connect and accept did not end within HOCKET_PEER_TIMEOUT");
+  } else if (hk_plugin_peer_gone(e)) {
+    rc = abandoned(e, "the peer closed it before it was made");
+  }
+out:
+  return rc;
+}
+
+void hk_plugin_hang_up(hk_plugin_end *e) {
+  const net_plugin_v *c = e->ctx->plugin.lib->calls;
+  for (int i = 0; i < HK_PLUGIN_LANES; i++) {
+    hk_plugin_lane *l = &e->lane[i];
+    if (l->comm && l->registration) c->dereg(l->comm, l->registration);
+    if (l->comm) (e->sends ? c->close_send : c->close_recv)(l->comm);
+    if (l->listener) c->close_listen(l->listener);
+  }
+  if (e->fd >= 0) close(e->fd);
+}

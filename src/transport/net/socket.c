@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The socket provider: connections, and when to look at which. */
+#include "socket.h"
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+#include "../../base/iface.h"
+#include "../../base/log.h"
+#include "../../base/param.h"
+
+enum {
+  MY_IFACES = 32,
+  /* Up to so many waited-for connections are asked directly: an empty recv() costs 0.25 us, epoll_wait() 0.6. */
+  ASKED_DIRECTLY = 3,
+  EVENTS = 64,
+  IDLE_POLLS = 256 /* between two looks at the clock */
+};
+
+typedef struct socket_ctx {
+  const hk_transport_env *env;
+  hk_iface ifaces[MY_IFACES];
+  int nifaces;
+  bool chosen;        /* the user chose them */
+  hk_addr last_local; /* the local address of the last connection, and its interface's name */
+  char last_name[IFNAMSIZ];
+  const char *facts;
+  size_t stride;
+  int epoll;
+  hk_socket_conn **conns, **waiting; /* [room] */
+  int nconns, room, nconnecting;
+  int nblocked;  /* connections whose sending waits for the kernel, at the last poll */
+  unsigned idle; /* polls in a row that moved nothing */
+  uint64_t next_check_ns;
+  unsigned silence_s;
+} socket_ctx;
+
+/* ---- context ---- */
+
+static bool socket_usable(char *why, size_t why_bytes) {
+  (void)why, (void)why_bytes;
+  return true; /* TCP is everywhere; a host without an interface fails in the bootstrap, with words of its own */
+}
+
+static hk_status socket_init(const hk_transport_env *env, void **out, void *fact) {
+  hk_status rc;
+  socket_ctx *x = calloc(1, sizeof *x);
+  if (!x) return HK_FAIL_ERRNO("no memory for the sockets of rank %d", env->rank);
+  x->env = env;
+  x->epoll = -1;
+  x->nifaces = MY_IFACES;
+  const char *names = hk_param_str(HK_P_SOCKET_IFNAME);
+  x->chosen = names && *names && *names != '^';
+  x->silence_s = (unsigned)hk_param_int(HK_P_PEER_TIMEOUT);
+  HK_TRY(hk_ifaces(x->ifaces, &x->nifaces, NULL), out);
+  hk_socket_describe(fact, x->ifaces, x->nifaces);
+  for (int i = 0; i < x->nifaces; i++) {
+    char text[HK_ADDR_TEXT];
+    HK_INFO(HK_SUB_NET, "interface %d: %s %s, %u Mb/s%s", i, x->ifaces[i].name,
+            hk_addr_format(&x->ifaces[i].addr, text), x->ifaces[i].speed_mbps,
+            x->ifaces[i].kind == HK_IFACE_BRIDGE ? ", a bridge of this host" : "");
+  }
+  *out = x;
+  return HK_OK;
+out:
+  free(x);
+  return rc;
+}
+
+static void socket_join(void *ctx, const char *facts, size_t stride) {
+  socket_ctx *x = ctx;
+  x->facts = facts;
+  x->stride = stride;
+}
+
+static void socket_fini(void *ctx) {
+  socket_ctx *x = ctx;
+  if (x->epoll >= 0) close(x->epoll);
+  free(x->conns);
+  free(x->waiting);
+  free(x);
+}
+
+static void fact_of(const socket_ctx *x, int rank, hk_socket_fact *out) {
+  memcpy(out, x->facts + (size_t)rank * x->stride, sizeof *out);
+}
+
+/* ---- connecting ---- */
+
+static uint64_t tag_of(const hk_socket_conn *c, int socket) {
+  return ((uint64_t)'N' << 56) | ((uint64_t)c->channel << 8) | (uint64_t)socket;
+}
+
+static void set_options(const socket_ctx *x, int fd) {
+  int one = 1, idle = (int)(x->silence_s / 4 ? x->silence_s / 4 : 1), count = 9;
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  /* While nothing is under way the kernel asks the peer's kernel now and then, so that its silence means something:
+   * hk_socket_check_silence.  (TCP_USER_TIMEOUT would also end connections to a rank that is only slow to read.) */
+  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+static void describe_route(socket_ctx *x, hk_socket_conn *c) {
+  hk_addr local, remote;
+  socklen_t ln = sizeof local, rn = sizeof remote;
+  char a[HK_ADDR_TEXT], b[HK_ADDR_TEXT];
+  memset(&local, 0, sizeof local);
+  memset(&remote, 0, sizeof remote);
+  if (getsockname(c->fd[0], &local.sa, &ln) != 0 || getpeername(c->fd[0], &remote.sa, &rn) != 0) return;
+  hk_addr_unmap(&local);
+  hk_addr_unmap(&remote);
+  hk_addr host = local;
+  hk_addr_set_port(&host, 0);
+  if (!hk_addr_equal(&host, &x->last_local)) { /* looking it up costs system calls: most connections share one */
+    x->last_local = host;
+    hk_iface_name_of(&host, x->last_name);
+  }
+  snprintf(c->route, sizeof c->route, "%s -> %s%s%s", hk_addr_format(&local, a), hk_addr_format(&remote, b),
+           *x->last_name ? ", interface " : "", x->last_name);
+}
+
+static void connected(socket_ctx *x, hk_socket_conn *c) {
+  describe_route(x, c);
+  /* relaxed: the state says nothing about other memory */
+  if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_READY, memory_order_relaxed);
+  if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_READY, memory_order_relaxed);
+  HK_INFO(HK_SUB_NET, "rank %d: channel %d to rank %d over %d socket%s, %s", x->env->rank, c->channel, c->peer,
+          c->nsockets, c->nsockets == 1 ? "" : "s", c->route);
+}
+
+static bool same_host(const socket_ctx *x, int peer) {
+  return x->env->peers && x->env->peers[peer].host == x->env->peers[x->env->rank].host;
+}
+
+/* Our interface i leads nowhere: a cable is out, or its network is another than the peer's of the same number. */
+static void drop_iface(socket_ctx *x, int i, int peer) {
+  HK_INFO(HK_SUB_NET, "rank %d: interface %s does not reach rank %d and is not used", x->env->rank, x->ifaces[i].name,
+          peer);
+  memmove(&x->ifaces[i], &x->ifaces[i + 1], (size_t)(x->nifaces - i - 1) * sizeof x->ifaces[0]);
+  x->nifaces--;
+}
+
+static bool leads_to(int fd, const hk_addr *to) {
+  hk_addr peer;
+  socklen_t n = sizeof peer;
+  memset(&peer, 0, sizeof peer);
+  if (getpeername(fd, &peer.sa, &n) != 0) return true;
+  hk_addr_set_port(&peer, hk_addr_port(to));
+  return hk_addr_equal(&peer, to);
+}
+
+static hk_status dial(socket_ctx *x, hk_socket_conn *c) {
+  hk_status rc;
+  const hk_transport_env *env = x->env;
+  hk_socket_fact fact;
+  hk_socket_route routes[HK_SOCKET_ADDRS];
+  fact_of(x, c->peer, &fact);
+  int n = same_host(x, c->peer) ? 0 : hk_socket_routes(x->ifaces, x->nifaces, &fact, x->chosen, routes);
+  for (; c->nconnected < c->nsockets; c->nconnected++) {
+    int *fd = &c->fd[c->nconnected];
+    HK_TRY(env->dial(env->arg, c->peer, n ? &routes[0].to : NULL, tag_of(c, c->nconnected), fd), out);
+    set_options(x, *fd);
+    /* Where the address does not answer soon, the one that the bootstrap knows has taken its place. */
+    if (n && !leads_to(*fd, &routes[0].to)) {
+      drop_iface(x, routes[0].iface, c->peer);
+      n = 0;
+    }
+  }
+  connected(x, c);
+out:
+  return rc;
+}
+
+/* The higher rank's side: looks whether the calls have come. */
+static void answer(socket_ctx *x, hk_socket_conn *c) {
+  while (c->nconnected < c->nsockets) {
+    int fd = x->env->take(x->env->arg, c->peer, tag_of(c, c->nconnected));
+    if (fd < 0) return;
+    set_options(x, fd);
+    c->fd[c->nconnected++] = fd;
+  }
+  x->nconnecting--;
+  connected(x, c);
+}
+
+static bool conn_ready(const hk_socket_conn *c) { return c->nconnected == c->nsockets; }
+
+static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn **out) {
+  hk_socket_fact mine, theirs;
+  hk_socket_conn *c = NULL;
+  if (x->nconns == x->room) {
+    int room = x->room ? 2 * x->room : 16;
+    void *conns = realloc(x->conns, (size_t)room * sizeof *x->conns);
+    if (conns) x->conns = conns;
+    void *waiting = realloc(x->waiting, (size_t)room * sizeof *x->waiting);
+    if (waiting) x->waiting = waiting;
+    if (!conns || !waiting) goto no_memory;
+    x->room = room;
+  }
+  c = calloc(1, sizeof *c);
+  if (!c || !(c->rx.ahead = malloc(HK_AHEAD_BYTES))) goto no_memory;
+  c->rx.ahead_room = HK_AHEAD_BYTES;
+  c->env = x->env;
+  c->peer = peer;
+  c->channel = (uint8_t)channel;
+  c->readable = true;
+  fact_of(x, x->env->rank, &mine);
+  fact_of(x, peer, &theirs);
+  c->nsockets = (uint8_t)hk_socket_count(&mine, &theirs, same_host(x, peer));
+  for (int s = 0; s < HK_SOCKETS_MAX; s++) c->fd[s] = -1;
+  snprintf(c->route, sizeof c->route, "not connected");
+  x->conns[x->nconns++] = c;
+  x->nconnecting++;
+  *out = c;
+  return HK_OK;
+no_memory:
+  free(c);
+  return HK_FAIL_ERRNO("no memory for the connection to rank %d", peer);
+}
+
+static void free_conn(socket_ctx *x, hk_socket_conn *c) {
+  int i = 0;
+  while (x->conns[i] != c) i++;
+  x->conns[i] = x->conns[--x->nconns];
+  if (!conn_ready(c)) x->nconnecting--;
+  for (int s = 0; s < HK_SOCKETS_MAX; s++)
+    if (c->fd[s] >= 0) close(c->fd[s]); /* leaves the epoll set too */
+  free(c->rx.ahead);
+  free(c);
+}
+
+static hk_status socket_open(void *ctx, hk_net_end *e) {
+  socket_ctx *x = ctx;
+  hk_status rc = HK_OK;
+  hk_socket_conn *c = NULL;
+  for (int i = 0; i < x->nconns && !c; i++)
+    if (x->conns[i]->peer == e->key.peer && x->conns[i]->channel == e->key.channel) c = x->conns[i];
+  bool fresh = !c;
+  if (fresh) HK_TRY(new_conn(x, e->key.peer, e->key.channel, &c), out);
+  e->priv = c;
+  *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = e;
+  if (conn_ready(c))
+    atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in connected() */
+  if (fresh && x->env->rank < c->peer) {
+    rc = dial(x, c);
+    if (rc == HK_OK)
+      x->nconnecting--;
+    else
+      free_conn(x, c);
+  }
+out:
+  return rc;
+}
+
+static void socket_close(void *ctx, hk_net_end *e) {
+  hk_socket_conn *c = e->priv;
+  *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = NULL;
+  if (!c->send && !c->recv) free_conn(ctx, c);
+}
+
+/* ---- progress ---- */
+
+/* Puts the connection's sockets into the epoll set, once. */
+static hk_status watch(socket_ctx *x, hk_socket_conn *c) {
+  if (c->watched) return HK_OK;
+  if (x->epoll < 0 && (x->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0) return HK_FAIL_ERRNO("cannot make an epoll set");
+  for (int s = 0; s < c->nsockets; s++) {
+    /* Edge-triggered: what nobody waits for is told once, not at every poll. */
+    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
+    if (epoll_ctl(x->epoll, EPOLL_CTL_ADD, c->fd[s], &e) != 0)
+      return HK_FAIL_ERRNO("cannot watch the connection to rank %d", c->peer);
+  }
+  c->watched = c->readable = true;
+  return HK_OK;
+}
+
+static void ask_epoll(socket_ctx *x, int patience_ms) {
+  struct epoll_event events[EVENTS];
+  int n = epoll_wait(x->epoll, events, EVENTS, patience_ms);
+  for (int i = 0; i < n; i++) {
+    hk_socket_conn *c = events[i].data.ptr;
+    if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
+    if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
+      for (int s = 0; s < c->nsockets; s++) c->tx[s].blocked = false;
+  }
+}
+
+/* Sends what is there to send, and collects the connections that a lane waits for. */
+static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting) {
+  hk_status rc = HK_OK;
+  *nwaiting = x->nblocked = 0;
+  for (int i = 0; i < x->nconns; i++) {
+    hk_socket_conn *c = x->conns[i];
+    if (!conn_ready(c)) continue;
+    if (hk_socket_send_pending(c)) {
+      if (c->failed) return c->failed;
+      HK_TRY(hk_socket_send(c, moved), out);
+      if (hk_socket_send_blocked(c)) {
+        x->nblocked++;
+        HK_TRY(watch(x, c), out);
+      }
+    }
+    if (c->recv && c->recv->link->waiting) {
+      if (c->failed) return c->failed;
+      x->waiting[(*nwaiting)++] = c;
+    }
+  }
+out:
+  return rc;
+}
+
+/* Nothing moved: every second, look whether those that we wait for are still there. */
+static hk_status check_silence(socket_ctx *x, int nwaiting) {
+  hk_status rc = HK_OK;
+  uint64_t now = hk_now_ns();
+  if (now < x->next_check_ns) return HK_OK;
+  x->next_check_ns = now + 1000000000u;
+  unsigned limit = x->silence_s + x->silence_s / 4 + 1; /* the kernel's questions come every quarter */
+  for (int i = 0; i < nwaiting; i++) HK_TRY(hk_socket_check_silence(x->waiting[i], limit), out);
+  for (int i = 0; i < x->nconns; i++)
+    if (conn_ready(x->conns[i]) && hk_socket_send_pending(x->conns[i]))
+      HK_TRY(hk_socket_check_silence(x->conns[i], limit), out);
+out:
+  return rc;
+}
+
+static hk_status socket_progress(void *ctx, bool *moved) {
+  socket_ctx *x = ctx;
+  hk_status rc;
+  bool any = false;
+  int nwaiting;
+  if (x->nconnecting)
+    for (int i = 0; i < x->nconns; i++)
+      if (!conn_ready(x->conns[i])) answer(x, x->conns[i]);
+  bool asked = x->nblocked > 0;
+  if (asked) ask_epoll(x, 0);
+  HK_TRY(send_all(x, &any, &nwaiting), out);
+  bool direct = nwaiting <= ASKED_DIRECTLY;
+  if (!direct) {
+    for (int i = 0; i < nwaiting; i++) HK_TRY(watch(x, x->waiting[i]), out);
+    if (!asked) ask_epoll(x, 0);
+  }
+  for (int i = 0; i < nwaiting; i++)
+    if (direct || x->waiting[i]->readable) HK_TRY(hk_socket_receive(x->waiting[i], &any), out);
+  if (any) {
+    *moved = true;
+    x->idle = 0;
+  } else if (++x->idle % IDLE_POLLS == 0) {
+    HK_TRY(check_silence(x, nwaiting), out);
+  }
+out:
+  return rc;
+}
+
+static void socket_sleep(void *ctx) {
+  socket_ctx *x = ctx;
+  if (x->nconnecting) return; /* a call that comes in wakes nobody here */
+  int waits = x->nblocked;
+  for (int i = 0; i < x->nconns; i++) {
+    hk_socket_conn *c = x->conns[i];
+    if (!c->recv || !c->recv->link->waiting) continue;
+    if (hk_socket_send_held(c) && hk_socket_send_pending(c)) return;
+    /* Watching begins with a look: what came before is told at once. */
+    if (c->failed || (c->watched && c->readable) || watch(x, c) != HK_OK) return;
+    waits++;
+  }
+  if (waits) ask_epoll(x, 1);
+}
+
+const hk_net_provider hk_net_socket = {
+    .name = "Socket",
+    .usable = socket_usable,
+    .init = socket_init,
+    .join = socket_join,
+    .open = socket_open,
+    .progress = socket_progress,
+    .sleep = socket_sleep,
+    .close = socket_close,
+    .fini = socket_fini,
+};

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slots to bytes and bytes to slots on one connection. */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include "socket.h"
+
+enum { IOV_MAX_USED = 16, HEADER = sizeof(hk_wire_header) };
+
+/* Socket s's part of a payload. */
+static uint32_t part(const hk_socket_conn *c, uint32_t bytes, unsigned s, uint32_t *at) {
+  *at = 0;
+  if (c->nsockets == 1 || bytes < HK_STRIPE_MIN) return s == 0 ? bytes : 0;
+  uint32_t each = ((bytes + c->nsockets - 1) / c->nsockets + 4095) & ~4095u; /* whole pages: copies stay aligned */
+  uint64_t begin = (uint64_t)each * s, end = begin + each;
+  if (begin > bytes) begin = bytes;
+  if (end > bytes) end = bytes;
+  *at = (uint32_t)begin;
+  return (uint32_t)(end - begin);
+}
+
+/* ---- faults ---- */
+
+static const char *advice(int err) {
+  switch (err) {
+    case 0: return "its process has ended, or its communicator was destroyed or aborted: look at that rank's output";
+    case ECONNRESET:
+    case EPIPE: return "its process has ended or was killed: look at that rank's output and its host's kernel log";
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN: return "its host does not answer: check that it is up, the cable, the switch and the routes";
+    default: return "check the network between the two hosts";
+  }
+}
+
+static void mark_failed(hk_socket_conn *c) {
+  c->failed = HK_ERR_REMOTE;
+  /* relaxed: the state says nothing about other memory */
+  if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_FAILED, memory_order_relaxed);
+  if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_FAILED, memory_order_relaxed);
+}
+
+hk_status hk_socket_broken(hk_socket_conn *c, const char *doing, int err) {
+  mark_failed(c);
+  return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d (%s, channel %d) while %s: %s%s%s%s; %s",
+                 c->env->rank, c->peer, c->route, c->channel, doing, err ? strerror(err) : "the other side closed it",
+                 err ? " (" : "", err ? strerrorname_np(err) : "", err ? ")" : "", advice(err));
+}
+
+hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s) {
+  for (unsigned s = 0; s < c->nconnected; s++) {
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    memset(&info, 0, sizeof info);
+    if (getsockopt(c->fd[s], IPPROTO_TCP, TCP_INFO, &info, &len) != 0) continue; /* not TCP: a test's socket pair */
+    uint32_t quiet = info.tcpi_last_ack_recv < info.tcpi_last_data_recv ? info.tcpi_last_ack_recv
+                                                                        : info.tcpi_last_data_recv;
+    if (quiet / 1000 < limit_s) continue;
+    mark_failed(c);
+    return HK_FAIL(
+        HK_ERR_REMOTE,
+        "rank %d has heard nothing from the host of rank %d (%s) for %u s, though it asks it every few seconds; "
+        "%s, or wait longer with HOCKET_PEER_TIMEOUT",
+        c->env->rank, c->peer, c->route, quiet / 1000, advice(ETIMEDOUT));
+  }
+  return HK_OK;
+}
+
+static hk_status garbage(hk_socket_conn *c) {
+  const hk_wire_header *h = &c->rx.head;
+  mark_failed(c);
+  return HK_FAIL(
+      HK_ERR_REMOTE,
+      "rank %d got a message from rank %d (%s, channel %d) that makes no sense: number %u where %u was due, %u "
+      "bytes, flags %#x; do all ranks run the same version of this library, with the same settings?",
+      c->env->rank, c->peer, c->route, c->channel, h->seq, (uint32_t)(c->recv->next + 1), h->bytes, h->flags);
+}
+
+/* ---- sending ---- */
+
+bool hk_socket_send_pending(const hk_socket_conn *c) {
+  return c->send && (hk_net_filled(c->send, c->tx[0].slot) || c->send->next != c->tx[0].slot);
+}
+
+bool hk_socket_send_blocked(const hk_socket_conn *c) {
+  bool blocked = false;
+  for (unsigned s = 0; s < c->nsockets; s++) blocked |= c->tx[s].blocked;
+  return blocked;
+}
+
+/* Two ranks that send to each other do best to take turns: what is sent far ahead of what is received fills the kernel's
+ * buffers, and then comes from memory where it could have come from the cache.  So a connection whose receiver waits sends
+ * no more than LEAD_MAX ahead of it; but if nothing comes for some rounds, the peer has another reason, or a long way. */
+enum { LEAD_MAX = 131072, HELD_MAX = 16 };
+
+bool hk_socket_send_held(const hk_socket_conn *c) { return c->lead >= LEAD_MAX && c->recv && c->recv->link->waiting; }
+
+static bool hold_back(hk_socket_conn *c) {
+  if (!hk_socket_send_held(c)) return false;
+  if (++c->held < HELD_MAX) return true;
+  c->lead = c->held = 0;
+  return false;
+}
+
+/* The bytes that socket s is to send next, as many slots as fit the vector and about as much as `most`. */
+static int gather(const hk_socket_conn *c, unsigned s, size_t most, struct iovec *iov, size_t *total) {
+  const hk_net_end *e = c->send;
+  uint64_t k = c->tx[s].slot, offset = c->tx[s].offset;
+  int n = 0;
+  *total = 0;
+  for (; n + 2 <= IOV_MAX_USED && *total < most && hk_net_filled(e, k); k++, offset = 0) {
+    hk_slot *slot = hk_net_slot(e, k);
+    uint32_t at, bytes = part(c, slot->bytes, s, &at), head = s == 0 ? HEADER : 0;
+    char *data = (char *)(uintptr_t)hk_net_slot_data(e, k) + at;
+    size_t left = head + bytes - offset;
+    if (left == 0) continue;
+    *total += left;
+    if (offset < head) {
+      bool joined = data == (char *)slot + HEADER; /* a small payload lies behind its header */
+      iov[n++] = (struct iovec){(char *)slot + offset, joined ? left : head - offset};
+      if (!joined && bytes) iov[n++] = (struct iovec){data, bytes};
+    } else {
+      iov[n++] = (struct iovec){data + (offset - head), left};
+    }
+  }
+  return n;
+}
+
+/* The kernel has taken `sent` more bytes of socket s. */
+static void advance(hk_socket_conn *c, unsigned s, size_t sent) {
+  hk_socket_tx *t = &c->tx[s];
+  while (hk_net_filled(c->send, t->slot)) {
+    uint32_t at, bytes = part(c, hk_net_slot(c->send, t->slot)->bytes, s, &at);
+    uint64_t left = (s == 0 ? HEADER : 0) + (uint64_t)bytes - t->offset;
+    if (sent < left) {
+      t->offset += sent;
+      return;
+    }
+    sent -= left;
+    t->slot++;
+    t->offset = 0;
+  }
+}
+
+static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
+  hk_socket_tx *t = &c->tx[s];
+  bool paced = c->recv && c->recv->link->waiting;
+  while (!t->blocked) {
+    struct iovec iov[IOV_MAX_USED];
+    size_t total;
+    int n = gather(c, s, paced ? LEAD_MAX / c->nsockets : SIZE_MAX, iov, &total);
+    if (n == 0) {
+      advance(c, s, 0); /* slots of which this socket carries nothing */
+      return HK_OK;
+    }
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)n};
+    ssize_t sent = n == 1 ? send(c->fd[s], iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL)
+                          : sendmsg(c->fd[s], &m, MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) return hk_socket_broken(c, "sending", errno);
+      sent = 0;
+    }
+    if (sent > 0) *moved = true;
+    t->blocked = (size_t)sent < total;
+    advance(c, s, (size_t)sent);
+    if (!paced) continue;
+    c->lead += (uint32_t)sent;
+    if (c->lead >= LEAD_MAX / c->nsockets) break;
+  }
+  return HK_OK;
+}
+
+hk_status hk_socket_send(hk_socket_conn *c, bool *moved) {
+  hk_status rc = HK_OK;
+  if (hold_back(c)) return HK_OK;
+  for (unsigned s = 0; s < c->nsockets; s++) HK_TRY(push(c, s, moved), out);
+  uint64_t all = c->tx[0].slot;
+  for (unsigned s = 1; s < c->nsockets; s++)
+    if (c->tx[s].slot < all) all = c->tx[s].slot;
+  if (all != c->send->next) {
+    c->send->next = all;
+    hk_net_give_credit(c->send, all);
+  }
+out:
+  return rc;
+}
+
+/* ---- receiving ---- */
+
+/* Once the header is whole: is it sane, and where does the payload go?  Stays not begun while that is not known. */
+static hk_status begin(hk_socket_conn *c) {
+  hk_socket_rx *r = &c->rx;
+  const hk_wire_header *h = &r->head;
+  if (r->head_got < HEADER) return HK_OK;
+  if (h->seq != (uint32_t)(c->recv->next + 1) || h->bytes > HK_NET_MESSAGE_MAX || (h->flags & ~(uint32_t)HK_SLOT_REF))
+    return garbage(c);
+  r->place = hk_net_place(c->recv, h->bytes, &r->direct);
+  if (!r->place) return c->recv->link->want ? garbage(c) : HK_OK;
+  memset(r->got, 0, c->nsockets * sizeof r->got[0]);
+  r->begun = true;
+  return HK_OK;
+}
+
+/* Puts n bytes before those that were read ahead. */
+static hk_status unread(hk_socket_conn *c, const char *from, uint32_t n) {
+  hk_socket_rx *r = &c->rx;
+  if (n == 0) return HK_OK;
+  if (r->ahead_end + n > r->ahead_room) {
+    char *more = realloc(r->ahead, r->ahead_end + n);
+    if (!more) return HK_FAIL_ERRNO("no memory for %u bytes from rank %d", r->ahead_end + n, c->peer);
+    r->ahead = more;
+    r->ahead_room = r->ahead_end + n;
+  }
+  memmove(r->ahead + n, r->ahead, r->ahead_end);
+  memcpy(r->ahead, from, n);
+  r->ahead_end += n;
+  return HK_OK;
+}
+
+static uint32_t take_ahead(hk_socket_rx *r, void *to, uint32_t room) {
+  uint32_t n = r->ahead_end - r->ahead_at;
+  if (n > room) n = room;
+  memcpy(to, r->ahead + r->ahead_at, n);
+  r->ahead_at += n;
+  if (r->ahead_at == r->ahead_end) r->ahead_at = r->ahead_end = 0;
+  return n;
+}
+
+/* Feeds the message from what was read ahead. */
+static hk_status use_ahead(hk_socket_conn *c) {
+  hk_status rc = HK_OK;
+  hk_socket_rx *r = &c->rx;
+  if (!r->begun) {
+    if (r->ahead_end) r->head_got += take_ahead(r, (char *)&r->head + r->head_got, HEADER - r->head_got);
+    HK_TRY(begin(c), out);
+  }
+  if (r->begun && r->ahead_end) {
+    uint32_t at, bytes = part(c, r->head.bytes, 0, &at);
+    r->got[0] += take_ahead(r, r->place + r->got[0], bytes - r->got[0]);
+  }
+out:
+  return rc;
+}
+
+/* Where the next payload is likely to go, before its header has come: messages come in runs of one size. */
+static char *guess(const hk_socket_conn *c, uint32_t *room) {
+  const hk_link *l = c->recv->link;
+  uint32_t at, bytes = c->rx.last, most = l->want ? l->want_bytes : l->slot_bytes;
+  bool direct;
+  if (bytes > most) bytes = most;
+  *room = part(c, bytes, 0, &at);
+  return *room ? hk_net_place(c->recv, bytes, &direct) : NULL;
+}
+
+/* Sorts n bytes that were read as header, guess and ahead. */
+static hk_status sort_guessed(hk_socket_conn *c, size_t n, char *guessed, uint32_t room) {
+  hk_status rc = HK_OK;
+  hk_socket_rx *r = &c->rx;
+  uint32_t head = HEADER - r->head_got, keep = 0, at;
+  if (n < head) head = (uint32_t)n;
+  r->head_got += head;
+  uint32_t rest = (uint32_t)(n - head), in_guess = rest < room ? rest : room;
+  r->ahead_end = rest - in_guess;
+  HK_TRY(begin(c), out);
+  if (r->begun) {
+    uint32_t bytes = part(c, r->head.bytes, 0, &at);
+    keep = in_guess < bytes ? in_guess : bytes;
+    if (keep && r->place != guessed) memmove(r->place, guessed, keep);
+    r->got[0] = keep;
+  }
+  HK_TRY(unread(c, guessed + keep, in_guess - keep), out);
+out:
+  return rc;
+}
+
+/* One read from the first socket, whose read-ahead is empty.  *more: it may hold still more. */
+static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
+  hk_socket_rx *r = &c->rx;
+  struct iovec iov[3];
+  int n = 0;
+  uint32_t room = 0, at, left = 0;
+  char *guessed = NULL;
+  size_t asked = HK_AHEAD_BYTES;
+  if (r->begun) {
+    left = part(c, r->head.bytes, 0, &at) - r->got[0];
+    iov[n++] = (struct iovec){r->place + r->got[0], left};
+    asked += left;
+  } else {
+    iov[n++] = (struct iovec){(char *)&r->head + r->head_got, HEADER - r->head_got};
+    guessed = guess(c, &room);
+    if (guessed) iov[n++] = (struct iovec){guessed, room};
+    asked += HEADER - r->head_got + room;
+  }
+  iov[n++] = (struct iovec){r->ahead, HK_AHEAD_BYTES};
+  *more = false;
+  ssize_t got = readv(c->fd[0], iov, n);
+  if (got < 0) {
+    if (errno == EINTR) *more = true;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) c->readable = false;
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? HK_OK : hk_socket_broken(c, "receiving", errno);
+  }
+  if (got == 0) {
+    bool between = !r->begun && r->head_got == 0;
+    if (!between) return hk_socket_broken(c, "receiving a message", 0);
+    r->eof = true; /* an error only for him who waits for more */
+    return HK_OK;
+  }
+  *moved = true;
+  *more = (size_t)got == asked;
+  if (!r->begun) return sort_guessed(c, (size_t)got, guessed, room);
+  uint32_t mine = (size_t)got < left ? (uint32_t)got : left;
+  r->got[0] += mine;
+  r->ahead_end = (uint32_t)got - mine;
+  return HK_OK;
+}
+
+/* The parts of the message that the other sockets carry. */
+static hk_status read_others(hk_socket_conn *c, bool *moved) {
+  hk_socket_rx *r = &c->rx;
+  for (unsigned s = 1; s < c->nsockets; s++) {
+    uint32_t at, bytes = part(c, r->head.bytes, s, &at);
+    while (r->got[s] < bytes) {
+      ssize_t got = recv(c->fd[s], r->place + at + r->got[s], bytes - r->got[s], 0);
+      if (got == 0) return hk_socket_broken(c, "receiving a message", 0);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+      if (got < 0) return hk_socket_broken(c, "receiving a message", errno);
+      r->got[s] += (uint32_t)got;
+      *moved = true;
+    }
+  }
+  return HK_OK;
+}
+
+static bool complete(const hk_socket_conn *c) {
+  const hk_socket_rx *r = &c->rx;
+  uint32_t sum = 0;
+  if (!r->begun) return false;
+  for (unsigned s = 0; s < c->nsockets; s++) sum += r->got[s];
+  return sum == r->head.bytes;
+}
+
+static void deliver(hk_socket_conn *c) {
+  hk_socket_rx *r = &c->rx;
+  r->last = r->head.bytes;
+  c->lead = c->lead > r->last ? c->lead - r->last : 0;
+  c->held = 0;
+  r->begun = false;
+  r->head_got = 0;
+  hk_net_deliver(c->recv, r->head.bytes, r->head.signature, r->place, r->direct);
+}
+
+/* Does the read-ahead hold a whole message?  A part of one is left until a lane waits for it: then it may go straight to
+ * where the lane wants it. */
+static bool whole_ahead(const hk_socket_rx *r) {
+  hk_wire_header h;
+  uint32_t n = r->ahead_end - r->ahead_at;
+  if (n < HEADER) return false;
+  memcpy(&h, r->ahead + r->ahead_at, HEADER);
+  return h.bytes <= n - HEADER;
+}
+
+hk_status hk_socket_receive(hk_socket_conn *c, bool *moved) {
+  hk_status rc = HK_OK;
+  hk_socket_rx *r = &c->rx;
+  uint32_t at;
+  bool more = true;
+  while (hk_net_has_room(c->recv)) {
+    HK_TRY(use_ahead(c), out);
+    if (r->begun && c->nsockets > 1) HK_TRY(read_others(c, moved), out);
+    if (complete(c)) {
+      deliver(c);
+      *moved = true;
+      if (!whole_ahead(r)) break;
+      continue;
+    }
+    if (!more) break;
+    if (r->begun ? r->got[0] == part(c, r->head.bytes, 0, &at) : r->head_got == HEADER) break;
+    if (r->eof) {
+      if (c->recv->link->waiting) rc = hk_socket_broken(c, "waiting for a message", 0);
+      break;
+    }
+    HK_TRY(read_first(c, moved, &more), out);
+    if (r->eof) more = true; /* once more around, to say so */
+  }
+out:
+  return rc;
+}

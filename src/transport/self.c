@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The transport of a rank to itself: one FIFO a channel in private memory.  It is also the template for the next
+ * transport; what each function owes its caller is said here in full.
+ *
+ * A transport is a table of functions (transport.h) over a state of its own.  The life of a state:
+ *
+ *   attach    before ranks know anything of each other: make the state, say in `fact` what peers will need
+ *   join      all facts are there: agree with the peers (this transport has nobody to agree with: NULL)
+ *   reachable asked for each peer, often; a pure function of what was exchanged, so that both ends answer alike
+ *   open      fills one end of a link.  The other end is opened whenever the peer comes to it: neither may wait for the
+ *             other here, links that cannot be ready at once are left CONNECTING
+ *   progress  only for links whose ends share no memory (`pumped`)
+ *   refer, resolve  only for references to memory that the receiver must map first
+ *   close     gives back what `open` took for this end
+ *   detach    gives back the state; every link has been closed before
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include "../base/param.h"
+#include "transport.h"
+
+extern const hk_transport hk_transport_self; /* registry.c names it */
+
+/* Both ends of a channel's FIFO belong to this rank, so that one allocation serves them. */
+typedef struct self_fifo {
+  char *memory; /* slot headers, head, payload; NULL until the first end is opened */
+  size_t bytes;
+} self_fifo;
+
+typedef struct self_state {
+  hk_transport_state base; /* first: the caller holds a pointer to it */
+  bool by_ref;
+  self_fifo fifos[HK_CHANNEL_COUNT];
+} self_state;
+
+static hk_status self_attach(const hk_transport_env *env, hk_transport_state **out, void *fact) {
+  (void)fact; /* peers need nothing of this transport */
+  self_state *s = calloc(1, sizeof *s);
+  if (!s) return HK_FAIL_ERRNO("no memory for the self transport of rank %d", env->rank);
+  s->base = (hk_transport_state){&hk_transport_self, env};
+  s->by_ref = !hk_param_int(HK_P_P2P_DISABLE);
+  *out = &s->base;
+  return HK_OK;
+}
+
+static bool self_reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
+  if (peer == state->env->rank) return true;
+  snprintf(why, why_bytes, "rank %d is another rank", peer);
+  return false;
+}
+
+/* The memory of the channel's FIFO.  Mapped, not malloc'ed: only pages that are used cost memory, and they come zeroed,
+ * which is an empty FIFO. */
+static hk_status self_fifo_memory(self_state *s, unsigned channel, size_t *payload_at) {
+  const hk_transport_env *env = s->base.env;
+  self_fifo *f = &s->fifos[channel];
+  size_t control = (size_t)env->nslots * sizeof(hk_slot) + sizeof(hk_head);
+  *payload_at = (control + 4095) & ~(size_t)4095;
+  if (f->memory) return HK_OK;
+  size_t bytes = *payload_at + env->nslots * env->slot_bytes;
+  void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (m == MAP_FAILED) return HK_FAIL_ERRNO("rank %d cannot map %zu bytes for sends to itself", env->rank, bytes);
+  f->memory = m;
+  f->bytes = bytes;
+  return HK_OK;
+}
+
+static hk_status self_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
+  self_state *s = (self_state *)state;
+  const hk_transport_env *env = state->env;
+  hk_status rc;
+  size_t payload_at;
+  HK_TRY(self_fifo_memory(s, key->channel, &payload_at), out);
+  char *memory = s->fifos[key->channel].memory;
+  bool sends = hk_link_sends((hk_link_kind)key->kind);
+  *link = (hk_link){
+      .slots = (hk_slot *)memory,
+      .heads = (hk_head *)(memory + (size_t)env->nslots * sizeof(hk_slot)),
+      .payload = memory + payload_at,
+      .mask = env->nslots - 1,
+      .area_mask = env->nslots - 1,
+      .limit = sends ? env->nslots : 0, /* an empty FIFO: all slots may be filled */
+      .slot_bytes = (uint32_t)env->slot_bytes,
+      .nheads = 1,
+      .peer = key->peer,
+      .kind = key->kind,
+      .by_ref = s->by_ref ? 2 : 0, /* one address space: any address is good */
+      .owner = state,
+  };
+  atomic_init(&link->state, HK_LINK_READY);
+out:
+  return rc;
+}
+
+static void self_detach(hk_transport_state *state) {
+  self_state *s = (self_state *)state;
+  for (unsigned c = 0; c < HK_CHANNEL_COUNT; c++)
+    if (s->fifos[c].memory) munmap(s->fifos[c].memory, s->fifos[c].bytes);
+  free(s);
+}
+
+/* Slots that stay NULL: join (nobody to agree with), multicast (no other rank would read it), progress (the ends share
+ * memory), resolve and refer (by_ref == 2: addresses are passed as they are), close (`open` took nothing for an
+ * end). */
+const hk_transport hk_transport_self = {
+    .name = "self",
+    .attach = self_attach,
+    .reachable = self_reachable,
+    .open = self_open,
+    .detach = self_detach,
+};

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shm transport: links between ranks that share memory, as threads of a process or as processes of a host.  This
+ * file is the table of functions; shm_arena.h says where links lie, shm_join.c how ranks come to share them. */
+#include "shm.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include "../base/param.h"
+#include "shm_state.h"
+
+static hk_status shm_attach(const hk_transport_env *env, hk_transport_state **out, void *fact) {
+  hk_status rc;
+  hk_shm_state *s = calloc(1, sizeof *s);
+  if (!s) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
+  s->base = (hk_transport_state){&hk_transport_shm, env};
+  if (hk_param_int(HK_P_SHM_DISABLE)) s->fact.flags |= HK_SHM_FACT_SHM_OFF;
+  if (hk_param_int(HK_P_P2P_DISABLE)) s->fact.flags |= HK_SHM_FACT_P2P_OFF;
+  s->fact.nslots = env->nslots;
+  s->fact.slot_bytes = env->slot_bytes;
+  hk_shm_peek_prepare(s);
+  HK_TRY(hk_shm_process_enter(s), out);
+  *(hk_shm_fact *)fact = s->fact;
+  *out = &s->base;
+out:
+  if (rc != HK_OK) free(s);
+  return rc;
+}
+
+static const hk_shm_process *process_of(hk_transport_state *state) { return ((hk_shm_state *)state)->process; }
+
+static bool shm_reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
+  const hk_transport_env *env = state->env;
+  const hk_shm_process *p = process_of(state);
+  if (peer == env->rank)
+    snprintf(why, why_bytes, "rank %d is this rank", peer);
+  else if (env->peers[peer].host != env->peers[env->rank].host)
+    snprintf(why, why_bytes, "rank %d is on another host", peer);
+  else if (p->arena.base && p->index[peer] >= 0)
+    return true;
+  else
+    snprintf(why, why_bytes, "no shared memory with rank %d: %s", peer, p->reason);
+  return false;
+}
+
+static bool shm_multicast(hk_transport_state *state) {
+  const hk_shm_process *p = process_of(state);
+  return p->arena.base && p->ngroup == (uint32_t)state->env->nranks;
+}
+
+/* Do both ends, or all ends of a multicast, share an address space? */
+static bool one_process(const hk_shm_state *s, const hk_link_key *key) {
+  const hk_peer *peers = s->base.env->peers;
+  if (key->kind == HK_LINK_MCAST_SEND || key->kind == HK_LINK_MCAST_RECV) return s->process->one_process;
+  return peers[key->peer].process == peers[s->base.env->rank].process;
+}
+
+static hk_status shm_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
+  hk_shm_state *s = (hk_shm_state *)state;
+  const hk_shm_process *p = s->process;
+  bool pair = key->kind == HK_LINK_SEND || key->kind == HK_LINK_RECV;
+  if (!p->arena.base || p->index[key->peer] < 0 || key->channel >= HK_CHANNEL_COUNT ||
+      (pair && key->peer == state->env->rank))
+    return HK_FAIL(HK_ERR_INTERNAL, "rank %d shares no memory with rank %u (channel %u)", state->env->rank, key->peer,
+                   key->channel);
+  *link = (hk_link){.owner = state};
+  if (!(s->fact.flags & HK_SHM_FACT_P2P_OFF)) link->by_ref = one_process(s, key) ? 2 : 1;
+  hk_shm_arena_link(&p->arena, key, (uint32_t)p->index[state->env->rank], (uint32_t)p->index[key->peer], link);
+  /* relaxed: the link is this rank's own */
+  atomic_store_explicit(&link->state, HK_LINK_READY, memory_order_relaxed);
+  return one_process(s, key) ? HK_OK : hk_shm_region_open(link);
+}
+
+static hk_status shm_join(hk_transport_state *state, const void *facts) {
+  hk_status rc = hk_shm_join(state, facts);
+  if (rc == HK_OK) hk_shm_peek_try((hk_shm_state *)state, facts);
+  return rc;
+}
+
+static void shm_close(hk_link *link) { hk_shm_region_close(link); }
+
+static void shm_detach(hk_transport_state *state) {
+  hk_shm_state *s = (hk_shm_state *)state;
+  hk_shm_process_leave(s);
+  free(s);
+}
+
+_Atomic(int) *hk_shm_failure_word(hk_transport_state *state) { return hk_shm_arena_failure(&process_of(state)->arena); }
+
+hk_board *hk_shm_board(hk_transport_state *state, int rank) {
+  const hk_shm_process *p = process_of(state);
+  if (!p->arena.base || p->index[rank] < 0) return NULL;
+  return hk_shm_arena_board(&p->arena, (uint32_t)p->index[rank]);
+}
+
+/* NULL: progress (the ends share memory). */
+const hk_transport hk_transport_shm = {
+    .name = "shm",
+    .attach = shm_attach,
+    .join = shm_join,
+    .reachable = shm_reachable,
+    .multicast = shm_multicast,
+    .open = shm_open,
+    .resolve = hk_shm_resolve,
+    .refer = hk_shm_refer,
+    .fetch = hk_shm_fetch,
+    .close = shm_close,
+    .detach = shm_detach,
+};

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What the shm transport offers beside links, because the ranks of a host share an arena: a failure word that all of
+ * them see at once, and a board where each rank writes what it is doing, for peers that wait for it.
+ */
+#ifndef HK_TRANSPORT_SHM_H
+#define HK_TRANSPORT_SHM_H
+#include "transport.h"
+
+extern const hk_transport hk_transport_shm;
+
+/* For hk_wait_env.shared_failure: one word for all ranks of the communicator on this host.  NULL where this rank is
+ * alone on its host or shares no memory with the others.  Valid from join until detach. */
+_Atomic(int) *hk_shm_failure_word(hk_transport_state *s);
+
+/* The file of a region (device/host.h) of a rank of another process, for the caller to map and close.  Asks that process,
+ * whatever its ranks do. */
+hk_status hk_shm_region_file(hk_transport_state *s, int peer, uint64_t region, int *fd, size_t *bytes);
+
+/* A rank's current operation, as its peers may want to know it. */
+typedef struct hk_board_op {
+  uint64_t sequence; /* counts the communicator's operations from 1; 0: none yet */
+  uint64_t count;
+  uint32_t signature;
+  int32_t root; /* or peer; -1 where there is none */
+  uint8_t coll, dtype, op, reserved;
+  uint32_t extra; /* the writer's to define */
+} hk_board_op;
+_Static_assert(sizeof(hk_board_op) == 32, "packed into four words");
+
+/* Two entries taken in turn, so that one is whole while the other is being written; a cache line each. */
+typedef struct hk_board {
+  struct {
+    _Alignas(HK_CACHE_LINE) _Atomic uint64_t sequence;
+    _Atomic uint64_t words[3];
+  } entry[2];
+} hk_board;
+_Static_assert(sizeof(hk_board) == 2 * HK_CACHE_LINE, "one pair of cache lines a rank");
+
+/* The board of a rank of this host, NULL for others.  Only the rank itself posts on its board. */
+hk_board *hk_shm_board(hk_transport_state *s, int rank);
+/* Sequences must rise by one. */
+void hk_board_post(hk_board *b, const hk_board_op *op);
+/* The newest operation posted; false where there is none, or where the rank goes on faster than it can be read. */
+bool hk_board_read(const hk_board *b, hk_board_op *out);
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm_arena.h"
+#include <sys/mman.h>
+#include "shm.h"
+
+enum {
+  PAGE = 4096,              /* of the layout; larger real pages only make it less sparse */
+  PAIR = 2 * HK_CACHE_LINE, /* processors fetch lines in pairs: what two sides write stands a pair apart */
+  FAILURE_AT = 0,
+  READS_AT = PAIR /* up to the header page's end */
+};
+
+static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+static size_t control_bytes(uint32_t nslots) { return round_up(nslots * sizeof(hk_slot), PAIR); }
+
+void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape) {
+  size_t n = shape->nranks;
+  *a = (hk_shm_arena){.shape = *shape};
+  a->mcast_slots = shape->nslots > HK_MCAST_SLOTS ? shape->nslots : HK_MCAST_SLOTS;
+  a->link_control = control_bytes(shape->nslots) + PAIR;
+  a->mcast_control = control_bytes(a->mcast_slots) + round_up(n * sizeof(hk_head), PAIR);
+  a->payload = round_up(shape->nslots * shape->slot_bytes, PAGE);
+  a->mcast_payload = a->payload + (size_t)a->mcast_slots * HK_SLOT_SMALL;
+  a->board_at = PAGE;
+  a->links_at = round_up(a->board_at + n * sizeof(hk_board), PAGE);
+  a->mcasts_at = round_up(a->links_at + HK_CHANNEL_COUNT * n * n * a->link_control, PAGE);
+  a->link_payload_at = round_up(a->mcasts_at + HK_CHANNEL_COUNT * n * a->mcast_control, PAGE);
+  a->mcast_payload_at = a->link_payload_at + HK_CHANNEL_COUNT * n * n * a->payload;
+  a->bytes = a->mcast_payload_at + HK_CHANNEL_COUNT * n * a->mcast_payload;
+}
+
+bool hk_shm_arena_map(hk_shm_arena *a, int fd) {
+  int flags = MAP_NORESERVE | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
+  void *m = mmap(NULL, a->bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+  if (m == MAP_FAILED) return false;
+  a->base = m;
+  madvise(m, a->bytes, MADV_DONTDUMP); /* best effort: a core file should not hold terabytes of nothing */
+  return true;
+}
+
+void hk_shm_arena_unmap(hk_shm_arena *a) {
+  if (a->base) munmap(a->base, a->bytes);
+  a->base = NULL;
+}
+
+_Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a) {
+  return a->base ? (_Atomic(int) *)(a->base + FAILURE_AT) : NULL;
+}
+
+_Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index) {
+  return index < PAGE - READS_AT ? (_Atomic(uint8_t) *)(a->base + READS_AT + index) : NULL;
+}
+
+hk_board *hk_shm_arena_board(const hk_shm_arena *a, uint32_t index) {
+  return (hk_board *)(a->base + a->board_at) + index;
+}
+
+/* Slots that all readers have given back, and on top of them the slots that are filled and not given back. */
+static void resume(hk_link *link) {
+  uint64_t head = UINT64_MAX, filled;
+  for (uint32_t i = 0; i < link->nheads; i++) {
+    /* acquire: as in hk_link_refresh_credit */
+    uint64_t h = atomic_load_explicit(&link->heads[i].value, memory_order_acquire);
+    if (h < head) head = h;
+  }
+  if (!link->nheads) head = 0;
+  link->done = head;
+  if (!hk_link_sends((hk_link_kind)link->kind)) return;
+  for (filled = head; filled < head + link->mask + 1; filled++) /* relaxed: this end wrote it */
+    if (atomic_load_explicit(&link->slots[filled & link->mask].seq, memory_order_relaxed) != (uint32_t)(filled + 1))
+      break;
+  link->done = filled;
+  link->limit = head + link->mask + 1;
+}
+
+void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t self, uint32_t peer, hk_link *link) {
+  size_t n = a->shape.nranks;
+  bool sends = hk_link_sends((hk_link_kind)key->kind);
+  uint32_t from = sends ? self : peer, to = sends ? peer : self;
+  char *control;
+  if (key->kind == HK_LINK_SEND || key->kind == HK_LINK_RECV) {
+    size_t index = (key->channel * n + from) * n + to;
+    control = a->base + a->links_at + index * a->link_control;
+    link->payload = a->base + a->link_payload_at + index * a->payload;
+    link->heads = (hk_head *)(control + control_bytes(a->shape.nslots));
+    link->nheads = 1;
+    link->mask = a->shape.nslots - 1;
+    link->small = NULL;
+  } else {
+    size_t index = key->channel * n + from;
+    control = a->base + a->mcasts_at + index * a->mcast_control;
+    link->payload = a->base + a->mcast_payload_at + index * a->mcast_payload;
+    link->small = link->payload + a->payload;
+    link->mask = a->mcast_slots - 1;
+    /* The readers' heads without a gap at the sender's own place. */
+    link->heads = (hk_head *)(control + control_bytes(a->mcast_slots)) + (sends ? 0 : self - (self > from));
+    link->nheads = sends ? (uint32_t)n - 1 : 1;
+  }
+  link->slots = (hk_slot *)control;
+  link->area_mask = a->shape.nslots - 1;
+  link->slot_bytes = (uint32_t)a->shape.slot_bytes;
+  link->peer = key->peer;
+  link->kind = key->kind;
+  resume(link);
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The arena of the shm transport: one mapping that all ranks of a group share, laid out from the group's size and the
+ * slots' geometry alone, so that nobody has to tell anybody where anything is.
+ *
+ *   header           the failure word; a byte a rank: what it can read
+ *   board            a pair of cache lines a rank
+ *   link control     [channel][sender][receiver]: slot headers, then the head
+ *   multicast control [channel][sender]: slot headers, then a head for each reader
+ *   link payload     [channel][sender][receiver]
+ *   multicast payload [channel][sender]: the large ones, then the small ones
+ *
+ * It is sparse: only pages that are touched cost memory.  Control is dense, so that a rank with many links touches few
+ * pages; payload is page-aligned.  Zeroed memory is an empty FIFO, so there is nothing to initialize.
+ */
+#ifndef HK_TRANSPORT_SHM_ARENA_H
+#define HK_TRANSPORT_SHM_ARENA_H
+#include "transport.h"
+
+struct hk_board;
+
+typedef struct hk_shm_shape {
+  uint32_t nranks; /* of the group */
+  uint32_t nslots;
+  uint64_t slot_bytes;
+} hk_shm_shape;
+
+typedef struct hk_shm_arena {
+  char *base; /* NULL: none */
+  hk_shm_shape shape;
+  size_t link_control, mcast_control, payload, mcast_payload; /* bytes of one */
+  uint32_t mcast_slots;                                       /* headers of a multicast FIFO */
+  size_t board_at, links_at, mcasts_at, link_payload_at, mcast_payload_at;
+  size_t bytes;
+} hk_shm_arena;
+
+/* Where everything lies; maps nothing. */
+void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape);
+/* Maps `fd`, or private memory where fd is -1: for ranks of one process.  errno tells why not. */
+bool hk_shm_arena_map(hk_shm_arena *a, int fd);
+void hk_shm_arena_unmap(hk_shm_arena *a);
+
+_Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a);
+/* Where a rank says that it can read the memory of all others (shm_peek.c); NULL where there is no room for so many. */
+_Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index);
+struct hk_board *hk_shm_arena_board(const hk_shm_arena *a, uint32_t index);
+/* Fills slots, payload, heads and geometry of one end, and its counters from where the FIFO stands: an end that was
+ * closed may be opened again.  `self` and `peer` are the ranks' indices in the group. */
+void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t self, uint32_t peer, hk_link *link);
+#endif

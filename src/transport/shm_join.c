@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Agreement on who shares an arena.
+ *
+ * The ranks of a host are a group; its lowest rank's process leads.  In each process the lowest rank acts for all.
+ * It asks the leader's socket for the arena's file (the leader asks itself), maps it, says so, and waits for the
+ * verdict: ON when every process has said so, OFF as soon as one cannot.  So all processes come to the same answer.
+ * A process that cannot even reach the leader's socket (another network namespace) says so over a TCP connection.
+ *
+ * After OFF, with the reason at hand, each process makes a group of its own ranks.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../device/host.h" /* hk_host_memfd */
+#include "shm_socket.h"
+
+/* Of the TCP connection by which a process says that it cannot reach the leader's socket. */
+enum { FAILURE_TAG = 0x73686d };
+
+/* The lowest rank of a process does the process's part. */
+static bool acts_for_process(const hk_transport_env *env, int rank) {
+  for (int r = 0; r < rank; r++)
+    if (env->peers[r].process == env->peers[rank].process) return false;
+  return true;
+}
+
+/* Numbers the ranks that `in` says belong to the group. */
+static void number(hk_shm_process *p, const hk_transport_env *env, bool one_process) {
+  const hk_peer *me = &env->peers[env->rank];
+  p->ngroup = 0;
+  p->one_process = true;
+  for (int r = 0; r < env->nranks; r++) {
+    const hk_peer *it = &env->peers[r];
+    bool in = one_process ? it->process == me->process : it->host == me->host;
+    p->index[r] = in ? (int32_t)p->ngroup++ : -1;
+    if (in && it->process != me->process) p->one_process = false;
+  }
+}
+
+/* Where the kernel promises no more memory than it has (vm.overcommit_memory=2) it still grants a sparse file. */
+static bool map_private(hk_shm_arena *a) {
+  if (hk_shm_arena_map(a, -1)) return true;
+  int fd = hk_host_memfd("hocket-arena", a->bytes);
+  if (fd < 0) return false;
+  bool mapped = hk_shm_arena_map(a, fd);
+  close(fd);
+  return mapped;
+}
+
+/* The ranks of this process alone: nothing to agree on, private memory does. */
+static hk_status settle_alone(hk_shm_process *p, const hk_transport_env *env, const hk_shm_fact *mine) {
+  enum { BOTH = HK_SHM_FACT_SHM_OFF | HK_SHM_FACT_P2P_OFF };
+  number(p, env, true);
+  if ((mine->flags & BOTH) == BOTH) {
+    snprintf(p->reason, sizeof p->reason, "NCCL_SHM_DISABLE and NCCL_P2P_DISABLE are both 1");
+    return HK_OK;
+  }
+  if (p->ngroup == 1) return HK_OK;
+  hk_shm_arena_layout(&p->arena, &(hk_shm_shape){p->ngroup, mine->nslots, mine->slot_bytes});
+  if (map_private(&p->arena)) return HK_OK;
+  snprintf(p->reason, sizeof p->reason, "cannot map %zu bytes of address space for %u ranks: %s", p->arena.bytes,
+           p->ngroup, strerror(errno));
+  return HK_OK;
+}
+
+/* What the facts alone say against an arena of the whole host; every rank of the host comes to the same text. */
+static bool facts_forbid(const hk_shm_process *p, const hk_transport_env *env, const void *facts, char *reason) {
+  const hk_shm_fact *mine = hk_shm_fact_of(facts, env->rank);
+  for (int r = 0; r < env->nranks; r++) {
+    const hk_shm_fact *it = hk_shm_fact_of(facts, r);
+    if (p->index[r] < 0) continue;
+    if (!it->name[0]) {
+      snprintf(reason, HK_SHM_REASON, "rank %d shares none between processes: %s", r, it->problem);
+      return true;
+    }
+    if (it->nslots == mine->nslots && it->slot_bytes == mine->slot_bytes) continue;
+    snprintf(reason, HK_SHM_REASON, "HOCKET_SLOTS or HOCKET_SLOT_BYTES differ between its ranks");
+    return true;
+  }
+  return false;
+}
+
+/* ---- asking the leader ---- */
+
+typedef struct question {
+  const hk_transport_env *env;
+  hk_shm_process *process;
+  int socket, leader;
+  bool leading;
+} question;
+
+/* Leader: has a process said over TCP that it cannot reach our socket? */
+static void look_for_failures(void *arg) {
+  const question *q = arg;
+  const hk_transport_env *env = q->env;
+  for (int r = 0; env->take && r < env->nranks; r++) {
+    if (q->process->index[r] < 0 || r == env->rank || !acts_for_process(env, r)) continue;
+    int fd = env->take(env->arg, r, FAILURE_TAG);
+    if (fd < 0) continue;
+    char reason[HK_SHM_REASON + 1] = "it cannot reach the others' sockets";
+    ssize_t n = recv(fd, reason, sizeof reason - 1, MSG_DONTWAIT);
+    if (n > 0) reason[n] = 0;
+    close(fd);
+    pthread_mutex_lock(&q->process->lock);
+    hk_shm_refuse_all(q->process, reason);
+    pthread_mutex_unlock(&q->process->lock);
+  }
+}
+
+static hk_status report_unreachable(const question *q, const char *reason) {
+  const hk_transport_env *env = q->env;
+  int fd;
+  if (!env->dial) return HK_OK;
+  hk_status rc = env->dial(env->arg, q->leader, NULL, FAILURE_TAG, &fd);
+  if (rc != HK_OK) return rc;
+  /* Best effort: that the connection came is what counts. */
+  if (send(fd, reason, strlen(reason), MSG_NOSIGNAL) < 0) HK_INFO(HK_SUB_SHM, "cannot tell the reason: %s", reason);
+  close(fd);
+  return HK_OK;
+}
+
+static void fill(const question *q, hk_shm_message *m, hk_shm_verb verb) {
+  *m = (hk_shm_message){.verb = verb, .shape = q->process->arena.shape};
+  memcpy(m->secret, q->env->secret, sizeof m->secret);
+}
+
+/* With the arena's file at hand: maps it and says so. */
+static hk_status map_and_tell(const question *q, int fd) {
+  hk_shm_message m;
+  fill(q, &m, HK_SHM_MAPPED);
+  if (!hk_shm_arena_map(&q->process->arena, fd)) {
+    m.verb = HK_SHM_FAILED;
+    snprintf(m.reason, sizeof m.reason, "rank %d cannot map %zu bytes of shared memory: %s", q->env->rank,
+             q->process->arena.bytes, strerror(errno));
+  }
+  close(fd);
+  return hk_shm_tell(q->socket, q->env->wait, &m);
+}
+
+/* Until the verdict is there; `reason` stays empty where it is ON. */
+static hk_status converse(question *q, uint32_t processes, char *reason) {
+  hk_status rc;
+  hk_shm_message m;
+  int fd;
+  fill(q, &m, HK_SHM_ASK_ARENA);
+  m.processes = processes;
+  HK_TRY(hk_shm_tell(q->socket, q->env->wait, &m), out);
+  for (;;) {
+    HK_TRY(hk_shm_hear(q->socket, q->env, q->leader, q->leading ? look_for_failures : NULL, q, &m, &fd), out);
+    if (m.verb == HK_SHM_ON) break;
+    if (m.verb == HK_SHM_GRANT && fd >= 0) {
+      HK_TRY(map_and_tell(q, fd), out);
+      continue;
+    }
+    if (fd >= 0) close(fd);
+    snprintf(reason, HK_SHM_REASON, "%s", m.reason[0] ? m.reason : "no reason was given");
+    break;
+  }
+out:
+  return rc;
+}
+
+static hk_status ask_leader(hk_shm_state *s, const void *facts, char *reason) {
+  const hk_transport_env *env = s->base.env;
+  hk_status rc = HK_OK;
+  uint32_t processes = 0;
+  question q = {.env = env, .process = s->process, .leader = -1};
+  for (int r = 0; r < env->nranks; r++) {
+    if (s->process->index[r] < 0) continue;
+    if (q.leader < 0) q.leader = r;
+    processes += acts_for_process(env, r);
+  }
+  q.leading = q.leader == env->rank;
+  q.socket = hk_shm_dial(hk_shm_fact_of(facts, q.leader)->name);
+  if (q.socket < 0) {
+    snprintf(reason, HK_SHM_REASON,
+             "rank %d cannot reach rank %d's unix socket (%s): is it in another network namespace?", env->rank,
+             q.leader, strerror(errno));
+    return report_unreachable(&q, reason);
+  }
+  hk_shm_arena_layout(&s->process->arena, &(hk_shm_shape){s->process->ngroup, env->nslots, env->slot_bytes});
+  rc = converse(&q, processes, reason);
+  if (rc != HK_OK || reason[0]) hk_shm_arena_unmap(&s->process->arena);
+  close(q.socket);
+  return rc;
+}
+
+/* Whom to ask for regions. */
+static hk_status remember_names(hk_shm_process *p, const hk_transport_env *env, const void *facts) {
+  p->names = malloc((size_t)env->nranks * sizeof *p->names);
+  if (!p->names) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
+  for (int r = 0; r < env->nranks; r++) memcpy(p->names[r], hk_shm_fact_of(facts, r)->name, HK_SHM_NAME);
+  return HK_OK;
+}
+
+static hk_status settle(hk_shm_state *s, const void *facts) {
+  const hk_transport_env *env = s->base.env;
+  hk_shm_process *p = s->process;
+  hk_status rc = HK_OK;
+  p->index = malloc((size_t)env->nranks * sizeof *p->index);
+  if (!p->index) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
+  number(p, env, false);
+  if (p->one_process || facts_forbid(p, env, facts, p->reason)) {
+    hk_shm_process_hush(p);
+  } else {
+    HK_TRY(ask_leader(s, facts, p->reason), out);
+    if (!p->reason[0]) {
+      rc = remember_names(p, env, facts);
+      goto out;
+    }
+    HK_INFO(HK_SUB_INIT | HK_SUB_SHM, "no shared memory between the processes of this host: %s", p->reason);
+  }
+  rc = settle_alone(p, env, hk_shm_fact_of(facts, env->rank));
+out:
+  return rc;
+}
+
+/* The other ranks of the process sleep until the worker is done. */
+static hk_status await_worker(hk_shm_process *p, const hk_transport_env *env) {
+  hk_waiter w;
+  hk_status rc = HK_OK;
+  hk_wait_begin(&w, env->wait);
+  pthread_mutex_lock(&p->lock);
+  while (rc == HK_OK && p->stage != HK_SHM_SETTLED) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 5 * 1000 * 1000; /* between two looks at the failure words */
+    if (until.tv_nsec >= 1000000000) {
+      until.tv_nsec -= 1000000000;
+      until.tv_sec++;
+    }
+    pthread_cond_timedwait(&p->settled, &p->lock, &until);
+    if (p->stage == HK_SHM_SETTLED) break;
+    pthread_mutex_unlock(&p->lock); /* the watchdog may call back */
+    rc = hk_wait_slow(&w);
+    pthread_mutex_lock(&p->lock);
+  }
+  if (rc == HK_OK) rc = p->rc;
+  pthread_mutex_unlock(&p->lock);
+  return rc;
+}
+
+hk_status hk_shm_join(hk_transport_state *state, const void *facts) {
+  hk_shm_state *s = (hk_shm_state *)state;
+  hk_shm_process *p = s->process;
+  if (!acts_for_process(state->env, state->env->rank)) return await_worker(p, state->env);
+  hk_status rc = settle(s, facts);
+  pthread_mutex_lock(&p->lock);
+  p->rc = rc;
+  p->stage = HK_SHM_SETTLED;
+  pthread_cond_broadcast(&p->settled);
+  pthread_mutex_unlock(&p->lock);
+  return rc;
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The records that the ranks of a process share, one for each communicator. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+#include "../base/service.h"
+#include "shm_socket.h"
+
+/* The one table of a process.  It is global because ranks that are threads of a process have nothing else in common
+ * when they attach, and because a record must outlive whichever rank leaves first. */
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static hk_shm_process *table;
+
+static hk_shm_process *find(uint64_t comm_id, uint64_t process) {
+  hk_shm_process *p = table;
+  while (p && (p->comm_id != comm_id || p->process != process)) p = p->next;
+  return p;
+}
+
+/* The socket is there before anybody knows its name: whoever asks finds it.  Without one, ranks of other processes are
+ * told why; that is no error. */
+static void open_socket(hk_shm_process *p, const hk_shm_state *s) {
+  p->socket = -1;
+  if (s->fact.flags & HK_SHM_FACT_SHM_OFF)
+    snprintf(p->problem, sizeof p->problem, "NCCL_SHM_DISABLE is 1");
+  else if ((p->socket = hk_shm_listen(p->name)) < 0)
+    snprintf(p->problem, sizeof p->problem, "it cannot make a unix socket: %s", strerror(errno));
+}
+
+/* Under the table's mutex. */
+static void close_socket(hk_shm_process *p) {
+  if (p->server) hk_service_remove(p->server->base.env->service, p->socket);
+  p->server = NULL;
+  if (p->socket >= 0) close(p->socket);
+  p->socket = -1;
+}
+
+/* Lets the first member serve the socket, unless somebody does or there is nothing to serve. */
+static hk_status choose_server(hk_shm_process *p) {
+  if (p->server || p->socket < 0 || !p->members) return HK_OK;
+  hk_status rc = hk_service_add(p->members->base.env->service, p->socket, EPOLLIN, hk_shm_serve, p);
+  if (rc == HK_OK) p->server = p->members;
+  return rc;
+}
+
+static hk_shm_process *make(const hk_shm_state *s) {
+  const hk_transport_env *env = s->base.env;
+  hk_shm_process *p = calloc(1, sizeof *p);
+  if (!p) return NULL;
+  p->comm_id = env->comm_id;
+  p->process = env->peers[env->rank].process;
+  p->host.memfd = -1;
+  memcpy(p->secret, env->secret, sizeof p->secret);
+  open_socket(p, s);
+  pthread_mutex_init(&p->lock, NULL);
+  pthread_mutex_init(&p->imports_lock, NULL);
+  pthread_cond_init(&p->settled, NULL);
+  p->next = table;
+  table = p;
+  return p;
+}
+
+static void dispose(hk_shm_process *p) {
+  hk_shm_process **at = &table;
+  while (*at != p) at = &(*at)->next;
+  *at = p->next;
+  close_socket(p);
+  hk_shm_host_dispose(&p->host);
+  hk_shm_arena_unmap(&p->arena);
+  hk_shm_regions_dispose(p);
+  free(p->index);
+  pthread_mutex_destroy(&p->imports_lock);
+  pthread_cond_destroy(&p->settled);
+  pthread_mutex_destroy(&p->lock);
+  free(p);
+}
+
+/* Under the table's mutex. */
+static void leave(hk_shm_state *s) {
+  hk_shm_process *p = s->process;
+  hk_shm_state **at = &p->members;
+  while (*at != s) at = &(*at)->next_member;
+  *at = s->next_member;
+  if (p->server == s) {
+    hk_service_remove(s->base.env->service, p->socket);
+    p->server = NULL;
+    /* Its failure is logged; references to this process's memory cannot be resolved from then on. */
+    (void)choose_server(p);
+  }
+  if (!p->members) dispose(p);
+}
+
+hk_status hk_shm_process_enter(hk_shm_state *s) {
+  const hk_transport_env *env = s->base.env;
+  hk_status rc = HK_OK;
+  pthread_mutex_lock(&table_lock);
+  hk_shm_process *p = find(env->comm_id, env->peers[env->rank].process);
+  if (!p) p = make(s);
+  if (!p) {
+    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
+    goto out;
+  }
+  s->process = p;
+  s->next_member = p->members;
+  p->members = s;
+  memcpy(s->fact.name, p->name, sizeof s->fact.name);
+  memcpy(s->fact.problem, p->problem, sizeof s->fact.problem);
+  rc = choose_server(p);
+  if (rc != HK_OK) leave(s);
+out:
+  pthread_mutex_unlock(&table_lock);
+  return rc;
+}
+
+void hk_shm_process_leave(hk_shm_state *s) {
+  pthread_mutex_lock(&table_lock);
+  leave(s);
+  pthread_mutex_unlock(&table_lock);
+}
+
+void hk_shm_process_hush(hk_shm_process *p) {
+  pthread_mutex_lock(&table_lock);
+  close_socket(p);
+  pthread_mutex_unlock(&table_lock);
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * References to memory that ncclMemAlloc gave: {region, offset}.  The receiver maps a region of another process when
+ * the first reference to it comes, asking that process's service thread for its file, and keeps it mapped.  Regions
+ * that their owner has freed are unmapped when the next one is asked for; their pages went back when they were freed.
+ *
+ * An id is never used twice, and a sender refers only to regions that are alive: a mapping found under the id of a
+ * reference is always the right one, and no generation needs to be compared on the receiving side.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "../device/host.h"
+#include "shm_socket.h"
+
+/* A system call that pins pages is dearer than two copies of less. */
+enum { PEEK_MIN_BYTES = 65536 };
+
+typedef struct hk_shm_import {
+  uint64_t process, region;
+  char *base;
+  size_t bytes;
+} hk_shm_import;
+
+/* What a link remembers of its last reference. */
+typedef struct hk_shm_memo {
+  uint64_t generation; /* sender: of `span` */
+  hk_host_span span;
+  hk_shm_import seen; /* receiver */
+  bool peek;          /* sender: the readers can read any memory of this process */
+  char *bounce;       /* receiver: a copy of private memory that a reference named */
+  size_t bounce_bytes;
+} hk_shm_memo;
+
+hk_status hk_shm_region_open(hk_link *link) {
+  link->priv = calloc(1, sizeof(hk_shm_memo));
+  return link->priv ? HK_OK : HK_FAIL(HK_ERR_SYSTEM, "out of memory for a link");
+}
+
+void hk_shm_region_close(hk_link *link) {
+  hk_shm_memo *memo = link->priv;
+  if (memo) free(memo->bounce);
+  free(memo);
+  link->priv = NULL;
+}
+
+bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out) {
+  uintptr_t at = (uintptr_t)data;
+  if (link->by_ref == 2) {
+    *out = (hk_ref){0, at};
+    return true;
+  }
+  hk_shm_memo *memo = link->priv;
+  if (!link->by_ref || !memo) return false;
+  /* acquire: pairs with the release where the table of regions changes */
+  uint64_t generation = atomic_load_explicit(&hk_host_generation, memory_order_acquire);
+  if (__builtin_expect(memo->generation != generation || at < memo->span.begin || at >= memo->span.end, 0)) {
+    memo->span = hk_host_find(data);
+    memo->generation = generation; /* taken before the look: a change since then makes us look again */
+  }
+  if (!memo->span.region || bytes > memo->span.end - at) {
+    if (bytes < PEEK_MIN_BYTES) return false;
+    if (!memo->peek && !(memo->peek = hk_shm_peek_allowed((hk_shm_state *)state, link))) return false;
+    *out = (hk_ref){HK_REGION_PRIVATE, at};
+    return true;
+  }
+  *out = (hk_ref){memo->span.region, at - memo->span.begin};
+  return true;
+}
+
+/* ---- receiver ---- */
+
+static bool lookup(hk_shm_process *p, uint64_t process, uint64_t region, hk_shm_import *out) {
+  bool found = false;
+  pthread_mutex_lock(&p->imports_lock);
+  for (size_t i = 0; i < p->nimports && !found; i++) {
+    if (p->imports[i].region != region || p->imports[i].process != process) continue;
+    *out = p->imports[i];
+    found = true;
+  }
+  pthread_mutex_unlock(&p->imports_lock);
+  return found;
+}
+
+/* Names some of the owner's regions that we have, for it to say which are gone; others get their turn next time. */
+static void list_known(hk_shm_process *p, uint64_t owner, hk_shm_message *m) {
+  pthread_mutex_lock(&p->imports_lock);
+  for (size_t i = 0; i < p->nimports && m->nregions < HK_SHM_FREED_MAX; i++) {
+    const hk_shm_import *it = &p->imports[(i + p->next_listed) % p->nimports];
+    if (it->process == owner) m->regions[m->nregions++] = it->region;
+  }
+  p->next_listed += HK_SHM_FREED_MAX;
+  pthread_mutex_unlock(&p->imports_lock);
+}
+
+static void forget(hk_shm_process *p, uint64_t owner, uint64_t region) {
+  pthread_mutex_lock(&p->imports_lock);
+  for (size_t i = 0; i < p->nimports; i++) {
+    if (p->imports[i].region != region || p->imports[i].process != owner) continue;
+    munmap(p->imports[i].base, p->imports[i].bytes);
+    p->imports[i] = p->imports[--p->nimports];
+    break;
+  }
+  pthread_mutex_unlock(&p->imports_lock);
+}
+
+/* Keeps the mapping, unless another rank of the process was faster: then *it becomes that one's. */
+static bool remember(hk_shm_process *p, hk_shm_import *it) {
+  bool kept = false;
+  pthread_mutex_lock(&p->imports_lock);
+  for (size_t i = 0; i < p->nimports && !kept; i++) {
+    if (p->imports[i].region != it->region || p->imports[i].process != it->process) continue;
+    munmap(it->base, it->bytes);
+    *it = p->imports[i];
+    kept = true;
+  }
+  if (!kept) {
+    hk_shm_import *grown = realloc(p->imports, (p->nimports + 1) * sizeof *grown);
+    if (grown) {
+      p->imports = grown;
+      p->imports[p->nimports++] = *it;
+      kept = true;
+    }
+  }
+  pthread_mutex_unlock(&p->imports_lock);
+  return kept;
+}
+
+static hk_status map_region(hk_shm_state *s, int peer, int fd, hk_shm_import *it) {
+  void *m = mmap(NULL, it->bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (m == MAP_FAILED)
+    return HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's memory", s->base.env->rank, it->bytes, peer);
+  it->base = m;
+  if (remember(s->process, it)) return HK_OK;
+  munmap(m, it->bytes);
+  return HK_FAIL(HK_ERR_SYSTEM, "out of memory");
+}
+
+/* Asks the owner's service thread: a round trip to it, never to the owner's ranks. */
+static hk_status ask(hk_shm_state *s, int peer, hk_shm_message *m, int *fd) {
+  const hk_transport_env *env = s->base.env;
+  hk_shm_process *p = s->process;
+  hk_status rc = HK_OK;
+  *fd = -1;
+  m->verb = HK_SHM_ASK_REGION;
+  memcpy(m->secret, env->secret, sizeof m->secret);
+  int socket = hk_shm_dial(p->names[peer]);
+  if (socket < 0)
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d cannot ask rank %d's process for its memory (%s); it has probably ended",
+                   env->rank, peer, strerror(errno));
+  HK_TRY(hk_shm_tell(socket, env->wait, m), out);
+  HK_TRY(hk_shm_hear(socket, env, peer, NULL, NULL, m, fd), out);
+out:
+  close(socket);
+  return rc;
+}
+
+static hk_status import(hk_shm_state *s, int peer, hk_shm_import *it) {
+  hk_shm_process *p = s->process;
+  hk_status rc;
+  int fd = -1;
+  hk_shm_message m = {.region = it->region};
+  list_known(p, it->process, &m);
+  HK_TRY(ask(s, peer, &m, &fd), out);
+  for (uint32_t i = 0; i < m.nregions && i < HK_SHM_FREED_MAX; i++) forget(p, it->process, m.regions[i]);
+  if (m.verb != HK_SHM_REGION || fd < 0) {
+    rc = HK_FAIL(HK_ERR_REMOTE,
+                 "rank %d sent from memory that it no longer has (region %llu): it must not be freed before "
+                 "the operation is complete",
+                 peer, (unsigned long long)it->region);
+    goto out;
+  }
+  it->bytes = m.bytes;
+  rc = map_region(s, peer, fd, it);
+out:
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
+hk_status hk_shm_region_file(hk_transport_state *state, int peer, uint64_t region, int *fd, size_t *bytes) {
+  hk_status rc = HK_OK;
+  hk_shm_state *s = (hk_shm_state *)state;
+  hk_shm_message m = {.region = region};
+  *fd = -1;
+  if (!s->process || !s->process->names)
+    return HK_FAIL(
+        HK_ERR_SYSTEM, "rank %d shares no memory with rank %d (%s)", state->env->rank, peer,
+        s->process && s->process->reason[0] ? s->process->reason : "NCCL_SHM_DISABLE, or different containers");
+  HK_TRY(ask(s, peer, &m, fd), out);
+  *bytes = m.bytes;
+  if (m.verb != HK_SHM_REGION || *fd < 0)
+    rc = HK_FAIL(HK_ERR_REMOTE, "rank %d has no memory region %llu any more", peer, (unsigned long long)region);
+out:
+  return rc;
+}
+
+/* Off the fast path: finds or maps the region and lets the link remember it. */
+static hk_status look_up(hk_shm_state *s, const hk_link *link, hk_shm_memo *memo, const hk_ref *ref) {
+  const hk_peer *peers = s->base.env->peers;
+  hk_shm_import it = {.process = peers[link->peer].process, .region = ref->region};
+  hk_status rc = HK_OK;
+  if (it.process == peers[s->base.env->rank].process) { /* a multicast that other processes read too */
+    if (!hk_host_locate(ref->region, &it.base, &it.bytes))
+      rc = HK_FAIL(HK_ERR_USAGE, "rank %u sent from memory that has been freed", link->peer);
+  } else if (!lookup(s->process, it.process, it.region, &it)) {
+    rc = import(s, link->peer, &it);
+  }
+  if (rc == HK_OK) memo->seen = it;
+  return rc;
+}
+
+/* A copy of the sender's private memory, for what cannot be fetched straight to where it belongs. */
+static const void *bounce(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes) {
+  hk_shm_memo *memo = link->priv;
+  if (memo->bounce_bytes < bytes) {
+    free(memo->bounce);
+    memo->bounce_bytes = 0;
+    memo->bounce = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+    if (!memo->bounce) {
+      HK_FAIL(HK_ERR_SYSTEM, "out of memory for %zu bytes from rank %u", bytes, link->peer);
+      return NULL;
+    }
+    memo->bounce_bytes = bytes;
+  }
+  return hk_shm_fetch(state, link, ref, memo->bounce, bytes) == HK_OK ? memo->bounce : NULL;
+}
+
+const void *hk_shm_resolve(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes) {
+  hk_shm_memo *memo = link->priv;
+  if (ref->region == 0) return (const void *)(uintptr_t)ref->offset;
+  if (!memo) {
+    HK_FAIL(HK_ERR_INTERNAL, "rank %u sent a reference over a link of one process", link->peer);
+    return NULL;
+  }
+  if (ref->region == HK_REGION_PRIVATE) return bounce(state, link, ref, bytes);
+  if (__builtin_expect(memo->seen.region != ref->region, 0) && look_up((hk_shm_state *)state, link, memo, ref) != HK_OK)
+    return NULL;
+  if (__builtin_expect(ref->offset > memo->seen.bytes || bytes > memo->seen.bytes - ref->offset, 0)) {
+    HK_FAIL(HK_ERR_INTERNAL, "rank %u refers to %zu bytes at %llu of a region of %zu bytes", link->peer, bytes,
+            (unsigned long long)ref->offset, memo->seen.bytes);
+    return NULL;
+  }
+  return memo->seen.base + ref->offset;
+}
+
+void hk_shm_regions_dispose(hk_shm_process *p) {
+  for (size_t i = 0; i < p->nimports; i++) munmap(p->imports[i].base, p->imports[i].bytes);
+  free(p->imports);
+  free(p->names);
+}

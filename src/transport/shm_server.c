@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a process answers to the other processes of its host, on a service thread. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../device/host.h"
+#include "shm_socket.h"
+
+static void answer(hk_shm_process *p, const hk_shm_address *to, hk_shm_verb verb, const char *reason, int fd) {
+  hk_shm_message m = {.verb = verb};
+  memcpy(m.secret, p->secret, sizeof m.secret);
+  if (reason) snprintf(m.reason, sizeof m.reason, "%s", reason);
+  /* An asker gets two answers at most, its queue has room.  Where it has ended, others will notice its death. */
+  if (!hk_shm_send(p->socket, to, &m, fd)) HK_INFO(HK_SUB_SHM, "cannot answer a local process: %s", strerror(errno));
+}
+
+static void decide(hk_shm_process *p, bool on, const char *reason) {
+  hk_shm_host *h = &p->host;
+  h->verdict = on ? HK_SHM_DECIDED_ON : HK_SHM_DECIDED_OFF;
+  for (uint32_t i = 0; i < h->naskers; i++) answer(p, &h->askers[i], on ? HK_SHM_ON : HK_SHM_OFF, reason, -1);
+  hk_shm_host_dispose(h); /* who has mapped the arena needs its file no more */
+}
+
+void hk_shm_refuse_all(hk_shm_process *p, const char *reason) {
+  if (p->host.verdict != HK_SHM_UNDECIDED) return;
+  snprintf(p->host.reason, sizeof p->host.reason, "%s", reason);
+  decide(p, false, p->host.reason);
+}
+
+void hk_shm_host_dispose(hk_shm_host *h) {
+  if (h->askers && h->memfd >= 0) close(h->memfd);
+  free(h->askers);
+  h->askers = NULL;
+  h->naskers = 0;
+  h->memfd = -1;
+}
+
+/* Makes the arena's file when the first process asks; false with the reason where it cannot be. */
+static bool prepare(hk_shm_host *h, const hk_shm_message *m, char *reason) {
+  hk_shm_arena a;
+  if (h->askers) {
+    if (h->processes == m->processes && !memcmp(&h->shape, &m->shape, sizeof h->shape)) return true;
+    snprintf(reason, HK_SHM_REASON, "processes of the host disagree about the arena's size");
+    return false;
+  }
+  hk_shm_arena_layout(&a, &m->shape);
+  h->processes = m->processes;
+  h->shape = m->shape;
+  h->askers = calloc(m->processes, sizeof *h->askers);
+  h->memfd = h->askers ? hk_host_memfd("hocket-arena", a.bytes) : -1;
+  if (h->memfd >= 0) return true;
+  snprintf(reason, HK_SHM_REASON, "cannot make %zu bytes of shared memory (memfd_create: %s)", a.bytes,
+           strerror(errno));
+  return false;
+}
+
+static void on_ask_arena(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from) {
+  hk_shm_host *h = &p->host;
+  char reason[HK_SHM_REASON] = "one process asked twice";
+  if (h->verdict == HK_SHM_UNDECIDED && (!prepare(h, m, reason) || h->naskers == h->processes))
+    hk_shm_refuse_all(p, reason);
+  if (h->verdict != HK_SHM_UNDECIDED) {
+    answer(p, from, HK_SHM_REFUSE, h->reason, -1);
+    return;
+  }
+  h->askers[h->naskers++] = *from;
+  answer(p, from, HK_SHM_GRANT, NULL, h->memfd);
+}
+
+/* The asker is lent the file of the region. */
+static void on_ask_region(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from) {
+  size_t bytes = 0;
+  hk_shm_message reply = {.verb = HK_SHM_GONE, .region = m->region};
+  int fd = hk_host_export(m->region, &bytes);
+  if (fd >= 0) {
+    reply.verb = HK_SHM_REGION;
+    reply.bytes = bytes;
+  }
+  for (uint32_t i = 0; i < m->nregions && i < HK_SHM_FREED_MAX; i++) {
+    char *base;
+    if (!hk_host_locate(m->regions[i], &base, &bytes)) reply.regions[reply.nregions++] = m->regions[i];
+  }
+  memcpy(reply.secret, p->secret, sizeof reply.secret);
+  if (!hk_shm_send(p->socket, from, &reply, fd))
+    HK_INFO(HK_SUB_SHM, "cannot answer a local process: %s", strerror(errno));
+  if (fd >= 0) close(fd);
+}
+
+static void on_message(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from) {
+  switch ((hk_shm_verb)m->verb) {
+    case HK_SHM_ASK_ARENA: on_ask_arena(p, m, from); break;
+    case HK_SHM_MAPPED:
+      if (p->host.verdict == HK_SHM_UNDECIDED && ++p->host.mapped == p->host.processes) decide(p, true, NULL);
+      break;
+    case HK_SHM_FAILED: hk_shm_refuse_all(p, m->reason); break;
+    case HK_SHM_ASK_REGION: on_ask_region(p, m, from); break;
+    case HK_SHM_STRANGER:
+      hk_shm_refuse_all(p, "its processes run as different users, or in different user namespaces");
+      answer(p, from, HK_SHM_REFUSE, p->host.reason, -1);
+      break;
+    default: break; /* a ping, or nonsense */
+  }
+}
+
+void hk_shm_serve(void *arg, int socket, uint32_t events) {
+  enum { AT_ONCE = 32 }; /* then others on this service have their turn */
+  hk_shm_process *p = arg;
+  (void)events;
+  for (int i = 0; i < AT_ONCE; i++) {
+    hk_shm_message m;
+    hk_shm_address from;
+    int fd;
+    if (!hk_shm_receive(socket, p->secret, &m, &from, &fd)) {
+      if (errno == EPROTO) continue;
+      break;
+    }
+    if (fd >= 0) close(fd); /* no question comes with one */
+    pthread_mutex_lock(&p->lock);
+    on_message(p, &m, &from);
+    pthread_mutex_unlock(&p->lock);
+  }
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm_socket.h"
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { TYPE = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK };
+
+static hk_shm_address address_of(const char *name) {
+  hk_shm_address a = {.un.sun_family = AF_UNIX}; /* sun_path begins with a zero byte: the abstract namespace */
+  size_t n = strnlen(name, HK_SHM_NAME - 1);
+  memcpy(a.un.sun_path + 1, name, n);
+  a.bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+  return a;
+}
+
+/* The kernel adds the sender's user to each datagram that we read. */
+static int open_socket(void) {
+  int s = socket(AF_UNIX, TYPE, 0), on = 1;
+  if (s >= 0) setsockopt(s, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+  return s;
+}
+
+static int fail(int s) {
+  int e = errno;
+  close(s);
+  errno = e;
+  return -1;
+}
+
+int hk_shm_listen(char *name) {
+  uint64_t random[2];
+  if (getrandom(random, sizeof random, 0) != sizeof random) return -1;
+  snprintf(name, HK_SHM_NAME, "hocket-%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
+  int s = open_socket();
+  if (s < 0) return -1;
+  hk_shm_address a = address_of(name);
+  return bind(s, (struct sockaddr *)&a.un, a.bytes) ? fail(s) : s;
+}
+
+int hk_shm_dial(const char *name) {
+  int s = open_socket();
+  if (s < 0) return -1;
+  struct sockaddr_un own = {.sun_family = AF_UNIX};
+  hk_shm_address a = address_of(name);
+  /* An address of nothing but the family: the kernel chooses a name, to which the answer can go. */
+  if (bind(s, (struct sockaddr *)&own, sizeof own.sun_family)) return fail(s);
+  return connect(s, (struct sockaddr *)&a.un, a.bytes) ? fail(s) : s;
+}
+
+bool hk_shm_send(int socket, const hk_shm_address *to, const hk_shm_message *m, int fd) {
+  union {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(sizeof(int))];
+  } control = {.room = {0}};
+  struct iovec data = {(void *)m, sizeof *m};
+  struct msghdr h = {.msg_iov = &data, .msg_iovlen = 1};
+  if (to) {
+    h.msg_name = (void *)&to->un;
+    h.msg_namelen = to->bytes;
+  }
+  if (fd >= 0) {
+    h.msg_control = control.room;
+    h.msg_controllen = sizeof control.room;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  }
+  ssize_t n;
+  do n = sendmsg(socket, &h, MSG_NOSIGNAL);
+  while (n < 0 && errno == EINTR);
+  return n == (ssize_t)sizeof *m;
+}
+
+/* Takes the first of the file descriptors that came and closes the others, which nobody asked for. */
+static void read_rights(struct cmsghdr *c, int *fd) {
+  size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  for (size_t i = 0; i < n; i++) {
+    int it;
+    memcpy(&it, CMSG_DATA(c) + i * sizeof it, sizeof it);
+    if (*fd < 0)
+      *fd = it;
+    else
+      close(it);
+  }
+}
+
+/* Takes what came beside the data; true where the sender is this process's user. */
+static bool read_control(struct msghdr *h, int *fd) {
+  bool own_user = false;
+  for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
+    if (c->cmsg_level != SOL_SOCKET) continue;
+    if (c->cmsg_type == SCM_CREDENTIALS) {
+      struct ucred who;
+      memcpy(&who, CMSG_DATA(c), sizeof who);
+      own_user = who.uid == getuid(); /* the kernel tells the real user */
+    } else if (c->cmsg_type == SCM_RIGHTS) {
+      read_rights(c, fd);
+    }
+  }
+  return own_user;
+}
+
+static bool equal_secrets(const uint8_t *a, const uint8_t *b) {
+  unsigned difference = 0; /* no early exit, so that the time taken tells nothing */
+  for (int i = 0; i < 16; i++) difference |= a[i] ^ b[i];
+  return difference == 0;
+}
+
+bool hk_shm_receive(int socket, const uint8_t *secret, hk_shm_message *m, hk_shm_address *from, int *fd) {
+  union {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
+  } control;
+  struct iovec data = {m, sizeof *m};
+  struct msghdr h = {.msg_iov = &data,
+                     .msg_iovlen = 1,
+                     .msg_name = &from->un,
+                     .msg_namelen = sizeof from->un,
+                     .msg_control = control.room,
+                     .msg_controllen = sizeof control.room};
+  *fd = -1;
+  ssize_t n;
+  do n = recvmsg(socket, &h, MSG_CMSG_CLOEXEC);
+  while (n < 0 && errno == EINTR);
+  if (n < 0) return false;
+  bool own_user = read_control(&h, fd);
+  from->bytes = h.msg_namelen;
+  bool member = n == (ssize_t)sizeof *m && !(h.msg_flags & MSG_TRUNC) && equal_secrets(m->secret, secret);
+  if (member) m->reason[sizeof m->reason - 1] = 0;
+  if (member && own_user) return true;
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
+  if (member && m->verb != HK_SHM_REFUSE) m->verb = HK_SHM_STRANGER;
+  errno = EPROTO;
+  return member;
+}
+
+hk_status hk_shm_tell(int socket, const hk_wait_env *wait, const hk_shm_message *m) {
+  while (!hk_shm_send(socket, NULL, m, -1)) {
+    /* The queue of a process that many ask at once is full for a moment. */
+    if (errno != EAGAIN)
+      return HK_FAIL(HK_ERR_REMOTE, "cannot reach another process of this host (%s); it has probably ended",
+                     strerror(errno));
+    hk_status rc = hk_wait_fd(wait, socket, POLLOUT, "room in the queue of another process of this host");
+    if (rc != HK_OK) return rc;
+  }
+  return HK_OK;
+}
+
+hk_status hk_shm_hear(int socket, const hk_transport_env *env, int peer, void (*look)(void *), void *arg,
+                      hk_shm_message *m, int *fd) {
+  enum { LOOK_MS = 20 };
+  hk_waiter w;
+  hk_shm_address from;
+  hk_shm_message ping = {.verb = HK_SHM_PING};
+  memcpy(ping.secret, env->secret, sizeof ping.secret);
+  hk_wait_begin(&w, env->wait);
+  while (!hk_shm_receive(socket, env->secret, m, &from, fd)) {
+    struct pollfd readable = {.fd = socket, .events = POLLIN};
+    if (errno == EPROTO || poll(&readable, 1, LOOK_MS) > 0) continue;
+    if (look) look(arg);
+    hk_status rc = hk_wait_slow(&w);
+    if (rc != HK_OK) return rc;
+    if (hk_shm_send(socket, NULL, &ping, -1) || errno == EAGAIN) continue;
+    /* Its last message, a refusal perhaps, may have come just before its end. */
+    do {
+      if (hk_shm_receive(socket, env->secret, m, &from, fd)) return HK_OK;
+    } while (errno == EPROTO);
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d's process ended while rank %d waited for its shared memory", peer,
+                   env->rank);
+  }
+  return HK_OK;
+}
