@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The executor of programs on a GPU: the counterpart of kernels/exec.c, which see for what it does.  A block of threads
+ * runs a lane from its first wave to its last.  Its first warp waits and signals, a thread for each operand; all threads
+ * move the data. */
+#include <stdbool.h>
+#include "../../program/program.h"
+#include "reduce.h"
+
+typedef struct hk_gpu_shared {
+  hk_instr window[HK_GPU_WINDOW]; /* instructions from `first` of the lane on */
+  uint64_t done[HK_GPU_LINKS];    /* the links' counters */
+  hk_gpu_move move;
+  uint32_t whole; /* of a transfer: all came by one reference */
+} hk_gpu_shared;
+
+/* Where a lane is: the same in every thread of the block. */
+typedef struct hk_gpu_lane {
+  const hk_gpu_work *work;
+  const hk_program *program;
+  const hk_instr *instrs; /* of the lane */
+  hk_gpu_link *links;     /* of the channel */
+  char *scratch;
+  uint32_t count, pc, window;
+  uint32_t loop_begin, loop_end, iteration, iterations;
+  uint32_t lane;
+  bool owed; /* references were given out */
+  uint64_t offset;
+} hk_gpu_lane;
+
+enum { NO_WINDOW = 0x7fffffff };
+
+/* The instruction at the lane's pc, from shared memory; the block fetches ahead when it leaves the window. */
+HK_DEVICE const hk_instr *fetch(hk_gpu_lane *l, hk_gpu_shared *s) {
+  if (l->pc - l->window >= HK_GPU_WINDOW) {
+    hk_barrier(); /* nobody reads the old ones any more */
+    l->window = l->pc;
+    uint32_t n = l->count - l->pc < HK_GPU_WINDOW ? l->count - l->pc : HK_GPU_WINDOW;
+    /* By words: a program's instructions are not aligned to more. */
+    for (uint32_t i = hk_thread(); i < n * (sizeof(hk_instr) / 4); i += hk_threads())
+      ((uint32_t *)s->window)[i] = ((const uint32_t *)(l->instrs + l->pc))[i];
+    hk_barrier();
+  }
+  return &s->window[l->pc - l->window];
+}
+
+HK_DEVICE uint64_t *counter(const hk_gpu_lane *l, hk_gpu_shared *s, unsigned link) {
+  return l->program->nlinks <= HK_GPU_LINKS ? &s->done[link] : l->links[link].done;
+}
+
+/* Bytes of the operand's block that lie in this wave. */
+HK_DEVICE uint64_t piece_bytes(const hk_gpu_lane *l, const hk_operand *o, unsigned n) {
+  const hk_gpu_work *w = l->work;
+  uint64_t block = w->block_bytes;
+  if (l->program->partition == HK_PART_SPLIT) {
+    unsigned k = 0;
+    while (k + 1 < n && o[k].space == HK_SCRATCH) k++;
+    uint64_t at = hk_operand_block(l->program, &o[k], l->iteration) * w->block_bytes;
+    uint64_t left = at < w->total ? w->total - at : 0;
+    if (left < block) block = left;
+  }
+  uint64_t left = l->offset < block ? block - l->offset : 0;
+  return left < w->chunk ? left : w->chunk;
+}
+
+HK_DEVICE char *user_address(const hk_gpu_lane *l, const hk_operand *o) {
+  const hk_gpu_work *w = l->work;
+  uint64_t block = hk_operand_block(l->program, o, l->iteration);
+  if (o->space == HK_SCRATCH) return l->scratch + block * ((w->chunk + 63) & ~(uint64_t)63);
+  uint64_t at = block * w->block_bytes + l->offset;
+  return o->space == HK_IN ? (char *)w->in + at : w->out + at;
+}
+
+/* ---- links ---- */
+
+/* What a slot's word says beside its number. */
+HK_DEVICE uint32_t tag_of(uint32_t signature, uint64_t bytes) { return signature ^ (uint32_t)bytes * 0x9e3779b1u; }
+HK_DEVICE uint64_t *word_of(const hk_gpu_link *k, uint64_t done) {
+  return k->word + (done & (k->nslots - 1)) * HK_GPU_WORD_STRIDE;
+}
+/* Both ends answer alike. */
+HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t bytes) {
+  if (proto == HK_GPU_LL && k->lines && bytes > 0 && bytes <= HK_GPU_LL_MAX) return LL_LINES;
+  if (proto == HK_GPU_LL128 && k->wide && bytes > 0 && bytes <= HK_GPU_LL128_CARRIES(k->wide_bytes)) return WIDE_LINES;
+  return PLAIN;
+}
+
+HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, hk_gpu_state *state) {
+  uint32_t polls = 0;
+  while (done >= hk_load_acquire(k->head) + k->nslots)
+    if (give_up(state, &polls)) return false;
+  return true;
+}
+
+/* The first one to find an error describes it; the state lies in the host's memory. */
+HK_DEVICE void report(hk_gpu_state *state, uint32_t peer, uint32_t found, uint32_t expected) {
+  if (hk_swap_if(&state->error, HK_GPU_OK, HK_GPU_MISMATCH) != HK_GPU_OK) return;
+  hk_store_relaxed(&state->peer, peer);
+  hk_store_relaxed(&state->found, found);
+  hk_store_relaxed(&state->expected, expected);
+}
+
+/* Of a tag: the slot holds an address. */
+enum { BY_REFERENCE = 0x5bd1e995 };
+
+/* Waits for the slot; *at becomes where its data is.  `whole`: the tag where a reference is for another length. */
+HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint32_t whole, hk_gpu_state *state,
+                         char **data) {
+  uint32_t polls = 0;
+  const uint64_t *at = word_of(k, done);
+  uint64_t word = hk_load_acquire(at);
+  while ((uint32_t)(word >> 32) != (uint32_t)(done + 1)) {
+    if (give_up(state, &polls)) return false;
+    word = hk_load_acquire(at);
+  }
+  *data = k->data + (done & (k->nslots - 1)) * k->slot_bytes;
+  if ((uint32_t)word == tag) return true;
+  if ((uint32_t)word == (whole ^ BY_REFERENCE)) {
+    hk_vec v = hk_load(*data);
+    *data = (char *)(uintptr_t)(v.w[0] | (uint64_t)v.w[1] << 32);
+    return true;
+  }
+  report(state, k->peer, (uint32_t)word, tag);
+  return false;
+}
+
+/* Before the flags' 32 bits come round, every line gets a new one: an old one must never be taken for it. */
+HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
+  if (((done + 1) & 0x3fffffffu) >= k->nslots) return;
+  uint64_t slot = done & (k->nslots - 1);
+  uint32_t old = (uint32_t)done; /* the number before this slot's: not waited for any more */
+  hk_vec v = {{old, old, old, old}};
+  if (k->lines)
+    for (uint32_t i = 0; i < 2 * HK_GPU_LL_MAX; i += 16) hk_store_line(k->lines + slot * 2 * HK_GPU_LL_MAX + i, v);
+  if (k->wide)
+    for (uint32_t i = 112; i < k->wide_bytes; i += 128) hk_store_line(k->wide + slot * k->wide_bytes + i, v);
+}
+
+/* Behind the wait for the credit, before the word. */
+HK_DEVICE void put_reference(const hk_gpu_link *k, uint64_t done, const char *to) {
+  uint64_t at = (uint64_t)(uintptr_t)to;
+  hk_vec v = {{(uint32_t)at, (uint32_t)(at >> 32), 0, 0}};
+  hk_store(k->data + (done & (k->nslots - 1)) * k->slot_bytes, v);
+}
+
+/* Where links may point instead of getting copies, as the host's executor does: at the user's memory that holds the very
+ * bytes, which stays as it is until the operation ends; NULL: nowhere. */
+HK_DEVICE const char *stable_copy(const hk_gpu_lane *l, const hk_instr *i, const hk_operand *o, uint64_t bytes) {
+  const hk_gpu_work *w = l->work;
+  if (w->proto != HK_GPU_SIMPLE || bytes == 0 || (i->flags & HK_INSTR_COPY)) return 0;
+  const hk_operand *from = &o[i->ndst];
+  const hk_gpu_reducer *r = &w->reducer;
+  bool changed = r->reduces && ((from->space == HK_IN && r->pre) || (r->post && (i->flags & HK_INSTR_FINAL)));
+  if (i->nsrc == 1 && !changed && (from->space == HK_IN || from->space == HK_OUT)) return user_address(l, from);
+  for (unsigned k = 0; k < i->ndst; k++)
+    if (o[k].space == HK_OUT) return user_address(l, &o[k]);
+  return 0;
+}
+HK_DEVICE bool by_reference(const hk_gpu_lane *l, const hk_operand *o, const char *stable, uint64_t bytes) {
+  if (!stable || o->space != HK_LINK) return false;
+  uint32_t from = l->links[hk_operand_link(o, l->iteration)].refs;
+  return from && bytes >= from;
+}
+
+/* Waits for operand k of the instruction and says where its data is; the caller's thread does it alone. */
+HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned k, bool sends,
+                       uint64_t bytes, const char *stable) {
+  hk_gpu_move *m = &s->move;
+  const hk_operand *first = o - k;
+  if (sends && stable) { /* those that go by reference get no data: the others close up */
+    unsigned place = 0;
+    for (unsigned j = 0; j < k; j++) place += !by_reference(l, &first[j], stable, bytes);
+    k = place;
+  }
+  if (o->space != HK_LINK) {
+    m->lines[k] = PLAIN;
+    m->at[k] = user_address(l, o);
+    return true;
+  }
+  unsigned index = hk_operand_link(o, l->iteration);
+  const hk_gpu_link *link = &l->links[index];
+  const hk_gpu_work *w = l->work;
+  uint64_t done = *counter(l, s, index), slot = done & (link->nslots - 1);
+  uint32_t tag = tag_of(w->signature, bytes);
+  if (sends && by_reference(l, o, stable, bytes)) {
+    if (!wait_credit(link, done, w->state)) return false;
+    put_reference(link, done, stable);
+    return true; /* place k is another's */
+  }
+  unsigned lines = lines_for(link, w->proto, bytes);
+  m->lines[k] = (uint8_t)lines;
+  m->flag[k] = (uint32_t)(done + 1);
+  m->at[k] = lines == LL_LINES     ? link->lines + slot * 2 * HK_GPU_LL_MAX
+             : lines == WIDE_LINES ? link->wide + slot * link->wide_bytes
+                                   : link->data + slot * link->slot_bytes;
+  if (!sends) return lines != PLAIN || wait_slot(link, done, tag, tag, w->state, &m->at[k]);
+  if (!wait_credit(link, done, w->state)) return false;
+  refresh_lines(link, done);
+  return true;
+}
+
+/* Signals operand k after the data has moved. */
+HK_DEVICE void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, bool sends, uint64_t bytes,
+                      const char *stable) {
+  if (o->space != HK_LINK) return;
+  unsigned index = hk_operand_link(o, l->iteration);
+  const hk_gpu_link *link = &l->links[index];
+  uint64_t *done = counter(l, s, index);
+  uint32_t tag = tag_of(l->work->signature, bytes) ^ (by_reference(l, o, stable, bytes) ? BY_REFERENCE : 0);
+  if (!sends)
+    hk_store_release(link->head, *done + 1);                /* release: our reads of the slot are over */
+  else if (lines_for(link, l->work->proto, bytes) == PLAIN) /* release: the data is there before the word */
+    hk_store_release(word_of(link, *done), (*done + 1) << 32 | tag);
+  *done += 1;
+}
+
+/* ---- instructions ---- */
+
+/* What the data movement needs to know of the instruction. */
+HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_instr *i, const hk_operand *o,
+                                uint64_t bytes, const char *stable) {
+  hk_gpu_shape shape = {0, i->ndst, i->nsrc, -1, false, true, false, bytes};
+  uintptr_t low = 0;
+  unsigned lines = 0;
+  for (unsigned k = 0; k < i->ndst; k++) shape.ndst += !by_reference(l, &o[k], stable, bytes);
+  for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) {
+    if (k >= shape.ndst && k < i->ndst) continue;
+    low |= (uintptr_t)s->move.at[k];
+    lines |= s->move.lines[k];
+    if (k >= i->ndst && o[k].space == HK_IN) shape.fresh = (int)(k - i->ndst);
+  }
+  shape.simple = !lines && (low & 15) == 0;
+  shape.wide = (lines & WIDE_LINES) != 0;
+  const hk_gpu_reducer *r = &l->work->reducer;
+  if (!r->pre) shape.fresh = -1;
+  shape.divided = r->post && (i->flags & HK_INSTR_FINAL);
+  return shape;
+}
+
+/* Runs the MOVE at the lane's pc; false where the block is to leave. */
+HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
+  const hk_operand *o = hk_instr_operands(l->program, i);
+  unsigned ndst = i->ndst, nsrc = i->nsrc, n = ndst + nsrc;
+  uint64_t bytes = ndst && nsrc ? piece_bytes(l, o, n) : 0;
+  const char *stable = stable_copy(l, i, o, bytes);
+  int stop = 0;
+  if (hk_thread() < HK_WARP)
+    for (unsigned k = hk_thread(); k < n; k += HK_WARP) stop |= !prepare(l, s, &o[k], k, k < ndst, bytes, stable);
+  if (hk_barrier_or(stop)) return false;
+  if (bytes) {
+    hk_gpu_shape shape = shape_of(l, s, i, o, bytes, stable);
+    l->owed |= shape.ndst < ndst;
+    if (shape.ndst == 0)
+      ; /* all by reference */
+    else if (l->work->reducer.reduces && (nsrc > 1 || shape.fresh >= 0 || shape.divided))
+      reduce_any(&s->move, &shape);
+    else if (shape.wide)
+      copy_wide(&s->move, &shape);
+    else
+      copy_move(&s->move, &shape);
+  }
+  hk_barrier();
+  if (hk_thread() < HK_WARP) {
+    for (unsigned k = hk_thread(); k < n; k += HK_WARP) finish(l, s, &o[k], k < ndst, bytes, stable);
+    hk_warp_barrier(); /* the counters, for whichever thread has the link next */
+  }
+  return true;
+}
+
+/* To the next instruction, round loops and waves; false at the lane's end.  A call, so that the lane lies in memory: what it
+ * would have of registers, all data movement would lack. */
+HK_DEVICE_CALL bool advance(hk_gpu_lane *l) {
+  l->pc++;
+  if (l->pc == l->loop_end) {
+    if (++l->iteration < l->iterations) {
+      l->pc = l->loop_begin;
+      return true;
+    }
+    l->loop_end = 0;
+    l->iteration = 0;
+  }
+  if (l->pc < l->count) return true;
+  l->pc = 0;
+  l->offset += l->work->chunk * l->work->channels;
+  return l->offset < l->work->longest;
+}
+
+/* The scalar of premulsum as the host would have given it. */
+HK_DEVICE uint64_t read_scalar(const hk_gpu_reducer *r) {
+  const uint8_t *from = (const uint8_t *)(uintptr_t)r->scalar;
+  uint64_t bits = 0;
+  for (unsigned i = 0; i < r->elem_bytes; i++) bits |= (uint64_t)from[i] << 8 * i;
+  switch (r->dtype) {
+    case T_I8: return widen(T_I8, (uint32_t)bits);
+    case T_F16: return widen(T_F16, (uint32_t)bits);
+    case T_BF16: return widen(T_BF16, (uint32_t)bits);
+    case T_E4M3: return widen(T_E4M3, (uint32_t)bits);
+    case T_E5M2: return widen(T_E5M2, (uint32_t)bits);
+    default: return bits;
+  }
+}
+
+/* `block`: of the work's blocks. */
+HK_DEVICE hk_gpu_lane begin(const hk_gpu_work *w, unsigned block, hk_gpu_shared *s) {
+  hk_gpu_lane l = {0};
+  const hk_program *p = (const hk_program *)w->program;
+  unsigned channel = block / p->nlanes;
+  l.work = w;
+  l.program = p;
+  l.lane = block % p->nlanes;
+  l.instrs = hk_program_instrs(p) + hk_program_lanes(p)[l.lane].first;
+  l.count = hk_program_lanes(p)[l.lane].count;
+  l.links = w->links + (uint64_t)channel * p->nlinks;
+  l.scratch = w->scratch + (uint64_t)block * w->scratch_bytes;
+  l.window = NO_WINDOW;
+  l.offset = channel * w->chunk;
+  const hk_link_need *needs = hk_program_links(p);
+  if (p->nlinks <= HK_GPU_LINKS) /* the other lanes' links are theirs: they may be writing their counters back */
+    for (unsigned i = hk_thread(); i < p->nlinks; i += hk_threads())
+      if (needs[i].lane == l.lane) s->done[i] = *l.links[i].done;
+  if (hk_thread() == 0) {
+    s->move.reducer = w->reducer;
+    if (w->reducer.by_address) s->move.reducer.scalar = read_scalar(&w->reducer);
+    s->move.state = w->state;
+  }
+  if (channel > 0 && l.offset >= w->longest) l.count = 0;
+  hk_barrier();
+  return l;
+}
+
+/* The user may write what was given out as soon as the kernel has ended: all must have come back. */
+HK_DEVICE void await_owed(const hk_gpu_lane *l, hk_gpu_shared *s) {
+  const hk_link_need *needs = hk_program_links(l->program);
+  for (unsigned i = hk_thread(); i < l->program->nlinks; i += hk_threads()) {
+    const hk_gpu_link *k = &l->links[i];
+    if (needs[i].lane != l->lane || !k->sends || !k->refs || *counter(l, s, i) == 0) continue;
+    wait_credit(k, *counter(l, s, i) - 1 + k->nslots, l->work->state); /* head = done: nothing is on its way */
+  }
+}
+
+HK_DEVICE void run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared *s) {
+  hk_gpu_lane l = begin(work, block, s);
+  bool going = l.count > 0;
+  while (going) {
+    const hk_instr *i = fetch(&l, s);
+    if (i->op == HK_OP_REPEAT) {
+      l.loop_begin = l.pc + 1;
+      l.loop_end = l.pc + 1 + i->repeat.body;
+      l.iterations = i->repeat.count;
+      l.iteration = 0;
+      l.pc++;
+      continue;
+    }
+    going = run_move(&l, s, i) && advance(&l);
+  }
+  hk_barrier();
+  if (l.count && l.owed) await_owed(&l, s);
+  if (l.program->nlinks > HK_GPU_LINKS || l.count == 0) return;
+  const hk_link_need *needs = hk_program_links(l.program);
+  for (unsigned i = hk_thread(); i < l.program->nlinks; i += hk_threads())
+    if (needs[i].lane == l.lane) *l.links[i].done = s->done[i];
+}
+
+/* The only kernel that runs programs: each would have its own copy of all data movement. */
+HK_KERNEL void hk_run_batch(HK_PARAMS(hk_gpu_batch) batch) {
+  HK_SHARED(hk_gpu_shared, s);
+  unsigned i = 0;
+  while (hk_block() >= batch.end[i]) i++;
+  run_block(&batch.work[i], hk_block() - (i ? batch.end[i - 1] : 0), s);
+}
+
+/* ---- sends and receives ---- */
+
+/* The next slot's data: all of the message by reference, or what a slot holds.  By one thread; false where it is to stop. */
+HK_DEVICE bool prepare_transfer(const hk_gpu_transfer *t, hk_gpu_shared *s, uint64_t done, uint64_t moved,
+                                uint64_t bytes, bool refers) {
+  const hk_gpu_link *link = t->link;
+  hk_gpu_move *m = &s->move;
+  m->lines[0] = m->lines[1] = PLAIN;
+  m->at[link->sends] = t->data + moved;
+  if (link->sends) {
+    if (!wait_credit(link, done, t->state)) return false;
+    m->at[0] = link->data + (done & (link->nslots - 1)) * link->slot_bytes;
+    if (refers) put_reference(link, done, t->data);
+    return true;
+  }
+  uint32_t tag = tag_of(t->signature, bytes);
+  const char *staged = link->data + (done & (link->nslots - 1)) * link->slot_bytes;
+  if (!wait_slot(link, done, tag, moved ? tag : tag_of(t->signature, t->bytes), t->state, &m->at[1])) return false;
+  s->whole = m->at[1] != staged;
+  return true;
+}
+
+/* False where the block is to leave. */
+HK_DEVICE bool run_transfer(const hk_gpu_transfer *t, hk_gpu_shared *s) {
+  const hk_gpu_link *link = t->link;
+  const bool refers = link->sends && link->refs && t->bytes >= link->refs;
+  uint64_t moved = 0, done = *link->done;
+  bool first = true; /* an empty message is one empty slot */
+  while (first || moved < t->bytes) {
+    uint64_t left = t->bytes - moved, bytes = left < link->slot_bytes ? left : link->slot_bytes;
+    int stop = hk_thread() == 0 && !prepare_transfer(t, s, done, moved, bytes, refers);
+    if (hk_barrier_or(stop)) return false;
+    if (refers || s->whole) bytes = t->bytes;
+    hk_gpu_shape shape = {1,     1,    1, -1, false, (((uintptr_t)s->move.at[0] | (uintptr_t)s->move.at[1]) & 15) == 0,
+                          false, bytes};
+    if (bytes && !refers) copy_move(&s->move, &shape);
+    hk_barrier();
+    if (hk_thread() == 0) {
+      uint32_t tag = tag_of(t->signature, bytes) ^ (refers ? BY_REFERENCE : 0);
+      if (link->sends)
+        hk_store_release(word_of(link, done), (done + 1) << 32 | tag);
+      else
+        hk_store_release(link->head, done + 1);
+    }
+    done++;
+    moved += bytes;
+    first = false;
+  }
+  if (refers && hk_thread() == 0) wait_credit(link, done - 1 + link->nslots, t->state); /* nobody reads it any more */
+  hk_barrier();                                                                         /* all have read the counter */
+  if (hk_thread() == 0) *link->done = done;
+  return true;
+}
+
+HK_KERNEL void hk_run_transfers(HK_PARAMS(hk_gpu_transfers) work) {
+  HK_SHARED(hk_gpu_shared, s);
+  uint32_t i = hk_block();
+  do {
+    const hk_gpu_transfer *t = &work.transfer[i];
+    hk_barrier(); /* the counter of the one before is there, and nobody uses what it left in shared memory */
+    if (hk_thread() == 0) {
+      s->move.state = t->state;
+      s->whole = 0;
+    }
+    if (!run_transfer(t, s)) return;
+    i = t->next;
+  } while (i);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LL128 lines: 128 bytes that eight neighbouring threads write with one instruction and a reader sees whole or not at all,
+ * so that 120 bytes of data need one flag of 8.
+ *
+ * Two lines are a pair and carry 240 bytes.  Of line 0 the first seven threads have the pair's vectors 0 to 6, of line 1
+ * vectors 7 to 13; the last threads have the two halves of vector 14, and the flag behind their half.  So a thread's share
+ * of the plain memory on the other side is aligned as the message is, and no data crosses threads. */
+#ifndef HK_KERNELS_CUDA_WIDE_H
+#define HK_KERNELS_CUDA_WIDE_H
+#include "move.h"
+
+enum { LINE_THREADS = 8, PAIR_THREADS = 16, PAIR_BYTES = 256, PAIR_DATA = 240 };
+
+/* What a thread moves of one pair. */
+typedef struct hk_gpu_share {
+  uint64_t at; /* bytes from the message's beginning */
+  unsigned n;  /* bytes: 16, 8 beside a flag, fewer at the message's end */
+  int sent;    /* its line carries anything: the same in all threads of the line, and on both sides */
+} hk_gpu_share;
+
+HK_DEVICE int beside_flag(void) { return hk_thread() % LINE_THREADS == LINE_THREADS - 1; }
+
+HK_DEVICE hk_gpu_share share_of(const hk_gpu_shape *s, uint64_t pair) {
+  const unsigned t = hk_thread() % PAIR_THREADS, line = t / LINE_THREADS, lane = t % LINE_THREADS;
+  const unsigned room = beside_flag() ? 8 : 16, within = beside_flag() ? 224 + 8 * line : 16 * (7 * line + lane);
+  uint64_t begin = pair * PAIR_DATA, left = begin < s->bytes ? s->bytes - begin : 0;
+  hk_gpu_share share = {begin + within, 0, left > 112 * line};
+  if (left > within) share.n = left - within < room ? (unsigned)(left - within) : room;
+  return share;
+}
+
+/* Source k's vectors of `flight` pairs, `step` pairs apart.  All threads of a warp call it. */
+HK_DEVICE void load_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share *share, uint64_t pair, uint64_t step,
+                           const int flight, hk_vec *v) {
+  if (m->lines[k] != WIDE_LINES) {
+    HK_UNROLL
+    for (int j = 0; j < flight; j++) v[j] = load_pieces(m->at[k] + share[j].at, share[j].n);
+    return;
+  }
+  const char *from = m->at[k] + pair * PAIR_BYTES + 16 * (hk_thread() % PAIR_THREADS);
+  const uint32_t flag = m->flag[k];
+  uint32_t polls = 0;
+  int stop = 0;
+  while (!stop) {
+    int missing = 0;
+    HK_UNROLL
+    for (int j = 0; j < flight; j++) {
+      v[j] = hk_load_wide(from + j * step * PAIR_BYTES, share[j].sent);
+      /* The data counts only with the flag that came with it, so all is read anew until all flags are there. */
+      if (share[j].sent && beside_flag()) missing |= v[j].w[2] != flag || v[j].w[3] != flag;
+    }
+    if (!hk_warp_any(missing)) return;
+    stop = hk_warp_any(give_up(m->state, &polls));
+  }
+}
+
+HK_DEVICE void store_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share *share, uint64_t pair, uint64_t step,
+                            const int flight, const hk_vec *v) {
+  if (m->lines[k] != WIDE_LINES) {
+    HK_UNROLL
+    for (int j = 0; j < flight; j++) store_pieces(m->at[k] + share[j].at, v[j], share[j].n);
+    return;
+  }
+  char *to = m->at[k] + pair * PAIR_BYTES + 16 * (hk_thread() % PAIR_THREADS);
+  HK_UNROLL
+  for (int j = 0; j < flight; j++) {
+    hk_vec line = v[j];
+    if (beside_flag()) line.w[2] = line.w[3] = m->flag[k];
+    hk_store_wide(to + j * step * PAIR_BYTES, line, share[j].sent);
+  }
+}
+
+/* Where a warp's first pair is: its threads stay together whatever their own pairs are. */
+HK_DEVICE uint64_t warp_pair(void) { return hk_thread() / HK_WARP * (HK_WARP / PAIR_THREADS); }
+HK_DEVICE uint64_t own_pair(uint64_t of_warp) { return of_warp + hk_thread() % HK_WARP / PAIR_THREADS; }
+
+enum { WIDE_FLIGHT = 4 };
+HK_DEVICE_CALL void copy_wide(const hk_gpu_move *m, const hk_gpu_shape *shape) {
+  const hk_gpu_shape own = *shape, *s = &own; /* in registers */
+  const uint64_t step = hk_threads() / PAIR_THREADS;
+  for (uint64_t i = warp_pair(); i * PAIR_DATA < s->bytes; i += WIDE_FLIGHT * step) {
+    hk_gpu_share share[WIDE_FLIGHT];
+    hk_vec v[WIDE_FLIGHT];
+    HK_UNROLL
+    for (int j = 0; j < WIDE_FLIGHT; j++) share[j] = share_of(s, own_pair(i) + j * step);
+    load_shares(m, s->src, share, own_pair(i), step, WIDE_FLIGHT, v);
+    HK_NO_UNROLL
+    for (unsigned k = 0; k < s->ndst; k++) store_shares(m, k, share, own_pair(i), step, WIDE_FLIGHT, v);
+  }
+}
+#endif

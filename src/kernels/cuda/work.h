@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What the host tells the kernels and they tell it: read by C and by CUDA C alike.
+ *
+ * A link between two GPUs (or two ranks of one) is a ring of slots like the host's (transport/link.h), with the same
+ * numbering from 1, but for many threads at each end:
+ *   - the receiver's memory holds for each slot a word and `slot_bytes` of data; the sender's holds the head counter;
+ *   - the sender of slot k waits until head >= k - nslots, writes the data, then the slot's word (release);
+ *   - the receiver of slot k waits for the word's upper half to be k (acquire), reads, then stores head = k (release);
+ *   - the word's lower half tells the call's signature and the length, so that mismatched calls are told apart from data;
+ *   - `done` counts the slots in device memory, so that a captured launch can be replayed any number of times.
+ * With LL each 8 bytes of data travel in a line of 16 with flags and no slot word is written: the flag is the number.
+ * With LL128 each 120 bytes travel in a line of 128 (wide.h), which needs memory that keeps a line whole: the device's own,
+ * or another's over NVLink; never over PCIe.  Lines begin as zeros.  Where a message does not fit them, or the link has
+ * none, it goes as with Simple.
+ *
+ * By reference: where the receiver can read the sender's user memory at the address that it has for the sender (ranks of
+ * one process), a Simple slot may hold that address instead of the data, and its word's tag says so.  Each sender decides
+ * for each slot, as on the host; before its kernel ends it waits for the credits of what it gave out.
+ */
+#ifndef HK_KERNELS_CUDA_WORK_H
+#define HK_KERNELS_CUDA_WORK_H
+#include <stdint.h>
+
+enum {
+  HK_GPU_OPERANDS = 136, /* of one instruction at most: programs with more are not for GPUs */
+  HK_GPU_WINDOW = 32,    /* instructions that a block holds in its shared memory */
+  HK_GPU_LINKS = 160,    /* of one program whose counters a block holds there; more stay in device memory */
+  HK_GPU_THREADS = 512,  /* of a block at most */
+  HK_GPU_LL_MAX = 16384, /* bytes of a slot's data that its LL lines can carry */
+  HK_GPU_REF_MIN = 65536 /* below, a copy into the slot is cheaper than the wait for the credit at the end */
+};
+typedef enum hk_gpu_proto { HK_GPU_SIMPLE, HK_GPU_LL, HK_GPU_LL128 } hk_gpu_proto;
+/* Bytes of a message that LL128 lines of `bytes` carry. */
+#define HK_GPU_LL128_CARRIES(bytes) ((bytes) / 256 * 240)
+
+/* One end of a link, in device memory, private to the rank and the kernel that runs. */
+typedef struct hk_gpu_link {
+  uint64_t *done;              /* slots sent or received so far: of the end, whichever plan uses it */
+  uint64_t *head;              /* slots that the receiver has given back */
+  uint64_t *word;              /* of slot i at word[i * HK_GPU_WORD_STRIDE] */
+  char *data;                  /* of slot i at data + i * slot_bytes */
+  char *lines;                 /* of slot i at lines + i * 2 * HK_GPU_LL_MAX; NULL: no LL */
+  uint32_t slot_bytes, nslots; /* a power of two */
+  uint32_t peer;
+  uint32_t sends;
+  char *wide;          /* of slot i at wide + i * wide_bytes, 128-aligned; NULL: no LL128 */
+  uint32_t wide_bytes; /* a multiple of 256, the same at both ends */
+  uint32_t refs; /* the sender's: from so many bytes on by reference; 0: never, the receiver cannot read our memory */
+} hk_gpu_link;
+enum { HK_GPU_WORD_STRIDE = 2 };
+
+/* In mapped host memory, one a communicator.  The first who finds something wrong writes what. */
+typedef struct hk_gpu_state {
+  uint32_t abort; /* by the host: kernels leave at once */
+  uint32_t error; /* 0, or an hk_gpu_error */
+  uint32_t peer, found, expected;
+  uint32_t reserved[11];
+} hk_gpu_state;
+typedef enum hk_gpu_error { HK_GPU_OK, HK_GPU_MISMATCH = 1 } hk_gpu_error;
+
+/* How sources become one value: hk_reducer's fields. */
+typedef struct hk_gpu_reducer {
+  uint8_t dtype, op, elem_bytes, pre, post, reduces;
+  uint8_t by_address; /* `scalar` is where an element of the type lies, read when the kernel begins */
+  uint8_t reserved;
+  int64_t divisor;
+  uint64_t scalar; /* bits, in the type's own arithmetic */
+} hk_gpu_reducer;
+
+/* One call of a collective: channels * program->nlanes blocks. */
+typedef struct hk_gpu_work {
+  const void *program; /* an hk_program */
+  hk_gpu_link *links;  /* [channels][program->nlinks] */
+  const char *in;
+  char *out;
+  char *scratch; /* scratch_bytes for each block */
+  uint64_t scratch_bytes;
+  uint64_t total, block_bytes, longest, chunk; /* as in hk_launch and hk_exec */
+  hk_gpu_state *state;
+  hk_gpu_reducer reducer;
+  uint32_t channels, signature, proto, reserved;
+} hk_gpu_work;
+
+/* A kernel's parameters: one of them, or several at the same time, of one rank or of ranks that share the device. */
+enum { HK_GPU_BATCH = (4096 - 128) / sizeof(hk_gpu_work) }; /* a kernel's parameters are 4 KiB at most */
+typedef struct hk_gpu_batch {
+  uint32_t works;
+  uint32_t end[HK_GPU_BATCH]; /* the grid's blocks before end[i], and not before end[i - 1], are work i's */
+  hk_gpu_work work[HK_GPU_BATCH];
+} hk_gpu_batch;
+
+/* One send or receive of a group. */
+typedef struct hk_gpu_transfer {
+  hk_gpu_link *link;
+  char *data;
+  uint64_t bytes;
+  hk_gpu_state *state;
+  uint32_t signature;
+  uint32_t next; /* the transfer that the same block runs behind it; 0: none */
+} hk_gpu_transfer;
+typedef struct hk_gpu_transfers {
+  const hk_gpu_transfer *transfer; /* the grid's blocks begin with as many as they are */
+} hk_gpu_transfers;
+
+#ifdef __cplusplus
+static_assert(sizeof(hk_gpu_link) == 72 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 128, "one layout");
+#else
+_Static_assert(sizeof(hk_gpu_link) == 72 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 128, "one layout");
+#endif
+
+/* The names of the kernels. */
+#define HK_GPU_RUN_BATCH "hk_run_batch"
+#define HK_GPU_RUN_TRANSFERS "hk_run_transfers"
+#endif

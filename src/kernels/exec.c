@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exec.h"
+
+/* Measured: from about here on the kernel's copy, whose cost a call is high, beats a copy into a slot. */
+enum { SUMMAND_REF_MIN_BYTES = 120 << 10 };
+
+size_t hk_exec_bytes(const hk_plan *plan) {
+  return plan->program->nlanes * plan->channels * sizeof(hk_lane_run) + 2 * plan->max_operands * sizeof(void *);
+}
+
+static size_t lane_scratch_bytes(const hk_plan *plan, size_t chunk) {
+  return plan->program->scratch_blocks * ((chunk + 63) & ~(size_t)63);
+}
+
+size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk) {
+  return plan->program->nlanes * plan->channels * lane_scratch_bytes(plan, chunk);
+}
+
+void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, const void *in, void *out, void *memory,
+                  void *scratch) {
+  const hk_program *p = plan->program;
+  const hk_lane *lanes = hk_program_lanes(p);
+  const hk_instr *instrs = hk_program_instrs(p);
+  size_t each = lane_scratch_bytes(plan, launch->chunk);
+  x->plan = plan;
+  x->launch = launch;
+  x->in = in;
+  x->out = out;
+  x->nlanes = x->live = p->nlanes * plan->channels;
+  x->longest = launch->block_bytes;
+  if (p->partition == HK_PART_SPLIT && launch->total < x->longest) x->longest = launch->total;
+  x->lanes = memory;
+  x->pointers = (const void **)(x->lanes + x->nlanes);
+  x->bad_peer = -1;
+  for (unsigned c = 0, k = 0; c < plan->channels; c++) {
+    for (unsigned i = 0; i < p->nlanes; i++, k++) {
+      hk_lane_run *l = &x->lanes[k];
+      *l = (hk_lane_run){.begin = instrs + lanes[i].first, .links = plan->links + (size_t)c * p->nlinks};
+      l->end = l->begin + lanes[i].count;
+      l->pc = l->begin;
+      l->offset = c * launch->chunk;
+      l->scratch = (char *)scratch + k * each;
+      l->done = l->begin == l->end || (c > 0 && l->offset >= x->longest);
+      if (l->done) x->live--;
+    }
+  }
+}
+
+/* Bytes that the instruction moves: the piece of its block that lies in this wave. */
+static size_t piece_bytes(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned n) {
+  const hk_launch *a = x->launch;
+  const hk_program *p = x->plan->program;
+  size_t block = a->block_bytes;
+  if (p->partition == HK_PART_SPLIT) {
+    unsigned k = 0;
+    while (k + 1 < n && o[k].space == HK_SCRATCH) k++;
+    size_t at = hk_operand_block(p, &o[k], l->iteration) * a->block_bytes;
+    size_t left = at < a->total ? a->total - at : 0;
+    if (left < block) block = left;
+  }
+  size_t left = l->offset < block ? block - l->offset : 0;
+  return left < a->chunk ? left : a->chunk;
+}
+
+static void *user_address(const hk_exec *x, const hk_lane_run *l, const hk_operand *o) {
+  const hk_launch *a = x->launch;
+  size_t block = hk_operand_block(x->plan->program, o, l->iteration);
+  if (o->space == HK_SCRATCH) return l->scratch + block * ((a->chunk + 63) & ~(size_t)63);
+  size_t at = block * a->block_bytes + l->offset;
+  return o->space == HK_IN ? (void *)(uintptr_t)(x->in + at) : (void *)(x->out + at);
+}
+
+static inline hk_link *link_of(const hk_lane_run *l, const hk_operand *o) {
+  return l->links[hk_operand_link(o, l->iteration)];
+}
+
+/* Tells a pumped link that we stand still for its next slot, and where its data belongs, so that the transport can put
+ * it there itself. */
+static void announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
+                          size_t bytes, hk_link *link) {
+  link->waiting = 1;
+  if (ndst != 1 || nsrc != 1 || o[0].space == HK_LINK) return;
+  link->want_bytes = (uint32_t)bytes;
+  link->want = user_address(x, l, &o[0]);
+}
+
+/* Looks at the links of the instruction, which moves `bytes`, from operand l->ready on; true when all can go. */
+static bool all_ready(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
+                      size_t bytes) {
+  for (unsigned k = l->ready; k < ndst + nsrc; k++) {
+    if (o[k].space != HK_LINK) continue;
+    hk_link *link = link_of(l, &o[k]);
+    bool ok = k < ndst ? hk_link_can_send(link, bytes) : hk_link_can_recv(link);
+    if (__builtin_expect(!ok, 0)) {
+      l->ready = k;
+      if (link->pumped && k >= ndst) announce_wait(x, l, o, ndst, nsrc, bytes, link);
+      return false;
+    }
+  }
+  l->ready = 0;
+  return true;
+}
+
+static hk_status bad_slot(hk_exec *x, const hk_link *link, const hk_slot *s, size_t expected) {
+  x->bad_peer = link->peer;
+  x->bad_bytes = s->bytes;
+  x->expected_bytes = (uint32_t)expected;
+  x->bad_signature = s->signature;
+  return HK_ERR_USAGE;
+}
+
+/* The addresses of the sources; *fresh is the index of the user's input among them, or -1.  `to` is an output that gets
+ * the one source as it is, or NULL. */
+static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
+                                const void **src, int *fresh, void *to) {
+  *fresh = -1;
+  for (unsigned k = 0; k < n; k++) {
+    if (o[k].space != HK_LINK) {
+      if (o[k].space == HK_IN) *fresh = (int)k;
+      src[k] = user_address(x, l, &o[k]);
+      continue;
+    }
+    hk_link *link = link_of(l, &o[k]);
+    const hk_slot *s = hk_link_recv_slot(link);
+    if (__builtin_expect(s->signature != x->launch->signature || s->bytes != bytes, 0))
+      return bad_slot(x, link, s, bytes);
+    /* What only the kernel can read goes straight into the output where there is one. */
+    if (to && hk_slot_private(s)) {
+      if (hk_link_fetch(link, s, to) != HK_OK) goto broken;
+      src[k] = to;
+      continue;
+    }
+    src[k] = hk_link_recv_data(link);
+    if (src[k]) continue;
+  broken:
+    x->bad_peer = link->peer;
+    return HK_ERR_REMOTE;
+  }
+  return HK_OK;
+}
+
+/* The first output that the instruction writes, or NULL. */
+static void *output_of(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst) {
+  for (unsigned k = 0; k < ndst; k++)
+    if (o[k].space == HK_OUT) return user_address(x, l, &o[k]);
+  return NULL;
+}
+
+/* Where a link destination may point instead of getting a copy: at the user's memory that holds the very bytes, which
+ * stays as it is until the operation ends.  That is the one source of a plain copy, or an output written here. */
+static const void *stable_copy(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst,
+                               unsigned nsrc, const void *const *src, bool plain) {
+  if (plain && nsrc == 1 && (o[ndst].space == HK_IN || o[ndst].space == HK_OUT)) return src[0];
+  return output_of(x, l, o, ndst);
+}
+
+/* The addresses to write to; link destinations that go by reference get their slot's reference instead and are not
+ * counted.  *staged says whether any link slot is among the addresses.  `summand`: receivers will add the data to
+ * theirs, so what only the kernel can read would first be copied there: our copy into the slot is cheaper. */
+static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
+                                    const void *stable, bool summand, void **dst, bool *staged) {
+  unsigned count = 0;
+  *staged = false;
+  for (unsigned k = 0; k < n; k++) {
+    if (o[k].space != HK_LINK) {
+      dst[count++] = user_address(x, l, &o[k]);
+      continue;
+    }
+    hk_link *link = link_of(l, &o[k]);
+    hk_slot *s = &link->slots[(uint32_t)link->done & link->mask];
+    s->flags = 0;
+    if (link->pumped) l->must_drain = true;
+    if (stable && link->by_ref && bytes > (link->pumped ? (size_t)HK_SLOT_INLINE : (size_t)HK_REF_MIN_BYTES - 1) &&
+        hk_link_refer(link, stable, bytes, &s->ref) && !(summand && s->ref.region == HK_REGION_PRIVATE)) {
+      s->flags = HK_SLOT_REF;
+      l->must_drain = true;
+      continue;
+    }
+    *staged = true;
+    dst[count++] = hk_link_send_buffer(link, bytes);
+  }
+  return count;
+}
+
+static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const hk_operand *o, size_t bytes) {
+  hk_status rc = HK_OK;
+  unsigned ndst = i->ndst, nsrc = i->nsrc;
+  const void **src = x->pointers;
+  void **dst = (void **)(x->pointers + x->plan->max_operands);
+  int fresh;
+  bool staged, reduces = hk_coll_reduces((hk_coll)x->plan->program->coll);
+  void *to = nsrc == 1 && o[ndst].space == HK_LINK ? output_of(x, l, o, ndst) : NULL;
+  HK_TRY(gather_sources(x, l, o + ndst, nsrc, bytes, src, &fresh, to), out);
+  const hk_reducer *r = &x->launch->reducer;
+  bool final = i->flags & HK_INSTR_FINAL;
+  bool plain = !reduces || (nsrc <= 1 && !(fresh >= 0 && r->pre) && !(final && r->post));
+  bool copy = i->flags & HK_INSTR_COPY;
+  const void *stable = nsrc && !copy ? stable_copy(x, l, o, ndst, nsrc, src, plain) : NULL;
+  bool summand = reduces && !final && nsrc && o[ndst].space == HK_IN && bytes < SUMMAND_REF_MIN_BYTES;
+  unsigned n = gather_destinations(x, l, o, ndst, bytes, stable, summand, dst, &staged);
+  if (n && nsrc && bytes) {
+    unsigned flags = (final ? HK_MOVE_FINAL : 0) | (staged ? 0 : x->launch->move_flags);
+    if (plain && n == 1)
+      hk_copy(dst[0], src[0], bytes, flags);
+    else
+      hk_move(plain ? NULL : r, dst, n, src, nsrc, fresh, bytes, flags);
+  }
+  for (unsigned k = 0; k < ndst; k++) {
+    if (o[k].space != HK_LINK) continue;
+    hk_link *link = link_of(l, &o[k]);
+    hk_link_publish(link, (uint32_t)bytes, x->launch->signature, link->slots[(uint32_t)link->done & link->mask].flags);
+  }
+  for (unsigned k = ndst; k < ndst + nsrc; k++)
+    if (o[k].space == HK_LINK) hk_link_release(link_of(l, &o[k]));
+out:
+  return rc;
+}
+
+/* To the next instruction of the lane, round loops and waves. */
+static inline void advance(hk_exec *x, hk_lane_run *l) {
+  l->pc++;
+  if (l->pc == l->loop_end) {
+    if (++l->iteration < l->iterations) {
+      l->pc = l->loop_begin;
+      return;
+    }
+    l->loop_end = NULL;
+    l->iteration = 0;
+  }
+  if (l->pc == l->end) {
+    l->offset += x->launch->chunk * x->plan->channels;
+    if (l->offset < x->longest) {
+      l->pc = l->begin;
+    } else if (l->must_drain) {
+      l->draining = true;
+    } else {
+      l->done = true;
+      x->live--;
+    }
+  }
+}
+
+/* Do all references that the lane gave out rest with nobody any more, and has all data left for the network? */
+static bool lane_drained(const hk_exec *x, const hk_lane_run *l) {
+  const hk_program *p = x->plan->program;
+  const hk_link_need *needs = hk_program_links(p);
+  unsigned lane = (unsigned)(l - x->lanes) % p->nlanes;
+  for (unsigned i = 0; i < p->nlinks; i++)
+    if (needs[i].lane == lane && hk_link_sends((hk_link_kind)needs[i].kind) && !hk_link_drained(l->links[i]))
+      return false;
+  return true;
+}
+
+static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
+  while (!l->done) {
+    if (l->draining) {
+      if (!lane_drained(x, l)) return HK_OK;
+      l->done = true;
+      x->live--;
+      *moved = true;
+      return HK_OK;
+    }
+    const hk_instr *i = l->pc;
+    if (i->op == HK_OP_REPEAT) {
+      l->loop_begin = i + 1;
+      l->loop_end = i + 1 + i->repeat.body;
+      l->iterations = i->repeat.count;
+      l->iteration = 0;
+      l->pc++;
+      continue;
+    }
+    const hk_operand *o = hk_instr_operands(x->plan->program, i);
+    size_t bytes = i->ndst && i->nsrc ? piece_bytes(x, l, o, (unsigned)i->ndst + i->nsrc) : 0;
+    if (!all_ready(x, l, o, i->ndst, i->nsrc, bytes)) return HK_OK;
+    hk_status rc = run_move(x, l, i, o, bytes);
+    if (__builtin_expect(rc != HK_OK, 0)) return rc;
+    *moved = true;
+    advance(x, l);
+  }
+  return HK_OK;
+}
+
+hk_status hk_exec_step(hk_exec *x, bool *moved) {
+  for (unsigned k = 0; k < x->nlanes; k++) {
+    if (x->lanes[k].done) continue;
+    hk_status rc = run_lane(x, &x->lanes[k], moved);
+    if (__builtin_expect(rc != HK_OK, 0)) return rc;
+  }
+  return HK_OK;
+}
+
+int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
+  int n = 0;
+  for (unsigned k = 0; k < x->nlanes && n < room; k++) {
+    const hk_lane_run *l = &x->lanes[k];
+    if (l->done || l->draining || l->pc->op != HK_OP_MOVE) continue;
+    const hk_operand *o = &hk_instr_operands(x->plan->program, l->pc)[l->ready];
+    if (o->space == HK_LINK) peers[n++] = link_of(l, o)->peer;
+  }
+  return n;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The executor on CPU threads: runs one rank's program as resumable lanes.  A step runs every lane until it must wait; it
+ * never waits itself, so one thread can run many ranks, and the caller decides how to pause (base/wait.h).
+ */
+#ifndef HK_KERNELS_EXEC_H
+#define HK_KERNELS_EXEC_H
+#include <stdbool.h>
+#include "../program/program.h"
+#include "../transport/link.h"
+#include "reduce.h"
+
+/* A program bound to links: immutable once made, cached by the communicator. */
+typedef struct hk_plan {
+  const hk_program *program;
+  hk_link **links;   /* [channels][program->nlinks] */
+  unsigned channels; /* copies of the program's lanes that share out the waves */
+  unsigned max_operands;
+  void *device;         /* what a GPU has of it (runtime/gpu.h); NULL on the host, where `links` are */
+  struct hk_plan *next; /* in the cache */
+} hk_plan;
+
+/* What one call adds to a plan, beside its buffers: equal for equal calls, so it is cached too. */
+typedef struct hk_launch {
+  size_t total;        /* HK_PART_SPLIT: bytes of the message */
+  size_t block_bytes;  /* distance between blocks, and the length of all but clipped ones */
+  size_t chunk;        /* bytes of a block that one wave moves */
+  size_t unit;         /* bytes of an element: 1 for plain copies */
+  hk_reducer reducer;  /* valid where the collective reduces */
+  uint32_t signature;  /* of the call; differs between calls that do not match */
+  uint32_t move_flags; /* HK_MOVE_STREAM or 0 */
+  uint32_t protocol;   /* hk_protocol: of GPUs' links; the host's have one */
+} hk_launch;
+
+typedef struct hk_lane_run {
+  const hk_instr *pc, *begin, *end, *loop_begin, *loop_end;
+  uint32_t iteration, iterations;
+  uint32_t ready; /* operands of *pc already found ready */
+  bool done, draining, must_drain;
+  size_t offset; /* of the wave in every block */
+  hk_link **links;
+  char *scratch;
+} hk_lane_run;
+
+typedef struct hk_exec {
+  const hk_plan *plan;
+  const hk_launch *launch;
+  const char *in;
+  char *out;
+  unsigned nlanes, live;
+  size_t longest;        /* bytes of the longest block */
+  const void **pointers; /* [2 * max_operands], for the move at hand */
+  hk_lane_run *lanes;
+  /* Set with the failure: which peer's slot was wrong, and what it held. */
+  int bad_peer;
+  uint32_t bad_bytes, expected_bytes, bad_signature;
+} hk_exec;
+
+/* Bytes that hk_exec_init needs at `memory`, beside the scratch. */
+size_t hk_exec_bytes(const hk_plan *plan);
+size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk);
+/* memory: hk_exec_bytes, 16-aligned; scratch: hk_exec_scratch_bytes, 64-aligned.  Both stay the caller's, as does the
+ * launch, until the execution is done. */
+void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, const void *in, void *out, void *memory,
+                  void *scratch);
+/* Runs what can run.  *moved is set where anything did.  HK_OK: call again unless hk_exec_done; HK_ERR_USAGE: a peer's
+ * slot does not fit this call (mismatched arguments), see bad_*; HK_ERR_REMOTE: a link failed. */
+hk_status hk_exec_step(hk_exec *x, bool *moved);
+static inline bool hk_exec_done(const hk_exec *x) { return x->live == 0; }
+/* For the watchdog: the peers that lanes wait for; gives the number found, at most `room`. */
+int hk_exec_waits_for(const hk_exec *x, int *peers, int room);
+
+enum { HK_REF_MIN_BYTES = 16384 }; /* below, a copy into the slot is cheaper than waiting for the credit at the end */
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu_image.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "../base/param.h"
+
+#ifdef HK_GPU_FATBIN /* the file's name: the Makefile gives it where nvcc has made one */
+__asm__(".pushsection .rodata\n"
+        ".balign 64\n"
+        ".hidden hk_gpu_fatbin\n.globl hk_gpu_fatbin\nhk_gpu_fatbin:\n"
+        ".incbin \"" HK_GPU_FATBIN "\"\n"
+        ".hidden hk_gpu_fatbin_end\n.globl hk_gpu_fatbin_end\nhk_gpu_fatbin_end:\n.byte 0\n"
+        ".popsection\n");
+extern const char hk_gpu_fatbin[], hk_gpu_fatbin_end[];
+#endif
+
+/* The file that replaces the built-in kernels is read once: modules may refer to it for as long as they live. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char *file_image;
+static size_t file_bytes;
+
+static hk_status read_file(const char *name) {
+  hk_status rc = HK_OK;
+  char *image = NULL;
+  FILE *f = fopen(name, "rb");
+  if (!f) return HK_FAIL_ERRNO("HOCKET_CUDA_IMAGE=%s", name);
+  long bytes = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+  if (bytes <= 0 || fseek(f, 0, SEEK_SET) != 0) {
+    rc = HK_FAIL(HK_ERR_SYSTEM, "HOCKET_CUDA_IMAGE=%s is empty, or no file", name);
+    goto out;
+  }
+  image = malloc((size_t)bytes + 1);
+  if (!image || fread(image, 1, (size_t)bytes, f) != (size_t)bytes) {
+    rc = HK_FAIL_ERRNO("HOCKET_CUDA_IMAGE=%s: reading %ld bytes", name, bytes);
+    goto out;
+  }
+  image[bytes] = 0; /* PTX is a string */
+  file_image = image;
+  file_bytes = (size_t)bytes;
+  image = NULL;
+out:
+  free(image);
+  fclose(f);
+  return rc;
+}
+
+bool hk_gpu_image_here(void) {
+#ifdef HK_GPU_FATBIN
+  return true;
+#else
+  return hk_param_str(HK_P_CUDA_IMAGE) != NULL;
+#endif
+}
+
+hk_status hk_gpu_image(const void **image, size_t *bytes) {
+  hk_status rc = HK_OK;
+  const char *name = hk_param_str(HK_P_CUDA_IMAGE);
+  if (name) {
+    pthread_mutex_lock(&lock);
+    if (!file_image) rc = read_file(name);
+    *image = file_image;
+    *bytes = file_bytes;
+    pthread_mutex_unlock(&lock);
+    return rc;
+  }
+#ifdef HK_GPU_FATBIN
+  *image = hk_gpu_fatbin;
+  *bytes = (size_t)(hk_gpu_fatbin_end - hk_gpu_fatbin);
+  return rc;
+#else
+  *image = NULL;
+  *bytes = 0;
+  return HK_FAIL(HK_ERR_CUDA,
+                 "this library has no GPU kernels inside: build it with make NVCC=/path/to/nvcc, or name a "
+                 "file of kernels in HOCKET_CUDA_IMAGE");
+#endif
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one vector level gives to the front (reduce.c).  body.h is the one implementation; each level's file includes it
+ * with another vector width. */
+#ifndef HK_KERNELS_HOST_KERNELS_H
+#define HK_KERNELS_HOST_KERNELS_H
+#include <stdbool.h>
+#include "../reduce.h" /* hk_reducer and the types */
+
+typedef void (*hk_reduce_fn)(const hk_reducer *r, void *const *dst, unsigned ndst, const void *const *src,
+                             unsigned nsrc, int fresh, size_t bytes, unsigned flags);
+
+/* avg and premulsum are sums: see hk_reducer.pre and .post. */
+enum { HK_KERNEL_OPS = HK_MIN + 1 };
+
+typedef struct hk_kernels {
+  const char *name;
+  hk_reduce_fn reduce[HK_DTYPE_COUNT][HK_KERNEL_OPS];
+  /* One source, any destinations, bytes as they are. */
+  void (*copy)(void *const *dst, unsigned ndst, const void *src, size_t bytes, unsigned flags);
+} hk_kernels;
+
+extern const hk_kernels hk_kernels_base;
+#if defined(__x86_64__)
+extern const hk_kernels hk_kernels_avx2, hk_kernels_avx512;
+#endif
+
+/* For tests and benches: reducers initialised and copies made from now on use this level.  False, and nothing changes,
+ * where the name is unknown or the processor lacks it. */
+bool hk_simd_select(const char *name);
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The front of data movement: names, reducers, the choice of the vector level, copies. */
+#include "reduce.h"
+#include <math.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include <strings.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#include "../base/log.h"   /* HK_WARN */
+#include "../base/param.h" /* HOCKET_SIMD */
+#include "host/kernels.h"  /* the levels' tables */
+
+static const struct {
+  const char *name;
+  uint8_t bytes;
+} dtypes[HK_DTYPE_COUNT] = {
+    [HK_I8] = {"int8", 1},    [HK_U8] = {"uint8", 1},      [HK_I32] = {"int32", 4},   [HK_U32] = {"uint32", 4},
+    [HK_I64] = {"int64", 8},  [HK_U64] = {"uint64", 8},    [HK_F16] = {"half", 2},    [HK_F32] = {"float", 4},
+    [HK_F64] = {"double", 8}, [HK_BF16] = {"bfloat16", 2}, [HK_E4M3] = {"f8e4m3", 1}, [HK_E5M2] = {"f8e5m2", 1},
+};
+static const char *const redops[HK_REDOP_COUNT] = {
+    [HK_SUM] = "sum", [HK_PROD] = "prod", [HK_MAX] = "max",
+    [HK_MIN] = "min", [HK_AVG] = "avg",   [HK_PREMULSUM] = "premulsum",
+};
+
+size_t hk_dtype_size(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[t].bytes : 0; }
+const char *hk_dtype_name(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[t].name : "unknown type"; }
+const char *hk_redop_name(hk_redop op) { return (unsigned)op < HK_REDOP_COUNT ? redops[op] : "unknown operator"; }
+
+/* ---- the vector level ---- */
+
+/* Widest first. */
+static const hk_kernels *const levels[] = {
+#if defined(__x86_64__)
+    &hk_kernels_avx512, &hk_kernels_avx2,
+#endif
+    &hk_kernels_base};
+
+static bool runs_here(const hk_kernels *k) {
+#if defined(__x86_64__)
+  /* These builtins ask the operating system too whether it saves the wide registers. */
+  if (k == &hk_kernels_avx512)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (k == &hk_kernels_avx2) {
+    unsigned a, b, c, d; /* clang 14's builtin does not know f16c */
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+  }
+#endif
+  return k == &hk_kernels_base;
+}
+
+static const hk_kernels *widest(void) {
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(levels); i++)
+    if (runs_here(levels[i])) return levels[i];
+  return &hk_kernels_base;
+}
+
+/* The named level; the widest of this processor where it lacks that one; NULL for an unknown name. */
+static const hk_kernels *named(const char *name) {
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(levels); i++)
+    if (strcasecmp(name, levels[i]->name) == 0) return runs_here(levels[i]) ? levels[i] : widest();
+  /* Other architectures' names and "scalar": the least that this build has. */
+  static const char *const least[] = {"scalar", "sse2", "neon"};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(least); i++)
+    if (strcasecmp(name, least[i]) == 0) return &hk_kernels_base;
+  return NULL;
+}
+
+static _Atomic(const hk_kernels *) chosen;
+
+static const hk_kernels *choose_level(void) {
+  const char *wanted = hk_param_str(HK_P_SIMD);
+  const hk_kernels *k = wanted ? named(wanted) : widest();
+  if (!k) {
+    k = widest();
+    HK_WARN("HOCKET_SIMD=%s names no vector level (sse2, avx2, avx512, neon, scalar): using %s.", wanted, k->name);
+  }
+  /* Relaxed: the tables are constant, and threads that choose at once choose the same. */
+  atomic_store_explicit(&chosen, k, memory_order_relaxed);
+  return k;
+}
+
+static inline const hk_kernels *level(void) {
+  const hk_kernels *k = atomic_load_explicit(&chosen, memory_order_relaxed);
+  return __builtin_expect(k != NULL, 1) ? k : choose_level();
+}
+
+const char *hk_simd_name(void) { return level()->name; }
+
+bool hk_simd_select(const char *name) {
+  const hk_kernels *k = named(name);
+  if (!k || strcasecmp(k->name, name) != 0) return false;
+  atomic_store_explicit(&chosen, k, memory_order_relaxed);
+  return true;
+}
+
+/* ---- reducers ---- */
+
+/* One small float as fp32, exactly.  `ieee`: the largest exponent is infinity and NaN; else only all ones is NaN. */
+static float small_float(uint32_t x, int exp_bits, int man_bits, bool ieee) {
+  const int top = (1 << exp_bits) - 1, bias = top >> 1;
+  uint32_t man = x & ((1u << man_bits) - 1);
+  int exponent = (int)(x >> man_bits) & top;
+  float v;
+  if (ieee && exponent == top)
+    v = man ? NAN : INFINITY;
+  else if (!ieee && exponent == top && man == (1u << man_bits) - 1)
+    v = NAN;
+  else if (exponent == 0)
+    v = ldexpf((float)man, 1 - bias - man_bits);
+  else
+    v = ldexpf((float)(man | 1u << man_bits), exponent - bias - man_bits);
+  return x >> (exp_bits + man_bits) & 1 ? -v : v;
+}
+
+/* One element in the type's own arithmetic; nothing for a wrong type. */
+static void read_scalar(hk_reducer *r, const void *element) {
+  uint64_t raw = 0;
+  memcpy(&raw, element, r->elem_bytes);
+  switch ((hk_dtype)r->dtype) {
+    case HK_F16: r->scalar.f32 = small_float((uint32_t)raw, 5, 10, true); break;
+    case HK_BF16: r->scalar.f32 = small_float((uint32_t)raw, 8, 7, true); break;
+    case HK_E4M3: r->scalar.f32 = small_float((uint32_t)raw, 4, 3, false); break;
+    case HK_E5M2: r->scalar.f32 = small_float((uint32_t)raw, 5, 2, true); break;
+    default: r->scalar.bits = raw;
+  }
+}
+
+static bool is_float(hk_dtype t) {
+  return t == HK_F16 || t == HK_F32 || t == HK_F64 || t == HK_BF16 || t == HK_E4M3 || t == HK_E5M2;
+}
+
+hk_status hk_reducer_init(hk_reducer *r, hk_dtype dtype, hk_redop op, int nranks, const void *scalar) {
+  memset(r, 0, sizeof *r);
+  if ((unsigned)dtype >= HK_DTYPE_COUNT) return HK_FAIL(HK_ERR_ARGUMENT, "There is no data type %d.", (int)dtype);
+  if ((unsigned)op >= HK_REDOP_COUNT) return HK_FAIL(HK_ERR_ARGUMENT, "There is no operator %d.", (int)op);
+  if (op == HK_AVG && nranks < 1) return HK_FAIL(HK_ERR_INTERNAL, "avg over %d ranks.", nranks);
+  if (op == HK_PREMULSUM && !scalar) return HK_FAIL(HK_ERR_ARGUMENT, "premulsum needs its scalar, which is NULL.");
+  r->dtype = (uint8_t)dtype;
+  r->op = (uint8_t)op;
+  r->elem_bytes = dtypes[dtype].bytes;
+  r->divisor = 1;
+  if (op == HK_PREMULSUM) {
+    r->pre = 1;
+    read_scalar(r, scalar);
+  } else if (op == HK_AVG && is_float(dtype)) {
+    r->pre = nranks > 1;
+    if (dtype == HK_F64)
+      r->scalar.f64 = 1.0 / nranks;
+    else
+      r->scalar.f32 = 1.0f / (float)nranks;
+  } else if (op == HK_AVG) {
+    r->post = nranks > 1;
+    r->divisor = nranks;
+  }
+  static const uint8_t tiny[HK_DTYPE_COUNT] = {[HK_I32] = HK_TINY_U32, [HK_U32] = HK_TINY_U32, [HK_I64] = HK_TINY_U64,
+                                               [HK_U64] = HK_TINY_U64, [HK_F32] = HK_TINY_F32, [HK_F64] = HK_TINY_F64};
+  if (op == HK_SUM) r->tiny = tiny[dtype];
+  r->run = level()->reduce[dtype][r->op < HK_KERNEL_OPS ? r->op : HK_SUM];
+  return HK_OK;
+}
+
+/* ---- copies ---- */
+
+void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t bytes, unsigned flags) {
+  level()->copy(dst, ndst, src, bytes, flags);
+}
+
+/* Measured: within the caches memcpy, rep movsb and our loop are equal; streaming stores win beyond L2 and lose in it,
+ * so that the caller's knowledge decides. */
+void hk_copy(void *dst, const void *src, size_t bytes, unsigned flags) {
+  if (dst == src) return;
+  if (flags & HK_MOVE_STREAM)
+    level()->copy(&dst, 1, src, bytes, flags);
+  else
+    memcpy(dst, src, bytes);
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Data movement on host memory: destinations <- operator(sources), all types and operators, vectorised with run-time
+ * dispatch.  Reductions of 16- and 8-bit floats accumulate in fp32 over all sources of the call and round once (nearest,
+ * ties to even; e4m3 saturates to its largest finite value as CUDA's conversion does). */
+#ifndef HK_KERNELS_REDUCE_H
+#define HK_KERNELS_REDUCE_H
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+/* Values are ncclDataType_t's and ncclRedOp_t's (asserted in runtime/api_coll.c). */
+typedef enum hk_dtype {
+  HK_I8, HK_U8, HK_I32, HK_U32, HK_I64, HK_U64, HK_F16, HK_F32, HK_F64, HK_BF16, HK_E4M3, HK_E5M2, HK_DTYPE_COUNT
+} hk_dtype;
+typedef enum hk_redop { HK_SUM, HK_PROD, HK_MAX, HK_MIN, HK_AVG, HK_PREMULSUM, HK_REDOP_COUNT } hk_redop;
+size_t hk_dtype_size(hk_dtype t);
+const char *hk_dtype_name(hk_dtype t);
+const char *hk_redop_name(hk_redop op);
+
+/* A reduction, resolved once per operation. */
+typedef struct hk_reducer {
+  uint8_t dtype, op;
+  uint8_t elem_bytes;
+  /* HK_IN sources are multiplied by `scalar` as they are read (premulsum, and avg of floats by 1/n), and the product is
+   * rounded to the type as it is in a slot that carries it to a peer: ranks that add up the same inputs get equal bits. */
+  uint8_t pre;
+  uint8_t post; /* final results are divided by `divisor` (avg of integers, truncating as C does) */
+  uint8_t tiny; /* hk_tiny: hk_move adds a few elements of two sources itself */
+  int64_t divisor;
+  union {
+    uint64_t bits;
+    double f64;
+    float f32; /* also for the narrower floats */
+    int64_t i64;
+  } scalar; /* in the type's own arithmetic */
+  /* Combines n >= 1 sources; see hk_move. */
+  void (*run)(const struct hk_reducer *r, void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc,
+              int fresh, size_t bytes, unsigned flags);
+} hk_reducer;
+
+/* scalar: for HK_PREMULSUM, one element of `dtype`; else NULL.  nranks: the divisor of HK_AVG.
+ * With nranks == 1 avg and premulsum still work. */
+hk_status hk_reducer_init(hk_reducer *r, hk_dtype dtype, hk_redop op, int nranks, const void *scalar);
+
+enum {
+  HK_MOVE_FINAL = 1, /* apply `post` */
+  HK_MOVE_STREAM = 2 /* destinations will not be read soon: non-temporal stores */
+};
+
+/* memcpy of the best kind for this processor and size. */
+void hk_copy(void *dst, const void *src, size_t bytes, unsigned flags);
+/* One source to several destinations. */
+void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t bytes, unsigned flags);
+/* "sse2", "avx2", "avx512", "neon", "scalar": what run-time dispatch chose; HOCKET_SIMD overrides downwards. */
+const char *hk_simd_name(void);
+
+/* ---- moving: inline, so that the smallest messages cost a few nanoseconds ---- */
+
+/* What fits a link's slot header, and what is added or copied here. */
+enum { HK_MOVE_TINY = 48 };
+typedef enum hk_tiny { HK_TINY_NONE, HK_TINY_F32, HK_TINY_F64, HK_TINY_U32, HK_TINY_U64 } hk_tiny;
+
+/* Vectors and elements anywhere in memory, in place too. */
+#define HK_ADD_TINY(element)                                                                                           \
+  do {                                                                                                                 \
+    typedef element hk_at __attribute__((aligned(1), may_alias));                                                      \
+    typedef element hk_vector __attribute__((vector_size(16)));                                                        \
+    typedef hk_vector hk_vector_at __attribute__((aligned(1), may_alias));                                             \
+    size_t i = 0;                                                                                                      \
+    for (; i + 16 <= bytes; i += 16)                                                                                   \
+      *(hk_vector_at *)(d + i) = *(const hk_vector_at *)(x + i) + *(const hk_vector_at *)(y + i);                      \
+    for (; i < bytes; i += sizeof(element))                                                                            \
+      *(hk_at *)(d + i) = *(const hk_at *)(x + i) + *(const hk_at *)(y + i);                                           \
+  } while (0)
+static inline void hk_add_tiny(unsigned tiny, void *dst, const void *a, const void *b, size_t bytes) {
+  char *d = dst;
+  const char *x = a, *y = b;
+  switch (tiny) {
+    case HK_TINY_F32: HK_ADD_TINY(float); break;
+    case HK_TINY_F64: HK_ADD_TINY(double); break;
+    case HK_TINY_U32: HK_ADD_TINY(uint32_t); break;
+    default: HK_ADD_TINY(uint64_t); break;
+  }
+}
+#undef HK_ADD_TINY
+
+/* At most 64 bytes, by two overlapping moves of a power of two; all is read before anything is written. */
+static inline void hk_copy_tiny(void *dst, const void *src, size_t bytes) {
+  char *d = dst;
+  const char *s = src;
+#define HK_COPY_TINY(n)                                                                                                \
+  do {                                                                                                                 \
+    char first[n], last[n];                                                                                            \
+    __builtin_memcpy(first, s, n);                                                                                     \
+    __builtin_memcpy(last, s + bytes - (n), n);                                                                        \
+    __builtin_memcpy(d, first, n);                                                                                     \
+    __builtin_memcpy(d + bytes - (n), last, n);                                                                        \
+  } while (0)
+  if (bytes >= 32) HK_COPY_TINY(32);
+  else if (bytes >= 16) HK_COPY_TINY(16);
+  else if (bytes >= 8) HK_COPY_TINY(8);
+  else if (bytes >= 4) HK_COPY_TINY(4);
+  else if (bytes >= 2) HK_COPY_TINY(2);
+  else if (bytes) *d = *s;
+#undef HK_COPY_TINY
+}
+
+/* dst[i][..] = op(src[0], src[1], ...), in that order, for all i.  `fresh` is the index of the one source that gets `pre`,
+ * or -1.  bytes is a multiple of the element; pointers need the element's alignment only.  Destinations may equal
+ * (exactly) a source, not overlap one otherwise.  r may be NULL where nsrc == 1: a plain copy. */
+static inline void hk_move(const hk_reducer *r, void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc,
+                           int fresh, size_t bytes, unsigned flags) {
+  if (nsrc > 1 || (r && ((r->pre && fresh == 0) || (r->post && (flags & HK_MOVE_FINAL))))) {
+    if (bytes <= HK_MOVE_TINY && r->tiny && nsrc == 2 && ndst == 1) hk_add_tiny(r->tiny, dst[0], src[0], src[1], bytes);
+    else r->run(r, dst, ndst, src, nsrc, fresh, bytes, flags);
+  } else if (ndst == 1) {
+    if (bytes <= HK_MOVE_TINY) hk_copy_tiny(dst[0], src[0], bytes);
+    else hk_copy(dst[0], src[0], bytes, flags);
+  } else {
+    hk_copy_to_all(dst, ndst, src[0], bytes, flags);
+  }
+}
+#endif
