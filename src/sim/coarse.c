@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flow level: no event looks at what others do.  The programs are run as a network of messages with times, a thread going on
+ * until it must hear of a message that is not sent yet, with rates that are known before.  Twice:
+ *
+ *   alone   every flow goes as fast as the links on its way allow.  This is a lower bound; another is how long the busiest
+ *           resource needs for all that is asked of it.
+ *   shared  a thread that moves so many bytes in all, some of them over a resource that needs so long for everybody's, moves
+ *           them at the rate at which it would end with it: as if all were always in each other's way.  An upper bound.
+ *
+ * The truth is between the two, nearer to the lower: HK_GPU_SHARED says how near.
+ * Waves beyond WAVES repeat what those before did: the last ones' pace is drawn out. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "model.h"
+#include "run.h"
+
+enum { WAVES = 8 };
+
+typedef struct coarse {
+  hk_sim *s;
+  double *need;    /* [nresources] microseconds in one wave of all channels */
+  double *moved;   /* [nthreads] bytes that a thread moves itself in one wave */
+  double *handed;  /* [nthreads] bytes that it hands to the network */
+  double *pace;    /* [nthreads' instructions] bytes a microsecond */
+  uint32_t *first; /* [nthreads] of `pace` */
+  double *by_side; /* [nsides] bytes sent to another host in one wave */
+  double *uplink;  /* [nsides] microseconds that the busiest uplink on the way needs */
+  double *free_at; /* [nsides] when the network has sent what was handed to it; [nranks] when a core is free */
+  double *core_at;
+  double *clock; /* [nthreads] */
+  uint32_t *todo, ntodo;
+  bool shared;
+} coarse;
+
+static hk_side *side_of(const coarse *c, const hk_lane_state *t, const hk_operand *o) {
+  return hk_lane_side(c->s, t, o);
+}
+
+/* ---- loads ---- */
+
+/* What the instruction at hand asks for, `times` times. */
+static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
+  hk_sim *s = c->s;
+  hk_status rc = HK_OK;
+  double limit = 0;
+  size_t bytes = hk_step_bytes(s, t), at = (size_t)(t - s->threads);
+  const hk_instr *i = &t->instrs[t->pc];
+  const hk_operand *o = hk_lane_operands(t);
+  if (!bytes) return HK_OK;
+  HK_TRY(hk_step_uses(s, t, bytes, &limit), out);
+  double all = times * (double)bytes;
+  c->moved[at] += all;
+  c->pace[c->first[at] + t->pc - t->first] = limit;
+  for (uint32_t k = 0; k < t->flow.n; k++) {
+    const hk_entry *e = &t->flow.entries[k];
+    c->need[e->resource] += s->alike * e->weight * all / s->world.net.resources[e->resource].capacity;
+  }
+  for (unsigned k = 0; k < i->ndst; k++) {
+    if (o[k].space != HK_LINK || !side_of(c, t, &o[k])->queue) continue;
+    hk_side *e = side_of(c, t, &o[k]);
+    const hk_flow *f = &e->queue->flow;
+    c->handed[at] += all;
+    c->by_side[e - s->sides] += all;
+    for (uint32_t u = 0; u < f->n; u++)
+      c->need[f->entries[u].resource] += s->alike * f->entries[u].weight * all /
+                                         s->world.net.resources[f->entries[u].resource].capacity;
+  }
+out:
+  return rc;
+}
+
+/* One wave of a thread; iterations of a repeat are alike but for the links of stepping operands. */
+static hk_status add_wave(coarse *c, hk_lane_state *t) {
+  hk_status rc = HK_OK;
+  for (t->pc = t->first; t->pc < t->end;) {
+    const hk_instr *i = &t->instrs[t->pc];
+    uint32_t count = 1, body = 1;
+    if (i->op == HK_OP_REPEAT) {
+      count = i->repeat.count;
+      body = i->repeat.body;
+      t->pc++;
+    }
+    uint32_t begin = t->pc;
+    for (t->pc = begin; t->pc < begin + body; t->pc++) {
+      const hk_operand *o = hk_lane_operands(t);
+      bool steps = false;
+      for (unsigned k = 0; k < (unsigned)t->instrs[t->pc].ndst + t->instrs[t->pc].nsrc; k++)
+        steps = steps || o[k].flags & HK_OPERAND_STEP;
+      for (t->iteration = 0; t->iteration < (steps ? count : 1); t->iteration++)
+        HK_TRY(add_step(c, t, steps ? 1 : count), out);
+      t->iteration = 0;
+    }
+  }
+out:
+  t->pc = t->first;
+  t->iteration = 0;
+  return rc;
+}
+
+/* ---- the fabric of folded hosts ---- */
+
+typedef struct crossing {
+  int up, down; /* index of leaf and spine */
+  uint32_t side;
+} crossing;
+
+/* Calls for every link of every host that crosses spines, on every channel. */
+static hk_status for_crossings(coarse *c, void (*each)(coarse *, const crossing *, double *), double *loads) {
+  hk_status rc = HK_OK;
+  hk_sim *s = c->s;
+  const hk_world *w = &s->world;
+  for (int r = 0; r < w->nranks; r++) {
+    const hk_program *p;
+    HK_TRY(hk_programs_get(&s->programs, r, 0, &p), out);
+    const hk_link_need *l = hk_program_links(p);
+    for (uint32_t i = 0; i < p->nlinks; i++) {
+      int a = w->seats[r].host, b = w->seats[l[i].peer].host;
+      uint32_t side = s->first_side[(size_t)hk_world_rep(w, r) * (size_t)s->channels] + i, leave, enter;
+      if (l[i].kind != HK_LINK_SEND || a == b || c->by_side[side] <= 0) continue;
+      hk_world_nets(w, r, l[i].peer, 0, &leave, &enter);
+      if (leave == UINT32_MAX || enter == UINT32_MAX) continue;
+      const hk_node *x = &hk_world_topo(w, a)->nodes[leave], *y = &hk_world_topo(w, b)->nodes[enter];
+      int la = hk_world_leaf(w, a, x), lb = hk_world_leaf(w, b, y);
+      if (la == lb) continue;
+      for (int k = 0; k < s->all_channels; k++) {
+        int spine = hk_world_spine(w, a, x, b, y, k);
+        crossing at = {.up = 2 * (la * w->spines + spine), .down = 2 * (lb * w->spines + spine) + 1, .side = side};
+        each(c, &at, loads);
+      }
+    }
+  }
+out:
+  return rc;
+}
+
+static void add_load(coarse *c, const crossing *at, double *loads) {
+  double bytes = c->by_side[at->side] * c->s->alike * c->s->channels / c->s->all_channels;
+  loads[at->up] += bytes;
+  loads[at->down] += bytes;
+}
+
+/* The worst of the links that a side stands for, on whatever channel. */
+static void worst_load(coarse *c, const crossing *at, double *loads) {
+  double most = loads[at->up] > loads[at->down] ? loads[at->up] : loads[at->down];
+  double us = most / hk_world_uplink(&c->s->world);
+  if (us > c->uplink[at->side]) c->uplink[at->side] = us;
+}
+
+static hk_status load_fabric(coarse *c) {
+  hk_status rc = HK_OK;
+  const hk_world *w = &c->s->world;
+  int leaves = hk_world_leaves(w);
+  if (!leaves) return HK_OK;
+  double *loads = calloc(2 * (size_t)leaves * (size_t)w->spines, sizeof *loads);
+  if (!loads) return HK_FAIL_ERRNO("no memory for %d leaf switches", leaves);
+  HK_TRY(for_crossings(c, add_load, loads), out);
+  rc = for_crossings(c, worst_load, loads);
+out:
+  free(loads);
+  return rc;
+}
+
+/* ---- rates ---- */
+
+/* Microseconds a byte over one use, or with all that others ask of the resource. */
+static double use_us(const coarse *c, const hk_entry *e, double bytes) {
+  if (!c->shared) return e->weight / c->s->world.net.resources[e->resource].capacity;
+  return bytes > 0 ? c->need[e->resource] / bytes : 0;
+}
+
+/* Of each thread's instructions. */
+static hk_status set_paces(coarse *c) {
+  hk_status rc = HK_OK;
+  hk_sim *s = c->s;
+  for (uint32_t k = 0; k < s->nthreads; k++) {
+    hk_lane_state *t = &s->threads[k];
+    for (t->pc = t->first; t->pc < t->end; t->pc++) {
+      double limit = 0, *pace = &c->pace[c->first[k] + t->pc - t->first];
+      if (t->instrs[t->pc].op == HK_OP_REPEAT || *pace <= 0) continue;
+      HK_TRY(hk_step_uses(s, t, s->chunk, &limit), out);
+      double us = limit > 0 ? 1 / limit : 0;
+      for (uint32_t u = 0; u < t->flow.n; u++) us = fmax(us, use_us(c, &t->flow.entries[u], c->moved[k]));
+      *pace = us > 0 ? 1 / us : 0;
+    }
+    t->pc = t->first;
+    hk_flow_clear(&t->flow);
+  }
+out:
+  return rc;
+}
+
+/* Of what goes to other hosts. */
+static void set_queues(coarse *c) {
+  for (uint32_t i = 0; i < c->s->nsides; i++) {
+    hk_side *e = &c->s->sides[i];
+    if (!e->queue) continue;
+    const hk_flow *f = &e->queue->flow;
+    double handed = c->handed[e->thread], us = c->shared && handed > 0 ? c->uplink[i] / handed : 0;
+    for (uint32_t u = 0; u < f->n; u++) us = fmax(us, use_us(c, &f->entries[u], handed));
+    e->us_per_byte = us;
+  }
+}
+
+/* ---- the run ---- */
+
+static void again(coarse *c, uint32_t thread) { c->todo[c->ntodo++] = thread; }
+
+static hk_status tell(coarse *c, const hk_side *e, double at) {
+  hk_status rc = HK_OK;
+  for (uint32_t i = 0; i < e->ntargets; i++) {
+    hk_side *to = &c->s->sides[c->s->targets[e->first_target + i]];
+    if (to->left) {
+      uint32_t *left = &to->left[(e->consumed - 1) % c->s->nslots];
+      if (--*left) continue;
+      *left = to->ntargets;
+    }
+    HK_TRY(hk_times_push(&to->times, at), out);
+    if (to->waiting) {
+      to->waiting = false;
+      again(c, to->thread);
+    }
+  }
+out:
+  return rc;
+}
+
+static hk_status send(coarse *c, hk_side *e, size_t bytes, double at) {
+  if (e->credits)
+    e->credits--;
+  else
+    hk_times_pop(&e->times);
+  if (e->queue) {
+    double *free_at = &c->free_at[e - c->s->sides], us = e->us_per_byte * (double)bytes;
+    if (*free_at < at) *free_at = at;
+    at = *free_at += us;
+  }
+  return tell(c, e, at + e->us);
+}
+
+/* When the instruction's links are ready; -1: that is not known yet. */
+static double ready_at(coarse *c, hk_lane_state *t, double at) {
+  const hk_instr *i = &t->instrs[t->pc];
+  const hk_operand *o = hk_lane_operands(t);
+  for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) {
+    if (o[k].space != HK_LINK) continue;
+    hk_side *e = side_of(c, t, &o[k]);
+    if (e->sends && e->credits) continue;
+    if (!e->times.count) {
+      e->waiting = true;
+      return -1;
+    }
+    if (hk_times_first(&e->times) > at) at = hk_times_first(&e->times);
+  }
+  return at;
+}
+
+static hk_status run_thread(coarse *c, uint32_t k) {
+  hk_sim *s = c->s;
+  hk_status rc = HK_OK;
+  hk_lane_state *t = &s->threads[k];
+  for (;;) {
+    hk_lane_enter(t);
+    double at = ready_at(c, t, c->clock[k]);
+    if (at < 0) return HK_OK;
+    if (s->cores && c->core_at[t->rank] > at) at = c->core_at[t->rank];
+    size_t bytes = hk_step_bytes(s, t);
+    double pace = c->pace[c->first[k] + t->pc - t->first];
+    at += s->lane_us + (pace > 0 ? (double)bytes / pace : 0);
+    c->clock[k] = at;
+    if (s->cores) c->core_at[t->rank] = at;
+    s->steps++;
+    const hk_instr *i = &t->instrs[t->pc];
+    const hk_operand *o = hk_lane_operands(t);
+    for (unsigned n = 0; n < i->ndst; n++)
+      if (o[n].space == HK_LINK) HK_TRY(send(c, side_of(c, t, &o[n]), bytes, at), out);
+    for (unsigned n = i->ndst; n < (unsigned)i->ndst + i->nsrc; n++) {
+      if (o[n].space != HK_LINK) continue;
+      hk_side *e = side_of(c, t, &o[n]);
+      hk_times_pop(&e->times);
+      e->consumed++;
+      HK_TRY(tell(c, e, at + e->us), out);
+    }
+    if (hk_lane_advance(s, t)) continue;
+    t->state = HK_T_DONE;
+    s->live--;
+    if (at > s->finished) s->finished = at;
+    return HK_OK;
+  }
+out:
+  return rc;
+}
+
+/* All threads from the beginning, `longest` bytes of a block. */
+static hk_status run_all(coarse *c, size_t longest) {
+  hk_status rc = HK_OK;
+  hk_sim *s = c->s;
+  size_t before = s->longest;
+  s->longest = longest;
+  s->finished = 0;
+  s->live = c->ntodo = 0;
+  for (uint32_t i = 0; i < s->nsides; i++) {
+    hk_side *e = &s->sides[i];
+    e->times.head = e->times.count = 0;
+    e->credits = e->sends ? s->nslots : 0;
+    e->consumed = 0;
+    e->waiting = false;
+    c->free_at[i] = 0;
+    if (e->left)
+      for (uint32_t k = 0; k < s->nslots; k++) e->left[k] = e->ntargets;
+  }
+  for (uint32_t k = 0; k < s->nthreads; k++) {
+    hk_lane_state *t = &s->threads[k];
+    t->pc = t->first;
+    t->body_end = t->iteration = t->wave = 0;
+    t->offset = (size_t)t->channel * s->chunk;
+    t->state = t->first == t->end || (t->channel && t->offset >= longest) ? HK_T_DONE : HK_T_READY;
+    c->clock[k] = HK_GPU_STAGGER_US * t->channel;
+    if (t->state == HK_T_DONE) continue;
+    s->live++;
+    again(c, k);
+  }
+  for (int r = 0; s->cores && r < s->world.nranks; r++) c->core_at[r] = 0;
+  while (c->ntodo) HK_TRY(run_thread(c, c->todo[--c->ntodo]), out);
+  if (s->live)
+    rc = HK_FAIL(HK_ERR_INTERNAL, "%s of %d ranks: lanes wait for ever; verify the program",
+                 s->programs.algorithm->name, s->world.nranks);
+out:
+  s->longest = before;
+  return rc;
+}
+
+static hk_status make_room(coarse *c) {
+  const hk_sim *s = c->s;
+  size_t instrs = 0;
+  c->first = malloc((s->nthreads + 1) * sizeof *c->first);
+  if (!c->first) return HK_FAIL_ERRNO("no memory for %u lanes", s->nthreads);
+  for (uint32_t k = 0; k < s->nthreads; k++) {
+    c->first[k] = (uint32_t)instrs;
+    instrs += s->threads[k].end - s->threads[k].first;
+  }
+  c->need = calloc(s->world.net.nresources + 1, sizeof *c->need);
+  c->moved = calloc(s->nthreads + 1, sizeof *c->moved);
+  c->handed = calloc(s->nthreads + 1, sizeof *c->handed);
+  c->clock = calloc(s->nthreads + 1, sizeof *c->clock);
+  c->todo = malloc((2 * (size_t)s->nthreads + 1) * sizeof *c->todo);
+  c->pace = calloc(instrs + 1, sizeof *c->pace);
+  c->by_side = calloc(s->nsides + 1, sizeof *c->by_side);
+  c->uplink = calloc(s->nsides + 1, sizeof *c->uplink);
+  c->free_at = calloc(s->nsides + 1, sizeof *c->free_at);
+  c->core_at = calloc((size_t)s->world.nranks, sizeof *c->core_at);
+  bool all = c->need && c->moved && c->handed && c->clock && c->todo && c->pace && c->by_side && c->uplink &&
+             c->free_at && c->core_at;
+  return all ? HK_OK : HK_FAIL_ERRNO("no memory to simulate %u lanes and %u links", s->nthreads, s->nsides);
+}
+
+static double waves_of(const hk_sim *s) {
+  double waves = (double)s->longest / (double)(s->chunk * (size_t)s->all_channels);
+  return waves > 1 ? waves : 1;
+}
+
+static hk_status run_waves(coarse *c, bool shared, double *us) {
+  hk_status rc = HK_OK;
+  hk_sim *s = c->s;
+  size_t wave = s->chunk * (size_t)s->all_channels;
+  double waves = waves_of(s);
+  c->shared = shared;
+  HK_TRY(set_paces(c), out);
+  set_queues(c);
+  if (waves <= WAVES) {
+    HK_TRY(run_all(c, s->longest), out);
+    *us = s->finished;
+  } else {
+    HK_TRY(run_all(c, WAVES / 2 * wave), out);
+    double half = s->finished;
+    HK_TRY(run_all(c, WAVES * wave), out);
+    *us = s->finished + (waves - WAVES) * (s->finished - half) / (WAVES / 2);
+  }
+out:
+  return rc;
+}
+
+/* What the busiest resource needs; what each carried is noted for the report. */
+static double busiest(coarse *c) {
+  hk_net *net = &c->s->world.net;
+  double waves = waves_of(c->s), most = 0;
+  for (uint32_t i = 0; i < net->nresources; i++) {
+    net->resources[i].carried = c->need[i] * waves * net->resources[i].capacity;
+    most = fmax(most, c->need[i] * waves);
+  }
+  for (uint32_t i = 0; i < c->s->nsides; i++) most = fmax(most, c->uplink[i] * waves);
+  return most;
+}
+
+hk_status hk_sim_coarse(hk_sim *s) {
+  hk_status rc = HK_OK;
+  coarse c = {.s = s};
+  double alone = 0, shared = 0;
+  HK_TRY(make_room(&c), out);
+  for (uint32_t k = 0; k < s->nthreads; k++) HK_TRY(add_wave(&c, &s->threads[k]), out);
+  if (s->world.folded) HK_TRY(load_fabric(&c), out);
+  HK_TRY(run_waves(&c, false, &alone), out);
+  HK_TRY(run_waves(&c, true, &shared), out);
+  alone = fmax(alone, busiest(&c));
+  s->finished = pow(alone, 1 - HK_GPU_SHARED) * pow(fmax(shared, alone), HK_GPU_SHARED);
+out:
+  free(c.need);
+  free(c.moved);
+  free(c.handed);
+  free(c.pace);
+  free(c.first);
+  free(c.by_side);
+  free(c.uplink);
+  free(c.free_at);
+  free(c.core_at);
+  free(c.clock);
+  free(c.todo);
+  return rc;
+}

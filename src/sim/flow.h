@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Flows that share resources, and the clock.
+ *
+ * A resource is anything with a capacity in bytes a microsecond: a link in one direction, a memory, a switch's uplink, a
+ * host's cores.  A flow moves bytes at one rate x and uses w * x of each of its resources; rates are max-min fair: nobody
+ * can get more without somebody with less losing.  Between events rates are constant, so the end of a flow is an event
+ * whose time is known until a rate changes.
+ *
+ * Only what a change touches is computed again: the flows of the resources that changed, with all others held where they
+ * are; where that leaves somebody with less than a neighbour without need, or with more than is fair, the neighbours on that
+ * resource are computed too, and so on.  A resource cannot be short when all its flows at their own limit fit it; most are
+ * like that, and do not count.
+ */
+#ifndef HK_SIM_FLOW_H
+#define HK_SIM_FLOW_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+/* In the clock's heap, first in whatever happens later. */
+typedef struct hk_event {
+  double at;
+  uint32_t place; /* in the heap + 1; 0: not in it */
+  uint32_t id;    /* events of equal time come in the order of ids */
+} hk_event;
+
+typedef struct hk_use {
+  uint32_t resource;
+  float weight;
+} hk_use;
+
+struct hk_flow;
+/* A flow's entry in a resource's list. */
+typedef struct hk_entry {
+  struct hk_entry *next, **link;
+  struct hk_flow *flow;
+  uint32_t resource;
+  float weight;
+} hk_entry;
+
+typedef struct hk_flow {
+  hk_event end;
+  double left, rate, since; /* bytes, bytes/us, the time that `left` is of */
+  double limit;             /* bytes/us it could go alone */
+  double next;              /* its rate in the computation under way */
+  uint32_t held;            /* the full resource that keeps it from going faster, or UINT32_MAX: its limit */
+  uint32_t n, room;
+  bool fixed;
+  uint64_t stamp;
+  hk_entry *entries;
+} hk_flow;
+
+typedef struct hk_resource {
+  double capacity;
+  double wanted;  /* by its active flows at their limits */
+  double carried; /* bytes so far, those of active flows in full */
+  hk_entry *flows;
+  double left, weight;   /* while rates are computed: for the flows that are */
+  uint64_t stamp, whole; /* whole: all its flows are computed */
+  bool dirty;
+} hk_resource;
+
+typedef struct hk_net {
+  double now;
+  hk_resource *resources;
+  uint32_t nresources, room;
+  hk_event **heap;
+  uint32_t nheap, heap_room;
+  uint32_t *dirty; /* resources whose flows changed since the last hk_net_settle */
+  uint32_t ndirty;
+  /* Of one computation. */
+  hk_flow **found;
+  uint32_t *tight;
+  uint32_t nfound, found_room, ntight;
+  uint64_t stamp;
+  uint64_t solved; /* flows whose rates were computed, for tests of the engine's cost */
+} hk_net;
+
+void hk_net_free(hk_net *n);
+hk_status hk_net_add(hk_net *n, double capacity, uint32_t *out);
+
+void hk_flow_clear(hk_flow *f);
+/* Adds to an inactive flow; a resource named twice counts twice. */
+hk_status hk_flow_use(hk_net *n, hk_flow *f, uint32_t resource, double weight);
+static inline void hk_flow_reset(hk_flow *f) { f->n = 0; }
+/* From now on; `limit` is its own highest rate.  Its end is an event at f->end. */
+hk_status hk_flow_start(hk_net *n, hk_flow *f, double bytes, double limit);
+/* The flow's end has come out of hk_net_next. */
+void hk_flow_stop(hk_net *n, hk_flow *f);
+
+/* An event of another kind at a time not before now.  Already in the heap: moves. */
+hk_status hk_net_at(hk_net *n, hk_event *e, double at);
+void hk_net_cancel(hk_net *n, hk_event *e);
+/* Computes the rates that changed, then takes the next event out of the heap and sets the clock; NULL: nothing will happen
+ * any more. */
+hk_status hk_net_next(hk_net *n, hk_event **out);
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The programs of all ranks, and which hosts are alike.
+ *
+ * Hosts are coloured by their machine, then again and again by what their ranks' programs look like and the colours of the
+ * hosts they talk to, until no colour splits any more.  Hosts of one colour then do the same at the same time, as far as
+ * the fabric treats them alike, and one can stand for all. */
+#include <stdlib.h>
+#include <string.h>
+#include "run.h"
+
+/* ---- programs ---- */
+
+hk_status hk_programs_init(hk_programs *p, const hk_algorithm *a, const hk_build *what, int norders) {
+  *p = (hk_programs){.algorithm = a, .what = *what, .norders = norders > 0 ? norders : 1};
+  p->at = calloc((size_t)p->norders * (size_t)what->nranks, sizeof(hk_program *));
+  return p->at ? HK_OK : HK_FAIL_ERRNO("no memory for the programs of %d ranks", what->nranks);
+}
+
+void hk_programs_free(hk_programs *p) {
+  for (size_t i = 0; p->at && i < (size_t)p->norders * (size_t)p->what.nranks; i++) hk_program_free(p->at[i]);
+  free(p->at);
+  *p = (hk_programs){0};
+}
+
+hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out) {
+  hk_status rc = HK_OK;
+  int order = channel % p->norders;
+  hk_program **at = &p->at[(size_t)order * (size_t)p->what.nranks + (size_t)rank];
+  if (!*at) {
+    hk_build what = p->what;
+    what.rank = rank;
+    what.channel = order;
+    HK_TRY(hk_algorithm_build(p->algorithm, &what, at), out);
+  }
+  *out = *at;
+out:
+  return rc;
+}
+
+uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel) {
+  const hk_link_need *l = hk_program_links(p);
+  for (uint32_t i = 0; i < p->nlinks; i++)
+    if (l[i].peer == peer && l[i].kind == kind && l[i].channel == channel) return i;
+  return HK_NOBODY;
+}
+
+/* ---- colours ---- */
+
+static uint64_t mix(uint64_t h, uint64_t x) {
+  h = (h ^ x) * 0x9e3779b97f4a7c15u;
+  return h ^ h >> 32;
+}
+
+/* What a move does, without the numbers of blocks. */
+static uint64_t move_hash(const hk_program *p, const hk_instr *in) {
+  const hk_operand *o = hk_instr_operands(p, in);
+  uint64_t h = mix(in->flags & HK_INSTR_COPY, (uint64_t)in->ndst << 32 | in->nsrc);
+  for (unsigned k = 0; k < (unsigned)in->ndst + in->nsrc; k++)
+    h = mix(h, (uint64_t)o[k].space << 32 | (uint64_t)o[k].flags << 16 | (o[k].space == HK_LINK ? o[k].link : 0));
+  return h;
+}
+
+/* The hash of a sequence as a polynomial, so that sequences can be put together and repeated without being written out:
+ * where blocks wrap round, one host has a repeat in two pieces, or its last iteration by itself, that another has in one. */
+typedef struct sequence {
+  uint64_t hash, power;
+} sequence;
+static sequence then(sequence a, sequence b) {
+  return (sequence){.hash = a.hash * b.power + b.hash, .power = a.power * b.power};
+}
+static sequence repeated(sequence one, uint32_t times) {
+  sequence all = {.hash = 0, .power = 1};
+  for (; times; times >>= 1) {
+    if (times & 1) all = then(all, one);
+    one = then(one, one);
+  }
+  return all;
+}
+
+static uint64_t lane_hash(const hk_program *p, const hk_lane *lane) {
+  const hk_instr *in = hk_program_instrs(p) + lane->first, *end = in + lane->count;
+  sequence all = {.hash = 0, .power = 1};
+  while (in < end) {
+    bool repeat = in->op == HK_OP_REPEAT;
+    uint32_t count = repeat ? in->repeat.count : 1, n = repeat ? in->repeat.body : 1;
+    sequence body = {.hash = 0, .power = 1};
+    for (in += repeat; n; n--, in++)
+      body = then(body, (sequence){.hash = move_hash(p, in), .power = 0x9e3779b97f4a7c15u});
+    all = then(all, repeated(body, count));
+  }
+  return mix(all.hash, all.power);
+}
+
+/* What a program does, without the numbers of blocks and peers. */
+static uint64_t shape_hash(const hk_program *p) {
+  uint64_t h = mix(p->nlanes, p->nlinks);
+  const hk_lane *lanes = hk_program_lanes(p);
+  const hk_link_need *links = hk_program_links(p);
+  for (unsigned i = 0; i < p->nlanes; i++) h = mix(h, lane_hash(p, &lanes[i]));
+  for (uint32_t i = 0; i < p->nlinks; i++)
+    h = mix(h, (uint64_t)links[i].kind << 16 | (uint64_t)links[i].lane << 8 | links[i].channel);
+  return h;
+}
+
+/* What joins a host to others: which link of which of its ranks, to which place of which host. */
+typedef struct joint {
+  uint32_t host;
+  uint64_t what;
+} joint;
+
+typedef struct folding {
+  hk_world *w;
+  uint64_t *colour, *next;
+  joint *joints;
+  size_t *first; /* [nhosts + 1] */
+  size_t n, room;
+} folding;
+
+static hk_status add_joint(folding *f, uint32_t host, uint64_t what) {
+  if (f->n == f->room) {
+    size_t room = f->room ? 2 * f->room : 1024;
+    joint *grown = realloc(f->joints, room * sizeof *grown);
+    if (!grown) return HK_FAIL_ERRNO("no memory for %zu links", room);
+    f->joints = grown;
+    f->room = room;
+  }
+  f->joints[f->n++] = (joint){.host = host, .what = what};
+  return HK_OK;
+}
+
+/* The host's own colour, and its joints. */
+static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
+  hk_status rc = HK_OK;
+  hk_world *w = f->w;
+  uint64_t h = mix(hk_world_topo(w, host)->hash, w->first_rank[host + 1] - w->first_rank[host]);
+  f->first[host] = f->n;
+  for (uint32_t r = w->first_rank[host]; r < w->first_rank[host + 1]; r++) {
+    const hk_program *p, *other;
+    HK_TRY(hk_programs_get(programs, (int)r, 0, &p), out);
+    h = mix(h, shape_hash(p));
+    const hk_link_need *l = hk_program_links(p);
+    for (uint32_t i = 0; i < p->nlinks; i++) {
+      uint32_t peer = l[i].peer, at = (uint32_t)w->seats[peer].host;
+      if (l[i].kind == HK_LINK_MCAST_SEND) continue;
+      HK_TRY(hk_programs_get(programs, (int)peer, 0, &other), out);
+      uint32_t back = hk_link_find(other, hk_link_other_side((hk_link_kind)l[i].kind), (int)r, l[i].channel);
+      uint64_t what = mix(mix((uint64_t)(r - w->first_rank[host]) << 32 | i, peer - w->first_rank[at]), back);
+      if (at == (uint32_t)host)
+        h = mix(h, what);
+      else
+        HK_TRY(add_joint(f, at, what), out);
+    }
+  }
+  f->colour[host] = h;
+out:
+  return rc;
+}
+
+static int by_value(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+static int count_colours(const uint64_t *colours, uint64_t *sorted, int n) {
+  int count = 0;
+  memcpy(sorted, colours, (size_t)n * sizeof *sorted);
+  qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+  for (int i = 0; i < n; i++) count += !i || sorted[i] != sorted[i - 1];
+  return count;
+}
+
+/* One round; the joints stand in the programs' order, so that equal hosts hash alike. */
+static void recolour(folding *f) {
+  for (int h = 0; h < f->w->c->nhosts; h++) {
+    uint64_t x = f->colour[h];
+    for (size_t i = f->first[h]; i < f->first[h + 1]; i++)
+      x = mix(x, mix(f->joints[i].what, f->colour[f->joints[i].host]));
+    f->next[h] = x;
+  }
+  uint64_t *swap = f->colour;
+  f->colour = f->next;
+  f->next = swap;
+}
+
+/* The first host of each colour stands for the others. */
+static hk_status represent(const folding *f) {
+  hk_world *w = f->w;
+  int n = w->c->nhosts;
+  size_t room = 1;
+  while (room < 2 * (size_t)n) room *= 2;
+  uint32_t *table = malloc(room * sizeof *table);
+  if (!table) return HK_FAIL_ERRNO("no memory to fold %d hosts", n);
+  memset(table, 0xff, room * sizeof *table);
+  for (int h = 0; h < n; h++) {
+    size_t at = mix(f->colour[h], 7) & (room - 1);
+    while (table[at] != HK_NOBODY && f->colour[table[at]] != f->colour[h]) at = (at + 1) & (room - 1);
+    if (table[at] == HK_NOBODY) {
+      table[at] = (uint32_t)h;
+      w->size[h] = 0;
+    }
+    w->rep[h] = table[at];
+    w->size[table[at]]++;
+  }
+  free(table);
+  return HK_OK;
+}
+
+hk_status hk_fold(hk_world *w, hk_programs *programs) {
+  hk_status rc = HK_OK;
+  int n = w->c->nhosts, colours, before = 0;
+  folding f = {.w = w};
+  uint64_t *sorted = malloc((size_t)n * sizeof *sorted);
+  f.colour = malloc((size_t)n * sizeof *f.colour);
+  f.next = malloc((size_t)n * sizeof *f.next);
+  f.first = malloc(((size_t)n + 1) * sizeof *f.first);
+  const hk_program *one;
+  HK_TRY(hk_programs_get(programs, 0, 0, &one), out);
+  if ((uint64_t)one->nlinks * (uint64_t)w->nranks > HK_SIM_SIDES) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT,
+                 "%s of %d ranks has %u links a rank, more than the simulator can hold; simulate fewer hosts, or an "
+                 "algorithm with fewer links",
+                 one->algorithm, w->nranks, one->nlinks);
+    goto out;
+  }
+  if (!sorted || !f.colour || !f.next || !f.first) {
+    rc = HK_FAIL_ERRNO("no memory to fold %d hosts", n);
+    goto out;
+  }
+  for (int h = 0; h < n; h++) HK_TRY(look_at_host(&f, programs, h), out);
+  f.first[n] = f.n;
+  while ((colours = count_colours(f.colour, sorted, n)) > before) {
+    before = colours;
+    recolour(&f);
+  }
+  HK_TRY(represent(&f), out);
+  w->folded = true;
+out:
+  free(sorted);
+  free(f.colour);
+  free(f.next);
+  free(f.first);
+  free(f.joints);
+  return rc;
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loop.  A thread waits until all links of its instruction are ready, takes its time to see that (and on a CPU the
+ * rank's core), moves, then signals: as src/kernels/exec.c does. */
+#include "run.h"
+#include <stdlib.h>
+#include "model.h"
+
+enum { QUEUE_IDS = 1u << 30 }; /* events of network queues come after those of threads at the same moment */
+
+hk_status hk_times_push(hk_times *q, double at) {
+  if (q->count == q->room) {
+    uint32_t room = q->room ? 2 * q->room : 8;
+    double *grown = malloc(room * sizeof *grown);
+    if (!grown) return HK_FAIL_ERRNO("no memory for %u messages", room);
+    for (uint32_t i = 0; i < q->count; i++) grown[i] = q->at[(q->head + i) & (q->room - 1)];
+    free(q->at);
+    q->at = grown;
+    q->room = room;
+    q->head = 0;
+  }
+  q->at[(q->head + q->count++) & (q->room - 1)] = at;
+  return HK_OK;
+}
+
+static inline double time_of(double stored) { return stored < 0 ? -1 - stored : stored; }
+static inline double now(const hk_sim *s) { return s->world.net.now; }
+static hk_status proceed(hk_sim *s, hk_lane_state *t);
+
+/* ---- messages and credits ---- */
+
+/* The thread stood still for this side, which has news now. */
+static hk_status wake(hk_sim *s, hk_side *e) {
+  if (!e->waiting) return HK_OK;
+  hk_lane_state *t = &s->threads[e->thread];
+  e->waiting = false;
+  t->state = HK_T_READY;
+  t->woken = true;
+  return proceed(s, t);
+}
+
+static hk_status deliver(hk_sim *s, const hk_side *e, double at, bool reference) {
+  hk_status rc = HK_OK;
+  for (uint32_t i = 0; i < e->ntargets; i++) {
+    hk_side *r = &s->sides[s->targets[e->first_target + i]];
+    HK_TRY(hk_times_push(&r->times, reference ? -1 - at : at), out);
+    HK_TRY(wake(s, r), out);
+  }
+out:
+  return rc;
+}
+
+static hk_status start_queue(hk_sim *s, hk_queue *q) {
+  double bytes = hk_times_first(&q->bytes), limit = 1e12;
+  q->flow.end.id = QUEUE_IDS + q->end;
+  if (!s->gpu) limit = HK_SIM_SOCKET_GBPS * 1000;
+  return hk_flow_start(&s->world.net, &q->flow, bytes > 1 ? bytes : 1, limit);
+}
+
+static hk_status publish(hk_sim *s, hk_lane_state *t, hk_side *e, size_t bytes) {
+  hk_status rc = HK_OK;
+  if (e->credits)
+    e->credits--;
+  else
+    hk_times_pop(&e->times);
+  e->sent++;
+  t->outstanding++;
+  if (!e->queue) {
+    bool reference = t->refers && !e->multicast && bytes;
+    t->lent = t->lent || reference;
+    return deliver(s, e, now(s) + e->us, reference);
+  }
+  HK_TRY(hk_times_push(&e->queue->bytes, (double)bytes), out);
+  if (e->queue->bytes.count == 1) HK_TRY(start_queue(s, e->queue), out);
+out:
+  return rc;
+}
+
+/* A message has left for the other host. */
+static hk_status sent(hk_sim *s, hk_queue *q) {
+  hk_status rc = HK_OK;
+  hk_side *e = &s->sides[q->end];
+  hk_flow_stop(&s->world.net, &q->flow);
+  hk_times_pop(&q->bytes);
+  if (q->bytes.count) HK_TRY(start_queue(s, q), out);
+  rc = deliver(s, e, now(s) + e->us, false);
+out:
+  return rc;
+}
+
+static void finish_thread(hk_sim *s, hk_lane_state *t, double at) {
+  t->state = HK_T_DONE;
+  s->live--;
+  if (at > s->finished) s->finished = at;
+}
+
+static hk_status release(hk_sim *s, hk_side *e) {
+  hk_status rc = HK_OK;
+  double at = now(s) + e->us;
+  hk_times_pop(&e->times);
+  e->consumed++;
+  for (uint32_t i = 0; i < e->ntargets; i++) {
+    hk_side *sender = &s->sides[s->targets[e->first_target + i]];
+    if (sender->left) {
+      uint32_t *left = &sender->left[(e->consumed - 1) % s->nslots];
+      if (--*left) continue;
+      *left = sender->ntargets;
+    }
+    HK_TRY(hk_times_push(&sender->times, at), out);
+    hk_lane_state *t = &s->threads[sender->thread];
+    t->outstanding--;
+    if (t->state == HK_T_DRAINING && !t->outstanding) finish_thread(s, t, at);
+    HK_TRY(wake(s, sender), out);
+  }
+out:
+  return rc;
+}
+
+/* ---- instructions ---- */
+
+static hk_status keep_span(hk_sim *s, const hk_lane_state *t) {
+  if (!s->keep_spans) return HK_OK;
+  if (s->nspans == s->spans_room) {
+    uint32_t room = s->spans_room ? 2 * s->spans_room : 1024;
+    hk_sim_span *grown = realloc(s->spans, room * sizeof *grown);
+    if (!grown) return HK_FAIL_ERRNO("no memory for a timeline of %u instructions", room);
+    s->spans = grown;
+    s->spans_room = room;
+  }
+  s->spans[s->nspans++] = (hk_sim_span){.begin_us = t->began,
+                                        .end_us = now(s),
+                                        .rank = (uint16_t)t->rank,
+                                        .lane = (uint16_t)(t->channel * t->program->nlanes + t->lane),
+                                        .instr = t->pc,
+                                        .wave = t->wave};
+  return HK_OK;
+}
+
+bool hk_lane_advance(const hk_sim *s, hk_lane_state *t) {
+  t->pc++;
+  if (t->body_end && t->pc == t->body_end) {
+    if (++t->iteration < t->count) {
+      t->pc = t->body_begin;
+      return true;
+    }
+    t->body_end = t->iteration = 0;
+  }
+  if (t->pc < t->end) return true;
+  t->wave++;
+  t->offset += s->chunk * (size_t)s->all_channels;
+  t->pc = t->first;
+  return t->offset < s->longest;
+}
+
+static hk_status give_core(hk_sim *s, int rank) {
+  if (!s->cores) return HK_OK;
+  hk_core *c = &s->cores[rank];
+  c->busy = false;
+  if (c->head == HK_NOBODY) return HK_OK;
+  hk_lane_state *t = &s->threads[c->head];
+  c->head = t->next;
+  if (c->head == HK_NOBODY) c->tail = HK_NOBODY;
+  t->next = HK_NOBODY;
+  c->busy = true;
+  t->state = HK_T_STARTING;
+  return hk_net_at(&s->world.net, &t->flow.end, now(s) + s->lane_us);
+}
+
+static hk_status finish(hk_sim *s, hk_lane_state *t, size_t bytes) {
+  hk_status rc = HK_OK;
+  const hk_instr *i = &t->instrs[t->pc];
+  const hk_operand *o = hk_lane_operands(t);
+  s->steps++;
+  HK_TRY(keep_span(s, t), out);
+  for (unsigned k = 0; k < i->ndst; k++)
+    if (o[k].space == HK_LINK) HK_TRY(publish(s, t, hk_lane_side(s, t, &o[k]), bytes), out);
+  for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++)
+    if (o[k].space == HK_LINK) HK_TRY(release(s, hk_lane_side(s, t, &o[k])), out);
+  t->scan = 0;
+  t->state = HK_T_READY;
+  if (hk_lane_advance(s, t)) {
+    HK_TRY(proceed(s, t), out);
+  } else if (t->lent && t->outstanding) {
+    t->state = HK_T_DRAINING;
+  } else {
+    finish_thread(s, t, now(s));
+  }
+  rc = give_core(s, t->rank);
+out:
+  return rc;
+}
+
+/* When all links of the instruction are ready; -1: not known yet, and the thread is woken when it may be. */
+static double ready_at(hk_sim *s, hk_lane_state *t) {
+  const hk_instr *i = &t->instrs[t->pc];
+  const hk_operand *o = hk_lane_operands(t);
+  double at = now(s);
+  for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) {
+    if (o[k].space != HK_LINK) continue;
+    hk_side *e = hk_lane_side(s, t, &o[k]);
+    if (e->sends && e->credits) continue;
+    if (!e->times.count) {
+      e->waiting = true;
+      t->state = HK_T_BLOCKED;
+      return -1;
+    }
+    double there = time_of(hk_times_first(&e->times));
+    if (there > at) at = there;
+  }
+  return at;
+}
+
+static hk_status take_core(hk_sim *s, hk_lane_state *t) {
+  hk_core *c = &s->cores[t->rank];
+  uint32_t me = (uint32_t)(t - s->threads);
+  if (!c->busy) {
+    c->busy = true;
+    t->state = HK_T_STARTING;
+    return hk_net_at(&s->world.net, &t->flow.end, now(s) + s->lane_us);
+  }
+  t->state = HK_T_QUEUED;
+  t->next = HK_NOBODY;
+  if (c->tail == HK_NOBODY)
+    c->head = me;
+  else
+    s->threads[c->tail].next = me;
+  c->tail = me;
+  return HK_OK;
+}
+
+static hk_status proceed(hk_sim *s, hk_lane_state *t) {
+  hk_lane_enter(t);
+  double at = ready_at(s, t);
+  if (at < 0) return HK_OK;
+  if (t->woken) {
+    at += s->wake_us;
+    t->woken = false;
+  }
+  if (!s->cores) {
+    t->state = HK_T_STARTING;
+    return hk_net_at(&s->world.net, &t->flow.end, at + s->lane_us);
+  }
+  if (at <= now(s)) return take_core(s, t);
+  t->state = HK_T_READY;
+  return hk_net_at(&s->world.net, &t->flow.end, at);
+}
+
+static hk_status start(hk_sim *s, hk_lane_state *t) {
+  hk_status rc = HK_OK;
+  size_t bytes = hk_step_bytes(s, t);
+  double limit = 0;
+  t->began = now(s);
+  t->refers = false;
+  if (bytes) HK_TRY(hk_step_uses(s, t, bytes, &limit), out);
+  if (limit <= 0) return finish(s, t, bytes);
+  t->state = HK_T_MOVING;
+  rc = hk_flow_start(&s->world.net, &t->flow, (double)bytes, limit);
+out:
+  return rc;
+}
+
+static hk_status stuck(const hk_sim *s) {
+  for (uint32_t i = 0; i < s->nthreads; i++)
+    if (s->threads[i].state != HK_T_DONE)
+      return HK_FAIL(
+          HK_ERR_INTERNAL, "%s of %d ranks: rank %d lane %u waits at instruction %u for ever; verify the program",
+          s->threads[i].program->algorithm, s->world.nranks, s->threads[i].rank, s->threads[i].lane, s->threads[i].pc);
+  return HK_OK;
+}
+
+hk_status hk_sim_loop(hk_sim *s) {
+  hk_status rc = HK_OK;
+  for (uint32_t i = 0; i < s->nthreads; i++)
+    if (s->threads[i].state == HK_T_READY)
+      HK_TRY(s->cores ? proceed(s, &s->threads[i])
+                      : hk_net_at(&s->world.net, &s->threads[i].flow.end, HK_GPU_STAGGER_US * s->threads[i].channel),
+             out);
+  for (;;) {
+    hk_event *e;
+    HK_TRY(hk_net_next(&s->world.net, &e), out);
+    if (!e) break;
+    if (e->id >= QUEUE_IDS) {
+      HK_TRY(sent(s, s->sides[e->id - QUEUE_IDS].queue), out);
+      continue;
+    }
+    hk_lane_state *t = &s->threads[e->id];
+    switch (t->state) {
+      case HK_T_READY: HK_TRY(s->cores ? take_core(s, t) : proceed(s, t), out); break;
+      case HK_T_STARTING: HK_TRY(start(s, t), out); break;
+      default:
+        hk_flow_stop(&s->world.net, &t->flow);
+        HK_TRY(finish(s, t, hk_step_bytes(s, t)), out);
+        break;
+    }
+  }
+  if (s->live) rc = stuck(s);
+out:
+  return rc;
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the simulator's parts share.
+ *
+ *   sim.c       entry: what runs, with which protocol, channels and chunk; the result
+ *   fold.c      which hosts have equal surroundings, and the programs
+ *   wire.c      threads, and the ends of their links tied together
+ *   run.c       the loop: threads wait, move, signal
+ *   coarse.c    the same at flow level, for large machines
+ *   step.c      one instruction: its bytes and the resources it uses
+ *   world.c     hosts and fabric as resources    flow.c   who gets how much of them
+ *
+ * A thread is one lane of one rank on one channel.  An end is one side of a link on one channel.  A message is published
+ * to the ends that read it with the time at which it is there; a consumed one returns a credit likewise. */
+#ifndef HK_SIM_RUN_H
+#define HK_SIM_RUN_H
+#include "../collectives/algorithm.h"
+#include "sim.h"
+#include "world.h"
+
+#define HK_NOBODY UINT32_MAX
+enum { HK_SIM_SIDES = 8 << 20 };
+
+/* Built on demand, kept to the end. */
+typedef struct hk_programs {
+  const hk_algorithm *algorithm;
+  hk_build what; /* without rank and channel */
+  int norders;   /* different ring orders: channel c has the programs of order c % norders */
+  hk_program **at;
+} hk_programs;
+hk_status hk_programs_init(hk_programs *p, const hk_algorithm *a, const hk_build *what, int norders);
+void hk_programs_free(hk_programs *p);
+hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out);
+/* The link of a rank's program with this kind, peer and channel number in the program; HK_NOBODY: none. */
+uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel);
+static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
+  switch (k) {
+    case HK_LINK_SEND: return HK_LINK_RECV;
+    case HK_LINK_RECV: return HK_LINK_SEND;
+    case HK_LINK_MCAST_SEND: return HK_LINK_MCAST_RECV;
+    default: return HK_LINK_MCAST_SEND;
+  }
+}
+
+/* Hosts whose ranks do the same, with partners that do the same: fills w->rep and w->size. */
+hk_status hk_fold(hk_world *w, hk_programs *programs);
+
+/* Times at which messages are there (credits are back), oldest first. */
+typedef struct hk_times {
+  double *at; /* negative: -1 - time; the message is a reference to the sender's memory */
+  uint32_t head, count, room;
+} hk_times;
+
+typedef struct hk_queue {
+  hk_flow flow;
+  uint32_t end;   /* whose */
+  hk_times bytes; /* of messages that wait for the network, the one on its way first */
+} hk_queue;
+
+typedef struct hk_side {
+  hk_times times;
+  uint32_t thread;
+  uint32_t credits;                /* sender: slots never used yet */
+  uint32_t sent;                   /* sender */
+  uint32_t consumed;               /* receiver */
+  uint32_t first_target, ntargets; /* sender: sides that read it; receiver: sides that its credits go to */
+  uint32_t first_use, nuses;       /* sender: its route's uses; receiver: the way from its sender's memory */
+  hk_queue *queue;                 /* sender to another host */
+  uint32_t *left;                  /* multicast sender: readers that still hold each slot */
+  int peer;                        /* the rank whose memory is at the other side, a representative's */
+  float us;                        /* until a message is there */
+  double us_per_byte;              /* sender to another host, at flow level */
+  bool waiting;                    /* the thread stands still for this */
+  bool sends, multicast;
+} hk_side;
+
+enum { HK_T_READY, HK_T_BLOCKED, HK_T_STARTING, HK_T_MOVING, HK_T_QUEUED, HK_T_DRAINING, HK_T_DONE };
+typedef struct hk_lane_state {
+  hk_flow flow; /* its flow.end is also the event of starting */
+  const hk_program *program;
+  const hk_instr *instrs;
+  uint32_t side; /* of the program's link 0 on this channel */
+  uint32_t pc, first, end;
+  uint32_t body_begin, body_end, iteration, count;
+  uint32_t wave, scan;
+  uint32_t outstanding; /* messages sent whose credit is not back */
+  uint32_t next;        /* in the queue for the core */
+  int rank;
+  uint16_t channel, lane;
+  uint8_t state;
+  bool woken, refers, lent; /* refers: the instruction sends references; lent: one did */
+  size_t offset;
+  double began;
+} hk_lane_state;
+
+/* A rank on a CPU has one core for all its lanes. */
+typedef struct hk_core {
+  uint32_t head, tail; /* lanes that wait for it */
+  bool busy;
+} hk_core;
+
+typedef struct hk_sim {
+  hk_world world;
+  hk_programs programs;
+  const hk_sim_options *options;
+  hk_coll coll;
+  size_t total, block_bytes, chunk, longest;
+  int channels;     /* that are simulated */
+  int all_channels; /* that there are */
+  double alike;     /* channels that each simulated one stands for */
+  /* What the protocol makes of it. */
+  double wire; /* bytes on a link for one of payload */
+  double lane_us, sync_us, lane_rate;
+  uint32_t nslots;
+  bool gpu, in_switch, coarse;
+  bool cached;                /* CPU: all buffers lie in the caches */
+  double core_copy, core_add; /* microseconds a byte */
+  double wake_us;
+
+  hk_lane_state *threads;
+  uint32_t nthreads, live;
+  uint32_t *first_thread; /* [nranks] of representatives' ranks, HK_NOBODY elsewhere */
+  hk_side *sides;
+  uint32_t nsides;
+  uint32_t *first_side; /* [nranks * channels] */
+  uint32_t *targets;
+  hk_use *uses;
+  uint32_t nuses, uses_room;
+  hk_core *cores; /* [nranks]; NULL on GPUs */
+
+  double finished;
+  uint64_t steps;
+  hk_sim_span *spans;
+  uint32_t nspans, spans_room;
+  bool keep_spans;
+} hk_sim;
+
+hk_status hk_sim_wire(hk_sim *s);
+hk_status hk_sim_loop(hk_sim *s);
+/* The same without events: for large machines. */
+hk_status hk_sim_coarse(hk_sim *s);
+/* To the next instruction round loops and waves; false: the lane has run its last wave. */
+bool hk_lane_advance(const hk_sim *s, hk_lane_state *t);
+void hk_sim_clear(hk_sim *s);
+
+/* ---- step.c ---- */
+static inline const hk_operand *hk_lane_operands(const hk_lane_state *t) {
+  return hk_instr_operands(t->program, &t->instrs[t->pc]);
+}
+static inline hk_side *hk_lane_side(const hk_sim *s, const hk_lane_state *t, const hk_operand *o) {
+  return &s->sides[t->side + hk_operand_link(o, t->iteration)];
+}
+/* Into a repeat; the instruction at hand is a move afterwards. */
+static inline void hk_lane_enter(hk_lane_state *t) {
+  while (t->instrs[t->pc].op == HK_OP_REPEAT) {
+    const hk_instr *i = &t->instrs[t->pc];
+    t->body_begin = ++t->pc;
+    t->body_end = t->pc + i->repeat.body;
+    t->count = i->repeat.count;
+    t->iteration = 0;
+  }
+}
+size_t hk_step_bytes(const hk_sim *s, const hk_lane_state *t);
+/* Whether what the instruction sends on links inside the host is a reference. */
+bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes);
+/* Sets the flow's uses and gives its highest rate; 0: nothing moves. */
+hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit);
+
+hk_status hk_times_push(hk_times *q, double at);
+static inline double hk_times_first(const hk_times *q) { return q->at[q->head & (q->room - 1)]; }
+static inline void hk_times_pop(hk_times *q) {
+  q->head++;
+  q->count--;
+}
+#endif

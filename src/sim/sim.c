@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../collectives/machine.h"
+#include "../collectives/select.h"
+#include "model.h"
+#include "run.h"
+
+struct hk_simulator {
+  const hk_cluster *c;
+  hk_seat *seats;
+  int nranks;
+  hk_paths **paths;    /* [c->nkinds] */
+  hk_channels **rings; /* [c->nkinds]; entries may be NULL */
+  hk_machine machine;
+  hk_layout *layout;
+};
+
+/* ---- the cluster ---- */
+
+void hk_simulator_free(hk_simulator *x) {
+  if (!x) return;
+  for (int k = 0; x->paths && k < x->c->nkinds; k++) hk_paths_free(x->paths[k]);
+  for (int k = 0; x->rings && k < x->c->nkinds; k++) hk_channels_free(x->rings[k]);
+  hk_layout_free(x->layout);
+  free(x->paths);
+  free(x->rings);
+  free(x->seats);
+  free(x);
+}
+
+/* The channels of one kind of host, where its ranks sit on GPUs. */
+static hk_status search_rings(hk_simulator *x, int kind, int first, int n) {
+  hk_status rc = HK_OK;
+  uint32_t *nodes = malloc((size_t)n * sizeof *nodes);
+  if (!nodes) return HK_FAIL_ERRNO("no memory for a host's %d ranks", n);
+  for (int i = 0; i < n; i++) nodes[i] = x->seats[first + i].node;
+  hk_search what = {.pattern = HK_PATTERN_RING, .nodes = nodes, .nranks = n, .network = x->c->nhosts > 1};
+  if (n > 1 && n <= HK_SEARCH_RANKS && x->c->kinds[kind]->nodes[nodes[0]].kind == HK_NODE_GPU)
+    rc = hk_search_channels(&x->rings[kind], x->paths[kind], &what);
+  free(nodes);
+  return rc;
+}
+
+static hk_status look_at_kinds(hk_simulator *x) {
+  hk_status rc = HK_OK;
+  for (int first = 0, next; first < x->nranks; first = next) {
+    int host = x->seats[first].host, kind = x->c->kind_of ? x->c->kind_of[host] : 0;
+    for (next = first; next < x->nranks && x->seats[next].host == host; next++) {}
+    if (x->paths[kind]) continue;
+    HK_TRY(hk_paths_new(&x->paths[kind], x->c->kinds[kind], NULL), out);
+    HK_TRY(search_rings(x, kind, first, next - first), out);
+  }
+out:
+  return rc;
+}
+
+hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_per_host) {
+  hk_status rc = HK_OK;
+  hk_simulator *x = *out = calloc(1, sizeof *x);
+  if (!x) return HK_FAIL_ERRNO("no memory for the simulator");
+  x->c = c;
+  HK_TRY(hk_cluster_seats(c, ranks_per_host, &x->seats, &x->nranks), out);
+  if (x->nranks > UINT16_MAX) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s has %d ranks; programs are for at most %d", c->name, x->nranks, UINT16_MAX);
+    goto out;
+  }
+  x->paths = calloc((size_t)c->nkinds, sizeof *x->paths);
+  x->rings = calloc((size_t)c->nkinds, sizeof *x->rings);
+  if (!x->paths || !x->rings) {
+    rc = HK_FAIL_ERRNO("no memory for %d kinds of hosts", c->nkinds);
+    goto out;
+  }
+  HK_TRY(look_at_kinds(x), out);
+  const hk_channels *rings = x->rings[c->kind_of ? c->kind_of[0] : 0];
+  HK_TRY(hk_machine_of(&x->machine, c, x->seats, x->nranks, rings, NULL), out);
+  HK_TRY(hk_layout_of(&x->layout, c, x->seats, x->nranks, rings), out);
+out:
+  if (rc != HK_OK) {
+    hk_simulator_free(x);
+    *out = NULL;
+  }
+  return rc;
+}
+
+int hk_simulator_ranks(const hk_simulator *x) { return x->nranks; }
+
+const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
+  if (!(a->colls >> coll & 1u)) return "does not do this collective";
+  return a->cannot ? a->cannot(&x->machine, coll) : NULL;
+}
+
+/* ---- what runs ---- */
+
+static hk_status wish_algorithm(hk_wish *w, const hk_simulator *x, hk_coll coll, const char *name) {
+  const hk_algorithm *a = hk_algorithm_by_name(name);
+  if (!a) return HK_FAIL(HK_ERR_ARGUMENT, "there is no algorithm '%s'", name);
+  const char *cannot = hk_simulator_cannot(x, a, coll);
+  if (cannot) return HK_FAIL(HK_ERR_ARGUMENT, "%s of %s by %s: it %s", hk_coll_name(coll), x->c->name, name, cannot);
+  for (int i = 0; hk_algorithms[i]; i++)
+    if (hk_algorithms[i] != a) w->barred[coll] |= 1u << i;
+  return HK_OK;
+}
+
+static hk_status decide(const hk_simulator *x, hk_coll coll, size_t bytes, const hk_sim_options *o, hk_decision *out) {
+  hk_status rc = HK_OK;
+  hk_wish wish = {.min_channels = o->channels, .max_channels = o->channels};
+  if (o->algorithm) HK_TRY(wish_algorithm(&wish, x, coll, o->algorithm), failed);
+  if (o->protocol >= 0) {
+    if (!(x->machine.protocols >> o->protocol & 1u)) {
+      rc = HK_FAIL(HK_ERR_ARGUMENT, "%s is not spoken on %s", hk_protocols[o->protocol].name, x->c->name);
+      goto failed;
+    }
+    wish.barred_protocols[coll] = (uint8_t) ~(1u << o->protocol);
+  }
+  hk_select(&x->machine, &wish, coll, bytes, out);
+failed:
+  return rc;
+}
+
+/* ---- what it costs ---- */
+
+static bool whole_blocks(hk_coll c) {
+  return c == HK_ALLGATHER || c == HK_REDUCE_SCATTER || c == HK_ALLTOALL || c == HK_GATHER || c == HK_SCATTER;
+}
+
+/* The message as the executor gets it: see choose.c of the runtime. */
+static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes) {
+  const hk_program *p;
+  hk_status rc = hk_programs_get(&s->programs, 0, 0, &p);
+  if (rc != HK_OK) return rc;
+  s->total = whole_blocks(s->coll) ? bytes / (size_t)x->nranks : bytes;
+  s->block_bytes = s->total;
+  if (p->partition == HK_PART_SPLIT) {
+    s->block_bytes = (s->total + p->blocks - 1) / p->blocks;
+    if (s->block_bytes >= 1024) s->block_bytes = (s->block_bytes + 63) & ~(size_t)63;
+  }
+  s->longest = s->block_bytes < s->total ? s->block_bytes : s->total;
+  hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
+  s->chunk = s->options->chunk ? s->options->chunk : hk_choose_chunk(&as, p, s->block_bytes);
+  if (s->chunk < 1) s->chunk = 1;
+  return HK_OK;
+}
+
+static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
+  const hk_protocol_info *proto = &hk_protocols[d->protocol];
+  s->gpu = hk_world_gpu(&s->world, 0);
+  s->nslots = HK_GPU_SLOTS;
+  s->wire = 1;
+  if (s->gpu) {
+    s->wire = 1 / proto->efficiency;
+    s->sync_us = HK_GPU_SYNC_US * proto->sync;
+    s->lane_us = HK_GPU_INSTR_US + s->sync_us * HK_GPU_SYNC_LANE;
+    s->lane_rate = hk_gpu_lane_gbps(hk_world_node(&s->world, 0)->gpu.sm) * 1000 * proto->copy;
+    s->in_switch = d->algorithm->in_switch;
+    return;
+  }
+  s->lane_us = HK_SIM_CORE_US;
+  s->core_copy = x->machine.copy_us_per_b;
+  s->core_add = x->machine.gamma_us_per_b;
+  s->cached = 2.0 * (double)s->total * x->machine.ranks_per_host < HK_SIM_CACHE;
+  int cores = x->machine.cores_per_host;
+  if (cores > 0 && x->machine.ranks_per_host > cores)
+    s->wake_us = x->machine.switch_us * ceil((double)x->machine.ranks_per_host / cores);
+}
+
+/* Channels with the same programs do the same at flow level: one stands for all. */
+static hk_status fold_channels(hk_sim *s) {
+  hk_status rc = HK_OK;
+  const hk_program *a, *b;
+  bool same = true;
+  for (int k = 1; k < s->programs.norders && same; k++) {
+    HK_TRY(hk_programs_get(&s->programs, 0, 0, &a), out);
+    HK_TRY(hk_programs_get(&s->programs, 0, k, &b), out);
+    const hk_link_need *x = hk_program_links(a), *y = hk_program_links(b);
+    same = a->nlinks == b->nlinks;
+    for (uint32_t i = 0; i < a->nlinks && same; i++) same = x[i].peer == y[i].peer;
+  }
+  int orders = same ? 1 : s->programs.norders;
+  if (s->channels > orders) s->channels = orders;
+  s->alike = (double)s->all_channels / s->channels;
+out:
+  return rc;
+}
+
+/* All ranks have as many links to other hosts as the first. */
+static hk_status count_far_links(hk_sim *s, double *out) {
+  const hk_program *p;
+  hk_status rc = hk_programs_get(&s->programs, 0, 0, &p);
+  *out = 0;
+  for (uint32_t i = 0; rc == HK_OK && i < p->nlinks; i++) {
+    const hk_link_need *l = &hk_program_links(p)[i];
+    *out += hk_link_sends((hk_link_kind)l->kind) && s->world.seats[l->peer].host != s->world.seats[0].host;
+  }
+  *out *= (double)s->world.nranks * s->channels;
+  return rc;
+}
+
+static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d, hk_coll coll, size_t bytes,
+                         const hk_sim_options *o) {
+  hk_status rc = HK_OK;
+  hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
+  *s = (hk_sim){.options = o, .coll = coll, .channels = d->channels};
+  HK_TRY(hk_world_init(&s->world, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed), out);
+  HK_TRY(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1), out);
+  HK_TRY(launch(s, x, d, bytes), out);
+  take_constants(s, x, d);
+  /* No more channels than chunks. */
+  size_t chunks = (s->longest + s->chunk - 1) / s->chunk;
+  if (chunks < 1) chunks = 1;
+  if ((size_t)s->channels > chunks) s->channels = (int)chunks;
+  s->all_channels = s->channels;
+  s->alike = 1;
+  double far_links;
+  HK_TRY(count_far_links(s, &far_links), out);
+  s->coarse = !o->exact && (o->folded || x->nranks > HK_SIM_EVENT_RANKS || far_links > HK_SIM_EVENT_LINKS);
+  if (s->coarse) {
+    HK_TRY(fold_channels(s), out);
+    if (x->c->nhosts > 1) HK_TRY(hk_fold(&s->world, &s->programs), out);
+  }
+  s->keep_spans = o->timeline && !s->coarse;
+  HK_TRY(hk_world_furnish(&s->world), out);
+  rc = hk_sim_wire(s);
+out:
+  return rc;
+}
+
+/* ---- the result ---- */
+
+static double bus_factor(hk_coll c, int n) {
+  if (c == HK_ALLREDUCE) return 2.0 * (n - 1) / n;
+  return c == HK_BROADCAST || c == HK_REDUCE ? 1 : (double)(n - 1) / n;
+}
+
+static int by_use(const void *a, const void *b) {
+  const hk_sim_load *x = a, *y = b;
+  return x->used != y->used ? (x->used < y->used) - (x->used > y->used) : strcmp(x->name, y->name);
+}
+
+enum { LOADS = 32 };
+
+/* The busiest resources; names are made for those alone. */
+static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
+  const hk_net *net = &s->world.net;
+  uint32_t best[LOADS], n = 0;
+  double used[LOADS];
+  for (uint32_t i = 0; i < net->nresources; i++) {
+    double x = net->resources[i].carried / net->resources[i].capacity;
+    if (x <= 0 || (n == LOADS && x <= used[n - 1])) continue;
+    uint32_t at = n < LOADS ? n++ : LOADS - 1;
+    for (; at && used[at - 1] < x; at--) {
+      used[at] = used[at - 1];
+      best[at] = best[at - 1];
+    }
+    used[at] = x;
+    best[at] = i;
+  }
+  out->loads = calloc(n + 1, sizeof *out->loads);
+  if (!out->loads) return HK_FAIL_ERRNO("no memory for the table of links");
+  for (uint32_t i = 0; i < n; i++) {
+    hk_sim_load *l = &out->loads[i];
+    hk_world_name(&s->world, best[i], l->name, sizeof l->name);
+    l->gbps = net->resources[best[i]].capacity / 1000;
+    l->used = s->finished > 0 ? used[i] / s->finished : 0;
+  }
+  qsort(out->loads, n, sizeof *out->loads, by_use);
+  out->nloads = n;
+  return HK_OK;
+}
+
+static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes, hk_sim_result *out) {
+  out->us = s->finished + (s->gpu ? HK_GPU_LAUNCH_US + HK_GPU_CHANNEL_US * (s->all_channels - 1) : 0);
+  out->priced_us = d->us;
+  out->algbw = out->us > 0 ? (double)bytes / out->us / 1000 : 0;
+  out->busbw = out->algbw * bus_factor(s->coll, x->nranks);
+  strcpy(out->algorithm, "");
+  strncat(out->algorithm, d->algorithm->name, sizeof out->algorithm - 1);
+  out->protocol = (int)d->protocol;
+  out->channels = s->all_channels;
+  out->chunk = s->chunk;
+  out->nranks = x->nranks;
+  out->steps = s->steps;
+  out->folded = s->coarse;
+  out->spans = s->spans;
+  out->nspans = s->nspans;
+  s->spans = NULL;
+  return report_loads(s, out);
+}
+
+hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, size_t bytes,
+                     const hk_sim_options *options) {
+  static const hk_sim_options defaults = {.protocol = -1};
+  const hk_sim_options *o = options ? options : &defaults;
+  hk_status rc = HK_OK;
+  hk_sim s = {.nthreads = 0};
+  hk_decision d = {.channels = 1};
+  memset(out, 0, sizeof *out);
+  HK_TRY(decide(x, coll, bytes, o, &d), out);
+  HK_TRY(prepare(&s, x, &d, coll, bytes, o), out);
+  HK_TRY(s.coarse ? hk_sim_coarse(&s) : hk_sim_loop(&s), out);
+  rc = report(&s, x, &d, bytes, out);
+out:
+  hk_sim_clear(&s);
+  if (rc != HK_OK) hk_sim_result_clear(out);
+  return rc;
+}
+
+void hk_sim_result_clear(hk_sim_result *r) {
+  free(r->loads);
+  free(r->spans);
+  memset(r, 0, sizeof *r);
+}
+
+hk_status hk_sim_trace(const hk_sim_result *r, FILE *to) {
+  fprintf(to, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
+  for (uint32_t i = 0; i < r->nspans; i++) {
+    const hk_sim_span *x = &r->spans[i];
+    fprintf(to, "{\"name\":\"instr %u wave %u\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%u,\"tid\":%u}%s\n",
+            x->instr, x->wave, x->begin_us, x->end_us - x->begin_us, x->rank, x->lane, i + 1 < r->nspans ? "," : "");
+  }
+  fprintf(to, "]}\n");
+  return ferror(to) ? HK_FAIL_ERRNO("cannot write the timeline") : HK_OK;
+}

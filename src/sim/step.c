@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One instruction as one flow.  Its sources and destinations are streamed through the lane together, so that the slowest
+ * of them sets the pace: a byte of payload is a use of every link and memory that it touches.
+ *
+ * GPU: what is sent to a GPU of the host is stored into its memory, over the links on the way; for another host it is put
+ * into a slot here, and a flow of its own (hk_queue) takes it there later.  CPU: the core's time is the limit; what a rank
+ * reads from another NUMA node's memory crosses the links between them. */
+#include "model.h"
+#include "run.h"
+
+size_t hk_step_bytes(const hk_sim *s, const hk_lane_state *t) {
+  const hk_program *p = t->program;
+  const hk_instr *i = &t->instrs[t->pc];
+  const hk_operand *o = hk_lane_operands(t);
+  unsigned n = (unsigned)i->ndst + i->nsrc, k = 0;
+  size_t block = s->block_bytes;
+  if (!i->ndst || !i->nsrc) return 0;
+  if (p->partition == HK_PART_SPLIT) {
+    while (k + 1 < n && o[k].space == HK_SCRATCH) k++;
+    size_t at = hk_operand_block(p, &o[k], t->iteration) * s->block_bytes;
+    size_t left = at < s->total ? s->total - at : 0;
+    if (left < block) block = left;
+  }
+  size_t left = t->offset < block ? block - t->offset : 0;
+  return left < s->chunk ? left : s->chunk;
+}
+
+bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes) {
+  const hk_instr *i = &t->instrs[t->pc];
+  const hk_operand *o = hk_lane_operands(t);
+  if (s->in_switch) return true;
+  if (s->gpu || bytes < HK_SIM_REF_BYTES || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
+  for (unsigned k = 0; k < i->ndst; k++)
+    if (o[k].space == HK_OUT) return true;
+  const hk_operand *source = &o[i->ndst];
+  return i->nsrc == 1 && (source->space == HK_IN || source->space == HK_OUT);
+}
+
+typedef struct work {
+  hk_sim *s;
+  hk_lane_state *t;
+  hk_flow *f;
+  bool fused; /* the switch adds up what comes from the others' memories */
+} work;
+
+static hk_status use(const work *w, uint32_t resource, double weight) {
+  if (resource == HK_NOBODY) return HK_OK;
+  return hk_flow_use(&w->s->world.net, w->f, resource, weight);
+}
+
+static hk_side *side_of(const work *w, const hk_operand *o) { return hk_lane_side(w->s, w->t, o); }
+
+static hk_status use_route(const work *w, const hk_side *e, double weight) {
+  hk_status rc = HK_OK;
+  for (uint32_t i = 0; i < e->nuses; i++) {
+    const hk_use *u = &w->s->uses[e->first_use + i];
+    HK_TRY(use(w, u->resource, u->weight * weight), out);
+  }
+out:
+  return rc;
+}
+
+/* ---- GPUs ---- */
+
+static hk_status use_switch(const work *w, int rank, bool down) {
+  return use(w, hk_world_switch_edge(&w->s->world, rank, down), 1 / HK_GPU_IN_SWITCH);
+}
+
+/* A store that the switch copies to all. */
+static hk_status multicast(const work *w, const hk_side *e) {
+  hk_status rc = HK_OK;
+  const hk_world *world = &w->s->world;
+  HK_TRY(use_switch(w, w->t->rank, false), out);
+  HK_TRY(use_switch(w, w->t->rank, true), out);
+  for (uint32_t i = 0; i < e->ntargets; i++) {
+    int rank = w->s->threads[w->s->sides[w->s->targets[e->first_target + i]].thread].rank;
+    HK_TRY(use_switch(w, rank, true), out);
+    HK_TRY(use(w, hk_world_memory(world, rank), 1), out);
+  }
+out:
+  return rc;
+}
+
+static hk_status gpu_source(const work *w, const hk_operand *o) {
+  hk_status rc = HK_OK;
+  const hk_world *world = &w->s->world;
+  uint32_t memory = hk_world_memory(world, w->t->rank);
+  if (o->space != HK_LINK) {
+    if (w->fused) HK_TRY(use_switch(w, w->t->rank, false), out);
+    return use(w, memory, 1);
+  }
+  const hk_side *e = side_of(w, o);
+  if (e->multicast || !e->times.count || hk_times_first(&e->times) >= 0)
+    return use(w, memory, e->multicast ? 1 : w->s->wire);
+  HK_TRY(use(w, hk_world_memory(world, e->peer), 1), out);
+  if (w->fused) return use_switch(w, e->peer, false);
+  rc = use_route(w, e, w->s->wire);
+out:
+  return rc;
+}
+
+static hk_status gpu_destination(const work *w, const hk_operand *o, bool refers) {
+  const hk_world *world = &w->s->world;
+  if (o->space != HK_LINK) return use(w, hk_world_memory(world, w->t->rank), 1);
+  const hk_side *e = side_of(w, o);
+  if (e->multicast) return multicast(w, e);
+  if (e->queue) return use(w, hk_world_memory(world, w->t->rank), w->s->wire);
+  if (refers) return HK_OK;
+  hk_status rc = use_route(w, e, w->s->wire);
+  return rc == HK_OK ? use(w, hk_world_memory(world, e->peer), w->s->wire) : rc;
+}
+
+/* Nothing but references to what lies here. */
+static bool hands_over(const work *w, const hk_instr *i, const hk_operand *o) {
+  for (unsigned k = 0; k < i->ndst; k++)
+    if (o[k].space != HK_LINK || side_of(w, &o[k])->multicast) return false;
+  return true;
+}
+
+static hk_status gpu_uses(work *w, const hk_instr *i, const hk_operand *o, bool refers) {
+  hk_status rc = HK_OK;
+  unsigned links = 0;
+  for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++)
+    links += o[k].space == HK_LINK && !side_of(w, &o[k])->multicast;
+  w->fused = w->s->in_switch && i->nsrc > 1 && links;
+  for (unsigned k = 0; k < i->ndst; k++) HK_TRY(gpu_destination(w, &o[k], refers), out);
+  for (unsigned k = 0; k < i->nsrc; k++) HK_TRY(gpu_source(w, &o[i->ndst + k]), out);
+  if (w->fused) HK_TRY(use_switch(w, w->t->rank, true), out);
+out:
+  return rc;
+}
+
+/* ---- CPUs ---- */
+
+static hk_status cpu_uses(const work *w, const hk_instr *i, const hk_operand *o, bool refers, double *limit) {
+  hk_status rc = HK_OK;
+  const hk_world *world = &w->s->world;
+  unsigned written = 0;
+  for (unsigned k = 0; k < i->ndst; k++) written += o[k].space != HK_LINK || !refers || side_of(w, &o[k])->queue;
+  double us = written ? written * w->s->core_copy + (i->nsrc - 1) * w->s->core_add : 0;
+  if (us <= 0) {
+    *limit = 0;
+    return HK_OK;
+  }
+  *limit = 1 / us;
+  HK_TRY(use(w, hk_world_cores(world, w->t->rank), us), out);
+  if (w->s->cached) return HK_OK;
+  HK_TRY(use(w, hk_world_memory(world, w->t->rank), written), out);
+  for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++) {
+    if (o[k].space == HK_LINK) HK_TRY(use_route(w, side_of(w, &o[k]), 1), out);
+    HK_TRY(use(w, hk_world_memory(world, o[k].space == HK_LINK ? side_of(w, &o[k])->peer : w->t->rank), 1), out);
+  }
+out:
+  return rc;
+}
+
+hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit) {
+  const hk_instr *i = &t->instrs[t->pc];
+  const hk_operand *o = hk_lane_operands(t);
+  work w = {.s = s, .t = t, .f = &t->flow};
+  hk_flow_reset(&t->flow);
+  t->refers = hk_step_refers(s, t, bytes);
+  if (!s->gpu) return cpu_uses(&w, i, o, t->refers, limit);
+  if (s->in_switch && hands_over(&w, i, o)) { /* the switch will fetch it */
+    *limit = 0;
+    return HK_OK;
+  }
+  *limit = s->lane_rate;
+  hk_status rc = gpu_uses(&w, i, o, t->refers);
+  if (t->flow.n == 0) *limit = 0;
+  return rc;
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads and sides of all ranks that are simulated, tied together.
+ *
+ * Where hosts are folded, the other side of a link is its representative's: what a sender's peer consumes gives the sender
+ * its credits, and what a receiver's peer sends is what it gets.  Several receivers may so hear one sender. */
+#include <stdlib.h>
+#include <string.h>
+#include "model.h"
+#include "run.h"
+
+#define GROW(array, room, need)                                                                                        \
+  do {                                                                                                                 \
+    if ((need) > (room)) {                                                                                             \
+      uint32_t more = (room) ? 2 * (room) : 256;                                                                       \
+      while (more < (need)) more *= 2;                                                                                 \
+      void *grown = realloc((array), more * sizeof *(array));                                                          \
+      if (!grown) return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->world.nranks);                             \
+      (array) = grown;                                                                                                 \
+      (room) = more;                                                                                                   \
+    }                                                                                                                  \
+  } while (0)
+
+static bool simulated(const hk_sim *s, int rank) {
+  int host = s->world.seats[rank].host;
+  return s->world.rep[host] == (uint32_t)host;
+}
+
+static uint32_t side_of(const hk_sim *s, int rank, int channel, uint32_t link) {
+  return s->first_side[(size_t)rank * (size_t)s->channels + (size_t)channel] + link;
+}
+
+/* ---- how much there is ---- */
+
+static hk_status count(hk_sim *s) {
+  hk_status rc = HK_OK;
+  size_t ranks = (size_t)s->world.nranks, channels = (size_t)s->channels;
+  size_t threads = 0, sides = 0;
+  s->first_thread = malloc(ranks * sizeof *s->first_thread);
+  s->first_side = malloc(ranks * channels * sizeof *s->first_side);
+  if (!s->first_thread || !s->first_side) {
+    rc = HK_FAIL_ERRNO("no memory to simulate %zu ranks", ranks);
+    goto out;
+  }
+  for (int r = 0; r < s->world.nranks; r++) {
+    s->first_thread[r] = HK_NOBODY;
+    if (!simulated(s, r)) continue;
+    s->first_thread[r] = (uint32_t)threads;
+    for (int c = 0; c < s->channels; c++) {
+      const hk_program *p;
+      HK_TRY(hk_programs_get(&s->programs, r, c, &p), out);
+      s->first_side[(size_t)r * channels + (size_t)c] = (uint32_t)sides;
+      threads += p->nlanes;
+      sides += p->nlinks;
+    }
+    if (sides > HK_SIM_SIDES) {
+      rc = HK_FAIL(HK_ERR_ARGUMENT, "%s of %d ranks has more links than the simulator can hold; try another algorithm",
+                   s->programs.algorithm->name, s->world.nranks);
+      goto out;
+    }
+  }
+  s->nthreads = (uint32_t)threads;
+  s->nsides = (uint32_t)sides;
+  s->threads = calloc(threads + 1, sizeof *s->threads);
+  s->sides = calloc(sides + 1, sizeof *s->sides);
+  if (!s->gpu) s->cores = malloc(ranks * sizeof *s->cores);
+  if (!s->threads || !s->sides || (!s->gpu && !s->cores))
+    rc = HK_FAIL_ERRNO("no memory to simulate %zu lanes and %zu links", threads, sides);
+  for (size_t r = 0; rc == HK_OK && !s->gpu && r < ranks; r++)
+    s->cores[r] = (hk_core){.head = HK_NOBODY, .tail = HK_NOBODY};
+out:
+  return rc;
+}
+
+/* ---- sides ---- */
+
+static hk_status keep_route(hk_sim *s, hk_side *e, const hk_route *route) {
+  GROW(s->uses, s->uses_room, s->nuses + route->n);
+  if (route->n) memcpy(s->uses + s->nuses, route->uses, route->n * sizeof *s->uses);
+  e->first_use = s->nuses;
+  e->nuses = route->n;
+  s->nuses += route->n;
+  return HK_OK;
+}
+
+static double latency(const hk_sim *s, const hk_route *route, bool same) {
+  if (!s->gpu)
+    return route->net ? route->us + HK_SIM_SOCKET_US : same ? HK_SIM_MEMORY_US : HK_SIM_MEMORY_US + route->us;
+  return route->us + s->sync_us * (1 - HK_GPU_SYNC_LANE) + (route->net ? HK_GPU_PROXY_US : 0);
+}
+
+/* A sender's way to its peer. */
+static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
+  hk_status rc = HK_OK;
+  hk_route route;
+  e->credits = s->nslots;
+  e->peer = hk_world_rep(&s->world, need->peer);
+  HK_TRY(hk_world_route(&s->world, rank, need->peer, channel, &route), out);
+  HK_TRY(keep_route(s, e, &route), out);
+  e->us = (float)latency(s, &route, true);
+  if (route.net) {
+    e->queue = calloc(1, sizeof *e->queue);
+    if (!e->queue) return HK_FAIL_ERRNO("no memory for a link between hosts");
+    hk_queue *q = e->queue;
+    q->end = (uint32_t)(e - s->sides);
+    for (uint32_t i = 0; i < route.n; i++)
+      HK_TRY(hk_flow_use(&s->world.net, &q->flow, route.uses[i].resource, route.uses[i].weight * s->wire), out);
+    if (!s->gpu) { /* the kernel's copies are the ranks' cores' work */
+      double us = 1e-3 / HK_SIM_SOCKET_GBPS;
+      HK_TRY(hk_flow_use(&s->world.net, &q->flow, hk_world_cores(&s->world, rank), us), out);
+      HK_TRY(hk_flow_use(&s->world.net, &q->flow, hk_world_cores(&s->world, e->peer), us), out);
+    }
+  }
+out:
+  return rc;
+}
+
+/* A receiver inside a host: the way from its sender's memory, for messages that are references. */
+static hk_status open_receiver(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
+  hk_status rc = HK_OK;
+  hk_route route = {.n = 0};
+  e->peer = hk_world_rep(&s->world, need->peer);
+  if (s->world.seats[rank].host == s->world.seats[need->peer].host) {
+    HK_TRY(hk_world_route(&s->world, need->peer, rank, channel, &route), out);
+    HK_TRY(keep_route(s, e, &route), out);
+    e->us = (float)latency(s, &route, true);
+  } else {
+    HK_TRY(hk_world_route(&s->world, rank, need->peer, channel, &route), out);
+    e->us = (float)latency(s, &route, true);
+  }
+out:
+  return rc;
+}
+
+static hk_status open_sides(hk_sim *s, int rank, int channel) {
+  hk_status rc = HK_OK;
+  const hk_program *p;
+  HK_TRY(hk_programs_get(&s->programs, rank, channel, &p), out);
+  const hk_link_need *needs = hk_program_links(p);
+  uint32_t thread = s->first_thread[rank];
+  for (int c = 0; c < channel; c++) {
+    const hk_program *other;
+    HK_TRY(hk_programs_get(&s->programs, rank, c, &other), out);
+    thread += other->nlanes;
+  }
+  for (uint32_t i = 0; i < p->nlinks; i++) {
+    hk_side *e = &s->sides[side_of(s, rank, channel, i)];
+    e->thread = thread + needs[i].lane;
+    e->sends = hk_link_sends((hk_link_kind)needs[i].kind);
+    e->multicast = needs[i].kind == HK_LINK_MCAST_SEND || needs[i].kind == HK_LINK_MCAST_RECV;
+    if (needs[i].kind == HK_LINK_SEND) HK_TRY(open_sender(s, e, rank, channel, &needs[i]), out);
+    if (!e->sends) HK_TRY(open_receiver(s, e, rank, channel, &needs[i]), out);
+    if (needs[i].kind == HK_LINK_MCAST_SEND) {
+      e->credits = s->nslots;
+      e->peer = rank;
+      e->us = (float)(s->gpu ? s->sync_us * (1 - HK_GPU_SYNC_LANE) + 0.7 : HK_SIM_MEMORY_US);
+    }
+  }
+out:
+  return rc;
+}
+
+/* ---- who hears whom ---- */
+
+typedef struct tie {
+  uint32_t from, to; /* sides: what `from` does is told to `to` */
+} tie;
+
+typedef struct ties {
+  tie *at;
+  uint32_t n, room;
+} ties;
+
+static hk_status add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
+  GROW(t->at, t->room, t->n + 1);
+  t->at[t->n++] = (tie){.from = from, .to = to};
+  return HK_OK;
+}
+
+/* The other side of a rank's link; HK_NOBODY where the peer has none. */
+static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need *l, int peer, uint32_t *out) {
+  hk_status rc = HK_OK;
+  const hk_program *p;
+  HK_TRY(hk_programs_get(&s->programs, peer, channel, &p), out);
+  int named = l->kind == HK_LINK_MCAST_RECV ? peer : rank; /* a multicast sender's peer is itself */
+  uint32_t link = hk_link_find(p, hk_link_other_side((hk_link_kind)l->kind), named, l->channel);
+  *out = link == HK_NOBODY ? HK_NOBODY : side_of(s, hk_world_rep(&s->world, peer), channel, link);
+out:
+  return rc;
+}
+
+static hk_status tie_links(hk_sim *s, ties *t, int rank, int channel) {
+  hk_status rc = HK_OK;
+  const hk_program *p;
+  HK_TRY(hk_programs_get(&s->programs, rank, channel, &p), out);
+  const hk_link_need *needs = hk_program_links(p);
+  for (uint32_t i = 0; i < p->nlinks; i++) {
+    uint32_t mine = side_of(s, rank, channel, i), other;
+    bool all = needs[i].kind == HK_LINK_MCAST_SEND;
+    for (int peer = all ? 0 : needs[i].peer; peer < (all ? s->world.nranks : needs[i].peer + 1); peer++) {
+      if (all && peer == rank) continue;
+      HK_TRY(other_side(s, rank, channel, &needs[i], peer, &other), out);
+      if (other == HK_NOBODY && all) continue;
+      if (other == HK_NOBODY) {
+        rc =
+            HK_FAIL(HK_ERR_INTERNAL, "%s: rank %d has no other side of rank %d's link %u", p->algorithm, peer, rank, i);
+        goto out;
+      }
+      HK_TRY(add_tie(s, t, other, mine), out);
+    }
+  }
+out:
+  return rc;
+}
+
+static hk_status lay_out_ties(hk_sim *s, const ties *t) {
+  s->targets = malloc((t->n + 1) * sizeof *s->targets);
+  if (!s->targets) return HK_FAIL_ERRNO("no memory for %u links", t->n);
+  for (uint32_t i = 0; i < t->n; i++) s->sides[t->at[i].from].ntargets++;
+  uint32_t at = 0;
+  for (uint32_t i = 0; i < s->nsides; i++) {
+    s->sides[i].first_target = at;
+    at += s->sides[i].ntargets;
+    s->sides[i].ntargets = 0;
+  }
+  for (uint32_t i = 0; i < t->n; i++) {
+    hk_side *e = &s->sides[t->at[i].from];
+    s->targets[e->first_target + e->ntargets++] = t->at[i].to;
+  }
+  for (uint32_t i = 0; i < s->nsides; i++) {
+    hk_side *e = &s->sides[i];
+    if (!e->multicast || !e->sends) continue;
+    e->left = malloc(s->nslots * sizeof *e->left);
+    if (!e->left) return HK_FAIL_ERRNO("no memory for %u slots", s->nslots);
+    for (uint32_t k = 0; k < s->nslots; k++) e->left[k] = e->ntargets;
+  }
+  return HK_OK;
+}
+
+/* ---- threads ---- */
+
+static hk_status open_threads(hk_sim *s, int rank) {
+  hk_status rc = HK_OK;
+  uint32_t at = s->first_thread[rank];
+  for (int c = 0; c < s->channels; c++) {
+    const hk_program *p;
+    HK_TRY(hk_programs_get(&s->programs, rank, c, &p), out);
+    const hk_lane *lanes = hk_program_lanes(p);
+    for (unsigned l = 0; l < p->nlanes; l++, at++) {
+      hk_lane_state *t = &s->threads[at];
+      t->program = p;
+      t->instrs = hk_program_instrs(p);
+      t->side = side_of(s, rank, c, 0);
+      t->pc = t->first = lanes[l].first;
+      t->end = t->first + lanes[l].count;
+      t->rank = rank;
+      t->channel = (uint16_t)c;
+      t->lane = (uint16_t)l;
+      t->next = HK_NOBODY;
+      t->offset = (size_t)c * s->chunk;
+      t->flow.end.id = at;
+      t->state = t->first == t->end || (c > 0 && t->offset >= s->longest) ? HK_T_DONE : HK_T_READY;
+      s->live += t->state != HK_T_DONE;
+    }
+  }
+out:
+  return rc;
+}
+
+hk_status hk_sim_wire(hk_sim *s) {
+  hk_status rc = HK_OK;
+  ties t = {.n = 0};
+  HK_TRY(count(s), out);
+  for (int r = 0; r < s->world.nranks; r++) {
+    if (!simulated(s, r)) continue;
+    for (int c = 0; c < s->channels; c++) HK_TRY(open_sides(s, r, c), out);
+    for (int c = 0; c < s->channels; c++) HK_TRY(tie_links(s, &t, r, c), out);
+    HK_TRY(open_threads(s, r), out);
+  }
+  rc = lay_out_ties(s, &t);
+out:
+  free(t.at);
+  return rc;
+}
+
+void hk_sim_clear(hk_sim *s) {
+  for (uint32_t i = 0; s->threads && i < s->nthreads; i++) hk_flow_clear(&s->threads[i].flow);
+  for (uint32_t i = 0; s->sides && i < s->nsides; i++) {
+    hk_side *e = &s->sides[i];
+    free(e->times.at);
+    free(e->left);
+    if (!e->queue) continue;
+    hk_flow_clear(&e->queue->flow);
+    free(e->queue->bytes.at);
+    free(e->queue);
+  }
+  free(s->threads);
+  free(s->sides);
+  free(s->first_thread);
+  free(s->first_side);
+  free(s->targets);
+  free(s->uses);
+  free(s->cores);
+  free(s->spans);
+  hk_programs_free(&s->programs);
+  hk_world_free(&s->world);
+  *s = (hk_sim){.nthreads = 0};
+}

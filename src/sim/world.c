@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "world.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "model.h"
+
+enum { BYTES_PER_US = 1000 }; /* of 1 GB/s */
+
+/* ---- the fabric ---- */
+
+static int rail_of(const hk_node *net) { return net->net.rail >= 0 ? net->net.rail : net->net.dev; }
+
+int hk_world_leaf(const hk_world *w, int host, const hk_node *net) {
+  const hk_fabric *f = &w->c->fabric;
+  int group = f->hosts_per_leaf > 0 ? host / f->hosts_per_leaf : 0;
+  return f->rail ? rail_of(net) * w->leaves_per_rail + group : group;
+}
+
+static uint64_t mix(uint64_t h, uint64_t x) {
+  h = (h ^ x) * 0x9e3779b97f4a7c15u;
+  return h ^ h >> 29;
+}
+
+int hk_world_spine(const hk_world *w, int from_host, const hk_node *from, int to_host, const hk_node *to, int channel) {
+  if (w->spines <= 1) return 0;
+  uint64_t h = mix(mix(mix(w->seed + 1, (uint64_t)from_host), from->id), (uint64_t)to_host);
+  return (int)(mix(mix(h, to->id), (uint64_t)channel) % (uint64_t)w->spines);
+}
+
+double hk_world_uplink(const hk_world *w) {
+  const hk_fabric *f = &w->c->fabric;
+  const hk_topo *t = hk_world_topo(w, 0);
+  double ports = f->hosts_per_leaf > 0 ? f->hosts_per_leaf : w->c->nhosts, gbps = 0;
+  uint32_t first = t->first_of[HK_NODE_NET], count = hk_topo_count(t, HK_NODE_NET);
+  for (uint32_t i = first; i < first + count; i++) gbps += t->edges[t->nodes[i].first_edge].gbps;
+  if (f->rail && count) gbps /= count;
+  return ports * gbps * BYTES_PER_US / (f->oversub > 0 ? f->oversub : 1) / w->spines;
+}
+
+static uint32_t fabric_resource(const hk_world *w, int leaf, int spine, bool down) {
+  return w->fabric_base + 2 * (uint32_t)(leaf * w->spines + spine) + down;
+}
+
+/* One leaf switch for all: ports are the only limit. */
+static bool has_spines(const hk_world *w) {
+  const hk_fabric *f = &w->c->fabric;
+  return (f->hosts_per_leaf > 0 && f->hosts_per_leaf < w->c->nhosts) || f->rail;
+}
+
+int hk_world_leaves(const hk_world *w) {
+  int rails = 1;
+  if (!has_spines(w)) return 0;
+  if (w->c->fabric.rail) {
+    for (int k = 0; k < w->c->nkinds; k++) {
+      const hk_topo *t = w->c->kinds[k];
+      for (uint32_t i = t->first_of[HK_NODE_NET]; i < t->first_of[HK_NODE_NET + 1]; i++)
+        if (rail_of(&t->nodes[i]) >= rails) rails = rail_of(&t->nodes[i]) + 1;
+    }
+  }
+  return rails * w->leaves_per_rail;
+}
+
+/* ---- resources ---- */
+
+static hk_status furnish_host(hk_world *w, int host) {
+  hk_status rc = HK_OK;
+  const hk_topo *t = hk_world_topo(w, host);
+  uint32_t r;
+  w->base[host] = w->net.nresources;
+  for (uint32_t i = 0; i < t->nedges; i++)
+    HK_TRY(hk_net_add(&w->net, (double)t->edges[i].gbps * BYTES_PER_US, &r), out);
+  for (uint32_t i = 0; i < t->nnodes; i++) {
+    const hk_node *n = &t->nodes[i];
+    double gbps = n->kind == HK_NODE_GPU ? n->gpu.memory_gbps : n->kind == HK_NODE_CPU ? n->cpu.memory_gbps : 0;
+    if (gbps <= 0) gbps = n->kind == HK_NODE_GPU ? HK_GPU_MEMORY_GBPS : HK_SIM_CPU_MEMORY_GBPS;
+    HK_TRY(hk_net_add(&w->net, gbps * BYTES_PER_US, &r), out);
+  }
+  for (uint32_t i = 0; i < t->nnodes; i++) {
+    const hk_node *n = &t->nodes[i];
+    HK_TRY(hk_net_add(&w->net, n->kind == HK_NODE_CPU && n->cpu.cores > 0 ? n->cpu.cores : 1, &r), out);
+  }
+out:
+  return rc;
+}
+
+hk_status hk_world_furnish(hk_world *w) {
+  hk_status rc = HK_OK;
+  uint32_t r;
+  for (int h = 0; h < w->c->nhosts; h++)
+    if (w->rep[h] == (uint32_t)h) HK_TRY(furnish_host(w, h), out);
+  w->fabric_base = w->net.nresources;
+  if (!w->folded) {
+    double each = hk_world_uplink(w);
+    for (int i = 0; i < 2 * hk_world_leaves(w) * w->spines; i++) HK_TRY(hk_net_add(&w->net, each, &r), out);
+  }
+out:
+  return rc;
+}
+
+hk_status hk_world_init(hk_world *w, const hk_cluster *c, const hk_seat *seats, int nranks, hk_paths *const *paths,
+                        hk_channels *const *rings, uint64_t seed) {
+  hk_status rc = HK_OK;
+  const hk_fabric *f = &c->fabric;
+  *w = (hk_world){.c = c, .seats = seats, .nranks = nranks, .paths = paths, .rings = rings, .seed = seed};
+  w->spines = f->spines > 1 && !f->adaptive ? f->spines : 1;
+  w->leaves_per_rail = f->hosts_per_leaf > 0 ? (c->nhosts + f->hosts_per_leaf - 1) / f->hosts_per_leaf : 1;
+  size_t hosts = (size_t)c->nhosts;
+  w->first_rank = calloc(hosts + 1, sizeof *w->first_rank);
+  w->rep = malloc(hosts * sizeof *w->rep);
+  w->size = malloc(hosts * sizeof *w->size);
+  w->base = calloc(hosts, sizeof *w->base);
+  if (!w->first_rank || !w->rep || !w->size || !w->base) {
+    rc = HK_FAIL_ERRNO("no memory to simulate %d hosts", c->nhosts);
+    goto out;
+  }
+  for (int r = 0; r < nranks; r++) w->first_rank[seats[r].host + 1]++;
+  for (int h = 0; h < c->nhosts; h++) {
+    w->first_rank[h + 1] += w->first_rank[h];
+    w->rep[h] = (uint32_t)h;
+    w->size[h] = 1;
+  }
+out:
+  return rc;
+}
+
+void hk_world_free(hk_world *w) {
+  free(w->first_rank);
+  free(w->rep);
+  free(w->size);
+  free(w->base);
+  hk_net_free(&w->net);
+  *w = (hk_world){0};
+}
+
+/* ---- routes ---- */
+
+static void use(hk_route *out, uint32_t resource, double weight) {
+  for (uint32_t i = 0; i < out->n; i++) {
+    if (out->uses[i].resource != resource) continue;
+    out->uses[i].weight += (float)weight;
+    return;
+  }
+  if (out->n < HK_ROUTE_USES) out->uses[out->n++] = (hk_use){.resource = resource, .weight = (float)weight};
+}
+
+/* The hops of a path inside a host, whose resources are its representative's. */
+static void use_path(const hk_world *w, int host, uint32_t from, uint32_t to, double weight, hk_route *out) {
+  const hk_topo *t = hk_world_topo(w, host);
+  const hk_paths *p = w->paths[hk_world_kind(w, host)];
+  const hk_path *path = hk_path_between(p, from, to);
+  uint32_t base = w->base[w->rep[host]];
+  for (uint32_t i = 0; i < path->nhops; i++) {
+    uint32_t edge = p->hops[path->first + i], node = t->edges[edge].to;
+    use(out, base + edge, weight);
+    /* Not peer to peer: it is written to a CPU's memory and read from there. */
+    if (path->host && t->nodes[node].kind == HK_NODE_CPU &&
+        (i + 1 == path->nhops || t->edges[p->hops[path->first + i + 1]].kind != HK_EDGE_SYS))
+      use(out, base + t->nedges + node, 2 * weight);
+  }
+  out->us += path->us;
+}
+
+/* A ring leaves a host and enters the next by its channel's NETs. */
+static const hk_channel *ring_hop(const hk_world *w, int host, int channel) {
+  const hk_channels *rings = w->rings[hk_world_kind(w, host)];
+  return rings && rings->nchannels ? &rings->at[channel % rings->nchannels] : NULL;
+}
+
+/* One of the NETs that are as near as the nearest; channels take turns. */
+static uint32_t near_net(const hk_world *w, int rank, int channel) {
+  uint32_t nets[16], equal = 1;
+  const hk_seat *s = &w->seats[rank];
+  const hk_paths *p = w->paths[hk_world_kind(w, s->host)];
+  uint32_t n = hk_paths_nets(p, s->node, nets, HK_ARRAY_LENGTH(nets));
+  if (!n) return UINT32_MAX;
+  const hk_path *best = hk_path_between(p, s->node, nets[0]);
+  while (equal < n) {
+    const hk_path *path = hk_path_between(p, s->node, nets[equal]);
+    if (path->cls != best->cls || path->gbps < best->gbps) break;
+    equal++;
+  }
+  return nets[(uint32_t)channel % equal];
+}
+
+/* The NET of a host on a rail. */
+static uint32_t net_on_rail(const hk_world *w, int host, int rail) {
+  const hk_topo *t = hk_world_topo(w, host);
+  for (uint32_t i = t->first_of[HK_NODE_NET]; i < t->first_of[HK_NODE_NET + 1]; i++)
+    if (rail_of(&t->nodes[i]) == rail) return i;
+  return UINT32_MAX;
+}
+
+void hk_world_nets(const hk_world *w, int from, int to, int channel, uint32_t *out, uint32_t *in) {
+  const hk_seat *a = &w->seats[from], *b = &w->seats[to];
+  uint32_t la = (uint32_t)from - w->first_rank[a->host], lb = (uint32_t)to - w->first_rank[b->host];
+  const hk_channel *x = ring_hop(w, a->host, channel), *y = ring_hop(w, b->host, channel);
+  if (x && y) {
+    uint32_t na = w->first_rank[a->host + 1] - w->first_rank[a->host];
+    uint32_t nb = w->first_rank[b->host + 1] - w->first_rank[b->host];
+    bool forth = x->order[na - 1] == la && y->order[0] == lb, back = x->order[0] == la && y->order[nb - 1] == lb;
+    *out = forth ? x->net_out : x->net_in;
+    *in = forth ? y->net_in : y->net_out;
+    if ((forth || back) && *out != UINT32_MAX && *in != UINT32_MAX) return;
+  }
+  *in = near_net(w, to, channel);
+  *out = near_net(w, from, channel);
+  if (*in == UINT32_MAX || *out == UINT32_MAX || !w->c->fabric.rail) return;
+  /* Rails: to the receiver's rail inside the sender's host (NVLink is faster than a spine is near). */
+  int rail = rail_of(&hk_world_topo(w, b->host)->nodes[*in]);
+  uint32_t same = net_on_rail(w, a->host, rail);
+  const hk_paths *p = w->paths[hk_world_kind(w, a->host)];
+  if (same != UINT32_MAX && hk_path_between(p, a->node, same)->cls <= HK_PATH_PXN) *out = same;
+}
+
+static hk_status far_route(const hk_world *w, int from, int to, int channel, hk_route *out) {
+  const hk_seat *a = &w->seats[from], *b = &w->seats[to];
+  const hk_topo *ta = hk_world_topo(w, a->host), *tb = hk_world_topo(w, b->host);
+  const hk_fabric *f = &w->c->fabric;
+  uint32_t leave, enter;
+  hk_world_nets(w, from, to, channel, &leave, &enter);
+  if (leave == UINT32_MAX || enter == UINT32_MAX)
+    return HK_FAIL(HK_ERR_ARGUMENT,
+                   "rank %d on host %d has no network port to reach rank %d on host %d; give the machine one (nic=)",
+                   leave == UINT32_MAX ? from : to, leave == UINT32_MAX ? a->host : b->host,
+                   leave == UINT32_MAX ? to : from, leave == UINT32_MAX ? b->host : a->host);
+  double there = w->folded ? (double)w->size[w->rep[a->host]] / w->size[w->rep[b->host]] : 1;
+  use_path(w, a->host, a->node, leave, 1, out);
+  use_path(w, b->host, enter, b->node, there, out);
+  int la = hk_world_leaf(w, a->host, &ta->nodes[leave]), lb = hk_world_leaf(w, b->host, &tb->nodes[enter]);
+  out->net = true;
+  out->cross = la != lb;
+  out->us += f->base_us + f->hop_us * (out->cross ? 3 : 1);
+  if (out->cross && !w->folded && has_spines(w)) {
+    int spine = hk_world_spine(w, a->host, &ta->nodes[leave], b->host, &tb->nodes[enter], channel);
+    use(out, fabric_resource(w, la, spine, false), 1);
+    use(out, fabric_resource(w, lb, spine, true), 1);
+  }
+  return HK_OK;
+}
+
+hk_status hk_world_route(const hk_world *w, int from, int to, int channel, hk_route *out) {
+  const hk_seat *a = &w->seats[from], *b = &w->seats[to];
+  out->n = 0;
+  out->us = 0;
+  out->net = out->cross = false;
+  if (a->host != b->host) return far_route(w, from, to, channel, out);
+  const hk_path *path = hk_path_between(w->paths[hk_world_kind(w, a->host)], a->node, b->node);
+  if (path->cls == HK_PATH_DIS)
+    return HK_FAIL(HK_ERR_ARGUMENT, "rank %d cannot reach rank %d on host %d: its topology has no path", from, to,
+                   a->host);
+  if (a->node != b->node) use_path(w, a->host, a->node, b->node, 1, out);
+  return HK_OK;
+}
+
+uint32_t hk_world_switch_edge(const hk_world *w, int rank, bool down) {
+  const hk_seat *s = &w->seats[rank];
+  const hk_topo *t = hk_world_topo(w, s->host);
+  const hk_node *n = &t->nodes[s->node];
+  for (uint32_t i = n->first_edge; i < n->first_edge + n->nedges; i++)
+    if (t->nodes[t->edges[i].to].kind == HK_NODE_NVS) return w->base[w->rep[s->host]] + (down ? t->edges[i].back : i);
+  return UINT32_MAX;
+}
+
+/* ---- names ---- */
+
+static void name_in_host(const hk_world *w, int host, uint32_t at, char *text, size_t room) {
+  const hk_topo *t = hk_world_topo(w, host);
+  char from[HK_NODE_LABEL], to[HK_NODE_LABEL], stands[32] = "";
+  if (w->size[host] > 1) snprintf(stands, sizeof stands, " (and %u like it)", w->size[host] - 1);
+  if (at < t->nedges) {
+    hk_node_label(&t->nodes[t->edges[at].from], from);
+    hk_node_label(&t->nodes[t->edges[at].to], to);
+    snprintf(text, room, "host %d%s: %s -> %s", host, stands, from, to);
+    return;
+  }
+  bool cores = at >= t->nedges + t->nnodes;
+  hk_node_label(&t->nodes[at - t->nedges - (cores ? t->nnodes : 0)], from);
+  snprintf(text, room, "host %d%s: %s of %s", host, stands, cores ? "cores" : "memory", from);
+}
+
+void hk_world_name(const hk_world *w, uint32_t resource, char *text, size_t room) {
+  for (int h = 0; h < w->c->nhosts && resource < w->fabric_base; h++) {
+    const hk_topo *t = hk_world_topo(w, h);
+    if (w->rep[h] != (uint32_t)h || resource < w->base[h] || resource >= w->base[h] + t->nedges + 2 * t->nnodes)
+      continue;
+    name_in_host(w, h, resource - w->base[h], text, room);
+    return;
+  }
+  if (w->folded) {
+    snprintf(text, room, "the fabric's uplinks");
+    return;
+  }
+  uint32_t at = resource - w->fabric_base;
+  int leaf = (int)(at / 2) / w->spines, spine = (int)(at / 2) % w->spines;
+  if (at % 2)
+    snprintf(text, room, "spine %d -> leaf %d", spine, leaf);
+  else
+    snprintf(text, room, "leaf %d -> spine %d", leaf, spine);
+}
