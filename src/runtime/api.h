@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the library exports: pncclX is the function, ncclX a weak alias that tools may interpose. */
+#ifndef HK_RUNTIME_API_H
+#define HK_RUNTIME_API_H
+#include <nccl.h>
+
+#define HK_EXPORT __attribute__((visibility("default")))
+/* HK_API(ncclResult_t, ncclSend, (params)) { body } defines pncclSend and its alias ncclSend. */
+#define HK_API(ret, name, params)                                                   \
+  HK_EXPORT ret name params __attribute__((weak, alias("p" #name)));                \
+  HK_EXPORT ret p##name params
+#endif

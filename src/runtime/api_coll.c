@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The collectives and point-to-point calls: arguments are checked here, before anything is enqueued. */
+#include "../base/log.h"
+#include "api.h"
+#include "comm.h"
+#include "group.h"
+#include "stream.h"
+
+_Static_assert((int)ncclSuccess == HK_OK && (int)ncclUnhandledCudaError == HK_ERR_CUDA &&
+                   (int)ncclSystemError == HK_ERR_SYSTEM && (int)ncclInternalError == HK_ERR_INTERNAL &&
+                   (int)ncclInvalidArgument == HK_ERR_ARGUMENT && (int)ncclInvalidUsage == HK_ERR_USAGE &&
+                   (int)ncclRemoteError == HK_ERR_REMOTE && (int)ncclInProgress == HK_IN_PROGRESS,
+               "hk_status has ncclResult_t's values");
+_Static_assert((int)ncclInt8 == HK_I8 && (int)ncclUint8 == HK_U8 && (int)ncclInt32 == HK_I32 &&
+                   (int)ncclUint32 == HK_U32 && (int)ncclInt64 == HK_I64 && (int)ncclUint64 == HK_U64 &&
+                   (int)ncclFloat16 == HK_F16 && (int)ncclFloat32 == HK_F32 && (int)ncclFloat64 == HK_F64 &&
+                   (int)ncclBfloat16 == HK_BF16 && (int)ncclFloat8e4m3 == HK_E4M3 && (int)ncclFloat8e5m2 == HK_E5M2 &&
+                   (int)ncclNumTypes == HK_DTYPE_COUNT,
+               "hk_dtype has ncclDataType_t's values");
+_Static_assert((int)ncclSum == HK_SUM && (int)ncclProd == HK_PROD && (int)ncclMax == HK_MAX && (int)ncclMin == HK_MIN &&
+                   (int)ncclAvg == HK_AVG,
+               "hk_redop has ncclRedOp_t's values");
+
+static hk_status check_type(const char *who, size_t count, ncclDataType_t type, size_t blocks) {
+  if ((int)type < 0 || type >= ncclNumTypes)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: data type %d is none of ncclDataType_t's (0 to %d)", who, (int)type,
+                   ncclNumTypes - 1);
+  size_t bytes;
+  if (__builtin_mul_overflow(count, hk_dtype_size((hk_dtype)type), &bytes) ||
+      __builtin_mul_overflow(bytes, blocks, &bytes) || bytes > (size_t)1 << 62)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: count %zu of %s for %zu ranks is more bytes than memory has addresses", who,
+                   count, hk_dtype_name((hk_dtype)type), blocks);
+  return HK_OK;
+}
+
+static hk_status check_redop(const char *who, ncclComm_t c, ncclDataType_t type, int op, hk_call *call) {
+  if (op >= 0 && op < ncclNumOps) {
+    call->redop = (uint8_t)op;
+    return HK_OK;
+  }
+  int i = op - ncclNumOps;
+  if (op < 0 || i >= HK_REDOP_LIMIT || !c->redops || !c->redops[i].used)
+    return HK_FAIL(HK_ERR_ARGUMENT,
+                   "%s: operator %d is neither one of ncclRedOp_t's (0 to %d) nor made by ncclRedOpCreatePreMulSum on "
+                   "this communicator",
+                   who, op, ncclNumOps - 1);
+  if (c->redops[i].dtype != type)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: operator %d was made for %s, not for %s", who, op,
+                   hk_dtype_name((hk_dtype)c->redops[i].dtype), hk_dtype_name((hk_dtype)type));
+  call->redop = HK_PREMULSUM;
+  call->scalar = c->redops[i].scalar;
+  call->scalar_on_device = c->redops[i].on_device;
+  return HK_OK;
+}
+
+static hk_status check_peer(const char *who, const char *what, int peer, ncclComm_t c) {
+  if (peer >= 0 && peer < c->nranks) return HK_OK;
+  return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s %d is not a rank of this communicator (0 to %d)", who, what, peer,
+                 c->nranks - 1);
+}
+
+static hk_status check_buffer(const char *who, const char *what, const void *buffer, const hk_call *call) {
+  if (buffer || call->count == 0) return HK_OK;
+  return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is NULL with count %zu", who, what, call->count);
+}
+
+/* Checks what all collectives share, then runs or queues the call.  op < 0: the collective has no operator. */
+static ncclResult_t submit(const char *who, hk_call *call, ncclDataType_t type, int op, bool needs_in, bool needs_out) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  HK_TRY(hk_comm_check_usable(c, who), out);
+  bool whole = call->coll != HK_ALLREDUCE && call->coll != HK_BROADCAST && call->coll != HK_REDUCE;
+  HK_TRY(check_type(who, call->count, type, whole ? (size_t)c->nranks : 1), out);
+  call->dtype = (uint8_t)type;
+  if (hk_coll_reduces((hk_coll)call->coll)) HK_TRY(check_redop(who, c, type, op, call), out);
+  if (hk_coll_has_root((hk_coll)call->coll)) HK_TRY(check_peer(who, "root", call->root, c), out);
+  if (needs_in) HK_TRY(check_buffer(who, "sendbuff", call->in, call), out);
+  if (needs_out) HK_TRY(check_buffer(who, "recvbuff", call->out, call), out);
+  if (!c->gpu) HK_TRY(hk_stream_check(call->stream, who), out);
+  HK_INFO(HK_SUB_COLL,
+          "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d]", who + 4,
+          (unsigned long long)c->order.sequence, call->in, call->out, call->count, (int)type, op, call->root, (void *)c,
+          c->nranks);
+  if (call->count == 0) return ncclSuccess; /* nothing to move, and all ranks know it */
+  return (ncclResult_t)hk_group_submit(call);
+out:
+  return (ncclResult_t)hk_group_remember(rc);
+}
+
+HK_API(ncclResult_t, ncclAllReduce,
+       (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+        cudaStream_t stream)) {
+  hk_call call = {
+      .comm = comm, .in = sendbuff, .out = recvbuff, .count = count, .coll = HK_ALLREDUCE, .stream = stream};
+  return submit("ncclAllReduce", &call, datatype, (int)op, true, true);
+}
+
+HK_API(ncclResult_t, ncclBroadcast,
+       (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+        cudaStream_t stream)) {
+  hk_call call = {.comm = comm,
+                  .in = sendbuff,
+                  .out = recvbuff,
+                  .count = count,
+                  .coll = HK_BROADCAST,
+                  .root = root,
+                  .stream = stream};
+  bool is_root = comm && comm->magic == HK_COMM_LIVE && comm->rank == root;
+  return submit("ncclBroadcast", &call, datatype, -1, is_root, true);
+}
+
+HK_API(ncclResult_t, ncclBcast,
+       (void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)) {
+  return pncclBroadcast(buff, buff, count, datatype, root, comm, stream);
+}
+
+HK_API(ncclResult_t, ncclReduce,
+       (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
+        ncclComm_t comm, cudaStream_t stream)) {
+  hk_call call = {
+      .comm = comm, .in = sendbuff, .out = recvbuff, .count = count, .coll = HK_REDUCE, .root = root, .stream = stream};
+  bool is_root = comm && comm->magic == HK_COMM_LIVE && comm->rank == root;
+  return submit("ncclReduce", &call, datatype, (int)op, true, is_root);
+}
+
+HK_API(ncclResult_t, ncclReduceScatter,
+       (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
+        ncclComm_t comm, cudaStream_t stream)) {
+  hk_call call = {
+      .comm = comm, .in = sendbuff, .out = recvbuff, .count = recvcount, .coll = HK_REDUCE_SCATTER, .stream = stream};
+  return submit("ncclReduceScatter", &call, datatype, (int)op, true, true);
+}
+
+HK_API(ncclResult_t, ncclAllGather,
+       (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
+        cudaStream_t stream)) {
+  hk_call call = {
+      .comm = comm, .in = sendbuff, .out = recvbuff, .count = sendcount, .coll = HK_ALLGATHER, .stream = stream};
+  return submit("ncclAllGather", &call, datatype, -1, true, true);
+}
+
+HK_API(ncclResult_t, ncclAlltoAll,
+       (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
+        cudaStream_t stream)) {
+  hk_call call = {.comm = comm, .in = sendbuff, .out = recvbuff, .count = count, .coll = HK_ALLTOALL, .stream = stream};
+  return submit("ncclAlltoAll", &call, datatype, -1, true, true);
+}
+
+HK_API(ncclResult_t, ncclGather,
+       (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+        cudaStream_t stream)) {
+  hk_call call = {
+      .comm = comm, .in = sendbuff, .out = recvbuff, .count = count, .coll = HK_GATHER, .root = root, .stream = stream};
+  bool is_root = comm && comm->magic == HK_COMM_LIVE && comm->rank == root;
+  return submit("ncclGather", &call, datatype, -1, true, is_root);
+}
+
+HK_API(ncclResult_t, ncclScatter,
+       (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+        cudaStream_t stream)) {
+  hk_call call = {.comm = comm,
+                  .in = sendbuff,
+                  .out = recvbuff,
+                  .count = count,
+                  .coll = HK_SCATTER,
+                  .root = root,
+                  .stream = stream};
+  bool is_root = comm && comm->magic == HK_COMM_LIVE && comm->rank == root;
+  return submit("ncclScatter", &call, datatype, -1, is_root, true);
+}
+
+static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type) {
+  hk_status rc = HK_OK;
+  bool sends = call->p2p == HK_P2P_SEND;
+  HK_TRY(hk_comm_check_usable(call->comm, who), out);
+  HK_TRY(check_type(who, call->count, type, 1), out);
+  call->dtype = (uint8_t)type;
+  HK_TRY(check_peer(who, "peer", call->root, call->comm), out);
+  HK_TRY(check_buffer(who, sends ? "sendbuff" : "recvbuff", sends ? call->in : call->out, call), out);
+  bool gpu = call->comm->gpu != NULL;
+  if (!gpu) HK_TRY(hk_stream_check(call->stream, who), out);
+  if (call->root == call->comm->rank && !hk_group_open() && (gpu || hk_stream_is_null(call->stream))) {
+    rc = HK_FAIL(HK_ERR_USAGE,
+                 "%s: rank %d to itself outside of a group never ends: put the ncclSend and the ncclRecv between "
+                 "ncclGroupStart and ncclGroupEnd",
+                 who, call->root);
+    goto out;
+  }
+  return (ncclResult_t)hk_group_submit(call);
+out:
+  return (ncclResult_t)hk_group_remember(rc);
+}
+
+HK_API(ncclResult_t, ncclSend,
+       (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream)) {
+  hk_call call = {.comm = comm,
+                  .in = sendbuff,
+                  .count = count,
+                  .coll = HK_SENDRECV,
+                  .p2p = HK_P2P_SEND,
+                  .root = peer,
+                  .stream = stream};
+  return transfer("ncclSend", &call, datatype);
+}
+
+HK_API(ncclResult_t, ncclRecv,
+       (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream)) {
+  hk_call call = {.comm = comm,
+                  .out = recvbuff,
+                  .count = count,
+                  .coll = HK_SENDRECV,
+                  .p2p = HK_P2P_RECV,
+                  .root = peer,
+                  .stream = stream};
+  return transfer("ncclRecv", &call, datatype);
+}
+
+HK_API(ncclResult_t, ncclGroupStart, (void)) { return (ncclResult_t)hk_group_start(); }
+HK_API(ncclResult_t, ncclGroupEnd, (void)) { return (ncclResult_t)hk_group_end(); }

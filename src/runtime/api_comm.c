@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of communicators: init, children, end, and what can be asked of them. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "api.h"
+#include "comm.h"
+#include "gpu.h"
+#include "group.h"
+
+enum { MAX_RANKS = 65535 }; /* program operands name ranks in 16 bits */
+
+HK_API(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id)) {
+  if (!id) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclGetUniqueId: uniqueId is NULL");
+  return (ncclResult_t)hk_bootstrap_new_id(id);
+}
+
+/* `device`: on a GPU, the one to take; -1: the caller's. */
+static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, int rank, int nids,
+                              const ncclUniqueId *ids, const ncclConfig_t *config, int device) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = NULL;
+  hk_init how = {.nids = nids};
+  if (!newcomm) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: comm is NULL", who);
+    goto out;
+  }
+  *newcomm = NULL;
+  if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: rank %d of %d ranks: nranks must be 1 to %d, rank 0 to nranks - 1", who, rank,
+                 nranks, MAX_RANKS);
+    goto out;
+  }
+  if (nids < 1 || nids > nranks || !ids) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %d ids for %d ranks: give 1 to nranks ids", who, nids, nranks);
+    goto out;
+  }
+  HK_TRY(hk_comm_new(&c, rank, nranks, config), out);
+  if (c->device >= 0 && device >= 0) c->device = device;
+  how.ids = malloc((size_t)nids * sizeof *ids);
+  if (!how.ids) {
+    rc = HK_FAIL_ERRNO("no memory for %d ids", nids);
+    hk_comm_release(c);
+    goto out;
+  }
+  memcpy(how.ids, ids, (size_t)nids * sizeof *ids);
+  return (ncclResult_t)hk_group_submit_init(c, &how, newcomm);
+out:
+  return (ncclResult_t)hk_group_remember(rc);
+}
+
+HK_API(ncclResult_t, ncclCommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank)) {
+  return init_rank("ncclCommInitRank", comm, nranks, rank, 1, &id, NULL, -1);
+}
+
+HK_API(ncclResult_t, ncclCommInitRankConfig,
+       (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)) {
+  return init_rank("ncclCommInitRankConfig", comm, nranks, rank, 1, &id, config, -1);
+}
+
+HK_API(ncclResult_t, ncclCommInitRankScalable,
+       (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config)) {
+  return init_rank("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config, -1);
+}
+
+HK_API(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *devlist)) {
+  ncclUniqueId id;
+  hk_status rc = HK_OK;
+  if (!comms || ndev < 1) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommInitAll: %d devices into %p", ndev, (void *)comms);
+    goto out;
+  }
+  int gpus = hk_gpu_count();
+  for (int i = 0; i < ndev && (devlist || gpus); i++) {
+    int device = devlist ? devlist[i] : i;
+    if (device >= 0 && (!gpus || device < gpus)) continue;
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommInitAll: device %d at place %d of the list: CUDA shows %d", device, i, gpus);
+    goto out;
+  }
+  HK_TRY(hk_bootstrap_new_id(&id), out);
+  HK_TRY(hk_group_start(), out);
+  for (int i = 0; i < ndev; i++)
+    init_rank("ncclCommInitAll", &comms[i], ndev, i, 1, &id, NULL, devlist ? devlist[i] : i);
+  rc = hk_group_end();
+out:
+  return (ncclResult_t)hk_group_remember(rc);
+}
+
+/* A child of `parent`; its rank and size come out of the exchange with the other members. */
+static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclConfig_t *config, bool share,
+                            hk_init *how) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = NULL;
+  (void)share; /* memory and threads of a communicator are small: nothing is shared with the parent */
+  HK_TRY(hk_comm_new(&c, parent->rank, parent->nranks, config), out);
+  if (!config) c->options.blocking = parent->options.blocking;
+  c->device = parent->device;
+  how->parent = parent;
+  return hk_group_submit_init(c, how, newcomm);
+out:
+  free(how->exclude);
+  return rc;
+}
+
+HK_API(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)) {
+  hk_status rc = HK_OK;
+  hk_init how = {.color = color, .key = key};
+  HK_TRY(hk_comm_check_usable(comm, "ncclCommSplit"), out);
+  if (!newcomm) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommSplit: newcomm is NULL");
+    goto out;
+  }
+  *newcomm = NULL;
+  if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommSplit: color %d: give 0 or more, or NCCL_SPLIT_NOCOLOR", color);
+    goto out;
+  }
+  return (ncclResult_t)init_child(comm, newcomm, config, false, &how);
+out:
+  return (ncclResult_t)hk_group_remember(rc);
+}
+
+static hk_status check_excluded(ncclComm_t c, const int *list, int n) {
+  if (!list || n < 1 || n >= c->nranks)
+    return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: %d ranks to exclude of %d: give 1 to nranks - 1", n, c->nranks);
+  for (int i = 0; i < n; i++) {
+    if (list[i] < 0 || list[i] >= c->nranks)
+      return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: %d is not a rank of this communicator (0 to %d)", list[i],
+                     c->nranks - 1);
+    if (list[i] == c->rank)
+      return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: rank %d is to be excluded: excluded ranks do not call", c->rank);
+    for (int k = 0; k < i; k++)
+      if (list[k] == list[i]) return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: rank %d is named twice", list[i]);
+  }
+  return HK_OK;
+}
+
+static void wait_until_left(ncclComm_t c, int mine) {
+  hk_wait_env env = {.spins = 0};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  while (atomic_load(&c->health.inside) > mine || atomic_load(&c->health.calling)) (void)hk_wait_pause(&w);
+}
+
+HK_API(ncclResult_t, ncclCommShrink,
+       (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
+        int shrinkFlags)) {
+  hk_status rc = HK_OK;
+  hk_init how = {.nexclude = excludeRanksCount};
+  bool abort_parent = shrinkFlags & NCCL_SHRINK_ABORT;
+  HK_TRY(abort_parent ? hk_comm_check(comm, "ncclCommShrink") : hk_comm_check_usable(comm, "ncclCommShrink"), out);
+  if (!newcomm) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: newcomm is NULL");
+    goto out;
+  }
+  *newcomm = NULL;
+  HK_TRY(check_excluded(comm, excludeRanksList, excludeRanksCount), out);
+  if (abort_parent) {
+    hk_comm_fail(comm, HK_ERR_REMOTE, "ncclCommShrink with NCCL_SHRINK_ABORT ended its operations");
+    wait_until_left(comm, 0);
+  }
+  how.exclude = malloc((size_t)excludeRanksCount * sizeof *how.exclude);
+  if (!how.exclude) {
+    rc = HK_FAIL_ERRNO("no memory for %d ranks to exclude", excludeRanksCount);
+    goto out;
+  }
+  memcpy(how.exclude, excludeRanksList, (size_t)excludeRanksCount * sizeof *how.exclude);
+  return (ncclResult_t)init_child(comm, newcomm, config, false, &how);
+out:
+  return (ncclResult_t)hk_group_remember(rc);
+}
+
+HK_API(ncclResult_t, ncclCommFinalize, (ncclComm_t comm)) {
+  hk_status rc = HK_OK;
+  HK_TRY(hk_comm_check_usable(comm, "ncclCommFinalize"), out);
+  atomic_store(&comm->health.finalized, true);
+  wait_until_left(comm, 0); /* what streams still run */
+  hk_gpu_drain(comm);
+out:
+  return (ncclResult_t)hk_group_remember(rc);
+}
+
+HK_API(ncclResult_t, ncclCommDestroy, (ncclComm_t comm)) {
+  if (!comm) return ncclSuccess;
+  hk_status rc = HK_OK;
+  HK_TRY(hk_comm_check(comm, "ncclCommDestroy"), out);
+  wait_until_left(comm, 0);
+  hk_comm_destroy(comm);
+out:
+  return (ncclResult_t)rc;
+}
+
+HK_API(ncclResult_t, ncclCommAbort, (ncclComm_t comm)) {
+  if (!comm) return ncclSuccess;
+  hk_status rc = HK_OK;
+  HK_TRY(hk_comm_check(comm, "ncclCommAbort"), out);
+  /* A communicator that failed already needs nobody told again. */
+  bool first = atomic_load(&comm->health.failure) == 0;
+  bool alive = atomic_load(&comm->health.progress) == HK_OK;
+  hk_comm_fail(comm, HK_ERR_REMOTE, "ncclCommAbort was called on this rank");
+  if (first && alive && comm->bootstrap) {
+    hk_event e = {.kind = HK_EVENT_ABORT, .rank = comm->rank};
+    hk_bootstrap_announce(comm->bootstrap, &e);
+  }
+  wait_until_left(comm, 0);
+  hk_comm_destroy(comm);
+out:
+  return (ncclResult_t)rc;
+}
+
+HK_API(ncclResult_t, ncclCommRevoke, (ncclComm_t comm, int revokeFlags)) {
+  hk_status rc = HK_OK;
+  HK_TRY(hk_comm_check(comm, "ncclCommRevoke"), out);
+  if (revokeFlags != NCCL_REVOKE_DEFAULT) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommRevoke: flags %d: only NCCL_REVOKE_DEFAULT is defined", revokeFlags);
+    goto out;
+  }
+  hk_comm_fail(comm, HK_ERR_USAGE, "ncclCommRevoke was called on this rank");
+  wait_until_left(comm, 0);
+out:
+  return (ncclResult_t)rc;
+}
+
+HK_API(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyncError)) {
+  hk_status rc = HK_OK;
+  HK_TRY(hk_comm_check(comm, "ncclCommGetAsyncError"), out);
+  if (!asyncError) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGetAsyncError: asyncError is NULL");
+    goto out;
+  }
+  hk_status found = hk_gpu_look(comm, true);
+  if (found != HK_OK) hk_comm_failed(comm, found);
+  int failure = atomic_load(&comm->health.failure);
+  *asyncError = (ncclResult_t)(failure ? failure : atomic_load(&comm->health.progress));
+out:
+  return (ncclResult_t)rc;
+}
+
+/* The three questions share their checks. */
+static ncclResult_t answer(ncclComm_t comm, int *to, const char *who, int nranks_rank_device) {
+  hk_status rc = hk_comm_check(comm, who);
+  if (rc == HK_OK && !to) rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: the place for the answer is NULL", who);
+  if (rc == HK_OK && atomic_load(&comm->health.progress) == HK_IN_PROGRESS)
+    rc = HK_FAIL(HK_ERR_USAGE, "%s: the communicator's init is not finished", who);
+  if (rc == HK_OK)
+    *to = nranks_rank_device == 0   ? comm->nranks
+          : nranks_rank_device == 1 ? comm->rank
+          : comm->device < 0        ? 0
+                                    : comm->device;
+  return (ncclResult_t)rc;
+}
+
+HK_API(ncclResult_t, ncclCommCount, (const ncclComm_t comm, int *count)) {
+  return answer(comm, count, "ncclCommCount", 0);
+}
+HK_API(ncclResult_t, ncclCommUserRank, (const ncclComm_t comm, int *rank)) {
+  return answer(comm, rank, "ncclCommUserRank", 1);
+}
+/* On host memory every rank's device is 0: clients use the answer as an index. */
+HK_API(ncclResult_t, ncclCommCuDevice, (const ncclComm_t comm, int *device)) {
+  return answer(comm, device, "ncclCommCuDevice", 2);
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Versions and errors, memory and registration, operators. */
+#include <hocket.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../device/host.h"
+#include "api.h"
+#include "comm.h"
+#include "gpu.h"
+#include "group.h"
+
+/* What nccl4py and others look for in the library's bytes. */
+__attribute__((used)) static const char version_text[] = "NCCL version 2.28.9+cuda13.0";
+
+HK_EXPORT int hocketVersion(void) { return 0 * 10000 + 1 * 100 + 0; }
+
+HK_EXPORT int hocketDeviceCount(void) { return hk_gpu_count(); }
+
+HK_API(ncclResult_t, ncclGetVersion, (int *version)) {
+  if (!version) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclGetVersion: version is NULL");
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+HK_API(const char *, ncclGetErrorString, (ncclResult_t result)) {
+  static const char *const texts[] = {
+      [ncclSuccess] = "no error",
+      [ncclUnhandledCudaError] = "unhandled cuda error: ncclGetLastError tells which",
+      [ncclSystemError] = "unhandled system error: ncclGetLastError tells which",
+      [ncclInternalError] = "internal error: please report it, with what ncclGetLastError says",
+      [ncclInvalidArgument] = "invalid argument: ncclGetLastError tells which",
+      [ncclInvalidUsage] = "invalid usage: ncclGetLastError tells what to do instead",
+      [ncclRemoteError] = "remote process exited or there was a network error",
+      [ncclInProgress] = "operation in progress",
+  };
+  return (unsigned)result < HK_ARRAY_LENGTH(texts) ? texts[result] : "unknown result code";
+}
+
+HK_API(const char *, ncclGetLastError, (ncclComm_t comm)) {
+  /* A communicator's own failure first; it is written once, so its text can be handed out. */
+  if (comm && comm->magic == HK_COMM_LIVE && atomic_load(&comm->health.failure)) return comm->health.text;
+  return hk_last_error();
+}
+
+HK_EXPORT void ncclResetDebugInitInternal(void);
+HK_EXPORT void ncclResetDebugInitInternal(void) { hk_log_reset(); }
+HK_API(void, ncclResetDebugInit, (void)) { hk_log_reset(); }
+
+HK_API(ncclResult_t, ncclMemAlloc, (void **ptr, size_t size)) {
+  if (!ptr) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclMemAlloc: ptr is NULL");
+  *ptr = NULL;
+  if (size == 0) return ncclSuccess;
+  int device = hk_gpu_choose(); /* where communicators of this thread work */
+  return (ncclResult_t)(device >= 0 ? hk_gpu_mem_alloc(device, size, ptr) : hk_host_alloc(ptr, size));
+}
+
+HK_API(ncclResult_t, ncclMemFree, (void *ptr)) {
+  hk_status rc = HK_OK;
+  if (ptr && !hk_gpu_mem_free(ptr, &rc)) rc = hk_host_free(ptr);
+  return (ncclResult_t)rc;
+}
+
+/* ---- registration ----
+ * On host memory what can be shared is shared without being registered: addresses within a process, ncclMemAlloc's
+ * memory between processes.  A registration is checked and remembered, so that its handle can be. */
+struct hk_registration {
+  uint32_t magic;
+  void *base;
+  size_t bytes;
+  hk_registration *next;
+};
+enum { REGISTRATION_LIVE = 0x72656721 };
+
+static hk_status add_registration(const char *who, ncclComm_t c, void *base, size_t bytes, hk_registration **out) {
+  hk_status rc = hk_comm_check(c, who);
+  if (rc != HK_OK) return rc;
+  if (!out || (!base && bytes)) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %zu bytes at %p", who, bytes, base);
+  hk_registration *r = malloc(sizeof *r);
+  if (!r) return HK_FAIL_ERRNO("no memory for a registration");
+  *r = (hk_registration){.magic = REGISTRATION_LIVE, .base = base, .bytes = bytes};
+  /* Frameworks register from any thread, inside allocator locks. */
+  pthread_mutex_lock(&c->health.lock);
+  r->next = c->registrations;
+  c->registrations = r;
+  pthread_mutex_unlock(&c->health.lock);
+  *out = r;
+  return HK_OK;
+}
+
+static hk_status remove_registration(const char *who, ncclComm_t c, hk_registration *r) {
+  hk_status rc = hk_comm_check(c, who);
+  if (rc != HK_OK || !r) return rc;
+  pthread_mutex_lock(&c->health.lock);
+  hk_registration **at = &c->registrations;
+  while (*at && *at != r) at = &(*at)->next;
+  bool found = *at == r;
+  if (found) *at = r->next;
+  pthread_mutex_unlock(&c->health.lock);
+  if (!found) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a registration of this communicator", who, (void *)r);
+  free(r);
+  return HK_OK;
+}
+
+void hk_registrations_free(ncclComm_t c) {
+  while (c->registrations) {
+    hk_registration *r = c->registrations;
+    c->registrations = r->next;
+    free(r);
+  }
+}
+
+HK_API(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle)) {
+  return (ncclResult_t)add_registration("ncclCommRegister", comm, buff, size, (hk_registration **)handle);
+}
+
+/* Takes windows too: PyTorch passes every handle here. */
+HK_API(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle)) {
+  return (ncclResult_t)remove_registration("ncclCommDeregister", comm, handle);
+}
+
+HK_API(ncclResult_t, ncclCommWindowRegister,
+       (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)) {
+  if (winFlags != NCCL_WIN_DEFAULT && winFlags != NCCL_WIN_COLL_SYMMETRIC)
+    return (ncclResult_t)HK_FAIL(
+        HK_ERR_ARGUMENT, "ncclCommWindowRegister: flags %d: NCCL_WIN_DEFAULT or NCCL_WIN_COLL_SYMMETRIC", winFlags);
+  if ((uintptr_t)buff % NCCL_WIN_REQUIRED_ALIGNMENT)
+    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclCommWindowRegister: %p is not aligned to %d bytes", buff,
+                                 NCCL_WIN_REQUIRED_ALIGNMENT);
+  return (ncclResult_t)add_registration("ncclCommWindowRegister", comm, buff, size, (hk_registration **)(void *)win);
+}
+
+HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win)) {
+  return (ncclResult_t)remove_registration("ncclCommWindowDeregister", comm, (hk_registration *)(void *)win);
+}
+
+/* ---- operators ---- */
+
+HK_API(ncclResult_t, ncclRedOpCreatePreMulSum,
+       (ncclRedOp_t * op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm)) {
+  hk_status rc = HK_OK;
+  HK_TRY(hk_comm_check_usable(comm, "ncclRedOpCreatePreMulSum"), out);
+  if (!op || !scalar || (int)datatype < 0 || datatype >= ncclNumTypes ||
+      (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclRedOpCreatePreMulSum: op %p, scalar %p, data type %d, residence %d", (void *)op,
+                 scalar, (int)datatype, (int)residence);
+    goto out;
+  }
+  if (!comm->redops && !(comm->redops = calloc(HK_REDOP_LIMIT, sizeof *comm->redops))) {
+    rc = HK_FAIL_ERRNO("no memory for operators");
+    goto out;
+  }
+  for (int i = 0; i < HK_REDOP_LIMIT; i++) {
+    if (comm->redops[i].used) continue;
+    comm->redops[i] = (hk_user_redop){.dtype = (uint8_t)datatype, .used = true};
+    if (residence == ncclScalarDevice && comm->gpu) {
+      comm->redops[i].scalar = (uintptr_t)scalar;
+      comm->redops[i].on_device = true;
+      *op = (ncclRedOp_t)(ncclNumOps + i);
+      return ncclSuccess;
+    }
+    /* On host memory a scalar "on the device" is ordinary memory; it is read now, not at the call. */
+    memcpy(&comm->redops[i].scalar, scalar, hk_dtype_size((hk_dtype)datatype));
+    *op = (ncclRedOp_t)(ncclNumOps + i);
+    return ncclSuccess;
+  }
+  rc = HK_FAIL(HK_ERR_USAGE, "ncclRedOpCreatePreMulSum: %d operators exist on this communicator: destroy some",
+               HK_REDOP_LIMIT);
+out:
+  return (ncclResult_t)rc;
+}
+
+HK_API(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm)) {
+  hk_status rc = hk_comm_check(comm, "ncclRedOpDestroy");
+  int i = (int)op - ncclNumOps;
+  if (rc != HK_OK) return (ncclResult_t)rc;
+  if (i < 0 || i >= HK_REDOP_LIMIT || !comm->redops || !comm->redops[i].used)
+    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
+                                 "ncclRedOpDestroy: operator %d was not made by ncclRedOpCreatePreMulSum on this "
+                                 "communicator, or is destroyed already",
+                                 (int)op);
+  comm->redops[i].used = false; /* calls that are enqueued carry their own copy of the scalar */
+  return ncclSuccess;
+}
+
+/* The version at `size` bytes decides which fields are there: the estimate has been since the first. */
+HK_API(ncclResult_t, ncclGroupSimulateEnd, (ncclSimInfo_t * simInfo)) {
+  static const ncclSimInfo_t fresh = NCCL_SIM_INFO_INITIALIZER;
+  double us = 0;
+  hk_status rc = HK_OK;
+  if (simInfo && (simInfo->magic != fresh.magic ||
+                  simInfo->size < offsetof(ncclSimInfo_t, estimatedTime) + sizeof simInfo->estimatedTime))
+    rc = hk_group_remember(HK_FAIL(HK_ERR_ARGUMENT,
+                                   "ncclGroupSimulateEnd: simInfo has size %zu and magic 0x%x: start from "
+                                   "NCCL_SIM_INFO_INITIALIZER",
+                                   simInfo->size, simInfo->magic));
+  hk_status ended = hk_group_simulate_end(&us);
+  if (rc == HK_OK) rc = ended;
+  if (rc == HK_OK && simInfo) simInfo->estimatedTime = (float)us;
+  return (ncclResult_t)rc;
+}

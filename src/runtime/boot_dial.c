@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connects to whichever of several addresses proves to be the right place.  The addresses are tried in order, the next one
+ * starting when the last one fails or is slow (as in RFC 8305), so that an address that cannot be reached from here, or that
+ * on this network belongs to somebody else, costs a moment and no more. */
+#include "boot_dial.h"
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "boot_process.h"
+
+enum {
+  CONNECT_HEAD_START_MS = 250, /* for an address that does not answer at all */
+  ACK_HEAD_START_MS = 2000,    /* for one that is connected: its process may only be busy */
+  ACK_PATIENCE_MS = 10000,     /* after which a connection counts as lost, and is made again */
+  SLICE_MS = 50,
+  BACKOFF_FIRST_MS = 5,
+  BACKOFF_LAST_MS = 250
+};
+
+typedef struct attempt {
+  int fd; /* -1: not begun, or failed */
+  bool connected;
+  uint64_t since_ns;
+  uint32_t have;
+  uint8_t ack[HK_ACK_BYTES];
+} attempt;
+
+typedef struct race {
+  const hk_dialing *d;
+  hk_waiter w;
+  attempt tries[HK_DIAL_ADDRS];
+  uint32_t begun;
+  int winner;
+  bool gone;     /* the rank has left */
+  bool hard;     /* some address failed otherwise than by refusing or closing */
+  char why[320]; /* what went wrong with each address */
+} race;
+
+static void note(race *r, uint32_t i, const char *what) {
+  char text[HK_ADDR_TEXT];
+  size_t used = strlen(r->why);
+  snprintf(r->why + used, sizeof r->why - used, "%s%s: %s", used ? "; " : "", hk_addr_format(&r->d->at[i], text), what);
+}
+
+static void lose(race *r, uint32_t i, const char *what) {
+  note(r, i, what);
+  hk_boot_close(r->tries[i].fd);
+  r->tries[i].fd = -1;
+}
+
+static void lose_errno(race *r, uint32_t i, int error) {
+  if (error != ECONNREFUSED && error != ECONNRESET && error != EPIPE) r->hard = true;
+  lose(r, i, strerror(error));
+}
+
+static void begin(race *r) {
+  uint32_t i = r->begun++;
+  attempt *t = &r->tries[i];
+  const hk_addr *to = &r->d->at[i];
+  int one = 1;
+  *t = (attempt){.since_ns = hk_now_ns()};
+  do {
+    t->fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  } while (t->fd < 0 && errno == EMFILE && hk_more_files());
+  if (t->fd < 0) {
+    lose_errno(r, i, errno);
+    return;
+  }
+  hk_fork_closes(t->fd);
+  (void)setsockopt(t->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* without it only slower */
+  if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) lose_errno(r, i, errno);
+}
+
+static void say_hello(race *r, uint32_t i) {
+  attempt *t = &r->tries[i];
+  int error = 0;
+  socklen_t size = sizeof error;
+  if (getsockopt(t->fd, SOL_SOCKET, SO_ERROR, &error, &size)) error = errno;
+  if (error) {
+    lose_errno(r, i, error);
+    return;
+  }
+  uint8_t hello[HK_HELLO_BYTES];
+  hk_hello_encode(hello, r->d->hello, r->d->secret);
+  /* A new connection's send buffer always takes this much. */
+  if (send(t->fd, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
+    lose_errno(r, i, errno);
+    return;
+  }
+  t->connected = true;
+  t->since_ns = hk_now_ns();
+}
+
+static void hear_ack(race *r, uint32_t i) {
+  attempt *t = &r->tries[i];
+  ssize_t n = recv(t->fd, t->ack + t->have, sizeof t->ack - t->have, 0);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n < 0) {
+    lose_errno(r, i, errno);
+    return;
+  }
+  if (n == 0) {
+    lose(r, i, "closed the connection without an answer");
+    return;
+  }
+  t->have += (uint32_t)n;
+  if (t->have < sizeof t->ack) return;
+  hk_ack ack;
+  if (!hk_ack_decode(&ack, t->ack, r->d->hello->nonce, r->d->secret)) {
+    lose(r, i, "somebody else listens there");
+    return;
+  }
+  if (ack == HK_ACK_GONE) {
+    r->gone = true;
+    return;
+  }
+  r->winner = (int)i;
+}
+
+/* Is it time to try one address more? */
+static bool overdue(const race *r) {
+  if (r->begun == r->d->n) return false;
+  for (uint32_t i = 0; i < r->begun; i++) {
+    const attempt *t = &r->tries[i];
+    if (t->fd < 0) continue;
+    uint64_t head_start = t->connected ? ACK_HEAD_START_MS : CONNECT_HEAD_START_MS;
+    if (hk_now_ns() - t->since_ns < head_start * 1000000u) return false;
+  }
+  return true;
+}
+
+/* Gives up what has waited too long. */
+static void expire(race *r) {
+  uint64_t now = hk_now_ns();
+  bool late = r->d->wait->deadline_ns && now >= r->d->wait->deadline_ns;
+  for (uint32_t i = 0; i < r->begun; i++) {
+    const attempt *t = &r->tries[i];
+    if (t->fd < 0) continue;
+    if (!late && !(t->connected && now - t->since_ns > ACK_PATIENCE_MS * (uint64_t)1000000)) continue;
+    r->hard = true;
+    lose(r, i, t->connected ? "connected, but nobody answers" : "no answer");
+  }
+}
+
+static void poll_tries(race *r) {
+  struct pollfd p[HK_DIAL_ADDRS];
+  uint32_t which[HK_DIAL_ADDRS], n = 0;
+  for (uint32_t i = 0; i < r->begun; i++) {
+    if (r->tries[i].fd < 0) continue;
+    p[n] = (struct pollfd){.fd = r->tries[i].fd, .events = r->tries[i].connected ? POLLIN : POLLOUT};
+    which[n++] = i;
+  }
+  if (!n || poll(p, n, SLICE_MS) <= 0) return;
+  for (uint32_t k = 0; k < n && r->winner < 0 && !r->gone; k++) {
+    if (!p[k].revents) continue;
+    if (r->tries[which[k]].connected)
+      hear_ack(r, which[k]);
+    else
+      say_hello(r, which[k]);
+  }
+}
+
+/* One race through all addresses.  HK_OK without a winner: all have failed. */
+static hk_status run_race(race *r) {
+  hk_status rc = HK_OK;
+  r->begun = 0;
+  r->winner = -1;
+  r->hard = false;
+  r->why[0] = 0;
+  for (;;) {
+    while (overdue(r)) begin(r);
+    bool alive = false;
+    for (uint32_t i = 0; i < r->begun; i++) alive |= r->tries[i].fd >= 0;
+    if (!alive) break;
+    poll_tries(r);
+    if (r->winner >= 0 || r->gone) break;
+    expire(r);
+    r->w.polls = r->w.env->spins; /* poll has slept: look at the clock, too */
+    HK_TRY(hk_wait_slow(&r->w), out);
+  }
+out:
+  for (uint32_t i = 0; i < r->begun; i++) {
+    if ((int)i == r->winner) continue;
+    hk_boot_close(r->tries[i].fd);
+  }
+  return rc;
+}
+
+static hk_status pause_between(race *r, unsigned ms) {
+  hk_status rc;
+  poll(NULL, 0, (int)ms);
+  r->w.polls = r->w.env->spins;
+  HK_TRY(hk_wait_slow(&r->w), out);
+out:
+  return rc;
+}
+
+hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
+  hk_status rc = HK_OK;
+  /* The deadline is looked at here, so that its error can say what went wrong with each address. */
+  hk_wait_env env = *d->wait;
+  env.deadline_ns = 0;
+  race r = {.d = d};
+  uint64_t begin_ns = hk_now_ns();
+  unsigned backoff = BACKOFF_FIRST_MS;
+  *fd = -1;
+  hk_wait_begin(&r.w, &env);
+  for (;;) {
+    HK_TRY(run_race(&r), out);
+    if (r.winner >= 0) {
+      *fd = r.tries[r.winner].fd;
+      return HK_OK;
+    }
+    if (r.gone) return HK_FAIL(HK_ERR_REMOTE, "%s has left the communicator; %s", d->whom, d->advice);
+    uint64_t now = hk_now_ns();
+    bool late = d->wait->deadline_ns && now >= d->wait->deadline_ns;
+    if (late || (!r.hard && now - begin_ns >= d->patience_ns))
+      return HK_FAIL(HK_ERR_REMOTE, "cannot reach %s after %.1f s (%s); %s", d->whom, (double)(now - begin_ns) * 1e-9,
+                     r.why, d->advice);
+    HK_TRACE(HK_SUB_BOOTSTRAP, "%s not reached (%s), trying again", d->whom, r.why);
+    HK_TRY(pause_between(&r, backoff), out);
+    backoff = backoff < BACKOFF_LAST_MS ? 2 * backoff : BACKOFF_LAST_MS;
+  }
+out:
+  return rc;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Outgoing connections: several addresses raced, hello sent, ack proved. */
+#ifndef HK_RUNTIME_BOOT_DIAL_H
+#define HK_RUNTIME_BOOT_DIAL_H
+#include "../base/wait.h"
+#include "boot_wire.h"
+
+enum { HK_DIAL_ADDRS = HK_BOOT_ADDRS + 1 };
+
+typedef struct hk_dialing {
+  const hk_hello *hello; /* nonce included */
+  const uint8_t *secret;
+  const char *whom; /* in words, for errors */
+  uint32_t n;
+  hk_addr at[HK_DIAL_ADDRS]; /* in order of preference */
+  const hk_wait_env *wait;   /* its deadline ends the whole attempt */
+  /* Refusals and connections closed before the ack are tried again for this long (a listener under attack or not yet
+   * there), other failures until the deadline. */
+  uint64_t patience_ns;
+  const char *advice; /* what to do where it fails; ends the error's text */
+} hk_dialing;
+
+/* Gives a connected, nonblocking socket whose other end has proved that it knows the secret.  HK_ERR_REMOTE where nobody
+ * does, or where the rank that is meant has left. */
+hk_status hk_boot_dial(const hk_dialing *d, int *fd);
+#endif

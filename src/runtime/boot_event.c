@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Events: what happened to a rank, told to all others over the overlay's links.  Each rank passes on the first event about a
+ * rank and drops the rest, so a flood ends by itself after about as many messages as there are links. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "boot_internal.h"
+
+enum { TEXT_AT = 12 };
+_Static_assert(TEXT_AT + sizeof((hk_event *)0)->text == HK_EVENT_BYTES, "an event's text fills the rest of its bytes");
+
+static void encode(uint8_t out[HK_EVENT_BYTES], const hk_event *e) {
+  hk_put32(out, (uint32_t)e->kind);
+  hk_put32(out + 4, (uint32_t)e->rank);
+  hk_put32(out + 8, (uint32_t)e->code);
+  memcpy(out + TEXT_AT, e->text, sizeof e->text);
+}
+
+bool hk_event_decode(hk_event *e, const uint8_t in[HK_EVENT_BYTES], int nranks) {
+  e->kind = (int32_t)hk_get32(in);
+  e->rank = (int32_t)hk_get32(in + 4);
+  e->code = (int32_t)hk_get32(in + 8);
+  memcpy(e->text, in + TEXT_AT, sizeof e->text);
+  e->text[sizeof e->text - 1] = 0;
+  return e->kind >= HK_EVENT_DEAD && e->kind <= HK_EVENT_ERROR && e->rank >= 0 && e->rank < nranks;
+}
+
+/* True where it is the first event about that rank. */
+static bool note(hk_bootstrap *b, const hk_event *e) {
+  uint64_t bit = (uint64_t)1 << e->rank % 64, *word = &b->told[e->rank / 64];
+  pthread_mutex_lock(&b->lock);
+  bool first = !(*word & bit);
+  *word |= bit;
+  if (e->kind == HK_EVENT_DEAD) b->dead[e->rank / 64] |= bit; /* even where it is no news: children ask */
+  if (first && !b->broken) {
+    b->broken = true;
+    b->first_event = *e;
+    pthread_cond_broadcast(&b->change);
+  }
+  pthread_mutex_unlock(&b->lock);
+  return first;
+}
+
+bool hk_event_dead(hk_bootstrap *b, int rank) {
+  pthread_mutex_lock(&b->lock);
+  bool dead = b->dead[rank / 64] >> rank % 64 & 1;
+  pthread_mutex_unlock(&b->lock);
+  return dead;
+}
+
+static void pass_on(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
+  uint8_t bytes[HK_EVENT_BYTES];
+  encode(bytes, e);
+  for (int i = 0; i < 2 * b->rounds; i++) {
+    hk_overlay_link *l = &b->links[i];
+    pthread_mutex_lock(&b->lock);
+    bool open = l->end == HK_END_OPEN && l != from;
+    pthread_mutex_unlock(&b->lock);
+    if (open) (void)hk_overlay_send(l, HK_FRAME_EVENT, 0, bytes, sizeof bytes, NULL, 0);
+  }
+}
+
+static bool said_goodbye(hk_bootstrap *b, int rank) {
+  bool left = false;
+  pthread_mutex_lock(&b->lock);
+  for (int i = 0; i < 2 * b->rounds; i++) left |= b->links[i].rank == rank && b->links[i].end == HK_END_LEFT;
+  pthread_mutex_unlock(&b->lock);
+  return left;
+}
+
+/* The other ranks of a dead rank's process are dead too; some may have had links only among themselves. */
+static void tell_of_process(hk_bootstrap *b, const hk_event *dead) {
+  pthread_mutex_lock(&b->lock);
+  bool known = b->known;
+  pthread_mutex_unlock(&b->lock);
+  if (!known) return;
+  uint64_t process = hk_contact_process(b->contacts + (size_t)dead->rank * HK_CONTACT_BYTES);
+  if (process == b->door->contact.process) return; /* somebody lost us, not we him */
+  for (int r = 0; r < b->nranks; r++) {
+    if (r == dead->rank || hk_contact_process(b->contacts + (size_t)r * HK_CONTACT_BYTES) != process) continue;
+    hk_event e = *dead;
+    e.rank = r;
+    if (!said_goodbye(b, r) && note(b, &e) && b->o.on_event) b->o.on_event(b->o.arg, &e);
+  }
+}
+
+void hk_event_came(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
+  if (!note(b, e)) return;
+  HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "rank %d of %d: event %d about rank %d: %s", b->rank, b->nranks, e->kind,
+          e->rank, e->text);
+  pass_on(b, e, from); /* before the callback: the others must not wait for what it does */
+  if (b->o.on_event) b->o.on_event(b->o.arg, e);
+  if (e->kind == HK_EVENT_DEAD) tell_of_process(b, e);
+}
+
+void hk_event_work(void *arg, int fd, uint32_t events) {
+  (void)fd, (void)events;
+  hk_bootstrap *b = arg;
+  for (;;) {
+    pthread_mutex_lock(&b->lock);
+    hk_message *m = b->events;
+    if (m) b->events = m->next;
+    if (!b->events) b->events_end = &b->events;
+    pthread_mutex_unlock(&b->lock);
+    if (!m) return;
+    hk_event e;
+    if (hk_event_decode(&e, m->data, b->nranks)) hk_event_came(b, &e, hk_link_to(b, !m->towards_next, m->frame.round));
+    free(m);
+  }
+}
+
+void hk_bootstrap_announce(hk_bootstrap *b, const hk_event *event) {
+  if (event->rank < 0 || event->rank >= b->nranks || !note(b, event)) return;
+  pass_on(b, event, NULL);
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Families and members: who in this process may be reached with which secret.  What comes for a rank before it has joined
+ * (its peers may be a little faster) is kept as a parcel; what comes after it has left is turned away. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../base/param.h"
+#include "boot_internal.h"
+
+static unsigned bucket_of(uint64_t comm, int rank) {
+  uint64_t h = (comm ^ (uint64_t)(unsigned)rank * 0x9e3779b97f4a7c15u) * 0x9e3779b97f4a7c15u;
+  return (unsigned)(h >> 56) % HK_MEMBER_BUCKETS;
+}
+
+static hk_bootstrap *find_member(hk_door *d, uint64_t comm, int rank) {
+  hk_bootstrap *b = d->members[bucket_of(comm, rank)];
+  while (b && (b->comm != comm || b->rank != rank)) b = b->member_next;
+  return b;
+}
+
+static bool has_gone(const hk_family *f, uint64_t comm, int rank) {
+  for (unsigned i = 0; i < f->ngone && i < HK_ARRAY_LENGTH(f->gone); i++)
+    if (f->gone[i].comm == comm && f->gone[i].rank == rank) return true;
+  return false;
+}
+
+static hk_family *find_family(hk_door *d, uint64_t key) {
+  hk_family *f = d->families;
+  while (f && f->key != key) f = f->next;
+  return f;
+}
+
+static void free_parcel(hk_parcel *p) {
+  hk_boot_close(p->fd);
+  free(p->message);
+  free(p);
+}
+
+hk_status hk_family_get(hk_family **out, hk_door *d, const uint8_t secret[HK_SECRET_BYTES]) {
+  hk_status rc = HK_OK;
+  uint64_t key = hk_derive64(secret, "family", NULL, 0);
+  hk_door_lock();
+  hk_family *f = find_family(d, key);
+  if (!f) {
+    f = calloc(1, sizeof *f);
+    if (!f) {
+      rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for a communicator's secret");
+      goto out;
+    }
+    f->key = key;
+    f->parcels_end = &f->parcels;
+    memcpy(f->secret, secret, sizeof f->secret);
+    f->next = d->families;
+    d->families = f;
+  }
+  f->users++;
+out:
+  hk_door_unlock();
+  *out = f;
+  return rc;
+}
+
+void hk_family_put(hk_door *d, hk_family *f) {
+  hk_door_lock();
+  if (--f->users == 0) {
+    hk_family **at = &d->families;
+    while (*at != f) at = &(*at)->next;
+    *at = f->next;
+    for (hk_parcel *p = f->parcels, *next; p; p = next) {
+      next = p->next;
+      free_parcel(p);
+    }
+    free(f);
+  }
+  hk_door_unlock();
+}
+
+static void add_parcel(hk_door *d, hk_family *f, hk_parcel *p) {
+  p->since_ns = hk_now_ns();
+  p->next = NULL;
+  *f->parcels_end = p;
+  f->parcels_end = &p->next;
+  hk_door_tick(d);
+}
+
+bool hk_families_expire(hk_door *d, uint64_t now) {
+  uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * 1000000000u;
+  bool some = false;
+  for (hk_family *f = d->families; f; f = f->next) {
+    while (f->parcels && now - f->parcels->since_ns > limit) { /* oldest first */
+      hk_parcel *p = f->parcels;
+      f->parcels = p->next;
+      if (!f->parcels) f->parcels_end = &f->parcels;
+      free_parcel(p);
+    }
+    some |= f->parcels != NULL;
+  }
+  return some;
+}
+
+/* Gives the member what the parcel holds, and frees the parcel. */
+static void open_parcel(hk_bootstrap *b, hk_parcel *p) {
+  if (p->message) {
+    hk_overlay_deliver(b, p->message);
+    p->message = NULL;
+  } else if (p->kind == HK_HELLO_DATA) {
+    hk_fork_forget(p->fd);
+    hk_overlay_keep(b, p->from, p->tag, p->fd);
+    p->fd = -1;
+  } else {
+    hk_hello h = {.kind = p->kind, .from = p->from, .to = p->to, .round = p->round};
+    if (hk_overlay_accept(b, &h, p->fd)) p->fd = -1;
+  }
+  free_parcel(p);
+}
+
+void hk_member_join(hk_bootstrap *b) {
+  hk_door_lock();
+  hk_family *f = b->family;
+  hk_bootstrap **bucket = &b->door->members[bucket_of(b->comm, b->rank)];
+  b->member_next = *bucket;
+  *bucket = b;
+  b->member = true;
+  /* Two descriptors for the service, two for each round's links, and as many again for transports. */
+  hk_want_files(256 + 16 * ++b->door->nmembers);
+  for (hk_parcel **at = &f->parcels; *at;) {
+    hk_parcel *p = *at;
+    if (p->comm != b->comm || p->to != b->rank) {
+      at = &p->next;
+      continue;
+    }
+    *at = p->next;
+    if (!p->next) f->parcels_end = at;
+    open_parcel(b, p);
+  }
+  hk_door_unlock();
+}
+
+void hk_member_leave(hk_bootstrap *b) {
+  if (!b->member) return;
+  hk_door_lock();
+  hk_bootstrap **at = &b->door->members[bucket_of(b->comm, b->rank)];
+  while (*at != b) at = &(*at)->member_next;
+  *at = b->member_next;
+  b->member = false;
+  b->door->nmembers--;
+  hk_family *f = b->family;
+  unsigned i = f->ngone++ % HK_ARRAY_LENGTH(f->gone);
+  f->gone[i].comm = b->comm;
+  f->gone[i].rank = b->rank;
+  hk_door_unlock();
+}
+
+bool hk_member_send(hk_bootstrap *from, int to, hk_message *m) {
+  bool there = true;
+  hk_door_lock();
+  hk_bootstrap *b = find_member(from->door, from->comm, to);
+  if (b) {
+    hk_overlay_deliver(b, m);
+  } else if (has_gone(from->family, from->comm, to)) {
+    free(m);
+    there = false;
+  } else {
+    hk_parcel *p = calloc(1, sizeof *p);
+    if (p) {
+      *p = (hk_parcel){.comm = from->comm, .to = to, .from = m->from, .message = m, .fd = -1};
+      add_parcel(from->door, from->family, p);
+    } else {
+      free(m);
+      there = false;
+    }
+  }
+  hk_door_unlock();
+  return there;
+}
+
+/* The proof back; then the connection is the member's. */
+static bool acknowledge(hk_guest *g, const hk_family *f, const hk_hello *h, hk_ack ack) {
+  uint8_t bytes[HK_ACK_BYTES];
+  hk_ack_encode(bytes, ack, h->nonce, f->secret);
+  return hk_guest_send(g, bytes, sizeof bytes);
+}
+
+static void keep_parcel(hk_door *d, hk_family *f, hk_guest *g, const hk_hello *h) {
+  hk_parcel *p = calloc(1, sizeof *p);
+  if (p) {
+    *p = (hk_parcel){
+        .comm = h->comm, .to = h->to, .from = h->from, .kind = h->kind, .round = h->round, .tag = h->tag, .fd = g->fd};
+    add_parcel(d, f, p);
+  }
+  hk_guest_free(g, p != NULL);
+  if (p) hk_fork_closes(p->fd);
+}
+
+void hk_family_hello(hk_door *d, hk_guest *g, const hk_hello *h) {
+  hk_family *f = find_family(d, h->key);
+  if (!f || !hk_hello_proved(g->in, f->secret)) {
+    hk_guest_free(g, false);
+    return;
+  }
+  hk_bootstrap *b = find_member(d, h->comm, h->to);
+  bool gone = !b && has_gone(f, h->comm, h->to);
+  if (!acknowledge(g, f, h, gone ? HK_ACK_GONE : HK_ACK_OK) || gone) {
+    hk_guest_free(g, false);
+    return;
+  }
+  if (!b) {
+    keep_parcel(d, f, g, h);
+    return;
+  }
+  int fd = g->fd;
+  hk_guest_free(g, true);
+  if (h->kind == HK_HELLO_DATA)
+    hk_overlay_keep(b, h->from, h->tag, fd);
+  else if (!hk_overlay_accept(b, h, fd))
+    close(fd);
+}

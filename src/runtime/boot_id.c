@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making unique ids: random ones, and those that stand for NCCL_COMM_ID. */
+#include <ctype.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+#include "../base/iface.h" /* loopback addresses */
+#include "../base/log.h"
+#include "../base/param.h"
+#include "boot_door.h"
+#include "boot_process.h"
+#include "bootstrap.h"
+
+enum { BACKLOG = 4096 };
+
+hk_status hk_bootstrap_new_id(ncclUniqueId *out) {
+  hk_status rc;
+  hk_door *d = NULL;
+  hk_contact c;
+  hk_boot_id id = {.from_env = false};
+  memset(out, 0, sizeof *out);
+  HK_TRY(hk_door_enter(&d), out);
+  HK_TRY(hk_random(id.secret, sizeof id.secret), out);
+  HK_TRY(hk_door_contact(d, &c, NULL), out);
+  id.n = c.n;
+  memcpy(id.at, c.at, sizeof id.at);
+  HK_TRY(hk_root_new(d, &id, -1), out);
+  hk_boot_id_encode(out, &id);
+out:
+  if (d) hk_door_leave(d); /* the root stays */
+  return rc;
+}
+
+/* Where rank 0 listens: at the address given.  A name that the host's own /etc/hosts maps to loopback (as Debian's does)
+ * means another address to the other hosts; then everywhere. */
+static hk_addr listen_at(const hk_addr *a, const char *text) {
+  hk_addr at = *a;
+  bool name = text[0] != '[' && !isdigit((unsigned char)text[0]) && strncasecmp(text, "localhost:", 10);
+  if (!name || !hk_addr_is_loopback(a)) return at;
+  if (at.sa.sa_family == AF_INET6)
+    at.v6.sin6_addr = in6addr_any;
+  else
+    at.v4.sin_addr.s_addr = INADDR_ANY;
+  return at;
+}
+
+static hk_status start_env_root(const hk_boot_id *id, const char *text) {
+  hk_status rc = HK_OK;
+  hk_door *d = NULL;
+  hk_addr at = listen_at(&id->at[0], text);
+  int listener = -1;
+  HK_TRY(hk_door_enter(&d), out);
+  if (hk_root_gathers(d, hk_boot_id_key(id))) goto out; /* asked for before, and not used yet */
+  rc = hk_listen(&at, BACKLOG, &listener);
+  if (rc != HK_OK) {
+    rc = HK_FAIL(
+        rc, "rank 0 cannot listen at NCCL_COMM_ID=%s: the address must be of rank 0's host and its port be free", text);
+    goto out;
+  }
+  hk_fork_closes(listener);
+  HK_TRY(hk_root_new(d, id, listener), out);
+  listener = -1;
+out:
+  hk_boot_close(listener);
+  if (d) hk_door_leave(d);
+  return rc;
+}
+
+hk_status hk_bootstrap_env_id(ncclUniqueId *out, int rank) {
+  hk_status rc;
+  static const uint8_t public_key[HK_SECRET_BYTES] = "NCCL_COMM_ID key";
+  const char *text = hk_param_str(HK_P_COMM_ID);
+  hk_boot_id id = {.from_env = true, .n = 1};
+  memset(out, 0, sizeof *out);
+  if (!text || !*text) return HK_FAIL(HK_ERR_USAGE, "NCCL_COMM_ID is not set");
+  HK_TRY(hk_addr_parse(&id.at[0], text), out);
+  if (!hk_addr_port(&id.at[0])) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT,
+                 "NCCL_COMM_ID=%s has no port: write host:port with a port that is free on rank 0's host", text);
+    goto out;
+  }
+  /* Whoever knows the address can make this secret; the variable offers no better. */
+  hk_derive(id.secret, public_key, "secret", text, strlen(text));
+  if (rank == 0) HK_TRY(start_env_root(&id, text), out);
+  hk_boot_id_encode(out, &id);
+out:
+  return rc;
+}

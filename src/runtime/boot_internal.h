@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A bootstrap from inside: links, messages, events.  Shared by bootstrap.c, boot_overlay.c, boot_event.c, boot_family.c. */
+#ifndef HK_RUNTIME_BOOT_INTERNAL_H
+#define HK_RUNTIME_BOOT_INTERNAL_H
+#include "boot_door.h"
+#include "boot_process.h"
+#include "bootstrap.h"
+
+/* A frame with its payload, on its way between ranks of one process or waiting for the rank's thread. */
+typedef struct hk_message {
+  struct hk_message *next;
+  hk_frame frame;
+  int32_t from;
+  bool towards_next; /* came by the sender's link to rank + 2^round: by the receiver's to rank - 2^round */
+  uint8_t data[];
+} hk_message;
+
+typedef enum hk_link_end {
+  HK_END_CLOSED, /* not yet open */
+  HK_END_OPEN,
+  HK_END_LEFT, /* the peer said goodbye */
+  HK_END_DEAD
+} hk_link_end;
+
+/* One end of an overlay link. */
+typedef struct hk_overlay_link {
+  struct hk_bootstrap *b;
+  int32_t rank; /* of the peer */
+  uint8_t round;
+  bool next;  /* to rank + 2^round; else to rank - 2^round */
+  bool local; /* the peer is in this process */
+  /* Under the bootstrap's lock: */
+  uint8_t end;                            /* hk_link_end */
+  int fd;                                 /* -1 where local or not open */
+  struct hk_unsent *unsent, **unsent_end; /* what the socket did not take at once */
+  /* Of the service thread: the frame being received. */
+  uint32_t have; /* of the header, then of the payload */
+  uint8_t header[HK_FRAME_BYTES];
+  hk_message *incoming; /* NULL: the header is not complete */
+} hk_overlay_link;
+
+/* A data connection that came in and was not taken yet. */
+typedef struct hk_delivery {
+  struct hk_delivery *next;
+  int32_t from;
+  uint64_t tag;
+  int fd;
+} hk_delivery;
+
+struct hk_bootstrap {
+  int rank, nranks, rounds; /* rounds: ceil(log2 nranks) */
+  uint64_t comm;
+  hk_bootstrap_options o;
+  hk_door *door;
+  hk_family *family;
+  struct hk_bootstrap *member_next; /* in the door's table */
+  bool member;
+  pid_t pid;
+  uint8_t *contacts;           /* [nranks] rows of HK_CONTACT_BYTES */
+  hk_overlay_link *links;      /* [2 * rounds]: to rank + 2^k at 2 k, to rank - 2^k at 2 k + 1 */
+  struct hk_bootstrap *parent; /* while joining as a child, else NULL */
+  const int *members;          /* the same: our ranks in the parent */
+  uint64_t gathers, barriers;  /* collectives so far, of the rank's thread */
+
+  pthread_mutex_t lock; /* the fields below and those marked in the links */
+  pthread_cond_t change;
+  hk_message *inbox, **inbox_end;   /* for the rank's thread */
+  hk_message *events, **events_end; /* for the service thread, from ranks of this process */
+  hk_service_work event_work;
+  hk_delivery *deliveries, **deliveries_end;
+  uint64_t *told, *dead; /* a bit for each rank that an event, or a death, was about */
+  bool known;            /* `contacts` is complete, and the service thread may read it */
+  bool leaving;          /* links may end */
+  bool broken;           /* an event came: collectives cannot complete */
+  hk_event first_event;
+};
+
+static inline hk_overlay_link *hk_link_to(hk_bootstrap *b, bool next, int round) {
+  return &b->links[2 * round + !next];
+}
+
+/* ---- boot_overlay.c ---- */
+hk_status hk_overlay_init(hk_bootstrap *b);
+/* Opens the link to rank + 2^round and waits for the one from rank - 2^round. */
+hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env);
+/* Sends a frame whose payload is in two pieces (either may be empty).  What a socket does not take is kept and sent later:
+ * never blocks. */
+hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, const void *p1, size_t n1,
+                          const void *p2, size_t n2);
+/* Waits for the frame that the link brings; the caller frees *out. */
+hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq, const hk_wait_env *env,
+                           hk_message **out);
+/* Goodbye on all links, then closes them. */
+void hk_overlay_leave(hk_bootstrap *b);
+void hk_overlay_free(hk_bootstrap *b);
+/* Under the door's lock: a connection for the overlay, which is taken only where it fits. */
+bool hk_overlay_accept(hk_bootstrap *b, const hk_hello *h, int fd);
+/* Under the door's lock: a message from a rank of this process. */
+void hk_overlay_deliver(hk_bootstrap *b, hk_message *m);
+/* Under the door's lock: a data connection. */
+void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd);
+hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to);
+/* Connects to a rank's door. */
+hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
+                          int *fd);
+
+/* ---- boot_event.c ---- */
+/* On the service thread: an event that a link brought (`from`), or that its end is. */
+void hk_event_came(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);
+bool hk_event_decode(hk_event *event, const uint8_t in[HK_EVENT_BYTES], int nranks);
+/* On the service thread: events from ranks of this process. */
+void hk_event_work(void *arg, int fd, uint32_t events);
+bool hk_event_dead(hk_bootstrap *b, int rank);
+#endif

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The overlay's links: frames over sockets, read by the service thread, or messages handed over in memory. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "../base/iface.h" /* link-local addresses */
+#include "../base/log.h"
+#include "boot_dial.h"
+#include "boot_internal.h"
+
+enum { PARTING_NS = 2000 * 1000 * 1000 }; /* for the peers' answers to our goodbye */
+
+typedef struct hk_unsent {
+  struct hk_unsent *next;
+  size_t bytes, sent;
+  uint8_t data[];
+} hk_unsent;
+
+hk_status hk_overlay_init(hk_bootstrap *b) {
+  if (!b->rounds) return HK_OK;
+  b->links = calloc(2 * (size_t)b->rounds, sizeof *b->links);
+  if (!b->links) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the overlay's links");
+  for (int k = 0; k < b->rounds; k++)
+    for (int next = 0; next < 2; next++) {
+      hk_overlay_link *l = hk_link_to(b, next, k);
+      int64_t distance = (int64_t)1 << k, n = b->nranks;
+      *l = (hk_overlay_link){.b = b, .round = (uint8_t)k, .next = next, .fd = -1};
+      l->rank = (int32_t)((b->rank + (next ? distance : n - distance)) % n);
+      l->unsent_end = &l->unsent;
+    }
+  return HK_OK;
+}
+
+static void free_unsent(hk_overlay_link *l) {
+  for (hk_unsent *u = l->unsent, *next; u; u = next) {
+    next = u->next;
+    free(u);
+  }
+  l->unsent = NULL;
+  l->unsent_end = &l->unsent;
+}
+
+/* ---- receiving, on the service thread ---- */
+
+static void put_in_inbox(hk_bootstrap *b, hk_message *m) {
+  m->next = NULL;
+  *b->inbox_end = m;
+  b->inbox_end = &m->next;
+  pthread_cond_broadcast(&b->change);
+}
+
+/* The descriptor stays open until the bootstrap leaves, so that its number cannot come to mean another connection while
+ * some thread still uses it. */
+static void end_link(hk_overlay_link *l, hk_link_end end) {
+  hk_bootstrap *b = l->b;
+  pthread_mutex_lock(&b->lock);
+  hk_service_remove(b->o.service, l->fd); /* with the lock: senders ask the service to watch an open link */
+  l->end = end;
+  free_unsent(l);
+  pthread_cond_broadcast(&b->change);
+  pthread_mutex_unlock(&b->lock);
+  free(l->incoming);
+  l->incoming = NULL;
+}
+
+static void link_died(hk_overlay_link *l, int error, const char *how) {
+  hk_event e = {.kind = HK_EVENT_DEAD, .rank = l->rank, .code = HK_ERR_REMOTE};
+  pthread_mutex_lock(&l->b->lock);
+  bool leaving = l->b->leaving;
+  pthread_mutex_unlock(&l->b->lock);
+  end_link(l, leaving ? HK_END_LEFT : HK_END_DEAD);
+  if (leaving) return; /* the answer to our goodbye; or else it does not matter any more */
+  if (how)
+    snprintf(e.text, sizeof e.text, "%s", how);
+  else if (!error || error == ECONNRESET || error == EPIPE)
+    snprintf(e.text, sizeof e.text, "its process ended without a goodbye (killed or crashed; see its output)");
+  else
+    snprintf(e.text, sizeof e.text, "its host or the network to it fell silent (%s)", strerror(error));
+  hk_event_came(l->b, &e, l);
+}
+
+static void dispatch(hk_overlay_link *l, hk_message *m) {
+  hk_bootstrap *b = l->b;
+  hk_event e;
+  if (m->frame.type == HK_FRAME_GOODBYE) {
+    end_link(l, HK_END_LEFT);
+    shutdown(l->fd, SHUT_WR); /* the answer: the peer, which still reads, learns that no more will come from us */
+  } else if (m->frame.type == HK_FRAME_EVENT) {
+    if (hk_event_decode(&e, m->data, b->nranks)) hk_event_came(b, &e, l);
+  } else {
+    pthread_mutex_lock(&b->lock);
+    put_in_inbox(b, m);
+    pthread_mutex_unlock(&b->lock);
+    return;
+  }
+  free(m);
+}
+
+/* Reads once.  True: there may be more. */
+static bool receive(hk_overlay_link *l) {
+  hk_message *m = l->incoming;
+  uint8_t *to = m ? m->data : l->header;
+  size_t want = m ? m->frame.bytes : sizeof l->header;
+  ssize_t n = recv(l->fd, to + l->have, want - l->have, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (n <= 0) {
+    link_died(l, n < 0 ? errno : 0, NULL);
+    return false;
+  }
+  l->have += (uint32_t)n;
+  if (l->have < want) return true;
+  l->have = 0;
+  if (!m) {
+    hk_frame f;
+    if (!hk_frame_decode(&f, l->header, l->round)) {
+      link_died(l, 0, "it sent what this version of the library does not understand");
+      return false;
+    }
+    m = malloc(sizeof *m + f.bytes);
+    if (!m) {
+      link_died(l, 0, "this rank has no memory for its message");
+      return false;
+    }
+    *m = (hk_message){.frame = f, .from = l->rank, .towards_next = !l->next};
+    l->incoming = m;
+    if (f.bytes) return true;
+  }
+  l->incoming = NULL;
+  bool last = m->frame.type == HK_FRAME_GOODBYE;
+  dispatch(l, m);
+  return !last;
+}
+
+/* Sends what is left over.  Under the lock.  False: the connection is broken, which receiving will find out. */
+static bool flush(hk_overlay_link *l) {
+  while (l->unsent) {
+    hk_unsent *u = l->unsent;
+    ssize_t n = send(l->fd, u->data + u->sent, u->bytes - u->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno == EAGAIN;
+    u->sent += (size_t)n;
+    if (u->sent < u->bytes) continue;
+    l->unsent = u->next;
+    if (!l->unsent) l->unsent_end = &l->unsent;
+    free(u);
+  }
+  return true;
+}
+
+static void on_link(void *arg, int fd, uint32_t events) {
+  hk_overlay_link *l = arg;
+  hk_bootstrap *b = l->b;
+  if (events & EPOLLOUT) {
+    pthread_mutex_lock(&b->lock);
+    if (!flush(l)) free_unsent(l);
+    if (!l->unsent) {
+      hk_service_modify(b->o.service, fd, EPOLLIN);
+      pthread_cond_broadcast(&b->change);
+    }
+    pthread_mutex_unlock(&b->lock);
+  }
+  if (events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP))
+    while (receive(l)) {}
+}
+
+/* ---- links open ---- */
+
+static hk_status open_link(hk_overlay_link *l, int fd) {
+  hk_bootstrap *b = l->b;
+  hk_watch_silence(fd);
+  hk_fork_closes(fd);
+  pthread_mutex_lock(&b->lock);
+  l->fd = fd;
+  l->end = HK_END_OPEN;
+  /* Under the lock, so that whoever sees the link open may ask the service to wait until it is writable. */
+  hk_status rc = hk_service_add(b->o.service, fd, EPOLLIN, on_link, l);
+  if (rc != HK_OK) {
+    l->fd = -1;
+    l->end = HK_END_CLOSED;
+    hk_fork_forget(fd);
+  }
+  pthread_cond_broadcast(&b->change);
+  pthread_mutex_unlock(&b->lock);
+  return rc;
+}
+
+bool hk_overlay_accept(hk_bootstrap *b, const hk_hello *h, int fd) {
+  if (h->kind != HK_HELLO_OVERLAY || h->round >= (uint32_t)b->rounds) return false;
+  hk_overlay_link *l = hk_link_to(b, false, (int)h->round);
+  pthread_mutex_lock(&b->lock);
+  bool fits = h->from == l->rank && l->end == HK_END_CLOSED;
+  pthread_mutex_unlock(&b->lock);
+  return fits && open_link(l, fd) == HK_OK;
+}
+
+void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd) {
+  hk_delivery *v = from >= 0 && from < b->nranks ? malloc(sizeof *v) : NULL;
+  if (!v) {
+    close(fd);
+    return;
+  }
+  *v = (hk_delivery){.from = from, .tag = tag, .fd = fd};
+  pthread_mutex_lock(&b->lock);
+  *b->deliveries_end = v;
+  b->deliveries_end = &v->next;
+  pthread_mutex_unlock(&b->lock);
+}
+
+void hk_overlay_deliver(hk_bootstrap *b, hk_message *m) {
+  hk_overlay_link *l = hk_link_to(b, !m->towards_next, m->frame.round);
+  bool used = true;
+  pthread_mutex_lock(&b->lock);
+  switch (m->frame.type) {
+    case HK_FRAME_OPEN:
+      l->local = true;
+      l->end = HK_END_OPEN;
+      pthread_cond_broadcast(&b->change);
+      break;
+    case HK_FRAME_GOODBYE:
+      l->end = HK_END_LEFT;
+      pthread_cond_broadcast(&b->change);
+      break;
+    case HK_FRAME_EVENT:
+      m->next = NULL;
+      *b->events_end = m;
+      b->events_end = &m->next;
+      hk_service_post(b->o.service, &b->event_work);
+      used = false;
+      break;
+    default: put_in_inbox(b, m); used = false;
+  }
+  pthread_mutex_unlock(&b->lock);
+  if (used) free(m);
+}
+
+hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to) {
+  return (hk_hello){.kind = kind, .from = b->rank, .to = to, .key = b->family->key, .comm = b->comm};
+}
+
+/* Link-local addresses need the name of an interface of ours: the peer's means nothing here. */
+static void use_own_scope(const hk_bootstrap *b, hk_addr *a) {
+  hk_contact own;
+  if (a->sa.sa_family != AF_INET6 || !hk_addr_is_link_local(a)) return;
+  if (!hk_contact_decode(&own, b->contacts + (size_t)b->rank * HK_CONTACT_BYTES)) return;
+  for (uint32_t i = 0; i < own.n; i++)
+    if (own.at[i].sa.sa_family == AF_INET6 && hk_addr_is_link_local(&own.at[i])) {
+      a->v6.sin6_scope_id = own.at[i].v6.sin6_scope_id;
+      return;
+    }
+}
+
+hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
+                          int *fd) {
+  hk_status rc;
+  hk_contact c;
+  char whom[48];
+  snprintf(whom, sizeof whom, "rank %d of %d", h->to, b->nranks);
+  *fd = -1;
+  if (!hk_contact_decode(&c, b->contacts + (size_t)h->to * HK_CONTACT_BYTES))
+    return HK_FAIL(HK_ERR_INTERNAL, "no usable address of %s is known", whom);
+  HK_TRY(hk_random(h->nonce, sizeof h->nonce), out);
+  hk_dialing d = {
+      .hello = h, .secret = b->family->secret, .whom = whom, .wait = env, .advice = advice, .patience_ns = 1000000000};
+  if (at) {
+    d.at[d.n] = *at;
+    hk_addr_set_port(&d.at[d.n++], hk_addr_port(&c.at[0]));
+  }
+  for (uint32_t i = 0; i < c.n; i++) {
+    if (at && hk_addr_equal(&c.at[i], &d.at[0])) continue;
+    use_own_scope(b, &c.at[i]);
+    d.at[d.n++] = c.at[i];
+  }
+  HK_TRY(hk_boot_dial(&d, fd), out);
+out:
+  return rc;
+}
+
+/* ---- the rank's thread ---- */
+
+static hk_message *new_message(const hk_overlay_link *l, const hk_frame *f, const void *p1, size_t n1, const void *p2,
+                               size_t n2) {
+  hk_message *m = malloc(sizeof *m + n1 + n2);
+  if (!m) return NULL;
+  *m = (hk_message){.frame = *f, .from = l->b->rank, .towards_next = l->next};
+  if (n1) memcpy(m->data, p1, n1);
+  if (n2) memcpy(m->data + n1, p2, n2);
+  return m;
+}
+
+/* Keeps the part of the pieces behind the first `sent` bytes.  Under the lock. */
+static hk_status keep_unsent(hk_overlay_link *l, const struct iovec *piece, int pieces, size_t sent) {
+  size_t total = 0, at = 0;
+  for (int i = 0; i < pieces; i++) total += piece[i].iov_len;
+  hk_unsent *u = malloc(sizeof *u + total - sent);
+  if (!u) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for %zu bytes to rank %d", total - sent, l->rank);
+  *u = (hk_unsent){.bytes = total - sent};
+  for (int i = 0; i < pieces; i++) {
+    size_t skip = sent < piece[i].iov_len ? sent : piece[i].iov_len;
+    memcpy(u->data + at, (const uint8_t *)piece[i].iov_base + skip, piece[i].iov_len - skip);
+    at += piece[i].iov_len - skip;
+    sent -= skip;
+  }
+  bool idle = !l->unsent;
+  *l->unsent_end = u;
+  l->unsent_end = &u->next;
+  return idle ? hk_service_modify(l->b->o.service, l->fd, EPOLLIN | EPOLLOUT) : HK_OK;
+}
+
+static hk_status send_on_socket(hk_overlay_link *l, struct iovec *piece, int pieces) {
+  hk_status rc = HK_OK;
+  pthread_mutex_lock(&l->b->lock);
+  if (l->end != HK_END_OPEN) goto out; /* the peer has left or died: whoever waits for it is told */
+  ssize_t n = 0;
+  if (!l->unsent) {
+    struct msghdr m = {.msg_iov = piece, .msg_iovlen = (size_t)pieces};
+    do {
+      n = sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0 && errno != EAGAIN) goto out; /* broken: the service thread reads the cause */
+    if (n < 0) n = 0;
+  }
+  size_t total = 0;
+  for (int i = 0; i < pieces; i++) total += piece[i].iov_len;
+  if ((size_t)n < total) rc = keep_unsent(l, piece, pieces, (size_t)n);
+out:
+  pthread_mutex_unlock(&l->b->lock);
+  return rc;
+}
+
+hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, const void *p1, size_t n1,
+                          const void *p2, size_t n2) {
+  hk_frame f = {.type = (uint16_t)type, .round = l->round, .bytes = (uint32_t)(n1 + n2), .seq = seq};
+  if (n1 + n2 > HK_FRAME_MAX)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%zu bytes are too many for one message of the bootstrap (at most %d)", n1 + n2,
+                   HK_FRAME_MAX);
+  if (!l->local) {
+    uint8_t header[HK_FRAME_BYTES];
+    hk_frame_encode(header, &f);
+    struct iovec piece[] = {{header, sizeof header}, {(void *)(uintptr_t)p1, n1}, {(void *)(uintptr_t)p2, n2}};
+    return send_on_socket(l, piece, 3);
+  }
+  pthread_mutex_lock(&l->b->lock);
+  bool open = l->end == HK_END_OPEN;
+  pthread_mutex_unlock(&l->b->lock);
+  if (!open) return HK_OK;
+  hk_message *m = new_message(l, &f, p1, n1, p2, n2);
+  if (!m) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for %zu bytes to rank %d", n1 + n2, l->rank);
+  if (!hk_member_send(l->b, l->rank, m)) {
+    pthread_mutex_lock(&l->b->lock);
+    l->end = HK_END_LEFT;
+    pthread_mutex_unlock(&l->b->lock);
+  }
+  return HK_OK;
+}
+
+/* What ends every wait for a peer.  Under the lock. */
+static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l, uint64_t deadline_ns) {
+  static const char *const kinds[] = {"died", "aborted", "failed"};
+  const hk_event *e = &b->first_event;
+  if (b->broken) return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d %s: %s", e->rank, b->nranks, kinds[e->kind], e->text);
+  if (b->parent && hk_event_dead(b->parent, b->members[l->rank]))
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, has died", l->rank,
+                   b->nranks, b->members[l->rank]);
+  if (l->end == HK_END_LEFT)
+    return HK_FAIL(HK_ERR_REMOTE,
+                   "rank %d of %d has left the communicator while this rank waits for it; all ranks must make "
+                   "the same calls",
+                   l->rank, b->nranks);
+  if (deadline_ns && hk_now_ns() >= deadline_ns)
+    return HK_FAIL(HK_ERR_REMOTE,
+                   "rank %d of %d does not answer rank %d: its process hangs or makes other calls than this "
+                   "one, or no address of rank %d can be reached from there",
+                   l->rank, b->nranks, b->rank, b->rank);
+  return HK_OK;
+}
+
+static hk_message *take_message(hk_bootstrap *b, const hk_overlay_link *l, hk_frame_type type) {
+  for (hk_message **at = &b->inbox; *at; at = &(*at)->next) {
+    hk_message *m = *at;
+    if (m->frame.type != type || m->frame.round != l->round || m->towards_next == l->next) continue;
+    *at = m->next;
+    if (!m->next) b->inbox_end = at;
+    return m;
+  }
+  return NULL;
+}
+
+hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq, const hk_wait_env *env,
+                           hk_message **out) {
+  hk_status rc = HK_OK;
+  hk_bootstrap *b = l->b;
+  hk_wait_env quiet = *env;
+  hk_waiter w;
+  quiet.deadline_ns = 0; /* looked at in `trouble`, which knows the peer */
+  hk_wait_begin(&w, &quiet);
+  pthread_mutex_lock(&b->lock);
+  while (!(*out = take_message(b, l, type))) {
+    HK_TRY(trouble(b, l, env->deadline_ns), out);
+    HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
+  }
+  if ((*out)->frame.seq != seq) {
+    rc = HK_FAIL(HK_ERR_INTERNAL, "rank %d is at collective %llu of the bootstrap, this rank at %llu", l->rank,
+                 (unsigned long long)(*out)->frame.seq, (unsigned long long)seq);
+    free(*out);
+    *out = NULL;
+  }
+out:
+  pthread_mutex_unlock(&b->lock);
+  return rc;
+}
+
+static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
+  hk_status rc;
+  hk_bootstrap *b = l->b;
+  int fd;
+  if (hk_contact_process(b->contacts + (size_t)l->rank * HK_CONTACT_BYTES) == b->door->contact.process) {
+    pthread_mutex_lock(&b->lock);
+    l->local = true;
+    l->end = HK_END_OPEN;
+    pthread_mutex_unlock(&b->lock);
+    return hk_overlay_send(l, HK_FRAME_OPEN, 0, NULL, 0, NULL, 0);
+  }
+  hk_hello h = hk_overlay_hello(b, HK_HELLO_OVERLAY, l->rank);
+  h.round = l->round;
+  HK_TRY(hk_overlay_dial(b, &h, NULL, env, "see that rank's output, and check that its host can be reached", &fd), out);
+  rc = open_link(l, fd);
+  if (rc != HK_OK) close(fd);
+out:
+  return rc;
+}
+
+hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env) {
+  hk_status rc = HK_OK;
+  hk_overlay_link *previous = hk_link_to(b, false, round);
+  hk_wait_env quiet = *env;
+  hk_waiter w;
+  HK_TRY(open_to_next(hk_link_to(b, true, round), env), done);
+  quiet.deadline_ns = 0;
+  hk_wait_begin(&w, &quiet);
+  pthread_mutex_lock(&b->lock);
+  while (previous->end == HK_END_CLOSED) {
+    HK_TRY(trouble(b, previous, env->deadline_ns), out);
+    HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
+  }
+out:
+  pthread_mutex_unlock(&b->lock);
+done:
+  return rc;
+}
+
+/* ---- leaving ---- */
+
+/* Closing a connection on which something still comes in makes the kernel reset it and forget what it had yet to send, our
+ * goodbye included.  So a rank that leaves goes on reading until each peer has said goodbye, too, or has answered ours by
+ * ending its side.  The peer's service thread does so at once; one that is stopped or unreachable is not waited for long. */
+static void await_parting(hk_bootstrap *b) {
+  hk_wait_env env = {.spins = 0};
+  uint64_t deadline_ns = hk_now_ns() + PARTING_NS;
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  pthread_mutex_lock(&b->lock);
+  for (int i = 0; i < 2 * b->rounds; i++)
+    while (!b->links[i].local && b->links[i].end == HK_END_OPEN && hk_now_ns() < deadline_ns)
+      if (hk_wait_cond(&w, &b->change, &b->lock) != HK_OK) break;
+  pthread_mutex_unlock(&b->lock);
+}
+
+void hk_overlay_leave(hk_bootstrap *b) {
+  pthread_mutex_lock(&b->lock);
+  b->leaving = true;
+  pthread_mutex_unlock(&b->lock);
+  for (int i = 0; i < 2 * b->rounds; i++) {
+    hk_overlay_link *l = &b->links[i];
+    pthread_mutex_lock(&b->lock);
+    bool open = l->end == HK_END_OPEN;
+    pthread_mutex_unlock(&b->lock);
+    if (open) (void)hk_overlay_send(l, HK_FRAME_GOODBYE, 0, NULL, 0, NULL, 0);
+  }
+  await_parting(b);
+  for (int i = 0; i < 2 * b->rounds; i++)
+    if (b->links[i].fd >= 0) hk_service_remove(b->o.service, b->links[i].fd);
+  if (b->o.service) hk_service_cancel(b->o.service, &b->event_work);
+}
+
+static void free_messages(hk_message *m) {
+  for (hk_message *next; m; m = next) {
+    next = m->next;
+    free(m);
+  }
+}
+
+void hk_overlay_free(hk_bootstrap *b) {
+  for (int i = 0; b->links && i < 2 * b->rounds; i++) {
+    hk_overlay_link *l = &b->links[i];
+    hk_boot_close(l->fd);
+    free_unsent(l);
+    free(l->incoming);
+  }
+  free_messages(b->inbox);
+  free_messages(b->events);
+  for (hk_delivery *v = b->deliveries, *next; v; v = next) {
+    next = v->next;
+    close(v->fd);
+    free(v);
+  }
+  free(b->links);
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Process-wide matters of the bootstrap. */
+#include "boot_process.h"
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "boot_wire.h" /* hk_random */
+
+enum { COND_SLICE_NS = 50 * 1000 * 1000 };
+
+static struct {
+  pthread_once_t once;
+  pthread_mutex_t lock; /* all below */
+  uint64_t *fds;        /* a bit for each descriptor that forked children close */
+  size_t words;
+  uint64_t nonce;
+  hk_fork_hooks hooks;
+} process = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* The locks are taken around fork, so that the child finds the state behind them whole. */
+static void before_fork(void) {
+  if (process.hooks.prepare) process.hooks.prepare();
+  pthread_mutex_lock(&process.lock);
+}
+
+static void after_fork_in_parent(void) {
+  pthread_mutex_unlock(&process.lock);
+  if (process.hooks.parent) process.hooks.parent();
+}
+
+static void after_fork_in_child(void) {
+  for (size_t i = 0; i < process.words; i++) {
+    for (uint64_t bits = process.fds[i]; bits; bits &= bits - 1) close((int)(i * 64) + __builtin_ctzll(bits));
+    process.fds[i] = 0;
+  }
+  process.nonce = 0;
+  pthread_mutex_unlock(&process.lock);
+  if (process.hooks.child) process.hooks.child();
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+
+void hk_on_fork(const hk_fork_hooks *hooks) {
+  pthread_mutex_lock(&process.lock);
+  process.hooks = *hooks;
+  pthread_mutex_unlock(&process.lock);
+  pthread_once(&process.once, watch_forks);
+}
+
+void hk_fork_closes(int fd) {
+  size_t word = (size_t)fd / 64;
+  pthread_mutex_lock(&process.lock);
+  if (word >= process.words) {
+    size_t words = 2 * word + 16;
+    uint64_t *grown = realloc(process.fds, words * sizeof *grown);
+    if (grown) {
+      for (size_t i = process.words; i < words; i++) grown[i] = 0;
+      process.fds = grown;
+      process.words = words;
+    } /* else: a forked child keeps the descriptor; nothing worse */
+  }
+  if (word < process.words) process.fds[word] |= (uint64_t)1 << fd % 64;
+  pthread_mutex_unlock(&process.lock);
+}
+
+void hk_fork_forget(int fd) {
+  size_t word = (size_t)fd / 64;
+  pthread_mutex_lock(&process.lock);
+  if (word < process.words) process.fds[word] &= ~((uint64_t)1 << fd % 64);
+  pthread_mutex_unlock(&process.lock);
+}
+
+void hk_boot_close(int fd) {
+  if (fd < 0) return;
+  hk_fork_forget(fd);
+  close(fd);
+}
+
+uint64_t hk_process_nonce(void) {
+  pthread_mutex_lock(&process.lock);
+  while (!process.nonce && hk_random(&process.nonce, sizeof process.nonce) == HK_OK) {}
+  uint64_t nonce = process.nonce;
+  pthread_mutex_unlock(&process.lock);
+  return nonce;
+}
+
+/* Raises the soft limit towards `wanted`. */
+static bool raise_limit(rlim_t wanted) {
+  struct rlimit r;
+  if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= wanted || r.rlim_cur >= r.rlim_max) return false;
+  rlim_t old = r.rlim_cur;
+  r.rlim_cur = wanted < r.rlim_max ? wanted : r.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &r)) return false;
+  HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "raised the soft limit of open files from %llu to %llu (hard limit %llu)",
+          (unsigned long long)old, (unsigned long long)r.rlim_cur, (unsigned long long)r.rlim_max);
+  return true;
+}
+
+void hk_want_files(unsigned wanted) {
+  struct rlimit r;
+  /* Doubled at least: not a step for every rank. */
+  if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < wanted)
+    raise_limit(wanted > 2 * r.rlim_cur ? wanted : 2 * r.rlim_cur);
+}
+
+bool hk_more_files(void) {
+  struct rlimit r;
+  return !getrlimit(RLIMIT_NOFILE, &r) && raise_limit(2 * r.rlim_cur);
+}
+
+void hk_watch_silence(int fd) {
+  int seconds = (int)hk_param_int(HK_P_PEER_TIMEOUT), one = 1, probes = 3;
+  int quiet = seconds / 4 > 0 ? seconds / 4 : 1; /* then three probes as far apart: four parts in all */
+  unsigned ms = (unsigned)seconds * 1000u;
+  /* Options that an odd network stack lacks only make silence harder to notice. */
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &quiet, sizeof quiet);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &quiet, sizeof quiet);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms); /* data that is not acknowledged */
+}
+
+void hk_cond_init(pthread_cond_t *cond) {
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(cond, &attr);
+  pthread_condattr_destroy(&attr);
+}
+
+hk_status hk_wait_cond(hk_waiter *w, pthread_cond_t *cond, pthread_mutex_t *lock) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  t.tv_nsec += COND_SLICE_NS;
+  if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
+  if (pthread_cond_timedwait(cond, lock, &t) == 0) return HK_OK; /* something happened: look at the condition first */
+  /* The watchdog's callback takes locks of its own. */
+  pthread_mutex_unlock(lock);
+  w->polls = w->env->spins; /* so that hk_wait_slow reads the clock each time, not every few calls */
+  hk_status rc = hk_wait_slow(w);
+  pthread_mutex_lock(lock);
+  return rc;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the bootstrap keeps once for each process: its name, its care about fork, the limit of open files. */
+#ifndef HK_RUNTIME_BOOT_PROCESS_H
+#define HK_RUNTIME_BOOT_PROCESS_H
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "../base/status.h"
+#include "../base/wait.h"
+
+/* A forked child that lives on with copies of our sockets would hide our death from the peers: their connections would
+ * stay open.  So descriptors that peers watch are closed in every forked child. */
+void hk_fork_closes(int fd);
+/* Before close(fd), and before the descriptor is given to somebody else. */
+void hk_fork_forget(int fd);
+/* forget and close; -1 is ignored. */
+void hk_boot_close(int fd);
+
+/* A random number for this process, another one in a forked child; 0 only where there is no randomness. */
+uint64_t hk_process_nonce(void);
+
+/* Sees to it that `wanted` descriptors may be open, as far as the hard limit allows. */
+void hk_want_files(unsigned wanted);
+/* After EMFILE: doubles the limit.  False where it cannot be raised. */
+bool hk_more_files(void);
+
+/* Has the kernel probe the other end, so that a connection whose host or link fell silent fails after PEER_TIMEOUT. */
+void hk_watch_silence(int fd);
+
+/* Called in a forked child, by way of pthread_atfork; set once, before the first hk_fork_closes. */
+typedef struct hk_fork_hooks {
+  void (*prepare)(void), (*parent)(void), (*child)(void);
+} hk_fork_hooks;
+void hk_on_fork(const hk_fork_hooks *hooks);
+
+/* Waits a while for `cond`, which goes with `lock` (held): until signalled, 50 ms at most, and looks at everything that
+ * `w` watches.  The caller tests its condition in a loop around it. */
+hk_status hk_wait_cond(hk_waiter *w, pthread_cond_t *cond, pthread_mutex_t *lock);
+void hk_cond_init(pthread_cond_t *cond); /* with the clock that hk_wait_cond uses */
+#endif

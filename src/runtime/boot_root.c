@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Roots: each gathers the ranks that join with one id, then gives every rank the contact of the next.  With several ids, root
+ * i of k has the ranks [i n / k, (i + 1) n / k) and, as the next of its last one, the contact of the first rank beyond.
+ *
+ * Nobody is answered before all are there, so that an error (missing ranks, disagreement) reaches everybody alike.  A root
+ * lives in the door and has no thread of its own.  What ends it may happen on a rank's thread; connections are then
+ * answered and closed by the sweep, on the door's thread.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "boot_door.h"
+#include "boot_process.h"
+
+enum {
+  RANKS_MAX = 1 << 20,
+  COME_BACK_SECONDS = 5, /* for a rank whose connection broke to join again */
+  LINGER_SECONDS = 10    /* of a failed root, to tell late ranks why */
+};
+
+typedef struct waiter { /* a rank of the root's own process */
+  pthread_cond_t cond;
+  bool done;
+  hk_reply reply;
+} waiter;
+
+typedef enum seat_state { SEAT_EMPTY, SEAT_TAKEN, SEAT_LOST } seat_state;
+typedef struct seat {
+  uint8_t state; /* seat_state */
+  uint64_t lost_ns;
+  hk_guest *guest; /* at most one of the two */
+  waiter *waiter;
+  uint8_t nonce[HK_NONCE_BYTES];
+  uint8_t contact[HK_CONTACT_BYTES];
+} seat;
+
+typedef enum root_state { ROOT_GATHERING, ROOT_DONE, ROOT_FAILED } root_state;
+typedef struct hk_root {
+  struct hk_root *next;
+  hk_door *door;
+  root_state state;
+  uint8_t secret[HK_SECRET_BYTES];
+  uint64_t key, salt;
+  int listener; /* of its own, for NCCL_COMM_ID; -1 */
+  uint64_t born_ns, first_ns, ended_ns;
+  int nranks, nroots, index; /* as the first rank says; nranks 0: nobody has come */
+  int low, share, seats;     /* ranks [low, low + share); seats: one more where the next rank is another root's */
+  int taken;
+  seat *seat;
+  bool sweep; /* ended, and connections wait for the answer */
+  hk_status status;
+  char text[HK_REPLY_TEXT];
+} hk_root;
+
+static int rank_of(const hk_root *r, int at) { return (r->low + at) % r->nranks; }
+
+/* ---- the end ---- */
+
+static void reply_of(const hk_root *r, int at, hk_reply *reply) {
+  *reply = (hk_reply){.status = r->status, .salt = r->salt};
+  snprintf(reply->text, sizeof reply->text, "%s", r->text);
+  if (r->state == ROOT_DONE) memcpy(reply->next, r->seat[(at + 1) % r->seats].contact, HK_CONTACT_BYTES);
+}
+
+static void end_root(hk_root *r, root_state state) {
+  r->state = state;
+  r->ended_ns = hk_now_ns();
+  /* Before anybody is answered: who has the answer may start the next communicator with the same NCCL_COMM_ID, and must
+   * not find this root.  (The sweep closes it: only the door's thread may.) */
+  if (state == ROOT_DONE && r->listener >= 0) shutdown(r->listener, SHUT_RDWR);
+  for (int i = 0; i < r->seats; i++) {
+    waiter *w = r->seat[i].waiter;
+    if (!w) continue;
+    reply_of(r, i, &w->reply);
+    w->done = true;
+    r->seat[i].waiter = NULL;
+    pthread_cond_signal(&w->cond);
+  }
+  r->sweep = true;
+  hk_service_post(r->door->service, &r->door->sweep);
+  hk_door_tick(r->door);
+}
+
+static void fail_root(hk_root *r, hk_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void fail_root(hk_root *r, hk_status status, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(r->text, sizeof r->text, format, args);
+  va_end(args);
+  r->status = status;
+  HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "Bootstrap root: %s", r->text);
+  end_root(r, ROOT_FAILED);
+}
+
+/* "ranks 3, 5-7, 9" of the seats in `state`; as many as fit. */
+static int list_ranks(const hk_root *r, seat_state state, char *text, size_t room) {
+  int count = 0, listed = 0;
+  size_t used = 0;
+  text[0] = 0;
+  for (int i = 0; i < r->seats; i++) {
+    if (r->seat[i].state != state) continue;
+    int first = i;
+    /* Ranges stop where the numbering wraps. */
+    while (i + 1 < r->seats && r->seat[i + 1].state == state && rank_of(r, i + 1) > rank_of(r, i)) i++;
+    count += i - first + 1;
+    char one[48];
+    int n =
+        snprintf(one, sizeof one, i > first ? "%s%d-%d" : "%s%d", used ? ", " : "", rank_of(r, first), rank_of(r, i));
+    if (used + (size_t)n + 24 > room) continue; /* room for the "and" below */
+    memcpy(text + used, one, (size_t)n + 1);
+    used += (size_t)n;
+    listed += i - first + 1;
+  }
+  if (listed < count) snprintf(text + used, room - used, " and %d more", count - listed);
+  return count;
+}
+
+static void check_deadlines(hk_root *r, uint64_t now) {
+  uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT);
+  char list[96];
+  if (now - r->first_ns >= limit * 1000000000u) {
+    int missing = list_ranks(r, SEAT_EMPTY, list, sizeof list);
+    if (!missing) missing = list_ranks(r, SEAT_LOST, list, sizeof list);
+    fail_root(r, HK_ERR_REMOTE,
+              "rank%s %s of %d %s not joined after %llu s; check that %s was started with this unique id "
+              "and reaches the host that made it",
+              missing > 1 ? "s" : "", list, r->nranks, missing > 1 ? "have" : "has", (unsigned long long)limit,
+              missing > 1 ? "each" : "it");
+    return;
+  }
+  for (int i = 0; i < r->seats; i++) {
+    if (r->seat[i].state != SEAT_LOST || now - r->seat[i].lost_ns < COME_BACK_SECONDS * 1000000000ull) continue;
+    int lost = list_ranks(r, SEAT_LOST, list, sizeof list);
+    fail_root(r, HK_ERR_REMOTE,
+              "rank%s %s of %d joined and then died (connection closed) while other ranks had yet to come; "
+              "see the output of that process",
+              lost > 1 ? "s" : "", list, r->nranks);
+    return;
+  }
+}
+
+static void free_root(hk_root *r) {
+  hk_door *d = r->door;
+  hk_root **at = &d->roots;
+  while (*at != r) at = &(*at)->next;
+  *at = r->next;
+  if (r->listener >= 0) {
+    hk_service_remove(d->service, r->listener);
+    hk_boot_close(r->listener);
+  }
+  free(r->seat);
+  free(r);
+  hk_door_leave_inside(d);
+}
+
+static void dismiss(hk_root *r, int at) {
+  seat *s = &r->seat[at];
+  uint8_t bytes[HK_REPLY_BYTES];
+  hk_reply reply;
+  reply_of(r, at, &reply);
+  hk_reply_encode(bytes, &reply, s->nonce, r->secret);
+  (void)hk_guest_send(s->guest, bytes, sizeof bytes); /* who has gone away in the meantime needs no answer */
+  hk_guest_free(s->guest, false);
+  s->guest = NULL;
+}
+
+void hk_roots_sweep(hk_door *d) {
+  for (hk_root *r = d->roots, *next; r; r = next) {
+    next = r->next;
+    if (!r->sweep) continue;
+    r->sweep = false;
+    for (int i = 0; i < r->seats; i++)
+      if (r->seat[i].guest) dismiss(r, i);
+    if (r->state == ROOT_DONE) free_root(r);
+  }
+}
+
+bool hk_roots_expire(hk_door *d, uint64_t now) {
+  for (hk_root *r = d->roots, *next; r; r = next) {
+    next = r->next;
+    if (r->state == ROOT_GATHERING && r->nranks)
+      check_deadlines(r, now);
+    else if (r->state == ROOT_GATHERING && now - r->born_ns >= (uint64_t)hk_param_int(HK_P_ID_LIFETIME) * 1000000000u)
+      free_root(r);
+    else if (r->state == ROOT_FAILED && !r->sweep && now - r->ended_ns >= LINGER_SECONDS * 1000000000ull)
+      free_root(r);
+  }
+  return d->roots;
+}
+
+void hk_roots_hear_again(hk_door *d) {
+  for (hk_root *r = d->roots; r; r = r->next)
+    if (r->listener >= 0 && r->state != ROOT_DONE) hk_service_modify(d->service, r->listener, EPOLLIN);
+}
+
+/* ---- ranks come ---- */
+
+static bool set_shape(hk_root *r, const hk_hello *h) {
+  int n = h->to, k = (int)h->round, index = (int)h->tag;
+  int low = (int)((int64_t)index * n / k), high = (int)((int64_t)(index + 1) * n / k);
+  seat *s = calloc((size_t)(high - low) + 1, sizeof *s);
+  if (!s) return false;
+  r->nranks = n;
+  r->nroots = k;
+  r->index = index;
+  r->low = low;
+  r->share = high - low;
+  r->seats = r->share + (k > 1);
+  r->seat = s;
+  r->first_ns = hk_now_ns();
+  return true;
+}
+
+static bool sane(const hk_hello *h) {
+  hk_contact c;
+  return h->to >= 1 && h->to <= RANKS_MAX && h->round >= 1 && h->round <= (uint32_t)h->to && h->tag < h->round &&
+         h->from >= 0 && hk_contact_decode(&c, h->contact);
+}
+
+/* Where the rank sits, or -1 with an error for that rank in `reply` (or, through the root's end, for all). */
+static int find_seat(hk_root *r, const hk_hello *h, hk_reply *reply) {
+  int n = h->to;
+  *reply = (hk_reply){.status = HK_ERR_ARGUMENT};
+  if (h->from >= n) {
+    snprintf(reply->text, sizeof reply->text, "rank %d is out of range: there are %d ranks", h->from, n);
+    return -1;
+  }
+  if (!r->nranks && !set_shape(r, h)) {
+    *reply = (hk_reply){.status = HK_ERR_SYSTEM, .text = "the root is out of memory"};
+    return -1;
+  }
+  if (r->state == ROOT_GATHERING && (n != r->nranks || (int)h->round != r->nroots)) {
+    int other = 0;
+    while (other + 1 < r->seats && r->seat[other].state == SEAT_EMPTY) other++;
+    fail_root(r, HK_ERR_ARGUMENT,
+              "ranks disagree: rank %d was started with %d ranks and %d id%s, rank %d with %d ranks and %d "
+              "id%s; all must give the same numbers",
+              h->from, n, (int)h->round, h->round > 1 ? "s" : "", rank_of(r, other), r->nranks, r->nroots,
+              r->nroots > 1 ? "s" : "");
+  }
+  if (r->state != ROOT_GATHERING) {
+    reply->status = r->status;
+    snprintf(reply->text, sizeof reply->text, "%s", r->text);
+    return -1;
+  }
+  int at = h->kind == HK_HELLO_CONTACT ? r->share : h->from - r->low;
+  bool right =
+      (int)h->tag == r->index &&
+      (h->kind == HK_HELLO_CONTACT ? r->seats > r->share && rank_of(r, r->share) == h->from : at >= 0 && at < r->share);
+  if (!right) {
+    snprintf(reply->text, sizeof reply->text,
+             "rank %d came to root %d of %d with an id that is another root's: all ranks "
+             "must give the ids in the same order",
+             h->from, (int)h->tag, r->nroots);
+    return -1;
+  }
+  seat *s = &r->seat[at];
+  if (s->state == SEAT_TAKEN && !hk_bytes_equal(s->nonce, h->nonce, HK_NONCE_BYTES)) {
+    snprintf(reply->text, sizeof reply->text,
+             "rank %d of %d has joined twice: start each rank once, and give each "
+             "communicator a unique id of its own",
+             h->from, n);
+    return -1;
+  }
+  return at;
+}
+
+/* The seat's earlier connection, of the same rank's earlier attempt, is of no use any more. */
+static void take_seat(hk_root *r, int at, const hk_hello *h) {
+  seat *s = &r->seat[at];
+  if (s->guest) hk_guest_free(s->guest, false);
+  s->guest = NULL;
+  if (s->state != SEAT_TAKEN) r->taken++;
+  s->state = SEAT_TAKEN;
+  memcpy(s->nonce, h->nonce, HK_NONCE_BYTES);
+  memcpy(s->contact, h->contact, HK_CONTACT_BYTES);
+}
+
+static void lose_seat(hk_root *r, int at) {
+  seat *s = &r->seat[at];
+  s->guest = NULL;
+  s->waiter = NULL;
+  s->state = SEAT_LOST;
+  s->lost_ns = hk_now_ns();
+  r->taken--;
+}
+
+static void end_where_complete(hk_root *r) {
+  if (r->state == ROOT_GATHERING && r->taken == r->seats) end_root(r, ROOT_DONE);
+}
+
+static hk_root *find_root(hk_door *d, uint64_t key) {
+  for (hk_root *r = d->roots; r; r = r->next)
+    if (r->key == key && r->state != ROOT_DONE) return r;
+  return NULL;
+}
+
+void hk_root_hello(hk_door *d, hk_guest *g, const hk_hello *h) {
+  hk_root *r = find_root(d, h->key);
+  uint8_t bytes[HK_REPLY_BYTES];
+  hk_reply reply;
+  if (!r || !hk_hello_proved(g->in, r->secret) || !sane(h)) {
+    hk_guest_free(g, false);
+    return;
+  }
+  hk_ack_encode(bytes, HK_ACK_OK, h->nonce, r->secret);
+  bool heard = hk_guest_send(g, bytes, HK_ACK_BYTES);
+  int at = heard ? find_seat(r, h, &reply) : -1;
+  if (heard && at < 0) {
+    hk_reply_encode(bytes, &reply, h->nonce, r->secret);
+    (void)hk_guest_send(g, bytes, sizeof bytes);
+  }
+  if (at >= 0) take_seat(r, at, h);
+  if (at < 0 || h->kind == HK_HELLO_CONTACT) {
+    hk_guest_free(g, false);
+  } else {
+    hk_watch_silence(g->fd);
+    r->seat[at].guest = g;
+    hk_guest_seated(g, r, at);
+  }
+  end_where_complete(r);
+}
+
+void hk_root_guest_gone(hk_guest *g) {
+  hk_root *r = g->root;
+  if (r->state == ROOT_GATHERING)
+    lose_seat(r, g->seat);
+  else
+    r->seat[g->seat].guest = NULL;
+  hk_guest_free(g, false);
+}
+
+/* The rank's answer, for a rank of the root's own process. */
+static hk_status await_reply(hk_root *r, int at, hk_reply *reply, const hk_wait_env *env) {
+  hk_status rc = HK_OK;
+  hk_waiter w;
+  waiter me = {.done = false};
+  hk_cond_init(&me.cond);
+  r->seat[at].waiter = &me;
+  end_where_complete(r);
+  hk_wait_begin(&w, env);
+  while (!me.done && rc == HK_OK) rc = hk_wait_cond(&w, &me.cond, hk_door_mutex());
+  if (me.done) {
+    *reply = me.reply;
+    rc = HK_OK;
+  } else {
+    lose_seat(r, at); /* the root lives: its end would have set `done` */
+  }
+  pthread_cond_destroy(&me.cond);
+  return rc;
+}
+
+hk_status hk_root_join(hk_hello *h, hk_reply *reply, const hk_wait_env *env) {
+  hk_status rc = HK_OK;
+  hk_door_lock();
+  hk_door *d = hk_door_here();
+  hk_root *r = d ? find_root(d, h->key) : NULL;
+  if (!r) {
+    rc = HK_IN_PROGRESS;
+    goto out;
+  }
+  int at = find_seat(r, h, reply);
+  if (at < 0) goto out;
+  reply->status = HK_OK;
+  take_seat(r, at, h);
+  if (h->kind == HK_HELLO_CONTACT) {
+    end_where_complete(r);
+    goto out;
+  }
+  rc = await_reply(r, at, reply, env);
+out:
+  hk_door_unlock();
+  return rc;
+}
+
+/* ---- roots begin ---- */
+
+bool hk_root_gathers(hk_door *d, uint64_t key) {
+  hk_door_lock();
+  hk_root *r = find_root(d, key);
+  bool gathers = r && r->state == ROOT_GATHERING;
+  if (r && !gathers) {
+    r->ended_ns = 0; /* the next tick frees it */
+    if (r->listener >= 0) shutdown(r->listener, SHUT_RDWR);
+  }
+  hk_door_unlock();
+  return gathers;
+}
+
+hk_status hk_root_new(hk_door *d, const hk_boot_id *id, int listener) {
+  hk_status rc = HK_OK;
+  hk_root *r = calloc(1, sizeof *r);
+  if (!r) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a unique id's root");
+  r->door = d;
+  r->key = hk_boot_id_key(id);
+  r->listener = listener;
+  r->born_ns = hk_now_ns();
+  memcpy(r->secret, id->secret, sizeof r->secret);
+  hk_door_lock();
+  HK_TRY(hk_random(&r->salt, sizeof r->salt), out);
+  if (listener >= 0) HK_TRY(hk_door_listen(d, listener), out);
+  r->next = d->roots; /* first, so that it is found before an older one of the same key */
+  d->roots = r;
+  d->users++;
+  hk_door_tick(d);
+out:
+  hk_door_unlock();
+  if (rc != HK_OK) free(r);
+  return rc;
+}

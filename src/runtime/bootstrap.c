@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Joining, the collectives over the overlay, leaving.  See docs/bootstrap.md. */
+#include "bootstrap.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "boot_dial.h"
+#include "boot_internal.h"
+
+enum {
+  RANKS_MAX = 1 << 20,
+  ROOT_GRACE_S = 3,    /* ranks wait so much longer than their root, whose error says more than theirs */
+  ROOT_PATIENCE_S = 10 /* for a root that refuses: it may be under attack, or its host's network just starting */
+};
+
+static uint8_t *contact_of(const hk_bootstrap *b, int rank) { return b->contacts + (size_t)rank * HK_CONTACT_BYTES; }
+
+static hk_wait_env env_until(const hk_wait_env *base, uint64_t seconds) {
+  hk_wait_env env = *base;
+  uint64_t deadline = hk_now_ns() + seconds * 1000000000u;
+  if (!env.deadline_ns || env.deadline_ns > deadline) env.deadline_ns = deadline;
+  return env;
+}
+
+static uint64_t join_seconds(void) { return (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT); }
+
+/* ---- making and freeing ---- */
+
+static void destroy(hk_bootstrap *b) {
+  if (b->family) hk_family_put(b->door, b->family);
+  if (b->door) hk_door_leave(b->door);
+  pthread_cond_destroy(&b->change);
+  pthread_mutex_destroy(&b->lock);
+  free(b->contacts);
+  free(b->told);
+  free(b->dead);
+  free(b);
+}
+
+/* Makes the parts that need no peer. */
+static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const uint8_t secret[HK_SECRET_BYTES]) {
+  hk_status rc;
+  *out = NULL;
+  if (o->nranks < 1 || o->nranks > RANKS_MAX)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%d is no number of ranks: it must be from 1 to %d", o->nranks, RANKS_MAX);
+  if (o->rank < 0 || o->rank >= o->nranks)
+    return HK_FAIL(HK_ERR_ARGUMENT, "rank %d is out of range: there are %d ranks, numbered from 0", o->rank, o->nranks);
+  hk_bootstrap *b = calloc(1, sizeof *b);
+  if (!b) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the bootstrap");
+  b->o = *o;
+  b->rank = o->rank;
+  b->nranks = o->nranks;
+  while ((int64_t)1 << b->rounds < b->nranks) b->rounds++;
+  b->pid = getpid();
+  pthread_mutex_init(&b->lock, NULL);
+  hk_cond_init(&b->change);
+  b->inbox_end = &b->inbox;
+  b->events_end = &b->events;
+  b->deliveries_end = &b->deliveries;
+  b->event_work = (hk_service_work){.fn = hk_event_work, .arg = b};
+  b->contacts = calloc((size_t)b->nranks, HK_CONTACT_BYTES);
+  b->told = calloc((size_t)b->nranks / 64 + 1, sizeof *b->told);
+  b->dead = calloc((size_t)b->nranks / 64 + 1, sizeof *b->dead);
+  if (!b->contacts || !b->told || !b->dead) {
+    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d ranks' addresses", b->nranks);
+    goto out;
+  }
+  HK_TRY(hk_door_enter(&b->door), out);
+  HK_TRY(hk_family_get(&b->family, b->door, secret), out);
+  HK_TRY(hk_overlay_init(b), out);
+out:
+  if (rc != HK_OK)
+    destroy(b);
+  else
+    *out = b;
+  return rc;
+}
+
+void hk_bootstrap_leave(hk_bootstrap *b) {
+  if (!b) return;
+  if (b->pid != getpid()) return; /* a forked child: the threads are not here, the descriptors are closed */
+  hk_member_leave(b);             /* first, so that nothing comes any more */
+  hk_overlay_leave(b);
+  hk_overlay_free(b);
+  destroy(b);
+}
+
+/* A rank that cannot join tells those it has links with, so that they need not wait for their own deadline. */
+static void give_up(hk_bootstrap *b, hk_status rc) {
+  hk_event e = {.kind = HK_EVENT_ERROR, .rank = b->rank, .code = (int32_t)rc};
+  snprintf(e.text, sizeof e.text, "%.115s", hk_last_error());
+  pthread_mutex_lock(&b->lock);
+  bool told = b->broken;
+  pthread_mutex_unlock(&b->lock);
+  if (!told) hk_bootstrap_announce(b, &e);
+  hk_bootstrap_leave(b);
+}
+
+/* ---- the root ---- */
+
+typedef struct registration {
+  hk_bootstrap *b;
+  const hk_boot_id *ids;
+  int nids;
+} registration;
+
+static int low_rank(int root, int nids, int nranks) { return (int)((int64_t)root * nranks / nids); }
+
+static int root_of(int rank, int nids, int nranks) {
+  int i = (int)((int64_t)rank * nids / nranks);
+  while (i + 1 < nids && low_rank(i + 1, nids, nranks) <= rank) i++;
+  return i;
+}
+
+static hk_status dial_root(const hk_boot_id *id, const hk_hello *h, const hk_wait_env *env, int *fd) {
+  hk_dialing d = {.hello = h, .secret = id->secret, .wait = env, .n = id->n};
+  char whom[80];
+  snprintf(whom, sizeof whom, "the root of %s (as rank %d of %d)", id->from_env ? "NCCL_COMM_ID" : "the unique id",
+           h->from, h->to);
+  d.whom = whom;
+  memcpy(d.at, id->at, sizeof id->at);
+  d.patience_ns = (id->from_env ? join_seconds() : ROOT_PATIENCE_S) * (uint64_t)1000000000;
+  d.advice = id->from_env
+                 ? "NCCL_COMM_ID must be an address of rank 0's host that this host reaches, and rank 0 must run"
+                 : "the process that called ncclGetUniqueId must still run, this host must reach it (firewall?), and "
+                   "an id serves for one communicator";
+  return hk_boot_dial(&d, fd);
+}
+
+/* Reads the root's answer.  HK_IN_PROGRESS: the connection broke, join again. */
+static hk_status read_reply(int fd, const hk_boot_id *id, const hk_hello *h, const hk_wait_env *env, hk_reply *reply) {
+  hk_status rc;
+  uint8_t bytes[HK_REPLY_BYTES];
+  for (size_t have = 0; have < sizeof bytes;) {
+    HK_TRY(hk_wait_fd(env, fd, POLLIN, "the other ranks to join (the root's answer)"), out);
+    ssize_t n = recv(fd, bytes + have, sizeof bytes - have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (n <= 0) return HK_IN_PROGRESS;
+    have += (size_t)n;
+  }
+  if (!hk_reply_decode(reply, bytes, h->nonce, id->secret))
+    return HK_FAIL(HK_ERR_REMOTE, "the root of the unique id gave an answer that its secret does not prove");
+out:
+  return rc;
+}
+
+/* Registers with one root; JOIN waits for its answer. */
+static hk_status register_with(const registration *g, hk_hello_kind kind, int root, const hk_wait_env *env,
+                               hk_reply *reply) {
+  hk_bootstrap *b = g->b;
+  const hk_boot_id *id = &g->ids[root];
+  hk_hello h = {.kind = kind,
+                .from = b->rank,
+                .to = b->nranks,
+                .round = (uint32_t)g->nids,
+                .tag = (uint64_t)root,
+                .key = hk_boot_id_key(id)};
+  hk_status rc = hk_random(h.nonce, sizeof h.nonce);
+  *reply = (hk_reply){.status = HK_OK};
+  memcpy(h.contact, contact_of(b, b->rank), HK_CONTACT_BYTES);
+  if (rc == HK_OK) rc = hk_root_join(&h, reply, env);
+  while (rc == HK_IN_PROGRESS) { /* the root is not in this process */
+    int fd;
+    HK_TRY(dial_root(id, &h, env, &fd), out);
+    if (kind == HK_HELLO_JOIN) rc = read_reply(fd, id, &h, env, reply);
+    hk_boot_close(fd);
+  }
+  if (rc == HK_OK && reply->status != HK_OK) rc = HK_FAIL(reply->status, "%s", reply->text);
+out:
+  return rc;
+}
+
+/* Gets the next rank's contact and the communicator's id. */
+static hk_status meet(const registration *g) {
+  hk_status rc;
+  hk_bootstrap *b = g->b;
+  hk_contact own;
+  hk_reply reply;
+  hk_wait_env env = env_until(b->o.wait, join_seconds() + ROOT_GRACE_S);
+  int root = root_of(b->rank, g->nids, b->nranks);
+  HK_TRY(hk_door_contact(b->door, &own, &g->ids[root].at[0]), out);
+  hk_contact_encode(contact_of(b, b->rank), &own);
+  if (g->nids > 1 && b->rank == low_rank(root, g->nids, b->nranks))
+    HK_TRY(register_with(g, HK_HELLO_CONTACT, (root + g->nids - 1) % g->nids, &env, &reply), out);
+  HK_TRY(register_with(g, HK_HELLO_JOIN, root, &env, &reply), out);
+  memcpy(contact_of(b, (b->rank + 1) % b->nranks), reply.next, HK_CONTACT_BYTES);
+  uint8_t salt[8] = {0};
+  /* One root: its salt tells apart the communicators of one NCCL_COMM_ID.  Several: only the ids are common knowledge. */
+  if (g->nids == 1) hk_put64(salt, reply.salt);
+  b->comm = hk_derive64(b->family->secret, "communicator", salt, sizeof salt);
+out:
+  return rc;
+}
+
+/* ---- the overlay ---- */
+
+static hk_status connect_overlay(hk_bootstrap *b, bool doubling) {
+  hk_status rc = HK_OK;
+  hk_message *m = NULL;
+  hk_wait_env env = env_until(b->o.wait, join_seconds());
+  for (int k = 0; k < b->rounds; k++) {
+    HK_TRY(hk_overlay_connect(b, k, &env), out);
+    if (!doubling || k + 1 == b->rounds) continue;
+    hk_overlay_link *next = hk_link_to(b, true, k), *previous = hk_link_to(b, false, k);
+    HK_TRY(hk_overlay_send(previous, HK_FRAME_CONTACT, 0, contact_of(b, next->rank), HK_CONTACT_BYTES, NULL, 0), out);
+    HK_TRY(hk_overlay_await(next, HK_FRAME_CONTACT, 0, &env, &m), out);
+    memcpy(contact_of(b, hk_link_to(b, true, k + 1)->rank), m->data, HK_CONTACT_BYTES);
+    free(m);
+  }
+out:
+  return rc;
+}
+
+/* Bruck's algorithm: before round k a rank has the rows of itself and the 2^k - 1 ranks after it; it gives the rank 2^k
+ * before it as many of them as are still missing there, and gets as many from the rank 2^k after it. */
+static hk_status gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_wait_env *env) {
+  hk_status rc = HK_OK;
+  size_t n = (size_t)b->nranks, me = (size_t)b->rank;
+  uint64_t seq = ++b->gathers;
+  for (int k = 0; k < b->rounds; k++) {
+    size_t have = (size_t)1 << k, count = have < n - have ? have : n - have;
+    size_t first = count < n - me ? count : n - me; /* rows before the numbering wraps */
+    hk_overlay_link *next = hk_link_to(b, true, k), *previous = hk_link_to(b, false, k);
+    hk_message *m;
+    HK_TRY(hk_overlay_send(previous, HK_FRAME_GATHER, seq, table + me * bytes, first * bytes, table,
+                           (count - first) * bytes),
+           out);
+    HK_TRY(hk_overlay_await(next, HK_FRAME_GATHER, seq, env, &m), out);
+    if (m->frame.bytes != count * bytes) {
+      rc = HK_FAIL(HK_ERR_REMOTE,
+                   "rank %d gathers %zu bytes a rank and rank %d gathers %zu: do all ranks run the same library?",
+                   next->rank, m->frame.bytes / count, b->rank, bytes);
+      free(m);
+      goto out;
+    }
+    size_t from = (size_t)next->rank;
+    first = count < n - from ? count : n - from;
+    memcpy(table + from * bytes, m->data, first * bytes);
+    memcpy(table, m->data + first * bytes, (count - first) * bytes);
+    free(m);
+  }
+out:
+  return rc;
+}
+
+/* Dissemination: after round k a rank knows that the 2^(k+1) - 1 ranks before it have come. */
+static hk_status barrier(hk_bootstrap *b, const hk_wait_env *env) {
+  hk_status rc = HK_OK;
+  uint64_t seq = ++b->barriers;
+  for (int k = 0; k < b->rounds; k++) {
+    hk_message *m;
+    HK_TRY(hk_overlay_send(hk_link_to(b, true, k), HK_FRAME_BARRIER, seq, NULL, 0, NULL, 0), out);
+    HK_TRY(hk_overlay_await(hk_link_to(b, false, k), HK_FRAME_BARRIER, seq, env, &m), out);
+    free(m);
+  }
+out:
+  return rc;
+}
+
+static hk_status gather_contacts(hk_bootstrap *b) {
+  hk_status rc;
+  hk_wait_env env = env_until(b->o.wait, join_seconds());
+  HK_TRY(gather(b, b->contacts, HK_CONTACT_BYTES, &env), out);
+out:
+  return rc;
+}
+
+static void now_known(hk_bootstrap *b) {
+  pthread_mutex_lock(&b->lock);
+  b->known = true;
+  b->parent = NULL;
+  b->members = NULL;
+  pthread_mutex_unlock(&b->lock);
+}
+
+hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nids, const hk_bootstrap_options *o) {
+  hk_status rc = HK_OK;
+  hk_bootstrap *b = NULL;
+  uint64_t begin_ns = hk_now_ns();
+  *out = NULL;
+  if (nids < 1 || nids > o->nranks)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%d unique ids for %d ranks: there must be at least one, and no more than ranks",
+                   nids, o->nranks);
+  hk_boot_id *id = calloc((size_t)nids, sizeof *id);
+  uint8_t secret[HK_SECRET_BYTES] = {0};
+  if (!id) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d unique ids", nids);
+  for (int i = 0; i < nids; i++) {
+    HK_TRY(hk_boot_id_decode(&id[i], &ids[i]), out);
+    hk_derive(secret, id[i].secret, "family", secret, sizeof secret); /* of all ids, in their order */
+  }
+  HK_TRY(create(&b, o, secret), out);
+  registration g = {.b = b, .ids = id, .nids = nids};
+  HK_TRY(meet(&g), out);
+  uint64_t met_ns = hk_now_ns();
+  hk_member_join(b);
+  HK_TRY(connect_overlay(b, true), out);
+  HK_TRY(gather_contacts(b), out);
+  now_known(b);
+  HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "Bootstrap: rank %d of %d joined %016llx in %.1f ms (%.1f for all to come)",
+          b->rank, b->nranks, (unsigned long long)b->comm, (double)(hk_now_ns() - begin_ns) * 1e-6,
+          (double)(met_ns - begin_ns) * 1e-6);
+out:
+  free(id);
+  if (rc != HK_OK && b) give_up(b, rc);
+  if (rc == HK_OK) *out = b;
+  return rc;
+}
+
+/* ---- children ---- */
+
+/* Differs between the children of a parent, and between groups that split off with the same number. */
+static hk_status child_comm(hk_bootstrap *b, const hk_bootstrap *parent, const int *members, uint64_t child) {
+  size_t bytes = 16 + 4 * (size_t)b->nranks;
+  uint8_t *text = malloc(bytes);
+  if (!text) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d members", b->nranks);
+  hk_put64(text, parent->comm);
+  hk_put64(text + 8, child);
+  for (int i = 0; i < b->nranks; i++) hk_put32(text + 16 + 4 * i, (uint32_t)members[i]);
+  b->comm = hk_derive64(b->family->secret, "child", text, bytes);
+  free(text);
+  return HK_OK;
+}
+
+static hk_status check_members(hk_bootstrap *parent, const int *members, const hk_bootstrap_options *o) {
+  if (o->nranks < 1 || o->nranks > parent->nranks || o->rank < 0 || o->rank >= o->nranks)
+    return HK_FAIL(HK_ERR_ARGUMENT, "rank %d of %d is not possible in a child of %d ranks", o->rank, o->nranks,
+                   parent->nranks);
+  if (members[o->rank] != parent->rank)
+    return HK_FAIL(HK_ERR_INTERNAL, "rank %d of the parent joins its child as member %d, which is rank %d",
+                   parent->rank, o->rank, members[o->rank]);
+  for (int i = 0; i < o->nranks; i++) {
+    if (members[i] < 0 || members[i] >= parent->nranks)
+      return HK_FAIL(HK_ERR_ARGUMENT, "member %d of the child is rank %d: the parent has %d ranks", i, members[i],
+                     parent->nranks);
+    if (hk_event_dead(parent, members[i]))
+      return HK_FAIL(HK_ERR_REMOTE,
+                     "rank %d has died and cannot be a member of a new communicator; leave it out "
+                     "(ncclCommShrink)",
+                     members[i]);
+  }
+  return HK_OK;
+}
+
+hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, const int *members, uint64_t child,
+                                  const hk_bootstrap_options *o) {
+  hk_status rc;
+  hk_bootstrap *b = NULL;
+  *out = NULL;
+  HK_TRY(check_members(parent, members, o), out);
+  HK_TRY(create(&b, o, parent->family->secret), out);
+  for (int i = 0; i < b->nranks; i++) memcpy(contact_of(b, i), contact_of(parent, members[i]), HK_CONTACT_BYTES);
+  HK_TRY(child_comm(b, parent, members, child), out);
+  b->parent = parent;
+  b->members = members;
+  hk_member_join(b);
+  HK_TRY(connect_overlay(b, false), out);
+  hk_wait_env env = env_until(o->wait, join_seconds());
+  HK_TRY(barrier(b, &env), out); /* an ack says only that the member's process is there */
+  now_known(b);
+out:
+  if (rc != HK_OK && b) give_up(b, rc);
+  if (rc == HK_OK) *out = b;
+  return rc;
+}
+
+/* ---- collectives ---- */
+
+hk_status hk_bootstrap_allgather(hk_bootstrap *b, void *table, size_t bytes) {
+  return bytes ? gather(b, table, bytes, b->o.wait) : barrier(b, b->o.wait);
+}
+
+hk_status hk_bootstrap_barrier(hk_bootstrap *b) { return barrier(b, b->o.wait); }
+
+/* ---- data connections ---- */
+
+uint64_t hk_bootstrap_comm_id(const hk_bootstrap *b) { return b->comm; }
+const uint8_t *hk_bootstrap_secret(const hk_bootstrap *b) { return b->family->secret; }
+
+hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
+  hk_status rc;
+  *fd = -1;
+  if (peer < 0 || peer >= b->nranks)
+    return HK_FAIL(HK_ERR_INTERNAL, "a connection to rank %d of %d was asked for", peer, b->nranks);
+  if (hk_event_dead(b, peer)) return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d has died", peer, b->nranks);
+  hk_wait_env env = env_until(b->o.wait, (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT));
+  hk_hello h = hk_overlay_hello(b, HK_HELLO_DATA, peer);
+  h.tag = tag;
+  HK_TRY(hk_overlay_dial(b, &h, at, &env,
+                         "see that rank's output, and check that its interfaces can be reached from here "
+                         "(NCCL_SOCKET_IFNAME chooses)",
+                         fd),
+         out);
+  hk_fork_forget(*fd); /* the transport's from here on */
+out:
+  return rc;
+}
+
+int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag) {
+  int fd = -1;
+  pthread_mutex_lock(&b->lock);
+  for (hk_delivery **at = &b->deliveries; *at; at = &(*at)->next) {
+    hk_delivery *v = *at;
+    if (v->from != peer || v->tag != tag) continue;
+    *at = v->next;
+    if (!v->next) b->deliveries_end = at;
+    fd = v->fd;
+    free(v);
+    break;
+  }
+  pthread_mutex_unlock(&b->lock);
+  return fd;
+}

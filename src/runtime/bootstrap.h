@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * How ranks find each other, and what keeps them informed afterwards.
+ *
+ * A unique id names a root (its addresses) and carries a secret.  Each rank listens, tells the root its address, and learns
+ * the next rank's: the root only closes this ring.  Then pointer doubling: in round k a rank that knows the address of
+ * rank + 2^k connects to it and learns the address of rank + 2^(k+1).  These O(log n) connections stay open as the
+ * overlay: allgather (Bruck's algorithm, ceil(log2 n) rounds), barrier, and flooding of events (a rank died, aborted).
+ *
+ * Every accepted connection must send a hello with the secret before its bytes mean anything; it has a deadline, and the
+ * number of connections without one is bounded.  Anything else is dropped and changes nothing.
+ *
+ * Ranks of one process are connected through memory, not sockets.
+ */
+#ifndef HK_RUNTIME_BOOTSTRAP_H
+#define HK_RUNTIME_BOOTSTRAP_H
+#include <nccl.h> /* ncclUniqueId */
+#include <stdbool.h>
+#include "../base/addr.h"
+#include "../base/service.h"
+#include "../base/wait.h"
+
+typedef struct hk_bootstrap hk_bootstrap;
+
+typedef enum hk_event_kind {
+  HK_EVENT_DEAD,  /* the rank's process ended or its host fell silent, without a goodbye */
+  HK_EVENT_ABORT, /* the rank called abort */
+  HK_EVENT_ERROR  /* the rank failed; code and text say how */
+} hk_event_kind;
+typedef struct hk_event {
+  int32_t kind; /* hk_event_kind */
+  int32_t rank; /* whom it is about */
+  int32_t code; /* hk_status, for HK_EVENT_ERROR */
+  char text[116];
+} hk_event;
+
+/* Makes an id and starts its root: a thread that ends when every rank has its answer, or after BOOTSTRAP_TIMEOUT. */
+hk_status hk_bootstrap_new_id(ncclUniqueId *id);
+/* With NCCL_COMM_ID set: the id that stands for that address; on rank 0 the root is started too. */
+hk_status hk_bootstrap_env_id(ncclUniqueId *id, int rank);
+
+typedef struct hk_bootstrap_options {
+  int rank, nranks;
+  const hk_wait_env *wait; /* for the blocking calls below; outlives the bootstrap */
+  hk_service *service;
+  /* On the service thread, once per event and rank it is about (the first event of a rank wins).  The event is also
+   * passed on to the neighbours. */
+  void (*on_event)(void *arg, const hk_event *event);
+  void *arg;
+} hk_bootstrap_options;
+
+/* Collective over nranks. */
+hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nids, const hk_bootstrap_options *o);
+/* A communicator made from another one's ranks: new rank i is the parent's rank members[i].  `child` tells apart the
+ * children of one parent and is equal on all members.  Works while other ranks of the parent are dead. */
+hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, const int *members, uint64_t child,
+                                  const hk_bootstrap_options *o);
+/* table holds nranks rows of `bytes`; row [rank] is given, all are filled.  Collective. */
+hk_status hk_bootstrap_allgather(hk_bootstrap *b, void *table, size_t bytes);
+hk_status hk_bootstrap_barrier(hk_bootstrap *b);
+/* Tells all ranks.  From any thread; never blocks long. */
+void hk_bootstrap_announce(hk_bootstrap *b, const hk_event *event);
+
+uint64_t hk_bootstrap_comm_id(const hk_bootstrap *b);
+const uint8_t *hk_bootstrap_secret(const hk_bootstrap *b); /* 16 bytes */
+/* Data connections, for transport_env: see transport.h. */
+hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, uint64_t tag, int *fd);
+int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag);
+/* Says goodbye to the neighbours, so that the end of the connection is not taken for a death, and frees. */
+void hk_bootstrap_leave(hk_bootstrap *b);
+#endif

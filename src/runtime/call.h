@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One call of the API, checked, until it is complete. */
+#ifndef HK_RUNTIME_CALL_H
+#define HK_RUNTIME_CALL_H
+#include <nccl.h>
+#include <stdbool.h>
+#include "../kernels/reduce.h"
+#include "../program/program.h"
+
+typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV } hk_p2p;
+
+typedef struct hk_call {
+  ncclComm_t comm;
+  const void *in;
+  void *out;
+  size_t count; /* elements, as the call counts them */
+  uint8_t coll; /* hk_coll */
+  uint8_t p2p;  /* hk_p2p, where coll is HK_SENDRECV */
+  uint8_t dtype, redop;
+  int root;        /* or the peer of a send or receive */
+  uint64_t scalar; /* one element, for HK_PREMULSUM; or its address */
+  bool scalar_on_device;
+  cudaStream_t stream;
+  void *event, *group_event; /* a profiler's, of the call and of the group around it; NULL without one */
+} hk_call;
+#endif

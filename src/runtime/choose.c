@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a call to the plan that runs it: selection, plan cache, launch arguments. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../device/device.h"
+#include "comm.h"
+#include "gpu.h"
+#include "tuner.h"
+
+/* Channels of one copy of the lanes. */
+static unsigned span_of(const hk_program *p) {
+  const hk_link_need *needs = hk_program_links(p);
+  unsigned span = 1;
+  for (unsigned i = 0; i < p->nlinks; i++)
+    if (needs[i].channel >= span) span = needs[i].channel + 1u;
+  return span;
+}
+
+/* How many copies of the lanes a decision for so many channels gives. */
+static unsigned channels_of(ncclComm_t c, const hk_program *p, int wanted) {
+  unsigned most = (c->gpu ? c->gpu->blocks : HK_CHANNELS) / span_of(p);
+  if (most < 1) most = 1; /* bind_links complains */
+  return (unsigned)wanted < most ? (unsigned)wanted : most;
+}
+
+static hk_status bind_links(ncclComm_t c, hk_plan *plan) {
+  hk_status rc = HK_OK;
+  const hk_link_need *needs = hk_program_links(plan->program);
+  unsigned span = span_of(plan->program);
+  if (span * plan->channels > HK_CHANNELS)
+    return HK_FAIL(HK_ERR_INTERNAL, "%s needs %u channels, %d is the most", plan->program->algorithm,
+                   span * plan->channels, HK_CHANNELS);
+  for (unsigned ch = 0; ch < plan->channels; ch++) {
+    for (unsigned i = 0; i < plan->program->nlinks; i++) {
+      hk_link_key key = {
+          .peer = needs[i].peer, .kind = needs[i].kind, .channel = (uint8_t)(needs[i].channel + ch * span)};
+      hk_wired_link *l;
+      HK_TRY(hk_wire_link(c, key, &l), out);
+      plan->links[ch * plan->program->nlinks + i] = &l->link;
+    }
+  }
+out:
+  return rc;
+}
+
+static unsigned max_operands(const hk_program *p) {
+  const hk_instr *i = hk_program_instrs(p);
+  unsigned most = 1;
+  for (unsigned k = 0; k < p->ninstrs; k++)
+    if (i[k].op == HK_OP_MOVE && i[k].ndst + i[k].nsrc > (int)most) most = (unsigned)i[k].ndst + i[k].nsrc;
+  return most;
+}
+
+static void plan_free(ncclComm_t c, hk_plan *plan) {
+  if (!plan) return;
+  hk_gpu_plan_free(c, plan);
+  hk_program_free((hk_program *)(uintptr_t)plan->program);
+  free(plan->links);
+  free(plan);
+}
+
+/* Looked at where a plan is made, so that calls like earlier ones cost nothing more. */
+static hk_status refuse_gpu_memory(const hk_call *op) {
+  const void *buffers[] = {op->in, op->out};
+  int device;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(buffers); i++)
+    if (buffers[i] && hk_cuda_owns(buffers[i], &device))
+      return HK_FAIL(
+          HK_ERR_USAGE,
+          "%s: %p is memory of GPU %d, but this communicator works on host memory (HOCKET_DEVICE=host, or a library "
+          "without GPU kernels: make NVCC=/path/to/nvcc): copy the data to the host and call with that",
+          hk_coll_name((hk_coll)op->coll), buffers[i], device);
+  return HK_OK;
+}
+
+static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
+  hk_status rc = HK_OK;
+  hk_coll coll = (hk_coll)op->coll;
+  hk_build what = {.coll = coll, .rank = c->rank, .nranks = c->nranks, .root = root, .layout = c->selection.layout};
+  const hk_algorithm *a = d->algorithm;
+  hk_program *program = NULL;
+  hk_plan *plan = NULL;
+  if (!c->gpu) HK_TRY(refuse_gpu_memory(op), undo);
+  plan = calloc(1, sizeof *plan);
+  if (!plan) {
+    rc = HK_FAIL_ERRNO("no memory for a plan");
+    goto undo;
+  }
+  HK_TRY(hk_algorithm_build(a, &what, &program), undo);
+  plan->program = program;
+  plan->channels = channels_of(c, program, d->channels);
+  plan->max_operands = max_operands(program);
+  plan->links = calloc((size_t)plan->channels * program->nlinks + 1, sizeof *plan->links);
+  if (!plan->links) {
+    rc = HK_FAIL_ERRNO("no memory for a plan");
+    goto undo;
+  }
+  HK_TRY(c->gpu ? hk_gpu_bind(c, plan, span_of(program)) : bind_links(c, plan), undo);
+  plan->next = c->plans.all;
+  c->plans.all = plan;
+  HK_INFO(HK_SUB_TUNING, "rank %d: %s by %s: %u lanes, %u links, %u instructions, %u channels", c->rank,
+          hk_coll_name(coll), a->name, program->nlanes, program->nlinks, program->ninstrs, plan->channels);
+  *out = plan;
+  return HK_OK;
+undo:
+  plan_free(c, plan);
+  return rc;
+}
+
+static hk_status plan_get(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
+  for (hk_plan *p = c->plans.all; p; p = p->next) {
+    if (p->program->coll == op->coll && p->program->root == root &&
+        !strcmp(p->program->algorithm, d->algorithm->name) && p->channels == channels_of(c, p->program, d->channels)) {
+      *out = p;
+      return HK_OK;
+    }
+  }
+  return plan_make(c, d, op, root, out);
+}
+
+/* Equal calls have equal signatures on all ranks. */
+static uint32_t signature_of(const hk_call *op) {
+  uint64_t h = op->count * 0x9e3779b97f4a7c15u;
+  h ^= ((uint64_t)op->coll << 48 | (uint64_t)op->dtype << 40 | (uint64_t)op->redop << 32 | (uint32_t)op->root) *
+       0xc2b2ae3d27d4eb4fu;
+  return (uint32_t)(h >> 32) ^ (uint32_t)h;
+}
+
+static size_t block_bytes(const hk_program *p, size_t total, size_t unit) {
+  if (p->partition == HK_PART_WHOLE) return total;
+  size_t elements = total / unit;
+  size_t block = (elements + p->blocks - 1) / p->blocks * unit;
+  /* Whole cache lines where blocks are large: vectors then start aligned, at the price of a shorter last block. */
+  return block >= 1024 ? (block + 63) & ~(size_t)63 : block;
+}
+
+static size_t chunk_of(const hk_machine *m, const hk_plan *plan, hk_protocol protocol, size_t block) {
+  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE) return hk_choose_chunk(m, plan->program, block);
+  hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
+  size_t lines = protocol == HK_PROTO_LL      ? HK_GPU_LL_MAX
+                 : protocol == HK_PROTO_LL128 ? HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES)
+                                              : as.slot_bytes;
+  if (as.slot_bytes > lines) as.slot_bytes = lines; /* what does not fit a slot's lines would go as with Simple */
+  return hk_choose_chunk(&as, plan->program, block);
+}
+
+/* Outputs so large that they leave the cache anyway are written past it. */
+enum { STREAM_MIN_BYTES = 8 << 20 };
+
+/* The larger of a rank's buffers. */
+static size_t whole_bytes(ncclComm_t c, const hk_call *op) {
+  size_t bytes = op->count * hk_dtype_size((hk_dtype)op->dtype);
+  bool parts = hk_coll_partition((hk_coll)op->coll) == HK_PART_WHOLE;
+  return parts ? bytes * (size_t)c->nranks : bytes;
+}
+
+/* Asks the model, a tuning file and a plugin. */
+static void select_for(ncclComm_t c, hk_coll coll, size_t bytes, hk_decision *d) {
+  const hk_selection *s = &c->selection;
+  hk_select(&s->machine, &s->overrides.wish, coll, bytes, d);
+  if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &s->machine, &s->overrides.wish, coll, bytes, d);
+}
+
+double hk_choose_price(ncclComm_t c, const hk_call *op) {
+  hk_decision d;
+  select_for(c, (hk_coll)op->coll, whole_bytes(c, op), &d);
+  return d.us;
+}
+
+static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
+  hk_status rc = HK_OK;
+  hk_coll coll = (hk_coll)op->coll;
+  hk_launch *a = &choice->launch;
+  size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = op->count * unit;
+  size_t whole = whole_bytes(c, op);
+  hk_decision d;
+  select_for(c, coll, whole, &d);
+  if (d.note) HK_INFO(HK_SUB_TUNING, "%s of %zu bytes: %s", hk_coll_name(coll), whole, d.note);
+  HK_TRY(plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
+  const hk_program *p = choice->plan->program;
+  *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = block_bytes(p, bytes, unit)};
+  a->chunk = chunk_of(&c->selection.machine, choice->plan, d.protocol, a->block_bytes);
+  a->protocol = d.protocol;
+  a->signature = signature_of(op);
+  a->move_flags = whole >= STREAM_MIN_BYTES ? HK_MOVE_STREAM : 0;
+  if (hk_coll_reduces(coll))
+    HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, (hk_redop)op->redop, c->nranks,
+                           op->redop == HK_PREMULSUM ? &op->scalar : NULL),
+           out);
+  choice->count = op->count;
+  choice->root = op->root;
+  choice->dtype = op->dtype;
+  choice->redop = op->redop;
+  choice->valid = op->redop != HK_PREMULSUM; /* its scalar may differ from call to call */
+out:
+  if (rc != HK_OK) choice->valid = false;
+  return rc;
+}
+
+hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch) {
+  hk_choice *choice = &c->plans.last[op->coll];
+  if (!(choice->valid && choice->count == op->count && choice->dtype == op->dtype && choice->redop == op->redop &&
+        choice->root == op->root)) {
+    hk_status rc = decide(c, op, choice);
+    if (rc != HK_OK) return rc;
+  }
+  *plan = choice->plan;
+  *launch = &choice->launch;
+  return HK_OK;
+}
+
+hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out) {
+  if (c->plans.scratch_bytes < bytes) {
+    free(c->plans.scratch);
+    c->plans.scratch_bytes = 0;
+    c->plans.scratch = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+    if (!c->plans.scratch) return HK_FAIL_ERRNO("no memory for %zu bytes of scratch", bytes);
+    c->plans.scratch_bytes = bytes;
+  }
+  *out = c->plans.scratch;
+  return HK_OK;
+}
+
+void hk_plans_free(ncclComm_t c) {
+  while (c->plans.all) {
+    hk_plan *p = c->plans.all;
+    c->plans.all = p->next;
+    plan_free(c, p);
+  }
+  free(c->plans.scratch);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm.h"
+#include <limits.h> /* INT_MIN */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "gpu.h"
+
+/* Freed communicators wait here before their memory is given back, so that a use after free finds HK_COMM_FREED.  This
+ * is state of the process, because a freed communicator has no other owner. */
+enum { QUARANTINE = 64 };
+static struct {
+  pthread_mutex_t lock;
+  ncclComm_t first, last;
+  int count;
+} quarantine = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static int or_default(int value, int fallback) { return value == NCCL_CONFIG_UNDEF_INT ? fallback : value; }
+
+/* Bytes of the structure in the versions that had fewer fields. */
+static size_t known_bytes(unsigned version) {
+  static const struct {
+    unsigned version;
+    size_t bytes;
+  } table[] = {{22800, 80}, {22700, 72}, {21800, 48}, {21700, 40}, {21400, 24}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(table); i++)
+    if (version >= table[i].version) return table[i].bytes;
+  return offsetof(ncclConfig_t, cgaClusterSize);
+}
+
+static hk_status check_range(const char *field, int value, int low, int high) {
+  if (value == NCCL_CONFIG_UNDEF_INT || (value >= low && value <= high)) return HK_OK;
+  return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: %s is %d; it must be %d to %d, or NCCL_CONFIG_UNDEF_INT", field, value,
+                 low, high);
+}
+
+hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full) {
+  hk_status rc = HK_OK;
+  *full = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
+  if (!given) return HK_OK;
+  if (given->magic != full->magic)
+    return HK_FAIL(HK_ERR_ARGUMENT,
+                   "ncclConfig_t: magic is 0x%x, not 0x%x: start from NCCL_CONFIG_INITIALIZER and set fields after it",
+                   given->magic, full->magic);
+  /* No compiler makes the struct a size that is not a multiple of its alignment; such a size would cut a field in two. */
+  if (given->size < offsetof(ncclConfig_t, cgaClusterSize) || given->size > 65536 ||
+      given->size % _Alignof(ncclConfig_t))
+    return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: size is %zu: start from NCCL_CONFIG_INITIALIZER", given->size);
+  /* What the caller's header knew: its own size, and no more than its version had. */
+  size_t bytes = given->size < sizeof(*full) ? given->size : sizeof(*full);
+  size_t known = known_bytes(given->version);
+  if (known < bytes) bytes = known;
+  memcpy(full, given, bytes);
+  full->size = sizeof(*full);
+  HK_TRY(check_range("blocking", full->blocking, 0, 1), out);
+  HK_TRY(check_range("cgaClusterSize", full->cgaClusterSize, 0, 8), out);
+  HK_TRY(check_range("minCTAs", full->minCTAs, 1, INT_MAX), out);
+  HK_TRY(check_range("maxCTAs", full->maxCTAs, 1, INT_MAX), out);
+  HK_TRY(check_range("splitShare", full->splitShare, 0, 1), out);
+  HK_TRY(check_range("shrinkShare", full->shrinkShare, 0, 1), out);
+  HK_TRY(check_range("collnetEnable", full->collnetEnable, 0, 1), out);
+  HK_TRY(check_range("CTAPolicy", full->CTAPolicy, 0, 2), out);
+  HK_TRY(check_range("nvlinkCentricSched", full->nvlinkCentricSched, 0, 1), out);
+  if (full->minCTAs != NCCL_CONFIG_UNDEF_INT && full->maxCTAs != NCCL_CONFIG_UNDEF_INT && full->minCTAs > full->maxCTAs)
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: minCTAs %d is more than maxCTAs %d", full->minCTAs, full->maxCTAs);
+out:
+  return rc;
+}
+
+static void read_options(hk_comm_options *o, const ncclConfig_t *f) {
+  int64_t forced = hk_param_int(HK_P_COMM_BLOCKING);
+  o->blocking = forced >= 0 ? forced != 0 : or_default(f->blocking, 1) != 0;
+  o->min_ctas = or_default(f->minCTAs, 0);
+  o->max_ctas = or_default(f->maxCTAs, 0);
+  o->split_share = or_default(f->splitShare, 0);
+  o->shrink_share = or_default(f->shrinkShare, 0);
+  o->traffic_class = or_default(f->trafficClass, -1);
+  if (f->commName) snprintf(o->name, sizeof o->name, "%s", f->commName);
+  if (f->netName) snprintf(o->net_name, sizeof o->net_name, "%s", f->netName);
+}
+
+hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t *config) {
+  hk_status rc = HK_OK;
+  ncclConfig_t full;
+  ncclComm_t c = NULL;
+  HK_TRY(hk_config_read(config, &full), out);
+  c = calloc(1, sizeof(*c));
+  if (!c) {
+    rc = HK_FAIL_ERRNO("no memory for a communicator");
+    goto out;
+  }
+  c->magic = HK_COMM_LIVE;
+  c->rank = rank;
+  c->nranks = nranks;
+  c->device = hk_gpu_choose();
+  c->wiring.multicast = c->wiring.sleeper = -1;
+  pthread_mutex_init(&c->health.lock, NULL);
+  atomic_store(&c->health.progress, HK_IN_PROGRESS);
+  read_options(&c->options, &full);
+  c->wait = (hk_wait_env){.failure = &c->health.failure, .check = hk_watch, .arg = c, .spins = 30};
+  *out = c;
+out:
+  return rc;
+}
+
+void hk_comm_release(ncclComm_t c) {
+  ncclComm_t old = NULL;
+  pthread_mutex_destroy(&c->health.lock);
+  c->magic = HK_COMM_FREED;
+  c->quarantine_next = NULL;
+  pthread_mutex_lock(&quarantine.lock);
+  if (quarantine.last)
+    quarantine.last->quarantine_next = c;
+  else
+    quarantine.first = c;
+  quarantine.last = c;
+  if (++quarantine.count > QUARANTINE) {
+    old = quarantine.first;
+    quarantine.first = old->quarantine_next;
+    quarantine.count--;
+  }
+  pthread_mutex_unlock(&quarantine.lock);
+  free(old);
+}
+
+bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text) {
+  pthread_mutex_lock(&c->health.lock);
+  bool first = atomic_load(&c->health.failure) == 0;
+  if (first) {
+    /* The text is written before the code is published: who sees the failure may read its text. */
+    snprintf(c->health.text, sizeof c->health.text, "%s", text);
+    atomic_store(&c->health.failure, (int)code);
+    if (c->wait.shared_failure) atomic_store(c->wait.shared_failure, (int)code);
+    if (c->health.stop_kernels) __atomic_store_n(c->health.stop_kernels, 1, __ATOMIC_RELAXED); /* it stands alone */
+  }
+  pthread_mutex_unlock(&c->health.lock);
+  return first;
+}
+
+hk_status hk_comm_failed(ncclComm_t c, hk_status rc) {
+  if (rc == HK_OK || !hk_comm_fail(c, rc, hk_last_error())) return rc;
+  hk_event e = {.kind = HK_EVENT_ERROR, .rank = c->rank, .code = (int32_t)rc};
+  snprintf(e.text, sizeof e.text, "%s", hk_last_error());
+  hk_bootstrap_announce(c->bootstrap, &e);
+  return rc;
+}
+
+hk_status hk_comm_check(ncclComm_t c, const char *who) {
+  if (!c) return HK_FAIL(HK_ERR_ARGUMENT, "%s: the communicator is NULL: create one with ncclCommInitRank first", who);
+  if (__builtin_expect(c->magic == HK_COMM_LIVE, 1)) return HK_OK;
+  if (c->magic == HK_COMM_FREED)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: the communicator %p was freed already (ncclCommDestroy or ncclCommAbort)", who,
+                   (void *)c);
+  return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a communicator", who, (void *)c);
+}
+
+hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
+  hk_status rc = hk_comm_check(c, who);
+  if (rc != HK_OK) return rc;
+  int failure = atomic_load_explicit(&c->health.failure, memory_order_relaxed); /* only a hint; waits look again */
+  if (__builtin_expect(failure != 0, 0)) {
+    char text[sizeof c->health.text];
+    pthread_mutex_lock(&c->health.lock);
+    memcpy(text, c->health.text, sizeof text);
+    pthread_mutex_unlock(&c->health.lock);
+    return HK_FAIL((hk_status)failure,
+                   "%s: the communicator failed before (rank %d of %d): %s. Abort it and create another", who, c->rank,
+                   c->nranks, text);
+  }
+  int state = atomic_load_explicit(&c->health.progress, memory_order_relaxed);
+  if (__builtin_expect(state == HK_IN_PROGRESS, 0))
+    return HK_FAIL(HK_ERR_USAGE,
+                   "%s: the communicator's init is not finished: poll ncclCommGetAsyncError until it is ncclSuccess",
+                   who);
+  if (__builtin_expect(atomic_load_explicit(&c->health.finalized, memory_order_relaxed), 0))
+    return HK_FAIL(HK_ERR_USAGE, "%s: ncclCommFinalize was called on this communicator", who);
+  return HK_OK;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The communicator: one rank's view. */
+#ifndef HK_RUNTIME_COMM_H
+#define HK_RUNTIME_COMM_H
+#include <pthread.h>
+#include "../collectives/overrides.h"
+#include "../kernels/exec.h"
+#include "../transport/transport.h"
+#include "bootstrap.h"
+#include "call.h"
+
+enum { HK_COMM_LIVE = 0x686f636b, HK_COMM_FREED = 0x64656164 };
+enum { HK_TRANSPORT_LIMIT = 4 };
+
+/* What ncclConfig_t asked for, with defaults filled in. */
+typedef struct hk_comm_options {
+  bool blocking;
+  int min_ctas, max_ctas, split_share, shrink_share, traffic_class;
+  char name[64], net_name[32];
+} hk_comm_options;
+
+/* Life and failures.  Written by any thread. */
+typedef struct hk_health {
+  _Atomic(int) failure;  /* hk_status: what ended the communicator; waits look at it */
+  _Atomic(int) progress; /* hk_status of the call under way: HK_IN_PROGRESS, HK_OK or what it failed with */
+  _Atomic(int) inside;   /* batches of groups and streams, and jobs, that use this communicator */
+  _Atomic(bool) calling; /* the application's thread is in a call outside of groups and streams */
+  _Atomic(bool) finalized;
+  pthread_mutex_t lock;   /* of `text`, and of what failures tell others by */
+  uint32_t *stop_kernels; /* set to 1 with a failure: ends the communicator's kernels; NULL on the host */
+  char text[512];         /* the failure in words; empty while there is none */
+} hk_health;
+
+/* A link with the queue of sends or receives that use it in turn. */
+typedef struct hk_wired_link {
+  hk_link link;
+  uint64_t issued, served;
+} hk_wired_link;
+typedef struct hk_peer_links {
+  hk_wired_link *at[HK_CHANNEL_COUNT][4]; /* [channel][hk_link_kind] */
+} hk_peer_links;
+
+/* How this rank reaches the others. */
+typedef struct hk_wiring {
+  hk_transport_env env;
+  hk_transport_state *states[HK_TRANSPORT_LIMIT];
+  bool pumps[HK_TRANSPORT_LIMIT]; /* has links that progress must move */
+  bool any_pump;
+  uint8_t *via;          /* [nranks] index into states */
+  int sleeper;           /* index of the one transport that reaches all other ranks and can sleep, or -1 */
+  hk_peer_links **links; /* [nranks], made at first use */
+  int multicast;         /* index of the transport with multicast to all, or -1 */
+} hk_wiring;
+
+/* What decisions rest on; equal on all ranks, fixed at init. */
+typedef struct hk_selection {
+  hk_machine machine;
+  hk_layout *layout; /* NULL: one host */
+  hk_overrides overrides;
+  struct hk_tuner *tuner; /* NULL: none */
+} hk_selection;
+
+/* The newest decision for a collective, so that a call like the last one decides nothing. */
+typedef struct hk_choice {
+  size_t count;
+  int root;
+  uint8_t dtype, redop;
+  bool valid;
+  hk_plan *plan;
+  hk_launch launch;
+} hk_choice;
+
+typedef struct hk_plans {
+  hk_choice last[HK_COLL_COUNT];
+  hk_plan *all;
+  char *scratch;
+  size_t scratch_bytes;
+} hk_plans;
+
+/* What runs, in which order. */
+typedef struct hk_order {
+  uint64_t sequence;        /* collectives begun; equal on all ranks */
+  _Atomic(uint64_t) issued; /* turns handed out to batches */
+  _Atomic(uint64_t) served; /* turns over */
+  uint64_t children;        /* splits and shrinks begun */
+  const hk_call *current;   /* for reports; NULL between operations */
+  const hk_exec *exec;
+  struct hk_board *board; /* where ranks of this host see what we do; may be NULL */
+  uint64_t reported_ns;   /* how long the present wait was when the watchdog last spoke */
+} hk_order;
+
+enum { HK_REDOP_LIMIT = 64 };
+typedef struct hk_user_redop {
+  uint64_t scalar;
+  uint8_t dtype;
+  bool used, on_device; /* on_device: `scalar` is its address, read when a call runs */
+} hk_user_redop;
+
+typedef struct hk_registration hk_registration;
+
+struct ncclComm {
+  uint32_t magic; /* HK_COMM_LIVE, HK_COMM_FREED */
+  int rank, nranks, device;
+  hk_comm_options options;
+  hk_health health;
+  hk_service *service;
+  hk_bootstrap *bootstrap;
+  hk_peer *peers; /* [nranks] */
+  hk_wait_env wait;
+  hk_wiring wiring;
+  hk_selection selection;
+  hk_plans plans;
+  hk_order order;
+  struct hk_gpu *gpu;           /* gpu.h; NULL on host memory */
+  struct hk_profiler *profiler; /* NULL: none */
+  hk_user_redop *redops;        /* [HK_REDOP_LIMIT], made at first use */
+  hk_registration *registrations;
+  struct ncclComm *quarantine_next;
+};
+_Static_assert(sizeof(struct ncclComm) <= 8192, "a communicator is small");
+
+/* comm.c */
+hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t *config);
+/* The object itself, after everything in it is gone.  Its memory stays readable for a while, so that the use of a freed
+ * communicator is an error message and not a crash. */
+void hk_comm_release(ncclComm_t c);
+/* Ends the communicator: first failure wins, waits see it, its text is kept for ncclGetLastError.  True for the first. */
+bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text);
+/* What a failure of an operation does: as above, with the thread's error text, and the other ranks are told instead of left
+ * waiting.  Gives rc. */
+hk_status hk_comm_failed(ncclComm_t c, hk_status rc);
+/* HK_OK, or an argument error where c is no live communicator. `who` is the API call. */
+hk_status hk_comm_check(ncclComm_t c, const char *who);
+/* As above, and a failed or unfinished communicator is refused too. */
+hk_status hk_comm_check_usable(ncclComm_t c, const char *who);
+hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
+
+/* wire.c */
+hk_status hk_wire_attach(ncclComm_t c, void *facts /* HK_TRANSPORT_LIMIT * HK_FACT_BYTES */);
+hk_status hk_wire_join(ncclComm_t c, const void *facts, size_t row_bytes, size_t fact_offset);
+hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);
+hk_status hk_wire_progress(ncclComm_t c, bool *moved);
+/* One pause of a wait; sleeps where only the network can end it and has been silent for a while. */
+hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
+void hk_wire_free(ncclComm_t c);
+hk_transport_state *hk_wire_shm(ncclComm_t c); /* NULL before attach */
+
+/* choose.c: the plan and launch arguments for a collective; both stay until the next call of the same collective. */
+hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch);
+double hk_choose_price(ncclComm_t c, const hk_call *op); /* microseconds, by the model */
+hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
+void hk_plans_free(ncclComm_t c);
+
+/* init.c */
+typedef struct hk_init {
+  ncclUniqueId *ids; /* the job's own copy */
+  int nids;
+  ncclComm_t parent; /* split, shrink */
+  int color, key;
+  int *exclude;
+  int nexclude;
+} hk_init;
+hk_status hk_comm_init(ncclComm_t c, const hk_init *how);
+/* Leaves, detaches, frees.  Not collective. */
+void hk_comm_destroy(ncclComm_t c);
+
+/* api_misc.c */
+void hk_registrations_free(ncclComm_t c);
+
+/* watch.c */
+hk_status hk_watch(void *comm, uint64_t waited_ns);
+/* HK_ERR_USAGE with both calls in words where a rank of this host is in another call with our sequence number. */
+hk_status hk_watch_mismatch(ncclComm_t c);
+void hk_watch_post(ncclComm_t c, const hk_call *call, uint32_t signature);
+void hk_watch_describe(const hk_call *op, char *text, size_t bytes);
+#endif

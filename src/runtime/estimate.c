@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "estimate.h"
+#include "comm.h"
+
+/* One message from rank to rank. */
+static double message_us(const hk_call *call) {
+  ncclComm_t c = call->comm;
+  const hk_machine *m = &c->selection.machine;
+  const hk_layout *l = c->selection.layout;
+  if (call->root == c->rank) return (double)(call->count * hk_dtype_size((hk_dtype)call->dtype)) * m->copy_us_per_b;
+  bool far = l && l->host[call->root] != l->host[c->rank];
+  const hk_level *level = far ? &m->between : &m->inside;
+  double bytes = (double)(call->count * hk_dtype_size((hk_dtype)call->dtype));
+  return level->alpha_us + m->sync_us + bytes * (level->ring_us_per_b + (m->overlap ? 0 : 2 * m->copy_us_per_b));
+}
+
+/* A communicator's collectives follow one another; its sends run beside its receives. */
+static double comm_us(const hk_call *calls, size_t n, ncclComm_t c) {
+  double collectives = 0, sends = 0, receives = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (calls[i].comm != c) continue;
+    if (calls[i].coll == HK_SENDRECV)
+      *(calls[i].p2p == HK_P2P_SEND ? &sends : &receives) += message_us(&calls[i]);
+    else
+      collectives += hk_choose_price(c, &calls[i]);
+  }
+  return collectives + (sends > receives ? sends : receives);
+}
+
+double hk_estimate(const hk_call *calls, size_t n) {
+  double most = 0;
+  for (size_t i = 0; i < n; i++) {
+    bool seen = false;
+    for (size_t k = 0; k < i && !seen; k++) seen = calls[k].comm == calls[i].comm;
+    if (seen) continue;
+    double us = comm_us(calls, n, calls[i].comm);
+    if (us > most) most = us;
+  }
+  return most;
+}

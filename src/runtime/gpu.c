@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A communicator's GPU: which one, its beginning and end, its failures, and whose memory a pointer is. */
+#include "gpu.h"
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../kernels/gpu_image.h"
+#include "host.h"
+
+int hk_gpu_count(void) {
+  int devices;
+  if (!hk_cuda_here(&devices)) return 0;
+  if (!hk_gpu_image_here()) {
+    HK_INFO(HK_SUB_INIT,
+            "%d GPUs are here, but this library has no kernels (make NVCC=/path/to/nvcc): communicators "
+            "work on host memory",
+            devices);
+    return 0;
+  }
+  return devices;
+}
+
+int hk_gpu_choose(void) { return hk_gpu_count() > 0 ? hk_cuda_current() : -1; }
+
+/* ---- beginning and end ---- */
+
+hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = calloc(1, sizeof *g);
+  if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
+  pthread_mutex_init(&g->lock, NULL);
+  c->gpu = g;
+  HK_TRY(hk_gpu_code_get(c->device, &g->code), out);
+  HK_TRY(hk_cuda_open(c->device, &g->device), out);
+  HK_TRY(g->device->ops->queue_new(g->device, &g->queue), out);
+  HK_TRY(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state), &g->state), out);
+  pthread_mutex_lock(&c->health.lock); /* from now on hk_comm_fail ends kernels too */
+  c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
+  if (atomic_load(&c->health.failure)) *c->health.stop_kernels = 1;
+  pthread_mutex_unlock(&c->health.lock);
+  HK_TRY(hk_gpu_world_join(c), out);
+  const hk_device_limits *l = &g->device->limits;
+  fact->blocks = g->code->resident;
+  fact->sm = (uint64_t)l->sm;
+  fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
+out:
+  return rc;
+}
+
+hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = c->gpu;
+  uint64_t blocks = UINT64_MAX, most = 1;
+  for (int s = 0; s < 2; s++) {
+    g->ends[s] = calloc((size_t)c->nranks, sizeof *g->ends[s]);
+    if (!g->ends[s]) {
+      rc = HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
+      goto out;
+    }
+  }
+#define FACT(r) ((const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)(r)*stride))
+  for (int r = 0; r < c->nranks; r++) {
+    uint64_t same = 0;
+    if (FACT(r)->blocks < blocks) blocks = FACT(r)->blocks;
+    for (int k = 0; k < c->nranks; k++) same += FACT(k)->id == FACT(r)->id;
+    if (same > most) most = same;
+  }
+#undef FACT
+  /* Half of what a device runs at once stays for other work, whose end may be what lets these kernels go on. */
+  g->blocks = (unsigned)(blocks / 2 / most);
+  if (g->blocks < 1) g->blocks = 1;
+  if (g->blocks > HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS) g->blocks = HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS;
+  g->parts = g->blocks / 2 / (unsigned)c->nranks;
+  if (g->parts < 1) g->parts = 1;
+  if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
+  HK_TRY(hk_gpu_reach(c, facts, stride), out);
+out:
+  return rc;
+}
+
+hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+  pthread_mutex_lock(&g->lock);
+  hk_status rc = g->device->ops->order_end(g->device, o, q, s);
+  g->launches++;
+  pthread_mutex_unlock(&g->lock);
+  return rc;
+}
+
+static hk_status over(hk_gpu *g, bool *done) {
+  pthread_mutex_lock(&g->lock);
+  hk_status rc = g->device->ops->order_done(g->device, &g->order, done);
+  pthread_mutex_unlock(&g->lock);
+  return rc;
+}
+
+enum { PATIENCE_S = 3 };
+
+/* What is lost, so that it can be found in a dump of the process. */
+static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
+static hk_gpu *lost;
+
+static void give_up(ncclComm_t c) {
+  hk_gpu *g = c->gpu;
+  HK_WARN("rank %d of %d: the failed communicator's work on GPU %d does not end, as other work stands before it in its "
+          "stream: its memory there is not given back",
+          c->rank, c->nranks, c->device);
+  g->lost = true;
+  pthread_mutex_lock(&lost_lock);
+  g->next_lost = lost;
+  lost = g;
+  pthread_mutex_unlock(&lost_lock);
+}
+
+void hk_gpu_drain(ncclComm_t c) {
+  hk_wait_env env = {.spins = 100};
+  hk_waiter w;
+  bool done = false;
+  if (!c->gpu || !c->gpu->device || c->gpu->lost) return;
+  uint64_t until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
+  hk_wait_begin(&w, &env);
+  while (over(c->gpu, &done) == HK_OK && !done) {
+    if (!atomic_load(&c->health.failure))
+      until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
+    else if (hk_now_ns() > until)
+      return give_up(c);
+    (void)hk_wait_pause(&w);
+  }
+}
+
+static void free_tables(hk_gpu *g) {
+  while (g->tables) {
+    hk_gpu_table *t = g->tables;
+    g->tables = t->next;
+    (void)g->device->ops->release(g->device, &t->memory);
+    (void)g->device->ops->order_free(g->device, &t->order);
+    if (atomic_fetch_sub(&t->refs, 1) == 1) free(t); /* else a graph's end does */
+  }
+}
+
+/* Failures while freeing are logged, and there is nothing else to do about them. */
+void hk_gpu_detach(ncclComm_t c) {
+  hk_gpu *g = c->gpu;
+  if (!g) return;
+  hk_gpu_drain(c);
+  pthread_mutex_lock(&c->health.lock);
+  c->health.stop_kernels = NULL;
+  pthread_mutex_unlock(&c->health.lock);
+  if (g->lost) {
+    c->gpu = NULL;
+    return;
+  }
+  if (g->device) {
+    hk_gpu_ends_free(c);
+    const hk_device_ops *ops = g->device->ops;
+    free_tables(g);
+    (void)ops->release(g->device, &g->scratch);
+    (void)ops->release(g->device, &g->ends_on_device);
+    for (size_t i = 0; i < g->nold; i++) (void)ops->release(g->device, &g->old[i]);
+    (void)ops->release(g->device, &g->state);
+    (void)ops->order_free(g->device, &g->order);
+    (void)ops->order_free(g->device, &g->captured);
+    (void)ops->queue_free(g->device, g->queue);
+    if (!g->world) ops->close(g->device); /* else the last rank that leaves does */
+  }
+  hk_gpu_world_leave(g->world);
+  hk_gpu_code_put(g->code);
+  pthread_mutex_destroy(&g->lock);
+  free(g->old);
+  free(g);
+  c->gpu = NULL;
+}
+
+/* ---- failures ---- */
+
+/* Work that is not over, asked again and again: tells of it as hk_watch does of the host's waits. */
+static hk_status watch(ncclComm_t c) {
+  hk_gpu *g = c->gpu;
+  uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u, now = hk_now_ns(), waited = 0;
+  bool tell = false;
+  pthread_mutex_lock(&g->lock);
+  if (g->seen != g->launches || !g->seen_ns) {
+    g->seen = g->launches;
+    g->seen_ns = now;
+    g->reported_ns = 0;
+  }
+  waited = now - g->seen_ns;
+  tell = limit && waited >= limit && waited >= 2 * g->reported_ns;
+  if (tell) g->reported_ns = waited;
+  pthread_mutex_unlock(&g->lock);
+  if (!tell) return HK_OK;
+  if (hk_param_int(HK_P_WATCHDOG_ABORT))
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d has not ended for %llu s", c->rank, c->nranks,
+                   c->device, (unsigned long long)(waited / 1000000000u));
+  HK_WARN(
+      "rank %d of %d: its last call on GPU %d has not ended for %llu s: have all ranks made it, or is other work in its "
+      "stream? (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)",
+      c->rank, c->nranks, c->device, (unsigned long long)(waited / 1000000000u));
+  return HK_OK;
+}
+
+hk_status hk_gpu_look(ncclComm_t c, bool ask) {
+  hk_gpu *g = c->gpu;
+  bool done;
+  if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
+  hk_gpu_state *s = g->state.host;
+  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) == HK_GPU_MISMATCH) /* acquire: what it says was written behind it */
+    return HK_FAIL(HK_ERR_USAGE,
+                   "rank %d: what rank %u sent belongs to another call: make the same call with the same count, type, "
+                   "operator and root on all ranks",
+                   c->rank, __atomic_load_n(&s->peer, __ATOMIC_RELAXED));
+  if (!ask) return HK_OK;
+  hk_status rc = over(g, &done);
+  return rc == HK_OK && !done ? watch(c) : rc;
+}
+
+/* ---- pointers ---- */
+
+hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = c->gpu;
+  uintptr_t begin = (uintptr_t)p, end = begin + bytes;
+  hk_pointer whose;
+  for (int i = 0; i < HK_GPU_RANGES; i++)
+    if (begin >= g->good[i].begin && end <= g->good[i].end) return HK_OK;
+  HK_TRY(g->device->ops->pointer(g->device, p, &whose), out);
+  if (whose.kind == HK_POINTER_HOST) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT,
+                 "%s %p is host memory, but this communicator works on GPU %d: give memory of that GPU, or set "
+                 "HOCKET_DEVICE=host for communicators on host memory",
+                 what, p, c->device);
+    goto out;
+  }
+  if (whose.kind == HK_POINTER_DEVICE && whose.device != c->device) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT,
+                 "%s %p is memory of GPU %d, but this communicator works on GPU %d: give memory of that GPU, or make "
+                 "the communicator with GPU %d current",
+                 what, p, whose.device, c->device, whose.device);
+    goto out;
+  }
+  /* Allocators that map physical pieces side by side give buffers over several of them. */
+  if (whose.base && whose.bytes && end > whose.base + whose.bytes) {
+    hk_pointer last;
+    HK_TRY(g->device->ops->pointer(g->device, (const void *)(end - 1), &last), out);
+    if (last.kind == HK_POINTER_HOST)
+      rc = HK_FAIL(HK_ERR_ARGUMENT, "%s %p: the call's %zu bytes do not fit its allocation, which ends after %zu", what,
+                   p, bytes, (size_t)(whose.base + whose.bytes - begin));
+    goto out;
+  }
+  if (whose.base && whose.bytes) {
+    g->good[g->next_good].begin = whose.base;
+    g->good[g->next_good].end = whose.base + whose.bytes;
+    g->next_good = (g->next_good + 1) % HK_GPU_RANGES;
+  }
+out:
+  return rc;
+}

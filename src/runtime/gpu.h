@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Communicators on GPUs: what a rank keeps there, and launches of the kernels (kernels/cuda/work.h) on the user's streams.
+ *
+ * Calls return once their work is in the stream.  Nothing that a launch uses goes before the communicator does, and its
+ * parameters are copied by the driver: a captured launch can be replayed as it is.
+ *
+ * Ranks of a group that share a device and a capture go in one launch, whose blocks are theirs in turn, on the first one's
+ * stream with the others joined to it by events: so they run at the same time whichever streams the user gave, the legacy one for all
+ * too, and cost one launch.  Ranks of different threads cannot meet like that: each launches for itself, with at most its
+ * share of the blocks that the device can run at once.
+ */
+#ifndef HK_RUNTIME_GPU_H
+#define HK_RUNTIME_GPU_H
+#include "../device/device.h"
+#include "../kernels/cuda/work.h"
+#include "comm.h"
+
+/* Channels of a GPU's links: collectives' first, then those that share out one send or receive. */
+enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
+enum { HK_GPU_WIDE_BYTES = 65536 }; /* LL128 lines of a slot, where a link has them */
+
+/* The kernels on a device; the communicators of the process share them. */
+typedef struct hk_gpu_code {
+  int ordinal, refs;
+  hk_device *device;
+  void *module, *batch, *transfers;
+  unsigned threads, resident; /* of a block; blocks that the device runs at once */
+  struct hk_gpu_code *next;
+} hk_gpu_code;
+
+/* One direction between two ranks on a channel: the receiver's memory. */
+typedef struct hk_gpu_fifo {
+  uint16_t from, to, channel;
+  hk_memory data;
+  struct hk_gpu_fifo *next;
+} hk_gpu_fifo;
+
+/* What the ranks of a communicator that are threads of one process share. */
+typedef struct hk_gpu_world {
+  uint64_t comm_id;
+  int refs, nranks;
+  pthread_mutex_t lock; /* of the FIFOs */
+  hk_device **devices;  /* [nranks]; NULL: not of this process */
+  hk_memory *credits;   /* [nranks]: of the ranks of this process, see gpu_world.c */
+  hk_gpu_fifo **fifos;  /* [nranks], by sender */
+  struct hk_gpu_world *next;
+} hk_gpu_world;
+
+/* Memory of a link with another process. */
+typedef struct hk_gpu_remote {
+  hk_memory memory;
+  void *host;    /* where it is the host's: what was allocated or mapped */
+  size_t mapped; /* bytes to unmap; 0: allocated */
+} hk_gpu_remote;
+
+/* One end of a link. */
+typedef struct hk_gpu_end {
+  hk_gpu_link link;
+  void *device;         /* the copy that transfers use; NULL: none yet */
+  hk_gpu_remote remote; /* the receiver's own memory, or as the sender has opened it */
+  struct hk_gpu_end *next;
+  uint16_t channel;
+} hk_gpu_end;
+
+/* A table of transfers that a launch reads, in pinned memory.  Used again when the launch is over, or its graph gone. */
+typedef struct hk_gpu_table {
+  hk_memory memory;
+  hk_queue_order order;
+  _Atomic(int) refs; /* the communicator's, and a graph's */
+  struct hk_gpu_table *next;
+} hk_gpu_table;
+
+/* How what a rank sends to another goes. */
+typedef enum hk_gpu_way {
+  HK_GPU_STAGED, /* through pinned host memory */
+  HK_GPU_REACH,  /* both ends reach each other's memory */
+  HK_GPU_SAME    /* they share a device */
+} hk_gpu_way;
+
+enum { HK_GPU_RANGES = 4 };
+typedef struct hk_gpu {
+  hk_device *device;
+  hk_gpu_world *world;
+  hk_gpu_code *code;
+  hk_memory state; /* an hk_gpu_state */
+  hk_queue queue;  /* ours: uploads, and waits for work */
+  hk_queue_order order, captured;
+  pthread_mutex_t lock;    /* of `order`, which a thread that asks for errors looks at beside the one that calls */
+  uint64_t launches, seen; /* so far; when its end was last asked for */
+  uint64_t seen_ns, reported_ns;
+  unsigned blocks;       /* of a launch for this rank, at most; equal on all ranks */
+  unsigned parts;        /* channels that a large send or receive may use; equal on all ranks */
+  hk_gpu_end **ends[2];  /* [receives, sends][peer] */
+  hk_memory *opened;     /* [nranks]: the credits of ranks of other processes */
+  bool remote;           /* some rank is in another process */
+  unsigned char *direct; /* [nranks] hk_gpu_way to each peer */
+  bool staged;           /* some pair of ranks goes through host memory */
+  bool lost;             /* its work will not end soon: nothing that a kernel may use is freed */
+  struct hk_gpu *next_lost;
+  hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
+  size_t nold;
+  hk_gpu_table *tables;
+  struct {
+    uintptr_t begin, end;
+  } good[HK_GPU_RANGES]; /* memory that was looked at and may be used */
+  unsigned next_good;
+  unsigned round;           /* collectives of the group at hand so far */
+  hk_memory ends_on_device; /* room for links that transfers use */
+  size_t ends_used;
+} hk_gpu;
+
+/* What a device has of a plan. */
+typedef struct hk_gpu_plan {
+  hk_memory memory; /* the program, then its links */
+  size_t links_at;
+  unsigned span;
+} hk_gpu_plan;
+
+/* ---- gpu.c ---- */
+/* The device that a communicator made by this thread works on; -1: host memory. */
+int hk_gpu_choose(void);
+int hk_gpu_count(void); /* devices that communicators can use */
+/* What a rank tells the others of its GPU. */
+typedef struct hk_gpu_fact {
+  uint64_t id;     /* of the device: equal for ranks that share it */
+  uint64_t blocks; /* that it runs at once */
+  uint64_t sm;
+} hk_gpu_fact;
+/* Opens c->device; before the ranks' exchange. */
+hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
+/* After it; facts are `stride` bytes apart. */
+hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
+void hk_gpu_detach(ncclComm_t c);
+/* Waits until all that was launched is over, whatever becomes of it.  A failed communicator's work may stand behind other work
+ * that never ends: it is given up after some seconds. */
+void hk_gpu_drain(ncclComm_t c);
+/* Behind work in the queue: `order` or `captured` is told of it. */
+hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+/* Notices what kernels report; where asked also what the driver knows, which takes a call to it. */
+hk_status hk_gpu_look(ncclComm_t c, bool ask);
+/* HK_ERR_ARGUMENT where `p` cannot be used by c's device. */
+hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
+
+/* ---- gpu_world.c ---- */
+hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out);
+void hk_gpu_code_put(hk_gpu_code *code);
+/* Makes this rank's credits, too. */
+hk_status hk_gpu_world_join(ncclComm_t c);
+void hk_gpu_world_leave(hk_gpu_world *w);
+/* Opens the credits of ranks of other processes, tries whether data can be read from all, and agrees with them. */
+hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
+/* Links are made in two steps, so that ranks of one thread need not wait for each other: all that are to receive tell
+ * their senders where, before any of them waits for what it is told. */
+hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel);
+hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out);
+void hk_gpu_ends_free(ncclComm_t c);
+
+/* ---- gpu_remote.c ---- */
+enum { HK_GPU_SHARED_GRANULE = 2 << 20 }; /* what processes open is whole pages of the driver's */
+/* The receiver's memory of a link from `peer`, which is told of it; it begins with zeros. */
+hk_status hk_gpu_remote_make(ncclComm_t c, int peer, unsigned channel, size_t bytes, size_t zeroed, hk_gpu_remote *out);
+/* The sender's: waits until it is told. */
+hk_status hk_gpu_remote_open(ncclComm_t c, int peer, unsigned channel, hk_gpu_remote *out);
+void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r);
+
+/* ---- gpu_memory.c ---- */
+/* Memory that other processes can open; zeros. */
+hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out);
+/* False where it is not hk_gpu_mem_alloc's. */
+bool hk_gpu_mem_free(void *p, hk_status *rc);
+
+/* ---- gpu_plan.c ---- */
+/* `span`: channels of one copy of the lanes.  The plan's links are offered; hk_gpu_work_of gets them. */
+hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span);
+void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan);
+hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, unsigned *blocks, unsigned *threads);
+
+/* ---- gpu_run.c ---- */
+/* Enqueues calls, all of communicators on GPUs. */
+hk_status hk_gpu_run(const hk_call *calls, size_t n);
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans in device memory, and what a kernel is told of a call. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../collectives/protocol.h"
+#include "gpu.h"
+
+_Static_assert(HK_GPU_SIMPLE == (int)HK_PROTO_SIMPLE && HK_GPU_LL == (int)HK_PROTO_LL &&
+                   HK_GPU_LL128 == (int)HK_PROTO_LL128,
+               "one numbering");
+
+static size_t round_up(size_t x, size_t to) { return (x + to - 1) / to * to; }
+
+static hk_status check_program(const hk_plan *plan) {
+  if (plan->max_operands > HK_GPU_OPERANDS)
+    return HK_FAIL(HK_ERR_USAGE,
+                   "%s has an instruction with %u operands, GPUs take %d: choose another algorithm for so many ranks "
+                   "(NCCL_ALGO=^%s)",
+                   plan->program->algorithm, plan->max_operands, HK_GPU_OPERANDS, plan->program->algorithm);
+  return HK_OK;
+}
+
+/* For each link of the plan: offered, or got where `links` are to be filled. */
+static hk_status each_link(ncclComm_t c, const hk_plan *plan, unsigned span, hk_gpu_link *links) {
+  hk_status rc = HK_OK;
+  const hk_program *p = plan->program;
+  const hk_link_need *needs = hk_program_links(p);
+  for (unsigned k = 0; k < plan->channels * p->nlinks; k++) {
+    const hk_link_need *need = &needs[k % p->nlinks];
+    unsigned channel = need->channel + k / p->nlinks * span;
+    hk_gpu_end *end;
+    if (need->kind != HK_LINK_SEND && need->kind != HK_LINK_RECV)
+      return HK_FAIL(HK_ERR_INTERNAL, "%s asks for multicast, which GPUs' links have not", p->algorithm);
+    bool sends = need->kind == HK_LINK_SEND;
+    if (!links) {
+      HK_TRY(hk_gpu_end_offer(c, need->peer, sends, channel), out);
+      continue;
+    }
+    HK_TRY(hk_gpu_end_get(c, need->peer, sends, channel, &end), out);
+    links[k] = end->link;
+  }
+out:
+  return rc;
+}
+
+hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span) {
+  hk_status rc = HK_OK;
+  HK_TRY(check_program(plan), out);
+  hk_gpu_plan *gp = calloc(1, sizeof *gp);
+  if (!gp) return HK_FAIL_ERRNO("no memory for a plan");
+  gp->span = span;
+  plan->device = gp;
+  HK_TRY(each_link(c, plan, span, NULL), out);
+out:
+  return rc;
+}
+
+/* To the device, with the links, which may mean waiting for other processes. */
+static hk_status upload(ncclComm_t c, const hk_plan *plan) {
+  hk_status rc = HK_OK;
+  hk_gpu_plan *gp = plan->device;
+  hk_device *d = c->gpu->device;
+  const hk_program *p = plan->program;
+  hk_memory memory;
+  size_t links_at = round_up(p->bytes, 64), bytes = links_at + (size_t)plan->channels * p->nlinks * sizeof(hk_gpu_link);
+  char *image = calloc(1, bytes);
+  if (!image) return HK_FAIL_ERRNO("no memory for a plan");
+  memcpy(image, p, p->bytes);
+  HK_TRY(each_link(c, plan, gp->span, (hk_gpu_link *)(void *)(image + links_at)), out);
+  HK_TRY(d->ops->alloc_open(d, bytes, 0, &memory), out);
+  gp->memory = memory;
+  gp->links_at = links_at;
+  HK_TRY(d->ops->copy(d, memory.base, image, bytes, c->gpu->queue), out);
+  HK_TRY(d->ops->wait(d, c->gpu->queue), out);
+out:
+  free(image);
+  return rc;
+}
+
+void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan) {
+  hk_gpu_plan *gp = plan->device;
+  if (!gp) return;
+  if (!c->gpu->lost) (void)c->gpu->device->ops->release(c->gpu->device, &gp->memory); /* a failure is logged, and nothing else to do */
+  free(gp);
+}
+
+/* Scratch for `bytes`.  What earlier launches use stays. */
+static hk_status get_scratch(ncclComm_t c, size_t bytes) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = c->gpu;
+  hk_memory more;
+  if (g->scratch.bytes >= bytes) return HK_OK;
+  hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old);
+  if (!old) return HK_FAIL_ERRNO("no memory for scratch");
+  g->old = old;
+  if (bytes < 2 * g->scratch.bytes) bytes = 2 * g->scratch.bytes;
+  HK_TRY(g->device->ops->alloc_open(g->device, bytes, 0, &more), out);
+  if (g->scratch.base) g->old[g->nold++] = g->scratch;
+  g->scratch = more;
+out:
+  return rc;
+}
+
+/* A few vectors for each thread: more threads only wait for each other at barriers. */
+static unsigned threads_for(const hk_gpu_code *k, size_t chunk) {
+  size_t wanted = round_up(chunk / 64, 32);
+  if (wanted < 96) wanted = 96;
+  return wanted < k->threads ? (unsigned)wanted : k->threads;
+}
+
+hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, unsigned *blocks, unsigned *threads) {
+  hk_status rc = HK_OK;
+  const hk_plan *plan;
+  const hk_launch *l;
+  HK_TRY(hk_choose(c, call, &plan, &l), out);
+  const hk_program *p = plan->program;
+  const hk_gpu_plan *gp = plan->device;
+  const hk_reducer *r = &l->reducer;
+  if (!gp->memory.base) HK_TRY(upload(c, plan), out);
+  *blocks = plan->channels * p->nlanes;
+  *threads = threads_for(c->gpu->code, l->chunk);
+  size_t scratch = p->scratch_blocks * round_up(l->chunk, 64);
+  if (scratch) HK_TRY(get_scratch(c, scratch * *blocks), out);
+  *work =
+      (hk_gpu_work){.program = gp->memory.base,
+                    .links = (hk_gpu_link *)(void *)((char *)gp->memory.base + gp->links_at),
+                    .in = call->in,
+                    .out = call->out,
+                    .scratch = c->gpu->scratch.base,
+                    .scratch_bytes = scratch,
+                    .total = l->total,
+                    .block_bytes = l->block_bytes,
+                    .longest = p->partition == HK_PART_SPLIT && l->total < l->block_bytes ? l->total : l->block_bytes,
+                    .chunk = l->chunk,
+                    .state = c->gpu->state.base,
+                    .reducer = {.dtype = r->dtype,
+                                .op = r->op,
+                                .elem_bytes = r->elem_bytes,
+                                .pre = r->pre,
+                                .post = r->post,
+                                .reduces = (uint8_t)hk_coll_reduces((hk_coll)call->coll),
+                                .divisor = r->divisor,
+                                .scalar = r->scalar.bits},
+                    .channels = plan->channels,
+                    .signature = l->signature,
+                    .proto = l->protocol};
+  if (call->redop == HK_PREMULSUM && call->scalar_on_device) {
+    work->reducer.by_address = 1;
+    work->reducer.scalar = call->scalar;
+  }
+out:
+  return rc;
+}

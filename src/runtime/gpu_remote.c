@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory of links between processes.  The receiver makes it, and opens a connection to tell the sender where it is. */
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "../device/host.h"
+#include "../transport/shm.h"
+#include "gpu.h"
+
+typedef struct offer {
+  uint64_t region;       /* of host memory; 0: the GPU's */
+  hk_memory_share share; /* of the GPU's */
+} offer;
+
+static uint64_t tag_of(unsigned channel) { return UINT64_C(0x6770750000000000) | channel; }
+
+static hk_status tell(ncclComm_t c, int peer, unsigned channel, const offer *o) {
+  hk_status rc = HK_OK;
+  const hk_transport_env *e = &c->wiring.env;
+  int fd = -1;
+  HK_TRY(e->dial(e->arg, peer, NULL, tag_of(channel), &fd), out);
+  /* A new connection takes so few bytes at once. */
+  if (send(fd, o, sizeof *o, MSG_NOSIGNAL) != (ssize_t)sizeof *o)
+    rc = HK_FAIL_ERRNO("telling rank %d of a link's memory", peer);
+out:
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
+static hk_status hear(ncclComm_t c, int peer, unsigned channel, offer *o) {
+  hk_status rc = HK_OK;
+  const hk_transport_env *e = &c->wiring.env;
+  hk_waiter w;
+  int fd = -1;
+  size_t got = 0;
+  hk_wait_begin(&w, e->wait);
+  while ((fd = e->take(e->arg, peer, tag_of(channel))) < 0) HK_TRY(hk_wait_pause(&w), out);
+  while (got < sizeof *o) {
+    ssize_t n = recv(fd, (char *)o + got, sizeof *o - got, MSG_DONTWAIT);
+    if (n > 0) {
+      got += (size_t)n;
+    } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+      rc = HK_FAIL(HK_ERR_REMOTE, "rank %d closed a connection before it told of a link's memory", peer);
+      goto out;
+    } else {
+      HK_TRY(hk_wait_fd(e->wait, fd, POLLIN, "a link's memory"), out);
+    }
+  }
+out:
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
+void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r) {
+  hk_device *d = c->gpu->device;
+  (void)d->ops->release(d, &r->memory); /* a failure is logged, and there is nothing else to do */
+  if (r->mapped)
+    munmap(r->host, r->mapped);
+  else if (r->host)
+    (void)hk_host_free(r->host);
+  memset(r, 0, sizeof *r);
+}
+
+/* Pages of memory files, which the sender maps too, pinned by both. */
+static hk_status make_staged(hk_device *d, size_t bytes, hk_gpu_remote *out, uint64_t *region) {
+  hk_status rc = HK_OK;
+  bytes = (bytes + 4095) & ~(size_t)4095;
+  HK_TRY(hk_host_alloc(&out->host, bytes), out);
+  *region = hk_host_find(out->host).region;
+  HK_TRY(d->ops->pin(d, out->host, bytes, &out->memory), out);
+out:
+  return rc;
+}
+
+hk_status hk_gpu_remote_make(ncclComm_t c, int peer, unsigned channel, size_t bytes, size_t zeroed,
+                             hk_gpu_remote *out) {
+  hk_status rc = HK_OK;
+  hk_device *d = c->gpu->device;
+  offer o = {.region = 0};
+  memset(out, 0, sizeof *out);
+  if (c->gpu->direct[peer]) {
+    size_t whole = (bytes + HK_GPU_SHARED_GRANULE - 1) / HK_GPU_SHARED_GRANULE * HK_GPU_SHARED_GRANULE;
+    HK_TRY(d->ops->alloc_open(d, whole, zeroed, &out->memory), undo);
+    HK_TRY(d->ops->share(d, &out->memory, &o.share), undo);
+  } else {
+    HK_TRY(make_staged(d, bytes, out, &o.region), undo);
+  }
+  HK_TRY(tell(c, peer, channel, &o), undo);
+  return HK_OK;
+undo:
+  hk_gpu_remote_free(c, out);
+  return rc;
+}
+
+static hk_status open_staged(ncclComm_t c, int peer, uint64_t region, hk_gpu_remote *out) {
+  hk_status rc = HK_OK;
+  hk_device *d = c->gpu->device;
+  int fd = -1;
+  size_t bytes;
+  HK_TRY(hk_shm_region_file(hk_wire_shm(c), peer, region, &fd, &bytes), out);
+  void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) {
+    rc = HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's memory", c->rank, bytes, peer);
+    goto out;
+  }
+  out->host = at;
+  out->mapped = bytes;
+  HK_TRY(d->ops->pin(d, at, bytes, &out->memory), out);
+out:
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
+hk_status hk_gpu_remote_open(ncclComm_t c, int peer, unsigned channel, hk_gpu_remote *out) {
+  hk_status rc = HK_OK;
+  hk_device *d = c->gpu->device;
+  offer o;
+  memset(out, 0, sizeof *out);
+  HK_TRY(hear(c, peer, channel, &o), out);
+  rc = o.region ? open_staged(c, peer, o.region, out) : d->ops->open(d, &o.share, &out->memory);
+  if (rc != HK_OK) hk_gpu_remote_free(c, out);
+out:
+  return rc;
+}

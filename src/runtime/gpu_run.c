@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From calls to launches. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "gpu_set.h"
+
+/* ---- one call ---- */
+
+static hk_queue_order *order_of(hk_gpu *g, const hk_queue_state *s) { return s->capturing ? &g->captured : &g->order; }
+
+static hk_status check_buffers(const hk_call *call) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
+  bool in = call->p2p ? call->p2p == HK_P2P_SEND : hk_coll_has_input((hk_coll)call->coll, c->rank, call->root);
+  bool out = call->p2p ? call->p2p == HK_P2P_RECV : hk_coll_has_output((hk_coll)call->coll, c->rank, call->root);
+  size_t n_in = call->p2p ? 1 : (size_t)hk_coll_in_blocks((hk_coll)call->coll, c->nranks);
+  size_t n_out = call->p2p ? 1 : (size_t)hk_coll_out_blocks((hk_coll)call->coll, c->nranks);
+  if (bytes == 0) return HK_OK;
+  if (in) HK_TRY(hk_gpu_check_pointer(c, "sendbuff", call->in, bytes * n_in), out);
+  if (out) HK_TRY(hk_gpu_check_pointer(c, "recvbuff", call->out, bytes * n_out), out);
+  if (call->redop == HK_PREMULSUM && call->scalar_on_device)
+    rc = hk_gpu_check_pointer(c, "the operator's scalar", (void *)(uintptr_t)call->scalar, 1);
+out:
+  return rc;
+}
+
+/* What is wrong with the call itself is said and changes nothing; a failure behind that ends the communicator. */
+static hk_status check_call(const hk_call *call) {
+  hk_status rc = hk_gpu_look(call->comm, false);
+  if (rc != HK_OK) return hk_comm_failed(call->comm, rc);
+  return check_buffers(call);
+}
+
+static hk_status launch(hk_gpu *g, void *kernel, unsigned blocks, unsigned threads, const void *param, hk_queue q) {
+  hk_kernel_launch l = {
+      .function = kernel, .blocks = blocks, .threads = threads, .remote_domain = true, .param = param};
+  return g->device->ops->launch(g->device, &l, q);
+}
+
+static hk_status run_one(const hk_call *call) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  hk_gpu *g = c->gpu;
+  const hk_device_ops *ops = g->device->ops;
+  hk_queue q = call->stream;
+  hk_queue_state s;
+  hk_gpu_work work;
+  unsigned blocks, threads;
+  HK_TRY(check_call(call), out);
+  HK_TRY(ops->queue_state(g->device, q, &s), out);
+  hk_queue_order *order = order_of(g, &s);
+  HK_TRY(hk_gpu_work_of(c, call, &work, &blocks, &threads), failed);
+  HK_TRY(ops->order_begin(g->device, order, q, &s), failed);
+  hk_gpu_batch batch = {.works = 1, .end = {blocks}, .work = {work}};
+  HK_TRY(launch(g, g->code->batch, blocks, threads, &batch, q), failed);
+  HK_TRY(hk_gpu_order_end(g, order, q, &s), failed);
+  c->order.sequence++;
+  return HK_OK;
+failed:
+  hk_comm_failed(c, rc);
+out:
+  return rc;
+}
+
+/* ---- groups ---- */
+
+static hk_queue_order *order_in(const hk_gpu_piece *p) { return order_of(p->gpu, &p->state); }
+
+/* Does an earlier piece speak for the same communicator, and the same stream where `q` is asked for? */
+static bool spoken_for(const hk_gpu_set *s, size_t i, bool q) {
+  for (size_t k = i; k-- > 0;)
+    if (s->at[k]->gpu == s->at[i]->gpu && (!q || s->at[k]->call->stream == s->at[i]->call->stream)) return true;
+  return false;
+}
+
+/* The set's stream waits for what the communicators did before, and for the other streams. */
+static hk_status join_streams(hk_gpu_set *s) {
+  hk_status rc = HK_OK;
+  for (size_t i = 0; i < s->n; i++) {
+    const hk_gpu_piece *p = s->at[i];
+    const hk_device_ops *ops = p->gpu->device->ops;
+    hk_queue q = p->call->stream;
+    if (spoken_for(s, i, true)) continue;
+    HK_TRY(ops->order_begin(p->gpu->device, order_in(p), q, &p->state), out);
+    if (q == s->queue) continue;
+    HK_TRY(hk_gpu_order_end(p->gpu, order_in(p), q, &p->state), out);
+    HK_TRY(ops->order_begin(p->gpu->device, order_in(p), s->queue, &p->state), out);
+  }
+out:
+  return rc;
+}
+
+/* And the other way round, behind the work. */
+static hk_status part_streams(hk_gpu_set *s) {
+  hk_status rc = HK_OK;
+  for (size_t i = 0; i < s->n; i++) {
+    const hk_gpu_piece *p = s->at[i];
+    if (!spoken_for(s, i, false)) HK_TRY(hk_gpu_order_end(p->gpu, order_in(p), s->queue, &p->state), out);
+  }
+  for (size_t i = 0; i < s->n; i++) {
+    const hk_gpu_piece *p = s->at[i];
+    if (p->call->stream == s->queue || spoken_for(s, i, true)) continue;
+    HK_TRY(p->gpu->device->ops->order_begin(p->gpu->device, order_in(p), p->call->stream, &p->state), out);
+  }
+out:
+  return rc;
+}
+
+/* ---- collectives of a set ---- */
+
+static hk_status launch_batch(const hk_gpu_set *s, hk_gpu_piece *const *at, size_t n) {
+  hk_gpu_batch batch = {.works = (uint32_t)n};
+  unsigned blocks = 0, threads = 0;
+  for (size_t i = 0; i < n; i++) {
+    batch.work[i] = at[i]->work;
+    batch.end[i] = blocks += at[i]->blocks;
+    if (at[i]->threads > threads) threads = at[i]->threads;
+  }
+  return launch(s->gpu, s->gpu->code->batch, blocks, threads, &batch, s->queue);
+}
+
+/* The order is the same on all devices: what does not run at once anywhere waits for the same communicators everywhere. */
+static int by_comm(const void *a, const void *b) {
+  const hk_gpu_piece *x = *(hk_gpu_piece *const *)a, *y = *(hk_gpu_piece *const *)b;
+  return x->comm_id < y->comm_id ? -1 : x->comm_id > y->comm_id;
+}
+
+/* A communicator's ranks wait for each other: they go in one launch. */
+static hk_status launch_round(const hk_gpu_set *s, hk_gpu_piece **at, size_t n) {
+  hk_status rc = HK_OK;
+  size_t begin = 0, end = 0;
+  qsort(at, n, sizeof *at, by_comm);
+  while (end < n) {
+    size_t next = end;
+    while (next < n && at[next]->comm_id == at[end]->comm_id) next++;
+    if (next - end > HK_GPU_BATCH)
+      return HK_FAIL(HK_ERR_USAGE, "a group has %zu ranks of one communicator on GPU %d: %d is the most", next - end,
+                     s->gpu->device->limits.ordinal, HK_GPU_BATCH);
+    if (next - begin > HK_GPU_BATCH) {
+      HK_TRY(launch_batch(s, at + begin, end - begin), out);
+      begin = end;
+    }
+    end = next;
+  }
+  HK_TRY(launch_batch(s, at + begin, end - begin), out);
+out:
+  return rc;
+}
+
+static hk_status launch_collectives(const hk_gpu_set *s) {
+  hk_status rc = HK_OK;
+  hk_gpu_piece **at = malloc(s->n * sizeof(hk_gpu_piece *));
+  if (!at) return HK_FAIL_ERRNO("no memory for a group of %zu calls", s->n);
+  for (unsigned round = 0;; round++) {
+    size_t n = 0;
+    bool more = false;
+    for (size_t i = 0; i < s->n; i++) {
+      if (s->at[i]->call->coll == HK_SENDRECV) continue;
+      if (s->at[i]->round == round) at[n++] = s->at[i];
+      more = more || s->at[i]->round > round;
+    }
+    if (n) HK_TRY(launch_round(s, at, n), out);
+    if (!more) break;
+  }
+out:
+  free(at);
+  return rc;
+}
+
+/* ---- a group ---- */
+
+static hk_status run_set(hk_gpu_set *s) {
+  hk_status rc = HK_OK;
+  HK_TRY(join_streams(s), out);
+  HK_TRY(launch_collectives(s), out);
+  HK_TRY(hk_gpu_launch_transfers(s), out);
+  HK_TRY(part_streams(s), out);
+out:
+  for (size_t i = 0; rc != HK_OK && i < s->n; i++)
+    if (!spoken_for(s, i, false)) hk_comm_failed(s->at[i]->call->comm, rc);
+  return rc;
+}
+
+/* Tells other processes of the links that the call needs. */
+static hk_status offer(const hk_call *call) {
+  const hk_plan *plan;
+  const hk_launch *launch;
+  if (!call->comm->gpu->remote) return HK_OK;
+  if (call->coll == HK_SENDRECV) return hk_gpu_offer_transfer(call);
+  return hk_choose(call->comm, call, &plan, &launch);
+}
+
+/* Everything that can be wrong with the calls, before anything is launched. */
+static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
+  hk_status rc = HK_OK;
+  for (size_t i = 0; i < n; i++) HK_TRY(check_call(&calls[i]), out);
+  for (size_t i = 0; i < n; i++) {
+    hk_gpu_piece *p = &pieces[i];
+    ncclComm_t c = calls[i].comm;
+    *p = (hk_gpu_piece){.call = &calls[i], .gpu = c->gpu, .comm_id = c->wiring.env.comm_id};
+    if (i && calls[i - 1].stream == p->call->stream && pieces[i - 1].gpu->code == p->gpu->code)
+      p->state = pieces[i - 1].state;
+    else
+      HK_TRY(p->gpu->device->ops->queue_state(p->gpu->device, p->call->stream, &p->state), out);
+  }
+  for (size_t i = 0; i < n; i++) {
+    rc = offer(&calls[i]);
+    if (rc != HK_OK) return hk_comm_failed(calls[i].comm, rc);
+  }
+  for (size_t i = 0; i < n; i++) {
+    ncclComm_t c = calls[i].comm;
+    if (calls[i].coll == HK_SENDRECV) continue;
+    rc = hk_gpu_work_of(c, &calls[i], &pieces[i].work, &pieces[i].blocks, &pieces[i].threads);
+    if (rc != HK_OK) return hk_comm_failed(c, rc);
+    pieces[i].round = c->gpu->round++;
+    c->order.sequence++;
+  }
+  for (size_t i = 0; i < n; i++) calls[i].comm->gpu->round = 0;
+out:
+  return rc;
+}
+
+static hk_status run_group(const hk_call *calls, size_t n) {
+  hk_status rc = HK_OK;
+  hk_gpu_piece *pieces = malloc(n * sizeof *pieces);
+  hk_gpu_set s = {.at = malloc(n * sizeof(hk_gpu_piece *))};
+  if (!pieces || !s.at) {
+    rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
+    goto out;
+  }
+  HK_TRY(prepare(calls, n, pieces), out);
+  for (size_t i = 0; i < n; i++) {
+    hk_gpu_piece *first = &pieces[i];
+    if (first->placed) continue;
+    s.n = 0;
+    s.gpu = first->gpu;
+    s.queue = first->call->stream;
+    for (size_t k = i; k < n; k++) {
+      hk_gpu_piece *p = &pieces[k];
+      if (p->placed || p->gpu->code != first->gpu->code || p->state.capture != first->state.capture) continue;
+      p->placed = true;
+      s.at[s.n++] = p;
+    }
+    HK_TRY(run_set(&s), out);
+  }
+out:
+  free(pieces);
+  free(s.at);
+  return rc;
+}
+
+hk_status hk_gpu_run(const hk_call *calls, size_t n) {
+  return n == 1 && calls->coll != HK_SENDRECV ? run_one(calls) : run_group(calls, n);
+}

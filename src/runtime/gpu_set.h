@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls of a group that go together to a GPU. */
+#ifndef HK_RUNTIME_GPU_SET_H
+#define HK_RUNTIME_GPU_SET_H
+#include "gpu.h"
+
+/* A call of a group. */
+typedef struct hk_gpu_piece {
+  const hk_call *call;
+  hk_gpu *gpu;
+  uint64_t comm_id;
+  hk_queue_state state;
+  hk_gpu_work work; /* of a collective */
+  unsigned blocks, threads;
+  unsigned round; /* its place among its communicator's collectives in the group */
+  bool placed;
+} hk_gpu_piece;
+
+/* The pieces that go together: of one device and one capture, or none. */
+typedef struct hk_gpu_set {
+  hk_gpu_piece **at;
+  size_t n;
+  hk_gpu *gpu;
+  hk_queue queue; /* on which all is launched */
+} hk_gpu_set;
+
+/* gpu_transfers.c */
+hk_status hk_gpu_offer_transfer(const hk_call *call);
+/* All sends and receives of the set in one launch. */
+hk_status hk_gpu_launch_transfers(const hk_gpu_set *s);
+#endif

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sends and receives on GPUs: one launch for all of a group, a block for each link, large messages over several links. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "gpu_set.h"
+#include "run.h"
+
+/* A transfer, or the part of it that goes over one link. */
+typedef struct part {
+  hk_gpu_transfer transfer;
+  uint64_t comm_id;
+  uint32_t delta, rank, sends, channel, index;
+} part;
+
+/* ---- tables ---- */
+
+enum { TABLE_BYTES = 16384, ENDS_BYTES = 65536 };
+
+static hk_status reusable(hk_gpu *g, hk_gpu_table *t, size_t bytes, bool *yes) {
+  bool done = false;
+  *yes = false;
+  if (t->memory.bytes < bytes || atomic_load(&t->refs) > 1) return HK_OK;
+  hk_status rc = g->device->ops->order_done(g->device, &t->order, &done);
+  *yes = done;
+  return rc;
+}
+
+static hk_status get_table(hk_gpu *g, size_t bytes, hk_gpu_table **out) {
+  hk_status rc = HK_OK;
+  hk_gpu_table *t;
+  for (t = g->tables; t; t = t->next) {
+    bool yes;
+    HK_TRY(reusable(g, t, bytes, &yes), out);
+    if (yes) break;
+  }
+  if (!t) {
+    t = calloc(1, sizeof *t);
+    if (!t) return HK_FAIL_ERRNO("no memory for a table of transfers");
+    atomic_store(&t->refs, 1);
+    rc = g->device->ops->alloc_host(g->device, bytes < TABLE_BYTES ? TABLE_BYTES : bytes, &t->memory);
+    if (rc != HK_OK) {
+      free(t);
+      return rc;
+    }
+    t->next = g->tables;
+    g->tables = t;
+  }
+  *out = t;
+out:
+  return rc;
+}
+
+/* On a thread of the driver's, where nothing of CUDA may be called. */
+static void graph_gone(void *arg) {
+  hk_gpu_table *t = arg;
+  if (atomic_fetch_sub(&t->refs, 1) == 1) free(t);
+}
+
+/* Says until when the launch needs the table. */
+static hk_status hold_table(const hk_gpu_set *s, hk_gpu_table *t) {
+  hk_status rc = HK_OK;
+  const hk_gpu_piece *p = s->at[0];
+  hk_device *d = s->gpu->device;
+  if (!p->state.capturing) return d->ops->order_end(d, &t->order, s->queue, &p->state);
+  atomic_fetch_add(&t->refs, 1);
+  rc = d->ops->graph_keep(d, &p->state, graph_gone, t);
+  return rc;
+}
+
+/* ---- links ---- */
+
+/* The link as the kernel reads it: its copy in device memory. */
+static hk_status end_on_device(hk_gpu *g, hk_gpu_end *e, hk_gpu_link **out) {
+  hk_status rc = HK_OK;
+  hk_device *d = g->device;
+  if (e->device) goto out;
+  if (!g->ends_on_device.base || g->ends_used + sizeof e->link > g->ends_on_device.bytes) {
+    hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old), more;
+    if (!old) return HK_FAIL_ERRNO("no memory for links");
+    g->old = old;
+    HK_TRY(d->ops->alloc_open(d, ENDS_BYTES, 0, &more), out);
+    if (g->ends_on_device.base) g->old[g->nold++] = g->ends_on_device;
+    g->ends_on_device = more;
+    g->ends_used = 0;
+  }
+  void *at = (char *)g->ends_on_device.base + g->ends_used;
+  HK_TRY(d->ops->copy(d, at, &e->link, sizeof e->link, g->queue), out);
+  HK_TRY(d->ops->wait(d, g->queue), out);
+  g->ends_used += (sizeof e->link + 15) & ~(size_t)15;
+  e->device = at;
+out:
+  *out = e->device;
+  return rc;
+}
+
+/* ---- parts ---- */
+
+/* Both ends answer alike. */
+static unsigned parts_of(ncclComm_t c, size_t bytes) {
+  size_t worth = bytes / (4 * c->wiring.env.slot_bytes);
+  if (worth < 1) return 1;
+  return worth < c->gpu->parts ? (unsigned)worth : c->gpu->parts;
+}
+
+hk_status hk_gpu_offer_transfer(const hk_call *call) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  unsigned of = parts_of(c, call->count * hk_dtype_size((hk_dtype)call->dtype));
+  for (unsigned k = 0; k < of; k++)
+    HK_TRY(hk_gpu_end_offer(c, call->root, call->p2p == HK_P2P_SEND, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k), out);
+out:
+  return rc;
+}
+
+static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
+  hk_status rc = HK_OK;
+  const hk_call *call = p->call;
+  ncclComm_t c = call->comm;
+  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
+  unsigned of = parts_of(c, bytes);
+  size_t each = ((bytes + of - 1) / of + 4095) & ~(size_t)4095;
+  bool sends = call->p2p == HK_P2P_SEND;
+  int way = sends ? call->root - c->rank : c->rank - call->root;
+  for (unsigned k = 0; k < of; k++) {
+    hk_gpu_end *e;
+    hk_gpu_link *link = NULL;
+    size_t at = k * each < bytes ? k * each : bytes, left = bytes - at;
+    HK_TRY(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e), out);
+    HK_TRY(end_on_device(c->gpu, e, &link), out);
+    parts[*n] = (part){.transfer = {.link = link,
+                                    .data = (char *)(uintptr_t)(sends ? call->in : call->out) + at,
+                                    .bytes = left < each ? left : each,
+                                    .state = c->gpu->state.base,
+                                    .signature = hk_transfer_signature(bytes)},
+                       .comm_id = p->comm_id,
+                       .delta = (uint32_t)(way < 0 ? way + c->nranks : way),
+                       .rank = (uint32_t)c->rank,
+                       .sends = sends,
+                       .channel = k,
+                       .index = (uint32_t)*n};
+    ++*n;
+  }
+out:
+  return rc;
+}
+
+/* Where there are more blocks than run at once, the first ones must not wait for later ones, on any device: by
+ * communicator, then by how far round the ring of ranks a message goes, which is the same number at both of its ends. */
+static int by_turn(const void *a, const void *b) {
+  const part *x = a, *y = b;
+#define COMPARE(field)                                                                                                 \
+  if (x->field != y->field) return x->field < y->field ? -1 : 1
+  COMPARE(comm_id);
+  COMPARE(delta);
+  COMPARE(rank);
+  COMPARE(sends);
+  COMPARE(channel);
+  COMPARE(index);
+#undef COMPARE
+  return 0;
+}
+
+/* A block for each link; what else goes over the link follows in the same block.  Gives the blocks. */
+static unsigned fill_table(hk_gpu_transfer *table, const part *parts, size_t n) {
+  unsigned blocks = 0, tail;
+  for (size_t i = 0; i < n; i++) blocks += i == 0 || parts[i].transfer.link != parts[i - 1].transfer.link;
+  tail = blocks;
+  hk_gpu_transfer *last = NULL;
+  for (size_t i = 0, block = 0; i < n; i++) {
+    bool first = i == 0 || parts[i].transfer.link != parts[i - 1].transfer.link;
+    uint32_t at = first ? (uint32_t)block++ : tail++;
+    table[at] = parts[i].transfer;
+    if (!first) last->next = at;
+    last = &table[at];
+  }
+  return blocks;
+}
+
+hk_status hk_gpu_launch_transfers(const hk_gpu_set *s) {
+  hk_status rc = HK_OK;
+  hk_gpu_table *table = NULL;
+  size_t n = 0, room = 0;
+  part *parts = NULL;
+  for (size_t i = 0; i < s->n; i++) room += s->at[i]->call->coll == HK_SENDRECV ? HK_GPU_P2P_CHANNELS : 0;
+  if (room == 0) return HK_OK;
+  parts = malloc(room * sizeof *parts);
+  if (!parts) return HK_FAIL_ERRNO("no memory for %zu transfers", room);
+  for (size_t i = 0; i < s->n; i++)
+    if (s->at[i]->call->coll == HK_SENDRECV) HK_TRY(add_parts(s->at[i], parts, &n), out);
+  qsort(parts, n, sizeof *parts, by_turn);
+  HK_TRY(get_table(s->gpu, n * sizeof(hk_gpu_transfer), &table), out);
+  unsigned blocks = fill_table(table->memory.host, parts, n);
+  hk_gpu_transfers param = {.transfer = table->memory.base};
+  hk_kernel_launch l = {.function = s->gpu->code->transfers,
+                        .blocks = blocks,
+                        .threads = s->gpu->code->threads,
+                        .remote_domain = true,
+                        .param = &param};
+  HK_TRY(s->gpu->device->ops->launch(s->gpu->device, &l, s->queue), out);
+  HK_TRY(hold_table(s, table), out);
+out:
+  free(parts);
+  return rc;
+}

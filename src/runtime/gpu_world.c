@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks of one process have together on GPUs: kernels, and the memory of links between them. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../kernels/gpu_image.h"
+#include "gpu.h"
+
+/* The tables of a process.  They are global because ranks that are threads of a process have nothing else in common when
+ * they begin, and because what they share must outlive whichever of them leaves first. */
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static hk_gpu_code *codes;
+static hk_gpu_world *worlds;
+
+/* ---- kernels ---- */
+
+static hk_status load(hk_gpu_code *k) {
+  hk_status rc = HK_OK;
+  const void *image;
+  size_t bytes;
+  hk_device *d = k->device;
+  HK_TRY(hk_gpu_image(&image, &bytes), out);
+  HK_TRY(d->ops->load(d, image, &k->module), out);
+  HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch), out);
+  HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers), out);
+  HK_TRY(d->ops->block_threads(d, k->batch, &k->threads), out);
+  if (k->threads > HK_GPU_THREADS) k->threads = HK_GPU_THREADS;
+  k->threads &= ~31u; /* whole warps */
+  HK_TRY(d->ops->resident(d, k->batch, k->threads, 0, &k->resident), out);
+out:
+  return rc;
+}
+
+static void drop_code(hk_gpu_code *k) {
+  if (k->module) (void)k->device->ops->unload(k->device, k->module);
+  if (k->device) k->device->ops->close(k->device);
+  free(k);
+}
+
+hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out) {
+  hk_status rc = HK_OK;
+  pthread_mutex_lock(&table_lock);
+  hk_gpu_code *k = codes;
+  while (k && k->ordinal != ordinal) k = k->next;
+  if (!k) {
+    k = calloc(1, sizeof *k);
+    if (!k) {
+      rc = HK_FAIL_ERRNO("no memory for the kernels of device %d", ordinal);
+      goto out;
+    }
+    k->ordinal = ordinal;
+    HK_TRY(hk_cuda_open(ordinal, &k->device), undo);
+    HK_TRY(load(k), undo);
+    k->next = codes;
+    codes = k;
+  }
+  k->refs++;
+  *out = k;
+out:
+  pthread_mutex_unlock(&table_lock);
+  return rc;
+undo:
+  drop_code(k);
+  goto out;
+}
+
+void hk_gpu_code_put(hk_gpu_code *k) {
+  if (!k) return;
+  pthread_mutex_lock(&table_lock);
+  if (--k->refs == 0) {
+    hk_gpu_code **at = &codes;
+    while (*at != k) at = &(*at)->next;
+    *at = k->next;
+    drop_code(k);
+  }
+  pthread_mutex_unlock(&table_lock);
+}
+
+/* ---- worlds ---- */
+
+/* A rank's credits, in its memory: for each link that it sends on the head, which the receiver writes, and its counter;
+ * behind them words that other ranks try to read, and room for what this rank reads of theirs. */
+enum { CREDIT_BYTES = 128, SENT_AT = 64, PROBE_BYTES = 4096 };
+
+static size_t credit_at(int peer, unsigned channel) {
+  return ((size_t)peer * HK_GPU_CHANNELS + channel) * CREDIT_BYTES;
+}
+static size_t probe_at(int nranks) { return credit_at(nranks, 0); }
+static uint64_t probe_word(uint64_t comm_id, int rank, unsigned i) {
+  return (comm_id + (uint64_t)rank * 64 + i + 1) * 0x9e3779b97f4a7c15u;
+}
+
+static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
+  hk_gpu_world *w = calloc(1, sizeof *w);
+  if (!w) return NULL;
+  w->comm_id = comm_id;
+  w->nranks = nranks;
+  w->devices = calloc((size_t)nranks, sizeof(hk_device *));
+  w->credits = calloc((size_t)nranks, sizeof(hk_memory));
+  w->fifos = calloc((size_t)nranks, sizeof(hk_gpu_fifo *));
+  if (!w->devices || !w->credits || !w->fifos) {
+    free(w->devices);
+    free(w->credits);
+    free(w->fifos);
+    free(w);
+    return NULL;
+  }
+  pthread_mutex_init(&w->lock, NULL);
+  w->next = worlds;
+  worlds = w;
+  return w;
+}
+
+/* Memory that other processes open is whole pages of the driver's: what lies beside it is not theirs to see. */
+static hk_status make_credits(hk_device *d, uint64_t comm_id, int rank, int nranks, hk_queue q, hk_memory *out) {
+  hk_status rc = HK_OK;
+  static const size_t words = PROBE_BYTES / 8;
+  size_t probe = probe_at(nranks), bytes = probe + (size_t)2 * PROBE_BYTES;
+  uint64_t *pattern = malloc(PROBE_BYTES);
+  if (!pattern) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
+  for (unsigned i = 0; i < words; i++) pattern[i] = probe_word(comm_id, rank, i);
+  HK_TRY(d->ops->alloc_open(d, (bytes + HK_GPU_SHARED_GRANULE - 1) / HK_GPU_SHARED_GRANULE * HK_GPU_SHARED_GRANULE,
+                            bytes, out),
+         out);
+  HK_TRY(d->ops->copy(d, (char *)out->base + probe, pattern, PROBE_BYTES, q), undo);
+  HK_TRY(d->ops->wait(d, q), undo);
+  goto out;
+undo:
+  (void)d->ops->release(d, out); /* the first failure is the one to tell */
+out:
+  free(pattern);
+  return rc;
+}
+
+hk_status hk_gpu_world_join(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = c->gpu;
+  uint64_t comm_id = hk_bootstrap_comm_id(c->bootstrap);
+  hk_memory credits;
+  HK_TRY(make_credits(g->device, comm_id, c->rank, c->nranks, g->queue, &credits), out);
+  pthread_mutex_lock(&table_lock);
+  hk_gpu_world *w = worlds;
+  while (w && w->comm_id != comm_id) w = w->next;
+  if (!w) w = world_new(comm_id, c->nranks);
+  if (w) {
+    w->refs++;
+    w->devices[c->rank] = g->device;
+    w->credits[c->rank] = credits;
+  } else {
+    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
+    (void)g->device->ops->release(g->device, &credits);
+  }
+  g->world = w;
+  pthread_mutex_unlock(&table_lock);
+out:
+  return rc;
+}
+
+void hk_gpu_world_leave(hk_gpu_world *w) {
+  if (!w) return;
+  pthread_mutex_lock(&table_lock);
+  if (--w->refs > 0) {
+    pthread_mutex_unlock(&table_lock);
+    return; /* the others' kernels may still use this rank's memory and device */
+  }
+  hk_gpu_world **at = &worlds;
+  while (*at != w) at = &(*at)->next;
+  *at = w->next;
+  pthread_mutex_unlock(&table_lock);
+  /* Failures to free are logged, and there is nothing else to do about them. */
+  for (int r = 0; r < w->nranks; r++) {
+    while (w->fifos[r]) {
+      hk_gpu_fifo *f = w->fifos[r];
+      w->fifos[r] = f->next;
+      (void)w->devices[f->to]->ops->release(w->devices[f->to], &f->data);
+      free(f);
+    }
+  }
+  for (int r = 0; r < w->nranks; r++) {
+    hk_device *d = w->devices[r];
+    if (!d) continue;
+    (void)d->ops->release(d, &w->credits[r]);
+    d->ops->close(d);
+  }
+  pthread_mutex_destroy(&w->lock);
+  free(w->devices);
+  free(w->credits);
+  free(w->fifos);
+  free(w);
+}
+
+/* ---- who can be reached ---- */
+
+static bool is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
+
+static char *credits_of(ncclComm_t c, int rank) {
+  return is_remote(c, rank) ? c->gpu->opened[rank].base : c->gpu->world->credits[rank].base;
+}
+
+/* Some machines report peer access and deliver something else. */
+static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t why_bytes) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = c->gpu;
+  const hk_device_ops *ops = g->device->ops;
+  char *mine = credits_of(c, c->rank) + probe_at(c->nranks) + PROBE_BYTES;
+  HK_TRY(ops->copy(g->device, mine, credits_of(c, peer) + probe_at(c->nranks), PROBE_BYTES, g->queue), out);
+  HK_TRY(ops->copy(g->device, got, mine, PROBE_BYTES, g->queue), out);
+  HK_TRY(ops->wait(g->device, g->queue), out);
+  for (unsigned i = 0; i < PROBE_BYTES / 8 && !why[0]; i++)
+    if (got[i] != probe_word(g->world->comm_id, peer, i))
+      snprintf(why, why_bytes,
+               "it reads wrong data from there: PCI access control (ACS) or an IOMMU is the usual cause");
+  if (why[0])
+    HK_WARN(
+        "rank %d on GPU %d: the driver says that rank %d's GPU can be reached, but %s. What they send goes through host "
+        "memory instead",
+        c->rank, c->device, peer, why);
+out:
+  return rc;
+}
+
+/* `why` tells what is against reaching the peer's memory; empty: nothing. */
+static hk_status open_peer(ncclComm_t c, int peer, const hk_memory_share *credits, char *why, size_t why_bytes) {
+  hk_device *d = c->gpu->device;
+  if (c->peers[peer].host != c->peers[c->rank].host)
+    return HK_FAIL(
+        HK_ERR_SYSTEM,
+        "ranks %d and %d are on different hosts, and this version of Hocket has no way through the network for "
+        "GPUs yet: set HOCKET_DEVICE=host to work on host memory",
+        c->rank, peer);
+  if (peer == c->rank) return HK_OK;
+  if (hk_param_int(HK_P_P2P_DISABLE))
+    snprintf(why, why_bytes, "NCCL_P2P_DISABLE is 1");
+  else if (!is_remote(c, peer)) {
+    if (d->ops->peer(d, c->peers[peer].device, why, why_bytes) != HK_OK && !why[0])
+      snprintf(why, why_bytes, "%s", hk_last_error());
+  } else if (credits->kind == HK_MEMORY_NONE)
+    snprintf(why, why_bytes, "its driver does not share memory between processes");
+  else if (d->ops->open(d, credits, &c->gpu->opened[peer]) != HK_OK)
+    snprintf(why, why_bytes, "%s", hk_last_error());
+  return HK_OK;
+}
+
+static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
+  return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
+}
+
+/* A pair goes one way: what one of them cannot do, neither does. */
+static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, unsigned char *table) {
+  hk_status rc = HK_OK;
+  size_t n = (size_t)c->nranks;
+  hk_gpu *g = c->gpu;
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, table, n), out);
+  for (size_t a = 0; a < n; a++)
+    for (size_t b = 0; b < n; b++) g->staged = g->staged || !table[a * n + b];
+  for (size_t r = 0; r < n; r++) {
+    bool same = fact_of(facts, stride, (int)r)->id == fact_of(facts, stride, c->rank)->id;
+    bool both = table[(size_t)c->rank * n + r] && table[r * n + (size_t)c->rank];
+    g->direct[r] = !both ? HK_GPU_STAGED : same ? HK_GPU_SAME : HK_GPU_REACH;
+  }
+out:
+  return rc;
+}
+
+/* What other processes need of the ranks' credits; nothing where there is one process. */
+static hk_status share_credits(ncclComm_t c, hk_memory_share *all) {
+  hk_gpu *g = c->gpu;
+  for (int r = 0; r < c->nranks; r++) g->remote = g->remote || is_remote(c, r);
+  if (!g->remote) return HK_OK;
+  if (g->device->ops->share(g->device, &g->world->credits[c->rank], &all[c->rank]) != HK_OK)
+    all[c->rank].kind = HK_MEMORY_NONE;
+  return hk_bootstrap_allgather(c->bootstrap, all, sizeof *all);
+}
+
+hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+  hk_status rc = HK_OK;
+  size_t n = (size_t)c->nranks;
+  uint64_t *got = malloc(PROBE_BYTES);
+  unsigned char *table = calloc(n, n);
+  hk_memory_share *credits = calloc(n, sizeof *credits);
+  c->gpu->opened = calloc(n, sizeof(hk_memory));
+  c->gpu->direct = calloc(n, 1);
+  if (!got || !table || !credits || !c->gpu->opened || !c->gpu->direct) {
+    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
+    goto out;
+  }
+  HK_TRY(share_credits(c, credits), out);
+  for (int r = 0; r < c->nranks; r++) {
+    char why[200] = "";
+    HK_TRY(open_peer(c, r, &credits[r], why, sizeof why), out);
+    if (!why[0]) HK_TRY(probe(c, r, got, why, sizeof why), out);
+    table[(size_t)c->rank * n + (size_t)r] = !why[0];
+    if (r == c->rank) continue;
+    HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, r,
+            why[0]            ? "pinned host memory; not directly: "
+            : is_remote(c, r) ? "P2P/IPC"
+                              : "P2P/direct pointer",
+            why, "");
+  }
+  rc = agree(c, facts, stride, table);
+out:
+  free(got);
+  free(table);
+  free(credits);
+  return rc;
+}
+
+/* ---- links ----
+ * The receiver's memory: words, its counter, LL lines, then data.  Where the two do not reach each other's memory it is the
+ * host's, pinned, and has the sender's head and counter too. */
+enum { COUNTER_AT = 64 * 8 * HK_GPU_WORD_STRIDE, STAGED_CREDIT_AT = COUNTER_AT + 128, LINES_AT = COUNTER_AT + 1024 };
+
+static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * 2 * HK_GPU_LL_MAX; }
+/* LL128 needs memory that keeps a line whole, which is known of the device's own. */
+static size_t wide_bytes(const hk_transport_env *e, hk_gpu_way way) {
+  return way == HK_GPU_SAME ? (size_t)e->nslots * HK_GPU_WIDE_BYTES : 0;
+}
+static size_t data_at(const hk_transport_env *e, hk_gpu_way way) {
+  return LINES_AT + lines_bytes(e) + wide_bytes(e, way);
+}
+
+static hk_status make_data(ncclComm_t c, hk_device *d, hk_gpu_way way, hk_memory *out) {
+  const hk_transport_env *e = &c->wiring.env;
+  size_t ahead = data_at(e, way), bytes = ahead + (size_t)e->nslots * e->slot_bytes;
+  return way == HK_GPU_STAGED ? d->ops->alloc_host(d, bytes, out) : d->ops->alloc_open(d, bytes, ahead, out);
+}
+
+static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
+  hk_gpu_world *w = c->gpu->world;
+  hk_gpu_fifo *f = calloc(1, sizeof *f);
+  if (!f) return HK_FAIL_ERRNO("no memory for a link");
+  *f = (hk_gpu_fifo){.from = (uint16_t)from, .to = (uint16_t)to, .channel = (uint16_t)channel};
+  hk_status rc = make_data(c, w->devices[to], (hk_gpu_way)c->gpu->direct[from == c->rank ? to : from], &f->data);
+  if (rc != HK_OK) {
+    free(f);
+    return rc;
+  }
+  f->next = w->fifos[from];
+  w->fifos[from] = f;
+  *out = f;
+  return HK_OK;
+}
+
+/* Whichever end comes first makes the whole. */
+static hk_status get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
+  hk_status rc = HK_OK;
+  hk_gpu_world *w = c->gpu->world;
+  pthread_mutex_lock(&w->lock);
+  hk_gpu_fifo *f = w->fifos[from];
+  while (f && (f->to != to || f->channel != channel)) f = f->next;
+  if (!f) rc = make_fifo(c, from, to, channel, &f);
+  pthread_mutex_unlock(&w->lock);
+  *out = f;
+  return rc;
+}
+
+static hk_gpu_end *find_end(ncclComm_t c, int peer, bool sends, unsigned channel) {
+  hk_gpu_end *x = c->gpu->ends[sends][peer];
+  while (x && x->channel != channel) x = x->next;
+  return x;
+}
+
+/* Takes `remote` over where it is not NULL. */
+static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, void *base, const hk_gpu_remote *remote,
+                         hk_gpu_end **out) {
+  const hk_transport_env *e = &c->wiring.env;
+  hk_gpu_end **list = &c->gpu->ends[sends][peer], *x = calloc(1, sizeof *x);
+  if (!x) return HK_FAIL_ERRNO("no memory for a link");
+  hk_gpu_way way = (hk_gpu_way)c->gpu->direct[peer];
+  char *at = base, *credit = way == HK_GPU_STAGED ? at + STAGED_CREDIT_AT
+                             : sends              ? credits_of(c, c->rank) + credit_at(peer, channel)
+                                                  : credits_of(c, peer) + credit_at(c->rank, channel);
+  if (remote) x->remote = *remote;
+  x->channel = (uint16_t)channel;
+  x->link = (hk_gpu_link){.done = (uint64_t *)(void *)(sends ? credit + SENT_AT : at + COUNTER_AT),
+                          .head = (uint64_t *)(void *)credit,
+                          .word = (uint64_t *)(void *)at,
+                          .data = at + data_at(e, way),
+                          .lines = at + LINES_AT,
+                          .slot_bytes = (uint32_t)e->slot_bytes,
+                          .nslots = e->nslots,
+                          .peer = (uint32_t)peer,
+                          .sends = sends};
+  if (way == HK_GPU_SAME) {
+    x->link.wide = at + LINES_AT + lines_bytes(e);
+    x->link.wide_bytes = HK_GPU_WIDE_BYTES;
+    /* A device reads all that lies on it, in one process at one address.  Of another device's memory it has what CUDA
+     * mapped for it: not all of the user's. */
+    if (sends && !is_remote(c, peer)) x->link.refs = HK_GPU_REF_MIN;
+  }
+  x->next = *list;
+  *list = x;
+  *out = x;
+  return HK_OK;
+}
+
+hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
+  hk_status rc = HK_OK;
+  const hk_transport_env *e = &c->wiring.env;
+  size_t ahead = data_at(e, (hk_gpu_way)c->gpu->direct[peer]);
+  hk_gpu_remote remote;
+  hk_gpu_fifo *f;
+  if ((*out = find_end(c, peer, sends, channel))) return HK_OK;
+  if (!is_remote(c, peer)) {
+    HK_TRY(get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f), out);
+    rc = add_end(c, peer, sends, channel, f->data.base, NULL, out);
+    goto out;
+  }
+  if (sends)
+    HK_TRY(hk_gpu_remote_open(c, peer, channel, &remote), out);
+  else
+    HK_TRY(hk_gpu_remote_make(c, peer, channel, ahead + (size_t)e->nslots * e->slot_bytes, ahead, &remote), out);
+  rc = add_end(c, peer, sends, channel, remote.memory.base, &remote, out);
+  if (rc != HK_OK) hk_gpu_remote_free(c, &remote);
+out:
+  return rc;
+}
+
+hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel) {
+  hk_gpu_end *x;
+  return sends || !is_remote(c, peer) ? HK_OK : hk_gpu_end_get(c, peer, sends, channel, &x);
+}
+
+void hk_gpu_ends_free(ncclComm_t c) {
+  hk_gpu *g = c->gpu;
+  for (int s = 0; s < 2; s++) {
+    for (int r = 0; g->ends[s] && r < c->nranks; r++) {
+      while (g->ends[s][r]) {
+        hk_gpu_end *x = g->ends[s][r];
+        g->ends[s][r] = x->next;
+        hk_gpu_remote_free(c, &x->remote);
+        free(x);
+      }
+    }
+    free(g->ends[s]);
+    g->ends[s] = NULL;
+  }
+  for (int r = 0; g->opened && r < c->nranks; r++) (void)g->device->ops->release(g->device, &g->opened[r]);
+  free(g->opened);
+  free(g->direct);
+  g->opened = NULL;
+  g->direct = NULL;
+}

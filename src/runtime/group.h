@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups: what the calling thread collects between ncclGroupStart and ncclGroupEnd. */
+#ifndef HK_RUNTIME_GROUP_H
+#define HK_RUNTIME_GROUP_H
+#include "comm.h"
+
+/* Runs the call now, or at the end of the thread's group, or hands it to its stream. */
+hk_status hk_group_submit(const hk_call *call);
+/* Runs an init: now where no group is open; else at the group's end beside the group's other inits; in a thread of its
+ * own for nonblocking communicators.  Takes `how` over.  On failure of a blocking init *handle becomes NULL. */
+hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *handle);
+bool hk_group_open(void);
+/* An argument error inside a group is remembered: the group's end gives it and runs nothing. */
+hk_status hk_group_remember(hk_status rc);
+hk_status hk_group_start(void);
+hk_status hk_group_end(void);
+/* As the end, but the group's calls are priced (microseconds, 0 where an init was in the group) and not run. */
+hk_status hk_group_simulate_end(double *us);
+#endif

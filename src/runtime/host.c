@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "host.h"
+#include <fcntl.h>
+#include <sched.h> /* sched_getaffinity */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "../base/param.h"
+
+uint64_t hk_hash(uint64_t seed, const void *data, size_t bytes) {
+  uint64_t h = seed ^ 0xcbf29ce484222325u;
+  for (size_t i = 0; i < bytes; i++) h = (h ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+  return h;
+}
+
+/* A small file's content mixed into h; a file that cannot be read changes nothing. */
+static uint64_t hash_file(uint64_t h, const char *path) {
+  char text[256];
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return h;
+  ssize_t n = read(fd, text, sizeof text);
+  close(fd);
+  return n > 0 ? hk_hash(h, text, (size_t)n) : h;
+}
+
+uint64_t hk_host_id(void) {
+  const char *given = hk_param_str(HK_P_HOSTID);
+  if (given) return hk_hash(1, given, strlen(given));
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  uint64_t h = hash_file(hk_hash(2, name, strlen(name)), "/proc/sys/kernel/random/boot_id");
+  struct stat st;
+  if (stat("/proc/self/ns/net", &st) == 0) h = hk_hash(h, &st.st_ino, sizeof st.st_ino);
+  return h;
+}
+
+uint64_t hk_process_id(void) {
+  /* The pid is not enough across pid namespaces; so the namespace is mixed in. */
+  pid_t pid = getpid();
+  struct stat st;
+  uint64_t h = hk_hash(hk_host_id(), &pid, sizeof pid);
+  if (stat("/proc/self/ns/pid", &st) == 0) h = hk_hash(h, &st.st_ino, sizeof st.st_ino);
+  return h;
+}
+
+void hk_host_cpus(uint64_t mask[HK_CPU_WORDS]) {
+  cpu_set_t set;
+  memset(mask, 0, HK_CPU_WORDS * sizeof *mask);
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) {
+    mask[0] = 1;
+    return;
+  }
+  for (unsigned i = 0; i < HK_CPU_WORDS * 64; i++)
+    if (CPU_ISSET(i, &set)) mask[i / 64] |= (uint64_t)1 << (i % 64);
+}

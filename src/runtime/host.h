@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who and where this process is. */
+#ifndef HK_RUNTIME_HOST_H
+#define HK_RUNTIME_HOST_H
+#include <stddef.h>
+#include <stdint.h>
+
+enum { HK_CPU_WORDS = 16 }; /* 1024 processors */
+
+/* Equal for processes that can share memory: same boot, same network namespace (through which descriptors are passed),
+ * same host name; NCCL_HOSTID replaces all that. */
+uint64_t hk_host_id(void);
+/* Differs between processes, also after a fork and between hosts. */
+uint64_t hk_process_id(void);
+/* The processors that this thread may run on. */
+void hk_host_cpus(uint64_t mask[HK_CPU_WORDS]);
+uint64_t hk_hash(uint64_t seed, const void *data, size_t bytes); /* FNV-1a, 64 bits */
+#endif

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a unique id, or a parent, to a communicator that works. */
+#include <hocket.h> /* hocketVersion */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h> /* getpid */
+#include "../base/log.h"
+#include "../base/param.h"
+#include "comm.h"
+#include "gpu.h"
+#include "host.h"
+#include "profiler.h"
+#include "rings.h"
+#include "topology.h"
+#include "tuner.h"
+
+/* What each rank tells all others, once. */
+typedef struct hk_row {
+  hk_peer peer;
+  uint64_t cpus[HK_CPU_WORDS];
+  uint64_t slot_bytes, nslots;
+  uint64_t agreement[HK_AGREE_COUNT];
+  uint64_t tuner; /* hk_tuner_hash */
+  hk_constants constants;
+  uint64_t choices; /* hash of those measured */
+  uint64_t shm_off; /* NCCL_SHM_DISABLE */
+  hk_gpu_fact gpu;  /* zeros on host memory */
+  hk_topology_fact topology;
+  unsigned char facts[HK_TRANSPORT_LIMIT][HK_FACT_BYTES];
+} hk_row;
+
+static void fill_row(ncclComm_t c, hk_row *row) {
+  hk_host_cpus(row->cpus);
+  int cores = 0;
+  for (int i = 0; i < HK_CPU_WORDS; i++) cores += __builtin_popcountll(row->cpus[i]);
+  row->peer = (hk_peer){
+      .host = hk_host_id(), .process = hk_process_id(), .pid = (int32_t)getpid(), .device = c->device, .cores = cores};
+  row->slot_bytes = (uint64_t)hk_param_int(HK_P_SLOT_BYTES);
+  row->nslots = (uint64_t)hk_param_int(HK_P_SLOTS);
+  row->shm_off = (uint64_t)hk_param_int(HK_P_SHM_DISABLE);
+  memcpy(row->agreement, c->selection.overrides.agreement, sizeof row->agreement);
+  row->tuner = hk_tuner_hash(c->selection.tuner);
+  row->choices = hk_rules_hash(c->selection.overrides.choices);
+  row->constants = c->selection.overrides.constants;
+  c->peers[c->rank] = row->peer;
+}
+
+/* All ranks must decide alike, or they hang: what decisions rest on is compared here. */
+static hk_status check_agreement(ncclComm_t c, const hk_row *rows) {
+  const hk_row *mine = &rows[c->rank];
+  for (int r = 0; r < c->nranks; r++) {
+    const hk_row *o = &rows[r];
+    const char *what = o->slot_bytes != mine->slot_bytes ? "HOCKET_SLOT_BYTES"
+                       : o->nslots != mine->nslots       ? "HOCKET_SLOTS"
+                                                         : NULL;
+    for (int k = 0; k < HK_AGREE_COUNT && !what; k++)
+      if (o->agreement[k] != mine->agreement[k]) what = hk_agreement_names[k];
+    if (o->tuner != mine->tuner && !what) what = "NCCL_TUNER_PLUGIN (or the plugin is not found on all hosts)";
+    if (what)
+      return HK_FAIL(HK_ERR_USAGE, "rank %d and rank %d have different values of %s: set it equally on all ranks",
+                     c->rank, r, what);
+  }
+  return HK_OK;
+}
+
+/* Ranks and cores of rank r's host. */
+static void count_host(const hk_row *rows, int n, int r, int *ranks, int *cores) {
+  uint64_t cpus[HK_CPU_WORDS] = {0};
+  *ranks = *cores = 0;
+  for (int i = 0; i < n; i++) {
+    if (rows[i].peer.host != rows[r].peer.host) continue;
+    (*ranks)++;
+    for (int k = 0; k < HK_CPU_WORDS; k++) cpus[k] |= rows[i].cpus[k];
+  }
+  for (int k = 0; k < HK_CPU_WORDS; k++) *cores += __builtin_popcountll(cpus[k]);
+}
+
+/* All on GPUs, or none. */
+static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
+  for (int r = 0; r < c->nranks; r++) {
+    if (!rows[r].gpu.id == !rows[c->rank].gpu.id) continue;
+    int gpu = rows[r].gpu.id ? r : c->rank, host = rows[r].gpu.id ? c->rank : r;
+    return HK_FAIL(
+        HK_ERR_USAGE,
+        "rank %d works on GPU %d and rank %d on host memory: all must do the same (rank %d sees no CUDA driver, no "
+        "GPU, no kernels in its library, or HOCKET_DEVICE=host)",
+        gpu, rows[gpu].peer.device, host, host);
+  }
+  return HK_OK;
+}
+
+static hk_machine gpu_machine(ncclComm_t c, const hk_row *rows) {
+  hk_gpu_facts f = {.nranks = c->nranks,
+                    .max_channels = (int)c->gpu->blocks,
+                    .sm = (int)rows[0].gpu.sm,
+                    .staged = c->gpu->staged,
+                    .slot_bytes = rows[0].slot_bytes};
+  for (int r = 0; r < c->nranks; r++) {
+    if ((int)rows[r].gpu.sm < f.sm) f.sm = (int)rows[r].gpu.sm;
+    int same = 0;
+    for (int k = 0; k < c->nranks; k++) same += rows[k].gpu.id == rows[r].gpu.id;
+    if (same > f.ranks_per_gpu) f.ranks_per_gpu = same;
+  }
+  f.one_gpu = f.ranks_per_gpu == c->nranks && !f.staged;
+  return hk_machine_of_gpus(&f);
+}
+
+/* The cost model's machine and the layout, the same on all ranks because made from what all know. */
+static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joined *rings) {
+  hk_status rc = HK_OK;
+  hk_host_facts f = {.nranks = c->nranks, .slot_bytes = rows[0].slot_bytes, .multicast = c->wiring.multicast >= 0};
+  int my_ranks = 1, my_cores = 1;
+  bool shm_off = false;
+  f.cores_per_host = 1 << 20;
+  f.least_per_host = c->nranks;
+  for (int r = 0; r < c->nranks; r++) {
+    int first = 1, ranks, cores;
+    if (rows[r].choices != rows[0].choices) c->selection.overrides.wish.choices = NULL;
+    shm_off = shm_off || rows[r].shm_off;
+    for (int i = 0; i < r && first; i++) first = rows[i].peer.host != rows[r].peer.host;
+    if (!first) continue;
+    count_host(rows, c->nranks, r, &ranks, &cores);
+    f.nhosts++;
+    if (ranks > f.ranks_per_host) f.ranks_per_host = ranks;
+    if (ranks < f.least_per_host) f.least_per_host = ranks;
+    if (cores < f.cores_per_host) f.cores_per_host = cores;
+    if (rows[r].peer.host == rows[c->rank].peer.host) {
+      my_ranks = ranks;
+      my_cores = cores;
+    }
+  }
+  f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
+  /* Hosts may have been measured apart, or not at all: rank 0's constants count for all, and choices where all have the same. */
+  if (c->gpu) f.multicast = false;
+  c->selection.machine = c->gpu ? gpu_machine(c, rows) : hk_machine_of_hosts(&f, &rows[0].constants);
+  int64_t spins = hk_param_int(HK_P_SPIN);
+  /* Where ranks outnumber cores, spinning only keeps the rank that is waited for from running.  Where they do not, the
+   * scheduler may still have put two on one core, when something else runs: a microsecond is long enough for a peer that
+   * runs, and a yield to nobody costs less than that. */
+  c->wait.spins = spins >= 0 ? (uint32_t)spins : my_ranks > my_cores ? 0 : 30;
+  if (f.nhosts == 1 && !rings) return HK_OK;
+  uint64_t *hosts = malloc((size_t)c->nranks * sizeof *hosts);
+  if (!hosts) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", c->nranks);
+  for (int r = 0; r < c->nranks; r++) hosts[r] = rows[r].peer.host;
+  rc = hk_layout_new(&c->selection.layout, c->nranks, hosts, NULL, rings ? rings->order : NULL,
+                     rings ? rings->nchannels : 1);
+  free(hosts);
+  return rc;
+}
+
+/* On the service thread. */
+static void on_event(void *arg, const hk_event *e) {
+  ncclComm_t c = arg;
+  char text[256];
+  hk_status code = HK_ERR_REMOTE;
+  switch ((hk_event_kind)e->kind) {
+    case HK_EVENT_DEAD:
+      snprintf(text, sizeof text, "rank %d is gone: its process ended or its host cannot be reached (%s)", e->rank,
+               e->text);
+      break;
+    case HK_EVENT_ABORT: snprintf(text, sizeof text, "rank %d aborted the communicator", e->rank); break;
+    case HK_EVENT_ERROR: snprintf(text, sizeof text, "rank %d failed: %s", e->rank, e->text); break;
+    default: return;
+  }
+  HK_WARN("rank %d of %d: %s", c->rank, c->nranks, text);
+  hk_comm_fail(c, code, text);
+}
+
+static hk_status join_new(ncclComm_t c, const hk_init *how, const hk_bootstrap_options *o) {
+  ncclUniqueId env;
+  if (hk_param_str(HK_P_COMM_ID)) {
+    hk_status rc = hk_bootstrap_env_id(&env, c->rank);
+    return rc == HK_OK ? hk_bootstrap_join(&c->bootstrap, &env, 1, o) : rc;
+  }
+  return hk_bootstrap_join(&c->bootstrap, how->ids, how->nids, o);
+}
+
+typedef struct split_row {
+  int color, key;
+} split_row;
+
+/* The members of this rank's color, by (key, parent's rank); sets the new rank and size. */
+static hk_status split_members(ncclComm_t c, const hk_init *how, int **out) {
+  hk_status rc = HK_OK;
+  ncclComm_t parent = how->parent;
+  int n = parent->nranks, count = 0;
+  split_row *rows = calloc((size_t)n, sizeof *rows);
+  int *members = malloc((size_t)n * sizeof *members);
+  if (!rows || !members) {
+    rc = HK_FAIL_ERRNO("no memory to split %d ranks", n);
+    goto out;
+  }
+  rows[parent->rank] = (split_row){how->color, how->key};
+  HK_TRY(hk_bootstrap_allgather(parent->bootstrap, rows, sizeof *rows), out);
+  for (int r = 0; r < n; r++) {
+    if (rows[r].color != how->color || how->color < 0) continue;
+    int at = count++;
+    while (at > 0 && rows[members[at - 1]].key > rows[r].key) {
+      members[at] = members[at - 1];
+      at--;
+    }
+    members[at] = r;
+  }
+  for (int i = 0; i < count; i++)
+    if (members[i] == parent->rank) c->rank = i;
+  c->nranks = count;
+  *out = members;
+  members = NULL;
+out:
+  free(rows);
+  free(members);
+  return rc;
+}
+
+static hk_status shrink_members(ncclComm_t c, const hk_init *how, int **out) {
+  ncclComm_t parent = how->parent;
+  int count = 0;
+  int *members = malloc((size_t)parent->nranks * sizeof *members);
+  if (!members) return HK_FAIL_ERRNO("no memory to shrink %d ranks", parent->nranks);
+  for (int r = 0; r < parent->nranks; r++) {
+    bool excluded = false;
+    for (int i = 0; i < how->nexclude; i++) excluded = excluded || how->exclude[i] == r;
+    if (r == parent->rank) c->rank = count;
+    if (!excluded) members[count++] = r;
+  }
+  c->nranks = count;
+  *out = members;
+  return HK_OK;
+}
+
+static hk_status join_child(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o) {
+  hk_status rc = HK_OK;
+  int *members = NULL;
+  uint64_t child = ++how->parent->order.children << 32;
+  HK_TRY(how->exclude ? shrink_members(c, how, &members) : split_members(c, how, &members), out);
+  if (c->nranks == 0) goto out; /* NCCL_SPLIT_NOCOLOR: took part, gets nothing */
+  o->rank = c->rank;
+  o->nranks = c->nranks;
+  child += how->exclude ? (uint64_t)how->nexclude : (uint64_t)(unsigned)how->color;
+  HK_TRY(hk_bootstrap_join_child(&c->bootstrap, how->parent->bootstrap, members, child, o), out);
+out:
+  free(members);
+  return rc;
+}
+
+/* A plugin that refuses on one rank decides on none. */
+static hk_status begin_tuner(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_selection *s = &c->selection;
+  unsigned char *ready = calloc((size_t)c->nranks, 1);
+  bool all = true;
+  if (!ready) return HK_FAIL_ERRNO("no memory to agree on a tuner plugin");
+  ready[c->rank] = hk_tuner_begin(s->tuner, &s->machine, hk_bootstrap_comm_id(c->bootstrap));
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, ready, 1), out);
+  for (int r = 0; r < c->nranks; r++) all = all && ready[r];
+  if (!all) {
+    hk_tuner_free(s->tuner);
+    s->tuner = NULL;
+  }
+out:
+  free(ready);
+  return rc;
+}
+
+/* The exchange of facts and what follows from it. */
+static hk_status meet(ncclComm_t c, bool child) {
+  hk_status rc = HK_OK;
+  hk_joined *rings = NULL;
+  hk_row *rows = calloc((size_t)c->nranks, sizeof *rows);
+  c->peers = calloc((size_t)c->nranks, sizeof *c->peers);
+  if (!rows || !c->peers) {
+    rc = HK_FAIL_ERRNO("no memory for the table of %d ranks", c->nranks);
+    goto out;
+  }
+  HK_TRY(hk_overrides_read(&c->selection.overrides, c->options.min_ctas, c->options.max_ctas), out);
+  HK_TRY(hk_tuner_load(&c->selection.tuner), out);
+  HK_TRY(hk_profiler_load(c), out);
+  fill_row(c, &rows[c->rank]);
+  if (c->device >= 0) HK_TRY(hk_gpu_attach(c, &rows[c->rank].gpu), out);
+  HK_TRY(hk_topology_tell(c, child, &rows[c->rank].topology), out);
+  HK_TRY(hk_wire_attach(c, rows[c->rank].facts), out);
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, sizeof *rows), out);
+  for (int r = 0; r < c->nranks; r++) c->peers[r] = rows[r].peer;
+  HK_TRY(check_agreement(c, rows), out);
+  HK_TRY(check_devices(c, rows), out);
+  HK_TRY(hk_topology_agree(c, &rows[0].topology, sizeof *rows), out);
+  HK_TRY(hk_wire_join(c, rows, sizeof *rows, offsetof(hk_row, facts)), out);
+  if (c->gpu) HK_TRY(hk_gpu_join(c, &rows[0].gpu, sizeof *rows), out);
+  HK_TRY(hk_rings_agree(c, rows[0].cpus, sizeof *rows, child, &rings), out);
+  HK_TRY(describe_machine(c, rows, rings), out);
+  if (c->selection.tuner) HK_TRY(begin_tuner(c), out); /* all have it, or none */
+  if (c->profiler) hk_profiler_begin(c);
+  /* Nobody may use a link before every rank can be reached by it. */
+  HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
+out:
+  hk_joined_free(rings);
+  free(rows);
+  return rc;
+}
+
+hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
+  hk_status rc = HK_OK;
+  uint64_t begin = hk_now_ns(), joined;
+  hk_bootstrap_options o = {.rank = c->rank, .nranks = c->nranks, .wait = &c->wait, .on_event = on_event, .arg = c};
+  HK_TRY(hk_service_new(&c->service, "hocket-service"), out);
+  o.service = c->service;
+  HK_TRY(how->parent ? join_child(c, how, &o) : join_new(c, how, &o), out);
+  if (c->nranks == 0) goto out;
+  joined = hk_now_ns();
+  if (c->rank == 0 && hk_log_version_due())
+    HK_LOG_AT(HK_LOG_VERSION, ~0u, "NCCL version %d.%d.%d+hocket%d.%d.%d", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH,
+              hocketVersion() / 10000, hocketVersion() / 100 % 100, hocketVersion() % 100);
+  HK_TRY(meet(c, how->parent != NULL), out);
+  HK_INFO(HK_SUB_INIT,
+          "comm %p rank %d nranks %d cudaDev %d commId 0x%llx%s%s - Init COMPLETE in %.1f ms (bootstrap %.1f ms)",
+          (void *)c, c->rank, c->nranks, c->device, (unsigned long long)hk_bootstrap_comm_id(c->bootstrap),
+          c->options.name[0] ? " name " : "", c->options.name, (double)(hk_now_ns() - begin) / 1e6,
+          (double)(joined - begin) / 1e6);
+out:
+  if (rc != HK_OK && c->bootstrap)
+    hk_comm_failed(c, rc); /* the others wait for this rank */
+  else if (rc != HK_OK)
+    hk_comm_fail(c, rc, hk_last_error());
+  atomic_store(&c->health.progress, (int)rc);
+  return rc;
+}
+
+void hk_comm_destroy(ncclComm_t c) {
+  hk_gpu_drain(c); /* peers may wait for what it sends until then */
+  if (c->wiring.links) hk_wire_free(c);
+  /* Before the bootstrap, which knows the communicator's name; after the networks, which tell events. */
+  hk_profiler_free(c);
+  if (c->bootstrap) hk_bootstrap_leave(c->bootstrap);
+  if (c->service) hk_service_free(c->service);
+  hk_plans_free(c);
+  hk_gpu_detach(c);
+  hk_layout_free(c->selection.layout);
+  hk_overrides_clear(&c->selection.overrides);
+  hk_tuner_free(c->selection.tuner);
+  free(c->peers);
+  free(c->redops);
+  hk_registrations_free(c);
+  hk_comm_release(c);
+}

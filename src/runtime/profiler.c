@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "profiler.h"
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "profiler_abi.h"
+
+struct hk_profiler {
+  ncclComm_t comm;
+  hk_plugin plugin;
+  void *context;
+  int mask;
+  bool begun;
+  _Atomic(bool) complained; /* of a call that failed; calls and operations may be in different threads */
+  void *group, *coll;       /* open events of what runs */
+  void *kernels[HK_CHANNELS];
+  unsigned nkernels;
+  uint64_t sequence;
+};
+
+static const profiler_v *calls_of(const hk_profiler *p) { return p->plugin.symbol; }
+static const char *name_of(const hk_profiler *p) { return calls_of(p)->name ? calls_of(p)->name : "(without a name)"; }
+
+/* ---- loading ---- */
+
+hk_status hk_profiler_load(ncclComm_t c) {
+  const char *name = hk_param_str(HK_P_PROFILER_PLUGIN);
+  char why[256];
+  hk_plugin plugin;
+  if (name && (!*name || !strcmp(name, "none"))) return HK_OK;
+  if (!hk_plugin_find("profiler", name, "ncclProfiler_v", 5, 2, &plugin, why, sizeof why)) {
+    if (name) HK_WARN("NCCL_PROFILER_PLUGIN is %s, which cannot be loaded: %s. Going on without it", name, why);
+    if (!name && *why) HK_WARN("the profiler plugin %s. Going on without it", why);
+    return HK_OK;
+  }
+  const profiler_v *v = plugin.symbol;
+  if (!v->init.v2 || !v->start || !v->stop || !v->record || !v->finalize) {
+    HK_WARN(
+        "ncclProfiler_v%d in %s lacks one of init, startEvent, stopEvent, recordEventState, finalize. Going on without "
+        "it",
+        plugin.version, plugin.file);
+    dlclose(plugin.library);
+    return HK_OK;
+  }
+  hk_profiler *p = calloc(1, sizeof *p);
+  if (!p) {
+    dlclose(plugin.library);
+    return HK_FAIL_ERRNO("no memory for a profiler plugin");
+  }
+  p->comm = c;
+  p->plugin = plugin;
+  c->profiler = p;
+  HK_INFO(HK_SUB_INIT, "profiler plugin %s (v%d) from %s", name_of(p), plugin.version, plugin.file);
+  return HK_OK;
+}
+
+void hk_profiler_begin(ncclComm_t c) {
+  hk_profiler *p = c->profiler;
+  const profiler_v *v = calls_of(p);
+  uint64_t id = hk_bootstrap_comm_id(c->bootstrap);
+  const char *name = c->options.name[0] ? c->options.name : NULL;
+  int hosts = c->selection.machine.nhosts;
+  ncclResult_t rc;
+  if (p->plugin.version >= 5)
+    rc = v->init.v5(&p->context, id, &p->mask, name, hosts, c->nranks, c->rank, hk_plugin_log);
+  else if (p->plugin.version == 4)
+    rc = v->init.v4(&p->context, &p->mask, name, id, hosts, c->nranks, c->rank, hk_plugin_log);
+  else
+    rc = v->init.v2(&p->context, &p->mask);
+  if (p->plugin.version < 3) p->mask &= PROFILE_KERNEL_CHANNEL - 1;
+  if (p->plugin.version < 5) p->mask &= PROFILE_GROUP_API - 1;
+  p->begun = rc == ncclSuccess;
+  if (p->begun) return;
+  HK_WARN("the profiler plugin %s refuses its init with code %d (%s). Going on without it", name_of(p), (int)rc,
+          hk_plugin_result((int)rc));
+  p->mask = 0; /* network plugins know it already: it stays, and tells nothing */
+}
+
+void hk_profiler_free(ncclComm_t c) {
+  hk_profiler *p = c->profiler;
+  if (!p) return;
+  if (p->begun) calls_of(p)->finalize(p->context);
+  dlclose(p->plugin.library);
+  free(p);
+  c->profiler = NULL;
+}
+
+/* ---- events ---- */
+
+static void check(hk_profiler *p, const char *what, ncclResult_t rc) {
+  if (rc == ncclSuccess || atomic_exchange(&p->complained, true)) return;
+  HK_WARN("the profiler plugin %s fails in %s with code %d (%s): its events are not complete", name_of(p), what,
+          (int)rc, hk_plugin_result((int)rc));
+}
+
+/* Before v5 a collective or transfer belongs to its group. */
+static void *parent_before_v5(const profile_event_v5 *e) {
+  return e->type == PROFILE_COLL ? e->coll.group : e->type == PROFILE_P2P ? e->p2p.group : e->parent;
+}
+
+static void as_v2(const hk_profiler *p, const profile_event_v5 *e, profile_event_v2 *to) {
+  const char *name = p->comm->options.name;
+  uint64_t comm = hk_bootstrap_comm_id(p->comm->bootstrap);
+  *to = (profile_event_v2){.type = (uint8_t)e->type, .parent = parent_before_v5(e), .rank = e->rank};
+  if (e->type == PROFILE_COLL) {
+    const profile_coll_v5 *c = &e->coll;
+    to->coll.comm_name = name;
+    to->coll.comm = comm;
+    to->coll.sequence = c->sequence;
+    to->coll.function = c->function;
+    to->coll.in = c->in;
+    to->coll.out = c->out;
+    to->coll.count = c->count;
+    to->coll.root = c->root;
+    to->coll.type = c->type;
+    to->coll.channels = c->channels;
+    to->coll.warps = c->warps;
+    to->coll.algorithm = c->algorithm;
+    to->coll.protocol = c->protocol;
+  } else if (e->type == PROFILE_P2P) {
+    to->p2p = (profile_p2p_v2){name, comm, e->p2p.function, e->p2p.buffer, e->p2p.type, e->p2p.count, e->p2p.peer};
+  }
+}
+
+static void as_v3(const hk_profiler *p, const profile_event_v5 *e, profile_event_v3 *to) {
+  profile_event_v2 two;
+  as_v2(p, e, &two);
+  *to = (profile_event_v3){.type = two.type, .parent = two.parent, .rank = two.rank};
+  if (e->type == PROFILE_COLL) {
+    memcpy(&to->coll, &two.coll, offsetof(profile_event_v2, coll.traffic) - offsetof(profile_event_v2, coll));
+    to->coll.channels = two.coll.channels;
+    to->coll.warps = two.coll.warps;
+    to->coll.algorithm = two.coll.algorithm;
+    to->coll.protocol = two.coll.protocol;
+  } else if (e->type == PROFILE_P2P) {
+    to->p2p = two.p2p;
+  } else if (e->type == PROFILE_KERNEL_CHANNEL) {
+    to->kernel.channel = e->kernel.channel;
+  } else if (e->type == PROFILE_NET_PLUGIN) {
+    to->net = e->net;
+  }
+}
+
+/* NULL where the plugin did not ask for such events. */
+static void *start(hk_profiler *p, profile_event_v5 *e) {
+  void *event = NULL;
+  union {
+    profile_event_v2 v2;
+    profile_event_v3 v3;
+  } old;
+  void *description = e;
+  if (!(p->mask & (int)e->type)) return NULL;
+  e->rank = p->comm->rank;
+  if (p->plugin.version == 2) {
+    as_v2(p, e, &old.v2);
+    description = &old;
+  } else if (p->plugin.version == 3) {
+    as_v3(p, e, &old.v3);
+    description = &old;
+  } else if (p->plugin.version == 4) {
+    e->parent = parent_before_v5(e); /* the type's one byte is the first of ours: little endian */
+  }
+  check(p, "startEvent", calls_of(p)->start(p->context, &event, description));
+  return event;
+}
+
+void hk_profile_over(hk_profiler *p, void *event) {
+  if (event) check(p, "stopEvent", calls_of(p)->stop(event));
+}
+
+static void record(hk_profiler *p, void *event, int state, profile_state arguments) {
+  if (event && p->plugin.version >= 4) check(p, "recordEventState", calls_of(p)->record(event, state, &arguments));
+}
+
+static const char *type_name(uint8_t dtype) {
+  static const char *const names[] = {"ncclInt8",    "ncclUint8",    "ncclInt32",      "ncclUint32",
+                                      "ncclInt64",   "ncclUint64",   "ncclFloat16",    "ncclFloat32",
+                                      "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
+  return dtype < HK_ARRAY_LENGTH(names) ? names[dtype] : "unknown";
+}
+
+static const char *function_of(const hk_call *call) {
+  if (call->p2p != HK_P2P_NONE) return call->p2p == HK_P2P_SEND ? "Send" : "Recv";
+  return hk_coll_name((hk_coll)call->coll);
+}
+
+/* ---- calls of the API ---- */
+
+void *hk_profile_group_open(hk_profiler *p, int depth) {
+  profile_event_v5 e = {.type = PROFILE_GROUP_API, .group_api.depth = depth};
+  void *event = start(p, &e);
+  record(p, event, PROFILE_GROUP_START_OVER, (profile_state){0});
+  return event;
+}
+
+void hk_profile_group_runs(hk_profiler *p, void *group) {
+  record(p, group, PROFILE_GROUP_END_BEGINS, (profile_state){0});
+}
+
+void hk_profile_group_closed(hk_profiler *p, void *group) { hk_profile_over(p, group); }
+
+void hk_profile_call(hk_profiler *p, hk_call *call, void *group) {
+  profile_event_v5 e = {.parent = group};
+  const char *type = type_name(call->dtype);
+  if (call->coll == HK_SENDRECV) {
+    e.type = PROFILE_P2P_API;
+    e.p2p_api.function = function_of(call);
+    e.p2p_api.count = call->count;
+    e.p2p_api.type = type;
+    e.p2p_api.stream = call->stream;
+  } else {
+    e.type = PROFILE_COLL_API;
+    e.coll_api.function = function_of(call);
+    e.coll_api.count = call->count;
+    e.coll_api.type = type;
+    e.coll_api.root = call->root;
+    e.coll_api.stream = call->stream;
+  }
+  call->group_event = group;
+  call->event = start(p, &e);
+}
+
+void hk_profile_call_over(hk_profiler *p, const hk_call *call) { hk_profile_over(p, call->event); }
+
+/* ---- operations ---- */
+
+static void *group_of(hk_profiler *p) {
+  if (!p->group) {
+    profile_event_v5 e = {.type = PROFILE_GROUP};
+    p->group = start(p, &e);
+  }
+  return p->group;
+}
+
+void hk_profile_collective(hk_profiler *p, const hk_call *call, const hk_plan *plan) {
+  unsigned channels = plan->channels < HK_CHANNELS ? plan->channels : HK_CHANNELS;
+  profile_event_v5 launch = {.type = PROFILE_KERNEL_LAUNCH, .parent = call->group_event};
+  profile_event_v5 e = {.type = PROFILE_COLL, .parent = call->event};
+  e.coll = (profile_coll_v5){.sequence = p->sequence++,
+                             .function = function_of(call),
+                             .in = call->in,
+                             .out = call->out,
+                             .count = call->count,
+                             .root = call->root,
+                             .type = type_name(call->dtype),
+                             .channels = (uint8_t)channels,
+                             .warps = 1,
+                             .algorithm = plan->program->algorithm,
+                             .protocol = "SIMPLE",
+                             .group = group_of(p)};
+  p->coll = start(p, &e);
+  launch.launch.stream = call->stream;
+  hk_profile_over(p, start(p, &launch));
+  if (!(p->mask & PROFILE_KERNEL_CHANNEL)) return;
+  for (p->nkernels = 0; p->nkernels < channels; p->nkernels++) {
+    profile_event_v5 k = {.type = PROFILE_KERNEL_CHANNEL, .parent = p->coll};
+    k.kernel = (profile_kernel_v4){.channel = (uint8_t)p->nkernels, .timer = hk_now_ns()};
+    p->kernels[p->nkernels] = start(p, &k);
+  }
+}
+
+void hk_profile_collective_over(hk_profiler *p) {
+  for (unsigned i = 0; i < p->nkernels; i++) {
+    record(p, p->kernels[i], PROFILE_KERNEL_CHANNEL_STOP, (profile_state){.timer = hk_now_ns()});
+    hk_profile_over(p, p->kernels[i]);
+  }
+  p->nkernels = 0;
+  hk_profile_over(p, p->coll);
+  p->coll = NULL;
+}
+
+void *hk_profile_transfer(hk_profiler *p, const hk_call *call) {
+  profile_event_v5 e = {.type = PROFILE_P2P, .parent = call->event};
+  e.p2p = (profile_p2p_v5){.function = function_of(call),
+                           .buffer = call->p2p == HK_P2P_SEND ? (void *)(uintptr_t)call->in : call->out,
+                           .type = type_name(call->dtype),
+                           .count = call->count,
+                           .peer = call->root,
+                           .channels = 1,
+                           .group = group_of(p)};
+  return start(p, &e);
+}
+
+void hk_profile_run_over(hk_profiler *p) {
+  hk_profile_collective_over(p);
+  hk_profile_over(p, p->group);
+  p->group = NULL;
+}
+
+/* ---- network plugins ---- */
+
+typedef struct net_event { /* what a network plugin holds: it names no profiler when it stops an event */
+  hk_profiler *profiler;
+  void *event;
+} net_event;
+
+int hk_profile_net_event(void **event, int type, void *profiler, int64_t id, void *data) {
+  enum { START, STOP, UPDATE, UPDATE_AND_STOP };
+  hk_profiler *p = profiler;
+  if (type == START) {
+    profile_event_v5 e = {.type = PROFILE_NET_PLUGIN, .net = {id, data}};
+    *event = NULL;
+    if (!p || !(p->mask & PROFILE_NET_PLUGIN)) return ncclSuccess;
+    e.parent = p->coll;
+    net_event *n = malloc(sizeof *n);
+    if (!n) return ncclSystemError;
+    *n = (net_event){p, start(p, &e)};
+    *event = n;
+    return ncclSuccess;
+  }
+  net_event *n = *event;
+  if (!n) return ncclSuccess;
+  if (type >= UPDATE) record(n->profiler, n->event, PROFILE_NET_PLUGIN_UPDATE, (profile_state){.data = data});
+  if (type == UPDATE) return ncclSuccess;
+  hk_profile_over(n->profiler, n->event);
+  free(n);
+  *event = NULL;
+  return ncclSuccess;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The ABI of NCCL's profiler plugins, versions 2 to 5: facts about the layout, in our words.  A plugin exports one or several of
+ * ncclProfiler_v2 to _v5; the newest is taken.  All have name, init, startEvent, stopEvent, recordEventState and finalize.
+ *
+ *   v2  group, coll, p2p and proxy events
+ *   v3  ... kernel channels and events of net plugins
+ *   v4  ... init learns of the communicator; times of kernel channels
+ *   v5  ... calls of the API and kernel launches; a collective's parent is its call, not its group
+ */
+#ifndef HK_RUNTIME_PROFILER_ABI_H
+#define HK_RUNTIME_PROFILER_ABI_H
+#include <nccl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "../base/plugin.h"
+
+enum { /* types, bits of the mask that init gives */
+       PROFILE_GROUP = 1,
+       PROFILE_COLL = 2,
+       PROFILE_P2P = 4,
+       PROFILE_PROXY_OP = 8,
+       PROFILE_PROXY_STEP = 16,
+       PROFILE_PROXY_CONTROL = 32,
+       PROFILE_KERNEL_CHANNEL = 64,
+       PROFILE_NET_PLUGIN = 128,
+       PROFILE_GROUP_API = 256, /* this one and the next: v5 */
+       PROFILE_COLL_API = 512,
+       PROFILE_P2P_API = 1024,
+       PROFILE_KERNEL_LAUNCH = 2048
+};
+enum { /* states */
+       PROFILE_NET_PLUGIN_UPDATE = 21,
+       PROFILE_KERNEL_CHANNEL_STOP = 22,
+       PROFILE_GROUP_START_OVER = 23,
+       PROFILE_GROUP_END_BEGINS = 24
+};
+
+/* The parts of descriptions that several versions share. */
+typedef struct profile_kernel_v3 {
+  uint8_t channel;
+} profile_kernel_v3;
+typedef struct profile_kernel_v4 {
+  uint8_t channel;
+  uint64_t timer;
+} profile_kernel_v4;
+typedef struct profile_net_plugin {
+  int64_t id;
+  void *data;
+} profile_net_plugin;
+typedef struct profile_p2p_v2 { /* v3 too */
+  const char *comm_name;
+  uint64_t comm;
+  const char *function;
+  void *buffer;
+  const char *type;
+  size_t count;
+  int peer;
+} profile_p2p_v2;
+typedef struct profile_p2p_v5 {
+  const char *function;
+  void *buffer;
+  const char *type;
+  size_t count;
+  int peer;
+  uint8_t channels; /* v4 ends here */
+  void *group;
+} profile_p2p_v5;
+typedef struct profile_coll_v5 {
+  uint64_t sequence;
+  const char *function;
+  const void *in;
+  void *out;
+  size_t count;
+  int root;
+  const char *type;
+  uint8_t channels, warps;
+  const char *algorithm, *protocol; /* v4 ends here */
+  void *group;
+} profile_coll_v5;
+
+typedef struct profile_event_v2 {
+  uint8_t type;
+  void *parent;
+  int rank;
+  union {
+    struct {
+      const char *comm_name;
+      uint64_t comm, sequence;
+      const char *function;
+      const void *in;
+      void *out;
+      size_t count;
+      int root;
+      const char *type;
+      size_t traffic;
+      uint8_t channels, warps;
+      const char *algorithm, *protocol;
+    } coll;
+    profile_p2p_v2 p2p;
+  };
+} profile_event_v2;
+
+typedef struct profile_event_v3 {
+  uint8_t type;
+  void *parent;
+  int rank;
+  union {
+    struct {
+      const char *comm_name;
+      uint64_t comm, sequence;
+      const char *function;
+      const void *in;
+      void *out;
+      size_t count;
+      int root;
+      const char *type;
+      uint8_t channels, warps;
+      const char *algorithm, *protocol;
+    } coll;
+    profile_p2p_v2 p2p;
+    profile_kernel_v3 kernel;
+    profile_net_plugin net;
+  };
+} profile_event_v3;
+
+typedef struct profile_event_v5 { /* v4 too, but for the type, which is one byte there, and what is marked above */
+  uint64_t type;
+  void *parent;
+  int rank;
+  union {
+    struct {
+      bool captured;
+      int depth;
+    } group_api;
+    struct {
+      const char *function;
+      size_t count;
+      const char *type;
+      int root;
+      void *stream;
+      bool captured;
+    } coll_api;
+    struct {
+      const char *function;
+      size_t count;
+      const char *type;
+      void *stream;
+      bool captured;
+    } p2p_api;
+    struct {
+      void *stream;
+    } launch;
+    profile_coll_v5 coll;
+    profile_p2p_v5 p2p;
+    profile_kernel_v4 kernel;
+    profile_net_plugin net;
+  };
+} profile_event_v5;
+_Static_assert(sizeof(profile_event_v2) == 24 + 104, "as NCCL lays it out");
+_Static_assert(sizeof(profile_event_v3) == 24 + 96, "as NCCL lays it out");
+_Static_assert(sizeof(profile_event_v5) == 24 + 88, "as NCCL lays it out");
+_Static_assert(offsetof(profile_coll_v5, group) == 80 && offsetof(profile_p2p_v5, group) == 40, "where v4's parts end");
+
+typedef union profile_state { /* v4 and v5; v2 and v3 have none that we tell */
+  size_t bytes;
+  int operations;
+  void *data;
+  uint64_t timer;
+} profile_state;
+
+typedef struct profiler_v {
+  const char *name;
+  union {
+    ncclResult_t (*v2)(void **context, int *mask);
+    ncclResult_t (*v4)(void **context, int *mask, const char *comm_name, uint64_t comm, int hosts, int ranks, int rank,
+                       hk_plugin_logger log);
+    ncclResult_t (*v5)(void **context, uint64_t comm, int *mask, const char *comm_name, int hosts, int ranks, int rank,
+                       hk_plugin_logger log);
+  } init;
+  ncclResult_t (*start)(void *context, void **event, void *description);
+  ncclResult_t (*stop)(void *event);
+  ncclResult_t (*record)(void *event, int state, void *arguments);
+  ncclResult_t (*finalize)(void *context);
+} profiler_v;
+_Static_assert(sizeof(profiler_v) == 48, "the plugin's struct is 48 bytes");
+#endif

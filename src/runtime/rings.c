@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rings.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../topo/detect.h"
+#include "../topo/xml.h"
+#include "host.h"
+
+/* This host's ranks and where they sit. */
+typedef struct home {
+  hk_topo *t;
+  uint32_t nodes[HK_SEARCH_RANKS];
+  int n, local; /* ranks; this one's place among them */
+  bool network;
+} home;
+
+/* The CPU of which a rank may use most processors; of equal ones the lowest. */
+static uint32_t seat_of(const hk_topo *t, const uint64_t *cpus) {
+  uint32_t best = 0;
+  int most = -1;
+  _Static_assert((int)HK_CPU_WORDS == (int)HK_CPU_MASK_WORDS, "masks of one length");
+  for (uint32_t i = t->first_of[HK_NODE_CPU]; i < t->first_of[HK_NODE_CPU + 1]; i++) {
+    int common = 0;
+    for (int k = 0; k < HK_CPU_WORDS; k++) common += __builtin_popcountll(t->nodes[i].cpu.mask[k] & cpus[k]);
+    if (common > most) most = common, best = i;
+  }
+  return best;
+}
+
+/* False, and no rank, where there are more than the search takes. */
+static bool seat_ranks(ncclComm_t c, const void *cpus, size_t stride, home *h) {
+  for (int r = 0; r < c->nranks; r++) {
+    if (c->peers[r].host != c->peers[c->rank].host) {
+      h->network = true;
+      continue;
+    }
+    if (h->n == HK_SEARCH_RANKS) {
+      HK_WARN("more than %d ranks on this host: NCCL_GRAPH_FILE and NCCL_GRAPH_DUMP_FILE have no effect",
+              HK_SEARCH_RANKS);
+      return false;
+    }
+    if (r == c->rank) h->local = h->n;
+    h->nodes[h->n++] = seat_of(h->t, (const uint64_t *)(const void *)((const char *)cpus + (size_t)r * stride));
+  }
+  return true;
+}
+
+static hk_search search_for(const ncclComm_t c, const home *h, hk_pattern pattern) {
+  const hk_overrides *o = &c->selection.overrides;
+  return (hk_search){.pattern = pattern,
+                     .nodes = h->nodes,
+                     .nranks = h->n,
+                     .network = h->network && hk_topo_count(h->t, HK_NODE_NET) > 0,
+                     .cross_nic = (hk_cross_nic)o->cross_nic,
+                     .min_channels = o->wish.min_channels,
+                     .max_channels = o->wish.max_channels};
+}
+
+static hk_status find(hk_channels **out, const ncclComm_t c, const home *h, hk_pattern pattern) {
+  hk_status rc;
+  hk_paths *paths = NULL;
+  hk_search what = search_for(c, h, pattern);
+  HK_TRY(hk_paths_new(&paths, h->t, &c->selection.overrides.paths), out);
+  rc = hk_search_channels(out, paths, &what);
+out:
+  hk_paths_free(paths);
+  return rc;
+}
+
+/* A dump that fails is a pity, not a reason to stop a job. */
+static void dump(const ncclComm_t c, const home *h, const char *path) {
+  hk_channels *found[2] = {NULL, NULL};
+  hk_search what = search_for(c, h, HK_PATTERN_RING);
+  int n = 0;
+  if (find(&found[n], c, h, HK_PATTERN_RING) == HK_OK) n++;
+  if (find(&found[n], c, h, HK_PATTERN_TREE) == HK_OK) n++;
+  FILE *f = n ? fopen(path, "we") : NULL;
+  bool bad = !f || hk_channels_write_xml((const hk_channels *const *)found, n, h->t, &what, f) != HK_OK;
+  if (f && fclose(f) != 0) bad = true;
+  if (bad)
+    HK_WARN("NCCL_GRAPH_DUMP_FILE: cannot write %s: %s", path, n ? strerror(errno) : hk_last_error());
+  else
+    HK_INFO(HK_SUB_GRAPH, "the channels of rank %d's host are in %s", c->rank, path);
+  for (int i = 0; i < 2; i++) hk_channels_free(found[i]);
+}
+
+/* Channels as NCCL prints them. */
+static void tell_rings(const hk_joined *j) {
+  for (int i = 0; i < j->nchannels; i++) {
+    char text[256] = "";
+    size_t used = 0;
+    for (int k = 0; k < j->nranks && used + 8 < sizeof text; k++)
+      used +=
+          (size_t)snprintf(text + used, sizeof text - used, " %d", j->order[(size_t)i * (size_t)j->nranks + (size_t)k]);
+    HK_INFO(HK_SUB_GRAPH, "Channel %02d/%02d :%s", i, j->nchannels, text);
+  }
+}
+
+/* What this host's file says, told to all; what follows from all of it. */
+static hk_status join_files(ncclComm_t c, const home *h, const char *path, hk_joined **out) {
+  hk_status rc = HK_OK;
+  hk_channels *rings = NULL;
+  hk_search what = search_for(c, h, HK_PATTERN_RING);
+  hk_join_fact *facts = calloc((size_t)c->nranks, sizeof *facts);
+  if (!facts) return HK_FAIL_ERRNO("no memory for the channels of %d ranks", c->nranks);
+  /* A rank without channels takes part all the same: the others wait for what it tells. */
+  if (h->n) HK_TRY(hk_channels_read_xml(&rings, path, HK_PATTERN_RING, h->t, &what), out);
+  if (h->n && !rings) HK_TRY(find(&rings, c, h, HK_PATTERN_RING), out);
+  const hk_channels *const told[HK_PATTERNS] = {[HK_PATTERN_RING] = rings};
+  hk_join_tell(&facts[c->rank], c->peers[c->rank].host, h->t, told, h->local);
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
+  HK_TRY(hk_join(out, HK_PATTERN_RING, facts, c->nranks), out);
+  if ((*out)->split_host >= 0 && c->rank == 0)
+    HK_WARN(
+        "ranks %d and %d are on one host and read different channels from NCCL_GRAPH_FILE: their host's ranks go in their "
+        "own order",
+        (*out)->split_rank[0], (*out)->split_rank[1]);
+  if (c->rank == 0) tell_rings(*out);
+  if ((*out)->nchannels == 0) {
+    hk_joined_free(*out);
+    *out = NULL;
+  }
+out:
+  hk_channels_free(rings);
+  free(facts);
+  return rc;
+}
+
+hk_status hk_rings_agree(ncclComm_t c, const void *cpus, size_t stride, bool child, hk_joined **out) {
+  hk_status rc = HK_OK;
+  const hk_overrides *o = &c->selection.overrides;
+  bool dumps = o->graph_dump_file && *o->graph_dump_file && c->rank == 0 && !child;
+  bool reads = o->graph_file && *o->graph_file && c->nranks > 1;
+  home h = {.t = NULL};
+  *out = NULL;
+  if (!dumps && !reads) return HK_OK;
+  HK_TRY(hk_topo_detect_with_file(&h.t, HK_DETECT_NO_GPU), out);
+  bool fits = seat_ranks(c, cpus, stride, &h);
+  if (dumps && fits) dump(c, &h, o->graph_dump_file);
+  if (reads) HK_TRY(join_files(c, &h, o->graph_file, out), out);
+out:
+  hk_topo_free(h.t);
+  return rc;
+}

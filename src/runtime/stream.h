@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Host streams: a thread that runs batches of calls in order. */
+#ifndef HK_RUNTIME_STREAM_H
+#define HK_RUNTIME_STREAM_H
+#include "comm.h"
+
+/* True for the stream arguments that mean "complete before return" on host memory: NULL and CUDA's two default handles. */
+static inline bool hk_stream_is_null(cudaStream_t s) { return (uintptr_t)s <= 2; }
+/* Copies the calls; HK_ERR_ARGUMENT where `stream` is not a stream of this library. */
+hk_status hk_stream_enqueue(cudaStream_t stream, const hk_call *calls, size_t n);
+hk_status hk_stream_check(cudaStream_t stream, const char *who);
+/* Takes the communicators' turns in the order of the calls to this function; hk_turn_over gives them back. */
+void hk_turn_take(ncclComm_t c, uint64_t *turn);
+hk_status hk_turn_wait(ncclComm_t c, uint64_t turn);
+void hk_turn_over(ncclComm_t c);
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "topology.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../topo/detect.h"
+#include "../topo/xml.h"
+#include "host.h"
+
+/* The hash of a file's content.  One that cannot be read is complained about where it is parsed. */
+static uint64_t hash_file(const char *path) {
+  char block[4096];
+  FILE *f = fopen(path, "re");
+  uint64_t h = 0;
+  size_t n;
+  if (!f) return 0;
+  for (h = 1; (n = fread(block, 1, sizeof block, f)) > 0;) h = hk_hash(h, block, n);
+  fclose(f);
+  return h;
+}
+
+/* A dump that fails is a pity, not a reason to stop a job. */
+static void dump(const hk_topo *t, const char *path) {
+  FILE *f = fopen(path, "we");
+  bool bad = !f || hk_topo_write_xml(t, f) != HK_OK;
+  if (f && fclose(f) != 0) bad = true;
+  if (bad)
+    HK_WARN("NCCL_TOPO_DUMP_FILE: cannot write %s: %s", path, strerror(errno));
+  else
+    HK_INFO(HK_SUB_GRAPH, "the machine's topology is in %s", path);
+}
+
+static void tell_remarks(const hk_topo *t) {
+  char *text = t->remarks ? strdup(t->remarks) : NULL, *save = NULL;
+  for (char *line = text ? strtok_r(text, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
+    HK_INFO(HK_SUB_GRAPH, "topology: %s", line);
+  free(text);
+}
+
+hk_status hk_topology_tell(ncclComm_t c, bool child, hk_topology_fact *out) {
+  hk_status rc = HK_OK;
+  hk_topo *t = NULL;
+  const char *file = hk_param_str(HK_P_TOPO_FILE), *to = hk_param_str(HK_P_TOPO_DUMP_FILE);
+  bool dumps = to && *to && !child && c->rank == hk_param_int(HK_P_TOPO_DUMP_FILE_RANK);
+  memset(out, 0, sizeof *out);
+  if (file && *file) out->file = hash_file(file);
+  if ((!file || !*file || child) && !dumps) return HK_OK;
+  HK_TRY(hk_topo_detect_with_file(&t, 0), out);
+  out->graph = t->hash;
+  HK_INFO(HK_SUB_GRAPH, "topology of %s: %u CPUs, %u GPUs, %u network ports, hash %016llx", t->name,
+          hk_topo_count(t, HK_NODE_CPU), hk_topo_count(t, HK_NODE_GPU), hk_topo_count(t, HK_NODE_NET),
+          (unsigned long long)t->hash);
+  tell_remarks(t);
+  if (dumps) dump(t, to);
+out:
+  hk_topo_free(t);
+  return rc;
+}
+
+hk_status hk_topology_agree(ncclComm_t c, const void *facts, size_t stride) {
+  const hk_topology_fact *mine = (const hk_topology_fact *)((const char *)facts + (size_t)c->rank * stride);
+  for (int r = 0; r < c->nranks; r++) {
+    const hk_topology_fact *o = (const hk_topology_fact *)((const char *)facts + (size_t)r * stride);
+    if (c->peers[r].host != c->peers[c->rank].host) continue;
+    if (o->file != mine->file)
+      return HK_FAIL(
+          HK_ERR_USAGE,
+          "rank %d and rank %d are on one host and have different topology files%s: set NCCL_TOPO_FILE equally "
+          "on all ranks of a host",
+          c->rank, r, o->file && mine->file ? "" : " (one has none)");
+    /* Containers may show each rank a part of its own.  Nothing that ranks on host memory decide rests on it. */
+    if (o->graph && mine->graph && o->graph != mine->graph)
+      HK_INFO(HK_SUB_GRAPH, "rank %d sees another machine than rank %d of the same host (containers?)", r, c->rank);
+  }
+  return HK_OK;
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tuner.h"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../base/plugin.h"
+#include "tuner_abi.h"
+
+struct hk_tuner {
+  void *library;
+  const void *symbol; /* tuner_v2 ... tuner_v5 */
+  int version;
+  void *context;
+  bool begun;
+  bool complained; /* of a call that failed */
+};
+
+static const char *name_of(const hk_tuner *t) {
+  const char *name = ((const tuner_v2 *)t->symbol)->name; /* first in every version */
+  return name ? name : "(without a name)";
+}
+
+/* ---- loading ---- */
+
+hk_status hk_tuner_load(hk_tuner **out) {
+  const char *name = hk_param_str(HK_P_TUNER_PLUGIN);
+  char why[256];
+  hk_plugin plugin;
+  *out = NULL;
+  if (name && (!*name || !strcmp(name, "none"))) return HK_OK;
+  if (!hk_plugin_find("tuner", name, "ncclTunerPlugin_v", 5, 2, &plugin, why, sizeof why)) {
+    if (name) HK_WARN("NCCL_TUNER_PLUGIN is %s, which cannot be loaded: %s. Going on without it", name, why);
+    if (!name && *why) HK_WARN("the tuner plugin %s. Going on without it", why);
+    return HK_OK;
+  }
+  hk_tuner *t = calloc(1, sizeof *t);
+  if (!t) {
+    dlclose(plugin.library);
+    return HK_FAIL_ERRNO("no memory for a tuner plugin");
+  }
+  *t = (hk_tuner){.library = plugin.library, .symbol = plugin.symbol, .version = plugin.version};
+  HK_INFO(HK_SUB_INIT | HK_SUB_TUNING, "tuner plugin %s (v%d) from %s", name_of(t), t->version, plugin.file);
+  *out = t;
+  return HK_OK;
+}
+
+uint64_t hk_tuner_hash(const hk_tuner *t) {
+  if (!t) return 0;
+  uint64_t h = (uint64_t)t->version;
+  for (const char *c = name_of(t); *c; c++) h = h * 0x100000001b3u + (unsigned char)*c;
+  return h;
+}
+
+bool hk_tuner_begin(hk_tuner *t, const hk_machine *m, uint64_t comm) {
+  ncclResult_t rc;
+  size_t n = (size_t)m->nranks, hosts = (size_t)m->nhosts;
+  if (t->version == 5) {
+    tuner_domains_v5 domains = {
+        .domains = m->nhosts, .least_ranks = m->least_per_host, .most_ranks = m->ranks_per_host};
+    tuner_constants_v5 *constants = calloc(1, sizeof *constants);
+    rc = constants
+             ? ((const tuner_v5 *)t->symbol)->init(&t->context, comm, n, hosts, hk_plugin_log, &domains, constants)
+             : ncclSystemError;
+    free(constants);
+  } else {
+    rc = ((const tuner_v4 *)t->symbol)->init(n, hosts, hk_plugin_log, &t->context); /* the same since v2 */
+  }
+  t->begun = rc == ncclSuccess;
+  if (!t->begun) HK_WARN("the tuner plugin %s refuses its init with code %d. Going on without it", name_of(t), (int)rc);
+  return t->begun;
+}
+
+void hk_tuner_free(hk_tuner *t) {
+  if (!t) return;
+  if (t->begun) ((const tuner_v4 *)t->symbol)->destroy(t->context); /* the same place in every version */
+  dlclose(t->library);
+  free(t);
+}
+
+/* ---- asking ---- */
+
+/* What NCCL's algorithms are called here. */
+static const struct {
+  enum tuner_algorithm theirs;
+  const char *ours;
+} known[] = {
+    {TUNER_TREE, "tree"}, {TUNER_RING, "ring"}, {TUNER_RING, "chain"}, {TUNER_NVLS, "nvls"}, {TUNER_PAT, "pat"}};
+static const hk_protocol protocols[TUNER_PROTOCOLS] = {
+    [TUNER_LL] = HK_PROTO_LL, [TUNER_LL128] = HK_PROTO_LL128, [TUNER_SIMPLE] = HK_PROTO_SIMPLE};
+
+/* -1: plugins know nothing of it. */
+static int function_of(hk_coll coll) {
+  switch (coll) {
+    case HK_BROADCAST: return TUNER_BROADCAST;
+    case HK_REDUCE: return TUNER_REDUCE;
+    case HK_ALLGATHER: return TUNER_ALLGATHER;
+    case HK_REDUCE_SCATTER: return TUNER_REDUCE_SCATTER;
+    case HK_ALLREDUCE: return TUNER_ALLREDUCE;
+    default: return -1;
+  }
+}
+
+typedef struct offer {
+  float us[TUNER_ALGORITHMS][TUNER_PROTOCOLS];
+  hk_decision what[TUNER_ALGORITHMS][TUNER_PROTOCOLS];
+} offer;
+
+/* What a plugin can choose from; ours that it has no name for is left out. */
+static void fill(offer *o, const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes) {
+  for (int a = 0; a < TUNER_ALGORITHMS; a++)
+    for (int p = 0; p < TUNER_PROTOCOLS; p++) o->us[a][p] = -1;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(known); i++) {
+    const hk_algorithm *a = hk_algorithm_by_name(known[i].ours);
+    for (int p = 0; a && p < TUNER_PROTOCOLS; p++) {
+      hk_decision *d = &o->what[known[i].theirs][p];
+      if (hk_select_one(m, w, coll, bytes, a, protocols[p], d)) o->us[known[i].theirs][p] = (float)d->us;
+    }
+  }
+}
+
+static ncclResult_t ask_v2(hk_tuner *t, const hk_machine *m, int function, size_t bytes, offer *o, int *channels) {
+  int a = -1, p = -1;
+  ncclResult_t rc =
+      ((const tuner_v2 *)t->symbol)->get(t->context, function, bytes, 0, m->in_switch, 1, &a, &p, channels);
+  if (rc != ncclSuccess || a < 0 || a >= TUNER_ALGORITHMS || p < 0 || p >= TUNER_PROTOCOLS) return rc;
+  if (o->us[a][p] >= 0) o->us[a][p] = 0; /* what it names is taken, where it can run */
+  return rc;
+}
+
+static ncclResult_t ask(hk_tuner *t, const hk_machine *m, int function, size_t bytes, offer *o, int *channels) {
+  float **table = (float **)(void *)o->us;
+  if (t->version == 2) return ask_v2(t, m, function, bytes, o, channels);
+  if (t->version == 3)
+    return ((const tuner_v3 *)t->symbol)
+        ->get(t->context, function, bytes, 1, table, TUNER_ALGORITHMS, TUNER_PROTOCOLS, channels);
+  return ((const tuner_v4 *)t->symbol) /* v5 as well */
+      ->get(t->context, function, bytes, 1, table, TUNER_ALGORITHMS, TUNER_PROTOCOLS, 0, channels);
+}
+
+void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes, hk_decision *d) {
+  offer before, after;
+  int function = function_of(coll), channels = 0;
+  if (function < 0 || !t->begun || m->nranks < 2) return;
+  fill(&before, m, w, coll, bytes);
+  after = before;
+  ncclResult_t rc = ask(t, m, function, bytes, &after, &channels);
+  if (rc != ncclSuccess) {
+    if (!t->complained) HK_WARN("the tuner plugin %s fails with code %d: the model decides", name_of(t), (int)rc);
+    t->complained = true;
+    return;
+  }
+  const hk_decision *best = NULL;
+  double us = d->us;
+  for (int a = 0; a < TUNER_ALGORITHMS; a++)
+    for (int p = 0; p < TUNER_PROTOCOLS; p++) {
+      if (before.us[a][p] < 0 || after.us[a][p] < 0) continue;
+      /* The model's own choice at a price that the plugin raised is no longer the cheapest. */
+      if (before.what[a][p].algorithm == d->algorithm && before.what[a][p].protocol == d->protocol) us = after.us[a][p];
+    }
+  for (int a = 0; a < TUNER_ALGORITHMS; a++)
+    for (int p = 0; p < TUNER_PROTOCOLS; p++) {
+      if (before.us[a][p] < 0 || after.us[a][p] < 0 || (double)after.us[a][p] >= us) continue;
+      best = &before.what[a][p];
+      us = after.us[a][p];
+    }
+  if (best && (best->algorithm != d->algorithm || best->protocol != d->protocol)) {
+    *d = *best;
+    d->note = "as the tuner plugin says";
+  }
+  if (channels > 0) d->channels = channels;
+}

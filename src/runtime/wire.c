@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which transport reaches which peer, and the links made of them. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../transport/shm.h" /* the failure word */
+#include "profiler.h"
+
+/* Waking up takes some 50 us.  That is nothing after a long wait; and it is little where others want the core and a yield
+ * costs their whole time slice, while a sleeper that is woken goes before them. */
+enum { SLEEP_NS = 20 * 1000 * 1000, SLEEP_BUSY_NS = 200 * 1000, BUSY_YIELD_NS = 20 * 1000 };
+
+static hk_status dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
+  return hk_bootstrap_dial(((ncclComm_t)arg)->bootstrap, peer, at, tag, fd);
+}
+
+static int take(void *arg, int peer, uint64_t tag) {
+  return hk_bootstrap_take(((ncclComm_t)arg)->bootstrap, peer, tag);
+}
+
+hk_status hk_wire_attach(ncclComm_t c, void *facts) {
+  hk_status rc = HK_OK;
+  hk_wiring *w = &c->wiring;
+  w->env = (hk_transport_env){.rank = c->rank,
+                              .nranks = c->nranks,
+                              .comm_id = hk_bootstrap_comm_id(c->bootstrap),
+                              .secret = hk_bootstrap_secret(c->bootstrap),
+                              .peers = c->peers,
+                              .wait = &c->wait,
+                              .service = c->service,
+                              .dial = dial,
+                              .take = take,
+                              .arg = c,
+                              .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
+                              .nslots = (uint32_t)hk_param_int(HK_P_SLOTS),
+                              .net_name = c->options.net_name,
+                              .traffic_class = c->options.traffic_class,
+                              .net_event = c->profiler ? hk_profile_net_event : NULL,
+                              .profiler = c->profiler};
+  w->via = calloc((size_t)c->nranks, sizeof *w->via);
+  w->links = calloc((size_t)c->nranks, sizeof *w->links);
+  if (!w->via || !w->links) {
+    rc = HK_FAIL_ERRNO("no memory for the link table of %d ranks", c->nranks);
+    goto out;
+  }
+  for (int t = 0; hk_transports[t]; t++)
+    HK_TRY(hk_transports[t]->attach(&w->env, &w->states[t], (char *)facts + t * HK_FACT_BYTES), out);
+out:
+  return rc;
+}
+
+/* The first transport that reaches the peer; says once why a better one does not. */
+static hk_status choose_transport(ncclComm_t c, int peer) {
+  hk_wiring *w = &c->wiring;
+  char why[160], reasons[480] = "";
+  for (int t = 0; hk_transports[t]; t++) {
+    why[0] = 0;
+    if (hk_transports[t]->reachable(w->states[t], peer, why, sizeof why)) {
+      w->via[peer] = (uint8_t)t;
+      if (!c->gpu) /* whose links are others */
+        HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, peer, hk_transports[t]->name,
+                reasons[0] ? "; not via " : "", reasons);
+      return HK_OK;
+    }
+    size_t used = strlen(reasons);
+    snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used ? ", " : "", hk_transports[t]->name, why);
+  }
+  return HK_FAIL(HK_ERR_SYSTEM, "rank %d cannot reach rank %d by any transport: %s", c->rank, peer, reasons);
+}
+
+/* Where all others are behind one transport that can sleep, a long wait need not turn the core's time into polls. */
+static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
+  int sleeper = -1;
+  for (int r = 0; r < nranks; r++) {
+    if (r == rank) continue;
+    if (!hk_transports[w->via[r]]->sleep || (sleeper >= 0 && sleeper != w->via[r])) return -1;
+    sleeper = w->via[r];
+  }
+  return sleeper;
+}
+
+hk_status hk_wire_join(ncclComm_t c, const void *rows, size_t row_bytes, size_t fact_offset) {
+  hk_status rc = HK_OK;
+  hk_wiring *w = &c->wiring;
+  char *facts = malloc((size_t)c->nranks * HK_FACT_BYTES);
+  if (!facts) {
+    rc = HK_FAIL_ERRNO("no memory for the facts of %d ranks", c->nranks);
+    goto out;
+  }
+  for (int t = 0; hk_transports[t]; t++) {
+    if (!hk_transports[t]->join) continue;
+    for (int r = 0; r < c->nranks; r++)
+      memcpy(facts + (size_t)r * HK_FACT_BYTES,
+             (const char *)rows + (size_t)r * row_bytes + fact_offset + (size_t)t * HK_FACT_BYTES, HK_FACT_BYTES);
+    HK_TRY(hk_transports[t]->join(w->states[t], facts), out);
+  }
+  for (int r = 0; r < c->nranks; r++) HK_TRY(choose_transport(c, r), out);
+  w->sleeper = only_sleeper(w, c->rank, c->nranks);
+  for (int t = 0; hk_transports[t] && w->multicast < 0; t++)
+    if (hk_transports[t]->multicast && hk_transports[t]->multicast(w->states[t])) w->multicast = t;
+  c->wait.shared_failure = hk_shm_failure_word(hk_wire_shm(c));
+  c->order.board = hk_shm_board(hk_wire_shm(c), c->rank);
+out:
+  free(facts);
+  return rc;
+}
+
+hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
+  const hk_wiring *wiring = &c->wiring;
+  hk_status rc = hk_wait_pause(w);
+  if (rc != HK_OK || wiring->sleeper < 0 || !w->begin_ns) return rc;
+  uint64_t waited = hk_now_ns() - w->begin_ns;
+  uint32_t yields = w->polls - w->env->spins;
+  if (waited < SLEEP_BUSY_NS || (waited < SLEEP_NS && waited / yields < BUSY_YIELD_NS)) return rc;
+  hk_transports[wiring->sleeper]->sleep(wiring->states[wiring->sleeper]);
+  return rc;
+}
+
+hk_transport_state *hk_wire_shm(ncclComm_t c) {
+  for (int t = 0; hk_transports[t]; t++)
+    if (hk_transports[t] == &hk_transport_shm) return c->wiring.states[t];
+  return NULL;
+}
+
+hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
+  hk_status rc = HK_OK;
+  hk_wiring *w = &c->wiring;
+  hk_wired_link *l = NULL;
+  bool multicast = key.kind == HK_LINK_MCAST_SEND || key.kind == HK_LINK_MCAST_RECV;
+  if (!w->links[key.peer] && !(w->links[key.peer] = calloc(1, sizeof *w->links[key.peer])))
+    return HK_FAIL_ERRNO("no memory for links to rank %d", key.peer);
+  hk_wired_link **at = &w->links[key.peer]->at[key.channel][key.kind];
+  if (!*at) {
+    int t = multicast ? w->multicast : w->via[key.peer];
+    if (t < 0) return HK_FAIL(HK_ERR_INTERNAL, "a program asks for multicast where no transport has it");
+    l = aligned_alloc(HK_CACHE_LINE, (sizeof *l + HK_CACHE_LINE - 1) & ~(size_t)(HK_CACHE_LINE - 1));
+    if (!l) return HK_FAIL_ERRNO("no memory for a link to rank %d", key.peer);
+    memset(l, 0, sizeof *l);
+    l->link.peer = key.peer;
+    l->link.kind = key.kind;
+    l->link.owner = w->states[t];
+    HK_TRY(hk_transports[t]->open(w->states[t], &key, &l->link), undo);
+    if (l->link.pumped) w->pumps[t] = w->any_pump = true;
+    *at = l;
+  }
+  *out = *at;
+  return HK_OK;
+undo:
+  free(l);
+  return rc;
+}
+
+hk_status hk_wire_progress(ncclComm_t c, bool *moved) {
+  hk_status rc = HK_OK;
+  for (int t = 0; hk_transports[t]; t++)
+    if (c->wiring.pumps[t]) HK_TRY(hk_transports[t]->progress(c->wiring.states[t], moved), out);
+out:
+  return rc;
+}
+
+static void free_peer_links(hk_peer_links *p) {
+  for (int ch = 0; ch < HK_CHANNEL_COUNT; ch++) {
+    for (int k = 0; k < 4; k++) {
+      hk_wired_link *l = p->at[ch][k];
+      if (!l) continue;
+      if (l->link.owner->transport->close) l->link.owner->transport->close(&l->link);
+      free(l);
+    }
+  }
+  free(p);
+}
+
+void hk_wire_free(ncclComm_t c) {
+  hk_wiring *w = &c->wiring;
+  for (int r = 0; w->links && r < c->nranks; r++)
+    if (w->links[r]) free_peer_links(w->links[r]);
+  pthread_mutex_lock(&c->health.lock); /* the service thread may be in hk_comm_fail */
+  c->wait.shared_failure = NULL;       /* it lies in the transport's memory */
+  pthread_mutex_unlock(&c->health.lock);
+  for (int t = HK_TRANSPORT_LIMIT - 1; t >= 0; t--)
+    if (w->states[t]) w->states[t]->transport->detach(w->states[t]);
+  free(w->links);
+  free(w->via);
+}
