@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages to slots and back, in order. */
+#include <string.h>
+#include "netplugin.h"
+
+extern const hk_transport hk_transport_net;
+
+enum { HEADER = 1, PIECE = 2, REFER_FROM = 4096 /* shorter pieces are copied: no credit to wait for would be saved */ };
+
+pair_request *pair_post(pair *p, void *data, size_t bytes) {
+  pair_request *r = &p->requests[p->posted % PAIR_REQUESTS];
+  if (r->used) return NULL;
+  *r = (pair_request){.pair = p, .data = data, .room = bytes, .bytes = p->sends ? bytes : 0, .used = true};
+  p->posted++;
+  return r;
+}
+
+/* ---- sending ---- */
+
+static void send_header(pair *p, pair_request *r) {
+  hk_link *l = &p->link;
+  uint64_t bytes = r->bytes;
+  size_t with = r->bytes <= PAIR_IN_HEADER ? r->bytes : 0;
+  char *at = hk_link_send_buffer(l, sizeof bytes + with);
+  memcpy(at, &bytes, sizeof bytes);
+  if (with) memcpy(at + sizeof bytes, r->data, with);
+  hk_link_publish(l, (uint32_t)(sizeof bytes + with), HEADER, 0);
+  r->moved = with;
+  r->begun = true;
+}
+
+static void send_piece(pair *p, pair_request *r) {
+  hk_link *l = &p->link;
+  uint32_t flags = 0;
+  size_t left = r->bytes - r->moved, n = left < l->slot_bytes ? left : l->slot_bytes;
+  hk_slot *s = &l->slots[(uint32_t)l->done & l->mask];
+  if (l->by_ref && n >= REFER_FROM && hk_link_refer(l, r->data + r->moved, n, &s->ref))
+    flags = HK_SLOT_REF;
+  else
+    memcpy(hk_link_send_buffer(l, n), r->data + r->moved, n);
+  hk_link_publish(l, (uint32_t)n, PIECE, flags);
+  r->moved += n;
+}
+
+/* Fills slots from the requests, in order; true where one was filled. */
+static bool fill(pair *p, uint64_t *at) {
+  bool any = false;
+  for (; *at < p->posted; ++*at) {
+    pair_request *r = &p->requests[*at % PAIR_REQUESTS];
+    while (!r->begun || r->moved < r->bytes) {
+      if (!hk_link_can_send(&p->link, r->bytes)) return any;
+      if (!r->begun)
+        send_header(p, r);
+      else
+        send_piece(p, r);
+      any = true;
+    }
+    r->last = p->link.done;
+  }
+  return any;
+}
+
+static void end_sends(pair *p) {
+  /* acquire: pairs with the provider's release: its reads of the user's memory are over before the user hears of it */
+  uint64_t given = atomic_load_explicit(&p->link.heads->value, memory_order_acquire);
+  for (; p->done < p->posted; p->done++) {
+    pair_request *r = &p->requests[p->done % PAIR_REQUESTS];
+    if (!r->begun || r->moved < r->bytes || r->last > given) return;
+    r->over = true;
+  }
+}
+
+/* ---- receiving ---- */
+
+static hk_status nonsense(pair *p, const hk_slot *s) {
+  p->step = PAIR_BROKEN;
+  return HK_FAIL(HK_ERR_REMOTE,
+                 "the net plugin got a message of kind %u and %u bytes where none was due: do both sides run the "
+                 "same version of it?",
+                 s->signature, s->bytes);
+}
+
+static hk_status begin(pair *p, pair_request *r, const hk_slot *s) {
+  uint64_t bytes;
+  if (s->signature != HEADER || s->bytes < sizeof bytes) return nonsense(p, s);
+  const char *from = hk_link_recv_data(&p->link);
+  memcpy(&bytes, from, sizeof bytes);
+  size_t with = bytes <= PAIR_IN_HEADER ? (size_t)bytes : 0;
+  if (s->bytes != sizeof bytes + with) return nonsense(p, s);
+  if (bytes > r->room) {
+    p->step = PAIR_BROKEN;
+    return HK_FAIL(HK_ERR_REMOTE, "a message of %llu bytes came for a receive of %zu bytes", (unsigned long long)bytes,
+                   r->room);
+  }
+  if (with) memcpy(r->data, from + sizeof bytes, with);
+  r->bytes = (size_t)bytes;
+  r->moved = with;
+  r->begun = true;
+  return HK_OK;
+}
+
+static hk_status take_piece(pair *p, pair_request *r, const hk_slot *s) {
+  if (s->signature != PIECE || s->bytes > r->bytes - r->moved) return nonsense(p, s);
+  const char *from = hk_link_recv_data(&p->link);
+  if (!from) return HK_ERR_REMOTE;
+  if (from != r->data + r->moved) memcpy(r->data + r->moved, from, s->bytes);
+  r->moved += s->bytes;
+  return HK_OK;
+}
+
+/* Empties slots into the requests, and says what the next one waits for. */
+static hk_status drain(pair *p, bool *any) {
+  hk_status rc = HK_OK;
+  hk_link *l = &p->link;
+  for (; p->done < p->posted; p->done++) {
+    pair_request *r = &p->requests[p->done % PAIR_REQUESTS];
+    while (!r->begun || r->moved < r->bytes) {
+      if (!hk_link_can_recv(l)) {
+        size_t left = r->bytes - r->moved;
+        l->waiting = 1;
+        l->want = r->begun && left > HK_SLOT_INLINE ? r->data + r->moved : NULL; /* a header may not go there */
+        l->want_bytes = left > UINT32_MAX ? UINT32_MAX : (uint32_t)left;
+        return HK_OK;
+      }
+      const hk_slot *s = hk_link_recv_slot(l);
+      HK_TRY(r->begun ? take_piece(p, r, s) : begin(p, r, s), out);
+      hk_link_release(l);
+      *any = true;
+    }
+    r->over = true;
+  }
+out:
+  return rc;
+}
+
+hk_status pair_progress(pair *p) {
+  hk_status rc = HK_OK;
+  bool any = true, moved;
+  if (p->step != PAIR_READY) return HK_ERR_REMOTE;
+  /* Once more where something moved: what came may let the next piece go. */
+  for (int turns = 0; any && turns < 8; turns++) {
+    any = moved = false;
+    if (p->sends) {
+      uint64_t at = p->done;
+      any = fill(p, &at);
+    } else {
+      HK_TRY(drain(p, &any), out); /* says, too, that it waits: else nothing is received */
+    }
+    HK_TRY(hk_transport_net.progress(p->state, &moved), out);
+    if (p->sends)
+      end_sends(p);
+    else
+      HK_TRY(drain(p, &any), out);
+    any |= moved;
+  }
+out:
+  if (rc != HK_OK) p->step = PAIR_BROKEN;
+  return rc;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Hocket's networks as a net plugin for NCCL: libnccl-net-hocket.so.
+ *
+ * A connection of the plugin's is a world of two ranks, the sender 0 and the receiver 1, joined by the net transport, which
+ * chooses RDMA or sockets as it does in Hocket.  What the bootstrap does for a communicator, a control connection does here:
+ * listen's handle says where the receiver listens and carries a key; the two exchange the transport's facts over it, and data
+ * connections come in on a listener that each side keeps.  pair.c makes the pair, messages.c moves messages, netplugin.c is
+ * what NCCL calls.
+ *
+ * A message is a slot with its size, and the whole of it where it is short, then slots with its bytes.
+ */
+#ifndef HK_NETPLUGIN_NETPLUGIN_H
+#define HK_NETPLUGIN_NETPLUGIN_H
+#include "../base/addr.h"
+#include "../transport/net/plugin_abi.h"
+#include "../transport/transport.h"
+
+enum {
+  PAIR_KEY = 16,
+  PAIR_MAIL = 40,                     /* data connections that have come and are not taken yet */
+  PAIR_REQUESTS = 32,                 /* as many as NCCL has under way on a connection */
+  PAIR_IN_HEADER = HK_SLOT_INLINE - 8 /* bytes that go with the size */
+};
+
+typedef struct pair_handle { /* in listen's NET_PLUGIN_HANDLE bytes; `begun` is the sender's own, NULL on the way */
+  uint64_t magic;
+  uint8_t key[PAIR_KEY];
+  hk_addr at;
+  struct pair *begun;
+} pair_handle;
+_Static_assert(sizeof(pair_handle) <= NET_PLUGIN_HANDLE, "the handle fits");
+
+typedef struct pair_hello { /* over the control connection, each way */
+  uint8_t key[PAIR_KEY];
+  uint32_t port; /* where this side's data connections come in */
+  uint32_t slot_bytes, nslots;
+  char facts[HK_FACT_BYTES];
+} pair_hello;
+
+typedef struct pair_tag { /* first on a data connection */
+  uint8_t key[PAIR_KEY];
+  uint64_t tag;
+} pair_tag;
+
+typedef struct pair_request {
+  struct pair *pair;
+  char *data;
+  size_t room, bytes, moved; /* of the buffer, of the message (known to a receiver once it began), of what is moved */
+  uint64_t last;             /* SEND: the link's slots that must be given back */
+  bool used, begun, over;
+} pair_request;
+
+typedef enum pair_step { PAIR_DIALLING, PAIR_GREETING, PAIR_OPENING, PAIR_READY, PAIR_BROKEN } pair_step;
+
+typedef struct pair {
+  bool sends;
+  pair_step step;
+  int fd, listener;
+  hk_addr control; /* the peer's address on the control connection, port 0 */
+  pair_hello mine, theirs;
+  size_t wrote, got;
+  hk_wait_env wait;
+  hk_peer peers[2];
+  hk_transport_env env;
+  hk_transport_state *state;
+  hk_link link;
+  bool open;
+  uint64_t deadline_ns; /* of connecting */
+  struct {
+    uint64_t tag;
+    int fd;
+  } mail[PAIR_MAIL];
+  int nmail;
+  uint64_t posted, done; /* requests */
+  pair_request requests[PAIR_REQUESTS];
+} pair;
+
+typedef struct pair_listener {
+  int fd;
+  uint8_t key[PAIR_KEY];
+  pair *begun; /* the one that is being accepted */
+} pair_listener;
+
+/* pair.c.  A step of connecting; PAIR_READY is its end. */
+hk_status pair_listen(pair_handle *handle, pair_listener **out);
+void pair_listener_free(pair_listener *l);
+hk_status pair_dial(const pair_handle *handle, pair **out);
+hk_status pair_answer(pair_listener *l, pair **out); /* *out stays NULL while nobody has called */
+hk_status pair_advance(pair *p);
+void pair_free(pair *p);
+
+/* messages.c */
+pair_request *pair_post(pair *p, void *data, size_t bytes); /* NULL: no room */
+hk_status pair_progress(pair *p);
+#endif

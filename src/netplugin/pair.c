@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two ranks: how they meet. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "netplugin.h"
+
+extern const hk_transport hk_transport_net;
+
+enum { SECOND_NS = 1000000000, IFACES = 32 };
+static const uint64_t MAGIC = 0x4f434b45542e4e50; /* "OCKET.NP" */
+
+/* ---- data connections, in place of the bootstrap's ---- */
+
+static hk_status broken(pair *p, const char *doing, int err) {
+  char text[HK_ADDR_TEXT];
+  p->step = PAIR_BROKEN;
+  return HK_FAIL(HK_ERR_REMOTE, "the peer at %s closed the connection or is gone, while %s: %s",
+                 hk_addr_format(&p->control, text), doing, err ? strerror(err) : "it closed it");
+}
+
+static hk_status write_whole(pair *p, int fd, const void *data, size_t bytes) {
+  hk_status rc = HK_OK;
+  for (const char *at = data; bytes > 0;) {
+    ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return broken(p, "calling it", errno);
+    if (n > 0) at += n, bytes -= (size_t)n;
+    if (bytes > 0) HK_TRY(hk_wait_fd(&p->wait, fd, POLLOUT, "a connection of the net plugin"), out);
+  }
+out:
+  return rc;
+}
+
+static hk_status dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
+  hk_status rc;
+  pair *p = arg;
+  hk_addr to = at ? *at : p->control;
+  pair_tag first = {.tag = tag};
+  (void)peer;
+  *fd = -1;
+  memcpy(first.key, p->mine.key, PAIR_KEY);
+  hk_addr_set_port(&to, p->theirs.port);
+  p->wait.deadline_ns = hk_now_ns() + (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * SECOND_NS;
+  HK_TRY(hk_connect_start(&to, fd), out);
+  HK_TRY(hk_wait_fd(&p->wait, *fd, POLLOUT, "a connection of the net plugin"), out);
+  HK_TRY(write_whole(p, *fd, &first, sizeof first), out);
+out:
+  if (rc != HK_OK && *fd >= 0) close(*fd);
+  return rc;
+}
+
+/* Who calls and has not the key is hung up on; one that says nothing for a second too. */
+static void take_calls(pair *p) {
+  int fd;
+  while (p->nmail < PAIR_MAIL && (fd = accept4(p->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
+    pair_tag first;
+    size_t got = 0;
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    while (got < sizeof first && poll(&wait, 1, 1000) > 0) {
+      ssize_t n = recv(fd, (char *)&first + got, sizeof first - got, 0);
+      if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) break;
+      if (n > 0) got += (size_t)n;
+    }
+    if (got == sizeof first && memcmp(first.key, p->mine.key, PAIR_KEY) == 0) {
+      p->mail[p->nmail].tag = first.tag;
+      p->mail[p->nmail++].fd = fd;
+    } else {
+      close(fd);
+    }
+  }
+}
+
+static int take(void *arg, int peer, uint64_t tag) {
+  pair *p = arg;
+  (void)peer;
+  take_calls(p);
+  for (int i = 0; i < p->nmail; i++) {
+    if (p->mail[i].tag != tag) continue;
+    int fd = p->mail[i].fd;
+    p->mail[i] = p->mail[--p->nmail];
+    return fd;
+  }
+  return -1;
+}
+
+/* ---- the pair ---- */
+
+/* An address to be called at; the interface that NCCL_SOCKET_IFNAME and the like put first. */
+static hk_status own_address(hk_addr *a) {
+  hk_status rc;
+  hk_iface ifaces[IFACES];
+  int n = IFACES;
+  HK_TRY(hk_ifaces(ifaces, &n, NULL), out);
+  if (n < 1) return HK_FAIL(HK_ERR_SYSTEM, "no network interface is up");
+  *a = ifaces[0].addr;
+out:
+  return rc;
+}
+
+static hk_status listen_at(hk_addr *a, int *fd) {
+  hk_addr any;
+  memset(&any, 0, sizeof any);
+  any.sa.sa_family = a->sa.sa_family; /* of every interface: data may come through another one */
+  hk_status rc = hk_listen(&any, 16, fd);
+  hk_addr_set_port(a, hk_addr_port(&any));
+  return rc;
+}
+
+/* Are the two ends of the control connection addresses of one host? */
+static bool same_host(int fd) {
+  hk_addr here, there;
+  socklen_t n = sizeof here, m = sizeof there;
+  memset(&here, 0, sizeof here);
+  memset(&there, 0, sizeof there);
+  if (getsockname(fd, &here.sa, &n) != 0 || getpeername(fd, &there.sa, &m) != 0) return false;
+  hk_addr_set_port(&here, 0);
+  hk_addr_set_port(&there, 0);
+  return hk_addr_equal(&here, &there);
+}
+
+static hk_status pair_new(bool sends, int fd, const uint8_t key[PAIR_KEY], pair **out) {
+  hk_status rc;
+  hk_addr own;
+  pair *p = calloc(1, sizeof *p);
+  if (!p) {
+    close(fd);
+    return HK_FAIL_ERRNO("no memory for a connection");
+  }
+  p->sends = sends;
+  p->fd = fd;
+  p->listener = -1;
+  memcpy(p->mine.key, key, PAIR_KEY);
+  p->peers[0].process = 1; /* two processes of two hosts, until more is known */
+  p->peers[0].host = 1;
+  p->env = (hk_transport_env){.rank = sends ? 0 : 1,
+                              .nranks = 2,
+                              .secret = p->mine.key,
+                              .peers = p->peers,
+                              .wait = &p->wait,
+                              .dial = dial,
+                              .take = take,
+                              .arg = p,
+                              .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
+                              .nslots = (uint32_t)hk_param_int(HK_P_SLOTS),
+                              .traffic_class = NET_PLUGIN_UNDEFINED,
+                              .within_plugin = true};
+  memcpy(&p->env.comm_id, key, sizeof p->env.comm_id);
+  p->deadline_ns = hk_now_ns() + (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * SECOND_NS;
+  HK_TRY(own_address(&own), out);
+  HK_TRY(listen_at(&own, &p->listener), out);
+  p->mine.port = hk_addr_port(&own);
+  p->mine.slot_bytes = (uint32_t)p->env.slot_bytes;
+  p->mine.nslots = p->env.nslots;
+  HK_TRY(hk_transport_net.attach(&p->env, &p->state, p->mine.facts), out);
+  *out = p;
+  return HK_OK;
+out:
+  pair_free(p);
+  return rc;
+}
+
+void pair_free(pair *p) {
+  if (!p) return;
+  if (p->open) hk_transport_net.close(&p->link);
+  if (p->state) hk_transport_net.detach(p->state);
+  for (int i = 0; i < p->nmail; i++) close(p->mail[i].fd);
+  if (p->listener >= 0) close(p->listener);
+  if (p->fd >= 0) close(p->fd);
+  free(p);
+}
+
+hk_status pair_listen(pair_handle *handle, pair_listener **out) {
+  hk_status rc;
+  pair_listener *l = calloc(1, sizeof *l);
+  if (!l) return HK_FAIL_ERRNO("no memory for a listener");
+  l->fd = -1;
+  memset(handle, 0, sizeof *handle);
+  handle->magic = MAGIC;
+  HK_TRY(own_address(&handle->at), out);
+  HK_TRY(listen_at(&handle->at, &l->fd), out);
+  if (getrandom(l->key, sizeof l->key, 0) != sizeof l->key) {
+    rc = HK_FAIL_ERRNO("getrandom gives no random bytes for a key");
+    goto out;
+  }
+  memcpy(handle->key, l->key, PAIR_KEY);
+  *out = l;
+  return HK_OK;
+out:
+  pair_listener_free(l);
+  return rc;
+}
+
+void pair_listener_free(pair_listener *l) {
+  pair_free(l->begun);
+  if (l->fd >= 0) close(l->fd);
+  free(l);
+}
+
+hk_status pair_dial(const pair_handle *handle, pair **out) {
+  hk_status rc;
+  int fd;
+  if (handle->magic != MAGIC) return HK_FAIL(HK_ERR_ARGUMENT, "connect was given a handle of another network");
+  HK_TRY(hk_connect_start(&handle->at, &fd), out);
+  HK_TRY(pair_new(true, fd, handle->key, out), out);
+  (*out)->control = handle->at;
+out:
+  return rc;
+}
+
+hk_status pair_answer(pair_listener *l, pair **out) {
+  hk_status rc = HK_OK;
+  hk_addr from;
+  socklen_t n = sizeof from;
+  memset(&from, 0, sizeof from);
+  int fd = accept4(l->fd, &from.sa, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  *out = NULL;
+  if (fd < 0)
+    return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? HK_OK : HK_FAIL_ERRNO("accept failed");
+  HK_TRY(pair_new(false, fd, l->key, out), out);
+  (*out)->control = from;
+  (*out)->step = PAIR_GREETING;
+out:
+  return rc;
+}
+
+/* ---- steps ---- */
+
+static hk_status greet(pair *p) {
+  while (p->wrote < sizeof p->mine) {
+    ssize_t n = send(p->fd, (char *)&p->mine + p->wrote, sizeof p->mine - p->wrote, MSG_NOSIGNAL);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n < 0 && errno != EINTR) return broken(p, "greeting it", errno);
+    if (n > 0) p->wrote += (size_t)n;
+  }
+  while (p->got < sizeof p->theirs) {
+    ssize_t n = recv(p->fd, (char *)&p->theirs + p->got, sizeof p->theirs - p->got, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n == 0 || (n < 0 && errno != EINTR)) return broken(p, "waiting for its greeting", n < 0 ? errno : 0);
+    if (n > 0) p->got += (size_t)n;
+  }
+  if (p->wrote == sizeof p->mine && p->got == sizeof p->theirs) p->step = PAIR_OPENING;
+  return HK_OK;
+}
+
+static hk_status open_link(pair *p) {
+  hk_status rc;
+  char facts[2][HK_FACT_BYTES], why[160] = "";
+  int me = p->env.rank;
+  hk_link_key key = {.peer = (uint16_t)(1 - me), .kind = p->sends ? HK_LINK_SEND : HK_LINK_RECV};
+  if (memcmp(p->theirs.key, p->mine.key, PAIR_KEY) != 0)
+    return HK_FAIL(HK_ERR_REMOTE, "somebody without the key called the net plugin's listener");
+  if (p->theirs.slot_bytes != p->mine.slot_bytes || p->theirs.nslots != p->mine.nslots)
+    return HK_FAIL(HK_ERR_USAGE, "the two sides have different HOCKET_SLOT_BYTES or HOCKET_SLOTS: set them alike");
+  if (same_host(p->fd)) p->peers[1].host = p->peers[0].host;
+  memcpy(facts[me], p->mine.facts, HK_FACT_BYTES);
+  memcpy(facts[1 - me], p->theirs.facts, HK_FACT_BYTES);
+  HK_TRY(hk_transport_net.join(p->state, facts), out);
+  if (!hk_transport_net.reachable(p->state, 1 - me, why, sizeof why)) {
+    rc = HK_FAIL(HK_ERR_SYSTEM, "the net plugin has no way to its peer: %s", why);
+    goto out;
+  }
+  HK_TRY(hk_transport_net.open(p->state, &key, &p->link), out);
+  p->open = true;
+out:
+  return rc;
+}
+
+hk_status pair_advance(pair *p) {
+  hk_status rc = HK_OK;
+  bool moved;
+  if (p->step == PAIR_DIALLING) {
+    struct pollfd wait = {.fd = p->fd, .events = POLLOUT};
+    if (poll(&wait, 1, 0) > 0) p->step = PAIR_GREETING;
+  }
+  if (p->step == PAIR_GREETING) HK_TRY(greet(p), out);
+  if (p->step == PAIR_OPENING) {
+    if (!p->open) HK_TRY(open_link(p), out);
+    HK_TRY(hk_transport_net.progress(p->state, &moved), out);
+    /* relaxed: the state says nothing about other memory */
+    if (atomic_load_explicit(&p->link.state, memory_order_relaxed) == HK_LINK_READY) p->step = PAIR_READY;
+  }
+  if (p->step != PAIR_READY && hk_now_ns() > p->deadline_ns) {
+    char text[HK_ADDR_TEXT];
+    rc = HK_FAIL(HK_ERR_REMOTE, "no connection with %s within HOCKET_BOOTSTRAP_TIMEOUT",
+                 hk_addr_format(&p->control, text));
+  }
+out:
+  if (rc != HK_OK) p->step = PAIR_BROKEN;
+  return rc;
+}
