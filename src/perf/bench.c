@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The measurement of one size, as nccl-tests does it: one operation, a barrier, the timed iterations, the average over
+ * ranks, then the iterations that are checked. */
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include "report.h"
+#include "worker.h"
+
+static const perf_coll *const coll = &perf_collective;
+
+/* A longest operation in bytes of this size; buffers hold several, and iterations use them in turn. */
+static size_t shift_of(const perf_worker *w, long iteration) {
+  size_t bytes = (w->n.send > w->n.recv ? w->n.send : w->n.recv) * w->elem;
+  size_t places = bytes ? w->job->max_bytes / bytes : 1;
+  return places ? bytes * ((size_t)iteration % places) : 0;
+}
+
+static ncclRedOp_t operator_of(const perf_worker *w, const perf_rank *r) {
+  return w->op == PERF_OP_MULSUM ? r->mulsum : (ncclRedOp_t)w->op;
+}
+
+/* Waits until the streams of all ranks are empty, with an eye on the communicators. */
+static void synchronize(perf_worker *w) {
+  for (int i = 0; i < w->nranks; i++) {
+    perf_rank *r = &w->ranks[i];
+    if (!r->stream && w->job->mem->direct) continue; /* the call itself waited */
+    int done;
+    while ((done = w->job->mem->stream_done(r->stream)) == 0) {
+      ncclResult_t state = ncclSuccess;
+      NCCL(ncclCommGetAsyncError(r->comm, &state));
+      if (state != ncclSuccess && state != ncclInProgress) {
+        ncclCommAbort(r->comm);
+        perf_check_nccl(state, "an operation");
+      }
+      sched_yield();
+    }
+    if (done < 0) perf_fail(PERF_INTERNAL, "rank %d: waiting for the stream failed", r->rank);
+  }
+  atomic_store_explicit(&w->waiting_since, 0, memory_order_relaxed);
+}
+
+/* One operation on every rank of the worker. */
+static void start(perf_worker *w, bool in_place, long iteration) {
+  size_t shift = shift_of(w, iteration);
+  perf_job *job = w->job;
+  if (job->o->timeout) atomic_store_explicit(&w->waiting_since, perf_now_ms(), memory_order_relaxed);
+  int steps = coll->steps ? coll->steps(job->nranks) : 1;
+  for (int step = 0; step < steps; step++) {
+    if (w->nranks > 1) NCCL(ncclGroupStart());
+    for (int i = 0; i < w->nranks; i++) {
+      perf_rank *r = &w->ranks[i];
+      size_t send_at = in_place ? w->n.send_in_place * w->elem * (size_t)r->rank : 0;
+      size_t recv_at = in_place ? w->n.recv_in_place * w->elem * (size_t)r->rank : 0;
+      perf_call c = {.send = (in_place ? r->recv : r->send) + shift + send_at,
+                     .recv = r->recv + shift + recv_at,
+                     .count = w->n.param,
+                     .type = w->type,
+                     .op = coll->has_op ? operator_of(w, r) : ncclSum,
+                     .root = w->root,
+                     .step = step,
+                     .rank = r->rank,
+                     .nranks = job->nranks,
+                     .comm = r->comm,
+                     .stream = r->stream};
+      perf_check_nccl(coll->run(&c), coll->name);
+    }
+    if (w->nranks > 1) NCCL(ncclGroupEnd());
+  }
+  if (job->o->blocking == 1 || job->o->blocking == 2) synchronize(w);
+  if (job->o->blocking == 1) perf_team_barrier(&job->team, w->thread);
+}
+
+void perf_warm_up(perf_worker *w) {
+  for (int i = 0; i < w->job->o->warmup; i++) start(w, false, i);
+  synchronize(w);
+}
+
+/* ------------------------------------------------------------ data -- */
+
+static perf_data data_of(const perf_worker *w, const perf_rank *r, bool in_place) {
+  return (perf_data){.mem = w->job->mem,
+                     .type = w->type,
+                     .op = w->op,
+                     .rank = r->rank,
+                     .nranks = w->job->nranks,
+                     .root = w->root,
+                     .seed = w->seed,
+                     .in_place = in_place,
+                     .n = w->n};
+}
+
+static void fill(perf_worker *w, bool in_place) {
+  w->seed++;
+  for (int i = 0; i < w->nranks; i++) {
+    perf_rank *r = &w->ranks[i];
+    perf_data d = data_of(w, r, in_place);
+    w->job->mem->use(r->device);
+    if (w->job->mem->zero(r->recv, w->n.recv * w->elem)) perf_fail(PERF_INTERNAL, "cannot clear the result's buffer");
+    d.base = in_place ? r->recv + w->n.send_in_place * w->elem * (size_t)r->rank : r->send;
+    coll->input(&d);
+  }
+}
+
+static uint64_t count_wrong(perf_worker *w, bool in_place) {
+  uint64_t wrong = 0;
+  for (int i = 0; i < w->nranks; i++) {
+    perf_rank *r = &w->ranks[i];
+    perf_data d = data_of(w, r, in_place);
+    w->job->mem->use(r->device);
+    d.compare = true;
+    d.base = r->recv + (in_place ? w->n.recv_in_place * w->elem * (size_t)r->rank : 0);
+    coll->expect(&d);
+    wrong += d.wrong;
+  }
+  return wrong;
+}
+
+/* Iterations on fresh data, every element compared; stops at the first that is wrong.  In place where that has no
+ * meaning, the operation runs all the same. */
+static uint64_t check(perf_worker *w, bool in_place, bool compared) {
+  uint64_t wrong = 0;
+  for (int c = 0; c < w->job->o->check && !wrong; c++) {
+    fill(w, in_place);
+    start(w, in_place, 0);
+    synchronize(w);
+    uint64_t mine = compared ? count_wrong(w, in_place) : 0;
+    w->errors += mine != 0;
+    wrong = (uint64_t)perf_team_reduce(&w->job->team, w->thread, (double)mine, TEAM_SUM);
+  }
+  return wrong;
+}
+
+/* ------------------------------------------------------------ timing -- */
+
+typedef struct times {
+  double elapsed, calls; /* seconds of all iterations, with and without the wait at the end */
+  double *each;          /* microseconds an operation, one an iteration; NULL without -I */
+} times;
+
+static void timed_iterations(perf_worker *w, bool in_place, times *t) {
+  const perf_options *o = w->job->o;
+  double begin = perf_now(), alone = 0; /* alone: without the barriers of -z 3 */
+  for (int i = 0; i < o->iters; i++) {
+    double from = o->blocking == 3 || t->each ? perf_now() : 0;
+    if (o->agg > 1) NCCL(ncclGroupStart());
+    for (int a = 0; a < o->agg; a++) start(w, in_place, (long)i * o->agg + a);
+    if (o->agg > 1) NCCL(ncclGroupEnd());
+    if (o->blocking == 3 || t->each) {
+      synchronize(w);
+      double spent = perf_now() - from;
+      alone += spent;
+      if (t->each) t->each[i] = spent * 1e6 / o->agg;
+    }
+    if (o->blocking == 3) perf_team_barrier(&w->job->team, w->thread);
+  }
+  t->calls = o->blocking == 3 ? alone : perf_now() - begin;
+  synchronize(w);
+  t->elapsed = o->blocking == 3 ? alone : perf_now() - begin;
+}
+
+/* The same iterations captured once and launched so often; no part of the capture is timed. */
+static void captured_iterations(perf_worker *w, bool in_place, times *t) {
+  const perf_options *o = w->job->o;
+  const perf_mem *mem = w->job->mem;
+  void **graph = calloc((size_t)w->nranks, sizeof *graph);
+  if (!graph) perf_fail(PERF_INTERNAL, "out of memory");
+  for (int i = 0; i < w->nranks; i++)
+    if (mem->use(w->ranks[i].device) || mem->capture_begin(w->ranks[i].stream))
+      perf_fail(PERF_INTERNAL, "rank %d: cannot capture a graph", w->ranks[i].rank);
+  for (int i = 0; i < o->iters; i++) {
+    if (o->agg > 1) NCCL(ncclGroupStart());
+    for (int a = 0; a < o->agg; a++) start(w, in_place, (long)i * o->agg + a);
+    if (o->agg > 1) NCCL(ncclGroupEnd());
+  }
+  for (int i = 0; i < w->nranks; i++)
+    if (mem->use(w->ranks[i].device) || !(graph[i] = mem->capture_end(w->ranks[i].stream)))
+      perf_fail(PERF_INTERNAL, "rank %d: what was captured makes no graph", w->ranks[i].rank);
+  perf_team_barrier(&w->job->team, w->thread);
+  double begin = perf_now();
+  for (int k = 0; k < o->graph; k++)
+    for (int i = 0; i < w->nranks; i++)
+      if (mem->use(w->ranks[i].device) || mem->graph_launch(graph[i], w->ranks[i].stream))
+        perf_fail(PERF_INTERNAL, "rank %d: cannot launch a graph", w->ranks[i].rank);
+  t->calls = (perf_now() - begin) / o->graph;
+  synchronize(w);
+  t->elapsed = (perf_now() - begin) / o->graph;
+  for (int i = 0; i < w->nranks; i++) mem->graph_free(graph[i]);
+  free(graph);
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* The nearest-rank percentile. */
+static double percentile(const double *sorted, int n, int percent) {
+  int i = (n * percent + 99) / 100 - 1;
+  return sorted[i < 0 ? 0 : i < n ? i : n - 1];
+}
+
+static void summarize(perf_iter_stats *s) {
+  int n = s->count - s->skipped;
+  double *sorted = malloc(sizeof *sorted * (size_t)n), sum = 0, squares = 0;
+  if (!sorted) perf_fail(PERF_INTERNAL, "out of memory");
+  memcpy(sorted, s->times + s->skipped, sizeof *sorted * (size_t)n);
+  qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+  for (int i = 0; i < n; i++) sum += sorted[i];
+  s->min = sorted[0], s->max = sorted[n - 1], s->average = sum / n, s->p50 = sorted[n / 2];
+  s->p95 = percentile(sorted, n, 95), s->p99 = percentile(sorted, n, 99);
+  for (int i = 0; i < n; i++) squares += (sorted[i] - s->average) * (sorted[i] - s->average);
+  s->deviation = sqrt(squares / n);
+  free(sorted);
+}
+
+/* Each iteration's slowest rank, by process and over all.  The arrays live until free_stats. */
+static void gather_stats(perf_worker *w, double *each, perf_iter_stats *s) {
+  int n = w->job->o->iters, procs = w->job->oob_procs;
+  double *all = malloc(sizeof *all * (size_t)n * (size_t)(procs + 1)), *most = all + (size_t)n * (size_t)procs;
+  if (!all) perf_fail(PERF_INTERNAL, "out of memory");
+  perf_team_gather(&w->job->team, w->thread, each, n, all);
+  for (int i = 0; i < n; i++) {
+    most[i] = all[i];
+    for (int p = 1; p < procs; p++) most[i] = fmax(most[i], all[(size_t)p * (size_t)n + (size_t)i]);
+  }
+  *s = (perf_iter_stats){
+      .times = most, .by_process = all, .count = n, .skipped = w->job->o->per_iter_skip, .processes = procs};
+  summarize(s);
+}
+
+void perf_bench(perf_worker *w, bool in_place) {
+  const perf_options *o = w->job->o;
+  perf_team *team = &w->job->team;
+  if (o->check) fill(w, in_place);
+  start(w, in_place, 0);
+  synchronize(w);
+  times t = {0};
+  if (o->per_iter && !(t.each = calloc((size_t)o->iters, sizeof *t.each))) perf_fail(PERF_INTERNAL, "out of memory");
+  perf_team_barrier(team, w->thread);
+  if (o->graph)
+    captured_iterations(w, in_place, &t);
+  else
+    timed_iterations(w, in_place, &t);
+
+  double operations = (double)o->iters * o->agg;
+  double seconds = perf_team_reduce(team, w->thread, t.elapsed / operations, o->average);
+  double bytes = (double)w->n.param * (double)w->elem * coll->alg_factor(w->job->nranks);
+  perf_result r = {.usec = (o->cputime ? t.calls / operations : seconds) * 1e6,
+                   .alg_bw = bytes / 1e9 / seconds,
+                   .checked = o->check && !(in_place && coll->unchecked_in_place),
+                   .has_stats = o->per_iter};
+  r.bus_bw = r.alg_bw * coll->bus_factor(w->job->nranks);
+  perf_team_barrier(team, w->thread);
+  r.wrong = check(w, in_place, r.checked);
+  if (t.each) gather_stats(w, t.each, &r.stats);
+  if (w->main) perf_report_half(&r, in_place);
+  if (t.each) free((void *)r.stats.by_process), free(t.each);
+  w->bandwidth += r.bus_bw;
+  w->measured++;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Test data whose exact result is known, and the check of every element against it.
+ *
+ * A collective describes its input and its result by the same few emitters; depending on the sink, what they emit is
+ * written to memory or compared with it. */
+#ifndef PERF_DATA_H
+#define PERF_DATA_H
+#include "mem.h"
+#include "perf.h"
+
+typedef struct perf_data {
+  const perf_mem *mem;
+  char *base;   /* where offset 0 of the emitters is */
+  bool compare; /* compare with memory instead of writing to it */
+  ncclDataType_t type;
+  int op; /* an index of perf_op_names */
+  int rank, nranks, root;
+  uint32_t seed;
+  bool in_place;
+  perf_sizes n;   /* elements */
+  uint64_t wrong; /* elements found different */
+} perf_data;
+
+/* The pseudo-random block that `from` has for `to` (any two numbers that name it); at element `at` of the buffer. */
+void perf_emit_block(perf_data *d, size_t at, size_t count, unsigned from, unsigned to);
+/* This rank's contribution to the reduction of elements first, first + 1, ... of the whole vector. */
+void perf_emit_part(perf_data *d, size_t at, size_t count, size_t first);
+/* Their reduction. */
+void perf_emit_result(perf_data *d, size_t at, size_t count, size_t first);
+void perf_emit_zero(perf_data *d, size_t at, size_t count);
+#endif

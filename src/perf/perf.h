@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of a *_perf binary share.  The binaries use the NCCL API only, so that the same binary measures any
+ * libnccl.so.2.
+ *
+ * A binary is one descriptor (perf_coll) in X_perf.c; everything else is common:
+ *   main.c      start to end of one process          options.c  the command line
+ *   launch.c    which process am I, of how many      meet.c     how processes of one job find each other
+ *   oob.c       exchange between processes           team.c     barrier and reduction over threads and processes
+ *   worker.c    set-up of one thread's ranks         bench.c    the measurement of one size
+ *   data.c      test patterns and their check        types.c    data types and operators
+ *   mem_*.c     memory and streams                   report.c, json.c, plot.c  results */
+#ifndef PERF_PERF_H
+#define PERF_PERF_H
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Exit codes, as nccl-tests numbers them. */
+enum {
+  PERF_OK = 0,
+  PERF_INTERNAL = 1,
+  PERF_NCCL = 3,
+  PERF_TIMEOUT = 4,
+  PERF_UNSUPPORTED = 5,
+  PERF_WRONG = 7,
+  PERF_USAGE = 255
+};
+
+enum { PERF_OP_MULSUM = 5, PERF_NUM_OPS = 6, PERF_ALL = -1 };
+
+typedef struct perf_options {
+  int threads, gpus, procs; /* procs: 0 unless --procs */
+  size_t min_bytes, max_bytes, step_bytes, step_factor;
+  int iters, warmup, agg, cycles;
+  int parallel_init, check, blocking, stream_null, timeout, graph, cputime, timestamps, average, reg, cta_policy,
+      memory;
+  int unalign, per_iter, per_iter_skip;
+  int op, type, root; /* an index, or PERF_ALL */
+  const char *json, *plot, *launcher;
+  const char *program;
+  char **argv;
+  int argc;
+} perf_options;
+
+/* options.c.  Fills the defaults and reads the command line; exits on --help and on a wrong option. */
+void perf_options_parse(perf_options *o, int argc, char **argv);
+
+/* types.c */
+extern const char *const perf_type_names[ncclNumTypes];
+extern const char *const perf_op_names[PERF_NUM_OPS];
+size_t perf_type_size(ncclDataType_t type);
+/* One element of `type` with a small integer value: the scalars of mulsum. */
+uint64_t perf_type_small(ncclDataType_t type, unsigned value);
+/* The number in element i, for comparisons with a tolerance. */
+double perf_type_decode(ncclDataType_t type, const void *data, size_t i);
+
+/* How much one rank sends and receives for `count` elements of the table's size column; in elements, later in bytes. */
+typedef struct perf_sizes {
+  size_t send, recv;                   /* the whole of a rank's buffers */
+  size_t param;                        /* the count argument of the call */
+  size_t send_in_place, recv_in_place; /* offset of the buffer in place, times the rank */
+} perf_sizes;
+
+/* One call of the collective. */
+typedef struct perf_call {
+  const void *send;
+  void *recv;
+  size_t count;
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int root, step, rank, nranks;
+  ncclComm_t comm;
+  cudaStream_t stream;
+} perf_call;
+
+struct perf_data;
+
+typedef struct perf_coll {
+  const char *name;
+  bool has_op, has_root;   /* -o and -r matter */
+  bool only_pow2;          /* runs on a power of two of ranks only */
+  bool unchecked_in_place; /* in place has no meaning: timed, not checked */
+  const char *no_op;       /* the redop column; NULL: the name of -o's */
+  void (*sizes)(size_t count, size_t elem, size_t nranks, perf_sizes *out);
+  double (*alg_factor)(int nranks); /* bytes that algbw counts, per count argument's byte */
+  double (*bus_factor)(int nranks); /* busbw / algbw */
+  int (*steps)(
+      int nranks); /* NULL: one.  Otherwise run is called for each step, the next after all ranks did this one */
+  ncclResult_t (*run)(const perf_call *c);
+  void (*input)(struct perf_data *d);  /* emits what this rank sends */
+  void (*expect)(struct perf_data *d); /* emits what this rank must hold afterwards */
+} perf_coll;
+
+/* Defined by each X_perf.c. */
+extern const perf_coll perf_collective;
+
+/* shapes.c: the sizes, factors and data that several collectives share. */
+void perf_sizes_same(size_t count, size_t elem, size_t nranks, perf_sizes *out);
+void perf_sizes_gather(size_t count, size_t elem, size_t nranks, perf_sizes *out);
+void perf_sizes_scatter(size_t count, size_t elem, size_t nranks, perf_sizes *out);
+void perf_sizes_alltoall(size_t count, size_t elem, size_t nranks, perf_sizes *out);
+double perf_factor_one(int nranks);
+double perf_factor_ranks(int nranks);
+double perf_factor_ring(int nranks);       /* (n - 1) / n */
+void perf_own_block(struct perf_data *d);  /* input: this rank's block */
+void perf_all_blocks(struct perf_data *d); /* expect: those of all ranks, in rank order */
+
+/* Ends this process at once with a message on stderr: a failed rank cannot take part in anything more. */
+void perf_fail(int code, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
+/* Fails with the library's own explanation. */
+void perf_check_nccl(ncclResult_t r, const char *call);
+#define NCCL(call) perf_check_nccl((call), #call)
+double perf_now(void);
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffer sizes, bandwidth factors and data that several collectives share; the first two by nccl-tests' rules.  Where a
+ * buffer is cut into one block a rank, a block is rounded down to 16 bytes: sizes below 16 bytes a rank show as 0. */
+#include "data.h"
+
+static size_t block_of(size_t count, size_t elem, size_t nranks) { return count / nranks & ~(16 / elem - 1); }
+
+void perf_sizes_same(size_t count, size_t elem, size_t nranks, perf_sizes *out) {
+  (void)elem, (void)nranks;
+  *out = (perf_sizes){.send = count, .recv = count, .param = count};
+}
+
+void perf_sizes_gather(size_t count, size_t elem, size_t nranks, perf_sizes *out) {
+  size_t block = block_of(count, elem, nranks);
+  *out = (perf_sizes){.send = block, .recv = block * nranks, .param = block, .send_in_place = block};
+}
+
+void perf_sizes_scatter(size_t count, size_t elem, size_t nranks, perf_sizes *out) {
+  size_t block = block_of(count, elem, nranks);
+  *out = (perf_sizes){.send = block * nranks, .recv = block, .param = block, .recv_in_place = block};
+}
+
+void perf_sizes_alltoall(size_t count, size_t elem, size_t nranks, perf_sizes *out) {
+  size_t block = block_of(count, elem, nranks);
+  *out = (perf_sizes){.send = block * nranks, .recv = block * nranks, .param = block};
+}
+
+double perf_factor_one(int nranks) {
+  (void)nranks;
+  return 1;
+}
+
+double perf_factor_ranks(int nranks) { return nranks; }
+
+double perf_factor_ring(int nranks) { return (double)(nranks - 1) / nranks; }
+
+void perf_own_block(perf_data *d) { perf_emit_block(d, 0, d->n.send, (unsigned)d->rank, 0); }
+
+void perf_all_blocks(perf_data *d) {
+  for (int r = 0; r < d->nranks; r++) perf_emit_block(d, (size_t)r * d->n.send, d->n.send, (unsigned)r, 0);
+}
