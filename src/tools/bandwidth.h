@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `hocket bandwidth` measures, and what it makes of it.  Rates are GB/s; -1: not measured. */
+#ifndef HK_TOOLS_BANDWIDTH_H
+#define HK_TOOLS_BANDWIDTH_H
+#include "../topo/paths.h"
+#include "tools.h"
+
+enum { HK_BW_GPUS = 16, HK_BW_NODES = 16, HK_BW_CAUSE = 320 };
+
+typedef enum hk_bw_memory { HK_BW_PINNED, HK_BW_PAGEABLE, HK_BW_MEMORIES } hk_bw_memory;
+typedef struct hk_bw_host { /* a GPU and a NUMA node's memory */
+  int gpu, node;            /* CUDA's number; the NUMA node's */
+  double to[HK_BW_MEMORIES], from[HK_BW_MEMORIES];
+  double nominal;
+  char path[8], cause[HK_BW_CAUSE]; /* "" where nothing is wrong */
+  bool slow;
+} hk_bw_host;
+typedef struct hk_bw_pair { /* copies from `from` to `to`; equal: within the device */
+  int from, to;
+  double direct, both;     /* with peer access; both: this way and back at once, the sum */
+  double staged;           /* without: the driver goes by host memory */
+  double nominal, by_host; /* of the way with peer access, and without */
+  bool peer, wrong;        /* can reach; delivered other data than was sent */
+  bool slow;
+  char path[8], cause[HK_BW_CAUSE];
+} hk_bw_pair;
+
+typedef struct hk_bw {
+  size_t bytes;
+  int copies, floor; /* of a measurement; percent of the nominal rate below which a cause is looked for */
+  int ngpus;
+  char gpu_name[HK_BW_GPUS][64];
+  int nhosts, npairs;
+  hk_bw_host host[HK_BW_GPUS * HK_BW_NODES];
+  hk_bw_pair pair[HK_BW_GPUS * HK_BW_GPUS];
+  const hk_topo *topo; /* NULL: unknown, and so is what is nominal */
+} hk_bw;
+
+/* bandwidth_measure.c: fills the rates; the rest is there.  Errors are complaints with the driver's words. */
+hk_status hk_bw_measure(hk_bw *b);
+/* bandwidth_cause.c: nominal rates and paths before the measurement, verdicts behind it. */
+hk_status hk_bw_expect(hk_bw *b);
+int hk_bw_judge(hk_bw *b); /* how many are slow or wrong */
+/* bandwidth_view.c */
+void hk_bw_print(const hk_bw *b);
+void hk_bw_json(const hk_bw *b);
+int hk_bw_plot(const hk_bw *b, const char *file);
+#endif

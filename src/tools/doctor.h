@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * `hocket doctor`: each check is a function and one line of the table in doctor.c.  A check looks at the machine below
+ * d->root and says what it finds, once or several times; where it has nothing to look at it says nothing.
+ */
+#ifndef HK_TOOLS_DOCTOR_H
+#define HK_TOOLS_DOCTOR_H
+#include "../topo/topo.h"
+#include "tools.h"
+
+typedef enum hk_health_state {
+  HK_DOC_OK,
+  HK_DOC_NOTE,   /* worth knowing; may cost speed */
+  HK_DOC_PROBLEM /* something will fail or be slow */
+} hk_health_state;
+
+typedef struct hk_finding {
+  const char *check;
+  hk_health_state state;
+  char text[512];
+  char fix[256]; /* a command, or what to change; may be empty */
+} hk_finding;
+
+typedef struct hk_doctor {
+  const char *root;    /* "": this machine */
+  bool live;           /* the root is this machine, so that things may be tried */
+  const char *peer;    /* --peer: host[:port], or NULL */
+  const hk_topo *topo; /* what detection found; NULL where it failed */
+  const char *check;   /* that runs now */
+  hk_finding *at;
+  int n;
+} hk_doctor;
+
+/* `fix` may be NULL. */
+void hk_doctor_say(hk_doctor *d, hk_health_state state, const char *fix, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* A fix made of values. */
+const char *hk_doctor_fix(char *text /* 256 bytes */, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* doctor_host.c */
+void hk_doctor_memlock(hk_doctor *d);
+void hk_doctor_files(hk_doctor *d);
+void hk_doctor_shm(hk_doctor *d);
+void hk_doctor_cma(hk_doctor *d);
+void hk_doctor_thp(hk_doctor *d);
+/* doctor_cpu.c */
+void hk_doctor_limits(hk_doctor *d);
+void hk_doctor_numa(hk_doctor *d);
+void hk_doctor_governor(hk_doctor *d);
+/* doctor_net.c */
+void hk_doctor_interfaces(hk_doctor *d);
+void hk_doctor_peer(hk_doctor *d);
+void hk_doctor_gids(hk_doctor *d);
+void hk_doctor_verbs(hk_doctor *d);
+int hk_doctor_listen(int port); /* --listen; runs until it is killed */
+/* doctor_pci.c */
+void hk_doctor_topology(hk_doctor *d);
+void hk_doctor_links(hk_doctor *d);
+void hk_doctor_gpu(hk_doctor *d);
+void hk_doctor_gdr(hk_doctor *d);
+void hk_doctor_acs(hk_doctor *d);
+void hk_doctor_iommu(hk_doctor *d);
+/* doctor_env.c */
+void hk_doctor_variables(hk_doctor *d);
+void hk_doctor_plugins(hk_doctor *d);
+#endif

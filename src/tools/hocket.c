@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command `hocket`: finds the subcommand and runs it. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param_names.h"
+#include "help.h"
+#include "nccl.h"
+
+#define HK_TOOL(name) extern const hk_tool hk_tool_##name;
+#include "commands.def"
+#undef HK_TOOL
+
+static const hk_tool *const listed[] = {
+#define HK_TOOL(name) &hk_tool_##name,
+#include "commands.def"
+#undef HK_TOOL
+};
+
+const hk_tool *hk_tool_at(int i) { return (size_t)i < HK_ARRAY_LENGTH(listed) ? listed[i] : NULL; }
+
+const hk_tool *hk_tool_by_name(const char *name) {
+  const hk_tool *t;
+  for (int i = 0; (t = hk_tool_at(i)); i++)
+    if (!strcmp(t->name, name)) return t;
+  return NULL;
+}
+
+static int unknown(const char *name) {
+  const char *names[HK_ARRAY_LENGTH(listed) + 1];
+  size_t n = 0;
+  while (hk_tool_at((int)n)) names[n] = hk_tool_at((int)n)->name, n++;
+  names[n++] = "help";
+  unsigned distance;
+  const char *nearest = hk_param_nearest(name, names, n, &distance);
+  fprintf(stderr, "hocket: '%s' is no command", name);
+  if (nearest && distance <= 2 && distance < strlen(name)) fprintf(stderr, "; did you mean '%s'?", nearest);
+  fprintf(stderr, "\nTry 'hocket help'.\n");
+  return HK_EXIT_TROUBLE;
+}
+
+/* hocket help [--man] [CMD] */
+static int help(int argc, char **argv) {
+  bool man = argc > 1 && !strcmp(argv[1], "--man");
+  argc -= man, argv += man;
+  const hk_tool *t = argc > 1 ? hk_tool_by_name(argv[1]) : NULL;
+  if (argc > 1 && !t && strcmp(argv[1], "hocket") != 0) return unknown(argv[1]);
+  if (man)
+    t ? hk_man_one(t, stdout) : hk_man_all(stdout);
+  else
+    t ? hk_help_one(t, stdout) : hk_help_all(stdout);
+  return HK_EXIT_OK;
+}
+
+static int start(int argc, char **argv) {
+  const char *name = argc > 1 ? argv[1] : NULL;
+  if (!name) {
+    hk_help_all(stderr);
+    return HK_EXIT_TROUBLE;
+  }
+  if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return help(argc - 1, argv + 1);
+  if (!strcmp(name, "--version") || !strcmp(name, "-V")) {
+    printf("hocket %d.%d.%d\n", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+    return HK_EXIT_OK;
+  }
+  const hk_tool *t = hk_tool_by_name(name);
+  return t ? hk_tool_start(t, argc - 1, argv + 1) : unknown(name);
+}
+
+int main(int argc, char **argv) {
+  hk_log_for_command();
+  int code = start(argc, argv);
+  /* A full disk is not success. */
+  if ((fflush(stdout) || ferror(stdout)) && code == HK_EXIT_OK) {
+    perror("hocket: cannot write the output");
+    return HK_EXIT_TROUBLE;
+  }
+  return code;
+}

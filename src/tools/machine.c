@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "machine.h"
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "../base/param.h"
+#include "../runtime/tuner.h"
+#include "../topo/detect.h"
+#include "../topo/synth.h"
+#include "../topo/xml.h"
+
+static const char *const presets[] = {
+#define HK_PRESET(name, machine, about) name,
+#include "../topo/synth_presets.def"
+#undef HK_PRESET
+};
+
+const char *hk_tool_preset_word(int i) { return i >= 0 && (size_t)i < HK_ARRAY_LENGTH(presets) ? presets[i] : NULL; }
+
+/* XML, a folder with a recorded machine's /sys, or the machine at hand. */
+static hk_status read_machine(hk_topo **out, const char *file) {
+  struct stat st;
+  if (!file) return hk_topo_detect_with_file(out, 0);
+  if (stat(file, &st) == 0 && S_ISDIR(st.st_mode)) return hk_topo_detect(out, 0, file);
+  return hk_topo_read_xml(out, file, NULL, NULL);
+}
+
+int hk_tool_machine(hk_cluster **out, const char *words, const char *file) {
+  *out = NULL;
+  if (words && file) return hk_tool_wrong("--machine and --file are two machines: give one of them");
+  hk_status rc = HK_OK;
+  hk_topo *t = NULL;
+  if (words) {
+    HK_TRY(hk_cluster_from_string(out, words), out);
+  } else {
+    HK_TRY(read_machine(&t, file), out);
+    HK_TRY(hk_cluster_of(out, t, 1), out);
+  }
+out:
+  return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
+}
+
+/* ---- the world ---- */
+
+/* Ring orders of the first host; a machine that the search cannot do (too many ranks) goes without. */
+static hk_status find_rings(hk_world *w) {
+  hk_status rc = HK_OK;
+  const hk_topo *t = hk_cluster_host(w->cluster, w->seats[0].host);
+  hk_paths *paths = NULL;
+  uint32_t nodes[HK_SEARCH_RANKS];
+  hk_search what = {.pattern = HK_PATTERN_RING,
+                    .nodes = nodes,
+                    .cross_nic = hk_cross_nic_on(&w->cluster->fabric, (hk_cross_nic)w->overrides.cross_nic),
+                    .min_channels = w->wish.min_channels,
+                    .max_channels = w->wish.max_channels};
+  for (int r = 0; r < w->nranks && w->seats[r].host == w->seats[0].host; r++) {
+    if (r == HK_SEARCH_RANKS) return HK_OK;
+    nodes[what.nranks++] = w->seats[r].node;
+  }
+  if (what.nranks < 2 || t->nodes[nodes[0]].kind != HK_NODE_GPU) return HK_OK;
+  what.network = w->seats[w->nranks - 1].host != w->seats[0].host;
+  if (w->overrides.graph_file)
+    HK_TRY(hk_channels_read_xml(&w->rings, w->overrides.graph_file, HK_PATTERN_RING, t, &what), out);
+  if (w->rings) return HK_OK;
+  HK_TRY(hk_paths_new(&paths, t, &w->overrides.paths), out);
+  rc = hk_search_channels(&w->rings, paths, &what);
+out:
+  hk_paths_free(paths);
+  return rc;
+}
+
+static int take_seats(hk_world *w, int nranks) {
+  int hosts = w->cluster->nhosts, per_host = (nranks + hosts - 1) / hosts;
+  hk_status rc = hk_cluster_seats(w->cluster, per_host, &w->seats, &w->nranks);
+  if (rc != HK_OK) return hk_tool_failed(rc);
+  if (nranks > w->nranks)
+    return hk_tool_wrong("%d ranks, but %s has %d GPUs: name a machine with more hosts, as 'nodes=%d of %s'", nranks,
+                         w->cluster->name, w->nranks, (nranks * hosts + w->nranks - 1) / w->nranks, w->cluster->name);
+  if (nranks) w->nranks = nranks;
+  if (w->nranks <= UINT16_MAX) return HK_EXIT_OK;
+  return hk_tool_wrong("%s has %d ranks; %d is the most that a communicator can have", w->cluster->name, w->nranks,
+                       UINT16_MAX);
+}
+
+/* What init makes of settings that only ranks on CPUs have. */
+static void heed_host_settings(hk_world *w) {
+  hk_machine *m = &w->machine;
+  if (m->cores_per_host == 0) return;
+  m->slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES);
+  if (!hk_param_int(HK_P_SHM_DISABLE) || m->nranks == 1) return;
+  hk_host_facts f = {.nranks = m->nranks,
+                     .nhosts = m->nhosts,
+                     .ranks_per_host = m->ranks_per_host,
+                     .least_per_host = m->least_per_host,
+                     .cores_per_host = m->cores_per_host,
+                     .slot_bytes = m->slot_bytes};
+  *m = hk_machine_of_hosts(&f, &w->overrides.constants);
+}
+
+int hk_world_open(hk_world *w, const char *words, const char *file, int nranks) {
+  *w = (hk_world){0};
+  int code = hk_tool_machine(&w->cluster, words, file);
+  if (code == HK_EXIT_OK) code = take_seats(w, nranks);
+  if (code != HK_EXIT_OK) return code;
+  hk_status rc = HK_OK;
+  HK_TRY(hk_overrides_read(&w->overrides, 0, 0), out);
+  w->wish = w->overrides.wish;
+  HK_TRY(find_rings(w), out);
+  HK_TRY(hk_machine_of(&w->machine, w->cluster, w->seats, w->nranks, w->rings, &w->overrides), out);
+  heed_host_settings(w);
+  HK_TRY(hk_layout_of(&w->layout, w->cluster, w->seats, w->nranks, w->rings), out);
+  HK_TRY(hk_tuner_load(&w->tuner), out);
+  const char *plugin = hk_param_str(HK_P_TUNER_PLUGIN);
+  if (plugin && !w->tuner && strcmp(plugin, "none") != 0)
+    hk_tool_wrong("NCCL_TUNER_PLUGIN=%s cannot be used, going on without (NCCL_DEBUG=WARN says why)", plugin);
+  if (w->tuner && !hk_tuner_begin(w->tuner, &w->machine, 0)) {
+    hk_tuner_free(w->tuner); /* as at init: it decides nothing then */
+    w->tuner = NULL;
+  }
+out:
+  return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
+}
+
+void hk_world_choose(const hk_world *w, hk_coll coll, size_t bytes, hk_decision *out) {
+  hk_select(&w->machine, &w->wish, coll, bytes, out);
+  if (w->tuner && !out->note) hk_tuner_ask(w->tuner, &w->machine, &w->wish, coll, bytes, out);
+}
+
+void hk_world_close(hk_world *w) {
+  hk_tuner_free(w->tuner);
+  hk_overrides_clear(&w->overrides);
+  hk_layout_free(w->layout);
+  hk_channels_free(w->rings);
+  free(w->seats);
+  hk_cluster_free(w->cluster);
+}
+
+const char *hk_label(const hk_topo *t, uint32_t node, char *text) {
+  const hk_node *n = &t->nodes[node];
+  switch ((hk_node_kind)n->kind) {
+    case HK_NODE_GPU: snprintf(text, HK_LABEL, "GPU%d", n->gpu.dev); break;
+    case HK_NODE_NET: snprintf(text, HK_LABEL, "NET%d", n->net.dev); break;
+    case HK_NODE_CPU: snprintf(text, HK_LABEL, "CPU%llu", (unsigned long long)n->id); break;
+    case HK_NODE_NVS: snprintf(text, HK_LABEL, "NVS%llu", (unsigned long long)n->id); break;
+    default: hk_bus_id_format(n->id, text); break;
+  }
+  return text;
+}
+
+static int pci_generation(float gts) {
+  static const float speeds[] = {2.5f, 5, 8, 16, 32, 64};
+  for (int i = 0; i < 6; i++)
+    if (fabsf(gts - speeds[i]) < 0.2f) return i + 1;
+  return 0;
+}
+
+static void pci_speed(float gts, int width, char *text, size_t room) {
+  int generation = pci_generation(gts);
+  text[0] = 0;
+  if (generation)
+    snprintf(text, room, "gen%d x%d", generation, width);
+  else if (gts > 0)
+    snprintf(text, room, "%g GT/s x%d", (double)gts, width);
+}
+
+bool hk_pci_downgraded(const hk_pci_info *p) {
+  return p->gts > 0 && (p->max_gts > p->gts + 0.2f || p->max_width > p->width);
+}
+
+const char *hk_pci_label(const hk_pci_info *p, char *text) {
+  pci_speed(p->gts, p->width, text, HK_LABEL);
+  if (!hk_pci_downgraded(p)) return text;
+  char best[24];
+  size_t n = strlen(text);
+  pci_speed(p->max_gts, p->max_width, best, sizeof best);
+  snprintf(text + n, HK_LABEL - n, " of %s", best);
+  return text;
+}
+
+const char *hk_port_label(float mbps, char *text) {
+  snprintf(text, HK_LABEL, mbps > 0 ? "%g Gb/s" : "unknown", (double)mbps / 1000);
+  return text;
+}
+
+/* "8 H100" or, of several kinds, "8 GPUs"; adds ", " before it where something stands already. */
+static void add(char *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(char *text, const char *format, ...) {
+  size_t n = strlen(text);
+  if (n && n < 254) n += (size_t)snprintf(text + n, 256 - n, ", ");
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text + n, 256 - n, format, args);
+  va_end(args);
+}
+
+const char *hk_topo_summary(const hk_topo *t, char *text) {
+  uint32_t gpu = t->first_of[HK_NODE_GPU], net = t->first_of[HK_NODE_NET], cpu = t->first_of[HK_NODE_CPU];
+  uint32_t gpus = hk_topo_count(t, HK_NODE_GPU), nets = hk_topo_count(t, HK_NODE_NET);
+  uint32_t cpus = hk_topo_count(t, HK_NODE_CPU), nvs = hk_topo_count(t, HK_NODE_NVS);
+  bool same_gpus = true, same_nets = true;
+  int cores = 0;
+  for (uint32_t i = 0; i < gpus; i++) same_gpus &= !strcmp(t->nodes[gpu + i].name, t->nodes[gpu].name);
+  for (uint32_t i = 0; i < nets; i++) same_nets &= t->nodes[net + i].net.mbps == t->nodes[net].net.mbps;
+  for (uint32_t i = 0; i < cpus; i++) cores += t->nodes[cpu + i].cpu.cores;
+  char speed[HK_LABEL];
+  text[0] = 0;
+  if (gpus)
+    add(text, "%u %s%s", gpus, same_gpus && t->nodes[gpu].name[0] ? t->nodes[gpu].name : "GPU",
+        gpus > 1 && !(same_gpus && t->nodes[gpu].name[0]) ? "s" : "");
+  if (nvs) add(text, "NVSwitch");
+  if (nets && same_nets)
+    add(text, "%u x %s network", nets, hk_port_label(t->nodes[net].net.mbps, speed));
+  else if (nets)
+    add(text, "%u network ports", nets);
+  add(text, cores ? "%u NUMA node%s with %d cores" : "%u NUMA node%s", cpus, cpus == 1 ? "" : "s", cores);
+  return text;
+}

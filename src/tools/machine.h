@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which machine a command is about, and the names of its parts in what commands print. */
+#ifndef HK_TOOLS_MACHINE_H
+#define HK_TOOLS_MACHINE_H
+#include "../collectives/machine.h"
+#include "../collectives/overrides.h"
+#include "../collectives/select.h"
+#include "../topo/paths.h"
+#include "tools.h"
+
+/* A machine in words (synth.h), or NCCL's XML in a file, or (both NULL) the machine at hand.  HK_EXIT_OK, or the exit code
+ * with the complaint made. */
+int hk_tool_machine(hk_cluster **out, const char *words, const char *file);
+/* For options' tables: --machine's and --file's rows. */
+const char *hk_tool_preset_word(int i);
+#define HK_OPTION_MACHINE(type, member)                                                                                \
+  {                                                                                                                    \
+    .letter = 'm', .name = "machine", .argument = "STRING",                                                            \
+    .help = "a machine in words, as dgx-h100 or "                                                                      \
+            "'nodes=4 of 8xa100:nvswitch6 nic=8x200'; without it and --file: the machine at hand",                     \
+    .kind = HK_OPTION_TEXT, .field = offsetof(type, member), .words = hk_tool_preset_word                              \
+  }
+#define HK_OPTION_XML(type, member)                                                                                    \
+  {                                                                                                                    \
+    .letter = 'f', .name = "file", .argument = "FILE",                                                                 \
+    .help = "a machine in NCCL's topology XML, or a folder that scripts/record-machine.sh made",                       \
+    .kind = HK_OPTION_FILE, .field = offsetof(type, member)                                                            \
+  }
+
+/* All that a choice rests on, as a communicator there would have it. */
+typedef struct hk_world {
+  hk_cluster *cluster;
+  hk_seat *seats;
+  int nranks;
+  hk_channels *rings; /* of the first host */
+  hk_layout *layout;
+  hk_machine machine;
+  hk_overrides overrides; /* from the parameters */
+  hk_wish wish;           /* theirs */
+  struct hk_tuner *tuner; /* NULL: none */
+} hk_world;
+/* The machine as for hk_tool_machine; nranks 0: one for each GPU or core.  An exit code, with the complaint made; close the
+ * world in any case. */
+int hk_world_open(hk_world *w, const char *words, const char *file, int nranks);
+void hk_world_close(hk_world *w);
+/* What a communicator there would take. */
+void hk_world_choose(const hk_world *w, hk_coll coll, size_t bytes, hk_decision *out);
+
+enum { HK_LABEL = 64 };
+/* "GPU3", "NET0", "CPU1", "NVS", "0000:1b:00.0"; text needs HK_LABEL bytes and is returned. */
+const char *hk_label(const hk_topo *t, uint32_t node, char *text);
+/* "gen5 x16"; "" where it is unknown. */
+const char *hk_pci_label(const hk_pci_info *p, char *text);
+bool hk_pci_downgraded(const hk_pci_info *p);
+/* "400 Gb/s" */
+const char *hk_port_label(float mbps, char *text);
+/* "8 H100, NVSwitch, 8 NICs of 400 Gb/s, 2 CPUs"; text needs 256 bytes. */
+const char *hk_topo_summary(const hk_topo *t, char *text);
+#endif

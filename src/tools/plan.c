@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `hocket plan`: what would run, why, and what the alternatives would cost. */
+#include "plan.h"
+#include <stdlib.h>
+#include <string.h>
+#include "../sim/sim.h"
+#include "proof.h"
+
+typedef struct options {
+  const char *machine, *file;
+  int ranks, root, rank, channel;
+  bool program, json, all, simulate;
+} options;
+
+enum { ALL_RANKS = -1 };
+
+/* ---- asking ---- */
+
+void hk_plan_ask(hk_plan_report *r, const hk_world *w, hk_coll coll, size_t bytes) {
+  *r = (hk_plan_report){.world = w, .coll = coll, .bytes = bytes};
+  hk_world_choose(w, coll, bytes, &r->chosen);
+  r->n = hk_select_all(&w->machine, &w->wish, coll, bytes, r->rows);
+}
+
+double hk_plan_latency(const hk_plan_report *r, const hk_decision *d) {
+  if (r->world->nranks < 2) return 0;
+  hk_machine as = hk_machine_as(&r->world->machine, d->protocol, d->channels);
+  double us = d->algorithm->cost(&as, r->coll, 8);
+  return us < d->us ? us : d->us;
+}
+
+double hk_plan_algbw(size_t bytes, double us) { return us > 0 ? (double)bytes / us / 1000 : 0; }
+
+double hk_plan_busbw(hk_coll coll, int nranks, size_t bytes, double us) {
+  double n = nranks, factor = (n - 1) / n;
+  if (coll == HK_ALLREDUCE) factor *= 2;
+  if (coll == HK_BROADCAST || coll == HK_REDUCE) factor = 1;
+  return factor * hk_plan_algbw(bytes, us);
+}
+
+static bool same_plan(const hk_decision *a, const hk_decision *b) {
+  return a->algorithm == b->algorithm && a->protocol == b->protocol;
+}
+
+int hk_plan_ranges(const hk_world *w, hk_coll coll, hk_plan_range out[HK_PLAN_RANGES]) {
+  int n = 0;
+  for (size_t bytes = 8; bytes <= (size_t)1 << 34; bytes *= 2) {
+    hk_decision d;
+    hk_world_choose(w, coll, bytes, &d);
+    if (n && same_plan(&out[n - 1].chosen, &d)) {
+      out[n - 1].last = bytes;
+      out[n - 1].chosen = d;
+    } else if (n < HK_PLAN_RANGES) {
+      out[n++] = (hk_plan_range){bytes, bytes, d, d.us};
+    }
+  }
+  return n;
+}
+
+/* ---- text ---- */
+
+static const char *place_of(const hk_world *w, char *text, size_t room) {
+  char summary[256];
+  snprintf(text, room, "%d rank%s on %d host%s (%s: %s)", w->nranks, w->nranks == 1 ? "" : "s", w->machine.nhosts,
+           w->machine.nhosts == 1 ? "" : "s", w->cluster->name, hk_topo_summary(w->cluster->kinds[0], summary));
+  return text;
+}
+
+static void heading(const char *text) {
+  printf("\n%s%s%s\n", hk_tool_style(stdout, HK_STYLE_BOLD), text, hk_tool_style(stdout, HK_STYLE_PLAIN));
+}
+
+/* The first of its algorithm: the table has the cheapest on top. */
+static bool best_of_its_kind(const hk_plan_report *r, int at) {
+  for (int i = 0; i < at; i++)
+    if (!r->rows[i].why[0] && r->rows[i].what.algorithm == r->rows[at].what.algorithm) return false;
+  return true;
+}
+
+/* Reasons, each once, with the algorithms that it keeps out. */
+static void print_excluded(const hk_plan_report *r) {
+  heading("Not possible here");
+  for (int i = 0; i < r->n; i++) {
+    const char *why = r->rows[i].why;
+    bool told = !why[0];
+    for (int k = 0; k < i && !told; k++) told = !strcmp(r->rows[k].why, why);
+    if (told) continue;
+    char text[700];
+    int n = snprintf(text, sizeof text, "%s: ", why);
+    for (int k = i; k < r->n && n < (int)sizeof text - 32; k++)
+      if (!strcmp(r->rows[k].why, why))
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", k > i ? ", " : "", r->rows[k].what.algorithm->name);
+    hk_tool_wrap(stdout, 2, text);
+  }
+}
+
+/* The simulator's time for an alternative, as text; "-" where it has none, or where the price is out of the question: the
+ * slowest programs take longest to simulate. */
+static void simulated(const hk_simulator *x, const hk_plan_report *r, const hk_decision *d, char *text) {
+  hk_sim_options o = {.algorithm = d->algorithm->name, .protocol = (int)d->protocol, .channels = d->channels};
+  hk_sim_result result;
+  snprintf(text, 32, "-");
+  if (!x || d->us > 4 * r->chosen.us || hk_sim_run(&result, x, r->coll, r->bytes, &o) != HK_OK) return;
+  hk_tool_time(text, result.us);
+  hk_sim_result_clear(&result);
+}
+
+static void print_table(const hk_plan_report *r, bool all, const hk_simulator *x) {
+  hk_table *t = hk_table_new(x ? "llrrrrrr" : "llrrrrr");
+  bool excluded = false;
+  hk_table_row(t, HK_STYLE_BOLD, "ALGORITHM\tPROTOCOL\tCHANNELS\tTIME\tOF IT LATENCY\tBUS GB/s\tCOMPARED\tSIMULATED");
+  for (int i = 0; i < r->n; i++) {
+    const hk_alternative *a = &r->rows[i];
+    char time[32], latency[32], sim[32] = "";
+    excluded |= a->why[0] != 0;
+    bool chosen = same_plan(&a->what, &r->chosen);
+    if (a->why[0] || !(all || chosen || best_of_its_kind(r, i))) continue;
+    if (x) simulated(x, r, &a->what, sim);
+    hk_table_row(t, chosen ? HK_STYLE_GREEN : HK_STYLE_PLAIN, "%s\t%s\t%d\t%s\t%s\t%.3g\t%s%.2f\t%s",
+                 a->what.algorithm->name, hk_protocols[a->what.protocol].name, a->what.channels,
+                 hk_tool_time(time, a->what.us), hk_tool_time(latency, hk_plan_latency(r, &a->what)),
+                 hk_plan_busbw(r->coll, r->world->nranks, r->bytes, a->what.us), chosen ? "* " : "",
+                 r->chosen.us > 0 ? a->what.us / r->chosen.us : 1, sim);
+  }
+  hk_table_print(t, 2, stdout);
+  if (excluded) print_excluded(r);
+}
+
+/* "450 GB/s" of what a byte costs. */
+static const char *rate(char *text, double us_per_b) {
+  if (us_per_b > 0)
+    snprintf(text, 32, "%.3g GB/s", 1 / us_per_b / 1000);
+  else
+    snprintf(text, 32, "as memory");
+  return text;
+}
+
+static void print_model(const hk_world *w) {
+  const hk_machine *m = &w->machine;
+  char ring[32], mesh[32];
+  heading("The machine, as the model sees it");
+  hk_table *t = hk_table_new("lrrr");
+  hk_table_row(t, HK_STYLE_PLAIN, "\tA MESSAGE\tALONG A RING\tALL TO ALL");
+  if (m->ranks_per_host > 1)
+    hk_table_row(t, HK_STYLE_PLAIN, "inside a host, a rank\t%.2f us\t%s\t%s", m->inside.alpha_us + m->sync_us,
+                 rate(ring, m->inside.ring_us_per_b), rate(mesh, m->inside.mesh_us_per_b));
+  if (m->nhosts > 1)
+    hk_table_row(t, HK_STYLE_PLAIN, "between hosts, a host\t%.2f us\t%s\t%s", m->between.alpha_us + m->sync_us,
+                 rate(ring, m->between.ring_us_per_b), rate(mesh, m->between.mesh_us_per_b));
+  hk_table_print(t, 2, stdout);
+  if (m->cores_per_host > 0)
+    hk_tool_wrap(stdout, 2,
+                 w->overrides.tuned ? "Costs were measured by hocket tune."
+                                    : "Costs are built in; hocket tune measures those of this machine.");
+}
+
+static int print_one(const hk_plan_report *r, const options *o) {
+  const hk_world *w = r->world;
+  hk_simulator *x = NULL;
+  if (o->simulate) {
+    hk_status rc = hk_simulator_new(&x, w->cluster, (w->nranks + w->cluster->nhosts - 1) / w->cluster->nhosts);
+    if (rc != HK_OK) return hk_tool_failed(rc);
+    int all = hk_simulator_ranks(x);
+    if (all != w->nranks) {
+      hk_simulator_free(x);
+      return hk_tool_wrong("--simulate takes all %d ranks of the machine: leave --ranks out", all);
+    }
+  }
+  char size[32], place[512], time[32], text[700];
+  snprintf(text, sizeof text, "%s of %s, %s", hk_coll_name(r->coll), hk_tool_bytes(size, r->bytes),
+           place_of(w, place, sizeof place));
+  hk_tool_wrap(stdout, 0, text);
+  heading("Runs");
+  printf("  %s%s%s, protocol %s, %d channel%s: %s", hk_tool_style(stdout, HK_STYLE_GREEN), r->chosen.algorithm->name,
+         hk_tool_style(stdout, HK_STYLE_PLAIN), hk_protocols[r->chosen.protocol].name, r->chosen.channels,
+         r->chosen.channels == 1 ? "" : "s", hk_tool_time(time, r->chosen.us));
+  if (r->chosen.us > 0)
+    printf("\n  that is %.3g GB/s, and as nccl-tests counts %.3g GB/s of bus bandwidth",
+           hk_plan_algbw(r->bytes, r->chosen.us), hk_plan_busbw(r->coll, w->nranks, r->bytes, r->chosen.us));
+  putchar('\n');
+  heading("Why");
+  char *why = hk_plan_explain(r);
+  hk_tool_wrap(stdout, 2, why ? why : "");
+  free(why);
+  if (w->nranks < 2) goto out;
+  heading("Alternatives");
+  print_table(r, o->all, x);
+  print_model(w);
+out:
+  hk_simulator_free(x);
+  return HK_EXIT_OK;
+}
+
+static void range_rows(const hk_world *w, hk_coll coll, hk_table *t) {
+  hk_plan_range ranges[HK_PLAN_RANGES];
+  int n = hk_plan_ranges(w, coll, ranges);
+  for (int i = 0; i < n; i++) {
+    const hk_plan_range *g = &ranges[i];
+    char first[32], last[32], time[32], until[32];
+    hk_tool_bytes(first, g->first);
+    hk_tool_bytes(last, g->last);
+    hk_table_row(t, HK_STYLE_PLAIN, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%.3g", i ? "" : hk_coll_name(coll), first,
+                 i + 1 == n ? "up" : last, g->chosen.algorithm->name, hk_protocols[g->chosen.protocol].name,
+                 g->chosen.channels, hk_tool_time(time, g->first_us),
+                 i + 1 == n ? "" : hk_tool_time(until, g->chosen.us),
+                 hk_plan_busbw(coll, w->nranks, g->last, g->chosen.us));
+  }
+}
+
+static void print_ranges(const hk_world *w, const hk_coll *only) {
+  char place[512];
+  hk_tool_wrap(stdout, 0, place_of(w, place, sizeof place));
+  putchar('\n');
+  hk_table *t = hk_table_new("lrrllrrrr");
+  hk_table_row(t, HK_STYLE_BOLD, "COLLECTIVE\tFROM\tTO\tALGORITHM\tPROTOCOL\tCHANNELS\tTIME\tTO\tBUS GB/s");
+  for (int c = 0; c < HK_COLL_COUNT; c++)
+    if (!only || *only == (hk_coll)c) range_rows(w, (hk_coll)c, t);
+  hk_table_print(t, 0, stdout);
+  putchar('\n');
+  hk_tool_wrap(stdout, 0,
+               "Sizes are those of the larger of a rank's buffers. Channels and bandwidth are those of the "
+               "longest message of a row (of the last row: 16 GiB).");
+}
+
+/* ---- programs ---- */
+
+static int print_program(const hk_world *w, hk_coll coll, size_t bytes, const options *o) {
+  hk_plan_report *r = malloc(sizeof *r);
+  if (!r) return hk_tool_wrong("out of memory");
+  hk_plan_ask(r, w, coll, bytes);
+  const hk_algorithm *a = r->chosen.algorithm;
+  int channels = r->chosen.channels;
+  free(r);
+  if (o->rank >= w->nranks) return hk_tool_wrong("--rank %d, but there are %d ranks", o->rank, w->nranks);
+  if (o->channel >= channels) return hk_tool_wrong("--channel %d, but there are %d channels", o->channel, channels);
+  hk_build what = {.coll = coll,
+                   .rank = o->rank > 0 ? o->rank : 0,
+                   .nranks = w->nranks,
+                   .root = hk_coll_has_root(coll) ? o->root : 0,
+                   .layout = w->layout,
+                   .channel = o->channel};
+  if (what.root >= w->nranks) return hk_tool_wrong("--root %d, but there are %d ranks", what.root, w->nranks);
+  if (channels > 1)
+    printf("# channel %d of %d; each moves its part of the message in the same way\n", o->channel, channels);
+  for (; what.rank < w->nranks; what.rank++) {
+    hk_program *p;
+    hk_status rc = hk_algorithm_build(a, &what, &p);
+    if (rc != HK_OK) return hk_tool_failed(rc);
+    if (o->json)
+      hk_program_json(p, stdout);
+    else
+      hk_program_dump(p, stdout);
+    hk_program_free(p);
+    if (o->rank != ALL_RANKS) break;
+  }
+  return HK_EXIT_OK;
+}
+
+/* ---- JSON ---- */
+
+static void put_decision(const hk_plan_report *r, const hk_decision *d, hk_json *w) {
+  hk_json_put_text(w, "algorithm", d->algorithm->name);
+  hk_json_put_text(w, "protocol", hk_protocols[d->protocol].name);
+  hk_json_put_integer(w, "channels", d->channels);
+  hk_json_put_number(w, "us", d->us);
+  hk_json_put_number(w, "latency_us", hk_plan_latency(r, d));
+  hk_json_put_number(w, "algbw_gbps", hk_plan_algbw(r->bytes, d->us));
+  hk_json_put_number(w, "busbw_gbps", hk_plan_busbw(r->coll, r->world->nranks, r->bytes, d->us));
+}
+
+/* A list of paragraphs. */
+static void put_why(const hk_plan_report *r, hk_json *w) {
+  char *why = hk_plan_explain(r), *line = why;
+  hk_json_key(w, "why");
+  hk_json_open(w, '[');
+  while (line && *line) {
+    char *end = strchr(line, '\n');
+    if (end) *end = 0;
+    hk_json_text(w, line);
+    line = end ? end + 1 : NULL;
+  }
+  hk_json_close(w);
+  free(why);
+}
+
+static void put_report(const hk_plan_report *r, hk_json *w) {
+  hk_json_open(w, '{');
+  hk_json_put_text(w, "collective", hk_coll_name(r->coll));
+  hk_json_put_integer(w, "bytes", (long long)r->bytes);
+  hk_json_key(w, "chosen");
+  hk_json_open(w, '{');
+  put_decision(r, &r->chosen, w);
+  if (r->chosen.note) hk_json_put_text(w, "note", r->chosen.note);
+  hk_json_close(w);
+  put_why(r, w);
+  hk_json_key(w, "alternatives");
+  hk_json_open(w, '[');
+  for (int i = 0; i < r->n; i++) {
+    hk_json_open(w, '{');
+    if (r->rows[i].why[0]) {
+      hk_json_put_text(w, "algorithm", r->rows[i].what.algorithm->name);
+      hk_json_put_text(w, "excluded", r->rows[i].why);
+    } else {
+      put_decision(r, &r->rows[i].what, w);
+    }
+    hk_json_close(w);
+  }
+  hk_json_close(w);
+  hk_json_close(w);
+}
+
+static int print_json(const hk_world *w, const hk_coll *only, const size_t *bytes) {
+  hk_json j = {.f = stdout};
+  hk_plan_report *r = malloc(sizeof *r);
+  if (!r) return hk_tool_wrong("out of memory");
+  hk_json_open(&j, '{');
+  hk_json_put_text(&j, "machine", w->cluster->name);
+  hk_json_put_integer(&j, "ranks", w->nranks);
+  hk_json_put_integer(&j, "hosts", w->machine.nhosts);
+  hk_json_key(&j, "plans");
+  hk_json_open(&j, '[');
+  for (int c = 0; c < HK_COLL_COUNT; c++) {
+    if (only && *only != (hk_coll)c) continue;
+    for (size_t b = bytes ? *bytes : 8; b <= (bytes ? *bytes : (size_t)1 << 34); b = bytes ? b + 1 : 2 * b) {
+      hk_plan_ask(r, w, (hk_coll)c, b);
+      put_report(r, &j);
+    }
+  }
+  hk_json_close(&j);
+  hk_json_close(&j);
+  putchar('\n');
+  free(r);
+  return HK_EXIT_OK;
+}
+
+static int run(void *into, int nargs, char **args) {
+  const options *o = into;
+  hk_coll coll = HK_ALLREDUCE;
+  size_t bytes = 0;
+  if (nargs > 0 && !hk_tool_coll(args[0], &coll)) return HK_EXIT_TROUBLE;
+  if (nargs > 1 && !hk_tool_size("SIZE", args[1], &bytes)) return HK_EXIT_TROUBLE;
+  if (o->program && nargs < 2) return hk_tool_wrong("--program: of which COLLECTIVE and SIZE?");
+  hk_world w;
+  int code = hk_world_open(&w, o->machine, o->file, o->ranks);
+  if (code != HK_EXIT_OK) goto out;
+  if (o->program) {
+    code = print_program(&w, coll, bytes, o);
+  } else if (o->json) {
+    code = print_json(&w, nargs > 0 ? &coll : NULL, nargs > 1 ? &bytes : NULL);
+  } else if (nargs < 2) {
+    print_ranges(&w, nargs > 0 ? &coll : NULL);
+  } else {
+    hk_plan_report *r = malloc(sizeof *r);
+    if (r) {
+      hk_plan_ask(r, &w, coll, bytes);
+      code = print_one(r, o);
+    }
+    free(r);
+  }
+out:
+  hk_world_close(&w);
+  return code;
+}
+
+static const hk_tool_option rows[] = {
+    HK_OPTION_MACHINE(options, machine),
+    HK_OPTION_XML(options, file),
+    {.letter = 'n',
+     .name = "ranks",
+     .argument = "N",
+     .help = "ranks; without it one for each GPU, on a machine without GPUs one for each core",
+     .kind = HK_OPTION_INT,
+     .field = offsetof(options, ranks),
+     .low = 1,
+     .high = UINT16_MAX},
+    {.letter = 'r',
+     .name = "root",
+     .argument = "RANK",
+     .help = "the root, where the collective has one",
+     .def = "0",
+     .kind = HK_OPTION_INT,
+     .field = offsetof(options, root),
+     .high = UINT16_MAX},
+    {.letter = 'p',
+     .name = "program",
+     .help = "write what each rank would do, as text that hocket verify reads",
+     .field = offsetof(options, program)},
+    {.name = "rank",
+     .argument = "RANK",
+     .help = "with --program: only this rank's",
+     .def = "-1",
+     .kind = HK_OPTION_INT,
+     .field = offsetof(options, rank),
+     .low = -1,
+     .high = UINT16_MAX},
+    {.name = "channel",
+     .argument = "N",
+     .help = "with --program: the program of this channel",
+     .def = "0",
+     .kind = HK_OPTION_INT,
+     .field = offsetof(options, channel),
+     .high = 255},
+    {.letter = 'a',
+     .name = "all",
+     .help = "alternatives by every protocol, not only each algorithm's best",
+     .field = offsetof(options, all)},
+    {.letter = 's',
+     .name = "simulate",
+     .help = "also run the alternatives on the simulator, and show its times beside the prices",
+     .field = offsetof(options, simulate)},
+    {.name = "json", .help = "write JSON", .field = offsetof(options, json)},
+    {0}};
+
+const hk_tool hk_tool_plan = {
+    .name = "plan",
+    .about = "tell what would run for a collective, and why",
+    .usage = "[COLLECTIVE [SIZE]]",
+    .text =
+        "With COLLECTIVE and SIZE: the algorithm, protocol and number of channels that a communicator there would take, "
+        "the reasons in words, and what each alternative would cost. Without SIZE: what runs from which size on. SIZE "
+        "is that of the larger of a rank's buffers, in bytes; K, M and G mean 2^10, 2^20 and 2^30.\n"
+        "\n"
+        "The parameters that change what runs (NCCL_ALGO, NCCL_PROTO and others) count here too. Prices come from the "
+        "model that docs/tuning.md describes; hocket sim runs the programs link by link instead.",
+    .examples = "hocket plan allreduce 1G --machine dgx-h100\n  one large allreduce on a DGX H100\n"
+                "hocket plan --machine 'nodes=16 of dgx-a100'\n  what runs for which size, of every collective\n"
+                "NCCL_ALGO=^ring hocket plan allreduce 64M --ranks 4\n  and if the ring were not allowed?\n"
+                "hocket plan allreduce 1M --ranks 4 --program --rank 1\n  what rank 1 does",
+    .options = rows,
+    .bytes = sizeof(options),
+    .most = 2,
+    .words = hk_tool_coll_word,
+    .run = run,
+};

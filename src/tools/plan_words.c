@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Why a plan was chosen, in words.  It knows no algorithm: all it says follows from what the model says of each. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include "plan.h"
+
+static void say(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A paragraph: one line, which the reader wraps. */
+static void say(FILE *to, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vfprintf(to, format, args);
+  va_end(args);
+  fputc('\n', to);
+}
+
+static const char *name_of(const hk_plan_report *r, const hk_decision *d, char *text) {
+  bool one = (r->world->machine.protocols & (r->world->machine.protocols - 1)) == 0; /* no protocol to choose */
+  snprintf(text, HK_LABEL, one ? "%s" : "%s with %s", d->algorithm->name, hk_protocols[d->protocol].name);
+  return text;
+}
+
+/* The cheapest alternative of another algorithm. */
+static const hk_alternative *runner_up(const hk_plan_report *r) {
+  for (int i = 0; i < r->n; i++)
+    if (!r->rows[i].why[0] && r->rows[i].what.algorithm != r->chosen.algorithm) return &r->rows[i];
+  return NULL;
+}
+
+/* What the machine's time goes into. */
+static void say_balance(const hk_plan_report *r, FILE *to) {
+  double latency = hk_plan_latency(r, &r->chosen), all = r->chosen.us, part = all > 0 ? latency / all : 1;
+  char total[32], fixed[32], rest[32], size[32];
+  hk_tool_time(total, all);
+  hk_tool_time(fixed, latency);
+  hk_tool_time(rest, all - latency);
+  hk_tool_bytes(size, r->bytes);
+  if (part > 0.7)
+    say(to,
+        "%s is a short message here: of the %s, %s would pass with a message of no bytes at all. That is latency: "
+        "starting, and messages that must follow one another. So the fewest messages one behind another win, even if "
+        "they carry more bytes.",
+        size, total, fixed);
+  else if (part < 0.3)
+    say(to,
+        "%s is a long message here: of the %s, %s is spent on moving bytes and only %s on latency (starting, and "
+        "messages that must follow one another). So what moves the fewest bytes over the slowest link wins, even if it "
+        "takes more steps.",
+        size, total, rest, fixed);
+  else
+    say(to,
+        "%s is neither short nor long here: of the %s, %s is latency (starting, and messages that must follow one "
+        "another) and %s is spent on moving bytes. The choice is a compromise between few steps and few bytes.",
+        size, total, fixed, rest);
+}
+
+/* Where the bytes are slow, and why there are several channels. */
+static void say_links(const hk_plan_report *r, FILE *to) {
+  const hk_machine *m = &r->world->machine;
+  double inside = m->inside.ring_us_per_b, between = m->between.ring_us_per_b;
+  if (m->nhosts > 1 && m->ranks_per_host > 1 && inside > 0 && between > 0) {
+    double in = 1 / inside / 1000, out = 1 / between / 1000;
+    const char *narrow = in > 1.1 * out ? "between hosts" : out > 1.1 * in ? "inside the hosts" : NULL;
+    if (narrow)
+      say(to,
+          "The narrow links are those %s: the ranks of a host together get %.3g GB/s out of it, and each %.3g GB/s to "
+          "its neighbour inside.",
+          narrow, out, in);
+  }
+  if (r->chosen.channels > 1 && m->channel_us_per_b > 0)
+    say(to, "One channel moves at most %.3g GB/s here, so the message is cut into %d parts that move side by side.",
+        1 / m->channel_us_per_b / 1000, r->chosen.channels);
+}
+
+static void say_runner_up(const hk_plan_report *r, const hk_alternative *other, FILE *to) {
+  char name[HK_LABEL], a[32], b[32];
+  double mine = hk_plan_latency(r, &r->chosen), its = hk_plan_latency(r, &other->what);
+  double my_bytes = r->chosen.us - mine, its_bytes = other->what.us - its;
+  double more = other->what.us / r->chosen.us - 1;
+  name_of(r, &other->what, name);
+  hk_tool_time(a, other->what.us);
+  if (more < 0) {
+    say(to, "%s would be faster (%s), but see above.", name, a);
+    return;
+  }
+  if (more < 0.02) {
+    say(to, "The next best, %s, is as good as equal (%s).", name, a);
+    return;
+  }
+  char text[400];
+  int n = snprintf(text, sizeof text, "The next best, %s, would take %s (%.0f%% more): ", name, a, 100 * more);
+  if (its < 0.98 * mine && its_bytes > my_bytes)
+    snprintf(text + n, sizeof text - (size_t)n, "it saves %s of latency, but moving the bytes takes it %s longer.",
+             hk_tool_time(a, mine - its), hk_tool_time(b, its_bytes - my_bytes));
+  else if (its_bytes < 0.98 * my_bytes && its > mine)
+    snprintf(text + n, sizeof text - (size_t)n, "it moves the bytes %s faster, but has %s more latency.",
+             hk_tool_time(a, my_bytes - its_bytes), hk_tool_time(b, its - mine));
+  else if (its - mine > its_bytes - my_bytes)
+    snprintf(text + n, sizeof text - (size_t)n, "it has more messages that follow one another.");
+  else
+    snprintf(text + n, sizeof text - (size_t)n, "it moves more bytes, or over slower links.");
+  say(to, "%s", text);
+}
+
+/* The chosen algorithm by its other protocols. */
+static void say_protocols(const hk_plan_report *r, FILE *to) {
+  const hk_alternative *best = NULL;
+  for (int i = 0; i < r->n; i++) {
+    const hk_alternative *a = &r->rows[i];
+    if (a->why[0] || a->what.algorithm != r->chosen.algorithm || a->what.protocol == r->chosen.protocol) continue;
+    if (!best) best = a;
+  }
+  if (!best || best->what.us <= r->chosen.us) return;
+  char a[32];
+  say(to, "Protocol %s is %s. With %s, the second best for this algorithm, it would take %s.",
+      hk_protocols[r->chosen.protocol].name, hk_protocols[r->chosen.protocol].about,
+      hk_protocols[best->what.protocol].name, hk_tool_time(a, best->what.us));
+}
+
+/* What runs for shorter and for longer messages. */
+static void say_neighbours(const hk_plan_report *r, FILE *to) {
+  hk_plan_range ranges[HK_PLAN_RANGES];
+  int n = hk_plan_ranges(r->world, r->coll, ranges), at = 0;
+  char size[32], name[HK_LABEL];
+  while (at + 1 < n && ranges[at].last < r->bytes) at++;
+  if (at > 0)
+    say(to, "Messages up to %s take %s instead.", hk_tool_bytes(size, ranges[at - 1].last),
+        name_of(r, &ranges[at - 1].chosen, name));
+  if (at + 1 < n)
+    say(to, "From %s on it is %s.", hk_tool_bytes(size, ranges[at + 1].first),
+        name_of(r, &ranges[at + 1].chosen, name));
+}
+
+static void explain(const hk_plan_report *r, FILE *to) {
+  if (r->world->nranks < 2) {
+    say(to, "One rank alone copies its input to its output.");
+    return;
+  }
+  if (r->chosen.note) say(to, "Not simply the cheapest: %s.", r->chosen.note);
+  say_balance(r, to);
+  say(to, "How %s works: %s.", r->chosen.algorithm->name, r->chosen.algorithm->about);
+  say_links(r, to);
+  const hk_alternative *other = runner_up(r);
+  if (other)
+    say_runner_up(r, other, to);
+  else
+    say(to, "No other algorithm can do this here.");
+  say_protocols(r, to);
+  say_neighbours(r, to);
+}
+
+char *hk_plan_explain(const hk_plan_report *r) {
+  char *text = NULL;
+  size_t bytes;
+  FILE *to = open_memstream(&text, &bytes);
+  if (!to) return NULL;
+  explain(r, to);
+  if (fclose(to) == 0) return text;
+  free(text);
+  return NULL;
+}

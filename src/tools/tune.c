@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `hocket tune`: measures this machine, fits the cost model's constants, writes them to a file; or checks the choices. */
+#include "tune.h"
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "../base/json.h"
+#include "../base/param.h"
+#include "tools.h"
+
+enum { TABLES = 16 };
+
+typedef struct options {
+  const char *ranks, *transports, *colls, *out, *constants;
+  size_t from, to;
+  int step, repeats;
+  double milliseconds;
+  bool check, json, quick, all;
+} options;
+
+static const char *transport_word(int i) {
+  static const char *const words[] = {"shm", "tcp"};
+  return i >= 0 && i < 2 ? words[i] : NULL;
+}
+
+static const hk_tool_option rows[] = {
+    {.letter = 'n',
+     .name = "ranks",
+     .argument = "LIST",
+     .help = "numbers of ranks to measure, as 2,4,8",
+     .def = "2,4,8",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, ranks)},
+    {.letter = 't',
+     .name = "transports",
+     .argument = "LIST",
+     .help = "shm (shared memory), tcp (sockets)",
+     .def = "shm,tcp",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, transports),
+     .words = transport_word},
+    {.letter = 'c',
+     .name = "collectives",
+     .argument = "LIST",
+     .help = "collectives to measure; all by default",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, colls),
+     .words = hk_tool_coll_word},
+    {.name = "from",
+     .argument = "SIZE",
+     .help = "the smallest message",
+     .def = "8",
+     .kind = HK_OPTION_SIZE,
+     .field = offsetof(options, from)},
+    {.name = "to",
+     .argument = "SIZE",
+     .help = "the largest message",
+     .def = "16M",
+     .kind = HK_OPTION_SIZE,
+     .field = offsetof(options, to)},
+    {.name = "step",
+     .argument = "FACTOR",
+     .help = "from one size to the next",
+     .def = "2",
+     .kind = HK_OPTION_INT,
+     .low = 2,
+     .high = 1024,
+     .field = offsetof(options, step)},
+    {.name = "repeats",
+     .argument = "N",
+     .help = "batches of each algorithm, by turns; the fastest counts",
+     .def = "5",
+     .kind = HK_OPTION_INT,
+     .low = 1,
+     .high = 1000,
+     .field = offsetof(options, repeats)},
+    {.name = "milliseconds",
+     .argument = "MS",
+     .help = "about how long a batch is",
+     .def = "1",
+     .kind = HK_OPTION_NUMBER,
+     .field = offsetof(options, milliseconds)},
+    {.letter = 'q',
+     .name = "quick",
+     .help = "few sizes and collectives: some seconds, rougher constants",
+     .field = offsetof(options, quick)},
+    {.letter = 'o',
+     .name = "out",
+     .argument = "FILE",
+     .help = "where to write the constants, - for stdout; without it where every init looks for them "
+             "(~/.config/hocket/tune.conf)",
+     .kind = HK_OPTION_FILE,
+     .field = offsetof(options, out)},
+    {.name = "check",
+     .help = "write no constants: tell how good the choices are with those in force",
+     .field = offsetof(options, check)},
+    {.name = "constants",
+     .argument = "FILE",
+     .help = "with --check: the constants to judge; none: the built-in ones",
+     .kind = HK_OPTION_FILE,
+     .field = offsetof(options, constants)},
+    {.letter = 'a', .name = "all", .help = "with --check: show right choices too", .field = offsetof(options, all)},
+    {.name = "json", .help = "write what was measured as JSON, to stdout", .field = offsetof(options, json)},
+    {0}};
+
+/* ---- what to measure ---- */
+
+static bool read_ranks(const char *text, int *out, int *n) {
+  while (*text && *n < TABLES) {
+    char *end;
+    long v = strtol(text, &end, 10);
+    if (end == text || (*end && *end != ',') || v < 2 || v > HK_TUNE_RANKS) return false;
+    out[(*n)++] = (int)v;
+    text = end + (*end == ',');
+  }
+  return *n > 0 && !*text;
+}
+
+static bool read_words(const char *text, bool (*take)(const char *word, void *to), void *to) {
+  char copy[256];
+  if (strlen(text) >= sizeof copy) return false;
+  strcpy(copy, text);
+  for (char *save, *word = strtok_r(copy, ", ", &save); word; word = strtok_r(NULL, ", ", &save))
+    if (!take(word, to)) return false;
+  return true;
+}
+static bool take_coll(const char *word, void *to) {
+  hk_coll c;
+  if (!hk_tool_coll(word, &c)) return false;
+  *(unsigned *)to |= 1u << c;
+  return true;
+}
+static bool take_transport(const char *word, void *to) {
+  for (int i = 0; transport_word(i); i++) {
+    if (strcmp(word, transport_word(i))) continue;
+    *(unsigned *)to |= 1u << i;
+    return true;
+  }
+  hk_tool_wrong_word("--transports", word, transport_word);
+  return false;
+}
+
+/* Gives the number of setups, 0 with the complaint made. */
+static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
+  int ranks[TABLES], nranks = 0, n = 0;
+  unsigned colls = 0, transports = 0;
+  if (!read_ranks(o->ranks, ranks, &nranks))
+    return hk_tool_wrong("--ranks: '%s' is no list of numbers from 2 to %d", o->ranks, HK_TUNE_RANKS), 0;
+  if (o->colls && !read_words(o->colls, take_coll, &colls)) return 0;
+  if (!read_words(o->transports, take_transport, &transports)) return 0;
+  if (o->from < 1 || o->to < o->from || o->to > (size_t)1 << 34)
+    return hk_tool_wrong("--from and --to: sizes from 1 to 16G, the first no larger than the second"), 0;
+  if (!(o->milliseconds > 0 && o->milliseconds < 1e5)) return hk_tool_wrong("--milliseconds: 0.001 to 100000"), 0;
+  hk_tune_setup s = {
+      .from = o->from, .to = o->to, .step = o->step, .repeats = o->repeats, .batch_us = o->milliseconds * 1000};
+  s.colls = colls ? colls : (1u << HK_COLL_COUNT) - 1;
+  if (o->quick) {
+    if (!colls) s.colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_BROADCAST;
+    s.step = 32;
+    s.repeats = 3;
+    if (s.to > 4 << 20) s.to = 4 << 20;
+  }
+  for (int t = 0; t < 2; t++)
+    for (int i = 0; i < nranks && n < TABLES; i++) {
+      if (!(transports >> t & 1u)) continue;
+      out[n] = s;
+      out[n].tcp = t == 1;
+      out[n++].nranks = ranks[i];
+    }
+  return n;
+}
+
+static void tell(hk_coll coll, size_t bytes) {
+  char text[32];
+  if (!isatty(STDERR_FILENO)) return;
+  fprintf(stderr, "\r\033[K%s %s", hk_coll_name(coll), hk_tool_bytes(text, bytes));
+  fflush(stderr);
+}
+
+static hk_status measure(const hk_tune_setup *s, hk_tune_table *t, int n) {
+  hk_status rc = HK_OK;
+  for (int i = 0; i < n && rc == HK_OK; i++) {
+    fprintf(stderr, "%d ranks over %s ...\n", s[i].nranks, s[i].tcp ? "sockets" : "shared memory");
+    rc = hk_tune_measure(&t[i], &s[i], tell);
+    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+  }
+  return rc;
+}
+
+/* ---- what came out ---- */
+
+typedef struct score {
+  int n, within10, within25;
+  double worst, sum;
+} score;
+
+static score judge(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices) {
+  score s = {.worst = 1};
+  for (int i = 0; i < n; i++) {
+    hk_tune_group g = {.n = 0};
+    while (hk_tune_next(&t[i], k, choices, &g)) {
+      double ratio = t[i].at[g.chosen].us / t[i].at[g.best].us;
+      s.n++;
+      s.sum += ratio;
+      s.within10 += ratio <= 1.10;
+      s.within25 += ratio <= 1.25;
+      if (ratio > s.worst) s.worst = ratio;
+    }
+  }
+  return s;
+}
+
+static void print_score(const char *what, const hk_tune_table *t, int n, const hk_constants *k,
+                        const hk_rules *choices) {
+  score s = judge(t, n, k, choices);
+  if (!s.n) return;
+  printf("%s: of %d choices %d are within 10%% of the best, %d within 25%%; on average %.3f times the best, the worst "
+         "%.2f times; prices are %.0f%% off\n",
+         what, s.n, s.within10, s.within25, s.sum / s.n, s.worst, 100 * (exp(hk_tune_error(t, n, k)) - 1));
+}
+
+static void print_choices(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices, bool all) {
+  hk_table *out = hk_table_new("lllrlrlrr");
+  hk_table_row(out, HK_STYLE_BOLD, "VIA\tRANKS\tCOLLECTIVE\tBYTES\tCHOSEN\tTIME\tBEST\tTIME\tRATIO");
+  int shown = 0;
+  for (int i = 0; i < n; i++) {
+    hk_tune_group g = {.n = 0};
+    while (hk_tune_next(&t[i], k, choices, &g)) {
+      const hk_tune_cell *chosen = &t[i].at[g.chosen], *best = &t[i].at[g.best];
+      char bytes[32], a[32], b[32];
+      double ratio = chosen->us / best->us;
+      if (!all && ratio <= 1.10) continue;
+      hk_table_row(out,
+                   ratio > 1.25   ? HK_STYLE_RED
+                   : ratio > 1.10 ? HK_STYLE_YELLOW
+                                  : HK_STYLE_PLAIN,
+                   "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f", t[i].setup.tcp ? "tcp" : "shm", t[i].setup.nranks,
+                   hk_coll_name((hk_coll)chosen->coll), hk_tool_bytes(bytes, chosen->bytes),
+                   hk_algorithms[chosen->algorithm]->name, hk_tool_time(a, chosen->us),
+                   hk_algorithms[best->algorithm]->name, hk_tool_time(b, best->us), ratio);
+      shown++;
+    }
+  }
+  hk_table_print(out, 0, stdout);
+  if (!shown) printf("Every choice is within 10%% of the best.\n");
+}
+
+static void print_json(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices) {
+  hk_json w = {.f = stdout};
+  hk_json_open(&w, '[');
+  for (int i = 0; i < n; i++) {
+    hk_tune_group g = {.n = 0};
+    while (hk_tune_next(&t[i], k, choices, &g)) {
+      hk_json_open(&w, '{');
+      hk_json_put_text(&w, "transport", t[i].setup.tcp ? "tcp" : "shm");
+      hk_json_put_integer(&w, "ranks", t[i].setup.nranks);
+      hk_json_put_text(&w, "collective", hk_coll_name((hk_coll)t[i].at[g.first].coll));
+      hk_json_put_integer(&w, "bytes", (long long)t[i].at[g.first].bytes);
+      hk_json_put_text(&w, "chosen", hk_algorithms[t[i].at[g.chosen].algorithm]->name);
+      hk_json_put_text(&w, "best", hk_algorithms[t[i].at[g.best].algorithm]->name);
+      hk_json_put_number(&w, "ratio", t[i].at[g.chosen].us / t[i].at[g.best].us);
+      hk_json_key(&w, "us");
+      hk_json_open(&w, '{');
+      for (int c = g.first; c < g.first + g.n; c++)
+        hk_json_put_number(&w, hk_algorithms[t[i].at[c].algorithm]->name, t[i].at[c].us);
+      hk_json_close(&w);
+      hk_json_close(&w);
+    }
+  }
+  hk_json_close(&w);
+  putchar('\n');
+}
+
+/* ---- the file ---- */
+
+/* The folders above a path, as mkdir -p makes them. */
+static void make_folders(const char *path) {
+  char folder[4096];
+  for (const char *p = strchr(path + 1, '/'); p && (size_t)(p - path) < sizeof folder; p = strchr(p + 1, '/')) {
+    memcpy(folder, path, (size_t)(p - path));
+    folder[p - path] = 0;
+    (void)mkdir(folder, 0777); /* what is wrong shows when the file is opened */
+  }
+}
+
+static int save(const hk_constants *k, const hk_rules *choices, const char *path) {
+  char usual[4096];
+  if (path && !strcmp(path, "-")) return hk_constants_write(k, choices, stdout) == HK_OK ? HK_EXIT_OK : HK_EXIT_TROUBLE;
+  if (!path) {
+    if (!hk_constants_path(usual, sizeof usual)) return hk_tool_wrong("no HOME is set: give --out");
+    path = usual;
+    make_folders(path);
+  }
+  FILE *f = fopen(path, "we");
+  if (!f) return hk_tool_wrong("%s cannot be written: %s", path, strerror(errno));
+  hk_status rc = hk_constants_write(k, choices, f);
+  if (fclose(f) != 0 && rc == HK_OK) rc = HK_FAIL_ERRNO("%s cannot be written", path);
+  if (rc != HK_OK) return hk_tool_failed(rc);
+  printf("written to %s%s\n", path,
+         path == usual ? ", where every init looks for it" : "; HOCKET_TUNE_FILE=<that file> makes an init read it");
+  return HK_EXIT_OK;
+}
+
+/* The constants that --check judges. */
+static int constants_in_force(const options *o, hk_constants *k, hk_rules **choices) {
+  char usual[4096];
+  const char *path = o->constants ? o->constants : hk_param_str(HK_P_TUNE_FILE);
+  *k = hk_constants_default;
+  if (!path && hk_constants_path(usual, sizeof usual) && access(usual, R_OK) == 0) path = usual;
+  if (!path || !strcmp(path, "none")) return HK_EXIT_OK;
+  hk_status rc = hk_constants_read(k, choices, path);
+  return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
+}
+
+static int fit(const options *o, const hk_tune_table *tables, int n) {
+  hk_constants fitted = hk_tune_fit(tables, n);
+  hk_rules *choices = NULL;
+  hk_status rc = hk_tune_choices(tables, n, &fitted, &choices);
+  if (rc != HK_OK) {
+    hk_rules_free(choices);
+    return hk_tool_failed(rc);
+  }
+  if (!o->out || strcmp(o->out, "-") != 0) {
+    print_score("With the built-in constants", tables, n, &hk_constants_default, NULL);
+    print_score("With the measured ones", tables, n, &fitted, NULL);
+    print_score("... and choices where they err", tables, n, &fitted, choices);
+  }
+  int code = save(&fitted, choices, o->out);
+  hk_rules_free(choices);
+  return code;
+}
+
+static int run(void *into, int nargs, char **args) {
+  const options *o = into;
+  hk_tune_setup setups[TABLES];
+  hk_tune_table tables[TABLES] = {{.n = 0}};
+  hk_constants k;
+  hk_rules *choices = NULL;
+  (void)nargs, (void)args;
+  int code = HK_EXIT_OK;
+  if (o->check || o->json) code = constants_in_force(o, &k, &choices); /* to measure anew no file need be right */
+  int n = code == HK_EXIT_OK ? plan_setups(o, setups) : 0;
+  if (!n) {
+    hk_rules_free(choices);
+    return HK_EXIT_TROUBLE;
+  }
+  hk_status rc = measure(setups, tables, n);
+  if (rc != HK_OK) {
+    code = hk_tool_failed(rc);
+  } else if (o->json) {
+    print_json(tables, n, &k, choices);
+  } else if (o->check) {
+    print_choices(tables, n, &k, choices, o->all);
+    print_score("With the constants in force", tables, n, &k, choices);
+    if (judge(tables, n, &k, choices).worst > 1.25) code = HK_EXIT_FINDING;
+  } else {
+    code = fit(o, tables, n);
+  }
+  for (int i = 0; i < n; i++) hk_tune_table_clear(&tables[i]);
+  hk_rules_free(choices);
+  return code;
+}
+
+const hk_tool hk_tool_tune = {
+    .name = "tune",
+    .about = "measure this machine and fit the constants that choices rest on",
+    .text = "Runs every algorithm between processes of this host, fits the constants of the cost model to their times, "
+            "and writes them to a small file that every init looks for. Hocket works without it, with built-in "
+            "constants. It takes about a minute; what else runs on the machine disturbs it.\n\n"
+            "With --check nothing is written: the choices are compared with the fastest algorithms.",
+    .findings = "with --check, a choice takes more than 1.25 times as long as the best algorithm.",
+    .examples = "hocket tune\n  measure and write ~/.config/hocket/tune.conf\n"
+                "hocket tune --quick --out -\n  some seconds, to look at\n"
+                "hocket tune --check -n 2,4,8 --to 128M --step 2\n  every choice against an exhaustive sweep",
+    .options = rows,
+    .bytes = sizeof(options),
+    .run = run,
+};

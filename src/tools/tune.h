@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Between the parts of `hocket tune`: measuring, and fitting the model's constants to what was measured. */
+#ifndef HK_TOOLS_TUNE_H
+#define HK_TOOLS_TUNE_H
+#include "../collectives/machine.h"
+#include "../collectives/rules.h"
+
+enum { HK_TUNE_RANKS = 64 };
+
+/* What to measure: all algorithms of some collectives, on ranks that are processes of this host. */
+typedef struct hk_tune_setup {
+  int nranks;
+  bool tcp;        /* over sockets instead of shared memory */
+  unsigned colls;  /* bit set of 1u << hk_coll */
+  size_t from, to; /* bytes, in steps of `step` */
+  int step;
+  int repeats;     /* batches of each algorithm, by turns; the fastest counts */
+  double batch_us; /* about how long a batch is */
+} hk_tune_setup;
+
+typedef struct hk_tune_cell {
+  uint8_t coll, algorithm; /* hk_coll; index into hk_algorithms */
+  bool rough;              /* so slow that it was measured once only */
+  size_t bytes;
+  double us;
+} hk_tune_cell;
+
+typedef struct hk_tune_table {
+  hk_tune_setup setup;
+  hk_machine machine; /* as the ranks saw it */
+  int n;
+  hk_tune_cell *at; /* grouped by collective and size */
+} hk_tune_table;
+
+/* `tell` (may be NULL) is called as sizes are done. */
+hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll coll, size_t bytes));
+void hk_tune_table_clear(hk_tune_table *t);
+
+/* One collective and size: cells [first, first + n). */
+typedef struct hk_tune_group {
+  int first, n;
+  int best;   /* the fastest cell */
+  int chosen; /* what the model takes with these constants */
+} hk_tune_group;
+/* Walks the groups; false behind the last. Begin with a zeroed group.  `choices` may be NULL. */
+bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules *choices, hk_tune_group *g);
+
+/* Constants with which the model is nearest to what was measured, in prices and in choices. */
+hk_constants hk_tune_fit(const hk_tune_table *tables, int n);
+/* Rules for what the model gets wrong by more than some percent; *out is NULL where there is nothing. */
+hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants *k, hk_rules **out);
+/* The average of |ln(price / measured)|: 0.1 is 10% off. */
+double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k);
+#endif

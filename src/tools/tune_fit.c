@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Constants from measurements: the model's prices are compared with all times at once, and one constant after the other is
+ * moved as long as that helps.  Plain, but the model is cheap: a fit takes well under a second. */
+#include <math.h>
+#include <stddef.h>
+#include "tune.h"
+
+/* A wrong choice that takes so many times the best is worth a rule; less is noise. */
+#define WORTH 1.05
+
+/* The machine that the ranks saw, with other constants. */
+static hk_machine machine_with(const hk_tune_table *t, const hk_constants *k) {
+  hk_host_facts f = {.nranks = t->machine.nranks,
+                     .nhosts = t->machine.nhosts,
+                     .ranks_per_host = t->machine.ranks_per_host,
+                     .least_per_host = t->machine.least_per_host,
+                     .cores_per_host = t->machine.cores_per_host,
+                     .memory = !t->setup.tcp,
+                     .multicast = t->machine.multicast,
+                     .slot_bytes = t->machine.slot_bytes};
+  return hk_machine_of_hosts(&f, k);
+}
+
+static bool next_group(const hk_tune_table *t, const hk_machine *m, hk_tune_group *g) {
+  double least = 0;
+  g->first += g->n;
+  g->n = 0;
+  if (g->first >= t->n) return false;
+  const hk_tune_cell *a = &t->at[g->first];
+  g->best = g->chosen = g->first;
+  while (g->first + g->n < t->n && a[g->n].coll == a->coll && a[g->n].bytes == a->bytes) {
+    int i = g->first + g->n++;
+    double us = hk_algorithms[t->at[i].algorithm]->cost(m, (hk_coll)a->coll, a->bytes);
+    if (t->at[i].us < t->at[g->best].us) g->best = i;
+    if (i > g->first && us >= least) continue;
+    least = us;
+    g->chosen = i;
+  }
+  return true;
+}
+
+bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules *choices, hk_tune_group *g) {
+  hk_machine m = machine_with(t, k);
+  if (!next_group(t, &m, g)) return false;
+  const hk_tune_cell *a = &t->at[g->first];
+  for (int i = 0; choices && i < choices->n; i++) {
+    if (!hk_rule_fits(&choices->at[i], &m, (hk_coll)a->coll, a->bytes)) continue;
+    for (int c = g->first; c < g->first + g->n; c++)
+      if (t->at[c].algorithm == choices->at[i].algorithm) g->chosen = c;
+    break;
+  }
+  return true;
+}
+
+/* A measured size stands for those around it. */
+static hk_rule rule_for(const hk_tune_table *t, const hk_tune_cell *cell) {
+  double half = sqrt(t->setup.step);
+  return (hk_rule){.coll = cell->coll,
+                   .from = cell->bytes <= t->setup.from ? 0 : (size_t)((double)cell->bytes / half) + 1,
+                   .to = (size_t)((double)cell->bytes * half),
+                   .nranks = t->setup.nranks,
+                   .nhosts = 0,
+                   .algorithm = cell->algorithm,
+                   .protocol = -1,
+                   .via = t->setup.tcp ? HK_VIA_SOCKETS : HK_VIA_MEMORY};
+}
+
+hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants *k, hk_rules **out) {
+  hk_status rc = HK_OK;
+  *out = NULL;
+  for (int i = 0; i < n; i++) {
+    const hk_tune_table *t = &tables[i];
+    hk_machine m = machine_with(t, k);
+    hk_tune_group g = {.n = 0};
+    while (next_group(t, &m, &g)) {
+      if (t->at[g.chosen].us < WORTH * t->at[g.best].us) continue;
+      hk_rule r = rule_for(t, &t->at[g.best]);
+      hk_rule *last = *out && (*out)->n ? &(*out)->at[(*out)->n - 1] : NULL;
+      if (last && last->via == r.via && last->nranks == r.nranks && last->coll == r.coll &&
+          last->algorithm == r.algorithm && last->to + 2 >= r.from)
+        last->to = r.to; /* the next size of the same */
+      else
+        HK_TRY(hk_rules_add(out, &r), out);
+    }
+  }
+out:
+  return rc;
+}
+
+/* How far off: squares of ln(price / time), those of slow algorithms for less; and what wrong choices cost, for more. */
+static double misfit(const hk_tune_table *tables, int n, const hk_constants *k) {
+  double sum = 0, weights = 0;
+  for (int i = 0; i < n; i++) {
+    const hk_tune_table *t = &tables[i];
+    hk_machine m = machine_with(t, k);
+    hk_tune_group g = {.n = 0};
+    while (next_group(t, &m, &g)) {
+      double best = t->at[g.best].us, regret = log(t->at[g.chosen].us / best);
+      for (int c = g.first; c < g.first + g.n; c++) {
+        const hk_tune_cell *cell = &t->at[c];
+        double us = hk_algorithms[cell->algorithm]->cost(&m, (hk_coll)cell->coll, cell->bytes);
+        double off = log(us / cell->us), weight = best / cell->us;
+        sum += weight * weight * off * off;
+        weights += weight * weight;
+      }
+      sum += 5 * regret + 20 * regret * regret;
+      weights += 1;
+    }
+  }
+  return weights > 0 ? sum / weights : 0;
+}
+
+double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k) {
+  double sum = 0;
+  int count = 0;
+  for (int i = 0; i < n; i++) {
+    hk_machine m = machine_with(&tables[i], k);
+    for (int c = 0; c < tables[i].n; c++) {
+      const hk_tune_cell *cell = &tables[i].at[c];
+      if (cell->rough) continue;
+      sum += fabs(log(hk_algorithms[cell->algorithm]->cost(&m, (hk_coll)cell->coll, cell->bytes) / cell->us));
+      count++;
+    }
+  }
+  return count ? sum / count : 0;
+}
+
+enum { FIELDS = 9 };
+static const size_t fields[FIELDS] = {offsetof(hk_constants, memory_alpha_us),   offsetof(hk_constants, copy_us_per_b),
+                                      offsetof(hk_constants, gamma_us_per_b),    offsetof(hk_constants, switch_us),
+                                      offsetof(hk_constants, tcp_alpha_us),      offsetof(hk_constants, tcp_us_per_b),
+                                      offsetof(hk_constants, memory_message_us), offsetof(hk_constants, tcp_message_us),
+                                      offsetof(hk_constants, tcp_link_us)};
+
+static double *field(hk_constants *k, size_t i) { return (double *)(void *)((char *)k + fields[i]); }
+
+/* One constant after the other, up or down by a factor that gets smaller. */
+static double descend(const hk_tune_table *tables, int n, hk_constants *k) {
+  double least = misfit(tables, n, k);
+  for (double factor = 2; factor > 1.01; factor = sqrt(factor)) {
+    bool better = true;
+    for (int turn = 0; better && turn < 20; turn++) {
+      better = false;
+      for (size_t i = 0; i < HK_ARRAY_LENGTH(fields); i++) {
+        double *v = field(k, i), old = *v, widest = 50;
+        hk_constants first = hk_constants_default;
+        double low = *field(&first, i) / widest;
+        for (int way = 0; way < 2; way++) {
+          double tried = way ? old / factor : old * factor;
+          if (tried < low || tried > low * widest * widest) continue;
+          *v = tried;
+          double off = misfit(tables, n, k);
+          if (off < least * 0.9999) {
+            least = off;
+            better = true;
+            break;
+          }
+          *v = old;
+        }
+      }
+    }
+  }
+  return least;
+}
+
+hk_constants hk_tune_fit(const hk_tune_table *tables, int n) {
+  hk_constants best = hk_constants_default;
+  double least = descend(tables, n, &best);
+  /* From other places too: the misfit has valleys. */
+  static const double starts[][FIELDS] = {{2, 2, 2, 2, 2, 2, 2, 2, 2},
+                                          {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
+                                          {1, 2, 1, 4, 1, 2, 2, 0.5, 1},
+                                          {3, 1, 1, 0.5, 0.5, 1, 0.5, 1, 2}};
+  for (size_t s = 0; s < HK_ARRAY_LENGTH(starts); s++) {
+    hk_constants k = hk_constants_default;
+    for (size_t i = 0; i < HK_ARRAY_LENGTH(fields); i++) *field(&k, i) *= starts[s][i];
+    double off = descend(tables, n, &k);
+    if (off >= least) continue;
+    least = off;
+    best = k;
+  }
+  /* What nothing depends on, because only memory or only sockets were measured, stays as it was. */
+  hk_constants first = hk_constants_default;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(fields); i++) {
+    double found = *field(&best, i);
+    *field(&best, i) = *field(&first, i);
+    if (misfit(tables, n, &best) != least) *field(&best, i) = found;
+  }
+  return best;
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `hocket verify`: proves algorithms, or programs from files, for any number of ranks. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/param.h"
+#include "../collectives/machine.h"
+#include "proof.h"
+
+enum { MOST_RANKS = 4096 };
+
+typedef struct options {
+  hk_proof_options proof;
+  const char *algorithm, *coll, *ranks;
+  int root, hosts;
+  bool all;
+} options;
+
+hk_status hk_prove(const hk_program *const *programs, int nranks, const hk_proof_options *o, hk_verify_report *report) {
+  unsigned slots = o->slots > 0 ? (unsigned)o->slots : (unsigned)hk_param_int(HK_P_SLOTS);
+  hk_status rc = HK_OK;
+  for (int in_place = 0; in_place < 2 && rc == HK_OK; in_place++) {
+    hk_verify_options v = {
+        .slots = slots, .waves = o->waves > 0 ? (unsigned)o->waves : slots + 1, .in_place = in_place};
+    rc = hk_verify(programs, nranks, &v, report);
+  }
+  return rc;
+}
+
+void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_verify_report *report, const char *file,
+                   int line) {
+  hk_json_open(w, '{');
+  if (file) hk_json_put_text(w, "file", file);
+  hk_json_put_text(w, "collective", hk_coll_name((hk_coll)p->coll));
+  hk_json_put_text(w, "algorithm", p->algorithm);
+  hk_json_put_text(w, "ranks", ranks);
+  if (hk_coll_has_root((hk_coll)p->coll)) hk_json_put_integer(w, "root", p->root);
+  hk_json_put_boolean(w, "proved", !report->message[0]);
+  if (report->message[0]) {
+    hk_json_put_text(w, "message", report->message);
+    hk_json_put_integer(w, "rank", report->rank);
+    hk_json_put_integer(w, "lane", report->lane);
+    hk_json_put_integer(w, "instruction", report->instr);
+    if (line) hk_json_put_integer(w, "line", line);
+  }
+  hk_json_close(w);
+}
+
+/* ---- what to prove ---- */
+
+/* "8", "2-16", "2,4,8-12": calls are true for the numbers in it. */
+static bool in_list(const char *list, int n) {
+  while (*list) {
+    char *end;
+    long first = strtol(list, &end, 10), last = first;
+    if (*end == '-') last = strtol(end + 1, &end, 10);
+    if (n >= first && n <= last) return true;
+    list = end + (*end == ',');
+  }
+  return false;
+}
+static bool check_list(const char *list) {
+  const char *at = list;
+  bool good = *list;
+  while (good && *at) {
+    char *end;
+    long first = strtol(at, &end, 10), last = first;
+    good = end != at;
+    if (good && *end == '-') {
+      at = end + 1;
+      last = strtol(at, &end, 10);
+      good = end != at;
+    }
+    good = good && first >= 1 && last >= first && last <= MOST_RANKS && (!*end || (*end == ',' && end[1]));
+    at = end + (*end == ',');
+  }
+  if (!good) hk_tool_wrong("--ranks: '%s' is not like 8 or 2-16 or 2,4,8 (from 1 to %d)", list, MOST_RANKS);
+  return good;
+}
+
+/* A machine on which every algorithm is there that can do these ranks at all. */
+static hk_machine any_machine(int nranks, int nhosts) {
+  int most = (nranks + nhosts - 1) / nhosts;
+  hk_host_facts facts = {.nranks = nranks,
+                         .nhosts = nhosts,
+                         .ranks_per_host = most,
+                         .least_per_host = nranks / nhosts,
+                         .cores_per_host = most,
+                         .memory = true,
+                         .multicast = nhosts == 1,
+                         .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES)};
+  hk_machine m = hk_machine_of_hosts(&facts, NULL);
+  m.in_switch = true;
+  return m;
+}
+
+void hk_proof_free(hk_program **p, int nranks) {
+  for (int r = 0; p && r < nranks; r++) hk_program_free(p[r]);
+  free(p);
+}
+
+hk_status hk_proof_build(const hk_algorithm *a, const hk_build *what, hk_program ***out) {
+  hk_status rc = HK_OK;
+  hk_program **p = calloc((size_t)what->nranks + 1, sizeof *p);
+  if (!p) return HK_FAIL_ERRNO("no memory for the programs of %d ranks", what->nranks);
+  for (int r = 0; r < what->nranks; r++) {
+    hk_build one = *what;
+    one.rank = r;
+    HK_TRY(hk_algorithm_build(a, &one, &p[r]), out);
+  }
+  *out = p;
+  return HK_OK;
+out:
+  hk_proof_free(p, what->nranks);
+  return rc;
+}
+
+/* Ranks dealt out over hosts, as evenly as it goes, neighbours together. */
+static hk_status build_on(const hk_algorithm *a, hk_coll coll, int nranks, int nhosts, int root, hk_program ***out) {
+  hk_status rc = HK_OK;
+  hk_layout *layout = NULL;
+  uint64_t *host = calloc((size_t)nranks, sizeof *host);
+  *out = NULL;
+  if (!host) return HK_FAIL_ERRNO("no memory for %d ranks", nranks);
+  for (int r = 0; r < nranks; r++) host[r] = (uint64_t)r * (uint64_t)nhosts / (uint64_t)nranks;
+  if (nhosts > 1) HK_TRY(hk_layout_new(&layout, nranks, host, NULL, NULL, 1), out);
+  rc = hk_proof_build(a, &(hk_build){.coll = coll, .nranks = nranks, .root = root, .layout = layout}, out);
+out:
+  hk_layout_free(layout);
+  free(host);
+  return rc;
+}
+
+typedef struct tally {
+  hk_table *table;
+  hk_json *w;
+  int proved, failed;
+} tally;
+
+/* One algorithm in one collective, for all ranks wanted: one row. */
+static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o, tally *t) {
+  hk_status rc = HK_OK;
+  hk_verify_report report = {.rank = -1};
+  int cases = 0, first = 0, last = 0;
+  uint64_t instructions = 0;
+  hk_program *sample = NULL;
+  for (int n = 1; n <= MOST_RANKS && rc == HK_OK; n++) {
+    if (!in_list(o->ranks, n) || n < o->hosts) continue;
+    hk_machine m = any_machine(n, o->hosts);
+    int root = hk_coll_has_root(coll) ? o->root : 0;
+    if (root >= n || !hk_algorithm_supports(a, &m, coll)) continue;
+    hk_program **p = NULL;
+    if ((rc = build_on(a, coll, n, o->hosts, root, &p)) != HK_OK) return rc;
+    rc = hk_prove((const hk_program *const *)p, n, &o->proof, &report);
+    if (!cases++) first = n;
+    last = n;
+    for (int r = 0; r < n; r++) instructions += p[r]->ninstrs;
+    hk_program_free(sample);
+    sample = p[0];
+    p[0] = NULL;
+    hk_proof_free(p, n);
+  }
+  if (!cases) return HK_OK;
+  char ranks[32];
+  snprintf(ranks, sizeof ranks, first == last ? "%d" : "%d-%d", first, last);
+  if (report.message[0]) snprintf(ranks, sizeof ranks, "%d", last);
+  if (t->w)
+    hk_proof_json(t->w, sample, ranks, &report, NULL, 0);
+  else
+    hk_table_row(t->table, report.message[0] ? HK_STYLE_RED : HK_STYLE_PLAIN, "%s\t%s\t%s\t%llu\t%s",
+                 hk_coll_name(coll), a->name, ranks, (unsigned long long)instructions,
+                 report.message[0] ? report.message : "proved");
+  *(report.message[0] ? &t->failed : &t->proved) += 1;
+  hk_program_free(sample);
+  return HK_OK;
+}
+
+static int prove_registry(const options *o, hk_json *w) {
+  hk_coll only = HK_COLL_COUNT;
+  const hk_algorithm *algorithm = o->algorithm ? hk_algorithm_by_name(o->algorithm) : NULL;
+  if (o->coll && !hk_tool_coll(o->coll, &only)) return HK_EXIT_TROUBLE;
+  if (o->algorithm && !algorithm) return hk_tool_wrong_word("--algorithm", o->algorithm, hk_tool_algorithm_word);
+  tally t = {.w = w, .table = w ? NULL : hk_table_new("llrrw")};
+  if (!w) hk_table_row(t.table, HK_STYLE_BOLD, "COLLECTIVE\tALGORITHM\tRANKS\tINSTRUCTIONS\tRESULT");
+  hk_status rc = HK_OK;
+  for (int c = 0; c < HK_COLL_COUNT && rc == HK_OK; c++)
+    for (const hk_algorithm *const *a = hk_algorithms; *a && rc == HK_OK; a++)
+      if ((!o->coll || only == (hk_coll)c) && (!algorithm || algorithm == *a)) rc = prove_one(*a, (hk_coll)c, o, &t);
+  if (t.table) hk_table_print(t.table, 0, stdout);
+  if (rc != HK_OK) return hk_tool_failed(rc);
+  if (!t.proved && !t.failed)
+    return hk_tool_wrong("no algorithm of that name does that collective with so many ranks and that root");
+  if (!w) printf("\n%d proved, %d rejected\n", t.proved, t.failed);
+  return t.failed ? HK_EXIT_FINDING : HK_EXIT_OK;
+}
+
+static int run(void *into, int nargs, char **args) {
+  const options *o = into;
+  if (!nargs && !o->all && !o->algorithm && !o->coll)
+    return hk_tool_wrong("what should be verified? Give a FILE, --algorithm, --collective or --all");
+  if (nargs && (o->all || o->algorithm || o->coll))
+    return hk_tool_wrong("a FILE says itself which collective it is: no --algorithm, --collective or --all with it");
+  if (!check_list(o->ranks)) return HK_EXIT_TROUBLE;
+  hk_json w = {.f = stdout}, *json = o->proof.json ? &w : NULL;
+  if (json) {
+    hk_json_open(json, '{');
+    hk_json_key(json, "proofs");
+    hk_json_open(json, '[');
+  }
+  int code = HK_EXIT_OK;
+  for (int i = 0; i < nargs; i++) {
+    int one = hk_prove_file(args[i], &o->proof, json);
+    if (one > code) code = one;
+  }
+  if (!nargs) code = prove_registry(o, json);
+  if (json) {
+    hk_json_close(json);
+    hk_json_put_boolean(json, "proved", code == HK_EXIT_OK);
+    hk_json_close(json);
+    putchar('\n');
+  }
+  return code;
+}
+
+static const hk_tool_option rows[] = {
+    {.letter = 'a',
+     .name = "algorithm",
+     .argument = "NAME",
+     .help = "this algorithm, in every collective that it does",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, algorithm),
+     .words = hk_tool_algorithm_word},
+    {.letter = 'c',
+     .name = "collective",
+     .argument = "NAME",
+     .help = "this collective, by every algorithm that does it",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, coll),
+     .words = hk_tool_coll_word},
+    {.name = "all", .help = "every algorithm in every collective", .field = offsetof(options, all)},
+    {.letter = 'n',
+     .name = "ranks",
+     .argument = "LIST",
+     .help = "numbers of ranks, as 8 or 2-16 or 2,4,8",
+     .def = "8",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, ranks)},
+    {.name = "hosts",
+     .argument = "N",
+     .help = "hosts that the ranks are dealt out over, for the algorithms that make a difference",
+     .def = "1",
+     .kind = HK_OPTION_INT,
+     .field = offsetof(options, hosts),
+     .low = 1,
+     .high = MOST_RANKS},
+    {.letter = 'r',
+     .name = "root",
+     .argument = "RANK",
+     .help = "the root, where the collective has one",
+     .def = "0",
+     .kind = HK_OPTION_INT,
+     .field = offsetof(options, root),
+     .high = MOST_RANKS},
+    {.letter = 's',
+     .name = "slots",
+     .argument = "N",
+     .help = "slots of every FIFO; without it, as many as HOCKET_SLOTS says",
+     .kind = HK_OPTION_INT,
+     .field = offsetof(options, proof.slots),
+     .low = 1,
+     .high = 4096},
+    {.letter = 'w',
+     .name = "waves",
+     .argument = "N",
+     .help = "how often each program runs; without it, one more than slots",
+     .kind = HK_OPTION_INT,
+     .field = offsetof(options, proof.waves),
+     .low = 1,
+     .high = 4096},
+    {.name = "json", .help = "write JSON", .field = offsetof(options, proof.json)},
+    {0}};
+
+const hk_tool hk_tool_verify = {
+    .name = "verify",
+    .about = "prove that programs do what their collective says",
+    .usage = "[FILE...]",
+    .text =
+        "A collective is a program for each rank. The verifier runs all of them symbolically and proves that every output "
+        "holds exactly the right contributions, that sends meet receives, that nothing can deadlock with so many slots, "
+        "and that buffers are not overwritten while somebody reads them, out of place and in place.\n"
+        "\n"
+        "A FILE (- is stdin) holds the programs of all ranks, one after another, as hocket plan --program writes them; "
+        "lines that start with # are comments. docs/programs.md explains the form, and what helps against which "
+        "objection.",
+    .findings = "a program was rejected; the output says which rank, lane and instruction, and why",
+    .examples = "hocket verify --all --ranks 2-9\n  every algorithm, from 2 to 9 ranks\n"
+                "hocket verify --algorithm ring --ranks 100 --slots 2\n  the ring, with two slots a link\n"
+                "hocket plan allreduce 1M --ranks 4 --program | hocket verify -\n  what would run, proved again",
+    .options = rows,
+    .bytes = sizeof(options),
+    .most = -1,
+    .run = run,
+};
