@@ -1,0 +1,150 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# check.sh: runs every test, one line each, PASS, FAIL or SKIP with the reason; the last line is the total.
+#
+# Tests are
+#   $HK_BUILD/tests/test_*       unit tests, from tests/unit/test_*.c; run plainly, under ASan and UBSan, and under TSan
+#   tests/suites/*.sh         anything else; they get HK_BUILD (where the binaries are) and run in the repository's root
+# and are found by their names: nothing is registered anywhere.  Exit code 0 is a pass, 77 a skip whose reason is the last
+# line, anything else a failure.  A line "SKIP: reason" in the output of a passing test counts as a skip of its own.
+# A comment line that begins with "check:" in the first 40 lines of a test's source gives options:
+#   timeout=N   seconds before it is killed (120; a unit test under sanitizers gets five times as many)
+#   root        a suite that needs root (run through sudo -n where possible, else skipped)
+#   notsan, noasan  a unit test that is not run under that sanitizer: it takes too long there, or proves nothing (no threads)
+# Environment: HK_BUILD, HK_MAKE, ONLY=pattern (substring or glob of a name), QUICK=1 (no sanitizers, no second compiler).
+set -u
+HK_BUILD=${HK_BUILD:-build/gcc} HK_MAKE=${HK_MAKE:-make} ONLY=${ONLY:-} QUICK=${QUICK:-}
+export HK_BUILD HK_MAKE
+logs=build/check-logs
+mkdir -p "$logs"
+passed=0 failed=0 skipped=0
+started=$SECONDS
+# What the user has set for their own jobs must not change what is tested.
+for variable in $(compgen -e | grep -E '^(NCCL|HOCKET)_' | grep -v '^HOCKET_TEST_'); do unset "$variable"; done
+# On a machine with GPUs most tests are of host memory still; tests of GPUs bring a driver of their own and unset this.
+export HOCKET_DEVICE=host
+# Check's own limit is 4 s a test case, too little on a loaded machine; ours is the one that counts.
+export CK_DEFAULT_TIMEOUT=120
+
+line() { # verdict name text
+  [ -t 1 ] && printf '\r\033[K'
+  printf '%s  %-32s %s\n' "$1" "$2" "$3"
+}
+wanted() { [[ $1 == *$ONLY* ]]; }
+skip() { wanted "$1" && { skipped=$((skipped + 1)); line SKIP "$1" "$2"; }; }
+fail() { failed=$((failed + 1)); line FAIL "$1" "$2"; }
+
+# The value of an option in a test's source, or the default; a bare option's value is "yes".
+option() { # file option default
+  local words word
+  words=$(sed -n 's,^\(#\|/\*\| \*\) check: *\(.*\),\2,p;40q' "$1" | head -n 1)
+  for word in $words; do
+    case $word in
+      "$2="*) echo "${word#*=}"; return ;;
+      "$2") echo yes; return ;;
+    esac
+  done
+  echo "$3"
+}
+
+run_test() { # name timeout command...
+  local name=$1 limit=$2 log rc begin took last reason
+  shift 2
+  wanted "$name" || return 0
+  log=$logs/${name//[:\/]/_}.log
+  [ -t 1 ] && printf '....  %s' "$name"
+  begin=$EPOCHREALTIME
+  timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null
+  rc=$?
+  took=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f s", b - a }')
+  last=$(grep -v '^[[:space:]]*$' "$log" | tail -n 1 | cut -c 1-160)
+  case $rc in
+    0)
+      passed=$((passed + 1))
+      line PASS "$name" "$took  ${last}"
+      while IFS= read -r reason; do
+        skipped=$((skipped + 1))
+        line SKIP "$name" "${reason#SKIP: }"
+      done < <(grep '^SKIP: ' "$log" | sort -u)
+      return
+      ;;
+    77) skip "$name" "${last#SKIP: }"; return ;;
+    124 | 137) fail "$name" "$took  killed after its limit of $limit s" ;;
+    *) if [ "$rc" -gt 128 ]; then fail "$name" "$took  ended by signal $(kill -l $((rc - 128)))"; else fail "$name" "$took  exit code $rc"; fi ;;
+  esac
+  tail -n 30 "$log" | sed 's/^/      | /'
+  echo "      | (all of it: $log)"
+}
+
+unit_tests() { # folder prefix skip-option timeout-factor
+  local source name limit
+  for source in tests/unit/test_*.c; do
+    [ -e "$source" ] || continue
+    name=$(basename "$source" .c)
+    [ -n "$3" ] && [ "$(option "$source" "$3" no)" = yes ] && continue
+    limit=$(option "$source" timeout 120)
+    run_test "$2$name" $((limit * $4)) "${wrap[@]}" "$1/tests/$name"
+  done
+}
+
+suites() {
+  local suite name limit
+  for suite in tests/suites/*.sh; do
+    [ -e "$suite" ] || continue
+    name=$(basename "$suite" .sh)
+    limit=$(option "$suite" timeout 120)
+    if [ "$(option "$suite" root no)" = yes ] && [ "$(id -u)" != 0 ]; then
+      if sudo -n true 2>/dev/null; then
+        run_test "$name" "$limit" sudo -n env "PATH=$PATH" "HK_BUILD=$HK_BUILD" "$suite"
+      else
+        skip "$name" "needs root, and sudo without a password is not here"
+      fi
+    else
+      run_test "$name" "$limit" "$suite"
+    fi
+  done
+}
+
+# Can programs built with -fsanitize=$1 run here?  Sets `wrap` to what has to stand before them.
+sanitizer_runs() {
+  local probe=$logs/probe
+  wrap=()
+  echo 'int main(void) { return 0; }' >"$probe.c"
+  reason="the compiler has no run time for -fsanitize=$1"
+  gcc "-fsanitize=$1" -o "$probe" "$probe.c" 2>/dev/null || return 1
+  "$probe" 2>/dev/null && return 0
+  wrap=(setarch -R) # TSan's map of the address space does not fit some kernels' randomization
+  setarch -R "$probe" 2>/dev/null && return 0
+  wrap=()
+  reason="programs built with -fsanitize=$1 do not start here: $("$probe" 2>&1 | head -n 1)"
+  return 1
+}
+
+sanitized() { # prefix sanitizers skip-option
+  case $ONLY in *asan:* | *tsan:*) [[ $ONLY == *$1* ]] || return 0 ;; esac
+  if ! sanitizer_runs "$2"; then skip "$1" "$reason"; return; fi
+  local name found=
+  for name in tests/unit/test_*.c; do wanted "$1$(basename "$name" .c)" && found=1; done
+  [ -n "$found" ] || return 0
+  local folder=build/gcc-${2//,/-}
+  if ! $HK_MAKE --no-print-directory -j"$(nproc)" CC=gcc SAN="$2" CFLAGS="-O1 -g" tests >"$logs/$3.build.log" 2>&1; then
+    fail "$1build" "the sanitizer build fails: see $logs/$3.build.log"
+    tail -n 10 "$logs/$3.build.log" | sed 's/^/      | /'
+    return
+  fi
+  CK_TIMEOUT_MULTIPLIER=5 unit_tests "$folder" "$1" "$3" 5
+}
+
+wrap=()
+unit_tests "$HK_BUILD" "" "" 1
+suites
+if [ -z "$QUICK" ]; then
+  export UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=second_deadlock_stack=1
+  sanitized asan: address,undefined noasan
+  sanitized tsan: thread notsan
+fi
+[ $((passed + failed + skipped)) -gt 0 ] || fail "check" "no test matches ONLY=$ONLY"
+echo
+echo "took $((SECONDS - started)) s"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Inside the emulated CUDA driver: docs/cudaemu.md says what it emulates.  Everything shared lies under one lock; the
+ * work of streams is done by a thread for each stream, outside of it.
+ */
+#ifndef HK_CUDAEMU_EMU_H
+#define HK_CUDAEMU_EMU_H
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../../src/base/cuda_abi.h"
+#include "kernel.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define EMU_DECLARE(member, symbol, params) EXPORT CUresult symbol params;
+HK_CUDA_CALLS(EMU_DECLARE, EMU_DECLARE)
+
+enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20 };
+
+/* What the environment asks for (CUDAEMU_*), read at cuInit. */
+typedef struct emu_config {
+  int ndevices, sm, sms, max_threads;
+  size_t memory;
+  bool strict, weak, vmm, ipc, dmabuf, corrupt_peer;
+  bool peer[EMU_DEVICES][EMU_DEVICES];
+  unsigned seed, slow_us, watchdog;
+  long fail_alloc, fail_launch, fail_kernel; /* the n-th fails, from 1; 0: none */
+} emu_config;
+extern emu_config emu;
+extern pthread_mutex_t emu_lock;
+extern pthread_cond_t emu_news; /* an operation is done */
+bool emu_started(void);
+/* Counts down an injected failure; true where this is the one. */
+bool emu_fails(long *left);
+
+/* ---- contexts ---- */
+typedef struct emu_capture emu_capture;
+struct CUctx_st {
+  int device, refs;
+  CUresult error;              /* sticky */
+  unsigned peers;              /* bit d: access to device d's memory is enabled */
+  struct CUstream_st *streams; /* all, the legacy one included */
+  struct CUstream_st *legacy;
+};
+CUcontext emu_primary(int device);
+/* The caller's context, or NULL with *code. */
+CUcontext emu_context(CUresult *code);
+
+/* ---- operations in streams ---- */
+typedef struct emu_op emu_op;
+typedef struct emu_work { /* what an operation does, immutable once made; shared by a graph's node and its launches */
+  int refs;
+  CUresult (*run)(void *data, CUcontext ctx); /* NULL: nothing, it only orders */
+  void (*drop)(void *data);                   /* with the last reference; may be NULL */
+  void *data;                                 /* freed after drop */
+} emu_work;
+emu_work *emu_work_new(CUresult (*run)(void *, CUcontext), void *data, void (*drop)(void *));
+void emu_work_unref(emu_work *w);
+
+struct emu_op {
+  int refs;
+  bool done;
+  uint64_t time_ns; /* when it was */
+  emu_work *work;
+  emu_op **deps; /* done before it runs, beside what stands before it in the stream */
+  size_t ndeps;
+  struct CUstream_st *stream;
+  emu_op *next;
+};
+struct CUstream_st {
+  CUcontext ctx;
+  unsigned flags;
+  int priority;
+  bool legacy, closing, started;
+  pthread_t worker, owner; /* owner: of a per-thread stream */
+  bool per_thread;
+  pthread_cond_t wake;
+  emu_op *first, *queue_end, *last; /* last: holds a reference; may be done */
+  emu_capture *capture;
+  CUgraphNode *tips; /* of the capture: what the next node depends on */
+  size_t ntips;
+  struct CUstream_st *next;
+};
+struct CUevent_st {
+  unsigned flags;
+  emu_op *op; /* of the last record */
+  emu_capture *capture;
+  CUgraphNode *tips; /* of a record in a capture */
+  size_t ntips;
+  uint64_t capture_id;
+};
+/* All with the lock held. */
+CUstream emu_stream(CUstream handle, CUresult *code); /* the object that a handle means */
+CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority);
+void emu_stream_close(CUstream s);
+emu_op *emu_enqueue(CUstream s, emu_work *work, emu_op **deps, size_t ndeps); /* a reference for the caller */
+void emu_op_unref(emu_op *op);
+void emu_wait(emu_op *op);
+/* Takes the lock: enqueues on or captures into the stream; takes the caller's reference to the work. */
+CUresult emu_submit(CUstream handle, emu_work *work);
+
+/* ---- capture (lock held) ---- */
+CUresult emu_capture_add(CUstream s, emu_work *work);
+/* A call that captures do not allow is about to be made by this thread: an error where one goes on. */
+CUresult emu_capture_forbids(void);
+CUresult emu_capture_implicit(CUcontext ctx); /* the legacy stream is used */
+CUresult emu_capture_break(CUstream s);       /* the stream is synchronised or queried */
+CUresult emu_capture_event(CUstream s, CUevent e);
+CUresult emu_capture_wait(CUstream s, CUevent e);
+void emu_event_reset(CUevent e);
+
+/* ---- memory ---- */
+void emu_memory_start(void);
+bool emu_memory_is_device(uint64_t at);
+/* Around everything that touches device memory on behalf of a stream. */
+void emu_memory_open(void);
+void emu_memory_close(void);
+int emu_memory_device(uint64_t at); /* -1: host */
+
+/* ---- kernels ---- */
+typedef struct emu_grid {
+  cudaemu_entry entry;
+  const char *name;
+  unsigned blocks, threads;
+  size_t dynamic_shared;
+  void *params;
+} emu_grid;
+/* Runs it in the caller's thread.  False: its threads wait for each other for ever. */
+bool emu_grid_run(const emu_grid *g);
+extern const cudaemu_driver_calls emu_kernel_calls;
+cudaemu_driver_calls *emu_kernel_table(void);
+uint64_t emu_now_ns(void);
+
+/* Takes the lock, for functions with one exit. */
+static inline CUresult emu_unlock(CUresult code) {
+  pthread_mutex_unlock(&emu_lock);
+  return code;
+}
+#endif

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs a kernel: the threads of all its blocks are fibers of the caller's thread, visited in turn.  A fiber gives way at
+ * barriers and in hk_relax() only.  With CUDAEMU_SEED the order changes from visit to visit. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include "emu.h"
+#include "fiber.h"
+
+enum {
+  STACK = 128 << 10, /* touched pages only cost memory */
+  SHARED = 232 << 10,
+  BUFFERED = 8, /* stores of a thread that may wait */
+  GARBAGE = 0xa5
+};
+typedef enum state { READY, AT_BARRIER, AT_WARP, ENDED } state;
+
+typedef struct warp {
+  unsigned live, arrived, turn;
+  uint64_t value[2][CUDAEMU_WARP]; /* of this meeting and of the next */
+  struct {
+    char *at; /* NULL: takes no part */
+    void *value;
+  } piece[CUDAEMU_WARP]; /* of lines that all write or read now */
+  int writes;
+} warp;
+typedef struct store {
+  void *at;
+  char value[16];
+} store;
+typedef struct block block;
+typedef struct thread {
+  cudaemu_thread self; /* first: what kernels see */
+  emu_fiber fiber;
+  block *b;
+  warp *w;
+  size_t shared; /* bytes of the block's variables passed so far */
+  unsigned nstores;
+  store stores[BUFFERED];
+} thread;
+struct block {
+  unsigned live, arrived;
+  int any, result; /* of the barrier */
+  thread *threads;
+  warp *warps;
+  unsigned char *state;
+  char *shared;
+  size_t filled; /* bytes of `shared` that hold garbage or variables */
+};
+typedef struct runner {
+  emu_fiber home;
+  const emu_grid *grid;
+  block *blocks;
+  uint32_t random;
+  void *memory;
+  size_t bytes;
+} runner;
+
+static _Thread_local runner *running;
+static _Thread_local thread *current;
+
+uint64_t emu_now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint32_t random_next(runner *r) { /* xorshift */
+  r->random ^= r->random << 13;
+  r->random ^= r->random >> 17;
+  return r->random ^= r->random << 5;
+}
+
+static void give_way(thread *t, state s) {
+  t->b->state[t->self.thread] = (unsigned char)s;
+  emu_fiber_switch(&t->fiber, &running->home, s == ENDED);
+}
+
+/* ---- what kernels call ---- */
+
+static const cudaemu_thread *self(void) { return &current->self; }
+
+static void *shared(size_t bytes, size_t align) {
+  thread *t = current;
+  block *b = t->b;
+  size_t at = (t->shared + align - 1) / align * align;
+  t->shared = at + bytes;
+  if (t->shared > SHARED) {
+    fprintf(stderr, "cudaemu: kernel %s wants %zu bytes of shared memory, more than %d\n", running->grid->name,
+            t->shared, SHARED);
+    abort();
+  }
+  if (t->shared > b->filled) {
+    memset(b->shared + b->filled, GARBAGE, t->shared - b->filled);
+    b->filled = t->shared;
+  }
+  return b->shared + at;
+}
+
+static void flush_one(thread *t, unsigned i) {
+  memcpy(t->stores[i].at, t->stores[i].value, 16);
+  memmove(&t->stores[i], &t->stores[i + 1], sizeof *t->stores * (--t->nstores - i));
+}
+static void fence(void) {
+  while (current->nstores) flush_one(current, 0);
+}
+/* Overlapping stores keep their order, others leave the buffer in any. */
+static void flush_over(thread *t, const void *p) {
+  for (unsigned i = 0; i < t->nstores;)
+    if ((uintptr_t)t->stores[i].at - (uintptr_t)p + 15 < 31)
+      flush_one(t, i);
+    else
+      i++;
+}
+static void store16(void *p, const void *value) {
+  thread *t = current;
+  flush_over(t, p);
+  if (t->nstores == BUFFERED) flush_one(t, random_next(running) % BUFFERED);
+  t->stores[t->nstores].at = p;
+  memcpy(t->stores[t->nstores++].value, value, 16);
+}
+static void load16(void *value, const void *p) {
+  flush_over(current, p);
+  memcpy(value, p, 16);
+}
+
+static void open_barrier(block *b) {
+  b->result = b->any;
+  b->any = 0;
+  b->arrived = 0;
+  for (unsigned i = 0; i < current->self.threads; i++)
+    if (b->state[i] == AT_BARRIER) b->state[i] = READY;
+}
+static int barrier(int x) {
+  thread *t = current;
+  block *b = t->b;
+  fence();
+  b->any |= x;
+  if (++b->arrived == b->live)
+    open_barrier(b);
+  else
+    give_way(t, AT_BARRIER);
+  return b->result; /* nobody passes the next barrier before this thread gets there */
+}
+
+static void open_warp(block *b, warp *w) {
+  unsigned first = (unsigned)(w - b->warps) * CUDAEMU_WARP;
+  w->arrived = 0;
+  w->turn ^= 1;
+  memset(w->value[w->turn], 0, sizeof w->value[0]);
+  for (unsigned i = first; i < first + CUDAEMU_WARP && i < current->self.threads; i++)
+    if (b->state[i] == AT_WARP) b->state[i] = READY;
+}
+static void meet_warp(uint64_t mine, uint64_t all[CUDAEMU_WARP]) {
+  thread *t = current;
+  warp *w = t->w;
+  unsigned turn = w->turn;
+  fence();
+  w->value[turn][t->self.thread % CUDAEMU_WARP] = mine;
+  if (++w->arrived == w->live)
+    open_warp(t->b, w);
+  else
+    give_way(t, AT_WARP);
+  memcpy(all, w->value[turn], sizeof w->value[0]);
+}
+
+/* One line of eight pieces.  The flag is its last word: a reader elsewhere that looks at that first, and sees a new one,
+ * then sees all of the line new. */
+static void move_line(warp *w, unsigned first) {
+  char *line = w->piece[first].at;
+  bool whole = ((uintptr_t)line & 127) == 0;
+  for (unsigned i = 0; i < 8; i++) whole = whole && w->piece[first + i].at == (line ? line + (ptrdiff_t)16 * i : NULL);
+  if (!whole) {
+    fprintf(stderr,
+            "cudaemu: kernel %s: eight threads' pieces at %p are not one line of 128 bytes: nothing keeps it whole\n",
+            running->grid->name, (void *)line);
+    abort();
+  }
+  if (!line) return;
+  uint64_t *last = (uint64_t *)(void *)(line + 120), word;
+  char bytes[128];
+  if (w->writes) {
+    for (unsigned i = 0; i < 8; i++) memcpy(bytes + (size_t)16 * i, w->piece[first + i].value, 16);
+    memcpy(line, bytes, 120);
+    memcpy(&word, bytes + 120, 8);
+    __atomic_store_n(last, word, __ATOMIC_RELEASE); /* release: behind the line's data, for the acquire below */
+  } else {
+    word = __atomic_load_n(last, __ATOMIC_ACQUIRE);
+    memcpy(bytes, line, 120);
+    memcpy(bytes + 120, &word, 8);
+    for (unsigned i = 0; i < 8; i++) memcpy(w->piece[first + i].value, bytes + (size_t)16 * i, 16);
+  }
+}
+static void line(void *at, void *value, int on, int write) {
+  thread *t = current;
+  warp *w = t->w;
+  unsigned lane = t->self.thread % CUDAEMU_WARP;
+  if (w->arrived && w->writes != write) {
+    fprintf(stderr, "cudaemu: kernel %s: some threads of a warp write lines while others read\n", running->grid->name);
+    abort();
+  }
+  w->writes = write;
+  w->piece[lane].at = on ? at : NULL;
+  w->piece[lane].value = value;
+  if (++w->arrived < w->live) {
+    give_way(t, AT_WARP);
+    return;
+  }
+  for (unsigned i = 0; i < CUDAEMU_WARP; i += 8) move_line(w, i);
+  memset(w->piece, 0, sizeof w->piece);
+  open_warp(t->b, w);
+}
+
+static void relax(void) { give_way(current, READY); }
+
+static cudaemu_driver_calls calls = {
+    CUDAEMU_KERNEL_ABI, 0, self, shared, barrier, meet_warp, relax, fence, store16, load16, emu_now_ns, line};
+cudaemu_driver_calls *emu_kernel_table(void) {
+  calls.weak = emu.weak;
+  return &calls;
+}
+
+/* ---- fibers ---- */
+
+static void run_thread(void *arg) {
+  thread *t = arg;
+  running->grid->entry(running->grid->params);
+  fence();
+  t->w->live--;
+  t->b->live--;
+  /* Those who wait at a barrier no longer wait for this thread. */
+  if (t->b->live && t->b->arrived == t->b->live) open_barrier(t->b);
+  if (t->w->live && t->w->arrived == t->w->live) open_warp(t->b, t->w);
+  give_way(t, ENDED);
+}
+
+/* Memory of past launches, for the next one: the pages are there already. */
+static struct cached {
+  void *memory;
+  size_t bytes;
+} cache[64];
+static pthread_mutex_t cache_lock = PTHREAD_MUTEX_INITIALIZER;
+static void *take_memory(size_t *bytes) {
+  void *found = NULL;
+  pthread_mutex_lock(&cache_lock);
+  for (int i = 0; i < 64 && !found; i++)
+    if (cache[i].memory && cache[i].bytes >= *bytes && cache[i].bytes <= 2 * *bytes) {
+      found = cache[i].memory;
+      *bytes = cache[i].bytes;
+      cache[i].memory = NULL;
+    }
+  pthread_mutex_unlock(&cache_lock);
+  if (found) return found;
+  found = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return found == MAP_FAILED ? NULL : found;
+}
+static void give_memory(void *memory, size_t bytes) {
+  pthread_mutex_lock(&cache_lock);
+  for (int i = 0; i < 64 && memory; i++)
+    if (!cache[i].memory) {
+      cache[i] = (struct cached){memory, bytes};
+      memory = NULL;
+    }
+  pthread_mutex_unlock(&cache_lock);
+  if (memory) munmap(memory, bytes);
+}
+
+static void make_block(runner *r, unsigned index, char *stacks) {
+  block *b = &r->blocks[index];
+  unsigned n = r->grid->threads;
+  b->live = n;
+  for (unsigned i = 0; i < n; i++) {
+    thread *t = &b->threads[i];
+    t->self = (cudaemu_thread){i, n, index, r->grid->blocks};
+    t->b = b;
+    t->w = &b->warps[i / CUDAEMU_WARP];
+    t->w->live++;
+    t->shared = (r->grid->dynamic_shared + 127) & ~(size_t)127;
+    /* Tops of different stacks fall into different lines of the cache. */
+    emu_fiber_make(&t->fiber, stacks + (size_t)i * STACK, STACK - (i + index) % 24 * 320, run_thread, t);
+  }
+}
+
+static bool make_blocks(runner *r) {
+  unsigned n = r->grid->threads, nwarps = (n + CUDAEMU_WARP - 1) / CUDAEMU_WARP;
+  r->bytes = (size_t)r->grid->blocks * (SHARED + (size_t)n * STACK);
+  r->memory = take_memory(&r->bytes);
+  r->blocks = calloc(r->grid->blocks, sizeof *r->blocks);
+  if (!r->memory || !r->blocks) return false;
+  char *memory = r->memory;
+  for (unsigned i = 0; i < r->grid->blocks; i++) {
+    block *b = &r->blocks[i];
+    b->threads = calloc(n, sizeof *b->threads);
+    b->warps = calloc(nwarps, sizeof *b->warps);
+    b->state = calloc(n, 1);
+    if (!b->threads || !b->warps || !b->state) return false;
+    b->shared = memory;
+    make_block(r, i, memory + SHARED);
+    memory += SHARED + (size_t)n * STACK;
+  }
+  return true;
+}
+static void drop_blocks(runner *r) {
+  for (unsigned i = 0; r->blocks && i < r->grid->blocks; i++) {
+    free(r->blocks[i].threads);
+    free(r->blocks[i].warps);
+    free(r->blocks[i].state);
+  }
+  free(r->blocks);
+  if (r->memory) give_memory(r->memory, r->bytes);
+}
+
+/* ---- the visits ---- */
+
+typedef struct seen {
+  bool ready, progress;
+} seen;
+
+static void visit_block(runner *r, block *b, seen *s) {
+  unsigned n = r->grid->threads, first = emu.seed ? random_next(r) % n : 0;
+  bool down = emu.seed && (random_next(r) & 1);
+  for (unsigned k = 0; k < n && b->live; k++) {
+    unsigned i = (first + (down ? n - k : k)) % n;
+    if (b->state[i] != READY) continue;
+    s->ready = true;
+    current = &b->threads[i];
+    emu_fiber_switch(&r->home, &current->fiber, 0);
+    if (b->state[i] != READY) s->progress = true;
+  }
+}
+
+static void tell_stuck(const runner *r, const char *what) {
+  fprintf(stderr, "cudaemu: kernel %s (%u blocks of %u threads) %s\n", r->grid->name, r->grid->blocks, r->grid->threads,
+          what);
+  for (unsigned i = 0; i < r->grid->blocks; i++) {
+    unsigned count[4] = {0};
+    for (unsigned k = 0; k < r->grid->threads; k++) count[r->blocks[i].state[k]]++;
+    fprintf(stderr, "cudaemu:   block %u: %u threads run, %u at the block's barrier, %u at a warp's, %u ended\n", i,
+            count[READY], count[AT_BARRIER], count[AT_WARP], count[ENDED]);
+  }
+}
+
+/* Nothing but waiting: first the core, then a little time is left to others. */
+static void idle(unsigned passes) {
+  if (passes < 16) {
+    sched_yield();
+  } else {
+    struct timespec t = {0, passes < 64 ? 20000 : 100000};
+    nanosleep(&t, NULL);
+  }
+}
+
+bool emu_grid_run(const emu_grid *g) {
+  static unsigned launches;
+  runner r = {.grid = g};
+  r.random = (emu.seed + 1) * 2654435761u ^ (__atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED) * 40503u) ^ 1u << 31;
+  bool ok = make_blocks(&r), told = false;
+  unsigned idles = 0;
+  uint64_t begin = emu_now_ns();
+  running = &r;
+  if (!ok) fprintf(stderr, "cudaemu: no memory for %u blocks of %u threads\n", g->blocks, g->threads);
+  while (ok) {
+    seen s = {false, false};
+    unsigned live = 0, first = emu.seed ? random_next(&r) % g->blocks : 0;
+    for (unsigned k = 0; k < g->blocks; k++) {
+      block *b = &r.blocks[(first + k) % g->blocks];
+      if (b->live) visit_block(&r, b, &s);
+      live += b->live;
+    }
+    if (!live) break;
+    if (!s.ready) {
+      tell_stuck(&r, "is stuck: every thread waits at a barrier that some do not reach");
+      ok = false;
+    }
+    idles = s.progress ? 0 : idles + 1;
+    if (idles) idle(idles);
+    if (emu.watchdog && !told && idles && emu_now_ns() - begin > emu.watchdog * 1000000000ull) {
+      tell_stuck(&r, "still runs");
+      told = true;
+    }
+  }
+  running = NULL;
+  current = NULL;
+  drop_blocks(&r);
+  return ok;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * src/kernels/cuda/primitives.h for the emulated CUDA driver: with HK_CUDAEMU the kernels' sources are C++ for the host's
+ * compiler (`-x c++ -DHK_CUDAEMU -Itests/cudaemu`), linked into a shared object that the driver loads.  CUDA threads are
+ * fibers; a block's fibers run on one thread of the host, one after another, so only barriers and hk_relax() switch.
+ *
+ * hk_vec must be declared before this is included.
+ */
+#ifndef HK_CUDAEMU_SHIM_H
+#define HK_CUDAEMU_SHIM_H
+#include <stdint.h>
+#include <string.h>
+#include "kernel.h"
+
+extern "C" {
+__attribute__((weak, visibility("default"))) const cudaemu_driver_calls *cudaemu_driver;
+}
+
+#define HK_KERNEL extern "C" __attribute__((visibility("default")))
+#define HK_PARAMS(type) const type &
+#define HK_DEVICE static inline __attribute__((unused))
+#define HK_DEVICE_CALL static __attribute__((noinline, unused))
+#define HK_SHARED(type, name) type *const name = (type *)cudaemu_driver->shared(sizeof(type), alignof(type))
+#define HK_UNROLL
+#define HK_NO_UNROLL
+
+enum { HK_WARP = CUDAEMU_WARP };
+HK_DEVICE unsigned hk_thread(void) { return cudaemu_driver->self()->thread; }
+HK_DEVICE unsigned hk_threads(void) { return cudaemu_driver->self()->threads; }
+HK_DEVICE unsigned hk_block(void) { return cudaemu_driver->self()->block; }
+HK_DEVICE unsigned hk_blocks(void) { return cudaemu_driver->self()->blocks; }
+
+HK_DEVICE void hk_barrier(void) { cudaemu_driver->barrier(0); }
+HK_DEVICE int hk_barrier_or(int x) { return cudaemu_driver->barrier(x != 0); }
+HK_DEVICE void hk_warp_barrier(void) {
+  uint64_t all[HK_WARP];
+  cudaemu_driver->warp(0, all);
+}
+HK_DEVICE uint32_t hk_warp_ballot(int x) {
+  uint64_t all[HK_WARP];
+  uint32_t bits = 0;
+  cudaemu_driver->warp(x != 0, all);
+  for (int i = 0; i < HK_WARP; i++) bits |= (uint32_t)all[i] << i;
+  return bits;
+}
+HK_DEVICE int hk_warp_any(int x) { return hk_warp_ballot(x) != 0; }
+HK_DEVICE uint32_t hk_warp_shuffle(uint32_t x, unsigned lane) {
+  uint64_t all[HK_WARP];
+  cudaemu_driver->warp(x, all);
+  return (uint32_t)all[lane % HK_WARP];
+}
+
+HK_DEVICE void hk_relax(void) { cudaemu_driver->relax(); }
+HK_DEVICE uint64_t hk_clock_ns(void) { return cudaemu_driver->clock_ns(); }
+
+/* ---- data ---- */
+HK_DEVICE hk_vec hk_load(const void *p) {
+  hk_vec v;
+  if (cudaemu_driver->weak)
+    cudaemu_driver->load16(&v, p);
+  else
+    memcpy(&v, __builtin_assume_aligned(p, 16), 16);
+  return v;
+}
+HK_DEVICE void hk_store(void *p, hk_vec v) {
+  if (cudaemu_driver->weak)
+    cudaemu_driver->store16(p, &v);
+  else
+    memcpy(__builtin_assume_aligned(p, 16), &v, 16);
+}
+HK_DEVICE hk_vec hk_load_half(const void *p) {
+  hk_vec v = {{0, 0, 0, 0}};
+  memcpy(&v, p, 8);
+  return v;
+}
+HK_DEVICE void hk_store_half(void *p, hk_vec v) { memcpy(p, &v, 8); }
+/* Each half in one piece, and no order between the halves: relaxed is what the device gives. */
+HK_DEVICE hk_vec hk_load_line(const void *p) {
+  uint64_t half[2] = {__atomic_load_n((const uint64_t *)p, __ATOMIC_RELAXED),
+                      __atomic_load_n((const uint64_t *)p + 1, __ATOMIC_RELAXED)};
+  hk_vec v;
+  memcpy(&v, half, 16);
+  return v;
+}
+HK_DEVICE void hk_store_line(void *p, hk_vec v) {
+  uint64_t half[2];
+  memcpy(half, &v, 16);
+  __atomic_store_n((uint64_t *)p, half[0], __ATOMIC_RELAXED);
+  __atomic_store_n((uint64_t *)p + 1, half[1], __ATOMIC_RELAXED);
+}
+HK_DEVICE hk_vec hk_load_wide(const void *p, int on) {
+  hk_vec v = {{0xabababab, 0xabababab, 0xabababab, 0xabababab}}; /* where it is off */
+  cudaemu_driver->line((void *)p, &v, on, 0);
+  return v;
+}
+HK_DEVICE void hk_store_wide(void *p, hk_vec v, int on) { cudaemu_driver->line(p, &v, on, 1); }
+
+/* ---- synchronisation ---- */
+HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+HK_DEVICE void hk_store_release(uint64_t *p, uint64_t v) {
+  if (cudaemu_driver->weak) cudaemu_driver->fence();
+  __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
+HK_DEVICE void hk_fence(void) {
+  if (cudaemu_driver->weak) cudaemu_driver->fence();
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+/* Relaxed: what the thread stored before may well become visible later. */
+HK_DEVICE uint32_t hk_load_relaxed(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+HK_DEVICE void hk_store_relaxed(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+HK_DEVICE uint32_t hk_swap_if(uint32_t *p, uint32_t from, uint32_t to) {
+  __atomic_compare_exchange_n(p, &from, to, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return from;
+}
+
+/* ---- arithmetic: the object is compiled with -ffp-contract=off ---- */
+HK_DEVICE float hk_add_f32(float a, float b) { return a + b; }
+HK_DEVICE float hk_mul_f32(float a, float b) { return a * b; }
+HK_DEVICE double hk_add_f64(double a, double b) { return a + b; }
+HK_DEVICE double hk_mul_f64(double a, double b) { return a * b; }
+HK_DEVICE float hk_bits_f32(uint32_t x) {
+  float f;
+  memcpy(&f, &x, 4);
+  return f;
+}
+HK_DEVICE uint32_t hk_f32_bits(float x) {
+  uint32_t u;
+  memcpy(&u, &x, 4);
+  return u;
+}
+HK_DEVICE double hk_bits_f64(uint64_t x) {
+  double f;
+  memcpy(&f, &x, 8);
+  return f;
+}
+HK_DEVICE uint64_t hk_f64_bits(double x) {
+  uint64_t u;
+  memcpy(&u, &x, 8);
+  return u;
+}
+HK_DEVICE float hk_f16_to_f32(uint32_t h) {
+  uint32_t sign = (h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ff;
+  if (exponent == 31) return hk_bits_f32(sign | 0x7f800000 | fraction << 13);
+  if (exponent) return hk_bits_f32(sign | (exponent + 112) << 23 | fraction << 13);
+  float tiny = (float)fraction * 0x1p-24f; /* subnormal or zero: exact in fp32 */
+  return hk_bits_f32(sign | hk_f32_bits(tiny));
+}
+HK_DEVICE uint32_t hk_f32_to_f16(float f) {
+  uint32_t x = hk_f32_bits(f), sign = x >> 16 & 0x8000, a = x & 0x7fffffff;
+  if (a > 0x7f800000) return 0x7fff;         /* the device's NaN */
+  if (a >= 0x477ff000) return sign | 0x7c00; /* rounds beyond 65504 */
+  if (a < 0x38800000) {                      /* subnormal: adding 0.5 rounds to multiples of 2^-24 */
+    uint32_t sum = hk_f32_bits(hk_bits_f32(a) + 0.5f);
+    return sign | (sum - 0x3f000000);
+  }
+  uint32_t odd = a >> 13 & 1; /* to nearest, ties to even */
+  return sign | (a - (112u << 23) + 0xfff + odd) >> 13;
+}
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters of the kernels in test_kernels.cu; hk_vec is declared before. */
+#ifndef HK_CUDAEMU_TEST_KERNELS_H
+#define HK_CUDAEMU_TEST_KERNELS_H
+#include <stdint.h>
+typedef struct barriers_params {
+  uint32_t *out;
+  uint32_t rounds;
+} barriers_params;
+typedef struct warps_params {
+  uint32_t *out;
+} warps_params;
+typedef struct pass_on_params {
+  uint64_t *flag, *count;
+  uint32_t *stop;
+  uint64_t rounds;
+  unsigned first, total;
+} pass_on_params;
+typedef struct publish_params {
+  hk_vec *data;
+  uint32_t *flag, *stale;
+  uint32_t vectors, value, fence;
+} publish_params;
+typedef struct halves_params {
+  uint16_t *back;
+} halves_params;
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The example profiler; the file that includes this one defines VERSION, 2 to 5.  It writes what it is told to the file that
+ * HOCKET_TEST_TRACE names, with the process's id behind it: "start ID KIND PARENT rank R ...", "state ID NUMBER",
+ * "stop ID".  HOCKET_TEST_PROFILER=refuse: init fails; fail: startEvent fails; a number: the mask of types. */
+#include <nccl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef void (*logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
+
+#if VERSION >= 5
+typedef uint64_t type_bits;
+#else
+typedef uint8_t type_bits;
+#endif
+typedef struct description {
+  type_bits type;
+  void *parent;
+  int rank;
+  union {
+#if VERSION >= 5
+    struct {
+      bool captured;
+      int depth;
+    } group_api;
+    struct {
+      const char *function;
+      size_t count;
+      const char *type;
+    } call_api; /* of collectives and of transfers: they begin alike */
+    struct {
+      void *stream;
+    } launch;
+#endif
+    struct {
+#if VERSION < 4
+      const char *name;
+      uint64_t comm;
+#endif
+      uint64_t sequence;
+      const char *function;
+      const void *in;
+      void *out;
+      size_t count;
+      int root;
+      const char *type;
+#if VERSION == 2
+      size_t traffic;
+#endif
+      uint8_t channels, warps;
+      const char *algorithm, *protocol;
+    } coll;
+    struct {
+#if VERSION < 4
+      const char *name;
+      uint64_t comm;
+#endif
+      const char *function;
+      void *buffer;
+      const char *type;
+      size_t count;
+      int peer;
+    } p2p;
+    struct {
+      uint8_t channel;
+      uint64_t timer;
+    } kernel;
+    struct {
+      int64_t id;
+      void *data;
+    } net;
+  };
+} description;
+
+typedef struct event {
+  long id;
+  struct event *next;
+} event;
+
+static FILE *trace;
+static long events;
+static event *all; /* an event may be a parent for as long as a communicator lives */
+static int users;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static ncclResult_t begin(void **context, int *mask) {
+  const char *mode = getenv("HOCKET_TEST_PROFILER"), *path = getenv("HOCKET_TEST_TRACE");
+  char name[512];
+  if (mode && !strcmp(mode, "refuse")) return ncclInternalError;
+  pthread_mutex_lock(&lock);
+  if (!trace && path) {
+    snprintf(name, sizeof name, "%s.%d", path, (int)getpid());
+    trace = fopen(name, "a");
+  }
+  users += trace != NULL;
+  pthread_mutex_unlock(&lock);
+  *mask = mode && atoi(mode) ? atoi(mode) : 0xfff;
+  *context = &events;
+  return trace ? ncclSuccess : ncclSystemError;
+}
+
+static void describe(const description *d) {
+  switch (d->type) {
+    case 1: fprintf(trace, "group"); return;
+    case 2:
+      fprintf(trace, "coll %s sequence %llu count %zu type %s channels %d algorithm %s protocol %s", d->coll.function,
+              (unsigned long long)d->coll.sequence, d->coll.count, d->coll.type, d->coll.channels, d->coll.algorithm,
+              d->coll.protocol);
+      return;
+    case 4:
+      fprintf(trace, "p2p %s count %zu type %s peer %d", d->p2p.function, d->p2p.count, d->p2p.type, d->p2p.peer);
+      return;
+    case 64: fprintf(trace, "kernel channel %d", d->kernel.channel); return;
+    case 128: fprintf(trace, "net id %lld", (long long)d->net.id); return;
+#if VERSION >= 5
+    case 256: fprintf(trace, "groupapi depth %d", d->group_api.depth); return;
+    case 512:
+    case 1024:
+      fprintf(trace, "%s %s count %zu type %s", d->type == 512 ? "collapi" : "p2papi", d->call_api.function,
+              d->call_api.count, d->call_api.type);
+      return;
+    case 2048: fprintf(trace, "launch"); return;
+#endif
+    default: fprintf(trace, "unknown %d", (int)d->type);
+  }
+}
+
+static ncclResult_t start(void *context, void **out, void *of) {
+  const description *d = of;
+  const char *mode = getenv("HOCKET_TEST_PROFILER");
+  if (context != &events || (mode && !strcmp(mode, "fail"))) return ncclInternalError;
+  event *e = malloc(sizeof *e);
+  if (!e) return ncclSystemError;
+  pthread_mutex_lock(&lock);
+  e->id = ++events;
+  e->next = all;
+  all = e;
+  fprintf(trace, "start %ld parent %ld rank %d ", e->id, d->parent ? ((event *)d->parent)->id : 0, d->rank);
+  describe(d);
+  fputc('\n', trace);
+  pthread_mutex_unlock(&lock);
+  *out = e;
+  return ncclSuccess;
+}
+
+static ncclResult_t stop(void *of) {
+  fprintf(trace, "stop %ld\n", ((event *)of)->id);
+  return ncclSuccess;
+}
+
+static ncclResult_t record(void *of, int state, void *arguments) {
+  fprintf(trace, "state %ld %d%s\n", ((event *)of)->id, state, state == 22 && !*(uint64_t *)arguments ? " wrong" : "");
+  return ncclSuccess;
+}
+
+static ncclResult_t finish(void *context) {
+  (void)context;
+  pthread_mutex_lock(&lock);
+  fprintf(trace, "finalize\n");
+  if (--users == 0) {
+    fclose(trace);
+    trace = NULL;
+    for (event *e = all, *next; e; e = next) {
+      next = e->next;
+      free(e);
+    }
+    all = NULL;
+  }
+  pthread_mutex_unlock(&lock);
+  return ncclSuccess;
+}
+
+#if VERSION >= 5
+static ncclResult_t begin_v(void **context, uint64_t comm, int *mask, const char *name, int hosts, int ranks, int rank,
+                            logger log) {
+  log(3, 1, __FILE__, __LINE__, "example profiler: %s, %d hosts, rank %d of %d%s", name ? name : "no name", hosts, rank,
+      ranks, comm ? "" : ", no id");
+  return begin(context, mask);
+}
+#elif VERSION == 4
+static ncclResult_t begin_v(void **context, int *mask, const char *name, uint64_t comm, int hosts, int ranks, int rank,
+                            logger log) {
+  log(3, 1, __FILE__, __LINE__, "example profiler: %s, %d hosts, rank %d of %d%s", name ? name : "no name", hosts, rank,
+      ranks, comm ? "" : ", no id");
+  return begin(context, mask);
+}
+#else
+static ncclResult_t begin_v(void **context, int *mask) { return begin(context, mask); }
+#endif
+
+#define JOIN2(a, b) a##b
+#define JOIN(a, b) JOIN2(a, b)
+struct profiler {
+  const char *name;
+  void *calls[5];
+};
+__attribute__((visibility("default"))) extern const struct profiler JOIN(ncclProfiler_v, VERSION);
+const struct profiler JOIN(ncclProfiler_v, VERSION) = {
+    "Example", {(void *)begin_v, (void *)start, (void *)stop, (void *)record, (void *)finish}};

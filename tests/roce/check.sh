@@ -1,0 +1,20 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# check.sh: all that is tested in the guest; each part in a guest of its own.  ONLY=word runs the parts with it in their name.
+set -u
+export HK_BUILD=${HK_BUILD:-build/gcc}
+tests/roce/image.sh || { code=$?; [ $code = 77 ] && exit 0; exit $code; }
+failed=0
+for part in collectives faults; do
+  [ -x tests/roce/$part.sh ] || continue
+  [[ $part == *${ONLY:-}* ]] || continue
+  began=$SECONDS
+  if text=$(tests/roce/guest.sh --timeout 900 --memory 2048 env HK_BUILD="$HK_BUILD" tests/roce/$part.sh 2>&1); then
+    echo "PASS  $part  $((SECONDS - began)) s  $(tail -n 1 <<<"$text")"
+  else
+    failed=1
+    echo "FAIL  $part  $((SECONDS - began)) s"
+    sed 's/^/      | /' <<<"$text"
+  fi
+done
+exit $failed

@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# collectives.sh [short]: in the guest: every collective over both RDMA devices, every element of every result right.
+set -u
+. tests/roce/ranks.sh
+logs=$(mktemp -d)
+ran=0
+run() { # ranks program options...
+  local n=$1 program=$2 r
+  shift 2
+  roce_ranks "$n" "$logs/$program" ${settings:-env} NCCL_DEBUG=WARN "$HK_BUILD/bin/${program}_perf" -n 1 -w 0 -c 1 "$@"
+  roce_wait 60
+  for ((r = 0; r < n; r++)); do
+    [ "${roce_codes[r]}" = 0 ] && continue
+    echo "$program on $n ranks (${settings:-}): rank $r ended with code ${roce_codes[r]}"
+    tail -n 8 "$logs/$program".*
+    exit 1
+  done
+  grep -q 'Out of bounds values : 0 OK' "$logs/$program.0" || {
+    echo "$program on $n ranks (${settings:-}): wrong results"
+    cat "$logs/$program.0"
+    exit 1
+  }
+  ran=$((ran + 1))
+}
+
+all="all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv hypercube"
+if [ "${1:-}" = short ]; then
+  run 2 all_reduce -b 24 -e 2M -f 90
+  run 2 sendrecv -b 4 -e 1M -f 60
+  run 4 alltoall -b 64 -e 256K -f 60
+  run 4 reduce_scatter -b 64 -e 256K -f 60
+  settings="env NCCL_IB_QPS_PER_CONNECTION=3 NCCL_IB_SPLIT_DATA_ON_QPS=1" run 3 all_reduce -b 1000 -e 1M -f 32 -d int8
+else
+  for n in 2 3 4 8; do
+    for program in $all; do
+      [ "$program" = hypercube ] && [ "$n" = 3 ] && continue
+      run "$n" "$program" -b $((n * 8)) -e 1M -f 23
+    done
+  done
+  for settings in "NCCL_IB_QPS_PER_CONNECTION=4" "NCCL_IB_QPS_PER_CONNECTION=3 NCCL_IB_SPLIT_DATA_ON_QPS=1" \
+    "NCCL_IB_USE_INLINE=0" "NCCL_IB_GID_INDEX=0" "NCCL_IB_ROCE_VERSION_NUM=1" "NCCL_IB_ADDR_FAMILY=AF_INET6" \
+    "NCCL_IB_PCI_RELAXED_ORDERING=0" "HOCKET_SLOTS=2" "HOCKET_SLOT_BYTES=8192" "HOCKET_SLOTS=32 HOCKET_SLOT_BYTES=1048576" \
+    "NCCL_IB_TC=106 NCCL_IB_SL=3"; do
+    settings="env $settings"
+    run 2 all_reduce -b 24 -e 2M -f 37
+    run 3 sendrecv -b 24 -e 1M -f 53
+  done
+  # The same networks as a net plugin, loaded back.
+  settings="env NCCL_NET_PLUGIN=$PWD/$HK_BUILD/lib/libnccl-net-hocket.so" run 2 all_reduce -b 24 -e 256K -f 100
+fi
+rm -rf "$logs"
+echo "$ran runs over RDMA gave the right results"

@@ -1,0 +1,48 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Invented drivers under the programs that users run: `hocket topo`, `plan` and `doctor`, and a topology dump at init, see
+# GPUs that the fake libcuda.so.1 and libnvidia-ml.so.1 show.
+# check: timeout=60
+set -u
+unset HOCKET_DEVICE
+hocket=$HK_BUILD/bin/hocket
+if [ ! -x "$hocket" ] || [ ! -e "$HK_BUILD/fakes/libcuda.so.1" ]; then
+  echo "SKIP: hocket or the fake drivers are not built"
+  exit 77
+fi
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+LD_LIBRARY_PATH=$(cd "$HK_BUILD/fakes" && pwd)
+export LD_LIBRARY_PATH NO_COLOR=1
+checked=0 bad=0
+# says FILE TEXT: a line of the file, blanks squeezed, has the text.
+says() {
+  checked=$((checked + 1))
+  tr -s ' ' <"$dir/$1" | grep -qF -- "$2" || { echo "FAIL: no '$2' in $1:"; cat "$dir/$1"; bad=1; }
+}
+
+# Four GPUs on an NVSwitch that PCI does not show, as in a virtual machine.
+export HOCKET_TEST_GPUS=4:90:18:hidden
+"$hocket" topo >"$dir/topo" || bad=1
+says topo "4 GPUs, NVSwitch"
+says topo "GPU2 NV18 NV18 X NV18"
+says topo "4 GPUs are shown by the driver but not by sysfs"
+"$hocket" plan allreduce 64M >"$dir/plan" || bad=1
+says plan "4 ranks on 1 host"
+"$hocket" doctor gpu >"$dir/doctor" || bad=1
+says doctor "4 GPUs; driver:"
+NCCL_TOPO_DUMP_FILE=$dir/dump.xml "$HK_BUILD/bin/all_reduce_perf" -t 2 -b 64 -e 64 -n 1 -w 0 >"$dir/perf" || bad=1
+says dump.xml 'busid="00ff:02:00.0"'
+says dump.xml 'sm="90"'
+says dump.xml '<nvlink target="'
+# The dump is read elsewhere, where there are no drivers.
+LD_LIBRARY_PATH='' "$hocket" topo --file "$dir/dump.xml" >"$dir/again" || bad=1
+says again "GPU2 NV18 NV18 X NV18"
+
+# No driver answers; no NVLinks.
+HOCKET_TEST_GPUS=2:86:0:none "$hocket" topo >"$dir/pcie" || bad=1
+says pcie "GPU0 X PHB"
+HOCKET_TEST_GPUS=0:0:0:none "$hocket" topo >"$dir/none" || bad=1
+grep -q GPU0 "$dir/none" && { echo "FAIL: GPUs out of nothing"; bad=1; }
+
+[ $bad = 0 ] && echo "$checked things looked at"
+exit $bad

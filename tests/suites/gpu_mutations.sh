@@ -1,0 +1,135 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The tests of the GPU kernels fail when a kernel is broken: each mutation below is made to a copy of the sources, and the
+# tests that should notice are run with it.  A mutation that none notices survives: that is a hole in the tests, and fails.
+# MUTATIONS=all (make gpu-mutations) tries all; without it only those marked `quick`.  ONLY_MUTATION=text: by description.
+# check: timeout=150
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+[ -e "$HK_BUILD/libsupport.a" ] || { echo "SKIP: the tests are not built"; exit 77; }
+case $HK_BUILD in *-*) echo "SKIP: tried with the plain build only"; exit 77 ;; esac
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+mkdir -p "$dir/tests/unit" && cp -r src include "$dir" && cp -r tests/support tests/cudaemu "$dir/tests"
+cp tests/unit/test_gpu_exec.c tests/unit/test_gpu_ll128.c "$dir/tests/unit"
+# In one process, so that the first kernel that hangs is the end of it.
+export NCCL_DEBUG=NONE CK_VERBOSITY=silent CK_FORK=no TSAN_OPTIONS=halt_on_error=1
+
+read -ra check_libs <<<"$(pkg-config --libs check)"
+# program SOURCE FLAGS...: builds a unit test of the copy.
+program() {
+  local source=$1; shift
+  cc -std=c11 -D_GNU_SOURCE -DHOCKET_NO_CUDA_HEADERS -I"$dir/include" -w -O1 -g -fno-math-errno -pthread "$@" \
+    -o "$dir/program" "$dir/tests/unit/$source.c" "$HK_BUILD/libsupport.a" "$HK_BUILD/libhocket-internal.a" \
+    "${check_libs[@]}" -lm 2>"$dir/log"
+}
+run() { ("$@"; exit $?) >"$dir/out" 2>&1; }
+# try MODE: 0 where the tests fail, or hang, with the sources as they are now; 2: they do not compile.
+try() {
+  local source=test_gpu_exec
+  case $1 in
+    wide*) source=test_gpu_ll128 ;;
+  esac
+  case $1 in
+    exec | wide)
+      program $source || return 2
+      ! HOCKET_TEST_STUCK=5 run timeout 60 "$dir/program" # timeout, for a process group of its own: Check kills that
+      ;;
+    exec-races | wide-races)
+      program $source -fsanitize=thread || return 2
+      ! HOCKET_TEST_STUCK=20 run timeout 120 "$dir/program"
+      ;;
+    emulated) # stores wait in buffers until something orders them; threads run in changing order
+      c++ -x c++ -std=c++17 -fno-exceptions -fno-rtti -DHK_CUDAEMU -D_GNU_SOURCE -I"$dir/tests/cudaemu" -fPIC -shared -w \
+        -fvisibility=hidden -ffp-contract=off -O1 -o "$dir/kernels.so" "$dir/src/kernels/cuda/exec.cu" 2>"$dir/log" || return 2
+      ! HOCKET_CUDA_IMAGE=$dir/kernels.so CUDAEMU_WEAK=1 CUDAEMU_SEED=3 CK_FORK=yes run timeout -k 5 30 "$HK_BUILD/tests/test_device"
+      ;;
+  esac
+}
+
+tried=0 survivors=0 stale=0
+# mutate MODE QUICK FILE SED WHAT
+mutate() {
+  local mode=$1 quick=$2 file=src/kernels/cuda/$3 rc
+  [ -n "${ONLY_MUTATION:-}" ] && [[ $5 != *$ONLY_MUTATION* ]] && return
+  [ -z "${ONLY_MUTATION:-}" ] && [ "${MUTATIONS:-}" != all ] && [ "$quick" != quick ] && return
+  sed "$4" "$file" >"$dir/$file"
+  if cmp -s "$file" "$dir/$file"; then
+    echo "STALE     $5: the line in $3 has changed; change the mutation too"
+    stale=$((stale + 1))
+    return
+  fi
+  tried=$((tried + 1))
+  try "$mode"
+  rc=$?
+  case $rc in
+    0) [ "${MUTATIONS:-}" = all ] && echo "noticed   $5 ($mode)" ;;
+    2) echo "BROKEN    $5: does not compile:"; head -n 5 "$dir/log"; stale=$((stale + 1)) ;;
+    *) echo "SURVIVED  $5 ($mode)"; survivors=$((survivors + 1)) ;;
+  esac
+  cp "$file" "$dir/$file"
+}
+
+# What is not broken must pass, or all would count as noticed; `make check` has run these tests already.
+for mode in exec wide emulated; do
+  [ "${MUTATIONS:-}" = all ] || break
+  [ $mode = emulated ] && { command -v c++ >/dev/null || continue; }
+  if try $mode; then echo "the tests fail without a mutation ($mode):"; tail -n 5 "$dir/out" "$dir/log"; exit 1; fi
+done
+
+# Credits, slots and words.
+mutate exec - exec.cu 's/done >= hk_load_acquire(k->head) + k->nslots/done >= hk_load_acquire(k->head) + k->nslots + 1/' \
+  "a sender overruns its receiver by a slot"
+mutate exec - exec.cu 's/if ((uint32_t)word == tag) return true;/return true;/' "a receiver takes another call's slot for its own"
+mutate exec - exec.cu 's/(\*done + 1) << 32 | tag/(*done + 2) << 32 | tag/' "a word says the wrong number"
+mutate exec quick exec.cu 's/  \*done += 1;/  *done += sends;/' "a receiver misses a slot"
+mutate exec-races - exec.cu 's/while ((uint32_t)(word >> 32) != (uint32_t)(done + 1))/while (0)/' "a receiver does not wait for the word"
+mutate exec-races - exec.cu 's/hk_store_release(link->head, \*done + 1); .*/*link->head = *done + 1;/' "a credit comes back without order"
+mutate exec-races quick exec.cu 's/hk_store_release(word_of(link, \*done), /*word_of(link, *done) = (/' "a word is stored without order"
+mutate exec-races - exec.cu 's/uint64_t word = hk_load_acquire(at);/uint64_t word = *at;/;s/word = hk_load_acquire(at);/word = *(volatile const uint64_t *)at;/' \
+  "a word is read without order"
+mutate emulated - exec.cu 's/hk_store_release(word_of(link, \*done), /*(volatile uint64_t *)word_of(link, *done) = (/;/word_of(link, \*done) = (/{s/^/hk_relax();/};s/^  hk_barrier();$//' \
+  "a word overtakes its data"
+# Barriers between the threads of a block.
+mutate exec-races - exec.cu '/^  hk_barrier();$/{x;s/^/x/;/^x\{1\}$/{x;d};x}' "no barrier between the data and the signals"
+mutate exec-races - exec.cu 's/hk_warp_barrier(); .*//' "no barrier behind the counters"
+mutate exec-races - exec.cu 's/hk_barrier(); .* nobody reads the old.*//' "instructions are fetched over those that others still read"
+mutate exec-races - exec.cu 's/if (hk_barrier_or(stop)) return false;/if (stop) return false;/' "data moves before the waits are over"
+# What goes where.
+mutate exec quick exec.cu 's/uint64_t at = block \* w->block_bytes + l->offset;/uint64_t at = block * w->block_bytes + l->offset % (3 * w->chunk);/' \
+  "the fourth wave moves the wrong chunk"
+mutate exec - exec.cu 's/l.offset = channel \* w->chunk;/l.offset = 0;/' "every channel begins with the first chunk"
+mutate exec - exec.cu 's/if (left < block) block = left;//' "the last block is not clipped"
+mutate exec - exec.cu 's/return left < w->chunk ? left : w->chunk;/return w->chunk;/' "the last chunk is not clipped"
+mutate exec - exec.cu 's/hk_operand_link(o, l->iteration)/hk_operand_link(o, 0)/' "a repeat uses its first link only"
+mutate exec - exec.cu 's/if (++l->iteration < l->iterations)/if (++l->iteration < l->iterations - 1)/' "a repeat ends early"
+mutate exec - move.h 's/hk_store(m->at\[k\] + 16 \* (i + j \* step), v\[j\])/hk_store(m->at[k] + 16 * (i + j * step), v[j ^ 1])/' "vectors in flight change places"
+mutate exec - move.h 's/^      if (i < n) p\[i\] = /      p[i] = /' "odd ends are written too far"
+# Lines.
+mutate exec - exec.cu 's/m->flag\[k\] = (uint32_t)(done + 1);/m->flag[k] = sends ? (uint32_t)(done + 1) : (uint32_t)done;/' "a receiver waits for the flag before"
+mutate exec - exec.cu 's/  refresh_lines(link, done);//' "old flags stay when numbers come round"
+mutate exec - move.h 's/while (line.w\[1\] != flag || line.w\[3\] != flag)/while (line.w[1] != flag)/' "the second half of an LL line is not waited for"
+mutate exec - move.h 's/if (n > 8) hk_store_line/if (n > 9) hk_store_line/' "a short LL line is not written"
+mutate wide quick wide.h 's/if (beside_flag()) line.w\[2\] = line.w\[3\] = m->flag\[k\];/if (beside_flag()) line.w[2] = line.w[3] = m->flag[k] - (pair > 0);/' \
+  "an LL128 line goes without its flag"
+mutate wide-races - wide.h 's/if (!hk_warp_any(missing)) return;/if (!missing) return;/' "LL128 data is used before its flag"
+mutate wide - wide.h 's/missing |= v/missing = v/' "only the last LL128 line in flight is waited for"
+mutate wide - wide.h 's/: 0, left > 112 \* line}/: 0, left > 128 * line}/;s/left > 112 \* line/left > 128 * line/' "a short second LL128 line is not sent"
+mutate wide - wide.h 's/224 + 8 \* line/224/' "both half vectors of a pair are the first"
+mutate emulated - wide.h 's/+ 16 \* (hk_thread() % PAIR_THREADS)/+ 16 * (hk_thread() % PAIR_THREADS ^ 1)/' "eight threads have a line's pieces in another order"
+# References.
+mutate exec - exec.cu 's/if (l.count && l.owed) await_owed(&l, s);//' "a kernel ends while others read its user's buffer"
+mutate exec - exec.cu 's/ || (i->flags & HK_INSTR_COPY)) return 0/) return 0/' "what is soon overwritten goes by reference"
+mutate exec - exec.cu 's/place += !by_reference(l, \&first\[j\], stable, bytes)/place++/' "destinations do not close up round references"
+mutate exec - exec.cu 's/  if (refers \&\& hk_thread() == 0) wait_credit.*//' "a send ends while its buffer is read"
+# Arithmetic.
+mutate exec - reduce.h 's/if ((int)k == s->fresh) premultiply/if (0) premultiply/' "nothing is premultiplied"
+mutate exec - reduce.h 's/if (s->divided) divide/if (0) divide/' "nothing is divided"
+mutate exec - number.h 's/ || (x) != (x))/)/' "a NaN is lost"
+mutate exec - number.h 's/a\[i\] = widen(type, narrow(type, a\[i\]));/;/' "a product is not rounded to its type"
+mutate exec - reduce.h 's/load_any(m, s->src + k, i, n)/load_any(m, s->src, i, n)/' "odd ends reduce the first source only"
+# Ends.
+mutate exec - move.h 's/return hk_load_relaxed(&state->abort) != 0 || /return /' "an abort is not seen"
+mutate exec - exec.cu 's/    moved += bytes;/    moved += left;/' "a transfer ends after its first slot"
+
+echo "$tried mutations, $survivors survived, $stale do not apply"
+[ $((survivors + stale)) = 0 ]

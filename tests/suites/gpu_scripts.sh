@@ -1,0 +1,27 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# make gpu-check and make gpu-bench are ready for a card: a part of each runs on emulated GPUs, and without any they say so.
+# check: timeout=120
+set -u
+unset HOCKET_DEVICE
+emulator=$(cd "$HK_BUILD/cudaemu" 2>/dev/null && pwd)
+[ -e "$emulator/kernels.so" ] || { echo "SKIP: the emulated CUDA driver and its kernels are not built (g++)"; exit 77; }
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+bad=0
+fails() { echo "FAIL: $1"; tail -n 10 "$dir/out"; bad=1; }
+mkdir "$dir/few" # no nvidia-smi among them
+for tool in dirname mkdir; do ln -s "$(command -v $tool)" "$dir/few"; done
+PATH=$dir/few "$BASH" tests/gpu/check.sh >"$dir/out" 2>&1
+if [ $? != 77 ] || ! grep -q "SKIP: no GPU here" "$dir/out"; then fails "no SKIP without a GPU"; fi
+ln -s "$(cd "$HK_BUILD" && pwd)"/* "$dir" 2>/dev/null # reports go here
+export HK_GPU_BUILD=$dir HK_GPU_RANKS=2 HK_GPU_LARGEST=1M LD_LIBRARY_PATH=$emulator HOCKET_CUDA_IMAGE=$emulator/kernels.so \
+  CUDAEMU_DEVICES=1 CUDAEMU_MEMORY_MB=512 HK_GPU_MINUTES=1
+ONLY="all_gather, 2 ranks" tests/gpu/check.sh >"$dir/out" 2>&1 || fails "gpu-check"
+grep -q "^PASS  all_gather, 2 ranks, to 1M" "$dir/out" || fails "gpu-check has no line for a run"
+if command -v jq >/dev/null; then
+  ONLY="all_gather, 2" tests/gpu/bench.sh >"$dir/out" 2>&1 || fails "gpu-bench"
+  grep -q '^| 1024 | [0-9.]* | [0-9.]* |' "$dir/out" || fails "gpu-bench has no line for a size"
+else
+  echo "SKIP: no jq, so that gpu-bench is not tried"
+fi
+exit "$bad"

@@ -1,0 +1,33 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The *_perf programs on emulated GPUs: results are checked, several ranks share a GPU, several GPUs, odd alignments.
+# check: timeout=120
+set -u
+unset HOCKET_DEVICE
+bin=$HK_BUILD/bin emulator=$(cd "$HK_BUILD/cudaemu" 2>/dev/null && pwd)
+[ -e "$emulator/kernels.so" ] || { echo "SKIP: the emulated CUDA driver and its kernels are not built (g++)"; exit 77; }
+export LD_LIBRARY_PATH=$emulator HOCKET_CUDA_IMAGE=$emulator/kernels.so CUDAEMU_MEMORY_MB=256 NCCL_DEBUG=WARN
+out=$(mktemp) && trap 'rm -f "$out"' EXIT
+bad=0 runs=0
+# runs GPUS PROGRAM ARGUMENTS...: it ends well, finds nothing wrong, and says that it is on a GPU.
+runs() {
+  local gpus=$1
+  shift
+  runs=$((runs + 1))
+  CUDAEMU_DEVICES=$gpus timeout 60 "$bin/$1" "${@:2}" -n 2 -w 1 >"$out" 2>&1 && grep -q "Out of bounds values : 0 OK" "$out" &&
+    grep -q "Emulated GPU" "$out" && return
+  echo "FAIL: $* on $gpus GPUs:"
+  tail -n 5 "$out"
+  bad=1
+}
+runs 1 all_reduce_perf -t 3 -b 4 -e 256K -f 64
+runs 2 all_reduce_perf -g 2 -b 1K -e 1K -d bfloat16 -o avg
+runs 2 all_gather_perf -t 2 -b 300K -e 300K
+runs 2 reduce_scatter_perf -t 4 -b 1000 -e 1000 -d half
+runs 2 broadcast_perf -t 2 -b 100 -e 100K -f 10 -u 1 -d uint8
+runs 1 alltoall_perf -t 2 -b 200K -e 200K
+runs 2 sendrecv_perf -t 2 -b 200K -e 200K
+runs 1 all_reduce_perf -t 2 -b 1K -e 64K -f 64 -G 3
+runs 2 all_gather_perf -g 2 -b 1K -e 1K -G 2
+echo "$runs runs"
+exit "$bad"

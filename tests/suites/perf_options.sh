@@ -1,0 +1,62 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The perf binaries' command line: what is wrong is told on stderr with exit code 255, and nothing runs.
+set -u
+perf=$HK_BUILD/bin/all_reduce_perf bad=0 cases=0
+tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
+complain() { echo "$*"; bad=1; }
+[ -x "$perf" ] || { echo "the perf binaries are not built"; exit 77; }
+
+refused() { # text arguments...
+  local code
+  cases=$((cases + 1))
+  timeout 20 "$perf" "${@:2}" >"$tmp/out" 2>"$tmp/err"
+  code=$?
+  [ $code = 255 ] || complain "'${*:2}' ends with code $code instead of 255"
+  grep -qF -- "$1" "$tmp/err" || complain "'${*:2}' does not say '$1': $(cat "$tmp/err")"
+  ! grep -q 'Avg bus' "$tmp/out" || complain "'${*:2}' ran all the same"
+}
+refused "invalid option '-Q'" -Q
+refused "invalid option '--nosuch'" --nosuch 3
+refused "option '-e' needs a value" -e
+refused "unexpected argument 'extra'" -b 8 extra
+refused "invalid size 'x'" -b x
+refused "invalid size '-4'" -b -4
+refused "invalid size '4Q'" -e 4Q
+refused "invalid sizes for 'minbytes' and 'maxbytes': 16 > 8" -b 16 -e 8
+refused "a step of 0 bytes" -b 8 -e 16 -i 0
+refused "'0' is not an integer from 1" -t 0
+refused "'two' is not an integer" -g two
+refused "'1.5' is not an integer" -n 1.5
+refused "'99999999999' is not an integer" -n 99999999999
+refused "from 0 to 3" -a 4
+refused "from 0 to 2" -R 3
+refused "unknown name 'summ'" -o summ
+refused "unknown name 'fp7'" -d fp7
+refused "does not end in .json" -J out.txt
+refused "ends in neither .svg nor .png" --plot out.pdf
+refused "cannot write $tmp/none/a.json" -J "$tmp/none/a.json"
+refused "-K goes with -I 1" -K 2
+refused "leaves none of 5 iterations" -I 1 -n 5 -K 5
+refused "unknown name 'nosuch'" --launcher nosuch
+refused "OMPI_COMM_WORLD_RANK" --launcher ompi
+cases=$((cases + 1))
+timeout 20 "$HK_BUILD/bin/reduce_perf" -b 8 -e 8 -r 1 2>"$tmp/err" >/dev/null
+[ $? = 255 ] && grep -q -- '--root 1, but there are 1 ranks' "$tmp/err" || complain "a root beyond the ranks: $(cat "$tmp/err")"
+cases=$((cases + 1))
+PATH=/nonexistent "$perf" -b 8 -e 8 --plot "$tmp/a.svg" >/dev/null 2>"$tmp/err"
+[ $? = 255 ] && grep -q 'needs gnuplot' "$tmp/err" || complain "--plot without gnuplot: $(cat "$tmp/err")"
+cases=$((cases + 1))
+NCCL_TESTS_SPLIT=NOT1 "$perf" -b 8 -e 8 >/dev/null 2>"$tmp/err"
+[ $? = 255 ] && grep -q 'NCCL_TESTS_SPLIT=NOT1' "$tmp/err" || complain "a wrong NCCL_TESTS_SPLIT: $(cat "$tmp/err")"
+
+# The help names every option that nccl-tests has a letter for.
+"$perf" --help >"$tmp/help" || complain "--help ends with code $?"
+for letter in t g b e i f n w m N p c o d r z y T G C S J a R x M u I K h; do
+  grep -qE "^  -$letter," "$tmp/help" || complain "--help does not tell -$letter"
+done
+# Long names, abbreviations, sizes with units.
+timeout 20 "$perf" --minbytes=1K --maxbytes 1KiB --iters 2 --warmup_iters 0 --check 1 >"$tmp/out" 2>&1 || complain "long options: $(cat "$tmp/out")"
+grep -qE '^ +1024 +256 ' "$tmp/out" || complain "1K is not 1024 bytes: $(cat "$tmp/out")"
+[ $bad = 0 ] && echo "$cases wrong command lines are refused"
+exit $bad

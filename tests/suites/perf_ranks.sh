@@ -1,0 +1,103 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# check: timeout=240
+# Where the perf binaries' ranks come from: threads, groups, local processes, launchers' variables; and what is said when a
+# process dies.
+set -u
+perf=$HK_BUILD/bin/all_reduce_perf bad=0 runs=0
+tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
+complain() { echo "$*"; bad=1; }
+[ -x "$perf" ] || { echo "the perf binaries are not built"; exit 77; }
+
+good() { # ranks arguments...
+  local found
+  runs=$((runs + 1))
+  timeout 60 "$perf" -b 8 -e 8K -f 32 -n 3 "${@:2}" >"$tmp/out" 2>"$tmp/err" || complain "'${*:2}' ends with code $?: $(cat "$tmp/out" "$tmp/err")"
+  found=$(grep -c '^#  Rank' "$tmp/out")
+  [ "$found" = "$1" ] || complain "'${*:2}' has $found ranks, not $1"
+  grep -q 'values : 0 OK' "$tmp/out" || complain "'${*:2}': wrong elements"
+}
+good 1
+good 2 --procs 2
+good 3 --procs 3
+good 8 --procs 8
+good 4 -t 2 -g 2
+good 6 --procs 3 -t 2
+good 8 --procs 2 -t 2 -g 2
+good 4 -t 4 -p 1
+good 4 --procs 2 -g 2 -p 1
+for extra in "-z 1" "-z 2" "-z 3" "-m 5" "-R 1" "-R 2" "-N 2" "-a 0" "-a 2" "-a 3" "-C 1" "-y 0" "-T 30" "-M 1" "-w 0 -c 0 -z 1 -m 2"; do
+  # shellcheck disable=SC2086 # words
+  if [ "$extra" = "${extra/-c 0/}" ]; then good 4 --procs 2 -t 2 $extra; fi
+done
+
+# One process a rank with a launcher's variables and no launcher.
+several() { # name ranks variables-with-RANK-and-SIZE...
+  local r pids=() pid code=0
+  runs=$((runs + 1))
+  for ((r = 0; r < $2; r++)); do
+    local variables=("${@:3}")
+    variables=("${variables[@]//@R/$r}")
+    env "${variables[@]//@N/$2}" timeout 60 "$perf" -b 8 -e 8K -f 32 -n 3 >"$tmp/out.$r" 2>&1 &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || code=$?; done
+  [ $code = 0 ] && grep -q 'values : 0 OK' "$tmp/out.0" || complain "$1 ends with code $code: $(cat "$tmp"/out.*)"
+  [ "$(grep -c '^#  Rank' "$tmp/out.0")" = "$2" ] || complain "$1 has the wrong number of ranks"
+  rm -f "$tmp"/out.*
+}
+port=$((20000 + $$ % 9000))
+several "Open MPI" 3 OMPI_COMM_WORLD_RANK=@R OMPI_COMM_WORLD_SIZE=@N OMPI_COMM_WORLD_LOCAL_SIZE=@N PMIX_NAMESPACE=test.$$
+several "Open MPI, hosts unknown" 2 OMPI_COMM_WORLD_RANK=@R OMPI_COMM_WORLD_SIZE=@N PMIX_NAMESPACE=other.$$ "HOCKET_PERF_DIR=$tmp"
+several "MPICH" 3 PMI_RANK=@R PMI_SIZE=@N MPI_LOCALNRANKS=@N PMI_JOBID=test.$$
+several "Slurm" 3 SLURM_PROCID=@R SLURM_NTASKS=@N SLURM_LOCALID=@R SLURM_JOB_ID=$$
+several "torchrun" 3 RANK=@R WORLD_SIZE=@N LOCAL_RANK=@R MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port"
+several "torchrun with its own store" 2 RANK=@R WORLD_SIZE=@N MASTER_ADDR=localhost "MASTER_PORT=$port" TORCHELASTIC_USE_AGENT_STORE=True
+for mpirun in "mpirun.openmpi --allow-run-as-root --oversubscribe" "mpirun.mpich"; do
+  command -v "${mpirun%% *}" >/dev/null || { echo "SKIP: ${mpirun%% *} is not here"; continue; }
+  runs=$((runs + 1))
+  # shellcheck disable=SC2086 # words
+  timeout 60 $mpirun -np 2 "$perf" -b 8 -e 8K -f 32 -n 3 >"$tmp/out" 2>&1 || complain "$mpirun: $(cat "$tmp/out")"
+  grep -q 'values : 0 OK' "$tmp/out" && [ "$(grep -c '^#  Rank' "$tmp/out")" = 2 ] || complain "$mpirun: $(cat "$tmp/out")"
+done
+
+# Two groups side by side.
+NCCL_TESTS_SPLIT="MOD 2" "$perf" --procs 4 -b 8 -e 1K -f 8 -n 3 >"$tmp/out" 2>&1 || complain "NCCL_TESTS_SPLIT: $(cat "$tmp/out")"
+[ "$(awk '/^#  Rank/ { print $5 }' "$tmp/out" | tr '\n' ' ')" = "0 1 0 1 " ] || complain "NCCL_TESTS_SPLIT: wrong groups: $(cat "$tmp/out")"
+
+# kill -9 of one process: the run ends soon, says who died, and leaves nobody behind.
+"$perf" --procs 3 -b 1M -e 1M -n 1000000 -c 0 >"$tmp/out" 2>"$tmp/err" &
+parent=$!
+for ((i = 0; i < 100; i++)); do
+  grep -q '(GB/s)' "$tmp/out" && break
+  sleep 0.1
+done
+sleep 0.5
+mapfile -t pids < <(sed -n 's/^#  Rank .* Pid *\([0-9]*\) on .*/\1/p' "$tmp/out")
+[ ${#pids[@]} = 3 ] || complain "no three processes: $(cat "$tmp/out" "$tmp/err")"
+began=$SECONDS
+kill -9 "${pids[1]}"
+wait $parent
+code=$?
+[ $code = 137 ] || complain "after kill -9 the exit code is $code, not 137"
+[ $((SECONDS - began)) -le 10 ] || complain "after kill -9 the run went on for $((SECONDS - began)) s"
+grep -q "process 1 of 3 (pid ${pids[1]}) was killed by signal 9" "$tmp/err" || complain "nobody says who was killed: $(cat "$tmp/err")"
+for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null && complain "process $pid is left"; done
+
+# The parent's end is its processes' end.
+"$perf" --procs 2 -b 1M -e 1M -n 1000000 -c 0 >"$tmp/out" 2>&1 &
+parent=$!
+for ((i = 0; i < 100; i++)); do
+  grep -q '(GB/s)' "$tmp/out" && break
+  sleep 0.1
+done
+mapfile -t pids < <(sed -n 's/^#  Rank .* Pid *\([0-9]*\) on .*/\1/p' "$tmp/out")
+kill -9 $parent
+wait $parent 2>/dev/null
+for ((i = 0; i < 50; i++)); do
+  kill -0 "${pids[@]}" 2>/dev/null || break
+  sleep 0.1
+done
+for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null && complain "process $pid outlives its parent"; done
+[ $bad = 0 ] && echo "$runs ways to start ranks"
+exit $bad

@@ -1,0 +1,109 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What users set to change what runs, seen from outside: tuning files, tuner plugins, several hosts, disagreement.
+# check: timeout=120
+set -u
+bin=$PWD/$HK_BUILD/bin plugins=$PWD/$HK_BUILD/plugins
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+faults=0
+fault() { echo "$1"; sed 's/^/    | /' "$work/out" | tail -n 15; faults=$((faults + 1)); }
+has() { grep -qE -- "$1" "$work/out" || fault "$2: no line like /$1/"; }
+hasnt() { grep -qE -- "$1" "$work/out" && fault "$2: a line like /$1/"; }
+export HOCKET_TUNE_FILE=none
+
+# An allreduce of 64 B and one of 64 KiB between two processes, with the lines of selection.
+run() { # settings...
+  env NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING,INIT "$@" timeout 60 "$bin/all_reduce_perf" --procs 2 -b 64 -e 64K -f 1024 \
+    -n 2 -w 0 >"$work/out" 2>&1
+}
+
+cat >"$work/rules.csv" <<'END'
+# collective, from, to, ranks, hosts, algorithm, protocol, channels
+allreduce,0,1K,2,1,halving,*,*
+allreduce,*,*,*,*,direct,Simple,*
+END
+run HOCKET_TUNING_FILE="$work/rules.csv" || fault "a tuning file: exit code $?"
+has "AllReduce by halving" "a tuning file"
+has "AllReduce by direct" "a tuning file"
+echo "allreduce,0,1K,2,1,halvign,*,*" >"$work/wrong.csv"
+run HOCKET_TUNING_FILE="$work/wrong.csv" && fault "a wrong tuning file is taken"
+has "wrong.csv:1: field 6 \(algorithm\) is \"halvign\"" "a wrong tuning file"
+
+# The plugin by its path and by its name; what it prefers runs.
+for version in two three four five; do
+  run LD_LIBRARY_PATH="$plugins" NCCL_TUNER_PLUGIN=$version || fault "tuner $version: exit code $?"
+  has "tuner plugin $version \(v" "tuner $version"
+  has "example tuner: 2 ranks, 1 hosts" "tuner $version"
+  has "AllReduce by tree" "tuner $version"
+  has "AllReduce by ring" "tuner $version"
+  has "example tuner: asked [1-9]" "tuner $version"
+done
+has "tuner plugin five \(v5\)" "the newest version of a plugin"
+run NCCL_TUNER_PLUGIN="$plugins/libnccl-tuner-four.so" HOCKET_TEST_TUNER=channels || fault "channels by plugin: exit code $?"
+has "AllReduce by ring: [0-9]+ lanes, [0-9]+ links, [0-9]+ instructions, 2 channels" "channels by plugin"
+for mode in silent fail refuse; do
+  run NCCL_TUNER_PLUGIN="$plugins/libnccl-tuner-three.so" HOCKET_TEST_TUNER=$mode || fault "tuner that is to $mode: exit code $?"
+  hasnt "AllReduce by (ring|tree)" "a tuner that is to $mode"
+done
+has "refuses its init" "a tuner that refuses"
+run NCCL_TUNER_PLUGIN=nobody || fault "no such tuner: exit code $?"
+has "NCCL_TUNER_PLUGIN is nobody, which cannot be loaded" "no such tuner"
+run NCCL_NET_PLUGIN="$plugins/libnccl-tuner-three.so" || fault "a tuner in a net plugin's library: exit code $?"
+has "tuner plugin three \(v3\)" "a tuner in a net plugin's library"
+run LD_LIBRARY_PATH="$plugins" NCCL_TUNER_PLUGIN=three NCCL_ALGO=^tree || fault "tuner and NCCL_ALGO: exit code $?"
+hasnt "AllReduce by tree" "NCCL_ALGO beside a tuner"
+
+# ---- several hosts, by name ----
+port=$((21000 + RANDOM % 8000))
+hosts() { # "host names" command...
+  local names rank rc=0 pids=()
+  read -ra names <<<"$1"
+  shift
+  port=$((port + 1))
+  for ((rank = ${#names[@]} - 1; rank >= 0; rank--)); do
+    env RANK=$rank WORLD_SIZE=${#names[@]} MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NCCL_HOSTID="${names[$rank]}" \
+      ${own[$rank]+${own[$rank]}} timeout 60 "$@" >"$work/out.$rank" 2>&1 &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || rc=$?; done
+  cat "$work"/out.* >"$work/out"
+  return $rc
+}
+declare -A own=()
+export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING,INIT
+for names in "a a b b" "a b a b" "a a a b"; do
+  for algorithm in hier hiertree ring; do
+    NCCL_ALGO=$algorithm hosts "$names" "$bin/all_reduce_perf" --launcher torchrun -b 8 -e 256K -f 181 -n 1 -w 0 ||
+      fault "$algorithm on hosts $names: exit code $?"
+    has "AllReduce by $algorithm" "hosts $names"
+    has "Out of bounds values : 0 OK" "$algorithm on hosts $names"
+  done
+done
+for operation in all_gather reduce_scatter alltoall; do
+  NCCL_ALGO=rail hosts "a b b a" "$bin/${operation}_perf" --launcher torchrun -b 64 -e 256K -f 64 -n 1 -w 0 ||
+    fault "$operation along rails: exit code $?"
+  has "by rail" "$operation along rails"
+done
+
+# Ranks that disagree get an error that names what to set, on every rank.
+disagree() { # setting of rank 1, what the error says
+  own=([1]="$1")
+  hosts "a a" "$bin/all_reduce_perf" --launcher torchrun -b 8 -e 8 -n 1 -w 0 && fault "$1 on one rank only is taken"
+  has "have different values of .*$2" "$1 on one rank only"
+  own=()
+}
+disagree NCCL_ALGO=ring NCCL_ALGO
+disagree NCCL_PROTO=Simple NCCL_PROTO
+disagree NCCL_MAX_NCHANNELS=2 NCCL_MAX_NCHANNELS
+disagree HOCKET_TUNING_FILE="$work/rules.csv" HOCKET_TUNING_FILE
+disagree NCCL_TUNER_PLUGIN="$plugins/libnccl-tuner-three.so" NCCL_TUNER_PLUGIN
+disagree NCCL_P2P_LEVEL=SYS NCCL_P2P_LEVEL
+
+# Constants measured on one rank's host only do no harm: rank 0's count.
+printf 'switch_us = 9\nmemory_alpha_us = 5\n' >"$work/tune.conf"
+own=([1]="HOCKET_TUNE_FILE=$work/tune.conf")
+hosts "a a" "$bin/all_reduce_perf" --launcher torchrun -b 8 -e 1M -f 8 -n 1 -w 0 || fault "measured on one host: exit code $?"
+
+[ $faults = 0 ] || exit 1
+echo "rules, plugins, hosts and disagreement are as they should be"

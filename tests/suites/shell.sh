@@ -1,0 +1,39 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# check: timeout=180
+# Shell scripts: shellcheck where it is installed, and the runner's own verdicts.
+set -u
+tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
+bad=0
+complain() { echo "$*"; bad=1; }
+
+# A tree with one test of each kind; the runner must count them rightly and fail.
+mkdir -p "$tmp/tests/suites" "$tmp/tests/unit" "$tmp/b/tests" "$tmp/scripts"
+cp scripts/check.sh "$tmp/scripts/"
+suite() { printf '#!/bin/bash\n%s\n' "$2" >"$tmp/tests/suites/$1.sh" && chmod +x "$tmp/tests/suites/$1.sh"; }
+suite good 'echo fine'
+suite partly 'echo "SKIP: half of it"; echo fine'
+suite bad 'echo because; exit 3'
+suite absent 'echo "no such thing here"; exit 77'
+suite slow $'# check: timeout=1\nsleep 20'
+suite crash 'kill -SEGV $$'
+suite clean '[ -z "${NCCL_DEBUG:-}" ]'
+said=$(cd "$tmp" && NCCL_DEBUG=INFO HK_BUILD=b ONLY='' QUICK=1 scripts/check.sh 2>&1)
+rc=$?
+[ $rc = 1 ] || complain "the runner's exit code with failures is $rc"
+[ "$(tail -n 1 <<<"$said")" = "3 passed, 3 failed, 2 skipped" ] || complain "the runner counted: $(tail -n 1 <<<"$said")"
+grep -q '^SKIP  absent .*no such thing here' <<<"$said" || complain "the runner does not give a skip's reason"
+grep -q '^FAIL  slow .*killed after its limit of 1 s' <<<"$said" || complain "the runner does not tell a timeout"
+grep -q '^FAIL  crash .*signal SEGV' <<<"$said" || complain "the runner does not tell a crash"
+grep -q '| because' <<<"$said" || complain "the runner does not show a failure's output"
+rm "$tmp"/tests/suites/{bad,slow,crash}.sh
+(cd "$tmp" && HK_BUILD=b ONLY='' QUICK=1 scripts/check.sh >/dev/null 2>&1) || complain "the runner fails without a failure"
+(cd "$tmp" && HK_BUILD=b ONLY=nosuch QUICK=1 scripts/check.sh >/dev/null 2>&1) && complain "the runner passes without a test"
+
+if command -v shellcheck >/dev/null; then
+  shellcheck -S warning scripts/*.sh tests/suites/*.sh .ci/run || bad=1
+else
+  echo "SKIP: shellcheck is not installed"
+fi
+[ $bad = 0 ] && echo "the runner's verdicts are right"
+exit $bad

@@ -1,0 +1,91 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The command hocket itself: help, usage errors, exit codes, manual pages and completion, all made from one table.
+# shellcheck disable=SC2154 # lib.sh sets hocket and tmp
+set -u
+. tests/golden/lib.sh
+
+gives 2 "$hocket"
+says "Usage: hocket COMMAND"
+gives 0 "$hocket" --help
+cp "$tmp/out" "$tmp/help"
+gives 0 "$hocket" help
+cmp -s "$tmp/out" "$tmp/help" || complain "hocket help and hocket --help differ"
+gives 0 "$hocket" --version
+says "hocket 2.28.9"
+refuses "'toop' is no command; did you mean 'topo'?" toop
+refuses "'nosuchthing' is no command" nosuchthing
+refuses "'nosuchthing' is no command" help nosuchthing
+
+# Every file of a command is listed, and every listed command has its files.
+mapfile -t names < <(sed -n 's/^  \([a-z]*\)  .*/\1/p' "$tmp/help")
+for name in $(sed -n 's/^HK_TOOL(\(.*\))/\1/p' src/tools/commands.def); do
+  [[ " ${names[*]} " == *" $name "* ]] || complain "hocket $name stands in commands.def and is not there"
+done
+for name in "${names[@]}"; do
+  gives 0 "$hocket" help "$name"
+  cp "$tmp/out" "$tmp/one"
+  narrow "help $name"
+  says "Exit code:"
+  gives 0 "$hocket" "$name" --help
+  cmp -s "$tmp/out" "$tmp/one" || complain "hocket help $name and hocket $name --help differ"
+  refuses "there is no option '--nosuchoption'" "$name" --nosuchoption
+  gives 0 "$hocket" help --man "$name"
+  mv "$tmp/out" "$tmp/hocket-$name.1"
+done
+gives 0 "$hocket" help --man
+mv "$tmp/out" "$tmp/hocket.1"
+
+# Values of options, by one command that has all kinds.
+refuses "option '--ranks' needs a value" plan --ranks
+refuses "'x' is no integer from 1 to" plan -n x
+refuses "'0' is no integer from 1 to" plan -n 0
+refuses "unexpected argument 'extra'" plan allreduce 1K extra
+refuses "'4Q' is no size" plan allreduce 4Q
+refuses "'-1' is no size" plan allreduce -- -1
+refuses "did you mean 'allreduce'?" plan allreduc 1K
+gives 2 sh -c "'$hocket' help >/dev/full"
+says "cannot write the output"
+
+# Manual pages.
+if command -v mandoc >/dev/null; then
+  for page in "$tmp"/hocket*.1; do mandoc -T lint -W error "$page" || complain "mandoc finds errors in ${page##*/}"; done
+elif command -v groff >/dev/null; then
+  for page in "$tmp"/hocket*.1; do
+    warnings=$(groff -man -ww -z "$page" 2>&1)
+    [ -z "$warnings" ] || complain "groff warns about ${page##*/}: $warnings"
+  done
+else
+  echo "SKIP: neither mandoc nor groff is installed: manual pages are not checked"
+fi
+
+# Completion: the shells read it, and it completes commands, options, values.
+gives 0 "$hocket" completion bash
+cp "$tmp/out" "$tmp/completion.bash"
+bash -n "$tmp/completion.bash" || complain "bash does not read its completion"
+completed() { # words...: what stands on the line; the last is being typed
+  bash --norc -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hocket; echo "${COMPREPLY[*]}"' - \
+    "$tmp/completion.bash" "$@"
+}
+expect() { # wanted words...
+  cases=$((cases + 1))
+  local got
+  got=$(completed "${@:2}")
+  [ "$got" = "$1" ] || complain "'${*:2}' completes to '$got' instead of '$1'"
+}
+expect "topo" hocket to
+expect "verify" hocket help ver
+expect "--machine --matrix" hocket topo --ma
+expect "dgx-h100 dgx-h200" hocket topo --machine dgx-h
+expect "allreduce allgather alltoall" hocket plan all
+expect "ring" hocket verify --algorithm ri
+expect "NCCL_ALGO" hocket env NCCL_ALG
+expect "bash zsh" hocket completion ""
+gives 0 "$hocket" completion zsh
+if command -v zsh >/dev/null; then
+  zsh -n "$tmp/out" || complain "zsh does not read its completion"
+else
+  echo "SKIP: zsh is not installed: its completion is not read"
+fi
+refuses "there is no completion for 'fish'" completion fish
+finish

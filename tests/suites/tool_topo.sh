@@ -1,0 +1,75 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# hocket topo: tables, tree, picture and JSON of synthetic machines, and of this one.
+# shellcheck disable=SC2154 # lib.sh sets hocket and tmp
+set -u
+. tests/golden/lib.sh
+
+golden topo-dgx-h100.txt topo -m dgx-h100
+golden topo-dgx-v100.txt topo -m dgx-v100
+golden topo-pcie.txt topo -m '8xa100:pcie2 nic=2x200'
+golden topo-cpu.txt topo -m '2xcpu cores=32 nic=1x100'
+golden topo-nvl72.txt topo -m nvl72
+golden topo-cluster.txt topo -m 'nodes=4 of dgx-a100 and nodes=2 of pcie-1s fabric=rail,fattree,oversub=2'
+golden topo-gbps.txt topo -m dgx-v100 --gbps
+golden topo-channels.txt topo -m 'nodes=2 of dgx-h100' --channels
+golden topo-tree.txt topo -m dgx-v100 --tree
+gives 0 env LC_ALL=C.UTF-8 "$hocket" topo -m dgx-h100 -t
+says "└─ "
+golden topo-graph.dot topo -m '2xa100:pairs nic=1x200' --dot
+gives 0 "$hocket" topo --presets
+says "dgx-h100"
+gives 0 "$hocket" topo # whatever it is
+narrow topo
+says "CPU0"
+refuses 'did you mean dgx-h100?' topo -m dgx-h10
+refuses 'unexpected argument' topo dgx-h100
+if "$hocket" topo --lint tests/topologies/ndv2-topo.xml 2>&1 | grep -q 'without expat'; then
+  echo "SKIP: built without expat: files are not read"
+else
+  # Files: what is written is read back as the same machine; what is wrong is told with its line.
+  gives 0 "$hocket" topo -m dgx-h100 --xml
+  cp "$tmp/out" "$tmp/h100.xml"
+  golden topo-dgx-h100.txt topo --file "$tmp/h100.xml"
+  gives 0 "$hocket" topo -m dgx-h100 --channels --xml
+  says '<graph id="0" pattern='
+  cp "$tmp/out" "$tmp/graph.xml"
+  gives 0 env NCCL_GRAPH_FILE="$tmp/graph.xml" "$hocket" plan allreduce 1G -m dgx-h100
+  gives 2 env NCCL_GRAPH_FILE="$tmp/none.xml" "$hocket" plan allreduce 1G -m dgx-h100
+  gives 0 "$hocket" topo --lint "$tmp/h100.xml"
+  says "0 errors, 0 remarks"
+  printf '<system version="1">\n  <cpu numaid="zero">\n  </cpu>\n</system>\n' >"$tmp/wrong.xml"
+  gives 1 "$hocket" topo --lint "$tmp/wrong.xml"
+  says "wrong.xml:2:"
+  says "error: "
+  gives 2 "$hocket" topo --file "$tmp/wrong.xml"
+  gives 2 "$hocket" topo --lint "$tmp/none.xml"
+  says "No such file"
+  refuses "two machines" topo -m dgx-h100 -f "$tmp/h100.xml"
+  refuses "2 kinds of hosts" topo -m 'dgx-h100 and dgx-a100' --xml
+  for file in tests/topologies/*.xml tests/topologies/synthetic/*.xml; do
+    gives 0 "$hocket" topo --lint "$file"
+    gives 0 "$hocket" topo --file "$file"
+    narrow "topo --file $file"
+  done
+fi
+if command -v jq >/dev/null; then
+  gives 0 "$hocket" topo -m dgx-h100 --json
+  got=$(jq -c '[.hosts, (.topologies[0].nodes | map(select(.kind == "GPU")) | length),
+    (.topologies[0] as $t | $t.paths | map(select($t.nodes[.from].kind == "GPU" and $t.nodes[.to].kind == "GPU")) | map(.class) | unique)]' "$tmp/out")
+  [ "$got" = '[1,8,["NVL"]]' ] || complain "--json tells of a DGX H100: $got"
+else
+  echo "SKIP: jq is not installed: JSON is not read"
+fi
+if command -v dot >/dev/null; then
+  gives 0 "$hocket" topo -m dgx-h100 --svg "$tmp/a.svg"
+  grep -q '<svg' "$tmp/a.svg" || complain "--svg draws no picture"
+  gives 0 "$hocket" topo -m dgx-h100 --png "$tmp/a.png"
+  [ "$(head -c 4 "$tmp/a.png" | tail -c 3)" = PNG ] || complain "--png draws no picture"
+  gives 2 "$hocket" topo -m dgx-h100 --svg "$tmp/none/a.svg"
+else
+  gives 2 "$hocket" topo -m dgx-h100 --svg "$tmp/a.svg"
+  says "apt-get install graphviz"
+  echo "SKIP: Graphviz is not installed: no picture is drawn"
+fi
+finish

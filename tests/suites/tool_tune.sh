@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# hocket tune: it measures, fits and writes a file that an init reads; --check judges; what is wrong is said.
+# check: timeout=120
+set -u
+tool=$HK_BUILD/bin/hocket perf=$HK_BUILD/bin/all_reduce_perf
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+faults=0
+fault() { echo "$1"; tail -n 8 "$work/out" | sed 's/^/    | /'; faults=$((faults + 1)); }
+few=(--repeats 2 --milliseconds 0.2 --to 64K --step 64 -c "allreduce,allgather")
+
+HOME=$work "$tool" tune "${few[@]}" -n 2,3 >"$work/out" 2>&1 || fault "hocket tune ends with code $?"
+file=$work/.config/hocket/tune.conf
+[ -s "$file" ] || fault "no file where every init looks for it"
+for name in memory_alpha_us memory_message_us tcp_alpha_us tcp_message_us tcp_link_us tcp_mb_s net_alpha_us copy_mb_s \
+  reduce_mb_s switch_us; do
+  grep -q "^$name = [0-9.e+-]* # " "$file" || fault "$name is missing"
+done
+grep -q "With the measured ones: of [0-9]* choices" "$work/out" || fault "no summary"
+HOME=$work timeout 60 "$perf" --procs 2 -b 8 -e 64K -f 64 -n 2 -w 0 >"$work/out" 2>&1 || fault "an init with the file ends with code $?"
+
+# By the environment; a broken file ends the init with its line.
+cp "$file" "$work/mine.conf"
+echo "choice = memory 2 AllReduce 0 1000000 tree" >>"$work/mine.conf"
+NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING HOCKET_TUNE_FILE=$work/mine.conf timeout 60 "$perf" --procs 2 -b 512K -e 512K -n 2 -w 0 \
+  >"$work/out" 2>&1 || fault "HOCKET_TUNE_FILE: code $?"
+grep -q "as hocket tune measured\|AllReduce by" "$work/out" || fault "the choice is not followed"
+for line in "switch_us = fast" "choice = memory 2 AllReduce 0 tree" "choice = air 2 AllReduce 0 1 tree"; do
+  echo "$line" >"$work/wrong.conf"
+  HOCKET_TUNE_FILE=$work/wrong.conf timeout 60 "$perf" -b 8 -e 8 -n 1 -w 0 >"$work/out" 2>&1 && fault "'$line' is taken"
+  grep -q "wrong.conf:1: " "$work/out" || fault "'$line': no line number"
+done
+
+"$tool" tune --check --all "${few[@]}" -n 2 -t shm --constants none >"$work/out" 2>&1
+code=$?
+[ $code -le 1 ] || fault "--check ends with code $code"
+grep -q "^shm  *2  *AllReduce .*8 B" "$work/out" || fault "--check --all shows no table"
+"$tool" tune --check --json "${few[@]}" -n 2 -t tcp >"$work/out" 2>/dev/null || fault "--json ends with code $?"
+if command -v python3 >/dev/null; then
+  python3 -c 'import json, sys; rows = json.load(open(sys.argv[1])); assert rows and all(r["ratio"] >= 1 for r in rows)' \
+    "$work/out" || fault "--json is no JSON"
+fi
+"$tool" tune "${few[@]}" -n 2 -t shm --out - >"$work/out" 2>/dev/null || fault "--out - ends with code $?"
+grep -q "^copy_mb_s = " "$work/out" || fault "--out - writes nothing"
+for wrong in "--ranks 1" "--ranks 2,x" "--transports air" "--collectives sum" "--from 4 --to 2" "--milliseconds 0" \
+  "--constants /no/such --check"; do
+  # shellcheck disable=SC2086 # words
+  "$tool" tune $wrong >"$work/out" 2>&1
+  [ $? = 2 ] || fault "'$wrong' does not end with code 2"
+done
+[ $faults = 0 ] || exit 1
+echo "measured, written, read and judged"

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ranks.h"
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int rank_check_at(ncclResult_t result, const char *call, const char *file, int line) {
+  if (result == ncclSuccess) return 0;
+  fprintf(stderr, "%s:%d: %s: %s: %s\n", file, line, call, ncclGetErrorString(result), ncclGetLastError(NULL));
+  return 1;
+}
+
+typedef struct rank_thread {
+  pthread_t thread;
+  ncclUniqueId id;
+  int rank, nranks, faults;
+  rank_body body;
+  void *arg;
+} rank_thread;
+
+static void *run_rank(void *p) {
+  rank_thread *t = p;
+  ncclComm_t comm = NULL;
+  t->faults = RANK_CHECK(ncclCommInitRank(&comm, t->nranks, t->id, t->rank));
+  if (t->faults) return NULL;
+  t->faults = t->body(comm, t->rank, t->nranks, t->arg);
+  t->faults += RANK_CHECK(ncclCommDestroy(comm));
+  return NULL;
+}
+
+/* Ranks first .. first + n - 1 of total, as threads. */
+static int run_threads(const ncclUniqueId *id, int first, int n, int total, rank_body body, void *arg) {
+  rank_thread *t = calloc((size_t)n, sizeof *t);
+  int faults = 0;
+  for (int i = 0; i < n; i++) {
+    t[i] = (rank_thread){.id = *id, .rank = first + i, .nranks = total, .body = body, .arg = arg};
+    if (pthread_create(&t[i].thread, NULL, run_rank, &t[i])) {
+      perror("pthread_create");
+      abort();
+    }
+  }
+  for (int i = 0; i < n; i++) {
+    pthread_join(t[i].thread, NULL);
+    faults += t[i].faults;
+  }
+  free(t);
+  return faults;
+}
+
+int ranks_as_threads(int n, rank_body body, void *arg) {
+  ncclUniqueId id;
+  if (RANK_CHECK(ncclGetUniqueId(&id))) return 1;
+  return run_threads(&id, 0, n, n, body, arg);
+}
+
+int ranks_share_id(const int ends[2], int p, int n, ncclUniqueId *id) {
+  if (p != 0) return read(ends[0], id, sizeof *id) != (ssize_t)sizeof *id;
+  int faults = RANK_CHECK(ncclGetUniqueId(id));
+  for (int i = 1; i < n; i++)
+    faults += write(ends[1], id, sizeof *id) != (ssize_t)sizeof *id; /* short: all or nothing */
+  return faults;
+}
+
+int ranks_mixed(int processes, int threads, rank_body body, void *arg) {
+  ncclUniqueId id;
+  int faults = 0, ends[2];
+#ifdef __SANITIZE_THREAD__
+  printf("SKIP: ranks as processes: ThreadSanitizer allows no threads after a fork\n");
+  return (void)processes, (void)threads, (void)body, (void)arg, (void)id, (void)ends, faults;
+#endif
+  if (pipe(ends)) return 1;
+  pid_t *pids = calloc((size_t)processes, sizeof *pids);
+  fflush(NULL);
+  for (int p = 0; p < processes; p++) {
+    pids[p] = fork();
+    if (pids[p] == 0) {
+      if (ranks_share_id(ends, p, processes, &id)) _exit(1);
+      int n = run_threads(&id, p * threads, threads, processes * threads, body, arg);
+      fflush(NULL);
+      _exit(n > 100 ? 100 : n);
+    }
+  }
+  close(ends[0]);
+  close(ends[1]);
+  for (int p = 0; p < processes; p++) {
+    int status;
+    waitpid(pids[p], &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    fprintf(stderr, "process %d ended with status 0x%x\n", p, status);
+    faults++;
+  }
+  free(pids);
+  return faults;
+}
+
+int ranks_as_processes(int n, rank_body body, void *arg) { return ranks_mixed(n, 1, body, arg); }
+
+/* ---- data ---- */
+
+uint64_t test_type_bytes(ncclDataType_t type) {
+  static const unsigned char bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return bytes[type];
+}
+
+/* Exponent and mantissa bits of the small floats. */
+static void float_layout(ncclDataType_t type, int *exponent, int *mantissa) {
+  *exponent = type == ncclFloat16 ? 5 : type == ncclBfloat16 ? 8 : type == ncclFloat8e4m3 ? 4 : 5;
+  *mantissa = type == ncclFloat16 ? 10 : type == ncclBfloat16 ? 7 : type == ncclFloat8e4m3 ? 3 : 2;
+}
+
+/* Exact for values that the type can hold as normal numbers: all that the tests use. */
+static uint16_t encode(ncclDataType_t type, double v) {
+  int e, m, power;
+  float_layout(type, &e, &m);
+  if (v == 0) return 0;
+  double f = frexp(fabs(v), &power); /* v = f * 2^power, f in [0.5, 1) */
+  uint16_t bits = (uint16_t)((power - 1 + (1 << (e - 1)) - 1) << m);
+  bits = (uint16_t)(bits + (uint16_t)lrint((f * 2 - 1) * (1 << m)));
+  return (uint16_t)(bits | (v < 0 ? 1u << (e + m) : 0));
+}
+
+static double decode(ncclDataType_t type, uint16_t bits) {
+  int e, m;
+  float_layout(type, &e, &m);
+  int exponent = (bits >> m) & ((1 << e) - 1), mantissa = bits & ((1 << m) - 1);
+  double v = exponent ? ldexp(1 + (double)mantissa / (1 << m), exponent - (1 << (e - 1)) + 1)
+                      : ldexp((double)mantissa / (1 << m), 2 - (1 << (e - 1)));
+  return bits >> (e + m) & 1 ? -v : v;
+}
+
+void test_store(ncclDataType_t type, void *at, uint64_t i, double v) {
+  char *p = (char *)at + i * test_type_bytes(type); /* any alignment */
+  int64_t whole = (int64_t)v;
+  float f = (float)v;
+  uint16_t bits;
+  switch (type) {
+    case ncclFloat32: memcpy(p, &f, 4); break;
+    case ncclFloat64: memcpy(p, &v, 8); break;
+    case ncclFloat16:
+    case ncclBfloat16:
+    case ncclFloat8e4m3:
+    case ncclFloat8e5m2:
+      bits = encode(type, v);
+      memcpy(p, &bits, test_type_bytes(type));
+      break;
+    default: memcpy(p, &whole, test_type_bytes(type)); /* little endian, as all machines here */
+  }
+}
+
+double test_load(ncclDataType_t type, const void *at, uint64_t i) {
+  const char *p = (const char *)at + i * test_type_bytes(type);
+  float f;
+  double d;
+  uint16_t bits = 0;
+  int8_t i8;
+  int32_t i32;
+  int64_t i64 = 0;
+  switch (type) {
+    case ncclFloat32: memcpy(&f, p, 4); return (double)f;
+    case ncclFloat64: memcpy(&d, p, 8); return d;
+    case ncclFloat16:
+    case ncclBfloat16:
+    case ncclFloat8e4m3:
+    case ncclFloat8e5m2: memcpy(&bits, p, test_type_bytes(type)); return decode(type, bits);
+    case ncclInt8: memcpy(&i8, p, 1); return i8;
+    case ncclInt32: memcpy(&i32, p, 4); return i32;
+    default: memcpy(&i64, p, test_type_bytes(type)); return (double)i64;
+  }
+}
+
+/* Small whole numbers: sums of at most 8 and products of at most 4 are exact in every type, in every order. */
+double test_value(ncclDataType_t type, int rank, int nranks, uint64_t element, ncclRedOp_t op) {
+  (void)type;
+  uint64_t mix = element * 2654435761u + (element >> 7);
+  int groups = nranks > 4 ? (nranks + 3) / 4 : 1; /* about four ranks share a group */
+  if (op == ncclProd)
+    return (int)(mix % (unsigned)nranks) == rank ? 2 : rank == (int)((mix >> 3) % (unsigned)nranks) ? 2 : 1;
+  if (op == ncclMax || op == ncclMin) return (double)((mix + (uint64_t)rank * 5) % 8);
+  if (op == ncclSum || op == ncclAvg || (int)op >= ncclNumOps)
+    return rank % groups == (int)(mix % (unsigned)groups) ? (double)(1 + ((mix >> 5) + (uint64_t)rank) % 2) : 0;
+  return (double)((mix + (uint64_t)rank) % 8);
+}
+
+double test_reduced(ncclDataType_t type, int nranks, uint64_t element, ncclRedOp_t op, double *tolerance) {
+  double r = test_value(type, 0, nranks, element, op);
+  *tolerance = 0;
+  for (int k = 1; k < nranks; k++) {
+    double v = test_value(type, k, nranks, element, op);
+    switch ((int)op) {
+      case ncclProd: r *= v; break;
+      case ncclMax: r = v > r ? v : r; break;
+      case ncclMin: r = v < r ? v : r; break;
+      default: r += v;
+    }
+  }
+  if ((int)op >= ncclNumOps) return 2 * r; /* the tests' premultiplied sums have the scalar 2 */
+  if (op == ncclAvg) {
+    r /= nranks;
+    if (type <= ncclUint64) return trunc(r);
+    int e, m;
+    float_layout(type, &e, &m);
+    /* Each input is rounded once when multiplied by 1/n, each step's sum once more. */
+    *tolerance = type == ncclFloat64 ? 1e-14 : type == ncclFloat32 ? 1e-6 : ldexp(nranks > 2 ? 2.0 : 1.0, -m);
+  }
+  return r;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks for tests: threads of this process, or processes of their own. */
+#ifndef HK_TESTS_RANKS_H
+#define HK_TESTS_RANKS_H
+#include <nccl.h>
+#include <stdint.h>
+
+/* One rank's part of a test.  Gives 0, or the number of faults it printed. */
+typedef int (*rank_body)(ncclComm_t comm, int rank, int nranks, void *arg);
+
+/* Each makes a communicator of n ranks, runs the body on all of them, destroys it; gives the number of faults. */
+int ranks_as_threads(int n, rank_body body, void *arg);
+int ranks_as_processes(int n, rank_body body, void *arg);
+/* `processes` processes with `threads` ranks each. */
+int ranks_mixed(int processes, int threads, rank_body body, void *arg);
+
+/* For tests that fork themselves: in process p of n, after the fork, the id that process 0 makes.  The parent only opens
+ * `ends` (pipe(2)) before: a process with threads, which an id starts, must not fork under the address sanitizer, whose
+ * allocator does not survive it. */
+int ranks_share_id(const int ends[2], int p, int n, ncclUniqueId *id);
+
+/* Prints file, line and the last error, and counts a fault, where the call does not give ncclSuccess. */
+#define RANK_CHECK(call) rank_check_at((call), #call, __FILE__, __LINE__)
+int rank_check_at(ncclResult_t result, const char *call, const char *file, int line);
+
+/* ---- data whose results are known exactly ---- */
+double test_value(ncclDataType_t type, int rank, int nranks, uint64_t element, ncclRedOp_t op);
+void test_store(ncclDataType_t type, void *at, uint64_t index, double value);
+double test_load(ncclDataType_t type, const void *at, uint64_t index);
+uint64_t test_type_bytes(ncclDataType_t type);
+/* What the reduction over all ranks of test_value gives; *tolerance is relative. */
+double test_reduced(ncclDataType_t type, int nranks, uint64_t element, ncclRedOp_t op, double *tolerance);
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For tests of detection: devices to build machines from, and looking at what was found. */
+#ifndef HK_TEST_DETECT_CHECKS_H
+#define HK_TEST_DETECT_CHECKS_H
+#include "../../src/topo/detect.h"
+#include "fake_machine.h"
+
+#define GEN5 "32.0 GT/s PCIe"
+#define GEN4 "16.0 GT/s PCIe"
+enum { NVIDIA = 0x10de, MELLANOX = 0x15b3, INTEL = 0x8086 };
+
+__attribute__((unused)) static const fm_pci_info port = {
+    .class_code = 0x060400, .vendor = INTEL, .numa = 0, .speed = GEN5, .width = 16};
+__attribute__((unused)) static const fm_pci_info gpu = {
+    .class_code = 0x030200, .vendor = NVIDIA, .numa = 0, .speed = GEN5, .width = 16};
+__attribute__((unused)) static const fm_pci_info nic = {
+    .class_code = 0x020700, .vendor = MELLANOX, .numa = 0, .speed = GEN5, .width = 16};
+
+static inline hk_topo *detect(unsigned flags) {
+  hk_topo *t;
+  hk_status rc = hk_topo_detect(&t, flags, scratch_folder);
+  ck_assert_msg(rc == HK_OK, "%s", hk_last_error());
+  return t;
+}
+static inline const hk_node *node(const hk_topo *t, hk_node_kind kind, uint32_t i) {
+  ck_assert_uint_lt(i, hk_topo_count(t, kind));
+  return &t->nodes[t->first_of[kind] + i];
+}
+/* The edge between two nodes, or NULL. */
+static inline const hk_edge *edge(const hk_topo *t, const hk_node *a, const hk_node *b) {
+  for (uint32_t e = a->first_edge; e < a->first_edge + a->nedges; e++)
+    if (&t->nodes[t->edges[e].to] == b) return &t->edges[e];
+  return NULL;
+}
+static inline int remarks(const hk_topo *t) {
+  int n = 0;
+  for (const char *p = t->remarks; p && (p = strchr(p, '\n')) != NULL; p++) n++;
+  return n;
+}
+static inline bool remarked(const hk_topo *t, const char *what) { return t->remarks && strstr(t->remarks, what); }
+#define ck_remarked(t, what) ck_assert_msg(remarked(t, what), "no '%s' in: %s", what, (t)->remarks ? (t)->remarks : "")
+static inline float gbps(const hk_topo *t, const hk_node *a, const hk_node *b) {
+  const hk_edge *e = edge(t, a, b);
+  return e ? e->gbps : 0;
+}
+#endif

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks on the emulated GPUs: their memory, streams and data, and what collectives must give. */
+#ifndef HK_TESTS_GPU_COMMS_H
+#define HK_TESTS_GPU_COMMS_H
+#include <nccl.h>
+#include <stdbool.h>
+#include <string.h>
+#include "../../src/program/program.h"
+#include "../support/ranks.h"
+#include "cudaemu.h"
+
+enum { GPU_RANKS = 8 };
+typedef struct gpu_ranks {
+  int n, device[GPU_RANKS];
+  ncclComm_t comm[GPU_RANKS];
+  CUstream stream[GPU_RANKS];
+  CUdeviceptr in[GPU_RANKS], out[GPU_RANKS];
+  size_t room; /* bytes of each buffer */
+} gpu_ranks;
+
+/* A call of a collective. */
+typedef struct gpu_call {
+  hk_coll coll;
+  size_t count;
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int root;
+  bool in_place;
+  size_t offset; /* bytes, of both buffers */
+} gpu_call;
+
+#define OK_NCCL(call) ck_assert_msg((call) == ncclSuccess, "%s: %s", #call, ncclGetLastError(NULL))
+
+/* Before anything looks at the environment. */
+static inline void gpu_environment(void) {
+  setenv("CUDAEMU_DEVICES", "8", 0);
+  setenv("CUDAEMU_THREADS", "64", 0);
+  setenv("CUDAEMU_STRICT", "1", 0);
+  setenv("CUDAEMU_WEAK", "1", 0);
+  setenv("HOCKET_CUDA_IMAGE", emu_file("kernels.so"), 1);
+  setenv("HOCKET_SLOT_BYTES", "8192", 0);
+  setenv("HOCKET_SLOTS", "4", 0);
+  setenv("NCCL_MAX_NCHANNELS", "4", 0);
+}
+static inline bool gpu_here(void) {
+  if (access(emu_file("kernels.so"), R_OK) == 0) return true;
+  printf("SKIP: GPUs on the emulated driver: its kernels were not compiled, which takes g++\n");
+  return false;
+}
+static inline CUdeviceptr gpu_alloc(int device, size_t bytes) {
+  CUdeviceptr p = 0;
+  emu_use(device);
+  OK(MemAlloc(&p, bytes));
+  return p;
+}
+
+/* `devices` of them take turns. */
+static inline void gpu_open(gpu_ranks *g, int n, int devices, size_t room) {
+  memset(g, 0, sizeof *g);
+  g->n = n;
+  g->room = room;
+  emu_start(8);
+  for (int r = 0; r < n; r++) {
+    g->device[r] = r % devices;
+    g->in[r] = gpu_alloc(g->device[r], room);
+    g->out[r] = gpu_alloc(g->device[r], room);
+    g->stream[r] = emu_new_stream(r % 2 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT);
+  }
+}
+static inline void gpu_init_all(gpu_ranks *g) { OK_NCCL(ncclCommInitAll(g->comm, g->n, g->device)); }
+static inline void gpu_close(gpu_ranks *g) {
+  for (int r = 0; r < g->n; r++)
+    if (g->comm[r]) OK_NCCL(ncclCommDestroy(g->comm[r]));
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    OK(StreamDestroy(g->stream[r]));
+    OK(MemFree(g->in[r]));
+    OK(MemFree(g->out[r]));
+  }
+}
+static inline void gpu_wait(const gpu_ranks *g) {
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    OK(StreamSynchronize(g->stream[r]));
+  }
+}
+
+/* Where the call's input and output of rank r begin. */
+static inline CUdeviceptr gpu_out(const gpu_ranks *g, const gpu_call *c, int r) {
+  size_t bytes = c->count * test_type_bytes(c->type);
+  if (c->in_place && (c->coll == HK_REDUCE_SCATTER || c->coll == HK_SCATTER))
+    return g->out[r] + c->offset + (size_t)r * bytes;
+  return g->out[r] + c->offset;
+}
+static inline CUdeviceptr gpu_in(const gpu_ranks *g, const gpu_call *c, int r) {
+  size_t bytes = c->count * test_type_bytes(c->type);
+  if (!c->in_place) return g->in[r] + c->offset;
+  if (c->coll == HK_ALLGATHER || c->coll == HK_GATHER) return g->out[r] + c->offset + (size_t)r * bytes;
+  return g->out[r] + c->offset;
+}
+
+/* Of ranks [first, first + n): where others are in other processes. */
+static inline void gpu_fill_some(const gpu_ranks *g, const gpu_call *c, int first, int ranks) {
+  size_t unit = test_type_bytes(c->type);
+  size_t n = c->count * (size_t)hk_coll_in_blocks(c->coll, g->n);
+  char *host = malloc(n * unit + 1);
+  for (int r = first; r < first + ranks; r++) {
+    if (!hk_coll_has_input(c->coll, r, c->root)) continue;
+    for (size_t i = 0; i < n; i++) test_store(c->type, host, i, test_value(c->type, r, g->n, i, c->op));
+    emu_use(g->device[r]);
+    OK(MemcpyAsync(gpu_in(g, c, r), (CUdeviceptr)(uintptr_t)host, n * unit, g->stream[r]));
+    OK(StreamSynchronize(g->stream[r]));
+  }
+  free(host);
+}
+
+static inline void gpu_fill(const gpu_ranks *g, const gpu_call *c) { gpu_fill_some(g, c, 0, g->n); }
+
+static inline ncclResult_t gpu_submit(const gpu_ranks *g, const gpu_call *c, int r) {
+  const void *in = (const void *)(uintptr_t)gpu_in(g, c, r);
+  void *out = (void *)(uintptr_t)gpu_out(g, c, r);
+  cudaStream_t s = (cudaStream_t)(void *)g->stream[r];
+  switch (c->coll) {
+    case HK_ALLREDUCE: return ncclAllReduce(in, out, c->count, c->type, c->op, g->comm[r], s);
+    case HK_BROADCAST: return ncclBroadcast(in, out, c->count, c->type, c->root, g->comm[r], s);
+    case HK_REDUCE: return ncclReduce(in, out, c->count, c->type, c->op, c->root, g->comm[r], s);
+    case HK_ALLGATHER: return ncclAllGather(in, out, c->count, c->type, g->comm[r], s);
+    case HK_REDUCE_SCATTER: return ncclReduceScatter(in, out, c->count, c->type, c->op, g->comm[r], s);
+    case HK_ALLTOALL: return ncclAlltoAll(in, out, c->count, c->type, g->comm[r], s);
+    case HK_GATHER: return ncclGather(in, out, c->count, c->type, c->root, g->comm[r], s);
+    case HK_SCATTER: return ncclScatter(in, out, c->count, c->type, c->root, g->comm[r], s);
+    default: return ncclInternalError;
+  }
+}
+static inline void gpu_group(const gpu_ranks *g, const gpu_call *c) {
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < g->n; r++) OK_NCCL(gpu_submit(g, c, r));
+  OK_NCCL(ncclGroupEnd());
+}
+
+/* Element i of rank r's output. */
+static inline double gpu_wanted(const gpu_ranks *g, const gpu_call *c, int r, size_t i, double *tolerance) {
+  size_t block = i / c->count, at = i % c->count;
+  *tolerance = 0;
+  switch (c->coll) {
+    case HK_ALLREDUCE:
+    case HK_REDUCE: return test_reduced(c->type, g->n, i, c->op, tolerance);
+    case HK_REDUCE_SCATTER: return test_reduced(c->type, g->n, (size_t)r * c->count + i, c->op, tolerance);
+    case HK_BROADCAST: return test_value(c->type, c->root, g->n, i, c->op);
+    case HK_ALLTOALL: return test_value(c->type, (int)block, g->n, (size_t)r * c->count + at, c->op);
+    case HK_SCATTER: return test_value(c->type, c->root, g->n, (size_t)r * c->count + at, c->op);
+    default: return test_value(c->type, (int)block, g->n, at, c->op);
+  }
+}
+static inline void gpu_check_some(const gpu_ranks *g, const gpu_call *c, int first, int ranks) {
+  size_t unit = test_type_bytes(c->type), n = c->count * (size_t)hk_coll_out_blocks(c->coll, g->n);
+  char *host = malloc(n * unit + 1);
+  for (int r = first; r < first + ranks; r++) {
+    if (!hk_coll_has_output(c->coll, r, c->root)) continue;
+    emu_use(g->device[r]);
+    OK(MemcpyAsync((CUdeviceptr)(uintptr_t)host, gpu_out(g, c, r), n * unit, g->stream[r]));
+    OK(StreamSynchronize(g->stream[r]));
+    for (size_t i = 0; i < n; i++) {
+      double tolerance, want = gpu_wanted(g, c, r, i, &tolerance), got = test_load(c->type, host, i);
+      double off = got > want ? got - want : want - got, size = want < 0 ? -want : want;
+      ck_assert_msg(off <= tolerance * size, "%s, %zu of type %d, op %d: rank %d of %d, element %zu is %g, not %g",
+                    hk_coll_name(c->coll), c->count, c->type, c->op, r, g->n, i, got, want);
+    }
+  }
+  free(host);
+}
+static inline void gpu_check(const gpu_ranks *g, const gpu_call *c) { gpu_check_some(g, c, 0, g->n); }
+#endif

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks of one process, joined by loopback TCP or socket pairs in place of the bootstrap: for the tests and the benchmark of
+ * the net transport. */
+#ifndef HK_TESTS_NET_WORLD_H
+#define HK_TESTS_NET_WORLD_H
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../src/base/addr.h"
+#include "../../src/transport/transport.h"
+
+extern const hk_transport hk_transport_net;
+
+enum { NET_RANKS = 8, NET_MAIL = 1024 };
+
+typedef struct net_world net_world;
+typedef struct net_rank {
+  net_world *world;
+  int rank;
+  hk_transport_env env;
+  hk_wait_env wait;
+  hk_transport_state *state;
+} net_rank;
+
+struct net_world {
+  int n;
+  bool socketpairs;
+  pthread_mutex_t lock;
+  struct {
+    int from, to, fd; /* fd -1: taken */
+    uint64_t tag;
+  } mail[NET_MAIL];
+  int nmail;
+  int dials;
+  hk_peer peers[NET_RANKS];
+  net_rank ranks[NET_RANKS];
+};
+
+static inline void net_pair(bool tcp, int fd[2]) {
+  fd[0] = fd[1] = -1;
+  if (!tcp) {
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd) != 0) abort();
+    return;
+  }
+  hk_addr a;
+  int listener;
+  memset(&a, 0, sizeof a);
+  a.v4.sin_family = AF_INET;
+  a.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (hk_listen(&a, 4, &listener) != HK_OK || hk_connect_start(&a, &fd[0]) != HK_OK) abort();
+  while ((fd[1] = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) < 0)
+    if (errno != EAGAIN && errno != EINTR) abort();
+  close(listener);
+}
+
+static inline hk_status net_dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
+  net_rank *r = arg;
+  net_world *w = r->world;
+  int pair[2];
+  (void)at;
+  net_pair(!w->socketpairs, pair);
+  pthread_mutex_lock(&w->lock);
+  w->dials++;
+  if (w->nmail == NET_MAIL) abort();
+  w->mail[w->nmail].from = r->rank;
+  w->mail[w->nmail].to = peer;
+  w->mail[w->nmail].fd = pair[1];
+  w->mail[w->nmail++].tag = tag;
+  pthread_mutex_unlock(&w->lock);
+  *fd = pair[0];
+  return HK_OK;
+}
+
+static inline int net_take(void *arg, int peer, uint64_t tag) {
+  net_rank *r = arg;
+  net_world *w = r->world;
+  int fd = -1;
+  pthread_mutex_lock(&w->lock);
+  for (int i = 0; i < w->nmail && fd < 0; i++) {
+    if (w->mail[i].from != peer || w->mail[i].to != r->rank || w->mail[i].tag != tag || w->mail[i].fd < 0) continue;
+    fd = w->mail[i].fd;
+    w->mail[i].fd = -1;
+  }
+  pthread_mutex_unlock(&w->lock);
+  return fd;
+}
+
+/* Attaches and joins n ranks. */
+static inline net_world *net_world_new(int n, uint32_t nslots, size_t slot_bytes) {
+  static const uint8_t secret[16] = {1, 2, 3};
+  net_world *w = calloc(1, sizeof *w);
+  char facts[NET_RANKS][HK_FACT_BYTES];
+  memset(facts, 0, sizeof facts);
+  w->n = n;
+  pthread_mutex_init(&w->lock, NULL);
+  for (int i = 0; i < n; i++) {
+    net_rank *r = &w->ranks[i];
+    w->peers[i].host = 7;
+    w->peers[i].process = (uint64_t)i;
+    r->world = w;
+    r->rank = i;
+    r->env = (hk_transport_env){.rank = i,
+                                .nranks = n,
+                                .comm_id = 5,
+                                .secret = secret,
+                                .peers = w->peers,
+                                .wait = &r->wait,
+                                .dial = net_dial,
+                                .take = net_take,
+                                .arg = r,
+                                .slot_bytes = slot_bytes,
+                                .nslots = nslots,
+                                .traffic_class = -1};
+    if (hk_transport_net.attach(&r->env, &r->state, facts[i]) != HK_OK) abort();
+  }
+  for (int i = 0; i < n; i++)
+    if (hk_transport_net.join(w->ranks[i].state, facts) != HK_OK) abort();
+  return w;
+}
+
+static inline void net_world_free(net_world *w) {
+  for (int i = 0; i < w->n; i++) hk_transport_net.detach(w->ranks[i].state);
+  for (int i = 0; i < w->nmail; i++)
+    if (w->mail[i].fd >= 0) close(w->mail[i].fd);
+  pthread_mutex_destroy(&w->lock);
+  free(w);
+}
+
+static inline hk_link *net_link(net_rank *r, int peer, hk_link_kind kind, int channel) {
+  hk_link_key key = {.peer = (uint16_t)peer, .kind = (uint8_t)kind, .channel = (uint8_t)channel};
+  hk_link *l = calloc(1, sizeof *l);
+  if (hk_transport_net.open(r->state, &key, l) != HK_OK) abort();
+  return l;
+}
+
+static inline void net_unlink(hk_link *l) {
+  hk_transport_net.close(l);
+  free(l);
+}
+
+static inline hk_status net_progress(net_rank *r, bool *moved) {
+  bool m = false;
+  hk_status rc = hk_transport_net.progress(r->state, &m);
+  if (moved) *moved = m;
+  return rc;
+}
+
+/* One message as a lane sends it, by copy or by reference; false where it must wait. */
+static inline bool net_try_send(hk_link *l, const void *data, uint32_t bytes, uint32_t signature, bool by_ref) {
+  if (!hk_link_can_send(l, SIZE_MAX)) return false;
+  uint32_t flags = 0;
+  hk_slot *s = &l->slots[(uint32_t)l->done & l->mask];
+  if (by_ref && bytes > HK_SLOT_INLINE) {
+    s->ref = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)data};
+    flags = HK_SLOT_REF;
+  } else {
+    memcpy(hk_link_send_buffer(l, bytes), data, bytes);
+  }
+  hk_link_publish(l, bytes, signature, flags);
+  return true;
+}
+
+/* One message as a lane receives it; `want`: it says where it wants it. *direct tells whether it was put there. */
+static inline bool net_try_recv(hk_link *l, void *data, uint32_t room, bool want, uint32_t *bytes, uint32_t *signature,
+                                bool *direct) {
+  if (!hk_link_can_recv(l)) {
+    l->waiting = 1;
+    if (want) {
+      l->want = data;
+      l->want_bytes = room;
+    }
+    return false;
+  }
+  const hk_slot *s = hk_link_recv_slot(l);
+  const void *from = hk_link_recv_data(l);
+  *bytes = s->bytes;
+  *signature = s->signature;
+  *direct = from == data;
+  if (from != data && s->bytes <= room) memcpy(data, from, s->bytes);
+  hk_link_release(l);
+  return true;
+}
+#endif

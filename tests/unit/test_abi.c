@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The binary interface: every value and layout that programs compiled against NCCL rely on.  It is checked when this file
+ * is compiled; the run only shows that it was. */
+#include <check.h>
+#include <nccl.h>
+#include <stdlib.h>
+#include "../support/suite.h"
+
+#define IS(a, b) _Static_assert((a) == (b), #a " must be " #b)
+#define AT(type, field, where) IS(offsetof(type, field), where)
+
+IS(sizeof(size_t), 8);
+IS(sizeof(int), 4);
+
+/* Version. */
+IS(NCCL_MAJOR, 2);
+IS(NCCL_MINOR, 28);
+IS(NCCL_PATCH, 9);
+IS(NCCL_VERSION_CODE, 22809);
+IS(NCCL_VERSION(2, 28, 9), 22809);
+IS(NCCL_VERSION(2, 8, 4), 2804); /* the old numbering, up to 2.8 */
+IS(NCCL_VERSION(2, 9, 6), 20906);
+
+/* Results. */
+IS(sizeof(ncclResult_t), 4);
+IS(ncclSuccess, 0);
+IS(ncclUnhandledCudaError, 1);
+IS(ncclSystemError, 2);
+IS(ncclInternalError, 3);
+IS(ncclInvalidArgument, 4);
+IS(ncclInvalidUsage, 5);
+IS(ncclRemoteError, 6);
+IS(ncclInProgress, 7);
+IS(ncclNumResults, 8);
+
+/* Operators. */
+IS(sizeof(ncclRedOp_t), 4);
+IS(ncclSum, 0);
+IS(ncclProd, 1);
+IS(ncclMax, 2);
+IS(ncclMin, 3);
+IS(ncclAvg, 4);
+IS(ncclNumOps, 5);
+IS(ncclMaxRedOp, 0x7fffffff);
+
+/* Types. */
+IS(sizeof(ncclDataType_t), 4);
+IS(ncclInt8, 0);
+IS(ncclChar, 0);
+IS(ncclUint8, 1);
+IS(ncclInt32, 2);
+IS(ncclInt, 2);
+IS(ncclUint32, 3);
+IS(ncclInt64, 4);
+IS(ncclUint64, 5);
+IS(ncclFloat16, 6);
+IS(ncclHalf, 6);
+IS(ncclFloat32, 7);
+IS(ncclFloat, 7);
+IS(ncclFloat64, 8);
+IS(ncclDouble, 8);
+IS(ncclBfloat16, 9);
+IS(ncclFloat8e4m3, 10);
+IS(ncclFloat8e5m2, 11);
+IS(ncclNumTypes, 12);
+
+IS(sizeof(ncclScalarResidence_t), 4);
+IS(ncclScalarDevice, 0);
+IS(ncclScalarHostImmediate, 1);
+
+/* The id, passed by value. */
+IS(NCCL_UNIQUE_ID_BYTES, 128);
+IS(sizeof(ncclUniqueId), 128);
+IS(_Alignof(ncclUniqueId), 1);
+
+/* Constants. */
+IS(NCCL_CONFIG_UNDEF_INT, INT_MIN);
+IS(NCCL_SPLIT_NOCOLOR, -1);
+IS(NCCL_WIN_DEFAULT, 0);
+IS(NCCL_WIN_COLL_SYMMETRIC, 1);
+IS(NCCL_WIN_REQUIRED_ALIGNMENT, 4096);
+IS(NCCL_CTA_POLICY_DEFAULT, 0);
+IS(NCCL_CTA_POLICY_EFFICIENCY, 1);
+IS(NCCL_CTA_POLICY_ZERO, 2);
+IS(NCCL_SHRINK_DEFAULT, 0);
+IS(NCCL_SHRINK_ABORT, 1);
+IS(NCCL_REVOKE_DEFAULT, 0);
+
+/* The configuration. */
+AT(ncclConfig_t, size, 0);
+IS(sizeof(((ncclConfig_t *)0)->size), 8);
+AT(ncclConfig_t, magic, 8);
+AT(ncclConfig_t, version, 12);
+AT(ncclConfig_t, blocking, 16);
+AT(ncclConfig_t, cgaClusterSize, 20);
+AT(ncclConfig_t, minCTAs, 24);
+AT(ncclConfig_t, maxCTAs, 28);
+AT(ncclConfig_t, netName, 32);
+AT(ncclConfig_t, splitShare, 40);
+AT(ncclConfig_t, trafficClass, 44);
+AT(ncclConfig_t, commName, 48);
+AT(ncclConfig_t, collnetEnable, 56);
+AT(ncclConfig_t, CTAPolicy, 60);
+AT(ncclConfig_t, shrinkShare, 64);
+AT(ncclConfig_t, nvlsCTAs, 68);
+AT(ncclConfig_t, nChannelsPerNetPeer, 72);
+AT(ncclConfig_t, nvlinkCentricSched, 76);
+IS(sizeof(ncclConfig_t), 80);
+
+AT(ncclSimInfo_t, size, 0);
+AT(ncclSimInfo_t, magic, 8);
+AT(ncclSimInfo_t, version, 12);
+AT(ncclSimInfo_t, estimatedTime, 16);
+IS(sizeof(ncclSimInfo_t), 24);
+
+IS(sizeof(ncclTeam_t), 12);
+IS(sizeof(ncclComm_t), 8);
+IS(sizeof(ncclWindow_t), 8);
+IS(sizeof(cudaStream_t), 8);
+
+START_TEST(config_initializer) {
+  ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
+  ck_assert_uint_eq(c.size, 80);
+  ck_assert_uint_eq(c.magic, 0xcafebeef);
+  ck_assert_uint_eq(c.version, 22809);
+  const int fields[] = {
+      c.blocking,      c.cgaClusterSize, c.minCTAs,     c.maxCTAs,  c.splitShare,          c.trafficClass,
+      c.collnetEnable, c.CTAPolicy,      c.shrinkShare, c.nvlsCTAs, c.nChannelsPerNetPeer, c.nvlinkCentricSched};
+  for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) ck_assert_int_eq(fields[i], INT_MIN);
+  ck_assert_ptr_null(c.netName);
+  ck_assert_ptr_null(c.commName);
+}
+END_TEST
+
+START_TEST(sim_info_initializer) {
+  ncclSimInfo_t s = NCCL_SIM_INFO_INITIALIZER;
+  ck_assert_uint_eq(s.size, 24);
+  ck_assert_uint_eq(s.magic, 0x74685283);
+  ck_assert_uint_eq(s.version, 22809);
+  ck_assert(s.estimatedTime == -1.0f);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("abi");
+  TCase *t = tcase_create("initializers");
+  tcase_add_test(t, config_initializer);
+  tcase_add_test(t, sim_info_initializer);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

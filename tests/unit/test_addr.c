@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Addresses and the choice of interfaces. */
+#include <arpa/inet.h>
+#include <check.h>
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../src/base/addr.h"
+#include "../../src/base/iface.h"
+#include "../../src/base/param.h"
+#include "../support/suite.h"
+
+static hk_addr addr(const char *host, unsigned port) {
+  hk_addr a;
+  memset(&a, 0, sizeof(a));
+  if (strchr(host, ':')) {
+    a.v6.sin6_family = AF_INET6;
+    ck_assert_int_eq(inet_pton(AF_INET6, host, &a.v6.sin6_addr), 1);
+  } else {
+    a.v4.sin_family = AF_INET;
+    ck_assert_int_eq(inet_pton(AF_INET, host, &a.v4.sin_addr), 1);
+  }
+  hk_addr_set_port(&a, port);
+  return a;
+}
+
+static void set_param(const char *name, const char *value) {
+  if (value)
+    setenv(name, value, 1);
+  else
+    unsetenv(name);
+  hk_param_reload();
+}
+
+static void expect_parse(const char *text, const char *host, unsigned port) {
+  hk_addr a, want = addr(host, port);
+  ck_assert_msg(hk_addr_parse(&a, text) == HK_OK, "%s: %s", text, hk_last_error());
+  ck_assert_msg(hk_addr_equal(&a, &want), "%s", text);
+}
+
+START_TEST(parses_addresses) {
+  expect_parse("10.0.0.1:4242", "10.0.0.1", 4242);
+  expect_parse("127.0.0.1:0", "127.0.0.1", 0);
+  expect_parse("[::1]:80", "::1", 80);
+  expect_parse("[fd00::2]:65535", "fd00::2", 65535);
+  hk_addr a;
+  struct addrinfo *known;
+  if (getaddrinfo("localhost", NULL, NULL, &known) == 0) {
+    freeaddrinfo(known);
+    ck_assert_int_eq(hk_addr_parse(&a, "localhost:77"), HK_OK);
+    ck_assert_uint_eq(hk_addr_port(&a), 77);
+    ck_assert(hk_addr_is_loopback(&a));
+  } else {
+    printf("SKIP: names of hosts: this machine does not know even localhost\n");
+  }
+  ck_assert_int_eq(hk_addr_parse(&a, "[fe80::1%lo]:5"), HK_OK);
+  ck_assert_uint_eq(a.v6.sin6_scope_id, if_nametoindex("lo"));
+  ck_assert(hk_addr_is_link_local(&a));
+}
+END_TEST
+
+START_TEST(refuses_what_is_no_address) {
+  static const char *const bad[] = {"",
+                                    "10.0.0.1",
+                                    ":80",
+                                    "10.0.0.1:",
+                                    "10.0.0.1:65536",
+                                    "10.0.0.1:-1",
+                                    "::1:80",
+                                    "[::1]",
+                                    "[::1:80",
+                                    "[::1]80",
+                                    "10.0.0.1: 80",
+                                    "10.0.0.1:80x",
+                                    "1.2.3.4.5.6:1",
+                                    "[]:1",
+                                    "a b:1",
+                                    "10.0.0.1:999999999999999999999"};
+  hk_addr a;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(bad); i++) {
+    ck_assert_msg(hk_addr_parse(&a, bad[i]) == HK_ERR_ARGUMENT, "'%s' was taken", bad[i]);
+    ck_assert_msg(strstr(hk_last_error(), bad[i]) != NULL, "'%s' is not named in: %s", bad[i], hk_last_error());
+  }
+}
+END_TEST
+
+START_TEST(formats_addresses) {
+  char text[HK_ADDR_TEXT];
+  hk_addr a = addr("10.0.0.1", 4242);
+  ck_assert_str_eq(hk_addr_format(&a, text), "10.0.0.1<4242>");
+  a = addr("fe80::1", 1);
+  a.v6.sin6_scope_id = if_nametoindex("lo");
+  ck_assert_str_eq(hk_addr_format(&a, text), "[fe80::1%lo]<1>");
+  a.v6.sin6_scope_id = 123456;
+  ck_assert_str_eq(hk_addr_format(&a, text), "[fe80::1%123456]<1>");
+  memset(&a, 0, sizeof(a));
+  ck_assert_str_eq(hk_addr_format(&a, text), "(no address)");
+  a = addr("::ffff:10.1.2.3", 7);
+  hk_addr_unmap(&a);
+  ck_assert_str_eq(hk_addr_format(&a, text), "10.1.2.3<7>");
+  hk_addr_unmap(&a);
+  ck_assert_int_eq(a.sa.sa_family, AF_INET);
+}
+END_TEST
+
+START_TEST(compares_networks) {
+  hk_addr a = addr("10.1.2.3", 1), b = addr("10.1.3.3", 2), c = addr("fd00::1", 0), d = addr("fd00::ffff", 0);
+  ck_assert(hk_addr_same_net(&a, &b, 16));
+  ck_assert(hk_addr_same_net(&a, &b, 23));
+  ck_assert(!hk_addr_same_net(&a, &b, 24));
+  ck_assert(hk_addr_same_net(&a, &b, 0));
+  ck_assert(!hk_addr_same_net(&a, &b, 200));
+  ck_assert(!hk_addr_same_net(&a, &c, 0));
+  ck_assert(hk_addr_same_net(&c, &d, 64));
+  ck_assert(!hk_addr_equal(&a, &b));
+  hk_addr e = a;
+  ck_assert(hk_addr_equal(&a, &e));
+  hk_addr_set_port(&e, 9);
+  ck_assert(!hk_addr_equal(&a, &e));
+}
+END_TEST
+
+/* A machine of the cluster kind: two fast cards, a container bridge, a VLAN without hardware, loopback. */
+static int machine(hk_iface *m) {
+  static const struct {
+    const char *name, *addr;
+    int kind;
+    unsigned speed;
+  } rows[] = {{"lo", "127.0.0.1", HK_IFACE_LOOPBACK, 0},
+              {"docker0", "172.17.0.1", HK_IFACE_BRIDGE, 10000},
+              {"eth0", "192.168.0.5", HK_IFACE_PHYSICAL, 1000},
+              {"ib0", "10.10.0.5", HK_IFACE_PHYSICAL, 100000},
+              {"ib1", "10.11.0.5", HK_IFACE_PHYSICAL, 100000},
+              {"tail0", "100.64.0.5", HK_IFACE_VIRTUAL, 0},
+              {"eth0", "fd00::5", HK_IFACE_PHYSICAL, 1000},
+              {"eth0", "fe80::5", HK_IFACE_PHYSICAL, 1000},
+              {"lo", "::1", HK_IFACE_LOOPBACK, 0}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    memset(&m[i], 0, sizeof(m[i]));
+    snprintf(m[i].name, sizeof(m[i].name), "%s", rows[i].name);
+    m[i].addr = addr(rows[i].addr, 0);
+    m[i].kind = (uint8_t)rows[i].kind;
+    m[i].speed_mbps = rows[i].speed;
+  }
+  return (int)HK_ARRAY_LENGTH(rows);
+}
+
+/* Orders the machine's interfaces and writes them as "name4 name6 ...". */
+static const char *order(const char *names, int family, const char *local) {
+  static char text[256];
+  hk_iface m[16];
+  hk_addr from;
+  if (local) from = addr(local, 0);
+  hk_iface_wish w = {.names = names, .family = family, .local = local ? &from : NULL};
+  int n = hk_iface_order(m, machine(m), &w);
+  text[0] = '\0';
+  for (int i = 0; i < n; i++) {
+    if (i) strcat(text, " ");
+    strcat(text, m[i].name);
+    strcat(text, m[i].addr.sa.sa_family == AF_INET6 ? "/6" : "/4");
+  }
+  return text;
+}
+
+START_TEST(orders_interfaces) {
+  ck_assert_str_eq(order(NULL, AF_UNSPEC, NULL), "ib0/4 ib1/4 eth0/4 eth0/6 eth0/6 tail0/4 docker0/4");
+  ck_assert_str_eq(order("", AF_INET, NULL), "ib0/4 ib1/4 eth0/4 tail0/4 docker0/4");
+  /* The route decides before the speed. */
+  ck_assert_str_eq(order(NULL, AF_INET, "192.168.0.5"), "eth0/4 ib0/4 ib1/4 tail0/4 docker0/4");
+  ck_assert_str_eq(order(NULL, AF_UNSPEC, "fd00::5"), "eth0/6 eth0/4 eth0/6 ib0/4 ib1/4 tail0/4 docker0/4");
+  ck_assert_str_eq(order(NULL, AF_INET, "172.17.0.1"), "docker0/4 ib0/4 ib1/4 eth0/4 tail0/4");
+  /* A root on this host's loopback asks for loopback. */
+  ck_assert_str_eq(order(NULL, AF_INET, "127.0.0.1"), "lo/4 ib0/4 ib1/4 eth0/4 tail0/4 docker0/4");
+}
+END_TEST
+
+START_TEST(filters_interfaces_as_nccl_does) {
+  ck_assert_str_eq(order("eth", AF_INET, NULL), "eth0/4");
+  ck_assert_str_eq(order("eth0,ib", AF_INET, NULL), "eth0/4 ib0/4 ib1/4");
+  ck_assert_str_eq(order("=ib1,ib0", AF_INET, NULL), "ib1/4 ib0/4");
+  ck_assert_str_eq(order("=ib", AF_INET, NULL), "");
+  ck_assert_str_eq(order("^ib,docker", AF_INET, NULL), "eth0/4 tail0/4");
+  ck_assert_str_eq(order("^=ib0", AF_INET, NULL), "ib1/4 eth0/4 tail0/4 docker0/4");
+  ck_assert_str_eq(order("^=ib", AF_INET, NULL), "ib0/4 ib1/4 eth0/4 tail0/4 docker0/4");
+  ck_assert_str_eq(order("ib1:4000", AF_INET, NULL), "ib1/4");
+  ck_assert_str_eq(order("lo", AF_INET, NULL), "lo/4");
+  ck_assert_str_eq(order("nothing", AF_UNSPEC, NULL), "");
+  ck_assert_str_eq(order(NULL, AF_INET6, NULL), "eth0/6 eth0/6");
+  ck_assert_str_eq(order("^eth,ib,docker,tail", AF_UNSPEC, NULL), "lo/4 lo/6");
+  /* The order of the list beats the route. */
+  ck_assert_str_eq(order("ib1,eth0", AF_INET, "192.168.0.5"), "ib1/4 eth0/4");
+}
+END_TEST
+
+START_TEST(finds_this_machines_interfaces) {
+  hk_iface list[32];
+  int n = 32;
+  ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_OK);
+  ck_assert_int_ge(n, 1);
+  hk_addr loop = addr("127.0.0.1", 1234);
+  n = 32;
+  ck_assert_int_eq(hk_ifaces(list, &n, &loop), HK_OK);
+  ck_assert_int_ge(n, 1);
+  ck_assert_int_eq(list[0].kind, HK_IFACE_LOOPBACK);
+  ck_assert(hk_addr_is_loopback(&list[0].addr));
+  ck_assert_uint_eq(list[0].prefix, 8);
+
+  set_param("NCCL_SOCKET_IFNAME", "=lo");
+  set_param("NCCL_SOCKET_FAMILY", "AF_INET");
+  n = 1;
+  ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_OK);
+  ck_assert_int_eq(n, 1);
+  ck_assert_str_eq(list[0].name, "lo");
+
+  set_param("NCCL_SOCKET_IFNAME", "nosuch");
+  n = 32;
+  ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_ERR_USAGE);
+  ck_assert_int_eq(n, 0);
+  ck_assert(strstr(hk_last_error(), "nosuch") && strstr(hk_last_error(), "lo (IPv4)"));
+
+  set_param("NCCL_SOCKET_FAMILY", "inet");
+  n = 32;
+  ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_ERR_USAGE);
+  ck_assert(strstr(hk_last_error(), "AF_INET6"));
+}
+END_TEST
+
+START_TEST(listens_and_connects) {
+  hk_addr a = addr("127.0.0.1", 0);
+  int listener, client;
+  ck_assert_int_eq(hk_listen(&a, 4, &listener), HK_OK);
+  ck_assert_uint_ne(hk_addr_port(&a), 0);
+  ck_assert_int_eq(hk_connect_start(&a, &client), HK_OK);
+  struct pollfd p = {.fd = listener, .events = POLLIN};
+  ck_assert_int_eq(poll(&p, 1, 2000), 1);
+  int served = accept(listener, NULL, NULL);
+  ck_assert_int_ge(served, 0);
+  int second;
+  hk_addr taken = a;
+  ck_assert_int_eq(hk_listen(&taken, 4, &second), HK_ERR_SYSTEM);
+  ck_assert_int_eq(second, -1);
+  ck_assert(strstr(hk_last_error(), "127.0.0.1<") != NULL);
+  close(served);
+  close(client);
+  close(listener);
+}
+END_TEST
+
+START_TEST(keeps_to_the_port_range) {
+  /* Three ports beside one that the kernel found free. */
+  hk_addr probe = addr("127.0.0.1", 0);
+  int fd, fds[4];
+  ck_assert_int_eq(hk_listen(&probe, 1, &fd), HK_OK);
+  close(fd);
+  unsigned first = hk_addr_port(&probe) < 65000 ? hk_addr_port(&probe) : 65000;
+  char range[32];
+  snprintf(range, sizeof(range), "%u-%u", first, first + 2);
+  set_param("HOCKET_PORT_RANGE", range);
+  int got = 0;
+  for (;;) {
+    hk_addr a = addr("127.0.0.1", 0);
+    if (hk_listen(&a, 1, &fds[got]) != HK_OK) break;
+    ck_assert_uint_ge(hk_addr_port(&a), first);
+    ck_assert_uint_le(hk_addr_port(&a), first + 2);
+    ck_assert_int_lt(++got, 4);
+  }
+  ck_assert_int_ge(got, 1);
+  ck_assert(strstr(hk_last_error(), "HOCKET_PORT_RANGE") != NULL);
+  while (got > 0) close(fds[--got]);
+
+  static const char *const bad[] = {"abc", "5-", "-5", "0-10", "20-10", "1-70000", "1-2-3", "4 5"};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(bad); i++) {
+    hk_addr a = addr("127.0.0.1", 0);
+    set_param("HOCKET_PORT_RANGE", bad[i]);
+    ck_assert_msg(hk_listen(&a, 1, &fd) == HK_ERR_USAGE, "'%s' was taken", bad[i]);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("addr");
+  TCase *t = tcase_create("addr");
+  tcase_add_test(t, parses_addresses);
+  tcase_add_test(t, refuses_what_is_no_address);
+  tcase_add_test(t, formats_addresses);
+  tcase_add_test(t, compares_networks);
+  tcase_add_test(t, orders_interfaces);
+  tcase_add_test(t, filters_interfaces_as_nccl_does);
+  tcase_add_test(t, finds_this_machines_interfaces);
+  tcase_add_test(t, listens_and_connects);
+  tcase_add_test(t, keeps_to_the_port_range);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The API beyond data: wrong arguments, groups, children, nonblocking communicators, streams, abort. */
+#include <check.h>
+#include <hocket.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../support/ranks.h"
+#include "../support/suite.h"
+
+#define EXPECT(call, code, text)                                                                                       \
+  do {                                                                                                                 \
+    ncclResult_t got_ = (call);                                                                                        \
+    if (got_ != (code) || !strstr(ncclGetLastError(NULL), text)) {                                                     \
+      fprintf(stderr, "%s:%d: %s gave %d (%s), not %d (...%s...)\n", __FILE__, __LINE__, #call, got_,                  \
+              ncclGetLastError(NULL), code, text);                                                                     \
+      faults++;                                                                                                        \
+    }                                                                                                                  \
+  } while (0)
+
+/* An allreduce of ones: does the communicator still work? */
+static int works(ncclComm_t c, int n) {
+  float in[5] = {1, 1, 1, 1, 1}, out[5] = {0};
+  int faults = RANK_CHECK(ncclAllReduce(in, out, 5, ncclFloat32, ncclSum, c, NULL));
+  for (int i = 0; i < 5 && !faults; i++) {
+    if (out[i] == (float)n) continue;
+    fprintf(stderr, "allreduce of ones over %d ranks gave %g\n", n, (double)out[i]);
+    faults++;
+  }
+  return faults;
+}
+
+static int wrong_arguments(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  int faults = 0;
+  float b[16] = {0};
+  void *handle;
+  ncclRedOp_t op;
+  EXPECT(ncclAllReduce(NULL, b, 1, ncclFloat32, ncclSum, c, NULL), ncclInvalidArgument, "sendbuff is NULL");
+  EXPECT(ncclAllReduce(b, NULL, 1, ncclFloat32, ncclSum, c, NULL), ncclInvalidArgument, "recvbuff is NULL");
+  EXPECT(ncclAllReduce(b, b, 1, (ncclDataType_t)99, ncclSum, c, NULL), ncclInvalidArgument, "data type 99");
+  EXPECT(ncclAllReduce(b, b, 1, (ncclDataType_t)-1, ncclSum, c, NULL), ncclInvalidArgument, "data type -1");
+  EXPECT(ncclAllReduce(b, b, 1, ncclFloat32, (ncclRedOp_t)77, c, NULL), ncclInvalidArgument, "operator 77");
+  EXPECT(ncclAllReduce(b, b, SIZE_MAX / 2, ncclFloat32, ncclSum, c, NULL), ncclInvalidArgument, "count");
+  EXPECT(ncclAllGather(b, b, SIZE_MAX / 8, ncclFloat32, c, NULL), ncclInvalidArgument, "count");
+  EXPECT(ncclBroadcast(b, b, 1, ncclFloat32, n, c, NULL), ncclInvalidArgument, "root");
+  EXPECT(ncclBroadcast(b, b, 1, ncclFloat32, -1, c, NULL), ncclInvalidArgument, "root -1");
+  EXPECT(ncclReduce(b, b, 1, ncclFloat32, ncclSum, 1000, c, NULL), ncclInvalidArgument, "root 1000");
+  EXPECT(ncclSend(b, 1, ncclFloat32, n, c, NULL), ncclInvalidArgument, "peer");
+  EXPECT(ncclRecv(b, 1, ncclFloat32, -3, c, NULL), ncclInvalidArgument, "peer -3");
+  EXPECT(ncclSend(b, 1, ncclFloat32, rank, c, NULL), ncclInvalidUsage, "itself");
+  EXPECT(ncclAllReduce(b, b, 1, ncclFloat32, ncclSum, NULL, NULL), ncclInvalidArgument, "communicator is NULL");
+  EXPECT(ncclAllReduce(b, b, 1, ncclFloat32, ncclSum, c, (cudaStream_t)(void *)b), ncclInvalidArgument, "stream");
+  EXPECT(ncclGroupEnd(), ncclInvalidUsage, "no group is open");
+  EXPECT(ncclCommCount(c, NULL), ncclInvalidArgument, "NULL");
+  EXPECT(ncclCommGetAsyncError(c, NULL), ncclInvalidArgument, "NULL");
+  EXPECT(ncclRedOpCreatePreMulSum(&op, NULL, ncclFloat32, ncclScalarHostImmediate, c), ncclInvalidArgument, "scalar");
+  EXPECT(ncclRedOpDestroy((ncclRedOp_t)9, c), ncclInvalidArgument, "operator 9");
+  EXPECT(ncclCommSplit(c, -7, 0, NULL, NULL), ncclInvalidArgument, "newcomm");
+  EXPECT(ncclCommDeregister(c, b), ncclInvalidArgument, "registration");
+  EXPECT(ncclCommRegister(c, NULL, 8, &handle), ncclInvalidArgument, "8 bytes");
+  EXPECT(ncclMemFree(b), ncclInvalidArgument, "");
+  /* A wrong call in a group: the group's end tells, and nothing of the group runs. */
+  faults += RANK_CHECK(ncclGroupStart());
+  faults += RANK_CHECK(ncclAllReduce(b, b, 1, ncclFloat32, ncclSum, c, NULL));
+  EXPECT(ncclAllReduce(b, b, 1, (ncclDataType_t)99, ncclSum, c, NULL), ncclInvalidArgument, "data type 99");
+  EXPECT(ncclGroupEnd(), ncclInvalidArgument, "data type 99");
+  return faults + works(c, n);
+}
+
+START_TEST(arguments) { ck_assert_int_eq(ranks_as_threads(3, wrong_arguments, NULL), 0); }
+END_TEST
+
+START_TEST(init_arguments) {
+  int faults = 0;
+  ncclUniqueId id;
+  ncclComm_t c = NULL;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+  EXPECT(ncclGetUniqueId(NULL), ncclInvalidArgument, "NULL");
+  EXPECT(ncclCommInitRank(NULL, 1, id, 0), ncclInvalidArgument, "comm is NULL");
+  EXPECT(ncclCommInitRank(&c, 0, id, 0), ncclInvalidArgument, "0 ranks");
+  EXPECT(ncclCommInitRank(&c, 2, id, 2), ncclInvalidArgument, "rank 2");
+  EXPECT(ncclCommInitRank(&c, 2, id, -1), ncclInvalidArgument, "rank -1");
+  config.magic = 1;
+  EXPECT(ncclCommInitRankConfig(&c, 1, id, 0, &config), ncclInvalidArgument, "magic");
+  config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
+  config.blocking = 7;
+  EXPECT(ncclCommInitRankConfig(&c, 1, id, 0, &config), ncclInvalidArgument, "blocking");
+  config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
+  config.minCTAs = 8;
+  config.maxCTAs = 4;
+  EXPECT(ncclCommInitRankConfig(&c, 1, id, 0, &config), ncclInvalidArgument, "minCTAs");
+  memset(&id, 0x5a, sizeof id);
+  EXPECT(ncclCommInitRank(&c, 2, id, 0), ncclInvalidArgument, "");
+  ck_assert_ptr_null(c);
+  EXPECT(ncclCommInitAll(NULL, 2, NULL), ncclInvalidArgument, "");
+  EXPECT(ncclCommInitAll(&c, 0, NULL), ncclInvalidArgument, "");
+  ck_assert_int_eq(faults, 0);
+}
+END_TEST
+
+/* Configurations of older clients: fields beyond their version are ignored, whatever they hold. */
+START_TEST(old_configs) {
+  ncclUniqueId id;
+  ncclComm_t c = NULL;
+  static const struct {
+    unsigned version;
+    size_t size;
+  } old[] = {{21403, 24}, {21700, 40}, {21800, 48}, {22605, 48}, {22700, 72}, {22809, 80}, {22900, 88}, {23000, 96}};
+  for (size_t i = 0; i < sizeof old / sizeof *old; i++) {
+    struct {
+      ncclConfig_t config;
+      char newer[64];
+    } given;
+    ncclConfig_t good = NCCL_CONFIG_INITIALIZER;
+    memset(&given, 0x7b, sizeof given);
+    memcpy(&given.config, &good, old[i].size < sizeof good ? old[i].size : sizeof good);
+    given.config.size = old[i].size;
+    given.config.version = old[i].version;
+    ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+    ck_assert_int_eq(ncclCommInitRankConfig(&c, 1, id, 0, &given.config), ncclSuccess);
+    ck_assert_int_eq(works(c, 1), 0);
+    ck_assert_int_eq(ncclCommDestroy(c), ncclSuccess);
+  }
+}
+END_TEST
+
+START_TEST(use_after_free) {
+  ncclComm_t c;
+  int faults = 0;
+  float b = 1;
+  ck_assert_int_eq(ncclCommInitAll(&c, 1, NULL), ncclSuccess);
+  ck_assert_int_eq(ncclCommDestroy(c), ncclSuccess);
+  EXPECT(ncclAllReduce(&b, &b, 1, ncclFloat32, ncclSum, c, NULL), ncclInvalidArgument, "freed already");
+  EXPECT(ncclCommDestroy(c), ncclInvalidArgument, "freed already");
+  ck_assert_int_eq(faults, 0);
+}
+END_TEST
+
+/* All ranks of several communicators in one thread. */
+START_TEST(one_thread) {
+  enum { N = 8, M = 3 };
+  ncclComm_t c[M][N];
+  float in[M][N][4], out[M][N][4], p2p[N][N], got[N][N];
+  for (int m = 0; m < M; m++) ck_assert_int_eq(ncclCommInitAll(c[m], N, NULL), ncclSuccess);
+  for (int round = 0; round < 20; round++) {
+    ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+    for (int r = 0; r < N; r++) {
+      for (int m = 0; m < M; m++) {
+        for (int i = 0; i < 4; i++) in[m][r][i] = (float)(r + m + i);
+        ck_assert_int_eq(ncclAllReduce(in[m][r], out[m][r], 4, ncclFloat32, ncclSum, c[m][r], NULL), ncclSuccess);
+      }
+      for (int p = 0; p < N; p++) { /* self-sends included */
+        p2p[r][p] = (float)(100 * r + p + round);
+        got[r][p] = -1;
+        ck_assert_int_eq(ncclSend(&p2p[r][p], 1, ncclFloat32, p, c[0][r], NULL), ncclSuccess);
+        ck_assert_int_eq(ncclRecv(&got[r][p], 1, ncclFloat32, p, c[0][r], NULL), ncclSuccess);
+      }
+      ck_assert_int_eq(ncclAllReduce(out[0][r], in[0][r], 4, ncclFloat32, ncclMax, c[0][r], NULL), ncclSuccess);
+    }
+    ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+    for (int r = 0; r < N; r++) {
+      for (int m = 0; m < M; m++)
+        for (int i = 0; i < 4; i++) ck_assert_float_eq(out[m][r][i], (float)(N * (N - 1) / 2 + N * (m + i)));
+      for (int i = 0; i < 4; i++) ck_assert_float_eq(in[0][r][i], out[0][r][i]);
+      for (int p = 0; p < N; p++) ck_assert_float_eq(got[r][p], (float)(100 * p + r + round));
+    }
+  }
+  for (int m = 0; m < M; m++)
+    for (int r = 0; r < N; r++) ck_assert_int_eq(ncclCommDestroy(c[m][r]), ncclSuccess);
+}
+END_TEST
+
+/* Several sends to one peer in a group keep their order; empty ones count. */
+static int ordered_transfers(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  enum { K = 40 };
+  static const size_t counts[] = {0, 1, 5, 5000, 0, 70000, 13};
+  int faults = 0, to = (rank + 1) % n, from = (rank + n - 1) % n;
+  int *in[K], *out[K];
+  faults += RANK_CHECK(ncclGroupStart());
+  for (int k = 0; k < K; k++) {
+    size_t count = counts[k % 7];
+    in[k] = malloc((count + 1) * sizeof(int));
+    out[k] = calloc(count + 1, sizeof(int));
+    for (size_t i = 0; i < count; i++) in[k][i] = rank * 1000000 + k * 10000 + (int)i;
+    faults += RANK_CHECK(ncclSend(in[k], count, ncclInt32, to, c, NULL));
+    faults += RANK_CHECK(ncclRecv(out[k], count, ncclInt32, from, c, NULL));
+  }
+  faults += RANK_CHECK(ncclGroupEnd());
+  for (int k = 0; k < K; k++) {
+    for (size_t i = 0; i < counts[k % 7] && !faults; i++)
+      if (out[k][i] != from * 1000000 + k * 10000 + (int)i) faults++;
+    free(in[k]);
+    free(out[k]);
+  }
+  return faults;
+}
+
+START_TEST(transfers) {
+  ck_assert_int_eq(ranks_as_processes(2, ordered_transfers, NULL), 0);
+  ck_assert_int_eq(ranks_as_threads(3, ordered_transfers, NULL), 0);
+}
+END_TEST
+
+static int split(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  int faults = 0, got;
+  ncclComm_t half = NULL, none = (ncclComm_t)(void *)&got, again = NULL;
+  faults += RANK_CHECK(ncclCommSplit(c, rank % 2, -rank, &half, NULL)); /* keys turn the order round */
+  int size = rank % 2 ? n / 2 : (n + 1) / 2;
+  faults += RANK_CHECK(ncclCommCount(half, &got));
+  if (got != size) faults++;
+  faults += RANK_CHECK(ncclCommUserRank(half, &got));
+  if (got != size - 1 - rank / 2) faults++;
+  faults += works(half, size);
+  faults += RANK_CHECK(ncclCommSplit(c, rank == 0 ? NCCL_SPLIT_NOCOLOR : 3, 0, &none, NULL));
+  if (rank == 0 ? none != NULL : none == NULL) faults++;
+  if (none) faults += works(none, n - 1);
+  faults += RANK_CHECK(ncclCommSplit(half, 0, 0, &again, NULL));
+  faults += works(again, size);
+  faults += works(c, n);
+  if (none) faults += RANK_CHECK(ncclCommDestroy(none));
+  faults += RANK_CHECK(ncclCommDestroy(half));
+  faults += works(again, size); /* a child outlives its parent */
+  return faults + RANK_CHECK(ncclCommDestroy(again));
+}
+
+static int shrink(ncclComm_t c, int rank, int n, void *arg) {
+  int flags = *(int *)arg, faults = 0, out[2] = {1, n - 1}, got;
+  ncclComm_t smaller = NULL;
+  if (rank == 1 || rank == n - 1) return 0;
+  faults += RANK_CHECK(ncclCommShrink(c, out, 2, &smaller, NULL, flags));
+  if (faults) return faults;
+  faults += RANK_CHECK(ncclCommCount(smaller, &got));
+  if (got != n - 2) faults++;
+  faults += works(smaller, n - 2);
+  return faults + RANK_CHECK(ncclCommDestroy(smaller));
+}
+
+START_TEST(children) {
+  int plain = NCCL_SHRINK_DEFAULT, ending = NCCL_SHRINK_ABORT;
+  ck_assert_int_eq(ranks_as_processes(4, split, NULL), 0);
+  ck_assert_int_eq(ranks_as_processes(4, shrink, &plain), 0);
+  ck_assert_int_eq(ranks_as_threads(5, split, NULL), 0);
+  ck_assert_int_eq(ranks_as_threads(5, shrink, &plain), 0);
+  ck_assert_int_eq(ranks_as_threads(5, shrink, &ending), 0);
+}
+END_TEST
+
+static ncclResult_t settle(ncclComm_t c) {
+  ncclResult_t state = ncclInProgress;
+  while (ncclCommGetAsyncError(c, &state) == ncclSuccess && state == ncclInProgress) usleep(100);
+  return state;
+}
+
+START_TEST(nonblocking) {
+  enum { N = 4 };
+  ncclComm_t c[N], child[N];
+  ncclUniqueId id;
+  float b[N];
+  int faults = 0;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+  for (int r = 0; r < N; r++) { /* one after the other, in one thread: a blocking init would never return */
+    ck_assert_int_eq(ncclCommInitRankConfig(&c[r], N, id, r, &config), ncclInProgress);
+    if (r == 0) EXPECT(ncclAllReduce(b, b, 1, ncclFloat32, ncclSum, c[0], NULL), ncclInvalidUsage, "not finished");
+  }
+  for (int r = 0; r < N; r++) ck_assert_int_eq(settle(c[r]), ncclSuccess);
+  for (int r = 0; r < N; r++)
+    ck_assert_int_eq(ncclCommSplit(c[r], r < 3 ? 0 : NCCL_SPLIT_NOCOLOR, r, &child[r], NULL), ncclInProgress);
+  for (int r = 0; r < 3; r++) ck_assert_int_eq(settle(child[r]), ncclSuccess);
+  ck_assert_ptr_null(child[3]);
+  ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+  for (int r = 0; r < 3; r++) {
+    b[r] = 1;
+    ck_assert_int_eq(ncclAllReduce(&b[r], &b[r], 1, ncclFloat32, ncclSum, child[r], NULL), ncclSuccess);
+  }
+  ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+  for (int r = 0; r < 3; r++) ck_assert_float_eq(b[r], 3);
+  for (int r = 0; r < 3; r++) ck_assert_int_eq(ncclCommDestroy(child[r]), ncclSuccess);
+  for (int r = 0; r < N; r++) ck_assert_int_eq(ncclCommDestroy(c[r]), ncclSuccess);
+  ck_assert_int_eq(faults, 0);
+}
+END_TEST
+
+static void note(void *arg) { ++*(int *)arg; }
+
+static int streams(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  int faults = 0, notes = 0;
+  float a[100];
+  hocketStream_t s, t;
+  faults += RANK_CHECK(hocketStreamCreate(&s));
+  faults += RANK_CHECK(hocketStreamCreate(&t));
+  for (int i = 0; i < 100; i++) a[i] = 1;
+  for (int k = 0; k < 4; k++) { /* in order: each multiplies by n; two streams take turns on the communicator */
+    faults += RANK_CHECK(ncclAllReduce(a, a, 100, ncclFloat32, ncclSum, c, hocketStreamAsCuda(k % 2 ? t : s)));
+    faults += RANK_CHECK(hocketStreamLaunch(s, note, &notes));
+  }
+  faults += RANK_CHECK(hocketStreamSynchronize(s));
+  faults += RANK_CHECK(hocketStreamSynchronize(t));
+  for (int i = 0; i < 100 && !faults; i++) faults += a[i] != (float)(n * n * n * n);
+  if (notes != 4) faults++;
+  faults += works(c, n);
+  faults += RANK_CHECK(ncclGroupStart());
+  faults += RANK_CHECK(ncclSend(a, 50, ncclFloat32, (rank + 1) % n, c, hocketStreamAsCuda(s)));
+  faults += RANK_CHECK(ncclRecv(a + 50, 50, ncclFloat32, (rank + n - 1) % n, c, hocketStreamAsCuda(s)));
+  faults += RANK_CHECK(ncclGroupEnd());
+  faults += RANK_CHECK(hocketStreamDestroy(s));
+  return faults + RANK_CHECK(hocketStreamDestroy(t));
+}
+
+START_TEST(host_streams) { ck_assert_int_eq(ranks_as_threads(3, streams, NULL), 0); }
+END_TEST
+
+static void *abort_it(void *c) {
+  usleep(20000); /* not a condition of the test: abort may come before, in or after the wait */
+  ncclCommAbort(c);
+  return NULL;
+}
+
+/* Rank 0 waits for a peer that never calls; another thread aborts; both ranks end with an error. */
+static void *lonely(void *arg) {
+  ncclComm_t c = arg;
+  float b[4] = {0};
+  ncclResult_t rc = ncclAllReduce(b, b, 4, ncclFloat32, ncclSum, c, NULL);
+  return (void *)(intptr_t)(rc == ncclSuccess);
+}
+
+START_TEST(abort_unblocks) {
+  ncclComm_t c[2];
+  pthread_t waiting, ending;
+  void *fault;
+  ck_assert_int_eq(ncclCommInitAll(c, 2, NULL), ncclSuccess);
+  pthread_create(&waiting, NULL, lonely, c[0]);
+  pthread_create(&ending, NULL, abort_it, c[0]);
+  pthread_join(waiting, &fault);
+  pthread_join(ending, NULL);
+  ck_assert_ptr_null(fault);
+  /* The other rank is told. */
+  ncclResult_t state = ncclSuccess;
+  for (int i = 0; i < 2000 && state == ncclSuccess; i++) {
+    ck_assert_int_eq(ncclCommGetAsyncError(c[1], &state), ncclSuccess);
+    usleep(1000);
+  }
+  ck_assert_int_eq(state, ncclRemoteError);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(c[1]), "rank 0 aborted"));
+  ck_assert_int_eq(ncclCommAbort(c[1]), ncclSuccess);
+}
+END_TEST
+
+/* Calls that do not match end in an error on at least one rank, which names the other; nothing hangs. */
+static int mismatch(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg, (void)n;
+  float b[64] = {0};
+  ncclResult_t rc = ncclAllReduce(b, b, rank == 0 ? 8 : 9, ncclFloat32, ncclSum, c, NULL);
+  const char *text = ncclGetLastError(c);
+  return rc == ncclSuccess || !(strstr(text, "rank 0") && strstr(text, "rank 1"));
+}
+
+START_TEST(mismatched_counts) { ck_assert_int_eq(ranks_as_threads(2, mismatch, NULL), 0); }
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("api");
+  TCase *t = tcase_create("all");
+  tcase_set_timeout(t, 60);
+  tcase_add_test(t, arguments);
+  tcase_add_test(t, init_arguments);
+  tcase_add_test(t, old_configs);
+  tcase_add_test(t, use_after_free);
+  tcase_add_test(t, one_thread);
+  tcase_add_test(t, transfers);
+  tcase_add_test(t, children);
+  tcase_add_test(t, nonblocking);
+  tcase_add_test(t, host_streams);
+  tcase_add_test(t, abort_unblocks);
+  tcase_add_test(t, mismatched_counts);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

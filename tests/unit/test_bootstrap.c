@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Joining and the collectives, ranks as threads: the in-memory paths, ids, children, leaks. */
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include "../../src/runtime/boot_process.h"
+#include "../../src/runtime/boot_wire.h"
+#include "boot_ranks.h"
+
+static const int counts[] = {1, 2, 3, 4, 5, 7, 8, 16, 33, 64};
+
+static uint32_t value_of(int rank, int i, int salt) { return (uint32_t)(rank * 1000003 + i * 7919 + salt); }
+
+/* Rows of `words` words; every rank's must arrive everywhere. */
+static bool gathers(hk_bootstrap *b, int rank, int n, int words, int salt) {
+  size_t bytes = (size_t)words * 4;
+  uint32_t *table = calloc((size_t)n, bytes + 1);
+  for (int i = 0; i < words; i++) table[rank * words + i] = value_of(rank, i, salt);
+  bool ok = hk_bootstrap_allgather(b, table, bytes) == HK_OK;
+  for (int r = 0; ok && r < n; r++)
+    for (int i = 0; i < words; i++) ok &= table[r * words + i] == value_of(r, i, salt);
+  free(table);
+  return ok;
+}
+
+static void join_and_gather(rank_state *r) {
+  if (join_rank(r) != HK_OK) goto out;
+  for (int round = 0; round < 3; round++)
+    if (!gathers(r->b, r->rank, r->nranks, 1 + 37 * round, round)) r->status = HK_ERR_INTERNAL;
+  if (hk_bootstrap_allgather(r->b, NULL, 0) != HK_OK) r->status = HK_ERR_INTERNAL;
+  if (hk_bootstrap_barrier(r->b) != HK_OK) r->status = HK_ERR_INTERNAL;
+out:
+  leave_rank(r);
+}
+
+static void expect_all(rank_state *r, hk_status status) {
+  for (int i = 0; i < r[0].nranks; i++)
+    ck_assert_msg(r[i].status == status, "rank %d of %d: %d, %s", i, r[0].nranks, r[i].status, hk_last_error());
+  free(r);
+}
+
+START_TEST(thread_ranks) {
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  expect_all(run_threads(counts[_i], &id, 1, join_and_gather, NULL), HK_OK);
+}
+END_TEST
+
+START_TEST(several_ids) {
+  static const int cases[][2] = {{2, 2}, {3, 2}, {5, 5}, {8, 3}, {16, 4}, {33, 7}};
+  int n = cases[_i][0], nids = cases[_i][1];
+  ncclUniqueId ids[8];
+  for (int i = 0; i < nids; i++) ck_assert_int_eq(hk_bootstrap_new_id(&ids[i]), HK_OK);
+  expect_all(run_threads(n, ids, nids, join_and_gather, NULL), HK_OK);
+}
+END_TEST
+
+/* Slow ranks at every step: a barrier lets nobody through before all have come. */
+static void count_and_cross(rank_state *r) {
+  _Atomic(int) *come = r->arg;
+  if (join_rank(r) != HK_OK) goto out;
+  for (int round = 1; round <= 20; round++) {
+    if ((r->rank + round) % 5 == 0) poll(NULL, 0, 1);
+    atomic_fetch_add(come, 1);
+    if (hk_bootstrap_barrier(r->b) != HK_OK || atomic_load(come) < round * r->nranks) r->status = HK_ERR_INTERNAL;
+    if (hk_bootstrap_barrier(r->b) != HK_OK) r->status = HK_ERR_INTERNAL;
+  }
+out:
+  leave_rank(r);
+}
+
+START_TEST(barrier) {
+  _Atomic(int) come = 0;
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  expect_all(run_threads(counts[_i], &id, 1, count_and_cross, &come), HK_OK);
+}
+END_TEST
+
+static void join_and_leave(rank_state *r) {
+  join_rank(r);
+  leave_rank(r);
+}
+
+/* 256 ranks under the usual limit of files; the limit is not even reached. */
+START_TEST(many_ranks_in_one_process) {
+  struct rlimit limit = {1024, 1024};
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  uint64_t begin = hk_now_ns();
+  expect_all(run_threads(256, &id, 1, join_and_leave, NULL), HK_OK);
+  printf("256 ranks in one process joined and left in %.1f ms\n", (double)(hk_now_ns() - begin) * 1e-6);
+}
+END_TEST
+
+START_TEST(nothing_is_left_over) {
+  int alone = threads_alone();
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  free(run_threads(3, &id, 1, join_and_leave, NULL));
+  ck_assert(settles_at(threads, alone));
+  int fds = open_fds();
+  for (int i = 0; i < 1000; i++) {
+    ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+    expect_all(run_threads(1 + i % 3, &id, 1, join_and_leave, NULL), HK_OK);
+  }
+  ck_assert(settles_at(threads, alone));
+  ck_assert(settles_at(open_fds, fds));
+}
+END_TEST
+
+/* Ids that nobody used, and their root, end with the process that made them; a lifetime ends them sooner. */
+START_TEST(unused_ids_expire) {
+  ncclUniqueId id;
+  int fds = open_fds(), alone = threads_alone();
+  set_param("HOCKET_ID_LIFETIME", "1");
+  for (int i = 0; i < 10; i++) ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ck_assert_int_le(open_fds(), fds + 3); /* one listener, one thread for all of them */
+  ck_assert(settles_at(threads, alone));
+  ck_assert(settles_at(open_fds, fds));
+}
+END_TEST
+
+static void join_only(rank_state *r) { join_rank(r); }
+
+START_TEST(wrong_ids) {
+  ncclUniqueId id;
+  uint32_t x = 12345;
+  for (int i = 0; i < 200; i++) {
+    for (size_t k = 0; k < sizeof id.internal; k++) id.internal[k] = (char)((x = x * 1664525u + 1013904223u) >> 24);
+    if (i == 1) memset(&id, 0, sizeof id);
+    rank_state *r = run_threads(1, &id, 1, join_only, NULL);
+    ck_assert_int_eq(r->status, HK_ERR_ARGUMENT);
+    leave_rank(r);
+    free(r);
+  }
+  /* One bit wrong, anywhere. */
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  for (size_t bit = 0; bit < 8 * sizeof id.internal; bit += 13) {
+    ncclUniqueId bad = id;
+    bad.internal[bit / 8] = (char)(bad.internal[bit / 8] ^ (1 << bit % 8));
+    rank_state *r = run_threads(1, &bad, 1, join_only, NULL);
+    ck_assert_int_eq(r->status, HK_ERR_ARGUMENT);
+    leave_rank(r);
+    free(r);
+  }
+  hk_boot_id decoded;
+  ck_assert_int_eq(hk_boot_id_decode(&decoded, &id), HK_OK);
+}
+END_TEST
+
+START_TEST(wrong_arguments) {
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  static const int cases[][3] = {{0, 0, 1}, {-1, 2, 1}, {2, 2, 1}, {0, -5, 1}, {0, 1, 2}, {0, 2, 0}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
+    rank_state r = {.rank = cases[i][0], .nranks = cases[i][1], .nids = cases[i][2], .ids = &id};
+    ck_assert_int_eq(join_rank(&r), HK_ERR_ARGUMENT);
+    leave_rank(&r);
+  }
+  rank_state *r = run_threads(2, &id, 1, join_and_gather, NULL); /* the id is as good as before */
+  expect_all(r, HK_OK);
+}
+END_TEST
+
+/* Ranks that give up do not keep the others: the root names who is missing. */
+START_TEST(missing_ranks_are_named) {
+  set_param("HOCKET_BOOTSTRAP_TIMEOUT", "1");
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  rank_state *r = new_ranks(8, &id, 1, join_only, NULL);
+  for (int i = 0; i < 8; i++)
+    if (i != 3 && i != 5 && i != 6) start_threads(&r[i], 1);
+  for (int i = 0; i < 8; i++)
+    if (i != 3 && i != 5 && i != 6) end_threads(&r[i], 1);
+  ck_assert_ptr_ne(strstr(hk_last_error(), "ranks 3, 5-6 of 8 have not joined after 1 s"), NULL);
+  for (int i = 0; i < 8; i++) {
+    if (i == 3 || i == 5 || i == 6) continue;
+    ck_assert_int_eq(r[i].status, HK_ERR_REMOTE);
+    leave_rank(&r[i]);
+  }
+  /* A rank that comes too late is told the same. */
+  join_rank(&r[3]);
+  ck_assert_int_eq(r[3].status, HK_ERR_REMOTE);
+  ck_assert_ptr_ne(strstr(hk_last_error(), "ranks 3, 5-6 of 8"), NULL);
+  leave_rank(&r[3]);
+  free(r);
+}
+END_TEST
+
+START_TEST(one_missing_rank_of_several_roots) {
+  set_param("HOCKET_BOOTSTRAP_TIMEOUT", "1");
+  ncclUniqueId ids[3];
+  for (int i = 0; i < 3; i++) ck_assert_int_eq(hk_bootstrap_new_id(&ids[i]), HK_OK);
+  rank_state *r = new_ranks(9, ids, 3, join_only, NULL);
+  for (int i = 0; i < 9; i++)
+    if (i != 4) start_threads(&r[i], 1);
+  for (int i = 0; i < 9; i++)
+    if (i != 4) end_threads(&r[i], 1);
+  for (int i = 0; i < 9; i++) {
+    if (i == 4) continue;
+    ck_assert_int_eq(r[i].status, HK_ERR_REMOTE);
+    leave_rank(&r[i]);
+  }
+  free(r);
+}
+END_TEST
+
+START_TEST(disagreement) {
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  rank_state *r = new_ranks(3, &id, 1, join_only, NULL);
+  r[2].nranks = 4;
+  start_threads(r, 3);
+  end_threads(r, 3);
+  ck_assert_ptr_ne(strstr(hk_last_error(), "ranks disagree"), NULL);
+  for (int i = 0; i < 3; i++) {
+    ck_assert_int_eq(r[i].status, HK_ERR_ARGUMENT);
+    leave_rank(&r[i]);
+  }
+  free(r);
+}
+END_TEST
+
+/* The second one to claim a rank is turned away; the communicator comes about. */
+START_TEST(a_rank_twice) {
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  rank_state *r = new_ranks(4, &id, 1, join_only, NULL);
+  r[2].rank = 1;
+  r[0].body = r[3].body = join_and_gather;
+  start_threads(r + 1, 2);
+  hk_wait_env env = {.deadline_ns = hk_now_ns() + 20000000000u};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  while (!strstr(hk_last_error(), "rank 1 of 4 has joined twice")) ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+  rank_state last = {.rank = 2, .nranks = 4, .nids = 1, .ids = &id, .body = join_and_leave};
+  start_threads(&last, 1);
+  start_threads(&r[0], 1);
+  start_threads(&r[3], 1);
+  atomic_store(&r[0].failure, 0);
+  end_threads(r + 1, 2);
+  end_threads(&last, 1);
+  ck_assert_int_ne(r[1].status == HK_OK, r[2].status == HK_OK);
+  ck_assert_int_eq(last.status, HK_OK);
+  for (int i = 1; i < 3; i++) leave_rank(&r[i]); /* so that the others' collectives end, with an error */
+  end_threads(&r[0], 1);
+  end_threads(&r[3], 1);
+  free(r);
+}
+END_TEST
+
+/* The failure word ends a wait at once. */
+START_TEST(abort_while_joining) {
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  rank_state *r = new_ranks(2, &id, 1, join_only, NULL);
+  start_threads(r, 1);
+  poll(NULL, 0, 50);
+  uint64_t begin = hk_now_ns();
+  atomic_store(&r->failure, HK_ERR_USAGE);
+  end_threads(r, 1);
+  ck_assert_uint_lt(hk_now_ns() - begin, 1000000000u);
+  ck_assert_int_eq(r->status, HK_ERR_USAGE);
+  leave_rank(r);
+  free(r);
+}
+END_TEST
+
+/* ---- children ---- */
+
+typedef struct child_case {
+  int parts; /* ranks r with r % parts equal are together, in falling order */
+} child_case;
+
+static hk_status join_part(rank_state *r, int parts, uint64_t child, hk_bootstrap **b, int *my, int *n, int *members) {
+  *n = 0;
+  for (int i = r->nranks - 1; i >= 0; i--)
+    if (i % parts == r->rank % parts) {
+      if (i == r->rank) *my = *n;
+      members[(*n)++] = i;
+    }
+  hk_bootstrap_options o = options_of(r);
+  o.rank = *my;
+  o.nranks = *n;
+  return hk_bootstrap_join_child(b, r->b, members, child, &o);
+}
+
+static void split(rank_state *r) {
+  const child_case *c = r->arg;
+  if (join_rank(r) != HK_OK) goto out;
+  for (uint64_t child = 1; child <= 3; child++) {
+    hk_bootstrap *b;
+    int my, n, members[64];
+    r->status = join_part(r, c->parts, child, &b, &my, &n, members);
+    if (r->status != HK_OK) goto out;
+    if (!gathers(b, my, n, 5, (int)child) || hk_bootstrap_comm_id(b) == hk_bootstrap_comm_id(r->b))
+      r->status = HK_ERR_INTERNAL;
+    if (!gathers(r->b, r->rank, r->nranks, 5, (int)child)) r->status = HK_ERR_INTERNAL;
+    hk_bootstrap_leave(b);
+  }
+out:
+  leave_rank(r);
+}
+
+START_TEST(children) {
+  static const int cases[][2] = {{1, 1}, {2, 1}, {5, 2}, {8, 2}, {8, 3}, {16, 16}, {33, 4}};
+  child_case c = {.parts = cases[_i][1]};
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  expect_all(run_threads(cases[_i][0], &id, 1, split, &c), HK_OK);
+}
+END_TEST
+
+/* The parent may go first. */
+static void outlive(rank_state *r) {
+  hk_bootstrap *b;
+  int my, n, members[64];
+  if (join_rank(r) != HK_OK) goto out;
+  r->status = join_part(r, 1, 1, &b, &my, &n, members);
+  if (r->status != HK_OK) goto out;
+  hk_bootstrap_leave(r->b);
+  r->b = NULL;
+  if (!gathers(b, my, n, 9, 1)) r->status = HK_ERR_INTERNAL;
+  hk_bootstrap_leave(b);
+out:
+  leave_rank(r);
+}
+
+START_TEST(child_outlives_parent) {
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  expect_all(run_threads(6, &id, 1, outlive, NULL), HK_OK);
+}
+END_TEST
+
+/* ---- data connections ---- */
+
+/* To every peer with two tags, and a byte each way. */
+static void dial_all(rank_state *r) {
+  if (join_rank(r) != HK_OK) goto out;
+  int *fds = calloc(4 * (size_t)r->nranks, sizeof *fds), n = 0;
+  for (int peer = 0; peer < r->nranks; peer++)
+    for (uint64_t tag = 0; tag < 2; tag++, n++) {
+      r->status = hk_bootstrap_dial(r->b, peer, NULL, tag << 40 | 7, &fds[n]);
+      if (r->status != HK_OK) goto free_fds;
+      char c = (char)(r->rank + (int)tag);
+      if (send(fds[n], &c, 1, MSG_NOSIGNAL) != 1) r->status = HK_ERR_SYSTEM;
+    }
+  for (int peer = 0; peer < r->nranks; peer++)
+    for (uint64_t tag = 0; tag < 2; tag++, n++) {
+      hk_waiter w;
+      hk_wait_env env = {.deadline_ns = hk_now_ns() + 20000000000u};
+      hk_wait_begin(&w, &env);
+      while ((fds[n] = hk_bootstrap_take(r->b, peer, tag << 40 | 7)) < 0 && r->status == HK_OK)
+        r->status = hk_wait_pause(&w);
+      char c = 0;
+      if (r->status == HK_OK) r->status = hk_wait_fd(&env, fds[n], POLLIN, "a byte");
+      if (recv(fds[n], &c, 1, 0) != 1 || c != (char)(peer + (int)tag)) r->status = HK_ERR_INTERNAL;
+      if (hk_bootstrap_take(r->b, peer, tag << 40 | 7) != -1) r->status = HK_ERR_INTERNAL;
+    }
+  if (hk_bootstrap_barrier(r->b) != HK_OK) r->status = HK_ERR_INTERNAL;
+free_fds:
+  for (int i = 0; i < n; i++)
+    if (fds[i] >= 0) close(fds[i]);
+  free(fds);
+out:
+  leave_rank(r);
+}
+
+START_TEST(data_connections) {
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  expect_all(run_threads(5, &id, 1, dial_all, NULL), HK_OK);
+}
+END_TEST
+
+/* ---- events ---- */
+
+static void announce(rank_state *r) {
+  _Atomic(int) *joined = r->arg, *done = joined + 1;
+  if (join_rank(r) != HK_OK) goto out;
+  atomic_fetch_add(joined, 1);
+  if (!await_count(joined, r->nranks)) r->status = HK_ERR_INTERNAL; /* an abort would fail who has not joined yet */
+  if (r->rank == 1) {
+    hk_event e = {.kind = HK_EVENT_ABORT, .rank = 1, .text = "the test says so"};
+    hk_bootstrap_announce(r->b, &e);
+    hk_bootstrap_announce(r->b, &e);
+  } else if (!await_count(&r->nevents, 1) || !was_told(r, HK_EVENT_ABORT, 1)) {
+    r->status = HK_ERR_INTERNAL;
+  }
+  if (r->rank == 0 && hk_bootstrap_barrier(r->b) != HK_ERR_REMOTE) r->status = HK_ERR_INTERNAL;
+  atomic_fetch_add(done, 1);
+  if (!await_count(done, r->nranks)) r->status = HK_ERR_INTERNAL; /* goodbyes must not hide a wrong second event */
+  if (atomic_load(&r->nevents) != (r->rank != 1)) r->status = HK_ERR_INTERNAL;
+out:
+  leave_rank(r);
+}
+
+START_TEST(abort_reaches_all) {
+  _Atomic(int) joined_and_done[2] = {0, 0};
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  expect_all(run_threads(counts[_i + 1], &id, 1, announce, joined_and_done), HK_OK);
+}
+END_TEST
+
+/* Ranks that leave one after the other: nobody is told anything. */
+static void leave_in_turn(rank_state *r) {
+  _Atomic(int) *turn = r->arg;
+  if (join_rank(r) != HK_OK) goto out;
+  if (hk_bootstrap_barrier(r->b) != HK_OK || !await_count(turn, r->rank)) r->status = HK_ERR_INTERNAL;
+  if (atomic_load(&r->nevents)) r->status = HK_ERR_INTERNAL;
+out:
+  leave_rank(r);
+  atomic_fetch_add(turn, 1);
+}
+
+START_TEST(leaving_is_no_death) {
+  _Atomic(int) turn = 0;
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  expect_all(run_threads(9, &id, 1, leave_in_turn, &turn), HK_OK);
+}
+END_TEST
+
+/* Who waits for somebody who has left is told so. */
+static void wait_for_the_departed(rank_state *r) {
+  if (join_rank(r) != HK_OK) goto out;
+  if (r->rank != 2) r->status = hk_bootstrap_barrier(r->b);
+out:
+  leave_rank(r);
+}
+
+START_TEST(waiting_for_a_departed_rank) {
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  rank_state *r = run_threads(4, &id, 1, wait_for_the_departed, NULL);
+  for (int i = 0; i < 4; i++) ck_assert_int_eq(r[i].status, i == 2 ? HK_OK : HK_ERR_REMOTE);
+  free(r);
+}
+END_TEST
+
+/* ---- the keyed hash, against the published vectors ---- */
+START_TEST(siphash_vectors) {
+  uint8_t key[16], in[16], out[16];
+  for (int i = 0; i < 16; i++) key[i] = in[i] = (uint8_t)i;
+  static const uint8_t empty[16] = {0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6,
+                                    0x6d, 0xf6, 0x72, 0x14, 0xc7, 0x55, 0x02, 0x93};
+  static const uint8_t one[16] = {0xda, 0x87, 0xc1, 0xd8, 0x6b, 0x99, 0xaf, 0x44,
+                                  0x34, 0x76, 0x59, 0x11, 0x9b, 0x22, 0xfc, 0x45};
+  hk_siphash(out, key, in, 0);
+  ck_assert_mem_eq(out, empty, 16);
+  hk_siphash(out, key, in, 1);
+  ck_assert_mem_eq(out, one, 16);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("bootstrap");
+  TCase *t = tcase_create("join");
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, thread_ranks, 0, HK_ARRAY_LENGTH(counts));
+  tcase_add_loop_test(t, several_ids, 0, 6);
+  tcase_add_loop_test(t, barrier, 0, HK_ARRAY_LENGTH(counts));
+  tcase_add_test(t, many_ranks_in_one_process);
+  tcase_add_test(t, nothing_is_left_over);
+  tcase_add_test(t, unused_ids_expire);
+  suite_add_tcase(s, t);
+  t = tcase_create("trouble");
+  tcase_set_timeout(t, 120);
+  tcase_add_test(t, wrong_ids);
+  tcase_add_test(t, wrong_arguments);
+  tcase_add_test(t, missing_ranks_are_named);
+  tcase_add_test(t, one_missing_rank_of_several_roots);
+  tcase_add_test(t, disagreement);
+  tcase_add_test(t, a_rank_twice);
+  tcase_add_test(t, abort_while_joining);
+  suite_add_tcase(s, t);
+  t = tcase_create("afterwards");
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, children, 0, 7);
+  tcase_add_test(t, child_outlives_parent);
+  tcase_add_test(t, data_connections);
+  tcase_add_loop_test(t, abort_reaches_all, 0, HK_ARRAY_LENGTH(counts) - 1);
+  tcase_add_test(t, leaving_is_no_death);
+  tcase_add_test(t, waiting_for_a_departed_rank);
+  tcase_add_test(t, siphash_vectors);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The bootstrap between processes: sockets, deaths, NCCL_COMM_ID, forked children, a cut network. */
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include "../../src/base/addr.h"
+#include "boot_ranks.h"
+
+enum { MAX_RANKS = 128 };
+
+/* What all processes of a test share. */
+typedef struct stage {
+  int nprocs, per_proc, nids;
+  ncclUniqueId ids[4];
+  bool use_env_id;
+  void (*body)(rank_state *);
+  int proc; /* each process has its own copy */
+} stage;
+
+typedef struct board {
+  _Atomic(int) joined, done, go, ids_made;
+  ncclUniqueId ids[4];
+  uint64_t join_ns[MAX_RANKS], told_ns[MAX_RANKS];
+  int status[MAX_RANKS];
+  char text[MAX_RANKS][256];
+} board;
+static board *shared;
+
+static int process_main(void *arg) {
+  stage *s = arg;
+  int n = s->nprocs * s->per_proc;
+  rank_state *r = new_ranks(n, s->ids, s->nids, s->body, s);
+  int first = s->proc * s->per_proc;
+  if (s->use_env_id && hk_bootstrap_env_id(&s->ids[0], first) != HK_OK) return 2;
+  start_threads(r + first, s->per_proc);
+  end_threads(r + first, s->per_proc);
+  for (int i = first; i < first + s->per_proc; i++) shared->status[i] = r[i].status;
+  free(r);
+  return 0;
+}
+
+static void start_all(stage *s, pid_t *pids) {
+  for (s->proc = 0; s->proc < s->nprocs; s->proc++) pids[s->proc] = start_process(process_main, s);
+}
+
+static void end_all(const stage *s, const pid_t *pids) {
+  for (int i = 0; i < s->nprocs; i++) ck_assert_int_eq(end_process(pids[i]), 0);
+  for (int i = 0; i < s->nprocs * s->per_proc; i++)
+    ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %d %s", i, shared->status[i], shared->text[i]);
+}
+
+static void fail_rank(rank_state *r, const char *what) {
+  if (r->status == HK_OK) r->status = HK_ERR_INTERNAL;
+  snprintf(shared->text[r->rank], sizeof shared->text[0], "%s: %s", what, hk_last_error());
+}
+
+static bool gathers(hk_bootstrap *b, int rank, int n, int words) {
+  uint32_t *table = calloc((size_t)n, (size_t)words * 4);
+  for (int i = 0; i < words; i++) table[rank * words + i] = (uint32_t)(rank * 1000003 + i);
+  bool ok = hk_bootstrap_allgather(b, table, (size_t)words * 4) == HK_OK;
+  for (int i = 0; ok && i < n * words; i++) ok = table[i] == (uint32_t)(i / words * 1000003 + i % words);
+  free(table);
+  return ok;
+}
+
+static void join_and_gather(rank_state *r) {
+  uint64_t begin = hk_now_ns();
+  if (join_rank(r) != HK_OK) {
+    fail_rank(r, "join");
+    goto out;
+  }
+  shared->join_ns[r->rank] = hk_now_ns() - begin;
+  if (!gathers(r->b, r->rank, r->nranks, 100)) fail_rank(r, "allgather");
+  /* More than a socket takes at once, and everybody leaves straight afterwards. */
+  if (!gathers(r->b, r->rank, r->nranks, 4000000 / r->nranks)) fail_rank(r, "large allgather");
+  if (hk_bootstrap_barrier(r->b) != HK_OK) fail_rank(r, "barrier");
+  if (atomic_load(&r->nevents)) fail_rank(r, "an event");
+out:
+  leave_rank(r);
+}
+
+static int make_ids(void *arg) {
+  const stage *s = arg;
+  for (int i = 0; i < s->nids; i++)
+    if (hk_bootstrap_new_id(&shared->ids[i]) != HK_OK) return 1;
+  atomic_store(&shared->ids_made, 1);
+  for (;;) pause();
+}
+
+/* The ids' maker is a process that is no rank itself.  (The test's own process stays without threads, so that forking it
+ * is no question for sanitizers.) */
+static void new_ids(stage *s) {
+  start_process(make_ids, s);
+  ck_assert(await_count(&shared->ids_made, 1));
+  memcpy(s->ids, shared->ids, sizeof s->ids);
+}
+
+START_TEST(process_ranks) {
+  static const int cases[][3] = {{1, 1, 1},  {2, 1, 1}, {3, 1, 1}, {5, 1, 1}, {8, 1, 1},
+                                 {33, 1, 1}, {3, 5, 1}, {4, 2, 1}, {8, 1, 3}, {3, 4, 4}};
+  stage s = {.nprocs = cases[_i][0], .per_proc = cases[_i][1], .nids = cases[_i][2], .body = join_and_gather};
+  pid_t pids[MAX_RANKS];
+  new_ids(&s);
+  start_all(&s, pids);
+  end_all(&s, pids);
+}
+END_TEST
+
+/* The bar: init of 64 processes on two cores within two seconds. */
+static void join_and_leave(rank_state *r) {
+  uint64_t begin = hk_now_ns();
+  if (join_rank(r) != HK_OK) fail_rank(r, "join");
+  shared->join_ns[r->rank] = hk_now_ns() - begin;
+  leave_rank(r);
+}
+
+START_TEST(init_time) {
+  static const int cases[] = {2, 8, 64};
+  stage s = {.nprocs = cases[_i], .per_proc = 1, .nids = 1, .body = join_and_leave};
+  pid_t pids[MAX_RANKS];
+  uint64_t begin = hk_now_ns(), slowest = 0;
+  new_ids(&s);
+  start_all(&s, pids);
+  end_all(&s, pids);
+  uint64_t all = hk_now_ns() - begin;
+  for (int i = 0; i < s.nprocs; i++)
+    if (shared->join_ns[i] > slowest) slowest = shared->join_ns[i];
+  printf("%d processes: slowest join %.1f ms, from the first fork to the last exit %.1f ms\n", s.nprocs,
+         (double)slowest * 1e-6, (double)all * 1e-6);
+}
+END_TEST
+
+/* ---- deaths ---- */
+
+enum { VICTIM = 3 };
+
+static void survive(rank_state *r) {
+  if (join_rank(r) != HK_OK) {
+    fail_rank(r, "join");
+    goto out;
+  }
+  atomic_fetch_add(&shared->joined, 1);
+  /* Computes outside the library, as far as it is concerned. */
+  if (!await_count(&r->nevents, 1)) fail_rank(r, "no event");
+  shared->told_ns[r->rank] = r->event_ns[0];
+  if (!was_told(r, HK_EVENT_DEAD, VICTIM)) fail_rank(r, "not told of the victim");
+  if (hk_bootstrap_barrier(r->b) != HK_ERR_REMOTE) fail_rank(r, "a barrier with the dead");
+  atomic_fetch_add(&shared->done, 1);
+  await_count(&shared->go, 1);
+  if (atomic_load(&r->nevents) != 1) fail_rank(r, "more events than deaths");
+out:
+  leave_rank(r);
+}
+
+static void kill_one(int n, int sig) {
+  stage s = {.nprocs = n, .per_proc = 1, .nids = 1, .body = survive};
+  pid_t pids[MAX_RANKS];
+  new_ids(&s);
+  start_all(&s, pids);
+  ck_assert(await_count(&shared->joined, n));
+  uint64_t killed = hk_now_ns();
+  kill(pids[VICTIM], sig);
+  end_process(pids[VICTIM]);
+  ck_assert(await_count(&shared->done, n - 1));
+  atomic_store(&shared->go, 1);
+  uint64_t slowest = 0;
+  for (int i = 0; i < n; i++) {
+    if (i == VICTIM) continue;
+    ck_assert_int_eq(end_process(pids[i]), 0);
+    ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
+    if (shared->told_ns[i] - killed > slowest) slowest = shared->told_ns[i] - killed;
+  }
+  ck_assert_uint_lt(slowest, 2000000000u);
+  printf("%d processes: the last survivor was told after %.1f ms\n", n, (double)slowest * 1e-6);
+}
+
+START_TEST(kill_9) {
+  static const int cases[] = {4, 5, 8, 33};
+  kill_one(cases[_i], SIGKILL);
+}
+END_TEST
+
+START_TEST(termination) { kill_one(8, SIGUSR1); }
+END_TEST
+
+/* Several at once, whole processes of several ranks: every survivor hears of every dead rank. */
+static void survive_many(rank_state *r) {
+  const stage *s = r->arg;
+  if (join_rank(r) != HK_OK) {
+    fail_rank(r, "join");
+    goto out;
+  }
+  atomic_fetch_add(&shared->joined, 1);
+  int dead = (s->nprocs / 2) * s->per_proc;
+  if (!await_count(&r->nevents, dead)) fail_rank(r, "too few events");
+  for (int i = 0; i < r->nranks; i++)
+    if (was_told(r, -1, i) != (i / s->per_proc % 2 == 1)) fail_rank(r, "a wrong event");
+  atomic_fetch_add(&shared->done, 1);
+  await_count(&shared->go, 1);
+out:
+  leave_rank(r);
+}
+
+START_TEST(half_of_the_processes_die) {
+  static const int cases[][2] = {{4, 1}, {8, 1}, {6, 4}, {16, 1}};
+  stage s = {.nprocs = cases[_i][0], .per_proc = cases[_i][1], .nids = 1, .body = survive_many};
+  pid_t pids[MAX_RANKS];
+  int n = s.nprocs * s.per_proc, dead = (s.nprocs / 2) * s.per_proc;
+  new_ids(&s);
+  start_all(&s, pids);
+  ck_assert(await_count(&shared->joined, n));
+  uint64_t begin = hk_now_ns();
+  for (int i = 1; i < s.nprocs; i += 2) kill(pids[i], SIGKILL);
+  for (int i = 1; i < s.nprocs; i += 2) end_process(pids[i]);
+  ck_assert(await_count(&shared->done, n - dead));
+  ck_assert_uint_lt(hk_now_ns() - begin, 2000000000u);
+  atomic_store(&shared->go, 1);
+  for (int i = 0; i < s.nprocs; i += 2) ck_assert_int_eq(end_process(pids[i]), 0);
+  for (int i = 0; i < n; i++)
+    ck_assert_msg(i / s.per_proc % 2 || shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
+}
+END_TEST
+
+/* A process that the victim forked holds copies of all it had, and lives on: the death must show all the same. */
+static void fork_then_survive(rank_state *r) {
+  if (r->rank != VICTIM) {
+    survive(r);
+    return;
+  }
+  if (join_rank(r) != HK_OK) {
+    fail_rank(r, "join");
+    return;
+  }
+  if (!fork()) {
+    await_count(&shared->go, 1);
+    _exit(0);
+  }
+  atomic_fetch_add(&shared->joined, 1);
+  await_count(&shared->go, 1);
+}
+
+START_TEST(a_forked_child_hides_no_death) {
+  stage s = {.nprocs = 5, .per_proc = 1, .nids = 1, .body = fork_then_survive};
+  pid_t pids[MAX_RANKS];
+  new_ids(&s);
+  start_all(&s, pids);
+  ck_assert(await_count(&shared->joined, 5));
+  kill(pids[VICTIM], SIGKILL);
+  end_process(pids[VICTIM]);
+  ck_assert(await_count(&shared->done, 4));
+  atomic_store(&shared->go, 1);
+  for (int i = 0; i < 5; i++) {
+    if (i == VICTIM) continue;
+    ck_assert_int_eq(end_process(pids[i]), 0);
+    ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
+  }
+}
+END_TEST
+
+/* Leaving in a forked child touches nothing of the parent's. */
+static void leave_in_child(rank_state *r) {
+  if (join_rank(r) != HK_OK) fail_rank(r, "join");
+  pid_t pid = fork();
+  if (!pid) {
+    leave_rank(r);
+    _exit(0);
+  }
+  if (end_process(pid)) fail_rank(r, "child");
+  if (!gathers(r->b, r->rank, r->nranks, 10)) fail_rank(r, "gather");
+  /* A new communicator in a child of a process that has one already. */
+  leave_rank(r);
+}
+
+START_TEST(leaving_in_a_forked_child) {
+  stage s = {.nprocs = 3, .per_proc = 1, .nids = 1, .body = leave_in_child};
+  pid_t pids[MAX_RANKS];
+  new_ids(&s);
+  start_all(&s, pids);
+  end_all(&s, pids);
+}
+END_TEST
+
+/* A rank that dies while others have yet to come: the root does not wait out its time. */
+static void join_expecting_loss(rank_state *r) {
+  atomic_fetch_add(&shared->joined, 1);
+  if (join_rank(r) != HK_ERR_REMOTE || !strstr(hk_last_error(), "rank 1 of 3 joined and then died"))
+    fail_rank(r, "join");
+  r->status = strstr(hk_last_error(), "joined and then died") ? HK_OK : HK_ERR_INTERNAL;
+  leave_rank(r);
+}
+
+START_TEST(death_before_all_have_come) {
+  stage s = {.nprocs = 3, .per_proc = 1, .nids = 1, .body = join_expecting_loss};
+  pid_t pids[3];
+  new_ids(&s);
+  for (s.proc = 0; s.proc < 2; s.proc++) pids[s.proc] = start_process(process_main, &s);
+  ck_assert(await_count(&shared->joined, 2));
+  poll(NULL, 0, 200); /* so that it is registered; if it is not yet, the root only names it otherwise */
+  kill(pids[1], SIGKILL);
+  end_process(pids[1]);
+  ck_assert_int_eq(end_process(pids[0]), 0);
+  ck_assert_msg(shared->status[0] == HK_OK, "%s", shared->text[0]);
+}
+END_TEST
+
+/* ---- children of a communicator with dead ranks ---- */
+
+static void shrink(rank_state *r) {
+  if (join_rank(r) != HK_OK) {
+    fail_rank(r, "join");
+    goto out;
+  }
+  atomic_fetch_add(&shared->joined, 1);
+  if (!await_count(&r->nevents, 2)) fail_rank(r, "events");
+  int members[MAX_RANKS], n = 0, my = 0;
+  for (int i = 0; i < r->nranks; i++) {
+    if (i == 2 || i == 3) continue;
+    if (i == r->rank) my = n;
+    members[n++] = i;
+  }
+  hk_bootstrap_options o = options_of(r);
+  hk_bootstrap *b;
+  o.rank = my;
+  o.nranks = n;
+  r->status = hk_bootstrap_join_child(&b, r->b, members, 7, &o);
+  if (r->status != HK_OK) {
+    fail_rank(r, "shrink");
+    goto out;
+  }
+  if (!gathers(b, my, n, 10)) fail_rank(r, "allgather of the survivors");
+  hk_bootstrap_leave(b);
+  /* With a dead member it fails at once, and says so. */
+  members[0] = 2;
+  if (my && hk_bootstrap_join_child(&b, r->b, members, 8, &o) != HK_ERR_REMOTE) fail_rank(r, "a dead member");
+out:
+  leave_rank(r);
+}
+
+START_TEST(children_of_survivors) {
+  stage s = {.nprocs = 7, .per_proc = 1, .nids = 1, .body = shrink};
+  pid_t pids[MAX_RANKS];
+  new_ids(&s);
+  start_all(&s, pids);
+  ck_assert(await_count(&shared->joined, 7));
+  for (int i = 2; i < 4; i++) kill(pids[i], SIGKILL);
+  for (int i = 0; i < 7; i++) {
+    int status = end_process(pids[i]);
+    ck_assert(i == 2 || i == 3 || status == 0);
+    ck_assert_msg(i == 2 || i == 3 || shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
+  }
+}
+END_TEST
+
+/* A member that dies instead of joining the child. */
+static void child_without_one(rank_state *r) {
+  if (join_rank(r) != HK_OK) {
+    fail_rank(r, "join");
+    goto out;
+  }
+  hk_bootstrap_barrier(r->b);
+  if (r->rank == VICTIM) {
+    await_count(&shared->joined, r->nranks - 1);
+    kill(getpid(), SIGKILL);
+  }
+  int members[MAX_RANKS];
+  for (int i = 0; i < r->nranks; i++) members[i] = i;
+  hk_bootstrap_options o = options_of(r);
+  hk_bootstrap *b;
+  atomic_fetch_add(&shared->joined, 1);
+  if (hk_bootstrap_join_child(&b, r->b, members, 7, &o) != HK_ERR_REMOTE) fail_rank(r, "child");
+out:
+  leave_rank(r);
+}
+
+START_TEST(member_dies_while_a_child_joins) {
+  stage s = {.nprocs = 5, .per_proc = 1, .nids = 1, .body = child_without_one};
+  pid_t pids[MAX_RANKS];
+  new_ids(&s);
+  uint64_t begin = hk_now_ns();
+  start_all(&s, pids);
+  for (int i = 0; i < 5; i++) {
+    end_process(pids[i]);
+    ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
+  }
+  ck_assert_uint_lt(hk_now_ns() - begin, 10000000000u);
+}
+END_TEST
+
+/* ---- data connections, to the interfaces' addresses ---- */
+
+static void dial_all(rank_state *r) {
+  hk_iface list[8];
+  int n = 8, fds[MAX_RANKS], got[MAX_RANKS];
+  if (join_rank(r) != HK_OK || hk_ifaces(list, &n, NULL) != HK_OK) {
+    fail_rank(r, "join");
+    goto out;
+  }
+  for (int peer = 0; peer < r->nranks; peer++)
+    if (hk_bootstrap_dial(r->b, peer, &list[peer % n].addr, 5, &fds[peer]) != HK_OK || send(fds[peer], "x", 1, 0) != 1)
+      fail_rank(r, "dial");
+  for (int peer = 0; peer < r->nranks && r->status == HK_OK; peer++) {
+    hk_wait_env env = {.deadline_ns = hk_now_ns() + 20000000000u};
+    hk_waiter w;
+    char c;
+    hk_wait_begin(&w, &env);
+    while ((got[peer] = hk_bootstrap_take(r->b, peer, 5)) < 0 && r->status == HK_OK) r->status = hk_wait_pause(&w);
+    if (r->status != HK_OK || hk_wait_fd(&env, got[peer], POLLIN, "x") != HK_OK || recv(got[peer], &c, 1, 0) != 1 ||
+        c != 'x')
+      fail_rank(r, "take");
+    close(got[peer]);
+  }
+  if (hk_bootstrap_barrier(r->b) != HK_OK) fail_rank(r, "barrier");
+  for (int peer = 0; peer < r->nranks; peer++) close(fds[peer]);
+out:
+  leave_rank(r);
+}
+
+START_TEST(data_connections) {
+  stage s = {.nprocs = 3, .per_proc = 2, .nids = 1, .body = dial_all};
+  pid_t pids[MAX_RANKS];
+  new_ids(&s);
+  start_all(&s, pids);
+  end_all(&s, pids);
+}
+END_TEST
+
+/* ---- NCCL_COMM_ID ---- */
+
+static unsigned free_port(int family) {
+  hk_addr a = {.v4 = {.sin_family = AF_INET}};
+  int fd;
+  if (family == AF_INET6) a = (hk_addr){.v6 = {.sin6_family = AF_INET6}};
+  ck_assert_int_eq(hk_listen(&a, 1, &fd), HK_OK);
+  close(fd);
+  return hk_addr_port(&a);
+}
+
+static void several_in_a_row(rank_state *r) {
+  stage *s = r->arg;
+  uint64_t before = 0;
+  for (int i = 0; i < 5; i++) {
+    if (i) r->status = hk_bootstrap_env_id(&s->ids[0], r->rank);
+    if (r->status != HK_OK || join_rank(r) != HK_OK) fail_rank(r, "join");
+    if (r->status != HK_OK) goto out;
+    if (!gathers(r->b, r->rank, r->nranks, 10)) fail_rank(r, "gather");
+    if (hk_bootstrap_comm_id(r->b) == before) fail_rank(r, "two communicators with one number");
+    before = hk_bootstrap_comm_id(r->b);
+    leave_rank(r);
+  }
+out:
+  leave_rank(r);
+}
+
+START_TEST(comm_id_from_the_environment) {
+  char text[64];
+  struct addrinfo *known;
+  if (_i == 2 && getaddrinfo("localhost", NULL, NULL, &known) != 0) {
+    printf("SKIP: a host's name in NCCL_COMM_ID: this machine does not know even localhost\n");
+    return;
+  }
+  if (_i == 2) freeaddrinfo(known);
+  if (_i == 0) snprintf(text, sizeof text, "127.0.0.1:%u", free_port(AF_INET));
+  if (_i == 1) snprintf(text, sizeof text, "[::1]:%u", free_port(AF_INET6));
+  if (_i == 2) snprintf(text, sizeof text, "localhost:%u", free_port(AF_INET));
+  set_param("NCCL_COMM_ID", text);
+  stage s = {.nprocs = 3, .per_proc = 1, .nids = 1, .use_env_id = true, .body = several_in_a_row};
+  pid_t pids[3];
+  for (s.proc = 2; s.proc >= 0; s.proc--) { /* rank 0 comes last */
+    if (s.proc == 0) poll(NULL, 0, 100);
+    pids[s.proc] = start_process(process_main, &s);
+  }
+  end_all(&s, pids);
+}
+END_TEST
+
+START_TEST(bad_comm_id) {
+  ncclUniqueId id;
+  static const char *const bad[] = {
+      "", "nonsense", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "no.such.host.invalid:1"};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(bad); i++) {
+    set_param("NCCL_COMM_ID", bad[i]);
+    ck_assert_int_ne(hk_bootstrap_env_id(&id, 0), HK_OK);
+  }
+  set_param("NCCL_COMM_ID", "192.0.2.77:4242"); /* an address for documentation, nobody's */
+  ck_assert_int_ne(hk_bootstrap_env_id(&id, 0), HK_OK);
+  ck_assert_int_eq(hk_bootstrap_env_id(&id, 1), HK_OK);
+  set_param("NCCL_COMM_ID", NULL);
+  ck_assert_int_eq(hk_bootstrap_env_id(&id, 0), HK_ERR_USAGE);
+}
+END_TEST
+
+START_TEST(nobody_at_the_root) {
+  stage s = {.nprocs = 2, .per_proc = 1, .nids = 1, .body = join_and_leave};
+  pid_t maker = start_process(make_ids, &s);
+  ck_assert(await_count(&shared->ids_made, 1));
+  memcpy(s.ids, shared->ids, sizeof s.ids);
+  kill(maker, SIGKILL);
+  end_process(maker);
+  pid_t pids[2];
+  start_all(&s, pids);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(end_process(pids[i]), 0);
+    ck_assert_int_eq(shared->status[i], HK_ERR_REMOTE);
+    ck_assert_ptr_ne(strstr(shared->text[i], "must still run"), NULL);
+  }
+}
+END_TEST
+
+static void setup(void) { shared = shared_memory(sizeof *shared); }
+
+int main(void) {
+  Suite *s = suite_create("bootstrap between processes");
+  TCase *t = tcase_create("join");
+  tcase_add_checked_fixture(t, setup, NULL);
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, process_ranks, 0, 10);
+  tcase_add_loop_test(t, init_time, 0, 3);
+  tcase_add_test(t, data_connections);
+  tcase_add_loop_test(t, comm_id_from_the_environment, 0, 3);
+  tcase_add_test(t, bad_comm_id);
+  tcase_add_test(t, nobody_at_the_root);
+  tcase_add_test(t, leaving_in_a_forked_child);
+  suite_add_tcase(s, t);
+  t = tcase_create("deaths");
+  tcase_add_checked_fixture(t, setup, NULL);
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, kill_9, 0, 4);
+  tcase_add_test(t, termination);
+  tcase_add_loop_test(t, half_of_the_processes_die, 0, 4);
+  tcase_add_test(t, a_forked_child_hides_no_death);
+  tcase_add_test(t, death_before_all_have_come);
+  tcase_add_test(t, children_of_survivors);
+  tcase_add_test(t, member_dies_while_a_child_joins);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

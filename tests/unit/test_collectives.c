@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: timeout=300 */
+/* Every collective x type x operator x odd sizes and alignments x rank counts x transports, in place and not, against a
+ * reference computed here. */
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../support/ranks.h"
+#include "../support/suite.h"
+
+typedef enum {
+  ALLREDUCE,
+  REDUCE,
+  BROADCAST,
+  ALLGATHER,
+  REDUCESCATTER,
+  ALLTOALL,
+  GATHER,
+  SCATTER,
+  SENDRECV,
+  KINDS
+} kind;
+static const char *const kind_names[KINDS] = {"allreduce", "reduce", "broadcast", "allgather", "reducescatter",
+                                              "alltoall",  "gather", "scatter",   "sendrecv"};
+
+typedef struct spec {
+  kind what;
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  size_t count;
+  int root, offset; /* bytes that the buffers are shifted by, in elements */
+  int in_place;
+} spec;
+
+static int reduces(kind k) { return k == ALLREDUCE || k == REDUCE || k == REDUCESCATTER; }
+static size_t in_blocks(kind k, int n) { return k == REDUCESCATTER || k == ALLTOALL || k == SCATTER ? (size_t)n : 1; }
+static size_t out_blocks(kind k, int n) { return k == ALLGATHER || k == ALLTOALL || k == GATHER ? (size_t)n : 1; }
+
+/* Element e of rank r's input; blocks of one buffer are numbered through. */
+static double input(const spec *s, int r, int n, size_t e) { return test_value(s->type, r, n, e, s->op); }
+
+static double expected(const spec *s, int rank, int n, size_t e, double *tolerance) {
+  size_t block = e / s->count, i = e % s->count;
+  *tolerance = 0;
+  switch (s->what) {
+    case ALLREDUCE:
+    case REDUCE: return test_reduced(s->type, n, e, s->op, tolerance);
+    case BROADCAST: return input(s, s->root, n, e);
+    case ALLGATHER:
+    case GATHER: return input(s, (int)block, n, i);
+    case REDUCESCATTER: return test_reduced(s->type, n, (size_t)rank * s->count + i, s->op, tolerance);
+    case ALLTOALL: return input(s, (int)block, n, (size_t)rank * s->count + i);
+    case SCATTER: return input(s, s->root, n, (size_t)rank * s->count + i);
+    case SENDRECV: return input(s, (rank + n - 1) % n, n, e);
+    default: return 0;
+  }
+}
+
+static int call(const spec *s, ncclComm_t c, int rank, int n, const void *in, void *out) {
+  int faults = 0;
+  switch (s->what) {
+    case ALLREDUCE: return RANK_CHECK(ncclAllReduce(in, out, s->count, s->type, s->op, c, NULL));
+    case REDUCE: return RANK_CHECK(ncclReduce(in, out, s->count, s->type, s->op, s->root, c, NULL));
+    case BROADCAST: return RANK_CHECK(ncclBroadcast(in, out, s->count, s->type, s->root, c, NULL));
+    case ALLGATHER: return RANK_CHECK(ncclAllGather(in, out, s->count, s->type, c, NULL));
+    case REDUCESCATTER: return RANK_CHECK(ncclReduceScatter(in, out, s->count, s->type, s->op, c, NULL));
+    case ALLTOALL: return RANK_CHECK(ncclAlltoAll(in, out, s->count, s->type, c, NULL));
+    case GATHER: return RANK_CHECK(ncclGather(in, out, s->count, s->type, s->root, c, NULL));
+    case SCATTER: return RANK_CHECK(ncclScatter(in, out, s->count, s->type, s->root, c, NULL));
+    case SENDRECV:
+      faults += RANK_CHECK(ncclGroupStart());
+      faults += RANK_CHECK(ncclSend(in, s->count, s->type, (rank + 1) % n, c, NULL));
+      faults += RANK_CHECK(ncclRecv(out, s->count, s->type, (rank + n - 1) % n, c, NULL));
+      return faults + RANK_CHECK(ncclGroupEnd());
+    default: return 1;
+  }
+}
+
+/* Where in and out lie in the one buffer of an in-place call. */
+static void place(const spec *s, int rank, char *buffer, size_t bytes, char **in, char **out) {
+  size_t own = (size_t)rank * s->count * bytes;
+  *in = *out = buffer;
+  if (s->what == ALLGATHER || (s->what == GATHER && rank == s->root)) *in = buffer + own;
+  if (s->what == REDUCESCATTER || (s->what == SCATTER && rank == s->root)) *out = buffer + own;
+}
+
+enum { GUARD = 64 };
+
+static int run_spec(const spec *s, ncclComm_t c, int rank, int n) {
+  size_t bytes = test_type_bytes(s->type), nin = in_blocks(s->what, n) * s->count,
+         nout = out_blocks(s->what, n) * s->count;
+  size_t most = (nin > nout ? nin : nout) * bytes, shift = GUARD + (size_t)s->offset * bytes;
+  char *a = malloc(most + 2 * GUARD + 64), *b = malloc(most + 2 * GUARD + 64);
+  memset(a, 0x55, most + 2 * GUARD + 64);
+  memset(b, 0x55, most + 2 * GUARD + 64);
+  char *in = a + shift, *out = b + shift;
+  if (s->in_place) place(s, rank, a + shift, bytes, &in, &out);
+  for (size_t e = 0; e < nin; e++) test_store(s->type, in, e, input(s, rank, n, e));
+  int faults = call(s, c, rank, n, in, out);
+  int has_result = s->what == REDUCE || s->what == GATHER ? rank == s->root : 1;
+  for (size_t e = 0; has_result && !faults && e < nout; e++) {
+    double tolerance, want = expected(s, rank, n, e, &tolerance), got = test_load(s->type, out, e);
+    if (fabs(got - want) > tolerance * fabs(want)) {
+      fprintf(stderr,
+              "%s type %d op %d count %zu root %d offset %d in place %d: rank %d of %d, element %zu: %g, not %g\n",
+              kind_names[s->what], s->type, s->op, s->count, s->root, s->offset, s->in_place, rank, n, e, got, want);
+      faults++;
+    }
+  }
+  for (size_t i = 0; !s->in_place && has_result && i < GUARD; i++) {
+    if (out[-1 - (long)i] != 0x55 || out[nout * bytes + i] != 0x55) {
+      fprintf(stderr, "%s count %zu: rank %d wrote outside of its output\n", kind_names[s->what], s->count, rank);
+      faults++;
+      break;
+    }
+  }
+  free(a);
+  free(b);
+  return faults;
+}
+
+#ifdef __SANITIZE_THREAD__
+enum { TYPE_STEP = 3 }; /* types are the same steps of the same threads: some of them show a race as well as all */
+#else
+enum { TYPE_STEP = 1 };
+#endif
+
+/* All types and operators at a few odd sizes. */
+static int all_types(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  static const size_t counts[] = {1, 7, 33, 1027};
+  int faults = 0;
+  ncclRedOp_t premul[ncclNumTypes];
+  for (int t = 0; t < ncclNumTypes; t++) {
+    double two = 0;
+    test_store((ncclDataType_t)t, &two, 0, 2);
+    faults += RANK_CHECK(ncclRedOpCreatePreMulSum(&premul[t], &two, (ncclDataType_t)t, ncclScalarHostImmediate, c));
+  }
+  for (int k = 0; k < KINDS && !faults; k++) {
+    for (int t = 0; t < ncclNumTypes && !faults; t += TYPE_STEP) {
+      for (int o = 0; o < (reduces((kind)k) ? 6 : 1) && !faults; o++) {
+        for (size_t i = 0; i < sizeof counts / sizeof *counts && !faults; i++) {
+          spec s = {(kind)k,
+                    (ncclDataType_t)t,
+                    o == 5 ? premul[t] : (ncclRedOp_t)o,
+                    counts[i],
+                    (int)(i + (size_t)t) % n,
+                    (int)(i % 3),
+                    (int)i % 2 && k != ALLTOALL && k != SENDRECV};
+          faults += run_spec(&s, c, rank, n);
+        }
+      }
+    }
+  }
+  return faults;
+}
+
+/* All sizes around the edges of slots, inline payloads and waves. */
+static int all_sizes(ncclComm_t c, int rank, int n, void *arg) {
+  size_t most = *(const size_t *)arg;
+  static const size_t counts[] = {1,    2,    3,    11,    12,    13,    16,    17,     64,     255,   1023,
+                                  4095, 4096, 4097, 16384, 32768, 32769, 65537, 131072, 200003, 300000};
+  int faults = 0;
+  for (int k = 0; k < KINDS && !faults; k++) {
+    for (size_t i = 0; i < sizeof counts / sizeof *counts && counts[i] <= most && !faults; i++) {
+      for (int place = 0; place < 2 && !faults; place++) {
+        if (place && (k == ALLTOALL || k == SENDRECV)) continue;
+        spec s = {(kind)k, ncclFloat32, ncclSum, counts[i], (int)i % n, place, place};
+        faults += run_spec(&s, c, rank, n);
+      }
+    }
+  }
+  return faults;
+}
+
+static void transport(const char *name) {
+  if (strcmp(name, "direct")) setenv("NCCL_P2P_DISABLE", "1", 1);
+  if (!strcmp(name, "net")) setenv("NCCL_SHM_DISABLE", "1", 1);
+}
+
+static const char *const transports[] = {"direct", "staged", "net"};
+static const int sizes[] = {1, 2, 3, 4, 5, 8};
+#ifdef __SANITIZE_THREAD__
+enum { MOST_FEW = 33000, MOST_MANY = 17000 }; /* a second wave is enough to race in, and each element is dear */
+#else
+enum { MOST_FEW = 300000, MOST_MANY = 70000 };
+#endif
+
+START_TEST(types_threads) {
+  transport(transports[_i / 6]);
+  ck_assert_int_eq(ranks_as_threads(sizes[_i % 6], all_types, NULL), 0);
+}
+END_TEST
+
+START_TEST(sizes_threads) {
+  transport(transports[_i / 6]);
+  size_t most = sizes[_i % 6] > 3 ? MOST_MANY : MOST_FEW;
+  ck_assert_int_eq(ranks_as_threads(sizes[_i % 6], all_sizes, &most), 0);
+}
+END_TEST
+
+START_TEST(sizes_processes) {
+  transport(transports[_i / 3]);
+  size_t most = 140000;
+  ck_assert_int_eq(ranks_as_processes(2 + 3 * (_i % 3) / 2, all_sizes, &most), 0);
+}
+END_TEST
+
+START_TEST(types_processes) {
+  transport(transports[_i]);
+  ck_assert_int_eq(ranks_as_processes(3, all_types, NULL), 0);
+}
+END_TEST
+
+START_TEST(mixed) {
+  size_t most = 70000;
+  transport(transports[_i]);
+  ck_assert_int_eq(ranks_mixed(2, 3, all_sizes, &most), 0);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("collectives");
+  TCase *t = tcase_create("all");
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, types_threads, 0, 18);
+  tcase_add_loop_test(t, sizes_threads, 0, 18);
+  tcase_add_loop_test(t, types_processes, 0, 3);
+  tcase_add_loop_test(t, sizes_processes, 0, 9);
+  tcase_add_loop_test(t, mixed, 0, 3);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

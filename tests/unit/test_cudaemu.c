@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The emulated CUDA driver: memory, streams, events and kernels. */
+#include <pthread.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include "../support/suite.h"
+#include "cudaemu.h"
+
+static void nap(long ms) {
+  struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+  nanosleep(&t, NULL);
+}
+/* A host function that waits until the test lets it go. */
+typedef struct gate {
+  int open, passed;
+} gate;
+static void pass_gate(void *arg) {
+  gate *g = arg;
+  while (!__atomic_load_n(&g->open, __ATOMIC_ACQUIRE)) nap(1);
+  __atomic_store_n(&g->passed, 1, __ATOMIC_RELEASE);
+}
+static void count_up(void *arg) { __atomic_add_fetch((int *)arg, 1, __ATOMIC_ACQ_REL); }
+static int value_of(int *x) { return __atomic_load_n(x, __ATOMIC_ACQUIRE); }
+static void let_go(gate *g) { __atomic_store_n(&g->open, 1, __ATOMIC_RELEASE); }
+
+START_TEST(memory_and_pointers) {
+  emu_start(2);
+  char text[1000], back[1000];
+  CUdeviceptr p = emu_alloc(1000), base, q;
+  size_t bytes, free_before, free_after, total;
+  memset(text, 'x', sizeof text);
+  OK(MemcpyAsync(p, (CUdeviceptr)(uintptr_t)text, 1000, NULL));
+  emu_read(back, p, 1000);
+  ck_assert_mem_eq(text, back, 1000);
+  OK(MemGetAddressRange(&base, &bytes, p + 999));
+  ck_assert(base == p && bytes == 1000);
+  FAILS(CUDA_ERROR_INVALID_VALUE, MemcpyAsync(p, p, 1001, NULL));
+  int ordinal = -7;
+  unsigned type;
+  OK(PointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p));
+  ck_assert_int_eq(ordinal, 0);
+  FAILS(CUDA_ERROR_INVALID_VALUE,
+        PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)text));
+  int which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+  void *values[] = {&type};
+  OK(PointerGetAttributes(1, which, values, (CUdeviceptr)(uintptr_t)text));
+  ck_assert_uint_eq(type, 0);
+  OK(MemHostRegister(text, sizeof text, CU_MEMHOSTREGISTER_DEVICEMAP));
+  FAILS(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, MemHostRegister(text + 10, 10, 0));
+  OK(PointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)text));
+  ck_assert_uint_eq(type, CU_MEMORYTYPE_HOST);
+  OK(MemHostUnregister(text));
+  OK(MemGetInfo(&free_before, &total));
+  OK(MemFree(p));
+  OK(MemGetInfo(&free_after, &total));
+  ck_assert_uint_gt(free_after, free_before);
+  FAILS(CUDA_ERROR_INVALID_VALUE, MemFree(p));
+  FAILS(CUDA_ERROR_OUT_OF_MEMORY, MemAlloc(&q, total + 1));
+}
+END_TEST
+
+START_TEST(virtual_memory) {
+  emu_start(2);
+  enum { MIB = 1 << 20 };
+  CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                              .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+  CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle h, again;
+  CUdeviceptr a, b;
+  size_t unit;
+  int fd;
+  OK(MemGetAllocationGranularity(&unit, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  ck_assert_uint_eq(unit, 2 * MIB);
+  FAILS(CUDA_ERROR_INVALID_VALUE, MemCreate(&h, 4096, &prop, 0));
+  OK(MemCreate(&h, 2 * unit, &prop, 0));
+  OK(MemAddressReserve(&a, 2 * unit, 0, 0, 0));
+  OK(MemAddressReserve(&b, 2 * unit, 0, 0, 0));
+  OK(MemMap(a, 2 * unit, 0, h, 0));
+  OK(MemSetAccess(a, 2 * unit, &access, 1));
+  OK(MemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  OK(MemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  close(fd);
+  OK(MemMap(b, 2 * unit, 0, again, 0));
+  OK(MemSetAccess(b, 2 * unit, &access, 1));
+  OK(MemRelease(h));
+  OK(MemRelease(again));
+  OK(MemsetD8Async(a + unit, 7, 4, NULL));
+  ck_assert_uint_eq(emu_word(b + unit), 0x07070707);
+  OK(MemUnmap(a, 2 * unit));
+  OK(MemAddressFree(a, 2 * unit));
+  FAILS(CUDA_ERROR_INVALID_VALUE, MemAddressFree(b, 2 * unit));
+  ck_assert_uint_eq(emu_word(b + unit), 0x07070707);
+}
+END_TEST
+
+START_TEST(streams_run_behind_the_caller) {
+  emu_start(1);
+  gate g = {0, 0};
+  int n = 0;
+  CUstream s = emu_new_stream(CU_STREAM_NON_BLOCKING), other = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  OK(LaunchHostFunc(s, pass_gate, &g));
+  OK(LaunchHostFunc(s, count_up, &n));
+  FAILS(CUDA_ERROR_NOT_READY, StreamQuery(s));
+  OK(LaunchHostFunc(other, count_up, &n));
+  OK(StreamSynchronize(other));
+  ck_assert_int_eq(value_of(&n), 1);
+  let_go(&g);
+  OK(StreamSynchronize(s));
+  ck_assert_int_eq(value_of(&n), 2);
+  OK(StreamQuery(s));
+  OK(StreamDestroy(s));
+  FAILS(CUDA_ERROR_INVALID_HANDLE, StreamQuery(s));
+}
+END_TEST
+
+/* The legacy stream and blocking streams wait for each other; non-blocking ones for nobody. */
+START_TEST(legacy_order) {
+  emu_start(1);
+  CUstream blocking = emu_new_stream(CU_STREAM_DEFAULT), non = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  for (int first = 0; first < 3; first++) {
+    CUstream from = first == 0 ? NULL : first == 1 ? blocking : CU_STREAM_PER_THREAD;
+    CUstream to = first == 0 ? blocking : NULL;
+    gate g = {0, 0};
+    int n = 0, free_n = 0;
+    OK(LaunchHostFunc(from, pass_gate, &g));
+    OK(LaunchHostFunc(to, count_up, &n));
+    OK(LaunchHostFunc(non, count_up, &free_n));
+    OK(StreamSynchronize(non));
+    ck_assert_int_eq(value_of(&free_n), 1);
+    FAILS(CUDA_ERROR_NOT_READY, StreamQuery(to));
+    ck_assert_int_eq(value_of(&n), 0);
+    let_go(&g);
+    OK(StreamSynchronize(to));
+    ck_assert_int_eq(value_of(&n), 1);
+    ck_assert_int_eq(value_of(&g.passed), 1);
+  }
+}
+END_TEST
+
+START_TEST(events_order_streams) {
+  emu_start(2);
+  CUevent e, begin;
+  gate g = {0, 0};
+  int n = 0;
+  float ms = -1;
+  OK(EventCreate(&e, CU_EVENT_DEFAULT));
+  OK(EventCreate(&begin, CU_EVENT_DEFAULT));
+  CUstream a = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  emu_use(1);
+  CUstream b = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  OK(EventQuery(e));
+  OK(EventRecord(begin, a));
+  OK(EventSynchronize(begin));
+  OK(LaunchHostFunc(a, pass_gate, &g));
+  OK(EventRecord(e, a));
+  OK(StreamWaitEvent(b, e, 0));
+  OK(LaunchHostFunc(b, count_up, &n));
+  FAILS(CUDA_ERROR_NOT_READY, EventQuery(e));
+  FAILS(CUDA_ERROR_NOT_READY, StreamQuery(b));
+  nap(5);
+  ck_assert_int_eq(value_of(&n), 0);
+  let_go(&g);
+  OK(StreamSynchronize(b));
+  ck_assert_int_eq(value_of(&n), 1);
+  OK(EventSynchronize(e));
+  OK(EventElapsedTime(&ms, begin, e));
+  ck_assert(ms >= 4);
+  OK(EventDestroy(e));
+  OK(EventDestroy(begin));
+}
+END_TEST
+
+START_TEST(barriers_and_warps) {
+  setenv("CUDAEMU_SEED", _i ? "17" : "0", 1);
+  emu_start(1);
+  enum { THREADS = 96, BLOCKS = 3, ROUNDS = 5 };
+  uint32_t out[BLOCKS * THREADS], expected = 0;
+  CUdeviceptr p = emu_alloc(3 * sizeof out);
+  CUstream s = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  barriers_params b = {(uint32_t *)(uintptr_t)p, ROUNDS};
+  emu_launch(emu_kernel("barriers"), BLOCKS, THREADS, &b, s);
+  OK(StreamSynchronize(s));
+  emu_read(out, p, sizeof out);
+  for (uint32_t r = 0; r < ROUNDS; r++)
+    for (uint32_t i = 0; i < THREADS; i++) expected += i + r;
+  for (int i = 0; i < BLOCKS * THREADS; i++) ck_assert_uint_eq(out[i], i % THREADS < THREADS / 2 ? 0 : expected + 1);
+  warps_params w = {(uint32_t *)(uintptr_t)p};
+  emu_launch(emu_kernel("warps"), 1, THREADS, &w, s);
+  OK(StreamSynchronize(s));
+  emu_read(out, p, 3 * THREADS * 4);
+  for (unsigned i = 0; i < THREADS; i++) {
+    ck_assert_uint_eq(out[3 * i], i ^ 1);
+    ck_assert_uint_eq(out[3 * i + 1], 0xaaaaaaaau);
+    ck_assert_uint_eq(out[3 * i + 2], 1);
+  }
+}
+END_TEST
+
+/* Kernels of two devices that spin on each other, in two launches each behind the other's back. */
+START_TEST(kernels_wait_for_each_other) {
+  emu_start(2);
+  enum { EACH = 4, ROUNDS = 200 };
+  CUdeviceptr memory = emu_alloc(4096);
+  uint64_t one = 1, count[2 * EACH];
+  OK(MemcpyAsync(memory, (CUdeviceptr)(uintptr_t)&one, 8, NULL));
+  OK(StreamSynchronize(NULL));
+  pass_on_params p = {(uint64_t *)(uintptr_t)memory,
+                      (uint64_t *)(uintptr_t)(memory + 1024),
+                      (uint32_t *)(uintptr_t)(memory + 2048),
+                      ROUNDS,
+                      0,
+                      2 * EACH};
+  CUfunction f = emu_kernel("pass_on");
+  CUstream s[2];
+  for (int d = 0; d < 2; d++) {
+    emu_use(d);
+    s[d] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+    p.first = (unsigned)d * EACH;
+    emu_launch(f, EACH, 32, &p, s[d]);
+  }
+  p.rounds = 0; /* parameters were taken at the call */
+  for (int d = 0; d < 2; d++) OK(StreamSynchronize(s[d]));
+  emu_read(count, memory + 1024, sizeof count);
+  for (int i = 0; i < 2 * EACH; i++) ck_assert_uint_eq(count[i], ROUNDS);
+}
+END_TEST
+
+/* Stores that nothing orders are seen late: a missing fence shows. */
+START_TEST(a_missing_fence_shows) {
+  setenv("CUDAEMU_WEAK", "1", 1);
+  emu_start(1);
+  CUdeviceptr memory = emu_alloc(65536);
+  uint32_t stale[2] = {0, 0};
+  CUstream s[2] = {emu_new_stream(CU_STREAM_NON_BLOCKING), emu_new_stream(CU_STREAM_NON_BLOCKING)};
+  for (uint32_t round = 1; round <= 20; round++) {
+    publish_params p = {(hk_vec *)(uintptr_t)(memory + 4096),
+                        (uint32_t *)(uintptr_t)memory,
+                        (uint32_t *)(uintptr_t)(memory + 64),
+                        100,
+                        round,
+                        round % 2};
+    emu_launch(emu_kernel("observe"), 1, 1, &p, s[0]);
+    emu_launch(emu_kernel("publish"), 1, 32, &p, s[1]);
+    OK(StreamSynchronize(s[0]));
+    OK(StreamSynchronize(s[1]));
+    stale[round % 2] += emu_word(memory + 64);
+  }
+  ck_assert_uint_gt(stale[0], 0);
+  ck_assert_uint_eq(stale[1], 0);
+}
+END_TEST
+
+START_TEST(halves_convert_back) {
+  emu_start(1);
+  static uint16_t back[65536];
+  CUdeviceptr p = emu_alloc(sizeof back);
+  halves_params h = {(uint16_t *)(uintptr_t)p};
+  emu_launch(emu_kernel("halves"), 1, 64, &h, NULL);
+  emu_read(back, p, sizeof back);
+  for (uint32_t i = 0; i < 65536; i++) ck_assert_uint_eq(back[i], (i & 0x7c00) == 0x7c00 && (i & 0x3ff) ? 0x7fff : i);
+}
+END_TEST
+
+START_TEST(a_stuck_kernel_fails) {
+  emu_start(1);
+  barriers_params b = {NULL, 0};
+  CUstream s = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  emu_launch(emu_kernel("stuck"), 1, 64, &b, s);
+  OK(StreamQuery(CU_STREAM_PER_THREAD)); /* no error before it has happened */
+  FAILS(CUDA_ERROR_LAUNCH_FAILED, StreamSynchronize(s));
+  CUdeviceptr p;
+  FAILS(CUDA_ERROR_LAUNCH_FAILED, MemAlloc(&p, 8)); /* the context is lost */
+}
+END_TEST
+
+START_TEST(faults_on_demand) {
+  setenv("CUDAEMU_FAIL_ALLOC", "3", 1);
+  setenv("CUDAEMU_FAIL_LAUNCH", "2", 1);
+  setenv("CUDAEMU_PEER", "010,100,001", 1);
+  emu_start(3);
+  CUdeviceptr p = emu_alloc(64), q = emu_alloc(64), r;
+  FAILS(CUDA_ERROR_OUT_OF_MEMORY, MemAlloc(&r, 64));
+  OK(MemAlloc(&r, 64));
+  ck_assert(p != q && q != r);
+  int can;
+  OK(DeviceCanAccessPeer(&can, 0, 1));
+  ck_assert_int_eq(can, 1);
+  OK(DeviceCanAccessPeer(&can, 0, 2));
+  ck_assert_int_eq(can, 0);
+  CUcontext two = emu_use(2);
+  emu_use(0);
+  FAILS(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, CtxEnablePeerAccess(two, 0));
+  warps_params w = {(uint32_t *)(uintptr_t)emu_alloc(4096)};
+  void *params[] = {&w};
+  emu_launch(emu_kernel("warps"), 1, 32, &w, NULL);
+  FAILS(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+        LaunchKernel(emu_kernel("warps"), 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+  OK(StreamSynchronize(NULL));
+}
+END_TEST
+
+/* A process that does what it must not ends by a signal (or by a sanitizer's exit code). */
+static int fate(void (*act)(void)) {
+  int status;
+  pid_t pid = fork();
+  ck_assert_int_ge(pid, 0);
+  if (pid == 0) {
+    fclose(stderr);
+    act();
+    _exit(0);
+  }
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  return status;
+}
+static void touch_from_host(void) {
+  emu_start(1);
+  *(volatile char *)(uintptr_t)emu_alloc(100) = 1;
+}
+static void touch_from_device(void) {
+  emu_start(1);
+  warps_params w = {(uint32_t *)(uintptr_t)emu_alloc(3 * 32 * 4)};
+  emu_launch(emu_kernel("warps"), 1, 32, &w, NULL);
+  OK(StreamSynchronize(NULL));
+}
+static void overrun_on_device(void) {
+  emu_start(1);
+  warps_params w = {(uint32_t *)(uintptr_t)emu_alloc(256)};
+  emu_launch(emu_kernel("warps"), 1, 32, &w, NULL);
+  OK(StreamSynchronize(NULL));
+}
+START_TEST(strictly_the_host_keeps_off) {
+  setenv("CUDAEMU_STRICT", "1", 1);
+  ck_assert_int_ne(fate(touch_from_host), 0);
+  ck_assert_int_eq(fate(touch_from_device), 0);
+  ck_assert_int_ne(fate(overrun_on_device), 0);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("cudaemu");
+  TCase *t = tcase_create("driver");
+  tcase_add_test(t, memory_and_pointers);
+  tcase_add_test(t, virtual_memory);
+  tcase_add_test(t, streams_run_behind_the_caller);
+  tcase_add_test(t, legacy_order);
+  tcase_add_test(t, events_order_streams);
+  if (emu_has_kernels()) {
+    tcase_add_loop_test(t, barriers_and_warps, 0, 2);
+    tcase_add_test(t, kernels_wait_for_each_other);
+    tcase_add_test(t, a_missing_fence_shows);
+    tcase_add_test(t, halves_convert_back);
+    tcase_add_test(t, a_stuck_kernel_fails);
+    tcase_add_test(t, faults_on_demand);
+    tcase_add_test(t, strictly_the_host_keeps_off);
+  }
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

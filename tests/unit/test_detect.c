@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Detection on invented machines. */
+/* check: timeout=60 notsan */
+#include "../../src/base/dl.h"
+#include "../../src/base/root.h"
+#include "../../src/topo/detect_scan.h"
+#include "../support/suite.h"
+#include "detect_checks.h"
+
+/* ---- files ---- */
+
+START_TEST(root_files) {
+  char text[64], path[HK_ROOT_PATH];
+  long long v;
+  fm_file("sys/a/word", "  hello \n\n");
+  fm_file("sys/a/number", "0x1f\n");
+  fm_file("sys/a/n10", "x");
+  fm_file("sys/a/n9", "x");
+  fm_link("sys/b", "a");
+  fm_link("sys/out", "/etc");
+  ck_assert(hk_root_text(scratch_folder, text, sizeof text, "/sys/%s/word", "a"));
+  ck_assert_str_eq(text, "  hello");
+  ck_assert(!hk_root_text(scratch_folder, text, sizeof text, "/sys/none"));
+  ck_assert_str_eq(text, "");
+  ck_assert(hk_root_number(scratch_folder, &v, "/sys/a/number"));
+  ck_assert_int_eq(v, 31);
+  ck_assert(!hk_root_number(scratch_folder, &v, "/sys/a/word"));
+  char **list = hk_root_list(scratch_folder, "/sys/a");
+  ck_assert_str_eq(list[0], "n9");
+  ck_assert_str_eq(list[1], "n10");
+  ck_assert_ptr_null(list[4]);
+  free(list);
+  ck_assert_ptr_null(hk_root_list(scratch_folder, "/sys/none"));
+  ck_assert(hk_root_real(scratch_folder, path, "/sys/b/word"));
+  ck_assert_str_eq(path, "/sys/a/word");
+  ck_assert(!hk_root_real(scratch_folder, path, "/sys/out"));
+  ck_assert(hk_root_link(scratch_folder, text, sizeof text, "/sys/b"));
+  ck_assert_str_eq(text, "a");
+}
+END_TEST
+
+START_TEST(cpu_lists) {
+  uint64_t mask[HK_CPU_MASK_WORDS];
+  ck_assert(hk_cpu_list_parse("0-3,8,64", mask));
+  ck_assert_uint_eq(mask[0], 0x10f);
+  ck_assert_uint_eq(mask[1], 1);
+  ck_assert(hk_cpu_list_parse("", mask));
+  ck_assert_uint_eq(mask[0], 0);
+  ck_assert(!hk_cpu_list_parse("3-1", mask));
+  ck_assert(!hk_cpu_list_parse("a", mask));
+  ck_assert(!hk_cpu_list_parse("1;2", mask));
+  ck_assert(hk_cpu_list_parse("5000-6000", mask)); /* beyond what is kept */
+}
+END_TEST
+
+/* ---- CPUs ---- */
+
+START_TEST(two_sockets) {
+  fm_cpus(FM_INTEL, 2, 8, 2, 1);
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_CPU), 2);
+  const hk_node *a = node(t, HK_NODE_CPU, 0), *b = node(t, HK_NODE_CPU, 1);
+  ck_assert_str_eq(a->cpu.arch, "x86_64");
+  ck_assert_str_eq(a->cpu.vendor, "GenuineIntel");
+  ck_assert_int_eq(a->cpu.family, 6);
+  ck_assert_int_eq(a->cpu.model, 143);
+  ck_assert_int_eq(a->cpu.cores, 4);
+  ck_assert_uint_eq(a->cpu.mask[0], 0xff);
+  ck_assert_uint_eq(b->cpu.mask[0], 0xff00);
+  ck_assert_float_eq(a->cpu.cache_mib, 32);
+  ck_assert_float_gt(a->cpu.memory_gbps, 0);
+  ck_assert_float_gt(gbps(t, a, b), 0);
+  ck_remarked(t, "PCI devices cannot be seen");
+  ck_assert_int_eq(remarks(t), 1);
+  hk_topo_free(t);
+}
+END_TEST
+
+START_TEST(nodes_of_one_socket) {
+  fm_cpus(FM_AMD, 4, 16, 1, 0);
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_CPU), 4);
+  ck_assert_int_eq(node(t, HK_NODE_CPU, 3)->cpu.cores, 16);
+  /* Inside a chip they are closer than sockets are. */
+  ck_assert_float_gt(gbps(t, node(t, HK_NODE_CPU, 0), node(t, HK_NODE_CPU, 1)), 16.5f);
+  hk_topo_free(t);
+}
+END_TEST
+
+START_TEST(memory_without_processors) {
+  fm_cpus(FM_ARM, 1, 4, 1, 0);
+  fm_file("sys/devices/system/node/node1/cpulist", "\n");
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_CPU), 1);
+  ck_assert_str_eq(node(t, HK_NODE_CPU, 0)->cpu.arch, "arm64");
+  hk_topo_free(t);
+}
+END_TEST
+
+START_TEST(nothing_visible) {
+  fm_folders("sys/x");
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(t->nnodes, 1);
+  ck_remarked(t, "NUMA nodes cannot be seen");
+  ck_remarked(t, "PCI devices cannot be seen");
+  ck_assert_int_eq(remarks(t), 2);
+  hk_topo_free(t);
+}
+END_TEST
+
+START_TEST(no_recorded_machine) {
+  hk_topo *t;
+  ck_assert_int_eq(hk_topo_detect(&t, 0, "/nowhere"), HK_ERR_ARGUMENT);
+  ck_assert_ptr_null(t);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "/nowhere"));
+}
+END_TEST
+
+/* ---- PCI ---- */
+
+/* Two GPUs and a NIC behind a switch, a GPU on a port of its own, all on a switch of 32 GT/s. */
+static void one_switch(fm_pci_info card) {
+  fm_cpus(FM_INTEL, 2, 4, 2, 0);
+  fm_pci("0000:15:01.0", port);
+  fm_pci("0000:15:01.0/0000:16:00.0", port);
+  fm_pci("0000:15:01.0/0000:16:00.0/0000:17:00.0", port);
+  fm_pci("0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0", gpu);
+  fm_pci("0000:15:01.0/0000:16:00.0/0000:17:01.0", port);
+  fm_pci("0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0", gpu);
+  fm_pci("0000:15:01.0/0000:16:00.0/0000:17:02.0", port);
+  fm_rdma(fm_pci("0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1a:00.0", card), "mlx5_0", "400 Gb/sec (4X NDR)",
+          "4: ACTIVE", "InfiniBand");
+  fm_pci_info far = gpu, far_port = port;
+  far.numa = far_port.numa = 1;
+  far.speed = "2.5 GT/s PCIe"; /* asleep */
+  far.max_speed = GEN5;
+  fm_pci("0000:80:01.0", far_port);
+  fm_pci("0000:80:01.0/0000:81:00.0", far);
+}
+
+START_TEST(switch_and_port) {
+  one_switch(nic);
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_GPU), 3);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_PCI), 1);
+  const hk_node *sw = node(t, HK_NODE_PCI, 0), *net = node(t, HK_NODE_NET, 0), *card = node(t, HK_NODE_NIC, 0);
+  uint64_t id;
+  ck_assert(hk_bus_id_parse("0000:16:00.0", &id));
+  ck_assert_uint_eq(sw->id, id);
+  float full = hk_pci_gbps(32, 16);
+  ck_assert_float_eq(gbps(t, node(t, HK_NODE_GPU, 0), sw), full);
+  ck_assert_float_eq(gbps(t, node(t, HK_NODE_GPU, 1), sw), full);
+  ck_assert_float_eq(gbps(t, card, sw), full);
+  ck_assert_float_eq(gbps(t, sw, node(t, HK_NODE_CPU, 0)), full);
+  ck_assert_float_eq(gbps(t, node(t, HK_NODE_GPU, 2), node(t, HK_NODE_CPU, 1)), full);
+  ck_assert_int_eq(node(t, HK_NODE_GPU, 2)->numa, 1);
+  ck_assert_int_eq(node(t, HK_NODE_GPU, 2)->gpu.dev, 2);
+  ck_assert_str_eq(net->name, "mlx5_0");
+  ck_assert_float_eq(net->net.mbps, 400000);
+  ck_assert(!net->net.ethernet);
+  ck_assert_uint_eq(net->net.guid, 0x0c42a10300c41d2eu);
+  ck_assert_ptr_nonnull(edge(t, card, net));
+  ck_remarked(t, "NVML");
+  ck_remarked(t, "NICs do not reach GPU memory");
+  ck_assert_int_eq(remarks(t), 2);
+  hk_topo_free(t);
+}
+END_TEST
+
+START_TEST(downgraded_link) {
+  fm_pci_info slow = nic;
+  slow.speed = GEN4;
+  slow.width = 8;
+  slow.max_speed = GEN5;
+  slow.max_width = 16;
+  one_switch(slow);
+  fm_file("sys/module/nvidia_peermem/version", "1\n");
+  hk_topo *t = detect(0);
+  ck_remarked(t, "0000:1a:00.0 runs at 16 GT/s x8, below its best of 32 GT/s x16");
+  ck_assert_int_eq(remarks(t), 2);
+  const hk_node *card = node(t, HK_NODE_NIC, 0);
+  ck_assert_float_eq(gbps(t, card, node(t, HK_NODE_PCI, 0)), hk_pci_gbps(16, 8));
+  ck_assert(node(t, HK_NODE_NET, 0)->net.gdr);
+  hk_topo_free(t);
+}
+END_TEST
+
+START_TEST(slot_of_an_older_generation_is_no_fault) {
+  fm_pci_info old = port, card = nic;
+  fm_cpus(FM_INTEL, 1, 4, 1, 0);
+  old.speed = GEN4;
+  card.speed = GEN4;
+  card.max_speed = GEN5;
+  fm_pci("0000:15:01.0", old);
+  fm_rdma(fm_pci("0000:15:01.0/0000:16:00.0", card), "mlx5_0", "200 Gb/sec (4X HDR)", "4: ACTIVE", "InfiniBand");
+  hk_topo *t = detect(0);
+  ck_assert_int_eq(remarks(t), 0);
+  hk_topo_free(t);
+}
+END_TEST
+
+START_TEST(virtual_machine) {
+  fm_pci_info bare = {.class_code = 0x030200, .vendor = NVIDIA, .numa = -1};
+  fm_cpus(FM_INTEL, 2, 4, 2, 0);
+  fm_file("sys/hypervisor/type", "xen\n");
+  fm_pci("0000:00:1e.0", bare);
+  fm_pci("0000:00:1f.0", bare);
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_GPU), 2);
+  ck_remarked(t, "2 PCI devices show no link speed");
+  ck_remarked(t, "this is a virtual machine");
+  ck_remarked(t, "2 PCI devices have no NUMA node");
+  ck_assert_int_eq(remarks(t), 3);
+  hk_topo_free(t);
+}
+END_TEST
+
+/* ---- network ---- */
+
+START_TEST(two_ports_of_a_card) {
+  fm_cpus(FM_INTEL, 1, 4, 1, 0);
+  fm_pci("0000:15:01.0", port);
+  const char *folder = fm_pci("0000:15:01.0/0000:16:00.0", nic);
+  fm_rdma(folder, "mlx5_0", "200 Gb/sec (4X HDR)", "4: ACTIVE", "Ethernet");
+  folder = fm_pci("0000:15:01.0/0000:16:00.1", nic);
+  fm_rdma(folder, "mlx5_1", "200 Gb/sec (4X HDR)", "4: ACTIVE", "Ethernet");
+  folder = fm_pci("0000:15:01.0/0000:16:00.2", nic);
+  fm_rdma(folder, "mlx5_2", "10 Gb/sec (1X QDR)", "1: DOWN", "Ethernet");
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NIC), 1);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 2);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_PCI), 0);
+  ck_assert(node(t, HK_NODE_NET, 1)->net.ethernet);
+  ck_remarked(t, "network port mlx5_2:1 is down and left out");
+  hk_topo_free(t);
+}
+END_TEST
+
+/* A card with its physical function and two virtual ones; then only the virtual ones can be seen, as in a container. */
+static void functions(bool physical) {
+  fm_cpus(FM_INTEL, 1, 4, 1, 0);
+  fm_pci("0000:15:01.0", port);
+  const char *folder = fm_pci("0000:15:01.0/0000:16:00.0", nic);
+  if (physical) fm_rdma(folder, "mlx5_0", "200 Gb/sec (4X HDR)", "4: ACTIVE", "InfiniBand");
+  folder = fm_pci("0000:15:01.0/0000:16:01.1", nic);
+  fm_rdma(folder, "mlx5_7", "200 Gb/sec (4X HDR)", "4: ACTIVE", "InfiniBand");
+  fm_link("sys/devices/pci0000:15/0000:15:01.0/0000:16:01.1/physfn", "../0000:16:00.0");
+  folder = fm_pci("0000:15:01.0/0000:16:01.2", nic);
+  fm_rdma(folder, "mlx5_8", "200 Gb/sec (4X HDR)", "4: ACTIVE", "InfiniBand");
+  fm_link("sys/devices/pci0000:15/0000:15:01.0/0000:16:01.2/physfn", "../0000:16:00.0");
+}
+
+START_TEST(virtual_functions) {
+  functions(_i == 0);
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NIC), 1);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 1);
+  ck_assert_str_eq(node(t, HK_NODE_NET, 0)->name, _i == 0 ? "mlx5_0" : "mlx5_7");
+  hk_topo_free(t);
+}
+END_TEST
+
+START_TEST(bond_and_its_members) {
+  fm_pci_info ethernet = nic;
+  ethernet.class_code = 0x020000;
+  fm_cpus(FM_INTEL, 1, 4, 1, 0);
+  fm_pci("0000:15:01.0", port);
+  fm_iface(fm_pci("0000:15:01.0/0000:16:00.0", ethernet), "eno1", "up", 100000);
+  fm_iface(fm_pci("0000:15:01.0/0000:16:00.1", ethernet), "eno2", "up", 100000);
+  fm_iface(NULL, "bond0", "up", 200000);
+  fm_file("sys/devices/virtual/net/bond0/bonding/slaves", "eno1 eno2\n");
+  fm_link("sys/devices/virtual/net/bond0/lower_eno1", "../../../pci0000:15/0000:15:01.0/0000:16:00.0/net/eno1");
+  fm_link("sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/net/eno1/master", "../../../../../virtual/net/bond0");
+  fm_link("sys/devices/pci0000:15/0000:15:01.0/0000:16:00.1/net/eno2/master", "../../../../../virtual/net/bond0");
+  fm_iface(NULL, "lo", "unknown", 0);
+  fm_iface(NULL, "docker0", "up", 10000);
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 1);
+  ck_assert_str_eq(node(t, HK_NODE_NET, 0)->name, "bond0");
+  ck_assert_float_eq(node(t, HK_NODE_NET, 0)->net.mbps, 200000);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NIC), 1);
+  ck_assert_int_eq(remarks(t), 0);
+  hk_topo_free(t);
+}
+END_TEST
+
+START_TEST(interface_of_a_container) {
+  fm_cpus(FM_INTEL, 1, 4, 1, 0);
+  fm_pci("0000:15:01.0", port);
+  fm_iface(NULL, "lo", "unknown", 0);
+  fm_iface(NULL, "eth0", "up", 10000);
+  fm_iface(NULL, "eth1", "down", 10000);
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 1);
+  ck_assert_str_eq(node(t, HK_NODE_NET, 0)->name, "eth0");
+  ck_remarked(t, "where network port eth0 hangs is not known");
+  ck_assert_int_eq(remarks(t), 1);
+  hk_topo_free(t);
+}
+END_TEST
+
+/* Four of AMD's GPUs, each joined to all others. */
+START_TEST(mesh_of_amd) {
+  fm_pci_info card = gpu;
+  char path[128];
+  card.vendor = 0x1002;
+  card.class_code = 0x120000;
+  fm_cpus(FM_AMD, 1, 4, 1, 0);
+  fm_file("sys/class/kfd/kfd/topology/nodes/0/properties", "cpu_cores_count 4\nlocation_id 0\n");
+  for (int i = 0; i < 4; i++) {
+    snprintf(path, sizeof path, "0000:%02x:00.0", 0x10 * (i + 1));
+    fm_pci(path, card);
+    snprintf(path, sizeof path, "sys/class/kfd/kfd/topology/nodes/%d/properties", i + 1);
+    fm_file(path, "cpu_cores_count 0\nvendor_id 4098\nlocation_id %d\ndomain 0\n", 0x10 * (i + 1) << 8);
+    snprintf(path, sizeof path, "sys/class/kfd/kfd/topology/nodes/%d/name", i + 1);
+    fm_file(path, "gfx942\n");
+    for (int k = 0; k < 4; k++) { /* the link to itself stands for the one to the CPU */
+      snprintf(path, sizeof path, "sys/class/kfd/kfd/topology/nodes/%d/io_links/%d/properties", i + 1, k);
+      fm_file(path, "type %d\nnode_from %d\nnode_to %d\nmax_bandwidth 64000\n", k == i ? 2 : 11, i + 1,
+              k == i ? 0 : k + 1);
+    }
+  }
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_GPU), 4);
+  for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t k = 0; k < 4; k++) {
+      const hk_edge *e = edge(t, node(t, HK_NODE_GPU, i), node(t, HK_NODE_GPU, k));
+      if (i == k) continue;
+      ck_assert_ptr_nonnull(e);
+      ck_assert_float_eq_tol(e->gbps, 48, 0.1f);
+    }
+  ck_assert_str_eq(node(t, HK_NODE_GPU, 3)->name, "gfx942");
+  ck_assert_int_eq(remarks(t), 0);
+  hk_topo_free(t);
+}
+END_TEST
+
+/* ---- this machine ---- */
+
+START_TEST(this_machine) {
+  hk_topo *with, *without;
+  ck_assert_int_eq(hk_topo_detect(&with, 0, ""), HK_OK);
+  ck_assert_int_eq(hk_topo_detect(&without, HK_DETECT_NO_HWLOC, NULL), HK_OK);
+  ck_assert_uint_ge(hk_topo_count(with, HK_NODE_CPU), 1);
+  ck_assert_uint_eq(hk_topo_count(with, HK_NODE_CPU), hk_topo_count(without, HK_NODE_CPU));
+  for (uint32_t i = 0; i < hk_topo_count(with, HK_NODE_CPU); i++) {
+    const hk_node *a = node(with, HK_NODE_CPU, i), *b = node(without, HK_NODE_CPU, i);
+    ck_assert_uint_eq(a->id, b->id);
+    ck_assert_int_eq(a->cpu.cores, b->cpu.cores);
+    ck_assert_mem_eq(a->cpu.mask, b->cpu.mask, sizeof a->cpu.mask);
+  }
+  hk_topo_free(with);
+  hk_topo_free(without);
+}
+END_TEST
+
+typedef struct table {
+  int (*there)(void), (*newer)(void), (*not_there)(void);
+} table;
+START_TEST(optional_symbols) {
+  static table found;
+  static const hk_dl_symbol symbols[] = {HK_DL_SYMBOL(table, there, "getpid"),
+                                         HK_DL_SYMBOL(table, newer, "getpid_v9", "getppid"),
+                                         HK_DL_OPTIONAL(table, not_there, "hocket_none")};
+  static const hk_dl_symbol needed[] = {HK_DL_SYMBOL(table, there, "getpid"),
+                                        HK_DL_SYMBOL(table, not_there, "hocket_none")};
+  hk_dl lib = {.files = {"no-such-library.so", "libc.so.6"}, .loss = "nothing", .symbols = symbols, .nsymbols = 3};
+  lib.table = &found;
+  ck_assert(hk_dl_load(&lib));
+  ck_assert_int_eq(found.there(), getpid());
+  ck_assert_int_eq(found.newer(), getppid());
+  ck_assert(!found.not_there);
+  hk_dl old = {.files = {"libc.so.6"}, .loss = "nothing", .symbols = needed, .nsymbols = 2, .table = &found};
+  ck_assert(!hk_dl_load(&old));
+  ck_assert(!found.there);
+  ck_assert_ptr_nonnull(strstr(old.why, "hocket_none"));
+  hk_dl gone = {.files = {"no-such-library.so"}, .loss = "nothing", .symbols = needed, .nsymbols = 2, .table = &found};
+  ck_assert(!hk_dl_load(&gone));
+  ck_assert(!hk_dl_load(&gone));
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("detect");
+  TCase *c = tcase_create("machines");
+  tcase_add_checked_fixture(c, scratch_make, scratch_remove);
+  tcase_add_test(c, root_files);
+  tcase_add_test(c, cpu_lists);
+  tcase_add_test(c, two_sockets);
+  tcase_add_test(c, nodes_of_one_socket);
+  tcase_add_test(c, memory_without_processors);
+  tcase_add_test(c, nothing_visible);
+  tcase_add_test(c, no_recorded_machine);
+  tcase_add_test(c, switch_and_port);
+  tcase_add_test(c, downgraded_link);
+  tcase_add_test(c, slot_of_an_older_generation_is_no_fault);
+  tcase_add_test(c, virtual_machine);
+  tcase_add_test(c, two_ports_of_a_card);
+  tcase_add_loop_test(c, virtual_functions, 0, 2);
+  tcase_add_test(c, bond_and_its_members);
+  tcase_add_test(c, interface_of_a_container);
+  tcase_add_test(c, mesh_of_amd);
+  tcase_add_test(c, this_machine);
+  tcase_add_test(c, optional_symbols);
+  suite_add_tcase(s, c);
+  return suite_run(s);
+}

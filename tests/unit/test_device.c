@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The devices: the host, and CUDA's through the driver that runs on the CPU (tests/cudaemu), with a program of two ranks on
+ * one GPU.
+ * check: timeout=120 notsan */
+#include <check.h>
+#include <dlfcn.h>
+#include <libgen.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../src/collectives/algorithm.h"
+#include "../../src/device/device.h"
+#include "../../src/kernels/cuda/work.h"
+#include "../../src/kernels/gpu_image.h"
+#include "../fakes/gpus.h"
+#include "../support/suite.h"
+
+/* The path of a file beside this test's folder. */
+static const char *beside(const char *name) {
+  static char path[600];
+  char self[512];
+  ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  ck_assert_int_gt(n, 0);
+  self[n] = '\0';
+  snprintf(path, sizeof path, "%s/../%s", dirname(self), name);
+  return path;
+}
+
+START_TEST(host) {
+  hk_device *d = hk_device_host();
+  hk_memory a, b;
+  hk_memory_share s;
+  hk_pointer p;
+  ck_assert_int_eq(d->ops->alloc(d, 10000, &a), HK_OK);
+  ck_assert_int_eq(d->ops->share(d, &a, &s), HK_OK);
+  ck_assert_int_eq(d->ops->open(d, &s, &b), HK_OK);
+  close(s.fd);
+  ck_assert_int_eq(d->ops->copy(d, a.base, "hocket", 7, NULL), HK_OK);
+  ck_assert_str_eq(b.host, "hocket");
+  ck_assert_int_eq(d->ops->pointer(d, (char *)a.base + 100, &p), HK_OK);
+  ck_assert_int_eq(p.kind, HK_POINTER_HOST);
+  ck_assert_uint_eq(p.base, (uintptr_t)a.base);
+  ck_assert_int_eq(d->ops->release(d, &b), HK_OK);
+  ck_assert_int_eq(d->ops->release(d, &a), HK_OK);
+  ck_assert_int_eq(d->ops->release(d, &a), HK_OK);
+}
+END_TEST
+
+/* Memory of a GPU in a host communicator is an error in words, and the communicator stays usable. */
+START_TEST(gpu_memory_is_refused) {
+  void *lib = dlopen(beside("fakes/libcuda.so.1"), RTLD_NOW | RTLD_LOCAL);
+  ck_assert_msg(lib != NULL, "%s", dlerror());
+  fake_machine *m = dlsym(lib, "fake_gpus");
+  static char gpu[256];
+  float mine[4] = {1, 2, 3, 4}, out[4] = {0};
+  ncclComm_t c;
+  m->memory = gpu;
+  m->memory_bytes = sizeof gpu;
+  ck_assert_int_eq(ncclCommInitAll(&c, 1, NULL), ncclSuccess);
+  ck_assert_int_eq(ncclAllReduce(mine, gpu, 4, ncclFloat, ncclSum, c, NULL), ncclInvalidUsage);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(c), "memory of GPU 1"));
+  ck_assert_int_eq(ncclAllReduce(gpu + 8, out, 4, ncclFloat, ncclSum, c, NULL), ncclInvalidUsage);
+  ck_assert_int_eq(ncclAllReduce(mine, out, 4, ncclFloat, ncclSum, c, NULL), ncclSuccess);
+  ck_assert_float_eq(out[3], 4);
+  ncclCommDestroy(c);
+}
+END_TEST
+
+/* ---- CUDA, on the CPU ---- */
+
+/* NULL where the driver is not built: the tests of CUDA then have nothing to look at. */
+static hk_device *cuda(void) {
+  hk_device *d;
+  const char *path = getenv("HK_TEST_CUDAEMU");
+  unsetenv("HOCKET_DEVICE"); /* scripts/check.sh sets it */
+  if (!path) path = beside("cudaemu/libcuda.so.1");
+  if (!dlopen(path, RTLD_NOW | RTLD_GLOBAL)) {
+    printf("SKIP: the CUDA device: no %s\n", path);
+    return NULL;
+  }
+  ck_assert_int_eq(hk_cuda_open_current(&d), HK_OK);
+  return d;
+}
+
+START_TEST(cuda_memory) {
+  hk_device *d = cuda();
+  static const size_t sizes[] = {1, 5000, 3 << 20};
+  char back[64];
+  if (!d) return;
+  ck_assert_int_ge(d->limits.sm, 70);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes); i++) {
+    hk_memory m, pinned;
+    hk_pointer p;
+    ck_assert_int_eq(d->ops->alloc(d, sizes[i], &m), HK_OK);
+    ck_assert_uint_ge(m.bytes, sizes[i]);
+    ck_assert_int_eq(d->ops->pointer(d, m.base, &p), HK_OK);
+    ck_assert_int_eq(p.kind, HK_POINTER_DEVICE);
+    ck_assert_int_eq(p.device, d->limits.ordinal);
+    memset(back, 1, sizeof back);
+    size_t n = sizes[i] < sizeof back ? sizes[i] : sizeof back;
+    ck_assert_int_eq(d->ops->copy(d, back, m.base, n, NULL), HK_OK);
+    ck_assert_int_eq(d->ops->wait(d, NULL), HK_OK);
+    for (size_t k = 0; k < n; k++) ck_assert_int_eq(back[k], 0);
+    ck_assert_int_eq(d->ops->release(d, &m), HK_OK);
+    ck_assert_int_eq(d->ops->alloc_host(d, sizes[i], &pinned), HK_OK);
+    ck_assert_int_eq(d->ops->pointer(d, pinned.host, &p), HK_OK);
+    ck_assert_int_eq(p.kind, HK_POINTER_PINNED);
+    ck_assert_int_eq(d->ops->release(d, &pinned), HK_OK);
+  }
+  ck_assert_int_eq(d->ops->pointer(d, back, &(hk_pointer){0}), HK_OK);
+  d->ops->close(d);
+}
+END_TEST
+
+static void *upload(hk_device *d, const void *from, size_t bytes, hk_memory *m) {
+  ck_assert_int_eq(d->ops->alloc(d, bytes, m), HK_OK);
+  if (from) ck_assert_int_eq(d->ops->copy(d, m->base, from, bytes, NULL), HK_OK);
+  ck_assert_int_eq(d->ops->wait(d, NULL), HK_OK);
+  return m->base;
+}
+
+/* What two ranks of one process on one GPU will do: a program each, FIFOs in device memory, a launch on a stream of each. */
+START_TEST(cuda_allreduce) {
+  enum { N = 2, COUNT = 3000, SLOTS = 4, SLOT_BYTES = 4096, THREADS = 64, WIDE = 2560 };
+  enum { FIFO = 256 + SLOTS * (SLOT_BYTES + WIDE) };
+  hk_device *d = cuda();
+  const void *image;
+  size_t image_bytes;
+  void *module, *kernel;
+  float in[N][COUNT], out[COUNT];
+  hk_memory fifo[N], state, program[N], links[N], user[N], result[N];
+  hk_queue q[N];
+  if (!d) return;
+  if (hk_gpu_image(&image, &image_bytes) != HK_OK) {
+    image = "cudaemu:";
+    if (access(beside("cudaemu/kernels.so"), R_OK)) {
+      printf("SKIP: kernels on the emulated driver: they were not compiled, which takes g++\n");
+      d->ops->close(d);
+      return;
+    }
+  }
+  ck_assert_int_eq(d->ops->load(d, image, &module), HK_OK);
+  ck_assert_int_eq(d->ops->function(d, module, HK_GPU_RUN_BATCH, &kernel), HK_OK);
+  ck_assert_int_eq(d->ops->alloc_host(d, sizeof(hk_gpu_state), &state), HK_OK);
+  for (int r = 0; r < N; r++) upload(d, NULL, FIFO, &fifo[r]); /* from rank r to the other */
+  hk_gpu_work work[N];
+  for (int r = 0; r < N; r++) {
+    hk_program *p;
+    hk_build what = {.coll = HK_ALLREDUCE, .rank = r, .nranks = N};
+    ck_assert_int_eq(hk_algorithm_build(hk_algorithm_by_name("ring"), &what, &p), HK_OK);
+    hk_gpu_link *l = calloc(p->nlinks, sizeof *l);
+    for (unsigned i = 0; i < p->nlinks; i++) {
+      const hk_link_need *need = &hk_program_links(p)[i];
+      bool sends = need->kind == HK_LINK_SEND;
+      char *at = fifo[sends ? r : need->peer].base;
+      l[i] = (hk_gpu_link){.done = (uint64_t *)(void *)(at + 128) + sends,
+                           .head = (uint64_t *)(void *)at,
+                           .word = (uint64_t *)(void *)(at + 64),
+                           .data = at + 256,
+                           .slot_bytes = SLOT_BYTES,
+                           .nslots = SLOTS,
+                           .peer = need->peer,
+                           .sends = sends,
+                           .wide = at + 256 + SLOTS * SLOT_BYTES,
+                           .wide_bytes = WIDE};
+    }
+    for (int i = 0; i < COUNT; i++) in[r][i] = (float)(i + r);
+    size_t block = (COUNT + p->blocks - 1u) / p->blocks * sizeof(float);
+    work[r] = (hk_gpu_work){.program = upload(d, p, p->bytes, &program[r]),
+                            .links = upload(d, l, p->nlinks * sizeof *l, &links[r]),
+                            .in = upload(d, in[r], sizeof in[r], &user[r]),
+                            .out = upload(d, NULL, sizeof out, &result[r]),
+                            .total = sizeof out,
+                            .block_bytes = block,
+                            .longest = block,
+                            .chunk = 2048,
+                            .state = state.base,
+                            .reducer = {.dtype = 7 /* float */, .elem_bytes = 4, .reduces = 1},
+                            .channels = 1,
+                            .signature = 5};
+    ck_assert_uint_eq(p->nlanes, 1);
+    ck_assert_int_eq(d->ops->queue_new(d, &q[r]), HK_OK);
+    free(l);
+    hk_program_free(p);
+  }
+  hk_queue_order order[N] = {{0}};
+  for (int again = 0; again < 3; again++) {
+    for (int r = 0; r < N; r++) {
+      work[r].proto = again & 1 ? HK_GPU_LL128 : HK_GPU_SIMPLE;
+      hk_gpu_batch batch = {.works = 1, .end = {1}, .work = {work[r]}};
+      hk_kernel_launch launch = {.function = kernel, .blocks = 1, .threads = THREADS, .param = &batch};
+      hk_queue_state state_of;
+      ck_assert_int_eq(d->ops->queue_state(d, q[r], &state_of), HK_OK);
+      ck_assert_int_eq(d->ops->order_begin(d, &order[r], q[r], &state_of), HK_OK);
+      ck_assert_int_eq(d->ops->launch(d, &launch, q[r]), HK_OK);
+      ck_assert_int_eq(d->ops->order_end(d, &order[r], q[r], &state_of), HK_OK);
+    }
+    for (int r = 0; r < N; r++) {
+      ck_assert_int_eq(d->ops->copy(d, out, result[r].base, sizeof out, q[r]), HK_OK);
+      ck_assert_int_eq(d->ops->wait(d, q[r]), HK_OK);
+      for (int i = 0; i < COUNT; i++) ck_assert_float_eq(out[i], (float)(2 * i + 1));
+    }
+  }
+  for (int r = 0; r < N; r++) {
+    hk_memory *all[] = {&fifo[r], &program[r], &links[r], &user[r], &result[r]};
+    for (size_t i = 0; i < HK_ARRAY_LENGTH(all); i++) ck_assert_int_eq(d->ops->release(d, all[i]), HK_OK);
+    ck_assert_int_eq(d->ops->order_free(d, &order[r]), HK_OK);
+    ck_assert_int_eq(d->ops->queue_free(d, q[r]), HK_OK);
+  }
+  ck_assert_int_eq(d->ops->release(d, &state), HK_OK);
+  ck_assert_int_eq(d->ops->unload(d, module), HK_OK);
+  d->ops->close(d);
+}
+END_TEST
+
+/* All kinds of streams, told apart. */
+START_TEST(cuda_streams) {
+  hk_device *d = cuda();
+  hk_queue_state s;
+  hk_queue q;
+  if (!d) return;
+  ck_assert_int_eq(d->ops->queue_state(d, NULL, &s), HK_OK);
+  ck_assert_int_eq(s.kind, HK_QUEUE_LEGACY);
+  ck_assert(!s.capturing);
+  ck_assert_int_eq(d->ops->queue_state(d, (hk_queue)(uintptr_t)2, &s), HK_OK);
+  ck_assert_int_eq(s.kind, HK_QUEUE_PER_THREAD);
+  ck_assert_int_eq(d->ops->queue_new(d, &q), HK_OK);
+  ck_assert_int_eq(d->ops->queue_state(d, q, &s), HK_OK);
+  ck_assert_int_eq(s.kind, HK_QUEUE_NON_BLOCKING);
+  ck_assert_int_eq(d->ops->queue_free(d, q), HK_OK);
+  d->ops->close(d);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("device");
+  TCase *t = tcase_create("device");
+  tcase_set_timeout(t, 60);
+  tcase_add_test(t, host);
+  tcase_add_test(t, gpu_memory_is_refused);
+  suite_add_tcase(s, t);
+  t = tcase_create("cuda");
+  tcase_set_timeout(t, 60);
+  tcase_add_test(t, cuda_memory);
+  tcase_add_test(t, cuda_streams);
+  tcase_add_test(t, cuda_allreduce);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Dead peers, mismatches in processes, and nothing left behind by a thousand communicators. */
+#include <check.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "../support/ranks.h"
+#include "../support/suite.h"
+
+static double seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+typedef struct killing {
+  int victim, idle; /* idle: the survivors wait outside of any operation and poll for the asynchronous error */
+  int done[2];      /* a pipe: each survivor tells the victim that the first operation is over for it too */
+} killing;
+
+/* The victim dies between two operations; every survivor gets an error that names it within two seconds. */
+static int survive(ncclComm_t c, int rank, int n, void *arg) {
+  const killing *k = arg;
+  float b[1000] = {0};
+  int faults = RANK_CHECK(ncclAllReduce(b, b, 1000, ncclFloat32, ncclSum, c, NULL));
+  if (rank == k->victim) {
+    char told;
+    for (int r = 1; r < n; r++) faults += read(k->done[0], &told, 1) != 1;
+    fflush(NULL);
+    kill(getpid(), SIGKILL);
+  }
+  faults += write(k->done[1], "", 1) != 1;
+  double begin = seconds();
+  ncclResult_t rc = ncclSuccess;
+  char name[32];
+  snprintf(name, sizeof name, "rank %d", k->victim);
+  while (rc == ncclSuccess && seconds() - begin < 10) {
+    if (k->idle)
+      faults += RANK_CHECK(ncclCommGetAsyncError(c, &rc));
+    else
+      rc = ncclAllReduce(b, b, 1000, ncclFloat32, ncclSum, c, NULL);
+  }
+  double took = seconds() - begin;
+  if (rc != ncclRemoteError || !strstr(ncclGetLastError(c), name) || took > 2) {
+    fprintf(stderr, "rank %d: after %.1f s result %d, text: %s\n", rank, took, rc, ncclGetLastError(c));
+    faults++;
+  }
+  faults += RANK_CHECK(ncclCommAbort(c));
+  fflush(NULL);
+  _exit(faults); /* the harness would destroy the communicator again */
+}
+
+static void kill_one(int n, killing k) {
+  ncclUniqueId id;
+  pid_t pids[16];
+  int ends[2];
+  ck_assert_int_eq(pipe(ends), 0);
+  ck_assert_int_eq(pipe(k.done), 0);
+  for (int r = 0; r < n; r++) {
+    pids[r] = fork();
+    if (pids[r] == 0) {
+      ncclComm_t c;
+      if (ranks_share_id(ends, r, n, &id) || RANK_CHECK(ncclCommInitRank(&c, n, id, r))) _exit(1);
+      survive(c, r, n, &k);
+    }
+  }
+  for (int r = 0; r < n; r++) {
+    int status;
+    waitpid(pids[r], &status, 0);
+    if (r == k.victim)
+      ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    else
+      ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %d: status 0x%x", r, status);
+  }
+  for (int i = 0; i < 2; i++) close(k.done[i]), close(ends[i]);
+}
+
+START_TEST(kill_in_operation) { kill_one(4, (killing){.victim = _i}); }
+END_TEST
+START_TEST(kill_while_idle) { kill_one(5, (killing){.victim = 2 * _i, .idle = 1}); }
+END_TEST
+START_TEST(kill_over_net) {
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  kill_one(4, (killing){.victim = _i});
+}
+END_TEST
+
+/* Counts on every rank that do not match, in processes: all ranks end with an error, in time. */
+static int mismatch(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg, (void)n;
+  char b[4096] = {0};
+  double begin = seconds();
+  ncclResult_t rc = ncclAllReduce(b, b, rank == 2 ? 16 : 17, ncclInt8, ncclSum, c, NULL);
+  if (rc != ncclSuccess) return seconds() - begin > 5;
+  fprintf(stderr, "rank %d: a mismatched count was not noticed\n", rank);
+  return 1;
+}
+
+START_TEST(mismatch_processes) { ck_assert_int_eq(ranks_as_processes(3, mismatch, NULL), 0); }
+END_TEST
+
+static int open_files(void) {
+  DIR *d = opendir("/proc/self/fd");
+  int n = 0;
+  while (readdir(d)) n++;
+  closedir(d);
+  return n;
+}
+
+static long mapped_areas(void) {
+  FILE *f = fopen("/proc/self/maps", "r");
+  long n = 0;
+  for (int ch; (ch = fgetc(f)) != EOF;) n += ch == '\n';
+  fclose(f);
+  return n;
+}
+
+static long resident_kb(void) {
+  long pages = 0, ignored;
+  FILE *f = fopen("/proc/self/statm", "r");
+  if (fscanf(f, "%ld %ld", &ignored, &pages) != 2) pages = 0;
+  fclose(f);
+  return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static void one_round(int n) {
+  ncclComm_t c[4];
+  float b[4][64];
+  ncclResult_t rc = ncclCommInitAll(c, n, NULL);
+  ck_assert_msg(rc == ncclSuccess, "%s", ncclGetLastError(NULL));
+  ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+  for (int r = 0; r < n; r++) {
+    memset(b[r], 0, sizeof b[r]);
+    ck_assert_int_eq(ncclAllReduce(b[r], b[r], 64, ncclFloat32, ncclSum, c[r], NULL), ncclSuccess);
+  }
+  ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+  for (int r = 0; r < n; r++) ck_assert_int_eq(ncclCommDestroy(c[r]), ncclSuccess);
+}
+
+START_TEST(thousand_inits) {
+  for (int i = 0; i < 100; i++) one_round(2); /* caches, arenas of malloc, the quarantine */
+  int files = open_files();                   /* with the last roots' ends perhaps still open: never too few */
+  long areas = mapped_areas(), kb = resident_kb();
+  for (int i = 0; i < 1000; i++) one_round(2);
+  /* The threads of the last roots end by themselves; that they do is the condition, not how soon. */
+  for (double end = seconds() + 20; open_files() > files && seconds() < end;) usleep(1000);
+  ck_assert_int_le(open_files(), files);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  printf("SKIP: mapped areas %ld, resident %ld KiB before: sanitizers keep freed memory\n", areas, kb);
+#else
+  ck_assert_int_le(mapped_areas(), areas + 8);
+  ck_assert_int_le(resident_kb(), kb + 2048);
+#endif
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("faults");
+  TCase *t = tcase_create("all");
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, kill_in_operation, 0, 4);
+  tcase_add_loop_test(t, kill_while_idle, 0, 3);
+  tcase_add_loop_test(t, kill_over_net, 0, 3);
+  tcase_add_test(t, mismatch_processes);
+  tcase_add_test(t, thousand_inits);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

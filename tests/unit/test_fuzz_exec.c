@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random programs on the executor, all ranks in one thread: proved programs must give right results, whatever the sizes,
+ * the order of ranks, the number of channels, and whether links carry copies or references.
+ * HOCKET_TEST_SECONDS and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../src/base/wait.h" /* hk_now_ns */
+#include "../../src/kernels/exec.h"
+#include "../support/randprog.h"
+#include "../support/randprog_emit.h" /* RAND_RANKS */
+#include "../support/suite.h"
+
+enum { MAX_CHANNELS = 3, CHANNELS_OF_LINKS = 8 };
+
+/* One FIFO in plain memory; multicast: with a head for every reader. */
+typedef struct fifo {
+  hk_slot *slots;
+  hk_head *heads;
+  char *payload, *small;
+  uint32_t headers;
+} fifo;
+
+typedef struct rank {
+  hk_plan plan;
+  hk_exec exec;
+  hk_link *links; /* [channels][nlinks] */
+  uint32_t *in, *out;
+  void *memory, *scratch;
+} rank;
+
+typedef struct world {
+  uint64_t seed;
+  randprog p;
+  unsigned channels, nslots;
+  hk_launch launch;
+  size_t count, words; /* elements of a message; of the longest buffer */
+  rank ranks[RAND_RANKS];
+  /* [from][to, or RAND_RANKS for all][channel][copy of the lanes] */
+  fifo fifos[RAND_RANKS][RAND_RANKS + 1][CHANNELS_OF_LINKS][MAX_CHANNELS];
+} world;
+
+static void *zeroed(size_t bytes) {
+  void *p = aligned_alloc(64, (bytes + 127) & ~(size_t)63);
+  ck_assert_ptr_nonnull(p);
+  return memset(p, 0, (bytes + 127) & ~(size_t)63);
+}
+
+static void connect(world *w, int r, const hk_link_need *need, unsigned channel, hk_link *l) {
+  bool sends = hk_link_sends((hk_link_kind)need->kind), multicast = need->kind >= HK_LINK_MCAST_SEND;
+  int from = sends ? r : need->peer, to = multicast ? RAND_RANKS : sends ? need->peer : r;
+  fifo *f = &w->fifos[from][to][need->channel][channel];
+  if (!f->slots) {
+    f->headers = w->nslots << (multicast ? random_below(&w->seed, 4) : 0);
+    f->slots = zeroed(f->headers * sizeof *f->slots);
+    if (f->headers > w->nslots) f->small = zeroed((size_t)f->headers * HK_SLOT_SMALL);
+    f->heads = zeroed(RAND_RANKS * sizeof *f->heads);
+    f->payload = zeroed(w->nslots * w->launch.chunk);
+  }
+  *l = (hk_link){.slots = f->slots,
+                 .heads = f->heads,
+                 .payload = f->payload,
+                 .small = f->small,
+                 .mask = f->headers - 1,
+                 .area_mask = w->nslots - 1,
+                 .limit = sends ? f->headers : 0,
+                 .slot_bytes = (uint32_t)w->launch.chunk,
+                 .nheads = multicast && sends ? (uint32_t)w->p.nranks - 1 : 1,
+                 .peer = need->peer,
+                 .kind = need->kind,
+                 .by_ref = random_below(&w->seed, 4) ? 2 : 0};
+  /* Readers of a multicast take the heads in the order of their ranks. */
+  if (multicast && !sends) l->heads += r - (r > from);
+  atomic_init(&l->state, HK_LINK_READY);
+}
+
+static uint32_t input(int r, size_t element) {
+  return (uint32_t)(element * 2654435761u + (uint32_t)r * 40503u) & 0xffffff;
+}
+
+static void choose_sizes(world *w) {
+  const hk_program *p = w->p.programs[0];
+  hk_launch *a = &w->launch;
+  bool large = random_below(&w->seed, 4) == 0; /* large enough for references */
+  a->unit = sizeof(uint32_t);
+  w->count = random_below(&w->seed, large ? 30000 : 200);
+  a->total = w->count * a->unit;
+  size_t block = p->partition == HK_PART_SPLIT ? (w->count + p->blocks - 1u) / p->blocks : w->count;
+  a->block_bytes = block * a->unit;
+  a->chunk = (1 + random_below(&w->seed, large ? 8192 : 64)) * a->unit;
+  a->signature = random_below(&w->seed, 1000);
+  w->words = p->partition == HK_PART_SPLIT ? w->count : w->count * p->blocks;
+  w->channels = 1 + random_below(&w->seed, MAX_CHANNELS);
+  w->nslots = 1;
+  while (w->nslots < w->p.slots) w->nslots *= 2;
+  uint32_t three = 3;
+  hk_redop ops[] = {HK_SUM, HK_AVG, HK_MAX, HK_PREMULSUM};
+  hk_redop op = ops[random_below(&w->seed, 4)];
+  ck_assert_int_eq(hk_reducer_init(&a->reducer, HK_U32, op, w->p.nranks, op == HK_PREMULSUM ? &three : NULL), HK_OK);
+}
+
+static void make_rank(world *w, int r, bool in_place) {
+  rank *k = &w->ranks[r];
+  const hk_program *p = w->p.programs[r];
+  k->links = calloc((size_t)w->channels * p->nlinks + 1, sizeof *k->links);
+  hk_link **links = calloc((size_t)w->channels * p->nlinks + 1, sizeof *links);
+  for (unsigned c = 0; c < w->channels; c++)
+    for (uint32_t n = 0; n < p->nlinks; n++) {
+      links[c * p->nlinks + n] = &k->links[c * p->nlinks + n];
+      connect(w, r, &hk_program_links(p)[n], c, links[c * p->nlinks + n]);
+    }
+  k->plan = (hk_plan){.program = p, .links = links, .channels = w->channels, .max_operands = 2 * RAND_OPERANDS};
+  k->out = zeroed(w->words * sizeof *k->out);
+  memset(k->out, 0xee, w->words * sizeof *k->out);
+  k->in = k->out;
+  if (!in_place) k->in = zeroed(w->words * sizeof *k->in);
+  /* In place, a message that is one of many lies at its rank's place in the longer buffer. */
+  bool in_longer = p->in_blocks > p->out_blocks, out_longer = p->out_blocks > p->in_blocks;
+  if (in_place && out_longer) k->in = k->out + (size_t)r * w->count;
+  for (size_t e = 0; e < (p->partition == HK_PART_SPLIT ? w->count : w->count * p->in_blocks); e++)
+    k->in[e] = input(r, e);
+  uint32_t *out = in_place && in_longer ? k->in + (size_t)r * w->count : k->out;
+  k->memory = zeroed(hk_exec_bytes(&k->plan));
+  k->scratch = zeroed(hk_exec_scratch_bytes(&k->plan, w->launch.chunk));
+  hk_exec_init(&k->exec, &k->plan, &w->launch, k->in, out, k->memory, k->scratch);
+}
+
+static const char *run(world *w) {
+  for (unsigned idle = 0;;) {
+    bool moved = false, done = true;
+    hk_exec *x = &w->ranks[random_below(&w->seed, (unsigned)w->p.nranks)].exec;
+    if (!hk_exec_done(x) && hk_exec_step(x, &moved) != HK_OK) return "a step fails";
+    for (int r = 0; r < w->p.nranks; r++) done = done && hk_exec_done(&w->ranks[r].exec);
+    if (done) return NULL;
+    idle = moved ? 0 : idle + 1;
+    if (idle > 10000) return "nothing moves any more";
+  }
+}
+
+static uint32_t reduced(const world *w, size_t element) {
+  uint32_t sum = 0;
+  for (int r = 0; r < w->p.nranks; r++) {
+    uint32_t x = input(r, element);
+    if (w->launch.reducer.op == HK_MAX)
+      sum = x > sum ? x : sum;
+    else
+      sum += w->launch.reducer.op == HK_PREMULSUM ? 3 * x : x;
+  }
+  return w->launch.reducer.op == HK_AVG ? sum / (uint32_t)w->p.nranks : sum;
+}
+
+/* Element e of output block b. */
+static uint32_t wanted(const world *w, int r, unsigned b, size_t e) {
+  switch (w->p.coll) {
+    case HK_ALLREDUCE:
+    case HK_REDUCE: return reduced(w, e);
+    case HK_REDUCE_SCATTER: return reduced(w, (size_t)r * w->count + e);
+    case HK_BROADCAST: return input(w->p.root, e);
+    case HK_SCATTER: return input(w->p.root, (size_t)r * w->count + e);
+    case HK_ALLTOALL: return input((int)b, (size_t)r * w->count + e);
+    default: return input((int)b, e);
+  }
+}
+
+static const char *check(const world *w) {
+  for (int r = 0; r < w->p.nranks; r++) {
+    const hk_program *p = w->p.programs[r];
+    if (!hk_coll_has_output(w->p.coll, r, w->p.root)) continue;
+    const uint32_t *out = (const uint32_t *)w->ranks[r].exec.out;
+    unsigned blocks = p->partition == HK_PART_SPLIT ? 1 : p->out_blocks;
+    for (unsigned b = 0; b < blocks; b++)
+      for (size_t e = 0; e < w->count; e++)
+        if (out[b * w->count + e] != wanted(w, r, b, e)) return "an element is wrong";
+  }
+  return NULL;
+}
+
+static void free_world(world *w) {
+  for (int r = 0; r < w->p.nranks; r++) {
+    rank *k = &w->ranks[r];
+    if (k->in < k->out || k->in >= k->out + w->words + 1) free(k->in);
+    free(k->out);
+    free((void *)k->plan.links);
+    free(k->links);
+    free(k->memory);
+    free(k->scratch);
+  }
+  fifo *f = &w->fifos[0][0][0][0];
+  for (size_t n = sizeof w->fifos / sizeof *f; n; n--, f++) {
+    free(f->slots);
+    free(f->heads);
+    free(f->payload);
+    free(f->small);
+  }
+  randprog_free(&w->p);
+  free(w);
+}
+
+START_TEST(random_programs_run_right) {
+  const char *seconds = getenv("HOCKET_TEST_SECONDS"), *given = getenv("HOCKET_TEST_SEED");
+  uint64_t end = hk_now_ns() + (uint64_t)((seconds ? atof(seconds) : 1.0) * 1e9);
+  uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
+  do {
+    world *w = calloc(1, sizeof *w);
+    w->seed = seed;
+    randprog_make(&w->p, seed, 0, -1);
+    choose_sizes(w);
+    bool in_place = w->p.coll != HK_ALLTOALL && random_below(&w->seed, 2);
+    for (int r = 0; r < w->p.nranks; r++) make_rank(w, r, in_place);
+    const char *trouble = run(w);
+    if (!trouble) trouble = check(w);
+    ck_assert_msg(!trouble, "seed %llu: %s over %d ranks, %zu elements, chunk %zu, %u channels, %s: %s",
+                  (unsigned long long)seed, hk_coll_name(w->p.coll), w->p.nranks, w->count, w->launch.chunk,
+                  w->channels, in_place ? "in place" : "out of place", trouble);
+    free_world(w);
+  } while (seed++, hk_now_ns() < end);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("fuzz-exec");
+  TCase *t = tcase_create("random");
+  tcase_set_timeout(t, 0);
+  tcase_add_test(t, random_programs_run_right);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

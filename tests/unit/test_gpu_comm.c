@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators on GPUs, on the driver that runs on the CPU: collectives, sends and receives, streams, wrong arguments.
+ * check: timeout=300 notsan */
+#include "../support/suite.h"
+#include "gpu_comms.h"
+
+/* All collectives by ranks of a group, 1 to 8 of them, on as many devices or fewer. */
+START_TEST(collectives) {
+  static const int shapes[][2] = {{1, 1}, {2, 2}, {3, 1}, {4, 4}, {5, 2}, {8, 8}};
+  static const size_t counts[] = {1, 77, 2500};
+  gpu_ranks g;
+  gpu_open(&g, shapes[_i][0], shapes[_i][1], 1 << 18);
+  gpu_init_all(&g);
+  for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++) {
+    for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
+      gpu_call c = {.coll = coll,
+                    .count = counts[k],
+                    .type = k == 1 ? ncclBfloat16 : ncclFloat32,
+                    .op = ncclSum,
+                    .root = g.n - 1,
+                    .in_place = k != 1 && coll != HK_ALLTOALL,
+                    .offset = k == 1 ? 6 : 0};
+      gpu_fill(&g, &c);
+      gpu_group(&g, &c);
+      gpu_check(&g, &c);
+    }
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+/* On one device messages go by LL128 lines too, and large ones by reference, without a copy into slots. */
+START_TEST(one_device) {
+  static const char *const protocols[] = {"LL", "LL128", "Simple"};
+  gpu_ranks g;
+  setenv("NCCL_PROTO", protocols[_i], 1);
+  setenv("HOCKET_SLOT_BYTES", "131072", 1);
+  gpu_open(&g, 3, 1, 2 << 20);
+  gpu_init_all(&g);
+  for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++) {
+    gpu_call c = {.coll = coll, .count = _i == 2 ? 150000 : 7001, .type = ncclFloat32, .op = ncclSum, .root = 1};
+    gpu_fill(&g, &c);
+    for (int k = 0; k < 2; k++) gpu_group(&g, &c);
+    gpu_check(&g, &c);
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+START_TEST(types_and_operators) {
+  gpu_ranks g;
+  gpu_open(&g, 3, 3, 1 << 14);
+  gpu_init_all(&g);
+  for (ncclDataType_t type = 0; type < ncclNumTypes; type++) {
+    for (ncclRedOp_t op = ncclSum; op < ncclNumOps; op++) {
+      gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = type, .op = op};
+      gpu_fill(&g, &c);
+      gpu_group(&g, &c);
+      gpu_check(&g, &c);
+    }
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+/* ---- sends and receives ---- */
+
+/* Everybody to everybody, itself too, each pair another size; twice over the same links in one group. */
+START_TEST(all_to_all_by_transfers) {
+  enum { N = 4, ROOM = 1 << 18 };
+  gpu_ranks g;
+  char *host = malloc(ROOM), *want = malloc(ROOM);
+  gpu_open(&g, N, 3, ROOM);
+  gpu_init_all(&g);
+  for (int r = 0; r < N; r++) {
+    emu_use(g.device[r]);
+    for (size_t i = 0; i < ROOM; i++) host[i] = (char)(i * 7 + (size_t)r * 31 + i / 253);
+    OK(MemcpyAsync(g.in[r], (CUdeviceptr)(uintptr_t)host, ROOM, g.stream[r]));
+    OK(StreamSynchronize(g.stream[r]));
+  }
+#define SIZE(from, to, k) ((size_t)((from) + (to) + (k)) % 5 ? (size_t)((from)*9001 + (to)*70 + (k)*13) : 0)
+#define PLACE(peer, k) ((size_t)((peer)*2 + (k)) * (ROOM / 8))
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < N; r++) {
+    for (int k = 0; k < 2; k++) {
+      for (int p = 0; p < N; p++) {
+        cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
+        char *in = (char *)(uintptr_t)g.in[r], *out = (char *)(uintptr_t)g.out[r];
+        OK_NCCL(ncclSend(in + PLACE(p, k), SIZE(r, p, k), ncclInt8, p, g.comm[r], s));
+        OK_NCCL(ncclRecv(out + PLACE(p, k), SIZE(p, r, k), ncclInt8, p, g.comm[r], s));
+      }
+    }
+  }
+  OK_NCCL(ncclGroupEnd());
+  gpu_wait(&g);
+  for (int r = 0; r < N; r++) {
+    emu_read(host, g.out[r], ROOM);
+    for (int p = 0; p < N; p++) {
+      emu_read(want, g.in[p], ROOM);
+      for (int k = 0; k < 2; k++) ck_assert_mem_eq(host + PLACE(p, k), want + PLACE(r, k), SIZE(p, r, k));
+    }
+  }
+  gpu_close(&g);
+  free(host);
+  free(want);
+}
+END_TEST
+
+/* ---- streams ---- */
+
+static int fill_and_run(gpu_ranks *g, unsigned value) {
+  enum { COUNT = 5000 };
+  int faults = 0;
+  uint32_t *host = malloc(COUNT * 4);
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    OK(MemsetD8Async(g->in[r], (unsigned char)(value + (unsigned)r), COUNT * 4, g->stream[r]));
+  }
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < g->n; r++)
+    OK_NCCL(ncclAllReduce((void *)(uintptr_t)g->in[r], (void *)(uintptr_t)g->out[r], COUNT, ncclUint32, ncclSum,
+                          g->comm[r], (cudaStream_t)(void *)g->stream[r]));
+  OK_NCCL(ncclGroupEnd());
+  for (int r = 0; r < g->n; r++) {
+    uint32_t want = 0;
+    for (int p = 0; p < g->n; p++) want += 0x01010101u * ((value + (unsigned)p) & 255);
+    emu_use(g->device[r]);
+    OK(MemcpyAsync((CUdeviceptr)(uintptr_t)host, g->out[r], COUNT * 4, g->stream[r]));
+    OK(StreamSynchronize(g->stream[r]));
+    for (int i = 0; i < COUNT; i++) faults += host[i] != want;
+  }
+  free(host);
+  return faults;
+}
+
+/* Each kind for all ranks in turn: the communicators' work stays in order, and ranks of one device do not wait for ever
+ * behind each other in the one legacy stream. */
+START_TEST(streams) {
+  gpu_ranks g;
+  CUstream own[GPU_RANKS], others[GPU_RANKS];
+  gpu_open(&g, 4, 2, 1 << 16);
+  gpu_init_all(&g);
+  memcpy(own, g.stream, sizeof own);
+  for (int r = 0; r < g.n; r++) {
+    emu_use(g.device[r]);
+    others[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  }
+  for (unsigned turn = 0; turn < 10; turn++) {
+    for (int r = 0; r < g.n; r++)
+      g.stream[r] = turn % 5 == 0   ? NULL
+                    : turn % 5 == 1 ? own[r]
+                    : turn % 5 == 2 ? CU_STREAM_PER_THREAD
+                    : turn % 5 == 3 ? others[r]
+                                    : (r % 2 ? own[r] : NULL);
+    ck_assert_int_eq(fill_and_run(&g, turn * 17), 0);
+  }
+  memcpy(g.stream, own, sizeof own);
+  for (int r = 0; r < g.n; r++) OK(StreamDestroy(others[r]));
+  gpu_close(&g);
+}
+END_TEST
+
+/* ---- wrong arguments ---- */
+
+START_TEST(wrong_pointers) {
+  gpu_ranks g;
+  float host[16];
+  gpu_open(&g, 2, 2, 4096);
+  gpu_init_all(&g);
+  void *mine = (void *)(uintptr_t)g.in[0], *other = (void *)(uintptr_t)g.out[1];
+  ck_assert_int_eq(ncclAllReduce(host, mine, 16, ncclFloat, ncclSum, g.comm[0], NULL), ncclInvalidArgument);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "is host memory"));
+  ck_assert_int_eq(ncclAllReduce(mine, other, 16, ncclFloat, ncclSum, g.comm[0], NULL), ncclInvalidArgument);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "memory of GPU 1"));
+  ck_assert_int_eq(ncclAllReduce(mine, mine, 1025, ncclFloat, ncclSum, g.comm[0], NULL), ncclInvalidArgument);
+  ck_assert_int_eq(ncclSend(mine, 4, ncclInt8, 0, g.comm[0], NULL), ncclInvalidUsage);
+  ck_assert_int_eq(ncclAllReduce(NULL, NULL, 0, ncclFloat, ncclSum, g.comm[0], NULL), ncclSuccess);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum}; /* they still work */
+  gpu_fill(&g, &c);
+  gpu_group(&g, &c);
+  gpu_check(&g, &c);
+  int device;
+  OK_NCCL(ncclCommCuDevice(g.comm[1], &device));
+  ck_assert_int_eq(device, 1);
+  static const int list[] = {0, 8};
+  ncclComm_t none[2];
+  ck_assert_int_eq(ncclCommInitAll(none, 2, list), ncclInvalidArgument);
+  gpu_close(&g);
+}
+END_TEST
+
+/* Scalars of operators, on the host and on the device, where they are read when the call runs. */
+START_TEST(scalars) {
+  gpu_ranks g;
+  gpu_open(&g, 2, 1, 4096);
+  gpu_init_all(&g);
+  float factor[2] = {2, 3}, out[8];
+  CUdeviceptr at = gpu_alloc(0, 4);
+  for (int place = 0; place < 2; place++) {
+    ncclRedOp_t op[2];
+    for (int r = 0; r < 2; r++)
+      OK_NCCL(ncclRedOpCreatePreMulSum(&op[r], place ? (void *)(uintptr_t)at : (void *)&factor[r], ncclFloat32,
+                                       place ? ncclScalarDevice : ncclScalarHostImmediate, g.comm[r]));
+    float values[8] = {1, 2, 3, 4, 5, 6, 7, 8}, five = 5;
+    for (int r = 0; r < 2; r++) {
+      OK(MemcpyAsync(g.in[r], (CUdeviceptr)(uintptr_t)values, sizeof values, g.stream[r]));
+      OK(StreamSynchronize(g.stream[r]));
+    }
+    OK(MemcpyAsync(at, (CUdeviceptr)(uintptr_t)&five, 4, g.stream[0]));
+    OK_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; r++)
+      OK_NCCL(ncclAllReduce((void *)(uintptr_t)g.in[r], (void *)(uintptr_t)g.out[r], 8, ncclFloat32, op[r], g.comm[r],
+                            (cudaStream_t)(void *)g.stream[r]));
+    OK_NCCL(ncclGroupEnd());
+    for (int r = 0; r < 2; r++) OK_NCCL(ncclRedOpDestroy(op[r], g.comm[r]));
+    gpu_wait(&g);
+    emu_read(out, g.out[1], sizeof out);
+    for (int i = 0; i < 8; i++) ck_assert_float_eq(out[i], (place ? 10 : 5) * values[i]);
+  }
+  OK(MemFree(at));
+  gpu_close(&g);
+}
+END_TEST
+
+/* ncclMemAlloc gives memory of the current GPU, which may be registered. */
+START_TEST(allocated_memory) {
+  gpu_ranks g;
+  void *p[2], *handle[2];
+  gpu_open(&g, 2, 2, 4096);
+  gpu_init_all(&g);
+  gpu_ranks with = g;
+  for (int r = 0; r < 2; r++) {
+    emu_use(r);
+    OK_NCCL(ncclMemAlloc(&p[r], 3 << 20));
+    OK_NCCL(ncclCommRegister(g.comm[r], p[r], 3 << 20, &handle[r]));
+    with.out[r] = (CUdeviceptr)(uintptr_t)p[r];
+  }
+  gpu_call c = {
+      .coll = HK_ALLREDUCE, .count = 5000, .type = ncclFloat16, .op = ncclMax, .in_place = true, .offset = 1 << 20};
+  gpu_fill(&with, &c);
+  gpu_group(&with, &c);
+  gpu_check(&with, &c);
+  for (int r = 0; r < 2; r++) {
+    OK_NCCL(ncclCommDeregister(g.comm[r], handle[r]));
+    OK_NCCL(ncclMemFree(p[r]));
+    ck_assert_int_eq(ncclMemFree(p[r]), ncclInvalidArgument);
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+int main(void) {
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  Suite *s = suite_create("gpu_comm");
+  TCase *t = tcase_create("gpu_comm");
+  tcase_set_timeout(t, 100);
+  tcase_add_loop_test(t, collectives, 0, 6);
+  tcase_add_loop_test(t, one_device, 0, 3);
+  tcase_add_test(t, types_and_operators);
+  tcase_add_test(t, all_to_all_by_transfers);
+  tcase_add_test(t, streams);
+  tcase_add_test(t, wrong_pointers);
+  tcase_add_test(t, scalars);
+  tcase_add_test(t, allocated_memory);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The GPU executor (src/kernels/cuda/) on POSIX threads: programs of several ranks at once, against the host executor's
+ * arithmetic, bit for bit; replays; LL; mismatches; abort.
+ * check: timeout=300 */
+#include <errno.h>
+#include "../support/gpu_ranks.h"
+#include "../support/suite.h"
+
+/* Every algorithm of allreduce that needs no multicast, again and again through the same links, as a captured graph. */
+START_TEST(allreduce) {
+  static const size_t counts[] = {1, 3, 64, 1000, 5003};
+  for (int n = 2; n <= RANKS; n++) {
+    for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
+      if (!usable(*a, HK_ALLREDUCE, n)) continue;
+      job j;
+      open_job(&j, *a, HK_ALLREDUCE, n, n == 3 ? CHANNELS : 1, 0);
+      for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
+        set_call(&j, counts[i], HK_F32, HK_SUM, _i ? HK_GPU_LL : HK_GPU_SIMPLE, i == 3 ? 4 : 0);
+        fill_f32(&j, counts[i]);
+        run_all(&j);
+        ck_assert_uint_eq(j.state.error, 0);
+        check_sum_f32(&j, counts[i]);
+      }
+      close_job(&j);
+    }
+  }
+}
+END_TEST
+
+/* All types and operators, with one step for all sources: equal to the host's, bit for bit. */
+START_TEST(types) {
+  const hk_algorithm *direct = hk_algorithm_by_name("direct");
+  const size_t count = 205;
+  const int n = 3;
+  job j;
+  open_job(&j, direct, HK_REDUCE_SCATTER, n, 1, 0);
+  for (int op = 0; op < HK_REDOP_COUNT; op++) {
+    set_call(&j, count, (hk_dtype)_i, (hk_redop)op, op & 1 ? HK_GPU_LL : HK_GPU_SIMPLE, op == 2 ? unit_of(&j) : 0);
+    run_all(&j);
+    check_reduced(&j, count, (hk_dtype)_i, (hk_redop)op);
+  }
+  close_job(&j);
+}
+END_TEST
+
+/* A NaN of any rank is the result of max and min, wherever it comes in the order. */
+START_TEST(nan_stays) {
+  enum { COUNT = 64 };
+  job j;
+  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, 0);
+  set_call(&j, COUNT, HK_F32, _i ? HK_MIN : HK_MAX, HK_GPU_SIMPLE, 0);
+  fill_f32(&j, COUNT);
+  for (int r = 0; r < 3; r++)
+    for (int i = r; i < COUNT; i += 7) ((float *)(void *)(uintptr_t)j.r[r].run.work.in)[i] = hk_bits_f32(0x7fc00000u);
+  run_all(&j);
+  for (int r = 0; r < 3; r++)
+    for (int i = 0; i < COUNT; i++) {
+      float out = ((float *)(void *)j.r[r].run.work.out)[i];
+      ck_assert_int_eq(out != out, i % 7 < 3);
+    }
+  close_job(&j);
+}
+END_TEST
+
+/* The others, with their data's places. */
+START_TEST(copies) {
+  static const hk_coll colls[] = {HK_BROADCAST, HK_ALLGATHER, HK_ALLTOALL, HK_GATHER, HK_SCATTER};
+  const hk_coll coll = colls[_i];
+  for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
+    const int n = 4, root = n - 1;
+    if (!usable(*a, coll, n)) continue;
+    job j;
+    open_job(&j, *a, coll, n, 1, 0);
+    for (size_t count = 1, i = 0; count < 9000; count = count * 5 + 2, i++) {
+      set_call(&j, count, HK_U8, HK_SUM, i % 2 ? HK_GPU_SIMPLE : HK_GPU_LL, count % 5);
+      run_all(&j);
+      check_copied(&j, count, root, (*a)->name);
+    }
+    for (size_t count = 16; count <= 32; count++) { /* every end of a line */
+      set_call(&j, count, HK_U8, HK_SUM, HK_GPU_LL, 0);
+      run_all(&j);
+      check_copied(&j, count, root, (*a)->name);
+    }
+    close_job(&j);
+  }
+}
+END_TEST
+
+/* More instructions than a block holds at a time. */
+START_TEST(long_programs) {
+  enum { BLOCKS = 40 };
+  char text[2][BLOCKS * 96 + 256];
+  for (int r = 0; r < 2; r++) {
+    int n = sprintf(text[r], "AllReduce long, rank %d of 2, message split into %d, scratch 0, lanes 1\nlane 0\n", r,
+                    BLOCKS);
+    n += sprintf(text[r] + n, "  links: 0=send(%d) 1=recv(%d)\n", !r, !r);
+    for (int b = 0; b < BLOCKS; b++)
+      n += sprintf(text[r] + n, "  0: send(%d)[b%d] <- in[b%d]\n  0: out[b%d] <- recv(%d)[b%d] + in[b%d], final\n", !r,
+                   b, b, b, !r, b, b);
+    program_text[r] = text[r];
+  }
+  job j;
+  open_job(&j, NULL, HK_ALLREDUCE, 2, 1, 0);
+  for (int i = 0; i < 4; i++) {
+    set_call(&j, 20003, HK_F32, HK_SUM, i % 2 ? HK_GPU_LL : HK_GPU_SIMPLE, 0);
+    fill_f32(&j, 20003);
+    run_all(&j);
+    ck_assert_uint_eq(j.state.error, 0);
+    check_sum_f32(&j, 20003);
+  }
+  close_job(&j);
+}
+END_TEST
+
+/* The 32 bits of flags and words come round; stale lines are not taken for new ones. */
+START_TEST(numbers_come_round) {
+  static const uint64_t begins[] = {0x3ffffffe, 0xfffffffe};
+  job j;
+  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
+  age_lines((uint32_t)begins[_i] +
+            6); /* a ring's four slots, up to the number that ends in 4: the first ones fill little */
+  for (int i = 0; i < 4; i++) {
+    size_t count = i ? 600 : 3;
+    set_call(&j, count, HK_F32, HK_SUM, i == 2 ? HK_GPU_SIMPLE : HK_GPU_LL, 0);
+    fill_f32(&j, count);
+    run_all(&j);
+    check_sum_f32(&j, count);
+  }
+  close_job(&j);
+}
+END_TEST
+
+/* Slots with addresses instead of data.  Whoever ends spoils its input at once: nobody may still read it; in place, what
+ * was sent is soon overwritten. */
+START_TEST(references) {
+  static const size_t counts[] = {1, 200, 1000, 5003};
+  refs_from = 512;
+  for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
+    const int n = 3;
+    if (!usable(*a, HK_ALLREDUCE, n)) continue;
+    job j;
+    open_job(&j, *a, HK_ALLREDUCE, n, 1, 0);
+    for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
+      set_call(&j, counts[i], HK_F32, HK_SUM, HK_GPU_SIMPLE, 0);
+      fill_f32(&j, counts[i]);
+      for (int r = 0; r < n && _i; r++) {
+        memcpy(j.r[r].run.work.out, j.r[r].run.work.in, counts[i] * sizeof(float));
+        j.r[r].run.work.in = j.r[r].run.work.out;
+      }
+      for (int r = 0; r < n; r++) start(&j.r[r].run);
+      for (int r = 0; r < n; r++) {
+        join(&j.r[r].run);
+        if (!_i) memset(j.r[r].in, 0xff, j.in_bytes);
+      }
+      ck_assert_uint_eq(j.state.error, 0);
+      check_sum_f32(&j, counts[i]);
+    }
+    close_job(&j);
+  }
+}
+END_TEST
+
+/* A sender's kernel does not end before all that it gave out is back. */
+START_TEST(references_are_awaited) {
+  job j;
+  refs_from = 512;
+  open_job(&j, hk_algorithm_by_name("chain"), HK_BROADCAST, 2, 1, 0);
+  set_call(&j, 2048, HK_U8, HK_SUM, HK_GPU_SIMPLE, 0);
+  start(&j.r[1].run); /* the root: two slots, and there is room for four */
+  usleep(30000);
+  ck_assert_int_eq(pthread_tryjoin_np(j.r[1].run.id[0], NULL), EBUSY);
+  start(&j.r[0].run);
+  join(&j.r[0].run);
+  join(&j.r[1].run);
+  check_copied(&j, 2048, 1, "chain");
+  close_job(&j);
+}
+END_TEST
+
+/* The others, premultiplied and divided too. */
+START_TEST(references_of_others) {
+  static const hk_coll colls[] = {HK_BROADCAST, HK_ALLGATHER, HK_ALLTOALL, HK_GATHER, HK_SCATTER};
+  const int n = 3;
+  job j;
+  refs_from = 64;
+  for (size_t c = 0; c < HK_ARRAY_LENGTH(colls); c++) {
+    for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
+      if (!usable(*a, colls[c], n)) continue;
+      open_job(&j, *a, colls[c], n, 1, 0);
+      set_call(&j, 2501, HK_U8, HK_SUM, HK_GPU_SIMPLE, c);
+      run_all(&j);
+      check_copied(&j, 2501, n - 1, (*a)->name);
+      close_job(&j);
+    }
+  }
+  open_job(&j, hk_algorithm_by_name("direct"), HK_REDUCE_SCATTER, n, 1, 0);
+  for (int op = 0; op < HK_REDOP_COUNT; op++) {
+    set_call(&j, 205, HK_I32, (hk_redop)op, HK_GPU_SIMPLE, 0);
+    run_all(&j);
+    check_reduced(&j, 205, HK_I32, (hk_redop)op);
+  }
+  close_job(&j);
+}
+END_TEST
+
+START_TEST(mismatch_is_told) {
+  job j;
+  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
+  set_call(&j, 100, HK_F32, HK_SUM, HK_GPU_SIMPLE, 0);
+  j.r[1].run.work.signature = 0x4321;
+  run_all(&j);
+  ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
+  close_job(&j);
+}
+END_TEST
+
+/* A rank whose peer never comes leaves when the host says so. */
+START_TEST(abort_frees_it) {
+  job j;
+  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
+  set_call(&j, 100, HK_F32, HK_SUM, _i ? HK_GPU_LL : HK_GPU_SIMPLE, 0);
+  start(&j.r[0].run);
+  hk_store_relaxed(&j.state.abort, 1);
+  join(&j.r[0].run);
+  close_job(&j);
+}
+END_TEST
+
+START_TEST(transfers) {
+  static const size_t sizes[] = {0, 1, 4096, 50001};
+  refs_from = _i ? 4096 : 0;
+  hk_gpu_state state = {0};
+  hk_gpu_link ends[2] = {link_of(fifo_of(0, 1, 0), 1, true), link_of(fifo_of(0, 1, 0), 0, false)};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes); i++) {
+    char *buffers[2] = {malloc(sizes[i] + 1), calloc(1, sizes[i] + 1)};
+    for (size_t b = 0; b < sizes[i]; b++) buffers[0][b] = (char)(b * 31 + i);
+    hk_gpu_transfer t[2];
+    launch l[2];
+    for (int e = 0; e < 2; e++) {
+      t[e] =
+          (hk_gpu_transfer){.link = &ends[e], .data = buffers[e], .bytes = sizes[i], .state = &state, .signature = 7};
+      l[e] = (launch){.blocks = 1, .transfers = {.transfer = &t[e]}};
+      start(&l[e]);
+      if (e == 0 && refs_from && sizes[i] >= refs_from) {
+        usleep(30000);
+        ck_assert_int_eq(pthread_tryjoin_np(l[0].id[0], NULL), EBUSY);
+      }
+    }
+    join(&l[0]);
+    memset(buffers[0], 0, sizes[i]); /* the sender's kernel has ended: its buffer is the user's */
+    join(&l[1]);
+    for (size_t b = 0; b < sizes[i]; b++) ck_assert_int_eq(buffers[1][b], (char)(b * 31 + i));
+    ck_assert_uint_eq(*ends[0].done, *ends[1].done);
+    free(buffers[0]);
+    free(buffers[1]);
+  }
+  drop_fifos();
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("gpu_exec");
+  TCase *t = tcase_create("gpu_exec");
+  tcase_set_timeout(t, 200);
+  tcase_add_loop_test(t, allreduce, 0, 2);
+  tcase_add_loop_test(t, types, 0, HK_DTYPE_COUNT);
+  tcase_add_loop_test(t, nan_stays, 0, 2);
+  tcase_add_loop_test(t, copies, 0, 5);
+  tcase_add_test(t, long_programs);
+  tcase_add_loop_test(t, numbers_come_round, 0, 2);
+  tcase_add_loop_test(t, references, 0, 2);
+  tcase_add_test(t, references_of_others);
+  tcase_add_test(t, references_are_awaited);
+  tcase_add_test(t, mismatch_is_told);
+  tcase_add_loop_test(t, abort_frees_it, 0, 2);
+  tcase_add_loop_test(t, transfers, 0, 2);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

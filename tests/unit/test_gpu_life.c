@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators on GPUs: captured graphs, ranks as threads, children, aborts, failures, ends.
+ * check: timeout=300 */
+#include <pthread.h>
+#include "../support/suite.h"
+#include "gpu_comms.h"
+
+/* ---- graphs ---- */
+
+enum { COUNT = 3000 };
+
+/* A mix of calls for two ranks that share a device, whose streams join one capture. */
+static CUgraphExec capture(gpu_ranks *g) {
+  CUevent fork_event, join_event;
+  CUgraph graph;
+  CUgraphExec exec;
+  emu_use(0);
+  OK(EventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
+  OK(EventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
+  OK(StreamBeginCapture(g->stream[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(EventRecord(fork_event, g->stream[0]));
+  OK(StreamWaitEvent(g->stream[1], fork_event, 0));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; r++) {
+    char *in = (char *)(uintptr_t)g->in[r], *out = (char *)(uintptr_t)g->out[r];
+    cudaStream_t s = (cudaStream_t)(void *)g->stream[r];
+    OK_NCCL(ncclAllReduce(in, out, COUNT, ncclUint32, ncclSum, g->comm[r], s));
+    OK_NCCL(ncclAllGather(in, out + 16384, 100, ncclUint32, g->comm[r], s));
+    OK_NCCL(ncclSend(in, COUNT, ncclUint32, 1 - r, g->comm[r], s));
+    OK_NCCL(ncclRecv(out + 32768, COUNT, ncclUint32, 1 - r, g->comm[r], s));
+  }
+  OK_NCCL(ncclGroupEnd());
+  OK(EventRecord(join_event, g->stream[1]));
+  OK(StreamWaitEvent(g->stream[0], join_event, 0));
+  OK(StreamEndCapture(g->stream[0], &graph));
+  OK(GraphInstantiateWithFlags(&exec, graph, 0));
+  OK(GraphDestroy(graph));
+  OK(EventDestroy(fork_event));
+  OK(EventDestroy(join_event));
+  return exec;
+}
+
+static void set_words(CUdeviceptr at, unsigned char value, size_t n, CUstream s) {
+  OK(MemsetD8Async(at, value, 4 * n, s));
+}
+
+START_TEST(graphs) {
+  gpu_ranks g;
+  static uint32_t out[12288];
+  gpu_open(&g, 2, 1, 49152);
+  gpu_init_all(&g);
+  CUgraphExec exec = capture(&g), again = capture(&g);
+  for (int i = 1; i <= 60; i++) {
+    for (int r = 0; r < 2; r++) set_words(g.in[r], (unsigned char)(i + 100 * r), COUNT, g.stream[0]);
+    OK(GraphLaunch(i % 3 ? exec : again, g.stream[0]));
+    for (int r = 0; r < 2; r++) {
+      OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g.out[r], sizeof out, g.stream[0]));
+      OK(StreamSynchronize(g.stream[0]));
+      uint32_t value[2] = {0x01010101u * (unsigned)i, 0x01010101u * (unsigned)((i + 100) & 255)};
+      for (int k = 0; k < COUNT; k++) ck_assert_uint_eq(out[k], value[0] + value[1]);
+      for (int k = 0; k < 200; k++) ck_assert_uint_eq(out[4096 + k], value[k / 100]);
+      for (int k = 0; k < COUNT; k++) ck_assert_uint_eq(out[8192 + k], value[1 - r]);
+    }
+    if (i % 20 == 0) { /* the same links, not captured */
+      gpu_call c = {.coll = HK_ALLREDUCE, .count = 700, .type = ncclFloat32, .op = ncclSum};
+      gpu_fill(&g, &c);
+      gpu_group(&g, &c);
+      gpu_check(&g, &c);
+    }
+  }
+  for (int i = 0; i < 5; i++) OK(GraphLaunch(exec, g.stream[0]));
+  OK(GraphExecDestroy(exec)); /* while it runs */
+  OK(StreamSynchronize(g.stream[0]));
+  gpu_close(&g);
+  OK(GraphExecDestroy(again)); /* behind its communicators */
+}
+END_TEST
+
+/* ---- threads ---- */
+
+typedef struct thread_rank {
+  gpu_ranks *g;
+  int rank;
+  ncclUniqueId id;
+} thread_rank;
+
+/* Each with a group of its own: 200 calls without waiting, then the last one's result. */
+static void *run_rank(void *arg) {
+  thread_rank *t = arg;
+  gpu_ranks *g = t->g;
+  int r = t->rank;
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 2000, .type = ncclFloat32, .op = ncclSum};
+  emu_use(g->device[r]);
+  OK_NCCL(ncclCommInitRank(&g->comm[r], g->n, t->id, r));
+  for (int i = 0; i < 200; i++) OK_NCCL(gpu_submit(g, &c, r));
+  OK(StreamSynchronize(g->stream[r]));
+  return NULL;
+}
+
+START_TEST(threads) {
+  gpu_ranks g;
+  thread_rank t[GPU_RANKS];
+  pthread_t id[GPU_RANKS];
+  ncclUniqueId unique;
+  gpu_open(&g, 4, 2, 1 << 14);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 2000, .type = ncclFloat32, .op = ncclSum};
+  gpu_fill(&g, &c);
+  OK_NCCL(ncclGetUniqueId(&unique));
+  for (int r = 0; r < g.n; r++) {
+    t[r] = (thread_rank){&g, r, unique};
+    ck_assert_int_eq(pthread_create(&id[r], NULL, run_rank, &t[r]), 0);
+  }
+  for (int r = 0; r < g.n; r++) pthread_join(id[r], NULL);
+  gpu_check(&g, &c);
+  gpu_close(&g);
+}
+END_TEST
+
+/* ---- children ---- */
+
+START_TEST(children) {
+  gpu_ranks g, child;
+  gpu_open(&g, 4, 4, 1 << 14);
+  gpu_init_all(&g);
+  child = g;
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 4; r++)
+    OK_NCCL(ncclCommSplit(g.comm[r], r < 3 ? 0 : NCCL_SPLIT_NOCOLOR, 0, &child.comm[r], NULL));
+  OK_NCCL(ncclGroupEnd());
+  child.n = 3;
+  gpu_call c = {.coll = HK_REDUCE_SCATTER, .count = 300, .type = ncclFloat32, .op = ncclAvg};
+  for (int i = 0; i < 3; i++) { /* both at once */
+    gpu_call d = {.coll = HK_ALLREDUCE, .count = 10, .type = ncclInt32, .op = ncclMax, .offset = 8192};
+    gpu_fill(&child, &c);
+    gpu_fill(&g, &d);
+    OK_NCCL(ncclGroupStart());
+    for (int r = 0; r < 4; r++) OK_NCCL(gpu_submit(&g, &d, r));
+    for (int r = 0; r < 3; r++) OK_NCCL(gpu_submit(&child, &c, r));
+    OK_NCCL(ncclGroupEnd());
+    gpu_check(&child, &c);
+    gpu_check(&g, &d);
+  }
+  for (int r = 0; r < 3; r++) OK_NCCL(ncclCommDestroy(child.comm[r]));
+  gpu_close(&g);
+}
+END_TEST
+
+/* ---- failures ---- */
+
+static ncclResult_t wait_for_error(ncclComm_t c) {
+  ncclResult_t code = ncclSuccess;
+  for (int i = 0; i < 5000 && code == ncclSuccess; i++) {
+    OK_NCCL(ncclCommGetAsyncError(c, &code));
+    usleep(1000);
+  }
+  return code;
+}
+
+static void *abort_it(void *arg) {
+  usleep(20000);
+  OK_NCCL(ncclCommAbort((ncclComm_t)arg));
+  return NULL;
+}
+
+/* Kernels whose peers never come leave: the one whose communicator is aborted by another thread, and the other rank's. */
+START_TEST(abort_frees_kernels) {
+  gpu_ranks g;
+  pthread_t id;
+  gpu_open(&g, 3, 3, 4096);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
+  gpu_fill(&g, &c);
+  OK_NCCL(gpu_submit(&g, &c, 0));
+  OK_NCCL(gpu_submit(&g, &c, 1));
+  ck_assert_int_eq(pthread_create(&id, NULL, abort_it, g.comm[0]), 0);
+  emu_use(0);
+  OK(StreamSynchronize(g.stream[0]));
+  pthread_join(id, NULL);
+  g.comm[0] = NULL;
+  emu_use(1);
+  OK(StreamSynchronize(g.stream[1]));
+  for (int r = 1; r < 3; r++) {
+    ck_assert_int_eq(wait_for_error(g.comm[r]), ncclRemoteError);
+    ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[r]), "rank 0 aborted"));
+    ck_assert_int_eq(gpu_submit(&g, &c, r), ncclRemoteError);
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+/* The aborted communicator's kernel stands behind another one's, which nobody has aborted yet. */
+START_TEST(abort_behind_others) {
+  gpu_ranks a, b;
+  gpu_open(&a, 2, 2, 4096);
+  gpu_init_all(&a);
+  b = a;
+  gpu_init_all(&b);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
+  OK_NCCL(gpu_submit(&b, &c, 0));
+  OK_NCCL(gpu_submit(&a, &c, 0));
+  OK_NCCL(ncclCommAbort(a.comm[0]));
+  OK_NCCL(ncclCommAbort(b.comm[0]));
+  emu_use(0);
+  OK(StreamSynchronize(a.stream[0]));
+  OK_NCCL(ncclCommAbort(b.comm[1]));
+  a.comm[0] = NULL;
+  gpu_close(&a);
+}
+END_TEST
+
+/* Calls that do not match: whoever finds it says so, all are told. */
+START_TEST(mismatch) {
+  gpu_ranks g;
+  setenv("NCCL_PROTO", "Simple", 1); /* LL's lines do not say what they are of */
+  gpu_open(&g, 2, 2, 8192);
+  gpu_init_all(&g);
+  for (int r = 0; r < 2; r++) {
+    gpu_call c = {.coll = HK_ALLREDUCE, .count = 1500 + 100 * (size_t)r, .type = ncclFloat32, .op = ncclSum};
+    OK_NCCL(gpu_submit(&g, &c, r));
+  }
+  ncclResult_t code[2] = {ncclSuccess, ncclSuccess};
+  for (int i = 0; i < 5000 && (!code[0] || !code[1]); i++) {
+    for (int r = 0; r < 2; r++) OK_NCCL(ncclCommGetAsyncError(g.comm[r], &code[r]));
+    usleep(1000);
+  }
+  ck_assert(code[0] == ncclInvalidUsage || code[1] == ncclInvalidUsage);
+  ck_assert(code[0] && code[1]);
+  gpu_wait(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+/* A launch that is refused is an error of the call, and the other rank's kernel does not wait for ever. */
+START_TEST(launch_fails) {
+  gpu_ranks g;
+  setenv("CUDAEMU_FAIL_LAUNCH", "2", 1);
+  gpu_open(&g, 2, 2, 8192);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
+  OK_NCCL(gpu_submit(&g, &c, 0));
+  ck_assert_int_eq(gpu_submit(&g, &c, 1), ncclUnhandledCudaError);
+  ck_assert_int_eq(wait_for_error(g.comm[0]), ncclRemoteError);
+  gpu_wait(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+/* A kernel that dies: the device is lost, which its rank notices when it is asked; the others are told. */
+START_TEST(kernel_fails) {
+  gpu_ranks g;
+  setenv("CUDAEMU_FAIL_KERNEL", "1", 1);
+  gpu_open(&g, 2, 2, 8192);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
+  ncclResult_t rc = gpu_submit(&g, &c, 0);
+  ck_assert(rc == ncclSuccess || rc == ncclUnhandledCudaError); /* the kernel may die before its call has returned */
+  ck_assert_int_eq(wait_for_error(g.comm[0]), ncclUnhandledCudaError);
+  (void)gpu_submit(&g, &c, 1); /* before or behind the news */
+  ck_assert_int_eq(wait_for_error(g.comm[1]), ncclRemoteError);
+  emu_use(1);
+  OK(StreamSynchronize(g.stream[1]));
+  for (int r = 0; r < 2; r++) OK_NCCL(ncclCommAbort(g.comm[r]));
+}
+END_TEST
+
+/* Work whose peer never comes is told of, and an error where that is asked for. */
+START_TEST(watchdog) {
+  gpu_ranks g;
+  setenv("HOCKET_WATCHDOG", "1", 1);
+  setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
+  gpu_open(&g, 2, 2, 8192);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
+  OK_NCCL(gpu_submit(&g, &c, 0));
+  ck_assert_int_eq(wait_for_error(g.comm[0]), ncclRemoteError);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "has not ended for 1 s"));
+  gpu_wait(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+/* Ends behind work that nobody waited for, in any order. */
+START_TEST(ends) {
+  for (int order = 0; order < 3; order++) {
+    gpu_ranks g;
+    gpu_open(&g, 2, 1 + order % 2, 1 << 16);
+    gpu_init_all(&g);
+    gpu_call c = {.coll = HK_ALLGATHER, .count = 4000, .type = ncclFloat32};
+    gpu_fill(&g, &c);
+    for (int i = 0; i < 3; i++) gpu_group(&g, &c);
+    if (order == 1)
+      for (int r = 0; r < 2; r++) OK_NCCL(ncclCommFinalize(g.comm[r]));
+    for (int r = 0; r < 2; r++) {
+      int which = order == 2 ? 1 - r : r;
+      OK_NCCL(ncclCommDestroy(g.comm[which]));
+      g.comm[which] = NULL;
+    }
+    gpu_check(&g, &c);
+    gpu_close(&g);
+  }
+}
+END_TEST
+
+/* No memory on the device at any step of init: an error in words, and nothing is left. */
+START_TEST(no_memory) {
+  gpu_ranks g;
+  char text[16];
+  snprintf(text, sizeof text, "%d", _i + 5); /* four buffers are the test's */
+  setenv("CUDAEMU_FAIL_ALLOC", text, 1);
+  gpu_open(&g, 2, 2, 8192);
+  ncclResult_t rc = ncclCommInitAll(g.comm, 2, g.device);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
+  if (rc == ncclSuccess) {
+    OK_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; r++) OK_NCCL(gpu_submit(&g, &c, r));
+    rc = ncclGroupEnd();
+    gpu_wait(&g);
+  } else {
+    g.comm[0] = g.comm[1] = NULL;
+  }
+  ck_assert_int_eq(rc == ncclUnhandledCudaError || rc == ncclRemoteError, 1);
+  gpu_close(&g);
+}
+END_TEST
+
+int main(void) {
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  Suite *s = suite_create("gpu_life");
+  TCase *t = tcase_create("gpu_life");
+  tcase_set_timeout(t, 100);
+  tcase_add_test(t, graphs);
+  tcase_add_test(t, threads);
+  tcase_add_test(t, children);
+  tcase_add_test(t, abort_frees_kernels);
+  tcase_add_test(t, abort_behind_others);
+  tcase_add_test(t, mismatch);
+  tcase_add_test(t, launch_fails);
+  tcase_add_test(t, kernel_fails);
+  tcase_add_test(t, watchdog);
+  tcase_add_test(t, ends);
+  tcase_add_loop_test(t, no_memory, 0, 4);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LL128 in the GPU executor, on POSIX threads: lines of eight threads that are seen whole.  Sizes round the ends of lines
+ * and pairs, all types and operators, odd alignments, messages that do not fit the lines, numbers that come round, abort.
+ * check: timeout=300 */
+#define GPU_WARP 16
+#include "../support/gpu_ranks.h"
+#include "../support/suite.h"
+
+/* One float, the ends of the first line (28, 30 with its pair's half vector), of a pair (60), of a warp's pairs. */
+static const size_t counts[] = {1, 27, 28, 29, 31, 57, 60, 61, 119, 121, 600, 2500};
+
+START_TEST(allreduce) {
+  static const char *names[] = {"ring", "twoshot", "doubling", "tree"};
+  const hk_algorithm *a = hk_algorithm_by_name(names[_i]);
+  for (int n = 2; n <= 3; n++) {
+    if (!usable(a, HK_ALLREDUCE, n)) continue;
+    job j;
+    open_job(&j, a, HK_ALLREDUCE, n, 1, 0);
+    for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
+      j.chunk = i % 3 == 2 ? SLOT_BYTES : 2048; /* more than the lines carry, which goes as with Simple; or not */
+      set_call(&j, counts[i], HK_F32, HK_SUM, HK_GPU_LL128, i % 5 == 4 ? 4 : 0);
+      fill_f32(&j, counts[i]);
+      run_all(&j);
+      ck_assert_uint_eq(j.state.error, 0);
+      check_sum_f32(&j, counts[i]);
+    }
+    close_job(&j);
+  }
+}
+END_TEST
+
+START_TEST(types) {
+  job j;
+  open_job(&j, hk_algorithm_by_name("direct"), HK_REDUCE_SCATTER, 3, 1, 0);
+  for (int op = 0; op < HK_REDOP_COUNT; op++) {
+    set_call(&j, 205, (hk_dtype)_i, (hk_redop)op, HK_GPU_LL128, op == 2 ? unit_of(&j) : 0);
+    run_all(&j);
+    check_reduced(&j, 205, (hk_dtype)_i, (hk_redop)op);
+  }
+  close_job(&j);
+}
+END_TEST
+
+/* Bytes, at every offset from 16. */
+START_TEST(copies) {
+  static const hk_coll colls[] = {HK_BROADCAST, HK_ALLGATHER, HK_ALLTOALL};
+  static const char *names[] = {"chain", "ring", "pairwise"};
+  const int n = 3;
+  job j;
+  open_job(&j, hk_algorithm_by_name(names[_i]), colls[_i], n, 1, 0);
+  for (size_t offset = 0; offset < 16; offset += 3) {
+    size_t count = 100 + 43 * offset;
+    set_call(&j, count, HK_U8, HK_SUM, HK_GPU_LL128, offset);
+    run_all(&j);
+    check_copied(&j, count, n - 1, names[_i]);
+  }
+  close_job(&j);
+}
+END_TEST
+
+/* Slots with and without lines take turns; the flags' 32 bits come round, and old lines are not taken for new ones. */
+START_TEST(numbers_come_round) {
+  static const uint64_t begins[] = {0x3ffffffe, 0xfffffffe};
+  static const uint32_t protos[] = {HK_GPU_LL128, HK_GPU_LL128, HK_GPU_LL, HK_GPU_LL128, HK_GPU_SIMPLE, HK_GPU_LL128};
+  job j;
+  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
+  age_lines((uint32_t)begins[_i] + 6);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(protos); i++) {
+    size_t count = i ? 600 : 3; /* the first ones fill little of their slots */
+    set_call(&j, count, HK_F32, HK_SUM, protos[i], 0);
+    fill_f32(&j, count);
+    run_all(&j);
+    check_sum_f32(&j, count);
+  }
+  close_job(&j);
+}
+END_TEST
+
+START_TEST(abort_frees_it) {
+  job j;
+  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
+  set_call(&j, 100, HK_F32, HK_SUM, HK_GPU_LL128, 0);
+  start(&j.r[0].run);
+  hk_store_relaxed(&j.state.abort, 1);
+  join(&j.r[0].run);
+  close_job(&j);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("gpu_ll128");
+  TCase *t = tcase_create("gpu_ll128");
+  tcase_set_timeout(t, 200);
+  tcase_add_loop_test(t, allreduce, 0, 4);
+  tcase_add_loop_test(t, types, 0, HK_DTYPE_COUNT);
+  tcase_add_loop_test(t, copies, 0, 3);
+  tcase_add_loop_test(t, numbers_come_round, 0, 2);
+  tcase_add_test(t, abort_frees_it);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

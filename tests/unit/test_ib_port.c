@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* Which RDMA ports and GIDs are taken, on invented machines: no device is needed. */
+#include <arpa/inet.h>
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../src/base/param.h"
+#include "../../src/transport/net/ib_port.h"
+#include "../support/suite.h"
+
+START_TEST(takes_what_the_filter_names) {
+  ck_assert(hk_ib_hca_takes(NULL, "mlx5_0", 1) && hk_ib_hca_takes("", "mlx5_0", 1));
+  ck_assert(hk_ib_hca_takes("mlx5", "mlx5_0", 1) && hk_ib_hca_takes("mlx5_1", "mlx5_10", 1));
+  ck_assert(!hk_ib_hca_takes("=mlx5_1", "mlx5_10", 1) && hk_ib_hca_takes("=mlx5_1,mlx5_10", "mlx5_10", 1));
+  ck_assert(!hk_ib_hca_takes("^mlx5_1", "mlx5_10", 1) && hk_ib_hca_takes("^=mlx5_1", "mlx5_10", 1));
+  ck_assert(hk_ib_hca_takes("mlx5_0:1,mlx5_1:2", "mlx5_1", 2) && !hk_ib_hca_takes("mlx5_0:1,mlx5_1:2", "mlx5_1", 1));
+  ck_assert(!hk_ib_hca_takes("^mlx5_0:2", "mlx5_0", 2) && hk_ib_hca_takes("^mlx5_0:2", "mlx5_0", 1));
+  ck_assert(!hk_ib_hca_takes("rxe,,", "mlx5_0", 1) && hk_ib_hca_takes(",rxe", "rxe0", 1));
+}
+END_TEST
+
+static hk_ib_gid gid(int index, hk_ib_gid_kind kind, const char *address, int prefix) {
+  hk_ib_gid g = {.index = (uint8_t)index, .kind = (uint8_t)kind, .prefix = (uint8_t)prefix};
+  ck_assert_int_eq(inet_pton(AF_INET6, address, g.gid.raw), 1);
+  return g;
+}
+
+static int table(hk_ib_gid out[6], const char *host) { /* as a mlx5 port has them */
+  char v4[48], local[48], global[48];
+  snprintf(v4, sizeof v4, "::ffff:10.1.0.%s", host);
+  snprintf(local, sizeof local, "fe80::%s", host);
+  snprintf(global, sizeof global, "fd00::%s", host);
+  out[0] = gid(0, HK_IB_GID_ROCE1, local, 64);
+  out[1] = gid(1, HK_IB_GID_ROCE2, local, 64);
+  out[2] = gid(2, HK_IB_GID_ROCE1, v4, 24);
+  out[3] = gid(3, HK_IB_GID_ROCE2, v4, 24);
+  out[4] = gid(4, HK_IB_GID_ROCE1, global, 64);
+  out[5] = gid(5, HK_IB_GID_ROCE2, global, 64);
+  return 6;
+}
+
+START_TEST(orders_gids) {
+  static const int expected[] = {3, 5, 1, 2, 4, 0}, old[] = {2, 4, 0, 3, 5, 1};
+  hk_ib_gid g[6];
+  hk_ib_gid_wish w = {.index = -1, .version = 2, .family = AF_UNSPEC};
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 6);
+  for (int i = 0; i < 6; i++) ck_assert_int_eq(g[i].index, expected[i]);
+  w.version = 1;
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 6);
+  for (int i = 0; i < 6; i++) ck_assert_int_eq(g[i].index, old[i]);
+  w = (hk_ib_gid_wish){.index = 4, .version = 2};
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 1);
+  ck_assert_int_eq(g[0].index, 4);
+  w = (hk_ib_gid_wish){.index = -1, .version = 2, .family = AF_INET6};
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 4);
+  ck_assert_int_eq(g[0].index, 5);
+  w = (hk_ib_gid_wish){.index = 9, .version = 2};
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 0);
+}
+END_TEST
+
+static hk_status wishes(const char *name, const char *value, hk_ib_gid_wish *w) {
+  setenv("NCCL_DEBUG", "NONE", 1);
+  setenv(name, value, 1);
+  hk_param_reload();
+  hk_status rc = hk_ib_gid_wishes(w);
+  unsetenv(name);
+  hk_param_reload();
+  return rc;
+}
+
+START_TEST(reads_ranges) {
+  hk_ib_gid g[6];
+  hk_ib_gid_wish w;
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.1.0.0/16", &w), HK_OK);
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(g[0].index, 3);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.2.0.0/16", &w), HK_OK);
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 0);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "fd00::/8", &w), HK_OK);
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/33", &w), HK_ERR_USAGE);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "somewhere", &w), HK_ERR_USAGE);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_FAMILY", "IPX", &w), HK_ERR_USAGE);
+}
+END_TEST
+
+static hk_ib_port port(const char *name, const char *host, uint8_t layer) {
+  hk_ib_port p = {.number = 1, .layer = layer, .mtu = 5, .lid = (uint16_t)atoi(host)};
+  snprintf(p.device, sizeof p.device, "%s", name);
+  hk_ib_gid_wish w = {.index = -1, .version = 2, .family = AF_UNSPEC};
+  p.ngids = (uint8_t)hk_ib_gids_order(p.gids, table(p.gids, host), &w);
+  return p;
+}
+
+/* Both ends must have the same order, told from their own side. */
+START_TEST(both_ends_pair_alike) {
+  hk_ib_port a[] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET),
+                    port("a2", "3", HK_IBV_LAYER_INFINIBAND)};
+  hk_ib_port b[] = {port("b0", "11", HK_IBV_LAYER_ETHERNET), port("b1", "12", HK_IBV_LAYER_INFINIBAND)};
+  hk_ib_pair x[HK_IB_PAIRS], y[HK_IB_PAIRS];
+  char words[64];
+  b[0].gids[0] = gid(3, HK_IB_GID_ROCE2, "::ffff:10.9.0.11", 24); /* another network than a's */
+  int n = hk_ib_pairs(a, 3, b, 2, true, 2, x);
+  ck_assert_int_eq(n, 13);
+  ck_assert_int_eq(hk_ib_pairs(b, 2, a, 3, false, 2, y), n);
+  for (int i = 0; i < n; i++) {
+    ck_assert(x[i].mine == y[i].theirs && x[i].theirs == y[i].mine);
+    ck_assert(x[i].my_gid == y[i].their_gid && x[i].their_gid == y[i].my_gid);
+  }
+  ck_assert_int_eq(x[0].mine, 2); /* InfiniBand finds its way by itself */
+  ck_assert_ptr_nonnull(strstr(hk_ib_pair_words(a, b, &x[0], words), "LID 3 to 12"));
+  ck_assert_str_eq(hk_ib_pair_words(a, b, &x[1], words), "RoCE v2, IPv4, two networks");
+  ck_assert_int_eq(x[1].mine, 0);
+  ck_assert_str_eq(hk_ib_pair_words(a, b, &x[3], words), "RoCE v2, IPv6, one network");
+  ck_assert_str_eq(hk_ib_pair_words(a, b, &x[n - 1], words), "RoCE v1, link-local IPv6, one network");
+  a[0].ngids = 0;
+  ck_assert_int_eq(hk_ib_pairs(a, 1, b, 2, true, 2, x), 0);
+  ck_assert_int_eq(hk_ib_pairs(a + 2, 1, b, 1, true, 2, x), 0);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("ib_port");
+  TCase *t = tcase_create("ib_port");
+  tcase_add_test(t, takes_what_the_filter_names);
+  tcase_add_test(t, orders_gids);
+  tcase_add_test(t, reads_ranges);
+  tcase_add_test(t, both_ends_pair_alike);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* Channels of hosts become channels of all ranks, from the facts that ranks tell: also where hosts differ. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../src/topo/join.h"
+#include "../../src/topo/synth.h"
+#include "../support/suite.h"
+#include "topo_machines.h"
+
+/* The facts of one host's ranks, one after another.  `net`: other hosts take part. */
+static void tell_host(hk_join_fact *facts, uint64_t host, hk_topo *t, int per_host, bool net, int *n) {
+  hk_cluster *cluster;
+  hk_seat *seats;
+  hk_paths *p;
+  uint32_t nodes[HK_SEARCH_RANKS];
+  hk_channels *c[HK_PATTERNS];
+  ck_assert_int_eq(hk_cluster_of(&cluster, t, 1), HK_OK);
+  ck_assert_int_eq(hk_cluster_seats(cluster, per_host, &seats, n), HK_OK);
+  for (int i = 0; i < *n; i++) nodes[i] = seats[i].node;
+  ck_assert_int_eq(hk_paths_new(&p, t, NULL), HK_OK);
+  for (int k = 0; k < HK_PATTERNS; k++) {
+    hk_search what = {.pattern = (hk_pattern)k, .nodes = nodes, .nranks = *n, .network = net};
+    ck_assert_msg(hk_search_channels(&c[k], p, &what) == HK_OK, "%s", hk_last_error());
+  }
+  for (int i = 0; i < *n; i++) hk_join_tell(&facts[i], host, t, (const hk_channels *const *)c, i);
+  for (int k = 0; k < HK_PATTERNS; k++) hk_channels_free(c[k]);
+  hk_paths_free(p);
+  free(seats);
+  hk_cluster_free(cluster);
+}
+
+static int rail_at(const hk_join_fact *facts, int pattern, int rank, int channel) {
+  return facts[rank].part[pattern].rail[channel];
+}
+
+/* Every order has each rank once and hosts in one piece; trees hang together under one root. */
+static void check_joined(const hk_joined *j) {
+  int n = j->nranks;
+  for (int c = 0; c < j->nchannels; c++) {
+    const uint16_t *order = j->order + c * n;
+    bool *seen = calloc((size_t)n, sizeof *seen);
+    int host = -1, roots = 0;
+    for (int i = 0; i < n; i++) {
+      ck_assert_uint_lt(order[i], n);
+      ck_assert(!seen[order[i]]);
+      seen[order[i]] = true;
+      if (j->host[order[i]] != host) ck_assert_int_eq(j->host[order[i]], ++host);
+    }
+    ck_assert_int_eq(host + 1, j->nhosts);
+    free(seen);
+    if (!j->up) continue;
+    int *children = calloc((size_t)n, sizeof *children);
+    for (int r = 0; r < n; r++) {
+      int up = j->up[c * n + r], at = r, steps = 0;
+      roots += up < 0;
+      if (up >= 0) ck_assert_int_le(++children[up], 3); /* its chain, and two hosts */
+      for (; j->up[c * n + at] >= 0; at = j->up[c * n + at]) ck_assert_int_lt(steps++, n);
+    }
+    ck_assert_int_eq(roots, 1);
+    free(children);
+  }
+}
+
+static hk_joined *join(hk_pattern pattern, const hk_join_fact *facts, int n) {
+  hk_joined *j;
+  ck_assert_msg(hk_join(&j, pattern, facts, n) == HK_OK, "%s", hk_last_error());
+  ck_assert_int_eq(j->nranks, n);
+  check_joined(j);
+  return j;
+}
+
+START_TEST(one_host) {
+  hk_join_fact facts[8];
+  int n;
+  tell_host(facts, 7, m_dgx_h100(8), 0, false, &n);
+  hk_joined *j = join(HK_PATTERN_RING, facts, n);
+  ck_assert_int_eq(j->nhosts, 1);
+  ck_assert_int_eq(j->nchannels, 8);
+  ck_assert_float_eq_tol(j->intra_gbps, 46.35f, 0.01f);
+  ck_assert_int_eq(j->split_host, -1);
+  hk_joined_free(j);
+  j = join(HK_PATTERN_STAR, facts, n);
+  ck_assert_int_eq(j->nchannels, 8);
+  for (int c = 0; c < 8; c++) ck_assert_int_eq(j->order[c * 8], c);
+  hk_joined_free(j);
+}
+END_TEST
+
+/* Eight NICs here, four there: four channels, each on one rail on both sides. */
+START_TEST(mixed_hosts) {
+  hk_join_fact facts[24];
+  int n, at = 0;
+  tell_host(facts, 30, m_dgx_h100(8), 0, true, &n);
+  at += n;
+  tell_host(facts + at, 20, m_dgx1v(4), 0, true, &n);
+  at += n;
+  tell_host(facts + at, 10, m_dgx_h100(8), 0, true, &n);
+  at += n;
+  hk_joined *j = join(HK_PATTERN_RING, facts, at);
+  ck_assert_int_eq(j->nhosts, 3);
+  ck_assert_int_eq(j->nchannels, 4);
+  ck_assert_float_eq_tol(j->inter_gbps, 12, 0.01f);
+  ck_assert_float_eq_tol(j->intra_gbps, 21, 0.01f);
+  for (int c = 0; c < 4; c++)
+    for (int h = 0; h < 3; h++) {
+      int first = j->order[c * 24 + h * 8]; /* the first GPU stands next to the rail's NIC */
+      ck_assert_int_eq(j->host[first], h);
+      int dev = first % 8, rail = rail_at(facts, HK_PATTERN_RING, 8, c);
+      ck_assert_int_eq(h == 1 ? dev / 2 : dev, rail);
+    }
+  hk_joined_free(j);
+  j = join(HK_PATTERN_TREE, facts, at);
+  ck_assert_int_eq(j->nchannels, 4);
+  hk_joined_free(j);
+  j = join(HK_PATTERN_STAR, facts, at); /* the one in the middle has no switch */
+  ck_assert_int_eq(j->nchannels, 0);
+  hk_joined_free(j);
+}
+END_TEST
+
+/* Ranks dealt out over hosts in turn; CPUs beside GPUs. */
+START_TEST(interleaved_ranks) {
+  hk_join_fact a[8], b[4], facts[12];
+  int na, nb, n = 0;
+  tell_host(a, 99, m_dgx_h100(8), 0, true, &na);
+  tell_host(b, 11, m_cpu_host(2, 1), 4, true, &nb);
+  for (int i = 0; i < 8; i++) {
+    if (i < nb) facts[n++] = b[i];
+    facts[n++] = a[i];
+  }
+  hk_joined *j = join(HK_PATTERN_RING, facts, n), *again = join(HK_PATTERN_RING, facts, n);
+  ck_assert_int_eq(j->nhosts, 2);
+  ck_assert_int_eq(j->host[0], 0); /* rank 0 sits on the CPU host, which counts as the first whatever its number */
+  ck_assert_int_eq(j->host[1], 1);
+  ck_assert_int_eq(j->nchannels, 1);
+  ck_assert_uint_eq(j->hash, again->hash);
+  hk_joined_free(again);
+  /* Any fact that decides is in the hash. */
+  uint64_t hash = j->hash;
+  hk_joined_free(j);
+  facts[3].topo ^= 1;
+  j = join(HK_PATTERN_RING, facts, n);
+  ck_assert_uint_ne(j->hash, hash);
+  hk_joined_free(j);
+}
+END_TEST
+
+/* Ranks of a host that saw different things go in their own order, and the rest is as it was. */
+START_TEST(split_host) {
+  hk_join_fact facts[16];
+  int n;
+  for (int bad = 0; bad < 4; bad++) {
+    tell_host(facts, 1, m_dgx_h100(8), 0, true, &n);
+    tell_host(facts + 8, 2, m_dgx_h100(8), 0, true, &n);
+    hk_join_part *part = &facts[11].part[HK_PATTERN_RING];
+    if (bad == 0) part->hash++;
+    if (bad == 1) part->nchannels = 200;
+    if (bad == 2) part->place[3] = part->place[3] ? 0 : 1;
+    if (bad == 3) facts[11].size = 1;
+    hk_joined *j = join(HK_PATTERN_RING, facts, 16);
+    ck_assert_int_eq(j->split_host, 1);
+    ck_assert_int_eq(j->split_rank[0], 8);
+    ck_assert_int_eq(j->split_rank[1], bad == 2 ? 8 : 11);
+    ck_assert_int_eq(j->nchannels, 8);
+    for (int c = 0; c < 8; c++)
+      for (int i = 8; i < 16; i++) ck_assert_int_eq(j->order[c * 16 + i], i);
+    hk_joined_free(j);
+  }
+  memset(facts, 0xff, sizeof facts); /* nonsense is no danger */
+  hk_joined_free(join(HK_PATTERN_RING, facts, 16));
+  hk_joined_free(join(HK_PATTERN_TREE, facts, 16));
+  memset(facts, 0, sizeof facts); /* nothing told */
+  hk_joined *j = join(HK_PATTERN_RING, facts, 16);
+  ck_assert_int_eq(j->nchannels, 1);
+  ck_assert_int_eq(j->split_host, -1);
+  hk_joined_free(j);
+}
+END_TEST
+
+/* In the two trees no host has child hosts twice (but for one where their number is odd), for every number of hosts. */
+START_TEST(trees_of_hosts) {
+  enum { MOST = 70 };
+  hk_join_fact facts[MOST], one;
+  int n;
+  tell_host(&one, 0, m_cpu_host(1, 2), 1, true, &n);
+  one.part[HK_PATTERN_TREE].nchannels = 2;
+  for (int hosts = 1; hosts <= MOST; hosts++) {
+    int inner[2][MOST] = {{0}}, twice = 0, deepest = 0;
+    facts[hosts - 1] = one;
+    facts[hosts - 1].host = (uint64_t)(1000 - hosts);
+    hk_joined *j = join(HK_PATTERN_TREE, facts, hosts);
+    ck_assert_int_eq(j->nchannels, 2);
+    for (int c = 0; c < 2; c++)
+      for (int r = 0; r < hosts; r++) {
+        int depth = 0;
+        if (j->up[c * hosts + r] >= 0) ck_assert_int_le(++inner[c][j->up[c * hosts + r]], 2);
+        for (int at = r; j->up[c * hosts + at] >= 0; at = j->up[c * hosts + at]) depth++;
+        deepest = depth > deepest ? depth : deepest;
+      }
+    for (int r = 0; r < hosts; r++) twice += inner[0][r] && inner[1][r];
+    ck_assert_msg(twice <= hosts % 2, "%d hosts: %d have children in both trees", hosts, twice);
+    int height = 0;
+    while (2 << height <= hosts) height++;
+    ck_assert_msg(deepest <= height, "%d hosts: %d deep", hosts, deepest);
+    hk_joined_free(j);
+  }
+}
+END_TEST
+
+START_TEST(refusals) {
+  hk_join_fact fact = {0};
+  hk_joined *j;
+  ck_assert_int_eq(hk_join(&j, HK_PATTERN_RING, &fact, 0), HK_ERR_ARGUMENT);
+  ck_assert_int_eq(hk_join(&j, HK_PATTERN_RING, &fact, 70000), HK_ERR_ARGUMENT);
+  ck_assert_int_eq(hk_join(&j, (hk_pattern)HK_PATTERNS, &fact, 1), HK_ERR_ARGUMENT);
+  ck_assert_ptr_null(j);
+}
+END_TEST
+
+/* Sixteen thousand ranks: little work beside the exchange of the facts. */
+START_TEST(many_ranks) {
+  enum { HOSTS = 2048 };
+  hk_join_fact *facts = calloc(HOSTS * 8, sizeof *facts);
+  int n;
+  tell_host(facts, 0, m_dgx_h100(8), 0, true, &n);
+  for (int i = 8; i < HOSTS * 8; i++) {
+    facts[i] = facts[i % 8];
+    facts[i].host = (uint64_t)(i / 8) * 0x9e3779b97f4a7c15u;
+  }
+  hk_joined *j = join(HK_PATTERN_RING, facts, HOSTS * 8);
+  ck_assert_int_eq(j->nhosts, HOSTS);
+  ck_assert_int_eq(j->nchannels, 8);
+  hk_joined_free(j);
+  free(facts);
+}
+END_TEST
+
+/* A described cluster: two kinds of hosts, the last one with some of its GPUs only. */
+START_TEST(described) {
+  hk_cluster *c;
+  hk_seat *seats;
+  hk_joined *j;
+  int n;
+  if (hk_cluster_from_string(&c, "nodes=2 of dgx-h100 and nodes=2 of dgx-v100") != HK_OK)
+    ck_abort_msg("%s", hk_last_error());
+  ck_assert_int_eq(hk_cluster_seats(c, 0, &seats, &n), HK_OK);
+  ck_assert_int_eq(n, 32);
+  hk_search what = {.pattern = HK_PATTERN_RING};
+  ck_assert_int_eq(hk_join_cluster(&j, c, seats, 29, &what, NULL), HK_OK);
+  check_joined(j);
+  ck_assert_int_eq(j->nhosts, 4);
+  ck_assert_int_eq(j->split_host, -1);
+  ck_assert_int_ge(j->nchannels, 3);
+  ck_assert_int_le(j->nchannels, 4);
+  hk_joined_free(j);
+  ck_assert_int_eq(hk_join_cluster(&j, c, seats, 8, &what, NULL), HK_OK); /* one host: closed rings */
+  ck_assert_int_eq(j->nchannels, 8);
+  ck_assert(j->inter_gbps == 0);
+  hk_joined_free(j);
+  ck_assert_int_eq(hk_join_cluster(&j, c, seats, 0, &what, NULL), HK_ERR_ARGUMENT);
+  free(seats);
+  hk_cluster_free(c);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("join");
+  TCase *t = tcase_create("join");
+  tcase_set_timeout(t, 60);
+  tcase_add_test(t, one_host);
+  tcase_add_test(t, mixed_hosts);
+  tcase_add_test(t, interleaved_ranks);
+  tcase_add_test(t, split_host);
+  tcase_add_test(t, trees_of_hosts);
+  tcase_add_test(t, refusals);
+  tcase_add_test(t, many_ranks);
+  tcase_add_test(t, described);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* The JSON writer: commas, quoting, numbers that JSON has not. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../src/base/json.h"
+#include "../support/suite.h"
+
+static char *text;
+static size_t bytes;
+
+static hk_json begin(void) {
+  hk_json w = {.f = open_memstream(&text, &bytes)};
+  ck_assert_ptr_nonnull(w.f);
+  return w;
+}
+static void is(hk_json *w, const char *want) {
+  ck_assert_int_eq(fclose(w->f), 0);
+  ck_assert_str_eq(text, want);
+  free(text);
+}
+
+START_TEST(nesting) {
+  hk_json w = begin();
+  hk_json_open(&w, '{');
+  hk_json_key(&w, "list");
+  hk_json_open(&w, '[');
+  hk_json_integer(&w, -1);
+  hk_json_open(&w, '{');
+  hk_json_close(&w);
+  hk_json_boolean(&w, true);
+  hk_json_null(&w);
+  hk_json_close(&w);
+  hk_json_put_text(&w, "none", NULL);
+  hk_json_put_boolean(&w, "no", false);
+  hk_json_key(&w, "left open");
+  hk_json_close(&w);
+  hk_json_close(&w); /* one too many does nothing */
+  is(&w, "{\"list\":[-1,{},true,null],\"none\":null,\"no\":false,\"left open\":null}");
+}
+END_TEST
+
+START_TEST(texts) {
+  hk_json w = begin();
+  hk_json_text(&w, "a \"b\" \\ \n \x7f \xc3\xa9");
+  is(&w, "\"a \\\"b\\\" \\\\ \\u000a \\u007f \\u00c3\\u00a9\"");
+}
+END_TEST
+
+START_TEST(numbers) {
+  hk_json w = begin();
+  hk_json_open(&w, '[');
+  hk_json_number(&w, 0.5);
+  hk_json_number(&w, 1e-9);
+  hk_json_number(&w, 12345678.25);
+  hk_json_number(&w, NAN);
+  hk_json_number(&w, INFINITY);
+  hk_json_close(&w);
+  is(&w, "[0.5,1e-09,12345678.25,\"nan\",\"inf\"]");
+}
+END_TEST
+
+START_TEST(too_deep) {
+  hk_json w = begin();
+  for (int i = 0; i < 2 * HK_JSON_DEPTH; i++) hk_json_open(&w, '[');
+  for (int i = 0; i < HK_JSON_DEPTH; i++) hk_json_close(&w);
+  is(&w, "[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]");
+}
+END_TEST
+
+START_TEST(nowhere) {
+  hk_json w = {.f = NULL};
+  hk_json_open(&w, '{');
+  hk_json_put_integer(&w, "a", 1);
+  hk_json_close(&w);
+  ck_assert_int_eq(w.depth, 0);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("json");
+  TCase *t = tcase_create("json");
+  tcase_add_test(t, nesting);
+  tcase_add_test(t, texts);
+  tcase_add_test(t, numbers);
+  tcase_add_test(t, too_deep);
+  tcase_add_test(t, nowhere);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layouts, and the algorithms that follow them: proved for 1 to 64 ranks on several hosts, dealt out host after host, one
+ * by one and at random, with ring orders turned inside the hosts; on uneven hosts where that is supported.
+ * check: notsan */
+#include <string.h>
+#include "../../src/collectives/machine.h"
+#include "../support/suite.h"
+#include "prove_algorithms.h"
+
+/* ---- layouts ---- */
+
+START_TEST(describes_hosts) {
+  static const uint64_t host[] = {9, 4, 9, 4, 4, 7};
+  hk_layout *l;
+  ck_assert_int_eq(hk_layout_new(&l, 6, host, NULL, NULL, 1), HK_OK);
+  static const int hosts[] = {0, 1, 0, 1, 1, 2}, locals[] = {0, 0, 1, 1, 2, 0}, order[] = {0, 2, 1, 3, 4, 5};
+  ck_assert_int_eq(l->nhosts, 3);
+  ck_assert_int_eq(l->most, 3);
+  ck_assert_int_eq(l->least, 1);
+  ck_assert(!l->natural);
+  for (int r = 0; r < 6; r++) {
+    ck_assert_int_eq(hk_layout_host_of(l, r), hosts[r]);
+    ck_assert_int_eq(hk_layout_local_of(l, r), locals[r]);
+    ck_assert_int_eq(hk_layout_rank(l, hosts[r], locals[r]), r);
+    ck_assert_int_eq(hk_layout_at(l, 0, r), order[r]);
+    ck_assert_int_eq(hk_layout_place(l, 0, order[r]), r);
+  }
+  hk_layout_free(l);
+  static const int local[] = {5, 0, 3, 2, 1, 0};
+  ck_assert_int_eq(hk_layout_new(&l, 6, host, local, NULL, 1), HK_OK);
+  ck_assert_int_eq(hk_layout_rank(l, 0, 0), 2);
+  ck_assert_int_eq(hk_layout_rank(l, 1, 1), 4);
+  hk_layout_free(l);
+}
+END_TEST
+
+START_TEST(refuses_wrong_orders) {
+  static const uint64_t host[] = {1, 1, 1};
+  static const uint16_t twice[] = {0, 1, 1}, beyond[] = {0, 1, 3}, right[] = {2, 0, 1};
+  hk_layout *l;
+  ck_assert_int_eq(hk_layout_new(&l, 3, host, NULL, twice, 1), HK_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "rank 1 at place 2"));
+  ck_assert_int_eq(hk_layout_new(&l, 3, host, NULL, beyond, 1), HK_ERR_ARGUMENT);
+  ck_assert_int_eq(hk_layout_new(&l, 0, host, NULL, NULL, 1), HK_ERR_ARGUMENT);
+  ck_assert_int_eq(hk_layout_new(&l, 3, host, NULL, right, 1), HK_OK);
+  ck_assert_int_eq(hk_layout_at(l, 7, 0), 2); /* any channel number */
+  hk_layout_free(l);
+}
+END_TEST
+
+/* ---- proofs ---- */
+
+typedef enum deal { BLOCKED, CYCLIC, SHUFFLED, TURNED, DEALS } deal;
+
+static unsigned next_random(unsigned *seed) { return *seed = *seed * 1103515245u + 12345u, *seed >> 16; }
+
+/* sizes[h] ranks on each host. */
+static hk_layout *make_layout(const int *sizes, int hosts, deal how) {
+  uint64_t host[64];
+  uint16_t order[2 * 64];
+  int n = 0, left[64];
+  unsigned seed = (unsigned)(hosts * 31 + sizes[0]);
+  for (int h = 0; h < hosts; h++) n += left[h] = sizes[h];
+  for (int r = 0, h = 0; r < n; r++) {
+    if (how == SHUFFLED) h = (int)(next_random(&seed) % (unsigned)hosts);
+    while (!left[h % hosts]) h++;
+    host[r] = (uint64_t)(100 - h % hosts);
+    left[h % hosts]--;
+    if (how == CYCLIC) h++;
+  }
+  hk_layout *plain, *l;
+  ck_assert_int_eq(hk_layout_new(&plain, n, host, NULL, NULL, 1), HK_OK);
+  if (how != TURNED) return plain;
+  for (int at = 0; at < n; at++) { /* hosts in turn, each host's ranks backwards; then the whole turned by one */
+    int r = plain->order[at], h = plain->host[r], size = hk_layout_size(plain, h, n);
+    order[at] = (uint16_t)hk_layout_rank(plain, h, size - 1 - plain->local[r]);
+  }
+  for (int at = 0; at < n; at++) order[n + at] = order[(at + 1) % n];
+  ck_assert_int_eq(hk_layout_new(&l, n, host, NULL, order, 2), HK_OK);
+  hk_layout_free(plain);
+  return l;
+}
+
+static void prove_layout(const hk_algorithm *a, const hk_layout *l, int channel) {
+  hk_machine m = prove_machine(l->nranks);
+  m.nhosts = l->nhosts;
+  m.ranks_per_host = l->most;
+  m.least_per_host = l->least;
+  m.multicast = l->nhosts == 1;
+  for (int c = 0; c < HK_COLL_COUNT; c++) {
+    if (!hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
+    int roots = hk_coll_has_root((hk_coll)c) ? l->nranks : 1;
+    for (int root = 0; root < roots; root += 1 + roots / 3) {
+      hk_program *p[64];
+      hk_build what = {.coll = (hk_coll)c, .nranks = l->nranks, .root = root, .layout = l, .channel = channel};
+      for (what.rank = 0; what.rank < l->nranks; what.rank++)
+        ck_assert_int_eq(hk_algorithm_build(a, &what, &p[what.rank]), HK_OK);
+      for (unsigned slots = 2; slots <= 4; slots += 2) {
+        for (int in_place = 0; in_place < 2; in_place++) {
+          hk_verify_options o = {.slots = slots, .waves = 3, .in_place = in_place};
+          hk_verify_report report;
+          hk_status rc = hk_verify((const hk_program *const *)p, l->nranks, &o, &report);
+          ck_assert_msg(rc == HK_OK,
+                        "%s %s, %d ranks on %d hosts (most %d, least %d), channel %d, root %d, %u slots: %s", a->name,
+                        hk_coll_name((hk_coll)c), l->nranks, l->nhosts, l->most, l->least, channel, root, slots,
+                        report.message);
+        }
+      }
+      for (int r = 0; r < l->nranks; r++) hk_program_free(p[r]);
+    }
+  }
+}
+
+static void prove_sizes(const hk_algorithm *a, const int *sizes, int hosts) {
+  for (int how = 0; how < DEALS; how++) {
+    hk_layout *l = make_layout(sizes, hosts, (deal)how);
+    for (int channel = 0; channel < l->nchannels; channel++) prove_layout(a, l, channel);
+    hk_layout_free(l);
+  }
+}
+
+/* Do programs depend on the layout at all? */
+static bool follows(const hk_algorithm *a) {
+  static const char *const names[] = {"ring", "chain", "tree", "hier", "hiertree", "rail"};
+  for (unsigned i = 0; i < HK_ARRAY_LENGTH(names); i++)
+    if (!strcmp(a->name, names[i])) return true;
+  return false;
+}
+
+START_TEST(even_hosts) {
+  const hk_algorithm *a = hk_algorithms[_i];
+  if (!follows(a)) return;
+  for (int hosts = 1; hosts <= 16; hosts++) {
+    for (int per = 1; hosts * per <= (PROVE_SANITIZED ? 16 : 64); per += hosts * per < 24 ? 1 : 3) {
+      int sizes[64];
+      for (int h = 0; h < hosts; h++) sizes[h] = per;
+      prove_sizes(a, sizes, hosts);
+    }
+  }
+}
+END_TEST
+
+START_TEST(uneven_hosts) {
+  const hk_algorithm *a = hk_algorithms[_i];
+  static const int shapes[][6] = {{2, 1}, {1, 2},       {3, 5, 2},       {4, 4, 1},
+                                  {8, 7}, {1, 1, 1, 5}, {2, 3, 4, 5, 6}, {9, 2, 9, 2}};
+  if (!follows(a)) return;
+  for (unsigned k = 0; k < HK_ARRAY_LENGTH(shapes); k++) {
+    int hosts = 0;
+    while (hosts < 6 && shapes[k][hosts]) hosts++;
+    prove_sizes(a, shapes[k], hosts);
+  }
+}
+END_TEST
+
+/* Where a host's ranks stand together, a ring crosses between hosts once a host. */
+START_TEST(rings_enter_hosts_once) {
+  static const int sizes[] = {4, 4, 4};
+  hk_layout *l = make_layout(sizes, 3, CYCLIC);
+  int crossings = 0;
+  for (int r = 0; r < 12; r++) {
+    hk_program *p;
+    hk_build what = {.coll = HK_ALLREDUCE, .rank = r, .nranks = 12, .layout = l};
+    ck_assert_int_eq(hk_algorithm_build(hk_algorithm_by_name("ring"), &what, &p), HK_OK);
+    for (unsigned i = 0; i < p->nlinks; i++)
+      if (hk_program_links(p)[i].kind == HK_LINK_SEND)
+        crossings += hk_layout_host_of(l, r) != hk_layout_host_of(l, hk_program_links(p)[i].peer);
+    hk_program_free(p);
+  }
+  ck_assert_int_eq(crossings, 3);
+  hk_layout_free(l);
+}
+END_TEST
+
+/* What hierarchical algorithms say over the network: equal local ranks only. */
+START_TEST(rails_only) {
+  static const char *const names[] = {"hier", "hiertree", "rail"};
+  static const int sizes[] = {4, 4, 4, 4};
+  hk_layout *l = make_layout(sizes, 4, BLOCKED);
+  for (unsigned k = 0; k < HK_ARRAY_LENGTH(names); k++) {
+    const hk_algorithm *a = hk_algorithm_by_name(names[k]);
+    for (int c = 0; c < HK_COLL_COUNT; c++) {
+      for (int r = 0; (a->colls >> c & 1u) && r < 16; r++) {
+        hk_program *p;
+        hk_build what = {.coll = (hk_coll)c, .rank = r, .nranks = 16, .layout = l};
+        ck_assert_int_eq(hk_algorithm_build(a, &what, &p), HK_OK);
+        for (unsigned i = 0; i < p->nlinks; i++) {
+          int peer = hk_program_links(p)[i].peer;
+          ck_assert(peer / 4 == r / 4 || peer % 4 == r % 4);
+          ck_assert_int_lt(hk_program_links(p)[i].channel, 8);
+        }
+        hk_program_free(p);
+      }
+    }
+  }
+  hk_layout_free(l);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("layouts");
+  TCase *t = tcase_create("layouts");
+  tcase_set_timeout(t, 600);
+  tcase_add_test(t, describes_hosts);
+  tcase_add_test(t, refuses_wrong_orders);
+  tcase_add_loop_test(t, even_hosts, 0, prove_count());
+  tcase_add_loop_test(t, uneven_hosts, 0, prove_count());
+  tcase_add_test(t, rings_enter_hosts_once);
+  tcase_add_test(t, rails_only);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

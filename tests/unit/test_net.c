@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The net transport over sockets: messages between ranks that are threads. */
+#include <check.h>
+#include "../../src/base/param.h"
+#include "../support/suite.h"
+#include "net_world.h"
+
+static void set_param(const char *name, const char *value) {
+  if (value)
+    setenv(name, value, 1);
+  else
+    unsetenv(name);
+  hk_param_reload();
+}
+
+static uint32_t mix(uint32_t x) { /* a hash, for sizes and contents that both sides know */
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x *= 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+
+static void fill(unsigned char *p, uint32_t bytes, uint32_t seed) {
+  for (uint32_t i = 0; i < bytes; i++) p[i] = (unsigned char)(seed + i * 7 + (i >> 8));
+}
+static bool filled(const unsigned char *p, uint32_t bytes, uint32_t seed) {
+  for (uint32_t i = 0; i < bytes; i++)
+    if (p[i] != (unsigned char)(seed + i * 7 + (i >> 8))) return false;
+  return true;
+}
+
+/* ---- streams between threads ---- */
+
+typedef struct stream {
+  net_rank *rank;
+  int peer, channel;
+  unsigned count; /* messages each way */
+  uint32_t most;  /* bytes of the largest */
+  bool by_ref, want, both;
+  unsigned direct; /* messages that came straight to their place */
+  hk_status rc;
+} stream;
+
+/* Runs of small ones, of one size, and of anything. */
+static uint32_t size_of(const stream *t, int from, unsigned i) {
+  uint32_t h = mix((uint32_t)from * 7919u + i + (uint32_t)t->channel * 31u);
+  switch ((i / 16) % 4) {
+    case 0: return h % 100;
+    case 1: return t->most;
+    case 2: return h % (t->most + 1);
+    default: return (h % 4) * 24;
+  }
+}
+
+/* Sends and receives `count` messages at once, progressing by hand as the executor does. */
+static void *run_stream(void *arg) {
+  stream *t = arg;
+  int me = t->rank->rank;
+  hk_link *send = t->both || me < t->peer ? net_link(t->rank, t->peer, HK_LINK_SEND, t->channel) : NULL;
+  hk_link *recv = t->both || me > t->peer ? net_link(t->rank, t->peer, HK_LINK_RECV, t->channel) : NULL;
+  unsigned sent = send ? 0 : t->count, got = recv ? 0 : t->count;
+  /* By reference every message needs memory of its own until its credit is back: as many as there are slots. */
+  size_t nbuf = t->rank->env.nslots + 1;
+  unsigned char *out = malloc(nbuf * (t->most + 1)), *in = malloc(t->most + 1);
+  hk_waiter w;
+  hk_wait_begin(&w, &t->rank->wait);
+  while (sent < t->count || got < t->count || (send && !hk_link_drained(send))) {
+    bool moved = false;
+    if (sent < t->count && hk_link_can_send(send, 0)) {
+      unsigned char *buffer = out + (sent % nbuf) * (t->most + 1);
+      uint32_t bytes = size_of(t, me, sent);
+      fill(buffer, bytes, sent);
+      ck_assert(net_try_send(send, buffer, bytes, 1000 + sent, t->by_ref));
+      sent++;
+      moved = true;
+    }
+    uint32_t bytes, signature;
+    bool direct;
+    uint32_t expected = size_of(t, t->peer, got);
+    if (got < t->count && net_try_recv(recv, in, expected, t->want, &bytes, &signature, &direct)) {
+      ck_assert_uint_eq(bytes, expected);
+      ck_assert_uint_eq(signature, 1000 + got);
+      ck_assert_msg(filled(in, bytes, got), "message %u of %u bytes is wrong", got, bytes);
+      t->direct += direct;
+      got++;
+      moved = true;
+    }
+    bool wire;
+    t->rc = net_progress(t->rank, &wire);
+    if (t->rc != HK_OK) break;
+    if (moved || wire)
+      hk_wait_progress(&w);
+    else if ((t->rc = hk_wait_pause(&w)) != HK_OK)
+      break;
+  }
+  if (send) net_unlink(send);
+  if (recv) net_unlink(recv);
+  free(out);
+  free(in);
+  return NULL;
+}
+
+static void run_streams(net_world *w, stream *t, int n) {
+  pthread_t threads[NET_RANKS * NET_RANKS];
+  for (int i = 0; i < w->n; i++)
+    w->ranks[i].wait = (hk_wait_env){.spins = 50, .deadline_ns = hk_now_ns() + 60000000000u};
+  for (int i = 0; i < n; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, run_stream, &t[i]), 0);
+  for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
+  for (int i = 0; i < n; i++) ck_assert_msg(t[i].rc == HK_OK, "stream %d: %s", i, hk_last_error());
+}
+
+static const struct {
+  const char *sockets;
+  bool by_ref, want, both, socketpairs;
+  uint32_t most, nslots;
+} ways[] = {
+    {"1", false, false, false, false, 4096, 8}, {"1", true, true, false, false, 131072, 8},
+    {"1", true, true, true, false, 131072, 8},  {"1", true, false, true, false, 131072, 2},
+    {"1", false, true, true, true, 100000, 4},  {"2", true, true, true, false, 131072, 8},
+    {"3", false, false, true, false, 99999, 4}, {"4", true, true, true, false, 131072, 8},
+    {"4", true, false, true, true, 131072, 2},  {"16", true, true, true, false, 131072, 8},
+};
+
+START_TEST(carries_messages) {
+  set_param("NCCL_NSOCKS_PERTHREAD", ways[_i].sockets);
+  net_world *w = net_world_new(2, ways[_i].nslots, 131072);
+  w->socketpairs = ways[_i].socketpairs;
+  stream t[2];
+  for (int i = 0; i < 2; i++)
+    t[i] = (stream){.rank = &w->ranks[i],
+                    .peer = 1 - i,
+                    .channel = 3,
+                    .count = 640,
+                    .most = ways[_i].most,
+                    .by_ref = ways[_i].by_ref,
+                    .want = ways[_i].want,
+                    .both = ways[_i].both};
+  run_streams(w, t, 2);
+  ck_assert_int_eq(w->dials, atoi(ways[_i].sockets));
+  if (ways[_i].want) ck_assert_uint_gt(t[1].direct, 0);
+  if (!ways[_i].want) ck_assert_uint_eq(t[1].direct, 0);
+  net_world_free(w);
+}
+END_TEST
+
+/* Every rank to every other on one thread a rank: more links are waited for than are asked directly. */
+typedef struct crowd {
+  net_rank *rank;
+  hk_status rc;
+} crowd;
+
+static void *run_crowd(void *arg) {
+  crowd *c = arg;
+  net_rank *r = c->rank;
+  enum { ROUNDS = 40, CHANNELS = 2, BYTES = 20000 };
+  int n = r->world->n;
+  hk_link *send[NET_RANKS][CHANNELS], *recv[NET_RANKS][CHANNELS];
+  unsigned sent[NET_RANKS][CHANNELS] = {0}, got[NET_RANKS][CHANNELS] = {0};
+  static _Thread_local unsigned char out[BYTES], in[BYTES];
+  for (int p = 0; p < n; p++)
+    for (int ch = 0; p != r->rank && ch < CHANNELS; ch++) {
+      send[p][ch] = net_link(r, p, HK_LINK_SEND, ch);
+      recv[p][ch] = net_link(r, p, HK_LINK_RECV, ch);
+    }
+  int left = 2 * (n - 1) * CHANNELS * ROUNDS;
+  hk_waiter w;
+  hk_wait_begin(&w, &r->wait);
+  while (left > 0) {
+    bool moved = false, wire;
+    for (int p = 0; p < n; p++)
+      for (int ch = 0; p != r->rank && ch < CHANNELS; ch++) {
+        uint32_t seed = (uint32_t)(r->rank * 16 + ch), bytes, signature, size = mix(seed + sent[p][ch]) % BYTES;
+        fill(out, size, seed);
+        if (sent[p][ch] < ROUNDS && net_try_send(send[p][ch], out, size, seed, false))
+          sent[p][ch]++, left--, moved = true;
+        bool direct;
+        seed = (uint32_t)(p * 16 + ch);
+        if (got[p][ch] < ROUNDS && net_try_recv(recv[p][ch], in, BYTES, false, &bytes, &signature, &direct)) {
+          ck_assert_uint_eq(signature, seed);
+          ck_assert_uint_eq(bytes, mix(seed + got[p][ch]) % BYTES);
+          ck_assert(filled(in, bytes, seed));
+          got[p][ch]++, left--, moved = true;
+        }
+      }
+    if ((c->rc = net_progress(r, &wire)) != HK_OK) return NULL;
+    if (moved || wire)
+      hk_wait_progress(&w);
+    else if ((c->rc = hk_wait_pause(&w)) != HK_OK)
+      return NULL;
+  }
+  for (int p = 0; p < n; p++)
+    for (int ch = 0; p != r->rank && ch < CHANNELS; ch++)
+      while (!hk_link_drained(send[p][ch]))
+        if ((c->rc = net_progress(r, NULL)) != HK_OK) return NULL;
+  for (int p = 0; p < n; p++)
+    for (int ch = 0; p != r->rank && ch < CHANNELS; ch++) {
+      net_unlink(send[p][ch]);
+      net_unlink(recv[p][ch]);
+    }
+  return NULL;
+}
+
+START_TEST(carries_many_links) {
+  enum { N = 6 };
+  net_world *w = net_world_new(N, 4, 32768);
+  crowd c[N];
+  pthread_t threads[N];
+  for (int i = 0; i < N; i++) {
+    w->ranks[i].wait = (hk_wait_env){.spins = 0, .deadline_ns = hk_now_ns() + 60000000000u};
+    c[i] = (crowd){.rank = &w->ranks[i]};
+    pthread_create(&threads[i], NULL, run_crowd, &c[i]);
+  }
+  for (int i = 0; i < N; i++) pthread_join(threads[i], NULL);
+  for (int i = 0; i < N; i++) ck_assert_msg(c[i].rc == HK_OK, "rank %d: %s", i, hk_last_error());
+  ck_assert_int_eq(w->dials, N * (N - 1) / 2 * 2);
+  net_world_free(w);
+}
+END_TEST
+
+/* The higher rank comes first and sends before anybody has called. */
+START_TEST(waits_for_the_call) {
+  net_world *w = net_world_new(2, 2, 4096);
+  hk_link *send = net_link(&w->ranks[1], 0, HK_LINK_SEND, 0);
+  ck_assert_int_eq(atomic_load(&send->state), HK_LINK_CONNECTING);
+  ck_assert(net_try_send(send, "abc", 3, 9, false));
+  ck_assert(net_try_send(send, "defg", 4, 9, false));
+  ck_assert(!hk_link_can_send(send, 0));
+  for (int i = 0; i < 10; i++) ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_OK);
+  ck_assert(!hk_link_drained(send));
+  hk_link *recv = net_link(&w->ranks[0], 1, HK_LINK_RECV, 0);
+  ck_assert_int_eq(atomic_load(&recv->state), HK_LINK_READY);
+  char in[8];
+  uint32_t bytes, signature;
+  bool direct;
+  for (int got = 0; got < 2;) {
+    ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_OK);
+    got += net_try_recv(recv, in, 8, false, &bytes, &signature, &direct);
+    ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
+  }
+  ck_assert_uint_eq(bytes, 4);
+  ck_assert_mem_eq(in, "defg", 4);
+  ck_assert_int_eq(atomic_load(&send->state), HK_LINK_READY);
+  ck_assert(hk_link_drained(send) && hk_link_can_send(send, 0));
+  net_unlink(send);
+  net_unlink(recv);
+  net_world_free(w);
+}
+END_TEST
+
+/* A reader that does not read: credits stay out, nothing is lost, and it flows on when it reads. */
+START_TEST(holds_back_when_the_reader_is_slow) {
+  enum { BYTES = 131072, COUNT = 200 };
+  net_world *w = net_world_new(2, 8, BYTES);
+  hk_link *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0), *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0);
+  unsigned char *out = malloc(BYTES), *in = malloc(BYTES);
+  fill(out, BYTES, 1);
+  int sent = 0, got = 0;
+  for (int idle = 0; idle < 3000; idle++) {
+    if (sent < COUNT && net_try_send(send, out, BYTES, 1, true)) sent++, idle = 0;
+    ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
+  }
+  ck_assert_int_lt(sent, COUNT);
+  ck_assert(!hk_link_drained(send));
+  while (got < COUNT) {
+    uint32_t bytes, signature;
+    bool direct;
+    if (sent < COUNT && net_try_send(send, out, BYTES, 1, true)) sent++;
+    ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
+    ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_OK);
+    if (!net_try_recv(recv, in, BYTES, true, &bytes, &signature, &direct)) continue;
+    ck_assert_uint_eq(bytes, BYTES);
+    ck_assert(filled(in, BYTES, 1));
+    got++;
+  }
+  ck_assert(hk_link_drained(send));
+  free(out);
+  free(in);
+  net_unlink(send);
+  net_unlink(recv);
+  net_world_free(w);
+}
+END_TEST
+
+START_TEST(chooses_the_provider) {
+  hk_transport_env env = {.rank = 0, .nranks = 2};
+  hk_transport_state *s;
+  char fact[HK_FACT_BYTES] = {0};
+  set_param("NCCL_NET", "Pigeon");
+  ck_assert_int_eq(hk_transport_net.attach(&env, &s, fact), HK_ERR_USAGE);
+  ck_assert(strstr(hk_last_error(), "Pigeon") && strstr(hk_last_error(), "Socket"));
+  set_param("NCCL_NET", "socket");
+  ck_assert_int_eq(hk_transport_net.attach(&env, &s, fact), HK_OK);
+  char why[160], facts[2][HK_FACT_BYTES];
+  ck_assert(!hk_transport_net.reachable(s, 1, why, sizeof why));
+  memcpy(facts[0], fact, HK_FACT_BYTES);
+  memcpy(facts[1], fact, HK_FACT_BYTES);
+  memcpy(facts[1], "IB\0", 3);
+  ck_assert_int_eq(hk_transport_net.join(s, facts), HK_OK);
+  ck_assert(!hk_transport_net.reachable(s, 0, why, sizeof why));
+  ck_assert(!hk_transport_net.reachable(s, 1, why, sizeof why));
+  ck_assert(strstr(why, "IB") && strstr(why, "NCCL_NET"));
+  hk_transport_net.detach(s);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("net");
+  TCase *t = tcase_create("net");
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
+  tcase_add_test(t, carries_many_links);
+  tcase_add_test(t, waits_for_the_call);
+  tcase_add_test(t, holds_back_when_the_reader_is_slow);
+  tcase_add_test(t, chooses_the_provider);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the socket provider makes of a peer that writes slowly, writes nonsense, or goes away. */
+#include <check.h>
+#include <poll.h>
+#include "../../src/base/iface.h"
+#include "../../src/base/param.h"
+#include "../../src/transport/net/socket.h"
+#include "../support/suite.h"
+#include "net_world.h"
+
+enum { SLOT = 8192 };
+
+/* Rank 0 with one end open; the test itself is rank 1, with a bare socket. */
+typedef struct bench {
+  net_world *w;
+  net_rank *rank;
+  hk_link *link;
+  int fd;
+} bench;
+
+static bench setup(hk_link_kind kind) {
+  bench b = {.w = net_world_new(2, 4, SLOT)};
+  b.rank = &b.w->ranks[0];
+  b.link = net_link(b.rank, 1, kind, 2);
+  b.fd = net_take(&b.w->ranks[1], 0, b.w->mail[0].tag);
+  ck_assert_int_ge(b.fd, 0);
+  return b;
+}
+
+static void teardown(bench *b) {
+  net_unlink(b->link);
+  if (b->fd >= 0) close(b->fd);
+  net_world_free(b->w);
+}
+
+static void write_bytes(int fd, const void *data, size_t bytes) {
+  const char *p = data;
+  while (bytes > 0) {
+    ssize_t n = send(fd, p, bytes, MSG_NOSIGNAL);
+    if (n < 0 && errno == EAGAIN) continue;
+    ck_assert_int_gt(n, 0);
+    p += n;
+    bytes -= (size_t)n;
+  }
+}
+
+static void write_message(int fd, uint32_t seq, uint32_t signature, const void *data, uint32_t bytes) {
+  hk_wire_header h = {seq, bytes, signature, 0};
+  char buffer[sizeof h + SLOT];
+  memcpy(buffer, &h, sizeof h);
+  memcpy(buffer + sizeof h, data, bytes);
+  write_bytes(fd, buffer, sizeof h + bytes);
+}
+
+/* Polls until a slot is there or an error. */
+static hk_status poll_slot(bench *b, void *data, uint32_t room, bool want, uint32_t *bytes, bool *direct) {
+  uint32_t signature;
+  for (int i = 0; i < 200000; i++) {
+    if (net_try_recv(b->link, data, room, want, bytes, &signature, direct)) return HK_OK;
+    hk_status rc = net_progress(b->rank, NULL);
+    if (rc != HK_OK) return rc;
+  }
+  return HK_IN_PROGRESS;
+}
+
+START_TEST(puts_single_bytes_together) {
+  bench b = setup(HK_LINK_RECV);
+  static const uint32_t sizes[] = {0, 1, 47, 48, 49, 300};
+  char data[512], in[512], wire[600];
+  for (size_t i = 0; i < sizeof data; i++) data[i] = (char)(i * 3);
+  for (unsigned k = 0; k < HK_ARRAY_LENGTH(sizes); k++) {
+    hk_wire_header h = {k + 1, sizes[k], 5, 0};
+    memcpy(wire, &h, sizeof h);
+    memcpy(wire + sizeof h, data, sizes[k]);
+    uint32_t bytes = 0, signature;
+    bool direct;
+    for (uint32_t at = 0; at < sizeof h + sizes[k]; at++) {
+      ck_assert(!net_try_recv(b.link, in, sizes[k], k % 2, &bytes, &signature, &direct));
+      write_bytes(b.fd, wire + at, 1);
+      ck_assert_int_eq(net_progress(b.rank, NULL), HK_OK);
+    }
+    memset(in, 0, sizeof in);
+    ck_assert_int_eq(poll_slot(&b, in, sizes[k], false, &bytes, &direct), HK_OK);
+    ck_assert_uint_eq(bytes, sizes[k]);
+    if (!(k % 2) || sizes[k] <= HK_SLOT_INLINE) ck_assert_mem_eq(in, data, sizes[k]);
+  }
+  teardown(&b);
+}
+END_TEST
+
+/* A large message teaches the receiver to expect large ones; then a crowd of small ones comes in one piece. */
+START_TEST(sorts_what_it_guessed_wrong) {
+  bench b = setup(HK_LINK_RECV);
+  char data[SLOT], in[SLOT], wire[SLOT];
+  bool direct;
+  uint32_t bytes, n = 0;
+  memset(data, 'L', sizeof data);
+  for (uint32_t round = 0; round < 3; round++) {
+    write_message(b.fd, ++n, 5, data, SLOT);
+    ck_assert_int_eq(poll_slot(&b, in, SLOT, true, &bytes, &direct), HK_OK);
+    ck_assert_uint_eq(bytes, SLOT);
+    ck_assert(direct);
+    size_t at = 0;
+    uint32_t first = n + 1, count = 0;
+    while (at + sizeof(hk_wire_header) + 120 <= sizeof wire) {
+      uint32_t size = 20 + count % 100;
+      hk_wire_header h = {++n, size, 5, 0};
+      memcpy(wire + at, &h, sizeof h);
+      memset(wire + at + sizeof h, (int)(n & 127), size);
+      at += sizeof h + size;
+      count++;
+    }
+    write_bytes(b.fd, wire, at);
+    for (uint32_t k = 0; k < count; k++) {
+      ck_assert_int_eq(poll_slot(&b, in, SLOT, round != 1, &bytes, &direct), HK_OK);
+      ck_assert_uint_eq(bytes, 20 + k % 100);
+      for (uint32_t i = 0; i < bytes; i++) ck_assert_int_eq(in[i], (char)((first + k) & 127));
+    }
+  }
+  teardown(&b);
+}
+END_TEST
+
+/* Without a wish, what lies in the socket stays there beyond the free slots. */
+START_TEST(reads_no_more_than_it_has_slots) {
+  bench b = setup(HK_LINK_RECV);
+  for (uint32_t n = 1; n <= 10; n++) write_message(b.fd, n, 5, &n, sizeof n);
+  b.link->waiting = 1;
+  for (int i = 0; i < 100; i++) {
+    b.link->waiting = 1;
+    ck_assert_int_eq(net_progress(b.rank, NULL), HK_OK);
+  }
+  for (uint32_t n = 1; n <= 10; n++) {
+    uint32_t got = 0, bytes;
+    bool direct;
+    ck_assert_int_eq(poll_slot(&b, &got, sizeof got, false, &bytes, &direct), HK_OK);
+    ck_assert_uint_eq(got, n);
+  }
+  teardown(&b);
+}
+END_TEST
+
+static const hk_wire_header nonsense[] = {
+    {2, 8, 5, 0}, /* a number that is not due */
+    {0, 8, 5, 0},
+    {1, 0x7fffffff, 5, 0}, /* longer than any message */
+    {1, UINT32_MAX, 5, 0},
+    {1, 8, 5, 2},                                     /* flags of the future */
+    {1, SLOT + 1, 5, 0},                              /* more than the slot and than the place that was offered */
+    {0x20544547, 0x5448202f, 0x312e3150, 0x0a0d0a0d}, /* a scanner's GET */
+};
+
+START_TEST(refuses_nonsense) {
+  bench b = setup(HK_LINK_RECV);
+  char in[64], junk[4096];
+  uint32_t bytes;
+  bool direct;
+  memset(in, 'x', sizeof in);
+  memset(junk, 0xee, sizeof junk);
+  write_bytes(b.fd, &nonsense[_i], sizeof nonsense[_i]);
+  write_bytes(b.fd, junk, sizeof junk);
+  ck_assert_int_eq(poll_slot(&b, in, 40, true, &bytes, &direct), HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), "rank 1") && strstr(hk_last_error(), "127.0.0.1<"), "%s", hk_last_error());
+  for (size_t i = 0; i < sizeof in; i++) ck_assert_int_eq(in[i], 'x');
+  ck_assert_int_eq(atomic_load(&b.link->state), HK_LINK_FAILED);
+  /* It stays refused, and is not told again. */
+  b.link->waiting = 1;
+  ck_assert_int_eq(net_progress(b.rank, NULL), HK_ERR_REMOTE);
+  teardown(&b);
+}
+END_TEST
+
+/* The peer goes after `sent` bytes of a message of 16 + 4000; with a reset where asked. */
+static const struct {
+  int sent;
+  bool reset;
+} ends[] = {{0, false}, {0, true}, {7, false}, {16, false}, {100, false}, {100, true}, {4015, false}};
+
+START_TEST(names_a_peer_that_goes) {
+  bench b = setup(HK_LINK_RECV);
+  char wire[16 + 4000] = {0}, in[4000];
+  hk_wire_header h = {1, 4000, 5, 0};
+  uint32_t bytes;
+  bool direct;
+  memcpy(wire, &h, sizeof h);
+  write_bytes(b.fd, wire, (size_t)ends[_i].sent);
+  if (ends[_i].reset) {
+    struct linger hard = {.l_onoff = 1, .l_linger = 0};
+    setsockopt(b.fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+  }
+  close(b.fd);
+  b.fd = -1;
+  ck_assert_int_eq(poll_slot(&b, in, sizeof in, true, &bytes, &direct), HK_ERR_REMOTE);
+  const char *text = hk_last_error();
+  ck_assert_msg(strstr(text, "rank 1") && strstr(text, "127.0.0.1<") && strstr(text, "interface lo"), "%s", text);
+  ck_assert_msg(strstr(text, ends[_i].reset ? "ECONNRESET" : "closed") != NULL, "%s", text);
+  teardown(&b);
+}
+END_TEST
+
+START_TEST(lets_a_peer_go_that_nobody_waits_for) {
+  bench b = setup(HK_LINK_RECV);
+  uint32_t x = 77, got = 0, bytes;
+  bool direct;
+  write_message(b.fd, 1, 5, &x, sizeof x);
+  close(b.fd);
+  b.fd = -1;
+  ck_assert_int_eq(poll_slot(&b, &got, sizeof got, false, &bytes, &direct), HK_OK);
+  ck_assert_uint_eq(got, 77);
+  for (int i = 0; i < 1000; i++) ck_assert_int_eq(net_progress(b.rank, NULL), HK_OK);
+  ck_assert_int_eq(poll_slot(&b, &got, sizeof got, false, &bytes, &direct), HK_ERR_REMOTE);
+  teardown(&b);
+}
+END_TEST
+
+START_TEST(tells_that_nobody_takes_what_it_sends) {
+  bench b = setup(HK_LINK_SEND);
+  static char data[SLOT];
+  hk_status rc = HK_OK;
+  close(b.fd);
+  b.fd = -1;
+  for (int i = 0; i < 1000 && rc == HK_OK; i++) {
+    net_try_send(b.link, data, SLOT, 1, true);
+    rc = net_progress(b.rank, NULL);
+  }
+  ck_assert_int_eq(rc, HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), "rank 1") && strstr(hk_last_error(), "sending"), "%s", hk_last_error());
+  teardown(&b);
+}
+END_TEST
+
+/* ---- routes ---- */
+
+static hk_iface iface(const char *name, const char *addr, unsigned prefix, unsigned speed, hk_iface_class kind) {
+  hk_iface i;
+  memset(&i, 0, sizeof i);
+  snprintf(i.name, sizeof i.name, "%s", name);
+  if (strchr(addr, ':')) {
+    i.addr.v6.sin6_family = AF_INET6;
+    ck_assert_int_eq(inet_pton(AF_INET6, addr, &i.addr.v6.sin6_addr), 1);
+  } else {
+    i.addr.v4.sin_family = AF_INET;
+    ck_assert_int_eq(inet_pton(AF_INET, addr, &i.addr.v4.sin_addr), 1);
+  }
+  i.prefix = (uint8_t)prefix;
+  i.speed_mbps = speed;
+  i.kind = (uint8_t)kind;
+  return i;
+}
+
+START_TEST(chooses_routes) {
+  hk_iface mine[] = {iface("ib0", "10.1.0.1", 16, 100000, HK_IFACE_PHYSICAL),
+                     iface("eth0", "192.168.7.1", 24, 1000, HK_IFACE_PHYSICAL),
+                     iface("eth0", "fd00::1", 64, 1000, HK_IFACE_PHYSICAL),
+                     iface("docker0", "172.17.0.1", 16, 0, HK_IFACE_BRIDGE)};
+  hk_iface theirs[] = {
+      iface("ib0", "10.1.0.2", 16, 100000, HK_IFACE_PHYSICAL),
+      iface("eth0", "192.168.7.2", 24, 1000, HK_IFACE_PHYSICAL), iface("eth0", "fd00::2", 64, 1000, HK_IFACE_PHYSICAL),
+      iface("docker0", "172.17.0.1", 16, 0, HK_IFACE_BRIDGE), iface("ib9", "10.99.0.2", 16, 100000, HK_IFACE_PHYSICAL)};
+  hk_socket_fact fact;
+  hk_socket_route r[HK_SOCKET_ADDRS];
+  char text[HK_ADDR_TEXT];
+  hk_socket_describe(&fact, theirs, 5);
+  ck_assert_int_eq(fact.naddrs, 5);
+  ck_assert_int_eq(fact.nsockets, 4);
+  /* The fast network beside the slow one. */
+  ck_assert_int_eq(hk_socket_routes(mine, 4, &fact, false, r), 1);
+  ck_assert_str_eq(hk_addr_format(&r[0].to, text), "10.1.0.2<0>");
+  ck_assert_int_eq(r[0].iface, 0);
+  /* The fast one turned out to be dead: nothing is left that beats the bootstrap's way. */
+  ck_assert_int_eq(hk_socket_routes(mine + 1, 3, &fact, false, r), 0);
+  /* The user's choice goes before the bootstrap's, in his order. */
+  ck_assert_int_eq(hk_socket_routes(mine + 1, 2, &fact, true, r), 2);
+  ck_assert_str_eq(hk_addr_format(&r[0].to, text), "192.168.7.2<0>");
+  ck_assert_str_eq(hk_addr_format(&r[1].to, text), "[fd00::2]<0>");
+
+  hk_iface loop = iface("lo", "127.0.0.1", 8, 0, HK_IFACE_LOOPBACK);
+  hk_socket_describe(&fact, &loop, 1);
+  ck_assert_int_eq(hk_socket_routes(&loop, 1, &fact, true, r), 0);
+}
+END_TEST
+
+START_TEST(agrees_on_the_number_of_sockets) {
+  hk_socket_fact a = {.nsockets = 4}, b = {.nsockets = 2};
+  ck_assert_int_eq(hk_socket_count(&a, &b, false), 2);
+  ck_assert_int_eq(hk_socket_count(&b, &a, false), 2);
+  ck_assert_int_eq(hk_socket_count(&a, &b, true), 1);
+  b.insists = 1;
+  b.nsockets = 8;
+  ck_assert_int_eq(hk_socket_count(&a, &b, true), 8);
+  ck_assert_int_eq(hk_socket_count(&b, &a, false), 8);
+  a.nsockets = 0; /* what a peer of another kind might say */
+  b.nsockets = 200;
+  ck_assert_int_eq(hk_socket_count(&a, &b, false), HK_SOCKETS_MAX);
+  b.insists = 0;
+  ck_assert_int_eq(hk_socket_count(&a, &b, false), 1);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("net_faults");
+  TCase *t = tcase_create("faults");
+  tcase_set_timeout(t, 60);
+  tcase_add_test(t, puts_single_bytes_together);
+  tcase_add_test(t, sorts_what_it_guessed_wrong);
+  tcase_add_test(t, reads_no_more_than_it_has_slots);
+  tcase_add_loop_test(t, refuses_nonsense, 0, (int)HK_ARRAY_LENGTH(nonsense));
+  tcase_add_loop_test(t, names_a_peer_that_goes, 0, (int)HK_ARRAY_LENGTH(ends));
+  tcase_add_test(t, lets_a_peer_go_that_nobody_waits_for);
+  tcase_add_test(t, tells_that_nobody_takes_what_it_sends);
+  tcase_add_test(t, chooses_routes);
+  tcase_add_test(t, agrees_on_the_number_of_sockets);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The net transport over net plugins, the example and our own: messages between ranks that are threads, and peers that go. */
+#include <check.h>
+#include <libgen.h>
+#include "../../src/base/param.h"
+#include "../support/suite.h"
+#include "net_world.h"
+
+/* A library that was built beside this program. */
+static void use_plugin(const char *folder, const char *name, const char *version) {
+  char self[3800] = "", path[4096];
+  ck_assert_int_gt((int)readlink("/proc/self/exe", self, sizeof self - 1), 0);
+  snprintf(path, sizeof path, "%s/../%s/%s", dirname(self), folder, name);
+  setenv("NCCL_NET_PLUGIN", path, 1);
+  setenv("HOCKET_NET_PLUGIN_VERSION", version, 1);
+  hk_param_reload();
+}
+
+enum { SLOT = 20000, ROUNDS = 30 };
+
+static uint32_t size_of(unsigned i) {
+  static const uint32_t sizes[] = {8, 0, 48, 49, 4080, 4081, SLOT, 12345, 4096, 1};
+  return sizes[i % HK_ARRAY_LENGTH(sizes)];
+}
+
+typedef struct side {
+  net_rank *rank;
+  hk_status rc;
+  char text[512];
+} side;
+
+/* Both ways at once: every message's size and bytes follow from its number. */
+static void *run_side(void *arg) {
+  side *s = arg;
+  net_rank *r = s->rank;
+  unsigned char *out = malloc(SLOT), *in = malloc(SLOT);
+  hk_link *send = net_link(r, 1 - r->rank, HK_LINK_SEND, 0), *recv = net_link(r, 1 - r->rank, HK_LINK_RECV, 0);
+  hk_waiter w;
+  hk_wait_begin(&w, &r->wait);
+  for (unsigned sent = 0, got = 0; sent < ROUNDS || got < ROUNDS || !hk_link_drained(send);) {
+    bool moved = false, wire, direct;
+    uint32_t bytes, signature;
+    memset(out, (int)sent, size_of(sent));
+    if (sent < ROUNDS && net_try_send(send, out, size_of(sent), 1000 + sent, false)) sent++, moved = true;
+    if (got < ROUNDS && net_try_recv(recv, in, SLOT, got % 2, &bytes, &signature, &direct)) {
+      ck_assert_uint_eq(signature, 1000 + got);
+      ck_assert_uint_eq(bytes, size_of(got));
+      for (uint32_t i = 0; i < bytes; i++) ck_assert_uint_eq(in[i], got & 255);
+      got++;
+      moved = true;
+    }
+    if ((s->rc = net_progress(r, &wire)) != HK_OK) break;
+    if (moved || wire)
+      hk_wait_progress(&w);
+    else if ((s->rc = hk_wait_pause(&w)) != HK_OK)
+      break;
+  }
+  if (s->rc != HK_OK) snprintf(s->text, sizeof s->text, "%s", hk_last_error());
+  net_unlink(send);
+  net_unlink(recv);
+  free(out);
+  free(in);
+  return NULL;
+}
+
+static const struct {
+  const char *folder, *name, *version;
+  uint32_t nslots;
+} ways[] = {{"plugins", "libnccl-net-eleven.so", "11", 8}, {"plugins", "libnccl-net-seven.so", "11", 2},
+            {"plugins", "libnccl-net-nine.so", "11", 32},  {"lib", "libnccl-net-hocket.so", "11", 4},
+            {"lib", "libnccl-net-hocket.so", "6", 16},     {"lib", "libnccl-net-hocket.so", "8", 2}};
+
+START_TEST(carries_messages) {
+  pthread_t threads[2];
+  side sides[2] = {0};
+  use_plugin(ways[_i].folder, ways[_i].name, ways[_i].version);
+  net_world *w = net_world_new(2, ways[_i].nslots, SLOT);
+  for (int i = 0; i < 2; i++) {
+    w->ranks[i].wait = (hk_wait_env){.spins = 0, .deadline_ns = hk_now_ns() + 60000000000u};
+    sides[i].rank = &w->ranks[i];
+    ck_assert_int_eq(pthread_create(&threads[i], NULL, run_side, &sides[i]), 0);
+  }
+  for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+  for (int i = 0; i < 2; i++) ck_assert_msg(sides[i].rc == HK_OK, "rank %d: %s", i, sides[i].text);
+  net_world_free(w);
+}
+END_TEST
+
+static bool ready(const hk_link *l) { return atomic_load(&l->state) == HK_LINK_READY; }
+
+/* A connected pair of ends, by hand. */
+static net_world *connected(hk_link **send, hk_link **recv) {
+  net_world *w = net_world_new(2, 4, SLOT);
+  *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0);
+  *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0);
+  for (uint64_t until = hk_now_ns() + 20000000000u; !ready(*send) || !ready(*recv);) {
+    ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
+    ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_OK);
+    ck_assert(hk_now_ns() < until);
+  }
+  return w;
+}
+
+static hk_status progress_until_error(net_rank *r) {
+  hk_status rc = HK_OK;
+  for (uint64_t until = hk_now_ns() + 20000000000u; rc == HK_OK && hk_now_ns() < until;) rc = net_progress(r, NULL);
+  return rc;
+}
+
+/* Who waits for a peer that has gone gets an error that names it; who does not wait is left alone. */
+START_TEST(names_a_peer_that_goes) {
+  hk_link *send, *recv;
+  use_plugin(ways[_i].folder, ways[_i].name, ways[_i].version);
+  net_world *w = connected(&send, &recv);
+  net_unlink(send);
+  recv->waiting = 1;
+  ck_assert_int_ne(progress_until_error(&w->ranks[1]), HK_OK);
+  ck_assert_msg(strstr(hk_last_error(), "rank 0") && strstr(hk_last_error(), "plugin"), "%s", hk_last_error());
+  ck_assert_int_eq(atomic_load(&recv->state), HK_LINK_FAILED);
+  net_unlink(recv);
+  net_world_free(w);
+}
+END_TEST
+
+START_TEST(tells_that_nobody_answers) {
+  use_plugin("plugins", "libnccl-net-ten.so", "11");
+  setenv("HOCKET_PEER_TIMEOUT", "2", 1);
+  setenv("HOCKET_TEST_NET", "half", 1);
+  hk_param_reload();
+  net_world *w = net_world_new(2, 4, SLOT);
+  hk_link *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0), *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0);
+  ck_assert_int_eq(progress_until_error(&w->ranks[0]), HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), "HOCKET_PEER_TIMEOUT"), "%s", hk_last_error());
+  net_unlink(send);
+  ck_assert_int_eq(progress_until_error(&w->ranks[1]), HK_ERR_REMOTE);
+  net_unlink(recv);
+  net_world_free(w);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("net_plugin");
+  TCase *t = tcase_create("plugin");
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
+  tcase_add_loop_test(t, names_a_peer_that_goes, 2, 4); /* the example and ours */
+  tcase_add_test(t, tells_that_nobody_answers);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The user's settings: tuning files, measured constants, channels, levels; what is wrong is said with its place. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../src/base/param.h"
+#include "../../src/collectives/overrides.h"
+#include "../../src/topo/synth.h"
+#include "../support/suite.h"
+
+static hk_machine host(int nranks) {
+  hk_host_facts f = {.nranks = nranks,
+                     .nhosts = 1,
+                     .ranks_per_host = nranks,
+                     .least_per_host = nranks,
+                     .cores_per_host = 2,
+                     .memory = true,
+                     .multicast = true,
+                     .slot_bytes = 131072};
+  return hk_machine_of_hosts(&f, NULL);
+}
+
+static hk_decision decide(const hk_rules *r, const hk_machine *m, hk_coll coll, size_t bytes) {
+  hk_wish w = {.rules = r};
+  hk_decision d;
+  hk_select(m, &w, coll, bytes, &d);
+  return d;
+}
+
+START_TEST(rules_in_order) {
+  hk_rules *r;
+  hk_machine m = host(8);
+  ck_assert_int_eq(hk_rules_parse(&r, "file",
+                                  "# comment\n"
+                                  "allreduce, 0, 64K, 8, 1, tree, *, *   # first that fits\n"
+                                  "\n"
+                                  "AllReduce,0,*,4,*,ring,simple,*\r\n"
+                                  "*,1M,*,*,*,ring,Simple,2\n"
+                                  "*,*,*,*,*,flat,*,*"),
+                   HK_OK);
+  ck_assert_int_eq(r->n, 4);
+  ck_assert_int_eq(r->at[1].line, 4);
+  ck_assert_str_eq(decide(r, &m, HK_ALLREDUCE, 64 << 10).algorithm->name, "tree");
+  ck_assert_str_eq(decide(r, &m, HK_ALLREDUCE, (64 << 10) + 1).algorithm->name, "flat");
+  hk_decision d = decide(r, &m, HK_ALLGATHER, 1 << 20);
+  ck_assert_str_eq(d.algorithm->name, "ring");
+  ck_assert_int_eq(d.channels, 2);
+  ck_assert_ptr_nonnull(strstr(d.note, "tuning file"));
+  d = decide(r, &m, HK_BROADCAST, 1 << 20); /* neither ring nor flat can: the model decides */
+  ck_assert_ptr_null(d.note);
+  m = host(4);
+  ck_assert_str_eq(decide(r, &m, HK_ALLREDUCE, 8).algorithm->name, "ring");
+  hk_rules_free(r);
+}
+END_TEST
+
+START_TEST(rules_wrong) {
+  static const struct {
+    const char *text, *said;
+  } cases[] = {{"allreduce,0,1,2,3,ring,LL", "file:1: 7 fields"},
+               {"\n\nallreduce,0,1,2,3,ring,LL,1,9", "file:3: 9 fields"},
+               {"allredu,0,1,2,3,ring,LL,1", "file:1: field 1 (collective) is \"allredu\""},
+               {"*,0,1,2,3,rign,LL,1", "field 6 (algorithm) is \"rign\""},
+               {"*,0,1,2,3,ring,LLL,1", "field 7 (protocol)"},
+               {"*,x,1,2,3,ring,LL,1", "field 2 (bytes from) is \"x\""},
+               {"*,1,1Q,2,3,ring,LL,1", "field 3 (bytes to)"},
+               {"*,-1,1,2,3,ring,LL,1", "field 2"},
+               {"*,2M,1M,2,3,ring,LL,1", "less than where the rule begins"},
+               {"*,0,99999999999G,2,3,ring,LL,1", "field 3"},
+               {"*,0,1,0,3,ring,LL,1", "field 4 (ranks)"},
+               {"*,0,1,2,70000,ring,LL,1", "field 5 (hosts)"},
+               {"*,0,1,2,3,ring,LL,many", "field 8 (channels)"},
+               {"broadcast,0,1,2,3,ring,LL,1", "no program for that collective"}};
+  for (unsigned i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
+    hk_rules *r;
+    ck_assert_int_eq(hk_rules_parse(&r, "file", cases[i].text), HK_ERR_ARGUMENT);
+    ck_assert_ptr_null(r);
+    ck_assert_msg(strstr(hk_last_error(), cases[i].said) != NULL, "\"%s\": %s", cases[i].text, hk_last_error());
+  }
+  hk_rules *r;
+  ck_assert_int_eq(hk_rules_read(&r, "/no/such/file"), HK_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "HOCKET_TUNING_FILE: /no/such/file"));
+}
+END_TEST
+
+static void put(const char *path, const char *text) {
+  FILE *f = fopen(path, "w");
+  ck_assert_ptr_nonnull(f);
+  fputs(text, f);
+  fclose(f);
+}
+
+START_TEST(constants) {
+  char dir[] = "/tmp/hocket-test-XXXXXX", path[128];
+  ck_assert_ptr_nonnull(mkdtemp(dir));
+  snprintf(path, sizeof path, "%s/tune.conf", dir);
+  hk_constants k = hk_constants_default, back;
+  k.memory_alpha_us = 0.4;
+  k.tcp_us_per_b = 1.0 / 2500;
+  k.copy_us_per_b = 1.0 / 12000;
+  FILE *f = fopen(path, "w");
+  ck_assert_int_eq(hk_constants_write(&k, NULL, f), HK_OK);
+  fclose(f);
+  ck_assert_int_eq(hk_constants_read(&back, NULL, path), HK_OK);
+  ck_assert_double_eq_tol(back.memory_alpha_us, 0.4, 1e-9);
+  ck_assert_double_eq_tol(back.copy_us_per_b * 12000, 1, 1e-5);
+  ck_assert_double_eq_tol(back.tcp_us_per_b * 2500, 1, 1e-5);
+  put(path, "switch_us = 3\n");
+  ck_assert_int_eq(hk_constants_read(&back, NULL, path), HK_OK);
+  ck_assert_double_eq(back.switch_us, 3);
+  ck_assert_double_eq(back.tcp_alpha_us, hk_constants_default.tcp_alpha_us);
+  static const char *const wrong[] = {"switch_us = fast", "switch_us = -1", "switch = 3", "copy_mb_s 3",
+                                      "copy_mb_s = nan"};
+  for (unsigned i = 0; i < HK_ARRAY_LENGTH(wrong); i++) {
+    char text[80];
+    snprintf(text, sizeof text, "# fine\n%s\n", wrong[i]);
+    put(path, text);
+    ck_assert_int_eq(hk_constants_read(&back, NULL, path), HK_ERR_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(hk_last_error(), "tune.conf:2: "));
+  }
+  unlink(path);
+  rmdir(dir);
+}
+END_TEST
+
+typedef struct setting {
+  const char *name, *value;
+} setting;
+
+static hk_status read_with(hk_overrides *o, const setting *s, int min, int max) {
+  setenv("HOCKET_TUNE_FILE", "none", 1);
+  for (; s->name; s++) setenv(s->name, s->value, 1);
+  hk_param_reload();
+  return hk_overrides_read(o, min, max);
+}
+
+START_TEST(settings) {
+  hk_overrides o, p;
+  ck_assert_int_eq(read_with(&o, (setting[]){{NULL, NULL}}, 0, 0), HK_OK);
+  ck_assert_int_eq(o.wish.min_channels, 0);
+  ck_assert_int_eq(o.cross_nic, 2);
+  ck_assert(!o.tuned && !o.paths.no_p2p);
+  ck_assert_int_eq(read_with(&p,
+                             (setting[]){{"NCCL_MIN_NCHANNELS", "2"},
+                                         {"NCCL_MAX_NCHANNELS", "8"},
+                                         {"NCCL_P2P_LEVEL", "sys"},
+                                         {"NCCL_NET_GDR_LEVEL", "PHB"},
+                                         {"NCCL_CROSS_NIC", "1"},
+                                         {NULL, NULL}},
+                             4, 16),
+                   HK_OK);
+  ck_assert_int_eq(p.wish.min_channels, 4);
+  ck_assert_int_eq(p.wish.max_channels, 8);
+  ck_assert_int_eq(p.paths.p2p_level, HK_PATH_SYS);
+  ck_assert_int_eq(p.gdr_level, HK_PATH_PHB);
+  /* Each setting shows in its own line of the agreement, and in no other. */
+  static const bool differs[HK_AGREE_COUNT] = {[HK_AGREE_CHANNELS] = true,
+                                               [HK_AGREE_CROSS_NIC] = true,
+                                               [HK_AGREE_P2P_LEVEL] = true,
+                                               [HK_AGREE_GDR_LEVEL] = true};
+  for (int i = 0; i < HK_AGREE_COUNT; i++) {
+    ck_assert_int_eq(o.agreement[i] != p.agreement[i], differs[i]);
+    ck_assert_ptr_nonnull(hk_agreement_names[i]);
+  }
+  hk_overrides_clear(&o);
+  hk_overrides_clear(&p);
+  ck_assert_int_eq(read_with(&p, (setting[]){{"NCCL_P2P_LEVEL", "LOC"}, {NULL, NULL}}, 0, 0), HK_OK);
+  ck_assert(p.paths.no_p2p); /* not the default */
+  hk_overrides_clear(&p);
+}
+END_TEST
+
+START_TEST(settings_wrong) {
+  static const struct {
+    setting s;
+    int min, max;
+    const char *said;
+  } cases[] = {{{"NCCL_MAX_NCHANNELS", "2"}, 4, 0, "at least 4 channels"},
+               {{"NCCL_P2P_LEVEL", "FAR"}, 0, 0, "NCCL_P2P_LEVEL is \"FAR\""},
+               {{"NCCL_NET_GDR_LEVEL", "9"}, 0, 0, "NCCL_NET_GDR_LEVEL is \"9\""},
+               {{"NCCL_ALGO", "ringg"}, 0, 0, "\"ringg\" is no algorithm"},
+               {{"HOCKET_TUNING_FILE", "/no/such"}, 0, 0, "/no/such cannot be read"},
+               {{"HOCKET_TUNE_FILE", "/no/such"}, 0, 0, "/no/such cannot be read"}};
+  hk_overrides o;
+  const setting both[] = {cases[_i].s, {NULL, NULL}};
+  ck_assert_int_eq(read_with(&o, both, cases[_i].min, cases[_i].max), HK_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), cases[_i].said));
+  hk_overrides_clear(&o);
+}
+END_TEST
+
+/* ---- machines ---- */
+
+static hk_machine machine_of(const char *words, const hk_overrides *o) {
+  hk_cluster *c;
+  hk_seat *seats;
+  hk_machine m;
+  int n;
+  ck_assert_int_eq(hk_cluster_from_string(&c, words), HK_OK);
+  ck_assert_int_eq(hk_cluster_seats(c, 0, &seats, &n), HK_OK);
+  ck_assert_int_eq(hk_machine_of(&m, c, seats, n, NULL, o), HK_OK);
+  free(seats);
+  hk_cluster_free(c);
+  return m;
+}
+
+START_TEST(machines) {
+  hk_machine h100 = machine_of("dgx-h100", NULL), two = machine_of("nodes=2 of dgx-a100", NULL);
+  ck_assert(h100.overlap && h100.multicast && h100.in_switch);
+  ck_assert_int_eq(h100.nranks, 8);
+  ck_assert_uint_eq(h100.protocols, 7);
+  ck_assert_double_eq_tol(1e-3 / h100.inside.ring_us_per_b, 370, 20);
+  ck_assert_int_eq(two.nhosts, 2);
+  ck_assert_int_eq(two.least_per_host, 8);
+  ck_assert_double_eq_tol(1e-3 / two.between.ring_us_per_b, 195, 8);
+  hk_machine pcie = machine_of("8xa100:pcie2", NULL);
+  ck_assert_double_gt(pcie.inside.mesh_us_per_b, 10 * h100.inside.mesh_us_per_b);
+  ck_assert_uint_eq(pcie.protocols >> HK_PROTO_LL128 & 1u, 0);
+  hk_machine cpus = machine_of("nodes=3 of 2xcpu cores=32 nic=1x100", NULL);
+  ck_assert_int_eq(cpus.cores_per_host, 64);
+  ck_assert_uint_eq(cpus.protocols, 1);
+  ck_assert(!cpus.multicast && !cpus.overlap);
+}
+END_TEST
+
+/* Without GPUDirect a message to the network waits for host memory, and is no faster. */
+START_TEST(gdr_level) {
+  hk_overrides o = {.gdr_level = HK_PATH_LOC, .constants = hk_constants_default};
+  hk_machine with = machine_of("nodes=2 of dgx-a100", NULL), without = machine_of("nodes=2 of dgx-a100", &o);
+  ck_assert_double_gt(without.between.alpha_us, with.between.alpha_us);
+  ck_assert_double_ge(without.between.ring_us_per_b, with.between.ring_us_per_b);
+}
+END_TEST
+
+/* What anybody expects of the choice on machines with GPUs. */
+START_TEST(gpu_choices) {
+  hk_machine one = machine_of("dgx-h100", NULL),
+             many = machine_of("nodes=2048 of dgx-h100 fabric=rail,fattree,oversub=2", NULL);
+  hk_decision d;
+  hk_select(&one, NULL, HK_ALLREDUCE, 1024, &d);
+  ck_assert_int_eq(d.protocol, HK_PROTO_LL);
+  hk_select(&one, NULL, HK_ALLREDUCE, (size_t)1 << 30, &d);
+  ck_assert_str_eq(d.algorithm->name, "nvls");
+  ck_assert_int_eq(d.protocol, HK_PROTO_SIMPLE);
+  ck_assert_int_gt(d.channels, 4);
+  double nvls = d.us;
+  hk_wish w = {.max_channels = 0};
+  ck_assert_int_eq(hk_wish_parse(&w, "ring", NULL), HK_OK);
+  hk_select(&one, &w, HK_ALLREDUCE, (size_t)1 << 30, &d);
+  ck_assert_double_gt(d.us, 1.2 * nvls);
+  hk_select(&many, NULL, HK_ALLREDUCE, (size_t)1 << 30, &d);
+  ck_assert_str_eq(d.algorithm->name, "hiertree");
+  hk_select(&many, NULL, HK_ALLTOALL, (size_t)1 << 30, &d);
+  ck_assert_str_eq(d.algorithm->name, "rail");
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("overrides");
+  TCase *t = tcase_create("overrides");
+  tcase_add_test(t, rules_in_order);
+  tcase_add_test(t, rules_wrong);
+  tcase_add_test(t, constants);
+  tcase_add_test(t, settings);
+  tcase_add_loop_test(t, settings_wrong, 0, 6);
+  tcase_add_test(t, machines);
+  tcase_add_test(t, gdr_level);
+  tcase_add_test(t, gpu_choices);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* Where parameters come from, what is refused, and who is told of a misspelling. */
+#include "../../src/base/log.h"
+#include "../../src/base/param.h"
+#include "../../src/base/param_names.h"
+#include "../support/suite.h"
+#include "scratch.h"
+
+extern char **environ;
+
+/* No parameter set anywhere, log to scratch "log" at INFO. */
+static void clean_slate(void) {
+  scratch_make();
+  for (char **e = environ; *e;) {
+    char name[256];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(*e, "="), *e);
+    if (!strncmp(name, "NCCL_", 5) || !strncmp(name, "HOCKET_", 7))
+      unsetenv(name), e = environ; /* the array has moved together */
+    else
+      e++;
+  }
+  setenv("HOME", scratch_folder, 1);
+  setenv("NCCL_DEBUG", "INFO", 1);
+  setenv("NCCL_DEBUG_FILE", scratch_path("log"), 1);
+}
+static void reload(void) {
+  hk_param_reload();
+  hk_log_reset();
+}
+/* What was logged by one more load. */
+static const char *complaints(void) {
+  reload();
+  hk_param_reload();
+  return scratch_read("log");
+}
+
+START_TEST(defaults) {
+  reload();
+  ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 8);
+  ck_assert_ptr_null(hk_param_str(HK_P_COMM_ID));
+  hk_param_info info;
+  hk_param_describe(HK_P_SLOTS, &info);
+  ck_assert_str_eq(info.name, "HOCKET_SLOTS");
+  ck_assert_str_eq(info.origin, "default");
+  ck_assert_int_eq(info.value, info.def);
+  ck_assert(!info.is_string && info.min == 2 && info.max == 64);
+}
+END_TEST
+
+START_TEST(table_is_sound) {
+  reload();
+  for (int id = 0; id < HK_P_COUNT; id++) {
+    hk_param_info a, b;
+    hk_param_describe((hk_param_id)id, &a);
+    ck_assert_msg(!strncmp(a.name, "NCCL_", 5) || !strncmp(a.name, "HOCKET_", 7), "%s", a.name);
+    ck_assert_msg(a.help[0] && a.help[strlen(a.help) - 1] == '.', "%s: the help is a sentence", a.name);
+    if (!a.is_string) ck_assert_msg(a.min <= a.def && a.def <= a.max, "%s: default out of range", a.name);
+    ck_assert_msg(!hk_param_inert(a.name), "%s is in params_inert.def too", a.name);
+    for (int other = 0; other < id; other++) {
+      hk_param_describe((hk_param_id)other, &b);
+      ck_assert_str_ne(a.name, b.name);
+    }
+  }
+}
+END_TEST
+
+START_TEST(environment_wins) {
+  scratch_write(".nccl.conf", "HOCKET_SLOTS=16\nNCCL_COMM_ID = a:1 # the root\n");
+  reload();
+  ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 16);
+  ck_assert_str_eq(hk_param_str(HK_P_COMM_ID), "a:1");
+  hk_param_info info;
+  hk_param_describe(HK_P_COMM_ID, &info);
+  ck_assert_str_eq(info.origin, scratch_path(".nccl.conf"));
+  setenv("HOCKET_SLOTS", "32", 1);
+  setenv("NCCL_COMM_ID", "b:2", 1);
+  reload();
+  ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 32);
+  hk_param_describe(HK_P_COMM_ID, &info);
+  ck_assert_str_eq(info.str_value, "b:2");
+  ck_assert_str_eq(info.origin, "environment");
+}
+END_TEST
+
+START_TEST(file_syntax) {
+  scratch_write("my.conf", "# comment\n\n  HOCKET_SLOTS\t=  4 \nHOCKET_SPIN=7\nHOCKET_SPIN=8\nnonsense\nNCCL_HOSTID=");
+  setenv("NCCL_CONF_FILE", scratch_path("my.conf"), 1);
+  scratch_write(".nccl.conf", "HOCKET_WATCHDOG=5\n");
+  const char *log = complaints();
+  ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 4);
+  ck_assert_int_eq(hk_param_int(HK_P_SPIN), 7);      /* the first one wins */
+  ck_assert_int_eq(hk_param_int(HK_P_WATCHDOG), 60); /* replaced by the chosen file */
+  ck_assert_ptr_null(hk_param_str(HK_P_HOSTID));
+  ck_assert_ptr_nonnull(strstr(log, "my.conf:6: not of the form NAME=value: \"nonsense\""));
+  setenv("NCCL_CONF_FILE", scratch_path("none.conf"), 1);
+  ck_assert_ptr_nonnull(strstr(complaints(), "none.conf: No such file"));
+}
+END_TEST
+
+START_TEST(numbers) {
+  static const struct {
+    const char *text;
+    int64_t value; /* 8 is the default */
+    const char *why;
+  } cases[] = {
+      {"2", 2, NULL},
+      {"64", 64, NULL},
+      {"0x10", 16, NULL},
+      {"010", 8, NULL},
+      {" 12 ", 12, NULL},
+      {"+5", 5, NULL},
+      {"", 8, NULL},
+      {"1", 8, "out of range"},
+      {"65", 8, "out of range"},
+      {"-2", 8, "out of range"},
+      {"99999999999999999999", 8, "out of range"},
+      {"7x", 8, "not a number"},
+      {"x", 8, "not a number"},
+      {" ", 8, "not a number"},
+      {"4 4", 8, "not a number"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    unlink(scratch_path("log"));
+    char path[32];
+    snprintf(path, sizeof path, "log%zu", i);
+    setenv("NCCL_DEBUG_FILE", scratch_path(path), 1);
+    setenv("HOCKET_SLOTS", cases[i].text, 1);
+    complaints();
+    const char *log = scratch_read(path);
+    ck_assert_msg(hk_param_int(HK_P_SLOTS) == cases[i].value, "\"%s\"", cases[i].text);
+    if (cases[i].why) {
+      ck_assert_msg(strstr(log, cases[i].why) != NULL, "\"%s\": %s", cases[i].text, log);
+      ck_assert_ptr_nonnull(strstr(log, "the range is 2 to 64 slots, using the default 8"));
+    } else {
+      ck_assert_msg(!strstr(log, "HOCKET_SLOTS"), "\"%s\": %s", cases[i].text, log);
+    }
+  }
+}
+END_TEST
+
+START_TEST(misspellings_are_told) {
+  setenv("NCCL_DEBGU_FILE", "x", 1);
+  setenv("NCCL_SOCKET_IFNAMES", "x", 1);
+  setenv("HOCKET_WHATEVER", "x", 1);
+  setenv("NCCL_SHM_DISABLED", "x", 1);
+  const char *log = complaints();
+  ck_assert_ptr_nonnull(
+      strstr(log, "WARN NCCL_DEBGU_FILE (environment) is no parameter and is ignored; did you mean NCCL_DEBUG_FILE?"));
+  ck_assert_ptr_nonnull(strstr(log, "did you mean NCCL_SOCKET_IFNAME?"));
+  ck_assert_ptr_nonnull(strstr(log, "did you mean NCCL_SHM_DISABLE?"));
+  ck_assert_ptr_nonnull(
+      strstr(log, "WARN HOCKET_WHATEVER (environment) is no parameter and is ignored; the nearest name is HOCKET_"));
+}
+END_TEST
+
+START_TEST(a_misspelling_is_told_once) {
+  setenv("NCCL_DEBG", "x", 1);
+  reload();
+  for (int i = 0; i < 10; i++) {
+    hk_param_int(HK_P_SLOTS);
+    hk_log_reset();
+    HK_INFO(HK_SUB_INIT, "line");
+  }
+  const char *first = strstr(scratch_read("log"), "NCCL_DEBG ");
+  ck_assert_ptr_null(first ? strstr(first + 1, "NCCL_DEBG ") : NULL);
+}
+END_TEST
+
+START_TEST(inert_names_are_no_misspellings) {
+  static const char *const names[] = {
+      "NCCL_IB_HCA",       "NCCL_PXN_DISABLE",  "NCCL_IB_DISABLE",    "NCCL_NVLS_ENABLE",  "NCCL_P2P_LEVEL",
+      "NCCL_NET_PLUGIN",   "NCCL_IB_NEW_THING", "NCCL_VERSION",       "NCCL_CUMEM_ENABLE", "NCCL_SOCKET_RETRY_CNT",
+      "NCCL_TESTS_DEVICE", "NCCL_BUFFSIZE",     "HOCKET_TEST_SECONDS"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) setenv(names[i], "1", 1);
+  setenv("NCCL_SOMEBODYS_PLUGIN_VARIABLE", "1", 1);
+  const char *log = complaints();
+  ck_assert_ptr_null(strstr(log, "WARN"));
+  ck_assert_ptr_nonnull(strstr(log, "INFO NCCL_IB_NEW_THING (environment) is known and has no effect"));
+  ck_assert_ptr_nonnull(strstr(log, "INFO NCCL_SOMEBODYS_PLUGIN_VARIABLE (environment) is not known here"));
+}
+END_TEST
+
+START_TEST(refresh_reads_one) {
+  reload();
+  setenv("HOCKET_SLOTS", "16", 1);
+  setenv("HOCKET_SPIN", "3", 1);
+  ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 8);
+  hk_param_refresh(HK_P_SLOTS);
+  ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 16);
+  ck_assert_int_eq(hk_param_int(HK_P_SPIN), -1);
+}
+END_TEST
+
+START_TEST(strings_stay) {
+  setenv("NCCL_HOSTID", "first", 1);
+  reload();
+  const char *first = hk_param_str(HK_P_HOSTID);
+  setenv("NCCL_HOSTID", "second", 1);
+  reload();
+  ck_assert_str_eq(first, "first");
+  ck_assert_str_eq(hk_param_str(HK_P_HOSTID), "second");
+}
+END_TEST
+
+START_TEST(distances) {
+  static const struct {
+    const char *a, *b;
+    unsigned distance;
+  } cases[] = {{"ABC", "ABC", 0}, {"ABC", "AC", 1},    {"ABC", "ABXC", 1}, {"ABC", "AXC", 1},
+               {"ABC", "ACB", 1}, {"ABCD", "BADC", 2}, {"", "ABC", 3},     {"KITTEN", "SITTING", 3}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    unsigned d;
+    ck_assert_ptr_eq(hk_param_nearest(cases[i].a, &cases[i].b, 1, &d), cases[i].b);
+    ck_assert_uint_eq(d, cases[i].distance);
+    hk_param_nearest(cases[i].b, &cases[i].a, 1, &d);
+    ck_assert_uint_eq(d, cases[i].distance);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("param");
+  TCase *t = tcase_create("param");
+  tcase_add_checked_fixture(t, clean_slate, scratch_remove);
+  tcase_add_test(t, defaults);
+  tcase_add_test(t, table_is_sound);
+  tcase_add_test(t, environment_wins);
+  tcase_add_test(t, file_syntax);
+  tcase_add_test(t, numbers);
+  tcase_add_test(t, misspellings_are_told);
+  tcase_add_test(t, a_misspelling_is_told_once);
+  tcase_add_test(t, inert_names_are_no_misspellings);
+  tcase_add_test(t, refresh_reads_one);
+  tcase_add_test(t, strings_stay);
+  tcase_add_test(t, distances);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

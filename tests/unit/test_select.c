@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* Selection and chunks: deterministic, equal for all ranks, always supported, without cliffs. */
+#include <string.h>
+#include "../../src/collectives/machine.h"
+#include "../../src/collectives/select.h"
+#include "../support/suite.h"
+#include "prove_algorithms.h"
+
+/* Machines as init describes them: shared memory, a loopback or a network, with or without enough cores. */
+static hk_machine machine(int hosts, int ranks_per_host, int cores, bool memory) {
+  hk_host_facts f = {.nranks = hosts * ranks_per_host,
+                     .nhosts = hosts,
+                     .ranks_per_host = ranks_per_host,
+                     .least_per_host = ranks_per_host,
+                     .cores_per_host = cores,
+                     .memory = memory || hosts > 1,
+                     .multicast = memory,
+                     .slot_bytes = 131072};
+  return hk_machine_of_hosts(&f, NULL);
+}
+
+enum { MACHINES = 64 };
+static int machines(hk_machine *out) {
+  static const int ranks[] = {1, 2, 3, 4, 7, 8, 16, 31, 64, 256};
+  int n = 0;
+  for (unsigned k = 0; k < HK_ARRAY_LENGTH(ranks); k++) {
+    out[n++] = machine(1, ranks[k], 2, true);
+    out[n++] = machine(1, ranks[k], 64, true);
+    out[n++] = machine(1, ranks[k], 2, false);
+    out[n++] = machine(ranks[k], 1, 2, false);
+    out[n++] = machine(ranks[k], 8, 8, false);
+  }
+  ck_assert_int_le(n, MACHINES);
+  return n;
+}
+
+static const hk_algorithm *choose(const hk_machine *m, hk_coll coll, size_t bytes) {
+  hk_decision d;
+  hk_select(m, NULL, coll, bytes, &d);
+  ck_assert_ptr_null(d.note);
+  ck_assert_int_eq(d.protocol, HK_PROTO_SIMPLE);
+  ck_assert_int_eq(d.channels, 1);
+  return d.algorithm;
+}
+
+START_TEST(registry) {
+  for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
+    ck_assert_ptr_eq(hk_algorithm_by_name((*a)->name), *a);
+    ck_assert_ptr_nonnull((*a)->about);
+    ck_assert_ptr_nonnull((*a)->cost);
+    ck_assert((*a)->colls && (*a)->colls < 1u << HK_COLL_COUNT);
+    for (const char *c = (*a)->name; *c; c++) ck_assert(*c >= 'a' && *c <= 'z');
+  }
+  ck_assert_ptr_null(hk_algorithm_by_name("no such"));
+}
+END_TEST
+
+START_TEST(always_supported) {
+  hk_machine all[MACHINES];
+  int n = machines(all);
+  for (int k = 0; k < n; k++) {
+    for (int c = 0; c < HK_COLL_COUNT; c++) {
+      for (size_t bytes = 0; bytes < (size_t)1 << 40; bytes = bytes * 3 + 1) {
+        const hk_algorithm *a = choose(&all[k], (hk_coll)c, bytes);
+        ck_assert_ptr_nonnull(a);
+        ck_assert(hk_algorithm_supports(a, &all[k], (hk_coll)c));
+        hk_machine copy = all[k];
+        ck_assert_ptr_eq(choose(&copy, (hk_coll)c, bytes), a);
+      }
+    }
+  }
+}
+END_TEST
+
+static hk_decision choose_by(const hk_machine *m, const char *algo, const char *proto, hk_coll coll, size_t bytes) {
+  hk_wish w = {.max_channels = 0};
+  hk_decision d;
+  ck_assert_int_eq(hk_wish_parse(&w, algo, proto), HK_OK);
+  hk_select(m, &w, coll, bytes, &d);
+  return d;
+}
+
+START_TEST(wishes) {
+  hk_machine m = machine(1, 8, 2, true);
+  static const char *const names[] = {"ring", "tree", "oneshot", "twoshot", "direct", "doubling", "halving", "flat"};
+  for (unsigned k = 0; k < HK_ARRAY_LENGTH(names); k++) {
+    char not [16];
+    snprintf(not, sizeof not, "^%s", names[k]);
+    hk_decision d = choose_by(&m, names[k], NULL, HK_ALLREDUCE, 1 << 20);
+    ck_assert_str_eq(d.algorithm->name, names[k]);
+    ck_assert_ptr_null(d.note);
+    d = choose_by(&m, not, NULL, HK_ALLREDUCE, 1 << 20);
+    ck_assert_str_ne(d.algorithm->name, names[k]);
+    ck_assert_ptr_null(d.note);
+  }
+  /* A wish that cannot be granted is dropped, and it is said. */
+  m.multicast = false;
+  hk_decision d = choose_by(&m, "OneShot", NULL, HK_ALLREDUCE, 64);
+  ck_assert_ptr_eq(d.algorithm, choose(&m, HK_ALLREDUCE, 64));
+  ck_assert_ptr_nonnull(d.note);
+  d = choose_by(&m, "ring", "LL", HK_ALLREDUCE, 64);
+  ck_assert_str_eq(d.algorithm->name, "ring");
+  ck_assert_int_eq(d.protocol, HK_PROTO_SIMPLE);
+  ck_assert_ptr_nonnull(d.note);
+}
+END_TEST
+
+START_TEST(wish_syntax) {
+  hk_machine m = machine(1, 8, 2, true);
+  const char *spec = "flat,NVLS;AllReduce: ring ;reduce:^tree,binomial";
+  ck_assert_str_eq(choose_by(&m, spec, NULL, HK_ALLREDUCE, 64).algorithm->name, "ring");
+  const char *reduce = choose_by(&m, spec, NULL, HK_REDUCE, 64).algorithm->name;
+  ck_assert(strcmp(reduce, "tree") && strcmp(reduce, "binomial"));
+  ck_assert_ptr_nonnull(choose_by(&m, spec, NULL, HK_ALLGATHER, 64).note); /* flat gathers nothing */
+  ck_assert_str_eq(choose_by(&m, "allreduce:tree;ring", NULL, HK_ALLREDUCE, 64).algorithm->name, "tree");
+  static const struct {
+    const char *algo, *proto, *said;
+  } wrong[] = {{"rnig", NULL, "\"rnig\" is no algorithm"},
+               {"ring,tre", NULL, "\"tre\""},
+               {"alreduce:ring", NULL, "\"alreduce\" is no collective"},
+               {NULL, "LL256", "\"LL256\" is no protocol; there are Simple, LL, LL128"},
+               {NULL, "allreduce:^simple;broadcast:Complex", "\"Complex\""}};
+  for (unsigned k = 0; k < HK_ARRAY_LENGTH(wrong); k++) {
+    hk_wish w = {.max_channels = 0};
+    ck_assert_int_eq(hk_wish_parse(&w, wrong[k].algo, wrong[k].proto), HK_ERR_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(hk_last_error(), wrong[k].said));
+  }
+}
+END_TEST
+
+/* The table: sorted, the first row is the choice, what is left out says why. */
+START_TEST(alternatives) {
+  hk_alternative rows[HK_ALTERNATIVES];
+  hk_machine m = machine(4, 8, 8, false);
+  hk_wish w = {.max_channels = 0};
+  ck_assert_int_eq(hk_wish_parse(&w, "^tree", NULL), HK_OK);
+  int n = hk_select_all(&m, &w, HK_ALLREDUCE, 1 << 20, rows);
+  hk_decision d;
+  hk_select(&m, &w, HK_ALLREDUCE, 1 << 20, &d);
+  ck_assert_int_gt(n, 5);
+  ck_assert_ptr_eq(rows[0].what.algorithm, d.algorithm);
+  ck_assert_double_eq(rows[0].what.us, d.us);
+  bool excluded = false, tree = false, oneshot = false;
+  for (int i = 0; i < n; i++) {
+    if (i && !excluded && !rows[i].why[0]) ck_assert_double_le(rows[i - 1].what.us, rows[i].what.us);
+    ck_assert(!(excluded && !rows[i].why[0]));
+    excluded = rows[i].why[0] != 0;
+    if (!strcmp(rows[i].what.algorithm->name, "tree")) tree = strstr(rows[i].why, "NCCL_ALGO") != NULL;
+    if (!strcmp(rows[i].what.algorithm->name, "oneshot")) oneshot = strstr(rows[i].why, "multicast") != NULL;
+  }
+  ck_assert(tree && oneshot);
+}
+END_TEST
+
+/* What the model must find, whatever its details. */
+START_TEST(sensible) {
+  for (int n = 2; n <= 8; n *= 2) {
+    hk_machine m = machine(1, n, 2, true);
+    ck_assert_str_eq(choose(&m, HK_ALLREDUCE, 8)->name, "oneshot");
+    ck_assert_str_eq(choose(&m, HK_ALLREDUCE, 128 << 20)->name, "twoshot");
+    ck_assert_str_eq(choose(&m, HK_ALLGATHER, 8)->name, "oneshot");
+    if (n > 2) ck_assert_str_eq(choose(&m, HK_ALLGATHER, 128 << 20)->name, "oneshot");
+    ck_assert_str_eq(choose(&m, HK_BROADCAST, 8)->name, "oneshot");
+    ck_assert_str_eq(choose(&m, HK_BROADCAST, 128 << 20)->name, "oneshot");
+  }
+  hk_machine few = machine(4, 1, 8, false), many = machine(513, 8, 8, false);
+  ck_assert_str_ne(choose(&few, HK_ALLREDUCE, 256 << 20)->name, "flat");
+  ck_assert_str_ne(choose(&few, HK_ALLREDUCE, 256 << 20)->name, "doubling");
+  ck_assert_str_ne(choose(&few, HK_BROADCAST, 256 << 20)->name, "binomial");
+  /* Thousands of ranks: few steps for short messages, and not a link to everybody. */
+  ck_assert_str_eq(choose(&many, HK_ALLREDUCE, 8)->name, "doubling");
+  ck_assert_str_eq(choose(&many, HK_ALLGATHER, 8 * 8 * 513)->name, "pat");
+  ck_assert_str_ne(choose(&many, HK_BROADCAST, 8)->name, "direct");
+  ck_assert_str_ne(choose(&many, HK_BROADCAST, 8)->name, "chain");
+}
+END_TEST
+
+START_TEST(chunks) {
+  hk_machine all[MACHINES];
+  int n = machines(all);
+  for (int k = 0; k < n; k++) {
+    if (all[k].nranks > 64) continue;
+    hk_machine m = all[k];
+    for (int c = 0; c < HK_COLL_COUNT; c++) {
+      for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
+        if (!hk_algorithm_supports(*a, &m, (hk_coll)c)) continue;
+        hk_program **p = prove_build(*a, (hk_coll)c, m.nranks, 0);
+        for (double block = 0; block < 1e9; block = block * 1.7 + 1) {
+          size_t bytes = (size_t)block, chunk = hk_choose_chunk(&m, p[0], bytes);
+          ck_assert_uint_gt(chunk, 0);
+          ck_assert_uint_eq(chunk % 64, 0);
+          ck_assert_uint_le(chunk, m.slot_bytes);
+          size_t waves = (bytes + chunk - 1) / chunk;
+          ck_assert_uint_le(waves * chunk - bytes, waves * 64); /* the last wave is nearly as long as the others */
+          for (int r = 1; r < m.nranks; r++) ck_assert_uint_eq(hk_choose_chunk(&m, p[r], bytes), chunk);
+        }
+        prove_free(p, m.nranks);
+      }
+    }
+  }
+}
+END_TEST
+
+/* No step of 1.1 in size makes the time, as the model sees it, jump by more than 1.3; between hosts, where a second wave
+ * doubles the messages and a message is dear, by more than 1.4.  Left out: hundreds of ranks, for the same reason, and
+ * several hosts of several ranks, where the ring wins, whose second wave doubles its rounds. */
+START_TEST(no_cliffs) {
+  hk_machine all[MACHINES];
+  int n = machines(all);
+  for (int k = 0; k < n; k++) {
+    if (all[k].nranks < 2 || all[k].nranks > 64 || (all[k].nhosts > 1 && all[k].ranks_per_host > 1)) continue;
+    for (int c = 0; c < HK_COLL_COUNT; c++) {
+      double last = 0;
+      for (double size = 1024; size < 64 << 20; size *= 1.1) {
+        const hk_algorithm *a = choose(&all[k], (hk_coll)c, (size_t)size);
+        double us = a->cost(&all[k], (hk_coll)c, (size_t)size);
+        ck_assert_double_gt(us, 0);
+        ck_assert_msg(last == 0 || us < last * (all[k].multicast ? 1.3 : 1.4),
+                      "%s of %.0f bytes, %d ranks on %d hosts: %s takes %.1f us after %.1f", hk_coll_name((hk_coll)c),
+                      size, all[k].nranks, all[k].nhosts, a->name, us, last);
+        last = us;
+      }
+    }
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("select");
+  TCase *t = tcase_create("select");
+  tcase_set_timeout(t, 120);
+  tcase_add_test(t, registry);
+  tcase_add_test(t, always_supported);
+  tcase_add_test(t, wishes);
+  tcase_add_test(t, wish_syntax);
+  tcase_add_test(t, alternatives);
+  tcase_add_test(t, sensible);
+  tcase_add_test(t, chunks);
+  tcase_add_test(t, no_cliffs);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The service thread: what its callbacks are promised. */
+#include <check.h>
+#include <dirent.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "../../src/base/service.h"
+#include "../../src/base/wait.h"
+#include "../support/suite.h"
+
+/* Waits for a counter that callbacks raise; the deadline only ends a broken test. */
+static void await(_Atomic(int) *counter, int at_least) {
+  hk_wait_env env = {.deadline_ns = hk_now_ns() + 20000000000u};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  while (atomic_load(counter) < at_least) ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+}
+
+static int open_fds(void) {
+  int n = 0;
+  DIR *d = opendir("/proc/self/fd");
+  while (readdir(d)) n++;
+  closedir(d);
+  return n;
+}
+
+typedef struct probe {
+  hk_service *s;
+  int fd;
+  _Atomic(int) calls, in_callback, go_on;
+} probe;
+
+static void drain(int fd) {
+  uint64_t count;
+  ck_assert_int_eq(read(fd, &count, sizeof count), sizeof count);
+}
+
+static void kick(int fd) {
+  uint64_t one = 1;
+  ck_assert_int_eq(write(fd, &one, sizeof one), sizeof one);
+}
+
+static void count(void *arg, int fd, uint32_t events) {
+  probe *p = arg;
+  ck_assert(hk_service_here(p->s));
+  if (fd >= 0) {
+    ck_assert_uint_eq(events & EPOLLIN, EPOLLIN);
+    drain(fd);
+  }
+  atomic_fetch_add(&p->calls, 1);
+}
+
+static void remove_itself(void *arg, int fd, uint32_t events) {
+  (void)events;
+  probe *p = arg;
+  hk_service_remove(p->s, fd); /* the descriptor stays readable: without the removal this would be called again */
+  atomic_fetch_add(&p->calls, 1);
+}
+
+static void hold(void *arg, int fd, uint32_t events) {
+  (void)events;
+  probe *p = arg;
+  if (fd >= 0) hk_service_remove(p->s, fd);
+  atomic_store(&p->in_callback, 1);
+  await(&p->go_on, 1);
+  atomic_store(&p->in_callback, 2);
+}
+
+START_TEST(callbacks) {
+  probe p = {.fd = eventfd(0, EFD_NONBLOCK)};
+  ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
+  ck_assert(!hk_service_here(p.s));
+  ck_assert_int_eq(hk_service_add(p.s, p.fd, EPOLLIN, count, &p), HK_OK);
+  ck_assert_int_eq(hk_service_add(p.s, p.fd, EPOLLIN, count, &p), HK_ERR_INTERNAL);
+  for (int i = 1; i <= 100; i++) {
+    kick(p.fd);
+    await(&p.calls, i);
+  }
+  ck_assert_int_eq(hk_service_modify(p.s, p.fd, 0), HK_OK);
+  kick(p.fd);
+  ck_assert_int_eq(hk_service_modify(p.s, p.fd, EPOLLIN), HK_OK);
+  await(&p.calls, 101);
+  hk_service_remove(p.s, p.fd);
+  ck_assert_int_eq(hk_service_modify(p.s, p.fd, EPOLLIN), HK_ERR_INTERNAL);
+  kick(p.fd);
+  hk_service_free(p.s);
+  ck_assert_int_eq(atomic_load(&p.calls), 101);
+  close(p.fd);
+}
+END_TEST
+
+START_TEST(removal_in_the_callback) {
+  probe p = {.fd = eventfd(1, EFD_NONBLOCK)};
+  ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
+  for (int i = 1; i <= 50; i++) {
+    ck_assert_int_eq(hk_service_add(p.s, p.fd, EPOLLIN, remove_itself, &p), HK_OK);
+    await(&p.calls, i);
+    hk_service_remove(p.s, p.fd);
+  }
+  hk_service_free(p.s);
+  ck_assert_int_eq(atomic_load(&p.calls), 50);
+  close(p.fd);
+}
+END_TEST
+
+static void *let_go(void *arg) {
+  probe *p = arg;
+  struct timespec t = {.tv_nsec = 20000000};
+  nanosleep(&t, NULL); /* gives a wrong removal the time to return early; a right one passes whatever the timing */
+  atomic_store(&p->go_on, 1);
+  return NULL;
+}
+
+/* Even where the callback under way has already removed its descriptor itself. */
+START_TEST(removal_waits_for_the_callback) {
+  probe p = {.fd = eventfd(1, EFD_NONBLOCK)};
+  pthread_t t;
+  ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
+  ck_assert_int_eq(hk_service_add(p.s, p.fd, EPOLLIN, hold, &p), HK_OK);
+  await(&p.in_callback, 1);
+  pthread_create(&t, NULL, let_go, &p);
+  hk_service_remove(p.s, p.fd);
+  ck_assert_int_eq(atomic_load(&p.in_callback), 2);
+  pthread_join(t, NULL);
+  hk_service_free(p.s);
+  close(p.fd);
+}
+END_TEST
+
+START_TEST(posted_work) {
+  probe p = {.fd = -1}, q = {.fd = -1};
+  hk_service_work work = {.fn = count, .arg = &p}, held = {.fn = hold, .arg = &q}, never = {.fn = count, .arg = &q};
+  pthread_t t;
+  ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
+  q.s = p.s;
+  for (int i = 1; i <= 100; i++) {
+    hk_service_post(p.s, &work);
+    await(&p.calls, i);
+  }
+  hk_service_post(p.s, &held);
+  await(&q.in_callback, 1);
+  for (int i = 0; i < 10; i++) hk_service_post(p.s, &work); /* one run for all of them */
+  hk_service_post(p.s, &never);
+  hk_service_cancel(p.s, &never);
+  pthread_create(&t, NULL, let_go, &q);
+  hk_service_cancel(p.s, &held); /* it runs: waits */
+  ck_assert_int_eq(atomic_load(&q.in_callback), 2);
+  pthread_join(t, NULL);
+  await(&p.calls, 101);
+  hk_service_post(p.s, &work);
+  await(&p.calls, 102);
+  hk_service_free(p.s);
+  ck_assert_int_eq(atomic_load(&p.calls), 102);
+  ck_assert_int_eq(atomic_load(&q.calls), 0);
+}
+END_TEST
+
+START_TEST(timer) {
+  probe p = {.fd = -1};
+  ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
+  ck_assert_int_eq(hk_service_tick(p.s, 1, count, &p), HK_OK);
+  await(&p.calls, 5);
+  ck_assert_int_eq(hk_service_tick(p.s, 0, NULL, NULL), HK_OK);
+  int calls = atomic_load(&p.calls);
+  poll(NULL, 0, 20);
+  ck_assert_int_eq(atomic_load(&p.calls), calls);
+  hk_service_free(p.s);
+}
+END_TEST
+
+static void end_service(void *arg, int fd, uint32_t events) {
+  (void)fd, (void)events;
+  probe *p = arg;
+  hk_service_free(p->s);
+  atomic_store(&p->calls, 1);
+}
+
+START_TEST(free_from_a_callback) {
+  int before = open_fds();
+  for (int i = 0; i < 20; i++) {
+    probe p = {.fd = -1};
+    hk_service_work work = {.fn = end_service, .arg = &p};
+    ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
+    hk_service_post(p.s, &work);
+    await(&p.calls, 1);
+    while (open_fds() != before) poll(NULL, 0, 1); /* the thread closes them when it ends */
+  }
+}
+END_TEST
+
+START_TEST(fork_and_free) {
+  probe p = {.fd = -1};
+  ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
+  pid_t child = fork();
+  if (!child) {
+    hk_service_free(p.s); /* must not wait for a thread that is not there */
+    _exit(0);
+  }
+  int status;
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+  hk_service_work work = {.fn = count, .arg = &p};
+  hk_service_post(p.s, &work);
+  await(&p.calls, 1);
+  hk_service_free(p.s);
+}
+END_TEST
+
+typedef struct churn {
+  hk_service *s;
+  _Atomic(int) calls;
+} churn;
+
+static void count_churn(void *arg, int fd, uint32_t events) {
+  (void)fd, (void)events;
+  atomic_fetch_add(&((churn *)arg)->calls, 1);
+}
+
+/* Adds, removes and closes descriptors as fast as it can while they are ready; TSan watches. */
+static void *churn_main(void *arg) {
+  churn *c = arg;
+  for (int i = 0; i < 300; i++) {
+    int fds[4];
+    for (int k = 0; k < 4; k++) {
+      fds[k] = eventfd(1, EFD_NONBLOCK);
+      ck_assert_int_eq(hk_service_add(c->s, fds[k], EPOLLIN, count_churn, c), HK_OK);
+    }
+    for (int k = 0; k < 4; k++) {
+      hk_service_remove(c->s, fds[k]);
+      close(fds[k]);
+    }
+  }
+  return NULL;
+}
+
+START_TEST(many_threads) {
+  int before = open_fds();
+  churn c = {0};
+  pthread_t t[4];
+  ck_assert_int_eq(hk_service_new(&c.s, "test"), HK_OK);
+  for (int i = 0; i < 4; i++) pthread_create(&t[i], NULL, churn_main, &c);
+  for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+  hk_service_free(c.s);
+  ck_assert_int_eq(open_fds(), before);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("service");
+  TCase *t = tcase_create("service");
+  tcase_set_timeout(t, 60);
+  tcase_add_test(t, callbacks);
+  tcase_add_test(t, removal_in_the_callback);
+  tcase_add_test(t, removal_waits_for_the_callback);
+  tcase_add_test(t, posted_work);
+  tcase_add_test(t, timer);
+  tcase_add_test(t, free_from_a_callback);
+  tcase_add_test(t, fork_and_free);
+  tcase_add_test(t, many_threads);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How ranks come to share an arena, and what happens where they cannot. */
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include "../../src/transport/shm_socket.h"
+#include "../support/suite.h"
+#include "test_shm_world.h"
+
+static unsigned count_in(const char *folder) {
+  unsigned n = 0;
+  DIR *d = opendir(folder);
+  while (readdir(d)) n++;
+  closedir(d);
+  return n;
+}
+
+static unsigned count_maps(void) {
+  unsigned n = 0;
+  int c;
+  FILE *f = fopen("/proc/self/maps", "r");
+  while ((c = getc(f)) != EOF) n += c == '\n';
+  fclose(f);
+  return n;
+}
+
+static bool same_process(const world_rank *r, int peer) {
+  return r->world->peers[peer].process == r->world->peers[r->env.rank].process;
+}
+
+/* A word from every rank to every other that it reaches. */
+static void talk(world_rank *r, bool across) {
+  int n = r->env.nranks, me = r->env.rank;
+  char why[160];
+  hk_link out, in;
+  for (int p = 0; p < n; p++) {
+    if (p == me) continue;
+    bool near = same_process(r, p) || across;
+    why[0] = 0;
+    MUST(r->transport->reachable(r->state, p, why, sizeof why) == near);
+    MUST(near || why[0]);
+    if (!near) continue;
+    world_open(r, p, HK_LINK_SEND, 0, &out);
+    await_send(r, &out);
+    *(int *)hk_link_send_buffer(&out, 4) = me * 1000 + p;
+    hk_link_publish(&out, 4, 0, 0);
+    world_close(r, &out);
+  }
+  for (int p = 0; p < n; p++) {
+    if (p == me || !(same_process(r, p) || across)) continue;
+    world_open(r, p, HK_LINK_RECV, 0, &in);
+    await_recv(r, &in);
+    MUST(*(const int *)hk_link_recv_data(&in) == p * 1000 + me);
+    hk_link_release(&in);
+    world_close(r, &in);
+  }
+}
+
+static void together(world_rank *r) {
+  if (r->env.rank == 0 && r->env.nranks == 64)
+    printf("64 processes have joined in %.1f ms\n", (double)r->join_ns * 1e-6);
+  talk(r, true);
+  /* The failure word is one for all. */
+  _Atomic(int) *failure = hk_shm_failure_word(r->state);
+  MUST(failure);
+  world_barrier(r);
+  if (r->env.rank == r->env.nranks - 1) atomic_store(failure, HK_ERR_REMOTE);
+  r->wait.shared_failure = failure;
+  hk_waiter w;
+  hk_status rc = HK_OK;
+  hk_wait_begin(&w, &r->wait);
+  while (rc == HK_OK) rc = hk_wait_pause(&w);
+  MUST(rc == HK_ERR_REMOTE);
+  /* So is the board. */
+  hk_board_op op = {.sequence = (uint64_t)r->env.rank + 1, .count = 77, .root = r->env.rank, .coll = 3}, seen;
+  MUST(hk_shm_board(r->state, r->env.rank));
+  hk_board_post(hk_shm_board(r->state, r->env.rank), &op);
+  world_barrier(r);
+  for (int p = 0; p < r->env.nranks; p++)
+    MUST(hk_board_read(hk_shm_board(r->state, p), &seen) && seen.root == p && seen.sequence == (uint64_t)p + 1 &&
+         seen.count == 77 && seen.coll == 3);
+}
+
+static const struct {
+  int ranks, procs;
+} shapes[] = {{2, 0}, {5, 0}, {40, 0}, {2, 2}, {5, 5}, {9, 2}, {12, 5}, {64, 64}};
+
+START_TEST(sharing) {
+  ck_assert_int_eq(world_run(world_new(&hk_transport_shm, shapes[_i].ranks, shapes[_i].procs, together)), 0);
+}
+END_TEST
+
+/* ---- several processes that cannot share ---- */
+
+static void apart(world_rank *r) { talk(r, false); }
+static void apart_for(world_rank *r) {
+  char why[160];
+  for (int p = 0; p < r->env.nranks; p++)
+    if (!same_process(r, p)) {
+      MUST(!r->transport->reachable(r->state, p, why, sizeof why));
+      if (!strstr(why, (const char *)r->world->arg)) fprintf(stderr, "why: %s\n", why);
+      MUST(strstr(why, (const char *)r->world->arg));
+    }
+  talk(r, false);
+}
+
+static void run_apart(void (*tamper)(world_rank *), const char *reason) {
+  world *w = world_new(&hk_transport_shm, 6, 3, reason ? apart_for : apart);
+  w->tamper = tamper;
+  w->arg = (void *)reason;
+  ck_assert_int_eq(world_run(w), 0);
+}
+
+static void disable_in_one(world_rank *r) {
+  if (r->env.rank % 3 == 1) setenv("NCCL_SHM_DISABLE", "1", 1);
+}
+START_TEST(disabled) { run_apart(disable_in_one, "rank 1 shares none between processes: NCCL_SHM_DISABLE is 1"); }
+END_TEST
+
+static void other_slots(world_rank *r) {
+  if (r->env.rank % 3 == 2) r->env.nslots *= 2;
+}
+START_TEST(slots_differ) { run_apart(other_slots, "HOCKET_SLOTS"); }
+END_TEST
+
+static void limit_files(world_rank *r) {
+  struct rlimit none = {4096, 4096};
+  if (r->env.rank == 0) setrlimit(RLIMIT_FSIZE, &none);
+}
+START_TEST(leader_has_no_memory) { run_apart(limit_files, "shared memory (memfd_create: File too large)"); }
+END_TEST
+
+/* The last process has address space for its own ranks only. */
+static void limit_address_space(world_rank *r) {
+  struct rlimit little = {2ull << 30, 2ull << 30};
+  r->env.slot_bytes = 1 << 20;
+  r->env.nslots = 8;
+  if (r->env.rank % 3 == 2) setrlimit(RLIMIT_AS, &little);
+}
+START_TEST(member_cannot_map) { run_apart(limit_address_space, "rank 2 cannot map"); }
+END_TEST
+
+/* A listener stands for the communicator's data connections. */
+static int listener;
+static struct sockaddr_in listening;
+static hk_status fake_dial(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
+  (void)at, (void)tag, (void)arg;
+  MUST(peer == 0);
+  *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  MUST(connect(*fd, (struct sockaddr *)&listening, sizeof listening) == 0);
+  return HK_OK;
+}
+static int fake_take(void *arg, int peer, uint64_t tag) {
+  (void)arg, (void)tag;
+  return peer == 1 ? accept(listener, NULL, NULL) : -1;
+}
+static void give_connections(world_rank *r) {
+  r->env.dial = fake_dial;
+  r->env.take = fake_take;
+}
+/* As in another network namespace: process 1 finds no socket of the leader's name. */
+static hk_status join_without_leader(hk_transport_state *s, const void *facts) {
+  if (s->env->rank % 3 != 1) return hk_transport_shm.join(s, facts);
+  char(*copy)[HK_FACT_BYTES] = malloc((size_t)s->env->nranks * HK_FACT_BYTES);
+  memcpy(copy, facts, (size_t)s->env->nranks * HK_FACT_BYTES);
+  ((hk_shm_fact *)copy[0])->name[12] ^= 1;
+  hk_status rc = hk_transport_shm.join(s, copy);
+  free(copy);
+  return rc;
+}
+START_TEST(leader_unreachable) {
+  socklen_t n = sizeof listening;
+  listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  listening = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  ck_assert(!bind(listener, (struct sockaddr *)&listening, n) && !listen(listener, 8));
+  getsockname(listener, (struct sockaddr *)&listening, &n);
+  hk_transport lost = hk_transport_shm;
+  lost.join = join_without_leader;
+  world *w = world_new(&lost, 6, 3, apart_for);
+  w->tamper = give_connections;
+  w->arg = (void *)"rank 1 cannot reach rank 0's unix socket";
+  ck_assert_int_eq(world_run(w), 0);
+  close(listener);
+}
+END_TEST
+
+static void become_nobody(world_rank *r) {
+  if (r->env.rank == 4) MUST(setresuid(65534, 65534, 65534) == 0); /* with rank 1, whose process this is */
+}
+START_TEST(other_user) {
+  if (getuid() != 0) {
+    puts("SKIP: only root can have ranks of several users");
+    return;
+  }
+  run_apart(become_nobody, "different users");
+}
+END_TEST
+
+static void both_off(world_rank *r) {
+  char why[160];
+  MUST(!r->transport->reachable(r->state, !r->env.rank, why, sizeof why) && strstr(why, "NCCL_P2P_DISABLE"));
+  MUST(!hk_shm_failure_word(r->state) && !hk_shm_board(r->state, r->env.rank) && !r->transport->multicast(r->state));
+}
+START_TEST(all_disabled) {
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, 0, both_off)), 0);
+}
+END_TEST
+
+/* ---- deaths ---- */
+
+static hk_status die_in_join(hk_transport_state *s, const void *facts) {
+  if (s->env->rank == 0) raise(SIGKILL);
+  usleep(30000);
+  hk_status rc = hk_transport_shm.join(s, facts);
+  MUST(rc != HK_OK);
+  _exit(0);
+}
+/* Without a way to tell a dead leader from one in another network namespace, the communicator's connections must. */
+static hk_status dial_the_dead(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
+  (void)at, (void)tag, (void)arg, (void)fd;
+  return HK_FAIL(HK_ERR_REMOTE, "rank %d is dead", peer);
+}
+static void only_the_dead(world_rank *r) { r->env.dial = dial_the_dead; }
+START_TEST(leader_killed_in_join) {
+  hk_transport dying = hk_transport_shm;
+  dying.join = die_in_join;
+  world *w = world_new(&dying, 3, 3, apart);
+  w->tamper = only_the_dead;
+  ck_assert_int_eq(world_run(w), 1);
+}
+END_TEST
+
+/* A member that never maps: the leader and the others wait until the failure word tells them. */
+static hk_status never_join(hk_transport_state *s, const void *facts) {
+  world_rank *r = (world_rank *)((char *)s->env - offsetof(world_rank, env));
+  if (s->env->rank == 2) _exit(1);
+  r->wait.deadline_ns = hk_now_ns() + 300 * 1000000ull; /* in its stead, a deadline */
+  MUST(hk_transport_shm.join(s, facts) == HK_ERR_REMOTE);
+  _exit(0);
+}
+START_TEST(member_killed_in_join) {
+  hk_transport dying = hk_transport_shm;
+  dying.join = never_join;
+  ck_assert_int_eq(world_run(world_new(&dying, 3, 3, apart)), 1);
+}
+END_TEST
+
+/* The leader is killed at work: the others' links go on, the arena is still there. */
+static void survive(world_rank *r) {
+  hk_link out, in;
+  int me = r->env.rank;
+  if (me == 0) {
+    atomic_store(&r->world->notes[0], getpid());
+    for (;;) pause();
+  }
+  while (!atomic_load(&r->world->notes[0])) usleep(1000);
+  if (me == 1) {
+    kill(atomic_load(&r->world->notes[0]), SIGKILL);
+    usleep(20000);
+  }
+  world_open(r, 3 - me, HK_LINK_SEND, 0, &out);
+  world_open(r, 3 - me, HK_LINK_RECV, 0, &in);
+  for (int k = 0; k < 100; k++) {
+    await_send(r, &out);
+    *(int *)hk_link_send_buffer(&out, 4000) = k;
+    hk_link_publish(&out, 4000, 0, 0);
+    await_recv(r, &in);
+    MUST(*(const int *)hk_link_recv_data(&in) == k);
+    hk_link_release(&in);
+  }
+  world_close(r, &out);
+  world_close(r, &in);
+}
+START_TEST(leader_killed) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 3, 3, survive)), 1); }
+END_TEST
+
+/* ---- leaks ---- */
+
+enum { LIVES = 1000 };
+static void nothing(world_rank *r) {
+  int n = r->env.nranks;
+  world_barrier(r); /* all have joined */
+  /* One rank counts: who counts has the folder open himself. */
+  bool counts = r->env.rank == 0;
+  unsigned fds = counts ? count_in("/proc/self/fd") : 0, maps = counts ? count_maps() : 0;
+  world_barrier(r);
+  /* A second communicator, again and again, beside the first. */
+  for (int i = 0; i < LIVES; i++) {
+    hk_transport_env env = r->env;
+    hk_transport_state *s;
+    char why[160];
+    env.comm_id += 1000000u + (unsigned)i;
+    MUST(r->transport->attach(&env, &s, r->world->facts[env.rank]) == HK_OK);
+    world_barrier(r);
+    MUST(r->transport->join(s, r->world->facts) == HK_OK);
+    MUST(r->transport->reachable(s, (env.rank + 1) % n, why, sizeof why));
+    world_barrier(r);
+    r->transport->detach(s);
+  }
+  world_barrier(r);
+  if (counts) MUST(count_in("/proc/self/fd") <= fds);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  if (counts) printf("SKIP: %u mapped areas before: sanitizers keep maps of their own\n", maps);
+#else
+  if (counts) MUST(count_maps() <= maps + 8);
+#endif
+  world_barrier(r);
+}
+START_TEST(no_leaks) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, _i ? 2 : 0, nothing)), 0); }
+END_TEST
+
+/* ---- memory ---- */
+
+static long resident_kib(void) {
+  long pages = 0;
+  FILE *f = fopen("/proc/self/statm", "r");
+  MUST(fscanf(f, "%*d %ld", &pages) == 1);
+  fclose(f);
+  return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* Many ranks in one process, driven by one thread: the transport's own memory, idle and after every pair has talked. */
+START_TEST(many_ranks) {
+  enum { N = WORLD_MAX };
+  world *w = world_new(&hk_transport_shm, N, 0, NULL);
+  world_rank *r = calloc(N, sizeof *r);
+  hk_service *service;
+  hk_link out, in;
+  long before = resident_kib();
+  ck_assert_int_eq(hk_service_new(&service, "test"), HK_OK);
+  for (int i = 0; i < N; i++) {
+    r[i].transport = &hk_transport_shm;
+    r[i].env = (hk_transport_env){.rank = i,
+                                  .nranks = N,
+                                  .comm_id = 1,
+                                  .secret = w->secret,
+                                  .peers = w->peers,
+                                  .wait = &r[i].wait,
+                                  .service = service,
+                                  .slot_bytes = 131072,
+                                  .nslots = 8};
+    ck_assert_int_eq(hk_transport_shm.attach(&r[i].env, &r[i].state, w->facts[i]), HK_OK);
+  }
+  for (int i = 0; i < N; i++) ck_assert_int_eq(hk_transport_shm.join(r[i].state, w->facts), HK_OK);
+  long idle = resident_kib() - before;
+  for (int i = 0; i < N; i++)
+    for (int p = 0; p < N; p++) {
+      if (p == i) continue;
+      world_open(&r[i], p, HK_LINK_SEND, HK_CHANNEL_P2P, &out);
+      world_open(&r[p], i, HK_LINK_RECV, HK_CHANNEL_P2P, &in);
+      *(int *)hk_link_send_buffer(&out, 4) = i ^ p;
+      hk_link_publish(&out, 4, 0, 0);
+      ck_assert(hk_link_can_recv(&in) && *(const int *)hk_link_recv_data(&in) == (i ^ p));
+      hk_link_release(&in);
+    }
+  long talked = resident_kib() - before;
+  for (int i = 0; i < N; i++) hk_transport_shm.detach(r[i].state);
+  hk_service_free(service);
+  free(r);
+  munmap(w, sizeof *w);
+  printf("%d ranks of a process: %ld KiB each idle, %ld KiB each after all pairs have talked\n", N, idle / N,
+         talked / N);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  ck_assert_int_le(idle / N, 8);
+  ck_assert_int_le(talked / N, 256);
+#endif
+}
+END_TEST
+
+/* ---- hostile datagrams ---- */
+
+static void send_junk(const world_rank *r, int socket) {
+  static unsigned seed;
+  char junk[2 * sizeof(hk_shm_message)];
+  hk_shm_message m = {.verb = seed++ % 12, .processes = 3, .region = 1};
+  int fds[2] = {0, 1};
+  union {
+    struct cmsghdr header;
+    char room[CMSG_SPACE(sizeof fds)];
+  } control = {.header = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fds)}};
+  memcpy(CMSG_DATA(&control.header), fds, sizeof fds);
+  for (size_t i = 0; i < sizeof junk; i++) junk[i] = (char)(i * 7 + seed);
+  struct iovec data = {junk, seed * 37 % sizeof junk};
+  struct msghdr h = {
+      .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
+  (void)!sendmsg(socket, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (seed % 2) memcpy(m.secret, r->env.secret, 15); /* all but the last byte */
+  hk_shm_send(socket, NULL, &m, 0);
+  usleep(100);
+}
+
+/* Who sent the junk has gone on, but this process's service may hold descriptors of it that it is about to close. */
+static void await_closed(unsigned most) {
+  hk_wait_env env = {.deadline_ns = hk_now_ns() + 20000000000u};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  while (count_in("/proc/self/fd") > most) MUST(hk_wait_pause(&w) == HK_OK);
+}
+
+static hk_status join_under_fire(hk_transport_state *s, const void *facts) {
+  world_rank *r = (world_rank *)((char *)s->env - offsetof(world_rank, env));
+  unsigned fds = count_in("/proc/self/fd");
+  int socket = hk_shm_dial(hk_shm_fact_of(facts, 0)->name);
+  MUST(socket >= 0);
+  for (int i = 0; i < 500; i++) send_junk(r, socket);
+  world_barrier(r);
+  await_closed(fds + 1);
+  world_barrier(r);
+  hk_status rc = hk_transport_shm.join(s, facts);
+  for (int i = 0; i < 500; i++) send_junk(r, socket);
+  close(socket);
+  return rc;
+}
+START_TEST(hostile) {
+  hk_transport target = hk_transport_shm;
+  target.join = join_under_fire;
+  ck_assert_int_eq(world_run(world_new(&target, 3, 3, together)), 0);
+}
+END_TEST
+
+/* ---- the board alone: readers see whole entries however fast the writer is ---- */
+
+static hk_board board;
+static _Atomic int board_stop;
+static void *post_board(void *arg) {
+  (void)arg;
+  for (uint64_t k = 1; !atomic_load(&board_stop); k++)
+    hk_board_post(&board,
+                  &(hk_board_op){.sequence = k, .count = k * 3, .signature = (uint32_t)k * 5, .root = (int)k * 7});
+  return NULL;
+}
+START_TEST(board_is_whole) {
+  pthread_t t;
+  hk_board_op op;
+  uint64_t last = 0;
+  ck_assert(!hk_board_read(&board, &op));
+  pthread_create(&t, NULL, post_board, NULL);
+  for (int i = 0; i < 100000; i++) {
+    if (!hk_board_read(&board, &op)) continue;
+    ck_assert(op.sequence >= last && op.count == op.sequence * 3 && op.signature == (uint32_t)op.sequence * 5 &&
+              op.root == (int)op.sequence * 7);
+    last = op.sequence;
+  }
+  atomic_store(&board_stop, 1);
+  pthread_join(t, NULL);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("shm");
+  TCase *c = tcase_create("shm");
+  tcase_set_timeout(c, 60);
+  tcase_add_loop_test(c, sharing, 0, sizeof shapes / sizeof shapes[0]);
+  tcase_add_test(c, disabled);
+  tcase_add_test(c, slots_differ);
+  tcase_add_test(c, leader_has_no_memory);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their own address space is beyond the limit */
+  tcase_add_test(c, member_cannot_map);
+#else
+  (void)member_cannot_map;
+  puts("SKIP: limits of address space leave none to sanitizers");
+#endif
+  tcase_add_test(c, leader_unreachable);
+  tcase_add_test(c, other_user);
+  tcase_add_test(c, all_disabled);
+  tcase_add_test(c, leader_killed_in_join);
+  tcase_add_test(c, member_killed_in_join);
+  tcase_add_test(c, leader_killed);
+  tcase_add_loop_test(c, no_leaks, 0, 2);
+  tcase_add_test(c, many_ranks);
+  tcase_add_test(c, hostile);
+  tcase_add_test(c, board_is_whole);
+  suite_add_tcase(s, c);
+  return suite_run(s);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* What the verifier must accept. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../src/program/verify.h"
+#include "../support/suite.h"
+#include "../support/textbook.h"
+
+static void expect_proved(hk_program **p, int n, unsigned slots, unsigned waves, bool in_place) {
+  hk_verify_options o = {.slots = slots, .waves = waves, .in_place = in_place};
+  hk_verify_report report;
+  hk_status rc = hk_verify((const hk_program *const *)p, n, &o, &report);
+  ck_assert_msg(rc == HK_OK, "%u slots, %u waves, %s: %s", slots, waves, in_place ? "in place" : "out of place",
+                report.message);
+  ck_assert_str_eq(report.message, "");
+  ck_assert_int_eq(report.rank, -1);
+}
+
+START_TEST(textbook_is_proved) {
+  const textbook_entry *e = &textbook[_i];
+  static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 65};
+  for (size_t s = 0; s < HK_ARRAY_LENGTH(sizes); s++) {
+    int n = sizes[s];
+    for (int root = 0; root < (hk_coll_has_root(e->coll) ? n : 1); root += 1 + n / 5) {
+      hk_program **p = textbook_build(e, n, root);
+      ck_assert_ptr_nonnull(p);
+      for (unsigned k = 0; k < 24; k++) expect_proved(p, n, 2 + k % 4, 1 + k / 4 % 3, k >= 12);
+      programs_free(p, n);
+    }
+  }
+}
+END_TEST
+
+START_TEST(a_thousand_ranks) {
+  hk_program **p = textbook_build(textbook_find("ring-allreduce"), 1000, 0);
+  hk_verify_options o = {.slots = 2, .waves = 2, .in_place = true};
+  hk_verify_report report;
+  ck_assert_int_eq(hk_verify((const hk_program *const *)p, 1000, &o, &report), HK_OK);
+  ck_assert_uint_eq(report.steps, 2 * 1000 * 1999);
+  programs_free(p, 1000);
+}
+END_TEST
+
+/* Programs from text, one string a rank. */
+static hk_program **parse(const char *const *texts, int n) {
+  hk_program **p = calloc((size_t)n, sizeof *p);
+  for (int r = 0; r < n; r++) ck_assert_msg(hk_program_parse(texts[r], &p[r]) == HK_OK, "%s", hk_last_error());
+  return p;
+}
+static void expect_text_proved(const char *const *texts, int n, unsigned slots, bool in_place) {
+  hk_program **p = parse(texts, n);
+  for (unsigned waves = 1; waves < 4; waves++) expect_proved(p, n, slots, waves, in_place);
+  programs_free(p, n);
+}
+
+#define REDUCE2(rank, lanes)                                                                                           \
+  "AllReduce test, rank " rank " of 2, message split into 1, scratch 1, lanes 1, links 2, instructions 3\n" lanes
+
+/* A reference is over once the receiver has answered, or once the credit for its slot was used. */
+START_TEST(references_end) {
+  expect_text_proved((const char *const[]){REDUCE2("0", "lane 0\n  links: 0=send(1) 1=recv(1)\n"
+                                                        "  0: send(1)[b0] <- in[b0]\n"
+                                                        "  1: out[b0] <- recv(1)[b0]\n"),
+                                           REDUCE2("1", "lane 0\n  links: 0=send(0) 1=recv(0)\n"
+                                                        "  0: out[b0] <- recv(0)[b0] + in[b0], final\n"
+                                                        "  1: send(0)[b0] <- out[b0]\n")},
+                     2, 1, true);
+  /* With one slot, sending the second needs the first's credit; its answer comes on another channel. */
+  expect_text_proved((const char *const[]){REDUCE2("0", "lane 0\n  links: 0=send(1) 1=recv(1@3)\n"
+                                                        "  0: send(1)[b0] <- in[b0]\n"
+                                                        "  1: send(1)[b0] <- none\n"
+                                                        "  2: out[b0] <- recv(1@3)[b0]\n"),
+                                           REDUCE2("1", "lane 0\n  links: 0=recv(0) 1=send(0@3)\n"
+                                                        "  0: scratch[b0] <- recv(0)[b0] + in[b0], final\n"
+                                                        "  1: none <- recv(0)[b0]\n"
+                                                        "  2: out[b0], send(0@3)[b0] <- scratch[b0]\n")},
+                     2, 1, true);
+}
+END_TEST
+
+/* Lane 1 reads what lane 0 wrote; only the path over the other rank orders the two. */
+START_TEST(lanes_ordered_by_a_peer) {
+  expect_text_proved((const char *const[]){REDUCE2("0", "lane 0\n  links: 0=send(1) 1=recv(1)\n"
+                                                        "  0: send(1)[b0] <- in[b0]\n"
+                                                        "  1: out[b0] <- in[b0] + recv(1)[b0], final\n"
+                                                        "  2: send(1)[b0] <- none\n"
+                                                        "lane 1\n  links: 2=recv(1) 3=send(1)\n"
+                                                        "  3: none <- recv(1)[b0]\n"
+                                                        "  4: send(1)[b0] <- out[b0]\n"),
+                                           REDUCE2("1", "lane 0\n  links: 0=recv(0) 1=send(0) 2=send(0@1)\n"
+                                                        "  0: scratch[b0] <- recv(0)[b0]\n"
+                                                        "  1: send(0)[b0] <- in[b0]\n"
+                                                        "  2: none <- recv(0)[b0]\n"
+                                                        "  3: send(0@1)[b0] <- none\n"
+                                                        "lane 1\n  links: 3=recv(0)\n"
+                                                        "  4: out[b0] <- recv(0)[b0]\n")},
+                     2, 1, false);
+}
+END_TEST
+
+START_TEST(bad_arguments) {
+  hk_program **p = textbook_build(textbook_find("flat-gather"), 2, 0);
+  hk_verify_report report;
+  hk_verify_options o = {.slots = 0, .waves = 1};
+  ck_assert_int_eq(hk_verify((const hk_program *const *)p, 2, &o, &report), HK_ERR_ARGUMENT);
+  ck_assert_str_eq(report.message, "nothing to verify: 2 ranks, 0 slots, 1 waves");
+  programs_free(p, 2);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("verify");
+  TCase *t = tcase_create("accepts");
+  tcase_set_timeout(t, 300);
+  tcase_add_loop_test(t, textbook_is_proved, 0, (int)textbook_count);
+  tcase_add_test(t, a_thousand_ranks);
+  tcase_add_test(t, references_end);
+  tcase_add_test(t, lanes_ordered_by_a_peer);
+  tcase_add_test(t, bad_arguments);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

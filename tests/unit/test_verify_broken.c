@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* What the verifier must reject.  Each case edits the text of textbook programs, one mistake at a time, and says which
+ * rank, lane and instruction the report must name, and in which words. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../src/program/verify.h"
+#include "../support/suite.h"
+#include "../support/textbook.h"
+
+typedef struct edit {
+  int rank; /* -1: all */
+  const char *find, *replace;
+} edit;
+typedef struct broken {
+  const char *title, *base;
+  int nranks;
+  hk_verify_options options;
+  edit edits[6];
+  int rank, lane, instr; /* that the report must name; -1 where none applies */
+  const char *says;
+} broken;
+
+#define PLAIN                                                                                                          \
+  { .slots = 4, .waves = 1 }
+#define IN_PLACE                                                                                                       \
+  { .slots = 4, .waves = 1, .in_place = true }
+#define TWO_WAVES                                                                                                      \
+  { .slots = 4, .waves = 2 }
+
+/* clang-format off */
+static const broken cases[] = {
+    /* ---- wrong data ---- */
+    {"wrong block", "ring-allreduce", 4, PLAIN,
+     {{3, "     6: out[b1] <- recv(2)[b1]", "     6: out[b2] <- recv(2)[b2]"}},
+     3, 0, 6, "it receives block 2, but rank 2 lane 0 instruction 5, wave 0 iteration 1 sends block 1"},
+    {"two blocks in a split instruction", "ring-allreduce", 4, PLAIN,
+     {{1, "out[b3] <- recv(0)[b3]", "out[b2] <- recv(0)[b3]"}},
+     1, 0, 6, "its operands name block 2 and block 3"},
+    {"unequal strides in a split instruction", "ring-allreduce", 4, PLAIN,
+     {{2, "[b2-1j] <- recv(1)[b2-1j]", "[b2-1j] <- recv(1)[b2-2j]"}},
+     2, 0, 5, "its operands name block 1 and block 0"},
+    {"another block by way of scratch", "ring-allreduce", 4, PLAIN,
+     {{0, "scratch 0", "scratch 1"},
+      {0, "     6: ", "     6: scratch[b0] <- recv(3)[b2]\n  7: out[b3] <- scratch[b0] + in[b3], final\n  8: "}},
+     0, 0, 7, "its operands name block 3, but a source holds the sum of block 2 over all ranks, final"},
+    {"wrong source rank", "ring-allgather", 3, PLAIN,
+     {{2, "out[b1], send(0)[b1] <- recv(1)[b1]", "scratch[b0], out[b1] <- recv(1)[b1]\n  3: send(0)[b1] <- out[b2]"},
+      {2, "scratch 0", "scratch 1"}},
+     0, 0, 2, "it leaves in out[b1] rank 2's block 0, not rank 1's block 0"},
+    {"wrong input block", "pairwise-alltoall", 3, PLAIN,
+     {{1, "[b2+1j] <- in[b2+1j]", "[b2+1j] <- in[b0+1j]"}},
+     0, 0, 3, "it leaves in out[b1] rank 1's block 1, not rank 1's block 0"},
+    {"gathered into the wrong places", "flat-gather", 3, PLAIN,
+     {{0, "out[b1] <- recv(1)", "out[b2] <- recv(1)"}, {0, "out[b2] <- recv(2)", "out[b1] <- recv(2)"}},
+     0, 0, 2, "it leaves in out[b1] rank 2's block 0, not rank 1's block 0"},
+    {"scattered wrongly", "flat-scatter", 3, PLAIN,
+     {{0, "send(1)[b1] <- in[b1]", "send(1)[b1] <- in[b2]"}},
+     1, 0, 0, "it leaves in out[b0] rank 0's block 2, not rank 0's block 1"},
+    {"duplicate contribution", "oneshot-allreduce", 3, PLAIN,
+     {{2, "out[b0] <- recv(0)[b0] + recv(1)[b0] + in[b0], final",
+       "out[b0] <- in[b0] + recv(0)[b0] + recv(1)[b0]\n  2: out[b0] <- in[b0] + out[b0], final"}},
+     2, 0, 2, "rank 2's contribution to block 0 comes in twice"},
+    {"missing contribution", "chain-reduce", 3, PLAIN,
+     {{1, "     1: send(0)[b1] <- recv(2)[b1] + in[b1]", "     1: send(0)[b1] <- recv(2)[b1]"}},
+     0, 1, 1, "it makes an incomplete value final: the sum of block 1 over 2 of 3 ranks, without 1"},
+    {"missing contribution, not final", "chain-reduce", 3, PLAIN,
+     {{1, "[b0] <- recv(2)[b0] + in[b0]", "[b0] <- recv(2)[b0]"}, {0, "in[b0], final", "in[b0]"}},
+     0, 0, 0, "it leaves in out[b0] the sum of block 0 over 2 of 3 ranks, without 1, not the final sum of block 0 "
+     "over all ranks"},
+    {"missing final", "ring-reduce-scatter", 3, PLAIN,
+     {{1, ", final", ""}},
+     1, 0, 2, "it leaves in out[b0] the sum of block 1 over all ranks, not the final sum of block 1"},
+    {"final twice", "ring-allreduce", 4, PLAIN,
+     {{3, "out[b1] <- recv(2)[b1]", "out[b1] <- recv(2)[b1], final"}},
+     3, 0, 6, "it makes a value final that is final already"},
+    {"final too early", "ring-allreduce", 4, PLAIN,
+     {{0, "send(1)[b0] <- in[b0]", "send(1)[b0] <- in[b0], final"}},
+     0, 0, 0, "it makes an incomplete value final: rank 0's block 0"},
+    {"a final value reduced", "ring-allreduce", 4, PLAIN,
+     {{0, "out[b2] <- recv(3)[b2]", "out[b2] <- recv(3)[b2] + in[b2]"}},
+     0, 0, 6, "it reduces a value that is final already: the sum of block 2 over all ranks, final"},
+    {"no final for one rank alone", "oneshot-allreduce", 1, PLAIN,
+     {{0, ", final", ""}},
+     0, 0, 0, "it leaves in out[b0] rank 0's block 0, not the final sum"},
+    {"reduction over different blocks", "ring-reduce-scatter", 3, PLAIN,
+     {{0, "recv(2)[b1] + in[b1]", "recv(2)[b1] + in[b2]"}},
+     0, 0, 1, "it reduces block 1 with block 2"},
+    {"an output never written", "ring-allgather", 3, PLAIN,
+     {{1, "out[b1], send(2)[b1]", "send(2)[b1]"}},
+     1, -1, -1, "out[b1] of wave 0 holds nothing, not rank 1's block 0: no instruction writes it"},
+
+    /* ---- wrong order and number of messages ---- */
+    {"missing step", "ring-allreduce", 4, PLAIN,
+     {{2, "     5:   out[b2-1j], send(3)[b2-1j] <- recv(1)[b2-1j]", "     5:   out[b2-1j] <- recv(1)[b2-1j]"}},
+     3, 0, 5, "it waits for a slot from rank 2 lane 0, which has ended: a receive that nobody sends to"},
+    {"extra step", "ring-allgather", 3, PLAIN,
+     {{0, "     2: ", "     2: send(1)[b1] <- out[b0]\n   3: "}},
+     0, 0, 2, "rank 1 never receives what it sends: 1 slots are left at the end"},
+    {"send without receive", "flat-scatter", 3, PLAIN,
+     {{2, "     0: out[b0] <- recv(0)[b2]\n", ""}},
+     0, 0, 2, "rank 2 never receives what it sends: 1 slots are left"},
+    {"send without receive, more than fits", "flat-broadcast", 2, {.slots = 2, .waves = 3},
+     {{1, "     0: out[b0] <- recv(0)[b0]\n", ""}},
+     0, 0, 0, "it waits for rank 1 lane 0, which has ended, to take one of the 2 slots sent to it: a send that "
+     "nobody receives"},
+    {"receive without send", "flat-gather", 3, PLAIN,
+     {{2, "     0: send(0)[b2] <- in[b0]\n", ""}},
+     0, 0, 2, "it waits for a slot from rank 2 lane 0, which has ended: a receive that nobody sends to"},
+    {"crossed waits", "oneshot-allreduce", 2, PLAIN,
+     {{-1, "     1: out", "  2: out"},
+      {0, "     0: send(1)[b0] <- in[b0], copy", "     0: scratch[b0] <- recv(1)[b0]\n 1: send(1)[b0] <- in[b0]"},
+      {1, "     0: send(0)[b0] <- in[b0], copy", "     0: scratch[b0] <- recv(0)[b0]\n 1: send(0)[b0] <- in[b0]"},
+      {-1, "scratch 0", "scratch 1"}},
+     0, 0, 0, "deadlock, a cycle of 2: it waits for a slot from rank 1 lane 0; rank 1 lane 0 instruction 0 waits for "
+     "a slot from rank 0 lane 0"},
+    {"waits of three in a circle", "ring-allgather", 3, PLAIN,
+     {{0, "out[b0], send(1)[b0] <- in[b0]", "out[b2], send(1)[b2] <- recv(2)[b2]"},
+      {1, "out[b1], send(2)[b1] <- in[b0]", "out[b0], send(2)[b0] <- recv(0)[b0]"},
+      {2, "out[b2], send(0)[b2] <- in[b0]", "out[b1], send(0)[b1] <- recv(1)[b1]"}},
+     0, 0, 0, "deadlock, a cycle of 3"},
+    {"too deep for the slots", "ring-allreduce", 4, {.slots = 1, .waves = 1},
+     {{0}},
+     0, 0, 2, "deadlock, a cycle of 4: it waits for rank 1 lane 0 to take one of the 1 slots sent to it; rank 1 lane "
+     "0 instruction 2 waits for rank 2"},
+    {"lanes of two ranks in a cycle", "chain-reduce", 2, PLAIN,
+     {{0, "  links: 0=recv(1)\n     0: ",
+       "  links: 0=recv(1) 1=recv(1@5) 2=send(1@6)\n  0: none <- recv(1@5)[b0]\n  1: "},
+      {0, "lane 1\n  links: 1=", "   2: send(1@6)[b0] <- none\nlane 1\n  links: 3="},
+      {1, "  links: 1=send(0)\n     1: ",
+       "  links: 1=send(0) 2=send(0@5) 3=recv(0@6)\n  1: none <- recv(0@6)[b0]\n  2: "},
+      {1, "in[b1]\n", "in[b1]\n  3: send(0@5)[b0] <- none\n"}},
+     0, 0, 0, "deadlock, a cycle of 2: it waits for a slot from rank 1 lane 1; rank 1 lane 1 instruction 1 waits for "
+     "a slot from rank 0 lane 0"},
+    {"data taken for an empty slot", "flat-broadcast", 2, PLAIN,
+     {{1, "out[b0] <- recv(0)[b0]", "none <- recv(0)[b0]"}},
+     1, 0, 0, "it throws away the data that rank 0 lane 0 instruction 0 sends"},
+    {"an empty slot taken for data", "flat-gather", 2, PLAIN,
+     {{1, "send(0)[b1] <- in[b0]", "send(0)[b1] <- none"}},
+     0, 0, 1, "it wants data from rank 1, but rank 1 lane 0 instruction 0 sends an empty slot"},
+    {"one link twice in an instruction", "flat-broadcast", 2, PLAIN,
+     {{0, "send(1)[b0] <-", "send(1)[b0], send(1)[b0] <-"}},
+     0, 0, 0, "it sends twice on the link to rank 1"},
+    {"one receiving link twice in an instruction", "oneshot-allreduce", 2, PLAIN,
+     {{0, "+ recv(1)[b0]", "+ recv(1)[b0] + recv(1)[b0]"}},
+     0, 0, 1, "it receives twice from rank 1"},
+    {"not every rank reads a multicast", "multicast-broadcast", 3, {.slots = 2, .waves = 1},
+     {{2, "3 times", "2 times"}, {2, "     1:   out[b0+1j]", "  1: out[b0+1j]"}},
+     0, 0, 1, "rank 2 never receives what it sends: 1 slots are left"},
+
+    /* ---- wrong links ---- */
+    {"wrong peer", "ring-allreduce", 4, PLAIN,
+     {{1, "0=send(2)", "0=send(3)"}, {1, "send(2)", "send(3)"}},
+     2, 0, 2, "link 1 receives from rank 1 on channel 0: that rank has no link which sends"},
+    {"wrong peer to receive from", "ring-allgather", 4, PLAIN,
+     {{1, "recv(0)", "recv(2)"}},
+     0, 0, 0, "link 0 sends to rank 1 on channel 0: that rank has no link which receives"},
+    {"another channel", "flat-gather", 3, PLAIN,
+     {{2, "0=send(0)", "0=send(0@1)"}, {2, "send(0)", "send(0@1)"}},
+     0, 0, 2, "link 1 receives from rank 2 on channel 0: that rank has no link which sends"},
+    {"two links of a kind", "flat-broadcast", 2, PLAIN,
+     {{0, "0=send(1)", "0=send(1) 1=send(1)"}},
+     0, 0, -1, "link 1 sends to rank 1 on channel 0: the rank has a second link of this kind"},
+    {"a multicast that a rank cannot read", "multicast-broadcast", 3, PLAIN,
+     {{1, " 0=mcast-recv(0)", ""},
+      {1, "     0: repeat the next 1, 3 times\n     1:   out[b0+1j] <- mcast-recv(0)[b0+1j]\n", ""}},
+     0, 0, 1, "not every other rank has a link which receives it"},
+    {"an impossible peer", "flat-broadcast", 2, PLAIN,
+     {{0, "0=send(1)", "0=send(7)"}, {0, "send(1)", "send(7)"}},
+     0, 0, -1, "link 0 is impossible: kind 0, peer 7 of 2"},
+
+    /* ---- hazards ---- */
+    {"input overwritten while a slot may refer to it", "oneshot-allreduce", 3, IN_PLACE,
+     {{1, ", copy", ""}},
+     1, 0, 1, "it writes out[b0] while the slot that rank 1 lane 0 instruction 0 sent to rank 2 may still refer to "
+     "it (in place"},
+    {"input read after it was overwritten", "ring-allreduce", 4, IN_PLACE,
+     {{2, "out[b3], send(3)[b3] <- recv(1)[b3] + in[b3], final",
+       "out[b3], send(3)[b3] <- recv(1)[b3] + in[b3], final\n  4: scratch[b0] <- in[b3]"},
+      {2, "scratch 0", "scratch 1"}},
+     2, 0, 4, "it reads in[b3], which in place is out[b3] and was overwritten by rank 2 lane 0 instruction 3"},
+    {"output as a buffer that is still sent from", "flat-gather", 3, PLAIN,
+     {{-1, "scratch 0", "scratch 1"},
+      {0, "     2: ", "     2: send(1)[b0] <- out[b0]\n  3: out[b0] <- in[b0]\n  4: "},
+      {0, "links: 0=recv(1) 1=recv(2)", "links: 0=recv(1) 1=recv(2) 2=send(1)"},
+      {1, "0=send(0)\n", "0=send(0) 1=recv(0)\n"}, {1, "in[b0]\n", "in[b0]\n  1: scratch[b0] <- recv(0)[b0]\n"}},
+     0, 0, 3, "it writes out[b0] while the slot that rank 0 lane 0 instruction 2 sent to rank 1 may still refer to "
+     "it: nothing shows"},
+    {"output read before it is written", "ring-allgather", 3, IN_PLACE,
+     {{0, "send(1)[b0] <- in[b0]", "send(1)[b0] <- out[b0]"}},
+     0, 0, 0, "it reads out[b0], which nothing has written yet"},
+    {"a lane reads what another writes", "chain-reduce", 2, PLAIN,
+     {{0, "     1: out[b1] <- recv(1)[b1] + in[b1], final",
+       "     1: out[b1] <- recv(1)[b1] + in[b1], final\n  2: scratch[b0] <- out[b0]"},
+      {0, "scratch 0", "scratch 1"}},
+     0, 1, 2, "it reads out[b0], which rank 0 lane 0 instruction 0 wrote: no chain of slots orders the two lanes"},
+    {"two lanes write one block", "chain-reduce", 2, PLAIN,
+     {{0, "     1: out[b1] <- recv(1)[b1] + in[b1], final",
+       "     1: out[b1] <- recv(1)[b1] + in[b1], final\n  2: out[b0] <- in[b0]"}},
+     0, 1, 2, "it writes out[b0], which rank 0 lane 0 instruction 0 wrote: no chain"},
+    {"a contribution twice by way of scratch", "chain-reduce", 2, TWO_WAVES,
+     {{1, "scratch 0", "scratch 2"},
+      {1, "     0: ", "  0: scratch[b1] <- in[b0]\n 1: scratch[b0] <- scratch[b1] + in[b0]\n 2: "}},
+     1, 0, 1, "rank 1's contribution to block 0 comes in twice"},
+    {"scratch hoped to be left by the wave before", "flat-gather", 2, TWO_WAVES,
+     {{0, "scratch 0", "scratch 1"},
+      {0, "     0: out[b0] <- in[b0]", "  0: out[b0] <- scratch[b0]\n  2: scratch[b0] <- in[b0]"}},
+     0, 0, 0, "it reads scratch[b0], which nothing has written yet"},
+    {"another lane's scratch", "chain-reduce", 2, PLAIN,
+     {{1, "scratch 0", "scratch 1"}, {1, "     0: ", "  0: scratch[b0] <- in[b0]\n 1: "},
+      {1, "<- in[b1]", "<- scratch[b0]"}},
+     1, 1, 2, "it reads scratch[b0], which nothing has written yet"},
+
+    /* ---- wrong form ---- */
+    {"a block that is not there", "ring-allgather", 3, PLAIN,
+     {{0, "out[b1] <- recv(2)[b1]", "out[b3] <- recv(2)[b1]"}},
+     0, 0, 2, "out[b3] does not exist: there are 3"},
+    {"scratch that is not there", "flat-scatter", 2, PLAIN,
+     {{1, "out[b0]", "scratch[b0]"}},
+     1, 0, 0, "scratch[b0] does not exist: there are 0"},
+    {"a link that is not there", "flat-gather", 2, PLAIN,
+     {{0, "recv(1)[b1]", "recv(link 4)[b1]"}},
+     0, 0, 1, "link 4 does not exist: there are 1"},
+    {"steps past the links", "pairwise-alltoall", 3, PLAIN,
+     {{2, "2 times", "3 times"}},
+     2, 0, 2, "the links 0 to 2 are not all of one kind"},
+    {"steps past the last link", "pairwise-alltoall", 3, PLAIN,
+     {{2, "recv(link 2+j)", "recv(link 3+j)"}},
+     2, 0, 3, "link 4 does not exist: there are 4"},
+    {"another lane's link", "chain-reduce", 2, PLAIN,
+     {{0, "out[b1] <- recv(1)[b1]", "out[b1] <- recv(link 0)[b1]"}},
+     0, 1, 1, "link 0 belongs to lane 0"},
+    {"a receiving link as destination", "flat-gather", 2, PLAIN,
+     {{0, "out[b1] <- recv(1)[b1]", "out[b1], recv(1)[b1] <- recv(1)[b1]"}},
+     0, 0, 1, "link 0 from rank 1 is a destination but receives"},
+    {"a sending link as source", "flat-broadcast", 2, PLAIN,
+     {{0, "<- in[b0]", "<- send(1)[b0]"}},
+     0, 0, 0, "link 0 to rank 1 is a source but sends"},
+    {"two fresh sources", "oneshot-allreduce", 2, PLAIN,
+     {{1, "recv(0)[b0] + in[b0]", "recv(0)[b0] + in[b0] + in[b0]"}},
+     1, 0, 1, "two sources are fresh input"},
+    {"the input is written", "flat-scatter", 2, PLAIN,
+     {{1, "out[b0]", "in[b0]"}},
+     1, 0, 0, "in[b0] is written: the input is only read"},
+    {"an output that only the root has", "chain-reduce", 2, PLAIN,
+     {{1, "     1: send(0)[b1]", "     1: out[b1], send(0)[b1]"}},
+     1, 1, 1, "out[b1] is used, but only the root has an output"},
+    {"an input that only the root has", "flat-broadcast", 2, PLAIN,
+     {{1, "<- recv(0)[b0]", "<- in[b0]"}},
+     1, 0, 0, "in[b0] is read, but only the root has an input"},
+    {"a sum where nothing reduces", "flat-broadcast", 2, PLAIN,
+     {{1, "<- recv(0)[b0]", "<- recv(0)[b0] + out[b0]"}},
+     1, 0, 0, "it has 2 sources, but Broadcast does not reduce"},
+    {"final where nothing reduces", "flat-broadcast", 2, PLAIN,
+     {{1, "<- recv(0)[b0]", "<- recv(0)[b0], final"}},
+     1, 0, 0, "it is final, but Broadcast does not reduce"},
+    {"data without a source", "flat-gather", 2, PLAIN,
+     {{0, "out[b0] <- in[b0]", "out[b0] <- none"}},
+     0, 0, 0, "it has no source, so it can only send empty slots"},
+    {"a source for nothing", "flat-gather", 2, PLAIN,
+     {{0, "out[b0] <- in[b0]", "none <- in[b0]"}},
+     0, 0, 0, "it has no destination, so it can only take empty slots"},
+    {"no operands", "flat-gather", 2, PLAIN,
+     {{0, "out[b0] <- in[b0]", "none <- none"}},
+     0, 0, 0, "it has no operands"},
+    {"one destination twice", "flat-gather", 2, PLAIN,
+     {{0, "out[b0] <- in[b0]", "out[b0], out[b0] <- in[b0]"}},
+     0, 0, 0, "one destination stands twice"},
+    {"nothing but scratch in a split instruction", "ring-allreduce", 3, PLAIN,
+     {{0, "scratch 0", "scratch 2"}, {0, "     2: ", " 2: scratch[b0] <- scratch[b1]\n  3: "}},
+     0, 0, 2, "only scratch operands"},
+    {"a stride outside a repeat", "flat-gather", 2, PLAIN,
+     {{0, "out[b0] <- in[b0]", "out[b0+1j] <- in[b0]"}},
+     0, 0, 0, "out[b0] has a stride outside a repeat"},
+    {"a repeat in a repeat", "multicast-broadcast", 2, PLAIN,
+     {{0, "     1: ", "     1: repeat the next 1, 2 times\n 2:"}},
+     0, 0, 1, "a repeat inside a repeat"},
+    {"a repeat past the end", "multicast-broadcast", 2, PLAIN,
+     {{0, "the next 1", "the next 2"}},
+     0, 0, 0, "a repeat of 2 instructions, 3 times, with 1 left in the lane"},
+    {"a repeat of nothing", "multicast-broadcast", 2, PLAIN,
+     {{0, "3 times", "0 times"}},
+     0, 0, 0, "a repeat of 1 instructions, 0 times"},
+    {"programs of different collectives", "ring-allreduce", 4, PLAIN,
+     {{2, "AllReduce", "Broadcast"}, {2, "of 4, ", "of 4, root 0, "}},
+     2, -1, -1, "its program is Broadcast over 4 ranks"},
+    {"another root", "flat-gather", 3, PLAIN,
+     {{2, "root 0", "root 2"}},
+     2, -1, -1, "with root 2, rank 0's is Gather over 3 ranks with root 0"},
+    {"another rank's program", "ring-allreduce", 4, PLAIN,
+     {{2, "rank 2 of", "rank 1 of"}},
+     2, -1, -1, "its program was built for rank 1"},
+    {"another split", "ring-allreduce", 4, PLAIN,
+     {{2, "split into 4", "split into 8"}},
+     2, -1, -1, "its program has blocks 8 in, 8 out, 8 in all; there must be 4, 4, 4"},
+};
+/* clang-format on */
+
+/* A copy of text with every `find` replaced. */
+static char *replace_all(char *text, const edit *e, const char *title) {
+  char *out = NULL;
+  size_t size;
+  FILE *f = open_memstream(&out, &size);
+  const char *at = text, *hit;
+  ck_assert_msg(strstr(text, e->find) != NULL, "%s: no \"%s\" in\n%s", title, e->find, text);
+  while ((hit = strstr(at, e->find))) {
+    fwrite(at, 1, (size_t)(hit - at), f);
+    fputs(e->replace, f);
+    at = hit + strlen(e->find);
+  }
+  fputs(at, f);
+  fclose(f);
+  free(text);
+  return out;
+}
+
+static hk_program *edited(hk_program *p, int rank, const broken *c) {
+  char *text = NULL;
+  size_t size;
+  FILE *f = open_memstream(&text, &size);
+  hk_program_dump(p, f);
+  fclose(f);
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(c->edits) && c->edits[k].find; k++)
+    if (c->edits[k].rank == rank || c->edits[k].rank < 0) text = replace_all(text, &c->edits[k], c->title);
+  hk_program_free(p);
+  ck_assert_msg(hk_program_parse(text, &p) == HK_OK, "%s: %s in\n%s", c->title, hk_last_error(), text);
+  free(text);
+  return p;
+}
+
+START_TEST(broken_is_rejected) {
+  const broken *c = &cases[_i];
+  hk_program **p = textbook_build(textbook_find(c->base), c->nranks, 0);
+  for (int r = 0; r < c->nranks; r++) p[r] = edited(p[r], r, c);
+  hk_verify_report report;
+  hk_status rc = hk_verify((const hk_program *const *)p, c->nranks, &c->options, &report);
+  ck_assert_msg(rc == HK_ERR_INTERNAL, "%s: not rejected", c->title);
+  ck_assert_msg(strstr(report.message, c->says) != NULL, "%s: \"%s\" does not say \"%s\"", c->title, report.message,
+                c->says);
+  ck_assert_msg(report.rank == c->rank && report.lane == c->lane && report.instr == c->instr,
+                "%s: rank %d lane %d instruction %d in \"%s\"", c->title, report.rank, report.lane, report.instr,
+                report.message);
+  /* The message itself names them too. */
+  char where[80];
+  int n = snprintf(where, sizeof where, " rank %d", c->rank);
+  if (c->lane >= 0) n += snprintf(where + n, sizeof where - (size_t)n, " lane %d", c->lane);
+  if (c->instr >= 0) snprintf(where + n, sizeof where - (size_t)n, " instruction %d (", c->instr);
+  ck_assert_msg(strstr(report.message, where) != NULL, "%s: \"%s\" does not name \"%s\"", c->title, report.message,
+                where);
+  programs_free(p, c->nranks);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("verify-broken");
+  TCase *t = tcase_create("rejects");
+  tcase_add_loop_test(t, broken_is_rejected, 0, (int)HK_ARRAY_LENGTH(cases));
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}

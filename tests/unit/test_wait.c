@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waiting: it ends on failure words, deadlines and the watchdog's word, and goes on otherwise. */
+#include <check.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../src/base/wait.h"
+#include "../support/suite.h"
+
+static void quiet(void) { setenv("NCCL_DEBUG", "NONE", 1); }
+
+static hk_status wait_until(const hk_wait_env *env, atomic_int *flag) {
+  hk_waiter w;
+  hk_wait_begin(&w, env);
+  while (!atomic_load_explicit(flag, memory_order_acquire)) { /* acquire: as a link's receiver would */
+    hk_status rc = hk_wait_pause(&w);
+    if (rc != HK_OK) return rc;
+  }
+  return HK_OK;
+}
+
+typedef struct late_store {
+  atomic_int *word;
+  int value;
+  unsigned after_us;
+} late_store;
+static void *store_late(void *arg) {
+  late_store *s = arg;
+  usleep(s->after_us);
+  atomic_store(s->word, s->value);
+  return NULL;
+}
+
+/* Waits for `flag` while another thread sets `word`; gives the wait's result. */
+static hk_status wait_while(const hk_wait_env *env, atomic_int *flag, atomic_int *word, int value) {
+  late_store s = {word, value, 20000};
+  pthread_t thread;
+  pthread_create(&thread, NULL, store_late, &s);
+  hk_status rc = wait_until(env, flag);
+  pthread_join(thread, NULL);
+  return rc;
+}
+
+START_TEST(ends_with_the_condition) {
+  for (uint32_t spins = 0; spins <= 1000; spins += 1000) {
+    atomic_int flag = 0;
+    hk_wait_env env = {.spins = spins};
+    ck_assert_int_eq(wait_while(&env, &flag, &flag, 1), HK_OK);
+  }
+}
+END_TEST
+
+START_TEST(fast_path_reads_no_clock) {
+  hk_wait_env env = {.spins = 100};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  for (int i = 0; i < 100; i++) ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+  ck_assert_uint_eq(w.begin_ns, 0);
+  ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+  ck_assert_uint_ne(w.begin_ns, 0);
+  hk_wait_progress(&w);
+  ck_assert_uint_eq(w.polls, 0);
+}
+END_TEST
+
+START_TEST(ends_with_a_failure) {
+  atomic_int never = 0, failure = 0, shared = 0;
+  hk_wait_env env = {.failure = &failure, .shared_failure = &shared, .spins = 10};
+  ck_assert_int_eq(wait_while(&env, &never, &shared, HK_ERR_REMOTE), HK_ERR_REMOTE);
+  atomic_store(&shared, 0);
+  ck_assert_int_eq(wait_while(&env, &never, &failure, HK_ERR_USAGE), HK_ERR_USAGE);
+  /* Where both are set, the process's own word counts. */
+  atomic_store(&shared, HK_ERR_REMOTE);
+  ck_assert_int_eq(wait_until(&env, &never), HK_ERR_USAGE);
+}
+END_TEST
+
+START_TEST(ends_at_the_deadline) {
+  atomic_int never = 0;
+  uint64_t begin = hk_now_ns();
+  hk_wait_env env = {.deadline_ns = begin + 50 * 1000 * 1000};
+  ck_assert_int_eq(wait_until(&env, &never), HK_ERR_REMOTE);
+  ck_assert_uint_ge(hk_now_ns() - begin, 50 * 1000 * 1000);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "deadline"));
+}
+END_TEST
+
+typedef struct calls {
+  int n;
+  uint64_t last_ns;
+} calls;
+static hk_status count_checks(void *arg, uint64_t waited_ns) {
+  calls *c = arg;
+  if (waited_ns <= c->last_ns) return HK_ERR_INTERNAL;
+  c->last_ns = waited_ns;
+  return ++c->n == 3 ? HK_ERR_USAGE : HK_OK;
+}
+
+START_TEST(check_is_called_and_may_end_it) {
+  atomic_int never = 0;
+  calls c = {0};
+  hk_wait_env env = {.check = count_checks, .arg = &c, .spins = 10};
+  ck_assert_int_eq(wait_until(&env, &never), HK_ERR_USAGE);
+  ck_assert_int_eq(c.n, 3);
+  ck_assert_uint_ge(c.last_ns, 300u * 1000 * 1000);
+  /* The same for a file descriptor. */
+  int fds[2];
+  ck_assert_int_eq(pipe(fds), 0);
+  c = (calls){0};
+  ck_assert_int_eq(hk_wait_fd(&env, fds[0], POLLIN, "a byte"), HK_ERR_USAGE);
+  close(fds[0]);
+  close(fds[1]);
+}
+END_TEST
+
+static void *write_late(void *arg) {
+  usleep(20000);
+  ck_assert_int_eq(write(*(int *)arg, "x", 1), 1);
+  return NULL;
+}
+
+START_TEST(fd_becomes_ready) {
+  int fds[2];
+  ck_assert_int_eq(pipe(fds), 0);
+  hk_wait_env env = {0};
+  ck_assert_int_eq(hk_wait_fd(&env, fds[1], POLLOUT, "room"), HK_OK);
+  pthread_t thread;
+  pthread_create(&thread, NULL, write_late, &fds[1]);
+  ck_assert_int_eq(hk_wait_fd(&env, fds[0], POLLIN, "a byte"), HK_OK);
+  pthread_join(thread, NULL);
+  /* A hangup counts as ready: the read that follows tells. */
+  char byte;
+  ck_assert_int_eq(read(fds[0], &byte, 1), 1);
+  close(fds[1]);
+  ck_assert_int_eq(hk_wait_fd(&env, fds[0], POLLIN, "a byte"), HK_OK);
+  close(fds[0]);
+}
+END_TEST
+
+START_TEST(fd_ends_at_deadline_and_failure) {
+  int fds[2];
+  ck_assert_int_eq(pipe(fds), 0);
+  uint64_t begin = hk_now_ns();
+  hk_wait_env env = {.deadline_ns = begin + 30 * 1000 * 1000};
+  ck_assert_int_eq(hk_wait_fd(&env, fds[0], POLLIN, "rank 5's hello"), HK_ERR_REMOTE);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "rank 5's hello"));
+  ck_assert_uint_lt(hk_now_ns() - begin, 2000u * 1000 * 1000);
+
+  atomic_int failure = 0;
+  env = (hk_wait_env){.failure = &failure};
+  late_store s = {&failure, HK_ERR_REMOTE, 20000};
+  pthread_t thread;
+  pthread_create(&thread, NULL, store_late, &s);
+  begin = hk_now_ns();
+  ck_assert_int_eq(hk_wait_fd(&env, fds[0], POLLIN, "a byte"), HK_ERR_REMOTE);
+  ck_assert_uint_lt(hk_now_ns() - begin, 2000u * 1000 * 1000);
+  pthread_join(thread, NULL);
+  close(fds[0]);
+  close(fds[1]);
+}
+END_TEST
+
+START_TEST(fd_that_is_closed) {
+  int fds[2];
+  ck_assert_int_eq(pipe(fds), 0);
+  close(fds[0]);
+  close(fds[1]);
+  hk_wait_env env = {0};
+  ck_assert_int_eq(hk_wait_fd(&env, fds[0], POLLIN, "a byte"), HK_ERR_INTERNAL);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "not open"));
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("wait");
+  TCase *t = tcase_create("wait");
+  tcase_add_checked_fixture(t, quiet, NULL);
+  tcase_add_test(t, ends_with_the_condition);
+  tcase_add_test(t, fast_path_reads_no_clock);
+  tcase_add_test(t, ends_with_a_failure);
+  tcase_add_test(t, ends_at_the_deadline);
+  tcase_add_test(t, check_is_called_and_may_end_it);
+  tcase_add_test(t, fd_becomes_ready);
+  tcase_add_test(t, fd_ends_at_deadline_and_failure);
+  tcase_add_test(t, fd_that_is_closed);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
