@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The candidates of the comparison: each knows how to run one operation and gives microseconds by size."""
+import os
+import re
+import shutil
+import subprocess
+
+TIMEOUT = 300
+
+
+def run(command, env):
+    """Output and, where it failed, the reason.  A whole process group, so that a timeout leaves nobody behind."""
+    try:
+        p = subprocess.Popen(command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             start_new_session=True)
+    except OSError as error:
+        return "", str(error)
+    try:
+        out, err = p.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        os.killpg(p.pid, 9)
+        out, err = p.communicate()
+        return out, f"longer than {TIMEOUT} s"
+    last = ([line for line in (err + out).splitlines() if line.strip()] or ["no output"])[-1]
+    return out, None if p.returncode == 0 else f"exit code {p.returncode}: {last[:200]}"
+
+
+def pairs(out):
+    """Lines "bytes us" to {bytes: [us, ...]}."""
+    found = {}
+    for line in out.splitlines():
+        m = re.fullmatch(r"(\d+) ([\d.]+)", line)
+        if m:
+            found.setdefault(int(m[1]), []).append(float(m[2]))
+    return found
+
+
+class Hocket:
+    """Our own binaries; `registered`: with -R 1."""
+    transports = ("shm", "tcp")
+
+    def __init__(self, build, registered):
+        self.build, self.registered = build, registered
+        self.name = "hocket-reg" if registered else "hocket"
+        self.iterations = {}
+
+    def describe(self):
+        return "registered buffers (-R 1)" if self.registered else "plain buffers"
+
+    def one(self, operation, transport, ranks, size, batches, iterations):
+        env = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"} if transport == "tcp" else {}
+        # Smallest and largest size are the same, so that every iteration uses the same buffers, as with the peers.
+        command = [f"{self.build}/bin/{operation}_perf", "--procs", str(ranks), "-b", str(size), "-e", str(size), "-c", "0",
+                   "-w", "1", "-n", str(iterations), "-N", str(batches), "-R", "1" if self.registered else "0"]
+        out, fault = run(command, env)
+        rows = [line.split() for line in out.splitlines() if line[:1] == " "]
+        return [float(r[5]) for r in rows if len(r) >= 12], fault
+
+    def measure(self, operation, transport, ranks, sizes, batches, seconds):
+        found = {}
+        for size in sizes:
+            key = (operation, transport, ranks, size)
+            if key not in self.iterations:
+                probe, fault = self.one(operation, transport, ranks, size, 3, 4)
+                if fault or not probe:
+                    return found, fault or "no rows"
+                self.iterations[key] = max(2, min(1000000, int(seconds * 1e6 / max(min(probe), 0.05))))
+            found[size], fault = self.one(operation, transport, ranks, size, batches, self.iterations[key])
+            if fault or not found[size]:
+                found.pop(size)
+                return found, fault or "no rows"
+            us = sorted(found[size])[len(found[size]) // 2]
+            self.iterations[key] = max(2, min(1000000, int(seconds * 1e6 / max(us, 0.05))))
+        return found, None
+
+
+class Mpi:
+    """Open MPI or MPICH, through mpi_perf."""
+    transports = ("shm", "tcp")
+
+    def __init__(self, build, name, version, settings):
+        self.name, self.program, self.version, self.settings = name, f"{build}/bench/mpi_perf.{name}", version, settings
+
+    def describe(self):
+        text = "; ".join(f"{t}: {' '.join(args + [k + '=' + v for k, v in env.items()]) or 'default'}"
+                         for t, (args, env) in self.settings.items())
+        return f"{self.version}; {text}"
+
+    def measure(self, operation, transport, ranks, sizes, batches, seconds):
+        arguments, env = self.settings[transport]
+        command = [f"mpirun.{self.name}", *arguments, "-np", str(ranks), self.program, operation, str(batches), str(seconds),
+                   *map(str, sizes)]
+        out, fault = run(command, env)
+        return pairs(out), fault
+
+
+class Gloo:
+    """Gloo through PyTorch."""
+    name = "gloo"
+    transports = ("tcp",)
+
+    def __init__(self, python, version):
+        self.python, self.version = python, version
+
+    def describe(self):
+        return f"through PyTorch {self.version}; reduce_scatter is not there"
+
+    def measure(self, operation, transport, ranks, sizes, batches, seconds):
+        if operation == "reduce_scatter":
+            return {}, None
+        out, fault = run([self.python, "bench/gloo_perf.py", str(ranks), operation, str(batches), str(seconds),
+                          *map(str, sizes)], {})
+        return pairs(out), fault
+
+
+def first_line(command, pattern):
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""
+    m = re.search(pattern, text)
+    return m[1] if m else ""
+
+
+def mpi_settings(name):
+    if name == "openmpi":
+        common = ["--oversubscribe", "--mca", "pml", "ob1"] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
+        return {"shm": (common + ["--mca", "btl", "self,vader"], {}),
+                "tcp": (common + ["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"], {})}
+    # Debian's is built on UCX; without NOLOCAL it would use shared memory of its own.
+    return {"shm": ([], {}),
+            "tcp": ([], {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "MPIR_CVAR_NOLOCAL": "1"})}
+
+
+def candidates(build):
+    """Those that can run here, and (name, reason) of those that cannot."""
+    present, absent = [Hocket(build, False), Hocket(build, True)], []
+    for name, title in (("openmpi", "Open MPI"), ("mpich", "MPICH")):
+        if shutil.which(f"mpirun.{name}") and os.path.exists(f"{build}/bench/mpi_perf.{name}"):
+            version = first_line(["mpirun.openmpi", "--version"], r"\) ([\d.]+)") if name == "openmpi" else first_line(
+                ["mpichversion"], r"Version:\s+([\d.]+)")
+            present.append(Mpi(build, name, f"{title} {version}", mpi_settings(name)))
+        else:
+            absent.append((name, f"mpirun.{name} or mpicc.{name} is not installed (make deps)"))
+    for python in ("build/gloo/bin/python", "python3"):
+        version = first_line([python, "-c", "import torch.distributed as d, torch; assert d.is_gloo_available();"
+                              "print('torch', torch.__version__)"], r"torch (\S+)")
+        if version:
+            present.append(Gloo(python, version))
+            break
+    else:
+        absent.append(("gloo", "no Python here has torch; bench/get_gloo.sh installs it (2 GB to download)"))
+    return present, absent

@@ -1,0 +1,71 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# roce.sh: Hocket over verbs and over TCP beside perftest's ib_write_bw and ib_write_lat, between the same two soft-RoCE devices, in
+# one run of the guest of tests/roce/.  Prints a table with the ratios; only those mean something on an emulated CPU.
+set -u
+HK_BUILD=${HK_BUILD:-build/gcc}
+if [ "${1:-}" != inside ]; then
+  exec tests/roce/guest.sh --timeout "${ROCE_BENCH_LIMIT:-600}" env HK_BUILD="$HK_BUILD" \
+    ROCE_BENCH_ROUNDS="${ROCE_BENCH_ROUNDS:-3}" bench/roce.sh inside
+fi
+. tests/roce/ranks.sh
+logs=$(mktemp -d)
+rounds=${ROCE_BENCH_ROUNDS:-3}
+
+best() { sort -g | { [ "$1" = most ] && tail -n 1 || head -n 1; }; }
+# perftest between the devices: prints the value of a column of its only line.
+perftest() { # column command...
+  local column=$1 server
+  shift
+  timeout 60 "$@" -d rxe1 -x 1 -F -p 18600 >"$logs/server" 2>&1 &
+  server=$!
+  until grep -qh ':48A8 .* 0A ' /proc/net/tcp /proc/net/tcp6 || ! kill -0 $server 2>/dev/null; do sleep 0.1; done
+  timeout 60 "$@" -d rxe0 -x 1 -F -p 18600 10.0.0.2 2>&1 | awk -v c="$column" '/^ *[0-9]+ +[0-9]+/ { print $c }' | tail -n 1
+  wait $server
+}
+# One of our programs: prints a column of its line (5: us; 7: GB/s), out of place.
+ours() { # column network program size iterations
+  roce_ranks 2 "$logs/run" env NCCL_NET="$2" NCCL_DEBUG=WARN "$HK_BUILD/bin/$3_perf" -b "$4" -e "$4" -n "$5" -w 20 -c 0
+  roce_wait 120
+  awk -v c="$1" '$1 ~ /^[0-9]+$/ && NF > 8 { print $(c + 1) }' "$logs/run.0" | tail -n 1
+}
+several() { # most|least command...
+  local which=$1 i
+  shift
+  for ((i = 0; i < rounds; i++)); do "$@"; done | best "$which"
+}
+row() { printf '| %-40s | %10s | %-8s | %8s |\n' "$@"; }
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.2f", a / b; else print "-" }'; }
+
+echo "$(uname -r), $(nproc) emulated CPUs; best of $rounds"
+row "what" "value" "unit" "ratio"
+row "---" "---" "---" "---"
+write_lat=$(several least perftest 6 ib_write_lat -s 8 -n 1000)
+row "ib_write_lat 8 B" "$write_lat" us 1
+for size in 1048576 4194304; do
+  bw=$(several most perftest 4 ib_write_bw -s $size -n $((200000000 / size < 100 ? 100 : 1000)) --report_gbits)
+  bw=$(awk -v g="$bw" 'BEGIN { printf "%.4f", g / 8 }')
+  row "ib_write_bw $size B, one way" "$bw" GB/s ""
+  # Our programs below send both ways at once; perftest then prints the sum.
+  bw=$(several most perftest 4 ib_write_bw -b -s $size -n $((200000000 / size < 100 ? 100 : 500)) --report_gbits)
+  bw=$(awk -v g="$bw" 'BEGIN { printf "%.4f", g / 16 }')
+  row "ib_write_bw $size B, each of both ways" "$bw" GB/s 1
+  eval "bw_$size=$bw"
+done
+lat=$(several least ours 5 IB sendrecv 8 500)
+row "sendrecv 8 B, verbs" "$lat" us "$(ratio "$lat" "$write_lat")"
+tcp=$(several least ours 5 Socket sendrecv 8 500)
+row "sendrecv 8 B, TCP" "$tcp" us "$(ratio "$tcp" "$write_lat")"
+row "  TCP to verbs" "" "" "$(ratio "$tcp" "$lat")"
+lat=$(several least ours 5 IB all_reduce 8 500)
+row "all_reduce 8 B, verbs" "$lat" us "$(ratio "$lat" "$write_lat")"
+for size in 1048576 4194304; do
+  reference=bw_$size
+  bw=$(several most ours 7 IB sendrecv $size 20)
+  row "sendrecv $size B, verbs" "$bw" GB/s "$(ratio "$bw" "${!reference}")"
+  bw=$(several most ours 7 Socket sendrecv $size 20)
+  row "sendrecv $size B, TCP" "$bw" GB/s "$(ratio "$bw" "${!reference}")"
+  bw=$(several most ours 7 IB all_reduce $size 20)
+  row "all_reduce $size B, verbs, busbw" "$bw" GB/s "$(ratio "$bw" "${!reference}")"
+done
+rm -rf "$logs"
