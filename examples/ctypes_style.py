@@ -51,7 +51,8 @@ def run(path, rank, nranks, unique_id):
     if list(data) != expected:
         raise RuntimeError("rank %d has a wrong sum" % rank)
     check(nccl, nccl.ncclCommDestroy(comm))
-    print("rank %d of %d: %d sums are right" % (rank, nranks, count))
+    # One write, line end included: print() makes two where stdout is unbuffered, and ranks' lines would mix.
+    sys.stdout.write("rank %d of %d: %d sums are right\n" % (rank, nranks, count))
 
 
 def main():
