@@ -7,6 +7,7 @@
 #   tests/suites/*.sh         anything else; they get HK_BUILD (where the binaries are) and run in the repository's root
 # and are found by their names: nothing is registered anywhere.  Exit code 0 is a pass, 77 a skip whose reason is the last
 # line, anything else a failure.  A line "SKIP: reason" in the output of a passing test counts as a skip of its own.
+# A test that fails is run once more where the failure may be the machine's (see may_repeat); the line FLAKY tells of both runs.
 # A comment line that begins with "check:" in the first 40 lines of a test's source gives options:
 #   timeout=N   seconds before it is killed (120; a unit test under sanitizers gets five times as many)
 #   root        a suite that needs root (run through sudo -n where possible, else skipped)
@@ -17,7 +18,7 @@ HK_BUILD=${HK_BUILD:-build/gcc} HK_MAKE=${HK_MAKE:-make} ONLY=${ONLY:-} QUICK=${
 export HK_BUILD HK_MAKE
 logs=build/check-logs
 mkdir -p "$logs"
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 flaky=0
 started=$SECONDS
 # What the user has set for their own jobs must not change what is tested.
 for variable in $(compgen -e | grep -E '^(NCCL|HOCKET)_' | grep -v '^HOCKET_TEST_'); do unset "$variable"; done
@@ -47,17 +48,45 @@ option() { # file option default
   echo "$3"
 }
 
-run_test() { # name timeout command...
-  local name=$1 limit=$2 log rc begin took last reason
+# Runs a command with its output in a log; prints nothing.  Sets `took`, `last` (line of output) and `rc`.
+attempt() { # log limit command...
+  local log=$1 limit=$2 begin=$EPOCHREALTIME
   shift 2
-  wanted "$name" || return 0
-  log=$logs/${name//[:\/]/_}.log
-  [ -t 1 ] && printf '....  %s' "$name"
-  begin=$EPOCHREALTIME
   timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null
   rc=$?
   took=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f s", b - a }')
   last=$(grep -v '^[[:space:]]*$' "$log" | tail -n 1 | cut -c 1-160)
+}
+
+# What a failure is, in words.
+cause() { # rc limit
+  case $1 in
+    124 | 137) echo "killed after its limit of $2 s" ;;
+    *) if [ "$1" -gt 128 ]; then echo "ended by signal $(kill -l $(($1 - 128)))"; else echo "exit code $1"; fi ;;
+  esac
+}
+
+# May a failure be put to the proof by a second run?  Not a crash, a hang, a sanitizer's report, or what random input has
+# found: these are faults however rarely they show.  And not many in one run: that is no accident.
+may_repeat() { # name rc log
+  [ "$2" -lt 124 ] && [[ $1 != *fuzz* ]] && ! grep -q 'Sanitizer\|runtime error:\|Received signal' "$3" && [ $((flaky += 1)) -le 2 ]
+}
+
+run_test() { # name timeout command...
+  local name=$1 limit=$2 log rc took last reason first
+  shift 2
+  wanted "$name" || return 0
+  log=$logs/${name//[:\/]/_}.log
+  [ -t 1 ] && printf '....  %s' "$name"
+  attempt "$log" "$limit" "$@"
+  if [ "$rc" != 0 ] && [ "$rc" != 77 ] && may_repeat "$name" "$rc" "$log"; then
+    mv "$log" "$log.first"
+    first="$took  $(cause "$rc" "$limit")"
+    attempt "$log" "$limit" "$@"
+    [ "$rc" = 0 ] || mv "$log.first" "$log"
+    line FLAKY "$name" "$first; the second run: $(if [ "$rc" = 0 ]; then echo "passed"; else cause "$rc" "$limit"; fi)"
+    [ "$rc" != 0 ] || tail -n 30 "$log.first" | sed 's/^/      | /'
+  fi
   case $rc in
     0)
       passed=$((passed + 1))
@@ -69,8 +98,7 @@ run_test() { # name timeout command...
       return
       ;;
     77) skip "$name" "${last#SKIP: }"; return ;;
-    124 | 137) fail "$name" "$took  killed after its limit of $limit s" ;;
-    *) if [ "$rc" -gt 128 ]; then fail "$name" "$took  ended by signal $(kill -l $((rc - 128)))"; else fail "$name" "$took  exit code $rc"; fi ;;
+    *) fail "$name" "$took  $(cause "$rc" "$limit")" ;;
   esac
   tail -n 30 "$log" | sed 's/^/      | /'
   echo "      | (all of it: $log)"

@@ -17,16 +17,20 @@ suite bad 'echo because; exit 3'
 suite absent 'echo "no such thing here"; exit 77'
 suite slow $'# check: timeout=1\nsleep 20'
 suite crash 'kill -SEGV $$'
+suite once '[ -e once ] || { touch once; echo unlucky; exit 1; }'
+suite report '[ -e report ] || { touch report; echo "WARNING: ThreadSanitizer: data race"; exit 1; }'
 suite clean '[ -z "${NCCL_DEBUG:-}" ]'
 said=$(cd "$tmp" && NCCL_DEBUG=INFO HK_BUILD=b ONLY='' QUICK=1 scripts/check.sh 2>&1)
 rc=$?
 [ $rc = 1 ] || complain "the runner's exit code with failures is $rc"
-[ "$(tail -n 1 <<<"$said")" = "3 passed, 3 failed, 2 skipped" ] || complain "the runner counted: $(tail -n 1 <<<"$said")"
+[ "$(tail -n 1 <<<"$said")" = "4 passed, 4 failed, 2 skipped" ] || complain "the runner counted: $(tail -n 1 <<<"$said")"
 grep -q '^SKIP  absent .*no such thing here' <<<"$said" || complain "the runner does not give a skip's reason"
 grep -q '^FAIL  slow .*killed after its limit of 1 s' <<<"$said" || complain "the runner does not tell a timeout"
 grep -q '^FAIL  crash .*signal SEGV' <<<"$said" || complain "the runner does not tell a crash"
+grep -q '^FLAKY  *once .*passed' <<<"$said" && grep -q '| unlucky' <<<"$said" || complain "the runner does not tell of a first failure"
+grep -q '^FAIL  report' <<<"$said" || complain "the runner lets a sanitizer's report pass at the second try"
 grep -q '| because' <<<"$said" || complain "the runner does not show a failure's output"
-rm "$tmp"/tests/suites/{bad,slow,crash}.sh
+rm "$tmp"/tests/suites/{bad,slow,crash,report}.sh
 (cd "$tmp" && HK_BUILD=b ONLY='' QUICK=1 scripts/check.sh >/dev/null 2>&1) || complain "the runner fails without a failure"
 (cd "$tmp" && HK_BUILD=b ONLY=nosuch QUICK=1 scripts/check.sh >/dev/null 2>&1) && complain "the runner passes without a test"
 
