@@ -145,7 +145,7 @@ typedef struct hk_ibv_sge {
   uint32_t lkey;
 } hk_ibv_sge;
 
-enum { HK_IBV_WR_RDMA_WRITE, HK_IBV_WR_RDMA_WRITE_WITH_IMM };
+enum { HK_IBV_WR_RDMA_WRITE, HK_IBV_WR_RDMA_WRITE_WITH_IMM, HK_IBV_WR_RDMA_READ = 4 };
 enum { HK_IBV_SEND_SIGNALED = 1 << 1, HK_IBV_SEND_INLINE = 1 << 3 };
 
 typedef struct hk_ibv_send_wr {

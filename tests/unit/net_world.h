@@ -90,8 +90,8 @@ static inline int net_take(void *arg, int peer, uint64_t tag) {
   return fd;
 }
 
-/* Attaches and joins n ranks. */
-static inline net_world *net_world_new(int n, uint32_t nslots, size_t slot_bytes) {
+/* Attaches and joins n ranks; `before` (may be NULL) is called before each, to set what it is to find. */
+static inline net_world *net_world_of(int n, uint32_t nslots, size_t slot_bytes, void (*before)(int rank)) {
   static const uint8_t secret[16] = {1, 2, 3};
   net_world *w = calloc(1, sizeof *w);
   char facts[NET_RANKS][HK_FACT_BYTES];
@@ -116,11 +116,16 @@ static inline net_world *net_world_new(int n, uint32_t nslots, size_t slot_bytes
                                 .slot_bytes = slot_bytes,
                                 .nslots = nslots,
                                 .traffic_class = -1};
+    if (before) before(i);
     if (hk_transport_net.attach(&r->env, &r->state, facts[i]) != HK_OK) abort();
   }
   for (int i = 0; i < n; i++)
     if (hk_transport_net.join(w->ranks[i].state, facts) != HK_OK) abort();
   return w;
+}
+
+static inline net_world *net_world_new(int n, uint32_t nslots, size_t slot_bytes) {
+  return net_world_of(n, nslots, slot_bytes, NULL);
 }
 
 static inline void net_world_free(net_world *w) {

@@ -3,7 +3,7 @@
 #include <check.h>
 #include "../../src/base/param.h"
 #include "../support/suite.h"
-#include "net_world.h"
+#include "net_streams.h"
 
 static void set_param(const char *name, const char *value) {
   if (value)
@@ -11,103 +11,6 @@ static void set_param(const char *name, const char *value) {
   else
     unsetenv(name);
   hk_param_reload();
-}
-
-static uint32_t mix(uint32_t x) { /* a hash, for sizes and contents that both sides know */
-  x ^= x >> 16;
-  x *= 0x7feb352du;
-  x ^= x >> 15;
-  x *= 0x846ca68bu;
-  return x ^ (x >> 16);
-}
-
-static void fill(unsigned char *p, uint32_t bytes, uint32_t seed) {
-  for (uint32_t i = 0; i < bytes; i++) p[i] = (unsigned char)(seed + i * 7 + (i >> 8));
-}
-static bool filled(const unsigned char *p, uint32_t bytes, uint32_t seed) {
-  for (uint32_t i = 0; i < bytes; i++)
-    if (p[i] != (unsigned char)(seed + i * 7 + (i >> 8))) return false;
-  return true;
-}
-
-/* ---- streams between threads ---- */
-
-typedef struct stream {
-  net_rank *rank;
-  int peer, channel;
-  unsigned count; /* messages each way */
-  uint32_t most;  /* bytes of the largest */
-  bool by_ref, want, both;
-  unsigned direct; /* messages that came straight to their place */
-  hk_status rc;
-} stream;
-
-/* Runs of small ones, of one size, and of anything. */
-static uint32_t size_of(const stream *t, int from, unsigned i) {
-  uint32_t h = mix((uint32_t)from * 7919u + i + (uint32_t)t->channel * 31u);
-  switch ((i / 16) % 4) {
-    case 0: return h % 100;
-    case 1: return t->most;
-    case 2: return h % (t->most + 1);
-    default: return (h % 4) * 24;
-  }
-}
-
-/* Sends and receives `count` messages at once, progressing by hand as the executor does. */
-static void *run_stream(void *arg) {
-  stream *t = arg;
-  int me = t->rank->rank;
-  hk_link *send = t->both || me < t->peer ? net_link(t->rank, t->peer, HK_LINK_SEND, t->channel) : NULL;
-  hk_link *recv = t->both || me > t->peer ? net_link(t->rank, t->peer, HK_LINK_RECV, t->channel) : NULL;
-  unsigned sent = send ? 0 : t->count, got = recv ? 0 : t->count;
-  /* By reference every message needs memory of its own until its credit is back: as many as there are slots. */
-  size_t nbuf = t->rank->env.nslots + 1;
-  unsigned char *out = malloc(nbuf * (t->most + 1)), *in = malloc(t->most + 1);
-  hk_waiter w;
-  hk_wait_begin(&w, &t->rank->wait);
-  while (sent < t->count || got < t->count || (send && !hk_link_drained(send))) {
-    bool moved = false;
-    if (sent < t->count && hk_link_can_send(send, 0)) {
-      unsigned char *buffer = out + (sent % nbuf) * (t->most + 1);
-      uint32_t bytes = size_of(t, me, sent);
-      fill(buffer, bytes, sent);
-      ck_assert(net_try_send(send, buffer, bytes, 1000 + sent, t->by_ref));
-      sent++;
-      moved = true;
-    }
-    uint32_t bytes, signature;
-    bool direct;
-    uint32_t expected = size_of(t, t->peer, got);
-    if (got < t->count && net_try_recv(recv, in, expected, t->want, &bytes, &signature, &direct)) {
-      ck_assert_uint_eq(bytes, expected);
-      ck_assert_uint_eq(signature, 1000 + got);
-      ck_assert_msg(filled(in, bytes, got), "message %u of %u bytes is wrong", got, bytes);
-      t->direct += direct;
-      got++;
-      moved = true;
-    }
-    bool wire;
-    t->rc = net_progress(t->rank, &wire);
-    if (t->rc != HK_OK) break;
-    if (moved || wire)
-      hk_wait_progress(&w);
-    else if ((t->rc = hk_wait_pause(&w)) != HK_OK)
-      break;
-  }
-  if (send) net_unlink(send);
-  if (recv) net_unlink(recv);
-  free(out);
-  free(in);
-  return NULL;
-}
-
-static void run_streams(net_world *w, stream *t, int n) {
-  pthread_t threads[NET_RANKS * NET_RANKS];
-  for (int i = 0; i < w->n; i++)
-    w->ranks[i].wait = (hk_wait_env){.spins = 50, .deadline_ns = hk_now_ns() + 60000000000u};
-  for (int i = 0; i < n; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, run_stream, &t[i]), 0);
-  for (int i = 0; i < n; i++) pthread_join(threads[i], NULL);
-  for (int i = 0; i < n; i++) ck_assert_msg(t[i].rc == HK_OK, "stream %d: %s", i, hk_last_error());
 }
 
 static const struct {

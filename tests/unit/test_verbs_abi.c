@@ -62,6 +62,7 @@ SAME(ibv_async_event, event_type, event_type);
 _Static_assert((int)HK_IBV_WC_RETRY_EXC_ERR == (int)IBV_WC_RETRY_EXC_ERR, "status");
 _Static_assert((int)HK_IBV_WC_GENERAL_ERR == (int)IBV_WC_GENERAL_ERR, "status");
 _Static_assert((int)HK_IBV_WC_RECV_RDMA_WITH_IMM == (int)IBV_WC_RECV_RDMA_WITH_IMM, "opcode");
+_Static_assert((int)HK_IBV_WR_RDMA_READ == (int)IBV_WR_RDMA_READ, "opcode");
 _Static_assert((int)HK_IBV_ACCESS_RELAXED_ORDERING == (int)IBV_ACCESS_RELAXED_ORDERING, "access");
 _Static_assert((int)HK_IBV_QP_DEST_QPN == (int)IBV_QP_DEST_QPN, "mask");
 _Static_assert((int)HK_IBV_QP_MAX_DEST_RD_ATOMIC == (int)IBV_QP_MAX_DEST_RD_ATOMIC, "mask");

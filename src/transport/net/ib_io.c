@@ -245,6 +245,9 @@ static hk_status arrived(hk_ib_conn *c, uint32_t qp, uint32_t imm) {
   if (!c->recv) return out_of_order(c, number);
   uint32_t ahead = (number - (uint32_t)c->recv->next) & ~HK_IB_HAS_HEADER, i = ring(c, number);
   if (ahead >= c->ctx->env->nslots) return out_of_order(c, number);
+  /* A queue pair takes its messages in order: the one before is here. */
+  if (imm & HK_IB_HAS_HEADER && ahead >= c->nqps && !c->headers[ring(c, number - c->nqps)])
+    return out_of_order(c, number);
   if (!(imm & HK_IB_HAS_HEADER))
     c->parts[i]++;
   else if (c->headers[i]++)

@@ -11,6 +11,11 @@
 
 #define RDMA "/sys/class/infiniband"
 
+static const char *root(void) {
+  const char *set = hk_param_str(HK_P_IB_ROOT);
+  return set ? set : "";
+}
+
 /* ---- NCCL_IB_HCA ---- */
 
 /* One item, "mlx5_0" or "mlx5_0:1": devices that begin so, or are so called. */
@@ -116,16 +121,16 @@ static int list_gids(const char *device, int port, bool ethernet, const struct i
                      hk_ib_gid out[HK_IB_GIDS]) {
   hk_ib_gid found[256];
   int n = 0;
-  char **indexes = hk_root_list("", RDMA "/%s/ports/%d/gids", device, port);
+  char **indexes = hk_root_list(root(), RDMA "/%s/ports/%d/gids", device, port);
   for (char **i = indexes; i && *i && n < 256; i++) {
     char text[64];
     hk_ib_gid g = {.index = (uint8_t)atoi(*i)};
     static const hk_ibv_gid none;
-    if (!hk_root_text("", text, sizeof text, RDMA "/%s/ports/%d/gids/%s", device, port, *i) ||
+    if (!hk_root_text(root(), text, sizeof text, RDMA "/%s/ports/%d/gids/%s", device, port, *i) ||
         inet_pton(AF_INET6, text, g.gid.raw) != 1 || memcmp(&g.gid, &none, sizeof none) == 0 || g.gid.words[1] == 0)
       continue;
     g.kind = ethernet ? HK_IB_GID_ROCE1 : HK_IB_GID_IB;
-    if (ethernet && hk_root_text("", text, sizeof text, RDMA "/%s/ports/%d/gid_attrs/types/%s", device, port, *i) &&
+    if (ethernet && hk_root_text(root(), text, sizeof text, RDMA "/%s/ports/%d/gid_attrs/types/%s", device, port, *i) &&
         strstr(text, "v2"))
       g.kind = HK_IB_GID_ROCE2;
     g.prefix = prefix_of(all, &g.gid);
@@ -145,7 +150,8 @@ static uint8_t mtu_of(const char *device, int port) {
   long long bytes = 0;
   /* RoCE's MTU follows from its interface's: the largest that fits with its headers. */
   snprintf(path, sizeof path, RDMA "/%.64s/ports/%d/gid_attrs/ndevs/0", device, port);
-  if (hk_root_text("", text, sizeof text, "%s", path)) hk_root_number("", &bytes, "/sys/class/net/%s/mtu", text);
+  if (hk_root_text(root(), text, sizeof text, "%s", path))
+    hk_root_number(root(), &bytes, "/sys/class/net/%s/mtu", text);
   uint8_t mtu = 5;
   while (bytes > 0 && mtu > 1 && (128 << mtu) + 64 > bytes) mtu--;
   return mtu;
@@ -155,13 +161,13 @@ static bool read_port(const char *device, int number, const struct ifaddrs *all,
                       char *why, size_t why_bytes) {
   char text[64];
   long long lid = 0;
-  if (!hk_root_text("", text, sizeof text, RDMA "/%s/ports/%d/state", device, number) || atoi(text) != 4) {
+  if (!hk_root_text(root(), text, sizeof text, RDMA "/%s/ports/%d/state", device, number) || atoi(text) != 4) {
     snprintf(why, why_bytes, "port %d of %.31s is %.32s", number, device, text[0] ? text : "not to be read");
     return false;
   }
-  hk_root_text("", text, sizeof text, RDMA "/%s/ports/%d/link_layer", device, number);
+  hk_root_text(root(), text, sizeof text, RDMA "/%s/ports/%d/link_layer", device, number);
   bool ethernet = strcmp(text, "Ethernet") == 0;
-  hk_root_number("", &lid, RDMA "/%s/ports/%d/lid", device, number);
+  hk_root_number(root(), &lid, RDMA "/%s/ports/%d/lid", device, number);
   *p = (hk_ib_port){.lid = (uint16_t)lid,
                     .number = (uint8_t)number,
                     .layer = ethernet ? HK_IBV_LAYER_ETHERNET : HK_IBV_LAYER_INFINIBAND,
@@ -180,7 +186,7 @@ static bool read_port(const char *device, int number, const struct ifaddrs *all,
 static bool is_near(const char *device) {
   long long node = -1;
   unsigned cpu, here = 0;
-  if (!hk_root_number("", &node, RDMA "/%s/device/numa_node", device) || node < 0) return false;
+  if (!hk_root_number(root(), &node, RDMA "/%s/device/numa_node", device) || node < 0) return false;
   return getcpu(&cpu, &here) == 0 && (long long)here == node;
 }
 
@@ -190,7 +196,7 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
   *nnear = 0;
   struct ifaddrs *all = NULL;
   hk_ib_gid_wish wish;
-  char **devices = hk_root_list("", RDMA), *text = why;
+  char **devices = hk_root_list(root(), RDMA), *text = why;
   if (hk_ib_gid_wishes(&wish) != HK_OK) {
     snprintf(why, why_bytes, "%s", hk_last_error());
     free(devices);
@@ -200,7 +206,7 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
   if (devices && getifaddrs(&all) != 0) all = NULL;
   for (char **d = devices; d && *d; d++) {
     if (strlen(*d) >= HK_IB_NAME) continue;
-    char **ports = hk_root_list("", RDMA "/%s/ports", *d);
+    char **ports = hk_root_list(root(), RDMA "/%s/ports", *d);
     for (char **p = ports; p && *p && n < HK_IB_PORTS; p++, seen++) {
       hk_ib_port port;
       if (!hk_ib_hca_takes(filter, *d, atoi(*p))) {

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What a test says to the fake libibverbs.so.1 and learns from it: devices with one port each, whose queue pairs reach each
+ * other within the process.  The library exports one `fake_verbs`; hold its lock around what is read or written while ranks run.
+ *
+ * For programs that are started with the fakes in LD_LIBRARY_PATH: HOCKET_TEST_VERBS=name,name makes the devices,
+ * HOCKET_TEST_LOCKABLE=bytes bounds the memory that they take.
+ */
+#ifndef HK_TEST_FAKE_VERBS_H
+#define HK_TEST_FAKE_VERBS_H
+#include <pthread.h>
+#include <stdint.h>
+
+enum { FAKE_VERBS_DEVICES = 4, FAKE_VERBS_GIDS = 8 };
+
+typedef struct fake_verbs_device {
+  char name[32];
+  int down;         /* its port */
+  int refuses_open; /* errno */
+  unsigned silent;  /* a bit for each GID index over which nothing comes through */
+} fake_verbs_device;
+
+typedef struct fake_verbs_state {
+  pthread_mutex_t lock;
+  int ndevices;
+  fake_verbs_device device[FAKE_VERBS_DEVICES];
+  /* memory */
+  uint64_t lockable, locked; /* bytes; lockable 0: without bound */
+  int dmabuf_refusal;        /* errno; 0: taken */
+  char *gpu;                 /* memory that only a peer memory module may register, and not without it */
+  uint64_t gpu_bytes;
+  int peermem;
+  /* Faults of the next writes with immediate data: so many are... */
+  int lost, doubled, broken, denied; /* `broken`: never answered, `denied`: the key is wrong */
+  int skip;                          /* ...after so many that go through */
+  int overrun;                       /* the next so many completions find their queue full */
+  /* what there is */
+  int nmrs, nqps, ncqs;
+  uint64_t writes, reads, dmabufs;
+  unsigned timeout, retries, traffic_class, service_level, qp_flags; /* of the queue pair that was joined last */
+} fake_verbs_state;
+#endif

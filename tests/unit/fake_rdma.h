@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A machine with RDMA devices for tests: fake0, fake1, ... of the fake libibverbs.so.1, and the /sys that goes with them. */
+#ifndef HK_TEST_FAKE_RDMA_H
+#define HK_TEST_FAKE_RDMA_H
+#include <dlfcn.h>
+#include <libgen.h>
+#include "../../src/base/param.h"
+#include "../fakes/verbs.h"
+#include "fake_machine.h"
+
+static inline void rdma_param(const char *name, const char *value) {
+  setenv(name, value, 1);
+  hk_param_reload();
+}
+
+/* The GIDs of a card with an IPv4 address, in the order in which a kernel gives them. */
+static inline void rdma_port(int device) {
+  static const char *const kinds[] = {"IB/RoCE v1", "RoCE v2"};
+  char path[160];
+  for (int i = 0; i < 4; i++) {
+    snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/gids/%d", device, i);
+    if (i < 2)
+      fm_file(path, "fe80:0000:0000:0000:0000:0000:0000:00%02x\n", device + 1);
+    else
+      fm_file(path, "0000:0000:0000:0000:0000:ffff:0a00:00%02x\n", device + 1);
+    snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/gid_attrs/types/%d", device, i);
+    fm_file(path, "%s\n", kinds[i % 2]);
+  }
+  snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/state", device);
+  fm_file(path, "4: ACTIVE\n");
+  snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/link_layer", device);
+  fm_file(path, "Ethernet\n");
+}
+
+/* Loads the fake before the code under test looks for the library: the loader then takes the one that is there. */
+static inline fake_verbs_state *rdma_begin(int devices) {
+  char self[512], path[600];
+  ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  ck_assert_int_gt(n, 0);
+  self[n] = '\0';
+  snprintf(path, sizeof path, "%s/../fakes/libibverbs.so.1", dirname(self));
+  void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  ck_assert_msg(lib != NULL, "%s", dlerror());
+  fake_verbs_state *v = dlsym(lib, "fake_verbs");
+  ck_assert_ptr_nonnull(v);
+  scratch_make();
+  v->ndevices = devices;
+  for (int i = 0; i < devices; i++) {
+    snprintf(v->device[i].name, sizeof v->device[i].name, "fake%d", i);
+    rdma_port(i);
+  }
+  setenv("NCCL_DEBUG", "WARN", 0);
+  rdma_param("HOCKET_IB_ROOT", scratch_folder);
+  return v;
+}
+static inline void rdma_end(void) { scratch_remove(); }
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The verbs provider between ranks that are threads, over the fake libibverbs.so.1: data, faults, memory that runs out. */
+#include <check.h>
+#include "../../src/base/param.h"
+#include "../support/suite.h"
+#include "fake_rdma.h"
+#include "net_streams.h"
+
+static fake_verbs_state *verbs;
+
+static void begin(int devices) {
+  verbs = rdma_begin(devices);
+  rdma_param("NCCL_NET", "IB");
+}
+/* Nothing is left behind. */
+static void end(void) {
+  ck_assert_int_eq(verbs->nqps, 0);
+  ck_assert_int_eq(verbs->nmrs, 0);
+  ck_assert_int_eq(verbs->ncqs, 0);
+  ck_assert_uint_eq(verbs->locked, 0);
+  rdma_end();
+}
+
+static void make_streams(net_world *w, stream t[2], unsigned count, uint32_t most) {
+  for (int i = 0; i < 2; i++)
+    t[i] = (stream){
+        .rank = &w->ranks[i], .peer = 1 - i, .channel = 3, .count = count, .most = most, .want = true, .both = true};
+}
+
+/* ---- data ---- */
+
+static const struct {
+  const char *name, *value;
+  bool want, both;
+  uint32_t most, nslots;
+} ways[] = {
+    {NULL, NULL, false, false, 4064, 8},
+    {NULL, NULL, true, true, 70000, 8},
+    {"NCCL_IB_USE_INLINE", "0", true, true, 5000, 2},
+    {"NCCL_IB_QPS_PER_CONNECTION", "4", true, true, 70000, 8},
+    {"NCCL_IB_SPLIT_DATA_ON_QPS", "1", false, true, 70000, 4},
+    {"NCCL_IB_PCI_RELAXED_ORDERING", "0", true, false, 70000, 8},
+};
+
+START_TEST(carries_messages) {
+  stream t[2];
+  begin(2);
+  if (ways[_i].name) rdma_param(ways[_i].name, ways[_i].value);
+  if (_i == 4) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3");
+  net_world *w = net_world_new(2, ways[_i].nslots, 131072);
+  make_streams(w, t, 96, ways[_i].most);
+  for (int i = 0; i < 2; i++) t[i].want = ways[_i].want, t[i].both = ways[_i].both;
+  run_streams(w, t, 2);
+  ck_assert_uint_gt(verbs->writes, 96);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+/* ---- faults ---- */
+
+START_TEST(mends_broken_queue_pairs) {
+  stream t[2];
+  begin(1);
+  verbs->skip = 20 + 20 * _i;
+  verbs->broken = 2 + _i;
+  rdma_param("NCCL_IB_QPS_PER_CONNECTION", _i ? "2" : "1");
+  rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", _i == 2 ? "1" : "0");
+  net_world *w = net_world_new(2, 8, 131072);
+  make_streams(w, t, 128, 20000);
+  run_streams(w, t, 2);
+  ck_assert_int_eq(verbs->broken, 0);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+static void pull_cable(unsigned i) {
+  if (i != 60) return;
+  pthread_mutex_lock(&verbs->lock);
+  verbs->device[0].down = 1;
+  pthread_mutex_unlock(&verbs->lock);
+}
+/* A port goes down and stays so: what was on its way goes over the other one. */
+START_TEST(moves_to_another_port) {
+  stream t[2];
+  begin(2);
+  net_world *w = net_world_new(2, 8, 131072);
+  make_streams(w, t, 128, 20000);
+  t[0].before = pull_cable;
+  run_streams(w, t, 2);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+START_TEST(tries_the_next_gid) {
+  stream t[2];
+  begin(1);
+  verbs->device[0].silent = 1u << 3; /* the best one: RoCE v2 with an IPv4 address */
+  net_world *w = net_world_new(2, 8, 131072);
+  make_streams(w, t, 32, 20000);
+  run_streams(w, t, 2);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+/* What must end in an error on both sides, that says what it was. */
+static void ends_with(const char *words) {
+  stream t[2];
+  net_world *w = net_world_new(2, 8, 131072);
+  verbs->skip = 50;
+  make_streams(w, t, 128, 20000);
+  try_streams(w, t, 2);
+  bool said = false;
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(t[i].rc, HK_ERR_REMOTE);
+    said = said || strstr(t[i].error, words);
+  }
+  ck_assert_msg(said, "'%s' is not in: %s\n%s", words, t[0].error, t[1].error);
+  net_world_free(w);
+  end();
+}
+
+START_TEST(notices_a_lost_message) {
+  begin(1);
+  verbs->lost = 1;
+  ends_with("one was lost or came twice");
+}
+END_TEST
+
+START_TEST(notices_a_doubled_message) {
+  begin(1);
+  verbs->doubled = 1;
+  ends_with("one was lost or came twice");
+}
+END_TEST
+
+START_TEST(tells_of_a_wrong_key) {
+  begin(1);
+  verbs->denied = 1;
+  ends_with("REM_ACCESS_ERR");
+}
+END_TEST
+
+START_TEST(ends_at_once_without_replay) {
+  begin(1);
+  rdma_param("HOCKET_IB_REPLAY", "0");
+  verbs->broken = 1;
+  ends_with("RETRY_EXC_ERR");
+}
+END_TEST
+
+/* ---- different ports ---- */
+
+static void fewer_for_the_second(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "fake"); }
+
+START_TEST(agrees_on_ports) {
+  stream t[2];
+  begin(3);
+  net_world *w = net_world_of(2, 8, 131072, fewer_for_the_second);
+  make_streams(w, t, 32, 20000);
+  run_streams(w, t, 2);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("ib");
+  TCase *t = tcase_create("ib");
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
+  tcase_add_loop_test(t, mends_broken_queue_pairs, 0, 3);
+  tcase_add_test(t, moves_to_another_port);
+  tcase_add_test(t, tries_the_next_gid);
+  tcase_add_test(t, notices_a_lost_message);
+  tcase_add_test(t, notices_a_doubled_message);
+  tcase_add_test(t, tells_of_a_wrong_key);
+  tcase_add_test(t, ends_at_once_without_replay);
+  tcase_add_test(t, agrees_on_ports);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
