@@ -71,4 +71,6 @@ static inline hk_status hk_wait_pause(hk_waiter *w) {
 hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *what);
 
 uint64_t hk_now_ns(void); /* CLOCK_MONOTONIC */
+/* How long `since` was ago; 0 where it was noted, by another thread, after `now` was read. */
+static inline uint64_t hk_ago_ns(uint64_t now, uint64_t since) { return now > since ? now - since : 0; }
 #endif

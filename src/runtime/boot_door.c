@@ -199,10 +199,11 @@ static void on_caller(void *arg, int listener, uint32_t events) {
 static void on_tick(void *arg, int fd, uint32_t events) {
   (void)fd, (void)events;
   hk_door *d = arg;
-  uint64_t now = hk_now_ns();
   hk_door_lock();
+  uint64_t now = hk_now_ns();
   if (!d->closing) {
-    while (d->lobby && now - d->lobby->since_ns > HELLO_SECONDS * 1000000000ull) hk_guest_free(d->lobby, false);
+    while (d->lobby && hk_ago_ns(now, d->lobby->since_ns) > HELLO_SECONDS * 1000000000ull)
+      hk_guest_free(d->lobby, false);
     if (d->deaf) {
       hk_service_modify(d->service, d->listener, EPOLLIN);
       hk_roots_hear_again(d);

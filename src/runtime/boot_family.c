@@ -87,7 +87,7 @@ bool hk_families_expire(hk_door *d, uint64_t now) {
   uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * 1000000000u;
   bool some = false;
   for (hk_family *f = d->families; f; f = f->next) {
-    while (f->parcels && now - f->parcels->since_ns > limit) { /* oldest first */
+    while (f->parcels && hk_ago_ns(now, f->parcels->since_ns) > limit) { /* oldest first */
       hk_parcel *p = f->parcels;
       f->parcels = p->next;
       if (!f->parcels) f->parcels_end = &f->parcels;

@@ -125,7 +125,7 @@ static int list_ranks(const hk_root *r, seat_state state, char *text, size_t roo
 static void check_deadlines(hk_root *r, uint64_t now) {
   uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT);
   char list[96];
-  if (now - r->first_ns >= limit * 1000000000u) {
+  if (hk_ago_ns(now, r->first_ns) >= limit * 1000000000u) {
     int missing = list_ranks(r, SEAT_EMPTY, list, sizeof list);
     if (!missing) missing = list_ranks(r, SEAT_LOST, list, sizeof list);
     fail_root(r, HK_ERR_REMOTE,
@@ -136,7 +136,8 @@ static void check_deadlines(hk_root *r, uint64_t now) {
     return;
   }
   for (int i = 0; i < r->seats; i++) {
-    if (r->seat[i].state != SEAT_LOST || now - r->seat[i].lost_ns < COME_BACK_SECONDS * 1000000000ull) continue;
+    if (r->seat[i].state != SEAT_LOST || hk_ago_ns(now, r->seat[i].lost_ns) < COME_BACK_SECONDS * 1000000000ull)
+      continue;
     int lost = list_ranks(r, SEAT_LOST, list, sizeof list);
     fail_root(r, HK_ERR_REMOTE,
               "rank%s %s of %d joined and then died (connection closed) while other ranks had yet to come; "
@@ -187,9 +188,10 @@ bool hk_roots_expire(hk_door *d, uint64_t now) {
     next = r->next;
     if (r->state == ROOT_GATHERING && r->nranks)
       check_deadlines(r, now);
-    else if (r->state == ROOT_GATHERING && now - r->born_ns >= (uint64_t)hk_param_int(HK_P_ID_LIFETIME) * 1000000000u)
+    else if (r->state == ROOT_GATHERING &&
+             hk_ago_ns(now, r->born_ns) >= (uint64_t)hk_param_int(HK_P_ID_LIFETIME) * 1000000000u)
       free_root(r);
-    else if (r->state == ROOT_FAILED && !r->sweep && now - r->ended_ns >= LINGER_SECONDS * 1000000000ull)
+    else if (r->state == ROOT_FAILED && !r->sweep && hk_ago_ns(now, r->ended_ns) >= LINGER_SECONDS * 1000000000ull)
       free_root(r);
   }
   return d->roots;

@@ -184,7 +184,7 @@ static hk_status watch(ncclComm_t c) {
     g->seen_ns = now;
     g->reported_ns = 0;
   }
-  waited = now - g->seen_ns;
+  waited = hk_ago_ns(now, g->seen_ns);
   tell = limit && waited >= limit && waited >= 2 * g->reported_ns;
   if (tell) g->reported_ns = waited;
   pthread_mutex_unlock(&g->lock);

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include "../../src/runtime/boot_door.h"
 #include "../../src/runtime/boot_process.h"
 #include "../../src/runtime/boot_wire.h"
 #include "boot_ranks.h"
@@ -119,6 +120,18 @@ START_TEST(unused_ids_expire) {
   ck_assert_int_le(open_fds(), fds + 3); /* one listener, one thread for all of them */
   ck_assert(settles_at(threads, alone));
   ck_assert(settles_at(open_fds, fds));
+}
+END_TEST
+
+/* The clock was read, then the id made, then the tick looked at it. */
+START_TEST(young_ids_do_not_expire) {
+  ncclUniqueId id;
+  uint64_t before = hk_now_ns();
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  hk_door_lock();
+  ck_assert(hk_roots_expire(hk_door_here(), before));
+  hk_door_unlock();
+  expect_all(run_threads(2, &id, 1, join_and_gather, NULL), HK_OK);
 }
 END_TEST
 
@@ -467,6 +480,7 @@ int main(void) {
   tcase_add_test(t, many_ranks_in_one_process);
   tcase_add_test(t, nothing_is_left_over);
   tcase_add_test(t, unused_ids_expire);
+  tcase_add_test(t, young_ids_do_not_expire);
   suite_add_tcase(s, t);
   t = tcase_create("trouble");
   tcase_set_timeout(t, 120);

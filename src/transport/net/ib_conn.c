@@ -435,7 +435,7 @@ static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
     c->still_ns = now;
     return HK_OK;
   }
-  if (now - c->still_ns < c->ctx->still_ns) return HK_OK;
+  if (hk_ago_ns(now, c->still_ns) < c->ctx->still_ns) return HK_OK;
   c->still_ns = 0;
   snprintf(c->cause, sizeof c->cause,
            "requests have neither completed nor failed for %.1f s (slots: %llu sent, %llu taken, %llu read; %llu came)",
