@@ -169,6 +169,16 @@ HK_API(ncclResult_t, ncclScatter,
   return submit("ncclScatter", &call, datatype, -1, is_root, true);
 }
 
+/* On host memory; the question is asked when the buffer is another one than before. */
+static hk_status check_host_memory(const hk_call *call) {
+  const void *buffer = call->p2p == HK_P2P_SEND ? call->in : call->out;
+  const void **seen = &call->comm->order.looked_at[call->p2p == HK_P2P_SEND];
+  if (buffer == *seen || call->count == 0) return HK_OK;
+  hk_status rc = hk_choose_refuse_gpu_memory(call);
+  if (rc == HK_OK) *seen = buffer;
+  return rc;
+}
+
 static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type) {
   hk_status rc = HK_OK;
   bool sends = call->p2p == HK_P2P_SEND;
@@ -179,6 +189,7 @@ static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type
   HK_TRY(check_buffer(who, sends ? "sendbuff" : "recvbuff", sends ? call->in : call->out, call), out);
   bool gpu = call->comm->gpu != NULL;
   if (!gpu) HK_TRY(hk_stream_check(call->stream, who), out);
+  if (!gpu) HK_TRY(check_host_memory(call), out);
   if (call->root == call->comm->rank && !hk_group_open() && (gpu || hk_stream_is_null(call->stream))) {
     rc = HK_FAIL(HK_ERR_USAGE,
                  "%s: rank %d to itself outside of a group never ends: put the ncclSend and the ncclRecv between "

@@ -60,8 +60,7 @@ static void plan_free(ncclComm_t c, hk_plan *plan) {
   free(plan);
 }
 
-/* Looked at where a plan is made, so that calls like earlier ones cost nothing more. */
-static hk_status refuse_gpu_memory(const hk_call *op) {
+hk_status hk_choose_refuse_gpu_memory(const hk_call *op) {
   const void *buffers[] = {op->in, op->out};
   int device;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(buffers); i++)
@@ -70,7 +69,10 @@ static hk_status refuse_gpu_memory(const hk_call *op) {
           HK_ERR_USAGE,
           "%s: %p is memory of GPU %d, but this communicator works on host memory (HOCKET_DEVICE=host, or a library "
           "without GPU kernels: make NVCC=/path/to/nvcc): copy the data to the host and call with that",
-          hk_coll_name((hk_coll)op->coll), buffers[i], device);
+          op->p2p == HK_P2P_SEND   ? "Send"
+          : op->p2p == HK_P2P_RECV ? "Recv"
+                                   : hk_coll_name((hk_coll)op->coll),
+          buffers[i], device);
   return HK_OK;
 }
 
@@ -81,7 +83,8 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   const hk_algorithm *a = d->algorithm;
   hk_program *program = NULL;
   hk_plan *plan = NULL;
-  if (!c->gpu) HK_TRY(refuse_gpu_memory(op), undo);
+  /* Here, so that calls like earlier ones cost nothing more. */
+  if (!c->gpu) HK_TRY(hk_choose_refuse_gpu_memory(op), undo);
   plan = calloc(1, sizeof *plan);
   if (!plan) {
     rc = HK_FAIL_ERRNO("no memory for a plan");

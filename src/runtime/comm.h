@@ -83,6 +83,7 @@ typedef struct hk_order {
   _Atomic(uint64_t) issued; /* turns handed out to batches */
   _Atomic(uint64_t) served; /* turns over */
   uint64_t children;        /* splits and shrinks begun */
+  const void *looked_at[2]; /* the last buffers received into and sent from: they are the host's */
   const hk_call *current;   /* for reports; NULL between operations */
   const hk_exec *exec;
   struct hk_board *board; /* where ranks of this host see what we do; may be NULL */
@@ -147,6 +148,8 @@ hk_transport_state *hk_wire_shm(ncclComm_t c); /* NULL before attach */
 
 /* choose.c: the plan and launch arguments for a collective; both stay until the next call of the same collective. */
 hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch);
+/* HK_ERR_USAGE in words where a buffer of a communicator on host memory is a GPU's. */
+hk_status hk_choose_refuse_gpu_memory(const hk_call *op);
 double hk_choose_price(ncclComm_t c, const hk_call *op); /* microseconds, by the model */
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
 void hk_plans_free(ncclComm_t c);

@@ -64,6 +64,15 @@ START_TEST(gpu_memory_is_refused) {
   ck_assert_int_eq(ncclAllReduce(gpu + 8, out, 4, ncclFloat, ncclSum, c, NULL), ncclInvalidUsage);
   ck_assert_int_eq(ncclAllReduce(mine, out, 4, ncclFloat, ncclSum, c, NULL), ncclSuccess);
   ck_assert_float_eq(out[3], 4);
+  for (int sends = 0; sends < 2; sends++) {
+    ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+    ck_assert_int_eq(ncclSend(sends ? gpu + 4 : (void *)mine, 4, ncclFloat, 0, c, NULL),
+                     sends ? ncclInvalidUsage : ncclSuccess);
+    ck_assert_int_eq(ncclRecv(sends ? (void *)out : gpu + 4, 4, ncclFloat, 0, c, NULL),
+                     sends ? ncclSuccess : ncclInvalidUsage);
+    ck_assert_ptr_nonnull(strstr(ncclGetLastError(c), sends ? "Send: " : "Recv: "));
+    ck_assert_int_eq(ncclGroupEnd(), ncclInvalidUsage);
+  }
   ncclCommDestroy(c);
 }
 END_TEST
