@@ -93,6 +93,7 @@ static const hk_device_ops ops = {.name = "cuda",
                                   .close = close_device,
                                   .alloc = hk_cuda_alloc,
                                   .alloc_open = hk_cuda_alloc_open,
+                                  .alloc_shared = hk_cuda_alloc_shared,
                                   .alloc_host = hk_cuda_alloc_host,
                                   .pin = hk_cuda_pin,
                                   .release = hk_cuda_release,
@@ -145,6 +146,7 @@ static void read_limits(hk_cuda *d, int ordinal) {
   if (hk_cu.DeviceGetUuid(&uuid, g) == CUDA_SUCCESS) memcpy(l->uuid, uuid.bytes, sizeof l->uuid);
   if (hk_cu.DriverGetVersion(&version) != CUDA_SUCCESS) version = 0;
   d->granule = l->vmm && l->fd_handles ? hk_cuda_granule(d) : 0;
+  l->fd_handles = d->granule != 0;
   HK_INFO(HK_SUB_INIT, "device %d is %s, sm_%d, %s, %d multiprocessors; driver for CUDA %d.%d", ordinal, l->name, l->sm,
           l->bus_id, l->multiprocessors, version / 1000, version % 1000 / 10);
 }
@@ -183,7 +185,8 @@ int hk_cuda_current(void) {
   int devices = 0;
   CUcontext current = NULL;
   CUdevice device, candidate;
-  if (hk_cu.CtxGetCurrent(&current) != CUDA_SUCCESS || !current || hk_cu.CtxGetDevice(&device) != CUDA_SUCCESS) return 0;
+  if (hk_cu.CtxGetCurrent(&current) != CUDA_SUCCESS || !current || hk_cu.CtxGetDevice(&device) != CUDA_SUCCESS)
+    return 0;
   if (hk_cu.DeviceGetCount(&devices) != CUDA_SUCCESS) return 0;
   for (int i = 0; i < devices; i++)
     if (hk_cu.DeviceGet(&candidate, i) == CUDA_SUCCESS && candidate == device) return i;

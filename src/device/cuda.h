@@ -38,6 +38,7 @@ int hk_cuda_attribute(CUdevice device, int which); /* 0 where the driver does no
 /* cuda_memory.c */
 hk_status hk_cuda_alloc(hk_device *d, size_t bytes, hk_memory *out);
 hk_status hk_cuda_alloc_open(hk_device *d, size_t bytes, size_t zeroed, hk_memory *out);
+hk_status hk_cuda_alloc_shared(hk_device *d, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out);
 hk_status hk_cuda_alloc_host(hk_device *d, size_t bytes, hk_memory *out);
 hk_status hk_cuda_pin(hk_device *d, void *host, size_t bytes, hk_memory *out);
 hk_status hk_cuda_release(hk_device *d, hk_memory *m);

@@ -25,16 +25,37 @@ size_t hk_cuda_granule(hk_cuda *d) {
   return granule;
 }
 
+/* The devices of this process that may reach d's memory, itself first.  Unlike classic memory, whose access a context gets
+ * once for all, each mapping says whom it lets in. */
+enum { MOST_DEVICES = 64 };
+static size_t who_reaches(const hk_cuda *d, CUmemAccessDesc *out) {
+  int devices = 0, can;
+  size_t n = 0;
+  CUdevice other;
+  out[n++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, d->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  if (hk_cu.DeviceGetCount(&devices) != CUDA_SUCCESS) return n;
+  for (int i = 0; i < devices && n < MOST_DEVICES; i++) {
+    if (hk_cu.DeviceGet(&other, i) != CUDA_SUCCESS || other == d->device) continue;
+    if (hk_cu.DeviceCanAccessPeer(&can, other, d->device) != CUDA_SUCCESS || !can) continue;
+    out[n] = out[0];
+    out[n++].location.id = other;
+  }
+  return n;
+}
+
 /* Maps physical memory at addresses of its own. */
-static hk_status map_handle(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, CUdeviceptr *out) {
+static hk_status map_handle(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers,
+                            CUdeviceptr *out) {
   hk_status rc = HK_OK;
   int ordinal = d->base.limits.ordinal;
   CUdeviceptr at = 0;
-  CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, d->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemAccessDesc access[MOST_DEVICES];
+  size_t n = who_reaches(d, access);
   HK_CUDA_TRY(hk_cu.MemAddressReserve(&at, bytes, d->granule, 0, 0), out, "device %d: addresses for %zu bytes", ordinal,
               bytes);
   HK_CUDA_TRY(hk_cu.MemMap(at, bytes, 0, handle, 0), undo_reserve, "device %d: mapping %zu bytes", ordinal, bytes);
-  HK_CUDA_TRY(hk_cu.MemSetAccess(at, bytes, &access, 1), undo_map, "device %d: access to %zu bytes", ordinal, bytes);
+  HK_CUDA_TRY(hk_cu.MemSetAccess(at, bytes, access, for_peers ? n : 1), undo_map, "device %d: access to %zu bytes",
+              ordinal, bytes);
   *out = at;
   return HK_OK;
 undo_map:
@@ -52,7 +73,7 @@ static hk_status alloc_vmm(hk_cuda *d, size_t bytes, hk_memory *out) {
   CUdeviceptr at;
   size_t whole = (bytes + d->granule - 1) / d->granule * d->granule;
   HK_CUDA_TRY(hk_cu.MemCreate(&handle, whole, &prop, 0), out, "device %d: %zu bytes", d->base.limits.ordinal, whole);
-  HK_TRY(map_handle(d, handle, whole, &at), undo);
+  HK_TRY(map_handle(d, handle, whole, true, &at), undo);
   *out = (hk_memory){.base = pointer(at), .bytes = whole, .handle = handle, .kind = HK_MEMORY_VMM};
   return HK_OK;
 undo:
@@ -109,6 +130,22 @@ hk_status hk_cuda_alloc_open(hk_device *base, size_t bytes, size_t zeroed, hk_me
   HK_CUDA_TRY(hk_cu.MemAlloc(&at, bytes), leave, "device %d: %zu bytes", base->limits.ordinal, bytes);
   *out = (hk_memory){.base = pointer(at), .bytes = bytes, .kind = HK_MEMORY_CLASSIC};
   if (zeroed) rc = zero(d, at, zeroed);
+leave:
+  hk_cuda_leave_relaxed(mode);
+  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is the one to tell */
+out:
+  return rc;
+}
+
+hk_status hk_cuda_alloc_shared(hk_device *base, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  int mode;
+  if (!by_fd || !base->limits.fd_handles) return hk_cuda_alloc_open(base, bytes, zeroed, out);
+  memset(out, 0, sizeof *out);
+  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
+  HK_TRY(alloc_vmm(d, bytes, out), leave);
+  if (zeroed) rc = zero(d, address(out->base), zeroed);
 leave:
   hk_cuda_leave_relaxed(mode);
   if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is the one to tell */
@@ -220,7 +257,7 @@ static hk_status open_fd(hk_cuda *d, const hk_memory_share *s, hk_memory *out) {
   HK_CUDA_TRY(
       hk_cu.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)s->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
       out, "device %d: a peer's memory of %llu bytes", d->base.limits.ordinal, (unsigned long long)s->bytes);
-  HK_TRY(map_handle(d, handle, s->bytes, &at), undo);
+  HK_TRY(map_handle(d, handle, s->bytes, false, &at), undo);
   *out = (hk_memory){.base = pointer(at), .bytes = s->bytes, .handle = handle, .kind = HK_MEMORY_MAPPED};
   return HK_OK;
 undo:

@@ -22,7 +22,8 @@ typedef struct hk_device_limits {
   int host_numa;                     /* node of the CPU that it hangs on; -1: unknown */
   int priority;                      /* the highest that a stream or launch may have */
   size_t memory_bytes, shared_bytes; /* of the device; of a block */
-  bool vmm, fd_handles, multicast, clusters, dmabuf, gdr, integrated;
+  bool vmm, multicast, clusters, dmabuf, gdr, integrated;
+  bool fd_handles; /* its memory can go to other processes by file descriptor */
   char name[64], bus_id[16];
   unsigned char uuid[16];
 } hk_device_limits;
@@ -108,6 +109,8 @@ typedef struct hk_device_ops {
   hk_status (*alloc)(hk_device *d, size_t bytes, hk_memory *out);
   /* The same, but only the first `zeroed` bytes are zeros, and peers of the process reach it too once `peer` lets them. */
   hk_status (*alloc_open)(hk_device *d, size_t bytes, size_t zeroed, hk_memory *out);
+  /* The same, for other processes too: with a file descriptor where `by_fd` and limits.fd_handles, else with a handle. */
+  hk_status (*alloc_shared)(hk_device *d, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out);
   hk_status (*alloc_host)(hk_device *d, size_t bytes, hk_memory *out);      /* pinned, zeroed, both reach it */
   hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out); /* the caller's memory; NULL: no need */
   /* Undoes what made `m`, whichever slot it was; *m is zeroed.  Nothing to do where m->base is NULL. */

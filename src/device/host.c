@@ -30,6 +30,16 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static region *regions;
 static size_t nregions, room;
 static uint64_t last_id;
+
+/* Files of other memory that processes ask for in the same way. */
+typedef struct lent {
+  uint64_t id;
+  size_t bytes;
+  int fd;
+  bool once;
+  struct lent *next;
+} lent;
+static lent *lendings;
 _Atomic uint64_t hk_host_generation = 1;
 
 /* The first region that ends behind `p`. */
@@ -191,11 +201,48 @@ bool hk_host_locate(uint64_t id, char **base, size_t *bytes) {
   return r != NULL;
 }
 
-int hk_host_export(uint64_t id, size_t *bytes) {
-  int fd = -1;
+hk_status hk_host_lend(int fd, size_t bytes, bool once, uint64_t *out) {
+  lent *l = malloc(sizeof *l);
+  *out = 0;
+  if (!l) {
+    close(fd);
+    return HK_FAIL(HK_ERR_SYSTEM, "out of memory");
+  }
   pthread_mutex_lock(&lock);
+  *l = (lent){.id = ++last_id, .bytes = bytes, .fd = fd, .once = once, .next = lendings};
+  lendings = l;
+  *out = l->id;
+  pthread_mutex_unlock(&lock);
+  return HK_OK;
+}
+
+/* Under the lock: -1 where it is gone; else its file, which leaves the table with `take`. */
+static int find_lent(uint64_t id, bool take, size_t *bytes) {
+  lent **at = &lendings;
+  while (*at && (*at)->id != id) at = &(*at)->next;
+  lent *l = *at;
+  if (!l) return -1;
+  *bytes = l->bytes;
+  int fd = l->fd;
+  if (!take && !l->once) return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  *at = l->next;
+  free(l);
+  return fd;
+}
+
+void hk_host_take_back(uint64_t id) {
+  size_t bytes;
+  pthread_mutex_lock(&lock);
+  int fd = id ? find_lent(id, true, &bytes) : -1;
+  pthread_mutex_unlock(&lock);
+  if (fd >= 0) close(fd);
+}
+
+int hk_host_export(uint64_t id, size_t *bytes) {
+  pthread_mutex_lock(&lock);
+  int fd = find_lent(id, false, bytes);
   const region *r = by_id(id);
-  if (r && r->fd >= 0) {
+  if (fd < 0 && r && r->fd >= 0) {
     *bytes = r->bytes;
     fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
   }

@@ -39,10 +39,12 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
   if (atomic_load(&c->health.failure)) *c->health.stop_kernels = 1;
   pthread_mutex_unlock(&c->health.lock);
+  g->by_fd = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0;
   HK_TRY(hk_gpu_world_join(c), out);
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
   fact->sm = (uint64_t)l->sm;
+  fact->by_fd = g->by_fd;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
 out:
   return rc;

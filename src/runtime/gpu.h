@@ -47,9 +47,16 @@ typedef struct hk_gpu_world {
   struct hk_gpu_world *next;
 } hk_gpu_world;
 
+/* How another process comes by memory. */
+typedef struct hk_gpu_offer {
+  uint64_t region;       /* whose file it asks for (device/host.h); 0: the handle is enough */
+  hk_memory_share share; /* of a GPU's; kind HK_MEMORY_NONE: there is none, or it is the host's */
+} hk_gpu_offer;
+
 /* Memory of a link with another process. */
 typedef struct hk_gpu_remote {
   hk_memory memory;
+  uint64_t lent; /* the region of its offer */
   void *host;    /* where it is the host's: what was allocated or mapped */
   size_t mapped; /* bytes to unmap; 0: allocated */
 } hk_gpu_remote;
@@ -94,6 +101,7 @@ typedef struct hk_gpu {
   hk_gpu_end **ends[2];  /* [receives, sends][peer] */
   hk_memory *opened;     /* [nranks]: the credits of ranks of other processes */
   bool remote;           /* some rank is in another process */
+  bool by_fd;            /* and its memory goes by file descriptor */
   unsigned char *direct; /* [nranks] hk_gpu_way to each peer */
   bool staged;           /* some pair of ranks goes through host memory */
   bool lost;             /* its work will not end soon: nothing that a kernel may use is freed */
@@ -126,6 +134,7 @@ typedef struct hk_gpu_fact {
   uint64_t id;     /* of the device: equal for ranks that share it */
   uint64_t blocks; /* that it runs at once */
   uint64_t sm;
+  uint64_t by_fd; /* its memory can go to other processes by file descriptor */
 } hk_gpu_fact;
 /* Opens c->device; before the ranks' exchange. */
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
@@ -158,6 +167,9 @@ void hk_gpu_ends_free(ncclComm_t c);
 
 /* ---- gpu_remote.c ---- */
 enum { HK_GPU_SHARED_GRANULE = 2 << 20 }; /* what processes open is whole pages of the driver's */
+/* Offers memory of alloc_shared to other processes, or to the `first` that asks; o->region is to be taken back. */
+hk_status hk_gpu_offer_memory(ncclComm_t c, const hk_memory *m, bool first, hk_gpu_offer *o);
+hk_status hk_gpu_open_offer(ncclComm_t c, int peer, const hk_gpu_offer *o, hk_memory *out);
 /* The receiver's memory of a link from `peer`, which is told of it; it begins with zeros. */
 hk_status hk_gpu_remote_make(ncclComm_t c, int peer, unsigned channel, size_t bytes, size_t zeroed, hk_gpu_remote *out);
 /* The sender's: waits until it is told. */

@@ -10,14 +10,9 @@
 #include "../transport/shm.h"
 #include "gpu.h"
 
-typedef struct offer {
-  uint64_t region;       /* of host memory; 0: the GPU's */
-  hk_memory_share share; /* of the GPU's */
-} offer;
-
 static uint64_t tag_of(unsigned channel) { return UINT64_C(0x6770750000000000) | channel; }
 
-static hk_status tell(ncclComm_t c, int peer, unsigned channel, const offer *o) {
+static hk_status tell(ncclComm_t c, int peer, unsigned channel, const hk_gpu_offer *o) {
   hk_status rc = HK_OK;
   const hk_transport_env *e = &c->wiring.env;
   int fd = -1;
@@ -30,7 +25,7 @@ out:
   return rc;
 }
 
-static hk_status hear(ncclComm_t c, int peer, unsigned channel, offer *o) {
+static hk_status hear(ncclComm_t c, int peer, unsigned channel, hk_gpu_offer *o) {
   hk_status rc = HK_OK;
   const hk_transport_env *e = &c->wiring.env;
   hk_waiter w;
@@ -54,8 +49,34 @@ out:
   return rc;
 }
 
+hk_status hk_gpu_offer_memory(ncclComm_t c, const hk_memory *m, bool first, hk_gpu_offer *o) {
+  hk_status rc = HK_OK;
+  hk_device *d = c->gpu->device;
+  memset(o, 0, sizeof *o);
+  HK_TRY(d->ops->share(d, m, &o->share), fail);
+  if (o->share.fd >= 0) HK_TRY(hk_host_lend(o->share.fd, m->bytes, first, &o->region), fail);
+  o->share.fd = -1; /* the asker's is another number */
+  return HK_OK;
+fail:
+  o->share.kind = HK_MEMORY_NONE;
+  return rc;
+}
+
+hk_status hk_gpu_open_offer(ncclComm_t c, int peer, const hk_gpu_offer *o, hk_memory *out) {
+  hk_status rc = HK_OK;
+  hk_device *d = c->gpu->device;
+  hk_memory_share share = o->share;
+  size_t bytes;
+  if (o->region) HK_TRY(hk_shm_region_file(hk_wire_shm(c), peer, o->region, &share.fd, &bytes), out);
+  rc = d->ops->open(d, &share, out);
+  if (o->region) close(share.fd);
+out:
+  return rc;
+}
+
 void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r) {
   hk_device *d = c->gpu->device;
+  hk_host_take_back(r->lent);
   (void)d->ops->release(d, &r->memory); /* a failure is logged, and there is nothing else to do */
   if (r->mapped)
     munmap(r->host, r->mapped);
@@ -79,12 +100,13 @@ hk_status hk_gpu_remote_make(ncclComm_t c, int peer, unsigned channel, size_t by
                              hk_gpu_remote *out) {
   hk_status rc = HK_OK;
   hk_device *d = c->gpu->device;
-  offer o = {.region = 0};
+  hk_gpu_offer o = {.region = 0};
   memset(out, 0, sizeof *out);
   if (c->gpu->direct[peer]) {
     size_t whole = (bytes + HK_GPU_SHARED_GRANULE - 1) / HK_GPU_SHARED_GRANULE * HK_GPU_SHARED_GRANULE;
-    HK_TRY(d->ops->alloc_open(d, whole, zeroed, &out->memory), undo);
-    HK_TRY(d->ops->share(d, &out->memory, &o.share), undo);
+    HK_TRY(d->ops->alloc_shared(d, whole, zeroed, c->gpu->by_fd, &out->memory), undo);
+    HK_TRY(hk_gpu_offer_memory(c, &out->memory, true, &o), undo);
+    out->lent = o.region;
   } else {
     HK_TRY(make_staged(d, bytes, out, &o.region), undo);
   }
@@ -116,11 +138,11 @@ out:
 
 hk_status hk_gpu_remote_open(ncclComm_t c, int peer, unsigned channel, hk_gpu_remote *out) {
   hk_status rc = HK_OK;
-  hk_device *d = c->gpu->device;
-  offer o;
+  hk_gpu_offer o;
   memset(out, 0, sizeof *out);
   HK_TRY(hear(c, peer, channel, &o), out);
-  rc = o.region ? open_staged(c, peer, o.region, out) : d->ops->open(d, &o.share, &out->memory);
+  rc = o.share.kind == HK_MEMORY_NONE ? open_staged(c, peer, o.region, out)
+                                      : hk_gpu_open_offer(c, peer, &o, &out->memory);
   if (rc != HK_OK) hk_gpu_remote_free(c, out);
 out:
   return rc;

@@ -4,7 +4,9 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../device/host.h"
 #include "../kernels/gpu_image.h"
+#include "../transport/shm.h"
 #include "gpu.h"
 
 /* The tables of a process.  They are global because ranks that are threads of a process have nothing else in common when
@@ -113,15 +115,18 @@ static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
 }
 
 /* Memory that other processes open is whole pages of the driver's: what lies beside it is not theirs to see. */
-static hk_status make_credits(hk_device *d, uint64_t comm_id, int rank, int nranks, hk_queue q, hk_memory *out) {
+static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out) {
   hk_status rc = HK_OK;
+  hk_device *d = c->gpu->device;
+  hk_queue q = c->gpu->queue;
+  int rank = c->rank, nranks = c->nranks;
   static const size_t words = PROBE_BYTES / 8;
   size_t probe = probe_at(nranks), bytes = probe + (size_t)2 * PROBE_BYTES;
   uint64_t *pattern = malloc(PROBE_BYTES);
   if (!pattern) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   for (unsigned i = 0; i < words; i++) pattern[i] = probe_word(comm_id, rank, i);
-  HK_TRY(d->ops->alloc_open(d, (bytes + HK_GPU_SHARED_GRANULE - 1) / HK_GPU_SHARED_GRANULE * HK_GPU_SHARED_GRANULE,
-                            bytes, out),
+  HK_TRY(d->ops->alloc_shared(d, (bytes + HK_GPU_SHARED_GRANULE - 1) / HK_GPU_SHARED_GRANULE * HK_GPU_SHARED_GRANULE,
+                              bytes, c->gpu->by_fd, out),
          out);
   HK_TRY(d->ops->copy(d, (char *)out->base + probe, pattern, PROBE_BYTES, q), undo);
   HK_TRY(d->ops->wait(d, q), undo);
@@ -138,7 +143,7 @@ hk_status hk_gpu_world_join(ncclComm_t c) {
   hk_gpu *g = c->gpu;
   uint64_t comm_id = hk_bootstrap_comm_id(c->bootstrap);
   hk_memory credits;
-  HK_TRY(make_credits(g->device, comm_id, c->rank, c->nranks, g->queue, &credits), out);
+  HK_TRY(make_credits(c, comm_id, &credits), out);
   pthread_mutex_lock(&table_lock);
   hk_gpu_world *w = worlds;
   while (w && w->comm_id != comm_id) w = w->next;
@@ -221,7 +226,7 @@ out:
 }
 
 /* `why` tells what is against reaching the peer's memory; empty: nothing. */
-static hk_status open_peer(ncclComm_t c, int peer, const hk_memory_share *credits, char *why, size_t why_bytes) {
+static hk_status open_peer(ncclComm_t c, int peer, const hk_gpu_offer *credits, char *why, size_t why_bytes) {
   hk_device *d = c->gpu->device;
   if (c->peers[peer].host != c->peers[c->rank].host)
     return HK_FAIL(
@@ -235,9 +240,9 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_memory_share *credit
   else if (!is_remote(c, peer)) {
     if (d->ops->peer(d, c->peers[peer].device, why, why_bytes) != HK_OK && !why[0])
       snprintf(why, why_bytes, "%s", hk_last_error());
-  } else if (credits->kind == HK_MEMORY_NONE)
+  } else if (credits->share.kind == HK_MEMORY_NONE)
     snprintf(why, why_bytes, "its driver does not share memory between processes");
-  else if (d->ops->open(d, credits, &c->gpu->opened[peer]) != HK_OK)
+  else if (hk_gpu_open_offer(c, peer, credits, &c->gpu->opened[peer]) != HK_OK)
     snprintf(why, why_bytes, "%s", hk_last_error());
   return HK_OK;
 }
@@ -246,63 +251,131 @@ static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int r
   return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
 }
 
+/* What a rank finds of another one. */
+enum { REFUSED, REACHED, FD_REFUSED /* a handle may be better */ };
+
 /* A pair goes one way: what one of them cannot do, neither does. */
 static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, unsigned char *table) {
   hk_status rc = HK_OK;
   size_t n = (size_t)c->nranks;
   hk_gpu *g = c->gpu;
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, table, n), out);
+  g->staged = false;
   for (size_t a = 0; a < n; a++)
-    for (size_t b = 0; b < n; b++) g->staged = g->staged || !table[a * n + b];
+    for (size_t b = 0; b < n; b++) g->staged = g->staged || table[a * n + b] != REACHED;
   for (size_t r = 0; r < n; r++) {
     bool same = fact_of(facts, stride, (int)r)->id == fact_of(facts, stride, c->rank)->id;
-    bool both = table[(size_t)c->rank * n + r] && table[r * n + (size_t)c->rank];
+    bool both = table[(size_t)c->rank * n + r] == REACHED && table[r * n + (size_t)c->rank] == REACHED;
     g->direct[r] = !both ? HK_GPU_STAGED : same ? HK_GPU_SAME : HK_GPU_REACH;
   }
 out:
   return rc;
 }
 
-/* What other processes need of the ranks' credits; nothing where there is one process. */
-static hk_status share_credits(ncclComm_t c, hk_memory_share *all) {
+/* Why memory does not go by file descriptor between the processes of this host; NULL: it does.  All there answer alike. */
+static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+  for (int r = 0; r < c->nranks; r++)
+    if (c->peers[r].host == c->peers[c->rank].host && !fact_of(facts, stride, r)->by_fd)
+      return "NCCL_CUMEM_ENABLE is 0, or a driver gives none";
+  return hk_shm_no_files(hk_wire_shm(c));
+}
+
+/* From now on by handles: the ranks of this process do not use the old credits yet, or no more. */
+static hk_status use_handles(ncclComm_t c, const char *why) {
+  hk_status rc = HK_OK;
   hk_gpu *g = c->gpu;
-  for (int r = 0; r < c->nranks; r++) g->remote = g->remote || is_remote(c, r);
+  hk_memory credits;
+  HK_INFO(HK_SUB_INIT | HK_SUB_P2P,
+          "rank %d: GPU memory goes to other processes by CUDA IPC handles, not by file descriptors: %s", c->rank, why);
+  for (int r = 0; r < c->nranks; r++) HK_TRY(g->device->ops->release(g->device, &g->opened[r]), out);
+  if (g->by_fd) {
+    g->by_fd = false;
+    HK_TRY(make_credits(c, g->world->comm_id, &credits), out);
+    pthread_mutex_lock(&table_lock);
+    hk_memory old = g->world->credits[c->rank];
+    g->world->credits[c->rank] = credits;
+    pthread_mutex_unlock(&table_lock);
+    HK_TRY(g->device->ops->release(g->device, &old), out);
+  }
+out:
+  return rc;
+}
+
+/* What others need of the ranks' credits; nothing where there is one process. */
+static hk_status share_credits(ncclComm_t c, hk_gpu_offer *all) {
+  hk_gpu *g = c->gpu;
   if (!g->remote) return HK_OK;
-  if (g->device->ops->share(g->device, &g->world->credits[c->rank], &all[c->rank]) != HK_OK)
-    all[c->rank].kind = HK_MEMORY_NONE;
+  if (hk_gpu_offer_memory(c, &g->world->credits[c->rank], false, &all[c->rank]) != HK_OK)
+    HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d cannot share its GPU's memory: %s", c->rank, hk_last_error());
   return hk_bootstrap_allgather(c->bootstrap, all, sizeof *all);
 }
 
-hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+static hk_status try_peers(ncclComm_t c, const hk_gpu_offer *credits, uint64_t *got, unsigned char *mine) {
+  hk_status rc = HK_OK;
+  for (int r = 0; r < c->nranks; r++) {
+    char why[200] = "";
+    HK_TRY(open_peer(c, r, &credits[r], why, sizeof why), out);
+    bool by_fd = is_remote(c, r) && credits[r].share.kind == HK_MEMORY_VMM;
+    mine[r] = !why[0] ? REACHED : by_fd && !hk_param_int(HK_P_P2P_DISABLE) ? FD_REFUSED : REFUSED;
+    if (!why[0]) {
+      HK_TRY(probe(c, r, got, why, sizeof why), out);
+      if (why[0]) mine[r] = REFUSED;
+    }
+    if (r == c->rank) continue;
+    HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s", c->rank, r,
+            why[0]             ? "pinned host memory; not directly: "
+            : !is_remote(c, r) ? "P2P/direct pointer"
+            : by_fd            ? "P2P/CUMEM"
+                               : "P2P/IPC",
+            why);
+  }
+out:
+  return rc;
+}
+
+/* Opens, probes and agrees; *again where file descriptors did not work for somebody. */
+static hk_status reach_once(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, bool *again) {
   hk_status rc = HK_OK;
   size_t n = (size_t)c->nranks;
   uint64_t *got = malloc(PROBE_BYTES);
   unsigned char *table = calloc(n, n);
-  hk_memory_share *credits = calloc(n, sizeof *credits);
-  c->gpu->opened = calloc(n, sizeof(hk_memory));
-  c->gpu->direct = calloc(n, 1);
-  if (!got || !table || !credits || !c->gpu->opened || !c->gpu->direct) {
+  hk_gpu_offer *credits = calloc(n, sizeof *credits);
+  *again = false;
+  if (!got || !table || !credits) {
     rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
     goto out;
   }
   HK_TRY(share_credits(c, credits), out);
-  for (int r = 0; r < c->nranks; r++) {
-    char why[200] = "";
-    HK_TRY(open_peer(c, r, &credits[r], why, sizeof why), out);
-    if (!why[0]) HK_TRY(probe(c, r, got, why, sizeof why), out);
-    table[(size_t)c->rank * n + (size_t)r] = !why[0];
-    if (r == c->rank) continue;
-    HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, r,
-            why[0]            ? "pinned host memory; not directly: "
-            : is_remote(c, r) ? "P2P/IPC"
-                              : "P2P/direct pointer",
-            why, "");
-  }
-  rc = agree(c, facts, stride, table);
+  HK_TRY(try_peers(c, credits, got, table + (size_t)c->rank * n), out);
+  HK_TRY(agree(c, facts, stride, table), out);
+  for (size_t i = 0; i < n * n; i++) *again = *again || table[i] == FD_REFUSED;
 out:
+  if (credits) hk_host_take_back(credits[c->rank].region);
   free(got);
   free(table);
   free(credits);
+  return rc;
+}
+
+hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = c->gpu;
+  size_t n = (size_t)c->nranks;
+  bool again;
+  g->opened = calloc(n, sizeof(hk_memory));
+  g->direct = calloc(n, 1);
+  if (!g->opened || !g->direct) {
+    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
+    goto out;
+  }
+  for (int r = 0; r < c->nranks; r++) g->remote = g->remote || is_remote(c, r);
+  const char *why = g->remote ? no_fds(c, facts, stride) : NULL;
+  if (why) HK_TRY(use_handles(c, why), out);
+  HK_TRY(reach_once(c, facts, stride, &again), out);
+  if (!again) goto out;
+  HK_TRY(use_handles(c, "a rank could not open another one's"), out);
+  rc = reach_once(c, facts, stride, &again);
+out:
   return rc;
 }
 

@@ -13,6 +13,8 @@ extern const hk_transport hk_transport_shm;
  * alone on its host or shares no memory with the others.  Valid from join until detach. */
 _Atomic(int) *hk_shm_failure_word(hk_transport_state *s);
 
+/* Why files of other processes cannot be asked for; NULL: they can.  All processes of a host answer alike. */
+const char *hk_shm_no_files(const hk_transport_state *s);
 /* The file of a region (device/host.h) of a rank of another process, for the caller to map and close.  Asks that process,
  * whatever its ranks do. */
 hk_status hk_shm_region_file(hk_transport_state *s, int peer, uint64_t region, int *fd, size_t *bytes);

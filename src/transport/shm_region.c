@@ -179,15 +179,20 @@ out:
   return rc;
 }
 
+const char *hk_shm_no_files(const hk_transport_state *state) {
+  const hk_shm_process *p = ((const hk_shm_state *)state)->process;
+  if (p && p->names) return NULL;
+  return p && p->reason[0] ? p->reason : "NCCL_SHM_DISABLE, or different containers";
+}
+
 hk_status hk_shm_region_file(hk_transport_state *state, int peer, uint64_t region, int *fd, size_t *bytes) {
   hk_status rc = HK_OK;
   hk_shm_state *s = (hk_shm_state *)state;
   hk_shm_message m = {.region = region};
   *fd = -1;
   if (!s->process || !s->process->names)
-    return HK_FAIL(
-        HK_ERR_SYSTEM, "rank %d shares no memory with rank %d (%s)", state->env->rank, peer,
-        s->process && s->process->reason[0] ? s->process->reason : "NCCL_SHM_DISABLE, or different containers");
+    return HK_FAIL(HK_ERR_SYSTEM, "rank %d shares no memory with rank %d (%s)", state->env->rank, peer,
+                   hk_shm_no_files(state));
   HK_TRY(ask(s, peer, &m, fd), out);
   *bytes = m.bytes;
   if (m.verb != HK_SHM_REGION || *fd < 0)

@@ -76,6 +76,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
   struct stat st;
   int fd = (int)(intptr_t)shareable, device;
   if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  if (!emu.import) return CUDA_ERROR_NOT_SUPPORTED;
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   if (fstat(fd, &st) != 0 || readlink(link, name, sizeof name - 1) < 0 ||
       sscanf(name, "/memfd:cudaemu-%d", &device) != 1 || device >= emu.ndevices)

@@ -4,6 +4,7 @@
  * check: timeout=300 notsan */
 #include <signal.h>
 #include <sys/wait.h>
+#include "../../src/runtime/gpu.h"
 #include "../support/suite.h"
 #include "gpu_comms.h"
 
@@ -137,6 +138,30 @@ END_TEST
  * forbidden, and where the driver says yes and the bus delivers something else. */
 static const char *const obstacles[][2] = {
     {"NCCL_P2P_DISABLE", "1"}, {"CUDAEMU_PEER", "0"}, {"CUDAEMU_CORRUPT_PEER", "1"}, {"CUDAEMU_IPC", "0"}};
+static const struct {
+  const char *name, *value;
+  bool by_fd;
+} sharing[] = {{"CUDAEMU_IPC", "0", true},
+               {"CUDAEMU_IMPORT", "0", false},
+               {"NCCL_CUMEM_ENABLE", "0", false},
+               {"NCCL_SHM_DISABLE", "1", false}};
+static int sharing_at;
+
+static void shared_somehow(place *p) {
+  const hk_gpu *gpu = p->g.comm[p->first]->gpu;
+  ck_assert_int_eq(gpu->by_fd, sharing[sharing_at].by_fd);
+  ck_assert(!gpu->staged);
+  gpu_call c = {.coll = HK_ALLGATHER, .count = 1500, .type = ncclFloat32};
+  each_call(p, &c, 2);
+}
+
+/* Between processes memory goes by descriptor, and by handle where that is refused, forbidden or cannot be passed. */
+START_TEST(descriptors) {
+  sharing_at = _i;
+  setenv(sharing[_i].name, sharing[_i].value, 1);
+  ck_assert_int_eq(run_processes(2, _i == 1 ? 2 : 1, 3, shared_somehow), 0);
+}
+END_TEST
 
 START_TEST(staged) {
   setenv(obstacles[_i][0], obstacles[_i][1], 1);
@@ -146,6 +171,7 @@ START_TEST(staged) {
 END_TEST
 
 START_TEST(staged_processes) {
+  if (_i == 3) setenv("NCCL_CUMEM_ENABLE", "0", 1);
   setenv(obstacles[_i][0], obstacles[_i][1], 1);
   setenv("HOCKET_SLOT_BYTES", "4096", 1);
   ck_assert_int_eq(run_processes(3, 1, 3, all_collectives), 0);
@@ -160,6 +186,7 @@ int main(void) {
   tcase_set_timeout(t, 100);
   tcase_add_loop_test(t, processes, 0, 4);
   tcase_add_test(t, dead_peer);
+  tcase_add_loop_test(t, descriptors, 0, HK_ARRAY_LENGTH(sharing));
   tcase_add_loop_test(t, staged, 0, 3);
   tcase_add_loop_test(t, staged_processes, 2, 4);
   suite_add_tcase(s, t);
