@@ -43,6 +43,7 @@ hk_status hk_cuda_alloc_host(hk_device *d, size_t bytes, hk_memory *out);
 hk_status hk_cuda_pin(hk_device *d, void *host, size_t bytes, hk_memory *out);
 hk_status hk_cuda_release(hk_device *d, hk_memory *m);
 hk_status hk_cuda_share(hk_device *d, const hk_memory *m, hk_memory_share *out);
+hk_status hk_cuda_share_address(hk_device *d, const void *p, hk_memory_share *out, uintptr_t *base);
 hk_status hk_cuda_open_share(hk_device *d, const hk_memory_share *s, hk_memory *out);
 hk_status hk_cuda_peer(hk_device *d, int other, char *why, size_t why_bytes);
 hk_status hk_cuda_pointer(hk_device *d, const void *p, hk_pointer *out);

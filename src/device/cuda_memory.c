@@ -250,6 +250,36 @@ out:
   return rc;
 }
 
+hk_status hk_cuda_share_address(hk_device *base, const void *p, hk_memory_share *out, uintptr_t *begin) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  int mode, classic = 0;
+  CUdeviceptr first = 0;
+  CUmemGenericAllocationHandle physical = 0;
+  hk_memory m = {.kind = HK_MEMORY_CLASSIC};
+  memset(out, 0, sizeof *out);
+  out->fd = -1;
+  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
+  HK_CUDA_TRY(hk_cu.MemGetAddressRange(&first, &m.bytes, address(p)), leave, "device %d: whose memory %p is",
+              base->limits.ordinal, p);
+  m.base = pointer(first);
+  *begin = (uintptr_t)m.base;
+  if (d->granule && hk_cu.MemRetainAllocationHandle &&
+      hk_cu.PointerGetAttribute(&classic, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, first) == CUDA_SUCCESS &&
+      !(classic & 0xff)) {
+    HK_CUDA_TRY(hk_cu.MemRetainAllocationHandle(&physical, m.base), leave, "device %d: the physical memory of %p",
+                base->limits.ordinal, p);
+    m.kind = HK_MEMORY_VMM;
+    m.handle = physical;
+  }
+  rc = hk_cuda_share(base, &m, out);
+  if (m.kind == HK_MEMORY_VMM) hk_cu.MemRelease(physical);
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
 static hk_status open_fd(hk_cuda *d, const hk_memory_share *s, hk_memory *out) {
   hk_status rc = HK_OK;
   CUmemGenericAllocationHandle handle;
@@ -328,9 +358,11 @@ hk_status hk_cuda_pointer(hk_device *base, const void *p, hk_pointer *out) {
   int type = 0, managed = 0, device = -1;
   CUdeviceptr begin = 0;
   size_t bytes = 0;
-  int which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                 CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
-  void *values[] = {&type, &managed, &device, &begin, &bytes};
+  uint64_t id = 0;
+  int which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                 CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID};
+  void *values[] = {&type, &managed, &device, &begin, &bytes, &id};
   *out = (hk_pointer){.kind = HK_POINTER_HOST, .device = -1};
   HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
   /* Unlike for a single attribute, memory that CUDA does not know is no error: all come back as 0. */
@@ -342,7 +374,8 @@ hk_status hk_cuda_pointer(hk_device *base, const void *p, hk_pointer *out) {
                                                              : HK_POINTER_PINNED,
                       .device = device,
                       .base = (uintptr_t)begin,
-                      .bytes = bytes};
+                      .bytes = bytes,
+                      .id = id};
 leave:
   hk_cuda_leave();
 out:

@@ -65,6 +65,7 @@ typedef struct hk_pointer {
   int device;     /* of the kinds but the first; -1 */
   uintptr_t base; /* of its allocation; 0: unknown */
   size_t bytes;
+  uint64_t id; /* of the allocation, another one's never; 0: unknown */
 } hk_pointer;
 
 /* ---- streams: the user's cudaStream_t.  NULL is the legacy stream, and CUDA's two special handles mean what they do. ---- */
@@ -116,6 +117,8 @@ typedef struct hk_device_ops {
   /* Undoes what made `m`, whichever slot it was; *m is zeroed.  Nothing to do where m->base is NULL. */
   hk_status (*release)(hk_device *d, hk_memory *m);
   hk_status (*share)(hk_device *d, const hk_memory *m, hk_memory_share *out); /* out->fd is the caller's to close */
+  /* The allocation that holds `p`, whoever made it; it begins at *base. */
+  hk_status (*share_address)(hk_device *d, const void *p, hk_memory_share *out, uintptr_t *base);
   hk_status (*open)(hk_device *d, const hk_memory_share *s, hk_memory *out);  /* keeps no hold of s->fd */
   hk_status (*peer)(hk_device *d, int other, char *why,
                     size_t why_bytes); /* lets d reach other's memory; NULL: it can */

@@ -63,11 +63,13 @@ HK_API(ncclResult_t, ncclMemFree, (void *ptr)) {
 
 /* ---- registration ----
  * On host memory what can be shared is shared without being registered: addresses within a process, ncclMemAlloc's
- * memory between processes.  A registration is checked and remembered, so that its handle can be. */
+ * memory between processes.  A registration is checked and remembered, so that its handle can be.  On GPUs it lets others
+ * read the memory for themselves (gpu_view.c). */
 struct hk_registration {
   uint32_t magic;
   void *base;
   size_t bytes;
+  struct hk_gpu_view *view; /* NULL on host memory */
   hk_registration *next;
 };
 enum { REGISTRATION_LIVE = 0x72656721 };
@@ -79,6 +81,10 @@ static hk_status add_registration(const char *who, ncclComm_t c, void *base, siz
   hk_registration *r = malloc(sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for a registration");
   *r = (hk_registration){.magic = REGISTRATION_LIVE, .base = base, .bytes = bytes};
+  if (c->gpu && (rc = hk_gpu_view_add(c, base, bytes, &r->view)) != HK_OK) {
+    free(r);
+    return rc;
+  }
   /* Frameworks register from any thread, inside allocator locks. */
   pthread_mutex_lock(&c->health.lock);
   r->next = c->registrations;
@@ -98,6 +104,7 @@ static hk_status remove_registration(const char *who, ncclComm_t c, hk_registrat
   if (found) *at = r->next;
   pthread_mutex_unlock(&c->health.lock);
   if (!found) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a registration of this communicator", who, (void *)r);
+  if (r->view) hk_gpu_view_drop(c, r->view);
   free(r);
   return HK_OK;
 }

@@ -77,6 +77,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   if (g->parts < 1) g->parts = 1;
   if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
   HK_TRY(hk_gpu_reach(c, facts, stride), out);
+  hk_gpu_views_begin(c);
 out:
   return rc;
 }
@@ -148,6 +149,7 @@ void hk_gpu_detach(ncclComm_t c) {
   pthread_mutex_lock(&c->health.lock);
   c->health.stop_kernels = NULL;
   pthread_mutex_unlock(&c->health.lock);
+  hk_gpu_views_end(c);
   if (g->lost) {
     c->gpu = NULL;
     return;

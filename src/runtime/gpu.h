@@ -70,6 +70,25 @@ typedef struct hk_gpu_end {
   uint16_t channel;
 } hk_gpu_end;
 
+/* Registered memory, as the other ranks' GPUs see it: gpu_view.c. */
+typedef struct hk_gpu_view {
+  uintptr_t begin, end;
+  uint64_t key, id; /* ours; the allocation's when it was shared, 0: unknown */
+  bool made, hopeless;
+  int64_t *seen;     /* [nranks], as a kernel's table */
+  hk_memory *opened; /* [nranks]: by this process, for its ranks on other GPUs */
+  hk_memory table;   /* of `seen` in device memory */
+  struct hk_gpu_view *next;
+} hk_gpu_view;
+
+/* Memory that a rank of another process has registered, opened for this one. */
+typedef struct hk_gpu_guest {
+  int from;
+  uint64_t key;
+  hk_memory memory;
+  struct hk_gpu_guest *next;
+} hk_gpu_guest;
+
 /* A table of transfers that a launch reads, in pinned memory.  Used again when the launch is over, or its graph gone. */
 typedef struct hk_gpu_table {
   hk_memory memory;
@@ -109,6 +128,12 @@ typedef struct hk_gpu {
   hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
   size_t nold;
   hk_gpu_table *tables;
+  hk_gpu_view *views, *dropped; /* dropped: launches may be reading their tables */
+  hk_gpu_guest *guests;         /* changed where questions are answered, until there are none any more */
+  uint64_t last_view;
+  bool apart; /* some ranks are on other GPUs, or in other processes, and reached */
+  ncclComm_t comm;
+  struct hk_gpu *next; /* of those that may have views */
   struct {
     uintptr_t begin, end;
   } good[HK_GPU_RANGES]; /* memory that was looked at and may be used */
@@ -181,6 +206,21 @@ void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r);
 hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out);
 /* False where it is not hk_gpu_mem_alloc's. */
 bool hk_gpu_mem_free(void *p, hk_status *rc);
+
+/* ---- gpu_view.c ---- */
+/* Zero copy between GPUs, and between processes: registered memory is opened for the ranks that reach this one's when a
+ * call first uses it, and they are told apart by the kernel's tables. */
+void hk_gpu_views_begin(ncclComm_t c);
+void hk_gpu_views_end(ncclComm_t c); /* no more questions come, and no launch is under way */
+/* From any thread. */
+hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, hk_gpu_view **out);
+void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v);
+/* Memory of this process goes: registrations that still name it are void. */
+void hk_gpu_views_forget(const void *base, size_t bytes);
+/* The tables for a collective's buffers; NULL: none. */
+hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in, const int64_t **out);
+/* What to add for `peer`, or HK_GPU_UNSEEN. */
+hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, int64_t *out);
 
 /* ---- gpu_plan.c ---- */
 /* `span`: channels of one copy of the lanes.  The plan's links are offered; hk_gpu_work_of gets them. */

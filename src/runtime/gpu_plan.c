@@ -122,6 +122,8 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   *threads = threads_for(c->gpu->code, l->chunk);
   size_t scratch = p->scratch_blocks * round_up(l->chunk, 64);
   if (scratch) HK_TRY(get_scratch(c, scratch * *blocks), out);
+  const int64_t *seen_in = NULL, *seen_out = NULL;
+  if (l->protocol == HK_PROTO_SIMPLE) HK_TRY(hk_gpu_views_of(c, call, &seen_in, &seen_out), out);
   *work =
       (hk_gpu_work){.program = gp->memory.base,
                     .links = (hk_gpu_link *)(void *)((char *)gp->memory.base + gp->links_at),
@@ -144,7 +146,9 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
                                 .scalar = r->scalar.bits},
                     .channels = plan->channels,
                     .signature = l->signature,
-                    .proto = l->protocol};
+                    .proto = l->protocol,
+                    .seen_in = seen_in,
+                    .seen_out = seen_out};
   if (call->redop == HK_PREMULSUM && call->scalar_on_device) {
     work->reducer.by_address = 1;
     work->reducer.scalar = call->scalar;

@@ -122,14 +122,19 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
   size_t each = ((bytes + of - 1) / of + 4095) & ~(size_t)4095;
   bool sends = call->p2p == HK_P2P_SEND;
   int way = sends ? call->root - c->rank : c->rank - call->root;
+  int64_t seen = HK_GPU_UNSEEN;
+  if (sends) HK_TRY(hk_gpu_view_for(c, call->root, call->in, bytes, &seen), out);
   for (unsigned k = 0; k < of; k++) {
     hk_gpu_end *e;
     hk_gpu_link *link = NULL;
     size_t at = k * each < bytes ? k * each : bytes, left = bytes - at;
     HK_TRY(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e), out);
     HK_TRY(end_on_device(c->gpu, e, &link), out);
+    char *data = (char *)(uintptr_t)(sends ? call->in : call->out) + at;
+    bool refers = seen != HK_GPU_UNSEEN && (left < each ? left : each) >= HK_GPU_REF_MIN;
     parts[*n] = (part){.transfer = {.link = link,
-                                    .data = (char *)(uintptr_t)(sends ? call->in : call->out) + at,
+                                    .data = data,
+                                    .seen = refers ? (uintptr_t)data + (uint64_t)seen : 0,
                                     .bytes = left < each ? left : each,
                                     .state = c->gpu->state.base,
                                     .signature = hk_transfer_signature(bytes)},

@@ -19,6 +19,16 @@ const char *hk_shm_no_files(const hk_transport_state *s);
  * whatever its ranks do. */
 hk_status hk_shm_region_file(hk_transport_state *s, int peer, uint64_t region, int *fd, size_t *bytes);
 
+/* A question to a rank of another process, answered on that process's service thread whatever the rank does: the
+ * runtime's to define.  `payload` is the question, then the answer; `fd` goes with it unless it is -1. */
+enum { HK_SHM_PAYLOAD = 128, HK_SHM_REASON = 160 };
+hk_status hk_shm_question(hk_transport_state *s, int peer, int fd, void *payload);
+/* The same where no answer is waited for. */
+hk_status hk_shm_notice(hk_transport_state *s, int peer, int fd, void *payload);
+/* Answers those to this rank until detach; false refuses with the reason.  `fd` is the caller's.  NULL: all are refused. */
+typedef bool hk_shm_answer(void *arg, void *payload, int fd, char reason[HK_SHM_REASON]);
+void hk_shm_answer_with(hk_transport_state *s, hk_shm_answer *answer, void *arg);
+
 /* A rank's current operation, as its peers may want to know it. */
 typedef struct hk_board_op {
   uint64_t sequence; /* counts the communicator's operations from 1; 0: none yet */

@@ -139,7 +139,7 @@ static hk_status map_and_tell(const question *q, int fd) {
              q->process->arena.bytes, strerror(errno));
   }
   close(fd);
-  return hk_shm_tell(q->socket, q->env->wait, &m);
+  return hk_shm_tell(q->socket, q->env->wait, &m, -1);
 }
 
 /* Until the verdict is there; `reason` stays empty where it is ON. */
@@ -149,7 +149,7 @@ static hk_status converse(question *q, uint32_t processes, char *reason) {
   int fd;
   fill(q, &m, HK_SHM_ASK_ARENA);
   m.processes = processes;
-  HK_TRY(hk_shm_tell(q->socket, q->env->wait, &m), out);
+  HK_TRY(hk_shm_tell(q->socket, q->env->wait, &m, -1), out);
   for (;;) {
     HK_TRY(hk_shm_hear(q->socket, q->env, q->leader, q->leading ? look_for_failures : NULL, q, &m, &fd), out);
     if (m.verb == HK_SHM_ON) break;

@@ -82,8 +82,10 @@ static void dispose(hk_shm_process *p) {
 static void leave(hk_shm_state *s) {
   hk_shm_process *p = s->process;
   hk_shm_state **at = &p->members;
+  pthread_mutex_lock(&p->lock); /* no question for the rank is being answered behind this */
   while (*at != s) at = &(*at)->next_member;
   *at = s->next_member;
+  pthread_mutex_unlock(&p->lock);
   if (p->server == s) {
     hk_service_remove(s->base.env->service, p->socket);
     p->server = NULL;
@@ -104,8 +106,10 @@ hk_status hk_shm_process_enter(hk_shm_state *s) {
     goto out;
   }
   s->process = p;
+  pthread_mutex_lock(&p->lock);
   s->next_member = p->members;
   p->members = s;
+  pthread_mutex_unlock(&p->lock);
   memcpy(s->fact.name, p->name, sizeof s->fact.name);
   memcpy(s->fact.problem, p->problem, sizeof s->fact.problem);
   rc = choose_server(p);

@@ -150,7 +150,7 @@ static hk_status ask(hk_shm_state *s, int peer, hk_shm_message *m, int *fd) {
   if (socket < 0)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d cannot ask rank %d's process for its memory (%s); it has probably ended",
                    env->rank, peer, strerror(errno));
-  HK_TRY(hk_shm_tell(socket, env->wait, m), out);
+  HK_TRY(hk_shm_tell(socket, env->wait, m, -1), out);
   HK_TRY(hk_shm_hear(socket, env, peer, NULL, NULL, m, fd), out);
 out:
   close(socket);
@@ -199,6 +199,46 @@ hk_status hk_shm_region_file(hk_transport_state *state, int peer, uint64_t regio
     rc = HK_FAIL(HK_ERR_REMOTE, "rank %d has no memory region %llu any more", peer, (unsigned long long)region);
 out:
   return rc;
+}
+
+static hk_status say(hk_shm_state *s, int peer, int fd, void *payload, bool answered) {
+  const hk_transport_env *env = s->base.env;
+  hk_status rc = HK_OK;
+  hk_shm_message m = {.verb = HK_SHM_ASK_RANK, .processes = (uint32_t)peer};
+  int none = -1, socket = s->process && s->process->names ? hk_shm_dial(s->process->names[peer]) : -1;
+  if (socket < 0)
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d cannot ask rank %d (%s)", env->rank, peer,
+                   s->process && s->process->names ? "its process has probably ended" : hk_shm_no_files(&s->base));
+  memcpy(m.secret, env->secret, sizeof m.secret);
+  memcpy(m.payload, payload, sizeof m.payload);
+  HK_TRY(hk_shm_tell(socket, env->wait, &m, fd), out);
+  if (!answered) goto out;
+  HK_TRY(hk_shm_hear(socket, env, peer, NULL, NULL, &m, &none), out);
+  if (none >= 0) close(none);
+  if (m.verb == HK_SHM_RANK)
+    memcpy(payload, m.payload, sizeof m.payload);
+  else
+    rc = HK_FAIL(HK_ERR_REMOTE, "rank %d refuses what rank %d asks for: %s", peer, env->rank, m.reason);
+out:
+  close(socket);
+  return rc;
+}
+
+hk_status hk_shm_question(hk_transport_state *s, int peer, int fd, void *payload) {
+  return say((hk_shm_state *)s, peer, fd, payload, true);
+}
+
+hk_status hk_shm_notice(hk_transport_state *s, int peer, int fd, void *payload) {
+  return say((hk_shm_state *)s, peer, fd, payload, false);
+}
+
+void hk_shm_answer_with(hk_transport_state *state, hk_shm_answer *answer, void *arg) {
+  hk_shm_state *s = (hk_shm_state *)state;
+  if (!s->process) return;
+  pthread_mutex_lock(&s->process->lock);
+  s->answer = answer;
+  s->answer_arg = arg;
+  pthread_mutex_unlock(&s->process->lock);
 }
 
 /* Off the fast path: finds or maps the region and lets the link remember it. */

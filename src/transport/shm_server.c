@@ -89,7 +89,19 @@ static void on_ask_region(hk_shm_process *p, const hk_shm_message *m, const hk_s
   if (fd >= 0) close(fd);
 }
 
-static void on_message(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from) {
+static void on_ask_rank(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from, int fd) {
+  hk_shm_message reply = {.verb = HK_SHM_RANK};
+  hk_shm_state *s = p->members;
+  while (s && s->base.env->rank != (int)m->processes) s = s->next_member;
+  memcpy(reply.secret, p->secret, sizeof reply.secret);
+  memcpy(reply.payload, m->payload, sizeof reply.payload);
+  snprintf(reply.reason, sizeof reply.reason, "the rank has left");
+  if (!s || !s->answer || !s->answer(s->answer_arg, reply.payload, fd, reply.reason)) reply.verb = HK_SHM_REFUSE;
+  if (!hk_shm_send(p->socket, from, &reply, -1) && errno != ECONNREFUSED) /* refused: it did not want to know */
+    HK_INFO(HK_SUB_SHM, "cannot answer a local process: %s", strerror(errno));
+}
+
+static void on_message(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from, int fd) {
   switch ((hk_shm_verb)m->verb) {
     case HK_SHM_ASK_ARENA: on_ask_arena(p, m, from); break;
     case HK_SHM_MAPPED:
@@ -97,6 +109,7 @@ static void on_message(hk_shm_process *p, const hk_shm_message *m, const hk_shm_
       break;
     case HK_SHM_FAILED: hk_shm_refuse_all(p, m->reason); break;
     case HK_SHM_ASK_REGION: on_ask_region(p, m, from); break;
+    case HK_SHM_ASK_RANK: on_ask_rank(p, m, from, fd); break;
     case HK_SHM_STRANGER:
       hk_shm_refuse_all(p, "its processes run as different users, or in different user namespaces");
       answer(p, from, HK_SHM_REFUSE, p->host.reason, -1);
@@ -117,9 +130,9 @@ void hk_shm_serve(void *arg, int socket, uint32_t events) {
       if (errno == EPROTO) continue;
       break;
     }
-    if (fd >= 0) close(fd); /* no question comes with one */
     pthread_mutex_lock(&p->lock);
-    on_message(p, &m, &from);
+    on_message(p, &m, &from, fd);
     pthread_mutex_unlock(&p->lock);
+    if (fd >= 0) close(fd);
   }
 }

@@ -142,8 +142,8 @@ bool hk_shm_receive(int socket, const uint8_t *secret, hk_shm_message *m, hk_shm
   return member;
 }
 
-hk_status hk_shm_tell(int socket, const hk_wait_env *wait, const hk_shm_message *m) {
-  while (!hk_shm_send(socket, NULL, m, -1)) {
+hk_status hk_shm_tell(int socket, const hk_wait_env *wait, const hk_shm_message *m, int fd) {
+  while (!hk_shm_send(socket, NULL, m, fd)) {
     /* The queue of a process that many ask at once is full for a moment. */
     if (errno != EAGAIN)
       return HK_FAIL(HK_ERR_REMOTE, "cannot reach another process of this host (%s); it has probably ended",

@@ -21,6 +21,7 @@ typedef enum hk_shm_verb {
   HK_SHM_FAILED,    /* the sender cannot map it; reason */
   /* To any process. */
   HK_SHM_ASK_REGION, /* region: answered with REGION or GONE */
+  HK_SHM_ASK_RANK,   /* processes: of whom, payload, perhaps a file: answered with RANK or REFUSE */
   HK_SHM_PING,       /* not answered: sending it fails where the process has ended */
   /* Answers. */
   HK_SHM_GRANT,   /* with the arena's file descriptor */
@@ -29,6 +30,7 @@ typedef enum hk_shm_verb {
   HK_SHM_OFF,     /* it is not; reason */
   HK_SHM_REGION,  /* region, bytes, with its file descriptor */
   HK_SHM_GONE,    /* no such region (any more) */
+  HK_SHM_RANK,    /* payload */
   HK_SHM_STRANGER /* never sent: what any but REFUSE becomes where the kernel says that the sender is another user */
 } hk_shm_verb;
 
@@ -43,7 +45,10 @@ typedef struct hk_shm_message {
   char reason[HK_SHM_REASON];
   /* ASK_REGION: regions of the asked that the asker has; REGION: those of them that are gone. */
   uint32_t nregions, reserved;
-  uint64_t regions[HK_SHM_FREED_MAX];
+  union {
+    uint64_t regions[HK_SHM_FREED_MAX];
+    unsigned char payload[HK_SHM_PAYLOAD];
+  };
 } hk_shm_message;
 
 typedef struct hk_shm_address {
@@ -60,8 +65,8 @@ bool hk_shm_send(int socket, const hk_shm_address *to, const hk_shm_message *m, 
 /* Reads one datagram.  False where none is there (errno EAGAIN) or it does not count (EPROTO).  *fd is -1 or the
  * caller's. */
 bool hk_shm_receive(int socket, const uint8_t *secret, hk_shm_message *m, hk_shm_address *from, int *fd);
-/* On a dialled socket: sends, waits until it can. */
-hk_status hk_shm_tell(int socket, const hk_wait_env *wait, const hk_shm_message *m);
+/* On a dialled socket: sends, with `fd` unless it is -1; waits until it can. */
+hk_status hk_shm_tell(int socket, const hk_wait_env *wait, const hk_shm_message *m, int fd);
 /* On a dialled socket: waits for the next message of rank `peer`'s process.  `look(arg)`, where given, is called now
  * and then meanwhile. */
 hk_status hk_shm_hear(int socket, const hk_transport_env *env, int peer, void (*look)(void *), void *arg,

@@ -10,7 +10,7 @@
 #include "shm.h"
 #include "shm_arena.h"
 
-enum { HK_SHM_REASON = 160, HK_SHM_NAME = 40 };
+enum { HK_SHM_NAME = 40 };
 
 enum {
   HK_SHM_FACT_SHM_OFF = 1, /* NCCL_SHM_DISABLE */
@@ -47,7 +47,7 @@ typedef struct hk_shm_process {
   /* Under the table's mutex (shm_process.c). */
   struct hk_shm_process *next;
   uint64_t comm_id, process;
-  struct hk_shm_state *members; /* one or more; with the last one the record goes */
+  struct hk_shm_state *members; /* one or more; with the last one the record goes; changed under `lock` too */
   struct hk_shm_state *server;  /* the member whose service serves the socket */
   int socket;                   /* -1: none */
   char name[HK_SHM_NAME];       /* the socket's */
@@ -76,7 +76,9 @@ typedef struct hk_shm_state {
   hk_shm_process *process;
   struct hk_shm_state *next_member;
   hk_shm_fact fact;
-  uint8_t probe[16]; /* what others read to see whether they can */
+  uint8_t probe[16];     /* what others read to see whether they can */
+  hk_shm_answer *answer; /* to questions for the rank; under the process's lock, as `next_member` is too */
+  void *answer_arg;
 } hk_shm_state;
 
 /* shm_process.c: joins the record of this rank's process, or makes it. */

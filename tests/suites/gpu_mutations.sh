@@ -118,9 +118,10 @@ mutate wide - wide.h 's/224 + 8 \* line/224/' "both half vectors of a pair are t
 mutate emulated - wide.h 's/+ 16 \* (hk_thread() % PAIR_THREADS)/+ 16 * (hk_thread() % PAIR_THREADS ^ 1)/' "eight threads have a line's pieces in another order"
 # References.
 mutate exec - exec.cu 's/if (l.count && l.owed) await_owed(&l, s);//' "a kernel ends while others read its user's buffer"
-mutate exec - exec.cu 's/ || (i->flags & HK_INSTR_COPY)) return 0/) return 0/' "what is soon overwritten goes by reference"
+mutate exec - exec.cu 's/ || (i->flags & HK_INSTR_COPY)) return s/) return s/' "what is soon overwritten goes by reference"
 mutate exec - exec.cu 's/place += !by_reference(l, \&first\[j\], stable, bytes)/place++/' "destinations do not close up round references"
 mutate exec - exec.cu 's/  if (refers \&\& hk_thread() == 0) wait_credit.*//' "a send ends while its buffer is read"
+mutate exec - exec.cu 's/return at + (uint64_t)stable.seen\[k->peer\]/return at + (uint64_t)stable.seen[0]/' "all receivers read where the first one sees it"
 # Arithmetic.
 mutate exec - reduce.h 's/if ((int)k == s->fresh) premultiply/if (0) premultiply/' "nothing is premultiplied"
 mutate exec - reduce.h 's/if (s->divided) divide/if (0) divide/' "nothing is divided"

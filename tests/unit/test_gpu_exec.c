@@ -203,6 +203,33 @@ START_TEST(references_of_others) {
 }
 END_TEST
 
+/* Registered memory: each receiver sees the sender's at an address of its own. */
+START_TEST(references_by_table) {
+  enum { BYTES = 100000, N = 3 };
+  job j;
+  refs_from = 0;
+  open_job(&j, hk_algorithm_by_name("direct"), HK_SCATTER, N, 1, 0);
+  j.chunk = BYTES; /* more than a slot holds: nothing may be copied into one */
+  set_call(&j, BYTES, HK_U8, HK_SUM, HK_GPU_SIMPLE, 0);
+  hk_gpu_work *w = &j.r[N - 1].run.work; /* the root */
+  int64_t seen[N] = {0, 0, HK_GPU_UNSEEN};
+  char *view[N - 1];
+  for (int r = 0; r < N - 1; r++) {
+    ck_assert_ptr_nonnull(view[r] = malloc(N * BYTES));
+    memcpy(view[r], w->in, N * BYTES);
+    seen[r] = view[r] - w->in;
+  }
+  memset(j.r[N - 1].in, 0x55, (N - 1) * BYTES);
+  w->seen_in = seen;
+  run_all(&j);
+  memcpy(j.r[N - 1].in, view[0], (N - 1) * BYTES);
+  ck_assert_uint_eq(j.state.error, 0);
+  check_copied(&j, BYTES, N - 1, "direct");
+  for (int r = 0; r < N - 1; r++) free(view[r]);
+  close_job(&j);
+}
+END_TEST
+
 START_TEST(mismatch_is_told) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
@@ -239,6 +266,7 @@ START_TEST(transfers) {
     for (int e = 0; e < 2; e++) {
       t[e] =
           (hk_gpu_transfer){.link = &ends[e], .data = buffers[e], .bytes = sizes[i], .state = &state, .signature = 7};
+      if (e == 0 && refs_from && sizes[i] >= refs_from) t[e].seen = (uintptr_t)buffers[0];
       l[e] = (launch){.blocks = 1, .transfers = {.transfer = &t[e]}};
       start(&l[e]);
       if (e == 0 && refs_from && sizes[i] >= refs_from) {
@@ -271,6 +299,7 @@ int main(void) {
   tcase_add_loop_test(t, references, 0, 2);
   tcase_add_test(t, references_of_others);
   tcase_add_test(t, references_are_awaited);
+  tcase_add_test(t, references_by_table);
   tcase_add_test(t, mismatch_is_told);
   tcase_add_loop_test(t, abort_frees_it, 0, 2);
   tcase_add_loop_test(t, transfers, 0, 2);

@@ -136,37 +136,54 @@ HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
 }
 
 /* Behind the wait for the credit, before the word. */
-HK_DEVICE void put_reference(const hk_gpu_link *k, uint64_t done, const char *to) {
-  uint64_t at = (uint64_t)(uintptr_t)to;
+HK_DEVICE void put_reference(const hk_gpu_link *k, uint64_t done, uint64_t at) {
   hk_vec v = {{(uint32_t)at, (uint32_t)(at >> 32), 0, 0}};
   hk_store(k->data + (done & (k->nslots - 1)) * k->slot_bytes, v);
 }
 
-/* Where links may point instead of getting copies, as the host's executor does: at the user's memory that holds the very
- * bytes, which stays as it is until the operation ends; NULL: nowhere. */
-HK_DEVICE const char *stable_copy(const hk_gpu_lane *l, const hk_instr *i, const hk_operand *o, uint64_t bytes) {
+/* Memory that links may point to instead of getting copies, and how others see it. */
+typedef struct hk_gpu_stable {
+  const char *at; /* NULL: none */
+  const int64_t *seen;
+} hk_gpu_stable;
+
+/* As the host's executor does: the user's memory that holds the very bytes, which stays as it is until the operation ends. */
+HK_DEVICE hk_gpu_stable stable_copy(const hk_gpu_lane *l, const hk_instr *i, const hk_operand *o, uint64_t bytes) {
   const hk_gpu_work *w = l->work;
-  if (w->proto != HK_GPU_SIMPLE || bytes == 0 || (i->flags & HK_INSTR_COPY)) return 0;
+  hk_gpu_stable s = {0, 0};
+  if (w->proto != HK_GPU_SIMPLE || bytes == 0 || (i->flags & HK_INSTR_COPY)) return s;
   const hk_operand *from = &o[i->ndst];
   const hk_gpu_reducer *r = &w->reducer;
   bool changed = r->reduces && ((from->space == HK_IN && r->pre) || (r->post && (i->flags & HK_INSTR_FINAL)));
-  if (i->nsrc == 1 && !changed && (from->space == HK_IN || from->space == HK_OUT)) return user_address(l, from);
-  for (unsigned k = 0; k < i->ndst; k++)
-    if (o[k].space == HK_OUT) return user_address(l, &o[k]);
-  return 0;
+  if (i->nsrc != 1 || changed || (from->space != HK_IN && from->space != HK_OUT)) {
+    from = 0;
+    for (unsigned k = 0; k < i->ndst && !from; k++)
+      if (o[k].space == HK_OUT) from = &o[k];
+    if (!from) return s;
+  }
+  s.at = user_address(l, from);
+  s.seen = from->space == HK_IN ? w->seen_in : w->seen_out;
+  return s;
 }
-HK_DEVICE bool by_reference(const hk_gpu_lane *l, const hk_operand *o, const char *stable, uint64_t bytes) {
-  if (!stable || o->space != HK_LINK) return false;
-  uint32_t from = l->links[hk_operand_link(o, l->iteration)].refs;
-  return from && bytes >= from;
+/* Where the receiver of link operand `o` reads the memory for itself; 0: it gets a copy. */
+HK_DEVICE uint64_t reference(const hk_gpu_lane *l, const hk_operand *o, hk_gpu_stable stable, uint64_t bytes) {
+  if (!stable.at || o->space != HK_LINK) return 0;
+  const hk_gpu_link *k = &l->links[hk_operand_link(o, l->iteration)];
+  uint64_t at = (uint64_t)(uintptr_t)stable.at;
+  if (k->refs) return bytes >= k->refs ? at : 0;
+  if (!stable.seen || bytes < HK_GPU_REF_MIN || stable.seen[k->peer] == HK_GPU_UNSEEN) return 0;
+  return at + (uint64_t)stable.seen[k->peer];
+}
+HK_DEVICE bool by_reference(const hk_gpu_lane *l, const hk_operand *o, hk_gpu_stable stable, uint64_t bytes) {
+  return reference(l, o, stable, bytes) != 0;
 }
 
 /* Waits for operand k of the instruction and says where its data is; the caller's thread does it alone. */
 HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned k, bool sends,
-                       uint64_t bytes, const char *stable) {
+                       uint64_t bytes, hk_gpu_stable stable) {
   hk_gpu_move *m = &s->move;
   const hk_operand *first = o - k;
-  if (sends && stable) { /* those that go by reference get no data: the others close up */
+  if (sends && stable.at) { /* those that go by reference get no data: the others close up */
     unsigned place = 0;
     for (unsigned j = 0; j < k; j++) place += !by_reference(l, &first[j], stable, bytes);
     k = place;
@@ -183,7 +200,7 @@ HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand 
   uint32_t tag = tag_of(w->signature, bytes);
   if (sends && by_reference(l, o, stable, bytes)) {
     if (!wait_credit(link, done, w->state)) return false;
-    put_reference(link, done, stable);
+    put_reference(link, done, reference(l, o, stable, bytes));
     return true; /* place k is another's */
   }
   unsigned lines = lines_for(link, w->proto, bytes);
@@ -200,7 +217,7 @@ HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand 
 
 /* Signals operand k after the data has moved. */
 HK_DEVICE void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, bool sends, uint64_t bytes,
-                      const char *stable) {
+                      hk_gpu_stable stable) {
   if (o->space != HK_LINK) return;
   unsigned index = hk_operand_link(o, l->iteration);
   const hk_gpu_link *link = &l->links[index];
@@ -217,7 +234,7 @@ HK_DEVICE void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *
 
 /* What the data movement needs to know of the instruction. */
 HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_instr *i, const hk_operand *o,
-                                uint64_t bytes, const char *stable) {
+                                uint64_t bytes, hk_gpu_stable stable) {
   hk_gpu_shape shape = {0, i->ndst, i->nsrc, -1, false, true, false, bytes};
   uintptr_t low = 0;
   unsigned lines = 0;
@@ -241,7 +258,7 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
   const hk_operand *o = hk_instr_operands(l->program, i);
   unsigned ndst = i->ndst, nsrc = i->nsrc, n = ndst + nsrc;
   uint64_t bytes = ndst && nsrc ? piece_bytes(l, o, n) : 0;
-  const char *stable = stable_copy(l, i, o, bytes);
+  hk_gpu_stable stable = stable_copy(l, i, o, bytes);
   int stop = 0;
   if (hk_thread() < HK_WARP)
     for (unsigned k = hk_thread(); k < n; k += HK_WARP) stop |= !prepare(l, s, &o[k], k, k < ndst, bytes, stable);
@@ -332,7 +349,7 @@ HK_DEVICE void await_owed(const hk_gpu_lane *l, hk_gpu_shared *s) {
   const hk_link_need *needs = hk_program_links(l->program);
   for (unsigned i = hk_thread(); i < l->program->nlinks; i += hk_threads()) {
     const hk_gpu_link *k = &l->links[i];
-    if (needs[i].lane != l->lane || !k->sends || !k->refs || *counter(l, s, i) == 0) continue;
+    if (needs[i].lane != l->lane || !k->sends || *counter(l, s, i) == 0) continue;
     wait_credit(k, *counter(l, s, i) - 1 + k->nslots, l->work->state); /* head = done: nothing is on its way */
   }
 }
@@ -380,7 +397,7 @@ HK_DEVICE bool prepare_transfer(const hk_gpu_transfer *t, hk_gpu_shared *s, uint
   if (link->sends) {
     if (!wait_credit(link, done, t->state)) return false;
     m->at[0] = link->data + (done & (link->nslots - 1)) * link->slot_bytes;
-    if (refers) put_reference(link, done, t->data);
+    if (refers) put_reference(link, done, t->seen);
     return true;
   }
   uint32_t tag = tag_of(t->signature, bytes);
@@ -393,7 +410,7 @@ HK_DEVICE bool prepare_transfer(const hk_gpu_transfer *t, hk_gpu_shared *s, uint
 /* False where the block is to leave. */
 HK_DEVICE bool run_transfer(const hk_gpu_transfer *t, hk_gpu_shared *s) {
   const hk_gpu_link *link = t->link;
-  const bool refers = link->sends && link->refs && t->bytes >= link->refs;
+  const bool refers = link->sends && t->seen;
   uint64_t moved = 0, done = *link->done;
   bool first = true; /* an empty message is one empty slot */
   while (first || moved < t->bytes) {

@@ -14,9 +14,10 @@
  * or another's over NVLink; never over PCIe.  Lines begin as zeros.  Where a message does not fit them, or the link has
  * none, it goes as with Simple.
  *
- * By reference: where the receiver can read the sender's user memory at the address that it has for the sender (ranks of
- * one process), a Simple slot may hold that address instead of the data, and its word's tag says so.  Each sender decides
- * for each slot, as on the host; before its kernel ends it waits for the credits of what it gave out.
+ * By reference: where the receiver can read the sender's user memory, a Simple slot may hold the address that it has there
+ * instead of the data, and its word's tag says so.  That is the sender's own address for ranks of one process on one GPU
+ * (`refs`), else what a call's tables of registered memory say.  Each sender decides for each slot, as on the host; before
+ * its kernel ends it waits for the credits of what it gave out.
  */
 #ifndef HK_KERNELS_CUDA_WORK_H
 #define HK_KERNELS_CUDA_WORK_H
@@ -46,8 +47,11 @@ typedef struct hk_gpu_link {
   uint32_t sends;
   char *wide;          /* of slot i at wide + i * wide_bytes, 128-aligned; NULL: no LL128 */
   uint32_t wide_bytes; /* a multiple of 256, the same at both ends */
-  uint32_t refs; /* the sender's: from so many bytes on by reference; 0: never, the receiver cannot read our memory */
+  uint32_t refs; /* the sender's: from so many bytes on by reference, at our own address; 0: as the call's tables say */
 } hk_gpu_link;
+
+/* What to add to an address in registered memory for rank r to read it at, [r] of a table; or that it cannot. */
+#define HK_GPU_UNSEEN INT64_MIN
 enum { HK_GPU_WORD_STRIDE = 2 };
 
 /* In mapped host memory, one a communicator.  The first who finds something wrong writes what. */
@@ -80,6 +84,7 @@ typedef struct hk_gpu_work {
   hk_gpu_state *state;
   hk_gpu_reducer reducer;
   uint32_t channels, signature, proto, reserved;
+  const int64_t *seen_in, *seen_out; /* of the memory of `in` and `out`; NULL: not registered */
 } hk_gpu_work;
 
 /* A kernel's parameters: one of them, or several at the same time, of one rank or of ranks that share the device. */
@@ -98,15 +103,16 @@ typedef struct hk_gpu_transfer {
   hk_gpu_state *state;
   uint32_t signature;
   uint32_t next; /* the transfer that the same block runs behind it; 0: none */
+  uint64_t seen; /* a send's: where the receiver reads `data` for itself; 0: it gets a copy */
 } hk_gpu_transfer;
 typedef struct hk_gpu_transfers {
   const hk_gpu_transfer *transfer; /* the grid's blocks begin with as many as they are */
 } hk_gpu_transfers;
 
 #ifdef __cplusplus
-static_assert(sizeof(hk_gpu_link) == 72 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 128, "one layout");
+static_assert(sizeof(hk_gpu_link) == 72 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 144, "one layout");
 #else
-_Static_assert(sizeof(hk_gpu_link) == 72 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 128, "one layout");
+_Static_assert(sizeof(hk_gpu_link) == 72 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 144, "one layout");
 #endif
 
 /* The names of the kernels. */

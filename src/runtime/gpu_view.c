@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registered memory of GPUs, opened for the ranks that read it for themselves.  A rank of the same process is served here; for
+ * one of another process the memory goes to that process's service thread, which opens it on the rank's GPU and tells
+ * where: no rank waits for another one's call. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../transport/shm.h"
+#include "gpu.h"
+
+/* Of the process: allocations go by address, whichever communicators they are registered with. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static hk_gpu *all;
+
+typedef struct question {
+  enum { OPEN, CLOSE } verb;
+  int32_t from;
+  uint64_t key, address; /* the answer: where the shared allocation begins there */
+  hk_memory_share share;
+} question;
+_Static_assert(sizeof(question) <= HK_SHM_PAYLOAD, "a question is one message");
+
+static bool is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
+
+/* ---- for others ---- */
+
+static bool open_guest(hk_gpu *g, question *q, int fd, char *reason) {
+  hk_gpu_guest *guest = calloc(1, sizeof *guest);
+  if (!guest) return false;
+  *guest = (hk_gpu_guest){.from = q->from, .key = q->key, .next = g->guests};
+  q->share.fd = fd;
+  if (g->device->ops->open(g->device, &q->share, &guest->memory) != HK_OK) {
+    snprintf(reason, HK_SHM_REASON, "%s", hk_last_error());
+    free(guest);
+    return false;
+  }
+  q->address = (uint64_t)(uintptr_t)guest->memory.base;
+  g->guests = guest;
+  return true;
+}
+
+static bool close_guest(hk_gpu *g, const question *q) {
+  hk_gpu_guest **at = &g->guests;
+  while (*at && ((*at)->from != q->from || (*at)->key != q->key)) at = &(*at)->next;
+  hk_gpu_guest *guest = *at;
+  if (!guest) return true;
+  *at = guest->next;
+  (void)g->device->ops->release(g->device, &guest->memory); /* a failure is logged, and there is nothing else to do */
+  free(guest);
+  return true;
+}
+
+/* On a service thread. */
+static bool answer(void *arg, void *payload, int fd, char *reason) {
+  question q;
+  memcpy(&q, payload, sizeof q);
+  bool good = q.verb == OPEN ? open_guest(arg, &q, fd, reason) : close_guest(arg, &q);
+  memcpy(payload, &q, sizeof q);
+  return good;
+}
+
+void hk_gpu_views_begin(ncclComm_t c) {
+  hk_gpu *g = c->gpu;
+  for (int r = 0; r < c->nranks; r++)
+    g->apart = g->apart || (g->direct[r] != HK_GPU_STAGED && (g->direct[r] == HK_GPU_REACH || is_remote(c, r)));
+  if (!g->apart) return;
+  g->comm = c;
+  hk_shm_answer_with(hk_wire_shm(c), answer, g);
+  pthread_mutex_lock(&lock);
+  g->next = all;
+  all = g;
+  pthread_mutex_unlock(&lock);
+}
+
+/* ---- our own ---- */
+
+/* Lets rank r see what begins at `base`; one that cannot gets copies. */
+static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *share, uintptr_t base) {
+  hk_gpu *g = c->gpu;
+  bool remote = is_remote(c, r);
+  uint64_t there = base;
+  if (r == c->rank || g->direct[r] == HK_GPU_STAGED || (remote && hk_shm_no_files(hk_wire_shm(c)))) return;
+  if (remote) {
+    unsigned char payload[HK_SHM_PAYLOAD] = {0};
+    question q = {.verb = OPEN, .from = c->rank, .key = v->key, .share = *share};
+    memcpy(payload, &q, sizeof q);
+    if (hk_shm_question(hk_wire_shm(c), r, share->fd, payload) != HK_OK) return;
+    memcpy(&q, payload, sizeof q);
+    there = q.address;
+  } else if (g->direct[r] == HK_GPU_REACH && share->kind == HK_MEMORY_VMM) {
+    /* Its mapping may let only its own device in; classic memory is at one address for all contexts with peer access. */
+    hk_device *d = g->world->devices[r];
+    if (d->ops->open(d, share, &v->opened[r]) != HK_OK) return;
+    there = (uint64_t)(uintptr_t)v->opened[r].base;
+  }
+  v->seen[r] = (int64_t)(there - base);
+}
+
+/* The table's memory: a dropped view's where no launch can be using it any more. */
+static hk_status get_table(ncclComm_t c, hk_memory *out) {
+  hk_gpu *g = c->gpu;
+  bool done = false;
+  hk_gpu_view *old = g->dropped;
+  if (old) {
+    pthread_mutex_lock(&g->lock);
+    bool known = g->device->ops->order_done(g->device, &g->order, &done) == HK_OK;
+    pthread_mutex_unlock(&g->lock);
+    if (known && done) {
+      *out = old->table;
+      g->dropped = old->next;
+      free(old);
+      return HK_OK;
+    }
+  }
+  return g->device->ops->alloc_open(g->device, (size_t)c->nranks * sizeof(int64_t), 0, out);
+}
+
+static hk_status fill_table(ncclComm_t c, hk_gpu_view *v) {
+  hk_status rc = HK_OK;
+  hk_device *d = c->gpu->device;
+  if (!v->table.base) HK_TRY(get_table(c, &v->table), out);
+  HK_TRY(d->ops->copy(d, v->table.base, v->seen, (size_t)c->nranks * sizeof *v->seen, c->gpu->queue), out);
+  rc = d->ops->wait(d, c->gpu->queue);
+out:
+  return rc;
+}
+
+static hk_status make(ncclComm_t c, hk_gpu_view *v) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = c->gpu;
+  hk_memory_share share;
+  hk_pointer whose;
+  uintptr_t base = 0;
+  const char *why = NULL;
+  HK_TRY(g->device->ops->pointer(g->device, (const void *)v->begin, &whose), out);
+  v->id = whose.id;
+  if (whose.kind != HK_POINTER_DEVICE || whose.device != g->device->limits.ordinal)
+    why = "it is not memory of the communicator's GPU";
+  else if (g->device->ops->share_address(g->device, (const void *)v->begin, &share, &base) != HK_OK)
+    why = hk_last_error();
+  else if (v->end > base + share.bytes)
+    why = "it lies in several allocations";
+  if (why) {
+    HK_INFO(HK_SUB_REG, "rank %d: no zero copy from registered memory %p: %s", c->rank, (void *)v->begin, why);
+    v->hopeless = true;
+    if (base && share.fd >= 0) close(share.fd);
+    goto out;
+  }
+  for (int r = 0; r < c->nranks; r++) show(c, v, r, &share, base);
+  if (share.fd >= 0) close(share.fd);
+  v->made = true;
+  rc = fill_table(c, v);
+out:
+  return rc;
+}
+
+/* Nobody is to see it any more.  `tell`: the ranks of other processes are there still. */
+static void unmake(ncclComm_t c, hk_gpu_view *v, bool tell) {
+  hk_gpu *g = c->gpu;
+  for (int r = 0; r < c->nranks; r++) {
+    if (v->opened[r].base) (void)g->world->devices[r]->ops->release(g->world->devices[r], &v->opened[r]);
+    if (tell && v->seen[r] != HK_GPU_UNSEEN && r != c->rank && is_remote(c, r)) {
+      unsigned char payload[HK_SHM_PAYLOAD] = {0};
+      question q = {.verb = CLOSE, .from = c->rank, .key = v->key};
+      memcpy(payload, &q, sizeof q);
+      (void)hk_shm_notice(hk_wire_shm(c), r, -1, payload); /* whoever does not hear it has ended */
+    }
+    v->seen[r] = HK_GPU_UNSEEN;
+  }
+  v->made = false;
+}
+
+static void free_view(hk_gpu *g, hk_gpu_view *v) {
+  (void)g->device->ops->release(g->device, &v->table);
+  free(v->seen);
+  free(v->opened);
+  free(v);
+}
+
+hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, hk_gpu_view **out) {
+  hk_gpu *g = c->gpu;
+  size_t n = (size_t)c->nranks;
+  *out = NULL;
+  if (!g->apart || bytes == 0) return HK_OK;
+  hk_gpu_view *v = calloc(1, sizeof *v);
+  if (v) v->seen = malloc(n * sizeof *v->seen);
+  if (v) v->opened = calloc(n, sizeof *v->opened);
+  if (!v || !v->seen || !v->opened) {
+    if (v) free(v->seen);
+    if (v) free(v->opened);
+    free(v);
+    return HK_FAIL_ERRNO("no memory for a registration");
+  }
+  v->begin = (uintptr_t)base;
+  v->end = v->begin + bytes;
+  for (size_t r = 0; r < n; r++) v->seen[r] = HK_GPU_UNSEEN;
+  pthread_mutex_lock(&lock);
+  v->key = ++g->last_view;
+  v->next = g->views;
+  g->views = v;
+  pthread_mutex_unlock(&lock);
+  *out = v;
+  return HK_OK;
+}
+
+void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v) {
+  hk_gpu *g = c->gpu;
+  pthread_mutex_lock(&lock);
+  hk_gpu_view **at = &g->views;
+  while (*at != v) at = &(*at)->next;
+  *at = v->next;
+  unmake(c, v, !atomic_load(&c->health.failure));
+  /* Freeing device memory would wait for all work on the device, some of which may wait for us. */
+  v->next = g->dropped;
+  g->dropped = v;
+  free(v->seen);
+  free(v->opened);
+  v->seen = NULL;
+  v->opened = NULL;
+  if (!v->table.base) {
+    g->dropped = v->next;
+    free(v);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void hk_gpu_views_forget(const void *base, size_t bytes) {
+  uintptr_t begin = (uintptr_t)base, end = begin + bytes;
+  pthread_mutex_lock(&lock);
+  for (hk_gpu *g = all; g; g = g->next)
+    for (hk_gpu_view *v = g->views; v; v = v->next) {
+      if (v->end <= begin || v->begin >= end || v->hopeless) continue;
+      HK_WARN("ncclMemFree: %p is still registered with communicator %p: call ncclCommDeregister or "
+              "ncclCommWindowDeregister first; the registration has no effect any more",
+              base, (void *)g->comm);
+      unmake(g->comm, v, !atomic_load(&g->comm->health.failure));
+      v->hopeless = true;
+    }
+  pthread_mutex_unlock(&lock);
+}
+
+void hk_gpu_views_end(ncclComm_t c) {
+  hk_gpu *g = c->gpu;
+  pthread_mutex_lock(&lock);
+  hk_gpu **at = &all;
+  while (*at && *at != g) at = &(*at)->next;
+  if (*at) *at = g->next;
+  pthread_mutex_unlock(&lock);
+  if (g->lost) return;
+  while (g->views) {
+    hk_gpu_view *v = g->views;
+    g->views = v->next;
+    unmake(c, v, false); /* they close what they have opened with their own ends */
+    free_view(g, v);
+  }
+  while (g->dropped) {
+    hk_gpu_view *v = g->dropped;
+    g->dropped = v->next;
+    free_view(g, v);
+  }
+  while (g->guests) close_guest(g, &(question){.from = g->guests->from, .key = g->guests->key});
+}
+
+/* ---- calls ---- */
+
+/* Under the lock: the memory may have been freed without a word, and be another allocation now. */
+static hk_status check_same(ncclComm_t c, hk_gpu_view *v) {
+  hk_status rc = HK_OK;
+  hk_pointer whose;
+  if (!v->made || !v->id) return HK_OK;
+  HK_TRY(c->gpu->device->ops->pointer(c->gpu->device, (const void *)v->begin, &whose), out);
+  if (whose.id == v->id) return HK_OK;
+  HK_WARN("rank %d: the memory registered at %p was freed and allocated anew without ncclCommDeregister: it is opened "
+          "again for its peers",
+          c->rank, (void *)v->begin);
+  unmake(c, v, true);
+out:
+  return rc;
+}
+
+static hk_status find(ncclComm_t c, const void *p, size_t bytes, hk_gpu_view **out) {
+  hk_status rc = HK_OK;
+  uintptr_t begin = (uintptr_t)p;
+  *out = NULL;
+  if (!c->gpu->apart || bytes < HK_GPU_REF_MIN) return HK_OK;
+  pthread_mutex_lock(&lock);
+  for (hk_gpu_view *v = c->gpu->views; v && !*out; v = v->next) {
+    if (begin < v->begin || begin + bytes > v->end || v->hopeless) continue;
+    HK_TRY(check_same(c, v), out);
+    if (!v->made) HK_TRY(make(c, v), out);
+    if (v->made) *out = v;
+  }
+out:
+  pthread_mutex_unlock(&lock);
+  return rc;
+}
+
+hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in, const int64_t **out) {
+  hk_status rc = HK_OK;
+  hk_coll coll = (hk_coll)call->coll;
+  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
+  hk_gpu_view *v;
+  if (hk_coll_has_input(coll, c->rank, call->root)) {
+    HK_TRY(find(c, call->in, bytes * (size_t)hk_coll_in_blocks(coll, c->nranks), &v), fail);
+    *in = v ? v->table.base : NULL;
+  }
+  if (hk_coll_has_output(coll, c->rank, call->root)) {
+    HK_TRY(find(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), &v), fail);
+    *out = v ? v->table.base : NULL;
+  }
+fail:
+  return rc;
+}
+
+hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, int64_t *out) {
+  hk_status rc = HK_OK;
+  hk_gpu_view *v;
+  hk_gpu_way way = (hk_gpu_way)c->gpu->direct[peer];
+  *out = HK_GPU_UNSEEN;
+  if (way == HK_GPU_STAGED) return HK_OK;
+  if (way == HK_GPU_SAME && !is_remote(c, peer)) {
+    *out = 0;
+    return HK_OK;
+  }
+  HK_TRY(find(c, p, bytes, &v), out);
+  if (v) *out = v->seen[peer];
+out:
+  return rc;
+}
