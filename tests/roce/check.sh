@@ -9,7 +9,7 @@ for part in collectives faults; do
   [ -x tests/roce/$part.sh ] || continue
   [[ $part == *${ONLY:-}* ]] || continue
   began=$SECONDS
-  if text=$(tests/roce/guest.sh --timeout 900 --memory 2048 env HK_BUILD="$HK_BUILD" tests/roce/$part.sh 2>&1); then
+  if text=$(tests/roce/guest.sh --timeout 1800 --memory 2048 env HK_BUILD="$HK_BUILD" tests/roce/$part.sh 2>&1); then
     echo "PASS  $part  $((SECONDS - began)) s  $(tail -n 1 <<<"$text")"
   else
     failed=1

@@ -5,22 +5,22 @@ set -u
 . tests/roce/ranks.sh
 logs=$(mktemp -d)
 ran=0
+tell() { # what: with what the ranks logged, so that a failure explains itself
+  echo "$* (after $SECONDS s)"
+  tail -n 40 "$logs"/*.[0-9]*
+  grep . /sys/class/infiniband/rxe*/ports/1/hw_counters/* | grep -v ':0$'
+  exit 1
+}
 run() { # ranks program options...
   local n=$1 program=$2 r
   shift 2
-  roce_ranks "$n" "$logs/$program" ${settings:-env} NCCL_DEBUG=WARN "$HK_BUILD/bin/${program}_perf" -n 1 -w 0 -c 1 "$@"
-  roce_wait 60
+  rm -f "$logs"/*
+  roce_ranks "$n" "$logs/$program" ${settings:-env} NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET "$HK_BUILD/bin/${program}_perf" -n 1 -w 0 -c 1 "$@"
+  roce_wait 200 # a limit for hangs: emulated processors of a busy machine are slow
   for ((r = 0; r < n; r++)); do
-    [ "${roce_codes[r]}" = 0 ] && continue
-    echo "$program on $n ranks (${settings:-}): rank $r ended with code ${roce_codes[r]}"
-    tail -n 8 "$logs/$program".*
-    exit 1
+    [ "${roce_codes[r]}" = 0 ] || tell "$program on $n ranks (${settings:-}): rank $r ended with code ${roce_codes[r]}"
   done
-  grep -q 'Out of bounds values : 0 OK' "$logs/$program.0" || {
-    echo "$program on $n ranks (${settings:-}): wrong results"
-    cat "$logs/$program.0"
-    exit 1
-  }
+  grep -q 'Out of bounds values : 0 OK' "$logs/$program.0" || tell "$program on $n ranks (${settings:-}): wrong results"
   ran=$((ran + 1))
 }
 

@@ -27,7 +27,7 @@ under_way() { # seconds
 }
 succeeds() { # what
   local code
-  roce_wait 90
+  roce_wait 200
   wire ok
   for code in "${roce_codes[@]}"; do [ "$code" = 0 ] || fail "$1: ended with codes ${roce_codes[*]}"; done
   grep -q 'Out of bounds values : 0 OK' "$logs/run.0" || fail "$1: wrong results"
