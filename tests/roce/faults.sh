@@ -100,6 +100,10 @@ ends "no such GID" 20 "has no GID that NCCL_IB_GID_INDEX"
 begin 2 setpriv --bounding-set -all --inh-caps -all --ambient-caps -all --reuid 65534 --clear-groups bash -c 'ulimit -l 48; exec "$@"' - "${perf[@]}" -n 1
 ends "too little memory may be locked" 20 "may lock 48 KiB"
 
+begin 2 env NCCL_NET= setpriv --bounding-set -all --inh-caps -all --ambient-caps -all --reuid 65534 --clear-groups bash -c 'ulimit -l 48; exec "$@"' - "${perf[@]}" -n 3
+succeeds "too little memory may be locked, and TCP takes over"
+grep -q "TCP carries channel" "$logs/run.0" || fail "nobody says that TCP carries it"
+
 # One rank has no RDMA: they meet over TCP.
 rm -f "$logs"/run.*
 ROCE_HCA="=rxe0" roce_ranks 2 "$logs/run" bash -c 'if [ "$RANK" = 1 ]; then export NCCL_IB_DISABLE=1; fi; NCCL_DEBUG=INFO exec "$@"' - "${perf[@]}" -n 3

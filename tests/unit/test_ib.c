@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs provider between ranks that are threads, over the fake libibverbs.so.1: data, faults, memory that runs out. */
 #include <check.h>
+#include <sys/resource.h>
 #include "../../src/base/param.h"
 #include "../support/suite.h"
 #include "fake_rdma.h"
@@ -152,6 +153,88 @@ START_TEST(ends_at_once_without_replay) {
 }
 END_TEST
 
+/* ---- memory that runs out ---- */
+
+enum { NSLOTS = 8, RING = NSLOTS * 65536, ARENA = (2 * NSLOTS + 1) * 4096 };
+/* Of both ranks, as they share the device. */
+static const uint64_t lockable[] = {1, ARENA, 2 * ARENA, 2 * ARENA + RING, 2 * ARENA + 3 * RING, 2 * ARENA + 4 * RING};
+
+static void begin_scarce(uint64_t bytes) {
+  struct rlimit limit;
+  begin(1);
+  ck_assert_int_eq(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  if (limit.rlim_cur > 1 << 20) limit.rlim_cur = 1 << 20;
+  ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  verbs->lockable = bytes;
+}
+
+START_TEST(gives_way_to_tcp) {
+  stream t[2];
+  begin_scarce(lockable[_i]);
+  rdma_param("NCCL_NET", "");
+  net_world *w = net_world_new(2, NSLOTS, 65536);
+  make_streams(w, t, 64, 65536);
+  run_streams(w, t, 2);
+  bool enough = _i + 1 == (int)HK_ARRAY_LENGTH(lockable);
+  ck_assert_int_eq(verbs->writes > 0, enough);
+  ck_assert_int_eq(w->dials, enough ? 1 : 2); /* the control connection, and a socket */
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+START_TEST(insists_on_rdma) {
+  stream t[2];
+  begin_scarce(lockable[_i]);
+  net_world *w = net_world_new(2, NSLOTS, 65536);
+  make_streams(w, t, 64, 65536);
+  try_streams(w, t, 2);
+  ck_assert(t[0].rc != HK_OK && t[1].rc != HK_OK);
+  ck_assert_msg(strstr(t[0].error, "ulimit -l") || strstr(t[1].error, "ulimit -l"), "%s\n%s", t[0].error, t[1].error);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+static void carry(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes) {
+  static char out[65536], in[65536];
+  uint32_t got = UINT32_MAX, signature;
+  bool direct;
+  memset(out, (int)bytes, bytes);
+  while (!net_try_send(send, out, bytes, 1, false))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  while (!net_try_recv(recv, in, bytes, false, &got, &signature, &direct))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  ck_assert_uint_eq(got, bytes);
+  ck_assert_mem_eq(in, out, bytes);
+}
+
+/* One direction is under way when there is no memory for the other. */
+START_TEST(one_direction_gives_way) {
+  begin_scarce(1 << 30);
+  rdma_param("NCCL_NET", "");
+  net_world *w = net_world_new(2, NSLOTS, 65536);
+  hk_link *send = net_link(&w->ranks[_i], 1 - _i, HK_LINK_SEND, 1);
+  hk_link *recv = net_link(&w->ranks[1 - _i], _i, HK_LINK_RECV, 1);
+  for (uint32_t n = 0; n < 20; n++) carry(w, send, recv, n * 3000);
+  ck_assert_int_eq(w->dials, 1);
+  verbs->lockable = verbs->locked;
+  hk_link *back = net_link(&w->ranks[1 - _i], _i, HK_LINK_SEND, 1);
+  hk_link *here = net_link(&w->ranks[_i], 1 - _i, HK_LINK_RECV, 1);
+  for (uint32_t n = 0; n < 20; n++) carry(w, back, here, n * 3000);
+  ck_assert_int_eq(w->dials, 2);
+  uint64_t before = verbs->writes;
+  for (uint32_t n = 0; n < 20; n++) carry(w, send, recv, n * 3000);
+  ck_assert_uint_gt(verbs->writes, before);
+  net_unlink(back);
+  net_unlink(here);
+  net_unlink(send);
+  net_unlink(recv);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
 /* ---- different ports ---- */
 
 static void fewer_for_the_second(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "fake"); }
@@ -179,6 +262,9 @@ int main(void) {
   tcase_add_test(t, notices_a_doubled_message);
   tcase_add_test(t, tells_of_a_wrong_key);
   tcase_add_test(t, ends_at_once_without_replay);
+  tcase_add_loop_test(t, gives_way_to_tcp, 0, (int)HK_ARRAY_LENGTH(lockable));
+  tcase_add_loop_test(t, insists_on_rdma, 0, 2);
+  tcase_add_loop_test(t, one_direction_gives_way, 0, 2);
   tcase_add_test(t, agrees_on_ports);
   suite_add_tcase(s, t);
   return suite_run(s);

@@ -85,20 +85,6 @@ static bool ib_reachable(void *ctx, int peer, char *why, size_t why_bytes) {
   return false;
 }
 
-static void ib_fini(void *ctx) {
-  hk_ib_ctx *x = ctx;
-  if (x->timer >= 0) {
-    hk_service_remove(x->env->service, x->timer);
-    close(x->timer);
-  }
-  pthread_mutex_destroy(&x->lock);
-  for (int i = 0; i < x->ndevices; i++) hk_ib_device_close(x, &x->devices[i]);
-  free(x->conns);
-  free(x);
-}
-
-/* ---- connections ---- */
-
 static void free_conn(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_say_goodbye(c);
@@ -111,6 +97,22 @@ static void free_conn(hk_ib_conn *c) {
   x->nconns--;
   free(c);
 }
+
+static void ib_fini(void *ctx) {
+  hk_ib_ctx *x = ctx;
+  if (x->timer >= 0) {
+    hk_service_remove(x->env->service, x->timer);
+    close(x->timer);
+  }
+  pthread_mutex_destroy(&x->lock);
+  for (uint32_t i = 0; i < x->room; i++) /* those whose ends went to another network */
+    if (x->conns[i]) free_conn(x->conns[i]);
+  for (int i = 0; i < x->ndevices; i++) hk_ib_device_close(x, &x->devices[i]);
+  free(x->conns);
+  free(x);
+}
+
+/* ---- connections ---- */
 
 static hk_status new_conn(hk_ib_ctx *x, int peer, int channel, hk_ib_conn **out) {
   uint32_t n = x->env->nslots, index = 0;
@@ -202,8 +204,8 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
     atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in come_up() */
   if (fresh)
     HK_TRY(hk_ib_conn_step(c, hk_now_ns()), undo);
-  else if (e->key.kind == HK_LINK_RECV)
-    HK_TRY(hk_ib_tell_ring(c), out);
+  else
+    HK_TRY(hk_ib_add_end(c, e), out);
   return HK_OK;
 undo:
   free_conn(c);
@@ -218,6 +220,38 @@ static hk_status ib_open(void *ctx, hk_net_end *e) {
   pthread_mutex_lock(&x->lock);
   rc = open_end(x, e);
   pthread_mutex_unlock(&x->lock);
+out:
+  return rc;
+}
+
+/* An end that waits to be given away, which the connection then forgets; NULL: none. */
+static hk_net_end *take_ceded(hk_ib_ctx *x) {
+  for (uint32_t i = 0; i < x->room; i++) {
+    hk_ib_conn *c = x->conns[i];
+    for (int sends = 0; c && sends < 2; sends++) {
+      hk_net_end **at = sends ? &c->send : &c->recv, *e = *at;
+      if (!e || !(c->ceded & hk_ib_direction(c, sends))) continue;
+      hk_ibv_mr **mr = sends ? &c->send_mr : &c->recv_mr;
+      if (*mr) x->api->dereg_mr(*mr);
+      *mr = NULL;
+      *at = NULL;
+      return e;
+    }
+  }
+  x->ceding = false;
+  return NULL;
+}
+
+/* Not under the lock: the other network may call the peer, whose service thread may wait for a lock of this kind. */
+static hk_status give_way(hk_ib_ctx *x) {
+  hk_status rc = HK_OK;
+  hk_net_end *e;
+  do {
+    pthread_mutex_lock(&x->lock);
+    e = x->ceding ? take_ceded(x) : NULL;
+    pthread_mutex_unlock(&x->lock);
+    if (e) HK_TRY(hk_net_give_way(e), out);
+  } while (e);
 out:
   return rc;
 }
@@ -247,7 +281,7 @@ static void close_end(hk_ib_ctx *x, hk_net_end *e) {
     (void)hk_ib_received(c);
   hk_ibv_mr **mr = sends ? &c->send_mr : &c->recv_mr;
   *(sends ? &c->send : &c->recv) = NULL;
-  if (!c->send && !c->recv) {
+  if (!c->send && !c->recv && !c->ceded) {
     free_conn(c);
     return;
   }
@@ -294,8 +328,9 @@ static hk_status ib_progress(void *ctx, bool *moved) {
   hk_ib_ctx *x = ctx;
   pthread_mutex_lock(&x->lock);
   hk_status rc = progress(x, moved);
+  bool ceding = x->ceding;
   pthread_mutex_unlock(&x->lock);
-  return rc;
+  return rc == HK_OK && ceding ? give_way(x) : rc;
 }
 
 const hk_net_provider hk_net_ib = {

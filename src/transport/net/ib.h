@@ -18,6 +18,9 @@
  * are, make new queue pairs (an *epoch*), on another port pair if need be, and the sender sends again what the receiver does not have:
  * small messages stay in the sender's ring, and large ones in the FIFO, until they are known to have arrived.  A rank that is
  * outside of the library meanwhile takes part through its service thread, which looks every HK_IB_TICK_MS.
+ *
+ * Memory that cannot be registered, as a rule because too little may be locked, makes a direction *give way* before its first
+ * message: both ends open it anew with the next network that they share (TCP).
  */
 #ifndef HK_TRANSPORT_NET_IB_H
 #define HK_TRANSPORT_NET_IB_H
@@ -40,7 +43,15 @@ enum {
 #define HK_IB_HAS_HEADER 0x80000000u /* of an immediate */
 
 /* ---- what goes over the control socket ---- */
-typedef enum hk_ib_kind { HK_IB_HELLO = 1, HK_IB_EPOCH, HK_IB_READY, HK_IB_RING, HK_IB_BROKEN, HK_IB_BYE } hk_ib_kind;
+typedef enum hk_ib_kind {
+  HK_IB_HELLO = 1,
+  HK_IB_EPOCH,
+  HK_IB_READY,
+  HK_IB_RING,
+  HK_IB_BROKEN,
+  HK_IB_BYE,
+  HK_IB_WAY
+} hk_ib_kind;
 
 typedef struct hk_ib_memory {
   uint64_t addr; /* 0: not there yet */
@@ -70,6 +81,10 @@ typedef struct hk_ib_msg {
     hk_ib_epoch epoch_info;
     uint64_t received; /* HK_IB_BYE */
     char text[160];    /* HK_IB_BROKEN */
+    struct {
+      uint32_t directions;
+      char cause[156];
+    } way; /* HK_IB_WAY */
   };
 } hk_ib_msg;
 
@@ -120,6 +135,8 @@ typedef enum hk_ib_phase {
   HK_IB_FAILED
 } hk_ib_phase;
 
+enum { HK_IB_UPWARD = 1, HK_IB_DOWNWARD = 2, HK_IB_BOTH = 3 }; /* from the lower rank to the higher, and back */
+
 struct hk_ib_ctx;
 typedef struct hk_ib_conn {
   struct hk_ib_ctx *ctx;
@@ -128,6 +145,7 @@ typedef struct hk_ib_conn {
   uint8_t phase;                  /* hk_ib_phase */
   bool eof, greeted, worked, bye; /* the peer has closed: what it had until then is known */
   uint8_t looks;                  /* since the control socket's end */
+  uint8_t ceded;                  /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
   uint32_t index, serial;
   hk_net_end *send, *recv;
   hk_status failed;
@@ -175,7 +193,9 @@ typedef struct hk_ib_ctx {
   uint32_t idle;
   pthread_mutex_t lock; /* all above and the connections: the lanes' thread and the service's */
   uint64_t steps, seen; /* of progress; at the last tick */
-  bool serving;         /* on the service thread */
+  bool ceding;          /* there may be ends that wait to be given to another network */
+  bool scarce_told;
+  bool serving; /* on the service thread */
   int timer;
   uint64_t timeout_ns, still_ns; /* bounds: for mending; for requests without a completion */
   hk_ib_gid_wish wish;
@@ -195,7 +215,12 @@ static inline _Atomic uint64_t *hk_ib_credit_word(const hk_ib_conn *c) { return 
 hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out);
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d);
 hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries);
-/* Registers memory for remote writes; the error names limits and what to do. */
+/* Registers memory for remote writes; NULL with errno and the cause, which names limits, in `why`. */
+hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, char why[160]);
+/* May this process lock so little memory that registering may fail? */
+bool hk_ib_memory_is_scarce(void);
+#define HK_IB_MORE_MEMORY "raise it (ulimit -l unlimited; LimitMEMLOCK=infinity; docker --ulimit memlock=-1)"
+/* The same as an error that says what to do. */
 hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out);
 void hk_ib_tell_events(hk_ib_ctx *x);
 /* "DOWN", "ACTIVE", ... */
@@ -203,7 +228,12 @@ const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
 
 /* ib_conn.c: connecting, breaking, mending */
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now);
-hk_status hk_ib_tell_ring(hk_ib_conn *c);
+/* An end was opened on a connection that is there already. */
+hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e);
+/* The direction of one of the connection's ends. */
+static inline uint8_t hk_ib_direction(const hk_ib_conn *c, bool sends) {
+  return (c->ctx->env->rank < c->peer) == sends ? HK_IB_UPWARD : HK_IB_DOWNWARD;
+}
 /* A request of the connection failed: what follows is a new epoch, or the connection's end. */
 hk_status hk_ib_broken(hk_ib_conn *c, const hk_ibv_wc *wc, const char *doing);
 hk_status hk_ib_give_up(hk_ib_conn *c, const char *cause, const char *advice);

@@ -78,18 +78,72 @@ static hk_ib_memory memory_of(const hk_ibv_mr *mr) {
   return mr ? (hk_ib_memory){.addr = (uint64_t)(uintptr_t)mr->addr, .rkey = mr->rkey} : (hk_ib_memory){0};
 }
 
-static hk_status register_ring(hk_ib_conn *c) {
-  if (!c->recv || c->recv_mr) return HK_OK;
-  return hk_ib_register(c->ctx, c->device, c->recv->link->payload,
-                        (size_t)c->ctx->env->nslots * c->recv->link->slot_bytes, true, &c->recv_mr);
+static bool register_end(hk_ib_conn *c, const hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
+  if (!*mr)
+    *mr = hk_ib_try_register(c->ctx, c->device, e->link->payload, (size_t)c->ctx->env->nslots * e->link->slot_bytes,
+                             true, why);
+  return *mr != NULL;
 }
 
-hk_status hk_ib_tell_ring(hk_ib_conn *c) {
+/* What must be registered before the directions' first messages: the place where large ones arrive, and where memory may run
+ * out also the one from where they are sent, as there is no way back later. */
+static bool register_rings(hk_ib_conn *c, char why[160]) {
+  return (!c->recv || register_end(c, c->recv, &c->recv_mr, why)) &&
+         (!c->send || !hk_ib_memory_is_scarce() || register_end(c, c->send, &c->send_mr, why));
+}
+
+/* ---- giving way ---- */
+
+static void cede(hk_ib_conn *c, uint8_t directions) {
+  hk_ib_ctx *x = c->ctx;
+  x->ceding = true;
+  c->ceded |= directions;
+  if (c->ceded == HK_IB_BOTH) {
+    hk_ib_drop_qps(c);
+    hk_ib_free_memory(c);
+    c->serial = ++x->serial;
+  }
+}
+
+/* Memory cannot be registered: another network carries these directions, where there is one. */
+static hk_status cannot_register(hk_ib_conn *c, uint8_t directions, const char *why) {
+  const hk_net_end *e = c->send ? c->send : c->recv;
+  if (!e || !hk_net_has_other(e))
+    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
+                   c->ctx->env->rank, why);
+  hk_ib_msg m = {.kind = HK_IB_WAY, .way.directions = directions};
+  snprintf(m.way.cause, sizeof m.way.cause, "%.150s", why);
+  hk_ib_ctx *x = c->ctx;
+  if (!x->scarce_told)
+    HK_WARN("rank %d: %s; TCP carries channel %d to rank %d instead, and others (INFO tells): " HK_IB_MORE_MEMORY,
+            x->env->rank, why, c->channel, c->peer);
+  else
+    HK_INFO(HK_SUB_NET, "rank %d: %s; TCP carries channel %d to rank %d instead", x->env->rank, why, c->channel,
+            c->peer);
+  x->scarce_told = true;
+  cede(c, directions);
+  return tell(c, &m);
+}
+
+static hk_status hear_way(hk_ib_conn *c, const hk_ib_msg *m) {
+  HK_INFO(HK_SUB_NET, "rank %d: TCP carries channel %d to rank %d, which says: %.150s", c->ctx->env->rank, c->channel,
+          c->peer, m->way.cause);
+  cede(c, m->way.directions & HK_IB_BOTH);
+  return HK_OK;
+}
+
+hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e) {
   hk_status rc = HK_OK;
-  if (!c->nqps) return HK_OK; /* the epoch will tell it */
-  hk_ib_msg m = {.kind = HK_IB_RING};
-  HK_TRY(register_ring(c), out);
-  m.ring = memory_of(c->recv_mr);
+  char why[160];
+  bool sends = e == c->send;
+  if (c->ceded & hk_ib_direction(c, sends)) {
+    c->ctx->ceding = true;
+    return HK_OK;
+  }
+  if (!c->nqps) return HK_OK; /* the epoch will tell of it */
+  if (!register_rings(c, why)) return cannot_register(c, hk_ib_direction(c, sends), why);
+  if (sends) return HK_OK;
+  hk_ib_msg m = {.kind = HK_IB_RING, .ring = memory_of(c->recv_mr)};
   HK_TRY(tell(c, &m), out);
 out:
   return rc;
@@ -137,7 +191,7 @@ out:
 
 /* A peer that does not know whether its last messages have come cannot ask any more. */
 void hk_ib_say_goodbye(hk_ib_conn *c) {
-  if (!c->greeted || c->failed || c->eof || end_epoch(c) != HK_OK) return;
+  if (!c->greeted || c->failed || c->eof || c->ceded == HK_IB_BOTH || end_epoch(c) != HK_OK) return;
   hk_ib_msg m = {.kind = HK_IB_BYE, .received = c->received};
   (void)tell(c, &m);
 }
@@ -161,12 +215,17 @@ static hk_status prepare(hk_ib_conn *c, uint32_t nqps) {
   hk_ib_ctx *x = c->ctx;
   const hk_ib_pair *p = &c->pairs[c->pair];
   const hk_ib_port *port = &c->mine[p->mine];
+  char why[160];
   hk_ib_device *d;
   HK_TRY(hk_ib_device_open(x, port->device, &d), out);
   if (d != c->device) hk_ib_free_memory(c);
   c->device = d;
-  if (!c->arena_mr) HK_TRY(hk_ib_register(x, d, c->arena, c->arena_bytes, false, &c->arena_mr), out);
-  HK_TRY(register_ring(c), out);
+  if (!c->arena_mr) c->arena_mr = hk_ib_try_register(x, d, c->arena, c->arena_bytes, false, why);
+  if (!c->arena_mr || !register_rings(c, why)) {
+    /* Later on, messages may be under way that only this connection can send again. */
+    if (c->epoch == 1) return cannot_register(c, HK_IB_BOTH, why);
+    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY, x->env->rank, why);
+  }
   HK_TRY(hk_ib_make_qps(c, nqps), out);
   describe_route(c);
   bool low = calls(c);
@@ -234,6 +293,7 @@ static hk_status begin_epoch(hk_ib_conn *c) {
   c->epoch++;
   c->attempts++;
   HK_TRY(prepare(c, c->peer_nqps), out);
+  if (c->ceded == HK_IB_BOTH) goto out;
   HK_TRY(tell_epoch(c), out);
   if (c->phase != HK_IB_FAILED) c->phase = HK_IB_PAIRING;
 out:
@@ -356,6 +416,7 @@ static hk_status hear_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
       return no_sense(c, "it chose ports that were not offered");
     }
     HK_TRY(prepare(c, t->nqps), out);
+    if (c->ceded == HK_IB_BOTH) goto out;
   }
   if (join(c, t, &m->ring) != HK_OK) return cannot_join(c);
   if (!calls(c)) HK_TRY(tell_epoch(c), out);
@@ -396,13 +457,14 @@ static hk_status hear(hk_ib_conn *c, const hk_ib_msg *m) {
       c->bye = true;
       if (m->received >= c->posted) hk_ib_rewind(c, m->received, c->credit);
       return HK_OK;
+    case HK_IB_WAY: return hear_way(c, m);
     default: return no_sense(c, "its control message makes no sense");
   }
 }
 
 static hk_status listen_to(hk_ib_conn *c) {
   hk_status rc = HK_OK;
-  while (!c->eof && c->phase != HK_IB_FAILED) {
+  while (!c->eof && c->phase != HK_IB_FAILED && c->ceded != HK_IB_BOTH) {
     ssize_t n = recv(c->fd, (char *)&c->in + c->in_got, sizeof c->in - c->in_got, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
@@ -454,6 +516,7 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   hk_status rc = HK_OK;
   hk_ib_ctx *x = c->ctx;
   if (c->failed) return !x->serving && needed(c) ? c->failed : HK_OK;
+  if (c->ceded == HK_IB_BOTH) return HK_OK;
   if (c->phase == HK_IB_DIALING && x->serving) return HK_OK; /* calling waits for the peer's service thread */
   if (c->phase == HK_IB_DIALING) {
     uint64_t tag = (uint64_t)'V' << 56 | (uint64_t)c->channel;

@@ -74,25 +74,38 @@ hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
   return q;
 }
 
-hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out) {
+bool hk_ib_memory_is_scarce(void) {
+  struct rlimit limit;
+  return getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, char why[160]) {
   unsigned access = HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE;
   struct rlimit limit;
+  hk_ibv_mr *mr;
   /* Payloads may come in any order; headers and credits, which are looked at, must not.  Unknown flags of the optional
    * range are ignored, but only by the newer call. */
   if (data && x->api->reg_mr_iova2 && hk_param_int(HK_P_IB_PCI_RELAXED_ORDERING) != 0)
-    *out = x->api->reg_mr_iova2(d->pd, addr, bytes, (uint64_t)(uintptr_t)addr, access | HK_IBV_ACCESS_RELAXED_ORDERING);
+    mr = x->api->reg_mr_iova2(d->pd, addr, bytes, (uint64_t)(uintptr_t)addr, access | HK_IBV_ACCESS_RELAXED_ORDERING);
   else
-    *out = x->api->reg_mr(d->pd, addr, bytes, (int)access);
-  if (*out) return HK_OK;
+    mr = x->api->reg_mr(d->pd, addr, bytes, (int)access);
+  if (mr) return mr;
   int err = errno;
   char locked[32] = "unlimited";
   if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
     snprintf(locked, sizeof locked, "%llu KiB", (unsigned long long)limit.rlim_cur / 1024);
+  snprintf(why, 160, "registering %zu bytes with RDMA device %s fails (%s); this process may lock %s of memory", bytes,
+           d->name, strerror(err), locked);
   errno = err;
-  return HK_FAIL_ERRNO(
-      "rank %d cannot register %zu bytes with RDMA device %s; this process may lock %s of memory: where that is "
-      "little, raise it (ulimit -l unlimited; LimitMEMLOCK=infinity; docker --ulimit memlock=-1), or NCCL_IB_DISABLE=1",
-      x->env->rank, bytes, d->name, locked);
+  return NULL;
+}
+
+hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out) {
+  char why[160];
+  *out = hk_ib_try_register(x, d, addr, bytes, data, why);
+  if (*out) return HK_OK;
+  return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
+                 x->env->rank, why);
 }
 
 const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port) {

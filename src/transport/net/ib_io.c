@@ -172,7 +172,7 @@ static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_
 hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
   hk_status rc = HK_OK;
   uint32_t n = c->ctx->env->nslots;
-  if (!c->send || !c->peer_ring.addr) return HK_OK;
+  if (!c->send || !c->peer_ring.addr || c->ceded & hk_ib_direction(c, true)) return HK_OK;
   while (filled(c, c->posted) && (c->posted - c->credit < n || c->posted - credit(c) < n)) {
     uint64_t k = c->posted;
     uint32_t qp = (uint32_t)(k % c->nqps), i = ring(c, k);

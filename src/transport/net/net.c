@@ -135,12 +135,12 @@ static hk_status net_join(hk_transport_state *state, const void *facts) {
   return HK_OK;
 }
 
-/* The first provider by which both ranks reach each other, or NULL and the reasons.  Equal on both ends: both go through
- * what they have in common in the table's order. */
-static hk_net_used *provider_of(net_state *s, int peer, char *why, size_t why_bytes) {
+/* The first provider from the `from`-th on by which both ranks reach each other, or NULL and the reasons.  Equal on both ends:
+ * both go through what they have in common in the table's order. */
+static hk_net_used *provider_from(net_state *s, int from, int peer, char *why, size_t why_bytes) {
   bool common = false;
   *why = 0;
-  for (int i = 0; i < s->nused; i++) {
+  for (int i = from; i < s->nused; i++) {
     hk_net_used *u = &s->used[i];
     char reason[160] = "";
     if (place_of(&s->facts[peer], u->name) < 0) continue;
@@ -153,6 +153,10 @@ static hk_net_used *provider_of(net_state *s, int peer, char *why, size_t why_by
     snprintf(why, why_bytes, "rank %d uses network %s and rank %d uses %s: set NCCL_NET alike", s->base.env->rank,
              shown(s->used[0].name), peer, shown(s->facts[peer].names[0]));
   return NULL;
+}
+
+static hk_net_used *provider_of(net_state *s, int peer, char *why, size_t why_bytes) {
+  return provider_from(s, 0, peer, why, why_bytes);
 }
 
 static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
@@ -214,22 +218,48 @@ static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_
   e->link = link;
   e->key = *key;
   e->used = u;
+  u->nends++;
   HK_TRY(map_fifo(state->env, e, u->provider->copies), undo);
   link->owner = state;
   atomic_init(&link->state, HK_LINK_CONNECTING);
   HK_TRY(u->provider->open(u->ctx, e), undo);
-  u->nends++;
   return HK_OK;
 undo:
+  if (e->used) e->used->nends--;
   if (e->memory) munmap(e->memory, e->bytes);
   free(e);
   return rc;
 }
 
+static hk_net_used *other_of(const hk_net_end *e) {
+  char why[160];
+  net_state *s = (net_state *)e->link->owner;
+  return provider_from(s, (int)(e->used - s->used) + 1, e->key.peer, why, sizeof why);
+}
+
+bool hk_net_has_other(const hk_net_end *e) { return other_of(e) != NULL; }
+
+hk_status hk_net_give_way(hk_net_end *e) {
+  hk_net_used *other = other_of(e);
+  if (!other) return HK_FAIL(HK_ERR_INTERNAL, "no other network reaches rank %u", e->key.peer);
+  e->used->nends--;
+  e->used = other;
+  other->nends++;
+  e->priv = NULL;
+  hk_status rc = other->provider->open(other->ctx, e);
+  if (rc != HK_OK) {
+    other->nends--;
+    e->used = NULL; /* nobody serves it: it can only be closed */
+  }
+  return rc;
+}
+
 static void net_close(hk_link *link) {
   hk_net_end *e = link->priv;
-  e->used->provider->close(e->used->ctx, e);
-  e->used->nends--;
+  if (e->used) {
+    e->used->provider->close(e->used->ctx, e);
+    e->used->nends--;
+  }
   munmap(e->memory, e->bytes);
   free(e);
   link->priv = NULL;

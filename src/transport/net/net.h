@@ -54,6 +54,12 @@ typedef struct hk_net_provider {
 
 extern const hk_net_provider hk_net_ib, hk_net_socket;
 
+/* ---- a provider that cannot carry an end, of which nothing has been moved yet ---- */
+/* Is there another provider by which the ranks reach each other?  Both ends answer alike. */
+bool hk_net_has_other(const hk_net_end *e);
+/* Opens the end with that one; the caller has forgotten it and holds no lock.  May block as `open` may. */
+hk_status hk_net_give_way(hk_net_end *e);
+
 /* ---- SEND ends ---- */
 static inline hk_slot *hk_net_slot(const hk_net_end *e, uint64_t k) { /* k counts from 0 */
   return &e->link->slots[(uint32_t)k & e->link->mask];
