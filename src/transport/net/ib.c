@@ -267,7 +267,7 @@ static void flush(hk_ib_conn *c) {
   hk_wait_begin(&w, &env);
   while (!c->failed && !c->eof && hk_ib_unfinished(c)) {
     if (hk_ib_poll(x, &moved) != HK_OK || hk_ib_conn_step(c, hk_now_ns()) != HK_OK) return;
-    if (c->phase == HK_IB_UP && hk_ib_send(c, &moved) != HK_OK) return;
+    if (c->phase == HK_IB_UP && (hk_ib_send(c, &moved) != HK_OK || hk_ib_fence(c, true) != HK_OK)) return;
     if (hk_now_ns() > env.deadline_ns || hk_wait_pause(&w) != HK_OK) return;
   }
 }

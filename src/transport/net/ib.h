@@ -11,6 +11,8 @@
  *   - Larger ones are written straight into the receiver's FIFO; the header follows in a write with immediate.  Writes of a
  *     queue pair arrive in order.  Parts that go over other queue pairs have immediates of their own, which are counted.
  *   - The immediate is the slot's number: a message that is lost or comes twice is an error, not wrong data.
+ *   - Only what somebody waits for reports its completion: large messages, whose memory is the lane's.  Of the others one in a
+ *     while does, and, once nothing follows them, an empty write behind them (a *fence*).
  *   - Credits ride on the headers of the other direction, or are written into the sender's memory when half of the slots
  *     are owed.
  *
@@ -117,8 +119,9 @@ typedef struct hk_ib_qp {
   hk_ibv_qp *qp;
   hk_ib_cq *cq;
   uint32_t posted, done; /* send requests; done as far as is known */
+  uint32_t signaled, looked; /* of `posted`: up to the last one that reports its completion; at the last look */
   uint32_t depth, recv_depth, recv_owed, inline_bytes;
-  /* Requests that report their completion: their position, and the slot they belong to. */
+  /* Requests that report their completion: their position, and the slot (its place in the ring) that waits for it. */
   struct {
     uint32_t position, slot;
   } * signals;
@@ -170,9 +173,9 @@ typedef struct hk_ib_conn {
   size_t arena_bytes;
   hk_ibv_mr *arena_mr, *send_mr, *recv_mr;
   hk_ib_memory peer_arena, peer_ring;
-  /* Slots of ours, counted from 0: handed to the queue pairs; given back to the lane; arrived; consumed by the peer. */
-  uint64_t posted, given, credit;
-  uint8_t *pending; /* [nslots] completions that a slot still waits for */
+  /* Slots of ours, counted from 0: handed to the queue pairs; given back to the lane; arrived, as the peer said; consumed by it. */
+  uint64_t posted, given, arrived, credit;
+  uint8_t *pending; /* [nslots] completions that a large slot still waits for */
   uint8_t *sizes;   /* [nslots] 1: large, its memory is the lane's until it has arrived */
   /* Slots of the peer's: consumed and told so; which parts have come. */
   uint64_t returned, received; /* `received` counts when the end is closed */
@@ -255,6 +258,8 @@ hk_status hk_ib_return_credit(hk_ib_conn *c);
 hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved);
 /* Goes back to what the peer has: everything after its first `received` slots is sent again. */
 void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed);
+/* Empty writes with a completion behind requests that have none: of all, or of those that were there at the last look. */
+hk_status hk_ib_fence(hk_ib_conn *c, bool all);
 /* Has something been taken from the lane of which it is not known that it has arrived? */
 bool hk_ib_unfinished(const hk_ib_conn *c);
 hk_status hk_ib_post_recv(hk_ib_conn *c, uint32_t q, uint32_t n);

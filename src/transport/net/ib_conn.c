@@ -490,7 +490,7 @@ static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
   bool open = false;
   for (uint32_t i = 0; i < c->nqps; i++) {
     mark += c->qps[i].done;
-    open = open || c->qps[i].posted != c->qps[i].done;
+    open = open || c->qps[i].first != c->qps[i].last;
   }
   if (!open || mark != c->mark || !c->still_ns) {
     c->mark = mark;
@@ -509,7 +509,7 @@ static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
 /* Does a lane wait for something of this connection? */
 static bool needed(const hk_ib_conn *c) {
   return (c->recv && c->recv->link->waiting) ||
-         (c->send && (c->posted < c->given || hk_net_filled(c->send, c->posted) || hk_ib_unfinished(c)));
+         (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)));
 }
 
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
@@ -530,6 +530,7 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   if (c->phase == HK_IB_UP && now < c->next_look_ns) return HK_OK;
   c->next_look_ns = now + (uint64_t)LOOK_MS * MS;
   HK_TRY(listen_to(c), out);
+  if (c->phase == HK_IB_UP && !c->bye && !c->eof) HK_TRY(hk_ib_fence(c, false), out);
   if (c->phase == HK_IB_UP && !c->bye) HK_TRY(check_stillness(c, now), out);
   if (c->phase == HK_IB_BACKING_OFF && now >= c->retry_ns && !c->eof) HK_TRY(begin_epoch(c), out);
   /* What was sent before the socket's end is here already: one more look at the completions shows it. */

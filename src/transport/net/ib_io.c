@@ -42,8 +42,12 @@ hk_status hk_ib_post_recv(hk_ib_conn *c, uint32_t qp, uint32_t n) {
 /* Room for n requests, one of which may be kept for a credit. */
 static bool has_room(const hk_ib_qp *q, uint32_t n) { return q->posted - q->done + n <= q->depth; }
 
-static void count(hk_ib_qp *q, uint32_t n, uint32_t slot) {
-  q->posted += n;
+/* Must a request report its completion, so that those before it leave room?  Every report costs the card a write and us a
+ * poll; a quarter of the queue is early enough. */
+static bool signal_due(const hk_ib_qp *q) { return q->posted - q->signaled >= q->depth / 4; }
+
+static void note_signal(hk_ib_qp *q, uint32_t slot) {
+  q->signaled = q->posted;
   q->signals[q->last].position = q->posted;
   q->signals[q->last].slot = slot;
   q->last = (q->last + 1) % (q->depth + 1);
@@ -66,7 +70,6 @@ static hk_ibv_send_wr write_with_imm(const hk_ib_conn *c, uint32_t qp, hk_ibv_sg
                        .sg_list = sge,
                        .num_sge = 1,
                        .opcode = HK_IBV_WR_RDMA_WRITE_WITH_IMM,
-                       .send_flags = HK_IBV_SEND_SIGNALED,
                        .imm_data = htonl(imm)};
   if (sge->length <= c->qps[qp].inline_bytes) wr.send_flags |= HK_IBV_SEND_INLINE;
   wr.wr.rdma.remote_addr = to;
@@ -74,12 +77,17 @@ static hk_ibv_send_wr write_with_imm(const hk_ib_conn *c, uint32_t qp, hk_ibv_sg
   return wr;
 }
 
-static hk_status post(hk_ib_conn *c, uint32_t qp, hk_ibv_send_wr *wr, uint32_t n, uint32_t slot) {
+/* Posts n requests, the last of which is `last`.  Its completion is reported where `slot` waits for it (else NO_SLOT), or
+ * when it is time for one. */
+static hk_status post(hk_ib_conn *c, uint32_t qp, hk_ibv_send_wr *wr, hk_ibv_send_wr *last, uint32_t n, uint32_t slot) {
   hk_ib_qp *q = &c->qps[qp];
   hk_ibv_send_wr *bad;
+  bool signaled = slot != NO_SLOT || signal_due(q);
+  if (signaled) last->send_flags |= HK_IBV_SEND_SIGNALED;
   int err = q->qp->context->ops.post_send(q->qp, wr, &bad);
   if (err) return cannot_post(c, "send", err);
-  count(q, n, slot);
+  q->posted += n;
+  if (signaled) note_signal(q, slot);
   return HK_OK;
 }
 
@@ -95,8 +103,7 @@ static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   hk_ibv_sge sge = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER + h->bytes, c->arena_mr->lkey};
   hk_ibv_send_wr wr = write_with_imm(c, qp, &sge, c->peer_arena.addr + hk_ib_rx_offset(c, k), c->peer_arena.rkey,
                                      ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
-  c->pending[ring(c, k)] = 1;
-  return post(c, qp, &wr, 1, (uint32_t)k);
+  return post(c, qp, &wr, &wr, 1, NO_SLOT);
 }
 
 /* The parts of a large message that go over other queue pairs than its header's. */
@@ -108,7 +115,7 @@ static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *
     hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, n, c->send_mr->lkey};
     hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to + at, c->peer_ring.rkey, (uint32_t)k & ~HK_IB_HAS_HEADER);
     c->pending[ring(c, k)]++;
-    HK_TRY(post(c, other, &wr, 1, (uint32_t)k), out);
+    HK_TRY(post(c, other, &wr, &wr, 1, ring(c, k)), out);
   }
 out:
   return rc;
@@ -140,7 +147,7 @@ static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
       .wr_id = last.wr_id, .next = &last, .sg_list = &data, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
   first.wr.rdma.remote_addr = to;
   first.wr.rdma.rkey = c->peer_ring.rkey;
-  HK_TRY(post(c, qp, &first, 2, (uint32_t)k), out);
+  HK_TRY(post(c, qp, &first, &last, 2, ring(c, k)), out);
 out:
   return rc;
 }
@@ -162,9 +169,11 @@ static uint64_t credit(hk_ib_conn *c) {
 }
 
 bool hk_ib_unfinished(const hk_ib_conn *c) {
-  for (uint64_t k = c->credit; k < c->posted; k++)
-    if (c->pending[ring(c, k)]) return true;
-  return c->posted < c->given;
+  if (c->posted < c->given) return true;
+  if (c->credit >= c->posted || c->arrived >= c->posted) return false;
+  for (uint32_t i = 0; i < c->nqps; i++)
+    if (c->qps[i].done != c->qps[i].posted) return true;
+  return false;
 }
 
 static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_net_filled(c->send, k); }
@@ -203,15 +212,35 @@ hk_status hk_ib_return_credit(hk_ib_conn *c) {
                        .sg_list = &sge,
                        .num_sge = 1,
                        .opcode = HK_IBV_WR_RDMA_WRITE,
-                       .send_flags = HK_IBV_SEND_INLINE | HK_IBV_SEND_SIGNALED};
+                       .send_flags = HK_IBV_SEND_INLINE};
   wr.wr.rdma.remote_addr = c->peer_arena.addr;
   wr.wr.rdma.rkey = c->peer_arena.rkey;
   c->returned = consumed;
-  return post(c, 0, &wr, 1, NO_SLOT);
+  return post(c, 0, &wr, &wr, 1, NO_SLOT);
+}
+
+hk_status hk_ib_fence(hk_ib_conn *c, bool all) {
+  for (uint32_t i = 0; i < c->nqps; i++) {
+    hk_ib_qp *q = &c->qps[i];
+    bool still = q->looked == q->posted;
+    q->looked = q->posted;
+    if (q->signaled == q->posted || !(all || still) || !has_room(q, 1)) continue;
+    hk_ibv_send_wr wr = {
+        .wr_id = id_of(c, i, KIND_SEND), .opcode = HK_IBV_WR_RDMA_WRITE, .send_flags = HK_IBV_SEND_SIGNALED};
+    wr.wr.rdma.remote_addr = c->peer_arena.addr;
+    wr.wr.rdma.rkey = c->peer_arena.rkey;
+    hk_ibv_send_wr *bad;
+    int err = q->qp->context->ops.post_send(q->qp, &wr, &bad);
+    if (err) return cannot_post(c, "send", err);
+    q->looked = ++q->posted;
+    note_signal(q, NO_SLOT);
+  }
+  return HK_OK;
 }
 
 void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed) {
   if (consumed > c->credit) c->credit = consumed;
+  if (received > c->arrived) c->arrived = received;
   memset(c->pending, 0, c->ctx->env->nslots);
   if (received < c->posted) c->posted = received; /* more than was sent would be found by the sequence check */
   if (c->send) give_back(c);
@@ -224,7 +253,7 @@ static void sent(hk_ib_conn *c, hk_ib_qp *q) {
   uint32_t slot = q->signals[q->first].slot;
   q->done = q->signals[q->first].position;
   q->first = (q->first + 1) % (q->depth + 1);
-  if (slot != NO_SLOT && c->pending[ring(c, slot)]) c->pending[ring(c, slot)]--;
+  if (slot != NO_SLOT && c->pending[slot]) c->pending[slot]--;
 }
 
 static hk_status out_of_order(hk_ib_conn *c, uint32_t number) {
