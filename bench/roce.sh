@@ -5,6 +5,7 @@
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc}
 if [ "${1:-}" != inside ]; then
+  make -s lib perf "$HK_BUILD/bench/verbs" "$HK_BUILD/bench/latency" || exit
   exec tests/roce/guest.sh --timeout "${ROCE_BENCH_LIMIT:-600}" env HK_BUILD="$HK_BUILD" \
     ROCE_BENCH_ROUNDS="${ROCE_BENCH_ROUNDS:-3}" bench/roce.sh inside
 fi
@@ -29,6 +30,15 @@ ours() { # column network program size iterations
   roce_wait 120
   awk -v c="$1" '$1 ~ /^[0-9]+$/ && NF > 8 { print $(c + 1) }' "$logs/run.0" | tail -n 1
 }
+# Small messages: the best batch of bench/verbs and of bench/latency.
+raw() { # the test's name
+  timeout 60 "$HK_BUILD/bench/verbs" rxe0 rxe1 1 "$1" | awk '/ way$| exchange$/ { print $(NF - 4) }' | head -n 1
+}
+latency() { # network, prints: in turn, at once, all_reduce
+  roce_ranks 2 "$logs/run" env NCCL_NET="$1" NCCL_DEBUG=WARN "$HK_BUILD/bench/latency"
+  for pid in "${roce_pids[@]}"; do wait "$pid"; done
+  awk '/ us$/ { printf "%s ", $(NF - 2) } END { print "" }' "$logs/run.0"
+}
 several() { # most|least command...
   local which=$1 i
   shift
@@ -40,8 +50,13 @@ ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (b > 0) printf "%.2f", a / b; else
 echo "$(uname -r), $(nproc) emulated CPUs; best of $rounds"
 row "what" "value" "unit" "ratio"
 row "---" "---" "---" "---"
-write_lat=$(several least perftest 6 ib_write_lat -s 8 -n 1000)
-row "ib_write_lat 8 B" "$write_lat" us 1
+row "ib_write_lat 8 B, least" "$(several least perftest 3 ib_write_lat -s 8 -n 2000)" us ""
+write_lat=$(several least raw "write, memory polled, every")
+row "8 B writes, as ib_write_lat does them" "$write_lat" us 1
+for name in "write with immediate, every" "both ways: write, every" "both ways: write with immediate, every"; do
+  lat=$(several least raw "$name")
+  row "$name 32nd signaled" "$lat" us "$(ratio "$lat" "$write_lat")"
+done
 for size in 1048576 4194304; do
   bw=$(several most perftest 4 ib_write_bw -s $size -n $((200000000 / size < 100 ? 100 : 1000)) --report_gbits)
   bw=$(awk -v g="$bw" 'BEGIN { printf "%.4f", g / 8 }')
@@ -52,13 +67,15 @@ for size in 1048576 4194304; do
   row "ib_write_bw $size B, each of both ways" "$bw" GB/s 1
   eval "bw_$size=$bw"
 done
-lat=$(several least ours 5 IB sendrecv 8 500)
-row "sendrecv 8 B, verbs" "$lat" us "$(ratio "$lat" "$write_lat")"
-tcp=$(several least ours 5 Socket sendrecv 8 500)
-row "sendrecv 8 B, TCP" "$tcp" us "$(ratio "$tcp" "$write_lat")"
-row "  TCP to verbs" "" "" "$(ratio "$tcp" "$lat")"
-lat=$(several least ours 5 IB all_reduce 8 500)
-row "all_reduce 8 B, verbs" "$lat" us "$(ratio "$lat" "$write_lat")"
+for net in IB Socket; do
+  for ((i = 0; i < rounds; i++)); do latency $net; done >"$logs/lat.$net"
+  column=0
+  for name in "send and receive in turn" "send and receive at once" "all_reduce"; do
+    column=$((column + 1))
+    lat=$(cut -d ' ' -f $column "$logs/lat.$net" | best least)
+    row "$name 8 B, $net" "$lat" us "$(ratio "$lat" "$write_lat")"
+  done
+done
 for size in 1048576 4194304; do
   reference=bw_$size
   bw=$(several most ours 7 IB sendrecv $size 20)
