@@ -107,7 +107,10 @@ static void end_request(qp *p, int status) {
   static const int opcodes[] = {[HK_IBV_WR_RDMA_WRITE] = 1, [HK_IBV_WR_RDMA_WRITE_WITH_IMM] = 1};
   hk_ibv_wc wc = {.wr_id = r->wr.wr_id, .status = status, .qp_num = p->v.qp_num};
   wc.opcode = r->wr.opcode <= HK_IBV_WR_RDMA_WRITE_WITH_IMM ? opcodes[r->wr.opcode] : 2;
-  if (status || p->all || r->wr.send_flags & HK_IBV_SEND_SIGNALED) complete((queue *)p->v.send_cq, wc);
+  if (status || p->all || r->wr.send_flags & HK_IBV_SEND_SIGNALED) {
+    fake_verbs.reports++;
+    complete((queue *)p->v.send_cq, wc);
+  }
   p->first++;
 }
 
@@ -430,9 +433,15 @@ int ibv_dereg_mr(hk_ibv_mr *v) {
 hk_ibv_channel *ibv_create_comp_channel(hk_ibv_context *c) {
   channel *ch = calloc(1, sizeof *ch);
   if (ch) ch->v = (hk_ibv_channel){.context = c, .fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)};
+  lock();
+  fake_verbs.nchannels += ch != NULL;
+  unlock();
   return ch ? &ch->v : NULL;
 }
 int ibv_destroy_comp_channel(hk_ibv_channel *ch) {
+  lock();
+  fake_verbs.nchannels--;
+  unlock();
   close(ch->fd);
   free(ch);
   return 0;
@@ -443,6 +452,7 @@ int ibv_get_cq_event(hk_ibv_channel *v, hk_ibv_cq **cq, void **cq_context) {
   if (read(v->fd, &one, sizeof one) < 0) return -1;
   lock();
   *cq = &ch->fired[0]->v;
+  fake_verbs.heard++;
   memmove(ch->fired, ch->fired + 1, (size_t)--ch->nfired * sizeof ch->fired[0]);
   unlock();
   *cq_context = (*cq)->cq_context;

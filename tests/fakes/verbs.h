@@ -35,8 +35,9 @@ typedef struct fake_verbs_state {
   int skip;                          /* ...after so many that go through */
   int overrun;                       /* the next so many completions find their queue full */
   /* what there is */
-  int nmrs, nqps, ncqs;
+  int nmrs, nqps, ncqs, nchannels;
   uint64_t writes, reads, dmabufs;
+  uint64_t reports, heard; /* completions of sends, and events on completion channels, that were asked for */
   unsigned timeout, retries, traffic_class, service_level, qp_flags; /* of the queue pair that was joined last */
 } fake_verbs_state;
 #endif

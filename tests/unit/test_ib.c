@@ -18,6 +18,7 @@ static void end(void) {
   ck_assert_int_eq(verbs->nqps, 0);
   ck_assert_int_eq(verbs->nmrs, 0);
   ck_assert_int_eq(verbs->ncqs, 0);
+  ck_assert_int_eq(verbs->nchannels, 0);
   ck_assert_uint_eq(verbs->locked, 0);
   rdma_end();
 }
@@ -53,6 +54,61 @@ START_TEST(carries_messages) {
   for (int i = 0; i < 2; i++) t[i].want = ways[_i].want, t[i].both = ways[_i].both;
   run_streams(w, t, 2);
   ck_assert_uint_gt(verbs->writes, 96);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+/* One way from rank 0 to rank 1, both of this thread. */
+static void make_way(net_world *w, hk_link **send, hk_link **recv) {
+  *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 3);
+  *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 3);
+  while (atomic_load(&(*send)->state) != HK_LINK_READY || atomic_load(&(*recv)->state) != HK_LINK_READY)
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+}
+
+static void pass_on(net_world *w, hk_link *send, hk_link *recv, unsigned number) {
+  uint32_t bytes, signature, got;
+  bool direct;
+  while (!net_try_send(send, &number, sizeof number, 7, false))
+    ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
+  while (!net_try_recv(recv, &got, sizeof got, false, &bytes, &signature, &direct))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  ck_assert_uint_eq(got, number);
+}
+
+/* Small messages report their completion now and then, and when their link ends. */
+START_TEST(asks_for_few_reports) {
+  hk_link *send, *recv;
+  begin(1);
+  net_world *w = net_world_new(2, 8, 131072);
+  make_way(w, &send, &recv);
+  verbs->reports = 0;
+  for (unsigned i = 0; i < 96; i++) pass_on(w, send, recv, i);
+  ck_assert_uint_lt(verbs->reports, 96 / 4);
+  net_unlink(send);
+  ck_assert_uint_gt(verbs->reports, 0);
+  net_unlink(recv);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+START_TEST(sleeps_until_something_comes) {
+  hk_link *send, *recv;
+  begin(1);
+  net_world *w = net_world_new(2, 8, 131072);
+  hk_transport_state *sleeper = w->ranks[1].state;
+  make_way(w, &send, &recv);
+  for (unsigned i = 0; i < 3; i++) {
+    hk_transport_net.sleep(sleeper); /* nothing comes: it arms its queue */
+    ck_assert_uint_eq(verbs->heard, i);
+    pass_on(w, send, recv, i);
+    hk_transport_net.sleep(sleeper); /* it is told of what came */
+    ck_assert_uint_eq(verbs->heard, i + 1);
+  }
+  net_unlink(send);
+  net_unlink(recv);
   net_world_free(w);
   end();
 }
@@ -255,6 +311,8 @@ int main(void) {
   TCase *t = tcase_create("ib");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
+  tcase_add_test(t, asks_for_few_reports);
+  tcase_add_test(t, sleeps_until_something_comes);
   tcase_add_loop_test(t, mends_broken_queue_pairs, 0, 3);
   tcase_add_test(t, moves_to_another_port);
   tcase_add_test(t, tries_the_next_gid);

@@ -333,6 +333,29 @@ static hk_status ib_progress(void *ctx, bool *moved) {
   return rc == HK_OK && ceding ? give_way(x) : rc;
 }
 
+/* Is there nothing for progress to do before something completes?  A connection that is being made or mended talks over its
+ * socket. */
+static bool may_sleep(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
+  bool moved = false;
+  for (uint32_t i = 0; i < x->room; i++)
+    if (x->conns[i] && x->conns[i]->phase != HK_IB_UP) return false;
+  return hk_ib_arm(x, fds) && hk_ib_poll(x, &moved) == HK_OK && !moved;
+}
+
+/* A credit comes without a completion, so nobody sleeps longer than a millisecond. */
+static void ib_sleep(void *ctx) {
+  hk_ib_ctx *x = ctx;
+  struct pollfd fds[HK_IB_PORTS] = {0}; /* the service thread may open more devices meanwhile */
+  pthread_mutex_lock(&x->lock);
+  bool may = may_sleep(x, fds);
+  nfds_t n = (nfds_t)x->ndevices;
+  pthread_mutex_unlock(&x->lock);
+  if (!may || poll(fds, n, 1) <= 0) return;
+  pthread_mutex_lock(&x->lock);
+  hk_ib_hear(x, fds);
+  pthread_mutex_unlock(&x->lock);
+}
+
 const hk_net_provider hk_net_ib = {
     .name = "IB",
     .copies = true,
@@ -342,6 +365,7 @@ const hk_net_provider hk_net_ib = {
     .reachable = ib_reachable,
     .open = ib_open,
     .progress = ib_progress,
+    .sleep = ib_sleep,
     .close = ib_close,
     .fini = ib_fini,
 };

@@ -26,6 +26,7 @@
  */
 #ifndef HK_TRANSPORT_NET_IB_H
 #define HK_TRANSPORT_NET_IB_H
+#include <poll.h>
 #include "ib_port.h"
 #include "ib_verbs.h"
 #include "net.h"
@@ -103,12 +104,14 @@ _Static_assert(sizeof(hk_ib_header) == HK_IB_HEADER, "the payload behind it is a
 typedef struct hk_ib_cq {
   hk_ibv_cq *cq;
   uint32_t room, used;
+  bool armed; /* the next completion will be told on the device's channel */
 } hk_ib_cq;
 
 typedef struct hk_ib_device {
   char name[HK_IB_NAME];
   hk_ibv_context *context;
   hk_ibv_pd *pd;
+  hk_ibv_channel *channel; /* of completions, for those who sleep; NULL: not to be had */
   hk_ib_cq cqs[HK_IB_CQS];
   int ncqs;
   uint32_t max_wr;
@@ -118,7 +121,7 @@ typedef struct hk_ib_device {
 typedef struct hk_ib_qp {
   hk_ibv_qp *qp;
   hk_ib_cq *cq;
-  uint32_t posted, done; /* send requests; done as far as is known */
+  uint32_t posted, done;     /* send requests; done as far as is known */
   uint32_t signaled, looked; /* of `posted`: up to the last one that reports its completion; at the last look */
   uint32_t depth, recv_depth, recv_owed, inline_bytes;
   /* Requests that report their completion: their position, and the slot (its place in the ring) that waits for it. */
@@ -226,6 +229,10 @@ bool hk_ib_memory_is_scarce(void);
 /* The same as an error that says what to do. */
 hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out);
 void hk_ib_tell_events(hk_ib_ctx *x);
+/* For sleeping until something completes: arms the completion queues and fills `fds`, one a device; false where a device has
+ * no channel.  What completed before they were armed is told to nobody: poll once more.  Then hear what has been told. */
+bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]);
+void hk_ib_hear(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]);
 /* "DOWN", "ACTIVE", ... */
 const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
 

@@ -41,6 +41,9 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
   /* Events are looked at now and then, never waited for. */
   int flags = fcntl(d->context->async_fd, F_GETFL);
   if (flags >= 0) (void)fcntl(d->context->async_fd, F_SETFL, flags | O_NONBLOCK);
+  d->channel = x->api->create_comp_channel(d->context); /* without one, who waits polls */
+  if (d->channel && (flags = fcntl(d->channel->fd, F_GETFL)) >= 0)
+    (void)fcntl(d->channel->fd, F_SETFL, flags | O_NONBLOCK);
   x->ndevices++;
   *out = d;
 out:
@@ -54,6 +57,7 @@ out:
 
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
   for (int i = 0; i < d->ncqs; i++) x->api->destroy_cq(d->cqs[i].cq);
+  if (d->channel) x->api->destroy_comp_channel(d->channel);
   x->api->dealloc_pd(d->pd);
   x->api->close_device(d->context);
 }
@@ -66,10 +70,11 @@ hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
   hk_ib_cq *q = &d->cqs[d->ncqs];
   uint32_t depth = d->ncqs ? HK_IB_CQ_DEPTH : HK_IB_CQ_DEPTH / 4;
   if (depth < entries) depth = entries;
-  q->cq = x->api->create_cq(d->context, (int)depth, NULL, NULL, 0);
+  q->cq = x->api->create_cq(d->context, (int)depth, NULL, d->channel, 0);
   if (!q->cq) return NULL;
   q->room = depth;
   q->used = 0;
+  q->armed = false;
   d->ncqs++;
   return q;
 }
@@ -128,6 +133,34 @@ void hk_ib_tell_events(hk_ib_ctx *x) {
       else
         HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s reports event %d", x->env->rank, x->devices[i].name, e.event_type);
       x->api->ack_async_event(&e);
+    }
+  }
+}
+
+bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
+  for (int i = 0; i < x->ndevices; i++) {
+    hk_ib_device *d = &x->devices[i];
+    if (!d->channel) return false;
+    fds[i] = (struct pollfd){.fd = d->channel->fd, .events = POLLIN};
+    for (int k = 0; k < d->ncqs; k++) {
+      hk_ib_cq *q = &d->cqs[k];
+      if (!q->armed && q->cq->context->ops.req_notify_cq(q->cq, 0) != 0) return false;
+      q->armed = true;
+    }
+  }
+  return x->ndevices > 0;
+}
+
+void hk_ib_hear(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]) {
+  hk_ibv_cq *cq;
+  void *arg;
+  for (int i = 0; i < x->ndevices; i++) {
+    hk_ib_device *d = &x->devices[i];
+    if (!(fds[i].revents & POLLIN)) continue;
+    while (x->api->get_cq_event(d->channel, &cq, &arg) == 0) {
+      x->api->ack_cq_events(cq, 1); /* a queue cannot be destroyed before */
+      for (int k = 0; k < d->ncqs; k++)
+        if (d->cqs[k].cq == cq) d->cqs[k].armed = false;
     }
   }
 }

@@ -23,6 +23,10 @@ typedef struct hk_ibv {
   hk_ibv_mr *(*reg_dmabuf_mr)(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd,
                               int access); /* may be NULL */
   int (*dereg_mr)(hk_ibv_mr *mr);
+  hk_ibv_channel *(*create_comp_channel)(hk_ibv_context *context);
+  int (*destroy_comp_channel)(hk_ibv_channel *channel);
+  int (*get_cq_event)(hk_ibv_channel *channel, hk_ibv_cq **cq, void **cq_context);
+  void (*ack_cq_events)(hk_ibv_cq *cq, unsigned n);
   hk_ibv_cq *(*create_cq)(hk_ibv_context *context, int cqe, void *cq_context, hk_ibv_channel *channel, int vector);
   int (*destroy_cq)(hk_ibv_cq *cq);
   hk_ibv_qp *(*create_qp)(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr);
