@@ -14,6 +14,16 @@
 
 enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
 
+/* Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks, as parts of what sending costs.  In a broadcast most ranks only
+ * receive: of a short message that is the lesser part of the work.  Of a long one an inner rank reads its part from a slot
+ * for every child again, where a leaf of a flat tree takes it straight into its buffer. */
+#define ONLY_RECEIVING 0.75
+#define PASSING_ON 1.3
+enum { LONG_BYTES = 1 << 20 }; /* from here on bytes are all; in between both count */
+/* gather, scatter: */
+#define IN_A_ROW (1.0 / 8) /* of a message is what a further block to the same child costs: it needs no turn of its own */
+#define ROOT_WRITES 1.5    /* of the root's buffer: its own blocks once; of what passes through its largest child, half, again */
+
 typedef struct place {
   int v, n, root, children;
 } place;
@@ -86,7 +96,7 @@ static hk_shape shape(const hk_machine *m, hk_coll coll) {
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   hk_shape s = shape(m, coll);
-  double n = m->nranks, height = s.depth, all = (double)bytes, block = all / n;
+  double n = m->nranks, height = s.depth, all = (double)bytes, block = all / n, part;
   hk_work w = {.rounds = height,
                .again = 1,
                .messages = height,
@@ -97,18 +107,18 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   switch (coll) {
     case HK_BROADCAST:
       w.sent = height * all;
-      /* Most ranks only receive, which is the lesser part of a message; of bytes it is as much as sending. */
-      w.share *= all < 1 << 20 ? 0.6 + 0.4 * all / (1 << 20) : 1;
+      part = all < LONG_BYTES ? all / LONG_BYTES : 1;
+      w.share *= ONLY_RECEIVING + (PASSING_ON - ONLY_RECEIVING) * part;
       w.written = (height + 1) * all;
       break;
     case HK_REDUCE:
       w.written = all;
       w.reduced = height * all;
       break;
-    default:                       /* the root's blocks, and what its largest child passes on */
-      w.messages = height + n / 8; /* blocks to one child go in a row */
+    default: /* the root's blocks, and what its largest child passes on */
+      w.messages = height + IN_A_ROW * n;
       w.sent = all - block;
-      w.written = 1.5 * all;
+      w.written = ROOT_WRITES * all;
       w.share = (height / 2 + 1) / n;
       w.block = (size_t)block;
       s.depth = 1;

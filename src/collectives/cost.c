@@ -20,8 +20,11 @@ enum {
  * does (from nothing to twice the time), so it is so much that of equals those win that send and receive by turns. */
 #define SPILL 0.3
 #define SPILL_SOCKETS 0.15
-/* Rings over sockets of one host, against algorithms with as many bytes; measured. */
-#define LOCKSTEP 1.5
+/* Rings, chains and trees inside a host, against algorithms with as many bytes, whose ranks do not all wait for a neighbour at
+ * each step; measured.  Over sockets a byte's way through the kernel is not hidden behind that of others; through memory it
+ * counts where ranks take turns on the cores. */
+#define LOCKSTEP_SOCKETS 1.5
+#define LOCKSTEP_TURNS 1.1
 
 /* Ranks that share a core, at least 1. */
 static double crowd(const hk_machine *m) {
@@ -34,9 +37,6 @@ static double round_us(const hk_machine *m, const hk_level *l) {
   double k = crowd(m);
   return l->alpha_us + m->sync_us + (k > 1 ? ceil(k) * m->switch_us : 0);
 }
-
-/* A byte handed on inside a host, by a core that the ranks share; a loopback's time is all theirs. */
-static double inside_us(const hk_machine *m, double us_per_b) { return us_per_b * crowd(m); }
 
 static int log2_ceil(double x) { return x > 1 ? (int)ceil(log2(x)) : 0; }
 
@@ -88,7 +88,7 @@ static size_t largest_chunk(const hk_machine *m, const hk_shape *s) {
 /* A pipeline of d ranks takes (d - 1 + block / c) steps of (a + c t): the best c is sqrt(block a / ((d - 1) t)). */
 static double pipelined_chunk(const hk_machine *m, const hk_shape *s, double block) {
   const hk_level *l = m->nhosts > 1 ? &m->between : &m->inside;
-  double link_us = m->nhosts > 1 ? l->ring_us_per_b * (s->rails ? s->rails : 1) : inside_us(m, l->ring_us_per_b);
+  double link_us = m->nhosts > 1 ? l->ring_us_per_b * (s->rails ? s->rails : 1) : l->ring_us_per_b * crowd(m);
   double byte_us = ((m->overlap ? 0 : 2 * m->copy_us_per_b * crowd(m)) + link_us) * m->channels;
   if (byte_us < m->channel_us_per_b) byte_us = m->channel_us_per_b;
   double c = sqrt(block * round_us(m, l) / ((s->depth - 1) * (byte_us > 0 ? byte_us : 1e-6)));
@@ -116,24 +116,25 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   hk_split at = hk_split_work(m, w);
   double far = w->rounds > 0 ? at.far_rounds / w->rounds : 0;
   double round = far * round_us(m, &m->between) + (1 - far) * round_us(m, &m->inside);
-  bool ring = w->spread == HK_SPREAD_RING, rail = ring || w->spread == HK_SPREAD_GIVEN;
+  bool sockets = m->inside.ring_us_per_b > 0, ring = w->spread == HK_SPREAD_RING, rail = ring || w->spread == HK_SPREAD_GIVEN;
   double hot = 1 / (1 + (w->written + w->reduced) / CACHED_BYTES);
   double gamma = m->gamma_us_per_b * (1 - HOT_GAIN * hot);
   double copying = part * work * (w->written * m->copy_us_per_b + w->reduced * gamma);
-  /* A lane that only sends runs ahead: it fills slots with more than the caches hold before that is added up. */
+  /* A lane that only sends runs ahead: it fills slots with more than the caches hold before that is read.  Where one root
+   * sends or receives, all algorithms are like that. */
   double ahead = (waves - 1) / (waves - 1 + AHEAD_WAVES);
-  if (m->inside.ring_us_per_b == 0 && w->reduced > 0 && w->again < w->rounds && w->rounds <= 1 && crowd(m) <= 1)
+  if (!sockets && w->share == 0 && w->again < w->rounds && w->rounds <= 1 && crowd(m) <= 1)
     copying *= 1 + SPILL * ahead;
-  double inside = part * at.near * inside_us(m, ring ? m->inside.ring_us_per_b : m->inside.mesh_us_per_b);
+  double inside = part * at.near * work * (ring ? m->inside.ring_us_per_b : m->inside.mesh_us_per_b);
   double between = part * at.out * (rail ? m->between.ring_us_per_b : m->between.mesh_us_per_b);
-  if (m->nhosts <= 1 && m->inside.ring_us_per_b > 0 && s->depth <= 1 && w->again <= HK_AHEAD * w->rounds) {
+  if (m->nhosts <= 1 && sockets && s->depth <= 1 && w->again <= HK_AHEAD * w->rounds) {
     copying *= 1 + SPILL_SOCKETS * ahead;
     inside *= 1 + SPILL_SOCKETS * ahead;
   }
-  /* Rings over sockets of one host: a byte's way through the kernel is not hidden behind that of others. */
-  if (m->nhosts <= 1 && ring && m->inside.ring_us_per_b > 0 && w->again >= w->rounds && w->rounds > 1) {
-    copying *= LOCKSTEP;
-    inside *= LOCKSTEP;
+  if (m->nhosts <= 1 && ring && w->rounds > 1 && (sockets || (crowd(m) > 1 && w->again >= w->rounds))) {
+    double lockstep = sockets ? LOCKSTEP_SOCKETS : LOCKSTEP_TURNS;
+    copying *= lockstep;
+    inside *= lockstep;
   }
   double us = m->launch_us + m->channels * m->channel_us + (w->rounds + (waves - 1) * w->again) * round;
   /* A message is also work: on a link between hosts most of alpha is. */

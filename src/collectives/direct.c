@@ -150,6 +150,7 @@ static void describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_wor
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double n = m->nranks, others = n - 1, all = (double)bytes, block = all / n;
+  double taken = others / 2; /* messages' work at a root that takes what has come without asking for each */
   hk_work w = {.rounds = 1, .again = HK_AHEAD, .messages = 2 * others, .sent = others * block, .block = (size_t)block};
   switch (coll) {
     case HK_ALLREDUCE:
@@ -173,7 +174,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.block = bytes;
       break;
     case HK_REDUCE:
-      w.messages = others;
+      w.messages = taken;
       w.sent = all;
       w.received = others * all;
       w.written = all;
@@ -182,8 +183,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.links = others;
       w.block = bytes;
       break;
-    default: /* gather, scatter: the root's part; what has come can be taken without asking for each */
-      w.messages = coll == HK_GATHER ? others / 2 : others;
+    default: /* gather, scatter: the root's part */
+      w.messages = coll == HK_GATHER ? taken : others;
       w.written = n * block;
       w.share = (n + others) / (n * n);
       w.links = others;
