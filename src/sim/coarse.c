@@ -147,11 +147,51 @@ static void worst_load(coarse *c, const crossing *at, double *loads) {
   if (us > c->uplink[at->side]) c->uplink[at->side] = us;
 }
 
+/* Shifted hosts send so many flows over each uplink that the hash gives every spine as many: what crosses is spread evenly.
+ * How many hosts' link by way of NETs x and y, to the host `by` further, crosses? */
+static int count_crossing(const hk_world *w, const hk_node *x, const hk_node *y, int by) {
+  int count = 0, n = w->c->nhosts;
+  for (int a = 0; a < n; a++) count += hk_world_leaf(w, a, x) != hk_world_leaf(w, (a + by) % n, y);
+  return count;
+}
+
+static hk_status load_shifted(coarse *c, int leaves) {
+  hk_status rc = HK_OK;
+  hk_sim *s = c->s;
+  const hk_world *w = &s->world;
+  const hk_topo *t = hk_world_topo(w, 0);
+  const hk_node *x = NULL, *y = NULL;
+  int by = 0, hosts = 0;
+  double bytes = 0;
+  for (uint32_t r = 0; r < w->first_rank[1]; r++) {
+    const hk_program *p;
+    HK_TRY(hk_programs_get(&s->programs, (int)r, 0, &p), out);
+    const hk_link_need *l = hk_program_links(p);
+    for (uint32_t i = 0; i < p->nlinks; i++) {
+      uint32_t side = s->first_side[(size_t)r * (size_t)s->channels] + i, leave, enter;
+      int host = w->seats[l[i].peer].host;
+      if (l[i].kind != HK_LINK_SEND || host == 0 || c->by_side[side] <= 0) continue;
+      hk_world_nets(w, (int)r, l[i].peer, 0, &leave, &enter);
+      if (leave == UINT32_MAX || enter == UINT32_MAX) continue;
+      if (&t->nodes[leave] != x || &t->nodes[enter] != y || by != host) /* links in a row often go the same way */
+        hosts = count_crossing(w, x = &t->nodes[leave], y = &t->nodes[enter], by = host);
+      bytes += c->by_side[side] * s->alike * s->channels * hosts;
+      c->uplink[side] = hosts;
+    }
+  }
+  double us = bytes / leaves / w->spines / hk_world_uplink(w);
+  for (uint32_t i = 0; i < s->nsides; i++)
+    if (c->uplink[i] > 0) c->uplink[i] = us;
+out:
+  return rc;
+}
+
 static hk_status load_fabric(coarse *c) {
   hk_status rc = HK_OK;
   const hk_world *w = &c->s->world;
   int leaves = hk_world_leaves(w);
   if (!leaves) return HK_OK;
+  if (w->shifted) return load_shifted(c, leaves);
   double *loads = calloc(2 * (size_t)leaves * (size_t)w->spines, sizeof *loads);
   if (!loads) return HK_FAIL_ERRNO("no memory for %d leaf switches", leaves);
   HK_TRY(for_crossings(c, add_load, loads), out);

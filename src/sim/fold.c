@@ -3,7 +3,8 @@
  *
  * Hosts are coloured by their machine, then again and again by what their ranks' programs look like and the colours of the
  * hosts they talk to, until no colour splits any more.  Hosts of one colour then do the same at the same time, as far as
- * the fabric treats them alike, and one can stand for all. */
+ * the fabric treats them alike, and one can stand for all.  Where there are too many links to look at all hosts, see "shifted
+ * hosts". */
 #include <stdlib.h>
 #include <string.h>
 #include "run.h"
@@ -22,6 +23,15 @@ void hk_programs_free(hk_programs *p) {
   *p = (hk_programs){0};
 }
 
+/* Built again when it is asked for again. */
+static void drop_programs(hk_programs *p, int rank) {
+  for (int order = 0; order < p->norders; order++) {
+    hk_program **at = &p->at[(size_t)order * (size_t)p->what.nranks + (size_t)rank];
+    hk_program_free(*at);
+    *at = NULL;
+  }
+}
+
 hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out) {
   hk_status rc = HK_OK;
   int order = channel % p->norders;
@@ -37,9 +47,9 @@ out:
   return rc;
 }
 
-uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel) {
+uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel, uint32_t near) {
   const hk_link_need *l = hk_program_links(p);
-  for (uint32_t i = 0; i < p->nlinks; i++)
+  for (uint32_t n = 0, i = near < p->nlinks ? near : 0; n < p->nlinks; n++, i = i + 1 < p->nlinks ? i + 1 : 0)
     if (l[i].peer == peer && l[i].kind == kind && l[i].channel == channel) return i;
   return HK_NOBODY;
 }
@@ -143,7 +153,7 @@ static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
       uint32_t peer = l[i].peer, at = (uint32_t)w->seats[peer].host;
       if (l[i].kind == HK_LINK_MCAST_SEND) continue;
       HK_TRY(hk_programs_get(programs, (int)peer, 0, &other), out);
-      uint32_t back = hk_link_find(other, hk_link_other_side((hk_link_kind)l[i].kind), (int)r, l[i].channel);
+      uint32_t back = hk_link_find(other, hk_link_other_side((hk_link_kind)l[i].kind), (int)r, l[i].channel, 0);
       uint64_t what = mix(mix((uint64_t)(r - w->first_rank[host]) << 32 | i, peer - w->first_rank[at]), back);
       if (at == (uint32_t)host)
         h = mix(h, what);
@@ -205,7 +215,54 @@ static hk_status represent(const folding *f) {
   return HK_OK;
 }
 
-hk_status hk_fold(hk_world *w, hk_programs *programs) {
+/* ---- shifted hosts ----
+ * With a link from everybody to everybody the programs of many thousand ranks are too many to be built.  They need not be where
+ * hosts are equal and each one's programs are the first's with all ranks shifted: that is asked of the first hosts, which a
+ * pattern that grows with distance treats apart soonest, of the middle one and the last. */
+
+static bool is_shifted(const hk_world *w, const hk_program *first, const hk_program *p, int rank) {
+  const hk_link_need *a = hk_program_links(first), *b = hk_program_links(p);
+  if (first->nlinks != p->nlinks || shape_hash(first) != shape_hash(p)) return false;
+  for (uint32_t i = 0; i < p->nlinks; i++) {
+    bool pair = a[i].kind == HK_LINK_SEND || a[i].kind == HK_LINK_RECV; /* multicast reaches all: nothing to be shifted */
+    if (!pair || a[i].peer != hk_world_shift(w, b[i].peer, rank)) return false;
+  }
+  return true;
+}
+
+/* Looks at one host; its programs are not kept. */
+static hk_status look_shifted(const hk_world *w, hk_programs *programs, int host, bool *same) {
+  hk_status rc = HK_OK;
+  const hk_program *first, *p;
+  for (uint32_t r = w->first_rank[host]; r < w->first_rank[host + 1] && *same; r++) {
+    HK_TRY(hk_programs_get(programs, hk_world_rep(w, (int)r), 0, &first), out);
+    HK_TRY(hk_programs_get(programs, (int)r, 0, &p), out);
+    *same = is_shifted(w, first, p, (int)r);
+    drop_programs(programs, (int)r);
+  }
+out:
+  return rc;
+}
+
+static hk_status fold_shifted(hk_world *w, hk_programs *programs, bool *same) {
+  hk_status rc = HK_OK;
+  int n = w->c->nhosts, looked[] = {1, 2, 3, n / 2, n - 1};
+  *same = true;
+  for (int h = 0; h < n; h++) {
+    *same = *same && hk_world_topo(w, h)->hash == hk_world_topo(w, 0)->hash &&
+            w->first_rank[h] == (uint32_t)h * w->first_rank[1];
+    w->rep[h] = 0;
+  }
+  *same = *same && w->first_rank[n] == (uint32_t)n * w->first_rank[1];
+  w->size[0] = (uint32_t)n;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(looked) && *same; i++)
+    if (looked[i] > 0 && looked[i] < n) HK_TRY(look_shifted(w, programs, looked[i], same), out);
+  w->folded = w->shifted = *same;
+out:
+  return rc;
+}
+
+hk_status hk_fold(hk_world *w, hk_programs *programs, bool shifted) {
   hk_status rc = HK_OK;
   int n = w->c->nhosts, colours, before = 0;
   folding f = {.w = w};
@@ -215,11 +272,14 @@ hk_status hk_fold(hk_world *w, hk_programs *programs) {
   f.first = malloc(((size_t)n + 1) * sizeof *f.first);
   const hk_program *one;
   HK_TRY(hk_programs_get(programs, 0, 0, &one), out);
-  if ((uint64_t)one->nlinks * (uint64_t)w->nranks > HK_SIM_SIDES) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT,
-                 "%s of %d ranks has %u links a rank, more than the simulator can hold; simulate fewer hosts, or an "
-                 "algorithm with fewer links",
-                 one->algorithm, w->nranks, one->nlinks);
+  if (shifted || (uint64_t)one->nlinks * (uint64_t)w->nranks > HK_SIM_SIDES) {
+    bool same;
+    HK_TRY(fold_shifted(w, programs, &same), out);
+    if (!same)
+      rc = HK_FAIL(HK_ERR_ARGUMENT,
+                   "%s of %d ranks has %u links a rank, more than the simulator can hold where hosts differ; simulate fewer "
+                   "hosts, or an algorithm with fewer links",
+                   one->algorithm, w->nranks, one->nlinks);
     goto out;
   }
   if (!sorted || !f.colour || !f.next || !f.first) {

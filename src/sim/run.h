@@ -30,8 +30,9 @@ typedef struct hk_programs {
 hk_status hk_programs_init(hk_programs *p, const hk_algorithm *a, const hk_build *what, int norders);
 void hk_programs_free(hk_programs *p);
 hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out);
-/* The link of a rank's program with this kind, peer and channel number in the program; HK_NOBODY: none. */
-uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel);
+/* The link of a rank's program with this kind, peer and channel number in the program, looked for from link `near` on;
+ * HK_NOBODY: none. */
+uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel, uint32_t near);
 static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
   switch (k) {
     case HK_LINK_SEND: return HK_LINK_RECV;
@@ -41,8 +42,9 @@ static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
   }
 }
 
-/* Hosts whose ranks do the same, with partners that do the same: fills w->rep and w->size. */
-hk_status hk_fold(hk_world *w, hk_programs *programs);
+/* Hosts whose ranks do the same, with partners that do the same: fills w->rep and w->size.  Where there are more than
+ * HK_SIM_SIDES links, or `shifted` asks for it, only a few hosts' programs are built, and all must be the first's, shifted. */
+hk_status hk_fold(hk_world *w, hk_programs *programs, bool shifted);
 
 /* Times at which messages are there (credits are back), oldest first. */
 typedef struct hk_times {

@@ -218,7 +218,7 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
   s->coarse = !o->exact && (o->folded || x->nranks > HK_SIM_EVENT_RANKS || far_links > HK_SIM_EVENT_LINKS);
   if (s->coarse) {
     HK_TRY(fold_channels(s), out);
-    if (x->c->nhosts > 1) HK_TRY(hk_fold(&s->world, &s->programs), out);
+    if (x->c->nhosts > 1) HK_TRY(hk_fold(&s->world, &s->programs, o->shifted), out);
   }
   s->keep_spans = o->timeline && !s->coarse;
   HK_TRY(hk_world_furnish(&s->world), out);

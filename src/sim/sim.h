@@ -26,6 +26,7 @@ typedef struct hk_sim_options {
   size_t chunk;          /* bytes; 0: what the runtime would take */
   bool exact;            /* event by event whatever the size */
   bool folded;           /* by symmetry whatever the size */
+  bool shifted;          /* folded as machines with too many links for all programs are: see hk_fold */
   bool timeline;         /* keep the spans, where event by event */
   uint64_t seed;         /* of the ECMP hash */
 } hk_sim_options;

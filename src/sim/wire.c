@@ -176,14 +176,21 @@ static hk_status add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
   return HK_OK;
 }
 
-/* The other side of a rank's link; HK_NOBODY where the peer has none. */
-static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need *l, int peer, uint32_t *out) {
+/* The other side of a rank's link; HK_NOBODY where the peer has none.  `near`: where it may be; where it was. */
+static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need *l, int peer, uint32_t *near,
+                            uint32_t *out) {
   hk_status rc = HK_OK;
   const hk_program *p;
-  HK_TRY(hk_programs_get(&s->programs, peer, channel, &p), out);
+  int rep = hk_world_rep(&s->world, peer);
   int named = l->kind == HK_LINK_MCAST_RECV ? peer : rank; /* a multicast sender's peer is itself */
-  uint32_t link = hk_link_find(p, hk_link_other_side((hk_link_kind)l->kind), named, l->channel);
-  *out = link == HK_NOBODY ? HK_NOBODY : side_of(s, hk_world_rep(&s->world, peer), channel, link);
+  if (s->world.shifted) {
+    named = hk_world_shift(&s->world, named, peer);
+    peer = rep;
+  }
+  HK_TRY(hk_programs_get(&s->programs, peer, channel, &p), out);
+  uint32_t link = hk_link_find(p, hk_link_other_side((hk_link_kind)l->kind), named, l->channel, *near);
+  if (link != HK_NOBODY) *near = link + 1; /* links stand in like orders */
+  *out = link == HK_NOBODY ? HK_NOBODY : side_of(s, rep, channel, link);
 out:
   return rc;
 }
@@ -193,12 +200,13 @@ static hk_status tie_links(hk_sim *s, ties *t, int rank, int channel) {
   const hk_program *p;
   HK_TRY(hk_programs_get(&s->programs, rank, channel, &p), out);
   const hk_link_need *needs = hk_program_links(p);
+  uint32_t near = 0;
   for (uint32_t i = 0; i < p->nlinks; i++) {
     uint32_t mine = side_of(s, rank, channel, i), other;
     bool all = needs[i].kind == HK_LINK_MCAST_SEND;
     for (int peer = all ? 0 : needs[i].peer; peer < (all ? s->world.nranks : needs[i].peer + 1); peer++) {
       if (all && peer == rank) continue;
-      HK_TRY(other_side(s, rank, channel, &needs[i], peer, &other), out);
+      HK_TRY(other_side(s, rank, channel, &needs[i], peer, &near, &other), out);
       if (other == HK_NOBODY && all) continue;
       if (other == HK_NOBODY) {
         rc =

@@ -19,6 +19,7 @@ typedef struct hk_world {
   uint32_t *first_rank; /* [nhosts + 1] */
   uint32_t *rep, *size; /* [nhosts] the host that stands for it; how many a representative stands for */
   bool folded;
+  bool shifted; /* folded into the first host, of which all others are shifted copies: fold.c */
   hk_paths *const *paths;    /* by kind of host */
   hk_channels *const *rings; /* by kind of host; entries may be NULL */
   uint32_t *base;            /* [nhosts] of representatives: the first resource */
@@ -54,6 +55,12 @@ static inline bool hk_world_gpu(const hk_world *w, int rank) { return hk_world_n
 static inline int hk_world_rep(const hk_world *w, int rank) {
   int host = w->seats[rank].host;
   return (int)(w->first_rank[w->rep[host]] + ((uint32_t)rank - w->first_rank[host]));
+}
+
+/* `rank`, with all ranks shifted so that `peer`'s host comes to lie on its representative. */
+static inline int hk_world_shift(const hk_world *w, int rank, int peer) {
+  int shifted = (rank - (peer - hk_world_rep(w, peer))) % w->nranks;
+  return shifted < 0 ? shifted + w->nranks : shifted;
 }
 
 /* A representative's memory (of a GPU or CPU) and cores (of a CPU). */
