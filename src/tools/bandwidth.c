@@ -13,8 +13,7 @@ typedef struct options {
   const char *plot;
 } options;
 
-/* The rows to fill: every GPU with every NUMA node that has cores and memory, every ordered pair of GPUs. */
-static void lay_out(hk_bw *b) {
+void hk_bw_lay_out(hk_bw *b) {
   int nodes[HK_BW_NODES], nnodes = 0;
   for (uint32_t i = 0; b->topo && i < b->topo->nnodes && nnodes < HK_BW_NODES; i++)
     if (b->topo->nodes[i].kind == HK_NODE_CPU) nodes[nnodes++] = (int)b->topo->nodes[i].id;
@@ -45,7 +44,7 @@ static int run(void *into, int nargs, char **args) {
   code = hk_tool_machine(&machine, NULL, NULL);
   if (code != HK_EXIT_OK) goto out;
   b->topo = hk_cluster_host(machine, 0);
-  lay_out(b);
+  hk_bw_lay_out(b);
   hk_status rc = hk_bw_expect(b);
   if (rc == HK_OK) rc = hk_bw_measure(b);
   if (rc != HK_OK) {

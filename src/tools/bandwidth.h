@@ -36,8 +36,12 @@ typedef struct hk_bw {
   const hk_topo *topo; /* NULL: unknown, and so is what is nominal */
 } hk_bw;
 
+/* bandwidth.c: the rows to fill: every GPU with every NUMA node, every ordered pair of GPUs; ngpus and topo are set. */
+void hk_bw_lay_out(hk_bw *b);
 /* bandwidth_measure.c: fills the rates; the rest is there.  Errors are complaints with the driver's words. */
 hk_status hk_bw_measure(hk_bw *b);
+/* Only whether the pairs with peer access deliver what was sent. */
+hk_status hk_bw_try_pairs(hk_bw *b);
 /* bandwidth_cause.c: nominal rates and paths before the measurement, verdicts behind it. */
 hk_status hk_bw_expect(hk_bw *b);
 int hk_bw_judge(hk_bw *b); /* how many are slow or wrong */

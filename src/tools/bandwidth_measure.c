@@ -126,6 +126,20 @@ out:
   return rc;
 }
 
+static hk_status enable_peers(const hk_bw *b, const gpu *g) {
+  hk_status rc = HK_OK;
+  for (int i = 0; i < b->npairs; i++) {
+    const hk_bw_pair *p = &b->pair[i];
+    if (!p->peer) continue;
+    HK_CUDA_TRY(hk_cu.CtxSetCurrent(g[p->from].context), out, "cannot enter GPU %d", p->from);
+    CUresult code = hk_cu.CtxEnablePeerAccess(g[p->to].context, 0);
+    if (code != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+      HK_CUDA_TRY(code, out, "GPU %d is said to reach GPU %d, but cannot", p->from, p->to);
+  }
+out:
+  return rc;
+}
+
 /* Without peer access first: once enabled it stays. */
 static hk_status measure_pairs(hk_bw *b, const gpu *g) {
   hk_status rc = HK_OK;
@@ -134,14 +148,7 @@ static hk_status measure_pairs(hk_bw *b, const gpu *g) {
     way there = copy_way(&g[p->from], &g[p->to]);
     HK_TRY(timed(b, &there, 1, p->from == p->to ? &p->direct : &p->staged), out);
   }
-  for (int i = 0; i < b->npairs; i++) {
-    hk_bw_pair *p = &b->pair[i];
-    if (!p->peer) continue;
-    HK_CUDA_TRY(hk_cu.CtxSetCurrent(g[p->from].context), out, "cannot enter GPU %d", p->from);
-    CUresult code = hk_cu.CtxEnablePeerAccess(g[p->to].context, 0);
-    if (code != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-      HK_CUDA_TRY(code, out, "GPU %d is said to reach GPU %d, but cannot", p->from, p->to);
-  }
+  HK_TRY(enable_peers(b, g), out);
   for (int i = 0; i < b->npairs; i++) {
     hk_bw_pair *p = &b->pair[i];
     if (!p->peer) continue;
@@ -183,6 +190,18 @@ hk_status hk_bw_measure(hk_bw *b) {
   for (int i = 0; i < b->ngpus; i++) HK_TRY(open_gpu(b, i, &g[i]), out);
   for (int i = 0; i < b->nhosts; i++) HK_TRY(measure_host(b, &b->host[i], &g[b->host[i].gpu]), out);
   rc = measure_pairs(b, g);
+out:
+  for (int i = 0; i < b->ngpus; i++) close_gpu(i, &g[i]);
+  return rc;
+}
+
+hk_status hk_bw_try_pairs(hk_bw *b) {
+  hk_status rc = HK_OK;
+  gpu g[HK_BW_GPUS] = {{0}};
+  for (int i = 0; i < b->ngpus; i++) HK_TRY(open_gpu(b, i, &g[i]), out);
+  HK_TRY(enable_peers(b, g), out);
+  for (int i = 0; i < b->npairs; i++)
+    if (b->pair[i].peer) HK_TRY(check_data(b, &b->pair[i], g), out);
 out:
   for (int i = 0; i < b->ngpus; i++) close_gpu(i, &g[i]);
   return rc;

@@ -29,6 +29,13 @@ CUDAEMU_PEER=0 gives 0 "$hocket" bandwidth --bytes 64K --copies 1 --floor 0 --js
 json '[.pairs[] | select(.from != .to) | .peer or .direct != null] | any | not'
 CUDAEMU_CORRUPT_PEER=1 gives 1 "$hocket" bandwidth --bytes 64K --copies 1 --floor 0
 says "P2P DELIVERS WRONG DATA"
+# The doctor asks the same, without the rates.
+CUDAEMU_DEVICES=3 gives 0 "$hocket" doctor p2p
+says "6 pairs of GPUs write to each other's memory, and 1 MiB came as it was sent"
+CUDAEMU_CORRUPT_PEER=1 gives 1 "$hocket" doctor p2p
+says "GPU 1 writes other data into GPU 0's memory than was sent"
+CUDAEMU_PEER=0 gives 0 "$hocket" doctor p2p
+says "2 of 2 pairs of GPUs have no peer access"
 # NVLinks, where NVML shows them: the same GPUs in the fake libnvidia-ml.so.1.
 LD_LIBRARY_PATH=$emulator:$PWD/$HK_BUILD/fakes HOCKET_TEST_GPUS=2:90:18:hidden CUDAEMU_DEVICES=2 \
   gives 1 "$hocket" bandwidth --bytes 64K --copies 1 --floor 100000
