@@ -39,6 +39,7 @@ static const check checks[] = {
     {"gpu", "GPU driver and libraries", hk_doctor_gpu},
     {"p2p", "whether data comes unharmed from one GPU's memory into another's", hk_doctor_p2p},
     {"gdr", "whether NICs reach GPU memory (GPUDirect RDMA)", hk_doctor_gdr},
+    {"pairs", "which GPU's memory which RDMA card can register", hk_doctor_gpu_pairs},
     {"acs", "PCI switches that send peer traffic through the CPU", hk_doctor_acs},
     {"iommu", "an IOMMU that translates what devices send each other", hk_doctor_iommu},
 };
@@ -183,7 +184,7 @@ const hk_tool hk_tool_doctor = {
         "a problem, with the command that mends it. Run it as your job runs: same user, same container, same launcher. "
         "Nothing is changed. With names of checks, makes only these:\n\n"
         " variables, plugins, interfaces, peer, gids, verbs, shm, cma, memlock, files, hugepages, limits, numa,\n"
-        " governor, topology, links, gpu, p2p, gdr, acs, iommu",
+        " governor, topology, links, gpu, p2p, gdr, pairs, acs, iommu",
     .findings = "there is a problem",
     .examples = "hocket doctor\n  everything\n"
                 "mpirun -n 1 hocket doctor numa limits\n  what a launcher binds its processes to\n"

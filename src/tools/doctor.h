@@ -62,6 +62,8 @@ void hk_doctor_acs(hk_doctor *d);
 void hk_doctor_iommu(hk_doctor *d);
 /* doctor_p2p.c */
 void hk_doctor_p2p(hk_doctor *d);
+/* doctor_gdr.c */
+void hk_doctor_gpu_pairs(hk_doctor *d);
 /* doctor_env.c */
 void hk_doctor_variables(hk_doctor *d);
 void hk_doctor_plugins(hk_doctor *d);

@@ -44,5 +44,22 @@ says pcie "GPU0 X PHB"
 HOCKET_TEST_GPUS=0:0:0:none "$hocket" topo >"$dir/none" || bad=1
 grep -q GPU0 "$dir/none" && { echo "FAIL: GPUs out of nothing"; bad=1; }
 
+# GPUs and RDMA cards in pairs: the emulated CUDA driver and the fake verbs.
+card() { # name, below $dir
+  mkdir -p "$dir/sys/class/infiniband/$1/ports/1/"{gids,gid_attrs/types}
+  echo "4: ACTIVE" >"$dir/sys/class/infiniband/$1/ports/1/state"
+  echo Ethernet >"$dir/sys/class/infiniband/$1/ports/1/link_layer"
+  echo 0000:0000:0000:0000:0000:ffff:0a00:0001 >"$dir/sys/class/infiniband/$1/ports/1/gids/0"
+  echo "RoCE v2" >"$dir/sys/class/infiniband/$1/ports/1/gid_attrs/types/0"
+}
+card fake0 && card fake1
+export LD_LIBRARY_PATH=$PWD/$HK_BUILD/cudaemu:$LD_LIBRARY_PATH
+export CUDAEMU_DEVICES=2 HOCKET_TEST_VERBS=fake0,fake1 HOCKET_IB_ROOT=$dir
+CUDAEMU_DMABUF=1 "$hocket" doctor pairs >"$dir/pairs" || bad=1
+says pairs "GPU 1: fake0 by dma-buf, fake1 by dma-buf"
+NCCL_DMABUF_ENABLE=0 HOCKET_TEST_LOCKABLE=1 "$hocket" doctor pairs >"$dir/refused"
+says refused "GPU 0: fake0 by host memory, fake1 by host memory (dma-buf: NCCL_DMABUF_ENABLE=0;"
+says refused "nvidia-peermem: Cannot allocate memory)"
+
 [ $bad = 0 ] && echo "$checked things looked at"
 exit $bad

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * GPUDirect RDMA: a GPU's memory for the card.  Registered through a dma-buf where driver and card can, else with a peer memory
+ * module (nvidia-peermem); else messages pass host memory.  Whether a GPU and a card can is found by trying.
+ */
+#ifndef HK_TRANSPORT_NET_IB_GDR_H
+#define HK_TRANSPORT_NET_IB_GDR_H
+#include "../../device/device.h"
+#include "ib_verbs.h"
+
+typedef enum hk_ib_gpu_way { HK_IB_GPU_STAGED, HK_IB_GPU_DMABUF, HK_IB_GPU_PEERMEM } hk_ib_gpu_way;
+const char *hk_ib_gpu_way_name(hk_ib_gpu_way way); /* "dma-buf" */
+
+typedef struct hk_ib_gpu_memory {
+  hk_ib_gpu_way way;
+  hk_ibv_mr *mr; /* NULL: HK_IB_GPU_STAGED */
+  char why[256]; /* what was refused before this way was found, each cause in words; may be empty */
+} hk_ib_gpu_memory;
+
+/* Registers whole pages of `gpu`'s memory for remote writes. */
+void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes, hk_ib_gpu_memory *out);
+/* Does so with a little memory of its own, and gives it back: out->mr is NULL, out->way what it was. */
+hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, hk_ib_gpu_memory *out);
+#endif
