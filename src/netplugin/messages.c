@@ -117,7 +117,7 @@ static hk_status drain(pair *p, bool *any) {
     while (!r->begun || r->moved < r->bytes) {
       if (!hk_link_can_recv(l)) {
         size_t left = r->bytes - r->moved;
-        l->waiting = 1;
+        l->waiting = HK_LINK_WAITS;
         l->want = r->begun && left > HK_SLOT_INLINE ? r->data + r->moved : NULL; /* a header may not go there */
         l->want_bytes = left > UINT32_MAX ? UINT32_MAX : (uint32_t)left;
         return HK_OK;

@@ -204,7 +204,7 @@ static hk_status step_transfer(transfer *t, bool *moved, bool *over) {
       send_piece(t, (const char *)t->call->in + t->done, left);
     } else {
       if (!hk_link_can_recv(l)) {
-        l->waiting = 1;
+        l->waiting = HK_LINK_WAITS;
         l->want = (char *)t->call->out + t->done;
         l->want_bytes = left > UINT32_MAX ? UINT32_MAX : (uint32_t)left;
         return HK_OK;

@@ -57,6 +57,8 @@ typedef struct hk_head {
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t value; /* slots this reader has given back */
 } hk_head;
 
+/* HK_LINK_TAKES: nobody waits yet, but what comes is received; that nothing can come any more is no error. */
+typedef enum hk_link_waiting { HK_LINK_NO_WAIT, HK_LINK_WAITS, HK_LINK_TAKES } hk_link_waiting;
 typedef enum hk_link_state { HK_LINK_CONNECTING, HK_LINK_READY, HK_LINK_FAILED } hk_link_state;
 
 struct hk_transport;
@@ -78,12 +80,13 @@ typedef struct hk_link {
   _Atomic(uint8_t) state; /* hk_link_state; the transport sets it */
   uint8_t by_ref;         /* sender: 0 never, 1 shared regions only, 2 any address */
   uint8_t pumped;         /* the transport's progress moves the slots (the ends share no memory) */
+  uint8_t delivers_ref;   /* receiver of a pumped link: what comes may lie in memory of the transport's own */
   /* Receiver of a pumped link: where the data of the next slot belongs, when it is known before it comes; the transport
    * may place it there, and then fills the slot with a reference to `want`.  Cleared with every slot that is filled. */
   void *want;
   uint32_t want_bytes;
-  /* Receiver of a pumped link: a lane stands still for the next slot.  The lane sets it, the transport clears it with
-   * every slot that it fills; progress then need not ask the network about links that nobody waits for. */
+  /* Receiver of a pumped link, hk_link_waiting: a lane stands still for the next slot.  The lane sets it, the transport
+   * clears it with every slot that it fills; progress then need not ask the network about links that nobody waits for. */
   uint8_t waiting;
   struct hk_transport_state *owner; /* for resolve */
   void *priv;                       /* the transport's */
@@ -113,7 +116,7 @@ static inline void *hk_link_send_buffer(hk_link *l, size_t bytes) { return hk_li
 enum { HK_LINK_WARM = 16384 };
 void hk_link_warm(const hk_link *l, uint32_t bytes);
 
-static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signature, uint32_t flags) {
+static inline void hk_link_fill(hk_link *l, uint32_t bytes, uint32_t signature, uint32_t flags) {
   hk_slot *s = &l->slots[(uint32_t)l->done & l->mask];
   s->bytes = bytes;
   s->signature = signature;
@@ -121,6 +124,9 @@ static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signatur
   l->done++;
   /* release: the payload and the fields above must be visible before the receiver sees the number */
   atomic_store_explicit(&s->seq, (uint32_t)l->done, memory_order_release);
+}
+static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signature, uint32_t flags) {
+  hk_link_fill(l, bytes, signature, flags);
   if (bytes > HK_SLOT_INLINE && bytes <= HK_LINK_WARM && !(flags & HK_SLOT_REF) && hk_link_can_send(l, bytes))
     hk_link_warm(l, bytes); /* with a credit only: not from under a reader */
 }

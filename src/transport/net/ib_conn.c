@@ -508,7 +508,7 @@ static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
 
 /* Does a lane wait for something of this connection? */
 static bool needed(const hk_ib_conn *c) {
-  return (c->recv && c->recv->link->waiting) ||
+  return (c->recv && c->recv->link->waiting == HK_LINK_WAITS) ||
          (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)));
 }
 

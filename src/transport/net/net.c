@@ -177,7 +177,7 @@ static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t
 /* ---- links ---- */
 
 /* Mapped, not malloc'ed: only pages that are used cost memory, and they come zeroed, which is an empty FIFO. */
-static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, bool copies) {
+static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_net_provider *p) {
   size_t control = env->nslots * sizeof(hk_slot) + sizeof(hk_head);
   size_t payload_at = (control + 4095) & ~(size_t)4095;
   e->bytes = payload_at + env->nslots * env->slot_bytes;
@@ -198,8 +198,9 @@ static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, bool copie
       .nheads = 1,
       .peer = e->key.peer,
       .kind = e->key.kind,
-      .by_ref = copies ? 0 : 2, /* sent from wherever it lies */
+      .by_ref = p->copies ? 0 : 2, /* sent from wherever it lies */
       .pumped = 1,
+      .delivers_ref = !sends && p->delivers_ref,
       .priv = e,
   };
   return HK_OK;
@@ -219,7 +220,7 @@ static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_
   e->key = *key;
   e->used = u;
   u->nends++;
-  HK_TRY(map_fifo(state->env, e, u->provider->copies), undo);
+  HK_TRY(map_fifo(state->env, e, u->provider), undo);
   link->owner = state;
   atomic_init(&link->state, HK_LINK_CONNECTING);
   HK_TRY(u->provider->open(u->ctx, e), undo);
@@ -316,7 +317,7 @@ void hk_net_deliver(hk_net_end *e, uint32_t bytes, uint32_t signature, void *pla
   s->flags = direct ? HK_SLOT_REF : 0;
   if (direct) s->ref = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)place};
   e->next++;
-  e->link->waiting = 0;
+  e->link->waiting = HK_LINK_NO_WAIT;
   e->link->want = NULL; /* it was for this slot; whether the next one's place is known, the lane will say */
   /* release: payload and fields must be visible before the lane sees the number */
   atomic_store_explicit(&s->seq, (uint32_t)e->next, memory_order_release);

@@ -36,6 +36,7 @@ typedef struct hk_net_provider {
   bool (*usable)(char *why, size_t why_bytes);
   /* Must a link's data lie in the FIFO?  Else it may lie anywhere (by_ref). */
   bool copies;
+  bool delivers_ref; /* slots that it delivers may refer to memory of its own */
   /* Makes the context and fills `fact` (HK_NET_FACT_BYTES, zeroed). */
   hk_status (*init)(const hk_transport_env *env, void **ctx, void *fact);
   /* All ranks' facts, `stride` bytes apart; they stay valid.  Only ranks with this provider have one. */

@@ -172,7 +172,7 @@ static hk_status receive_slots(hk_plugin_end *e, bool *moved) {
   if (e->large_seen) HK_TRY(test_lane(e, &e->lane[1], moved), out);
   while (delivered && e->end->next < e->lane[0].done) HK_TRY(deliver(e, &delivered), out);
   const hk_plugin_lane *needed = &e->lane[e->end->next < e->lane[0].done]; /* where a header is there, its payload's */
-  if (needed->broken && e->end->link->waiting) rc = hk_plugin_failed(e, needed->broke_in, needed->broken);
+  if (needed->broken && e->end->link->waiting == HK_LINK_WAITS) rc = hk_plugin_failed(e, needed->broke_in, needed->broken);
 out:
   return rc;
 }
@@ -267,7 +267,7 @@ static void plugins_close(void *ctx, hk_net_end *end) {
 
 /* Does a lane wait for this end? */
 static bool wanted(const hk_plugin_end *e) {
-  return e->sends ? hk_net_filled(e->end, e->end->next) : e->end->link->waiting;
+  return e->sends ? hk_net_filled(e->end, e->end->next) : e->end->link->waiting == HK_LINK_WAITS;
 }
 
 /* Nothing moves: are the peers that we wait for still there? */
@@ -322,6 +322,7 @@ static void plugins_sleep(void *ctx) {
 const hk_net_provider hk_net_plugins = {
     .name = "plugin",
     .copies = true, /* what is sent must be registered: it is the FIFO's own memory */
+    .delivers_ref = true,
     .usable = plugins_usable,
     .init = plugins_init,
     .open = plugins_open,

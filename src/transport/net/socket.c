@@ -290,7 +290,7 @@ static void ask_epoll(socket_ctx *x, int patience_ms) {
   }
 }
 
-/* Sends what is there to send, and collects the connections that a lane waits for. */
+/* Sends what is there to send, and collects the connections whose messages are wanted. */
 static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting) {
   hk_status rc = HK_OK;
   *nwaiting = x->nblocked = 0;
@@ -306,7 +306,7 @@ static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting) {
       }
     }
     if (c->recv && c->recv->link->waiting) {
-      if (c->failed) return c->failed;
+      if (c->failed && hk_socket_waited_for(c)) return c->failed;
       x->waiting[(*nwaiting)++] = c;
     }
   }
@@ -321,7 +321,8 @@ static hk_status check_silence(socket_ctx *x, int nwaiting) {
   if (now < x->next_check_ns) return HK_OK;
   x->next_check_ns = now + 1000000000u;
   unsigned limit = x->silence_s + x->silence_s / 4 + 1; /* the kernel's questions come every quarter */
-  for (int i = 0; i < nwaiting; i++) HK_TRY(hk_socket_check_silence(x->waiting[i], limit), out);
+  for (int i = 0; i < nwaiting; i++)
+    if (hk_socket_waited_for(x->waiting[i])) HK_TRY(hk_socket_check_silence(x->waiting[i], limit), out);
   for (int i = 0; i < x->nconns; i++)
     if (conn_ready(x->conns[i]) && hk_socket_send_pending(x->conns[i]))
       HK_TRY(hk_socket_check_silence(x->conns[i], limit), out);

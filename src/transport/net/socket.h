@@ -101,6 +101,7 @@ typedef struct hk_socket_conn {
 hk_status hk_socket_send(hk_socket_conn *c, bool *moved);
 /* Receives what the FIFO has room for. */
 hk_status hk_socket_receive(hk_socket_conn *c, bool *moved);
+bool hk_socket_waited_for(const hk_socket_conn *c); /* a lane stands still for its next message */
 bool hk_socket_send_pending(const hk_socket_conn *c);
 bool hk_socket_send_blocked(const hk_socket_conn *c);
 bool hk_socket_send_held(const hk_socket_conn *c); /* it will go on by itself: nobody may sleep on it */

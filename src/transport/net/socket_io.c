@@ -81,6 +81,8 @@ static hk_status garbage(hk_socket_conn *c) {
 
 /* ---- sending ---- */
 
+bool hk_socket_waited_for(const hk_socket_conn *c) { return c->recv && c->recv->link->waiting == HK_LINK_WAITS; }
+
 bool hk_socket_send_pending(const hk_socket_conn *c) {
   return c->send && (hk_net_filled(c->send, c->tx[0].slot) || c->send->next != c->tx[0].slot);
 }
@@ -96,7 +98,7 @@ bool hk_socket_send_blocked(const hk_socket_conn *c) {
  * no more than LEAD_MAX ahead of it; but if nothing comes for some rounds, the peer has another reason, or a long way. */
 enum { LEAD_MAX = 131072, HELD_MAX = 16 };
 
-bool hk_socket_send_held(const hk_socket_conn *c) { return c->lead >= LEAD_MAX && c->recv && c->recv->link->waiting; }
+bool hk_socket_send_held(const hk_socket_conn *c) { return c->lead >= LEAD_MAX && hk_socket_waited_for(c); }
 
 static bool hold_back(hk_socket_conn *c) {
   if (!hk_socket_send_held(c)) return false;
@@ -147,7 +149,7 @@ static void advance(hk_socket_conn *c, unsigned s, size_t sent) {
 
 static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
   hk_socket_tx *t = &c->tx[s];
-  bool paced = c->recv && c->recv->link->waiting;
+  bool paced = hk_socket_waited_for(c);
   while (!t->blocked) {
     struct iovec iov[IOV_MAX_USED];
     size_t total;
@@ -381,7 +383,7 @@ hk_status hk_socket_receive(hk_socket_conn *c, bool *moved) {
     if (!more) break;
     if (r->begun ? r->got[0] == part(c, r->head.bytes, 0, &at) : r->head_got == HEADER) break;
     if (r->eof) {
-      if (c->recv->link->waiting) rc = hk_socket_broken(c, "waiting for a message", 0);
+      if (hk_socket_waited_for(c)) rc = hk_socket_broken(c, "waiting for a message", 0);
       break;
     }
     HK_TRY(read_first(c, moved, &more), out);
