@@ -67,6 +67,15 @@ static int slice_ms(const hk_wait_env *env) {
   return ms < SLICE_MS ? (int)ms : SLICE_MS;
 }
 
+hk_status hk_wait_nap(hk_waiter *w, int fd, uint64_t ns) {
+  struct pollfd p = {.fd = fd, .events = POLLIN};
+  struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+  hk_status rc = failure_of(w->env);
+  if (rc != HK_OK) return rc;
+  if (ppoll(&p, 1, &t, NULL) < 0 && errno != EINTR) return HK_FAIL_ERRNO("poll failed in a nap");
+  return look_at_clock(w, "a peer");
+}
+
 hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *what) {
   hk_waiter w;
   hk_wait_begin(&w, env);

@@ -70,6 +70,9 @@ static inline hk_status hk_wait_pause(hk_waiter *w) {
  * `what` says what is waited for, in words for the error. */
 hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *what);
 
+/* One pause that is a sleep, for who has waited long and would rather be late than busy: until `fd` can be read, or for `ns`. */
+hk_status hk_wait_nap(hk_waiter *w, int fd, uint64_t ns);
+
 uint64_t hk_now_ns(void); /* CLOCK_MONOTONIC */
 /* How long `since` was ago; 0 where it was noted, by another thread, after `now` was read. */
 static inline uint64_t hk_ago_ns(uint64_t now, uint64_t since) { return now > since ? now - since : 0; }

@@ -39,14 +39,15 @@ typedef struct hk_host_facts {
   bool multicast; /* all ranks do */
   size_t slot_bytes;
 } hk_host_facts;
-/* The same of ranks on GPUs of one host. */
+/* The same of ranks on GPUs. */
 typedef struct hk_gpu_facts {
-  int nranks, ranks_per_gpu, sm; /* the largest number; the oldest generation */
+  int nranks, nhosts, ranks_per_host, least_per_host;
+  int ranks_per_gpu, sm; /* the largest number; the oldest generation */
   int max_channels;
   bool one_gpu; /* all ranks share it */
-  bool staged;  /* some go through host memory */
+  bool staged;  /* some of one host go through host memory */
   size_t slot_bytes;
 } hk_gpu_facts;
-hk_machine hk_machine_of_gpus(const hk_gpu_facts *f);
+hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constants);
 hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants);
 #endif

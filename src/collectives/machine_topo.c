@@ -180,7 +180,7 @@ static void describe_gpus(hk_machine *m, const home *h) {
 #define GUESSED_STAGED_US 1.5
 #define GUESSED_STAGED_GBPS 20
 
-hk_machine hk_machine_of_gpus(const hk_gpu_facts *f) {
+hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constants) {
   size_t k = 0;
   while (generations[k].sm > f->sm) k++;
   double sharers = f->ranks_per_gpu, link = sharers > 1 ? sharers * 4 / GUESSED_MEMORY_GBPS : 1.0 / GUESSED_LINK_GBPS;
@@ -188,13 +188,17 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f) {
                      .ring_us_per_b = link / 1000,
                      .mesh_us_per_b = link / 1000,
                      .one_us_per_b = 1.0 / GUESSED_LINK_GBPS / 1000};
+  hk_level net = {.alpha_us = constants->net_alpha_us + HK_GPU_INSTR_US + HK_GPU_PROXY_US,
+                  .ring_us_per_b = constants->net_us_per_b,
+                  .mesh_us_per_b = constants->net_us_per_b,
+                  .one_us_per_b = constants->net_us_per_b};
   return (hk_machine){
       .nranks = f->nranks,
-      .nhosts = 1,
-      .ranks_per_host = f->nranks,
-      .least_per_host = f->nranks,
+      .nhosts = f->nhosts,
+      .ranks_per_host = f->ranks_per_host,
+      .least_per_host = f->least_per_host,
       .inside = inside,
-      .between = inside,
+      .between = f->nhosts > 1 ? net : inside,
       .overlap = true,
       .copy_us_per_b = 2 * sharers / GUESSED_MEMORY_GBPS / 1000,
       .gamma_us_per_b = sharers / GUESSED_MEMORY_GBPS / 1000,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A communicator's GPU: which one, its beginning and end, its failures, and whose memory a pointer is. */
-#include "gpu.h"
+#include "gpu_net.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -50,10 +50,35 @@ out:
   return rc;
 }
 
+static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
+  return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
+}
+
+static int by_id(const void *a, const void *b) {
+  const uint64_t *x = a, *y = b;
+  return *x < *y ? -1 : *x > *y;
+}
+
+/* The ranks of the device that has most. */
+static hk_status count_sharers(const hk_gpu_fact *facts, size_t stride, int nranks, int *most) {
+  uint64_t *ids = malloc((size_t)nranks * sizeof *ids);
+  if (!ids) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", nranks);
+  for (int r = 0; r < nranks; r++) ids[r] = fact_of(facts, stride, r)->id;
+  qsort(ids, (size_t)nranks, sizeof *ids, by_id);
+  *most = 0;
+  for (int r = 0, run = 0; r < nranks; r++) {
+    run = r > 0 && ids[r] == ids[r - 1] ? run + 1 : 1;
+    if (run > *most) *most = run;
+  }
+  free(ids);
+  return HK_OK;
+}
+
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
   hk_gpu *g = c->gpu;
-  uint64_t blocks = UINT64_MAX, most = 1;
+  uint64_t blocks = UINT64_MAX;
+  bool hosts = false;
   for (int s = 0; s < 2; s++) {
     g->ends[s] = calloc((size_t)c->nranks, sizeof *g->ends[s]);
     if (!g->ends[s]) {
@@ -61,18 +86,16 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
       goto out;
     }
   }
-#define FACT(r) ((const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)(r)*stride))
+  HK_TRY(count_sharers(facts, stride, c->nranks, &g->sharers), out);
   for (int r = 0; r < c->nranks; r++) {
-    uint64_t same = 0;
-    if (FACT(r)->blocks < blocks) blocks = FACT(r)->blocks;
-    for (int k = 0; k < c->nranks; k++) same += FACT(k)->id == FACT(r)->id;
-    if (same > most) most = same;
+    if (fact_of(facts, stride, r)->blocks < blocks) blocks = fact_of(facts, stride, r)->blocks;
+    hosts = hosts || c->peers[r].host != c->peers[0].host;
   }
-#undef FACT
   /* Half of what a device runs at once stays for other work, whose end may be what lets these kernels go on. */
-  g->blocks = (unsigned)(blocks / 2 / most);
+  unsigned most = hosts ? HK_GPU_NET_CHANNELS : HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS;
+  g->blocks = (unsigned)(blocks / 2 / (uint64_t)g->sharers);
   if (g->blocks < 1) g->blocks = 1;
-  if (g->blocks > HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS) g->blocks = HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS;
+  if (g->blocks > most) g->blocks = most;
   g->parts = g->blocks / 2 / (unsigned)c->nranks;
   if (g->parts < 1) g->parts = 1;
   if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
@@ -87,10 +110,11 @@ hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_qu
   hk_status rc = g->device->ops->order_end(g->device, o, q, s);
   g->launches++;
   pthread_mutex_unlock(&g->lock);
+  hk_gpu_proxy_wake(g, s->capturing);
   return rc;
 }
 
-static hk_status over(hk_gpu *g, bool *done) {
+hk_status hk_gpu_over(hk_gpu *g, bool *done) {
   pthread_mutex_lock(&g->lock);
   hk_status rc = g->device->ops->order_done(g->device, &g->order, done);
   pthread_mutex_unlock(&g->lock);
@@ -122,7 +146,7 @@ void hk_gpu_drain(ncclComm_t c) {
   if (!c->gpu || !c->gpu->device || c->gpu->lost) return;
   uint64_t until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
   hk_wait_begin(&w, &env);
-  while (over(c->gpu, &done) == HK_OK && !done) {
+  while (hk_gpu_over(c->gpu, &done) == HK_OK && !done) {
     if (!atomic_load(&c->health.failure))
       until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
     else if (hk_now_ns() > until)
@@ -214,7 +238,7 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask) {
                    "operator and root on all ranks",
                    c->rank, __atomic_load_n(&s->peer, __ATOMIC_RELAXED));
   if (!ask) return HK_OK;
-  hk_status rc = over(g, &done);
+  hk_status rc = hk_gpu_over(g, &done);
   return rc == HK_OK && !done ? watch(c) : rc;
 }
 

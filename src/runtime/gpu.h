@@ -99,8 +99,9 @@ typedef struct hk_gpu_table {
 
 /* How what a rank sends to another goes. */
 typedef enum hk_gpu_way {
-  HK_GPU_STAGED, /* through pinned host memory */
-  HK_GPU_REACH,  /* both ends reach each other's memory */
+  HK_GPU_NET,    /* through the network, staged at both ends: gpu_net.h */
+  HK_GPU_STAGED, /* through pinned host memory that both reach */
+  HK_GPU_REACH,  /* from here on both ends reach each other's memory */
   HK_GPU_SAME    /* they share a device */
 } hk_gpu_way;
 
@@ -122,7 +123,9 @@ typedef struct hk_gpu {
   bool remote;           /* some rank is in another process */
   bool by_fd;            /* and its memory goes by file descriptor */
   unsigned char *direct; /* [nranks] hk_gpu_way to each peer */
-  bool staged;           /* some pair of ranks goes through host memory */
+  bool staged;           /* some pair of ranks of one host goes through host memory */
+  int sharers;           /* ranks of the device that has most; equal on all ranks */
+  struct hk_gpu_proxy *proxy; /* NULL: no link over the network yet */
   bool lost;             /* its work will not end soon: nothing that a kernel may use is freed */
   struct hk_gpu *next_lost;
   hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
@@ -166,6 +169,8 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
 /* After it; facts are `stride` bytes apart. */
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 void hk_gpu_detach(ncclComm_t c);
+/* Is all that was launched over?  An error where it failed.  From any thread. */
+hk_status hk_gpu_over(hk_gpu *g, bool *done);
 /* Waits until all that was launched is over, whatever becomes of it.  A failed communicator's work may stand behind other work
  * that never ends: it is given up after some seconds. */
 void hk_gpu_drain(ncclComm_t c);

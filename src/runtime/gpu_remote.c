@@ -102,7 +102,7 @@ hk_status hk_gpu_remote_make(ncclComm_t c, int peer, unsigned channel, size_t by
   hk_device *d = c->gpu->device;
   hk_gpu_offer o = {.region = 0};
   memset(out, 0, sizeof *out);
-  if (c->gpu->direct[peer]) {
+  if (c->gpu->direct[peer] != HK_GPU_STAGED) {
     size_t whole = (bytes + HK_GPU_SHARED_GRANULE - 1) / HK_GPU_SHARED_GRANULE * HK_GPU_SHARED_GRANULE;
     HK_TRY(d->ops->alloc_shared(d, whole, zeroed, c->gpu->by_fd, &out->memory), undo);
     HK_TRY(hk_gpu_offer_memory(c, &out->memory, true, &o), undo);

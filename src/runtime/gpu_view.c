@@ -63,7 +63,7 @@ static bool answer(void *arg, void *payload, int fd, char *reason) {
 void hk_gpu_views_begin(ncclComm_t c) {
   hk_gpu *g = c->gpu;
   for (int r = 0; r < c->nranks; r++)
-    g->apart = g->apart || (g->direct[r] != HK_GPU_STAGED && (g->direct[r] == HK_GPU_REACH || is_remote(c, r)));
+    g->apart = g->apart || (g->direct[r] == HK_GPU_REACH || (g->direct[r] == HK_GPU_SAME && is_remote(c, r)));
   if (!g->apart) return;
   g->comm = c;
   hk_shm_answer_with(hk_wire_shm(c), answer, g);
@@ -80,7 +80,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
   hk_gpu *g = c->gpu;
   bool remote = is_remote(c, r);
   uint64_t there = base;
-  if (r == c->rank || g->direct[r] == HK_GPU_STAGED || (remote && hk_shm_no_files(hk_wire_shm(c)))) return;
+  if (r == c->rank || g->direct[r] < HK_GPU_REACH || (remote && hk_shm_no_files(hk_wire_shm(c)))) return;
   if (remote) {
     unsigned char payload[HK_SHM_PAYLOAD] = {0};
     question q = {.verb = OPEN, .from = c->rank, .key = v->key, .share = *share};
@@ -318,7 +318,7 @@ hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, i
   hk_gpu_view *v;
   hk_gpu_way way = (hk_gpu_way)c->gpu->direct[peer];
   *out = HK_GPU_UNSEEN;
-  if (way == HK_GPU_STAGED) return HK_OK;
+  if (way < HK_GPU_REACH) return HK_OK;
   if (way == HK_GPU_SAME && !is_remote(c, peer)) {
     *out = 0;
     return HK_OK;

@@ -7,7 +7,7 @@
 #include "../device/host.h"
 #include "../kernels/gpu_image.h"
 #include "../transport/shm.h"
-#include "gpu.h"
+#include "gpu_net.h"
 
 /* The tables of a process.  They are global because ranks that are threads of a process have nothing else in common when
  * they begin, and because what they share must outlive whichever of them leaves first. */
@@ -82,8 +82,9 @@ void hk_gpu_code_put(hk_gpu_code *k) {
 /* ---- worlds ---- */
 
 /* A rank's credits, in its memory: for each link that it sends on the head, which the receiver writes, and its counter;
- * behind them words that other ranks try to read, and room for what this rank reads of theirs. */
-enum { CREDIT_BYTES = 128, SENT_AT = 64, PROBE_BYTES = 4096 };
+ * for those over the network the counters of both directions; behind them words that other ranks try to read, and room for
+ * what this rank reads of theirs. */
+enum { CREDIT_BYTES = 128, SENT_AT = 64, RECEIVED_AT = 96, PROBE_BYTES = 4096 };
 
 static size_t credit_at(int peer, unsigned channel) {
   return ((size_t)peer * HK_GPU_CHANNELS + channel) * CREDIT_BYTES;
@@ -199,6 +200,11 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
 
 static bool is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
 
+/* Does nothing but the network join the two?  Both ends answer alike. */
+static bool by_net(ncclComm_t c, int peer) {
+  return c->wiring.states[c->wiring.via[peer]]->transport->progress != NULL;
+}
+
 static char *credits_of(ncclComm_t c, int rank) {
   return is_remote(c, rank) ? c->gpu->opened[rank].base : c->gpu->world->credits[rank].base;
 }
@@ -228,14 +234,10 @@ out:
 /* `why` tells what is against reaching the peer's memory; empty: nothing. */
 static hk_status open_peer(ncclComm_t c, int peer, const hk_gpu_offer *credits, char *why, size_t why_bytes) {
   hk_device *d = c->gpu->device;
-  if (c->peers[peer].host != c->peers[c->rank].host)
-    return HK_FAIL(
-        HK_ERR_SYSTEM,
-        "ranks %d and %d are on different hosts, and this version of Hocket has no way through the network for "
-        "GPUs yet: set HOCKET_DEVICE=host to work on host memory",
-        c->rank, peer);
   if (peer == c->rank) return HK_OK;
-  if (hk_param_int(HK_P_P2P_DISABLE))
+  if (c->peers[peer].host != c->peers[c->rank].host)
+    snprintf(why, why_bytes, "it is on another host");
+  else if (hk_param_int(HK_P_P2P_DISABLE))
     snprintf(why, why_bytes, "NCCL_P2P_DISABLE is 1");
   else if (!is_remote(c, peer)) {
     if (d->ops->peer(d, c->peers[peer].device, why, why_bytes) != HK_OK && !why[0])
@@ -262,11 +264,12 @@ static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, un
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, table, n), out);
   g->staged = false;
   for (size_t a = 0; a < n; a++)
-    for (size_t b = 0; b < n; b++) g->staged = g->staged || table[a * n + b] != REACHED;
+    for (size_t b = 0; b < n; b++)
+      g->staged = g->staged || (table[a * n + b] != REACHED && c->peers[a].host == c->peers[b].host);
   for (size_t r = 0; r < n; r++) {
     bool same = fact_of(facts, stride, (int)r)->id == fact_of(facts, stride, c->rank)->id;
     bool both = table[(size_t)c->rank * n + r] == REACHED && table[r * n + (size_t)c->rank] == REACHED;
-    g->direct[r] = !both ? HK_GPU_STAGED : same ? HK_GPU_SAME : HK_GPU_REACH;
+    g->direct[r] = !both ? (by_net(c, (int)r) ? HK_GPU_NET : HK_GPU_STAGED) : same ? HK_GPU_SAME : HK_GPU_REACH;
   }
 out:
   return rc;
@@ -315,7 +318,7 @@ static hk_status try_peers(ncclComm_t c, const hk_gpu_offer *credits, uint64_t *
   for (int r = 0; r < c->nranks; r++) {
     char why[200] = "";
     HK_TRY(open_peer(c, r, &credits[r], why, sizeof why), out);
-    bool by_fd = is_remote(c, r) && credits[r].share.kind == HK_MEMORY_VMM;
+    bool by_fd = is_remote(c, r) && c->peers[r].host == c->peers[c->rank].host && credits[r].share.kind == HK_MEMORY_VMM;
     mine[r] = !why[0] ? REACHED : by_fd && !hk_param_int(HK_P_P2P_DISABLE) ? FD_REFUSED : REFUSED;
     if (!why[0]) {
       HK_TRY(probe(c, r, got, why, sizeof why), out);
@@ -323,7 +326,8 @@ static hk_status try_peers(ncclComm_t c, const hk_gpu_offer *credits, uint64_t *
     }
     if (r == c->rank) continue;
     HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s", c->rank, r,
-            why[0]             ? "pinned host memory; not directly: "
+            why[0] && by_net(c, r) ? "the network, staged in pinned host memory; not directly: "
+            : why[0]           ? "pinned host memory; not directly: "
             : !is_remote(c, r) ? "P2P/direct pointer"
             : by_fd            ? "P2P/CUMEM"
                                : "P2P/IPC",
@@ -468,6 +472,31 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
   return HK_OK;
 }
 
+/* A link over the network: this end's own memory, which the proxy serves. */
+static hk_status add_net_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
+  hk_status rc = HK_OK;
+  const hk_transport_env *e = &c->wiring.env;
+  hk_gpu_end **list = &c->gpu->ends[sends][peer], *x = calloc(1, sizeof *x);
+  hk_link_key key = {
+      .peer = (uint16_t)peer, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)channel};
+  if (!x) return HK_FAIL_ERRNO("no memory for a link");
+  x->channel = (uint16_t)channel;
+  x->link = (hk_gpu_link){.done = (uint64_t *)(void *)(credits_of(c, c->rank) + credit_at(peer, channel) +
+                                                       (sends ? SENT_AT : RECEIVED_AT)),
+                          .slot_bytes = (uint32_t)e->slot_bytes,
+                          .nslots = e->nslots,
+                          .peer = (uint32_t)peer,
+                          .sends = sends,
+                          .proxied = 1};
+  HK_TRY(hk_gpu_proxy_open(c, &key, &x->link), undo);
+  x->next = *list;
+  *list = *out = x;
+  return HK_OK;
+undo:
+  free(x);
+  return rc;
+}
+
 hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
   hk_status rc = HK_OK;
   const hk_transport_env *e = &c->wiring.env;
@@ -475,6 +504,7 @@ hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, h
   hk_gpu_remote remote;
   hk_gpu_fifo *f;
   if ((*out = find_end(c, peer, sends, channel))) return HK_OK;
+  if (c->gpu->direct[peer] == HK_GPU_NET) return add_net_end(c, peer, sends, channel, out);
   if (!is_remote(c, peer)) {
     HK_TRY(get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f), out);
     rc = add_end(c, peer, sends, channel, f->data.base, NULL, out);

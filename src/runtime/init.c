@@ -7,7 +7,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "comm.h"
-#include "gpu.h"
+#include "gpu_net.h"
 #include "host.h"
 #include "profiler.h"
 #include "rings.h"
@@ -89,20 +89,20 @@ static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
   return HK_OK;
 }
 
-static hk_machine gpu_machine(ncclComm_t c, const hk_row *rows) {
+static hk_machine gpu_machine(ncclComm_t c, const hk_row *rows, const hk_host_facts *hosts) {
   hk_gpu_facts f = {.nranks = c->nranks,
+                    .nhosts = hosts->nhosts,
+                    .ranks_per_host = hosts->ranks_per_host,
+                    .least_per_host = hosts->least_per_host,
+                    .ranks_per_gpu = c->gpu->sharers,
                     .max_channels = (int)c->gpu->blocks,
                     .sm = (int)rows[0].gpu.sm,
                     .staged = c->gpu->staged,
                     .slot_bytes = rows[0].slot_bytes};
-  for (int r = 0; r < c->nranks; r++) {
+  for (int r = 0; r < c->nranks; r++)
     if ((int)rows[r].gpu.sm < f.sm) f.sm = (int)rows[r].gpu.sm;
-    int same = 0;
-    for (int k = 0; k < c->nranks; k++) same += rows[k].gpu.id == rows[r].gpu.id;
-    if (same > f.ranks_per_gpu) f.ranks_per_gpu = same;
-  }
-  f.one_gpu = f.ranks_per_gpu == c->nranks && !f.staged;
-  return hk_machine_of_gpus(&f);
+  f.one_gpu = f.ranks_per_gpu == c->nranks && f.nhosts == 1 && !f.staged;
+  return hk_machine_of_gpus(&f, &rows[0].constants);
 }
 
 /* The cost model's machine and the layout, the same on all ranks because made from what all know. */
@@ -132,7 +132,7 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
   f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
   /* Hosts may have been measured apart, or not at all: rank 0's constants count for all, and choices where all have the same. */
   if (c->gpu) f.multicast = false;
-  c->selection.machine = c->gpu ? gpu_machine(c, rows) : hk_machine_of_hosts(&f, &rows[0].constants);
+  c->selection.machine = c->gpu ? gpu_machine(c, rows, &f) : hk_machine_of_hosts(&f, &rows[0].constants);
   int64_t spins = hk_param_int(HK_P_SPIN);
   /* Where ranks outnumber cores, spinning only keeps the rank that is waited for from running.  Where they do not, the
    * scheduler may still have put two on one core, when something else runs: a microsecond is long enough for a peer that
@@ -327,6 +327,7 @@ out:
 
 void hk_comm_destroy(ncclComm_t c) {
   hk_gpu_drain(c); /* peers may wait for what it sends until then */
+  hk_gpu_proxy_stop(c);
   if (c->wiring.links) hk_wire_free(c);
   /* Before the bootstrap, which knows the communicator's name; after the networks, which tell events. */
   hk_profiler_free(c);

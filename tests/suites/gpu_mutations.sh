@@ -80,14 +80,14 @@ done
 mutate exec - exec.cu 's/done >= hk_load_acquire(k->head) + k->nslots/done >= hk_load_acquire(k->head) + k->nslots + 1/' \
   "a sender overruns its receiver by a slot"
 mutate exec - exec.cu 's/if ((uint32_t)word == tag) return true;/return true;/' "a receiver takes another call's slot for its own"
-mutate exec - exec.cu 's/(\*done + 1) << 32 | tag/(*done + 2) << 32 | tag/' "a word says the wrong number"
+mutate exec - exec.cu 's/(done + 1) << 32 | tag/(done + 2) << 32 | tag/' "a word says the wrong number"
 mutate exec quick exec.cu 's/  \*done += 1;/  *done += sends;/' "a receiver misses a slot"
 mutate exec-races - exec.cu 's/while ((uint32_t)(word >> 32) != (uint32_t)(done + 1))/while (0)/' "a receiver does not wait for the word"
 mutate exec-races - exec.cu 's/hk_store_release(link->head, \*done + 1); .*/*link->head = *done + 1;/' "a credit comes back without order"
-mutate exec-races quick exec.cu 's/hk_store_release(word_of(link, \*done), /*word_of(link, *done) = (/' "a word is stored without order"
+mutate exec-races quick exec.cu 's/hk_store_release(word_of(k, done), /*word_of(k, done) = (/' "a word is stored without order"
 mutate exec-races - exec.cu 's/uint64_t word = hk_load_acquire(at);/uint64_t word = *at;/;s/word = hk_load_acquire(at);/word = *(volatile const uint64_t *)at;/' \
   "a word is read without order"
-mutate emulated - exec.cu 's/hk_store_release(word_of(link, \*done), /*(volatile uint64_t *)word_of(link, *done) = (/;/word_of(link, \*done) = (/{s/^/hk_relax();/};s/^  hk_barrier();$//' \
+mutate emulated - exec.cu 's/hk_store_release(word_of(k, done), /*(volatile uint64_t *)word_of(k, done) = (/;/word_of(k, done) = (/{s/^/hk_relax();/};s/^  hk_barrier();$//' \
   "a word overtakes its data"
 # Barriers between the threads of a block.
 mutate exec-races - exec.cu '/^  hk_barrier();$/{x;s/^/x/;/^x\{1\}$/{x;d};x}' "no barrier between the data and the signals"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The *_perf programs on emulated GPUs: results are checked, several ranks share a GPU, several GPUs, odd alignments.
+# The *_perf programs on emulated GPUs: results are checked, several ranks share a GPU, several GPUs, odd alignments, the network.
 # check: timeout=120
 set -u
 unset HOCKET_DEVICE
@@ -29,5 +29,6 @@ runs 1 alltoall_perf -t 2 -b 200K -e 200K
 runs 2 sendrecv_perf -t 2 -b 200K -e 200K
 runs 1 all_reduce_perf -t 2 -b 1K -e 64K -f 64 -G 3
 runs 2 all_gather_perf -g 2 -b 1K -e 1K -G 2
+NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 all_reduce_perf -t 2 -b 1K -e 64K -f 64 # over the network, with the proxy
 echo "$runs runs"
 exit "$bad"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators on GPUs: captured graphs, ranks as threads, children, aborts, failures, ends.
+/* Communicators on GPUs: captured graphs, ranks as threads, children, aborts, failures, ends; the same where only the network
+ * joins the GPUs, with the proxy.
  * check: timeout=300 */
 #include <pthread.h>
 #include "../support/suite.h"
@@ -323,6 +324,11 @@ START_TEST(no_memory) {
 }
 END_TEST
 
+static void only_network(void) {
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+}
+
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
@@ -340,6 +346,15 @@ int main(void) {
   tcase_add_test(t, watchdog);
   tcase_add_test(t, ends);
   tcase_add_loop_test(t, no_memory, 0, 4);
+  suite_add_tcase(s, t);
+  t = tcase_create("gpu_net");
+  tcase_set_timeout(t, 100);
+  tcase_add_checked_fixture(t, only_network, NULL);
+  tcase_add_test(t, graphs);
+  tcase_add_test(t, threads);
+  tcase_add_test(t, abort_frees_kernels);
+  tcase_add_test(t, kernel_fails);
+  tcase_add_test(t, ends);
   suite_add_tcase(s, t);
   return suite_run(s);
 }

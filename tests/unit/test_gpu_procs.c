@@ -2,74 +2,9 @@
 /* Communicators on GPUs whose ranks are processes: one a GPU, several on one, processes with several ranks; a peer that
  * dies; GPUs that do not reach each other's memory.
  * check: timeout=300 notsan */
-#include <signal.h>
-#include <sys/wait.h>
 #include "../../src/runtime/gpu.h"
 #include "../support/suite.h"
-#include "gpu_comms.h"
-
-/* Processes [0, n) of `each` ranks, all on devices that take turns; `body` runs in each with its ranks' comms open.  Gives how many
- * ended otherwise than well. */
-typedef struct place {
-  gpu_ranks g; /* of the whole communicator; only [first, first + each) are this process's */
-  int process, first, each;
-} place;
-
-static void open_place(place *p, const ncclUniqueId *id, int devices) {
-  gpu_ranks *g = &p->g;
-  OK_NCCL(ncclGroupStart());
-  for (int r = p->first; r < p->first + p->each; r++) {
-    emu_use(g->device[r] = r % devices);
-    OK_NCCL(ncclCommInitRank(&g->comm[r], g->n, *id, r));
-  }
-  OK_NCCL(ncclGroupEnd());
-  for (int r = p->first; r < p->first + p->each; r++) {
-    g->in[r] = gpu_alloc(g->device[r], g->room);
-    g->out[r] = gpu_alloc(g->device[r], g->room);
-    g->stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
-  }
-}
-
-static int run_processes(int n, int each, int devices, void (*body)(place *p)) {
-  int ends[2], bad = 0;
-  pid_t pids[GPU_RANKS];
-  ck_assert_int_eq(pipe(ends), 0);
-  fflush(NULL);
-  for (int i = 0; i < n; i++) {
-    pids[i] = fork();
-    if (pids[i]) continue;
-    ncclUniqueId id;
-    place p = {.process = i, .first = i * each, .each = each};
-    p.g.n = n * each;
-    p.g.room = 1 << 16;
-    emu_start(8);
-    if (ranks_share_id(ends, i, n, &id)) _exit(2);
-    open_place(&p, &id, devices);
-    body(&p);
-    for (int r = p.first; r < p.first + each; r++)
-      if (p.g.comm[r]) OK_NCCL(ncclCommDestroy(p.g.comm[r]));
-    _exit(0);
-  }
-  close(ends[0]);
-  close(ends[1]);
-  for (int i = 0; i < n; i++) {
-    int status;
-    waitpid(pids[i], &status, 0);
-    bad += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-  }
-  return bad;
-}
-
-/* This process's part of the world's data. */
-static void each_call(place *p, gpu_call *c, int again) {
-  gpu_fill_some(&p->g, c, p->first, p->each);
-  for (int i = 0; i < again; i++) {
-    OK_NCCL(ncclGroupStart());
-    for (int r = p->first; r < p->first + p->each; r++) OK_NCCL(gpu_submit(&p->g, c, r));
-    OK_NCCL(ncclGroupEnd());
-  }
-  gpu_check_some(&p->g, c, p->first, p->each);
-}
+#include "gpu_places.h"
 
 static void all_collectives(place *p) {
   static const size_t counts[] = {3, 1500};
@@ -79,33 +14,12 @@ static void all_collectives(place *p) {
       each_call(p, &c, 5);
     }
   }
-  /* Round the ring of ranks, and to oneself. */
-  gpu_ranks *g = &p->g;
-  for (int by = 0; by < 2; by++) {
-    for (int r = p->first; r < p->first + p->each; r++) {
-      emu_use(g->device[r]);
-      OK(MemsetD8Async(g->in[r], (unsigned char)(r + 10), 50000, g->stream[r]));
-    }
-    OK_NCCL(ncclGroupStart());
-    for (int r = p->first; r < p->first + p->each; r++) {
-      cudaStream_t s = (cudaStream_t)(void *)g->stream[r];
-      OK_NCCL(ncclSend((void *)(uintptr_t)g->in[r], 50000, ncclInt8, (r + by) % g->n, g->comm[r], s));
-      OK_NCCL(ncclRecv((void *)(uintptr_t)g->out[r], 50000, ncclInt8, (r + g->n - by) % g->n, g->comm[r], s));
-    }
-    OK_NCCL(ncclGroupEnd());
-    for (int r = p->first; r < p->first + p->each; r++) {
-      static char out[50000];
-      emu_use(g->device[r]);
-      OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g->out[r], sizeof out, g->stream[r]));
-      OK(StreamSynchronize(g->stream[r]));
-      for (size_t i = 0; i < sizeof out; i++) ck_assert_int_eq(out[i], (r + g->n - by) % g->n + 10);
-    }
-  }
+  for (int by = 0; by < 2; by++) each_ring(p, by); /* round the ring of ranks, and to oneself */
 }
 
 START_TEST(processes) {
   static const int shapes[][3] = {{2, 1, 2}, {2, 1, 1}, {2, 2, 4}, {4, 1, 3}};
-  ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], shapes[_i][2], all_collectives), 0);
+  ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], shapes[_i][2], 1, all_collectives), 0);
 }
 END_TEST
 
@@ -184,7 +98,7 @@ START_TEST(zero_copy) {
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("NCCL_PROTO", "Simple", 1);
   setenv("NCCL_MAX_NCHANNELS", "1", 1);
-  ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], shapes[_i][2], registered), 0);
+  ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], shapes[_i][2], 1, registered), 0);
 }
 END_TEST
 
@@ -210,7 +124,7 @@ static void die(place *p) {
   g->comm[r] = NULL;
 }
 
-START_TEST(dead_peer) { ck_assert_int_eq(run_processes(3, 1, 3, die), 0); }
+START_TEST(dead_peer) { ck_assert_int_eq(run_processes(3, 1, 3, 1, die), 0); }
 END_TEST
 
 /* Where GPUs do not reach each other's memory data goes through the host's: by wish, as the driver says, because IPC is
@@ -238,14 +152,14 @@ static void shared_somehow(place *p) {
 START_TEST(descriptors) {
   sharing_at = _i;
   setenv(sharing[_i].name, sharing[_i].value, 1);
-  ck_assert_int_eq(run_processes(2, _i == 1 ? 2 : 1, 3, shared_somehow), 0);
+  ck_assert_int_eq(run_processes(2, _i == 1 ? 2 : 1, 3, 1, shared_somehow), 0);
 }
 END_TEST
 
 START_TEST(staged) {
   setenv(obstacles[_i][0], obstacles[_i][1], 1);
   setenv("HOCKET_SLOT_BYTES", "4096", 1);
-  ck_assert_int_eq(run_processes(_i == 0 ? 2 : 1, _i == 0 ? 2 : 3, 3, all_collectives), 0);
+  ck_assert_int_eq(run_processes(_i == 0 ? 2 : 1, _i == 0 ? 2 : 3, 3, 1, all_collectives), 0);
 }
 END_TEST
 
@@ -253,7 +167,7 @@ START_TEST(staged_processes) {
   if (_i == 3) setenv("NCCL_CUMEM_ENABLE", "0", 1);
   setenv(obstacles[_i][0], obstacles[_i][1], 1);
   setenv("HOCKET_SLOT_BYTES", "4096", 1);
-  ck_assert_int_eq(run_processes(3, 1, 3, all_collectives), 0);
+  ck_assert_int_eq(run_processes(3, 1, 3, 1, all_collectives), 0);
 }
 END_TEST
 

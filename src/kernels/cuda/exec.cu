@@ -77,6 +77,11 @@ HK_DEVICE uint32_t tag_of(uint32_t signature, uint64_t bytes) { return signature
 HK_DEVICE uint64_t *word_of(const hk_gpu_link *k, uint64_t done) {
   return k->word + (done & (k->nslots - 1)) * HK_GPU_WORD_STRIDE;
 }
+HK_DEVICE uint32_t *note_of(const hk_gpu_link *k, uint64_t done) { return (uint32_t *)(word_of(k, done) + 1); }
+HK_DEVICE void publish(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint64_t bytes) {
+  if (k->proxied) hk_store_relaxed(note_of(k, done), (uint32_t)bytes); /* relaxed: the release below is behind it */
+  hk_store_release(word_of(k, done), (done + 1) << 32 | tag);          /* release: the data is there before the word */
+}
 /* Both ends answer alike. */
 HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t bytes) {
   if (proto == HK_GPU_LL && k->lines && bytes > 0 && bytes <= HK_GPU_LL_MAX) return LL_LINES;
@@ -108,6 +113,8 @@ HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint
   uint32_t polls = 0;
   const uint64_t *at = word_of(k, done);
   uint64_t word = hk_load_acquire(at);
+  if (k->proxied && (uint32_t)(word >> 32) != (uint32_t)(done + 1))
+    hk_store_relaxed(note_of(k, done), (uint32_t)(done + 1)); /* relaxed: it stands alone */
   while ((uint32_t)(word >> 32) != (uint32_t)(done + 1)) {
     if (give_up(state, &polls)) return false;
     word = hk_load_acquire(at);
@@ -225,8 +232,8 @@ HK_DEVICE void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *
   uint32_t tag = tag_of(l->work->signature, bytes) ^ (by_reference(l, o, stable, bytes) ? BY_REFERENCE : 0);
   if (!sends)
     hk_store_release(link->head, *done + 1);                /* release: our reads of the slot are over */
-  else if (lines_for(link, l->work->proto, bytes) == PLAIN) /* release: the data is there before the word */
-    hk_store_release(word_of(link, *done), (*done + 1) << 32 | tag);
+  else if (lines_for(link, l->work->proto, bytes) == PLAIN)
+    publish(link, *done, tag, bytes);
   *done += 1;
 }
 
@@ -425,7 +432,7 @@ HK_DEVICE bool run_transfer(const hk_gpu_transfer *t, hk_gpu_shared *s) {
     if (hk_thread() == 0) {
       uint32_t tag = tag_of(t->signature, bytes) ^ (refers ? BY_REFERENCE : 0);
       if (link->sends)
-        hk_store_release(word_of(link, done), (done + 1) << 32 | tag);
+        publish(link, done, tag, bytes);
       else
         hk_store_release(link->head, done + 1);
     }

@@ -14,6 +14,10 @@
  * or another's over NVLink; never over PCIe.  Lines begin as zeros.  Where a message does not fit them, or the link has
  * none, it goes as with Simple.
  *
+ * Over the network each end has words of its own, in pinned host memory.  Beside a slot's word, in the next 4 bytes, the
+ * kernel leaves a note for the proxy: as the sender the slot's bytes, before the word; as the receiver that finds no word
+ * yet the slot's number.
+ *
  * By reference: where the receiver can read the sender's user memory, a Simple slot may hold the address that it has there
  * instead of the data, and its word's tag says so.  That is the sender's own address for ranks of one process on one GPU
  * (`refs`), else what a call's tables of registered memory say.  Each sender decides for each slot, as on the host; before
@@ -44,7 +48,8 @@ typedef struct hk_gpu_link {
   char *lines;                 /* of slot i at lines + i * 2 * HK_GPU_LL_MAX; NULL: no LL */
   uint32_t slot_bytes, nslots; /* a power of two */
   uint32_t peer;
-  uint32_t sends;
+  uint16_t sends;
+  uint16_t proxied; /* over the network, by a proxy (runtime/gpu_net.h): beside a slot's word it finds a note */
   char *wide;          /* of slot i at wide + i * wide_bytes, 128-aligned; NULL: no LL128 */
   uint32_t wide_bytes; /* a multiple of 256, the same at both ends */
   uint32_t refs; /* the sender's: from so many bytes on by reference, at our own address; 0: as the call's tables say */
