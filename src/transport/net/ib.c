@@ -333,16 +333,20 @@ static hk_status ib_progress(void *ctx, bool *moved) {
   return rc == HK_OK && ceding ? give_way(x) : rc;
 }
 
-/* Is there nothing for progress to do before something completes?  A connection that is being made or mended talks over its
- * socket. */
+/* Does nothing happen before something comes that a completion tells of?  A connection that is being made or mended talks over
+ * its socket.  Messages of ours on their way, or held back by a credit that comes without a completion, take no longer than
+ * the network does: falling asleep and waking up would only add to that. */
 static bool may_sleep(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
   bool moved = false;
-  for (uint32_t i = 0; i < x->room; i++)
-    if (x->conns[i] && x->conns[i]->phase != HK_IB_UP) return false;
+  for (uint32_t i = 0; i < x->room; i++) {
+    const hk_ib_conn *c = x->conns[i];
+    if (!c) continue;
+    if (c->phase != HK_IB_UP || (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)))) return false;
+  }
   return hk_ib_arm(x, fds) && hk_ib_poll(x, &moved) == HK_OK && !moved;
 }
 
-/* A credit comes without a completion, so nobody sleeps longer than a millisecond. */
+/* A peer's messages over the control socket come without a completion, so nobody sleeps longer than a millisecond. */
 static void ib_sleep(void *ctx) {
   hk_ib_ctx *x = ctx;
   struct pollfd fds[HK_IB_PORTS] = {0}; /* the service thread may open more devices meanwhile */
