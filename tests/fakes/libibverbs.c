@@ -87,7 +87,7 @@ static void tell_event(hk_ibv_context *c, int type, void *object) {
 
 static void complete(queue *q, hk_ibv_wc wc) {
   if (q->full) return;
-  if (fake_verbs.overrun > 0 || q->tail - q->head == (uint32_t)q->v.cqe) {
+  if ((fake_verbs.overrun > 0 && !fake_verbs.skip) || q->tail - q->head == (uint32_t)q->v.cqe) {
     if (fake_verbs.overrun > 0) fake_verbs.overrun--;
     q->full = 1; /* dead from here on, as a card's is */
     tell_event(q->v.context, HK_IBV_EVENT_CQ_ERR, q);
@@ -156,10 +156,15 @@ static int faulty(int *count) { return *count > 0 ? (*count)--, 1 : 0; }
 
 enum { LATER = -1, LOST = -2 };
 /* What befalls a write with immediate, by the test's will. */
-static int fault(void) {
+static int fault(qp *p) {
   if (fake_verbs.skip > 0) {
     fake_verbs.skip--;
     return 0;
+  }
+  if (faulty(&fake_verbs.fatal)) {
+    fake_verbs.device[p->device].dead = 1;
+    tell_event(p->v.context, HK_IBV_EVENT_DEVICE_FATAL, NULL);
+    return LATER;
   }
   if (faulty(&fake_verbs.broken)) return HK_IBV_WC_RETRY_EXC_ERR;
   if (faulty(&fake_verbs.denied)) return HK_IBV_WC_REM_ACCESS_ERR;
@@ -183,6 +188,7 @@ static int carry_out(qp *p, request *r) {
   if (!to || to->v.state < HK_IBV_QPS_RTR || to->v.state == HK_IBV_QPS_ERR || unreachable(p) || unreachable(to))
     return HK_IBV_WC_RETRY_EXC_ERR;
   if (imm && to->recv_first == to->recv_last) return LATER;
+  if (fake_verbs.device[p->device].dead || fake_verbs.device[to->device].dead) return LATER;
   if (n && !(r->wr.send_flags & HK_IBV_SEND_INLINE)) {
     memory *m = find_memory(p->v.context, r->sge.lkey, r->sge.addr, n, read ? HK_IBV_ACCESS_LOCAL_WRITE : 0);
     if (!m) return HK_IBV_WC_LOC_PROT_ERR;
@@ -192,7 +198,7 @@ static int carry_out(qp *p, request *r) {
                                 read ? HK_IBV_ACCESS_REMOTE_READ : HK_IBV_ACCESS_REMOTE_WRITE)
                   : NULL;
   if (n && !far) return HK_IBV_WC_REM_ACCESS_ERR;
-  int status = imm ? fault() : 0;
+  int status = imm ? fault(p) : 0;
   if (status) return status;
   char *remote = n ? far->host + (r->wr.wr.rdma.remote_addr - far->iova) : NULL;
   ++*(read ? &fake_verbs.reads : &fake_verbs.writes);
@@ -295,8 +301,6 @@ EXPORT int ibv_destroy_cq(hk_ibv_cq *cq);
 EXPORT hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr);
 EXPORT int ibv_modify_qp(hk_ibv_qp *v, hk_ibv_qp_attr *attr, int mask);
 EXPORT int ibv_destroy_qp(hk_ibv_qp *v);
-/* For tests: something happened to a device. */
-EXPORT void fake_verbs_event(hk_ibv_context *c, int type);
 
 hk_ibv_device **ibv_get_device_list(int *n) {
   hk_ibv_device **list = calloc(FAKE_VERBS_DEVICES + 1, sizeof *list);
@@ -352,7 +356,6 @@ int ibv_query_gid(hk_ibv_context *c, uint8_t port, int index, hk_ibv_gid *gid) {
   memset(gid, 0, sizeof *gid);
   return -1;
 }
-void fake_verbs_event(hk_ibv_context *c, int type) { tell_event(c, type, NULL); }
 int ibv_get_async_event(hk_ibv_context *c, hk_ibv_async_event *e) {
   return read(c->async_fd, e, sizeof *e) == (ssize_t)sizeof *e ? 0 : -1;
 }

@@ -16,6 +16,7 @@ enum { FAKE_VERBS_DEVICES = 4, FAKE_VERBS_GIDS = 8 };
 typedef struct fake_verbs_device {
   char name[32];
   int down;         /* its port */
+  int dead;         /* neither answers nor fails */
   int refuses_open; /* errno */
   unsigned silent;  /* a bit for each GID index over which nothing comes through */
 } fake_verbs_device;
@@ -34,10 +35,11 @@ typedef struct fake_verbs_state {
   int lost, doubled, broken, denied; /* `broken`: never answered, `denied`: the key is wrong */
   int skip;                          /* ...after so many that go through */
   int overrun;                       /* the next so many completions find their queue full */
+  int fatal;                         /* the device of the next so many reports that it fails, and answers no more */
   /* what there is */
   int nmrs, nqps, ncqs, nchannels;
   uint64_t writes, reads, dmabufs;
   uint64_t reports, heard; /* completions of sends, and events on completion channels, that were asked for */
-  unsigned timeout, retries, traffic_class, service_level, qp_flags; /* of the queue pair that was joined last */
+  unsigned timeout, retries, traffic_class, service_level; /* of the queue pair that was joined last */
 } fake_verbs_state;
 #endif

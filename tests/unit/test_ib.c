@@ -3,6 +3,7 @@
 #include <check.h>
 #include <sys/resource.h>
 #include "../../src/base/param.h"
+#include "../../src/transport/net/ib.h"
 #include "../support/suite.h"
 #include "fake_rdma.h"
 #include "net_streams.h"
@@ -151,6 +152,54 @@ START_TEST(moves_to_another_port) {
 }
 END_TEST
 
+/* The device says that it fails, and answers no more: the other one takes over. */
+START_TEST(leaves_a_failing_device) {
+  stream t[2];
+  begin(2);
+  verbs->skip = 60;
+  verbs->fatal = 1;
+  net_world *w = net_world_new(2, 8, 131072);
+  make_streams(w, t, 128, 20000);
+  run_streams(w, t, 2);
+  ck_assert_int_eq(verbs->fatal, 0);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+START_TEST(uses_settings) {
+  stream t[2];
+  begin(1);
+  rdma_param("NCCL_IB_SL", "3");
+  rdma_param("NCCL_IB_RETRY_CNT", "5");
+  if (_i) rdma_param("NCCL_IB_TC", "106");
+  if (_i) rdma_param("NCCL_IB_TIMEOUT", "16");
+  net_world *w = net_world_new(2, 8, 131072);
+  for (int i = 0; i < 2; i++) w->ranks[i].env.traffic_class = 104; /* ncclConfig_t's */
+  make_streams(w, t, 8, 1000);
+  run_streams(w, t, 2);
+  ck_assert_uint_eq(verbs->traffic_class, _i ? 106 : 104);
+  ck_assert_uint_eq(verbs->service_level, 3);
+  ck_assert_uint_eq(verbs->timeout, _i ? 16 : 14);
+  ck_assert_uint_eq(verbs->retries, 5);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+START_TEST(waits_as_long_as_the_path_takes) {
+  uint64_t bound = 20000000000u;
+  ck_assert_uint_eq(hk_ib_timeout_for(0, 6, bound), 14);
+  ck_assert_uint_eq(hk_ib_timeout_for(8000, 6, bound), 14);
+  ck_assert_uint_eq(hk_ib_timeout_for(10000, 6, bound), 15);
+  ck_assert_uint_eq(hk_ib_timeout_for(60000, 6, bound), 17);
+  ck_assert_uint_eq(hk_ib_timeout_for(4000000, 6, bound), 17); /* seven times four times 0.54 s */
+  ck_assert_uint_le(hk_ib_gives_up_ns(17, 6), bound);
+  ck_assert_uint_eq(hk_ib_timeout_for(60000, 6, 0), 14);
+  ck_assert_uint_lt(hk_ib_gives_up_ns(14, 6), 10000000000u);
+}
+END_TEST
+
 START_TEST(tries_the_next_gid) {
   stream t[2];
   begin(1);
@@ -198,6 +247,13 @@ START_TEST(tells_of_a_wrong_key) {
   begin(1);
   verbs->denied = 1;
   ends_with("REM_ACCESS_ERR");
+}
+END_TEST
+
+START_TEST(tells_of_an_overflow) {
+  begin(1);
+  verbs->overrun = 1;
+  ends_with("overflowed");
 }
 END_TEST
 
@@ -315,6 +371,10 @@ int main(void) {
   tcase_add_test(t, sleeps_until_something_comes);
   tcase_add_loop_test(t, mends_broken_queue_pairs, 0, 3);
   tcase_add_test(t, moves_to_another_port);
+  tcase_add_test(t, leaves_a_failing_device);
+  tcase_add_test(t, tells_of_an_overflow);
+  tcase_add_loop_test(t, uses_settings, 0, 2);
+  tcase_add_test(t, waits_as_long_as_the_path_takes);
   tcase_add_test(t, tries_the_next_gid);
   tcase_add_test(t, notices_a_lost_message);
   tcase_add_test(t, notices_a_doubled_message);

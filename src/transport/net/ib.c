@@ -42,10 +42,6 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   x->timer = -1;
   x->api = hk_ibv_load(why, sizeof why);
   x->timeout_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
-  /* A card may take up to four times as long as it is told before it gives up. */
-  uint64_t once = (uint64_t)4096 << hk_ib_timeout();
-  x->still_ns = once * 4 * (uint64_t)(hk_param_int(HK_P_IB_RETRY_CNT) + 1);
-  if (x->still_ns < 1000000000u) x->still_ns = 1000000000u;
   HK_TRY(hk_ib_gid_wishes(&x->wish), out);
   x->nports = hk_ib_ports(x->ports, &x->nnear, why, sizeof why);
   f->nports = (uint8_t)x->nports;
@@ -319,7 +315,11 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
     *moved = true;
     x->idle = 0;
   }
-  if (++x->idle % (IDLE_POLLS * 256) == 0) hk_ib_tell_events(x);
+  x->idle++;
+  if (look && now >= x->next_events_ns) {
+    x->next_events_ns = now + HK_IB_TICK_MS * 1000000ull;
+    HK_TRY(hk_ib_heed_events(x), out);
+  }
 out:
   return rc;
 }

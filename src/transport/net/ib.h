@@ -115,6 +115,7 @@ typedef struct hk_ib_device {
   hk_ib_cq cqs[HK_IB_CQS];
   int ncqs;
   uint32_t max_wr;
+  bool gone; /* failed or removed */
 } hk_ib_device;
 
 /* ---- connections ---- */
@@ -171,6 +172,8 @@ typedef struct hk_ib_conn {
   char route[HK_IB_ROUTE];
   hk_ib_qp qps[HK_IB_QPS];
   uint32_t nqps, peer_nqps;
+  uint32_t round_trip_us; /* of the control connection */
+  unsigned timeout;       /* of the queue pairs: hk_ib_timeout_for */
   /* memory */
   char *arena;
   size_t arena_bytes;
@@ -203,7 +206,8 @@ typedef struct hk_ib_ctx {
   bool scarce_told;
   bool serving; /* on the service thread */
   int timer;
-  uint64_t timeout_ns, still_ns; /* bounds: for mending; for requests without a completion */
+  uint64_t timeout_ns; /* bound for mending */
+  uint64_t next_events_ns;
   hk_ib_gid_wish wish;
 } hk_ib_ctx;
 
@@ -228,7 +232,8 @@ bool hk_ib_memory_is_scarce(void);
 #define HK_IB_MORE_MEMORY "raise it (ulimit -l unlimited; LimitMEMLOCK=infinity; docker --ulimit memlock=-1)"
 /* The same as an error that says what to do. */
 hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out);
-void hk_ib_tell_events(hk_ib_ctx *x);
+/* Events of the devices: told, and what they end gets new queue pairs elsewhere. */
+hk_status hk_ib_heed_events(hk_ib_ctx *x);
 /* For sleeping until something completes: arms the completion queues and fills `fds`, one a device; false where a device has
  * no channel.  What completed before they were armed is told to nobody: poll once more.  Then hear what has been told. */
 bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]);
@@ -246,6 +251,8 @@ static inline uint8_t hk_ib_direction(const hk_ib_conn *c, bool sends) {
 }
 /* A request of the connection failed: what follows is a new epoch, or the connection's end. */
 hk_status hk_ib_broken(hk_ib_conn *c, const hk_ibv_wc *wc, const char *doing);
+/* What the connection's queue pairs run on has ended. */
+hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool mendable);
 hk_status hk_ib_give_up(hk_ib_conn *c, const char *cause, const char *advice);
 void hk_ib_say_goodbye(hk_ib_conn *c);
 void hk_ib_drop_qps(hk_ib_conn *c);
@@ -253,7 +260,11 @@ void hk_ib_free_memory(hk_ib_conn *c);
 
 /* ib_qp.c */
 hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n);
-unsigned hk_ib_timeout(void); /* 4.096 us * 2^this */
+void hk_ib_measure(hk_ib_conn *c); /* the round trip, and what follows from it */
+/* How long a queue pair waits for an answer, 4.096 us * 2^this, on a path whose round trip takes so long; gives up within
+ * `bound_ns` after so many retries. */
+unsigned hk_ib_timeout_for(uint32_t round_trip_us, unsigned retries, uint64_t bound_ns);
+uint64_t hk_ib_gives_up_ns(unsigned timeout, unsigned retries); /* the longest that a card may take to do so */
 hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs);
 
 /* ib_io.c: slots */
@@ -267,6 +278,8 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved);
 void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed);
 /* Empty writes with a completion behind requests that have none: of all, or of those that were there at the last look. */
 hk_status hk_ib_fence(hk_ib_conn *c, bool all);
+/* Is all behind the first `received` slots still here?  A large message is not, once its arrival was acknowledged. */
+bool hk_ib_can_rewind(const hk_ib_conn *c, uint64_t received);
 /* Has something been taken from the lane of which it is not known that it has arrived? */
 bool hk_ib_unfinished(const hk_ib_conn *c);
 hk_status hk_ib_post_recv(hk_ib_conn *c, uint32_t q, uint32_t n);

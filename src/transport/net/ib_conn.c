@@ -226,6 +226,7 @@ static hk_status prepare(hk_ib_conn *c, uint32_t nqps) {
     if (c->epoch == 1) return cannot_register(c, HK_IB_BOTH, why);
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY, x->env->rank, why);
   }
+  hk_ib_measure(c);
   HK_TRY(hk_ib_make_qps(c, nqps), out);
   describe_route(c);
   bool low = calls(c);
@@ -285,6 +286,16 @@ static void choose_pair(hk_ib_conn *c) {
   }
 }
 
+/* Has the chosen port's device failed? */
+static bool device_gone(hk_ib_conn *c) {
+  hk_ib_device *d;
+  if (hk_ib_device_open(c->ctx, c->mine[c->pairs[c->pair].mine].device, &d) != HK_OK || !d->gone) return false;
+  errno = ENODEV;
+  return true;
+}
+
+static hk_status cannot_join(hk_ib_conn *c);
+
 /* The lower rank begins. */
 static hk_status begin_epoch(hk_ib_conn *c) {
   hk_status rc;
@@ -292,6 +303,7 @@ static hk_status begin_epoch(hk_ib_conn *c) {
   choose_pair(c);
   c->epoch++;
   c->attempts++;
+  if (device_gone(c)) return cannot_join(c);
   HK_TRY(prepare(c, c->peer_nqps), out);
   if (c->ceded == HK_IB_BOTH) goto out;
   HK_TRY(tell_epoch(c), out);
@@ -343,11 +355,21 @@ hk_status hk_ib_broken(hk_ib_conn *c, const hk_ibv_wc *wc, const char *doing) {
   return mend(c, advice, true);
 }
 
+hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool mendable) {
+  if ((c->phase != HK_IB_UP && c->phase != HK_IB_READYING) || c->bye) return HK_OK;
+  const char *advice = "see the kernel's log on this host (dmesg)";
+  snprintf(c->cause, sizeof c->cause, "%.190s", what);
+  return mendable && hk_param_int(HK_P_IB_REPLAY) ? mend(c, advice, true) : hk_ib_give_up(c, c->cause, advice);
+}
+
 /* The queue pairs could not be joined: the port is down, or the GID has gone. */
 static hk_status cannot_join(hk_ib_conn *c) {
+  int err = errno;
+  hk_ib_device *d;
   const hk_ib_port *port = &c->mine[c->pairs[c->pair].mine];
-  snprintf(c->cause, sizeof c->cause, "queue pairs cannot be joined: %s; port %d of %s is %s", strerror(errno),
-           port->number, c->device->name, hk_ib_port_state(c->ctx, c->device, port->number));
+  bool open = hk_ib_device_open(c->ctx, port->device, &d) == HK_OK;
+  snprintf(c->cause, sizeof c->cause, "queue pairs cannot be joined: %s; port %d of %s is %s", strerror(err),
+           port->number, port->device, open ? hk_ib_port_state(c->ctx, d, port->number) : "not to be opened");
   return mend(c, "check the port's state and its GIDs (hocket doctor)", true);
 }
 
@@ -415,9 +437,13 @@ static hk_status hear_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
       c->pair = 0;
       return no_sense(c, "it chose ports that were not offered");
     }
+    if (device_gone(c)) return cannot_join(c);
     HK_TRY(prepare(c, t->nqps), out);
     if (c->ceded == HK_IB_BOTH) goto out;
   }
+  if (c->send && !hk_ib_can_rewind(c, t->received))
+    return hk_ib_give_up(c, "it lacks a message whose arrival its card has acknowledged",
+                         "see both hosts' kernel logs");
   if (join(c, t, &m->ring) != HK_OK) return cannot_join(c);
   if (!calls(c)) HK_TRY(tell_epoch(c), out);
   HK_TRY(ready(c), out);
@@ -433,9 +459,12 @@ static void come_up(hk_ib_conn *c) {
   /* relaxed: the state says nothing about other memory */
   if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_READY, memory_order_relaxed);
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_READY, memory_order_relaxed);
-  HK_INFO(HK_SUB_NET, "rank %d: channel %d to rank %d over %s: %s, way %d of %d, %u queue pair%s, MTU %d%s",
-          c->ctx->env->rank, c->channel, c->peer, c->route, hk_ib_pair_words(c->mine, c->theirs, p, words), c->pair + 1,
-          c->npairs, c->nqps, c->nqps == 1 ? "" : "s", 128 << c->told.mtu, c->epoch > 1 ? ", after a failure" : "");
+  HK_INFO(
+      HK_SUB_NET,
+      "rank %d: channel %d to rank %d over %s: %s, way %d of %d, %u queue pair%s, MTU %d, round trip %u us: sent again after %.0f ms%s",
+      c->ctx->env->rank, c->channel, c->peer, c->route, hk_ib_pair_words(c->mine, c->theirs, p, words), c->pair + 1,
+      c->npairs, c->nqps, c->nqps == 1 ? "" : "s", 128 << c->told.mtu, c->round_trip_us,
+      (double)(4096ull << c->timeout) / 1e6, c->epoch > 1 ? ", after a failure" : "");
 }
 
 static hk_status hear(hk_ib_conn *c, const hk_ib_msg *m) {
@@ -497,11 +526,13 @@ static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
     c->still_ns = now;
     return HK_OK;
   }
-  if (hk_ago_ns(now, c->still_ns) < c->ctx->still_ns) return HK_OK;
+  uint64_t limit = hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
+  if (limit < 1000 * (uint64_t)MS) limit = 1000 * (uint64_t)MS;
+  if (hk_ago_ns(now, c->still_ns) < limit) return HK_OK;
   c->still_ns = 0;
   snprintf(c->cause, sizeof c->cause,
            "requests have neither completed nor failed for %.1f s (slots: %llu sent, %llu taken, %llu read; %llu came)",
-           (double)c->ctx->still_ns / 1e9, (unsigned long long)c->posted, (unsigned long long)c->given,
+           (double)limit / 1e9, (unsigned long long)c->posted, (unsigned long long)c->given,
            (unsigned long long)c->credit, (unsigned long long)(c->recv ? c->recv->next : 0));
   return mend(c, advice_for(HK_IBV_WC_RETRY_EXC_ERR), true);
 }

@@ -117,24 +117,64 @@ const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port) {
   static const char *const names[] = {"in no state", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"};
   hk_ibv_port_attr attr;
   memset(&attr, 0, sizeof attr);
+  if (d->gone) return "gone with its device";
   if (x->api->query_port(d->context, (uint8_t)port, &attr) != 0) return "not to be asked";
   return attr.state >= 0 && attr.state <= 5 ? names[attr.state] : "in an unknown state";
 }
 
-void hk_ib_tell_events(hk_ib_ctx *x) {
+/* Connections on the device need new queue pairs.  Those of a completion queue `cq` cannot have them: what has arrived, and
+ * has been acknowledged by the card, is not known. */
+static hk_status lost(hk_ib_ctx *x, const hk_ib_device *d, const hk_ib_cq *cq, const char *what) {
+  hk_status rc = HK_OK;
+  for (uint32_t i = 0; i < x->room; i++) {
+    hk_ib_conn *c = x->conns[i];
+    bool concerned = c && c->device == d && !cq;
+    for (uint32_t q = 0; c && q < c->nqps && !concerned; q++) concerned = cq && c->qps[q].cq == cq;
+    if (concerned) HK_TRY(hk_ib_lost(c, what, !cq), out);
+  }
+out:
+  return rc;
+}
+
+static hk_status heed(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e) {
+  char what[120];
+  bool heeded = hk_param_int(HK_P_IB_RETURN_ASYNC_EVENTS) != 0;
+  switch (e->event_type) {
+    case HK_IBV_EVENT_PORT_ERR:
+    case HK_IBV_EVENT_PORT_ACTIVE:
+      HK_INFO(HK_SUB_NET, "rank %d: port %d of RDMA device %s is %s", x->env->rank, e->element.port_num, d->name,
+              e->event_type == HK_IBV_EVENT_PORT_ERR ? "down" : "up");
+      return HK_OK;
+    case HK_IBV_EVENT_DEVICE_FATAL:
+      snprintf(what, sizeof what, "RDMA device %s has failed or is being removed", d->name);
+      HK_WARN("rank %d: %s", x->env->rank, what);
+      d->gone = heeded;
+      return heeded ? lost(x, d, NULL, what) : HK_OK;
+    case HK_IBV_EVENT_CQ_ERR:
+      snprintf(what, sizeof what, "a completion queue of RDMA device %s has overflowed or failed", d->name);
+      HK_WARN("rank %d: %s", x->env->rank, what);
+      for (int i = 0; i < d->ncqs && heeded; i++)
+        if (d->cqs[i].cq == e->element.object) return lost(x, d, &d->cqs[i], what);
+      return HK_OK;
+    default:
+      HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s reports event %d", x->env->rank, d->name, e->event_type);
+      return HK_OK;
+  }
+}
+
+hk_status hk_ib_heed_events(hk_ib_ctx *x) {
+  hk_status rc = HK_OK;
   for (int i = 0; i < x->ndevices; i++) {
+    hk_ib_device *d = &x->devices[i];
     hk_ibv_async_event e;
-    while (x->api->get_async_event(x->devices[i].context, &e) == 0) {
-      if (e.event_type == HK_IBV_EVENT_PORT_ERR || e.event_type == HK_IBV_EVENT_PORT_ACTIVE)
-        HK_INFO(HK_SUB_NET, "rank %d: port %d of RDMA device %s is %s", x->env->rank, e.element.port_num,
-                x->devices[i].name, e.event_type == HK_IBV_EVENT_PORT_ERR ? "down" : "up");
-      else if (e.event_type == HK_IBV_EVENT_DEVICE_FATAL)
-        HK_WARN("rank %d: RDMA device %s has failed or is being removed", x->env->rank, x->devices[i].name);
-      else
-        HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s reports event %d", x->env->rank, x->devices[i].name, e.event_type);
-      x->api->ack_async_event(&e);
+    while (x->api->get_async_event(d->context, &e) == 0) {
+      hk_ibv_async_event copy = e;
+      x->api->ack_async_event(&e); /* before the queue that it is of goes */
+      HK_TRY(heed(x, d, &copy), out);
     }
   }
+out:
+  return rc;
 }
 
 bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {

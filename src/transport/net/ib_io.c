@@ -238,6 +238,12 @@ hk_status hk_ib_fence(hk_ib_conn *c, bool all) {
   return HK_OK;
 }
 
+bool hk_ib_can_rewind(const hk_ib_conn *c, uint64_t received) {
+  for (uint64_t k = received; k < c->given; k++)
+    if (c->sizes[ring(c, k)] == 2) return false;
+  return true;
+}
+
 void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed) {
   if (consumed > c->credit) c->credit = consumed;
   if (received > c->arrived) c->arrived = received;

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queue pairs: made on the chosen port, joined with the peer's. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include "../../base/param.h"
 #include "ib.h"
 
@@ -88,10 +91,29 @@ static void route_to(const hk_ib_conn *c, const hk_ib_epoch *theirs, hk_ibv_ah_a
                                   .traffic_class = traffic_class(c->ctx->env)};
 }
 
-/* 14 is 67 ms: far above what a path takes under load, and a lost packet costs no more than that. */
-unsigned hk_ib_timeout(void) {
+/* A card may take up to four times as long as it is told before it sends again. */
+uint64_t hk_ib_gives_up_ns(unsigned timeout, unsigned retries) {
+  return ((uint64_t)4096 << timeout) * 4 * (retries + 1);
+}
+
+/* 14 is 67 ms: far above what a path within a building takes under load, and a lost packet costs no more than that.  Long
+ * paths get eight round trips. */
+unsigned hk_ib_timeout_for(uint32_t round_trip_us, unsigned retries, uint64_t bound_ns) {
+  unsigned n = 14;
+  while ((uint64_t)4096 << n < 8000 * (uint64_t)round_trip_us && hk_ib_gives_up_ns(n + 1, retries) <= bound_ns) n++;
+  return n;
+}
+
+/* The kernel knows how long the control connection's segments take, whatever the peer is busy with. */
+void hk_ib_measure(hk_ib_conn *c) {
+  struct tcp_info info;
+  socklen_t n = sizeof info;
   int64_t asked = hk_param_int(HK_P_IB_TIMEOUT);
-  return asked < 0 ? 14 : (unsigned)asked;
+  memset(&info, 0, sizeof info);
+  if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0) c->round_trip_us = info.tcpi_rtt;
+  c->timeout = asked >= 0
+                   ? (unsigned)asked
+                   : hk_ib_timeout_for(c->round_trip_us, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT), c->ctx->timeout_ns);
 }
 
 static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
@@ -109,7 +131,7 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
                                   HK_IBV_QP_RQ_PSN | HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);
   if (!err) {
     to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTS,
-                          .timeout = (uint8_t)hk_ib_timeout(),
+                          .timeout = (uint8_t)c->timeout,
                           .retry_cnt = (uint8_t)hk_param_int(HK_P_IB_RETRY_CNT),
                           .rnr_retry = 7,
                           .sq_psn = c->told.psn,
