@@ -62,6 +62,7 @@ typedef struct CUuuid {
 #define CU_STREAM_LEGACY ((CUstream)(uintptr_t)1)
 #define CU_STREAM_PER_THREAD ((CUstream)(uintptr_t)2)
 enum { CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1 };
+enum { CU_STREAM_WRITE_VALUE_DEFAULT = 0, CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WAIT_VALUE_EQ = 1 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_BLOCKING_SYNC = 1, CU_EVENT_DISABLE_TIMING = 2, CU_EVENT_INTERPROCESS = 4 };
 
 enum { /* CUdevice_attribute */
@@ -275,6 +276,10 @@ HK_ABI_ASSERT(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) 
   NEED(StreamQuery, cuStreamQuery, (CUstream stream))                                                                  \
   NEED(StreamSynchronize, cuStreamSynchronize, (CUstream stream))                                                      \
   NEED(StreamWaitEvent, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))                           \
+  MAY(StreamWriteValue32, cuStreamWriteValue32_v2,                                                                     \
+      (CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags))                                               \
+  MAY(StreamWaitValue32, cuStreamWaitValue32_v2,                                                                       \
+      (CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags))                                               \
   NEED(StreamGetFlags, cuStreamGetFlags, (CUstream stream, unsigned *flags))                                           \
   NEED(StreamGetPriority, cuStreamGetPriority, (CUstream stream, int *priority))                                       \
   NEED(StreamGetCtx, cuStreamGetCtx, (CUstream stream, CUcontext * ctx))                                               \

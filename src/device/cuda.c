@@ -112,6 +112,8 @@ static const hk_device_ops ops = {.name = "cuda",
                                   .order_end = hk_cuda_order_end,
                                   .order_free = hk_cuda_order_free,
                                   .order_done = hk_cuda_order_done,
+                                  .word_write = hk_cuda_word_write,
+                                  .word_wait = hk_cuda_word_wait,
                                   .graph_keep = hk_cuda_graph_keep,
                                   .load = hk_cuda_load,
                                   .unload = hk_cuda_unload,
@@ -134,6 +136,7 @@ static void read_limits(hk_cuda *d, int ordinal) {
   l->vmm = hk_cu.MemCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   l->fd_handles = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   l->multicast = hk_cu.MulticastCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
+  l->stream_words = hk_cu.StreamWriteValue32 && hk_cu.StreamWaitValue32;
   l->clusters = hk_cu.LaunchKernelEx && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
   l->dmabuf = hk_cu.MemGetHandleForAddressRange && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   l->gdr = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);

@@ -18,6 +18,30 @@ out:
   return rc;
 }
 
+hk_status hk_cuda_word_write(hk_device *base, void *at, uint32_t value, hk_queue q) {
+  hk_status rc = HK_OK;
+  int mode;
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_TRY(hk_cu.StreamWriteValue32(q, (CUdeviceptr)(uintptr_t)at, value, CU_STREAM_WRITE_VALUE_DEFAULT), leave,
+              "device %d: writing a word at %p", base->limits.ordinal, at);
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+hk_status hk_cuda_word_wait(hk_device *base, void *at, uint32_t value, hk_queue q) {
+  hk_status rc = HK_OK;
+  int mode;
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_TRY(hk_cu.StreamWaitValue32(q, (CUdeviceptr)(uintptr_t)at, value, CU_STREAM_WAIT_VALUE_EQ), leave,
+              "device %d: waiting for a word at %p", base->limits.ordinal, at);
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
 hk_status hk_cuda_wait(hk_device *base, hk_queue q) {
   hk_status rc = HK_OK;
   int mode;

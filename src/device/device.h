@@ -23,7 +23,8 @@ typedef struct hk_device_limits {
   int priority;                      /* the highest that a stream or launch may have */
   size_t memory_bytes, shared_bytes; /* of the device; of a block */
   bool vmm, multicast, clusters, dmabuf, gdr, integrated;
-  bool fd_handles; /* its memory can go to other processes by file descriptor */
+  bool stream_words; /* word_write and word_wait work */
+  bool fd_handles;   /* its memory can go to other processes by file descriptor */
   char name[64], bus_id[16];
   unsigned char uuid[16];
 } hk_device_limits;
@@ -119,7 +120,7 @@ typedef struct hk_device_ops {
   hk_status (*share)(hk_device *d, const hk_memory *m, hk_memory_share *out); /* out->fd is the caller's to close */
   /* The allocation that holds `p`, whoever made it; it begins at *base. */
   hk_status (*share_address)(hk_device *d, const void *p, hk_memory_share *out, uintptr_t *base);
-  hk_status (*open)(hk_device *d, const hk_memory_share *s, hk_memory *out);  /* keeps no hold of s->fd */
+  hk_status (*open)(hk_device *d, const hk_memory_share *s, hk_memory *out); /* keeps no hold of s->fd */
   hk_status (*peer)(hk_device *d, int other, char *why,
                     size_t why_bytes); /* lets d reach other's memory; NULL: it can */
   hk_status (*pointer)(hk_device *d, const void *p, hk_pointer *out);
@@ -139,6 +140,9 @@ typedef struct hk_device_ops {
   hk_status (*order_free)(hk_device *d, hk_queue_order *o);
   /* Is the last piece of work done?  It was not captured. */
   hk_status (*order_done)(hk_device *d, const hk_queue_order *o, bool *done);
+  /* A word of device memory, here or of a peer: written behind what is in the queue, and waited for.  May be captured. */
+  hk_status (*word_write)(hk_device *d, void *at, uint32_t value, hk_queue q);
+  hk_status (*word_wait)(hk_device *d, void *at, uint32_t value, hk_queue q);
   /* `done(arg)` once, when no replay of the graph under capture can come any more: what its launches use lives as long. */
   hk_status (*graph_keep)(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
   hk_status (*load)(hk_device *d, const void *image, void **module);

@@ -74,14 +74,15 @@ struct hk_registration {
 };
 enum { REGISTRATION_LIVE = 0x72656721 };
 
-static hk_status add_registration(const char *who, ncclComm_t c, void *base, size_t bytes, hk_registration **out) {
+static hk_status add_registration(const char *who, ncclComm_t c, void *base, size_t bytes, bool symmetric,
+                                  hk_registration **out) {
   hk_status rc = hk_comm_check(c, who);
   if (rc != HK_OK) return rc;
   if (!out || (!base && bytes)) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %zu bytes at %p", who, bytes, base);
   hk_registration *r = malloc(sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for a registration");
   *r = (hk_registration){.magic = REGISTRATION_LIVE, .base = base, .bytes = bytes};
-  if (c->gpu && (rc = hk_gpu_view_add(c, base, bytes, &r->view)) != HK_OK) {
+  if (c->gpu && (rc = hk_gpu_view_add(c, base, bytes, symmetric, &r->view)) != HK_OK) {
     free(r);
     return rc;
   }
@@ -118,7 +119,7 @@ void hk_registrations_free(ncclComm_t c) {
 }
 
 HK_API(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle)) {
-  return (ncclResult_t)add_registration("ncclCommRegister", comm, buff, size, (hk_registration **)handle);
+  return (ncclResult_t)add_registration("ncclCommRegister", comm, buff, size, false, (hk_registration **)handle);
 }
 
 /* Takes windows too: PyTorch passes every handle here. */
@@ -134,7 +135,8 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
   if ((uintptr_t)buff % NCCL_WIN_REQUIRED_ALIGNMENT)
     return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclCommWindowRegister: %p is not aligned to %d bytes", buff,
                                  NCCL_WIN_REQUIRED_ALIGNMENT);
-  return (ncclResult_t)add_registration("ncclCommWindowRegister", comm, buff, size, (hk_registration **)(void *)win);
+  return (ncclResult_t)add_registration("ncclCommWindowRegister", comm, buff, size, winFlags == NCCL_WIN_COLL_SYMMETRIC,
+                                        (hk_registration **)(void *)win);
 }
 
 HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win)) {

@@ -15,6 +15,7 @@ enum { HK_TRANSPORT_LIMIT = 4 };
 /* What ncclConfig_t asked for, with defaults filled in. */
 typedef struct hk_comm_options {
   bool blocking;
+  bool no_ctas; /* NCCL_CTA_POLICY_ZERO */
   int min_ctas, max_ctas, split_share, shrink_share, traffic_class;
   char name[64], net_name[32];
 } hk_comm_options;

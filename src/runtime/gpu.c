@@ -30,6 +30,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   hk_gpu *g = calloc(1, sizeof *g);
   if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   pthread_mutex_init(&g->lock, NULL);
+  pthread_mutex_init(&g->guests_lock, NULL);
   c->gpu = g;
   HK_TRY(hk_gpu_code_get(c->device, &g->code), out);
   HK_TRY(hk_cuda_open(c->device, &g->device), out);
@@ -45,6 +46,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   fact->blocks = g->code->resident;
   fact->sm = (uint64_t)l->sm;
   fact->by_fd = g->by_fd;
+  fact->copies = c->options.no_ctas && l->stream_words;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
 out:
   return rc;
@@ -78,7 +80,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
   hk_gpu *g = c->gpu;
   uint64_t blocks = UINT64_MAX;
-  bool hosts = false;
+  bool hosts = false, copies = true;
   for (int s = 0; s < 2; s++) {
     g->ends[s] = calloc((size_t)c->nranks, sizeof *g->ends[s]);
     if (!g->ends[s]) {
@@ -89,6 +91,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   HK_TRY(count_sharers(facts, stride, c->nranks, &g->sharers), out);
   for (int r = 0; r < c->nranks; r++) {
     if (fact_of(facts, stride, r)->blocks < blocks) blocks = fact_of(facts, stride, r)->blocks;
+    copies = copies && fact_of(facts, stride, r)->copies;
     hosts = hosts || c->peers[r].host != c->peers[0].host;
   }
   /* Half of what a device runs at once stays for other work, whose end may be what lets these kernels go on. */
@@ -101,6 +104,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
   HK_TRY(hk_gpu_reach(c, facts, stride), out);
   hk_gpu_views_begin(c);
+  hk_gpu_copy_choose(c, c->options.no_ctas, copies && !hosts, g->sharers == 1);
 out:
   return rc;
 }
@@ -151,6 +155,7 @@ void hk_gpu_drain(ncclComm_t c) {
       until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
     else if (hk_now_ns() > until)
       return give_up(c);
+    if (atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
     (void)hk_wait_pause(&w);
   }
 }
@@ -194,6 +199,7 @@ void hk_gpu_detach(ncclComm_t c) {
   hk_gpu_world_leave(g->world);
   hk_gpu_code_put(g->code);
   pthread_mutex_destroy(&g->lock);
+  pthread_mutex_destroy(&g->guests_lock);
   free(g->old);
   free(g);
   c->gpu = NULL;
@@ -230,6 +236,7 @@ static hk_status watch(ncclComm_t c) {
 hk_status hk_gpu_look(ncclComm_t c, bool ask) {
   hk_gpu *g = c->gpu;
   bool done;
+  if (g && ask && atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
   if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
   hk_gpu_state *s = g->state.host;
   if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) == HK_GPU_MISMATCH) /* acquire: what it says was written behind it */

@@ -36,14 +36,17 @@ typedef struct hk_gpu_fifo {
   struct hk_gpu_fifo *next;
 } hk_gpu_fifo;
 
+struct hk_gpu_view;
+
 /* What the ranks of a communicator that are threads of one process share. */
 typedef struct hk_gpu_world {
   uint64_t comm_id;
   int refs, nranks;
-  pthread_mutex_t lock; /* of the FIFOs */
-  hk_device **devices;  /* [nranks]; NULL: not of this process */
-  hk_memory *credits;   /* [nranks]: of the ranks of this process, see gpu_world.c */
-  hk_gpu_fifo **fifos;  /* [nranks], by sender */
+  pthread_mutex_t lock;     /* of the FIFOs */
+  hk_device **devices;      /* [nranks]; NULL: not of this process */
+  hk_memory *credits;       /* [nranks]: of the ranks of this process, see gpu_world.c */
+  hk_gpu_fifo **fifos;      /* [nranks], by sender */
+  struct hk_gpu_view *late; /* of ranks that have left: others' streams may still write to what they had open */
   struct hk_gpu_world *next;
 } hk_gpu_world;
 
@@ -75,6 +78,9 @@ typedef struct hk_gpu_view {
   uintptr_t begin, end;
   uint64_t key, id; /* ours; the allocation's when it was shared, 0: unknown */
   bool made, hopeless;
+  bool symmetric;    /* a window that all ranks have registered, in the same order: its key counts those */
+  bool shareable;    /* virtual memory, which lives as long as somebody has it open */
+  uint64_t *theirs;  /* [nranks] where the others' windows of this key begin for us; 0: not known yet */
   int64_t *seen;     /* [nranks], as a kernel's table */
   hk_memory *opened; /* [nranks]: by this process, for its ranks on other GPUs */
   hk_memory table;   /* of `seen` in device memory */
@@ -86,6 +92,7 @@ typedef struct hk_gpu_guest {
   int from;
   uint64_t key;
   hk_memory memory;
+  uint64_t begin, bytes; /* of what is registered */
   struct hk_gpu_guest *next;
 } hk_gpu_guest;
 
@@ -133,8 +140,11 @@ typedef struct hk_gpu {
   hk_gpu_table *tables;
   hk_gpu_view *views, *dropped; /* dropped: launches may be reading their tables */
   hk_gpu_guest *guests;         /* changed where questions are answered, until there are none any more */
-  uint64_t last_view;
-  bool apart; /* some ranks are on other GPUs, or in other processes, and reached */
+  pthread_mutex_t guests_lock;
+  uint64_t last_view, last_window;
+  bool copies;          /* copy engines are asked for, and possible */
+  _Atomic(bool) copied; /* and have been used */
+  bool apart;           /* some ranks are on other GPUs, or in other processes, and reached */
   ncclComm_t comm;
   struct hk_gpu *next; /* of those that may have views */
   struct {
@@ -162,7 +172,8 @@ typedef struct hk_gpu_fact {
   uint64_t id;     /* of the device: equal for ranks that share it */
   uint64_t blocks; /* that it runs at once */
   uint64_t sm;
-  uint64_t by_fd; /* its memory can go to other processes by file descriptor */
+  uint64_t copies; /* it asks for copy engines, and can */
+  uint64_t by_fd;  /* its memory can go to other processes by file descriptor */
 } hk_gpu_fact;
 /* Opens c->device; before the ranks' exchange. */
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
@@ -194,6 +205,8 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel);
 hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out);
 void hk_gpu_ends_free(ncclComm_t c);
+/* For gpu_copy.c: a word of rank `to` that rank `from` writes. */
+void *hk_gpu_copy_word(ncclComm_t c, int to, int from, bool done);
 
 /* ---- gpu_remote.c ---- */
 enum { HK_GPU_SHARED_GRANULE = 2 << 20 }; /* what processes open is whole pages of the driver's */
@@ -216,9 +229,10 @@ bool hk_gpu_mem_free(void *p, hk_status *rc);
 /* Zero copy between GPUs, and between processes: registered memory is opened for the ranks that reach this one's when a
  * call first uses it, and they are told apart by the kernel's tables. */
 void hk_gpu_views_begin(ncclComm_t c);
-void hk_gpu_views_end(ncclComm_t c); /* no more questions come, and no launch is under way */
+void hk_gpu_views_bury(hk_gpu_world *w); /* frees w->late */
+void hk_gpu_views_end(ncclComm_t c);     /* no more questions come, and no launch is under way */
 /* From any thread. */
-hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, hk_gpu_view **out);
+hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_view **out);
 void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v);
 /* Memory of this process goes: registrations that still name it are void. */
 void hk_gpu_views_forget(const void *base, size_t bytes);
@@ -226,6 +240,20 @@ void hk_gpu_views_forget(const void *base, size_t bytes);
 hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in, const int64_t **out);
 /* What to add for `peer`, or HK_GPU_UNSEEN. */
 hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, int64_t *out);
+
+/* The symmetric window that has all of it, open for the others; NULL: there is none. */
+hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_view **out);
+/* Waits until the others' windows are known here: they open theirs in the same call. */
+hk_status hk_gpu_view_meet(ncclComm_t c, hk_gpu_view *v);
+
+/* ---- gpu_copy.c ---- */
+/* asked: by this rank; all: by all of them, who can; alone: no two share a GPU. */
+void hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
+/* The window into which copy engines are to write; NULL: kernels do it.  All ranks answer alike where all keep to what
+ * symmetric windows are: the same one and the same place in it. */
+hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out);
+/* Lets the streams of a failed communicator go on that wait for others.  To be repeated until they have. */
+void hk_gpu_copy_free(ncclComm_t c);
 
 /* ---- gpu_plan.c ---- */
 /* `span`: channels of one copy of the lanes.  The plan's links are offered; hk_gpu_work_of gets them. */

@@ -149,6 +149,18 @@ out:
   return rc;
 }
 
+/* Behind the round's kernels, in the same order on all devices too. */
+static hk_status copy_round(const hk_gpu_set *s, unsigned round, hk_gpu_piece **at) {
+  hk_status rc = HK_OK;
+  size_t n = 0;
+  for (size_t i = 0; i < s->n; i++)
+    if (s->at[i]->window && s->at[i]->round == round) at[n++] = s->at[i];
+  qsort(at, n, sizeof *at, by_comm);
+  for (size_t i = 0; i < n; i++) HK_TRY(hk_gpu_copy_run(at[i], s->queue), out);
+out:
+  return rc;
+}
+
 static hk_status launch_collectives(const hk_gpu_set *s) {
   hk_status rc = HK_OK;
   hk_gpu_piece **at = malloc(s->n * sizeof(hk_gpu_piece *));
@@ -158,10 +170,11 @@ static hk_status launch_collectives(const hk_gpu_set *s) {
     bool more = false;
     for (size_t i = 0; i < s->n; i++) {
       if (s->at[i]->call->coll == HK_SENDRECV) continue;
-      if (s->at[i]->round == round) at[n++] = s->at[i];
       more = more || s->at[i]->round > round;
+      if (s->at[i]->round == round && !s->at[i]->window) at[n++] = s->at[i];
     }
     if (n) HK_TRY(launch_round(s, at, n), out);
+    HK_TRY(copy_round(s, round, at), out);
     if (!more) break;
   }
 out:
@@ -206,13 +219,15 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
       HK_TRY(p->gpu->device->ops->queue_state(p->gpu->device, p->call->stream, &p->state), out);
   }
   for (size_t i = 0; i < n; i++) {
-    rc = offer(&calls[i]);
+    rc = hk_gpu_copy_window(&calls[i], &pieces[i].window);
+    if (rc == HK_OK && !pieces[i].window) rc = offer(&calls[i]);
     if (rc != HK_OK) return hk_comm_failed(calls[i].comm, rc);
   }
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
     if (calls[i].coll == HK_SENDRECV) continue;
-    rc = hk_gpu_work_of(c, &calls[i], &pieces[i].work, &pieces[i].blocks, &pieces[i].threads);
+    rc = pieces[i].window ? hk_gpu_view_meet(c, pieces[i].window)
+                          : hk_gpu_work_of(c, &calls[i], &pieces[i].work, &pieces[i].blocks, &pieces[i].threads);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
     pieces[i].round = c->gpu->round++;
     c->order.sequence++;
@@ -252,5 +267,5 @@ out:
 }
 
 hk_status hk_gpu_run(const hk_call *calls, size_t n) {
-  return n == 1 && calls->coll != HK_SENDRECV ? run_one(calls) : run_group(calls, n);
+  return n == 1 && calls->coll != HK_SENDRECV && !calls->comm->gpu->copies ? run_one(calls) : run_group(calls, n);
 }

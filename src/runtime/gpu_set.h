@@ -10,7 +10,8 @@ typedef struct hk_gpu_piece {
   hk_gpu *gpu;
   uint64_t comm_id;
   hk_queue_state state;
-  hk_gpu_work work; /* of a collective */
+  hk_gpu_work work;    /* of a collective */
+  hk_gpu_view *window; /* copy engines do it; NULL: kernels */
   unsigned blocks, threads;
   unsigned round; /* its place among its communicator's collectives in the group */
   bool placed;
@@ -23,6 +24,9 @@ typedef struct hk_gpu_set {
   hk_gpu *gpu;
   hk_queue queue; /* on which all is launched */
 } hk_gpu_set;
+
+/* gpu_copy.c */
+hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q);
 
 /* gpu_transfers.c */
 hk_status hk_gpu_offer_transfer(const hk_call *call);

@@ -17,9 +17,12 @@ typedef struct question {
   enum { OPEN, CLOSE } verb;
   int32_t from;
   uint64_t key, address; /* the answer: where the shared allocation begins there */
+  uint64_t skip, bytes;  /* of it, before what is registered; and registered */
   hk_memory_share share;
 } question;
 _Static_assert(sizeof(question) <= HK_SHM_PAYLOAD, "a question is one message");
+
+#define WINDOW_KEY (UINT64_C(1) << 63)
 
 static bool is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
 
@@ -28,7 +31,7 @@ static bool is_remote(ncclComm_t c, int peer) { return c->peers[peer].process !=
 static bool open_guest(hk_gpu *g, question *q, int fd, char *reason) {
   hk_gpu_guest *guest = calloc(1, sizeof *guest);
   if (!guest) return false;
-  *guest = (hk_gpu_guest){.from = q->from, .key = q->key, .next = g->guests};
+  *guest = (hk_gpu_guest){.from = q->from, .key = q->key};
   q->share.fd = fd;
   if (g->device->ops->open(g->device, &q->share, &guest->memory) != HK_OK) {
     snprintf(reason, HK_SHM_REASON, "%s", hk_last_error());
@@ -36,16 +39,23 @@ static bool open_guest(hk_gpu *g, question *q, int fd, char *reason) {
     return false;
   }
   q->address = (uint64_t)(uintptr_t)guest->memory.base;
+  guest->begin = q->address + q->skip;
+  guest->bytes = q->bytes;
+  pthread_mutex_lock(&g->guests_lock);
+  guest->next = g->guests;
   g->guests = guest;
+  pthread_mutex_unlock(&g->guests_lock);
   return true;
 }
 
 static bool close_guest(hk_gpu *g, const question *q) {
   hk_gpu_guest **at = &g->guests;
+  pthread_mutex_lock(&g->guests_lock);
   while (*at && ((*at)->from != q->from || (*at)->key != q->key)) at = &(*at)->next;
   hk_gpu_guest *guest = *at;
+  if (guest) *at = guest->next;
+  pthread_mutex_unlock(&g->guests_lock);
   if (!guest) return true;
-  *at = guest->next;
   (void)g->device->ops->release(g->device, &guest->memory); /* a failure is logged, and there is nothing else to do */
   free(guest);
   return true;
@@ -83,7 +93,12 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
   if (r == c->rank || g->direct[r] < HK_GPU_REACH || (remote && hk_shm_no_files(hk_wire_shm(c)))) return;
   if (remote) {
     unsigned char payload[HK_SHM_PAYLOAD] = {0};
-    question q = {.verb = OPEN, .from = c->rank, .key = v->key, .share = *share};
+    question q = {.verb = OPEN,
+                  .from = c->rank,
+                  .key = v->key,
+                  .skip = v->begin - base,
+                  .bytes = v->end - v->begin,
+                  .share = *share};
     memcpy(payload, &q, sizeof q);
     if (hk_shm_question(hk_wire_shm(c), r, share->fd, payload) != HK_OK) return;
     memcpy(&q, payload, sizeof q);
@@ -147,6 +162,7 @@ static hk_status make(ncclComm_t c, hk_gpu_view *v) {
     if (base && share.fd >= 0) close(share.fd);
     goto out;
   }
+  v->shareable = share.kind == HK_MEMORY_VMM;
   for (int r = 0; r < c->nranks; r++) show(c, v, r, &share, base);
   if (share.fd >= 0) close(share.fd);
   v->made = true;
@@ -171,14 +187,22 @@ static void unmake(ncclComm_t c, hk_gpu_view *v, bool tell) {
   v->made = false;
 }
 
-static void free_view(hk_gpu *g, hk_gpu_view *v) {
-  (void)g->device->ops->release(g->device, &v->table);
+static void free_lists(hk_gpu_view *v) {
   free(v->seen);
   free(v->opened);
+  free(v->theirs);
+  v->seen = NULL;
+  v->opened = NULL;
+  v->theirs = NULL;
+}
+
+static void free_view(hk_gpu *g, hk_gpu_view *v) {
+  (void)g->device->ops->release(g->device, &v->table);
+  free_lists(v);
   free(v);
 }
 
-hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, hk_gpu_view **out) {
+hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_view **out) {
   hk_gpu *g = c->gpu;
   size_t n = (size_t)c->nranks;
   *out = NULL;
@@ -186,9 +210,9 @@ hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, hk_gpu_v
   hk_gpu_view *v = calloc(1, sizeof *v);
   if (v) v->seen = malloc(n * sizeof *v->seen);
   if (v) v->opened = calloc(n, sizeof *v->opened);
-  if (!v || !v->seen || !v->opened) {
-    if (v) free(v->seen);
-    if (v) free(v->opened);
+  if (v) v->theirs = calloc(n, sizeof *v->theirs);
+  if (!v || !v->seen || !v->opened || !v->theirs) {
+    if (v) free_lists(v);
     free(v);
     return HK_FAIL_ERRNO("no memory for a registration");
   }
@@ -196,7 +220,8 @@ hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, hk_gpu_v
   v->end = v->begin + bytes;
   for (size_t r = 0; r < n; r++) v->seen[r] = HK_GPU_UNSEEN;
   pthread_mutex_lock(&lock);
-  v->key = ++g->last_view;
+  v->symmetric = symmetric;
+  v->key = symmetric ? WINDOW_KEY | ++g->last_window : ++g->last_view;
   v->next = g->views;
   g->views = v;
   pthread_mutex_unlock(&lock);
@@ -214,10 +239,7 @@ void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v) {
   /* Freeing device memory would wait for all work on the device, some of which may wait for us. */
   v->next = g->dropped;
   g->dropped = v;
-  free(v->seen);
-  free(v->opened);
-  v->seen = NULL;
-  v->opened = NULL;
+  free_lists(v);
   if (!v->table.base) {
     g->dropped = v->next;
     free(v);
@@ -240,6 +262,17 @@ void hk_gpu_views_forget(const void *base, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
+void hk_gpu_views_bury(hk_gpu_world *w) {
+  while (w->late) {
+    hk_gpu_view *v = w->late;
+    w->late = v->next;
+    for (int r = 0; r < w->nranks; r++)
+      if (v->opened[r].base) (void)w->devices[r]->ops->release(w->devices[r], &v->opened[r]);
+    free_lists(v);
+    free(v);
+  }
+}
+
 void hk_gpu_views_end(ncclComm_t c) {
   hk_gpu *g = c->gpu;
   pthread_mutex_lock(&lock);
@@ -251,8 +284,13 @@ void hk_gpu_views_end(ncclComm_t c) {
   while (g->views) {
     hk_gpu_view *v = g->views;
     g->views = v->next;
-    unmake(c, v, false); /* they close what they have opened with their own ends */
-    free_view(g, v);
+    /* Ranks of other processes close what they have opened with their own ends.  Those of this one may leave later, and
+     * let their streams go on only then. */
+    pthread_mutex_lock(&g->world->lock);
+    v->next = g->world->late;
+    g->world->late = v;
+    pthread_mutex_unlock(&g->world->lock);
+    (void)g->device->ops->release(g->device, &v->table);
   }
   while (g->dropped) {
     hk_gpu_view *v = g->dropped;
@@ -279,14 +317,14 @@ out:
   return rc;
 }
 
-static hk_status find(ncclComm_t c, const void *p, size_t bytes, hk_gpu_view **out) {
+static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric, hk_gpu_view **out) {
   hk_status rc = HK_OK;
   uintptr_t begin = (uintptr_t)p;
   *out = NULL;
-  if (!c->gpu->apart || bytes < HK_GPU_REF_MIN) return HK_OK;
+  if (!c->gpu->apart || (!symmetric && bytes < HK_GPU_REF_MIN)) return HK_OK;
   pthread_mutex_lock(&lock);
   for (hk_gpu_view *v = c->gpu->views; v && !*out; v = v->next) {
-    if (begin < v->begin || begin + bytes > v->end || v->hopeless) continue;
+    if (begin < v->begin || begin + bytes > v->end || v->hopeless || (symmetric && !v->symmetric)) continue;
     HK_TRY(check_same(c, v), out);
     if (!v->made) HK_TRY(make(c, v), out);
     if (v->made) *out = v;
@@ -302,11 +340,11 @@ hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in,
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   hk_gpu_view *v;
   if (hk_coll_has_input(coll, c->rank, call->root)) {
-    HK_TRY(find(c, call->in, bytes * (size_t)hk_coll_in_blocks(coll, c->nranks), &v), fail);
+    HK_TRY(find(c, call->in, bytes * (size_t)hk_coll_in_blocks(coll, c->nranks), false, &v), fail);
     *in = v ? v->table.base : NULL;
   }
   if (hk_coll_has_output(coll, c->rank, call->root)) {
-    HK_TRY(find(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), &v), fail);
+    HK_TRY(find(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), false, &v), fail);
     *out = v ? v->table.base : NULL;
   }
 fail:
@@ -323,8 +361,71 @@ hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, i
     *out = 0;
     return HK_OK;
   }
-  HK_TRY(find(c, p, bytes, &v), out);
+  HK_TRY(find(c, p, bytes, false, &v), out);
   if (v) *out = v->seen[peer];
+out:
+  return rc;
+}
+
+/* ---- symmetric windows ---- */
+
+hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_view **out) {
+  hk_status rc = HK_OK;
+  hk_gpu_view *v;
+  *out = NULL;
+  HK_TRY(find(c, p, bytes, true, &v), out);
+  if (!v || !v->shareable) return HK_OK;
+  for (int r = 0; r < c->nranks; r++)
+    if (r != c->rank && v->seen[r] == HK_GPU_UNSEEN)
+      return HK_FAIL(HK_ERR_REMOTE,
+                     "rank %d cannot open rank %d's window at %p (its log tells why), and others may not know: set "
+                     "NCCL_CTA_POLICY=0 to go without copy engines",
+                     r, c->rank, (void *)v->begin);
+  *out = v;
+out:
+  return rc;
+}
+
+/* Where rank r's window of the same key begins, and its length; 0: it is not open yet. */
+static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
+  uint64_t at = 0;
+  if (is_remote(c, r)) {
+    pthread_mutex_lock(&c->gpu->guests_lock);
+    for (const hk_gpu_guest *g = c->gpu->guests; g && !at; g = g->next) {
+      if (g->from != r || g->key != key) continue;
+      at = g->begin;
+      *bytes = g->bytes;
+    }
+    pthread_mutex_unlock(&c->gpu->guests_lock);
+    return at;
+  }
+  pthread_mutex_lock(&lock);
+  for (const hk_gpu *g = all; g; g = g->next) {
+    if (g->world != c->gpu->world || g->comm->rank != r) continue;
+    for (const hk_gpu_view *v = g->views; v && !at; v = v->next) {
+      if (v->key != key || !v->made || v->seen[c->rank] == HK_GPU_UNSEEN) continue;
+      at = v->begin + (uint64_t)v->seen[c->rank];
+      *bytes = v->end - v->begin;
+    }
+  }
+  pthread_mutex_unlock(&lock);
+  return at;
+}
+
+hk_status hk_gpu_view_meet(ncclComm_t c, hk_gpu_view *v) {
+  hk_status rc = HK_OK;
+  hk_waiter w;
+  uint64_t bytes = 0;
+  hk_wait_begin(&w, &c->wait);
+  for (int r = 0; r < c->nranks; r++) {
+    if (r == c->rank || v->theirs[r]) continue;
+    while (!(v->theirs[r] = look(c, r, v->key, &bytes))) HK_TRY(hk_wait_pause(&w), out);
+    if (bytes != v->end - v->begin)
+      return HK_FAIL(HK_ERR_USAGE,
+                     "a symmetric window has %zu bytes on rank %d and %zu on rank %d: register windows in the same "
+                     "order and size on all ranks",
+                     (size_t)(v->end - v->begin), c->rank, (size_t)bytes, r);
+  }
 out:
   return rc;
 }

@@ -82,9 +82,9 @@ void hk_gpu_code_put(hk_gpu_code *k) {
 /* ---- worlds ---- */
 
 /* A rank's credits, in its memory: for each link that it sends on the head, which the receiver writes, and its counter;
- * for those over the network the counters of both directions; behind them words that other ranks try to read, and room for
- * what this rank reads of theirs. */
-enum { CREDIT_BYTES = 128, SENT_AT = 64, RECEIVED_AT = 96, PROBE_BYTES = 4096 };
+ * for those over the network the counters of both directions; behind them words that other ranks try to read, room for
+ * what this rank reads of theirs, and the words of copy engines. */
+enum { CREDIT_BYTES = 128, SENT_AT = 64, RECEIVED_AT = 96, PROBE_BYTES = 4096, COPY_WORD_BYTES = 64 };
 
 static size_t credit_at(int peer, unsigned channel) {
   return ((size_t)peer * HK_GPU_CHANNELS + channel) * CREDIT_BYTES;
@@ -122,7 +122,8 @@ static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out) {
   hk_queue q = c->gpu->queue;
   int rank = c->rank, nranks = c->nranks;
   static const size_t words = PROBE_BYTES / 8;
-  size_t probe = probe_at(nranks), bytes = probe + (size_t)2 * PROBE_BYTES;
+  size_t probe = probe_at(nranks),
+         bytes = probe + (size_t)2 * PROBE_BYTES + (size_t)2 * COPY_WORD_BYTES * (size_t)nranks;
   uint64_t *pattern = malloc(PROBE_BYTES);
   if (!pattern) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   for (unsigned i = 0; i < words; i++) pattern[i] = probe_word(comm_id, rank, i);
@@ -183,6 +184,7 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
       free(f);
     }
   }
+  hk_gpu_views_bury(w);
   for (int r = 0; r < w->nranks; r++) {
     hk_device *d = w->devices[r];
     if (!d) continue;
@@ -207,6 +209,10 @@ static bool by_net(ncclComm_t c, int peer) {
 
 static char *credits_of(ncclComm_t c, int rank) {
   return is_remote(c, rank) ? c->gpu->opened[rank].base : c->gpu->world->credits[rank].base;
+}
+
+void *hk_gpu_copy_word(ncclComm_t c, int to, int from, bool done) {
+  return credits_of(c, to) + probe_at(c->nranks) + 2 * PROBE_BYTES + (size_t)(2 * from + done) * COPY_WORD_BYTES;
 }
 
 /* Some machines report peer access and deliver something else. */

@@ -2,9 +2,21 @@
 /* Communicators on GPUs whose ranks are processes: one a GPU, several on one, processes with several ranks; a peer that
  * dies; GPUs that do not reach each other's memory.
  * check: timeout=300 notsan */
+#include <sys/mman.h>
 #include "../../src/runtime/gpu.h"
 #include "../support/suite.h"
 #include "gpu_places.h"
+
+/* Processes that have made the calls that the first one leaves them alone with: shared by all. */
+static _Atomic(int) *alone;
+static void share_alone(void) {
+  alone = mmap(NULL, sizeof *alone, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert(alone != MAP_FAILED);
+}
+static void leave_alone(const place *p) {
+  while (atomic_load(alone) < p->g.n - 1) usleep(1000);
+  _exit(0);
+}
 
 static void all_collectives(place *p) {
   static const size_t counts[] = {3, 1500};
@@ -108,11 +120,9 @@ static void die(place *p) {
   int r = p->first;
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   each_call(p, &c, 1);
-  if (p->process == 0) {
-    usleep(50000);
-    _exit(0);
-  }
+  if (p->process == 0) leave_alone(p);
   OK_NCCL(gpu_submit(g, &c, r));
+  atomic_fetch_add(alone, 1);
   OK(StreamSynchronize(g->stream[r]));
   ncclResult_t code = ncclSuccess;
   for (int i = 0; i < 5000 && code == ncclSuccess; i++) {
@@ -124,7 +134,102 @@ static void die(place *p) {
   g->comm[r] = NULL;
 }
 
-START_TEST(dead_peer) { ck_assert_int_eq(run_processes(3, 1, 3, 1, die), 0); }
+/* ---- copy engines ---- */
+
+static void open_windows(place *p, size_t room) {
+  gpu_ranks *g = &p->g;
+  ncclWindow_t window;
+  for (int r = p->first; r < p->first + p->each; r++) {
+    void *out;
+    emu_use(g->device[r]);
+    g->in[r] = gpu_alloc(g->device[r], room);
+    OK_NCCL(ncclMemAlloc(&out, room));
+    g->out[r] = (CUdeviceptr)(uintptr_t)out;
+    OK_NCCL(ncclCommWindowRegister(g->comm[r], out, room, &window, NCCL_WIN_COLL_SYMMETRIC));
+    ck_assert(g->comm[r]->gpu->copies);
+  }
+}
+
+/* Captured once, replayed with other data. */
+static void replay(place *p) {
+  gpu_ranks *g = &p->g;
+  int r = p->first;
+  CUgraph graph;
+  CUgraphExec exec;
+  static uint32_t out[3 * 1000];
+  gpu_call c = {.coll = HK_ALLGATHER, .count = 1000, .type = ncclUint32};
+  OK(StreamBeginCapture(g->stream[r], CU_STREAM_CAPTURE_MODE_GLOBAL));
+  for (int i = 0; i < 2; i++) OK_NCCL(gpu_submit(g, &c, r));
+  OK(StreamEndCapture(g->stream[r], &graph));
+  OK(GraphInstantiateWithFlags(&exec, graph, 0));
+  OK(GraphDestroy(graph));
+  for (int i = 1; i <= 10; i++) {
+    OK(MemsetD8Async(g->in[r], (unsigned char)(i + 50 * r), 4000, g->stream[r]));
+    OK(GraphLaunch(exec, g->stream[r]));
+    OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g->out[r], sizeof out, g->stream[r]));
+    OK(StreamSynchronize(g->stream[r]));
+    for (int k = 0; k < 3000; k++) ck_assert_uint_eq(out[k], 0x01010101u * (unsigned)(i + 50 * (k / 1000)));
+  }
+  OK(GraphExecDestroy(exec));
+}
+
+/* No kernel is launched: the first launch would fail. */
+static void by_copies(place *p) {
+  static const hk_coll colls[] = {HK_ALLGATHER, HK_BROADCAST, HK_ALLTOALL};
+  static const size_t counts[] = {3, 33000};
+  open_windows(p, 4 << 20);
+  for (int i = 0; i < 12; i++) {
+    gpu_call c = {.coll = colls[i % 3],
+                  .count = counts[i / 3 % 2],
+                  .type = ncclFloat32,
+                  .root = 1,
+                  .in_place = i >= 6 && colls[i % 3] != HK_ALLTOALL,
+                  .offset = (size_t)i * 64};
+    each_call(p, &c, i >= 6 && c.coll != HK_ALLTOALL ? 1 : 3);
+  }
+  if (p->each == 1) replay(p);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(p->g.comm[r]->gpu->copied);
+}
+
+START_TEST(copy_engines) {
+  setenv("NCCL_CTA_POLICY", "2", 1);
+  setenv("CUDAEMU_FAIL_LAUNCH", "1", 1);
+  ck_assert_int_eq(_i ? run_processes(3, 1, 3, 1, by_copies) : run_processes(1, 4, 4, 1, by_copies), 0);
+}
+END_TEST
+
+/* The first process dies while the other's streams wait for its words. */
+static void die_by_copies(place *p) {
+  gpu_ranks *g = &p->g;
+  int r = p->first;
+  gpu_call c = {.coll = HK_ALLGATHER, .count = 100, .type = ncclFloat32};
+  open_windows(p, 4 << 20);
+  each_call(p, &c, 1);
+  if (p->process == 0) leave_alone(p);
+  for (int i = 0; i < 3; i++) OK_NCCL(gpu_submit(g, &c, r));
+  atomic_fetch_add(alone, 1);
+  ncclResult_t code = ncclSuccess;
+  for (int i = 0; i < 20000 && code == ncclSuccess; i++) {
+    OK_NCCL(ncclCommGetAsyncError(g->comm[r], &code));
+    usleep(1000);
+  }
+  ck_assert_int_eq(code, ncclRemoteError);
+  OK_NCCL(ncclCommAbort(g->comm[r]));
+  OK(StreamSynchronize(g->stream[r]));
+  g->comm[r] = NULL;
+}
+
+START_TEST(copy_engines_abort) {
+  share_alone();
+  setenv("NCCL_CTA_POLICY", "2", 1);
+  ck_assert_int_eq(run_processes(3, 1, 3, 1, die_by_copies), 0);
+}
+END_TEST
+
+START_TEST(dead_peer) {
+  share_alone();
+  ck_assert_int_eq(run_processes(3, 1, 3, 1, die), 0);
+}
 END_TEST
 
 /* Where GPUs do not reach each other's memory data goes through the host's: by wish, as the driver says, because IPC is
@@ -179,6 +284,8 @@ int main(void) {
   tcase_set_timeout(t, 100);
   tcase_add_loop_test(t, processes, 0, 4);
   tcase_add_loop_test(t, zero_copy, 0, 3);
+  tcase_add_loop_test(t, copy_engines, 0, 2);
+  tcase_add_test(t, copy_engines_abort);
   tcase_add_test(t, dead_peer);
   tcase_add_loop_test(t, descriptors, 0, HK_ARRAY_LENGTH(sharing));
   tcase_add_loop_test(t, staged, 0, 3);
