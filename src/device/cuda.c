@@ -2,6 +2,7 @@
 /* The CUDA device: the driver, its errors, contexts, limits. */
 #include "cuda.h"
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include "../base/dl.h"
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../base/root.h"
 
 /* What the loader has is the process's, and so is this. */
 hk_cuda_calls hk_cu;
@@ -122,6 +124,19 @@ static const hk_device_ops ops = {.name = "cuda",
                                   .block_threads = hk_cuda_block_threads,
                                   .launch = hk_cuda_launch};
 
+/* Older drivers do not know the attribute, and 0 is a node's number. */
+static int numa_of(CUdevice g, const char *bus_id) {
+  int node = -1;
+  uint64_t domain, bus, device, function;
+  char lower[40];
+  long long value;
+  if (hk_cu.DeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, g) == CUDA_SUCCESS) return node;
+  if (sscanf(bus_id, "%" SCNx64 ":%" SCNx64 ":%" SCNx64 ".%" SCNx64, &domain, &bus, &device, &function) != 4) return -1;
+  snprintf(lower, sizeof lower, "%04x:%02x:%02x.%x", (unsigned)domain, (unsigned)bus & 255, (unsigned)device & 31,
+           (unsigned)function & 7);
+  return hk_root_number("", &value, "/sys/bus/pci/devices/%s/numa_node", lower) && value >= 0 ? (int)value : -1;
+}
+
 static void read_limits(hk_cuda *d, int ordinal) {
   hk_device_limits *l = &d->base.limits;
   CUdevice g = d->device;
@@ -141,12 +156,11 @@ static void read_limits(hk_cuda *d, int ordinal) {
   l->dmabuf = hk_cu.MemGetHandleForAddressRange && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   l->gdr = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   l->integrated = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_INTEGRATED);
-  /* Older drivers do not know the attribute, and 0 is a node's number. */
-  if (hk_cu.DeviceGetAttribute(&l->host_numa, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, g) != CUDA_SUCCESS) l->host_numa = -1;
   l->priority = -5; /* the highest of all GPUs so far; the driver takes the nearest that it has */
   if (hk_cu.DeviceTotalMem(&l->memory_bytes, g) != CUDA_SUCCESS) l->memory_bytes = 0;
   if (hk_cu.DeviceGetName(l->name, (int)sizeof l->name, g) != CUDA_SUCCESS) l->name[0] = 0;
   if (hk_cu.DeviceGetPCIBusId(l->bus_id, (int)sizeof l->bus_id, g) != CUDA_SUCCESS) l->bus_id[0] = 0;
+  l->host_numa = numa_of(g, l->bus_id);
   if (hk_cu.DeviceGetUuid(&uuid, g) == CUDA_SUCCESS) memcpy(l->uuid, uuid.bytes, sizeof l->uuid);
   if (hk_cu.DriverGetVersion(&version) != CUDA_SUCCESS) version = 0;
   d->granule = l->vmm && l->fd_handles ? hk_cuda_granule(d) : 0;

@@ -2,8 +2,10 @@
 /* The CUDA device's memory: classic and virtual allocations, pinned host memory, sharing with other processes. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "cuda.h"
+#include "host.h"
 
 static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 static void *pointer(CUdeviceptr p) { return (void *)(uintptr_t)p; }
@@ -153,28 +155,6 @@ out:
   return rc;
 }
 
-hk_status hk_cuda_alloc_host(hk_device *base, size_t bytes, hk_memory *out) {
-  hk_status rc = HK_OK;
-  void *host;
-  CUdeviceptr at;
-  int mode;
-  memset(out, 0, sizeof *out);
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
-  HK_CUDA_TRY(hk_cu.MemHostAlloc(&host, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), leave,
-              "%zu bytes of pinned memory (ulimit -l says how much a process may have)", bytes);
-  HK_CUDA_TRY(hk_cu.MemHostGetDevicePointer(&at, host, 0), undo, "device %d: the address of pinned memory",
-              base->limits.ordinal);
-  memset(host, 0, bytes);
-  *out = (hk_memory){.base = pointer(at), .host = host, .bytes = bytes, .kind = HK_MEMORY_PINNED};
-  goto leave;
-undo:
-  hk_cu.MemFreeHost(host);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
-}
-
 hk_status hk_cuda_pin(hk_device *base, void *host, size_t bytes, hk_memory *out) {
   hk_status rc = HK_OK;
   CUdeviceptr at;
@@ -182,7 +162,7 @@ hk_status hk_cuda_pin(hk_device *base, void *host, size_t bytes, hk_memory *out)
   memset(out, 0, sizeof *out);
   HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
   HK_CUDA_TRY(hk_cu.MemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), leave,
-              "pinning %zu bytes at %p", bytes, host);
+              "pinning %zu bytes at %p (ulimit -l says how much a process may have)", bytes, host);
   HK_CUDA_TRY(hk_cu.MemHostGetDevicePointer(&at, host, 0), undo, "device %d: the address of pinned memory",
               base->limits.ordinal);
   *out = (hk_memory){.base = pointer(at), .host = host, .bytes = bytes, .kind = HK_MEMORY_REGISTERED};
@@ -193,6 +173,27 @@ leave:
   hk_cuda_leave_relaxed(mode);
 out:
   return rc;
+}
+
+/* Pages of the node that the device hangs on, which cuMemHostAlloc would not promise. */
+hk_status hk_cuda_alloc_host(hk_device *base, size_t bytes, hk_memory *out) {
+  hk_status rc = HK_OK;
+  size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+  memset(out, 0, sizeof *out);
+  void *host = hk_host_map(whole, base->limits.host_numa);
+  if (!host) return HK_FAIL_ERRNO("no memory for %zu bytes to pin", whole);
+  HK_TRY(hk_cuda_pin(base, host, whole, out), undo); /* touches them: they are zeros */
+  out->bytes = bytes;
+  out->kind = HK_MEMORY_PINNED;
+  return HK_OK;
+undo:
+  munmap(host, whole);
+  return rc;
+}
+
+static void unmap_pages(const hk_memory *m) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  munmap(m->host, (m->bytes + page - 1) / page * page);
 }
 
 static CUresult release_mapping(const hk_memory *m) {
@@ -214,7 +215,10 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
     case HK_MEMORY_CLASSIC: code = hk_cu.MemFree(address(m->base)); break;
     case HK_MEMORY_VMM:
     case HK_MEMORY_MAPPED: code = release_mapping(m); break;
-    case HK_MEMORY_PINNED: code = hk_cu.MemFreeHost(m->host); break;
+    case HK_MEMORY_PINNED:
+      code = hk_cu.MemHostUnregister(m->host);
+      if (code == CUDA_SUCCESS) unmap_pages(m);
+      break;
     case HK_MEMORY_REGISTERED: code = hk_cu.MemHostUnregister(m->host); break;
     case HK_MEMORY_OPENED: code = hk_cu.IpcCloseMemHandle(address(m->base)); break;
   }

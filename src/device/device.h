@@ -38,7 +38,7 @@ typedef enum hk_memory_kind {
   HK_MEMORY_NONE,
   HK_MEMORY_CLASSIC,    /* cuMemAlloc, or the host's */
   HK_MEMORY_VMM,        /* of physical memory mapped into reserved addresses */
-  HK_MEMORY_PINNED,     /* of the host, page-locked, that the device reaches too */
+  HK_MEMORY_PINNED,     /* of the host, page-locked, that the device reaches too, near it */
   HK_MEMORY_REGISTERED, /* the same, but the caller's own */
   HK_MEMORY_OPENED,     /* of another process, by a handle */
   HK_MEMORY_MAPPED      /* of another process, by a file descriptor */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "../base/log.h"
 
@@ -115,6 +116,25 @@ static char *map_aligned(int fd, size_t bytes, size_t align) {
   size_t behind = align - (size_t)(at - reserved);
   if (behind) munmap(at + bytes, behind);
   return m;
+}
+
+/* By number: the call's only wrapper is in libnuma, which few machines have. */
+void hk_host_place(void *base, size_t bytes, int node) {
+  enum { PREFERRED = 1, NODES = 1024, BITS = 8 * sizeof(unsigned long) };
+  unsigned long mask[NODES / BITS] = {0};
+  if (node < 0 || node >= NODES) return;
+  mask[node / BITS] = 1ul << node % BITS;
+  if (syscall(SYS_mbind, base, bytes, PREFERRED, mask, NODES + 1, 0) != 0)
+    HK_INFO(HK_SUB_ALLOC, "%zu bytes cannot be placed on NUMA node %d (mbind: %s)", bytes, node, strerror(errno));
+}
+
+void *hk_host_map(size_t bytes, int node) {
+  void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return NULL;
+  /* Pages that a child shared would be copied at our next write, and the device would go on with the old ones. */
+  madvise(p, bytes, MADV_DONTFORK);
+  hk_host_place(p, bytes, node);
+  return p;
 }
 
 hk_status hk_host_alloc(void **out, size_t bytes) {

@@ -37,6 +37,12 @@ hk_status hk_host_lend(int fd, size_t bytes, bool once, uint64_t *id);
 /* Nothing where it is gone, or 0. */
 void hk_host_take_back(uint64_t id);
 
+/* Prefers a NUMA node for pages that nobody has touched yet; -1: none.  Where the kernel or a container refuses, the
+ * pages come from wherever they are touched first. */
+void hk_host_place(void *base, size_t bytes, int node);
+/* Private memory of whole pages, so placed, that children do not inherit; NULL with errno.  munmap frees it. */
+void *hk_host_map(size_t bytes, int node);
+
 /* An unlinked file in memory, `bytes` long, sparse, close-on-exec; -1 with errno.  Nothing of it is in /dev/shm. */
 int hk_host_memfd(const char *name, size_t bytes);
 #endif

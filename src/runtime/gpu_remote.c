@@ -90,6 +90,7 @@ static hk_status make_staged(hk_device *d, size_t bytes, hk_gpu_remote *out, uin
   hk_status rc = HK_OK;
   bytes = (bytes + 4095) & ~(size_t)4095;
   HK_TRY(hk_host_alloc(&out->host, bytes), out);
+  hk_host_place(out->host, bytes, d->limits.host_numa);
   *region = hk_host_find(out->host).region;
   HK_TRY(d->ops->pin(d, out->host, bytes, &out->memory), out);
 out:

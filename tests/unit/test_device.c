@@ -4,11 +4,14 @@
  * check: timeout=120 notsan */
 #include <check.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <libgen.h>
 #include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/device/device.h"
@@ -93,6 +96,22 @@ static hk_device *cuda(void) {
   return d;
 }
 
+/* Pinned memory prefers the GPU's node, where the kernel lets a process say so. */
+static void check_placed(const void *p, int node) {
+  enum { PREFERRED = 1, F_ADDR = 2, NODES = 1024 };
+  unsigned long mask[NODES / 64] = {1};
+  int mode = -1;
+  void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  bool allowed = syscall(SYS_mbind, page, 4096ul, PREFERRED, mask, NODES + 1ul, 0) == 0 &&
+                 syscall(SYS_get_mempolicy, &mode, mask, NODES + 0ul, page, F_ADDR) == 0;
+  munmap(page, 4096);
+  if (!allowed) return;
+  ck_assert_int_eq(node, 0); /* the emulated driver's */
+  ck_assert_int_eq(syscall(SYS_get_mempolicy, &mode, mask, NODES + 0ul, p, F_ADDR), 0);
+  ck_assert_int_eq(mode, PREFERRED);
+  ck_assert_uint_eq(mask[0], 1);
+}
+
 START_TEST(cuda_memory) {
   hk_device *d = cuda();
   static const size_t sizes[] = {1, 5000, 3 << 20};
@@ -116,6 +135,8 @@ START_TEST(cuda_memory) {
     ck_assert_int_eq(d->ops->alloc_host(d, sizes[i], &pinned), HK_OK);
     ck_assert_int_eq(d->ops->pointer(d, pinned.host, &p), HK_OK);
     ck_assert_int_eq(p.kind, HK_POINTER_PINNED);
+    ck_assert_int_eq(*(char *)pinned.host, 0);
+    check_placed(pinned.host, d->limits.host_numa);
     ck_assert_int_eq(d->ops->release(d, &pinned), HK_OK);
   }
   ck_assert_int_eq(d->ops->pointer(d, back, &(hk_pointer){0}), HK_OK);
