@@ -71,6 +71,8 @@ out:
 static void read_options(hk_comm_options *o, const ncclConfig_t *f) {
   int64_t forced = hk_param_int(HK_P_COMM_BLOCKING);
   o->blocking = forced >= 0 ? forced != 0 : or_default(f->blocking, 1) != 0;
+  int64_t cluster = hk_param_int(HK_P_CGA_CLUSTER_SIZE);
+  o->cluster = cluster >= 0 ? (int)cluster : or_default(f->cgaClusterSize, 0);
   int64_t policy = hk_param_int(HK_P_CTA_POLICY);
   o->no_ctas = ((policy >= 0 ? policy : or_default(f->CTAPolicy, 0)) & NCCL_CTA_POLICY_ZERO) != 0;
   o->min_ctas = or_default(f->minCTAs, 0);

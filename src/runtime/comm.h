@@ -16,6 +16,7 @@ enum { HK_TRANSPORT_LIMIT = 4 };
 typedef struct hk_comm_options {
   bool blocking;
   bool no_ctas; /* NCCL_CTA_POLICY_ZERO */
+  int cluster; /* blocks of a kernel; 0: none */
   int min_ctas, max_ctas, split_share, shrink_share, traffic_class;
   char name[64], net_name[32];
 } hk_comm_options;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A communicator's GPU: which one, its beginning and end, its failures, and whose memory a pointer is. */
-#include "gpu_net.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../kernels/gpu_image.h"
+#include "../topo/topo.h"
+#include "gpu_net.h"
 #include "host.h"
 
 int hk_gpu_count(void) {
@@ -45,6 +46,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
   fact->sm = (uint64_t)l->sm;
+  if (!hk_bus_id_parse(l->bus_id, &fact->bus)) fact->bus = UINT64_MAX;
   fact->by_fd = g->by_fd;
   fact->copies = c->options.no_ctas && l->stream_words;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
@@ -99,9 +101,12 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   g->blocks = (unsigned)(blocks / 2 / (uint64_t)g->sharers);
   if (g->blocks < 1) g->blocks = 1;
   if (g->blocks > most) g->blocks = most;
+  unsigned ctas = (unsigned)c->selection.overrides.wish.max_channels; /* equal on all ranks: init compares it */
+  if (ctas && g->blocks > ctas) g->blocks = ctas;
   g->parts = g->blocks / 2 / (unsigned)c->nranks;
   if (g->parts < 1) g->parts = 1;
   if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
+  g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
   HK_TRY(hk_gpu_reach(c, facts, stride), out);
   hk_gpu_views_begin(c);
   hk_gpu_copy_choose(c, c->options.no_ctas, copies && !hosts, g->sharers == 1);

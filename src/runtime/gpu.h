@@ -123,12 +123,14 @@ typedef struct hk_gpu {
   pthread_mutex_t lock;    /* of `order`, which a thread that asks for errors looks at beside the one that calls */
   uint64_t launches, seen; /* so far; when its end was last asked for */
   uint64_t seen_ns, reported_ns;
+  unsigned cluster;      /* blocks of a cluster; 0: none */
   unsigned blocks;       /* of a launch for this rank, at most; equal on all ranks */
   unsigned parts;        /* channels that a large send or receive may use; equal on all ranks */
   hk_gpu_end **ends[2];  /* [receives, sends][peer] */
   hk_memory *opened;     /* [nranks]: the credits of ranks of other processes */
   bool remote;           /* some rank is in another process */
   bool by_fd;            /* and its memory goes by file descriptor */
+  unsigned char *far;    /* [nranks] hk_path_class to each peer's GPU; NULL: nobody asks */
   unsigned char *direct; /* [nranks] hk_gpu_way to each peer */
   bool staged;           /* some pair of ranks of one host goes through host memory */
   int sharers;           /* ranks of the device that has most; equal on all ranks */
@@ -172,6 +174,7 @@ typedef struct hk_gpu_fact {
   uint64_t id;     /* of the device: equal for ranks that share it */
   uint64_t blocks; /* that it runs at once */
   uint64_t sm;
+  uint64_t bus;    /* where it sits: hk_bus_id_parse */
   uint64_t copies; /* it asks for copy engines, and can */
   uint64_t by_fd;  /* its memory can go to other processes by file descriptor */
 } hk_gpu_fact;
@@ -207,6 +210,12 @@ hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, h
 void hk_gpu_ends_free(ncclComm_t c);
 /* For gpu_copy.c: a word of rank `to` that rank `from` writes. */
 void *hk_gpu_copy_word(ncclComm_t c, int to, int from, bool done);
+
+/* ---- gpu_distance.c ---- */
+/* How far the GPUs are from each other, where NCCL_P2P_LEVEL asks for it. */
+hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
+/* Is the peer's GPU not to be reached directly?  `why` tells by which setting. */
+bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
 
 /* ---- gpu_remote.c ---- */
 enum { HK_GPU_SHARED_GRANULE = 2 << 20 }; /* what processes open is whole pages of the driver's */

@@ -33,9 +33,10 @@ static hk_status check_call(const hk_call *call) {
   return check_buffers(call);
 }
 
-static hk_status launch(hk_gpu *g, void *kernel, unsigned blocks, unsigned threads, const void *param, hk_queue q) {
+hk_status hk_gpu_launch(hk_gpu *g, void *kernel, unsigned blocks, unsigned threads, const void *param, hk_queue q) {
   hk_kernel_launch l = {
       .function = kernel, .blocks = blocks, .threads = threads, .remote_domain = true, .param = param};
+  if (g->cluster > 1 && blocks % g->cluster == 0) l.cluster = g->cluster; /* a grid is whole clusters */
   return g->device->ops->launch(g->device, &l, q);
 }
 
@@ -54,7 +55,7 @@ static hk_status run_one(const hk_call *call) {
   HK_TRY(hk_gpu_work_of(c, call, &work, &blocks, &threads), failed);
   HK_TRY(ops->order_begin(g->device, order, q, &s), failed);
   hk_gpu_batch batch = {.works = 1, .end = {blocks}, .work = {work}};
-  HK_TRY(launch(g, g->code->batch, blocks, threads, &batch, q), failed);
+  HK_TRY(hk_gpu_launch(g, g->code->batch, blocks, threads, &batch, q), failed);
   HK_TRY(hk_gpu_order_end(g, order, q, &s), failed);
   c->order.sequence++;
   return HK_OK;
@@ -118,7 +119,7 @@ static hk_status launch_batch(const hk_gpu_set *s, hk_gpu_piece *const *at, size
     batch.end[i] = blocks += at[i]->blocks;
     if (at[i]->threads > threads) threads = at[i]->threads;
   }
-  return launch(s->gpu, s->gpu->code->batch, blocks, threads, &batch, s->queue);
+  return hk_gpu_launch(s->gpu, s->gpu->code->batch, blocks, threads, &batch, s->queue);
 }
 
 /* The order is the same on all devices: what does not run at once anywhere waits for the same communicators everywhere. */

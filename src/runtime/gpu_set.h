@@ -25,6 +25,9 @@ typedef struct hk_gpu_set {
   hk_queue queue; /* on which all is launched */
 } hk_gpu_set;
 
+/* gpu_run.c */
+hk_status hk_gpu_launch(hk_gpu *g, void *kernel, unsigned blocks, unsigned threads, const void *param, hk_queue q);
+
 /* gpu_copy.c */
 hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q);
 

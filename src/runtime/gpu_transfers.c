@@ -197,12 +197,7 @@ hk_status hk_gpu_launch_transfers(const hk_gpu_set *s) {
   HK_TRY(get_table(s->gpu, n * sizeof(hk_gpu_transfer), &table), out);
   unsigned blocks = fill_table(table->memory.host, parts, n);
   hk_gpu_transfers param = {.transfer = table->memory.base};
-  hk_kernel_launch l = {.function = s->gpu->code->transfers,
-                        .blocks = blocks,
-                        .threads = s->gpu->code->threads,
-                        .remote_domain = true,
-                        .param = &param};
-  HK_TRY(s->gpu->device->ops->launch(s->gpu->device, &l, s->queue), out);
+  HK_TRY(hk_gpu_launch(s->gpu, s->gpu->code->transfers, blocks, s->gpu->code->threads, &param, s->queue), out);
   HK_TRY(hold_table(s, table), out);
 out:
   free(parts);

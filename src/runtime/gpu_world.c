@@ -243,8 +243,8 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_gpu_offer *credits, 
   if (peer == c->rank) return HK_OK;
   if (c->peers[peer].host != c->peers[c->rank].host)
     snprintf(why, why_bytes, "it is on another host");
-  else if (hk_param_int(HK_P_P2P_DISABLE))
-    snprintf(why, why_bytes, "NCCL_P2P_DISABLE is 1");
+  else if (hk_gpu_too_far(c, peer, why, why_bytes))
+    ; /* the settings forbid it */
   else if (!is_remote(c, peer)) {
     if (d->ops->peer(d, c->peers[peer].device, why, why_bytes) != HK_OK && !why[0])
       snprintf(why, why_bytes, "%s", hk_last_error());
@@ -324,8 +324,10 @@ static hk_status try_peers(ncclComm_t c, const hk_gpu_offer *credits, uint64_t *
   for (int r = 0; r < c->nranks; r++) {
     char why[200] = "";
     HK_TRY(open_peer(c, r, &credits[r], why, sizeof why), out);
-    bool by_fd = is_remote(c, r) && c->peers[r].host == c->peers[c->rank].host && credits[r].share.kind == HK_MEMORY_VMM;
-    mine[r] = !why[0] ? REACHED : by_fd && !hk_param_int(HK_P_P2P_DISABLE) ? FD_REFUSED : REFUSED;
+    char again[200];
+    bool by_fd = is_remote(c, r) && c->peers[r].host == c->peers[c->rank].host &&
+                 credits[r].share.kind == HK_MEMORY_VMM;
+    mine[r] = !why[0] ? REACHED : by_fd && !hk_gpu_too_far(c, r, again, sizeof again) ? FD_REFUSED : REFUSED;
     if (!why[0]) {
       HK_TRY(probe(c, r, got, why, sizeof why), out);
       if (why[0]) mine[r] = REFUSED;
@@ -333,10 +335,10 @@ static hk_status try_peers(ncclComm_t c, const hk_gpu_offer *credits, uint64_t *
     if (r == c->rank) continue;
     HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s", c->rank, r,
             why[0] && by_net(c, r) ? "the network, staged in pinned host memory; not directly: "
-            : why[0]           ? "pinned host memory; not directly: "
-            : !is_remote(c, r) ? "P2P/direct pointer"
-            : by_fd            ? "P2P/CUMEM"
-                               : "P2P/IPC",
+            : why[0]               ? "pinned host memory; not directly: "
+            : !is_remote(c, r)     ? "P2P/direct pointer"
+            : by_fd                ? "P2P/CUMEM"
+                                   : "P2P/IPC",
             why);
   }
 out:
@@ -379,6 +381,7 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
     goto out;
   }
   for (int r = 0; r < c->nranks; r++) g->remote = g->remote || is_remote(c, r);
+  HK_TRY(hk_gpu_distances(c, facts, stride), out);
   const char *why = g->remote ? no_fds(c, facts, stride) : NULL;
   if (why) HK_TRY(use_handles(c, why), out);
   HK_TRY(reach_once(c, facts, stride, &again), out);
@@ -483,17 +486,16 @@ static hk_status add_net_end(ncclComm_t c, int peer, bool sends, unsigned channe
   hk_status rc = HK_OK;
   const hk_transport_env *e = &c->wiring.env;
   hk_gpu_end **list = &c->gpu->ends[sends][peer], *x = calloc(1, sizeof *x);
-  hk_link_key key = {
-      .peer = (uint16_t)peer, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)channel};
+  hk_link_key key = {.peer = (uint16_t)peer, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)channel};
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
   x->channel = (uint16_t)channel;
-  x->link = (hk_gpu_link){.done = (uint64_t *)(void *)(credits_of(c, c->rank) + credit_at(peer, channel) +
-                                                       (sends ? SENT_AT : RECEIVED_AT)),
-                          .slot_bytes = (uint32_t)e->slot_bytes,
-                          .nslots = e->nslots,
-                          .peer = (uint32_t)peer,
-                          .sends = sends,
-                          .proxied = 1};
+  x->link = (hk_gpu_link){
+      .done = (uint64_t *)(void *)(credits_of(c, c->rank) + credit_at(peer, channel) + (sends ? SENT_AT : RECEIVED_AT)),
+      .slot_bytes = (uint32_t)e->slot_bytes,
+      .nslots = e->nslots,
+      .peer = (uint32_t)peer,
+      .sends = sends,
+      .proxied = 1};
   HK_TRY(hk_gpu_proxy_open(c, &key, &x->link), undo);
   x->next = *list;
   *list = *out = x;
@@ -548,6 +550,8 @@ void hk_gpu_ends_free(ncclComm_t c) {
   for (int r = 0; g->opened && r < c->nranks; r++) (void)g->device->ops->release(g->device, &g->opened[r]);
   free(g->opened);
   free(g->direct);
+  free(g->far);
+  g->far = NULL;
   g->opened = NULL;
   g->direct = NULL;
 }
