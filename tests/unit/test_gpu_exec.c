@@ -216,13 +216,14 @@ START_TEST(references_by_table) {
   char *view[N - 1];
   for (int r = 0; r < N - 1; r++) {
     ck_assert_ptr_nonnull(view[r] = malloc(N * BYTES));
-    memcpy(view[r], w->in, N * BYTES);
+    memset(view[r], 0x55, N * BYTES);
+    memcpy(view[r] + r * BYTES, w->in + r * BYTES, BYTES); /* its own part */
     seen[r] = view[r] - w->in;
   }
   memset(j.r[N - 1].in, 0x55, (N - 1) * BYTES);
   w->seen_in = seen;
   run_all(&j);
-  memcpy(j.r[N - 1].in, view[0], (N - 1) * BYTES);
+  for (int r = 0; r < N - 1; r++) memcpy(j.r[N - 1].in + r * BYTES, view[r] + r * BYTES, BYTES);
   ck_assert_uint_eq(j.state.error, 0);
   check_copied(&j, BYTES, N - 1, "direct");
   for (int r = 0; r < N - 1; r++) free(view[r]);
