@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cost model's machine and the layout, made from a cluster's topologies. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../topo/join.h"
@@ -57,25 +58,35 @@ static void clear(home *h) { memset(h->load, 0, (h->t->nedges + 1) * sizeof *h->
 
 static double max(double a, double b) { return a > b ? a : b; }
 
+/* Every rank sends a byte in equal parts to all others, those `by` further in the order of ranks; 0: to all at once. */
+static double mesh_us(home *h, int by) {
+  clear(h);
+  for (int j = by ? by : 1; j <= (by ? by : h->n - 1); j++)
+    for (int i = 0; i < h->n; i++)
+      add(h, hk_path_between(h->paths, h->nodes[i], h->nodes[(i + j) % h->n]), 1.0 / (h->n - 1));
+  return busiest(h);
+}
+
 /* Inside: every rank sends a byte to the next, or one in equal parts to all others. */
 static void look_inside(home *h, hk_level *l) {
-  double us = 0;
+  double us = 0, in_turn = 0;
   clear(h);
   for (int i = 0; i < h->n; i++) {
     const hk_path *p = hk_path_between(h->paths, h->nodes[i], h->nodes[(i + 1) % h->n]);
     if (h->n > 1) add(h, p, 1);
   }
   l->ring_us_per_b = max(l->ring_us_per_b, busiest(h));
-  clear(h);
   for (int i = 0; i < h->n; i++)
     for (int k = 0; k < h->n; k++) {
       if (i == k) continue;
       const hk_path *p = hk_path_between(h->paths, h->nodes[i], h->nodes[k]);
-      add(h, p, 1.0 / (h->n - 1));
       us = max(us, p->us);
       if (p->gbps > 0) l->one_us_per_b = max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
     }
-  l->mesh_us_per_b = max(l->mesh_us_per_b, busiest(h));
+  /* All at once nobody waits while any link is free; one place after the other each waits for the busiest link.  With a
+   * switch, or one narrow link, both are the same; where ways lead over several GPUs (meshes) programs are in the middle. */
+  for (int by = 1; by < h->n; by++) in_turn += mesh_us(h, by);
+  l->mesh_us_per_b = max(l->mesh_us_per_b, sqrt(mesh_us(h, 0) * in_turn));
   l->alpha_us = max(l->alpha_us, us);
 }
 

@@ -17,6 +17,11 @@ const char *hk_coll_name(hk_coll c) {
   return (size_t)c < HK_ARRAY_LENGTH(names) ? names[c] : "unknown collective";
 }
 
+double hk_coll_bus_factor(hk_coll c, int nranks) {
+  if (c == HK_BROADCAST || c == HK_REDUCE) return 1;
+  return (c == HK_ALLREDUCE ? 2.0 : 1.0) * (nranks - 1) / nranks;
+}
+
 void hk_program_free(hk_program *p) { free(p); }
 
 static size_t round_up(size_t n) { return (n + 7) & ~(size_t)7; }

@@ -51,6 +51,8 @@ typedef enum hk_coll {
   HK_SENDRECV = HK_COLL_COUNT /* no program: each send and receive is an operation of its own */
 } hk_coll;
 const char *hk_coll_name(hk_coll c); /* "AllReduce", as users of NCCL's logs know them */
+/* What nccl-tests multiply a message's size over its time with: the part of it that must cross each rank's link. */
+double hk_coll_bus_factor(hk_coll c, int nranks);
 /* Does the collective reduce, and does it have a root? */
 HK_INLINE int hk_coll_reduces(hk_coll c) { return c == HK_ALLREDUCE || c == HK_REDUCE || c == HK_REDUCE_SCATTER; }
 HK_INLINE int hk_coll_has_root(hk_coll c) {

@@ -122,16 +122,12 @@ failed:
 
 /* ---- what it costs ---- */
 
-static bool whole_blocks(hk_coll c) {
-  return c == HK_ALLGATHER || c == HK_REDUCE_SCATTER || c == HK_ALLTOALL || c == HK_GATHER || c == HK_SCATTER;
-}
-
 /* The message as the executor gets it: see choose.c of the runtime. */
 static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes) {
   const hk_program *p;
   hk_status rc = hk_programs_get(&s->programs, 0, 0, &p);
   if (rc != HK_OK) return rc;
-  s->total = whole_blocks(s->coll) ? bytes / (size_t)x->nranks : bytes;
+  s->total = hk_coll_partition(s->coll) == HK_PART_WHOLE ? bytes / (size_t)x->nranks : bytes;
   s->block_bytes = s->total;
   if (p->partition == HK_PART_SPLIT) {
     s->block_bytes = (s->total + p->blocks - 1) / p->blocks;
@@ -229,11 +225,6 @@ out:
 
 /* ---- the result ---- */
 
-static double bus_factor(hk_coll c, int n) {
-  if (c == HK_ALLREDUCE) return 2.0 * (n - 1) / n;
-  return c == HK_BROADCAST || c == HK_REDUCE ? 1 : (double)(n - 1) / n;
-}
-
 static int by_use(const void *a, const void *b) {
   const hk_sim_load *x = a, *y = b;
   return x->used != y->used ? (x->used < y->used) - (x->used > y->used) : strcmp(x->name, y->name);
@@ -274,7 +265,7 @@ static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
   out->us = s->finished + (s->gpu ? HK_GPU_LAUNCH_US + HK_GPU_CHANNEL_US * (s->all_channels - 1) : 0);
   out->priced_us = d->us;
   out->algbw = out->us > 0 ? (double)bytes / out->us / 1000 : 0;
-  out->busbw = out->algbw * bus_factor(s->coll, x->nranks);
+  out->busbw = out->algbw * hk_coll_bus_factor(s->coll, x->nranks);
   strcpy(out->algorithm, "");
   strncat(out->algorithm, d->algorithm->name, sizeof out->algorithm - 1);
   out->protocol = (int)d->protocol;

@@ -32,10 +32,7 @@ double hk_plan_latency(const hk_plan_report *r, const hk_decision *d) {
 double hk_plan_algbw(size_t bytes, double us) { return us > 0 ? (double)bytes / us / 1000 : 0; }
 
 double hk_plan_busbw(hk_coll coll, int nranks, size_t bytes, double us) {
-  double n = nranks, factor = (n - 1) / n;
-  if (coll == HK_ALLREDUCE) factor *= 2;
-  if (coll == HK_BROADCAST || coll == HK_REDUCE) factor = 1;
-  return factor * hk_plan_algbw(bytes, us);
+  return hk_coll_bus_factor(coll, nranks) * hk_plan_algbw(bytes, us);
 }
 
 static bool same_plan(const hk_decision *a, const hk_decision *b) {

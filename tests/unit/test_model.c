@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan noasan timeout=300 */
 /* The cost model against the simulator, which runs the programs: prices within 25%, and no choice by price more than 25% slower
- * than the best algorithm of all, on 1 to 64 hosts. */
+ * than the best algorithm of all, on 1 to 32 hosts. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -24,17 +24,19 @@ enum { ALL = BIT(ALLREDUCE) | BIT(BROADCAST) | BIT(REDUCE) | BIT(ALLGATHER) | BI
 
 /* Where there are several hosts the flow level is what prices are held against: it is quick. */
 static const setting settings[] = {
+    {"dgx-v100", ALL, 4 * MIB},
     {"dgx-a100", ALL, 64 * MIB},
     {"dgx-h100", ALL, 256 * MIB},
     {"nodes=2 of dgx-a100", ALL, 256 * MIB},
     {"nodes=4 of dgx-h100", ALL, 64 * MIB},
     {"nodes=16 of dgx-h100 fabric=rail,fattree", BIT(ALLREDUCE), 256 * MIB},
-    {"nodes=64 of dgx-b200 fabric=rail,fattree", BIT(ALLREDUCE), 256 * MIB},
+    {"nodes=32 of dgx-b200 fabric=rail,fattree", BIT(ALLREDUCE), 256 * MIB},
 };
 
 /* How far off a price may be.  Between hosts some have several messages for one NIC at once: how they meet there the model does
  * not see. */
 static double percent(const char *algorithm, const char *machine) {
+  if (!strcmp(machine, "dgx-v100")) return INFINITY; /* ways over several GPUs: docs/tuning.md; its choices are held */
   if (strncmp(machine, "nodes", 5)) return PERCENT;
   if (!strcmp(algorithm, "rail") || !strcmp(algorithm, "pairwise"))
     return 30; /* the flow level is too fast for the latter */
