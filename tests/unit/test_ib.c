@@ -117,6 +117,27 @@ END_TEST
 
 /* ---- faults ---- */
 
+/* A caller that had no answer soon enough called again. */
+START_TEST(takes_the_call_that_counts) {
+  stream t[2];
+  int pair[2];
+  begin(1);
+  net_world *w = net_world_new(2, 8, 131072);
+  for (int i = 0; i < 3; i++) {
+    net_pair(true, pair);
+    close(pair[0]);
+    w->mail[w->nmail].from = 0;
+    w->mail[w->nmail].to = 1;
+    w->mail[w->nmail].tag = (uint64_t)'V' << 56 | 3;
+    w->mail[w->nmail++].fd = pair[1];
+  }
+  make_streams(w, t, 32, 20000);
+  run_streams(w, t, 2);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
 START_TEST(mends_broken_queue_pairs) {
   stream t[2];
   begin(1);
@@ -369,6 +390,7 @@ int main(void) {
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_test(t, asks_for_few_reports);
   tcase_add_test(t, sleeps_until_something_comes);
+  tcase_add_test(t, takes_the_call_that_counts);
   tcase_add_loop_test(t, mends_broken_queue_pairs, 0, 3);
   tcase_add_test(t, moves_to_another_port);
   tcase_add_test(t, leaves_a_failing_device);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "ib.h"
@@ -543,6 +544,18 @@ static bool needed(const hk_ib_conn *c) {
          (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)));
 }
 
+/* A caller that got no answer soon calls again and closes the first call, which may lie here: the next one is taken. */
+static bool call_abandoned(hk_ib_conn *c) {
+  if (!c->eof || c->greeted || calls(c)) return false;
+  close(c->fd);
+  c->fd = -1;
+  c->eof = false;
+  c->in_got = 0;
+  c->nmine = 0;
+  c->phase = HK_IB_DIALING;
+  return true;
+}
+
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   hk_status rc = HK_OK;
   hk_ib_ctx *x = c->ctx;
@@ -561,6 +574,7 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   if (c->phase == HK_IB_UP && now < c->next_look_ns) return HK_OK;
   c->next_look_ns = now + (uint64_t)LOOK_MS * MS;
   HK_TRY(listen_to(c), out);
+  if (call_abandoned(c)) return HK_OK;
   if (c->phase == HK_IB_UP && !c->bye && !c->eof) HK_TRY(hk_ib_fence(c, false), out);
   if (c->phase == HK_IB_UP && !c->bye) HK_TRY(check_stillness(c, now), out);
   if (c->phase == HK_IB_BACKING_OFF && now >= c->retry_ns && !c->eof) HK_TRY(begin_epoch(c), out);
