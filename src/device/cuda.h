@@ -62,6 +62,7 @@ hk_status hk_cuda_order_free(hk_device *d, hk_queue_order *o);
 hk_status hk_cuda_order_done(hk_device *d, const hk_queue_order *o, bool *done);
 hk_status hk_cuda_word_write(hk_device *d, void *at, uint32_t value, hk_queue q);
 hk_status hk_cuda_word_wait(hk_device *d, void *at, uint32_t value, hk_queue q);
+hk_status hk_cuda_word_check(hk_device *d, void *at, hk_queue q);
 hk_status hk_cuda_graph_keep(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
 hk_status hk_cuda_load(hk_device *d, const void *image, void **module);
 hk_status hk_cuda_unload(hk_device *d, void *module);

@@ -42,6 +42,25 @@ out:
   return rc;
 }
 
+hk_status hk_cuda_word_check(hk_device *base, void *at, hk_queue q) {
+  hk_status rc = HK_OK;
+  CUdeviceptr p = (CUdeviceptr)(uintptr_t)at;
+  CUgraph graph = NULL;
+  int mode, ordinal = base->limits.ordinal;
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_TRY(hk_cu.StreamBeginCapture(q, CU_STREAM_CAPTURE_MODE_RELAXED), leave, "device %d: a capture", ordinal);
+  CUresult code = hk_cu.StreamWriteValue32(q, p, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
+  if (code == CUDA_SUCCESS) code = hk_cu.StreamWaitValue32(q, p, 0, CU_STREAM_WAIT_VALUE_EQ);
+  CUresult ended = hk_cu.StreamEndCapture(q, &graph);
+  if (graph) hk_cu.GraphDestroy(graph);
+  HK_CUDA_TRY(code == CUDA_SUCCESS ? ended : code, leave,
+              "device %d: words that a captured stream writes and waits for", ordinal);
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
 hk_status hk_cuda_wait(hk_device *base, hk_queue q) {
   hk_status rc = HK_OK;
   int mode;

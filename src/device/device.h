@@ -23,7 +23,7 @@ typedef struct hk_device_limits {
   int priority;                      /* the highest that a stream or launch may have */
   size_t memory_bytes, shared_bytes; /* of the device; of a block */
   bool vmm, multicast, clusters, dmabuf, gdr, integrated;
-  bool stream_words; /* word_write and word_wait work */
+  bool stream_words; /* the driver knows word_write and word_wait */
   bool fd_handles;   /* its memory can go to other processes by file descriptor */
   char name[64], bus_id[16];
   unsigned char uuid[16];
@@ -143,6 +143,8 @@ typedef struct hk_device_ops {
   /* A word of device memory, here or of a peer: written behind what is in the queue, and waited for.  May be captured. */
   hk_status (*word_write)(hk_device *d, void *at, uint32_t value, hk_queue q);
   hk_status (*word_wait)(hk_device *d, void *at, uint32_t value, hk_queue q);
+  /* Whether the driver takes both in a capture too; `q` is ours, and not used by others now. */
+  hk_status (*word_check)(hk_device *d, void *at, hk_queue q);
   /* `done(arg)` once, when no replay of the graph under capture can come any more: what its launches use lives as long. */
   hk_status (*graph_keep)(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
   hk_status (*load)(hk_device *d, const void *image, void **module);

@@ -48,7 +48,8 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   fact->sm = (uint64_t)l->sm;
   if (!hk_bus_id_parse(l->bus_id, &fact->bus)) fact->bus = UINT64_MAX;
   fact->by_fd = g->by_fd;
-  fact->copies = c->options.no_ctas && l->stream_words;
+  fact->copies = c->options.no_ctas && l->stream_words &&
+                 g->device->ops->word_check(g->device, g->world->credits[c->rank].base, g->queue) == HK_OK;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
 out:
   return rc;

@@ -13,7 +13,7 @@ static void *word(ncclComm_t c, int to, int from, bool done) { return hk_gpu_cop
 void hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   hk_gpu *g = c->gpu;
   const char *why = c->nranks == 1 ? "there is one rank"
-                    : !all         ? "not all ranks ask for it, or a driver has no stream memory operations"
+                    : !all         ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
                     : !alone       ? "ranks share a GPU"
                     : g->staged    ? "some GPUs do not reach each other's memory"
                                    : NULL;

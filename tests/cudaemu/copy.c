@@ -181,6 +181,7 @@ static CUresult run_word(void *data, CUcontext ctx) {
 static CUresult submit_word(CUstream stream, CUdeviceptr at, uint64_t value, unsigned flags, unsigned bytes,
                             bool waits) {
   if (at % bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (!emu.captured_words && capturing(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   word *w = malloc(sizeof *w);
   if (!w) abort();
   *w = (word){at, value, flags, bytes, waits};

@@ -51,6 +51,7 @@ static void configure(void) {
   emu.weak = number("CUDAEMU_WEAK", 0) != 0;
   emu.vmm = number("CUDAEMU_VMM", 1) != 0;
   emu.import = number("CUDAEMU_IMPORT", 1) != 0;
+  emu.captured_words = number("CUDAEMU_CAPTURED_WORDS", 1) != 0;
   emu.ipc = number("CUDAEMU_IPC", 1) != 0;
   emu.dmabuf = number("CUDAEMU_DMABUF", 0) != 0;
   emu.corrupt_peer = number("CUDAEMU_CORRUPT_PEER", 0) != 0;

@@ -22,7 +22,7 @@ enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20 };
 typedef struct emu_config {
   int ndevices, sm, sms, max_threads;
   size_t memory;
-  bool strict, weak, vmm, import, ipc, dmabuf, corrupt_peer;
+  bool strict, weak, vmm, import, captured_words, ipc, dmabuf, corrupt_peer;
   bool peer[EMU_DEVICES][EMU_DEVICES];
   unsigned seed, slow_us, watchdog;
   long fail_alloc, fail_launch, fail_kernel; /* the n-th fails, from 1; 0: none */

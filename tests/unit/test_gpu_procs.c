@@ -218,6 +218,19 @@ START_TEST(copy_engines) {
 }
 END_TEST
 
+/* What cannot be captured is not begun: graphs would need kernels, and all ranks must do the same. */
+static void by_kernels(place *p) {
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(!p->g.comm[r]->gpu->copies);
+  meet(p);
+}
+
+START_TEST(copy_engines_refused) {
+  setenv("NCCL_CTA_POLICY", "2", 1);
+  setenv("CUDAEMU_CAPTURED_WORDS", "0", 1);
+  ck_assert_int_eq(run_processes(1, 2, 2, 1, by_kernels), 0);
+}
+END_TEST
+
 /* The first process dies while the other's streams wait for its words. */
 static void die_by_copies(place *p) {
   gpu_ranks *g = &p->g;
@@ -306,6 +319,7 @@ int main(void) {
   tcase_add_loop_test(t, levels, 0, 2);
   tcase_add_loop_test(t, zero_copy, 0, 3);
   tcase_add_loop_test(t, copy_engines, 0, 2);
+  tcase_add_test(t, copy_engines_refused);
   tcase_add_test(t, copy_engines_abort);
   tcase_add_test(t, dead_peer);
   tcase_add_loop_test(t, descriptors, 0, HK_ARRAY_LENGTH(sharing));
