@@ -63,12 +63,13 @@ HK_API(ncclResult_t, ncclMemFree, (void *ptr)) {
 
 /* ---- registration ----
  * On host memory what can be shared is shared without being registered: addresses within a process, ncclMemAlloc's
- * memory between processes.  A registration is checked and remembered, so that its handle can be.  On GPUs it lets others
- * read the memory for themselves (gpu_view.c). */
+ * memory between processes.  A network card can send from it without a copy.  On GPUs it lets others read the memory for
+ * themselves (gpu_view.c). */
 struct hk_registration {
   uint32_t magic;
   void *base;
   size_t bytes;
+  bool told;                /* to the transports */
   struct hk_gpu_view *view; /* NULL on host memory */
   hk_registration *next;
 };
@@ -86,6 +87,9 @@ static hk_status add_registration(const char *who, ncclComm_t c, void *base, siz
     free(r);
     return rc;
   }
+  /* acquire: pairs with the end of init, which made the transports; before that there are none to be told */
+  r->told = !c->gpu && atomic_load_explicit(&c->health.progress, memory_order_acquire) == HK_OK;
+  if (r->told) hk_wire_memory(c, base, bytes, true);
   /* Frameworks register from any thread, inside allocator locks. */
   pthread_mutex_lock(&c->health.lock);
   r->next = c->registrations;
@@ -105,6 +109,7 @@ static hk_status remove_registration(const char *who, ncclComm_t c, hk_registrat
   if (found) *at = r->next;
   pthread_mutex_unlock(&c->health.lock);
   if (!found) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a registration of this communicator", who, (void *)r);
+  if (r->told) hk_wire_memory(c, r->base, r->bytes, false);
   if (r->view) hk_gpu_view_drop(c, r->view);
   free(r);
   return HK_OK;

@@ -145,6 +145,8 @@ hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);
 hk_status hk_wire_progress(ncclComm_t c, bool *moved);
 /* One pause of a wait; sleeps where only the network can end it and has been silent for a while. */
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
+/* Tells the transports of host memory that the user has registered, or of the end of that. */
+void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there);
 void hk_wire_free(ncclComm_t c);
 hk_transport_state *hk_wire_shm(ncclComm_t c); /* NULL before attach */
 

@@ -159,6 +159,12 @@ out:
   return rc;
 }
 
+void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there) {
+  for (int t = 0; hk_transports[t]; t++)
+    if (hk_transports[t]->memory && c->wiring.states[t])
+      hk_transports[t]->memory(c->wiring.states[t], base, bytes, there);
+}
+
 static void free_peer_links(hk_peer_links *p) {
   for (int ch = 0; ch < HK_CHANNEL_COUNT; ch++) {
     for (int k = 0; k < 4; k++) {

@@ -81,6 +81,9 @@ typedef struct hk_transport {
   const void *(*resolve)(hk_transport_state *s, hk_link *link, const hk_ref *ref, size_t bytes);
   /* Sender: the reference for [data, data + bytes), false where the memory cannot be shared.  NULL: as always false. */
   bool (*refer)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
+  /* The user has registered this host memory, or takes that back (no operation uses it then): messages may be sent from it
+   * without a copy.  From any thread.  NULL: it makes no difference. */
+  void (*memory)(hk_transport_state *s, void *base, size_t bytes, bool there);
   /* Copies what a reference with HK_REGION_PRIVATE names.  NULL where `refer` gives none such. */
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
   /* May be NULL: nothing to give back. */

@@ -27,7 +27,7 @@ run() { # ranks program options...
 all="all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv hypercube"
 if [ "${1:-}" = short ]; then
   run 2 all_reduce -b 24 -e 2M -f 90
-  run 2 sendrecv -b 4 -e 1M -f 60
+  run 2 sendrecv -b 4 -e 1M -f 60 -R 1
   run 4 alltoall -b 64 -e 256K -f 60
   run 4 reduce_scatter -b 64 -e 256K -f 60
   settings="env NCCL_IB_QPS_PER_CONNECTION=3 NCCL_IB_SPLIT_DATA_ON_QPS=1" run 3 all_reduce -b 1000 -e 1M -f 32 -d int8
@@ -44,7 +44,7 @@ else
     "NCCL_IB_TC=106 NCCL_IB_SL=3"; do
     settings="env $settings"
     run 2 all_reduce -b 24 -e 2M -f 37
-    run 3 sendrecv -b 24 -e 1M -f 53
+    run 3 sendrecv -b 24 -e 1M -f 53 -R 1
   done
   # The same networks as a net plugin, loaded back.
   settings="env NCCL_NET_PLUGIN=$PWD/$HK_BUILD/lib/libnccl-net-hocket.so" run 2 all_reduce -b 24 -e 256K -f 100

@@ -68,7 +68,7 @@ under_way 0
 wire loss 100%; sleep 3; wire ok
 succeeds "nothing comes through for 3 s"
 mended "nothing comes through for 3 s"
-begin 2 env NCCL_IB_QPS_PER_CONNECTION=2 NCCL_IB_SPLIT_DATA_ON_QPS=1 "$HK_BUILD/bin/sendrecv_perf" -b 3 -e 3M -f 10 -w 1 -c 1 -n 60
+begin 2 env NCCL_IB_QPS_PER_CONNECTION=2 NCCL_IB_SPLIT_DATA_ON_QPS=1 "$HK_BUILD/bin/sendrecv_perf" -b 3 -e 3M -f 10 -w 1 -c 1 -n 60 -R 1
 under_way 0.3
 for i in 1 2 3; do wire loss 100%; sleep 0.8; wire ok; sleep 0.5; done
 succeeds "three outages of 0.8 s"

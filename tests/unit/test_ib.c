@@ -95,6 +95,78 @@ START_TEST(asks_for_few_reports) {
 }
 END_TEST
 
+/* A large message that the sender's memory holds; the receiver gets it, and the sender knows that it has arrived. */
+static void pass_by_reference(net_world *w, hk_link *send, hk_link *recv, const char *from, uint32_t bytes) {
+  uint32_t n, signature;
+  bool direct;
+  char *got = malloc(bytes);
+  hk_slot *s = &send->slots[(uint32_t)send->done & send->mask];
+  ck_assert(hk_link_can_send(send, bytes) && hk_link_refer(send, from, bytes, &s->ref));
+  hk_link_publish(send, bytes, 7, HK_SLOT_REF);
+  bool here = false;
+  while (!(here = here || net_try_recv(recv, got, bytes, true, &n, &signature, &direct)) || !hk_link_drained(send))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  ck_assert_uint_eq(n, bytes);
+  ck_assert_mem_eq(got, from, bytes);
+  free(got);
+}
+
+enum { REGISTERED = 3 << 20, PIECE = 100000 };
+
+/* What the user has registered is sent from where it lies; the device is given it once, and until he takes it back. */
+START_TEST(sends_registered_memory) {
+  hk_link *send, *recv;
+  hk_ref ref;
+  begin(1);
+  if (_i) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3"), rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
+  net_world *w = net_world_new(2, 8, 131072);
+  hk_transport_state *sender = w->ranks[0].state;
+  make_way(w, &send, &recv);
+  char *memory = malloc(REGISTERED);
+  for (size_t i = 0; i < REGISTERED; i++) memory[i] = (char)(i * 7 + i / 251);
+  int before = verbs->nmrs;
+  ck_assert(!hk_link_refer(send, memory, PIECE, &ref));
+  hk_transport_net.memory(sender, memory, REGISTERED, true);
+  for (int i = 0; i < 10; i++) {
+    pass_by_reference(w, send, recv, memory + i * 1234, PIECE);
+    ck_assert_int_eq(verbs->nmrs, before + 1);
+  }
+  pass_by_reference(w, send, recv, memory + REGISTERED - PIECE, PIECE);
+  ck_assert(!hk_link_refer(send, memory + REGISTERED - PIECE + 1, PIECE, &ref));
+  ck_assert(!hk_link_refer(send, memory, 100, &ref)); /* small ones are copied */
+  hk_transport_net.memory(sender, memory, REGISTERED, false);
+  ck_assert_int_eq(verbs->nmrs, before);
+  ck_assert(!hk_link_refer(send, memory, PIECE, &ref));
+  net_unlink(send);
+  net_unlink(recv);
+  net_world_free(w);
+  free(memory);
+  end();
+}
+END_TEST
+
+/* Too much for the device: it is copied.  And nobody takes it back before the end. */
+START_TEST(copies_what_the_device_refuses) {
+  hk_link *send, *recv;
+  begin(1);
+  net_world *w = net_world_new(2, 8, 131072);
+  make_way(w, &send, &recv);
+  char *memory = calloc(1, REGISTERED);
+  memory[5] = 1;
+  verbs->lockable = verbs->locked + 8 * 131072; /* the FIFO's */
+  hk_transport_net.memory(w->ranks[0].state, memory, REGISTERED, true);
+  for (int i = 0; i < 10; i++) pass_by_reference(w, send, recv, memory + i, PIECE);
+  hk_transport_net.memory(w->ranks[0].state, memory, PIECE, true);
+  verbs->lockable = 0;
+  pass_by_reference(w, send, recv, memory, PIECE);
+  net_unlink(send);
+  net_unlink(recv);
+  net_world_free(w);
+  free(memory);
+  end();
+}
+END_TEST
+
 START_TEST(sleeps_until_something_comes) {
   hk_link *send, *recv;
   begin(1);
@@ -389,6 +461,8 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_test(t, asks_for_few_reports);
+  tcase_add_loop_test(t, sends_registered_memory, 0, 2);
+  tcase_add_test(t, copies_what_the_device_refuses);
   tcase_add_test(t, sleeps_until_something_comes);
   tcase_add_test(t, takes_the_call_that_counts);
   tcase_add_loop_test(t, mends_broken_queue_pairs, 0, 3);

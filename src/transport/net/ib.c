@@ -103,6 +103,10 @@ static void ib_fini(void *ctx) {
   pthread_mutex_destroy(&x->lock);
   for (uint32_t i = 0; i < x->room; i++) /* those whose ends went to another network */
     if (x->conns[i]) free_conn(x->conns[i]);
+  hk_ib_user_free(x);
+  if (x->ndevices)
+    HK_INFO(HK_SUB_NET, "rank %d: RDMA devices held at most %llu KiB of memory, and %llu KiB now", x->env->rank,
+            (unsigned long long)x->pinned_most / 1024, (unsigned long long)x->pinned / 1024);
   for (int i = 0; i < x->ndevices; i++) hk_ib_device_close(x, &x->devices[i]);
   free(x->conns);
   free(x);
@@ -227,9 +231,7 @@ static hk_net_end *take_ceded(hk_ib_ctx *x) {
     for (int sends = 0; c && sends < 2; sends++) {
       hk_net_end **at = sends ? &c->send : &c->recv, *e = *at;
       if (!e || !(c->ceded & hk_ib_direction(c, sends))) continue;
-      hk_ibv_mr **mr = sends ? &c->send_mr : &c->recv_mr;
-      if (*mr) x->api->dereg_mr(*mr);
-      *mr = NULL;
+      hk_ib_unregister(x, sends ? &c->send_mr : &c->recv_mr);
       *at = NULL;
       return e;
     }
@@ -275,14 +277,12 @@ static void close_end(hk_ib_ctx *x, hk_net_end *e) {
     flush(c);
   else
     (void)hk_ib_received(c);
-  hk_ibv_mr **mr = sends ? &c->send_mr : &c->recv_mr;
   *(sends ? &c->send : &c->recv) = NULL;
   if (!c->send && !c->recv && !c->ceded) {
     free_conn(c);
     return;
   }
-  if (*mr) x->api->dereg_mr(*mr);
-  *mr = NULL;
+  hk_ib_unregister(x, sends ? &c->send_mr : &c->recv_mr);
 }
 
 static void ib_close(void *ctx, hk_net_end *e) {
@@ -368,6 +368,8 @@ const hk_net_provider hk_net_ib = {
     .join = ib_join,
     .reachable = ib_reachable,
     .open = ib_open,
+    .memory = hk_ib_user_memory,
+    .refer = hk_ib_refer,
     .progress = ib_progress,
     .sleep = ib_sleep,
     .close = ib_close,

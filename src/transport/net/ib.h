@@ -8,8 +8,9 @@
  * Data.  Each side knows from the start where the other's slots lie: no addresses are exchanged for messages.
  *   - Up to HK_IB_SMALL bytes: header and payload lie together in the sender's ring and are written with one RDMA write with
  *     immediate (inline where they fit) into the receiver's ring, from where the payload is copied to its place.
- *   - Larger ones are written straight into the receiver's FIFO; the header follows in a write with immediate.  Writes of a
- *     queue pair arrive in order.  Parts that go over other queue pairs have immediates of their own, which are counted.
+ *   - Larger ones are written straight into the receiver's FIFO, from the sender's or from memory that the user has registered;
+ *     the header follows in a write with immediate.  Writes of a queue pair arrive in order.  Parts that go over other queue
+ *     pairs have immediates of their own, which are counted.
  *   - The immediate is the slot's number: a message that is lost or comes twice is an error, not wrong data.
  *   - Only what somebody waits for reports its completion: large messages, whose memory is the lane's.  Of the others one in a
  *     while does, and, once nothing follows them, an empty write behind them (a *fence*).
@@ -144,6 +145,7 @@ typedef enum hk_ib_phase {
 
 enum { HK_IB_UPWARD = 1, HK_IB_DOWNWARD = 2, HK_IB_BOTH = 3 }; /* from the lower rank to the higher, and back */
 
+typedef struct hk_ib_region hk_ib_region; /* ib_memory.c */
 struct hk_ib_ctx;
 typedef struct hk_ib_conn {
   struct hk_ib_ctx *ctx;
@@ -204,7 +206,10 @@ typedef struct hk_ib_ctx {
   uint64_t steps, seen; /* of progress; at the last tick */
   bool ceding;          /* there may be ends that wait to be given to another network */
   bool scarce_told;
-  bool serving; /* on the service thread */
+  bool serving;          /* on the service thread */
+  hk_ib_region *regions; /* that the user has registered */
+  _Atomic(bool) any_region;
+  uint64_t pinned, pinned_most; /* bytes given to devices */
   int timer;
   uint64_t timeout_ns; /* bound for mending */
   uint64_t next_events_ns;
@@ -234,12 +239,25 @@ bool hk_ib_memory_is_scarce(void);
 hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out);
 /* Events of the devices: told, and what they end gets new queue pairs elsewhere. */
 hk_status hk_ib_heed_events(hk_ib_ctx *x);
+/* Takes memory back from its device; nothing where *mr is NULL. */
+void hk_ib_unregister(hk_ib_ctx *x, hk_ibv_mr **mr);
+static inline void hk_ib_count_pinned(hk_ib_ctx *x, const hk_ibv_mr *mr) {
+  x->pinned += mr->length;
+  if (x->pinned > x->pinned_most) x->pinned_most = x->pinned;
+}
 /* For sleeping until something completes: arms the completion queues and fills `fds`, one a device; false where a device has
  * no channel.  What completed before they were armed is told to nobody: poll once more.  Then hear what has been told. */
 bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]);
 void hk_ib_hear(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]);
 /* "DOWN", "ACTIVE", ... */
 const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
+
+/* ib_memory.c: memory that the user has registered */
+void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there);
+bool hk_ib_refer(void *ctx, const void *data, size_t bytes);
+/* Registered with the device; NULL: it does not take it, or the user has not registered it. */
+hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes);
+void hk_ib_user_free(hk_ib_ctx *x);
 
 /* ib_conn.c: connecting, breaking, mending */
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now);

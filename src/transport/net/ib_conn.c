@@ -587,9 +587,7 @@ out:
 }
 
 void hk_ib_free_memory(hk_ib_conn *c) {
-  const hk_ibv *api = c->ctx->api;
-  if (c->arena_mr) api->dereg_mr(c->arena_mr);
-  if (c->send_mr) api->dereg_mr(c->send_mr);
-  if (c->recv_mr) api->dereg_mr(c->recv_mr);
-  c->arena_mr = c->send_mr = c->recv_mr = NULL;
+  hk_ib_unregister(c->ctx, &c->arena_mr);
+  hk_ib_unregister(c->ctx, &c->send_mr);
+  hk_ib_unregister(c->ctx, &c->recv_mr);
 }

@@ -94,7 +94,10 @@ hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t 
     mr = x->api->reg_mr_iova2(d->pd, addr, bytes, (uint64_t)(uintptr_t)addr, access | HK_IBV_ACCESS_RELAXED_ORDERING);
   else
     mr = x->api->reg_mr(d->pd, addr, bytes, (int)access);
-  if (mr) return mr;
+  if (mr) {
+    hk_ib_count_pinned(x, mr);
+    return mr;
+  }
   int err = errno;
   char locked[32] = "unlimited";
   if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
@@ -103,6 +106,13 @@ hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t 
            d->name, strerror(err), locked);
   errno = err;
   return NULL;
+}
+
+void hk_ib_unregister(hk_ib_ctx *x, hk_ibv_mr **mr) {
+  if (!*mr) return;
+  x->pinned -= (*mr)->length;
+  x->api->dereg_mr(*mr);
+  *mr = NULL;
 }
 
 hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out) {

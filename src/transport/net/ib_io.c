@@ -106,13 +106,39 @@ static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   return post(c, qp, &wr, &wr, 1, NO_SLOT);
 }
 
+/* Where a large message lies, for the card. */
+static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_t *lkey) {
+  hk_status rc = HK_OK;
+  hk_slot *s = hk_net_slot(c->send, k);
+  hk_link *l = c->send->link;
+  *from = hk_net_slot_data(c->send, k);
+  const hk_ibv_mr *mr = s->flags & HK_SLOT_REF ? hk_ib_user_mr(c->ctx, c->device, *from, s->bytes) : NULL;
+  if (mr) {
+    *lkey = mr->lkey;
+    return HK_OK;
+  }
+  if (s->flags & HK_SLOT_REF) { /* the device does not take it: as if the lane had copied it; the slot is ours yet */
+    void *place = hk_link_place(l, k, s->bytes);
+    memcpy(place, *from, s->bytes);
+    s->flags &= ~(uint32_t)HK_SLOT_REF;
+    *from = place;
+  }
+  if (!c->send_mr)
+    HK_TRY(
+        hk_ib_register(c->ctx, c->device, l->payload, (size_t)c->ctx->env->nslots * l->slot_bytes, true, &c->send_mr),
+        out);
+  *lkey = c->send_mr->lkey;
+out:
+  return rc;
+}
+
 /* The parts of a large message that go over other queue pairs than its header's. */
-static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *from, uint64_t to, uint32_t bytes,
+static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const hk_ibv_sge *from, uint64_t to,
                             uint32_t each) {
   hk_status rc = HK_OK;
-  for (uint32_t i = 1; i < c->nqps && i * each < bytes; i++) {
-    uint32_t other = (qp + i) % c->nqps, at = i * each, n = bytes - at < each ? bytes - at : each;
-    hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, n, c->send_mr->lkey};
+  for (uint32_t i = 1; i < c->nqps && i * each < from->length; i++) {
+    uint32_t other = (qp + i) % c->nqps, at = i * each, left = from->length - at;
+    hk_ibv_sge sge = {from->addr + at, left < each ? left : each, from->lkey};
     hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to + at, c->peer_ring.rkey, (uint32_t)k & ~HK_IB_HAS_HEADER);
     c->pending[ring(c, k)]++;
     HK_TRY(post(c, other, &wr, &wr, 1, ring(c, k)), out);
@@ -124,22 +150,21 @@ out:
 static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   hk_status rc = HK_OK;
   hk_slot *s = hk_net_slot(c->send, k);
-  const char *from = hk_net_slot_data(c->send, k);
+  const char *from;
+  uint32_t lkey;
   char *entry = hk_ib_tx_entry(c, k);
   hk_ib_header *h = (hk_ib_header *)(void *)entry;
   bool split = c->nqps > 1 && s->bytes >= HK_IB_SPLIT_MIN && hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS);
   uint32_t each = split ? ((s->bytes + c->nqps - 1) / c->nqps + 4095) & ~4095u : s->bytes;
   uint64_t to = c->peer_ring.addr + (uint64_t)ring(c, k) * c->send->link->slot_bytes;
-  if (!c->send_mr)
-    HK_TRY(hk_ib_register(c->ctx, c->device, c->send->link->payload,
-                          (size_t)c->ctx->env->nslots * c->send->link->slot_bytes, true, &c->send_mr),
-           out);
+  HK_TRY(source_of(c, k, &from, &lkey), out);
+  hk_ibv_sge data = {(uint64_t)(uintptr_t)from, s->bytes, lkey};
   fill_header(c, k, h);
   h->large = 1;
   h->parts = (uint16_t)((s->bytes + each - 1) / each - 1);
   c->pending[ring(c, k)] = 1;
-  HK_TRY(post_parts(c, k, qp, from, to, s->bytes, each), out);
-  hk_ibv_sge data = {(uint64_t)(uintptr_t)from, s->bytes < each ? s->bytes : each, c->send_mr->lkey};
+  HK_TRY(post_parts(c, k, qp, &data, to, each), out);
+  if (data.length > each) data.length = each;
   hk_ibv_sge head = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER, c->arena_mr->lkey};
   hk_ibv_send_wr last = write_with_imm(c, qp, &head, c->peer_arena.addr + hk_ib_rx_offset(c, k), c->peer_arena.rkey,
                                        ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);

@@ -198,7 +198,9 @@ static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_n
       .nheads = 1,
       .peer = e->key.peer,
       .kind = e->key.kind,
-      .by_ref = p->copies ? 0 : 2, /* sent from wherever it lies */
+      .by_ref = !p->copies ? 2
+                : p->refer ? 1
+                           : 0, /* 2: sent from wherever it lies */
       .pumped = 1,
       .delivers_ref = !sends && p->delivers_ref,
       .priv = e,
@@ -288,9 +290,19 @@ static void net_sleep(hk_transport_state *state) {
 }
 
 static bool net_refer(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out) {
-  (void)state, (void)link, (void)bytes;
+  const hk_net_end *e = link->priv;
+  (void)state;
+  if (!e->used) return false;
+  const hk_net_provider *p = e->used->provider;
+  if (p->copies && !(p->refer && p->refer(e->used->ctx, data, bytes))) return false;
   *out = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)data};
   return true;
+}
+
+static void net_memory(hk_transport_state *state, void *base, size_t bytes, bool there) {
+  net_state *s = (net_state *)state;
+  for (int i = 0; i < s->nused; i++)
+    if (s->used[i].provider->memory) s->used[i].provider->memory(s->used[i].ctx, base, bytes, there);
 }
 
 static const void *net_resolve(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes) {
@@ -333,6 +345,7 @@ const hk_transport hk_transport_net = {
     .sleep = net_sleep,
     .resolve = net_resolve,
     .refer = net_refer,
+    .memory = net_memory,
     .close = net_close,
     .detach = net_detach,
 };

@@ -34,7 +34,7 @@ typedef struct hk_net_provider {
   const char *name; /* as NCCL_NET gives it (in any case); under HK_NET_NAME bytes */
   /* Can it work here?  If not, `why` gets the reason in words. */
   bool (*usable)(char *why, size_t why_bytes);
-  /* Must a link's data lie in the FIFO?  Else it may lie anywhere (by_ref). */
+  /* Must a link's data lie in the FIFO, or where `refer` allows it?  Else it may lie anywhere (by_ref). */
   bool copies;
   bool delivers_ref; /* slots that it delivers may refer to memory of its own */
   /* Makes the context and fills `fact` (HK_NET_FACT_BYTES, zeroed). */
@@ -45,6 +45,10 @@ typedef struct hk_net_provider {
   bool (*reachable)(void *ctx, int peer, char *why, size_t why_bytes);
   /* Connects an end, or begins to; sets link->state. */
   hk_status (*open)(void *ctx, hk_net_end *end);
+  /* As the transport's `memory`; NULL: it makes no difference. */
+  void (*memory)(void *ctx, void *base, size_t bytes, bool there);
+  /* May [data, data + bytes) be sent from where it is?  NULL: no, or anything where it does not copy. */
+  bool (*refer)(void *ctx, const void *data, size_t bytes);
   /* Moves what can be moved; never blocks. */
   hk_status (*progress)(void *ctx, bool *moved);
   /* Sleeps until `progress` may have something to do, or about a millisecond.  NULL: cannot. */
@@ -71,7 +75,7 @@ static inline bool hk_net_filled(const hk_net_end *e, uint64_t k) {
 }
 static inline const void *hk_net_slot_data(const hk_net_end *e, uint64_t k) {
   const hk_slot *s = hk_net_slot(e, k);
-  if (s->flags & HK_SLOT_REF) return (const void *)(uintptr_t)s->ref.offset; /* by_ref == 2: any address */
+  if (s->flags & HK_SLOT_REF) return (const void *)(uintptr_t)s->ref.offset; /* the address holds in this process */
   return hk_link_place(e->link, k, s->bytes);
 }
 static inline void hk_net_give_credit(hk_net_end *e, uint64_t slots) {

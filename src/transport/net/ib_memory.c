@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that the user has registered with the communicator: large messages leave from where they lie in it.  A device is
+ * given it with the first message and keeps it until the user takes the registration back, so later ones cost nothing.
+ * Other memory is never kept: it could be freed, and something else be mapped in its place, without anybody telling us. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../base/log.h"
+#include "ib.h"
+
+struct hk_ib_region {
+  uintptr_t begin, end;
+  hk_ib_region *next;
+  bool refused[HK_IB_PORTS];   /* by the device: messages are copied */
+  hk_ibv_mr *mrs[HK_IB_PORTS]; /* by device; NULL: not given to it yet */
+};
+
+static void forget(hk_ib_ctx *x, hk_ib_region *r) {
+  for (int i = 0; i < HK_IB_PORTS; i++) hk_ib_unregister(x, &r->mrs[i]);
+  free(r);
+}
+
+static hk_ib_region *find(const hk_ib_ctx *x, const void *data, size_t bytes) {
+  uintptr_t at = (uintptr_t)data;
+  hk_ib_region *r = x->regions;
+  while (r && !(at >= r->begin && at < r->end && bytes <= r->end - at)) r = r->next;
+  return r;
+}
+
+void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
+  hk_ib_ctx *x = ctx;
+  uintptr_t begin = (uintptr_t)base, end = begin + bytes;
+  hk_ib_region *fresh = there && bytes ? calloc(1, sizeof *fresh) : NULL; /* without memory for it, it is copied */
+  pthread_mutex_lock(&x->lock);
+  if (fresh) {
+    *fresh = (hk_ib_region){.begin = begin, .end = end, .next = x->regions};
+    x->regions = fresh;
+  } else if (!there) {
+    hk_ib_region **at = &x->regions, *r;
+    while (*at && !((*at)->begin == begin && (*at)->end == end)) at = &(*at)->next;
+    r = *at;
+    if (r) *at = r->next;
+    if (r) forget(x, r);
+  }
+  /* relaxed: whoever reads it takes the lock before he looks closer */
+  atomic_store_explicit(&x->any_region, x->regions != NULL, memory_order_relaxed);
+  pthread_mutex_unlock(&x->lock);
+}
+
+void hk_ib_user_free(hk_ib_ctx *x) {
+  while (x->regions) {
+    hk_ib_region *r = x->regions;
+    x->regions = r->next;
+    forget(x, r);
+  }
+}
+
+bool hk_ib_refer(void *ctx, const void *data, size_t bytes) {
+  hk_ib_ctx *x = ctx;
+  if (bytes <= HK_IB_SMALL || !atomic_load_explicit(&x->any_region, memory_order_relaxed)) return false; /* see above */
+  pthread_mutex_lock(&x->lock);
+  bool known = find(x, data, bytes) != NULL;
+  pthread_mutex_unlock(&x->lock);
+  return known;
+}
+
+/* The card only reads it: memory that may not be written will do. */
+hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes) {
+  int i = (int)(d - x->devices);
+  hk_ib_region *r = find(x, data, bytes);
+  if (!r || r->mrs[i] || r->refused[i]) return r ? r->mrs[i] : NULL;
+  r->mrs[i] = x->api->reg_mr(d->pd, (void *)r->begin, r->end - r->begin, 0);
+  if (r->mrs[i]) {
+    hk_ib_count_pinned(x, r->mrs[i]);
+    return r->mrs[i];
+  }
+  r->refused[i] = true;
+  HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s does not take the %zu registered bytes at %p (%s): they are copied",
+          x->env->rank, d->name, (size_t)(r->end - r->begin), (void *)r->begin, strerror(errno));
+  return NULL;
+}
