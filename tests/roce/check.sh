@@ -5,7 +5,7 @@ set -u
 export HK_BUILD=${HK_BUILD:-build/gcc}
 tests/roce/image.sh || { code=$?; [ $code = 77 ] && exit 0; exit $code; }
 failed=0
-for part in collectives faults; do
+for part in collectives faults storm; do
   [ -x tests/roce/$part.sh ] || continue
   [[ $part == *${ONLY:-}* ]] || continue
   began=$SECONDS
