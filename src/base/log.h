@@ -3,6 +3,7 @@
  * NCCL_DEBUG_SUBSYS, to stdout or NCCL_DEBUG_FILE (%h host, %p pid). */
 #ifndef HK_BASE_LOG_H
 #define HK_BASE_LOG_H
+#include <stdatomic.h>
 #include <stdbool.h>
 
 typedef enum { HK_LOG_NONE, HK_LOG_VERSION, HK_LOG_WARN, HK_LOG_INFO, HK_LOG_TRACE } hk_log_level;
@@ -39,6 +40,15 @@ void hk_log_for_command(void);
     if (__builtin_expect(hk_log_on((level), (sub)), 0)) hk_log_write((level), (sub), __FILE__, __LINE__, __VA_ARGS__); \
   } while (0)
 #define HK_INFO(sub, ...) HK_LOG_AT(HK_LOG_INFO, (sub), __VA_ARGS__)
+/* The same once in a process, however many communicators come by. */
+#define HK_INFO_ONCE(sub, ...)                                                                                         \
+  do {                                                                                                                 \
+    static _Atomic(bool) hk_told;                                                                                      \
+    /* Relaxed: the line is all that hangs on it. */                                                                   \
+    if (__builtin_expect(hk_log_on(HK_LOG_INFO, (sub)), 0) &&                                                          \
+        !atomic_exchange_explicit(&hk_told, true, memory_order_relaxed))                                               \
+      hk_log_write(HK_LOG_INFO, (sub), __FILE__, __LINE__, __VA_ARGS__);                                               \
+  } while (0)
 #define HK_WARN(...) HK_LOG_AT(HK_LOG_WARN, ~0u, __VA_ARGS__)
 #define HK_TRACE(sub, ...) HK_LOG_AT(HK_LOG_TRACE, (sub), __VA_ARGS__)
 #endif

@@ -13,10 +13,10 @@ int hk_gpu_count(void) {
   int devices;
   if (!hk_cuda_here(&devices)) return 0;
   if (!hk_gpu_image_here()) {
-    HK_INFO(HK_SUB_INIT,
-            "%d GPUs are here, but this library has no kernels (make NVCC=/path/to/nvcc): communicators "
-            "work on host memory",
-            devices);
+    HK_INFO_ONCE(HK_SUB_INIT,
+                 "%d GPUs are here, but this library has no kernels (make NVCC=/path/to/nvcc): communicators "
+                 "work on host memory",
+                 devices);
     return 0;
   }
   return devices;
