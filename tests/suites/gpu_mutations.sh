@@ -105,14 +105,17 @@ mutate exec - exec.cu 's/if (++l->iteration < l->iterations)/if (++l->iteration 
 mutate exec - move.h 's/hk_store(m->at\[k\] + 16 \* (i + j \* step), v\[j\])/hk_store(m->at[k] + 16 * (i + j * step), v[j ^ 1])/' "vectors in flight change places"
 mutate exec - move.h 's/^      if (i < n) p\[i\] = /      p[i] = /' "odd ends are written too far"
 # Lines.
-mutate exec - exec.cu 's/m->flag\[k\] = (uint32_t)(done + 1);/m->flag[k] = sends ? (uint32_t)(done + 1) : (uint32_t)done;/' "a receiver waits for the flag before"
+mutate exec - exec.cu 's/line_flag(done + 1, tag)/line_flag(sends ? done + 1 : done, tag)/' "a receiver waits for the flag before"
 mutate exec - exec.cu 's/  refresh_lines(link, done);//' "old flags stay when numbers come round"
+mutate exec quick move.h 's/if (of_another_call(line.w\[1\], flag) || .*/if (0)/' "an LL line of another call is waited for"
+mutate wide - wide.h 's/if (here \&\& v\[j\].w\[3\] != m->tag) report/if (0) report/' "an LL128 line of another call is waited for"
+mutate exec - exec.cu 's/polls % POLLS_BETWEEN_LOOKS == 0 \&\& came_in_lines/0 \&\& came_in_lines/' "lines that come where a word is expected are not seen"
 mutate exec - move.h 's/while (line.w\[1\] != flag || line.w\[3\] != flag)/while (line.w[1] != flag)/' "the second half of an LL line is not waited for"
 mutate exec - move.h 's/if (n > 8) hk_store_line/if (n > 9) hk_store_line/' "a short LL line is not written"
-mutate wide quick wide.h 's/if (beside_flag()) line.w\[2\] = line.w\[3\] = m->flag\[k\];/if (beside_flag()) line.w[2] = line.w[3] = m->flag[k] - (pair > 0);/' \
+mutate wide quick wide.h 's/line.w\[2\] = m->flag\[k\];/line.w[2] = m->flag[k] - (pair > 0);/' \
   "an LL128 line goes without its flag"
 mutate wide-races - wide.h 's/if (!hk_warp_any(missing)) return;/if (!missing) return;/' "LL128 data is used before its flag"
-mutate wide - wide.h 's/missing |= v/missing = v/' "only the last LL128 line in flight is waited for"
+mutate wide - wide.h 's/missing |= !here/missing = !here/' "only the last LL128 line in flight is waited for"
 mutate wide - wide.h 's/: 0, left > 112 \* line}/: 0, left > 128 * line}/;s/left > 112 \* line/left > 128 * line/' "a short second LL128 line is not sent"
 mutate wide - wide.h 's/224 + 8 \* line/224/' "both half vectors of a pair are the first"
 mutate emulated - wide.h 's/+ 16 \* (hk_thread() % PAIR_THREADS)/+ 16 * (hk_thread() % PAIR_THREADS ^ 1)/' "eight threads have a line's pieces in another order"

@@ -233,10 +233,11 @@ static inline void age_lines(uint32_t first) {
   for (int i = 0; i < RANKS * RANKS * 16; i++) {
     fifo *f = (&fifos[0][0][0])[i];
     for (uint32_t n = first; f && n < first + SLOTS; n++) {
-      const hk_vec old = {{7, n, 7, n}}, last = {{7, 7, n, n}};
+      const hk_vec old = {{7, line_flag(n, 0), 7, line_flag(n, 0)}}, last = {{7, 7, n, n}};
       char *lines = f->lines + (size_t)((n - 1) % SLOTS) * 2 * HK_GPU_LL_MAX;
       char *wide = f->wide + (size_t)((n - 1) % SLOTS) * WIDE_BYTES;
       for (size_t k = 0; k < 2 * (size_t)HK_GPU_LL_MAX; k += 16) memcpy(lines + k, &old, sizeof old);
+      if (first % 0x40000000 >= 64) continue; /* LL128's numbers do not come round here */
       for (size_t k = 112; k < WIDE_BYTES; k += 128) memcpy(wide + k, &last, sizeof last);
     }
   }

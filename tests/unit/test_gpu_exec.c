@@ -112,9 +112,9 @@ START_TEST(long_programs) {
 }
 END_TEST
 
-/* The 32 bits of flags and words come round; stale lines are not taken for new ones. */
+/* The bits of flags and words come round, LL's 20 and the others' 32; stale lines are not taken for new ones. */
 START_TEST(numbers_come_round) {
-  static const uint64_t begins[] = {0x3ffffffe, 0xfffffffe};
+  static const uint64_t begins[] = {0xffffe, 0x3ffffffe, 0xfffffffe};
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
   age_lines((uint32_t)begins[_i] +
@@ -124,6 +124,7 @@ START_TEST(numbers_come_round) {
     set_call(&j, count, HK_F32, HK_SUM, i == 2 ? HK_GPU_SIMPLE : HK_GPU_LL, 0);
     fill_f32(&j, count);
     run_all(&j);
+    ck_assert_uint_eq(j.state.error, 0);
     check_sum_f32(&j, count);
   }
   close_job(&j);
@@ -231,11 +232,15 @@ START_TEST(references_by_table) {
 }
 END_TEST
 
+/* Of calls that do not match, by words, by lines, and one by each. */
 START_TEST(mismatch_is_told) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
-  set_call(&j, 100, HK_F32, HK_SUM, HK_GPU_SIMPLE, 0);
-  j.r[1].run.work.signature = 0x4321;
+  set_call(&j, 100, HK_F32, HK_SUM, _i == 1 ? HK_GPU_LL : HK_GPU_SIMPLE, 0);
+  if (_i < 2)
+    j.r[1].run.work.signature = 0x4321;
+  else
+    j.r[1].run.work.proto = HK_GPU_LL; /* so small that it goes in lines, and the other's does not */
   run_all(&j);
   ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
   close_job(&j);
@@ -296,12 +301,12 @@ int main(void) {
   tcase_add_loop_test(t, nan_stays, 0, 2);
   tcase_add_loop_test(t, copies, 0, 5);
   tcase_add_test(t, long_programs);
-  tcase_add_loop_test(t, numbers_come_round, 0, 2);
+  tcase_add_loop_test(t, numbers_come_round, 0, 3);
   tcase_add_loop_test(t, references, 0, 2);
   tcase_add_test(t, references_of_others);
   tcase_add_test(t, references_are_awaited);
   tcase_add_test(t, references_by_table);
-  tcase_add_test(t, mismatch_is_told);
+  tcase_add_loop_test(t, mismatch_is_told, 0, 3);
   tcase_add_loop_test(t, abort_frees_it, 0, 2);
   tcase_add_loop_test(t, transfers, 0, 2);
   suite_add_tcase(s, t);

@@ -76,6 +76,19 @@ START_TEST(numbers_come_round) {
 }
 END_TEST
 
+/* Of calls that do not match, by lines, and by lines where a word is expected. */
+START_TEST(mismatch_is_told) {
+  job j;
+  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
+  set_call(&j, 100, HK_F32, HK_SUM, _i ? HK_GPU_SIMPLE : HK_GPU_LL128, 0);
+  j.r[1].run.work.signature = 0x4321;
+  j.r[1].run.work.proto = HK_GPU_LL128;
+  run_all(&j);
+  ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
+  close_job(&j);
+}
+END_TEST
+
 START_TEST(abort_frees_it) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
@@ -95,6 +108,7 @@ int main(void) {
   tcase_add_loop_test(t, types, 0, HK_DTYPE_COUNT);
   tcase_add_loop_test(t, copies, 0, 3);
   tcase_add_loop_test(t, numbers_come_round, 0, 2);
+  tcase_add_loop_test(t, mismatch_is_told, 0, 2);
   tcase_add_test(t, abort_frees_it);
   suite_add_tcase(s, t);
   return suite_run(s);

@@ -96,27 +96,39 @@ HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, hk_gpu_state *st
   return true;
 }
 
-/* The first one to find an error describes it; the state lies in the host's memory. */
-HK_DEVICE void report(hk_gpu_state *state, uint32_t peer, uint32_t found, uint32_t expected) {
-  if (hk_swap_if(&state->error, HK_GPU_OK, HK_GPU_MISMATCH) != HK_GPU_OK) return;
-  hk_store_relaxed(&state->peer, peer);
-  hk_store_relaxed(&state->found, found);
-  hk_store_relaxed(&state->expected, expected);
-}
-
 /* Of a tag: the slot holds an address. */
 enum { BY_REFERENCE = 0x5bd1e995 };
+
+/* Has the peer sent the slot in lines, where this call expects a word?  Looked at now and then while one waits. */
+HK_DEVICE_CALL bool came_in_lines(const hk_gpu_link *k, uint64_t done, uint32_t *found) {
+  const uint64_t slot = done & (k->nslots - 1);
+  const uint32_t number = (uint32_t)(done + 1);
+  hk_vec v;
+  if (k->lines) {
+    v = hk_load_line(k->lines + slot * 2 * HK_GPU_LL_MAX);
+    *found = v.w[1];
+    if (line_flag(number, 0) == (v.w[1] & line_flag(~0u, 0))) return true;
+  }
+  if (!k->wide) return false;
+  v = hk_load_line(k->wide + slot * k->wide_bytes + 112);
+  *found = v.w[3];
+  return v.w[2] == number;
+}
 
 /* Waits for the slot; *at becomes where its data is.  `whole`: the tag where a reference is for another length. */
 HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint32_t whole, hk_gpu_state *state,
                          char **data) {
-  uint32_t polls = 0;
+  uint32_t polls = 0, found;
   const uint64_t *at = word_of(k, done);
   uint64_t word = hk_load_acquire(at);
   if (k->proxied && (uint32_t)(word >> 32) != (uint32_t)(done + 1))
     hk_store_relaxed(note_of(k, done), (uint32_t)(done + 1)); /* relaxed: it stands alone */
   while ((uint32_t)(word >> 32) != (uint32_t)(done + 1)) {
     if (give_up(state, &polls)) return false;
+    if (polls % POLLS_BETWEEN_LOOKS == 0 && came_in_lines(k, done, &found)) {
+      report(state, k->peer, found, tag);
+      return false;
+    }
     word = hk_load_acquire(at);
   }
   *data = k->data + (done & (k->nslots - 1)) * k->slot_bytes;
@@ -130,16 +142,21 @@ HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint
   return false;
 }
 
-/* Before the flags' 32 bits come round, every line gets a new one: an old one must never be taken for it. */
+/* Before the numbers in flags come round, every line gets a new one: an old one must never be taken for it.  LL's have
+ * fewer bits; each is written anew four times in a round. */
+enum { LL_NUMBER_BITS = 32 - HK_GPU_LL_TAG_BITS };
 HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
-  if (((done + 1) & 0x3fffffffu) >= k->nslots) return;
-  uint64_t slot = done & (k->nslots - 1);
-  uint32_t old = (uint32_t)done; /* the number before this slot's: not waited for any more */
-  hk_vec v = {{old, old, old, old}};
-  if (k->lines)
+  const uint64_t slot = done & (k->nslots - 1), number = done + 1;
+  if (k->lines && (number & ((1u << (LL_NUMBER_BITS - 2)) - 1)) < k->nslots) {
+    uint32_t old = line_flag(done, 0); /* the number before this slot's: not waited for any more */
+    hk_vec v = {{old, old, old, old}};
     for (uint32_t i = 0; i < 2 * HK_GPU_LL_MAX; i += 16) hk_store_line(k->lines + slot * 2 * HK_GPU_LL_MAX + i, v);
-  if (k->wide)
+  }
+  if (k->wide && (number & 0x3fffffffu) < k->nslots) {
+    uint32_t old = (uint32_t)done;
+    hk_vec v = {{old, old, old, old}};
     for (uint32_t i = 112; i < k->wide_bytes; i += 128) hk_store_line(k->wide + slot * k->wide_bytes + i, v);
+  }
 }
 
 /* Behind the wait for the credit, before the word. */
@@ -207,12 +224,14 @@ HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand 
   uint32_t tag = tag_of(w->signature, bytes);
   if (sends && by_reference(l, o, stable, bytes)) {
     if (!wait_credit(link, done, w->state)) return false;
+    refresh_lines(link, done);
     put_reference(link, done, reference(l, o, stable, bytes));
     return true; /* place k is another's */
   }
   unsigned lines = lines_for(link, w->proto, bytes);
   m->lines[k] = (uint8_t)lines;
-  m->flag[k] = (uint32_t)(done + 1);
+  m->flag[k] = lines == LL_LINES ? line_flag(done + 1, tag) : (uint32_t)(done + 1);
+  m->peer[k] = link->peer;
   m->at[k] = lines == LL_LINES     ? link->lines + slot * 2 * HK_GPU_LL_MAX
              : lines == WIDE_LINES ? link->wide + slot * link->wide_bytes
                                    : link->data + slot * link->slot_bytes;
@@ -267,6 +286,7 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
   uint64_t bytes = ndst && nsrc ? piece_bytes(l, o, n) : 0;
   hk_gpu_stable stable = stable_copy(l, i, o, bytes);
   int stop = 0;
+  if (hk_thread() == 0) s->move.tag = tag_of(l->work->signature, bytes);
   if (hk_thread() < HK_WARP)
     for (unsigned k = hk_thread(); k < n; k += HK_WARP) stop |= !prepare(l, s, &o[k], k, k < ndst, bytes, stable);
   if (hk_barrier_or(stop)) return false;

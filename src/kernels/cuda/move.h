@@ -17,7 +17,9 @@ enum hk_gpu_lines { PLAIN, LL_LINES, WIDE_LINES };
 typedef struct hk_gpu_move {
   char *at[HK_GPU_OPERANDS];      /* destinations, then sources */
   uint32_t flag[HK_GPU_OPERANDS]; /* of lines */
+  uint32_t peer[HK_GPU_OPERANDS]; /* of lines that are received */
   uint8_t lines[HK_GPU_OPERANDS]; /* hk_gpu_lines */
+  uint32_t tag;                   /* of LL128 lines, beside the flag */
   hk_gpu_reducer reducer;
   hk_gpu_state *state;
 } hk_gpu_move;
@@ -38,6 +40,14 @@ HK_DEVICE bool give_up(hk_gpu_state *state, uint32_t *polls) {
   hk_relax();
   if (++*polls % POLLS_BETWEEN_LOOKS) return false;
   return hk_load_relaxed(&state->abort) != 0 || hk_load_relaxed(&state->error) != 0;
+}
+
+/* The first one to find an error describes it; the state lies in the host's memory. */
+HK_DEVICE_CALL void report(hk_gpu_state *state, uint32_t peer, uint32_t found, uint32_t expected) {
+  if (hk_swap_if(&state->error, HK_GPU_OK, HK_GPU_MISMATCH) != HK_GPU_OK) return;
+  hk_store_relaxed(&state->peer, peer);
+  hk_store_relaxed(&state->found, found);
+  hk_store_relaxed(&state->expected, expected);
 }
 
 /* ---- one vector, anywhere ---- */
@@ -82,10 +92,22 @@ HK_DEVICE void store_pieces(char *p, hk_vec v, unsigned n) {
     store_odd(p, v, n);
 }
 
-HK_DEVICE hk_vec wait_line(const hk_gpu_move *m, const char *p, uint32_t flag) {
+/* The slot's number, so much of it as there is room for, beside a part of the call's tag.  A line that has the number and
+ * another tag is of a call that does not match. */
+HK_DEVICE uint32_t line_flag(uint64_t number, uint32_t tag) {
+  /* The upper bits of a product depend on all bits of its factors. */
+  return (uint32_t)number << HK_GPU_LL_TAG_BITS | (tag * 0x9e3779b1u) >> (32 - HK_GPU_LL_TAG_BITS);
+}
+HK_DEVICE bool of_another_call(uint32_t found, uint32_t flag) {
+  return found != flag && (found ^ flag) >> HK_GPU_LL_TAG_BITS == 0;
+}
+HK_DEVICE hk_vec wait_line(const hk_gpu_move *m, unsigned k, const char *p) {
+  const uint32_t flag = m->flag[k];
   uint32_t polls = 0;
   hk_vec line = hk_load_line(p);
   while (line.w[1] != flag || line.w[3] != flag) {
+    if (of_another_call(line.w[1], flag) || of_another_call(line.w[3], flag))
+      report(m->state, m->peer[k], of_another_call(line.w[1], flag) ? line.w[1] : line.w[3], flag);
     if (give_up(m->state, &polls)) break;
     line = hk_load_line(p);
   }
@@ -94,9 +116,9 @@ HK_DEVICE hk_vec wait_line(const hk_gpu_move *m, const char *p, uint32_t flag) {
 
 HK_DEVICE_CALL hk_vec load_any(const hk_gpu_move *m, unsigned k, uint64_t i, unsigned n) {
   if (!m->lines[k]) return load_pieces(m->at[k] + 16 * i, n);
-  hk_vec a = wait_line(m, m->at[k] + 32 * i, m->flag[k]), v = {{a.w[0], a.w[2], 0, 0}};
+  hk_vec a = wait_line(m, k, m->at[k] + 32 * i), v = {{a.w[0], a.w[2], 0, 0}};
   if (n > 8) {
-    hk_vec b = wait_line(m, m->at[k] + 32 * i + 16, m->flag[k]);
+    hk_vec b = wait_line(m, k, m->at[k] + 32 * i + 16);
     v.w[2] = b.w[0];
     v.w[3] = b.w[2];
   }

@@ -3,7 +3,8 @@
  * so that 120 bytes of data need one flag of 8.
  *
  * Two lines are a pair and carry 240 bytes.  Of line 0 the first seven threads have the pair's vectors 0 to 6, of line 1
- * vectors 7 to 13; the last threads have the two halves of vector 14, and the flag behind their half.  So a thread's share
+ * vectors 7 to 13; the last threads have the two halves of vector 14, and behind their half the flag: the slot's number, and
+ * the call's tag.  So a thread's share
  * of the plain memory on the other side is aligned as the message is, and no data crosses threads. */
 #ifndef HK_KERNELS_CUDA_WIDE_H
 #define HK_KERNELS_CUDA_WIDE_H
@@ -47,7 +48,10 @@ HK_DEVICE void load_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share 
     for (int j = 0; j < flight; j++) {
       v[j] = hk_load_wide(from + j * step * PAIR_BYTES, share[j].sent);
       /* The data counts only with the flag that came with it, so all is read anew until all flags are there. */
-      if (share[j].sent && beside_flag()) missing |= v[j].w[2] != flag || v[j].w[3] != flag;
+      if (!share[j].sent || !beside_flag()) continue;
+      const int here = v[j].w[2] == flag;
+      missing |= !here || v[j].w[3] != m->tag;
+      if (here && v[j].w[3] != m->tag) report(m->state, m->peer[k], v[j].w[3], m->tag);
     }
     if (!hk_warp_any(missing)) return;
     stop = hk_warp_any(give_up(m->state, &polls));
@@ -65,7 +69,10 @@ HK_DEVICE void store_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share
   HK_UNROLL
   for (int j = 0; j < flight; j++) {
     hk_vec line = v[j];
-    if (beside_flag()) line.w[2] = line.w[3] = m->flag[k];
+    if (beside_flag()) {
+      line.w[2] = m->flag[k];
+      line.w[3] = m->tag;
+    }
     hk_store_wide(to + j * step * PAIR_BYTES, line, share[j].sent);
   }
 }

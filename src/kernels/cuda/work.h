@@ -9,7 +9,8 @@
  *   - the receiver of slot k waits for the word's upper half to be k (acquire), reads, then stores head = k (release);
  *   - the word's lower half tells the call's signature and the length, so that mismatched calls are told apart from data;
  *   - `done` counts the slots in device memory, so that a captured launch can be replayed any number of times.
- * With LL each 8 bytes of data travel in a line of 16 with flags and no slot word is written: the flag is the number.
+ * With LL each 8 bytes of data travel in a line of 16 with flags and no slot word is written: the flag is the lower bits of
+ * the number beside some of the word's tag.  LL128's flag has both whole.
  * With LL128 each 120 bytes travel in a line of 128 (wide.h), which needs memory that keeps a line whole: the device's own,
  * or another's over NVLink; never over PCIe.  Lines begin as zeros.  Where a message does not fit them, or the link has
  * none, it goes as with Simple.
@@ -28,12 +29,13 @@
 #include <stdint.h>
 
 enum {
-  HK_GPU_OPERANDS = 136, /* of one instruction at most: programs with more are not for GPUs */
-  HK_GPU_WINDOW = 32,    /* instructions that a block holds in its shared memory */
-  HK_GPU_LINKS = 160,    /* of one program whose counters a block holds there; more stay in device memory */
-  HK_GPU_THREADS = 512,  /* of a block at most */
-  HK_GPU_LL_MAX = 16384, /* bytes of a slot's data that its LL lines can carry */
-  HK_GPU_REF_MIN = 65536 /* below, a copy into the slot is cheaper than the wait for the credit at the end */
+  HK_GPU_OPERANDS = 136,   /* of one instruction at most: programs with more are not for GPUs */
+  HK_GPU_WINDOW = 32,      /* instructions that a block holds in its shared memory */
+  HK_GPU_LINKS = 160,      /* of one program whose counters a block holds there; more stay in device memory */
+  HK_GPU_THREADS = 512,    /* of a block at most */
+  HK_GPU_LL_MAX = 16384,   /* bytes of a slot's data that its LL lines can carry */
+  HK_GPU_LL_TAG_BITS = 12, /* of an LL line's flag; the slot's number has the others */
+  HK_GPU_REF_MIN = 65536   /* below, a copy into the slot is cheaper than the wait for the credit at the end */
 };
 typedef enum hk_gpu_proto { HK_GPU_SIMPLE, HK_GPU_LL, HK_GPU_LL128 } hk_gpu_proto;
 /* Bytes of a message that LL128 lines of `bytes` carry. */
