@@ -44,8 +44,9 @@ typedef struct hk_gpu_facts {
   int nranks, nhosts, ranks_per_host, least_per_host;
   int ranks_per_gpu, sm; /* the largest number; the oldest generation */
   int max_channels;
-  bool one_gpu; /* all ranks share it */
-  bool staged;  /* some of one host go through host memory */
+  bool one_gpu;   /* all ranks share it */
+  bool staged;    /* some of one host go through host memory */
+  bool in_switch; /* a switch adds up for them */
   size_t slot_bytes;
 } hk_gpu_facts;
 hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constants);

@@ -6,6 +6,10 @@
 #include "rules.h"
 
 static bool barred(const hk_wish *w, hk_coll coll, int algorithm) { return w && (w->barred[coll] >> algorithm & 1u); }
+/* A switch adds up data, not lines with flags in them. */
+static bool speaks(const hk_machine *m, const hk_algorithm *a, hk_protocol p) {
+  return (m->protocols >> p & 1u) && (p == HK_PROTO_SIMPLE || !a->in_switch);
+}
 static bool protocol_barred(const hk_wish *w, hk_coll coll, hk_protocol p) {
   return w && (w->barred_protocols[coll] >> p & 1u);
 }
@@ -49,7 +53,7 @@ static bool cheapest(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t
     if (barred(w, coll, i) || !hk_algorithm_supports(a, m, coll)) continue;
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       hk_decision d;
-      if (!(m->protocols >> p & 1u) || protocol_barred(w, coll, (hk_protocol)p)) continue;
+      if (!speaks(m, a, (hk_protocol)p) || protocol_barred(w, coll, (hk_protocol)p)) continue;
       price(m, w, coll, bytes, a, (hk_protocol)p, &d);
       if (found && d.us >= best->us) continue;
       *best = d;
@@ -102,7 +106,7 @@ bool hk_select_one(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_
   int i = 0;
   while (hk_algorithms[i] && hk_algorithms[i] != a) i++;
   if (!hk_algorithms[i] || barred(wish, coll, i) || !hk_algorithm_supports(a, m, coll)) return false;
-  if (!(m->protocols >> p & 1u) || protocol_barred(wish, coll, p)) return false;
+  if (!speaks(m, a, p) || protocol_barred(wish, coll, p)) return false;
   price(m, wish, coll, bytes, a, p, out);
   return true;
 }
@@ -142,6 +146,7 @@ int hk_select_all(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       bool spoken = m->protocols >> p & 1u;
       if (!spoken && p != HK_PROTO_SIMPLE && m->cores_per_host > 0) continue; /* hosts have one protocol: no news */
+      if (spoken && !speaks(m, a, (hk_protocol)p)) continue;
       row = (hk_alternative){.what = {.algorithm = a, .protocol = (hk_protocol)p, .channels = 1}};
       if (!spoken)
         snprintf(row.why, sizeof row.why, "%s %s", hk_protocols[p].name, protocol_needs[p]);

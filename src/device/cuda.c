@@ -105,6 +105,10 @@ static const hk_device_ops ops = {.name = "cuda",
                                   .peer = hk_cuda_peer,
                                   .pointer = hk_cuda_pointer,
                                   .dmabuf = hk_cuda_dmabuf,
+                                  .multicast_new = hk_cuda_multicast_new,
+                                  .multicast_add = hk_cuda_multicast_add,
+                                  .multicast_bind = hk_cuda_multicast_bind,
+                                  .multicast_free = hk_cuda_multicast_free,
                                   .copy = hk_cuda_copy,
                                   .wait = hk_cuda_wait,
                                   .queue_new = hk_cuda_queue_new,
@@ -151,7 +155,6 @@ static void read_limits(hk_cuda *d, int ordinal) {
   l->shared_bytes = (size_t)hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
   l->vmm = hk_cu.MemCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   l->fd_handles = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
-  l->multicast = hk_cu.MulticastCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
   l->stream_words = hk_cu.StreamWriteValue32 && hk_cu.StreamWaitValue32;
   l->clusters = hk_cu.LaunchKernelEx && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
   l->dmabuf = hk_cu.MemGetHandleForAddressRange && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
@@ -166,6 +169,8 @@ static void read_limits(hk_cuda *d, int ordinal) {
   if (hk_cu.DriverGetVersion(&version) != CUDA_SUCCESS) version = 0;
   d->granule = l->vmm && l->fd_handles ? hk_cuda_granule(d) : 0;
   l->fd_handles = d->granule != 0;
+  l->multicast =
+      d->granule && hk_cu.MulticastCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
   HK_INFO(HK_SUB_INIT, "device %d is %s, sm_%d, %s, %d multiprocessors; driver for CUDA %d.%d", ordinal, l->name, l->sm,
           l->bus_id, l->multiprocessors, version / 1000, version % 1000 / 10);
 }

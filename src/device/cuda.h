@@ -49,6 +49,18 @@ hk_status hk_cuda_peer(hk_device *d, int other, char *why, size_t why_bytes);
 hk_status hk_cuda_pointer(hk_device *d, const void *p, hk_pointer *out);
 hk_status hk_cuda_dmabuf(hk_device *d, const void *p, size_t bytes, int *fd);
 size_t hk_cuda_granule(hk_cuda *d);
+/* Physical memory at addresses of its own, for this device, or for all that reach its memory. */
+hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers, CUdeviceptr *out);
+/* HK_MEMORY_VMM whatever the size; inside the device's context. */
+hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memory *out);
+
+/* cuda_multicast.c */
+hk_status hk_cuda_multicast_new(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);
+hk_status hk_cuda_multicast_add(hk_device *d, uint64_t object);
+hk_status hk_cuda_multicast_bind(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
+                                 hk_memory *all);
+hk_status hk_cuda_multicast_free(hk_device *d, uint64_t object);
+CUresult hk_cuda_multicast_leave(hk_cuda *d, const hk_memory *all); /* the release of `all` */
 
 /* cuda_stream.c */
 hk_status hk_cuda_copy(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);

@@ -46,8 +46,8 @@ static size_t who_reaches(const hk_cuda *d, CUmemAccessDesc *out) {
 }
 
 /* Maps physical memory at addresses of its own. */
-static hk_status map_handle(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers,
-                            CUdeviceptr *out) {
+hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers,
+                      CUdeviceptr *out) {
   hk_status rc = HK_OK;
   int ordinal = d->base.limits.ordinal;
   CUdeviceptr at = 0;
@@ -75,7 +75,7 @@ static hk_status alloc_vmm(hk_cuda *d, size_t bytes, hk_memory *out) {
   CUdeviceptr at;
   size_t whole = (bytes + d->granule - 1) / d->granule * d->granule;
   HK_CUDA_TRY(hk_cu.MemCreate(&handle, whole, &prop, 0), out, "device %d: %zu bytes", d->base.limits.ordinal, whole);
-  HK_TRY(map_handle(d, handle, whole, true, &at), undo);
+  HK_TRY(hk_cuda_map(d, handle, whole, true, &at), undo);
   *out = (hk_memory){.base = pointer(at), .bytes = whole, .handle = handle, .kind = HK_MEMORY_VMM};
   return HK_OK;
 undo:
@@ -94,6 +94,13 @@ static hk_status zero(hk_cuda *d, CUdeviceptr at, size_t bytes) {
 undo:
   hk_cu.StreamDestroy(q);
 out:
+  return rc;
+}
+
+hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memory *out) {
+  hk_status rc = alloc_vmm(d, bytes, out);
+  if (rc == HK_OK) rc = zero(d, address(out->base), zeroed);
+  if (rc != HK_OK && out->base) (void)hk_cuda_release(&d->base, out); /* the first failure is the one to tell */
   return rc;
 }
 
@@ -215,6 +222,7 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
     case HK_MEMORY_CLASSIC: code = hk_cu.MemFree(address(m->base)); break;
     case HK_MEMORY_VMM:
     case HK_MEMORY_MAPPED: code = release_mapping(m); break;
+    case HK_MEMORY_MULTICAST: code = hk_cuda_multicast_leave((hk_cuda *)base, m); break;
     case HK_MEMORY_PINNED:
       code = hk_cu.MemHostUnregister(m->host);
       if (code == CUDA_SUCCESS) unmap_pages(m);
@@ -291,7 +299,7 @@ static hk_status open_fd(hk_cuda *d, const hk_memory_share *s, hk_memory *out) {
   HK_CUDA_TRY(
       hk_cu.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)s->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
       out, "device %d: a peer's memory of %llu bytes", d->base.limits.ordinal, (unsigned long long)s->bytes);
-  HK_TRY(map_handle(d, handle, s->bytes, false, &at), undo);
+  HK_TRY(hk_cuda_map(d, handle, s->bytes, false, &at), undo);
   *out = (hk_memory){.base = pointer(at), .bytes = s->bytes, .handle = handle, .kind = HK_MEMORY_MAPPED};
   return HK_OK;
 undo:

@@ -41,7 +41,8 @@ typedef enum hk_memory_kind {
   HK_MEMORY_PINNED,     /* of the host, page-locked, that the device reaches too, near it */
   HK_MEMORY_REGISTERED, /* the same, but the caller's own */
   HK_MEMORY_OPENED,     /* of another process, by a handle */
-  HK_MEMORY_MAPPED      /* of another process, by a file descriptor */
+  HK_MEMORY_MAPPED,     /* of another process, by a file descriptor */
+  HK_MEMORY_MULTICAST   /* no memory: the address of a multicast object */
 } hk_memory_kind;
 
 typedef struct hk_memory {
@@ -125,6 +126,16 @@ typedef struct hk_device_ops {
                     size_t why_bytes); /* lets d reach other's memory; NULL: it can */
   hk_status (*pointer)(hk_device *d, const void *p, hk_pointer *out);
   hk_status (*dmabuf)(hk_device *d, const void *p, size_t bytes, int *fd); /* NULL: never */
+
+  /* Multicast (limits.multicast; else NULL together): an object for so many devices, into which all of them go before any
+   * of them binds memory.  *bytes is rounded up. */
+  hk_status (*multicast_new)(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);
+  hk_status (*multicast_add)(hk_device *d, uint64_t object);
+  /* `own`: d's memory, whose first `zeroed` bytes are zeros; `all`: the address that means all devices'.  Both are
+   * released, `all` first, before the object is freed; no device may use `all` before every one has bound. */
+  hk_status (*multicast_bind)(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
+                              hk_memory *all);
+  hk_status (*multicast_free)(hk_device *d, uint64_t object);
 
   /* A NULL queue of the host device: at once. */
   hk_status (*copy)(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);

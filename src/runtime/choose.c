@@ -17,11 +17,13 @@ static unsigned span_of(const hk_program *p) {
   return span;
 }
 
-/* How many copies of the lanes a decision for so many channels gives. */
-static unsigned channels_of(ncclComm_t c, const hk_program *p, int wanted) {
-  unsigned most = (c->gpu ? c->gpu->blocks : HK_CHANNELS) / span_of(p);
+/* How many copies of the lanes a decision for so many channels gives.  On a GPU a lane is a block, and each link has a
+ * channel. */
+static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_program *p) {
+  unsigned span = span_of(p), wanted = (unsigned)d->channels, most = HK_CHANNELS / span;
+  if (c->gpu) most = hk_gpu_most_channels(c, d->algorithm, p->nlanes, span);
   if (most < 1) most = 1; /* bind_links complains */
-  return (unsigned)wanted < most ? (unsigned)wanted : most;
+  return wanted < most ? wanted : most;
 }
 
 static hk_status bind_links(ncclComm_t c, hk_plan *plan) {
@@ -92,7 +94,7 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   }
   HK_TRY(hk_algorithm_build(a, &what, &program), undo);
   plan->program = program;
-  plan->channels = channels_of(c, program, d->channels);
+  plan->channels = channels_of(c, d, program);
   plan->max_operands = max_operands(program);
   plan->links = calloc((size_t)plan->channels * program->nlinks + 1, sizeof *plan->links);
   if (!plan->links) {
@@ -114,7 +116,7 @@ undo:
 static hk_status plan_get(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
   for (hk_plan *p = c->plans.all; p; p = p->next) {
     if (p->program->coll == op->coll && p->program->root == root &&
-        !strcmp(p->program->algorithm, d->algorithm->name) && p->channels == channels_of(c, p->program, d->channels)) {
+        !strcmp(p->program->algorithm, d->algorithm->name) && p->channels == channels_of(c, d, p->program)) {
       *out = p;
       return HK_OK;
     }
@@ -138,9 +140,13 @@ static size_t block_bytes(const hk_program *p, size_t total, size_t unit) {
   return block >= 1024 ? (block + 63) & ~(size_t)63 : block;
 }
 
-static size_t chunk_of(const hk_machine *m, const hk_plan *plan, hk_protocol protocol, size_t block) {
-  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE) return hk_choose_chunk(m, plan->program, block);
+static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, size_t block) {
+  const hk_machine *m = &c->selection.machine;
+  const hk_protocol protocol = d->protocol;
+  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !d->algorithm->in_switch)
+    return hk_choose_chunk(m, plan->program, block);
   hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
+  if (c->gpu && d->algorithm->in_switch) as.slot_bytes = c->gpu->world->multicast.slot_bytes;
   size_t lines = protocol == HK_PROTO_LL      ? HK_GPU_LL_MAX
                  : protocol == HK_PROTO_LL128 ? HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES)
                                               : as.slot_bytes;
@@ -159,15 +165,20 @@ static size_t whole_bytes(ncclComm_t c, const hk_call *op) {
 }
 
 /* Asks the model, a tuning file and a plugin. */
-static void select_for(ncclComm_t c, hk_coll coll, size_t bytes, hk_decision *d) {
+static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
   const hk_selection *s = &c->selection;
-  hk_select(&s->machine, &s->overrides.wish, coll, bytes, d);
-  if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &s->machine, &s->overrides.wish, coll, bytes, d);
+  const hk_coll coll = (hk_coll)op->coll;
+  hk_machine m = s->machine;
+  /* Switches know fewer types and operators than cores do. */
+  if (c->gpu && hk_coll_reduces(coll))
+    m.in_switch = m.in_switch && hk_gpu_switch_adds((hk_dtype)op->dtype, (hk_redop)op->redop);
+  hk_select(&m, &s->overrides.wish, coll, bytes, d);
+  if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &s->overrides.wish, coll, bytes, d);
 }
 
 double hk_choose_price(ncclComm_t c, const hk_call *op) {
   hk_decision d;
-  select_for(c, (hk_coll)op->coll, whole_bytes(c, op), &d);
+  select_for(c, op, whole_bytes(c, op), &d);
   return d.us;
 }
 
@@ -178,12 +189,12 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = op->count * unit;
   size_t whole = whole_bytes(c, op);
   hk_decision d;
-  select_for(c, coll, whole, &d);
+  select_for(c, op, whole, &d);
   if (d.note) HK_INFO(HK_SUB_TUNING, "%s of %zu bytes: %s", hk_coll_name(coll), whole, d.note);
   HK_TRY(plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = block_bytes(p, bytes, unit)};
-  a->chunk = chunk_of(&c->selection.machine, choice->plan, d.protocol, a->block_bytes);
+  a->chunk = chunk_of(c, &d, choice->plan, a->block_bytes);
   a->protocol = d.protocol;
   a->signature = signature_of(op);
   a->move_flags = whole >= STREAM_MIN_BYTES ? HK_MOVE_STREAM : 0;

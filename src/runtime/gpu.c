@@ -50,6 +50,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   fact->by_fd = g->by_fd;
   fact->copies = c->options.no_ctas && l->stream_words &&
                  g->device->ops->word_check(g->device, g->world->credits[c->rank].base, g->queue) == HK_OK;
+  fact->multicast = l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
 out:
   return rc;
@@ -111,6 +112,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   HK_TRY(hk_gpu_reach(c, facts, stride), out);
   hk_gpu_views_begin(c);
   hk_gpu_copy_choose(c, c->options.no_ctas, copies && !hosts, g->sharers == 1);
+  HK_TRY(hk_gpu_multicast_join(c, facts, stride), out);
 out:
   return rc;
 }

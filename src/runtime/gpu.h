@@ -36,6 +36,15 @@ typedef struct hk_gpu_fifo {
   struct hk_gpu_fifo *next;
 } hk_gpu_fifo;
 
+/* Memory of all ranks behind a switch that adds up (NVLS), each rank on a GPU of its own: gpu_multicast.c. */
+enum { HK_GPU_SWITCH_RANKS = 16, HK_GPU_SWITCH_CHANNELS = 16 };
+typedef struct hk_gpu_multicast {
+  uint64_t object;
+  bool made; /* there is an object */
+  size_t bytes, slot_bytes;
+  unsigned nslots, channels;
+  hk_memory own[HK_GPU_SWITCH_RANKS], all[HK_GPU_SWITCH_RANKS]; /* each rank's memory; its address of everybody's */
+} hk_gpu_multicast;
 struct hk_gpu_view;
 
 /* What the ranks of a communicator that are threads of one process share. */
@@ -47,6 +56,7 @@ typedef struct hk_gpu_world {
   hk_memory *credits;       /* [nranks]: of the ranks of this process, see gpu_world.c */
   hk_gpu_fifo **fifos;      /* [nranks], by sender */
   struct hk_gpu_view *late; /* of ranks that have left: others' streams may still write to what they had open */
+  hk_gpu_multicast multicast;
   struct hk_gpu_world *next;
 } hk_gpu_world;
 
@@ -123,19 +133,20 @@ typedef struct hk_gpu {
   pthread_mutex_t lock;    /* of `order`, which a thread that asks for errors looks at beside the one that calls */
   uint64_t launches, seen; /* so far; when its end was last asked for */
   uint64_t seen_ns, reported_ns;
-  unsigned cluster;      /* blocks of a cluster; 0: none */
-  unsigned blocks;       /* of a launch for this rank, at most; equal on all ranks */
-  unsigned parts;        /* channels that a large send or receive may use; equal on all ranks */
-  hk_gpu_end **ends[2];  /* [receives, sends][peer] */
-  hk_memory *opened;     /* [nranks]: the credits of ranks of other processes */
-  bool remote;           /* some rank is in another process */
-  bool by_fd;            /* and its memory goes by file descriptor */
-  unsigned char *far;    /* [nranks] hk_path_class to each peer's GPU; NULL: nobody asks */
-  unsigned char *direct; /* [nranks] hk_gpu_way to each peer */
-  bool staged;           /* some pair of ranks of one host goes through host memory */
-  int sharers;           /* ranks of the device that has most; equal on all ranks */
+  unsigned cluster;           /* blocks of a cluster; 0: none */
+  unsigned blocks;            /* of a launch for this rank, at most; equal on all ranks */
+  unsigned parts;             /* channels that a large send or receive may use; equal on all ranks */
+  hk_gpu_end **ends[2];       /* [receives, sends][peer] */
+  hk_memory *opened;          /* [nranks]: the credits of ranks of other processes */
+  bool remote;                /* some rank is in another process */
+  bool by_fd;                 /* and its memory goes by file descriptor */
+  unsigned char *far;         /* [nranks] hk_path_class to each peer's GPU; NULL: nobody asks */
+  unsigned char *direct;      /* [nranks] hk_gpu_way to each peer */
+  bool staged;                /* some pair of ranks of one host goes through host memory */
+  int sharers;                /* ranks of the device that has most; equal on all ranks */
   struct hk_gpu_proxy *proxy; /* NULL: no link over the network yet */
-  bool lost;             /* its work will not end soon: nothing that a kernel may use is freed */
+  bool in_switch;             /* the world's multicast memory is there */
+  bool lost;                  /* its work will not end soon: nothing that a kernel may use is freed */
   struct hk_gpu *next_lost;
   hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
   size_t nold;
@@ -174,9 +185,10 @@ typedef struct hk_gpu_fact {
   uint64_t id;     /* of the device: equal for ranks that share it */
   uint64_t blocks; /* that it runs at once */
   uint64_t sm;
-  uint64_t bus;    /* where it sits: hk_bus_id_parse */
-  uint64_t copies; /* it asks for copy engines, and can */
-  uint64_t by_fd;  /* its memory can go to other processes by file descriptor */
+  uint64_t bus;       /* where it sits: hk_bus_id_parse */
+  uint64_t copies;    /* it asks for copy engines, and can */
+  uint64_t by_fd;     /* its memory can go to other processes by file descriptor */
+  uint64_t multicast; /* it can have memory that a switch copies to and adds up from, and NCCL_NVLS_ENABLE is not 0 */
 } hk_gpu_fact;
 /* Opens c->device; before the ranks' exchange. */
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
@@ -216,6 +228,14 @@ void *hk_gpu_copy_word(ncclComm_t c, int to, int from, bool done);
 hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 /* Is the peer's GPU not to be reached directly?  `why` tells by which setting. */
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
+
+/* ---- gpu_multicast.c ---- */
+/* After hk_gpu_reach, by all ranks: g->in_switch, the same on all.  What is against it is logged. */
+hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
+void hk_gpu_multicast_free(hk_gpu_world *w); /* when nobody's kernels run any more */
+hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first);
+/* Can the switch do this for the type? */
+bool hk_gpu_switch_adds(hk_dtype type, hk_redop op);
 
 /* ---- gpu_remote.c ---- */
 enum { HK_GPU_SHARED_GRANULE = 2 << 20 }; /* what processes open is whole pages of the driver's */
@@ -265,6 +285,8 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out);
 void hk_gpu_copy_free(ncclComm_t c);
 
 /* ---- gpu_plan.c ---- */
+/* How many copies of a program's lanes, which use `span` channels, a launch may have. */
+unsigned hk_gpu_most_channels(ncclComm_t c, const hk_algorithm *a, unsigned lanes, unsigned span);
 /* `span`: channels of one copy of the lanes.  The plan's links are offered; hk_gpu_work_of gets them. */
 hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span);
 void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan);

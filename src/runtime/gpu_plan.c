@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../collectives/protocol.h"
+#include "../collectives/algorithm.h"
 #include "gpu.h"
 
 _Static_assert(HK_GPU_SIMPLE == (int)HK_PROTO_SIMPLE && HK_GPU_LL == (int)HK_PROTO_LL &&
@@ -21,6 +21,16 @@ static hk_status check_program(const hk_plan *plan) {
   return HK_OK;
 }
 
+static bool in_switch(const hk_program *p) {
+  const hk_algorithm *a = hk_algorithm_by_name(p->algorithm);
+  return a && a->in_switch;
+}
+static bool first_receive(const hk_link_need *needs, unsigned i) {
+  for (unsigned k = 0; k < i; k++)
+    if (needs[k].kind == HK_LINK_RECV) return false;
+  return true;
+}
+
 /* For each link of the plan: offered, or got where `links` are to be filled. */
 static hk_status each_link(ncclComm_t c, const hk_plan *plan, unsigned span, hk_gpu_link *links) {
   hk_status rc = HK_OK;
@@ -30,6 +40,10 @@ static hk_status each_link(ncclComm_t c, const hk_plan *plan, unsigned span, hk_
     const hk_link_need *need = &needs[k % p->nlinks];
     unsigned channel = need->channel + k / p->nlinks * span;
     hk_gpu_end *end;
+    if (in_switch(p)) {
+      if (links) links[k] = hk_gpu_multicast_link(c, need, channel, first_receive(needs, k % p->nlinks));
+      continue;
+    }
     if (need->kind != HK_LINK_SEND && need->kind != HK_LINK_RECV)
       return HK_FAIL(HK_ERR_INTERNAL, "%s asks for multicast, which GPUs' links have not", p->algorithm);
     bool sends = need->kind == HK_LINK_SEND;
@@ -42,6 +56,12 @@ static hk_status each_link(ncclComm_t c, const hk_plan *plan, unsigned span, hk_
   }
 out:
   return rc;
+}
+
+unsigned hk_gpu_most_channels(ncclComm_t c, const hk_algorithm *a, unsigned lanes, unsigned span) {
+  unsigned most = c->gpu->blocks / (lanes > span ? lanes : span);
+  if (a->in_switch && most > c->gpu->world->multicast.channels) most = c->gpu->world->multicast.channels;
+  return most;
 }
 
 hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span) {
@@ -81,7 +101,8 @@ out:
 void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan) {
   hk_gpu_plan *gp = plan->device;
   if (!gp) return;
-  if (!c->gpu->lost) (void)c->gpu->device->ops->release(c->gpu->device, &gp->memory); /* a failure is logged, and nothing else to do */
+  if (!c->gpu->lost)
+    (void)c->gpu->device->ops->release(c->gpu->device, &gp->memory); /* a failure is logged, and nothing else to do */
   free(gp);
 }
 
@@ -123,7 +144,8 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   size_t scratch = p->scratch_blocks * round_up(l->chunk, 64);
   if (scratch) HK_TRY(get_scratch(c, scratch * *blocks), out);
   const int64_t *seen_in = NULL, *seen_out = NULL;
-  if (l->protocol == HK_PROTO_SIMPLE) HK_TRY(hk_gpu_views_of(c, call, &seen_in, &seen_out), out);
+  if (l->protocol == HK_PROTO_SIMPLE && !in_switch(p)) /* a switch adds up what lies in slots */
+    HK_TRY(hk_gpu_views_of(c, call, &seen_in, &seen_out), out);
   *work =
       (hk_gpu_work){.program = gp->memory.base,
                     .links = (hk_gpu_link *)(void *)((char *)gp->memory.base + gp->links_at),
@@ -148,7 +170,8 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
                     .signature = l->signature,
                     .proto = l->protocol,
                     .seen_in = seen_in,
-                    .seen_out = seen_out};
+                    .seen_out = seen_out,
+                    .in_switch = in_switch(p)};
   if (call->redop == HK_PREMULSUM && call->scalar_on_device) {
     work->reducer.by_address = 1;
     work->reducer.scalar = call->scalar;

@@ -176,6 +176,7 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
   *at = w->next;
   pthread_mutex_unlock(&table_lock);
   /* Failures to free are logged, and there is nothing else to do about them. */
+  hk_gpu_multicast_free(w);
   for (int r = 0; r < w->nranks; r++) {
     while (w->fifos[r]) {
       hk_gpu_fifo *f = w->fifos[r];

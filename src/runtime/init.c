@@ -98,6 +98,7 @@ static hk_machine gpu_machine(ncclComm_t c, const hk_row *rows, const hk_host_fa
                     .max_channels = (int)c->gpu->blocks,
                     .sm = (int)rows[0].gpu.sm,
                     .staged = c->gpu->staged,
+                    .in_switch = c->gpu->in_switch,
                     .slot_bytes = rows[0].slot_bytes};
   for (int r = 0; r < c->nranks; r++)
     if ((int)rows[r].gpu.sm < f.sm) f.sm = (int)rows[r].gpu.sm;

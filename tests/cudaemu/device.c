@@ -54,12 +54,14 @@ static void configure(void) {
   emu.captured_words = number("CUDAEMU_CAPTURED_WORDS", 1) != 0;
   emu.ipc = number("CUDAEMU_IPC", 1) != 0;
   emu.dmabuf = number("CUDAEMU_DMABUF", 0) != 0;
+  emu.multicast = emu.vmm && number("CUDAEMU_MULTICAST", 0) != 0;
   emu.corrupt_peer = number("CUDAEMU_CORRUPT_PEER", 0) != 0;
   emu.seed = (unsigned)number("CUDAEMU_SEED", 0);
   emu.slow_us = (unsigned)number("CUDAEMU_SLOW_US", 0);
   emu.watchdog = (unsigned)number("CUDAEMU_WATCHDOG", 0);
   emu.fail_alloc = number("CUDAEMU_FAIL_ALLOC", 0);
   emu.fail_launch = number("CUDAEMU_FAIL_LAUNCH", 0);
+  emu.fail_multicast = number("CUDAEMU_FAIL_MULTICAST", 0);
   emu.fail_kernel = number("CUDAEMU_FAIL_KERNEL", 0);
   read_peers();
 }
@@ -196,13 +198,13 @@ CUresult cuDeviceGetAttribute(int *value, int which, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *value = emu.vmm; break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = emu.dmabuf; break;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: *value = emu.multicast; break;
     case CU_DEVICE_ATTRIBUTE_INTEGRATED:
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: *value = 0; break;
     default: return CUDA_ERROR_INVALID_VALUE;
   }

@@ -22,10 +22,10 @@ enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20 };
 typedef struct emu_config {
   int ndevices, sm, sms, max_threads;
   size_t memory;
-  bool strict, weak, vmm, import, captured_words, ipc, dmabuf, corrupt_peer;
+  bool strict, weak, vmm, import, captured_words, ipc, dmabuf, multicast, corrupt_peer;
   bool peer[EMU_DEVICES][EMU_DEVICES];
   unsigned seed, slow_us, watchdog;
-  long fail_alloc, fail_launch, fail_kernel; /* the n-th fails, from 1; 0: none */
+  long fail_alloc, fail_launch, fail_kernel, fail_multicast; /* the n-th fails, from 1; 0: none */
 } emu_config;
 extern emu_config emu;
 extern pthread_mutex_t emu_lock;
@@ -117,6 +117,8 @@ bool emu_memory_is_device(uint64_t at);
 void emu_memory_open(void);
 void emu_memory_close(void);
 int emu_memory_device(uint64_t at); /* -1: host */
+/* How many devices have memory at a multicast address, and where; 0: it is none, or not all have. */
+unsigned emu_multicast_views(const void *address, size_t bytes, char *views[EMU_DEVICES]);
 
 /* ---- kernels ---- */
 typedef struct emu_grid {

@@ -16,6 +16,7 @@ enum {
   BUFFERED = 8, /* stores of a thread that may wait */
   GARBAGE = 0xa5
 };
+_Static_assert(CUDAEMU_VIEWS == (int)EMU_DEVICES, "as many devices");
 typedef enum state { READY, AT_BARRIER, AT_WARP, ENDED } state;
 
 typedef struct warp {
@@ -214,10 +215,18 @@ static void line(void *at, void *value, int on, int write) {
   open_warp(t->b, w);
 }
 
+static unsigned views(const void *at, size_t bytes, char *places[CUDAEMU_VIEWS]) {
+  unsigned n = emu_multicast_views(at, bytes, places);
+  if (n) return n;
+  fprintf(stderr, "cudaemu: kernel %s: %p is no multicast address with memory on all its devices\n",
+          running->grid->name, at);
+  abort();
+}
+
 static void relax(void) { give_way(current, READY); }
 
 static cudaemu_driver_calls calls = {
-    CUDAEMU_KERNEL_ABI, 0, self, shared, barrier, meet_warp, relax, fence, store16, load16, emu_now_ns, line};
+    CUDAEMU_KERNEL_ABI, 0, self, shared, barrier, meet_warp, relax, fence, store16, load16, emu_now_ns, line, views};
 cudaemu_driver_calls *emu_kernel_table(void) {
   calls.weak = emu.weak;
   return &calls;

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CUDAEMU_KERNEL_ABI = 2, CUDAEMU_WARP = 32, CUDAEMU_PARAM_BYTES = 4096 };
+enum { CUDAEMU_KERNEL_ABI = 3, CUDAEMU_WARP = 32, CUDAEMU_PARAM_BYTES = 4096, CUDAEMU_VIEWS = 16 };
 
 typedef struct cudaemu_thread {
   unsigned thread, threads; /* of the block, along x */
@@ -32,6 +32,8 @@ typedef struct cudaemu_driver_calls {
   /* All threads of the warp meet; those with `on`, eight neighbours together, write or read an aligned line of 128 bytes
    * in 16-byte pieces, whole. */
   void (*line)(void *at, void *value, int on, int write);
+  /* Where the bytes at a multicast address lie on each device; gives how many those are. */
+  unsigned (*views)(const void *at, size_t bytes, char *views[CUDAEMU_VIEWS]);
 } cudaemu_driver_calls;
 
 /* The parameters as the kernel gets them: by their address. */

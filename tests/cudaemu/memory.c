@@ -87,6 +87,7 @@ uint64_t emu_find_room(size_t bytes, size_t align, uint64_t wish) {
 }
 
 static int rights(const emu_area *a) {
+  if (a->phys && a->phys->multicast) return PROT_NONE; /* only multimem instructions go there */
   return a->accessible && (!emu.strict || opened) ? PROT_READ | PROT_WRITE : PROT_NONE;
 }
 bool emu_area_map(emu_area *a, int fd) {

@@ -8,10 +8,15 @@
 #define HK_CUDAEMU_MEMORY_H
 #include "emu.h"
 
+typedef struct emu_multicast emu_multicast;
 typedef struct emu_phys {      /* what a CUmemGenericAllocationHandle means */
   int refs, fd, device, types; /* types: handles that may be exported */
   size_t bytes;
+  emu_multicast *multicast; /* it is no memory but one of these */
 } emu_phys;
+void emu_phys_unref(emu_phys *p);
+void emu_multicast_drop(emu_multicast *m);
+bool emu_multicast_has(const emu_multicast *m, int device);
 typedef enum emu_kind { EMU_BLOCK, EMU_SPACE, EMU_MAP, EMU_IMPORT, EMU_HOST, EMU_REGISTERED } emu_kind;
 typedef struct emu_area {
   emu_kind kind;

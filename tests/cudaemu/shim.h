@@ -95,6 +95,79 @@ HK_DEVICE hk_vec hk_load_wide(const void *p, int on) {
 }
 HK_DEVICE void hk_store_wide(void *p, hk_vec v, int on) { cudaemu_driver->line(p, &v, on, 1); }
 
+/* ---- multicast: device after device, in an order that nobody may count on ---- */
+template <typename T, typename F>
+static hk_vec cudaemu_reduce(char *const *views, unsigned n, unsigned first, F combine) {
+  T sum[16 / sizeof(T)], one[16 / sizeof(T)];
+  memcpy(sum, views[first % n], 16);
+  for (unsigned d = 1; d < n; d++) {
+    memcpy(one, views[(first + d) % n], 16);
+    for (unsigned i = 0; i < 16 / sizeof(T); i++) sum[i] = combine(sum[i], one[i]);
+  }
+  hk_vec v;
+  memcpy(&v, sum, 16);
+  return v;
+}
+/* Halves add up in fp32 and are rounded once. */
+template <typename W, typename N>
+static hk_vec cudaemu_reduce_halves(char *const *views, unsigned n, unsigned first, W widen, N narrow) {
+  float sum[8] = {0};
+  uint16_t one[8];
+  hk_vec v;
+  for (unsigned d = 0; d < n; d++) {
+    memcpy(one, views[(first + d) % n], 16);
+    for (unsigned i = 0; i < 8; i++) sum[i] = d ? sum[i] + widen(one[i]) : widen(one[i]);
+  }
+  for (unsigned i = 0; i < 8; i++) one[i] = (uint16_t)narrow(sum[i]);
+  memcpy(&v, one, 16);
+  return v;
+}
+static inline float hk_bits_f32(uint32_t x);
+static inline uint32_t hk_f32_bits(float x);
+static inline float hk_f16_to_f32(uint32_t h);
+static inline uint32_t hk_f32_to_f16(float f);
+HK_DEVICE float cudaemu_bf16_to_f32(uint32_t x) { return hk_bits_f32(x << 16); }
+HK_DEVICE uint32_t cudaemu_f32_to_bf16(float f) {
+  uint32_t x = hk_f32_bits(f);
+  if ((x & 0x7fffffff) > 0x7f800000) return 0x7fff; /* the device's NaN */
+  return (x + (x >> 16 & 1) + 0x7fff) >> 16;
+}
+#define CUDAEMU_REDUCE(T, expression) cudaemu_reduce<T>(views, n, first, [](T a, T b) -> T { return (T)(expression); })
+HK_DEVICE hk_vec hk_multi_reduce(const void *p, const int what) {
+  char *views[CUDAEMU_VIEWS];
+  unsigned n = cudaemu_driver->views(p, 16, views), first = (unsigned)((uintptr_t)p >> 4);
+  switch (what) {
+    case HK_MULTI_ADD_F32: return CUDAEMU_REDUCE(float, a + b);
+    case HK_MULTI_ADD_F64: return CUDAEMU_REDUCE(double, a + b);
+    case HK_MULTI_ADD_F16: return cudaemu_reduce_halves(views, n, first, hk_f16_to_f32, hk_f32_to_f16);
+    case HK_MULTI_ADD_BF16: return cudaemu_reduce_halves(views, n, first, cudaemu_bf16_to_f32, cudaemu_f32_to_bf16);
+    case HK_MULTI_ADD_32: return CUDAEMU_REDUCE(uint32_t, a + b);
+    case HK_MULTI_MIN_S32: return CUDAEMU_REDUCE(int32_t, a < b ? a : b);
+    case HK_MULTI_MAX_S32: return CUDAEMU_REDUCE(int32_t, a > b ? a : b);
+    case HK_MULTI_MIN_U32: return CUDAEMU_REDUCE(uint32_t, a < b ? a : b);
+    case HK_MULTI_MAX_U32: return CUDAEMU_REDUCE(uint32_t, a > b ? a : b);
+    case HK_MULTI_ADD_64: return CUDAEMU_REDUCE(uint64_t, a + b);
+    case HK_MULTI_MIN_S64: return CUDAEMU_REDUCE(int64_t, a < b ? a : b);
+    case HK_MULTI_MAX_S64: return CUDAEMU_REDUCE(int64_t, a > b ? a : b);
+    case HK_MULTI_MIN_U64: return CUDAEMU_REDUCE(uint64_t, a < b ? a : b);
+    default: return CUDAEMU_REDUCE(uint64_t, a > b ? a : b);
+  }
+}
+HK_DEVICE void hk_multi_store(void *p, hk_vec v) {
+  char *views[CUDAEMU_VIEWS];
+  unsigned n = cudaemu_driver->views(p, 16, views);
+  for (unsigned d = 0; d < n; d++) hk_store(views[d], v);
+}
+HK_DEVICE void hk_multi_store_release(uint64_t *p, uint64_t v) {
+  char *views[CUDAEMU_VIEWS];
+  unsigned n = cudaemu_driver->views(p, 8, views);
+  if (cudaemu_driver->weak) cudaemu_driver->fence();
+  for (unsigned d = 0; d < n; d++) __atomic_store_n((uint64_t *)(void *)views[d], v, __ATOMIC_RELEASE);
+}
+HK_DEVICE void hk_multi_fence(void) {
+  if (cudaemu_driver->weak) cudaemu_driver->fence();
+}
+
 /* ---- synchronisation ---- */
 HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 HK_DEVICE void hk_store_release(uint64_t *p, uint64_t v) {

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels that try the emulated driver out: tests/unit/test_cudaemu*.c launch them. */
-#include <stdint.h>
-typedef struct hk_vec {
-  uint32_t w[4];
-} hk_vec;
-#include "shim.h"
+#include "../../src/kernels/cuda/primitives.h"
 #include "test_kernels.h"
 
 typedef struct barriers_row {

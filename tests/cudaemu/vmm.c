@@ -11,10 +11,14 @@
 
 static bool multiple(uint64_t x) { return x && x % EMU_GRANULE == 0; }
 
-static void phys_unref(emu_phys *p) {
+void emu_phys_unref(emu_phys *p) {
   if (--p->refs) return;
-  emu_give(p->device, p->bytes);
-  close(p->fd);
+  if (p->multicast) {
+    emu_multicast_drop(p->multicast);
+  } else {
+    emu_give(p->device, p->bytes);
+    close(p->fd);
+  }
   free(p);
 }
 
@@ -39,9 +43,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
   snprintf(name, sizeof name, "cudaemu-%d", device); /* the importer reads the device from it */
   emu_phys *p = calloc(1, sizeof *p);
   if (!p) abort();
-  *p = (emu_phys){1, memfd_create(name, MFD_CLOEXEC), device, prop->requestedHandleTypes, bytes};
+  *p = (emu_phys){1, memfd_create(name, MFD_CLOEXEC), device, prop->requestedHandleTypes, bytes, NULL};
   if (p->fd < 0 || ftruncate(p->fd, (off_t)bytes) != 0) {
-    phys_unref(p);
+    emu_phys_unref(p);
     return emu_unlock(CUDA_ERROR_OUT_OF_MEMORY);
   }
   *handle = (CUmemGenericAllocationHandle)(uintptr_t)p;
@@ -50,7 +54,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&emu_lock);
-  phys_unref((emu_phys *)(uintptr_t)handle);
+  emu_phys_unref((emu_phys *)(uintptr_t)handle);
   return emu_unlock(CUDA_SUCCESS);
 }
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *ptr) {
@@ -83,7 +87,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     return CUDA_ERROR_INVALID_VALUE;
   emu_phys *p = calloc(1, sizeof *p);
   if (!p) abort();
-  *p = (emu_phys){1, fcntl(fd, F_DUPFD_CLOEXEC, 0), device, type, (size_t)st.st_size};
+  *p = (emu_phys){1, fcntl(fd, F_DUPFD_CLOEXEC, 0), device, type, (size_t)st.st_size, NULL};
   if (p->fd < 0) {
     free(p);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -131,8 +135,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllo
   a->phys = p;
   a->device = p->device;
   p->refs++;
-  if (!emu_area_map(a, p->fd)) {
-    phys_unref(p);
+  if (!p->multicast && !emu_area_map(a, p->fd)) {
+    emu_phys_unref(p);
     emu_area_drop(a);
     return emu_unlock(CUDA_ERROR_OUT_OF_MEMORY);
   }
@@ -154,7 +158,7 @@ static CUresult each_map(CUdeviceptr at, size_t bytes, void (*what)(emu_area *, 
 static void unmap(emu_area *a, const CUmemAccessDesc *desc) {
   (void)desc;
   emu_area_unmap(a);
-  phys_unref(a->phys);
+  emu_phys_unref(a->phys);
   emu_area_drop(a);
 }
 static void set_access(emu_area *a, const CUmemAccessDesc *desc) {
@@ -175,7 +179,9 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *de
     bool device = desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     if (device && (d < 0 || d >= emu.ndevices))
       code = CUDA_ERROR_INVALID_DEVICE;
-    else if (device && a && a->phys && d != a->device && !emu.peer[d][a->device])
+    else if (device && a && a->phys && a->phys->multicast && !emu_multicast_has(a->phys->multicast, d))
+      code = CUDA_ERROR_INVALID_VALUE;
+    else if (device && a && a->phys && a->device >= 0 && d != a->device && !emu.peer[d][a->device])
       code = CUDA_ERROR_NOT_SUPPORTED;
     else
       code = each_map(ptr, bytes, set_access, &desc[i]);

@@ -38,10 +38,12 @@ try() {
       program $source -fsanitize=thread || return 2
       ! HOCKET_TEST_STUCK=20 run timeout 120 "$dir/program"
       ;;
-    emulated) # stores wait in buffers until something orders them; threads run in changing order
+    emulated | multicast) # stores wait in buffers until something orders them; threads run in changing order
+      local program=test_device
+      [ "$1" = multicast ] && program=test_gpu_multicast
       c++ -x c++ -std=c++17 -fno-exceptions -fno-rtti -DHK_CUDAEMU -D_GNU_SOURCE -I"$dir/tests/cudaemu" -fPIC -shared -w \
         -fvisibility=hidden -ffp-contract=off -O1 -o "$dir/kernels.so" "$dir/src/kernels/cuda/exec.cu" 2>"$dir/log" || return 2
-      ! HOCKET_CUDA_IMAGE=$dir/kernels.so CUDAEMU_WEAK=1 CUDAEMU_SEED=3 CK_FORK=yes run timeout -k 5 30 "$HK_BUILD/tests/test_device"
+      ! HOCKET_CUDA_IMAGE=$dir/kernels.so CUDAEMU_WEAK=1 CUDAEMU_SEED=3 CK_FORK=yes run timeout -k 5 30 "$HK_BUILD/tests/$program"
       ;;
   esac
 }
@@ -70,9 +72,9 @@ mutate() {
 }
 
 # What is not broken must pass, or all would count as noticed; `make check` has run these tests already.
-for mode in exec wide emulated; do
+for mode in exec wide emulated multicast; do
   [ "${MUTATIONS:-}" = all ] || break
-  [ $mode = emulated ] && { command -v c++ >/dev/null || continue; }
+  [ $mode = emulated ] || [ $mode = multicast ] && { command -v c++ >/dev/null || continue; }
   if try $mode; then echo "the tests fail without a mutation ($mode):"; tail -n 5 "$dir/out" "$dir/log"; exit 1; fi
 done
 
@@ -83,11 +85,11 @@ mutate exec - exec.cu 's/if ((uint32_t)word == tag) return true;/return true;/' 
 mutate exec - exec.cu 's/(done + 1) << 32 | tag/(done + 2) << 32 | tag/' "a word says the wrong number"
 mutate exec quick exec.cu 's/  \*done += 1;/  *done += sends;/' "a receiver misses a slot"
 mutate exec-races - exec.cu 's/while ((uint32_t)(word >> 32) != (uint32_t)(done + 1))/while (0)/' "a receiver does not wait for the word"
-mutate exec-races - exec.cu 's/hk_store_release(link->head, \*done + 1); .*/*link->head = *done + 1;/' "a credit comes back without order"
-mutate exec-races quick exec.cu 's/hk_store_release(word_of(k, done), /*word_of(k, done) = (/' "a word is stored without order"
+mutate exec-races - exec.cu 's/tell(link, link->head, \*done + 1); .*/*link->head = *done + 1;/' "a credit comes back without order"
+mutate exec-races quick exec.cu 's/tell(k, word_of(k, done), /*word_of(k, done) = (/' "a word is stored without order"
 mutate exec-races - exec.cu 's/uint64_t word = hk_load_acquire(at);/uint64_t word = *at;/;s/word = hk_load_acquire(at);/word = *(volatile const uint64_t *)at;/' \
   "a word is read without order"
-mutate emulated - exec.cu 's/hk_store_release(word_of(k, done), /*(volatile uint64_t *)word_of(k, done) = (/;/word_of(k, done) = (/{s/^/hk_relax();/};s/^  hk_barrier();$//' \
+mutate emulated - exec.cu 's/tell(k, word_of(k, done), /*(volatile uint64_t *)word_of(k, done) = (/;/word_of(k, done) = (/{s/^/hk_relax();/};s/^  hk_barrier();$//' \
   "a word overtakes its data"
 # Barriers between the threads of a block.
 mutate exec-races - exec.cu '/^  hk_barrier();$/{x;s/^/x/;/^x\{1\}$/{x;d};x}' "no barrier between the data and the signals"
@@ -107,7 +109,7 @@ mutate exec - move.h 's/^      if (i < n) p\[i\] = /      p[i] = /' "odd ends ar
 # Lines.
 mutate exec - exec.cu 's/line_flag(done + 1, tag)/line_flag(sends ? done + 1 : done, tag)/' "a receiver waits for the flag before"
 mutate exec - exec.cu 's/  refresh_lines(link, done);//' "old flags stay when numbers come round"
-mutate exec quick move.h 's/if (of_another_call(line.w\[1\], flag) || .*/if (0)/' "an LL line of another call is waited for"
+mutate exec - move.h 's/if (of_another_call(line.w\[1\], flag) || .*/if (0)/' "an LL line of another call is waited for"
 mutate wide - wide.h 's/if (here \&\& v\[j\].w\[3\] != m->tag) report/if (0) report/' "an LL128 line of another call is waited for"
 mutate exec - exec.cu 's/polls % POLLS_BETWEEN_LOOKS == 0 \&\& came_in_lines/0 \&\& came_in_lines/' "lines that come where a word is expected are not seen"
 mutate exec - move.h 's/while (line.w\[1\] != flag || line.w\[3\] != flag)/while (line.w[1] != flag)/' "the second half of an LL line is not waited for"
@@ -125,6 +127,15 @@ mutate exec - exec.cu 's/ || (i->flags & HK_INSTR_COPY)) return s/) return s/' "
 mutate exec - exec.cu 's/place += !by_reference(l, \&first\[j\], stable, bytes)/place++/' "destinations do not close up round references"
 mutate exec - exec.cu 's/  if (refers \&\& hk_thread() == 0) wait_credit.*//' "a send ends while its buffer is read"
 mutate exec - exec.cu 's/return at + (uint64_t)stable.seen\[k->peer\]/return at + (uint64_t)stable.seen[0]/' "all receivers read where the first one sees it"
+# Sums in the switch.
+mutate exec - exec.cu 's/i <= k->others/i < 1/' "a multicast sender waits for its first receiver only"
+mutate multicast - exec.cu 's/  hk_barrier();  *\/\* all of our part.*//' "the switch adds up before a rank's own part is there"
+mutate multicast - exec.cu 's/link->own + slot \* link->slot_bytes/link->own/' "a rank's own part always goes into the first slot"
+mutate multicast - exec.cu 's/s->sum = link->data + slot \* link->slot_bytes;/s->sum = link->data + (slot ^ 1) * link->slot_bytes;/' "the switch adds up another slot"
+mutate multicast - exec.cu 's/s->own.reducer.pre ? 0 : -1/-1/' "a rank's own part is not premultiplied"
+mutate multicast - in_switch.h 's/if (s.divided) v/if (0) v/' "what the switch has added up is not divided"
+mutate multicast - in_switch.h 's/const int what = multi_of(&m->reducer);/const int what = multi_of(\&m->reducer) % HK_MULTI_ADD_64;/' "the switch is asked for another sum"
+mutate multicast - in_switch.h 's/hk_multi_store(m->at\[k\] + 16 \* at, v\[j\])/hk_multi_store(m->at[k] + 16 * at, v[0])/' "one vector of several goes everywhere"
 # Arithmetic.
 mutate exec - reduce.h 's/if ((int)k == s->fresh) premultiply/if (0) premultiply/' "nothing is premultiplied"
 mutate exec - reduce.h 's/if (s->divided) divide/if (0) divide/' "nothing is divided"

@@ -148,6 +148,20 @@ HK_DEVICE void hk_store_wide(void *p, hk_vec v, int on) {
   gpu_store_piece(p, word, on);
   gpu_flush_line();
 }
+/* Multicast is the emulated driver's: nothing here asks for it. */
+HK_DEVICE hk_vec hk_multi_reduce(const void *p, const int what) {
+  (void)p, (void)what;
+  abort();
+}
+HK_DEVICE void hk_multi_store(void *p, hk_vec v) {
+  (void)p, (void)v;
+  abort();
+}
+HK_DEVICE void hk_multi_store_release(uint64_t *p, uint64_t v) {
+  (void)p, (void)v;
+  abort();
+}
+HK_DEVICE void hk_multi_fence(void) { abort(); }
 HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 HK_DEVICE void hk_store_release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 HK_DEVICE uint32_t hk_load_relaxed(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }

@@ -37,7 +37,7 @@ static inline void gpu_environment(void) {
   setenv("CUDAEMU_THREADS", "64", 0);
   setenv("CUDAEMU_STRICT", "1", 0);
   setenv("CUDAEMU_WEAK", "1", 0);
-  setenv("HOCKET_CUDA_IMAGE", emu_file("kernels.so"), 1);
+  setenv("HOCKET_CUDA_IMAGE", emu_file("kernels.so"), 0);
   setenv("HOCKET_SLOT_BYTES", "8192", 0);
   setenv("HOCKET_SLOTS", "4", 0);
   setenv("NCCL_MAX_NCHANNELS", "4", 0);

@@ -292,6 +292,18 @@ START_TEST(transfers) {
 }
 END_TEST
 
+/* Who writes for several waits for the last of them. */
+START_TEST(every_receiver_counts) {
+  uint64_t heads[3 * HK_GPU_HEAD_STRIDE];
+  hk_gpu_state state = {.abort = 1}; /* so that a wait ends */
+  hk_gpu_link link = {.head = heads, .nslots = 4, .others = 2, .sends = 1};
+  for (int late = 0; late < 4; late++) {
+    for (int i = 0; i < 3; i++) heads[i * HK_GPU_HEAD_STRIDE] = i == late ? 4 : 5;
+    ck_assert_int_eq(wait_credit(&link, 8, &state), late == 3);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("gpu_exec");
   TCase *t = tcase_create("gpu_exec");
@@ -309,6 +321,7 @@ int main(void) {
   tcase_add_loop_test(t, mismatch_is_told, 0, 3);
   tcase_add_loop_test(t, abort_frees_it, 0, 2);
   tcase_add_loop_test(t, transfers, 0, 2);
+  tcase_add_test(t, every_receiver_counts);
   suite_add_tcase(s, t);
   return suite_run(s);
 }

@@ -4,13 +4,16 @@
  * move the data. */
 #include <stdbool.h>
 #include "../../program/program.h"
+#include "in_switch.h"
 #include "reduce.h"
 
 typedef struct hk_gpu_shared {
   hk_instr window[HK_GPU_WINDOW]; /* instructions from `first` of the lane on */
   uint64_t done[HK_GPU_LINKS];    /* the links' counters */
   hk_gpu_move move;
-  uint32_t whole; /* of a transfer: all came by one reference */
+  hk_gpu_move own; /* of what the switch adds up: this rank's part on its way into its slot */
+  const char *sum; /* that slot's multicast address */
+  uint32_t whole;  /* of a transfer: all came by one reference */
 } hk_gpu_shared;
 
 /* Where a lane is: the same in every thread of the block. */
@@ -78,9 +81,15 @@ HK_DEVICE uint64_t *word_of(const hk_gpu_link *k, uint64_t done) {
   return k->word + (done & (k->nslots - 1)) * HK_GPU_WORD_STRIDE;
 }
 HK_DEVICE uint32_t *note_of(const hk_gpu_link *k, uint64_t done) { return (uint32_t *)(word_of(k, done) + 1); }
+HK_DEVICE void tell(const hk_gpu_link *k, uint64_t *at, uint64_t value) {
+  if (k->multi & HK_GPU_MULTI_SIGNAL)
+    hk_multi_store_release(at, value); /* release: as the caller needs it */
+  else
+    hk_store_release(at, value); /* release: the same */
+}
 HK_DEVICE void publish(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint64_t bytes) {
   if (k->proxied) hk_store_relaxed(note_of(k, done), (uint32_t)bytes); /* relaxed: the release below is behind it */
-  hk_store_release(word_of(k, done), (done + 1) << 32 | tag);          /* release: the data is there before the word */
+  tell(k, word_of(k, done), (done + 1) << 32 | tag);                   /* release: the data is there before the word */
 }
 /* Both ends answer alike. */
 HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t bytes) {
@@ -91,8 +100,9 @@ HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t byte
 
 HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, hk_gpu_state *state) {
   uint32_t polls = 0;
-  while (done >= hk_load_acquire(k->head) + k->nslots)
-    if (give_up(state, &polls)) return false;
+  for (uint32_t i = 0; i <= k->others; i++)
+    while (done >= hk_load_acquire(k->head + i * HK_GPU_HEAD_STRIDE) + k->nslots)
+      if (give_up(state, &polls)) return false;
   return true;
 }
 
@@ -229,7 +239,7 @@ HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand 
     return true; /* place k is another's */
   }
   unsigned lines = lines_for(link, w->proto, bytes);
-  m->lines[k] = (uint8_t)lines;
+  m->lines[k] = sends && (link->multi & HK_GPU_MULTI_DATA) ? (uint8_t)EVERYWHERE : (uint8_t)lines;
   m->flag[k] = lines == LL_LINES ? line_flag(done + 1, tag) : (uint32_t)(done + 1);
   m->peer[k] = link->peer;
   m->at[k] = lines == LL_LINES     ? link->lines + slot * 2 * HK_GPU_LL_MAX
@@ -249,9 +259,9 @@ HK_DEVICE void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *
   const hk_gpu_link *link = &l->links[index];
   uint64_t *done = counter(l, s, index);
   uint32_t tag = tag_of(l->work->signature, bytes) ^ (by_reference(l, o, stable, bytes) ? BY_REFERENCE : 0);
-  if (!sends)
-    hk_store_release(link->head, *done + 1);                /* release: our reads of the slot are over */
-  else if (lines_for(link, l->work->proto, bytes) == PLAIN)
+  if (!sends && link->head)
+    tell(link, link->head, *done + 1); /* release: our reads of the slot are over */
+  else if (sends && lines_for(link, l->work->proto, bytes) == PLAIN)
     publish(link, *done, tag, bytes);
   *done += 1;
 }
@@ -279,6 +289,37 @@ HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_lane *l, const hk_gpu_shared *s, co
   return shape;
 }
 
+/* Where the switch adds up: the first link among the sources, whose slot stands for that of all; NULL: it does not. */
+HK_DEVICE const hk_gpu_link *summed(const hk_gpu_lane *l, const hk_instr *i, const hk_operand *o) {
+  if (!l->work->in_switch || i->nsrc < 2) return 0;
+  const unsigned k = i->ndst + (o[i->ndst].space != HK_LINK);
+  return &l->links[hk_operand_link(&o[k], l->iteration)];
+}
+/* By a thread of the first warp, which has the counters: this rank's part goes into its own slot first. */
+HK_DEVICE void prepare_own(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, const hk_operand *o,
+                           const hk_gpu_link *link) {
+  const uint64_t slot = *counter(l, s, (unsigned)(link - l->links)) & (link->nslots - 1);
+  unsigned k = i->ndst;
+  while (o[k].space == HK_LINK) k++;
+  s->sum = link->data + slot * link->slot_bytes;
+  s->own.lines[0] = s->own.lines[1] = PLAIN;
+  s->own.at[0] = link->own + slot * link->slot_bytes;
+  s->own.at[1] = user_address(l, &o[k]);
+  s->own.reducer = s->move.reducer;
+  s->own.state = s->move.state;
+}
+HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shape) {
+  const uintptr_t low = (uintptr_t)s->own.at[0] | (uintptr_t)s->own.at[1];
+  const hk_gpu_shape own = {1, 1, 1, s->own.reducer.pre ? 0 : -1, false, (low & 15) == 0, false, shape->bytes};
+  if (own.fresh == 0)
+    reduce_any(&s->own, &own);
+  else
+    copy_move(&s->own, &own);
+  hk_barrier();     /* all of our part is there ... */
+  hk_multi_fence(); /* ... by its other address, too; what the others have sent was acquired ahead of the barrier */
+  add_in_switch(&s->move, shape, s->sum);
+}
+
 /* Runs the MOVE at the lane's pc; false where the block is to leave. */
 HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
   const hk_operand *o = hk_instr_operands(l->program, i);
@@ -287,6 +328,8 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
   hk_gpu_stable stable = stable_copy(l, i, o, bytes);
   int stop = 0;
   if (hk_thread() == 0) s->move.tag = tag_of(l->work->signature, bytes);
+  const hk_gpu_link *sum = summed(l, i, o);
+  if (sum && hk_thread() == 0) prepare_own(l, s, i, o, sum);
   if (hk_thread() < HK_WARP)
     for (unsigned k = hk_thread(); k < n; k += HK_WARP) stop |= !prepare(l, s, &o[k], k, k < ndst, bytes, stable);
   if (hk_barrier_or(stop)) return false;
@@ -295,6 +338,8 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
     l->owed |= shape.ndst < ndst;
     if (shape.ndst == 0)
       ; /* all by reference */
+    else if (sum)
+      reduce_in_switch(s, &shape);
     else if (l->work->reducer.reduces && (nsrc > 1 || shape.fresh >= 0 || shape.divided))
       reduce_any(&s->move, &shape);
     else if (shape.wide)

@@ -11,7 +11,7 @@
 #include "work.h"
 
 /* How an operand's data lies in memory. */
-enum hk_gpu_lines { PLAIN, LL_LINES, WIDE_LINES };
+enum hk_gpu_lines { PLAIN, LL_LINES, WIDE_LINES, EVERYWHERE = 4 /* a multicast address */ }; /* bits: shape_of */
 
 /* What one instruction moves, in the block's shared memory. */
 typedef struct hk_gpu_move {

@@ -19,6 +19,24 @@ typedef struct hk_vec {
   uint32_t w[4];
 } hk_vec;
 
+/* What a switch makes of the vectors at one address on several GPUs.  Halves add up in fp32 and are rounded once. */
+enum hk_multi {
+  HK_MULTI_ADD_F32,
+  HK_MULTI_ADD_F64,
+  HK_MULTI_ADD_F16,
+  HK_MULTI_ADD_BF16,
+  HK_MULTI_ADD_32,
+  HK_MULTI_MIN_S32,
+  HK_MULTI_MAX_S32,
+  HK_MULTI_MIN_U32,
+  HK_MULTI_MAX_U32,
+  HK_MULTI_ADD_64,
+  HK_MULTI_MIN_S64,
+  HK_MULTI_MAX_S64,
+  HK_MULTI_MIN_U64,
+  HK_MULTI_MAX_U64
+};
+
 #if defined(HK_SHIM) /* another one, for one test */
 #include HK_SHIM
 #elif defined(HK_CUDAEMU)
@@ -141,6 +159,81 @@ HK_DEVICE void hk_store_relaxed(uint32_t *p, uint32_t v) {
 }
 /* *p = to where it is `from`; gives what was there. */
 HK_DEVICE uint32_t hk_swap_if(uint32_t *p, uint32_t from, uint32_t to) { return atomicCAS_system(p, from, to); }
+
+/* ---- multicast addresses (NVLS): each means the same place in the memory of several GPUs, and only these go there.  Since
+ * sm_90; a host that has no such address never lets a kernel get here. ---- */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define HK_MULTI_4(op)                                                                                                 \
+  for (int i = 0; i < 4; i++)                                                                                          \
+  asm volatile("multimem.ld_reduce.relaxed.sys.global." op " %0, [%1];" : "=r"(v.w[i]) : "l"(at + 4 * i) : "memory")
+#define HK_MULTI_2(op)                                                                                                 \
+  for (int i = 0; i < 2; i++) {                                                                                        \
+    uint64_t x;                                                                                                        \
+    asm volatile("multimem.ld_reduce.relaxed.sys.global." op " %0, [%1];" : "=l"(x) : "l"(at + 8 * i) : "memory");     \
+    v.w[2 * i] = (uint32_t)x;                                                                                          \
+    v.w[2 * i + 1] = (uint32_t)(x >> 32);                                                                              \
+  }
+#define HK_MULTI_VECTOR(op)                                                                                            \
+  asm volatile("multimem.ld_reduce.relaxed.sys.global." op " {%0,%1,%2,%3}, [%4];"                                     \
+               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])                                                \
+               : "l"(at)                                                                                               \
+               : "memory")
+/* In no promised order: what the floats' sums are depends on the switch. */
+HK_DEVICE hk_vec hk_multi_reduce(const void *p, const int what) {
+  const char *at = (const char *)p;
+  hk_vec v;
+  switch (what) {
+    case HK_MULTI_ADD_F32: {
+      float f[4];
+      asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0,%1,%2,%3}, [%4];"
+                   : "=f"(f[0]), "=f"(f[1]), "=f"(f[2]), "=f"(f[3])
+                   : "l"(at)
+                   : "memory");
+      for (int i = 0; i < 4; i++) v.w[i] = __float_as_uint(f[i]);
+      break;
+    }
+    case HK_MULTI_ADD_F64:
+      for (int i = 0; i < 2; i++) {
+        double d;
+        asm volatile("multimem.ld_reduce.relaxed.sys.global.add.f64 %0, [%1];" : "=d"(d) : "l"(at + 8 * i) : "memory");
+        v.w[2 * i] = (uint32_t)__double2loint(d);
+        v.w[2 * i + 1] = (uint32_t)__double2hiint(d);
+      }
+      break;
+    case HK_MULTI_ADD_F16: HK_MULTI_VECTOR("add.acc::f32.v4.f16x2"); break;
+    case HK_MULTI_ADD_BF16: HK_MULTI_VECTOR("add.acc::f32.v4.bf16x2"); break;
+    case HK_MULTI_ADD_32: HK_MULTI_4("add.u32"); break;
+    case HK_MULTI_MIN_S32: HK_MULTI_4("min.s32"); break;
+    case HK_MULTI_MAX_S32: HK_MULTI_4("max.s32"); break;
+    case HK_MULTI_MIN_U32: HK_MULTI_4("min.u32"); break;
+    case HK_MULTI_MAX_U32: HK_MULTI_4("max.u32"); break;
+    case HK_MULTI_ADD_64: HK_MULTI_2("add.u64"); break;
+    case HK_MULTI_MIN_S64: HK_MULTI_2("min.s64"); break;
+    case HK_MULTI_MAX_S64: HK_MULTI_2("max.s64"); break;
+    case HK_MULTI_MIN_U64: HK_MULTI_2("min.u64"); break;
+    default: HK_MULTI_2("max.u64"); break;
+  }
+  return v;
+}
+HK_DEVICE void hk_multi_store(void *p, hk_vec v) {
+  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(__uint_as_float(v.w[0])),
+               "f"(__uint_as_float(v.w[1])), "f"(__uint_as_float(v.w[2])), "f"(__uint_as_float(v.w[3]))
+               : "memory");
+}
+/* As hk_store_release, on each of the GPUs. */
+HK_DEVICE void hk_multi_store_release(uint64_t *p, uint64_t v) {
+  asm volatile("multimem.st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+#else
+HK_DEVICE hk_vec hk_multi_reduce(const void *, const int) {
+  __trap();
+  return hk_vec{{0, 0, 0, 0}};
+}
+HK_DEVICE void hk_multi_store(void *, hk_vec) { __trap(); }
+HK_DEVICE void hk_multi_store_release(uint64_t *, uint64_t) { __trap(); }
+#endif
+/* Between a thread's accesses to the same memory by its own address and by a multicast one. */
+HK_DEVICE void hk_multi_fence(void) { asm volatile("fence.proxy.alias;" ::: "memory"); }
 
 /* ---- arithmetic that compilers would fuse or that the machine has an instruction for ---- */
 HK_DEVICE float hk_add_f32(float a, float b) { return __fadd_rn(a, b); }

@@ -23,6 +23,11 @@
  * instead of the data, and its word's tag says so.  That is the sender's own address for ranks of one process on one GPU
  * (`refs`), else what a call's tables of registered memory say.  Each sender decides for each slot, as on the host; before
  * its kernel ends it waits for the credits of what it gave out.
+ *
+ * In the switch (NVLS): slots and signals lie in memory that is bound to a multicast object.  What ranks send to one that
+ * adds up stays in their own memory; the receiver reads the same slot of all at once, its own part included, and the switch
+ * gives the sum.  A multicast sender writes to all at once, and waits for the heads of all that read.  Signals are stored
+ * by the multicast address, where all but one rank ignore them.
  */
 #ifndef HK_KERNELS_CUDA_WORK_H
 #define HK_KERNELS_CUDA_WORK_H
@@ -55,11 +60,18 @@ typedef struct hk_gpu_link {
   char *wide;          /* of slot i at wide + i * wide_bytes, 128-aligned; NULL: no LL128 */
   uint32_t wide_bytes; /* a multiple of 256, the same at both ends */
   uint32_t refs; /* the sender's: from so many bytes on by reference, at our own address; 0: as the call's tables say */
+  char *own;     /* in the switch, of a receiver: this rank's part of the slots whose sums it reads; else NULL */
+  uint32_t multi;  /* HK_GPU_MULTI_* */
+  uint32_t others; /* of a sender: receivers beside one; each has a head, head[i * HK_GPU_HEAD_STRIDE] */
 } hk_gpu_link;
 
 /* What to add to an address in registered memory for rank r to read it at, [r] of a table; or that it cannot. */
 #define HK_GPU_UNSEEN INT64_MIN
-enum { HK_GPU_WORD_STRIDE = 2 };
+enum { HK_GPU_WORD_STRIDE = 2, HK_GPU_HEAD_STRIDE = 16 };
+enum {
+  HK_GPU_MULTI_SIGNAL = 1, /* its signals go to a multicast address; a NULL head is another link's to store */
+  HK_GPU_MULTI_DATA = 2    /* what it sends, too */
+};
 
 /* In mapped host memory, one a communicator.  The first who finds something wrong writes what. */
 typedef struct hk_gpu_state {
@@ -90,8 +102,8 @@ typedef struct hk_gpu_work {
   uint64_t total, block_bytes, longest, chunk; /* as in hk_launch and hk_exec */
   hk_gpu_state *state;
   hk_gpu_reducer reducer;
-  uint32_t channels, signature, proto, reserved;
-  const int64_t *seen_in, *seen_out; /* of the memory of `in` and `out`; NULL: not registered */
+  uint32_t channels, signature, proto, in_switch; /* in_switch: instructions that reduce do so there */
+  const int64_t *seen_in, *seen_out;              /* of the memory of `in` and `out`; NULL: not registered */
 } hk_gpu_work;
 
 /* A kernel's parameters: one of them, or several at the same time, of one rank or of ranks that share the device. */
@@ -117,9 +129,9 @@ typedef struct hk_gpu_transfers {
 } hk_gpu_transfers;
 
 #ifdef __cplusplus
-static_assert(sizeof(hk_gpu_link) == 72 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 144, "one layout");
+static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 144, "one layout");
 #else
-_Static_assert(sizeof(hk_gpu_link) == 72 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 144, "one layout");
+_Static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 144, "one layout");
 #endif
 
 /* The names of the kernels. */

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Multicast objects: one address for the same place in the memory of several devices, which a switch copies to and adds up
+ * from (NVLS).  In this order: an object, all devices into it, then each device's memory. */
+#include <string.h>
+#include "cuda.h"
+
+hk_status hk_cuda_multicast_new(hk_device *base, unsigned devices, size_t *bytes, uint64_t *object) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  size_t granule = 0;
+  CUmulticastObjectProp prop = {
+      .numDevices = devices, .size = *bytes, .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+  CUmemGenericAllocationHandle handle;
+  HK_TRY(hk_cuda_enter(d), out);
+  HK_CUDA_TRY(hk_cu.MulticastGetGranularity(&granule, &prop, CU_MULTICAST_GRANULARITY_MINIMUM), leave,
+              "device %d: the granularity of multicast objects", base->limits.ordinal);
+  if (granule < d->granule) granule = d->granule;
+  *bytes = prop.size = (*bytes + granule - 1) / granule * granule;
+  HK_CUDA_TRY(hk_cu.MulticastCreate(&handle, &prop), leave,
+              "device %d: a multicast object of %zu bytes over %u devices (is nvidia-fabricmanager running?)",
+              base->limits.ordinal, prop.size, devices);
+  *object = handle;
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_multicast_add(hk_device *base, uint64_t object) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  HK_TRY(hk_cuda_enter(d), out);
+  HK_CUDA_TRY(hk_cu.MulticastAddDevice(object, d->device), leave, "device %d: joining a multicast object",
+              base->limits.ordinal);
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_multicast_bind(hk_device *base, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
+                                 hk_memory *all) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  CUdeviceptr at;
+  int mode;
+  memset(own, 0, sizeof *own);
+  memset(all, 0, sizeof *all);
+  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
+  HK_TRY(hk_cuda_alloc_mapped(d, bytes, zeroed, own), leave);
+  HK_CUDA_TRY(hk_cu.MulticastBindMem(object, 0, own->handle, 0, bytes, 0), undo_own,
+              "device %d: binding %zu bytes to a multicast object", base->limits.ordinal, bytes);
+  HK_TRY(hk_cuda_map(d, object, bytes, false, &at), undo_bind);
+  *all = (hk_memory){.base = (void *)(uintptr_t)at, .bytes = bytes, .handle = object, .kind = HK_MEMORY_MULTICAST};
+  goto leave;
+undo_bind:
+  hk_cu.MulticastUnbind(object, d->device, 0, bytes);
+undo_own:
+  (void)hk_cuda_release(base, own); /* the first failure is the one to tell */
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+CUresult hk_cuda_multicast_leave(hk_cuda *d, const hk_memory *all) {
+  CUdeviceptr at = (CUdeviceptr)(uintptr_t)all->base;
+  CUresult code = hk_cu.MemUnmap(at, all->bytes), next = hk_cu.MemAddressFree(at, all->bytes);
+  if (code == CUDA_SUCCESS) code = next;
+  next = hk_cu.MulticastUnbind(all->handle, d->device, 0, all->bytes);
+  return code == CUDA_SUCCESS ? next : code;
+}
+
+hk_status hk_cuda_multicast_free(hk_device *base, uint64_t object) {
+  hk_status rc = HK_OK;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.MemRelease(object), leave, "device %d: freeing a multicast object", base->limits.ordinal);
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory behind a switch that copies and adds up (NVLS): the ranks of a process, each on a GPU of its own, bind memory of
+ * one layout to one multicast object.  For each channel:
+ *
+ *   done    counters, a rank's own, as all links have them: of what it gives to p, of what it takes from r
+ *   word    [p][r][slot]  rank r has put its part for p into its own slot; [p][p][slot]: p has written to all
+ *   head    [p]           p has added up;  [p][r] r has read what p has written to all
+ *   given   [p][slot]     each rank's own part of what p is to add up
+ *   sums    [p][slot]     what p has written to all
+ */
+#include <stdio.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "gpu.h"
+
+enum {
+  SLOT_BYTES = 64 << 10, /* enough for a chunk: the switch's answer takes a microsecond or two */
+  SLOTS = 4,
+  ROOM = 64 << 20, /* of a rank, at most */
+  LINE = 8 * HK_GPU_HEAD_STRIDE
+};
+
+/* ---- the layout ---- */
+
+typedef struct layout {
+  size_t done, word, adds, reads, given, sums, end;
+} layout;
+static layout layout_of(const hk_gpu_multicast *m, int nranks) {
+  layout l = {0};
+  size_t n = (size_t)nranks, slots = n * m->nslots * m->slot_bytes;
+  l.word = 4 * n * LINE;
+  l.adds = l.word + (n * n * m->nslots * 8 * HK_GPU_WORD_STRIDE + LINE - 1) / LINE * LINE;
+  l.reads = l.adds + n * LINE;
+  l.given = l.reads + n * n * LINE;
+  l.sums = l.given + slots;
+  l.end = l.sums + slots;
+  return l;
+}
+/* All channels' signals come first: they begin with zeros. */
+static size_t zeroed_of(const hk_gpu_multicast *m, int nranks) { return m->channels * layout_of(m, nranks).given; }
+static size_t bytes_of(const hk_gpu_multicast *m, int nranks) { return m->channels * layout_of(m, nranks).end; }
+
+static void choose_sizes(hk_gpu_multicast *m, ncclComm_t c) {
+  const hk_transport_env *e = &c->wiring.env;
+  m->channels = c->gpu->blocks < HK_GPU_SWITCH_CHANNELS ? c->gpu->blocks : HK_GPU_SWITCH_CHANNELS;
+  m->nslots = e->nslots < SLOTS ? e->nslots : SLOTS;
+  m->slot_bytes = e->slot_bytes < SLOT_BYTES ? e->slot_bytes : SLOT_BYTES;
+  while (m->slot_bytes > 4096 && bytes_of(m, c->nranks) > ROOM) m->slot_bytes /= 2;
+  m->slot_bytes &= ~(size_t)63;
+}
+
+/* ---- links ---- */
+
+hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first) {
+  const hk_gpu_multicast *m = &c->gpu->world->multicast;
+  const size_t n = (size_t)c->nranks, me = (size_t)c->rank, peer = need->peer;
+  const layout l = layout_of(m, c->nranks);
+  const size_t data = m->channels * l.given + channel * (l.end - l.given) - l.given;
+  char *own = m->own[c->rank].base, *all = m->all[c->rank].base;
+  char *mine = own + channel * l.given, *theirs = all + channel * l.given; /* signals: read here, written there */
+  const bool sends = hk_link_sends((hk_link_kind)need->kind);
+  const size_t adder = need->kind == HK_LINK_SEND ? peer : need->kind == HK_LINK_RECV ? me : peer;
+  const size_t from = sends ? me : peer;
+  char *word = (sends ? theirs : mine) + l.word + (adder * n + from) * m->nslots * 8 * HK_GPU_WORD_STRIDE;
+  const bool sums = need->kind == HK_LINK_MCAST_SEND || need->kind == HK_LINK_MCAST_RECV;
+  const size_t slots = data + (sums ? l.sums : l.given) + adder * m->nslots * m->slot_bytes;
+  /* The readers of p's sums have heads one after another, without p. */
+  const size_t place = me < adder ? me : me - 1;
+  char *head = (sends ? mine : theirs) +
+               (sums ? l.reads + (adder * n + (sends ? 0 : place)) * LINE : l.adds + adder * LINE);
+  hk_gpu_link k = {.done = (uint64_t *)(void *)(mine + ((size_t)need->kind * n + peer) * LINE),
+                   .head = (uint64_t *)(void *)head,
+                   .word = (uint64_t *)(void *)word,
+                   .data = own + slots,
+                   .slot_bytes = (uint32_t)m->slot_bytes,
+                   .nslots = m->nslots,
+                   .peer = need->peer,
+                   .sends = sends,
+                   .multi = HK_GPU_MULTI_SIGNAL};
+  if (need->kind == HK_LINK_RECV) {
+    k.own = own + slots;
+    k.data = all + slots;
+    if (!first) k.head = NULL; /* all who gave have one head to look at */
+  } else if (need->kind == HK_LINK_MCAST_SEND) {
+    k.data = all + slots;
+    k.multi |= HK_GPU_MULTI_DATA;
+    k.others = (uint32_t)n - 2;
+  }
+  return k;
+}
+
+bool hk_gpu_switch_adds(hk_dtype type, hk_redop op) {
+  if (op == HK_PROD) return false;
+  switch (type) {
+    case HK_F16:
+    case HK_BF16:
+    case HK_F32:
+    case HK_F64: return op != HK_MAX && op != HK_MIN; /* a switch's would lose NaNs */
+    case HK_I32:
+    case HK_U32:
+    case HK_I64:
+    case HK_U64: return true;
+    default: return false;
+  }
+}
+
+/* ---- beginning and end ---- */
+
+static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
+  return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
+}
+
+/* Why there is none, from what all ranks know; empty: nothing is against it. */
+static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, char *why, size_t bytes) {
+  why[0] = 0;
+  if (c->nranks > HK_GPU_SWITCH_RANKS)
+    snprintf(why, bytes, "%d ranks are more than %d", c->nranks, HK_GPU_SWITCH_RANKS);
+  for (int r = 0; r < c->nranks && !why[0]; r++) {
+    if (!fact_of(facts, stride, r)->multicast)
+      snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE is 0", r);
+    else if (c->peers[r].process != c->peers[0].process)
+      snprintf(why, bytes, "rank %d is in another process than rank 0", r);
+    for (int k = 0; k < r && !why[0]; k++)
+      if (fact_of(facts, stride, k)->id == fact_of(facts, stride, r)->id)
+        snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
+  }
+}
+
+/* A step that each rank takes: true where all could. */
+static hk_status all_could(ncclComm_t c, hk_status mine, bool *all) {
+  unsigned char could[HK_GPU_SWITCH_RANKS] = {0};
+  *all = true;
+  could[c->rank] = mine == HK_OK;
+  if (mine != HK_OK) HK_INFO(HK_SUB_NVLS, "rank %d: no sums in the switch: %s", c->rank, hk_last_error());
+  hk_status rc = hk_bootstrap_allgather(c->bootstrap, could, 1);
+  for (int r = 0; r < c->nranks; r++) *all = *all && could[r];
+  return rc;
+}
+
+static hk_status make(ncclComm_t c) {
+  hk_gpu_multicast *m = &c->gpu->world->multicast;
+  hk_device *d = c->gpu->device;
+  if (c->rank != 0) return HK_OK;
+  choose_sizes(m, c);
+  m->bytes = bytes_of(m, c->nranks);
+  hk_status rc = d->ops->multicast_new(d, (unsigned)c->nranks, &m->bytes, &m->object);
+  m->made = rc == HK_OK;
+  return rc;
+}
+
+hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = c->gpu;
+  hk_gpu_multicast *m = &g->world->multicast;
+  hk_device *d = g->device;
+  char why[120];
+  bool all;
+  if (c->nranks < 2) return HK_OK;
+  look_against(c, facts, stride, why, sizeof why);
+  if (why[0]) {
+    HK_INFO(HK_SUB_NVLS, "rank %d: no sums in the switch: %s", c->rank, why);
+    return HK_OK;
+  }
+  /* What one rank writes of the world here the others see behind the exchange that ends the step. */
+  HK_TRY(all_could(c, make(c), &all), out);
+  if (all) HK_TRY(all_could(c, d->ops->multicast_add(d, m->object), &all), out);
+  if (all)
+    HK_TRY(all_could(c,
+                     d->ops->multicast_bind(d, m->object, m->bytes, zeroed_of(m, c->nranks), &m->own[c->rank],
+                                            &m->all[c->rank]),
+                     &all),
+           out);
+  g->in_switch = all;
+  if (all)
+    HK_INFO(HK_SUB_NVLS, "rank %d: sums in the switch: %u channels, %zu bytes on each GPU", c->rank, m->channels,
+            m->bytes);
+out:
+  return rc;
+}
+
+/* Failures to free are logged, and there is nothing else to do about them. */
+void hk_gpu_multicast_free(hk_gpu_world *w) {
+  hk_gpu_multicast *m = &w->multicast;
+  if (!m->made) return;
+  hk_device *any = NULL;
+  for (int r = 0; r < w->nranks; r++) {
+    hk_device *d = w->devices[r];
+    if (!d) continue;
+    (void)d->ops->release(d, &m->all[r]);
+    (void)d->ops->release(d, &m->own[r]);
+    any = d;
+  }
+  (void)any->ops->multicast_free(any, m->object);
+}

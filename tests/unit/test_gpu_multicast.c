@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sums in the switch (NVLS), on emulated GPUs with multicast objects: the driver's side, allreduce by the algorithm nvls, when
+ * there is none, and what goes by another algorithm.
+ * check: timeout=300 notsan */
+#include <sys/wait.h>
+#include "../../src/base/param.h"
+#include "../support/suite.h"
+#include "gpu_comms.h"
+
+enum { GRANULE = 2 << 20 };
+
+static CUmemGenericAllocationHandle new_memory(int device) {
+  CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+  CUmemGenericAllocationHandle memory = 0;
+  OK(MemCreate(&memory, GRANULE, &prop, 0));
+  return memory;
+}
+
+/* An object takes its devices, then memory of theirs, each once. */
+START_TEST(objects) {
+  CUmulticastObjectProp prop = {.numDevices = 2, .size = GRANULE};
+  CUmemGenericAllocationHandle object, memory[3];
+  size_t granule;
+  int has = 0;
+  emu_start(3);
+  OK(DeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0));
+  ck_assert_int_eq(has, 1);
+  OK(MulticastGetGranularity(&granule, &prop, CU_MULTICAST_GRANULARITY_MINIMUM));
+  OK(MulticastCreate(&object, &prop));
+  for (int d = 0; d < 3; d++) memory[d] = new_memory(d);
+  OK(MulticastAddDevice(object, 0));
+  FAILS(CUDA_ERROR_INVALID_VALUE, MulticastAddDevice(object, 0));
+  FAILS(CUDA_ERROR_INVALID_VALUE, MulticastBindMem(object, 0, memory[0], 0, GRANULE, 0)); /* one is missing */
+  OK(MulticastAddDevice(object, 1));
+  FAILS(CUDA_ERROR_INVALID_VALUE, MulticastAddDevice(object, 2));
+  OK(MulticastBindMem(object, 0, memory[0], 0, GRANULE, 0));
+  FAILS(CUDA_ERROR_INVALID_VALUE, MulticastBindMem(object, 0, memory[0], 0, GRANULE, 0));
+  FAILS(CUDA_ERROR_INVALID_VALUE, MulticastBindMem(object, 0, memory[2], 0, GRANULE, 0));
+  FAILS(CUDA_ERROR_INVALID_VALUE, MulticastBindMem(object, 0, memory[1], 0, GRANULE / 2, 0));
+  OK(MulticastBindMem(object, 0, memory[1], 0, GRANULE, 0));
+  OK(MulticastUnbind(object, 0, 0, GRANULE));
+  FAILS(CUDA_ERROR_INVALID_VALUE, MulticastUnbind(object, 0, 0, GRANULE));
+  OK(MemRelease(object));
+  for (int d = 0; d < 3; d++) OK(MemRelease(memory[d]));
+}
+END_TEST
+
+/* ---- allreduce ---- */
+
+/* The algorithm that the newest plans have, from the log. */
+static char log_file[64];
+static void log_to_file(void) {
+  snprintf(log_file, sizeof log_file, "/tmp/hocket-nvls-%d.log", (int)getpid());
+  setenv("NCCL_DEBUG", "INFO", 1);
+  setenv("NCCL_DEBUG_SUBSYS", "NVLS,TUNING", 1);
+  setenv("NCCL_DEBUG_FILE", log_file, 1);
+}
+static bool logged(const char *text) {
+  char line[1024];
+  bool found = false;
+  FILE *f = fopen(log_file, "r");
+  while (f && fgets(line, sizeof line, f)) found = found || strstr(line, text);
+  if (f) fclose(f);
+  return found;
+}
+
+static void run_and_check(const gpu_ranks *g, const gpu_call *c) {
+  gpu_fill(g, c);
+  gpu_group(g, c);
+  gpu_check(g, c);
+}
+
+/* Sizes from one element to many waves on several channels, aligned and not, in place and not. */
+START_TEST(sizes) {
+  static const int ranks[] = {2, 3, 5, 8};
+  static const size_t counts[] = {1, 7, 333, 4096, 30001};
+  gpu_ranks g;
+  setenv("NCCL_ALGO", "NVLS", 1);
+  log_to_file();
+  gpu_open(&g, ranks[_i], 8, 1 << 18);
+  gpu_init_all(&g);
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
+    gpu_call c = {.coll = HK_ALLREDUCE,
+                  .count = counts[k],
+                  .type = k == 1   ? ncclBfloat16
+                          : k == 2 ? ncclFloat16
+                                   : ncclFloat32,
+                  .op = k == 3 ? ncclAvg : ncclSum,
+                  .in_place = k % 2,
+                  .offset = k == 2 ? 2 : 0};
+    run_and_check(&g, &c);
+  }
+  gpu_close(&g);
+  ck_assert(logged("AllReduce by nvls"));
+  ck_assert(!logged("choosing from all"));
+  unlink(log_file);
+}
+END_TEST
+
+/* What the switch knows it does; the rest goes another way, whatever NCCL_ALGO says. */
+START_TEST(types_and_operators) {
+  gpu_ranks g;
+  setenv("NCCL_ALGO", "NVLS", 1);
+  gpu_open(&g, 3, 8, 1 << 14);
+  gpu_init_all(&g);
+  for (ncclDataType_t type = 0; type < ncclNumTypes; type++) {
+    for (ncclRedOp_t op = ncclSum; op < ncclNumOps; op++) {
+      gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = type, .op = op};
+      run_and_check(&g, &c);
+    }
+  }
+  gpu_call other = {.coll = HK_ALLGATHER, .count = 77, .type = ncclFloat32};
+  run_and_check(&g, &other);
+  gpu_close(&g);
+}
+END_TEST
+
+/* Each rank's own scalar, multiplied in before the switch adds up. */
+START_TEST(premultiplied) {
+  enum { COUNT = 100 };
+  gpu_ranks g;
+  ncclRedOp_t op[3];
+  int values[COUNT], out[COUNT];
+  setenv("NCCL_ALGO", "NVLS", 1);
+  gpu_open(&g, 3, 8, 4096);
+  gpu_init_all(&g);
+  for (int i = 0; i < COUNT; i++) values[i] = i - 50;
+  for (int r = 0; r < 3; r++) {
+    int factor = r + 2;
+    OK_NCCL(ncclRedOpCreatePreMulSum(&op[r], &factor, ncclInt32, ncclScalarHostImmediate, g.comm[r]));
+    emu_use(r);
+    OK(MemcpyAsync(g.in[r], (CUdeviceptr)(uintptr_t)values, sizeof values, g.stream[r]));
+    OK(StreamSynchronize(g.stream[r]));
+  }
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 3; r++)
+    OK_NCCL(ncclAllReduce((void *)(uintptr_t)g.in[r], (void *)(uintptr_t)g.out[r], COUNT, ncclInt32, op[r], g.comm[r],
+                          (cudaStream_t)(void *)g.stream[r]));
+  OK_NCCL(ncclGroupEnd());
+  gpu_wait(&g);
+  emu_read(out, g.out[1], sizeof out);
+  for (int i = 0; i < COUNT; i++) ck_assert_int_eq(out[i], 9 * values[i]);
+  gpu_close(&g);
+}
+END_TEST
+
+/* Registered memory, which goes by reference elsewhere: a switch adds up what lies in slots. */
+START_TEST(registered) {
+  enum { BYTES = 1 << 20 };
+  gpu_ranks g;
+  void *handle[3][2];
+  setenv("NCCL_ALGO", "NVLS", 1);
+  setenv("HOCKET_SLOT_BYTES", "131072", 1);
+  gpu_open(&g, 3, 8, BYTES);
+  gpu_init_all(&g);
+  for (int r = 0; r < 3; r++) {
+    OK_NCCL(ncclCommRegister(g.comm[r], (void *)(uintptr_t)g.in[r], BYTES, &handle[r][0]));
+    OK_NCCL(ncclCommRegister(g.comm[r], (void *)(uintptr_t)g.out[r], BYTES, &handle[r][1]));
+  }
+  for (int i = 0; i < 2; i++) {
+    gpu_call c = {.coll = HK_ALLREDUCE, .count = 150000, .type = ncclFloat32, .op = ncclSum, .in_place = i == 1};
+    run_and_check(&g, &c);
+  }
+  for (int r = 0; r < 3; r++)
+    for (int i = 0; i < 2; i++) OK_NCCL(ncclCommDeregister(g.comm[r], handle[r][i]));
+  gpu_close(&g);
+}
+END_TEST
+
+/* A captured call, replayed with other data and with others between. */
+START_TEST(replayed) {
+  gpu_ranks g;
+  CUgraph graph[2];
+  CUgraphExec exec[2];
+  setenv("NCCL_ALGO", "NVLS", 1);
+  gpu_open(&g, 2, 8, 1 << 16);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 9000, .type = ncclInt32, .op = ncclMax};
+  run_and_check(&g, &c); /* links are there */
+  for (int r = 0; r < 2; r++) OK(StreamBeginCapture(g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
+  gpu_group(&g, &c);
+  for (int r = 0; r < 2; r++) {
+    OK(StreamEndCapture(g.stream[r], &graph[r]));
+    OK(GraphInstantiateWithFlags(&exec[r], graph[r], 0));
+  }
+  for (int i = 0; i < 6; i++) {
+    c.op = i % 2 ? ncclSum : ncclMax;
+    gpu_fill(&g, &c);
+    if (c.op == ncclSum) {
+      gpu_group(&g, &c);
+    } else {
+      for (int r = 0; r < 2; r++) {
+        emu_use(r);
+        OK(GraphLaunch(exec[r], g.stream[r]));
+      }
+    }
+    gpu_check(&g, &c);
+  }
+  for (int r = 0; r < 2; r++) {
+    OK(GraphExecDestroy(exec[r]));
+    OK(GraphDestroy(graph[r]));
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+/* No multicast: asked for, on a GPU that two share, and where the driver fails half way. */
+START_TEST(without) {
+  static const char *const reasons[] = {"NCCL_NVLS_ENABLE is 0", "share a GPU", "multicast object"};
+  gpu_ranks g;
+  log_to_file();
+  if (_i == 0) setenv("NCCL_NVLS_ENABLE", "0", 1);
+  if (_i == 2) setenv("CUDAEMU_FAIL_MULTICAST", "1", 1);
+  gpu_open(&g, 3, _i == 1 ? 2 : 8, 4096);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 500, .type = ncclFloat32, .op = ncclSum};
+  run_and_check(&g, &c);
+  gpu_close(&g);
+  ck_assert(logged(reasons[_i]));
+  ck_assert(!logged("by nvls"));
+  unlink(log_file);
+}
+END_TEST
+
+int main(void) {
+  setenv("CUDAEMU_MULTICAST", "1", 1);
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  Suite *s = suite_create("gpu_multicast");
+  TCase *t = tcase_create("gpu_multicast");
+  tcase_set_timeout(t, 100);
+  tcase_add_test(t, objects);
+  tcase_add_loop_test(t, sizes, 0, 4);
+  tcase_add_test(t, types_and_operators);
+  tcase_add_test(t, premultiplied);
+  tcase_add_test(t, registered);
+  tcase_add_test(t, replayed);
+  tcase_add_loop_test(t, without, 0, 3);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
