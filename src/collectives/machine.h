@@ -39,15 +39,25 @@ typedef struct hk_host_facts {
   bool multicast; /* all ranks do */
   size_t slot_bytes;
 } hk_host_facts;
-/* The same of ranks on GPUs. */
+/* What a topology says of ranks on GPUs of one host; fixed in size, for ranks to exchange. */
+typedef struct hk_gpu_prices {
+  hk_level inside;
+  double gamma_us_per_b, copy_us_per_b;
+  uint64_t known; /* 0: nothing, and all else is meaningless */
+} hk_gpu_prices;
+/* `seats` are of the cluster's first host; `o` may be NULL. */
+hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_seat *seats, int nranks,
+                           const struct hk_overrides *o);
+/* What such ranks know of each other. */
 typedef struct hk_gpu_facts {
   int nranks, nhosts, ranks_per_host, least_per_host;
   int ranks_per_gpu, sm; /* the largest number; the oldest generation */
   int max_channels;
-  bool one_gpu;   /* all ranks share it */
+  bool wide;      /* all links keep lines of 128 bytes whole */
   bool staged;    /* some of one host go through host memory */
   bool in_switch; /* a switch adds up for them */
   size_t slot_bytes;
+  hk_gpu_prices prices;
 } hk_gpu_facts;
 hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constants);
 hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants);

@@ -184,21 +184,46 @@ static void describe_gpus(hk_machine *m, const home *h) {
   m->slot_bytes = HK_GPU_SLOT_BYTES;
 }
 
-/* Plain guesses where no topology is looked at: NVLink between GPUs, and a GPU's memory for the ranks that share one. */
+hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_seat *seats, int nranks,
+                           const hk_overrides *o) {
+  hk_machine m;
+  hk_status rc = hk_machine_of(&m, c, seats, nranks, NULL, o);
+  *out = (hk_gpu_prices){.known = 0};
+  if (rc != HK_OK || nranks < 2) return rc;
+  *out = (hk_gpu_prices){
+      .inside = m.inside, .gamma_us_per_b = m.gamma_us_per_b, .copy_us_per_b = m.copy_us_per_b, .known = 1};
+  return HK_OK;
+}
+
+/* Plain guesses where the topology is not known: NVLink between GPUs, and a GPU's memory for the ranks that share one. */
 #define GUESSED_LINK_US 0.9
 #define GUESSED_LINK_GBPS 300
 #define GUESSED_MEMORY_GBPS 2000
-#define GUESSED_STAGED_US 1.5
-#define GUESSED_STAGED_GBPS 20
+/* What goes through pinned host memory, at least: a write and a read over PCI. */
+#define STAGED_US 1.5
+#define STAGED_GBPS 20
+
+static hk_gpu_prices guessed_prices(void) {
+  const double link = 1.0 / GUESSED_LINK_GBPS / 1000;
+  return (hk_gpu_prices){.inside = {.alpha_us = GUESSED_LINK_US + HK_GPU_INSTR_US,
+                                    .ring_us_per_b = link,
+                                    .mesh_us_per_b = link,
+                                    .one_us_per_b = link},
+                         .copy_us_per_b = 2.0 / GUESSED_MEMORY_GBPS / 1000,
+                         .gamma_us_per_b = 1.0 / GUESSED_MEMORY_GBPS / 1000};
+}
 
 hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constants) {
   size_t k = 0;
   while (generations[k].sm > f->sm) k++;
-  double sharers = f->ranks_per_gpu, link = sharers > 1 ? sharers * 4 / GUESSED_MEMORY_GBPS : 1.0 / GUESSED_LINK_GBPS;
-  hk_level inside = {.alpha_us = GUESSED_LINK_US + HK_GPU_INSTR_US,
-                     .ring_us_per_b = link / 1000,
-                     .mesh_us_per_b = link / 1000,
-                     .one_us_per_b = 1.0 / GUESSED_LINK_GBPS / 1000};
+  hk_gpu_prices p = f->prices.known ? f->prices : guessed_prices();
+  const double sharers = f->ranks_per_gpu, link = sharers > 1 ? sharers * 2 * p.copy_us_per_b : 0;
+  const double least = f->staged ? 1.0 / STAGED_GBPS / 1000 : 0;
+  hk_level inside = p.inside;
+  if (f->staged) inside.alpha_us = max(inside.alpha_us, STAGED_US + HK_GPU_INSTR_US);
+  inside.ring_us_per_b = max(max(inside.ring_us_per_b, link), least);
+  inside.mesh_us_per_b = max(max(inside.mesh_us_per_b, link), least);
+  inside.one_us_per_b = max(inside.one_us_per_b, least);
   hk_level net = {.alpha_us = constants->net_alpha_us + HK_GPU_INSTR_US + HK_GPU_PROXY_US,
                   .ring_us_per_b = constants->net_us_per_b,
                   .mesh_us_per_b = constants->net_us_per_b,
@@ -212,15 +237,15 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
       .between = f->nhosts > 1 ? net : inside,
       .in_switch = f->in_switch,
       .overlap = true,
-      .copy_us_per_b = 2 * sharers / GUESSED_MEMORY_GBPS / 1000,
-      .gamma_us_per_b = sharers / GUESSED_MEMORY_GBPS / 1000,
+      .copy_us_per_b = sharers * p.copy_us_per_b,
+      .gamma_us_per_b = sharers * p.gamma_us_per_b,
       .launch_us = HK_GPU_LAUNCH_US,
       .sync_us = HK_GPU_SYNC_US,
       .channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US,
       .channel_us_per_b = 1 / hk_gpu_lane_gbps(f->sm) / 1000,
       .channels = 1,
       .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
-      .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL,
+      .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (f->wide ? 1u << HK_PROTO_LL128 : 0),
       .slot_bytes = f->slot_bytes};
 }
 

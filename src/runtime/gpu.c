@@ -109,6 +109,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   if (g->parts < 1) g->parts = 1;
   if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
+  HK_TRY(hk_gpu_topology(c, facts, stride), out);
   HK_TRY(hk_gpu_reach(c, facts, stride), out);
   hk_gpu_views_begin(c);
   hk_gpu_copy_choose(c, c->options.no_ctas, copies && !hosts, g->sharers == 1);
@@ -193,6 +194,8 @@ void hk_gpu_detach(ncclComm_t c) {
   }
   if (g->device) {
     hk_gpu_ends_free(c);
+    free(g->nvlink);
+    g->nvlink = NULL;
     const hk_device_ops *ops = g->device->ops;
     free_tables(g);
     (void)ops->release(g->device, &g->scratch);

@@ -119,6 +119,7 @@ typedef enum hk_gpu_way {
   HK_GPU_NET,    /* through the network, staged at both ends: gpu_net.h */
   HK_GPU_STAGED, /* through pinned host memory that both reach */
   HK_GPU_REACH,  /* from here on both ends reach each other's memory */
+  HK_GPU_NVLINK, /* over NVLink, which keeps lines of 128 bytes whole */
   HK_GPU_SAME    /* they share a device */
 } hk_gpu_way;
 
@@ -143,6 +144,9 @@ typedef struct hk_gpu {
   unsigned char *far;         /* [nranks] hk_path_class to each peer's GPU; NULL: nobody asks */
   unsigned char *direct;      /* [nranks] hk_gpu_way to each peer */
   bool staged;                /* some pair of ranks of one host goes through host memory */
+  bool wide;                  /* all pairs' links keep lines of 128 bytes whole */
+  bool *nvlink;               /* [nranks] between this rank's GPU and each other's */
+  hk_gpu_prices prices;       /* what rank 0 knows */
   int sharers;                /* ranks of the device that has most; equal on all ranks */
   struct hk_gpu_proxy *proxy; /* NULL: no link over the network yet */
   bool in_switch;             /* the world's multicast memory is there */
@@ -228,6 +232,10 @@ void *hk_gpu_copy_word(ncclComm_t c, int to, int from, bool done);
 hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 /* Is the peer's GPU not to be reached directly?  `why` tells by which setting. */
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
+
+/* ---- gpu_topology.c ---- */
+/* By all ranks, ahead of hk_gpu_reach: g->nvlink and g->prices from the machine's topology, as far as it can be seen. */
+hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 
 /* ---- gpu_multicast.c ---- */
 /* After hk_gpu_reach, by all ranks: g->in_switch, the same on all.  What is against it is logged. */

@@ -73,7 +73,7 @@ static bool answer(void *arg, void *payload, int fd, char *reason) {
 void hk_gpu_views_begin(ncclComm_t c) {
   hk_gpu *g = c->gpu;
   for (int r = 0; r < c->nranks; r++)
-    g->apart = g->apart || (g->direct[r] == HK_GPU_REACH || (g->direct[r] == HK_GPU_SAME && is_remote(c, r)));
+    g->apart = g->apart || (g->direct[r] >= HK_GPU_REACH && (g->direct[r] != HK_GPU_SAME || is_remote(c, r)));
   if (!g->apart) return;
   g->comm = c;
   hk_shm_answer_with(hk_wire_shm(c), answer, g);
@@ -103,7 +103,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
     if (hk_shm_question(hk_wire_shm(c), r, share->fd, payload) != HK_OK) return;
     memcpy(&q, payload, sizeof q);
     there = q.address;
-  } else if (g->direct[r] == HK_GPU_REACH && share->kind == HK_MEMORY_VMM) {
+  } else if (g->direct[r] != HK_GPU_SAME && share->kind == HK_MEMORY_VMM) {
     /* Its mapping may let only its own device in; classic memory is at one address for all contexts with peer access. */
     hk_device *d = g->world->devices[r];
     if (d->ops->open(d, share, &v->opened[r]) != HK_OK) return;

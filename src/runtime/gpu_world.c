@@ -260,8 +260,12 @@ static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int r
   return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
 }
 
-/* What a rank finds of another one. */
-enum { REFUSED, REACHED, FD_REFUSED /* a handle may be better */ };
+static bool share_gpu(const hk_gpu_fact *facts, size_t stride, size_t a, size_t b) {
+  return fact_of(facts, stride, (int)a)->id == fact_of(facts, stride, (int)b)->id;
+}
+
+/* What a rank finds of another one, the better the larger. */
+enum { REFUSED, FD_REFUSED /* a handle may be better */, REACHED, BY_NVLINK };
 
 /* A pair goes one way: what one of them cannot do, neither does. */
 static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, unsigned char *table) {
@@ -270,13 +274,19 @@ static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, un
   hk_gpu *g = c->gpu;
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, table, n), out);
   g->staged = false;
+  g->wide = true;
   for (size_t a = 0; a < n; a++)
-    for (size_t b = 0; b < n; b++)
-      g->staged = g->staged || (table[a * n + b] != REACHED && c->peers[a].host == c->peers[b].host);
+    for (size_t b = 0; b < n; b++) {
+      g->staged = g->staged || (table[a * n + b] < REACHED && c->peers[a].host == c->peers[b].host);
+      g->wide = g->wide && table[a * n + b] >= (share_gpu(facts, stride, a, b) ? REACHED : BY_NVLINK);
+    }
   for (size_t r = 0; r < n; r++) {
-    bool same = fact_of(facts, stride, (int)r)->id == fact_of(facts, stride, c->rank)->id;
-    bool both = table[(size_t)c->rank * n + r] == REACHED && table[r * n + (size_t)c->rank] == REACHED;
-    g->direct[r] = !both ? (by_net(c, (int)r) ? HK_GPU_NET : HK_GPU_STAGED) : same ? HK_GPU_SAME : HK_GPU_REACH;
+    unsigned char there = table[(size_t)c->rank * n + r], back = table[r * n + (size_t)c->rank];
+    unsigned char both = there < back ? there : back;
+    g->direct[r] = both < REACHED                                 ? (by_net(c, (int)r) ? HK_GPU_NET : HK_GPU_STAGED)
+                   : share_gpu(facts, stride, (size_t)c->rank, r) ? HK_GPU_SAME
+                   : both == BY_NVLINK                            ? HK_GPU_NVLINK
+                                                                  : HK_GPU_REACH;
   }
 out:
   return rc;
@@ -328,19 +338,23 @@ static hk_status try_peers(ncclComm_t c, const hk_gpu_offer *credits, uint64_t *
     char again[200];
     bool by_fd = is_remote(c, r) && c->peers[r].host == c->peers[c->rank].host &&
                  credits[r].share.kind == HK_MEMORY_VMM;
-    mine[r] = !why[0] ? REACHED : by_fd && !hk_gpu_too_far(c, r, again, sizeof again) ? FD_REFUSED : REFUSED;
+    const bool nvlink = c->gpu->nvlink[r];
+    mine[r] = !why[0] && nvlink                                     ? BY_NVLINK
+              : !why[0]                                             ? REACHED
+              : by_fd && !hk_gpu_too_far(c, r, again, sizeof again) ? FD_REFUSED
+                                                                    : REFUSED;
     if (!why[0]) {
       HK_TRY(probe(c, r, got, why, sizeof why), out);
       if (why[0]) mine[r] = REFUSED;
     }
     if (r == c->rank) continue;
-    HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s", c->rank, r,
+    HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, r,
             why[0] && by_net(c, r) ? "the network, staged in pinned host memory; not directly: "
             : why[0]               ? "pinned host memory; not directly: "
             : !is_remote(c, r)     ? "P2P/direct pointer"
             : by_fd                ? "P2P/CUMEM"
                                    : "P2P/IPC",
-            why);
+            why, nvlink && !why[0] ? " over NVLink" : "");
   }
 out:
   return rc;
@@ -399,9 +413,9 @@ out:
 enum { COUNTER_AT = 64 * 8 * HK_GPU_WORD_STRIDE, STAGED_CREDIT_AT = COUNTER_AT + 128, LINES_AT = COUNTER_AT + 1024 };
 
 static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * 2 * HK_GPU_LL_MAX; }
-/* LL128 needs memory that keeps a line whole, which is known of the device's own. */
+/* LL128 needs memory that keeps a line whole: the device's own, or another's over NVLink. */
 static size_t wide_bytes(const hk_transport_env *e, hk_gpu_way way) {
-  return way == HK_GPU_SAME ? (size_t)e->nslots * HK_GPU_WIDE_BYTES : 0;
+  return way >= HK_GPU_NVLINK ? (size_t)e->nslots * HK_GPU_WIDE_BYTES : 0;
 }
 static size_t data_at(const hk_transport_env *e, hk_gpu_way way) {
   return LINES_AT + lines_bytes(e) + wide_bytes(e, way);
@@ -469,13 +483,13 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
                           .nslots = e->nslots,
                           .peer = (uint32_t)peer,
                           .sends = sends};
-  if (way == HK_GPU_SAME) {
+  if (way >= HK_GPU_NVLINK) {
     x->link.wide = at + LINES_AT + lines_bytes(e);
     x->link.wide_bytes = HK_GPU_WIDE_BYTES;
-    /* A device reads all that lies on it, in one process at one address.  Of another device's memory it has what CUDA
-     * mapped for it: not all of the user's. */
-    if (sends && !is_remote(c, peer)) x->link.refs = HK_GPU_REF_MIN;
   }
+  /* A device reads all that lies on it, in one process at one address.  Of another device's memory it has what CUDA
+     * mapped for it: not all of the user's. */
+  if (way == HK_GPU_SAME && sends && !is_remote(c, peer)) x->link.refs = HK_GPU_REF_MIN;
   x->next = *list;
   *list = x;
   *out = x;

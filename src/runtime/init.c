@@ -102,7 +102,8 @@ static hk_machine gpu_machine(ncclComm_t c, const hk_row *rows, const hk_host_fa
                     .slot_bytes = rows[0].slot_bytes};
   for (int r = 0; r < c->nranks; r++)
     if ((int)rows[r].gpu.sm < f.sm) f.sm = (int)rows[r].gpu.sm;
-  f.one_gpu = f.ranks_per_gpu == c->nranks && f.nhosts == 1 && !f.staged;
+  f.wide = c->gpu->wide;
+  f.prices = c->gpu->prices;
   return hk_machine_of_gpus(&f, &rows[0].constants);
 }
 

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Emulated GPUs in machines from a file (NCCL_TOPO_FILE): what goes over NVLink, and what that and PCI cost.
+ * check: timeout=300 notsan */
+#include "../support/suite.h"
+#include "gpu_comms.h"
+
+static char dir[64];
+
+/* Four GPUs at the emulated driver's places, each below its own root port. */
+static void write_machine(bool nvlink) {
+  char path[96];
+  snprintf(path, sizeof path, "%s/machine.xml", dir);
+  FILE *f = fopen(path, "w");
+  ck_assert_ptr_nonnull(f);
+  fputs("<system version=\"1\"><cpu numaid=\"0\" affinity=\"0000ffff\" arch=\"x86_64\" vendor=\"GenuineIntel\" "
+        "familyid=\"6\" modelid=\"143\">\n",
+        f);
+  for (int g = 0; g < 4; g++) {
+    fprintf(f,
+            "<pci busid=\"0000:%x:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\"><gpu "
+            "dev=\"%d\" sm=\"90\" rank=\"%d\" gdr=\"1\">",
+            0x10 + g, g, g);
+    for (int k = 0; k < 4 && nvlink; k++)
+      if (k != g) fprintf(f, "<nvlink target=\"0000:%x:00.0\" count=\"6\" tclass=\"0x030200\"/>", 0x10 + k);
+    fputs("</gpu></pci>\n", f);
+  }
+  fputs("</cpu></system>\n", f);
+  ck_assert_int_eq(fclose(f), 0);
+  setenv("NCCL_TOPO_FILE", path, 1);
+}
+
+/* The last line of the log with the text; empty: none. */
+static void find_line(const char *text, char *line, size_t bytes) {
+  char path[96], one[1024];
+  snprintf(path, sizeof path, "%s/log", dir);
+  line[0] = 0;
+  FILE *f = fopen(path, "r");
+  while (f && fgets(one, sizeof one, f))
+    if (strstr(one, text)) snprintf(line, bytes, "%s", strstr(one, text));
+  if (f) fclose(f);
+}
+
+/* 0: NVLink between all.  1: PCI only. */
+START_TEST(machines) {
+  char path[96], line[512];
+  float us, next, all;
+  gpu_ranks g;
+  snprintf(dir, sizeof dir, "/tmp/hocket-gpus-XXXXXX");
+  ck_assert_ptr_nonnull(mkdtemp(dir));
+  snprintf(path, sizeof path, "%s/log", dir);
+  setenv("NCCL_DEBUG", "INFO", 1);
+  setenv("NCCL_DEBUG_FILE", path, 1);
+  setenv("NCCL_DEBUG_SUBSYS", "INIT,P2P,GRAPH,TUNING", 1);
+  setenv("NCCL_PROTO", "LL128", 1);
+  setenv("HOCKET_SLOT_BYTES", "131072", 1);
+  setenv("CUDAEMU_DEVICES", "4", 1);
+  write_machine(_i == 0);
+  gpu_open(&g, 4, 4, 1 << 18);
+  gpu_init_all(&g);
+  for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++) {
+    gpu_call c = {.coll = coll, .count = 7001, .type = ncclFloat32, .op = ncclSum, .root = 1};
+    gpu_fill(&g, &c);
+    for (int k = 0; k < 2; k++) gpu_group(&g, &c);
+    gpu_check(&g, &c);
+  }
+  gpu_close(&g);
+  find_line("GPUs by the topology", line, sizeof line);
+  ck_assert_int_eq(sscanf(line, "GPUs by the topology: %f us, %f GB/s to the next, %f GB/s to all", &us, &next, &all),
+                   3);
+  if (_i == 0)
+    ck_assert_msg(next > 80 && all > 150 && us < 2, "%s", line); /* six links to each, eighteen in all */
+  else
+    ck_assert_msg(next > 5 && next < 30 && all < 30 && us > 0.5, "%s", line);
+  find_line("over NVLink", line, sizeof line);
+  ck_assert_int_eq(line[0] != 0, _i == 0);
+  find_line("none of the allowed protocols is there", line, sizeof line); /* lines of 128 bytes are for NVLink */
+  ck_assert_int_eq(line[0] == 0, _i == 0);
+  unlink(path);
+  snprintf(path, sizeof path, "%s/machine.xml", dir);
+  unlink(path);
+  rmdir(dir);
+}
+END_TEST
+
+int main(void) {
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  Suite *s = suite_create("gpu_topology");
+  TCase *t = tcase_create("gpu_topology");
+  tcase_set_timeout(t, 100);
+  tcase_add_loop_test(t, machines, 0, 2);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
