@@ -79,7 +79,7 @@ for mode in exec wide emulated multicast; do
 done
 
 # Credits, slots and words.
-mutate exec - exec.cu 's/done >= hk_load_acquire(k->head) + k->nslots/done >= hk_load_acquire(k->head) + k->nslots + 1/' \
+mutate exec - exec.cu 's/HK_GPU_HEAD_STRIDE) + k->nslots/HK_GPU_HEAD_STRIDE) + k->nslots + 1/' \
   "a sender overruns its receiver by a slot"
 mutate exec - exec.cu 's/if ((uint32_t)word == tag) return true;/return true;/' "a receiver takes another call's slot for its own"
 mutate exec - exec.cu 's/(done + 1) << 32 | tag/(done + 2) << 32 | tag/' "a word says the wrong number"
