@@ -12,11 +12,14 @@ static void *word(ncclComm_t c, int to, int from, bool done) { return hk_gpu_cop
 
 void hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   hk_gpu *g = c->gpu;
+  bool far = false; /* on all ranks, or on none */
+  for (int r = 0; r < c->nranks; r++) far = far || g->direct[r] == HK_GPU_NET;
   const char *why = c->nranks == 1 ? "there is one rank"
-                    : !all         ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
-                    : !alone       ? "ranks share a GPU"
-                    : g->staged    ? "some GPUs do not reach each other's memory"
-                                   : NULL;
+                    : !all
+                        ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
+                    : !alone           ? "ranks share a GPU"
+                    : g->staged || far ? "some GPUs do not reach each other's memory"
+                                       : NULL;
   g->copies = asked && !why;
   if (asked)
     HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,
