@@ -234,13 +234,16 @@ static hk_status watch(ncclComm_t c) {
   if (tell) g->reported_ns = waited;
   pthread_mutex_unlock(&g->lock);
   if (!tell) return HK_OK;
+  char peers[96], who[160] = "";
+  hk_gpu_proxy_waits_for(g, peers, sizeof peers);
+  if (peers[0]) snprintf(who, sizeof who, "; it waits for data over the network from rank %s", peers);
   if (hk_param_int(HK_P_WATCHDOG_ABORT))
-    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d has not ended for %llu s", c->rank, c->nranks,
-                   c->device, (unsigned long long)(waited / 1000000000u));
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d has not ended for %llu s%s", c->rank,
+                   c->nranks, c->device, (unsigned long long)(waited / 1000000000u), who);
   HK_WARN(
-      "rank %d of %d: its last call on GPU %d has not ended for %llu s: have all ranks made it, or is other work in its "
-      "stream? (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)",
-      c->rank, c->nranks, c->device, (unsigned long long)(waited / 1000000000u));
+      "rank %d of %d: its last call on GPU %d has not ended for %llu s%s: have all ranks made it, or is other work in "
+      "its stream? (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)",
+      c->rank, c->nranks, c->device, (unsigned long long)(waited / 1000000000u), who);
   return HK_OK;
 }
 

@@ -148,7 +148,7 @@ typedef struct hk_gpu {
   bool *nvlink;               /* [nranks] between this rank's GPU and each other's */
   hk_gpu_prices prices;       /* what rank 0 knows */
   int sharers;                /* ranks of the device that has most; equal on all ranks */
-  struct hk_gpu_proxy *proxy; /* NULL: no link over the network yet */
+  struct hk_gpu_proxy *_Atomic proxy; /* NULL: no link over the network yet */
   bool in_switch;             /* the world's multicast memory is there */
   bool lost;                  /* its work will not end soon: nothing that a kernel may use is freed */
   struct hk_gpu *next_lost;

@@ -7,7 +7,9 @@
 /* ---- memory ---- */
 
 static size_t pages(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
-static size_t words_bytes(const hk_transport_env *e) { return (size_t)e->nslots * HK_GPU_WORD_STRIDE * sizeof(uint64_t); }
+static size_t words_bytes(const hk_transport_env *e) {
+  return (size_t)e->nslots * HK_GPU_WORD_STRIDE * sizeof(uint64_t);
+}
 
 /* Slots' headers, head counter and payload lie in one mapping, which begins with the headers. */
 static hk_status pin_fifo(ncclComm_t c, hk_gpu_far *f) {
@@ -81,8 +83,8 @@ static hk_status send_slots(hk_gpu_far *f, bool *moved) {
     if ((uint32_t)(word >> 32) != (uint32_t)(l->done + 1)) return HK_OK;
     uint32_t bytes = note_of(f);
     if (bytes > l->slot_bytes)
-      return HK_FAIL(HK_ERR_INTERNAL, "a kernel says that a slot to rank %u has %u bytes, %u is the most", l->peer, bytes,
-                     l->slot_bytes);
+      return HK_FAIL(HK_ERR_INTERNAL, "a kernel says that a slot to rank %u has %u bytes, %u is the most", l->peer,
+                     bytes, l->slot_bytes);
     if (bytes <= HK_SLOT_INLINE) memcpy(hk_link_send_buffer(l, bytes), data_of(f), bytes);
     hk_link_fill(l, bytes, (uint32_t)word, 0);
     *moved = true;
@@ -101,9 +103,10 @@ static hk_status receive_slots(hk_gpu_far *f, bool *moved) {
     const hk_slot *s = hk_link_recv_slot(l);
     const void *from = hk_link_recv_data(l);
     if (!from || s->bytes > l->slot_bytes)
-      return HK_FAIL(HK_ERR_REMOTE,
-                     "rank %u sent a slot of %u bytes, %u is the most: do all ranks run the same version of this library?",
-                     l->peer, s->bytes, l->slot_bytes);
+      return HK_FAIL(
+          HK_ERR_REMOTE,
+          "rank %u sent a slot of %u bytes, %u is the most: do all ranks run the same version of this library?",
+          l->peer, s->bytes, l->slot_bytes);
     if (from != data_of(f)) memcpy(data_of(f), from, s->bytes);
     uint64_t word = (uint64_t)(uint32_t)(l->done + 1) << 32 | s->signature;
     /* release: pairs with the kernel's acquire, system scope; the data, which this CPU or a card wrote, is in memory

@@ -41,6 +41,8 @@ bool hk_gpu_far_quiet(hk_gpu_far *far);
 /* ---- gpu_proxy.c: the thread ---- */
 /* One end of a link; the first one starts the proxy. */
 hk_status hk_gpu_proxy_open(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out);
+/* "2, 5": the ranks that kernels wait for over the network; empty: none.  From any thread. */
+void hk_gpu_proxy_waits_for(hk_gpu *g, char *text, size_t bytes);
 /* Behind each launch. */
 void hk_gpu_proxy_wake(hk_gpu *g, bool captured);
 /* Sends what is still there to send, ends the thread and closes its links; no kernel runs any more, or g->lost. */

@@ -156,24 +156,47 @@ static hk_status proxy_new(ncclComm_t c, hk_gpu_proxy **out) {
   return HK_OK;
 }
 
+static void enter(hk_gpu_proxy *p) {
+  atomic_fetch_add(&p->guests, 1);
+  pthread_mutex_lock(&p->lock);
+}
+static void leave(hk_gpu_proxy *p) {
+  pthread_mutex_unlock(&p->lock);
+  atomic_fetch_sub(&p->guests, 1);
+}
+
 hk_status hk_gpu_proxy_open(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out) {
   hk_status rc = HK_OK;
   hk_gpu_far *f;
-  if (!c->gpu->proxy) HK_TRY(proxy_new(c, &c->gpu->proxy), out);
   hk_gpu_proxy *p = c->gpu->proxy;
-  atomic_fetch_add(&p->guests, 1);
-  pthread_mutex_lock(&p->lock);
+  if (!p) HK_TRY(proxy_new(c, &p), out);
+  c->gpu->proxy = p;
+  enter(p);
   rc = hk_gpu_far_new(c, key, out, &f);
   if (rc == HK_OK) {
     f->next = p->links;
     p->links = f;
   }
-  pthread_mutex_unlock(&p->lock);
-  atomic_fetch_sub(&p->guests, 1);
+  leave(p);
   if (rc == HK_OK && !p->running) rc = start_thread(p);
   hk_gpu_proxy_wake(c->gpu, false); /* a connection may have to be answered */
 out:
   return rc;
+}
+
+void hk_gpu_proxy_waits_for(hk_gpu *g, char *text, size_t bytes) {
+  hk_gpu_proxy *p = g->proxy;
+  size_t used = 0;
+  text[0] = 0;
+  if (!p) return;
+  enter(p);
+  for (hk_gpu_far *f = p->links; f && used < bytes; f = f->next) {
+    bool seen = f->link.waiting != HK_LINK_WAITS;
+    for (hk_gpu_far *k = p->links; k != f && !seen; k = k->next)
+      seen = k->link.peer == f->link.peer && k->link.waiting == HK_LINK_WAITS;
+    if (!seen) used += (size_t)snprintf(text + used, bytes - used, "%s%u", used ? ", " : "", f->link.peer);
+  }
+  leave(p);
 }
 
 void hk_gpu_proxy_wake(hk_gpu *g, bool captured) {
