@@ -162,6 +162,28 @@ START_TEST(fd_ends_at_deadline_and_failure) {
 }
 END_TEST
 
+/* A nap ends with its time, with a byte long before that, and does not begin where the failure is known. */
+START_TEST(naps) {
+  int fds[2];
+  atomic_int failure = 0;
+  hk_wait_env env = {.failure = &failure};
+  hk_waiter w;
+  ck_assert_int_eq(pipe(fds), 0);
+  hk_wait_begin(&w, &env);
+  uint64_t begin = hk_now_ns();
+  ck_assert_int_eq(hk_wait_nap(&w, fds[0], 1000 * 1000), HK_OK);
+  ck_assert_uint_ge(hk_now_ns() - begin, 1000u * 1000);
+  pthread_t thread;
+  pthread_create(&thread, NULL, write_late, &fds[1]);
+  ck_assert_int_eq(hk_wait_nap(&w, fds[0], UINT64_C(3600) * 1000000000), HK_OK);
+  pthread_join(thread, NULL);
+  failure = HK_ERR_REMOTE;
+  ck_assert_int_eq(hk_wait_nap(&w, fds[0], UINT64_C(3600) * 1000000000), HK_ERR_REMOTE);
+  close(fds[0]);
+  close(fds[1]);
+}
+END_TEST
+
 START_TEST(fd_that_is_closed) {
   int fds[2];
   ck_assert_int_eq(pipe(fds), 0);
@@ -184,6 +206,7 @@ int main(void) {
   tcase_add_test(t, check_is_called_and_may_end_it);
   tcase_add_test(t, fd_becomes_ready);
   tcase_add_test(t, fd_ends_at_deadline_and_failure);
+  tcase_add_test(t, naps);
   tcase_add_test(t, fd_that_is_closed);
   suite_add_tcase(s, t);
   return suite_run(s);
