@@ -305,9 +305,14 @@ EXPORT int ibv_destroy_qp(hk_ibv_qp *v);
 hk_ibv_device **ibv_get_device_list(int *n) {
   hk_ibv_device **list = calloc(FAKE_VERBS_DEVICES + 1, sizeof *list);
   for (int i = 0; list && i < fake_verbs.ndevices; i++) {
-    devices[i].index = i;
-    snprintf(devices[i].v.name, sizeof devices[i].v.name, "%s", fake_verbs.device[i].name);
-    list[i] = &devices[i].v;
+    device *d = &devices[i];
+    lock(); /* several ranks ask at once, and then look at what the first one has written */
+    if (strcmp(d->v.name, fake_verbs.device[i].name) != 0) {
+      d->index = i;
+      snprintf(d->v.name, sizeof d->v.name, "%s", fake_verbs.device[i].name);
+    }
+    unlock();
+    list[i] = &d->v;
   }
   *n = fake_verbs.ndevices;
   return list;

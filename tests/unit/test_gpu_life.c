@@ -3,8 +3,13 @@
  * joins the GPUs, with the proxy.
  * check: timeout=300 */
 #include <pthread.h>
+#include "../../src/runtime/gpu_net.h"
 #include "../support/suite.h"
+#include "fake_rdma.h"
 #include "gpu_comms.h"
+
+/* Fewer of what is done again and again, where each goes over the network. */
+static int times(int n) { return getenv("NCCL_SHM_DISABLE") ? n / 3 : n; }
 
 /* ---- graphs ---- */
 
@@ -51,7 +56,7 @@ START_TEST(graphs) {
   gpu_open(&g, 2, 1, 49152);
   gpu_init_all(&g);
   CUgraphExec exec = capture(&g), again = capture(&g);
-  for (int i = 1; i <= 60; i++) {
+  for (int i = 1; i <= times(60); i++) {
     for (int r = 0; r < 2; r++) set_words(g.in[r], (unsigned char)(i + 100 * r), COUNT, g.stream[0]);
     OK(GraphLaunch(i % 3 ? exec : again, g.stream[0]));
     for (int r = 0; r < 2; r++) {
@@ -85,7 +90,7 @@ typedef struct thread_rank {
   ncclUniqueId id;
 } thread_rank;
 
-/* Each with a group of its own: 200 calls without waiting, then the last one's result. */
+/* Each with a group of its own: many calls without waiting, then the last one's result. */
 static void *run_rank(void *arg) {
   thread_rank *t = arg;
   gpu_ranks *g = t->g;
@@ -93,7 +98,7 @@ static void *run_rank(void *arg) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 2000, .type = ncclFloat32, .op = ncclSum};
   emu_use(g->device[r]);
   OK_NCCL(ncclCommInitRank(&g->comm[r], g->n, t->id, r));
-  for (int i = 0; i < 200; i++) OK_NCCL(gpu_submit(g, &c, r));
+  for (int i = 0; i < times(200); i++) OK_NCCL(gpu_submit(g, &c, r));
   OK(StreamSynchronize(g->stream[r]));
   return NULL;
 }
@@ -273,8 +278,12 @@ START_TEST(watchdog) {
   gpu_init_all(&g);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   OK_NCCL(gpu_submit(&g, &c, 0));
+  for (char who[8] = ""; getenv("NCCL_SHM_DISABLE") && !who[0]; usleep(1000)) /* until the kernel stands still */
+    hk_gpu_proxy_waits_for(g.comm[0]->gpu, who, sizeof who);
   ck_assert_int_eq(wait_for_error(g.comm[0]), ncclRemoteError);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "has not ended for 1 s"));
+  if (getenv("NCCL_SHM_DISABLE"))
+    ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "waits for data over the network from rank 1"));
   gpu_wait(&g);
   gpu_close(&g);
 }
@@ -324,6 +333,31 @@ START_TEST(no_memory) {
 }
 END_TEST
 
+/* ---- the network ---- */
+
+/* By RDMA: the verbs provider registers the very memory that the GPU has pinned. */
+START_TEST(verbs) {
+  static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_ALLTOALL};
+  gpu_ranks g;
+  gpu_open(&g, 3, 3, 1 << 18);
+  fake_verbs_state *v = rdma_begin(2);
+  rdma_param("NCCL_NET", "IB");
+  gpu_init_all(&g);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
+    for (size_t count = 5; count < 10000; count *= 1800) {
+      gpu_call c = {.coll = colls[i], .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
+      gpu_fill(&g, &c);
+      for (int k = 0; k < 3; k++) gpu_group(&g, &c);
+      gpu_check(&g, &c);
+    }
+  }
+  gpu_close(&g);
+  ck_assert_int_eq(v->nqps, 0);
+  ck_assert_int_eq(v->nmrs, 0);
+  rdma_end();
+}
+END_TEST
+
 static void only_network(void) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   setenv("NCCL_SHM_DISABLE", "1", 1);
@@ -354,7 +388,9 @@ int main(void) {
   tcase_add_test(t, threads);
   tcase_add_test(t, abort_frees_kernels);
   tcase_add_test(t, kernel_fails);
+  tcase_add_test(t, watchdog);
   tcase_add_test(t, ends);
+  tcase_add_test(t, verbs);
   suite_add_tcase(s, t);
   return suite_run(s);
 }
