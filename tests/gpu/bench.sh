@@ -4,7 +4,7 @@
 # binary.  Under ten minutes.
 #   OTHER=/path/to/libnccl.so.2   the library beside it (NCCL built with NCCL_MULTI_RANK_GPU_ENABLE=1 for ranks that share a GPU)
 #   HK_GPU_RANKS="2 4 8", HK_GPU_LARGEST=1G, ONLY=text of a title
-# shellcheck disable=SC2154 # lib.sh sets build, report and minutes
+# shellcheck disable=SC2154 # lib.sh sets build, library, report and minutes
 set -u
 . "$(dirname "$0")/lib.sh"
 mkdir -p build
@@ -31,7 +31,7 @@ side_by_side() {
   [[ $title == *"${ONLY:-}"* ]] || return
   say "## $title"
   say
-  measure "$PWD/$build/lib/libnccl.so.2" "$dir/ours" "$@" || { say "Hocket: did not run"; return; }
+  measure "$library" "$dir/ours" "$@" || { say "Hocket: did not run"; return; }
   : >"$dir/theirs"
   [ -n "${OTHER:-}" ] && { measure "$OTHER" "$dir/theirs" "$@" || say "$OTHER: did not run"; }
   say "| bytes | us | GB/s |${OTHER:+ us, other | GB/s, other | ratio |}"

@@ -35,7 +35,7 @@ rm "$tmp"/tests/suites/{bad,slow,crash,report}.sh
 (cd "$tmp" && HK_BUILD=b ONLY=nosuch QUICK=1 scripts/check.sh >/dev/null 2>&1) && complain "the runner passes without a test"
 
 if command -v shellcheck >/dev/null; then
-  shellcheck -S warning scripts/*.sh tests/suites/*.sh .ci/run || bad=1
+  shellcheck -S warning scripts/*.sh tests/suites/*.sh tests/gpu/*.sh .ci/run || bad=1
 else
   echo "SKIP: shellcheck is not installed"
 fi
