@@ -1,34 +1,50 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # make gpu-check: is everything right on the GPU at hand?  Collectives x types x operators x sizes x ranks, threads and
-# processes, odd alignments, sanitizers, PyTorch.  One line for each run; the last one counts.  Under ten minutes.
-#   HK_GPU_LARGEST=1G  the largest message
+# processes, odd alignments, graphs, sanitizers; PyTorch, CuPy, ctypes, nccl-tests where they are.  One line for each run;
+# the last one counts.  Under ten minutes, what tells most first.
+#   HK_GPU_LARGEST=1G   the largest message
 #   HK_GPU_RANKS="1 2 4 8", ONLY=text of a line
-# shellcheck disable=SC2154 # lib.sh sets build, report and minutes
+#   NCCL_TESTS=DIR      nccl-tests' sources.  They are built with this library, or with NCCL_HOME=DIR (those that want a header
+#                       of NCCL's), and for MPI where MPI_HOME=DIR is given: its processes share a GPU, threads cannot
+# shellcheck disable=SC2154 # lib.sh sets build, library, report, minutes, gpus and capability
 set -u
 . "$(dirname "$0")/lib.sh"
 mkdir -p build
 prepare gpu-check
 largest=${HK_GPU_LARGEST:-1G} ranks=${HK_GPU_RANKS:-1 2 4 8}
-passed=0 failed=0 skipped=0
-export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+passed=0 failed=0 skipped=0 seconds=150
+export NCCL_DEBUG=${NCCL_DEBUG:-WARN} PYTHONDONTWRITEBYTECODE=1
 out=$(mktemp) && trap 'rm -f "$out"' EXIT
 
 verdict() { # WORD TEXT
   case $1 in PASS) passed=$((passed + 1)) ;; FAIL) failed=$((failed + 1)) ;; SKIP) skipped=$((skipped + 1)) ;; esac
   echo "$1  $2" | tee -a "$report"
 }
-# try NAME COMMAND...: passes where the command ends with 0; nothing is started when time is over.
+wanted() { [[ $1 == *"${ONLY:-}"* ]]; }
+skip() { # NAME REASON
+  if wanted "$1"; then verdict SKIP "$1: $2"; fi
+}
+# try NAME COMMAND...: passes where the command ends with 0; 77 says that something it needs is not there, and what.  Lines of
+# a passing command that begin with SKIP count.  Nothing is started when time is over, nothing runs for more than 40 s then.
 try() {
-  local name=$1
+  local name=$1 from=$SECONDS limit code line
   shift
-  [[ $name == *"${ONLY:-}"* ]] || return
+  wanted "$name" || return
   late && { verdict SKIP "$name: no time left (HK_GPU_MINUTES=$minutes)"; return; }
-  local from=$SECONDS
-  if timeout 150 "$@" >"$out" 2>&1; then
+  limit=$(($(left) + 40))
+  [ "$limit" -gt $seconds ] && limit=$seconds
+  timeout -k 5 "$limit" "$@" >"$out" 2>&1
+  code=$?
+  if [ $code = 0 ]; then
     verdict PASS "$name ($((SECONDS - from)) s)"
+    while read -r line; do verdict SKIP "$name: ${line#SKIP: }"; done < <(grep '^SKIP: ' "$out")
+  elif [ $code = 77 ]; then
+    verdict SKIP "$name: $(tail -n 1 "$out" | sed 's/^SKIP: //')"
+  elif [ $code = 124 ] && [ "$limit" -lt $seconds ]; then
+    verdict SKIP "$name: not over when time was (HK_GPU_MINUTES=$minutes)"
   else
-    verdict FAIL "$name: exit code $?"
+    verdict FAIL "$name: exit code $code"
     tail -n 8 "$out" | sed 's/^/      /' | tee -a "$report"
   fi
 }
@@ -38,53 +54,133 @@ perf() { # NAME PROGRAM ARGUMENTS...
 all="all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv"
 
 # Every type and operator, at sizes round the ends of lines and slots.
-for n in $ranks; do
-  perf "all types and operators, allreduce, $n ranks" all_reduce -t "$n" -d all -o all -b 4 -e 40000 -f 100 -n 1
-  perf "all types and operators, reduce-scatter, $n ranks" reduce_scatter -t "$n" -d all -o all -b 4096 -e 40960 -f 10 -n 1
-done
-# Every collective from nothing to the largest, in threads of one process.
-for c in $all; do
+types_and_operators() {
+  local n
   for n in $ranks; do
-    [ "$c-$n" = sendrecv-1 ] && continue
-    perf "$c, $n ranks, 0 to 1M" "$c" -t "$n" -b 0 -e 1M -i 149796 -n 2
+    perf "all types and operators, allreduce, $n ranks" all_reduce -t "$n" -d all -o all -b 4 -e 40000 -f 100 -n 1
+    perf "all types and operators, reduce-scatter, $n ranks" reduce_scatter -t "$n" -d all -o all -b 4096 -e 40960 -f 10 -n 1
   done
-  perf "$c, 4 ranks, unaligned" "$c" -t 4 -b 1000 -e 10M -f 100 -d uint8 -u 1 -n 2
-  perf "$c, 2 ranks, to $largest" "$c" -t 2 -b 1M -e "$largest" -f 32 -n 2
-done
-# Several ranks a thread: groups; registered memory and windows; every root.
-perf "allreduce, 4 ranks of one thread" all_reduce -g 4 -b 1K -e 16M -f 128 -n 4
-perf "allreduce, ncclMemAlloc, registered" all_reduce -t 2 -R 1 -b 1K -e 64M -f 64 -n 4
-perf "allgather, symmetric windows" all_gather -t 2 -R 2 -b 1K -e 64M -f 64 -n 4
-perf "broadcast, every root" broadcast -t 4 -r all -b 64K -e 64K -n 2
-# Processes, on one GPU and on all.
-for c in all_reduce all_gather alltoall; do
-  for n in 2 4; do perf "$c, $n processes" "$c" --procs "$n" -b 1K -e 16M -f 128 -n 4; done
-done
-# Graphs.
-if "$build/bin/all_reduce_perf" -t 2 -G 2 -b 1K -e 1K -n 2 >"$out" 2>&1; then
-  verdict PASS "captured graphs"
-else
-  verdict SKIP "captured graphs: $(tail -n 1 "$out" | cut -c1-90)"
-fi
-try "the links (hocket bandwidth)" "$build/bin/hocket" bandwidth --floor 0
-cat "$out" >>"$report"
-# NVIDIA's sanitizers on a small run.
-for tool in memcheck racecheck; do
-  if command -v compute-sanitizer >/dev/null; then
-    try "compute-sanitizer $tool" compute-sanitizer --tool $tool --error-exitcode 9 \
-      "$build/bin/all_reduce_perf" -t 2 -b 4K -e 256K -f 8 -n 1 -w 0
+}
+# Every collective from nothing to a megabyte, in threads of one process.
+small_sizes() {
+  local c n
+  for c in $all; do
+    for n in $ranks; do
+      [ "$c-$n" = sendrecv-1 ] && continue
+      perf "$c, $n ranks, 0 to 1M" "$c" -t "$n" -b 0 -e 1M -i 149796 -n 2
+    done
+  done
+}
+large_sizes() {
+  local c
+  for c in $all; do
+    perf "$c, 4 ranks, unaligned" "$c" -t 4 -b 1000 -e 10M -f 100 -d uint8 -u 1 -n 2
+    perf "$c, 2 ranks, to $largest" "$c" -t 2 -b 1M -e "$largest" -f 32 -n 2
+  done
+}
+# Several ranks a thread: groups; registered memory and windows; every root; processes, on one GPU and on all.
+kinds_of_calls() {
+  local c n
+  perf "allreduce, 4 ranks of one thread" all_reduce -g 4 -b 1K -e 16M -f 128 -n 4
+  perf "allreduce, ncclMemAlloc, registered" all_reduce -t 2 -R 1 -b 1K -e 64M -f 64 -n 4
+  perf "allgather, symmetric windows" all_gather -t 2 -R 2 -b 1K -e 64M -f 64 -n 4
+  perf "broadcast, every root" broadcast -t 4 -r all -b 64K -e 64K -n 2
+  for c in all_reduce all_gather alltoall; do
+    for n in 2 4; do perf "$c, $n processes" "$c" --procs "$n" -b 1K -e 16M -f 128 -n 4; done
+  done
+}
+graphs() {
+  wanted "captured graphs" || return
+  if "$build/bin/all_reduce_perf" -t 2 -G 2 -b 1K -e 1K -n 2 >"$out" 2>&1; then
+    verdict PASS "captured graphs"
   else
-    verdict SKIP "compute-sanitizer $tool: not installed"
+    verdict SKIP "captured graphs: $(tail -n 1 "$out" | cut -c1-90)"
   fi
-done
-# PyTorch with this library in place of its own.
-if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-  for n in 2 4; do
-    try "PyTorch c10d and DDP, $n processes" env LD_PRELOAD="$PWD/$build/lib/libnccl.so.2" \
-      python3 -m torch.distributed.run --standalone --nproc-per-node $n tests/gpu/torch_c10d.py
+}
+links() {
+  wanted "the links (hocket bandwidth)" || return
+  try "the links (hocket bandwidth)" "$build/bin/hocket" bandwidth --floor 0
+  cat "$out" >>"$report"
+}
+# NVIDIA's sanitizers on a small run.
+sanitizers() {
+  local tool
+  for tool in memcheck racecheck; do
+    if command -v compute-sanitizer >/dev/null; then
+      try "compute-sanitizer $tool" compute-sanitizer --tool $tool --error-exitcode 9 \
+        "$build/bin/all_reduce_perf" -t 2 -b 4K -e 256K -f 8 -n 1 -w 0
+    else
+      skip "compute-sanitizer $tool" "not installed"
+    fi
   done
-else
-  verdict SKIP "PyTorch: not installed, or it sees no GPU"
-fi
+}
+# Python: the library in the place of PyTorch's and CuPy's own; what inference servers call.
+frameworks() {
+  local n why
+  if ! command -v python3 >/dev/null; then
+    skip "PyTorch, CuPy, ctypes" "there is no python3"
+    return
+  fi
+  why=$(python3 -c 'import torch; print("" if torch.cuda.is_available() else "it sees no GPU")' 2>&1 | tail -n 1)
+  try "ctypes, memory of the driver" python3 tests/gpu/ctypes_nccl.py "$library" driver
+  if [ -n "$why" ]; then
+    skip "PyTorch" "$why"
+  else
+    try "ctypes, tensors of PyTorch" env LD_PRELOAD="$library" python3 tests/gpu/ctypes_nccl.py "$library" torch
+    for n in 2 4; do
+      try "PyTorch, collectives, $n processes" env LD_PRELOAD="$library" \
+        python3 -m torch.distributed.run --standalone --nproc-per-node "$n" tests/gpu/torch_c10d.py
+      try "PyTorch, training (DDP, PowerSGD, FSDP2), $n processes" env LD_PRELOAD="$library" \
+        python3 -m torch.distributed.run --standalone --nproc-per-node "$n" tests/gpu/torch_train.py
+    done
+  fi
+  try "CuPy" env LD_PRELOAD="$library" python3 tests/gpu/cupy_nccl.py
+}
+# nccl-tests, built here from its sources.  It wants a GPU for each thread; MPI's processes may share one.
+nccl_tests() {
+  local programs=$build/nccl-tests home=$build/nccl-home c start=() with=(MPI=0) threads=1
+  wanted nccl-tests || [[ ${ONLY:-} == nccl-tests* ]] || return
+  if [ -z "${NCCL_TESTS:-}" ]; then
+    skip nccl-tests "NCCL_TESTS=DIR names its sources"
+    return
+  fi
+  find_nvcc
+  find_capability
+  if [ -z "$NVCC" ] || late; then
+    skip nccl-tests "$(late && echo "no time left (HK_GPU_MINUTES=$minutes)" || echo "no nvcc: name it with NVCC=/path/to/nvcc")"
+    return
+  fi
+  mkdir -p "$programs" "$home"
+  ln -sfn "$PWD/include" "$home/include" && ln -sfn "$(dirname "$library")" "$home/lib"
+  [ "$gpus" -gt 1 ] && threads=2
+  if [ -n "${MPI_HOME:-}" ]; then
+    with=(MPI=1 MPI_HOME="$MPI_HOME") threads=1
+    start=(env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+      "$(command -v mpirun || echo "$MPI_HOME/bin/mpirun")" -np 2)
+    [ "$gpus" = 1 ] && start+=(env NCCL_TESTS_DEVICE=0)
+  elif [ "$gpus" = 1 ]; then
+    skip "nccl-tests, 2 ranks" "it wants a GPU for each thread; MPI_HOME=DIR builds it for processes, which may share one"
+  fi
+  if ! timeout $seconds make -C "$NCCL_TESTS" -j"$(nproc)" "${with[@]}" BUILDDIR="$(realpath "$programs")" \
+    CUDA_HOME="$(dirname "$(dirname "$(realpath "$NVCC")")")" NCCL_HOME="${NCCL_HOME:-$(realpath "$home")}" \
+    NVCC_GENCODE="-gencode=arch=compute_$capability,code=sm_$capability" >"$out" 2>&1; then
+    verdict FAIL "nccl-tests, building it: $NCCL_TESTS"
+    tail -n 8 "$out" | sed 's/^/      /' | tee -a "$report"
+    return
+  fi
+  for c in $all; do
+    try "nccl-tests, $c" "${start[@]}" env LD_PRELOAD="$library" "$programs/${c}_perf" -b 8 -e 64M -f 8 -g 1 -t $threads -n 5 -w 1
+  done
+}
+
+types_and_operators
+graphs
+frameworks
+kinds_of_calls
+small_sizes
+sanitizers
+nccl_tests
+links
+large_sizes
 echo "$passed passed, $failed failed, $skipped skipped; $report" | tee -a "$report"
 [ "$failed" = 0 ]

@@ -18,6 +18,15 @@ export HK_GPU_BUILD=$dir HK_GPU_RANKS=2 HK_GPU_LARGEST=1M LD_LIBRARY_PATH=$emula
   CUDAEMU_DEVICES=1 CUDAEMU_MEMORY_MB=512 HK_GPU_MINUTES=1
 ONLY="all_gather, 2 ranks" tests/gpu/check.sh >"$dir/out" 2>&1 || fails "gpu-check"
 grep -q "^PASS  all_gather, 2 ranks, to 1M" "$dir/out" || fails "gpu-check has no line for a run"
+if command -v python3 >/dev/null; then
+  for script in tests/gpu/*.py; do
+    python3 -c 'import sys; compile(open(sys.argv[1]).read(), sys.argv[1], "exec")' "$script" >"$dir/out" 2>&1 || fails "$script"
+  done
+  ONLY="ctypes, memory of the driver" tests/gpu/check.sh >"$dir/out" 2>&1 || fails "gpu-check, ctypes"
+  grep -q "^PASS  ctypes, memory of the driver" "$dir/out" || fails "gpu-check has no line for ctypes"
+else
+  echo "SKIP: no python3, so that gpu-check's scripts are not tried"
+fi
 if command -v jq >/dev/null; then
   ONLY="all_gather, 2" tests/gpu/bench.sh >"$dir/out" 2>&1 || fails "gpu-bench"
   grep -q '^| 1024 | [0-9.]* | [0-9.]* |' "$dir/out" || fails "gpu-bench has no line for a size"
