@@ -44,12 +44,12 @@ HK_DEVICE_CALL hk_vec divide_vector(const hk_gpu_reducer *r, hk_vec v) {
 }
 
 enum { SWITCH_FLIGHT = 4 };
-/* A thread's next vectors.  Past the last one the last is read again, as in load_flight. */
+/* A thread's next vectors.  Past the last one the first is read again, as in load_flight. */
 HK_DEVICE void load_sums(const int what, const char *from, uint64_t i, uint64_t vectors, hk_vec *v) {
   HK_UNROLL
   for (int j = 0; j < SWITCH_FLIGHT; j++) {
     const uint64_t at = i + j * (uint64_t)hk_threads();
-    v[j] = hk_multi_reduce(from + 16 * (at < vectors ? at : vectors - 1), what);
+    v[j] = hk_multi_reduce(from + 16 * (at < vectors ? at : i), what);
   }
 }
 #define LOAD_SUMS(name)                                                                                                \

@@ -31,14 +31,15 @@ HK_DEVICE void combine_by(const int type, const int op, const hk_gpu_move *m, ui
   }
 }
 
-/* An operand's vectors i, i + step, ...  Past the last one the last is read again: no branch, and no element undefined. */
+/* An operand's vectors i, i + step, ...  Past the last one the first is read again: no branch, no element undefined, and
+ * nothing that another thread may be overwriting in place. */
 HK_DEVICE void load_flight(const hk_gpu_move *m, unsigned operand, uint32_t i, uint32_t step, uint32_t vectors,
                            const int flight, hk_vec *v) {
   const char *from = m->at[operand];
   HK_UNROLL
   for (int j = 0; j < flight; j++) {
     uint32_t at = i + (uint32_t)j * step;
-    v[j] = hk_load(from + (uint64_t)16 * (at < vectors ? at : vectors - 1));
+    v[j] = hk_load(from + (uint64_t)16 * (at < vectors ? at : i));
   }
 }
 HK_DEVICE void add_source(const int type, const int op, const hk_gpu_move *m, const hk_gpu_shape *s, unsigned k,
