@@ -23,6 +23,7 @@ int hk_scan_hwloc_numa(const hk_scan *s, uint64_t bus_id) {
 void hk_scan_hwloc_end(hk_scan *s) { (void)s; }
 #else
 #include <hwloc.h>
+#include <pthread.h>
 #include "../base/dl.h"
 
 typedef struct api {
@@ -58,6 +59,9 @@ static hk_dl library = {.files = {"libhwloc.so.15"},
                         .table = &hwloc,
                         .subs = HK_SUB_GRAPH};
 
+/* hwloc asks libudev, whose state of the process has no lock: ranks that are threads look one after another. */
+static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
+
 static bool open_topology(hk_scan *s) {
   hwloc_topology_t t;
   if (!s->live || (s->flags & HK_DETECT_NO_HWLOC) || !hk_dl_load(&library)) return false;
@@ -65,7 +69,10 @@ static bool open_topology(hk_scan *s) {
   /* All of the machine: what this process may use is asked elsewhere, as ranks of one host must find the same. */
   hwloc.set_flags(t, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   hwloc.set_io_types_filter(t, HWLOC_TYPE_FILTER_KEEP_ALL);
-  if (hwloc.load(t) != 0) {
+  pthread_mutex_lock(&looking);
+  int failed = hwloc.load(t);
+  pthread_mutex_unlock(&looking);
+  if (failed) {
     hwloc.destroy(t);
     return false;
   }
