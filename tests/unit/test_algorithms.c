@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every algorithm is proved by the verifier, for 1 to 64 ranks and for 100, 128 and 255, every root, 2 to 8 slots; for
  * more ranks see test_algorithms_large.c.  Then the sizes of programs, and some programs to read.
- * check: timeout=300 notsan */
+ * check: timeout=300 notsan noasan */
 #include <string.h>
 #include "../../src/collectives/pattern.h"
 #include "../support/suite.h"

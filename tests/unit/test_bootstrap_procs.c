@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bootstrap between processes: sockets, deaths, NCCL_COMM_ID, forked children, a cut network. */
+/* The bootstrap between processes: sockets, deaths, NCCL_COMM_ID, forked children, a cut network.
+ * check: notsan */
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
