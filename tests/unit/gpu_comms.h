@@ -163,8 +163,9 @@ static inline void gpu_check_some(const gpu_ranks *g, const gpu_call *c, int fir
     for (size_t i = 0; i < n; i++) {
       double tolerance, want = gpu_wanted(g, c, r, i, &tolerance), got = test_load(c->type, host, i);
       double off = got > want ? got - want : want - got, size = want < 0 ? -want : want;
-      ck_assert_msg(off <= tolerance * size, "%s, %zu of type %d, op %d: rank %d of %d, element %zu is %g, not %g",
-                    hk_coll_name(c->coll), c->count, c->type, c->op, r, g->n, i, got, want);
+      if (off <= tolerance * size) continue; /* an assertion that holds costs a system call */
+      ck_abort_msg("%s, %zu of type %d, op %d: rank %d of %d, element %zu is %g, not %g", hk_coll_name(c->coll),
+                   c->count, c->type, c->op, r, g->n, i, got, want);
     }
   }
   free(host);
