@@ -3,9 +3,10 @@
  * until it must hear of a message that is not sent yet, with rates that are known before.  Twice:
  *
  *   alone   every flow goes as fast as the links on its way allow.  This is a lower bound; another is how long the busiest
- *           resource needs for all that is asked of it.
+ *           resource needs for all that is asked of it, behind the first message that asks and ahead of the last one's end.
  *   shared  a thread that moves so many bytes in all, some of them over a resource that needs so long for everybody's, moves
- *           them at the rate at which it would end with it: as if all were always in each other's way.  An upper bound.
+ *           them at the rate at which it would end with it: as if all were always in each other's way.  What it hands to the
+ *           network goes in turn.  An upper bound.
  *
  * The truth is between the two, nearer to the lower: HK_GPU_SHARED says how near.
  * Waves beyond WAVES repeat what those before did: the last ones' pace is drawn out. */
@@ -26,9 +27,11 @@ typedef struct coarse {
   uint32_t *first; /* [nthreads] of `pace` */
   double *by_side; /* [nsides] bytes sent to another host in one wave */
   double *uplink;  /* [nsides] microseconds that the busiest uplink on the way needs */
-  double *free_at; /* [nsides] when the network has sent what was handed to it; [nranks] when a core is free */
-  double *core_at;
-  double *clock; /* [nthreads] */
+  double *free_at; /* [nsides] when the network has sent what was handed to it; shared: of the thread */
+  double *core_at; /* [nranks] when a core is free */
+  double *head;    /* [nresources] alone: when the first message for another host asks for it; INFINITY: none does */
+  double *tail;    /* [nresources] what is left to do for a message that has passed it, at least */
+  double *clock;   /* [nthreads] */
   uint32_t *todo, ntodo;
   bool shared;
 } coarse;
@@ -265,13 +268,25 @@ out:
   return rc;
 }
 
+/* A message for another host, handed to the network alone. */
+static void note_ask(coarse *c, const hk_side *e, size_t bytes, double at) {
+  const hk_sim *s = c->s;
+  double taken = e->us + s->lane_us + (double)bytes * (s->gpu ? 1 / s->lane_rate : s->core_copy);
+  for (uint32_t i = 0; i < e->queue->flow.n; i++) {
+    uint32_t r = e->queue->flow.entries[i].resource;
+    c->head[r] = fmin(c->head[r], at);
+    c->tail[r] = fmin(c->tail[r], taken);
+  }
+}
+
 static hk_status send(coarse *c, hk_side *e, size_t bytes, double at) {
   if (e->credits)
     e->credits--;
   else
     hk_times_pop(&e->times);
   if (e->queue) {
-    double *free_at = &c->free_at[e - c->s->sides], us = e->us_per_byte * (double)bytes;
+    double *free_at = &c->free_at[c->shared ? e->thread : e - c->s->sides], us = e->us_per_byte * (double)bytes;
+    if (!c->shared) note_ask(c, e, bytes, at);
     if (*free_at < at) *free_at = at;
     at = *free_at += us;
   }
@@ -339,13 +354,13 @@ static hk_status run_all(coarse *c, size_t longest) {
   s->longest = longest;
   s->finished = 0;
   s->live = c->ntodo = 0;
+  for (uint32_t i = 0; i < s->nsides + s->nthreads; i++) c->free_at[i] = 0;
   for (uint32_t i = 0; i < s->nsides; i++) {
     hk_side *e = &s->sides[i];
     e->times.head = e->times.count = 0;
     e->credits = e->sends ? s->nslots : 0;
     e->consumed = 0;
     e->waiting = false;
-    c->free_at[i] = 0;
     if (e->left)
       for (uint32_t k = 0; k < s->nslots; k++) e->left[k] = e->ntargets;
   }
@@ -387,10 +402,13 @@ static hk_status make_room(coarse *c) {
   c->pace = calloc(instrs + 1, sizeof *c->pace);
   c->by_side = calloc(s->nsides + 1, sizeof *c->by_side);
   c->uplink = calloc(s->nsides + 1, sizeof *c->uplink);
-  c->free_at = calloc(s->nsides + 1, sizeof *c->free_at);
+  c->free_at = calloc((size_t)s->nsides + s->nthreads + 1, sizeof *c->free_at);
   c->core_at = calloc((size_t)s->world.nranks, sizeof *c->core_at);
+  c->head = malloc((s->world.net.nresources + 1) * sizeof *c->head);
+  c->tail = malloc((s->world.net.nresources + 1) * sizeof *c->tail);
   bool all = c->need && c->moved && c->handed && c->clock && c->todo && c->pace && c->by_side && c->uplink &&
-             c->free_at && c->core_at;
+             c->free_at && c->core_at && c->head && c->tail;
+  for (uint32_t i = 0; all && i < s->world.net.nresources; i++) c->head[i] = c->tail[i] = INFINITY;
   return all ? HK_OK : HK_FAIL_ERRNO("no memory to simulate %u lanes and %u links", s->nthreads, s->nsides);
 }
 
@@ -420,13 +438,13 @@ out:
   return rc;
 }
 
-/* What the busiest resource needs; what each carried is noted for the report. */
+/* What the busiest resource needs, with what must come before and after; what each carried is noted for the report. */
 static double busiest(coarse *c) {
   hk_net *net = &c->s->world.net;
   double waves = waves_of(c->s), most = 0;
   for (uint32_t i = 0; i < net->nresources; i++) {
     net->resources[i].carried = c->need[i] * waves * net->resources[i].capacity;
-    most = fmax(most, c->need[i] * waves);
+    most = fmax(most, c->need[i] * waves + (c->head[i] < INFINITY ? c->head[i] + c->tail[i] : 0));
   }
   for (uint32_t i = 0; i < c->s->nsides; i++) most = fmax(most, c->uplink[i] * waves);
   return most;
@@ -435,14 +453,16 @@ static double busiest(coarse *c) {
 hk_status hk_sim_coarse(hk_sim *s) {
   hk_status rc = HK_OK;
   coarse c = {.s = s};
-  double alone = 0, shared = 0;
+  double alone = 0, shared = 0, last;
   HK_TRY(make_room(&c), out);
   for (uint32_t k = 0; k < s->nthreads; k++) HK_TRY(add_wave(&c, &s->threads[k]), out);
   if (s->world.folded) HK_TRY(load_fabric(&c), out);
   HK_TRY(run_waves(&c, false, &alone), out);
   HK_TRY(run_waves(&c, true, &shared), out);
+  /* Of the channels that one stands for the last begins so much later. */
+  last = alone + (s->gpu ? HK_GPU_STAGGER_US * (s->all_channels - s->channels) : 0);
   alone = fmax(alone, busiest(&c));
-  s->finished = pow(alone, 1 - HK_GPU_SHARED) * pow(fmax(shared, alone), HK_GPU_SHARED);
+  s->finished = fmax(last, pow(alone, 1 - HK_GPU_SHARED) * pow(fmax(shared, alone), HK_GPU_SHARED));
 out:
   free(c.need);
   free(c.moved);
@@ -453,6 +473,8 @@ out:
   free(c.uplink);
   free(c.free_at);
   free(c.core_at);
+  free(c.head);
+  free(c.tail);
   free(c.clock);
   free(c.todo);
   return rc;

@@ -38,8 +38,6 @@ static const setting settings[] = {
 static double percent(const char *algorithm, const char *machine) {
   if (!strcmp(machine, "dgx-v100")) return INFINITY; /* ways over several GPUs: docs/tuning.md; its choices are held */
   if (strncmp(machine, "nodes", 5)) return PERCENT;
-  if (!strcmp(algorithm, "rail") || !strcmp(algorithm, "pairwise"))
-    return 30; /* the flow level is too fast for the latter */
   return strcmp(algorithm, "flat") && strcmp(algorithm, "direct") && strcmp(algorithm, "pat") ? PERCENT : 50;
 }
 
