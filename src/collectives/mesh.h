@@ -20,8 +20,9 @@ void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, uns
 static inline double hk_mesh_instrs(int nranks) { return (nranks + HK_MESH_FAN - 2) / (HK_MESH_FAN - 1); }
 static inline unsigned hk_mesh_scratch(int nranks) { return nranks > HK_MESH_FAN ? 1 : 0; }
 
-/* The program of twoshot.c, whose sums a switch can make as well as the ranks. */
+/* Programs of twoshot.c and oneshot.c, whose sums and copies a switch can make as well as the ranks. */
 void hk_build_twoshot(hk_builder *b, const hk_build *w);
+void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w);
 
 /* { a link to each other rank, *last } <- from.  Of several instructions the last writes `last` (may be NULL), which may
  * so be what `from` aliases in place. */

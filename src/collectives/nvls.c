@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Two-shot allreduce through a switch that adds up (NVLS: multimem loads and stores).  The program is twoshot's: rank p gets
- * block p, adds up, and writes the sum where all others read it.  But what rank p gets from all others is one stream, which the
- * switch has summed up on its way.  n ranks, S bytes: two steps; S (n + 1) / n bytes sent by a rank and S received, where
- * a ring sends and receives 2 S (n - 1) / n (Klenk, Jiang, Thorson, Dennison 2020: "An in-network architecture for
- * accelerating shared-memory multiprocessor collectives").
+ * Through a switch that adds up and copies (NVLS: multimem loads and stores).  n ranks, S bytes (the larger buffer):
+ *
+ *   allreduce       twoshot's program: rank p gets block p, adds up, and writes the sum where all others read it.  But what
+ *                   rank p gets from all others is one stream, which the switch has summed up on its way.  Two steps;
+ *                   S (n + 1) / n bytes sent by a rank and S (n + 1) / n received, where a ring has 2 S (n - 1) / n
+ *   reduce_scatter  its first half: S bytes sent, S / n received
+ *   allgather       its second half: S / n bytes sent, S received
+ *
+ * (Klenk, Jiang, Thorson, Dennison 2020: "An in-network architecture for accelerating shared-memory multiprocessor
+ * collectives".)
  */
 #include "cost.h"
 #include "gpu.h"
@@ -16,35 +21,61 @@ static const char *cannot(const hk_machine *m, hk_coll coll) {
   return m->nhosts > 1 ? "is for ranks behind one switch" : NULL;
 }
 
+static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
+  unsigned mine = (unsigned)w->rank, after = (unsigned)hk_shift(w->rank, 1, w->nranks);
+  hk_build_scratch(b, hk_mesh_scratch(w->nranks));
+  hk_build_lane(b);
+  hk_build_repeat(b, (unsigned)w->nranks - 1);
+  hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, after, 1), hk_in(after, 1));
+  hk_build_end_repeat(b);
+  hk_build_lane(b);
+  hk_build_channel(b, 0);
+  hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, mine, hk_in(mine, 0));
+}
+
+static void build(hk_builder *b, const hk_build *w) {
+  switch (w->coll) {
+    case HK_ALLREDUCE: hk_build_twoshot(b, w); return;
+    case HK_REDUCE_SCATTER: build_reduce_scatter(b, w); return;
+    default: hk_build_oneshot_allgather(b, w); return;
+  }
+}
+
 static hk_shape shape(const hk_machine *m, hk_coll coll) {
-  (void)coll;
-  return (hk_shape){.fan = (unsigned)m->nranks, .depth = 1, .scratch = hk_mesh_scratch(m->nranks)};
+  bool gathers = coll == HK_ALLGATHER;
+  return (hk_shape){
+      .fan = gathers ? 1 : (unsigned)m->nranks, .depth = 1, .scratch = gathers ? 0 : hk_mesh_scratch(m->nranks)};
 }
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double n = m->nranks, all = (double)bytes, block = all / n;
-  hk_work w = {.rounds = 2,
-               .again = 2 * HK_AHEAD,
-               .messages = 4,
-               .sent = (n + 1) * block / HK_GPU_IN_SWITCH,
-               .received = (n + 1) * block / HK_GPU_IN_SWITCH,
-               .written = (n + 1) * block,
+  const double n = m->nranks, block = (double)bytes / n;
+  const bool adds = coll != HK_ALLGATHER, copies = coll != HK_REDUCE_SCATTER;
+  const double steps = adds + copies;
+  hk_work w = {.rounds = steps,
+               .again = steps * HK_AHEAD,
+               .messages = 2 * steps,
+               .sent = (n * adds + copies) * block / HK_GPU_IN_SWITCH,
+               .received = (n * copies + adds) * block / HK_GPU_IN_SWITCH,
+               .written = (adds && copies ? n + 1
+                           : adds         ? n
+                                          : 2 * n) *
+                          block,
                .block = bytes / (size_t)m->nranks};
   w.gpu.turns = n - 1;
-  w.gpu.all_turns = 2 * n - 1;
+  w.gpu.all_turns = steps * (n - 1) + 1;
   w.gpu.lane = (n - 1) * block;
-  w.gpu.lanes = (2 * n - 1) * block;
+  w.gpu.lanes = (steps * (n - 1) + 1) * block;
   hk_shape s = shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
 const hk_algorithm hk_algorithm_nvls = {
     .name = "nvls",
-    .about = "as twoshot, with the sums made by the switch; fewest bytes a rank; needs NVLS",
-    .colls = 1u << HK_ALLREDUCE,
+    .about = "sums and copies made by the switch; fewest bytes a rank; needs NVLS",
+    .colls = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHER,
     .in_switch = true,
     .cannot = cannot,
     .cost = cost,
     .shape = shape,
-    .build = hk_build_twoshot,
+    .build = build,
 };

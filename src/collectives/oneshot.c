@@ -36,7 +36,7 @@ static void build_broadcast(hk_builder *b, const hk_build *w) {
 }
 
 /* Writing has a lane of its own: it may be several waves ahead of the slowest reader. */
-static void build_allgather(hk_builder *b, const hk_build *w) {
+void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank, before = (unsigned)hk_shift(w->rank, -1, w->nranks);
   hk_build_lane(b);
   hk_build_move(b, 0, (hk_operand[]){hk_mcast(b, mine, 0), hk_out(mine, 0)}, 2, (hk_operand[]){hk_in(0, 0)}, 1);
@@ -51,7 +51,7 @@ static void build(hk_builder *b, const hk_build *w) {
   switch (w->coll) {
     case HK_ALLREDUCE: build_allreduce(b, w); return;
     case HK_BROADCAST: build_broadcast(b, w); return;
-    default: build_allgather(b, w); return;
+    default: hk_build_oneshot_allgather(b, w); return;
   }
 }
 

@@ -43,7 +43,7 @@ try() {
       [ "$1" = multicast ] && program=test_gpu_multicast
       c++ -x c++ -std=c++17 -fno-exceptions -fno-rtti -DHK_CUDAEMU -D_GNU_SOURCE -I"$dir/tests/cudaemu" -fPIC -shared -w \
         -fvisibility=hidden -ffp-contract=off -O1 -o "$dir/kernels.so" "$dir/src/kernels/cuda/exec.cu" 2>"$dir/log" || return 2
-      ! HOCKET_CUDA_IMAGE=$dir/kernels.so CUDAEMU_WEAK=1 CUDAEMU_SEED=3 CK_FORK=yes run timeout -k 5 30 "$HK_BUILD/tests/$program"
+      ! HOCKET_CUDA_IMAGE=$dir/kernels.so CUDAEMU_WEAK=1 CUDAEMU_SEED=3 CK_FORK=yes run timeout -k 5 60 "$HK_BUILD/tests/$program"
       ;;
   esac
 }
@@ -136,6 +136,7 @@ mutate multicast - exec.cu 's/s->own.reducer.pre ? 0 : -1/-1/' "a rank's own par
 mutate multicast - in_switch.h 's/if (s.divided) v/if (0) v/' "what the switch has added up is not divided"
 mutate multicast - in_switch.h 's/const int what = multi_of(&m->reducer);/const int what = multi_of(\&m->reducer) % HK_MULTI_ADD_64;/' "the switch is asked for another sum"
 mutate multicast - in_switch.h 's/hk_multi_store(m->at\[k\] + 16 \* at, v\[j\])/hk_multi_store(m->at[k] + 16 * at, v[0])/' "one vector of several goes everywhere"
+mutate multicast - in_switch.h 's/load_pieces(from + 16 \* at, piece_of/load_pieces(from + 16 * i, piece_of/' "what goes everywhere is its first vector again"
 # Arithmetic.
 mutate exec - reduce.h 's/if ((int)k == s->fresh) premultiply/if (0) premultiply/' "nothing is premultiplied"
 mutate exec - reduce.h 's/if (s->divided) divide/if (0) divide/' "nothing is divided"

@@ -271,7 +271,7 @@ HK_DEVICE void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *
 /* What the data movement needs to know of the instruction. */
 HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_instr *i, const hk_operand *o,
                                 uint64_t bytes, hk_gpu_stable stable) {
-  hk_gpu_shape shape = {0, i->ndst, i->nsrc, -1, false, true, false, bytes};
+  hk_gpu_shape shape = {0, i->ndst, i->nsrc, -1, false, true, false, false, bytes};
   uintptr_t low = 0;
   unsigned lines = 0;
   for (unsigned k = 0; k < i->ndst; k++) shape.ndst += !by_reference(l, &o[k], stable, bytes);
@@ -283,6 +283,7 @@ HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_lane *l, const hk_gpu_shared *s, co
   }
   shape.simple = !lines && (low & 15) == 0;
   shape.wide = (lines & WIDE_LINES) != 0;
+  shape.switched = (lines & EVERYWHERE) != 0;
   const hk_gpu_reducer *r = &l->work->reducer;
   if (!r->pre) shape.fresh = -1;
   shape.divided = r->post && (i->flags & HK_INSTR_FINAL);
@@ -310,7 +311,7 @@ HK_DEVICE void prepare_own(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_inst
 }
 HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shape) {
   const uintptr_t low = (uintptr_t)s->own.at[0] | (uintptr_t)s->own.at[1];
-  const hk_gpu_shape own = {1, 1, 1, s->own.reducer.pre ? 0 : -1, false, (low & 15) == 0, false, shape->bytes};
+  const hk_gpu_shape own = {1, 1, 1, s->own.reducer.pre ? 0 : -1, false, (low & 15) == 0, false, false, shape->bytes};
   if (own.fresh == 0)
     reduce_any(&s->own, &own);
   else
@@ -344,6 +345,8 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
       reduce_any(&s->move, &shape);
     else if (shape.wide)
       copy_wide(&s->move, &shape);
+    else if (shape.switched)
+      copy_in_switch(&s->move, &shape);
     else
       copy_move(&s->move, &shape);
   }
@@ -491,7 +494,7 @@ HK_DEVICE bool run_transfer(const hk_gpu_transfer *t, hk_gpu_shared *s) {
     if (hk_barrier_or(stop)) return false;
     if (refers || s->whole) bytes = t->bytes;
     hk_gpu_shape shape = {1,     1,    1, -1, false, (((uintptr_t)s->move.at[0] | (uintptr_t)s->move.at[1]) & 15) == 0,
-                          false, bytes};
+                          false, false, bytes};
     if (bytes && !refers) copy_move(&s->move, &shape);
     hk_barrier();
     if (hk_thread() == 0) {

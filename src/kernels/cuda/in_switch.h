@@ -73,7 +73,25 @@ HK_DEVICE void load_any_sums(const int what, const char *from, uint64_t i, uint6
   }
 }
 
-/* A slot has room for whole vectors, so that the last one may be read and sent with what lies behind the message. */
+/* To all destinations, some of which are multicast addresses.  A slot has room for whole vectors, so that the last one may be
+ * sent with what lies behind the message. */
+HK_DEVICE void store_switched(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i, uint64_t vectors,
+                              const hk_vec *v) {
+  HK_NO_UNROLL
+  for (unsigned k = 0; k < s->ndst; k++) {
+    HK_UNROLL
+    for (int j = 0; j < SWITCH_FLIGHT; j++) {
+      const uint64_t at = i + j * (uint64_t)hk_threads();
+      if (at >= vectors) continue;
+      if (m->lines[k] == EVERYWHERE)
+        hk_multi_store(m->at[k] + 16 * at, v[j]);
+      else
+        store_pieces(m->at[k] + 16 * at, v[j], piece_of(s, at));
+    }
+  }
+}
+
+/* What the slots hold behind the message is read, too. */
 HK_DEVICE_CALL void add_in_switch(const hk_gpu_move *m, const hk_gpu_shape *shape, const char *from) {
   const hk_gpu_shape s = *shape;
   const uint64_t vectors = (s.bytes + 15) / 16, step = hk_threads();
@@ -85,19 +103,26 @@ HK_DEVICE_CALL void add_in_switch(const hk_gpu_move *m, const hk_gpu_shape *shap
     HK_UNROLL
     for (int j = 0; j < SWITCH_FLIGHT; j++)
       if (s.divided) v[j] = divide_vector(&m->reducer, v[j]);
-    HK_NO_UNROLL
-    for (unsigned k = 0; k < s.ndst; k++) {
-      HK_UNROLL
-      for (int j = 0; j < SWITCH_FLIGHT; j++) {
-        const uint64_t at = i + j * step;
-        if (at >= vectors) continue;
-        if (m->lines[k] == EVERYWHERE)
-          hk_multi_store(m->at[k] + 16 * at, v[j]);
-        else
-          store_pieces(m->at[k] + 16 * at, v[j], piece_of(&s, at));
-      }
-    }
+    store_switched(m, &s, i, vectors, v);
   }
   hk_multi_fence(); /* they read it by their own addresses */
+}
+
+/* Destinations <- a source in plain memory. */
+HK_DEVICE_CALL void copy_in_switch(const hk_gpu_move *m, const hk_gpu_shape *shape) {
+  const hk_gpu_shape s = *shape;
+  const uint64_t vectors = (s.bytes + 15) / 16, step = hk_threads();
+  const char *from = m->at[s.src];
+  HK_NO_UNROLL
+  for (uint64_t i = hk_thread(); i < vectors; i += SWITCH_FLIGHT * step) {
+    hk_vec v[SWITCH_FLIGHT];
+    HK_UNROLL
+    for (int j = 0; j < SWITCH_FLIGHT; j++) {
+      const uint64_t at = i + j * step < vectors ? i + j * step : i;
+      v[j] = load_pieces(from + 16 * at, piece_of(&s, at));
+    }
+    store_switched(m, &s, i, vectors, v);
+  }
+  hk_multi_fence(); /* as above */
 }
 #endif

@@ -30,6 +30,7 @@ typedef struct hk_gpu_shape {
   bool divided;             /* the last step of avg */
   bool simple;              /* no lines, all aligned */
   bool wide;                /* some operand is LL128 lines */
+  bool switched;            /* some destination is a multicast address */
   uint64_t bytes;
 } hk_gpu_shape;
 
