@@ -65,17 +65,22 @@ static int by_id(const void *a, const void *b) {
   return *x < *y ? -1 : *x > *y;
 }
 
+int hk_gpu_most_equal(uint64_t *ids, int n) {
+  int most = 0;
+  qsort(ids, (size_t)n, sizeof *ids, by_id);
+  for (int r = 0, run = 0; r < n; r++) {
+    run = r > 0 && ids[r] == ids[r - 1] ? run + 1 : 1;
+    if (run > most) most = run;
+  }
+  return most;
+}
+
 /* The ranks of the device that has most. */
 static hk_status count_sharers(const hk_gpu_fact *facts, size_t stride, int nranks, int *most) {
   uint64_t *ids = malloc((size_t)nranks * sizeof *ids);
   if (!ids) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", nranks);
   for (int r = 0; r < nranks; r++) ids[r] = fact_of(facts, stride, r)->id;
-  qsort(ids, (size_t)nranks, sizeof *ids, by_id);
-  *most = 0;
-  for (int r = 0, run = 0; r < nranks; r++) {
-    run = r > 0 && ids[r] == ids[r - 1] ? run + 1 : 1;
-    if (run > *most) *most = run;
-  }
+  *most = hk_gpu_most_equal(ids, nranks);
   free(ids);
   return HK_OK;
 }

@@ -51,12 +51,15 @@ struct hk_gpu_view;
 typedef struct hk_gpu_world {
   uint64_t comm_id;
   int refs, nranks;
-  pthread_mutex_t lock;     /* of the FIFOs */
+  pthread_mutex_t lock;     /* of the FIFOs, and of `looked` */
   hk_device **devices;      /* [nranks]; NULL: not of this process */
   hk_memory *credits;       /* [nranks]: of the ranks of this process, see gpu_world.c */
   hk_gpu_fifo **fifos;      /* [nranks], by sender */
   struct hk_gpu_view *late; /* of ranks that have left: others' streams may still write to what they had open */
   hk_gpu_multicast multicast;
+  bool looked; /* at the machine, once for all: gpu_topology.c */
+  struct hk_cluster *machine;
+  struct hk_paths *paths;
   struct hk_gpu_world *next;
 } hk_gpu_world;
 
@@ -198,6 +201,7 @@ typedef struct hk_gpu_fact {
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
 /* After it; facts are `stride` bytes apart. */
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
+int hk_gpu_most_equal(uint64_t *ids, int n); /* how often the one is there that is there most; sorts them */
 void hk_gpu_detach(ncclComm_t c);
 /* Is all that was launched over?  An error where it failed.  From any thread. */
 hk_status hk_gpu_over(hk_gpu *g, bool *done);
@@ -211,9 +215,11 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask);
 /* HK_ERR_ARGUMENT where `p` cannot be used by c's device. */
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
 
-/* ---- gpu_world.c ---- */
+/* ---- gpu_code.c ---- */
 hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out);
 void hk_gpu_code_put(hk_gpu_code *code);
+
+/* ---- gpu_world.c ---- */
 /* Makes this rank's credits, too. */
 hk_status hk_gpu_world_join(ncclComm_t c);
 void hk_gpu_world_leave(hk_gpu_world *w);
@@ -236,11 +242,13 @@ bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
 /* ---- gpu_topology.c ---- */
 /* By all ranks, ahead of hk_gpu_reach: g->nvlink and g->prices from the machine's topology, as far as it can be seen. */
 hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
+void hk_gpu_topology_free(hk_gpu_world *w);
 
 /* ---- gpu_multicast.c ---- */
 /* After hk_gpu_reach, by all ranks: g->in_switch, the same on all.  What is against it is logged. */
 hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-void hk_gpu_multicast_free(hk_gpu_world *w); /* when nobody's kernels run any more */
+void hk_gpu_multicast_leave(ncclComm_t c);   /* this rank's kernels are over */
+void hk_gpu_multicast_free(hk_gpu_world *w); /* those of all ranks of this process are */
 hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first);
 /* Can the switch do this for the type? */
 bool hk_gpu_switch_adds(hk_dtype type, hk_redop op);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL_P2P_LEVEL and NCCL_P2P_DISABLE for pairs of GPUs.  The machine is looked at only where a level is set: the driver knows
- * who can be reached, and a probe tells whether that is true. */
+/* NCCL_P2P_LEVEL and NCCL_P2P_DISABLE for pairs of GPUs.  Distances count only where a level is set: the driver knows who can be
+ * reached, and a probe tells whether that is true. */
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../base/param.h"
-#include "../topo/detect.h"
+#include "../topo/paths.h"
 #include "gpu.h"
 
 static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
@@ -14,12 +14,11 @@ static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int r
 hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
   hk_gpu *g = c->gpu;
-  hk_topo *t = NULL;
   hk_paths *paths = NULL;
   /* The ways as they are, whatever the level makes of them. */
   static const hk_path_rules plain = {.p2p_level = HK_PATH_SYS};
-  if (!c->selection.overrides.paths.p2p_level) return HK_OK;
-  HK_TRY(hk_topo_detect_with_file(&t, HK_DETECT_NO_NET), out);
+  if (!c->selection.overrides.paths.p2p_level || !g->world->machine) return HK_OK;
+  const hk_topo *t = g->world->machine->kinds[0];
   HK_TRY(hk_paths_new(&paths, t, &plain), out);
   g->far = calloc((size_t)c->nranks, 1); /* HK_PATH_LOC */
   if (!g->far) {
@@ -39,7 +38,6 @@ hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride
   }
 out:
   hk_paths_free(paths);
-  hk_topo_free(t);
   return rc;
 }
 

@@ -10,50 +10,68 @@ static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int r
   return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
 }
 
-/* `rank` of each seat. */
-static hk_status look_at(ncclComm_t c, const hk_cluster *machine, const hk_seat *seats, const int *rank, int n) {
+/* One look for all ranks of the process: the first one's.  A machine that cannot be seen, as in some containers, is no
+ * failure. */
+static void look(ncclComm_t c) {
   hk_status rc = HK_OK;
-  hk_paths *paths = NULL;
-  const hk_overrides *o = &c->selection.overrides;
-  uint32_t mine = 0;
-  HK_TRY(hk_paths_new(&paths, machine->kinds[0], &o->paths), out);
-  for (int i = 0; i < n; i++)
-    if (rank[i] == c->rank) mine = seats[i].node;
-  for (int i = 0; i < n; i++) c->gpu->nvlink[rank[i]] = hk_path_between(paths, mine, seats[i].node)->cls == HK_PATH_NVL;
-  HK_TRY(hk_gpu_prices_of(&c->gpu->prices, machine, seats, n, o), out);
+  hk_gpu_world *w = c->gpu->world;
+  hk_topo *t = NULL;
+  pthread_mutex_lock(&w->lock);
+  if (w->looked) goto out;
+  w->looked = true;
+  HK_TRY(hk_topo_detect_with_file(&t, HK_DETECT_NO_NET), out);
+  HK_TRY(hk_cluster_of(&w->machine, t, 1), out); /* which has t now, or it is gone */
+  HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], &c->selection.overrides.paths), out);
 out:
-  hk_paths_free(paths);
-  return rc;
+  if (rc != HK_OK) {
+    HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses, without the machine's topology: %s", c->rank,
+            hk_last_error());
+    hk_gpu_topology_free(w);
+  }
+  pthread_mutex_unlock(&w->lock);
 }
 
-/* The ranks of this host.  A machine that cannot be seen, as in some containers, is no failure. */
-static void look(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_seat *seats, int *rank) {
-  hk_status rc = HK_OK;
-  hk_topo *t = NULL;
-  hk_cluster *machine = NULL;
+void hk_gpu_topology_free(hk_gpu_world *w) {
+  hk_paths_free(w->paths);
+  hk_cluster_free(w->machine);
+  w->paths = NULL;
+  w->machine = NULL;
+}
+
+/* The GPUs of this host's ranks: `rank` of each seat.  Gives how many; 0: not all are known. */
+static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_seat *seats, int *rank) {
+  const hk_topo *t = c->gpu->world->machine->kinds[0];
   int n = 0;
-  HK_TRY(hk_topo_detect_with_file(&t, HK_DETECT_NO_NET), out);
   for (int r = 0; r < c->nranks; r++) {
     if (c->peers[r].host != c->peers[c->rank].host) continue;
     seats[n].node = hk_topo_find(t, HK_NODE_GPU, fact_of(facts, stride, r)->bus);
-    if (seats[n].node != UINT32_MAX) {
-      rank[n++] = r;
-      continue;
+    if (seats[n].node == UINT32_MAX) {
+      HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses: rank %d's is not among the %u that %s shows", c->rank,
+              r, hk_topo_count(t, HK_NODE_GPU), t->name);
+      return 0;
     }
-    HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses: rank %d's is not among the %u that %s shows", c->rank,
-            r, hk_topo_count(t, HK_NODE_GPU), t->name);
-    goto out;
+    rank[n++] = r;
   }
-  if (n < 2) goto out;
-  rc = hk_cluster_of(&machine, t, 1);
-  t = NULL; /* the cluster's, or gone */
-  if (rc == HK_OK) rc = look_at(c, machine, seats, rank, n);
-out:
-  if (rc != HK_OK)
-    HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses, without the machine's topology: %s", c->rank,
-            hk_last_error());
-  hk_cluster_free(machine);
-  hk_topo_free(t);
+  return n;
+}
+
+static void use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int n) {
+  const hk_gpu_world *w = c->gpu->world;
+  uint32_t mine = 0;
+  if (n < 2) return;
+  for (int i = 0; i < n; i++)
+    if (rank[i] == c->rank) mine = seats[i].node;
+  for (int i = 0; i < n; i++)
+    c->gpu->nvlink[rank[i]] = hk_path_between(w->paths, mine, seats[i].node)->cls == HK_PATH_NVL;
+  if (c->rank == 0 && /* its prices count for all */
+      hk_gpu_prices_of(&c->gpu->prices, w->machine, seats, n, &c->selection.overrides) != HK_OK)
+    HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
+}
+
+static bool alone_on_host(ncclComm_t c) {
+  for (int r = 0; r < c->nranks; r++)
+    if (r != c->rank && c->peers[r].host == c->peers[c->rank].host) return false;
+  return true;
 }
 
 hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
@@ -68,7 +86,10 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
     rc = HK_FAIL_ERRNO("no memory for the topology of %d ranks", c->nranks);
     goto out;
   }
-  if (n > 1) look(c, facts, stride, seats, rank);
+  if (!alone_on_host(c)) {
+    look(c);
+    if (g->world->machine) use_machine(c, seats, rank, find_seats(c, facts, stride, seats, rank));
+  }
   /* All must decide alike, and containers may show each rank a part of its own: rank 0's count for all. */
   prices[c->rank] = g->prices;
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, prices, sizeof *prices), out);

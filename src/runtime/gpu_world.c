@@ -1,83 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks of one process have together on GPUs: kernels, and the memory of links between them. */
+/* What ranks of one process have together on GPUs: the memory of links between them, and whom they reach. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../device/host.h"
-#include "../kernels/gpu_image.h"
 #include "../transport/shm.h"
 #include "gpu_net.h"
 
-/* The tables of a process.  They are global because ranks that are threads of a process have nothing else in common when
+/* The worlds of a process.  They are global because ranks that are threads of a process have nothing else in common when
  * they begin, and because what they share must outlive whichever of them leaves first. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
-static hk_gpu_code *codes;
 static hk_gpu_world *worlds;
-
-/* ---- kernels ---- */
-
-static hk_status load(hk_gpu_code *k) {
-  hk_status rc = HK_OK;
-  const void *image;
-  size_t bytes;
-  hk_device *d = k->device;
-  HK_TRY(hk_gpu_image(&image, &bytes), out);
-  HK_TRY(d->ops->load(d, image, &k->module), out);
-  HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch), out);
-  HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers), out);
-  HK_TRY(d->ops->block_threads(d, k->batch, &k->threads), out);
-  if (k->threads > HK_GPU_THREADS) k->threads = HK_GPU_THREADS;
-  k->threads &= ~31u; /* whole warps */
-  HK_TRY(d->ops->resident(d, k->batch, k->threads, 0, &k->resident), out);
-out:
-  return rc;
-}
-
-static void drop_code(hk_gpu_code *k) {
-  if (k->module) (void)k->device->ops->unload(k->device, k->module);
-  if (k->device) k->device->ops->close(k->device);
-  free(k);
-}
-
-hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out) {
-  hk_status rc = HK_OK;
-  pthread_mutex_lock(&table_lock);
-  hk_gpu_code *k = codes;
-  while (k && k->ordinal != ordinal) k = k->next;
-  if (!k) {
-    k = calloc(1, sizeof *k);
-    if (!k) {
-      rc = HK_FAIL_ERRNO("no memory for the kernels of device %d", ordinal);
-      goto out;
-    }
-    k->ordinal = ordinal;
-    HK_TRY(hk_cuda_open(ordinal, &k->device), undo);
-    HK_TRY(load(k), undo);
-    k->next = codes;
-    codes = k;
-  }
-  k->refs++;
-  *out = k;
-out:
-  pthread_mutex_unlock(&table_lock);
-  return rc;
-undo:
-  drop_code(k);
-  goto out;
-}
-
-void hk_gpu_code_put(hk_gpu_code *k) {
-  if (!k) return;
-  pthread_mutex_lock(&table_lock);
-  if (--k->refs == 0) {
-    hk_gpu_code **at = &codes;
-    while (*at != k) at = &(*at)->next;
-    *at = k->next;
-    drop_code(k);
-  }
-  pthread_mutex_unlock(&table_lock);
-}
 
 /* ---- worlds ---- */
 
@@ -192,6 +126,7 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
     (void)d->ops->release(d, &w->credits[r]);
     d->ops->close(d);
   }
+  hk_gpu_topology_free(w);
   pthread_mutex_destroy(&w->lock);
   free(w->devices);
   free(w->credits);
@@ -260,35 +195,67 @@ static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int r
   return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
 }
 
-static bool share_gpu(const hk_gpu_fact *facts, size_t stride, size_t a, size_t b) {
-  return fact_of(facts, stride, (int)a)->id == fact_of(facts, stride, (int)b)->id;
+static bool share_gpu(const hk_gpu_fact *facts, size_t stride, int a, int b) {
+  return fact_of(facts, stride, a)->id == fact_of(facts, stride, b)->id;
 }
 
 /* What a rank finds of another one, the better the larger. */
 enum { REFUSED, FD_REFUSED /* a handle may be better */, REACHED, BY_NVLINK };
+/* What is so for some rank: the first byte of what each tells; then what it finds of each rank of its host. */
+enum { SOME_STAGED = 1, SOME_NARROW = 2, SOME_AGAIN = 4 };
 
-/* A pair goes one way: what one of them cannot do, neither does. */
-static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, unsigned char *table) {
-  hk_status rc = HK_OK;
-  size_t n = (size_t)c->nranks;
-  hk_gpu *g = c->gpu;
-  HK_TRY(hk_bootstrap_allgather(c->bootstrap, table, n), out);
-  g->staged = false;
-  g->wide = true;
-  for (size_t a = 0; a < n; a++)
-    for (size_t b = 0; b < n; b++) {
-      g->staged = g->staged || (table[a * n + b] < REACHED && c->peers[a].host == c->peers[b].host);
-      g->wide = g->wide && table[a * n + b] >= (share_gpu(facts, stride, a, b) ? REACHED : BY_NVLINK);
-    }
-  for (size_t r = 0; r < n; r++) {
-    unsigned char there = table[(size_t)c->rank * n + r], back = table[r * n + (size_t)c->rank];
-    unsigned char both = there < back ? there : back;
-    g->direct[r] = both < REACHED                                 ? (by_net(c, (int)r) ? HK_GPU_NET : HK_GPU_STAGED)
-                   : share_gpu(facts, stride, (size_t)c->rank, r) ? HK_GPU_SAME
-                   : both == BY_NVLINK                            ? HK_GPU_NVLINK
-                                                                  : HK_GPU_REACH;
+static unsigned char sum_up(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, const unsigned char *found) {
+  unsigned char some = 0;
+  for (int r = 0; r < c->nranks; r++) {
+    const bool near = c->peers[r].host == c->peers[c->rank].host;
+    if (near && found[r] < REACHED) some |= SOME_STAGED;
+    if (found[r] < (share_gpu(facts, stride, c->rank, r) ? REACHED : BY_NVLINK)) some |= SOME_NARROW;
+    if (found[r] == FD_REFUSED) some |= SOME_AGAIN;
   }
+  return some;
+}
+
+static hk_gpu_way way_to(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, int r, unsigned char both) {
+  if (both < REACHED) return by_net(c, r) ? HK_GPU_NET : HK_GPU_STAGED;
+  if (share_gpu(facts, stride, c->rank, r)) return HK_GPU_SAME;
+  return both == BY_NVLINK ? HK_GPU_NVLINK : HK_GPU_REACH;
+}
+
+/* A pair goes one way: what one of them cannot do, neither does.  *again: file descriptors did not work for somebody. */
+static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, const unsigned char *found, bool *again) {
+  hk_status rc = HK_OK;
+  const size_t n = (size_t)c->nranks;
+  size_t each = 0, place = 0, k = 0;
+  unsigned char some = 0, *rows = NULL;
+  uint64_t *hosts = malloc(n * sizeof *hosts);
+  for (size_t r = 0; hosts && r < n; r++) hosts[r] = c->peers[r].host;
+  if (hosts) each = 1 + (size_t)hk_gpu_most_equal(hosts, c->nranks);
+  if (hosts) rows = calloc(n, each);
+  if (!rows) {
+    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
+    goto out;
+  }
+  unsigned char *mine = rows + (size_t)c->rank * each;
+  mine[0] = sum_up(c, facts, stride, found);
+  for (int r = 0; r < c->nranks; r++) {
+    if (c->peers[r].host != c->peers[c->rank].host) continue;
+    if (r == c->rank) place = k;
+    mine[1 + k++] = found[r];
+  }
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, each), out);
+  for (int r = 0; r < c->nranks; r++) {
+    const unsigned char *theirs = rows + (size_t)r * each;
+    const bool near = c->peers[r].host == c->peers[c->rank].host;
+    const unsigned char back = near ? theirs[1 + place] : REFUSED;
+    some |= theirs[0];
+    c->gpu->direct[r] = (unsigned char)way_to(c, facts, stride, r, found[r] < back ? found[r] : back);
+  }
+  c->gpu->staged = some & SOME_STAGED;
+  c->gpu->wide = !(some & SOME_NARROW);
+  *again = some & SOME_AGAIN;
 out:
+  free(hosts);
+  free(rows);
   return rc;
 }
 
@@ -365,21 +332,20 @@ static hk_status reach_once(ncclComm_t c, const hk_gpu_fact *facts, size_t strid
   hk_status rc = HK_OK;
   size_t n = (size_t)c->nranks;
   uint64_t *got = malloc(PROBE_BYTES);
-  unsigned char *table = calloc(n, n);
+  unsigned char *found = calloc(n, 1);
   hk_gpu_offer *credits = calloc(n, sizeof *credits);
   *again = false;
-  if (!got || !table || !credits) {
+  if (!got || !found || !credits) {
     rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
     goto out;
   }
   HK_TRY(share_credits(c, credits), out);
-  HK_TRY(try_peers(c, credits, got, table + (size_t)c->rank * n), out);
-  HK_TRY(agree(c, facts, stride, table), out);
-  for (size_t i = 0; i < n * n; i++) *again = *again || table[i] == FD_REFUSED;
+  HK_TRY(try_peers(c, credits, got, found), out);
+  rc = agree(c, facts, stride, found, again);
 out:
   if (credits) hk_host_take_back(credits[c->rank].region);
   free(got);
-  free(table);
+  free(found);
   free(credits);
   return rc;
 }

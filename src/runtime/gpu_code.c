@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels, loaded once on a device for all communicators of the process. */
+#include <stdlib.h>
+#include "../base/log.h"
+#include "../kernels/gpu_image.h"
+#include "gpu.h"
+
+/* Global because communicators have nothing else in common. */
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static hk_gpu_code *codes;
+
+static hk_status load(hk_gpu_code *k) {
+  hk_status rc = HK_OK;
+  const void *image;
+  size_t bytes;
+  hk_device *d = k->device;
+  HK_TRY(hk_gpu_image(&image, &bytes), out);
+  HK_TRY(d->ops->load(d, image, &k->module), out);
+  HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch), out);
+  HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers), out);
+  HK_TRY(d->ops->block_threads(d, k->batch, &k->threads), out);
+  if (k->threads > HK_GPU_THREADS) k->threads = HK_GPU_THREADS;
+  k->threads &= ~31u; /* whole warps */
+  HK_TRY(d->ops->resident(d, k->batch, k->threads, 0, &k->resident), out);
+out:
+  return rc;
+}
+
+static void drop_code(hk_gpu_code *k) {
+  if (k->module) (void)k->device->ops->unload(k->device, k->module);
+  if (k->device) k->device->ops->close(k->device);
+  free(k);
+}
+
+hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out) {
+  hk_status rc = HK_OK;
+  pthread_mutex_lock(&table_lock);
+  hk_gpu_code *k = codes;
+  while (k && k->ordinal != ordinal) k = k->next;
+  if (!k) {
+    k = calloc(1, sizeof *k);
+    if (!k) {
+      rc = HK_FAIL_ERRNO("no memory for the kernels of device %d", ordinal);
+      goto out;
+    }
+    k->ordinal = ordinal;
+    HK_TRY(hk_cuda_open(ordinal, &k->device), undo);
+    HK_TRY(load(k), undo);
+    k->next = codes;
+    codes = k;
+  }
+  k->refs++;
+  *out = k;
+out:
+  pthread_mutex_unlock(&table_lock);
+  return rc;
+undo:
+  drop_code(k);
+  goto out;
+}
+
+void hk_gpu_code_put(hk_gpu_code *k) {
+  if (!k) return;
+  pthread_mutex_lock(&table_lock);
+  if (--k->refs == 0) {
+    hk_gpu_code **at = &codes;
+    while (*at != k) at = &(*at)->next;
+    *at = k->next;
+    drop_code(k);
+  }
+  pthread_mutex_unlock(&table_lock);
+}
