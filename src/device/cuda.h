@@ -56,6 +56,8 @@ hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memor
 
 /* cuda_multicast.c */
 hk_status hk_cuda_multicast_new(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);
+hk_status hk_cuda_multicast_share(hk_device *d, uint64_t object, int *fd);
+hk_status hk_cuda_multicast_open(hk_device *d, int fd, uint64_t *object);
 hk_status hk_cuda_multicast_add(hk_device *d, uint64_t object);
 hk_status hk_cuda_multicast_bind(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
                                  hk_memory *all);

@@ -26,6 +26,31 @@ out:
   return rc;
 }
 
+hk_status hk_cuda_multicast_share(hk_device *base, uint64_t object, int *fd) {
+  hk_status rc = HK_OK;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(hk_cu.MemExportToShareableHandle(fd, object, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), leave,
+              "device %d: a file descriptor of a multicast object", base->limits.ordinal);
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
+hk_status hk_cuda_multicast_open(hk_device *base, int fd, uint64_t *object) {
+  hk_status rc = HK_OK;
+  CUmemGenericAllocationHandle handle;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(
+      hk_cu.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+      leave, "device %d: a multicast object of another process", base->limits.ordinal);
+  *object = handle;
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
 hk_status hk_cuda_multicast_add(hk_device *base, uint64_t object) {
   hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;

@@ -130,6 +130,9 @@ typedef struct hk_device_ops {
   /* Multicast (limits.multicast; else NULL together): an object for so many devices, into which all of them go before any
    * of them binds memory.  *bytes is rounded up. */
   hk_status (*multicast_new)(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);
+  /* For another process: a file descriptor, the caller's to close; and the object that it means there, for multicast_free. */
+  hk_status (*multicast_share)(hk_device *d, uint64_t object, int *fd);
+  hk_status (*multicast_open)(hk_device *d, int fd, uint64_t *object);
   hk_status (*multicast_add)(hk_device *d, uint64_t object);
   /* `own`: d's memory, whose first `zeroed` bytes are zeros; `all`: the address that means all devices'.  Both are
    * released, `all` first, before the object is freed; no device may use `all` before every one has bound. */

@@ -197,6 +197,7 @@ void hk_gpu_detach(ncclComm_t c) {
     c->gpu = NULL;
     return;
   }
+  hk_gpu_multicast_leave(c);
   if (g->device) {
     hk_gpu_ends_free(c);
     free(g->nvlink);

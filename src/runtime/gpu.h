@@ -40,7 +40,9 @@ typedef struct hk_gpu_fifo {
 enum { HK_GPU_SWITCH_RANKS = 16, HK_GPU_SWITCH_CHANNELS = 16 };
 typedef struct hk_gpu_multicast {
   uint64_t object;
-  bool made; /* there is an object */
+  bool made;           /* there is an object */
+  _Atomic(int) *left;  /* in memory of all processes: ranks whose kernels are over; NULL: there is one process */
+  _Atomic(bool) bound; /* all have bound memory */
   size_t bytes, slot_bytes;
   unsigned nslots, channels;
   hk_memory own[HK_GPU_SWITCH_RANKS], all[HK_GPU_SWITCH_RANKS]; /* each rank's memory; its address of everybody's */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory behind a switch that copies and adds up (NVLS): the ranks of a process, each on a GPU of its own, bind memory of
- * one layout to one multicast object.  For each channel:
+/* Memory behind a switch that copies and adds up (NVLS): ranks of one host, each on a GPU of its own, bind memory of one
+ * layout to one multicast object, which goes to other processes by file descriptor.  For each channel:
  *
  *   done    counters, a rank's own, as all links have them: of what it gives to p, of what it takes from r
  *   word    [p][r][slot]  rank r has put its part for p into its own slot; [p][p][slot]: p has written to all
@@ -10,8 +10,12 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../device/host.h"
+#include "../transport/shm.h"
 #include "gpu.h"
 
 enum {
@@ -119,33 +123,109 @@ static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, 
   for (int r = 0; r < c->nranks && !why[0]; r++) {
     if (!fact_of(facts, stride, r)->multicast)
       snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE is 0", r);
-    else if (c->peers[r].process != c->peers[0].process)
-      snprintf(why, bytes, "rank %d is in another process than rank 0", r);
+    else if (c->peers[r].host != c->peers[0].host)
+      snprintf(why, bytes, "rank %d is on another host than rank 0", r);
     for (int k = 0; k < r && !why[0]; k++)
       if (fact_of(facts, stride, k)->id == fact_of(facts, stride, r)->id)
         snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
   }
+  if (!why[0] && c->gpu->remote && !c->gpu->by_fd)
+    snprintf(why, bytes, "processes cannot pass each other file descriptors of GPU memory");
 }
 
-/* A step that each rank takes: true where all could. */
-static hk_status all_could(ncclComm_t c, hk_status mine, bool *all) {
-  unsigned char could[HK_GPU_SWITCH_RANKS] = {0};
+/* What rank 0 tells of the object. */
+typedef struct offer {
+  uint64_t could, bytes, slot_bytes, nslots, channels;
+  uint64_t object, left; /* regions (device/host.h) of what processes open; 0: there is one process */
+} offer;
+
+/* A step that each rank takes: true where all could.  What one rank writes of the world there, the others of its process
+ * see behind it.  *o becomes rank 0's. */
+static hk_status all_could(ncclComm_t c, hk_status mine, offer *o, bool *all) {
+  offer told[HK_GPU_SWITCH_RANKS] = {{0}};
   *all = true;
-  could[c->rank] = mine == HK_OK;
+  told[c->rank] = *o;
+  told[c->rank].could = mine == HK_OK;
   if (mine != HK_OK) HK_INFO(HK_SUB_NVLS, "rank %d: no sums in the switch: %s", c->rank, hk_last_error());
-  hk_status rc = hk_bootstrap_allgather(c->bootstrap, could, 1);
-  for (int r = 0; r < c->nranks; r++) *all = *all && could[r];
+  hk_status rc = hk_bootstrap_allgather(c->bootstrap, told, sizeof *told);
+  for (int r = 0; r < c->nranks; r++) *all = *all && told[r].could;
+  *o = told[0];
   return rc;
 }
 
-static hk_status make(ncclComm_t c) {
+static size_t page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+static hk_status map_left(hk_gpu_multicast *m, int fd) {
+  void *at = mmap(NULL, page(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) return HK_FAIL_ERRNO("mapping a page that processes share");
+  m->left = at;
+  return HK_OK;
+}
+
+/* For the processes of other ranks to open. */
+static hk_status lend(ncclComm_t c, offer *o) {
+  hk_status rc = HK_OK;
+  hk_gpu_multicast *m = &c->gpu->world->multicast;
+  hk_device *d = c->gpu->device;
+  int fd;
+  HK_TRY(d->ops->multicast_share(d, m->object, &fd), out);
+  HK_TRY(hk_host_lend(fd, m->bytes, false, &o->object), out);
+  fd = hk_host_memfd("hocket-left", page());
+  if (fd < 0) {
+    rc = HK_FAIL_ERRNO("a page for the processes of a communicator");
+    goto out;
+  }
+  rc = map_left(m, fd);
+  if (rc != HK_OK)
+    close(fd);
+  else
+    rc = hk_host_lend(fd, page(), false, &o->left);
+out:
+  return rc;
+}
+
+/* By rank 0. */
+static hk_status make(ncclComm_t c, offer *o) {
+  hk_status rc = HK_OK;
   hk_gpu_multicast *m = &c->gpu->world->multicast;
   hk_device *d = c->gpu->device;
   if (c->rank != 0) return HK_OK;
   choose_sizes(m, c);
   m->bytes = bytes_of(m, c->nranks);
-  hk_status rc = d->ops->multicast_new(d, (unsigned)c->nranks, &m->bytes, &m->object);
-  m->made = rc == HK_OK;
+  HK_TRY(d->ops->multicast_new(d, (unsigned)c->nranks, &m->bytes, &m->object), out);
+  m->made = true;
+  o->bytes = m->bytes;
+  o->slot_bytes = m->slot_bytes;
+  o->nslots = m->nslots;
+  o->channels = m->channels;
+  if (c->gpu->remote) rc = lend(c, o);
+out:
+  return rc;
+}
+
+/* By one rank of each process but rank 0's. */
+static hk_status open_offered(ncclComm_t c, const offer *o) {
+  hk_status rc = HK_OK;
+  hk_gpu_multicast *m = &c->gpu->world->multicast;
+  hk_device *d = c->gpu->device;
+  size_t bytes;
+  int fd = -1;
+  for (int r = 0; r < c->rank; r++)
+    if (c->peers[r].process == c->peers[c->rank].process) return HK_OK;
+  if (c->rank == 0) return HK_OK;
+  HK_TRY(hk_shm_region_file(hk_wire_shm(c), 0, o->left, &fd, &bytes), out);
+  HK_TRY(map_left(m, fd), out);
+  close(fd);
+  fd = -1;
+  HK_TRY(hk_shm_region_file(hk_wire_shm(c), 0, o->object, &fd, &bytes), out);
+  HK_TRY(d->ops->multicast_open(d, fd, &m->object), out);
+  m->made = true;
+  m->bytes = o->bytes;
+  m->slot_bytes = o->slot_bytes;
+  m->nslots = (unsigned)o->nslots;
+  m->channels = (unsigned)o->channels;
+out:
+  if (fd >= 0) close(fd);
   return rc;
 }
 
@@ -154,6 +234,7 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
   hk_gpu *g = c->gpu;
   hk_gpu_multicast *m = &g->world->multicast;
   hk_device *d = g->device;
+  offer o = {0};
   char why[120];
   bool all;
   if (c->nranks < 2) return HK_OK;
@@ -162,28 +243,62 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
     HK_INFO(HK_SUB_NVLS, "rank %d: no sums in the switch: %s", c->rank, why);
     return HK_OK;
   }
-  /* What one rank writes of the world here the others see behind the exchange that ends the step. */
-  HK_TRY(all_could(c, make(c), &all), out);
-  if (all) HK_TRY(all_could(c, d->ops->multicast_add(d, m->object), &all), out);
+  HK_TRY(all_could(c, make(c, &o), &o, &all), out);
+  if (all && g->remote) HK_TRY(all_could(c, open_offered(c, &o), &o, &all), out);
+  if (all) HK_TRY(all_could(c, d->ops->multicast_add(d, m->object), &o, &all), out);
   if (all)
     HK_TRY(all_could(c,
                      d->ops->multicast_bind(d, m->object, m->bytes, zeroed_of(m, c->nranks), &m->own[c->rank],
                                             &m->all[c->rank]),
-                     &all),
+                     &o, &all),
            out);
   g->in_switch = all;
+  if (all) atomic_store(&m->bound, true);
   if (all)
     HK_INFO(HK_SUB_NVLS, "rank %d: sums in the switch: %u channels, %zu bytes on each GPU", c->rank, m->channels,
             m->bytes);
 out:
+  if (c->rank == 0) { /* whoever was to open them has */
+    hk_host_take_back(o.object);
+    hk_host_take_back(o.left);
+  }
   return rc;
+}
+
+/* ---- the end ---- */
+
+void hk_gpu_multicast_leave(ncclComm_t c) {
+  if (!c->gpu->in_switch || !c->gpu->world->multicast.left) return;
+  atomic_fetch_add(c->gpu->world->multicast.left, 1); /* release: our kernels have stored all that they will */
+}
+
+enum { PATIENCE_S = 2 };
+
+/* Kernels of other processes may still be telling this one's memory what nobody waits for any more.  A process that has died
+ * says nothing. */
+static bool all_have_left(const hk_gpu_multicast *m, int nranks) {
+  const hk_wait_env env = {0};
+  hk_waiter w;
+  if (!m->left || !atomic_load(&m->bound)) return true;
+  const uint64_t until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
+  hk_wait_begin(&w, &env);
+  while (atomic_load(m->left) < nranks) /* acquire: see hk_gpu_multicast_leave */
+    if (hk_now_ns() > until || hk_wait_nap(&w, -1, 100000) != HK_OK) return false;
+  return true;
 }
 
 /* Failures to free are logged, and there is nothing else to do about them. */
 void hk_gpu_multicast_free(hk_gpu_world *w) {
   hk_gpu_multicast *m = &w->multicast;
-  if (!m->made) return;
+  bool over = all_have_left(m, w->nranks);
   hk_device *any = NULL;
+  if (m->left) munmap(m->left, page());
+  if (!m->made) return;
+  if (!over) {
+    HK_INFO(HK_SUB_NVLS, "%zu bytes on each GPU stay bound to a multicast object: not all processes have left it",
+            m->bytes);
+    return;
+  }
   for (int r = 0; r < w->nranks; r++) {
     hk_device *d = w->devices[r];
     if (!d) continue;

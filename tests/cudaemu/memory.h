@@ -15,6 +15,7 @@ typedef struct emu_phys {      /* what a CUmemGenericAllocationHandle means */
   emu_multicast *multicast; /* it is no memory but one of these */
 } emu_phys;
 void emu_phys_unref(emu_phys *p);
+emu_multicast *emu_multicast_open(int fd, size_t *bytes); /* of an object's file; NULL: it cannot be mapped */
 void emu_multicast_drop(emu_multicast *m);
 bool emu_multicast_has(const emu_multicast *m, int device);
 typedef enum emu_kind { EMU_BLOCK, EMU_SPACE, EMU_MAP, EMU_IMPORT, EMU_HOST, EMU_REGISTERED } emu_kind;

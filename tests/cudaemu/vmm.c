@@ -13,12 +13,11 @@ static bool multiple(uint64_t x) { return x && x % EMU_GRANULE == 0; }
 
 void emu_phys_unref(emu_phys *p) {
   if (--p->refs) return;
-  if (p->multicast) {
+  if (p->multicast)
     emu_multicast_drop(p->multicast);
-  } else {
+  else
     emu_give(p->device, p->bytes);
-    close(p->fd);
-  }
+  close(p->fd);
   free(p);
 }
 
@@ -78,22 +77,26 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type) {
   char link[64], name[64] = "";
   struct stat st;
-  int fd = (int)(intptr_t)shareable, device;
+  int fd = (int)(intptr_t)shareable, device = -1;
   if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   if (!emu.import) return CUDA_ERROR_NOT_SUPPORTED;
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  if (fstat(fd, &st) != 0 || readlink(link, name, sizeof name - 1) < 0 ||
-      sscanf(name, "/memfd:cudaemu-%d", &device) != 1 || device >= emu.ndevices)
+  if (fstat(fd, &st) != 0 || readlink(link, name, sizeof name - 1) < 0) return CUDA_ERROR_INVALID_VALUE;
+  bool multicast = strncmp(name, "/memfd:cudaemu-multicast", 24) == 0;
+  if (!multicast && (sscanf(name, "/memfd:cudaemu-%d", &device) != 1 || device >= emu.ndevices))
     return CUDA_ERROR_INVALID_VALUE;
   emu_phys *p = calloc(1, sizeof *p);
   if (!p) abort();
   *p = (emu_phys){1, fcntl(fd, F_DUPFD_CLOEXEC, 0), device, type, (size_t)st.st_size, NULL};
-  if (p->fd < 0) {
+  if (multicast) p->multicast = emu_multicast_open(p->fd, &p->bytes);
+  if (p->fd < 0 || (multicast && !p->multicast)) {
+    if (p->fd >= 0) close(p->fd);
     free(p);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   pthread_mutex_lock(&emu_lock);
-  emu_give(device, 0 - p->bytes); /* it counts here too, as long as it is held; giving it back evens that out */
+  if (!multicast)
+    emu_give(device, 0 - p->bytes); /* it counts here too, as long as it is held; giving it back evens that out */
   *handle = (CUmemGenericAllocationHandle)(uintptr_t)p;
   return emu_unlock(CUDA_SUCCESS);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums in the switch (NVLS), on emulated GPUs with multicast objects: the driver's side, allreduce by the algorithm nvls, when
- * there is none, and what goes by another algorithm.
+/* Sums in the switch (NVLS), on emulated GPUs with multicast objects: the driver's side, collectives by the algorithm nvls of
+ * threads and of processes, when there is none, and what goes by another algorithm.
  * check: timeout=300 notsan */
-#include <sys/wait.h>
+#include <dirent.h>
 #include "../../src/base/param.h"
+#include "../../src/runtime/gpu.h"
 #include "../support/suite.h"
-#include "gpu_comms.h"
+#include "gpu_places.h"
 
 enum { GRANULE = 2 << 20 };
 
@@ -45,22 +46,34 @@ START_TEST(objects) {
 }
 END_TEST
 
-/* ---- allreduce ---- */
+/* ---- collectives ---- */
 
-/* The algorithm that the newest plans have, from the log. */
-static char log_file[64];
-static void log_to_file(void) {
-  snprintf(log_file, sizeof log_file, "/tmp/hocket-nvls-%d.log", (int)getpid());
+/* What the processes of a test log, a file each. */
+static char log_dir[64];
+static void log_to_files(void) {
+  char pattern[80];
+  snprintf(log_dir, sizeof log_dir, "/tmp/hocket-nvls-XXXXXX");
+  ck_assert_ptr_nonnull(mkdtemp(log_dir));
+  snprintf(pattern, sizeof pattern, "%s/%%p", log_dir);
   setenv("NCCL_DEBUG", "INFO", 1);
   setenv("NCCL_DEBUG_SUBSYS", "NVLS,TUNING", 1);
-  setenv("NCCL_DEBUG_FILE", log_file, 1);
+  setenv("NCCL_DEBUG_FILE", pattern, 1);
 }
+/* Looks for text in all of them; NULL: removes them. */
 static bool logged(const char *text) {
-  char line[1024];
+  char path[400], line[1024];
   bool found = false;
-  FILE *f = fopen(log_file, "r");
-  while (f && fgets(line, sizeof line, f)) found = found || strstr(line, text);
-  if (f) fclose(f);
+  DIR *d = opendir(log_dir);
+  ck_assert_ptr_nonnull(d);
+  for (const struct dirent *e; (e = readdir(d));) {
+    snprintf(path, sizeof path, "%s/%s", log_dir, e->d_name);
+    FILE *f = text ? fopen(path, "r") : NULL;
+    while (f && fgets(line, sizeof line, f)) found = found || strstr(line, text);
+    if (f) fclose(f);
+    if (!text) unlink(path);
+  }
+  closedir(d);
+  if (!text) rmdir(log_dir);
   return found;
 }
 
@@ -74,14 +87,17 @@ static void run_and_check(const gpu_ranks *g, const gpu_call *c) {
 START_TEST(sizes) {
   static const int ranks[] = {2, 3, 5, 8};
   static const size_t counts[] = {1, 7, 333, 4096, 30001};
+  static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE_SCATTER, HK_ALLGATHER};
   gpu_ranks g;
   setenv("NCCL_ALGO", "NVLS", 1);
-  log_to_file();
+  log_to_files();
   gpu_open(&g, ranks[_i], 8, 1 << 18);
   gpu_init_all(&g);
-  for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
-    gpu_call c = {.coll = HK_ALLREDUCE,
-                  .count = counts[k],
+  for (size_t i = 0; i < 3 * HK_ARRAY_LENGTH(counts); i++) {
+    const hk_coll coll = colls[i % 3];
+    const size_t k = i / 3;
+    gpu_call c = {.coll = coll,
+                  .count = coll == HK_ALLREDUCE ? counts[k] : counts[k] / (size_t)g.n + 1,
                   .type = k == 1   ? ncclBfloat16
                           : k == 2 ? ncclFloat16
                                    : ncclFloat32,
@@ -91,9 +107,9 @@ START_TEST(sizes) {
     run_and_check(&g, &c);
   }
   gpu_close(&g);
-  ck_assert(logged("AllReduce by nvls"));
+  ck_assert(logged("AllReduce by nvls") && logged("ReduceScatter by nvls") && logged("AllGather by nvls"));
   ck_assert(!logged("choosing from all"));
-  unlink(log_file);
+  logged(NULL);
 }
 END_TEST
 
@@ -109,7 +125,9 @@ START_TEST(types_and_operators) {
       run_and_check(&g, &c);
     }
   }
-  gpu_call other = {.coll = HK_ALLGATHER, .count = 77, .type = ncclFloat32};
+  gpu_call bytes = {.coll = HK_ALLGATHER, .count = 77, .type = ncclFloat8e5m2, .offset = 1}, other = bytes;
+  other.coll = HK_BROADCAST;
+  run_and_check(&g, &bytes);
   run_and_check(&g, &other);
   gpu_close(&g);
 }
@@ -204,11 +222,75 @@ START_TEST(replayed) {
 }
 END_TEST
 
+/* ---- processes ---- */
+
+static void in_switch(place *p) {
+  static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE_SCATTER, HK_ALLGATHER};
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(p->g.comm[r]->gpu->in_switch);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
+    gpu_call c = {.coll = colls[i], .count = 1500, .type = ncclFloat32, .op = ncclSum};
+    each_call(p, &c, 3);
+  }
+  ck_assert(logged("AllReduce by nvls") && logged("AllGather by nvls") && !logged("choosing from all"));
+}
+
+/* One object for all, with a page that tells when nobody uses it any more. */
+START_TEST(processes) {
+  setenv("NCCL_ALGO", "NVLS", 1);
+  log_to_files();
+  ck_assert_int_eq(run_processes(_i ? 2 : 3, _i ? 2 : 1, 8, 1, in_switch), 0);
+  ck_assert(!logged("stay bound"));
+  logged(NULL);
+}
+END_TEST
+
+static void without_switch(place *p) {
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(!p->g.comm[r]->gpu->in_switch);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
+  each_call(p, &c, 1);
+}
+
+/* What one process cannot do, none does: pass descriptors, open the object, bind memory. */
+START_TEST(processes_without) {
+  static const char *const reasons[] = {"file descriptors of GPU memory", "multicast object"};
+  log_to_files();
+  setenv(_i ? "CUDAEMU_FAIL_MULTICAST" : "NCCL_CUMEM_ENABLE", _i ? "2" : "0", 1);
+  ck_assert_int_eq(run_processes(2, _i ? 2 : 1, 8, 1, without_switch), 0);
+  ck_assert(logged(reasons[_i]));
+  logged(NULL);
+}
+END_TEST
+
+/* A process that dies keeps nobody waiting for long, and what it has bound stays. */
+static void die(place *p) {
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
+  ncclResult_t code = ncclSuccess;
+  int r = p->first;
+  each_call(p, &c, 1);
+  if (p->process == 0) _exit(0);
+  while (code == ncclSuccess) {
+    OK_NCCL(ncclCommGetAsyncError(p->g.comm[r], &code));
+    usleep(1000);
+  }
+  ck_assert_int_eq(code, ncclRemoteError);
+  OK_NCCL(ncclCommAbort(p->g.comm[r]));
+  p->g.comm[r] = NULL;
+}
+
+START_TEST(dead_process) {
+  setenv("NCCL_ALGO", "NVLS", 1);
+  log_to_files();
+  ck_assert_int_eq(run_processes(3, 1, 8, 1, die), 0);
+  ck_assert(logged("stay bound"));
+  logged(NULL);
+}
+END_TEST
+
 /* No multicast: asked for, on a GPU that two share, and where the driver fails half way. */
 START_TEST(without) {
   static const char *const reasons[] = {"NCCL_NVLS_ENABLE is 0", "share a GPU", "multicast object"};
   gpu_ranks g;
-  log_to_file();
+  log_to_files();
   if (_i == 0) setenv("NCCL_NVLS_ENABLE", "0", 1);
   if (_i == 2) setenv("CUDAEMU_FAIL_MULTICAST", "1", 1);
   gpu_open(&g, 3, _i == 1 ? 2 : 8, 4096);
@@ -218,7 +300,7 @@ START_TEST(without) {
   gpu_close(&g);
   ck_assert(logged(reasons[_i]));
   ck_assert(!logged("by nvls"));
-  unlink(log_file);
+  logged(NULL);
 }
 END_TEST
 
@@ -235,6 +317,9 @@ int main(void) {
   tcase_add_test(t, premultiplied);
   tcase_add_test(t, registered);
   tcase_add_test(t, replayed);
+  tcase_add_loop_test(t, processes, 0, 2);
+  tcase_add_loop_test(t, processes_without, 0, 2);
+  tcase_add_test(t, dead_process);
   tcase_add_loop_test(t, without, 0, 3);
   suite_add_tcase(s, t);
   return suite_run(s);
