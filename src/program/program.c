@@ -24,6 +24,33 @@ double hk_coll_bus_factor(hk_coll c, int nranks) {
 
 void hk_program_free(hk_program *p) { free(p); }
 
+/* Blocks that one run of the instruction reads and writes. */
+static unsigned blocks_moved(const hk_program *p, const hk_instr *i, int refers) {
+  const hk_operand *o = hk_instr_operands(p, i);
+  unsigned moved = 0, kept = 0; /* kept: operands that hold the value as long as the operation */
+  if (i->op != HK_OP_MOVE || !i->ndst || !i->nsrc) return 0;
+  for (unsigned k = 0; k < i->ndst; k++) kept += o[k].space == HK_OUT;
+  if (i->nsrc == 1) kept += o[i->ndst].space == HK_IN || o[i->ndst].space == HK_OUT;
+  if (i->flags & HK_INSTR_COPY) kept = 0;
+  for (unsigned k = 0; k < i->ndst; k++) moved += o[k].space != HK_LINK || !refers || !kept;
+  return moved ? moved + i->nsrc : 0; /* all by reference: the value is not looked at */
+}
+
+double hk_program_moved(const hk_program *p, int refers) {
+  const hk_instr *i = hk_program_instrs(p);
+  double moved = 0, times = 1;
+  uint32_t left = 0; /* of a repeat's body */
+  for (uint32_t k = 0; k < p->ninstrs; k++) {
+    if (i[k].op == HK_OP_REPEAT) {
+      times = i[k].repeat.count;
+      left = i[k].repeat.body + 1;
+    }
+    moved += (left ? times : 1) * blocks_moved(p, &i[k], refers);
+    left -= left > 0;
+  }
+  return moved / p->blocks;
+}
+
 static size_t round_up(size_t n) { return (n + 7) & ~(size_t)7; }
 static void place(hk_program *p, uint32_t *at, size_t *used, const void *from, size_t bytes) {
   *at = (uint32_t)*used;

@@ -196,6 +196,9 @@ HK_INLINE unsigned hk_operand_link(const hk_operand *o, unsigned j) {
   return o->link + ((o->flags & HK_OPERAND_STEP) ? j : 0);
 }
 
+/* Bytes that this rank reads and writes for each byte of the larger of its buffers, where links lie in memory.  What may go by
+ * reference is not written into slots where `refers` is true. */
+double hk_program_moved(const hk_program *p, int refers);
 void hk_program_free(hk_program *p);
 /* The program as text, one instruction a line, for people and for golden tests. */
 void hk_program_dump(const hk_program *p, FILE *to);

@@ -104,8 +104,11 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   HK_TRY(c->gpu ? hk_gpu_bind(c, plan, span_of(program)) : bind_links(c, plan), undo);
   plan->next = c->plans.all;
   c->plans.all = plan;
-  HK_INFO(HK_SUB_TUNING, "rank %d: %s by %s: %u lanes, %u links, %u instructions, %u channels", c->rank,
-          hk_coll_name(coll), a->name, program->nlanes, program->nlinks, program->ninstrs, plan->channels);
+  HK_INFO(HK_SUB_TUNING,
+          "rank %d: %s by %s: %u lanes, %u links, %u instructions, %u channels; it moves %.2f bytes for one of the "
+          "message, %.2f by reference",
+          c->rank, hk_coll_name(coll), a->name, program->nlanes, program->nlinks, program->ninstrs, plan->channels,
+          hk_program_moved(program, false), hk_program_moved(program, true));
   *out = plan;
   return HK_OK;
 undo:

@@ -47,6 +47,7 @@ static int run(void *into, int nargs, char **args) {
   hk_bw_lay_out(b);
   hk_status rc = hk_bw_expect(b);
   if (rc == HK_OK) rc = hk_bw_measure(b);
+  if (rc == HK_OK) rc = hk_bw_run_kernels(b);
   if (rc != HK_OK) {
     code = hk_tool_failed(rc);
     goto out;
@@ -102,7 +103,8 @@ const hk_tool hk_tool_bandwidth = {
     .text =
         "Copies with the driver's copy engines: between every GPU and the memory of every NUMA node, pinned and pageable; "
         "between every two GPUs with peer access (P2P), one way and both ways at once, and without. What peer access "
-        "delivers is compared with what was sent: some machines offer it and corrupt data.\n"
+        "delivers is compared with what was sent: some machines offer it and corrupt data. Where the library has kernels "
+        "for GPUs, also what these copy and add up within each GPU: bytes read and written.\n"
         "Rates are in GB/s (1e9 bytes). The nominal rate is that of the narrowest link on the way, after the link's own "
         "overhead; within a GPU it is that of its memory, which a copy both reads and writes.",
     .findings = "a link is slower than --floor says, or P2P delivers wrong data",

@@ -25,6 +25,9 @@ typedef struct hk_bw_pair { /* copies from `from` to `to`; equal: within the dev
   char path[8], cause[HK_BW_CAUSE];
 } hk_bw_pair;
 
+/* Within a GPU, by the library's kernels: bytes read and written.  A reduction reads two vectors and writes one. */
+typedef enum hk_bw_kernel { HK_BW_COPY, HK_BW_FLOAT, HK_BW_HALF, HK_BW_BFLOAT16, HK_BW_KERNELS } hk_bw_kernel;
+
 typedef struct hk_bw {
   size_t bytes;
   int copies, floor; /* of a measurement; percent of the nominal rate below which a cause is looked for */
@@ -33,6 +36,7 @@ typedef struct hk_bw {
   int nhosts, npairs;
   hk_bw_host host[HK_BW_GPUS * HK_BW_NODES];
   hk_bw_pair pair[HK_BW_GPUS * HK_BW_GPUS];
+  double kernel[HK_BW_GPUS][HK_BW_KERNELS];
   const hk_topo *topo; /* NULL: unknown, and so is what is nominal */
 } hk_bw;
 
@@ -42,6 +46,8 @@ void hk_bw_lay_out(hk_bw *b);
 hk_status hk_bw_measure(hk_bw *b);
 /* Only whether the pairs with peer access deliver what was sent. */
 hk_status hk_bw_try_pairs(hk_bw *b);
+/* bandwidth_kernels.c: b->kernel; -1 where the library has no kernels. */
+hk_status hk_bw_run_kernels(hk_bw *b);
 /* bandwidth_cause.c: nominal rates and paths before the measurement, verdicts behind it. */
 hk_status hk_bw_expect(hk_bw *b);
 int hk_bw_judge(hk_bw *b); /* how many are slow or wrong */

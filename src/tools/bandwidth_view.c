@@ -24,6 +24,19 @@ static void print_causes(const hk_bw *b) {
   }
 }
 
+static const char *const kernels[] = {"copy", "sum_float", "sum_half", "sum_bfloat16"};
+
+static void print_kernels(const hk_bw *b) {
+  hk_table *t = hk_table_new("rrrrr");
+  printf("\nWithin a GPU, by kernels: read and written\n");
+  hk_table_row(t, HK_STYLE_BOLD, "GPU\tCOPY\tSUM FLOAT\tHALF\tBFLOAT16");
+  for (int g = 0; g < b->ngpus; g++) {
+    hk_table_cell(t, HK_STYLE_PLAIN, "%d", g);
+    for (int k = 0; k < HK_BW_KERNELS; k++) rate(t, HK_STYLE_PLAIN, b->kernel[g][k]);
+  }
+  hk_table_print(t, 0, stdout);
+}
+
 void hk_bw_print(const hk_bw *b) {
   char text[32];
   printf("Copies of %s, GB/s:", hk_tool_bytes(text, b->bytes));
@@ -60,6 +73,7 @@ void hk_bw_print(const hk_bw *b) {
     rate(t, HK_STYLE_PLAIN, p->by_host);
   }
   hk_table_print(t, 0, stdout);
+  if (b->kernel[0][HK_BW_COPY] > 0) print_kernels(b);
   print_causes(b);
 }
 
@@ -114,6 +128,15 @@ void hk_bw_json(const hk_bw *b) {
     hk_json_put_boolean(&w, "wrong_data", p->wrong);
     hk_json_put_boolean(&w, "slow", p->slow);
     hk_json_put_text(&w, "cause", p->cause[0] ? p->cause : NULL);
+    hk_json_close(&w);
+  }
+  hk_json_close(&w);
+  hk_json_key(&w, "kernels");
+  hk_json_open(&w, '[');
+  for (int g = 0; g < b->ngpus; g++) {
+    hk_json_open(&w, '{');
+    hk_json_put_integer(&w, "gpu", g);
+    for (int k = 0; k < HK_BW_KERNELS; k++) put_rate(&w, kernels[k], b->kernel[g][k]);
     hk_json_close(&w);
   }
   hk_json_close(&w);

@@ -24,6 +24,12 @@ json '[.pairs[], .host[] | .slow] | any | not'
 gives 1 "$hocket" bandwidth --bytes 64K --copies 1 --floor 100000
 says "GPU 0 and node 0:"
 says "GPU 1 to 0:"
+# Kernels, where they are: a copy and three sums.
+if [ -e "$emulator/kernels.so" ]; then
+  HOCKET_CUDA_IMAGE=$emulator/kernels.so CUDAEMU_DEVICES=1 CUDAEMU_SMS=1 CUDAEMU_THREADS=32 \
+    gives 0 "$hocket" bandwidth --bytes 16K --copies 1 --floor 0 --json
+  json '.kernels[0] | .copy, .sum_float, .sum_half, .sum_bfloat16 | . > 0'
+fi
 # Who has no peer access gets no such rate; who corrupts is found out.
 CUDAEMU_PEER=0 gives 0 "$hocket" bandwidth --bytes 64K --copies 1 --floor 0 --json
 json '[.pairs[] | select(.from != .to) | .peer or .direct != null] | any | not'

@@ -268,9 +268,30 @@ START_TEST(text_errors) {
 }
 END_TEST
 
+/* Two blocks of input: one is copied, by a link too, the other handed on; a repeat counts as often as it runs. */
+START_TEST(bytes_moved) {
+  hk_builder *b;
+  hk_program *p;
+  const hk_operand out = hk_out(0, 0), in[] = {hk_in(0, 0), hk_in(1, 0)};
+  ck_assert_int_eq(hk_builder_new(&b, &(hk_build){.coll = HK_REDUCE_SCATTER, .nranks = 2}), HK_OK);
+  hk_build_lane(b);
+  hk_build_move(b, 0, (hk_operand[]){hk_send_to(b, 1, 1, 0), out}, 2, in, 2); /* two read, one or two written */
+  hk_build_copy(b, hk_send_to(b, 1, 1, 0), in[1]);                            /* one read and written, or nothing */
+  hk_build_repeat(b, 3);
+  hk_build_move(b, HK_INSTR_COPY, (hk_operand[]){hk_send_to(b, 1, 1, 0)}, 1, in, 1);
+  hk_build_end_repeat(b);
+  hk_build_copy(b, out, hk_recv_from(b, 1, 0, 0));
+  ck_assert_int_eq(hk_builder_finish(b, "test", &p), HK_OK);
+  ck_assert_double_eq(hk_program_moved(p, 0), (4 + 2 + 3 * 2 + 2) / 2.0);
+  ck_assert_double_eq(hk_program_moved(p, 1), (3 + 0 + 3 * 2 + 2) / 2.0);
+  hk_program_free(p);
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("program");
   TCase *t = tcase_create("builder");
+  tcase_add_test(t, bytes_moved);
   tcase_add_test(t, names);
   tcase_add_test(t, ring_text);
   tcase_add_test(t, repeats_of_none_and_one);
