@@ -215,6 +215,7 @@ static void connect_all(perf_worker *w) {
     perf_worker all = *w; /* one worker with the ranks of all, which lie in one array */
     all.nranks = job->o->threads * job->o->gpus;
     perf_worker_connect(&all);
+    w->init_seconds = all.init_seconds;
   }
   w->init_bytes = (double)job->mem->used(w->ranks[0].device) - before;
 }
@@ -227,7 +228,10 @@ static double over_all(perf_job *job, double value, int how) {
 static int finish(perf_job *job, perf_worker *w, bool reports) {
   const perf_options *o = job->o;
   long measured = 0, errors = 0;
-  double bandwidth = 0;
+  double bandwidth = 0, seconds = 0;
+  for (int t = 0; t < o->threads; t++)
+    if (w[t].init_seconds > seconds) seconds = w[t].init_seconds;
+  seconds = over_all(job, seconds, TEAM_MAX);
   for (int t = 0; t < o->threads; t++) errors += w[t].errors, bandwidth += w[t].bandwidth, measured += w[t].measured;
   errors = (long)over_all(job, (double)errors, TEAM_SUM);
   double init = over_all(job, w->init_bytes, TEAM_MAX), buffers = over_all(job, w->buffer_bytes, TEAM_MAX);
@@ -239,6 +243,7 @@ static int finish(perf_job *job, perf_worker *w, bool reports) {
   if (reports) {
     perf_report_footer(errors, bandwidth, wanted, o->program);
     if (o->memory) perf_report_memory(job->mem->usage_title, init, buffers, run);
+    if (o->memory) perf_report_init(seconds);
     perf_report_close(""); /* every error ends the process where it happens */
   }
   return errors || (wanted != -1 && bandwidth < wanted * 0.9) ? PERF_WRONG : PERF_OK;

@@ -66,7 +66,7 @@ static const option_row rows[] = {
      "buffers: 0 plain, 1 ncclMemAlloc and ncclCommRegister, 2 ncclMemAlloc and a symmetric window (0)", KIND_INT,
      FIELD(reg), 0, 2},
     {'x', "cta_policy", "0/1/2", "ncclConfig_t's CTAPolicy", KIND_INT, FIELD(cta_policy), 0, 2},
-    {'M', "memory", "0/1", "report the memory in use (0)", KIND_INT, FIELD(memory), 0, 1},
+    {'M', "memory", "0/1", "report the memory in use, and the time of init (0)", KIND_INT, FIELD(memory), 0, 1},
     {'M', "memory_report", NULL, NULL, KIND_INT, FIELD(memory), 0, 1},
     {'u', "unalign", "elements", "start buffers so many elements later (0)", KIND_INT, FIELD(unalign), 0, 1 << 20},
     {'I', "per_iter_timing", "0/1", "time each iteration: fastest, slowest, 99th percentile, variation (0)", KIND_INT,

@@ -295,6 +295,8 @@ void perf_report_memory(const char *title, double init, double buffers, double c
   printf("# %-20s : Initialization %s | User-Allocated %s | Collective %s | Total  %s\n", title, a, b, c, all);
 }
 
+void perf_report_init(double seconds) { printf("# %-20s : %.1f ms\n", "Initialization time", 1e3 * seconds); }
+
 void perf_report_close(const char *error) {
   bool any = error && *error;
   printf("#\n");

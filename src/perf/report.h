@@ -36,6 +36,7 @@ void perf_report_half(const perf_result *r, bool in_place);
 void perf_report_row_end(void);
 void perf_report_footer(long errors, double bandwidth, double wanted, const char *program);
 void perf_report_memory(const char *title, double init, double buffers, double collective);
+void perf_report_init(double seconds);
 void perf_report_close(const char *error);
 /* On the way out after a failure: completes the JSON text as far as it got, if called by the thread that writes it. */
 void perf_report_abandon(void);

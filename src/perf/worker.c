@@ -13,6 +13,7 @@ void perf_worker_connect(perf_worker *w) {
   perf_job *job = w->job;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   if (job->o->cta_policy >= 0) config.CTAPolicy = job->o->cta_policy;
+  const double begin = perf_now();
   NCCL(ncclGroupStart());
   for (int i = 0; i < w->nranks; i++) {
     perf_rank *r = &w->ranks[i];
@@ -20,6 +21,7 @@ void perf_worker_connect(perf_worker *w) {
     NCCL(ncclCommInitRankConfig(&r->comm, job->nranks, job->id, r->rank, &config));
   }
   NCCL(ncclGroupEnd());
+  w->init_seconds = perf_now() - begin;
 }
 
 /* ------------------------------------------------------------ buffers -- */

@@ -51,7 +51,7 @@ typedef struct perf_worker {
   double bandwidth;
   long measured;
   size_t steps_done;
-  double init_bytes, buffer_bytes, run_bytes;
+  double init_bytes, buffer_bytes, run_bytes, init_seconds;
   _Atomic(long long) waiting_since; /* milliseconds, 0 when not; for -T */
 } perf_worker;
 

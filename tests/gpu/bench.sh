@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # make gpu-bench: bus bandwidth and latency on the GPU at hand, Hocket beside any other libnccl.so.2, with the same perf
-# binary.  Under ten minutes.
+# binary; what kernels alone move, what goes through pinned memory, init, and what the algorithms take of the memory's rate.  Under
+# ten minutes.
 #   OTHER=/path/to/libnccl.so.2   the library beside it (NCCL built with NCCL_MULTI_RANK_GPU_ENABLE=1 for ranks that share a GPU)
-#   HK_GPU_RANKS="2 4 8", HK_GPU_LARGEST=1G, ONLY=text of a title
+#   HK_GPU_RANKS="2 4 8", HK_GPU_LARGEST=1G, ONLY=text of a title, HK_GPU_LINKS=options of hocket bandwidth
 # shellcheck disable=SC2154 # lib.sh sets build, library, report and minutes
 set -u
 . "$(dirname "$0")/lib.sh"
@@ -12,6 +13,8 @@ command -v jq >/dev/null || skip_all "no jq, which reads the results"
 prepare gpu-bench
 largest=${HK_GPU_LARGEST:-1G} ranks=${HK_GPU_RANKS:-2 4 8}
 export NCCL_DEBUG=WARN NCCL_MULTI_RANK_GPU_ENABLE=1
+memory=0 pinned=0
+read -ra links <<<"--floor 0 ${HK_GPU_LINKS:-}" # of hocket bandwidth
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 say() { echo "$*" | tee -a "$report"; }
 
@@ -43,13 +46,73 @@ side_by_side() {
   done <"$dir/ours"
   say
 }
+title() { # TITLE: is it wanted, and is there time?
+  [[ $1 == *"${ONLY:-}"* ]] && ! late || return
+  say "## $1"
+  say
+}
+# Rates of the links and of the memory, which the others are held against.
+rates() {
+  "$build/bin/hocket" bandwidth --json "${links[@]}" >"$dir/links" 2>"$dir/log" || { say "$(tail -n 1 "$dir/log")"; return; }
+  # Of the first GPU: what a copy engine reads and writes; the slower way between it and pinned memory.
+  memory=$(jq '[.pairs[] | select(.from == 0 and .to == 0) | .direct] | 2 * max' "$dir/links")
+  pinned=$(jq '[.host[] | select(.gpu == 0) | [.pinned_to_gpu, .pinned_from_gpu] | min] | max' "$dir/links")
+  title "memory" || return
+  say "A copy by the driver reads and writes $(printf %.1f "$memory") GB/s, $(printf %.1f "$pinned") GB/s go to pinned memory and back. By kernels, read and written:"
+  say
+  say "| | GB/s | of the driver's copy |"
+  say "|--|--:|--:|"
+  jq -r --argjson m "$memory" '.kernels[0] | to_entries[] | select(.key != "gpu" and .value != null) |
+    "| \(.key) | \(.value * 10 | round / 10) | \(100 * .value / $m | round)% |"' "$dir/links" >"$dir/rows"
+  while read -r line; do say "$line"; done <"$dir/rows"
+  say
+}
+# What goes through pinned host memory: a broadcast's bytes go that way once.
+staging() {
+  [ "$pinned" != 0 ] && title "staged in pinned memory, broadcast, 2 ranks" || return
+  export NCCL_P2P_DISABLE=1
+  measure "$library" "$dir/ours" broadcast -t 2 -b "$largest" -e "$largest" -n 5 || say "did not run"
+  unset NCCL_P2P_DISABLE
+  awk -v p="$pinned" '{ printf "%.2f GB/s, %.0f%% of %.2f GB/s, the rate of pinned copies\n", $3, 100 * $3 / p, p }' "$dir/ours" >"$dir/rows"
+  say "$(cat "$dir/rows")"
+  say
+}
+init() {
+  local lib
+  title "init of 8 ranks" || return
+  for lib in "$library" ${OTHER:+"$OTHER"}; do
+    for _ in 1 2 3; do
+      LD_PRELOAD=$lib timeout 60 "$build/bin/all_reduce_perf" -t 8 -M 1 -b 8 -e 8 -n 1 -w 0 -c 0 2>&1
+    done | sed -n 's/^# Initialization time *: //p' | sort -n | head -n 1 >"$dir/rows"
+    say "$([ "$lib" = "$library" ] && echo Hocket || echo "$lib"): $(cat "$dir/rows"), the best of 3 processes"
+  done
+  say
+}
+# ceiling PROGRAM RANKS: the bytes that the algorithm of the largest size moves, all ranks' together, and what of the memory's rate
+# it so takes.
+ceiling() {
+  [ "$memory" != 0 ] && title "$1, $2 ranks, memory" || return
+  NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING NCCL_DEBUG_FILE=$dir/plans \
+    measure "$library" "$dir/ours" "$1" -t "$2" -b "$largest" -e "$largest" -n 5 -w 1 || { say "did not run"; return; }
+  read -r bytes us _ <"$dir/ours"
+  # With several ranks on the GPU large messages go by reference: without copies into slots.
+  sed -n 's/.* by \([a-z]*\): .* it moves \([0-9.]*\) bytes for one of the message, \([0-9.]*\) by reference$/\1 \3/p' "$dir/plans" |
+    awk -v b="$bytes" -v us="$us" -v m="$memory" '{ n = $1; x += $2 }
+      END { printf "%s: %.2f bytes for one of the message, %.1f GB/s, %.0f%% of what a copy reads and writes\n", n, x, x * b / us / 1e3, x * b / us / 10 / m }' >"$dir/rows"
+  say "$(cat "$dir/rows")"
+  say
+}
+rates
+staging
+init
+side_by_side "allreduce, calls alone (-C 1), 2 ranks" all_reduce -t 2 -b 1K -e 1M -f 32 -n 200 -w 20 -C 1
 for n in $ranks; do
   for c in all_reduce all_gather reduce_scatter broadcast alltoall; do
-    side_by_side "$c, $n ranks" $c -t "$n" -b 1K -e "$largest" -f 8 -n 20 -w 5
+    side_by_side "$c, $n ranks" $c -t "$n" -b 1K -e "$largest" -f 4 -n 20 -w 5
+    ceiling $c "$n"
   done
 done
-side_by_side "allreduce, calls alone (-C 1), 2 ranks" all_reduce -t 2 -b 1K -e 1M -f 32 -n 200 -w 20 -C 1
 side_by_side "allreduce, bfloat16, 2 ranks" all_reduce -t 2 -d bfloat16 -b "$largest" -e "$largest" -n 10
 late && say "SKIP: time was over before the end (HK_GPU_MINUTES=$minutes)"
-"$build/bin/hocket" bandwidth --floor 0 >>"$report" 2>&1
+"$build/bin/hocket" bandwidth "${links[@]}" >>"$report" 2>&1
 echo "results: $report"

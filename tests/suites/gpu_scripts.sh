@@ -28,8 +28,16 @@ else
   echo "SKIP: no python3, so that gpu-check's scripts are not tried"
 fi
 if command -v jq >/dev/null; then
-  ONLY="all_gather, 2" tests/gpu/bench.sh >"$dir/out" 2>&1 || fails "gpu-bench"
-  grep -q '^| 1024 | [0-9.]* | [0-9.]* |' "$dir/out" || fails "gpu-bench has no line for a size"
+  export HK_GPU_LINKS="--bytes 16K --copies 1" HK_GPU_LARGEST=64K CUDAEMU_SMS=2 CUDAEMU_THREADS=32
+  # bench TITLES WHAT LINE
+  bench() {
+    ONLY=$1 tests/gpu/bench.sh >"$dir/out" 2>&1 || fails "gpu-bench, $2"
+    grep -q "$3" "$dir/out" || fails "gpu-bench has no line for $2"
+  }
+  bench "all_gather, 2" "a size" '^| 1024 | [0-9.]* | [0-9.]* |'
+  grep -q '^[a-z]*: [0-9.]* bytes for one of the message' "$dir/out" || fails "gpu-bench does not tell what an algorithm moves"
+  bench "in" "what is staged" '^[0-9.]* GB/s, [0-9]*% of [0-9.]* GB/s, the rate of pinned copies'
+  grep -q '^Hocket: [0-9.]* ms' "$dir/out" || fails "gpu-bench has no line for init"
 else
   echo "SKIP: no jq, so that gpu-bench is not tried"
 fi
