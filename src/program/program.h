@@ -173,6 +173,19 @@ HK_INLINE const hk_operand *hk_instr_operands(const hk_program *p, const hk_inst
   return i->inline_operands;
 }
 
+/* May what the instruction receives be placed where it belongs before its turn, as soon as it has been sent?  It moves one
+ * slot to one output, as it is; other slots may get it too.  The verifier proves that nobody minds.  (A reduction's last step
+ * in place is the executor's affair.) */
+HK_INLINE int hk_instr_lands(const hk_instr *i, const hk_operand *o) {
+  unsigned outputs = 0;
+  if (i->nsrc != 1 || o[i->ndst].space != HK_LINK) return 0;
+  for (unsigned k = 0; k < i->ndst; k++) {
+    if (o[k].space == HK_SCRATCH) return 0;
+    outputs += o[k].space == HK_OUT;
+  }
+  return outputs == 1;
+}
+
 /* How many blocks a space has, for the modulo of strided operands. */
 HK_INLINE unsigned hk_space_blocks(const hk_program *p, hk_space s) {
   if (p->partition == HK_PART_SPLIT && s != HK_SCRATCH) return p->blocks;

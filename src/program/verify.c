@@ -56,8 +56,13 @@ static void count_writes(const hk_program *p, uint32_t *writes) {
       continue;
     }
     const hk_operand *o = hk_instr_operands(p, i);
-    for (unsigned d = 0; d < i->ndst; d++)
-      for (uint32_t j = 0; o[d].space == HK_OUT && j < count; j++) writes[hk_operand_block(p, &o[d], j)]++;
+    uint32_t lands = hk_instr_lands(i, o) ? HK_LANDS : 0;
+    for (unsigned d = 0; d < i->ndst; d++) {
+      for (uint32_t j = 0; o[d].space == HK_OUT && j < count; j++) {
+        uint32_t *n = &writes[hk_operand_block(p, &o[d], j)];
+        *n = (*n + 1) | lands;
+      }
+    }
   }
 }
 

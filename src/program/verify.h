@@ -8,7 +8,8 @@
  *  - accesses to an output block (with in_place: and to the input that is the same memory) of which one writes are ordered
  *    in every schedule that the FIFOs allow.  A slot may refer, instead of holding a copy, to its instruction's only source
  *    where that is input or output, or to an output block that the instruction writes; it reads that until all its readers
- *    have consumed it.  HK_INSTR_COPY forbids references;
+ *    have consumed it.  HK_INSTR_COPY forbids references.  What a lane receives into one output as it is (hk_instr_lands)
+ *    may be written there as soon as it has been sent: that, not the lane's turn, must be ordered;
  *  - scratch is written before it is read (in the first wave, hence in each);
  *  - static rules: indices in range, at most one HK_IN source in an instruction, equal blocks in a split instruction, no
  *    input or output where only the root has one.

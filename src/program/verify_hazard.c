@@ -8,7 +8,8 @@
  *
  * Vector clocks would say this at a cost of one word for each thread in each event; few algorithms have more than a handful
  * of questions.  So the run only notes when each slot was sent and consumed, and a question is answered by searching
- * backwards from the event at hand: what is the latest event of each thread that it knows of? */
+ * backwards from the event at hand: what is the latest event of each thread that it knows of?  For what lands before its
+ * turn the event at hand is the one that sent it. */
 #include <stdlib.h>
 #include "verify_internal.h"
 
@@ -93,14 +94,12 @@ static bool answers_now(const hk_verifier *v, uint32_t from, uint32_t event, con
   return false;
 }
 
-/* Is event `event` of thread `from` before the event that thread t is in? */
-static bool happens_before(hk_verifier *v, uint32_t from, uint32_t event, const hk_thread *t) {
-  uint32_t to = (uint32_t)(t - v->threads);
-  if (from == to) return event <= t->event;
-  if (answers_now(v, from, event, t)) return true;
+/* Is event `event` of thread `from` before event `at` of thread `to`? */
+static bool is_known(hk_verifier *v, uint32_t from, uint32_t event, uint32_t to, uint32_t at) {
+  if (from == to) return event <= at;
   search s = {.v = v};
   v->stamp++;
-  learn(&s, to, t->event);
+  learn(&s, to, at);
   while (s.count) {
     uint32_t thread = v->search[s.head];
     s.head = (s.head + 1) % v->nthreads;
@@ -110,6 +109,12 @@ static bool happens_before(hk_verifier *v, uint32_t from, uint32_t event, const 
     if (v->known_stamp[from] == v->stamp && v->known[from] >= event) return true;
   }
   return false;
+}
+
+/* Is event `event` of thread `from` before the event that thread t is in? */
+static bool happens_before(hk_verifier *v, uint32_t from, uint32_t event, const hk_thread *t) {
+  uint32_t to = (uint32_t)(t - v->threads);
+  return (from != to && answers_now(v, from, event, t)) || is_known(v, from, event, to, t->event);
 }
 
 /* Has slot `number` of channel c been consumed by reader r before the event that t, the sender's rank, is in? */
@@ -183,9 +188,53 @@ hk_status hk_hazard_write(hk_verifier *v, const hk_thread *t, hk_place *place, u
   return rc;
 }
 
+/* Does whoever sends what arrives in t know that the read is over? */
+static hk_status check_landing(hk_verifier *v, const hk_thread *t, const hk_read *read, unsigned block, uint32_t sender,
+                               uint32_t sent) {
+  char text[HK_EVENT_TEXT];
+  if (read->channel == HK_NOWHERE) {
+    uint32_t reader = v->first_thread[t->rank] + read->lane;
+    if (is_known(v, reader, read->number, sender, sent)) return HK_OK;
+    hk_event_text(&v->threads[reader], read->number, text);
+  } else {
+    const hk_channel *c = &v->channels[read->channel];
+    bool over = true;
+    for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders && over; r++) {
+      const hk_reader *reader = &v->readers[r];
+      over = reader->consumed > read->number &&
+             is_known(v, reader->thread, v->times[reader->times_at + read->number], sender, sent);
+    }
+    if (over) return HK_OK;
+    hk_event_text(&v->threads[c->thread], v->times[c->times_at + read->number], text);
+  }
+  return hk_fault_here(v, t,
+                       "what it receives into out[b%u] may land there while %s, or a slot that it sent, still reads it: "
+                       "rank %u does not know better when it sends",
+                       block, text, v->threads[sender].rank);
+}
+
+hk_status hk_hazard_land(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block, uint32_t r) {
+  hk_status rc = HK_OK;
+  const hk_reader *reader = &v->readers[r];
+  const hk_channel *c = &v->channels[reader->channel];
+  uint32_t sent = v->times[c->times_at + reader->consumed - 1];
+  char text[HK_EVENT_TEXT];
+  uint32_t writer = v->first_thread[t->rank] + place->writer_lane;
+  if (place->writer_event && !is_known(v, writer, place->writer_event, c->thread, sent))
+    rc = hk_fault_here(v, t, "what it receives into out[b%u] may land there before %s writes it", block,
+                       hk_event_text(&v->threads[writer], place->writer_event, text));
+  for (uint32_t k = place->reads; k && !rc; k = v->reads[k - 1].next)
+    rc = check_landing(v, t, &v->reads[k - 1], block, c->thread, sent);
+  return rc ? rc : hk_hazard_write(v, t, place, block);
+}
+
+static uint32_t writes_of(const hk_verifier *v, const hk_thread *t, unsigned block) {
+  return v->place_writes[v->first_place[t->rank] / v->options.waves + block];
+}
+
 /* Nobody writes the place again in this wave: its readers need not be remembered. */
 static bool is_last(const hk_verifier *v, const hk_thread *t, const hk_place *place, unsigned block) {
-  return place->writes >= v->place_writes[v->first_place[t->rank] / v->options.waves + block];
+  return place->writes >= (writes_of(v, t, block) & ~HK_LANDS);
 }
 
 static hk_status note(hk_verifier *v, const hk_thread *t, hk_place *place, uint32_t channel, uint32_t number) {
@@ -197,7 +246,8 @@ static hk_status note(hk_verifier *v, const hk_thread *t, hk_place *place, uint3
 }
 
 hk_status hk_hazard_note_read(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block) {
-  if (t->program->nlanes == 1 || is_last(v, t, place, block)) return HK_OK;
+  if (is_last(v, t, place, block)) return HK_OK;
+  if (t->program->nlanes == 1 && !(writes_of(v, t, block) & HK_LANDS)) return HK_OK; /* a lane goes in order */
   for (uint32_t k = place->reads; k; k = v->reads[k - 1].next)
     if (v->reads[k - 1].channel == HK_NOWHERE && v->reads[k - 1].lane == t->lane) {
       v->reads[k - 1].number = t->event; /* the later read implies the earlier */

@@ -69,6 +69,7 @@ static inline uint32_t hk_value_count(const hk_set_pool *p, hk_value x) {
 
 /* ---- the machine ---- */
 enum { HK_NOWHERE = UINT32_MAX };
+#define HK_LANDS 0x80000000u /* of a block's writes: some come from a slot, which may be before their turn */
 
 /* One FIFO. */
 typedef struct hk_channel {
@@ -141,7 +142,7 @@ typedef struct hk_verifier {
 
   hk_place *places;
   size_t *first_place;    /* by rank */
-  uint32_t *place_writes; /* by rank and block: its writes in one wave; at first_place / waves */
+  uint32_t *place_writes; /* by rank and block: its writes in one wave; at first_place / waves.  HK_LANDS may be added */
   hk_value *scratch;
   hk_set_pool sets;
 
@@ -173,6 +174,8 @@ hk_status hk_verify_run(hk_verifier *v);
 /* Thread t, in its current event, reads or writes a place, or sent slot `number` of a channel by reference to it. */
 hk_status hk_hazard_read(hk_verifier *v, const hk_thread *t, hk_place *place, const char *what, unsigned block);
 hk_status hk_hazard_write(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block);
+/* It writes what it has just received by reader r, from when that was sent on. */
+hk_status hk_hazard_land(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block, uint32_t r);
 hk_status hk_hazard_note_read(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block);
 hk_status hk_hazard_note_reference(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block,
                                    uint32_t channel, uint32_t number);

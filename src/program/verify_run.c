@@ -203,6 +203,8 @@ static hk_status write_output(const step *s, unsigned block, hk_value x) {
   hk_value_drop(&v->sets, place->value);
   place->value = x;
   hk_value_keep(&v->sets, x);
+  if (hk_instr_lands(s->i, s->dst) && v->channels[v->readers[end_of(s, s->src)].channel].nreaders == 1)
+    return hk_hazard_land(v, s->t, place, block, end_of(s, s->src));
   if (!is_self_copy(s, block)) return hk_hazard_write(v, s->t, place, block);
   place->writes++;
   return HK_OK;

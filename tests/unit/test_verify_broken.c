@@ -187,6 +187,12 @@ static const broken cases[] = {
       {1, "0=send(0)\n", "0=send(0) 1=recv(0)\n"}, {1, "in[b0]\n", "in[b0]\n  1: scratch[b0] <- recv(0)[b0]\n"}},
      0, 0, 3, "it writes out[b0] while the slot that rank 0 lane 0 instruction 2 sent to rank 1 may still refer to "
      "it: nothing shows"},
+    {"landing on input that is still read", "ring-allreduce", 2, IN_PLACE,
+     {{0, "     1: out", "     1: send(1)[b0] <- in[b0], copy\n  2: out"},
+      {1, "     2: out", "     2: scratch[b0] <- recv(0)[b0]\n  3: out"},
+      {1, "scratch 0", "scratch 1"}},
+     0, 0, 3, "what it receives into out[b0] may land there while rank 0 lane 0 instruction 1, or a slot that it sent, "
+     "still reads it: rank 1 does not know better when it sends"},
     {"output read before it is written", "ring-allgather", 3, IN_PLACE,
      {{0, "send(1)[b0] <- in[b0]", "send(1)[b0] <- out[b0]"}},
      0, 0, 0, "it reads out[b0], which nothing has written yet"},
