@@ -5,7 +5,8 @@
 enum { SUMMAND_REF_MIN_BYTES = 120 << 10 };
 
 size_t hk_exec_bytes(const hk_plan *plan) {
-  return plan->program->nlanes * plan->channels * sizeof(hk_lane_run) + 2 * plan->max_operands * sizeof(void *);
+  return plan->program->nlanes * plan->channels * sizeof(hk_lane_run) * (plan->pumped ? 2 : 1) +
+         2 * plan->max_operands * sizeof(void *);
 }
 
 static size_t lane_scratch_bytes(const hk_plan *plan, size_t chunk) {
@@ -30,7 +31,8 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   x->longest = launch->block_bytes;
   if (p->partition == HK_PART_SPLIT && launch->total < x->longest) x->longest = launch->total;
   x->lanes = memory;
-  x->pointers = (const void **)(x->lanes + x->nlanes);
+  x->ahead = plan->pumped ? x->lanes + x->nlanes : NULL;
+  x->pointers = (const void **)(x->lanes + x->nlanes * (plan->pumped ? 2 : 1));
   x->bad_peer = -1;
   for (unsigned c = 0, k = 0; c < plan->channels; c++) {
     for (unsigned i = 0; i < p->nlanes; i++, k++) {
@@ -42,6 +44,7 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
       l->scratch = (char *)scratch + k * each;
       l->done = l->begin == l->end || (c > 0 && l->offset >= x->longest);
       if (l->done) x->live--;
+      if (x->ahead) x->ahead[k].links = NULL; /* not begun */
     }
   }
 }
@@ -216,27 +219,98 @@ out:
   return rc;
 }
 
-/* To the next instruction of the lane, round loops and waves. */
-static inline void advance(hk_exec *x, hk_lane_run *l) {
+/* To the next instruction of the lane, round loops and waves; false where there is none. */
+static inline bool step_on(const hk_exec *x, hk_lane_run *l) {
   l->pc++;
   if (l->pc == l->loop_end) {
     if (++l->iteration < l->iterations) {
       l->pc = l->loop_begin;
-      return;
+      return true;
     }
     l->loop_end = NULL;
     l->iteration = 0;
   }
   if (l->pc == l->end) {
     l->offset += x->launch->chunk * x->plan->channels;
-    if (l->offset < x->longest) {
-      l->pc = l->begin;
-    } else if (l->must_drain) {
-      l->draining = true;
-    } else {
-      l->done = true;
-      x->live--;
+    l->pc = l->begin;
+    return l->offset < x->longest;
+  }
+  return true;
+}
+
+static inline void enter_repeat(hk_lane_run *l) {
+  const hk_instr *i = l->pc++;
+  l->loop_begin = i + 1;
+  l->loop_end = i + 1 + i->repeat.body;
+  l->iterations = i->repeat.count;
+  l->iteration = 0;
+}
+
+static inline void advance(hk_exec *x, hk_lane_run *l) {
+  if (step_on(x, l)) return;
+  if (l->must_drain) {
+    l->draining = true;
+  } else {
+    l->done = true;
+    x->live--;
+  }
+}
+
+static inline size_t bytes_of(const hk_exec *x, const hk_lane_run *l, const hk_instr *i, const hk_operand *o) {
+  return i->ndst && i->nsrc ? piece_bytes(x, l, o, (unsigned)i->ndst + i->nsrc) : 0;
+}
+
+/* ---- places told ahead ----
+ * A card that writes straight into the user's memory must know where before the sender sends.  So a second reader of the lane's
+ * program runs ahead of it, as far as its links have slots, and tells them the outputs that receive what comes as it is.  That
+ * these are nobody else's by then the verifier has proved (hk_instr_lands). */
+
+static void begin_ahead(const hk_exec *x, const hk_lane_run *l, hk_lane_run *a) {
+  const hk_program *p = x->plan->program;
+  const hk_link_need *needs = hk_program_links(p);
+  unsigned lane = (unsigned)(l - x->lanes) % p->nlanes;
+  bool any = false;
+  *a = *l;
+  for (unsigned i = 0; i < p->nlinks; i++) {
+    hk_link *link = l->links[i];
+    if (needs[i].lane != lane || hk_link_sends((hk_link_kind)needs[i].kind) || !link->pumped) continue;
+    link->offered = link->done;
+    any = any || hk_link_places(link, x->launch->chunk);
+  }
+  a->done = !any;
+}
+
+static void offer_place(const hk_exec *x, const hk_lane_run *a, const hk_instr *i, const hk_operand *o, hk_link *link) {
+  size_t bytes = bytes_of(x, a, i, o);
+  bool last_step = i->flags & HK_INSTR_FINAL && hk_coll_reduces((hk_coll)x->plan->program->coll);
+  if (!hk_link_places(link, bytes) || last_step || !hk_instr_lands(i, o)) return;
+  while (o->space != HK_OUT) o++;
+  hk_link_offer(link, link->offered, user_address(x, a, o), (uint32_t)bytes);
+}
+
+static void look_ahead(const hk_exec *x, const hk_lane_run *l) {
+  hk_lane_run *a = &x->ahead[l - x->lanes];
+  if (!a->links) begin_ahead(x, l, a);
+  while (!a->done) {
+    const hk_instr *i = a->pc;
+    if (i->op == HK_OP_REPEAT) {
+      enter_repeat(a);
+      continue;
     }
+    const hk_operand *o = hk_instr_operands(x->plan->program, i), *end = o + i->ndst + i->nsrc;
+    for (const hk_operand *src = o + i->ndst; src < end; src++) {
+      if (src->space != HK_LINK) continue;
+      const hk_link *link = link_of(a, src);
+      if (link->pumped && !hk_link_may_offer(link)) return;
+    }
+    for (const hk_operand *src = o + i->ndst; src < end; src++) {
+      if (src->space != HK_LINK) continue;
+      hk_link *link = link_of(a, src);
+      if (!link->pumped) continue;
+      offer_place(x, a, i, o, link);
+      link->offered++;
+    }
+    a->done = !step_on(x, a);
   }
 }
 
@@ -262,15 +336,12 @@ static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
     }
     const hk_instr *i = l->pc;
     if (i->op == HK_OP_REPEAT) {
-      l->loop_begin = i + 1;
-      l->loop_end = i + 1 + i->repeat.body;
-      l->iterations = i->repeat.count;
-      l->iteration = 0;
-      l->pc++;
+      enter_repeat(l);
       continue;
     }
+    if (__builtin_expect(x->ahead != NULL, 0)) look_ahead(x, l);
     const hk_operand *o = hk_instr_operands(x->plan->program, i);
-    size_t bytes = i->ndst && i->nsrc ? piece_bytes(x, l, o, (unsigned)i->ndst + i->nsrc) : 0;
+    size_t bytes = bytes_of(x, l, i, o);
     if (!all_ready(x, l, o, i->ndst, i->nsrc, bytes)) return HK_OK;
     hk_status rc = run_move(x, l, i, o, bytes);
     if (__builtin_expect(rc != HK_OK, 0)) return rc;

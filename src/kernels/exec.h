@@ -16,6 +16,7 @@ typedef struct hk_plan {
   hk_link **links;   /* [channels][program->nlinks] */
   unsigned channels; /* copies of the program's lanes that share out the waves */
   unsigned max_operands;
+  bool pumped;          /* some links lead over a network */
   void *device;         /* what a GPU has of it (runtime/gpu.h); NULL on the host, where `links` are */
   struct hk_plan *next; /* in the cache */
 } hk_plan;
@@ -51,6 +52,7 @@ typedef struct hk_exec {
   size_t longest;        /* bytes of the longest block */
   const void **pointers; /* [2 * max_operands], for the move at hand */
   hk_lane_run *lanes;
+  hk_lane_run *ahead; /* [nlanes] where each lane's places have been told to (look_ahead); NULL: the plan is not pumped */
   /* Set with the failure: which peer's slot was wrong, and what it held. */
   int bad_peer;
   uint32_t bad_bytes, expected_bytes, bad_signature;

@@ -207,10 +207,11 @@ static hk_status check_landing(hk_verifier *v, const hk_thread *t, const hk_read
     if (over) return HK_OK;
     hk_event_text(&v->threads[c->thread], v->times[c->times_at + read->number], text);
   }
-  return hk_fault_here(v, t,
-                       "what it receives into out[b%u] may land there while %s, or a slot that it sent, still reads it: "
-                       "rank %u does not know better when it sends",
-                       block, text, v->threads[sender].rank);
+  return hk_fault_here(
+      v, t,
+      "what it receives into out[b%u] may land there while %s, or a slot that it sent, still reads it: "
+      "rank %u does not know better when it sends",
+      block, text, v->threads[sender].rank);
 }
 
 hk_status hk_hazard_land(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block, uint32_t r) {

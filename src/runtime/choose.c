@@ -40,6 +40,7 @@ static hk_status bind_links(ncclComm_t c, hk_plan *plan) {
       hk_wired_link *l;
       HK_TRY(hk_wire_link(c, key, &l), out);
       plan->links[ch * plan->program->nlinks + i] = &l->link;
+      plan->pumped = plan->pumped || l->link.pumped;
     }
   }
 out:

@@ -147,6 +147,8 @@ hk_status hk_wire_progress(ncclComm_t c, bool *moved);
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
 /* Tells the transports of host memory that the user has registered, or of the end of that. */
 void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there);
+/* An operation has ended in an error: from here on no peer writes to its memory. */
+void hk_wire_withdraw(ncclComm_t c);
 void hk_wire_free(ncclComm_t c);
 hk_transport_state *hk_wire_shm(ncclComm_t c); /* NULL before attach */
 

@@ -5,7 +5,7 @@
 #include "../base/log.h"
 #include "profiler.h"
 
-enum { FRAME_BYTES = 2048 }; /* lanes and pointers of common plans fit on the stack */
+enum { FRAME_BYTES = 3072 }; /* lanes and pointers of common plans fit on the stack */
 
 /* Words for a peer's slot that does not fit the call, or a link that broke. */
 static hk_status explain(ncclComm_t c, const hk_call *call, const hk_exec *x, hk_status rc) {
@@ -106,6 +106,7 @@ static hk_status collective(const hk_call *call) {
       break;
     }
   }
+  if (__builtin_expect(rc != HK_OK, 0)) hk_wire_withdraw(c);
   c->order.current = NULL;
   c->order.exec = NULL;
   if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_run_over(c->profiler);
@@ -190,6 +191,19 @@ static hk_status receive_piece(transfer *t, char *data, size_t left) {
   return HK_OK;
 }
 
+/* Tells a network where pieces that are to come belong: those that a pumped link's sender makes. */
+static void offer_places(const transfer *t) {
+  hk_link *l = &t->wired->link;
+  if (!hk_link_places(l, t->bytes < l->slot_bytes ? t->bytes : l->slot_bytes)) return;
+  if (l->offered < l->done) l->offered = l->done;
+  for (; hk_link_may_offer(l); l->offered++) {
+    size_t at = t->done + (size_t)(l->offered - l->done) * l->slot_bytes;
+    if (at >= t->bytes) return;
+    size_t n = t->bytes - at < l->slot_bytes ? t->bytes - at : l->slot_bytes;
+    if (hk_link_places(l, n)) hk_link_offer(l, l->offered, (char *)t->call->out + at, (uint32_t)n);
+  }
+}
+
 /* Runs the transfer until it must wait; *over when it is complete. */
 static hk_status step_transfer(transfer *t, bool *moved, bool *over) {
   hk_wired_link *w = t->wired;
@@ -203,6 +217,7 @@ static hk_status step_transfer(transfer *t, bool *moved, bool *over) {
       if (!hk_link_can_send(l, left)) return HK_OK;
       send_piece(t, (const char *)t->call->in + t->done, left);
     } else {
+      if (l->pumped) offer_places(t);
       if (!hk_link_can_recv(l)) {
         l->waiting = HK_LINK_WAITS;
         l->want = (char *)t->call->out + t->done;
@@ -431,6 +446,7 @@ hk_status hk_run_group(const hk_call *calls, size_t n) {
   HK_TRY(run_members(&g), out);
 out:
   for (size_t i = 0; g.members && i < g.n; i++) {
+    if (rc != HK_OK) hk_wire_withdraw(g.members[i].comm);
     if (g.members[i].comm->profiler) close_events(&g.members[i]);
     free(g.members[i].memory);
   }

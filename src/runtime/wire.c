@@ -165,6 +165,11 @@ void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there) {
       hk_transports[t]->memory(c->wiring.states[t], base, bytes, there);
 }
 
+void hk_wire_withdraw(ncclComm_t c) {
+  for (int t = 0; hk_transports[t]; t++)
+    if (c->wiring.pumps[t] && hk_transports[t]->withdraw) hk_transports[t]->withdraw(c->wiring.states[t]);
+}
+
 static void free_peer_links(hk_peer_links *p) {
   for (int ch = 0; ch < HK_CHANNEL_COUNT; ch++) {
     for (int k = 0; k < 4; k++) {

@@ -90,7 +90,12 @@ typedef struct hk_link {
   uint8_t waiting;
   struct hk_transport_state *owner; /* for resolve */
   void *priv;                       /* the transport's */
+  /* Receiver of a pumped link: payloads of at least so many bytes may be written straight to their places, if those are told
+   * ahead (hk_link_offer); 0: none.  And the slots of which that has been considered: the lane's. */
+  _Atomic(uint32_t) place_min;
+  uint64_t offered;
 } hk_link;
+_Static_assert(sizeof(hk_link) <= 2 * HK_CACHE_LINE, "two cache lines of hot fields");
 
 /* ---- sender ---- */
 /* Slots that a payload of `bytes` cannot use, because there are fewer payloads of its size than headers. */
@@ -144,6 +149,19 @@ static inline bool hk_link_can_recv(const hk_link *l) {
 static inline const hk_slot *hk_link_recv_slot(const hk_link *l) { return &l->slots[(uint32_t)l->done & l->mask]; }
 /* The data of a received slot; NULL with the reason logged where a reference cannot be resolved. */
 const void *hk_link_resolve(hk_link *l, const hk_slot *s);
+enum { HK_LINK_AHEAD = 32 }; /* slots that may be spoken of ahead, where a FIFO has that many */
+static inline bool hk_link_may_offer(const hk_link *l) {
+  return l->offered < l->done + (l->mask < HK_LINK_AHEAD ? l->mask + 1 : HK_LINK_AHEAD);
+}
+/* Where the data of slot k (from 0), which is still to come, belongs: all `bytes` of it, at least place_min.  Nobody else may
+ * need that memory before the slot has come.  Whether it is used shows in the slot: a reference to it. */
+void hk_link_offer(hk_link *l, uint64_t k, void *to, uint32_t bytes);
+/* Are payloads of `bytes` worth that? */
+static inline bool hk_link_places(const hk_link *l, size_t bytes) {
+  /* relaxed: the transport looks again, under its lock */
+  uint32_t least = atomic_load_explicit(&l->place_min, memory_order_relaxed);
+  return least && bytes >= least;
+}
 /* Copies a slot that carries HK_REGION_PRIVATE straight to where its data belongs. */
 hk_status hk_link_fetch(hk_link *l, const hk_slot *s, void *to);
 static inline bool hk_slot_private(const hk_slot *s) {

@@ -84,6 +84,11 @@ typedef struct hk_transport {
   /* The user has registered this host memory, or takes that back (no operation uses it then): messages may be sent from it
    * without a copy.  From any thread.  NULL: it makes no difference. */
   void (*memory)(hk_transport_state *s, void *base, size_t bytes, bool there);
+  /* Receiver: hk_link_offer.  NULL: no link's place_min is ever above 0. */
+  void (*offer)(hk_transport_state *s, hk_link *link, uint64_t k, void *to, uint32_t bytes);
+  /* An operation has ended in an error: when this returns, nothing more is written to places that were offered.  The
+   * communicator is not used again.  From its lane's thread.  NULL: nothing is written but by `progress`. */
+  void (*withdraw)(hk_transport_state *s);
   /* Copies what a reference with HK_REGION_PRIVATE names.  NULL where `refer` gives none such. */
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
   /* May be NULL: nothing to give back. */

@@ -203,6 +203,8 @@ static int carry_out(qp *p, request *r) {
   char *remote = n ? far->host + (r->wr.wr.rdma.remote_addr - far->iova) : NULL;
   ++*(read ? &fake_verbs.reads : &fake_verbs.writes);
   if (n) move(read ? local : remote, read ? remote : local, n);
+  if (!read && n && remote >= fake_verbs.watched && remote < fake_verbs.watched + fake_verbs.watched_bytes)
+    fake_verbs.landed++;
   if (imm) arrive(to, r);
   if (imm && !fake_verbs.skip && faulty(&fake_verbs.doubled)) arrive(to, r);
   return 0;
@@ -394,6 +396,7 @@ static hk_ibv_mr *add_memory(hk_ibv_pd *pd, memory want) {
   m->v.lkey = m->v.rkey = i << 1 | 1;
   mrs[i] = m;
   fake_verbs.nmrs++;
+  fake_verbs.registered++;
   fake_verbs.locked += want.v.length;
   unlock();
   return &m->v;

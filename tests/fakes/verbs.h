@@ -38,7 +38,9 @@ typedef struct fake_verbs_state {
   int fatal;                         /* the device of the next so many reports that it fails, and answers no more */
   /* what there is */
   int nmrs, nqps, ncqs, nchannels;
-  uint64_t writes, reads, dmabufs;
+  uint64_t writes, reads, dmabufs, registered; /* so far; `registered`: times that memory was taken */
+  char *watched;                               /* memory of which it is counted... */
+  uint64_t watched_bytes, landed;              /* ...how many writes go there */
   uint64_t reports, heard; /* completions of sends, and events on completion channels, that were asked for */
   unsigned timeout, retries, traffic_class, service_level; /* of the queue pair that was joined last */
 } fake_verbs_state;

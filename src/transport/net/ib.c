@@ -105,8 +105,11 @@ static void ib_fini(void *ctx) {
     if (x->conns[i]) free_conn(x->conns[i]);
   hk_ib_user_free(x);
   if (x->ndevices)
-    HK_INFO(HK_SUB_NET, "rank %d: RDMA devices held at most %llu KiB of memory, and %llu KiB now", x->env->rank,
-            (unsigned long long)x->pinned_most / 1024, (unsigned long long)x->pinned / 1024);
+    HK_INFO(HK_SUB_NET,
+            "rank %d: RDMA devices held at most %llu KiB of memory, and %llu KiB now; %llu large messages were written to "
+            "their places, %llu copied there",
+            x->env->rank, (unsigned long long)x->pinned_most / 1024, (unsigned long long)x->pinned / 1024,
+            (unsigned long long)x->placed, (unsigned long long)x->copied);
   for (int i = 0; i < x->ndevices; i++) hk_ib_device_close(x, &x->devices[i]);
   free(x->conns);
   free(x);
@@ -200,6 +203,7 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
   if (fresh) HK_TRY(new_conn(x, e->key.peer, e->key.channel, &c), out);
   e->priv = c;
   *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = e;
+  if (e->key.kind == HK_LINK_RECV) hk_ib_place_min(x, e->link);
   if (c->phase == HK_IB_UP)
     atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in come_up() */
   if (fresh)
@@ -306,6 +310,7 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
     if (!c) continue;
     if (c->phase == HK_IB_UP) {
       HK_TRY(hk_ib_deliver(c, &any), out);
+      if (c->announced < c->offered) HK_TRY(hk_ib_place_announce(c), out); /* before credits that let the peer use them */
       HK_TRY(hk_ib_send(c, &any), out);
       if (c->recv) HK_TRY(hk_ib_return_credit(c), out);
     }
@@ -370,6 +375,8 @@ const hk_net_provider hk_net_ib = {
     .open = ib_open,
     .memory = hk_ib_user_memory,
     .refer = hk_ib_refer,
+    .offer = hk_ib_place_offer,
+    .withdraw = hk_ib_place_withdraw,
     .progress = ib_progress,
     .sleep = ib_sleep,
     .close = ib_close,

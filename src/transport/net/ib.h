@@ -8,8 +8,8 @@
  * Data.  Each side knows from the start where the other's slots lie: no addresses are exchanged for messages.
  *   - Up to HK_IB_SMALL bytes: header and payload lie together in the sender's ring and are written with one RDMA write with
  *     immediate (inline where they fit) into the receiver's ring, from where the payload is copied to its place.
- *   - Larger ones are written straight into the receiver's FIFO, from the sender's or from memory that the user has registered;
- *     the header follows in a write with immediate.  Writes of a queue pair arrive in order.  Parts that go over other queue
+ *   - Larger ones are written straight into the receiver's FIFO, from the sender's or from memory that the user has registered,
+ *     or into memory that he has registered there (ib_place.c); the header follows in a write with immediate.  Writes of a queue pair arrive in order.  Parts that go over other queue
  *     pairs have immediates of their own, which are counted.
  *   - The immediate is the slot's number: a message that is lost or comes twice is an error, not wrong data.
  *   - Only what somebody waits for reports its completion: large messages, whose memory is the lane's.  Of the others one in a
@@ -41,6 +41,7 @@ enum {
   HK_IB_INLINE = 256,      /* wanted */
   HK_IB_CQ_DEPTH = 8192,
   HK_IB_CQS = 64,
+  HK_IB_PLACES = HK_LINK_AHEAD,
   HK_IB_TICK_MS = 100,
   HK_IB_MAGIC = 0x686b6962
 };
@@ -92,10 +93,18 @@ typedef struct hk_ib_msg {
   };
 } hk_ib_msg;
 
+/* Where a message's payload lies: behind its header, in the FIFO, or in the place that the receiver has told. */
+typedef enum hk_ib_where { HK_IB_BEHIND, HK_IB_IN_FIFO, HK_IB_IN_PLACE } hk_ib_where;
+
+/* A place for one slot, as the receiver writes it into the sender's memory. */
+typedef struct hk_ib_place {
+  _Atomic uint64_t addr, bytes, key, check;
+} hk_ib_place;
+
 /* What stands before a payload in a ring, and is all of a large message's write with immediate. */
 typedef struct hk_ib_header {
   uint32_t seq, bytes, signature;
-  uint16_t parts, large; /* immediates without a header that belong to it; the payload lies in the FIFO */
+  uint16_t parts, where; /* immediates without a header that belong to it; hk_ib_where */
   uint64_t consumed;     /* slots of the other direction */
   uint64_t reserved;
 } hk_ib_header;
@@ -145,6 +154,14 @@ typedef enum hk_ib_phase {
 
 enum { HK_IB_UPWARD = 1, HK_IB_DOWNWARD = 2, HK_IB_BOTH = 3 }; /* from the lower rank to the higher, and back */
 
+/* What a lane has said of a slot to come. */
+typedef struct hk_ib_offered {
+  uint64_t slot; /* its number, from 1; 0: nothing */
+  char *to;
+  uint32_t bytes;
+  bool told; /* the peer may write there */
+} hk_ib_offered;
+
 typedef struct hk_ib_region hk_ib_region; /* ib_memory.c */
 struct hk_ib_ctx;
 typedef struct hk_ib_conn {
@@ -188,6 +205,8 @@ typedef struct hk_ib_conn {
   /* Slots of the peer's: consumed and told so; which parts have come. */
   uint64_t returned, received; /* `received` counts when the end is closed */
   uint8_t *headers, *parts;    /* [nslots] */
+  hk_ib_offered offers[HK_IB_PLACES];
+  uint64_t offered, announced; /* slots of which a lane has spoken; of which the peer has been told in this epoch */
 } hk_ib_conn;
 
 typedef struct hk_ib_ctx {
@@ -210,6 +229,7 @@ typedef struct hk_ib_ctx {
   hk_ib_region *regions; /* that the user has registered */
   _Atomic(bool) any_region;
   uint64_t pinned, pinned_most; /* bytes given to devices */
+  uint64_t placed, copied;      /* large messages that came straight to their places, and that lay in a FIFO */
   int timer;
   uint64_t timeout_ns; /* bound for mending */
   uint64_t next_events_ns;
@@ -255,9 +275,21 @@ const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
 /* ib_memory.c: memory that the user has registered */
 void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there);
 bool hk_ib_refer(void *ctx, const void *data, size_t bytes);
-/* Registered with the device; NULL: it does not take it, or the user has not registered it. */
-hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes);
+bool hk_ib_is_registered(const hk_ib_ctx *x, const void *data, size_t bytes); /* by the user; the lock is held */
+/* Registered with the device; NULL: it does not take it, or the user has not registered it.  `writes`: for the peer's card. */
+hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes);
 void hk_ib_user_free(hk_ib_ctx *x);
+
+/* ib_place.c: memory that the user has registered, for the peer to write to */
+void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */
+void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes);
+void hk_ib_place_withdraw(void *ctx);
+/* Tells the peer what has been offered meanwhile; in a new epoch all anew. */
+hk_status hk_ib_place_announce(hk_ib_conn *c);
+/* Sender: the place of slot k; false where none is known. */
+bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_memory *to);
+/* Receiver: where the peer has written slot k; NULL: he was not told of such a place. */
+void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes);
 
 /* ib_conn.c: connecting, breaking, mending */
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now);
@@ -272,6 +304,7 @@ hk_status hk_ib_broken(hk_ib_conn *c, const hk_ibv_wc *wc, const char *doing);
 /* What the connection's queue pairs run on has ended. */
 hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool mendable);
 hk_status hk_ib_give_up(hk_ib_conn *c, const char *cause, const char *advice);
+void hk_ib_mark_failed(hk_ib_conn *c); /* the same without a word */
 void hk_ib_say_goodbye(hk_ib_conn *c);
 void hk_ib_drop_qps(hk_ib_conn *c);
 void hk_ib_free_memory(hk_ib_conn *c);
@@ -291,6 +324,8 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved);
 /* How many of the peer's slots are here, delivered or not; forgets what came beyond them. */
 uint64_t hk_ib_received(hk_ib_conn *c);
 hk_status hk_ib_return_credit(hk_ib_conn *c);
+/* Writes a few bytes of our arena into the peer's, `at` bytes from its begin; *posted is false where there was no room. */
+hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at, bool *posted);
 hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved);
 /* Goes back to what the peer has: everything after its first `received` slots is sent again. */
 void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed);

@@ -18,12 +18,16 @@ static bool calls(const hk_ib_conn *c) { return c->ctx->env->rank < c->peer; }
 
 /* ---- the end ---- */
 
-hk_status hk_ib_give_up(hk_ib_conn *c, const char *cause, const char *advice) {
+void hk_ib_mark_failed(hk_ib_conn *c) {
   c->failed = HK_ERR_REMOTE;
   c->phase = HK_IB_FAILED;
   /* relaxed: the state says nothing about other memory */
   if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_FAILED, memory_order_relaxed);
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_FAILED, memory_order_relaxed);
+}
+
+hk_status hk_ib_give_up(hk_ib_conn *c, const char *cause, const char *advice) {
+  hk_ib_mark_failed(c);
   return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d (%s, channel %d): %s; %s", c->ctx->env->rank,
                  c->peer, c->route, c->channel, cause, advice);
 }
@@ -407,6 +411,7 @@ static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memo
   c->peer_arena = theirs->arena;
   c->peer_ring = *ring;
   hk_ib_rewind(c, theirs->received, theirs->consumed);
+  c->announced = 0; /* places have other keys by now */
   return hk_ib_join_qps(c, theirs);
 }
 

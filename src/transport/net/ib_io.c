@@ -112,7 +112,7 @@ static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_
   hk_slot *s = hk_net_slot(c->send, k);
   hk_link *l = c->send->link;
   *from = hk_net_slot_data(c->send, k);
-  const hk_ibv_mr *mr = s->flags & HK_SLOT_REF ? hk_ib_user_mr(c->ctx, c->device, *from, s->bytes) : NULL;
+  const hk_ibv_mr *mr = s->flags & HK_SLOT_REF ? hk_ib_user_mr(c->ctx, c->device, *from, s->bytes, false) : NULL;
   if (mr) {
     *lkey = mr->lkey;
     return HK_OK;
@@ -133,13 +133,13 @@ out:
 }
 
 /* The parts of a large message that go over other queue pairs than its header's. */
-static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const hk_ibv_sge *from, uint64_t to,
+static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const hk_ibv_sge *from, const hk_ib_memory *to,
                             uint32_t each) {
   hk_status rc = HK_OK;
   for (uint32_t i = 1; i < c->nqps && i * each < from->length; i++) {
     uint32_t other = (qp + i) % c->nqps, at = i * each, left = from->length - at;
     hk_ibv_sge sge = {from->addr + at, left < each ? left : each, from->lkey};
-    hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to + at, c->peer_ring.rkey, (uint32_t)k & ~HK_IB_HAS_HEADER);
+    hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to->addr + at, to->rkey, (uint32_t)k & ~HK_IB_HAS_HEADER);
     c->pending[ring(c, k)]++;
     HK_TRY(post(c, other, &wr, &wr, 1, ring(c, k)), out);
   }
@@ -156,22 +156,23 @@ static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   hk_ib_header *h = (hk_ib_header *)(void *)entry;
   bool split = c->nqps > 1 && s->bytes >= HK_IB_SPLIT_MIN && hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS);
   uint32_t each = split ? ((s->bytes + c->nqps - 1) / c->nqps + 4095) & ~4095u : s->bytes;
-  uint64_t to = c->peer_ring.addr + (uint64_t)ring(c, k) * c->send->link->slot_bytes;
+  hk_ib_memory to = {c->peer_ring.addr + (uint64_t)ring(c, k) * c->send->link->slot_bytes, c->peer_ring.rkey, 0};
+  bool placed = hk_ib_place_find(c, k, s->bytes, &to);
   HK_TRY(source_of(c, k, &from, &lkey), out);
   hk_ibv_sge data = {(uint64_t)(uintptr_t)from, s->bytes, lkey};
   fill_header(c, k, h);
-  h->large = 1;
+  h->where = placed ? HK_IB_IN_PLACE : HK_IB_IN_FIFO;
   h->parts = (uint16_t)((s->bytes + each - 1) / each - 1);
   c->pending[ring(c, k)] = 1;
-  HK_TRY(post_parts(c, k, qp, &data, to, each), out);
+  HK_TRY(post_parts(c, k, qp, &data, &to, each), out);
   if (data.length > each) data.length = each;
   hk_ibv_sge head = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER, c->arena_mr->lkey};
   hk_ibv_send_wr last = write_with_imm(c, qp, &head, c->peer_arena.addr + hk_ib_rx_offset(c, k), c->peer_arena.rkey,
                                        ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
   hk_ibv_send_wr first = {
       .wr_id = last.wr_id, .next = &last, .sg_list = &data, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
-  first.wr.rdma.remote_addr = to;
-  first.wr.rdma.rkey = c->peer_ring.rkey;
+  first.wr.rdma.remote_addr = to.addr;
+  first.wr.rdma.rkey = to.rkey;
   HK_TRY(post(c, qp, &first, &last, 2, ring(c, k)), out);
 out:
   return rc;
@@ -225,23 +226,29 @@ out:
   return rc;
 }
 
+hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at, bool *posted) {
+  hk_ibv_sge sge = {(uint64_t)(uintptr_t)from, bytes, c->arena_mr->lkey};
+  hk_ibv_send_wr wr = {.wr_id = id_of(c, 0, KIND_SEND), .sg_list = &sge, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
+  *posted = has_room(&c->qps[0], 1);
+  if (!*posted) return HK_OK;
+  if (bytes <= c->qps[0].inline_bytes) wr.send_flags = HK_IBV_SEND_INLINE;
+  wr.wr.rdma.remote_addr = c->peer_arena.addr + at;
+  wr.wr.rdma.rkey = c->peer_arena.rkey;
+  return post(c, 0, &wr, &wr, 1, NO_SLOT);
+}
+
 hk_status hk_ib_return_credit(hk_ib_conn *c) {
+  hk_status rc = HK_OK;
+  bool posted;
   /* acquire: as in fill_header */
   uint64_t consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
-  hk_ib_qp *q = &c->qps[0];
-  if (consumed - c->returned < (c->ctx->env->nslots + 1) / 2 || !has_room(q, 1)) return HK_OK;
+  if (consumed - c->returned < (c->ctx->env->nslots + 1) / 2) return HK_OK;
   uint64_t *word = (uint64_t *)(void *)(c->arena + 64);
   *word = consumed;
-  hk_ibv_sge sge = {(uint64_t)(uintptr_t)word, sizeof *word, c->arena_mr->lkey};
-  hk_ibv_send_wr wr = {.wr_id = id_of(c, 0, KIND_SEND),
-                       .sg_list = &sge,
-                       .num_sge = 1,
-                       .opcode = HK_IBV_WR_RDMA_WRITE,
-                       .send_flags = HK_IBV_SEND_INLINE};
-  wr.wr.rdma.remote_addr = c->peer_arena.addr;
-  wr.wr.rdma.rkey = c->peer_arena.rkey;
-  c->returned = consumed;
-  return post(c, 0, &wr, &wr, 1, NO_SLOT);
+  HK_TRY(hk_ib_write(c, word, sizeof *word, 0, &posted), out);
+  if (posted) c->returned = consumed;
+out:
+  return rc;
 }
 
 hk_status hk_ib_fence(hk_ib_conn *c, bool all) {
@@ -375,13 +382,14 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
     const char *entry = c->arena + hk_ib_rx_offset(c, k);
     hk_ib_header h;
     memcpy(&h, entry, sizeof h);
-    if (h.seq != (uint32_t)(k + 1) || h.bytes > (h.large ? c->recv->link->slot_bytes : HK_IB_SMALL) ||
-        (h.large && h.bytes <= HK_SLOT_INLINE) || h.parts >= HK_IB_QPS)
+    bool large = h.where != HK_IB_BEHIND, direct = h.where == HK_IB_IN_PLACE;
+    void *place = direct ? hk_ib_place_used(c, k, h.bytes) : hk_link_place(c->recv->link, k, h.bytes);
+    if (h.seq != (uint32_t)(k + 1) || h.bytes > (large ? c->recv->link->slot_bytes : HK_IB_SMALL) ||
+        (large && h.bytes <= HK_SLOT_INLINE) || h.parts >= HK_IB_QPS || h.where > HK_IB_IN_PLACE || !place)
       return garbage(c, &h);
     if (c->parts[i] < h.parts || !hk_net_has_room(c->recv)) return HK_OK;
-    bool direct = false;
-    void *place = hk_link_place(c->recv->link, k, h.bytes);
-    if (!h.large) {
+    if (large) (*(direct ? &c->ctx->placed : &c->ctx->copied))++;
+    if (!large) {
       place = hk_net_place(c->recv, h.bytes, &direct);
       if (!place) return HK_OK; /* larger than a slot cannot be: checked above */
       if (h.bytes) memcpy(place, entry + HK_IB_HEADER, h.bytes);

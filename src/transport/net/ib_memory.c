@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that the user has registered with the communicator: large messages leave from where they lie in it.  A device is
- * given it with the first message and keeps it until the user takes the registration back, so later ones cost nothing.
+/* Memory that the user has registered with the communicator: large messages leave from where they lie in it, and are written to
+ * where they belong in it (ib_place.c).  A device is given it with the first message and keeps it until the user takes the
+ * registration back, so later ones cost nothing.
  * Other memory is never kept: it could be freed, and something else be mapped in its place, without anybody telling us. */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@ struct hk_ib_region {
   uintptr_t begin, end;
   hk_ib_region *next;
   bool refused[HK_IB_PORTS];   /* by the device: messages are copied */
+  bool fixed[HK_IB_PORTS];     /* the device may only read it */
   hk_ibv_mr *mrs[HK_IB_PORTS]; /* by device; NULL: not given to it yet */
 };
 
@@ -44,6 +46,8 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
   }
   /* relaxed: whoever reads it takes the lock before he looks closer */
   atomic_store_explicit(&x->any_region, x->regions != NULL, memory_order_relaxed);
+  for (uint32_t i = 0; i < x->room; i++)
+    if (x->conns[i] && x->conns[i]->recv) hk_ib_place_min(x, x->conns[i]->recv->link);
   pthread_mutex_unlock(&x->lock);
 }
 
@@ -64,18 +68,28 @@ bool hk_ib_refer(void *ctx, const void *data, size_t bytes) {
   return known;
 }
 
-/* The card only reads it: memory that may not be written will do. */
-hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes) {
+bool hk_ib_is_registered(const hk_ib_ctx *x, const void *data, size_t bytes) { return find(x, data, bytes) != NULL; }
+
+/* Memory that may not be written will do for messages that leave from it. */
+static void give_to_device(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
   int i = (int)(d - x->devices);
-  hk_ib_region *r = find(x, data, bytes);
-  if (!r || r->mrs[i] || r->refused[i]) return r ? r->mrs[i] : NULL;
-  r->mrs[i] = x->api->reg_mr(d->pd, (void *)r->begin, r->end - r->begin, 0);
-  if (r->mrs[i]) {
+  size_t bytes = r->end - r->begin;
+  char why[160];
+  r->mrs[i] = hk_ib_try_register(x, d, (void *)r->begin, bytes, true, why);
+  if (r->mrs[i]) return;
+  r->fixed[i] = true;
+  if ((r->mrs[i] = x->api->reg_mr(d->pd, (void *)r->begin, bytes, 0))) {
     hk_ib_count_pinned(x, r->mrs[i]);
-    return r->mrs[i];
+    return;
   }
   r->refused[i] = true;
   HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s does not take the %zu registered bytes at %p (%s): they are copied",
-          x->env->rank, d->name, (size_t)(r->end - r->begin), (void *)r->begin, strerror(errno));
-  return NULL;
+          x->env->rank, d->name, bytes, (void *)r->begin, strerror(errno));
+}
+
+hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes) {
+  int i = (int)(d - x->devices);
+  hk_ib_region *r = find(x, data, bytes);
+  if (r && !r->mrs[i] && !r->refused[i]) give_to_device(x, d, r);
+  return r && !(writes && r->fixed[i]) ? r->mrs[i] : NULL;
 }

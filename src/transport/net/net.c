@@ -249,6 +249,7 @@ hk_status hk_net_give_way(hk_net_end *e) {
   e->used = other;
   other->nends++;
   e->priv = NULL;
+  atomic_store_explicit(&e->link->place_min, 0, memory_order_relaxed); /* relaxed: hk_link_places() */
   hk_status rc = other->provider->open(other->ctx, e);
   if (rc != HK_OK) {
     other->nends--;
@@ -305,6 +306,18 @@ static void net_memory(hk_transport_state *state, void *base, size_t bytes, bool
     if (s->used[i].provider->memory) s->used[i].provider->memory(s->used[i].ctx, base, bytes, there);
 }
 
+static void net_offer(hk_transport_state *state, hk_link *link, uint64_t k, void *to, uint32_t bytes) {
+  hk_net_end *e = link->priv;
+  (void)state;
+  if (e->used && e->used->provider->offer) e->used->provider->offer(e->used->ctx, e, k, to, bytes);
+}
+
+static void net_withdraw(hk_transport_state *state) {
+  net_state *s = (net_state *)state;
+  for (int i = 0; i < s->nused; i++)
+    if (s->used[i].provider->withdraw) s->used[i].provider->withdraw(s->used[i].ctx);
+}
+
 static const void *net_resolve(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes) {
   (void)state, (void)link, (void)bytes;
   return ref->region == 0 ? (const void *)(uintptr_t)ref->offset : NULL;
@@ -346,6 +359,8 @@ const hk_transport hk_transport_net = {
     .resolve = net_resolve,
     .refer = net_refer,
     .memory = net_memory,
+    .offer = net_offer,
+    .withdraw = net_withdraw,
     .close = net_close,
     .detach = net_detach,
 };

@@ -49,6 +49,9 @@ typedef struct hk_net_provider {
   void (*memory)(void *ctx, void *base, size_t bytes, bool there);
   /* May [data, data + bytes) be sent from where it is?  NULL: no, or anything where it does not copy. */
   bool (*refer)(void *ctx, const void *data, size_t bytes);
+  /* As the transport's; NULL: what arrives is written by `progress`, to where hk_net_place says. */
+  void (*offer)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes);
+  void (*withdraw)(void *ctx);
   /* Moves what can be moved; never blocks. */
   hk_status (*progress)(void *ctx, bool *moved);
   /* Sleeps until `progress` may have something to do, or about a millisecond.  NULL: cannot. */

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Places: memory that the user has registered, into which the peer's card writes.
+ *
+ * A lane offers them ahead of the messages.  The peer is told through a small table in its memory, which we write.  It waits for
+ * none: a message whose place it does not know when the message's turn comes goes to the FIFO.  An entry is good for one
+ * slot, and in the epoch in which it was told.  A check word covers all of it, because what a card writes may be seen in
+ * pieces.
+ *
+ * What arrives for a slot ends its place: a queue pair's writes come in order, and all parts are waited for.  What is sent again
+ * on new queue pairs goes to places that were told anew, or to the FIFO.  And where an operation ends in an error with places
+ * open, the queue pairs that could write to them end first (hk_ib_place_withdraw). */
+#include "../../base/log.h"
+#include "../../base/param.h"
+#include "ib.h"
+
+enum {
+  TABLE_IN = 128, /* behind the credits */
+  TABLE_BYTES = HK_IB_PLACES * sizeof(hk_ib_place),
+  TABLE_OUT = TABLE_IN + TABLE_BYTES,
+  ONCE = HK_IB_INLINE / sizeof(hk_ib_place) /* entries in one write */
+};
+_Static_assert((int)TABLE_OUT + (int)TABLE_BYTES <= (int)HK_IB_ENTRY, "both tables fit beside the credits");
+
+static size_t entry_at(uint64_t k) { return k % HK_IB_PLACES * sizeof(hk_ib_place); }
+static hk_ib_place *entry(const hk_ib_conn *c, size_t table, uint64_t k) {
+  return (hk_ib_place *)(void *)(c->arena + table + entry_at(k));
+}
+
+static uint64_t check_of(const hk_ib_conn *c, uint64_t k, uint64_t addr, uint64_t bytes, uint64_t key) {
+  uint64_t h = (addr ^ (uint64_t)c->epoch << 32) * 0x9e3779b97f4a7c15u;
+  h = (h ^ h >> 29 ^ (bytes << 32 | key)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ h >> 32 ^ (k + 1)) * 0x94d049bb133111ebu;
+  return h ^ h >> 31;
+}
+
+/* ---- the sender ---- */
+
+bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_memory *to) {
+  const hk_ib_place *p = entry(c, TABLE_IN, k);
+  /* relaxed: the check word tells whether what was read belongs together */
+  uint64_t addr = atomic_load_explicit(&p->addr, memory_order_relaxed);
+  uint64_t told = atomic_load_explicit(&p->bytes, memory_order_relaxed);
+  uint64_t key = atomic_load_explicit(&p->key, memory_order_relaxed);
+  uint64_t check = atomic_load_explicit(&p->check, memory_order_relaxed);
+  if (told != bytes || check != check_of(c, k, addr, told, key)) return false;
+  *to = (hk_ib_memory){.addr = addr, .rkey = (uint32_t)key};
+  return true;
+}
+
+/* ---- the receiver ---- */
+
+void hk_ib_place_min(hk_ib_ctx *x, hk_link *link) {
+  int64_t least = hk_param_int(HK_P_IB_DIRECT);
+  if (least >= 0 && least <= HK_IB_SMALL) least = HK_IB_SMALL + 1; /* those pass the ring with their headers */
+  if (least < 0 || !x->regions) least = 0;
+  atomic_store_explicit(&link->place_min, (uint32_t)least, memory_order_relaxed); /* relaxed: hk_link_places() */
+}
+
+void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes) {
+  hk_ib_ctx *x = ctx;
+  pthread_mutex_lock(&x->lock);
+  hk_ib_conn *c = e->priv;
+  if (k >= e->next && k < e->next + HK_IB_PLACES && hk_ib_is_registered(x, to, bytes)) {
+    c->offers[k % HK_IB_PLACES] = (hk_ib_offered){.slot = k + 1, .to = to, .bytes = bytes};
+    if (k >= c->offered) c->offered = k + 1;
+  }
+  pthread_mutex_unlock(&x->lock);
+}
+
+static hk_ib_offered *offer_of(hk_ib_conn *c, uint64_t k) {
+  hk_ib_offered *o = &c->offers[k % HK_IB_PLACES];
+  return o->slot == k + 1 ? o : NULL;
+}
+
+void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes) {
+  const hk_ib_offered *o = offer_of(c, k);
+  return o && o->told && o->bytes == bytes ? o->to : NULL;
+}
+
+/* Fills our copy of slot k's entry; false where nothing was offered, or the device does not take the memory. */
+static bool fill_entry(hk_ib_conn *c, uint64_t k) {
+  hk_ib_offered *o = offer_of(c, k);
+  const hk_ibv_mr *mr = o ? hk_ib_user_mr(c->ctx, c->device, o->to, o->bytes, true) : NULL;
+  if (!mr) return false;
+  uint64_t addr = (uint64_t)(uintptr_t)o->to;
+  hk_ib_place *p = entry(c, TABLE_OUT, k);
+  /* relaxed: our own card reads them, when it is told to */
+  atomic_store_explicit(&p->addr, addr, memory_order_relaxed);
+  atomic_store_explicit(&p->bytes, o->bytes, memory_order_relaxed);
+  atomic_store_explicit(&p->key, mr->rkey, memory_order_relaxed);
+  atomic_store_explicit(&p->check, check_of(c, k, addr, o->bytes, mr->rkey), memory_order_relaxed);
+  o->told = true;
+  return true;
+}
+
+hk_status hk_ib_place_announce(hk_ib_conn *c) {
+  hk_status rc = HK_OK;
+  bool posted = true;
+  if (c->announced < c->recv->next) c->announced = c->recv->next; /* what has come needs none */
+  while (c->announced < c->offered && posted) {
+    uint64_t first = c->announced, end = first;
+    while (end < c->offered && end < first + ONCE && (end == first || end % HK_IB_PLACES) && fill_entry(c, end)) end++;
+    uint32_t bytes = (uint32_t)((end - first) * sizeof(hk_ib_place));
+    if (bytes) HK_TRY(hk_ib_write(c, entry(c, TABLE_OUT, first), bytes, TABLE_IN + entry_at(first), &posted), out);
+    if (posted) c->announced = bytes ? end : first + 1;
+  }
+out:
+  return rc;
+}
+
+/* May the peer still write to a place of which it was told? */
+static bool is_open(hk_ib_conn *c) {
+  if (!c->recv) return false;
+  for (uint64_t k = c->recv->next; k < c->offered; k++) {
+    const hk_ib_offered *o = offer_of(c, k);
+    if (o && o->told) return true;
+  }
+  return false;
+}
+
+void hk_ib_place_withdraw(void *ctx) {
+  hk_ib_ctx *x = ctx;
+  pthread_mutex_lock(&x->lock);
+  for (uint32_t i = 0; i < x->room; i++) {
+    hk_ib_conn *c = x->conns[i];
+    if (!c || !c->nqps || !is_open(c)) continue;
+    HK_INFO(
+        HK_SUB_NET,
+        "rank %d: the connection to rank %d (channel %d) ends: an operation has failed, and what is still on its way "
+        "must not be written to memory that is used for something else by then",
+        x->env->rank, c->peer, c->channel);
+    hk_ib_drop_qps(c);
+    hk_ib_mark_failed(c);
+  }
+  pthread_mutex_unlock(&x->lock);
+}
