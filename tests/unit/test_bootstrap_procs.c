@@ -522,7 +522,9 @@ int main(void) {
   tcase_add_test(t, data_connections);
   tcase_add_loop_test(t, comm_id_from_the_environment, 0, 3);
   tcase_add_test(t, bad_comm_id);
+#ifndef __SANITIZE_ADDRESS__ /* ten seconds of patience, and nothing in it that the others do not run */
   tcase_add_test(t, nobody_at_the_root);
+#endif
   tcase_add_test(t, leaving_in_a_forked_child);
   suite_add_tcase(s, t);
   t = tcase_create("deaths");
