@@ -34,7 +34,7 @@ static const struct {
 
 static double *field(hk_constants *k, size_t i) { return (double *)(void *)((char *)k + rows[i].at); }
 
-/* choice = VIA RANKS COLLECTIVE FROM TO ALGORITHM */
+/* choice = VIA RANKS COLLECTIVE FROM TO ALGORITHM, for ranks that all share a host */
 static void write_choices(const hk_rules *choices, FILE *to) {
   static const char *const vias[] = {[HK_VIA_ANY] = "any", [HK_VIA_MEMORY] = "memory", [HK_VIA_SOCKETS] = "sockets"};
   if (choices && choices->n) fputs("# Where the model errs: via, ranks, collective, bytes from, to, algorithm.\n", to);
@@ -57,7 +57,7 @@ hk_status hk_constants_write(const hk_constants *k, const hk_rules *choices, FIL
 }
 
 static hk_status read_choice(hk_rules **choices, const char *path, int number, const char *text) {
-  hk_rule r = {.coll = -1, .algorithm = -1, .protocol = -1, .line = number};
+  hk_rule r = {.coll = -1, .nhosts = 1, .algorithm = -1, .protocol = -1, .line = number};
   char via[16], coll[24], algorithm[24];
   int n = sscanf(text, "%15s %d %23s %zu %zu %23s", via, &r.nranks, coll, &r.from, &r.to, algorithm);
   for (int c = 0; n == 6 && c < HK_COLL_COUNT; c++)

@@ -17,7 +17,7 @@ typedef enum hk_via {
   HK_VIA_ANY,
   HK_VIA_MEMORY,
   HK_VIA_SOCKETS
-} hk_via; /* how the ranks of one host reach each other */
+} hk_via; /* how the ranks of one host, on CPUs, reach each other */
 
 typedef struct hk_rule {
   int coll; /* hk_coll; -1: any */
@@ -43,7 +43,8 @@ uint64_t hk_rules_hash(const hk_rules *r);
 void hk_rules_free(hk_rules *r); /* NULL is fine */
 static inline bool hk_rule_fits(const hk_rule *r, const hk_machine *m, hk_coll coll, size_t bytes) {
   return (r->coll < 0 || r->coll == (int)coll) && bytes >= r->from && bytes <= r->to &&
-         (r->via == HK_VIA_ANY || (r->via == HK_VIA_MEMORY) == (m->inside.ring_us_per_b == 0)) &&
+         (r->via == HK_VIA_ANY ||
+          (m->cores_per_host > 0 && (r->via == HK_VIA_MEMORY) == (m->inside.ring_us_per_b == 0))) &&
          (!r->nranks || r->nranks == m->nranks) && (!r->nhosts || r->nhosts == m->nhosts);
 }
 #endif

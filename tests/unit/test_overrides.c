@@ -55,6 +55,22 @@ START_TEST(rules_in_order) {
 }
 END_TEST
 
+/* What `hocket tune` measured on one host's CPUs says nothing of several hosts, nor of GPUs. */
+START_TEST(measured_choices) {
+  hk_machine m = host(8), hosts = m, gpus = m;
+  hk_rules r = {.n = 1, .at = &(hk_rule){.coll = -1, .to = SIZE_MAX, .nranks = 8, .nhosts = 1, .via = HK_VIA_MEMORY}};
+  hosts.nhosts = 2;
+  gpus.cores_per_host = 0;
+  ck_assert(hk_rule_fits(&r.at[0], &m, HK_ALLREDUCE, 64));
+  ck_assert(!hk_rule_fits(&r.at[0], &hosts, HK_ALLREDUCE, 64));
+  ck_assert(!hk_rule_fits(&r.at[0], &gpus, HK_ALLREDUCE, 64));
+  r.at[0].via = HK_VIA_SOCKETS;
+  ck_assert(!hk_rule_fits(&r.at[0], &m, HK_ALLREDUCE, 64));
+  m.inside.ring_us_per_b = 1;
+  ck_assert(hk_rule_fits(&r.at[0], &m, HK_ALLREDUCE, 64));
+}
+END_TEST
+
 START_TEST(rules_wrong) {
   static const struct {
     const char *text, *said;
@@ -260,6 +276,7 @@ int main(void) {
   Suite *s = suite_create("overrides");
   TCase *t = tcase_create("overrides");
   tcase_add_test(t, rules_in_order);
+  tcase_add_test(t, measured_choices);
   tcase_add_test(t, rules_wrong);
   tcase_add_test(t, constants);
   tcase_add_test(t, settings);
