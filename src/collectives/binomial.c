@@ -21,7 +21,7 @@ enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
 #define PASSING_ON 1.3
 enum { LONG_BYTES = 1 << 20 }; /* from here on bytes are all; in between both count */
 /* gather, scatter: */
-#define IN_A_ROW (1.0 / 8) /* of a message is what a further block to the same child costs: it needs no turn of its own */
+#define IN_A_ROW (1.0 / 4) /* of a message is what a further block to the same child costs: it needs no turn of its own */
 #define ROOT_WRITES 1.5    /* of the root's buffer: its own blocks once; of what passes through its largest child, half, again */
 
 typedef struct place {
@@ -102,6 +102,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .messages = height,
                .sent = all,
                .share = 2 / (height + 1),
+               .one_way = true,
                .spread = HK_SPREAD_CUBE,
                .block = bytes};
   switch (coll) {
@@ -111,12 +112,15 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.share *= ONLY_RECEIVING + (PASSING_ON - ONLY_RECEIVING) * part;
       w.written = (height + 1) * all;
       break;
-    case HK_REDUCE:
+    case HK_REDUCE: /* all ranks together add n - 1 times */
+      if (!m->overlap) w.share = (2 - 1 / n) / (height + 1);
       w.written = all;
       w.reduced = height * all;
       break;
     default: /* the root's blocks, and what its largest child passes on */
       w.messages = height + IN_A_ROW * n;
+      if (m->nhosts <= 1 && m->inside.ring_us_per_b == 0)
+        w.messages = n - 1; /* through memory all blocks cost the same */
       w.sent = all - block;
       w.written = ROOT_WRITES * all;
       w.share = (height / 2 + 1) / n;

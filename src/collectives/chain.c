@@ -48,6 +48,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   hk_work w = {.rounds = m->nranks - 1,
                .again = 1,
                .messages = 2,
+               .one_way = true,
                .sent = (double)bytes,
                .written = (coll == HK_BROADCAST ? 2 : 1) * (double)bytes,
                .reduced = coll == HK_BROADCAST ? 0 : (double)bytes,
@@ -55,6 +56,11 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .share = coll == HK_BROADCAST ? 1 : (m->nranks - 1.0) / m->nranks,
                .far_rounds = m->nhosts - 1,
                .block = bytes};
+  if (coll != HK_BROADCAST && m->nhosts <= 1 && !m->overlap) /* all but one rank add, all write */
+    w.share = (m->nranks - 0.5) / m->nranks;
+  /* Sockets of a host: what a rank receives comes many messages at a time; but for a sum it waits, and takes less at once. */
+  if (m->nhosts <= 1 && m->inside.ring_us_per_b > 0)
+    w.messages = coll != HK_BROADCAST ? 1.3 : m->nranks > m->cores_per_host ? (m->nranks - 1.0) / m->nranks : 1;
   w.gpu.turns = 1;
   hk_shape s = shape(m, coll);
   return hk_price(m, &s, &w);

@@ -17,9 +17,9 @@ enum {
 #define HOT_GAIN 0.8 /* the part of a reduction's time that is waiting for memory */
 /* What a lane that only sends may lose at most by running ahead, the caches being long past what it sent when that is read.
  * Through memory; and through sockets, where it fills the kernel's buffers.  What it is there depends on what else the machine
- * does (from nothing to twice the time), so it is so much that of equals those win that send and receive by turns. */
+ * does (from nothing to twice the time); through sockets, so much where nothing else runs. */
 #define SPILL 0.3
-#define SPILL_SOCKETS 0.15
+#define SPILL_SOCKETS 0.05
 /* Rings, chains and trees inside a host, against algorithms with as many bytes, whose ranks do not all wait for a neighbour at
  * each step; measured.  Over sockets a byte's way through the kernel is not hidden behind that of others; through memory it
  * counts where ranks take turns on the cores. */
@@ -136,9 +136,19 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     copying *= lockstep;
     inside *= lockstep;
   }
-  double us = m->launch_us + m->channels * m->channel_us + (w->rounds + (waves - 1) * w->again) * round;
+  /* Calls follow one another.  Where nobody waits for an answer, those of one host run ahead: a call is as a further wave of
+   * the one before, and ranks hand over their core only when they have done much.  Then work is all that counts: that of the
+   * busiest rank's core, on which others run beside it. */
+  double again = w->again, rounds = w->rounds, busy = work;
+  if (w->one_way && m->nhosts <= 1) {
+    rounds *= HK_AHEAD;
+    if (again > HK_AHEAD) again = HK_AHEAD;
+    round = m->inside.alpha_us;
+    if (!sockets && m->nranks > 1) busy = fmax(busy, 1 + (crowd(m) - 1) * (m->nranks * share - 1) / (m->nranks - 1));
+  }
+  double us = m->launch_us + m->channels * m->channel_us + (rounds + (waves - 1) * again) * round;
   /* A message is also work: on a link between hosts most of alpha is. */
-  us += waves * work * w->messages * (far * m->between.message_us + (1 - far) * m->inside.message_us);
+  us += waves * busy * w->messages * (far * m->between.message_us + (1 - far) * m->inside.message_us);
   us += work * links * (far * m->between.link_us + (1 - far) * m->inside.link_us);
   us += copying + inside + between;
   /* Every link has its slots, and between hosts its connections.  So many must be well worth it. */

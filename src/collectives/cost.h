@@ -37,6 +37,7 @@ typedef struct hk_work {
   double written;  /* bytes that it writes, to links too: those of all destinations */
   double reduced;  /* bytes that it adds: those of all sources but an instruction's first */
   double share;    /* the average rank's part of the busiest one's work; 0 stands for 1: all do the same */
+  bool one_way;    /* all goes to a root or comes from one: nobody waits for what others answer */
   double links;    /* of the rank with most; 0 stands for the shape's fan */
   hk_spread spread;
   double far_rounds; /* of `rounds`, those between hosts; with HK_SPREAD_RING 0 stands for all */

@@ -150,7 +150,8 @@ static void describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_wor
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double n = m->nranks, others = n - 1, all = (double)bytes, block = all / n;
-  double taken = others / 2; /* messages' work at a root that takes what has come without asking for each */
+  /* Messages' work at a root: from sockets it takes what has come without asking for each. */
+  double taken = m->nhosts > 1 || m->inside.ring_us_per_b > 0 ? others / 2 : others;
   hk_work w = {.rounds = 1, .again = HK_AHEAD, .messages = 2 * others, .sent = others * block, .block = (size_t)block};
   switch (coll) {
     case HK_ALLREDUCE:
@@ -167,6 +168,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       break;
     case HK_ALLGATHER: w.written = (others + n) * block; break;
     case HK_BROADCAST:
+      w.one_way = true;
       w.messages = others;
       w.sent = others * all;
       w.written = n * all;
@@ -174,6 +176,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.block = bytes;
       break;
     case HK_REDUCE:
+      w.one_way = true;
       w.messages = taken;
       w.sent = all;
       w.received = others * all;
@@ -184,6 +187,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.block = bytes;
       break;
     default: /* gather, scatter: the root's part */
+      w.one_way = true;
       w.messages = coll == HK_GATHER ? taken : others;
       w.written = n * block;
       w.share = (n + others) / (n * n);

@@ -4,7 +4,7 @@
 
 /* Measured on two cores of a virtual machine (`hocket tune`), rounded; between hosts a usual Ethernet. */
 const hk_constants hk_constants_default = {.memory_alpha_us = 0.15,
-                                           .memory_message_us = 0.08,
+                                           .memory_message_us = 0.12,
                                            .tcp_alpha_us = 1.0,
                                            .tcp_message_us = 1.8,
                                            .tcp_link_us = 0.6,

@@ -88,6 +88,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.written = 2 * all;
       break;
     case HK_BROADCAST: /* the root writes twice, a reader once */
+      w.one_way = true;
       w.messages = 1;
       w.written = 2 * all;
       w.share = (n + 1) / (2 * n);

@@ -90,7 +90,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double half = (double)bytes / 2;
   bool up = coll != HK_BROADCAST, down = coll != HK_REDUCE;
   hk_shape s = shape(m, coll);
-  hk_work w = {.rounds = s.depth, .again = 1, .spread = HK_SPREAD_RING, .block = bytes / 2};
+  hk_work w = {.rounds = s.depth, .again = 1, .one_way = !(up && down), .spread = HK_SPREAD_RING, .block = bytes / 2};
   w.far_rounds = m->nhosts > 1 ? s.depth * log2(m->nhosts) / log2(m->nranks) : 0;
   /* The busiest rank has two children in one tree and is a leaf in the other. */
   w.messages = 4 * up + 4 * down;

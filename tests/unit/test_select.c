@@ -202,8 +202,8 @@ START_TEST(chunks) {
 }
 END_TEST
 
-/* No step of 1.1 in size makes the time, as the model sees it, jump by more than 1.3; between hosts, where a second wave
- * doubles the messages and a message is dear, by more than 1.4.  Left out: hundreds of ranks, for the same reason, and
+/* No step of 1.1 in size makes the time, as the model sees it, jump by more than 1.3; where a second wave
+ * doubles the messages and a message is dear (between hosts) or there are many (31 ranks), by more than 1.4.  Left out: hundreds of ranks, for the same reason, and
  * several hosts of several ranks, where the ring wins, whose second wave doubles its rounds. */
 START_TEST(no_cliffs) {
   hk_machine all[MACHINES];
@@ -216,7 +216,7 @@ START_TEST(no_cliffs) {
         const hk_algorithm *a = choose(&all[k], (hk_coll)c, (size_t)size);
         double us = a->cost(&all[k], (hk_coll)c, (size_t)size);
         ck_assert_double_gt(us, 0);
-        ck_assert_msg(last == 0 || us < last * (all[k].multicast ? 1.3 : 1.4),
+        ck_assert_msg(last == 0 || us < last * (all[k].multicast && all[k].nranks < 31 ? 1.3 : 1.4),
                       "%s of %.0f bytes, %d ranks on %d hosts: %s takes %.1f us after %.1f", hk_coll_name((hk_coll)c),
                       size, all[k].nranks, all[k].nhosts, a->name, us, last);
         last = us;
