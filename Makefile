@@ -174,9 +174,12 @@ $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 	@rm -f $@
 	$(call say,AR,$@)ar rcs $@ $(SUPPORT_OBJ)
 
+# Parts of the tool that have tests of their own.
+$(BUILD)/tests/test_tune: $(patsubst %,$(BUILD)/src/tools/%.o,tune_choices tune_fit)
+
 $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsupport.a $(LIBA)
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -o $@ $< $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
+	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
 
 # Libraries that tests load in place of drivers.
 $(BUILD)/fakes/%.so.1: $(BUILD)/tests/fakes/%.o

@@ -27,7 +27,9 @@ def parse_arguments():
     p.add_argument("--collectives", help="all by default")
     p.add_argument("--to", default="128M", help="the largest message")
     p.add_argument("--step", type=int, default=2)
-    p.add_argument("--repeats", type=int, default=7)
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--repeats", type=int, default=2)
+    p.add_argument("--rest", type=float, default=0, help="sleep so many times as long as is measured")
     p.add_argument("--quick", action="store_true", help="sizes to 4M in steps of 8: some seconds")
     p.add_argument("--confirm", type=int, default=3, help="times that a miss is measured again before it counts")
     p.add_argument("--realtime", action="store_true", help="run under chrt -f 10")
@@ -35,14 +37,15 @@ def parse_arguments():
     p.add_argument("--json", metavar="FILE", help="all figures")
     a = p.parse_args()
     if a.quick:
-        a.to, a.step, a.repeats = "4M", 8, 3
+        a.to, a.step, a.repeats = "4M", 8, 2
     return a
 
 
 def hocket(a, *arguments):
     command = ["chrt", "-f", "10"] if a.realtime else []
     command += [os.path.join(a.build, "bin", "hocket"), "tune", "--ranks", a.ranks, "--transports", a.transports,
-                "--to", a.to, "--step", str(a.step), "--repeats", str(a.repeats), *arguments]
+                "--to", a.to, "--step", str(a.step), "--rounds", str(a.rounds), "--repeats", str(a.repeats),
+                "--rest", str(a.rest), *arguments]
     if a.collectives:
         command += ["--collectives", a.collectives]
     return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout

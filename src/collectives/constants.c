@@ -22,7 +22,7 @@ static const struct {
     {"tcp_message_us", "the work of each end for it", offsetof(hk_constants, tcp_message_us), 1e-6, 1e6, false},
     {"tcp_link_us", "work for each socket that is used", offsetof(hk_constants, tcp_link_us), 1e-6, 1e5, false},
     {"tcp_mb_s", "bytes through a socket", offsetof(hk_constants, tcp_us_per_b), 1, 1e7, true},
-    {"net_alpha_us", "a message between hosts (not measured here)", offsetof(hk_constants, net_alpha_us), 1e-6, 1e6,
+    {"net_alpha_us", "a message between hosts (hocket tune --between)", offsetof(hk_constants, net_alpha_us), 1e-6, 1e6,
      false},
     {"net_message_us", "the work of each end for it", offsetof(hk_constants, net_message_us), 1e-6, 1e6, false},
     {"net_mb_s", "bytes between hosts", offsetof(hk_constants, net_us_per_b), 1, 1e7, true},

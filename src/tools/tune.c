@@ -14,10 +14,10 @@
 enum { TABLES = 16 };
 
 typedef struct options {
-  const char *ranks, *transports, *colls, *out, *constants;
+  const char *ranks, *transports, *colls, *out, *constants, *between;
   size_t from, to;
-  int step, repeats;
-  double milliseconds;
+  int step, rounds, repeats;
+  double milliseconds, rest;
   bool check, json, quick, all;
 } options;
 
@@ -69,10 +69,18 @@ static const hk_tool_option rows[] = {
      .low = 2,
      .high = 1024,
      .field = offsetof(options, step)},
+    {.name = "rounds",
+     .argument = "N",
+     .help = "rounds with new processes, each with the next of three placements of ranks on cores",
+     .def = "3",
+     .kind = HK_OPTION_INT,
+     .low = 1,
+     .high = 100,
+     .field = offsetof(options, rounds)},
     {.name = "repeats",
      .argument = "N",
-     .help = "batches of each algorithm, by turns; the fastest counts",
-     .def = "5",
+     .help = "batches of each algorithm in a round, by turns; the fastest counts",
+     .def = "2",
      .kind = HK_OPTION_INT,
      .low = 1,
      .high = 1000,
@@ -83,6 +91,17 @@ static const hk_tool_option rows[] = {
      .def = "1",
      .kind = HK_OPTION_NUMBER,
      .field = offsetof(options, milliseconds)},
+    {.name = "rest",
+     .argument = "TIMES",
+     .help = "sleep so many times as long as is measured, for a machine that others use",
+     .def = "0",
+     .kind = HK_OPTION_NUMBER,
+     .field = offsetof(options, rest)},
+    {.name = "between",
+     .argument = "ADDRESS:PORT",
+     .help = "measure between hosts, on the ranks that a launcher started; rank 0 listens there",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, between)},
     {.letter = 'q',
      .name = "quick",
      .help = "few sizes and collectives: some seconds, rougher constants",
@@ -143,26 +162,49 @@ static bool take_transport(const char *word, void *to) {
   return false;
 }
 
+/* What all setups have in common; false with the complaint made. */
+static bool plan_all(const options *o, hk_tune_setup *s) {
+  unsigned colls = 0;
+  if (o->colls && !read_words(o->colls, take_coll, &colls)) return false;
+  if (o->from < 1 || o->to < o->from || o->to > (size_t)1 << 34)
+    return hk_tool_wrong("--from and --to: sizes from 1 to 16G, the first no larger than the second"), false;
+  if (!(o->milliseconds > 0 && o->milliseconds < 1e5)) return hk_tool_wrong("--milliseconds: 0.001 to 100000"), false;
+  if (!(o->rest >= 0 && o->rest <= 100)) return hk_tool_wrong("--rest: 0 to 100"), false;
+  *s = (hk_tune_setup){.from = o->from,
+                       .to = o->to,
+                       .step = o->step,
+                       .rounds = o->rounds,
+                       .repeats = o->repeats,
+                       .batch_us = o->milliseconds * 1000,
+                       .rest = o->rest};
+  s->colls = colls ? colls : (1u << HK_COLL_COUNT) - 1;
+  if (!o->quick && !o->between) return true;
+  if (!colls) s->colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_BROADCAST;
+  s->step = o->quick ? 32 : 8;
+  s->rounds = 1;
+  if (s->to > 4 << 20) s->to = 4 << 20;
+  return true;
+}
+
 /* Gives the number of setups, 0 with the complaint made. */
 static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
   int ranks[TABLES], nranks = 0, n = 0;
-  unsigned colls = 0, transports = 0;
+  unsigned transports = 0;
+  hk_tune_setup s;
+  if (!plan_all(o, &s)) return 0;
+  if (o->between) {
+    s.between = o->between;
+    s.rest = 0;
+    if (!hk_tune_launched(&s.rank, &s.nranks) || s.nranks < 2)
+      return hk_tool_wrong("--between: start it on two or more hosts by mpirun, srun or torchrun, or with RANK and "
+                           "WORLD_SIZE set"),
+             0;
+    out[0] = s;
+    return 1;
+  }
   if (!read_ranks(o->ranks, ranks, &nranks))
     return hk_tool_wrong("--ranks: '%s' is no list of numbers from 2 to %d", o->ranks, HK_TUNE_RANKS), 0;
-  if (o->colls && !read_words(o->colls, take_coll, &colls)) return 0;
   if (!read_words(o->transports, take_transport, &transports)) return 0;
-  if (o->from < 1 || o->to < o->from || o->to > (size_t)1 << 34)
-    return hk_tool_wrong("--from and --to: sizes from 1 to 16G, the first no larger than the second"), 0;
-  if (!(o->milliseconds > 0 && o->milliseconds < 1e5)) return hk_tool_wrong("--milliseconds: 0.001 to 100000"), 0;
-  hk_tune_setup s = {
-      .from = o->from, .to = o->to, .step = o->step, .repeats = o->repeats, .batch_us = o->milliseconds * 1000};
-  s.colls = colls ? colls : (1u << HK_COLL_COUNT) - 1;
-  if (o->quick) {
-    if (!colls) s.colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_BROADCAST;
-    s.step = 32;
-    s.repeats = 3;
-    if (s.to > 4 << 20) s.to = 4 << 20;
-  }
   for (int t = 0; t < 2; t++)
     for (int i = 0; i < nranks && n < TABLES; i++) {
       if (!(transports >> t & 1u)) continue;
@@ -172,6 +214,8 @@ static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
     }
   return n;
 }
+
+static const char *via(const hk_tune_setup *s) { return s->between ? "net" : s->tcp ? "tcp" : "shm"; }
 
 static void tell(hk_coll coll, size_t bytes) {
   char text[32];
@@ -183,7 +227,11 @@ static void tell(hk_coll coll, size_t bytes) {
 static hk_status measure(const hk_tune_setup *s, hk_tune_table *t, int n) {
   hk_status rc = HK_OK;
   for (int i = 0; i < n && rc == HK_OK; i++) {
-    fprintf(stderr, "%d ranks over %s ...\n", s[i].nranks, s[i].tcp ? "sockets" : "shared memory");
+    if (s[i].rank == 0)
+      fprintf(stderr, "%d ranks over %s ...\n", s[i].nranks,
+              s[i].between ? "the network"
+              : s[i].tcp   ? "sockets"
+                           : "shared memory");
     rc = hk_tune_measure(&t[i], &s[i], tell);
     if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
   }
@@ -237,7 +285,7 @@ static void print_choices(const hk_tune_table *t, int n, const hk_constants *k, 
                    ratio > 1.25   ? HK_STYLE_RED
                    : ratio > 1.10 ? HK_STYLE_YELLOW
                                   : HK_STYLE_PLAIN,
-                   "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f", t[i].setup.tcp ? "tcp" : "shm", t[i].setup.nranks,
+                   "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f", via(&t[i].setup), t[i].setup.nranks,
                    hk_coll_name((hk_coll)chosen->coll), hk_tool_bytes(bytes, chosen->bytes),
                    hk_algorithms[chosen->algorithm]->name, hk_tool_time(a, chosen->us),
                    hk_algorithms[best->algorithm]->name, hk_tool_time(b, best->us), ratio);
@@ -255,7 +303,7 @@ static void print_json(const hk_tune_table *t, int n, const hk_constants *k, con
     hk_tune_group g = {.n = 0};
     while (hk_tune_next(&t[i], k, choices, &g)) {
       hk_json_open(&w, '{');
-      hk_json_put_text(&w, "transport", t[i].setup.tcp ? "tcp" : "shm");
+      hk_json_put_text(&w, "transport", via(&t[i].setup));
       hk_json_put_integer(&w, "ranks", t[i].setup.nranks);
       hk_json_put_text(&w, "collective", hk_coll_name((hk_coll)t[i].at[g.first].coll));
       hk_json_put_integer(&w, "bytes", (long long)t[i].at[g.first].bytes);
@@ -304,19 +352,22 @@ static int save(const hk_constants *k, const hk_rules *choices, const char *path
   return HK_EXIT_OK;
 }
 
-/* The constants that --check judges. */
-static int constants_in_force(const options *o, hk_constants *k, hk_rules **choices) {
+/* Those of --constants, or those that an init here would take. */
+static hk_status constants_in_force(const options *o, hk_constants *k, hk_rules **choices) {
   char usual[4096];
   const char *path = o->constants ? o->constants : hk_param_str(HK_P_TUNE_FILE);
   *k = hk_constants_default;
   if (!path && hk_constants_path(usual, sizeof usual) && access(usual, R_OK) == 0) path = usual;
-  if (!path || !strcmp(path, "none")) return HK_EXIT_OK;
-  hk_status rc = hk_constants_read(k, choices, path);
-  return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
+  return !path || !strcmp(path, "none") ? HK_OK : hk_constants_read(k, choices, path);
 }
 
-static int fit(const options *o, const hk_tune_table *tables, int n) {
-  hk_constants fitted = hk_tune_fit(tables, n);
+/* Constants of one host with choices; those between hosts stay as they are. */
+static int fit(const options *o, const hk_tune_table *tables, int n, const hk_constants *before) {
+  hk_constants first = hk_constants_default;
+  first.net_alpha_us = before->net_alpha_us;
+  first.net_message_us = before->net_message_us;
+  first.net_us_per_b = before->net_us_per_b;
+  hk_constants fitted = hk_tune_fit(tables, n, &first);
   hk_rules *choices = NULL;
   hk_status rc = hk_tune_choices(tables, n, &fitted, &choices);
   if (rc != HK_OK) {
@@ -333,32 +384,49 @@ static int fit(const options *o, const hk_tune_table *tables, int n) {
   return code;
 }
 
+/* Constants between hosts; those of one host, and its choices, stay as they are. */
+static int fit_between(const options *o, const hk_tune_table *table, const hk_constants *before,
+                       const hk_rules *choices) {
+  if (table->machine.nhosts < 2)
+    return hk_tool_wrong("--between: all %d ranks are on one host: start them on several", table->machine.nranks);
+  hk_constants fitted = hk_tune_fit(table, 1, before);
+  if (!o->out || strcmp(o->out, "-") != 0) {
+    print_score("With the constants in force", table, 1, before, NULL);
+    print_score("With the measured ones", table, 1, &fitted, NULL);
+  }
+  return save(&fitted, choices, o->out);
+}
+
+static int use(const options *o, const hk_tune_table *tables, int n, const hk_constants *k, const hk_rules *choices) {
+  if (tables[0].setup.rank) return HK_EXIT_OK; /* between hosts rank 0 has the table */
+  if (o->json) {
+    print_json(tables, n, k, choices);
+    return HK_EXIT_OK;
+  }
+  if (!o->check) return o->between ? fit_between(o, tables, k, choices) : fit(o, tables, n, k);
+  print_choices(tables, n, k, choices, o->all);
+  print_score("With the constants in force", tables, n, k, choices);
+  return judge(tables, n, k, choices).worst > 1.25 ? HK_EXIT_FINDING : HK_EXIT_OK;
+}
+
 static int run(void *into, int nargs, char **args) {
   const options *o = into;
   hk_tune_setup setups[TABLES];
   hk_tune_table tables[TABLES] = {{.n = 0}};
   hk_constants k;
   hk_rules *choices = NULL;
-  (void)nargs, (void)args;
   int code = HK_EXIT_OK;
-  if (o->check || o->json) code = constants_in_force(o, &k, &choices); /* to measure anew no file need be right */
-  int n = code == HK_EXIT_OK ? plan_setups(o, setups) : 0;
+  (void)nargs, (void)args;
+  hk_status rc = constants_in_force(o, &k, &choices);
+  if (rc != HK_OK && (o->check || o->json || o->between))
+    return hk_tool_failed(rc); /* to measure all anew none need be */
+  int n = plan_setups(o, setups);
   if (!n) {
     hk_rules_free(choices);
     return HK_EXIT_TROUBLE;
   }
-  hk_status rc = measure(setups, tables, n);
-  if (rc != HK_OK) {
-    code = hk_tool_failed(rc);
-  } else if (o->json) {
-    print_json(tables, n, &k, choices);
-  } else if (o->check) {
-    print_choices(tables, n, &k, choices, o->all);
-    print_score("With the constants in force", tables, n, &k, choices);
-    if (judge(tables, n, &k, choices).worst > 1.25) code = HK_EXIT_FINDING;
-  } else {
-    code = fit(o, tables, n);
-  }
+  rc = measure(setups, tables, n);
+  code = rc == HK_OK ? use(o, tables, n, &k, choices) : hk_tool_failed(rc);
   for (int i = 0; i < n; i++) hk_tune_table_clear(&tables[i]);
   hk_rules_free(choices);
   return code;
@@ -369,12 +437,15 @@ const hk_tool hk_tool_tune = {
     .about = "measure this machine and fit the constants that choices rest on",
     .text = "Runs every algorithm between processes of this host, fits the constants of the cost model to their times, "
             "and writes them to a small file that every init looks for. Hocket works without it, with built-in "
-            "constants. It takes about a minute; what else runs on the machine disturbs it.\n\n"
-            "With --check nothing is written: the choices are compared with the fastest algorithms.",
+            "constants. It takes some minutes; what else runs on the machine disturbs it.\n\n"
+            "With --check nothing is written: the choices are compared with the fastest algorithms.\n\n"
+            "With --between a launcher starts it once on each of some hosts: it measures between them, and rank 0 adds "
+            "to its host's file what a message and a byte between hosts take.",
     .findings = "with --check, a choice takes more than 1.25 times as long as the best algorithm.",
     .examples = "hocket tune\n  measure and write ~/.config/hocket/tune.conf\n"
                 "hocket tune --quick --out -\n  some seconds, to look at\n"
-                "hocket tune --check -n 2,4,8 --to 128M --step 2\n  every choice against an exhaustive sweep",
+                "hocket tune --check -n 2,4,8 --to 128M --step 2\n  every choice against an exhaustive sweep\n"
+                "mpirun -H a,b hocket tune --between a:29500\n  between two hosts; once on a host is enough",
     .options = rows,
     .bytes = sizeof(options),
     .run = run,

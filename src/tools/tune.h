@@ -5,24 +5,31 @@
 #include "../collectives/machine.h"
 #include "../collectives/rules.h"
 
-enum { HK_TUNE_RANKS = 64 };
+/* Ways in which ranks that outnumber cores may be placed on them: tune_measure.c. */
+enum { HK_TUNE_RANKS = 64, HK_TUNE_PLACES = 3 };
 
-/* What to measure: all algorithms of some collectives, on ranks that are processes of this host. */
+/* What to measure: all algorithms of some collectives, on ranks that are processes of this host; or, started by a launcher,
+ * on ranks of several hosts of which this process is one. */
 typedef struct hk_tune_setup {
+  const char *between; /* several hosts: address:port where rank 0 listens; else NULL */
+  int rank;            /* then: which this is */
   int nranks;
   bool tcp;        /* over sockets instead of shared memory */
   unsigned colls;  /* bit set of 1u << hk_coll */
   size_t from, to; /* bytes, in steps of `step` */
   int step;
-  int repeats;     /* batches of each algorithm, by turns; the fastest counts */
+  int rounds;      /* with new processes, each with the next placement of ranks on cores */
+  int repeats;     /* in a round, batches of each algorithm, by turns; the fastest counts */
   double batch_us; /* about how long a batch is */
+  double rest;     /* sleeps so many times as long as it measured */
 } hk_tune_setup;
 
 typedef struct hk_tune_cell {
   uint8_t coll, algorithm; /* hk_coll; index into hk_algorithms */
   bool rough;              /* so slow that it was measured once only */
   size_t bytes;
-  double us;
+  double us;                     /* the average of all placements */
+  double placed[HK_TUNE_PLACES]; /* the shortest time of each; 0: not measured */
 } hk_tune_cell;
 
 typedef struct hk_tune_table {
@@ -32,7 +39,7 @@ typedef struct hk_tune_table {
   hk_tune_cell *at; /* grouped by collective and size */
 } hk_tune_table;
 
-/* `tell` (may be NULL) is called as sizes are done. */
+/* `tell` (may be NULL) is called as sizes are done.  Between hosts the table is rank 0's only. */
 hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll coll, size_t bytes));
 void hk_tune_table_clear(hk_tune_table *t);
 
@@ -45,10 +52,13 @@ typedef struct hk_tune_group {
 /* Walks the groups; false behind the last. Begin with a zeroed group.  `choices` may be NULL. */
 bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules *choices, hk_tune_group *g);
 
-/* Constants with which the model is nearest to what was measured, in prices and in choices. */
-hk_constants hk_tune_fit(const hk_tune_table *tables, int n);
+/* Constants with which the model is nearest to what was measured, in prices and in choices: those of one host, or those
+ * between hosts; all others are `first`'s. */
+hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants *first);
 /* Rules for what the model gets wrong by more than some percent; *out is NULL where there is nothing. */
 hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants *k, hk_rules **out);
 /* The average of |ln(price / measured)|: 0.1 is 10% off. */
 double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k);
+/* Which of how many ranks the launcher says this process is; false where nobody says. */
+bool hk_tune_launched(int *rank, int *nranks);
 #endif

@@ -3,10 +3,8 @@
  * moved as long as that helps.  Plain, but the model is cheap: a fit takes well under a second. */
 #include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include "tune.h"
-
-/* A wrong choice that takes so many times the best is worth a rule; less is noise. */
-#define WORTH 1.05
 
 /* The machine that the ranks saw, with other constants. */
 static hk_machine machine_with(const hk_tune_table *t, const hk_constants *k) {
@@ -19,6 +17,11 @@ static hk_machine machine_with(const hk_tune_table *t, const hk_constants *k) {
                      .multicast = t->machine.multicast,
                      .slot_bytes = t->machine.slot_bytes};
   return hk_machine_of_hosts(&f, k);
+}
+
+void hk_tune_table_clear(hk_tune_table *t) {
+  free(t->at);
+  *t = (hk_tune_table){.n = 0};
 }
 
 static bool next_group(const hk_tune_table *t, const hk_machine *m, hk_tune_group *g) {
@@ -50,41 +53,6 @@ bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules 
     break;
   }
   return true;
-}
-
-/* A measured size stands for those around it. */
-static hk_rule rule_for(const hk_tune_table *t, const hk_tune_cell *cell) {
-  double half = sqrt(t->setup.step);
-  return (hk_rule){.coll = cell->coll,
-                   .from = cell->bytes <= t->setup.from ? 0 : (size_t)((double)cell->bytes / half) + 1,
-                   .to = (size_t)((double)cell->bytes * half),
-                   .nranks = t->setup.nranks,
-                   .nhosts = 0,
-                   .algorithm = cell->algorithm,
-                   .protocol = -1,
-                   .via = t->setup.tcp ? HK_VIA_SOCKETS : HK_VIA_MEMORY};
-}
-
-hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants *k, hk_rules **out) {
-  hk_status rc = HK_OK;
-  *out = NULL;
-  for (int i = 0; i < n; i++) {
-    const hk_tune_table *t = &tables[i];
-    hk_machine m = machine_with(t, k);
-    hk_tune_group g = {.n = 0};
-    while (next_group(t, &m, &g)) {
-      if (t->at[g.chosen].us < WORTH * t->at[g.best].us) continue;
-      hk_rule r = rule_for(t, &t->at[g.best]);
-      hk_rule *last = *out && (*out)->n ? &(*out)->at[(*out)->n - 1] : NULL;
-      if (last && last->via == r.via && last->nranks == r.nranks && last->coll == r.coll &&
-          last->algorithm == r.algorithm && last->to + 2 >= r.from)
-        last->to = r.to; /* the next size of the same */
-      else
-        HK_TRY(hk_rules_add(out, &r), out);
-    }
-  }
-out:
-  return rc;
 }
 
 /* How far off: squares of ln(price / time), those of slow algorithms for less; and what wrong choices cost, for more. */
@@ -125,26 +93,34 @@ double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k) 
   return count ? sum / count : 0;
 }
 
+/* What is moved: the constants of one host, or those between hosts. */
 enum { FIELDS = 9 };
-static const size_t fields[FIELDS] = {offsetof(hk_constants, memory_alpha_us),   offsetof(hk_constants, copy_us_per_b),
+static const size_t inside[FIELDS] = {offsetof(hk_constants, memory_alpha_us),   offsetof(hk_constants, copy_us_per_b),
                                       offsetof(hk_constants, gamma_us_per_b),    offsetof(hk_constants, switch_us),
                                       offsetof(hk_constants, tcp_alpha_us),      offsetof(hk_constants, tcp_us_per_b),
                                       offsetof(hk_constants, memory_message_us), offsetof(hk_constants, tcp_message_us),
                                       offsetof(hk_constants, tcp_link_us)};
+static const size_t between[] = {offsetof(hk_constants, net_alpha_us), offsetof(hk_constants, net_us_per_b),
+                                 offsetof(hk_constants, net_message_us)};
 
-static double *field(hk_constants *k, size_t i) { return (double *)(void *)((char *)k + fields[i]); }
+typedef struct fields {
+  const size_t *at;
+  size_t n;
+} fields;
+
+static double *field(hk_constants *k, const fields *f, size_t i) { return (double *)(void *)((char *)k + f->at[i]); }
 
 /* One constant after the other, up or down by a factor that gets smaller. */
-static double descend(const hk_tune_table *tables, int n, hk_constants *k) {
+static double descend(const hk_tune_table *tables, int n, const fields *f, hk_constants *k) {
   double least = misfit(tables, n, k);
   for (double factor = 2; factor > 1.01; factor = sqrt(factor)) {
     bool better = true;
     for (int turn = 0; better && turn < 20; turn++) {
       better = false;
-      for (size_t i = 0; i < HK_ARRAY_LENGTH(fields); i++) {
-        double *v = field(k, i), old = *v, widest = 50;
-        hk_constants first = hk_constants_default;
-        double low = *field(&first, i) / widest;
+      for (size_t i = 0; i < f->n; i++) {
+        double *v = field(k, f, i), old = *v, widest = 50;
+        hk_constants usual = hk_constants_default;
+        double low = *field(&usual, f, i) / widest;
         for (int way = 0; way < 2; way++) {
           double tried = way ? old / factor : old * factor;
           if (tried < low || tried > low * widest * widest) continue;
@@ -163,28 +139,30 @@ static double descend(const hk_tune_table *tables, int n, hk_constants *k) {
   return least;
 }
 
-hk_constants hk_tune_fit(const hk_tune_table *tables, int n) {
-  hk_constants best = hk_constants_default;
-  double least = descend(tables, n, &best);
+hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants *first) {
+  fields f = n > 0 && tables[0].machine.nhosts > 1 ? (fields){between, HK_ARRAY_LENGTH(between)}
+                                                   : (fields){inside, FIELDS};
+  hk_constants best = *first;
+  double least = descend(tables, n, &f, &best);
   /* From other places too: the misfit has valleys. */
   static const double starts[][FIELDS] = {{2, 2, 2, 2, 2, 2, 2, 2, 2},
                                           {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
                                           {1, 2, 1, 4, 1, 2, 2, 0.5, 1},
                                           {3, 1, 1, 0.5, 0.5, 1, 0.5, 1, 2}};
   for (size_t s = 0; s < HK_ARRAY_LENGTH(starts); s++) {
-    hk_constants k = hk_constants_default;
-    for (size_t i = 0; i < HK_ARRAY_LENGTH(fields); i++) *field(&k, i) *= starts[s][i];
-    double off = descend(tables, n, &k);
+    hk_constants k = *first;
+    for (size_t i = 0; i < f.n; i++) *field(&k, &f, i) *= starts[s][i];
+    double off = descend(tables, n, &f, &k);
     if (off >= least) continue;
     least = off;
     best = k;
   }
   /* What nothing depends on, because only memory or only sockets were measured, stays as it was. */
-  hk_constants first = hk_constants_default;
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(fields); i++) {
-    double found = *field(&best, i);
-    *field(&best, i) = *field(&first, i);
-    if (misfit(tables, n, &best) != least) *field(&best, i) = found;
+  hk_constants usual = *first;
+  for (size_t i = 0; i < f.n; i++) {
+    double found = *field(&best, &f, i);
+    *field(&best, &f, i) = *field(&usual, &f, i);
+    if (misfit(tables, n, &best) != least) *field(&best, &f, i) = found;
   }
   return best;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks as processes of this host that run every algorithm by turns and leave the times in shared memory. */
 #include <errno.h>
+#include <math.h>
 #include <nccl.h>
 #include <sched.h> /* sched_yield */
 #include <signal.h>
@@ -14,6 +15,7 @@
 #include "../base/param.h"
 #include "../base/wait.h" /* hk_now_ns */
 #include "../runtime/comm.h"
+#include "../transport/link.h" /* HK_MCAST_SLOTS */
 #include "tune.h"
 
 enum { CELLS = 1 << 16, SLOW = 4 /* times the best so far: not measured again */, MOST_ITERATIONS = 2000, GLANCES = 4 };
@@ -21,6 +23,9 @@ enum { CELLS = 1 << 16, SLOW = 4 /* times the best so far: not measured again */
 enum { MOST_TURNS = 4 /* times the repeats asked for, where times do not settle */ };
 /* Calls follow one another, as programs have them and as the perf binaries measure: the lanes of one run ahead into the next. */
 enum { LEAST_ITERATIONS = 3, LONG_US = 30000 /* but no longer than that */ };
+/* Longer calls are many times longer than what disturbs them: one or two of each are enough. */
+enum { WARMINGS = 2, LONG_SLOW = 2, REST_AFTER_US = 500000 };
+enum { FAR_LONGER_US = 10 * LONG_US }; /* than making a plan and connecting: the first call tells */
 #define SETTLED 0.02
 #define CONTENDER 1.3 /* times the best so far */
 
@@ -28,7 +33,7 @@ typedef struct shared {
   _Atomic(int) arrived, generation, failed, ready;
   ncclUniqueId id;
   hk_machine machine;
-  double elapsed[HK_TUNE_RANKS];
+  double elapsed[HK_TUNE_RANKS], pause_us;
   char error[300];
   int n;
   hk_tune_cell at[CELLS];
@@ -37,13 +42,22 @@ typedef struct shared {
 typedef struct rank_state {
   shared *s;
   const hk_tune_setup *setup;
-  int rank;
+  int rank, round;
+  uint64_t busy_since;
   ncclComm_t comm;
+  ncclComm_t control; /* between hosts: for what is not measured; else NULL */
   char *in, *out;
 } rank_state;
 
+/* Between hosts: the largest of what the ranks give. */
+static bool largest(rank_state *r, double mine, double *most) {
+  return ncclAllReduce(&mine, most, 1, ncclFloat64, ncclMax, r->control, NULL) == ncclSuccess;
+}
+
 /* False where another rank gave up. */
 static bool meet(rank_state *r) {
+  double none;
+  if (r->control) return largest(r, 0, &none);
   int generation = atomic_load(&r->s->generation);
   if (atomic_fetch_add(&r->s->arrived, 1) == r->setup->nranks - 1) {
     atomic_store(&r->s->arrived, 0);
@@ -79,17 +93,37 @@ static void force(rank_state *r, hk_coll coll, int algorithm) {
   r->comm->plans.last[coll].valid = false;
 }
 
-/* Microseconds an operation, the slowest rank's; the same on all ranks. */
-static hk_status batch(rank_state *r, hk_coll coll, size_t bytes, int iterations, double *us) {
-  hk_status rc = HK_OK;
-  if (!meet(r)) return HK_ERR_REMOTE;
-  uint64_t begin = hk_now_ns();
-  for (int i = 0; i < iterations; i++) HK_TRY(call(r, coll, bytes), out);
-  r->s->elapsed[r->rank] = (double)(hk_now_ns() - begin) / 1e3 / iterations;
-  if (!meet(r)) return HK_ERR_REMOTE;
+/* Meets, and where the user wants it sleeps: all ranks together, so many times as long as they have measured since the last. */
+static bool meet_and_rest(rank_state *r) {
+  shared *s = r->s;
+  uint64_t now = hk_now_ns();
+  double busy = (double)(now - r->busy_since) / 1e3;
+  if (r->rank == 0)
+    s->pause_us = busy > REST_AFTER_US ? busy * r->setup->rest : 0; /* the others read it between two meetings */
+  if (!meet(r)) return false;
+  if (s->pause_us <= 0) return true;
+  usleep((useconds_t)s->pause_us);
+  r->busy_since = hk_now_ns();
+  return meet(r);
+}
+
+static bool slowest(rank_state *r, double mine, double *us) {
+  if (r->control) return largest(r, mine, us);
+  r->s->elapsed[r->rank] = mine;
+  if (!meet(r)) return false;
   *us = 0;
   for (int i = 0; i < r->setup->nranks; i++)
     if (r->s->elapsed[i] > *us) *us = r->s->elapsed[i];
+  return true;
+}
+
+/* Microseconds an operation, the slowest rank's; the same on all ranks. */
+static hk_status batch(rank_state *r, hk_coll coll, size_t bytes, int iterations, double *us) {
+  hk_status rc = HK_OK;
+  if (!meet_and_rest(r)) return HK_ERR_REMOTE;
+  uint64_t begin = hk_now_ns();
+  for (int i = 0; i < iterations; i++) HK_TRY(call(r, coll, bytes), out);
+  if (!slowest(r, (double)(hk_now_ns() - begin) / 1e3 / iterations, us)) return HK_ERR_REMOTE;
 out:
   return rc;
 }
@@ -108,12 +142,36 @@ static hk_status take_turns(rank_state *r, hk_coll coll, size_t bytes, trial *t,
   for (int k = 0; k < n; k++) {
     if (t[k].rough) continue;
     force(r, coll, t[k].algorithm);
-    HK_TRY(call(r, coll, bytes), out);
+    if (t[k].us < LONG_US) HK_TRY(call(r, coll, bytes), out);
     HK_TRY(batch(r, coll, bytes, t[k].iterations, &us), out);
-    if (us < (1 - SETTLED) * t[k].us && us < CONTENDER * *best) *settled = false;
+    if (us < LONG_US && us < (1 - SETTLED) * t[k].us && us < CONTENDER * *best) *settled = false;
     if (us < t[k].us) t[k].us = us;
     if (us < *best) *best = us;
   }
+out:
+  return rc;
+}
+
+/* Calls that go round the slots of a multicast link, or of another one: the first to use a slot pays for its pages. */
+static int first_calls(size_t bytes) { return bytes <= (64 << 10) ? HK_MCAST_SLOTS : bytes <= (1 << 20) ? 8 : 1; }
+
+/* Calls that make the plan and touch the slots, and some more. */
+static hk_status glance(rank_state *r, hk_coll coll, size_t bytes, trial *t, double best) {
+  hk_status rc = HK_OK;
+  double us;
+  force(r, coll, t->algorithm);
+  HK_TRY(batch(r, coll, bytes, 1, &us), out);
+  for (int i = 0; us < LONG_US && i < WARMINGS; i++) HK_TRY(batch(r, coll, bytes, first_calls(bytes), &us), out);
+  t->us = us;
+  for (int i = 0; i < GLANCES; i++) { /* a slow one is looked at again: somebody may have disturbed it */
+    if (us > (i ? LONG_US : FAR_LONGER_US)) break;
+    HK_TRY(batch(r, coll, bytes, bytes > 1 << 20 ? 1 : 5, &us), out);
+    if (i == 0 || us < t->us) t->us = us;
+    if (t->us < 2 * best) break;
+  }
+  double iterations = r->setup->batch_us / (t->us > 0.01 ? t->us : 0.01);
+  if (iterations < LEAST_ITERATIONS && LEAST_ITERATIONS * t->us < LONG_US) iterations = LEAST_ITERATIONS;
+  t->iterations = iterations < 1 ? 1 : iterations > MOST_ITERATIONS ? MOST_ITERATIONS : (int)iterations;
 out:
   return rc;
 }
@@ -122,24 +180,14 @@ out:
  * the machine meets all alike, until their times settle. */
 static hk_status try_all(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n) {
   hk_status rc = HK_OK;
-  double best = 0, us;
+  double best = 0;
   for (int k = 0; k < n; k++) {
-    force(r, coll, t[k].algorithm);
-    HK_TRY(batch(r, coll, bytes, bytes > 1 << 20 ? 1 : 3, &us), out);
-    for (int i = 0; i < GLANCES; i++) { /* a slow one is looked at again: somebody may have disturbed it */
-      HK_TRY(batch(r, coll, bytes, bytes > 1 << 20 ? 1 : 5, &us), out);
-      if (i == 0 || us < t[k].us) t[k].us = us;
-      if (k && t[k].us < 2 * best) break;
-    }
-    us = t[k].us;
-    if (k == 0 || us < best) best = us;
-    double iterations = r->setup->batch_us / (us > 0.01 ? us : 0.01);
-    if (iterations < LEAST_ITERATIONS && LEAST_ITERATIONS * us < LONG_US) iterations = LEAST_ITERATIONS;
-    t[k].iterations = iterations < 1 ? 1 : iterations > MOST_ITERATIONS ? MOST_ITERATIONS : (int)iterations;
+    HK_TRY(glance(r, coll, bytes, &t[k], best), out);
+    if (k == 0 || t[k].us < best) best = t[k].us;
   }
-  for (int k = 0; k < n; k++) t[k].rough = t[k].us > SLOW * best;
+  for (int k = 0; k < n; k++) t[k].rough = t[k].us > (best > LONG_US ? LONG_SLOW : SLOW) * best;
   bool settled = false;
-  for (int i = 0; i < r->setup->repeats || (!settled && i < MOST_TURNS * r->setup->repeats); i++)
+  for (int i = 0; i < (best > LONG_US ? 1 : r->setup->repeats) || (!settled && i < MOST_TURNS * r->setup->repeats); i++)
     HK_TRY(take_turns(r, coll, bytes, t, n, &best, &settled), out);
 out:
   return rc;
@@ -178,18 +226,23 @@ out:
 
 /* What the user has set for jobs must not change what is measured. */
 static void settle_environment(const hk_tune_setup *s) {
-  static const char *const gone[] = {"NCCL_ALGO",          "NCCL_PROTO",         "NCCL_TUNER_PLUGIN",
-                                     "HOCKET_TUNING_FILE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS",
-                                     "NCCL_HOSTID",        "NCCL_COMM_ID"};
+  static const char *const gone[] = {"NCCL_ALGO", "NCCL_PROTO", "HOCKET_TUNING_FILE", "NCCL_MIN_NCHANNELS",
+                                     "NCCL_MAX_NCHANNELS"};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(gone); i++) unsetenv(gone[i]);
   setenv("HOCKET_TUNE_FILE", "none", 1);
   setenv("NCCL_TUNER_PLUGIN", "none", 1);
-  setenv("NCCL_SHM_DISABLE", s->tcp ? "1" : "0", 1);
-  setenv("NCCL_P2P_DISABLE", s->tcp ? "1" : "0", 1);
+  if (s->between) {
+    setenv("NCCL_COMM_ID", s->between, 1);
+  } else {
+    unsetenv("NCCL_COMM_ID");
+    unsetenv("NCCL_HOSTID");
+    setenv("NCCL_SHM_DISABLE", s->tcp ? "1" : "0", 1);
+    setenv("NCCL_P2P_DISABLE", s->tcp ? "1" : "0", 1);
+  }
   hk_param_reload();
 }
 
-static hk_status join(rank_state *r) {
+static hk_status share_id(rank_state *r) {
   hk_status rc = HK_OK;
   if (r->rank == 0) {
     HK_TRY((hk_status)ncclGetUniqueId(&r->s->id), out);
@@ -199,7 +252,18 @@ static hk_status join(rank_state *r) {
     if (atomic_load(&r->s->failed)) return HK_ERR_REMOTE;
     usleep(1000);
   }
+out:
+  return rc;
+}
+
+static hk_status join(rank_state *r) {
+  hk_status rc = HK_OK;
+  if (r->setup->between)
+    HK_TRY((hk_status)ncclGetUniqueId(&r->s->id), out);
+  else
+    HK_TRY(share_id(r), out);
   HK_TRY((hk_status)ncclCommInitRank(&r->comm, r->setup->nranks, r->s->id, r->rank), out);
+  if (r->setup->between) HK_TRY((hk_status)ncclCommSplit(r->comm, 0, r->rank, &r->control, NULL), out);
   if (r->rank == 0) r->s->machine = r->comm->selection.machine;
   size_t bytes = r->setup->to + 4096;
   r->in = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -214,12 +278,52 @@ out:
   return rc;
 }
 
+/* In this process.  It ends soon: the communicators' memory is the kernel's to take back. */
+static hk_status measure_between(shared *s, const hk_tune_setup *setup, void (*tell)(hk_coll, size_t)) {
+  hk_status rc = HK_OK;
+  rank_state r = {.s = s, .setup = setup, .rank = setup->rank, .busy_since = hk_now_ns()};
+  settle_environment(setup);
+  HK_TRY(join(&r), out);
+  HK_TRY(measure_all(&r, tell), out);
+out:
+  if (r.control) (void)(rc == HK_OK ? ncclCommDestroy(r.control) : ncclCommAbort(r.control));
+  if (r.comm) (void)(rc == HK_OK ? ncclCommDestroy(r.comm) : ncclCommAbort(r.comm));
+  return rc;
+}
+
+/* Ranks that outnumber cores run where the kernel puts them, for as long as it pleases; who shares a core with whom decides
+ * which algorithm is faster, by up to a half.  So they are put: dealt out in turn, in blocks, and to and fro.  Of 4 ranks on
+ * 2 cores these are all ways that there are. */
+static int core_of(int place, int rank, int nranks, int cores) {
+  int turn = rank % (2 * cores);
+  if (place == 0) return rank % cores;
+  return place == 1 ? rank * cores / nranks : turn < cores ? turn : 2 * cores - 1 - turn;
+}
+
+/* Where ranks do not outnumber the cores that they may use the kernel does well. */
+static int place_of(int nranks, int round) {
+  cpu_set_t all;
+  return sched_getaffinity(0, sizeof all, &all) == 0 && nranks > CPU_COUNT(&all) ? round % HK_TUNE_PLACES : -1;
+}
+
+static void settle_place(const rank_state *r) {
+  cpu_set_t all, one;
+  int place = place_of(r->setup->nranks, r->round), left, cpu = 0;
+  if (place < 0 || sched_getaffinity(0, sizeof all, &all) != 0) return;
+  left = core_of(place, r->rank, r->setup->nranks, CPU_COUNT(&all));
+  while (!CPU_ISSET(cpu, &all) || left-- > 0) cpu++;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  (void)sched_setaffinity(0, sizeof one, &one); /* refused: then it stays where the kernel has it */
+}
+
 /* In the child process; does not return. */
-static void run_rank(shared *s, const hk_tune_setup *setup, int rank, void (*tell)(hk_coll, size_t)) {
-  rank_state r = {.s = s, .setup = setup, .rank = rank};
+static void run_rank(shared *s, const hk_tune_setup *setup, int round, int rank, void (*tell)(hk_coll, size_t)) {
+  rank_state r = {.s = s, .setup = setup, .rank = rank, .round = round, .busy_since = hk_now_ns()};
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   settle_environment(setup);
   hk_status rc = join(&r);
+  settle_place(&r); /* now, so that the communicator has seen all cores */
   if (rc == HK_OK) rc = measure_all(&r, tell);
   if (rc != HK_OK && atomic_exchange(&s->failed, 1) == 0)
     snprintf(s->error, sizeof s->error, "rank %d: %s", rank, hk_last_error());
@@ -240,39 +344,63 @@ static hk_status wait_for(shared *s, const pid_t *children, int n) {
   return rc;
 }
 
-hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *setup, void (*tell)(hk_coll, size_t)) {
+static hk_status measure_round(shared *s, const hk_tune_setup *setup, int round, void (*tell)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
   pid_t children[HK_TUNE_RANKS];
   int n = 0;
-  *out = (hk_tune_table){.setup = *setup};
-  shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (s == MAP_FAILED) return HK_FAIL_ERRNO("no shared memory for %zu bytes of results", sizeof *s);
+  atomic_store(&s->ready, 0);
+  s->n = 0;
   fflush(NULL);
   for (; n < setup->nranks; n++) {
     children[n] = fork();
-    if (children[n] == 0) run_rank(s, setup, n, tell);
+    if (children[n] == 0) run_rank(s, setup, round, n, tell);
     if (children[n] > 0) continue;
     atomic_store(&s->failed, 1);
     rc = HK_FAIL_ERRNO("no process for rank %d of %d", n, setup->nranks);
     break;
   }
   hk_status ended = wait_for(s, children, n);
-  if (rc == HK_OK) rc = ended;
-  if (rc != HK_OK) goto out;
-  out->machine = s->machine;
-  out->at = malloc(((size_t)s->n + 1) * sizeof *out->at);
-  if (!out->at) {
-    rc = HK_FAIL_ERRNO("no memory for %d results", s->n);
-    goto out;
+  return rc == HK_OK ? ended : rc;
+}
+
+/* Of every cell the shortest time of this placement, and of placements, which are equally likely, the average (of
+ * logarithms: times are compared by their ratio).  A round has the same cells in the same order as the first. */
+static void merge(hk_tune_table *into, const hk_tune_cell *at, int n, int place) {
+  for (int i = 0; i < n && i < into->n; i++) {
+    hk_tune_cell *c = &into->at[i];
+    double *placed = &c->placed[place < 0 ? 0 : place], sum = 0;
+    int count = 0;
+    if (*placed == 0 || at[i].us < *placed) *placed = at[i].us;
+    for (int p = 0; p < HK_TUNE_PLACES; p++) {
+      if (c->placed[p] == 0) continue;
+      sum += log(c->placed[p]);
+      count++;
+    }
+    c->us = exp(sum / count);
+    c->rough = c->rough && at[i].rough;
   }
-  out->n = s->n;
-  memcpy(out->at, s->at, (size_t)s->n * sizeof *out->at);
+}
+
+hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *setup, void (*tell)(hk_coll, size_t)) {
+  hk_status rc = HK_OK;
+  *out = (hk_tune_table){.setup = *setup};
+  shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (s == MAP_FAILED) return HK_FAIL_ERRNO("no shared memory for %zu bytes of results", sizeof *s);
+  for (int round = 0; round < setup->rounds; round++) {
+    HK_TRY(setup->between ? measure_between(s, setup, tell) : measure_round(s, setup, round, tell), out);
+    if (round == 0) {
+      out->machine = s->machine;
+      out->at = malloc(((size_t)s->n + 1) * sizeof *out->at);
+      if (!out->at) {
+        rc = HK_FAIL_ERRNO("no memory for %d results", s->n);
+        goto out;
+      }
+      out->n = s->n;
+      memcpy(out->at, s->at, (size_t)s->n * sizeof *out->at);
+    }
+    merge(out, s->at, s->n, setup->between ? -1 : place_of(setup->nranks, round));
+  }
 out:
   munmap(s, sizeof *s);
   return rc;
-}
-
-void hk_tune_table_clear(hk_tune_table *t) {
-  free(t->at);
-  *t = (hk_tune_table){.n = 0};
 }

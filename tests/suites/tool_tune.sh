@@ -8,9 +8,9 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 faults=0
 fault() { echo "$1"; tail -n 8 "$work/out" | sed 's/^/    | /'; faults=$((faults + 1)); }
-few=(--repeats 2 --milliseconds 0.2 --to 64K --step 64 -c "allreduce,allgather")
+few=(--rounds 1 --repeats 1 --milliseconds 0.2 --to 64K --step 64 -c "allreduce,allgather")
 
-HOME=$work "$tool" tune "${few[@]}" -n 2,3 >"$work/out" 2>&1 || fault "hocket tune ends with code $?"
+HOME=$work "$tool" tune "${few[@]}" -n 2,3 --rounds 2 --rest 0.01 >"$work/out" 2>&1 || fault "hocket tune ends with code $?"
 file=$work/.config/hocket/tune.conf
 [ -s "$file" ] || fault "no file where every init looks for it"
 for name in memory_alpha_us memory_message_us tcp_alpha_us tcp_message_us tcp_link_us tcp_mb_s net_alpha_us copy_mb_s \
@@ -43,7 +43,7 @@ if command -v python3 >/dev/null; then
 fi
 "$tool" tune "${few[@]}" -n 2 -t shm --out - >"$work/out" 2>/dev/null || fault "--out - ends with code $?"
 grep -q "^copy_mb_s = " "$work/out" || fault "--out - writes nothing"
-for wrong in "--ranks 1" "--ranks 2,x" "--transports air" "--collectives sum" "--from 4 --to 2" "--milliseconds 0" \
+for wrong in "--ranks 1" "--ranks 2,x" "--transports air" "--collectives sum" "--from 4 --to 2" "--milliseconds 0" "--rest -1" "--between 127.0.0.1:9" \
   "--constants /no/such --check"; do
   # shellcheck disable=SC2086 # words
   "$tool" tune $wrong >"$work/out" 2>&1

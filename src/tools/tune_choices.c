@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choices from measurements, for where the model errs: ranges of sizes, each with its algorithm or with the model's choice, so
+ * that what they lose to the fastest algorithms and what changing over costs is least together.  One time is seldom wrong by
+ * more than some percent, and neighbouring sizes are much alike: what is a little faster at one size only is noise, what is
+ * so at several sizes in a row is not. */
+#include <math.h>
+#include <stdlib.h>
+#include "tune.h"
+
+/* Changing over to another algorithm, and back to the model, as ln(time / best).  So the model's choice must take 1.08 times
+ * as long as the best to be overruled at one size only. */
+#define CHANGE 0.04
+#define TINY 1e-9
+
+enum { MODEL = HK_ALGORITHM_LIMIT, STATES };
+
+/* One size of a collective: by algorithm, and as the model chooses, ln(time / best). */
+typedef struct stage {
+  size_t bytes;
+  double loss[STATES];
+  double sum[STATES]; /* the least of all ways that end here with this state */
+  int before[STATES]; /* the state before it on that way */
+} stage;
+
+static void fill(stage *s, const hk_tune_table *t, const hk_tune_group *g) {
+  double best = t->at[g->best].us;
+  s->bytes = t->at[g->first].bytes;
+  for (int a = 0; a < STATES; a++) s->loss[a] = INFINITY;
+  for (int c = g->first; c < g->first + g->n; c++) s->loss[t->at[c].algorithm] = log(t->at[c].us / best);
+  s->loss[MODEL] = log(t->at[g->chosen].us / best);
+}
+
+static double change(int from, int to) { return from == to ? 0 : CHANGE; }
+
+/* From the first stage on, which the model begins.  Of equal ways the one that follows the model for longer. */
+static void link_stage(stage *s, const stage *last) {
+  for (int a = 0; a < STATES; a++) {
+    s->before[a] = a;
+    s->sum[a] = last ? last->sum[a] : change(MODEL, a);
+    for (int b = 0; last && b < STATES; b++) {
+      if (last->sum[b] + change(b, a) >= s->sum[a] + (b == MODEL ? TINY : -TINY)) continue;
+      s->sum[a] = last->sum[b] + change(b, a);
+      s->before[a] = b;
+    }
+    s->sum[a] += s->loss[a];
+  }
+}
+
+static int cheapest_end(const stage *s) {
+  int best = MODEL;
+  for (int a = 0; a < STATES; a++)
+    if (s->sum[a] + change(a, MODEL) < s->sum[best] + change(best, MODEL)) best = a;
+  return best;
+}
+
+/* Between two sizes the middle of their logarithms. */
+static size_t middle(size_t a, size_t b) { return (size_t)sqrt((double)a * (double)b); }
+
+/* The rules of one collective; way[i] is the state of stage i. */
+static hk_status add_rules(hk_rules **out, const hk_tune_table *t, int coll, const stage *at, const int *way, int n) {
+  hk_status rc = HK_OK;
+  for (int i = 0, end; i < n; i = end) {
+    for (end = i + 1; end < n && way[end] == way[i];) end++;
+    if (way[i] == MODEL) continue;
+    hk_rule r = {.coll = coll,
+                 .from = i ? middle(at[i - 1].bytes, at[i].bytes) + 1 : 0,
+                 .to = end < n ? middle(at[end - 1].bytes, at[end].bytes) : at[end - 1].bytes * (size_t)t->setup.step,
+                 .nranks = t->setup.nranks,
+                 .nhosts = 1,
+                 .algorithm = way[i],
+                 .protocol = -1,
+                 .via = t->setup.tcp ? HK_VIA_SOCKETS : HK_VIA_MEMORY};
+    HK_TRY(hk_rules_add(out, &r), out);
+  }
+out:
+  return rc;
+}
+
+enum { SIZES = 64 };
+
+static hk_status choose_ranges(hk_rules **out, const hk_tune_table *t, int coll, stage *at, int n) {
+  int way[SIZES];
+  for (int i = 0; i < n; i++) link_stage(&at[i], i ? &at[i - 1] : NULL);
+  for (int i = n - 1, a = cheapest_end(&at[n - 1]); i >= 0; a = at[i--].before[a]) way[i] = a;
+  return add_rules(out, t, coll, at, way, n);
+}
+
+hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants *k, hk_rules **out) {
+  hk_status rc = HK_OK;
+  stage at[SIZES];
+  *out = NULL;
+  for (int i = 0; i < n; i++) {
+    const hk_tune_table *t = &tables[i];
+    hk_tune_group g = {.n = 0};
+    int sizes = 0, coll = -1;
+    while (hk_tune_next(t, k, NULL, &g)) {
+      if (sizes && (coll != t->at[g.first].coll || sizes == SIZES)) {
+        HK_TRY(choose_ranges(out, t, coll, at, sizes), out);
+        sizes = 0;
+      }
+      coll = t->at[g.first].coll;
+      fill(&at[sizes++], t, &g);
+    }
+    if (sizes) HK_TRY(choose_ranges(out, t, coll, at, sizes), out);
+  }
+out:
+  return rc;
+}
