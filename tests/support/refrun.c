@@ -151,38 +151,6 @@ static const cell *referable(run *x, lane *l, const hk_instr *i, const hk_operan
   return NULL;
 }
 
-static void write_operand(run *x, lane *l, const hk_instr *i, const hk_operand *all, const hk_operand *o,
-                          const cell *c) {
-  unsigned block = hk_operand_block(l->p, o, l->j);
-  if (o->space == HK_OUT) *out_cell(x, l->p->rank, l->wave, block) = *c;
-  if (o->space == HK_SCRATCH) l->scratch[block] = *c;
-  if (o->space != HK_LINK) return;
-  unsigned link = hk_operand_link(o, l->j);
-  bool multicast = hk_program_links(l->p)[link].kind == HK_LINK_MCAST_SEND;
-  slot *s = &l->pipes[link]->slots[l->pipes[link]->sent++ % x->slots];
-  *s = (slot){
-      .copy = *c, .block = (int)block, .empty = i->nsrc == 0, .readers_left = multicast ? (unsigned)x->n - 1 : 1};
-  if (i->nsrc) s->reference = referable(x, l, i, all);
-}
-
-static void step(run *x, lane *l, const hk_instr *i, const hk_operand *o) {
-  cell sum = {.block = -1};
-  bool empty = false;
-  for (unsigned k = 0; k < i->nsrc; k++) {
-    cell c = read_operand(x, l, &o[i->ndst + k], &empty);
-    if (k)
-      add(&sum, &c);
-    else
-      sum = c;
-  }
-  if (i->nsrc && empty != (i->ndst == 0)) x->trouble = "data and empty slots are mixed up";
-  if (i->flags & HK_INSTR_FINAL) sum.finals++;
-  for (unsigned k = 0; k < i->ndst; k++)
-    if (o[k].space != HK_LINK) write_operand(x, l, i, o, &o[k], &sum);
-  for (unsigned k = 0; k < i->ndst; k++)
-    if (o[k].space == HK_LINK) write_operand(x, l, i, o, &o[k], &sum);
-}
-
 /* The lane's next MOVE, or NULL at its end. */
 static const hk_instr *next(const run *x, lane *l) {
   const hk_instr *all = hk_program_instrs(l->p);
@@ -206,6 +174,66 @@ static const hk_instr *next(const run *x, lane *l) {
     }
   }
   return NULL;
+}
+
+/* Who writes straight into the receiver's memory may do so as soon as he sends: what a lane will receive into one output as it
+ * is stands there from now on. */
+static void land(run *x, const pipe *p, const cell *c) {
+  for (unsigned k = 0; k < x->nlanes; k++) {
+    lane ahead = x->lanes[k];
+    const hk_link_need *needs = hk_program_links(ahead.p);
+    uint32_t n = 0;
+    while (n < ahead.p->nlinks && (ahead.pipes[n] != p || needs[n].kind != HK_LINK_RECV ||
+                                   &hk_program_lanes(ahead.p)[needs[n].lane] != ahead.l))
+      n++;
+    if (n == ahead.p->nlinks) continue;
+    unsigned left = p->sent - ahead.taken[n];
+    for (const hk_instr *i = next(x, &ahead); i; ahead.pc++, i = next(x, &ahead)) {
+      const hk_operand *o = hk_instr_operands(ahead.p, i);
+      for (unsigned s = i->ndst; s < (unsigned)i->ndst + i->nsrc; s++)
+        left -= o[s].space == HK_LINK && hk_operand_link(&o[s], ahead.j) == n;
+      if (left) continue;
+      if (!hk_instr_lands(i, o)) return;
+      while (o->space != HK_OUT) o++;
+      cell *at = out_cell(x, ahead.p->rank, ahead.wave, hk_operand_block(ahead.p, o, ahead.j));
+      *at = *c;
+      at->finals += i->flags & HK_INSTR_FINAL ? 1 : 0;
+      return;
+    }
+  }
+}
+
+static void write_operand(run *x, lane *l, const hk_instr *i, const hk_operand *all, const hk_operand *o,
+                          const cell *c) {
+  unsigned block = hk_operand_block(l->p, o, l->j);
+  if (o->space == HK_OUT) *out_cell(x, l->p->rank, l->wave, block) = *c;
+  if (o->space == HK_SCRATCH) l->scratch[block] = *c;
+  if (o->space != HK_LINK) return;
+  unsigned link = hk_operand_link(o, l->j);
+  bool multicast = hk_program_links(l->p)[link].kind == HK_LINK_MCAST_SEND;
+  slot *s = &l->pipes[link]->slots[l->pipes[link]->sent++ % x->slots];
+  *s = (slot){
+      .copy = *c, .block = (int)block, .empty = i->nsrc == 0, .readers_left = multicast ? (unsigned)x->n - 1 : 1};
+  if (i->nsrc) s->reference = referable(x, l, i, all);
+  if (i->nsrc && !multicast && random_below(&x->seed, 2)) land(x, l->pipes[link], c);
+}
+
+static void step(run *x, lane *l, const hk_instr *i, const hk_operand *o) {
+  cell sum = {.block = -1};
+  bool empty = false;
+  for (unsigned k = 0; k < i->nsrc; k++) {
+    cell c = read_operand(x, l, &o[i->ndst + k], &empty);
+    if (k)
+      add(&sum, &c);
+    else
+      sum = c;
+  }
+  if (i->nsrc && empty != (i->ndst == 0)) x->trouble = "data and empty slots are mixed up";
+  if (i->flags & HK_INSTR_FINAL) sum.finals++;
+  for (unsigned k = 0; k < i->ndst; k++)
+    if (o[k].space != HK_LINK) write_operand(x, l, i, o, &o[k], &sum);
+  for (unsigned k = 0; k < i->ndst; k++)
+    if (o[k].space == HK_LINK) write_operand(x, l, i, o, &o[k], &sum);
 }
 
 static void run_all(run *x) {
