@@ -160,6 +160,84 @@ START_TEST(streams) {
 }
 END_TEST
 
+/* The user's own work goes by streams that CUDA orders with the call's and nothing else does: by another blocking one where the
+ * call is in the legacy stream, else by that.  Nobody waits for anything, on a device that is slow to begin. */
+START_TEST(stream_order) {
+  enum { TURNS = 12, BYTES = 8000 };
+  static uint32_t got[TURNS * BYTES / 4];
+  gpu_ranks g;
+  setenv("CUDAEMU_SLOW_US", "300", 1);
+  gpu_open(&g, 2, 1, TURNS * BYTES);
+  gpu_init_all(&g);
+  CUstream own[] = {g.stream[0], g.stream[1]}, a = emu_new_stream(CU_STREAM_DEFAULT),
+           b = emu_new_stream(CU_STREAM_DEFAULT);
+  CUstream kinds[][2] = {{NULL, a}, {a, CU_STREAM_PER_THREAD}, {CU_STREAM_PER_THREAD, NULL}, {NULL, NULL}, {a, own[1]}};
+  CUdeviceptr out[] = {gpu_alloc(0, BYTES), gpu_alloc(0, BYTES)};
+  for (unsigned turn = 0; turn < TURNS; turn++) {
+    CUstream *q = kinds[turn % HK_ARRAY_LENGTH(kinds)], users[2], all[] = {a, b, NULL, CU_STREAM_PER_THREAD, own[1]};
+    const bool apart = q[1] == own[1]; /* it is ordered with none of the others */
+    for (size_t i = 0; apart && i < HK_ARRAY_LENGTH(all); i++) OK(StreamSynchronize(all[i]));
+    for (int r = 0; r < 2; r++) {
+      users[r] = q[r] == own[1] ? own[1] : q[r] ? NULL : b;
+      OK(MemsetD8Async(g.in[r], (unsigned char)(turn * 7 + (unsigned)r), BYTES, users[r]));
+    }
+    OK_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; r++)
+      OK_NCCL(ncclAllReduce((void *)(uintptr_t)g.in[r], (void *)(uintptr_t)out[r], BYTES / 4, ncclUint32, ncclSum,
+                            g.comm[r], (cudaStream_t)(void *)q[r]));
+    OK_NCCL(ncclGroupEnd());
+    for (int r = 0; r < 2; r++) OK(MemcpyAsync(g.out[r] + turn * BYTES, out[r], BYTES, users[r]));
+    if (apart) OK(StreamSynchronize(own[1]));
+  }
+  for (int r = 0; r < 2; r++) {
+    emu_read(got, g.out[r], sizeof got);
+    for (unsigned i = 0; i < TURNS * BYTES / 4; i++)
+      if (got[i] != 0x01010101u * (i / (BYTES / 4) * 14 + 1)) ck_abort_msg("rank %d, word %u: %x", r, i, got[i]);
+    OK(MemFree(out[r]));
+  }
+  OK(StreamDestroy(a));
+  OK(StreamDestroy(b));
+  gpu_close(&g);
+}
+END_TEST
+
+/* Each replay has what the one before has left: an error in any shows in the last. */
+START_TEST(replayed_often) {
+  enum { TIMES = 2000, COUNT = 40 };
+  gpu_ranks g;
+  CUgraph graph;
+  CUgraphExec exec;
+  uint32_t got[COUNT], want = 1;
+  setenv("NCCL_MAX_NCHANNELS", "1", 1);
+  gpu_open(&g, 3, 1, 4 * COUNT);
+  gpu_init_all(&g);
+  CUstream q = g.stream[0];
+  for (int i = 0; i < COUNT; i++) got[i] = 1;
+  for (int r = 0; r < 3; r++) OK(MemcpyAsync(g.out[r], (CUdeviceptr)(uintptr_t)got, sizeof got, q));
+  OK(StreamSynchronize(q));
+  OK(StreamBeginCapture(q, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 3; r++)
+    OK_NCCL(ncclAllReduce((void *)(uintptr_t)g.out[r], (void *)(uintptr_t)g.out[r], COUNT, ncclUint32, ncclSum,
+                          g.comm[r], (cudaStream_t)(void *)q));
+  OK_NCCL(ncclGroupEnd());
+  OK(StreamEndCapture(q, &graph));
+  OK(GraphInstantiateWithFlags(&exec, graph, 0));
+  OK(GraphDestroy(graph));
+  for (int i = 0; i < TIMES; i++) {
+    OK(GraphLaunch(exec, q));
+    want *= 3; /* never 0 */
+  }
+  OK(GraphExecDestroy(exec));
+  OK(StreamSynchronize(q));
+  for (int r = 0; r < 3; r++) {
+    emu_read(got, g.out[r], sizeof got);
+    for (int i = 0; i < COUNT; i++) ck_assert_uint_eq(got[i], want);
+  }
+  gpu_close(&g);
+}
+END_TEST
+
 /* ---- wrong arguments ---- */
 
 START_TEST(wrong_pointers) {
@@ -260,6 +338,8 @@ int main(void) {
   tcase_add_test(t, types_and_operators);
   tcase_add_test(t, all_to_all_by_transfers);
   tcase_add_test(t, streams);
+  tcase_add_test(t, stream_order);
+  tcase_add_test(t, replayed_often);
   tcase_add_test(t, wrong_pointers);
   tcase_add_test(t, scalars);
   tcase_add_test(t, allocated_memory);

@@ -90,6 +90,17 @@ typedef struct thread_rank {
   ncclUniqueId id;
 } thread_rank;
 
+/* As allocators' hooks do, on a thread of their own. */
+static void *register_again(void *arg) {
+  const thread_rank *t = arg;
+  void *handle;
+  for (int i = 0; i < times(60); i++) {
+    OK_NCCL(ncclCommRegister(t->g->comm[t->rank], (void *)(uintptr_t)t->g->in[t->rank], t->g->room, &handle));
+    OK_NCCL(ncclCommDeregister(t->g->comm[t->rank], handle));
+  }
+  return NULL;
+}
+
 /* Each with a group of its own: many calls without waiting, then the last one's result. */
 static void *run_rank(void *arg) {
   thread_rank *t = arg;
@@ -98,8 +109,11 @@ static void *run_rank(void *arg) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 2000, .type = ncclFloat32, .op = ncclSum};
   emu_use(g->device[r]);
   OK_NCCL(ncclCommInitRank(&g->comm[r], g->n, t->id, r));
+  pthread_t hook;
+  ck_assert_int_eq(pthread_create(&hook, NULL, register_again, t), 0);
   for (int i = 0; i < times(200); i++) OK_NCCL(gpu_submit(g, &c, r));
   OK(StreamSynchronize(g->stream[r]));
+  pthread_join(hook, NULL);
   return NULL;
 }
 
