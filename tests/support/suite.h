@@ -4,6 +4,14 @@
 #define HK_TESTS_SUITE_H
 #include <check.h>
 
+/* That `condition` holds for all i of [0, n), with one question to Check: each that it is asked costs a system call. */
+#define suite_all(i, n, condition)                                                                                     \
+  do {                                                                                                                 \
+    size_t i = 0;                                                                                                      \
+    while (i < (size_t)(n) && (condition)) i++;                                                                        \
+    ck_assert_msg(i >= (size_t)(n), "%s: not for %zu", #condition, i);                                                 \
+  } while (0)
+
 /* Runs the suite, with as many words as CK_VERBOSITY asks for; gives main's result. */
 static inline int suite_run(Suite *s) {
   SRunner *r = srunner_create(s);

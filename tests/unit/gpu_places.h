@@ -4,6 +4,7 @@
 #define HK_TESTS_GPU_PLACES_H
 #include <signal.h>
 #include <sys/wait.h>
+#include "../support/suite.h"
 #include "gpu_comms.h"
 
 /* A process and its ranks. */
@@ -92,7 +93,7 @@ static inline void each_ring(place *p, int by) {
     emu_use(g->device[r]);
     OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g->out[r], sizeof out, g->stream[r]));
     OK(StreamSynchronize(g->stream[r]));
-    for (size_t i = 0; i < sizeof out; i++) ck_assert_int_eq(out[i], (r + g->n - by) % g->n + 10);
+    suite_all(i, sizeof out, out[i] == (r + g->n - by) % g->n + 10);
   }
 }
 #endif

@@ -259,7 +259,7 @@ START_TEST(halves_convert_back) {
   halves_params h = {(uint16_t *)(uintptr_t)p};
   emu_launch(emu_kernel("halves"), 1, 64, &h, NULL);
   emu_read(back, p, sizeof back);
-  for (uint32_t i = 0; i < 65536; i++) ck_assert_uint_eq(back[i], (i & 0x7c00) == 0x7c00 && (i & 0x3ff) ? 0x7fff : i);
+  suite_all(i, 65536, back[i] == ((i & 0x7c00) == 0x7c00 && (i & 0x3ff) ? 0x7fff : i));
 }
 END_TEST
 

@@ -232,7 +232,7 @@ START_TEST(replayed_often) {
   OK(StreamSynchronize(q));
   for (int r = 0; r < 3; r++) {
     emu_read(got, g.out[r], sizeof got);
-    for (int i = 0; i < COUNT; i++) ck_assert_uint_eq(got[i], want);
+    suite_all(i, COUNT, got[i] == want);
   }
   gpu_close(&g);
 }

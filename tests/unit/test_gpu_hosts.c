@@ -86,8 +86,8 @@ static void replays(place *p) {
     OK(GraphLaunch(exec, g->stream[r]));
     OK(MemcpyAsync((CUdeviceptr)(uintptr_t)got, g->out[r], sizeof got, g->stream[r]));
     OK(StreamSynchronize(g->stream[r]));
-    for (int k = 0; k < COUNT; k++) ck_assert_uint_eq(got[k], sum);
-    for (int k = COUNT; k < 2 * COUNT; k++) ck_assert_uint_eq(got[k], word_of(i, from));
+    suite_all(k, COUNT, got[k] == sum);
+    suite_all(k, COUNT, got[COUNT + k] == word_of(i, from));
     if (i % 10 == 0) {
       gpu_call c = {.coll = HK_ALLGATHER, .count = 700, .type = ncclFloat32};
       each_call(p, &c, 2);

@@ -63,9 +63,9 @@ START_TEST(graphs) {
       OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g.out[r], sizeof out, g.stream[0]));
       OK(StreamSynchronize(g.stream[0]));
       uint32_t value[2] = {0x01010101u * (unsigned)i, 0x01010101u * (unsigned)((i + 100) & 255)};
-      for (int k = 0; k < COUNT; k++) ck_assert_uint_eq(out[k], value[0] + value[1]);
-      for (int k = 0; k < 200; k++) ck_assert_uint_eq(out[4096 + k], value[k / 100]);
-      for (int k = 0; k < COUNT; k++) ck_assert_uint_eq(out[8192 + k], value[1 - r]);
+      suite_all(k, COUNT, out[k] == value[0] + value[1]);
+      suite_all(k, 200, out[4096 + k] == value[k / 100]);
+      suite_all(k, COUNT, out[8192 + k] == value[1 - r]);
     }
     if (i % 20 == 0) { /* the same links, not captured */
       gpu_call c = {.coll = HK_ALLREDUCE, .count = 700, .type = ncclFloat32, .op = ncclSum};

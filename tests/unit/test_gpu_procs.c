@@ -188,7 +188,7 @@ static void replay(place *p) {
     OK(GraphLaunch(exec, g->stream[r]));
     OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g->out[r], sizeof out, g->stream[r]));
     OK(StreamSynchronize(g->stream[r]));
-    for (int k = 0; k < 3000; k++) ck_assert_uint_eq(out[k], 0x01010101u * (unsigned)(i + 50 * (k / 1000)));
+    suite_all(k, 3000, out[k] == 0x01010101u * ((unsigned)i + 50 * ((unsigned)k / 1000)));
   }
   OK(GraphExecDestroy(exec));
 }
