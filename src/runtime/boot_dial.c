@@ -18,6 +18,7 @@ enum {
   ACK_HEAD_START_MS = 2000,    /* for one that is connected: its process may only be busy */
   ACK_PATIENCE_MS = 10000,     /* after which a connection counts as lost, and is made again */
   SLICE_MS = 50,
+  REFUSALS = 6, /* in a row, and for as long as the caller's patience, before nobody is there */
   BACKOFF_FIRST_MS = 5,
   BACKOFF_LAST_MS = 250
 };
@@ -206,8 +207,8 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   hk_wait_env env = *d->wait;
   env.deadline_ns = 0;
   race r = {.d = d};
-  uint64_t begin_ns = hk_now_ns();
-  unsigned backoff = BACKOFF_FIRST_MS;
+  uint64_t begin_ns = hk_now_ns(), refused_ns = 0;
+  unsigned backoff = BACKOFF_FIRST_MS, refusals = 0;
   *fd = -1;
   hk_wait_begin(&r.w, &env);
   for (;;) {
@@ -219,7 +220,11 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
     if (r.gone) return HK_FAIL(HK_ERR_REMOTE, "%s has left the communicator; %s", d->whom, d->advice);
     uint64_t now = hk_now_ns();
     bool late = d->wait->deadline_ns && now >= d->wait->deadline_ns;
-    if (late || (!r.hard && now - begin_ns >= d->patience_ns))
+    /* Time that passed while somebody was connected, or may only have been slow, is no sign that nobody is there; and a slow
+     * machine is to get as many tries as a fast one. */
+    refusals = r.hard ? 0 : refusals + 1;
+    if (refusals == 1) refused_ns = now;
+    if (late || (refusals >= REFUSALS && now - refused_ns >= d->patience_ns))
       return HK_FAIL(HK_ERR_REMOTE, "cannot reach %s after %.1f s (%s); %s", d->whom, (double)(now - begin_ns) * 1e-9,
                      r.why, d->advice);
     HK_TRACE(HK_SUB_BOOTSTRAP, "%s not reached (%s), trying again", d->whom, r.why);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The process's listener and its lobby.  A stranger gets no byte of an answer, and costs a descriptor and 250 bytes for at
- * most HELLO_SECONDS; when there are more strangers than LOBBY_MAX, the oldest goes: a rank's hello follows its connection at
- * once, so ranks hardly ever are the oldest (and they come again). */
+ * most HELLO_SECONDS; when there are more strangers than LOBBY_MAX, the oldest goes.  A rank's hello follows its connection at
+ * once, but this thread may be late: nobody is sent away before what he has said was read. */
 #include "boot_door.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -78,15 +78,16 @@ bool hk_guest_send(hk_guest *g, const void *bytes, size_t n) {
   return send(g->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n;
 }
 
-static void hear(hk_door *d, hk_guest *g) {
+/* Reads what the guest has said; false where he stays in the lobby, as he has not said all of it. */
+static bool hear(hk_door *d, hk_guest *g) {
   ssize_t n = recv(g->fd, g->in + g->have, sizeof g->in - g->have, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n > 0) g->have += (uint32_t)n;
   if (n <= 0 || !hk_hello_possible(g->in, g->have)) {
     hk_guest_free(g, false);
-    return;
+    return true;
   }
-  if (g->have < sizeof g->in) return;
+  if (g->have < sizeof g->in) return false;
   hk_hello h;
   if (!hk_hello_decode(&h, g->in))
     hk_guest_free(g, false);
@@ -94,6 +95,13 @@ static void hear(hk_door *d, hk_guest *g) {
     hk_root_hello(d, g, &h);
   else
     hk_family_hello(d, g, &h);
+  return true;
+}
+
+/* The guest who came first is heard once more, and goes. */
+static void dismiss_oldest(hk_door *d) {
+  hk_guest *g = d->lobby;
+  if (!hear(d, g)) hk_guest_free(g, false);
 }
 
 /* ---- the end of the door ---- */
@@ -146,7 +154,7 @@ static void on_guest(void *arg, int fd, uint32_t events) {
     if (g->root)
       hk_root_guest_gone(g); /* a rank that waits for its answer has nothing to say: this is its end */
     else
-      hear(d, g);
+      (void)hear(d, g);
   }
   end_callback(d);
 }
@@ -157,7 +165,7 @@ static void welcome(hk_door *d, int fd) {
     close(fd);
     return;
   }
-  if (d->in_lobby >= LOBBY_MAX) hk_guest_free(d->lobby, false);
+  if (d->in_lobby >= LOBBY_MAX) dismiss_oldest(d);
   *g = (hk_guest){.door = d, .fd = fd, .since_ns = hk_now_ns()};
   lobby_add(d, g);
   hk_fork_closes(fd);
@@ -169,7 +177,7 @@ static void welcome(hk_door *d, int fd) {
 static bool make_room(hk_door *d, int listener) {
   if (hk_more_files()) return true;
   if (d->lobby) {
-    hk_guest_free(d->lobby, false);
+    dismiss_oldest(d);
     return true;
   }
   d->deaf = true;
@@ -203,7 +211,7 @@ static void on_tick(void *arg, int fd, uint32_t events) {
   uint64_t now = hk_now_ns();
   if (!d->closing) {
     while (d->lobby && hk_ago_ns(now, d->lobby->since_ns) > HELLO_SECONDS * 1000000000ull)
-      hk_guest_free(d->lobby, false);
+      dismiss_oldest(d);
     if (d->deaf) {
       hk_service_modify(d->service, d->listener, EPOLLIN);
       hk_roots_hear_again(d);

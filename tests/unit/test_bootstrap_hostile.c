@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
+#include "../../src/runtime/boot_dial.h"
+#include "../../src/runtime/boot_process.h"
 #include "../../src/runtime/boot_wire.h"
 #include "boot_ranks.h"
 
@@ -213,6 +215,76 @@ START_TEST(flood) {
 }
 END_TEST
 
+/* Far more ranks call at once than the lobby holds, while the listener gets no time: all are heard and answered. */
+START_TEST(crowd) {
+  enum { CROWD = 700 };
+  int fds[CROWD];
+  uint8_t hello[HK_HELLO_BYTES], ack[HK_ACK_BYTES];
+  hk_boot_id id;
+  hk_want_files(CROWD + 64);
+  pid_t maker = start_process(make_id, NULL);
+  ck_assert(await_count(&shared->id_made, 1));
+  ck_assert_int_eq(hk_boot_id_decode(&id, &shared->id), HK_OK);
+  kill(maker, SIGSTOP);
+  hk_contact c = {.process = 1, .n = 1, .at = {id.at[0]}};
+  hk_hello h = {.kind = HK_HELLO_JOIN, .to = CROWD + 1, .round = 1, .key = hk_boot_id_key(&id)};
+  hk_contact_encode(h.contact, &c);
+  for (int i = 0; i < CROWD; i++) {
+    h.from = i;
+    h.nonce[0] = (uint8_t)i, h.nonce[1] = (uint8_t)(i >> 8);
+    hk_hello_encode(hello, &h, id.secret);
+    fds[i] = knock(hk_addr_port(&id.at[0]));
+    ck_assert_int_ge(fds[i], 0);
+    ck_assert_uint_eq(say(fds[i], hello, sizeof hello), sizeof hello);
+  }
+  kill(maker, SIGCONT);
+  for (int i = 0; i < CROWD; i++) {
+    ck_assert_msg(recv(fds[i], ack, sizeof ack, MSG_WAITALL) == sizeof ack, "rank %d was sent away", i);
+    close(fds[i]);
+  }
+  kill(maker, SIGKILL);
+  end_process(maker);
+}
+END_TEST
+
+/* Shows three callers out, each after more than his patience, and answers the fourth. */
+static void *slow_listener(void *arg) {
+  static const uint8_t secret[HK_SECRET_BYTES];
+  uint8_t bytes[HK_HELLO_BYTES], ack[HK_ACK_BYTES];
+  hk_hello h;
+  for (int i = 0; i < 4; i++) {
+    struct pollfd caller = {.fd = *(int *)arg, .events = POLLIN};
+    poll(&caller, 1, -1); /* the listener does not block */
+    int fd = accept(*(int *)arg, NULL, NULL);
+    ck_assert_int_eq(recv(fd, bytes, sizeof bytes, MSG_WAITALL), HK_HELLO_BYTES);
+    poll(NULL, 0, 60);
+    if (i == 3 && hk_hello_decode(&h, bytes)) {
+      hk_ack_encode(ack, HK_ACK_OK, h.nonce, secret);
+      say(fd, ack, sizeof ack);
+    }
+    close(fd);
+  }
+  return NULL;
+}
+
+START_TEST(calls_a_slow_listener_again) {
+  static const uint8_t secret[HK_SECRET_BYTES];
+  hk_wait_env wait = {.spins = 1};
+  hk_hello h = {.kind = HK_HELLO_DATA, .to = 1};
+  hk_dialing d = {
+      .hello = &h, .secret = secret, .whom = "it", .advice = "", .n = 1, .wait = &wait, .patience_ns = 30000000};
+  pthread_t thread;
+  int listener, fd;
+  d.at[0].v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  ck_assert_int_eq(hk_listen(&d.at[0], 16, &listener), HK_OK);
+  ck_assert_int_eq(pthread_create(&thread, NULL, slow_listener, &listener), 0);
+  ck_assert_msg(hk_boot_dial(&d, &fd) == HK_OK, "%s", hk_last_error());
+  pthread_join(thread, NULL);
+  hk_boot_close(fd);
+  close(listener);
+}
+END_TEST
+
 /* Who sends the right bytes, but one every now and then, is shown out all the same. */
 START_TEST(slow_loris) {
   ncclUniqueId id;
@@ -247,6 +319,8 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_test(t, init_under_attack);
   tcase_add_loop_test(t, flood, 0, 2);
+  tcase_add_test(t, crowd);
+  tcase_add_test(t, calls_a_slow_listener_again);
   tcase_add_test(t, slow_loris);
   suite_add_tcase(s, t);
   return suite_run(s);
