@@ -202,6 +202,7 @@ static int carry_out(qp *p, request *r) {
   if (status) return status;
   char *remote = n ? far->host + (r->wr.wr.rdma.remote_addr - far->iova) : NULL;
   ++*(read ? &fake_verbs.reads : &fake_verbs.writes);
+  fake_verbs.device[p->device].writes += !read;
   if (n) move(read ? local : remote, read ? remote : local, n);
   if (!read && n && remote >= fake_verbs.watched && remote < fake_verbs.watched + fake_verbs.watched_bytes)
     fake_verbs.landed++;
@@ -384,7 +385,8 @@ static hk_ibv_mr *add_memory(hk_ibv_pd *pd, memory want) {
   uint32_t i = 0;
   lock();
   while (i < MRS && mrs[i]) i++;
-  if (!m || i == MRS || (fake_verbs.lockable && fake_verbs.locked + want.v.length > fake_verbs.lockable)) {
+  if (!m || i == MRS || fake_verbs.device[index_of(pd->context)].full ||
+      (fake_verbs.lockable && fake_verbs.locked + want.v.length > fake_verbs.lockable)) {
     unlock();
     free(m);
     errno = ENOMEM;

@@ -19,6 +19,8 @@ typedef struct fake_verbs_device {
   int dead;         /* neither answers nor fails */
   int refuses_open; /* errno */
   unsigned silent;  /* a bit for each GID index over which nothing comes through */
+  int full;         /* it takes no memory */
+  uint64_t writes;  /* that it sent */
 } fake_verbs_device;
 
 typedef struct fake_verbs_state {

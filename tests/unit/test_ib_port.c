@@ -9,6 +9,7 @@
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib_port.h"
 #include "../support/suite.h"
+#include "fake_machine.h"
 
 START_TEST(takes_what_the_filter_names) {
   ck_assert(hk_ib_hca_takes(NULL, "mlx5_0", 1) && hk_ib_hca_takes("", "mlx5_0", 1));
@@ -122,6 +123,98 @@ START_TEST(both_ends_pair_alike) {
 }
 END_TEST
 
+/* ---- cards ---- */
+
+/* Two functions of a card; a card on the same switch; one behind another root port; one of the other host bridge; a virtual
+ * function of the first card's second port; a device of software. */
+static const char *const plugs[] = {"0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0",
+                                    "0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.1",
+                                    "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0",
+                                    "0000:00:02.0/0000:05:00.0",
+                                    "0001:00:01.0/0001:01:00.0",
+                                    "0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:01.2",
+                                    NULL};
+enum { PLUGS = 7, VIRTUAL = 5 };
+
+static void plug_in(void) {
+  char path[256], target[256];
+  scratch_make();
+  for (int i = 0; i < PLUGS; i++) {
+    if (!plugs[i]) continue;
+    fm_pci(plugs[i], (fm_pci_info){.class_code = 0x020000, .vendor = 0x15b3});
+    snprintf(path, sizeof path, "sys/class/infiniband/mlx%d/device", i);
+    snprintf(target, sizeof target, "../../../devices/pci%.7s/%s", plugs[i], plugs[i]);
+    fm_link(path, target);
+  }
+  snprintf(path, sizeof path, "sys/devices/pci%.7s/%s/physfn", plugs[VIRTUAL], plugs[VIRTUAL]);
+  fm_link(path, "../0000:03:00.1");
+}
+
+static const struct {
+  const char *name, *value;
+  int n;
+  const char *cards; /* the cards' members, in the order in which they are offered */
+} merges[] = {
+    {"NCCL_NET_MERGE_LEVEL", "PORT", 6, "01,2,3,4,6"}, {"NCCL_NET_MERGE_LEVEL", "", 6, "01,2,3,4,6"},
+    {"NCCL_NET_MERGE_LEVEL", "LOC", 6, "0,1,2,3,4,6"}, {"NCCL_IB_MERGE_NICS", "0", 6, "0,1,2,3,4,6"},
+    {"NCCL_NET_MERGE_LEVEL", "PIX", 6, "012,3,4,6"},   {"NCCL_NET_MERGE_LEVEL", "phb", 6, "0123,4,6"},
+    {"NCCL_NET_MERGE_LEVEL", "SYS", 6, "012346"},      {"NCCL_NET_FORCE_MERGE", "mlx0,mlx3;mlx6,mlx2", 6, "03,1,26,4"},
+    {"NCCL_IB_MERGE_VFS", "0", 7, "01,2,3,4,5,6"}};
+
+START_TEST(merges_ports) {
+  hk_ib_port ports[PLUGS];
+  char text[32] = "";
+  int n = PLUGS, near = 0;
+  plug_in();
+  for (int i = 0; i < PLUGS; i++) {
+    ports[i] = (hk_ib_port){.number = 1, .layer = HK_IBV_LAYER_ETHERNET};
+    snprintf(ports[i].device, sizeof ports[i].device, "mlx%d", i);
+  }
+  setenv(merges[_i].name, merges[_i].value, 1);
+  hk_param_reload();
+  ck_assert_int_eq(hk_ib_merge(scratch_folder, ports, &n, &near), HK_OK);
+  ck_assert_int_eq(n, merges[_i].n);
+  for (int i = 0; i < n; i++)
+    snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s",
+             i && ports[i].card != ports[i - 1].card ? "," : "", ports[i].device + 3);
+  ck_assert_str_eq(text, merges[_i].cards);
+  scratch_remove();
+}
+END_TEST
+
+START_TEST(refuses_an_unknown_level) {
+  hk_ib_port port = {.number = 1};
+  int n = 1, near = 0;
+  setenv("NCCL_DEBUG", "NONE", 1);
+  setenv("NCCL_NET_MERGE_LEVEL", "CLOSE", 1);
+  hk_param_reload();
+  ck_assert_int_eq(hk_ib_merge("", &port, &n, &near), HK_ERR_USAGE);
+}
+END_TEST
+
+/* Turns begin with another card, then with another of its ports; what is far comes last. */
+START_TEST(offers_whole_cards) {
+  static const struct {
+    int turn, near;
+    const char *offered;
+  } offers[] = {{0, 0, "0123"}, {1, 0, "2301"}, {2, 0, "1032"}, {0, 2, "0123"}, {1, 2, "1032"}, {2, 4, "1032"}};
+  hk_ib_port ports[5] = {{.card = 0, .mtu = 0},
+                         {.card = 0, .mtu = 1},
+                         {.card = 2, .mtu = 2},
+                         {.card = 2, .mtu = 3},
+                         {.card = 4, .mtu = 4}};
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(offers); k++) {
+    hk_ib_port out[HK_IB_OFFERED];
+    ck_assert_int_eq(hk_ib_offer(ports, 4, offers[k].near, offers[k].turn, out), 4);
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(out[i].mtu, offers[k].offered[i] - '0');
+  }
+  hk_ib_port out[HK_IB_OFFERED];
+  ck_assert_int_eq(hk_ib_offer(ports, 5, 0, 2, out), HK_IB_OFFERED);
+  ck_assert_int_eq(out[0].mtu, 4);
+  ck_assert_int_eq(hk_ib_offer(ports, 0, 0, 2, out), 0);
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("ib_port");
   TCase *t = tcase_create("ib_port");
@@ -129,6 +222,9 @@ int main(void) {
   tcase_add_test(t, orders_gids);
   tcase_add_test(t, reads_ranges);
   tcase_add_test(t, both_ends_pair_alike);
+  tcase_add_loop_test(t, merges_ports, 0, (int)HK_ARRAY_LENGTH(merges));
+  tcase_add_test(t, refuses_an_unknown_level);
+  tcase_add_test(t, offers_whole_cards);
   suite_add_tcase(s, t);
   return suite_run(s);
 }

@@ -105,11 +105,12 @@ static void ib_fini(void *ctx) {
     if (x->conns[i]) free_conn(x->conns[i]);
   hk_ib_user_free(x);
   if (x->ndevices)
-    HK_INFO(HK_SUB_NET,
-            "rank %d: RDMA devices held at most %llu KiB of memory, and %llu KiB now; %llu large messages were written to "
-            "their places, %llu copied there",
-            x->env->rank, (unsigned long long)x->pinned_most / 1024, (unsigned long long)x->pinned / 1024,
-            (unsigned long long)x->placed, (unsigned long long)x->copied);
+    HK_INFO(
+        HK_SUB_NET,
+        "rank %d: RDMA devices held at most %llu KiB of memory, and %llu KiB now; %llu large messages were written to "
+        "their places, %llu copied there",
+        x->env->rank, (unsigned long long)x->pinned_most / 1024, (unsigned long long)x->pinned / 1024,
+        (unsigned long long)x->placed, (unsigned long long)x->copied);
   for (int i = 0; i < x->ndevices; i++) hk_ib_device_close(x, &x->devices[i]);
   free(x->conns);
   free(x);
@@ -235,7 +236,7 @@ static hk_net_end *take_ceded(hk_ib_ctx *x) {
     for (int sends = 0; c && sends < 2; sends++) {
       hk_net_end **at = sends ? &c->send : &c->recv, *e = *at;
       if (!e || !(c->ceded & hk_ib_direction(c, sends))) continue;
-      hk_ib_unregister(x, sends ? &c->send_mr : &c->recv_mr);
+      hk_ib_unregister_end(c, sends);
       *at = NULL;
       return e;
     }
@@ -274,7 +275,7 @@ static void flush(hk_ib_conn *c) {
   }
 }
 
-static void close_end(hk_ib_ctx *x, hk_net_end *e) {
+static void close_end(hk_net_end *e) {
   hk_ib_conn *c = e->priv;
   bool sends = e->key.kind == HK_LINK_SEND;
   if (sends)
@@ -286,13 +287,13 @@ static void close_end(hk_ib_ctx *x, hk_net_end *e) {
     free_conn(c);
     return;
   }
-  hk_ib_unregister(x, sends ? &c->send_mr : &c->recv_mr);
+  hk_ib_unregister_end(c, sends);
 }
 
 static void ib_close(void *ctx, hk_net_end *e) {
   hk_ib_ctx *x = ctx;
   pthread_mutex_lock(&x->lock);
-  close_end(x, e);
+  close_end(e);
   pthread_mutex_unlock(&x->lock);
 }
 
@@ -310,7 +311,8 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
     if (!c) continue;
     if (c->phase == HK_IB_UP) {
       HK_TRY(hk_ib_deliver(c, &any), out);
-      if (c->announced < c->offered) HK_TRY(hk_ib_place_announce(c), out); /* before credits that let the peer use them */
+      if (c->announced < c->offered)
+        HK_TRY(hk_ib_place_announce(c), out); /* before credits that let the peer use them */
       HK_TRY(hk_ib_send(c, &any), out);
       if (c->recv) HK_TRY(hk_ib_return_credit(c), out);
     }

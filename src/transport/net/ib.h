@@ -3,7 +3,8 @@
  * The verbs provider: InfiniBand and RoCE.
  *
  * A connection serves both directions of a channel between two ranks.  It has a control socket (TCP, through the bootstrap)
- * and one or more reliable queue pairs (RC) between one port of each rank.
+ * and one or more reliable queue pairs (RC) on each of its *ways*.  A way joins one port of each rank; where both have cards of
+ * several ports, there are several ways, and messages take turns.
  *
  * Data.  Each side knows from the start where the other's slots lie: no addresses are exchanged for messages.
  *   - Up to HK_IB_SMALL bytes: header and payload lie together in the sender's ring and are written with one RDMA write with
@@ -34,6 +35,7 @@
 
 enum {
   HK_IB_QPS = 8,
+  HK_IB_WAYS = HK_IB_OFFERED,
   HK_IB_ENTRY = 4096, /* of the rings for small messages: header and payload */
   HK_IB_HEADER = 32,
   HK_IB_SMALL = HK_IB_ENTRY - HK_IB_HEADER,
@@ -64,20 +66,24 @@ typedef struct hk_ib_memory {
 } hk_ib_memory;
 
 typedef struct hk_ib_epoch {
-  uint8_t port[2], gid[2]; /* the lower rank's and the higher one's, as offered */
-  uint8_t nqps, mtu;
+  uint8_t nways, nqps; /* queue pair q goes way q % nways */
   uint8_t reserved[2];
   uint32_t psn;
+  struct {
+    uint8_t port[2], gid[2]; /* the lower rank's and the higher one's, as offered */
+    uint8_t mtu;
+    uint8_t reserved[3];
+  } ways[HK_IB_WAYS];
   uint32_t qp[HK_IB_QPS];
-  uint64_t received, consumed; /* slots of the direction towards the sender of this */
-  hk_ib_memory arena;
+  uint64_t received, consumed;    /* slots of the direction towards the sender of this */
+  hk_ib_memory arena[HK_IB_WAYS]; /* for each way: its device's key */
 } hk_ib_epoch;
 
 typedef struct hk_ib_msg {
   uint32_t magic, kind;
   uint32_t epoch;
   uint32_t nslots, slot_bytes;
-  hk_ib_memory ring; /* the FIFO's payloads: HK_IB_EPOCH, HK_IB_RING */
+  hk_ib_memory ring[HK_IB_WAYS]; /* the FIFO's payloads, for each way: HK_IB_EPOCH, HK_IB_RING */
   union {
     struct {
       uint32_t nports, nqps;
@@ -85,7 +91,10 @@ typedef struct hk_ib_msg {
     } hello;
     hk_ib_epoch epoch_info;
     uint64_t received; /* HK_IB_BYE */
-    char text[160];    /* HK_IB_BROKEN */
+    struct {
+      uint32_t bad; /* ways, a bit each */
+      char text[156];
+    } broken; /* HK_IB_BROKEN */
     struct {
       uint32_t directions;
       char cause[156];
@@ -98,8 +107,15 @@ typedef enum hk_ib_where { HK_IB_BEHIND, HK_IB_IN_FIFO, HK_IB_IN_PLACE } hk_ib_w
 
 /* A place for one slot, as the receiver writes it into the sender's memory. */
 typedef struct hk_ib_place {
-  _Atomic uint64_t addr, bytes, key, check;
+  _Atomic uint64_t addr, bytes, keys[HK_IB_WAYS / 2], check; /* two ways' keys in a word, the first one below */
 } hk_ib_place;
+_Static_assert(HK_IB_WAYS == 4, "check_of() covers two words of keys");
+
+/* Where a large message goes. */
+typedef struct hk_ib_target {
+  uint64_t addr;
+  uint32_t rkeys[HK_IB_WAYS];
+} hk_ib_target;
 
 /* What stands before a payload in a ring, and is all of a large message's write with immediate. */
 typedef struct hk_ib_header {
@@ -129,8 +145,18 @@ typedef struct hk_ib_device {
 } hk_ib_device;
 
 /* ---- connections ---- */
+/* A port of ours and one of the peer's, and what our memory is called there. */
+typedef struct hk_ib_way {
+  int pair; /* of the connection's */
+  bool bad; /* something has failed here in this epoch */
+  hk_ib_device *device;
+  hk_ibv_mr *arena_mr, *send_mr, *recv_mr;
+  hk_ib_memory peer_arena, peer_ring;
+} hk_ib_way;
+
 typedef struct hk_ib_qp {
   hk_ibv_qp *qp;
+  hk_ib_way *way;
   hk_ib_cq *cq;
   uint32_t posted, done;     /* send requests; done as far as is known */
   uint32_t signaled, looked; /* of `posted`: up to the last one that reports its completion; at the last look */
@@ -168,10 +194,11 @@ typedef struct hk_ib_conn {
   struct hk_ib_ctx *ctx;
   int peer;
   uint8_t channel;
-  uint8_t phase;                  /* hk_ib_phase */
-  bool eof, greeted, worked, bye; /* the peer has closed: what it had until then is known */
-  uint8_t looks;                  /* since the control socket's end */
-  uint8_t ceded;                  /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
+  uint8_t phase; /* hk_ib_phase */
+  bool eof, greeted, bye,
+      came;      /* the peer has closed: what it had until then is known; `came`: something, in this epoch */
+  uint8_t looks; /* since the control socket's end */
+  uint8_t ceded; /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
   uint32_t index, serial;
   hk_net_end *send, *recv;
   hk_status failed;
@@ -184,11 +211,12 @@ typedef struct hk_ib_conn {
   char cause[200]; /* of the last failure */
   /* the way */
   hk_ib_port mine[HK_IB_OFFERED], theirs[HK_IB_OFFERED];
-  int nmine, ntheirs, npairs, pair;
+  int nmine, ntheirs, npairs;
   hk_ib_pair pairs[HK_IB_PAIRS];
-  hk_ib_device *device;
-  hk_ib_epoch told; /* ours, this epoch's */
-  char route[HK_IB_ROUTE];
+  uint32_t nways;
+  hk_ib_way ways[HK_IB_WAYS];
+  hk_ib_epoch told;        /* ours, this epoch's */
+  char route[HK_IB_ROUTE]; /* the first way, in words */
   hk_ib_qp qps[HK_IB_QPS];
   uint32_t nqps, peer_nqps;
   uint32_t round_trip_us; /* of the control connection */
@@ -196,8 +224,6 @@ typedef struct hk_ib_conn {
   /* memory */
   char *arena;
   size_t arena_bytes;
-  hk_ibv_mr *arena_mr, *send_mr, *recv_mr;
-  hk_ib_memory peer_arena, peer_ring;
   /* Slots of ours, counted from 0: handed to the queue pairs; given back to the lane; arrived, as the peer said; consumed by it. */
   uint64_t posted, given, arrived, credit;
   uint8_t *pending; /* [nslots] completions that a large slot still waits for */
@@ -287,7 +313,7 @@ void hk_ib_place_withdraw(void *ctx);
 /* Tells the peer what has been offered meanwhile; in a new epoch all anew. */
 hk_status hk_ib_place_announce(hk_ib_conn *c);
 /* Sender: the place of slot k; false where none is known. */
-bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_memory *to);
+bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *to);
 /* Receiver: where the peer has written slot k; NULL: he was not told of such a place. */
 void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes);
 
@@ -299,15 +325,35 @@ hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e);
 static inline uint8_t hk_ib_direction(const hk_ib_conn *c, bool sends) {
   return (c->ctx->env->rank < c->peer) == sends ? HK_IB_UPWARD : HK_IB_DOWNWARD;
 }
-/* A request of the connection failed: what follows is a new epoch, or the connection's end. */
-hk_status hk_ib_broken(hk_ib_conn *c, const hk_ibv_wc *wc, const char *doing);
+/* A request on a queue pair failed: what follows is a new epoch, or the connection's end. */
+hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const char *doing);
 /* What the connection's queue pairs run on has ended. */
 hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool mendable);
 hk_status hk_ib_give_up(hk_ib_conn *c, const char *cause, const char *advice);
 void hk_ib_mark_failed(hk_ib_conn *c); /* the same without a word */
 void hk_ib_say_goodbye(hk_ib_conn *c);
 void hk_ib_drop_qps(hk_ib_conn *c);
+
+/* ib_way.c: which ways a connection has */
+/* Of ours and the peer's, as the connection offers them. */
+static inline const hk_ib_port *hk_ib_my_port(const hk_ib_conn *c, const hk_ib_way *w) {
+  return &c->mine[c->pairs[w->pair].mine];
+}
+static inline const hk_ib_port *hk_ib_their_port(const hk_ib_conn *c, const hk_ib_way *w) {
+  return &c->theirs[c->pairs[w->pair].theirs];
+}
+/* The lower rank chooses them, and the higher one takes over what it was told; false: that makes no sense. */
+void hk_ib_choose_ways(hk_ib_conn *c);
+bool hk_ib_take_ways(hk_ib_conn *c, const hk_ib_epoch *theirs);
+void hk_ib_tell_ways(hk_ib_conn *c); /* in c->told */
+/* Opens the ways' devices and registers our memory there; `refused`: a way whose device takes no more, and `why`. */
+hk_status hk_ib_open_ways(hk_ib_conn *c, hk_ib_way **refused, char why[160]);
+/* What must be registered before the directions' first messages: the place where large ones arrive, and where memory may run
+ * out also the one from where they are sent, as there is no way back later.  Gives the way whose device refuses it. */
+hk_ib_way *hk_ib_register_rings(hk_ib_conn *c, char why[160]);
 void hk_ib_free_memory(hk_ib_conn *c);
+void hk_ib_unregister_end(hk_ib_conn *c, bool sends); /* the FIFO of one direction */
+void hk_ib_describe_way(const hk_ib_conn *c, const hk_ib_way *w, char text[HK_IB_ROUTE]);
 
 /* ib_qp.c */
 hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n);

@@ -12,7 +12,7 @@
 #include "ib.h"
 
 #define MS 1000000u
-enum { LOOK_MS = 50, BACK_OFF_MS = 50, BACK_OFF_MOST_MS = 500, STEADY_MS = 3000, STUBBORN = 4 };
+enum { LOOK_MS = 50, BACK_OFF_MS = 50, BACK_OFF_MOST_MS = 500, STEADY_MS = 3000 };
 
 static bool calls(const hk_ib_conn *c) { return c->ctx->env->rank < c->peer; }
 
@@ -83,18 +83,8 @@ static hk_ib_memory memory_of(const hk_ibv_mr *mr) {
   return mr ? (hk_ib_memory){.addr = (uint64_t)(uintptr_t)mr->addr, .rkey = mr->rkey} : (hk_ib_memory){0};
 }
 
-static bool register_end(hk_ib_conn *c, const hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
-  if (!*mr)
-    *mr = hk_ib_try_register(c->ctx, c->device, e->link->payload, (size_t)c->ctx->env->nslots * e->link->slot_bytes,
-                             true, why);
-  return *mr != NULL;
-}
-
-/* What must be registered before the directions' first messages: the place where large ones arrive, and where memory may run
- * out also the one from where they are sent, as there is no way back later. */
-static bool register_rings(hk_ib_conn *c, char why[160]) {
-  return (!c->recv || register_end(c, c->recv, &c->recv_mr, why)) &&
-         (!c->send || !hk_ib_memory_is_scarce() || register_end(c, c->send, &c->send_mr, why));
+static void tell_rings(const hk_ib_conn *c, hk_ib_msg *m) {
+  for (uint32_t i = 0; i < c->nways; i++) m->ring[i] = memory_of(c->ways[i].recv_mr);
 }
 
 /* ---- giving way ---- */
@@ -110,8 +100,16 @@ static void cede(hk_ib_conn *c, uint8_t directions) {
   }
 }
 
-/* Memory cannot be registered: another network carries these directions, where there is one. */
-static hk_status cannot_register(hk_ib_conn *c, uint8_t directions, const char *why) {
+static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer);
+
+/* Memory cannot be registered: the other ways do without this one; for the first one, another network carries these
+ * directions, where there is one. */
+static hk_status cannot_register(hk_ib_conn *c, hk_ib_way *way, uint8_t directions, const char *why) {
+  if (way != c->ways) {
+    way->bad = true;
+    snprintf(c->cause, sizeof c->cause, "%.190s", why);
+    return mend(c, HK_IB_MORE_MEMORY, true);
+  }
   const hk_net_end *e = c->send ? c->send : c->recv;
   if (!e || !hk_net_has_other(e))
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
@@ -146,9 +144,11 @@ hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e) {
     return HK_OK;
   }
   if (!c->nqps) return HK_OK; /* the epoch will tell of it */
-  if (!register_rings(c, why)) return cannot_register(c, hk_ib_direction(c, sends), why);
+  hk_ib_way *refused = hk_ib_register_rings(c, why);
+  if (refused) return cannot_register(c, refused, hk_ib_direction(c, sends), why);
   if (sends) return HK_OK;
-  hk_ib_msg m = {.kind = HK_IB_RING, .ring = memory_of(c->recv_mr)};
+  hk_ib_msg m = {.kind = HK_IB_RING};
+  tell_rings(c, &m);
   HK_TRY(tell(c, &m), out);
 out:
   return rc;
@@ -164,11 +164,10 @@ static hk_status greet(hk_ib_conn *c) {
   (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
   (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-  /* Ranks of a host, and a rank's channels, begin with different ports of those that are near. */
-  for (int i = 0; i < x->nports && c->nmine < HK_IB_OFFERED; i++) {
-    int group = x->nnear ? x->nnear : x->nports, turn = (x->local + c->channel + i) % group;
-    c->mine[c->nmine++] = x->ports[i < group ? turn : i];
-  }
+  /* Ranks of a host, and a rank's channels, begin with different ports of those that are near.  Each way of a connection
+   * registers the same memory once more: where that is little, there is one. */
+  c->nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->mine);
+  for (int i = 0; i < c->nmine && hk_ib_memory_is_scarce(); i++) c->mine[i].card = (uint8_t)i;
   m.hello.nports = (uint32_t)c->nmine;
   m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
   memcpy(m.hello.ports, c->mine, sizeof m.hello.ports);
@@ -201,51 +200,28 @@ void hk_ib_say_goodbye(hk_ib_conn *c) {
   (void)tell(c, &m);
 }
 
-static void describe_route(hk_ib_conn *c) {
-  const hk_ib_pair *p = &c->pairs[c->pair];
-  const hk_ib_port *a = &c->mine[p->mine], *b = &c->theirs[p->theirs];
-  char from[48], to[48];
-  if (a->layer == HK_IBV_LAYER_ETHERNET)
-    snprintf(c->route, sizeof c->route, "%.20s port %d GID %d %.40s -> %.20s port %d GID %d %.40s", a->device,
-             a->number, a->gids[p->my_gid].index, hk_ib_gid_text(&a->gids[p->my_gid].gid, from), b->device, b->number,
-             b->gids[p->their_gid].index, hk_ib_gid_text(&b->gids[p->their_gid].gid, to));
-  else
-    snprintf(c->route, sizeof c->route, "%.31s port %d LID %u -> %.31s port %d LID %u", a->device, a->number, a->lid,
-             b->device, b->number, b->lid);
-}
-
-/* Makes this epoch's queue pairs on the chosen pair's port, and what is to be told of them. */
-static hk_status prepare(hk_ib_conn *c, uint32_t nqps) {
+/* Makes this epoch's queue pairs on the chosen ways, and what is to be told of them; not `made`: there was no memory, which has
+ * been told. */
+static hk_status prepare(hk_ib_conn *c, uint32_t nqps, bool *made) {
   hk_status rc = HK_OK;
+  *made = true;
   hk_ib_ctx *x = c->ctx;
-  const hk_ib_pair *p = &c->pairs[c->pair];
-  const hk_ib_port *port = &c->mine[p->mine];
   char why[160];
-  hk_ib_device *d;
-  HK_TRY(hk_ib_device_open(x, port->device, &d), out);
-  if (d != c->device) hk_ib_free_memory(c);
-  c->device = d;
-  if (!c->arena_mr) c->arena_mr = hk_ib_try_register(x, d, c->arena, c->arena_bytes, false, why);
-  if (!c->arena_mr || !register_rings(c, why)) {
+  hk_ib_way *refused;
+  HK_TRY(hk_ib_open_ways(c, &refused, why), out);
+  if (refused) {
+    *made = false;
     /* Later on, messages may be under way that only this connection can send again. */
-    if (c->epoch == 1) return cannot_register(c, HK_IB_BOTH, why);
+    if (refused != c->ways || !c->up_ns) return cannot_register(c, refused, HK_IB_BOTH, why);
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY, x->env->rank, why);
   }
   hk_ib_measure(c);
   HK_TRY(hk_ib_make_qps(c, nqps), out);
-  describe_route(c);
-  bool low = calls(c);
-  c->told = (hk_ib_epoch){.port = {low ? p->mine : p->theirs, low ? p->theirs : p->mine},
-                          .gid = {low ? p->my_gid : p->their_gid, low ? p->their_gid : p->my_gid},
-                          .nqps = (uint8_t)nqps,
-                          .mtu = port->mtu,
-                          .psn = (c->serial * 2654435761u) & 0xffffff,
-                          .received = hk_ib_received(c),
-                          .arena = memory_of(c->arena_mr)};
-  hk_ibv_port_attr attr;
-  memset(&attr, 0, sizeof attr);
-  if (x->api->query_port(d->context, port->number, &attr) == 0 && attr.active_mtu > 0)
-    c->told.mtu = (uint8_t)attr.active_mtu;
+  hk_ib_describe_way(c, &c->ways[0], c->route);
+  c->told =
+      (hk_ib_epoch){.nqps = (uint8_t)nqps, .psn = (c->serial * 2654435761u) & 0xffffff, .received = hk_ib_received(c)};
+  hk_ib_tell_ways(c);
+  for (uint32_t i = 0; i < c->nways; i++) c->told.arena[i] = memory_of(c->ways[i].arena_mr);
   for (uint32_t i = 0; i < nqps; i++) c->told.qp[i] = c->qps[i].qp->qp_num;
   /* acquire: as in fill_header */
   if (c->recv) c->told.consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
@@ -255,48 +231,22 @@ out:
 }
 
 static hk_status tell_epoch(hk_ib_conn *c) {
-  hk_ib_msg m = {.kind = HK_IB_EPOCH, .epoch_info = c->told, .ring = memory_of(c->recv_mr)};
+  hk_ib_msg m = {.kind = HK_IB_EPOCH, .epoch_info = c->told};
+  tell_rings(c, &m);
   return tell(c, &m);
 }
 
-static bool port_is_up(hk_ib_conn *c, int mine) {
-  hk_ib_device *d;
-  const hk_ib_port *port = &c->mine[mine];
-  return hk_ib_device_open(c->ctx, port->device, &d) == HK_OK &&
-         strcmp(hk_ib_port_state(c->ctx, d, port->number), "ACTIVE") == 0;
-}
-
-/* A pair that has never carried anything gives way to the next.  One that has is kept, unless its port is down or it fails
- * again and again: then one between other ports takes its place, if there is one. */
-static void choose_pair(hk_ib_conn *c) {
-  if (c->epoch == 0) {
-    c->pair = 0;
-    return;
-  }
-  hk_ib_pair old = c->pairs[c->pair];
-  if (!c->worked) {
-    c->pair = (c->pair + 1) % c->npairs;
-    return;
-  }
-  bool up = port_is_up(c, old.mine);
-  if (up && c->attempts < STUBBORN) return;
-  for (int i = 1; i < c->npairs; i++) {
-    int at = (c->pair + i) % c->npairs;
-    const hk_ib_pair *p = &c->pairs[at];
-    if (p->mine == old.mine && (!up || p->theirs == old.theirs)) continue;
-    if (p->mine != old.mine && !port_is_up(c, p->mine)) continue;
-    c->pair = at;
-    c->worked = false;
-    return;
-  }
-}
-
-/* Has the chosen port's device failed? */
+/* Has one of the chosen ports' devices failed? */
 static bool device_gone(hk_ib_conn *c) {
   hk_ib_device *d;
-  if (hk_ib_device_open(c->ctx, c->mine[c->pairs[c->pair].mine].device, &d) != HK_OK || !d->gone) return false;
-  errno = ENODEV;
-  return true;
+  for (hk_ib_way *w = c->ways; w < c->ways + c->nways; w++)
+    w->bad = hk_ib_device_open(c->ctx, hk_ib_my_port(c, w)->device, &d) == HK_OK && d->gone;
+  for (const hk_ib_way *w = c->ways; w < c->ways + c->nways; w++) {
+    if (!w->bad) continue;
+    errno = ENODEV;
+    return true;
+  }
+  return false;
 }
 
 static hk_status cannot_join(hk_ib_conn *c);
@@ -304,13 +254,15 @@ static hk_status cannot_join(hk_ib_conn *c);
 /* The lower rank begins. */
 static hk_status begin_epoch(hk_ib_conn *c) {
   hk_status rc;
+  bool made;
   HK_TRY(end_epoch(c), out);
-  choose_pair(c);
+  hk_ib_choose_ways(c);
   c->epoch++;
   c->attempts++;
   if (device_gone(c)) return cannot_join(c);
-  HK_TRY(prepare(c, c->peer_nqps), out);
-  if (c->ceded == HK_IB_BOTH) goto out;
+  uint32_t nqps = c->peer_nqps * c->nways;
+  HK_TRY(prepare(c, nqps < HK_IB_QPS ? nqps : HK_IB_QPS, &made), out);
+  if (!made) goto out;
   HK_TRY(tell_epoch(c), out);
   if (c->phase != HK_IB_FAILED) c->phase = HK_IB_PAIRING;
 out:
@@ -321,10 +273,13 @@ out:
 
 static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer) {
   uint64_t now = hk_now_ns();
-  /* A new trouble, or still the same one? */
-  if (!c->broken_ns || (c->phase == HK_IB_UP && now - c->up_ns > (uint64_t)STEADY_MS * MS)) {
+  /* A new trouble, or still the same one?  What has carried nothing may be the same for as long as it takes to fail. */
+  uint64_t steady = (uint64_t)STEADY_MS * MS;
+  if (!c->came) steady += hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
+  if (!c->broken_ns || (c->phase == HK_IB_UP && now - c->up_ns > steady)) {
     c->broken_ns = now;
     c->attempts = 0;
+    for (int i = 0; i < c->npairs; i++) c->pairs[i].out = c->pairs[i].out && !c->pairs[i].worked;
   }
   if (now - c->broken_ns > c->ctx->timeout_ns) {
     char cause[280];
@@ -342,17 +297,20 @@ static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer) {
   }
   c->phase = HK_IB_PAIRING;
   hk_ib_msg m = {.kind = HK_IB_BROKEN};
-  snprintf(m.text, sizeof m.text, "%.150s", c->cause);
+  snprintf(m.broken.text, sizeof m.broken.text, "%.150s", c->cause);
+  for (uint32_t i = 0; i < c->nways; i++) m.broken.bad |= (uint32_t)c->ways[i].bad << i;
   return tell_peer ? tell(c, &m) : HK_OK;
 }
 
-hk_status hk_ib_broken(hk_ib_conn *c, const hk_ibv_wc *wc, const char *doing) {
+hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const char *doing) {
   if (c->phase != HK_IB_UP && c->phase != HK_IB_READYING) return HK_OK; /* the rest of the queue, flushed */
   if (c->bye) return HK_OK;
-  const hk_ib_port *port = &c->mine[c->pairs[c->pair].mine];
-  const char *state = hk_ib_port_state(c->ctx, c->device, port->number);
+  hk_ib_way *w = c->qps[qp].way;
+  const hk_ib_port *port = hk_ib_my_port(c, w);
+  const char *state = hk_ib_port_state(c->ctx, w->device, port->number);
+  w->bad = true;
   snprintf(c->cause, sizeof c->cause, "%s failed with %s, vendor error %#x, while port %d of %s is %s", doing,
-           hk_ibv_status_words(wc->status), wc->vendor_err, port->number, c->device->name, state);
+           hk_ibv_status_words(wc->status), wc->vendor_err, port->number, w->device->name, state);
   const char *advice = strcmp(state, "DOWN") == 0
                            ? "its link is down: check cable and switch, and the interface (ip link)"
                            : advice_for(wc->status);
@@ -371,7 +329,9 @@ hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool mendable) {
 static hk_status cannot_join(hk_ib_conn *c) {
   int err = errno;
   hk_ib_device *d;
-  const hk_ib_port *port = &c->mine[c->pairs[c->pair].mine];
+  const hk_ib_way *w = c->ways;
+  while (!w->bad && w + 1 < c->ways + c->nways) w++;
+  const hk_ib_port *port = hk_ib_my_port(c, w);
   bool open = hk_ib_device_open(c->ctx, port->device, &d) == HK_OK;
   snprintf(c->cause, sizeof c->cause, "queue pairs cannot be joined: %s; port %d of %s is %s", strerror(err),
            port->number, port->device, open ? hk_ib_port_state(c->ctx, d, port->number) : "not to be opened");
@@ -407,9 +367,11 @@ static hk_status hear_hello(hk_ib_conn *c, const hk_ib_msg *m) {
   return calls(c) ? begin_epoch(c) : HK_OK;
 }
 
-static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memory *ring) {
-  c->peer_arena = theirs->arena;
-  c->peer_ring = *ring;
+static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memory ring[HK_IB_WAYS]) {
+  for (uint32_t i = 0; i < c->nways; i++) {
+    c->ways[i].peer_arena = theirs->arena[i];
+    c->ways[i].peer_ring = ring[i];
+  }
   hk_ib_rewind(c, theirs->received, theirs->consumed);
   c->announced = 0; /* places have other keys by now */
   return hk_ib_join_qps(c, theirs);
@@ -428,29 +390,22 @@ static hk_status hear_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
   if (!c->greeted || t->nqps < 1 || t->nqps > HK_IB_QPS) return no_sense(c, "its queue pairs make no sense");
   if (calls(c)) {
     if (m->epoch != c->epoch || c->phase != HK_IB_PAIRING) return HK_OK; /* of an epoch that is over */
-    if (t->nqps != c->nqps) return no_sense(c, "its queue pairs make no sense");
+    if (t->nqps != c->nqps || t->nways != c->nways) return no_sense(c, "its queue pairs make no sense");
   } else {
     HK_TRY(end_epoch(c), out);
     c->epoch = m->epoch;
     c->attempts++;
     if (c->epoch > 1 && !c->broken_ns) c->broken_ns = hk_now_ns();
-    for (c->pair = 0; c->pair < c->npairs; c->pair++) {
-      const hk_ib_pair *p = &c->pairs[c->pair];
-      if (p->theirs == t->port[0] && p->mine == t->port[1] && p->their_gid == t->gid[0] && p->my_gid == t->gid[1])
-        break;
-    }
-    if (c->pair == c->npairs) {
-      c->pair = 0;
-      return no_sense(c, "it chose ports that were not offered");
-    }
+    if (!hk_ib_take_ways(c, t)) return no_sense(c, "it chose ports that were not offered");
     if (device_gone(c)) return cannot_join(c);
-    HK_TRY(prepare(c, t->nqps), out);
-    if (c->ceded == HK_IB_BOTH) goto out;
+    bool made;
+    HK_TRY(prepare(c, t->nqps, &made), out);
+    if (!made) goto out;
   }
   if (c->send && !hk_ib_can_rewind(c, t->received))
     return hk_ib_give_up(c, "it lacks a message whose arrival its card has acknowledged",
                          "see both hosts' kernel logs");
-  if (join(c, t, &m->ring) != HK_OK) return cannot_join(c);
+  if (join(c, t, m->ring) != HK_OK) return cannot_join(c);
   if (!calls(c)) HK_TRY(tell_epoch(c), out);
   HK_TRY(ready(c), out);
 out:
@@ -458,19 +413,37 @@ out:
 }
 
 static void come_up(hk_ib_conn *c) {
-  char words[64];
-  const hk_ib_pair *p = &c->pairs[c->pair];
   c->phase = HK_IB_UP;
+  c->came = false;
   c->up_ns = hk_now_ns();
   /* relaxed: the state says nothing about other memory */
   if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_READY, memory_order_relaxed);
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_READY, memory_order_relaxed);
-  HK_INFO(
-      HK_SUB_NET,
-      "rank %d: channel %d to rank %d over %s: %s, way %d of %d, %u queue pair%s, MTU %d, round trip %u us: sent again after %.0f ms%s",
-      c->ctx->env->rank, c->channel, c->peer, c->route, hk_ib_pair_words(c->mine, c->theirs, p, words), c->pair + 1,
-      c->npairs, c->nqps, c->nqps == 1 ? "" : "s", 128 << c->told.mtu, c->round_trip_us,
-      (double)(4096ull << c->timeout) / 1e6, c->epoch > 1 ? ", after a failure" : "");
+  for (uint32_t i = 0; i < c->nways; i++) {
+    char words[64], route[HK_IB_ROUTE];
+    const hk_ib_way *w = &c->ways[i];
+    hk_ib_describe_way(c, w, route);
+    HK_INFO(
+        HK_SUB_NET,
+        "rank %d: channel %d to rank %d %sover %s: %s, way %d of %d, %u queue pair%s, MTU %d, round trip %u us: sent again after %.0f ms%s",
+        c->ctx->env->rank, c->channel, c->peer, i ? "also " : "", route,
+        hk_ib_pair_words(c->mine, c->theirs, &c->pairs[w->pair], words), w->pair + 1, c->npairs,
+        (c->nqps - i + c->nways - 1) / c->nways, c->nqps - i <= c->nways ? "" : "s", 128 << c->told.ways[i].mtu,
+        c->round_trip_us, (double)(4096ull << c->timeout) / 1e6, c->epoch > 1 ? ", after a failure" : "");
+  }
+}
+
+/* The peer's requests have failed. */
+static hk_status hear_broken(hk_ib_conn *c, const hk_ib_msg *m) {
+  if (m->epoch != c->epoch || !calls(c) || c->phase == HK_IB_BACKING_OFF) return HK_OK;
+  snprintf(c->cause, sizeof c->cause, "rank %d says: %.150s", c->peer, m->broken.text);
+  for (uint32_t i = 0; i < c->nways; i++) c->ways[i].bad = c->ways[i].bad || m->broken.bad >> i & 1;
+  return mend(c, "look at that rank's output", false);
+}
+
+static hk_status hear_ring(hk_ib_conn *c, const hk_ib_msg *m) {
+  for (uint32_t i = 0; i < c->nways && m->epoch == c->epoch; i++) c->ways[i].peer_ring = m->ring[i];
+  return HK_OK;
 }
 
 static hk_status hear(hk_ib_conn *c, const hk_ib_msg *m) {
@@ -478,16 +451,11 @@ static hk_status hear(hk_ib_conn *c, const hk_ib_msg *m) {
   switch (m->kind) {
     case HK_IB_HELLO: return hear_hello(c, m);
     case HK_IB_EPOCH: return hear_epoch(c, m);
-    case HK_IB_RING:
-      if (m->epoch == c->epoch) c->peer_ring = m->ring;
-      return HK_OK;
+    case HK_IB_RING: return hear_ring(c, m);
     case HK_IB_READY:
       if (m->epoch == c->epoch && c->phase == HK_IB_READYING) come_up(c);
       return HK_OK;
-    case HK_IB_BROKEN:
-      if (m->epoch != c->epoch || !calls(c) || c->phase == HK_IB_BACKING_OFF) return HK_OK;
-      snprintf(c->cause, sizeof c->cause, "rank %d says: %.150s", c->peer, m->text);
-      return mend(c, "look at that rank's output", false);
+    case HK_IB_BROKEN: return hear_broken(c, m);
     case HK_IB_BYE:
       c->bye = true;
       if (m->received >= c->posted) hk_ib_rewind(c, m->received, c->credit);
@@ -511,7 +479,7 @@ static hk_status listen_to(hk_ib_conn *c) {
     c->in_got += (uint32_t)n;
     if (c->in_got < sizeof c->in) continue;
     c->in_got = 0;
-    c->in.text[sizeof c->in.text - 1] = '\0';
+    c->in.broken.text[sizeof c->in.broken.text - 1] = '\0';
     HK_TRY(hear(c, &c->in), out);
   }
 out:
@@ -536,6 +504,8 @@ static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
   if (limit < 1000 * (uint64_t)MS) limit = 1000 * (uint64_t)MS;
   if (hk_ago_ns(now, c->still_ns) < limit) return HK_OK;
   c->still_ns = 0;
+  for (uint32_t i = 0; i < c->nqps; i++)
+    if (c->qps[i].first != c->qps[i].last) c->qps[i].way->bad = true;
   snprintf(c->cause, sizeof c->cause,
            "requests have neither completed nor failed for %.1f s (slots: %llu sent, %llu taken, %llu read; %llu came)",
            (double)limit / 1e9, (unsigned long long)c->posted, (unsigned long long)c->given,
@@ -589,10 +559,4 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
                          "look at that rank's output and at its host's kernel log");
 out:
   return rc;
-}
-
-void hk_ib_free_memory(hk_ib_conn *c) {
-  hk_ib_unregister(c->ctx, &c->arena_mr);
-  hk_ib_unregister(c->ctx, &c->send_mr);
-  hk_ib_unregister(c->ctx, &c->recv_mr);
 }

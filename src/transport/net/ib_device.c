@@ -138,7 +138,8 @@ static hk_status lost(hk_ib_ctx *x, const hk_ib_device *d, const hk_ib_cq *cq, c
   hk_status rc = HK_OK;
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[i];
-    bool concerned = c && c->device == d && !cq;
+    bool concerned = false;
+    for (uint32_t way = 0; c && way < c->nways && !cq; way++) concerned = concerned || c->ways[way].device == d;
     for (uint32_t q = 0; c && q < c->nqps && !concerned; q++) concerned = cq && c->qps[q].cq == cq;
     if (concerned) HK_TRY(hk_ib_lost(c, what, !cq), out);
   }

@@ -100,46 +100,64 @@ static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
     fill_header(c, k, h);
     if (bytes) memcpy(entry + HK_IB_HEADER, hk_net_slot_data(c->send, k), bytes);
   }
-  hk_ibv_sge sge = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER + h->bytes, c->arena_mr->lkey};
-  hk_ibv_send_wr wr = write_with_imm(c, qp, &sge, c->peer_arena.addr + hk_ib_rx_offset(c, k), c->peer_arena.rkey,
+  const hk_ib_way *w = c->qps[qp].way;
+  hk_ibv_sge sge = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER + h->bytes, w->arena_mr->lkey};
+  hk_ibv_send_wr wr = write_with_imm(c, qp, &sge, w->peer_arena.addr + hk_ib_rx_offset(c, k), w->peer_arena.rkey,
                                      ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
   return post(c, qp, &wr, &wr, 1, NO_SLOT);
 }
 
-/* Where a large message lies, for the card. */
-static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_t *lkey) {
+/* The keys of registered memory for all ways; false where a device does not take it. */
+static bool user_keys(hk_ib_conn *c, const char *data, uint32_t bytes, uint32_t lkeys[HK_IB_WAYS]) {
+  for (uint32_t i = 0; i < c->nways; i++) {
+    const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->ways[i].device, data, bytes, false);
+    if (!mr) return false;
+    lkeys[i] = mr->lkey;
+  }
+  return true;
+}
+
+/* Where a large message lies, for the cards. */
+static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_t lkeys[HK_IB_WAYS]) {
   hk_status rc = HK_OK;
   hk_slot *s = hk_net_slot(c->send, k);
   hk_link *l = c->send->link;
   *from = hk_net_slot_data(c->send, k);
-  const hk_ibv_mr *mr = s->flags & HK_SLOT_REF ? hk_ib_user_mr(c->ctx, c->device, *from, s->bytes, false) : NULL;
-  if (mr) {
-    *lkey = mr->lkey;
-    return HK_OK;
-  }
-  if (s->flags & HK_SLOT_REF) { /* the device does not take it: as if the lane had copied it; the slot is ours yet */
+  if (s->flags & HK_SLOT_REF) {
+    if (user_keys(c, *from, s->bytes, lkeys)) return HK_OK;
+    /* A device does not take it: as if the lane had copied it; the slot is ours yet. */
     void *place = hk_link_place(l, k, s->bytes);
     memcpy(place, *from, s->bytes);
     s->flags &= ~(uint32_t)HK_SLOT_REF;
     *from = place;
   }
-  if (!c->send_mr)
-    HK_TRY(
-        hk_ib_register(c->ctx, c->device, l->payload, (size_t)c->ctx->env->nslots * l->slot_bytes, true, &c->send_mr),
-        out);
-  *lkey = c->send_mr->lkey;
+  for (uint32_t i = 0; i < c->nways; i++) {
+    hk_ib_way *w = &c->ways[i];
+    if (!w->send_mr)
+      HK_TRY(
+          hk_ib_register(c->ctx, w->device, l->payload, (size_t)c->ctx->env->nslots * l->slot_bytes, true, &w->send_mr),
+          out);
+    lkeys[i] = w->send_mr->lkey;
+  }
 out:
   return rc;
 }
 
+/* Slot k's place in the FIFO. */
+static hk_ib_target in_fifo(const hk_ib_conn *c, uint64_t k) {
+  hk_ib_target to = {.addr = c->ways[0].peer_ring.addr + (uint64_t)ring(c, k) * c->send->link->slot_bytes};
+  for (uint32_t i = 0; i < c->nways; i++) to.rkeys[i] = c->ways[i].peer_ring.rkey;
+  return to;
+}
+
 /* The parts of a large message that go over other queue pairs than its header's. */
-static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const hk_ibv_sge *from, const hk_ib_memory *to,
-                            uint32_t each) {
+static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *from, uint32_t bytes,
+                            const uint32_t lkeys[HK_IB_WAYS], const hk_ib_target *to, uint32_t each) {
   hk_status rc = HK_OK;
-  for (uint32_t i = 1; i < c->nqps && i * each < from->length; i++) {
-    uint32_t other = (qp + i) % c->nqps, at = i * each, left = from->length - at;
-    hk_ibv_sge sge = {from->addr + at, left < each ? left : each, from->lkey};
-    hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to->addr + at, to->rkey, (uint32_t)k & ~HK_IB_HAS_HEADER);
+  for (uint32_t i = 1; i < c->nqps && i * each < bytes; i++) {
+    uint32_t other = (qp + i) % c->nqps, way = other % c->nways, at = i * each, left = bytes - at;
+    hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, left < each ? left : each, lkeys[way]};
+    hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to->addr + at, to->rkeys[way], (uint32_t)k & ~HK_IB_HAS_HEADER);
     c->pending[ring(c, k)]++;
     HK_TRY(post(c, other, &wr, &wr, 1, ring(c, k)), out);
   }
@@ -151,28 +169,28 @@ static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   hk_status rc = HK_OK;
   hk_slot *s = hk_net_slot(c->send, k);
   const char *from;
-  uint32_t lkey;
+  const hk_ib_way *w = c->qps[qp].way;
+  uint32_t lkeys[HK_IB_WAYS];
   char *entry = hk_ib_tx_entry(c, k);
   hk_ib_header *h = (hk_ib_header *)(void *)entry;
   bool split = c->nqps > 1 && s->bytes >= HK_IB_SPLIT_MIN && hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS);
   uint32_t each = split ? ((s->bytes + c->nqps - 1) / c->nqps + 4095) & ~4095u : s->bytes;
-  hk_ib_memory to = {c->peer_ring.addr + (uint64_t)ring(c, k) * c->send->link->slot_bytes, c->peer_ring.rkey, 0};
+  hk_ib_target to = in_fifo(c, k);
   bool placed = hk_ib_place_find(c, k, s->bytes, &to);
-  HK_TRY(source_of(c, k, &from, &lkey), out);
-  hk_ibv_sge data = {(uint64_t)(uintptr_t)from, s->bytes, lkey};
+  HK_TRY(source_of(c, k, &from, lkeys), out);
   fill_header(c, k, h);
   h->where = placed ? HK_IB_IN_PLACE : HK_IB_IN_FIFO;
   h->parts = (uint16_t)((s->bytes + each - 1) / each - 1);
   c->pending[ring(c, k)] = 1;
-  HK_TRY(post_parts(c, k, qp, &data, &to, each), out);
-  if (data.length > each) data.length = each;
-  hk_ibv_sge head = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER, c->arena_mr->lkey};
-  hk_ibv_send_wr last = write_with_imm(c, qp, &head, c->peer_arena.addr + hk_ib_rx_offset(c, k), c->peer_arena.rkey,
+  HK_TRY(post_parts(c, k, qp, from, s->bytes, lkeys, &to, each), out);
+  hk_ibv_sge data = {(uint64_t)(uintptr_t)from, s->bytes < each ? s->bytes : each, lkeys[qp % c->nways]};
+  hk_ibv_sge head = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER, w->arena_mr->lkey};
+  hk_ibv_send_wr last = write_with_imm(c, qp, &head, w->peer_arena.addr + hk_ib_rx_offset(c, k), w->peer_arena.rkey,
                                        ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
   hk_ibv_send_wr first = {
       .wr_id = last.wr_id, .next = &last, .sg_list = &data, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
   first.wr.rdma.remote_addr = to.addr;
-  first.wr.rdma.rkey = to.rkey;
+  first.wr.rdma.rkey = to.rkeys[qp % c->nways];
   HK_TRY(post(c, qp, &first, &last, 2, ring(c, k)), out);
 out:
   return rc;
@@ -207,7 +225,7 @@ static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_
 hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
   hk_status rc = HK_OK;
   uint32_t n = c->ctx->env->nslots;
-  if (!c->send || !c->peer_ring.addr || c->ceded & hk_ib_direction(c, true)) return HK_OK;
+  if (!c->send || !c->ways[0].peer_ring.addr || c->ceded & hk_ib_direction(c, true)) return HK_OK;
   while (filled(c, c->posted) && (c->posted - c->credit < n || c->posted - credit(c) < n)) {
     uint64_t k = c->posted;
     uint32_t qp = (uint32_t)(k % c->nqps), i = ring(c, k);
@@ -227,13 +245,14 @@ out:
 }
 
 hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at, bool *posted) {
-  hk_ibv_sge sge = {(uint64_t)(uintptr_t)from, bytes, c->arena_mr->lkey};
+  const hk_ib_way *w = c->qps[0].way;
+  hk_ibv_sge sge = {(uint64_t)(uintptr_t)from, bytes, w->arena_mr->lkey};
   hk_ibv_send_wr wr = {.wr_id = id_of(c, 0, KIND_SEND), .sg_list = &sge, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
   *posted = has_room(&c->qps[0], 1);
   if (!*posted) return HK_OK;
   if (bytes <= c->qps[0].inline_bytes) wr.send_flags = HK_IBV_SEND_INLINE;
-  wr.wr.rdma.remote_addr = c->peer_arena.addr + at;
-  wr.wr.rdma.rkey = c->peer_arena.rkey;
+  wr.wr.rdma.remote_addr = w->peer_arena.addr + at;
+  wr.wr.rdma.rkey = w->peer_arena.rkey;
   return post(c, 0, &wr, &wr, 1, NO_SLOT);
 }
 
@@ -259,8 +278,8 @@ hk_status hk_ib_fence(hk_ib_conn *c, bool all) {
     if (q->signaled == q->posted || !(all || still) || !has_room(q, 1)) continue;
     hk_ibv_send_wr wr = {
         .wr_id = id_of(c, i, KIND_SEND), .opcode = HK_IBV_WR_RDMA_WRITE, .send_flags = HK_IBV_SEND_SIGNALED};
-    wr.wr.rdma.remote_addr = c->peer_arena.addr;
-    wr.wr.rdma.rkey = c->peer_arena.rkey;
+    wr.wr.rdma.remote_addr = q->way->peer_arena.addr;
+    wr.wr.rdma.rkey = q->way->peer_arena.rkey;
     hk_ibv_send_wr *bad;
     int err = q->qp->context->ops.post_send(q->qp, &wr, &bad);
     if (err) return cannot_post(c, "send", err);
@@ -337,9 +356,9 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
           hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
           if (!c || c->serial != (uint32_t)(wc[i].wr_id >> 32) || c->failed || qp >= c->nqps) continue;
           *moved = true;
-          c->worked = c->worked || wc[i].status == HK_IBV_WC_SUCCESS;
+          if (wc[i].status == HK_IBV_WC_SUCCESS) c->came = c->pairs[c->qps[qp].way->pair].worked = true;
           if (wc[i].status != HK_IBV_WC_SUCCESS)
-            HK_TRY(hk_ib_broken(c, &wc[i], (wc[i].wr_id & 15) == KIND_SEND ? "sending" : "receiving"), out);
+            HK_TRY(hk_ib_broken(c, qp, &wc[i], (wc[i].wr_id & 15) == KIND_SEND ? "sending" : "receiving"), out);
           else if ((wc[i].wr_id & 15) == KIND_SEND)
             sent(c, &c->qps[qp]);
           else

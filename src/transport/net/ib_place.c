@@ -26,24 +26,29 @@ static hk_ib_place *entry(const hk_ib_conn *c, size_t table, uint64_t k) {
   return (hk_ib_place *)(void *)(c->arena + table + entry_at(k));
 }
 
-static uint64_t check_of(const hk_ib_conn *c, uint64_t k, uint64_t addr, uint64_t bytes, uint64_t key) {
+static uint64_t check_of(const hk_ib_conn *c, uint64_t k, uint64_t addr, uint64_t bytes,
+                         const uint64_t keys[HK_IB_WAYS / 2]) {
   uint64_t h = (addr ^ (uint64_t)c->epoch << 32) * 0x9e3779b97f4a7c15u;
-  h = (h ^ h >> 29 ^ (bytes << 32 | key)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ h >> 29 ^ bytes) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ h >> 31 ^ keys[0]) * 0x9e3779b97f4a7c15u;
+  h = (h ^ h >> 30 ^ keys[1]) * 0xbf58476d1ce4e5b9u;
   h = (h ^ h >> 32 ^ (k + 1)) * 0x94d049bb133111ebu;
   return h ^ h >> 31;
 }
 
 /* ---- the sender ---- */
 
-bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_memory *to) {
+bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *to) {
   const hk_ib_place *p = entry(c, TABLE_IN, k);
   /* relaxed: the check word tells whether what was read belongs together */
   uint64_t addr = atomic_load_explicit(&p->addr, memory_order_relaxed);
   uint64_t told = atomic_load_explicit(&p->bytes, memory_order_relaxed);
-  uint64_t key = atomic_load_explicit(&p->key, memory_order_relaxed);
+  uint64_t keys[HK_IB_WAYS / 2];
+  for (int i = 0; i < HK_IB_WAYS / 2; i++) keys[i] = atomic_load_explicit(&p->keys[i], memory_order_relaxed);
   uint64_t check = atomic_load_explicit(&p->check, memory_order_relaxed);
-  if (told != bytes || check != check_of(c, k, addr, told, key)) return false;
-  *to = (hk_ib_memory){.addr = addr, .rkey = (uint32_t)key};
+  if (told != bytes || check != check_of(c, k, addr, told, keys)) return false;
+  to->addr = addr;
+  for (int i = 0; i < HK_IB_WAYS; i++) to->rkeys[i] = (uint32_t)(keys[i / 2] >> 32 * (i % 2));
   return true;
 }
 
@@ -80,15 +85,20 @@ void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes) {
 /* Fills our copy of slot k's entry; false where nothing was offered, or the device does not take the memory. */
 static bool fill_entry(hk_ib_conn *c, uint64_t k) {
   hk_ib_offered *o = offer_of(c, k);
-  const hk_ibv_mr *mr = o ? hk_ib_user_mr(c->ctx, c->device, o->to, o->bytes, true) : NULL;
-  if (!mr) return false;
+  uint64_t keys[HK_IB_WAYS / 2] = {0};
+  if (!o) return false;
+  for (uint32_t i = 0; i < c->nways; i++) {
+    const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->ways[i].device, o->to, o->bytes, true);
+    if (!mr) return false;
+    keys[i / 2] |= (uint64_t)mr->rkey << 32 * (i % 2);
+  }
   uint64_t addr = (uint64_t)(uintptr_t)o->to;
   hk_ib_place *p = entry(c, TABLE_OUT, k);
   /* relaxed: our own card reads them, when it is told to */
   atomic_store_explicit(&p->addr, addr, memory_order_relaxed);
   atomic_store_explicit(&p->bytes, o->bytes, memory_order_relaxed);
-  atomic_store_explicit(&p->key, mr->rkey, memory_order_relaxed);
-  atomic_store_explicit(&p->check, check_of(c, k, addr, o->bytes, mr->rkey), memory_order_relaxed);
+  for (int i = 0; i < HK_IB_WAYS / 2; i++) atomic_store_explicit(&p->keys[i], keys[i], memory_order_relaxed);
+  atomic_store_explicit(&p->check, check_of(c, k, addr, o->bytes, keys), memory_order_relaxed);
   o->told = true;
   return true;
 }

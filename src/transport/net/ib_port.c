@@ -225,6 +225,10 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
   }
   if (all) freeifaddrs(all);
   free(devices);
+  if (hk_ib_merge(root(), out, &n, nnear) != HK_OK) {
+    snprintf(why, why_bytes, "%s", hk_last_error());
+    return 0;
+  }
   return n;
 }
 
@@ -274,6 +278,14 @@ int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int
     }
   }
   return n;
+}
+
+/* Costs of ways between ports of one class differ in their lowest bits only: add_pair's i and j. */
+bool hk_ib_pairs_go_together(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *first,
+                             const hk_ib_pair *second) {
+  return first->mine != second->mine && first->theirs != second->theirs &&
+         mine[first->mine].card == mine[second->mine].card &&
+         theirs[first->theirs].card == theirs[second->theirs].card && first->cost / 16 == second->cost / 16;
 }
 
 const char *hk_ib_pair_words(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *pair, char text[64]) {

@@ -37,7 +37,8 @@ typedef struct hk_ib_port {
   uint16_t lid;
   uint8_t number, layer, mtu; /* HK_IBV_LAYER_*; 1..5: 256..4096 bytes */
   uint8_t ngids;
-  uint8_t reserved[2];
+  uint8_t card; /* ports of one rank with the same number act as one network device */
+  uint8_t reserved;
   hk_ib_gid gids[HK_IB_GIDS]; /* best first */
 } hk_ib_port;
 
@@ -45,6 +46,14 @@ typedef struct hk_ib_port {
 bool hk_ib_hca_takes(const char *filter, const char *device, int port);
 /* Active ports that NCCL_IB_HCA takes, the *nnear next to this process's CPUs first.  0 with the reason in `why`. */
 int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_bytes);
+
+/* ib_merge.c */
+/* Numbers the cards as NCCL_IB_MERGE_NICS, NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE want it, with the ports of one behind
+ * each other.  What NCCL_IB_MERGE_VFS takes for the same port is left once. */
+hk_status hk_ib_merge(const char *root, hk_ib_port *ports, int *n, int *nnear);
+/* What a rank offers a peer, best first: whole cards, each turn beginning with another one of those that are near, and then
+ * with another port.  Gives how many. */
+int hk_ib_offer(const hk_ib_port *ports, int n, int nnear, int turn, hk_ib_port out[HK_IB_OFFERED]);
 
 /* The wish for GIDs, as parameters give it. */
 typedef struct hk_ib_gid_wish {
@@ -62,10 +71,14 @@ typedef struct hk_ib_pair {
   uint8_t mine, theirs;      /* ports, as offered */
   uint8_t my_gid, their_gid; /* of the ports' lists */
   uint16_t cost;
+  bool worked, out; /* of a connection: something has come through; it is not to be chosen now */
 } hk_ib_pair;
 /* Ways between ports, best first; gives their number.  `caller` ranks are the lower ones; both ends give them alike. */
 int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int ntheirs, bool caller, int version,
                 hk_ib_pair out[HK_IB_PAIRS]);
+/* Is a second pair as good as the first, between other ports of the same two cards? */
+bool hk_ib_pairs_go_together(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *first,
+                             const hk_ib_pair *second);
 /* "RoCE v2, IPv4, one network". */
 const char *hk_ib_pair_words(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *pair, char text[64]);
 /* "::ffff:10.0.0.1" */

@@ -12,17 +12,20 @@
 static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_qp *q = &c->qps[index];
-  const hk_ib_port *port = &c->mine[c->pairs[c->pair].mine];
+  hk_ib_way *way = &c->ways[index % c->nways];
+  hk_ib_device *device = way->device;
+  const hk_ib_port *port = hk_ib_my_port(c, way);
   uint32_t n = x->env->nslots;
   memset(q, 0, sizeof *q);
+  q->way = way;
   /* A slot takes two requests, a credit one; a receiver gets a slot's header and one part a queue pair at most. */
   q->depth = 4 * n + 16;
   q->recv_depth = 2 * n + 16;
-  if (q->depth > c->device->max_wr) q->depth = c->device->max_wr;
+  if (q->depth > device->max_wr) q->depth = device->max_wr;
   q->signals = calloc(q->depth + 1, sizeof *q->signals);
-  q->cq = hk_ib_cq_with_room(x, c->device, q->depth + q->recv_depth);
+  q->cq = hk_ib_cq_with_room(x, device, q->depth + q->recv_depth);
   if (!q->signals || !q->cq)
-    return HK_FAIL_ERRNO("rank %d cannot make a completion queue on RDMA device %s", x->env->rank, c->device->name);
+    return HK_FAIL_ERRNO("rank %d cannot make a completion queue on RDMA device %s", x->env->rank, device->name);
   hk_ibv_qp_init_attr attr = {
       .send_cq = q->cq->cq,
       .recv_cq = q->cq->cq,
@@ -32,15 +35,15 @@ static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
               .max_recv_sge = 1,
               .max_inline_data = hk_param_int(HK_P_IB_USE_INLINE) ? HK_IB_INLINE : HK_IB_HEADER},
       .qp_type = HK_IBV_QPT_RC};
-  q->qp = x->api->create_qp(c->device->pd, &attr);
+  q->qp = x->api->create_qp(device->pd, &attr);
   if (!q->qp) { /* less inline data is better than none */
     attr.cap = (hk_ibv_qp_cap){q->depth, q->recv_depth, 1, 1, HK_IB_HEADER};
-    q->qp = x->api->create_qp(c->device->pd, &attr);
+    q->qp = x->api->create_qp(device->pd, &attr);
   }
   if (!q->qp)
     return HK_FAIL_ERRNO("rank %d cannot make a queue pair on RDMA device %s for rank %d (too many of them? fewer with "
                          "NCCL_IB_QPS_PER_CONNECTION=1, NCCL_MAX_NCHANNELS=1)",
-                         x->env->rank, c->device->name, c->peer);
+                         x->env->rank, device->name, c->peer);
   q->inline_bytes = attr.cap.max_inline_data;
   if (!hk_param_int(HK_P_IB_USE_INLINE) && q->inline_bytes > HK_IB_HEADER) q->inline_bytes = HK_IB_HEADER;
   q->cq->used += q->depth + q->recv_depth;
@@ -53,7 +56,7 @@ static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
   if (err) {
     errno = err;
     return HK_FAIL_ERRNO("rank %d cannot set up a queue pair on port %d of RDMA device %s (partition key index %d)",
-                         x->env->rank, port->number, c->device->name, to.pkey_index);
+                         x->env->rank, port->number, device->name, to.pkey_index);
   }
   return HK_OK;
 }
@@ -76,10 +79,9 @@ static uint8_t traffic_class(const hk_transport_env *env) {
   return set < 0 ? 0 : (uint8_t)set;
 }
 
-static void route_to(const hk_ib_conn *c, const hk_ib_epoch *theirs, hk_ibv_ah_attr *ah) {
-  const hk_ib_pair *pair = &c->pairs[c->pair];
-  const hk_ib_port *mine = &c->mine[pair->mine], *their = &c->theirs[pair->theirs];
-  (void)theirs;
+static void route_to(const hk_ib_conn *c, const hk_ib_way *way, hk_ibv_ah_attr *ah) {
+  const hk_ib_pair *pair = &c->pairs[way->pair];
+  const hk_ib_port *mine = hk_ib_my_port(c, way), *their = hk_ib_their_port(c, way);
   *ah = (hk_ibv_ah_attr){.dlid = their->lid, .sl = (uint8_t)hk_param_int(HK_P_IB_SL), .port_num = mine->number};
   /* InfiniBand needs global routing only between subnets. */
   bool ethernet = mine->layer == HK_IBV_LAYER_ETHERNET;
@@ -111,21 +113,28 @@ void hk_ib_measure(hk_ib_conn *c) {
   int64_t asked = hk_param_int(HK_P_IB_TIMEOUT);
   memset(&info, 0, sizeof info);
   if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0) c->round_trip_us = info.tcpi_rtt;
-  c->timeout = asked >= 0
-                   ? (unsigned)asked
-                   : hk_ib_timeout_for(c->round_trip_us, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT), c->ctx->timeout_ns);
+  unsigned retries = (unsigned)hk_param_int(HK_P_IB_RETRY_CNT);
+  c->timeout = asked >= 0 ? (unsigned)asked : hk_ib_timeout_for(c->round_trip_us, retries, c->ctx->timeout_ns);
+  if (asked >= 0 || !c->broken_ns) return;
+  /* Failing again: what is only slow (soft-RoCE on processors that others want) gets twice the time with each attempt, or,
+   * where nothing has worked yet, once all pairs have been tried; or new queue pairs would be all that it is busy with. */
+  uint64_t past = hk_ago_ns(hk_now_ns(), c->broken_ns);
+  uint32_t tries = c->pairs[c->ways[0].pair].worked ? 1 : (uint32_t)c->npairs;
+  for (uint32_t i = tries; i < c->attempts; i += tries)
+    if (past + hk_ib_gives_up_ns(c->timeout + 1, retries) <= c->ctx->timeout_ns) c->timeout++;
 }
 
 static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_qp *q = &c->qps[i];
+  uint8_t mtu = c->told.ways[i % c->nways].mtu, their_mtu = theirs->ways[i % c->nways].mtu;
   hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_RTR,
-                       .path_mtu = theirs->mtu < c->told.mtu ? theirs->mtu : c->told.mtu,
+                       .path_mtu = their_mtu < mtu ? their_mtu : mtu,
                        .dest_qp_num = theirs->qp[i],
                        .rq_psn = theirs->psn,
                        .max_dest_rd_atomic = 1,
                        .min_rnr_timer = 12};
-  route_to(c, theirs, &to.ah_attr);
+  route_to(c, q->way, &to.ah_attr);
   int err = x->api->modify_qp(q->qp, &to,
                               HK_IBV_QP_STATE | HK_IBV_QP_AV | HK_IBV_QP_PATH_MTU | HK_IBV_QP_DEST_QPN |
                                   HK_IBV_QP_RQ_PSN | HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);
@@ -141,6 +150,7 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
                                 HK_IBV_QP_SQ_PSN | HK_IBV_QP_MAX_QP_RD_ATOMIC);
   }
   errno = err;
+  q->way->bad = q->way->bad || err;
   return err ? HK_ERR_SYSTEM : HK_OK; /* the caller knows whether another way is left to try */
 }
 

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which ways a connection has: the best pair of GIDs, and with it those of the other ports of the same two cards.  The lower
+ * rank chooses, from the list that both have. */
+#include <stdio.h>
+#include <string.h>
+#include "ib.h"
+
+enum { STUBBORN = 4 };
+
+void hk_ib_describe_way(const hk_ib_conn *c, const hk_ib_way *w, char text[HK_IB_ROUTE]) {
+  const hk_ib_pair *p = &c->pairs[w->pair];
+  const hk_ib_port *a = hk_ib_my_port(c, w), *b = hk_ib_their_port(c, w);
+  char from[48], to[48];
+  if (a->layer == HK_IBV_LAYER_ETHERNET)
+    snprintf(text, HK_IB_ROUTE, "%.20s port %d GID %d %.40s -> %.20s port %d GID %d %.40s", a->device, a->number,
+             a->gids[p->my_gid].index, hk_ib_gid_text(&a->gids[p->my_gid].gid, from), b->device, b->number,
+             b->gids[p->their_gid].index, hk_ib_gid_text(&b->gids[p->their_gid].gid, to));
+  else
+    snprintf(text, HK_IB_ROUTE, "%.31s port %d LID %u -> %.31s port %d LID %u", a->device, a->number, a->lid, b->device,
+             b->number, b->lid);
+}
+
+static bool port_is_up(hk_ib_conn *c, int mine) {
+  hk_ib_device *d;
+  const hk_ib_port *port = &c->mine[mine];
+  return hk_ib_device_open(c->ctx, port->device, &d) == HK_OK &&
+         strcmp(hk_ib_port_state(c->ctx, d, port->number), "ACTIVE") == 0;
+}
+
+/* Leaves out what is not to be chosen now.  A pair that has never carried anything gives way to the next.  One that has is
+ * kept, unless its port is down, or it fails again and again, or others go on: then these ports are left out together. */
+static void leave_out_bad(hk_ib_conn *c) {
+  bool up[HK_IB_WAYS];
+  uint32_t good = 0;
+  for (uint32_t i = 0; i < c->nways; i++) {
+    up[i] = port_is_up(c, c->pairs[c->ways[i].pair].mine);
+    good += up[i] && !c->ways[i].bad;
+  }
+  for (uint32_t i = 0; i < c->nways; i++) {
+    hk_ib_pair *bad = &c->pairs[c->ways[i].pair];
+    if (up[i] && !c->ways[i].bad) continue;
+    bool both = good > 0 || (bad->worked && c->attempts >= STUBBORN);
+    for (int k = 0; k < c->npairs; k++) {
+      hk_ib_pair *p = &c->pairs[k];
+      if (p->mine == bad->mine && (!up[i] || (both && p->theirs == bad->theirs))) p->out = true;
+    }
+    if (!bad->worked) bad->out = true;
+  }
+}
+
+static bool fits(const hk_ib_conn *c, const hk_ib_pair *p) {
+  for (uint32_t i = 0; i < c->nways; i++)
+    if (!hk_ib_pairs_go_together(c->mine, c->theirs, &c->pairs[c->ways[i].pair], p)) return false;
+  return true;
+}
+
+/* The best pair for one way more: one that has worked, any other one, and for the only way even one whose port is down.
+ * -1: there is none. */
+static int best_pair(hk_ib_conn *c) {
+  for (int pass = 0; pass < (c->nways ? 2 : 3); pass++) {
+    for (int i = 0; i < c->npairs; i++) {
+      const hk_ib_pair *p = &c->pairs[i];
+      if (p->out || (pass == 0 && !p->worked) || !fits(c, p)) continue;
+      if (pass == 2 || port_is_up(c, p->mine)) return i;
+    }
+  }
+  return -1;
+}
+
+void hk_ib_choose_ways(hk_ib_conn *c) {
+  leave_out_bad(c);
+  c->nways = 0;
+  int at = best_pair(c);
+  if (at < 0) { /* everything has been tried: once more */
+    for (int i = 0; i < c->npairs; i++) c->pairs[i].out = false;
+    at = best_pair(c);
+  }
+  for (; at >= 0 && c->nways < HK_IB_WAYS; at = best_pair(c)) c->ways[c->nways++].pair = at;
+}
+
+bool hk_ib_take_ways(hk_ib_conn *c, const hk_ib_epoch *theirs) {
+  if (theirs->nways < 1 || theirs->nways > HK_IB_WAYS) return false;
+  c->nways = theirs->nways;
+  for (uint32_t i = 0; i < c->nways; i++) {
+    const uint8_t *port = theirs->ways[i].port, *gid = theirs->ways[i].gid;
+    int at = 0;
+    for (; at < c->npairs; at++) {
+      const hk_ib_pair *p = &c->pairs[at];
+      if (p->theirs == port[0] && p->mine == port[1] && p->their_gid == gid[0] && p->my_gid == gid[1]) break;
+    }
+    c->ways[i].pair = at < c->npairs ? at : 0;
+    if (at == c->npairs) return false;
+  }
+  return true;
+}
+
+static uint8_t mtu_of(const hk_ib_conn *c, const hk_ib_way *w) {
+  const hk_ib_port *port = hk_ib_my_port(c, w);
+  hk_ibv_port_attr attr;
+  memset(&attr, 0, sizeof attr);
+  if (c->ctx->api->query_port(w->device->context, port->number, &attr) == 0 && attr.active_mtu > 0)
+    return (uint8_t)attr.active_mtu;
+  return port->mtu;
+}
+
+void hk_ib_tell_ways(hk_ib_conn *c) {
+  bool low = c->ctx->env->rank < c->peer;
+  c->told.nways = (uint8_t)c->nways;
+  for (uint32_t i = 0; i < c->nways; i++) {
+    const hk_ib_pair *p = &c->pairs[c->ways[i].pair];
+    uint8_t *port = c->told.ways[i].port, *gid = c->told.ways[i].gid;
+    port[0] = low ? p->mine : p->theirs;
+    port[1] = low ? p->theirs : p->mine;
+    gid[0] = low ? p->my_gid : p->their_gid;
+    gid[1] = low ? p->their_gid : p->my_gid;
+    c->told.ways[i].mtu = mtu_of(c, &c->ways[i]);
+  }
+}
+
+/* ---- memory on the ways' devices ---- */
+
+static bool register_end(hk_ib_conn *c, const hk_ib_way *w, const hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
+  if (!*mr)
+    *mr = hk_ib_try_register(c->ctx, w->device, e->link->payload, (size_t)c->ctx->env->nslots * e->link->slot_bytes,
+                             true, why);
+  return *mr != NULL;
+}
+
+static bool register_rings(hk_ib_conn *c, hk_ib_way *w, char why[160]) {
+  return (!c->recv || register_end(c, w, c->recv, &w->recv_mr, why)) &&
+         (!c->send || !hk_ib_memory_is_scarce() || register_end(c, w, c->send, &w->send_mr, why));
+}
+
+hk_ib_way *hk_ib_register_rings(hk_ib_conn *c, char why[160]) {
+  for (hk_ib_way *w = c->ways; w < c->ways + c->nways; w++)
+    if (!register_rings(c, w, why)) return w;
+  return NULL;
+}
+
+static void free_way_memory(hk_ib_ctx *x, hk_ib_way *w) {
+  hk_ib_unregister(x, &w->arena_mr);
+  hk_ib_unregister(x, &w->send_mr);
+  hk_ib_unregister(x, &w->recv_mr);
+}
+
+hk_status hk_ib_open_ways(hk_ib_conn *c, hk_ib_way **refused, char why[160]) {
+  hk_status rc = HK_OK;
+  hk_ib_ctx *x = c->ctx;
+  hk_ib_device *d;
+  *refused = NULL;
+  for (uint32_t i = c->nways; i < HK_IB_WAYS; i++) free_way_memory(x, &c->ways[i]);
+  for (hk_ib_way *w = c->ways; w < c->ways + c->nways && !*refused; w++) {
+    w->bad = false;
+    HK_TRY(hk_ib_device_open(x, hk_ib_my_port(c, w)->device, &d), out);
+    if (d != w->device) free_way_memory(x, w);
+    w->device = d;
+    if (!w->arena_mr) w->arena_mr = hk_ib_try_register(x, d, c->arena, c->arena_bytes, false, why);
+    if (!w->arena_mr || !register_rings(c, w, why)) *refused = w;
+  }
+out:
+  return rc;
+}
+
+void hk_ib_free_memory(hk_ib_conn *c) {
+  for (int i = 0; i < HK_IB_WAYS; i++) free_way_memory(c->ctx, &c->ways[i]);
+}
+
+void hk_ib_unregister_end(hk_ib_conn *c, bool sends) {
+  for (hk_ib_way *w = c->ways; w < c->ways + HK_IB_WAYS; w++)
+    hk_ib_unregister(c->ctx, sends ? &w->send_mr : &w->recv_mr);
+}
