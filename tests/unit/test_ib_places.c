@@ -91,14 +91,16 @@ static bool pass(const way *t, unsigned i) {
 START_TEST(lands_where_it_belongs) {
   if (_i) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3"), rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
   if (_i == 2) rdma_param("NCCL_IB_USE_INLINE", "0");
-  way t = open_way(1);
+  if (_i == 3) rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1"), rdma_plenty = true;
+  way t = open_way(_i == 3 ? 2 : 1);
   ck_assert(hk_link_places(t.recv, PIECE) && hk_link_places(t.recv, 16384) && !hk_link_places(t.recv, 16383));
   for (unsigned i = 0; i < 40; i++) ck_assert(pass(&t, i)); /* beyond the table */
   for (unsigned i = 40; i < 48; i++) offer(&t, i);
   progress(&t);
   for (unsigned i = 40; i < 48; i++) send_one(&t, i);
   for (unsigned i = 40; i < 48; i++) ck_assert(take_one(&t, i));
-  ck_assert_uint_eq(verbs->landed, _i ? 3 * 48 : 48); /* in parts */
+  static const unsigned parts[] = {1, 3, 3, 6}; /* one for each queue pair */
+  ck_assert_uint_eq(verbs->landed, parts[_i] * 48);
   close_way(&t);
 }
 END_TEST
@@ -473,7 +475,7 @@ int main(void) {
   Suite *s = suite_create("ib_places");
   TCase *t = tcase_create("ib_places");
   tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, lands_where_it_belongs, 0, 3);
+  tcase_add_loop_test(t, lands_where_it_belongs, 0, 4);
   tcase_add_test(t, goes_to_the_fifo);
   tcase_add_loop_test(t, switches_off, 0, 2);
   tcase_add_test(t, registers_once);
