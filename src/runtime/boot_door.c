@@ -210,8 +210,7 @@ static void on_tick(void *arg, int fd, uint32_t events) {
   hk_door_lock();
   uint64_t now = hk_now_ns();
   if (!d->closing) {
-    while (d->lobby && hk_ago_ns(now, d->lobby->since_ns) > HELLO_SECONDS * 1000000000ull)
-      dismiss_oldest(d);
+    while (d->lobby && hk_ago_ns(now, d->lobby->since_ns) > HELLO_SECONDS * 1000000000ull) dismiss_oldest(d);
     if (d->deaf) {
       hk_service_modify(d->service, d->listener, EPOLLIN);
       hk_roots_hear_again(d);

@@ -385,7 +385,7 @@ START_TEST(gives_way_to_tcp) {
   run_streams(w, t, 2);
   bool enough = _i + 1 == (int)HK_ARRAY_LENGTH(lockable);
   if (_i != 4) ck_assert_int_eq(verbs->writes > 0, enough); /* three rings: one direction may be under way by then */
-  ck_assert_int_eq(w->dials, enough ? 1 : 2); /* the control connection, and a socket */
+  ck_assert_int_eq(w->dials, enough ? 1 : 2);               /* the control connection, and a socket */
   net_world_free(w);
   end();
 }
