@@ -15,6 +15,8 @@ typedef struct hk_plan {
   const hk_program *program;
   hk_link **links;   /* [channels][program->nlinks] */
   unsigned channels; /* copies of the program's lanes that share out the waves */
+  unsigned orders;   /* GPUs: channel c has the program of ring order c % orders: `program`, then `more` */
+  hk_program **more; /* [orders - 1] */
   unsigned max_operands;
   bool pumped;          /* some links lead over a network */
   void *device;         /* what a GPU has of it (runtime/gpu.h); NULL on the host, where `links` are */

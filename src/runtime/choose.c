@@ -47,9 +47,8 @@ out:
   return rc;
 }
 
-static unsigned max_operands(const hk_program *p) {
+static unsigned max_operands(const hk_program *p, unsigned most) {
   const hk_instr *i = hk_program_instrs(p);
-  unsigned most = 1;
   for (unsigned k = 0; k < p->ninstrs; k++)
     if (i[k].op == HK_OP_MOVE && i[k].ndst + i[k].nsrc > (int)most) most = (unsigned)i[k].ndst + i[k].nsrc;
   return most;
@@ -59,6 +58,8 @@ static void plan_free(ncclComm_t c, hk_plan *plan) {
   if (!plan) return;
   hk_gpu_plan_free(c, plan);
   hk_program_free((hk_program *)(uintptr_t)plan->program);
+  for (unsigned k = 0; plan->more && k + 1 < plan->orders; k++) hk_program_free(plan->more[k]);
+  free(plan->more);
   free(plan->links);
   free(plan);
 }
@@ -79,6 +80,34 @@ hk_status hk_choose_refuse_gpu_memory(const hk_call *op) {
   return HK_OK;
 }
 
+/* GPUs: what the channels of other ring orders run, where that is not the same. */
+static hk_status add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, hk_build what) {
+  hk_status rc = HK_OK;
+  const hk_program *first = plan->program;
+  unsigned orders = c->gpu && what.layout ? (unsigned)what.layout->nchannels : 1, differ = 0;
+  if (orders > plan->channels) orders = plan->channels;
+  if (orders <= 1) return HK_OK;
+  plan->more = calloc(orders - 1, sizeof(hk_program *));
+  if (!plan->more) return HK_FAIL_ERRNO("no memory for a plan");
+  plan->orders = orders;
+  for (unsigned k = 1; k < orders; k++) {
+    what.channel = (int)k;
+    HK_TRY(hk_algorithm_build(a, &what, &plan->more[k - 1]), out);
+    const hk_program *p = plan->more[k - 1];
+    if (span_of(p) > span_of(first))
+      return HK_FAIL(HK_ERR_INTERNAL, "%s uses %u channels on ring order %u and %u on the first", a->name, span_of(p),
+                     k, span_of(first));
+    plan->max_operands = max_operands(p, plan->max_operands);
+    differ += p->bytes != first->bytes || memcmp(p, first, p->bytes) != 0;
+  }
+  if (!differ) {
+    for (unsigned k = 1; k < orders; k++) hk_program_free(plan->more[k - 1]);
+    plan->orders = 1;
+  }
+out:
+  return rc;
+}
+
 static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
   hk_status rc = HK_OK;
   hk_coll coll = (hk_coll)op->coll;
@@ -96,7 +125,9 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   HK_TRY(hk_algorithm_build(a, &what, &program), undo);
   plan->program = program;
   plan->channels = channels_of(c, d, program);
-  plan->max_operands = max_operands(program);
+  plan->max_operands = max_operands(program, 1);
+  plan->orders = 1;
+  HK_TRY(add_orders(c, plan, a, what), undo);
   plan->links = calloc((size_t)plan->channels * program->nlinks + 1, sizeof *plan->links);
   if (!plan->links) {
     rc = HK_FAIL_ERRNO("no memory for a plan");

@@ -180,9 +180,9 @@ typedef struct hk_gpu {
 
 /* What a device has of a plan. */
 typedef struct hk_gpu_plan {
-  hk_memory memory; /* the program, then its links */
-  size_t links_at;
-  unsigned span;
+  hk_memory memory; /* the programs, then their links */
+  size_t links_at, program_bytes;
+  unsigned span, lanes, nlinks, scratch_blocks; /* but for the span: of the program that has most */
 } hk_gpu_plan;
 
 /* ---- gpu.c ---- */

@@ -31,17 +31,20 @@ static bool first_receive(const hk_link_need *needs, unsigned i) {
   return true;
 }
 
-/* For each link of the plan: offered, or got where `links` are to be filled. */
-static hk_status each_link(ncclComm_t c, const hk_plan *plan, unsigned span, hk_gpu_link *links) {
+static const hk_program *program_of(const hk_plan *plan, unsigned order) {
+  return order ? plan->more[order - 1] : plan->program;
+}
+
+/* For each link of a channel, `span` channels behind the one before: offered, or got where `links` are to be filled. */
+static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, hk_gpu_link *links) {
   hk_status rc = HK_OK;
-  const hk_program *p = plan->program;
   const hk_link_need *needs = hk_program_links(p);
-  for (unsigned k = 0; k < plan->channels * p->nlinks; k++) {
-    const hk_link_need *need = &needs[k % p->nlinks];
-    unsigned channel = need->channel + k / p->nlinks * span;
+  for (unsigned k = 0; k < p->nlinks; k++) {
+    const hk_link_need *need = &needs[k];
+    unsigned channel = need->channel + at;
     hk_gpu_end *end;
     if (in_switch(p)) {
-      if (links) links[k] = hk_gpu_multicast_link(c, need, channel, first_receive(needs, k % p->nlinks));
+      if (links) links[k] = hk_gpu_multicast_link(c, need, channel, first_receive(needs, k));
       continue;
     }
     if (need->kind != HK_LINK_SEND && need->kind != HK_LINK_RECV)
@@ -54,6 +57,15 @@ static hk_status each_link(ncclComm_t c, const hk_plan *plan, unsigned span, hk_
     HK_TRY(hk_gpu_end_get(c, need->peer, sends, channel, &end), out);
     links[k] = end->link;
   }
+out:
+  return rc;
+}
+
+static hk_status each_link(ncclComm_t c, const hk_plan *plan, hk_gpu_link *links) {
+  hk_status rc = HK_OK;
+  const hk_gpu_plan *gp = plan->device;
+  for (unsigned k = 0; k < plan->channels; k++)
+    HK_TRY(links_of(c, program_of(plan, k % plan->orders), k * gp->span, links ? links + k * gp->nlinks : NULL), out);
 out:
   return rc;
 }
@@ -71,7 +83,14 @@ hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span) {
   if (!gp) return HK_FAIL_ERRNO("no memory for a plan");
   gp->span = span;
   plan->device = gp;
-  HK_TRY(each_link(c, plan, span, NULL), out);
+  for (unsigned k = 0; k < plan->orders; k++) {
+    const hk_program *p = program_of(plan, k);
+    if (p->nlanes > gp->lanes) gp->lanes = p->nlanes;
+    if (p->nlinks > gp->nlinks) gp->nlinks = p->nlinks;
+    if (p->scratch_blocks > gp->scratch_blocks) gp->scratch_blocks = p->scratch_blocks;
+    if (p->bytes > gp->program_bytes) gp->program_bytes = round_up(p->bytes, 64);
+  }
+  HK_TRY(each_link(c, plan, NULL), out);
 out:
   return rc;
 }
@@ -81,13 +100,14 @@ static hk_status upload(ncclComm_t c, const hk_plan *plan) {
   hk_status rc = HK_OK;
   hk_gpu_plan *gp = plan->device;
   hk_device *d = c->gpu->device;
-  const hk_program *p = plan->program;
   hk_memory memory;
-  size_t links_at = round_up(p->bytes, 64), bytes = links_at + (size_t)plan->channels * p->nlinks * sizeof(hk_gpu_link);
+  size_t links_at = plan->orders * gp->program_bytes,
+         bytes = links_at + (size_t)plan->channels * gp->nlinks * sizeof(hk_gpu_link);
   char *image = calloc(1, bytes);
   if (!image) return HK_FAIL_ERRNO("no memory for a plan");
-  memcpy(image, p, p->bytes);
-  HK_TRY(each_link(c, plan, gp->span, (hk_gpu_link *)(void *)(image + links_at)), out);
+  for (unsigned k = 0; k < plan->orders; k++)
+    memcpy(image + k * gp->program_bytes, program_of(plan, k), program_of(plan, k)->bytes);
+  HK_TRY(each_link(c, plan, (hk_gpu_link *)(void *)(image + links_at)), out);
   HK_TRY(d->ops->alloc_open(d, bytes, 0, &memory), out);
   gp->memory = memory;
   gp->links_at = links_at;
@@ -139,9 +159,9 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   const hk_gpu_plan *gp = plan->device;
   const hk_reducer *r = &l->reducer;
   if (!gp->memory.base) HK_TRY(upload(c, plan), out);
-  *blocks = plan->channels * p->nlanes;
+  *blocks = plan->channels * gp->lanes;
   *threads = threads_for(c->gpu->code, l->chunk);
-  size_t scratch = p->scratch_blocks * round_up(l->chunk, 64);
+  size_t scratch = gp->scratch_blocks * round_up(l->chunk, 64);
   if (scratch) HK_TRY(get_scratch(c, scratch * *blocks), out);
   const int64_t *seen_in = NULL, *seen_out = NULL;
   if (l->protocol == HK_PROTO_SIMPLE && !in_switch(p)) /* a switch adds up what lies in slots */
@@ -166,11 +186,15 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
                                 .reduces = (uint8_t)hk_coll_reduces((hk_coll)call->coll),
                                 .divisor = r->divisor,
                                 .scalar = r->scalar.bits},
-                    .channels = plan->channels,
-                    .signature = l->signature,
-                    .proto = l->protocol,
                     .seen_in = seen_in,
                     .seen_out = seen_out,
+                    .signature = l->signature,
+                    .program_bytes = (uint32_t)gp->program_bytes,
+                    .nlinks = gp->nlinks,
+                    .channels = (uint16_t)plan->channels,
+                    .orders = (uint16_t)plan->orders,
+                    .lanes = (uint16_t)gp->lanes,
+                    .proto = (uint8_t)l->protocol,
                     .in_switch = in_switch(p)};
   if (call->redop == HK_PREMULSUM && call->scalar_on_device) {
     work->reducer.by_address = 1;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the machine's topology says of the ranks' GPUs: which pairs have NVLink, and what bytes between them cost. */
+/* What the machine's topology says of the ranks' GPUs: which pairs have NVLink, and what bytes between them cost; rings.c
+ * searches there for channels. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -19,7 +20,7 @@ static void look(ncclComm_t c) {
   pthread_mutex_lock(&w->lock);
   if (w->looked) goto out;
   w->looked = true;
-  HK_TRY(hk_topo_detect_with_file(&t, HK_DETECT_NO_NET), out);
+  HK_TRY(hk_topo_detect_with_file(&t, 0), out);
   HK_TRY(hk_cluster_of(&w->machine, t, 1), out); /* which has t now, or it is gone */
   HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], &c->selection.overrides.paths), out);
 out:

@@ -89,7 +89,7 @@ static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
   return HK_OK;
 }
 
-static hk_machine gpu_machine(ncclComm_t c, const hk_row *rows, const hk_host_facts *hosts) {
+static hk_machine gpu_machine(ncclComm_t c, const hk_row *rows, const hk_host_facts *hosts, const hk_joined *rings) {
   hk_gpu_facts f = {.nranks = c->nranks,
                     .nhosts = hosts->nhosts,
                     .ranks_per_host = hosts->ranks_per_host,
@@ -104,6 +104,8 @@ static hk_machine gpu_machine(ncclComm_t c, const hk_row *rows, const hk_host_fa
     if ((int)rows[r].gpu.sm < f.sm) f.sm = (int)rows[r].gpu.sm;
   f.wide = c->gpu->wide;
   f.prices = c->gpu->prices;
+  if (rings && rings->intra_gbps > 0)
+    f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);
   return hk_machine_of_gpus(&f, &rows[0].constants);
 }
 
@@ -134,7 +136,7 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
   f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
   /* Hosts may have been measured apart, or not at all: rank 0's constants count for all, and choices where all have the same. */
   if (c->gpu) f.multicast = false;
-  c->selection.machine = c->gpu ? gpu_machine(c, rows, &f) : hk_machine_of_hosts(&f, &rows[0].constants);
+  c->selection.machine = c->gpu ? gpu_machine(c, rows, &f, rings) : hk_machine_of_hosts(&f, &rows[0].constants);
   int64_t spins = hk_param_int(HK_P_SPIN);
   /* Where ranks outnumber cores, spinning only keeps the rank that is waited for from running.  Where they do not, the
    * scheduler may still have put two on one core, when something else runs: a microsecond is long enough for a peer that
@@ -288,7 +290,7 @@ static hk_status meet(ncclComm_t c, bool child) {
   HK_TRY(hk_topology_agree(c, &rows[0].topology, sizeof *rows), out);
   HK_TRY(hk_wire_join(c, rows, sizeof *rows, offsetof(hk_row, facts)), out);
   if (c->gpu) HK_TRY(hk_gpu_join(c, &rows[0].gpu, sizeof *rows), out);
-  HK_TRY(hk_rings_agree(c, rows[0].cpus, sizeof *rows, child, &rings), out);
+  HK_TRY(hk_rings_agree(c, rows[0].cpus, &rows[0].gpu, sizeof *rows, child, &rings), out);
   HK_TRY(describe_machine(c, rows, rings), out);
   if (c->selection.tuner) HK_TRY(begin_tuner(c), out); /* all have it, or none */
   if (c->profiler) hk_profiler_begin(c);

@@ -7,11 +7,12 @@
 #include "../base/log.h"
 #include "../topo/detect.h"
 #include "../topo/xml.h"
+#include "gpu.h"
 #include "host.h"
 
 /* This host's ranks and where they sit. */
 typedef struct home {
-  hk_topo *t;
+  const hk_topo *t; /* NULL: cannot be seen */
   uint32_t nodes[HK_SEARCH_RANKS];
   int n, local; /* ranks; this one's place among them */
   bool network;
@@ -30,20 +31,27 @@ static uint32_t seat_of(const hk_topo *t, const uint64_t *cpus) {
   return best;
 }
 
-/* False, and no rank, where there are more than the search takes. */
-static bool seat_ranks(ncclComm_t c, const void *cpus, size_t stride, home *h) {
+/* False, and no rank, where there are more than the search takes, or GPUs that cannot be seen. */
+static bool seat_ranks(ncclComm_t c, const void *cpus, const hk_gpu_fact *gpus, size_t stride, home *h) {
+  for (int r = 0; r < c->nranks; r++) h->network = h->network || c->peers[r].host != c->peers[c->rank].host;
   for (int r = 0; r < c->nranks; r++) {
-    if (c->peers[r].host != c->peers[c->rank].host) {
-      h->network = true;
-      continue;
-    }
+    size_t at = (size_t)r * stride;
+    if (c->peers[r].host != c->peers[c->rank].host) continue;
     if (h->n == HK_SEARCH_RANKS) {
-      HK_WARN("more than %d ranks on this host: NCCL_GRAPH_FILE and NCCL_GRAPH_DUMP_FILE have no effect",
-              HK_SEARCH_RANKS);
+      HK_WARN("more than %d ranks on this host: rings go in the order of ranks", HK_SEARCH_RANKS);
+      h->n = 0;
       return false;
     }
     if (r == c->rank) h->local = h->n;
-    h->nodes[h->n++] = seat_of(h->t, (const uint64_t *)(const void *)((const char *)cpus + (size_t)r * stride));
+    uint32_t node =
+        c->gpu ? hk_topo_find(h->t, HK_NODE_GPU, ((const hk_gpu_fact *)(const void *)((const char *)gpus + at))->bus)
+               : seat_of(h->t, (const uint64_t *)(const void *)((const char *)cpus + at));
+    if (node == UINT32_MAX) {
+      HK_INFO(HK_SUB_GRAPH, "rank %d: rings go in the order of ranks: rank %d's GPU cannot be seen", c->rank, r);
+      h->n = 0;
+      return false;
+    }
+    h->nodes[h->n++] = node;
   }
   return true;
 }
@@ -53,7 +61,7 @@ static hk_search search_for(const ncclComm_t c, const home *h, hk_pattern patter
   return (hk_search){.pattern = pattern,
                      .nodes = h->nodes,
                      .nranks = h->n,
-                     .network = h->network && hk_topo_count(h->t, HK_NODE_NET) > 0,
+                     .network = h->network && h->t && hk_topo_count(h->t, HK_NODE_NET) > 0,
                      .cross_nic = (hk_cross_nic)o->cross_nic,
                      .min_channels = o->wish.min_channels,
                      .max_channels = o->wish.max_channels};
@@ -99,25 +107,24 @@ static void tell_rings(const hk_joined *j) {
   }
 }
 
-/* What this host's file says, told to all; what follows from all of it. */
-static hk_status join_files(ncclComm_t c, const home *h, const char *path, hk_joined **out) {
+/* What this host's file says, or the search finds, told to all; what follows from all of it. */
+static hk_status join_hosts(ncclComm_t c, const home *h, const char *path, hk_joined **out) {
   hk_status rc = HK_OK;
   hk_channels *rings = NULL;
   hk_search what = search_for(c, h, HK_PATTERN_RING);
   hk_join_fact *facts = calloc((size_t)c->nranks, sizeof *facts);
   if (!facts) return HK_FAIL_ERRNO("no memory for the channels of %d ranks", c->nranks);
   /* A rank without channels takes part all the same: the others wait for what it tells. */
-  if (h->n) HK_TRY(hk_channels_read_xml(&rings, path, HK_PATTERN_RING, h->t, &what), out);
+  if (h->n && path) HK_TRY(hk_channels_read_xml(&rings, path, HK_PATTERN_RING, h->t, &what), out);
   if (h->n && !rings) HK_TRY(find(&rings, c, h, HK_PATTERN_RING), out);
   const hk_channels *const told[HK_PATTERNS] = {[HK_PATTERN_RING] = rings};
   hk_join_tell(&facts[c->rank], c->peers[c->rank].host, h->t, told, h->local);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
   HK_TRY(hk_join(out, HK_PATTERN_RING, facts, c->nranks), out);
   if ((*out)->split_host >= 0 && c->rank == 0)
-    HK_WARN(
-        "ranks %d and %d are on one host and read different channels from NCCL_GRAPH_FILE: their host's ranks go in their "
-        "own order",
-        (*out)->split_rank[0], (*out)->split_rank[1]);
+    HK_LOG_AT(path ? HK_LOG_WARN : HK_LOG_INFO, HK_SUB_GRAPH,
+              "ranks %d and %d are on one host and %s different channels: their host's ranks go in their own order",
+              (*out)->split_rank[0], (*out)->split_rank[1], path ? "read from NCCL_GRAPH_FILE" : "see");
   if (c->rank == 0) tell_rings(*out);
   if ((*out)->nchannels == 0) {
     hk_joined_free(*out);
@@ -129,19 +136,25 @@ out:
   return rc;
 }
 
-hk_status hk_rings_agree(ncclComm_t c, const void *cpus, size_t stride, bool child, hk_joined **out) {
+hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const hk_gpu_fact *gpus, size_t stride, bool child,
+                         hk_joined **out) {
   hk_status rc = HK_OK;
   const hk_overrides *o = &c->selection.overrides;
   bool dumps = o->graph_dump_file && *o->graph_dump_file && c->rank == 0 && !child;
   bool reads = o->graph_file && *o->graph_file && c->nranks > 1;
-  home h = {.t = NULL};
+  bool joins = reads || (c->gpu && c->nranks > 1);
+  hk_topo *seen = NULL;
+  home h = {.t = c->gpu && c->gpu->world->machine ? c->gpu->world->machine->kinds[0] : NULL};
   *out = NULL;
-  if (!dumps && !reads) return HK_OK;
-  HK_TRY(hk_topo_detect_with_file(&h.t, HK_DETECT_NO_GPU), out);
-  bool fits = seat_ranks(c, cpus, stride, &h);
+  if (!dumps && !joins) return HK_OK;
+  if (!c->gpu) {
+    HK_TRY(hk_topo_detect_with_file(&seen, HK_DETECT_NO_GPU), out);
+    h.t = seen;
+  }
+  bool fits = h.t && seat_ranks(c, cpus, gpus, stride, &h);
   if (dumps && fits) dump(c, &h, o->graph_dump_file);
-  if (reads) HK_TRY(join_files(c, &h, o->graph_file, out), out);
+  if (joins) HK_TRY(join_hosts(c, &h, reads ? o->graph_file : NULL, out), out);
 out:
-  hk_topo_free(h.t);
+  hk_topo_free(seen);
   return rc;
 }

@@ -218,9 +218,12 @@ static inline void set_call(job *j, size_t count, hk_dtype type, hk_redop op, ui
                                             .reduces = (uint8_t)hk_coll_reduces(j->coll),
                                             .divisor = j->reducer.divisor,
                                             .scalar = j->reducer.scalar.bits},
-                                .channels = j->channels,
                                 .signature = 0x1234,
-                                .proto = proto};
+                                .nlinks = p->nlinks,
+                                .channels = (uint16_t)j->channels,
+                                .orders = 1,
+                                .lanes = (uint16_t)p->nlanes,
+                                .proto = (uint8_t)proto};
   }
 }
 static inline void run_all(job *j) {

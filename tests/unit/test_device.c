@@ -208,8 +208,11 @@ START_TEST(cuda_allreduce) {
                             .chunk = 2048,
                             .state = state.base,
                             .reducer = {.dtype = 7 /* float */, .elem_bytes = 4, .reduces = 1},
+                            .signature = 5,
+                            .nlinks = p->nlinks,
                             .channels = 1,
-                            .signature = 5};
+                            .orders = 1,
+                            .lanes = 1};
     ck_assert_uint_eq(p->nlanes, 1);
     ck_assert_int_eq(d->ops->queue_new(d, &q[r]), HK_OK);
     free(l);

@@ -6,8 +6,15 @@
 
 static char dir[64];
 
-/* Four GPUs at the emulated driver's places, each below its own root port. */
-static void write_machine(bool nvlink) {
+typedef enum machine { MESH, PCI, CIRCLE } machine;
+
+/* Four GPUs at the emulated driver's places, each below its own root port; NVLinks between all, or from 0 to 2 to 1 to 3 to 0. */
+static void write_machine(machine m) {
+  static const bool joined[][4][4] = {
+      [MESH] = {{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}},
+      [PCI] = {{0}},
+      [CIRCLE] = {{0, 0, 1, 1}, {0, 0, 1, 1}, {1, 1, 0, 0}, {1, 1, 0, 0}},
+  };
   char path[96];
   snprintf(path, sizeof path, "%s/machine.xml", dir);
   FILE *f = fopen(path, "w");
@@ -20,8 +27,8 @@ static void write_machine(bool nvlink) {
             "<pci busid=\"0000:%x:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\"><gpu "
             "dev=\"%d\" sm=\"90\" rank=\"%d\" gdr=\"1\">",
             0x10 + g, g, g);
-    for (int k = 0; k < 4 && nvlink; k++)
-      if (k != g) fprintf(f, "<nvlink target=\"0000:%x:00.0\" count=\"6\" tclass=\"0x030200\"/>", 0x10 + k);
+    for (int k = 0; k < 4; k++)
+      if (joined[m][g][k]) fprintf(f, "<nvlink target=\"0000:%x:00.0\" count=\"6\" tclass=\"0x030200\"/>", 0x10 + k);
     fputs("</gpu></pci>\n", f);
   }
   fputs("</cpu></system>\n", f);
@@ -40,29 +47,47 @@ static void find_line(const char *text, char *line, size_t bytes) {
   if (f) fclose(f);
 }
 
-/* 0: NVLink between all.  1: PCI only. */
-START_TEST(machines) {
-  char path[96], line[512];
-  float us, next, all;
-  gpu_ranks g;
+static void begin(machine m) {
+  char path[96];
   snprintf(dir, sizeof dir, "/tmp/hocket-gpus-XXXXXX");
   ck_assert_ptr_nonnull(mkdtemp(dir));
   snprintf(path, sizeof path, "%s/log", dir);
   setenv("NCCL_DEBUG", "INFO", 1);
   setenv("NCCL_DEBUG_FILE", path, 1);
   setenv("NCCL_DEBUG_SUBSYS", "INIT,P2P,GRAPH,TUNING", 1);
-  setenv("NCCL_PROTO", "LL128", 1);
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("CUDAEMU_DEVICES", "4", 1);
-  write_machine(_i == 0);
-  gpu_open(&g, 4, 4, 1 << 18);
-  gpu_init_all(&g);
+  write_machine(m);
+}
+
+static void end(void) {
+  static const char *const names[] = {"log", "machine.xml", "graph.xml"};
+  char path[96];
+  for (unsigned i = 0; i < HK_ARRAY_LENGTH(names); i++) {
+    snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+    unlink(path);
+  }
+  rmdir(dir);
+}
+
+static void run_all_collectives(gpu_ranks *g) {
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++) {
     gpu_call c = {.coll = coll, .count = 7001, .type = ncclFloat32, .op = ncclSum, .root = 1};
-    gpu_fill(&g, &c);
-    for (int k = 0; k < 2; k++) gpu_group(&g, &c);
-    gpu_check(&g, &c);
+    gpu_fill(g, &c);
+    for (int k = 0; k < 2; k++) gpu_group(g, &c);
+    gpu_check(g, &c);
   }
+}
+
+START_TEST(machines) {
+  char line[512];
+  float us, next, all;
+  gpu_ranks g;
+  begin((machine)_i);
+  setenv("NCCL_PROTO", "LL128", 1);
+  gpu_open(&g, 4, 4, 1 << 18);
+  gpu_init_all(&g);
+  run_all_collectives(&g);
   gpu_close(&g);
   find_line("GPUs by the topology", line, sizeof line);
   ck_assert_int_eq(sscanf(line, "GPUs by the topology: %f us, %f GB/s to the next, %f GB/s to all", &us, &next, &all),
@@ -75,10 +100,49 @@ START_TEST(machines) {
   ck_assert_int_eq(line[0] != 0, _i == 0);
   find_line("none of the allowed protocols is there", line, sizeof line); /* lines of 128 bytes are for NVLink */
   ck_assert_int_eq(line[0] == 0, _i == 0);
-  unlink(path);
-  snprintf(path, sizeof path, "%s/machine.xml", dir);
-  unlink(path);
-  rmdir(dir);
+  end();
+}
+END_TEST
+
+#define RINGS "allreduce:ring;allgather:ring;reducescatter:ring;broadcast:chain;reduce:chain"
+#define TREES "allreduce:tree;broadcast:tree;reduce:tree"
+static const struct {
+  machine machine;
+  const char *algo, *told; /* of the ring orders */
+  bool file;               /* they come from a file, turned round */
+} orders[] = {{CIRCLE, RINGS, "Channel 00/04 : 0 2 1 3", false},
+              {MESH, RINGS, "Channel 01/04 : 0 3 2 1", false},
+              {MESH, TREES, "Channel 01/04 : 0 3 2 1", false},
+              {CIRCLE, RINGS, "Channel 01/02 : 2 1 3 0", true}};
+
+/* Rings follow the NVLinks, each channel its own order. */
+START_TEST(ring_orders) {
+  char line[512], path[96];
+  gpu_ranks g;
+  begin(orders[_i].machine);
+  setenv("NCCL_ALGO", orders[_i].algo, 1);
+  setenv("NCCL_MIN_NCHANNELS", "3", 1);
+  if (orders[_i].file) {
+    snprintf(path, sizeof path, "%s/graph.xml", dir);
+    FILE *f = fopen(path, "w");
+    ck_assert_ptr_nonnull(f);
+    fputs("<graphs version=\"1\"><graph id=\"0\" pattern=\"4\" crossnic=\"0\" nchannels=\"2\" speedintra=\"40\" speedinter=\"0\" "
+          "latencyinter=\"0\" typeintra=\"NVL\" typeinter=\"LOC\" samechannels=\"0\">"
+          "<channel><gpu dev=\"3\"/><gpu dev=\"1\"/><gpu dev=\"2\"/><gpu dev=\"0\"/></channel>"
+          "<channel><gpu dev=\"2\"/><gpu dev=\"1\"/><gpu dev=\"3\"/><gpu dev=\"0\"/></channel></graph></graphs>\n",
+          f);
+    ck_assert_int_eq(fclose(f), 0);
+    setenv("NCCL_GRAPH_FILE", path, 1);
+  }
+  gpu_open(&g, 4, 4, 1 << 18);
+  gpu_init_all(&g);
+  run_all_collectives(&g);
+  gpu_close(&g);
+  find_line(orders[_i].told, line, sizeof line);
+  ck_assert_msg(line[0], "no line with '%s'", orders[_i].told);
+  find_line(_i == 2 ? "AllReduce by tree" : "AllReduce by ring", line, sizeof line);
+  ck_assert_msg(line[0], "another algorithm ran");
+  end();
 }
 END_TEST
 
@@ -89,6 +153,7 @@ int main(void) {
   TCase *t = tcase_create("gpu_topology");
   tcase_set_timeout(t, 100);
   tcase_add_loop_test(t, machines, 0, 2);
+  tcase_add_loop_test(t, ring_orders, 0, HK_ARRAY_LENGTH(orders));
   suite_add_tcase(s, t);
   return suite_run(s);
 }

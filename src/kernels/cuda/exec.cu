@@ -394,14 +394,17 @@ HK_DEVICE uint64_t read_scalar(const hk_gpu_reducer *r) {
 /* `block`: of the work's blocks. */
 HK_DEVICE hk_gpu_lane begin(const hk_gpu_work *w, unsigned block, hk_gpu_shared *s) {
   hk_gpu_lane l = {0};
-  const hk_program *p = (const hk_program *)w->program;
-  unsigned channel = block / p->nlanes;
+  unsigned channel = block / w->lanes;
+  const hk_program *p =
+      (const hk_program *)((const char *)w->program + (uint64_t)(channel % w->orders) * w->program_bytes);
   l.work = w;
   l.program = p;
-  l.lane = block % p->nlanes;
-  l.instrs = hk_program_instrs(p) + hk_program_lanes(p)[l.lane].first;
-  l.count = hk_program_lanes(p)[l.lane].count;
-  l.links = w->links + (uint64_t)channel * p->nlinks;
+  l.lane = block % w->lanes;
+  if (l.lane < p->nlanes) {
+    l.instrs = hk_program_instrs(p) + hk_program_lanes(p)[l.lane].first;
+    l.count = hk_program_lanes(p)[l.lane].count;
+  }
+  l.links = w->links + (uint64_t)channel * w->nlinks;
   l.scratch = w->scratch + (uint64_t)block * w->scratch_bytes;
   l.window = NO_WINDOW;
   l.offset = channel * w->chunk;

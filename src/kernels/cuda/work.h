@@ -91,10 +91,10 @@ typedef struct hk_gpu_reducer {
   uint64_t scalar; /* bits, in the type's own arithmetic */
 } hk_gpu_reducer;
 
-/* One call of a collective: channels * program->nlanes blocks. */
+/* One call of a collective: channels * lanes blocks. */
 typedef struct hk_gpu_work {
-  const void *program; /* an hk_program */
-  hk_gpu_link *links;  /* [channels][program->nlinks] */
+  const void *program; /* hk_programs, each at a multiple of program_bytes: channel c runs number c % orders */
+  hk_gpu_link *links;  /* [channels][nlinks] */
   const char *in;
   char *out;
   char *scratch; /* scratch_bytes for each block */
@@ -102,8 +102,10 @@ typedef struct hk_gpu_work {
   uint64_t total, block_bytes, longest, chunk; /* as in hk_launch and hk_exec */
   hk_gpu_state *state;
   hk_gpu_reducer reducer;
-  uint32_t channels, signature, proto, in_switch; /* in_switch: instructions that reduce do so there */
-  const int64_t *seen_in, *seen_out;              /* of the memory of `in` and `out`; NULL: not registered */
+  const int64_t *seen_in, *seen_out; /* of the memory of `in` and `out`; NULL: not registered */
+  uint32_t signature, program_bytes, nlinks; /* nlinks: of the program that has most */
+  uint16_t channels, orders, lanes;          /* lanes: of the program that has most */
+  uint8_t proto, in_switch;                  /* in_switch: instructions that reduce do so there */
 } hk_gpu_work;
 
 /* A kernel's parameters: one of them, or several at the same time, of one rank or of ranks that share the device. */
@@ -129,9 +131,9 @@ typedef struct hk_gpu_transfers {
 } hk_gpu_transfers;
 
 #ifdef __cplusplus
-static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 144, "one layout");
+static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 152, "one layout");
 #else
-_Static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 144, "one layout");
+_Static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 152, "one layout");
 #endif
 
 /* The names of the kernels. */
