@@ -136,6 +136,23 @@ static int nodes_touched(const hk_topo *t, const uint64_t *mask, int *first) {
   return n;
 }
 
+/* Bound to one node while what the process works with is on others; `node` is where that is. */
+static void check_near(hk_doctor *d, hk_node_kind kind, const char *what, int here) {
+  const hk_topo *t = d->topo;
+  char fix[256];
+  int node = -1;
+  for (uint32_t i = t->first_of[kind]; i < t->first_of[kind + 1]; i++) {
+    if (t->nodes[i].numa < 0 || t->nodes[i].numa == here) return;
+    if (node < 0) node = t->nodes[i].numa;
+  }
+  if (node >= 0)
+    hk_doctor_say(d, HK_DOC_PROBLEM,
+                  hk_doctor_fix(fix, "numactl --cpunodebind=%d --membind=%d, mpirun --bind-to numa", node, node),
+                  "this process runs on NUMA node %d, and every %s that it sees is on another (node %d): all that they "
+                  "exchange crosses the link between CPUs",
+                  here, what, node);
+}
+
 void hk_doctor_numa(hk_doctor *d) {
   uint64_t cpus[HK_CPU_MASK_WORDS], memory[HK_CPU_MASK_WORDS];
   char fix[256];
@@ -154,6 +171,10 @@ void hk_doctor_numa(hk_doctor *d) {
                   all > 1 ? "numactl --cpunodebind=N --membind=N, mpirun --bind-to numa" : NULL,
                   "this process may run on all %d processors%s", total,
                   all > 1 ? ": the kernel may move it away from its memory, its GPU and its NIC" : "");
+  if (nodes == 1 && all > 1) {
+    check_near(d, HK_NODE_GPU, "GPU", first);
+    check_near(d, HK_NODE_NET, "network port", first);
+  }
   long long balancing = 0;
   if (all > 1 && hk_root_number(d->root, &balancing, "/proc/sys/kernel/numa_balancing") && balancing)
     hk_doctor_say(d, HK_DOC_NOTE, "sysctl -w kernel.numa_balancing=0",

@@ -142,6 +142,13 @@ expect ok gdr nvidia-peermem
 expect ok acs "directly (1 with ACS off)"
 expect ok iommu "untranslated"
 
+# The same, bound to the socket that has neither GPUs nor a NIC.
+sed -i 's/0-3/4-7/' "$dir/healthy/proc/self/status"
+doctor 1 --root "$dir/healthy" --json numa
+expect problem numa "on NUMA node 1, and every GPU that it sees is on another (node 0)"
+expect problem numa "every network port that it sees is on another (node 0)"
+expect problem numa "numactl --cpunodebind=0 --membind=0"
+
 doctor 1 --root "$dir/ill" --json
 expect problem gids "mlx5_0:1 has no GID of RoCE v2"
 expect note gids "mlx5_1:1 is down"
