@@ -321,6 +321,8 @@ static void read_pci(reader *b, const hk_xml_node *xml, uint32_t cpu, uint32_t p
   hk_xml_own_figures(b->r, xml, &gbps, &us);
   hk_xml_join(b, parent, index, HK_EDGE_PCI, 1, gbps, us);
   if (kind == HK_NODE_GPU) read_gpu(b, xml, index, cpu);
+  if (kind == HK_NODE_NIC && !hk_xml_child(xml, "nic"))
+    hk_xml_say(b->r, xml, false, "a NIC without <nic>: its ports are left to detection");
   for (const hk_xml_node *c = xml->first; c; c = c->next) {
     if (!strcmp(c->name, "nic") && kind == HK_NODE_NIC) read_nic(b, c, index);
     if (strcmp(c->name, "pci")) continue;
