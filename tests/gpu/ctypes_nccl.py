@@ -10,6 +10,8 @@ import array
 import ctypes
 import multiprocessing
 import sys
+import threading
+import time
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 FLOAT, SUM, COLL_SYMMETRIC = 7, 0, 1
@@ -42,6 +44,7 @@ SIGNATURES = {
     "ncclCommWindowRegister": [c_void_p, c_void_p, c_size_t, POINTER(c_void_p), c_int],
     "ncclCommWindowDeregister": [c_void_p, c_void_p],
     "ncclCommDestroy": [c_void_p],
+    "ncclCommAbort": [c_void_p],
 }
 
 
@@ -162,7 +165,29 @@ def collectives(nccl, gpu, comm, rank, nranks):
     nccl.ncclMemFree(memory)
 
 
-def run(path, kind, rank, nranks, unique_id):
+def abort(nccl, gpu, comm, rank, nranks):
+    """A kernel whose last peer never comes leaves when another thread aborts; that peer is told."""
+    last, code, data = nranks - 1, c_int(), gpu.allocate(COUNT)
+    nccl.ncclAllReduce(data, data, COUNT, FLOAT, SUM, comm, gpu.stream)  # the first call waits for its peers' links
+    nccl.ncclGroupStart()  # the last one has come so far
+    for peer in range(last) if rank == last else [last]:
+        (nccl.ncclSend if rank == last else nccl.ncclRecv)(data, COUNT, FLOAT, peer, comm, gpu.stream)
+    nccl.ncclGroupEnd()
+    gpu.call("cuStreamSynchronize", gpu.stream)
+    if rank != last:
+        nccl.ncclAllReduce(data, data, COUNT, FLOAT, SUM, comm, gpu.stream)
+        aborts = threading.Timer(0.2, nccl.ncclCommAbort, [comm])
+        aborts.start()
+        gpu.call("cuStreamSynchronize", gpu.stream)
+        aborts.join()
+        return
+    while not code.value:
+        nccl.ncclCommGetAsyncError(comm, byref(code))
+        time.sleep(0.01)
+    nccl.ncclCommAbort(comm)
+
+
+def run(path, kind, rank, nranks, unique_id, second_id):
     nccl, gpu = Library(path), {"driver": Driver, "torch": Torch}[kind](rank)
     comm, number = c_void_p(), c_int()
     nccl.ncclCommInitRank(byref(comm), nranks, UniqueId.from_buffer_copy(unique_id), rank)
@@ -176,17 +201,22 @@ def run(path, kind, rank, nranks, unique_id):
     nccl.ncclCommGetAsyncError(comm, byref(number))
     if number.value:
         raise RuntimeError(f"ncclCommGetAsyncError: {number.value}")
+    again, comm_id = c_void_p(), UniqueId.from_buffer_copy(second_id)
+    nccl.ncclCommInitRank(byref(again), nranks, comm_id, rank)
     nccl.ncclCommDestroy(comm)
+    abort(nccl, gpu, again, rank, nranks)
 
 
 def main():
     path, kind = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "driver"
     nranks = int(sys.argv[3]) if len(sys.argv) > 3 else 2
-    nccl, version, unique_id = Library(path), c_int(), UniqueId()
+    nccl, version, unique_id, second_id = Library(path), c_int(), UniqueId(), UniqueId()
     nccl.ncclGetVersion(byref(version))
     nccl.ncclGetUniqueId(byref(unique_id))
+    nccl.ncclGetUniqueId(byref(second_id))
     context = multiprocessing.get_context("spawn")  # a fork would copy neither the id's root nor a driver's state
-    ranks = [context.Process(target=run, args=(path, kind, r, nranks, bytes(unique_id))) for r in range(nranks)]
+    ranks = [context.Process(target=run, args=(path, kind, r, nranks, bytes(unique_id), bytes(second_id)))
+             for r in range(nranks)]
     for r in ranks:
         r.start()
     for r in ranks:
