@@ -133,7 +133,10 @@ void hk_ib_place_withdraw(void *ctx) {
   pthread_mutex_lock(&x->lock);
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[i];
-    if (!c || !c->nqps || !is_open(c)) continue;
+    if (!c) continue;
+    bool open = c->nqps && is_open(c);
+    c->offered = 0; /* what has not been told yet, or is to be told anew, never will be */
+    if (!open) continue;
     HK_INFO(
         HK_SUB_NET,
         "rank %d: the connection to rank %d (channel %d) ends: an operation has failed, and what is still on its way "
