@@ -90,6 +90,8 @@ enum { /* CUdevice_attribute */
        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED = 116,
+       CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS = 117,
+       CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING = 118,
        CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH = 120,
        CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124,
        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED = 128,
@@ -130,6 +132,9 @@ enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READ = 1, CU_
 enum { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1 };
 enum { CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1 };
 enum { CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE = 1 };
+/* A bit of ..._FLUSH_WRITES_OPTIONS; the scopes of a flush, which are also the values of ..._WRITES_ORDERING. */
+enum { CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST = 1, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX = 0 };
+enum { CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER = 100, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES = 200 };
 typedef struct CUmemLocation {
   int type, id;
 } CUmemLocation;
@@ -326,6 +331,7 @@ HK_ABI_ASSERT(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) 
       (CUmemGenericAllocationHandle * handle, void *shareable, int type))                                              \
   MAY(MemGetHandleForAddressRange, cuMemGetHandleForAddressRange,                                                      \
       (void *handle, CUdeviceptr ptr, size_t bytes, int type, unsigned long long flags))                               \
+  MAY(FlushGPUDirectRDMAWrites, cuFlushGPUDirectRDMAWrites, (int target, int scope))                                   \
   MAY(MulticastCreate, cuMulticastCreate, (CUmemGenericAllocationHandle * handle, const CUmulticastObjectProp *prop))  \
   MAY(MulticastAddDevice, cuMulticastAddDevice, (CUmemGenericAllocationHandle handle, CUdevice device))                \
   MAY(MulticastBindMem, cuMulticastBindMem,                                                                            \

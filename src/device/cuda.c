@@ -105,6 +105,7 @@ static const hk_device_ops ops = {.name = "cuda",
                                   .peer = hk_cuda_peer,
                                   .pointer = hk_cuda_pointer,
                                   .dmabuf = hk_cuda_dmabuf,
+                                  .rdma_flush = hk_cuda_rdma_flush,
                                   .multicast_new = hk_cuda_multicast_new,
                                   .multicast_share = hk_cuda_multicast_share,
                                   .multicast_open = hk_cuda_multicast_open,
@@ -161,6 +162,11 @@ static void read_limits(hk_cuda *d, int ordinal) {
   l->clusters = hk_cu.LaunchKernelEx && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH);
   l->dmabuf = hk_cu.MemGetHandleForAddressRange && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   l->gdr = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+  l->rdma_ordered = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
+                    CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER;
+  l->rdma_flush = hk_cu.FlushGPUDirectRDMAWrites &&
+                  hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) &
+                      CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST;
   l->integrated = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_INTEGRATED);
   l->priority = -5; /* the highest of all GPUs so far; the driver takes the nearest that it has */
   if (hk_cu.DeviceTotalMem(&l->memory_bytes, g) != CUDA_SUCCESS) l->memory_bytes = 0;

@@ -48,6 +48,7 @@ hk_status hk_cuda_open_share(hk_device *d, const hk_memory_share *s, hk_memory *
 hk_status hk_cuda_peer(hk_device *d, int other, char *why, size_t why_bytes);
 hk_status hk_cuda_pointer(hk_device *d, const void *p, hk_pointer *out);
 hk_status hk_cuda_dmabuf(hk_device *d, const void *p, size_t bytes, int *fd);
+hk_status hk_cuda_rdma_flush(hk_device *d);
 size_t hk_cuda_granule(hk_cuda *d);
 /* Physical memory at addresses of its own, for this device, or for all that reach its memory. */
 hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers, CUdeviceptr *out);

@@ -397,6 +397,7 @@ out:
 hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, int *fd) {
   hk_status rc = HK_OK;
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  int mode;
   *fd = -1;
   if (!base->limits.dmabuf)
     return HK_FAIL(HK_ERR_CUDA, "device %d: the driver gives no dma-buf (it needs the open kernel modules)",
@@ -404,11 +405,27 @@ hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, int *fd) 
   if (((uintptr_t)p | bytes) & (page - 1))
     return HK_FAIL(HK_ERR_INTERNAL, "device %d: a dma-buf of %zu bytes at %p: not whole pages", base->limits.ordinal,
                    bytes, p);
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out); /* a proxy asks while others capture */
   HK_CUDA_TRY(hk_cu.MemGetHandleForAddressRange(fd, address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0), leave,
               "device %d: a dma-buf of %zu bytes at %p", base->limits.ordinal, bytes, p);
 leave:
-  hk_cuda_leave();
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+hk_status hk_cuda_rdma_flush(hk_device *base) {
+  hk_status rc = HK_OK;
+  int mode;
+  if (!base->limits.rdma_flush)
+    return HK_FAIL(HK_ERR_CUDA, "device %d: the driver has no call that waits for what cards write to its memory",
+                   base->limits.ordinal);
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_TRY(hk_cu.FlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                             CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER),
+              leave, "device %d: waiting for what a network card has written to its memory", base->limits.ordinal);
+leave:
+  hk_cuda_leave_relaxed(mode);
 out:
   return rc;
 }

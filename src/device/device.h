@@ -23,6 +23,8 @@ typedef struct hk_device_limits {
   int priority;                      /* the highest that a stream or launch may have */
   size_t memory_bytes, shared_bytes; /* of the device; of a block */
   bool vmm, multicast, clusters, dmabuf, gdr, integrated;
+  bool rdma_ordered; /* what a card has written to its memory its kernels see before later signals of the host */
+  bool rdma_flush;   /* else: the driver has a call for that, rdma_flush */
   bool stream_words; /* the driver knows word_write and word_wait */
   bool fd_handles;   /* its memory can go to other processes by file descriptor */
   char name[64], bus_id[16];
@@ -126,6 +128,9 @@ typedef struct hk_device_ops {
                     size_t why_bytes); /* lets d reach other's memory; NULL: it can */
   hk_status (*pointer)(hk_device *d, const void *p, hk_pointer *out);
   hk_status (*dmabuf)(hk_device *d, const void *p, size_t bytes, int *fd); /* NULL: never */
+  /* Afterwards its kernels see what cards have written to its memory and reported.  With limits.rdma_flush; else NULL, or
+   * refused. */
+  hk_status (*rdma_flush)(hk_device *d);
 
   /* Multicast (limits.multicast; else NULL together): an object for so many devices, into which all of them go before any
    * of them binds memory.  *bytes is rounded up. */

@@ -54,6 +54,8 @@ static void configure(void) {
   emu.captured_words = number("CUDAEMU_CAPTURED_WORDS", 1) != 0;
   emu.ipc = number("CUDAEMU_IPC", 1) != 0;
   emu.dmabuf = number("CUDAEMU_DMABUF", 0) != 0;
+  emu.rdma_flush = (int)number("CUDAEMU_RDMA_FLUSH", 1);
+  emu.rdma_order = (int)number("CUDAEMU_RDMA_ORDER", CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
   emu.multicast = emu.vmm && number("CUDAEMU_MULTICAST", 0) != 0;
   emu.corrupt_peer = number("CUDAEMU_CORRUPT_PEER", 0) != 0;
   emu.seed = (unsigned)number("CUDAEMU_SEED", 0);
@@ -198,6 +200,8 @@ CUresult cuDeviceGetAttribute(int *value, int which, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *value = emu.vmm; break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = emu.dmabuf; break;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: *value = emu.rdma_flush; break;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: *value = emu.rdma_order; break;
     case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: *value = emu.multicast; break;
     case CU_DEVICE_ATTRIBUTE_INTEGRATED:
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:

@@ -23,6 +23,7 @@ typedef struct emu_config {
   int ndevices, sm, sms, max_threads;
   size_t memory;
   bool strict, weak, vmm, import, captured_words, ipc, dmabuf, multicast, corrupt_peer;
+  int rdma_flush, rdma_order;
   bool peer[EMU_DEVICES][EMU_DEVICES];
   unsigned seed, slow_us, watchdog;
   long fail_alloc, fail_launch, fail_kernel, fail_multicast; /* the n-th fails, from 1; 0: none */

@@ -192,19 +192,41 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *de
   return emu_unlock(code);
 }
 
-/* What a network card would get: the file itself. */
+/* What a network card would get: the file itself, whose position tells where the memory begins in it. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t bytes, int type,
                                        unsigned long long flags) {
+  char path[64];
   (void)flags;
   if (!handle || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || ptr % EMU_PAGE || bytes % EMU_PAGE)
     return CUDA_ERROR_INVALID_VALUE;
   if (!emu.dmabuf) return CUDA_ERROR_NOT_SUPPORTED;
   pthread_mutex_lock(&emu_lock);
   emu_area *a = emu_area_of(ptr);
-  int fd = a && a->phys ? a->phys->fd : a && a->kind == EMU_BLOCK ? emu_heap_fd() : -1;
-  int copy = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (copy >= 0) *(int *)handle = copy;
-  return emu_unlock(copy >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+  bool whole = a && a->at <= ptr && ptr + bytes <= a->page + a->pages;
+  int file = !whole ? -1 : a->phys ? a->phys->fd : a->kind == EMU_BLOCK ? emu_heap_fd() : -1;
+  snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+  int fd = file < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC); /* with a position of its own */
+  if (fd >= 0 && lseek(fd, (off_t)(a->offset + (ptr - a->page)), SEEK_SET) >= 0) {
+    *(int *)handle = fd;
+    return emu_unlock(CUDA_SUCCESS);
+  }
+  if (fd >= 0) close(fd);
+  return emu_unlock(CUDA_ERROR_INVALID_VALUE);
+}
+
+/* Cards are others' business here: a test tells what a flush does. */
+EXPORT extern void (*cudaemu_rdma_flush)(void);
+void (*cudaemu_rdma_flush)(void);
+CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) {
+  CUresult code = CUDA_SUCCESS;
+  if (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX || scope < CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!(emu.rdma_flush & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST)) return CUDA_ERROR_NOT_SUPPORTED;
+  pthread_mutex_lock(&emu_lock);
+  CUcontext ctx = emu_context(&code);
+  emu_unlock(code);
+  if (ctx && cudaemu_rdma_flush) cudaemu_rdma_flush();
+  return code;
 }
 
 /* ---- IPC handles: where the exporter's heap file is ---- */
