@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include "../base/status.h"
 
+enum { HK_DEVICE_PAGE = 65536 }; /* what network cards are given of a GPU's memory is whole ones */
 struct hk_device_ops;
 
 /* What the device can do, asked once. */

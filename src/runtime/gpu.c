@@ -85,6 +85,14 @@ static hk_status count_sharers(const hk_gpu_fact *facts, size_t stride, int nran
   return HK_OK;
 }
 
+/* As NCCL decides it: older GPUs that share their PCI switch's bandwidth with traffic between them are read slowly. */
+static bool sends_direct(ncclComm_t c) {
+  int64_t set = hk_param_int(HK_P_NET_GDR_READ);
+  bool nvlink = false;
+  for (int r = 0; r < c->nranks; r++) nvlink = nvlink || c->gpu->nvlink[r];
+  return set >= 0 ? set != 0 : nvlink || c->gpu->device->limits.sm >= 80;
+}
+
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
   hk_gpu *g = c->gpu;
@@ -115,6 +123,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
   HK_TRY(hk_gpu_topology(c, facts, stride), out);
+  g->sends_direct = sends_direct(c);
   HK_TRY(hk_gpu_reach(c, facts, stride), out);
   hk_gpu_views_begin(c);
   hk_gpu_copy_choose(c, c->options.no_ctas, copies && !hosts, g->sharers == 1);
@@ -204,6 +213,7 @@ void hk_gpu_detach(ncclComm_t c) {
     g->nvlink = NULL;
     const hk_device_ops *ops = g->device->ops;
     free_tables(g);
+    (void)ops->release(g->device, &g->page);
     (void)ops->release(g->device, &g->scratch);
     (void)ops->release(g->device, &g->ends_on_device);
     for (size_t i = 0; i < g->nold; i++) (void)ops->release(g->device, &g->old[i]);

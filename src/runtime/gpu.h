@@ -121,7 +121,7 @@ typedef struct hk_gpu_table {
 
 /* How what a rank sends to another goes. */
 typedef enum hk_gpu_way {
-  HK_GPU_NET,    /* through the network, staged at both ends: gpu_net.h */
+  HK_GPU_NET,    /* through the network: gpu_net.h */
   HK_GPU_STAGED, /* through pinned host memory that both reach */
   HK_GPU_REACH,  /* from here on both ends reach each other's memory */
   HK_GPU_NVLINK, /* over NVLink, which keeps lines of 128 bytes whole */
@@ -149,6 +149,7 @@ typedef struct hk_gpu {
   unsigned char *far;         /* [nranks] hk_path_class to each peer's GPU; NULL: nobody asks */
   unsigned char *direct;      /* [nranks] hk_gpu_way to each peer */
   bool staged;                /* some pair of ranks of one host goes through host memory */
+  bool sends_direct;          /* network cards may read what this rank sends from its GPU's memory */
   bool wide;                  /* all pairs' links keep lines of 128 bytes whole */
   bool *nvlink;               /* [nranks] between this rank's GPU and each other's */
   hk_gpu_prices prices;       /* what rank 0 knows */
@@ -157,6 +158,7 @@ typedef struct hk_gpu {
   bool in_switch;             /* the world's multicast memory is there */
   bool lost;                  /* its work will not end soon: nothing that a kernel may use is freed */
   struct hk_gpu *next_lost;
+  hk_memory page;          /* for networks to try: hk_transport_env.gpu_page */
   hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
   size_t nold;
   hk_gpu_table *tables;

@@ -11,11 +11,12 @@ static size_t words_bytes(const hk_transport_env *e) {
   return (size_t)e->nslots * HK_GPU_WORD_STRIDE * sizeof(uint64_t);
 }
 
-/* Slots' headers, head counter and payload lie in one mapping, which begins with the headers. */
+/* Slots' headers, head counter and, where it is the host's, payload lie in one mapping, which begins with the headers. */
 static hk_status pin_fifo(ncclComm_t c, hk_gpu_far *f) {
   hk_link *l = &f->link;
   hk_device *d = c->gpu->device;
-  char *begin = (char *)l->slots, *end = l->payload + (size_t)(l->mask + 1) * l->slot_bytes;
+  char *begin = (char *)l->slots;
+  char *end = l->gpu ? (char *)(l->heads + 1) : l->payload + (size_t)(l->mask + 1) * l->slot_bytes;
   return d->ops->pin(d, begin, pages((size_t)(end - begin)), &f->fifo);
 }
 
@@ -34,6 +35,7 @@ hk_status hk_gpu_far_new(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out,
   f->link.peer = key->peer;
   f->link.kind = key->kind;
   f->link.owner = s;
+  if (key->kind == HK_LINK_RECV || c->gpu->sends_direct) f->link.gpu = d;
   rc = s->transport->open(s, key, &f->link);
   if (rc != HK_OK) {
     free(f);
@@ -44,7 +46,7 @@ hk_status hk_gpu_far_new(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out,
   HK_TRY(d->ops->alloc_host(d, words + own, &f->words), undo);
   f->data = own ? (char *)f->words.host + words : f->link.payload;
   out->word = f->words.base;
-  out->data = own ? (char *)f->words.base + words : on_device(f, f->link.payload);
+  out->data = own ? (char *)f->words.base + words : f->link.gpu ? f->link.payload : on_device(f, f->link.payload);
   out->head = on_device(f, &f->link.heads->value);
   *far = f;
   return HK_OK;
@@ -78,14 +80,15 @@ static hk_status send_slots(hk_gpu_far *f, bool *moved) {
   hk_link *l = &f->link;
   for (;;) {
     /* acquire: pairs with the kernel's release, system scope, behind the slot's data and its note; the transport, be it
-     * this CPU or a card that is told to read the memory, comes behind it.  A GPU's writes to host memory arrive in order. */
+     * this CPU or a card that is told to read the memory, comes behind it.  A GPU's writes to host memory arrive in order;
+     * what it has written to its own memory is visible to all of the system before the word is, to a card's reads too. */
     uint64_t word = __atomic_load_n(word_of(f), __ATOMIC_ACQUIRE);
     if ((uint32_t)(word >> 32) != (uint32_t)(l->done + 1)) return HK_OK;
     uint32_t bytes = note_of(f);
     if (bytes > l->slot_bytes)
       return HK_FAIL(HK_ERR_INTERNAL, "a kernel says that a slot to rank %u has %u bytes, %u is the most", l->peer,
                      bytes, l->slot_bytes);
-    if (bytes <= HK_SLOT_INLINE) memcpy(hk_link_send_buffer(l, bytes), data_of(f), bytes);
+    if (bytes <= HK_SLOT_INLINE && !l->gpu) memcpy(hk_link_send_buffer(l, bytes), data_of(f), bytes);
     hk_link_fill(l, bytes, (uint32_t)word, 0);
     *moved = true;
   }
@@ -101,7 +104,7 @@ static hk_status receive_slots(hk_gpu_far *f, bool *moved) {
   hk_link *l = &f->link;
   while (hk_link_can_recv(l)) {
     const hk_slot *s = hk_link_recv_slot(l);
-    const void *from = hk_link_recv_data(l);
+    const void *from = l->gpu ? data_of(f) : hk_link_recv_data(l);
     if (!from || s->bytes > l->slot_bytes)
       return HK_FAIL(
           HK_ERR_REMOTE,
@@ -110,7 +113,8 @@ static hk_status receive_slots(hk_gpu_far *f, bool *moved) {
     if (from != data_of(f)) memcpy(data_of(f), from, s->bytes);
     uint64_t word = (uint64_t)(uint32_t)(l->done + 1) << 32 | s->signature;
     /* release: pairs with the kernel's acquire, system scope; the data, which this CPU or a card wrote, is in memory
-     * before.  The kernel gives the credit itself, behind its reads: it stores the head that the transport looks at. */
+     * before.  Where that is the GPU's own, the transport has made sure of it (ib_gpu.c).  The kernel gives the credit
+     * itself, behind its reads: it stores the head that the transport looks at. */
     __atomic_store_n(word_of(f), word, __ATOMIC_RELEASE);
     l->done++;
     *moved = true;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Links between GPUs that only the network joins, staged through pinned host memory.
+ * Links between GPUs that only the network joins.
  *
- * Each end has the transport's FIFO (transport/link.h), whose memory is pinned: the kernels read and write the slots' data
- * right there, and its head counter is their credit.  All that the proxy, a thread of the communicator, adds is the slots'
- * numbers.  Where a kernel has stored a slot's word, the proxy publishes the slot to the transport; where the transport
- * has delivered one, the proxy stores its word.  So it needs to know nothing of programs, calls or launches, and captured
- * launches are replayed with nobody asking it.
+ * Each end has the transport's FIFO (transport/link.h): the kernels read and write the slots' data right there, and its head
+ * counter is their credit.  The data lies in the GPU's memory where a network card reaches that (GPUDirect RDMA; the
+ * transport decides, for each end alone), else in pinned host memory, as all the rest does.
+ *
+ * All that the proxy, a thread of the communicator, adds is the slots' numbers.  Where a kernel has stored a slot's word,
+ * the proxy publishes the slot to the transport; where the transport has delivered one, the proxy stores its word.  So it
+ * needs to know nothing of programs, calls or launches, and captured launches are replayed with nobody asking it.
  *
  * Beside a slot's word lies a note of the kernel's (kernels/cuda/work.h): the sender's tells the slot's bytes, the
  * receiver's that it stands still for this slot: then a peer that is gone is an error, and before it is not.
- *
- * GPUDirect would put the payload of the FIFO into the GPU's memory, registered with the network; all else would stay.
  */
 #ifndef HK_RUNTIME_GPU_NET_H
 #define HK_RUNTIME_GPU_NET_H
@@ -22,9 +22,9 @@ enum { HK_GPU_NET_CHANNELS = 16 }; /* of collectives between hosts at most: one 
 /* ---- gpu_net.c: one end ---- */
 typedef struct hk_gpu_far {
   _Alignas(HK_CACHE_LINE) hk_link link; /* the transport's end; the proxy is its lane */
-  hk_memory fifo;                       /* the transport's memory, pinned */
+  hk_memory fifo;                       /* the transport's host memory, pinned */
   hk_memory words;                      /* words and notes; behind them data, where the transport receives elsewhere */
-  char *data;                           /* as the CPU sees what the kernel has as its slots' data */
+  char *data;                           /* of the kernel's slots; an address of the CPU's where link.gpu is NULL */
   struct hk_gpu_far *next;
 } hk_gpu_far;
 

@@ -165,10 +165,21 @@ static void leave(hk_gpu_proxy *p) {
   atomic_fetch_sub(&p->guests, 1);
 }
 
+/* What networks may try before the first link. */
+static hk_status lend_page(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = c->gpu;
+  HK_TRY(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->page), out);
+  c->wiring.env.gpu_page = (void *)(((uintptr_t)g->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
+out:
+  return rc;
+}
+
 hk_status hk_gpu_proxy_open(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out) {
   hk_status rc = HK_OK;
   hk_gpu_far *f;
   hk_gpu_proxy *p = c->gpu->proxy;
+  if (!c->gpu->page.base) HK_TRY(lend_page(c), out);
   if (!p) HK_TRY(proxy_new(c, &p), out);
   c->gpu->proxy = p;
   enter(p);

@@ -316,7 +316,7 @@ static hk_status try_peers(ncclComm_t c, const hk_gpu_offer *credits, uint64_t *
     }
     if (r == c->rank) continue;
     HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, r,
-            why[0] && by_net(c, r) ? "the network, staged in pinned host memory; not directly: "
+            why[0] && by_net(c, r) ? "the network; not directly: "
             : why[0]               ? "pinned host memory; not directly: "
             : !is_remote(c, r)     ? "P2P/direct pointer"
             : by_fd                ? "P2P/CUMEM"

@@ -5,6 +5,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../transport/shm.h" /* the failure word */
+#include "gpu.h"
 #include "profiler.h"
 
 /* Waking up takes some 50 us.  That is nothing after a long wait; and it is little where others want the core and a yield
@@ -32,6 +33,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .dial = dial,
                               .take = take,
                               .arg = c,
+                              .gpu = c->gpu ? c->gpu->device : NULL,
                               .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
                               .nslots = (uint32_t)hk_param_int(HK_P_SLOTS),
                               .net_name = c->options.net_name,

@@ -37,58 +37,55 @@ static void open_cards(cards *c) {
   if (list) c->api->free_device_list(list);
 }
 
-/* The class of the path between a GPU and a card, HK_PATH_DIS where the topology does not know them both. */
-static hk_path_class distance(const hk_paths *paths, int gpu, const char *card) {
-  uint32_t from = UINT32_MAX, to = UINT32_MAX;
-  for (uint32_t i = 0; paths && i < paths->topo->nnodes; i++) {
-    const hk_node *n = &paths->topo->nodes[i];
-    if (n->kind == HK_NODE_GPU && n->gpu.dev == gpu) from = i;
-    if (n->kind == HK_NODE_NET && strcmp(n->name, card) == 0) to = i;
-  }
-  if (from == UINT32_MAX || to == UINT32_MAX) return HK_PATH_DIS;
-  return (hk_path_class)hk_path_between(paths, from, to)->cls;
-}
-
-static void add(char *list, const char *way, const char *card, hk_path_class cls) {
+/* `why` may be empty. */
+static void add(char *list, hk_ib_gpu_way way, const char *card, hk_path_class cls, const char *why) {
+  bool known = cls != HK_PATH_DIS, more = known || *why;
   size_t used = strlen(list);
-  snprintf(list + used, WORDS - used, "%s%s by %s%s%s%s", used ? ", " : "", card, way, cls == HK_PATH_DIS ? "" : " (",
-           cls == HK_PATH_DIS ? "" : hk_path_class_name(cls), cls == HK_PATH_DIS ? "" : ")");
+  snprintf(list + used, WORDS - used, "%s%s by %s%s%s%s%s%s", used ? ", " : "", card, hk_ib_gpu_way_name(way),
+           more ? " (" : "", known ? hk_path_class_name(cls) : "", known && *why ? "; " : "", why, more ? ")" : "");
 }
 
 static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_device *gpu) {
   char reached[WORDS] = "", staged[WORDS] = "";
   hk_ib_gpu_memory last = {0}, m;
-  const char *set = hk_param_str(HK_P_NET_GDR_LEVEL);
-  hk_path_class most = HK_PATH_PXB;
-  if (set && *set) (void)hk_path_class_parse(set, &most); /* the check variables tells of nonsense */
+  hk_memory memory;
+  if (gpu->ops->alloc(gpu, 2 * HK_DEVICE_PAGE, &memory) != HK_OK) {
+    hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi", "GPU %d has no memory: %.300s", gpu->limits.ordinal, hk_last_error());
+    return;
+  }
+  uintptr_t page = ((uintptr_t)memory.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1);
   for (int i = 0; i < c->n; i++) {
     const char *card = c->port[i].device;
-    hk_path_class cls = distance(paths, gpu->limits.ordinal, card);
-    if (hk_ib_gpu_probe(c->api, c->context[i], gpu, &m) != HK_OK) {
+    char why[96];
+    hk_path_class cls = hk_ib_gpu_distance(paths, gpu->limits.ordinal, card);
+    if (hk_ib_gpu_probe(c->api, c->context[i], gpu, (void *)page, &m) != HK_OK) {
       snprintf(m.why, sizeof m.why, "%.200s", hk_last_error());
       m.way = HK_IB_GPU_STAGED;
     }
-    bool far = cls != HK_PATH_DIS && cls != HK_PATH_PXN && cls > most;
-    add(m.way == HK_IB_GPU_STAGED || far ? staged : reached, far ? "host memory, too far," : hk_ib_gpu_way_name(m.way),
-        card, cls);
+    bool far = hk_ib_gpu_too_far(cls, why, sizeof why);
     if (m.way == HK_IB_GPU_STAGED) last = m;
+    if (far) m.way = HK_IB_GPU_STAGED;
+    add(m.way == HK_IB_GPU_STAGED ? staged : reached, m.way, card, cls, why);
   }
+  (void)gpu->ops->release(gpu, &memory);
   if (last.why[0])
     hk_doctor_say(d, HK_DOC_PROBLEM, "modprobe nvidia-peermem, or the driver's open kernel modules with Linux 5.12",
                   "GPU %d: %s%s%s (%s)", gpu->limits.ordinal, staged, *reached ? "; " : "", reached, last.why);
   else
     hk_doctor_say(d, *staged ? HK_DOC_NOTE : HK_DOC_OK,
                   *staged ? "NCCL_NET_GDR_LEVEL=SYS lets pairs that are further apart do it too; measure it" : NULL,
-                  "GPU %d: %s%s%s", gpu->limits.ordinal, reached, *reached && *staged ? "; " : "", staged);
+                  "GPU %d: %s%s%s%s%s", gpu->limits.ordinal, reached, *reached && *staged ? "; " : "", staged,
+                  *reached ? "; it " : "", *reached ? hk_ib_flushing_words(hk_ib_flushing_of(gpu)) : "");
 }
 
 void hk_doctor_gpu_pairs(hk_doctor *d) {
+  static const hk_path_rules own_ways = {.no_pxn = true}; /* a card does not reach memory through another GPU */
   cards c = {0};
   int ngpus = 0;
   hk_paths *paths = NULL;
   if (!d->live || !hk_cuda_here(&ngpus)) return;
   open_cards(&c);
-  if (c.n && d->topo && hk_paths_new(&paths, d->topo, NULL) != HK_OK) paths = NULL;
+  if (c.n && d->topo && hk_paths_new(&paths, d->topo, &own_ways) != HK_OK) paths = NULL;
   for (int i = 0; c.n && i < ngpus; i++) {
     hk_device *gpu;
     if (hk_cuda_open(i, &gpu) != HK_OK) {

@@ -94,6 +94,10 @@ typedef struct hk_link {
    * ahead (hk_link_offer); 0: none.  And the slots of which that has been considered: the lane's. */
   _Atomic(uint32_t) place_min;
   uint64_t offered;
+  /* A GPU whose kernels write or read the payloads: set by who opens the link.  It stays where the transport puts them into
+   * its memory: then `payload` is an address of the device, which no CPU may touch, and small ones lie there too, never in
+   * their slots' headers.  Else it becomes NULL. */
+  struct hk_device *gpu;
 } hk_link;
 _Static_assert(sizeof(hk_link) <= 2 * HK_CACHE_LINE, "two cache lines of hot fields");
 

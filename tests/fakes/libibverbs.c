@@ -124,6 +124,48 @@ static void fail_qp(qp *p) {
                                                 .qp_num = p->v.qp_num});
 }
 
+/* ---- writes to GPUs that nobody sees yet ---- */
+
+typedef struct late {
+  char *to;
+  size_t bytes;
+  struct late *next;
+  char data[];
+} late;
+static late *oldest, **newest = &oldest;
+
+static int on_gpu(const char *at) { return at >= fake_verbs.gpu && at < fake_verbs.gpu + fake_verbs.gpu_bytes; }
+static void keep(char *to, const char *from, size_t bytes) {
+  late *l = malloc(sizeof *l + bytes);
+  if (!l) abort();
+  *l = (late){.to = to, .bytes = bytes};
+  memcpy(l->data, from, bytes);
+  *newest = l;
+  newest = &l->next;
+}
+/* Memory that is taken back drops what was on its way there. */
+static void end_late(const char *only, size_t bytes, int write) {
+  fake_verbs.flushes += write && oldest;
+  for (late **at = &oldest; *at;) {
+    late *l = *at;
+    if (only && !(l->to >= only && l->to < only + bytes)) {
+      at = &l->next;
+      continue;
+    }
+    if (write) memcpy(l->to, l->data, l->bytes);
+    *at = l->next;
+    free(l);
+  }
+  newest = &oldest;
+  while (*newest) newest = &(*newest)->next;
+}
+EXPORT void fake_verbs_flush(void);
+void fake_verbs_flush(void) {
+  lock();
+  end_late(NULL, 0, 1);
+  unlock();
+}
+
 /* ---- requests ---- */
 
 static memory *find_memory(const hk_ibv_context *c, uint32_t key, uint64_t at, uint64_t bytes, int access) {
@@ -185,6 +227,7 @@ static int carry_out(qp *p, request *r) {
   int imm = r->wr.opcode == HK_IBV_WR_RDMA_WRITE_WITH_IMM, read = r->wr.opcode == HK_IBV_WR_RDMA_READ;
   uint32_t n = r->wr.num_sge ? r->sge.length : 0;
   char *local = r->inlined;
+  int from_gpu = 0;
   if (!to || to->v.state < HK_IBV_QPS_RTR || to->v.state == HK_IBV_QPS_ERR || unreachable(p) || unreachable(to))
     return HK_IBV_WC_RETRY_EXC_ERR;
   if (imm && to->recv_first == to->recv_last) return LATER;
@@ -193,6 +236,7 @@ static int carry_out(qp *p, request *r) {
     memory *m = find_memory(p->v.context, r->sge.lkey, r->sge.addr, n, read ? HK_IBV_ACCESS_LOCAL_WRITE : 0);
     if (!m) return HK_IBV_WC_LOC_PROT_ERR;
     local = m->host + (r->sge.addr - m->iova);
+    from_gpu = m->map || on_gpu(m->host);
   }
   memory *far = n ? find_memory(to->v.context, r->wr.wr.rdma.rkey, r->wr.wr.rdma.remote_addr, n,
                                 read ? HK_IBV_ACCESS_REMOTE_READ : HK_IBV_ACCESS_REMOTE_WRITE)
@@ -203,7 +247,14 @@ static int carry_out(qp *p, request *r) {
   char *remote = n ? far->host + (r->wr.wr.rdma.remote_addr - far->iova) : NULL;
   ++*(read ? &fake_verbs.reads : &fake_verbs.writes);
   fake_verbs.device[p->device].writes += !read;
-  if (n) move(read ? local : remote, read ? remote : local, n);
+  int to_gpu = far && (far->map || on_gpu(far->host));
+  fake_verbs.from_gpu += !read && from_gpu;
+  fake_verbs.to_gpu += !read && to_gpu;
+  if (read && to_gpu) end_late(NULL, 0, 1);
+  if (!read && to_gpu && fake_verbs.late)
+    keep(remote, local, n);
+  else if (n)
+    move(read ? local : remote, read ? remote : local, n);
   if (!read && n && remote >= fake_verbs.watched && remote < fake_verbs.watched + fake_verbs.watched_bytes)
     fake_verbs.landed++;
   if (imm) arrive(to, r);
@@ -405,7 +456,7 @@ static hk_ibv_mr *add_memory(hk_ibv_pd *pd, memory want) {
 }
 hk_ibv_mr *ibv_reg_mr_iova2(hk_ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, unsigned access) {
   char *at = addr;
-  if (at >= fake_verbs.gpu && at < fake_verbs.gpu + fake_verbs.gpu_bytes && !fake_verbs.peermem) {
+  if (on_gpu(at) && !fake_verbs.peermem) {
     errno = EFAULT;
     return NULL;
   }
@@ -418,15 +469,18 @@ hk_ibv_mr *ibv_reg_mr(hk_ibv_pd *pd, void *addr, size_t bytes, int access) {
 hk_ibv_mr *ibv_reg_dmabuf_mr(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access) {
   errno = fake_verbs.dmabuf_refusal;
   if (errno) return NULL;
-  void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+  off_t begin = lseek(fd, 0, SEEK_CUR); /* the emulated CUDA driver's buffers begin at their file's position */
+  void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, begin + (off_t)offset);
   if (map == MAP_FAILED) return NULL;
-  hk_ibv_mr *mr = add_memory(pd, (memory){.v = {.addr = (void *)(uintptr_t)iova, .length = bytes},
+  hk_ibv_mr *mr = add_memory(pd, (memory){.v = {.addr = (void *)(uintptr_t)offset, .length = bytes},
                                           .host = map,
                                           .iova = iova,
                                           .access = access,
                                           .map = map});
   if (!mr) munmap(map, bytes);
-  if (mr) fake_verbs.dmabufs++;
+  lock();
+  fake_verbs.dmabufs += mr != NULL;
+  unlock();
   return mr;
 }
 int ibv_dereg_mr(hk_ibv_mr *v) {
@@ -435,6 +489,7 @@ int ibv_dereg_mr(hk_ibv_mr *v) {
   mrs[v->lkey >> 1] = NULL;
   fake_verbs.nmrs--;
   fake_verbs.locked -= v->length;
+  if (m->map || on_gpu(m->host)) end_late(m->host, v->length, 0);
   unlock();
   if (m->map) munmap(m->map, v->length);
   free(m);

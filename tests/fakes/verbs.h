@@ -33,6 +33,10 @@ typedef struct fake_verbs_state {
   char *gpu;                 /* memory that only a peer memory module may register, and not without it */
   uint64_t gpu_bytes;
   int peermem;
+  /* Writes to GPU memory, that of dma-bufs and of `gpu`, wait for a flush: fake_verbs_flush, or a read from there. */
+  int late;
+  uint64_t flushes;          /* with something to flush */
+  uint64_t from_gpu, to_gpu; /* writes */
   /* Faults of the next writes with immediate data: so many are... */
   int lost, doubled, broken, denied; /* `broken`: never answered, `denied`: the key is wrong */
   int skip;                          /* ...after so many that go through */

@@ -56,7 +56,9 @@ card fake0 && card fake1
 export LD_LIBRARY_PATH=$PWD/$HK_BUILD/cudaemu:$LD_LIBRARY_PATH
 export CUDAEMU_DEVICES=2 HOCKET_TEST_VERBS=fake0,fake1 HOCKET_IB_ROOT=$dir
 CUDAEMU_DMABUF=1 "$hocket" doctor pairs >"$dir/pairs" || bad=1
-says pairs "GPU 1: fake0 by dma-buf, fake1 by dma-buf"
+says pairs "GPU 1: fake0 by dma-buf, fake1 by dma-buf; it needs no flush"
+CUDAEMU_DMABUF=1 NCCL_NET_GDR_LEVEL=LOC "$hocket" doctor pairs >"$dir/never"
+says never "GPU 0: fake0 by host memory (NCCL_NET_GDR_LEVEL is LOC), fake1"
 NCCL_DMABUF_ENABLE=0 HOCKET_TEST_LOCKABLE=1 "$hocket" doctor pairs >"$dir/refused"
 says refused "GPU 0: fake0 by host memory, fake1 by host memory (dma-buf: NCCL_DMABUF_ENABLE=0;"
 says refused "nvidia-peermem: Cannot allocate memory)"

@@ -222,6 +222,7 @@ static hk_status ib_open(void *ctx, hk_net_end *e) {
   hk_ib_ctx *x = ctx;
   hk_status rc;
   HK_TRY(start_ticking(x), out);
+  hk_ib_gpu_look(x);
   pthread_mutex_lock(&x->lock);
   rc = open_end(x, e);
   pthread_mutex_unlock(&x->lock);
@@ -374,6 +375,7 @@ const hk_net_provider hk_net_ib = {
     .init = ib_init,
     .join = ib_join,
     .reachable = ib_reachable,
+    .takes_gpu = hk_ib_takes_gpu,
     .open = ib_open,
     .memory = hk_ib_user_memory,
     .refer = hk_ib_refer,

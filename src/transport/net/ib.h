@@ -23,14 +23,18 @@
  * small messages stay in the sender's ring, and large ones in the FIFO, until they are known to have arrived.  A rank that is
  * outside of the library meanwhile takes part through its service thread, which looks every HK_IB_TICK_MS.
  *
+ * GPUs.  The FIFO's payloads may lie in a GPU's memory, which the card reads and writes then (GPUDirect RDMA), at either end
+ * alone.  What lies there is sent as large messages are, whatever its size; and to a receiver whose payloads lie there all
+ * is sent so.  What has arrived is made visible to the GPU before it is delivered (ib_gpu.c).
+ *
  * Memory that cannot be registered, as a rule because too little may be locked, makes a direction *give way* before its first
  * message: both ends open it anew with the next network that they share (TCP).
  */
 #ifndef HK_TRANSPORT_NET_IB_H
 #define HK_TRANSPORT_NET_IB_H
 #include <poll.h>
+#include "ib_gdr.h"
 #include "ib_port.h"
-#include "ib_verbs.h"
 #include "net.h"
 
 enum {
@@ -60,9 +64,10 @@ typedef enum hk_ib_kind {
   HK_IB_WAY
 } hk_ib_kind;
 
+enum { HK_IB_ON_GPU = 1 }; /* no CPU gets at it: payloads of every size are to be written there */
 typedef struct hk_ib_memory {
   uint64_t addr; /* 0: not there yet */
-  uint32_t rkey, reserved;
+  uint32_t rkey, flags;
 } hk_ib_memory;
 
 typedef struct hk_ib_epoch {
@@ -188,6 +193,14 @@ typedef struct hk_ib_offered {
   bool told; /* the peer may write there */
 } hk_ib_offered;
 
+/* Of a receiver whose payloads lie in a GPU's memory: slots of the peer's, counted from 0, that the GPU sees. */
+typedef struct hk_ib_flush {
+  uint64_t seen, asked; /* so many; as the read under way will make it, 0: none is */
+  uint32_t reads;       /* that are over */
+  hk_ibv_qp *qp;        /* joined with itself, for reads; NULL: not made yet, or not needed */
+  hk_ib_cq *cq;
+} hk_ib_flush;
+
 typedef struct hk_ib_region hk_ib_region; /* ib_memory.c */
 struct hk_ib_ctx;
 typedef struct hk_ib_conn {
@@ -233,6 +246,7 @@ typedef struct hk_ib_conn {
   uint8_t *headers, *parts;    /* [nslots] */
   hk_ib_offered offers[HK_IB_PLACES];
   uint64_t offered, announced; /* slots of which a lane has spoken; of which the peer has been told in this epoch */
+  hk_ib_flush flush;
 } hk_ib_conn;
 
 typedef struct hk_ib_ctx {
@@ -260,6 +274,10 @@ typedef struct hk_ib_ctx {
   uint64_t timeout_ns; /* bound for mending */
   uint64_t next_events_ns;
   hk_ib_gid_wish wish;
+  struct {
+    bool known, direct; /* looked at; cards are given its memory */
+    hk_ib_flushing flushing;
+  } gpu;
 } hk_ib_ctx;
 
 /* The rings of a connection. */
@@ -283,6 +301,9 @@ bool hk_ib_memory_is_scarce(void);
 #define HK_IB_MORE_MEMORY "raise it (ulimit -l unlimited; LimitMEMLOCK=infinity; docker --ulimit memlock=-1)"
 /* The same as an error that says what to do. */
 hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out);
+static inline size_t hk_ib_ring_bytes(const hk_ib_conn *c) {
+  return (size_t)c->ctx->env->nslots * c->ctx->env->slot_bytes;
+}
 /* Events of the devices: told, and what they end gets new queue pairs elsewhere. */
 hk_status hk_ib_heed_events(hk_ib_ctx *x);
 /* Takes memory back from its device; nothing where *mr is NULL. */
@@ -317,6 +338,17 @@ bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *t
 /* Receiver: where the peer has written slot k; NULL: he was not told of such a place. */
 void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes);
 
+/* ib_gpu.c: payloads in a GPU's memory */
+/* Which ports the rank's GPU is near, and which are given its memory: puts x->ports in order, and leaves those out that do not
+ * fit.  Before the first connection; takes the lock. */
+void hk_ib_gpu_look(hk_ib_ctx *x);
+bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e);
+hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, const hk_net_end *e, char why[160]);
+/* Does the GPU see the payload of slot k, which has arrived?  If not yet, what is to be done for that is under way. */
+hk_status hk_ib_gpu_sees(hk_ib_conn *c, uint64_t k, bool *yes);
+hk_status hk_ib_gpu_flushed(hk_ib_conn *c, const hk_ibv_wc *wc);
+void hk_ib_gpu_drop(hk_ib_conn *c); /* with the connection's queue pairs */
+
 /* ib_conn.c: connecting, breaking, mending */
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now);
 /* An end was opened on a connection that is there already. */
@@ -349,7 +381,7 @@ void hk_ib_tell_ways(hk_ib_conn *c); /* in c->told */
 /* Opens the ways' devices and registers our memory there; `refused`: a way whose device takes no more, and `why`. */
 hk_status hk_ib_open_ways(hk_ib_conn *c, hk_ib_way **refused, char why[160]);
 /* What must be registered before the directions' first messages: the place where large ones arrive, and where memory may run
- * out also the one from where they are sent, as there is no way back later.  Gives the way whose device refuses it. */
+ * out, or is a GPU's, also the one from where they are sent, as there is no way back later.  Gives the way whose device refuses it. */
 hk_ib_way *hk_ib_register_rings(hk_ib_conn *c, char why[160]);
 void hk_ib_free_memory(hk_ib_conn *c);
 void hk_ib_unregister_end(hk_ib_conn *c, bool sends); /* the FIFO of one direction */
@@ -365,6 +397,13 @@ uint64_t hk_ib_gives_up_ns(unsigned timeout, unsigned retries); /* the longest t
 hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs);
 
 /* ib_io.c: slots */
+/* A request's id tells its connection, in this life of its queue pairs: what comes late from an earlier one is nobody's. */
+enum { HK_IB_SENT = 1, HK_IB_RECEIVED, HK_IB_FLUSHED };
+static inline uint64_t hk_ib_request_id(const hk_ib_conn *c, uint32_t qp, unsigned kind) {
+  return (uint64_t)c->serial << 32 | (uint64_t)c->index << 8 | (uint64_t)qp << 4 | kind;
+}
+/* How many slots of the peer's are here in whole, delivered or not. */
+uint64_t hk_ib_arrived_to(const hk_ib_conn *c);
 hk_status hk_ib_send(hk_ib_conn *c, bool *moved);
 hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved);
 /* How many of the peer's slots are here, delivered or not; forgets what came beyond them. */

@@ -83,8 +83,13 @@ static hk_ib_memory memory_of(const hk_ibv_mr *mr) {
   return mr ? (hk_ib_memory){.addr = (uint64_t)(uintptr_t)mr->addr, .rkey = mr->rkey} : (hk_ib_memory){0};
 }
 
+/* Not mr->addr, which is a dma-buf's offset. */
 static void tell_rings(const hk_ib_conn *c, hk_ib_msg *m) {
-  for (uint32_t i = 0; i < c->nways; i++) m->ring[i] = memory_of(c->ways[i].recv_mr);
+  for (uint32_t i = 0; i < c->nways && c->recv; i++) {
+    m->ring[i] = memory_of(c->ways[i].recv_mr);
+    if (c->ways[i].recv_mr) m->ring[i].addr = (uint64_t)(uintptr_t)c->recv->link->payload;
+    if (c->recv->link->gpu) m->ring[i].flags = HK_IB_ON_GPU;
+  }
 }
 
 /* ---- giving way ---- */
@@ -102,6 +107,14 @@ static void cede(hk_ib_conn *c, uint8_t directions) {
 
 static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer);
 
+/* Is there an end in these directions that no other network can carry?  Both ranks answer alike, but for GPUs' memory. */
+static bool is_bound(const hk_ib_conn *c, uint8_t directions) {
+  return (c->send && directions & hk_ib_direction(c, true) && !hk_net_has_other(c->send)) ||
+         (c->recv && directions & hk_ib_direction(c, false) && !hk_net_has_other(c->recv));
+}
+
+#define IN_HOST_MEMORY "NCCL_NET_GDR_LEVEL=LOC leaves GPUs' messages in host memory"
+
 /* Memory cannot be registered: the other ways do without this one; for the first one, another network carries these
  * directions, where there is one. */
 static hk_status cannot_register(hk_ib_conn *c, hk_ib_way *way, uint8_t directions, const char *why) {
@@ -110,10 +123,9 @@ static hk_status cannot_register(hk_ib_conn *c, hk_ib_way *way, uint8_t directio
     snprintf(c->cause, sizeof c->cause, "%.190s", why);
     return mend(c, HK_IB_MORE_MEMORY, true);
   }
-  const hk_net_end *e = c->send ? c->send : c->recv;
-  if (!e || !hk_net_has_other(e))
-    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
-                   c->ctx->env->rank, why);
+  if (is_bound(c, directions))
+    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1%s",
+                   c->ctx->env->rank, why, c->ctx->gpu.direct ? "; " IN_HOST_MEMORY : "");
   hk_ib_msg m = {.kind = HK_IB_WAY, .way.directions = directions};
   snprintf(m.way.cause, sizeof m.way.cause, "%.150s", why);
   hk_ib_ctx *x = c->ctx;
@@ -129,6 +141,10 @@ static hk_status cannot_register(hk_ib_conn *c, hk_ib_way *way, uint8_t directio
 }
 
 static hk_status hear_way(hk_ib_conn *c, const hk_ib_msg *m) {
+  char cause[200];
+  snprintf(cause, sizeof cause, "it says: %.150s", m->way.cause);
+  if (is_bound(c, m->way.directions))
+    return hk_ib_give_up(c, cause, "there, " HK_IB_MORE_MEMORY "; " IN_HOST_MEMORY ", which TCP could carry");
   HK_INFO(HK_SUB_NET, "rank %d: TCP carries channel %d to rank %d, which says: %.150s", c->ctx->env->rank, c->channel,
           c->peer, m->way.cause);
   cede(c, m->way.directions & HK_IB_BOTH);
@@ -167,7 +183,8 @@ static hk_status greet(hk_ib_conn *c) {
   /* Ranks of a host, and a rank's channels, begin with different ports of those that are near.  Each way of a connection
    * registers the same memory once more: where that is little, there is one. */
   c->nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->mine);
-  for (int i = 0; i < c->nmine && hk_ib_memory_is_scarce(); i++) c->mine[i].card = (uint8_t)i;
+  bool alone = hk_ib_memory_is_scarce() || x->gpu.direct; /* a GPU is flushed by one card */
+  for (int i = 0; i < c->nmine && alone; i++) c->mine[i].card = (uint8_t)i;
   m.hello.nports = (uint32_t)c->nmine;
   m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
   memcpy(m.hello.ports, c->mine, sizeof m.hello.ports);
@@ -495,6 +512,8 @@ static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
     mark += c->qps[i].done;
     open = open || c->qps[i].first != c->qps[i].last;
   }
+  mark += c->flush.reads;
+  open = open || c->flush.asked;
   if (!open || mark != c->mark || !c->still_ns) {
     c->mark = mark;
     c->still_ns = now;

@@ -6,6 +6,7 @@
 #ifndef HK_TRANSPORT_NET_IB_GDR_H
 #define HK_TRANSPORT_NET_IB_GDR_H
 #include "../../device/device.h"
+#include "../../topo/paths.h"
 #include "ib_verbs.h"
 
 typedef enum hk_ib_gpu_way { HK_IB_GPU_STAGED, HK_IB_GPU_DMABUF, HK_IB_GPU_PEERMEM } hk_ib_gpu_way;
@@ -17,8 +18,23 @@ typedef struct hk_ib_gpu_memory {
   char why[256]; /* what was refused before this way was found, each cause in words; may be empty */
 } hk_ib_gpu_memory;
 
+/* The class of the way between a GPU and a card; HK_PATH_DIS where the topology (may be NULL) does not show both. */
+hk_path_class hk_ib_gpu_distance(const hk_paths *paths, int gpu, const char *card);
+/* Do the settings forbid this way?  `why` tells by which.  One that is not known counts as near. */
+bool hk_ib_gpu_too_far(hk_path_class cls, char *why, size_t why_bytes);
+
+/* How a GPU is made to see what a card has written to its memory and reported. */
+typedef enum hk_ib_flushing {
+  HK_IB_NO_FLUSH,     /* it does so by itself */
+  HK_IB_DRIVER_FLUSH, /* by a call to its driver */
+  HK_IB_READ_FLUSH    /* the card reads a little from there, behind its writes */
+} hk_ib_flushing;
+
+hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu);
+const char *hk_ib_flushing_words(hk_ib_flushing f); /* "needs no flush" */
+
 /* Registers whole pages of `gpu`'s memory for remote writes. */
 void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes, hk_ib_gpu_memory *out);
-/* Does so with a little memory of its own, and gives it back: out->mr is NULL, out->way what it was. */
-hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, hk_ib_gpu_memory *out);
+/* Does so with HK_DEVICE_PAGE bytes at `page`, and takes it back: out->mr is NULL, out->way what it was. */
+hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out);
 #endif

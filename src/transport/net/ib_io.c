@@ -6,14 +6,9 @@
 #include "../../base/param.h"
 #include "ib.h"
 
-enum { POLLED = 16, RECV_BATCH = 8, KIND_SEND = 1, KIND_RECV = 2, NO_SLOT = UINT32_MAX };
+enum { POLLED = 16, RECV_BATCH = 8, NO_SLOT = UINT32_MAX };
 
 static inline uint32_t ring(const hk_ib_conn *c, uint64_t k) { return (uint32_t)k & (c->ctx->env->nslots - 1); }
-
-/* A request's id tells its connection, in this life of its queue pairs: what comes late from an earlier one is nobody's. */
-static inline uint64_t id_of(const hk_ib_conn *c, uint32_t qp, unsigned kind) {
-  return (uint64_t)c->serial << 32 | (uint64_t)c->index << 8 | (uint64_t)qp << 4 | kind;
-}
 
 static hk_status cannot_post(hk_ib_conn *c, const char *what, int err) {
   char cause[120];
@@ -29,7 +24,8 @@ hk_status hk_ib_post_recv(hk_ib_conn *c, uint32_t qp, uint32_t n) {
     hk_ibv_recv_wr wr[RECV_BATCH], *bad;
     uint32_t batch = n < RECV_BATCH ? n : RECV_BATCH;
     for (uint32_t i = 0; i < batch; i++)
-      wr[i] = (hk_ibv_recv_wr){.wr_id = id_of(c, qp, KIND_RECV), .next = i + 1 < batch ? &wr[i + 1] : NULL};
+      wr[i] =
+          (hk_ibv_recv_wr){.wr_id = hk_ib_request_id(c, qp, HK_IB_RECEIVED), .next = i + 1 < batch ? &wr[i + 1] : NULL};
     int err = q->qp->context->ops.post_recv(q->qp, wr, &bad);
     if (err) return cannot_post(c, "receive", err);
     n -= batch;
@@ -66,7 +62,7 @@ static void fill_header(hk_ib_conn *c, uint64_t k, hk_ib_header *h) {
 
 static hk_ibv_send_wr write_with_imm(const hk_ib_conn *c, uint32_t qp, hk_ibv_sge *sge, uint64_t to, uint32_t rkey,
                                      uint32_t imm) {
-  hk_ibv_send_wr wr = {.wr_id = id_of(c, qp, KIND_SEND),
+  hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, qp, HK_IB_SENT),
                        .sg_list = sge,
                        .num_sge = 1,
                        .opcode = HK_IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -91,6 +87,25 @@ static hk_status post(hk_ib_conn *c, uint32_t qp, hk_ibv_send_wr *wr, hk_ibv_sen
   return HK_OK;
 }
 
+/* Slot k's place in the peer's FIFO. */
+static hk_ib_target in_fifo(const hk_ib_conn *c, uint64_t k) {
+  hk_ib_target to = {.addr = c->ways[0].peer_ring.addr + (uint64_t)ring(c, k) * c->send->link->slot_bytes};
+  for (uint32_t i = 0; i < c->nways; i++) to.rkeys[i] = c->ways[i].peer_ring.rkey;
+  return to;
+}
+
+static hk_ibv_send_wr plain_write(const hk_ib_conn *c, uint32_t qp, hk_ibv_sge *sge, const hk_ib_target *to,
+                                  hk_ibv_send_wr *next) {
+  hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, qp, HK_IB_SENT),
+                       .next = next,
+                       .sg_list = sge,
+                       .num_sge = 1,
+                       .opcode = HK_IBV_WR_RDMA_WRITE};
+  wr.wr.rdma.remote_addr = to->addr;
+  wr.wr.rdma.rkey = to->rkeys[qp % c->nways];
+  return wr;
+}
+
 /* A small message: the ring's entry, which stays as it is until the peer has read it. */
 static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   char *entry = hk_ib_tx_entry(c, k);
@@ -99,12 +114,21 @@ static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
     uint32_t bytes = hk_net_slot(c->send, k)->bytes;
     fill_header(c, k, h);
     if (bytes) memcpy(entry + HK_IB_HEADER, hk_net_slot_data(c->send, k), bytes);
+    h->where = bytes && c->ways[0].peer_ring.flags & HK_IB_ON_GPU ? HK_IB_IN_FIFO : HK_IB_BEHIND;
   }
   const hk_ib_way *w = c->qps[qp].way;
   hk_ibv_sge sge = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER + h->bytes, w->arena_mr->lkey};
   hk_ibv_send_wr wr = write_with_imm(c, qp, &sge, w->peer_arena.addr + hk_ib_rx_offset(c, k), w->peer_arena.rkey,
                                      ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
-  return post(c, qp, &wr, &wr, 1, NO_SLOT);
+  if (h->where == HK_IB_BEHIND) return post(c, qp, &wr, &wr, 1, NO_SLOT);
+  /* No CPU of the peer's would put it from its ring to where it belongs. */
+  hk_ibv_sge data = {(uint64_t)(uintptr_t)entry + HK_IB_HEADER, h->bytes, w->arena_mr->lkey};
+  hk_ib_target to = in_fifo(c, k);
+  hk_ibv_send_wr first = plain_write(c, qp, &data, &to, &wr);
+  if (h->bytes <= c->qps[qp].inline_bytes) first.send_flags = HK_IBV_SEND_INLINE;
+  sge.length = HK_IB_HEADER;
+  if (sge.length <= c->qps[qp].inline_bytes) wr.send_flags |= HK_IBV_SEND_INLINE;
+  return post(c, qp, &first, &wr, 2, NO_SLOT);
 }
 
 /* The keys of registered memory for all ways; false where a device does not take it. */
@@ -122,6 +146,11 @@ static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_
   hk_status rc = HK_OK;
   hk_slot *s = hk_net_slot(c->send, k);
   hk_link *l = c->send->link;
+  if (l->gpu) { /* register_rings has given it to the device */
+    *from = hk_net_payload(c->send, k);
+    for (uint32_t i = 0; i < c->nways; i++) lkeys[i] = c->ways[i].send_mr->lkey;
+    return HK_OK;
+  }
   *from = hk_net_slot_data(c->send, k);
   if (s->flags & HK_SLOT_REF) {
     if (user_keys(c, *from, s->bytes, lkeys)) return HK_OK;
@@ -143,13 +172,6 @@ out:
   return rc;
 }
 
-/* Slot k's place in the FIFO. */
-static hk_ib_target in_fifo(const hk_ib_conn *c, uint64_t k) {
-  hk_ib_target to = {.addr = c->ways[0].peer_ring.addr + (uint64_t)ring(c, k) * c->send->link->slot_bytes};
-  for (uint32_t i = 0; i < c->nways; i++) to.rkeys[i] = c->ways[i].peer_ring.rkey;
-  return to;
-}
-
 /* The parts of a large message that go over other queue pairs than its header's. */
 static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *from, uint32_t bytes,
                             const uint32_t lkeys[HK_IB_WAYS], const hk_ib_target *to, uint32_t each) {
@@ -158,6 +180,7 @@ static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *
     uint32_t other = (qp + i) % c->nqps, way = other % c->nways, at = i * each, left = bytes - at;
     hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, left < each ? left : each, lkeys[way]};
     hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to->addr + at, to->rkeys[way], (uint32_t)k & ~HK_IB_HAS_HEADER);
+    if (c->send->link->gpu) wr.send_flags &= ~(unsigned)HK_IBV_SEND_INLINE; /* the CPU would have to read it */
     c->pending[ring(c, k)]++;
     HK_TRY(post(c, other, &wr, &wr, 1, ring(c, k)), out);
   }
@@ -187,10 +210,7 @@ static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   hk_ibv_sge head = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER, w->arena_mr->lkey};
   hk_ibv_send_wr last = write_with_imm(c, qp, &head, w->peer_arena.addr + hk_ib_rx_offset(c, k), w->peer_arena.rkey,
                                        ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
-  hk_ibv_send_wr first = {
-      .wr_id = last.wr_id, .next = &last, .sg_list = &data, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
-  first.wr.rdma.remote_addr = to.addr;
-  first.wr.rdma.rkey = to.rkeys[qp % c->nways];
+  hk_ibv_send_wr first = plain_write(c, qp, &data, &to, &last);
   HK_TRY(post(c, qp, &first, &last, 2, ring(c, k)), out);
 out:
   return rc;
@@ -220,6 +240,12 @@ bool hk_ib_unfinished(const hk_ib_conn *c) {
   return false;
 }
 
+/* Is the next message copied into our ring? */
+static bool is_small(const hk_ib_conn *c, uint64_t k) {
+  uint32_t bytes = hk_net_slot(c->send, k)->bytes;
+  return bytes <= HK_IB_SMALL && (!c->send->link->gpu || !bytes);
+}
+
 static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_net_filled(c->send, k); }
 
 hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
@@ -230,7 +256,7 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
     uint64_t k = c->posted;
     uint32_t qp = (uint32_t)(k % c->nqps), i = ring(c, k);
     /* Sent before, in an earlier epoch: a small message lies in our ring, and its slot may be another one's by now. */
-    bool small = k < c->given ? c->sizes[i] == 1 : hk_net_slot(c->send, k)->bytes <= HK_IB_SMALL;
+    bool small = k < c->given ? c->sizes[i] == 1 : is_small(c, k);
     for (uint32_t q = 0; q < c->nqps; q++)
       if (!has_room(&c->qps[q], 3)) goto out;
     if (k >= c->given) c->sizes[i] = 0;
@@ -247,7 +273,8 @@ out:
 hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at, bool *posted) {
   const hk_ib_way *w = c->qps[0].way;
   hk_ibv_sge sge = {(uint64_t)(uintptr_t)from, bytes, w->arena_mr->lkey};
-  hk_ibv_send_wr wr = {.wr_id = id_of(c, 0, KIND_SEND), .sg_list = &sge, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
+  hk_ibv_send_wr wr = {
+      .wr_id = hk_ib_request_id(c, 0, HK_IB_SENT), .sg_list = &sge, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
   *posted = has_room(&c->qps[0], 1);
   if (!*posted) return HK_OK;
   if (bytes <= c->qps[0].inline_bytes) wr.send_flags = HK_IBV_SEND_INLINE;
@@ -276,8 +303,9 @@ hk_status hk_ib_fence(hk_ib_conn *c, bool all) {
     bool still = q->looked == q->posted;
     q->looked = q->posted;
     if (q->signaled == q->posted || !(all || still) || !has_room(q, 1)) continue;
-    hk_ibv_send_wr wr = {
-        .wr_id = id_of(c, i, KIND_SEND), .opcode = HK_IBV_WR_RDMA_WRITE, .send_flags = HK_IBV_SEND_SIGNALED};
+    hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, i, HK_IB_SENT),
+                         .opcode = HK_IBV_WR_RDMA_WRITE,
+                         .send_flags = HK_IBV_SEND_SIGNALED};
     wr.wr.rdma.remote_addr = q->way->peer_arena.addr;
     wr.wr.rdma.rkey = q->way->peer_arena.rkey;
     hk_ibv_send_wr *bad;
@@ -356,10 +384,14 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
           hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
           if (!c || c->serial != (uint32_t)(wc[i].wr_id >> 32) || c->failed || qp >= c->nqps) continue;
           *moved = true;
+          if ((wc[i].wr_id & 15) == HK_IB_FLUSHED) {
+            HK_TRY(hk_ib_gpu_flushed(c, &wc[i]), out);
+            continue;
+          }
           if (wc[i].status == HK_IBV_WC_SUCCESS) c->came = c->pairs[c->qps[qp].way->pair].worked = true;
           if (wc[i].status != HK_IBV_WC_SUCCESS)
-            HK_TRY(hk_ib_broken(c, qp, &wc[i], (wc[i].wr_id & 15) == KIND_SEND ? "sending" : "receiving"), out);
-          else if ((wc[i].wr_id & 15) == KIND_SEND)
+            HK_TRY(hk_ib_broken(c, qp, &wc[i], (wc[i].wr_id & 15) == HK_IB_SENT ? "sending" : "receiving"), out);
+          else if ((wc[i].wr_id & 15) == HK_IB_SENT)
             sent(c, &c->qps[qp]);
           else
             HK_TRY(arrived(c, qp, ntohl(wc[i].imm_data)), out);
@@ -381,38 +413,68 @@ static hk_status garbage(hk_ib_conn *c, const hk_ib_header *h) {
   return hk_ib_give_up(c, cause, "do all ranks run the same version of this library, with the same settings?");
 }
 
-uint64_t hk_ib_received(hk_ib_conn *c) {
-  uint32_t n = c->ctx->env->nslots;
-  if (!c->recv) return c->received;
-  uint64_t k = c->recv->next, end = k + n;
+uint64_t hk_ib_arrived_to(const hk_ib_conn *c) {
+  uint64_t k = c->recv->next, end = k + c->ctx->env->nslots;
   for (; k < end && c->headers[ring(c, k)]; k++) {
     hk_ib_header h;
     memcpy(&h, c->arena + hk_ib_rx_offset(c, k), sizeof h);
     if (c->parts[ring(c, k)] < h.parts) break;
   }
+  return k;
+}
+
+uint64_t hk_ib_received(hk_ib_conn *c) {
+  if (!c->recv) return c->received;
+  uint64_t k = hk_ib_arrived_to(c), end = c->recv->next + c->ctx->env->nslots;
   for (uint64_t other = k; other < end; other++) c->headers[ring(c, other)] = c->parts[ring(c, other)] = 0;
   return c->received = k;
+}
+
+/* Where the payload lies at last, which is here or, of a small message, in the ring; *place NULL: there is no room yet.  A
+ * GPU's memory is no place for the CPU. */
+static void settle(hk_ib_conn *c, uint64_t k, const hk_ib_header *h, void **place, bool *direct) {
+  const char *entry = c->arena + hk_ib_rx_offset(c, k) + HK_IB_HEADER;
+  *direct = false;
+  if (c->recv->link->gpu) {
+    *place = hk_net_payload(c->recv, k);
+    return;
+  }
+  if (h->where == HK_IB_IN_PLACE) {
+    *direct = true;
+    *place = hk_ib_place_used(c, k, h->bytes);
+    return;
+  }
+  if (h->where == HK_IB_IN_FIFO) {
+    *place = hk_link_place(c->recv->link, k, h->bytes);
+    if (h->bytes <= HK_SLOT_INLINE) /* from a GPU: it belongs into the slot's header */
+      memcpy(*place, hk_net_payload(c->recv, k), h->bytes);
+    return;
+  }
+  *place = hk_net_place(c->recv, h->bytes, direct);
+  if (*place && h->bytes) memcpy(*place, entry, h->bytes);
 }
 
 hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
   while (c->recv && c->headers[ring(c, c->recv->next)]) {
     uint64_t k = c->recv->next;
     uint32_t i = ring(c, k);
-    const char *entry = c->arena + hk_ib_rx_offset(c, k);
     hk_ib_header h;
-    memcpy(&h, entry, sizeof h);
-    bool large = h.where != HK_IB_BEHIND, direct = h.where == HK_IB_IN_PLACE;
-    void *place = direct ? hk_ib_place_used(c, k, h.bytes) : hk_link_place(c->recv->link, k, h.bytes);
+    memcpy(&h, c->arena + hk_ib_rx_offset(c, k), sizeof h);
+    bool large = h.where != HK_IB_BEHIND, direct;
     if (h.seq != (uint32_t)(k + 1) || h.bytes > (large ? c->recv->link->slot_bytes : HK_IB_SMALL) ||
-        (large && h.bytes <= HK_SLOT_INLINE) || h.parts >= HK_IB_QPS || h.where > HK_IB_IN_PLACE || !place)
+        (c->recv->link->gpu && h.bytes && h.where != HK_IB_IN_FIFO) || h.parts >= HK_IB_QPS ||
+        h.where > HK_IB_IN_PLACE || (h.where == HK_IB_IN_PLACE && !hk_ib_place_used(c, k, h.bytes)))
       return garbage(c, &h);
     if (c->parts[i] < h.parts || !hk_net_has_room(c->recv)) return HK_OK;
-    if (large) (*(direct ? &c->ctx->placed : &c->ctx->copied))++;
-    if (!large) {
-      place = hk_net_place(c->recv, h.bytes, &direct);
-      if (!place) return HK_OK; /* larger than a slot cannot be: checked above */
-      if (h.bytes) memcpy(place, entry + HK_IB_HEADER, h.bytes);
+    if (c->recv->link->gpu && h.bytes) {
+      bool seen;
+      hk_status rc = hk_ib_gpu_sees(c, k, &seen);
+      if (rc != HK_OK || !seen) return rc;
     }
+    void *place;
+    settle(c, k, &h, &place, &direct);
+    if (!place) return HK_OK; /* larger than a slot cannot be: checked above */
+    if (large) (*(direct ? &c->ctx->placed : &c->ctx->copied))++;
     if (h.consumed > c->credit) c->credit = h.consumed;
     c->headers[i] = c->parts[i] = 0;
     hk_net_deliver(c->recv, h.bytes, h.signature, place, direct);

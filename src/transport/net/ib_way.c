@@ -120,15 +120,17 @@ void hk_ib_tell_ways(hk_ib_conn *c) {
 /* ---- memory on the ways' devices ---- */
 
 static bool register_end(hk_ib_conn *c, const hk_ib_way *w, const hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
-  if (!*mr)
-    *mr = hk_ib_try_register(c->ctx, w->device, e->link->payload, (size_t)c->ctx->env->nslots * e->link->slot_bytes,
-                             true, why);
+  if (!*mr && e->link->gpu)
+    *mr = hk_ib_gpu_mr(c, w, e, why);
+  else if (!*mr)
+    *mr = hk_ib_try_register(c->ctx, w->device, e->link->payload, hk_ib_ring_bytes(c), true, why);
   return *mr != NULL;
 }
 
 static bool register_rings(hk_ib_conn *c, hk_ib_way *w, char why[160]) {
+  bool source = c->send && (c->send->link->gpu || hk_ib_memory_is_scarce());
   return (!c->recv || register_end(c, w, c->recv, &w->recv_mr, why)) &&
-         (!c->send || !hk_ib_memory_is_scarce() || register_end(c, w, c->send, &w->send_mr, why));
+         (!source || register_end(c, w, c->send, &w->send_mr, why));
 }
 
 hk_ib_way *hk_ib_register_rings(hk_ib_conn *c, char why[160]) {

@@ -176,11 +176,28 @@ static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t
 
 /* ---- links ---- */
 
+/* Payloads in the memory of the end's GPU. */
+static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_device *gpu) {
+  hk_status rc = HK_OK;
+  size_t bytes = (env->nslots * env->slot_bytes + HK_DEVICE_PAGE - 1) & ~(size_t)(HK_DEVICE_PAGE - 1);
+  HK_TRY(gpu->ops->alloc_open(gpu, bytes + HK_DEVICE_PAGE, 0, &e->gpu_memory), out);
+  e->link->payload =
+      (char *)(((uintptr_t)e->gpu_memory.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
+  e->link->gpu = gpu;
+out:
+  return rc;
+}
+
+static void unmap_fifo(hk_net_end *e) {
+  if (e->memory) munmap(e->memory, e->bytes);
+  if (e->gpu_memory.base) (void)e->link->gpu->ops->release(e->link->gpu, &e->gpu_memory); /* a failure is logged */
+}
+
 /* Mapped, not malloc'ed: only pages that are used cost memory, and they come zeroed, which is an empty FIFO. */
-static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_net_provider *p) {
+static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_net_provider *p, hk_device *gpu) {
   size_t control = env->nslots * sizeof(hk_slot) + sizeof(hk_head);
   size_t payload_at = (control + 4095) & ~(size_t)4095;
-  e->bytes = payload_at + env->nslots * env->slot_bytes;
+  e->bytes = payload_at + (gpu ? 0 : env->nslots * env->slot_bytes);
   e->memory = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (e->memory == MAP_FAILED) {
     e->memory = NULL;
@@ -202,10 +219,10 @@ static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_n
                 : p->refer ? 1
                            : 0, /* 2: sent from wherever it lies */
       .pumped = 1,
-      .delivers_ref = !sends && p->delivers_ref,
+      .delivers_ref = !sends && !gpu && p->delivers_ref,
       .priv = e,
   };
-  return HK_OK;
+  return gpu ? map_on_gpu(env, e, gpu) : HK_OK;
 }
 
 static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
@@ -222,20 +239,23 @@ static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_
   e->key = *key;
   e->used = u;
   u->nends++;
-  HK_TRY(map_fifo(state->env, e, u->provider), undo);
+  hk_device *gpu = link->gpu && u->provider->takes_gpu && u->provider->takes_gpu(u->ctx, e) ? link->gpu : NULL;
+  HK_TRY(map_fifo(state->env, e, u->provider, gpu), undo);
   link->owner = state;
   atomic_init(&link->state, HK_LINK_CONNECTING);
   HK_TRY(u->provider->open(u->ctx, e), undo);
   return HK_OK;
 undo:
   if (e->used) e->used->nends--;
-  if (e->memory) munmap(e->memory, e->bytes);
+  unmap_fifo(e);
   free(e);
   return rc;
 }
 
+/* None for payloads in a GPU's memory: the kernels know that place already, and other providers do not reach it. */
 static hk_net_used *other_of(const hk_net_end *e) {
   char why[160];
+  if (e->link->gpu) return NULL;
   net_state *s = (net_state *)e->link->owner;
   return provider_from(s, (int)(e->used - s->used) + 1, e->key.peer, why, sizeof why);
 }
@@ -264,7 +284,7 @@ static void net_close(hk_link *link) {
     e->used->provider->close(e->used->ctx, e);
     e->used->nends--;
   }
-  munmap(e->memory, e->bytes);
+  unmap_fifo(e);
   free(e);
   link->priv = NULL;
 }

@@ -11,6 +11,7 @@
  */
 #ifndef HK_TRANSPORT_NET_H
 #define HK_TRANSPORT_NET_H
+#include "../../device/device.h"
 #include "../transport.h"
 
 enum {
@@ -24,8 +25,9 @@ typedef struct hk_net_end {
   hk_link *link;
   hk_link_key key;
   uint64_t next; /* slots that the provider has taken (SEND) or delivered (RECV) */
-  void *memory;  /* the FIFO */
+  void *memory;  /* the FIFO, but for payloads in a GPU's memory */
   size_t bytes;
+  hk_memory gpu_memory; /* these; base NULL: none */
   struct hk_net_used *used; /* net.c's: by whom it is served */
   void *priv;               /* the provider's */
 } hk_net_end;
@@ -43,6 +45,8 @@ typedef struct hk_net_provider {
   void (*join)(void *ctx, const char *facts, size_t stride);
   /* May this rank reach `peer`, which has the same provider?  Both ends answer alike.  NULL: yes. */
   bool (*reachable)(void *ctx, int peer, char *why, size_t why_bytes);
+  /* May the end's payloads lie in the memory of link->gpu?  Before `open`; once yes, it counts.  NULL: no. */
+  bool (*takes_gpu)(void *ctx, const hk_net_end *end);
   /* Connects an end, or begins to; sets link->state. */
   hk_status (*open)(void *ctx, hk_net_end *end);
   /* As the transport's `memory`; NULL: it makes no difference. */
@@ -80,6 +84,10 @@ static inline const void *hk_net_slot_data(const hk_net_end *e, uint64_t k) {
   const hk_slot *s = hk_net_slot(e, k);
   if (s->flags & HK_SLOT_REF) return (const void *)(uintptr_t)s->ref.offset; /* the address holds in this process */
   return hk_link_place(e->link, k, s->bytes);
+}
+/* The slot's part of the payloads, on either side, where small ones do not lie with the host: maybe an address of a GPU. */
+static inline char *hk_net_payload(const hk_net_end *e, uint64_t k) {
+  return e->link->payload + (size_t)((uint32_t)k & e->link->mask) * e->link->slot_bytes;
 }
 static inline void hk_net_give_credit(hk_net_end *e, uint64_t slots) {
   /* release: our reads of the slots' memory must be over before the lane may fill them again */

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Payloads in a GPU's memory (GPUDirect RDMA): which cards are given it, and when the GPU sees what they have written.
+ *
+ * A card's write to the GPU and its completion, which goes to host memory, take different ways, so that the completion may be
+ * there first.  What the proxy then stores for the kernel is host memory, too.  Newer GPUs are told to see writes that came
+ * before the answer to their own read of that (limits.rdma_ordered).  For others a *flush* stands between the completion and
+ * the delivery: a read from the GPU's memory pushes the writes before it, by PCI's rules of order; the driver does one
+ * (limits.rdma_flush), or the card by a queue pair that is joined with itself. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "../../base/log.h"
+#include "../../base/param.h"
+#include "../../topo/detect.h"
+#include "ib.h"
+#include "ib_gdr.h"
+
+/* ---- which cards ---- */
+
+/* What was found of a port. */
+typedef struct finding {
+  hk_ib_port port;
+  hk_path_class cls;
+  bool takes;
+} finding;
+
+/* A card that cannot even be tried is one that does not take it. */
+static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
+  hk_device *gpu = x->env->gpu;
+  hk_ib_device *d;
+  hk_ib_gpu_memory m = {.way = HK_IB_GPU_STAGED};
+  f->cls = hk_ib_gpu_distance(paths, gpu->limits.ordinal, f->port.device);
+  if (!hk_ib_gpu_too_far(f->cls, m.why, sizeof m.why) &&
+      (hk_ib_device_open(x, f->port.device, &d) != HK_OK ||
+       hk_ib_gpu_probe(x->api, d->context, gpu, x->env->gpu_page, &m) != HK_OK))
+    snprintf(m.why, sizeof m.why, "%.200s", hk_last_error());
+  f->takes = m.way != HK_IB_GPU_STAGED;
+  HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d and %s:%d%s%s: %s%s%s%s", x->env->rank, gpu->limits.ordinal,
+          f->port.device, f->port.number, f->cls == HK_PATH_DIS ? "" : ", ",
+          f->cls == HK_PATH_DIS ? "" : hk_path_class_name(f->cls), f->takes ? "GPUDirect RDMA by " : "data passes ",
+          hk_ib_gpu_way_name(m.way), m.why[0] ? "; " : "", m.why);
+}
+
+/* The GPU's nearest ports first, equal ones as they were; the class that it does not know comes last. */
+static void put_in_order(finding *f, int n) {
+  for (int i = 1; i < n; i++) {
+    finding one = f[i];
+    int at = i;
+    for (; at > 0 && f[at - 1].cls > one.cls; at--) f[at] = f[at - 1];
+    f[at] = one;
+  }
+}
+
+/* All connections of the rank keep to ports that are given its memory, where there are some of each kind that it has told
+ * the others of. */
+static bool enough(const finding *f, int n) {
+  int all = 0, taken = 0;
+  for (int i = 0; i < n; i++) {
+    all |= 1 << f[i].port.layer;
+    if (f[i].takes) taken |= 1 << f[i].port.layer;
+  }
+  return n > 0 && all == taken;
+}
+
+static void settle_ports(hk_ib_ctx *x, finding *f) {
+  int n = 0, before = x->nports;
+  x->gpu.direct = enough(f, before);
+  put_in_order(f, before);
+  for (int i = 0; i < before; i++)
+    if (f[i].takes || !x->gpu.direct) x->ports[n++] = f[i].port;
+  if (f[0].cls != HK_PATH_DIS || x->gpu.direct) { /* else those near the CPU stay first */
+    x->nports = n;
+    x->nnear = 0;
+    hk_path_class best = HK_PATH_DIS;
+    for (int i = 0; i < before; i++) {
+      if (!f[i].takes && x->gpu.direct) continue;
+      if (x->nnear == 0) best = f[i].cls;
+      x->nnear += f[i].cls == best;
+    }
+  }
+  x->gpu.flushing = hk_ib_flushing_of(x->env->gpu);
+  if (x->gpu.direct)
+    HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d %s", x->env->rank, x->env->gpu->limits.ordinal,
+            hk_ib_flushing_words(x->gpu.flushing));
+}
+
+void hk_ib_gpu_look(hk_ib_ctx *x) {
+  static const hk_path_rules own_ways = {.no_pxn = true}; /* what another GPU reaches does not help */
+  finding found[HK_IB_PORTS];
+  hk_topo *t = NULL;
+  hk_paths *paths = NULL;
+  if (x->gpu.known || !x->env->gpu_page) return;
+  x->gpu.known = true;
+  if (hk_topo_detect_with_file(&t, 0) != HK_OK || hk_paths_new(&paths, t, &own_ways) != HK_OK)
+    HK_INFO(HK_SUB_NET, "rank %d: how far cards are from its GPU is not known: %s", x->env->rank, hk_last_error());
+  pthread_mutex_lock(&x->lock);
+  for (int i = 0; i < x->nports; i++) {
+    found[i] = (finding){.port = x->ports[i]};
+    look_at_port(x, paths, &found[i]);
+  }
+  if (x->nports) settle_ports(x, found);
+  pthread_mutex_unlock(&x->lock);
+  hk_paths_free(paths);
+  hk_topo_free(t);
+}
+
+bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e) {
+  hk_ib_ctx *x = ctx;
+  bool ceded = false;
+  hk_ib_gpu_look(x);
+  if (!x->gpu.direct) return false;
+  pthread_mutex_lock(&x->lock); /* another network may have to carry it already */
+  for (uint32_t i = 0; i < x->room && !ceded; i++) {
+    const hk_ib_conn *c = x->conns[i];
+    ceded = c && c->peer == e->key.peer && c->channel == e->key.channel &&
+            c->ceded & hk_ib_direction(c, e->key.kind == HK_LINK_SEND);
+  }
+  pthread_mutex_unlock(&x->lock);
+  return !ceded;
+}
+
+hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, const hk_net_end *e, char why[160]) {
+  hk_ib_ctx *x = c->ctx;
+  hk_ib_gpu_memory m;
+  const size_t page = HK_DEVICE_PAGE, bytes = (hk_ib_ring_bytes(c) + page - 1) / page * page;
+  hk_ib_gpu_register(x->api, w->device->pd, e->link->gpu, e->link->payload, bytes, &m);
+  if (m.mr)
+    hk_ib_count_pinned(x, m.mr);
+  else
+    snprintf(why, 160, "%.31s takes no memory of GPU %d: %.80s", w->device->name, e->link->gpu->limits.ordinal, m.why);
+  return m.mr;
+}
+
+/* ---- flushes ---- */
+
+/* A queue pair that is joined with itself reaches the card's own memory regions, through its port's loop. */
+static int join_with_itself(hk_ib_conn *c, hk_ibv_qp *qp) {
+  const hk_ibv *api = c->ctx->api;
+  const hk_ib_pair *pair = &c->pairs[c->ways[0].pair];
+  const hk_ib_port *port = &c->mine[pair->mine];
+  hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_INIT,
+                       .pkey_index = (uint16_t)hk_param_int(HK_P_IB_PKEY),
+                       .port_num = port->number,
+                       .qp_access_flags = HK_IBV_ACCESS_REMOTE_READ};
+  int err = api->modify_qp(qp, &to, HK_IBV_QP_STATE | HK_IBV_QP_PKEY_INDEX | HK_IBV_QP_PORT | HK_IBV_QP_ACCESS_FLAGS);
+  if (err) return err;
+  to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTR,
+                        .path_mtu = c->told.ways[0].mtu,
+                        .dest_qp_num = qp->qp_num,
+                        .max_dest_rd_atomic = 1,
+                        .min_rnr_timer = 12,
+                        .ah_attr = {.dlid = port->lid, .port_num = port->number}};
+  if (port->layer == HK_IBV_LAYER_ETHERNET) {
+    to.ah_attr.is_global = 1;
+    to.ah_attr.grh = (hk_ibv_global_route){
+        .dgid = port->gids[pair->my_gid].gid, .sgid_index = port->gids[pair->my_gid].index, .hop_limit = 255};
+  }
+  err = api->modify_qp(qp, &to,
+                       HK_IBV_QP_STATE | HK_IBV_QP_AV | HK_IBV_QP_PATH_MTU | HK_IBV_QP_DEST_QPN | HK_IBV_QP_RQ_PSN |
+                           HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);
+  if (err) return err;
+  to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTS,
+                        .timeout = (uint8_t)c->timeout,
+                        .retry_cnt = (uint8_t)hk_param_int(HK_P_IB_RETRY_CNT),
+                        .rnr_retry = 7,
+                        .max_rd_atomic = 1};
+  return api->modify_qp(qp, &to,
+                        HK_IBV_QP_STATE | HK_IBV_QP_TIMEOUT | HK_IBV_QP_RETRY_CNT | HK_IBV_QP_RNR_RETRY |
+                            HK_IBV_QP_SQ_PSN | HK_IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+enum { FLUSH_DEPTH = 2, READ_AT = 96 /* in the arena's first entry, behind the credits (ib_place.c has the rest) */ };
+
+static hk_status make_flush_qp(hk_ib_conn *c) {
+  hk_ib_ctx *x = c->ctx;
+  hk_ib_flush *f = &c->flush;
+  f->cq = hk_ib_cq_with_room(x, c->ways[0].device, FLUSH_DEPTH);
+  if (f->cq) {
+    hk_ibv_qp_init_attr attr = {
+        .send_cq = f->cq->cq,
+        .recv_cq = f->cq->cq,
+        .cap = {.max_send_wr = FLUSH_DEPTH, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+        .qp_type = HK_IBV_QPT_RC};
+    f->qp = x->api->create_qp(c->ways[0].device->pd, &attr);
+  }
+  if (!f->qp)
+    return HK_FAIL_ERRNO("rank %d cannot make a queue pair on RDMA device %s to read from its GPU", x->env->rank,
+                         c->ways[0].device->name);
+  f->cq->used += FLUSH_DEPTH;
+  int err = join_with_itself(c, f->qp);
+  if (!err) return HK_OK;
+  char what[160];
+  snprintf(what, sizeof what, "a queue pair to read from the GPU cannot be joined with itself on %s port %d: %s",
+           c->ways[0].device->name, hk_ib_my_port(c, &c->ways[0])->number, strerror(err));
+  return hk_ib_lost(c, what, true);
+}
+
+/* Asks the card for a word of slot k's payload. */
+static hk_status read_back(hk_ib_conn *c, uint64_t k) {
+  hk_status rc = HK_OK;
+  hk_ib_flush *f = &c->flush;
+  hk_ibv_send_wr *bad;
+  if (!f->qp) HK_TRY(make_flush_qp(c), out);
+  if (c->phase != HK_IB_UP) return HK_OK; /* it could not be: new queue pairs come */
+  hk_ibv_sge to = {(uint64_t)(uintptr_t)c->arena + READ_AT, 1, c->ways[0].arena_mr->lkey};
+  hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, 0, HK_IB_FLUSHED),
+                       .sg_list = &to,
+                       .num_sge = 1,
+                       .opcode = HK_IBV_WR_RDMA_READ,
+                       .send_flags = HK_IBV_SEND_SIGNALED};
+  wr.wr.rdma.remote_addr = (uint64_t)(uintptr_t)hk_net_payload(c->recv, k);
+  wr.wr.rdma.rkey = c->ways[0].recv_mr->rkey;
+  int err = f->qp->context->ops.post_send(f->qp, &wr, &bad);
+  if (err) {
+    char what[120];
+    snprintf(what, sizeof what, "cannot post a read from the GPU: %s", strerror(err));
+    return hk_ib_lost(c, what, true);
+  }
+  f->asked = hk_ib_arrived_to(c);
+out:
+  return rc;
+}
+
+/* One flush is for all that has arrived before it. */
+hk_status hk_ib_gpu_sees(hk_ib_conn *c, uint64_t k, bool *yes) {
+  hk_status rc = HK_OK;
+  hk_ib_flush *f = &c->flush;
+  hk_device *gpu = c->recv->link->gpu;
+  if (c->ctx->gpu.flushing == HK_IB_NO_FLUSH || k < f->seen) {
+    *yes = true;
+    return HK_OK;
+  }
+  if (c->ctx->gpu.flushing == HK_IB_DRIVER_FLUSH) {
+    uint64_t arrived = hk_ib_arrived_to(c);
+    HK_TRY(gpu->ops->rdma_flush(gpu), out);
+    f->seen = arrived;
+  } else if (!f->asked) {
+    HK_TRY(read_back(c, k), out);
+  }
+out:
+  *yes = k < f->seen;
+  return rc;
+}
+
+hk_status hk_ib_gpu_flushed(hk_ib_conn *c, const hk_ibv_wc *wc) {
+  hk_ib_flush *f = &c->flush;
+  if (wc->status != HK_IBV_WC_SUCCESS && c->recv) /* whose memory is gone if it was closed meanwhile */
+    return hk_ib_broken(c, 0, wc, "reading from the GPU");
+  if (f->asked > f->seen) f->seen = f->asked;
+  f->asked = 0;
+  f->reads++;
+  return HK_OK;
+}
+
+void hk_ib_gpu_drop(hk_ib_conn *c) {
+  hk_ib_flush *f = &c->flush;
+  f->asked = 0;
+  if (!f->qp) return;
+  c->ctx->api->destroy_qp(f->qp);
+  f->cq->used -= FLUSH_DEPTH;
+  f->qp = NULL;
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPUDirect RDMA: ranks on emulated GPUs that only the verbs provider joins, whose cards, the fake libibverbs.so.1's, read and
+ * write the GPUs' memory.  What a card writes there is seen late, if at all, by a GPU that needs a flush.
+ * check: notsan */
+#include <errno.h>
+#include "../support/suite.h"
+#include "fake_rdma.h"
+#include "gpu_comms.h"
+
+static fake_verbs_state *verbs;
+
+static void set(const char *name, const char *value) { setenv(name, value, 1); }
+
+/* Cards that write so that GPUs see it late, and what a GPU's driver does about it. */
+static void begin(gpu_ranks *g, int ranks, bool late) {
+  set("NCCL_P2P_DISABLE", "1");
+  set("NCCL_SHM_DISABLE", "1");
+  set("CUDAEMU_RDMA_ORDER", late ? "0" : "100");
+  setenv("CUDAEMU_DMABUF", "1", 0);
+  gpu_open(g, ranks, ranks, 1 << 18);
+  verbs = rdma_begin(2);
+  rdma_param("NCCL_NET", "IB");
+  verbs->late = late;
+  verbs->gpu = (char *)(uintptr_t)(g->in[0] & ~(CUdeviceptr)0xfffff);
+  verbs->gpu_bytes = (uint64_t)1 << 32;
+  void *driver = dlopen(emu_file("libcuda.so.1"), RTLD_NOW | RTLD_NOLOAD);
+  void *fakes = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+  ck_assert(driver && fakes);
+  *(void **)dlsym(driver, "cudaemu_rdma_flush") = dlsym(fakes, "fake_verbs_flush");
+}
+static void end(gpu_ranks *g) {
+  gpu_close(g);
+  ck_assert_int_eq(verbs->nqps, 0);
+  ck_assert_int_eq(verbs->nmrs, 0);
+  ck_assert_int_eq(verbs->ncqs, 0);
+  rdma_end();
+}
+
+/* Of a count of the cards', while proxies run. */
+static uint64_t now(const uint64_t *count) {
+  pthread_mutex_lock(&verbs->lock);
+  uint64_t n = *count;
+  pthread_mutex_unlock(&verbs->lock);
+  return n;
+}
+
+/* Messages that fit a slot's header, an entry of the rings, a slot, and not. */
+static void call_all(gpu_ranks *g) {
+  static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_ALLTOALL};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
+    for (size_t count = 7; count < 10000; count *= 36) {
+      gpu_call c = {.coll = colls[i], .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
+      gpu_fill(g, &c);
+      for (int k = 0; k < 2; k++) gpu_group(g, &c);
+      gpu_check(g, &c);
+    }
+  }
+}
+
+static const struct {
+  const char *name, *value; /* a setting */
+  int refusal;              /* of dma-bufs */
+  bool module;              /* nvidia-peermem */
+  bool late, no_call;       /* the GPU needs flushes; its driver has no call for them */
+  bool from, to;            /* cards read from GPUs, write to them */
+} ways[] = {
+    {NULL, NULL, 0, false, true, false, true, true},
+    {NULL, NULL, 0, false, true, true, true, true},
+    {NULL, NULL, 0, false, false, false, true, true},
+    {"NCCL_NET_GDR_READ", "0", 0, false, true, false, false, true},
+    {"CUDAEMU_STRICT", "0", EOPNOTSUPP, true, true, true, true, true}, /* else the fake card's writes were a crash */
+    {NULL, NULL, EOPNOTSUPP, false, true, false, false, false},
+    {"CUDAEMU_DMABUF", "0", 0, false, true, false, false, false},
+    {"NCCL_NET_GDR_LEVEL", "LOC", 0, false, true, false, false, false},
+    {"NCCL_IB_CUDA_SUPPORT", "0", 0, true, true, false, false, false},
+};
+
+START_TEST(goes_by) {
+  gpu_ranks g;
+  if (ways[_i].name) set(ways[_i].name, ways[_i].value);
+  if (ways[_i].no_call) set("CUDAEMU_RDMA_FLUSH", "0");
+  begin(&g, 2, ways[_i].late);
+  verbs->dmabuf_refusal = ways[_i].refusal;
+  verbs->peermem = ways[_i].module;
+  gpu_init_all(&g);
+  call_all(&g);
+  ck_assert_int_eq(now(&verbs->from_gpu) > 0, ways[_i].from);
+  ck_assert_int_eq(now(&verbs->to_gpu) > 0, ways[_i].to);
+  ck_assert_int_eq(now(&verbs->flushes) > 0, ways[_i].to && ways[_i].late);
+  ck_assert_int_eq(now(&verbs->reads) > 0, ways[_i].to && ways[_i].no_call);
+  end(&g);
+}
+END_TEST
+
+/* The same without the flush: what came is not what the GPU sees, so the tests above show that flushes are there. */
+START_TEST(is_wrong_without_a_flush) {
+  gpu_ranks g;
+  enum { COUNT = 300 };
+  static float out[COUNT];
+  begin(&g, 2, true);
+  rdma_param("NCCL_GDR_FLUSH_DISABLE", "1");
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = COUNT, .type = ncclFloat32, .op = ncclSum};
+  gpu_fill(&g, &c);
+  gpu_group(&g, &c);
+  gpu_wait(&g);
+  emu_use(0);
+  OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g.out[0], sizeof out, g.stream[0]));
+  OK(StreamSynchronize(g.stream[0]));
+  int right = 0;
+  for (size_t i = 0; i < COUNT; i++) {
+    double tolerance;
+    right += out[i] == (float)gpu_wanted(&g, &c, 0, i, &tolerance);
+  }
+  ck_assert_int_lt(right, COUNT);
+  ck_assert_uint_eq(now(&verbs->flushes), 0);
+  end(&g);
+}
+END_TEST
+
+/* What a failed queue pair has not delivered is sent again from the GPU's memory, over a new one with new flushes. */
+START_TEST(mends) {
+  gpu_ranks g;
+  if (_i) set("CUDAEMU_RDMA_FLUSH", "0");
+  if (_i) set("NCCL_IB_QPS_PER_CONNECTION", "2");
+  begin(&g, 2, true);
+  verbs->skip = 30;
+  verbs->broken = 2;
+  gpu_init_all(&g);
+  for (int i = 0; i < 3; i++) call_all(&g);
+  ck_assert_uint_gt(now(&verbs->flushes), 0);
+  end(&g);
+  ck_assert_int_eq(verbs->broken, 0);
+}
+END_TEST
+
+START_TEST(splits) {
+  gpu_ranks g;
+  set("HOCKET_SLOT_BYTES", "131072");
+  set("NCCL_IB_QPS_PER_CONNECTION", "3");
+  set("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
+  set("NCCL_MAX_NCHANNELS", "1");
+  begin(&g, 2, true);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_BROADCAST, .count = 60001, .type = ncclFloat32};
+  gpu_fill(&g, &c);
+  gpu_group(&g, &c);
+  gpu_check(&g, &c);
+  ck_assert_uint_gt(now(&verbs->from_gpu), 3);
+  end(&g);
+}
+END_TEST
+
+/* Rank 1 opens its links while rank 0's kernel waits for it already: nothing there may wait for kernels. */
+START_TEST(opens_beside_a_kernel) {
+  gpu_ranks g;
+  begin(&g, 2, true);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 300, .type = ncclFloat32, .op = ncclSum};
+  gpu_fill(&g, &c);
+  for (int r = 0; r < 2; r++) OK_NCCL(gpu_submit(&g, &c, r));
+  gpu_check(&g, &c);
+  end(&g);
+}
+END_TEST
+
+/* ---- distances ---- */
+
+/* Two CPUs, each with a GPU; card fake1 is beside GPU 0, fake0 on the CPU of GPU 1. */
+static void write_machine(void) {
+  fm_file(
+      "machine.xml",
+      "<system version=\"1\">\n"
+      "<cpu numaid=\"0\" affinity=\"1\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"143\">\n"
+      "<pci busid=\"0000:0f:00.0\" class=\"0x060400\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
+      "<pci busid=\"0000:10:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
+      "<gpu dev=\"0\" sm=\"90\" rank=\"0\" gdr=\"1\"/></pci>\n"
+      "<pci keep=\"1\" busid=\"0000:20:00.0\" class=\"0x020700\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
+      "<nic><net keep=\"1\" name=\"fake1\" dev=\"41\" speed=\"100000\" port=\"1\" guid=\"0x1\" maxconn=\"1024\" gdr=\"1\"/></nic></pci>\n"
+      "</pci></cpu>\n"
+      "<cpu numaid=\"1\" affinity=\"2\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"143\">\n"
+      "<pci busid=\"0000:11:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
+      "<gpu dev=\"1\" sm=\"90\" rank=\"1\" gdr=\"1\"/></pci>\n"
+      "<pci keep=\"1\" busid=\"0000:21:00.0\" class=\"0x020700\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
+      "<nic><net keep=\"1\" name=\"fake0\" dev=\"40\" speed=\"100000\" port=\"1\" guid=\"0x2\" maxconn=\"1024\" gdr=\"1\"/></nic></pci>\n"
+      "</cpu>\n</system>\n");
+  char path[600];
+  snprintf(path, sizeof path, "%s/machine.xml", scratch_folder);
+  rdma_param("NCCL_TOPO_FILE", path);
+}
+
+static const struct {
+  const char *level;
+  bool direct[2]; /* each rank */
+} levels[] = {{"", {true, false}}, {"SYS", {true, true}}, {"PIX", {true, false}}, {"LOC", {false, false}}};
+
+/* Each side decides for itself: rank 0's GPU has a card beside it, rank 1's does not. */
+START_TEST(keeps_to_the_distance) {
+  gpu_ranks g;
+  begin(&g, 2, true);
+  write_machine();
+  rdma_param("NCCL_NET_GDR_LEVEL", levels[_i].level);
+  gpu_init_all(&g);
+  for (int from = 0; from < 2; from++) {
+    for (size_t bytes = 20; bytes < 60000; bytes *= 40) {
+      uint64_t read = now(&verbs->from_gpu), written = now(&verbs->to_gpu);
+      gpu_call c = {.coll = HK_BROADCAST, .count = bytes, .type = ncclInt8, .root = from};
+      gpu_fill(&g, &c);
+      gpu_group(&g, &c);
+      gpu_check(&g, &c);
+      ck_assert_int_eq(now(&verbs->from_gpu) > read, levels[_i].direct[from]);
+      ck_assert_int_eq(now(&verbs->to_gpu) > written, levels[_i].direct[1 - from]);
+    }
+  }
+  end(&g);
+}
+END_TEST
+
+int main(void) {
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  Suite *s = suite_create("gpu_direct");
+  TCase *t = tcase_create("gpu_direct");
+  tcase_set_timeout(t, 100);
+  tcase_add_loop_test(t, goes_by, 0, (int)HK_ARRAY_LENGTH(ways));
+  tcase_add_test(t, is_wrong_without_a_flush);
+  tcase_add_loop_test(t, mends, 0, 2);
+  tcase_add_test(t, splits);
+  tcase_add_test(t, opens_beside_a_kernel);
+  tcase_add_loop_test(t, keeps_to_the_distance, 0, (int)HK_ARRAY_LENGTH(levels));
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
