@@ -46,6 +46,12 @@ else
     run 2 all_reduce -b 24 -e 2M -f 37
     run 3 sendrecv -b 24 -e 1M -f 53 -R 1
   done
+  # Both devices as one network device of each rank.
+  for settings in "NCCL_NET_FORCE_MERGE=rxe0,rxe1" "NCCL_NET_FORCE_MERGE=rxe0,rxe1 NCCL_IB_SPLIT_DATA_ON_QPS=1"; do
+    settings="env NCCL_DEBUG=INFO $settings"
+    ROCE_HCA=rxe run 2 all_reduce -b 24 -e 2M -f 37
+    grep -q "also over rxe" "$logs/all_reduce.0" || tell "two ports do not act as one"
+  done
   # The same networks as a net plugin, loaded back.
   settings="env NCCL_NET_PLUGIN=$PWD/$HK_BUILD/lib/libnccl-net-hocket.so" run 2 all_reduce -b 24 -e 256K -f 100
 fi
