@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# storm.sh [THREADS]: in the guest: ranks as threads of two processes, 16 or THREADS on each device, all of which connect to all
+# storm.sh [THREADS]: in the guest: ranks as threads of two processes, 32 or THREADS on each device, all of which connect to all
 # of the other process at once.  The time limits are for hangs: all of them share two emulated processors.
 set -u
 . tests/roce/ranks.sh
-threads=${1:-16}
+threads=${1:-32}
 logs=$(mktemp -d)
 roce_ranks 2 "$logs/run" env NCCL_NET=IB NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET HOCKET_PEER_TIMEOUT=400 HOCKET_SLOTS=2 \
   HOCKET_SLOT_BYTES=8192 NCCL_MAX_NCHANNELS=2 NCCL_ALGO=pairwise "$HK_BUILD/bin/alltoall_perf" -t "$threads" -n 1 -w 0 -c 1 -b 16K -e 16K
