@@ -310,8 +310,9 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[i];
     if (!c) continue;
+    /* What has arrived counts, also where the queue pairs have ended since: their peer may be done, and gone. */
+    if (c->phase != HK_IB_FAILED) HK_TRY(hk_ib_deliver(c, &any), out);
     if (c->phase == HK_IB_UP) {
-      HK_TRY(hk_ib_deliver(c, &any), out);
       if (c->announced < c->offered)
         HK_TRY(hk_ib_place_announce(c), out); /* before credits that let the peer use them */
       HK_TRY(hk_ib_send(c, &any), out);
