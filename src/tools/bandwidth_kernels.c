@@ -38,7 +38,7 @@ out:
 
 static hk_status fill(const bench *x, hk_dtype type, bool adds, hk_gpu_batch *batch) {
   hk_status rc = HK_OK;
-  const unsigned blocks = x->code->resident;
+  const unsigned most = x->code->resident < UINT16_MAX ? x->code->resident : UINT16_MAX, blocks = most ? most : 1;
   const size_t bytes = x->b->bytes;
   hk_reducer r;
   HK_TRY(hk_reducer_init(&r, type, HK_SUM, 2, NULL), out);
@@ -52,7 +52,9 @@ static hk_status fill(const bench *x, hk_dtype type, bool adds, hk_gpu_batch *ba
                                  .chunk = (bytes / blocks / WAVES + 1023) & ~(size_t)1023,
                                  .state = x->state.base,
                                  .reducer = {.dtype = r.dtype, .op = r.op, .elem_bytes = r.elem_bytes, .reduces = adds},
-                                 .channels = blocks};
+                                 .channels = (uint16_t)blocks,
+                                 .orders = 1,
+                                 .lanes = 1};
   if (!batch->work[0].chunk) batch->work[0].chunk = 1024;
 out:
   return rc;
