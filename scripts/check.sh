@@ -153,9 +153,9 @@ sanitizer_build=($HK_MAKE --no-print-directory CC=gcc "CFLAGS=-O1 -g" tests)
 
 # Most tests leave a core idle: where all are run, these builds go on behind them, and only where nobody else wants the core.
 declare -A ahead=()
+trap 'kill "${ahead[@]}" "${running[@]}" 2>/dev/null' EXIT
 build_ahead() { # sanitizers...
   local each
-  trap '[ ${#ahead[@]} = 0 ] || kill "${ahead[@]}" 2>/dev/null' EXIT
   for each in "$@"; do
     sanitizer_runs "$each" || continue
     nice -n 19 "${sanitizer_build[@]}" -j$((($(nproc) + 1) / 2)) "SAN=$each" >"$logs/$each.build.log" 2>&1 &
@@ -163,6 +163,8 @@ build_ahead() { # sanitizers...
   done
 }
 
+# Builds and starts the tests under a sanitizer; those of two sanitizers run side by side.
+declare -A running=()
 sanitized() { # prefix sanitizers skip-option
   case $ONLY in *asan:* | *tsan:*) [[ $ONLY == *$1* ]] || return 0 ;; esac
   if ! sanitizer_runs "$2"; then skip "$1" "$reason"; return; fi
@@ -180,7 +182,27 @@ sanitized() { # prefix sanitizers skip-option
     tail -n 10 "$logs/$2.build.log" | sed 's/^/      | /'
     return
   fi
-  CK_TIMEOUT_MULTIPLIER=5 unit_tests "$folder" "$1" "$3" 5
+  rm -f "$logs/$3.counts"
+  (
+    passed=0 failed=0 skipped=0
+    CK_TIMEOUT_MULTIPLIER=5 unit_tests "$folder" "$1" "$3" 5
+    echo "$passed $failed $skipped" >"$logs/$3.counts"
+  ) >"$logs/$3.out" 2>&1 &
+  running[$3]=$!
+}
+
+# Shows what the tests of `sanitized` say, and counts it.
+await_sanitized() { # skip-option...
+  local each p f s
+  for each in "$@"; do
+    [ -n "${running[$each]:-}" ] || continue
+    tail -n +1 -s 0.2 -f --pid="${running[$each]}" "$logs/$each.out"
+    wait "${running[$each]}"
+    unset "running[$each]"
+    p=0 f=1 s=0
+    read -r p f s <"$logs/$each.counts"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  done
 }
 
 [ -n "$QUICK$ONLY" ] || build_ahead address,undefined thread
@@ -191,6 +213,7 @@ if [ -z "$QUICK" ]; then
   export UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=second_deadlock_stack=1
   sanitized asan: address,undefined noasan
   sanitized tsan: thread notsan
+  await_sanitized noasan notsan
 fi
 [ $((passed + failed + skipped)) -gt 0 ] || fail "check" "no test matches ONLY=$ONLY"
 echo
