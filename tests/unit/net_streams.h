@@ -58,15 +58,19 @@ static inline void offer_ahead(stream *t, hk_link *recv) {
 static inline void *run_stream(void *arg) {
   stream *t = arg;
   int me = t->rank->rank;
-  hk_link *send = t->both || me < t->peer ? net_link(t->rank, t->peer, HK_LINK_SEND, t->channel) : NULL;
-  hk_link *recv = t->both || me > t->peer ? net_link(t->rank, t->peer, HK_LINK_RECV, t->channel) : NULL;
+  hk_link *send = NULL, *recv = NULL;
+  t->rc = HK_OK;
+  /* The peer may have failed already, and told us, before we begin. */
+  if (t->both || me < t->peer) t->rc = net_try_link(t->rank, t->peer, HK_LINK_SEND, t->channel, &send);
+  if (t->rc == HK_OK && (t->both || me > t->peer))
+    t->rc = net_try_link(t->rank, t->peer, HK_LINK_RECV, t->channel, &recv);
   unsigned sent = send ? 0 : t->count, got = recv ? 0 : t->count;
   /* By reference every message needs memory of its own until its credit is back: as many as there are slots. */
   size_t nbuf = t->rank->env.nslots + 1;
   unsigned char *out = malloc(nbuf * (t->most + 1)), *in = malloc(t->most + 1);
   hk_waiter w;
   hk_wait_begin(&w, &t->rank->wait);
-  while (sent < t->count || got < t->count || (send && !hk_link_drained(send))) {
+  while (t->rc == HK_OK && (sent < t->count || got < t->count || (send && !hk_link_drained(send)))) {
     bool moved = false;
     if (sent < t->count && hk_link_can_send(send, 0)) {
       unsigned char *buffer = out + (sent % nbuf) * (t->most + 1);

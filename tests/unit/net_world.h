@@ -136,10 +136,17 @@ static inline void net_world_free(net_world *w) {
   free(w);
 }
 
-static inline hk_link *net_link(net_rank *r, int peer, hk_link_kind kind, int channel) {
+static inline hk_status net_try_link(net_rank *r, int peer, hk_link_kind kind, int channel, hk_link **out) {
   hk_link_key key = {.peer = (uint16_t)peer, .kind = (uint8_t)kind, .channel = (uint8_t)channel};
   hk_link *l = calloc(1, sizeof *l);
-  if (hk_transport_net.open(r->state, &key, l) != HK_OK) abort();
+  hk_status rc = hk_transport_net.open(r->state, &key, l);
+  if (rc != HK_OK) free(l);
+  *out = rc == HK_OK ? l : NULL;
+  return rc;
+}
+static inline hk_link *net_link(net_rank *r, int peer, hk_link_kind kind, int channel) {
+  hk_link *l;
+  if (net_try_link(r, peer, kind, channel, &l) != HK_OK) abort();
   return l;
 }
 
