@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators on GPUs whose ranks are processes: one a GPU, several on one, processes with several ranks; a peer that
  * dies; GPUs that do not reach each other's memory.
- * check: timeout=300 notsan noasan */
+ * check: timeout=300 notsan */
 #include <sys/mman.h>
 #include "../../src/runtime/gpu.h"
 #include "../support/suite.h"
