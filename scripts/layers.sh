@@ -14,8 +14,8 @@ BEGIN {
   may["kernels"] = "program transport/link.h"
   may["collectives"] = "program topo"
   may["runtime"] = may["tools"] = "*"
-  # The public API only, so that the same binary runs with another libnccl.so.2; and what is linked into it.
-  may["perf"] = "! base/json.h base/cuda_abi.h"
+  # The public API only, so that the same binary runs with another libnccl.so.2; and what is linked or compiled into it.
+  may["perf"] = "! base/json.h base/cuda_abi.h base/launchers.def"
   public["runtime"] = public["perf"] = public["tools"] = 1
 }
 function complain(text) { print FILENAME ":" FNR ": " text; bad = 1 }

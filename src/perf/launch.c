@@ -14,14 +14,12 @@
 /* Survivors of a dead process get so long to report their own error before they are ended. */
 enum { GRACE_SECONDS = 5 };
 
-/* In this order: what is started by mpirun inside a Slurm allocation belongs to mpirun. */
 static const struct {
   const char *name, *rank, *size, *other_size, *local_size;
 } launchers[] = {
-    {"ompi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"pmi", "PMI_RANK", "PMI_SIZE", "", "MPI_LOCALNRANKS"},
-    {"torchrun", "RANK", "WORLD_SIZE", "", "LOCAL_WORLD_SIZE"},
-    {"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", ""},
+#define HK_LAUNCHER(name, rank, size, other_size, local_size) {name, rank, size, other_size, local_size},
+#include "../base/launchers.def" /* the rows */
+#undef HK_LAUNCHER
 };
 enum { LAUNCHERS = sizeof launchers / sizeof launchers[0] };
 

@@ -3,11 +3,13 @@
 #include <stdlib.h>
 #include "tune.h"
 
-/* In this order: what is started by mpirun inside a Slurm allocation belongs to mpirun. */
-static const char *const names[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                       {"PMI_RANK", "PMI_SIZE"},
-                                       {"RANK", "WORLD_SIZE"},
-                                       {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}};
+static const struct {
+  const char *rank, *size, *other_size;
+} launchers[] = {
+#define HK_LAUNCHER(name, rank, size, other_size, local_size) {rank, size, other_size},
+#include "../base/launchers.def" /* the rows */
+#undef HK_LAUNCHER
+};
 
 static bool number_of(const char *variable, int *out) {
   const char *text = getenv(variable);
@@ -19,7 +21,9 @@ static bool number_of(const char *variable, int *out) {
 }
 
 bool hk_tune_launched(int *rank, int *nranks) {
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(names); i++)
-    if (number_of(names[i][0], rank) && number_of(names[i][1], nranks) && *rank < *nranks) return true;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(launchers); i++)
+    if (number_of(launchers[i].rank, rank) &&
+        (number_of(launchers[i].size, nranks) || number_of(launchers[i].other_size, nranks)) && *rank < *nranks)
+      return true;
   return false;
 }
