@@ -62,5 +62,13 @@ static inline fake_verbs_state *rdma_begin(int devices) {
   rdma_param("HOCKET_IB_ROOT", scratch_folder);
   return v;
 }
-static inline void rdma_end(void) { scratch_remove(); }
+/* Nothing is left behind. */
+static inline void rdma_end(const fake_verbs_state *v) {
+  ck_assert_int_eq(v->nqps, 0);
+  ck_assert_int_eq(v->nmrs, 0);
+  ck_assert_int_eq(v->ncqs, 0);
+  ck_assert_int_eq(v->nchannels, 0);
+  ck_assert_uint_eq(v->locked, 0);
+  scratch_remove();
+}
 #endif

@@ -58,7 +58,7 @@ START_TEST(finds_the_way) {
   api->free_device_list(list);
   ck_assert_int_eq(gpu->ops->release(gpu, &memory), HK_OK);
   gpu->ops->close(gpu);
-  rdma_end();
+  rdma_end(v);
 }
 END_TEST
 
