@@ -4,12 +4,12 @@
 #include "service.h"
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include "thread.h"
 #include "wait.h" /* hk_now_ns */
 
 #ifndef __has_feature /* clang's way to tell of sanitizers; gcc has macros */
@@ -139,22 +139,11 @@ static void *service_main(void *arg) {
   return NULL;
 }
 
-/* Starts the thread with all signals blocked: the application's handlers belong on its own threads. */
 static int start_thread(hk_service *s) {
-  sigset_t all, old;
-  pthread_attr_t attr;
-  sigfillset(&all);
-  pthread_attr_init(&attr);
-  pthread_attr_setstacksize(&attr, STACK_BYTES);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
   /* The lock keeps the thread back until its id, which hk_service_here compares, is stored. */
   pthread_mutex_lock(&s->lock);
-  int error = pthread_create(&s->thread, &attr, service_main, s);
-  /* EINVAL: the thread-local data of the process's libraries does not fit into a small stack. */
-  if (error == EINVAL) error = pthread_create(&s->thread, NULL, service_main, s);
+  int error = hk_thread_start(&s->thread, STACK_BYTES, service_main, s);
   pthread_mutex_unlock(&s->lock);
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
-  pthread_attr_destroy(&attr);
   return error;
 }
 

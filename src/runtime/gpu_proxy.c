@@ -6,13 +6,13 @@
  * are over it sleeps until the next one; but a captured launch is replayed without a word, so that a communicator with such
  * ones goes on taking long naps: some thousandths of a core. */
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 #include "../base/log.h"
+#include "../base/thread.h"
 #include "gpu_net.h"
 
 #define US UINT64_C(1000)
@@ -129,11 +129,7 @@ static void *proxy_main(void *arg) {
 /* ---- beginning and end ---- */
 
 static hk_status start_thread(hk_gpu_proxy *p) {
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old); /* the application's handlers belong on its own threads */
-  int error = pthread_create(&p->thread, NULL, proxy_main, p);
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  int error = hk_thread_start(&p->thread, 0, proxy_main, p);
   p->running = error == 0;
   return error ? HK_FAIL(HK_ERR_SYSTEM, "cannot start rank %d's proxy: %s; check the limit of threads (ulimit -u)",
                          p->comm->rank, strerror(error))

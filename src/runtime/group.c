@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/thread.h"
 #include "estimate.h"
 #include "gpu.h"
 #include "profiler.h"
@@ -83,14 +84,14 @@ static hk_status settle(hk_job *j) {
 }
 
 static hk_status start_detached(hk_job *j) {
-  pthread_attr_t attr;
+  pthread_t thread;
   if (j->how.parent && !j->how.exclude && j->how.color < 0) *j->handle = NULL;
-  pthread_attr_init(&attr);
-  pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
   atomic_fetch_add(&j->comm->health.inside, 1); /* the job; destroy and abort wait for it */
-  int err = pthread_create(&j->thread, &attr, detached_job, j);
-  pthread_attr_destroy(&attr);
-  if (err == 0) return HK_IN_PROGRESS;
+  int err = hk_thread_start(&thread, 0, detached_job, j);
+  if (err == 0) {
+    pthread_detach(thread);
+    return HK_IN_PROGRESS;
+  }
   atomic_fetch_sub(&j->comm->health.inside, 1);
   free_how(&j->how);
   j->status = HK_FAIL(HK_ERR_SYSTEM, "no thread for the init of a nonblocking communicator: %s", strerror(err));
@@ -127,7 +128,7 @@ static hk_status run_jobs(void) {
   for (hk_job *j = jobs, *next; j; j = next) {
     next = j->next;
     if (!j->comm->options.blocking) continue;
-    int err = pthread_create(&j->thread, NULL, joined_job, j);
+    int err = hk_thread_start(&j->thread, 0, joined_job, j);
     if (err) {
       j->status = HK_FAIL(HK_ERR_SYSTEM, "no thread for init %d of a group: %s", threads, strerror(err));
       hk_comm_fail(j->comm, j->status, hk_last_error());

@@ -3,6 +3,7 @@
 #include <hocket.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/thread.h"
 #include "api.h"
 #include "run.h"
 
@@ -129,7 +130,7 @@ HK_EXPORT ncclResult_t hocketStreamCreate(hocketStream_t *stream) {
   pthread_mutex_init(&s->lock, NULL);
   pthread_cond_init(&s->work, NULL);
   pthread_cond_init(&s->idle, NULL);
-  int err = pthread_create(&s->thread, NULL, stream_thread, s);
+  int err = hk_thread_start(&s->thread, 0, stream_thread, s);
   if (err) {
     free(s);
     return (ncclResult_t)HK_FAIL(HK_ERR_SYSTEM, "no thread for a stream: %s", strerror(err));

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -174,6 +175,31 @@ START_TEST(timer) {
 }
 END_TEST
 
+/* An application's handlers are not run there; what the thread does to itself is not hidden. */
+static void look_at_signals(void *arg, int fd, uint32_t events) {
+  probe *p = arg;
+  sigset_t held;
+  (void)fd, (void)events;
+  ck_assert_int_eq(pthread_sigmask(SIG_SETMASK, NULL, &held), 0);
+  ck_assert(sigismember(&held, SIGTERM) && sigismember(&held, SIGUSR1));
+  ck_assert(!sigismember(&held, SIGSEGV) && !sigismember(&held, SIGABRT));
+  atomic_fetch_add(&p->calls, 1);
+}
+
+START_TEST(signals) {
+  probe p = {.fd = -1};
+  hk_service_work work = {.fn = look_at_signals, .arg = &p};
+  sigset_t before, after;
+  pthread_sigmask(SIG_SETMASK, NULL, &before);
+  ck_assert_int_eq(hk_service_new(&p.s, "signals"), HK_OK);
+  pthread_sigmask(SIG_SETMASK, NULL, &after);
+  ck_assert_int_eq(sigismember(&after, SIGTERM), sigismember(&before, SIGTERM));
+  hk_service_post(p.s, &work);
+  await(&p.calls, 1);
+  hk_service_free(p.s);
+}
+END_TEST
+
 static void end_service(void *arg, int fd, uint32_t events) {
   (void)fd, (void)events;
   probe *p = arg;
@@ -260,6 +286,7 @@ int main(void) {
   tcase_add_test(t, removal_waits_for_the_callback);
   tcase_add_test(t, posted_work);
   tcase_add_test(t, timer);
+  tcase_add_test(t, signals);
   tcase_add_test(t, free_from_a_callback);
   tcase_add_test(t, fork_and_free);
   tcase_add_test(t, many_threads);

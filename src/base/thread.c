@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "thread.h"
+#include <errno.h>
+#include <signal.h>
+
+static const int own_faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
+
+int hk_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *arg), void *arg) {
+  sigset_t held, before;
+  pthread_attr_t attr;
+  sigfillset(&held);
+  for (size_t i = 0; i < sizeof own_faults / sizeof *own_faults; i++) sigdelset(&held, own_faults[i]);
+  pthread_attr_init(&attr);
+  if (stack) pthread_attr_setstacksize(&attr, stack);
+  /* A thread begins with its maker's mask: blocked here, there is no moment in which it could take a signal. */
+  pthread_sigmask(SIG_SETMASK, &held, &before);
+  int error = pthread_create(thread, &attr, run, arg);
+  if (error == EINVAL && stack) error = pthread_create(thread, NULL, run, arg);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attr);
+  return error;
+}
