@@ -5,6 +5,7 @@
  * Times are of batches of BATCH messages: the best batch and the middle one, since a batch in which the machine took a
  * CPU away says nothing about verbs. */
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -13,9 +14,16 @@
 #include <unistd.h>
 #include "../src/base/wait.h"
 #include "../src/transport/net/ib_verbs.h"
+#if __has_include(<infiniband/verbs.h>)
+#include <infiniband/verbs.h> /* shared receive queues, which the library does not use */
+#define SHARED_QUEUES 1
+enum { SIDES = 4 }; /* two, and two with shared receive queues */
+#else
+enum { SIDES = 2 };
+#endif
 
 enum { BATCH = 20, BATCHES = 100, WARM = 200, BYTES = 40, DEPTH = 128, WORD = 2048 };
-enum { IMMEDIATE = 1, SIGNAL_ALL = 2, YIELD = 4, CLOCK = 8, TWO_WRITES = 16 };
+enum { IMMEDIATE = 1, SIGNAL_ALL = 2, YIELD = 4, CLOCK = 8, TWO_WRITES = 16, SHARED = 32 };
 
 typedef struct side {
   const hk_ibv *api;
@@ -23,6 +31,7 @@ typedef struct side {
   hk_ibv_pd *pd;
   hk_ibv_cq *cq;
   hk_ibv_qp *qp;
+  void *shared; /* struct ibv_srq: receives are posted there; NULL: to the queue pair */
   hk_ibv_mr *mr;
   hk_ibv_gid gid;
   int gid_index;
@@ -48,7 +57,28 @@ static void must(bool good, const char *what) {
   exit(1);
 }
 
-static void open_side(side *s, const char *name, int gid_index) {
+/* A shared receive queue and how to post to it; both give false where there are none. */
+static void *new_shared(side *s) {
+#ifdef SHARED_QUEUES
+  struct ibv_srq_init_attr attr = {.attr = {.max_wr = DEPTH, .max_sge = 1}};
+  void *library = dlopen("libibverbs.so.1", RTLD_NOW); /* loaded already */
+  struct ibv_srq *(*create)(struct ibv_pd *, struct ibv_srq_init_attr *) = NULL;
+  if (library) *(void **)&create = dlsym(library, "ibv_create_srq");
+  return create ? create((struct ibv_pd *)(void *)s->pd, &attr) : NULL;
+#else
+  return (void)s, NULL;
+#endif
+}
+static bool post_shared(side *s) {
+#ifdef SHARED_QUEUES
+  struct ibv_recv_wr wr = {0}, *bad;
+  return ibv_post_srq_recv(s->shared, &wr, &bad) == 0;
+#else
+  return (void)s, false;
+#endif
+}
+
+static void open_side(side *s, const char *name, int gid_index, bool shared) {
   int n;
   hk_ibv_device **list = s->api->get_device_list(&n);
   for (int i = 0; i < n && !s->context; i++)
@@ -62,15 +92,20 @@ static void open_side(side *s, const char *name, int gid_index) {
   memset(s->memory, 0, 4096);
   s->mr = s->api->reg_mr(s->pd, s->memory, 4096, HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE);
   must(s->mr != NULL, "memory region");
-  hk_ibv_qp_init_attr attr = {
-      .send_cq = s->cq, .recv_cq = s->cq, .cap = {DEPTH, DEPTH, 1, 1, 64}, .qp_type = HK_IBV_QPT_RC};
+  s->shared = shared ? new_shared(s) : NULL;
+  must(s->shared || !shared, "shared receive queue");
+  hk_ibv_qp_init_attr attr = {.send_cq = s->cq,
+                              .recv_cq = s->cq,
+                              .srq = s->shared,
+                              .cap = {DEPTH, shared ? 0 : DEPTH, 1, 1, 64},
+                              .qp_type = HK_IBV_QPT_RC};
   must((s->qp = s->api->create_qp(s->pd, &attr)) != NULL, "queue pair");
 }
 
 static void post_receives(side *s, unsigned n) {
   for (; n > 0; n--) {
     hk_ibv_recv_wr wr = {0}, *bad;
-    must(s->qp->context->ops.post_recv(s->qp, &wr, &bad) == 0, "post_recv");
+    must(s->shared ? post_shared(s) : s->qp->context->ops.post_recv(s->qp, &wr, &bad) == 0, "posting a receive");
   }
 }
 
@@ -220,6 +255,7 @@ int main(int argc, char **argv) {
       {"write, memory polled, all signaled", false, SIGNAL_ALL},
       {"write with immediate, every 32nd signaled", false, IMMEDIATE},
       {"write with immediate, all signaled", false, IMMEDIATE | SIGNAL_ALL},
+      {"write with immediate, all, shared receive queue", false, IMMEDIATE | SIGNAL_ALL | SHARED},
       {"write and write with immediate", false, IMMEDIATE | TWO_WRITES},
       {"write with immediate, all signaled, yields", false, IMMEDIATE | SIGNAL_ALL | YIELD},
       {"write with immediate, all signaled, yields, clock", false, IMMEDIATE | SIGNAL_ALL | YIELD | CLOCK},
@@ -227,6 +263,7 @@ int main(int argc, char **argv) {
       {"both ways: write, all signaled", true, SIGNAL_ALL},
       {"both ways: write with immediate, every 32nd", true, IMMEDIATE},
       {"both ways: write with immediate, all signaled", true, IMMEDIATE | SIGNAL_ALL},
+      {"both ways: all, shared receive queue", true, IMMEDIATE | SIGNAL_ALL | SHARED},
       {"both ways: write with immediate, all, yields", true, IMMEDIATE | SIGNAL_ALL | YIELD},
       {"both ways: the same with the clock", true, IMMEDIATE | SIGNAL_ALL | YIELD | CLOCK},
   };
@@ -236,18 +273,20 @@ int main(int argc, char **argv) {
     return 2;
   }
   setvbuf(stdout, NULL, _IOLBF, 0);
-  static side sides[2];
+  static side sides[SIDES];
   const hk_ibv *api = hk_ibv_load(why, sizeof why);
   must(api != NULL, "libibverbs");
-  for (int i = 0; i < 2; i++) {
-    sides[i] = (side){.api = api, .other = &sides[1 - i], .first = i == 0};
-    open_side(&sides[i], argv[1 + i], argc > 3 ? atoi(argv[3]) : 1);
+  for (int i = 0; i < SIDES; i++) {
+    sides[i] = (side){.api = api, .other = &sides[i ^ 1], .first = i % 2 == 0};
+    open_side(&sides[i], argv[1 + i % 2], argc > 3 ? atoi(argv[3]) : 1, i >= 2);
   }
-  for (int i = 0; i < 2; i++) join_side(&sides[i]);
+  for (int i = 0; i < SIDES; i++) join_side(&sides[i]);
   pthread_barrier_init(&gate, NULL, 2);
   printf("%-52s %8s %8s\n", "", "best", "middle");
   measure_steps(&sides[0]);
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
-    if (argc <= 4 || strstr(tests[i].name, argv[4])) measure(&tests[i], sides);
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    int first = tests[i].how & SHARED ? 2 : 0;
+    if (first < SIDES && (argc <= 4 || strstr(tests[i].name, argv[4]))) measure(&tests[i], &sides[first]);
+  }
   return 0;
 }
