@@ -35,6 +35,7 @@ hk_status hk_gpu_far_new(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out,
   f->link.peer = key->peer;
   f->link.kind = key->kind;
   f->link.owner = s;
+  f->gpu = c->gpu;
   if (key->kind == HK_LINK_RECV || c->gpu->sends_direct) f->link.gpu = d;
   rc = s->transport->open(s, key, &f->link);
   if (rc != HK_OK) {
@@ -45,6 +46,7 @@ hk_status hk_gpu_far_new(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out,
   size_t own = f->link.delivers_ref ? (size_t)e->nslots * e->slot_bytes : 0, words = pages(words_bytes(e));
   HK_TRY(d->ops->alloc_host(d, words + own, &f->words), undo);
   f->data = own ? (char *)f->words.host + words : f->link.payload;
+  f->on_gpu = f->link.gpu != NULL;
   out->word = f->words.base;
   out->data = own ? (char *)f->words.base + words : f->link.gpu ? f->link.payload : on_device(f, f->link.payload);
   out->head = on_device(f, &f->link.heads->value);
@@ -75,8 +77,19 @@ static uint32_t note_of(const hk_gpu_far *f) {
   return __atomic_load_n((const uint32_t *)(const void *)(word_of(f) + 1), __ATOMIC_RELAXED);
 }
 
+/* Between the kernel's memory and the host's. */
+static hk_status copy(const hk_gpu_far *f, void *to, const void *from, uint32_t bytes) {
+  hk_status rc;
+  hk_device *d = f->gpu->device;
+  HK_TRY(d->ops->copy(d, to, from, bytes, f->gpu->queue), out);
+  rc = d->ops->wait(d, f->gpu->queue);
+out:
+  return rc;
+}
+
 /* The kernel has a credit for what it has filled: it waits for the very head that the transport moves. */
 static hk_status send_slots(hk_gpu_far *f, bool *moved) {
+  hk_status rc = HK_OK;
   hk_link *l = &f->link;
   for (;;) {
     /* acquire: pairs with the kernel's release, system scope, behind the slot's data and its note; the transport, be it
@@ -88,10 +101,15 @@ static hk_status send_slots(hk_gpu_far *f, bool *moved) {
     if (bytes > l->slot_bytes)
       return HK_FAIL(HK_ERR_INTERNAL, "a kernel says that a slot to rank %u has %u bytes, %u is the most", l->peer,
                      bytes, l->slot_bytes);
-    if (bytes <= HK_SLOT_INLINE && !l->gpu) memcpy(hk_link_send_buffer(l, bytes), data_of(f), bytes);
+    if (f->on_gpu && !l->gpu)
+      HK_TRY(copy(f, hk_link_send_buffer(l, bytes), data_of(f), bytes), out);
+    else if (bytes <= HK_SLOT_INLINE && !l->gpu)
+      memcpy(hk_link_send_buffer(l, bytes), data_of(f), bytes);
     hk_link_fill(l, bytes, (uint32_t)word, 0);
     *moved = true;
   }
+out:
+  return rc;
 }
 
 /* Tells the transport whether the kernel stands still for the next slot.  If not, what comes is taken all the same, so that
@@ -101,6 +119,7 @@ static void ask(hk_gpu_far *f) {
 }
 
 static hk_status receive_slots(hk_gpu_far *f, bool *moved) {
+  hk_status rc = HK_OK;
   hk_link *l = &f->link;
   while (hk_link_can_recv(l)) {
     const hk_slot *s = hk_link_recv_slot(l);
@@ -110,7 +129,10 @@ static hk_status receive_slots(hk_gpu_far *f, bool *moved) {
           HK_ERR_REMOTE,
           "rank %u sent a slot of %u bytes, %u is the most: do all ranks run the same version of this library?",
           l->peer, s->bytes, l->slot_bytes);
-    if (from != data_of(f)) memcpy(data_of(f), from, s->bytes);
+    if (f->on_gpu && !l->gpu)
+      HK_TRY(copy(f, data_of(f), from, s->bytes), out);
+    else if (from != data_of(f))
+      memcpy(data_of(f), from, s->bytes);
     uint64_t word = (uint64_t)(uint32_t)(l->done + 1) << 32 | s->signature;
     /* release: pairs with the kernel's acquire, system scope; the data, which this CPU or a card wrote, is in memory
      * before.  Where that is the GPU's own, the transport has made sure of it (ib_gpu.c).  The kernel gives the credit
@@ -119,7 +141,8 @@ static hk_status receive_slots(hk_gpu_far *f, bool *moved) {
     l->done++;
     *moved = true;
   }
-  return HK_OK;
+out:
+  return rc;
 }
 
 hk_status hk_gpu_far_before(hk_gpu_far *f, bool *moved) {

@@ -4,7 +4,8 @@
  *
  * Each end has the transport's FIFO (transport/link.h): the kernels read and write the slots' data right there, and its head
  * counter is their credit.  The data lies in the GPU's memory where a network card reaches that (GPUDirect RDMA; the
- * transport decides, for each end alone), else in pinned host memory, as all the rest does.
+ * transport decides, for each end alone), else in pinned host memory, as all the rest does.  Where a card takes no more of it when
+ * the connection is made, the kernels know that place already: the proxy copies each slot then.
  *
  * All that the proxy, a thread of the communicator, adds is the slots' numbers.  Where a kernel has stored a slot's word,
  * the proxy publishes the slot to the transport; where the transport has delivered one, the proxy stores its word.  So it
@@ -24,7 +25,9 @@ typedef struct hk_gpu_far {
   _Alignas(HK_CACHE_LINE) hk_link link; /* the transport's end; the proxy is its lane */
   hk_memory fifo;                       /* the transport's host memory, pinned */
   hk_memory words;                      /* words and notes; behind them data, where the transport receives elsewhere */
-  char *data;                           /* of the kernel's slots; an address of the CPU's where link.gpu is NULL */
+  char *data;                           /* of the kernel's slots */
+  bool on_gpu;                          /* these lie in the GPU's memory, where no CPU gets at them... */
+  hk_gpu *gpu;                          /* ...but by copies, where the transport has taken link.gpu back */
   struct hk_gpu_far *next;
 } hk_gpu_far;
 

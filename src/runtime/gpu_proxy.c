@@ -167,6 +167,7 @@ static hk_status lend_page(ncclComm_t c) {
   hk_gpu *g = c->gpu;
   HK_TRY(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->page), out);
   c->wiring.env.gpu_page = (void *)(((uintptr_t)g->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
+  c->wiring.env.gpu_queue = g->queue;
 out:
   return rc;
 }

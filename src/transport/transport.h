@@ -47,6 +47,7 @@ typedef struct hk_transport_env {
   /* HK_DEVICE_PAGE bytes of its memory, to try who takes them; there before the first link is opened.  Nobody can give such
    * memory back while kernels may wait for the link: the driver would wait for them. */
   void *gpu_page;
+  void *gpu_queue; /* hk_queue: for short copies from and to its memory, from any thread */
   bool within_plugin;   /* we are NCCL's net plugin: no plugins, and NCCL_NET says nothing to us */
   /* For network plugins that tell of events of their own; `profiler` goes into each request.  NULL: nobody listens. */
   int (*net_event)(void **event, int type, void *profiler, int64_t id, void *data);

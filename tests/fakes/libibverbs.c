@@ -468,6 +468,9 @@ hk_ibv_mr *ibv_reg_mr(hk_ibv_pd *pd, void *addr, size_t bytes, int access) {
 }
 hk_ibv_mr *ibv_reg_dmabuf_mr(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access) {
   errno = fake_verbs.dmabuf_refusal;
+  lock();
+  if (fake_verbs.dmabuf_most && fake_verbs.dmabufs >= fake_verbs.dmabuf_most) errno = ENOSPC;
+  unlock();
   if (errno) return NULL;
   off_t begin = lseek(fd, 0, SEEK_CUR); /* the emulated CUDA driver's buffers begin at their file's position */
   void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, begin + (off_t)offset);

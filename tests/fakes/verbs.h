@@ -30,6 +30,7 @@ typedef struct fake_verbs_state {
   /* memory */
   uint64_t lockable, locked; /* bytes; lockable 0: without bound */
   int dmabuf_refusal;        /* errno; 0: taken */
+  uint64_t dmabuf_most;      /* so many are taken, and no more; 0: without bound */
   char *gpu;                 /* memory that only a peer memory module may register, and not without it */
   uint64_t gpu_bytes;
   int peermem;

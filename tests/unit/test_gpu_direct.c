@@ -148,6 +148,39 @@ START_TEST(splits) {
 }
 END_TEST
 
+/* Cards that take no more of a GPU's memory, once they have been tried or a few connections later: data passes host memory from
+ * there on, at each end alone.  The kernels write to and read from the GPU's all the same. */
+START_TEST(falls_back) {
+  gpu_ranks g;
+  enum { TRIALS = 4 }; /* two ranks and two cards */
+  begin(&g, 2, true);
+  if (_i % 2) set("NCCL_IB_QPS_PER_CONNECTION", "2");
+  verbs->dmabuf_most = TRIALS + (uint64_t)_i;
+  gpu_init_all(&g);
+  call_all(&g);
+  ck_assert_uint_eq(now(&verbs->dmabufs), TRIALS + (uint64_t)_i);
+  if (!_i) ck_assert_uint_eq(now(&verbs->from_gpu) + now(&verbs->to_gpu), 0);
+  if (_i > 1) ck_assert_uint_gt(now(&verbs->from_gpu) + now(&verbs->to_gpu), 0);
+  end(&g);
+}
+END_TEST
+
+/* Memory runs out, for GPUs and for the rings: what has been with a GPU goes over sockets, where these are at hand. */
+START_TEST(gives_way) {
+  gpu_ranks g;
+  begin(&g, 2, true);
+  rdma_param("NCCL_NET", "");
+  struct rlimit limit; /* a little one: the provider expects refusals */
+  ck_assert_int_eq(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  if (limit.rlim_cur > 1 << 20) limit.rlim_cur = 1 << 20;
+  ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  verbs->lockable = 140000 + (uint64_t)_i * 90000;
+  gpu_init_all(&g);
+  call_all(&g);
+  end(&g);
+}
+END_TEST
+
 /* Rank 1 opens its links while rank 0's kernel waits for it already: nothing there may wait for kernels. */
 START_TEST(opens_beside_a_kernel) {
   gpu_ranks g;
@@ -225,6 +258,8 @@ int main(void) {
   tcase_add_test(t, is_wrong_without_a_flush);
   tcase_add_loop_test(t, mends, 0, 2);
   tcase_add_test(t, splits);
+  tcase_add_loop_test(t, falls_back, 0, 4);
+  tcase_add_loop_test(t, gives_way, 0, 3);
   tcase_add_test(t, opens_beside_a_kernel);
   tcase_add_loop_test(t, keeps_to_the_distance, 0, (int)HK_ARRAY_LENGTH(levels));
   suite_add_tcase(s, t);

@@ -28,7 +28,8 @@
  * is sent so.  What has arrived is made visible to the GPU before it is delivered (ib_gpu.c).
  *
  * Memory that cannot be registered, as a rule because too little may be locked, makes a direction *give way* before its first
- * message: both ends open it anew with the next network that they share (TCP).
+ * message: both ends open it anew with the next network that they share (TCP).  A GPU's that cannot gives way to the host's,
+ * at that end alone: the other one is told of the place and what it is with the FIFO's address.
  */
 #ifndef HK_TRANSPORT_NET_IB_H
 #define HK_TRANSPORT_NET_IB_H
@@ -212,6 +213,7 @@ typedef struct hk_ib_conn {
       came;      /* the peer has closed: what it had until then is known; `came`: something, in this epoch */
   uint8_t looks; /* since the control socket's end */
   uint8_t ceded; /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
+  uint8_t on_cards; /* directions whose end's GPU memory a card has been given: it stays there */
   uint32_t index, serial;
   hk_net_end *send, *recv;
   hk_status failed;
@@ -343,7 +345,11 @@ void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes);
  * fit.  Before the first connection; takes the lock. */
 void hk_ib_gpu_look(hk_ib_ctx *x);
 bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e);
-hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, const hk_net_end *e, char why[160]);
+/* Registers the end's payloads in a GPU's memory.  A card that takes none though it did when it was tried: they move to the
+ * host's where nothing has come to them yet, which link->gpu then says.  NULL: not registered. */
+hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, hk_net_end *e, char why[160]);
+/* Is there such an end of which that is not settled?  The lane's thread alone may do it. */
+bool hk_ib_gpu_unsettled(const hk_ib_conn *c);
 /* Does the GPU see the payload of slot k, which has arrived?  If not yet, what is to be done for that is under way. */
 hk_status hk_ib_gpu_sees(hk_ib_conn *c, uint64_t k, bool *yes);
 hk_status hk_ib_gpu_flushed(hk_ib_conn *c, const hk_ibv_wc *wc);

@@ -107,13 +107,11 @@ static void cede(hk_ib_conn *c, uint8_t directions) {
 
 static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer);
 
-/* Is there an end in these directions that no other network can carry?  Both ranks answer alike, but for GPUs' memory. */
+/* Is there an end in these directions that no other network can carry?  Both ranks answer alike. */
 static bool is_bound(const hk_ib_conn *c, uint8_t directions) {
   return (c->send && directions & hk_ib_direction(c, true) && !hk_net_has_other(c->send)) ||
          (c->recv && directions & hk_ib_direction(c, false) && !hk_net_has_other(c->recv));
 }
-
-#define IN_HOST_MEMORY "NCCL_NET_GDR_LEVEL=LOC leaves GPUs' messages in host memory"
 
 /* Memory cannot be registered: the other ways do without this one; for the first one, another network carries these
  * directions, where there is one. */
@@ -124,8 +122,8 @@ static hk_status cannot_register(hk_ib_conn *c, hk_ib_way *way, uint8_t directio
     return mend(c, HK_IB_MORE_MEMORY, true);
   }
   if (is_bound(c, directions))
-    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1%s",
-                   c->ctx->env->rank, why, c->ctx->gpu.direct ? "; " IN_HOST_MEMORY : "");
+    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
+                   c->ctx->env->rank, why);
   hk_ib_msg m = {.kind = HK_IB_WAY, .way.directions = directions};
   snprintf(m.way.cause, sizeof m.way.cause, "%.150s", why);
   hk_ib_ctx *x = c->ctx;
@@ -143,8 +141,7 @@ static hk_status cannot_register(hk_ib_conn *c, hk_ib_way *way, uint8_t directio
 static hk_status hear_way(hk_ib_conn *c, const hk_ib_msg *m) {
   char cause[200];
   snprintf(cause, sizeof cause, "it says: %.150s", m->way.cause);
-  if (is_bound(c, m->way.directions))
-    return hk_ib_give_up(c, cause, "there, " HK_IB_MORE_MEMORY "; " IN_HOST_MEMORY ", which TCP could carry");
+  if (is_bound(c, m->way.directions)) return hk_ib_give_up(c, cause, "there, " HK_IB_MORE_MEMORY);
   HK_INFO(HK_SUB_NET, "rank %d: TCP carries channel %d to rank %d, which says: %.150s", c->ctx->env->rank, c->channel,
           c->peer, m->way.cause);
   cede(c, m->way.directions & HK_IB_BOTH);
@@ -555,7 +552,8 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   hk_ib_ctx *x = c->ctx;
   if (c->failed) return !x->serving && needed(c) ? c->failed : HK_OK;
   if (c->ceded == HK_IB_BOTH) return HK_OK;
-  if (c->phase == HK_IB_DIALING && x->serving) return HK_OK; /* calling waits for the peer's service thread */
+  /* Calling waits for the peer's service thread. */
+  if (x->serving && (c->phase == HK_IB_DIALING || hk_ib_gpu_unsettled(c))) return HK_OK;
   if (c->phase == HK_IB_DIALING) {
     uint64_t tag = (uint64_t)'V' << 56 | (uint64_t)c->channel;
     if (calls(c))

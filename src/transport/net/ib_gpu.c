@@ -119,16 +119,26 @@ bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e) {
   return !ceded;
 }
 
-hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, const hk_net_end *e, char why[160]) {
+static uint8_t direction_of(const hk_ib_conn *c, const hk_net_end *e) { return hk_ib_direction(c, e == c->send); }
+
+static bool is_unsettled(const hk_ib_conn *c, const hk_net_end *e) {
+  return e && e->link->gpu && !(c->on_cards & direction_of(c, e));
+}
+bool hk_ib_gpu_unsettled(const hk_ib_conn *c) { return is_unsettled(c, c->send) || is_unsettled(c, c->recv); }
+
+hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, hk_net_end *e, char why[160]) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_gpu_memory m;
   const size_t page = HK_DEVICE_PAGE, bytes = (hk_ib_ring_bytes(c) + page - 1) / page * page;
   hk_ib_gpu_register(x->api, w->device->pd, e->link->gpu, e->link->payload, bytes, &m);
-  if (m.mr)
+  if (m.mr) {
     hk_ib_count_pinned(x, m.mr);
-  else
-    snprintf(why, 160, "%.31s takes no memory of GPU %d: %.80s", w->device->name, e->link->gpu->limits.ordinal, m.why);
-  return m.mr;
+    c->on_cards |= direction_of(c, e);
+    return m.mr;
+  }
+  snprintf(why, 160, "%.20s takes no memory of GPU %d: %.100s", w->device->name, e->link->gpu->limits.ordinal, m.why);
+  if (is_unsettled(c, e) && hk_net_leave_gpu(e, why) != HK_OK) snprintf(why, 160, "%.159s", hk_last_error());
+  return NULL;
 }
 
 /* ---- flushes ---- */

@@ -119,10 +119,9 @@ void hk_ib_tell_ways(hk_ib_conn *c) {
 
 /* ---- memory on the ways' devices ---- */
 
-static bool register_end(hk_ib_conn *c, const hk_ib_way *w, const hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
-  if (!*mr && e->link->gpu)
-    *mr = hk_ib_gpu_mr(c, w, e, why);
-  else if (!*mr)
+static bool register_end(hk_ib_conn *c, const hk_ib_way *w, hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
+  if (!*mr && e->link->gpu) *mr = hk_ib_gpu_mr(c, w, e, why);
+  if (!*mr && !e->link->gpu)
     *mr = hk_ib_try_register(c->ctx, w->device, e->link->payload, hk_ib_ring_bytes(c), true, why);
   return *mr != NULL;
 }

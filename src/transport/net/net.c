@@ -33,6 +33,7 @@ typedef struct net_state {
   hk_transport_state base; /* first: the caller holds a pointer to it */
   hk_net_used used[HK_NET_ACTIVE];
   int nused; /* 0: none works here, for the reason in `why` */
+  bool left_gpu; /* the first end that did has been told */
   net_fact *facts;
   char why[160];
 } net_state;
@@ -183,21 +184,63 @@ static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_devic
   HK_TRY(gpu->ops->alloc_open(gpu, bytes + HK_DEVICE_PAGE, 0, &e->gpu_memory), out);
   e->link->payload =
       (char *)(((uintptr_t)e->gpu_memory.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
-  e->link->gpu = gpu;
+  e->link->gpu = e->gpu = gpu;
+out:
+  return rc;
+}
+
+/* What the lane has filled goes along: small payloads into their slots' headers, as the host has them. */
+static hk_status copy_filled(hk_net_end *e, char *to) {
+  hk_status rc = HK_OK;
+  hk_link *l = e->link;
+  hk_queue q = l->owner->env->gpu_queue;
+  /* relaxed: the provider, which is this thread, moves it */
+  uint64_t k = atomic_load_explicit(&l->heads->value, memory_order_relaxed), end = k + l->mask + 1;
+  for (; k < end && hk_net_filled(e, k); k++) {
+    hk_slot *s = hk_net_slot(e, k);
+    size_t at = (size_t)((uint32_t)k & l->mask) * l->slot_bytes;
+    void *place = s->bytes <= HK_SLOT_INLINE ? (void *)s->small : to + at;
+    HK_TRY(e->gpu->ops->copy(e->gpu, place, l->payload + at, s->bytes, q), out);
+  }
+  rc = e->gpu->ops->wait(e->gpu, q);
+out:
+  return rc;
+}
+
+hk_status hk_net_leave_gpu(hk_net_end *e, const char *why) {
+  hk_status rc = HK_OK;
+  hk_link *l = e->link;
+  net_state *s = (net_state *)l->owner;
+  int rank = s->base.env->rank;
+  char *host = (char *)e->memory + e->payload_at;
+  bool sends = hk_link_sends((hk_link_kind)e->key.kind);
+  if (!l->gpu) return HK_OK;
+  if (sends) HK_TRY(copy_filled(e, host), out);
+  l->payload = host;
+  l->gpu = NULL;
+  if (why && !s->left_gpu)
+    HK_WARN(
+        "rank %d: %s, though it took some when that was tried: data passes host memory on channel %d %s rank %d, and "
+        "on others (INFO tells)",
+        rank, why, e->key.channel, sends ? "to" : "from", e->key.peer);
+  else if (why)
+    HK_INFO(HK_SUB_NET, "rank %d: %s: data passes host memory on channel %d %s rank %d", rank, why, e->key.channel,
+            sends ? "to" : "from", e->key.peer);
+  s->left_gpu = s->left_gpu || why;
 out:
   return rc;
 }
 
 static void unmap_fifo(hk_net_end *e) {
   if (e->memory) munmap(e->memory, e->bytes);
-  if (e->gpu_memory.base) (void)e->link->gpu->ops->release(e->link->gpu, &e->gpu_memory); /* a failure is logged */
+  if (e->gpu_memory.base) (void)e->gpu->ops->release(e->gpu, &e->gpu_memory); /* a failure is logged */
 }
 
 /* Mapped, not malloc'ed: only pages that are used cost memory, and they come zeroed, which is an empty FIFO. */
 static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_net_provider *p, hk_device *gpu) {
   size_t control = env->nslots * sizeof(hk_slot) + sizeof(hk_head);
-  size_t payload_at = (control + 4095) & ~(size_t)4095;
-  e->bytes = payload_at + (gpu ? 0 : env->nslots * env->slot_bytes);
+  e->payload_at = (control + 4095) & ~(size_t)4095;
+  e->bytes = e->payload_at + env->nslots * env->slot_bytes;
   e->memory = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (e->memory == MAP_FAILED) {
     e->memory = NULL;
@@ -207,7 +250,7 @@ static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_n
   *e->link = (hk_link){
       .slots = e->memory,
       .heads = (hk_head *)((char *)e->memory + env->nslots * sizeof(hk_slot)),
-      .payload = (char *)e->memory + payload_at,
+      .payload = (char *)e->memory + e->payload_at,
       .mask = env->nslots - 1,
       .area_mask = env->nslots - 1,
       .limit = sends ? env->nslots : 0, /* an empty FIFO: all slots may be filled */
@@ -252,10 +295,8 @@ undo:
   return rc;
 }
 
-/* None for payloads in a GPU's memory: the kernels know that place already, and other providers do not reach it. */
 static hk_net_used *other_of(const hk_net_end *e) {
   char why[160];
-  if (e->link->gpu) return NULL;
   net_state *s = (net_state *)e->link->owner;
   return provider_from(s, (int)(e->used - s->used) + 1, e->key.peer, why, sizeof why);
 }
@@ -263,18 +304,20 @@ static hk_net_used *other_of(const hk_net_end *e) {
 bool hk_net_has_other(const hk_net_end *e) { return other_of(e) != NULL; }
 
 hk_status hk_net_give_way(hk_net_end *e) {
+  hk_status rc;
   hk_net_used *other = other_of(e);
   if (!other) return HK_FAIL(HK_ERR_INTERNAL, "no other network reaches rank %u", e->key.peer);
   e->used->nends--;
+  HK_TRY(hk_net_leave_gpu(e, NULL), out);
   e->used = other;
   other->nends++;
   e->priv = NULL;
   atomic_store_explicit(&e->link->place_min, 0, memory_order_relaxed); /* relaxed: hk_link_places() */
-  hk_status rc = other->provider->open(other->ctx, e);
-  if (rc != HK_OK) {
-    other->nends--;
-    e->used = NULL; /* nobody serves it: it can only be closed */
-  }
+  rc = other->provider->open(other->ctx, e);
+  if (rc == HK_OK) return HK_OK;
+  other->nends--;
+out:
+  e->used = NULL; /* nobody serves it: it can only be closed */
   return rc;
 }
 

@@ -25,9 +25,10 @@ typedef struct hk_net_end {
   hk_link *link;
   hk_link_key key;
   uint64_t next; /* slots that the provider has taken (SEND) or delivered (RECV) */
-  void *memory;  /* the FIFO, but for payloads in a GPU's memory */
-  size_t bytes;
-  hk_memory gpu_memory; /* these; base NULL: none */
+  void *memory;  /* the FIFO; of payloads that lie in a GPU's memory it has the place, without pages */
+  size_t bytes, payload_at;
+  hk_device *gpu;
+  hk_memory gpu_memory; /* those payloads, in its memory; base NULL: none */
   struct hk_net_used *used; /* net.c's: by whom it is served */
   void *priv;               /* the provider's */
 } hk_net_end;
@@ -67,6 +68,10 @@ typedef struct hk_net_provider {
 extern const hk_net_provider hk_net_ib, hk_net_socket;
 
 /* ---- a provider that cannot carry an end, of which nothing has been moved yet ---- */
+/* No card takes the GPU's memory after all, for the reason given (NULL: it has been told): payloads move to the host's, what
+ * the lane has filled too, and link->gpu becomes NULL.  The kernels stay where they are: the lane copies from now on.  Only
+ * on the lane's thread, which is in `open` or `progress`.  Nothing to do where they lie there already. */
+hk_status hk_net_leave_gpu(hk_net_end *e, const char *why);
 /* Is there another provider by which the ranks reach each other?  Both ends answer alike. */
 bool hk_net_has_other(const hk_net_end *e);
 /* Opens the end with that one; the caller has forgotten it and holds no lock.  May block as `open` may. */
