@@ -90,6 +90,11 @@ typedef struct hk_ibv_qp_init_attr {
   int sq_sig_all;
 } hk_ibv_qp_init_attr;
 
+/* Enhanced connection establishment: options whose meaning is the vendor's. */
+typedef struct hk_ibv_ece {
+  uint32_t vendor_id, options, comp_mask;
+} hk_ibv_ece;
+
 typedef struct hk_ibv_global_route {
   hk_ibv_gid dgid;
   uint32_t flow_label;

@@ -57,6 +57,7 @@ typedef struct qp {
   uint32_t depth, recv_depth, dest, sgid;
   request *send;
   uint64_t *recv;
+  uint32_t ece;
   uint32_t first, last, recv_first, recv_last; /* counted from 0 */
 } qp;
 
@@ -355,6 +356,8 @@ EXPORT int ibv_destroy_cq(hk_ibv_cq *cq);
 EXPORT hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr);
 EXPORT int ibv_modify_qp(hk_ibv_qp *v, hk_ibv_qp_attr *attr, int mask);
 EXPORT int ibv_destroy_qp(hk_ibv_qp *v);
+EXPORT int ibv_query_ece(hk_ibv_qp *v, hk_ibv_ece *ece);
+EXPORT int ibv_set_ece(hk_ibv_qp *v, hk_ibv_ece *ece);
 
 hk_ibv_device **ibv_get_device_list(int *n) {
   hk_ibv_device **list = calloc(FAKE_VERBS_DEVICES + 1, sizeof *list);
@@ -578,6 +581,7 @@ hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr) {
   p->depth = attr->cap.max_send_wr;
   p->recv_depth = attr->cap.max_recv_wr;
   p->all = attr->sq_sig_all;
+  p->ece = fake_verbs.device[p->device].ece;
   lock();
   uint32_t i = 1; /* no queue pair has number 0 */
   while (i < QPS && qps[i]) i++;
@@ -609,11 +613,26 @@ int ibv_modify_qp(hk_ibv_qp *v, hk_ibv_qp_attr *attr, int mask) {
     fake_verbs.traffic_class = attr->ah_attr.grh.traffic_class;
     fake_verbs.service_level = attr->ah_attr.sl;
   }
+  if (!err && mask & HK_IBV_QP_STATE && p->v.state == HK_IBV_QPS_RTR) fake_verbs.device[p->device].agreed = p->ece;
   if (!err && mask & HK_IBV_QP_TIMEOUT) fake_verbs.timeout = attr->timeout;
   if (!err && mask & HK_IBV_QP_RETRY_CNT) fake_verbs.retries = attr->retry_cnt;
   if (!err && p->v.state == HK_IBV_QPS_ERR) fail_qp(p);
   unlock();
   return err;
+}
+int ibv_query_ece(hk_ibv_qp *v, hk_ibv_ece *ece) {
+  qp *p = (qp *)v;
+  if (!fake_verbs.device[p->device].ece) return EOPNOTSUPP;
+  *ece = (hk_ibv_ece){.vendor_id = 0x15b3, .options = p->ece};
+  return 0;
+}
+/* A card takes of what it is given what it knows. */
+int ibv_set_ece(hk_ibv_qp *v, hk_ibv_ece *ece) {
+  qp *p = (qp *)v;
+  if (!fake_verbs.device[p->device].ece) return EOPNOTSUPP;
+  if (ece->vendor_id != 0x15b3 || p->v.state >= HK_IBV_QPS_RTR) return EINVAL;
+  p->ece &= ece->options;
+  return 0;
 }
 int ibv_destroy_qp(hk_ibv_qp *v) {
   qp *p = (qp *)v;

@@ -21,6 +21,8 @@ typedef struct fake_verbs_device {
   unsigned silent;  /* a bit for each GID index over which nothing comes through */
   int full;         /* it takes no memory */
   uint64_t writes;  /* that it sent */
+  unsigned ece;     /* its options of connections; 0: it knows none */
+  unsigned agreed;  /* those of its queue pair that was joined last */
 } fake_verbs_device;
 
 typedef struct fake_verbs_state {

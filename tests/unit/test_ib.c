@@ -255,6 +255,30 @@ START_TEST(leaves_a_failing_device) {
 }
 END_TEST
 
+/* Two cards use those of their vendor's options that both know; one that knows none, or is not to, leaves them as they are. */
+static const struct {
+  unsigned offered[2], agreed[2];
+  const char *enable;
+} options[] = {{{7, 5}, {5, 5}, "1"}, {{6, 7}, {6, 6}, "1"}, {{7, 0}, {7, 0}, "1"}, {{7, 5}, {7, 5}, "0"}};
+
+static void own_card(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "=fake0"); }
+
+START_TEST(agrees_on_options) {
+  hk_link *send, *recv;
+  begin(2);
+  rdma_param("NCCL_IB_ECE_ENABLE", options[_i].enable);
+  for (int i = 0; i < 2; i++) verbs->device[i].ece = options[_i].offered[i];
+  net_world *w = net_world_of(2, 8, 131072, own_card);
+  make_way(w, &send, &recv);
+  pass_on(w, send, recv, 1);
+  for (int i = 0; i < 2; i++) ck_assert_uint_eq(verbs->device[i].agreed, options[_i].agreed[i]);
+  net_unlink(recv);
+  net_unlink(send);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
 START_TEST(uses_settings) {
   stream t[2];
   begin(1);
@@ -553,6 +577,7 @@ int main(void) {
   tcase_add_test(t, moves_to_another_port);
   tcase_add_test(t, leaves_a_failing_device);
   tcase_add_test(t, tells_of_an_overflow);
+  tcase_add_loop_test(t, agrees_on_options, 0, HK_ARRAY_LENGTH(options));
   tcase_add_loop_test(t, uses_settings, 0, 2);
   tcase_add_test(t, waits_as_long_as_the_path_takes);
   tcase_add_test(t, tries_the_next_gid);

@@ -25,6 +25,8 @@ SAME(ibv_qp, qp_num, qp_num);
 SAME_SIZE(ibv_qp_init_attr);
 SAME(ibv_qp_init_attr, cap, cap);
 SAME(ibv_qp_init_attr, sq_sig_all, sq_sig_all);
+SAME_SIZE(ibv_ece);
+SAME(ibv_ece, options, options);
 SAME_SIZE(ibv_qp_attr);
 SAME(ibv_qp_attr, ah_attr, ah_attr);
 SAME(ibv_qp_attr, pkey_index, pkey_index);

@@ -83,6 +83,7 @@ typedef struct hk_ib_epoch {
   uint32_t qp[HK_IB_QPS];
   uint64_t received, consumed;    /* slots of the direction towards the sender of this */
   hk_ib_memory arena[HK_IB_WAYS]; /* for each way: its device's key */
+  hk_ibv_ece ece[HK_IB_QPS];      /* hk_ib_tell_ece; all 0: none */
 } hk_ib_epoch;
 
 typedef struct hk_ib_msg {
@@ -401,6 +402,8 @@ void hk_ib_measure(hk_ib_conn *c); /* the round trip, and what follows from it *
 unsigned hk_ib_timeout_for(uint32_t round_trip_us, unsigned retries, uint64_t bound_ns);
 uint64_t hk_ib_gives_up_ns(unsigned timeout, unsigned retries); /* the longest that a card may take to do so */
 hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs);
+/* Into what is told of the epoch: the vendor's own options of this rank's queue pairs, those agreed on where they are joined. */
+void hk_ib_tell_ece(hk_ib_conn *c);
 
 /* ib_io.c: slots */
 /* A request's id tells its connection, in this life of its queue pairs: what comes late from an earlier one is nobody's. */

@@ -245,6 +245,7 @@ out:
 }
 
 static hk_status tell_epoch(hk_ib_conn *c) {
+  hk_ib_tell_ece(c);
   hk_ib_msg m = {.kind = HK_IB_EPOCH, .epoch_info = c->told};
   tell_rings(c, &m);
   return tell(c, &m);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include "../../base/log.h"
 #include "../../base/param.h"
 #include "ib.h"
 
@@ -124,6 +125,28 @@ void hk_ib_measure(hk_ib_conn *c) {
     if (past + hk_ib_gives_up_ns(c->timeout + 1, retries) <= c->ctx->timeout_ns) c->timeout++;
 }
 
+/* ---- enhanced connection establishment, ibv_set_ece(3) ----
+ * Cards of one vendor agree on more than the specification has, congestion control above all: the rank that begins an epoch says what
+ * its card offers, the other one's takes what it can of that, and the first one's takes what that was. */
+
+static bool ece_is_possible(const hk_ib_conn *c) {
+  return c->ctx->api->query_ece && c->ctx->api->set_ece && hk_param_int(HK_P_IB_ECE_ENABLE);
+}
+
+void hk_ib_tell_ece(hk_ib_conn *c) {
+  for (uint32_t i = 0; i < c->nqps && ece_is_possible(c); i++)
+    if (c->ctx->api->query_ece(c->qps[i].qp, &c->told.ece[i])) c->told.ece[i] = (hk_ibv_ece){0};
+}
+
+/* A card that refuses goes on with what it does by itself. */
+static void take_ece(hk_ib_conn *c, uint32_t i, hk_ibv_ece ece) {
+  if (!ece.vendor_id || !ece_is_possible(c)) return;
+  int err = c->ctx->api->set_ece(c->qps[i].qp, &ece);
+  if (err)
+    HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s does not take rank %d's options of connections (vendor %#x, %#x): %s",
+            c->ctx->env->rank, c->qps[i].way->device->name, c->peer, ece.vendor_id, ece.options, strerror(err));
+}
+
 static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_qp *q = &c->qps[i];
@@ -135,6 +158,7 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
                        .max_dest_rd_atomic = 1,
                        .min_rnr_timer = 12};
   route_to(c, q->way, &to.ah_attr);
+  take_ece(c, i, theirs->ece[i]);
   int err = x->api->modify_qp(q->qp, &to,
                               HK_IBV_QP_STATE | HK_IBV_QP_AV | HK_IBV_QP_PATH_MTU | HK_IBV_QP_DEST_QPN |
                                   HK_IBV_QP_RQ_PSN | HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);

@@ -34,6 +34,8 @@ static const hk_dl_symbol symbols[] = {
     SYMBOL(create_qp),
     SYMBOL(modify_qp),
     SYMBOL(destroy_qp),
+    OPTIONAL(query_ece),
+    OPTIONAL(set_ece),
     OPTIONAL(fork_init),
 };
 static hk_dl library = {.files = {"libibverbs.so.1", "libibverbs.so"},

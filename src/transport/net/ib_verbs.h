@@ -32,6 +32,8 @@ typedef struct hk_ibv {
   hk_ibv_qp *(*create_qp)(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr);
   int (*modify_qp)(hk_ibv_qp *qp, hk_ibv_qp_attr *attr, int mask);
   int (*destroy_qp)(hk_ibv_qp *qp);
+  int (*query_ece)(hk_ibv_qp *qp, hk_ibv_ece *ece); /* may be NULL */
+  int (*set_ece)(hk_ibv_qp *qp, hk_ibv_ece *ece);   /* may be NULL */
   int (*fork_init)(void);
 } hk_ibv;
 
