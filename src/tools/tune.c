@@ -11,12 +11,16 @@
 #include "../base/param.h"
 #include "tools.h"
 
-enum { TABLES = 16 };
+enum { TABLES = 16, LEAST_DRAWN = 20 };
+/* Times the best that a choice may take: by built-in constants, by measured ones, and before another one is worth writing down. */
+#define LIMIT_BUILT_IN 1.25
+#define LIMIT_MEASURED 1.10
+#define LIMIT_WRITTEN 1.04
 
 typedef struct options {
   const char *ranks, *transports, *colls, *out, *constants, *between;
   size_t from, to;
-  int step, rounds, repeats;
+  int step, rounds, repeats, looks;
   double milliseconds, rest;
   bool check, json, quick, all;
 } options;
@@ -58,7 +62,7 @@ static const hk_tool_option rows[] = {
     {.name = "to",
      .argument = "SIZE",
      .help = "the largest message",
-     .def = "16M",
+     .def = "128M",
      .kind = HK_OPTION_SIZE,
      .field = offsetof(options, to)},
     {.name = "step",
@@ -85,6 +89,14 @@ static const hk_tool_option rows[] = {
      .low = 1,
      .high = 1000,
      .field = offsetof(options, repeats)},
+    {.name = "looks",
+     .argument = "N",
+     .help = "times that what a sweep calls wrong is measured again; these times count then",
+     .def = "2",
+     .kind = HK_OPTION_INT,
+     .low = 0,
+     .high = 100,
+     .field = offsetof(options, looks)},
     {.name = "milliseconds",
      .argument = "MS",
      .help = "about how long a batch is",
@@ -224,17 +236,24 @@ static void tell(hk_coll coll, size_t bytes) {
   fflush(stderr);
 }
 
+static void announce(const hk_tune_setup *s) {
+  if (s->rank) return;
+  fprintf(stderr, "%d ranks over %s", s->nranks, s->between ? "the network" : s->tcp ? "sockets" : "shared memory");
+  if (s->points) fprintf(stderr, ", %d sizes again", s->npoints);
+  fputs(" ...\n", stderr);
+}
+
+static hk_status measure_one(hk_tune_table *t, const hk_tune_setup *s, void (*progress)(hk_coll, size_t)) {
+  announce(s);
+  hk_status rc = hk_tune_measure(t, s, progress);
+  if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+  return rc;
+}
+
 static hk_status measure(const hk_tune_setup *s, hk_tune_table *t, int n) {
   hk_status rc = HK_OK;
-  for (int i = 0; i < n && rc == HK_OK; i++) {
-    if (s[i].rank == 0)
-      fprintf(stderr, "%d ranks over %s ...\n", s[i].nranks,
-              s[i].between ? "the network"
-              : s[i].tcp   ? "sockets"
-                           : "shared memory");
-    rc = hk_tune_measure(&t[i], &s[i], tell);
-    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
-  }
+  for (int i = 0; i < n; i++) HK_TRY(measure_one(&t[i], &s[i], tell), out);
+out:
   return rc;
 }
 
@@ -270,6 +289,15 @@ static void print_score(const char *what, const hk_tune_table *t, int n, const h
          what, s.n, s.within10, s.within25, s.sum / s.n, s.worst, 100 * (exp(hk_tune_error(t, n, k)) - 1));
 }
 
+/* What the second look changed. */
+static void print_tally(const hk_tune_table *t, int n, const hk_tune_judge *j) {
+  hk_tune_tally c = hk_tune_count(t, n, j);
+  printf("  Within %.0f%% at first: %d of %d. Measured again: now %d (%.1f%%). Of %d others, drawn by lot and measured "
+         "again too, %d missed.\n",
+         100 * (j->limit - 1), c.choices - c.missed_at_first, c.choices, c.choices - c.missed,
+         100.0 * (c.choices - c.missed) / (c.choices ? c.choices : 1), c.drawn, c.drawn_missed);
+}
+
 static void print_choices(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices, bool all) {
   hk_table *out = hk_table_new("lllrlrlrr");
   hk_table_row(out, HK_STYLE_BOLD, "VIA\tRANKS\tCOLLECTIVE\tBYTES\tCHOSEN\tTIME\tBEST\tTIME\tRATIO");
@@ -296,25 +324,35 @@ static void print_choices(const hk_tune_table *t, int n, const hk_constants *k, 
   if (!shown) printf("Every choice is within 10%% of the best.\n");
 }
 
+static void put_times(hk_json *w, const char *key, const hk_tune_table *t, const hk_tune_group *g, bool swept) {
+  hk_json_key(w, key);
+  hk_json_open(w, '{');
+  for (const hk_tune_cell *c = &t->at[g->first]; c < &t->at[g->first + g->n]; c++)
+    hk_json_put_number(w, hk_algorithms[c->algorithm]->name, swept && c->looks ? c->swept : c->us);
+  hk_json_close(w);
+}
+
 static void print_json(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices) {
   hk_json w = {.f = stdout};
   hk_json_open(&w, '[');
   for (int i = 0; i < n; i++) {
-    hk_tune_group g = {.n = 0};
-    while (hk_tune_next(&t[i], k, choices, &g)) {
+    hk_tune_group g = {.n = 0}, usual = {.n = 0};
+    while (hk_tune_next(&t[i], k, choices, &g) && hk_tune_next(&t[i], &hk_constants_default, NULL, &usual)) {
+      const hk_tune_cell *at = t[i].at;
       hk_json_open(&w, '{');
       hk_json_put_text(&w, "transport", via(&t[i].setup));
       hk_json_put_integer(&w, "ranks", t[i].setup.nranks);
-      hk_json_put_text(&w, "collective", hk_coll_name((hk_coll)t[i].at[g.first].coll));
-      hk_json_put_integer(&w, "bytes", (long long)t[i].at[g.first].bytes);
-      hk_json_put_text(&w, "chosen", hk_algorithms[t[i].at[g.chosen].algorithm]->name);
-      hk_json_put_text(&w, "best", hk_algorithms[t[i].at[g.best].algorithm]->name);
-      hk_json_put_number(&w, "ratio", t[i].at[g.chosen].us / t[i].at[g.best].us);
-      hk_json_key(&w, "us");
-      hk_json_open(&w, '{');
-      for (int c = g.first; c < g.first + g.n; c++)
-        hk_json_put_number(&w, hk_algorithms[t[i].at[c].algorithm]->name, t[i].at[c].us);
-      hk_json_close(&w);
+      hk_json_put_text(&w, "collective", hk_coll_name((hk_coll)at[g.first].coll));
+      hk_json_put_integer(&w, "bytes", (long long)at[g.first].bytes);
+      hk_json_put_text(&w, "chosen", hk_algorithms[at[g.chosen].algorithm]->name);
+      hk_json_put_text(&w, "best", hk_algorithms[at[g.best].algorithm]->name);
+      hk_json_put_number(&w, "ratio", at[g.chosen].us / at[g.best].us);
+      hk_json_put_text(&w, "built_in", hk_algorithms[at[usual.chosen].algorithm]->name);
+      hk_json_put_number(&w, "built_in_ratio", at[usual.chosen].us / at[g.best].us);
+      hk_json_put_boolean(&w, "drawn", at[g.first].drawn);
+      hk_json_put_integer(&w, "looks", at[g.chosen].looks);
+      put_times(&w, "us", &t[i], &g, false);
+      if (at[g.chosen].looks) put_times(&w, "us_at_first", &t[i], &g, true);
       hk_json_close(&w);
     }
   }
@@ -352,24 +390,45 @@ static int save(const hk_constants *k, const hk_rules *choices, const char *path
   return HK_EXIT_OK;
 }
 
+typedef struct in_force {
+  hk_constants k;
+  hk_rules *choices;
+  bool measured; /* they are a file's */
+} in_force;
+
 /* Those of --constants, or those that an init here would take. */
-static hk_status constants_in_force(const options *o, hk_constants *k, hk_rules **choices) {
+static hk_status constants_in_force(const options *o, in_force *now) {
   char usual[4096];
   const char *path = o->constants ? o->constants : hk_param_str(HK_P_TUNE_FILE);
-  *k = hk_constants_default;
+  now->k = hk_constants_default;
   if (!path && hk_constants_path(usual, sizeof usual) && access(usual, R_OK) == 0) path = usual;
-  return !path || !strcmp(path, "none") ? HK_OK : hk_constants_read(k, choices, path);
+  now->measured = path && strcmp(path, "none") != 0;
+  return now->measured ? hk_constants_read(&now->k, &now->choices, path) : HK_OK;
+}
+
+/* Fits, and measures again where the model errs by these constants. */
+static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const hk_constants *first, hk_constants *out) {
+  hk_status rc = HK_OK;
+  *out = hk_tune_fit(tables, n, first);
+  for (int pass = 0; pass < o->looks; pass++) {
+    hk_tune_judge j = {.constants = out, .limit = LIMIT_WRITTEN};
+    hk_tune_look look = {.judges = &j, .njudges = 1, .measure = measure_one, .tell = tell};
+    HK_TRY(hk_tune_look_again(tables, n, &look), out);
+    *out = hk_tune_fit(tables, n, first);
+  }
+out:
+  return rc;
 }
 
 /* Constants of one host with choices; those between hosts stay as they are. */
-static int fit(const options *o, const hk_tune_table *tables, int n, const hk_constants *before) {
-  hk_constants first = hk_constants_default;
+static int fit(const options *o, hk_tune_table *tables, int n, const hk_constants *before) {
+  hk_constants first = hk_constants_default, fitted;
   first.net_alpha_us = before->net_alpha_us;
   first.net_message_us = before->net_message_us;
   first.net_us_per_b = before->net_us_per_b;
-  hk_constants fitted = hk_tune_fit(tables, n, &first);
   hk_rules *choices = NULL;
-  hk_status rc = hk_tune_choices(tables, n, &fitted, &choices);
+  hk_status rc = fit_again(o, tables, n, &first, &fitted);
+  if (rc == HK_OK) rc = hk_tune_choices(tables, n, &fitted, &choices);
   if (rc != HK_OK) {
     hk_rules_free(choices);
     return hk_tool_failed(rc);
@@ -397,38 +456,58 @@ static int fit_between(const options *o, const hk_tune_table *table, const hk_co
   return save(&fitted, choices, o->out);
 }
 
-static int use(const options *o, const hk_tune_table *tables, int n, const hk_constants *k, const hk_rules *choices) {
-  if (tables[0].setup.rank) return HK_EXIT_OK; /* between hosts rank 0 has the table */
+/* The choices in force, and beside measured constants the built-in ones' too: both by the same times. */
+static int check(const options *o, hk_tune_table *tables, int n, const in_force *now) {
+  hk_tune_judge judges[] = {
+      {.constants = &now->k, .choices = now->choices, .limit = now->measured ? LIMIT_MEASURED : LIMIT_BUILT_IN},
+      {.constants = &hk_constants_default, .limit = LIMIT_BUILT_IN}};
+  hk_tune_look look = {.judges = judges, .njudges = now->measured ? 2 : 1, .measure = measure_one, .tell = tell};
+  for (int pass = 0; pass < o->looks && !o->between; pass++) {
+    look.draw = pass ? 0 : LEAST_DRAWN;
+    hk_status rc = hk_tune_look_again(tables, n, &look);
+    if (rc != HK_OK) return hk_tool_failed(rc);
+  }
   if (o->json) {
-    print_json(tables, n, k, choices);
+    print_json(tables, n, &now->k, now->choices);
     return HK_EXIT_OK;
   }
-  if (!o->check) return o->between ? fit_between(o, tables, k, choices) : fit(o, tables, n, k);
-  print_choices(tables, n, k, choices, o->all);
-  print_score("With the constants in force", tables, n, k, choices);
-  return judge(tables, n, k, choices).worst > 1.25 ? HK_EXIT_FINDING : HK_EXIT_OK;
+  print_choices(tables, n, &now->k, now->choices, o->all);
+  print_score("With the constants in force", tables, n, &now->k, now->choices);
+  if (o->looks && !o->between) print_tally(tables, n, &judges[0]);
+  if (now->measured) print_score("With the built-in ones", tables, n, &hk_constants_default, NULL);
+  if (now->measured && o->looks && !o->between) print_tally(tables, n, &judges[1]);
+  return judge(tables, n, &now->k, now->choices).worst > LIMIT_BUILT_IN ? HK_EXIT_FINDING : HK_EXIT_OK;
+}
+
+static int use(const options *o, hk_tune_table *tables, int n, const in_force *now) {
+  if (tables[0].setup.rank) return HK_EXIT_OK; /* between hosts rank 0 has the table */
+  if (o->check) return check(o, tables, n, now);
+  if (o->json) {
+    print_json(tables, n, &now->k, now->choices);
+    return HK_EXIT_OK;
+  }
+  return o->between ? fit_between(o, tables, &now->k, now->choices) : fit(o, tables, n, &now->k);
 }
 
 static int run(void *into, int nargs, char **args) {
   const options *o = into;
   hk_tune_setup setups[TABLES];
   hk_tune_table tables[TABLES] = {{.n = 0}};
-  hk_constants k;
-  hk_rules *choices = NULL;
+  in_force now = {.choices = NULL};
   int code = HK_EXIT_OK;
   (void)nargs, (void)args;
-  hk_status rc = constants_in_force(o, &k, &choices);
+  hk_status rc = constants_in_force(o, &now);
   if (rc != HK_OK && (o->check || o->json || o->between))
     return hk_tool_failed(rc); /* to measure all anew none need be */
   int n = plan_setups(o, setups);
   if (!n) {
-    hk_rules_free(choices);
+    hk_rules_free(now.choices);
     return HK_EXIT_TROUBLE;
   }
   rc = measure(setups, tables, n);
-  code = rc == HK_OK ? use(o, tables, n, &k, choices) : hk_tool_failed(rc);
+  code = rc == HK_OK ? use(o, tables, n, &now) : hk_tool_failed(rc);
   for (int i = 0; i < n; i++) hk_tune_table_clear(&tables[i]);
-  hk_rules_free(choices);
+  hk_rules_free(now.choices);
   return code;
 }
 

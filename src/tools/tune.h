@@ -8,6 +8,13 @@
 /* Ways in which ranks that outnumber cores may be placed on them: tune_measure.c. */
 enum { HK_TUNE_RANKS = 64, HK_TUNE_PLACES = 3 };
 
+/* One collective and size, by some of the algorithms. */
+typedef struct hk_tune_point {
+  hk_coll coll;
+  size_t bytes;
+  unsigned algorithms; /* bit set of 1u << index into hk_algorithms */
+} hk_tune_point;
+
 /* What to measure: all algorithms of some collectives, on ranks that are processes of this host; or, started by a launcher,
  * on ranks of several hosts of which this process is one. */
 typedef struct hk_tune_setup {
@@ -18,6 +25,8 @@ typedef struct hk_tune_setup {
   unsigned colls;  /* bit set of 1u << hk_coll */
   size_t from, to; /* bytes, in steps of `step` */
   int step;
+  const hk_tune_point *points; /* instead of all of colls, from, to, step; NULL: those */
+  int npoints;
   int rounds;      /* with new processes, each with the next placement of ranks on cores */
   int repeats;     /* in a round, batches of each algorithm, by turns; the fastest counts */
   double batch_us; /* about how long a batch is */
@@ -27,8 +36,11 @@ typedef struct hk_tune_setup {
 typedef struct hk_tune_cell {
   uint8_t coll, algorithm; /* hk_coll; index into hk_algorithms */
   bool rough;              /* so slow that it was measured once only */
+  bool again, drawn;       /* of a group's first cell: to be measured again; drawn by lot for it (tune_look.c) */
+  int looks;               /* times that it was measured again: then `us` rests on these alone */
   size_t bytes;
   double us;                     /* the average of all placements */
+  double swept;                  /* what it was before it was measured again */
   double placed[HK_TUNE_PLACES]; /* the shortest time of each; 0: not measured */
 } hk_tune_cell;
 
@@ -41,6 +53,7 @@ typedef struct hk_tune_table {
 
 /* `tell` (may be NULL) is called as sizes are done.  Between hosts the table is rank 0's only. */
 hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll coll, size_t bytes));
+typedef hk_status hk_tune_measurer(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll, size_t));
 void hk_tune_table_clear(hk_tune_table *t);
 
 /* One collective and size: cells [first, first + n). */
@@ -51,6 +64,31 @@ typedef struct hk_tune_group {
 } hk_tune_group;
 /* Walks the groups; false behind the last. Begin with a zeroed group.  `choices` may be NULL. */
 bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules *choices, hk_tune_group *g);
+
+/* Whose choices are looked at, and how many times the best's time one may take. */
+typedef struct hk_tune_judge {
+  const hk_constants *constants;
+  const hk_rules *choices; /* may be NULL */
+  double limit;
+} hk_tune_judge;
+
+/* Whom and how a second look asks. */
+typedef struct hk_tune_look {
+  const hk_tune_judge *judges; /* a choice that misses the limit of any is measured again */
+  int njudges;
+  int draw; /* at least so many that miss no limit too, and as many as do; 0: none */
+  hk_tune_measurer *measure;
+  void (*tell)(hk_coll, size_t);
+} hk_tune_look;
+/* One pass: measures choices again, by new processes, and puts these times in the place of the sweep's. */
+hk_status hk_tune_look_again(hk_tune_table *tables, int n, const hk_tune_look *look);
+
+typedef struct hk_tune_tally {
+  int choices, missed; /* the judge's limit */
+  int missed_at_first; /* by the sweep's times */
+  int drawn, drawn_missed;
+} hk_tune_tally;
+hk_tune_tally hk_tune_count(const hk_tune_table *tables, int n, const hk_tune_judge *judge);
 
 /* Constants with which the model is nearest to what was measured, in prices and in choices: those of one host, or those
  * between hosts; all others are `first`'s. */

@@ -193,32 +193,29 @@ out:
   return rc;
 }
 
-static hk_status measure_size(rank_state *r, hk_coll coll, size_t bytes) {
+static hk_status measure_point(rank_state *r, const hk_tune_point *p) {
   trial t[HK_ALGORITHM_LIMIT];
   int n = 0;
   for (int i = 0; hk_algorithms[i]; i++)
-    if (hk_algorithm_supports(hk_algorithms[i], &r->comm->selection.machine, coll)) t[n++] = (trial){.algorithm = i};
-  hk_status rc = try_all(r, coll, bytes, t, n);
+    if ((p->algorithms >> i & 1u) && hk_algorithm_supports(hk_algorithms[i], &r->comm->selection.machine, p->coll))
+      t[n++] = (trial){.algorithm = i};
+  hk_status rc = try_all(r, p->coll, p->bytes, t, n);
   if (rc != HK_OK || r->rank) return rc;
   for (int k = 0; k < n && r->s->n < CELLS; k++)
-    r->s->at[r->s->n++] = (hk_tune_cell){.coll = (uint8_t)coll,
+    r->s->at[r->s->n++] = (hk_tune_cell){.coll = (uint8_t)p->coll,
                                          .algorithm = (uint8_t)t[k].algorithm,
                                          .rough = t[k].rough,
-                                         .bytes = bytes,
+                                         .bytes = p->bytes,
                                          .us = t[k].us};
   return HK_OK;
 }
 
 static hk_status measure_all(rank_state *r, void (*tell)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
-  const hk_tune_setup *s = r->setup;
-  for (int c = 0; c < HK_COLL_COUNT; c++) {
-    if (!(s->colls >> c & 1u)) continue;
-    for (size_t bytes = s->from; bytes <= s->to; bytes *= (size_t)s->step) {
-      if (hk_coll_partition((hk_coll)c) == HK_PART_WHOLE && bytes < (size_t)s->nranks) continue;
-      if (r->rank == 0 && tell) tell((hk_coll)c, bytes);
-      HK_TRY(measure_size(r, (hk_coll)c, bytes), out);
-    }
+  for (int i = 0; i < r->setup->npoints; i++) {
+    const hk_tune_point *p = &r->setup->points[i];
+    if (r->rank == 0 && tell) tell(p->coll, p->bytes);
+    HK_TRY(measure_point(r, p), out);
   }
 out:
   return rc;
@@ -381,11 +378,20 @@ static void merge(hk_tune_table *into, const hk_tune_cell *at, int n, int place)
   }
 }
 
-hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *setup, void (*tell)(hk_coll, size_t)) {
+/* All that a setup without points asks for; NULL where there is no memory for it. */
+static hk_tune_point *points_of(const hk_tune_setup *s, int *n) {
+  hk_tune_point *out = malloc(HK_COLL_COUNT * 64 * sizeof *out); /* a size has 64 bits, and doubles at least */
+  *n = 0;
+  for (int c = 0; out && c < HK_COLL_COUNT; c++)
+    for (size_t bytes = s->from; (s->colls >> c & 1u) && bytes <= s->to; bytes *= (size_t)s->step)
+      if (hk_coll_partition((hk_coll)c) != HK_PART_WHOLE || bytes >= (size_t)s->nranks)
+        out[(*n)++] = (hk_tune_point){.coll = (hk_coll)c, .bytes = bytes, .algorithms = ~0u};
+  return out;
+}
+
+static hk_status measure_rounds(hk_tune_table *out, shared *s, const hk_tune_setup *setup,
+                                void (*tell)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
-  *out = (hk_tune_table){.setup = *setup};
-  shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (s == MAP_FAILED) return HK_FAIL_ERRNO("no shared memory for %zu bytes of results", sizeof *s);
   for (int round = 0; round < setup->rounds; round++) {
     HK_TRY(setup->between ? measure_between(s, setup, tell) : measure_round(s, setup, round, tell), out);
     if (round == 0) {
@@ -401,6 +407,23 @@ hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *setup, void (
     merge(out, s->at, s->n, setup->between ? -1 : place_of(setup->nranks, round));
   }
 out:
+  return rc;
+}
+
+hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *setup, void (*tell)(hk_coll, size_t)) {
+  hk_status rc = HK_OK;
+  hk_tune_setup what = *setup;
+  hk_tune_point *points = NULL;
+  *out = (hk_tune_table){.setup = *setup};
+  shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (s == MAP_FAILED) return HK_FAIL_ERRNO("no shared memory for %zu bytes of results", sizeof *s);
+  if (!what.points) {
+    points = points_of(setup, &what.npoints);
+    what.points = points;
+    if (!points) rc = HK_FAIL_ERRNO("no memory for a list of sizes");
+  }
+  if (rc == HK_OK) rc = measure_rounds(out, s, &what, tell);
+  free(points);
   munmap(s, sizeof *s);
   return rc;
 }
