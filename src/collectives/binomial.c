@@ -16,7 +16,8 @@ enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
 
 /* Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks, as parts of what sending costs.  In a broadcast most ranks only
  * receive: of a short message that is the lesser part of the work.  Of a long one an inner rank reads its part from a slot
- * for every child again, where a leaf of a flat tree takes it straight into its buffer. */
+ * for every child again, where a leaf of a flat tree takes it straight into its buffer; in a reduce over sockets what one child
+ * sent has left the caches when the others' has come. */
 #define ONLY_RECEIVING 0.75
 #define PASSING_ON 1.3
 enum { LONG_BYTES = 1 << 20 }; /* from here on bytes are all; in between both count */
@@ -96,7 +97,8 @@ static hk_shape shape(const hk_machine *m, hk_coll coll) {
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   hk_shape s = shape(m, coll);
-  double n = m->nranks, height = s.depth, all = (double)bytes, block = all / n, part;
+  double n = m->nranks, height = s.depth, all = (double)bytes, block = all / n;
+  double part = all < LONG_BYTES ? all / LONG_BYTES : 1;
   hk_work w = {.rounds = height,
                .again = 1,
                .messages = height,
@@ -108,12 +110,12 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   switch (coll) {
     case HK_BROADCAST:
       w.sent = height * all;
-      part = all < LONG_BYTES ? all / LONG_BYTES : 1;
       w.share *= ONLY_RECEIVING + (PASSING_ON - ONLY_RECEIVING) * part;
       w.written = (height + 1) * all;
       break;
     case HK_REDUCE: /* all ranks together add n - 1 times */
       if (!m->overlap) w.share = (2 - 1 / n) / (height + 1);
+      if (m->nhosts <= 1 && m->inside.ring_us_per_b > 0 && !m->overlap) w.share *= 1 + (PASSING_ON - 1) * part;
       w.written = all;
       w.reduced = height * all;
       break;

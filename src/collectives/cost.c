@@ -21,10 +21,14 @@ enum {
 #define SPILL 0.3
 #define SPILL_SOCKETS 0.05
 /* Rings, chains and trees inside a host, against algorithms with as many bytes, whose ranks do not all wait for a neighbour at
- * each step; measured.  Over sockets a byte's way through the kernel is not hidden behind that of others; through memory it
- * counts where ranks take turns on the cores. */
-#define LOCKSTEP_SOCKETS 1.5
+ * each step; measured.  Over sockets a byte's way through the kernel is not hidden behind that of others; in two trees at once
+ * it is in part, by the other tree's bytes, and wholly where these are added up.  Through memory it counts where ranks take
+ * turns on the cores. */
+#define LOCKSTEP_SOCKETS 1.3
+#define LOCKSTEP_TREES 1.2
 #define LOCKSTEP_TURNS 1.1
+/* A byte that is added came, over a socket of a host, by the kernel's copy into a slot, and is read from there again. */
+#define SUMMED_COPIES 2
 
 /* Ranks that share a core, at least 1. */
 static double crowd(const hk_machine *m) {
@@ -106,6 +110,13 @@ size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
   return round_up((block_bytes + waves - 1) / waves, ELEMENTS);
 }
 
+static double lockstep(const hk_machine *m, const hk_shape *s, const hk_work *w, bool sockets) {
+  if (m->nhosts > 1 || w->spread != HK_SPREAD_RING || w->rounds <= 1) return 1;
+  if (!sockets) return crowd(m) > 1 && w->again >= w->rounds ? LOCKSTEP_TURNS : 1;
+  if (s->fan > 1) return w->reduced > 0 ? 1 : LOCKSTEP_TREES;
+  return LOCKSTEP_SOCKETS;
+}
+
 double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   if (m->overlap) return hk_price_gpu(m, s, w);
   size_t channels = (size_t)m->channels, chunk = hk_chunk(m, s, (w->block + channels - 1) / channels) * channels;
@@ -119,6 +130,7 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   bool sockets = m->inside.ring_us_per_b > 0, ring = w->spread == HK_SPREAD_RING, rail = ring || w->spread == HK_SPREAD_GIVEN;
   double hot = 1 / (1 + (w->written + w->reduced) / CACHED_BYTES);
   double gamma = m->gamma_us_per_b * (1 - HOT_GAIN * hot);
+  if (sockets && m->nhosts <= 1) gamma += SUMMED_COPIES * m->copy_us_per_b;
   double copying = part * work * (w->written * m->copy_us_per_b + w->reduced * gamma);
   /* A lane that only sends runs ahead: it fills slots with more than the caches hold before that is read.  Where one root
    * sends or receives, all algorithms are like that. */
@@ -131,11 +143,8 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     copying *= 1 + SPILL_SOCKETS * ahead;
     inside *= 1 + SPILL_SOCKETS * ahead;
   }
-  if (m->nhosts <= 1 && ring && w->rounds > 1 && (sockets || (crowd(m) > 1 && w->again >= w->rounds))) {
-    double lockstep = sockets ? LOCKSTEP_SOCKETS : LOCKSTEP_TURNS;
-    copying *= lockstep;
-    inside *= lockstep;
-  }
+  copying *= lockstep(m, s, w, sockets);
+  inside *= lockstep(m, s, w, sockets);
   /* Calls follow one another.  Where nobody waits for an answer, those of one host run ahead: a call is as a further wave of
    * the one before, and ranks hand over their core only when they have done much.  Then work is all that counts: that of the
    * busiest rank's core, on which others run beside it. */

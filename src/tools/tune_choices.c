@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include "tune.h"
 
-/* Changing over to another algorithm, and back to the model, as ln(time / best).  So the model's choice must take 1.08 times
+/* Changing over to another algorithm, and back to the model, as ln(time / best).  So the model's choice must take 1.06 times
  * as long as the best to be overruled at one size only. */
-#define CHANGE 0.04
+#define CHANGE 0.03
 #define TINY 1e-9
 
 enum { MODEL = HK_ALGORITHM_LIMIT, STATES };
