@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* What `hocket tune` makes of times: constants, and rules for where the model errs.  The times here are made up. */
+/* What `hocket tune` makes of times: constants, rules for where the model errs, and a second look.  The times here are made up. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +147,124 @@ START_TEST(rules_bridge_noise) {
 }
 END_TEST
 
+/* ---- a second look ---- */
+
+/* What measuring finds: true times are the model's prices with the built-in constants, off by a factor of each pass. */
+static double off_by[8];
+static int passes, points_seen, most_rounds;
+
+static hk_status measure_made_up(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll, size_t)) {
+  hk_tune_table all;
+  ck_assert_ptr_null(tell);
+  make(&all, s->nranks, 1, s->tcp, s->colls, &hk_constants_default);
+  *out = (hk_tune_table){.setup = *s, .machine = all.machine, .at = calloc((size_t)all.n, sizeof *all.at)};
+  for (int p = 0; p < s->npoints; p++)
+    for (int c = 0; c < all.n; c++) {
+      const hk_tune_cell *cell = &all.at[c];
+      if (cell->coll != s->points[p].coll || cell->bytes != s->points[p].bytes) continue;
+      if (!(s->points[p].algorithms >> cell->algorithm & 1u)) continue;
+      out->at[out->n] = *cell;
+      out->at[out->n++].us *= off_by[passes];
+    }
+  hk_tune_table_clear(&all);
+  points_seen += s->npoints;
+  if (s->rounds > most_rounds) most_rounds = s->rounds;
+  passes++;
+  return HK_OK;
+}
+
+static hk_tune_look a_look(const hk_tune_judge *j) {
+  passes = points_seen = most_rounds = 0;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(off_by); i++) off_by[i] = 1;
+  return (hk_tune_look){.judges = j, .njudges = 1, .measure = measure_made_up};
+}
+
+/* An algorithm that a lucky time made the best is not, measured again; the sweep's time is remembered, and decides nothing. */
+START_TEST(look_mends_luck) {
+  hk_tune_table t;
+  hk_tune_group g;
+  hk_tune_judge j = {.constants = &hk_constants_default, .limit = 1.1};
+  hk_tune_look look = a_look(&j);
+  make(&t, 4, 1, true, 1u << HK_ALLREDUCE, &hk_constants_default);
+  t.setup.rounds = 3;
+  int lucky = other_of(&t, 1024, &g)->algorithm;
+  double true_us = t.at[g.chosen].us;
+  spoil(&t, 1024, lucky, 1.2);
+  hk_tune_tally before = hk_tune_count(&t, 1, &j);
+  ck_assert_int_eq(before.missed, 1);
+  ck_assert_int_eq(hk_tune_look_again(&t, 1, &look), HK_OK);
+  hk_tune_tally after = hk_tune_count(&t, 1, &j);
+  ck_assert_int_eq(points_seen, 1);
+  ck_assert_int_gt(most_rounds, 3);
+  ck_assert_int_eq(after.choices, before.choices);
+  ck_assert_int_eq(after.missed, 0);
+  ck_assert_int_eq(after.missed_at_first, 1);
+  ck_assert_int_eq(after.drawn, 0);
+  other_of(&t, 1024, &g);
+  ck_assert_double_eq_tol(t.at[g.chosen].us, true_us, 1e-9);
+  ck_assert_int_eq(t.at[g.chosen].looks, 1);
+  hk_tune_table_clear(&t);
+}
+END_TEST
+
+/* A choice that is wrong stays wrong however often it is looked at: passes are averaged, the luckiest does not win. */
+START_TEST(look_keeps_misses) {
+  hk_tune_table t;
+  hk_tune_group g;
+  hk_constants wrong = hk_constants_default;
+  wrong.tcp_us_per_b *= 30;
+  wrong.tcp_message_us /= 20;
+  hk_tune_judge j = {.constants = &wrong, .limit = 1.1};
+  hk_tune_look look = a_look(&j);
+  make(&t, 8, 1, true, 1u << HK_ALLREDUCE, &hk_constants_default);
+  hk_tune_tally before = hk_tune_count(&t, 1, &j), after;
+  ck_assert_int_gt(before.missed, 0);
+  off_by[1] = 4; /* the second pass, of all alike */
+  for (int pass = 0; pass < 2; pass++) ck_assert_int_eq(hk_tune_look_again(&t, 1, &look), HK_OK);
+  after = hk_tune_count(&t, 1, &j);
+  ck_assert_int_eq(after.missed, before.missed);
+  g = (hk_tune_group){.n = 0};
+  while (hk_tune_next(&t, &wrong, NULL, &g)) {
+    const hk_tune_cell *c = &t.at[g.chosen];
+    double us = hk_algorithms[c->algorithm]->cost(&t.machine, HK_ALLREDUCE, c->bytes);
+    if (c->looks) ck_assert_double_eq_tol(c->us, 2 * us, 1e-6 * us); /* the middle of 1 and 4 */
+    ck_assert_int_eq(c->looks, t.at[g.chosen].us > j.limit * t.at[g.best].us ? 2 : 0);
+  }
+  hk_tune_table_clear(&t);
+}
+END_TEST
+
+/* Choices drawn by lot are measured too, the same on every run; those that are wrong are found out. */
+START_TEST(look_draws_others) {
+  hk_tune_judge j = {.constants = &hk_constants_default, .limit = 1.1};
+  int first_drawn[2] = {-1, -1};
+  for (int run = 0; run < 2; run++) {
+    hk_tune_table t[2];
+    hk_tune_look look = a_look(&j);
+    look.draw = 5;
+    for (int i = 0; i < 2; i++) make(&t[i], 4 << i, 1, true, 1u << HK_ALLREDUCE | 1u << HK_REDUCE, &hk_constants_default);
+    ck_assert_int_eq(hk_tune_look_again(t, 2, &look), HK_OK);
+    hk_tune_tally c = hk_tune_count(t, 2, &j);
+    ck_assert_int_eq(c.drawn, 5);
+    ck_assert_int_eq(points_seen, 5);
+    ck_assert_int_eq(c.drawn_missed, 0);
+    for (int i = 0; i < t[0].n && first_drawn[run] < 0; i++)
+      if (t[0].at[i].drawn) first_drawn[run] = i;
+    /* As if the drawn ones of the first table had turned out badly. */
+    hk_tune_group g = {.n = 0};
+    int bad = 0;
+    while (hk_tune_next(&t[0], &hk_constants_default, NULL, &g)) {
+      if (!t[0].at[g.first].drawn) continue;
+      t[0].at[g.chosen].us *= 10;
+      bad++;
+    }
+    ck_assert_int_eq(hk_tune_count(t, 2, &j).drawn_missed, bad);
+    for (int i = 0; i < 2; i++) hk_tune_table_clear(&t[i]);
+  }
+  ck_assert_int_eq(first_drawn[0], first_drawn[1]);
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("tune");
   TCase *t = tcase_create("tune");
@@ -155,6 +273,9 @@ int main(void) {
   tcase_add_test(t, fits_between);
   tcase_add_test(t, rules_for_ranges);
   tcase_add_test(t, rules_bridge_noise);
+  tcase_add_test(t, look_mends_luck);
+  tcase_add_test(t, look_keeps_misses);
+  tcase_add_test(t, look_draws_others);
   suite_add_tcase(s, t);
   return suite_run(s);
 }
