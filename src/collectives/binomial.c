@@ -23,7 +23,10 @@ enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
 enum { LONG_BYTES = 1 << 20 }; /* from here on bytes are all; in between both count */
 /* gather, scatter: */
 #define IN_A_ROW (1.0 / 4) /* of a message is what a further block to the same child costs: it needs no turn of its own */
-#define ROOT_WRITES 1.5    /* of the root's buffer: its own blocks once; of what passes through its largest child, half, again */
+/* Of the root's buffer: its own blocks once; of what passes through its largest child, half, again.  Over sockets that half goes
+ * through the kernel into a slot and from there through the kernel again, and is cold by then. */
+#define ROOT_WRITES 1.5
+#define ROOT_WRITES_SOCKETS 3.5
 
 typedef struct place {
   int v, n, root, children;
@@ -99,6 +102,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   hk_shape s = shape(m, coll);
   double n = m->nranks, height = s.depth, all = (double)bytes, block = all / n;
   double part = all < LONG_BYTES ? all / LONG_BYTES : 1;
+  bool sockets = m->nhosts <= 1 && m->inside.ring_us_per_b > 0 && !m->overlap;
   hk_work w = {.rounds = height,
                .again = 1,
                .messages = height,
@@ -115,7 +119,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       break;
     case HK_REDUCE: /* all ranks together add n - 1 times */
       if (!m->overlap) w.share = (2 - 1 / n) / (height + 1);
-      if (m->nhosts <= 1 && m->inside.ring_us_per_b > 0 && !m->overlap) w.share *= 1 + (PASSING_ON - 1) * part;
+      if (sockets) w.share *= 1 + (PASSING_ON - 1) * part;
       w.written = all;
       w.reduced = height * all;
       break;
@@ -124,7 +128,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       if (m->nhosts <= 1 && m->inside.ring_us_per_b == 0)
         w.messages = n - 1; /* through memory all blocks cost the same */
       w.sent = all - block;
-      w.written = ROOT_WRITES * all;
+      w.written = (sockets ? ROOT_WRITES_SOCKETS : ROOT_WRITES) * all;
       w.share = (height / 2 + 1) / n;
       w.block = (size_t)block;
       s.depth = 1;
