@@ -2,18 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """How good are the choices?  Every algorithm is measured at every size; the chosen one is compared with the fastest.
 
-First with the built-in constants, then `hocket tune` measures, then again with what it found.  The bars: with built-in constants
-every choice within 25% of the best, after tuning within 10%.  What else runs on the machine disturbs this; with --realtime
-(root) the ranks go before it.
-
-A choice that misses its bar is measured again (--confirm times), and each algorithm's shortest time of all counts: a disturbed
-batch is no miss.  So that this does not only forgive, as many choices that met the bar, drawn by lot, are measured again too.
+`hocket tune` measures, then `hocket tune --check` measures anew and judges, by the same times, the built-in constants and what
+was tuned.  The bars: with built-in constants every choice within 25% of the best, after tuning within 10%.  What misses its bar
+is measured again by the command itself, and these times count; so are as many choices that met it, drawn by lot.  What else
+runs on the machine disturbs all this; with --realtime (root) the ranks go before it.
 """
 import argparse
 import json
 import math
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -31,7 +28,7 @@ def parse_arguments():
     p.add_argument("--repeats", type=int, default=2)
     p.add_argument("--rest", type=float, default=0, help="sleep so many times as long as is measured")
     p.add_argument("--quick", action="store_true", help="sizes to 4M in steps of 8: some seconds")
-    p.add_argument("--confirm", type=int, default=3, help="times that a miss is measured again before it counts")
+    p.add_argument("--looks", type=int, default=2, help="times that a miss is measured again")
     p.add_argument("--realtime", action="store_true", help="run under chrt -f 10")
     p.add_argument("--plot", metavar="DIR", help="pictures of times, an SVG for each collective, transport, ranks")
     p.add_argument("--json", metavar="FILE", help="all figures")
@@ -45,45 +42,37 @@ def hocket(a, *arguments):
     command = ["chrt", "-f", "10"] if a.realtime else []
     command += [os.path.join(a.build, "bin", "hocket"), "tune", "--ranks", a.ranks, "--transports", a.transports,
                 "--to", a.to, "--step", str(a.step), "--rounds", str(a.rounds), "--repeats", str(a.repeats),
-                "--rest", str(a.rest), *arguments]
+                "--looks", str(a.looks), "--rest", str(a.rest), *arguments]
     if a.collectives:
         command += ["--collectives", a.collectives]
     return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
-def measure_again(a, row, constants):
-    """One point; the shortest times of all count.  What is chosen depends on the constants, not on the times."""
-    b = argparse.Namespace(**vars(a))
-    b.ranks, b.transports, b.collectives, b.to = str(row["ranks"]), row["transport"], row["collective"], str(row["bytes"])
-    for _ in range(a.confirm):
-        fresh = json.loads(hocket(b, "--from", b.to, "--check", "--json", "--constants", constants))[0]
-        row["us"] = {name: min(us, fresh["us"][name]) for name, us in row["us"].items()}
-    row["best"] = min(row["us"], key=row["us"].get)
-    row["ratio"] = row["us"][row["chosen"]] / row["us"][row["best"]]
+def ratio(row, chosen, times):
+    return row[times][chosen] / min(row[times].values()) if times in row else ratio(row, chosen, "us")
 
 
-def confirm(a, rows, constants, bar):
-    """Gives how many misses went away, and how many of as many hits turned into misses."""
-    missed = [r for r in rows if r["ratio"] > bar]
-    met = [r for r in rows if r["ratio"] <= bar]
-    drawn = random.Random(1).sample(met, min(len(missed), len(met)))
-    for r in missed + drawn if a.confirm else []:
-        measure_again(a, r, constants)
-    return len(missed), sum(r["ratio"] <= bar for r in missed), len(drawn), sum(r["ratio"] > bar for r in drawn)
+def judged(rows, who):
+    """(ratio, ratio by the first times, row) of each choice: who is "chosen" or "built_in"."""
+    return [(ratio(r, r[who], "us"), ratio(r, r[who], "us_at_first"), r) for r in rows]
 
 
-def summary(name, rows, bar):
-    within = [sum(r["ratio"] <= limit for r in rows) for limit in (1.10, 1.25)]
-    missed = [r for r in rows if r["ratio"] > bar]
-    print(f"| {name} | {len(rows)} | {100 * within[0] / len(rows):.1f}% | {100 * within[1] / len(rows):.1f}% |")
-    return missed
+def summary(name, choices, bar):
+    n = len(choices)
+    first, now = [[100 * sum(c[i] <= limit for c in choices) / n for limit in (1.10, 1.25)] for i in (1, 0)]
+    drawn = [c for c in choices if c[2]["drawn"]]
+    print(f"| {name} | {bar} | {n} | {first[0]:.1f}%, {first[1]:.1f}% | {now[0]:.1f}%, {now[1]:.1f}% | {len(drawn)} | "
+          f"{sum(c[0] > bar for c in drawn)} |")
 
 
-def tell(missed, bar):
-    print(f"\nBeyond the bar of {bar}:")
-    for r in sorted(missed, key=lambda r: -r["ratio"])[:40]:
-        print(f"  {r['transport']} {r['ranks']} ranks, {r['collective']} of {r['bytes']} bytes: {r['chosen']} takes "
-              f"{r['ratio']:.2f} times as long as {r['best']}")
+def tell(choices, who, bar):
+    missed = sorted((c for c in choices if c[0] > bar), key=lambda c: -c[0])
+    if missed:
+        print(f"\nBeyond the bar of {bar}:")
+    for now, first, r in missed[:40]:
+        print(f"  {r['transport']} {r['ranks']} ranks, {r['collective']} of {r['bytes']} bytes: {r[who]} takes {now:.2f} times as "
+              f"long as {r['best']} (at first {first:.2f})")
+    return bool(missed)
 
 
 COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"]
@@ -111,7 +100,7 @@ def picture(rows, path):
                    + '"/>')
         out.append(f'<text x="{width - 112}" y="{30 + 14 * k}" fill="{colour}">{name}</text>')
     for r in rows:
-        x, y = at(r["bytes"], r["us"][r["chosen"]])
+        x, y = at(r["bytes"], r["us"][r["built_in"]])
         out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="none" stroke="black"/>')
     for r in rows[:: max(1, len(rows) // 6)]:
         x, _ = at(r["bytes"], min(times))
@@ -123,7 +112,7 @@ def picture(rows, path):
                        f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0 ** power:g}</text>')
     first = rows[0]
     out.append(f'<text x="{left}" y="14">{first["collective"]}, {first["ranks"]} ranks over {first["transport"]}: '
-               'microseconds over bytes; rings: chosen</text></svg>')
+               'microseconds over bytes; rings: chosen by built-in constants</text></svg>')
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(out) + "\n")
 
@@ -141,25 +130,21 @@ def main():
     a = parse_arguments()
     with tempfile.TemporaryDirectory() as folder:
         constants = os.path.join(folder, "tune.conf")
-        built_in = json.loads(hocket(a, "--check", "--json", "--constants", "none"))
         hocket(a, "--out", constants)
-        tuned = json.loads(hocket(a, "--check", "--json", "--constants", constants))
-        again = [confirm(a, built_in, "none", 1.25), confirm(a, tuned, constants, 1.10)]
-    print("| | choices | within 10% of the best | within 25% |\n|---|---|---|---|")
-    missed = [(summary("built-in constants", built_in, 1.25), 1.25), (summary("after hocket tune", tuned, 1.10), 1.10)]
-    for (first, gone, drawn, turned), (_, bar) in zip(again, missed):
-        if a.confirm:
-            print(f"\nBar {bar}: {first} missed at first, {gone} of them not when measured again; of {drawn} others measured "
-                  f"again {turned} missed.")
-    for rows, bar in missed:
-        if rows:
-            tell(rows, bar)
+        rows = json.loads(hocket(a, "--check", "--json", "--constants", constants))
+    bars = [("built-in constants", "built_in", 1.25), ("after hocket tune", "chosen", 1.10)]
+    print("| | bar | choices | within 10%, 25% at first | within 10%, 25% | drawn by lot | of them missed |\n"
+          "|---|---|---|---|---|---|---|")
+    for name, who, bar in bars:
+        for transport in a.transports.split(","):
+            summary(f"{transport}, {name}", judged([r for r in rows if r["transport"] == transport], who), bar)
+    missed = [tell(judged(rows, who), who, bar) for _, who, bar in bars]
     if a.plot:
-        pictures(built_in, a.plot)
+        pictures(rows, a.plot)
     if a.json:
         with open(a.json, "w", encoding="utf-8") as f:
-            json.dump({"built-in": built_in, "tuned": tuned}, f, indent=0)
-    return 1 if any(rows for rows, _ in missed) else 0
+            json.dump(rows, f, indent=0)
+    return 1 if any(missed) else 0
 
 
 if __name__ == "__main__":

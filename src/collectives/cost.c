@@ -127,7 +127,8 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   hk_split at = hk_split_work(m, w);
   double far = w->rounds > 0 ? at.far_rounds / w->rounds : 0;
   double round = far * round_us(m, &m->between) + (1 - far) * round_us(m, &m->inside);
-  bool sockets = m->inside.ring_us_per_b > 0, ring = w->spread == HK_SPREAD_RING, rail = ring || w->spread == HK_SPREAD_GIVEN;
+  bool sockets = m->inside.ring_us_per_b > 0, ring = w->spread == HK_SPREAD_RING,
+       rail = ring || w->spread == HK_SPREAD_GIVEN;
   double hot = 1 / (1 + (w->written + w->reduced) / CACHED_BYTES);
   double gamma = m->gamma_us_per_b * (1 - HOT_GAIN * hot);
   if (sockets && m->nhosts <= 1) gamma += SUMMED_COPIES * m->copy_us_per_b;

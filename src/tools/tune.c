@@ -407,7 +407,8 @@ static hk_status constants_in_force(const options *o, in_force *now) {
 }
 
 /* Fits, and measures again where the model errs by these constants. */
-static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const hk_constants *first, hk_constants *out) {
+static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const hk_constants *first,
+                           hk_constants *out) {
   hk_status rc = HK_OK;
   *out = hk_tune_fit(tables, n, first);
   for (int pass = 0; pass < o->looks; pass++) {
@@ -514,16 +515,18 @@ static int run(void *into, int nargs, char **args) {
 const hk_tool hk_tool_tune = {
     .name = "tune",
     .about = "measure this machine and fit the constants that choices rest on",
-    .text = "Runs every algorithm between processes of this host, fits the constants of the cost model to their times, "
-            "and writes them to a small file that every init looks for. Hocket works without it, with built-in "
-            "constants. It takes some minutes; what else runs on the machine disturbs it.\n\n"
-            "With --check nothing is written: the choices are compared with the fastest algorithms.\n\n"
-            "With --between a launcher starts it once on each of some hosts: it measures between them, and rank 0 adds "
-            "to its host's file what a message and a byte between hosts take.",
+    .text =
+        "Runs every algorithm between processes of this host, fits the constants of the cost model to their times, "
+        "and writes them to a small file that every init looks for. Hocket works without it, with built-in "
+        "constants. It takes some minutes; what else runs on the machine disturbs it.\n\n"
+        "With --check nothing is written: the choices are compared with the fastest algorithms. What seems wrong is "
+        "measured again, by new processes, and these times count; so are as many choices that seem right.\n\n"
+        "With --between a launcher starts it once on each of some hosts: it measures between them, and rank 0 adds "
+        "to its host's file what a message and a byte between hosts take.",
     .findings = "with --check, a choice takes more than 1.25 times as long as the best algorithm.",
     .examples = "hocket tune\n  measure and write ~/.config/hocket/tune.conf\n"
                 "hocket tune --quick --out -\n  some seconds, to look at\n"
-                "hocket tune --check -n 2,4,8 --to 128M --step 2\n  every choice against an exhaustive sweep\n"
+                "hocket tune --check -n 2,4,8 --step 2\n  every choice against an exhaustive sweep\n"
                 "mpirun -H a,b hocket tune --between a:29500\n  between two hosts; once on a host is enough",
     .options = rows,
     .bytes = sizeof(options),

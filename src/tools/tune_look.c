@@ -16,7 +16,9 @@
 
 enum { MORE_ROUNDS = 2 }; /* than the sweep: a second look is at few sizes */
 
-static double ratio_of(const hk_tune_table *t, const hk_tune_group *g) { return t->at[g->chosen].us / t->at[g->best].us; }
+static double ratio_of(const hk_tune_table *t, const hk_tune_group *g) {
+  return t->at[g->chosen].us / t->at[g->best].us;
+}
 
 static bool misses(const hk_tune_look *look, const hk_tune_table *t, const hk_tune_group *groups) {
   for (int j = 0; j < look->njudges; j++)
@@ -88,7 +90,8 @@ static int list_points(const hk_tune_look *look, const hk_tune_table *t, hk_tune
   while (next_of_all(look, t, groups)) {
     const hk_tune_cell *first = &t->at[groups[0].first];
     if (first->again)
-      at[n++] = (hk_tune_point){.coll = (hk_coll)first->coll, .bytes = first->bytes, .algorithms = contenders(look, t, groups)};
+      at[n++] = (hk_tune_point){
+          .coll = (hk_coll)first->coll, .bytes = first->bytes, .algorithms = contenders(look, t, groups)};
   }
   return n;
 }
@@ -97,7 +100,8 @@ static int list_points(const hk_tune_look *look, const hk_tune_table *t, hk_tune
 static void renew(hk_tune_table *t, const hk_tune_table *fresh) {
   for (int i = 0, c = 0; i < fresh->n; i++) {
     const hk_tune_cell *f = &fresh->at[i];
-    while (c < t->n && (t->at[c].coll != f->coll || t->at[c].bytes != f->bytes || t->at[c].algorithm != f->algorithm)) c++;
+    while (c < t->n && (t->at[c].coll != f->coll || t->at[c].bytes != f->bytes || t->at[c].algorithm != f->algorithm))
+      c++;
     if (c == t->n) return;
     hk_tune_cell *cell = &t->at[c];
     if (!cell->looks) cell->swept = cell->us;

@@ -36,6 +36,7 @@ done
 code=$?
 [ $code -le 1 ] || fault "--check ends with code $code"
 grep -q "^shm  *2  *AllReduce .*8 B" "$work/out" || fault "--check --all shows no table"
+grep -q "Within 25% at first: .* Of [0-9]* others, drawn by lot and measured again too" "$work/out" || fault "no second look"
 "$tool" tune --check --json "${few[@]}" -n 2 -t tcp >"$work/out" 2>/dev/null || fault "--json ends with code $?"
 if command -v python3 >/dev/null; then
   python3 -c 'import json, sys; rows = json.load(open(sys.argv[1])); assert rows and all(r["ratio"] >= 1 for r in rows)' \
@@ -43,7 +44,7 @@ if command -v python3 >/dev/null; then
 fi
 "$tool" tune "${few[@]}" -n 2 -t shm --out - >"$work/out" 2>/dev/null || fault "--out - ends with code $?"
 grep -q "^copy_mb_s = " "$work/out" || fault "--out - writes nothing"
-for wrong in "--ranks 1" "--ranks 2,x" "--transports air" "--collectives sum" "--from 4 --to 2" "--milliseconds 0" "--rest -1" "--between 127.0.0.1:9" \
+for wrong in "--ranks 1" "--ranks 2,x" "--transports air" "--collectives sum" "--from 4 --to 2" "--milliseconds 0" "--looks -1" "--rest -1" "--between 127.0.0.1:9" \
   "--constants /no/such --check"; do
   # shellcheck disable=SC2086 # words
   "$tool" tune $wrong >"$work/out" 2>&1

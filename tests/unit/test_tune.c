@@ -242,7 +242,8 @@ START_TEST(look_draws_others) {
     hk_tune_table t[2];
     hk_tune_look look = a_look(&j);
     look.draw = 5;
-    for (int i = 0; i < 2; i++) make(&t[i], 4 << i, 1, true, 1u << HK_ALLREDUCE | 1u << HK_REDUCE, &hk_constants_default);
+    for (int i = 0; i < 2; i++)
+      make(&t[i], 4 << i, 1, true, 1u << HK_ALLREDUCE | 1u << HK_REDUCE, &hk_constants_default);
     ck_assert_int_eq(hk_tune_look_again(t, 2, &look), HK_OK);
     hk_tune_tally c = hk_tune_count(t, 2, &j);
     ck_assert_int_eq(c.drawn, 5);
