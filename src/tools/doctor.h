@@ -50,9 +50,10 @@ void hk_doctor_governor(hk_doctor *d);
 /* doctor_net.c */
 void hk_doctor_interfaces(hk_doctor *d);
 void hk_doctor_peer(hk_doctor *d);
+int hk_doctor_listen(int port); /* --listen; runs until it is killed */
+/* doctor_verbs.c */
 void hk_doctor_gids(hk_doctor *d);
 void hk_doctor_verbs(hk_doctor *d);
-int hk_doctor_listen(int port); /* --listen; runs until it is killed */
 /* doctor_pci.c */
 void hk_doctor_topology(hk_doctor *d);
 void hk_doctor_links(hk_doctor *d);

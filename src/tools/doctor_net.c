@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interfaces, connections to this host and to another, and RoCE's GIDs. */
+/* Interfaces, and connections to this host and to another. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -261,71 +261,4 @@ void hk_doctor_peer(hk_doctor *d) {
     snprintf(address, sizeof address, where[0] != '[' && strchr(where, ':') ? "[%s]:%u" : "%s:%u", where, at);
     if (hk_addr_parse(&to, address) == HK_OK && !hk_addr_is_link_local(&to)) try_pairs(d, mine, n, name, &to);
   }
-}
-
-/* ---- GIDs ---- */
-
-typedef enum gid_rank { GID_NONE, GID_V1, GID_LINK_LOCAL, GID_V2, GID_V2_V4 } gid_rank;
-
-/* What a GID of a RoCE port is good for: version 2 is routed, an IPv4 address is what both ends have. */
-static gid_rank rank_gid(const hk_doctor *d, const char *device, const char *port, const char *index) {
-  char text[64];
-  struct in6_addr gid;
-  static const struct in6_addr zero;
-  const char *base = "/sys/class/infiniband/%s/ports/%s/%s/%s";
-  if (!hk_root_text(d->root, text, sizeof text, base, device, port, "gids", index)) return GID_NONE;
-  if (inet_pton(AF_INET6, text, &gid) != 1 || memcmp(&gid, &zero, sizeof zero) == 0) return GID_NONE;
-  bool local = IN6_IS_ADDR_LINKLOCAL(&gid), v4 = IN6_IS_ADDR_V4MAPPED(&gid);
-  if (!hk_root_text(d->root, text, sizeof text, base, device, port, "gid_attrs/types", index)) return GID_NONE;
-  if (strstr(text, "v2") == NULL) return GID_V1;
-  return v4 ? GID_V2_V4 : local ? GID_LINK_LOCAL : GID_V2;
-}
-
-static void check_gids(hk_doctor *d, const char *device, const char *port) {
-  static const char *const kinds[] = {"unusable", "RoCE v1", "RoCE v2, link-local", "RoCE v2, IPv6", "RoCE v2, IPv4"};
-  const char *wish = getenv("NCCL_IB_GID_INDEX"), *chosen = NULL;
-  char fix[256];
-  gid_rank best = GID_NONE;
-  char **indices = hk_root_list(d->root, "/sys/class/infiniband/%s/ports/%s/gids", device, port);
-  for (char **i = indices; i && *i; i++) {
-    gid_rank r = rank_gid(d, device, port, *i);
-    if (r > best) best = r, chosen = *i;
-  }
-  if (best == GID_NONE || best == GID_V1)
-    hk_doctor_say(d, HK_DOC_PROBLEM,
-                  "give its interface an IPv4 address: ip address add ...; ls /sys/class/infiniband/*/ports/1/gids",
-                  "%s:%s has no GID of RoCE v2", device, port);
-  else if (d->live && wish && *wish && atoi(wish) >= 0 && rank_gid(d, device, port, wish) < best)
-    hk_doctor_say(d, HK_DOC_PROBLEM,
-                  hk_doctor_fix(fix, "unset NCCL_IB_GID_INDEX, or export NCCL_IB_GID_INDEX=%s", chosen),
-                  "NCCL_IB_GID_INDEX=%s is %s on %s:%s; index %s is better: %s", wish,
-                  kinds[rank_gid(d, device, port, wish)], device, port, chosen, kinds[best]);
-  else
-    hk_doctor_say(d, best == GID_LINK_LOCAL ? HK_DOC_NOTE : HK_DOC_OK,
-                  best == GID_LINK_LOCAL ? "give its interface an IPv4 address: ip address add ..." : NULL,
-                  "%s:%s uses GID %s (%s)%s", device, port, chosen, kinds[best],
-                  best == GID_LINK_LOCAL ? ", which reaches no other subnet" : "");
-  free(indices);
-}
-
-void hk_doctor_gids(hk_doctor *d) {
-  char layer[32];
-  char **devices = hk_root_list(d->root, "/sys/class/infiniband");
-  for (char **device = devices; device && *device; device++) {
-    char **ports = hk_root_list(d->root, "/sys/class/infiniband/%s/ports", *device);
-    for (char **port = ports; port && *port; port++) {
-      long long state = 0;
-      hk_root_number(d->root, &state, "/sys/class/infiniband/%s/ports/%s/state", *device, *port);
-      hk_root_text(d->root, layer, sizeof layer, "/sys/class/infiniband/%s/ports/%s/link_layer", *device, *port);
-      if (state != 4)
-        hk_doctor_say(d, HK_DOC_NOTE, "ibstat; look at the cable and the switch's port; ip link set ... up",
-                      "%s:%s is down", *device, *port);
-      else if (strcmp(layer, "Ethernet") == 0)
-        check_gids(d, *device, *port);
-      else
-        hk_doctor_say(d, HK_DOC_OK, NULL, "%s:%s is InfiniBand and uses GID 0", *device, *port);
-    }
-    free(ports);
-  }
-  free(devices);
 }

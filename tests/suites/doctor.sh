@@ -175,6 +175,27 @@ grep -q memlock "$out" && fail "a check that was not chosen"
 doctor 2 --root "$dir/none"
 doctor 2 nosuchcheck
 
+# RDMA ports of this machine: what the variables want, as the library chooses.
+root=$dir/healthy
+put sys/class/infiniband/siw0/node_type "4: RNIC"
+put sys/class/infiniband/siw0/ports/1/state "4: ACTIVE"
+gid mlx5_0 5 fd00:0000:0000:0000:0000:0000:0a00:0001 "RoCE v2"
+gids() { # exit code, finding, variables...
+  checked=$((checked + 1))
+  env HOCKET_IB_ROOT="$root" "${@:3}" "$hocket" doctor gids --json >"$out" 2>"$dir/err"
+  local rc=$?
+  [ $rc = "$1" ] && grep -qF "$2" "$out" || { fail "${*:3}: exit code $rc, not $1 with '$2'"; cat "$out" "$dir/err"; }
+}
+gids 0 "mlx5_0:1 uses GID 3 (RoCE v2, IPv4)" NCCL_IB_ADDR_FAMILY=AF_INET
+gids 0 "siw0:1 is not used: siw0 is an iWARP device"
+gids 0 "mlx5_0:1 uses GID 5 (RoCE v2, IPv6), as" NCCL_IB_ADDR_FAMILY=AF_INET6
+gids 0 "mlx5_0:1 uses GID 5 (RoCE v2, IPv6), as" NCCL_IB_ADDR_RANGE=fd00::/8
+gids 0 "mlx5_0:1 uses GID 0 (RoCE v1, link-local IPv6), as" NCCL_IB_ROCE_VERSION_NUM=1
+gids 1 "leave no GID of mlx5_0:1; without them it is 3" NCCL_IB_ADDR_RANGE=10.9.0.0/16
+gids 1 "leave no GID of mlx5_0:1" NCCL_IB_GID_INDEX=9
+gids 1 "NCCL_IB_GID_INDEX=0 is RoCE v1, link-local IPv6 on mlx5_0:1; index 3 is better" NCCL_IB_GID_INDEX=0
+gids 1 "AF_INET or AF_INET6" NCCL_IB_ADDR_FAMILY=IPX NCCL_DEBUG=NONE
+
 # This machine: whatever it is like, the doctor ends, and tries interfaces and shared memory.
 "$hocket" doctor --json >"$out" 2>"$dir/err"
 [ $? -le 1 ] || fail "doctor on this machine: $(cat "$dir/err")"

@@ -62,6 +62,29 @@ START_TEST(orders_gids) {
 }
 END_TEST
 
+/* What is neither InfiniBand nor RoCE is told and left aside, whatever its port looks like. */
+START_TEST(leaves_others_aside) {
+  static const struct {
+    const char *type, *why;
+  } kinds[] = {{"1: CA", NULL}, {"4: RNIC", "iWARP"}, {"7: <unknown>", "net plugin"}};
+  hk_ib_port ports[HK_IB_PORTS];
+  char why[160];
+  int near;
+  scratch_make();
+  fm_file("sys/class/infiniband/x0/ports/1/state", "4: ACTIVE\n");
+  fm_file("sys/class/infiniband/x0/ports/1/link_layer", "Ethernet\n");
+  fm_file("sys/class/infiniband/x0/ports/1/gids/0", "0200:0000:0001:0000:0000:0000:0000:0001\n");
+  setenv("HOCKET_IB_ROOT", scratch_folder, 1);
+  hk_param_reload();
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(kinds); i++) {
+    fm_file("sys/class/infiniband/x0/node_type", "%s\n", kinds[i].type);
+    ck_assert_int_eq(hk_ib_ports(ports, &near, why, sizeof why), !kinds[i].why);
+    if (kinds[i].why) ck_assert_msg(strstr(why, "x0 is ") && strstr(why, kinds[i].why), "%s", why);
+  }
+  scratch_remove();
+}
+END_TEST
+
 static hk_status wishes(const char *name, const char *value, hk_ib_gid_wish *w) {
   setenv("NCCL_DEBUG", "NONE", 1);
   setenv(name, value, 1);
@@ -220,6 +243,7 @@ int main(void) {
   TCase *t = tcase_create("ib_port");
   tcase_add_test(t, takes_what_the_filter_names);
   tcase_add_test(t, orders_gids);
+  tcase_add_test(t, leaves_others_aside);
   tcase_add_test(t, reads_ranges);
   tcase_add_test(t, both_ends_pair_alike);
   tcase_add_loop_test(t, merges_ports, 0, (int)HK_ARRAY_LENGTH(merges));

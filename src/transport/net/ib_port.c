@@ -6,12 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../base/log.h"
 #include "../../base/param.h"
 #include "../../base/root.h"
 
 #define RDMA "/sys/class/infiniband"
 
-static const char *root(void) {
+const char *hk_ib_root(void) {
   const char *set = hk_param_str(HK_P_IB_ROOT);
   return set ? set : "";
 }
@@ -84,9 +85,15 @@ hk_status hk_ib_gid_wishes(hk_ib_gid_wish *w) {
   return HK_OK;
 }
 
-static int gid_cost(const hk_ib_gid *g, int version) {
+int hk_ib_gid_cost(const hk_ib_gid *g, int version) {
   int other = g->kind != HK_IB_GID_IB && g->kind != (version == 1 ? HK_IB_GID_ROCE1 : HK_IB_GID_ROCE2);
   return other * 4 + family_of(&g->gid);
+}
+
+const char *hk_ib_gid_words(const hk_ib_gid *g, char text[40]) {
+  static const char *const families[] = {"IPv4", "IPv6", "link-local IPv6"};
+  snprintf(text, 40, "RoCE v%d, %s", g->kind == HK_IB_GID_ROCE2 ? 2 : 1, families[family_of(&g->gid)]);
+  return text;
 }
 
 int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_wish *w) {
@@ -100,7 +107,8 @@ int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_wish *w) {
       if (w->ranged && !same_bits(g.gid.raw, w->range, w->bits)) continue;
     }
     int at = kept++;
-    for (; at > 0 && gid_cost(&gids[at - 1], w->version) > gid_cost(&g, w->version); at--) gids[at] = gids[at - 1];
+    for (; at > 0 && hk_ib_gid_cost(&gids[at - 1], w->version) > hk_ib_gid_cost(&g, w->version); at--)
+      gids[at] = gids[at - 1];
     gids[at] = g;
   }
   return kept;
@@ -117,20 +125,20 @@ static uint8_t prefix_of(const struct ifaddrs *all, const hk_ibv_gid *g) {
   return 32;
 }
 
-static int list_gids(const char *device, int port, bool ethernet, const struct ifaddrs *all, const hk_ib_gid_wish *w,
-                     hk_ib_gid out[HK_IB_GIDS]) {
+static int list_gids(const char *below, const char *device, int port, bool ethernet, const struct ifaddrs *all,
+                     const hk_ib_gid_wish *w, hk_ib_gid out[HK_IB_GIDS]) {
   hk_ib_gid found[256];
   int n = 0;
-  char **indexes = hk_root_list(root(), RDMA "/%s/ports/%d/gids", device, port);
+  char **indexes = hk_root_list(below, RDMA "/%s/ports/%d/gids", device, port);
   for (char **i = indexes; i && *i && n < 256; i++) {
     char text[64];
     hk_ib_gid g = {.index = (uint8_t)atoi(*i)};
     static const hk_ibv_gid none;
-    if (!hk_root_text(root(), text, sizeof text, RDMA "/%s/ports/%d/gids/%s", device, port, *i) ||
+    if (!hk_root_text(below, text, sizeof text, RDMA "/%s/ports/%d/gids/%s", device, port, *i) ||
         inet_pton(AF_INET6, text, g.gid.raw) != 1 || memcmp(&g.gid, &none, sizeof none) == 0 || g.gid.words[1] == 0)
       continue;
     g.kind = ethernet ? HK_IB_GID_ROCE1 : HK_IB_GID_IB;
-    if (ethernet && hk_root_text(root(), text, sizeof text, RDMA "/%s/ports/%d/gid_attrs/types/%s", device, port, *i) &&
+    if (ethernet && hk_root_text(below, text, sizeof text, RDMA "/%s/ports/%d/gid_attrs/types/%s", device, port, *i) &&
         strstr(text, "v2"))
       g.kind = HK_IB_GID_ROCE2;
     g.prefix = prefix_of(all, &g.gid);
@@ -143,6 +151,10 @@ static int list_gids(const char *device, int port, bool ethernet, const struct i
   return n;
 }
 
+int hk_ib_gids(const char *below, const char *device, int port, const hk_ib_gid_wish *w, hk_ib_gid out[HK_IB_GIDS]) {
+  return list_gids(below, device, port, true, NULL, w, out);
+}
+
 /* ---- ports ---- */
 
 static uint8_t mtu_of(const char *device, int port) {
@@ -150,30 +162,47 @@ static uint8_t mtu_of(const char *device, int port) {
   long long bytes = 0;
   /* RoCE's MTU follows from its interface's: the largest that fits with its headers. */
   snprintf(path, sizeof path, RDMA "/%.64s/ports/%d/gid_attrs/ndevs/0", device, port);
-  if (hk_root_text(root(), text, sizeof text, "%s", path))
-    hk_root_number(root(), &bytes, "/sys/class/net/%s/mtu", text);
+  if (hk_root_text(hk_ib_root(), text, sizeof text, "%s", path))
+    hk_root_number(hk_ib_root(), &bytes, "/sys/class/net/%s/mtu", text);
   uint8_t mtu = 5;
   while (bytes > 0 && mtu > 1 && (128 << mtu) + 64 > bytes) mtu--;
   return mtu;
+}
+
+bool hk_ib_serves(const char *below, const char *device, char *why, size_t why_bytes) {
+  enum { CHANNEL_ADAPTER = 1, IWARP = 4 };
+  char type[64];
+  if (!hk_root_text(below, type, sizeof type, RDMA "/%s/node_type", device) || atoi(type) == CHANNEL_ADAPTER)
+    return true;
+  if (atoi(type) == IWARP)
+    snprintf(why, why_bytes, "%.31s is an iWARP device, which has no RDMA write with immediate data", device);
+  else
+    snprintf(why, why_bytes, "%.31s is neither InfiniBand nor RoCE (node type %.32s); a net plugin may know it", device,
+             type);
+  return false;
 }
 
 static bool read_port(const char *device, int number, const struct ifaddrs *all, const hk_ib_gid_wish *w, hk_ib_port *p,
                       char *why, size_t why_bytes) {
   char text[64];
   long long lid = 0;
-  if (!hk_root_text(root(), text, sizeof text, RDMA "/%s/ports/%d/state", device, number) || atoi(text) != 4) {
+  if (!hk_ib_serves(hk_ib_root(), device, why, why_bytes)) {
+    HK_INFO(HK_SUB_INIT | HK_SUB_NET, "RDMA port %d of %s is left out: %s", number, device, why);
+    return false;
+  }
+  if (!hk_root_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/state", device, number) || atoi(text) != 4) {
     snprintf(why, why_bytes, "port %d of %.31s is %.32s", number, device, text[0] ? text : "not to be read");
     return false;
   }
-  hk_root_text(root(), text, sizeof text, RDMA "/%s/ports/%d/link_layer", device, number);
+  hk_root_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/link_layer", device, number);
   bool ethernet = strcmp(text, "Ethernet") == 0;
-  hk_root_number(root(), &lid, RDMA "/%s/ports/%d/lid", device, number);
+  hk_root_number(hk_ib_root(), &lid, RDMA "/%s/ports/%d/lid", device, number);
   *p = (hk_ib_port){.lid = (uint16_t)lid,
                     .number = (uint8_t)number,
                     .layer = ethernet ? HK_IBV_LAYER_ETHERNET : HK_IBV_LAYER_INFINIBAND,
                     .mtu = ethernet ? mtu_of(device, number) : 5};
   snprintf(p->device, sizeof p->device, "%.31s", device);
-  p->ngids = (uint8_t)list_gids(device, number, ethernet, all, w, p->gids);
+  p->ngids = (uint8_t)list_gids(hk_ib_root(), device, number, ethernet, all, w, p->gids);
   if (!p->ngids && ethernet) {
     snprintf(why, why_bytes, "port %d of %.31s has no GID that NCCL_IB_GID_INDEX, _ADDR_FAMILY and _ADDR_RANGE take",
              number, device);
@@ -186,7 +215,7 @@ static bool read_port(const char *device, int number, const struct ifaddrs *all,
 static bool is_near(const char *device) {
   long long node = -1;
   unsigned cpu, here = 0;
-  if (!hk_root_number(root(), &node, RDMA "/%s/device/numa_node", device) || node < 0) return false;
+  if (!hk_root_number(hk_ib_root(), &node, RDMA "/%s/device/numa_node", device) || node < 0) return false;
   return getcpu(&cpu, &here) == 0 && (long long)here == node;
 }
 
@@ -196,7 +225,7 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
   *nnear = 0;
   struct ifaddrs *all = NULL;
   hk_ib_gid_wish wish;
-  char **devices = hk_root_list(root(), RDMA), *text = why;
+  char **devices = hk_root_list(hk_ib_root(), RDMA), *text = why;
   if (hk_ib_gid_wishes(&wish) != HK_OK) {
     snprintf(why, why_bytes, "%s", hk_last_error());
     free(devices);
@@ -206,7 +235,7 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
   if (devices && getifaddrs(&all) != 0) all = NULL;
   for (char **d = devices; d && *d; d++) {
     if (strlen(*d) >= HK_IB_NAME) continue;
-    char **ports = hk_root_list(root(), RDMA "/%s/ports", *d);
+    char **ports = hk_root_list(hk_ib_root(), RDMA "/%s/ports", *d);
     for (char **p = ports; p && *p && n < HK_IB_PORTS; p++, seen++) {
       hk_ib_port port;
       if (!hk_ib_hca_takes(filter, *d, atoi(*p))) {
@@ -225,7 +254,7 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
   }
   if (all) freeifaddrs(all);
   free(devices);
-  if (hk_ib_merge(root(), out, &n, nnear) != HK_OK) {
+  if (hk_ib_merge(hk_ib_root(), out, &n, nnear) != HK_OK) {
     snprintf(why, why_bytes, "%s", hk_last_error());
     return 0;
   }
@@ -238,7 +267,7 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
 static int way_cost(const hk_ib_gid *a, const hk_ib_gid *b, int version) {
   if (a->kind != b->kind || family_of(&a->gid) != family_of(&b->gid)) return -1;
   unsigned offset = is_mapped(&a->gid) ? 96 : 0, bits = a->prefix < b->prefix ? a->prefix : b->prefix;
-  return gid_cost(a, version) * 2 + !same_bits(a->gid.raw, b->gid.raw, offset + bits);
+  return hk_ib_gid_cost(a, version) * 2 + !same_bits(a->gid.raw, b->gid.raw, offset + bits);
 }
 
 static void add_pair(hk_ib_pair *out, int *n, hk_ib_pair p, bool caller) {
@@ -289,14 +318,13 @@ bool hk_ib_pairs_go_together(const hk_ib_port *mine, const hk_ib_port *theirs, c
 }
 
 const char *hk_ib_pair_words(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *pair, char text[64]) {
-  static const char *const families[] = {"IPv4", "IPv6", "link-local IPv6"};
+  char kind[40];
   const hk_ib_port *p = &mine[pair->mine], *q = &theirs[pair->theirs];
   if (p->layer == HK_IBV_LAYER_INFINIBAND) {
     snprintf(text, 64, "InfiniBand, LID %u to %u", p->lid, q->lid);
     return text;
   }
   const hk_ib_gid *a = &p->gids[pair->my_gid], *b = &q->gids[pair->their_gid];
-  snprintf(text, 64, "RoCE v%d, %s, %s", a->kind == HK_IB_GID_ROCE2 ? 2 : 1, families[family_of(&a->gid)],
-           way_cost(a, b, 2) & 1 ? "two networks" : "one network");
+  snprintf(text, 64, "%s, %s", hk_ib_gid_words(a, kind), way_cost(a, b, 2) & 1 ? "two networks" : "one network");
   return text;
 }

@@ -42,8 +42,12 @@ typedef struct hk_ib_port {
   hk_ib_gid gids[HK_IB_GIDS]; /* best first */
 } hk_ib_port;
 
+/* The folder below which devices are looked for: "", unless a test says otherwise. */
+const char *hk_ib_root(void);
 /* Does NCCL_IB_HCA's value (may be NULL) take this port? */
 bool hk_ib_hca_takes(const char *filter, const char *device, int port);
+/* Can its queue pairs do what is needed (write with immediate data)?  Else `why` has what it is: iWARP, or something else. */
+bool hk_ib_serves(const char *below, const char *device, char *why, size_t why_bytes);
 /* Active ports that NCCL_IB_HCA takes, the *nnear next to this process's CPUs first.  0 with the reason in `why`. */
 int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_bytes);
 
@@ -66,6 +70,12 @@ typedef struct hk_ib_gid_wish {
 hk_status hk_ib_gid_wishes(hk_ib_gid_wish *wish);
 /* Puts the port's GIDs in order and removes those that are not wanted; gives how many are left. */
 int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_wish *wish);
+/* The wanted GIDs of a RoCE port of the machine below a folder, best first, without their networks' sizes; gives how many. */
+int hk_ib_gids(const char *below, const char *device, int port, const hk_ib_gid_wish *wish, hk_ib_gid out[HK_IB_GIDS]);
+/* The less the better, where the version is preferred. */
+int hk_ib_gid_cost(const hk_ib_gid *g, int version);
+/* "RoCE v2, IPv4" */
+const char *hk_ib_gid_words(const hk_ib_gid *g, char text[40]);
 
 typedef struct hk_ib_pair {
   uint8_t mine, theirs;      /* ports, as offered */
