@@ -19,6 +19,7 @@ want_check() {
   wish g++ "cmd:g++" "compiles the GPU kernels for a CPU"
   wish clang "cmd:clang" "builds everything with a second compiler"
   wish libibverbs-dev "file:/usr/include/infiniband/verbs.h" "what we declare of verbs is compared with it"
+  wish librdmacm-dev "file:/usr/include/rdma/rdma_cma.h" "what we declare of rdma_cm is compared with it"
   wish libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "compiles for another kind of CPU"
   wish iproute2 "cmd:ip" "hosts as network namespaces"
   wish procps "cmd:ps" "process tests look at the process table"

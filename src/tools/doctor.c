@@ -23,7 +23,7 @@ static const check checks[] = {
     {"variables", "NCCL_ and HOCKET_ variables that are misspelt or out of range", hk_doctor_variables},
     {"plugins", "plugins and files that variables ask for", hk_doctor_plugins},
     {"interfaces", "which network interface is taken, and whether connections get through", hk_doctor_interfaces},
-    {"peer", "connections to another host (--peer)", hk_doctor_peer},
+    {"peer", "connections and RDMA routes to another host (--peer)", hk_doctor_peer},
     {"gids", "which GID a RoCE port uses", hk_doctor_gids},
     {"verbs", "RDMA devices open and take memory", hk_doctor_verbs},
     {"shm", "memory that processes share", hk_doctor_shm},
@@ -189,7 +189,7 @@ const hk_tool hk_tool_doctor = {
     .examples = "hocket doctor\n  everything\n"
                 "mpirun -n 1 hocket doctor numa limits\n  what a launcher binds its processes to\n"
                 "hocket doctor --listen 7461\n  on one host, and on another:\n"
-                "hocket doctor peer --peer node1:7461\n  which interfaces of the two reach each other",
+                "hocket doctor peer --peer node1:7461\n  which interfaces and RDMA ports of the two reach each other",
     .options = rows,
     .bytes = sizeof(options),
     .most = -1,

@@ -6,6 +6,7 @@
 #ifndef HK_TOOLS_DOCTOR_H
 #define HK_TOOLS_DOCTOR_H
 #include "../topo/topo.h"
+#include "../transport/net/ib_port.h"
 #include "tools.h"
 
 typedef enum hk_health_state {
@@ -51,6 +52,10 @@ void hk_doctor_governor(hk_doctor *d);
 void hk_doctor_interfaces(hk_doctor *d);
 void hk_doctor_peer(hk_doctor *d);
 int hk_doctor_listen(int port); /* --listen; runs until it is killed */
+/* doctor_routes.c: RDMA ports in words, and the ways between those of two hosts */
+size_t hk_doctor_ports_tell(char *text, size_t bytes); /* lines of this host's; gives their length */
+bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *n); /* false: it is no such line */
+void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs);
 /* doctor_verbs.c */
 void hk_doctor_gids(hk_doctor *d);
 void hk_doctor_verbs(hk_doctor *d);

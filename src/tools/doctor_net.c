@@ -12,7 +12,7 @@
 #include "../base/wait.h"
 #include "doctor.h"
 
-enum { IFACES = 32, PATIENCE_MS = 2000, LINE = 2048 };
+enum { IFACES = 32, PATIENCE_MS = 2000, ANSWER = 16384 };
 #define PEER_PORT "7461"
 #define GREETING "hocket doctor 1\n"
 
@@ -112,11 +112,11 @@ void hk_doctor_interfaces(hk_doctor *d) {
 
 /* ---- another host ---- */
 
-/* Answers with this host's addresses, a line each, and the port; then waits for the other to hang up. */
+/* Answers with this host's addresses, a line each, and the port, and its RDMA ports; then waits for the other to hang up. */
 static void serve(int fd, const hk_addr *door) {
   hk_iface list[IFACES];
   int n = IFACES;
-  char addr[HK_ADDR_TEXT], text[LINE] = GREETING;
+  char addr[HK_ADDR_TEXT], text[ANSWER] = GREETING;
   size_t used = strlen(text);
   if (hk_ifaces(list, &n, NULL) != HK_OK) n = 0;
   for (int i = 0; i < n; i++) {
@@ -126,6 +126,7 @@ static void serve(int fd, const hk_addr *door) {
     if (w < 0 || used + (size_t)w >= sizeof text) break;
     used += (size_t)w;
   }
+  used += hk_doctor_ports_tell(text + used, sizeof text - used);
   if (send(fd, text, used, MSG_NOSIGNAL) == (ssize_t)used) shutdown(fd, SHUT_WR);
   close(fd);
 }
@@ -225,9 +226,10 @@ static void try_pairs(hk_doctor *d, const hk_iface *mine, int n, const char *nam
 
 void hk_doctor_peer(hk_doctor *d) {
   hk_addr to;
-  char text[LINE], fix[256], spelled[512];
+  char text[ANSWER], fix[256], spelled[512];
   hk_iface mine[IFACES];
-  int n = IFACES;
+  hk_ib_port ports[HK_IB_PORTS];
+  int n = IFACES, nports = 0;
   double us;
   if (!d->peer) return;
   bool port = strchr(d->peer, ']') ? strstr(d->peer, "]:") != NULL : strchr(d->peer, ':') != NULL;
@@ -256,9 +258,11 @@ void hk_doctor_peer(hk_doctor *d) {
        line = strtok_r(NULL, "\n", &save)) {
     char name[32], where[HK_ADDR_TEXT], address[HK_ADDR_TEXT + 16];
     unsigned at;
+    if (hk_doctor_ports_hear(line, ports, &nports)) continue;
     /* "eth0 10.0.0.1<7461>": what a stranger sends is read no further than this. */
     if (sscanf(line, "%31s %79[^<]<%u>", name, where, &at) != 3) continue;
     snprintf(address, sizeof address, where[0] != '[' && strchr(where, ':') ? "[%s]:%u" : "%s:%u", where, at);
     if (hk_addr_parse(&to, address) == HK_OK && !hk_addr_is_link_local(&to)) try_pairs(d, mine, n, name, &to);
   }
+  hk_doctor_routes(d, ports, nports);
 }

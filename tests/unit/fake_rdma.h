@@ -41,17 +41,23 @@ static inline void rdma_port(int device) {
   fm_file(path, "Ethernet\n");
 }
 
-/* Loads the fake before the code under test looks for the library: the loader then takes the one that is there. */
-static inline fake_verbs_state *rdma_begin(int devices) {
-  char self[512], path[600];
+/* Loads a fake before the code under test looks for the library: the loader then takes the one that is there.  Gives a symbol of
+ * it. */
+static inline void *rdma_fake(const char *file, const char *symbol) {
+  char self[512], path[640];
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   ck_assert_int_gt(n, 0);
   self[n] = '\0';
-  snprintf(path, sizeof path, "%s/../fakes/libibverbs.so.1", dirname(self));
+  snprintf(path, sizeof path, "%s/../fakes/%s", dirname(self), file);
   void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   ck_assert_msg(lib != NULL, "%s", dlerror());
-  fake_verbs_state *v = dlsym(lib, "fake_verbs");
-  ck_assert_ptr_nonnull(v);
+  void *found = dlsym(lib, symbol);
+  ck_assert_ptr_nonnull(found);
+  return found;
+}
+
+static inline fake_verbs_state *rdma_begin(int devices) {
+  fake_verbs_state *v = rdma_fake("libibverbs.so.1", "fake_verbs");
   scratch_make();
   v->ndevices = devices;
   for (int i = 0; i < devices; i++) {

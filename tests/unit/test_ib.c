@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib.h"
+#include "../fakes/rdmacm.h"
 #include "../support/suite.h"
 #include "fake_rdma.h"
 #include "net_streams.h"
@@ -373,7 +374,10 @@ START_TEST(ends_at_once_without_replay) {
   begin(1);
   rdma_param("HOCKET_IB_REPLAY", "0");
   verbs->broken = 1;
-  ends_with("RETRY_EXC_ERR");
+  fake_cm_state *cm = rdma_fake("librdmacm.so.1", "fake_cm");
+  cm->addr_error = ETIMEDOUT;
+  ends_with("the kernel says: 10.0.0.1 does not answer");
+  ck_assert_int_eq(cm->open, 0);
 }
 END_TEST
 

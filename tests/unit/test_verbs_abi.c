@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: noasan notsan */
-/* Our declarations of libibverbs' ABI against its headers, where they are installed. */
+/* Our declarations of libibverbs' and librdmacm's ABI against their headers, where they are installed. */
 #include <stddef.h>
 #include <stdio.h>
+#include "../../src/base/rdmacm_abi.h"
 #include "../../src/base/verbs_abi.h"
 #if __has_include(<infiniband/verbs.h>)
 #include <infiniband/verbs.h>
@@ -70,6 +71,20 @@ _Static_assert((int)HK_IBV_QP_DEST_QPN == (int)IBV_QP_DEST_QPN, "mask");
 _Static_assert((int)HK_IBV_QP_MAX_DEST_RD_ATOMIC == (int)IBV_QP_MAX_DEST_RD_ATOMIC, "mask");
 _Static_assert((int)HK_IBV_EVENT_GID_CHANGE == (int)IBV_EVENT_GID_CHANGE, "event");
 _Static_assert((int)HK_IBV_EVENT_PORT_ERR == (int)IBV_EVENT_PORT_ERR, "event");
+
+#if __has_include(<rdma/rdma_cma.h>)
+#include <rdma/rdma_cma.h>
+SAME_SIZE(rdma_event_channel);
+SAME(rdma_cm_id, verbs, verbs);
+SAME(rdma_cm_id, route.to, route.addr.dst_addr);
+SAME(rdma_cm_id, route.npaths, route.num_paths);
+SAME(rdma_cm_id, port_space, ps);
+SAME(rdma_cm_id, port_num, port_num);
+SAME(rdma_cm_event, event, event);
+SAME(rdma_cm_event, status, status);
+_Static_assert((int)HK_RDMA_CM_ROUTE_ERROR == (int)RDMA_CM_EVENT_ROUTE_ERROR, "event");
+_Static_assert((int)HK_RDMA_PS_TCP == (int)RDMA_PS_TCP, "port space");
+#endif
 
 int main(void) {
   puts("the declarations agree with infiniband/verbs.h");

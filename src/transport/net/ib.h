@@ -34,6 +34,7 @@
 #ifndef HK_TRANSPORT_NET_IB_H
 #define HK_TRANSPORT_NET_IB_H
 #include <poll.h>
+#include "ib_cm.h"
 #include "ib_gdr.h"
 #include "ib_port.h"
 #include "net.h"
@@ -267,7 +268,7 @@ typedef struct hk_ib_ctx {
   pthread_mutex_t lock; /* all above and the connections: the lanes' thread and the service's */
   uint64_t steps, seen; /* of progress; at the last tick */
   bool ceding;          /* there may be ends that wait to be given to another network */
-  bool scarce_told;
+  bool scarce_told, asked_kernel;
   bool serving;          /* on the service thread */
   hk_ib_region *regions; /* that the user has registered */
   _Atomic(bool) any_region;
@@ -381,6 +382,8 @@ static inline const hk_ib_port *hk_ib_my_port(const hk_ib_conn *c, const hk_ib_w
 static inline const hk_ib_port *hk_ib_their_port(const hk_ib_conn *c, const hk_ib_way *w) {
   return &c->theirs[c->pairs[w->pair].theirs];
 }
+/* "; the kernel says: ..." of the first way, or nothing.  Waits for half a second, so it is asked once a communicator. */
+const char *hk_ib_kernel_says(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]);
 /* The lower rank chooses them, and the higher one takes over what it was told; false: that makes no sense. */
 void hk_ib_choose_ways(hk_ib_conn *c);
 bool hk_ib_take_ways(hk_ib_conn *c, const hk_ib_epoch *theirs);

@@ -105,6 +105,13 @@ static void cede(hk_ib_conn *c, uint8_t directions) {
   }
 }
 
+/* Nothing comes through: the kernel may know why. */
+static hk_status lose_way(hk_ib_conn *c, const char *cause, const char *advice) {
+  char text[280 + HK_IB_CM_WORDS], kernel[HK_IB_CM_WORDS + 20];
+  snprintf(text, sizeof text, "%s%s", cause, hk_ib_kernel_says(c, kernel));
+  return hk_ib_give_up(c, text, advice);
+}
+
 static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer);
 
 /* Is there an end in these directions that no other network can carry?  Both ranks answer alike. */
@@ -300,7 +307,7 @@ static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer) {
     char cause[280];
     snprintf(cause, sizeof cause, "%s, for %llu s and %u new queue pairs", c->cause,
              (unsigned long long)((now - c->broken_ns) / 1000 / MS), c->attempts);
-    return hk_ib_give_up(c, cause, advice);
+    return lose_way(c, cause, advice);
   }
   HK_INFO(HK_SUB_NET, "rank %d to rank %d (%s, channel %d): %s; new queue pairs will send again", c->ctx->env->rank,
           c->peer, c->route, c->channel, c->cause);
@@ -329,7 +336,8 @@ hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const ch
   const char *advice = strcmp(state, "DOWN") == 0
                            ? "its link is down: check cable and switch, and the interface (ip link)"
                            : advice_for(wc->status);
-  if (!may_mend(wc->status)) return hk_ib_give_up(c, c->cause, advice);
+  if (!may_mend(wc->status))
+    return (wc->status == HK_IBV_WC_RETRY_EXC_ERR ? lose_way : hk_ib_give_up)(c, c->cause, advice);
   return mend(c, advice, true);
 }
 

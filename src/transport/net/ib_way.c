@@ -117,6 +117,22 @@ void hk_ib_tell_ways(hk_ib_conn *c) {
   }
 }
 
+/* ---- what the kernel says of a way ---- */
+
+const char *hk_ib_kernel_says(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]) {
+  enum { PATIENCE_MS = 500 };
+  char words[HK_IB_CM_WORDS];
+  const hk_ib_pair *pair = &c->pairs[c->ways[0].pair];
+  const hk_ib_port *mine = &c->mine[pair->mine], *theirs = &c->theirs[pair->theirs];
+  *text = '\0';
+  if (c->ctx->asked_kernel || mine->layer != HK_IBV_LAYER_ETHERNET) return text;
+  c->ctx->asked_kernel = true;
+  if (hk_ib_cm_ask(&mine->gids[pair->my_gid].gid, &theirs->gids[pair->their_gid].gid, PATIENCE_MS, words) !=
+      HK_IB_CM_SILENT)
+    snprintf(text, HK_IB_CM_WORDS + 20, "; the kernel says: %s", words);
+  return text;
+}
+
 /* ---- memory on the ways' devices ---- */
 
 static bool register_end(hk_ib_conn *c, const hk_ib_way *w, hk_net_end *e, hk_ibv_mr **mr, char why[160]) {

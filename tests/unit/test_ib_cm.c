@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* What the kernel says of RDMA routes, by a fake librdmacm.so.1. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include "../../src/transport/net/ib_cm.h"
+#include "../fakes/rdmacm.h"
+#include "../support/suite.h"
+#include "fake_rdma.h"
+
+static fake_cm_state *cm;
+static char words[HK_IB_CM_WORDS];
+
+static void load(void) { cm = rdma_fake("librdmacm.so.1", "fake_cm"); }
+
+static hk_ib_cm_answer ask(const char *from, const char *to) {
+  hk_ibv_gid a, b;
+  ck_assert_int_eq(inet_pton(AF_INET6, from, a.raw), 1);
+  ck_assert_int_eq(inet_pton(AF_INET6, to, b.raw), 1);
+  hk_ib_cm_answer answer = hk_ib_cm_ask(&a, &b, 50, words);
+  ck_assert_int_eq(cm->open, 0);
+  return answer;
+}
+
+START_TEST(resolves) {
+  ck_assert_int_eq(ask("::ffff:10.0.0.1", "::ffff:10.0.0.2"), HK_IB_CM_WAY);
+  ck_assert_str_eq(words, "cm0:1 resolves 10.0.0.2");
+  ck_assert_str_eq(cm->from, "10.0.0.1");
+  ck_assert_int_eq(ask("fd00::1", "fd00::2"), HK_IB_CM_WAY);
+  ck_assert_str_eq(cm->to, "fd00::2");
+  ck_assert_int_eq(ask("fe80::1", "fe80::2"), HK_IB_CM_SILENT);
+  ck_assert_int_eq(cm->asked, 2);
+}
+END_TEST
+
+static const struct {
+  fake_cm_state state;
+  hk_ib_cm_answer answer;
+  const char *words;
+} faults[] = {
+    {{.no_device = ENODEV}, HK_IB_CM_SILENT, "rdma_ucm"},
+    {{.refused = EADDRNOTAVAIL}, HK_IB_CM_NO_WAY, "no RDMA port of this host has the address 10.0.0.1"},
+    {{.addr_error = ENODEV}, HK_IB_CM_NO_WAY, "no RDMA port of this host"},
+    {{.addr_error = ENETUNREACH}, HK_IB_CM_NO_WAY, "there is no route from 10.0.0.1 to 10.0.0.2"},
+    {{.addr_error = ETIMEDOUT}, HK_IB_CM_NO_WAY, "10.0.0.2 does not answer to neighbour discovery"},
+    {{.route_error = EINVAL}, HK_IB_CM_NO_WAY, "Invalid argument"},
+    {{.mute = 1}, HK_IB_CM_NO_WAY, "does not answer"},
+};
+
+START_TEST(tells_why_not) {
+  *cm = faults[_i].state;
+  ck_assert_int_eq(ask("::ffff:10.0.0.1", "::ffff:10.0.0.2"), faults[_i].answer);
+  ck_assert_msg(strstr(words, faults[_i].words) != NULL, "%s", words);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("ib_cm");
+  TCase *t = tcase_create("ib_cm");
+  tcase_add_checked_fixture(t, load, NULL);
+  tcase_add_test(t, resolves);
+  tcase_add_loop_test(t, tells_why_not, 0, (int)HK_ARRAY_LENGTH(faults));
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
