@@ -75,13 +75,15 @@ EMU_OBJ := $(EMU_SRC:%.c=$(BUILD)/%.o)
 EMU_SO := $(if $(EMU_SRC),$(BUILD)/cudaemu/libcuda.so.1) \
           $(if $(shell command -v g++),$(if $(wildcard src/kernels/cuda/*.cu),$(BUILD)/cudaemu/kernels.so) \
             $(BUILD)/cudaemu/test_kernels.so)
+# What runs in the guest with RDMA devices; it looks at the library's internals.
+ROCE_BIN := $(patsubst tests/roce/%.c,$(BUILD)/roce/%,$(wildcard tests/roce/*.c))
 FAKE_SO := $(FAKE_SRC:tests/fakes/%.c=$(BUILD)/fakes/%.so.1)
 EXAMPLE_BIN := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/examples/%)
 # The networks as a net plugin for NCCL.
 NETPLUGIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/netplugin/*.c))
 NETPLUGIN_SO := $(BUILD)/lib/libnccl-net-hocket.so
 ALL_OBJ := $(sort $(LIB_OBJ) $(NETPLUGIN_OBJ) $(TOOL_OBJ) $(PERF_COMMON_OBJ)) $(PERF_SRC:%.c=$(BUILD)/%.o) $(UNIT_SRC:%.c=$(BUILD)/%.o) \
-           $(EXAMPLE_SRC:%.c=$(BUILD)/%.o) $(HELPER_SRC:%.c=$(BUILD)/%.o) $(SUPPORT_OBJ) $(FAKE_SRC:%.c=$(BUILD)/%.o) $(EMU_OBJ)
+           $(EXAMPLE_SRC:%.c=$(BUILD)/%.o) $(HELPER_SRC:%.c=$(BUILD)/%.o) $(ROCE_BIN:$(BUILD)/roce/%=$(BUILD)/tests/roce/%.o) $(SUPPORT_OBJ) $(FAKE_SRC:%.c=$(BUILD)/%.o) $(EMU_OBJ)
 
 SO := $(BUILD)/lib/libnccl.so.2
 LIBA := $(BUILD)/libhocket-internal.a
@@ -113,7 +115,7 @@ all: lib perf tool examples man $(if $(wildcard /usr/include/check.h),tests) ## 
 lib: $(SO) $(LIBA) $(NETPLUGIN_SO) ## libnccl.so.2, and libnccl-net-hocket.so
 perf: $(PERF_BIN) ## the *_perf binaries
 tool: $(TOOL) ## the command hocket
-tests: $(UNIT_BIN) $(HELPER_BIN) $(PLUGIN_SO) $(NETPLUGIN_SO) $(FAKE_SO) $(EMU_SO) ## unit tests and the suites' helper programs, without running them
+tests: $(UNIT_BIN) $(HELPER_BIN) $(ROCE_BIN) $(PLUGIN_SO) $(NETPLUGIN_SO) $(FAKE_SO) $(EMU_SO) ## unit tests and the suites' helper programs, without running them
 	@:
 examples: $(EXAMPLE_BIN)
 check-build: all tests
@@ -210,6 +212,10 @@ $(BUILD)/helpers/%: $(BUILD)/tests/helpers/%.o $(SO)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $< $(LDFLAGS) $(LINK_SO)
 
+$(BUILD)/roce/%: $(BUILD)/tests/roce/%.o $(LIBA)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) -lm
+
 $(BUILD)/examples/%: $(BUILD)/examples/%.o $(SO)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $< $(LDFLAGS) $(LINK_SO)
@@ -275,7 +281,7 @@ check-tsan: ## the unit tests under TSan
 
 check-roce: ## RDMA between two soft-RoCE devices in a QEMU guest: collectives, settings, faults (x86_64)
 	@scripts/deps.sh build roce
-	@$(MAKE) $(JOBS) --no-print-directory lib perf tool
+	@$(MAKE) $(JOBS) --no-print-directory lib perf tool $(ROCE_BIN) $(EMU_SO)
 	@HK_BUILD=$(BUILD) tests/roce/check.sh
 
 FUZZ_SECONDS ?= 60

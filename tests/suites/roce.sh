@@ -3,4 +3,5 @@
 # check: timeout=540
 # RDMA for real: collectives between two soft-RoCE devices in a guest.  `make check-roce` runs much more.
 set -u
-tests/roce/guest.sh --timeout 500 env HK_BUILD="$HK_BUILD" tests/roce/collectives.sh short
+tests/roce/guest.sh --timeout 500 env HK_BUILD="$HK_BUILD" bash -c \
+  'tests/roce/collectives.sh short && tests/roce/devices.sh short'
