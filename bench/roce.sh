@@ -10,6 +10,7 @@ if [ "${1:-}" != inside ]; then
     ROCE_BENCH_ROUNDS="${ROCE_BENCH_ROUNDS:-3}" bench/roce.sh inside
 fi
 . tests/roce/ranks.sh
+export ROCE_TCP=cable # TCP is to be compared on the wire that RDMA has, not on the loopback
 logs=$(mktemp -d)
 rounds=${ROCE_BENCH_ROUNDS:-3}
 
