@@ -11,15 +11,15 @@ static const struct {
   const char *driver, *enable; /* does the driver have dma-bufs, are they wanted */
   int refusal;                 /* of the card */
   bool module;
-  hk_ib_gpu_way way;
+  hk_gdr_way way;
   const char *words, *other;
 } pairs[] = {
-    {"1", "1", 0, false, HK_IB_GPU_DMABUF, "", ""},
-    {"1", "1", EOPNOTSUPP, true, HK_IB_GPU_PEERMEM, "knows no dma-buf", ""},
-    {"1", "1", ENOMEM, false, HK_IB_GPU_STAGED, "Cannot allocate memory", "nvidia-peermem: it is not loaded"},
-    {"1", "0", 0, true, HK_IB_GPU_PEERMEM, "NCCL_DMABUF_ENABLE=0", ""},
-    {"0", "1", 0, true, HK_IB_GPU_PEERMEM, "open kernel modules", ""},
-    {"0", "1", 0, false, HK_IB_GPU_STAGED, "open kernel modules", "nvidia-peermem: it is not loaded"},
+    {"1", "1", 0, false, HK_GDR_DMABUF, "", ""},
+    {"1", "1", EOPNOTSUPP, true, HK_GDR_PEERMEM, "knows no dma-buf", ""},
+    {"1", "1", ENOMEM, false, HK_GDR_STAGED, "Cannot allocate memory", "nvidia-peermem: it is not loaded"},
+    {"1", "0", 0, true, HK_GDR_PEERMEM, "NCCL_DMABUF_ENABLE=0", ""},
+    {"0", "1", 0, true, HK_GDR_PEERMEM, "open kernel modules", ""},
+    {"0", "1", 0, false, HK_GDR_STAGED, "open kernel modules", "nvidia-peermem: it is not loaded"},
 };
 
 START_TEST(finds_the_way) {
@@ -46,9 +46,9 @@ START_TEST(finds_the_way) {
   v->dmabuf_refusal = pairs[_i].refusal;
   hk_ib_gpu_register(api, pd, gpu, memory.base, 1 << 20, &m);
   ck_assert_int_eq(m.way, pairs[_i].way);
-  ck_assert_int_eq(m.mr != NULL, m.way != HK_IB_GPU_STAGED);
+  ck_assert_int_eq(m.mr != NULL, m.way != HK_GDR_STAGED);
   ck_assert_msg(strstr(m.why, pairs[_i].words) && strstr(m.why, pairs[_i].other), "%s", m.why);
-  ck_assert_uint_eq(v->dmabufs, m.way == HK_IB_GPU_DMABUF);
+  ck_assert_uint_eq(v->dmabufs, m.way == HK_GDR_DMABUF);
   if (m.mr) api->dereg_mr(m.mr);
   ck_assert_int_eq(hk_ib_gpu_probe(api, card, gpu, memory.base, &m), HK_OK);
   ck_assert_int_eq(m.way, pairs[_i].way);

@@ -1,27 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * GPUDirect RDMA: a GPU's memory for the card.  Registered through a dma-buf where driver and card can, else with a peer memory
- * module (nvidia-peermem); else messages pass host memory.  Whether a GPU and a card can is found by trying.
+ * GPUDirect RDMA by verbs: a GPU's memory registered with the card.  Whether a GPU and a card can is found by trying.
  */
 #ifndef HK_TRANSPORT_NET_IB_GDR_H
 #define HK_TRANSPORT_NET_IB_GDR_H
-#include "../../device/device.h"
-#include "../../topo/paths.h"
+#include "gdr.h"
 #include "ib_verbs.h"
 
-typedef enum hk_ib_gpu_way { HK_IB_GPU_STAGED, HK_IB_GPU_DMABUF, HK_IB_GPU_PEERMEM } hk_ib_gpu_way;
-const char *hk_ib_gpu_way_name(hk_ib_gpu_way way); /* "dma-buf" */
-
 typedef struct hk_ib_gpu_memory {
-  hk_ib_gpu_way way;
-  hk_ibv_mr *mr; /* NULL: HK_IB_GPU_STAGED */
-  char why[256]; /* what was refused before this way was found, each cause in words; may be empty */
+  hk_gdr_way way;
+  hk_ibv_mr *mr;        /* NULL: HK_GDR_STAGED */
+  char why[HK_GDR_WHY]; /* what was refused before this way was found, each cause in words; may be empty */
 } hk_ib_gpu_memory;
-
-/* The class of the way between a GPU and a card; HK_PATH_DIS where the topology (may be NULL) does not show both. */
-hk_path_class hk_ib_gpu_distance(const hk_paths *paths, int gpu, const char *card);
-/* Do the settings forbid this way?  `why` tells by which.  One that is not known counts as near. */
-bool hk_ib_gpu_too_far(hk_path_class cls, char *why, size_t why_bytes);
 
 /* How a GPU is made to see what a card has written to its memory and reported. */
 typedef enum hk_ib_flushing {

@@ -28,17 +28,17 @@ typedef struct finding {
 static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
   hk_device *gpu = x->env->gpu;
   hk_ib_device *d;
-  hk_ib_gpu_memory m = {.way = HK_IB_GPU_STAGED};
-  f->cls = hk_ib_gpu_distance(paths, gpu->limits.ordinal, f->port.device);
-  if (!hk_ib_gpu_too_far(f->cls, m.why, sizeof m.why) &&
+  hk_ib_gpu_memory m = {.way = HK_GDR_STAGED};
+  f->cls = hk_gdr_distance(paths, gpu->limits.ordinal, f->port.device, NULL);
+  if (!hk_gdr_too_far(f->cls, m.why, sizeof m.why) &&
       (hk_ib_device_open(x, f->port.device, &d) != HK_OK ||
        hk_ib_gpu_probe(x->api, d->context, gpu, x->env->gpu_page, &m) != HK_OK))
     snprintf(m.why, sizeof m.why, "%.200s", hk_last_error());
-  f->takes = m.way != HK_IB_GPU_STAGED;
+  f->takes = m.way != HK_GDR_STAGED;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d and %s:%d%s%s: %s%s%s%s", x->env->rank, gpu->limits.ordinal,
           f->port.device, f->port.number, f->cls == HK_PATH_DIS ? "" : ", ",
           f->cls == HK_PATH_DIS ? "" : hk_path_class_name(f->cls), f->takes ? "GPUDirect RDMA by " : "data passes ",
-          hk_ib_gpu_way_name(m.way), m.why[0] ? "; " : "", m.why);
+          hk_gdr_way_name(m.way), m.why[0] ? "; " : "", m.why);
 }
 
 /* The GPU's nearest ports first, equal ones as they were; the class that it does not know comes last. */

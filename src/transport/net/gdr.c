@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gdr.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "../../base/param.h"
+
+const char *hk_gdr_way_name(hk_gdr_way way) {
+  static const char *const names[] = {"host memory", "dma-buf", "nvidia-peermem"};
+  return names[way];
+}
+
+void hk_gdr_add_cause(char why[HK_GDR_WHY], const char *format, ...) {
+  size_t used = strlen(why);
+  va_list args;
+  if (used && used + 2 < HK_GDR_WHY) used += (size_t)snprintf(why + used, HK_GDR_WHY - used, "; ");
+  va_start(args, format);
+  vsnprintf(why + used, HK_GDR_WHY - used, format, args);
+  va_end(args);
+}
+
+/* Is it the card at this PCI address? */
+static bool sits_at(const hk_topo *t, const hk_node *net, const char *pci) {
+  uint64_t bus;
+  if (!pci || !hk_bus_id_parse(pci, &bus)) return false;
+  for (uint32_t i = net->first_edge; i < net->first_edge + net->nedges; i++) {
+    const hk_node *n = &t->nodes[t->edges[i].to];
+    if (n->kind == HK_NODE_NIC && n->id == bus) return true;
+  }
+  return false;
+}
+
+hk_path_class hk_gdr_distance(const hk_paths *paths, int gpu, const char *card, const char *pci) {
+  uint32_t from = UINT32_MAX, to = UINT32_MAX;
+  for (uint32_t i = 0; paths && i < paths->topo->nnodes; i++) {
+    const hk_node *n = &paths->topo->nodes[i];
+    if (n->kind == HK_NODE_GPU && n->gpu.dev == gpu) from = i;
+    if (n->kind == HK_NODE_NET && (strcmp(n->name, card) == 0 || sits_at(paths->topo, n, pci))) to = i;
+  }
+  if (from == UINT32_MAX || to == UINT32_MAX) return HK_PATH_DIS;
+  return (hk_path_class)hk_path_between(paths, from, to)->cls;
+}
+
+bool hk_gdr_too_far(hk_path_class cls, char *why, size_t why_bytes) {
+  const char *set = hk_param_str(HK_P_NET_GDR_LEVEL);
+  hk_path_class most = HK_PATH_PXB;
+  int64_t old = hk_param_int(HK_P_IB_CUDA_SUPPORT);
+  if (set && *set) (void)hk_path_class_parse(set, &most); /* nonsense was refused when the communicator began */
+  *why = 0;
+  if (old == 0)
+    snprintf(why, why_bytes, "NCCL_IB_CUDA_SUPPORT is 0");
+  else if (set && *set && most == HK_PATH_LOC)
+    snprintf(why, why_bytes, "NCCL_NET_GDR_LEVEL is LOC");
+  else if (!(old == 1 && !(set && *set)) && cls != HK_PATH_DIS && cls > most)
+    snprintf(why, why_bytes, "too far: NCCL_NET_GDR_LEVEL is %s", hk_path_class_name(most));
+  return *why != 0;
+}
+
+bool hk_gdr_needs_flush(const hk_device *gpu) {
+  return !gpu->limits.rdma_ordered && !hk_param_int(HK_P_GDR_FLUSH_DISABLE);
+}
+
+int hk_gdr_dmabuf(hk_device *gpu, const void *p, size_t bytes, char why[HK_GDR_WHY]) {
+  int fd = -1;
+  if (!hk_param_int(HK_P_DMABUF_ENABLE))
+    hk_gdr_add_cause(why, "dma-buf: NCCL_DMABUF_ENABLE=0");
+  else if (!gpu->limits.dmabuf || !gpu->ops->dmabuf)
+    hk_gdr_add_cause(why, "dma-buf: the GPU's driver gives none (it needs the open kernel modules and Linux 5.12)");
+  else if (gpu->ops->dmabuf(gpu, p, bytes, &fd) != HK_OK) {
+    hk_gdr_add_cause(why, "dma-buf: %.120s", hk_last_error());
+    return -1;
+  }
+  return fd;
+}
