@@ -472,22 +472,25 @@ hk_ibv_mr *ibv_reg_mr(hk_ibv_pd *pd, void *addr, size_t bytes, int access) {
 hk_ibv_mr *ibv_reg_dmabuf_mr(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access) {
   errno = fake_verbs.dmabuf_refusal;
   lock();
-  if (fake_verbs.dmabuf_most && fake_verbs.dmabufs >= fake_verbs.dmabuf_most) errno = ENOSPC;
+  if (!errno && fake_verbs.dmabuf_most && fake_verbs.dmabufs >= fake_verbs.dmabuf_most) errno = ENOSPC;
+  fake_verbs.dmabufs += !errno; /* at once: others may ask meanwhile */
   unlock();
   if (errno) return NULL;
   off_t begin = lseek(fd, 0, SEEK_CUR); /* the emulated CUDA driver's buffers begin at their file's position */
   void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, begin + (off_t)offset);
-  if (map == MAP_FAILED) return NULL;
-  hk_ibv_mr *mr = add_memory(pd, (memory){.v = {.addr = (void *)(uintptr_t)offset, .length = bytes},
+  hk_ibv_mr *mr = map == MAP_FAILED ? NULL : add_memory(pd, (memory){.v = {.addr = (void *)(uintptr_t)offset, .length = bytes},
                                           .host = map,
                                           .iova = iova,
                                           .access = access,
                                           .map = map});
-  if (!mr) munmap(map, bytes);
+  if (mr) return mr;
+  int err = errno;
+  if (map != MAP_FAILED) munmap(map, bytes);
   lock();
-  fake_verbs.dmabufs += mr != NULL;
+  fake_verbs.dmabufs--;
   unlock();
-  return mr;
+  errno = err;
+  return NULL;
 }
 int ibv_dereg_mr(hk_ibv_mr *v) {
   memory *m = (memory *)v;

@@ -3,35 +3,58 @@
  * real ones are: memory must be registered, a connection has 8 requests, connect and accept need several calls, at
  * most one message is moved by a call of test.  HOCKET_TEST_NET says what it does wrong:
  *   init, devices, none (no device), listen, connect, accept, isend, irecv, test: fails there
- *   half: connect never ends; short: the fifth message of a connection comes out too short */
+ *   half: connect never ends; short: the fifth message of a connection comes out too short
+ *
+ * HOCKET_TEST_NET_GPU lets it take memory of GPUs, as many words as are needed: dmabuf, address (what a peer memory module does;
+ * only where the CPU gets at that memory), none (it says that it does, and refuses),
+ * late (a GPU sees what was received only behind iflush), force (v9: it says that iflush must be called). */
 #include <errno.h>
+#include <fcntl.h>
 #include <nccl.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum { REQUESTS = 8, INFO = 3, NET = 16, ROOM = 1 << 30 };
 typedef void (*logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 
+#define EXPORT __attribute__((visibility("default"))) extern
+
+/* What a test may ask: registrations of GPU memory, and how many are taken (0: all); messages from and to such memory. */
+typedef struct net_example_state {
+  _Atomic(int) dmabufs, addresses, most, from_gpu, to_gpu, flushes;
+} net_example_state;
+EXPORT net_example_state net_example;
+net_example_state net_example;
+
 typedef struct request {
   struct comm *comm;
   char *data;
   uint32_t size; /* SEND: of the message; receive: the room, then what came */
   uint64_t moved;
-  int busy, over;
+  int busy, over, flush;
   void *event; /* the profiler's */
 } request;
+
+/* Registered memory: `at` is what callers call it, `host` where the CPU finds it, `shown` where a GPU does. */
+typedef struct region {
+  struct comm *comm;
+  char *at, *host, *shown;
+  size_t bytes;
+  int gpu, mapped;
+} region;
 
 typedef struct comm {
   int fd, sends;
   uint64_t posted, finished, seen;
-  request requests[REQUESTS];
-  char *memory;
-  size_t bytes;
+  request requests[REQUESTS], flushes[REQUESTS];
+  region *memory;
 } comm;
 
 typedef struct handle {
@@ -47,6 +70,11 @@ static ncclResult_t (*tell)(void **event, int type, void *parent, int64_t id, vo
 static int wrong(const char *what) {
   const char *mode = getenv("HOCKET_TEST_NET");
   return mode && !strcmp(mode, what);
+}
+
+static int gpus(const char *how) {
+  const char *modes = getenv("HOCKET_TEST_NET_GPU");
+  return modes && strstr(modes, how);
 }
 
 static ncclResult_t begin(logger log) {
@@ -91,12 +119,13 @@ static ncclResult_t describe(int device, void *to) {
   properties p;
   memset(&p, 0, sizeof p);
   p.name = names[device];
-  p.memory = wrong("gpu-only") ? 2 : 1;
+  p.memory = wrong("gpu-only") ? 2 : 1 | (gpus("address") || gpus("none") ? 2 : 0) | (gpus("dmabuf") ? 4 : 0);
   p.speed = 10000;
   p.latency = 1;
   p.comms = 1024;
   p.receives = 1;
 #if VERSION >= 9
+  p.flush = gpus("force");
   p.ndevices = 1;
   p.devices[0] = device;
   p.most = p.most_collective = ROOM;
@@ -150,29 +179,98 @@ static ncclResult_t answer(void *listener, void **out) {
   return ncclSuccess;
 }
 
+/* ---- memory ---- */
+
+/* Cards report what they have written before a GPU sees it, if that is to be so. */
+static ncclResult_t add_region(comm *c, region want, void **registration) {
+  region *r = calloc(1, sizeof *r);
+  if (!r || c->memory) abort();
+  *r = want;
+  r->comm = c;
+  r->shown = r->host;
+  if (r->gpu && !c->sends && gpus("late") && !(r->host = calloc(1, r->bytes))) abort();
+  *registration = c->memory = r;
+  return ncclSuccess;
+}
+/* Counted before it is done, as several connections may ask at once. */
+static int takes_more(_Atomic(int) *count) {
+  if (atomic_fetch_add(count, 1) < net_example.most || !net_example.most) return 1;
+  atomic_fetch_sub(count, 1);
+  return 0;
+}
+
 static ncclResult_t reg(void *of, void *data, size_t bytes, int type, void **registration) {
   comm *c = of;
-  if (type != 1 || c->memory) return ncclInvalidUsage;
-  c->memory = data;
-  c->bytes = bytes;
-  *registration = c;
-  return ncclSuccess;
+  if ((type != 1 && type != 2) || c->memory) return ncclInvalidUsage;
+  if (type == 2 && !(gpus("address") && takes_more(&net_example.addresses))) return ncclSystemError;
+  return add_region(c, (region){.at = data, .host = data, .bytes = bytes, .gpu = type == 2}, registration);
+}
+/* The emulated CUDA driver's buffers begin at their file's position. */
+static ncclResult_t reg_dmabuf(void *of, void *data, size_t bytes, int type, uint64_t offset, int fd, void **out) {
+  comm *c = of;
+  if (type != 2 || c->memory) return ncclInvalidUsage;
+  if (!gpus("dmabuf") || !takes_more(&net_example.dmabufs)) return ncclSystemError;
+  off_t begin = lseek(fd, 0, SEEK_CUR) + (off_t)offset;
+  char *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, begin);
+  if (map == MAP_FAILED) return ncclSystemError;
+  return add_region(c, (region){.at = data, .host = map, .bytes = bytes, .gpu = 1, .mapped = 1}, out);
 }
 
 static ncclResult_t dereg(void *of, void *registration) {
   comm *c = of;
-  if (registration != c) return ncclInvalidUsage;
+  region *r = registration;
+  if (!r || c->memory != r) return ncclInvalidUsage;
   c->memory = NULL;
+  if (r->host != r->shown) free(r->host);
+  if (r->mapped) munmap(r->shown, r->bytes);
+  free(r);
+  return ncclSuccess;
+}
+
+static int lies_in(const region *r, const char *at, size_t bytes) {
+  return at >= r->at && at + bytes <= r->at + r->bytes;
+}
+
+/* The end of a flush. */
+static void show(request *q) {
+  const region *r = q->comm->memory;
+  size_t at = (size_t)(q->data - r->at);
+  if (r->host != r->shown) memcpy(r->shown + at, r->host + at, q->size);
+  q->busy = 0;
+}
+
+static __attribute__((unused)) ncclResult_t flush(void *of, int n, void **data, int *bytes, void **registrations,
+                                                  void **out) {
+  comm *c = of;
+  region *r = registrations[0];
+  *out = NULL;
+  if (n != 1 || c->sends || r != c->memory || bytes[0] < 1 || !lies_in(r, data[0], (size_t)bytes[0]))
+    return ncclInvalidUsage;
+  size_t at = (size_t)((char *)data[0] - r->at);
+  request *q = c->flushes;
+  while (q < c->flushes + REQUESTS && q->busy) q++;
+  if (q == c->flushes + REQUESTS) return ncclInternalError;
+  net_example.flushes++;
+  *q = (request){.comm = c, .data = data[0], .size = (uint32_t)bytes[0], .busy = 1, .flush = 2};
+  if (at % 3 == 0) /* at once: nothing to wait for */
+    show(q);
+  else
+    *out = q;
   return ncclSuccess;
 }
 
 static ncclResult_t post(comm *c, void *data, size_t bytes, void *registration, void **out) {
   char *at = data;
+  region *m = registration;
+  int open = 0;
   *out = NULL;
-  if (registration != c || at < c->memory || at + bytes > c->memory + c->bytes) return ncclInvalidUsage;
+  if (!m || m != c->memory || !lies_in(m, at, bytes)) return ncclInvalidUsage;
   request *r = &c->requests[c->posted % REQUESTS];
-  if (r->busy) return ncclSuccess; /* no room */
-  *r = (request){.comm = c, .data = data, .size = (uint32_t)bytes, .busy = 1};
+  for (int i = 0; i < REQUESTS; i++) open += c->requests[i].busy + c->flushes[i].busy;
+  if (r->busy) return ncclSuccess;                /* no room */
+  if (open >= REQUESTS) return ncclInternalError; /* what is flushed counts, too */
+  *r = (request){.comm = c, .data = m->host + (at - m->at), .size = (uint32_t)bytes, .busy = 1};
+  if (m->gpu) (*(c->sends ? &net_example.from_gpu : &net_example.to_gpu))++;
   c->posted++;
   *out = r;
   return ncclSuccess;
@@ -204,6 +302,11 @@ static ncclResult_t test(void *of, int *done, int *sizes) {
   comm *c = r->comm;
   *done = 0;
   if (!r->busy) return ncclInvalidUsage;
+  if (r->flush) {
+    *done = --r->flush == 0;
+    if (*done) show(r);
+    return ncclSuccess;
+  }
   if (wrong("test") && c->finished >= 3) return ncclInternalError;
   request *next = &c->requests[c->finished % REQUESTS];
   if (c->finished < c->posted && !next->over) {
@@ -225,16 +328,6 @@ static ncclResult_t hang_up(void *of) {
   close(c->fd);
   free(c);
   return ncclSuccess;
-}
-
-static ncclResult_t flush(void *c, int n, void **data, int *bytes, void **registrations, void **out) {
-  (void)c, (void)n, (void)data, (void)bytes, (void)registrations;
-  *out = NULL;
-  return ncclSuccess;
-}
-static ncclResult_t reg_dmabuf(void *c, void *data, size_t bytes, int type, uint64_t offset, int fd, void **out) {
-  (void)c, (void)data, (void)bytes, (void)type, (void)offset, (void)fd, (void)out;
-  return ncclInvalidUsage;
 }
 
 /* ---- the struct of this version ---- */
@@ -339,6 +432,12 @@ static __attribute__((unused)) ncclResult_t irecv_v(void *c, int n, void **data,
 #define IRECV (void *)irecv_v
 #endif
 
+#ifdef WITHOUT_IFLUSH
+#define IFLUSH NULL
+#else
+#define IFLUSH (void *)flush
+#endif
+
 #define JOIN2(a, b) a##b
 #define JOIN(a, b) JOIN2(a, b)
 struct net_plugin {
@@ -354,12 +453,11 @@ struct net_plugin {
   {                                                                                                                    \
     "Example", {                                                                                                       \
       (void *)begin_v, (void *)devices, (void *)describe, (void *)listen_v, (void *)connect_v, (void *)accept_v,       \
-          (void *)reg_v, (void *)reg_dmabuf, (void *)dereg, (void *)isend_v, IRECV, (void *)flush, (void *)test,       \
+          (void *)reg_v, (void *)reg_dmabuf, (void *)dereg, (void *)isend_v, IRECV, IFLUSH, (void *)test,              \
           (void *)hang_up, (void *)hang_up, (void *)hang_up, MORE                                                      \
     }                                                                                                                  \
   }
 
-#define EXPORT __attribute__((visibility("default"))) extern
 #ifdef LATE
 /* With init alone, which fills the rest in, as nccl-rdma-sharp-plugins has it. */
 static ncclResult_t begin_late(logger log);

@@ -171,4 +171,17 @@ static inline void gpu_check_some(const gpu_ranks *g, const gpu_call *c, int fir
   free(host);
 }
 static inline void gpu_check(const gpu_ranks *g, const gpu_call *c) { gpu_check_some(g, c, 0, g->n); }
+
+/* Messages that fit a slot's header, an entry of a network's rings, a slot, and not. */
+static inline void gpu_call_all(gpu_ranks *g) {
+  static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_ALLTOALL};
+  for (size_t i = 0; i < sizeof colls / sizeof *colls; i++) {
+    for (size_t count = 7; count < 10000; count *= 36) {
+      gpu_call c = {.coll = colls[i], .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
+      gpu_fill(g, &c);
+      for (int k = 0; k < 2; k++) gpu_group(g, &c);
+      gpu_check(g, &c);
+    }
+  }
+}
 #endif

@@ -41,19 +41,6 @@ static uint64_t now(const uint64_t *count) {
   return n;
 }
 
-/* Messages that fit a slot's header, an entry of the rings, a slot, and not. */
-static void call_all(gpu_ranks *g) {
-  static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_ALLTOALL};
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
-    for (size_t count = 7; count < 10000; count *= 36) {
-      gpu_call c = {.coll = colls[i], .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
-      gpu_fill(g, &c);
-      for (int k = 0; k < 2; k++) gpu_group(g, &c);
-      gpu_check(g, &c);
-    }
-  }
-}
-
 static const struct {
   const char *name, *value; /* a setting */
   int refusal;              /* of dma-bufs */
@@ -80,7 +67,7 @@ START_TEST(goes_by) {
   verbs->dmabuf_refusal = ways[_i].refusal;
   verbs->peermem = ways[_i].module;
   gpu_init_all(&g);
-  call_all(&g);
+  gpu_call_all(&g);
   ck_assert_int_eq(now(&verbs->from_gpu) > 0, ways[_i].from);
   ck_assert_int_eq(now(&verbs->to_gpu) > 0, ways[_i].to);
   ck_assert_int_eq(now(&verbs->flushes) > 0, ways[_i].to && ways[_i].late);
@@ -124,7 +111,7 @@ START_TEST(mends) {
   verbs->skip = 30;
   verbs->broken = 2;
   gpu_init_all(&g);
-  for (int i = 0; i < 3; i++) call_all(&g);
+  for (int i = 0; i < 3; i++) gpu_call_all(&g);
   ck_assert_uint_gt(now(&verbs->flushes), 0);
   end(&g);
   ck_assert_int_eq(verbs->broken, 0);
@@ -157,7 +144,7 @@ START_TEST(falls_back) {
   if (_i % 2) set("NCCL_IB_QPS_PER_CONNECTION", "2");
   verbs->dmabuf_most = TRIALS + (uint64_t)_i;
   gpu_init_all(&g);
-  call_all(&g);
+  gpu_call_all(&g);
   ck_assert_uint_eq(now(&verbs->dmabufs), TRIALS + (uint64_t)_i);
   if (!_i) ck_assert_uint_eq(now(&verbs->from_gpu) + now(&verbs->to_gpu), 0);
   if (_i > 1) ck_assert_uint_gt(now(&verbs->from_gpu) + now(&verbs->to_gpu), 0);
@@ -176,7 +163,7 @@ START_TEST(gives_way) {
   ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
   verbs->lockable = 140000 + (uint64_t)_i * 90000;
   gpu_init_all(&g);
-  call_all(&g);
+  gpu_call_all(&g);
   end(&g);
 }
 END_TEST

@@ -60,20 +60,33 @@ static char *entry_of(const hk_plugin_end *e, int lane, uint64_t k) {
 
 /* ---- sending ---- */
 
+/* Does the slot's payload have a message of its own, on the second lane? */
+static bool is_apart(const hk_plugin_end *e, const hk_slot *s) {
+  return e->wire.apart || (e->end->link->gpu ? s->bytes > 0 : s->bytes > HK_PLUGIN_EAGER);
+}
+
+/* Where that message lies: in registered memory, not in the slot's header. */
+static char *payload_of(const hk_plugin_end *e, uint64_t k) {
+  const hk_slot *s = hk_net_slot(e->end, k);
+  char *place = hk_net_payload(e->end, k);
+  if (!e->end->link->gpu && s->bytes <= HK_SLOT_INLINE) memcpy(place, s->small, s->bytes);
+  return place;
+}
+
 /* Posts the messages of the next slot; *whole where all of them are. */
 static hk_status post_slot(hk_plugin_end *e, bool *whole, bool *moved) {
   hk_status rc = HK_OK;
   const hk_slot *s = hk_net_slot(e->end, e->posted);
-  bool large = s->bytes > HK_PLUGIN_EAGER;
-  const void *data = hk_net_slot_data(e->end, e->posted);
+  bool large = is_apart(e, s);
   *whole = false;
   if (!e->begun[0]) {
     char *entry = entry_of(e, 0, e->posted);
     memcpy(entry, s, HEADER);
-    if (!large) memcpy(entry + HEADER, data, s->bytes);
+    if (!large) memcpy(entry + HEADER, hk_net_slot_data(e->end, e->posted), s->bytes);
     HK_TRY(post(e, &e->lane[0], entry, HEADER + (large ? 0 : s->bytes), &e->begun[0], moved), out);
   }
-  if (large && !e->begun[1]) HK_TRY(post(e, &e->lane[1], (void *)(uintptr_t)data, s->bytes, &e->begun[1], moved), out);
+  if (large && !e->begun[1]) /* at least a byte, as not all plugins send messages of none */
+    HK_TRY(post(e, &e->lane[1], payload_of(e, e->posted), s->bytes ? s->bytes : 1, &e->begun[1], moved), out);
   *whole = e->begun[0] && (!large || e->begun[1]);
 out:
   return rc;
@@ -91,7 +104,7 @@ static hk_status send_slots(hk_plugin_end *e, bool *moved) {
   for (int i = 0; i < HK_PLUGIN_LANES; i++) HK_TRY(test_lane(e, &e->lane[i], moved), out);
   uint64_t before = e->end->next;
   while (e->end->next < e->posted && e->lane[0].done > e->end->next) {
-    bool large = hk_net_slot(e->end, e->end->next)->bytes > HK_PLUGIN_EAGER;
+    bool large = is_apart(e, hk_net_slot(e->end, e->end->next));
     if (large && e->lane[1].done <= e->large) break;
     e->large += large;
     e->end->next++;
@@ -113,7 +126,7 @@ static hk_status post_receives(hk_plugin_end *e, bool *moved) {
   bool begun = true;
   while (begun && small->posted < freed + slots && small->posted < e->end->next + HK_PLUGIN_WINDOW)
     HK_TRY(post(e, small, entry_of(e, 0, small->posted), small->entry, &begun, moved), out);
-  begun = e->large_seen; /* where none has come, none may ever come */
+  begun = e->large_seen || e->wire.apart; /* where none has come, none may ever come */
   while (begun && large->posted < e->large + slots && large->posted < e->large + HK_PLUGIN_WINDOW &&
          (large->posted < slots || e->owner[(uint32_t)large->posted & e->end->link->mask] <= freed))
     HK_TRY(post(e, large, entry_of(e, 1, large->posted), large->entry, &begun, moved), out);
@@ -144,23 +157,27 @@ static hk_status deliver(hk_plugin_end *e, bool *delivered) {
   *delivered = false;
   memset(&h, 0, sizeof h);
   memcpy(&h, entry, HEADER);
-  bool large = h.bytes > HK_PLUGIN_EAGER;
+  bool large = size == HEADER && (h.bytes > 0 || e->wire.apart);
   /* relaxed: nobody else sees this copy */
   if (size < HEADER || atomic_load_explicit(&h.seq, memory_order_relaxed) != (uint32_t)(end->next + 1) ||
-      h.bytes > end->link->slot_bytes || (uint32_t)size != HEADER + (large ? 0 : h.bytes))
+      h.bytes > end->link->slot_bytes || (uint32_t)size != HEADER + (large ? 0 : h.bytes) || (e->wire.apart && !large))
     return garbage(e, &h, size);
   if (large) {
     e->large_seen = true;
-    if (e->lane[1].done <= e->large) return HK_OK;
+    if ((end->link->gpu ? e->flush.seen : e->lane[1].done) <= e->large) return HK_OK;
     size = e->lane[1].sizes[e->large % HK_PLUGIN_WINDOW];
-    if ((uint32_t)size != h.bytes) return garbage(e, &h, size);
+    if ((uint32_t)size != (h.bytes ? h.bytes : 1)) return garbage(e, &h, size);
     place = entry_of(e, 1, e->large);
     e->owner[(uint32_t)e->large++ & end->link->mask] = end->next + 1;
+  }
+  *delivered = true;
+  if (end->link->gpu) { /* each slot has its message, so that this is the slot's own place; no CPU looks at it */
+    hk_net_deliver(end, h.bytes, h.signature, place, false);
+    return HK_OK;
   }
   bool in_slot = h.bytes <= HK_SLOT_INLINE;
   if (in_slot) memcpy(hk_net_slot(end, end->next)->small, place, h.bytes);
   hk_net_deliver(end, h.bytes, h.signature, place, !in_slot);
-  *delivered = true;
   return HK_OK;
 }
 
@@ -169,7 +186,8 @@ static hk_status receive_slots(hk_plugin_end *e, bool *moved) {
   bool delivered = true;
   HK_TRY(post_receives(e, moved), out);
   HK_TRY(test_lane(e, &e->lane[0], moved), out);
-  if (e->large_seen) HK_TRY(test_lane(e, &e->lane[1], moved), out);
+  if (e->large_seen || e->wire.apart) HK_TRY(test_lane(e, &e->lane[1], moved), out);
+  if (e->end->link->gpu) HK_TRY(hk_plugin_gpu_flush(e, &e->lane[1], moved), out);
   while (delivered && e->end->next < e->lane[0].done) HK_TRY(deliver(e, &delivered), out);
   const hk_plugin_lane *needed = &e->lane[e->end->next < e->lane[0].done]; /* where a header is there, its payload's */
   if (needed->broken && e->end->link->waiting == HK_LINK_WAITS) rc = hk_plugin_failed(e, needed->broke_in, needed->broken);
@@ -234,6 +252,7 @@ static hk_status plugins_open(void *ctx, hk_net_end *end) {
   hk_plugin_end *e = calloc(1, sizeof *e);
   if (!e) return HK_FAIL_ERRNO("no memory for a link to rank %u", end->key.peer);
   size_t slots = (size_t)end->link->mask + 1;
+  hk_plugin_gpu_look(x);
   *e = (hk_plugin_end){.ctx = x, .end = end, .sends = end->key.kind == HK_LINK_SEND, .fd = -1};
   e->device = &x->plugin.devices[end->key.channel % x->plugin.ndevices];
   e->ring = aligned_alloc(HK_PLUGIN_ENTRY, slots * HK_PLUGIN_ENTRY);
@@ -325,6 +344,7 @@ const hk_net_provider hk_net_plugins = {
     .delivers_ref = true,
     .usable = plugins_usable,
     .init = plugins_init,
+    .takes_gpu = hk_plugin_takes_gpu,
     .open = plugins_open,
     .progress = plugins_progress,
     .sleep = plugins_sleep,

@@ -7,6 +7,9 @@
  * HK_PLUGIN_EAGER bytes with their header before them, the second for the payloads of larger ones, whose header goes over
  * the first.  Each carries its messages in order, so tags are not needed: all are 0, and receives come singly.  The receiver
  * posts receives ahead, at most HK_PLUGIN_WINDOW of them, into memory that is registered once; what came is read from there.
+ *
+ * The FIFO's payloads may lie in a GPU's memory, at either end alone.  The second connection is registered with that then: what
+ * lies there leaves over it whatever its size, and to a receiver there each slot has a message on it (plugin_gpu.c).
  */
 #ifndef HK_TRANSPORT_NET_PLUGIN_H
 #define HK_TRANSPORT_NET_PLUGIN_H
@@ -35,8 +38,9 @@ struct hk_net_plugin_lib {
 
 /* What we use of a device's properties. */
 typedef struct hk_net_device {
-  char name[32];
-  int index, speed;
+  char name[32], pci[128]; /* where it is in /sys; empty: unknown */
+  int index, speed, memory; /* NET_PLUGIN_*_MEMORY */
+  bool force_flush; /* v9: GPUs see nothing without its iflush, whatever they say */
   size_t max_message;
 } hk_net_device;
 
@@ -60,7 +64,7 @@ void hk_net_plugin_end(hk_net_plugin *p);
 int hk_net_plugin_listen(hk_net_plugin *p, int device, void *handle, void **listener);
 int hk_net_plugin_connect(hk_net_plugin *p, int device, void *handle, void **comm);
 int hk_net_plugin_accept(hk_net_plugin *p, void *listener, void **comm);
-int hk_net_plugin_register(hk_net_plugin *p, void *comm, void *data, size_t bytes, void **registration);
+int hk_net_plugin_register(hk_net_plugin *p, void *comm, void *data, size_t bytes, int type, void **registration);
 int hk_net_plugin_send(hk_net_plugin *p, void *comm, void *data, size_t bytes, void *registration, void **request);
 int hk_net_plugin_receive(hk_net_plugin *p, void *comm, void *data, size_t bytes, void *registration, void **request);
 
@@ -85,8 +89,15 @@ typedef enum hk_plugin_step {                    /* of connecting, in order */
                               HK_PLUGIN_FAILED
 } hk_plugin_step;
 
+/* RECV, of payloads in a GPU's memory: large messages that the GPU sees, and for which that was asked. */
+typedef struct hk_plugin_flush {
+  uint64_t seen, asked;
+  void *requests[HK_PLUGIN_WINDOW]; /* by number; NULL: nothing was to be done */
+} hk_plugin_flush;
+
 typedef struct hk_plugin_wire { /* what the receiver sends when it calls */
   uint32_t magic, lanes;
+  uint32_t apart, reserved; /* apart: its payloads lie with a GPU, so that each slot has a message of the second lane */
   char handles[HK_PLUGIN_LANES][NET_PLUGIN_HANDLE];
 } hk_plugin_wire;
 
@@ -108,6 +119,7 @@ typedef struct hk_plugin_end {
   uint64_t large;              /* large messages that are over */
   bool large_seen;             /* RECV: one has come */
   uint64_t *owner;             /* RECV: [nslots] number of the slot that a large payload's place was for */
+  hk_plugin_flush flush;
 } hk_plugin_end;
 
 struct hk_plugin_ctx {
@@ -117,6 +129,7 @@ struct hk_plugin_ctx {
   int nends, room;
   unsigned idle;
   uint64_t patience_ns;
+  bool gpu_known, gpu_direct; /* looked at; devices are given the GPU's memory */
 };
 
 /* An error of the plugin's, in words; fails the end. */
@@ -127,6 +140,15 @@ hk_status hk_plugin_connect(hk_plugin_end *e);
 void hk_plugin_hang_up(hk_plugin_end *e);
 /* Has the peer closed its side? */
 bool hk_plugin_peer_gone(const hk_plugin_end *e);
+
+/* ---- plugin_gpu.c: payloads in a GPU's memory ---- */
+/* Which devices are given it; keeps to those, where there are some.  Before the first connection. */
+void hk_plugin_gpu_look(hk_plugin_ctx *x);
+bool hk_plugin_takes_gpu(void *ctx, const hk_net_end *end);
+/* Registers the lane's memory, the end's payloads.  Not `taken`: they lie with the host now, unregistered. */
+hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *taken);
+/* Goes on with what makes the GPU see the messages that have come. */
+hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved);
 
 extern const hk_net_provider hk_net_plugins;
 /* As hk_net_plugins.init, but *ctx is NULL where no plugin is to be used; `name` gets the plugin's. */

@@ -11,7 +11,7 @@
 #include "../../base/log.h"
 #include "plugin.h"
 
-enum { WIRE_MAGIC = 0x486b4e50 };
+enum { WIRE_MAGIC = 0x486b4e51 };
 static const char ANSWER = 'H';
 
 static void mark_failed(hk_plugin_end *e, hk_status rc) {
@@ -73,7 +73,7 @@ hk_status hk_plugin_call(hk_plugin_end *e) {
   hk_status rc = HK_OK;
   const hk_transport_env *env = e->ctx->env;
   if (e->sends) return HK_OK; /* the receiver calls */
-  e->wire = (hk_plugin_wire){.magic = WIRE_MAGIC, .lanes = HK_PLUGIN_LANES};
+  e->wire = (hk_plugin_wire){.magic = WIRE_MAGIC, .lanes = HK_PLUGIN_LANES, .apart = e->end->link->gpu != NULL};
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     int code = hk_net_plugin_listen(&e->ctx->plugin, e->device->index, e->wire.handles[i], &e->lane[i].listener);
     if (code || !e->lane[i].listener) return hk_plugin_failed(e, "listen", code);
@@ -118,7 +118,25 @@ out:
   return rc;
 }
 
+/* Where a device takes no more of a GPU's memory, the lane's is the host's from now on. */
+static hk_status register_lane(hk_plugin_end *e, int i) {
+  hk_status rc = HK_OK;
+  hk_plugin_lane *l = &e->lane[i];
+  hk_link *link = e->end->link;
+  size_t entries = (size_t)link->mask + 1;
+  bool taken = false;
+  if (i == 1 && link->gpu) HK_TRY(hk_plugin_gpu_register(e, l, &taken), out);
+  if (taken) return HK_OK;
+  if (i == 1) l->memory = link->payload;
+  int code = hk_net_plugin_register(&e->ctx->plugin, l->comm, l->memory, entries * l->entry, NET_PLUGIN_HOST_MEMORY,
+                                    &l->registration);
+  if (code) return hk_plugin_failed(e, "regMr (pinning memory: see ulimit -l)", code);
+out:
+  return rc;
+}
+
 static hk_status join_lane(hk_plugin_end *e, int i) {
+  hk_status rc = HK_OK;
   hk_plugin_lane *l = &e->lane[i];
   hk_net_plugin *p = &e->ctx->plugin;
   if (l->comm) return HK_OK;
@@ -126,12 +144,11 @@ static hk_status join_lane(hk_plugin_end *e, int i) {
                       : hk_net_plugin_accept(p, l->listener, &l->comm);
   if (code) return hk_plugin_failed(e, e->sends ? "connect" : "accept", code);
   if (!l->comm) return HK_OK;
-  size_t entries = (size_t)e->end->link->mask + 1;
-  code = hk_net_plugin_register(p, l->comm, l->memory, entries * l->entry, &l->registration);
-  if (code) return hk_plugin_failed(e, "regMr (pinning memory: see ulimit -l)", code);
+  HK_TRY(register_lane(e, i), out);
   if (l->listener) p->lib->calls->close_listen(l->listener);
   l->listener = NULL;
-  return HK_OK;
+out:
+  return rc;
 }
 
 hk_status hk_plugin_connect(hk_plugin_end *e) {

@@ -99,7 +99,8 @@ static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_ne
   }
   *d = (hk_net_device){.index = i, .max_message = HK_NET_MESSAGE_MAX};
   snprintf(d->name, sizeof d->name, "%s", p.v6.name ? p.v6.name : "?");
-  memory = p.v6.memory; /* at the same place in every version */
+  memory = d->memory = p.v6.memory; /* at the same place in every version, as the path is */
+  snprintf(d->pci, sizeof d->pci, "%s", p.v6.pci_path ? p.v6.pci_path : "");
   if (l->version == 6) {
     d->speed = p.v6.speed;
   } else if (l->version == 7) {
@@ -111,6 +112,7 @@ static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_ne
   } else {
     d->speed = p.v9.speed;
     gpu = p.v9.gpu_type;
+    d->force_flush = p.v9.force_flush != 0;
     if (p.v9.max_message) d->max_message = p.v9.max_message;
   }
   if (gpu)
@@ -229,10 +231,10 @@ int hk_net_plugin_accept(hk_net_plugin *p, void *listener, void **comm) {
                               : p->lib->calls->accept.v6(listener, comm);
 }
 
-int hk_net_plugin_register(hk_net_plugin *p, void *comm, void *data, size_t bytes, void **registration) {
+int hk_net_plugin_register(hk_net_plugin *p, void *comm, void *data, size_t bytes, int type, void **registration) {
   const net_plugin_v *c = p->lib->calls;
-  return p->lib->version >= 8 ? c->reg.v8(comm, data, bytes, NET_PLUGIN_HOST_MEMORY, registration)
-                              : c->reg.v6(comm, data, (int)bytes, NET_PLUGIN_HOST_MEMORY, registration);
+  return p->lib->version >= 8 ? c->reg.v8(comm, data, bytes, type, registration)
+                              : c->reg.v6(comm, data, (int)bytes, type, registration);
 }
 
 int hk_net_plugin_send(hk_net_plugin *p, void *comm, void *data, size_t bytes, void *registration, void **request) {

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Net plugins that take GPUs' memory: ranks on emulated GPUs that only the example plugin joins.  It has the memory by dma-bufs
+ * or, as with a peer memory module, by its address, and shows a GPU what came there only behind iflush.
+ * check: notsan */
+#include <stdatomic.h>
+#include "../../src/base/param.h"
+#include "../support/suite.h"
+#include "gpu_comms.h"
+
+/* As tests/plugins/net.h has it. */
+typedef struct net_example_state {
+  _Atomic(int) dmabufs, addresses, most, from_gpu, to_gpu, flushes;
+} net_example_state;
+
+static net_example_state *plugin;
+static _Atomic(int) driver_flushes;
+static void count_flush(void) { atomic_fetch_add(&driver_flushes, 1); }
+
+enum { TRIALS = 8 /* two ranks, two devices, a connection's two sides */ };
+
+/* `ordered`: the GPUs see by themselves what cards have written. */
+static void begin(gpu_ranks *g, const char *name, const char *modes, bool ordered) {
+  char path[4300], file[64];
+  snprintf(file, sizeof file, "../plugins/libnccl-net-%s.so", name);
+  snprintf(path, sizeof path, "%s", emu_file(file));
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+  setenv("NCCL_NET", "Example", 1);
+  setenv("NCCL_NET_PLUGIN", path, 1);
+  setenv("HOCKET_TEST_NET_GPU", modes, 1);
+  setenv("CUDAEMU_DMABUF", "1", 1);
+  setenv("CUDAEMU_RDMA_ORDER", ordered ? "100" : "0", 1);
+  gpu_open(g, 2, 2, 1 << 18);
+  hk_param_reload();
+  void *driver = dlopen(emu_file("libcuda.so.1"), RTLD_NOW | RTLD_NOLOAD), *lib = dlopen(path, RTLD_NOW);
+  ck_assert_msg(driver && lib, "%s", dlerror());
+  plugin = dlsym(lib, "net_example");
+  ck_assert_ptr_nonnull(plugin);
+  *(void (**)(void))dlsym(driver, "cudaemu_rdma_flush") = count_flush;
+}
+
+static const struct {
+  const char *plugin, *modes, *name, *value; /* a setting */
+  bool ordered, from, to;                    /* devices read from GPUs, write to them */
+  bool by_address, flushed;
+} ways[] = {
+    {"six", "address late", NULL, NULL, false, true, true, true, true},
+    {"seven", "dmabuf late", NULL, NULL, false, true, true, false, true},
+    {"eight", "dmabuf address late", NULL, NULL, false, true, true, false, true},
+    {"nine", "address late", NULL, NULL, false, true, true, true, true},
+    {"ten", "dmabuf late", "NCCL_NET_GDR_READ", "0", false, false, true, false, true},
+    {"eleven", "dmabuf late", NULL, NULL, false, true, true, false, true},
+    {"nine", "dmabuf late force", NULL, NULL, true, true, true, false, true},
+    {"eleven", "dmabuf", NULL, NULL, true, true, true, false, false},
+    {"unflushed", "dmabuf", NULL, NULL, false, true, true, false, false},
+    {"eight", "dmabuf late", "NCCL_DMABUF_ENABLE", "0", false, false, false, false, false},
+    {"eleven", "dmabuf late", "NCCL_NET_GDR_LEVEL", "LOC", false, false, false, false, false},
+    {"ten", "none", NULL, NULL, false, false, false, false, false},
+};
+
+START_TEST(goes_by) {
+  gpu_ranks g;
+  if (ways[_i].name) setenv(ways[_i].name, ways[_i].value, 1);
+  begin(&g, ways[_i].plugin, ways[_i].modes, ways[_i].ordered);
+  gpu_init_all(&g);
+  gpu_call_all(&g);
+  ck_assert_int_eq(plugin->from_gpu > 0, ways[_i].from);
+  ck_assert_int_eq(plugin->to_gpu > 0, ways[_i].to);
+  ck_assert_int_eq(plugin->flushes > 0, ways[_i].flushed);
+  ck_assert_int_eq(plugin->addresses > 0, ways[_i].by_address);
+  ck_assert_int_eq(plugin->dmabufs > 0, ways[_i].to && !ways[_i].by_address);
+  ck_assert_int_eq(driver_flushes > 0, strcmp(ways[_i].plugin, "unflushed") == 0);
+  gpu_close(&g);
+}
+END_TEST
+
+/* A ring over fewer elements than ranks has slots without data. */
+START_TEST(sends_nothing) {
+  gpu_ranks g;
+  setenv("NCCL_ALGO", "ring", 1);
+  begin(&g, "nine", "dmabuf late", false);
+  gpu_init_all(&g);
+  for (size_t count = 1; count < 4; count++) {
+    gpu_call c = {.coll = HK_ALLREDUCE, .count = count, .type = ncclInt8, .op = ncclSum};
+    gpu_fill(&g, &c);
+    gpu_group(&g, &c);
+    gpu_check(&g, &c);
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+/* What came is not what the GPU sees, so the tests above show that flushes are there, and in time. */
+START_TEST(is_wrong_without_a_flush) {
+  gpu_ranks g;
+  enum { COUNT = 300 };
+  static float out[COUNT];
+  setenv("NCCL_GDR_FLUSH_DISABLE", "1", 1);
+  begin(&g, "eleven", "dmabuf late", false);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_BROADCAST, .count = COUNT, .type = ncclFloat32, .op = ncclSum};
+  gpu_fill(&g, &c);
+  gpu_group(&g, &c);
+  gpu_wait(&g);
+  emu_use(1);
+  OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g.out[1], sizeof out, g.stream[1]));
+  OK(StreamSynchronize(g.stream[1]));
+  int right = 0;
+  for (size_t i = 0; i < COUNT; i++) {
+    double tolerance;
+    right += out[i] == (float)gpu_wanted(&g, &c, 1, i, &tolerance);
+  }
+  ck_assert_int_lt(right, COUNT);
+  ck_assert_int_eq(plugin->flushes, 0);
+  gpu_close(&g);
+}
+END_TEST
+
+/* Devices that take no more once they have been tried, or a few connections later. */
+START_TEST(falls_back) {
+  gpu_ranks g;
+  begin(&g, _i % 2 ? "seven" : "eleven", "dmabuf late", false);
+  plugin->most = TRIALS + _i;
+  gpu_init_all(&g);
+  gpu_call_all(&g);
+  ck_assert_int_eq(plugin->dmabufs, TRIALS + _i);
+  ck_assert_int_eq(plugin->from_gpu + plugin->to_gpu > 0, _i > 0);
+  gpu_close(&g);
+}
+END_TEST
+
+int main(void) {
+  setenv("CUDAEMU_STRICT", "0", 1); /* a device that has memory by its address is this CPU */
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  Suite *s = suite_create("gpu_net_plugin");
+  TCase *t = tcase_create("gpu_net_plugin");
+  tcase_set_timeout(t, 100);
+  tcase_add_loop_test(t, goes_by, 0, (int)HK_ARRAY_LENGTH(ways));
+  tcase_add_test(t, sends_nothing);
+  tcase_add_test(t, is_wrong_without_a_flush);
+  tcase_add_loop_test(t, falls_back, 0, 4);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
