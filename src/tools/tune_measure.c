@@ -25,7 +25,8 @@ enum { MOST_TURNS = 4 /* times the repeats asked for, where times do not settle 
 enum { LEAST_ITERATIONS = 3, LONG_US = 30000 /* but no longer than that */ };
 /* Longer calls are many times longer than what disturbs them: one or two of each are enough. */
 enum { WARMINGS = 2, LONG_SLOW = 2, REST_AFTER_US = 500000 };
-enum { FAR_LONGER_US = 10 * LONG_US }; /* than making a plan and connecting: the first call tells */
+enum { FAR_LONGER_US = 3 * LONG_US }; /* than making a plan and connecting: the first call tells */
+enum { STEADY_US = LONG_US / 6 };     /* longer calls take the turns asked for and no more */
 #define SETTLED 0.02
 #define CONTENDER 1.3 /* times the best so far */
 
@@ -144,7 +145,7 @@ static hk_status take_turns(rank_state *r, hk_coll coll, size_t bytes, trial *t,
     force(r, coll, t[k].algorithm);
     if (t[k].us < LONG_US) HK_TRY(call(r, coll, bytes), out);
     HK_TRY(batch(r, coll, bytes, t[k].iterations, &us), out);
-    if (us < LONG_US && us < (1 - SETTLED) * t[k].us && us < CONTENDER * *best) *settled = false;
+    if (us < STEADY_US && us < (1 - SETTLED) * t[k].us && us < CONTENDER * *best) *settled = false;
     if (us < t[k].us) t[k].us = us;
     if (us < *best) *best = us;
   }
