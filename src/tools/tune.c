@@ -406,12 +406,15 @@ static hk_status constants_in_force(const options *o, in_force *now) {
   return now->measured ? hk_constants_read(&now->k, &now->choices, path) : HK_OK;
 }
 
+/* Passes of a second look: --quick is to be quick, and between hosts only rank 0 would know whom to look at. */
+static int passes(const options *o) { return o->quick || o->between ? 0 : o->looks; }
+
 /* Fits, and measures again where the model errs by these constants. */
 static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const hk_constants *first,
                            hk_constants *out) {
   hk_status rc = HK_OK;
   *out = hk_tune_fit(tables, n, first);
-  for (int pass = 0; pass < o->looks; pass++) {
+  for (int pass = 0; pass < passes(o); pass++) {
     hk_tune_judge j = {.constants = out, .limit = LIMIT_WRITTEN};
     hk_tune_look look = {.judges = &j, .njudges = 1, .measure = measure_one, .tell = tell};
     HK_TRY(hk_tune_look_again(tables, n, &look), out);
@@ -463,7 +466,7 @@ static int check(const options *o, hk_tune_table *tables, int n, const in_force 
       {.constants = &now->k, .choices = now->choices, .limit = now->measured ? LIMIT_MEASURED : LIMIT_BUILT_IN},
       {.constants = &hk_constants_default, .limit = LIMIT_BUILT_IN}};
   hk_tune_look look = {.judges = judges, .njudges = now->measured ? 2 : 1, .measure = measure_one, .tell = tell};
-  for (int pass = 0; pass < o->looks && !o->between; pass++) {
+  for (int pass = 0; pass < passes(o); pass++) {
     look.draw = pass ? 0 : LEAST_DRAWN;
     hk_status rc = hk_tune_look_again(tables, n, &look);
     if (rc != HK_OK) return hk_tool_failed(rc);
@@ -474,9 +477,9 @@ static int check(const options *o, hk_tune_table *tables, int n, const in_force 
   }
   print_choices(tables, n, &now->k, now->choices, o->all);
   print_score("With the constants in force", tables, n, &now->k, now->choices);
-  if (o->looks && !o->between) print_tally(tables, n, &judges[0]);
+  if (passes(o)) print_tally(tables, n, &judges[0]);
   if (now->measured) print_score("With the built-in ones", tables, n, &hk_constants_default, NULL);
-  if (now->measured && o->looks && !o->between) print_tally(tables, n, &judges[1]);
+  if (now->measured && passes(o)) print_tally(tables, n, &judges[1]);
   return judge(tables, n, &now->k, now->choices).worst > LIMIT_BUILT_IN ? HK_EXIT_FINDING : HK_EXIT_OK;
 }
 
