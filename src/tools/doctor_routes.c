@@ -81,8 +81,9 @@ static void try_port(hk_doctor *d, const hk_ib_port *mine, const hk_ib_port *the
                 : answer == HK_IB_CM_NO_WAY ? HK_DOC_PROBLEM
                                             : HK_DOC_NOTE,
                 answer == HK_IB_CM_NO_WAY ? "ip route get, ip neigh; ping -I between the addresses; VLANs of the switch"
-                : answer == HK_IB_CM_SILENT ? "apt-get install librdmacm1; modprobe rdma_ucm"
-                                            : NULL,
+                : answer == HK_IB_CM_SILENT
+                    ? "an IPv4 address for the interface; apt-get install librdmacm1; modprobe rdma_ucm"
+                    : NULL,
                 "%s:%d GID %d (%s) here, %s:%d GID %d (%s) there: %s; %s", mine->device, mine->number, a->index, from,
                 peer->device, peer->number, b->index, to, words, kernel);
 }

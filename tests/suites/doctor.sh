@@ -213,16 +213,25 @@ grep -q "hocket topo --lint" "$out" || fail "a broken topology file is not told"
 NCCL_SOCKET_IFNAME="=nosuch0" doctor 1 interfaces
 grep -q "no network interface is left" "$out" || fail "a filter that leaves nothing is not told"
 
-# Two doctors talk.
-"$hocket" doctor --listen 0 >"$dir/listen" &
+# Two doctors talk, of interfaces and of RDMA ports, with a librdmacm that says yes.
+HOCKET_IB_ROOT=$root "$hocket" doctor --listen 0 >"$dir/listen" &
 listener=$!
 for _ in $(seq 50); do grep -q port "$dir/listen" && break; sleep 0.1; done
 port=$(sed -n 's/^listening on port \([0-9]*\);.*/\1/p' "$dir/listen")
-"$hocket" doctor peer --peer "127.0.0.1:$port" >"$out"
-case $? in
-  0) grep -q "here reaches" "$out" || echo "SKIP: no interface but loopback is up" ;;
-  *) fail "a doctor on this host is not reached: $(cat "$out")" ;;
-esac
+peers() { # variables...
+  env LD_LIBRARY_PATH="$HK_BUILD/fakes" HOCKET_IB_ROOT="$root" "$@" "$hocket" doctor peer --peer "127.0.0.1:$port" --json >"$out"
+}
+if peers NCCL_IB_ADDR_FAMILY=AF_INET; then
+  grep -q "here reaches" "$out" || echo "SKIP: no interface but loopback is up"
+else
+  fail "a doctor on this host is not reached: $(cat "$out")"
+fi
+expect ok peer "mlx5_0:1 GID 3 (::ffff:10.0.0.1) here, mlx5_0:1 GID 3 (::ffff:10.0.0.1) there: RoCE v2, IPv4"
+expect ok peer "; cm0:1 resolves 10.0.0.1"
+peers NCCL_IB_ADDR_RANGE=fe80::/16
+expect note peer "RoCE v2, link-local IPv6, one network; rdma_cm resolves no link-local addresses"
+peers NCCL_IB_DISABLE=1
+expect problem peer "no RDMA between the two: this host has no port that is used"
 kill $listener
 wait $listener 2>/dev/null
 doctor 1 peer --peer "127.0.0.1:$port"
