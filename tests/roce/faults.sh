@@ -78,6 +78,9 @@ begin 2 env HOCKET_PEER_TIMEOUT=4 "${perf[@]}" -n 1000000
 under_way 0.3
 wire down
 ends "the link stays down" 20 "RETRY_EXC_ERR|LOC_QP_OP_ERR|cannot be joined|is DOWN" "rxe[01]" "check"
+if ldconfig -p | grep -q librdmacm.so.1; then
+  grep -q "the kernel says: " "$logs"/run.* || fail "the link stays down: nobody asks the kernel"
+fi
 wire up
 begin 2 "${perf[@]}" -n 3
 succeeds "a new communicator after that"

@@ -382,7 +382,8 @@ static inline const hk_ib_port *hk_ib_my_port(const hk_ib_conn *c, const hk_ib_w
 static inline const hk_ib_port *hk_ib_their_port(const hk_ib_conn *c, const hk_ib_way *w) {
   return &c->theirs[c->pairs[w->pair].theirs];
 }
-/* "; the kernel says: ..." of the first way, or nothing.  Waits for half a second, so it is asked once a communicator. */
+/* "; the kernel says: ..." of the best GIDs of the first way's ports, or nothing.  Waits for half a second, so it is asked
+ * once a communicator. */
 const char *hk_ib_kernel_says(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]);
 /* The lower rank chooses them, and the higher one takes over what it was told; false: that makes no sense. */
 void hk_ib_choose_ways(hk_ib_conn *c);

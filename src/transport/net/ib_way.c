@@ -122,7 +122,8 @@ void hk_ib_tell_ways(hk_ib_conn *c) {
 const char *hk_ib_kernel_says(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]) {
   enum { PATIENCE_MS = 500 };
   char words[HK_IB_CM_WORDS];
-  const hk_ib_pair *pair = &c->pairs[c->ways[0].pair];
+  const hk_ib_pair *now = &c->pairs[c->ways[0].pair], *pair = c->pairs;
+  while (pair->mine != now->mine || pair->theirs != now->theirs) pair++; /* what these ports would rather take */
   const hk_ib_port *mine = &c->mine[pair->mine], *theirs = &c->theirs[pair->theirs];
   *text = '\0';
   if (c->ctx->asked_kernel || mine->layer != HK_IBV_LAYER_ETHERNET) return text;
