@@ -20,6 +20,8 @@ enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
  * sent has left the caches when the others' has come. */
 #define ONLY_RECEIVING 0.75
 #define PASSING_ON 1.3
+/* A reduce through memory where ranks outnumber cores: an inner rank's turn comes before its children have had theirs. */
+#define TURNED_AWAY 1.4
 enum { LONG_BYTES = 1 << 20 }; /* from here on bytes are all; in between both count */
 /* gather, scatter: */
 #define IN_A_ROW                                                                                                       \
@@ -120,6 +122,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       break;
     case HK_REDUCE: /* all ranks together add n - 1 times */
       if (!m->overlap) w.share = (2 - 1 / n) / (height + 1);
+      if (m->nhosts <= 1 && !sockets && !m->overlap && m->nranks > m->cores_per_host) w.messages *= TURNED_AWAY;
       if (sockets) w.share *= 1 + (PASSING_ON - 1) * part;
       w.written = all;
       w.reduced = height * all;
