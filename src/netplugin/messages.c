@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages to slots and back, in order. */
 #include <string.h>
+#include "../base/log.h"
+#include "../transport/net/net.h"
 #include "netplugin.h"
 
 extern const hk_transport hk_transport_net;
 
-enum { HEADER = 1, PIECE = 2, REFER_FROM = 4096 /* shorter pieces are copied: no credit to wait for would be saved */ };
+enum {
+  HEADER = 1,
+  PIECE = 2,
+  WHOLE = 3,
+  REFER_FROM = 4096 /* shorter pieces are copied: no credit to wait for would be saved */
+};
 
 pair_request *pair_post(pair *p, void *data, size_t bytes) {
   pair_request *r = &p->requests[p->posted % PAIR_REQUESTS];
@@ -15,7 +22,31 @@ pair_request *pair_post(pair *p, void *data, size_t bytes) {
   return r;
 }
 
+pair_request *pair_flush(pair *p, void *data) {
+  pair_request *r = p->flushes;
+  while (r < p->flushes + PAIR_REQUESTS && r->used) r++;
+  if (r == p->flushes + PAIR_REQUESTS) return NULL;
+  *r = (pair_request){.pair = p, .data = data, .last = p->done, .used = true, .flush = true};
+  return r;
+}
+
+/* What came counts, also where the peer is gone: then it is progress that fails. */
+hk_status pair_flushed(pair_request *r) {
+  (void)pair_progress(r->pair);
+  return hk_net_gpu_sees(&r->pair->link, r->data, r->last, &r->over);
+}
+
 /* ---- sending ---- */
+
+/* The card takes it from where it lies, which the caller has registered. */
+static void send_whole(pair *p, pair_request *r) {
+  hk_link *l = &p->link;
+  hk_slot *s = &l->slots[(uint32_t)l->done & l->mask];
+  if (r->bytes) s->ref = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)r->data};
+  hk_link_publish(l, (uint32_t)r->bytes, WHOLE, r->bytes ? HK_SLOT_REF : 0);
+  r->moved = r->bytes;
+  r->begun = true;
+}
 
 static void send_header(pair *p, pair_request *r) {
   hk_link *l = &p->link;
@@ -49,7 +80,9 @@ static bool fill(pair *p, uint64_t *at) {
     pair_request *r = &p->requests[*at % PAIR_REQUESTS];
     while (!r->begun || r->moved < r->bytes) {
       if (!hk_link_can_send(&p->link, r->bytes)) return any;
-      if (!r->begun)
+      if (p->link.placed)
+        send_whole(p, r);
+      else if (!r->begun)
         send_header(p, r);
       else
         send_piece(p, r);
@@ -108,10 +141,35 @@ static hk_status take_piece(pair *p, pair_request *r, const hk_slot *s) {
   return HK_OK;
 }
 
+/* Tells where messages go, as far ahead as may be, and ends the requests whose message is there. */
+static hk_status drain_wholes(pair *p, bool *any) {
+  hk_link *l = &p->link;
+  for (; p->done < p->posted; p->done++) {
+    for (; l->offered < p->posted && hk_link_may_offer(l); l->offered++) {
+      const pair_request *next = &p->requests[l->offered % PAIR_REQUESTS];
+      if (next->room)
+        hk_link_offer(l, l->offered, next->data, next->room > UINT32_MAX ? UINT32_MAX : (uint32_t)next->room);
+    }
+    if (!hk_link_can_recv(l)) {
+      l->waiting = HK_LINK_WAITS;
+      return HK_OK;
+    }
+    pair_request *r = &p->requests[p->done % PAIR_REQUESTS];
+    const hk_slot *s = hk_link_recv_slot(l);
+    if (s->signature != WHOLE || (s->bytes && hk_link_recv_data(l) != r->data)) return nonsense(p, s);
+    r->bytes = s->bytes;
+    r->over = true;
+    hk_link_release(l);
+    *any = true;
+  }
+  return HK_OK;
+}
+
 /* Empties slots into the requests, and says what the next one waits for. */
 static hk_status drain(pair *p, bool *any) {
   hk_status rc = HK_OK;
   hk_link *l = &p->link;
+  if (l->placed) return drain_wholes(p, any);
   for (; p->done < p->posted; p->done++) {
     pair_request *r = &p->requests[p->done % PAIR_REQUESTS];
     while (!r->begun || r->moved < r->bytes) {

@@ -3,6 +3,10 @@
 #include "netplugin.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../transport/net/ib_gdr.h"
+#include "../transport/net/net.h"
+
+extern const hk_transport hk_transport_net;
 
 #define EXPORT __attribute__((visibility("default"))) extern
 
@@ -44,10 +48,17 @@ static int speed(void) {
 
 static char device_name[] = "hocket0";
 
+/* GPUs' memory goes over RDMA only, by the ways that its cards have. */
+static int memory_kinds(void) {
+  bool dmabuf, address;
+  hk_ib_gpu_offer(&dmabuf, &address);
+  return NET_PLUGIN_HOST_MEMORY | (address ? NET_PLUGIN_CUDA_MEMORY : 0) | (dmabuf ? NET_PLUGIN_DMABUF : 0);
+}
+
 static int properties_v6(int device, void *out) {
   net_plugin_properties_v6 p = {.name = device_name,
                                 .guid = 1,
-                                .memory = NET_PLUGIN_HOST_MEMORY,
+                                .memory = memory_kinds(),
                                 .speed = speed(),
                                 .port = device,
                                 .max_comms = CONNECTIONS,
@@ -64,7 +75,7 @@ static int properties_v7(int device, void *out) {
 static int properties_v8(int device, void *out) {
   net_plugin_properties_v8 p = {.name = device_name,
                                 .guid = 1,
-                                .memory = NET_PLUGIN_HOST_MEMORY,
+                                .memory = memory_kinds(),
                                 .speed = speed(),
                                 .port = device,
                                 .max_comms = CONNECTIONS,
@@ -75,7 +86,7 @@ static int properties_v8(int device, void *out) {
 static int properties_v9(int device, void *out) {
   net_plugin_properties_v9 p = {.name = device_name,
                                 .guid = 1,
-                                .memory = NET_PLUGIN_HOST_MEMORY,
+                                .memory = memory_kinds(),
                                 .speed = speed(),
                                 .port = device,
                                 .max_comms = CONNECTIONS,
@@ -177,33 +188,84 @@ static int close_listener(void *listener) {
   return HK_OK;
 }
 
-/* ---- memory: nothing needs to be registered, but host memory alone can be sent ---- */
+/* ---- memory ---- */
 
-static int reg_v8(void *comm, void *data, size_t bytes, int type, void **registration) {
-  (void)data, (void)bytes;
-  if (type != NET_PLUGIN_HOST_MEMORY)
-    return HK_FAIL(HK_ERR_USAGE, "the net plugin sends from host memory only: it said so in its properties");
-  *registration = comm;
+static hk_status new_memory(void *data, size_t bytes, void **registration) {
+  pair_memory *m = malloc(sizeof *m);
+  if (!m) return HK_FAIL_ERRNO("no memory for a registration");
+  *m = (pair_memory){.base = data, .bytes = bytes};
+  *registration = m;
   return HK_OK;
+}
+
+/* `fd`: of a dma-buf, -1: none. */
+static hk_status reg_gpu(pair *p, void *data, size_t bytes, int fd, uint64_t offset, void **registration) {
+  hk_status rc;
+  if (!p->link.placed)
+    return HK_FAIL(
+        HK_ERR_USAGE,
+        "memory of a GPU cannot be registered with this connection: it goes over sockets, as one of the two sides has no "
+        "RDMA that works (NCCL_DEBUG=INFO tells why); NCCL_NET_GDR_LEVEL=LOC keeps it in host memory");
+  HK_TRY(new_memory(data, bytes, registration), out);
+  rc = hk_net_gpu_memory(&p->link, data, bytes, fd, offset);
+  if (rc == HK_OK) return HK_OK;
+  free(*registration);
+  *registration = NULL;
+out:
+  return rc;
+}
+
+/* Over sockets nothing needs to be registered. */
+static int reg_v8(void *comm, void *data, size_t bytes, int type, void **registration) {
+  hk_status rc;
+  pair *p = comm;
+  *registration = NULL;
+  if (type == NET_PLUGIN_CUDA_MEMORY) return reg_gpu(p, data, bytes, -1, 0, registration);
+  if (type != NET_PLUGIN_HOST_MEMORY)
+    return HK_FAIL(HK_ERR_USAGE, "memory of an unknown kind, %d, to be registered", type);
+  HK_TRY(new_memory(data, bytes, registration), out);
+  if (p->link.placed) hk_transport_net.memory(p->state, data, bytes, true);
+out:
+  return rc;
 }
 static int reg_v6(void *comm, void *data, int bytes, int type, void **registration) {
   return reg_v8(comm, data, (size_t)bytes, type, registration);
 }
 static int reg_dmabuf(void *comm, void *data, size_t bytes, int type, uint64_t offset, int fd, void **registration) {
-  (void)comm, (void)data, (void)bytes, (void)type, (void)offset, (void)fd, (void)registration;
-  return HK_FAIL(HK_ERR_USAGE, "the net plugin has no DMA-BUF registration: it said so in its properties");
+  *registration = NULL;
+  if (type != NET_PLUGIN_CUDA_MEMORY)
+    return HK_FAIL(HK_ERR_USAGE, "a dma-buf of memory of kind %d to be registered, which is no GPU's", type);
+  return reg_gpu(comm, data, bytes, fd, offset, registration);
 }
 static int dereg(void *comm, void *registration) {
-  (void)comm, (void)registration;
+  pair *p = comm;
+  pair_memory *m = registration;
+  if (m && p->link.placed) hk_transport_net.memory(p->state, m->base, m->bytes, false);
+  free(m);
   return HK_OK;
+}
+
+/* What a card is to reach must have been registered. */
+static hk_status within(const pair *p, const void *data, size_t bytes, const pair_memory *m) {
+  const char *at = data;
+  size_t from = m && at >= m->base ? (size_t)(at - m->base) : SIZE_MAX;
+  if (!p->link.placed || !bytes || (m && from <= m->bytes && bytes <= m->bytes - from)) return HK_OK;
+  return HK_FAIL(HK_ERR_USAGE,
+                 "a message of %zu bytes at %p does not lie in the memory whose registration it comes with", bytes,
+                 data);
 }
 
 /* ---- messages ---- */
 
 static int isend_v9(void *comm, void *data, size_t bytes, int tag, void *registration, void **request) {
-  (void)tag, (void)registration; /* receives come singly: order is enough */
+  hk_status rc;
+  (void)tag; /* receives come singly: order is enough */
+  *request = NULL;
+  HK_TRY(within(comm, data, bytes, registration), out);
   *request = pair_post(comm, data, bytes);
-  return pair_progress(comm);
+  rc = pair_progress(comm);
+out:
+  return rc;
 }
 static int isend_v6(void *comm, void *data, int bytes, int tag, void *registration, void **request) {
   return isend_v9(comm, data, (size_t)bytes, tag, registration, request);
@@ -214,11 +276,14 @@ static int isend_v10(void *comm, void *data, size_t bytes, int tag, void *regist
 }
 
 static int irecv_v9(void *comm, int n, void **data, size_t *bytes, int *tags, void **registrations, void **request) {
-  (void)tags, (void)registrations;
+  hk_status rc = HK_OK;
+  (void)tags;
   *request = NULL;
   if (n != 1) return HK_FAIL(HK_ERR_USAGE, "a receive of %d buffers was asked for: the net plugin takes one", n);
+  HK_TRY(within(comm, data[0], bytes[0], registrations[0]), out);
   *request = pair_post(comm, data[0], bytes[0]);
-  return HK_OK;
+out:
+  return rc;
 }
 static int irecv_v6(void *comm, int n, void **data, int *bytes, int *tags, void **registrations, void **request) {
   size_t room = (size_t)bytes[0];
@@ -231,14 +296,17 @@ static int irecv_v10(void *comm, int n, void **data, size_t *bytes, int *tags, v
 }
 
 static int iflush(void *comm, int n, void **data, int *bytes, void **registrations, void **request) {
-  (void)comm, (void)n, (void)data, (void)bytes, (void)registrations;
+  pair *p = comm;
+  (void)registrations;
   *request = NULL; /* host memory: what came is there */
-  return HK_OK;
+  if (n != 1 || !p->link.placed || !bytes[0]) return HK_OK;
+  *request = pair_flush(p, data[0]);
+  return *request ? HK_OK : HK_FAIL(HK_ERR_USAGE, "more than %d flushes of a connection at once", PAIR_REQUESTS);
 }
 
 static int test(void *request, int *done, int *bytes) {
   pair_request *r = request;
-  hk_status rc = r->over ? HK_OK : pair_progress(r->pair);
+  hk_status rc = r->over ? HK_OK : r->flush ? pair_flushed(r) : pair_progress(r->pair);
   *done = r->over; /* what failed behind it is told to the next request */
   if (!r->over) return rc;
   if (bytes) bytes[0] = (int)r->bytes;

@@ -8,7 +8,10 @@
  * connections come in on a listener that each side keeps.  pair.c makes the pair, messages.c moves messages, netplugin.c is
  * what NCCL calls.
  *
- * A message is a slot with its size, and the whole of it where it is short, then slots with its bytes.
+ * Over RDMA a message is a slot, whose bytes the sender's card takes from where they lie and writes to where they belong, be that
+ * memory of the host or of a GPU (hk_link.placed): NCCL registers all that it sends and receives.
+ *
+ * Over sockets a message is a slot with its size, and the whole of it where it is short, then slots with its bytes.
  */
 #ifndef HK_NETPLUGIN_NETPLUGIN_H
 #define HK_NETPLUGIN_NETPLUGIN_H
@@ -48,8 +51,14 @@ typedef struct pair_request {
   char *data;
   size_t room, bytes, moved; /* of the buffer, of the message (known to a receiver once it began), of what is moved */
   uint64_t last;             /* SEND: the link's slots that must be given back */
-  bool used, begun, over;
+  bool used, begun, over, flush; /* flush: `last` messages, one of which is at `data`, are to be seen by a GPU */
 } pair_request;
+
+/* What has been registered with a connection. */
+typedef struct pair_memory {
+  char *base;
+  size_t bytes;
+} pair_memory;
 
 typedef enum pair_step { PAIR_DIALLING, PAIR_GREETING, PAIR_OPENING, PAIR_READY, PAIR_BROKEN } pair_step;
 
@@ -73,7 +82,7 @@ typedef struct pair {
   } mail[PAIR_MAIL];
   int nmail;
   uint64_t posted, done; /* requests */
-  pair_request requests[PAIR_REQUESTS];
+  pair_request requests[PAIR_REQUESTS], flushes[PAIR_REQUESTS];
 } pair;
 
 typedef struct pair_listener {
@@ -92,5 +101,8 @@ void pair_free(pair *p);
 
 /* messages.c */
 pair_request *pair_post(pair *p, void *data, size_t bytes); /* NULL: no room */
+/* A GPU is to see all that has been received, the last of it at `data`; NULL: no room. */
+pair_request *pair_flush(pair *p, void *data);
+hk_status pair_flushed(pair_request *r);
 hk_status pair_progress(pair *p);
 #endif

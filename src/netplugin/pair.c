@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../transport/net/net.h"
 #include "netplugin.h"
 
 extern const hk_transport hk_transport_net;
@@ -251,7 +252,10 @@ static hk_status open_link(pair *p) {
   hk_status rc;
   char facts[2][HK_FACT_BYTES], why[160] = "";
   int me = p->env.rank;
-  hk_link_key key = {.peer = (uint16_t)(1 - me), .kind = p->sends ? HK_LINK_SEND : HK_LINK_RECV};
+  /* Channels begin with different ports; here connections do, by chance. */
+  hk_link_key key = {.peer = (uint16_t)(1 - me),
+                     .kind = p->sends ? HK_LINK_SEND : HK_LINK_RECV,
+                     .channel = p->mine.key[0] % HK_CHANNELS};
   if (memcmp(p->theirs.key, p->mine.key, PAIR_KEY) != 0)
     return HK_FAIL(HK_ERR_REMOTE, "somebody without the key called the net plugin's listener");
   if (p->theirs.slot_bytes != p->mine.slot_bytes || p->theirs.nslots != p->mine.nslots)
@@ -283,6 +287,7 @@ hk_status pair_advance(pair *p) {
     HK_TRY(hk_transport_net.progress(p->state, &moved), out);
     /* relaxed: the state says nothing about other memory */
     if (atomic_load_explicit(&p->link.state, memory_order_relaxed) == HK_LINK_READY) p->step = PAIR_READY;
+    p->link.placed = hk_net_can_place(&p->link); /* before the first message: by which network is settled now */
   }
   if (p->step != PAIR_READY && hk_now_ns() > p->deadline_ns) {
     char text[HK_ADDR_TEXT];

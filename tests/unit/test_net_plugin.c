@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The net transport over net plugins, the example and our own: messages between ranks that are threads, and peers that go. */
+/* The net transport over net plugins, the example and our own, by sockets and by the fake RDMA cards: messages between ranks that
+ * are threads, and peers that go. */
 #include <check.h>
 #include <libgen.h>
 #include "../../src/base/param.h"
 #include "../support/suite.h"
+#include "fake_rdma.h"
 #include "net_world.h"
 
 /* A library that was built beside this program. */
@@ -70,13 +72,16 @@ static void *run_side(void *arg) {
 static const struct {
   const char *folder, *name, *version;
   uint32_t nslots;
-} ways[] = {{"plugins", "libnccl-net-eleven.so", "11", 8}, {"plugins", "libnccl-net-seven.so", "11", 2},
-            {"plugins", "libnccl-net-nine.so", "11", 32},  {"lib", "libnccl-net-hocket.so", "11", 4},
-            {"lib", "libnccl-net-hocket.so", "6", 16},     {"lib", "libnccl-net-hocket.so", "8", 2}};
+  int cards;
+} ways[] = {{"plugins", "libnccl-net-eleven.so", "11", 8, 0}, {"plugins", "libnccl-net-seven.so", "11", 2, 0},
+            {"plugins", "libnccl-net-nine.so", "11", 32, 0},  {"lib", "libnccl-net-hocket.so", "11", 4, 0},
+            {"lib", "libnccl-net-hocket.so", "6", 16, 0},     {"lib", "libnccl-net-hocket.so", "8", 2, 0},
+            {"lib", "libnccl-net-hocket.so", "11", 8, 1},     {"lib", "libnccl-net-hocket.so", "7", 2, 2}};
 
 START_TEST(carries_messages) {
   pthread_t threads[2];
   side sides[2] = {0};
+  fake_verbs_state *verbs = ways[_i].cards ? rdma_begin(ways[_i].cards) : NULL;
   use_plugin(ways[_i].folder, ways[_i].name, ways[_i].version);
   net_world *w = net_world_new(2, ways[_i].nslots, SLOT);
   for (int i = 0; i < 2; i++) {
@@ -87,6 +92,9 @@ START_TEST(carries_messages) {
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
   for (int i = 0; i < 2; i++) ck_assert_msg(sides[i].rc == HK_OK, "rank %d: %s", i, sides[i].text);
   net_world_free(w);
+  if (!verbs) return;
+  ck_assert_uint_gt(verbs->writes, 0);
+  rdma_end(verbs);
 }
 END_TEST
 
@@ -114,6 +122,7 @@ static hk_status progress_until_error(net_rank *r) {
 /* Who waits for a peer that has gone gets an error that names it; who does not wait is left alone. */
 START_TEST(names_a_peer_that_goes) {
   hk_link *send, *recv;
+  fake_verbs_state *verbs = ways[_i].cards ? rdma_begin(ways[_i].cards) : NULL;
   use_plugin(ways[_i].folder, ways[_i].name, ways[_i].version);
   net_world *w = connected(&send, &recv);
   net_unlink(send);
@@ -123,6 +132,7 @@ START_TEST(names_a_peer_that_goes) {
   ck_assert_int_eq(atomic_load(&recv->state), HK_LINK_FAILED);
   net_unlink(recv);
   net_world_free(w);
+  if (verbs) rdma_end(verbs);
 }
 END_TEST
 
@@ -148,6 +158,7 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_loop_test(t, names_a_peer_that_goes, 2, 4); /* the example and ours */
+  tcase_add_loop_test(t, names_a_peer_that_goes, 6, 7);
   tcase_add_test(t, tells_that_nobody_answers);
   suite_add_tcase(s, t);
   return suite_run(s);

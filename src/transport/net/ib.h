@@ -325,6 +325,8 @@ const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
 
 /* ib_memory.c: memory that the user has registered */
 void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there);
+/* The same of a GPU's memory, for a placed link's end: registered at once, with its devices. */
+hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t bytes, int fd, uint64_t offset);
 bool hk_ib_refer(void *ctx, const void *data, size_t bytes);
 bool hk_ib_is_registered(const hk_ib_ctx *x, const void *data, size_t bytes); /* by the user; the lock is held */
 /* Registered with the device; NULL: it does not take it, or the user has not registered it.  `writes`: for the peer's card. */
@@ -339,6 +341,8 @@ void hk_ib_place_withdraw(void *ctx);
 hk_status hk_ib_place_announce(hk_ib_conn *c);
 /* Sender: the place of slot k; false where none is known. */
 bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *to);
+/* Sender on a link whose slots are placed: may slot k go?  An error where its place is too small. */
+hk_status hk_ib_place_is_told(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *yes);
 /* Receiver: where the peer has written slot k; NULL: he was not told of such a place. */
 void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes);
 
@@ -354,6 +358,8 @@ hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, hk_net_end *e, char w
 bool hk_ib_gpu_unsettled(const hk_ib_conn *c);
 /* Does the GPU see the payload of slot k, which has arrived?  If not yet, what is to be done for that is under way. */
 hk_status hk_ib_gpu_sees(hk_ib_conn *c, uint64_t k, bool *yes);
+/* The same of the first `slots` of a placed link, of which one has come to `at`. */
+hk_status hk_ib_user_gpu_sees(void *ctx, hk_net_end *e, const void *at, uint64_t slots, bool *yes);
 hk_status hk_ib_gpu_flushed(hk_ib_conn *c, const hk_ibv_wc *wc);
 void hk_ib_gpu_drop(hk_ib_conn *c); /* with the connection's queue pairs */
 

@@ -187,7 +187,8 @@ static hk_status greet(hk_ib_conn *c) {
   /* Ranks of a host, and a rank's channels, begin with different ports of those that are near.  Each way of a connection
    * registers the same memory once more: where that is little, there is one. */
   c->nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->mine);
-  bool alone = hk_ib_memory_is_scarce() || x->gpu.direct; /* a GPU is flushed by one card */
+  /* A GPU is flushed by one card, and a net plugin's connection may be given one's memory. */
+  bool alone = hk_ib_memory_is_scarce() || x->gpu.direct || x->env->within_plugin;
   for (int i = 0; i < c->nmine && alone; i++) c->mine[i].card = (uint8_t)i;
   m.hello.nports = (uint32_t)c->nmine;
   m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
@@ -527,6 +528,8 @@ static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
   }
   uint64_t limit = hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
   if (limit < 1000 * (uint64_t)MS) limit = 1000 * (uint64_t)MS;
+  if (c->send && c->send->link->placed && c->given < c->posted) /* of any size: 100 MB/s is slow */
+    limit += hk_net_slot(c->send, c->given)->bytes * UINT64_C(10);
   if (hk_ago_ns(now, c->still_ns) < limit) return HK_OK;
   c->still_ns = 0;
   for (uint32_t i = 0; i < c->nqps; i++)

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../base/param.h"
+#include "../../base/root.h"
+#include "ib_port.h"
 
 /* Reads are the flushes'. */
 enum { ACCESS = HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE | HK_IBV_ACCESS_REMOTE_READ };
@@ -21,23 +23,28 @@ const char *hk_ib_flushing_words(hk_ib_flushing f) {
 
 static bool relaxed(void) { return hk_param_int(HK_P_IB_PCI_RELAXED_ORDERING) != 0; }
 
-static hk_ibv_mr *by_dmabuf(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes,
-                            hk_ib_gpu_memory *m) {
-  int access = ACCESS;
-  if (!api->reg_dmabuf_mr) {
-    hk_gdr_add_cause(m->why, "dma-buf: libibverbs is too old (rdma-core 34 has it)");
-    return NULL;
-  }
-  int fd = hk_gdr_dmabuf(gpu, p, bytes, m->why);
-  if (fd < 0) return NULL;
-  /* The card's driver keeps its own hold of the buffer. */
-  if (relaxed()) access |= HK_IBV_ACCESS_RELAXED_ORDERING;
-  hk_ibv_mr *mr = api->reg_dmabuf_mr(pd, 0, bytes, (uint64_t)(uintptr_t)p, fd, access);
-  int err = errno;
-  close(fd);
+/* The card's driver keeps a hold of the buffer of its own. */
+static hk_ibv_mr *by_fd(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes,
+                        hk_ib_gpu_memory *m) {
+  int access = ACCESS | (relaxed() ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
+  hk_ibv_mr *mr = api->reg_dmabuf_mr(pd, offset, bytes, (uint64_t)(uintptr_t)p, fd, access);
   if (!mr)
     hk_gdr_add_cause(m->why, "dma-buf: the card's driver refuses it (%s)",
-                     err == EOPNOTSUPP || err == EPROTONOSUPPORT ? "it knows no dma-buf" : strerror(err));
+                     errno == EOPNOTSUPP || errno == EPROTONOSUPPORT ? "it knows no dma-buf" : strerror(errno));
+  return mr;
+}
+
+static bool knows_dmabuf(const hk_ibv *api, hk_ib_gpu_memory *m) {
+  if (!api->reg_dmabuf_mr) hk_gdr_add_cause(m->why, "dma-buf: libibverbs is too old (rdma-core 34 has it)");
+  return api->reg_dmabuf_mr != NULL;
+}
+
+static hk_ibv_mr *by_dmabuf(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes,
+                            hk_ib_gpu_memory *m) {
+  int fd = knows_dmabuf(api, m) ? hk_gdr_dmabuf(gpu, p, bytes, m->why) : -1;
+  if (fd < 0) return NULL;
+  hk_ibv_mr *mr = by_fd(api, pd, fd, 0, p, bytes, m);
+  close(fd);
   return mr;
 }
 
@@ -65,6 +72,16 @@ void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *
   if (!out->mr) out->way = HK_GDR_STAGED;
 }
 
+void hk_ib_gpu_register_as(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes,
+                           hk_ib_gpu_memory *out) {
+  *out = (hk_ib_gpu_memory){.way = fd >= 0 ? HK_GDR_DMABUF : HK_GDR_PEERMEM};
+  if (fd < 0)
+    out->mr = by_peermem(api, pd, p, bytes, out);
+  else if (knows_dmabuf(api, out))
+    out->mr = by_fd(api, pd, fd, offset, p, bytes, out);
+  if (!out->mr) out->way = HK_GDR_STAGED;
+}
+
 hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out) {
   hk_ibv_pd *pd = api->alloc_pd(card);
   if (!pd) return HK_FAIL_ERRNO("a protection domain on %s", card->device->name);
@@ -73,4 +90,39 @@ hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gp
   out->mr = NULL;
   api->dealloc_pd(pd);
   return HK_OK;
+}
+
+/* As NCCL finds it out: a driver that knows dma-bufs finds something else wrong with none. */
+static bool takes_dmabufs(const hk_ibv *api, hk_ibv_device *device) {
+  bool takes = false;
+  hk_ibv_context *card = api->open_device(device);
+  hk_ibv_pd *pd = card ? api->alloc_pd(card) : NULL;
+  if (pd) {
+    errno = 0;
+    hk_ibv_mr *mr = api->reg_dmabuf_mr(pd, 0, 0, 0, -1, 0);
+    takes = errno != EOPNOTSUPP && errno != EPROTONOSUPPORT;
+    if (mr) api->dereg_mr(mr);
+    api->dealloc_pd(pd);
+  }
+  if (card) api->close_device(card);
+  return takes;
+}
+
+void hk_ib_gpu_offer(bool *dmabuf, bool *address) {
+  char why[160];
+  hk_ib_port ports[HK_IB_PORTS];
+  int nnear, ndevices = 0;
+  *dmabuf = *address = false;
+  if (hk_param_int(HK_P_IB_DISABLE)) return;
+  int n = hk_ib_ports(ports, &nnear, why, sizeof why);
+  const hk_ibv *api = n > 0 ? hk_ibv_load(why, sizeof why) : NULL;
+  hk_ibv_device **list = api ? api->get_device_list(&ndevices) : NULL;
+  *address = list && (hk_root_has(hk_ib_root(), "/sys/module/nvidia_peermem") ||
+                      hk_root_has(hk_ib_root(), "/sys/module/nv_peer_mem") ||
+                      hk_root_has(hk_ib_root(), "/sys/kernel/mm/memory_peers/nv_mem"));
+  *dmabuf = list && api->reg_dmabuf_mr && hk_param_int(HK_P_DMABUF_ENABLE);
+  for (int i = 0; i < n && *dmabuf; i++) /* a connection may have any of them */
+    for (int d = 0; d < ndevices; d++)
+      if (strcmp(list[d]->name, ports[i].device) == 0) *dmabuf = *dmabuf && takes_dmabufs(api, list[d]);
+  if (list) api->free_device_list(list);
 }

@@ -25,6 +25,11 @@ const char *hk_ib_flushing_words(hk_ib_flushing f); /* "needs no flush" */
 
 /* Registers whole pages of `gpu`'s memory for remote writes. */
 void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes, hk_ib_gpu_memory *out);
+/* Memory of a GPU that somebody else has named: by his dma-buf, or (fd -1) by its address. */
+void hk_ib_gpu_register_as(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes,
+                           hk_ib_gpu_memory *out);
+/* Before there is such memory: would all of this process's cards take dma-bufs, and is there a module for addresses? */
+void hk_ib_gpu_offer(bool *dmabuf, bool *address);
 /* Does so with HK_DEVICE_PAGE bytes at `page`, and takes it back: out->mr is NULL, out->way what it was. */
 hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out);
 #endif

@@ -199,27 +199,28 @@ static hk_status make_flush_qp(hk_ib_conn *c) {
   f->cq->used += FLUSH_DEPTH;
   int err = join_with_itself(c, f->qp);
   if (!err) return HK_OK;
+  hk_ib_gpu_drop(c);
   char what[160];
   snprintf(what, sizeof what, "a queue pair to read from the GPU cannot be joined with itself on %s port %d: %s",
            c->ways[0].device->name, hk_ib_my_port(c, &c->ways[0])->number, strerror(err));
   return hk_ib_lost(c, what, true);
 }
 
-/* Asks the card for a word of slot k's payload. */
-static hk_status read_back(hk_ib_conn *c, uint64_t k) {
+/* Asks the card for a byte of a GPU's memory. */
+static hk_status read_back(hk_ib_conn *c, const void *at, uint32_t rkey) {
   hk_status rc = HK_OK;
   hk_ib_flush *f = &c->flush;
   hk_ibv_send_wr *bad;
   if (!f->qp) HK_TRY(make_flush_qp(c), out);
-  if (c->phase != HK_IB_UP) return HK_OK; /* it could not be: new queue pairs come */
+  if (!f->qp) return HK_OK; /* it could not be: new queue pairs come */
   hk_ibv_sge to = {(uint64_t)(uintptr_t)c->arena + READ_AT, 1, c->ways[0].arena_mr->lkey};
   hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, 0, HK_IB_FLUSHED),
                        .sg_list = &to,
                        .num_sge = 1,
                        .opcode = HK_IBV_WR_RDMA_READ,
                        .send_flags = HK_IBV_SEND_SIGNALED};
-  wr.wr.rdma.remote_addr = (uint64_t)(uintptr_t)hk_net_payload(c->recv, k);
-  wr.wr.rdma.rkey = c->ways[0].recv_mr->rkey;
+  wr.wr.rdma.remote_addr = (uint64_t)(uintptr_t)at;
+  wr.wr.rdma.rkey = rkey;
   int err = f->qp->context->ops.post_send(f->qp, &wr, &bad);
   if (err) {
     char what[120];
@@ -245,17 +246,39 @@ hk_status hk_ib_gpu_sees(hk_ib_conn *c, uint64_t k, bool *yes) {
     HK_TRY(gpu->ops->rdma_flush(gpu), out);
     f->seen = arrived;
   } else if (!f->asked) {
-    HK_TRY(read_back(c, k), out);
+    HK_TRY(read_back(c, hk_net_payload(c->recv, k), c->ways[0].recv_mr->rkey), out);
   }
 out:
   *yes = k < f->seen;
   return rc;
 }
 
+hk_status hk_ib_user_gpu_sees(void *ctx, hk_net_end *e, const void *at, uint64_t slots, bool *yes) {
+  hk_status rc = HK_OK;
+  hk_ib_ctx *x = ctx;
+  hk_ib_conn *c = e->priv;
+  pthread_mutex_lock(&x->lock);
+  *yes = c->flush.seen >= slots;
+  if (c->failed && !*yes) {
+    rc = c->failed;
+  } else if (!*yes && c->flush.asked) {
+    bool moved;
+    rc = hk_ib_poll(x, &moved); /* where nobody else does any more */
+  } else if (!*yes) {
+    const hk_ibv_mr *mr = hk_ib_user_mr(x, c->ways[0].device, at, 1, true);
+    rc = mr ? read_back(c, at, mr->rkey)
+            : HK_FAIL(HK_ERR_USAGE, "a flush of memory at %p, which is not registered with this connection", at);
+  }
+  pthread_mutex_unlock(&x->lock);
+  return rc;
+}
+
 hk_status hk_ib_gpu_flushed(hk_ib_conn *c, const hk_ibv_wc *wc) {
   hk_ib_flush *f = &c->flush;
-  if (wc->status != HK_IBV_WC_SUCCESS && c->recv) /* whose memory is gone if it was closed meanwhile */
+  if (wc->status != HK_IBV_WC_SUCCESS && c->recv) { /* whose memory is gone if it was closed meanwhile */
+    hk_ib_gpu_drop(c);
     return hk_ib_broken(c, 0, wc, "reading from the GPU");
+  }
   if (f->asked > f->seen) f->seen = f->asked;
   f->asked = 0;
   f->reads++;

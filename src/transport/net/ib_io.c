@@ -154,6 +154,7 @@ static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_
   *from = hk_net_slot_data(c->send, k);
   if (s->flags & HK_SLOT_REF) {
     if (user_keys(c, *from, s->bytes, lkeys)) return HK_OK;
+    if (l->placed) return hk_ib_give_up(c, "what is to be sent cannot be registered", HK_IB_MORE_MEMORY);
     /* A device does not take it: as if the lane had copied it; the slot is ours yet. */
     void *place = hk_link_place(l, k, s->bytes);
     memcpy(place, *from, s->bytes);
@@ -180,7 +181,8 @@ static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *
     uint32_t other = (qp + i) % c->nqps, way = other % c->nways, at = i * each, left = bytes - at;
     hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, left < each ? left : each, lkeys[way]};
     hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to->addr + at, to->rkeys[way], (uint32_t)k & ~HK_IB_HAS_HEADER);
-    if (c->send->link->gpu) wr.send_flags &= ~(unsigned)HK_IBV_SEND_INLINE; /* the CPU would have to read it */
+    if (c->send->link->gpu || c->send->link->placed)
+      wr.send_flags &= ~(unsigned)HK_IBV_SEND_INLINE; /* the CPU would have to read it */
     c->pending[ring(c, k)]++;
     HK_TRY(post(c, other, &wr, &wr, 1, ring(c, k)), out);
   }
@@ -243,7 +245,7 @@ bool hk_ib_unfinished(const hk_ib_conn *c) {
 /* Is the next message copied into our ring? */
 static bool is_small(const hk_ib_conn *c, uint64_t k) {
   uint32_t bytes = hk_net_slot(c->send, k)->bytes;
-  return bytes <= HK_IB_SMALL && (!c->send->link->gpu || !bytes);
+  return bytes <= HK_IB_SMALL && (!(c->send->link->gpu || c->send->link->placed) || !bytes);
 }
 
 static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_net_filled(c->send, k); }
@@ -259,6 +261,9 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
     bool small = k < c->given ? c->sizes[i] == 1 : is_small(c, k);
     for (uint32_t q = 0; q < c->nqps; q++)
       if (!has_room(&c->qps[q], 3)) goto out;
+    bool told = true;
+    if (c->send->link->placed && !small) HK_TRY(hk_ib_place_is_told(c, k, hk_net_slot(c->send, k)->bytes, &told), out);
+    if (!told) break;
     if (k >= c->given) c->sizes[i] = 0;
     HK_TRY(small ? post_small(c, k, qp) : post_large(c, k, qp), out);
     c->sizes[i] = small ? 1 : 2;
@@ -382,12 +387,13 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
         for (int i = 0; i < n; i++) {
           uint32_t index = (uint32_t)(wc[i].wr_id >> 8) & 0xffffff, qp = (uint32_t)(wc[i].wr_id >> 4) & 15;
           hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
-          if (!c || c->serial != (uint32_t)(wc[i].wr_id >> 32) || c->failed || qp >= c->nqps) continue;
-          *moved = true;
-          if ((wc[i].wr_id & 15) == HK_IB_FLUSHED) {
+          if (!c || c->serial != (uint32_t)(wc[i].wr_id >> 32) || c->failed) continue;
+          if ((wc[i].wr_id & 15) == HK_IB_FLUSHED) { /* also of what came by queue pairs that have ended since */
+            *moved = true;
             HK_TRY(hk_ib_gpu_flushed(c, &wc[i]), out);
-            continue;
           }
+          if ((wc[i].wr_id & 15) == HK_IB_FLUSHED || qp >= c->nqps) continue;
+          *moved = true;
           if (wc[i].status == HK_IBV_WC_SUCCESS) c->came = c->pairs[c->qps[qp].way->pair].worked = true;
           if (wc[i].status != HK_IBV_WC_SUCCESS)
             HK_TRY(hk_ib_broken(c, qp, &wc[i], (wc[i].wr_id & 15) == HK_IB_SENT ? "sending" : "receiving"), out);
@@ -460,8 +466,9 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
     uint32_t i = ring(c, k);
     hk_ib_header h;
     memcpy(&h, c->arena + hk_ib_rx_offset(c, k), sizeof h);
-    bool large = h.where != HK_IB_BEHIND, direct;
-    if (h.seq != (uint32_t)(k + 1) || h.bytes > (large ? c->recv->link->slot_bytes : HK_IB_SMALL) ||
+    bool large = h.where != HK_IB_BEHIND, direct, placed = c->recv->link->placed && h.bytes;
+    uint32_t most = placed ? UINT32_MAX : large ? c->recv->link->slot_bytes : HK_IB_SMALL;
+    if (h.seq != (uint32_t)(k + 1) || h.bytes > most || (placed && h.where != HK_IB_IN_PLACE) ||
         (c->recv->link->gpu && h.bytes && h.where != HK_IB_IN_FIFO) || h.parts >= HK_IB_QPS ||
         h.where > HK_IB_IN_PLACE || (h.where == HK_IB_IN_PLACE && !hk_ib_place_used(c, k, h.bytes)))
       return garbage(c, &h);

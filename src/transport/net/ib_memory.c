@@ -4,14 +4,20 @@
  * registration back, so later ones cost nothing.
  * Other memory is never kept: it could be freed, and something else be mapped in its place, without anybody telling us. */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "../../base/log.h"
 #include "ib.h"
 
 struct hk_ib_region {
   uintptr_t begin, end;
   hk_ib_region *next;
+  bool gpu; /* it is a GPU's: no CPU gets at it */
+  int fd;   /* its dma-buf, in which it begins at `offset`; -1: known by its address */
+  uint64_t offset;
   bool refused[HK_IB_PORTS];   /* by the device: messages are copied */
   bool fixed[HK_IB_PORTS];     /* the device may only read it */
   hk_ibv_mr *mrs[HK_IB_PORTS]; /* by device; NULL: not given to it yet */
@@ -19,6 +25,7 @@ struct hk_ib_region {
 
 static void forget(hk_ib_ctx *x, hk_ib_region *r) {
   for (int i = 0; i < HK_IB_PORTS; i++) hk_ib_unregister(x, &r->mrs[i]);
+  if (r->fd >= 0) close(r->fd);
   free(r);
 }
 
@@ -35,7 +42,7 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
   hk_ib_region *fresh = there && bytes ? calloc(1, sizeof *fresh) : NULL; /* without memory for it, it is copied */
   pthread_mutex_lock(&x->lock);
   if (fresh) {
-    *fresh = (hk_ib_region){.begin = begin, .end = end, .next = x->regions};
+    *fresh = (hk_ib_region){.begin = begin, .end = end, .next = x->regions, .fd = -1};
     x->regions = fresh;
   } else if (!there) {
     hk_ib_region **at = &x->regions, *r;
@@ -70,6 +77,49 @@ bool hk_ib_refer(void *ctx, const void *data, size_t bytes) {
 
 bool hk_ib_is_registered(const hk_ib_ctx *x, const void *data, size_t bytes) { return find(x, data, bytes) != NULL; }
 
+static void give_gpu_to_device(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r, char why[HK_GDR_WHY]) {
+  int i = (int)(d - x->devices);
+  hk_ib_gpu_memory m;
+  hk_ib_gpu_register_as(x->api, d->pd, r->fd, r->offset, (void *)r->begin, r->end - r->begin, &m);
+  r->mrs[i] = m.mr;
+  r->refused[i] = !m.mr;
+  snprintf(why, HK_GDR_WHY, "%s", m.why);
+  if (m.mr) hk_ib_count_pinned(x, m.mr);
+}
+
+hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t bytes, int fd, uint64_t offset) {
+  hk_ib_ctx *x = ctx;
+  hk_ib_conn *c = e->priv;
+  char why[HK_GDR_WHY] = "no memory";
+  bool taken = true;
+  hk_ib_region *r = calloc(1, sizeof *r);
+  if (!r) return HK_FAIL_ERRNO("no memory for a registration");
+  uintptr_t begin = (uintptr_t)base;
+  *r = (hk_ib_region){.begin = begin, .end = begin + bytes, .gpu = true, .fd = -1, .offset = offset};
+  if (fd >= 0 &&
+      (r->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0) { /* the caller closes his; others of our devices may need it */
+    free(r);
+    return HK_FAIL_ERRNO("cannot keep a dma-buf's file descriptor");
+  }
+  pthread_mutex_lock(&x->lock);
+  for (uint32_t i = 0; i < c->nways && taken; i++) {
+    hk_ib_device *d = c->ways[i].device;
+    if (!r->mrs[d - x->devices]) give_gpu_to_device(x, d, r, why);
+    taken = r->mrs[d - x->devices] != NULL;
+  }
+  if (taken) {
+    r->next = x->regions;
+    x->regions = r;
+    atomic_store_explicit(&x->any_region, true, memory_order_relaxed); /* as above */
+  } else {
+    forget(x, r);
+  }
+  pthread_mutex_unlock(&x->lock);
+  return taken ? HK_OK
+               : HK_FAIL(HK_ERR_SYSTEM, "%zu bytes of a GPU's memory at %p cannot be registered with %s: %s", bytes,
+                         base, hk_ib_my_port(c, c->ways)->device, why);
+}
+
 /* Memory that may not be written will do for messages that leave from it. */
 static void give_to_device(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
   int i = (int)(d - x->devices);
@@ -90,6 +140,8 @@ static void give_to_device(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
 hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes) {
   int i = (int)(d - x->devices);
   hk_ib_region *r = find(x, data, bytes);
+  char why[HK_GDR_WHY];
+  if (r && !r->mrs[i] && !r->refused[i] && r->gpu) give_gpu_to_device(x, d, r, why);
   if (r && !r->mrs[i] && !r->refused[i]) give_to_device(x, d, r);
   return r && !(writes && r->fixed[i]) ? r->mrs[i] : NULL;
 }

@@ -9,6 +9,7 @@
  * What arrives for a slot ends its place: a queue pair's writes come in order, and all parts are waited for.  What is sent again
  * on new queue pairs goes to places that were told anew, or to the FIFO.  And where an operation ends in an error with places
  * open, the queue pairs that could write to them end first (hk_ib_place_withdraw). */
+#include <stdio.h>
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "ib.h"
@@ -38,18 +39,38 @@ static uint64_t check_of(const hk_ib_conn *c, uint64_t k, uint64_t addr, uint64_
 
 /* ---- the sender ---- */
 
-bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *to) {
+/* What the peer has told of slot k, in whole; false where that is nothing. */
+static bool read_entry(const hk_ib_conn *c, uint64_t k, uint64_t *told, hk_ib_target *to) {
   const hk_ib_place *p = entry(c, TABLE_IN, k);
   /* relaxed: the check word tells whether what was read belongs together */
   uint64_t addr = atomic_load_explicit(&p->addr, memory_order_relaxed);
-  uint64_t told = atomic_load_explicit(&p->bytes, memory_order_relaxed);
+  *told = atomic_load_explicit(&p->bytes, memory_order_relaxed);
   uint64_t keys[HK_IB_WAYS / 2];
   for (int i = 0; i < HK_IB_WAYS / 2; i++) keys[i] = atomic_load_explicit(&p->keys[i], memory_order_relaxed);
   uint64_t check = atomic_load_explicit(&p->check, memory_order_relaxed);
-  if (told != bytes || check != check_of(c, k, addr, told, keys)) return false;
+  if (check != check_of(c, k, addr, *told, keys)) return false;
   to->addr = addr;
   for (int i = 0; i < HK_IB_WAYS; i++) to->rkeys[i] = (uint32_t)(keys[i / 2] >> 32 * (i % 2));
   return true;
+}
+
+bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *to) {
+  uint64_t told;
+  hk_ib_target found;
+  bool fits = read_entry(c, k, &told, &found) && (told == bytes || (c->send->link->placed && told > bytes));
+  if (fits) *to = found;
+  return fits;
+}
+
+hk_status hk_ib_place_is_told(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *yes) {
+  uint64_t told;
+  hk_ib_target to;
+  char cause[120];
+  *yes = read_entry(c, k, &told, &to);
+  if (!*yes || told >= bytes) return HK_OK;
+  snprintf(cause, sizeof cause, "a message of %u bytes is to go where the other side has room for %llu", bytes,
+           (unsigned long long)told);
+  return hk_ib_give_up(c, cause, "do both sides run the same program?");
 }
 
 /* ---- the receiver ---- */
@@ -79,7 +100,8 @@ static hk_ib_offered *offer_of(hk_ib_conn *c, uint64_t k) {
 
 void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes) {
   const hk_ib_offered *o = offer_of(c, k);
-  return o && o->told && o->bytes == bytes ? o->to : NULL;
+  bool fits = o && o->told && (o->bytes == bytes || (c->recv->link->placed && o->bytes > bytes));
+  return fits ? o->to : NULL;
 }
 
 /* Fills our copy of slot k's entry; false where nothing was offered, or the device does not take the memory. */
@@ -112,6 +134,8 @@ hk_status hk_ib_place_announce(hk_ib_conn *c) {
     while (end < c->offered && end < first + ONCE && (end == first || end % HK_IB_PLACES) && fill_entry(c, end)) end++;
     uint32_t bytes = (uint32_t)((end - first) * sizeof(hk_ib_place));
     if (bytes) HK_TRY(hk_ib_write(c, entry(c, TABLE_OUT, first), bytes, TABLE_IN + entry_at(first), &posted), out);
+    if (!bytes && c->recv->link->placed && offer_of(c, first))
+      return hk_ib_give_up(c, "where data is to be received cannot be registered", HK_IB_MORE_MEMORY);
     if (posted) c->announced = bytes ? end : first + 1;
   }
 out:

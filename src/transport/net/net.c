@@ -375,6 +375,21 @@ static void net_offer(hk_transport_state *state, hk_link *link, uint64_t k, void
   if (e->used && e->used->provider->offer) e->used->provider->offer(e->used->ctx, e, k, to, bytes);
 }
 
+bool hk_net_can_place(const hk_link *l) {
+  const hk_net_end *e = l->priv;
+  return e->used && e->used->provider->gpu_memory;
+}
+
+hk_status hk_net_gpu_memory(hk_link *l, void *base, size_t bytes, int fd, uint64_t offset) {
+  hk_net_end *e = l->priv;
+  return e->used->provider->gpu_memory(e->used->ctx, e, base, bytes, fd, offset);
+}
+
+hk_status hk_net_gpu_sees(hk_link *l, const void *at, uint64_t slots, bool *yes) {
+  hk_net_end *e = l->priv;
+  return e->used->provider->gpu_sees(e->used->ctx, e, at, slots, yes);
+}
+
 static void net_withdraw(hk_transport_state *state) {
   net_state *s = (net_state *)state;
   for (int i = 0; i < s->nused; i++)

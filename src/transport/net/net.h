@@ -54,6 +54,11 @@ typedef struct hk_net_provider {
   void (*memory)(void *ctx, void *base, size_t bytes, bool there);
   /* May [data, data + bytes) be sent from where it is?  NULL: no, or anything where it does not copy. */
   bool (*refer)(void *ctx, const void *data, size_t bytes);
+  /* Memory of some GPU, by the caller's dma-buf or (fd -1) by its address, is registered for placed messages of the end; `memory`
+   * takes it back.  And: does the GPU see the first `slots` messages, the last of which came to `at`?  What is to be done for
+   * it is under way.  NULL together: no slots are placed. */
+  hk_status (*gpu_memory)(void *ctx, hk_net_end *end, void *base, size_t bytes, int fd, uint64_t offset);
+  hk_status (*gpu_sees)(void *ctx, hk_net_end *end, const void *at, uint64_t slots, bool *yes);
   /* As the transport's; NULL: what arrives is written by `progress`, to where hk_net_place says. */
   void (*offer)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes);
   void (*withdraw)(void *ctx);
@@ -76,6 +81,13 @@ hk_status hk_net_leave_gpu(hk_net_end *e, const char *why);
 bool hk_net_has_other(const hk_net_end *e);
 /* Opens the end with that one; the caller has forgotten it and holds no lock.  May block as `open` may. */
 hk_status hk_net_give_way(hk_net_end *e);
+
+/* ---- links whose slots are placed (hk_link.placed): for the net plugin that this library is ---- */
+/* May a link's slots be, by the network that carries it now? */
+bool hk_net_can_place(const hk_link *l);
+/* The provider's gpu_memory and gpu_sees. */
+hk_status hk_net_gpu_memory(hk_link *l, void *base, size_t bytes, int fd, uint64_t offset);
+hk_status hk_net_gpu_sees(hk_link *l, const void *at, uint64_t slots, bool *yes);
 
 /* ---- SEND ends ---- */
 static inline hk_slot *hk_net_slot(const hk_net_end *e, uint64_t k) { /* k counts from 0 */
