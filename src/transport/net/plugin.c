@@ -136,8 +136,7 @@ out:
 
 static hk_status garbage(hk_plugin_end *e, const hk_slot *h, int size) {
   const hk_net_plugin_lib *l = e->ctx->plugin.lib;
-  e->step = HK_PLUGIN_FAILED;
-  e->failed = HK_ERR_REMOTE;
+  hk_plugin_mark_failed(e, HK_ERR_REMOTE);
   return HK_FAIL(
       HK_ERR_REMOTE,
       "rank %d got a message of %d bytes from rank %d by net plugin %s (v%d), device %s, channel %d, that makes no "
@@ -297,8 +296,7 @@ static hk_status look_for_peers(hk_plugin_ctx *x) {
     if (e->step != HK_PLUGIN_READY || !wanted(e) || !hk_plugin_peer_gone(e)) continue;
     if (!e->deadline_ns) e->deadline_ns = now + LAST_DATA_NS;
     if (now < e->deadline_ns) continue;
-    e->step = HK_PLUGIN_FAILED;
-    e->failed = HK_ERR_REMOTE;
+    hk_plugin_mark_failed(e, HK_ERR_REMOTE);
     return HK_FAIL(
         HK_ERR_REMOTE,
         "rank %d lost rank %d while %s it by net plugin %s, device %s, channel %d: its process has ended, or its "

@@ -132,6 +132,7 @@ struct hk_plugin_ctx {
   bool gpu_known, gpu_direct; /* looked at; devices are given the GPU's memory */
 };
 
+void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc);
 /* An error of the plugin's, in words; fails the end. */
 hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code);
 /* Begins to connect, goes on, ends. */

@@ -14,7 +14,7 @@
 enum { WIRE_MAGIC = 0x486b4e51 };
 static const char ANSWER = 'H';
 
-static void mark_failed(hk_plugin_end *e, hk_status rc) {
+void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc) {
   e->step = HK_PLUGIN_FAILED;
   e->failed = rc;
   /* relaxed: the state says nothing about other memory */
@@ -24,7 +24,7 @@ static void mark_failed(hk_plugin_end *e, hk_status rc) {
 hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code) {
   const hk_net_plugin_lib *l = e->ctx->plugin.lib;
   hk_status rc = code == HK_ERR_REMOTE ? HK_ERR_REMOTE : HK_ERR_SYSTEM;
-  mark_failed(e, rc);
+  hk_plugin_mark_failed(e, rc);
   return HK_FAIL(
       rc,
       "rank %d: net plugin %s (v%d, %s) fails in %s with code %d (%s), %s rank %d, device %s, channel %d: its "
@@ -36,7 +36,7 @@ hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code) {
 /* The other rank's side does not come, or is gone. */
 static hk_status abandoned(hk_plugin_end *e, const char *what) {
   const hk_net_plugin_lib *l = e->ctx->plugin.lib;
-  mark_failed(e, HK_ERR_REMOTE);
+  hk_plugin_mark_failed(e, HK_ERR_REMOTE);
   return HK_FAIL(
       HK_ERR_REMOTE,
       "rank %d: no connection %s rank %d by net plugin %s (v%d), device %s, channel %d: %s; look at that rank's "
