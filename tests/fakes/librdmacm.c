@@ -2,6 +2,7 @@
 /* rdma_cm without a kernel: what it answers is the test's will.  The device that it names is called cm0, its port 1. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "../../src/base/rdmacm_abi.h"
@@ -15,6 +16,7 @@ typedef struct channel {
   hk_rdma_event_channel v; /* first: callers hold pointers to these */
   int in;                  /* of a pipe, with events in it */
 } channel;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* several ranks ask at once */
 static hk_ibv_device device = {.name = "cm0"};
 static hk_ibv_context context = {.device = &device};
 
@@ -26,6 +28,12 @@ EXPORT int rdma_resolve_addr(hk_rdma_cm_id *id, struct sockaddr *from, struct so
 EXPORT int rdma_resolve_route(hk_rdma_cm_id *id, int ms);
 EXPORT int rdma_get_cm_event(hk_rdma_event_channel *c, hk_rdma_cm_event **out);
 EXPORT int rdma_ack_cm_event(hk_rdma_cm_event *e);
+
+static void opened(int n) {
+  pthread_mutex_lock(&lock);
+  fake_cm.open += n;
+  pthread_mutex_unlock(&lock);
+}
 
 static int fail(int err) {
   errno = err;
@@ -42,7 +50,7 @@ hk_rdma_event_channel *rdma_create_event_channel(void) {
   }
   c->v.fd = ends[0];
   c->in = ends[1];
-  fake_cm.open++;
+  opened(1);
   return &c->v;
 }
 
@@ -50,20 +58,20 @@ void rdma_destroy_event_channel(hk_rdma_event_channel *c) {
   close(c->fd);
   close(((channel *)c)->in);
   free(c);
-  fake_cm.open--;
+  opened(-1);
 }
 
 int rdma_create_id(hk_rdma_event_channel *c, hk_rdma_cm_id **id, void *arg, int port_space) {
   *id = calloc(1, sizeof **id);
   if (!*id) return -1;
   **id = (hk_rdma_cm_id){.channel = c, .context = arg, .port_space = port_space};
-  fake_cm.open++;
+  opened(1);
   return 0;
 }
 
 int rdma_destroy_id(hk_rdma_cm_id *id) {
   free(id);
-  fake_cm.open--;
+  opened(-1);
   return 0;
 }
 
@@ -81,9 +89,11 @@ static void spell(const struct sockaddr *a, char text[64]) {
 
 int rdma_resolve_addr(hk_rdma_cm_id *id, struct sockaddr *from, struct sockaddr *to, int ms) {
   (void)ms;
+  pthread_mutex_lock(&lock);
   fake_cm.asked++;
   spell(from, fake_cm.from);
   spell(to, fake_cm.to);
+  pthread_mutex_unlock(&lock);
   if (fake_cm.refused) return fail(fake_cm.refused);
   if (fake_cm.addr_error) return tell(id, HK_RDMA_CM_ADDR_ERROR, fake_cm.addr_error);
   id->verbs = &context;
@@ -99,7 +109,7 @@ int rdma_resolve_route(hk_rdma_cm_id *id, int ms) {
 int rdma_get_cm_event(hk_rdma_event_channel *c, hk_rdma_cm_event **out) {
   *out = malloc(sizeof **out);
   if (*out && read(c->fd, *out, sizeof **out) == (ssize_t)sizeof **out) {
-    fake_cm.open++;
+    opened(1);
     return 0;
   }
   int err = errno;
@@ -109,6 +119,6 @@ int rdma_get_cm_event(hk_rdma_event_channel *c, hk_rdma_cm_event **out) {
 
 int rdma_ack_cm_event(hk_rdma_cm_event *e) {
   free(e);
-  fake_cm.open--;
+  opened(-1);
   return 0;
 }
