@@ -521,7 +521,8 @@ const hk_tool hk_tool_tune = {
     .text =
         "Runs every algorithm between processes of this host, fits the constants of the cost model to their times, "
         "and writes them to a small file that every init looks for. Hocket works without it, with built-in "
-        "constants. It takes some minutes; what else runs on the machine disturbs it.\n\n"
+        "constants. It takes about a quarter of an hour, with --quick some seconds; what else runs on the machine "
+        "disturbs it.\n\n"
         "With --check nothing is written: the choices are compared with the fastest algorithms. What seems wrong is "
         "measured again, by new processes, and these times count; so are as many choices that seem right.\n\n"
         "With --between a launcher starts it once on each of some hosts: it measures between them, and rank 0 adds "
