@@ -144,8 +144,9 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     copying *= 1 + SPILL_SOCKETS * ahead;
     inside *= 1 + SPILL_SOCKETS * ahead;
   }
-  copying *= lockstep(m, s, w, sockets);
-  inside *= lockstep(m, s, w, sockets);
+  double steps = lockstep(m, s, w, sockets);
+  copying *= steps;
+  inside *= steps;
   /* Calls follow one another.  Where nobody waits for an answer, those of one host run ahead: a call is as a further wave of
    * the one before, and ranks hand over their core only when they have done much.  Then work is all that counts: that of the
    * busiest rank's core, on which others run beside it. */
