@@ -18,28 +18,26 @@ out:
   return rc;
 }
 
-hk_status hk_cuda_word_write(hk_device *base, void *at, uint32_t value, hk_queue q) {
+/* A word that the stream writes, or waits for, in its turn. */
+static hk_status word(hk_device *base, CUresult (*call)(CUstream, CUdeviceptr, uint32_t, unsigned), unsigned flags,
+                      const char *doing, void *at, uint32_t value, hk_queue q) {
   hk_status rc = HK_OK;
   int mode;
   HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
-  HK_CUDA_TRY(hk_cu.StreamWriteValue32(q, (CUdeviceptr)(uintptr_t)at, value, CU_STREAM_WRITE_VALUE_DEFAULT), leave,
-              "device %d: writing a word at %p", base->limits.ordinal, at);
+  HK_CUDA_TRY(call(q, (CUdeviceptr)(uintptr_t)at, value, flags), leave, "device %d: %s a word at %p",
+              base->limits.ordinal, doing, at);
 leave:
   hk_cuda_leave_relaxed(mode);
 out:
   return rc;
 }
 
+hk_status hk_cuda_word_write(hk_device *base, void *at, uint32_t value, hk_queue q) {
+  return word(base, hk_cu.StreamWriteValue32, CU_STREAM_WRITE_VALUE_DEFAULT, "writing", at, value, q);
+}
+
 hk_status hk_cuda_word_wait(hk_device *base, void *at, uint32_t value, hk_queue q) {
-  hk_status rc = HK_OK;
-  int mode;
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
-  HK_CUDA_TRY(hk_cu.StreamWaitValue32(q, (CUdeviceptr)(uintptr_t)at, value, CU_STREAM_WAIT_VALUE_EQ), leave,
-              "device %d: waiting for a word at %p", base->limits.ordinal, at);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  return word(base, hk_cu.StreamWaitValue32, CU_STREAM_WAIT_VALUE_EQ, "waiting for", at, value, q);
 }
 
 hk_status hk_cuda_word_check(hk_device *base, void *at, hk_queue q) {
