@@ -107,19 +107,8 @@ static void as_v2(const hk_profiler *p, const profile_event_v5 *e, profile_event
   *to = (profile_event_v2){.type = (uint8_t)e->type, .parent = parent_before_v5(e), .rank = e->rank};
   if (e->type == PROFILE_COLL) {
     const profile_coll_v5 *c = &e->coll;
-    to->coll.comm_name = name;
-    to->coll.comm = comm;
-    to->coll.sequence = c->sequence;
-    to->coll.function = c->function;
-    to->coll.in = c->in;
-    to->coll.out = c->out;
-    to->coll.count = c->count;
-    to->coll.root = c->root;
-    to->coll.type = c->type;
-    to->coll.channels = c->channels;
-    to->coll.warps = c->warps;
-    to->coll.algorithm = c->algorithm;
-    to->coll.protocol = c->protocol;
+    to->coll.call = (profile_coll_v2){name, comm, c->sequence, c->function, c->in, c->out, c->count, c->root, c->type};
+    to->coll.choice = (profile_choice_v2){c->channels, c->warps, c->algorithm, c->protocol};
   } else if (e->type == PROFILE_P2P) {
     to->p2p = (profile_p2p_v2){name, comm, e->p2p.function, e->p2p.buffer, e->p2p.type, e->p2p.count, e->p2p.peer};
   }
@@ -130,11 +119,8 @@ static void as_v3(const hk_profiler *p, const profile_event_v5 *e, profile_event
   as_v2(p, e, &two);
   *to = (profile_event_v3){.type = two.type, .parent = two.parent, .rank = two.rank};
   if (e->type == PROFILE_COLL) {
-    memcpy(&to->coll, &two.coll, offsetof(profile_event_v2, coll.traffic) - offsetof(profile_event_v2, coll));
-    to->coll.channels = two.coll.channels;
-    to->coll.warps = two.coll.warps;
-    to->coll.algorithm = two.coll.algorithm;
-    to->coll.protocol = two.coll.protocol;
+    to->coll.call = two.coll.call;
+    to->coll.choice = two.coll.choice;
   } else if (e->type == PROFILE_P2P) {
     to->p2p = two.p2p;
   } else if (e->type == PROFILE_KERNEL_CHANNEL) {

@@ -48,7 +48,21 @@ typedef struct profile_net_plugin {
   int64_t id;
   void *data;
 } profile_net_plugin;
-typedef struct profile_p2p_v2 { /* v3 too */
+typedef struct profile_coll_v2 { /* this one and the next two: v3 too */
+  const char *comm_name;
+  uint64_t comm, sequence;
+  const char *function;
+  const void *in;
+  void *out;
+  size_t count;
+  int root;
+  const char *type;
+} profile_coll_v2;
+typedef struct profile_choice_v2 {
+  uint8_t channels, warps;
+  const char *algorithm, *protocol;
+} profile_choice_v2;
+typedef struct profile_p2p_v2 {
   const char *comm_name;
   uint64_t comm;
   const char *function;
@@ -85,17 +99,9 @@ typedef struct profile_event_v2 {
   int rank;
   union {
     struct {
-      const char *comm_name;
-      uint64_t comm, sequence;
-      const char *function;
-      const void *in;
-      void *out;
-      size_t count;
-      int root;
-      const char *type;
+      profile_coll_v2 call;
       size_t traffic;
-      uint8_t channels, warps;
-      const char *algorithm, *protocol;
+      profile_choice_v2 choice;
     } coll;
     profile_p2p_v2 p2p;
   };
@@ -107,16 +113,8 @@ typedef struct profile_event_v3 {
   int rank;
   union {
     struct {
-      const char *comm_name;
-      uint64_t comm, sequence;
-      const char *function;
-      const void *in;
-      void *out;
-      size_t count;
-      int root;
-      const char *type;
-      uint8_t channels, warps;
-      const char *algorithm, *protocol;
+      profile_coll_v2 call;
+      profile_choice_v2 choice;
     } coll;
     profile_p2p_v2 p2p;
     profile_kernel_v3 kernel;
