@@ -15,9 +15,12 @@ extern const hk_transport hk_transport_net; /* registry.c names it */
 /* In order of preference. */
 static const hk_net_provider *const providers[] = {&hk_net_ib, &hk_net_socket};
 
+typedef struct net_names {
+  char name[HK_NET_ACTIVE][HK_NET_NAME]; /* empty: none */
+} net_names;
 typedef struct net_fact {
-  char names[HK_NET_ACTIVE][HK_NET_NAME]; /* empty: none */
-  char blobs[HK_NET_ACTIVE][HK_NET_FACT_BYTES];
+  net_names names;
+  char blobs[HK_NET_ACTIVE][HK_NET_FACT_BYTES]; /* of the providers that are named */
 } net_fact;
 _Static_assert(sizeof(net_fact) == HK_FACT_BYTES, "providers' facts and their names fill a transport's fact");
 
@@ -34,7 +37,7 @@ typedef struct net_state {
   hk_net_used used[HK_NET_ACTIVE];
   int nused; /* 0: none works here, for the reason in `why` */
   bool left_gpu; /* the first end that did has been told */
-  net_fact *facts;
+  net_names *names; /* [nranks] of their providers, whose own facts `used` has; NULL before the exchange */
   char why[160];
 } net_state;
 
@@ -73,7 +76,7 @@ static void net_detach(hk_transport_state *state) {
     if (s->used[i].ctx) s->used[i].provider->fini(s->used[i].ctx);
     free(s->used[i].facts);
   }
-  free(s->facts);
+  free(s->names);
   free(s);
 }
 
@@ -96,7 +99,7 @@ static hk_status net_attach(const hk_transport_env *env, hk_transport_state **ou
       snprintf(u->name, sizeof u->name, "%s", u->provider->name);
       HK_TRY(u->provider->init(env, &u->ctx, f->blobs[i]), out);
     }
-    memcpy(f->names[i], u->name, sizeof f->names[i]);
+    memcpy(f->names.name[i], u->name, sizeof f->names.name[i]);
   }
   if (s->nused)
     HK_INFO(HK_SUB_INIT | HK_SUB_NET, "Using network %s%s%s%s", shown(s->used[0].name), s->nused > 1 ? " (" : "",
@@ -108,28 +111,30 @@ out:
   return rc;
 }
 
-/* Where in `f` a provider's name stands, or -1. */
-static int place_of(const net_fact *f, const char *name) {
+/* Where among a rank's providers the one of this name stands, or -1. */
+static int place_of(const net_names *names, const char *name) {
   for (int i = 0; i < HK_NET_ACTIVE; i++)
-    if (strcmp(f->names[i], name) == 0) return i;
+    if (strcmp(names->name[i], name) == 0) return i;
   return -1;
 }
 
 static hk_status net_join(hk_transport_state *state, const void *facts) {
   net_state *s = (net_state *)state;
+  const net_fact *told = facts;
   size_t n = (size_t)state->env->nranks;
-  s->facts = malloc(n * sizeof *s->facts);
-  if (!s->facts) return HK_FAIL_ERRNO("no memory for the network facts of %zu ranks", n);
-  memcpy(s->facts, facts, n * sizeof *s->facts);
-  for (size_t r = 0; r < n; r++)
-    for (int i = 0; i < HK_NET_ACTIVE; i++) s->facts[r].names[i][HK_NET_NAME - 1] = '\0';
+  s->names = malloc(n * sizeof *s->names);
+  if (!s->names) return HK_FAIL_ERRNO("no memory for the network facts of %zu ranks", n);
+  for (size_t r = 0; r < n; r++) {
+    s->names[r] = told[r].names;
+    for (int i = 0; i < HK_NET_ACTIVE; i++) s->names[r].name[i][HK_NET_NAME - 1] = '\0';
+  }
   for (int i = 0; i < s->nused; i++) {
     hk_net_used *u = &s->used[i];
     if (!(u->facts = calloc(n, HK_NET_FACT_BYTES)))
       return HK_FAIL_ERRNO("no memory for the network facts of %zu ranks", n);
     for (size_t r = 0; r < n; r++) {
-      int at = place_of(&s->facts[r], u->name);
-      if (at >= 0) memcpy(u->facts + r * HK_NET_FACT_BYTES, s->facts[r].blobs[at], HK_NET_FACT_BYTES);
+      int at = place_of(&s->names[r], u->name);
+      if (at >= 0) memcpy(u->facts + r * HK_NET_FACT_BYTES, told[r].blobs[at], HK_NET_FACT_BYTES);
     }
     if (u->provider->join) u->provider->join(u->ctx, u->facts, HK_NET_FACT_BYTES);
   }
@@ -144,7 +149,7 @@ static hk_net_used *provider_from(net_state *s, int from, int peer, char *why, s
   for (int i = from; i < s->nused; i++) {
     hk_net_used *u = &s->used[i];
     char reason[160] = "";
-    if (place_of(&s->facts[peer], u->name) < 0) continue;
+    if (place_of(&s->names[peer], u->name) < 0) continue;
     common = true;
     if (!u->provider->reachable || u->provider->reachable(u->ctx, peer, reason, sizeof reason)) return u;
     size_t used = strlen(why);
@@ -152,7 +157,7 @@ static hk_net_used *provider_from(net_state *s, int from, int peer, char *why, s
   }
   if (!common)
     snprintf(why, why_bytes, "rank %d uses network %s and rank %d uses %s: set NCCL_NET alike", s->base.env->rank,
-             shown(s->used[0].name), peer, shown(s->facts[peer].names[0]));
+             shown(s->used[0].name), peer, shown(s->names[peer].name[0]));
   return NULL;
 }
 
@@ -162,12 +167,12 @@ static hk_net_used *provider_of(net_state *s, int peer, char *why, size_t why_by
 
 static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
   net_state *s = (net_state *)state;
-  if (!s->facts || peer == state->env->rank) {
+  if (!s->names || peer == state->env->rank) {
     snprintf(why, why_bytes, "%s",
-             s->facts ? "it is this rank itself" : "the ranks have not exchanged their addresses");
+             s->names ? "it is this rank itself" : "the ranks have not exchanged their addresses");
     return false;
   }
-  if (!s->nused || !s->facts[peer].names[0][0]) {
+  if (!s->nused || !s->names[peer].name[0][0]) {
     snprintf(why, why_bytes, "rank %d has no usable network: %s", s->nused ? peer : state->env->rank,
              s->nused ? "see its log" : s->why);
     return false;
