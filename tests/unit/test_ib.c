@@ -463,6 +463,24 @@ START_TEST(one_direction_gives_way) {
 }
 END_TEST
 
+/* The same where nothing else could carry it: opening it fails, and what is under way does not notice. */
+START_TEST(forgets_what_cannot_be_opened) {
+  hk_link *back;
+  begin_scarce(1 << 30);
+  net_world *w = net_world_new(2, NSLOTS, 65536);
+  hk_link *send = net_link(&w->ranks[_i], 1 - _i, HK_LINK_SEND, 1);
+  hk_link *recv = net_link(&w->ranks[1 - _i], _i, HK_LINK_RECV, 1);
+  for (uint32_t n = 0; n < 20; n++) carry(w, send, recv, n * 3000);
+  verbs->lockable = verbs->locked;
+  ck_assert_int_eq(net_try_link(&w->ranks[_i], 1 - _i, HK_LINK_RECV, 1, &back), HK_ERR_SYSTEM);
+  for (uint32_t n = 0; n < 20; n++) carry(w, send, recv, n * 3000);
+  net_unlink(send);
+  net_unlink(recv);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
 /* ---- different ports ---- */
 
 static void fewer_for_the_second(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "fake"); }
@@ -592,6 +610,7 @@ int main(void) {
   tcase_add_loop_test(t, gives_way_to_tcp, 0, (int)HK_ARRAY_LENGTH(lockable));
   tcase_add_loop_test(t, insists_on_rdma, 0, 2);
   tcase_add_loop_test(t, one_direction_gives_way, 0, 2);
+  tcase_add_loop_test(t, forgets_what_cannot_be_opened, 0, 2);
   tcase_add_test(t, agrees_on_ports);
   tcase_add_loop_test(t, spreads_over_ports, 0, 3);
   tcase_add_loop_test(t, agrees_on_merged_ports, 0, 3);

@@ -200,20 +200,24 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
   hk_ib_conn *c = NULL;
   for (uint32_t i = 0; i < x->room && !c; i++)
     if (x->conns[i] && x->conns[i]->peer == e->key.peer && x->conns[i]->channel == e->key.channel) c = x->conns[i];
-  bool fresh = !c;
+  bool fresh = !c, sends = e->key.kind == HK_LINK_SEND;
   if (fresh) HK_TRY(new_conn(x, e->key.peer, e->key.channel, &c), out);
   e->priv = c;
-  *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = e;
-  if (e->key.kind == HK_LINK_RECV) hk_ib_place_min(x, e->link);
+  *(sends ? &c->send : &c->recv) = e;
+  if (!sends) hk_ib_place_min(x, e->link);
   if (c->phase == HK_IB_UP)
     atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in come_up() */
   if (fresh)
     HK_TRY(hk_ib_conn_step(c, hk_now_ns()), undo);
   else
-    HK_TRY(hk_ib_add_end(c, e), out);
+    HK_TRY(hk_ib_add_end(c, e), undo);
   return HK_OK;
 undo:
-  free_conn(c);
+  *(sends ? &c->send : &c->recv) = NULL; /* the caller frees it */
+  if (fresh)
+    free_conn(c);
+  else
+    hk_ib_unregister_end(c, sends);
 out:
   return rc;
 }
