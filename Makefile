@@ -77,7 +77,7 @@ EMU_SO := $(if $(EMU_SRC),$(BUILD)/cudaemu/libcuda.so.1) \
             $(BUILD)/cudaemu/test_kernels.so)
 # What runs in the guest with RDMA devices; it looks at the library's internals.
 ROCE_BIN := $(patsubst tests/roce/%.c,$(BUILD)/roce/%,$(wildcard tests/roce/*.c))
-FAKE_SO := $(FAKE_SRC:tests/fakes/%.c=$(BUILD)/fakes/%.so.1)
+FAKE_SO := $(patsubst tests/fakes/%.c,$(BUILD)/fakes/%.so.1,$(filter tests/fakes/lib%,$(FAKE_SRC)))
 EXAMPLE_BIN := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/examples/%)
 # The networks as a net plugin for NCCL.
 NETPLUGIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/netplugin/*.c))
@@ -184,9 +184,10 @@ $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsupport.a $(LIBA)
 	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
 
 # Libraries that tests load in place of drivers.
+$(BUILD)/fakes/libibverbs.so.1: $(BUILD)/tests/fakes/verbs_requests.o
 $(BUILD)/fakes/%.so.1: $(BUILD)/tests/fakes/%.o
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,$(@F) -o $@ $< $(HK_LDFLAGS) $(LDFLAGS)
+	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,$(@F) -o $@ $^ $(HK_LDFLAGS) $(LDFLAGS)
 
 # TSan must not look at fibers and at kernels' own synchronisation: what it knows of the driver are its locks.
 $(EMU_OBJ): override CFLAGS += $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)

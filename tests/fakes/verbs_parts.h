@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside the fake libibverbs.so.1: libibverbs.c makes and ends what there is, verbs_requests.c carries requests out. */
+#ifndef HK_TEST_FAKE_VERBS_PARTS_H
+#define HK_TEST_FAKE_VERBS_PARTS_H
+#include "../../src/base/verbs_abi.h"
+#include "verbs.h"
+
+#define EXPORT __attribute__((visibility("default")))
+EXPORT extern fake_verbs_state fake_verbs;
+
+enum { QPS = 512, MRS = 1024, MAX_WR = 16384, MAX_INLINE = 512, EVENTS = 64, SMALL = 4096 };
+
+typedef struct device {
+  hk_ibv_device v; /* first: callers hold pointers to these */
+  int index;
+} device;
+typedef struct context {
+  hk_ibv_context v;
+  int events[2]; /* a pipe of asynchronous ones */
+} context;
+typedef struct memory {
+  hk_ibv_mr v;
+  char *host; /* where address `iova` lies */
+  uint64_t iova;
+  int access;
+  void *map;
+} memory;
+typedef struct queue {
+  hk_ibv_cq v;
+  hk_ibv_wc *wc;
+  uint32_t head, tail;
+  int armed, full;
+} queue;
+typedef struct channel {
+  hk_ibv_channel v;
+  queue *fired[EVENTS];
+  int nfired;
+} channel;
+typedef struct request {
+  hk_ibv_send_wr wr;
+  hk_ibv_sge sge;
+  char inlined[MAX_INLINE];
+} request;
+typedef struct qp {
+  hk_ibv_qp v;
+  int device, all;
+  uint32_t depth, recv_depth, dest, sgid;
+  request *send;
+  uint64_t *recv;
+  uint32_t ece;
+  uint32_t first, last, recv_first, recv_last; /* counted from 0 */
+} qp;
+
+/* What there is, by number; NULL: free. */
+extern qp *qps[QPS];
+extern memory *mrs[MRS];
+
+static inline void lock(void) { pthread_mutex_lock(&fake_verbs.lock); }
+static inline void unlock(void) { pthread_mutex_unlock(&fake_verbs.lock); }
+static inline int index_of(const hk_ibv_context *c) { return ((device *)(void *)c->device)->index; }
+static inline int on_gpu(const char *at) { return at >= fake_verbs.gpu && at < fake_verbs.gpu + fake_verbs.gpu_bytes; }
+
+/* verbs_requests.c: what a context's users call, and under the lock: ends all requests; forgets writes to memory of a GPU's that
+ * it has not seen yet. */
+void set_operations(hk_ibv_context *c);
+void fail_qp(qp *p);
+void drop_late(const char *at, size_t bytes);
+#endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake verbs' requests.  One is carried out when it is posted, or when the receive that it needs is: under one lock, so that
+ * nothing is ever on its way. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "verbs_parts.h"
+
+/* ---- completions ---- */
+
+static void tell_event(hk_ibv_context *c, int type, void *object) {
+  hk_ibv_async_event e = {.event_type = type};
+  e.element.object = object;
+  if (write(((context *)c)->events[1], &e, sizeof e) < 0) abort();
+}
+
+static void complete(queue *q, hk_ibv_wc wc) {
+  if (q->full) return;
+  if ((fake_verbs.overrun > 0 && !fake_verbs.skip) || q->tail - q->head == (uint32_t)q->v.cqe) {
+    if (fake_verbs.overrun > 0) fake_verbs.overrun--;
+    q->full = 1; /* dead from here on, as a card's is */
+    tell_event(q->v.context, HK_IBV_EVENT_CQ_ERR, q);
+    return;
+  }
+  q->wc[q->tail++ % (uint32_t)q->v.cqe] = wc;
+  channel *ch = (channel *)q->v.channel;
+  uint64_t one = 1;
+  if (!q->armed || !ch || ch->nfired == EVENTS) return;
+  q->armed = 0;
+  ch->fired[ch->nfired++] = q;
+  if (write(ch->v.fd, &one, sizeof one) < 0) abort();
+}
+
+static void end_request(qp *p, int status) {
+  request *r = &p->send[p->first % p->depth];
+  static const int opcodes[] = {[HK_IBV_WR_RDMA_WRITE] = 1, [HK_IBV_WR_RDMA_WRITE_WITH_IMM] = 1};
+  hk_ibv_wc wc = {.wr_id = r->wr.wr_id, .status = status, .qp_num = p->v.qp_num};
+  wc.opcode = r->wr.opcode <= HK_IBV_WR_RDMA_WRITE_WITH_IMM ? opcodes[r->wr.opcode] : 2;
+  if (status || p->all || r->wr.send_flags & HK_IBV_SEND_SIGNALED) {
+    fake_verbs.reports++;
+    complete((queue *)p->v.send_cq, wc);
+  }
+  p->first++;
+}
+
+void fail_qp(qp *p) {
+  p->v.state = HK_IBV_QPS_ERR;
+  while (p->first != p->last) end_request(p, HK_IBV_WC_WR_FLUSH_ERR);
+  for (; p->recv_first != p->recv_last; p->recv_first++)
+    complete((queue *)p->v.recv_cq, (hk_ibv_wc){.wr_id = p->recv[p->recv_first % p->recv_depth],
+                                                .status = HK_IBV_WC_WR_FLUSH_ERR,
+                                                .opcode = HK_IBV_WC_RECV,
+                                                .qp_num = p->v.qp_num});
+}
+
+/* ---- writes to GPUs that nobody sees yet ---- */
+
+typedef struct late {
+  char *to;
+  size_t bytes;
+  struct late *next;
+  char data[];
+} late;
+static late *oldest, **newest = &oldest;
+
+static void keep(char *to, const char *from, size_t bytes) {
+  late *l = malloc(sizeof *l + bytes);
+  if (!l) abort();
+  *l = (late){.to = to, .bytes = bytes};
+  memcpy(l->data, from, bytes);
+  *newest = l;
+  newest = &l->next;
+}
+/* Memory that is taken back drops what was on its way there. */
+static void end_late(const char *only, size_t bytes, int write) {
+  fake_verbs.flushes += write && oldest;
+  for (late **at = &oldest; *at;) {
+    late *l = *at;
+    if (only && !(l->to >= only && l->to < only + bytes)) {
+      at = &l->next;
+      continue;
+    }
+    if (write) memcpy(l->to, l->data, l->bytes);
+    *at = l->next;
+    free(l);
+  }
+  newest = &oldest;
+  while (*newest) newest = &(*newest)->next;
+}
+void drop_late(const char *at, size_t bytes) { end_late(at, bytes, 0); }
+EXPORT void fake_verbs_flush(void);
+void fake_verbs_flush(void) {
+  lock();
+  end_late(NULL, 0, 1);
+  unlock();
+}
+
+/* ---- requests ---- */
+
+static memory *find_memory(const hk_ibv_context *c, uint32_t key, uint64_t at, uint64_t bytes, int access) {
+  memory *m = key & 1 && key >> 1 < MRS ? mrs[key >> 1] : NULL;
+  if (!m || index_of(m->v.context) != index_of(c) || (m->access & access) != access) return NULL;
+  return at >= m->iova && at + bytes >= at && at + bytes <= m->iova + m->v.length ? m : NULL;
+}
+
+/* What a card writes is seen in whole words, and small messages may be looked for in memory. */
+static void move(char *to, const char *from, size_t bytes) {
+  if (((uintptr_t)to & 7) != 0 || bytes > SMALL) {
+    memcpy(to, from, bytes);
+    return;
+  }
+  for (; bytes >= 8; bytes -= 8, to += 8, from += 8) {
+    uint64_t word;
+    memcpy(&word, from, 8);
+    /* release: whoever sees a word sees those before it */
+    atomic_store_explicit((_Atomic uint64_t *)(void *)to, word, memory_order_release);
+  }
+  memcpy(to, from, bytes);
+}
+
+static int unreachable(const qp *p) {
+  const fake_verbs_device *d = &fake_verbs.device[p->device];
+  return d->down || (p->sgid < 32 && d->silent >> p->sgid & 1);
+}
+
+static int faulty(int *count) { return *count > 0 ? (*count)--, 1 : 0; }
+
+enum { LATER = -1, LOST = -2 };
+/* What befalls a write with immediate, by the test's will. */
+static int fault(qp *p) {
+  if (fake_verbs.skip > 0) {
+    fake_verbs.skip--;
+    return 0;
+  }
+  if (faulty(&fake_verbs.fatal)) {
+    fake_verbs.device[p->device].dead = 1;
+    tell_event(p->v.context, HK_IBV_EVENT_DEVICE_FATAL, NULL);
+    return LATER;
+  }
+  if (faulty(&fake_verbs.broken)) return HK_IBV_WC_RETRY_EXC_ERR;
+  if (faulty(&fake_verbs.denied)) return HK_IBV_WC_REM_ACCESS_ERR;
+  return faulty(&fake_verbs.lost) ? LOST : 0;
+}
+
+static void arrive(qp *to, const request *r) {
+  if (to->recv_first == to->recv_last) return; /* only a double */
+  complete((queue *)to->v.recv_cq, (hk_ibv_wc){.wr_id = to->recv[to->recv_first++ % to->recv_depth],
+                                               .opcode = HK_IBV_WC_RECV_RDMA_WITH_IMM,
+                                               .byte_len = r->sge.length,
+                                               .imm_data = r->wr.imm_data,
+                                               .qp_num = to->v.qp_num});
+}
+
+static int carry_out(qp *p, request *r) {
+  qp *to = p->dest < QPS ? qps[p->dest] : NULL;
+  int imm = r->wr.opcode == HK_IBV_WR_RDMA_WRITE_WITH_IMM, read = r->wr.opcode == HK_IBV_WR_RDMA_READ;
+  uint32_t n = r->wr.num_sge ? r->sge.length : 0;
+  char *local = r->inlined;
+  int from_gpu = 0;
+  if (!to || to->v.state < HK_IBV_QPS_RTR || to->v.state == HK_IBV_QPS_ERR || unreachable(p) || unreachable(to))
+    return HK_IBV_WC_RETRY_EXC_ERR;
+  if (imm && to->recv_first == to->recv_last) return LATER;
+  if (fake_verbs.device[p->device].dead || fake_verbs.device[to->device].dead) return LATER;
+  if (n && !(r->wr.send_flags & HK_IBV_SEND_INLINE)) {
+    memory *m = find_memory(p->v.context, r->sge.lkey, r->sge.addr, n, read ? HK_IBV_ACCESS_LOCAL_WRITE : 0);
+    if (!m) return HK_IBV_WC_LOC_PROT_ERR;
+    local = m->host + (r->sge.addr - m->iova);
+    from_gpu = m->map || on_gpu(m->host);
+  }
+  memory *far = n ? find_memory(to->v.context, r->wr.wr.rdma.rkey, r->wr.wr.rdma.remote_addr, n,
+                                read ? HK_IBV_ACCESS_REMOTE_READ : HK_IBV_ACCESS_REMOTE_WRITE)
+                  : NULL;
+  if (n && !far) return HK_IBV_WC_REM_ACCESS_ERR;
+  int status = imm ? fault(p) : 0;
+  if (status) return status;
+  char *remote = n ? far->host + (r->wr.wr.rdma.remote_addr - far->iova) : NULL;
+  ++*(read ? &fake_verbs.reads : &fake_verbs.writes);
+  fake_verbs.device[p->device].writes += !read;
+  int to_gpu = far && (far->map || on_gpu(far->host));
+  fake_verbs.from_gpu += !read && from_gpu;
+  fake_verbs.to_gpu += !read && to_gpu;
+  if (read && to_gpu) end_late(NULL, 0, 1);
+  if (!read && to_gpu && fake_verbs.late)
+    keep(remote, local, n);
+  else if (n)
+    move(read ? local : remote, read ? remote : local, n);
+  if (!read && n && remote >= fake_verbs.watched && remote < fake_verbs.watched + fake_verbs.watched_bytes)
+    fake_verbs.landed++;
+  if (imm) arrive(to, r);
+  if (imm && !fake_verbs.skip && faulty(&fake_verbs.doubled)) arrive(to, r);
+  return 0;
+}
+
+static void pump(qp *p) {
+  while (p->v.state == HK_IBV_QPS_RTS && p->first != p->last) {
+    int status = carry_out(p, &p->send[p->first % p->depth]);
+    if (status == LATER) return;
+    if (status == LOST) status = 0;
+    end_request(p, status);
+    if (status) fail_qp(p);
+  }
+}
+
+static int post_send(hk_ibv_qp *v, hk_ibv_send_wr *wr, hk_ibv_send_wr **bad) {
+  qp *p = (qp *)v;
+  int err = 0;
+  lock();
+  for (; wr && !err; wr = wr->next) {
+    *bad = wr;
+    if (p->v.state != HK_IBV_QPS_RTS && p->v.state != HK_IBV_QPS_ERR) err = EINVAL;
+    if (p->last - p->first == p->depth) err = ENOMEM;
+    if (err) break;
+    request *r = &p->send[p->last++ % p->depth];
+    r->wr = *wr;
+    r->sge = wr->num_sge ? *wr->sg_list : (hk_ibv_sge){0};
+    if (wr->send_flags & HK_IBV_SEND_INLINE && r->sge.length <= MAX_INLINE)
+      memcpy(r->inlined, (const void *)(uintptr_t)r->sge.addr, r->sge.length);
+    if (p->v.state == HK_IBV_QPS_ERR) end_request(p, HK_IBV_WC_WR_FLUSH_ERR);
+  }
+  pump(p);
+  unlock();
+  return err;
+}
+
+static int post_recv(hk_ibv_qp *v, hk_ibv_recv_wr *wr, hk_ibv_recv_wr **bad) {
+  qp *p = (qp *)v;
+  int err = 0;
+  lock();
+  for (; wr; wr = wr->next) {
+    *bad = wr;
+    if (p->recv_last - p->recv_first == p->recv_depth) {
+      err = ENOMEM;
+      break;
+    }
+    p->recv[p->recv_last++ % p->recv_depth] = wr->wr_id;
+  }
+  if (p->v.state == HK_IBV_QPS_ERR) fail_qp(p);
+  for (int i = 0; i < QPS; i++)
+    if (qps[i] && qps[i]->dest == p->v.qp_num) pump(qps[i]);
+  unlock();
+  return err;
+}
+
+static int poll_cq(hk_ibv_cq *v, int n, hk_ibv_wc *wc) {
+  queue *q = (queue *)v;
+  int got = 0;
+  lock();
+  while (got < n && q->head != q->tail) wc[got++] = q->wc[q->head++ % (uint32_t)q->v.cqe];
+  unlock();
+  return got;
+}
+
+static int req_notify_cq(hk_ibv_cq *v, int solicited_only) {
+  (void)solicited_only;
+  lock();
+  ((queue *)v)->armed = 1;
+  unlock();
+  return 0;
+}
+
+void set_operations(hk_ibv_context *c) {
+  c->ops.poll_cq = poll_cq;
+  c->ops.req_notify_cq = req_notify_cq;
+  c->ops.post_send = post_send;
+  c->ops.post_recv = post_recv;
+}
