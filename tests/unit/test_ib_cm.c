@@ -13,14 +13,18 @@ static char words[HK_IB_CM_WORDS];
 
 static void load(void) { cm = rdma_fake("librdmacm.so.1", "fake_cm"); }
 
-static hk_ib_cm_answer ask(const char *from, const char *to) {
+static _Atomic(int) failure;
+
+static hk_ib_cm_answer ask_for(int ms, const char *from, const char *to) {
+  const hk_wait_env wait = {.failure = &failure};
   hk_ibv_gid a, b;
   ck_assert_int_eq(inet_pton(AF_INET6, from, a.raw), 1);
   ck_assert_int_eq(inet_pton(AF_INET6, to, b.raw), 1);
-  hk_ib_cm_answer answer = hk_ib_cm_ask(&a, &b, 50, words);
+  hk_ib_cm_answer answer = hk_ib_cm_ask(&wait, &a, &b, ms, words);
   ck_assert_int_eq(cm->open, 0);
   return answer;
 }
+static hk_ib_cm_answer ask(const char *from, const char *to) { return ask_for(50, from, to); }
 
 START_TEST(resolves) {
   ck_assert_int_eq(ask("::ffff:10.0.0.1", "::ffff:10.0.0.2"), HK_IB_CM_WAY);
@@ -54,12 +58,23 @@ START_TEST(tells_why_not) {
 }
 END_TEST
 
+/* Nobody waits for an answer on behalf of a communicator that has ended. */
+START_TEST(ends_with_the_communicator) {
+  cm->mute = 1;
+  failure = HK_ERR_REMOTE;
+  ck_assert_int_eq(ask_for(3600 * 1000, "::ffff:10.0.0.1", "::ffff:10.0.0.2"), HK_IB_CM_SILENT);
+  ck_assert_msg(strstr(words, "aborted") != NULL, "%s", words);
+  ck_assert_int_eq(cm->asked, 1);
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("ib_cm");
   TCase *t = tcase_create("ib_cm");
   tcase_add_checked_fixture(t, load, NULL);
   tcase_add_test(t, resolves);
   tcase_add_loop_test(t, tells_why_not, 0, (int)HK_ARRAY_LENGTH(faults));
+  tcase_add_test(t, ends_with_the_communicator);
   suite_add_tcase(s, t);
   return suite_run(s);
 }

@@ -267,16 +267,15 @@ out:
 /* The last messages may still be on their way: queue pairs that end take them along. */
 static void flush(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
-  hk_wait_env env = {.failure = x->env->wait ? x->env->wait->failure : NULL,
-                     .spins = 50,
-                     .deadline_ns = hk_now_ns() + (uint64_t)FLUSH_S * 1000000000u};
+  hk_wait_env env = hk_ib_wait_env(x);
+  uint64_t until = hk_now_ns() + (uint64_t)FLUSH_S * 1000000000u;
   hk_waiter w;
   bool moved;
   hk_wait_begin(&w, &env);
   while (!c->failed && !c->eof && hk_ib_unfinished(c)) {
     if (hk_ib_poll(x, &moved) != HK_OK || hk_ib_conn_step(c, hk_now_ns()) != HK_OK) return;
     if (c->phase == HK_IB_UP && (hk_ib_send(c, &moved) != HK_OK || hk_ib_fence(c, true) != HK_OK)) return;
-    if (hk_now_ns() > env.deadline_ns || hk_wait_pause(&w) != HK_OK) return;
+    if (hk_now_ns() > until || hk_wait_pause(&w) != HK_OK) return;
   }
 }
 

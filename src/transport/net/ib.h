@@ -284,6 +284,12 @@ typedef struct hk_ib_ctx {
   } gpu;
 } hk_ib_ctx;
 
+/* For short waits under the lock, with a bound of their own.  They may be any thread's, so the watchdog, which looks at what the
+ * user's works on, has no part in them. */
+static inline hk_wait_env hk_ib_wait_env(const hk_ib_ctx *x) {
+  return (hk_wait_env){.failure = x->env->wait ? x->env->wait->failure : NULL, .spins = 50};
+}
+
 /* The rings of a connection. */
 static inline char *hk_ib_tx_entry(const hk_ib_conn *c, uint64_t k) {
   return c->arena + HK_IB_ENTRY + (k & (c->ctx->env->nslots - 1)) * HK_IB_ENTRY;
@@ -388,7 +394,7 @@ static inline const hk_ib_port *hk_ib_my_port(const hk_ib_conn *c, const hk_ib_w
 static inline const hk_ib_port *hk_ib_their_port(const hk_ib_conn *c, const hk_ib_way *w) {
   return &c->theirs[c->pairs[w->pair].theirs];
 }
-/* "; the kernel says: ..." of the best GIDs of the first way's ports, or nothing.  Waits for half a second, so it is asked
+/* "; the kernel says: ..." of the best GIDs of the first way's ports, or nothing.  May wait for half a second, so it is asked
  * once a communicator. */
 const char *hk_ib_kernel_says(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]);
 /* The lower rank chooses them, and the higher one takes over what it was told; false: that makes no sense. */

@@ -3,13 +3,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include "../../base/dl.h"
 #include "../../base/log.h"
 #include "../../base/rdmacm_abi.h"
-#include "../../base/wait.h"
 
 static struct hk_rdma_cm {
   hk_rdma_event_channel *(*create_event_channel)(void);
@@ -49,16 +47,18 @@ static bool address_of(const hk_ibv_gid *gid, struct sockaddr_storage *out, char
   return inet_ntop(AF_INET6, &a, text, INET6_ADDRSTRLEN) && !IN6_IS_ADDR_LINKLOCAL(&a) && !IN6_IS_ADDR_UNSPECIFIED(&a);
 }
 
-/* Waits for the event that must come next; 0, or errno. */
-static int await(hk_rdma_event_channel *channel, int wanted, uint64_t deadline_ns) {
+/* Waits for the event that must come next; 0, or errno: ECANCELED where whoever asks has to end. */
+static int await(const hk_wait_env *wait, hk_rdma_event_channel *channel, int wanted, uint64_t deadline_ns) {
+  enum { NAP_NS = 50 * 1000 * 1000 }; /* between two looks at whether that is so */
   hk_rdma_cm_event *e;
-  for (;;) {
+  hk_waiter w;
+  hk_wait_begin(&w, wait);
+  while (cm.get_cm_event(channel, &e) != 0) {
+    if (errno != EAGAIN && errno != EINTR) return errno;
     uint64_t now = hk_now_ns();
     if (now >= deadline_ns) return ETIMEDOUT;
-    struct pollfd p = {.fd = channel->fd, .events = POLLIN};
-    if (poll(&p, 1, (int)((deadline_ns - now) / 1000000 + 1)) < 0 && errno != EINTR) return errno;
-    if (cm.get_cm_event(channel, &e) == 0) break;
-    if (errno != EAGAIN && errno != EINTR) return errno;
+    uint64_t left = deadline_ns - now;
+    if (hk_wait_nap(&w, channel->fd, left < NAP_NS ? left : NAP_NS) != HK_OK) return ECANCELED;
   }
   int came = e->event, status = e->status < 0 ? -e->status : e->status;
   cm.ack_cm_event(e);
@@ -77,19 +77,20 @@ static void explain(int err, const char *from, const char *to, char words[HK_IB_
     snprintf(words, HK_IB_CM_WORDS, "no RDMA route from %s to %s: %s", from, to, strerror(err));
 }
 
-static int resolve(hk_rdma_event_channel *channel, hk_rdma_cm_id *id, struct sockaddr_storage *from,
-                   struct sockaddr_storage *to, int ms) {
+static int resolve(const hk_wait_env *wait, hk_rdma_event_channel *channel, hk_rdma_cm_id *id,
+                   struct sockaddr_storage *from, struct sockaddr_storage *to, int ms) {
   uint64_t deadline = hk_now_ns() + (uint64_t)ms * 1000000;
   int err, flags = fcntl(channel->fd, F_GETFL);
   if (flags < 0 || fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
   if (cm.resolve_addr(id, (struct sockaddr *)from, (struct sockaddr *)to, ms) != 0) return errno;
-  err = await(channel, HK_RDMA_CM_ADDR_RESOLVED, deadline);
+  err = await(wait, channel, HK_RDMA_CM_ADDR_RESOLVED, deadline);
   if (err) return err;
   if (cm.resolve_route(id, ms) != 0) return errno;
-  return await(channel, HK_RDMA_CM_ROUTE_RESOLVED, deadline);
+  return await(wait, channel, HK_RDMA_CM_ROUTE_RESOLVED, deadline);
 }
 
-hk_ib_cm_answer hk_ib_cm_ask(const hk_ibv_gid *from, const hk_ibv_gid *to, int ms, char words[HK_IB_CM_WORDS]) {
+hk_ib_cm_answer hk_ib_cm_ask(const hk_wait_env *wait, const hk_ibv_gid *from, const hk_ibv_gid *to, int ms,
+                             char words[HK_IB_CM_WORDS]) {
   struct sockaddr_storage a, b;
   char here[INET6_ADDRSTRLEN], there[INET6_ADDRSTRLEN];
   hk_ib_cm_answer answer = HK_IB_CM_SILENT;
@@ -108,9 +109,11 @@ hk_ib_cm_answer hk_ib_cm_ask(const hk_ibv_gid *from, const hk_ibv_gid *to, int m
              strerror(errno));
     goto out;
   }
-  int err = resolve(channel, id, &a, &b, ms);
-  answer = err ? HK_IB_CM_NO_WAY : HK_IB_CM_WAY;
-  if (err)
+  int err = resolve(wait, channel, id, &a, &b, ms);
+  answer = !err ? HK_IB_CM_WAY : err == ECANCELED ? HK_IB_CM_SILENT : HK_IB_CM_NO_WAY;
+  if (answer == HK_IB_CM_SILENT)
+    snprintf(words, HK_IB_CM_WORDS, "its answer was not waited for: the communicator has failed or is aborted");
+  else if (err)
     explain(err, here, there, words);
   else
     snprintf(words, HK_IB_CM_WORDS, "%.31s:%d resolves %s", id->verbs ? id->verbs->device->name : "?", id->port_num,

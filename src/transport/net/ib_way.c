@@ -128,7 +128,8 @@ const char *hk_ib_kernel_says(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]) {
   *text = '\0';
   if (c->ctx->asked_kernel || mine->layer != HK_IBV_LAYER_ETHERNET) return text;
   c->ctx->asked_kernel = true;
-  if (hk_ib_cm_ask(&mine->gids[pair->my_gid].gid, &theirs->gids[pair->their_gid].gid, PATIENCE_MS, words) !=
+  hk_wait_env wait = hk_ib_wait_env(c->ctx);
+  if (hk_ib_cm_ask(&wait, &mine->gids[pair->my_gid].gid, &theirs->gids[pair->their_gid].gid, PATIENCE_MS, words) !=
       HK_IB_CM_SILENT)
     snprintf(text, HK_IB_CM_WORDS + 20, "; the kernel says: %s", words);
   return text;
