@@ -100,7 +100,6 @@ static void ib_fini(void *ctx) {
     hk_service_remove(x->env->service, x->timer);
     close(x->timer);
   }
-  pthread_mutex_destroy(&x->lock);
   for (uint32_t i = 0; i < x->room; i++) /* those whose ends went to another network */
     if (x->conns[i]) free_conn(x->conns[i]);
   hk_ib_user_free(x);
@@ -112,6 +111,7 @@ static void ib_fini(void *ctx) {
         x->env->rank, (unsigned long long)x->pinned_most / 1024, (unsigned long long)x->pinned / 1024,
         (unsigned long long)x->placed, (unsigned long long)x->copied);
   for (int i = 0; i < x->ndevices; i++) hk_ib_device_close(x, &x->devices[i]);
+  pthread_mutex_destroy(&x->lock);
   free(x->conns);
   free(x);
 }
