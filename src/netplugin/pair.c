@@ -51,7 +51,10 @@ static hk_status dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int 
   HK_TRY(hk_wait_fd(&p->wait, *fd, POLLOUT, "a connection of the net plugin"), out);
   HK_TRY(write_whole(p, *fd, &first, sizeof first), out);
 out:
-  if (rc != HK_OK && *fd >= 0) close(*fd);
+  if (rc != HK_OK && *fd >= 0) {
+    close(*fd);
+    *fd = -1; /* the caller's to close where it is any */
+  }
   return rc;
 }
 
