@@ -46,6 +46,14 @@ typedef struct pair_tag { /* first on a data connection */
   uint64_t tag;
 } pair_tag;
 
+/* A data connection that has come and is not taken yet. */
+typedef struct pair_call {
+  int fd;
+  pair_tag first;
+  size_t got;        /* of `first` */
+  uint64_t until_ns; /* it is to be there */
+} pair_call;
+
 typedef struct pair_request {
   struct pair *pair;
   char *data;
@@ -76,10 +84,7 @@ typedef struct pair {
   hk_link link;
   bool open;
   uint64_t deadline_ns; /* of connecting */
-  struct {
-    uint64_t tag;
-    int fd;
-  } mail[PAIR_MAIL];
+  pair_call mail[PAIR_MAIL];
   int nmail;
   uint64_t posted, done; /* requests */
   pair_request requests[PAIR_REQUESTS], flushes[PAIR_REQUESTS];

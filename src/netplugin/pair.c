@@ -13,7 +13,7 @@
 
 extern const hk_transport hk_transport_net;
 
-enum { SECOND_NS = 1000000000, IFACES = 32 };
+enum { SECOND_NS = 1000000000, IFACES = 32, CALL_S = 10 /* for the first words of a call */ };
 static const uint64_t MAGIC = 0x4f434b45542e4e50; /* "OCKET.NP" */
 
 /* ---- data connections, in place of the bootstrap's ---- */
@@ -58,37 +58,39 @@ out:
   return rc;
 }
 
-/* Who calls and has not the key is hung up on; one that says nothing for a second too. */
+/* Reads what a caller says first, as far as it has come; false: it says nothing, or has not the key. */
+static bool hear(const pair *p, pair_call *c) {
+  while (c->got < sizeof c->first) {
+    ssize_t n = recv(c->fd, (char *)&c->first + c->got, sizeof c->first - c->got, MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return hk_now_ns() < c->until_ns;
+    if (n <= 0) return false;
+    c->got += (size_t)n;
+  }
+  return memcmp(c->first.key, p->mine.key, PAIR_KEY) == 0;
+}
+
+/* The call's connection is the caller's now. */
+static int release(pair *p, int i) {
+  int fd = p->mail[i].fd;
+  p->mail[i] = p->mail[--p->nmail];
+  return fd;
+}
+
 static void take_calls(pair *p) {
   int fd;
-  while (p->nmail < PAIR_MAIL && (fd = accept4(p->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
-    pair_tag first;
-    size_t got = 0;
-    struct pollfd wait = {.fd = fd, .events = POLLIN};
-    while (got < sizeof first && poll(&wait, 1, 1000) > 0) {
-      ssize_t n = recv(fd, (char *)&first + got, sizeof first - got, 0);
-      if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) break;
-      if (n > 0) got += (size_t)n;
-    }
-    if (got == sizeof first && memcmp(first.key, p->mine.key, PAIR_KEY) == 0) {
-      p->mail[p->nmail].tag = first.tag;
-      p->mail[p->nmail++].fd = fd;
-    } else {
-      close(fd);
-    }
-  }
+  while (p->nmail < PAIR_MAIL && (fd = accept4(p->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0)
+    p->mail[p->nmail++] = (pair_call){.fd = fd, .until_ns = hk_now_ns() + CALL_S * (uint64_t)SECOND_NS};
+  for (int i = p->nmail - 1; i >= 0; i--)
+    if (!hear(p, &p->mail[i])) close(release(p, i));
 }
 
 static int take(void *arg, int peer, uint64_t tag) {
   pair *p = arg;
   (void)peer;
   take_calls(p);
-  for (int i = 0; i < p->nmail; i++) {
-    if (p->mail[i].tag != tag) continue;
-    int fd = p->mail[i].fd;
-    p->mail[i] = p->mail[--p->nmail];
-    return fd;
-  }
+  for (int i = 0; i < p->nmail; i++)
+    if (p->mail[i].got == sizeof p->mail[i].first && p->mail[i].first.tag == tag) return release(p, i);
   return -1;
 }
 
@@ -172,7 +174,7 @@ void pair_free(pair *p) {
   if (!p) return;
   if (p->open) hk_transport_net.close(&p->link);
   if (p->state) hk_transport_net.detach(p->state);
-  for (int i = 0; i < p->nmail; i++) close(p->mail[i].fd);
+  while (p->nmail) close(release(p, 0));
   if (p->listener >= 0) close(p->listener);
   if (p->fd >= 0) close(p->fd);
   free(p);
