@@ -106,11 +106,12 @@ static void end_sends(pair *p) {
 /* ---- receiving ---- */
 
 static hk_status nonsense(pair *p, const hk_slot *s) {
+  char text[HK_ADDR_TEXT];
   p->step = PAIR_BROKEN;
   return HK_FAIL(HK_ERR_REMOTE,
-                 "the net plugin got a message of kind %u and %u bytes where none was due: do both sides run the "
-                 "same version of it?",
-                 s->signature, s->bytes);
+                 "the net plugin got a message of kind %u and %u bytes from %s where none was due: do both sides run "
+                 "the same version of it?",
+                 s->signature, s->bytes, hk_addr_format(&p->control, text));
 }
 
 static hk_status begin(pair *p, pair_request *r, const hk_slot *s) {
@@ -121,9 +122,12 @@ static hk_status begin(pair *p, pair_request *r, const hk_slot *s) {
   size_t with = bytes <= PAIR_IN_HEADER ? (size_t)bytes : 0;
   if (s->bytes != sizeof bytes + with) return nonsense(p, s);
   if (bytes > r->room) {
+    char text[HK_ADDR_TEXT];
     p->step = PAIR_BROKEN;
-    return HK_FAIL(HK_ERR_REMOTE, "a message of %llu bytes came for a receive of %zu bytes", (unsigned long long)bytes,
-                   r->room);
+    return HK_FAIL(
+        HK_ERR_REMOTE,
+        "a message of %llu bytes came from %s for a receive of %zu bytes: do both sides run the same program?",
+        (unsigned long long)bytes, hk_addr_format(&p->control, text), r->room);
   }
   if (with) memcpy(r->data, from + sizeof bytes, with);
   r->bytes = (size_t)bytes;

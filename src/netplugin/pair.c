@@ -21,7 +21,8 @@ static const uint64_t MAGIC = 0x4f434b45542e4e50; /* "OCKET.NP" */
 static hk_status broken(pair *p, const char *doing, int err) {
   char text[HK_ADDR_TEXT];
   p->step = PAIR_BROKEN;
-  return HK_FAIL(HK_ERR_REMOTE, "the peer at %s closed the connection or is gone, while %s: %s",
+  return HK_FAIL(HK_ERR_REMOTE,
+                 "the peer at %s closed the connection or is gone, while %s: %s; look at that rank's output",
                  hk_addr_format(&p->control, text), doing, err ? strerror(err) : "it closed it");
 }
 
@@ -102,7 +103,8 @@ static hk_status own_address(hk_addr *a) {
   hk_iface ifaces[IFACES];
   int n = IFACES;
   HK_TRY(hk_ifaces(ifaces, &n, NULL), out);
-  if (n < 1) return HK_FAIL(HK_ERR_SYSTEM, "no network interface is up");
+  if (n < 1)
+    return HK_FAIL(HK_ERR_SYSTEM, "no network interface of this host is up that NCCL_SOCKET_IFNAME takes (ip address)");
   *a = ifaces[0].addr;
 out:
   return rc;
@@ -183,9 +185,9 @@ void pair_free(pair *p) {
 hk_status pair_listen(pair_handle *handle, pair_listener **out) {
   hk_status rc;
   pair_listener *l = calloc(1, sizeof *l);
+  memset(handle, 0, sizeof *handle);
   if (!l) return HK_FAIL_ERRNO("no memory for a listener");
   l->fd = -1;
-  memset(handle, 0, sizeof *handle);
   handle->magic = MAGIC;
   HK_TRY(own_address(&handle->at), out);
   HK_TRY(listen_at(&handle->at, &l->fd), out);
@@ -294,9 +296,11 @@ hk_status pair_advance(pair *p) {
     if (atomic_load_explicit(&p->link.state, memory_order_relaxed) == HK_LINK_READY) p->step = PAIR_READY;
     p->link.placed = hk_net_can_place(&p->link); /* before the first message: by which network is settled now */
   }
-  if (p->step != PAIR_READY && hk_now_ns() > p->deadline_ns) {
+  if (p->step < PAIR_READY && hk_now_ns() > p->deadline_ns) {
     char text[HK_ADDR_TEXT];
-    rc = HK_FAIL(HK_ERR_REMOTE, "no connection with %s within HOCKET_BOOTSTRAP_TIMEOUT",
+    rc = HK_FAIL(HK_ERR_REMOTE,
+                 "no connection with %s within HOCKET_BOOTSTRAP_TIMEOUT: look at that rank's output, and check that "
+                 "the interfaces reach each other (NCCL_SOCKET_IFNAME chooses)",
                  hk_addr_format(&p->control, text));
   }
 out:
