@@ -168,7 +168,7 @@ static int accept_v6(void *listener, void **comm) {
     l->begun = NULL;
   }
 out:
-  if (rc != HK_OK) {
+  if (rc != HK_OK || (l->begun && l->begun->step == PAIR_STRANGER)) { /* the one that is waited for may still call */
     pair_free(l->begun);
     l->begun = NULL;
   }

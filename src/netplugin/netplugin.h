@@ -68,7 +68,14 @@ typedef struct pair_memory {
   size_t bytes;
 } pair_memory;
 
-typedef enum pair_step { PAIR_DIALLING, PAIR_GREETING, PAIR_OPENING, PAIR_READY, PAIR_BROKEN } pair_step;
+typedef enum pair_step {
+  PAIR_DIALLING,
+  PAIR_GREETING,
+  PAIR_OPENING,
+  PAIR_READY,
+  PAIR_BROKEN,
+  PAIR_STRANGER /* who called the listener has not the key: nobody's peer */
+} pair_step;
 
 typedef struct pair {
   bool sends;

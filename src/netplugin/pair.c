@@ -238,18 +238,33 @@ out:
 
 /* ---- steps ---- */
 
+/* Before the key has come the other end may be anybody. */
+static bool is_known(const pair *p) { return p->got >= PAIR_KEY && memcmp(p->theirs.key, p->mine.key, PAIR_KEY) == 0; }
+
+/* That who called a listener has gone is no fault of the one who is waited for. */
+static hk_status lost(pair *p, const char *doing, int err) {
+  char text[HK_ADDR_TEXT];
+  if (p->sends || is_known(p)) return broken(p, doing, err);
+  HK_INFO(HK_SUB_NET, "the net plugin hangs up on %s, which called it without the key",
+          hk_addr_format(&p->control, text));
+  p->step = PAIR_STRANGER;
+  return HK_OK;
+}
+
+/* The one who called shows the key first: it is not told to anybody who calls. */
 static hk_status greet(pair *p) {
-  while (p->wrote < sizeof p->mine) {
-    ssize_t n = send(p->fd, (char *)&p->mine + p->wrote, sizeof p->mine - p->wrote, MSG_NOSIGNAL);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (n < 0 && errno != EINTR) return broken(p, "greeting it", errno);
-    if (n > 0) p->wrote += (size_t)n;
-  }
   while (p->got < sizeof p->theirs) {
     ssize_t n = recv(p->fd, (char *)&p->theirs + p->got, sizeof p->theirs - p->got, 0);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (n == 0 || (n < 0 && errno != EINTR)) return broken(p, "waiting for its greeting", n < 0 ? errno : 0);
+    if (n == 0 || (n < 0 && errno != EINTR)) return lost(p, "waiting for its greeting", n < 0 ? errno : 0);
     if (n > 0) p->got += (size_t)n;
+    if (p->got >= PAIR_KEY && !is_known(p)) return lost(p, "it greets without the key", EPROTO);
+  }
+  while (p->wrote < sizeof p->mine && (p->sends || is_known(p))) {
+    ssize_t n = send(p->fd, (char *)&p->mine + p->wrote, sizeof p->mine - p->wrote, MSG_NOSIGNAL);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n < 0 && errno != EINTR) return lost(p, "greeting it", errno);
+    if (n > 0) p->wrote += (size_t)n;
   }
   if (p->wrote == sizeof p->mine && p->got == sizeof p->theirs) p->step = PAIR_OPENING;
   return HK_OK;
@@ -257,22 +272,24 @@ static hk_status greet(pair *p) {
 
 static hk_status open_link(pair *p) {
   hk_status rc;
-  char facts[2][HK_FACT_BYTES], why[160] = "";
+  char facts[2][HK_FACT_BYTES], why[160] = "", text[HK_ADDR_TEXT];
   int me = p->env.rank;
   /* Channels begin with different ports; here connections do, by chance. */
   hk_link_key key = {.peer = (uint16_t)(1 - me),
                      .kind = p->sends ? HK_LINK_SEND : HK_LINK_RECV,
                      .channel = p->mine.key[0] % HK_CHANNELS};
-  if (memcmp(p->theirs.key, p->mine.key, PAIR_KEY) != 0)
-    return HK_FAIL(HK_ERR_REMOTE, "somebody without the key called the net plugin's listener");
   if (p->theirs.slot_bytes != p->mine.slot_bytes || p->theirs.nslots != p->mine.nslots)
-    return HK_FAIL(HK_ERR_USAGE, "the two sides have different HOCKET_SLOT_BYTES or HOCKET_SLOTS: set them alike");
+    return HK_FAIL(HK_ERR_USAGE,
+                   "the peer at %s has HOCKET_SLOTS=%u and HOCKET_SLOT_BYTES=%u, this rank %u and %u: set them alike",
+                   hk_addr_format(&p->control, text), p->theirs.nslots, p->theirs.slot_bytes, p->mine.nslots,
+                   p->mine.slot_bytes);
   if (same_host(p->fd)) p->peers[1].host = p->peers[0].host;
   memcpy(facts[me], p->mine.facts, HK_FACT_BYTES);
   memcpy(facts[1 - me], p->theirs.facts, HK_FACT_BYTES);
   HK_TRY(hk_transport_net.join(p->state, facts), out);
   if (!hk_transport_net.reachable(p->state, 1 - me, why, sizeof why)) {
-    rc = HK_FAIL(HK_ERR_SYSTEM, "the net plugin has no way to its peer: %s", why);
+    rc = HK_FAIL(HK_ERR_SYSTEM, "the net plugin has no way to its peer at %s: %s", hk_addr_format(&p->control, text),
+                 why);
     goto out;
   }
   HK_TRY(hk_transport_net.open(p->state, &key, &p->link), out);
@@ -296,7 +313,9 @@ hk_status pair_advance(pair *p) {
     if (atomic_load_explicit(&p->link.state, memory_order_relaxed) == HK_LINK_READY) p->step = PAIR_READY;
     p->link.placed = hk_net_can_place(&p->link); /* before the first message: by which network is settled now */
   }
-  if (p->step < PAIR_READY && hk_now_ns() > p->deadline_ns) {
+  bool late = p->step < PAIR_READY && hk_now_ns() > p->deadline_ns;
+  if (late && !p->sends && !is_known(p)) return lost(p, "waiting for its greeting", ETIMEDOUT);
+  if (late) {
     char text[HK_ADDR_TEXT];
     rc = HK_FAIL(HK_ERR_REMOTE,
                  "no connection with %s within HOCKET_BOOTSTRAP_TIMEOUT: look at that rank's output, and check that "

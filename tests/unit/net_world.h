@@ -61,18 +61,18 @@ static inline void net_pair(bool tcp, int fd[2]) {
 static inline hk_status net_dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
   net_rank *r = arg;
   net_world *w = r->world;
-  int pair[2];
+  int both[2];
   (void)at;
-  net_pair(!w->socketpairs, pair);
+  net_pair(!w->socketpairs, both);
   pthread_mutex_lock(&w->lock);
   w->dials++;
   if (w->nmail == NET_MAIL) abort();
   w->mail[w->nmail].from = r->rank;
   w->mail[w->nmail].to = peer;
-  w->mail[w->nmail].fd = pair[1];
+  w->mail[w->nmail].fd = both[1];
   w->mail[w->nmail++].tag = tag;
   pthread_mutex_unlock(&w->lock);
-  *fd = pair[0];
+  *fd = both[0];
   return HK_OK;
 }
 

@@ -3,7 +3,9 @@
  * are threads, and peers that go. */
 #include <check.h>
 #include <libgen.h>
+#include <poll.h>
 #include "../../src/base/param.h"
+#include "../../src/netplugin/netplugin.h"
 #include "../support/suite.h"
 #include "fake_rdma.h"
 #include "net_world.h"
@@ -136,6 +138,48 @@ START_TEST(names_a_peer_that_goes) {
 }
 END_TEST
 
+/* ---- what NCCL calls ---- */
+
+/* One of the exported structs. */
+static const net_plugin_v *exported(const char *version) {
+  char symbol[32];
+  use_plugin("lib", "libnccl-net-hocket.so", version);
+  void *lib = dlopen(getenv("NCCL_NET_PLUGIN"), RTLD_NOW);
+  ck_assert_msg(lib != NULL, "%s", dlerror());
+  snprintf(symbol, sizeof symbol, "ncclNetPlugin_v%s", version);
+  const net_plugin_v *v = dlsym(lib, symbol);
+  ck_assert_ptr_nonnull(v);
+  return v;
+}
+
+/* Somebody who calls the listener and has not the key learns nothing and does no harm. */
+START_TEST(hangs_up_on_strangers) {
+  const net_plugin_v *v = exported("6");
+  _Alignas(16) char handle[NET_PLUGIN_HANDLE] = {0}, nonsense[64] = "GET / HTTP/1.1\r\n", byte;
+  void *listener, *comm[2] = {NULL};
+  const hk_addr *at = &((const pair_handle *)(const void *)handle)->at;
+  int strangers[2];
+  ck_assert_int_eq(v->listen.v6(0, handle, &listener), HK_OK);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(hk_connect_start(at, &strangers[i]), HK_OK);
+    ck_assert_int_eq(poll(&(struct pollfd){.fd = strangers[i], .events = POLLOUT}, 1, 20000), 1);
+  }
+  close(strangers[0]);
+  ck_assert_int_eq(send(strangers[1], nonsense, sizeof nonsense, MSG_NOSIGNAL), sizeof nonsense);
+  for (uint64_t until = hk_now_ns() + 20000000000u; !comm[0] || !comm[1];) {
+    if (!comm[0]) ck_assert_int_eq(v->connect.v6(0, handle, &comm[0]), HK_OK);
+    if (!comm[1]) ck_assert_int_eq(v->accept.v6(listener, &comm[1]), HK_OK);
+    ck_assert(hk_now_ns() < until);
+  }
+  ssize_t told = recv(strangers[1], &byte, 1, MSG_DONTWAIT);
+  ck_assert(told == 0 || (told < 0 && errno == ECONNRESET));
+  close(strangers[1]);
+  v->close_send(comm[0]);
+  v->close_recv(comm[1]);
+  v->close_listen(listener);
+}
+END_TEST
+
 START_TEST(tells_that_nobody_answers) {
   use_plugin("plugins", "libnccl-net-ten.so", "11");
   setenv("HOCKET_PEER_TIMEOUT", "2", 1);
@@ -159,6 +203,7 @@ int main(void) {
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_loop_test(t, names_a_peer_that_goes, 2, 4); /* the example and ours */
   tcase_add_loop_test(t, names_a_peer_that_goes, 6, 7);
+  tcase_add_test(t, hangs_up_on_strangers);
   tcase_add_test(t, tells_that_nobody_answers);
   suite_add_tcase(s, t);
   return suite_run(s);
