@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What NCCL calls: ncclNetPlugin_v6 to ncclNetPlugin_v11.  Results are hk_status values, which are ncclResult_t's. */
 #include "netplugin.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../transport/net/ib_gdr.h"
@@ -38,31 +39,30 @@ static int devices(int *n) {
   return HK_OK;
 }
 
-/* The interfaces' speed, or a guess. */
-static int speed(void) {
+/* What the device has in every version of the properties.  Finding out opens all RDMA devices, and NCCL asks often: once in a
+ * process, which has one answer for all its communicators. */
+static struct { int memory, speed; } about;
+static pthread_once_t looked = PTHREAD_ONCE_INIT;
+
+static void look(void) {
   hk_iface ifaces[32];
+  bool dmabuf, address;
   int n = (int)HK_ARRAY_LENGTH(ifaces);
-  if (hk_ifaces(ifaces, &n, NULL) != HK_OK || n < 1 || !ifaces[0].speed_mbps) return SPEED_MBPS;
-  return (int)ifaces[0].speed_mbps;
+  bool known = hk_ifaces(ifaces, &n, NULL) == HK_OK && n > 0 && ifaces[0].speed_mbps;
+  about.speed = known ? (int)ifaces[0].speed_mbps : SPEED_MBPS;
+  hk_ib_gpu_offer(&dmabuf, &address); /* GPUs' memory goes over RDMA only, by the ways that its cards have */
+  about.memory = NET_PLUGIN_HOST_MEMORY | (address ? NET_PLUGIN_CUDA_MEMORY : 0) | (dmabuf ? NET_PLUGIN_DMABUF : 0);
 }
 
 static char device_name[] = "hocket0";
 
-/* GPUs' memory goes over RDMA only, by the ways that its cards have. */
-static int memory_kinds(void) {
-  bool dmabuf, address;
-  hk_ib_gpu_offer(&dmabuf, &address);
-  return NET_PLUGIN_HOST_MEMORY | (address ? NET_PLUGIN_CUDA_MEMORY : 0) | (dmabuf ? NET_PLUGIN_DMABUF : 0);
-}
+#define PROPERTIES                                                                                                     \
+  .name = device_name, .guid = 1, .memory = about.memory, .speed = about.speed, .port = device,                        \
+  .max_comms = CONNECTIONS, .max_receives = 1
 
 static int properties_v6(int device, void *out) {
-  net_plugin_properties_v6 p = {.name = device_name,
-                                .guid = 1,
-                                .memory = memory_kinds(),
-                                .speed = speed(),
-                                .port = device,
-                                .max_comms = CONNECTIONS,
-                                .max_receives = 1};
+  pthread_once(&looked, look);
+  net_plugin_properties_v6 p = {PROPERTIES};
   memcpy(out, &p, sizeof p);
   return HK_OK;
 }
@@ -73,27 +73,14 @@ static int properties_v7(int device, void *out) {
   return HK_OK;
 }
 static int properties_v8(int device, void *out) {
-  net_plugin_properties_v8 p = {.name = device_name,
-                                .guid = 1,
-                                .memory = memory_kinds(),
-                                .speed = speed(),
-                                .port = device,
-                                .max_comms = CONNECTIONS,
-                                .max_receives = 1};
+  pthread_once(&looked, look);
+  net_plugin_properties_v8 p = {PROPERTIES};
   memcpy(out, &p, sizeof p);
   return HK_OK;
 }
 static int properties_v9(int device, void *out) {
-  net_plugin_properties_v9 p = {.name = device_name,
-                                .guid = 1,
-                                .memory = memory_kinds(),
-                                .speed = speed(),
-                                .port = device,
-                                .max_comms = CONNECTIONS,
-                                .max_receives = 1,
-                                .ndevices = 1,
-                                .devices = {device},
-                                .max_message = MOST_BYTES,
+  pthread_once(&looked, look);
+  net_plugin_properties_v9 p = {PROPERTIES, .ndevices = 1, .devices = {device}, .max_message = MOST_BYTES,
                                 .max_collective = MOST_BYTES};
   memcpy(out, &p, sizeof p);
   return HK_OK;
@@ -316,65 +303,32 @@ static int test(void *request, int *done, int *bytes) {
 
 /* ---- the structs ---- */
 
-#define SAME                                                                                                           \
-  .name = "Hocket", .devices = devices, .reg_dmabuf = reg_dmabuf, .dereg = dereg, .iflush = iflush, .test = test,      \
-  .close_send = close_pair, .close_recv = close_pair, .close_listen = close_listener
+/* Which form of each call a version has, by the version that brought it. */
+#define PLUGIN(version, init_v, properties_v, listen_v, connect_v, accept_v, reg_v, isend_v, irecv_v, end)             \
+  EXPORT const net_plugin_v ncclNetPlugin_##version;                                                                   \
+  const net_plugin_v ncclNetPlugin_##version = {.name = "Hocket",                                                      \
+                                                .init.init_v = begin_##init_v,                                         \
+                                                .devices = devices,                                                    \
+                                                .properties = properties_##properties_v,                               \
+                                                .listen.listen_v = listen_##listen_v,                                  \
+                                                .connect.connect_v = connect_##connect_v,                              \
+                                                .accept.accept_v = accept_##accept_v,                                  \
+                                                .reg.reg_v = reg_##reg_v,                                              \
+                                                .reg_dmabuf = reg_dmabuf,                                              \
+                                                .dereg = dereg,                                                        \
+                                                .isend.isend_v = isend_##isend_v,                                      \
+                                                .irecv.irecv_v = irecv_##irecv_v,                                      \
+                                                .iflush = iflush,                                                      \
+                                                .test = test,                                                          \
+                                                .close_send = close_pair,                                              \
+                                                .close_recv = close_pair,                                              \
+                                                .close_listen = close_listener,                                        \
+                                                .finalize = end}
 
-EXPORT const net_plugin_v ncclNetPlugin_v6, ncclNetPlugin_v7, ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10,
-    ncclNetPlugin_v11;
-
-const net_plugin_v ncclNetPlugin_v6 = {SAME,
-                                       .init.v6 = begin_v6,
-                                       .properties = properties_v6,
-                                       .listen.v6 = listen_v6,
-                                       .connect.v6 = connect_v6,
-                                       .accept.v6 = accept_v6,
-                                       .reg.v6 = reg_v6,
-                                       .isend.v6 = isend_v6,
-                                       .irecv.v6 = irecv_v6};
-const net_plugin_v ncclNetPlugin_v7 = {SAME,
-                                       .init.v6 = begin_v6,
-                                       .properties = properties_v7,
-                                       .listen.v6 = listen_v6,
-                                       .connect.v7 = connect_v7,
-                                       .accept.v7 = accept_v7,
-                                       .reg.v6 = reg_v6,
-                                       .isend.v6 = isend_v6,
-                                       .irecv.v6 = irecv_v6};
-const net_plugin_v ncclNetPlugin_v8 = {SAME,
-                                       .init.v6 = begin_v6,
-                                       .properties = properties_v8,
-                                       .listen.v6 = listen_v6,
-                                       .connect.v7 = connect_v7,
-                                       .accept.v7 = accept_v7,
-                                       .reg.v8 = reg_v8,
-                                       .isend.v6 = isend_v6,
-                                       .irecv.v6 = irecv_v6};
-const net_plugin_v ncclNetPlugin_v9 = {SAME,
-                                       .init.v6 = begin_v6,
-                                       .properties = properties_v9,
-                                       .listen.v6 = listen_v6,
-                                       .connect.v7 = connect_v7,
-                                       .accept.v7 = accept_v7,
-                                       .reg.v8 = reg_v8,
-                                       .isend.v9 = isend_v9,
-                                       .irecv.v9 = irecv_v9};
-const net_plugin_v ncclNetPlugin_v10 = {SAME,
-                                        .init.v10 = begin_v10,
-                                        .properties = properties_v9,
-                                        .listen.v6 = listen_v6,
-                                        .connect.v10 = connect_v10,
-                                        .accept.v7 = accept_v7,
-                                        .reg.v8 = reg_v8,
-                                        .isend.v10 = isend_v10,
-                                        .irecv.v10 = irecv_v10};
-const net_plugin_v ncclNetPlugin_v11 = {SAME,
-                                        .init.v11 = begin_v11,
-                                        .properties = properties_v11,
-                                        .listen.v11 = listen_v11,
-                                        .connect.v11 = connect_v11,
-                                        .accept.v7 = accept_v7,
-                                        .reg.v8 = reg_v8,
-                                        .isend.v10 = isend_v10,
-                                        .irecv.v10 = irecv_v10,
-                                        .finalize = end_v11};
+/* init, properties, listen, connect, accept, regMr, isend, irecv, finalize */
+PLUGIN(v6, v6, v6, v6, v6, v6, v6, v6, v6, NULL);
+PLUGIN(v7, v6, v7, v6, v7, v7, v6, v6, v6, NULL);
+PLUGIN(v8, v6, v8, v6, v7, v7, v8, v6, v6, NULL);
+PLUGIN(v9, v6, v9, v6, v7, v7, v8, v9, v9, NULL);
+PLUGIN(v10, v10, v9, v6, v10, v7, v8, v10, v10, NULL);
+PLUGIN(v11, v11, v11, v11, v11, v7, v8, v10, v10, end_v11);

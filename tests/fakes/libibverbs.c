@@ -78,6 +78,9 @@ hk_ibv_context *ibv_open_device(hk_ibv_device *d) {
     free(c);
     return NULL;
   }
+  lock();
+  fake_verbs.opened++;
+  unlock();
   c->v.device = d;
   set_operations(&c->v);
   c->v.async_fd = c->events[0];

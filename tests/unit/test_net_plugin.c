@@ -152,6 +152,24 @@ static const net_plugin_v *exported(const char *version) {
   return v;
 }
 
+/* NCCL asks for the properties again and again: cards are opened for the first answer. */
+START_TEST(opens_its_cards_once) {
+  fake_verbs_state *verbs = rdma_begin(2);
+  const net_plugin_v *oldest = exported("6"), *newest = exported("11");
+  for (int i = 0; i < 3; i++) {
+    net_plugin_properties_v6 old;
+    net_plugin_properties_v11 new;
+    ck_assert_int_eq(oldest->properties(0, &old), HK_OK);
+    ck_assert_int_eq(newest->properties(0, &new), HK_OK);
+    ck_assert_int_eq(old.memory, NET_PLUGIN_HOST_MEMORY | NET_PLUGIN_DMABUF);
+    ck_assert_int_eq(new.base.memory, old.memory);
+    ck_assert_int_eq(new.base.speed, old.speed);
+  }
+  ck_assert_uint_eq(verbs->opened, 2);
+  rdma_end(verbs);
+}
+END_TEST
+
 /* Somebody who calls the listener and has not the key learns nothing and does no harm. */
 START_TEST(hangs_up_on_strangers) {
   const net_plugin_v *v = exported("6");
@@ -203,6 +221,7 @@ int main(void) {
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_loop_test(t, names_a_peer_that_goes, 2, 4); /* the example and ours */
   tcase_add_loop_test(t, names_a_peer_that_goes, 6, 7);
+  tcase_add_test(t, opens_its_cards_once);
   tcase_add_test(t, hangs_up_on_strangers);
   tcase_add_test(t, tells_that_nobody_answers);
   suite_add_tcase(s, t);
