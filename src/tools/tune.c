@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket tune`: measures this machine, fits the cost model's constants, writes them to a file; or checks the choices. */
 #include "tune.h"
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-#include "../base/json.h"
 #include "../base/param.h"
 #include "tools.h"
 
 enum { TABLES = 16, LEAST_DRAWN = 20 };
-/* Times the best that a choice may take: by built-in constants, by measured ones, and before another one is worth writing down. */
-#define LIMIT_BUILT_IN 1.25
-#define LIMIT_MEASURED 1.10
+/* Times the best that a choice may take before another one is worth writing down. */
 #define LIMIT_WRITTEN 1.04
 
 typedef struct options {
@@ -134,7 +128,7 @@ static const hk_tool_option rows[] = {
      .kind = HK_OPTION_FILE,
      .field = offsetof(options, constants)},
     {.letter = 'a', .name = "all", .help = "with --check: show right choices too", .field = offsetof(options, all)},
-    {.name = "json", .help = "write what was measured as JSON, to stdout", .field = offsetof(options, json)},
+    {.name = "json", .help = "write what was measured as JSON to stdout; no constants then, but with --out", .field = offsetof(options, json)},
     {0}};
 
 /* ---- what to measure ---- */
@@ -189,6 +183,9 @@ static bool plan_all(const options *o, hk_tune_setup *s) {
                        .repeats = o->repeats,
                        .batch_us = o->milliseconds * 1000,
                        .rest = o->rest};
+  if (o->out && o->check) return hk_tool_wrong("--out: --check writes no constants"), false;
+  if (o->out && o->json && !strcmp(o->out, "-"))
+    return hk_tool_wrong("--out - and --json: both would go to stdout; give a file for the constants"), false;
   s->colls = colls ? colls : (1u << HK_COLL_COUNT) - 1;
   if (!o->quick && !o->between) return true;
   if (!colls) s->colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_BROADCAST;
@@ -227,8 +224,6 @@ static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
   return n;
 }
 
-static const char *via(const hk_tune_setup *s) { return s->between ? "net" : s->tcp ? "tcp" : "shm"; }
-
 static void tell(hk_coll coll, size_t bytes) {
   char text[32];
   if (!isatty(STDERR_FILENO)) return;
@@ -255,139 +250,6 @@ static hk_status measure(const hk_tune_setup *s, hk_tune_table *t, int n) {
   for (int i = 0; i < n; i++) HK_TRY(measure_one(&t[i], &s[i], tell), out);
 out:
   return rc;
-}
-
-/* ---- what came out ---- */
-
-typedef struct score {
-  int n, within10, within25;
-  double worst, sum;
-} score;
-
-static score judge(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices) {
-  score s = {.worst = 1};
-  for (int i = 0; i < n; i++) {
-    hk_tune_group g = {.n = 0};
-    while (hk_tune_next(&t[i], k, choices, &g)) {
-      double ratio = t[i].at[g.chosen].us / t[i].at[g.best].us;
-      s.n++;
-      s.sum += ratio;
-      s.within10 += ratio <= 1.10;
-      s.within25 += ratio <= 1.25;
-      if (ratio > s.worst) s.worst = ratio;
-    }
-  }
-  return s;
-}
-
-static void print_score(const char *what, const hk_tune_table *t, int n, const hk_constants *k,
-                        const hk_rules *choices) {
-  score s = judge(t, n, k, choices);
-  if (!s.n) return;
-  printf("%s: of %d choices %d are within 10%% of the best, %d within 25%%; on average %.3f times the best, the worst "
-         "%.2f times; prices are %.0f%% off\n",
-         what, s.n, s.within10, s.within25, s.sum / s.n, s.worst, 100 * (exp(hk_tune_error(t, n, k)) - 1));
-}
-
-/* What the second look changed. */
-static void print_tally(const hk_tune_table *t, int n, const hk_tune_judge *j) {
-  hk_tune_tally c = hk_tune_count(t, n, j);
-  printf("  Within %.0f%% at first: %d of %d. Measured again: now %d (%.1f%%). Of %d others, drawn by lot and measured "
-         "again too, %d missed.\n",
-         100 * (j->limit - 1), c.choices - c.missed_at_first, c.choices, c.choices - c.missed,
-         100.0 * (c.choices - c.missed) / (c.choices ? c.choices : 1), c.drawn, c.drawn_missed);
-}
-
-static void print_choices(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices, bool all) {
-  hk_table *out = hk_table_new("lllrlrlrr");
-  hk_table_row(out, HK_STYLE_BOLD, "VIA\tRANKS\tCOLLECTIVE\tBYTES\tCHOSEN\tTIME\tBEST\tTIME\tRATIO");
-  int shown = 0;
-  for (int i = 0; i < n; i++) {
-    hk_tune_group g = {.n = 0};
-    while (hk_tune_next(&t[i], k, choices, &g)) {
-      const hk_tune_cell *chosen = &t[i].at[g.chosen], *best = &t[i].at[g.best];
-      char bytes[32], a[32], b[32];
-      double ratio = chosen->us / best->us;
-      if (!all && ratio <= 1.10) continue;
-      hk_table_row(out,
-                   ratio > 1.25   ? HK_STYLE_RED
-                   : ratio > 1.10 ? HK_STYLE_YELLOW
-                                  : HK_STYLE_PLAIN,
-                   "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f", via(&t[i].setup), t[i].setup.nranks,
-                   hk_coll_name((hk_coll)chosen->coll), hk_tool_bytes(bytes, chosen->bytes),
-                   hk_algorithms[chosen->algorithm]->name, hk_tool_time(a, chosen->us),
-                   hk_algorithms[best->algorithm]->name, hk_tool_time(b, best->us), ratio);
-      shown++;
-    }
-  }
-  hk_table_print(out, 0, stdout);
-  if (!shown) printf("Every choice is within 10%% of the best.\n");
-}
-
-static void put_times(hk_json *w, const char *key, const hk_tune_table *t, const hk_tune_group *g, bool swept) {
-  hk_json_key(w, key);
-  hk_json_open(w, '{');
-  for (const hk_tune_cell *c = &t->at[g->first]; c < &t->at[g->first + g->n]; c++)
-    hk_json_put_number(w, hk_algorithms[c->algorithm]->name, swept && c->looks ? c->swept : c->us);
-  hk_json_close(w);
-}
-
-static void print_json(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices) {
-  hk_json w = {.f = stdout};
-  hk_json_open(&w, '[');
-  for (int i = 0; i < n; i++) {
-    hk_tune_group g = {.n = 0}, usual = {.n = 0};
-    while (hk_tune_next(&t[i], k, choices, &g) && hk_tune_next(&t[i], &hk_constants_default, NULL, &usual)) {
-      const hk_tune_cell *at = t[i].at;
-      hk_json_open(&w, '{');
-      hk_json_put_text(&w, "transport", via(&t[i].setup));
-      hk_json_put_integer(&w, "ranks", t[i].setup.nranks);
-      hk_json_put_text(&w, "collective", hk_coll_name((hk_coll)at[g.first].coll));
-      hk_json_put_integer(&w, "bytes", (long long)at[g.first].bytes);
-      hk_json_put_text(&w, "chosen", hk_algorithms[at[g.chosen].algorithm]->name);
-      hk_json_put_text(&w, "best", hk_algorithms[at[g.best].algorithm]->name);
-      hk_json_put_number(&w, "ratio", at[g.chosen].us / at[g.best].us);
-      hk_json_put_text(&w, "built_in", hk_algorithms[at[usual.chosen].algorithm]->name);
-      hk_json_put_number(&w, "built_in_ratio", at[usual.chosen].us / at[g.best].us);
-      hk_json_put_boolean(&w, "drawn", at[g.first].drawn);
-      hk_json_put_integer(&w, "looks", at[g.chosen].looks);
-      put_times(&w, "us", &t[i], &g, false);
-      if (at[g.chosen].looks) put_times(&w, "us_at_first", &t[i], &g, true);
-      hk_json_close(&w);
-    }
-  }
-  hk_json_close(&w);
-  putchar('\n');
-}
-
-/* ---- the file ---- */
-
-/* The folders above a path, as mkdir -p makes them. */
-static void make_folders(const char *path) {
-  char folder[4096];
-  for (const char *p = strchr(path + 1, '/'); p && (size_t)(p - path) < sizeof folder; p = strchr(p + 1, '/')) {
-    memcpy(folder, path, (size_t)(p - path));
-    folder[p - path] = 0;
-    (void)mkdir(folder, 0777); /* what is wrong shows when the file is opened */
-  }
-}
-
-static int save(const hk_constants *k, const hk_rules *choices, const char *path) {
-  char usual[4096];
-  if (path && !strcmp(path, "-")) return hk_constants_write(k, choices, stdout) == HK_OK ? HK_EXIT_OK : HK_EXIT_TROUBLE;
-  if (!path) {
-    if (!hk_constants_path(usual, sizeof usual)) return hk_tool_wrong("no HOME is set: give --out");
-    path = usual;
-    make_folders(path);
-  }
-  FILE *f = fopen(path, "we");
-  if (!f) return hk_tool_wrong("%s cannot be written: %s", path, strerror(errno));
-  hk_status rc = hk_constants_write(k, choices, f);
-  if (fclose(f) != 0 && rc == HK_OK) rc = HK_FAIL_ERRNO("%s cannot be written", path);
-  if (rc != HK_OK) return hk_tool_failed(rc);
-  printf("written to %s%s\n", path,
-         path == usual ? ", where every init looks for it" : "; HOCKET_TUNE_FILE=<that file> makes an init read it");
-  return HK_EXIT_OK;
 }
 
 typedef struct in_force {
@@ -437,12 +299,14 @@ static int fit(const options *o, hk_tune_table *tables, int n, const hk_constant
     hk_rules_free(choices);
     return hk_tool_failed(rc);
   }
-  if (!o->out || strcmp(o->out, "-") != 0) {
-    print_score("With the built-in constants", tables, n, &hk_constants_default, NULL);
-    print_score("With the measured ones", tables, n, &fitted, NULL);
-    print_score("... and choices where they err", tables, n, &fitted, choices);
+  if (o->json) {
+    hk_tune_print_json(tables, n, &fitted, choices);
+  } else if (!o->out || strcmp(o->out, "-") != 0) {
+    hk_tune_print_score("With the built-in constants", tables, n, &hk_constants_default, NULL);
+    hk_tune_print_score("With the measured ones", tables, n, &fitted, NULL);
+    hk_tune_print_score("... and choices where they err", tables, n, &fitted, choices);
   }
-  int code = save(&fitted, choices, o->out);
+  int code = hk_tune_save(o->out, &fitted, choices);
   hk_rules_free(choices);
   return code;
 }
@@ -453,18 +317,20 @@ static int fit_between(const options *o, const hk_tune_table *table, const hk_co
   if (table->machine.nhosts < 2)
     return hk_tool_wrong("--between: all %d ranks are on one host: start them on several", table->machine.nranks);
   hk_constants fitted = hk_tune_fit(table, 1, before);
-  if (!o->out || strcmp(o->out, "-") != 0) {
-    print_score("With the constants in force", table, 1, before, NULL);
-    print_score("With the measured ones", table, 1, &fitted, NULL);
+  if (o->json) {
+    hk_tune_print_json(table, 1, &fitted, choices);
+  } else if (!o->out || strcmp(o->out, "-") != 0) {
+    hk_tune_print_score("With the constants in force", table, 1, before, NULL);
+    hk_tune_print_score("With the measured ones", table, 1, &fitted, NULL);
   }
-  return save(&fitted, choices, o->out);
+  return hk_tune_save(o->out, &fitted, choices);
 }
 
 /* The choices in force, and beside measured constants the built-in ones' too: both by the same times. */
 static int check(const options *o, hk_tune_table *tables, int n, const in_force *now) {
   hk_tune_judge judges[] = {
-      {.constants = &now->k, .choices = now->choices, .limit = now->measured ? LIMIT_MEASURED : LIMIT_BUILT_IN},
-      {.constants = &hk_constants_default, .limit = LIMIT_BUILT_IN}};
+      {.constants = &now->k, .choices = now->choices, .limit = now->measured ? HK_TUNE_LIMIT_MEASURED : HK_TUNE_LIMIT_BUILT_IN},
+      {.constants = &hk_constants_default, .limit = HK_TUNE_LIMIT_BUILT_IN}};
   hk_tune_look look = {.judges = judges, .njudges = now->measured ? 2 : 1, .measure = measure_one, .tell = tell};
   for (int pass = 0; pass < passes(o); pass++) {
     look.draw = pass ? 0 : LEAST_DRAWN;
@@ -472,22 +338,25 @@ static int check(const options *o, hk_tune_table *tables, int n, const in_force 
     if (rc != HK_OK) return hk_tool_failed(rc);
   }
   if (o->json) {
-    print_json(tables, n, &now->k, now->choices);
+    hk_tune_print_json(tables, n, &now->k, now->choices);
     return HK_EXIT_OK;
   }
-  print_choices(tables, n, &now->k, now->choices, o->all);
-  print_score("With the constants in force", tables, n, &now->k, now->choices);
-  if (passes(o)) print_tally(tables, n, &judges[0]);
-  if (now->measured) print_score("With the built-in ones", tables, n, &hk_constants_default, NULL);
-  if (now->measured && passes(o)) print_tally(tables, n, &judges[1]);
-  return judge(tables, n, &now->k, now->choices).worst > LIMIT_BUILT_IN ? HK_EXIT_FINDING : HK_EXIT_OK;
+  hk_tune_print_choices(tables, n, &now->k, now->choices, o->all);
+  hk_tune_print_score("With the constants in force", tables, n, &now->k, now->choices);
+  if (passes(o)) hk_tune_print_tally(tables, n, &judges[0]);
+  if (now->measured) hk_tune_print_score("With the built-in ones", tables, n, &hk_constants_default, NULL);
+  if (now->measured && passes(o)) hk_tune_print_tally(tables, n, &judges[1]);
+  return hk_tune_worst(tables, n, &now->k, now->choices) > HK_TUNE_LIMIT_BUILT_IN ? HK_EXIT_FINDING : HK_EXIT_OK;
 }
+
+/* Rank 0, where there are hosts. */
+static bool writes(const options *o, int rank) { return !o->check && !(o->json && !o->out) && !rank; }
 
 static int use(const options *o, hk_tune_table *tables, int n, const in_force *now) {
   if (tables[0].setup.rank) return HK_EXIT_OK; /* between hosts rank 0 has the table */
   if (o->check) return check(o, tables, n, now);
-  if (o->json) {
-    print_json(tables, n, &now->k, now->choices);
+  if (!writes(o, 0)) {
+    hk_tune_print_json(tables, n, &now->k, now->choices);
     return HK_EXIT_OK;
   }
   return o->between ? fit_between(o, tables, &now->k, now->choices) : fit(o, tables, n, &now->k);
@@ -504,7 +373,7 @@ static int run(void *into, int nargs, char **args) {
   if (rc != HK_OK && (o->check || o->json || o->between))
     return hk_tool_failed(rc); /* to measure all anew none need be */
   int n = plan_setups(o, setups);
-  if (!n) {
+  if (!n || (writes(o, setups[0].rank) && !hk_tune_can_save(o->out))) {
     hk_rules_free(now.choices);
     return HK_EXIT_TROUBLE;
   }

@@ -66,6 +66,8 @@ typedef struct hk_tune_group {
 bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules *choices, hk_tune_group *g);
 
 /* Whose choices are looked at, and how many times the best's time one may take. */
+#define HK_TUNE_LIMIT_BUILT_IN 1.25
+#define HK_TUNE_LIMIT_MEASURED 1.10
 typedef struct hk_tune_judge {
   const hk_constants *constants;
   const hk_rules *choices; /* may be NULL */
@@ -97,6 +99,23 @@ hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants 
 hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants *k, hk_rules **out);
 /* The average of |ln(price / measured)|: 0.1 is 10% off. */
 double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k);
+
+/* ---- what came out: tune_view.c, to stdout; choices may be NULL ---- */
+
+void hk_tune_print_score(const char *what, const hk_tune_table *t, int n, const hk_constants *k,
+                         const hk_rules *choices);
+void hk_tune_print_tally(const hk_tune_table *t, int n, const hk_tune_judge *j); /* what the second look changed */
+void hk_tune_print_choices(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices, bool all);
+void hk_tune_print_json(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices);
+/* How many times the best's time the worst choice takes. */
+double hk_tune_worst(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices);
+
+/* ---- where it goes: tune_save.c; path "-" is stdout, NULL where every init looks ---- */
+
+/* Asked before measuring takes its time; false with the complaint made. */
+bool hk_tune_can_save(const char *path);
+int hk_tune_save(const char *path, const hk_constants *k, const hk_rules *choices); /* gives an exit code */
+
 /* Which of how many ranks the launcher says this process is; false where nobody says. */
 bool hk_tune_launched(int *rank, int *nranks);
 #endif

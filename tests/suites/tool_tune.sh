@@ -44,11 +44,20 @@ if command -v python3 >/dev/null; then
 fi
 "$tool" tune "${few[@]}" -n 2 -t shm --out - >"$work/out" 2>/dev/null || fault "--out - ends with code $?"
 grep -q "^copy_mb_s = " "$work/out" || fault "--out - writes nothing"
-for wrong in "--ranks 1" "--ranks 2,x" "--transports air" "--collectives sum" "--from 4 --to 2" "--milliseconds 0" "--looks -1" "--rest -1" "--between 127.0.0.1:9" \
+# What cannot be written is said before anything is measured, and what fails at the end leaves the old file.
+mkdir "$work/real" && : >"$work/real/linked.conf" && ln -s real/linked.conf "$work/link.conf"
+"$tool" tune "${few[@]}" -n 2 -t shm --json --out "$work/link.conf" >"$work/out" 2>/dev/null || fault "--json --out: code $?"
+[ -L "$work/link.conf" ] && grep -q "^copy_mb_s = " "$work/real/linked.conf" || fault "--out does not follow a link"
+grep -q '^\[{"transport":"shm"' "$work/out" || fault "--json beside --out writes no JSON"
+[ "$(ls "$work/real")" = linked.conf ] || fault "something is left beside the constants: $(ls "$work/real")"
+"$tool" tune "${few[@]}" -n 2 -t shm -c broadcast --out /dev/full >"$work/out" 2>&1
+[ $? = 2 ] && grep -q "/dev/full cannot be written: No space left" "$work/out" || fault "a full disk is not told"
+for wrong in "--check --out $work/x" "--json --out -" "--out /no/such/place" "--out $work" "--ranks 1" "--ranks 2,x" "--transports air" "--collectives sum" "--from 4 --to 2" "--milliseconds 0" "--looks -1" "--rest -1" "--between 127.0.0.1:9" \
   "--constants /no/such --check"; do
   # shellcheck disable=SC2086 # words
   "$tool" tune $wrong >"$work/out" 2>&1
   [ $? = 2 ] || fault "'$wrong' does not end with code 2"
+  grep -q "^[0-9]* ranks over" "$work/out" && fault "'$wrong' measures before it complains"
 done
 [ $faults = 0 ] || exit 1
 echo "measured, written, read and judged"

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where `hocket tune` writes its constants. */
+#include <errno.h>
+#include <limits.h> /* PATH_MAX */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "tools.h"
+#include "tune.h"
+
+/* The folders above a path, as mkdir -p makes them. */
+static void make_folders(const char *path) {
+  char folder[PATH_MAX];
+  for (const char *p = strchr(path + 1, '/'); p && (size_t)(p - path) < sizeof folder; p = strchr(p + 1, '/')) {
+    memcpy(folder, path, (size_t)(p - path));
+    folder[p - path] = 0;
+    (void)mkdir(folder, 0777); /* what is wrong shows when the file is opened */
+  }
+}
+
+/* The file that is meant, without symbolic links, so that a file that one names is replaced and not the link. */
+static bool find_place(const char *path, char place[PATH_MAX]) {
+  char usual[PATH_MAX];
+  if (!path) {
+    if (!hk_constants_path(usual, sizeof usual)) return hk_tool_wrong("no HOME is set: give --out"), false;
+    make_folders(usual);
+    path = usual;
+  }
+  if (realpath(path, place)) return true;
+  if (strlen(path) >= PATH_MAX) return hk_tool_wrong("--out: the path is longer than %d bytes", PATH_MAX - 1), false;
+  strcpy(place, path);
+  return true;
+}
+
+bool hk_tune_can_save(const char *path) {
+  char place[PATH_MAX];
+  struct stat st;
+  if (path && !strcmp(path, "-")) return true;
+  if (!find_place(path, place)) return false;
+  bool there = stat(place, &st) == 0;
+  if (there && S_ISDIR(st.st_mode)) return hk_tool_wrong("--out: %s is a folder", place), false;
+  if (!there) { /* then its folder counts */
+    char *name = strrchr(place, '/');
+    if (!name) strcpy(place, ".");
+    else name[name == place] = 0;
+  }
+  if (access(place, W_OK) == 0) return true;
+  return hk_tool_wrong("%s cannot be written%s: %s", place, there ? "" : " to", strerror(errno)), false;
+}
+
+/* Beside its place and then moved there: neither a full disk nor an init that reads meanwhile leaves or sees half a file. */
+static hk_status replace(const char *place, const hk_constants *k, const hk_rules *choices) {
+  char fresh[PATH_MAX + 16];
+  struct stat st;
+  bool plain = stat(place, &st) != 0 || S_ISREG(st.st_mode); /* a device or a pipe stays what it is */
+  snprintf(fresh, sizeof fresh, "%s.%d", place, (int)getpid());
+  FILE *f = plain ? fopen(fresh, "we") : NULL;
+  bool beside = f != NULL;
+  if (!f) f = fopen(place, "we"); /* a writable file in a folder that is not */
+  if (!f) return HK_FAIL_ERRNO("%s cannot be written", place);
+  hk_status rc = hk_constants_write(k, choices, f);
+  if (fclose(f) != 0 && rc == HK_OK) rc = HK_FAIL_ERRNO("%s cannot be written", place);
+  if (!beside) return rc;
+  if (rc == HK_OK && rename(fresh, place) != 0) rc = HK_FAIL_ERRNO("%s cannot be replaced", place);
+  if (rc != HK_OK) unlink(fresh);
+  return rc;
+}
+
+int hk_tune_save(const char *path, const hk_constants *k, const hk_rules *choices) {
+  char place[PATH_MAX];
+  bool standard = path && !strcmp(path, "-");
+  if (!standard && !find_place(path, place)) return HK_EXIT_TROUBLE;
+  hk_status rc = standard ? hk_constants_write(k, choices, stdout) : replace(place, k, choices);
+  if (rc != HK_OK) return hk_tool_failed(rc);
+  if (standard) return HK_EXIT_OK;
+  fprintf(stderr, "written to %s%s\n", place,
+          path ? "; HOCKET_TUNE_FILE=<that file> makes an init read it" : ", where every init looks for it");
+  return HK_EXIT_OK;
+}
