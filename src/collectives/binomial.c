@@ -18,8 +18,8 @@ enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
  * receive: of a short message that is the lesser part of the work.  Of a long one an inner rank reads its part from a slot
  * for every child again, where a leaf of a flat tree takes it straight into its buffer; in a reduce over sockets what one child
  * sent has left the caches when the others' has come. */
-#define ONLY_RECEIVING 0.75
-#define PASSING_ON 1.3
+#define ONLY_RECEIVING 0.66
+#define PASSING_ON 1.45
 /* A reduce through memory where ranks outnumber cores: an inner rank's turn comes before its children have had theirs. */
 #define TURNED_AWAY 1.4
 enum { LONG_BYTES = 1 << 20 }; /* from here on bytes are all; in between both count */

@@ -11,24 +11,30 @@ enum {
   TINY_CHUNK = 512,        /* however many links */
   ELEMENTS = 64,           /* every chunk is a multiple: whole elements, whole cache lines */
   MANY_LINKS = 64,         /* beyond, see hk_price */
+  SPILL_RANKS = 6,         /* beyond the first two, see SPILL_ROOT */
   AHEAD_WAVES = 8,         /* that the slots of a link take */
   CACHED_BYTES = 256 << 10 /* of what a rank touches in an operation: about so much is found in its caches */
 };
 #define HOT_GAIN 0.8 /* the part of a reduction's time that is waiting for memory */
-/* What a lane that only sends may lose at most by running ahead, the caches being long past what it sent when that is read.
- * Through memory; and through sockets, where it fills the kernel's buffers.  What it is there depends on what else the machine
- * does (from nothing to twice the time); through sockets, so much where nothing else runs. */
+/* What a lane that only sends may lose at most by running ahead, the caches being long past what it sent when that is read:
+ * through memory; and through sockets, where it fills the kernel's buffers.  What it is there depends on what else the machine
+ * does (from nothing to twice the time); this much where nothing else runs.  Where all goes to a root or comes from one, nobody's
+ * answer holds it up, and every socket of the root beyond the first has buffers of its own to fill; measured up to 8 ranks,
+ * where nothing is left in the caches. */
 #define SPILL 0.3
 #define SPILL_SOCKETS 0.05
+#define SPILL_ROOT 0.12
 /* Rings, chains and trees inside a host, against algorithms with as many bytes, whose ranks do not all wait for a neighbour at
  * each step; measured.  Over sockets a byte's way through the kernel is not hidden behind that of others; in two trees at once
- * it is in part, by the other tree's bytes, and wholly where these are added up.  Through memory it counts where ranks take
+ * it is in part, by the other tree's bytes, and wholly where sums go up one while they come down the other.  That is with up
+ * to two ranks on a core; more of them leave it idle less, as the root of their number.  Through memory it counts where ranks take
  * turns on the cores. */
-#define LOCKSTEP_SOCKETS 1.3
-#define LOCKSTEP_TREES 1.2
+#define LOCKSTEP_SOCKETS 1.75
+#define LOCKSTEP_TREES 1.4
 #define LOCKSTEP_TURNS 1.1
-/* A byte that is added came, over a socket of a host, by the kernel's copy into a slot, and is read from there again. */
-#define SUMMED_COPIES 2
+/* A byte that is added came, over a socket of a host, by the kernel's copy into a slot, and is read from there again; what
+ * that takes from the caches is paid for too: in all as much as so many copies, measured. */
+#define SUMMED_COPIES 3
 
 /* Ranks that share a core, at least 1. */
 static double crowd(const hk_machine *m) {
@@ -113,8 +119,15 @@ size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
 static double lockstep(const hk_machine *m, const hk_shape *s, const hk_work *w, bool sockets) {
   if (m->nhosts > 1 || w->spread != HK_SPREAD_RING || w->rounds <= 1) return 1;
   if (!sockets) return crowd(m) > 1 && w->again >= w->rounds ? LOCKSTEP_TURNS : 1;
-  if (s->fan > 1) return w->reduced > 0 ? 1 : LOCKSTEP_TREES;
-  return LOCKSTEP_SOCKETS;
+  bool trees = s->fan > 1;
+  if (m->nranks <= 2 || (trees && w->reduced > 0 && !w->one_way)) return 1;
+  return 1 + ((trees ? LOCKSTEP_TREES : LOCKSTEP_SOCKETS) - 1) * fmin(1, sqrt(2 / crowd(m)));
+}
+
+/* The part more that bytes cost which a lane sends ahead through sockets. */
+static double spill_sockets(const hk_machine *m, const hk_work *w) {
+  if (m->nranks <= 2) return 0;
+  return w->one_way ? SPILL_ROOT * fmin(m->nranks - 2, SPILL_RANKS) : SPILL_SOCKETS;
 }
 
 double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
@@ -140,13 +153,11 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     copying *= 1 + SPILL * ahead;
   double inside = part * at.near * work * (ring ? m->inside.ring_us_per_b : m->inside.mesh_us_per_b);
   double between = part * at.out * (rail ? m->between.ring_us_per_b : m->between.mesh_us_per_b);
-  if (m->nhosts <= 1 && sockets && s->depth <= 1 && w->again <= HK_AHEAD * w->rounds) {
-    copying *= 1 + SPILL_SOCKETS * ahead;
-    inside *= 1 + SPILL_SOCKETS * ahead;
-  }
-  double steps = lockstep(m, s, w, sockets);
-  copying *= steps;
-  inside *= steps;
+  double moved = lockstep(m, s, w, sockets);
+  if (m->nhosts <= 1 && sockets && s->depth <= 1 && w->again <= HK_AHEAD * w->rounds)
+    moved *= 1 + spill_sockets(m, w) * ahead;
+  copying *= moved;
+  inside *= moved;
   /* Calls follow one another.  Where nobody waits for an answer, those of one host run ahead: a call is as a further wave of
    * the one before, and ranks hand over their core only when they have done much.  Then work is all that counts: that of the
    * busiest rank's core, on which others run beside it. */

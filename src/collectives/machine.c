@@ -5,9 +5,9 @@
 /* Measured on two cores of a virtual machine (`hocket tune`), rounded; between hosts a usual Ethernet. */
 const hk_constants hk_constants_default = {.memory_alpha_us = 0.15,
                                            .memory_message_us = 0.12,
-                                           .tcp_alpha_us = 1.0,
+                                           .tcp_alpha_us = 0.8,
                                            .tcp_message_us = 1.8,
-                                           .tcp_link_us = 0.6,
+                                           .tcp_link_us = 0.8,
                                            .tcp_us_per_b = 1.0 / 20000,
                                            .net_alpha_us = 12.0,
                                            .net_message_us = 3.0,

@@ -128,7 +128,9 @@ static const hk_tool_option rows[] = {
      .kind = HK_OPTION_FILE,
      .field = offsetof(options, constants)},
     {.letter = 'a', .name = "all", .help = "with --check: show right choices too", .field = offsetof(options, all)},
-    {.name = "json", .help = "write what was measured as JSON to stdout; no constants then, but with --out", .field = offsetof(options, json)},
+    {.name = "json",
+     .help = "write what was measured as JSON to stdout; no constants then, but with --out",
+     .field = offsetof(options, json)},
     {0}};
 
 /* ---- what to measure ---- */
@@ -328,9 +330,10 @@ static int fit_between(const options *o, const hk_tune_table *table, const hk_co
 
 /* The choices in force, and beside measured constants the built-in ones' too: both by the same times. */
 static int check(const options *o, hk_tune_table *tables, int n, const in_force *now) {
-  hk_tune_judge judges[] = {
-      {.constants = &now->k, .choices = now->choices, .limit = now->measured ? HK_TUNE_LIMIT_MEASURED : HK_TUNE_LIMIT_BUILT_IN},
-      {.constants = &hk_constants_default, .limit = HK_TUNE_LIMIT_BUILT_IN}};
+  hk_tune_judge judges[] = {{.constants = &now->k,
+                             .choices = now->choices,
+                             .limit = now->measured ? HK_TUNE_LIMIT_MEASURED : HK_TUNE_LIMIT_BUILT_IN},
+                            {.constants = &hk_constants_default, .limit = HK_TUNE_LIMIT_BUILT_IN}};
   hk_tune_look look = {.judges = judges, .njudges = now->measured ? 2 : 1, .measure = measure_one, .tell = tell};
   for (int pass = 0; pass < passes(o); pass++) {
     look.draw = pass ? 0 : LEAST_DRAWN;

@@ -43,8 +43,10 @@ bool hk_tune_can_save(const char *path) {
   if (there && S_ISDIR(st.st_mode)) return hk_tool_wrong("--out: %s is a folder", place), false;
   if (!there) { /* then its folder counts */
     char *name = strrchr(place, '/');
-    if (!name) strcpy(place, ".");
-    else name[name == place] = 0;
+    if (!name)
+      strcpy(place, ".");
+    else
+      name[name == place] = 0;
   }
   if (access(place, W_OK) == 0) return true;
   return hk_tool_wrong("%s cannot be written%s: %s", place, there ? "" : " to", strerror(errno)), false;

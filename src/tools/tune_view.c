@@ -30,7 +30,7 @@ static score judge(const hk_tune_table *t, int n, const hk_constants *k, const h
 }
 
 void hk_tune_print_score(const char *what, const hk_tune_table *t, int n, const hk_constants *k,
-                        const hk_rules *choices) {
+                         const hk_rules *choices) {
   score s = judge(t, n, k, choices);
   if (!s.n) return;
   printf("%s: of %d choices %d are within 10%% of the best, %d within 25%%; on average %.3f times the best, the worst "
@@ -64,7 +64,7 @@ void hk_tune_print_choices(const hk_tune_table *t, int n, const hk_constants *k,
       hk_table_row(out,
                    ratio > HK_TUNE_LIMIT_BUILT_IN   ? HK_STYLE_RED
                    : ratio > HK_TUNE_LIMIT_MEASURED ? HK_STYLE_YELLOW
-                                  : HK_STYLE_PLAIN,
+                                                    : HK_STYLE_PLAIN,
                    "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f", via(&t[i].setup), t[i].setup.nranks,
                    hk_coll_name((hk_coll)chosen->coll), hk_tool_bytes(bytes, chosen->bytes),
                    hk_algorithms[chosen->algorithm]->name, hk_tool_time(a, chosen->us),
