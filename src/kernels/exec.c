@@ -360,10 +360,23 @@ hk_status hk_exec_step(hk_exec *x, bool *moved) {
   return HK_OK;
 }
 
+/* The readers that have not given the lane's slots back; gives their number. */
+static int undrained(const hk_exec *x, const hk_lane_run *l, int *peers, int room) {
+  const hk_program *p = x->plan->program;
+  const hk_link_need *needs = hk_program_links(p);
+  unsigned lane = (unsigned)(l - x->lanes) % p->nlanes;
+  int n = 0;
+  for (unsigned i = 0; i < p->nlinks && n < room; i++)
+    if (needs[i].lane == lane && needs[i].kind == HK_LINK_SEND && !hk_link_drained(l->links[i]))
+      peers[n++] = l->links[i]->peer;
+  return n;
+}
+
 int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
   int n = 0;
   for (unsigned k = 0; k < x->nlanes && n < room; k++) {
     const hk_lane_run *l = &x->lanes[k];
+    if (l->draining && !l->done) n += undrained(x, l, peers + n, room - n);
     if (l->done || l->draining || l->pc->op != HK_OP_MOVE) continue;
     const hk_operand *o = &hk_instr_operands(x->plan->program, l->pc)[l->ready];
     if (o->space == HK_LINK) peers[n++] = link_of(l, o)->peer;

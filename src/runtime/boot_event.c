@@ -61,7 +61,7 @@ static void pass_on(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *f
   }
 }
 
-static bool said_goodbye(hk_bootstrap *b, int rank) {
+bool hk_bootstrap_left(hk_bootstrap *b, int rank) {
   bool left = false;
   pthread_mutex_lock(&b->lock);
   for (int i = 0; i < 2 * b->rounds; i++) left |= b->links[i].rank == rank && b->links[i].end == HK_END_LEFT;
@@ -81,7 +81,7 @@ static void tell_of_process(hk_bootstrap *b, const hk_event *dead) {
     if (r == dead->rank || hk_contact_process(b->contacts + (size_t)r * HK_CONTACT_BYTES) != process) continue;
     hk_event e = *dead;
     e.rank = r;
-    if (!said_goodbye(b, r) && note(b, &e) && b->o.on_event) b->o.on_event(b->o.arg, &e);
+    if (!hk_bootstrap_left(b, r) && note(b, &e) && b->o.on_event) b->o.on_event(b->o.arg, &e);
   }
 }
 

@@ -61,6 +61,9 @@ hk_status hk_bootstrap_barrier(hk_bootstrap *b);
 /* Tells all ranks.  From any thread; never blocks long. */
 void hk_bootstrap_announce(hk_bootstrap *b, const hk_event *event);
 
+/* Has the rank said goodbye?  Only the 2 log2 n ranks that this one has links with tell it. */
+bool hk_bootstrap_left(hk_bootstrap *b, int rank);
+
 uint64_t hk_bootstrap_comm_id(const hk_bootstrap *b);
 const uint8_t *hk_bootstrap_secret(const hk_bootstrap *b); /* 16 bytes */
 /* Data connections, for transport_env: see transport.h. */

@@ -90,6 +90,7 @@ typedef struct hk_order {
   const hk_exec *exec;
   struct hk_board *board; /* where ranks of this host see what we do; may be NULL */
   uint64_t reported_ns;   /* how long the present wait was when the watchdog last spoke */
+  uint64_t left_seen_ns;  /* when a wait for a rank that has left was last seen */
 } hk_order;
 
 enum { HK_REDOP_LIMIT = 64 };

@@ -27,11 +27,17 @@ void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
     snprintf(text, bytes, "%s(%zu x %s)", hk_coll_name((hk_coll)call->coll), call->count, type);
 }
 
-/* "2, 5, 7": the peers that the lanes wait for, each once. */
-static void list_peers(ncclComm_t c, char *text, size_t bytes) {
-  int peers[16], n = 0;
-  if (c->order.exec) n = hk_exec_waits_for(c->order.exec, peers, (int)HK_ARRAY_LENGTH(peers));
+/* The peers that the call waits for, some more than once. */
+static int waits_for(ncclComm_t c, int *peers, int room) {
+  int n = 0;
+  if (c->order.exec) n = hk_exec_waits_for(c->order.exec, peers, room);
   if (n == 0 && c->order.current && c->order.current->coll == HK_SENDRECV) peers[n++] = c->order.current->root;
+  return n;
+}
+
+/* "2, 5, 7": these peers, each once. */
+static void list_peers(ncclComm_t c, char *text, size_t bytes) {
+  int peers[16], n = waits_for(c, peers, (int)HK_ARRAY_LENGTH(peers));
   size_t used = 0;
   text[0] = 0;
   for (int i = 0; i < n && used < bytes; i++) {
@@ -74,11 +80,33 @@ hk_status hk_watch_mismatch(ncclComm_t c) {
   return HK_OK;
 }
 
+/* A rank that destroyed its communicator makes no call any more.  What it wrote into shared memory before its goodbye can
+ * be seen once the goodbye is: a wait that was there at one look and still is at the next has looked for it in vain.  What
+ * it sent over a network may come later, though not after the time in which a silent host counts as dead. */
+static hk_status find_left(ncclComm_t c, const hk_call *call, uint64_t waited_ns) {
+  int peers[16], n = waits_for(c, peers, (int)HK_ARRAY_LENGTH(peers)), left = -1;
+  for (int i = 0; i < n && left < 0; i++)
+    if (hk_bootstrap_left(c->bootstrap, peers[i])) left = peers[i];
+  if (left < 0) return HK_OK;
+  uint64_t now = hk_now_ns(), patience_ns = 0;
+  if (now - waited_ns > c->order.left_seen_ns) c->order.left_seen_ns = now; /* the first look of this wait */
+  if (hk_transports[c->wiring.via[left]] != &hk_transport_shm)
+    patience_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  if (now <= c->order.left_seen_ns + patience_ns) return HK_OK;
+  char what[160];
+  hk_watch_describe(call, what, sizeof what);
+  return HK_FAIL(HK_ERR_REMOTE,
+                 "rank %d has left the communicator (ncclCommDestroy) while rank %d of %d waits for it in %s, operation "
+                 "%llu: make the same calls on all ranks before one of them destroys it",
+                 left, c->rank, c->nranks, what, (unsigned long long)c->order.sequence);
+}
+
 hk_status hk_watch(void *comm, uint64_t waited_ns) {
   ncclComm_t c = comm;
   int64_t limit = hk_param_int(HK_P_WATCHDOG);
   const hk_call *call = c->order.current;
   hk_status rc = hk_watch_mismatch(c);
+  if (rc == HK_OK && call) rc = find_left(c, call, waited_ns);
   if (rc != HK_OK) return rc;
   if (limit == 0 || !call || waited_ns < (uint64_t)limit * 1000000000u) return HK_OK;
   if (waited_ns < c->order.reported_ns) c->order.reported_ns = 0; /* another wait than the one reported */

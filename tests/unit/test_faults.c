@@ -105,6 +105,23 @@ static int mismatch(ncclComm_t c, int rank, int n, void *arg) {
 START_TEST(mismatch_processes) { ck_assert_int_eq(ranks_as_processes(3, mismatch, NULL), 0); }
 END_TEST
 
+/* A rank destroys its communicator while another waits for it, who learns at once that it has left. */
+static int wait_for_the_left(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg, (void)n;
+  float b[16] = {0};
+  if (rank == 0) return 0; /* to the end of the communicator */
+  ncclResult_t rc = ncclAllReduce(b, b, 16, ncclFloat32, ncclSum, c, NULL);
+  if (rc == ncclRemoteError && strstr(ncclGetLastError(c), "rank 0 has left the communicator")) return 0;
+  fprintf(stderr, "rank %d: result %d, text: %s\n", rank, rc, ncclGetLastError(c));
+  return 1;
+}
+
+START_TEST(leaving_early) {
+  ck_assert_int_eq(ranks_as_threads(2, wait_for_the_left, NULL), 0);
+  ck_assert_int_eq(ranks_as_processes(2, wait_for_the_left, NULL), 0);
+}
+END_TEST
+
 static int open_files(void) {
   DIR *d = opendir("/proc/self/fd");
   int n = 0;
@@ -168,6 +185,7 @@ int main(void) {
   tcase_add_loop_test(t, kill_while_idle, 0, 3);
   tcase_add_loop_test(t, kill_over_net, 0, 3);
   tcase_add_test(t, mismatch_processes);
+  tcase_add_test(t, leaving_early);
   tcase_add_test(t, thousand_inits);
   suite_add_tcase(s, t);
   return suite_run(s);
