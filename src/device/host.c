@@ -23,6 +23,7 @@ typedef struct region {
   char *base;
   size_t bytes;
   int fd; /* -1: private memory, cannot be shared */
+  pid_t owner;
 } region;
 
 /* The regions of this process, by address.  Global because ncclMemAlloc has no communicator: memory is allocated before
@@ -141,7 +142,7 @@ hk_status hk_host_alloc(void **out, size_t bytes) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   *out = NULL;
   if (bytes > SIZE_MAX / 2) return HK_FAIL(HK_ERR_ARGUMENT, "cannot allocate %zu bytes", bytes);
-  region r = {.bytes = bytes ? (bytes + page - 1) / page * page : page};
+  region r = {.bytes = bytes ? (bytes + page - 1) / page * page : page, .owner = getpid()};
   r.fd = hk_host_memfd("hocket", r.bytes);
   if (r.fd < 0)
     HK_INFO(HK_SUB_ALLOC, "%zu bytes cannot be shared with other processes (memfd_create: %s); they are private",
@@ -180,8 +181,9 @@ hk_status hk_host_free(void *p) {
   if (!r.base) return HK_FAIL(HK_ERR_ARGUMENT, "%p is not memory that ncclMemAlloc gave, or it has been freed", p);
   munmap(r.base, r.bytes);
   if (r.fd >= 0) {
-    /* Peers that have the region mapped must not keep its pages alive. */
-    if (fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r.bytes))
+    /* Peers that have the region mapped must not keep its pages alive.  A forked child only gives up its own mapping: the
+     * pages are its parent's. */
+    if (r.owner == getpid() && fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r.bytes))
       HK_INFO(HK_SUB_ALLOC, "%zu freed bytes stay in memory until peers unmap them: %s", r.bytes, strerror(errno));
     close(r.fd);
   }

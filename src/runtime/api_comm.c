@@ -181,7 +181,7 @@ out:
 }
 
 HK_API(ncclResult_t, ncclCommDestroy, (ncclComm_t comm)) {
-  if (!comm) return ncclSuccess;
+  if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* of a parent: its copy goes with this process */
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommDestroy"), out);
   wait_until_left(comm, 0);
@@ -191,7 +191,7 @@ out:
 }
 
 HK_API(ncclResult_t, ncclCommAbort, (ncclComm_t comm)) {
-  if (!comm) return ncclSuccess;
+  if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* of a parent: its copy goes with this process */
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommAbort"), out);
   /* A communicator that failed already needs nobody told again. */

@@ -23,6 +23,8 @@ static struct {
   hk_fork_hooks hooks;
 } process = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
+unsigned hk_forks;
+
 /* The locks are taken around fork, so that the child finds the state behind them whole. */
 static void before_fork(void) {
   if (process.hooks.prepare) process.hooks.prepare();
@@ -40,6 +42,7 @@ static void after_fork_in_child(void) {
     process.fds[i] = 0;
   }
   process.nonce = 0;
+  hk_forks++;
   pthread_mutex_unlock(&process.lock);
   if (process.hooks.child) process.hooks.child();
 }

@@ -27,6 +27,10 @@ bool hk_more_files(void);
 /* Has the kernel probe the other end, so that a connection whose host or link fell silent fails after PEER_TIMEOUT. */
 void hk_watch_silence(int fd);
 
+/* How many forks this process is away from the one that first used the bootstrap: what was made at another count is a
+ * parent's.  Changes only in a forked child, while that has one thread. */
+extern unsigned hk_forks;
+
 /* Called in a forked child, by way of pthread_atfork; set once, before the first hk_fork_closes. */
 typedef struct hk_fork_hooks {
   void (*prepare)(void), (*parent)(void), (*child)(void);

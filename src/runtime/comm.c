@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "boot_process.h" /* hk_forks */
 #include "gpu.h"
 
 /* Freed communicators wait here before their memory is given back, so that a use after free finds HK_COMM_FREED.  This
@@ -97,6 +98,7 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
   c->magic = HK_COMM_LIVE;
   c->rank = rank;
   c->nranks = nranks;
+  c->forks = hk_forks;
   c->device = hk_gpu_choose();
   c->wiring.multicast = c->wiring.sleeper = -1;
   pthread_mutex_init(&c->health.lock, NULL);
@@ -150,9 +152,16 @@ hk_status hk_comm_failed(ncclComm_t c, hk_status rc) {
   return rc;
 }
 
+bool hk_comm_inherited(ncclComm_t c) { return c && c->magic == HK_COMM_LIVE && c->forks != hk_forks; }
+
 hk_status hk_comm_check(ncclComm_t c, const char *who) {
   if (!c) return HK_FAIL(HK_ERR_ARGUMENT, "%s: the communicator is NULL: create one with ncclCommInitRank first", who);
-  if (__builtin_expect(c->magic == HK_COMM_LIVE, 1)) return HK_OK;
+  if (__builtin_expect(c->magic == HK_COMM_LIVE && c->forks == hk_forks, 1)) return HK_OK;
+  if (c->magic == HK_COMM_LIVE)
+    return HK_FAIL(HK_ERR_USAGE,
+                   "%s: the communicator is of the process that forked this one (rank %d of %d): make one here, after the "
+                   "fork, or start child processes with spawn instead of fork",
+                   who, c->rank, c->nranks);
   if (c->magic == HK_COMM_FREED)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: the communicator %p was freed already (ncclCommDestroy or ncclCommAbort)", who,
                    (void *)c);

@@ -105,6 +105,7 @@ typedef struct hk_registration hk_registration;
 struct ncclComm {
   uint32_t magic; /* HK_COMM_LIVE, HK_COMM_FREED */
   int rank, nranks, device;
+  unsigned forks; /* hk_forks at its making */
   hk_comm_options options;
   hk_health health;
   hk_service *service;
@@ -137,6 +138,8 @@ hk_status hk_comm_failed(ncclComm_t c, hk_status rc);
 hk_status hk_comm_check(ncclComm_t c, const char *who);
 /* As above, and a failed or unfinished communicator is refused too. */
 hk_status hk_comm_check_usable(ncclComm_t c, const char *who);
+/* Is it the copy of a parent's that a forked child got?  Its shared memory is the parent's: nothing may be done with it. */
+bool hk_comm_inherited(ncclComm_t c);
 hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
 
 /* wire.c */

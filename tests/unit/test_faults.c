@@ -122,6 +122,31 @@ START_TEST(leaving_early) {
 }
 END_TEST
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they do not survive such a fork */
+/* What a forked child does with its copy of a communicator, and of ncclMemAlloc's memory, is nothing to the parent. */
+static int use_after_fork(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  float b = 1, *m = NULL;
+  int faults = RANK_CHECK(ncclMemAlloc((void **)&m, 4096)), status = 0;
+  m[0] = 7;
+  pid_t pid = fork();
+  if (pid == 0) {
+    faults = ncclAllReduce(&b, &b, 1, ncclFloat32, ncclSum, c, NULL) != ncclInvalidUsage;
+    faults += !strstr(ncclGetLastError(NULL), "forked this one");
+    faults += RANK_CHECK(ncclCommAbort(c)) + RANK_CHECK(ncclMemFree(m));
+    _exit(faults);
+  }
+  if (waitpid(pid, &status, 0) != pid || status) faults++;
+  faults += RANK_CHECK(ncclAllReduce(&b, &b, 1, ncclFloat32, ncclSum, c, NULL));
+  if (faults || b != (float)n || m[0] != 7)
+    fprintf(stderr, "rank %d: child's status 0x%x, sum %g, memory %g\n", rank, status, (double)b, (double)m[0]);
+  return faults + (b != (float)n) + (m[0] != 7) + RANK_CHECK(ncclMemFree(m));
+}
+
+START_TEST(forked_children) { ck_assert_int_eq(ranks_as_processes(2, use_after_fork, NULL), 0); }
+END_TEST
+#endif
+
 static int open_files(void) {
   DIR *d = opendir("/proc/self/fd");
   int n = 0;
@@ -186,6 +211,9 @@ int main(void) {
   tcase_add_loop_test(t, kill_over_net, 0, 3);
   tcase_add_test(t, mismatch_processes);
   tcase_add_test(t, leaving_early);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  tcase_add_test(t, forked_children);
+#endif
   tcase_add_test(t, thousand_inits);
   suite_add_tcase(s, t);
   return suite_run(s);
