@@ -9,15 +9,17 @@ enum { FRAME_BYTES = 3072 }; /* lanes and pointers of common plans fit on the st
 
 /* Words for a peer's slot that does not fit the call, or a link that broke. */
 static hk_status explain(ncclComm_t c, const hk_call *call, const hk_exec *x, hk_status rc) {
-  char what[160];
+  char what[160], sizes[96] = "";
   if (rc == HK_ERR_USAGE && hk_watch_mismatch(c) != HK_OK) return rc;
   hk_watch_describe(call, what, sizeof what);
+  if (x->bad_bytes != x->expected_bytes) /* of another type or operator they may be equal */
+    snprintf(sizes, sizeof sizes, " (its message carries %u bytes, %u were expected)", x->bad_bytes, x->expected_bytes);
   if (rc == HK_ERR_USAGE && x->bad_signature != x->launch->signature)
     return HK_FAIL(
         HK_ERR_USAGE,
-        "rank %d is in %s (operation %llu), but rank %d called something else (its message carries %u bytes, "
-        "%u were expected): make the same call with the same count, type, operator and root on all ranks",
-        c->rank, what, (unsigned long long)c->order.sequence, x->bad_peer, x->bad_bytes, x->expected_bytes);
+        "rank %d is in %s (operation %llu), but rank %d called something else%s: make the same call with the same count, "
+        "type, operator and root on all ranks",
+        c->rank, what, (unsigned long long)c->order.sequence, x->bad_peer, sizes);
   if (rc == HK_ERR_USAGE)
     return HK_FAIL(HK_ERR_INTERNAL, "rank %d in %s: rank %d sent %u bytes where %u were expected", c->rank, what,
                    x->bad_peer, x->bad_bytes, x->expected_bytes);
