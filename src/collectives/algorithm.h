@@ -20,6 +20,32 @@ typedef struct hk_level {
   double one_us_per_b; /* GPUs: one byte that one rank alone sends to one other */
 } hk_level;
 
+/* Who sends to whom inside a host of GPUs. */
+typedef enum hk_traffic_kind {
+  HK_TRAFFIC_PLAIN,    /* no more is known than what stands in hk_level */
+  HK_TRAFFIC_RING,     /* to the next on the rings */
+  HK_TRAFFIC_ALL,      /* to all others at once */
+  HK_TRAFFIC_TURNS,    /* to all others, one distance after another */
+  HK_TRAFFIC_ROOT,     /* one alone to all others at once */
+  HK_TRAFFIC_DEAL,     /* one alone to all others, one after another */
+  HK_TRAFFIC_FLIPS,    /* to the rank whose number differs in one bit, bit after bit, as much each time */
+  HK_TRAFFIC_CUBE,     /* the same, twice as much each time */
+  HK_TRAFFIC_SHIFTS,   /* to those 1, 2, 4, ... further, one distance after another */
+  HK_TRAFFIC_BINOMIAL, /* along a binomial tree, to each child as much */
+  HK_TRAFFIC_SUBTREES, /* along a binomial tree, to each child what is its subtree's */
+  HK_TRAFFIC_HANDOUT,  /* the same, the root to one child after another */
+  HK_TRAFFIC_TREE,     /* two trees on each of the rings' orders, up or down */
+  HK_TRAFFIC_UP_DOWN,  /* and both */
+  HK_TRAFFICS
+} hk_traffic_kind;
+/* What it costs; 0: not known. */
+typedef struct hk_traffic {
+  double alpha_us;       /* of a message, on average: the links' latency alone */
+  double us_per_b;       /* of what the busiest rank sends, on the fullest link; all channels share it out */
+  double one_us_per_b;   /* the same, of one channel's order alone */
+  double apart_us_per_b; /* the same where steps follow one another, if all were under way at once */
+} hk_traffic;
+
 /* What a cost function may know of the machine: a few terms of the alpha-beta-gamma model.  Equal on all ranks, because
  * it is computed from facts that all ranks exchanged at init.  Who makes one: machine.h. */
 typedef struct hk_machine {
@@ -32,17 +58,18 @@ typedef struct hk_machine {
   bool in_switch;     /* a switch inside adds up what all ranks send to one (NVLS) */
   bool overlap;       /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
   hk_level inside, between;
-  double gamma_us_per_b;   /* one byte reduced */
-  double copy_us_per_b;    /* one byte copied */
-  double switch_us;        /* handing the core to another rank; counts where ranks outnumber cores */
-  double launch_us;        /* beginning an operation at all */
-  double sync_us;          /* what Simple's fence adds to a message; 0 where there is none */
-  double channel_us;       /* one channel more */
-  double channel_us_per_b; /* GPUs: one byte on one lane of one channel, which one core moves */
-  int channels;            /* that share out the message, in the decision being priced: 1 unless hk_machine_as set it */
-  int max_channels;        /* worth trying; 1 on the host, where one thread runs all */
-  unsigned protocols;      /* bit set of 1u << hk_protocol: what links here can speak */
-  size_t slot_bytes;       /* the largest chunk */
+  hk_traffic traffic[HK_TRAFFICS]; /* GPUs: where more is known of what goes inside than what stands in `inside` */
+  double gamma_us_per_b;           /* one byte reduced */
+  double copy_us_per_b;            /* one byte copied */
+  double switch_us;                /* handing the core to another rank; counts where ranks outnumber cores */
+  double launch_us;                /* beginning an operation at all */
+  double sync_us;                  /* what Simple's fence adds to a message; 0 where there is none */
+  double channel_us;               /* one channel more */
+  double channel_us_per_b;         /* GPUs: one byte on one lane of one channel, which one core moves */
+  int channels;       /* that share out the message, in the decision being priced: 1 unless hk_machine_as set it */
+  int max_channels;   /* worth trying; 1 on the host, where one thread runs all */
+  unsigned protocols; /* bit set of 1u << hk_protocol: what links here can speak */
+  size_t slot_bytes;  /* the largest chunk */
 } hk_machine;
 
 /* The machine as a decision with this protocol and so many channels sees it: cost functions know of neither. */

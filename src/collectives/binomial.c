@@ -139,11 +139,13 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       break;
   }
   if (coll == HK_BROADCAST || coll == HK_REDUCE) {
+    w.gpu.traffic = HK_TRAFFIC_BINOMIAL;
     w.gpu.turns = 1;
     w.gpu.lane = all;
     if (coll == HK_REDUCE && m->overlap) w.received = height * all; /* a core's receiving is in what it adds */
     w.gpu.out_one = hk_log2_ceil((unsigned)m->nhosts) * all;
   } else { /* the root's: a block after the other */
+    w.gpu.traffic = coll == HK_GATHER ? HK_TRAFFIC_SUBTREES : HK_TRAFFIC_HANDOUT;
     w.gpu.turns = n;
     w.gpu.out_one = (n - m->ranks_per_host) * block;
   }

@@ -61,6 +61,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   /* Sockets of a host: what a rank receives comes many messages at a time; but for a sum it waits, and takes less at once. */
   if (m->nhosts <= 1 && m->inside.ring_us_per_b > 0)
     w.messages = coll != HK_BROADCAST ? 1.3 : m->nranks > m->cores_per_host ? (m->nranks - 1.0) / m->nranks : 1;
+  w.gpu.traffic = HK_TRAFFIC_RING;
   w.gpu.turns = 1;
   hk_shape s = shape(m, coll);
   return hk_price(m, &s, &w);

@@ -195,6 +195,11 @@ hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels
     l->mesh_us_per_b /= p->efficiency;
     l->one_us_per_b /= p->efficiency;
   }
+  for (int k = 0; k < HK_TRAFFICS; k++) {
+    as.traffic[k].us_per_b /= p->efficiency;
+    as.traffic[k].one_us_per_b /= p->efficiency;
+    as.traffic[k].apart_us_per_b /= p->efficiency;
+  }
   as.sync_us *= p->sync;
   as.copy_us_per_b /= p->copy;
   as.gamma_us_per_b /= p->copy;

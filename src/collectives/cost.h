@@ -45,6 +45,7 @@ typedef struct hk_work {
   size_t block;      /* bytes of a block */
   /* GPUs, whose lanes run side by side.  0 stands for what is in brackets. */
   struct {
+    hk_traffic_kind traffic; /* inside a host [as the spread says] */
     double
         chain; /* messages one behind another, where those of a round are: an exchange goes block by block [rounds] */
     double far_chain; /* of them, those between hosts [as the rounds] */
@@ -52,6 +53,7 @@ typedef struct hk_work {
     double all_turns; /* those of all lanes that a byte passes, until the first wave is through [turns] */
     double lane;      /* bytes that the busiest lane streams [sent] */
     double lanes;     /* those of all lanes that a byte passes, where one must end before the next begins [lane] */
+    double beside;    /* bytes that it streams while it sends nothing, nor another lane of its channel [none] */
     double after;     /* bytes that a lane streams when the links have done their part of a wave [lanes - lane] */
     double scattered; /* with HK_SPREAD_RING: the part of the bytes inside that goes to any rank, not the next [none] */
     double out_one;   /* bytes that the busiest rank sends to other hosts [the host's, shared out evenly] */

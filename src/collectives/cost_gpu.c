@@ -24,7 +24,8 @@ static delay delays(const hk_machine *m, const hk_work *w, double far_part, doub
   double lane_us = HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us;
   double chain = or_else(w->gpu.chain, w->rounds), turns = or_else(w->gpu.turns, chain);
   double far = m->nhosts > 1 ? or_else(w->gpu.far_chain, far_part * chain) : 0;
-  double inside = m->inside.alpha_us + m->sync_us, between = m->between.alpha_us + m->sync_us;
+  double alpha = or_else(m->traffic[w->gpu.traffic].alpha_us, m->inside.alpha_us);
+  double inside = alpha + m->sync_us, between = m->between.alpha_us + m->sync_us;
   double us = (chain - far) * inside + far * between, all = or_else(w->gpu.all_turns, turns);
   delay d = {.first = us + fmax(0, all - chain) * lane_us};
   /* A lane that does not wait for its own messages runs ahead as far as the slots allow. */
@@ -38,12 +39,29 @@ static delay delays(const hk_machine *m, const hk_work *w, double far_part, doub
  * quarter of the time. */
 #define MEET 1.2
 
+#define ROUNDING 1e-6
+
+/* A byte inside the host, on the fullest link. */
+static double inside_us(const hk_machine *m, const hk_work *w) {
+  const hk_traffic *t = &m->traffic[w->gpu.traffic];
+  bool ring = w->spread == HK_SPREAD_RING;
+  double scattered = ring ? w->gpu.scattered : 1;
+  double plain = (1 - scattered) * m->inside.ring_us_per_b + scattered * m->inside.mesh_us_per_b;
+  double all = or_else(t->us_per_b, plain);
+  /* Two channels go in step.  Of more, some are in other steps already, and use what the rest leave free. */
+  if (t->apart_us_per_b > 0 && m->channels > 2)
+    all *= pow(t->apart_us_per_b / all, HK_GPU_SHARED * (1 - 2.0 / m->channels));
+  if (all <= 0 || t->one_us_per_b <= all) return all;
+  /* So many orders fit side by side; channels that they are too few for go on some of them again. */
+  double c = m->channels, orders = t->one_us_per_b / all;
+  return t->one_us_per_b * ceil(c / orders - ROUNDING) / c;
+}
+
 /* The busiest link's or memory's time. */
 static double busiest(const hk_machine *m, const hk_work *w, const hk_split *at) {
   bool ring = w->spread == HK_SPREAD_RING, rail = ring || w->spread == HK_SPREAD_GIVEN;
   double memory = w->written * m->copy_us_per_b + w->reduced * m->gamma_us_per_b;
-  double scattered = ring ? w->gpu.scattered : 1;
-  double inside = at->near * ((1 - scattered) * m->inside.ring_us_per_b + scattered * m->inside.mesh_us_per_b);
+  double inside = at->near * inside_us(m, w);
   double between = at->out * (rail ? m->between.ring_us_per_b : m->between.mesh_us_per_b);
   if (w->spread == HK_SPREAD_MESH) between *= MEET;
   /* A ring leaves its host at one place on each channel. */
@@ -70,8 +88,9 @@ double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     part_us = fmax(part_us, channels * part_us - HK_GPU_STAGGER_US * (channels - 1));
   double hop = far_chain * part_us;
   double alone = lane / channels * pace * part + fill + (w->again >= w->rounds ? waves * hop : hop);
-  double need = busiest(m, w, &at);
-  double low = fmax(latency + alone, need + after), high = latency + fmax(alone, need * part + after);
+  double need = busiest(m, w, &at), beside = w->gpu.beside / channels * pace;
+  double tail = s->depth > 1 && m->nhosts <= 1 ? d.first : 0; /* the last byte goes the whole way, too */
+  double low = fmax(latency + alone, need + tail + after), high = latency + fmax(alone, need * part + beside + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   return m->launch_us + (channels - 1) * m->channel_us + us;
 }

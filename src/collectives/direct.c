@@ -141,6 +141,13 @@ static void describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_wor
     w->gpu.all_turns = instrs + 1;
     w->gpu.lanes = lane + all;
   }
+  switch (coll) {
+    case HK_ALLREDUCE: break; /* half by turns, half at once */
+    case HK_REDUCE_SCATTER: w->gpu.traffic = HK_TRAFFIC_TURNS; break;
+    case HK_ALLGATHER: w->gpu.traffic = HK_TRAFFIC_ALL; break;
+    case HK_SCATTER: w->gpu.traffic = HK_TRAFFIC_DEAL; break;
+    default: w->gpu.traffic = HK_TRAFFIC_ROOT; break;
+  }
   w->gpu.after = coll == HK_ALLGATHER ? lane : 0;
   w->gpu.turns = turns;
   w->gpu.lane = lane;

@@ -133,6 +133,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       break;
   }
   w.again = w.rounds;
+  w.gpu.traffic = coll == HK_ALLREDUCE ? HK_TRAFFIC_FLIPS : HK_TRAFFIC_CUBE;
   if (coll == HK_ALLREDUCE) {
     w.gpu.turns = w.rounds + 2;
     w.gpu.lane = w.sent + all; /* adding and sending on are one instruction */
@@ -141,6 +142,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
     w.gpu.far_chain = m->nhosts > 1 ? n - m->ranks_per_host : 0;
     w.gpu.turns = 2 * (n - 1);
     w.gpu.lane = 2 * moved;
+    w.gpu.beside = moved;
     w.out = all / n * (n - m->ranks_per_host) * m->ranks_per_host;
   }
   hk_shape s = shape(m, coll);

@@ -31,8 +31,10 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .written = (others + 1) * all,
                .reduced = others * all,
                .block = bytes};
+  w.gpu.traffic = HK_TRAFFIC_ALL;
   w.gpu.turns = 2 * hk_mesh_instrs(m->nranks);
   w.gpu.lane = w.gpu.turns * all;
+  w.gpu.beside = w.gpu.lane / 2;
   w.gpu.after = w.gpu.lane / 2; /* adding up begins when all is there */
   hk_shape s = shape(m, coll);
   return hk_price(m, &s, &w);

@@ -91,11 +91,13 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .spread = HK_SPREAD_CUBE,
                .block = bytes / (size_t)cube.p};
   w.again = w.rounds;
+  w.gpu.traffic = HK_TRAFFIC_CUBE;
   /* Of an exchange each block waits for the one before. */
   w.gpu.chain = 2 * (p - 1) + (cube.extra ? 2 : 0);
   w.gpu.far_chain = m->nhosts > 1 ? 2 * fmax(0, p - m->ranks_per_host) : 0;
   w.gpu.turns = 4 * (p - 1) + (cube.extra ? 2 * p : 0);
   w.gpu.lane = 4 * part + 2 * fold;
+  w.gpu.beside = w.gpu.lane - w.sent;
   w.out = 2 * (double)bytes / p * fmax(0, p - m->ranks_per_host) * m->ranks_per_host;
   hk_shape s = shape(m, coll);
   return hk_price(m, &s, &w);

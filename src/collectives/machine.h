@@ -42,6 +42,7 @@ typedef struct hk_host_facts {
 /* What a topology says of ranks on GPUs of one host; fixed in size, for ranks to exchange. */
 typedef struct hk_gpu_prices {
   hk_level inside;
+  hk_traffic traffic[HK_TRAFFICS];
   double gamma_us_per_b, copy_us_per_b;
   uint64_t known; /* 0: nothing, and all else is meaningless */
 } hk_gpu_prices;

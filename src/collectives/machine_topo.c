@@ -6,6 +6,7 @@
 #include "../topo/join.h"
 #include "gpu.h"
 #include "overrides.h"
+#include "traffic.h"
 
 enum { HOST_SLOT_BYTES = 128 << 10 };
 
@@ -192,6 +193,7 @@ hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_sea
   if (rc != HK_OK || nranks < 2) return rc;
   *out = (hk_gpu_prices){
       .inside = m.inside, .gamma_us_per_b = m.gamma_us_per_b, .copy_us_per_b = m.copy_us_per_b, .known = 1};
+  memcpy(out->traffic, m.traffic, sizeof out->traffic);
   return HK_OK;
 }
 
@@ -228,25 +230,27 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .ring_us_per_b = constants->net_us_per_b,
                   .mesh_us_per_b = constants->net_us_per_b,
                   .one_us_per_b = constants->net_us_per_b};
-  return (hk_machine){
-      .nranks = f->nranks,
-      .nhosts = f->nhosts,
-      .ranks_per_host = f->ranks_per_host,
-      .least_per_host = f->least_per_host,
-      .inside = inside,
-      .between = f->nhosts > 1 ? net : inside,
-      .in_switch = f->in_switch,
-      .overlap = true,
-      .copy_us_per_b = sharers * p.copy_us_per_b,
-      .gamma_us_per_b = sharers * p.gamma_us_per_b,
-      .launch_us = HK_GPU_LAUNCH_US,
-      .sync_us = HK_GPU_SYNC_US,
-      .channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US,
-      .channel_us_per_b = 1 / hk_gpu_lane_gbps(f->sm) / 1000,
-      .channels = 1,
-      .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
-      .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (f->wide ? 1u << HK_PROTO_LL128 : 0),
-      .slot_bytes = f->slot_bytes};
+  hk_machine m = {.nranks = f->nranks,
+                  .nhosts = f->nhosts,
+                  .ranks_per_host = f->ranks_per_host,
+                  .least_per_host = f->least_per_host,
+                  .inside = inside,
+                  .between = f->nhosts > 1 ? net : inside,
+                  .in_switch = f->in_switch,
+                  .overlap = true,
+                  .copy_us_per_b = sharers * p.copy_us_per_b,
+                  .gamma_us_per_b = sharers * p.gamma_us_per_b,
+                  .launch_us = HK_GPU_LAUNCH_US,
+                  .sync_us = HK_GPU_SYNC_US,
+                  .channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US,
+                  .channel_us_per_b = 1 / hk_gpu_lane_gbps(f->sm) / 1000,
+                  .channels = 1,
+                  .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
+                  .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (f->wide ? 1u << HK_PROTO_LL128 : 0),
+                  .slot_bytes = f->slot_bytes};
+  /* What goes through host memory, or inside a GPU, has other ways than the links that were looked at. */
+  if (!f->staged && sharers <= 1) memcpy(m.traffic, p.traffic, sizeof m.traffic);
+  return m;
 }
 
 static int cores_of(const hk_topo *t) {
@@ -310,7 +314,10 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
     seen[kind] = true;
     home_free(&h);
     HK_TRY(home_of(&h, c, seats, nranks, host, o ? &o->paths : NULL), out);
-    if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU) look_inside(&h, &m.inside);
+    if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU) {
+      look_inside(&h, &m.inside);
+      HK_TRY(hk_traffic_look(m.traffic, h.paths, h.nodes, h.n, c->nkinds == 1 ? rings : NULL), out);
+    }
     if (m.nhosts > 1) HK_TRY(look_out(&h, c, o ? o->gdr_level : HK_PATH_PXB, &m.between), out);
     if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU)
       describe_gpus(&m, &h);
@@ -319,6 +326,8 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
   }
   if (m.overlap) {
     m.inside.alpha_us += HK_GPU_INSTR_US;
+    for (int k = 0; k < HK_TRAFFICS; k++)
+      if (m.traffic[k].alpha_us > 0) m.traffic[k].alpha_us += HK_GPU_INSTR_US;
     m.between.alpha_us += HK_GPU_INSTR_US + HK_GPU_PROXY_US;
     if (rings && rings->nchannels > 0) HK_TRY(use_rings(&m, c, seats, nranks, rings, o ? &o->paths : NULL), out);
   }

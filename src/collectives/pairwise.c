@@ -36,6 +36,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .sent = others * block,
                .written = (2 * others + 1) * block,
                .block = bytes / (size_t)m->nranks};
+  w.gpu.traffic = HK_TRAFFIC_TURNS;
   w.gpu.turns = others;
   w.gpu.all_turns = others + 1;
   w.gpu.lane = others * block;

@@ -101,12 +101,14 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .spread = HK_SPREAD_CUBE,
                .block = bytes / (size_t)m->nranks};
   w.again = w.rounds;
+  w.gpu.traffic = HK_TRAFFIC_SHIFTS;
   /* Of an exchange each block waits for the one before.  Ranks at any distance from a host's last rank are on the next
    * host: all that it sends goes there.  About a third of a longest chain does so (of the simulated ones). */
   w.gpu.chain = n - 1;
   w.gpu.far_chain = m->nhosts > 1 ? (n - 1) / 3 : 0;
   w.gpu.turns = 2 * (n - 1);
   w.gpu.lane = 2 * moved;
+  w.gpu.beside = moved;
   w.gpu.out_one = m->nhosts > 1 ? moved : 0;
   w.out = (double)bytes / n * (m->nhosts - 1) * m->ranks_per_host;
   hk_shape s = shape(m, coll);

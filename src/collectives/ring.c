@@ -122,6 +122,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   if (coll != HK_ALLGATHER) w.reduced = steps * block;
   w.written = (coll == HK_ALLREDUCE ? 3 : coll == HK_ALLGATHER ? 2 : 1) * steps * block + block;
   w.gpu.far_chain = w.rounds * m->nhosts / m->nranks; /* a block's way crosses to another host once a host */
+  w.gpu.traffic = HK_TRAFFIC_RING;
   w.gpu.turns = w.rounds + 1;
   w.gpu.lane = (w.rounds + 1) * block;
   hk_shape s = shape(m, coll);

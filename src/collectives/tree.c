@@ -101,6 +101,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
    * do not coincide. */
   int ways = up + down, height = (int)s.depth / ways, far = hk_log2_ceil((unsigned)m->nhosts) + 2;
   w.gpu.far_chain = m->nhosts > 1 ? ways * (far < height ? far : height) : 0;
+  w.gpu.traffic = up && down ? HK_TRAFFIC_UP_DOWN : HK_TRAFFIC_TREE;
   w.gpu.turns = 1;
   w.gpu.scattered = 0.5; /* half of the ranks are leaves, next to their parents */
   w.gpu.lane = half;

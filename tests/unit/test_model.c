@@ -24,7 +24,8 @@ enum { ALL = BIT(ALLREDUCE) | BIT(BROADCAST) | BIT(REDUCE) | BIT(ALLGATHER) | BI
 
 /* Where there are several hosts the flow level is what prices are held against: it is quick. */
 static const setting settings[] = {
-    {"dgx-v100", ALL, 4 * MIB},
+    {"dgx-v100", ALL | BIT(GATHER) | BIT(SCATTER), 256 * MIB}, /* ways over other GPUs, links of two widths */
+    {"4xv100:mesh", ALL | BIT(GATHER) | BIT(SCATTER), 4 * MIB},
     {"dgx-a100", ALL, 64 * MIB},
     {"dgx-h100", ALL, 256 * MIB},
     {"nodes=2 of dgx-a100", ALL, 256 * MIB},
@@ -36,7 +37,6 @@ static const setting settings[] = {
 /* How far off a price may be.  Between hosts some have several messages for one NIC at once: how they meet there the model does
  * not see. */
 static double percent(const char *algorithm, const char *machine) {
-  if (!strcmp(machine, "dgx-v100")) return INFINITY; /* ways over several GPUs: docs/tuning.md; its choices are held */
   if (strncmp(machine, "nodes", 5)) return PERCENT;
   return strcmp(algorithm, "flat") && strcmp(algorithm, "direct") && strcmp(algorithm, "pat") ? PERCENT : 50;
 }

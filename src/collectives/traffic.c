@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "traffic.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "pattern.h"
+
+typedef struct look {
+  const hk_paths *paths;
+  const uint32_t *nodes;
+  const uint16_t *order; /* of the ranks; NULL: their own */
+  int n;
+  double *load;         /* [nedges] bytes over each edge */
+  double hops, hops_us; /* of all messages so far, the sum of their latencies */
+} look;
+
+/* The rank at `from` sends so many bytes to the one at `to`. */
+static void send(look *l, int from, int to, double bytes) {
+  const uint32_t a = l->nodes[l->order ? l->order[from] : from], b = l->nodes[l->order ? l->order[to] : to];
+  const hk_path *p = hk_path_between(l->paths, a, b);
+  for (int i = 0; i < p->nhops; i++) l->load[l->paths->hops[p->first + (uint32_t)i]] += bytes;
+  l->hops += 1;
+  l->hops_us += p->us;
+}
+
+/* Microseconds until the fullest edge has carried its load, which is then taken off. */
+static double carry(look *l) {
+  const hk_topo *t = l->paths->topo;
+  double us = 0;
+  for (uint32_t e = 0; e < t->nedges; e++)
+    if (t->edges[e].gbps > 0) us = fmax(us, l->load[e] / t->edges[e].gbps / 1000);
+  memset(l->load, 0, (t->nedges + 1) * sizeof *l->load);
+  return us;
+}
+
+static void keep(look *l, hk_traffic *out, double us_per_b) {
+  if (l->hops > 0) out->alpha_us = fmax(out->alpha_us, l->hops_us / l->hops);
+  out->us_per_b = fmax(out->us_per_b, us_per_b);
+  l->hops = l->hops_us = 0;
+}
+
+/* Everybody sends to those `by` further. */
+static void shift(look *l, int by, double bytes) {
+  for (int i = 0; i < l->n; i++) send(l, i, (i + by) % l->n, bytes);
+}
+
+/* Everybody sends a byte in equal parts to all others. */
+static void look_at_all(look *l, hk_traffic *out) {
+  const double part = 1.0 / (l->n - 1);
+  double in_turn = 0, own = 0;
+  for (int by = 1; by < l->n; by++) {
+    shift(l, by, part);
+    in_turn += carry(l);
+    for (int i = 0; i < l->n; i++) {
+      const hk_path *p = hk_path_between(l->paths, l->nodes[i], l->nodes[(i + by) % l->n]);
+      if (p->gbps > 0) own += part / l->n / (double)p->gbps / 1000;
+    }
+  }
+  for (int by = 1; by < l->n; by++) shift(l, by, part);
+  const double at_once = carry(l);
+  keep(l, &out[HK_TRAFFIC_ALL], at_once);
+  /* Nobody waits for the others to be done with a distance: where some are sooner done than others they drift apart, and
+   * programs are in the middle between all in step and nobody in anybody's way. */
+  const double drifting = sqrt(fmax(at_once, own) * in_turn);
+  out[HK_TRAFFIC_TURNS].alpha_us = out[HK_TRAFFIC_ALL].alpha_us;
+  out[HK_TRAFFIC_TURNS].us_per_b = fmax(out[HK_TRAFFIC_TURNS].us_per_b, drifting);
+}
+
+/* With partners at distances 1, 2, 4, ...: of a byte as many blocks as recursive doubling, or PAT, moves at that distance. */
+static void flip_bit(look *l, int bit, double bytes) {
+  const hk_cube cube = hk_cube_of(l->n);
+  for (int i = 0; i < cube.p; i++) send(l, hk_cube_rank(&cube, i), hk_cube_rank(&cube, i ^ bit), bytes);
+}
+static void flip(look *l, int bit) { flip_bit(l, bit, 1.0 / hk_log2_floor((unsigned)l->n)); }
+static void flip_twice(look *l, int bit) { flip_bit(l, bit, (double)bit / (hk_cube_of(l->n).p - 1)); }
+static void leap(look *l, int by) { shift(l, by, (double)((l->n - by - 1) / (2 * by) + 1) / (l->n - 1)); }
+
+static void look_at_steps(look *l, void (*step)(look *, int), int end, hk_traffic *out) {
+  double in_turn = 0;
+  for (int by = 1; by < end; by *= 2) {
+    step(l, by);
+    in_turn += carry(l);
+  }
+  for (int by = 1; by < end; by *= 2) step(l, by);
+  out->apart_us_per_b = fmax(out->apart_us_per_b, carry(l));
+  keep(l, out, in_turn);
+}
+
+/* One sends a byte: to all at once, to one after another, along a binomial tree (to all there as much, or what is each one's). */
+static void look_from_root(look *l, int root, hk_traffic *out) {
+  for (int v = 1; v < l->n; v++) send(l, root, hk_shift(root, v, l->n), 1.0 / (l->n - 1));
+  const double at_once = carry(l);
+  keep(l, &out[HK_TRAFFIC_ROOT], at_once);
+  out[HK_TRAFFIC_DEAL].apart_us_per_b = fmax(out[HK_TRAFFIC_DEAL].apart_us_per_b, at_once);
+  double us = 0;
+  for (int v = 1; v < l->n; v++) {
+    send(l, root, hk_shift(root, v, l->n), 1.0 / (l->n - 1));
+    us += carry(l);
+  }
+  keep(l, &out[HK_TRAFFIC_DEAL], us);
+  for (int parts = 0; parts < 2; parts++) {
+    for (int v = 0; v < l->n; v++)
+      for (int k = 0; k < hk_binomial_children(v, l->n); k++)
+        send(l, hk_shift(root, v, l->n), hk_shift(root, v + (1 << k), l->n),
+             parts ? (double)hk_binomial_subtree(v, k, l->n) / (l->n - 1) : 1.0 / hk_log2_ceil((unsigned)l->n));
+    keep(l, &out[parts ? HK_TRAFFIC_SUBTREES : HK_TRAFFIC_BINOMIAL], carry(l));
+  }
+  us = 0;
+  for (int k = 0; k < hk_binomial_children(0, l->n); k++) {
+    send(l, root, hk_shift(root, 1 << k, l->n), (double)hk_binomial_subtree(0, k, l->n) / (l->n - 1));
+    us += carry(l);
+  }
+  keep(l, &out[HK_TRAFFIC_HANDOUT], us);
+}
+
+/* Down two trees, up them, or both ways. */
+static void add_trees(look *l, double up, double down) {
+  for (int tree = 0; tree < 2; tree++)
+    for (int i = 1; i < l->n; i++) {
+      const int above = hk_two_tree_place(tree, i, 0, l->n).up;
+      if (down > 0) send(l, above, i, down / 2);
+      if (up > 0) send(l, i, above, up / 2);
+    }
+}
+
+/* The orders of the rings: each alone, and all together. */
+static void look_at_trees(look *l, const hk_channels *rings, double up, double down, hk_traffic *out) {
+  double one = 0;
+  for (int c = 0; c < rings->nchannels; c++) {
+    l->order = rings->at[c].order;
+    add_trees(l, up, down);
+    one = fmax(one, carry(l));
+  }
+  for (int c = 0; c < rings->nchannels; c++) {
+    l->order = rings->at[c].order;
+    add_trees(l, up / rings->nchannels, down / rings->nchannels);
+  }
+  keep(l, out, carry(l));
+  out->one_us_per_b = fmax(out->one_us_per_b, one);
+  l->order = NULL;
+}
+
+static void look_at_rings(look *l, const hk_channels *rings, hk_traffic *out) {
+  double one = 0;
+  for (int c = 0; c < rings->nchannels; c++) {
+    l->order = rings->at[c].order;
+    shift(l, 1, 1);
+    one = fmax(one, carry(l));
+  }
+  l->order = NULL;
+  keep(l, &out[HK_TRAFFIC_RING], 0); /* all together: hk_level.ring_us_per_b */
+  out[HK_TRAFFIC_RING].one_us_per_b = fmax(out[HK_TRAFFIC_RING].one_us_per_b, one);
+  look_at_trees(l, rings, 0, 1, &out[HK_TRAFFIC_TREE]);
+  look_at_trees(l, rings, 0.5, 0.5, &out[HK_TRAFFIC_UP_DOWN]);
+}
+
+hk_status hk_traffic_look(hk_traffic out[HK_TRAFFICS], const hk_paths *paths, const uint32_t *nodes, int n,
+                          const hk_channels *rings) {
+  look l = {.paths = paths, .nodes = nodes, .n = n, .load = calloc(paths->topo->nedges + 1, sizeof *l.load)};
+  if (!l.load) return HK_FAIL_ERRNO("no memory for the traffic of %d ranks", n);
+  if (n > 1) {
+    look_at_all(&l, out);
+    look_at_steps(&l, flip, hk_cube_of(n).p, &out[HK_TRAFFIC_FLIPS]);
+    look_at_steps(&l, flip_twice, hk_cube_of(n).p, &out[HK_TRAFFIC_CUBE]);
+    look_at_steps(&l, leap, n, &out[HK_TRAFFIC_SHIFTS]);
+    look_from_root(&l, 0, out);
+    if (rings && rings->nranks == n) look_at_rings(&l, rings, out);
+  }
+  free(l.load);
+  return HK_OK;
+}
