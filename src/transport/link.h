@@ -34,11 +34,10 @@ enum {
 };
 
 #define HK_REGION_PRIVATE UINT64_MAX
+/* `region` 0: `offset` is an address, valid as it is in the receiver; HK_REGION_PRIVATE: an address in the sender that the
+ * receiver can copy from, not point at; else the id of a shared region of the sender, and the place in it. */
 typedef struct hk_ref {
-  uint64_t
-      region; /* 0: `address` is valid as it is in the receiver; HK_REGION_PRIVATE: it is an address in the sender that
-                    * the receiver can copy from, not point at; else the id of a shared region of the sender */
-  uint64_t offset; /* address, or offset in the region */
+  uint64_t region, offset;
 } hk_ref;
 
 typedef struct hk_slot {
@@ -67,7 +66,7 @@ struct hk_transport;
 typedef struct hk_link {
   hk_slot *slots;
   char *payload;      /* slot i's data at payload + i * slot_bytes, page-aligned */
-  hk_head *heads;     /* sender: of all readers (head_stride apart); receiver: its own */
+  hk_head *heads;     /* sender: [nheads], of all readers; receiver: its own */
   uint64_t done;      /* slots sent or received so far */
   uint64_t limit;     /* sender: slots that may be sent before the heads must be looked at again */
   char *small;        /* payloads of at most HK_SLOT_SMALL bytes, one a header; NULL: they lie among the others */

@@ -10,8 +10,8 @@
  *   - Up to HK_IB_SMALL bytes: header and payload lie together in the sender's ring and are written with one RDMA write with
  *     immediate (inline where they fit) into the receiver's ring, from where the payload is copied to its place.
  *   - Larger ones are written straight into the receiver's FIFO, from the sender's or from memory that the user has registered,
- *     or into memory that he has registered there (ib_place.c); the header follows in a write with immediate.  Writes of a queue pair arrive in order.  Parts that go over other queue
- *     pairs have immediates of their own, which are counted.
+ *     or into memory that he has registered there (ib_place.c); the header follows in a write with immediate.  Writes of a
+ *     queue pair arrive in order.  Parts that go over other queue pairs have immediates of their own, which are counted.
  *   - The immediate is the slot's number: a message that is lost or comes twice is an error, not wrong data.
  *   - Only what somebody waits for reports its completion: large messages, whose memory is the lane's.  Of the others one in a
  *     while does, and, once nothing follows them, an empty write behind them (a *fence*).
@@ -19,8 +19,8 @@
  *     are owed.
  *
  * Faults.  When a queue pair fails, both sides drain what has arrived, tell each other over the control socket how far they
- * are, make new queue pairs (an *epoch*), on another port pair if need be, and the sender sends again what the receiver does not have:
- * small messages stay in the sender's ring, and large ones in the FIFO, until they are known to have arrived.  A rank that is
+ * are, make new queue pairs (an *epoch*), on another port pair if need be, and the sender sends again what the receiver does
+ * not have: small messages stay in the sender's ring, and large ones in the FIFO, until they are known to have arrived.  A rank that is
  * outside of the library meanwhile takes part through its service thread, which looks every HK_IB_TICK_MS.
  *
  * GPUs.  The FIFO's payloads may lie in a GPU's memory, which the card reads and writes then (GPUDirect RDMA), at either end
@@ -241,7 +241,8 @@ typedef struct hk_ib_conn {
   /* memory */
   char *arena;
   size_t arena_bytes;
-  /* Slots of ours, counted from 0: handed to the queue pairs; given back to the lane; arrived, as the peer said; consumed by it. */
+  /* Slots of ours, counted from 0: handed to the queue pairs; given back to the lane; arrived, as the peer said; consumed
+   * by it. */
   uint64_t posted, given, arrived, credit;
   uint8_t *pending; /* [nslots] completions that a large slot still waits for */
   uint8_t *sizes;   /* [nslots] 1: large, its memory is the lane's until it has arrived */
@@ -265,7 +266,7 @@ typedef struct hk_ib_ctx {
   hk_ib_conn **conns; /* [room]; by index, NULL: free */
   uint32_t room, nconns, serial;
   uint32_t idle;
-  pthread_mutex_t lock; /* all above and the connections: the lanes' thread and the service's */
+  pthread_mutex_t lock; /* all that is not atomic or set once, and the connections: the lanes' thread and the service's */
   uint64_t steps, seen; /* of progress; at the last tick */
   bool ceding;          /* there may be ends that wait to be given to another network */
   bool scarce_told, asked_kernel;
@@ -404,7 +405,8 @@ void hk_ib_tell_ways(hk_ib_conn *c); /* in c->told */
 /* Opens the ways' devices and registers our memory there; `refused`: a way whose device takes no more, and `why`. */
 hk_status hk_ib_open_ways(hk_ib_conn *c, hk_ib_way **refused, char why[160]);
 /* What must be registered before the directions' first messages: the place where large ones arrive, and where memory may run
- * out, or is a GPU's, also the one from where they are sent, as there is no way back later.  Gives the way whose device refuses it. */
+ * out, or is a GPU's, also the one from where they are sent, as there is no way back later.  Gives the way whose device
+ * refuses it. */
 hk_ib_way *hk_ib_register_rings(hk_ib_conn *c, char why[160]);
 void hk_ib_free_memory(hk_ib_conn *c);
 void hk_ib_unregister_end(hk_ib_conn *c, bool sends); /* the FIFO of one direction */

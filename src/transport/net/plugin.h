@@ -82,11 +82,12 @@ typedef struct hk_plugin_lane {
   const char *broke_in; /* that call */
 } hk_plugin_lane;
 
-typedef enum hk_plugin_step {                    /* of connecting, in order */
-                              HK_PLUGIN_CALLING, /* SEND: the receiver's handles have not come; RECV: the sender has not answered */
-                              HK_PLUGIN_CONNECTING,
-                              HK_PLUGIN_READY,
-                              HK_PLUGIN_FAILED
+/* Of connecting, in order.  CALLING: the receiver's handles have not come, or the sender has not answered. */
+typedef enum hk_plugin_step {
+  HK_PLUGIN_CALLING,
+  HK_PLUGIN_CONNECTING,
+  HK_PLUGIN_READY,
+  HK_PLUGIN_FAILED
 } hk_plugin_step;
 
 /* RECV, of payloads in a GPU's memory: large messages that the GPU sees, and for which that was asked. */
