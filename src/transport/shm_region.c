@@ -36,7 +36,7 @@ typedef struct hk_shm_memo {
 
 hk_status hk_shm_region_open(hk_link *link) {
   link->priv = calloc(1, sizeof(hk_shm_memo));
-  return link->priv ? HK_OK : HK_FAIL(HK_ERR_SYSTEM, "out of memory for a link");
+  return link->priv ? HK_OK : HK_FAIL_ERRNO("no memory for a link to rank %u", link->peer);
 }
 
 void hk_shm_region_close(hk_link *link) {
@@ -135,7 +135,7 @@ static hk_status map_region(hk_shm_state *s, int peer, int fd, hk_shm_import *it
   it->base = m;
   if (remember(s->process, it)) return HK_OK;
   munmap(m, it->bytes);
-  return HK_FAIL(HK_ERR_SYSTEM, "out of memory");
+  return HK_FAIL_ERRNO("rank %d has no memory to keep a mapping of rank %d's", s->base.env->rank, peer);
 }
 
 /* Asks the owner's service thread: a round trip to it, never to the owner's ranks. */

@@ -23,6 +23,7 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
   d = &x->devices[x->ndevices];
   memset(d, 0, sizeof *d);
   list = x->api->get_device_list(&n);
+  errno = ENODEV; /* that it is not in the list says nothing else */
   for (int i = 0; i < n && !d->context; i++)
     if (strcmp(list[i]->name, name) == 0) d->context = x->api->open_device(list[i]);
   if (!d->context) {

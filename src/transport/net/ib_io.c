@@ -403,7 +403,10 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
             HK_TRY(arrived(c, qp, ntohl(wc[i].imm_data)), out);
         }
       } while (n == POLLED);
-      if (n < 0) return HK_FAIL(HK_ERR_SYSTEM, "rank %d cannot poll RDMA device %s", x->env->rank, x->devices[d].name);
+      if (n < 0)
+        return HK_FAIL(HK_ERR_SYSTEM,
+                       "rank %d cannot poll RDMA device %s: is it still there? See the kernel's log (dmesg)",
+                       x->env->rank, x->devices[d].name);
     }
   }
 out:

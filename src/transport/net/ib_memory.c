@@ -91,6 +91,7 @@ hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t byt
   hk_ib_ctx *x = ctx;
   hk_ib_conn *c = e->priv;
   char why[HK_GDR_WHY] = "no memory";
+  const char *device = "no device";
   bool taken = true;
   hk_ib_region *r = calloc(1, sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for a registration");
@@ -104,6 +105,7 @@ hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t byt
   pthread_mutex_lock(&x->lock);
   for (uint32_t i = 0; i < c->nways && taken; i++) {
     hk_ib_device *d = c->ways[i].device;
+    device = d->name;
     if (!r->mrs[d - x->devices]) give_gpu_to_device(x, d, r, why);
     taken = r->mrs[d - x->devices] != NULL;
   }
@@ -117,7 +119,7 @@ hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t byt
   pthread_mutex_unlock(&x->lock);
   return taken ? HK_OK
                : HK_FAIL(HK_ERR_SYSTEM, "%zu bytes of a GPU's memory at %p cannot be registered with %s: %s", bytes,
-                         base, hk_ib_my_port(c, c->ways)->device, why);
+                         base, device, why);
 }
 
 /* Memory that may not be written will do for messages that leave from it. */

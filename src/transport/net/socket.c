@@ -268,12 +268,15 @@ static void socket_close(void *ctx, hk_net_end *e) {
 /* Puts the connection's sockets into the epoll set, once. */
 static hk_status watch(socket_ctx *x, hk_socket_conn *c) {
   if (c->watched) return HK_OK;
-  if (x->epoll < 0 && (x->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0) return HK_FAIL_ERRNO("cannot make an epoll set");
+  if (x->epoll < 0 && (x->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0)
+    return HK_FAIL_ERRNO("rank %d cannot watch its connections; raise the limit of open files (ulimit -n)",
+                         x->env->rank);
   for (int s = 0; s < c->nsockets; s++) {
     /* Edge-triggered: what nobody waits for is told once, not at every poll. */
     struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
     if (epoll_ctl(x->epoll, EPOLL_CTL_ADD, c->fd[s], &e) != 0)
-      return HK_FAIL_ERRNO("cannot watch the connection to rank %d", c->peer);
+      return HK_FAIL_ERRNO("rank %d cannot watch its connection to rank %d (fs.epoll.max_user_watches)", x->env->rank,
+                           c->peer);
   }
   c->watched = c->readable = true;
   return HK_OK;
