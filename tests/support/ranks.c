@@ -172,24 +172,44 @@ double test_load(ncclDataType_t type, const void *at, uint64_t i) {
   }
 }
 
+/* What all ranks' values of an element are made of.  Half of a test's time is spent here: divisions are few, and of 32 bits. */
+typedef struct element_mix {
+  uint32_t mix;
+  int groups;      /* sums: about four ranks share a group, and only one group has values other than 0 */
+  int group, a, b; /* the group; of products, the ranks that have a 2 */
+} element_mix;
+
+static element_mix mix_of(int nranks, uint64_t element, ncclRedOp_t op) {
+  element_mix m = {.mix = (uint32_t)(element * 2654435761u + (element >> 7)), .groups = 1};
+  if (op == ncclProd) {
+    m.a = (int)(m.mix % (unsigned)nranks);
+    m.b = (int)((m.mix >> 3) % (unsigned)nranks);
+  } else if (nranks > 4) {
+    m.groups = (nranks + 3) / 4;
+    m.group = (int)(m.mix % (unsigned)m.groups);
+  }
+  return m;
+}
+
 /* Small whole numbers: sums of at most 8 and products of at most 4 are exact in every type, in every order. */
-double test_value(ncclDataType_t type, int rank, int nranks, uint64_t element, ncclRedOp_t op) {
-  (void)type;
-  uint64_t mix = element * 2654435761u + (element >> 7);
-  int groups = nranks > 4 ? (nranks + 3) / 4 : 1; /* about four ranks share a group */
-  if (op == ncclProd)
-    return (int)(mix % (unsigned)nranks) == rank ? 2 : rank == (int)((mix >> 3) % (unsigned)nranks) ? 2 : 1;
-  if (op == ncclMax || op == ncclMin) return (double)((mix + (uint64_t)rank * 5) % 8);
-  if (op == ncclSum || op == ncclAvg || (int)op >= ncclNumOps)
-    return rank % groups == (int)(mix % (unsigned)groups) ? (double)(1 + ((mix >> 5) + (uint64_t)rank) % 2) : 0;
-  return (double)((mix + (uint64_t)rank) % 8);
+static int value_of(const element_mix *m, int rank, ncclRedOp_t op) {
+  if (op == ncclProd) return rank == m->a || rank == m->b ? 2 : 1;
+  if (op == ncclMax || op == ncclMin) return (int)((m->mix + (unsigned)rank * 5) % 8);
+  if (m->groups > 1 && rank % m->groups != m->group) return 0;
+  return (int)(1 + ((m->mix >> 5) + (unsigned)rank) % 2);
+}
+
+double test_value(int rank, int nranks, uint64_t element, ncclRedOp_t op) {
+  element_mix m = mix_of(nranks, element, op);
+  return value_of(&m, rank, op);
 }
 
 double test_reduced(ncclDataType_t type, int nranks, uint64_t element, ncclRedOp_t op, double *tolerance) {
-  double r = test_value(type, 0, nranks, element, op);
+  element_mix mix = mix_of(nranks, element, op);
+  double r = value_of(&mix, 0, op);
   *tolerance = 0;
   for (int k = 1; k < nranks; k++) {
-    double v = test_value(type, k, nranks, element, op);
+    double v = value_of(&mix, k, op);
     switch ((int)op) {
       case ncclProd: r *= v; break;
       case ncclMax: r = v > r ? v : r; break;

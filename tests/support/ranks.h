@@ -24,7 +24,7 @@ int ranks_share_id(const int ends[2], int p, int n, ncclUniqueId *id);
 int rank_check_at(ncclResult_t result, const char *call, const char *file, int line);
 
 /* ---- data whose results are known exactly ---- */
-double test_value(ncclDataType_t type, int rank, int nranks, uint64_t element, ncclRedOp_t op);
+double test_value(int rank, int nranks, uint64_t element, ncclRedOp_t op);
 void test_store(ncclDataType_t type, void *at, uint64_t index, double value);
 double test_load(ncclDataType_t type, const void *at, uint64_t index);
 uint64_t test_type_bytes(ncclDataType_t type);

@@ -106,7 +106,7 @@ static inline void gpu_fill_some(const gpu_ranks *g, const gpu_call *c, int firs
   char *host = malloc(n * unit + 1);
   for (int r = first; r < first + ranks; r++) {
     if (!hk_coll_has_input(c->coll, r, c->root)) continue;
-    for (size_t i = 0; i < n; i++) test_store(c->type, host, i, test_value(c->type, r, g->n, i, c->op));
+    for (size_t i = 0; i < n; i++) test_store(c->type, host, i, test_value(r, g->n, i, c->op));
     emu_use(g->device[r]);
     OK(MemcpyAsync(gpu_in(g, c, r), (CUdeviceptr)(uintptr_t)host, n * unit, g->stream[r]));
     OK(StreamSynchronize(g->stream[r]));
@@ -146,10 +146,10 @@ static inline double gpu_wanted(const gpu_ranks *g, const gpu_call *c, int r, si
     case HK_ALLREDUCE:
     case HK_REDUCE: return test_reduced(c->type, g->n, i, c->op, tolerance);
     case HK_REDUCE_SCATTER: return test_reduced(c->type, g->n, (size_t)r * c->count + i, c->op, tolerance);
-    case HK_BROADCAST: return test_value(c->type, c->root, g->n, i, c->op);
-    case HK_ALLTOALL: return test_value(c->type, (int)block, g->n, (size_t)r * c->count + at, c->op);
-    case HK_SCATTER: return test_value(c->type, c->root, g->n, (size_t)r * c->count + at, c->op);
-    default: return test_value(c->type, (int)block, g->n, at, c->op);
+    case HK_BROADCAST: return test_value(c->root, g->n, i, c->op);
+    case HK_ALLTOALL: return test_value((int)block, g->n, (size_t)r * c->count + at, c->op);
+    case HK_SCATTER: return test_value(c->root, g->n, (size_t)r * c->count + at, c->op);
+    default: return test_value((int)block, g->n, at, c->op);
   }
 }
 static inline void gpu_check_some(const gpu_ranks *g, const gpu_call *c, int first, int ranks) {

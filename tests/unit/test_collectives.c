@@ -39,21 +39,21 @@ static size_t in_blocks(kind k, int n) { return k == REDUCESCATTER || k == ALLTO
 static size_t out_blocks(kind k, int n) { return k == ALLGATHER || k == ALLTOALL || k == GATHER ? (size_t)n : 1; }
 
 /* Element e of rank r's input; blocks of one buffer are numbered through. */
-static double input(const spec *s, int r, int n, size_t e) { return test_value(s->type, r, n, e, s->op); }
+static double input(const spec *s, int r, int n, size_t e) { return test_value(r, n, e, s->op); }
 
-static double expected(const spec *s, int rank, int n, size_t e, double *tolerance) {
-  size_t block = e / s->count, i = e % s->count;
+/* Element i of an output's block. */
+static double expected(const spec *s, int rank, int n, size_t block, size_t i, double *tolerance) {
   *tolerance = 0;
   switch (s->what) {
     case ALLREDUCE:
-    case REDUCE: return test_reduced(s->type, n, e, s->op, tolerance);
-    case BROADCAST: return input(s, s->root, n, e);
+    case REDUCE: return test_reduced(s->type, n, i, s->op, tolerance);
+    case BROADCAST: return input(s, s->root, n, i);
     case ALLGATHER:
     case GATHER: return input(s, (int)block, n, i);
     case REDUCESCATTER: return test_reduced(s->type, n, (size_t)rank * s->count + i, s->op, tolerance);
     case ALLTOALL: return input(s, (int)block, n, (size_t)rank * s->count + i);
     case SCATTER: return input(s, s->root, n, (size_t)rank * s->count + i);
-    case SENDRECV: return input(s, (rank + n - 1) % n, n, e);
+    case SENDRECV: return input(s, (rank + n - 1) % n, n, i);
     default: return 0;
   }
 }
@@ -100,14 +100,15 @@ static int run_spec(const spec *s, ncclComm_t c, int rank, int n) {
   for (size_t e = 0; e < nin; e++) test_store(s->type, in, e, input(s, rank, n, e));
   int faults = call(s, c, rank, n, in, out);
   int has_result = s->what == REDUCE || s->what == GATHER ? rank == s->root : 1;
-  for (size_t e = 0; has_result && !faults && e < nout; e++) {
-    double tolerance, want = expected(s, rank, n, e, &tolerance), got = test_load(s->type, out, e);
+  for (size_t e = 0, block = 0, i = 0; has_result && !faults && e < nout; e++) {
+    double tolerance, want = expected(s, rank, n, block, i, &tolerance), got = test_load(s->type, out, e);
     if (fabs(got - want) > tolerance * fabs(want)) {
       fprintf(stderr,
               "%s type %d op %d count %zu root %d offset %d in place %d: rank %d of %d, element %zu: %g, not %g\n",
               kind_names[s->what], s->type, s->op, s->count, s->root, s->offset, s->in_place, rank, n, e, got, want);
       faults++;
     }
+    if (++i == s->count) i = 0, block++;
   }
   for (size_t i = 0; !s->in_place && has_result && i < GUARD; i++) {
     if (out[-1 - (long)i] != 0x55 || out[nout * bytes + i] != 0x55) {
@@ -183,7 +184,11 @@ static void transport(const char *name) {
 static const char *const transports[] = {"direct", "staged", "net"};
 static const int sizes[] = {1, 2, 3, 4, 5, 8};
 #ifdef __SANITIZE_THREAD__
-enum { MOST_FEW = 33000, MOST_MANY = 17000, MOST_APART = 17000 }; /* a second wave is enough to race in; elements are dear */
+enum {
+  MOST_FEW = 33000,
+  MOST_MANY = 17000,
+  MOST_APART = 17000
+}; /* a second wave is enough to race in; elements are dear */
 #elif defined __SANITIZE_ADDRESS__
 enum { MOST_FEW = 70000, MOST_MANY = 33000, MOST_APART = 33000 }; /* a second wave ends where a tenth does */
 #else
