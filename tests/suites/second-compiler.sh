@@ -7,5 +7,5 @@ set -u
 other=clang flags=-O1 # clang warns of the same however much it optimizes (and takes long over reductions with -O0); gcc does not
 [[ $HK_BUILD == *clang* ]] && other=gcc flags=-O2
 command -v $other >/dev/null || { echo "$other is not installed"; exit 77; }
-$HK_MAKE --no-print-directory -j"$(nproc)" CC=$other SAN= CFLAGS="$flags -g" all tests || exit 1
+$HK_MAKE --no-print-directory -j"$(nproc)" CC=$other SAN= CFLAGS="$flags" all tests || exit 1
 echo "$other: $($other --version | head -n 1)"
