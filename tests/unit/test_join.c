@@ -4,6 +4,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/sim/world.h"
 #include "../../src/topo/join.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
@@ -265,6 +266,92 @@ START_TEST(described) {
 }
 END_TEST
 
+/* NCCL_CROSS_NIC on clusters of equal hosts, by hk_cross_nic: how many rings there are, and whether they leave a host by another
+ * port than they enter.  Where a GPU has a port of its own, a ring that leaves by its last GPU's saves a way over NVLink (48.8
+ * instead of 46.4 GB/s); two GPUs with two ports on a switch save nothing; below PCIe switches it doubles the rings.  On rails
+ * only who asks for it changes ports. */
+static const struct {
+  const char *machine;
+  int nchannels[3];
+  bool crosses[3];
+} crossings[] = {
+    {"nodes=2 of dgx-h100", {8, 8, 8}, {false, true, true}},
+    {"nodes=3 of dgx-h100", {8, 8, 8}, {false, true, true}},
+    {"nodes=4 of dgx-h100 fabric=rail", {8, 8, 8}, {false, true, false}},
+    {"nodes=2 of dgx-a100", {8, 8, 8}, {false, false, false}},
+    {"nodes=2 of 8xa100:pcie2 nic=4x200", {1, 2, 2}, {false, true, true}},
+    {"nodes=4 of 8xa100:pcie2 nic=4x200 fabric=rail", {1, 2, 1}, {false, true, false}},
+};
+
+typedef struct crossing_cluster {
+  hk_cluster *c;
+  hk_seat *seats;
+  hk_paths *paths;
+  hk_channels *rings;
+  hk_joined *joined;
+  hk_world world;
+  int nranks, per_host;
+} crossing_cluster;
+
+static void open_crossing(crossing_cluster *x, const char *machine, hk_cross_nic wish) {
+  uint32_t nodes[HK_SEARCH_RANKS];
+  ck_assert_msg(hk_cluster_from_string(&x->c, machine) == HK_OK, "%s", hk_last_error());
+  ck_assert_int_eq(hk_cluster_seats(x->c, 0, &x->seats, &x->nranks), HK_OK);
+  x->per_host = x->nranks / x->c->nhosts;
+  ck_assert_int_eq(hk_paths_new(&x->paths, x->c->kinds[0], NULL), HK_OK);
+  for (int i = 0; i < x->per_host; i++) nodes[i] = x->seats[i].node;
+  hk_search what = {.pattern = HK_PATTERN_RING,
+                    .nodes = nodes,
+                    .nranks = x->per_host,
+                    .network = true,
+                    .cross_nic = hk_cross_nic_on(&x->c->fabric, wish)};
+  ck_assert_int_eq(hk_search_channels(&x->rings, x->paths, &what), HK_OK);
+  ck_assert_int_eq(hk_join_cluster(&x->joined, x->c, x->seats, x->nranks, &what, NULL), HK_OK);
+  ck_assert_int_eq(hk_world_init(&x->world, x->c, x->seats, x->nranks, &x->paths, &x->rings, 0), HK_OK);
+}
+
+static void close_crossing(crossing_cluster *x) {
+  hk_world_free(&x->world);
+  hk_joined_free(x->joined);
+  hk_channels_free(x->rings);
+  hk_paths_free(x->paths);
+  free(x->seats);
+  hk_cluster_free(x->c);
+}
+
+/* Each channel's ring leaves every host by its own port and enters the next by its own; a host's ports carry equally many. */
+START_TEST(ports_between_hosts) {
+  const int row = _i / 3;
+  const hk_cross_nic wish = (hk_cross_nic)(_i % 3);
+  crossing_cluster x;
+  open_crossing(&x, crossings[row].machine, wish);
+  const hk_topo *t = x.c->kinds[0];
+  const uint32_t first = t->first_of[HK_NODE_NET], nets = hk_topo_count(t, HK_NODE_NET);
+  int left[16] = {0}, entered[16] = {0}, most = 0;
+  ck_assert_uint_le(nets, HK_ARRAY_LENGTH(left));
+  ck_assert_int_eq(x.joined->nchannels, crossings[row].nchannels[wish]);
+  for (int k = 0; k < x.joined->nchannels; k++)
+    for (int h = 0; h < x.c->nhosts; h++) {
+      const uint16_t *order = x.joined->order + (size_t)k * (size_t)x.nranks;
+      const int next = (h + 1) % x.c->nhosts, from = order[(h + 1) * x.per_host - 1], to = order[next * x.per_host];
+      uint32_t out, in;
+      ck_assert_int_eq(x.joined->host[from], h);
+      ck_assert_int_eq(x.joined->host[to], next);
+      hk_world_nets(&x.world, from, to, k, &out, &in);
+      ck_assert_uint_eq(out, x.rings->at[k].net_out);
+      ck_assert_uint_eq(in, x.rings->at[k].net_in);
+      ck_assert((out != in) == crossings[row].crosses[wish]);
+      left[out - first]++;
+      most = ++entered[in - first] > most ? entered[in - first] : most;
+    }
+  for (uint32_t i = 0; i < nets; i++) {
+    ck_assert_int_eq(entered[i], left[i]);
+    if (entered[i]) ck_assert_int_eq(entered[i], most);
+  }
+  close_crossing(&x);
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("join");
   TCase *t = tcase_create("join");
@@ -277,6 +364,7 @@ int main(void) {
   tcase_add_test(t, refusals);
   tcase_add_test(t, many_ranks);
   tcase_add_test(t, described);
+  tcase_add_loop_test(t, ports_between_hosts, 0, 3 * HK_ARRAY_LENGTH(crossings));
   suite_add_tcase(s, t);
   return suite_run(s);
 }
