@@ -39,6 +39,11 @@ static hk_status fill_threads(hk_verifier *v) {
                                                           .lane = (uint16_t)lane};
       scratch += p->scratch_blocks;
     }
+    for (uint32_t k = 0; k < p->nlinks; k++) {
+      hk_thread *t = &v->threads[v->first_thread[r] + hk_program_links(p)[k].lane];
+      if (!t->end_link) t->first_link = k;
+      t->end_link = k + 1;
+    }
   }
   v->scratch = calloc(scratch + 1, sizeof *v->scratch);
   return v->scratch ? HK_OK : hk_fault_memory(v);

@@ -33,6 +33,7 @@ static bool take_read(hk_verifier *v, uint32_t *index) {
 /* How many of the n ascending event numbers are at most `event`. */
 static uint32_t count_until(const uint32_t *times, uint32_t n, uint32_t event) {
   uint32_t low = 0;
+  if (n && times[n - 1] <= event) return n; /* as of the event at hand */
   while (low < n) {
     uint32_t middle = low + (n - low) / 2;
     if (times[middle] <= event)
@@ -63,7 +64,7 @@ static void learn(search *s, uint32_t thread, uint32_t event) {
 static void expand(search *s, const hk_thread *t, uint32_t event) {
   hk_verifier *v = s->v;
   const hk_link_need *l = hk_program_links(t->program);
-  for (uint32_t k = 0; k < t->program->nlinks; k++) {
+  for (uint32_t k = t->first_link; k < t->end_link; k++) {
     if (l[k].lane != t->lane) continue;
     if (hk_link_sends((hk_link_kind)l[k].kind)) {
       const hk_channel *c = &v->channels[t->ends[k]];

@@ -92,6 +92,7 @@ typedef struct hk_thread {
   const hk_instr *instrs;
   const uint32_t *ends; /* program link -> channel (sending links) or reader */
   size_t scratch_at;
+  uint32_t first_link, end_link; /* its lane's links are among these; a builder makes them one after another */
   uint32_t pc, first, end;
   uint32_t body_begin, body_end, iteration, count; /* of the repeat under way; body_end is 0 outside */
   uint32_t wave, event;
