@@ -77,7 +77,8 @@ static void link_died(hk_overlay_link *l, int error, const char *how) {
   if (how)
     snprintf(e.text, sizeof e.text, "%s", how);
   else if (!error || error == ECONNRESET || error == EPIPE)
-    snprintf(e.text, sizeof e.text, "its process ended without ncclCommDestroy: it exited, crashed or was killed; see its output");
+    snprintf(e.text, sizeof e.text,
+             "its process ended without ncclCommDestroy: it exited, crashed or was killed; see its output");
   else
     snprintf(e.text, sizeof e.text, "its host or the network to it fell silent (%s)", strerror(error));
   hk_event_came(l->b, &e, l);
@@ -361,8 +362,9 @@ hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, 
 static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l, uint64_t deadline_ns) {
   static const char *const kinds[] = {"died", "aborted", "failed"};
   const hk_event *e = &b->first_event;
-  if (b->broken) return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d %s%s%s", e->rank, b->nranks, kinds[e->kind],
-                                e->text[0] ? ": " : "", e->text);
+  if (b->broken)
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d %s%s%s", e->rank, b->nranks, kinds[e->kind], e->text[0] ? ": " : "",
+                   e->text);
   if (b->parent && hk_event_dead(b->parent, b->members[l->rank]))
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, has died", l->rank,
                    b->nranks, b->members[l->rank]);

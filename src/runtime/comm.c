@@ -158,10 +158,11 @@ hk_status hk_comm_check(ncclComm_t c, const char *who) {
   if (!c) return HK_FAIL(HK_ERR_ARGUMENT, "%s: the communicator is NULL: create one with ncclCommInitRank first", who);
   if (__builtin_expect(c->magic == HK_COMM_LIVE && c->forks == hk_forks, 1)) return HK_OK;
   if (c->magic == HK_COMM_LIVE)
-    return HK_FAIL(HK_ERR_USAGE,
-                   "%s: the communicator is of the process that forked this one (rank %d of %d): make one here, after the "
-                   "fork, or start child processes with spawn instead of fork",
-                   who, c->rank, c->nranks);
+    return HK_FAIL(
+        HK_ERR_USAGE,
+        "%s: the communicator is of the process that forked this one (rank %d of %d): make one here, after the "
+        "fork, or start child processes with spawn instead of fork",
+        who, c->rank, c->nranks);
   if (c->magic == HK_COMM_FREED)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: the communicator %p was freed already (ncclCommDestroy or ncclCommAbort)", who,
                    (void *)c);

@@ -95,10 +95,11 @@ static hk_status find_left(ncclComm_t c, const hk_call *call, uint64_t waited_ns
   if (now <= c->order.left_seen_ns + patience_ns) return HK_OK;
   char what[160];
   hk_watch_describe(call, what, sizeof what);
-  return HK_FAIL(HK_ERR_REMOTE,
-                 "rank %d has left the communicator (ncclCommDestroy) while rank %d of %d waits for it in %s, operation "
-                 "%llu: make the same calls on all ranks before one of them destroys it",
-                 left, c->rank, c->nranks, what, (unsigned long long)c->order.sequence);
+  return HK_FAIL(
+      HK_ERR_REMOTE,
+      "rank %d has left the communicator (ncclCommDestroy) while rank %d of %d waits for it in %s, operation "
+      "%llu: make the same calls on all ranks before one of them destroys it",
+      left, c->rank, c->nranks, what, (unsigned long long)c->order.sequence);
 }
 
 hk_status hk_watch(void *comm, uint64_t waited_ns) {
