@@ -17,7 +17,8 @@ typedef struct hk_job {
   hk_init how;
   ncclComm_t *handle;
   hk_status status;
-  struct hk_job *next;
+  bool started;
+  struct hk_job *next, *all; /* all: the first of the group's blocking ones */
 } hk_job;
 
 typedef struct hk_group {
@@ -56,8 +57,16 @@ static void run_job(hk_job *j) {
   free_how(&j->how);
 }
 
+/* Inits of a group wait for each other: where one fails, perhaps before the others could hear of it, all do.  None of them is
+ * freed before all have ended. */
+static void fail_all(const hk_job *failed) {
+  for (hk_job *j = failed->all; j; j = j->next) hk_comm_fail(j->comm, failed->status, hk_last_error());
+}
+
 static void *joined_job(void *arg) {
-  run_job(arg);
+  hk_job *j = arg;
+  run_job(j);
+  if (j->status != HK_OK) fail_all(j);
   return NULL;
 }
 
@@ -119,32 +128,41 @@ hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *han
   return settle(j);
 }
 
-/* Runs the group's inits side by side: they wait for each other. */
+static void start_joined(hk_job *j) {
+  int err = hk_thread_start(&j->thread, 0, joined_job, j);
+  j->started = err == 0;
+  if (j->started) return;
+  free_how(&j->how);
+  j->status =
+      HK_FAIL(HK_ERR_SYSTEM,
+              "no thread for the init of rank %d in a group (%s): raise the limit of processes (ulimit -u) or of "
+              "memory",
+              j->comm->rank, strerror(err));
+  fail_all(j);
+}
+
+/* Runs the group's inits side by side. */
 static hk_status run_jobs(void) {
-  hk_status first = HK_OK;
-  hk_job *jobs = group.jobs;
-  group.jobs = NULL;
-  int threads = 0;
-  for (hk_job *j = jobs, *next; j; j = next) {
-    next = j->next;
-    if (!j->comm->options.blocking) continue;
-    int err = hk_thread_start(&j->thread, 0, joined_job, j);
-    if (err) {
-      j->status = HK_FAIL(HK_ERR_SYSTEM, "no thread for init %d of a group: %s", threads, strerror(err));
-      hk_comm_fail(j->comm, j->status, hk_last_error());
-      j->thread = pthread_self(); /* marks: not started */
-    }
-    threads++;
+  hk_status first = HK_OK, rc;
+  hk_job *blocking = NULL, **end = &blocking, *detached = NULL, **detached_end = &detached;
+  for (hk_job *j = group.jobs; j; j = j->next) {
+    hk_job ***at = j->comm->options.blocking ? &end : &detached_end;
+    **at = j;
+    *at = &j->next;
   }
-  for (hk_job *j = jobs, *next; j; j = next) {
+  *end = *detached_end = group.jobs = NULL;
+  for (hk_job *j = blocking; j; j = j->next) j->all = blocking;
+  for (hk_job *j = blocking; j; j = j->next) start_joined(j);
+  for (hk_job *j = detached, *next; j; j = next) {
     next = j->next;
-    hk_status rc;
-    if (!j->comm->options.blocking) {
-      rc = start_detached(j); /* frees j */
-    } else {
-      if (!pthread_equal(j->thread, pthread_self())) pthread_join(j->thread, NULL);
-      rc = settle(j);
-    }
+    rc = start_detached(j); /* frees j */
+    if (first == HK_OK || (first == HK_IN_PROGRESS && rc != HK_OK)) first = rc;
+  }
+  for (hk_job *j = blocking; j; j = j->next)
+    if (j->started) pthread_join(j->thread, NULL);
+  for (hk_job *j = blocking, *next; j; j = next) {
+    next = j->next;
+    rc = settle(j); /* frees j */
     if (first == HK_OK || (first == HK_IN_PROGRESS && rc != HK_OK)) first = rc;
   }
   return first;

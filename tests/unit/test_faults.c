@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -143,6 +144,29 @@ static int use_after_fork(ncclComm_t c, int rank, int n, void *arg) {
   return faults + (b != (float)n) + (m[0] != 7) + RANK_CHECK(ncclMemFree(m));
 }
 
+/* In a process of its own: a group with more inits than there can be threads ends, with an error. */
+static int init_without_memory(void) {
+  enum { N = 48 };
+  ncclComm_t c[N];
+  struct rlimit limit;
+  long pages = 0;
+  FILE *f = fopen("/proc/self/statm", "r");
+  if (fscanf(f, "%ld", &pages) != 1 || getrlimit(RLIMIT_AS, &limit)) return 1;
+  fclose(f);
+  limit.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (64u << 20);
+  if (setrlimit(RLIMIT_AS, &limit)) return 1;
+  return ncclCommInitAll(c, N, NULL) == ncclSuccess;
+}
+
+START_TEST(no_memory_for_threads) {
+  int status;
+  pid_t pid = fork();
+  if (pid == 0) _exit(init_without_memory());
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 START_TEST(forked_children) { ck_assert_int_eq(ranks_as_processes(2, use_after_fork, NULL), 0); }
 END_TEST
 #endif
@@ -213,6 +237,7 @@ int main(void) {
   tcase_add_test(t, leaving_early);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   tcase_add_test(t, forked_children);
+  tcase_add_test(t, no_memory_for_threads);
 #endif
   tcase_add_test(t, thousand_inits);
   suite_add_tcase(s, t);
