@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../base/param.h"
+#include "boot_process.h" /* hk_process_nonce */
 
 uint64_t hk_hash(uint64_t seed, const void *data, size_t bytes) {
   uint64_t h = seed ^ 0xcbf29ce484222325u;
@@ -35,14 +36,8 @@ uint64_t hk_host_id(void) {
   return h;
 }
 
-uint64_t hk_process_id(void) {
-  /* The pid is not enough across pid namespaces; so the namespace is mixed in. */
-  pid_t pid = getpid();
-  struct stat st;
-  uint64_t h = hk_hash(hk_host_id(), &pid, sizeof pid);
-  if (stat("/proc/self/ns/pid", &st) == 0) h = hk_hash(h, &st.st_ino, sizeof st.st_ino);
-  return h;
-}
+/* A pid is not enough: two containers may have the same one, and without /proc nothing tells their namespaces apart. */
+uint64_t hk_process_id(void) { return hk_process_nonce(); }
 
 void hk_host_cpus(uint64_t mask[HK_CPU_WORDS]) {
   cpu_set_t set;
