@@ -275,12 +275,18 @@ hk_status hk_ifaces(hk_iface *out, int *n, const hk_addr *toward) {
   char names[256];
   list_names(all, count, names, sizeof(names));
   int left = hk_iface_order(all, count, &wish);
+  if (left == 0 && count == 0) {
+    rc = HK_FAIL(HK_ERR_SYSTEM,
+                 "no network interface of this host is up, not even loopback: ranks meet over one, also on "
+                 "one host (ip link set lo up)");
+    goto out;
+  }
   if (left == 0) {
     const char *family = hk_param_str(HK_P_SOCKET_FAMILY);
     rc = HK_FAIL(HK_ERR_USAGE,
                  "no network interface is left by NCCL_SOCKET_IFNAME='%s' and NCCL_SOCKET_FAMILY='%s'; up on "
                  "this host: %s",
-                 wish.names ? wish.names : "", family ? family : "", count ? names : "none");
+                 wish.names ? wish.names : "", family ? family : "", names);
     goto out;
   }
   *n = left < room ? left : room;

@@ -55,6 +55,9 @@ for i in 0 1; do
 done
 grep -q "NCCL_SOCKET_IFNAME='eth7'.*eth0 (IPv4)" "$logs/run.1" || fail "an interface that does not exist is not named"
 
+unshare -n "$HK_BUILD/bin/all_reduce_perf" -b 8 -e 8 >"$logs/run.1" 2>&1 && fail "a host without any network: no error"
+grep -q 'not even loopback' "$logs/run.1" || fail "a host without any network is not told"
+
 # The first network is up on both hosts and carries nothing.
 netns_cut 2 0
 export netns_master=1
