@@ -265,11 +265,18 @@ static bool read_file(meeting *m) {
   return good && m->nhosts;
 }
 
-static int try_host(const perf_launch *l, const meeting *m, const char *host) {
+static int try_host(const perf_launch *l, const meeting *m, const char *host, bool *told) {
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
   char port[16], answer;
   snprintf(port, sizeof port, "%d", m->port);
-  if (getaddrinfo(host, port, &hints, &list)) return -1;
+  int error = getaddrinfo(host, port, &hints, &list);
+  if (error) { /* perhaps the name comes to be known; the user should not have to wait for the end to learn of it */
+    if (!*told)
+      fprintf(stderr, "# process %d cannot resolve '%s' yet, where process 0 is: %s\n", l->proc, host,
+              gai_strerror(error));
+    *told = true;
+    return -1;
+  }
   greeting g = {.token = m->token, .nprocs = l->nprocs, .proc = l->proc};
   memcpy(g.magic, magic, sizeof magic);
   int found = -1, one = 1;
@@ -297,10 +304,11 @@ static int try_host(const perf_launch *l, const meeting *m, const char *host) {
 static void meet_first(perf_launch *l, meeting *m) {
   double start = perf_now();
   long pause_ms = 10;
+  bool told = false;
   for (;;) {
     int fd = -1;
     if (!m->path[0] || read_file(m))
-      for (int i = 0; i < m->nhosts && fd < 0; i++) fd = try_host(l, m, m->hosts[i]);
+      for (int i = 0; i < m->nhosts && fd < 0; i++) fd = try_host(l, m, m->hosts[i], &told);
     if (fd >= 0) {
       l->oob.fds[0] = fd;
       return;

@@ -61,6 +61,17 @@ for mpirun in "mpirun.openmpi --allow-run-as-root --oversubscribe" "mpirun.mpich
   grep -q 'values : 0 OK' "$tmp/out" && [ "$(grep -c '^#  Rank' "$tmp/out")" = 2 ] || complain "$mpirun: $(cat "$tmp/out")"
 done
 
+# A host name that nobody knows (no name has so long a part) is told long before the end of the wait.
+RANK=1 WORLD_SIZE=2 MASTER_ADDR=$(printf 'x%.0s' {1..70}) MASTER_PORT=$port "$perf" >"$tmp/out" 2>"$tmp/err" &
+parent=$!
+for ((i = 0; i < 200; i++)); do
+  grep -q "cannot resolve 'xxx" "$tmp/err" && break
+  sleep 0.05
+done
+grep -q "process 1 cannot resolve 'xxx" "$tmp/err" || complain "an unknown host name is not told: $(cat "$tmp/out" "$tmp/err")"
+kill $parent
+wait $parent 2>/dev/null
+
 # Two groups side by side.
 NCCL_TESTS_SPLIT="MOD 2" "$perf" --procs 4 -b 8 -e 1K -f 8 -n 3 >"$tmp/out" 2>&1 || complain "NCCL_TESTS_SPLIT: $(cat "$tmp/out")"
 [ "$(awk '/^#  Rank/ { print $5 }' "$tmp/out" | tr '\n' ' ')" = "0 1 0 1 " ] || complain "NCCL_TESTS_SPLIT: wrong groups: $(cat "$tmp/out")"
