@@ -25,11 +25,11 @@ enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
 enum { LONG_BYTES = 1 << 20 }; /* from here on bytes are all; in between both count */
 /* gather, scatter: */
 #define IN_A_ROW                                                                                                       \
-  (1.0 / 4) /* of a message is what a further block to the same child costs: it needs no turn of its own */
+  (2.0 / 7) /* of a message is what a further block to the same child costs: it needs no turn of its own */
 /* Of the root's buffer: its own blocks once; of what passes through its largest child, half, again.  Over sockets that half goes
  * through the kernel into a slot and from there through the kernel again, and is cold by then. */
 #define ROOT_WRITES 1.5
-#define ROOT_WRITES_SOCKETS 3.5
+#define ROOT_WRITES_SOCKETS 4.0
 
 typedef struct place {
   int v, n, root, children;
