@@ -111,5 +111,3 @@ void hk_tune_print_json(const hk_tune_table *t, int n, const hk_constants *k, co
   hk_json_close(&w);
   putchar('\n');
 }
-
-/* ---- the file ---- */
