@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The net transport over sockets: messages between ranks that are threads. */
 #include <check.h>
+#include <netinet/tcp.h> /* TCP_CONGESTION */
 #include "../../src/base/param.h"
 #include "../support/suite.h"
 #include "net_streams.h"
@@ -121,6 +122,42 @@ START_TEST(carries_many_links) {
 }
 END_TEST
 
+/* Open connections whose congestion control is this one. */
+static int controlled_by(const char *name) {
+  int n = 0;
+  for (int fd = 3; fd < 256; fd++) {
+    char has[32] = "";
+    hk_addr peer;
+    socklen_t bytes = sizeof has, room = sizeof peer;
+    if (getpeername(fd, &peer.sa, &room) != 0 || getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, has, &bytes) != 0)
+      continue;
+    n += !strcmp(has, name);
+  }
+  return n;
+}
+
+/* Inside a host nothing may pace what is sent; between hosts the system's choice stands. */
+START_TEST(congestion_is_between_hosts) {
+  char usual[32];
+  FILE *f = fopen("/proc/sys/net/ipv4/tcp_congestion_control", "r");
+  ck_assert_ptr_nonnull(f);
+  ck_assert_int_eq(fscanf(f, "%31s", usual), 1);
+  fclose(f);
+  set_param("NCCL_NSOCKS_PERTHREAD", "2");
+  for (int hosts = 1; hosts <= 2; hosts++) {
+    net_world *w = net_world_new(2, 4, 4096);
+    w->peers[1].host += (uint64_t)(hosts - 1);
+    hk_link *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0); /* dials */
+    hk_link *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0);
+    while (atomic_load(&recv->state) != HK_LINK_READY) ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_OK);
+    ck_assert_int_eq(controlled_by(hosts == 1 ? "reno" : usual), 4);
+    net_unlink(send);
+    net_unlink(recv);
+    net_world_free(w);
+  }
+}
+END_TEST
+
 /* The higher rank comes first and sends before anybody has called. */
 START_TEST(waits_for_the_call) {
   net_world *w = net_world_new(2, 2, 4096);
@@ -213,6 +250,7 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_test(t, carries_many_links);
+  tcase_add_test(t, congestion_is_between_hosts);
   tcase_add_test(t, waits_for_the_call);
   tcase_add_test(t, holds_back_when_the_reader_is_slow);
   tcase_add_test(t, chooses_the_provider);

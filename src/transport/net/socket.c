@@ -94,9 +94,16 @@ static uint64_t tag_of(const hk_socket_conn *c, int socket) {
   return ((uint64_t)'N' << 56) | ((uint64_t)c->channel << 8) | (uint64_t)socket;
 }
 
-static void set_options(const socket_ctx *x, int fd) {
+static bool same_host(const socket_ctx *x, int peer) {
+  return x->env->peers && x->env->peers[peer].host == x->env->peers[x->env->rank].host;
+}
+
+static void set_options(const socket_ctx *x, int peer, int fd) {
   int one = 1, idle = (int)(x->silence_s / 4 ? x->silence_s / 4 : 1), count = 9;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  /* Inside a host nothing is congested.  Where the system's default is bbr, which sends at the speed that it measured, a reader that
+   * waited for its core counts as a slow path: calls of 13 ms then took up to 150.  Refused: then by the default. */
+  if (same_host(x, peer)) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", sizeof "reno" - 1);
   /* While nothing is under way the kernel asks the peer's kernel now and then, so that its silence means something:
    * hk_socket_check_silence.  (TCP_USER_TIMEOUT would also end connections to a rank that is only slow to read.) */
   (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
@@ -133,10 +140,6 @@ static void connected(socket_ctx *x, hk_socket_conn *c) {
           c->nsockets, c->nsockets == 1 ? "" : "s", c->route);
 }
 
-static bool same_host(const socket_ctx *x, int peer) {
-  return x->env->peers && x->env->peers[peer].host == x->env->peers[x->env->rank].host;
-}
-
 /* Our interface i leads nowhere: a cable is out, or its network is another than the peer's of the same number. */
 static void drop_iface(socket_ctx *x, int i, int peer) {
   HK_INFO(HK_SUB_NET, "rank %d: interface %s does not reach rank %d and is not used", x->env->rank, x->ifaces[i].name,
@@ -164,7 +167,7 @@ static hk_status dial(socket_ctx *x, hk_socket_conn *c) {
   for (; c->nconnected < c->nsockets; c->nconnected++) {
     int *fd = &c->fd[c->nconnected];
     HK_TRY(env->dial(env->arg, c->peer, n ? &routes[0].to : NULL, tag_of(c, c->nconnected), fd), out);
-    set_options(x, *fd);
+    set_options(x, c->peer, *fd);
     /* Where the address does not answer soon, the one that the bootstrap knows has taken its place. */
     if (n && !leads_to(*fd, &routes[0].to)) {
       drop_iface(x, routes[0].iface, c->peer);
@@ -181,7 +184,7 @@ static void answer(socket_ctx *x, hk_socket_conn *c) {
   while (c->nconnected < c->nsockets) {
     int fd = x->env->take(x->env->arg, c->peer, tag_of(c, c->nconnected));
     if (fd < 0) return;
-    set_options(x, fd);
+    set_options(x, c->peer, fd);
     c->fd[c->nconnected++] = fd;
   }
   x->nconnecting--;
