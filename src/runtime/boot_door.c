@@ -15,7 +15,15 @@
 #include "boot_process.h"
 
 enum { KEEP_CONTACT_NS = 1000000000 };
-enum { LOBBY_MAX = 256, HELLO_SECONDS = 5, TICK_MS = 250, ACCEPTS_PER_CALL = 64, BACKLOG = 4096, IFACES = 32 };
+enum {
+  LOBBY_MAX = 256,
+  HELLO_SECONDS = 5,
+  DEAF_SECONDS = 5,
+  TICK_MS = 250,
+  ACCEPTS_PER_CALL = 64,
+  BACKLOG = 4096,
+  IFACES = 32
+};
 
 static struct {
   pthread_mutex_t lock;
@@ -173,17 +181,31 @@ static void welcome(hk_door *d, int fd) {
   hk_door_tick(d);
 }
 
-/* No descriptor for one more connection: makes room, or stops listening for a moment rather than spin. */
-static bool make_room(hk_door *d, int listener) {
+/* No descriptor for one more connection. */
+static bool make_room(hk_door *d) {
   if (hk_more_files()) return true;
-  if (d->lobby) {
-    dismiss_oldest(d);
-    return true;
-  }
+  if (!d->lobby) return false;
+  dismiss_oldest(d);
+  return true;
+}
+
+/* Stops listening for a moment rather than spin. */
+static void turn_deaf(hk_door *d, int listener, int why) {
   d->deaf = true;
+  d->deaf_why = why;
+  if (!d->deaf_since_ns) d->deaf_since_ns = hk_now_ns();
   hk_service_modify(d->service, listener, 0);
   hk_door_tick(d);
-  return false;
+}
+
+hk_status hk_door_hears(hk_door *d) {
+  hk_door_lock();
+  bool shut = d->deaf_since_ns && hk_ago_ns(hk_now_ns(), d->deaf_since_ns) > DEAF_SECONDS * 1000000000ull;
+  int why = d->deaf_why;
+  hk_door_unlock();
+  if (!shut) return HK_OK;
+  return HK_FAIL(HK_ERR_SYSTEM, "other ranks' connections to this process cannot be accepted: %s%s", strerror(why),
+                 why == EMFILE ? "; raise the limit of open files (ulimit -n)" : "");
 }
 
 static void on_caller(void *arg, int listener, uint32_t events) {
@@ -192,13 +214,18 @@ static void on_caller(void *arg, int listener, uint32_t events) {
   for (int i = 0; i < ACCEPTS_PER_CALL && !d->closing; i++) {
     int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
+      d->deaf_since_ns = 0;
       welcome(d, fd);
       continue;
     }
-    if (errno == ECONNABORTED || errno == EINTR) continue;
-    if ((errno == EMFILE || errno == ENFILE) && make_room(d, listener)) continue;
+    int why = errno;
+    if (why == ECONNABORTED || why == EINTR) continue;
+    if ((why == EMFILE || why == ENFILE) && make_room(d)) continue;
     /* A root that has ended has shut its own listener down; the sweep will close it. */
-    if (events & EPOLLHUP) hk_service_modify(d->service, listener, EPOLLET);
+    if (events & EPOLLHUP)
+      hk_service_modify(d->service, listener, EPOLLET);
+    else if (why != EAGAIN)
+      turn_deaf(d, listener, why);
     break;
   }
   end_callback(d);

@@ -67,7 +67,9 @@ typedef struct hk_door {
   hk_service *service;
   unsigned users; /* bootstraps and roots */
   bool closing, ticking;
-  bool deaf; /* descriptors ran out: listeners wait for the next tick */
+  bool deaf;              /* a caller could not be let in: listeners wait for the next tick */
+  uint64_t deaf_since_ns; /* nobody could be let in since; 0: all is well */
+  int deaf_why;           /* errno */
   int listener;
   hk_contact contact; /* as seen from nowhere in particular */
   struct {
@@ -101,6 +103,8 @@ hk_door *hk_door_here(void);   /* NULL where there is none */
 void hk_door_tick(hk_door *d); /* something now waits for a deadline */
 /* Watches a further listener; the door accepts on it. */
 hk_status hk_door_listen(hk_door *d, int listener);
+/* An error with the cause where callers have been shut out for some seconds. */
+hk_status hk_door_hears(hk_door *d);
 /* On the door's thread: forget the connection, close it, or (keep_fd) give it to the caller. */
 void hk_guest_free(hk_guest *g, bool keep_fd);
 /* Out of the lobby, into a root's seat. */

@@ -21,8 +21,18 @@ enum {
 
 static uint8_t *contact_of(const hk_bootstrap *b, int rank) { return b->contacts + (size_t)rank * HK_CONTACT_BYTES; }
 
-static hk_wait_env env_until(const hk_wait_env *base, uint64_t seconds) {
-  hk_wait_env env = *base;
+/* Who waits for others must be able to hear them. */
+static hk_status check_waiting(void *arg, uint64_t waited_ns) {
+  hk_bootstrap *b = arg;
+  const hk_wait_env *base = b->o.wait;
+  hk_status rc = hk_door_hears(b->door);
+  return rc == HK_OK && base->check ? base->check(base->arg, waited_ns) : rc;
+}
+
+static hk_wait_env env_until(hk_bootstrap *b, uint64_t seconds) {
+  hk_wait_env env = *b->o.wait;
+  env.check = check_waiting;
+  env.arg = b;
   uint64_t deadline = hk_now_ns() + seconds * 1000000000u;
   if (!env.deadline_ns || env.deadline_ns > deadline) env.deadline_ns = deadline;
   return env;
@@ -182,7 +192,7 @@ static hk_status meet(const registration *g) {
   hk_bootstrap *b = g->b;
   hk_contact own;
   hk_reply reply;
-  hk_wait_env env = env_until(b->o.wait, join_seconds() + ROOT_GRACE_S);
+  hk_wait_env env = env_until(b, join_seconds() + ROOT_GRACE_S);
   int root = root_of(b->rank, g->nids, b->nranks);
   HK_TRY(hk_door_contact(b->door, &own, &g->ids[root].at[0]), out);
   hk_contact_encode(contact_of(b, b->rank), &own);
@@ -203,7 +213,7 @@ out:
 static hk_status connect_overlay(hk_bootstrap *b, bool doubling) {
   hk_status rc = HK_OK;
   hk_message *m = NULL;
-  hk_wait_env env = env_until(b->o.wait, join_seconds());
+  hk_wait_env env = env_until(b, join_seconds());
   for (int k = 0; k < b->rounds; k++) {
     HK_TRY(hk_overlay_connect(b, k, &env), out);
     if (!doubling || k + 1 == b->rounds) continue;
@@ -265,7 +275,7 @@ out:
 
 static hk_status gather_contacts(hk_bootstrap *b) {
   hk_status rc;
-  hk_wait_env env = env_until(b->o.wait, join_seconds());
+  hk_wait_env env = env_until(b, join_seconds());
   HK_TRY(gather(b, b->contacts, HK_CONTACT_BYTES, &env), out);
 out:
   return rc;
@@ -360,7 +370,7 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   b->members = members;
   hk_member_join(b);
   HK_TRY(connect_overlay(b, false), out);
-  hk_wait_env env = env_until(o->wait, join_seconds());
+  hk_wait_env env = env_until(b, join_seconds());
   HK_TRY(barrier(b, &env), out); /* an ack says only that the member's process is there */
   now_known(b);
 out:
@@ -388,7 +398,7 @@ hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, 
   if (peer < 0 || peer >= b->nranks)
     return HK_FAIL(HK_ERR_INTERNAL, "a connection to rank %d of %d was asked for", peer, b->nranks);
   if (hk_event_dead(b, peer)) return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d has died", peer, b->nranks);
-  hk_wait_env env = env_until(b->o.wait, (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT));
+  hk_wait_env env = env_until(b, (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT));
   hk_hello h = hk_overlay_hello(b, HK_HELLO_DATA, peer);
   h.tag = tag;
   HK_TRY(hk_overlay_dial(b, &h, at, &env,

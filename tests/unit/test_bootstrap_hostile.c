@@ -215,6 +215,43 @@ START_TEST(flood) {
 }
 END_TEST
 
+/* Called when the rank waits. */
+static hk_status take_all_descriptors(void *arg, uint64_t waited_ns) {
+  (void)arg, (void)waited_ns;
+  while (dup(STDIN_FILENO) >= 0) continue;
+  atomic_store(&shared->id_made, 1);
+  return HK_OK;
+}
+
+/* A rank that can let nobody in tells why after some seconds, long before it would miss the others. */
+static int rank_without_descriptors(void *arg) {
+  (void)arg;
+  rank_state r = {.rank = 0, .nranks = 2, .nids = 1, .ids = &shared->id};
+  hk_bootstrap_options o = options_of(&r);
+  if (hk_service_new(&r.service, "test") != HK_OK || hk_bootstrap_new_id(&shared->id) != HK_OK) return 1;
+  o.service = r.service;
+  r.wait.check = take_all_descriptors;
+  struct rlimit few = {64, 64};
+  if (setrlimit(RLIMIT_NOFILE, &few)) return 2;
+  hk_status rc = hk_bootstrap_join(&r.b, &shared->id, 1, &o);
+  snprintf(shared->text, sizeof shared->text, "%s", hk_last_error());
+  return rc != HK_ERR_SYSTEM || !strstr(shared->text, "raise the limit of open files (ulimit -n)");
+}
+
+START_TEST(no_descriptor_left) {
+  hk_boot_id id;
+  uint64_t begin = hk_now_ns();
+  pid_t pid = start_process(rank_without_descriptors, NULL);
+  ck_assert(await_count(&shared->id_made, 1));
+  ck_assert_int_eq(hk_boot_id_decode(&id, &shared->id), HK_OK);
+  int fd = knock(hk_addr_port(&id.at[0]));
+  ck_assert_int_ge(fd, 0);
+  ck_assert_msg(end_process(pid) == 0, "%s", shared->text);
+  ck_assert_uint_lt(hk_now_ns() - begin, 60000000000ull);
+  close(fd);
+}
+END_TEST
+
 /* Far more ranks call at once than the lobby holds, while the listener gets no time: all are heard and answered. */
 START_TEST(crowd) {
   enum { CROWD = 700 };
@@ -319,6 +356,7 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_test(t, init_under_attack);
   tcase_add_loop_test(t, flood, 0, 2);
+  tcase_add_test(t, no_descriptor_left);
   tcase_add_test(t, crowd);
   tcase_add_test(t, calls_a_slow_listener_again);
   tcase_add_test(t, slow_loris);
