@@ -6,7 +6,7 @@
 #include "../collectives/rules.h"
 
 /* Ways in which ranks that outnumber cores may be placed on them: tune_measure.c. */
-enum { HK_TUNE_RANKS = 64, HK_TUNE_PLACES = 3 };
+enum { HK_TUNE_RANKS = 64, HK_TUNE_PLACES = 3, HK_TUNE_ROWS = 256 };
 
 /* One collective and size, by some of the algorithms. */
 typedef struct hk_tune_point {
@@ -39,9 +39,8 @@ typedef struct hk_tune_cell {
   bool again, drawn;       /* of a group's first cell: to be measured again; drawn by lot for it (tune_look.c) */
   int looks;               /* times that it was measured again: then `us` rests on these alone */
   size_t bytes;
-  double us;                     /* the average of all placements */
-  double swept;                  /* what it was before it was measured again */
-  double placed[HK_TUNE_PLACES]; /* the shortest time of each; 0: not measured */
+  double us;    /* the average of all placements */
+  double swept; /* what it was before it was measured again */
 } hk_tune_cell;
 
 typedef struct hk_tune_table {
@@ -55,6 +54,12 @@ typedef struct hk_tune_table {
 hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll coll, size_t bytes));
 typedef hk_status hk_tune_measurer(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll, size_t));
 void hk_tune_table_clear(hk_tune_table *t);
+
+/* What rows of measurements of the same things have in common: a row has its own level (an hour's, a round's), and single values
+ * are far off at times.  ln: rows x columns logarithms, used up; rows at most HK_TUNE_ROWS.  out: one for each column, at the
+ * middle row's level.  By medians (J. W. Tukey, Exploratory Data Analysis, 1977: median polish), so that what is far off
+ * counts no more than what is a little off. */
+void hk_tune_polish(double *ln, int rows, int columns, double *out);
 
 /* One collective and size: cells [first, first + n). */
 typedef struct hk_tune_group {

@@ -361,21 +361,33 @@ static hk_status measure_round(shared *s, const hk_tune_setup *setup, int round,
   return rc == HK_OK ? ended : rc;
 }
 
-/* Of every cell the shortest time of this placement, and of placements, which are equally likely, the average (of
- * logarithms: times are compared by their ratio).  A round has the same cells in the same order as the first. */
-static void merge(hk_tune_table *into, const hk_tune_cell *at, int n, int place) {
-  for (int i = 0; i < n && i < into->n; i++) {
-    hk_tune_cell *c = &into->at[i];
-    double *placed = &c->placed[place < 0 ? 0 : place], sum = 0;
-    int count = 0;
-    if (*placed == 0 || at[i].us < *placed) *placed = at[i].us;
-    for (int p = 0; p < HK_TUNE_PLACES; p++) {
-      if (c->placed[p] == 0) continue;
-      sum += log(c->placed[p]);
-      count++;
+/* Of the cells [first, first + n), a collective's and size's: of each placement what its rounds have in common (tune_polish.c),
+ * and of placements, which are equally likely, the average (of logarithms: times are compared by their ratio). */
+static void settle_group(hk_tune_table *t, const double *us, const int *place, int first, int n) {
+  double ln[HK_TUNE_ROWS * HK_ALGORITHM_LIMIT], one[HK_ALGORITHM_LIMIT], sum[HK_ALGORITHM_LIMIT] = {0};
+  int places = 0;
+  for (int p = 0; p < HK_TUNE_PLACES; p++) {
+    int rows = 0;
+    for (int round = 0; round < t->setup.rounds; round++) {
+      if (place[round] != p) continue;
+      for (int c = 0; c < n; c++) ln[rows * n + c] = log(us[(size_t)round * (size_t)t->n + (size_t)(first + c)]);
+      rows++;
     }
-    c->us = exp(sum / count);
-    c->rough = c->rough && at[i].rough;
+    if (!rows) continue;
+    hk_tune_polish(ln, rows, n, one);
+    for (int c = 0; c < n; c++) sum[c] += one[c];
+    places++;
+  }
+  for (int c = 0; c < n; c++) t->at[first + c].us = exp(sum[c] / places);
+}
+
+static void settle_times(hk_tune_table *t, const double *us) {
+  int place[HK_TUNE_ROWS] = {0};
+  for (int round = 0; round < t->setup.rounds && !t->setup.between; round++)
+    place[round] = place_of(t->setup.nranks, round) < 0 ? 0 : place_of(t->setup.nranks, round);
+  for (int i = 0, n; i < t->n; i += n) {
+    for (n = 1; i + n < t->n && t->at[i + n].coll == t->at[i].coll && t->at[i + n].bytes == t->at[i].bytes;) n++;
+    settle_group(t, us, place, i, n);
   }
 }
 
@@ -390,24 +402,32 @@ static hk_tune_point *points_of(const hk_tune_setup *s, int *n) {
   return out;
 }
 
+/* The table as the first round has it; every round has the same cells in the same order. */
+static hk_status make_table(hk_tune_table *out, const shared *s, int rounds, double **us) {
+  out->machine = s->machine;
+  out->at = malloc(((size_t)s->n + 1) * sizeof *out->at);
+  *us = malloc(((size_t)s->n + 1) * (size_t)rounds * sizeof **us);
+  if (!out->at || !*us) return HK_FAIL_ERRNO("no memory for %d results", s->n);
+  out->n = s->n;
+  memcpy(out->at, s->at, (size_t)s->n * sizeof *out->at);
+  return HK_OK;
+}
+
 static hk_status measure_rounds(hk_tune_table *out, shared *s, const hk_tune_setup *setup,
                                 void (*tell)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
+  double *us = NULL;
   for (int round = 0; round < setup->rounds; round++) {
     HK_TRY(setup->between ? measure_between(s, setup, tell) : measure_round(s, setup, round, tell), out);
-    if (round == 0) {
-      out->machine = s->machine;
-      out->at = malloc(((size_t)s->n + 1) * sizeof *out->at);
-      if (!out->at) {
-        rc = HK_FAIL_ERRNO("no memory for %d results", s->n);
-        goto out;
-      }
-      out->n = s->n;
-      memcpy(out->at, s->at, (size_t)s->n * sizeof *out->at);
+    if (round == 0) HK_TRY(make_table(out, s, setup->rounds, &us), out);
+    for (int i = 0; i < out->n && i < s->n; i++) {
+      us[(size_t)round * (size_t)out->n + (size_t)i] = s->at[i].us;
+      out->at[i].rough = out->at[i].rough && s->at[i].rough;
     }
-    merge(out, s->at, s->n, setup->between ? -1 : place_of(setup->nranks, round));
   }
+  settle_times(out, us);
 out:
+  free(us);
   return rc;
 }
 

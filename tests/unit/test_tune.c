@@ -147,6 +147,23 @@ START_TEST(rules_bridge_noise) {
 }
 END_TEST
 
+/* Levels of rounds go away, and so does what is far off in one of them; one round is taken as it is. */
+START_TEST(rounds_have_in_common) {
+  double ln[3 * 4], out[4];
+  for (int r = 0; r < 3; r++)
+    for (int c = 0; c < 4; c++) ln[r * 4 + c] = c * 0.1 + r;
+  ln[0 * 4 + 1] -= 2;
+  ln[2 * 4 + 3] += 2;
+  hk_tune_polish(ln, 3, 4, out);
+  for (int c = 0; c < 4; c++) ck_assert_double_eq_tol(out[c], c * 0.1 + 1, 1e-3);
+  double one[] = {3, 1, 2};
+  hk_tune_polish(one, 1, 3, out);
+  ck_assert_double_eq_tol(out[0], 3, 1e-12);
+  ck_assert_double_eq_tol(out[1], 1, 1e-12);
+  ck_assert_double_eq_tol(out[2], 2, 1e-12);
+}
+END_TEST
+
 /* ---- a second look ---- */
 
 /* What measuring finds: true times are the model's prices with the built-in constants, off by a factor of each pass. */
@@ -274,6 +291,7 @@ int main(void) {
   tcase_add_test(t, fits_between);
   tcase_add_test(t, rules_for_ranges);
   tcase_add_test(t, rules_bridge_noise);
+  tcase_add_test(t, rounds_have_in_common);
   tcase_add_test(t, look_mends_luck);
   tcase_add_test(t, look_keeps_misses);
   tcase_add_test(t, look_draws_others);
