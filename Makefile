@@ -177,7 +177,7 @@ $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 	$(call say,AR,$@)ar rcs $@ $(SUPPORT_OBJ)
 
 # Parts of the tool that have tests of their own.
-$(BUILD)/tests/test_tune: $(patsubst %,$(BUILD)/src/tools/%.o,tune_choices tune_fit tune_look tune_polish)
+$(BUILD)/tests/test_tune: $(patsubst %,$(BUILD)/src/tools/%.o,tune_choices tune_fit tune_look tune_polish tune_times)
 
 $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsupport.a $(LIBA)
 	@mkdir -p $(@D)

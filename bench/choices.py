@@ -29,6 +29,7 @@ def parse_arguments():
     p.add_argument("--rest", type=float, default=0, help="sleep so many times as long as is measured")
     p.add_argument("--quick", action="store_true", help="sizes to 4M in steps of 8: some seconds")
     p.add_argument("--looks", type=int, default=2, help="times that a miss is measured again")
+    p.add_argument("--times", metavar="DIR", help="add up with the times of earlier runs, kept in DIR")
     p.add_argument("--realtime", action="store_true", help="run under chrt -f 10")
     p.add_argument("--plot", metavar="DIR", help="pictures of times, an SVG for each collective, transport, ranks")
     p.add_argument("--json", metavar="FILE", help="all figures")
@@ -36,6 +37,14 @@ def parse_arguments():
     if a.quick:
         a.to, a.step, a.repeats = "4M", 8, 2
     return a
+
+
+def kept(a, name):
+    """Tuning and checking have a file each, so that choices are judged by times they were not made from."""
+    if not a.times:
+        return []
+    os.makedirs(a.times, exist_ok=True)
+    return ["--times", os.path.join(a.times, name)]
 
 
 def hocket(a, *arguments):
@@ -130,8 +139,8 @@ def main():
     a = parse_arguments()
     with tempfile.TemporaryDirectory() as folder:
         constants = os.path.join(folder, "tune.conf")
-        hocket(a, "--out", constants)
-        rows = json.loads(hocket(a, "--check", "--json", "--constants", constants))
+        hocket(a, "--out", constants, *kept(a, "tune.times"))
+        rows = json.loads(hocket(a, "--check", "--json", "--constants", constants, *kept(a, "check.times")))
     bars = [("built-in constants", "built_in", 1.25), ("after hocket tune", "chosen", 1.10)]
     print("| | bar | choices | within 10%, 25% at first | within 10%, 25% | drawn by lot | of them missed |\n"
           "|---|---|---|---|---|---|---|")

@@ -12,7 +12,7 @@ enum { TABLES = 16, LEAST_DRAWN = 20 };
 #define LIMIT_WRITTEN 1.04
 
 typedef struct options {
-  const char *ranks, *transports, *colls, *out, *constants, *between;
+  const char *ranks, *transports, *colls, *out, *constants, *between, *times;
   size_t from, to;
   int step, rounds, repeats, looks;
   double milliseconds, rest;
@@ -119,6 +119,11 @@ static const hk_tool_option rows[] = {
              "(~/.config/hocket/tune.conf)",
      .kind = HK_OPTION_FILE,
      .field = offsetof(options, out)},
+    {.name = "times",
+     .argument = "FILE",
+     .help = "times of earlier runs, each of which counts as much as this one; this run's are added",
+     .kind = HK_OPTION_FILE,
+     .field = offsetof(options, times)},
     {.name = "check",
      .help = "write no constants: tell how good the choices are with those in force",
      .field = offsetof(options, check)},
@@ -186,6 +191,8 @@ static bool plan_all(const options *o, hk_tune_setup *s) {
                        .batch_us = o->milliseconds * 1000,
                        .rest = o->rest};
   if (o->out && o->check) return hk_tool_wrong("--out: --check writes no constants"), false;
+  if (o->times && (o->between || !strcmp(o->times, "-")))
+    return hk_tool_wrong("--times: a file, and of times that were measured on one host"), false;
   if (o->out && o->json && !strcmp(o->out, "-"))
     return hk_tool_wrong("--out - and --json: both would go to stdout; give a file for the constants"), false;
   s->colls = colls ? colls : (1u << HK_COLL_COUNT) - 1;
@@ -365,24 +372,42 @@ static int use(const options *o, hk_tune_table *tables, int n, const in_force *n
   return o->between ? fit_between(o, tables, &now->k, now->choices) : fit(o, tables, n, &now->k);
 }
 
+static bool can_save(const options *o, int rank) {
+  return (!writes(o, rank) || hk_tune_can_save(o->out)) && (!o->times || hk_tune_can_save(o->times));
+}
+
+/* Measures, and uses the times beside those of earlier runs, which this run's are added to. */
+static int measure_and_use(const options *o, const hk_tune_setup *setups, int n, hk_tune_times *times,
+                           const in_force *now) {
+  hk_status rc = HK_OK;
+  hk_tune_table tables[TABLES] = {{.n = 0}};
+  int code = HK_EXIT_TROUBLE;
+  HK_TRY(measure(setups, tables, n), out);
+  for (int i = 0; i < n && o->times; i++) hk_tune_times_use(times, &tables[i]);
+  code = use(o, tables, n, now);
+  if (!o->times || code == HK_EXIT_TROUBLE) goto out;
+  HK_TRY(hk_tune_times_take(times, tables, n), out);
+  if (hk_tune_save_times(o->times, times) != HK_EXIT_OK) code = HK_EXIT_TROUBLE;
+out:
+  for (int i = 0; i < n; i++) hk_tune_table_clear(&tables[i]);
+  return rc == HK_OK ? code : hk_tool_failed(rc);
+}
+
 static int run(void *into, int nargs, char **args) {
   const options *o = into;
   hk_tune_setup setups[TABLES];
-  hk_tune_table tables[TABLES] = {{.n = 0}};
+  hk_tune_times times = {.n = 0};
   in_force now = {.choices = NULL};
-  int code = HK_EXIT_OK;
   (void)nargs, (void)args;
   hk_status rc = constants_in_force(o, &now);
   if (rc != HK_OK && (o->check || o->json || o->between))
     return hk_tool_failed(rc); /* to measure all anew none need be */
-  int n = plan_setups(o, setups);
-  if (!n || (writes(o, setups[0].rank) && !hk_tune_can_save(o->out))) {
-    hk_rules_free(now.choices);
-    return HK_EXIT_TROUBLE;
-  }
-  rc = measure(setups, tables, n);
-  code = rc == HK_OK ? use(o, tables, n, &now) : hk_tool_failed(rc);
-  for (int i = 0; i < n; i++) hk_tune_table_clear(&tables[i]);
+  int code = HK_EXIT_TROUBLE, n = plan_setups(o, setups);
+  if (!n || !can_save(o, setups[0].rank)) goto out;
+  rc = o->times ? hk_tune_times_read(&times, o->times) : HK_OK;
+  code = rc == HK_OK ? measure_and_use(o, setups, n, &times, &now) : hk_tool_failed(rc);
+out:
+  hk_tune_times_clear(&times);
   hk_rules_free(now.choices);
   return code;
 }
@@ -397,12 +422,15 @@ const hk_tool hk_tool_tune = {
         "disturbs it.\n\n"
         "With --check nothing is written: the choices are compared with the fastest algorithms. What seems wrong is "
         "measured again, by new processes, and these times count; so are as many choices that seem right.\n\n"
+        "With --times the runs of several hours are added up, for a machine whose ways change with what its neighbours "
+        "do; give --check a file of its own.\n\n"
         "With --between a launcher starts it once on each of some hosts: it measures between them, and rank 0 adds "
         "to its host's file what a message and a byte between hosts take.",
     .findings = "with --check, a choice takes more than 1.25 times as long as the best algorithm.",
     .examples = "hocket tune\n  measure and write ~/.config/hocket/tune.conf\n"
                 "hocket tune --quick --out -\n  some seconds, to look at\n"
                 "hocket tune --check -n 2,4,8 --step 2\n  every choice against an exhaustive sweep\n"
+                "hocket tune --times tune.times\n  one run of several, at different hours\n"
                 "mpirun -H a,b hocket tune --between a:29500\n  between two hosts; once on a host is enough",
     .options = rows,
     .bytes = sizeof(options),

@@ -2,11 +2,12 @@
 /* Between the parts of `hocket tune`: measuring, and fitting the model's constants to what was measured. */
 #ifndef HK_TOOLS_TUNE_H
 #define HK_TOOLS_TUNE_H
+#include <stdio.h> /* FILE */
 #include "../collectives/machine.h"
 #include "../collectives/rules.h"
 
 /* Ways in which ranks that outnumber cores may be placed on them: tune_measure.c. */
-enum { HK_TUNE_RANKS = 64, HK_TUNE_PLACES = 3, HK_TUNE_ROWS = 256 };
+enum { HK_TUNE_RANKS = 64, HK_TUNE_PLACES = 3, HK_TUNE_ROWS = 256, HK_TUNE_RUNS = 32 };
 
 /* One collective and size, by some of the algorithms. */
 typedef struct hk_tune_point {
@@ -39,8 +40,10 @@ typedef struct hk_tune_cell {
   bool again, drawn;       /* of a group's first cell: to be measured again; drawn by lot for it (tune_look.c) */
   int looks;               /* times that it was measured again: then `us` rests on these alone */
   size_t bytes;
-  double us;    /* the average of all placements */
+  double us;    /* what counts: the average of all placements, and what this run has in common with earlier ones */
   double swept; /* what it was before it was measured again */
+  double now;   /* where there are earlier runs: this run's alone */
+  const struct hk_tune_time *past; /* earlier runs' that count too; else NULL */
 } hk_tune_cell;
 
 typedef struct hk_tune_table {
@@ -105,6 +108,31 @@ hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants
 /* The average of |ln(price / measured)|: 0.1 is 10% off. */
 double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k);
 
+/* ---- times of earlier runs: tune_times.c ---- */
+
+/* One algorithm's in the latest runs, the last one last. */
+typedef struct hk_tune_time {
+  bool tcp;
+  int nranks, coll, algorithm, runs;
+  size_t bytes;
+  double us[HK_TUNE_RUNS];
+} hk_tune_time;
+
+typedef struct hk_tune_times {
+  int n, room, cores; /* cores of the host where they were measured */
+  hk_tune_time *at;   /* sorted */
+} hk_tune_times;
+
+/* A file that is not there has none. */
+hk_status hk_tune_times_read(hk_tune_times *times, const char *path);
+hk_status hk_tune_times_write(const hk_tune_times *times, FILE *f);
+/* The times of a table count for one run beside those of earlier runs from now on, for as long as these are there. */
+void hk_tune_times_use(const hk_tune_times *times, hk_tune_table *t);
+/* Takes this run's times; the tables are done with. */
+hk_status hk_tune_times_take(hk_tune_times *times, const hk_tune_table *tables, int n);
+void hk_tune_times_clear(hk_tune_times *times);
+void hk_tune_weigh(hk_tune_table *t); /* `us` anew from `now` and `past` */
+
 /* ---- what came out: tune_view.c, to stdout; choices may be NULL ---- */
 
 void hk_tune_print_score(const char *what, const hk_tune_table *t, int n, const hk_constants *k,
@@ -120,6 +148,7 @@ double hk_tune_worst(const hk_tune_table *t, int n, const hk_constants *k, const
 /* Asked before measuring takes its time; false with the complaint made. */
 bool hk_tune_can_save(const char *path);
 int hk_tune_save(const char *path, const hk_constants *k, const hk_rules *choices); /* gives an exit code */
+int hk_tune_save_times(const char *path, const hk_tune_times *times);
 
 /* Which of how many ranks the launcher says this process is; false where nobody says. */
 bool hk_tune_launched(int *rank, int *nranks);

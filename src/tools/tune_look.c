@@ -4,8 +4,8 @@
  * too large: a choice looks worse beside it than it is, and the more so the more algorithms there are.  So the sweep only says
  * who contends.  Times of a choice and of its contenders, measured afresh where the sweep called the choice wrong, decide.
  * They take the place of the sweep's; where several passes measured, it is their average, so that looking often makes a
- * figure better, and not a miss rarer.  And as many choices that the sweep called right, drawn by lot, are measured too:
- * if these are found wrong, the sweep erred in both directions.
+ * figure better, and not a miss rarer.  Where earlier runs count they go on counting (tune_times.c).  And as many choices that
+ * the sweep called right, drawn by lot, are measured too: if these are found wrong, the sweep erred in both directions.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -96,19 +96,48 @@ static int list_points(const hk_tune_look *look, const hk_tune_table *t, hk_tune
   return n;
 }
 
-/* The first look's time replaces the sweep's, later ones are averaged with it (logarithms: times are compared by ratio). */
-static void renew(hk_tune_table *t, const hk_tune_table *fresh) {
-  for (int i = 0, c = 0; i < fresh->n; i++) {
-    const hk_tune_cell *f = &fresh->at[i];
-    while (c < t->n && (t->at[c].coll != f->coll || t->at[c].bytes != f->bytes || t->at[c].algorithm != f->algorithm))
-      c++;
-    if (c == t->n) return;
-    hk_tune_cell *cell = &t->at[c];
-    if (!cell->looks) cell->swept = cell->us;
-    cell->us = cell->looks ? exp((cell->looks * log(cell->us) + log(f->us)) / (cell->looks + 1)) : f->us;
-    cell->rough = f->rough;
-    cell->looks++;
+/* The cell of the table that a fresh one measured again, at or behind c. */
+static hk_tune_cell *find(const hk_tune_table *t, const hk_tune_cell *fresh, int *c) {
+  for (; *c < t->n; (*c)++) {
+    hk_tune_cell *at = &t->at[*c];
+    if (at->coll == fresh->coll && at->bytes == fresh->bytes && at->algorithm == fresh->algorithm) return at;
   }
+  return NULL;
+}
+
+/* How much slower the machine as a whole has become since, as a logarithm: the middle of n cells of one size.  Those that nobody
+ * looks at again have times of then. */
+static double slower(const hk_tune_table *t, const hk_tune_cell *fresh, int n, int c) {
+  double ln[HK_ALGORITHM_LIMIT], out;
+  for (int i = 0; i < n; i++) {
+    const hk_tune_cell *cell = find(t, &fresh[i], &c);
+    ln[i] = cell ? log(fresh[i].us / (cell->past ? cell->now : cell->us)) : 0;
+  }
+  hk_tune_polish(ln, n, 1, &out);
+  return out;
+}
+
+/* The first look's time replaces the sweep's, later ones are averaged with it (logarithms: times are compared by ratio). */
+static void renew_one(hk_tune_cell *cell, const hk_tune_cell *fresh, double as_much) {
+  double us = fresh->us * as_much, *own = cell->past ? &cell->now : &cell->us;
+  if (!cell->looks) cell->swept = cell->us;
+  *own = cell->looks ? exp((cell->looks * log(*own) + log(us)) / (cell->looks + 1)) : us;
+  cell->rough = fresh->rough;
+  cell->looks++;
+}
+
+static void renew(hk_tune_table *t, const hk_tune_table *fresh) {
+  int c = 0;
+  for (int i = 0, n; i < fresh->n; i += n) {
+    const hk_tune_cell *f = &fresh->at[i];
+    for (n = 1; i + n < fresh->n && f[n].coll == f->coll && f[n].bytes == f->bytes;) n++;
+    double as_much = exp(-slower(t, f, n, c));
+    for (int k = 0; k < n; k++) {
+      hk_tune_cell *cell = find(t, &f[k], &c);
+      if (cell) renew_one(cell, &f[k], as_much);
+    }
+  }
+  hk_tune_weigh(t);
 }
 
 static hk_status look_at(hk_tune_table *t, const hk_tune_look *look) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where `hocket tune` writes its constants. */
+/* Where `hocket tune` writes its constants and its times. */
 #include <errno.h>
 #include <limits.h> /* PATH_MAX */
 #include <stdio.h>
@@ -29,7 +29,8 @@ static bool find_place(const char *path, char place[PATH_MAX]) {
     path = usual;
   }
   if (realpath(path, place)) return true;
-  if (strlen(path) >= PATH_MAX) return hk_tool_wrong("--out: the path is longer than %d bytes", PATH_MAX - 1), false;
+  if (strlen(path) >= PATH_MAX)
+    return hk_tool_wrong("the path of a file to write is longer than %d bytes", PATH_MAX - 1), false;
   strcpy(place, path);
   return true;
 }
@@ -40,7 +41,7 @@ bool hk_tune_can_save(const char *path) {
   if (path && !strcmp(path, "-")) return true;
   if (!find_place(path, place)) return false;
   bool there = stat(place, &st) == 0;
-  if (there && S_ISDIR(st.st_mode)) return hk_tool_wrong("--out: %s is a folder", place), false;
+  if (there && S_ISDIR(st.st_mode)) return hk_tool_wrong("%s is a folder, and no file to write", place), false;
   if (!there) { /* then its folder counts */
     char *name = strrchr(place, '/');
     if (!name)
@@ -52,8 +53,19 @@ bool hk_tune_can_save(const char *path) {
   return hk_tool_wrong("%s cannot be written%s: %s", place, there ? "" : " to", strerror(errno)), false;
 }
 
+/* Times, or constants with choices. */
+typedef struct content {
+  const hk_constants *constants;
+  const hk_rules *choices;    /* may be NULL */
+  const hk_tune_times *times; /* else NULL */
+} content;
+
+static hk_status put(const content *c, FILE *f) {
+  return c->times ? hk_tune_times_write(c->times, f) : hk_constants_write(c->constants, c->choices, f);
+}
+
 /* Beside its place and then moved there: neither a full disk nor an init that reads meanwhile leaves or sees half a file. */
-static hk_status replace(const char *place, const hk_constants *k, const hk_rules *choices) {
+static hk_status replace(const char *place, const content *what) {
   char fresh[PATH_MAX + 16];
   struct stat st;
   bool plain = stat(place, &st) != 0 || S_ISREG(st.st_mode); /* a device or a pipe stays what it is */
@@ -62,7 +74,7 @@ static hk_status replace(const char *place, const hk_constants *k, const hk_rule
   bool beside = f != NULL;
   if (!f) f = fopen(place, "we"); /* a writable file in a folder that is not */
   if (!f) return HK_FAIL_ERRNO("%s cannot be written", place);
-  hk_status rc = hk_constants_write(k, choices, f);
+  hk_status rc = put(what, f);
   if (fclose(f) != 0 && rc == HK_OK) rc = HK_FAIL_ERRNO("%s cannot be written", place);
   if (!beside) return rc;
   if (rc == HK_OK && rename(fresh, place) != 0) rc = HK_FAIL_ERRNO("%s cannot be replaced", place);
@@ -74,10 +86,23 @@ int hk_tune_save(const char *path, const hk_constants *k, const hk_rules *choice
   char place[PATH_MAX];
   bool standard = path && !strcmp(path, "-");
   if (!standard && !find_place(path, place)) return HK_EXIT_TROUBLE;
-  hk_status rc = standard ? hk_constants_write(k, choices, stdout) : replace(place, k, choices);
+  content what = {.constants = k, .choices = choices};
+  hk_status rc = standard ? put(&what, stdout) : replace(place, &what);
   if (rc != HK_OK) return hk_tool_failed(rc);
   if (standard) return HK_EXIT_OK;
   fprintf(stderr, "written to %s%s\n", place,
           path ? "; HOCKET_TUNE_FILE=<that file> makes an init read it" : ", where every init looks for it");
+  return HK_EXIT_OK;
+}
+
+int hk_tune_save_times(const char *path, const hk_tune_times *times) {
+  char place[PATH_MAX];
+  int runs = 0;
+  if (!find_place(path, place)) return HK_EXIT_TROUBLE;
+  hk_status rc = replace(place, &(content){.times = times});
+  if (rc != HK_OK) return hk_tool_failed(rc);
+  for (int i = 0; i < times->n; i++)
+    if (times->at[i].runs > runs) runs = times->at[i].runs;
+  fprintf(stderr, "the times of %d %s are in %s\n", runs, runs == 1 ? "run" : "runs", place);
   return HK_EXIT_OK;
 }

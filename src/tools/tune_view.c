@@ -103,6 +103,7 @@ void hk_tune_print_json(const hk_tune_table *t, int n, const hk_constants *k, co
       hk_json_put_number(&w, "built_in_ratio", at[usual.chosen].us / at[g.best].us);
       hk_json_put_boolean(&w, "drawn", at[g.first].drawn);
       hk_json_put_integer(&w, "looks", at[g.chosen].looks);
+      hk_json_put_integer(&w, "runs", at[g.chosen].past ? at[g.chosen].past->runs + 1 : 1);
       put_times(&w, "us", &t[i], &g, false);
       if (at[g.chosen].looks) put_times(&w, "us_at_first", &t[i], &g, true);
       hk_json_close(&w);
