@@ -5,12 +5,17 @@
 
 static const int own_faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
 
+/* What init and the libraries that it calls take at most, several times; the usual size is the user's `ulimit -s`. */
+enum { LEAST_STACK = 1 << 20 };
+
 int hk_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *arg), void *arg) {
   sigset_t held, before;
   pthread_attr_t attr;
+  size_t usual;
   sigfillset(&held);
   for (size_t i = 0; i < sizeof own_faults / sizeof *own_faults; i++) sigdelset(&held, own_faults[i]);
   pthread_attr_init(&attr);
+  if (!stack && pthread_attr_getstacksize(&attr, &usual) == 0 && usual < LEAST_STACK) stack = LEAST_STACK;
   if (stack) pthread_attr_setstacksize(&attr, stack);
   /* A thread begins with its maker's mask: blocked here, there is no moment in which it could take a signal. */
   pthread_sigmask(SIG_SETMASK, &held, &before);

@@ -95,6 +95,9 @@ code=$?
 grep -q "process 1 of 3 (pid ${pids[1]}) was killed by signal 9" "$tmp/err" || complain "nobody says who was killed: $(cat "$tmp/err")"
 for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null && complain "process $pid is left"; done
 
+# A user's small stacks are the user's threads'.
+(ulimit -s 128 && exec "$perf" -b 8 -e 8 -n 1 -w 0) >"$tmp/out" 2>"$tmp/err" || complain "with ulimit -s 128 it ends with code $?"
+
 # The parent's end is its processes' end.
 "$perf" --procs 2 -b 1M -e 1M -n 1000000 -c 0 >"$tmp/out" 2>&1 &
 parent=$!
