@@ -123,7 +123,9 @@ static int run_spec(const spec *s, ncclComm_t c, int rank, int n) {
 }
 
 #ifdef __SANITIZE_THREAD__
-enum { TYPE_STEP = 3 }; /* types are the same steps of the same threads: some of them show a race as well as all */
+enum { TYPE_STEP = 4 }; /* types are the same steps of the same threads: some of them show a race as well as all */
+#elif defined __SANITIZE_ADDRESS__
+enum { TYPE_STEP = 2 }; /* all sizes of elements are among these; test_reduce has the others */
 #else
 enum { TYPE_STEP = 1 };
 #endif
