@@ -242,9 +242,11 @@ static void on_tick(void *arg, int fd, uint32_t events) {
       hk_service_modify(d->service, d->listener, EPOLLIN);
       hk_roots_hear_again(d);
       d->deaf = false;
+    } else {
+      d->deaf_since_ns = 0; /* listened for a whole tick, and turned nobody away: who could not come in may have left */
     }
     bool roots = hk_roots_expire(d, now), parcels = hk_families_expire(d, now);
-    d->ticking = d->lobby || roots || parcels;
+    d->ticking = d->lobby || roots || parcels || d->deaf_since_ns;
     if (!d->ticking) hk_service_tick(d->service, 0, NULL, NULL);
   }
   end_callback(d);

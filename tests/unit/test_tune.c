@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* What `hocket tune` makes of times: constants, rules for where the model errs, a second look, and the
- * times of earlier runs.  The times here are made up. */
+/* What `hocket tune` makes of times: constants, rules for where the model errs, a second look, and times of
+ * earlier runs.  The times here are made up. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
