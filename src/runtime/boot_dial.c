@@ -37,9 +37,12 @@ typedef struct race {
   attempt tries[HK_DIAL_ADDRS];
   uint32_t begun;
   int winner;
-  bool gone;     /* the rank has left */
-  bool hard;     /* some address failed otherwise than by refusing or closing */
-  char why[320]; /* what went wrong with each address */
+  bool gone;                    /* the rank has left */
+  hk_ack ack;                   /* the winner's */
+  bool probing;                 /* each ack wins */
+  bool hard;                    /* some address failed otherwise than by refusing or closing */
+  bool silent, closed, refused; /* some address did that */
+  char why[320];                /* what went wrong with each address */
 } race;
 
 static void note(race *r, uint32_t i, const char *what) {
@@ -56,6 +59,8 @@ static void lose(race *r, uint32_t i, const char *what) {
 
 static void lose_errno(race *r, uint32_t i, int error) {
   if (error != ECONNREFUSED && error != ECONNRESET && error != EPIPE) r->hard = true;
+  r->refused |= error == ECONNREFUSED;
+  r->closed |= error == ECONNRESET || error == EPIPE;
   lose(r, i, strerror(error));
 }
 
@@ -106,17 +111,18 @@ static void hear_ack(race *r, uint32_t i) {
     return;
   }
   if (n == 0) {
+    r->closed = true;
     lose(r, i, "closed the connection without an answer");
     return;
   }
   t->have += (uint32_t)n;
   if (t->have < sizeof t->ack) return;
-  hk_ack ack;
-  if (!hk_ack_decode(&ack, t->ack, r->d->hello->nonce, r->d->secret)) {
+  if (!hk_ack_decode(&r->ack, t->ack, r->d->hello->nonce, r->d->secret)) {
+    r->closed = true;
     lose(r, i, "somebody else listens there");
     return;
   }
-  if (ack == HK_ACK_GONE) {
+  if (r->ack == HK_ACK_GONE && !r->probing) {
     r->gone = true;
     return;
   }
@@ -144,6 +150,7 @@ static void expire(race *r) {
     if (t->fd < 0) continue;
     if (!late && !(t->connected && now - t->since_ns > ACK_PATIENCE_MS * (uint64_t)1000000)) continue;
     r->hard = true;
+    r->silent |= t->connected;
     lose(r, i, t->connected ? "connected, but nobody answers" : "no answer");
   }
 }
@@ -171,10 +178,10 @@ static hk_status run_race(race *r) {
   hk_status rc = HK_OK;
   r->begun = 0;
   r->winner = -1;
-  r->hard = false;
+  r->hard = r->silent = r->closed = r->refused = false;
   r->why[0] = 0;
   for (;;) {
-    while (overdue(r)) begin(r);
+    while (overdue(r) && !(r->probing && hk_now_ns() >= r->d->wait->deadline_ns)) begin(r);
     bool alive = false;
     for (uint32_t i = 0; i < r->begun; i++) alive |= r->tries[i].fd >= 0;
     if (!alive) break;
@@ -233,4 +240,35 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   }
 out:
   return rc;
+}
+
+/* Reads what follows the ack.  False: it did not come. */
+static bool read_answer(int fd, const hk_wait_env *env, uint8_t *answer, size_t bytes, bool *closed) {
+  for (size_t have = 0; have < bytes;) {
+    ssize_t n = recv(fd, answer + have, bytes - have, MSG_DONTWAIT);
+    if (n > 0) {
+      have += (size_t)n;
+      continue;
+    }
+    *closed = n == 0 || (errno != EAGAIN && errno != EINTR);
+    uint64_t now = hk_now_ns();
+    if (*closed || now >= env->deadline_ns) return false;
+    poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, SLICE_MS);
+  }
+  return true;
+}
+
+hk_probe hk_boot_probe(const hk_dialing *d, hk_ack *ack, void *answer, size_t bytes) {
+  hk_wait_env env = {.spins = 0}; /* the race looks at the deadline itself, without an error */
+  race r = {.d = d, .probing = true};
+  bool closed = false;
+  hk_wait_begin(&r.w, &env);
+  if (run_race(&r) != HK_OK) return HK_PROBE_UNREACHABLE; /* not possible: this wait has nothing that ends it */
+  if (r.winner >= 0) {
+    bool complete = read_answer(r.tries[r.winner].fd, d->wait, answer, bytes, &closed);
+    hk_boot_close(r.tries[r.winner].fd);
+    *ack = r.ack;
+    return complete ? HK_PROBE_ANSWERED : closed ? HK_PROBE_CLOSED : HK_PROBE_SILENT;
+  }
+  return r.silent ? HK_PROBE_SILENT : r.closed ? HK_PROBE_CLOSED : r.refused ? HK_PROBE_REFUSED : HK_PROBE_UNREACHABLE;
 }

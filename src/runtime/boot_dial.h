@@ -23,4 +23,15 @@ typedef struct hk_dialing {
 /* Gives a connected, nonblocking socket whose other end has proved that it knows the secret.  HK_ERR_REMOTE where nobody
  * does, or where the rank that is meant has left. */
 hk_status hk_boot_dial(const hk_dialing *d, int *fd);
+
+/* One question to a listener: sends the hello and reads the ack and what follows it, `bytes` of them. */
+typedef enum hk_probe {
+  HK_PROBE_ANSWERED,   /* `ack` is proved, `answer` is complete and for the caller to prove */
+  HK_PROBE_SILENT,     /* a connection was made, and nothing came */
+  HK_PROBE_CLOSED,     /* a connection was made and ended without an answer: that process knows no such secret */
+  HK_PROBE_REFUSED,    /* nothing listens there */
+  HK_PROBE_UNREACHABLE /* the host does not answer */
+} hk_probe;
+/* Of `d`, the wait's deadline counts; its failure words and `check`, patience and advice do not.  Reports no error. */
+hk_probe hk_boot_probe(const hk_dialing *d, hk_ack *ack, void *answer, size_t bytes);
 #endif

@@ -7,7 +7,8 @@
  *   roots     ids made here whose ranks are gathering (boot_root.c)
  *   families  secrets; each has members, the ranks of this process that joined with it (boot_family.c)
  *
- * One lock guards all of it (hk_door_lock); what is done under it neither blocks nor calls out.  Order: the door's lock, a
+ * One lock guards all of it (hk_door_lock); what is done under it neither blocks nor calls out, but for the members' reports
+ * (hk_bootstrap_options), which read a few words.  Order: the door's lock, a
  * bootstrap's, a service's.  The door's own service runs its callbacks under the lock, so nobody may wait for one of them
  * while holding it.
  */
@@ -121,6 +122,8 @@ void hk_member_join(struct hk_bootstrap *b);
 void hk_member_leave(struct hk_bootstrap *b);
 /* Gives the message, which it consumes, to rank `to` of b's communicator, a rank of this process.  False: it has left. */
 bool hk_member_send(struct hk_bootstrap *b, int to, struct hk_message *m);
+/* Under the lock: what the member does; HK_ACK_OK, and `out` is set.  Calls the member's report. */
+hk_ack hk_member_activity(hk_door *d, const hk_family *f, uint64_t comm, int rank, hk_activity *out);
 /* Under the lock, on the door's thread: a hello for a member.  Consumes the guest. */
 void hk_family_hello(hk_door *d, hk_guest *g, const hk_hello *h);
 /* Under the lock: throws away what nobody came for.  True where something still waits. */

@@ -192,10 +192,34 @@ static void keep_parcel(hk_door *d, hk_family *f, hk_guest *g, const hk_hello *h
   if (p) hk_fork_closes(p->fd);
 }
 
+hk_ack hk_member_activity(hk_door *d, const hk_family *f, uint64_t comm, int rank, hk_activity *out) {
+  *out = (hk_activity){.waits_for = -1};
+  hk_bootstrap *b = find_member(d, comm, rank);
+  if (!b) return has_gone(f, comm, rank) ? HK_ACK_GONE : HK_ACK_UNKNOWN;
+  if (b->o.report) b->o.report(b->o.arg, out);
+  /* relaxed: it stands alone, and may be a moment old */
+  int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
+  if (awaited >= 0) out->waits_for = awaited;
+  return HK_ACK_OK;
+}
+
+static void answer_question(hk_door *d, hk_guest *g, const hk_family *f, const hk_hello *h) {
+  uint8_t bytes[HK_ACK_BYTES + HK_ACTIVITY_BYTES];
+  hk_activity a;
+  hk_ack_encode(bytes, hk_member_activity(d, f, h->comm, h->to, &a), h->nonce, f->secret);
+  hk_activity_encode(bytes + HK_ACK_BYTES, &a, h->nonce, f->secret);
+  (void)hk_guest_send(g, bytes, sizeof bytes); /* who has gone away in the meantime needs no answer */
+  hk_guest_free(g, false);
+}
+
 void hk_family_hello(hk_door *d, hk_guest *g, const hk_hello *h) {
   hk_family *f = find_family(d, h->key);
   if (!f || !hk_hello_proved(g->in, f->secret)) {
     hk_guest_free(g, false);
+    return;
+  }
+  if (h->kind == HK_HELLO_ASK) {
+    answer_question(d, g, f, h);
     return;
   }
   hk_bootstrap *b = find_member(d, h->comm, h->to);

@@ -2,6 +2,8 @@
 /* A bootstrap from inside: links, messages, events.  Shared by bootstrap.c, boot_overlay.c, boot_event.c, boot_family.c. */
 #ifndef HK_RUNTIME_BOOT_INTERNAL_H
 #define HK_RUNTIME_BOOT_INTERNAL_H
+#include <stdatomic.h>
+#include "boot_dial.h"
 #include "boot_door.h"
 #include "boot_process.h"
 #include "bootstrap.h"
@@ -61,6 +63,7 @@ struct hk_bootstrap {
   struct hk_bootstrap *parent; /* while joining as a child, else NULL */
   const int *members;          /* the same: our ranks in the parent */
   uint64_t gathers, barriers;  /* collectives so far, of the rank's thread */
+  _Atomic(int) awaited;        /* the rank that the rank's thread waits for inside the bootstrap; -1: none */
 
   pthread_mutex_t lock; /* the fields below and those marked in the links */
   pthread_cond_t change;
@@ -100,6 +103,8 @@ void hk_overlay_deliver(hk_bootstrap *b, hk_message *m);
 /* Under the door's lock: a data connection. */
 void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd);
 hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to);
+/* Adds all addresses that the contact has. */
+void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing *d);
 /* Connects to a rank's door. */
 hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
                           int *fd);

@@ -254,6 +254,15 @@ static void use_own_scope(const hk_bootstrap *b, hk_addr *a) {
     }
 }
 
+void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing *d) {
+  for (uint32_t i = 0; i < c->n; i++) {
+    hk_addr a = c->at[i];
+    if (d->n && hk_addr_equal(&a, &d->at[0])) continue;
+    use_own_scope(b, &a);
+    d->at[d->n++] = a;
+  }
+}
+
 hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
                           int *fd) {
   hk_status rc;
@@ -270,11 +279,7 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
     d.at[d.n] = *at;
     hk_addr_set_port(&d.at[d.n++], hk_addr_port(&c.at[0]));
   }
-  for (uint32_t i = 0; i < c.n; i++) {
-    if (at && hk_addr_equal(&c.at[i], &d.at[0])) continue;
-    use_own_scope(b, &c.at[i]);
-    d.at[d.n++] = c.at[i];
-  }
+  hk_overlay_addresses(b, &c, &d);
   HK_TRY(hk_boot_dial(&d, fd), out);
 out:
   return rc;
@@ -381,6 +386,13 @@ static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l, uint64_t dea
   return HK_OK;
 }
 
+/* Under the lock: what others that ask this rank learn.  -1: it waits no more. */
+static void note_awaited(hk_bootstrap *b, int rank) {
+  /* relaxed: it stands alone */
+  atomic_store_explicit(&b->awaited, rank, memory_order_relaxed);
+  if (b->parent) atomic_store_explicit(&b->parent->awaited, rank < 0 ? -1 : b->members[rank], memory_order_relaxed);
+}
+
 static hk_message *take_message(hk_bootstrap *b, const hk_overlay_link *l, hk_frame_type type) {
   for (hk_message **at = &b->inbox; *at; at = &(*at)->next) {
     hk_message *m = *at;
@@ -401,6 +413,7 @@ hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq,
   quiet.deadline_ns = 0; /* looked at in `trouble`, which knows the peer */
   hk_wait_begin(&w, &quiet);
   pthread_mutex_lock(&b->lock);
+  note_awaited(b, l->rank);
   while (!(*out = take_message(b, l, type))) {
     HK_TRY(trouble(b, l, env->deadline_ns), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
@@ -412,6 +425,7 @@ hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq,
     *out = NULL;
   }
 out:
+  note_awaited(b, -1);
   pthread_mutex_unlock(&b->lock);
   return rc;
 }
@@ -445,11 +459,13 @@ hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env)
   quiet.deadline_ns = 0;
   hk_wait_begin(&w, &quiet);
   pthread_mutex_lock(&b->lock);
+  note_awaited(b, previous->rank);
   while (previous->end == HK_END_CLOSED) {
     HK_TRY(trouble(b, previous, env->deadline_ns), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
   }
 out:
+  note_awaited(b, -1);
   pthread_mutex_unlock(&b->lock);
 done:
   return rc;

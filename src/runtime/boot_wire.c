@@ -214,7 +214,7 @@ bool hk_hello_possible(const uint8_t *in, size_t have) { return !memcmp(in, hell
 
 bool hk_hello_decode(hk_hello *h, const uint8_t in[HK_HELLO_BYTES]) {
   memset(h, 0, sizeof *h);
-  if (memcmp(in, hello_magic, 8) || in[8] < HK_HELLO_JOIN || in[8] > HK_HELLO_DATA) return false;
+  if (memcmp(in, hello_magic, 8) || in[8] < HK_HELLO_JOIN || in[8] > HK_HELLO_ASK) return false;
   h->kind = (hk_hello_kind)in[8];
   h->from = (int32_t)hk_get32(in + 12);
   h->to = (int32_t)hk_get32(in + 16);
@@ -255,8 +255,48 @@ bool hk_ack_decode(hk_ack *ack, const uint8_t in[HK_ACK_BYTES], const uint8_t no
   uint8_t mac[HK_MAC_BYTES];
   answer_mac(mac, "ack", in, 16, nonce, secret);
   uint32_t value = hk_get32(in + 8);
-  if (memcmp(in, ack_magic, 8) || value > HK_ACK_GONE || !hk_bytes_equal(mac, in + 16, HK_MAC_BYTES)) return false;
+  if (memcmp(in, ack_magic, 8) || value > HK_ACK_UNKNOWN || !hk_bytes_equal(mac, in + 16, HK_MAC_BYTES)) return false;
   *ack = (hk_ack)value;
+  return true;
+}
+
+/* ---- activity: sequence 8, count 8, signature 4, root 4, coll 1, dtype 1, redop 1, p2p 1, phase 1, zero 3, phase_ms 8,
+ * waits_for 4, zero 20, mac 16 ---- */
+enum { ACTIVITY_MAC_AT = HK_ACTIVITY_BYTES - HK_MAC_BYTES };
+
+void hk_activity_encode(uint8_t out[HK_ACTIVITY_BYTES], const hk_activity *a, const uint8_t nonce[HK_NONCE_BYTES],
+                        const uint8_t secret[HK_SECRET_BYTES]) {
+  memset(out, 0, HK_ACTIVITY_BYTES);
+  hk_put64(out, a->sequence);
+  hk_put64(out + 8, a->count);
+  hk_put32(out + 16, a->signature);
+  hk_put32(out + 20, (uint32_t)a->root);
+  out[24] = a->coll;
+  out[25] = a->dtype;
+  out[26] = a->redop;
+  out[27] = a->p2p;
+  out[28] = a->phase;
+  hk_put64(out + 32, a->phase_ms);
+  hk_put32(out + 40, (uint32_t)a->waits_for);
+  answer_mac(out + ACTIVITY_MAC_AT, "activity", out, ACTIVITY_MAC_AT, nonce, secret);
+}
+
+bool hk_activity_decode(hk_activity *a, const uint8_t in[HK_ACTIVITY_BYTES], const uint8_t nonce[HK_NONCE_BYTES],
+                        const uint8_t secret[HK_SECRET_BYTES]) {
+  uint8_t mac[HK_MAC_BYTES];
+  answer_mac(mac, "activity", in, ACTIVITY_MAC_AT, nonce, secret);
+  if (!hk_bytes_equal(mac, in + ACTIVITY_MAC_AT, HK_MAC_BYTES)) return false;
+  *a = (hk_activity){.sequence = hk_get64(in),
+                     .count = hk_get64(in + 8),
+                     .signature = hk_get32(in + 16),
+                     .root = (int32_t)hk_get32(in + 20),
+                     .coll = in[24],
+                     .dtype = in[25],
+                     .redop = in[26],
+                     .p2p = in[27],
+                     .phase = in[28],
+                     .phase_ms = hk_get64(in + 32),
+                     .waits_for = (int32_t)hk_get32(in + 40)};
   return true;
 }
 

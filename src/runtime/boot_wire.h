@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "../base/addr.h"
+#include "activity.h"
 
 enum {
   HK_SECRET_BYTES = 16,
@@ -17,6 +18,7 @@ enum {
   HK_CONTACT_BYTES = 96,
   HK_HELLO_BYTES = 192,
   HK_ACK_BYTES = 32,
+  HK_ACTIVITY_BYTES = 80,
   HK_REPLY_BYTES = 384,
   HK_REPLY_TEXT = 240,
   HK_FRAME_BYTES = 16, /* a frame's header */
@@ -66,15 +68,16 @@ typedef enum hk_hello_kind {
   HK_HELLO_JOIN = 1, /* to a root: a rank, its contact; the answer is the next rank's contact */
   HK_HELLO_CONTACT,  /* to a root: only the contact of the first rank beyond the root's share; no answer */
   HK_HELLO_OVERLAY,  /* a link of the overlay */
-  HK_HELLO_DATA      /* a connection for a transport */
+  HK_HELLO_DATA,     /* a connection for a transport */
+  HK_HELLO_ASK       /* what does the rank that is meant do?  The answer is an activity; then the connection ends */
 } hk_hello_kind;
 typedef struct hk_hello {
   hk_hello_kind kind;
   int32_t from;   /* rank that connects */
-  int32_t to;     /* OVERLAY, DATA: rank that is meant.  JOIN, CONTACT: number of ranks */
+  int32_t to;     /* OVERLAY, DATA, ASK: rank that is meant.  JOIN, CONTACT: number of ranks */
   uint32_t round; /* OVERLAY: distance 2^round.  JOIN, CONTACT: number of roots */
   uint64_t key;   /* names the secret: hk_boot_id_key, or a family's */
-  uint64_t comm;  /* OVERLAY, DATA: the communicator */
+  uint64_t comm;  /* OVERLAY, DATA, ASK: the communicator */
   uint64_t tag;   /* DATA: the transport's.  JOIN, CONTACT: which of the roots this is */
   uint8_t nonce[HK_NONCE_BYTES];
   uint8_t contact[HK_CONTACT_BYTES]; /* JOIN, CONTACT */
@@ -89,12 +92,19 @@ bool hk_hello_proved(const uint8_t in[HK_HELLO_BYTES], const uint8_t secret[HK_S
 /* ---- ack: the listener proves that it has the secret too and has understood ---- */
 typedef enum hk_ack {
   HK_ACK_OK,
-  HK_ACK_GONE /* the rank that is meant has left the communicator */
+  HK_ACK_GONE,   /* the rank that is meant has left the communicator */
+  HK_ACK_UNKNOWN /* ASK: it is not in the communicator, not yet or no longer */
 } hk_ack;
 void hk_ack_encode(uint8_t out[HK_ACK_BYTES], hk_ack ack, const uint8_t nonce[HK_NONCE_BYTES],
                    const uint8_t secret[HK_SECRET_BYTES]);
 bool hk_ack_decode(hk_ack *ack, const uint8_t in[HK_ACK_BYTES], const uint8_t nonce[HK_NONCE_BYTES],
                    const uint8_t secret[HK_SECRET_BYTES]);
+
+/* ---- activity: after the ack, the answer to HK_HELLO_ASK ---- */
+void hk_activity_encode(uint8_t out[HK_ACTIVITY_BYTES], const hk_activity *a, const uint8_t nonce[HK_NONCE_BYTES],
+                        const uint8_t secret[HK_SECRET_BYTES]);
+bool hk_activity_decode(hk_activity *a, const uint8_t in[HK_ACTIVITY_BYTES], const uint8_t nonce[HK_NONCE_BYTES],
+                        const uint8_t secret[HK_SECRET_BYTES]);
 
 /* ---- reply: the root's answer once all ranks are there, or something is wrong ---- */
 typedef struct hk_reply {

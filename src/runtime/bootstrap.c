@@ -68,6 +68,7 @@ static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const
   b->nranks = o->nranks;
   while ((int64_t)1 << b->rounds < b->nranks) b->rounds++;
   b->pid = getpid();
+  atomic_init(&b->awaited, -1);
   pthread_mutex_init(&b->lock, NULL);
   hk_cond_init(&b->change);
   b->inbox_end = &b->inbox;

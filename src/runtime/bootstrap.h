@@ -19,6 +19,7 @@
 #include "../base/addr.h"
 #include "../base/service.h"
 #include "../base/wait.h"
+#include "activity.h"
 
 typedef struct hk_bootstrap hk_bootstrap;
 
@@ -46,6 +47,9 @@ typedef struct hk_bootstrap_options {
   /* On the service thread, once per event and rank it is about (the first event of a rank wins).  The event is also
    * passed on to the neighbours. */
   void (*on_event)(void *arg, const hk_event *event);
+  /* What this rank does, for others who ask.  On the listener's thread, or another rank's of this process: reads atomics and
+   * never blocks.  What it does not set stays zero (waits_for: -1).  NULL: HK_PHASE_IDLE. */
+  void (*report)(void *arg, hk_activity *out);
   void *arg;
 } hk_bootstrap_options;
 
@@ -63,6 +67,11 @@ void hk_bootstrap_announce(hk_bootstrap *b, const hk_event *event);
 
 /* Has the rank said goodbye?  Only the 2 log2 n ranks that this one has links with tell it. */
 bool hk_bootstrap_left(hk_bootstrap *b, int rank);
+
+/* Asks `rank` what it does, by a connection to its process's listener, whatever the rank's own threads do (ranks of this
+ * process: in memory).  Blocks for at most patience_ns, whatever happens to the communicator, and reports no error.  From any
+ * thread once the communicator is joined.  `out` is set in any case; it means something with HK_PRESENCE_ANSWERS. */
+hk_presence hk_bootstrap_ask(hk_bootstrap *b, int rank, uint64_t patience_ns, hk_activity *out);
 
 uint64_t hk_bootstrap_comm_id(const hk_bootstrap *b);
 const uint8_t *hk_bootstrap_secret(const hk_bootstrap *b); /* 16 bytes */

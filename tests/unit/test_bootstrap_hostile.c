@@ -53,7 +53,7 @@ static int knock(unsigned port) {
 static void forged_hello(uint8_t out[HK_HELLO_BYTES]) {
   hk_boot_id id;
   uint8_t secret[HK_SECRET_BYTES];
-  hk_hello h = {.kind = (hk_hello_kind)(1 + rnd(4)), .from = (int)rnd(RANKS), .to = RANKS, .round = 1};
+  hk_hello h = {.kind = (hk_hello_kind)(1 + rnd(5)), .from = (int)rnd(RANKS), .to = RANKS, .round = 1};
   any_bytes(secret, sizeof secret);
   any_bytes(h.nonce, sizeof h.nonce);
   if (hk_boot_id_decode(&id, &shared->id) == HK_OK) {

@@ -45,7 +45,7 @@ static uint32_t odd_number(void) {
 }
 
 static hk_hello any_hello(void) {
-  hk_hello h = {.kind = (hk_hello_kind)(1 + rnd(4)), .from = (int32_t)odd_number(), .to = (int32_t)odd_number()};
+  hk_hello h = {.kind = (hk_hello_kind)(1 + rnd(5)), .from = (int32_t)odd_number(), .to = (int32_t)odd_number()};
   h.round = odd_number();
   h.key = rnd(100);
   h.comm = rnd(100);
@@ -80,12 +80,29 @@ static void try_answers(const uint8_t secret[16]) {
   hk_reply r = {.status = (hk_status)rnd(7), .salt = rnd(1000)}, back;
   any_bytes(nonce, sizeof nonce);
   any_bytes(r.next, sizeof r.next);
-  hk_ack_encode(ack, (hk_ack)rnd(2), nonce, secret);
+  hk_ack_encode(ack, (hk_ack)rnd(3), nonce, secret);
   hk_reply_encode(reply, &r, nonce, secret);
   ck_assert(hk_ack_decode(&a, ack, nonce, secret) && hk_reply_decode(&back, reply, nonce, secret));
   ck_assert(back.status == r.status && !memcmp(back.next, r.next, sizeof r.next));
   if (damage(ack, sizeof ack)) ck_assert(!hk_ack_decode(&a, ack, nonce, secret));
   if (damage(reply, sizeof reply)) ck_assert(!hk_reply_decode(&back, reply, nonce, secret));
+}
+
+static void try_activity(const uint8_t secret[16]) {
+  uint8_t nonce[16], bytes[HK_ACTIVITY_BYTES];
+  char text[512];
+  hk_activity a, back;
+  any_bytes(nonce, sizeof nonce);
+  any_bytes(&a, sizeof a);
+  if (rnd(2)) a.phase = (uint8_t)rnd(HK_PHASE_COUNT), a.coll = (uint8_t)rnd(9);
+  hk_activity_encode(bytes, &a, nonce, secret);
+  ck_assert(hk_activity_decode(&back, bytes, nonce, secret));
+  ck_assert(back.sequence == a.sequence && back.count == a.count && back.signature == a.signature &&
+            back.root == a.root && back.coll == a.coll && back.dtype == a.dtype && back.redop == a.redop &&
+            back.p2p == a.p2p && back.phase == a.phase && back.phase_ms == a.phase_ms && back.waits_for == a.waits_for);
+  hk_activity_describe(&back, (hk_presence)rnd(7), text, sizeof text);
+  ck_assert_uint_lt(strlen(text), sizeof text - 1); /* never cut */
+  if (damage(bytes, sizeof bytes)) ck_assert(!hk_activity_decode(&back, bytes, nonce, secret));
 }
 
 static void try_frames(void) {
@@ -122,6 +139,7 @@ START_TEST(decoders) {
     any_bytes(secret, sizeof secret);
     try_hello(secret);
     try_answers(secret);
+    try_activity(secret);
     try_frames();
     try_id();
   } while (hk_now_ns() < deadline);

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "activity.h"
+#include <stdio.h>
+#include "comm.h" /* hk_watch_describe */
+
+static void describe_newest(const hk_activity *a, char *text, size_t bytes) {
+  hk_call call = {
+      .count = (size_t)a->count, .coll = a->coll, .p2p = a->p2p, .dtype = a->dtype, .redop = a->redop, .root = a->root};
+  char what[160];
+  if (a->sequence == 0) {
+    snprintf(text, bytes, "no operation");
+    return;
+  }
+  hk_watch_describe(&call, what, sizeof what);
+  snprintf(text, bytes, "%s, operation %llu", what, (unsigned long long)a->sequence);
+}
+
+static void describe_phase(const hk_activity *a, char *text, size_t bytes) {
+  static const char *const calls[HK_PHASE_COUNT] = {[HK_PHASE_INIT] = "the init of the communicator",
+                                                    [HK_PHASE_SPLIT] = "ncclCommSplit",
+                                                    [HK_PHASE_SHRINK] = "ncclCommShrink",
+                                                    [HK_PHASE_FINALIZE] = "ncclCommFinalize",
+                                                    [HK_PHASE_DESTROY] = "ncclCommDestroy or ncclCommAbort"};
+  char newest[224];
+  describe_newest(a, newest, sizeof newest);
+  if (a->phase == HK_PHASE_OPERATION)
+    snprintf(text, bytes, "is in %s", newest);
+  else if (a->phase < HK_PHASE_COUNT && calls[a->phase])
+    snprintf(text, bytes, "is in %s, after %s", calls[a->phase], newest);
+  else if (a->sequence)
+    snprintf(text, bytes, "runs outside of this communicator's calls, the last of which was %s", newest);
+  else
+    snprintf(text, bytes, "runs outside of this communicator's calls, and has begun no operation of it yet");
+}
+
+static void describe_running(const hk_activity *a, char *text, size_t bytes) {
+  char phase[320], since[48] = "", next[48] = "";
+  describe_phase(a, phase, sizeof phase);
+  if (a->phase_ms >= 10000)
+    snprintf(since, sizeof since, ", for %llu s", (unsigned long long)(a->phase_ms / 1000));
+  else if (a->phase_ms)
+    snprintf(since, sizeof since, ", for %.1f s", (double)a->phase_ms * 1e-3);
+  if (a->waits_for >= 0) snprintf(next, sizeof next, ", and waits for rank %d itself", a->waits_for);
+  snprintf(text, bytes, "%s%s%s", phase, since, next);
+}
+
+void hk_activity_describe(const hk_activity *a, hk_presence p, char *text, size_t bytes) {
+  switch (p) {
+    case HK_PRESENCE_ANSWERS: describe_running(a, text, bytes); return;
+    case HK_PRESENCE_STOPPED:
+      snprintf(
+          text, bytes,
+          "does not answer, though its host takes connections: its process is stopped (by a signal or a debugger), "
+          "gets no CPU time, or has no descriptors left");
+      return;
+    case HK_PRESENCE_LEFT: snprintf(text, bytes, "has left the communicator (ncclCommDestroy)"); return;
+    case HK_PRESENCE_GONE: snprintf(text, bytes, "is gone: its process has ended; see its output"); return;
+    case HK_PRESENCE_UNREACHABLE:
+      snprintf(text, bytes, "cannot be reached: its host does not answer (down, or the network to it is cut)");
+      return;
+    case HK_PRESENCE_UNKNOWN:
+    default: snprintf(text, bytes, "cannot be asked: its address is not known here yet"); return;
+  }
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank does at this moment, as another rank that waits for it learns it: hk_bootstrap_ask in bootstrap.h. */
+#ifndef HK_RUNTIME_ACTIVITY_H
+#define HK_RUNTIME_ACTIVITY_H
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum hk_presence {
+  HK_PRESENCE_ANSWERS,     /* its process runs; the activity is valid */
+  HK_PRESENCE_STOPPED,     /* its host takes the connection, its process does not answer: stopped, or starved of CPU */
+  HK_PRESENCE_LEFT,        /* it has left (destroyed) this communicator */
+  HK_PRESENCE_GONE,        /* its process has ended */
+  HK_PRESENCE_UNREACHABLE, /* its host does not answer */
+  HK_PRESENCE_UNKNOWN      /* not asked: this rank does not know its address yet */
+} hk_presence;
+
+typedef enum hk_phase {
+  HK_PHASE_IDLE, /* outside of any call */
+  HK_PHASE_INIT,
+  HK_PHASE_SPLIT,
+  HK_PHASE_SHRINK,
+  HK_PHASE_OPERATION,
+  HK_PHASE_FINALIZE,
+  HK_PHASE_DESTROY,
+  HK_PHASE_COUNT
+} hk_phase;
+
+typedef struct hk_activity {
+  uint64_t sequence; /* operations of the communicator begun so far; 0: none, and the next seven fields mean nothing */
+  uint64_t count;    /* of the newest operation */
+  uint32_t signature;
+  int32_t root;
+  uint8_t coll, dtype, redop, p2p; /* hk_coll, hk_dtype, hk_redop, hk_p2p */
+  uint8_t phase;                   /* hk_phase: what the rank is in, */
+  uint64_t phase_ms;               /* and for how long */
+  int32_t waits_for;               /* a rank that it waits for itself; -1: none, or it does not know */
+} hk_activity;
+
+/* A verb and its objects, to go after "rank 3 ": "is in AllReduce(1000 x float, sum), operation 12, for 14 s, and waits for
+ * rank 7 itself". */
+void hk_activity_describe(const hk_activity *a, hk_presence p, char *text, size_t bytes);
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asking a rank what it does.  The answer comes from the listener's thread of its process, so a rank that computes, waits or
+ * hangs answers as well as an idle one; only a process that is stopped or gone does not. */
+#include <stdio.h>
+#include "boot_dial.h"
+#include "boot_internal.h"
+
+enum {
+  NEWS_OF_DEATH_NS = 1000 * 1000 * 1000 /* a death reaches all ranks sooner than this, where the overlay is whole */
+};
+
+/* Whom to ask, and as which rank of which communicator. */
+typedef struct question {
+  hk_bootstrap *b; /* the communicator itself, or the parent of a child that is being made */
+  int rank;
+  const hk_contact *contact;
+  uint64_t deadline_ns;
+  bool left_means_left; /* the communicator has come about: who is not in it has left it */
+} question;
+
+static hk_presence of_ack(const question *q, hk_ack ack, hk_activity *out) {
+  if (ack == HK_ACK_OK) return HK_PRESENCE_ANSWERS;
+  if (ack == HK_ACK_GONE || q->left_means_left) return HK_PRESENCE_LEFT;
+  *out = (hk_activity){.phase = HK_PHASE_INIT, .waits_for = -1}; /* on its way in */
+  return HK_PRESENCE_ANSWERS;
+}
+
+/* Nothing listens at the rank's address.  Its process has ended, which the overlay reports within a moment, or it lives on
+ * without a communicator. */
+static hk_presence without_listener(const question *q) {
+  hk_bootstrap *b = q->b;
+  hk_wait_env env = {.spins = 0};
+  hk_waiter w;
+  uint64_t until = hk_now_ns() + NEWS_OF_DEATH_NS;
+  if (until > q->deadline_ns) until = q->deadline_ns;
+  if (!q->left_means_left) return HK_PRESENCE_GONE;
+  hk_wait_begin(&w, &env);
+  pthread_mutex_lock(&b->lock);
+  while (!(b->dead[q->rank / 64] >> q->rank % 64 & 1) && hk_now_ns() < until)
+    (void)hk_wait_cond(&w, &b->change, &b->lock);
+  pthread_mutex_unlock(&b->lock);
+  return hk_event_dead(b, q->rank) ? HK_PRESENCE_GONE : HK_PRESENCE_LEFT;
+}
+
+static hk_presence ask_by_connection(const question *q, hk_activity *out) {
+  hk_bootstrap *b = q->b;
+  hk_wait_env env = {.deadline_ns = q->deadline_ns};
+  hk_hello h = hk_overlay_hello(b, HK_HELLO_ASK, q->rank);
+  hk_dialing d = {.hello = &h, .secret = b->family->secret, .whom = "the rank", .advice = "", .wait = &env};
+  uint8_t bytes[HK_ACTIVITY_BYTES];
+  hk_ack ack = HK_ACK_UNKNOWN;
+  if (hk_random(h.nonce, sizeof h.nonce) != HK_OK) return HK_PRESENCE_UNKNOWN;
+  hk_overlay_addresses(b, q->contact, &d);
+  switch (hk_boot_probe(&d, &ack, bytes, sizeof bytes)) {
+    case HK_PROBE_ANSWERED:
+      if (hk_activity_decode(out, bytes, h.nonce, b->family->secret)) return of_ack(q, ack, out);
+      return HK_PRESENCE_UNKNOWN;
+    case HK_PROBE_SILENT: return HK_PRESENCE_STOPPED;
+    case HK_PROBE_CLOSED:
+    case HK_PROBE_REFUSED: return without_listener(q);
+    case HK_PROBE_UNREACHABLE:
+    default: return HK_PRESENCE_UNREACHABLE;
+  }
+}
+
+static hk_presence ask_here(const question *q, hk_activity *out) {
+  hk_door_lock();
+  hk_ack ack = hk_member_activity(q->b->door, q->b->family, q->b->comm, q->rank, out);
+  hk_door_unlock();
+  return of_ack(q, ack, out);
+}
+
+static hk_presence ask(hk_bootstrap *b, int rank, uint64_t deadline_ns, bool known, hk_activity *out) {
+  hk_contact c;
+  question q = {.b = b, .rank = rank, .contact = &c, .deadline_ns = deadline_ns, .left_means_left = known};
+  *out = (hk_activity){.waits_for = -1};
+  if (hk_event_dead(b, rank)) return HK_PRESENCE_GONE;
+  if (hk_bootstrap_left(b, rank)) return HK_PRESENCE_LEFT;
+  if (rank == b->rank) return ask_here(&q, out);
+  if (!hk_contact_decode(&c, b->contacts + (size_t)rank * HK_CONTACT_BYTES)) return HK_PRESENCE_UNKNOWN;
+  return c.process == b->door->contact.process ? ask_here(&q, out) : ask_by_connection(&q, out);
+}
+
+hk_presence hk_bootstrap_ask(hk_bootstrap *b, int rank, uint64_t patience_ns, hk_activity *out) {
+  uint64_t deadline_ns = hk_now_ns() + patience_ns;
+  pthread_mutex_lock(&b->lock);
+  hk_bootstrap *parent = b->parent; /* only while its thread, which is ours then, is inside the join */
+  bool known = b->known;
+  pthread_mutex_unlock(&b->lock);
+  if (rank < 0 || rank >= b->nranks) {
+    *out = (hk_activity){.waits_for = -1};
+    return HK_PRESENCE_UNKNOWN;
+  }
+  if (!parent) return ask(b, rank, deadline_ns, known, out);
+  /* In the parent every member of a child is known, whether it has begun to make the child or not.  A member that is a little
+   * faster may have the child already and the parent no more. */
+  hk_presence p = ask(parent, b->members[rank], deadline_ns, true, out);
+  return p == HK_PRESENCE_LEFT ? ask(b, rank, deadline_ns, false, out) : p;
+}

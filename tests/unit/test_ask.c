@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asking a rank what it does: running, waiting, stopped, killed, gone away; ranks as threads and as processes. */
+#include <signal.h>
+#include "boot_ranks.h"
+
+enum { PATIENT_NS = 1000000000 };
+
+/* What each rank reports: its number in every field, so that answers cannot be mixed up. */
+static void report(void *arg, hk_activity *out) {
+  const rank_state *r = arg;
+  out->sequence = 100 + (uint64_t)r->rank;
+  out->count = 1000000000000u + (uint64_t)r->rank;
+  out->signature = 0x80000000u + (uint32_t)r->rank;
+  out->root = r->rank;
+  out->dtype = 7;
+  out->phase = HK_PHASE_OPERATION;
+  out->phase_ms = 5000 + (uint64_t)r->rank;
+}
+
+static bool is_report_of(const hk_activity *a, int rank) {
+  return a->sequence == 100 + (uint64_t)rank && a->count == 1000000000000u + (uint64_t)rank &&
+         a->signature == 0x80000000u + (uint32_t)rank && a->root == rank && a->dtype == 7 &&
+         a->phase == HK_PHASE_OPERATION && a->phase_ms == 5000 + (uint64_t)rank;
+}
+
+static hk_status join_reporting(rank_state *r) {
+  r->status = hk_service_new(&r->service, "test");
+  if (r->status != HK_OK) return r->status;
+  hk_bootstrap_options o = options_of(r);
+  o.report = report;
+  return r->status = hk_bootstrap_join(&r->b, r->ids, r->nids, &o);
+}
+
+static hk_presence ask(rank_state *r, int rank, hk_activity *a) { return hk_bootstrap_ask(r->b, rank, PATIENT_NS, a); }
+
+/* ---- one process ---- */
+
+static void ask_everybody(rank_state *r) {
+  hk_activity a;
+  if (join_reporting(r) != HK_OK) goto out;
+  for (int i = 0; i < r->nranks; i++)
+    if (ask(r, i, &a) != HK_PRESENCE_ANSWERS || !is_report_of(&a, i) || (i == r->rank && a.waits_for != -1))
+      r->status = HK_ERR_INTERNAL;
+  if (ask(r, -1, &a) != HK_PRESENCE_UNKNOWN || ask(r, r->nranks, &a) != HK_PRESENCE_UNKNOWN)
+    r->status = HK_ERR_INTERNAL;
+  if (hk_bootstrap_barrier(r->b) != HK_OK) r->status = HK_ERR_INTERNAL;
+out:
+  leave_rank(r);
+}
+
+START_TEST(threads_answer) {
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  rank_state *r = run_threads(4 + _i, &id, 1, ask_everybody, NULL);
+  for (int i = 0; i < 4 + _i; i++) ck_assert_int_eq(r[i].status, HK_OK);
+  free(r);
+}
+END_TEST
+
+/* ---- processes ---- */
+
+enum { RANKS = 5, ASKER = 0, WAITS = 1, STOPS = 2, LEAVES = 3, LEAVES_ALL = 4 };
+
+static struct board {
+  ncclUniqueId ids[2];
+  _Atomic(int) ids_made, joined, left, asked;
+  char text[RANKS][256];
+} * shared;
+
+static int make_ids(void *arg) {
+  (void)arg;
+  for (int i = 0; i < 2; i++)
+    if (hk_bootstrap_new_id(&shared->ids[i]) != HK_OK) return 1;
+  atomic_store(&shared->ids_made, 1);
+  for (;;) pause();
+}
+
+/* Rank LEAVES is in a second communicator alone, so that its process still listens after it has left the first. */
+static int one_rank(void *arg) {
+  rank_state r = {.rank = *(int *)arg, .nranks = RANKS, .nids = 1, .ids = &shared->ids[0]};
+  rank_state other = {.rank = 0, .nranks = 1, .nids = 1, .ids = &shared->ids[1]};
+  if (join_reporting(&r) != HK_OK || (r.rank == LEAVES && join_rank(&other) != HK_OK)) goto out;
+  atomic_fetch_add(&shared->joined, 1);
+  if (r.rank == WAITS) (void)hk_bootstrap_barrier(r.b); /* until the others have left */
+  if (r.rank == LEAVES || r.rank == LEAVES_ALL) {
+    leave_rank(&r);
+    atomic_fetch_add(&shared->left, 1);
+  }
+  await_count(&shared->asked, 1);
+out:
+  if (r.status != HK_OK) snprintf(shared->text[r.rank], sizeof shared->text[0], "%s", hk_last_error());
+  leave_rank(&r);
+  leave_rank(&other);
+  return r.status != HK_OK;
+}
+
+static void start_ranks(pid_t pids[RANKS]) {
+  start_process(make_ids, NULL);
+  ck_assert(await_count(&shared->ids_made, 1));
+  for (int i = 1; i < RANKS; i++) pids[i] = start_process(one_rank, &i);
+}
+
+/* Asks until the answer is `wanted`: what led to it happens in another process, at its own pace. */
+static hk_presence ask_for(rank_state *r, int rank, hk_presence wanted, hk_activity *a) {
+  hk_presence p = wanted;
+  for (int i = 0; i < 50; i++) {
+    p = ask(r, rank, a);
+    if (p == wanted) break;
+    usleep(20000);
+  }
+  return p;
+}
+
+START_TEST(processes_answer) {
+  pid_t pids[RANKS];
+  hk_activity a;
+  rank_state r = {.rank = ASKER, .nranks = RANKS, .nids = 1, .ids = &shared->ids[0]};
+  start_ranks(pids);
+  ck_assert_msg(join_reporting(&r) == HK_OK, "%s", hk_last_error());
+  ck_assert(await_count(&shared->joined, RANKS - 1));
+
+  /* One that waits inside the bootstrap says for whom. */
+  for (int i = 0; i < 500 && (a.waits_for = -1, ask(&r, WAITS, &a), a.waits_for < 0); i++) usleep(10000);
+  ck_assert_int_eq(ask(&r, WAITS, &a), HK_PRESENCE_ANSWERS);
+  ck_assert(is_report_of(&a, WAITS));
+  ck_assert_int_ge(a.waits_for, 0);
+
+  ck_assert_int_eq(ask_for(&r, STOPS, HK_PRESENCE_ANSWERS, &a), HK_PRESENCE_ANSWERS);
+  ck_assert(is_report_of(&a, STOPS));
+  kill(pids[STOPS], SIGSTOP);
+  ck_assert_int_eq(ask_for(&r, STOPS, HK_PRESENCE_STOPPED, &a), HK_PRESENCE_STOPPED); /* signals take a moment */
+  kill(pids[STOPS], SIGCONT);
+  ck_assert_int_eq(ask_for(&r, STOPS, HK_PRESENCE_ANSWERS, &a), HK_PRESENCE_ANSWERS);
+
+  ck_assert(await_count(&shared->left, 2));
+  ck_assert_int_eq(ask_for(&r, LEAVES, HK_PRESENCE_LEFT, &a), HK_PRESENCE_LEFT);
+  ck_assert_int_eq(ask_for(&r, LEAVES_ALL, HK_PRESENCE_LEFT, &a), HK_PRESENCE_LEFT);
+
+  kill(pids[STOPS], SIGKILL);
+  end_process(pids[STOPS]);
+  ck_assert_int_eq(ask_for(&r, STOPS, HK_PRESENCE_GONE, &a), HK_PRESENCE_GONE);
+
+  const char *before = hk_last_error();
+  ck_assert_str_eq(before, ""); /* to ask is no error, whatever the answer */
+  atomic_store(&shared->asked, 1);
+  leave_rank(&r);
+  for (int i = 1; i < RANKS; i++)
+    if (i != STOPS) ck_assert_msg(end_process(pids[i]) == 0, "rank %d: %s", i, shared->text[i]);
+}
+END_TEST
+
+/* ---- a child that is being made ---- */
+
+static void split_without_two(rank_state *r) {
+  int members[3] = {0, 1, 2};
+  hk_bootstrap *child = NULL;
+  _Atomic(int) *asked = r->arg;
+  if (join_reporting(r) != HK_OK) goto out;
+  if (r->rank < 2) {
+    hk_bootstrap_options o = options_of(r);
+    r->status = hk_bootstrap_join_child(&child, r->b, members, 1, &o); /* until rank 2 joins, too */
+  } else {
+    hk_activity a;
+    bool seen[2] = {false, false};
+    for (int i = 0; i < 1000 && !(seen[0] && seen[1]); i++) {
+      for (int k = 0; k < 2; k++)
+        if (hk_bootstrap_ask(r->b, k, PATIENT_NS, &a) == HK_PRESENCE_ANSWERS && a.waits_for == 2) seen[k] = true;
+      usleep(5000);
+    }
+    if (!seen[0] || !seen[1]) r->status = HK_ERR_INTERNAL;
+    hk_bootstrap_options o = options_of(r);
+    hk_status rc = hk_bootstrap_join_child(&child, r->b, members, 1, &o);
+    if (r->status == HK_OK) r->status = rc;
+  }
+  atomic_fetch_add(asked, 1);
+  await_count(asked, 3);
+  hk_bootstrap_leave(child);
+out:
+  leave_rank(r);
+}
+
+START_TEST(children_in_the_making_wait_for_whom) {
+  _Atomic(int) asked = 0;
+  ncclUniqueId id;
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  rank_state *r = run_threads(3, &id, 1, split_without_two, &asked);
+  for (int i = 0; i < 3; i++) ck_assert_msg(r[i].status == HK_OK, "rank %d: %s", i, hk_last_error());
+  free(r);
+}
+END_TEST
+
+/* ---- words ---- */
+
+START_TEST(in_words) {
+  char text[512];
+  hk_activity a = {.sequence = 12, .count = 1000, .phase = HK_PHASE_OPERATION, .phase_ms = 14300, .waits_for = 3};
+  a.dtype = ncclFloat32;
+  hk_activity_describe(&a, HK_PRESENCE_ANSWERS, text, sizeof text);
+  ck_assert_str_eq(text, "is in AllReduce(1000 x float, sum), operation 12, for 14 s, and waits for rank 3 itself");
+  a.phase = HK_PHASE_IDLE, a.waits_for = -1;
+  hk_activity_describe(&a, HK_PRESENCE_ANSWERS, text, sizeof text);
+  ck_assert_ptr_ne(strstr(text, "outside of this communicator's calls"), NULL);
+  ck_assert_ptr_ne(strstr(text, "operation 12"), NULL);
+  for (int p = HK_PRESENCE_STOPPED; p <= HK_PRESENCE_UNKNOWN; p++) {
+    char cut[32];
+    hk_activity_describe(&a, (hk_presence)p, text, sizeof text);
+    hk_activity_describe(&a, (hk_presence)p, cut, sizeof cut);
+    ck_assert_uint_gt(strlen(text), 20);
+  }
+}
+END_TEST
+
+static void setup(void) { shared = shared_memory(sizeof *shared); }
+
+int main(void) {
+  Suite *s = suite_create("ask");
+  TCase *t = tcase_create("ask");
+  tcase_add_checked_fixture(t, setup, NULL);
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, threads_answer, 0, 2);
+  tcase_add_test(t, processes_answer);
+  tcase_add_test(t, children_in_the_making_wait_for_whom);
+  tcase_add_test(t, in_words);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
