@@ -12,14 +12,19 @@
 #   timeout=N   seconds before it is killed (120; a unit test under sanitizers gets five times as many)
 #   root        a suite that needs root (run through sudo -n where possible, else skipped)
 #   notsan, noasan  a unit test that is not run under that sanitizer: it takes too long there, or proves nothing (no threads)
-# Environment: HK_BUILD, HK_MAKE, ONLY=pattern (substring or glob of a name), QUICK=1 (no sanitizers, no second compiler).
+#   alone       runs with no other test beside it: it measures time
+# As many tests run at a time as there are cores (JOBS=1: one after the other).  Results are printed as they come.
+# Environment: HK_BUILD, HK_MAKE, ONLY=pattern (substring or glob of a name), QUICK=1 (no sanitizers, no second compiler),
+# JOBS=number of tests at a time.
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc} HK_MAKE=${HK_MAKE:-make} ONLY=${ONLY:-} QUICK=${QUICK:-}
 export HK_BUILD HK_MAKE
 logs=build/check-logs
 mkdir -p "$logs"
-passed=0 failed=0 skipped=0 flaky=0
+width=${JOBS:-$(nproc)}
+passed=0 failed=0 skipped=0
 started=$SECONDS
+rm -f "$logs"/*.flaky
 # What the user has set for their own jobs must not change what is tested.
 for variable in $(compgen -e | grep -E '^(NCCL|HOCKET)_' | grep -v '^HOCKET_TEST_'); do unset "$variable"; done
 # On a machine with GPUs most tests are of host memory still; tests of GPUs bring a driver of their own and unset this.
@@ -27,10 +32,7 @@ export HOCKET_DEVICE=host
 # Check's own limit is 4 s a test case, too little on a loaded machine; ours is the one that counts.
 export CK_DEFAULT_TIMEOUT=120
 
-line() { # verdict name text
-  [ -t 1 ] && printf '\r\033[K'
-  printf '%s  %-32s %s\n' "$1" "$2" "$3"
-}
+line() { printf '%s  %-32s %s\n' "$1" "$2" "$3"; } # verdict name text
 wanted() { [[ $1 == *$ONLY* ]]; }
 skip() { wanted "$1" && { skipped=$((skipped + 1)); line SKIP "$1" "$2"; }; }
 fail() { failed=$((failed + 1)); line FAIL "$1" "$2"; }
@@ -67,17 +69,20 @@ cause() { # rc limit
 }
 
 # May a failure be put to the proof by a second run?  Not a crash, a hang, a sanitizer's report, or what random input has
-# found: these are faults however rarely they show.  And not many in one run: that is no accident.
+# found: these are faults however rarely they show.  And not more than two of a group: that is no accident.
 may_repeat() { # name rc log
-  [ "$2" -lt 124 ] && [[ $1 != *fuzz* ]] && ! grep -q 'Sanitizer\|runtime error:\|Received signal' "$3" && [ $((flaky += 1)) -le 2 ]
+  local before
+  [ "$2" -lt 124 ] && [[ $1 != *fuzz* ]] && ! grep -q 'Sanitizer\|runtime error:\|Received signal' "$3" || return 1
+  before=("$logs/$group".*.flaky)
+  [ -e "${before[0]}" ] || before=()
+  : >"$logs/$group.$(basename "$3").flaky"
+  [ ${#before[@]} -lt 2 ]
 }
 
 run_test() { # name timeout command...
   local name=$1 limit=$2 log rc took last reason first
   shift 2
-  wanted "$name" || return 0
   log=$logs/${name//[:\/]/_}.log
-  [ -t 1 ] && printf '....  %s' "$name"
   attempt "$log" "$limit" "$@"
   if [ "$rc" != 0 ] && [ "$rc" != 77 ] && may_repeat "$name" "$rc" "$log"; then
     mv "$log" "$log.first"
@@ -104,6 +109,46 @@ run_test() { # name timeout command...
   echo "      | (all of it: $log)"
 }
 
+# ---- tests side by side ----
+# A test runs in a process of its own, which leaves what it prints and counts in files.
+declare -A jobs=() group_ms=()
+group=""
+
+reap() { # waits for one test and shows its result
+  local pid base p=0 f=1 s=0 ms=0
+  wait -n -p pid "${!jobs[@]}"
+  base=${jobs[$pid]}
+  unset "jobs[$pid]"
+  cat "$base.out"
+  [ -e "$base.counts" ] && read -r p f s ms <"$base.counts"
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  local of=${base##*/}
+  of=${of%%.*}
+  group_ms[$of]=$((${group_ms[$of]:-0} + ms))
+}
+drain() { while [ ${#jobs[@]} -gt 0 ]; do reap; done; }
+
+start() { # alone? name timeout command...
+  local alone=$1 name=$2 base
+  shift
+  wanted "$name" || return 0
+  base=$logs/$group.${name//[:\/]/_}
+  rm -f "$base.counts"
+  [ "$alone" = yes ] && drain
+  while [ ${#jobs[@]} -ge "$width" ]; do reap; done
+  # shellcheck disable=SC2030,SC2031 # the counts leave the process by a file
+  (
+    trap - EXIT
+    passed=0 failed=0 skipped=0
+    begin=${EPOCHREALTIME/./}
+    run_test "$@"
+    echo "$passed $failed $skipped $(((${EPOCHREALTIME/./} - begin) / 1000))" >"$base.counts"
+  ) >"$base.out" 2>&1 &
+  jobs[$!]=$base
+  [ "$alone" = yes ] && drain
+  return 0
+}
+
 unit_tests() { # folder prefix skip-option timeout-factor
   local source name limit
   for source in tests/unit/test_*.c; do
@@ -111,24 +156,32 @@ unit_tests() { # folder prefix skip-option timeout-factor
     name=$(basename "$source" .c)
     [ -n "$3" ] && [ "$(option "$source" "$3" no)" = yes ] && continue
     limit=$(option "$source" timeout 120)
-    run_test "$2$name" $((limit * $4)) "${wrap[@]}" "$1/tests/$name"
+    start "$(option "$source" alone no)" "$2$name" $((limit * $4)) "${wrap[@]}" "$1/tests/$name"
   done
 }
 
-suites() {
-  local suite name limit
+# The slowest first, by their own limits: the last to end then ends early.
+suites_by_limit() {
+  local suite
   for suite in tests/suites/*.sh; do
-    [ -e "$suite" ] || continue
+    [ -e "$suite" ] && echo "$(option "$suite" timeout 120) $suite"
+  done | sort -rns -k 1,1 | cut -d ' ' -f 2
+}
+
+suites() {
+  local suite name limit alone
+  for suite in $(suites_by_limit); do
     name=$(basename "$suite" .sh)
     limit=$(option "$suite" timeout 120)
+    alone=$(option "$suite" alone no)
     if [ "$(option "$suite" root no)" = yes ] && [ "$(id -u)" != 0 ]; then
       if sudo -n true 2>/dev/null; then
-        run_test "$name" "$limit" sudo -n env "PATH=$PATH" "HK_BUILD=$HK_BUILD" "$suite"
+        start "$alone" "$name" "$limit" sudo -n env "PATH=$PATH" "HK_BUILD=$HK_BUILD" "$suite"
       else
         skip "$name" "needs root, and sudo without a password is not here"
       fi
     else
-      run_test "$name" "$limit" "$suite"
+      start "$alone" "$name" "$limit" "$suite"
     fi
   done
 }
@@ -152,9 +205,9 @@ sanitizer_runs() {
 # shellcheck disable=SC2206 # the command may have arguments
 sanitizer_build=($HK_MAKE --no-print-directory CC=gcc "CFLAGS=-O1 -g1" tests)
 
-# Most tests leave a core idle: where all are run, these builds go on behind them, and only where nobody else wants the core.
+# The sanitizers' builds run beside the plain tests, at the lowest priority.
 declare -A ahead=()
-trap 'kill "${ahead[@]}" "${running[@]}" 2>/dev/null' EXIT
+trap 'kill "${ahead[@]}" "${!jobs[@]}" 2>/dev/null' EXIT
 build_ahead() { # sanitizers...
   local each
   for each in "$@"; do
@@ -164,8 +217,7 @@ build_ahead() { # sanitizers...
   done
 }
 
-# Builds and starts the tests under a sanitizer; those of two sanitizers run side by side.
-declare -A running=()
+# Builds what runs under a sanitizer, then starts its tests.
 sanitized() { # prefix sanitizers skip-option
   case $ONLY in *asan:* | *tsan:*) [[ $ONLY == *$1* ]] || return 0 ;; esac
   if ! sanitizer_runs "$2"; then skip "$1" "$reason"; return; fi
@@ -183,41 +235,27 @@ sanitized() { # prefix sanitizers skip-option
     tail -n 10 "$logs/$2.build.log" | sed 's/^/      | /'
     return
   fi
-  rm -f "$logs/$3.counts"
-  (
-    passed=0 failed=0 skipped=0
-    CK_TIMEOUT_MULTIPLIER=5 unit_tests "$folder" "$1" "$3" 5
-    echo "$passed $failed $skipped" >"$logs/$3.counts"
-  ) >"$logs/$3.out" 2>&1 &
-  running[$3]=$!
-}
-
-# Shows what the tests of `sanitized` say, and counts it.
-await_sanitized() { # skip-option...
-  local each p f s
-  for each in "$@"; do
-    [ -n "${running[$each]:-}" ] || continue
-    tail -n +1 -s 0.2 -f --pid="${running[$each]}" "$logs/$each.out"
-    wait "${running[$each]}"
-    unset "running[$each]"
-    p=0 f=1 s=0
-    read -r p f s <"$logs/$each.counts"
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-  done
+  group=${1%:}
+  CK_TIMEOUT_MULTIPLIER=5 unit_tests "$folder" "$1" "$3" 5
 }
 
 [ -n "$QUICK$ONLY" ] || build_ahead address,undefined thread
 wrap=()
-unit_tests "$HK_BUILD" "" "" 1
+group=suites
 suites
+group=unit
+unit_tests "$HK_BUILD" "" "" 1
 if [ -z "$QUICK" ]; then
   export UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=second_deadlock_stack=1
   sanitized asan: address,undefined noasan
   sanitized tsan: thread notsan
-  await_sanitized noasan notsan
 fi
+drain
 [ $((passed + failed + skipped)) -gt 0 ] || fail "check" "no test matches ONLY=$ONLY"
 echo
-echo "took $((SECONDS - started)) s"
+for group in suites unit asan tsan; do
+  [ -n "${group_ms[$group]:-}" ] && printf '%-7s %5d s of tests\n' "$group" $(((group_ms[$group] + 500) / 1000))
+done
+echo "took $((SECONDS - started)) s, $width tests at a time"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]
