@@ -106,7 +106,7 @@ else
 say =
 endif
 
-.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce fuzz gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce figures fuzz gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -271,6 +271,9 @@ gpu-check: ## is everything right on the GPU at hand?  Under ten minutes; result
 
 gpu-bench: ## how fast is the GPU at hand, with OTHER=/path/to/libnccl.so.2 beside Hocket?  Under ten minutes
 	@tests/gpu/bench.sh || [ $$? = 77 ]
+
+figures: lib ## how large and how entangled the code is, beside well-kept libraries of the field
+	@HK_BUILD=$(BUILD) scripts/figures.sh
 
 check-san: ## the unit tests under ASan and UBSan
 	@scripts/deps.sh check
