@@ -10,7 +10,7 @@ fi
 # What `hocket` prints in the pages: the commands must work; what they print may have become other figures.
 if [ -x "$HK_BUILD/bin/hocket" ]; then CHECK=1 scripts/transcripts.sh "$HK_BUILD" README.md docs/*.md || bad=1; fi
 links=0
-for page in *.md docs/*.md; do
+for page in *.md docs/*.md docs/results/*.md; do
   while read -r target; do
     links=$((links + 1))
     [ -e "$(dirname "$page")/$target" ] || { echo "$page links to $target, which is not there"; bad=1; }
