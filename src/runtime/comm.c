@@ -110,6 +110,20 @@ out:
   return rc;
 }
 
+/* Takes out the oldest one that no open group refers to, or gives NULL.  Under the quarantine's lock. */
+static ncclComm_t leave_quarantine(void) {
+  ncclComm_t before = NULL, old = quarantine.first;
+  while (old && atomic_load(&old->health.queued)) {
+    before = old;
+    old = old->quarantine_next;
+  }
+  if (!old) return NULL;
+  *(before ? &before->quarantine_next : &quarantine.first) = old->quarantine_next;
+  if (quarantine.last == old) quarantine.last = before;
+  quarantine.count--;
+  return old;
+}
+
 void hk_comm_release(ncclComm_t c) {
   ncclComm_t old = NULL;
   pthread_mutex_destroy(&c->health.lock);
@@ -121,11 +135,7 @@ void hk_comm_release(ncclComm_t c) {
   else
     quarantine.first = c;
   quarantine.last = c;
-  if (++quarantine.count > QUARANTINE) {
-    old = quarantine.first;
-    quarantine.first = old->quarantine_next;
-    quarantine.count--;
-  }
+  if (++quarantine.count > QUARANTINE) old = leave_quarantine();
   pthread_mutex_unlock(&quarantine.lock);
   free(old);
 }

@@ -21,12 +21,17 @@ typedef struct hk_comm_options {
   char name[64], net_name[32];
 } hk_comm_options;
 
+/* The end of a communicator has begun: what enters it from now on leaves again. */
+typedef enum hk_closing { HK_CLOSING_NO, HK_CLOSING_DESTROY, HK_CLOSING_ABORT } hk_closing;
+
 /* Life and failures.  Written by any thread. */
 typedef struct hk_health {
   _Atomic(int) failure;  /* hk_status: what ended the communicator; waits look at it */
   _Atomic(int) progress; /* hk_status of the call under way: HK_IN_PROGRESS, HK_OK or what it failed with */
   _Atomic(int) inside;   /* batches of groups and streams, and jobs, that use this communicator */
   _Atomic(bool) calling; /* the application's thread is in a call outside of groups and streams */
+  _Atomic(int) queued;   /* calls and children that wait in open groups, of any thread: its memory stays until then */
+  _Atomic(int) closing;  /* hk_closing */
   _Atomic(bool) finalized;
   pthread_mutex_t lock;   /* of `text`, and of what failures tell others by */
   uint32_t *stop_kernels; /* set to 1 with a failure: ends the communicator's kernels; NULL on the host */

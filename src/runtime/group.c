@@ -51,10 +51,113 @@ static void free_how(hk_init *how) {
   free(how->exclude);
 }
 
-static void run_job(hk_job *j) {
-  /* The communicator may be destroyed by its owner as soon as the init is over: nothing of it is used after that. */
-  j->status = hk_comm_init(j->comm, &j->how);
+/* ---- what waits in a group keeps the memory of its communicators and streams ---- */
+
+static void hold(const hk_call *call, int by) {
+  atomic_fetch_add(&call->comm->health.queued, by);
+  if (call->holds_stream) hk_stream_hold(call->stream, by);
+}
+
+static void hold_parent(const hk_job *j, int by) {
+  if (j->how.parent) atomic_fetch_add(&j->how.parent->health.queued, by);
+}
+
+/* Since its calls were queued the communicator may have come to its end, or the process may be a forked one. */
+static hk_status still_there(ncclComm_t c) {
+  if (c->magic == HK_COMM_LIVE && atomic_load(&c->health.closing) == HK_CLOSING_NO)
+    return hk_comm_check(c, "ncclGroupEnd");
+  return HK_FAIL(
+      HK_ERR_USAGE,
+      "ncclGroupEnd: a communicator with calls in this group (rank %d of %d) was destroyed or aborted by another "
+      "thread: nothing of the group is run",
+      c->rank, c->nranks);
+}
+
+hk_status hk_group_refuse(ncclComm_t c, const char *who) {
+  int calls = 0, jobs = 0, queued = atomic_load(&c->health.queued);
+  for (size_t i = 0; i < group.ncalls; i++) calls += group.calls[i].comm == c;
+  for (const hk_job *j = group.jobs; j; j = j->next) jobs += j->comm == c || j->how.parent == c;
+  if (calls || jobs)
+    return hk_group_remember(HK_FAIL(
+        HK_ERR_USAGE,
+        "%s: %d operations and %d inits of this communicator (rank %d of %d) wait for ncclGroupEnd: end the group "
+        "first; the group fails, and the communicator stays as it is",
+        who, calls, jobs, c->rank, c->nranks));
+  if (queued == 0) return HK_OK;
+  return hk_group_remember(HK_FAIL(
+      HK_ERR_USAGE,
+      "%s: another thread has %d calls of this communicator (rank %d of %d) in a group that is open: wait for that "
+      "thread's ncclGroupEnd, or use ncclCommAbort",
+      who, queued, c->rank, c->nranks));
+}
+
+static void drop_job(hk_job *j) {
+  *j->handle = NULL;
   free_how(&j->how);
+  hk_comm_release(j->comm);
+  hold_parent(j, -1);
+  free(j);
+}
+
+bool hk_group_drop(ncclComm_t c, const char *who) {
+  size_t kept = 0, dropped = 0;
+  int rank = c->rank, nranks = c->nranks;
+  bool freed = false;
+  for (size_t i = 0; i < group.ncalls; i++) {
+    if (group.calls[i].comm != c) {
+      group.calls[kept++] = group.calls[i];
+      continue;
+    }
+    hold(&group.calls[i], -1);
+    dropped++;
+  }
+  group.ncalls = kept;
+  hk_job **at = &group.jobs;
+  for (hk_job *j = group.jobs, *next; j; j = next) {
+    next = j->next;
+    if (j->how.parent != c && j->comm != c) {
+      at = &j->next;
+      continue;
+    }
+    *at = next;
+    freed = freed || j->comm == c;
+    drop_job(j);
+    dropped++;
+  }
+  group.jobs_end = at;
+  if (dropped)
+    (void)hk_group_remember(HK_FAIL(
+        HK_ERR_USAGE,
+        "%s: %zu calls of this communicator (rank %d of %d) waited for ncclGroupEnd and are dropped: the group's end "
+        "gives this error and runs nothing",
+        who, dropped, rank, nranks));
+  return freed;
+}
+
+/* ---- inits ---- */
+
+static void run_job(hk_job *j) {
+  ncclComm_t parent = j->how.parent;
+  hk_status rc = parent ? still_there(parent) : HK_OK;
+  if (rc == HK_OK) {
+    /* The communicator may be destroyed by its owner as soon as the init is over: nothing of it is used after that. */
+    j->status = hk_comm_init(j->comm, &j->how);
+  } else {
+    hk_comm_fail(j->comm, rc, hk_last_error());
+    j->status = rc;
+    atomic_store(&j->comm->health.progress, (int)rc);
+  }
+  free_how(&j->how);
+  if (parent) atomic_fetch_sub(&parent->health.inside, 1);
+}
+
+/* Before run_job, by the thread that makes the call: the end of the communicator and of its parent wait for the init. */
+static void enter_init(const hk_job *j) {
+  atomic_fetch_add(&j->comm->health.inside, 1);
+  if (j->how.parent) atomic_fetch_add(&j->how.parent->health.inside, 1);
+}
+static void leave_parent(const hk_job *j) {
+  if (j->how.parent) atomic_fetch_sub(&j->how.parent->health.inside, 1);
 }
 
 /* Inits of a group wait for each other: where one fails, perhaps before the others could hear of it, all do.  None of them is
@@ -81,12 +184,24 @@ static void *detached_job(void *arg) {
   return NULL;
 }
 
+/* After an init in vain.  Its handle was there from the beginning, so another thread may have aborted it, and then frees it. */
+static void discard(ncclComm_t c) {
+  int none = HK_CLOSING_NO;
+  bool ours = atomic_compare_exchange_strong(&c->health.closing, &none, (int)HK_CLOSING_DESTROY);
+  atomic_fetch_sub(&c->health.inside, 1);
+  if (ours) hk_comm_destroy(c);
+}
+
 /* After a blocking init: a failed communicator is not handed out; a rank without color gets none.  Frees the job. */
 static hk_status settle(hk_job *j) {
   hk_status rc = j->status;
+  if (rc != HK_OK && j->started) /* in a thread of its own: the caller's last error tells of it too */
+    (void)HK_FAIL(rc, "%s", j->comm->health.text);
   if (rc != HK_OK || j->comm->nranks == 0) {
-    *j->handle = NULL;
-    hk_comm_destroy(j->comm);
+    __atomic_store_n(j->handle, NULL, __ATOMIC_RELAXED); /* as it was set */
+    discard(j->comm);
+  } else {
+    atomic_fetch_sub(&j->comm->health.inside, 1);
   }
   free(j);
   return rc;
@@ -95,13 +210,12 @@ static hk_status settle(hk_job *j) {
 static hk_status start_detached(hk_job *j) {
   pthread_t thread;
   if (j->how.parent && !j->how.exclude && j->how.color < 0) *j->handle = NULL;
-  atomic_fetch_add(&j->comm->health.inside, 1); /* the job; destroy and abort wait for it */
   int err = hk_thread_start(&thread, 0, detached_job, j);
   if (err == 0) {
     pthread_detach(thread);
     return HK_IN_PROGRESS;
   }
-  atomic_fetch_sub(&j->comm->health.inside, 1);
+  leave_parent(j);
   free_how(&j->how);
   j->status = HK_FAIL(HK_ERR_SYSTEM, "no thread for the init of a nonblocking communicator: %s", strerror(err));
   return settle(j);
@@ -116,13 +230,17 @@ hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *han
     return hk_group_remember(HK_FAIL_ERRNO("no memory for an init"));
   }
   *j = (hk_job){.comm = c, .how = *how, .handle = handle};
-  *handle = c;
   if (group.depth > 0) {
+    *handle = c;
     if (!group.jobs) group.jobs_end = &group.jobs;
     *group.jobs_end = j;
     group.jobs_end = &j->next;
+    hold_parent(j, 1);
     return HK_OK;
   }
+  enter_init(j);
+  /* release: another thread that finds the handle may abort the init, and finds the communicator whole */
+  __atomic_store_n(handle, c, __ATOMIC_RELEASE);
   if (!c->options.blocking) return start_detached(j);
   run_job(j);
   return settle(j);
@@ -132,6 +250,7 @@ static void start_joined(hk_job *j) {
   int err = hk_thread_start(&j->thread, 0, joined_job, j);
   j->started = err == 0;
   if (j->started) return;
+  leave_parent(j);
   free_how(&j->how);
   j->status =
       HK_FAIL(HK_ERR_SYSTEM,
@@ -146,6 +265,8 @@ static hk_status run_jobs(void) {
   hk_status first = HK_OK, rc;
   hk_job *blocking = NULL, **end = &blocking, *detached = NULL, **detached_end = &detached;
   for (hk_job *j = group.jobs; j; j = j->next) {
+    enter_init(j);
+    hold_parent(j, -1);
     hk_job ***at = j->comm->options.blocking ? &end : &detached_end;
     **at = j;
     *at = &j->next;
@@ -172,10 +293,7 @@ static void drop_jobs(void) {
   while (group.jobs) {
     hk_job *j = group.jobs;
     group.jobs = j->next;
-    *j->handle = NULL;
-    free_how(&j->how);
-    hk_comm_release(j->comm);
-    free(j);
+    drop_job(j);
   }
 }
 
@@ -196,7 +314,10 @@ static hk_status submit(const hk_call *call) {
       group.calls = more;
       group.room = room;
     }
-    group.calls[group.ncalls++] = *call;
+    hk_call *queued = &group.calls[group.ncalls++];
+    *queued = *call;
+    queued->holds_stream = !call->comm->gpu && !hk_stream_is_null(call->stream);
+    hold(queued, 1);
     return HK_OK;
   }
   ncclComm_t c = call->comm;
@@ -243,58 +364,74 @@ static void mark_inside(const hk_call *calls, size_t n, int by) {
   for (size_t i = 0; i < n; i++) atomic_fetch_add(&calls[i].comm->health.inside, by);
 }
 
-/* Takes the calls of communicators on GPUs out of the group and enqueues them; gives how many are left. */
-static hk_status run_gpu_calls(hk_call *calls, size_t n, size_t *left) {
+/* The calls of communicators on GPUs, then those without a stream, then those for host streams; each kind in the order of
+ * the calls. */
+typedef struct sorted_calls {
+  hk_call *calls;
+  size_t gpu, here, streams;
+} sorted_calls;
+
+static int kind_of(const hk_call *call) { return call->comm->gpu ? 0 : !call->holds_stream ? 1 : 2; }
+
+static hk_status sort_calls(sorted_calls *s, const hk_call *calls, size_t n) {
+  size_t count[3] = {0};
+  for (size_t i = 0; i < n; i++) count[kind_of(&calls[i])]++;
+  *s = (sorted_calls){.calls = malloc(n * sizeof *s->calls), .gpu = count[0], .here = count[1], .streams = count[2]};
+  if (!s->calls) return HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
+  size_t at[3] = {0, count[0], count[0] + count[1]};
+  for (size_t i = 0; i < n; i++) s->calls[at[kind_of(&calls[i])]++] = calls[i];
+  return HK_OK;
+}
+
+/* Each stream's calls go to it as one batch.  Changes the order of the calls. */
+static hk_status enqueue_calls(hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
-  size_t gpu = 0;
-  *left = n;
-  for (size_t i = 0; i < n; i++) gpu += calls[i].comm->gpu != NULL;
-  if (gpu == 0) return HK_OK;
-  hk_call *all = malloc(n * sizeof *all);
-  if (!all) return HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
-  size_t mine = 0, others = gpu;
-  for (size_t i = 0; i < n; i++) all[calls[i].comm->gpu ? mine++ : others++] = calls[i];
-  *left = n - gpu;
-  memcpy(calls, all + gpu, *left * sizeof *calls);
-  mark_inside(all, gpu, 1);
-  rc = hk_gpu_run(all, gpu);
-  mark_inside(all, gpu, -1);
-  free(all);
+  if (n == 0) return HK_OK;
+  hk_call *batch = malloc(2 * n * sizeof *batch), *rest = batch + n;
+  if (!batch) return HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
+  while (n) {
+    size_t m = 0, kept = 0;
+    for (size_t i = 0; i < n; i++)
+      if (calls[i].stream == calls[0].stream)
+        batch[m++] = calls[i];
+      else
+        rest[kept++] = calls[i];
+    HK_TRY(hk_stream_enqueue(batch[0].stream, batch, m), out);
+    memcpy(calls, rest, kept * sizeof *calls);
+    n = kept;
+  }
+out:
+  free(batch);
   return rc;
 }
 
-/* The calls without a stream run here; the others go to their streams, each stream's calls as one batch. */
-static hk_status run_calls(hk_call *calls, size_t n) {
+static hk_status run_sorted(sorted_calls *s) {
   hk_status rc = HK_OK;
-  size_t here = 0;
-  hk_call *batch = NULL;
-  HK_TRY(run_gpu_calls(calls, n, &n), out);
-  if (n == 0) goto out;
-  batch = malloc(n * sizeof *batch);
-  if (!batch) return HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
-  for (size_t i = 0; i < n; i++) {
-    if (hk_stream_is_null(calls[i].stream)) {
-      calls[here++] = calls[i];
-      continue;
-    }
-    cudaStream_t stream = calls[i].stream;
-    size_t m = 0, kept = i;
-    for (size_t k = i; k < n; k++) {
-      if (calls[k].stream == stream)
-        batch[m++] = calls[k];
-      else
-        calls[kept++] = calls[k];
-    }
-    HK_TRY(hk_stream_enqueue(stream, batch, m), out);
-    n = kept;
-    i--; /* another call stands here now */
-  }
-  for (size_t i = 0; i < here; i++) HK_TRY(hk_turn_wait(calls[i].comm, atomic_load(&calls[i].comm->order.issued)), out);
-  mark_inside(calls, here, 1);
-  rc = here == 1 ? hk_run_one(calls) : hk_run_group(calls, here);
-  mark_inside(calls, here, -1);
+  hk_call *here = s->calls + s->gpu;
+  if (s->gpu) HK_TRY(hk_gpu_run(s->calls, s->gpu), out);
+  HK_TRY(enqueue_calls(here + s->here, s->streams), out);
+  for (size_t i = 0; i < s->here; i++)
+    HK_TRY(hk_turn_wait(here[i].comm, atomic_load(&here[i].comm->order.issued)), out);
+  if (s->here) rc = s->here == 1 ? hk_run_one(here) : hk_run_group(here, s->here);
 out:
-  free(batch);
+  return rc;
+}
+
+/* Runs the calls, or prices them if `us` is there.  Those without a stream run in this thread. */
+static hk_status run_calls(const hk_call *calls, size_t n, double *us) {
+  hk_status rc = HK_OK;
+  sorted_calls sorted = {0};
+  mark_inside(calls, n, 1); /* from here on an abort waits for us; one that did not see us is seen by still_there */
+  for (size_t i = 0; i < n; i++) HK_TRY(still_there(calls[i].comm), out);
+  if (us) {
+    *us = hk_estimate(calls, n);
+    goto out;
+  }
+  HK_TRY(sort_calls(&sorted, calls, n), out);
+  rc = run_sorted(&sorted);
+out:
+  free(sorted.calls);
+  mark_inside(calls, n, -1);
   return rc;
 }
 
@@ -318,10 +455,9 @@ static hk_status end(const char *who, double *us) {
     drop_jobs(); /* nothing of a group with a wrong call is begun */
   else if (group.jobs)
     rc = run_jobs();
-  if (rc == HK_OK && us)
-    *us = hk_estimate(calls, n);
-  else if (rc == HK_OK && n)
-    rc = run_calls(calls, n);
+  if (us) *us = 0;
+  if (rc == HK_OK && n) rc = run_calls(calls, n, us);
+  for (size_t i = 0; i < n; i++) hold(&calls[i], -1);
   if (profiler) hk_profile_group_closed(profiler, event);
   free(calls);
   return rc;

@@ -10,6 +10,12 @@ hk_status hk_group_submit(const hk_call *call);
  * own for nonblocking communicators.  Takes `how` over.  On failure of a blocking init *handle becomes NULL. */
 hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *handle);
 bool hk_group_open(void);
+/* HK_ERR_USAGE, remembered for the group's end, if calls or children of the communicator wait in a group that is open, of this
+ * thread or another one. */
+hk_status hk_group_refuse(ncclComm_t c, const char *who);
+/* Takes the communicator's calls and children out of this thread's group, whose end then gives HK_ERR_USAGE and runs nothing.
+ * True if the communicator itself was one whose init waited there: it is freed. */
+bool hk_group_drop(ncclComm_t c, const char *who);
 /* An argument error inside a group is remembered: the group's end gives it and runs nothing. */
 hk_status hk_group_remember(hk_status rc);
 hk_status hk_group_start(void);

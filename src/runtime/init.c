@@ -321,7 +321,9 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
           c->options.name[0] ? " name " : "", c->options.name, (double)(hk_now_ns() - begin) / 1e6,
           (double)(joined - begin) / 1e6);
 out:
-  if (rc != HK_OK && c->bootstrap)
+  if (rc != HK_OK && c->bootstrap && atomic_load(&c->health.closing) == HK_CLOSING_ABORT)
+    hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
+  else if (rc != HK_OK && c->bootstrap)
     hk_comm_failed(c, rc); /* the others wait for this rank */
   else if (rc != HK_OK)
     hk_comm_fail(c, rc, hk_last_error());

@@ -5,6 +5,8 @@
 #include <string.h>
 #include "../base/thread.h"
 #include "api.h"
+#include "boot_process.h" /* hk_forks */
+#include "group.h"
 #include "run.h"
 
 enum { STREAM_LIVE = 0x7374726d };
@@ -20,6 +22,8 @@ typedef struct batch {
 
 struct hocketStream {
   uint32_t magic;
+  unsigned forks;      /* hk_forks at its making: a forked child has no copy of the thread */
+  _Atomic(int) queued; /* calls for it in open groups */
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t work, idle;
@@ -81,15 +85,26 @@ static void *stream_thread(void *arg) {
   return NULL;
 }
 
+static hk_status inherited(hocketStream_t s, const char *who) {
+  return HK_FAIL(
+      HK_ERR_USAGE,
+      "%s: the stream %p is of the process that forked this one, and its thread is there: make one here, after "
+      "the fork",
+      who, (void *)s);
+}
+
 hk_status hk_stream_check(cudaStream_t stream, const char *who) {
   hocketStream_t s = (hocketStream_t)(void *)stream;
-  if (hk_stream_is_null(stream) || ((uintptr_t)s % _Alignof(struct hocketStream) == 0 && s->magic == STREAM_LIVE))
-    return HK_OK;
+  if (hk_stream_is_null(stream)) return HK_OK;
+  if ((uintptr_t)s % _Alignof(struct hocketStream) == 0 && s->magic == STREAM_LIVE)
+    return s->forks == hk_forks ? HK_OK : inherited(s, who);
   return HK_FAIL(
       HK_ERR_ARGUMENT,
       "%s: the stream %p is not a host stream: on host memory pass NULL, or a stream from hocketStreamCreate", who,
       (void *)s);
 }
+
+void hk_stream_hold(cudaStream_t stream, int by) { atomic_fetch_add(&((hocketStream_t)(void *)stream)->queued, by); }
 
 static void append(hocketStream_t s, batch *b) {
   pthread_mutex_lock(&s->lock);
@@ -126,6 +141,7 @@ HK_EXPORT ncclResult_t hocketStreamCreate(hocketStream_t *stream) {
   hocketStream_t s = calloc(1, sizeof *s);
   if (!s) return (ncclResult_t)HK_FAIL_ERRNO("no memory for a stream");
   s->magic = STREAM_LIVE;
+  s->forks = hk_forks;
   s->end = &s->first;
   pthread_mutex_init(&s->lock, NULL);
   pthread_cond_init(&s->work, NULL);
@@ -140,7 +156,7 @@ HK_EXPORT ncclResult_t hocketStreamCreate(hocketStream_t *stream) {
 }
 
 static hk_status check_own(hocketStream_t s, const char *who) {
-  if (s && s->magic == STREAM_LIVE) return HK_OK;
+  if (s && s->magic == STREAM_LIVE) return s->forks == hk_forks ? HK_OK : inherited(s, who);
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: not a stream from hocketStreamCreate", who);
 }
 
@@ -177,8 +193,16 @@ HK_EXPORT ncclResult_t hocketStreamLaunch(hocketStream_t s, void (*fn)(void *arg
 }
 
 HK_EXPORT ncclResult_t hocketStreamDestroy(hocketStream_t s) {
+  if (s && s->magic == STREAM_LIVE && s->forks != hk_forks) return ncclSuccess; /* its copy goes with this process */
   hk_status rc = check_own(s, "hocketStreamDestroy");
   if (rc != HK_OK) return (ncclResult_t)rc;
+  int queued = atomic_load(&s->queued);
+  if (queued)
+    return (ncclResult_t)hk_group_remember(HK_FAIL(
+        HK_ERR_USAGE,
+        "hocketStreamDestroy: %d calls for this stream wait in a group that is open: call ncclGroupEnd first, then "
+        "destroy the stream",
+        queued));
   pthread_mutex_lock(&s->lock);
   s->stop = true;
   pthread_cond_signal(&s->work);

@@ -9,6 +9,8 @@ static inline bool hk_stream_is_null(cudaStream_t s) { return (uintptr_t)s <= 2;
 /* Copies the calls; HK_ERR_ARGUMENT where `stream` is not a stream of this library. */
 hk_status hk_stream_enqueue(cudaStream_t stream, const hk_call *calls, size_t n);
 hk_status hk_stream_check(cudaStream_t stream, const char *who);
+/* A call that waits in a group keeps its stream (`by` 1) until the group has ended (-1). */
+void hk_stream_hold(cudaStream_t stream, int by);
 /* Takes the communicators' turns in the order of the calls to this function; hk_turn_over gives them back. */
 void hk_turn_take(ncclComm_t c, uint64_t *turn);
 hk_status hk_turn_wait(ncclComm_t c, uint64_t turn);
