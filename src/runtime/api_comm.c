@@ -3,10 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/param.h"
 #include "api.h"
 #include "comm.h"
 #include "gpu.h"
 #include "group.h"
+#include "leave.h"
 
 enum { MAX_RANKS = 65535 }; /* program operands name ranks in 16 bits */
 
@@ -25,7 +27,7 @@ static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, 
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: comm is NULL", who);
     goto out;
   }
-  *newcomm = NULL;
+  __atomic_store_n(newcomm, NULL, __ATOMIC_RELAXED); /* another thread may look at it, to abort the init */
   if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: rank %d of %d ranks: nranks must be 1 to %d, rank 0 to nranks - 1", who, rank,
                  nranks, MAX_RANKS);
@@ -135,13 +137,6 @@ static hk_status check_excluded(ncclComm_t c, const int *list, int n) {
   return HK_OK;
 }
 
-static void wait_until_left(ncclComm_t c, int mine) {
-  hk_wait_env env = {.spins = 0};
-  hk_waiter w;
-  hk_wait_begin(&w, &env);
-  while (atomic_load(&c->health.inside) > mine || atomic_load(&c->health.calling)) (void)hk_wait_pause(&w);
-}
-
 HK_API(ncclResult_t, ncclCommShrink,
        (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
         int shrinkFlags)) {
@@ -157,7 +152,7 @@ HK_API(ncclResult_t, ncclCommShrink,
   HK_TRY(check_excluded(comm, excludeRanksList, excludeRanksCount), out);
   if (abort_parent) {
     hk_comm_fail(comm, HK_ERR_REMOTE, "ncclCommShrink with NCCL_SHRINK_ABORT ended its operations");
-    wait_until_left(comm, 0);
+    HK_TRY(hk_leave_wait(comm, "ncclCommShrink", hk_param_int(HK_P_LEAVE_TIMEOUT)), out);
   }
   how.exclude = malloc((size_t)excludeRanksCount * sizeof *how.exclude);
   if (!how.exclude) {
@@ -173,8 +168,9 @@ out:
 HK_API(ncclResult_t, ncclCommFinalize, (ncclComm_t comm)) {
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check_usable(comm, "ncclCommFinalize"), out);
+  HK_TRY(hk_group_refuse(comm, "ncclCommFinalize"), out);
   atomic_store(&comm->health.finalized, true);
-  wait_until_left(comm, 0); /* what streams still run */
+  HK_TRY(hk_leave_in_peace(comm, "ncclCommFinalize"), out); /* what streams still run */
   hk_gpu_drain(comm);
 out:
   return (ncclResult_t)hk_group_remember(rc);
@@ -184,8 +180,10 @@ HK_API(ncclResult_t, ncclCommDestroy, (ncclComm_t comm)) {
   if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* of a parent: its copy goes with this process */
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommDestroy"), out);
-  wait_until_left(comm, 0);
-  hk_comm_destroy(comm);
+  HK_TRY(hk_group_refuse(comm, "ncclCommDestroy"), out);
+  HK_TRY(hk_leave_begin(comm, "ncclCommDestroy", HK_CLOSING_DESTROY), out);
+  rc = hk_leave_in_peace(comm, "ncclCommDestroy");
+  rc = hk_leave_end(comm, "ncclCommDestroy", rc);
 out:
   return (ncclResult_t)rc;
 }
@@ -194,6 +192,8 @@ HK_API(ncclResult_t, ncclCommAbort, (ncclComm_t comm)) {
   if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* of a parent: its copy goes with this process */
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommAbort"), out);
+  if (hk_group_drop(comm, "ncclCommAbort")) goto out;
+  HK_TRY(hk_leave_begin(comm, "ncclCommAbort", HK_CLOSING_ABORT), out);
   /* A communicator that failed already needs nobody told again. */
   bool first = atomic_load(&comm->health.failure) == 0;
   bool alive = atomic_load(&comm->health.progress) == HK_OK;
@@ -202,8 +202,7 @@ HK_API(ncclResult_t, ncclCommAbort, (ncclComm_t comm)) {
     hk_event e = {.kind = HK_EVENT_ABORT, .rank = comm->rank};
     hk_bootstrap_announce(comm->bootstrap, &e);
   }
-  wait_until_left(comm, 0);
-  hk_comm_destroy(comm);
+  rc = hk_leave_end(comm, "ncclCommAbort", HK_OK);
 out:
   return (ncclResult_t)rc;
 }
@@ -216,7 +215,7 @@ HK_API(ncclResult_t, ncclCommRevoke, (ncclComm_t comm, int revokeFlags)) {
     goto out;
   }
   hk_comm_fail(comm, HK_ERR_USAGE, "ncclCommRevoke was called on this rank");
-  wait_until_left(comm, 0);
+  rc = hk_leave_wait(comm, "ncclCommRevoke", hk_param_int(HK_P_LEAVE_TIMEOUT));
 out:
   return (ncclResult_t)rc;
 }

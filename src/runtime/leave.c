@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "leave.h"
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+
+enum { REPORT_S = 10, NAP_AFTER_NS = 50 * 1000 * 1000, NAP_NS = 1000 * 1000 };
+
+hk_status hk_leave_begin(ncclComm_t c, const char *who, hk_closing how) {
+  int was = atomic_load(&c->health.closing);
+  while (was < (int)how)
+    if (atomic_compare_exchange_weak(&c->health.closing, &was, (int)how)) break;
+  if (was == HK_CLOSING_NO) return HK_OK;
+  /* The thread that came first frees the communicator.  Its wait sees the failure that an abort sets. */
+  if (was < (int)how) hk_comm_fail(c, HK_ERR_REMOTE, "ncclCommAbort was called on this rank");
+  return HK_FAIL(HK_ERR_USAGE, "%s: another thread is in %s of this communicator (rank %d of %d), which frees it", who,
+                 was == HK_CLOSING_ABORT ? "ncclCommAbort" : "ncclCommDestroy", c->rank, c->nranks);
+}
+
+static bool is_empty(ncclComm_t c) { return !atomic_load(&c->health.inside) && !atomic_load(&c->health.calling); }
+
+/* What is inside, in words. */
+static void describe(ncclComm_t c, char *text, size_t bytes) {
+  int inside = atomic_load(&c->health.inside);
+  bool calling = atomic_load(&c->health.calling);
+  snprintf(text, bytes, "%s%s", calling ? "a call of another thread" : "", calling && inside ? " and " : "");
+  size_t used = strlen(text);
+  if (inside) snprintf(text + used, bytes - used, "%d calls of groups or streams, or inits of children", inside);
+}
+
+hk_status hk_leave_wait(ncclComm_t c, const char *who, int64_t seconds) {
+  hk_wait_env env = {.spins = 0};
+  hk_waiter w;
+  char text[128];
+  if (is_empty(c)) return HK_OK;
+  uint64_t begin = hk_now_ns(), reported = 0;
+  hk_wait_begin(&w, &env);
+  for (;;) {
+    uint64_t waited = hk_now_ns() - begin;
+    (void)(waited < NAP_AFTER_NS ? hk_wait_pause(&w) : hk_wait_nap(&w, -1, NAP_NS));
+    if (is_empty(c)) return HK_OK;
+    describe(c, text, sizeof text);
+    if (waited >= (uint64_t)seconds * 1000000000u)
+      return HK_FAIL(
+          HK_ERR_SYSTEM,
+          "%s: rank %d of %d has waited %lld s, and %s are still inside of the communicator: was that thread "
+          "cancelled or stopped inside of a call?",
+          who, c->rank, c->nranks, (long long)seconds, text);
+    if (waited / 1000000000u / REPORT_S == reported) continue;
+    reported = waited / 1000000000u / REPORT_S;
+    HK_WARN("%s: rank %d of %d has waited %lld s until %s leave the communicator (at most %lld s)", who, c->rank,
+            c->nranks, (long long)(waited / 1000000000u), text, (long long)seconds);
+  }
+}
+
+hk_status hk_leave_in_peace(ncclComm_t c, const char *who) {
+  int64_t limit = hk_param_int(HK_P_DESTROY_TIMEOUT);
+  hk_status rc = hk_leave_wait(c, who, limit);
+  if (rc == HK_OK) return HK_OK;
+  rc = HK_FAIL(
+      HK_ERR_REMOTE,
+      "%s: operations of rank %d of %d were not complete after %lld s (HOCKET_DESTROY_TIMEOUT) and are ended: do all "
+      "ranks make the same calls?",
+      who, c->rank, c->nranks, (long long)limit);
+  return c->bootstrap ? hk_comm_failed(c, rc) : rc;
+}
+
+hk_status hk_leave_end(ncclComm_t c, const char *who, hk_status rc) {
+  hk_status left = hk_leave_wait(c, who, hk_param_int(HK_P_LEAVE_TIMEOUT));
+  if (left == HK_OK) {
+    hk_comm_destroy(c);
+    return rc;
+  }
+  c->magic = HK_COMM_FREED; /* for calls to come; what is inside goes on using the rest */
+  return HK_FAIL(
+      left,
+      "%s: rank %d of %d gave up after %lld s (HOCKET_LEAVE_TIMEOUT): a thread does not leave the communicator, so "
+      "its memory, connections and threads are not freed. The process can go on without it",
+      who, c->rank, c->nranks, (long long)hk_param_int(HK_P_LEAVE_TIMEOUT));
+}

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of communicators: inside groups, from other threads, during inits, in forked children; and that it always comes. */
+#include <check.h>
+#include <hocket.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "../../src/runtime/comm.h"
+#include "../support/ranks.h"
+#include "../support/suite.h"
+
+#define OK(call) ck_assert_int_eq(rank_check_at((call), #call, __FILE__, __LINE__), 0)
+#define FAILS(call, code, words)                                                                                       \
+  do {                                                                                                                 \
+    ncclResult_t got_ = (call);                                                                                        \
+    ck_assert_msg(got_ == (code) && strstr(ncclGetLastError(NULL), words), "%s gave %d (%s), not %d (...%s...)",       \
+                  #call, got_, ncclGetLastError(NULL), code, words);                                                   \
+  } while (0)
+
+enum { N = 2 };
+
+/* All ranks of the communicators add up ones in this thread. */
+static void works(ncclComm_t *c, int n) {
+  float b[8];
+  OK(ncclGroupStart());
+  for (int r = 0; r < n; r++) {
+    b[r] = 1;
+    OK(ncclAllReduce(&b[r], &b[r], 1, ncclFloat32, ncclSum, c[r], NULL));
+  }
+  OK(ncclGroupEnd());
+  for (int r = 0; r < n; r++) ck_assert_float_eq(b[r], (float)n);
+}
+
+static void queue(ncclComm_t c, float *b) { OK(ncclAllReduce(b, b, 4, ncclFloat32, ncclSum, c, NULL)); }
+
+static void destroy(ncclComm_t *c, int n) {
+  for (int r = 0; r < n; r++) OK(ncclCommDestroy(c[r]));
+}
+
+/* Waits for the asynchronous error of a communicator. */
+static ncclResult_t async_error(ncclComm_t c) {
+  ncclResult_t state = ncclSuccess;
+  while (ncclCommGetAsyncError(c, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress))
+    usleep(200);
+  return state;
+}
+
+/* What would free the communicator is refused while operations of it wait, the group fails, nothing runs, and all goes on. */
+START_TEST(destroy_in_group) {
+  ncclComm_t c[N];
+  float b[N][4] = {{0}};
+  OK(ncclCommInitAll(c, N, NULL));
+  for (int finalize = 0; finalize < 2; finalize++) {
+    OK(ncclGroupStart());
+    for (int r = 0; r < N; r++) queue(c[r], b[r]);
+    if (finalize)
+      FAILS(ncclCommFinalize(c[0]), ncclInvalidUsage, "wait for ncclGroupEnd");
+    else
+      FAILS(ncclCommDestroy(c[0]), ncclInvalidUsage, "wait for ncclGroupEnd");
+    FAILS(ncclGroupEnd(), ncclInvalidUsage, "wait for ncclGroupEnd");
+    works(c, N);
+  }
+  /* Without operations of it a group is no obstacle. */
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) OK(ncclCommDestroy(c[r]));
+  OK(ncclGroupEnd());
+}
+END_TEST
+
+START_TEST(abort_in_group) {
+  ncclComm_t c[N], other[N];
+  float b[2 * N][4] = {{0}};
+  OK(ncclCommInitAll(c, N, NULL));
+  OK(ncclCommInitAll(other, N, NULL));
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) queue(c[r], b[r]), queue(other[r], b[N + r]);
+  OK(ncclCommAbort(c[0]));
+  FAILS(ncclGroupEnd(), ncclInvalidUsage, "are dropped");
+  ck_assert_int_eq(async_error(c[1]), ncclRemoteError);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(c[1]), "rank 0 aborted"));
+  OK(ncclCommAbort(c[1]));
+  works(other, N);
+  destroy(other, N);
+}
+END_TEST
+
+/* Children and operations of their parent share a group; the parent stays until the group has ended. */
+START_TEST(children_in_group) {
+  ncclComm_t c[N], child[N];
+  float b[N][4] = {{0}};
+  OK(ncclCommInitAll(c, N, NULL));
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) {
+    queue(c[r], b[r]);
+    OK(ncclCommSplit(c[r], 0, r, &child[r], NULL));
+    queue(c[r], b[r]);
+  }
+  OK(ncclGroupEnd());
+  works(child, N);
+  destroy(child, N);
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) OK(ncclCommSplit(c[r], 0, r, &child[r], NULL));
+  FAILS(ncclCommDestroy(c[1]), ncclInvalidUsage, "1 inits");
+  FAILS(ncclCommDestroy(child[0]), ncclInvalidUsage, "1 inits");
+  FAILS(ncclGroupEnd(), ncclInvalidUsage, "wait for ncclGroupEnd");
+  ck_assert_ptr_null(child[0]);
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) OK(ncclCommSplit(c[r], 0, r, &child[r], NULL));
+  OK(ncclCommAbort(child[1])); /* it is not there yet: its init is dropped */
+  FAILS(ncclGroupEnd(), ncclInvalidUsage, "are dropped");
+  works(c, N);
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) OK(ncclCommSplit(c[r], 0, r, &child[r], NULL));
+  OK(ncclCommAbort(c[0]));
+  FAILS(ncclGroupEnd(), ncclInvalidUsage, "are dropped");
+  ck_assert_ptr_null(child[0]);
+  ck_assert_ptr_null(child[1]);
+  OK(ncclCommAbort(c[1]));
+}
+END_TEST
+
+/* Operators and registrations may go before the group's end: calls carry what they need. */
+START_TEST(parts_in_group) {
+  ncclComm_t c[N];
+  float *b[N], two = 2;
+  void *handle[N];
+  OK(ncclCommInitAll(c, N, NULL));
+  for (int r = 0; r < N; r++) {
+    OK(ncclMemAlloc((void **)&b[r], 4096));
+    OK(ncclCommRegister(c[r], b[r], 4096, &handle[r]));
+    b[r][0] = 1;
+  }
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) {
+    ncclRedOp_t op;
+    OK(ncclRedOpCreatePreMulSum(&op, &two, ncclFloat32, ncclScalarHostImmediate, c[r]));
+    OK(ncclAllReduce(b[r], b[r], 1, ncclFloat32, op, c[r], NULL));
+    OK(ncclRedOpDestroy(op, c[r]));
+    OK(ncclCommDeregister(c[r], handle[r]));
+  }
+  OK(ncclGroupEnd());
+  for (int r = 0; r < N; r++) {
+    ck_assert_float_eq(b[r][0], 2 * N);
+    OK(ncclMemFree(b[r]));
+  }
+  destroy(c, N);
+}
+END_TEST
+
+START_TEST(stream_in_group) {
+  ncclComm_t c[N];
+  hocketStream_t s[N];
+  float b[N][4] = {{1}, {1}};
+  OK(ncclCommInitAll(c, N, NULL));
+  for (int r = 0; r < N; r++) OK(hocketStreamCreate(&s[r]));
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) OK(ncclAllReduce(b[r], b[r], 4, ncclFloat32, ncclSum, c[r], hocketStreamAsCuda(s[r])));
+  FAILS(hocketStreamDestroy(s[1]), ncclInvalidUsage, "wait in a group");
+  FAILS(ncclGroupEnd(), ncclInvalidUsage, "wait in a group");
+  /* Work that was handed over is waited for, by the stream's end and by the communicator's. */
+  for (int round = 0; round < 2; round++) {
+    OK(ncclGroupStart());
+    for (int r = 0; r < N; r++)
+      OK(ncclAllReduce(b[r], b[r], 4, ncclFloat32, ncclSum, c[r], hocketStreamAsCuda(s[round * r])));
+    OK(ncclGroupEnd());
+  }
+  OK(hocketStreamDestroy(s[0]));
+  OK(hocketStreamDestroy(s[1]));
+  ck_assert_float_eq(b[0][0], 4);
+  destroy(c, N);
+}
+END_TEST
+
+typedef struct other_thread {
+  ncclComm_t c;
+  ncclResult_t (*fn)(ncclComm_t);
+  ncclResult_t result;
+  char text[512];
+} other_thread;
+
+static void *run_other(void *arg) {
+  other_thread *t = arg;
+  t->result = t->fn(t->c);
+  snprintf(t->text, sizeof t->text, "%s", ncclGetLastError(NULL));
+  return NULL;
+}
+
+static ncclResult_t elsewhere(ncclResult_t (*fn)(ncclComm_t), ncclComm_t c, const char *words) {
+  other_thread t = {.c = c, .fn = fn};
+  pthread_t thread;
+  ck_assert_int_eq(pthread_create(&thread, NULL, run_other, &t), 0);
+  pthread_join(thread, NULL);
+  ck_assert_msg(!words || strstr(t.text, words), "%s", t.text);
+  return t.result;
+}
+
+/* More communicators than the library keeps the memory of. */
+static void *many(void *arg) {
+  for (int i = 0; i < 70; i++) {
+    ncclComm_t one;
+    OK(ncclCommInitAll(&one, 1, NULL));
+    OK(ncclCommDestroy(one));
+  }
+  return arg;
+}
+
+START_TEST(other_threads) {
+  ncclComm_t c[N];
+  float b[N][4] = {{0}};
+  pthread_t thread;
+  OK(ncclCommInitAll(c, N, NULL));
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) queue(c[r], b[r]);
+  ck_assert_int_eq(elsewhere(ncclCommDestroy, c[0], "another thread has 1 calls"), ncclInvalidUsage);
+  OK(ncclGroupEnd());
+  /* Abort works, and the group's end, long after, finds no freed memory. */
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) queue(c[r], b[r]);
+  for (int r = 0; r < N; r++) ck_assert_int_eq(elsewhere(ncclCommAbort, c[r], NULL), ncclSuccess);
+  ck_assert_int_eq(pthread_create(&thread, NULL, many, NULL), 0);
+  pthread_join(thread, NULL);
+  FAILS(ncclGroupEnd(), ncclInvalidUsage, "by another thread");
+}
+END_TEST
+
+static void *init_alone(void *arg) {
+  ncclComm_t *c = arg;
+  ncclUniqueId id;
+  OK(ncclGetUniqueId(&id));
+  return (void *)(intptr_t)ncclCommInitRank(c, 2, id, 0); /* rank 1 never comes */
+}
+
+/* An init that waits for ranks that do not come ends with an abort. */
+START_TEST(abort_of_init) {
+  ncclComm_t c = NULL;
+  pthread_t thread;
+  void *result;
+  ck_assert_int_eq(pthread_create(&thread, NULL, init_alone, &c), 0);
+  while (!__atomic_load_n(&c, __ATOMIC_ACQUIRE)) usleep(100);
+  OK(ncclCommAbort(c));
+  pthread_join(thread, &result);
+  ck_assert_int_ne((int)(intptr_t)result, ncclSuccess);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclUniqueId id;
+  ncclComm_t slow;
+  config.blocking = 0;
+  OK(ncclGetUniqueId(&id));
+  ck_assert_int_eq(ncclCommInitRankConfig(&slow, 2, id, 0, &config), ncclInProgress);
+  OK(ncclCommAbort(slow));
+}
+END_TEST
+
+/* A thread that never leaves (cancelled inside a call, say) cannot make an end of a communicator hang. */
+START_TEST(bounded_ends) {
+  ncclComm_t c[N], d[N];
+  setenv("HOCKET_LEAVE_TIMEOUT", "1", 1);
+  setenv("HOCKET_DESTROY_TIMEOUT", "1", 1);
+  OK(ncclCommInitAll(c, N, NULL));
+  OK(ncclCommInitAll(d, N, NULL));
+  c[0]->health.inside++;
+  FAILS(ncclCommAbort(c[0]), ncclSystemError, "not freed");
+  FAILS(ncclCommAbort(c[0]), ncclInvalidArgument, "freed already");
+  ck_assert_int_eq(async_error(c[1]), ncclRemoteError);
+  OK(ncclCommAbort(c[1]));
+  /* An operation whose peer never comes ends with the destroy's patience, on the peer too. */
+  hocketStream_t s;
+  float b[4] = {0};
+  OK(hocketStreamCreate(&s));
+  OK(ncclAllReduce(b, b, 4, ncclFloat32, ncclSum, d[0], hocketStreamAsCuda(s)));
+  FAILS(ncclCommDestroy(d[0]), ncclRemoteError, "HOCKET_DESTROY_TIMEOUT");
+  ck_assert_int_eq(async_error(d[1]), ncclRemoteError);
+  ck_assert_int_eq(hocketStreamSynchronize(s), ncclRemoteError);
+  OK(hocketStreamDestroy(s));
+  OK(ncclCommAbort(d[1]));
+}
+END_TEST
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they do not survive such a fork */
+/* What a forked child has of an open group and of streams is of no use to it, and says so. */
+START_TEST(forked_child) {
+  ncclComm_t c[N];
+  hocketStream_t s;
+  float b[N][4] = {{0}};
+  int status;
+  OK(ncclCommInitAll(c, N, NULL));
+  OK(hocketStreamCreate(&s));
+  OK(ncclGroupStart());
+  for (int r = 0; r < N; r++) queue(c[r], b[r]);
+  pid_t pid = fork();
+  if (pid == 0) {
+    int wrong = ncclGroupEnd() != ncclInvalidUsage || !strstr(ncclGetLastError(NULL), "forked this one");
+    wrong += hocketStreamSynchronize(s) != ncclInvalidUsage;
+    wrong += ncclAllReduce(b[0], b[0], 1, ncclFloat32, ncclSum, c[0], hocketStreamAsCuda(s)) != ncclInvalidUsage;
+    wrong += hocketStreamDestroy(s) != ncclSuccess || ncclCommDestroy(c[0]) != ncclSuccess;
+    ncclComm_t own;
+    wrong += ncclCommInitAll(&own, 1, NULL) != ncclSuccess || ncclCommDestroy(own) != ncclSuccess;
+    _exit(wrong);
+  }
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert_int_eq(status, 0);
+  OK(ncclGroupEnd());
+  OK(hocketStreamDestroy(s));
+  destroy(c, N);
+}
+END_TEST
+#endif
+
+int main(void) {
+  Suite *s = suite_create("life");
+  TCase *t = tcase_create("all");
+  tcase_set_timeout(t, 120);
+  tcase_add_test(t, destroy_in_group);
+  tcase_add_test(t, abort_in_group);
+  tcase_add_test(t, children_in_group);
+  tcase_add_test(t, parts_in_group);
+  tcase_add_test(t, stream_in_group);
+  tcase_add_test(t, other_threads);
+  tcase_add_test(t, abort_of_init);
+  tcase_add_test(t, bounded_ends);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  tcase_add_test(t, forked_child);
+#endif
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
