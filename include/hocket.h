@@ -30,6 +30,7 @@ ncclResult_t hocketStreamLaunch(hocketStream_t stream, void (*fn)(void *arg), vo
 /** Waits for all that was enqueued, then frees. */
 ncclResult_t hocketStreamDestroy(hocketStream_t stream);
 
+/** The stream in the form that the API takes. Any thread. */
 static inline cudaStream_t hocketStreamAsCuda(hocketStream_t stream) { return (cudaStream_t)(void *)stream; }
 
 /**

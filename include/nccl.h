@@ -1,13 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file nccl.h
- * The NCCL API, version 2.28.9, as Hocket implements it.  Names, values and layouts match NCCL's; the text is Hocket's own.
+ * The NCCL API, version 2.28.9, as Hocket implements it.  Names, values and layouts match NCCL's; the text is Hocket's.
  *
- * Works with and without the CUDA headers: where <cuda_runtime.h> can be found it is included (clients of NCCL rely on
- * that), otherwise cudaStream_t is declared here with the same type.  Define HOCKET_NO_CUDA_HEADERS to never include it.
+ * Works with and without the CUDA headers: <cuda_runtime.h> is included if it can be found (clients of NCCL rely on
+ * that), otherwise cudaStream_t is declared here with the same type.  HOCKET_NO_CUDA_HEADERS prevents the include.
  *
- * On a machine without a CUDA driver all buffers are ordinary host memory, and a stream is NULL (the call, or the end of
- * its group, returns when the operation is complete) or a hocketStream_t from hocket.h.
+ * On a machine without a CUDA driver all buffers are ordinary host memory, and a stream is NULL (the call, or the end
+ * of its group, returns when the operation is complete) or a hocketStream_t from hocket.h.
+ *
+ * What holds for every function, unless its own text says otherwise:
+ *
+ * Errors.   A call that returns ncclInvalidArgument has done nothing, and the communicator stays usable.
+ *           ncclInvalidUsage is a call at the wrong time, or one that differs between ranks.  After any other error of
+ *           an operation the communicator is failed: every later operation returns an error.  ncclCommAbort,
+ *           ncclCommDestroy, ncclCommShrink and the questions about it are still allowed.  ncclGetLastError gives the
+ *           cause in words.
+ * Threads.  Different communicators may be used by different threads at the same time.  One communicator is used by one
+ *           thread at a time; the calls that any thread may make at any time say so.
+ * Groups.   "Group: yes" means that the call is allowed between ncclGroupStart and ncclGroupEnd and takes effect at the
+ *           end of the outermost group.  "Group: at once" means that it is allowed there and takes effect immediately.
+ * Capture.  "Capture: yes" means that on GPUs the call may be made while its stream is captured into a CUDA graph.
+ * Nonblocking.  With blocking = 0 in ncclConfig_t the calls that create or change a communicator may return
+ *           ncclInProgress; ncclCommGetAsyncError then reports when they are complete.
  */
 #ifndef NCCL_H_
 #define NCCL_H_
@@ -17,8 +32,8 @@
 
 #if !defined(HOCKET_NO_CUDA_HEADERS) && defined(__has_include)
 #if __has_include(<cuda_runtime.h>)
-#include <cuda_runtime.h>
 #include <cuda_fp16.h>
+#include <cuda_runtime.h>
 #define NCCL_HAS_CUDA_HEADERS_ 1
 #endif
 #endif
@@ -31,72 +46,76 @@ typedef struct CUstream_st *cudaStream_t;
 #define NCCL_PATCH 9
 #define NCCL_SUFFIX ""
 #define NCCL_VERSION_CODE 22809
-#define NCCL_VERSION(X, Y, Z)                                                                                          \
-  (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
+#define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/** One rank's handle of a communicator. */
 typedef struct ncclComm *ncclComm_t;
+/** A registered window: see ncclCommWindowRegister. */
 typedef struct ncclWindow_vidmem *ncclWindow_t;
 #define NCCL_COMM_NULL NULL
 
 #define NCCL_UNIQUE_ID_BYTES 128
 /** Names a communicator that is being created; opaque, carries a secret.  Passed by value. */
 typedef struct {
-  char internal[NCCL_UNIQUE_ID_BYTES];
+  char internal[NCCL_UNIQUE_ID_BYTES]; /**< addresses of the process that made it, and the secret */
 } ncclUniqueId;
 
+/** The result of a call. */
 typedef enum {
-  ncclSuccess = 0,
+  ncclSuccess = 0,            /**< done, or enqueued */
   ncclUnhandledCudaError = 1, /**< a CUDA call failed */
-  ncclSystemError = 2,        /**< an operating system call failed */
+  ncclSystemError = 2,        /**< an operating system call failed on this rank */
   ncclInternalError = 3,      /**< a fault of the library itself */
   ncclInvalidArgument = 4,    /**< a wrong argument; nothing was done */
-  ncclInvalidUsage = 5,       /**< a call at the wrong time, or a feature that is not there */
-  ncclRemoteError = 6,        /**< a peer or the network failed */
+  ncclInvalidUsage = 5,       /**< a call at the wrong time or unlike other ranks', or a feature that is not there */
+  ncclRemoteError = 6,        /**< another rank or the network failed */
   ncclInProgress = 7,         /**< nonblocking communicators: not finished yet */
   ncclNumResults = 8
 } ncclResult_t;
 
-#define NCCL_CONFIG_UNDEF_INT INT_MIN
-#define NCCL_CONFIG_UNDEF_PTR NULL
-#define NCCL_SPLIT_NOCOLOR (-1)
-#define NCCL_UNDEF_FLOAT (-1.0f)
+#define NCCL_CONFIG_UNDEF_INT INT_MIN /**< an int field of ncclConfig_t that is not set */
+#define NCCL_CONFIG_UNDEF_PTR NULL    /**< a pointer field of ncclConfig_t that is not set */
+#define NCCL_SPLIT_NOCOLOR (-1)       /**< ncclCommSplit: this rank gets no communicator */
+#define NCCL_UNDEF_FLOAT (-1.0f)      /**< a float of ncclSimInfo_t that is not set */
 
-#define NCCL_WIN_DEFAULT 0x00
-#define NCCL_WIN_COLL_SYMMETRIC 0x01
-#define NCCL_WIN_REQUIRED_ALIGNMENT 4096
+#define NCCL_WIN_DEFAULT 0x00            /**< a window of this rank's own memory */
+#define NCCL_WIN_COLL_SYMMETRIC 0x01     /**< all ranks register the same size: zero copy between them */
+#define NCCL_WIN_REQUIRED_ALIGNMENT 4096 /**< bytes; of a window's address */
 
-#define NCCL_CTA_POLICY_DEFAULT 0x00
-#define NCCL_CTA_POLICY_EFFICIENCY 0x01
-#define NCCL_CTA_POLICY_ZERO 0x02
+#define NCCL_CTA_POLICY_DEFAULT 0x00    /**< as many blocks as speed asks for */
+#define NCCL_CTA_POLICY_EFFICIENCY 0x01 /**< fewer blocks where that costs little */
+#define NCCL_CTA_POLICY_ZERO 0x02       /**< no blocks where copy engines can do the work */
 
 #define NCCL_SHRINK_DEFAULT 0x00
 #define NCCL_SHRINK_ABORT 0x01 /**< end the parent's operations first */
 
 #define NCCL_REVOKE_DEFAULT 0x00
 
-/** Options of one communicator.  Start from NCCL_CONFIG_INITIALIZER; a field left undefined takes its default. */
+/** Options of one communicator.  Start from NCCL_CONFIG_INITIALIZER; a field left undefined takes its default.  A
+ * value out of range makes the call that gets it return ncclInvalidArgument. docs/status.md lists the fields that
+ * have no effect yet. */
 typedef struct ncclConfig_v22800 {
-  size_t size;          /**< set by the initializer: the size that the caller was compiled with */
-  unsigned int magic;   /**< set by the initializer */
-  unsigned int version; /**< set by the initializer */
-  int blocking;         /**< 1 (default): calls block; 0: they may return ncclInProgress */
-  int cgaClusterSize;
-  int minCTAs;
-  int maxCTAs;
-  const char *netName; /**< name of the network provider to use */
-  int splitShare;
-  int trafficClass;
-  const char *commName; /**< a name for logs */
-  int collnetEnable;
-  int CTAPolicy;
-  int shrinkShare;
-  int nvlsCTAs;
-  int nChannelsPerNetPeer;
-  int nvlinkCentricSched;
+  size_t size;             /**< set by the initializer: bytes of the structure that the caller was compiled with */
+  unsigned int magic;      /**< set by the initializer: 0xcafebeef */
+  unsigned int version;    /**< set by the initializer: NCCL_VERSION_CODE of the caller's header */
+  int blocking;            /**< 1 (default): calls block; 0: they may return ncclInProgress */
+  int cgaClusterSize;      /**< GPU blocks launched as one cluster, 0 (default: none) to 8 */
+  int minCTAs;             /**< GPU blocks, or channels on the host, at least; 1 or more */
+  int maxCTAs;             /**< GPU blocks, or channels on the host, at most; not below minCTAs */
+  const char *netName;     /**< name of the network to use, as NCCL_NET gives it; NULL (default): the best one */
+  int splitShare;          /**< 0 or 1: children of ncclCommSplit may share this communicator's resources */
+  int trafficClass;        /**< traffic class of RDMA packets, 0 to 255; NCCL_IB_TC is stronger */
+  const char *commName;    /**< name for logs and reports; copied */
+  int collnetEnable;       /**< 0 or 1: reductions in the network, if a plugin has them */
+  int CTAPolicy;           /**< NCCL_CTA_POLICY_* */
+  int shrinkShare;         /**< 0 or 1: as splitShare, for ncclCommShrink */
+  int nvlsCTAs;            /**< GPU blocks for reductions in the NVSwitch, at most */
+  int nChannelsPerNetPeer; /**< channels for sends and receives to one peer over the network */
+  int nvlinkCentricSched;  /**< 0 or 1: order sends and receives by NVLink first */
 } ncclConfig_t;
 
 #define NCCL_CONFIG_INITIALIZER                                                                                        \
@@ -108,27 +127,30 @@ typedef struct ncclConfig_v22800 {
         NCCL_CONFIG_UNDEF_INT                                                                                          \
   }
 
+/** The answer of ncclGroupSimulateEnd.  Start from NCCL_SIM_INFO_INITIALIZER. */
 typedef struct ncclSimInfo_v22200 {
-  size_t size;
-  unsigned int magic;
-  unsigned int version;
-  float estimatedTime; /**< microseconds */
+  size_t size;          /**< set by the initializer: bytes of the structure */
+  unsigned int magic;   /**< set by the initializer */
+  unsigned int version; /**< set by the initializer */
+  float estimatedTime;  /**< microseconds for all calls of the group */
 } ncclSimInfo_t;
 
 #define NCCL_SIM_INFO_INITIALIZER                                                                                      \
   { sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH), NCCL_UNDEF_FLOAT }
 
 typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
+/** Reduction operators; docs/numerics.md says how each type rounds. */
 typedef enum {
   ncclSum = 0,
   ncclProd = 1,
-  ncclMax = 2,
-  ncclMin = 3,
-  ncclAvg = 4,
+  ncclMax = 2,    /**< NaN if any input is NaN */
+  ncclMin = 3,    /**< NaN if any input is NaN */
+  ncclAvg = 4,    /**< the sum divided by the number of ranks; integers truncate towards zero */
   ncclNumOps = 5, /**< operators made by ncclRedOpCreatePreMulSum are numbered from here */
   ncclMaxRedOp = 0x7fffffff >> (32 - 8 * (int)sizeof(ncclRedOp_dummy_t))
 } ncclRedOp_t;
 
+/** Element types. */
 typedef enum {
   ncclInt8 = 0,
   ncclChar = 0,
@@ -145,14 +167,20 @@ typedef enum {
   ncclFloat64 = 8,
   ncclDouble = 8,
   ncclBfloat16 = 9,
-  ncclFloat8e4m3 = 10,
-  ncclFloat8e5m2 = 11,
+  ncclFloat8e4m3 = 10, /**< no infinities; results saturate at 448 */
+  ncclFloat8e5m2 = 11, /**< results saturate at 57344 */
   ncclNumTypes = 12
 } ncclDataType_t;
 
-typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
+/** Where the scalar of ncclRedOpCreatePreMulSum lies. */
+typedef enum {
+  ncclScalarDevice = 0,       /**< in memory that the communicator's device reads when an operation runs */
+  ncclScalarHostImmediate = 1 /**< in host memory, read during the call */
+} ncclScalarResidence_t;
 
 /* Device API: declared so that programs link; see docs/status.md for what works. */
+
+/** A subset of a communicator's ranks: nRanks of them, `stride` apart; this rank is number `rank`. */
 typedef struct ncclTeam {
   int nRanks, rank, stride;
 } ncclTeam_t;
@@ -163,115 +191,227 @@ typedef struct ncclLsaBarrierHandle ncclLsaBarrierHandle_t;
 typedef struct ncclGinBarrierHandle ncclGinBarrierHandle_t;
 typedef struct ncclLLA2AHandle ncclLLA2AHandle_t;
 
-/* Every function exists twice: ncclX, weak, for tools to interpose, and pncclX, the same function.  The list below names
- * each once; NCCL_DECLARE_ makes both declarations. */
+/* Every function exists twice: ncclX, weak, for tools to interpose, and pncclX, the same function.  The list below
+ * names each once; NCCL_DECLARE_ makes both declarations. */
 #define NCCL_DECLARE_(ret, name, params)                                                                               \
   ret name params;                                                                                                     \
   ret p##name params
 
-/** Memory that peers can reach without copies through staging buffers.  On a CPU: shareable pages, 4096-aligned. */
+/* ---- memory ---- */
+
+/** Allocates `size` bytes that peers can reach without a copy through staging buffers: on a GPU memory of the
+ * current device, on the host shareable pages.  Aligned to 4096 at least.  A size of 0 gives NULL.  Errors:
+ * ncclInvalidArgument (ptr NULL), ncclSystemError or ncclUnhandledCudaError (no memory).  Any thread, any time.
+ * Group: at once.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclMemAlloc, (void **ptr, size_t size));
+/** Frees memory of ncclMemAlloc; NULL is ignored.  No operation may still use it.  Errors: ncclInvalidArgument (another
+ * address).  Any thread, any time.  Group: at once.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclMemFree, (void *ptr));
 
-/** NCCL_VERSION_CODE of the loaded library. */
-NCCL_DECLARE_(ncclResult_t, ncclGetVersion, (int *version));
-/** Makes an id for ncclCommInitRank; one process calls it and gives the id to all others. */
-NCCL_DECLARE_(ncclResult_t, ncclGetUniqueId, (ncclUniqueId *uniqueId));
+/* ---- versions and errors ---- */
 
-/** Creates one rank of a communicator.  Collective over all nranks callers; in one thread, wrap several in a group. */
-NCCL_DECLARE_(ncclResult_t, ncclCommInitRank, (ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank));
+/** Sets *version to the NCCL_VERSION_CODE of the loaded library.  Errors: ncclInvalidArgument (version NULL).  Any
+ * thread. */
+NCCL_DECLARE_(ncclResult_t, ncclGetVersion, (int *version));
+/** The name of a result code in words; never NULL, not to be freed.  Any thread. */
+NCCL_DECLARE_(const char *, ncclGetErrorString, (ncclResult_t result));
+/** The text of the newest error: what failed, with whom, the cause, what to do.  With a communicator: the failure
+ * that ended it, if there is one; comm may be NULL.  Never NULL; valid until the thread's next error.  Any thread,
+ * any time. */
+NCCL_DECLARE_(const char *, ncclGetLastError, (ncclComm_t comm));
+/** Reads NCCL_DEBUG and its relatives again.  Any thread. */
+NCCL_DECLARE_(void, ncclResetDebugInit, (void));
+
+/* ---- communicators ---- */
+
+/** Makes an id for ncclCommInitRank.  One process calls it and gives the id to all ranks; that process must run
+ * until all have joined.  An id serves for one communicator.  Errors: ncclInvalidArgument (uniqueId NULL),
+ * ncclSystemError (no address to listen on).  Any thread.  Group: at once.  Capture: no. */
+NCCL_DECLARE_(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * uniqueId));
+
+/** Creates rank `rank` (0 to nranks - 1) of a communicator of `nranks` ranks, on the current device.  Collective:
+ * returns when all ranks have called it with the same id and nranks.  A thread that makes several ranks wraps the
+ * calls in a group.  Errors: ncclInvalidArgument (NULL, a rank or number out of range, a damaged id),
+ * ncclInvalidUsage (ranks disagree), ncclRemoteError (a rank is missing after HOCKET_BOOTSTRAP_TIMEOUT, or failed),
+ * ncclSystemError; on error *comm is NULL.  Group: yes.  Capture: no. */
+NCCL_DECLARE_(ncclResult_t, ncclCommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId commId, int rank));
+/** As ncclCommInitRank, with options; config may be NULL.  Group: yes.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommInitRankConfig,
-              (ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config));
-/** As ncclCommInitRankConfig with several ids, whose roots share the work of a large start. */
+              (ncclComm_t * comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config));
+/** As ncclCommInitRankConfig with nId ids (1 to nranks), whose processes share the work of a large start.  All ranks
+ * give the same ids in the same order.  Group: yes.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommInitRankScalable,
-              (ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config));
-/** All ndev ranks of a communicator in this process; devlist may be NULL. */
-NCCL_DECLARE_(ncclResult_t, ncclCommInitAll, (ncclComm_t *comms, int ndev, const int *devlist));
+              (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config));
+/** Creates all `ndev` ranks of a communicator in this process: comms[i] is rank i on device devlist[i], or on device
+ * i if devlist is NULL.  Errors: ncclInvalidArgument (a device that is not there).  Group: yes.  Capture: no. */
+NCCL_DECLARE_(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *devlist));
+/** Waits until all operations of this rank are complete; afterwards only ncclCommDestroy, ncclCommAbort and
+ * questions are allowed.  Errors: ncclInvalidUsage (the communicator is failed or not ready).  Group: see
+ * docs/recovery.md.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommFinalize, (ncclComm_t comm));
+/** Waits until the operations of this rank are complete, leaves, and frees.  Not collective; NULL is ignored.  Errors:
+ * ncclInvalidArgument (no communicator, or one that is destroyed already).  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommDestroy, (ncclComm_t comm));
-/** Ends all operations of the communicator at once and frees it; may be called from any thread. */
+/** Ends all operations of the communicator at once, informs the other ranks, and frees.  Not collective; NULL is
+ * ignored.  Any thread, any time, also while another thread is in a call with the communicator.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommAbort, (ncclComm_t comm));
+/** Ends the operations of the communicator and refuses new ones.  It can still be shrunk, destroyed and aborted:
+ * docs/recovery.md.  revokeFlags: NCCL_REVOKE_DEFAULT, else ncclInvalidArgument.  Any thread.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommRevoke, (ncclComm_t comm, int revokeFlags));
+/** Divides a communicator: ranks with the same color (0 or more) form a new one, ordered by (key, old rank).  With
+ * NCCL_SPLIT_NOCOLOR a rank takes part and *newcomm is NULL.  Collective over comm; comm stays usable. config NULL:
+ * defaults.  Errors: ncclInvalidArgument (NULL, a bad color), ncclInvalidUsage (comm is failed or not ready),
+ * ncclRemoteError.  Group: yes.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommSplit,
               (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config));
+/** Makes a communicator of all ranks but the excluded ones, which do not call.  Works after ranks have died.  All
+ * callers give the same list. shrinkFlags: NCCL_SHRINK_DEFAULT (comm must be healthy or revoked), NCCL_SHRINK_ABORT
+ * (ends its operations first).  Errors: ncclInvalidArgument (a bad list, a rank named twice, the caller itself),
+ * ncclInvalidUsage, ncclRemoteError.  Group: yes.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommShrink,
               (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
                int shrinkFlags));
-NCCL_DECLARE_(const char *, ncclGetErrorString, (ncclResult_t result));
-/** The text of the last error: cause, peer, place, what to do.  comm may be NULL. */
-NCCL_DECLARE_(const char *, ncclGetLastError, (ncclComm_t comm));
-NCCL_DECLARE_(void, ncclResetDebugInit, (void));
+/** Sets *asyncError to ncclInProgress while a nonblocking call is under way, to ncclSuccess, or to the code of the
+ * failure that ended the communicator.  Never blocks.  Any thread, any time.  Group: at once.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyncError));
+/** Sets *count to the number of ranks.  Errors: ncclInvalidArgument, ncclInvalidUsage (init is not complete).  Any
+ * thread.  Group: at once.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclCommCount, (const ncclComm_t comm, int *count));
+/** Sets *device to the CUDA device of this rank; 0 on host memory.  Otherwise as ncclCommCount. */
 NCCL_DECLARE_(ncclResult_t, ncclCommCuDevice, (const ncclComm_t comm, int *device));
+/** Sets *rank to this rank's number.  Otherwise as ncclCommCount. */
 NCCL_DECLARE_(ncclResult_t, ncclCommUserRank, (const ncclComm_t comm, int *rank));
+
+/* ---- registered memory ---- */
+
+/** Registers [buff, buff + size) of this rank, so that operations may move it without a copy.  Not collective.
+ * *handle is for ncclCommDeregister.  Errors: ncclInvalidArgument.  Any thread.  Group: at once.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle));
+/** Ends a registration; takes handles of windows too; NULL is ignored.  No operation may still use the memory.  Errors:
+ * ncclInvalidArgument (an unknown handle).  Any thread.  Group: at once.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle));
+/** Registers memory of all ranks as a window.  Collective over comm.  With NCCL_WIN_COLL_SYMMETRIC all ranks give
+ * the same size, and buff lies on a multiple of NCCL_WIN_REQUIRED_ALIGNMENT.  Errors: ncclInvalidArgument.  Capture:
+ * no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommWindowRegister,
               (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags));
+/** Ends a window of this rank; NULL is ignored.  No operation may still use the memory.  Errors: ncclInvalidArgument
+ * (an unknown window).  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win));
 
-/** An operator that multiplies each rank's input by scalar, then sums. */
+/* ---- operators ---- */
+
+/** Makes an operator that multiplies each rank's input by its scalar, then sums. `scalar` points to one element of
+ * `datatype`; each rank may give another value.  For this communicator and type only; at most 64 at a time.  Errors:
+ * ncclInvalidArgument, ncclInvalidUsage (no operator left).  Group: at once.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclRedOpCreatePreMulSum,
               (ncclRedOp_t * op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence,
                ncclComm_t comm));
+/** Ends an operator; operations that were enqueued with it still complete.  Errors: ncclInvalidArgument.  Group: at
+ * once.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm));
 
-/* Collectives.  Counts are elements.  count elements in, count out on root. */
+/* ---- collectives ---- All ranks make the same call with the same count, datatype, op and root; ranks that differ
+ * are named and all get ncclInvalidUsage.  Counts are elements of `datatype`.  A count of 0 is a call without
+ * effect. sendbuff and recvbuff may be the same place where the text says "in place"; otherwise they do not overlap.
+ * Buffers need no alignment beyond their type's.  Errors: ncclInvalidArgument (NULL with a count, a bad type,
+ * operator or root), ncclInvalidUsage (ranks disagree; memory of the wrong device), ncclRemoteError,
+ * ncclSystemError, ncclUnhandledCudaError.  Group: yes.  Capture: yes. */
+
+/** Reduces `count` elements of all ranks into recvbuff on `root`; recvbuff is not used elsewhere.  In place:
+ * sendbuff == recvbuff on root. */
 NCCL_DECLARE_(ncclResult_t, ncclReduce,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
                ncclComm_t comm, cudaStream_t stream));
-/** Broadcast in place: buff is root's input and everybody's output. */
+/** Broadcast in place: buff is the input on `root` and the output on every other rank. */
 NCCL_DECLARE_(ncclResult_t, ncclBcast,
               (void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream));
+/** Copies `count` elements of sendbuff on `root` to recvbuff on all ranks; sendbuff is not used elsewhere.  In
+ * place: sendbuff == recvbuff. */
 NCCL_DECLARE_(ncclResult_t, ncclBroadcast,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                cudaStream_t stream));
+/** Reduces `count` elements of all ranks into recvbuff on all ranks; all get the same bits.  In place: sendbuff ==
+ * recvbuff. */
 NCCL_DECLARE_(ncclResult_t, ncclAllReduce,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
                ncclComm_t comm, cudaStream_t stream));
-/** nranks * recvcount elements in, recvcount out: block r of the reduction goes to rank r. */
+/** Reduces nranks * recvcount elements of all ranks; block r of the result (recvcount elements) goes to rank r.  In
+ * place: recvbuff == sendbuff + rank * recvcount. */
 NCCL_DECLARE_(ncclResult_t, ncclReduceScatter,
               (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
                ncclComm_t comm, cudaStream_t stream));
-/** sendcount elements in, nranks * sendcount out, in rank order. */
+/** Concatenates sendcount elements of each rank, in rank order, in recvbuff (nranks * sendcount elements) on all
+ * ranks.  In place: sendbuff == recvbuff + rank * sendcount. */
 NCCL_DECLARE_(ncclResult_t, ncclAllGather,
               (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
                cudaStream_t stream));
-/** nranks * count elements in and out: block p of rank r becomes block r of rank p. */
+/** nranks * count elements in and out: block p of rank r (count elements) becomes block r of rank p.  In place:
+ * sendbuff == recvbuff. */
 NCCL_DECLARE_(ncclResult_t, ncclAlltoAll,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
                cudaStream_t stream));
+/** Concatenates `count` elements of each rank, in rank order, in recvbuff (nranks * count elements) on `root`;
+ * recvbuff is not used elsewhere.  In place: sendbuff == recvbuff + rank * count on root. */
 NCCL_DECLARE_(ncclResult_t, ncclGather,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                cudaStream_t stream));
+/** Copies block r (`count` elements) of sendbuff on `root` to recvbuff on rank r; sendbuff is not used elsewhere.
+ * In place: recvbuff == sendbuff + rank * count on root. */
 NCCL_DECLARE_(ncclResult_t, ncclScatter,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                cudaStream_t stream));
-/** Point to point.  Sends and receives that must progress together belong in one group. */
+
+/* ---- point to point ----
+ * Errors, Group and Capture as for collectives.  Sends and receives that must progress together belong in one group. */
+
+/** Sends `count` elements to rank `peer`, which makes the matching ncclRecv with the same count and type.  Messages
+ * between two ranks match in order.  A count of 0 must still be received. */
 NCCL_DECLARE_(ncclResult_t, ncclSend,
               (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                cudaStream_t stream));
+/** Receives `count` elements from rank `peer`: see ncclSend. */
 NCCL_DECLARE_(ncclResult_t, ncclRecv,
               (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream));
 
+/* ---- groups ---- */
+
+/** Opens a group in this thread; groups nest. */
 NCCL_DECLARE_(ncclResult_t, ncclGroupStart, (void));
+/** Ends a group; the end of the outermost one runs or enqueues its calls, side by side.  If one of them was refused,
+ * none runs and its error is returned.  Errors: ncclInvalidUsage (no group is open in this thread), and those of the
+ * calls.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclGroupEnd, (void));
+/** Ends the outermost group without running its calls, and estimates their time by the library's model; simInfo may
+ * be NULL.  Errors: ncclInvalidUsage (no group, or an inner one), ncclInvalidArgument (simInfo without its
+ * initializer).  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclGroupSimulateEnd, (ncclSimInfo_t * simInfo));
 
-/* Device API. */
+/* ---- device API: not there yet (docs/status.md); declared so that programs link ---- */
+
+/** Not there yet: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclDevCommCreate, (ncclComm_t, ncclDevCommRequirements_t const *, ncclDevComm_t *));
+/** Not there yet: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclDevCommDestroy, (ncclComm_t, ncclDevComm_t const *));
+/** Not there yet: gives an empty team, with a line in the log. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamWorld, (ncclComm_t));
+/** Not there yet: gives an empty team, with a line in the log. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamLsa, (ncclComm_t));
+/** Not there yet: gives an empty team, with a line in the log. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamRail, (ncclComm_t));
+/** Not there yet: gives -1, with a line in the log. */
 NCCL_DECLARE_(int, ncclTeamRankToWorld, (ncclComm_t, ncclTeam_t, int rank));
+/** Not there yet: gives -1, with a line in the log. */
 NCCL_DECLARE_(int, ncclTeamRankToLsa, (ncclComm_t, ncclTeam_t, int rank));
+/** Not there yet: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclLsaBarrierCreateRequirement,
               (ncclTeam_t, int nBarriers, ncclLsaBarrierHandle_t *, ncclDevResourceRequirements_t *));
+/** Not there yet: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclGinBarrierCreateRequirement,
               (ncclComm_t, ncclTeam_t, int nBarriers, ncclGinBarrierHandle_t *, ncclDevResourceRequirements_t *));
+/** Not there yet: gives 0, with a line in the log. */
 NCCL_DECLARE_(int, ncclLLA2ACalcSlots, (int maxElts, int maxEltSize));
+/** Not there yet: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclLLA2ACreateRequirement,
               (int nBlocks, int nSlots, ncclLLA2AHandle_t *, ncclDevResourceRequirements_t *));
 
