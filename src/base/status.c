@@ -11,14 +11,13 @@
 
 /* A thread reads its own newest error; one that never failed (a watchdog) reads the process's newest, as a copy of its
  * own, so that no text changes under a reader. */
-enum { TEXT_BYTES = 1024 };
 static struct {
   pthread_mutex_t lock;
-  char text[TEXT_BYTES];
+  char text[HK_ERROR_TEXT];
 } newest = {.lock = PTHREAD_MUTEX_INITIALIZER, .text = ""};
 static _Thread_local struct {
   bool own; /* `text` is of an error of this thread */
-  char text[TEXT_BYTES];
+  char text[HK_ERROR_TEXT];
 } mine;
 
 static void record(const char *text) {
@@ -43,7 +42,7 @@ static void report(const char *file, int line, const char *text) {
 }
 
 hk_status hk_fail_at(hk_status code, const char *file, int line, const char *format, ...) {
-  char text[TEXT_BYTES];
+  char text[HK_ERROR_TEXT];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
@@ -54,7 +53,7 @@ hk_status hk_fail_at(hk_status code, const char *file, int line, const char *for
 
 hk_status hk_fail_errno_at(const char *file, int line, const char *format, ...) {
   int error = errno; /* before anything else can change it */
-  char text[TEXT_BYTES];
+  char text[HK_ERROR_TEXT];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);

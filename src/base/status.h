@@ -15,6 +15,9 @@ typedef enum hk_status {
   HK_IN_PROGRESS = 7
 } hk_status;
 
+/* Bytes of the longest message with its end.  Buffers that hold or pass on a message are made for it: none is ever cut. */
+enum { HK_ERROR_TEXT = 2048 };
+
 /* Records the message as the last error and logs it at WARN, where it is detected and only there; returns `code`.
  * The message says cause, peer, place and what to do. */
 #define HK_FAIL(code, ...) hk_fail_at((code), __FILE__, __LINE__, __VA_ARGS__)

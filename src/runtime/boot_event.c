@@ -7,23 +7,27 @@
 #include "../base/log.h"
 #include "boot_internal.h"
 
-enum { TEXT_AT = 12 };
-_Static_assert(TEXT_AT + sizeof((hk_event *)0)->text == HK_EVENT_BYTES, "an event's text fills the rest of its bytes");
+/* A receiver puts its own words around the text of an event; the result is a message like any other. */
+_Static_assert(HK_EVENT_TEXT + 512 <= HK_ERROR_TEXT, "an error that quotes an event holds all of it");
+_Static_assert((int)HK_REPLY_TEXT == (int)HK_EVENT_TEXT, "a root's answer holds what an event holds");
 
 static void encode(uint8_t out[HK_EVENT_BYTES], const hk_event *e) {
   hk_put32(out, (uint32_t)e->kind);
   hk_put32(out + 4, (uint32_t)e->rank);
-  hk_put32(out + 8, (uint32_t)e->code);
-  memcpy(out + TEXT_AT, e->text, sizeof e->text);
+  hk_put32(out + 8, (uint32_t)e->from);
+  hk_put32(out + 12, (uint32_t)e->code);
 }
 
-bool hk_event_decode(hk_event *e, const uint8_t in[HK_EVENT_BYTES], int nranks) {
+bool hk_event_decode(hk_event *e, const uint8_t *in, size_t bytes, int nranks) {
+  if (bytes < HK_EVENT_BYTES || bytes - HK_EVENT_BYTES >= sizeof e->text) return false;
   e->kind = (int32_t)hk_get32(in);
   e->rank = (int32_t)hk_get32(in + 4);
-  e->code = (int32_t)hk_get32(in + 8);
-  memcpy(e->text, in + TEXT_AT, sizeof e->text);
-  e->text[sizeof e->text - 1] = 0;
-  return e->kind >= HK_EVENT_DEAD && e->kind <= HK_EVENT_ERROR && e->rank >= 0 && e->rank < nranks;
+  e->from = (int32_t)hk_get32(in + 8);
+  e->code = (int32_t)hk_get32(in + 12);
+  memcpy(e->text, in + HK_EVENT_BYTES, bytes - HK_EVENT_BYTES);
+  e->text[bytes - HK_EVENT_BYTES] = 0;
+  return e->kind >= HK_EVENT_DEAD && e->kind <= HK_EVENT_ERROR && e->rank >= 0 && e->rank < nranks && e->from >= 0 &&
+         e->from < nranks;
 }
 
 /* True where it is the first event about that rank. */
@@ -57,7 +61,8 @@ static void pass_on(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *f
     pthread_mutex_lock(&b->lock);
     bool open = l->end == HK_END_OPEN && l != from;
     pthread_mutex_unlock(&b->lock);
-    if (open) (void)hk_overlay_send(l, HK_FRAME_EVENT, 0, bytes, sizeof bytes, NULL, 0);
+    if (open)
+      (void)hk_overlay_send(l, HK_FRAME_EVENT, 0, bytes, sizeof bytes, e->text, strnlen(e->text, sizeof e->text - 1));
   }
 }
 
@@ -105,12 +110,15 @@ void hk_event_work(void *arg, int fd, uint32_t events) {
     pthread_mutex_unlock(&b->lock);
     if (!m) return;
     hk_event e;
-    if (hk_event_decode(&e, m->data, b->nranks)) hk_event_came(b, &e, hk_link_to(b, !m->towards_next, m->frame.round));
+    if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks))
+      hk_event_came(b, &e, hk_link_to(b, !m->towards_next, m->frame.round));
     free(m);
   }
 }
 
 void hk_bootstrap_announce(hk_bootstrap *b, const hk_event *event) {
-  if (event->rank < 0 || event->rank >= b->nranks || !note(b, event)) return;
-  pass_on(b, event, NULL);
+  hk_event e = *event;
+  e.from = b->rank;
+  if (e.rank < 0 || e.rank >= b->nranks || !note(b, &e)) return;
+  pass_on(b, &e, NULL);
 }

@@ -112,7 +112,7 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
 /* ---- boot_event.c ---- */
 /* On the service thread: an event that a link brought (`from`), or that its end is. */
 void hk_event_came(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);
-bool hk_event_decode(hk_event *event, const uint8_t in[HK_EVENT_BYTES], int nranks);
+bool hk_event_decode(hk_event *event, const uint8_t *in, size_t bytes, int nranks);
 /* On the service thread: events from ranks of this process. */
 void hk_event_work(void *arg, int fd, uint32_t events);
 bool hk_event_dead(hk_bootstrap *b, int rank);

@@ -68,7 +68,7 @@ static void end_link(hk_overlay_link *l, hk_link_end end) {
 }
 
 static void link_died(hk_overlay_link *l, int error, const char *how) {
-  hk_event e = {.kind = HK_EVENT_DEAD, .rank = l->rank, .code = HK_ERR_REMOTE};
+  hk_event e = {.kind = HK_EVENT_DEAD, .rank = l->rank, .from = l->b->rank, .code = HK_ERR_REMOTE};
   pthread_mutex_lock(&l->b->lock);
   bool leaving = l->b->leaving;
   pthread_mutex_unlock(&l->b->lock);
@@ -91,7 +91,7 @@ static void dispatch(hk_overlay_link *l, hk_message *m) {
     end_link(l, HK_END_LEFT);
     shutdown(l->fd, SHUT_WR); /* the answer: the peer, which still reads, learns that no more will come from us */
   } else if (m->frame.type == HK_FRAME_EVENT) {
-    if (hk_event_decode(&e, m->data, b->nranks)) hk_event_came(b, &e, l);
+    if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks)) hk_event_came(b, &e, l);
   } else {
     pthread_mutex_lock(&b->lock);
     put_in_inbox(b, m);

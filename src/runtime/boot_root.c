@@ -124,7 +124,7 @@ static int list_ranks(const hk_root *r, seat_state state, char *text, size_t roo
 
 static void check_deadlines(hk_root *r, uint64_t now) {
   uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT);
-  char list[96];
+  char list[512];
   if (hk_ago_ns(now, r->first_ns) >= limit * 1000000000u) {
     int missing = list_ranks(r, SEAT_EMPTY, list, sizeof list);
     if (!missing) missing = list_ranks(r, SEAT_LOST, list, sizeof list);

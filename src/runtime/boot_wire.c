@@ -5,12 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include "bootstrap.h" /* HK_EVENT_TEXT */
 
 /* The first byte is no ASCII and no TLS record type, so that a stranger is told at its first byte; the last is a version. */
-static const uint8_t hello_magic[8] = {0x89, 'H', 'o', 'c', 'k', 'e', 't', 1};
-static const uint8_t ack_magic[8] = {0x8a, 'H', 'o', 'c', 'k', 'e', 't', 1};
-static const uint8_t reply_magic[8] = {0x8b, 'H', 'o', 'c', 'k', 'e', 't', 1};
-static const uint8_t id_magic[8] = {0x8c, 'H', 'o', 'c', 'k', 'e', 't', 1};
+static const uint8_t hello_magic[8] = {0x89, 'H', 'o', 'c', 'k', 'e', 't', 2};
+static const uint8_t ack_magic[8] = {0x8a, 'H', 'o', 'c', 'k', 'e', 't', 2};
+static const uint8_t reply_magic[8] = {0x8b, 'H', 'o', 'c', 'k', 'e', 't', 2};
+static const uint8_t id_magic[8] = {0x8c, 'H', 'o', 'c', 'k', 'e', 't', 2};
 
 void hk_put16(uint8_t *p, uint16_t v) {
   p[0] = (uint8_t)v;
@@ -300,7 +301,7 @@ bool hk_activity_decode(hk_activity *a, const uint8_t in[HK_ACTIVITY_BYTES], con
   return true;
 }
 
-/* ---- reply: magic 8, status 4, zero 4, salt 8, next 96, text 240, zero 8, mac 16 ---- */
+/* ---- reply: magic 8, status 4, zero 4, salt 8, next 96, text 1536, zero 8, mac 16 ---- */
 enum { REPLY_TEXT_AT = 24 + HK_CONTACT_BYTES, REPLY_MAC_AT = HK_REPLY_BYTES - HK_MAC_BYTES };
 _Static_assert(REPLY_TEXT_AT + HK_REPLY_TEXT <= REPLY_MAC_AT, "a reply holds its text");
 
@@ -349,7 +350,7 @@ bool hk_frame_decode(hk_frame *f, const uint8_t in[HK_FRAME_BYTES], uint32_t rou
     case HK_FRAME_GATHER: return f->bytes <= HK_FRAME_MAX;
     case HK_FRAME_BARRIER:
     case HK_FRAME_GOODBYE: return f->bytes == 0;
-    case HK_FRAME_EVENT: return f->bytes == HK_EVENT_BYTES;
+    case HK_FRAME_EVENT: return f->bytes >= HK_EVENT_BYTES && f->bytes < HK_EVENT_BYTES + HK_EVENT_TEXT;
     default: return false;
   }
 }

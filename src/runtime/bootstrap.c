@@ -105,7 +105,7 @@ void hk_bootstrap_leave(hk_bootstrap *b) {
 /* A rank that cannot join tells those it has links with, so that they need not wait for their own deadline. */
 static void give_up(hk_bootstrap *b, hk_status rc) {
   hk_event e = {.kind = HK_EVENT_ERROR, .rank = b->rank, .code = (int32_t)rc};
-  snprintf(e.text, sizeof e.text, "%.115s", hk_last_error());
+  snprintf(e.text, sizeof e.text, "%.*s", (int)sizeof e.text - 1, hk_last_error());
   pthread_mutex_lock(&b->lock);
   bool told = b->broken;
   pthread_mutex_unlock(&b->lock);

@@ -28,11 +28,13 @@ typedef enum hk_event_kind {
   HK_EVENT_ABORT, /* the rank called abort */
   HK_EVENT_ERROR  /* the rank failed; code and text say how */
 } hk_event_kind;
+enum { HK_EVENT_TEXT = 1536 };
 typedef struct hk_event {
   int32_t kind; /* hk_event_kind */
-  int32_t rank; /* whom it is about */
+  int32_t rank; /* the rank that it is about */
+  int32_t from; /* the rank that reports it; hk_bootstrap_announce fills it in */
   int32_t code; /* hk_status, for HK_EVENT_ERROR */
-  char text[116];
+  char text[HK_EVENT_TEXT];
 } hk_event;
 
 /* Makes an id and starts its root: a thread that ends when every rank has its answer, or after BOOTSTRAP_TIMEOUT. */

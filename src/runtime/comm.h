@@ -35,7 +35,7 @@ typedef struct hk_health {
   _Atomic(bool) finalized;
   pthread_mutex_t lock;   /* of `text`, and of what failures tell others by */
   uint32_t *stop_kernels; /* set to 1 with a failure: ends the communicator's kernels; NULL on the host */
-  char text[512];         /* the failure in words; empty while there is none */
+  char text[HK_ERROR_TEXT - 256]; /* the failure in words; empty while there is none */
 } hk_health;
 
 /* A link with the queue of sends or receives that use it in turn. */

@@ -155,7 +155,7 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
 /* On the service thread. */
 static void on_event(void *arg, const hk_event *e) {
   ncclComm_t c = arg;
-  char text[256];
+  char text[HK_ERROR_TEXT];
   hk_status code = HK_ERR_REMOTE;
   switch ((hk_event_kind)e->kind) {
     case HK_EVENT_DEAD:

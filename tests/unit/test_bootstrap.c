@@ -391,19 +391,36 @@ END_TEST
 
 /* ---- events ---- */
 
+/* As long as an event's text may be: it arrives whole. */
+static void fill_text(hk_event *e) {
+  for (size_t i = 0; i + 1 < sizeof e->text; i++) e->text[i] = (char)('a' + i % 26);
+}
+
+static bool text_is_whole(const hk_event *e) {
+  hk_event whole = {.kind = 0};
+  fill_text(&whole);
+  return !strcmp(e->text, whole.text);
+}
+
 static void announce(rank_state *r) {
   _Atomic(int) *joined = r->arg, *done = joined + 1;
   if (join_rank(r) != HK_OK) goto out;
   atomic_fetch_add(joined, 1);
   if (!await_count(joined, r->nranks)) r->status = HK_ERR_INTERNAL; /* an abort would fail who has not joined yet */
   if (r->rank == 1) {
-    hk_event e = {.kind = HK_EVENT_ABORT, .rank = 1, .text = "the test says so"};
+    hk_event e = {.kind = HK_EVENT_ABORT, .rank = 1};
+    fill_text(&e);
     hk_bootstrap_announce(r->b, &e);
     hk_bootstrap_announce(r->b, &e);
-  } else if (!await_count(&r->nevents, 1) || !was_told(r, HK_EVENT_ABORT, 1)) {
+  } else if (!await_count(&r->nevents, 1) || !was_told(r, HK_EVENT_ABORT, 1) || r->events[0].from != 1 ||
+             !text_is_whole(&r->events[0])) {
     r->status = HK_ERR_INTERNAL;
   }
-  if (r->rank == 0 && hk_bootstrap_barrier(r->b) != HK_ERR_REMOTE) r->status = HK_ERR_INTERNAL;
+  if (r->rank == 0) {
+    hk_event e = {.kind = 0};
+    fill_text(&e);
+    if (hk_bootstrap_barrier(r->b) != HK_ERR_REMOTE || !strstr(hk_last_error(), e.text)) r->status = HK_ERR_INTERNAL;
+  }
   atomic_fetch_add(done, 1);
   if (!await_count(done, r->nranks)) r->status = HK_ERR_INTERNAL; /* goodbyes must not hide a wrong second event */
   if (atomic_load(&r->nevents) != (r->rank != 1)) r->status = HK_ERR_INTERNAL;

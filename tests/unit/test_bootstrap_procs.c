@@ -187,6 +187,38 @@ END_TEST
 START_TEST(termination) { kill_one(8, SIGUSR1); }
 END_TEST
 
+/* A long text about one rank, reported by another: it arrives whole, by way of sockets. */
+static void report_another(rank_state *r) {
+  hk_event e = {.kind = HK_EVENT_ERROR, .rank = VICTIM, .code = HK_ERR_SYSTEM};
+  memset(e.text, 'x', sizeof e.text - 1);
+  e.text[sizeof e.text - 2] = 'y';
+  if (join_rank(r) != HK_OK) {
+    fail_rank(r, "join");
+    goto out;
+  }
+  atomic_fetch_add(&shared->joined, 1);
+  if (!await_count(&shared->joined, r->nranks)) fail_rank(r, "the others");
+  if (r->rank == 1) {
+    hk_bootstrap_announce(r->b, &e);
+  } else if (!await_count(&r->nevents, 1) || r->events[0].rank != VICTIM || r->events[0].from != 1 ||
+             r->events[0].code != HK_ERR_SYSTEM || strcmp(r->events[0].text, e.text)) {
+    fail_rank(r, "another event than the one sent");
+  }
+  atomic_fetch_add(&shared->done, 1);
+  await_count(&shared->done, r->nranks);
+out:
+  leave_rank(r);
+}
+
+START_TEST(long_text_about_another_rank) {
+  stage s = {.nprocs = 5, .per_proc = 1, .nids = 1, .body = report_another};
+  pid_t pids[MAX_RANKS];
+  new_ids(&s);
+  start_all(&s, pids);
+  end_all(&s, pids);
+}
+END_TEST
+
 /* Several at once, whole processes of several ranks: every survivor hears of every dead rank. */
 static void survive_many(rank_state *r) {
   const stage *s = r->arg;
@@ -534,6 +566,7 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, kill_9, 0, 4);
   tcase_add_test(t, termination);
+  tcase_add_test(t, long_text_about_another_rank);
   tcase_add_loop_test(t, half_of_the_processes_die, 0, 4);
   tcase_add_test(t, a_forked_child_hides_no_death);
   tcase_add_test(t, death_before_all_have_come);

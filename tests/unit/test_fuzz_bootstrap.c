@@ -30,7 +30,7 @@ static void any_bytes(void *out, size_t n) {
 
 /* Changes a few bytes; true where something is different now. */
 static bool damage(uint8_t *p, size_t n) {
-  uint8_t before[512];
+  uint8_t before[2048];
   memcpy(before, p, n);
   for (uint32_t k = 1 + rnd(4); k; k--) {
     size_t at = rnd((uint32_t)n);
@@ -106,14 +106,15 @@ static void try_activity(const uint8_t secret[16]) {
 }
 
 static void try_frames(void) {
-  uint8_t bytes[HK_EVENT_BYTES];
+  uint8_t bytes[HK_EVENT_BYTES + HK_EVENT_TEXT + 8];
   hk_frame f;
   hk_event e;
   any_bytes(bytes, sizeof bytes);
   if (rnd(2)) hk_put16(bytes, (uint16_t)rnd(8)), hk_put16(bytes + 2, 3);
   if (hk_frame_decode(&f, bytes, 3)) ck_assert(f.round == 3 && f.bytes <= HK_FRAME_MAX);
-  if (rnd(2)) memset(bytes, 0, 12);
-  if (hk_event_decode(&e, bytes, 5)) ck_assert(e.rank >= 0 && e.rank < 5 && memchr(e.text, 0, sizeof e.text));
+  if (rnd(2)) memset(bytes, 0, HK_EVENT_BYTES);
+  size_t n = rnd(2) ? rnd(64) : rnd(sizeof bytes);
+  if (hk_event_decode(&e, bytes, n, 5)) ck_assert(e.rank >= 0 && e.rank < 5 && memchr(e.text, 0, sizeof e.text));
 }
 
 static void try_id(void) {
