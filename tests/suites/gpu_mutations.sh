@@ -89,10 +89,10 @@ mutate exec-races - exec.cu 's/tell(link, link->head, \*done + 1); .*/*link->hea
 mutate exec-races quick exec.cu 's/tell(k, word_of(k, done), /*word_of(k, done) = (/' "a word is stored without order"
 mutate exec-races - exec.cu 's/uint64_t word = hk_load_acquire(at);/uint64_t word = *at;/;s/word = hk_load_acquire(at);/word = *(volatile const uint64_t *)at;/' \
   "a word is read without order"
-mutate emulated - exec.cu 's/tell(k, word_of(k, done), /*(volatile uint64_t *)word_of(k, done) = (/;/word_of(k, done) = (/{s/^/hk_relax();/};s/^  hk_barrier();$//' \
+mutate emulated - exec.cu 's/tell(k, word_of(k, done), /*(volatile uint64_t *)word_of(k, done) = (/;/word_of(k, done) = (/{s/^/hk_relax();/};s/if (hk_barrier_or(!here)) return false; .*//;s/^  hk_barrier();$//' \
   "a word overtakes its data"
 # Barriers between the threads of a block.
-mutate exec-races - exec.cu '/^  hk_barrier();$/{x;s/^/x/;/^x\{1\}$/{x;d};x}' "no barrier between the data and the signals"
+mutate exec-races - exec.cu 's/if (hk_barrier_or(!here)) return false; .*/if (!here) return false;/' "no barrier between the data and the signals"
 mutate exec-races - exec.cu 's/hk_warp_barrier(); .*//' "no barrier behind the counters"
 mutate exec-races - exec.cu 's/hk_barrier(); .* nobody reads the old.*//' "instructions are fetched over those that others still read"
 mutate exec-races - exec.cu 's/if (hk_barrier_or(stop)) return false;/if (stop) return false;/' "data moves before the waits are over"
@@ -109,20 +109,20 @@ mutate exec - move.h 's/^      if (i < n) p\[i\] = /      p[i] = /' "odd ends ar
 # Lines.
 mutate exec - exec.cu 's/line_flag(done + 1, tag)/line_flag(sends ? done + 1 : done, tag)/' "a receiver waits for the flag before"
 mutate exec - exec.cu 's/  refresh_lines(link, done);//' "old flags stay when numbers come round"
-mutate exec - move.h 's/if (of_another_call(line.w\[1\], flag) || .*/if (0)/' "an LL line of another call is waited for"
-mutate wide - wide.h 's/if (here \&\& v\[j\].w\[3\] != m->tag) report/if (0) report/' "an LL128 line of another call is waited for"
+mutate exec - move.h 's/if (of_another_call(line->w\[1\], flag) || .*/if (0) {/' "an LL line of another call is waited for"
+mutate wide - wide.h 's/if (here \&\& v\[j\].w\[3\] != m->tag) {/if (0) {/' "an LL128 line of another call is waited for"
 mutate exec - exec.cu 's/polls % POLLS_BETWEEN_LOOKS == 0 \&\& came_in_lines/0 \&\& came_in_lines/' "lines that come where a word is expected are not seen"
-mutate exec - move.h 's/while (line.w\[1\] != flag || line.w\[3\] != flag)/while (line.w[1] != flag)/' "the second half of an LL line is not waited for"
+mutate exec - move.h 's/while (line->w\[1\] != flag || line->w\[3\] != flag)/while (line->w[1] != flag)/' "the second half of an LL line is not waited for"
 mutate exec - move.h 's/if (n > 8) hk_store_line/if (n > 9) hk_store_line/' "a short LL line is not written"
 mutate wide quick wide.h 's/line.w\[2\] = m->flag\[k\];/line.w[2] = m->flag[k] - (pair > 0);/' \
   "an LL128 line goes without its flag"
-mutate wide-races - wide.h 's/if (!hk_warp_any(missing)) return;/if (!missing) return;/' "LL128 data is used before its flag"
+mutate wide-races - wide.h 's/if (!hk_warp_any(missing)) return true;/if (!missing) return true;/' "LL128 data is used before its flag"
 mutate wide - wide.h 's/missing |= !here/missing = !here/' "only the last LL128 line in flight is waited for"
 mutate wide - wide.h 's/: 0, left > 112 \* line}/: 0, left > 128 * line}/;s/left > 112 \* line/left > 128 * line/' "a short second LL128 line is not sent"
 mutate wide - wide.h 's/224 + 8 \* line/224/' "both half vectors of a pair are the first"
 mutate emulated - wide.h 's/+ 16 \* (hk_thread() % PAIR_THREADS)/+ 16 * (hk_thread() % PAIR_THREADS ^ 1)/' "eight threads have a line's pieces in another order"
 # References.
-mutate exec - exec.cu 's/if (l.count && l.owed) await_owed(&l, s);//' "a kernel ends while others read its user's buffer"
+mutate exec - exec.cu 's/if (l.owed \&\& !failed) await_owed(&l, s);//' "a kernel ends while others read its user's buffer"
 mutate exec - exec.cu 's/ || (i->flags & HK_INSTR_COPY)) return s/) return s/' "what is soon overwritten goes by reference"
 mutate exec - exec.cu 's/place += !by_reference(l, \&first\[j\], stable, bytes)/place++/' "destinations do not close up round references"
 mutate exec - exec.cu 's/  if (refers \&\& hk_thread() == 0) wait_credit.*//' "a send ends while its buffer is read"
@@ -145,6 +145,9 @@ mutate exec - number.h 's/a\[i\] = widen(type, narrow(type, a\[i\]));/;/' "a pro
 mutate exec - reduce.h 's/load_any(m, s->src + k, i, n)/load_any(m, s->src, i, n)/' "odd ends reduce the first source only"
 # Ends.
 mutate exec - move.h 's/return hk_load_relaxed(&state->abort) != 0 || /return /' "an abort is not seen"
+mutate exec - move.h 's/if (!got.here) return false;//' "what did not come before an abort is stored"
+mutate wide - wide.h 's/if (!load_shares(\(.*\))) return false;/load_shares(\1);/' "what did not come in LL128 lines before an abort is stored"
+mutate exec - exec.cu 's/if (hk_barrier_or(!here)) return false; .*/hk_barrier();/' "a slot that did not come whole is given back"
 mutate exec - exec.cu 's/    moved += bytes;/    moved += left;/' "a transfer ends after its first slot"
 
 echo "$tried mutations, $survivors survived, $stale do not apply"

@@ -71,7 +71,11 @@ HK_DEVICE int hk_warp_any(int x) {
   atomic_store(other, 0);
   return any;
 }
-HK_DEVICE void hk_relax(void) { sched_yield(); }
+static _Atomic(unsigned long) gpu_polls; /* of all threads so far */
+HK_DEVICE void hk_relax(void) {
+  atomic_fetch_add_explicit(&gpu_polls, 1, memory_order_relaxed); /* relaxed: a number that nothing depends on */
+  sched_yield();
+}
 
 HK_DEVICE hk_vec hk_load(const void *p) {
   hk_vec v;

@@ -258,6 +258,9 @@ START_TEST(abort_frees_it) {
 }
 END_TEST
 
+START_TEST(abort_ends_it_at_once) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_GPU_LL); }
+END_TEST
+
 START_TEST(transfers) {
   static const size_t sizes[] = {0, 1, 4096, 50001};
   refs_from = _i ? 4096 : 0;
@@ -319,6 +322,7 @@ int main(void) {
   tcase_add_test(t, references_by_table);
   tcase_add_loop_test(t, mismatch_is_told, 0, 3);
   tcase_add_loop_test(t, abort_frees_it, 0, 2);
+  tcase_add_loop_test(t, abort_ends_it_at_once, 0, 2);
   tcase_add_loop_test(t, transfers, 0, 2);
   tcase_add_test(t, every_receiver_counts);
   suite_add_tcase(s, t);

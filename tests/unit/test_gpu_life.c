@@ -190,6 +190,10 @@ START_TEST(abort_frees_kernels) {
   gpu_init_all(&g);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   gpu_fill(&g, &c);
+  for (int r = 0; r < 2; r++) {
+    emu_use(r);
+    OK(MemsetD8Async(g.out[r], 0xee, 400, g.stream[r]));
+  }
   OK_NCCL(gpu_submit(&g, &c, 0));
   OK_NCCL(gpu_submit(&g, &c, 1));
   ck_assert_int_eq(pthread_create(&id, NULL, abort_it, g.comm[0]), 0);
@@ -203,6 +207,13 @@ START_TEST(abort_frees_kernels) {
     ck_assert_int_eq(wait_for_error(g.comm[r]), ncclRemoteError);
     ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[r]), "rank 0 aborted"));
     ck_assert_int_eq(gpu_submit(&g, &c, r), ncclRemoteError);
+  }
+  for (int r = 0; r < 2; r++) { /* every sum lacks rank 2's part: none is stored */
+    unsigned char out[400];
+    emu_use(r);
+    OK(MemcpyAsync((CUdeviceptr)(uintptr_t)out, g.out[r], sizeof out, g.stream[r]));
+    OK(StreamSynchronize(g.stream[r]));
+    suite_all(i, sizeof out, out[i] == 0xee);
   }
   gpu_close(&g);
 }

@@ -106,6 +106,9 @@ START_TEST(abort_frees_it) {
 }
 END_TEST
 
+START_TEST(abort_ends_it_at_once) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_GPU_LL128); }
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("gpu_ll128");
   TCase *t = tcase_create("gpu_ll128");
@@ -116,6 +119,7 @@ int main(void) {
   tcase_add_loop_test(t, numbers_come_round, 0, 2);
   tcase_add_loop_test(t, mismatch_is_told, 0, 2);
   tcase_add_test(t, abort_frees_it);
+  tcase_add_loop_test(t, abort_ends_it_at_once, 0, 2);
   suite_add_tcase(s, t);
   return suite_run(s);
 }

@@ -313,9 +313,9 @@ HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shap
   const uintptr_t low = (uintptr_t)s->own.at[0] | (uintptr_t)s->own.at[1];
   const hk_gpu_shape own = {1, 1, 1, s->own.reducer.pre ? 0 : -1, false, (low & 15) == 0, false, false, shape->bytes};
   if (own.fresh == 0)
-    reduce_any(&s->own, &own);
+    (void)reduce_any(&s->own, &own); /* plain memory: nothing is waited for */
   else
-    copy_move(&s->own, &own);
+    (void)copy_move(&s->own, &own);
   hk_barrier();     /* all of our part is there ... */
   hk_multi_fence(); /* ... by its other address, too; what the others have sent was acquired ahead of the barrier */
   add_in_switch(&s->move, shape, s->sum);
@@ -334,6 +334,7 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
   if (hk_thread() < HK_WARP)
     for (unsigned k = hk_thread(); k < n; k += HK_WARP) stop |= !prepare(l, s, &o[k], k, k < ndst, bytes, stable);
   if (hk_barrier_or(stop)) return false;
+  bool here = true; /* all that this thread waited for */
   if (bytes) {
     hk_gpu_shape shape = shape_of(l, s, i, o, bytes, stable);
     l->owed |= shape.ndst < ndst;
@@ -342,15 +343,15 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
     else if (sum)
       reduce_in_switch(s, &shape);
     else if (l->work->reducer.reduces && (nsrc > 1 || shape.fresh >= 0 || shape.divided))
-      reduce_any(&s->move, &shape);
+      here = reduce_any(&s->move, &shape);
     else if (shape.wide)
-      copy_wide(&s->move, &shape);
+      here = copy_wide(&s->move, &shape);
     else if (shape.switched)
       copy_in_switch(&s->move, &shape);
     else
-      copy_move(&s->move, &shape);
+      here = copy_move(&s->move, &shape);
   }
-  hk_barrier();
+  if (hk_barrier_or(!here)) return false; /* the data is not whole: nothing is signalled, and the lane ends */
   if (hk_thread() < HK_WARP) {
     for (unsigned k = hk_thread(); k < n; k += HK_WARP) finish(l, s, &o[k], k < ndst, bytes, stable);
     hk_warp_barrier(); /* the counters, for whichever thread has the link next */
@@ -434,7 +435,7 @@ HK_DEVICE void await_owed(const hk_gpu_lane *l, hk_gpu_shared *s) {
 
 HK_DEVICE void run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared *s) {
   hk_gpu_lane l = begin(work, block, s);
-  bool going = l.count > 0;
+  bool going = l.count > 0, failed = false;
   while (going) {
     const hk_instr *i = fetch(&l, s);
     if (i->op == HK_OP_REPEAT) {
@@ -445,10 +446,11 @@ HK_DEVICE void run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared 
       l.pc++;
       continue;
     }
-    going = run_move(&l, s, i) && advance(&l);
+    failed = !run_move(&l, s, i);
+    going = !failed && advance(&l);
   }
   hk_barrier();
-  if (l.count && l.owed) await_owed(&l, s);
+  if (l.owed && !failed) await_owed(&l, s);
   if (l.program->nlinks > HK_GPU_LINKS || l.count == 0) return;
   const hk_link_need *needs = hk_program_links(l.program);
   for (unsigned i = hk_thread(); i < l.program->nlinks; i += hk_threads())

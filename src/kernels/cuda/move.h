@@ -102,28 +102,40 @@ HK_DEVICE uint32_t line_flag(uint64_t number, uint32_t tag) {
 HK_DEVICE bool of_another_call(uint32_t found, uint32_t flag) {
   return found != flag && (found ^ flag) >> HK_GPU_LL_TAG_BITS == 0;
 }
-HK_DEVICE hk_vec wait_line(const hk_gpu_move *m, unsigned k, const char *p) {
+/* False when the wait is given up: *line is no data then. */
+HK_DEVICE bool wait_line(const hk_gpu_move *m, unsigned k, const char *p, hk_vec *line) {
   const uint32_t flag = m->flag[k];
   uint32_t polls = 0;
-  hk_vec line = hk_load_line(p);
-  while (line.w[1] != flag || line.w[3] != flag) {
-    if (of_another_call(line.w[1], flag) || of_another_call(line.w[3], flag))
-      report(m->state, m->peer[k], of_another_call(line.w[1], flag) ? line.w[1] : line.w[3], flag);
-    if (give_up(m->state, &polls)) break;
-    line = hk_load_line(p);
+  *line = hk_load_line(p);
+  while (line->w[1] != flag || line->w[3] != flag) {
+    if (of_another_call(line->w[1], flag) || of_another_call(line->w[3], flag)) {
+      report(m->state, m->peer[k], of_another_call(line->w[1], flag) ? line->w[1] : line->w[3], flag);
+      return false;
+    }
+    if (give_up(m->state, &polls)) return false;
+    *line = hk_load_line(p);
   }
-  return line;
+  return true;
 }
 
-HK_DEVICE_CALL hk_vec load_any(const hk_gpu_move *m, unsigned k, uint64_t i, unsigned n) {
-  if (!m->lines[k]) return load_pieces(m->at[k] + 16 * i, n);
-  hk_vec a = wait_line(m, k, m->at[k] + 32 * i), v = {{a.w[0], a.w[2], 0, 0}};
-  if (n > 8) {
-    hk_vec b = wait_line(m, k, m->at[k] + 32 * i + 16);
-    v.w[2] = b.w[0];
-    v.w[3] = b.w[2];
+/* A vector, or that the wait for it was given up: then nothing may be stored, and the lane ends. */
+typedef struct hk_gpu_got {
+  hk_vec v;
+  bool here;
+} hk_gpu_got;
+HK_DEVICE_CALL hk_gpu_got load_any(const hk_gpu_move *m, unsigned k, uint64_t i, unsigned n) {
+  hk_gpu_got got = {{{0, 0, 0, 0}}, true};
+  if (!m->lines[k]) {
+    got.v = load_pieces(m->at[k] + 16 * i, n);
+    return got;
   }
-  return v;
+  hk_vec a, b = {{0, 0, 0, 0}};
+  got.here = wait_line(m, k, m->at[k] + 32 * i, &a) && (n <= 8 || wait_line(m, k, m->at[k] + 32 * i + 16, &b));
+  got.v.w[0] = a.w[0];
+  got.v.w[1] = a.w[2];
+  got.v.w[2] = b.w[0];
+  got.v.w[3] = b.w[2];
+  return got;
 }
 HK_DEVICE_CALL void store_all(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i, unsigned n, hk_vec v) {
   for (unsigned k = 0; k < s->ndst; k++) {
@@ -164,11 +176,16 @@ HK_DEVICE void copy_fast(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t v
     for (unsigned k = 0; k < s->ndst; k++) hk_store(m->at[k] + 16 * i, v);
   }
 }
-HK_DEVICE_CALL void copy_move(const hk_gpu_move *m, const hk_gpu_shape *shape) {
+/* False, here and in all that moves data: this thread has given up a wait. */
+HK_DEVICE_CALL bool copy_move(const hk_gpu_move *m, const hk_gpu_shape *shape) {
   const hk_gpu_shape s = *shape; /* in registers */
   uint64_t whole = s.simple ? s.bytes / 16 : 0, vectors = (s.bytes + 15) / 16;
   if (whole) copy_fast(m, &s, whole);
-  for (uint64_t i = whole + hk_thread(); i < vectors; i += hk_threads())
-    store_all(m, shape, i, piece_of(&s, i), load_any(m, s.src, i, piece_of(&s, i)));
+  for (uint64_t i = whole + hk_thread(); i < vectors; i += hk_threads()) {
+    const hk_gpu_got got = load_any(m, s.src, i, piece_of(&s, i));
+    if (!got.here) return false;
+    store_all(m, shape, i, piece_of(&s, i), got.v);
+  }
+  return true;
 }
 #endif

@@ -82,21 +82,26 @@ HK_DEVICE void reduce_fast(const int type, const int op, const hk_gpu_move *m, c
   }
 }
 /* What the fast loops leave, from vector `i` on. */
-HK_DEVICE void reduce_rest(const int type, const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i) {
+HK_DEVICE bool reduce_rest(const int type, const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i) {
   for (; 16 * i < s->bytes; i += hk_threads()) {
     uint32_t a[WORDS_MAX], b[WORDS_MAX];
     unsigned n = piece_of(s, i);
-    begin_reduce(type, m, s, 0, load_any(m, s->src, i, n), a);
+    hk_gpu_got got = load_any(m, s->src, i, n);
+    if (!got.here) return false;
+    begin_reduce(type, m, s, 0, got.v, a);
     for (unsigned k = 1; k < s->nsrc; k++) {
-      begin_reduce(type, m, s, k, load_any(m, s->src + k, i, n), b);
+      got = load_any(m, s->src + k, i, n);
+      if (!got.here) return false;
+      begin_reduce(type, m, s, k, got.v, b);
       combine_by(type, ANY_OP, m, a, b);
     }
     store_all(m, s, i, n, end_reduce(type, m, s, a));
   }
+  return true;
 }
 
 /* The same where lines of LL128 are among the operands. */
-HK_DEVICE void reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_shape *s) {
+HK_DEVICE bool reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_shape *s) {
   const int flight = REDUCE_FLIGHT(type);
   const uint64_t step = hk_threads() / PAIR_THREADS;
   for (uint64_t i = warp_pair(); i * PAIR_DATA < s->bytes; i += flight * step) {
@@ -105,12 +110,12 @@ HK_DEVICE void reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_sh
     hk_vec v[FLIGHT_MAX];
     HK_UNROLL
     for (int j = 0; j < flight; j++) share[j] = share_of(s, own_pair(i) + j * step);
-    load_shares(m, s->src, share, own_pair(i), step, flight, v);
+    if (!load_shares(m, s->src, share, own_pair(i), step, flight, v)) return false;
     HK_UNROLL
     for (int j = 0; j < flight; j++) begin_reduce(type, m, s, 0, v[j], a[j]);
     HK_NO_UNROLL
     for (unsigned k = 1; k < s->nsrc; k++) {
-      load_shares(m, s->src + k, share, own_pair(i), step, flight, v);
+      if (!load_shares(m, s->src + k, share, own_pair(i), step, flight, v)) return false;
       HK_UNROLL
       for (int j = 0; j < flight; j++) {
         begin_reduce(type, m, s, k, v[j], b);
@@ -122,18 +127,19 @@ HK_DEVICE void reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_sh
     HK_NO_UNROLL
     for (unsigned k = 0; k < s->ndst; k++) store_shares(m, k, share, own_pair(i), step, flight, v);
   }
+  return true;
 }
 
 /* Three functions for each type: a call costs little beside a move, and registers are few.  Each takes the shape into its
  * own registers: what lies in memory would be read again behind every access. */
 #define REDUCE_OF(name, type)                                                                                          \
-  HK_DEVICE_CALL void reduce_wide_##name(const hk_gpu_move *m, const hk_gpu_shape *shape) {                            \
+  HK_DEVICE_CALL bool reduce_wide_##name(const hk_gpu_move *m, const hk_gpu_shape *shape) {                            \
     const hk_gpu_shape s = *shape;                                                                                     \
-    reduce_wide(type, m, &s);                                                                                          \
+    return reduce_wide(type, m, &s);                                                                                   \
   }                                                                                                                    \
-  HK_DEVICE_CALL void reduce_rest_##name(const hk_gpu_move *m, const hk_gpu_shape *shape, uint64_t i) {                \
+  HK_DEVICE_CALL bool reduce_rest_##name(const hk_gpu_move *m, const hk_gpu_shape *shape, uint64_t i) {                \
     const hk_gpu_shape s = *shape;                                                                                     \
-    reduce_rest(type, m, &s, i);                                                                                       \
+    return reduce_rest(type, m, &s, i);                                                                                \
   }                                                                                                                    \
   HK_DEVICE_CALL void reduce_##name(const hk_gpu_move *m, const hk_gpu_shape *shape, uint32_t vectors) {               \
     const hk_gpu_shape s = *shape;                                                                                     \
@@ -159,14 +165,10 @@ REDUCE_OF(e4m3, T_E4M3)
 REDUCE_OF(e5m2, T_E5M2)
 
 #define REDUCE_CASE(name)                                                                                              \
-  if (s->wide) {                                                                                                       \
-    reduce_wide_##name(m, s);                                                                                          \
-    break;                                                                                                             \
-  }                                                                                                                    \
+  if (s->wide) return reduce_wide_##name(m, s);                                                                        \
   if (whole) reduce_##name(m, s, (uint32_t)whole);                                                                     \
-  if (16 * whole < s->bytes) reduce_rest_##name(m, s, whole + hk_thread());                                            \
-  break
-HK_DEVICE void reduce_any(const hk_gpu_move *m, const hk_gpu_shape *s) {
+  return 16 * whole >= s->bytes || reduce_rest_##name(m, s, whole + hk_thread())
+HK_DEVICE bool reduce_any(const hk_gpu_move *m, const hk_gpu_shape *s) {
   uint64_t whole = s->simple ? s->bytes / 16 : 0;
   switch (m->reducer.dtype) {
     case T_I8: REDUCE_CASE(i8);

@@ -30,20 +30,20 @@ HK_DEVICE hk_gpu_share share_of(const hk_gpu_shape *s, uint64_t pair) {
   return share;
 }
 
-/* Source k's vectors of `flight` pairs, `step` pairs apart.  All threads of a warp call it. */
-HK_DEVICE void load_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share *share, uint64_t pair, uint64_t step,
+/* Source k's vectors of `flight` pairs, `step` pairs apart.  All threads of a warp call it.  False in all of them when the wait
+ * is given up: what is in v then is no data. */
+HK_DEVICE bool load_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share *share, uint64_t pair, uint64_t step,
                            const int flight, hk_vec *v) {
   if (m->lines[k] != WIDE_LINES) {
     HK_UNROLL
     for (int j = 0; j < flight; j++) v[j] = load_pieces(m->at[k] + share[j].at, share[j].n);
-    return;
+    return true;
   }
   const char *from = m->at[k] + pair * PAIR_BYTES + 16 * (hk_thread() % PAIR_THREADS);
   const uint32_t flag = m->flag[k];
   uint32_t polls = 0;
-  int stop = 0;
-  while (!stop) {
-    int missing = 0;
+  for (;;) {
+    int missing = 0, stop = 0;
     HK_UNROLL
     for (int j = 0; j < flight; j++) {
       v[j] = hk_load_wide(from + j * step * PAIR_BYTES, share[j].sent);
@@ -51,10 +51,14 @@ HK_DEVICE void load_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share 
       if (!share[j].sent || !beside_flag()) continue;
       const int here = v[j].w[2] == flag;
       missing |= !here || v[j].w[3] != m->tag;
-      if (here && v[j].w[3] != m->tag) report(m->state, m->peer[k], v[j].w[3], m->tag);
+      if (here && v[j].w[3] != m->tag) {
+        report(m->state, m->peer[k], v[j].w[3], m->tag);
+        stop = 1;
+      }
     }
-    if (!hk_warp_any(missing)) return;
-    stop = hk_warp_any(give_up(m->state, &polls));
+    if (!hk_warp_any(missing)) return true;
+    stop |= give_up(m->state, &polls);
+    if (hk_warp_any(stop)) return false;
   }
 }
 
@@ -82,7 +86,7 @@ HK_DEVICE uint64_t warp_pair(void) { return hk_thread() / HK_WARP * (HK_WARP / P
 HK_DEVICE uint64_t own_pair(uint64_t of_warp) { return of_warp + hk_thread() % HK_WARP / PAIR_THREADS; }
 
 enum { WIDE_FLIGHT = 4 };
-HK_DEVICE_CALL void copy_wide(const hk_gpu_move *m, const hk_gpu_shape *shape) {
+HK_DEVICE_CALL bool copy_wide(const hk_gpu_move *m, const hk_gpu_shape *shape) {
   const hk_gpu_shape own = *shape, *s = &own; /* in registers */
   const uint64_t step = hk_threads() / PAIR_THREADS;
   for (uint64_t i = warp_pair(); i * PAIR_DATA < s->bytes; i += WIDE_FLIGHT * step) {
@@ -90,9 +94,10 @@ HK_DEVICE_CALL void copy_wide(const hk_gpu_move *m, const hk_gpu_shape *shape) {
     hk_vec v[WIDE_FLIGHT];
     HK_UNROLL
     for (int j = 0; j < WIDE_FLIGHT; j++) share[j] = share_of(s, own_pair(i) + j * step);
-    load_shares(m, s->src, share, own_pair(i), step, WIDE_FLIGHT, v);
+    if (!load_shares(m, s->src, share, own_pair(i), step, WIDE_FLIGHT, v)) return false;
     HK_NO_UNROLL
     for (unsigned k = 0; k < s->ndst; k++) store_shares(m, k, share, own_pair(i), step, WIDE_FLIGHT, v);
   }
+  return true;
 }
 #endif
