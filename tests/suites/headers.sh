@@ -59,5 +59,12 @@ else
   : >"$tmp/fake/cuda_fp16.h"
   try "gcc with a stand-in for CUDA's headers" gcc -std=c11 "${strict[@]}" -isystem "$tmp/fake" "$tmp/client.c"
 fi
+
+# Every public function has a docstring.
+for header in include/*.h; do
+  awk -v header="$header" '/\*\/[ \t]*$/ { doc = FNR }
+    /^NCCL_DECLARE_|^[A-Za-z].*(nccl|hocket)[A-Za-z]+\(/ { if (doc != FNR - 1) { print header ":" FNR ": no docstring: " $0; bad = 1 } }
+    END { exit bad }' "$header" || bad=1
+done
 [ $bad = 0 ] && echo "$done compilations"
 exit $bad

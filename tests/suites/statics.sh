@@ -1,0 +1,27 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The library has no writable statics but those of scripts/statics.txt, each of which has a reason there.
+set -u
+command -v objdump >/dev/null || { echo "SKIP: objdump is not installed"; exit 77; }
+objects=$HK_BUILD/src
+[ -d "$objects" ] || { echo "$objects is not there: make lib"; exit 1; }
+
+# "file name" a line; what only the loader writes (.data.rel.ro) is constant.
+found() {
+  find "$objects" -name '*.o' -not -path '*/perf/*' -not -path '*/tools/*' | while IFS= read -r object; do
+    file=${object#"$objects"/}
+    [ -e "src/${file%.o}.c" ] || continue # left by an older tree
+    objdump -t "$object" | awk -v f="${file%.o}" 'NF > 4 && $(NF - 2) ~ /^\.t?(data|bss)$/ && / O / {
+      sub(/\.[0-9]+$/, "", $NF) # of a static inside a function
+      print f, $NF }'
+  done | sort
+}
+# The names of a line are those before the reason: two blanks end them.
+listed() { sed '/^#/d; s/^\([^ ]*\) */\1 /; s/  .*//' scripts/statics.txt | awk '{ for (i = 2; i <= NF; i++) print $1, $i }' | sort; }
+difference=$(diff <(listed) <(found))
+if [ -n "$difference" ]; then
+  echo "writable statics differ from scripts/statics.txt (<: listed only, >: found only):"
+  grep '^[<>]' <<<"$difference"
+  exit 1
+fi
+echo "$(listed | wc -l) writable statics, each with a reason"
