@@ -99,17 +99,13 @@ static bool same_host(const socket_ctx *x, int peer) {
 }
 
 static void set_options(const socket_ctx *x, int peer, int fd) {
-  int one = 1, idle = (int)(x->silence_s / 4 ? x->silence_s / 4 : 1), count = 9;
+  int one = 1;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   /* Inside a host nothing is congested.  Where the system's default is bbr, which sends at the speed that it measured, a reader that
    * waited for its core counts as a slow path: calls of 13 ms then took up to 150.  Refused: then by the default. */
   if (same_host(x, peer)) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", sizeof "reno" - 1);
-  /* While nothing is under way the kernel asks the peer's kernel now and then, so that its silence means something:
-   * hk_socket_check_silence.  (TCP_USER_TIMEOUT would also end connections to a rank that is only slow to read.) */
-  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+  /* A lane that waits looks itself, after 5 quarters of the limit; the kernel ends a connection only long after that. */
+  hk_silence_watch(fd, x->silence_s, 9);
 }
 
 static void describe_route(socket_ctx *x, hk_socket_conn *c) {
@@ -320,18 +316,17 @@ out:
   return rc;
 }
 
-/* Nothing moved: every second, look whether those that we wait for are still there. */
+/* Nothing moved: every second, look whether the hosts of those that we wait for are still there. */
 static hk_status check_silence(socket_ctx *x, int nwaiting) {
   hk_status rc = HK_OK;
   uint64_t now = hk_now_ns();
   if (now < x->next_check_ns) return HK_OK;
   x->next_check_ns = now + 1000000000u;
-  unsigned limit = x->silence_s + x->silence_s / 4 + 1; /* the kernel's questions come every quarter */
   for (int i = 0; i < nwaiting; i++)
-    if (hk_socket_waited_for(x->waiting[i])) HK_TRY(hk_socket_check_silence(x->waiting[i], limit), out);
+    if (hk_socket_waited_for(x->waiting[i])) HK_TRY(hk_socket_check_silence(x->waiting[i], x->silence_s, now), out);
   for (int i = 0; i < x->nconns; i++)
     if (conn_ready(x->conns[i]) && hk_socket_send_pending(x->conns[i]))
-      HK_TRY(hk_socket_check_silence(x->conns[i], limit), out);
+      HK_TRY(hk_socket_check_silence(x->conns[i], x->silence_s, now), out);
 out:
   return rc;
 }

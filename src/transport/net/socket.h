@@ -13,6 +13,7 @@
 #ifndef HK_TRANSPORT_NET_SOCKET_H
 #define HK_TRANSPORT_NET_SOCKET_H
 #include "../../base/addr.h"
+#include "../../base/silence.h"
 #include "net.h"
 
 enum {
@@ -92,6 +93,7 @@ typedef struct hk_socket_conn {
   uint32_t lead, held; /* bytes sent since a message came, and the rounds that sending has been held back for that */
   hk_net_end *send, *recv; /* NULL where the end is not open */
   int fd[HK_SOCKETS_MAX];
+  hk_silence silence[HK_SOCKETS_MAX];
   hk_socket_tx tx[HK_SOCKETS_MAX];
   hk_socket_rx rx;
   char route[2 * HK_ADDR_TEXT + 32]; /* "10.0.0.1<4000> -> 10.0.0.2<4001>", for messages */
@@ -107,6 +109,6 @@ bool hk_socket_send_blocked(const hk_socket_conn *c);
 bool hk_socket_send_held(const hk_socket_conn *c); /* it will go on by itself: nobody may sleep on it */
 /* Fails the connection: the text says peer, route, cause and what to look at. */
 hk_status hk_socket_broken(hk_socket_conn *c, const char *doing, int err);
-/* Has the peer's host been silent for longer than the limit?  Then the connection fails. */
-hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s);
+/* Once a second.  Does the peer's host leave questions unanswered, by base/silence.h?  Then the connection fails. */
+hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s, uint64_t now_ns);
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slots to bytes and bytes to slots on one connection. */
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -50,21 +49,16 @@ hk_status hk_socket_broken(hk_socket_conn *c, const char *doing, int err) {
                  err ? " (" : "", err ? strerrorname_np(err) : "", err ? ")" : "", advice(err));
 }
 
-hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s) {
+hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s, uint64_t now_ns) {
   for (unsigned s = 0; s < c->nconnected; s++) {
-    struct tcp_info info;
-    socklen_t len = sizeof info;
-    memset(&info, 0, sizeof info);
-    if (getsockopt(c->fd[s], IPPROTO_TCP, TCP_INFO, &info, &len) != 0) continue; /* not TCP: a test's socket pair */
-    uint32_t quiet = info.tcpi_last_ack_recv < info.tcpi_last_data_recv ? info.tcpi_last_ack_recv
-                                                                        : info.tcpi_last_data_recv;
-    if (quiet / 1000 < limit_s) continue;
+    unsigned quiet_s;
+    if (!hk_silence_broken(&c->silence[s], c->fd[s], limit_s, now_ns, &quiet_s)) continue;
     mark_failed(c);
     return HK_FAIL(
         HK_ERR_REMOTE,
         "rank %d has heard nothing from the host of rank %d (%s) for %u s, though it asks it every few seconds; "
         "%s, or wait longer with HOCKET_PEER_TIMEOUT",
-        c->env->rank, c->peer, c->route, quiet / 1000, advice(ETIMEDOUT));
+        c->env->rank, c->peer, c->route, quiet_s, advice(ETIMEDOUT));
   }
   return HK_OK;
 }
