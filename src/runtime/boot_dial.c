@@ -4,7 +4,6 @@
  * on this network belongs to somebody else, costs a moment and no more. */
 #include "boot_dial.h"
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +16,7 @@ enum {
   CONNECT_HEAD_START_MS = 250, /* for an address that does not answer at all */
   ACK_HEAD_START_MS = 2000,    /* for one that is connected: its process may only be busy */
   ACK_PATIENCE_MS = 10000,     /* after which a connection counts as lost, and is made again */
+  ACK_PATIENCE_MOST_MS = 300000, /* where it may be slow: each connection that it has not looked at lies in its queue */
   SLICE_MS = 50,
   REFUSALS = 6, /* in a row, and for as long as the caller's patience, before nobody is there */
   BACKOFF_FIRST_MS = 5,
@@ -37,10 +37,13 @@ typedef struct race {
   attempt tries[HK_DIAL_ADDRS];
   uint32_t begun;
   int winner;
+  unsigned patience_ms;         /* for an answer on a connection */
+  uint64_t heard_ns;            /* when some address last had a connection open; 0: never */
   bool gone;                    /* the rank has left */
   hk_ack ack;                   /* the winner's */
   bool probing;                 /* each ack wins */
   bool hard;                    /* some address failed otherwise than by refusing or closing */
+  int own;                      /* errno where this process cannot make a socket, else 0 */
   bool silent, closed, refused; /* some address did that */
   char why[320];                /* what went wrong with each address */
 } race;
@@ -68,17 +71,17 @@ static void begin(race *r) {
   uint32_t i = r->begun++;
   attempt *t = &r->tries[i];
   const hk_addr *to = &r->d->at[i];
-  int one = 1;
   *t = (attempt){.since_ns = hk_now_ns()};
   do {
     t->fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   } while (t->fd < 0 && errno == EMFILE && hk_more_files());
   if (t->fd < 0) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) r->own = errno;
     lose_errno(r, i, errno);
     return;
   }
   hk_fork_closes(t->fd);
-  (void)setsockopt(t->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* without it only slower */
+  hk_watch_silence(t->fd); /* a host that goes while we wait for its process ends the connection */
   if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) lose_errno(r, i, errno);
 }
 
@@ -141,14 +144,24 @@ static bool overdue(const race *r) {
   return true;
 }
 
+/* A process that is slow is no error: where it may be, the deadline is the host's, and an open connection shows that the host is
+ * there. */
+static bool is_late(const race *r, uint64_t now) {
+  uint64_t deadline = r->d->wait->deadline_ns, heard = r->heard_ns + r->d->slow_ns;
+  if (r->d->slow_ns && r->heard_ns && heard > deadline) deadline = heard;
+  return r->d->wait->deadline_ns && now >= deadline;
+}
+
 /* Gives up what has waited too long. */
 static void expire(race *r) {
   uint64_t now = hk_now_ns();
-  bool late = r->d->wait->deadline_ns && now >= r->d->wait->deadline_ns;
+  for (uint32_t i = 0; i < r->begun; i++)
+    if (r->tries[i].fd >= 0 && r->tries[i].connected) r->heard_ns = now;
+  bool late = is_late(r, now);
   for (uint32_t i = 0; i < r->begun; i++) {
     const attempt *t = &r->tries[i];
     if (t->fd < 0) continue;
-    if (!late && !(t->connected && now - t->since_ns > ACK_PATIENCE_MS * (uint64_t)1000000)) continue;
+    if (!late && !(t->connected && now - t->since_ns > r->patience_ms * (uint64_t)1000000)) continue;
     r->hard = true;
     r->silent |= t->connected;
     lose(r, i, t->connected ? "connected, but nobody answers" : "no answer");
@@ -179,6 +192,7 @@ static hk_status run_race(race *r) {
   r->begun = 0;
   r->winner = -1;
   r->hard = r->silent = r->closed = r->refused = false;
+  r->own = 0;
   r->why[0] = 0;
   for (;;) {
     while (overdue(r) && !(r->probing && hk_now_ns() >= r->d->wait->deadline_ns)) begin(r);
@@ -213,7 +227,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   /* The deadline is looked at here, so that its error can say what went wrong with each address. */
   hk_wait_env env = *d->wait;
   env.deadline_ns = 0;
-  race r = {.d = d};
+  race r = {.d = d, .patience_ms = ACK_PATIENCE_MS};
   uint64_t begin_ns = hk_now_ns(), refused_ns = 0;
   unsigned backoff = BACKOFF_FIRST_MS, refusals = 0;
   *fd = -1;
@@ -224,9 +238,13 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
       *fd = r.tries[r.winner].fd;
       return HK_OK;
     }
+    if (r.own)
+      return HK_FAIL(HK_ERR_SYSTEM, "this process cannot open a connection to %s: %s (%s)%s", d->whom, strerror(r.own),
+                     strerrorname_np(r.own), r.own == EMFILE ? "; raise its limit of open files (ulimit -n)" : "");
     if (r.gone) return HK_FAIL(HK_ERR_REMOTE, "%s has left the communicator; %s", d->whom, d->advice);
     uint64_t now = hk_now_ns();
-    bool late = d->wait->deadline_ns && now >= d->wait->deadline_ns;
+    bool late = is_late(&r, now);
+    if (d->slow_ns && r.patience_ms < ACK_PATIENCE_MOST_MS) r.patience_ms *= 2;
     /* Time that passed while somebody was connected, or may only have been slow, is no sign that nobody is there; and a slow
      * machine is to get as many tries as a fast one. */
     refusals = r.hard ? 0 : refusals + 1;
@@ -260,7 +278,7 @@ static bool read_answer(int fd, const hk_wait_env *env, uint8_t *answer, size_t 
 
 hk_probe hk_boot_probe(const hk_dialing *d, hk_ack *ack, void *answer, size_t bytes) {
   hk_wait_env env = {.spins = 0}; /* the race looks at the deadline itself, without an error */
-  race r = {.d = d, .probing = true};
+  race r = {.d = d, .probing = true, .patience_ms = ACK_PATIENCE_MS};
   bool closed = false;
   hk_wait_begin(&r.w, &env);
   if (run_race(&r) != HK_OK) return HK_PROBE_UNREACHABLE; /* not possible: this wait has nothing that ends it */

@@ -18,6 +18,9 @@ typedef struct hk_dialing {
    * there), other failures until the deadline. */
   uint64_t patience_ns;
   const char *advice; /* what to do where it fails; ends the error's text */
+  /* Not 0: the process may be late or stopped for any time.  While its host accepts connections it is waited for; the deadline
+   * moves to this long after the last sign of the host. */
+  uint64_t slow_ns;
 } hk_dialing;
 
 /* Gives a connected, nonblocking socket whose other end has proved that it knows the secret.  HK_ERR_REMOTE where nobody

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "../base/iface.h" /* link-local addresses */
 #include "../base/log.h"
+#include "../base/param.h"
 #include "boot_dial.h"
 #include "boot_internal.h"
 
@@ -275,6 +276,7 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
   HK_TRY(hk_random(h->nonce, sizeof h->nonce), out);
   hk_dialing d = {
       .hello = h, .secret = b->family->secret, .whom = whom, .wait = env, .advice = advice, .patience_ns = 1000000000};
+  if (h->kind == HK_HELLO_DATA) d.slow_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
   if (at) {
     d.at[d.n] = *at;
     hk_addr_set_port(&d.at[d.n++], hk_addr_port(&c.at[0]));
