@@ -3,6 +3,7 @@
 #ifndef HK_RUNTIME_BOOT_INTERNAL_H
 #define HK_RUNTIME_BOOT_INTERNAL_H
 #include <stdatomic.h>
+#include "../base/silence.h"
 #include "boot_dial.h"
 #include "boot_door.h"
 #include "boot_process.h"
@@ -35,6 +36,7 @@ typedef struct hk_overlay_link {
   uint8_t end;                            /* hk_link_end */
   int fd;                                 /* -1 where local or not open */
   struct hk_unsent *unsent, **unsent_end; /* what the socket did not take at once */
+  hk_silence silence;                     /* of the peer's host, while something is under way to it */
   /* Of the service thread: the frame being received. */
   uint32_t have; /* of the header, then of the payload */
   uint8_t header[HK_FRAME_BYTES];
@@ -74,6 +76,7 @@ struct hk_bootstrap {
   uint64_t *told, *dead; /* a bit for each rank that an event, or a death, was about */
   bool known;            /* `contacts` is complete, and the service thread may read it */
   bool leaving;          /* links may end */
+  bool looking;          /* boot_silence.c's tick runs */
   bool broken;           /* an event came: collectives cannot complete */
   hk_event first_event;
 };
@@ -108,6 +111,14 @@ void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing
 /* Connects to a rank's door. */
 hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
                           int *fd);
+
+/* On the service thread: the peer is gone, for the reason `how`, or by the socket's error. */
+void hk_overlay_died(hk_overlay_link *l, int error, const char *how);
+
+/* ---- boot_silence.c ---- */
+/* Under the lock: something is under way on a link; looks after the peers' hosts until it has arrived. */
+void hk_silence_begin(hk_bootstrap *b);
+void hk_silence_end(hk_bootstrap *b); /* not under the lock: nothing looks any more */
 
 /* ---- boot_event.c ---- */
 /* On the service thread: an event that a link brought (`from`), or that its end is. */

@@ -68,7 +68,7 @@ static void end_link(hk_overlay_link *l, hk_link_end end) {
   l->incoming = NULL;
 }
 
-static void link_died(hk_overlay_link *l, int error, const char *how) {
+void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
   hk_event e = {.kind = HK_EVENT_DEAD, .rank = l->rank, .from = l->b->rank, .code = HK_ERR_REMOTE};
   pthread_mutex_lock(&l->b->lock);
   bool leaving = l->b->leaving;
@@ -110,7 +110,7 @@ static bool receive(hk_overlay_link *l) {
   ssize_t n = recv(l->fd, to + l->have, want - l->have, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n <= 0) {
-    link_died(l, n < 0 ? errno : 0, NULL);
+    hk_overlay_died(l, n < 0 ? errno : 0, NULL);
     return false;
   }
   l->have += (uint32_t)n;
@@ -119,12 +119,12 @@ static bool receive(hk_overlay_link *l) {
   if (!m) {
     hk_frame f;
     if (!hk_frame_decode(&f, l->header, l->round)) {
-      link_died(l, 0, "it sent what this version of the library does not understand");
+      hk_overlay_died(l, 0, "it sent what this version of the library does not understand");
       return false;
     }
     m = malloc(sizeof *m + f.bytes);
     if (!m) {
-      link_died(l, 0, "this rank has no memory for its message");
+      hk_overlay_died(l, 0, "this rank has no memory for its message");
       return false;
     }
     *m = (hk_message){.frame = f, .from = l->rank, .towards_next = !l->next};
@@ -334,6 +334,7 @@ static hk_status send_on_socket(hk_overlay_link *l, struct iovec *piece, int pie
   size_t total = 0;
   for (int i = 0; i < pieces; i++) total += piece[i].iov_len;
   if ((size_t)n < total) rc = keep_unsent(l, piece, pieces, (size_t)n);
+  hk_silence_begin(l->b);
 out:
   pthread_mutex_unlock(&l->b->lock);
   return rc;
@@ -502,6 +503,7 @@ void hk_overlay_leave(hk_bootstrap *b) {
     if (open) (void)hk_overlay_send(l, HK_FRAME_GOODBYE, 0, NULL, 0, NULL, 0);
   }
   await_parting(b);
+  hk_silence_end(b);
   for (int i = 0; i < 2 * b->rounds; i++)
     if (b->links[i].fd >= 0) hk_service_remove(b->o.service, b->links[i].fd);
   if (b->o.service) hk_service_cancel(b->o.service, &b->event_work);

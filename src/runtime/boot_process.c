@@ -10,9 +10,10 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../base/silence.h"
 #include "boot_wire.h" /* hk_random */
 
-enum { COND_SLICE_NS = 50 * 1000 * 1000 };
+enum { COND_SLICE_NS = 50 * 1000 * 1000, KEEPALIVES = 3 };
 
 static struct {
   pthread_once_t once;
@@ -118,16 +119,9 @@ bool hk_more_files(void) {
 }
 
 void hk_watch_silence(int fd) {
-  int seconds = (int)hk_param_int(HK_P_PEER_TIMEOUT), one = 1, probes = 3;
-  int quiet = seconds / 4 > 0 ? seconds / 4 : 1; /* then three probes as far apart: four parts in all */
-  unsigned ms = (unsigned)seconds * 1000u;
-  /* Options that an odd network stack lacks only make silence harder to notice. */
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &quiet, sizeof quiet);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &quiet, sizeof quiet);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms); /* data that is not acknowledged */
+  int one = 1;
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);                /* without it only slower */
+  hk_silence_watch(fd, (unsigned)hk_param_int(HK_P_PEER_TIMEOUT), KEEPALIVES); /* each a quarter of it apart */
 }
 
 void hk_cond_init(pthread_cond_t *cond) {

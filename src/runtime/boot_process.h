@@ -24,7 +24,8 @@ void hk_want_files(unsigned wanted);
 /* After EMFILE: doubles the limit.  False where it cannot be raised. */
 bool hk_more_files(void);
 
-/* Has the kernel probe the other end, so that a connection whose host or link fell silent fails after PEER_TIMEOUT. */
+/* Has the kernel probe the other end, so that a connection on which nothing is under way fails with ETIMEDOUT when its host or link has
+ * been silent for PEER_TIMEOUT. */
 void hk_watch_silence(int fd);
 
 /* How many forks this process is away from the one that first used the bootstrap: what was made at another count is a

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hosts that fall silent while something is under way to them.  Where nothing is, the kernel's keepalives find it (hk_watch_silence);
+ * else somebody has to look, every second for as long as that lasts, by the rule of base/silence.h. */
+#include <errno.h>
+#include "../base/param.h"
+#include "boot_internal.h"
+
+enum { LOOK_MS = 1000 };
+
+/* Of what is under way on a link: true where its peer's host is gone. */
+static bool look_at(hk_overlay_link *l, unsigned limit_s, uint64_t now, bool *pending) {
+  unsigned quiet_s;
+  if (l->end != HK_END_OPEN || l->local || !hk_silence_pending(l->fd)) return false;
+  *pending = true;
+  return hk_silence_broken(&l->silence, l->fd, limit_s, now, &quiet_s);
+}
+
+static void look(void *arg, int fd, uint32_t events) {
+  (void)fd, (void)events;
+  hk_bootstrap *b = arg;
+  unsigned limit_s = (unsigned)hk_param_int(HK_P_PEER_TIMEOUT);
+  hk_overlay_link *gone = NULL;
+  bool pending = false;
+  pthread_mutex_lock(&b->lock);
+  uint64_t now = hk_now_ns();
+  for (int i = 0; i < 2 * b->rounds && !gone; i++)
+    if (look_at(&b->links[i], limit_s, now, &pending)) gone = &b->links[i];
+  b->looking = pending; /* under the lock, so that a frame that is sent from now on begins anew */
+  if (!pending) hk_service_tick(b->o.service, 0, NULL, NULL);
+  pthread_mutex_unlock(&b->lock);
+  if (gone) hk_overlay_died(gone, ETIMEDOUT, NULL);
+}
+
+void hk_silence_begin(hk_bootstrap *b) {
+  if (!b->looking && hk_service_tick(b->o.service, LOOK_MS, look, b) == HK_OK) b->looking = true;
+}
+
+void hk_silence_end(hk_bootstrap *b) {
+  if (b->o.service) hk_service_tick(b->o.service, 0, NULL, NULL);
+}
