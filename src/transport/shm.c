@@ -91,6 +91,11 @@ hk_board *hk_shm_board(hk_transport_state *state, int rank) {
   return hk_shm_arena_board(&p->arena, (uint32_t)p->index[rank]);
 }
 
+hk_claims *hk_shm_claims(hk_transport_state *state) {
+  const hk_shm_process *p = process_of(state);
+  return p->arena.base ? hk_shm_arena_claims(&p->arena) : NULL;
+}
+
 /* NULL: progress (the ends share memory). */
 const hk_transport hk_transport_shm = {
     .name = "shm",

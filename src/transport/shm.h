@@ -29,7 +29,7 @@ hk_status hk_shm_notice(hk_transport_state *s, int peer, int fd, void *payload);
 typedef bool hk_shm_answer(void *arg, void *payload, int fd, char reason[HK_SHM_REASON]);
 void hk_shm_answer_with(hk_transport_state *s, hk_shm_answer *answer, void *arg);
 
-/* A rank's current operation, as its peers may want to know it. */
+/* One operation of a rank, as its peers may want to know it. */
 typedef struct hk_board_op {
   uint64_t sequence; /* counts the communicator's operations from 1; 0: none yet */
   uint64_t count;
@@ -40,14 +40,22 @@ typedef struct hk_board_op {
 } hk_board_op;
 _Static_assert(sizeof(hk_board_op) == 32, "packed into four words");
 
-/* Two entries taken in turn, so that one is whole while the other is being written; a cache line each. */
+/* What a rank does.  Entries are taken in turn, so that a rank that waits can still read the operation that a peer was in a
+ * moment ago: one that only sends may be some operations ahead. */
+enum { HK_BOARD_ENTRIES = 16 };
 typedef struct hk_board {
-  struct {
-    _Alignas(HK_CACHE_LINE) _Atomic uint64_t sequence;
+  _Alignas(HK_CACHE_LINE) struct {
+    _Atomic uint64_t sequence; /* 0: not whole */
     _Atomic uint64_t words[3];
-  } entry[2];
+  } entry[HK_BOARD_ENTRIES];
+  /* The fields below are words that mean something alone; 0 is nothing. */
+  _Alignas(HK_CACHE_LINE) _Atomic uint64_t over; /* the newest operation that is complete */
+  _Atomic uint64_t transfer;                     /* the send or receive under way, the writer's to encode */
+  _Atomic uint64_t phase;                        /* what the rank is in beside operations, the writer's to encode */
+  _Atomic uint64_t waits;                        /* a rank that it waits for, plus 1 */
+  _Atomic uint64_t since_ns;                     /* how long it has waited */
 } hk_board;
-_Static_assert(sizeof(hk_board) == 2 * HK_CACHE_LINE, "one pair of cache lines a rank");
+_Static_assert(sizeof(hk_board) == (HK_BOARD_ENTRIES / 2 + 1) * HK_CACHE_LINE, "two entries a cache line");
 
 /* The board of a rank of this host, NULL for others.  Only the rank itself posts on its board. */
 hk_board *hk_shm_board(hk_transport_state *s, int rank);
@@ -55,4 +63,17 @@ hk_board *hk_shm_board(hk_transport_state *s, int rank);
 void hk_board_post(hk_board *b, const hk_board_op *op);
 /* The newest operation posted; false where there is none, or where the rank goes on faster than it can be read. */
 bool hk_board_read(const hk_board *b, hk_board_op *out);
+/* The operation with that number; false where it is not begun, or too long ago. */
+bool hk_board_read_at(const hk_board *b, uint64_t sequence, hk_board_op *out);
+
+/* Calls of which a rank learns nothing by taking part, because it only sends: a word for each of the last operations, where the
+ * first such rank of the host leaves its call's signature and the others compare theirs. */
+enum { HK_CLAIMS = 64 }; /* a sender is never more operations ahead than a link has slots */
+typedef struct hk_claims {
+  _Alignas(HK_CACHE_LINE) _Atomic uint64_t word[HK_CLAIMS];
+} hk_claims;
+/* Of this host's ranks; NULL where the rank shares no memory with others. */
+hk_claims *hk_shm_claims(hk_transport_state *s);
+/* False: another rank has claimed this operation with another signature. */
+bool hk_claim(hk_claims *c, uint64_t sequence, uint32_t signature);
 #endif

@@ -22,7 +22,8 @@ void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape) {
   a->payload = round_up(shape->nslots * shape->slot_bytes, PAGE);
   a->mcast_payload = a->payload + (size_t)a->mcast_slots * HK_SLOT_SMALL;
   a->board_at = PAGE;
-  a->links_at = round_up(a->board_at + n * sizeof(hk_board), PAGE);
+  a->claims_at = round_up(a->board_at + n * sizeof(hk_board), PAIR);
+  a->links_at = round_up(a->claims_at + sizeof(hk_claims), PAGE);
   a->mcasts_at = round_up(a->links_at + HK_CHANNEL_COUNT * n * n * a->link_control, PAGE);
   a->link_payload_at = round_up(a->mcasts_at + HK_CHANNEL_COUNT * n * a->mcast_control, PAGE);
   a->mcast_payload_at = a->link_payload_at + HK_CHANNEL_COUNT * n * n * a->payload;
@@ -54,6 +55,8 @@ _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index) {
 hk_board *hk_shm_arena_board(const hk_shm_arena *a, uint32_t index) {
   return (hk_board *)(a->base + a->board_at) + index;
 }
+
+hk_claims *hk_shm_arena_claims(const hk_shm_arena *a) { return (hk_claims *)(a->base + a->claims_at); }
 
 /* Slots that all readers have given back, and on top of them the slots that are filled and not given back. */
 static void resume(hk_link *link) {

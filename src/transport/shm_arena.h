@@ -4,7 +4,7 @@
  * slots' geometry alone, so that nobody has to tell anybody where anything is.
  *
  *   header           the failure word; a byte a rank: what it can read
- *   board            a pair of cache lines a rank
+ *   board            of each rank, then the claims
  *   link control     [channel][sender][receiver]: slot headers, then the head
  *   multicast control [channel][sender]: slot headers, then a head for each reader
  *   link payload     [channel][sender][receiver]
@@ -18,6 +18,7 @@
 #include "transport.h"
 
 struct hk_board;
+struct hk_claims;
 
 typedef struct hk_shm_shape {
   uint32_t nranks; /* of the group */
@@ -30,7 +31,7 @@ typedef struct hk_shm_arena {
   hk_shm_shape shape;
   size_t link_control, mcast_control, payload, mcast_payload; /* bytes of one */
   uint32_t mcast_slots;                                       /* headers of a multicast FIFO */
-  size_t board_at, links_at, mcasts_at, link_payload_at, mcast_payload_at;
+  size_t board_at, claims_at, links_at, mcasts_at, link_payload_at, mcast_payload_at;
   size_t bytes;
 } hk_shm_arena;
 
@@ -44,6 +45,7 @@ _Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a);
 /* Where a rank says that it can read the memory of all others (shm_peek.c); NULL where there is no room for so many. */
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index);
 struct hk_board *hk_shm_arena_board(const hk_shm_arena *a, uint32_t index);
+struct hk_claims *hk_shm_arena_claims(const hk_shm_arena *a);
 /* Fills slots, payload, heads and geometry of one end, and its counters from where the FIFO stands: an end that was
  * closed may be opened again.  `self` and `peer` are the ranks' indices in the group. */
 void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t self, uint32_t peer, hk_link *link);

@@ -1,37 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The board: see shm.h. */
+/* The board and the claims: see shm.h. */
 #include <string.h>
 #include "shm.h"
 
 void hk_board_post(hk_board *b, const hk_board_op *op) {
   uint64_t words[4];
+  uint64_t k = op->sequence % HK_BOARD_ENTRIES;
   memcpy(words, op, sizeof words);
+  /* relaxed: the words' release orders it before them */
+  atomic_store_explicit(&b->entry[k].sequence, 0, memory_order_relaxed);
   for (int i = 0; i < 3; i++)
-    /* release: a reader that sees one of these words also sees that the other entry, posted before, is the newest now,
-     * and by that knows that what it is reading is being replaced */
-    atomic_store_explicit(&b->entry[op->sequence & 1].words[i], words[i + 1], memory_order_release);
-  /* release: who sees the number sees the words */
-  atomic_store_explicit(&b->entry[op->sequence & 1].sequence, op->sequence, memory_order_release);
+    /* release: a reader that sees one of these words also sees that the entry is not whole, or a newer number */
+    atomic_store_explicit(&b->entry[k].words[i], words[i + 1], memory_order_release);
+  /* release: a reader that sees the number sees the words */
+  atomic_store_explicit(&b->entry[k].sequence, op->sequence, memory_order_release);
 }
 
-static uint64_t newest(const hk_board *b) {
+bool hk_board_read_at(const hk_board *b, uint64_t sequence, hk_board_op *out) {
+  uint64_t words[4] = {sequence}, k = sequence % HK_BOARD_ENTRIES;
   /* acquire: pairs with the number's release in hk_board_post */
-  uint64_t even = atomic_load_explicit(&b->entry[0].sequence, memory_order_acquire);
-  uint64_t odd = atomic_load_explicit(&b->entry[1].sequence, memory_order_acquire);
-  return even > odd ? even : odd;
+  if (sequence == 0 || atomic_load_explicit(&b->entry[k].sequence, memory_order_acquire) != sequence) return false;
+  for (int i = 0; i < 3; i++)
+    /* acquire: pairs with the words' release, so that the look at the number below is not older than these */
+    words[i + 1] = atomic_load_explicit(&b->entry[k].words[i], memory_order_acquire);
+  /* relaxed: ordered by the words' acquire */
+  if (atomic_load_explicit(&b->entry[k].sequence, memory_order_relaxed) != sequence) return false;
+  memcpy(out, words, sizeof words);
+  return true;
 }
 
 bool hk_board_read(const hk_board *b, hk_board_op *out) {
   enum { TRIES = 16 };
   for (int t = 0; t < TRIES; t++) {
-    uint64_t words[4] = {newest(b)};
-    if (words[0] == 0) return false;
-    for (int i = 0; i < 3; i++)
-      /* acquire: pairs with the words' release, so that the look at the numbers below is not older than these */
-      words[i + 1] = atomic_load_explicit(&b->entry[words[0] & 1].words[i], memory_order_acquire);
-    if (newest(b) != words[0]) continue;
-    memcpy(out, words, sizeof words);
-    return true;
+    uint64_t newest = 0;
+    for (int k = 0; k < HK_BOARD_ENTRIES; k++) {
+      /* relaxed: hk_board_read_at looks again */
+      uint64_t sequence = atomic_load_explicit(&b->entry[k].sequence, memory_order_relaxed);
+      if (sequence > newest) newest = sequence;
+    }
+    if (newest == 0) return false;
+    if (hk_board_read_at(b, newest, out)) return true;
   }
   return false;
+}
+
+bool hk_claim(hk_claims *c, uint64_t sequence, uint32_t signature) {
+  _Atomic uint64_t *at = &c->word[sequence % HK_CLAIMS];
+  uint64_t mine = (uint64_t)(uint32_t)sequence << 32 | signature;
+  /* acquire: a rank that finds another's claim will look at that one's board, posted before */
+  uint64_t seen = atomic_load_explicit(at, memory_order_acquire);
+  for (;;) {
+    int32_t ahead = (int32_t)((uint32_t)(seen >> 32) - (uint32_t)sequence);
+    if (ahead == 0) return seen == mine;
+    if (ahead > 0 && seen) return true; /* the word is a later operation's already */
+    /* release: our board, for those who find our claim; acquire: as above */
+    if (atomic_compare_exchange_weak_explicit(at, &seen, mine, memory_order_acq_rel, memory_order_acquire)) return true;
+  }
 }
