@@ -25,6 +25,7 @@ typedef enum hk_phase {
   HK_PHASE_COUNT
 } hk_phase;
 
+enum { HK_ACTIVITY_PAST = 15 };
 typedef struct hk_activity {
   uint64_t sequence; /* operations of the communicator begun so far; 0: none, and the next seven fields mean nothing */
   uint64_t count;    /* of the newest operation */
@@ -34,6 +35,7 @@ typedef struct hk_activity {
   uint8_t phase;                   /* hk_phase: what the rank is in, */
   uint64_t phase_ms;               /* and for how long */
   int32_t waits_for;               /* a rank that it waits for itself; -1: none, or it does not know */
+  uint32_t past[HK_ACTIVITY_PAST]; /* signatures of the operations before the newest, backwards; 0: not known */
 } hk_activity;
 
 /* A verb and its objects, to go after "rank 3 ": "is in AllReduce(1000 x float, sum), operation 12, for 14 s, and waits for

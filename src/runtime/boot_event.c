@@ -26,17 +26,19 @@ bool hk_event_decode(hk_event *e, const uint8_t *in, size_t bytes, int nranks) {
   e->code = (int32_t)hk_get32(in + 12);
   memcpy(e->text, in + HK_EVENT_BYTES, bytes - HK_EVENT_BYTES);
   e->text[bytes - HK_EVENT_BYTES] = 0;
-  return e->kind >= HK_EVENT_DEAD && e->kind <= HK_EVENT_ERROR && e->rank >= 0 && e->rank < nranks && e->from >= 0 &&
+  return e->kind >= HK_EVENT_DEAD && e->kind < HK_EVENT_KINDS && e->rank >= 0 && e->rank < nranks && e->from >= 0 &&
          e->from < nranks;
 }
 
-/* True where it is the first event about that rank. */
+/* True where it is news: the first event of its kind about that rank.  Two verdicts may be about one rank and differ. */
 static bool note(hk_bootstrap *b, const hk_event *e) {
-  uint64_t bit = (uint64_t)1 << e->rank % 64, *word = &b->told[e->rank / 64];
+  int key = e->kind == HK_EVENT_VERDICT ? e->from : e->rank;
+  uint64_t bit = (uint64_t)1 << key % 64, *word = &b->told[e->kind * (b->nranks / 64 + 1) + key / 64];
   pthread_mutex_lock(&b->lock);
   bool first = !(*word & bit);
   *word |= bit;
-  if (e->kind == HK_EVENT_DEAD) b->dead[e->rank / 64] |= bit; /* even where it is no news: children ask */
+  if (e->kind == HK_EVENT_DEAD)
+    b->dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even where it is no news: children ask */
   if (first && !b->broken) {
     b->broken = true;
     b->first_event = *e;

@@ -73,7 +73,7 @@ struct hk_bootstrap {
   hk_message *events, **events_end; /* for the service thread, from ranks of this process */
   hk_service_work event_work;
   hk_delivery *deliveries, **deliveries_end;
-  uint64_t *told, *dead; /* a bit for each rank that an event, or a death, was about */
+  uint64_t *told, *dead; /* a bit for each rank that an event of a kind, or a death, was about */
   bool known;            /* `contacts` is complete, and the service thread may read it */
   bool leaving;          /* links may end */
   bool looking;          /* boot_silence.c's tick runs */

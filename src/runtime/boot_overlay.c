@@ -368,7 +368,8 @@ hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, 
 
 /* What ends every wait for a peer.  Under the lock. */
 static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l, uint64_t deadline_ns) {
-  static const char *const kinds[] = {"died", "aborted", "failed"};
+  static const char *const kinds[HK_EVENT_KINDS] = {"died", "aborted", "failed", "disagrees with the others",
+                                                    "is suspect"};
   const hk_event *e = &b->first_event;
   if (b->broken)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d %s%s%s", e->rank, b->nranks, kinds[e->kind], e->text[0] ? ": " : "",

@@ -18,11 +18,11 @@ enum {
   HK_CONTACT_BYTES = 96,
   HK_HELLO_BYTES = 192,
   HK_ACK_BYTES = 32,
-  HK_ACTIVITY_BYTES = 80,
+  HK_ACTIVITY_BYTES = 128,
   HK_REPLY_TEXT = 1536,
   HK_REPLY_BYTES = 144 + HK_REPLY_TEXT,
   HK_FRAME_BYTES = 16, /* a frame's header */
-  HK_EVENT_BYTES = 16 /* an event's, before its text */
+  HK_EVENT_BYTES = 16  /* an event's, before its text */
 };
 
 /* ---- keyed hash ---- */

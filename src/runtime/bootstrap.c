@@ -76,7 +76,7 @@ static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const
   b->deliveries_end = &b->deliveries;
   b->event_work = (hk_service_work){.fn = hk_event_work, .arg = b};
   b->contacts = calloc((size_t)b->nranks, HK_CONTACT_BYTES);
-  b->told = calloc((size_t)b->nranks / 64 + 1, sizeof *b->told);
+  b->told = calloc(((size_t)b->nranks / 64 + 1) * HK_EVENT_KINDS, sizeof *b->told);
   b->dead = calloc((size_t)b->nranks / 64 + 1, sizeof *b->dead);
   if (!b->contacts || !b->told || !b->dead) {
     rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d ranks' addresses", b->nranks);

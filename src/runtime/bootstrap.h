@@ -24,9 +24,12 @@
 typedef struct hk_bootstrap hk_bootstrap;
 
 typedef enum hk_event_kind {
-  HK_EVENT_DEAD,  /* the rank's process ended or its host fell silent, without a goodbye */
-  HK_EVENT_ABORT, /* the rank called abort */
-  HK_EVENT_ERROR  /* the rank failed; code and text say how */
+  HK_EVENT_DEAD,    /* the rank's process ended or its host fell silent, without a goodbye */
+  HK_EVENT_ABORT,   /* the rank called abort */
+  HK_EVENT_ERROR,   /* the rank failed; code and text say how */
+  HK_EVENT_VERDICT, /* the ranks' calls do not go together; code and text say how, and the rank is the one that differs */
+  HK_EVENT_SUSPECT, /* there is trouble with the rank, which may have a reason that is not known yet */
+  HK_EVENT_KINDS
 } hk_event_kind;
 enum { HK_EVENT_TEXT = 1536 };
 typedef struct hk_event {
@@ -46,8 +49,8 @@ typedef struct hk_bootstrap_options {
   int rank, nranks;
   const hk_wait_env *wait; /* for the blocking calls below; outlives the bootstrap */
   hk_service *service;
-  /* On the service thread, once per event and rank it is about (the first event of a rank wins).  The event is also
-   * passed on to the neighbours. */
+  /* On the service thread, once per kind of event and rank it is about (of verdicts: the rank that gives it).  The event is
+   * also passed on to the neighbours. */
   void (*on_event)(void *arg, const hk_event *event);
   /* What this rank does, for others who ask.  On the listener's thread, or another rank's of this process: reads atomics and
    * never blocks.  What it does not set stays zero (waits_for: -1).  NULL: HK_PHASE_IDLE. */
