@@ -33,6 +33,7 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   x->lanes = memory;
   x->ahead = plan->pumped ? x->lanes + x->nlanes : NULL;
   x->pointers = (const void **)(x->lanes + x->nlanes * (plan->pumped ? 2 : 1));
+  x->signature = launch->signature;
   x->bad_peer = -1;
   for (unsigned c = 0, k = 0; c < plan->channels; c++) {
     for (unsigned i = 0; i < p->nlanes; i++, k++) {
@@ -125,8 +126,7 @@ static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_opera
     }
     hk_link *link = link_of(l, &o[k]);
     const hk_slot *s = hk_link_recv_slot(link);
-    if (__builtin_expect(s->signature != x->launch->signature || s->bytes != bytes, 0))
-      return bad_slot(x, link, s, bytes);
+    if (__builtin_expect(s->signature != x->signature || s->bytes != bytes, 0)) return bad_slot(x, link, s, bytes);
     /* What only the kernel can read goes straight into the output where there is one. */
     if (to && hk_slot_private(s)) {
       if (hk_link_fetch(link, s, to) != HK_OK) goto broken;
@@ -211,7 +211,7 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
   for (unsigned k = 0; k < ndst; k++) {
     if (o[k].space != HK_LINK) continue;
     hk_link *link = link_of(l, &o[k]);
-    hk_link_publish(link, (uint32_t)bytes, x->launch->signature, link->slots[(uint32_t)link->done & link->mask].flags);
+    hk_link_publish(link, (uint32_t)bytes, x->signature, link->slots[(uint32_t)link->done & link->mask].flags);
   }
   for (unsigned k = ndst; k < ndst + nsrc; k++)
     if (o[k].space == HK_LINK) hk_link_release(link_of(l, &o[k]));

@@ -30,7 +30,7 @@ typedef struct hk_launch {
   size_t chunk;        /* bytes of a block that one wave moves */
   size_t unit;         /* bytes of an element: 1 for plain copies */
   hk_reducer reducer;  /* valid where the collective reduces */
-  uint32_t signature;  /* of the call; differs between calls that do not match */
+  uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
   uint32_t move_flags; /* HK_MOVE_STREAM or 0 */
   uint32_t protocol;   /* hk_protocol: of GPUs' links; the host's have one */
 } hk_launch;
@@ -50,6 +50,7 @@ typedef struct hk_exec {
   const hk_launch *launch;
   const char *in;
   char *out;
+  uint32_t signature; /* that slots carry: the launch's, until the caller makes it differ from one call to the next */
   unsigned nlanes, live;
   size_t longest;        /* bytes of the longest block */
   const void **pointers; /* [2 * max_operands], for the move at hand */

@@ -228,9 +228,9 @@ HK_API(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyn
     goto out;
   }
   hk_status found = hk_gpu_look(comm, true);
-  if (found != HK_OK) hk_comm_failed(comm, found);
-  int failure = atomic_load(&comm->health.failure);
-  *asyncError = (ncclResult_t)(failure ? failure : atomic_load(&comm->health.progress));
+  if (found != HK_OK) (void)hk_comm_failed(comm, found);
+  hk_status failure = hk_comm_verdict(comm); /* not before all ranks agree on it */
+  *asyncError = (ncclResult_t)(failure != HK_OK ? (int)failure : atomic_load(&comm->health.progress));
 out:
   return (ncclResult_t)rc;
 }

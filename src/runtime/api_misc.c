@@ -38,8 +38,8 @@ HK_API(const char *, ncclGetErrorString, (ncclResult_t result)) {
 }
 
 HK_API(const char *, ncclGetLastError, (ncclComm_t comm)) {
-  /* A communicator's own failure first; it is written once, so its text can be handed out. */
-  if (comm && comm->magic == HK_COMM_LIVE && atomic_load(&comm->health.failure)) return comm->health.text;
+  /* A communicator's own failure first; its text is written once, when it is settled, so it can be handed out. */
+  if (comm && comm->magic == HK_COMM_LIVE && hk_comm_verdict(comm) != HK_OK) return comm->health.text;
   return hk_last_error();
 }
 

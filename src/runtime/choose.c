@@ -159,12 +159,12 @@ static hk_status plan_get(ncclComm_t c, const hk_decision *d, const hk_call *op,
   return plan_make(c, d, op, root, out);
 }
 
-/* Equal calls have equal signatures on all ranks. */
-static uint32_t signature_of(const hk_call *op) {
+uint32_t hk_choose_signature(const hk_call *op) {
   uint64_t h = op->count * 0x9e3779b97f4a7c15u;
   h ^= ((uint64_t)op->coll << 48 | (uint64_t)op->dtype << 40 | (uint64_t)op->redop << 32 | (uint32_t)op->root) *
        0xc2b2ae3d27d4eb4fu;
-  return (uint32_t)(h >> 32) ^ (uint32_t)h;
+  uint32_t signature = (uint32_t)(h >> 32) ^ (uint32_t)h;
+  return signature ? signature : 1;
 }
 
 static size_t block_bytes(const hk_program *p, size_t total, size_t unit) {
@@ -231,7 +231,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = block_bytes(p, bytes, unit)};
   a->chunk = chunk_of(c, &d, choice->plan, a->block_bytes);
   a->protocol = d.protocol;
-  a->signature = signature_of(op);
+  a->signature = hk_choose_signature(op);
   a->move_flags = whole >= STREAM_MIN_BYTES ? HK_MOVE_STREAM : 0;
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, (hk_redop)op->redop, c->nranks,

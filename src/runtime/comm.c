@@ -5,12 +5,16 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../transport/shm.h" /* the board */
 #include "boot_process.h" /* hk_forks */
 #include "gpu.h"
+#include "story.h"
 
 /* Freed communicators wait here before their memory is given back, so that a use after free finds HK_COMM_FREED.  This
  * is state of the process, because a freed communicator has no other owner. */
 enum { QUARANTINE = 64 };
+/* For news of a failure that another rank of this host has seen. */
+static const uint64_t news_ns = 1000000000u;
 static struct {
   pthread_mutex_t lock;
   ncclComm_t first, last;
@@ -95,6 +99,13 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
     rc = HK_FAIL_ERRNO("no memory for a communicator");
     goto out;
   }
+  c->order.own_board = c->order.board = aligned_alloc(HK_CACHE_LINE, sizeof(hk_board));
+  if (!c->order.board) {
+    rc = HK_FAIL_ERRNO("no memory for a communicator");
+    free(c);
+    goto out;
+  }
+  memset(c->order.board, 0, sizeof *c->order.board);
   c->magic = HK_COMM_LIVE;
   c->rank = rank;
   c->nranks = nranks;
@@ -127,6 +138,8 @@ static ncclComm_t leave_quarantine(void) {
 void hk_comm_release(ncclComm_t c) {
   ncclComm_t old = NULL;
   pthread_mutex_destroy(&c->health.lock);
+  free(c->order.own_board);
+  c->order.own_board = c->order.board = NULL;
   c->magic = HK_COMM_FREED;
   c->quarantine_next = NULL;
   pthread_mutex_lock(&quarantine.lock);
@@ -140,26 +153,86 @@ void hk_comm_release(ncclComm_t c) {
   free(old);
 }
 
+/* Under the lock: waits end. */
+static void stop_waits(ncclComm_t c, hk_status code) {
+  atomic_store(&c->health.failure, (int)code);
+  if (c->wait.shared_failure) atomic_store(c->wait.shared_failure, (int)code);
+  if (c->health.stop_kernels) __atomic_store_n(c->health.stop_kernels, 1, __ATOMIC_RELAXED); /* it stands alone */
+}
+
 bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text) {
-  pthread_mutex_lock(&c->health.lock);
-  bool first = atomic_load(&c->health.failure) == 0;
+  hk_health *h = &c->health;
+  pthread_mutex_lock(&h->lock);
+  bool first = atomic_load(&h->failure) == 0;
   if (first) {
     /* The text is written before the code is published: who sees the failure may read its text. */
-    snprintf(c->health.text, sizeof c->health.text, "%s", text);
-    atomic_store(&c->health.failure, (int)code);
-    if (c->wait.shared_failure) atomic_store(c->wait.shared_failure, (int)code);
-    if (c->health.stop_kernels) __atomic_store_n(c->health.stop_kernels, 1, __ATOMIC_RELAXED); /* it stands alone */
+    snprintf(h->text, sizeof h->text, "%s", text);
+    atomic_store(&h->settled, true);
+    stop_waits(c, code);
   }
-  pthread_mutex_unlock(&c->health.lock);
+  pthread_mutex_unlock(&h->lock);
   return first;
 }
 
+void hk_comm_hear(ncclComm_t c, const hk_event *e) {
+  hk_health *h = &c->health;
+  bool own = e->kind == HK_EVENT_ERROR && e->rank == c->rank;
+  uint64_t at = hk_now_ns() + (own ? 0 : hk_story_grace_ns(e)); /* nothing is stronger than this rank's own failure */
+  pthread_mutex_lock(&h->lock);
+  if (!atomic_load(&h->settled)) {
+    if (!h->settle_ns || own || hk_story_wins(e, &h->story)) h->story = *e;
+    if (!h->settle_ns || at < h->settle_ns) h->settle_ns = at;
+    stop_waits(c, hk_story_code(&h->story, c->rank));
+  }
+  pthread_mutex_unlock(&h->lock);
+}
+
+void hk_comm_blame(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text) {
+  hk_event e = {.kind = kind, .rank = rank, .from = c->rank, .code = (int32_t)code};
+  snprintf(e.text, sizeof e.text, "%s", text);
+  hk_comm_hear(c, &e);
+  if (c->bootstrap) hk_bootstrap_announce(c->bootstrap, &e);
+}
+
+hk_status hk_comm_verdict(ncclComm_t c) {
+  hk_health *h = &c->health;
+  if (atomic_load(&h->failure) == 0) return HK_OK;
+  pthread_mutex_lock(&h->lock);
+  if (!atomic_load(&h->settled) && h->settle_ns && hk_now_ns() >= h->settle_ns) {
+    hk_story_tell(&h->story, c->rank, h->text, sizeof h->text);
+    atomic_store(&h->settled, true);
+  }
+  bool settled = atomic_load(&h->settled);
+  pthread_mutex_unlock(&h->lock);
+  return settled ? (hk_status)atomic_load(&h->failure) : HK_OK;
+}
+
+hk_status hk_comm_settle(ncclComm_t c, const char *where) {
+  hk_status rc;
+  hk_wait_env patience = {.spins = 0};
+  hk_waiter w;
+  uint64_t until = hk_now_ns() + news_ns;
+  hk_wait_begin(&w, &patience);
+  while ((rc = hk_comm_verdict(c)) == HK_OK) {
+    /* Another rank of this host set the shared word; the news of what it saw is on its way to our service thread. */
+    if (atomic_load(&c->health.failure) == 0 && hk_now_ns() >= until)
+      hk_comm_blame(c, HK_EVENT_SUSPECT, c->rank, HK_ERR_REMOTE,
+                    "a rank of this host reported a failure in shared memory, but what it was did not arrive");
+    (void)hk_wait_pause(&w);
+  }
+  return HK_FAIL(rc, "rank %d of %d%s%s: %s", c->rank, c->nranks, where ? ", in " : "", where ? where : "",
+                 c->health.text);
+}
+
 hk_status hk_comm_failed(ncclComm_t c, hk_status rc) {
-  if (rc == HK_OK || !hk_comm_fail(c, rc, hk_last_error())) return rc;
-  hk_event e = {.kind = HK_EVENT_ERROR, .rank = c->rank, .code = (int32_t)rc};
-  snprintf(e.text, sizeof e.text, "%s", hk_last_error());
-  hk_bootstrap_announce(c->bootstrap, &e);
-  return rc;
+  if (rc == HK_OK) return rc;
+  if (atomic_load(&c->health.failure) == 0) {
+    char text[sizeof c->health.story.text];
+    snprintf(text, sizeof text, "%s", hk_last_error());
+    hk_comm_blame(c, rc == HK_ERR_REMOTE ? HK_EVENT_SUSPECT : HK_EVENT_ERROR, c->rank, rc, text);
+    if (rc != HK_ERR_REMOTE) return hk_comm_verdict(c); /* the thread's error text is as it has to be */
+  }
+  return hk_comm_settle(c, NULL);
 }
 
 bool hk_comm_inherited(ncclComm_t c) { return c && c->magic == HK_COMM_LIVE && c->forks != hk_forks; }
@@ -184,13 +257,13 @@ hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
   if (rc != HK_OK) return rc;
   int failure = atomic_load_explicit(&c->health.failure, memory_order_relaxed); /* only a hint; waits look again */
   if (__builtin_expect(failure != 0, 0)) {
-    char text[sizeof c->health.text];
-    pthread_mutex_lock(&c->health.lock);
-    memcpy(text, c->health.text, sizeof text);
-    pthread_mutex_unlock(&c->health.lock);
-    return HK_FAIL((hk_status)failure,
+    hk_waiter w;
+    hk_wait_begin(&w, &(hk_wait_env){.spins = 0});
+    while (hk_comm_verdict(c) == HK_OK)
+      (void)hk_wait_pause(&w); /* a second at most, and then all ranks report the same */
+    return HK_FAIL(hk_comm_verdict(c),
                    "%s: the communicator failed before (rank %d of %d): %s. Abort it and create another", who, c->rank,
-                   c->nranks, text);
+                   c->nranks, c->health.text);
   }
   int state = atomic_load_explicit(&c->health.progress, memory_order_relaxed);
   if (__builtin_expect(state == HK_IN_PROGRESS, 0))

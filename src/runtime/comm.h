@@ -33,9 +33,13 @@ typedef struct hk_health {
   _Atomic(int) queued;   /* calls and children that wait in open groups, of any thread: its memory stays until then */
   _Atomic(int) closing;  /* hk_closing */
   _Atomic(bool) finalized;
-  pthread_mutex_t lock;   /* of `text`, and of what failures tell others by */
+  pthread_mutex_t lock;   /* of the story, and of what failures tell others by */
   uint32_t *stop_kernels; /* set to 1 with a failure: ends the communicator's kernels; NULL on the host */
-  char text[HK_ERROR_TEXT - 256]; /* the failure in words; empty while there is none */
+  /* What the communicator ends with (story.h): the strongest event so far, until it is settled; `failure` may change until then. */
+  hk_event story;
+  uint64_t settle_ns;             /* when it is settled; 0: no event yet */
+  _Atomic(bool) settled;          /* `failure` and `text` stay as they are */
+  char text[HK_ERROR_TEXT - 256]; /* the failure in words, once settled */
 } hk_health;
 
 /* A link with the queue of sends or receives that use it in turn. */
@@ -57,6 +61,7 @@ typedef struct hk_wiring {
   int sleeper;           /* index of the one transport that reaches all other ranks and can sleep, or -1 */
   hk_peer_links **links; /* [nranks], made at first use */
   int multicast;         /* index of the transport with multicast to all, or -1 */
+  int lost;              /* a rank that could not be reached when a link to it was opened, plus 1; 0: none */
 } hk_wiring;
 
 /* What decisions rest on; equal on all ranks, fixed at init. */
@@ -84,6 +89,7 @@ typedef struct hk_plans {
   size_t scratch_bytes;
 } hk_plans;
 
+typedef struct hk_inquiry hk_inquiry;
 /* What runs, in which order. */
 typedef struct hk_order {
   uint64_t sequence;        /* collectives begun; equal on all ranks */
@@ -93,7 +99,11 @@ typedef struct hk_order {
   const void *looked_at[2]; /* the last buffers received into and sent from: they are the host's */
   const hk_call *current;   /* for reports; NULL between operations */
   const hk_exec *exec;
-  struct hk_board *board; /* where ranks of this host see what we do; may be NULL */
+  struct hk_board *board; /* where other ranks see what we do: in shared memory, or `own_board` */
+  struct hk_board *own_board;
+  struct hk_claims *claims; /* of this host's ranks; NULL: none */
+  hk_inquiry *inquiry;      /* a question about peers that are waited for, under way; NULL: none */
+  uint64_t asked_in;        /* the last operation in which one was asked */
   uint64_t reported_ns;   /* how long the present wait was when the watchdog last spoke */
   uint64_t left_seen_ns;  /* when a wait for a rank that has left was last seen */
 } hk_order;
@@ -134,10 +144,20 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
 /* The object itself, after everything in it is gone.  Its memory stays readable for a while, so that the use of a freed
  * communicator is an error message and not a crash. */
 void hk_comm_release(ncclComm_t c);
-/* Ends the communicator: first failure wins, waits see it, its text is kept for ncclGetLastError.  True for the first. */
+/* Ends the communicator here and now, for a reason of this rank alone: the first failure wins, waits see it, its text is kept
+ * for ncclGetLastError.  True for the first. */
 bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text);
-/* What a failure of an operation does: as above, with the thread's error text, and the other ranks are told instead of left
- * waiting.  Gives rc. */
+/* Ends the communicator with a fault that other ranks may report better: waits end at once, the story is settled a little
+ * later.  From any thread; never blocks. */
+void hk_comm_hear(ncclComm_t c, const hk_event *e);
+/* The same for an event of this rank's, which the other ranks get too.  `text` may be as long as an event's. */
+void hk_comm_blame(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text);
+/* What the communicator ended with; HK_OK while it works, or while its story is not settled. */
+hk_status hk_comm_verdict(ncclComm_t c);
+/* After a wait ended with a failure: waits until the story is settled, and fails with it.  `where` (may be NULL): the call. */
+hk_status hk_comm_settle(ncclComm_t c, const char *where);
+/* What a failure of an operation does: unless the communicator has failed already, this rank reports the thread's error to all
+ * as its own failure (HK_ERR_REMOTE: as trouble with others).  Gives the code that the caller returns; HK_OK for HK_OK. */
 hk_status hk_comm_failed(ncclComm_t c, hk_status rc);
 /* HK_OK, or an argument error where c is no live communicator. `who` is the API call. */
 hk_status hk_comm_check(ncclComm_t c, const char *who);
@@ -152,6 +172,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts /* HK_TRANSPORT_LIMIT * HK_FA
 hk_status hk_wire_join(ncclComm_t c, const void *facts, size_t row_bytes, size_t fact_offset);
 hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);
 hk_status hk_wire_progress(ncclComm_t c, bool *moved);
+int hk_wire_broken(ncclComm_t c); /* the lowest rank to which a link has failed, or -1 */
 /* One pause of a wait; sleeps where only the network can end it and has been silent for a while. */
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
 /* Tells the transports of host memory that the user has registered, or of the end of that. */
@@ -165,6 +186,8 @@ hk_transport_state *hk_wire_shm(ncclComm_t c); /* NULL before attach */
 hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch);
 /* HK_ERR_USAGE in words where a buffer of a communicator on host memory is a GPU's. */
 hk_status hk_choose_refuse_gpu_memory(const hk_call *op);
+/* Equal calls have equal signatures on all ranks; never 0. */
+uint32_t hk_choose_signature(const hk_call *op);
 double hk_choose_price(ncclComm_t c, const hk_call *op); /* microseconds, by the model */
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
 void hk_plans_free(ncclComm_t c);
@@ -185,10 +208,8 @@ void hk_comm_destroy(ncclComm_t c);
 /* api_misc.c */
 void hk_registrations_free(ncclComm_t c);
 
-/* watch.c */
+/* watch.c; more of it in watch.h */
+/* hk_wait_env.check of this communicator's waits. */
 hk_status hk_watch(void *comm, uint64_t waited_ns);
-/* HK_ERR_USAGE with both calls in words where a rank of this host is in another call with our sequence number. */
-hk_status hk_watch_mismatch(ncclComm_t c);
-void hk_watch_post(ncclComm_t c, const hk_call *call, uint32_t signature);
 void hk_watch_describe(const hk_call *op, char *text, size_t bytes);
 #endif

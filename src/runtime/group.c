@@ -310,7 +310,10 @@ static hk_status submit(const hk_call *call) {
     if (group.ncalls == group.room) {
       size_t room = group.room ? 2 * group.room : 64;
       hk_call *more = realloc(group.calls, room * sizeof *more);
-      if (!more) return hk_group_remember(HK_FAIL_ERRNO("no memory for %zu calls in a group", room));
+      if (!more) { /* the other ranks wait for this call */
+        hk_status rc = HK_FAIL_ERRNO("no memory for %zu calls in a group", room);
+        return hk_group_remember(hk_comm_failed(call->comm, rc));
+      }
       group.calls = more;
       group.room = room;
     }
@@ -323,7 +326,7 @@ static hk_status submit(const hk_call *call) {
   ncclComm_t c = call->comm;
   hk_status rc = HK_OK;
   if (c->gpu) return submit_gpu(call);
-  if (!hk_stream_is_null(call->stream)) return hk_stream_enqueue(call->stream, call, 1);
+  if (!hk_stream_is_null(call->stream)) return hk_comm_failed(c, hk_stream_enqueue(call->stream, call, 1));
   /* relaxed: only this thread issues turns for this call; a stream's batch still under way shows as issued != served */
   uint64_t issued = atomic_load_explicit(&c->order.issued, memory_order_relaxed);
   if (__builtin_expect(issued != atomic_load_explicit(&c->order.served, memory_order_acquire), 0))
@@ -364,6 +367,20 @@ static void mark_inside(const hk_call *calls, size_t n, int by) {
   for (size_t i = 0; i < n; i++) atomic_fetch_add(&calls[i].comm->health.inside, by);
 }
 
+/* What this rank lacks, so that the calls do not run, ends the communicators of all of them, whose other ranks would wait.  A
+ * wrong argument is the caller's to put right, and changes nothing. */
+static void fail_calls(const hk_call *calls, size_t n, hk_status rc) {
+  if (rc != HK_ERR_SYSTEM && rc != HK_ERR_CUDA && rc != HK_ERR_INTERNAL) return;
+  mark_inside(calls, n, 1);
+  for (size_t i = 0; i < n; i++) {
+    ncclComm_t c = calls[i].comm;
+    if (c->magic == HK_COMM_LIVE && atomic_load(&c->health.closing) == HK_CLOSING_NO &&
+        atomic_load(&c->health.failure) == 0)
+      (void)hk_comm_failed(c, rc);
+  }
+  mark_inside(calls, n, -1);
+}
+
 /* The calls of communicators on GPUs, then those without a stream, then those for host streams; each kind in the order of
  * the calls. */
 typedef struct sorted_calls {
@@ -388,7 +405,10 @@ static hk_status enqueue_calls(hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
   if (n == 0) return HK_OK;
   hk_call *batch = malloc(2 * n * sizeof *batch), *rest = batch + n;
-  if (!batch) return HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
+  if (!batch) {
+    rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
+    goto out;
+  }
   while (n) {
     size_t m = 0, kept = 0;
     for (size_t i = 0; i < n; i++)
@@ -401,6 +421,7 @@ static hk_status enqueue_calls(hk_call *calls, size_t n) {
     n = kept;
   }
 out:
+  if (rc != HK_OK) fail_calls(calls, n, rc);
   free(batch);
   return rc;
 }
@@ -412,8 +433,9 @@ static hk_status run_sorted(sorted_calls *s) {
   HK_TRY(enqueue_calls(here + s->here, s->streams), out);
   for (size_t i = 0; i < s->here; i++)
     HK_TRY(hk_turn_wait(here[i].comm, atomic_load(&here[i].comm->order.issued)), out);
-  if (s->here) rc = s->here == 1 ? hk_run_one(here) : hk_run_group(here, s->here);
+  if (s->here) return s->here == 1 ? hk_run_one(here) : hk_run_group(here, s->here);
 out:
+  if (rc != HK_OK) fail_calls(here, s->here, rc);
   return rc;
 }
 
@@ -427,8 +449,11 @@ static hk_status run_calls(const hk_call *calls, size_t n, double *us) {
     *us = hk_estimate(calls, n);
     goto out;
   }
-  HK_TRY(sort_calls(&sorted, calls, n), out);
-  rc = run_sorted(&sorted);
+  rc = sort_calls(&sorted, calls, n);
+  if (rc == HK_OK)
+    rc = run_sorted(&sorted);
+  else
+    fail_calls(calls, n, rc);
 out:
   free(sorted.calls);
   mark_inside(calls, n, -1);
@@ -451,9 +476,10 @@ static hk_status end(const char *who, double *us) {
   group.error = HK_OK;
   group.calls = NULL;
   group.ncalls = group.room = 0;
-  if (rc != HK_OK)
+  if (rc != HK_OK) {
     drop_jobs(); /* nothing of a group with a wrong call is begun */
-  else if (group.jobs)
+    fail_calls(calls, n, rc);
+  } else if (group.jobs)
     rc = run_jobs();
   if (us) *us = 0;
   if (rc == HK_OK && n) rc = run_calls(calls, n, us);

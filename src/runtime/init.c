@@ -6,13 +6,16 @@
 #include <unistd.h> /* getpid */
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../transport/shm.h" /* the board */
 #include "comm.h"
 #include "gpu_net.h"
 #include "host.h"
 #include "profiler.h"
 #include "rings.h"
+#include "story.h"
 #include "topology.h"
 #include "tuner.h"
+#include "watch.h"
 
 /* What each rank tells all others, once. */
 typedef struct hk_row {
@@ -47,18 +50,20 @@ static void fill_row(ncclComm_t c, hk_row *row) {
 
 /* All ranks must decide alike, or they hang: what decisions rest on is compared here. */
 static hk_status check_agreement(ncclComm_t c, const hk_row *rows) {
-  const hk_row *mine = &rows[c->rank];
+  const hk_row *first = &rows[0]; /* so that all ranks name the same pair */
   for (int r = 0; r < c->nranks; r++) {
     const hk_row *o = &rows[r];
-    const char *what = o->slot_bytes != mine->slot_bytes ? "HOCKET_SLOT_BYTES"
-                       : o->nslots != mine->nslots       ? "HOCKET_SLOTS"
-                                                         : NULL;
+    const char *what = o->slot_bytes != first->slot_bytes ? "HOCKET_SLOT_BYTES"
+                       : o->nslots != first->nslots       ? "HOCKET_SLOTS"
+                                                          : NULL;
     for (int k = 0; k < HK_AGREE_COUNT && !what; k++)
-      if (o->agreement[k] != mine->agreement[k]) what = hk_agreement_names[k];
-    if (o->tuner != mine->tuner && !what) what = "NCCL_TUNER_PLUGIN (or the plugin is not found on all hosts)";
-    if (what)
-      return HK_FAIL(HK_ERR_USAGE, "rank %d and rank %d have different values of %s: set it equally on all ranks",
-                     c->rank, r, what);
+      if (o->agreement[k] != first->agreement[k]) what = hk_agreement_names[k];
+    if (o->tuner != first->tuner && !what) what = "NCCL_TUNER_PLUGIN (or the plugin is not found on all hosts)";
+    if (!what) continue;
+    char text[256];
+    snprintf(text, sizeof text, "rank 0 and rank %d have different values of %s: set it equally on all ranks", r, what);
+    hk_comm_blame(c, HK_EVENT_VERDICT, r, HK_ERR_USAGE, text);
+    return HK_ERR_USAGE;
   }
   return HK_OK;
 }
@@ -78,13 +83,16 @@ static void count_host(const hk_row *rows, int n, int r, int *ranks, int *cores)
 /* All on GPUs, or none. */
 static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
   for (int r = 0; r < c->nranks; r++) {
-    if (!rows[r].gpu.id == !rows[c->rank].gpu.id) continue;
-    int gpu = rows[r].gpu.id ? r : c->rank, host = rows[r].gpu.id ? c->rank : r;
-    return HK_FAIL(
-        HK_ERR_USAGE,
+    if (!rows[r].gpu.id == !rows[0].gpu.id) continue;
+    int gpu = rows[r].gpu.id ? r : 0, host = rows[r].gpu.id ? 0 : r;
+    char text[400];
+    snprintf(
+        text, sizeof text,
         "rank %d works on GPU %d and rank %d on host memory: all must do the same (rank %d sees no CUDA driver, no "
         "GPU, no kernels in its library, or HOCKET_DEVICE=host)",
         gpu, rows[gpu].peer.device, host, host);
+    hk_comm_blame(c, HK_EVENT_VERDICT, r, HK_ERR_USAGE, text);
+    return HK_ERR_USAGE;
   }
   return HK_OK;
 }
@@ -155,19 +163,13 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
 /* On the service thread. */
 static void on_event(void *arg, const hk_event *e) {
   ncclComm_t c = arg;
-  char text[HK_ERROR_TEXT];
-  hk_status code = HK_ERR_REMOTE;
-  switch ((hk_event_kind)e->kind) {
-    case HK_EVENT_DEAD:
-      snprintf(text, sizeof text, "rank %d is gone: its process ended or its host cannot be reached (%s)", e->rank,
-               e->text);
-      break;
-    case HK_EVENT_ABORT: snprintf(text, sizeof text, "rank %d aborted the communicator", e->rank); break;
-    case HK_EVENT_ERROR: snprintf(text, sizeof text, "rank %d failed: %s", e->rank, e->text); break;
-    default: return;
-  }
-  HK_WARN("rank %d of %d: %s", c->rank, c->nranks, text);
-  hk_comm_fail(c, code, text);
+  char text[sizeof c->health.text];
+  hk_story_tell(e, c->rank, text, sizeof text);
+  if (e->kind == HK_EVENT_SUSPECT) /* mostly what something else brings about, which is reported too */
+    HK_INFO(HK_SUB_INIT, "rank %d of %d: rank %d reports: %s", c->rank, c->nranks, e->from, text);
+  else
+    HK_WARN("rank %d of %d: %s", c->rank, c->nranks, text);
+  hk_comm_hear(c, e);
 }
 
 static hk_status join_new(ncclComm_t c, const hk_init *how, const hk_bootstrap_options *o) {
@@ -305,7 +307,12 @@ out:
 hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   hk_status rc = HK_OK;
   uint64_t begin = hk_now_ns(), joined;
-  hk_bootstrap_options o = {.rank = c->rank, .nranks = c->nranks, .wait = &c->wait, .on_event = on_event, .arg = c};
+  hk_bootstrap_options o = {.rank = c->rank,
+                            .nranks = c->nranks,
+                            .wait = &c->wait,
+                            .on_event = on_event,
+                            .report = hk_watch_report,
+                            .arg = c};
   HK_TRY(hk_service_new(&c->service, "hocket-service"), out);
   o.service = c->service;
   HK_TRY(how->parent ? join_child(c, how, &o) : join_new(c, how, &o), out);
@@ -324,14 +331,18 @@ out:
   if (rc != HK_OK && c->bootstrap && atomic_load(&c->health.closing) == HK_CLOSING_ABORT)
     hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
   else if (rc != HK_OK && c->bootstrap)
-    hk_comm_failed(c, rc); /* the others wait for this rank */
-  else if (rc != HK_OK)
-    hk_comm_fail(c, rc, hk_last_error());
+    rc = hk_comm_failed(c, rc); /* the others wait for this rank */
+  else if (rc != HK_OK && how->parent && atomic_load(&how->parent->health.failure))
+    rc = hk_comm_settle(how->parent, NULL); /* that is what ended the exchange */
+  if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
   atomic_store(&c->health.progress, (int)rc);
   return rc;
 }
 
 void hk_comm_destroy(ncclComm_t c) {
+  hk_watch_end(c);
+  /* relaxed: it is read for reports, and alone */
+  atomic_store_explicit(&c->order.board->phase, HK_PHASE_DESTROY, memory_order_relaxed);
   hk_gpu_drain(c); /* peers may wait for what it sends until then */
   hk_gpu_proxy_stop(c);
   if (c->wiring.links) hk_wire_free(c);

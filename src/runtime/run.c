@@ -3,70 +3,97 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "mismatch.h"
 #include "profiler.h"
+#include "watch.h"
 
 enum { FRAME_BYTES = 3072 }; /* lanes and pointers of common plans fit on the stack */
 
-/* Words for a peer's slot that does not fit the call, or a link that broke. */
-static hk_status explain(ncclComm_t c, const hk_call *call, const hk_exec *x, hk_status rc) {
-  char what[160], sizes[96] = "";
-  if (rc == HK_ERR_USAGE && hk_watch_mismatch(c) != HK_OK) return rc;
-  hk_watch_describe(call, what, sizeof what);
-  if (x->bad_bytes != x->expected_bytes) /* of another type or operator they may be equal */
-    snprintf(sizes, sizeof sizes, " (its message carries %u bytes, %u were expected)", x->bad_bytes, x->expected_bytes);
-  if (rc == HK_ERR_USAGE && x->bad_signature != x->launch->signature)
-    return HK_FAIL(
-        HK_ERR_USAGE,
-        "rank %d is in %s (operation %llu), but rank %d called something else%s: make the same call with the same count, "
-        "type, operator and root on all ranks",
-        c->rank, what, (unsigned long long)c->order.sequence, x->bad_peer, sizes);
-  if (rc == HK_ERR_USAGE)
-    return HK_FAIL(HK_ERR_INTERNAL, "rank %d in %s: rank %d sent %u bytes where %u were expected", c->rank, what,
-                   x->bad_peer, x->bad_bytes, x->expected_bytes);
-  return rc;
+/* This rank has lost `peer` (-1: it does not know which), in `call`. */
+static void lost(ncclComm_t c, const hk_call *call, int peer) {
+  char text[sizeof c->health.story.text];
+  if (peer < 0) peer = hk_wire_broken(c);
+  if (peer >= 0 && hk_watch_left(c, call, peer)) return;
+  /* It may be broken only because a third rank is gone: the news of that is on its way. */
+  snprintf(text, sizeof text, "%s", hk_last_error());
+  hk_comm_blame(c, HK_EVENT_SUSPECT, peer >= 0 ? peer : c->rank, HK_ERR_REMOTE, text);
 }
 
-/* The failure that ended a wait, in words for this caller. */
-static hk_status interrupted(ncclComm_t c, const hk_call *call, hk_status rc) {
-  char what[160], text[sizeof c->health.text];
-  if (atomic_load(&c->health.failure) == 0) {
-    /* A rank of this host set the shared word; the news with its words is on its way to our service thread. */
-    hk_wait_env patience = {.deadline_ns = hk_now_ns() + 1000000000u};
-    hk_waiter w;
-    hk_wait_begin(&w, &patience);
-    while (c->wait.shared_failure && atomic_load(c->wait.shared_failure) && atomic_load(&c->health.failure) == 0 &&
-           hk_now_ns() < patience.deadline_ns)
-      if (hk_wait_pause(&w) != HK_OK) break;
-  }
-  if (atomic_load(&c->health.failure) == 0) return hk_comm_failed(c, rc);
-  hk_watch_describe(call, what, sizeof what);
-  pthread_mutex_lock(&c->health.lock);
-  memcpy(text, c->health.text, sizeof text);
-  pthread_mutex_unlock(&c->health.lock);
-  return HK_FAIL((hk_status)atomic_load(&c->health.failure), "rank %d of %d, in %s: %s", c->rank, c->nranks, what,
-                 text);
+static inline bool is_told(ncclComm_t c) {
+  return atomic_load(&c->health.failure) || (c->wait.shared_failure && atomic_load(c->wait.shared_failure));
 }
 
-/* A connection broke.  Its other end may have closed it only because a third rank is gone: the news of that is on its way
- * to our service thread, and says more. */
-static hk_status link_broke(ncclComm_t c, const hk_call *call, hk_status rc) {
-  if (rc == HK_ERR_REMOTE) {
-    hk_wait_env patience = {.failure = &c->health.failure};
-    hk_waiter w;
-    uint64_t until = hk_now_ns() + 1000000000u;
-    hk_wait_begin(&w, &patience);
-    while (hk_now_ns() < until && hk_wait_pause(&w) == HK_OK) continue;
+/* An operation ended with `rc`, found by this rank (in a message, a link, its own memory) or told to it: gives what all ranks
+ * make of it.  `x` is NULL for a send or receive; `peer` is the rank that it has to do with, -1: see x. */
+static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int peer, hk_status rc) {
+  char what[160];
+  if (x && peer < 0) peer = x->bad_peer;
+  if (!is_told(c)) {
+    if (rc == HK_ERR_USAGE && x && x->bad_peer >= 0)
+      hk_mismatch_slot(c, call, x);
+    else if (rc == HK_ERR_REMOTE)
+      lost(c, call, peer);
+    else
+      return hk_comm_failed(c, rc);
   }
-  return atomic_load(&c->health.failure) ? interrupted(c, call, rc) : hk_comm_failed(c, rc);
+  hk_watch_describe(call, what, sizeof what);
+  return hk_comm_settle(c, what);
+}
+
+/* A call that could not begin.  What is wrong with its arguments is found by all ranks, or concerns this one alone, and changes
+ * nothing; but for what this rank lacks the others would wait. */
+static hk_status not_begun(ncclComm_t c, const hk_call *call, hk_status rc) {
+  return rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE ? rc : ended(c, call, NULL, -1, rc);
+}
+
+/* Does the rank learn nothing of the others' calls by taking part? */
+static inline bool only_sends(const hk_call *call) {
+  bool is_root = call->root == call->comm->rank;
+  return call->coll == HK_BROADCAST || call->coll == HK_SCATTER ? is_root : !is_root;
+}
+
+static hk_status claim(const hk_call *call, const hk_exec *x) {
+  ncclComm_t c = call->comm;
+  if (!only_sends(call) || hk_claim(c->order.claims, c->order.sequence, x->launch->signature)) return HK_OK;
+  hk_mismatch_found(c, call, -1);
+  return HK_ERR_USAGE;
 }
 
 /* The operation is under way: counted, and written where peers that wait can see it. */
-static inline void begin(ncclComm_t c, const hk_call *call, const hk_exec *x) {
+static inline hk_status begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
   c->order.sequence++;
   c->order.current = call;
   c->order.exec = x;
-  if (c->order.board) hk_watch_post(c, call, x->launch->signature);
+  x->signature =
+      hk_signature_at(x->signature, c->order.sequence); /* so that what an earlier call left is not taken for ours */
+  hk_watch_post(c, call, x->launch->signature);
   if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_collective(c->profiler, call, x->plan);
+  return c->order.claims && hk_coll_has_root((hk_coll)call->coll) ? claim(call, x) : HK_OK;
+}
+
+static inline void end(ncclComm_t c) {
+  hk_watch_over(c);
+  c->order.current = NULL;
+  c->order.exec = NULL;
+}
+
+/* To the end of the execution. */
+static hk_status run_exec(ncclComm_t c, hk_exec *x) {
+  hk_status rc;
+  hk_waiter w;
+  hk_wait_begin(&w, &c->wait);
+  for (;;) {
+    bool moved = false;
+    HK_TRY(hk_exec_step(x, &moved), out);
+    if (hk_exec_done(x)) break;
+    if (c->wiring.any_pump) HK_TRY(hk_wire_progress(c, &moved), out);
+    if (moved)
+      hk_wait_progress(&w);
+    else
+      HK_TRY(hk_wire_pause(c, &w), out);
+  }
+out:
+  return rc;
 }
 
 static hk_status collective(const hk_call *call) {
@@ -77,44 +104,28 @@ static hk_status collective(const hk_call *call) {
   const hk_launch *launch;
   hk_exec x;
   void *memory = frame, *scratch = NULL;
-  HK_TRY(hk_choose(c, call, &plan, &launch), out);
+  HK_TRY(hk_choose(c, call, &plan, &launch), not_begun);
   size_t bytes = hk_exec_bytes(plan);
   if (bytes > sizeof frame && !(memory = malloc(bytes))) {
     rc = HK_FAIL_ERRNO("no memory to run %u lanes", plan->program->nlanes);
-    goto out;
+    goto not_begun;
   }
   if (plan->program->scratch_blocks)
-    HK_TRY(hk_choose_scratch(c, hk_exec_scratch_bytes(plan, launch->chunk), &scratch), out);
+    HK_TRY(hk_choose_scratch(c, hk_exec_scratch_bytes(plan, launch->chunk), &scratch), not_begun);
   hk_exec_init(&x, plan, launch, call->in, call->out, memory, scratch);
-  begin(c, call, &x);
-  hk_waiter w;
-  hk_wait_begin(&w, &c->wait);
-  for (;;) {
-    bool moved = false;
-    rc = hk_exec_step(&x, &moved);
-    if (__builtin_expect(rc != HK_OK, 0)) {
-      rc = hk_comm_failed(c, explain(c, call, &x, rc));
-      break;
-    }
-    if (hk_exec_done(&x)) break;
-    if (c->wiring.any_pump && (rc = hk_wire_progress(c, &moved)) != HK_OK) {
-      rc = link_broke(c, call, rc);
-      break;
-    }
-    if (moved)
-      hk_wait_progress(&w);
-    else if ((rc = hk_wire_pause(c, &w)) != HK_OK) {
-      rc = interrupted(c, call, rc);
-      break;
-    }
+  rc = begin(c, call, &x);
+  if (__builtin_expect(rc == HK_OK, 1)) rc = run_exec(c, &x);
+  if (__builtin_expect(rc != HK_OK, 0)) {
+    rc = ended(c, call, &x, -1, rc);
+    hk_wire_withdraw(c);
   }
-  if (__builtin_expect(rc != HK_OK, 0)) hk_wire_withdraw(c);
-  c->order.current = NULL;
-  c->order.exec = NULL;
+  end(c);
   if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_run_over(c->profiler);
-out:
   if (memory != frame) free(memory);
   return rc;
+not_begun:
+  if (memory != frame) free(memory);
+  return not_begun(c, call, rc);
 }
 
 hk_status hk_run_one(const hk_call *call) {
@@ -144,15 +155,21 @@ typedef struct member {
   hk_exec exec;
   void *memory;
   bool running;
+  int peer; /* of the transfer at hand; -1 */
   hk_status status;
 } member;
 
 static hk_status wrong_transfer(const transfer *t, const hk_slot *s) {
   ncclComm_t c = t->call->comm;
-  return HK_FAIL(HK_ERR_USAGE,
-                 "rank %d receives %zu bytes from rank %d, which sends a message of another size (a piece of %u bytes "
-                 "came): make count and type of the ncclSend and the ncclRecv equal",
-                 c->rank, t->bytes, t->call->root, s->bytes);
+  char what[160], text[sizeof c->health.story.text];
+  hk_watch_describe(t->call, what, sizeof what);
+  snprintf(
+      text, sizeof text,
+      "rank %d, in %s, receives %zu bytes from rank %d, which sends a message of another size (a piece of %u bytes "
+      "came): make count and type of the ncclSend and the ncclRecv equal",
+      c->rank, what, t->bytes, t->call->root, s->bytes);
+  hk_comm_blame(c, HK_EVENT_VERDICT, t->call->root, HK_ERR_USAGE, text);
+  return HK_ERR_USAGE;
 }
 
 static void send_piece(transfer *t, const char *data, size_t left) {
@@ -254,8 +271,8 @@ static hk_status begin_collective(member *m) {
   if (plan->program->scratch_blocks)
     HK_TRY(hk_choose_scratch(c, hk_exec_scratch_bytes(plan, launch->chunk), &scratch), out);
   hk_exec_init(&m->exec, plan, launch, call->in, call->out, m->memory, scratch);
-  begin(c, call, &m->exec);
   m->running = true;
+  return begin(c, call, &m->exec);
 out:
   return rc;
 }
@@ -265,29 +282,25 @@ static hk_status step_collectives(member *m, bool *moved) {
   ncclComm_t c = m->comm;
   while (m->next < m->ncollectives) {
     if (!m->running) HK_TRY(begin_collective(m), out);
-    rc = hk_exec_step(&m->exec, moved);
-    if (rc != HK_OK) {
-      rc = explain(c, m->collectives[m->next], &m->exec, rc);
-      goto out;
-    }
+    HK_TRY(hk_exec_step(&m->exec, moved), out);
     if (!hk_exec_done(&m->exec)) goto out;
     m->running = false;
     m->next++;
     if (c->profiler) hk_profile_collective_over(c->profiler);
-    c->order.current = NULL;
-    c->order.exec = NULL;
+    end(c);
   }
 out:
   return rc;
 }
 
-static bool member_done(const member *m) {
-  return m->status != HK_OK || (m->next == m->ncollectives && m->ntransfers == 0);
+/* The member's part of the group fails with what all ranks make of `rc`. */
+static void member_ended(member *m, hk_status rc) {
+  const hk_call *call = m->next < m->ncollectives ? m->collectives[m->next] : m->transfers[0].call;
+  m->status = ended(m->comm, call, m->running ? &m->exec : NULL, m->peer, rc);
 }
 
-/* The call that the member waits in, or the first of them. */
-static const hk_call *member_waits_in(const member *m) {
-  return m->next < m->ncollectives ? m->collectives[m->next] : m->transfers[0].call;
+static bool member_done(const member *m) {
+  return m->status != HK_OK || (m->next == m->ncollectives && m->ntransfers == 0);
 }
 
 static void step_member(member *m, bool *moved) {
@@ -296,8 +309,13 @@ static void step_member(member *m, bool *moved) {
   HK_TRY(step_collectives(m, moved), out);
   for (size_t i = 0; i < m->ntransfers;) {
     bool over = false;
-    if (!c->order.current) c->order.current = m->transfers[i].call;
+    if (!c->order.current) {
+      c->order.current = m->transfers[i].call;
+      hk_watch_transfer(c, c->order.current);
+    }
+    m->peer = m->transfers[i].call->root;
     HK_TRY(step_transfer(&m->transfers[i], moved, &over), out);
+    m->peer = -1;
     if (over) {
       if (c->order.current == m->transfers[i].call) c->order.current = NULL;
       if (c->profiler) hk_profile_over(c->profiler, m->transfers[i].event);
@@ -306,13 +324,9 @@ static void step_member(member *m, bool *moved) {
       i++;
     }
   }
-  if (c->wiring.any_pump && (rc = hk_wire_progress(c, moved)) != HK_OK && !member_done(m))
-    rc = link_broke(c, member_waits_in(m), rc);
+  if (c->wiring.any_pump && !member_done(m)) rc = hk_wire_progress(c, moved);
 out:
-  if (rc != HK_OK) {
-    hk_comm_failed(c, rc);
-    m->status = rc;
-  }
+  if (rc != HK_OK) member_ended(m, rc);
 }
 
 static hk_status open_transfer(const hk_call *call, transfer *t) {
@@ -329,6 +343,7 @@ static hk_status open_transfer(const hk_call *call, transfer *t) {
 typedef struct group_run {
   member *members;
   size_t n;
+  bool running;
 } group_run;
 
 /* The group's wait looks at the health of every communicator in it. */
@@ -338,7 +353,7 @@ static hk_status check_group(void *arg, uint64_t waited_ns) {
     member *m = &g->members[i];
     if (member_done(m)) continue;
     hk_status rc = hk_watch(m->comm, waited_ns);
-    if (rc != HK_OK) m->status = hk_comm_failed(m->comm, rc);
+    if (rc != HK_OK) member_ended(m, rc);
   }
   return HK_OK;
 }
@@ -352,13 +367,14 @@ static void drop_failed(group_run *g) {
     if (!code && m->comm->wait.shared_failure)
       code = atomic_load_explicit(m->comm->wait.shared_failure, memory_order_relaxed);
     if (!code) continue;
-    m->status = interrupted(m->comm, member_waits_in(m), (hk_status)code);
+    member_ended(m, (hk_status)code);
   }
 }
 
 static hk_status run_members(group_run *g) {
   hk_wait_env env = {.check = check_group, .arg = g, .spins = g->members[0].comm->wait.spins};
   hk_waiter w;
+  g->running = true;
   hk_wait_begin(&w, &env);
   for (;;) {
     bool moved = false, done = true;
@@ -378,8 +394,8 @@ static hk_status run_members(group_run *g) {
     }
   }
   for (size_t i = 0; i < g->n; i++) {
-    g->members[i].comm->order.current = NULL;
-    g->members[i].comm->order.exec = NULL;
+    end(g->members[i].comm);
+    hk_watch_transfer(g->members[i].comm, NULL);
     if (g->members[i].status != HK_OK) return g->members[i].status;
   }
   return HK_OK;
@@ -389,7 +405,7 @@ static member *find_member(group_run *g, ncclComm_t c, size_t hint) {
   if (hint < g->n && g->members[hint].comm == c) return &g->members[hint];
   for (size_t i = 0; i < g->n; i++)
     if (g->members[i].comm == c) return &g->members[i];
-  g->members[g->n] = (member){.comm = c};
+  g->members[g->n] = (member){.comm = c, .peer = -1};
   return &g->members[g->n++];
 }
 
@@ -421,7 +437,7 @@ static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const 
       continue;
     }
     hk_status rc = open_transfer(&calls[i], &m->transfers[m->ntransfers]);
-    if (rc != HK_OK) return hk_comm_failed(m->comm, rc);
+    if (rc != HK_OK) return ended(m->comm, &calls[i], NULL, calls[i].root, rc);
     m->ntransfers++;
   }
   return HK_OK;
@@ -447,6 +463,8 @@ hk_status hk_run_group(const hk_call *calls, size_t n) {
   HK_TRY(distribute(&g, calls, n, collectives, transfers), out);
   HK_TRY(run_members(&g), out);
 out:
+  for (size_t i = 0; i < n && rc != HK_OK && !g.running; i++) /* none of them runs: their other ranks would wait */
+    if (rc != HK_ERR_ARGUMENT && rc != HK_ERR_USAGE) (void)hk_comm_failed(calls[i].comm, rc);
   for (size_t i = 0; g.members && i < g.n; i++) {
     if (rc != HK_OK) hk_wire_withdraw(g.members[i].comm);
     if (g.members[i].comm->profiler) close_events(&g.members[i]);

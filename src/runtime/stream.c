@@ -35,13 +35,14 @@ struct hocketStream {
 void hk_turn_take(ncclComm_t c, uint64_t *turn) { *turn = atomic_fetch_add(&c->order.issued, 1); }
 
 hk_status hk_turn_wait(ncclComm_t c, uint64_t turn) {
-  hk_status rc = HK_OK;
+  hk_wait_env env = c->wait;
   hk_waiter w;
-  hk_wait_begin(&w, &c->wait);
+  env.check = NULL; /* the call before, in its thread, looks after itself */
+  hk_wait_begin(&w, &env);
   /* acquire: pairs with the release in hk_turn_over; the former batch's work on the links is behind us */
-  while (atomic_load_explicit(&c->order.served, memory_order_acquire) < turn) HK_TRY(hk_wait_pause(&w), out);
-out:
-  return rc;
+  while (atomic_load_explicit(&c->order.served, memory_order_acquire) < turn)
+    if (hk_wait_pause(&w) != HK_OK) return hk_comm_settle(c, NULL);
+  return HK_OK;
 }
 
 void hk_turn_over(ncclComm_t c) { atomic_fetch_add_explicit(&c->order.served, 1, memory_order_release); }

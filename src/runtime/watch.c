@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watchdog: says who is waited for, and finds mismatched calls where ranks can see each other's. */
+/* The watchdog: posts what this rank does, and finds out why a peer that it waits for does not come. */
+#include "watch.h"
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../base/thread.h"
 #include "../transport/shm.h" /* the board */
-#include "comm.h"
+#include "mismatch.h"
+
+enum { FOUND = 12 }; /* ranks in one report */
+static const uint64_t first_ask_ns = 200 * 1000000u, patience_ns = 1000 * 1000000u;
 
 void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
   if (!call) {
@@ -27,25 +35,20 @@ void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
     snprintf(text, bytes, "%s(%zu x %s)", hk_coll_name((hk_coll)call->coll), call->count, type);
 }
 
-/* The peers that the call waits for, some more than once. */
+/* The peers that the call waits for, each once. */
 static int waits_for(ncclComm_t c, int *peers, int room) {
-  int n = 0;
+  int n = 0, kept = 0;
   if (c->order.exec) n = hk_exec_waits_for(c->order.exec, peers, room);
   if (n == 0 && c->order.current && c->order.current->coll == HK_SENDRECV) peers[n++] = c->order.current->root;
-  return n;
+  for (int i = 0; i < n; i++) {
+    bool seen = false;
+    for (int k = 0; k < kept; k++) seen = seen || peers[k] == peers[i];
+    if (!seen) peers[kept++] = peers[i];
+  }
+  return kept;
 }
 
-/* "2, 5, 7": these peers, each once. */
-static void list_peers(ncclComm_t c, char *text, size_t bytes) {
-  int peers[16], n = waits_for(c, peers, (int)HK_ARRAY_LENGTH(peers));
-  size_t used = 0;
-  text[0] = 0;
-  for (int i = 0; i < n && used < bytes; i++) {
-    bool seen = false;
-    for (int k = 0; k < i; k++) seen = seen || peers[k] == peers[i];
-    if (!seen) used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", peers[i]);
-  }
-}
+/* ---- what this rank does ---- */
 
 void hk_watch_post(ncclComm_t c, const hk_call *call, uint32_t signature) {
   hk_board_op op = {.sequence = c->order.sequence,
@@ -58,69 +61,321 @@ void hk_watch_post(ncclComm_t c, const hk_call *call, uint32_t signature) {
   hk_board_post(c->order.board, &op);
 }
 
-hk_status hk_watch_mismatch(ncclComm_t c) {
-  const hk_call *call = c->order.current;
-  hk_transport_state *shm = hk_wire_shm(c);
-  if (!shm || !c->order.exec || !call) return HK_OK;
-  for (int r = 0; r < c->nranks; r++) {
-    hk_board *board = r == c->rank ? NULL : hk_shm_board(shm, r);
-    hk_board_op o;
-    if (!board || !hk_board_read(board, &o) || o.sequence != c->order.sequence) continue;
-    if (o.signature == c->order.exec->launch->signature) continue;
-    hk_call other = {.count = o.count, .coll = o.coll, .dtype = o.dtype, .redop = o.op, .root = o.root};
-    char mine[160], theirs[160];
-    hk_watch_describe(call, mine, sizeof mine);
-    hk_watch_describe(&other, theirs, sizeof theirs);
-    return HK_FAIL(
-        HK_ERR_USAGE,
-        "operation %llu: rank %d called %s, rank %d called %s: make the same call with the same count, type, "
-        "operator and root on all ranks",
-        (unsigned long long)o.sequence, c->rank, mine, r, theirs);
+/* A transfer in one word: 2 bits p2p, 6 type, 20 peer, 36 count. */
+void hk_watch_transfer(ncclComm_t c, const hk_call *call) {
+  uint64_t most = ((uint64_t)1 << 36) - 1, count = call && call->count < most ? call->count : most;
+  uint64_t word = call ? (uint64_t)call->p2p | (uint64_t)call->dtype << 2 | (uint64_t)call->root << 8 | count << 28 : 0;
+  /* relaxed: it is read for reports, and alone */
+  atomic_store_explicit(&c->order.board->transfer, word, memory_order_relaxed);
+}
+
+/* Whom it waits for, and since when. */
+static void post_wait(ncclComm_t c, int peer, uint64_t waited_ns) {
+  uint64_t word = (c->order.sequence << 32) | (uint64_t)(peer + 1);
+  /* relaxed, both: as above */
+  atomic_store_explicit(&c->order.board->waits, word, memory_order_relaxed);
+  atomic_store_explicit(&c->order.board->since_ns, hk_now_ns() - waited_ns, memory_order_relaxed);
+}
+
+static void read_board(const hk_board *b, hk_activity *out) {
+  hk_board_op o;
+  /* relaxed, all: each word means something alone */
+  uint64_t transfer = atomic_load_explicit(&b->transfer, memory_order_relaxed);
+  uint64_t waits = atomic_load_explicit(&b->waits, memory_order_relaxed);
+  uint64_t since = atomic_load_explicit(&b->since_ns, memory_order_relaxed);
+  uint64_t over = atomic_load_explicit(&b->over, memory_order_relaxed);
+  *out = (hk_activity){.waits_for = -1};
+  if (hk_board_read(b, &o)) {
+    out->sequence = o.sequence;
+    out->count = o.count;
+    out->signature = o.signature;
+    out->root = o.root;
+    out->coll = o.coll;
+    out->dtype = o.dtype;
+    out->redop = o.op;
   }
-  return HK_OK;
+  for (uint64_t i = 0; i < HK_ACTIVITY_PAST && i + 1 < out->sequence; i++)
+    if (hk_board_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
+  uint32_t newest = (uint32_t)out->sequence;
+  if (out->sequence > over) {
+    out->phase = HK_PHASE_OPERATION;
+  } else if (transfer) {
+    out->phase = HK_PHASE_OPERATION;
+    out->coll = HK_SENDRECV;
+    out->p2p = transfer & 3;
+    out->dtype = transfer >> 2 & 63;
+    out->root = (int32_t)(transfer >> 8 & 0xfffff);
+    out->count = transfer >> 28;
+  }
+  if (out->phase != HK_PHASE_OPERATION || (uint32_t)(waits >> 32) != newest) return;
+  out->waits_for = (int32_t)(waits & 0xffffffff) - 1;
+  out->phase_ms = hk_ago_ns(hk_now_ns(), since) / 1000000u;
+}
+
+void hk_watch_report(void *comm, hk_activity *out) {
+  ncclComm_t c = comm;
+  pthread_mutex_lock(&c->health.lock); /* held shortly by all: the board does not go meanwhile */
+  hk_board *b = c->order.board;
+  read_board(b, out);
+  uint64_t phase = atomic_load_explicit(&b->phase, memory_order_relaxed); /* means something alone */
+  pthread_mutex_unlock(&c->health.lock);
+  if (atomic_load(&c->health.progress) == HK_IN_PROGRESS)
+    out->phase = HK_PHASE_INIT;
+  else if (phase)
+    out->phase = (uint8_t)phase;
+}
+
+/* ---- what another rank does ---- */
+
+static hk_board *board_of(ncclComm_t c, int rank) {
+  hk_transport_state *shm = hk_wire_shm(c);
+  return shm ? hk_shm_board(shm, rank) : NULL;
+}
+
+/* As /proc shows it: 'R', 'S', 'T', ...; 0 where it shows nothing. */
+static char process_state(int pid) {
+  char path[48], text[256];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+  if (fd >= 0) close(fd);
+  if (n <= 0) return 0;
+  text[n] = 0;
+  const char *end = strrchr(text, ')'); /* after the name, which may be anything */
+  return end && end[1] == ' ' ? end[2] : 0;
+}
+
+hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience, hk_activity *out) {
+  hk_presence p = hk_bootstrap_ask(c->bootstrap, rank, patience, out);
+  const hk_peer *peer = &c->peers[rank];
+  hk_board *b = board_of(c, rank);
+  /* On a crowded host it may only be slow to answer. */
+  if (p != HK_PRESENCE_STOPPED || !b || peer->host != c->peers[c->rank].host) return p;
+  char state = process_state(peer->pid);
+  if (state == 0 || state == 'T' || state == 't') return p;
+  read_board(b, out);
+  return HK_PRESENCE_ANSWERS;
+}
+
+bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patience, hk_activity *out) {
+  hk_board *b = board_of(c, rank);
+  hk_board_op o;
+  if (!b) return patience && hk_bootstrap_ask(c->bootstrap, rank, patience, out) == HK_PRESENCE_ANSWERS;
+  if (!hk_board_read_at(b, operation, &o)) {
+    read_board(b, out);
+    return true;
+  }
+  *out = (hk_activity){.sequence = o.sequence,
+                       .count = o.count,
+                       .signature = o.signature,
+                       .root = o.root,
+                       .coll = o.coll,
+                       .dtype = o.dtype,
+                       .redop = o.op,
+                       .waits_for = -1};
+  return true;
+}
+
+/* ---- questions ----
+ * An answer may take a while, in which the network must be moved: so a thread of its own asks. */
+
+typedef struct found {
+  int rank;
+  hk_presence presence;
+  hk_activity activity;
+} found;
+
+struct hk_inquiry {
+  ncclComm_t comm;
+  pthread_t thread;
+  uint64_t operation;
+  bool chain; /* also those that the ranks wait for themselves */
+  int nasked, n;
+  found at[FOUND];
+  _Atomic(bool) done;
+};
+
+static void add_rank(hk_inquiry *q, int rank) {
+  if (rank == q->comm->rank || q->n == FOUND) return;
+  for (int i = 0; i < q->n; i++)
+    if (q->at[i].rank == rank) return;
+  q->at[q->n++] = (found){.rank = rank};
+}
+
+static void *inquire(void *arg) {
+  hk_inquiry *q = arg;
+  for (int i = 0; i < q->n; i++) {
+    found *f = &q->at[i];
+    f->presence = hk_watch_ask(q->comm, f->rank, patience_ns, &f->activity);
+    if (q->chain && f->presence == HK_PRESENCE_ANSWERS && f->activity.waits_for >= 0)
+      add_rank(q, f->activity.waits_for);
+  }
+  atomic_store(&q->done, true);
+  return NULL;
+}
+
+/* Nothing is lost where it fails: the next report tries again. */
+static void begin_inquiry(ncclComm_t c, const int *peers, int n, bool chain) {
+  hk_inquiry *q = calloc(1, sizeof *q);
+  if (!q) return;
+  q->comm = c;
+  q->operation = c->order.sequence;
+  q->chain = chain;
+  for (int i = 0; i < n; i++) add_rank(q, peers[i]);
+  q->nasked = q->n;
+  if (q->n == 0 || hk_thread_start(&q->thread, 0, inquire, q) != 0) {
+    free(q);
+    return;
+  }
+  c->order.inquiry = q;
+}
+
+static void drop_inquiry(ncclComm_t c) {
+  if (!c->order.inquiry) return;
+  pthread_join(c->order.inquiry->thread, NULL);
+  free(c->order.inquiry);
+  c->order.inquiry = NULL;
+}
+
+void hk_watch_end(ncclComm_t c) { drop_inquiry(c); }
+
+uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation) {
+  if (operation > a->sequence || a->sequence - operation > HK_ACTIVITY_PAST) return 0;
+  return operation == a->sequence ? a->signature : a->past[a->sequence - operation - 1];
+}
+
+/* A peer that was or is in another call as this operation. */
+static bool disagrees(ncclComm_t c, const hk_inquiry *q, const found *f) {
+  if (f->presence != HK_PRESENCE_ANSWERS || !c->order.exec) return false;
+  uint32_t theirs = hk_watch_signature(&f->activity, q->operation);
+  return theirs && theirs != c->order.exec->launch->signature;
+}
+
+/* ---- reports ---- */
+
+/* "; rank 2 is in ..., and waits for rank 3 itself; rank 3 ...". */
+static void tell_found(const hk_inquiry *q, char *text, size_t bytes) {
+  size_t used = 0;
+  text[0] = 0;
+  for (int i = 0; i < q->n && used < bytes; i++) {
+    char what[480];
+    hk_activity_describe(&q->at[i].activity, q->at[i].presence, what, sizeof what);
+    used += (size_t)snprintf(text + used, bytes - used, "; rank %d %s", q->at[i].rank, what);
+  }
+}
+
+/* "2, 5": the ranks that hold the others up, as far as the chain was followed. */
+static void tell_guilty(const hk_inquiry *q, char *text, size_t bytes, int *first) {
+  size_t used = 0;
+  *first = -1;
+  text[0] = 0;
+  for (int i = 0; i < q->n && used < bytes; i++) {
+    const found *f = &q->at[i];
+    if (f->presence == HK_PRESENCE_ANSWERS && f->activity.waits_for >= 0) continue;
+    if (*first < 0 || f->rank < *first) *first = f->rank;
+    used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", f->rank);
+  }
+}
+
+static hk_status report(ncclComm_t c, const hk_call *call, const hk_inquiry *q, uint64_t waited_ns) {
+  char what[160], known[800], guilty[96], text[sizeof c->health.story.text];
+  int first;
+  hk_watch_describe(call, what, sizeof what);
+  tell_found(q, known, sizeof known);
+  tell_guilty(q, guilty, sizeof guilty, &first);
+  snprintf(text, sizeof text,
+           "communicator %016llx%s%s: rank %d of %d has waited %llu s in %s, operation %llu, for rank %s%s",
+           (unsigned long long)hk_bootstrap_comm_id(c->bootstrap), c->options.name[0] ? " " : "", c->options.name,
+           c->rank, c->nranks, (unsigned long long)(waited_ns / 1000000000u), what,
+           (unsigned long long)c->order.sequence, guilty[0] ? guilty : "others, which wait in a circle", known);
+  if (!hk_param_int(HK_P_WATCHDOG_ABORT)) {
+    HK_WARN("%s (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)", text);
+    return HK_OK;
+  }
+  hk_comm_blame(c, HK_EVENT_VERDICT, first >= 0 ? first : c->rank, HK_ERR_REMOTE, text);
+  return HK_ERR_REMOTE;
+}
+
+/* Takes in what the thread has found. */
+static hk_status hear_inquiry(ncclComm_t c, const hk_call *call, uint64_t waited_ns) {
+  hk_status rc = HK_OK;
+  hk_inquiry *q = c->order.inquiry;
+  if (!q || !atomic_load(&q->done)) return HK_OK;
+  if (q->operation == c->order.sequence) {
+    for (int i = 0; i < q->n && rc == HK_OK; i++) {
+      if (!disagrees(c, q, &q->at[i])) continue;
+      hk_mismatch_found(c, call, q->at[i].rank);
+      rc = HK_ERR_USAGE;
+    }
+    if (rc == HK_OK && q->chain) rc = report(c, call, q, waited_ns);
+  }
+  drop_inquiry(c);
+  return rc;
+}
+
+static void blame_left(ncclComm_t c, const hk_call *call, int left) {
+  char what[160], text[sizeof c->health.story.text];
+  hk_watch_describe(call, what, sizeof what);
+  snprintf(text, sizeof text,
+           "rank %d has left the communicator (ncclCommDestroy) while rank %d of %d waits for it in %s, operation "
+           "%llu: make the same calls on all ranks before one of them destroys it",
+           left, c->rank, c->nranks, what, (unsigned long long)c->order.sequence);
+  hk_comm_blame(c, HK_EVENT_VERDICT, left, HK_ERR_REMOTE, text);
+}
+
+bool hk_watch_left(ncclComm_t c, const hk_call *call, int rank) {
+  hk_activity a;
+  if (hk_bootstrap_ask(c->bootstrap, rank, patience_ns, &a) != HK_PRESENCE_LEFT) return false;
+  blame_left(c, call, rank);
+  return true;
 }
 
 /* A rank that destroyed its communicator makes no call any more.  What it wrote into shared memory before its goodbye can
  * be seen once the goodbye is: a wait that was there at one look and still is at the next has looked for it in vain.  What
  * it sent over a network may come later, though not after the time in which a silent host counts as dead. */
-static hk_status find_left(ncclComm_t c, const hk_call *call, uint64_t waited_ns) {
-  int peers[16], n = waits_for(c, peers, (int)HK_ARRAY_LENGTH(peers)), left = -1;
+static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, int n, uint64_t waited_ns) {
+  int left = -1;
   for (int i = 0; i < n && left < 0; i++)
     if (hk_bootstrap_left(c->bootstrap, peers[i])) left = peers[i];
   if (left < 0) return HK_OK;
-  uint64_t now = hk_now_ns(), patience_ns = 0;
+  uint64_t now = hk_now_ns(), patience = 0;
   if (now - waited_ns > c->order.left_seen_ns) c->order.left_seen_ns = now; /* the first look of this wait */
   if (hk_transports[c->wiring.via[left]] != &hk_transport_shm)
-    patience_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
-  if (now <= c->order.left_seen_ns + patience_ns) return HK_OK;
-  char what[160];
-  hk_watch_describe(call, what, sizeof what);
-  return HK_FAIL(
-      HK_ERR_REMOTE,
-      "rank %d has left the communicator (ncclCommDestroy) while rank %d of %d waits for it in %s, operation "
-      "%llu: make the same calls on all ranks before one of them destroys it",
-      left, c->rank, c->nranks, what, (unsigned long long)c->order.sequence);
+    patience = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  if (now <= c->order.left_seen_ns + patience) return HK_OK;
+  blame_left(c, call, left);
+  return HK_ERR_REMOTE;
+}
+
+/* Is it time to ask those that are waited for?  *chain: for a report. */
+static bool is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bool *chain) {
+  hk_order *o = &c->order;
+  uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u;
+  if (waited_ns < o->reported_ns) o->reported_ns = 0;                      /* another wait than the one reported */
+  *chain = limit && waited_ns >= limit && waited_ns >= 2 * o->reported_ns; /* again after twice the time */
+  if (*chain) {
+    o->reported_ns = waited_ns;
+    return true;
+  }
+  /* Once in a wait, in case that a peer that has no board here is in another call. */
+  if (waited_ns < first_ask_ns || o->asked_in == o->sequence || !o->exec) return false;
+  bool far = false;
+  for (int i = 0; i < n; i++) far = far || !board_of(c, peers[i]);
+  o->asked_in = o->sequence;
+  return far;
 }
 
 hk_status hk_watch(void *comm, uint64_t waited_ns) {
   ncclComm_t c = comm;
-  int64_t limit = hk_param_int(HK_P_WATCHDOG);
   const hk_call *call = c->order.current;
-  hk_status rc = hk_watch_mismatch(c);
-  if (rc == HK_OK && call) rc = find_left(c, call, waited_ns);
-  if (rc != HK_OK) return rc;
-  if (limit == 0 || !call || waited_ns < (uint64_t)limit * 1000000000u) return HK_OK;
-  if (waited_ns < c->order.reported_ns) c->order.reported_ns = 0; /* another wait than the one reported */
-  if (waited_ns < 2 * c->order.reported_ns) return HK_OK;         /* again after twice the time */
-  c->order.reported_ns = waited_ns;
-  char what[160], who[128];
-  hk_watch_describe(call, what, sizeof what);
-  list_peers(c, who, sizeof who);
-  if (hk_param_int(HK_P_WATCHDOG_ABORT))
-    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d has waited %lld s in %s, operation %llu, for rank %s", c->rank,
-                   c->nranks, (long long)(waited_ns / 1000000000u), what, (unsigned long long)c->order.sequence, who);
-  HK_WARN("rank %d of %d has waited %lld s in %s, operation %llu, for rank %s: has it made this call? "
-          "(HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)",
-          c->rank, c->nranks, (long long)(waited_ns / 1000000000u), what, (unsigned long long)c->order.sequence, who);
-  return HK_OK;
+  int peers[16];
+  bool chain;
+  if (!call) return HK_OK;
+  int n = waits_for(c, peers, (int)HK_ARRAY_LENGTH(peers));
+  post_wait(c, n ? peers[0] : -1, waited_ns);
+  if (hk_mismatch_look(c)) return HK_ERR_USAGE;
+  hk_status rc = find_left(c, call, peers, n, waited_ns);
+  if (rc == HK_OK) rc = hear_inquiry(c, call, waited_ns);
+  if (rc == HK_OK && !c->order.inquiry && is_due(c, peers, n, waited_ns, &chain)) begin_inquiry(c, peers, n, chain);
+  return rc;
 }

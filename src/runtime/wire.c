@@ -102,7 +102,12 @@ hk_status hk_wire_join(ncclComm_t c, const void *rows, size_t row_bytes, size_t 
   for (int t = 0; hk_transports[t] && w->multicast < 0; t++)
     if (hk_transports[t]->multicast && hk_transports[t]->multicast(w->states[t])) w->multicast = t;
   c->wait.shared_failure = hk_shm_failure_word(hk_wire_shm(c));
-  c->order.board = hk_shm_board(hk_wire_shm(c), c->rank);
+  if (hk_shm_board(hk_wire_shm(c), c->rank)) {
+    pthread_mutex_lock(&c->health.lock); /* hk_watch_report may be reading */
+    c->order.board = hk_shm_board(hk_wire_shm(c), c->rank);
+    pthread_mutex_unlock(&c->health.lock);
+  }
+  c->order.claims = hk_shm_claims(hk_wire_shm(c));
 out:
   free(facts);
   return rc;
@@ -149,6 +154,7 @@ hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
   *out = *at;
   return HK_OK;
 undo:
+  if (rc == HK_ERR_REMOTE) w->lost = key.peer + 1;
   free(l);
   return rc;
 }
@@ -159,6 +165,19 @@ hk_status hk_wire_progress(ncclComm_t c, bool *moved) {
     if (c->wiring.pumps[t]) HK_TRY(hk_transports[t]->progress(c->wiring.states[t], moved), out);
 out:
   return rc;
+}
+
+int hk_wire_broken(ncclComm_t c) {
+  if (c->wiring.lost) return c->wiring.lost - 1;
+  for (int r = 0; c->wiring.links && r < c->nranks; r++) {
+    const hk_peer_links *p = c->wiring.links[r];
+    for (int i = 0; p && i < HK_CHANNEL_COUNT * 4; i++) {
+      const hk_wired_link *l = p->at[i / 4][i % 4];
+      /* relaxed: the transport's call that failed, in this thread, set it */
+      if (l && atomic_load_explicit(&l->link.state, memory_order_relaxed) == HK_LINK_FAILED) return r;
+    }
+  }
+  return -1;
 }
 
 void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there) {
@@ -189,7 +208,8 @@ void hk_wire_free(ncclComm_t c) {
   for (int r = 0; w->links && r < c->nranks; r++)
     if (w->links[r]) free_peer_links(w->links[r]);
   pthread_mutex_lock(&c->health.lock); /* the service thread may be in hk_comm_fail */
-  c->wait.shared_failure = NULL;       /* it lies in the transport's memory */
+  c->wait.shared_failure = NULL;       /* it lies in the transport's memory, as does the board */
+  c->order.board = c->order.own_board;
   pthread_mutex_unlock(&c->health.lock);
   for (int t = HK_TRANSPORT_LIMIT - 1; t >= 0; t--)
     if (w->states[t]) w->states[t]->transport->detach(w->states[t]);

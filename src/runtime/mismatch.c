@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mismatch.h"
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../transport/shm.h" /* the board */
+#include "watch.h"
+
+enum {
+  VOICES = 64,     /* ranks that are asked at most */
+  ROOTS = 1024,    /* roots that are tried at most to read a signature */
+  RANKS_LISTED = 8 /* in a text */
+};
+static const uint64_t ask_ns = 250 * 1000000u, asking_ns = 1000 * 1000000u; /* one rank; all */
+static const uint64_t coming_ns = 300 * 1000000u; /* for ranks that have not made the call yet */
+
+#define ADVICE "make the same call with the same count, type, operator and root on all ranks, in the same order"
+
+static int voices_for(const hk_voice *v, int n, uint32_t signature) {
+  int count = 0;
+  for (int i = 0; i < n; i++) count += v[i].signature == signature;
+  return count;
+}
+
+int hk_mismatch_odd(const hk_voice *v, int n, int *right) {
+  int lowest = 0, most = 0;
+  bool shared = false;
+  for (int i = 1; i < n; i++)
+    if (v[i].rank < v[lowest].rank) lowest = i;
+  *right = lowest;
+  for (int i = 0; i < n; i++) {
+    int count = voices_for(v, n, v[i].signature);
+    if (count > most) {
+      most = count;
+      *right = i;
+      shared = false;
+    } else if (count == most && v[i].signature != v[*right].signature) {
+      shared = true;
+    }
+  }
+  if (shared) *right = lowest;
+  int odd = -1;
+  for (int i = 0; i < n; i++)
+    if (v[i].signature != v[*right].signature && (odd < 0 || v[i].rank < v[odd].rank)) odd = i;
+  return odd;
+}
+
+/* "rank 3", "ranks 0, 2 and 4", "ranks 0, 1, 2 and 12 more". */
+static void list_ranks(const hk_voice *v, int n, uint32_t signature, char *text, size_t bytes) {
+  int total = voices_for(v, n, signature), done = 0, shown = total > RANKS_LISTED ? RANKS_LISTED : total;
+  size_t used = (size_t)snprintf(text, bytes, "rank%s ", total > 1 ? "s" : "");
+  for (int i = 0; i < n && done < shown && used < bytes; i++) {
+    if (v[i].signature != signature) continue;
+    const char *sep = done == 0 ? "" : done + 1 == total ? " and " : ", ";
+    used += (size_t)snprintf(text + used, bytes - used, "%s%d", sep, v[i].rank);
+    done++;
+  }
+  if (shown < total && used < bytes) snprintf(text + used, bytes - used, " and %d more", total - shown);
+}
+
+void hk_mismatch_tell(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes) {
+  char wrong[96], others[96];
+  bool all = true;
+  list_ranks(v, n, v[odd].signature, wrong, sizeof wrong);
+  list_ranks(v, n, v[right].signature, others, sizeof others);
+  for (int i = 0; i < n; i++) all = all && (v[i].signature == v[odd].signature || v[i].signature == v[right].signature);
+  snprintf(text, bytes, "the ranks disagree about operation %llu: %s called %s, but %s called %s%s: " ADVICE,
+           (unsigned long long)operation, wrong, v[odd].call, others, v[right].call,
+           all ? "" : ", and others called something else again");
+}
+
+/* ---- what the ranks called ---- */
+
+/* Has another rank given its verdict, or is there another failure? */
+static bool too_late(ncclComm_t c) { return atomic_load(&c->health.failure) != 0; }
+
+/* Is it the signature of one of our own last calls but for its root?  Gives that call. */
+static bool read_signature(ncclComm_t c, uint32_t signature, hk_call *theirs, uint64_t *operation) {
+  uint64_t now = c->order.sequence;
+  for (uint64_t k = now; k > 0 && now - k < HK_BOARD_ENTRIES; k--) {
+    hk_board_op o;
+    if (!hk_board_read_at(c->order.board, k, &o)) continue;
+    *theirs = (hk_call){.count = (size_t)o.count, .coll = o.coll, .dtype = o.dtype, .redop = o.op};
+    *operation = k;
+    for (; theirs->root < c->nranks && theirs->root < ROOTS; theirs->root++)
+      if (hk_signature_at(hk_choose_signature(theirs), k) == signature) return true;
+  }
+  return false;
+}
+
+/* From what a rank did, what it called as that operation; false where it cannot be known (yet). */
+static bool take_voice(ncclComm_t c, hk_voice *v, int rank, uint64_t operation, const hk_activity *a) {
+  hk_call call = {.count = (size_t)a->count, .coll = a->coll, .dtype = a->dtype, .redop = a->redop, .root = a->root};
+  uint64_t k;
+  *v = (hk_voice){.rank = rank, .signature = hk_watch_signature(a, operation)};
+  if (!v->signature) return false;
+  bool known = hk_choose_signature(&call) == v->signature;
+  if (!known) known = read_signature(c, hk_signature_at(v->signature, operation), &call, &k) && k == operation;
+  if (known)
+    hk_watch_describe(&call, v->call, sizeof v->call);
+  else
+    snprintf(v->call, sizeof v->call, "something else");
+  return true;
+}
+
+/* Asks all ranks, in their order, and again those that are on their way; gives the number of those that called something as
+ * this operation. */
+static int gather(ncclComm_t c, const hk_call *call, int peer, hk_voice *v) {
+  uint64_t operation = c->order.sequence, now = hk_now_ns(), until = now + asking_ns, late = now + coming_ns;
+  int n = 0, coming, asked = c->nranks < VOICES ? c->nranks : VOICES;
+  hk_wait_env env = {.spins = 0};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  do {
+    n = coming = 0;
+    for (int i = 0; i <= asked && !too_late(c); i++) {
+      int r = i < asked ? i : peer; /* the peer last, where there are more ranks than are asked */
+      hk_activity a;
+      if (i == asked && peer < asked) break;
+      if (r == c->rank) {
+        v[n] = (hk_voice){.rank = r, .signature = hk_choose_signature(call)};
+        hk_watch_describe(call, v[n++].call, sizeof v->call);
+      } else if (hk_watch_call_of(c, r, operation, hk_now_ns() < until ? ask_ns : 0, &a)) {
+        if (take_voice(c, &v[n], r, operation, &a))
+          n++;
+        else if (a.sequence < operation)
+          coming++;
+      }
+    }
+    (void)hk_wait_pause(&w);
+  } while (coming && hk_now_ns() < late && !too_late(c));
+  return n;
+}
+
+static void give(ncclComm_t c, int rank, const char *text) {
+  if (!too_late(c)) hk_comm_blame(c, HK_EVENT_VERDICT, rank, HK_ERR_USAGE, text);
+}
+
+/* The verdict where the voices show it. */
+static bool judge(ncclComm_t c, const hk_call *call, int peer) {
+  hk_voice *v = malloc((VOICES + 1) * sizeof *v);
+  char text[sizeof c->health.story.text];
+  int n = v ? gather(c, call, peer, v) : 0, right, odd = n ? hk_mismatch_odd(v, n, &right) : -1;
+  if (odd >= 0) {
+    hk_mismatch_tell(v, n, odd, right, c->order.sequence, text, sizeof text);
+    give(c, v[odd].rank, text);
+  }
+  free(v);
+  return odd >= 0;
+}
+
+void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer) {
+  char text[sizeof c->health.story.text], mine[160];
+  if (too_late(c) || judge(c, call, peer)) return;
+  hk_watch_describe(call, mine, sizeof mine);
+  snprintf(text, sizeof text, "rank %d is in %s, operation %llu, but another rank called something else there: " ADVICE,
+           c->rank, mine, (unsigned long long)c->order.sequence);
+  give(c, peer >= 0 ? peer : c->rank, text);
+}
+
+/* ---- a message that does not fit ---- */
+
+/* Both are in the same call now: the message is left from an earlier one. */
+static void tell_left_over(ncclComm_t c, const hk_exec *x, const char *mine, char *text, size_t bytes) {
+  hk_call theirs;
+  hk_board_op o;
+  uint64_t k;
+  char a[160], b[160];
+  if (read_signature(c, x->bad_signature, &theirs, &k) && hk_board_read_at(c->order.board, k, &o) &&
+      o.root != theirs.root) {
+    hk_watch_describe(&theirs, a, sizeof a);
+    theirs.root = o.root;
+    hk_watch_describe(&theirs, b, sizeof b);
+    snprintf(text, bytes, "the ranks disagree about operation %llu: rank %d called %s, but rank %d called %s: " ADVICE,
+             (unsigned long long)k, x->bad_peer, a, c->rank, b);
+    return;
+  }
+  snprintf(text, bytes,
+           "rank %d, in %s (operation %llu), found a message of rank %d with %u bytes that belongs to another "
+           "operation, where these ranks made different calls: " ADVICE,
+           c->rank, mine, (unsigned long long)c->order.sequence, x->bad_peer, x->bad_bytes);
+}
+
+void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
+  char text[sizeof c->health.story.text], mine[160], now[400];
+  hk_activity a;
+  if (too_late(c) || judge(c, call, x->bad_peer)) return;
+  hk_watch_describe(call, mine, sizeof mine);
+  if (x->bad_signature == x->signature) {
+    snprintf(text, sizeof text, "rank %d in %s: rank %d sent %u bytes where %u were expected", c->rank, mine,
+             x->bad_peer, x->bad_bytes, x->expected_bytes);
+    if (!too_late(c)) hk_comm_blame(c, HK_EVENT_VERDICT, x->bad_peer, HK_ERR_INTERNAL, text);
+    return;
+  }
+  hk_presence p = hk_watch_ask(c, x->bad_peer, ask_ns, &a);
+  if (p == HK_PRESENCE_ANSWERS && a.sequence != c->order.sequence) {
+    hk_activity_describe(&a, p, now, sizeof now);
+    snprintf(text, sizeof text,
+             "rank %d is in %s, operation %llu, but rank %d called something else there (its message has %u bytes, %u "
+             "were expected); rank %d %s: " ADVICE,
+             c->rank, mine, (unsigned long long)c->order.sequence, x->bad_peer, x->bad_bytes, x->expected_bytes,
+             x->bad_peer, now);
+  } else {
+    tell_left_over(c, x, mine, text, sizeof text);
+  }
+  give(c, x->bad_peer, text);
+}
+
+bool hk_mismatch_look(ncclComm_t c) {
+  const hk_call *call = c->order.current;
+  hk_transport_state *shm = hk_wire_shm(c);
+  if (!shm || !c->order.exec || !call) return false;
+  for (int r = 0; r < c->nranks; r++) {
+    hk_board *board = r == c->rank ? NULL : hk_shm_board(shm, r);
+    hk_board_op o;
+    if (!board || !hk_board_read_at(board, c->order.sequence, &o)) continue;
+    if (o.signature == c->order.exec->launch->signature) continue;
+    hk_mismatch_found(c, call, r);
+    return true;
+  }
+  return false;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Ranks that disagree about a call.  The rank that finds it asks what all ranks called, names those that differ from most, and
+ * shows both calls; its verdict ends the operation everywhere (story.h).
+ */
+#ifndef HK_RUNTIME_MISMATCH_H
+#define HK_RUNTIME_MISMATCH_H
+#include "comm.h"
+
+/* What a rank called as the operation in question. */
+typedef struct hk_voice {
+  int rank;
+  uint32_t signature;
+  char call[160];
+} hk_voice;
+
+/* Sorts out who differs.  Gives the index of the lowest rank that differs from most ranks, and of one of those in *right; where
+ * no call has most voices, or two ranks are all, *right is the voice of the lowest rank and the result the lowest that differs
+ * from it.  -1 where all agree. */
+int hk_mismatch_odd(const hk_voice *v, int n, int *right);
+/* The verdict in words; `odd` as above. */
+void hk_mismatch_tell(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes);
+
+/* This rank, in `call`, found that rank `peer` is in another: gives the verdict, unless another rank's comes first. */
+void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer);
+/* The same, because `peer` sent a message with that signature, of `bytes` where `expected` were. */
+void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x);
+/* Looks at the boards of this host: true where a rank is in another call than this one, which then is as above. */
+bool hk_mismatch_look(ncclComm_t c);
+
+/* The signature of a call as operation `sequence`: what its messages carry. */
+static inline uint32_t hk_signature_at(uint32_t signature, uint64_t sequence) {
+  return signature + (uint32_t)sequence * 0x9e3779b1u;
+}
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "story.h"
+#include <stdio.h>
+
+hk_story_class hk_story_class_of(const hk_event *e) {
+  switch ((hk_event_kind)e->kind) {
+    case HK_EVENT_DEAD: return HK_STORY_DEAD;
+    case HK_EVENT_VERDICT: return HK_STORY_VERDICT;
+    case HK_EVENT_SUSPECT: return HK_STORY_SUSPICION;
+    default: return HK_STORY_OWN;
+  }
+}
+
+bool hk_story_wins(const hk_event *a, const hk_event *b) {
+  hk_story_class x = hk_story_class_of(a), y = hk_story_class_of(b);
+  if (x != y) return x < y;
+  if (x == HK_STORY_VERDICT && a->from != b->from) return a->from < b->from;
+  if (a->rank != b->rank) return a->rank < b->rank;
+  return a->from < b->from;
+}
+
+const hk_event *hk_story_of(const hk_event *events, size_t n) {
+  const hk_event *best = NULL;
+  for (size_t i = 0; i < n; i++)
+    if (!best || hk_story_wins(&events[i], best)) best = &events[i];
+  return best;
+}
+
+uint64_t hk_story_grace_ns(const hk_event *e) {
+  static const uint64_t ms[HK_STORY_CLASSES] = {100, 200, 250, 1000};
+  return ms[hk_story_class_of(e)] * 1000000u;
+}
+
+hk_status hk_story_code(const hk_event *e, int me) {
+  bool own = e->kind == HK_EVENT_ERROR && e->rank == me;
+  return (own || e->kind == HK_EVENT_VERDICT) && e->code ? (hk_status)e->code : HK_ERR_REMOTE;
+}
+
+void hk_story_tell(const hk_event *e, int me, char *text, size_t bytes) {
+  const char *sep = e->text[0] ? ": " : "";
+  switch ((hk_event_kind)e->kind) {
+    case HK_EVENT_DEAD:
+      snprintf(text, bytes, "rank %d is gone: its process ended or its host cannot be reached%s%s%s", e->rank,
+               e->text[0] ? " (" : "", e->text, e->text[0] ? ")" : "");
+      return;
+    case HK_EVENT_ABORT: snprintf(text, bytes, "rank %d aborted the communicator%s%s", e->rank, sep, e->text); return;
+    case HK_EVENT_ERROR:
+      if (e->rank == me)
+        snprintf(text, bytes, "%s", e->text);
+      else
+        snprintf(text, bytes, "rank %d failed%s%s", e->rank, sep, e->text);
+      return;
+    default: snprintf(text, bytes, "%s", e->text);
+  }
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks do, as others see it, and who is waited for. */
+#ifndef HK_RUNTIME_WATCH_H
+#define HK_RUNTIME_WATCH_H
+#include "../transport/shm.h" /* the board */
+#include "activity.h"
+#include "comm.h"
+
+/* The operation that this rank begins, where peers that wait can see it. */
+void hk_watch_post(ncclComm_t c, const hk_call *call, uint32_t signature);
+/* It is over. */
+static inline void hk_watch_over(ncclComm_t c) {
+  /* relaxed: it is read for reports, and alone */
+  atomic_store_explicit(&c->order.board->over, c->order.sequence, memory_order_relaxed);
+}
+/* A send or receive that this rank waits in; NULL: none. */
+void hk_watch_transfer(ncclComm_t c, const hk_call *call);
+/* hk_bootstrap_options.report. */
+void hk_watch_report(void *comm, hk_activity *out);
+
+/* What a rank does.  Blocks for at most about patience_ns. */
+hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience_ns, hk_activity *out);
+/* The same, where it is known with that operation as its newest: from its board, if this host has it.  False: no answer. */
+bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patience_ns, hk_activity *out);
+/* The signature of the rank's call as that operation; 0: it is not there yet, or too far ahead to know. */
+uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation);
+/* True where the rank has left the communicator, which is then this rank's verdict. */
+bool hk_watch_left(ncclComm_t c, const hk_call *call, int rank);
+/* Before the communicator's parts go: no question is under way after it. */
+void hk_watch_end(ncclComm_t c);
+#endif

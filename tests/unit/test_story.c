@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One fault, one story: the rule, and what all ranks report of disagreements, deaths and failures of one of them. */
+#include <check.h>
+#include <nccl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "../../src/runtime/mismatch.h"
+#include "../../src/runtime/story.h"
+#include "../../src/transport/shm.h"
+#include "../support/ranks.h"
+#include "../support/suite.h"
+
+/* ---- the rule ---- */
+
+static hk_event event(hk_event_kind kind, int rank, int from) {
+  return (hk_event){.kind = kind, .rank = rank, .from = from};
+}
+
+START_TEST(rule) {
+  /* From the strongest to the weakest. */
+  const hk_event e[] = {event(HK_EVENT_ERROR, 1, 1),   event(HK_EVENT_ABORT, 2, 2),   event(HK_EVENT_DEAD, 0, 3),
+                        event(HK_EVENT_DEAD, 0, 4),    event(HK_EVENT_DEAD, 5, 1),    event(HK_EVENT_VERDICT, 3, 1),
+                        event(HK_EVENT_VERDICT, 1, 2), event(HK_EVENT_SUSPECT, 2, 4), event(HK_EVENT_SUSPECT, 3, 0)};
+  enum { N = HK_ARRAY_LENGTH(e) };
+  for (int i = 0; i < N; i++)
+    for (int k = 0; k < N; k++) ck_assert_int_eq(hk_story_wins(&e[i], &e[k]), i < k);
+  /* Whatever is heard, in whatever order, the strongest wins. */
+  for (unsigned seen = 1; seen < 1u << N; seen++) {
+    hk_event set[N];
+    int n = 0, first = -1;
+    for (int i = 0; i < N; i++) {
+      if (!(seen >> i & 1)) continue;
+      if (first < 0) first = i;
+      set[n++] = e[i];
+    }
+    for (unsigned turn = 0; turn < (unsigned)n; turn++) {
+      hk_event tmp = set[0];
+      memmove(set, set + 1, (size_t)(n - 1) * sizeof *set);
+      set[n - 1] = tmp;
+      const hk_event *best = hk_story_of(set, (size_t)n);
+      ck_assert(best->kind == e[first].kind && best->rank == e[first].rank && best->from == e[first].from);
+    }
+  }
+  ck_assert_ptr_null(hk_story_of(NULL, 0));
+}
+END_TEST
+
+START_TEST(codes) {
+  hk_event own = {.kind = HK_EVENT_ERROR, .rank = 3, .from = 3, .code = HK_ERR_SYSTEM, .text = "no memory"};
+  hk_event verdict = {.kind = HK_EVENT_VERDICT, .rank = 1, .code = HK_ERR_USAGE, .text = "they disagree"};
+  hk_event dead = {.kind = HK_EVENT_DEAD, .rank = 2, .text = "reset"};
+  char text[HK_EVENT_TEXT];
+  ck_assert_int_eq(hk_story_code(&own, 3), HK_ERR_SYSTEM);
+  ck_assert_int_eq(hk_story_code(&own, 0), HK_ERR_REMOTE);
+  hk_story_tell(&own, 3, text, sizeof text);
+  ck_assert_str_eq(text, "no memory");
+  hk_story_tell(&own, 0, text, sizeof text);
+  ck_assert_str_eq(text, "rank 3 failed: no memory");
+  for (int r = 0; r < 3; r++) {
+    ck_assert_int_eq(hk_story_code(&verdict, r), HK_ERR_USAGE);
+    ck_assert_int_eq(hk_story_code(&dead, r), HK_ERR_REMOTE);
+  }
+  hk_story_tell(&dead, 0, text, sizeof text);
+  ck_assert_ptr_nonnull(strstr(text, "rank 2 is gone"));
+}
+END_TEST
+
+static hk_voice voice(int rank, uint32_t signature) {
+  hk_voice v = {.rank = rank, .signature = signature};
+  snprintf(v.call, sizeof v.call, "Call%u()", signature);
+  return v;
+}
+
+START_TEST(odd_one_out) {
+  int right;
+  char text[HK_EVENT_TEXT];
+  hk_voice most[] = {voice(0, 7), voice(1, 7), voice(2, 5), voice(3, 7)};
+  ck_assert_int_eq(hk_mismatch_odd(most, 4, &right), 2);
+  ck_assert_int_eq(most[right].signature, 7);
+  hk_mismatch_tell(most, 4, 2, right, 12, text, sizeof text);
+  ck_assert_ptr_nonnull(strstr(text, "operation 12: rank 2 called Call5(), but ranks 0, 1 and 3 called Call7(): make"));
+  hk_voice first[] = {voice(0, 5), voice(1, 7), voice(2, 7)};
+  ck_assert_int_eq(hk_mismatch_odd(first, 3, &right), 0);
+  ck_assert_int_eq(first[right].signature, 7);
+  hk_voice two[] = {voice(0, 5), voice(1, 7)};
+  ck_assert_int_eq(hk_mismatch_odd(two, 2, &right), 1);
+  ck_assert_int_eq(right, 0);
+  hk_voice even[] = {voice(3, 7), voice(2, 7), voice(1, 5), voice(0, 5)}; /* in any order */
+  ck_assert_int_eq(even[hk_mismatch_odd(even, 4, &right)].rank, 2);
+  ck_assert_int_eq(even[right].rank, 0);
+  hk_voice three[] = {voice(0, 1), voice(1, 2), voice(2, 3)};
+  ck_assert_int_eq(hk_mismatch_odd(three, 3, &right), 1);
+  hk_mismatch_tell(three, 3, 1, right, 1, text, sizeof text);
+  ck_assert_ptr_nonnull(strstr(text, "others called something else again"));
+  hk_voice alike[] = {voice(0, 1), voice(1, 1)};
+  ck_assert_int_eq(hk_mismatch_odd(alike, 2, &right), -1);
+}
+END_TEST
+
+START_TEST(claims) {
+  static hk_claims c;
+  ck_assert(hk_claim(&c, 1, 7) && hk_claim(&c, 1, 7));
+  ck_assert(!hk_claim(&c, 1, 8));
+  ck_assert(hk_claim(&c, 1 + HK_CLAIMS, 9) && hk_claim(&c, 1, 8)); /* too late to tell */
+  ck_assert(!hk_claim(&c, 1 + HK_CLAIMS, 8));
+  uint64_t late = ((uint64_t)1 << 32) + 3; /* numbers wrap in the words */
+  ck_assert(hk_claim(&c, late - HK_CLAIMS, 1) && hk_claim(&c, late, 2) && !hk_claim(&c, late, 3));
+}
+END_TEST
+
+START_TEST(board_history) {
+  static hk_board b;
+  hk_board_op op;
+  for (uint64_t k = 1; k <= 40; k++) hk_board_post(&b, &(hk_board_op){.sequence = k, .count = 2 * k});
+  ck_assert(hk_board_read(&b, &op) && op.sequence == 40);
+  for (uint64_t k = 40; k > 40 - HK_BOARD_ENTRIES; k--) ck_assert(hk_board_read_at(&b, k, &op) && op.count == 2 * k);
+  ck_assert(!hk_board_read_at(&b, 40 - HK_BOARD_ENTRIES, &op) && !hk_board_read_at(&b, 41, &op));
+}
+END_TEST
+
+/* ---- what all ranks report ---- */
+
+enum { RANKS = 4 };
+typedef struct outcome {
+  int code;
+  double took;
+  char text[2048];
+} outcome;
+
+typedef struct scene {
+  int n;
+  ncclResult_t (*body)(ncclComm_t c, int rank, int n);
+  bool tcp;
+} scene;
+
+static outcome *out; /* [RANKS], in memory of all processes */
+
+static double seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* A rank that an error has not reached in its call learns of it later. */
+static ncclResult_t later(ncclComm_t c, ncclResult_t rc) {
+  double end = seconds() + 20;
+  while (rc == ncclSuccess && seconds() < end) {
+    if (ncclCommGetAsyncError(c, &rc) != ncclSuccess) return ncclInternalError;
+    usleep(1000);
+  }
+  return rc;
+}
+
+static void play_rank(const scene *s, const int ends[2], int rank) {
+  ncclUniqueId id;
+  ncclComm_t c;
+  if (ranks_share_id(ends, rank, s->n, &id) || RANK_CHECK(ncclCommInitRank(&c, s->n, id, rank))) _exit(1);
+  double begin = seconds();
+  out[rank].code = (int)later(c, s->body(c, rank, s->n));
+  out[rank].took = seconds() - begin;
+  snprintf(out[rank].text, sizeof out[rank].text, "%s", ncclGetLastError(c));
+  _exit(RANK_CHECK(ncclCommAbort(c)));
+}
+
+/* Plays the scene; a rank whose process was killed has the code -1. */
+static void play(scene s) {
+  int ends[2];
+  pid_t pids[RANKS];
+#ifdef __SANITIZE_THREAD__
+  return; /* no threads after a fork */
+#endif
+  if (s.tcp) setenv("NCCL_SHM_DISABLE", "1", 1);
+  if (s.tcp) setenv("NCCL_P2P_DISABLE", "1", 1);
+  out = mmap(NULL, RANKS * sizeof *out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert(out != MAP_FAILED);
+  ck_assert_int_eq(pipe(ends), 0);
+  for (int r = 0; r < s.n; r++)
+    if ((pids[r] = fork()) == 0) play_rank(&s, ends, r);
+  for (int r = 0; r < s.n; r++) {
+    int status;
+    waitpid(pids[r], &status, 0);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+      out[r].code = -1;
+    else
+      ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %d: status 0x%x", r, status);
+  }
+  for (int i = 0; i < 2; i++) close(ends[i]);
+  for (int r = 0; r < s.n; r++)
+    fprintf(stderr, "rank %d: %d after %.1f s: %s\n", r, out[r].code, out[r].took, out[r].text);
+}
+
+/* All ranks but `except` (-1: none) have this code and this text in what they report, which is the same text. */
+static void expect(int n, int except, int code, const char *text) {
+#ifdef __SANITIZE_THREAD__
+  return;
+#endif
+  int first = except == 0;
+  for (int r = 0; r < n; r++) {
+    if (r == except) continue;
+    ck_assert_msg(out[r].code == code && strstr(out[r].text, text), "rank %d: %d, %s; not: %d, %s", r, out[r].code,
+                  out[r].text, code, text);
+    ck_assert_str_eq(out[r].text, out[first].text);
+  }
+}
+
+static char small[4096];
+static char *large(void) { return calloc(1, 12 << 20); }
+
+/* ---- disagreements ---- */
+
+static ncclResult_t other_count(ncclComm_t c, int rank, int n) {
+  (void)n;
+  ncclResult_t rc = ncclAllReduce(small, small, 8, ncclInt8, ncclSum, c, NULL);
+  return rc != ncclSuccess ? rc : ncclAllReduce(small, small, rank == 2 ? 16 : 17, ncclInt8, ncclSum, c, NULL);
+}
+static ncclResult_t other_kind(ncclComm_t c, int rank, int n) {
+  (void)n;
+  if (rank == 1) return ncclAllGather(small, small + 64, 16, ncclInt32, c, NULL);
+  return ncclAllReduce(small, small, 16, ncclInt32, ncclMax, c, NULL);
+}
+static ncclResult_t other_kind_large(ncclComm_t c, int rank, int n) {
+  (void)n;
+  char *b = large();
+  if (rank == 1) return ncclAllReduce(b, b, 1 << 20, ncclFloat32, ncclMax, c, NULL);
+  return ncclAllReduce(b, b, 1 << 20, ncclFloat32, ncclSum, c, NULL);
+}
+
+START_TEST(counts) {
+  play((scene){4, other_count, _i});
+  expect(4, -1, ncclInvalidUsage,
+         "operation 2: rank 2 called AllReduce(16 x int8, sum), but ranks 0, 1 and 3 called AllReduce(17 x int8, sum)");
+}
+END_TEST
+START_TEST(kinds) {
+  play((scene){3, other_kind, _i});
+  expect(3, -1, ncclInvalidUsage,
+         "operation 1: rank 1 called AllGather(16 x int32), but ranks 0 and 2 called AllReduce(16 x int32, max)");
+}
+END_TEST
+START_TEST(operators) {
+  play((scene){3, other_kind_large, _i});
+  expect(3, -1, ncclInvalidUsage, "rank 1 called AllReduce(1048576 x float, max), but ranks 0 and 2 called");
+}
+END_TEST
+
+/* Roots: no rank receives what another one sends. */
+static ncclResult_t small_roots(ncclComm_t c, int rank, int n) {
+  (void)n;
+  ncclResult_t rc = ncclBroadcast(small, small, 16, ncclInt8, rank, c, NULL);
+  return rc != ncclSuccess ? rc : ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
+}
+static ncclResult_t small_roots_alone(ncclComm_t c, int rank, int n) {
+  (void)n;
+  return ncclBroadcast(small, small, 16, ncclInt8, rank, c, NULL);
+}
+static ncclResult_t large_roots(ncclComm_t c, int rank, int n) {
+  (void)n;
+  return ncclBroadcast(large(), large(), 12 << 20, ncclInt8, rank, c, NULL);
+}
+static ncclResult_t reduce_roots(ncclComm_t c, int rank, int n) {
+  (void)n;
+  ncclResult_t rc = ncclReduce(small, small, 16, ncclInt8, ncclSum, 1 - rank, c, NULL);
+  return rc != ncclSuccess ? rc : ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
+}
+static ncclResult_t one_other_root(ncclComm_t c, int rank, int n) {
+  ncclResult_t rc = ncclSuccess;
+  for (int i = 0; i < 5 && rc == ncclSuccess; i++)
+    rc = ncclBroadcast(small, small, 16, ncclInt8, rank == n - 1 && i == 2 ? n - 1 : 0, c, NULL);
+  return rc;
+}
+static const char root_text[] =
+    "operation 1: rank 1 called Broadcast(16 x int8, root 1), but rank 0 called Broadcast(16 x int8, root 0)";
+
+START_TEST(roots_small) {
+  play((scene){2, _i ? small_roots : small_roots_alone, _i});
+  if (!_i)
+    expect(2, -1, ncclInvalidUsage, root_text);
+  else
+    expect(2, -1, ncclInvalidUsage, "operation 1");
+}
+END_TEST
+START_TEST(roots_large) {
+  play((scene){2, large_roots, _i});
+  expect(2, -1, ncclInvalidUsage, "operation 1: rank 1 called Broadcast(12582912 x int8, root 1), but rank 0 called");
+}
+END_TEST
+START_TEST(roots_reduce) {
+  play((scene){2, reduce_roots, _i});
+  expect(2, -1, ncclInvalidUsage, "operation 1");
+}
+END_TEST
+START_TEST(roots_one) {
+  play((scene){3, one_other_root, _i});
+  expect(3, -1, ncclInvalidUsage, "operation 3");
+}
+END_TEST
+
+static ncclResult_t other_size(ncclComm_t c, int rank, int n) {
+  (void)n;
+  return rank == 0 ? ncclSend(small, 64, ncclInt8, 1, c, NULL) : ncclRecv(small, 32, ncclInt8, 0, c, NULL);
+}
+START_TEST(transfer_sizes) {
+  play((scene){2, other_size, _i});
+  expect(2, -1, ncclInvalidUsage, "receives 32 bytes from rank 0, which sends a message of another size");
+}
+END_TEST
+
+/* ---- a rank dies, leaves, fails ---- */
+
+static ncclResult_t dies(ncclComm_t c, int rank, int n) {
+  char *b = large();
+  ncclResult_t rc = ncclAllReduce(b, b, 1 << 20, ncclInt8, ncclSum, c, NULL);
+  if (rc == ncclSuccess && rank == n - 2) kill(getpid(), SIGKILL);
+  while (rc == ncclSuccess) rc = ncclAllReduce(b, b, 1 << 20, ncclInt8, ncclSum, c, NULL);
+  return rc;
+}
+START_TEST(death) {
+  play((scene){4, dies, _i});
+  expect(4, 2, ncclRemoteError, "rank 2 is gone");
+}
+END_TEST
+
+static ncclResult_t leaves(ncclComm_t c, int rank, int n) {
+  (void)n;
+  if (rank == 1) {
+    if (ncclCommDestroy(c) != ncclSuccess) _exit(1);
+    _exit(0);
+  }
+  return ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
+}
+START_TEST(leaving) {
+  setenv("HOCKET_PEER_TIMEOUT", "2", 1);
+  play((scene){3, leaves, _i});
+  expect(3, 1, ncclRemoteError, "rank 1 has left the communicator");
+}
+END_TEST
+
+/* No descriptors for the connections that the first operation makes. */
+static ncclResult_t no_files(ncclComm_t c, int rank, int n) {
+  (void)n;
+  struct rlimit none = {3, 3};
+  if (rank == 1 && setrlimit(RLIMIT_NOFILE, &none)) return ncclInternalError;
+  return ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
+}
+START_TEST(descriptors) {
+  play((scene){3, no_files, true});
+#ifndef __SANITIZE_THREAD__
+  expect(3, 1, ncclRemoteError, "rank 1 failed: ");
+  ck_assert_int_eq(out[1].code, ncclSystemError);
+#endif
+}
+END_TEST
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their own address space is beyond the limit */
+/* No memory for a group's calls. */
+static ncclResult_t no_memory(ncclComm_t c, int rank, int n) {
+  (void)n;
+  struct rlimit limit;
+  long pages = 0;
+  if (rank != 1) return ncclRecv(small, 16, ncclInt8, 1, c, NULL);
+  FILE *f = fopen("/proc/self/statm", "r");
+  if (!f || fscanf(f, "%ld", &pages) != 1 || getrlimit(RLIMIT_AS, &limit)) return ncclInternalError;
+  fclose(f);
+  limit.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (8u << 20);
+  if (setrlimit(RLIMIT_AS, &limit)) return ncclInternalError;
+  ncclResult_t rc = ncclGroupStart();
+  for (int i = 0; i < 200000 && rc == ncclSuccess; i++) rc = ncclSend(small, 16, ncclInt8, 0, c, NULL);
+  ncclResult_t end = ncclGroupEnd();
+  return rc != ncclSuccess ? rc : end;
+}
+START_TEST(memory) {
+  play((scene){3, no_memory, _i});
+  expect(3, 1, ncclRemoteError, "rank 1 failed: no memory");
+  ck_assert_int_eq(out[1].code, ncclSystemError);
+}
+END_TEST
+#endif
+
+/* A wrong argument is no failure: the communicator goes on. */
+static ncclResult_t wrong_argument(ncclComm_t c, int rank, int n) {
+  if (rank == 1 && (ncclBroadcast(small, small, 16, ncclInt8, n, c, NULL) != ncclInvalidArgument ||
+                    ncclAllReduce(NULL, small, 16, ncclInt8, ncclSum, c, NULL) != ncclInvalidArgument))
+    return ncclInternalError;
+  ncclResult_t rc = ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
+  return rc == ncclSuccess ? ncclInProgress : rc; /* the scene ends */
+}
+START_TEST(arguments) {
+  play((scene){2, wrong_argument, _i});
+#ifndef __SANITIZE_THREAD__
+  for (int r = 0; r < 2; r++) ck_assert_int_eq(out[r].code, ncclInProgress);
+#endif
+}
+END_TEST
+
+/* ---- the watchdog ---- */
+
+/* Ranks 1 to n - 1 wait, in a chain, for rank 0, which makes no call. */
+static ncclResult_t chain(ncclComm_t c, int rank, int n) {
+  (void)n;
+  return rank == 0 ? ncclSuccess : ncclRecv(small, 16, ncclInt8, rank - 1, c, NULL);
+}
+START_TEST(idle) {
+  setenv("HOCKET_WATCHDOG", "1", 1);
+  setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
+  play((scene){4, chain, _i});
+#ifndef __SANITIZE_THREAD__
+  for (int r = 0; r < 4; r++) {
+    ck_assert_int_eq(out[r].code, ncclRemoteError);
+    ck_assert_msg(
+        strstr(out[r].text, "for rank 0") && strstr(out[r].text, "rank 0 runs outside of this communicator's calls"),
+        "rank %d: %s", r, out[r].text);
+    ck_assert_str_eq(out[r].text, out[0].text);
+  }
+#endif
+}
+END_TEST
+
+static ncclResult_t stops(ncclComm_t c, int rank, int n) {
+  (void)n;
+  ncclResult_t rc = ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
+  if (rank == 2) {
+    pid_t self = getpid();
+    if (fork() == 0) { /* what wakes it up again */
+      sleep(4);
+      kill(self, SIGCONT);
+      _exit(0);
+    }
+    kill(self, SIGSTOP);
+    return rc;
+  }
+  return rc != ncclSuccess ? rc : ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
+}
+START_TEST(stopped) {
+  setenv("HOCKET_WATCHDOG", "1", 1);
+  setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
+  play((scene){3, stops, _i});
+  expect(3, -1, ncclRemoteError, "for rank 2; rank 2 does not answer");
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("story");
+  TCase *t = tcase_create("all");
+  tcase_set_timeout(t, 120);
+  tcase_add_test(t, rule);
+  tcase_add_test(t, codes);
+  tcase_add_test(t, odd_one_out);
+  tcase_add_test(t, claims);
+  tcase_add_test(t, board_history);
+  tcase_add_loop_test(t, counts, 0, 2);
+  tcase_add_loop_test(t, kinds, 0, 2);
+  tcase_add_loop_test(t, operators, 0, 2);
+  tcase_add_loop_test(t, roots_small, 0, 2);
+  tcase_add_loop_test(t, roots_large, 0, 2);
+  tcase_add_loop_test(t, roots_reduce, 0, 2);
+  tcase_add_loop_test(t, roots_one, 0, 2);
+  tcase_add_loop_test(t, transfer_sizes, 0, 2);
+  tcase_add_loop_test(t, death, 0, 2);
+  tcase_add_loop_test(t, leaving, 0, 2);
+  tcase_add_test(t, descriptors);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  tcase_add_loop_test(t, memory, 0, 2);
+#endif
+  tcase_add_loop_test(t, arguments, 0, 2);
+  tcase_add_loop_test(t, idle, 0, 2);
+  tcase_add_loop_test(t, stopped, 0, 2);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
