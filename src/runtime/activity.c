@@ -25,8 +25,10 @@ static void describe_phase(const hk_activity *a, char *text, size_t bytes) {
   describe_newest(a, newest, sizeof newest);
   if (a->phase == HK_PHASE_OPERATION)
     snprintf(text, bytes, "is in %s", newest);
-  else if (a->phase < HK_PHASE_COUNT && calls[a->phase])
+  else if (a->phase < HK_PHASE_COUNT && calls[a->phase] && a->sequence)
     snprintf(text, bytes, "is in %s, after %s", calls[a->phase], newest);
+  else if (a->phase < HK_PHASE_COUNT && calls[a->phase])
+    snprintf(text, bytes, "is in %s", calls[a->phase]);
   else if (a->sequence)
     snprintf(text, bytes, "runs outside of this communicator's calls, the last of which was %s", newest);
   else

@@ -16,9 +16,11 @@ typedef struct question {
   const hk_contact *contact;
   uint64_t deadline_ns;
   bool left_means_left; /* the communicator has come about: who is not in it has left it */
+  bool *member;
 } question;
 
 static hk_presence of_ack(const question *q, hk_ack ack, hk_activity *out) {
+  *q->member = ack == HK_ACK_OK;
   if (ack == HK_ACK_OK) return HK_PRESENCE_ANSWERS;
   if (ack == HK_ACK_GONE || q->left_means_left) return HK_PRESENCE_LEFT;
   *out = (hk_activity){.phase = HK_PHASE_INIT, .waits_for = -1}; /* on its way in */
@@ -70,10 +72,13 @@ static hk_presence ask_here(const question *q, hk_activity *out) {
   return of_ack(q, ack, out);
 }
 
-static hk_presence ask(hk_bootstrap *b, int rank, uint64_t deadline_ns, bool known, hk_activity *out) {
+/* `member`: it is in the communicator, joined or about to. */
+static hk_presence ask(hk_bootstrap *b, int rank, uint64_t deadline_ns, bool known, hk_activity *out, bool *member) {
   hk_contact c;
-  question q = {.b = b, .rank = rank, .contact = &c, .deadline_ns = deadline_ns, .left_means_left = known};
+  question q = {
+      .b = b, .rank = rank, .contact = &c, .deadline_ns = deadline_ns, .left_means_left = known, .member = member};
   *out = (hk_activity){.waits_for = -1};
+  *member = false;
   if (hk_event_dead(b, rank)) return HK_PRESENCE_GONE;
   if (hk_bootstrap_left(b, rank)) return HK_PRESENCE_LEFT;
   if (rank == b->rank) return ask_here(&q, out);
@@ -81,8 +86,23 @@ static hk_presence ask(hk_bootstrap *b, int rank, uint64_t deadline_ns, bool kno
   return c.process == b->door->contact.process ? ask_here(&q, out) : ask_by_connection(&q, out);
 }
 
+/* A rank of a child that is being made: what it does in the child, or, if it has not begun to make it, in the parent, where it
+ * is known in any case. */
+static hk_presence ask_of_child(hk_bootstrap *b, hk_bootstrap *parent, int rank, uint64_t deadline_ns,
+                                hk_activity *out) {
+  bool member;
+  hk_presence p = ask(b, rank, deadline_ns, false, out, &member);
+  if (member || p == HK_PRESENCE_STOPPED || p == HK_PRESENCE_UNREACHABLE) return p;
+  p = ask(parent, b->members[rank], deadline_ns, true, out, &member);
+  int waits_for = b->nranks; /* in the child's numbers */
+  while (--waits_for >= 0 && b->members[waits_for] != out->waits_for) continue;
+  out->waits_for = waits_for;
+  return p;
+}
+
 hk_presence hk_bootstrap_ask(hk_bootstrap *b, int rank, uint64_t patience_ns, hk_activity *out) {
   uint64_t deadline_ns = hk_now_ns() + patience_ns;
+  bool member;
   pthread_mutex_lock(&b->lock);
   hk_bootstrap *parent = b->parent; /* only while its thread, which is ours then, is inside the join */
   bool known = b->known;
@@ -91,9 +111,5 @@ hk_presence hk_bootstrap_ask(hk_bootstrap *b, int rank, uint64_t patience_ns, hk
     *out = (hk_activity){.waits_for = -1};
     return HK_PRESENCE_UNKNOWN;
   }
-  if (!parent) return ask(b, rank, deadline_ns, known, out);
-  /* In the parent every member of a child is known, whether it has begun to make the child or not.  A member that is a little
-   * faster may have the child already and the parent no more. */
-  hk_presence p = ask(parent, b->members[rank], deadline_ns, true, out);
-  return p == HK_PRESENCE_LEFT ? ask(b, rank, deadline_ns, false, out) : p;
+  return parent ? ask_of_child(b, parent, rank, deadline_ns, out) : ask(b, rank, deadline_ns, known, out, &member);
 }

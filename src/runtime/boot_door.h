@@ -126,7 +126,7 @@ bool hk_member_send(struct hk_bootstrap *b, int to, struct hk_message *m);
 hk_ack hk_member_activity(hk_door *d, const hk_family *f, uint64_t comm, int rank, hk_activity *out);
 /* Under the lock, on the door's thread: a hello for a member.  Consumes the guest. */
 void hk_family_hello(hk_door *d, hk_guest *g, const hk_hello *h);
-/* Under the lock: throws away what nobody came for.  True where something still waits. */
+/* Under the lock: throws away connections that have ended before their rank came.  True if something still waits. */
 bool hk_families_expire(hk_door *d, uint64_t now);
 
 /* ---- boot_root.c ---- */

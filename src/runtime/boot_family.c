@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Families and members: who in this process may be reached with which secret.  What comes for a rank before it has joined
  * (its peers may be a little faster) is kept as a parcel; what comes after it has left is turned away. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "../base/param.h"
 #include "boot_internal.h"
+
+/* Ranks that wait for the same give up within this time of each other. */
+#define GIVING_UP_NS 3000000000ull
 
 static unsigned bucket_of(uint64_t comm, int rank) {
   uint64_t h = (comm ^ (uint64_t)(unsigned)rank * 0x9e3779b97f4a7c15u) * 0x9e3779b97f4a7c15u;
@@ -83,16 +88,30 @@ static void add_parcel(hk_door *d, hk_family *f, hk_parcel *p) {
   hk_door_tick(d);
 }
 
+/* Has the one that it comes from closed the connection, without a word? */
+static bool is_dead(const hk_parcel *p) {
+  char byte;
+  if (p->message) return false;
+  ssize_t n = recv(p->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+/* A rank may come to a split or a shrink however late it likes, so what waits for it there has no time of its own. */
 bool hk_families_expire(hk_door *d, uint64_t now) {
   uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * 1000000000u;
   bool some = false;
   for (hk_family *f = d->families; f; f = f->next) {
-    while (f->parcels && hk_ago_ns(now, f->parcels->since_ns) > limit) { /* oldest first */
-      hk_parcel *p = f->parcels;
-      f->parcels = p->next;
-      if (!f->parcels) f->parcels_end = &f->parcels;
+    for (hk_parcel **at = &f->parcels; *at;) {
+      hk_parcel *p = *at;
+      if (hk_ago_ns(now, p->since_ns) <= limit || !is_dead(p)) {
+        at = &p->next;
+        continue;
+      }
+      *at = p->next;
       free_parcel(p);
     }
+    f->parcels_end = &f->parcels;
+    while (*f->parcels_end) f->parcels_end = &(*f->parcels_end)->next;
     some |= f->parcels != NULL;
   }
   return some;
@@ -197,9 +216,20 @@ hk_ack hk_member_activity(hk_door *d, const hk_family *f, uint64_t comm, int ran
   hk_bootstrap *b = find_member(d, comm, rank);
   if (!b) return has_gone(f, comm, rank) ? HK_ACK_GONE : HK_ACK_UNKNOWN;
   if (b->o.report) b->o.report(b->o.arg, out);
-  /* relaxed: it stands alone, and may be a moment old */
+  /* relaxed, all: each means something alone, and may be a moment old */
   int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
+  int phase = atomic_load_explicit(&b->phase, memory_order_relaxed);
+  uint64_t gave_up = atomic_load_explicit(&b->gave_up_ns, memory_order_relaxed);
+  if (gave_up && hk_ago_ns(hk_now_ns(), gave_up) > GIVING_UP_NS)
+    awaited = -1;
+  else if (gave_up)
+    phase = atomic_load_explicit(&b->gave_up_in, memory_order_relaxed);
   if (awaited >= 0) out->waits_for = awaited;
+  if (phase != HK_PHASE_IDLE) {
+    out->phase = (uint8_t)phase;
+    out->phase_ms = hk_ago_ns(hk_now_ns(), atomic_load_explicit(&b->phase_since_ns, memory_order_relaxed)) /
+                    1000000u; /* as above */
+  }
   return HK_ACK_OK;
 }
 

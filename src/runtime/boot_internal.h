@@ -65,7 +65,16 @@ struct hk_bootstrap {
   struct hk_bootstrap *parent; /* while joining as a child, else NULL */
   const int *members;          /* the same: our ranks in the parent */
   uint64_t gathers, barriers;  /* collectives so far, of the rank's thread */
-  _Atomic(int) awaited;        /* the rank that the rank's thread waits for inside the bootstrap; -1: none */
+  /* The call that the collectives of the rank's thread are for: hk_bootstrap_begin. */
+  char what[128];
+  _Atomic(int) phase; /* hk_phase */
+  _Atomic(uint64_t) phase_since_ns;
+  uint64_t wait_begin_ns, next_report_ns, deadline_ns; /* of the collective under way; 0: no report, no deadline */
+  _Atomic(uint64_t)
+      gave_up_ns;          /* when its thread ended a wait with an error; `awaited` and gave_up_in are of that wait */
+  _Atomic(int) gave_up_in; /* hk_phase */
+  bool dialing;            /* a connection is being made, and looks at the deadline itself */
+  _Atomic(int) awaited;    /* the rank that the rank's thread waits for inside the bootstrap; -1: none */
 
   pthread_mutex_t lock; /* the fields below and those marked in the links */
   pthread_cond_t change;
@@ -119,6 +128,11 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how);
 /* Under the lock: something is under way on a link; looks after the peers' hosts until it has arrived. */
 void hk_silence_begin(hk_bootstrap *b);
 void hk_silence_end(hk_bootstrap *b); /* not under the lock: nothing looks any more */
+/* ---- boot_report.c ---- */
+/* Of a collective of the rank's thread, from here on: its waits are reported, and end after BOOTSTRAP_TIMEOUT if `bounded`. */
+hk_wait_env hk_report_begin(hk_bootstrap *b, bool bounded);
+bool hk_report_bounded(const hk_bootstrap *b); /* do all ranks have begun the call that it waits in? */
+hk_status hk_report_check(void *bootstrap, uint64_t waited_ns);
 
 /* ---- boot_event.c ---- */
 /* On the service thread: an event that a link brought (`from`), or that its end is. */

@@ -367,7 +367,7 @@ hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, 
 }
 
 /* What ends every wait for a peer.  Under the lock. */
-static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l, uint64_t deadline_ns) {
+static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l) {
   static const char *const kinds[HK_EVENT_KINDS] = {"died", "aborted", "failed", "disagrees with the others",
                                                     "is suspect"};
   const hk_event *e = &b->first_event;
@@ -382,19 +382,26 @@ static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l, uint64_t dea
                    "rank %d of %d has left the communicator while this rank waits for it; all ranks must make "
                    "the same calls",
                    l->rank, b->nranks);
-  if (deadline_ns && hk_now_ns() >= deadline_ns)
-    return HK_FAIL(HK_ERR_REMOTE,
-                   "rank %d of %d does not answer rank %d: its process hangs or makes other calls than this "
-                   "one, or no address of rank %d can be reached from there",
-                   l->rank, b->nranks, b->rank, b->rank);
   return HK_OK;
 }
 
-/* Under the lock: what others that ask this rank learn.  -1: it waits no more. */
+/* On the rank's thread: what others that ask this rank learn.  -1: it waits no more. */
 static void note_awaited(hk_bootstrap *b, int rank) {
   /* relaxed: it stands alone */
   atomic_store_explicit(&b->awaited, rank, memory_order_relaxed);
+  atomic_store_explicit(&b->gave_up_ns, 0, memory_order_relaxed); /* as above */
   if (b->parent) atomic_store_explicit(&b->parent->awaited, rank < 0 ? -1 : b->members[rank], memory_order_relaxed);
+}
+
+/* Others that wait for us are about to give up, too, and ask what we do: that we have just given up is no news to them. */
+static void end_awaiting(hk_bootstrap *b, hk_status rc) {
+  if (rc == HK_OK) {
+    note_awaited(b, -1);
+    return;
+  }
+  /* relaxed: an answer in this moment may mix up two waits */
+  atomic_store_explicit(&b->gave_up_in, atomic_load_explicit(&b->phase, memory_order_relaxed), memory_order_relaxed);
+  atomic_store_explicit(&b->gave_up_ns, hk_now_ns(), memory_order_relaxed);
 }
 
 static hk_message *take_message(hk_bootstrap *b, const hk_overlay_link *l, hk_frame_type type) {
@@ -412,14 +419,12 @@ hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq,
                            hk_message **out) {
   hk_status rc = HK_OK;
   hk_bootstrap *b = l->b;
-  hk_wait_env quiet = *env;
   hk_waiter w;
-  quiet.deadline_ns = 0; /* looked at in `trouble`, which knows the peer */
-  hk_wait_begin(&w, &quiet);
+  hk_wait_begin(&w, env);
   pthread_mutex_lock(&b->lock);
   note_awaited(b, l->rank);
   while (!(*out = take_message(b, l, type))) {
-    HK_TRY(trouble(b, l, env->deadline_ns), out);
+    HK_TRY(trouble(b, l), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
   }
   if ((*out)->frame.seq != seq) {
@@ -429,7 +434,7 @@ hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq,
     *out = NULL;
   }
 out:
-  note_awaited(b, -1);
+  end_awaiting(b, rc);
   pthread_mutex_unlock(&b->lock);
   return rc;
 }
@@ -446,8 +451,15 @@ static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
     return hk_overlay_send(l, HK_FRAME_OPEN, 0, NULL, 0, NULL, 0);
   }
   hk_hello h = hk_overlay_hello(b, HK_HELLO_OVERLAY, l->rank);
+  hk_wait_env until = *env;
   h.round = l->round;
-  HK_TRY(hk_overlay_dial(b, &h, NULL, env, "see that rank's output, and check that its host can be reached", &fd), out);
+  until.deadline_ns = b->deadline_ns; /* the error of a connection that cannot be made names its addresses */
+  b->dialing = true;
+  note_awaited(b, l->rank);
+  rc = hk_overlay_dial(b, &h, NULL, &until, "see that rank's output, and check that its host can be reached", &fd);
+  end_awaiting(b, rc);
+  b->dialing = false;
+  HK_TRY(rc, out);
   rc = open_link(l, fd);
   if (rc != HK_OK) close(fd);
 out:
@@ -457,19 +469,17 @@ out:
 hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env) {
   hk_status rc = HK_OK;
   hk_overlay_link *previous = hk_link_to(b, false, round);
-  hk_wait_env quiet = *env;
   hk_waiter w;
   HK_TRY(open_to_next(hk_link_to(b, true, round), env), done);
-  quiet.deadline_ns = 0;
-  hk_wait_begin(&w, &quiet);
+  hk_wait_begin(&w, env);
   pthread_mutex_lock(&b->lock);
   note_awaited(b, previous->rank);
   while (previous->end == HK_END_CLOSED) {
-    HK_TRY(trouble(b, previous, env->deadline_ns), out);
+    HK_TRY(trouble(b, previous), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
   }
 out:
-  note_awaited(b, -1);
+  end_awaiting(b, rc);
   pthread_mutex_unlock(&b->lock);
 done:
   return rc;

@@ -69,6 +69,7 @@ static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const
   while ((int64_t)1 << b->rounds < b->nranks) b->rounds++;
   b->pid = getpid();
   atomic_init(&b->awaited, -1);
+  hk_bootstrap_begin(b, HK_PHASE_IDLE, NULL);
   pthread_mutex_init(&b->lock, NULL);
   hk_cond_init(&b->change);
   b->inbox_end = &b->inbox;
@@ -214,7 +215,7 @@ out:
 static hk_status connect_overlay(hk_bootstrap *b, bool doubling) {
   hk_status rc = HK_OK;
   hk_message *m = NULL;
-  hk_wait_env env = env_until(b, join_seconds());
+  hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));
   for (int k = 0; k < b->rounds; k++) {
     HK_TRY(hk_overlay_connect(b, k, &env), out);
     if (!doubling || k + 1 == b->rounds) continue;
@@ -276,13 +277,14 @@ out:
 
 static hk_status gather_contacts(hk_bootstrap *b) {
   hk_status rc;
-  hk_wait_env env = env_until(b, join_seconds());
+  hk_wait_env env = hk_report_begin(b, true);
   HK_TRY(gather(b, b->contacts, HK_CONTACT_BYTES, &env), out);
 out:
   return rc;
 }
 
 static void now_known(hk_bootstrap *b) {
+  hk_bootstrap_begin(b, HK_PHASE_IDLE, NULL);
   pthread_mutex_lock(&b->lock);
   b->known = true;
   b->parent = NULL;
@@ -307,6 +309,7 @@ hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nid
   }
   HK_TRY(create(&b, o, secret), out);
   registration g = {.b = b, .ids = id, .nids = nids};
+  hk_bootstrap_begin(b, HK_PHASE_INIT, "the init (ranks connect to each other)");
   HK_TRY(meet(&g), out);
   uint64_t met_ns = hk_now_ns();
   hk_member_join(b);
@@ -369,9 +372,11 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   HK_TRY(child_comm(b, parent, members, child), out);
   b->parent = parent;
   b->members = members;
+  /* relaxed: it is this thread's own */
+  hk_bootstrap_begin(b, (hk_phase)atomic_load_explicit(&parent->phase, memory_order_relaxed), parent->what);
   hk_member_join(b);
   HK_TRY(connect_overlay(b, false), out);
-  hk_wait_env env = env_until(b, join_seconds());
+  hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));
   HK_TRY(barrier(b, &env), out); /* an ack says only that the member's process is there */
   now_known(b);
 out:
@@ -383,10 +388,11 @@ out:
 /* ---- collectives ---- */
 
 hk_status hk_bootstrap_allgather(hk_bootstrap *b, void *table, size_t bytes) {
-  return bytes ? gather(b, table, bytes, b->o.wait) : barrier(b, b->o.wait);
+  hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));
+  return bytes ? gather(b, table, bytes, &env) : barrier(b, &env);
 }
 
-hk_status hk_bootstrap_barrier(hk_bootstrap *b) { return barrier(b, b->o.wait); }
+hk_status hk_bootstrap_barrier(hk_bootstrap *b) { return hk_bootstrap_allgather(b, NULL, 0); }
 
 /* ---- data connections ---- */
 

@@ -47,6 +47,7 @@ hk_status hk_bootstrap_env_id(ncclUniqueId *id, int rank);
 
 typedef struct hk_bootstrap_options {
   int rank, nranks;
+  const char *name; /* of the communicator, for reports; NULL or empty: it has none.  Outlives the bootstrap */
   const hk_wait_env *wait; /* for the blocking calls below; outlives the bootstrap */
   hk_service *service;
   /* On the service thread, once per kind of event and rank it is about (of verdicts: the rank that gives it).  The event is
@@ -64,6 +65,10 @@ hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nid
  * children of one parent and is equal on all members.  Works while other ranks of the parent are dead. */
 hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, const int *members, uint64_t child,
                                   const hk_bootstrap_options *o);
+/* What this rank's collectives are for from here on, in reports and for ranks that ask: "ncclCommSplit number 3".
+ * HK_PHASE_INIT: all ranks are in it, and a wait ends with an error after BOOTSTRAP_TIMEOUT.  Otherwise a rank may come when it
+ * likes, and waits are reported only, unless HOCKET_WATCHDOG_ABORT=1.  HK_PHASE_IDLE ends the call.  b may be NULL. */
+void hk_bootstrap_begin(hk_bootstrap *b, hk_phase phase, const char *what);
 /* table holds nranks rows of `bytes`; row [rank] is given, all are filled.  Collective. */
 hk_status hk_bootstrap_allgather(hk_bootstrap *b, void *table, size_t bytes);
 hk_status hk_bootstrap_barrier(hk_bootstrap *b);

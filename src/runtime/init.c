@@ -237,7 +237,11 @@ static hk_status shrink_members(ncclComm_t c, const hk_init *how, int **out) {
 static hk_status join_child(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o) {
   hk_status rc = HK_OK;
   int *members = NULL;
+  char what[64];
   uint64_t child = ++how->parent->order.children << 32;
+  snprintf(what, sizeof what, "%s, child number %llu", how->exclude ? "ncclCommShrink" : "ncclCommSplit",
+           (unsigned long long)how->parent->order.children);
+  hk_bootstrap_begin(how->parent->bootstrap, how->exclude ? HK_PHASE_SHRINK : HK_PHASE_SPLIT, what);
   HK_TRY(how->exclude ? shrink_members(c, how, &members) : split_members(c, how, &members), out);
   if (c->nranks == 0) goto out; /* NCCL_SPLIT_NOCOLOR: took part, gets nothing */
   o->rank = c->rank;
@@ -245,6 +249,7 @@ static hk_status join_child(ncclComm_t c, const hk_init *how, hk_bootstrap_optio
   child += how->exclude ? (uint64_t)how->nexclude : (uint64_t)(unsigned)how->color;
   HK_TRY(hk_bootstrap_join_child(&c->bootstrap, how->parent->bootstrap, members, child, o), out);
 out:
+  hk_bootstrap_begin(how->parent->bootstrap, HK_PHASE_IDLE, NULL);
   free(members);
   return rc;
 }
@@ -256,6 +261,7 @@ static hk_status begin_tuner(ncclComm_t c) {
   unsigned char *ready = calloc((size_t)c->nranks, 1);
   bool all = true;
   if (!ready) return HK_FAIL_ERRNO("no memory to agree on a tuner plugin");
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (agreement on a tuner plugin)");
   ready[c->rank] = hk_tuner_begin(s->tuner, &s->machine, hk_bootstrap_comm_id(c->bootstrap));
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, ready, 1), out);
   for (int r = 0; r < c->nranks; r++) all = all && ready[r];
@@ -281,6 +287,7 @@ static hk_status meet(ncclComm_t c, bool child) {
   HK_TRY(hk_overrides_read(&c->selection.overrides, c->options.min_ctas, c->options.max_ctas), out);
   HK_TRY(hk_tuner_load(&c->selection.tuner), out);
   HK_TRY(hk_profiler_load(c), out);
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (exchange of facts)");
   fill_row(c, &rows[c->rank]);
   if (c->device >= 0) HK_TRY(hk_gpu_attach(c, &rows[c->rank].gpu), out);
   HK_TRY(hk_topology_tell(c, child, &rows[c->rank].topology), out);
@@ -297,8 +304,10 @@ static hk_status meet(ncclComm_t c, bool child) {
   if (c->selection.tuner) HK_TRY(begin_tuner(c), out); /* all have it, or none */
   if (c->profiler) hk_profiler_begin(c);
   /* Nobody may use a link before every rank can be reached by it. */
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (last barrier)");
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
 out:
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
   hk_joined_free(rings);
   free(rows);
   return rc;
@@ -309,6 +318,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   uint64_t begin = hk_now_ns(), joined;
   hk_bootstrap_options o = {.rank = c->rank,
                             .nranks = c->nranks,
+                            .name = c->options.name,
                             .wait = &c->wait,
                             .on_event = on_event,
                             .report = hk_watch_report,

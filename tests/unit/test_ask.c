@@ -38,6 +38,7 @@ static hk_presence ask(rank_state *r, int rank, hk_activity *a) { return hk_boot
 static void ask_everybody(rank_state *r) {
   hk_activity a;
   if (join_reporting(r) != HK_OK) goto out;
+  if (hk_bootstrap_barrier(r->b) != HK_OK) r->status = HK_ERR_INTERNAL; /* so that no one is inside the join */
   for (int i = 0; i < r->nranks; i++)
     if (ask(r, i, &a) != HK_PRESENCE_ANSWERS || !is_report_of(&a, i) || (i == r->rank && a.waits_for != -1))
       r->status = HK_ERR_INTERNAL;

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waits of the bootstrap's collectives: which of them end by themselves, and who keeps the others waiting.
+ *
+ * Once all ranks have begun a call, nothing justifies a long wait: it ends after HOCKET_BOOTSTRAP_TIMEOUT.  A rank may come to
+ * a split or a shrink whenever it likes: such a wait is reported, again and again, and has no end of its own. */
+#include <stdio.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "boot_internal.h"
+
+enum {
+  ASK_ALL = 32, /* ranks at most of a communicator whose ranks are all asked; in a larger one the chain is followed */
+  HOPS = 32,    /* of the chain */
+  NAMED = 3     /* ranks that are described; of the others there is the number */
+};
+#define SECOND 1000000000ull
+#define FIRST_REPORT_NS (10 * SECOND) /* of a wait that will end in an error */
+#define BETWEEN_NS (30 * SECOND)      /* reports, at most */
+#define PATIENCE_NS (SECOND / 2)      /* with a rank that is asked */
+#define BUDGET_NS (2 * SECOND)        /* for all questions of a report */
+
+void hk_bootstrap_begin(hk_bootstrap *b, hk_phase phase, const char *what) {
+  if (!b) return;
+  snprintf(b->what, sizeof b->what, "%s", what ? what : "a call of the bootstrap");
+  /* relaxed, both: each means something alone */
+  if (atomic_load_explicit(&b->phase, memory_order_relaxed) != (int)phase)
+    atomic_store_explicit(&b->phase_since_ns, hk_now_ns(), memory_order_relaxed);
+  atomic_store_explicit(&b->phase, (int)phase, memory_order_relaxed);
+}
+
+static hk_phase phase_of(const hk_bootstrap *b) {
+  return (hk_phase)atomic_load_explicit(&b->phase, memory_order_relaxed); /* means something alone */
+}
+
+/* ---- who is missing ---- */
+
+typedef struct missing {
+  int count;
+  int ranks[NAMED];
+  hk_presence presence[NAMED];
+  hk_activity activity[NAMED];
+} missing;
+
+/* Is this what keeps others waiting?  A rank in the same call that waits for another one is not, nor is one that has its init
+ * behind it. */
+static bool holds_up(const hk_bootstrap *b, hk_presence p, const hk_activity *a) {
+  if (p != HK_PRESENCE_ANSWERS) return true;
+  if (a->phase == (uint8_t)phase_of(b) || a->phase == HK_PHASE_INIT) return a->waits_for < 0;
+  return phase_of(b) != HK_PHASE_INIT;
+}
+
+static void add(missing *m, int rank, hk_presence p, const hk_activity *a) {
+  int i = m->count++;
+  if (i >= NAMED) return;
+  m->ranks[i] = rank;
+  m->presence[i] = p;
+  m->activity[i] = *a;
+}
+
+static bool interrupted(const hk_bootstrap *b) {
+  const hk_wait_env *w = b->o.wait;
+  /* acquire: as in wait.c */
+  return (w->failure && atomic_load_explicit(w->failure, memory_order_acquire)) ||
+         (w->shared_failure && atomic_load_explicit(w->shared_failure, memory_order_acquire));
+}
+
+static void ask_all(hk_bootstrap *b, missing *m) {
+  uint64_t until = hk_now_ns() + BUDGET_NS;
+  hk_activity a;
+  for (int r = 0; r < b->nranks && hk_now_ns() < until && !interrupted(b); r++) {
+    if (r == b->rank) continue;
+    hk_presence p = hk_bootstrap_ask(b, r, PATIENCE_NS, &a);
+    if (p != HK_PRESENCE_UNKNOWN && holds_up(b, p, &a)) add(m, r, p, &a);
+  }
+}
+
+/* From the rank that is waited for to the one that it waits for itself, and so on. */
+static void follow_chain(hk_bootstrap *b, int rank, missing *m) {
+  uint64_t until = hk_now_ns() + BUDGET_NS;
+  hk_activity a;
+  for (int hop = 0; hop < HOPS; hop++) {
+    hk_presence p = hk_bootstrap_ask(b, rank, PATIENCE_NS, &a);
+    int next = a.waits_for;
+    bool on = !holds_up(b, p, &a) && next >= 0 && next < b->nranks && next != rank && next != b->rank;
+    if (!on || hk_now_ns() >= until || interrupted(b)) break;
+    rank = next;
+  }
+  add(m, rank, hk_bootstrap_ask(b, rank, PATIENCE_NS, &a), &a);
+}
+
+/* As users know the rank: while a child is being made, by its number in the parent. */
+static int known_as(const hk_bootstrap *b, int rank) { return b->parent && rank >= 0 ? b->members[rank] : rank; }
+
+/* "rank 3, which ...; and rank 7, which ...". */
+static void describe(const hk_bootstrap *b, const missing *m, char *text, size_t bytes) {
+  size_t used = 0;
+  for (int i = 0; i < m->count && i < NAMED && used < bytes; i++) {
+    char does[400];
+    hk_activity a = m->activity[i];
+    a.waits_for = known_as(b, a.waits_for);
+    hk_activity_describe(&a, m->presence[i], does, sizeof does);
+    used += (size_t)snprintf(text + used, bytes - used, "%srank %d, which %s", i ? "; and " : "",
+                             known_as(b, m->ranks[i]), does);
+  }
+  if (m->count > NAMED && used < bytes) snprintf(text + used, bytes - used, "; and %d more ranks", m->count - NAMED);
+}
+
+/* "rank 2 of 8 has waited 20 s in ncclCommSplit number 3 of communicator "dp" (0x12ab) for rank 5, which ...". */
+static void tell(hk_bootstrap *b, uint64_t waited_ns, char *text, size_t bytes) {
+  char who[1300];
+  missing m = {.count = 0};
+  const hk_bootstrap *of = b->parent ? b->parent : b;
+  const char *name = of->o.name ? of->o.name : "";
+  /* relaxed: it is this thread's own */
+  int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
+  if (b->nranks <= ASK_ALL) ask_all(b, &m);
+  if (!m.count && awaited >= 0) follow_chain(b, awaited, &m);
+  describe(b, &m, who, sizeof who);
+  snprintf(text, bytes, "rank %d of %d has waited %llu s in %s of communicator %s%s%s0x%llx for %s", of->rank,
+           of->nranks, (unsigned long long)(waited_ns / SECOND), b->what, name[0] ? "\"" : "", name,
+           name[0] ? "\" " : "", (unsigned long long)of->comm, m.count ? who : "other ranks");
+}
+
+/* ---- the wait ---- */
+
+static hk_status look(hk_bootstrap *b) {
+  char text[HK_ERROR_TEXT - 256];
+  uint64_t now = hk_now_ns(), waited = hk_ago_ns(now, b->wait_begin_ns);
+  if (b->deadline_ns && now >= b->deadline_ns && !b->dialing) {
+    tell(b, waited, text, sizeof text);
+    return HK_FAIL(HK_ERR_REMOTE, "%s; it gave up (HOCKET_BOOTSTRAP_TIMEOUT)", text);
+  }
+  if (!b->next_report_ns || now < b->next_report_ns) return HK_OK;
+  tell(b, waited, text, sizeof text);
+  if (!b->deadline_ns && hk_param_int(HK_P_WATCHDOG_ABORT))
+    return HK_FAIL(HK_ERR_REMOTE, "%s: it gave up (HOCKET_WATCHDOG_ABORT=1)", text);
+  if (b->deadline_ns)
+    HK_WARN("%s (it gives up in %llu s, HOCKET_BOOTSTRAP_TIMEOUT)", text,
+            (unsigned long long)((b->deadline_ns - now) / SECOND));
+  else
+    HK_WARN("%s: all ranks of the communicator must make this call (HOCKET_WATCHDOG_ABORT=1 makes this an error, "
+            "HOCKET_WATCHDOG=0 silences it)",
+            text);
+  now = hk_now_ns();
+  b->next_report_ns = now + (waited < BETWEEN_NS ? waited : BETWEEN_NS);
+  return HK_OK;
+}
+
+hk_status hk_report_check(void *arg, uint64_t waited_ns) {
+  hk_status rc;
+  hk_bootstrap *b = arg;
+  const hk_wait_env *base = b->o.wait;
+  /* relaxed: it is this thread's own */
+  int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
+  HK_TRY(hk_door_hears(b->door), out); /* a rank that waits for others must be able to hear them */
+  if (base->check) HK_TRY(base->check(base->arg, waited_ns), out);
+  if (b->parent && awaited >= 0 && hk_event_dead(b->parent, b->members[awaited])) {
+    rc = HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, has died", awaited,
+                 b->nranks, b->members[awaited]);
+    goto out;
+  }
+  rc = look(b);
+out:
+  return rc;
+}
+
+hk_wait_env hk_report_begin(hk_bootstrap *b, bool bounded) {
+  hk_wait_env env = *b->o.wait;
+  uint64_t watchdog = (uint64_t)hk_param_int(HK_P_WATCHDOG) * SECOND, now = hk_now_ns();
+  uint64_t first = bounded && watchdog > FIRST_REPORT_NS ? FIRST_REPORT_NS : watchdog;
+  b->wait_begin_ns = now;
+  b->deadline_ns = bounded ? now + (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * SECOND : 0;
+  if (env.deadline_ns && (!b->deadline_ns || env.deadline_ns < b->deadline_ns)) b->deadline_ns = env.deadline_ns;
+  b->next_report_ns = watchdog ? now + first : 0;
+  env.check = hk_report_check;
+  env.arg = b;
+  env.deadline_ns = 0; /* looked at in the check, which knows more to say */
+  return env;
+}
+
+bool hk_report_bounded(const hk_bootstrap *b) {
+  /* The members of a split have met in the parent before they make the child. */
+  return phase_of(b) == HK_PHASE_INIT || (b->parent && phase_of(b) == HK_PHASE_SPLIT);
+}

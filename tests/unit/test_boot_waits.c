@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waits inside the bootstrap: each ends, or is reported, with the ranks that are missing and what they do.
+ * check: notsan */
+#include <nccl.h>
+#include "boot_ranks.h"
+
+enum { RANKS = 4, STOPS = 1, COMPUTES = 2 };
+
+static struct board {
+  ncclUniqueId id;
+  _Atomic(int) id_made, joined, ready, reported, over;
+  int code[RANKS];
+  char text[RANKS][2048];
+} * shared;
+
+static int make_id(void *arg) {
+  (void)arg;
+  if (hk_bootstrap_new_id(&shared->id) != HK_OK) return 1;
+  atomic_store(&shared->id_made, 1);
+  for (;;) pause();
+}
+
+static void start_ranks(int (*body)(void *), pid_t pids[RANKS]) {
+  start_process(make_id, NULL);
+  ck_assert(await_count(&shared->id_made, 1));
+  for (int i = 0; i < RANKS; i++) pids[i] = start_process(body, &i);
+}
+
+static int init(ncclComm_t *c, int rank) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.commName = "pipeline";
+  int code = ncclCommInitRankConfig(c, RANKS, shared->id, rank, &config);
+  atomic_fetch_add(&shared->joined, 1);
+  return code;
+}
+
+static void keep(int rank, int code) {
+  shared->code[rank] = code;
+  snprintf(shared->text[rank], sizeof shared->text[0], "%s", ncclGetLastError(NULL));
+}
+
+static void expect_in(int rank, const char *words) {
+  ck_assert_msg(strstr(shared->text[rank], words) != NULL, "rank %d: no \"%s\" in: %s", rank, words,
+                shared->text[rank]);
+}
+
+/* ---- split and shrink ---- */
+
+/* Ranks 0 and 3 split, rank 1 is stopped, rank 2 computes.  The report becomes an error here, so that the test can read it. */
+static int split_without_some(void *arg) {
+  int rank = *(int *)arg;
+  ncclComm_t c, child;
+  set_param("HOCKET_WATCHDOG", "1");
+  set_param("HOCKET_WATCHDOG_ABORT", "1");
+  if (init(&c, rank)) return 1;
+  await_count(&shared->ready, 1);
+  if (rank == STOPS || rank == COMPUTES) await_count(&shared->over, 1);
+  if (rank == 0 || rank == 3) {
+    keep(rank, ncclCommSplit(c, 0, rank, &child, NULL));
+    atomic_fetch_add(&shared->reported, 1);
+  }
+  await_count(&shared->over, 1);
+  return 0;
+}
+
+START_TEST(split_names_who_is_missing) {
+  pid_t pids[RANKS];
+  start_ranks(split_without_some, pids);
+  ck_assert(await_count(&shared->joined, RANKS));
+  kill(pids[STOPS], SIGSTOP);
+  atomic_store(&shared->ready, 1);
+  ck_assert(await_count(&shared->reported, 2));
+  for (int i = 0; i < RANKS; i += 3) {
+    ck_assert_int_eq(shared->code[i], ncclRemoteError);
+    expect_in(i, "in ncclCommSplit, child number 1 of communicator \"pipeline\" 0x");
+  }
+  for (int i = 0; i < RANKS; i += 3) {
+    expect_in(i, "rank 1, which does not answer");
+    expect_in(i, "rank 2, which runs outside of this communicator's calls");
+    ck_assert_ptr_eq(strstr(shared->text[i], "rank 3, which"), NULL);
+    ck_assert_ptr_eq(strstr(shared->text[i], "rank 0, which"), NULL);
+  }
+  kill(pids[STOPS], SIGKILL);
+  atomic_store(&shared->over, 1);
+  for (int i = 0; i < RANKS; i++) end_process(pids[i]);
+}
+END_TEST
+
+/* Nothing is wrong with a rank that comes to a split or a shrink late, however late that is. */
+static int come_late(void *arg) {
+  int rank = *(int *)arg, last = RANKS - 1;
+  ncclComm_t c, child;
+  set_param("HOCKET_WATCHDOG", "1");
+  set_param("HOCKET_BOOTSTRAP_TIMEOUT", "2");
+  if (init(&c, rank)) return 1;
+  for (int shrink = 0; shrink < 2; shrink++) {
+    if (rank == last && shrink) break;
+    if (rank == COMPUTES) sleep(4);
+    int code = shrink ? ncclCommShrink(c, &last, 1, &child, NULL, 0) : ncclCommSplit(c, 0, rank, &child, NULL);
+    keep(rank, code);
+    if (code || ncclCommDestroy(child)) return 2;
+  }
+  atomic_fetch_add(&shared->over, 1);
+  await_count(&shared->over, RANKS);
+  return ncclCommDestroy(c);
+}
+
+START_TEST(late_to_a_split) {
+  pid_t pids[RANKS];
+  start_ranks(come_late, pids);
+  for (int i = 0; i < RANKS; i++) ck_assert_msg(end_process(pids[i]) == 0, "rank %d: %s", i, shared->text[i]);
+}
+END_TEST
+
+/* ---- init: all have come, so a wait ends ---- */
+
+/* Rank 1 stays away from the exchange of the init's facts. */
+static int init_without_one(void *arg) {
+  rank_state r = {.rank = *(int *)arg, .nranks = RANKS, .nids = 1, .ids = &shared->id};
+  uint32_t table[RANKS] = {0};
+  if (join_rank(&r) != HK_OK) return 1;
+  set_param("HOCKET_BOOTSTRAP_TIMEOUT", "2");
+  if (r.rank == STOPS) {
+    hk_bootstrap_begin(r.b, HK_PHASE_INIT, "other things of the init");
+    await_count(&shared->over, 1);
+  } else {
+    hk_bootstrap_begin(r.b, HK_PHASE_INIT, "the init (exchange of facts)");
+    shared->code[r.rank] = hk_bootstrap_allgather(r.b, table, sizeof table[0]);
+    snprintf(shared->text[r.rank], sizeof shared->text[0], "%s", hk_last_error());
+    atomic_fetch_add(&shared->reported, 1);
+    await_count(&shared->over, 1);
+  }
+  leave_rank(&r);
+  return 0;
+}
+
+START_TEST(init_ends) {
+  pid_t pids[RANKS];
+  start_ranks(init_without_one, pids);
+  ck_assert(await_count(&shared->reported, RANKS - 1));
+  for (int i = 0; i < RANKS; i++) {
+    if (i == STOPS) continue;
+    ck_assert_int_eq(shared->code[i], HK_ERR_REMOTE);
+    expect_in(i, "in the init (exchange of facts) of communicator 0x");
+    expect_in(i, "for rank 1, which is in the init of the communicator, for");
+    ck_assert_ptr_eq(strstr(shared->text[i], "rank 2, which"), NULL); /* it waits for rank 1, too */
+  }
+  atomic_store(&shared->over, 1);
+  for (int i = 0; i < RANKS; i++) ck_assert_int_eq(end_process(pids[i]), 0);
+}
+END_TEST
+
+static void setup(void) { shared = shared_memory(sizeof *shared); }
+
+int main(void) {
+  Suite *s = suite_create("waits of the bootstrap");
+  TCase *t = tcase_create("waits");
+  tcase_add_checked_fixture(t, setup, NULL);
+  tcase_set_timeout(t, 120);
+  tcase_add_test(t, split_names_who_is_missing);
+  tcase_add_test(t, late_to_a_split);
+  tcase_add_test(t, init_ends);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
