@@ -4,23 +4,44 @@
 #include <string.h>
 #include "program_internal.h"
 
+/* clang-format off */
 const char *hk_coll_name(hk_coll c) {
-  static const char *const names[] = {[HK_ALLREDUCE] = "AllReduce",
-                                      [HK_BROADCAST] = "Broadcast",
-                                      [HK_REDUCE] = "Reduce",
-                                      [HK_ALLGATHER] = "AllGather",
-                                      [HK_REDUCE_SCATTER] = "ReduceScatter",
-                                      [HK_ALLTOALL] = "AlltoAll",
-                                      [HK_GATHER] = "Gather",
-                                      [HK_SCATTER] = "Scatter",
-                                      [HK_SENDRECV] = "SendRecv"};
+  static const char *const names[] = {
+#define HK_COLL(id, name, ...) name,
+#include "coll.def"
+    [HK_SENDRECV] = "SendRecv"};
   return (size_t)c < HK_ARRAY_LENGTH(names) ? names[c] : "unknown collective";
 }
 
-double hk_coll_bus_factor(hk_coll c, int nranks) {
-  if (c == HK_BROADCAST || c == HK_REDUCE) return 1;
-  return (c == HK_ALLREDUCE ? 2.0 : 1.0) * (nranks - 1) / nranks;
+double hk_coll_bus_factor(hk_coll c, int n) {
+  switch (c) {
+#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, bus, ...) case HK_##id: return bus;
+#include "coll.def"
+    case HK_SENDRECV: return 1.0;
+  }
+  return 1.0;
 }
+
+int hk_coll_alias(hk_coll c, int rank, int root, int block) {
+  switch (c) {
+#define HK_COLL(id, name, reduces, root_, whole, in, out, in_root, out_root, bus, alias, ...) case HK_##id: return alias;
+#include "coll.def"
+    case HK_SENDRECV: return -1;
+  }
+  return -1;
+}
+
+void hk_coll_source(hk_coll c, int rank, int root, int block, int *from, int *part) {
+  *from = rank;
+  *part = block;
+  switch (c) {
+#define HK_COLL(id, name, reduces, root_, whole, in, out, in_root, out_root, bus, alias, from_, part_) \
+    case HK_##id: *from = from_; *part = part_; return;
+#include "coll.def"
+    case HK_SENDRECV: return;
+  }
+}
+/* clang-format on */
 
 void hk_program_free(hk_program *p) { free(p); }
 

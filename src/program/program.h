@@ -38,44 +38,69 @@
 #define HK_ASSERT _Static_assert
 #endif
 
+/* coll.def has a row for each collective; what follows is made from it. */
+/* clang-format off */
 typedef enum hk_coll {
-  HK_ALLREDUCE,
-  HK_BROADCAST,
-  HK_REDUCE,
-  HK_ALLGATHER,
-  HK_REDUCE_SCATTER,
-  HK_ALLTOALL,
-  HK_GATHER,
-  HK_SCATTER,
+#define HK_COLL(id, ...) HK_##id,
+#include "coll.def"
   HK_COLL_COUNT,
   HK_SENDRECV = HK_COLL_COUNT /* no program: each send and receive is an operation of its own */
 } hk_coll;
+
+/* Sets of collectives, a bit each: masks, because device code reads them too. */
+enum {
+  HK_COLLS_REDUCE = 0
+#define HK_COLL(id, name, reduces, ...) | (reduces) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_ROOT = 0
+#define HK_COLL(id, name, reduces, root, ...) | (root) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_WHOLE = 0
+#define HK_COLL(id, name, reduces, root, whole, ...) | (whole) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_IN_EACH = 0
+#define HK_COLL(id, name, reduces, root, whole, in, ...) | (in) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_OUT_EACH = 0
+#define HK_COLL(id, name, reduces, root, whole, in, out, ...) | (out) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_IN_ROOT = 0
+#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, ...) | (in_root) << HK_##id
+#include "coll.def"
+  ,
+  HK_COLLS_OUT_ROOT = 0
+#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, ...) | (out_root) << HK_##id
+#include "coll.def"
+};
+/* clang-format on */
+
 const char *hk_coll_name(hk_coll c); /* "AllReduce", as users of NCCL's logs know them */
 /* What nccl-tests multiply a message's size over its time with: the part of it that must cross each rank's link. */
 double hk_coll_bus_factor(hk_coll c, int nranks);
 /* Does the collective reduce, and does it have a root? */
-HK_INLINE int hk_coll_reduces(hk_coll c) { return c == HK_ALLREDUCE || c == HK_REDUCE || c == HK_REDUCE_SCATTER; }
-HK_INLINE int hk_coll_has_root(hk_coll c) {
-  return c == HK_BROADCAST || c == HK_REDUCE || c == HK_GATHER || c == HK_SCATTER;
-}
+HK_INLINE int hk_coll_reduces(hk_coll c) { return HK_COLLS_REDUCE >> c & 1; }
+HK_INLINE int hk_coll_has_root(hk_coll c) { return HK_COLLS_ROOT >> c & 1; }
 typedef enum hk_partition { HK_PART_SPLIT, HK_PART_WHOLE } hk_partition;
 HK_INLINE hk_partition hk_coll_partition(hk_coll c) {
-  return c == HK_ALLREDUCE || c == HK_BROADCAST || c == HK_REDUCE ? HK_PART_SPLIT : HK_PART_WHOLE;
+  return HK_COLLS_WHOLE >> c & 1 ? HK_PART_WHOLE : HK_PART_SPLIT;
 }
 /* Of how many messages the input and the output of one rank consist; for gather's output and scatter's input: the root's. */
-HK_INLINE int hk_coll_in_blocks(hk_coll c, int nranks) {
-  return c == HK_REDUCE_SCATTER || c == HK_ALLTOALL || c == HK_SCATTER ? nranks : 1;
-}
-HK_INLINE int hk_coll_out_blocks(hk_coll c, int nranks) {
-  return c == HK_ALLGATHER || c == HK_ALLTOALL || c == HK_GATHER ? nranks : 1;
-}
+HK_INLINE int hk_coll_in_blocks(hk_coll c, int nranks) { return HK_COLLS_IN_EACH >> c & 1 ? nranks : 1; }
+HK_INLINE int hk_coll_out_blocks(hk_coll c, int nranks) { return HK_COLLS_OUT_EACH >> c & 1 ? nranks : 1; }
 /* Whether a rank has an input and an output at all: with a root, one side is often the root's alone. */
-HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) {
-  return (c != HK_BROADCAST && c != HK_SCATTER) || rank == root;
-}
+HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) { return !(HK_COLLS_IN_ROOT >> c & 1) || rank == root; }
 HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
-  return (c != HK_REDUCE && c != HK_GATHER) || rank == root;
+  return !(HK_COLLS_OUT_ROOT >> c & 1) || rank == root;
 }
+/* In place: the input block at the address of output block `block` of `rank`; -1: none. */
+int hk_coll_alias(hk_coll c, int rank, int root, int block);
+/* The rank, and the block of its input, whose data output block `block` of `rank` holds.  For collectives that do not reduce. */
+void hk_coll_source(hk_coll c, int rank, int root, int block, int *from, int *part);
 
 typedef enum hk_space {
   HK_IN,      /* the user's input */

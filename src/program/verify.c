@@ -88,12 +88,9 @@ static hk_status make_places(hk_verifier *v) {
 
 /* The rank and input block whose data belongs in an output block of a collective that does not reduce. */
 static hk_value wanted(const hk_program *p, unsigned block) {
-  switch ((hk_coll)p->coll) {
-    case HK_BROADCAST: return hk_value_make(HK_VALUE_LEAF, p->root, block);
-    case HK_ALLTOALL: return hk_value_make(HK_VALUE_LEAF, block, p->rank);
-    case HK_SCATTER: return hk_value_make(HK_VALUE_LEAF, p->root, p->rank);
-    default: return hk_value_make(HK_VALUE_LEAF, block, 0); /* allgather, gather */
-  }
+  int from, part;
+  hk_coll_source((hk_coll)p->coll, p->rank, p->root, (int)block, &from, &part);
+  return hk_value_make(HK_VALUE_LEAF, (uint32_t)from, (uint32_t)part);
 }
 
 static bool is_right(const hk_verifier *v, const hk_program *p, hk_value x, unsigned block) {

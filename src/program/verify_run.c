@@ -5,17 +5,7 @@
 
 int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block) {
   const hk_program *p = v->programs[rank];
-  if (!v->options.in_place) return -1;
-  switch ((hk_coll)p->coll) {
-    case HK_ALLREDUCE: return (int)block;
-    case HK_BROADCAST:
-    case HK_REDUCE: return rank == p->root ? (int)block : -1;
-    case HK_ALLGATHER: return rank;
-    case HK_REDUCE_SCATTER: return (int)block == rank ? 0 : -1;
-    case HK_GATHER: return rank == p->root ? rank : -1;
-    case HK_SCATTER: return rank == p->root && (int)block == rank ? 0 : -1;
-    default: return -1; /* NCCL has no alltoall in place */
-  }
+  return v->options.in_place ? hk_coll_alias((hk_coll)p->coll, rank, p->root, (int)block) : -1;
 }
 
 static void make_ready(hk_verifier *v, uint32_t thread) {

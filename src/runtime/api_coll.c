@@ -69,7 +69,7 @@ static ncclResult_t submit(const char *who, hk_call *call, ncclDataType_t type, 
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   HK_TRY(hk_comm_check_usable(c, who), out);
-  bool whole = call->coll != HK_ALLREDUCE && call->coll != HK_BROADCAST && call->coll != HK_REDUCE;
+  bool whole = hk_coll_partition((hk_coll)call->coll) == HK_PART_WHOLE;
   HK_TRY(check_type(who, call->count, type, whole ? (size_t)c->nranks : 1), out);
   call->dtype = (uint8_t)type;
   if (hk_coll_reduces((hk_coll)call->coll)) HK_TRY(check_redop(who, c, type, op, call), out);
