@@ -218,6 +218,20 @@ static int parse_int(const row *r, const char *text, const char *origin, int64_t
   return 1;
 }
 
+/* What FIFOs are made of: slots are numbered with a mask, and their payloads begin on cache lines.  The next larger value that fits
+ * takes the place of others. */
+static int64_t fitting(int id, int64_t value) {
+  int64_t fits = value;
+  if (id == HK_P_SLOTS)
+    for (fits = 1; fits < value;) fits *= 2;
+  else if (id == HK_P_SLOT_BYTES)
+    fits = (value + 63) & ~(int64_t)63;
+  if (fits != value)
+    complain(HK_LOG_INFO, "%s=%lld is rounded up to %lld, %s", rows[id].name, (long long)value, (long long)fits,
+             id == HK_P_SLOTS ? "a power of two" : "a multiple of 64");
+  return fits;
+}
+
 static void set_row(int id) {
   const row *r = &rows[id];
   const char *origin, *text = lookup(r->name, &origin);
@@ -226,6 +240,8 @@ static void set_row(int id) {
     if (!text || !text[0]) text = r->str_def, origin = "default";
   } else if (!text || !text[0] || !parse_int(r, text, origin, &value)) {
     origin = "default";
+  } else {
+    value = fitting(id, value);
   }
   /* release: a reader of the pointer reads the text behind it */
   atomic_store_explicit(&table.now[id].text, text, memory_order_release);

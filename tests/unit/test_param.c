@@ -108,8 +108,8 @@ START_TEST(numbers) {
       {"64", 64, NULL},
       {"0x10", 16, NULL},
       {"010", 8, NULL},
-      {" 12 ", 12, NULL},
-      {"+5", 5, NULL},
+      {" 32 ", 32, NULL},
+      {"+4", 4, NULL},
       {"", 8, NULL},
       {"1", 8, "out of range"},
       {"65", 8, "out of range"},
@@ -135,6 +135,24 @@ START_TEST(numbers) {
     } else {
       ck_assert_msg(!strstr(log, "HOCKET_SLOTS"), "\"%s\": %s", cases[i].text, log);
     }
+  }
+}
+END_TEST
+
+START_TEST(sizes_of_fifos_are_rounded_up) {
+  static const struct {
+    const char *slots, *bytes;
+    int64_t gives_slots, gives_bytes;
+  } cases[] = {
+      {"2", "4096", 2, 4096}, {"3", "4097", 4, 4160}, {"33", "8388607", 64, 8388608}, {"64", "8388608", 64, 8388608}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    setenv("HOCKET_SLOTS", cases[i].slots, 1);
+    setenv("HOCKET_SLOT_BYTES", cases[i].bytes, 1);
+    const char *log = complaints();
+    ck_assert_int_eq(hk_param_int(HK_P_SLOTS), cases[i].gives_slots);
+    ck_assert_int_eq(hk_param_int(HK_P_SLOT_BYTES), cases[i].gives_bytes);
+    if (i == 1) ck_assert_ptr_ne(strstr(log, "HOCKET_SLOTS=3 is rounded up to 4, a power of two"), NULL);
+    if (i == 1) ck_assert_ptr_ne(strstr(log, "HOCKET_SLOT_BYTES=4097 is rounded up to 4160, a multiple of 64"), NULL);
   }
 }
 END_TEST
@@ -228,6 +246,7 @@ int main(void) {
   tcase_add_test(t, environment_wins);
   tcase_add_test(t, file_syntax);
   tcase_add_test(t, numbers);
+  tcase_add_test(t, sizes_of_fifos_are_rounded_up);
   tcase_add_test(t, misspellings_are_told);
   tcase_add_test(t, a_misspelling_is_told_once);
   tcase_add_test(t, inert_names_are_no_misspellings);
