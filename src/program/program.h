@@ -86,9 +86,7 @@ double hk_coll_bus_factor(hk_coll c, int nranks);
 HK_INLINE int hk_coll_reduces(hk_coll c) { return HK_COLLS_REDUCE >> c & 1; }
 HK_INLINE int hk_coll_has_root(hk_coll c) { return HK_COLLS_ROOT >> c & 1; }
 typedef enum hk_partition { HK_PART_SPLIT, HK_PART_WHOLE } hk_partition;
-HK_INLINE hk_partition hk_coll_partition(hk_coll c) {
-  return HK_COLLS_WHOLE >> c & 1 ? HK_PART_WHOLE : HK_PART_SPLIT;
-}
+HK_INLINE hk_partition hk_coll_partition(hk_coll c) { return HK_COLLS_WHOLE >> c & 1 ? HK_PART_WHOLE : HK_PART_SPLIT; }
 /* Of how many messages the input and the output of one rank consist; for gather's output and scatter's input: the root's. */
 HK_INLINE int hk_coll_in_blocks(hk_coll c, int nranks) { return HK_COLLS_IN_EACH >> c & 1 ? nranks : 1; }
 HK_INLINE int hk_coll_out_blocks(hk_coll c, int nranks) { return HK_COLLS_OUT_EACH >> c & 1 ? nranks : 1; }
@@ -109,7 +107,9 @@ typedef enum hk_space {
   HK_LINK     /* a slot of a link's FIFO */
 } hk_space;
 
-enum { HK_OPERAND_STEP = 1 }; /* in a repeat, in a repeat, iteration j uses link + j: links of one kind, made one after another */
+enum {
+  HK_OPERAND_STEP = 1
+}; /* in a repeat, in a repeat, iteration j uses link + j: links of one kind, made one after another */
 
 typedef struct hk_operand {
   uint8_t space;  /* hk_space */
@@ -175,7 +175,7 @@ typedef struct hk_program {
   uint16_t coll, partition;
   uint16_t rank, nranks, root;
   uint16_t in_blocks, out_blocks, scratch_blocks; /* equal on all ranks, also where a rank has no input or output */
-  uint16_t blocks;  /* HK_PART_SPLIT: blocks of the message; HK_PART_WHOLE: max(in_blocks, out_blocks) */
+  uint16_t blocks; /* HK_PART_SPLIT: blocks of the message; HK_PART_WHOLE: max(in_blocks, out_blocks) */
   uint16_t nlanes;
   uint32_t nlinks, ninstrs, noperands;
   size_t bytes; /* of the whole allocation */

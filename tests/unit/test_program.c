@@ -82,6 +82,32 @@ START_TEST(ring_text) {
 }
 END_TEST
 
+/* Two lanes, of which each has its own instructions. */
+START_TEST(json_form) {
+  hk_builder *b = begin(HK_ALLGATHER, 0, 2);
+  for (int lane = 0; lane < 2; lane++) {
+    hk_build_lane(b);
+    hk_build_copy(b, hk_send_to(b, 1, 0, 0), hk_in(0, 0));
+    hk_build_copy(b, hk_out(lane ? 0u : 1u, 0), lane ? hk_in(0, 0) : hk_recv_from(b, 1, 1, 0));
+  }
+  hk_program *p = finish(b);
+  char *text = text_of(p, hk_program_json);
+  ck_assert_str_eq(
+      text,
+      "{\"collective\":\"AllGather\",\"algorithm\":\"test\",\"rank\":0,\"ranks\":2,\"root\":0,\"split\":false,"
+      "\"blocks\":{\"in\":1,\"out\":2,\"scratch\":0},\n"
+      " \"links\":[{\"kind\":\"send\",\"peer\":1,\"lane\":0,\"channel\":0},\n"
+      "  {\"kind\":\"recv\",\"peer\":1,\"lane\":0,\"channel\":0},\n"
+      "  {\"kind\":\"send\",\"peer\":1,\"lane\":1,\"channel\":1}],\n"
+      " \"lanes\":[[{\"to\":[{\"space\":\"send\",\"link\":0,\"block\":0}],\"from\":[{\"space\":\"in\",\"block\":0}]},\n"
+      "   {\"to\":[{\"space\":\"out\",\"block\":1}],\"from\":[{\"space\":\"recv\",\"link\":1,\"block\":1}]}],\n"
+      "  [{\"to\":[{\"space\":\"send\",\"link\":2,\"block\":0}],\"from\":[{\"space\":\"in\",\"block\":0}]},\n"
+      "   {\"to\":[{\"space\":\"out\",\"block\":0}],\"from\":[{\"space\":\"in\",\"block\":0}]}]]}\n");
+  free(text);
+  hk_program_free(p);
+}
+END_TEST
+
 START_TEST(repeats_of_none_and_one) {
   hk_builder *b = begin(HK_BROADCAST, 0, 4);
   hk_build_lane(b);
@@ -294,6 +320,7 @@ int main(void) {
   tcase_add_test(t, bytes_moved);
   tcase_add_test(t, names);
   tcase_add_test(t, ring_text);
+  tcase_add_test(t, json_form);
   tcase_add_test(t, repeats_of_none_and_one);
   tcase_add_test(t, stepping_links);
   tcase_add_test(t, block_counts);

@@ -107,6 +107,9 @@ START_TEST(nvswitch) {
   expect_balance(&f);
   ck_assert_float_ge((float)f.c->nchannels * f.c->inter_gbps, 4 * 48 - 1);
   done(&f);
+  f = search(m_dgx_h100(0), 0, ring_net); /* no NIC to enter by: the search still gives rings inside the host */
+  expect(&f, 16, 26.49f);
+  done(&f);
 }
 END_TEST
 
