@@ -142,7 +142,9 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *arg) {
   call *c = malloc(sizeof *c);
   if (!c) abort();
   *c = (call){fn, arg};
-  return emu_submit(stream, emu_work_new(run_call, c, NULL));
+  emu_work *work = emu_work_new(run_call, c, NULL);
+  work->blocks = true;
+  return emu_submit(stream, work);
 }
 
 /* ---- words ---- */
@@ -185,7 +187,9 @@ static CUresult submit_word(CUstream stream, CUdeviceptr at, uint64_t value, uns
   word *w = malloc(sizeof *w);
   if (!w) abort();
   *w = (word){at, value, flags, bytes, waits};
-  return emu_submit(stream, emu_work_new(run_word, w, NULL));
+  emu_work *work = emu_work_new(run_word, w, NULL);
+  work->blocks = waits;
+  return emu_submit(stream, work);
 }
 #define WORD(name, type, waits)                                                                                        \
   EXPORT CUresult name(CUstream stream, CUdeviceptr at, type value, unsigned flags);                                   \

@@ -40,6 +40,13 @@ static void read_peers(void) {
     if (rows && *text == ',') text++;
   }
 }
+/* 0: each stream has a hardware queue of its own.  Else so many for each context, if the user does not ask for another number as
+ * with the real driver, which takes 1 to 32. */
+static unsigned connections(void) {
+  const long of_device = number("CUDAEMU_CONNECTIONS", 0);
+  const long n = of_device > 0 ? number("CUDA_DEVICE_MAX_CONNECTIONS", of_device) : 0;
+  return n < 0 ? 0 : n > EMU_QUEUES ? EMU_QUEUES : (unsigned)n;
+}
 static void configure(void) {
   long n = number("CUDAEMU_DEVICES", 2);
   emu.ndevices = n < 0 ? 0 : n > EMU_DEVICES ? EMU_DEVICES : (int)n;
@@ -61,6 +68,7 @@ static void configure(void) {
   emu.seed = (unsigned)number("CUDAEMU_SEED", 0);
   emu.slow_us = (unsigned)number("CUDAEMU_SLOW_US", 0);
   emu.watchdog = (unsigned)number("CUDAEMU_WATCHDOG", 0);
+  emu.connections = connections();
   emu.fail_alloc = number("CUDAEMU_FAIL_ALLOC", 0);
   emu.fail_launch = number("CUDAEMU_FAIL_LAUNCH", 0);
   emu.fail_multicast = number("CUDAEMU_FAIL_MULTICAST", 0);

@@ -16,7 +16,7 @@
 #define EMU_DECLARE(member, symbol, params) EXPORT CUresult symbol params;
 HK_CUDA_CALLS(EMU_DECLARE, EMU_DECLARE)
 
-enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20 };
+enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20, EMU_QUEUES = 32 };
 
 /* What the environment asks for (CUDAEMU_*), read at cuInit. */
 typedef struct emu_config {
@@ -25,7 +25,7 @@ typedef struct emu_config {
   bool strict, weak, vmm, import, captured_words, ipc, dmabuf, multicast, corrupt_peer;
   int rdma_flush, rdma_order;
   bool peer[EMU_DEVICES][EMU_DEVICES];
-  unsigned seed, slow_us, watchdog;
+  unsigned seed, slow_us, watchdog, connections;
   long fail_alloc, fail_launch, fail_kernel, fail_multicast; /* the n-th fails, from 1; 0: none */
 } emu_config;
 extern emu_config emu;
@@ -37,12 +37,18 @@ bool emu_fails(long *left);
 
 /* ---- contexts ---- */
 typedef struct emu_capture emu_capture;
+struct emu_op;
+typedef struct emu_queue { /* a hardware queue: what its streams enqueue begins in this order */
+  struct emu_op *first, *last;
+} emu_queue;
 struct CUctx_st {
   int device, refs;
   CUresult error;              /* sticky */
   unsigned peers;              /* bit d: access to device d's memory is enabled */
   struct CUstream_st *streams; /* all, the legacy one included */
   struct CUstream_st *legacy;
+  emu_queue queues[EMU_QUEUES]; /* the first emu.connections are in use */
+  unsigned nstreams;            /* so far: streams take the queues in turn */
 };
 CUcontext emu_primary(int device);
 /* The caller's context, or NULL with *code. */
@@ -52,6 +58,7 @@ CUcontext emu_context(CUresult *code);
 typedef struct emu_op emu_op;
 typedef struct emu_work { /* what an operation does, immutable once made; shared by a graph's node and its launches */
   int refs;
+  bool blocks; /* it begins when it ends: what is behind it in a hardware queue waits for it */
   CUresult (*run)(void *data, CUcontext ctx); /* NULL: nothing, it only orders */
   void (*drop)(void *data);                   /* with the last reference; may be NULL */
   void *data;                                 /* freed after drop */
@@ -67,11 +74,11 @@ struct emu_op {
   emu_op **deps; /* done before it runs, beside what stands before it in the stream */
   size_t ndeps;
   struct CUstream_st *stream;
-  emu_op *next;
+  emu_op *next, *behind; /* in its stream, in its hardware queue */
 };
 struct CUstream_st {
   CUcontext ctx;
-  unsigned flags;
+  unsigned flags, queue;
   int priority;
   bool legacy, closing, started;
   pthread_t worker, owner; /* owner: of a per-thread stream */

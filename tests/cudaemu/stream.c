@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: a queue and a thread each.  An operation runs when those before it in the stream and those it depends on are
- * done.  The legacy stream and the blocking streams of a context wait for each other, as the driver's manual tells. */
+ * done.  The legacy stream and the blocking streams of a context wait for each other, as the driver's manual tells.
+ * With CUDAEMU_CONNECTIONS the streams of a context share so many hardware queues.  A queue is in order: an operation that cannot
+ * begin yet holds up all that was enqueued later there, of whichever stream. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,8 +52,34 @@ static void finish(emu_op *op) {
   pthread_cond_broadcast(&emu_news);
 }
 
+/* ---- hardware queues ---- */
+
+static emu_queue *queue_of(const emu_op *op) { return &op->stream->ctx->queues[op->stream->queue]; }
+static bool its_turn(const emu_op *op) { return !emu.connections || queue_of(op)->first == op; }
+static void join_queue(emu_op *op) {
+  emu_queue *q = queue_of(op);
+  if (!emu.connections) return;
+  op->refs++;
+  if (q->last)
+    q->last->behind = op;
+  else
+    q->first = op;
+  q->last = op;
+}
+/* The next one may begin. */
+static void leave_queue(emu_op *op) {
+  emu_queue *q = queue_of(op);
+  if (!emu.connections) return;
+  q->first = op->behind;
+  if (!q->first) q->last = NULL;
+  pthread_cond_broadcast(&emu_news);
+  emu_op_unref(op);
+}
+
 static void perform(CUstream s, emu_op *op) {
   emu_work *w = op->work;
+  const bool blocks = w && w->blocks;
+  if (!blocks) leave_queue(op);
   op->work = NULL;
   if (w && w->run && s->ctx->error == CUDA_SUCCESS) {
     CUcontext ctx = s->ctx;
@@ -69,6 +97,7 @@ static void perform(CUstream s, emu_op *op) {
     emu_work_unref(w); /* may call the user's functions */
     pthread_mutex_lock(&emu_lock);
   }
+  if (blocks) leave_queue(op);
 }
 
 static void *work(void *arg) {
@@ -78,7 +107,7 @@ static void *work(void *arg) {
     while (!s->first && !s->closing) pthread_cond_wait(&s->wake, &emu_lock);
     emu_op *op = s->first;
     if (!op) break;
-    while (!ready(op)) pthread_cond_wait(&emu_news, &emu_lock);
+    while (!ready(op) || !its_turn(op)) pthread_cond_wait(&emu_news, &emu_lock);
     perform(s, op);
     s->first = op->next;
     if (!s->first) s->queue_end = NULL;
@@ -119,6 +148,7 @@ emu_op *emu_enqueue(CUstream s, emu_work *w, emu_op **deps, size_t ndeps) {
   else
     s->first = op;
   s->queue_end = op;
+  join_queue(op);
   emu_op_unref(s->last);
   s->last = op;
   if (!s->started) {
@@ -148,6 +178,7 @@ CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority) {
   s->ctx = ctx;
   s->flags = flags;
   s->priority = priority;
+  if (emu.connections) s->queue = ctx->nstreams++ % emu.connections;
   s->next = ctx->streams;
   ctx->streams = s;
   pthread_cond_init(&s->wake, NULL);

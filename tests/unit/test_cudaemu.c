@@ -338,6 +338,31 @@ START_TEST(strictly_the_host_keeps_off) {
 }
 END_TEST
 
+/* Two streams of one hardware queue: what stands behind a wait there begins when the wait is over, of whichever stream it is. */
+START_TEST(hardware_queues) {
+  setenv("CUDAEMU_CONNECTIONS", "8", 1);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", _i ? "32" : "1", 1);
+  emu_start(1);
+  CUdeviceptr words = emu_alloc(8);
+  CUstream first = emu_new_stream(CU_STREAM_NON_BLOCKING), second = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  OK(StreamWaitValue32(first, words, 1, CU_STREAM_WAIT_VALUE_EQ));
+  OK(StreamWriteValue32(second, words + 4, 1, CU_STREAM_WRITE_VALUE_DEFAULT));
+  if (_i) {
+    OK(StreamSynchronize(second));
+  } else {
+    usleep(20000); /* it cannot be done, however long this takes */
+    FAILS(CUDA_ERROR_NOT_READY, StreamQuery(second));
+  }
+  FAILS(CUDA_ERROR_NOT_READY, StreamQuery(first));
+  __atomic_store_n((uint32_t *)(uintptr_t)words, 1, __ATOMIC_RELEASE);
+  OK(StreamSynchronize(first));
+  OK(StreamSynchronize(second));
+  OK(StreamDestroy(first));
+  OK(StreamDestroy(second));
+  OK(MemFree(words));
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("cudaemu");
   TCase *t = tcase_create("driver");
@@ -346,6 +371,7 @@ int main(void) {
   tcase_add_test(t, streams_run_behind_the_caller);
   tcase_add_test(t, legacy_order);
   tcase_add_test(t, events_order_streams);
+  tcase_add_loop_test(t, hardware_queues, 0, 2);
   if (emu_has_kernels()) {
     tcase_add_loop_test(t, barriers_and_warps, 0, 2);
     tcase_add_test(t, kernels_wait_for_each_other);
