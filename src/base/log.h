@@ -41,14 +41,16 @@ void hk_log_for_command(void);
   } while (0)
 #define HK_INFO(sub, ...) HK_LOG_AT(HK_LOG_INFO, (sub), __VA_ARGS__)
 /* The same once in a process, however many communicators come by. */
-#define HK_INFO_ONCE(sub, ...)                                                                                         \
+#define HK_LOG_ONCE(level, sub, ...)                                                                                   \
   do {                                                                                                                 \
     static _Atomic(bool) hk_told;                                                                                      \
     /* Relaxed: the line is all that hangs on it. */                                                                   \
-    if (__builtin_expect(hk_log_on(HK_LOG_INFO, (sub)), 0) &&                                                          \
+    if (__builtin_expect(hk_log_on((level), (sub)), 0) &&                                                              \
         !atomic_exchange_explicit(&hk_told, true, memory_order_relaxed))                                               \
-      hk_log_write(HK_LOG_INFO, (sub), __FILE__, __LINE__, __VA_ARGS__);                                               \
+      hk_log_write((level), (sub), __FILE__, __LINE__, __VA_ARGS__);                                                   \
   } while (0)
+#define HK_INFO_ONCE(sub, ...) HK_LOG_ONCE(HK_LOG_INFO, (sub), __VA_ARGS__)
 #define HK_WARN(...) HK_LOG_AT(HK_LOG_WARN, ~0u, __VA_ARGS__)
+#define HK_WARN_ONCE(...) HK_LOG_ONCE(HK_LOG_WARN, ~0u, __VA_ARGS__)
 #define HK_TRACE(sub, ...) HK_LOG_AT(HK_LOG_TRACE, (sub), __VA_ARGS__)
 #endif

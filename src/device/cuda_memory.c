@@ -86,13 +86,14 @@ out:
 
 static hk_status zero(hk_cuda *d, CUdeviceptr at, size_t bytes) {
   hk_status rc = HK_OK;
-  hk_queue q;
-  HK_TRY(hk_cuda_queue_new(&d->base, &q), out);
+  hk_queue q = d->base.own;
+  /* A stream for each allocation would take the hardware queues that kernels need (docs/gpu.md). */
+  if (!q) HK_TRY(hk_cuda_queue_new(&d->base, &q), out);
   HK_CUDA_TRY(hk_cu.MemsetD8Async(at, 0, bytes, q), undo, "device %d: zeroing %zu bytes", d->base.limits.ordinal,
               bytes);
   rc = hk_cuda_wait(&d->base, q);
 undo:
-  hk_cu.StreamDestroy(q);
+  if (q != d->base.own) hk_cu.StreamDestroy(q);
 out:
   return rc;
 }

@@ -35,6 +35,7 @@ typedef struct hk_device_limits {
 typedef struct hk_device {
   const struct hk_device_ops *ops;
   hk_device_limits limits;
+  void *own; /* an hk_queue of the user's, for the device's own work; NULL: each piece of work makes one */
 } hk_device; /* the implementation's own struct begins with it */
 
 typedef enum hk_memory_kind {

@@ -36,6 +36,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   HK_TRY(hk_gpu_code_get(c->device, &g->code), out);
   HK_TRY(hk_cuda_open(c->device, &g->device), out);
   HK_TRY(g->device->ops->queue_new(g->device, &g->queue), out);
+  g->device->own = g->queue;
   HK_TRY(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state), &g->state), out);
   pthread_mutex_lock(&c->health.lock); /* from now on hk_comm_fail ends kernels too */
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
@@ -98,6 +99,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_gpu *g = c->gpu;
   uint64_t blocks = UINT64_MAX;
   bool hosts = false, copies = true;
+  int here = 0; /* ranks of this process on this GPU */
   for (int s = 0; s < 2; s++) {
     g->ends[s] = calloc((size_t)c->nranks, sizeof *g->ends[s]);
     if (!g->ends[s]) {
@@ -110,7 +112,10 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
     if (fact_of(facts, stride, r)->blocks < blocks) blocks = fact_of(facts, stride, r)->blocks;
     copies = copies && fact_of(facts, stride, r)->copies;
     hosts = hosts || c->peers[r].host != c->peers[0].host;
+    here += c->peers[r].process == c->peers[c->rank].process &&
+            fact_of(facts, stride, r)->id == fact_of(facts, stride, c->rank)->id;
   }
+  hk_gpu_check_queues(here, c->device);
   /* Half of what a device runs at once stays for other work, whose end may be what lets these kernels go on. */
   unsigned most = hosts ? HK_GPU_NET_CHANNELS : HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS;
   g->blocks = (unsigned)(blocks / 2 / (uint64_t)g->sharers);
@@ -126,7 +131,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   g->sends_direct = sends_direct(c);
   HK_TRY(hk_gpu_reach(c, facts, stride), out);
   hk_gpu_views_begin(c);
-  hk_gpu_copy_choose(c, c->options.no_ctas, copies && !hosts, g->sharers == 1);
+  HK_TRY(hk_gpu_copy_choose(c, c->options.no_ctas, copies && !hosts, g->sharers == 1), out);
   HK_TRY(hk_gpu_multicast_join(c, facts, stride), out);
 out:
   return rc;
@@ -193,6 +198,13 @@ static void free_tables(hk_gpu *g) {
   }
 }
 
+/* The device stays for other ranks of the process that still send to this one's memory. */
+static void leave_queue(hk_gpu *g) {
+  if (g->world) pthread_mutex_lock(&g->world->lock);
+  g->device->own = NULL;
+  if (g->world) pthread_mutex_unlock(&g->world->lock);
+}
+
 /* Failures while freeing are logged, and there is nothing else to do about them. */
 void hk_gpu_detach(ncclComm_t c) {
   hk_gpu *g = c->gpu;
@@ -209,6 +221,7 @@ void hk_gpu_detach(ncclComm_t c) {
   hk_gpu_multicast_leave(c);
   if (g->device) {
     hk_gpu_ends_free(c);
+    hk_gpu_copy_end(c);
     free(g->nvlink);
     g->nvlink = NULL;
     const hk_device_ops *ops = g->device->ops;
@@ -220,6 +233,7 @@ void hk_gpu_detach(ncclComm_t c) {
     (void)ops->release(g->device, &g->state);
     (void)ops->order_free(g->device, &g->order);
     (void)ops->order_free(g->device, &g->captured);
+    leave_queue(g);
     (void)ops->queue_free(g->device, g->queue);
     if (!g->world) ops->close(g->device); /* else the last rank that leaves does */
   }

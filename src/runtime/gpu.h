@@ -49,6 +49,14 @@ typedef struct hk_gpu_multicast {
 } hk_gpu_multicast;
 struct hk_gpu_view;
 
+/* Memory of a link with another process. */
+typedef struct hk_gpu_remote {
+  hk_memory memory;
+  uint64_t lent; /* the region of its offer */
+  void *host;    /* where it is the host's: what was allocated or mapped */
+  size_t mapped; /* bytes to unmap; 0: allocated */
+} hk_gpu_remote;
+
 /* What the ranks of a communicator that are threads of one process share. */
 typedef struct hk_gpu_world {
   uint64_t comm_id;
@@ -56,6 +64,7 @@ typedef struct hk_gpu_world {
   pthread_mutex_t lock;     /* of the FIFOs, and of `looked` */
   hk_device **devices;      /* [nranks]; NULL: not of this process */
   hk_memory *credits;       /* [nranks]: of the ranks of this process, see gpu_world.c */
+  hk_gpu_remote *words;     /* [nranks]: the same, gpu_copy.c's */
   hk_gpu_fifo **fifos;      /* [nranks], by sender */
   struct hk_gpu_view *late; /* of ranks that have left: others' streams may still write to what they had open */
   hk_gpu_multicast multicast;
@@ -70,14 +79,6 @@ typedef struct hk_gpu_offer {
   uint64_t region;       /* whose file it asks for (device/host.h); 0: the handle is enough */
   hk_memory_share share; /* of a GPU's; kind HK_MEMORY_NONE: there is none, or it is the host's */
 } hk_gpu_offer;
-
-/* Memory of a link with another process. */
-typedef struct hk_gpu_remote {
-  hk_memory memory;
-  uint64_t lent; /* the region of its offer */
-  void *host;    /* where it is the host's: what was allocated or mapped */
-  size_t mapped; /* bytes to unmap; 0: allocated */
-} hk_gpu_remote;
 
 /* One end of a link. */
 typedef struct hk_gpu_end {
@@ -139,24 +140,24 @@ typedef struct hk_gpu {
   pthread_mutex_t lock;    /* of `order`, which a thread that asks for errors looks at beside the one that calls */
   uint64_t launches, seen; /* so far; when its end was last asked for */
   uint64_t seen_ns, reported_ns;
-  unsigned cluster;           /* blocks of a cluster; 0: none */
-  unsigned blocks;            /* of a launch for this rank, at most; equal on all ranks */
-  unsigned parts;             /* channels that a large send or receive may use; equal on all ranks */
-  hk_gpu_end **ends[2];       /* [receives, sends][peer] */
-  hk_memory *opened;          /* [nranks]: the credits of ranks of other processes */
-  bool remote;                /* some rank is in another process */
-  bool by_fd;                 /* and its memory goes by file descriptor */
-  unsigned char *far;         /* [nranks] hk_path_class to each peer's GPU; NULL: nobody asks */
-  unsigned char *direct;      /* [nranks] hk_gpu_way to each peer */
-  bool staged;                /* some pair of ranks of one host goes through host memory */
-  bool sends_direct;          /* network cards may read what this rank sends from its GPU's memory */
-  bool wide;                  /* all pairs' links keep lines of 128 bytes whole */
-  bool *nvlink;               /* [nranks] between this rank's GPU and each other's */
-  hk_gpu_prices prices;       /* what rank 0 knows */
-  int sharers;                /* ranks of the device that has most; equal on all ranks */
+  unsigned cluster;                   /* blocks of a cluster; 0: none */
+  unsigned blocks;                    /* of a launch for this rank, at most; equal on all ranks */
+  unsigned parts;                     /* channels that a large send or receive may use; equal on all ranks */
+  hk_gpu_end **ends[2];               /* [receives, sends][peer] */
+  hk_memory *opened;                  /* [nranks]: the credits of ranks of other processes */
+  bool remote;                        /* some rank is in another process */
+  bool by_fd;                         /* and its memory goes by file descriptor */
+  unsigned char *far;                 /* [nranks] hk_path_class to each peer's GPU; NULL: nobody asks */
+  unsigned char *direct;              /* [nranks] hk_gpu_way to each peer */
+  bool staged;                        /* some pair of ranks of one host goes through host memory */
+  bool sends_direct;                  /* network cards may read what this rank sends from its GPU's memory */
+  bool wide;                          /* all pairs' links keep lines of 128 bytes whole */
+  bool *nvlink;                       /* [nranks] between this rank's GPU and each other's */
+  hk_gpu_prices prices;               /* what rank 0 knows */
+  int sharers;                        /* ranks of the device that has most; equal on all ranks */
   struct hk_gpu_proxy *_Atomic proxy; /* NULL: no link over the network yet */
-  bool in_switch;             /* the world's multicast memory is there */
-  bool lost;                  /* its work will not end soon: nothing that a kernel may use is freed */
+  bool in_switch;                     /* the world's multicast memory is there */
+  bool lost;                          /* its work will not end soon: nothing that a kernel may use is freed */
   struct hk_gpu *next_lost;
   hk_memory page;          /* for networks to try: hk_transport_env.gpu_page */
   hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
@@ -167,6 +168,8 @@ typedef struct hk_gpu {
   pthread_mutex_t guests_lock;
   uint64_t last_view, last_window;
   bool copies;          /* copy engines are asked for, and possible */
+  hk_gpu_remote *words; /* [nranks]: of copy engines; opened, where the rank is of another process */
+  char **words_at;      /* [nranks]: their addresses for the GPU */
   _Atomic(bool) copied; /* and have been used */
   bool apart;           /* some ranks are on other GPUs, or in other processes, and reached */
   ncclComm_t comm;
@@ -219,6 +222,10 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask);
 /* HK_ERR_ARGUMENT where `p` cannot be used by c's device. */
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
 
+/* ---- gpu_share.c ---- */
+/* Warns, once a process, if `ranks` of this process are on the device and it has too few hardware queues for their streams. */
+void hk_gpu_check_queues(int ranks, int device);
+
 /* ---- gpu_code.c ---- */
 hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out);
 void hk_gpu_code_put(hk_gpu_code *code);
@@ -234,8 +241,6 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel);
 hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out);
 void hk_gpu_ends_free(ncclComm_t c);
-/* For gpu_copy.c: a word of rank `to` that rank `from` writes. */
-void *hk_gpu_copy_word(ncclComm_t c, int to, int from, bool done);
 
 /* ---- gpu_distance.c ---- */
 /* How far the GPUs are from each other, where NCCL_P2P_LEVEL asks for it. */
@@ -267,6 +272,10 @@ hk_status hk_gpu_remote_make(ncclComm_t c, int peer, unsigned channel, size_t by
 /* The sender's: waits until it is told. */
 hk_status hk_gpu_remote_open(ncclComm_t c, int peer, unsigned channel, hk_gpu_remote *out);
 void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r);
+void hk_gpu_remote_drop(hk_device *d, hk_gpu_remote *r);
+/* Pinned host memory, zeros, that a rank of another process opens by its region.  What fails leaves *out to be freed. */
+hk_status hk_gpu_host_make(hk_device *d, size_t bytes, hk_gpu_remote *out, uint64_t *region);
+hk_status hk_gpu_host_open(ncclComm_t c, int peer, uint64_t region, hk_gpu_remote *out);
 
 /* ---- gpu_memory.c ---- */
 /* Memory that other processes can open; zeros. */
@@ -296,13 +305,14 @@ hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_v
 hk_status hk_gpu_view_meet(ncclComm_t c, hk_gpu_view *v);
 
 /* ---- gpu_copy.c ---- */
-/* asked: by this rank; all: by all of them, who can; alone: no two share a GPU. */
-void hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
+/* By all ranks.  asked: by this rank; all: by all of them, who can; alone: no two share a GPU. */
+hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
 /* The window into which copy engines are to write; NULL: kernels do it.  All ranks answer alike where all keep to what
  * symmetric windows are: the same one and the same place in it. */
 hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out);
 /* Lets the streams of a failed communicator go on that wait for others.  To be repeated until they have. */
 void hk_gpu_copy_free(ncclComm_t c);
+void hk_gpu_copy_end(ncclComm_t c); /* its streams are over */
 
 /* ---- gpu_plan.c ---- */
 /* How many copies of a program's lanes, which use `span` channels, a launch may have. */

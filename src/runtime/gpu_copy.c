@@ -1,16 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives by copy engines, with no block of threads: each rank copies what it has into the others' output windows, in
- * its stream.  Two words for each pair of ranks lie in the receiver's memory: that the sender's own output may be written to,
- * and that the sender has written.  A stream waits for a word to be 1 and sets it back to 0 at once, so that a captured call
+ * its stream.  Two words for each pair of ranks are the receiver's: that the sender's own output may be written to,
+ * and that the sender has written.  They lie in pinned host memory: where the communicator fails the host frees the stream
+ * by stores of its own.  Another stream that did it could share a hardware queue with the one that waits, and stand behind it.  A stream waits for a word to be 1 and sets it back to 0 at once, so that a captured call
  * can be replayed: the other end writes a word again only after the other word of this rank has come, which its
  * stream writes behind the one set back. */
+#include <stdlib.h>
 #include "../base/log.h"
+#include "../transport/shm.h"
 #include "gpu_set.h"
 
+enum { WORD_BYTES = 64 };
+static size_t word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
 /* Words of rank `to` that rank `from` writes. */
-static void *word(ncclComm_t c, int to, int from, bool done) { return hk_gpu_copy_word(c, to, from, done); }
+static void *word(ncclComm_t c, int to, int from, bool done) { return c->gpu->words_at[to] + word_at(from, done); }
 
-void hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
+/* What a rank tells of its words. */
+typedef struct words {
+  uint64_t region, at; /* at: for GPUs of its own process; 0: it has none */
+} words;
+
+/* The others' too; a failure is told, for all ranks must know of it. */
+static bool open_words(ncclComm_t c, const words *all) {
+  hk_gpu *g = c->gpu;
+  for (int r = 0; r < c->nranks; r++) {
+    if (!all[r].at) return false;
+    g->words_at[r] = (char *)(uintptr_t)all[r].at; /* right for ranks of this process */
+    if (c->peers[r].process == c->peers[c->rank].process) continue;
+    if (hk_gpu_host_open(c, r, all[r].region, &g->words[r]) != HK_OK) return false;
+    g->words_at[r] = g->words[r].memory.base;
+  }
+  return true;
+}
+
+static hk_status make_words(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = c->gpu;
+  size_t n = (size_t)c->nranks;
+  words *all = calloc(n, sizeof *all);
+  bool *fine = calloc(n, sizeof *fine);
+  g->words = calloc(n, sizeof *g->words);
+  g->words_at = calloc(n, sizeof *g->words_at);
+  if (!all || !fine || !g->words || !g->words_at) {
+    rc = HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks);
+    goto out;
+  }
+  hk_gpu_remote *mine = &g->world->words[c->rank]; /* others of this process may write to it when this rank has left */
+  if (hk_gpu_host_make(g->device, word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
+    all[c->rank].at = (uintptr_t)mine->memory.base;
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, all, sizeof *all), out);
+  fine[c->rank] = open_words(c, all);
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, fine, sizeof *fine), out);
+  for (int r = 0; r < c->nranks; r++) g->copies = g->copies && fine[r];
+  if (!g->copies)
+    HK_INFO(HK_SUB_INIT, "rank %d: no copy engines: some process has no pinned memory that others can open", c->rank);
+out:
+  free(all);
+  free(fine);
+  return rc;
+}
+
+hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   hk_gpu *g = c->gpu;
   bool far = false; /* on all ranks, or on none */
   for (int r = 0; r < c->nranks; r++) far = far || g->direct[r] == HK_GPU_NET;
@@ -19,11 +69,13 @@ void hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
                         ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
                     : !alone           ? "ranks share a GPU"
                     : g->staged || far ? "some GPUs do not reach each other's memory"
+                    : g->remote        ? hk_shm_no_files(hk_wire_shm(c))
                                        : NULL;
   g->copies = asked && !why;
   if (asked)
     HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,
             why ? "kernels all the same, as " : "copy engines for windows of NCCL_WIN_COLL_SYMMETRIC", why ? why : "");
+  return g->copies ? make_words(c) : HK_OK;
 }
 
 hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out) {
@@ -76,9 +128,17 @@ out:
 
 void hk_gpu_copy_free(ncclComm_t c) {
   hk_gpu *g = c->gpu;
-  hk_device *d = g->device;
   if (!atomic_load(&g->copied)) return;
-  for (int r = 0; r < 2 * c->nranks; r++)
-    if (d->ops->word_write(d, word(c, c->rank, r / 2, r % 2), 1, g->queue) != HK_OK) return; /* its failure is logged */
-  (void)d->ops->wait(d, g->queue);
+  char *mine = g->world->words[c->rank].host;
+  for (int r = 0; r < 2 * c->nranks; r++) /* relaxed: nothing is behind it */
+    __atomic_store_n((uint32_t *)(void *)(mine + word_at(r / 2, r % 2)), 1, __ATOMIC_RELAXED);
+}
+
+void hk_gpu_copy_end(ncclComm_t c) {
+  hk_gpu *g = c->gpu;
+  for (int r = 0; g->words && r < c->nranks; r++) hk_gpu_remote_drop(g->device, &g->words[r]);
+  free(g->words);
+  free(g->words_at);
+  g->words = NULL;
+  g->words_at = NULL;
 }

@@ -74,8 +74,9 @@ out:
   return rc;
 }
 
-void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r) {
-  hk_device *d = c->gpu->device;
+void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r) { hk_gpu_remote_drop(c->gpu->device, r); }
+
+void hk_gpu_remote_drop(hk_device *d, hk_gpu_remote *r) {
   hk_host_take_back(r->lent);
   (void)d->ops->release(d, &r->memory); /* a failure is logged, and there is nothing else to do */
   if (r->mapped)
@@ -86,7 +87,7 @@ void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r) {
 }
 
 /* Pages of memory files, which the sender maps too, pinned by both. */
-static hk_status make_staged(hk_device *d, size_t bytes, hk_gpu_remote *out, uint64_t *region) {
+hk_status hk_gpu_host_make(hk_device *d, size_t bytes, hk_gpu_remote *out, uint64_t *region) {
   hk_status rc = HK_OK;
   bytes = (bytes + 4095) & ~(size_t)4095;
   HK_TRY(hk_host_alloc(&out->host, bytes), out);
@@ -109,7 +110,7 @@ hk_status hk_gpu_remote_make(ncclComm_t c, int peer, unsigned channel, size_t by
     HK_TRY(hk_gpu_offer_memory(c, &out->memory, true, &o), undo);
     out->lent = o.region;
   } else {
-    HK_TRY(make_staged(d, bytes, out, &o.region), undo);
+    HK_TRY(hk_gpu_host_make(d, bytes, out, &o.region), undo);
   }
   HK_TRY(tell(c, peer, channel, &o), undo);
   return HK_OK;
@@ -118,7 +119,7 @@ undo:
   return rc;
 }
 
-static hk_status open_staged(ncclComm_t c, int peer, uint64_t region, hk_gpu_remote *out) {
+hk_status hk_gpu_host_open(ncclComm_t c, int peer, uint64_t region, hk_gpu_remote *out) {
   hk_status rc = HK_OK;
   hk_device *d = c->gpu->device;
   int fd = -1;
@@ -142,7 +143,7 @@ hk_status hk_gpu_remote_open(ncclComm_t c, int peer, unsigned channel, hk_gpu_re
   hk_gpu_offer o;
   memset(out, 0, sizeof *out);
   HK_TRY(hear(c, peer, channel, &o), out);
-  rc = o.share.kind == HK_MEMORY_NONE ? open_staged(c, peer, o.region, out)
+  rc = o.share.kind == HK_MEMORY_NONE ? hk_gpu_host_open(c, peer, o.region, out)
                                       : hk_gpu_open_offer(c, peer, &o, &out->memory);
   if (rc != HK_OK) hk_gpu_remote_free(c, out);
 out:

@@ -16,9 +16,9 @@ static hk_gpu_world *worlds;
 /* ---- worlds ---- */
 
 /* A rank's credits, in its memory: for each link that it sends on the head, which the receiver writes, and its counter;
- * for those over the network the counters of both directions; behind them words that other ranks try to read, room for
- * what this rank reads of theirs, and the words of copy engines. */
-enum { CREDIT_BYTES = 128, SENT_AT = 64, RECEIVED_AT = 96, PROBE_BYTES = 4096, COPY_WORD_BYTES = 64 };
+ * for those over the network the counters of both directions; behind them words that other ranks try to read, and room for
+ * what this rank reads of theirs. */
+enum { CREDIT_BYTES = 128, SENT_AT = 64, RECEIVED_AT = 96, PROBE_BYTES = 4096 };
 
 static size_t credit_at(int peer, unsigned channel) {
   return ((size_t)peer * HK_GPU_CHANNELS + channel) * CREDIT_BYTES;
@@ -36,9 +36,11 @@ static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
   w->devices = calloc((size_t)nranks, sizeof(hk_device *));
   w->credits = calloc((size_t)nranks, sizeof(hk_memory));
   w->fifos = calloc((size_t)nranks, sizeof(hk_gpu_fifo *));
-  if (!w->devices || !w->credits || !w->fifos) {
+  w->words = calloc((size_t)nranks, sizeof(hk_gpu_remote));
+  if (!w->devices || !w->credits || !w->fifos || !w->words) {
     free(w->devices);
     free(w->credits);
+    free(w->words);
     free(w->fifos);
     free(w);
     return NULL;
@@ -56,8 +58,7 @@ static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out) {
   hk_queue q = c->gpu->queue;
   int rank = c->rank, nranks = c->nranks;
   static const size_t words = PROBE_BYTES / 8;
-  size_t probe = probe_at(nranks),
-         bytes = probe + (size_t)2 * PROBE_BYTES + (size_t)2 * COPY_WORD_BYTES * (size_t)nranks;
+  size_t probe = probe_at(nranks), bytes = probe + (size_t)2 * PROBE_BYTES;
   uint64_t *pattern = malloc(PROBE_BYTES);
   if (!pattern) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   for (unsigned i = 0; i < words; i++) pattern[i] = probe_word(comm_id, rank, i);
@@ -124,12 +125,14 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
     hk_device *d = w->devices[r];
     if (!d) continue;
     (void)d->ops->release(d, &w->credits[r]);
+    hk_gpu_remote_drop(d, &w->words[r]);
     d->ops->close(d);
   }
   hk_gpu_topology_free(w);
   pthread_mutex_destroy(&w->lock);
   free(w->devices);
   free(w->credits);
+  free(w->words);
   free(w->fifos);
   free(w);
 }
@@ -145,10 +148,6 @@ static bool by_net(ncclComm_t c, int peer) {
 
 static char *credits_of(ncclComm_t c, int rank) {
   return is_remote(c, rank) ? c->gpu->opened[rank].base : c->gpu->world->credits[rank].base;
-}
-
-void *hk_gpu_copy_word(ncclComm_t c, int to, int from, bool done) {
-  return credits_of(c, to) + probe_at(c->nranks) + 2 * PROBE_BYTES + (size_t)(2 * from + done) * COPY_WORD_BYTES;
 }
 
 /* Some machines report peer access and deliver something else. */

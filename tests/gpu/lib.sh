@@ -5,6 +5,8 @@
 #   HK_GPU_BUILD=DIR   a build to use as it is, kernels included (HOCKET_CUDA_IMAGE), instead of making one
 #   HK_GPU_MINUTES=N   after so many nothing new is started (9)
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+# Ranks that are threads and share a GPU need a hardware queue for each stream; the default is 8.
+export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 began=$SECONDS
 minutes=${HK_GPU_MINUTES:-9}
 skip_all() { echo "SKIP: $*"; exit 77; }

@@ -7,7 +7,7 @@ unset HOCKET_DEVICE
 emulator=$(cd "$HK_BUILD/cudaemu" 2>/dev/null && pwd) lib=$(cd "$HK_BUILD/lib" && pwd) bad=0 runs=0
 [ -e "$emulator/kernels.so" ] || { echo "SKIP: the emulated CUDA driver and its kernels are not built (g++)"; exit 77; }
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-export LD_LIBRARY_PATH=$emulator HOCKET_CUDA_IMAGE=$emulator/kernels.so CUDAEMU_MEMORY_MB=256 NCCL_DEBUG=WARN
+export LD_LIBRARY_PATH=$emulator HOCKET_CUDA_IMAGE=$emulator/kernels.so CUDAEMU_MEMORY_MB=256 NCCL_DEBUG=WARN CUDA_DEVICE_MAX_CONNECTIONS=32
 complain() { echo "FAIL: $*"; cat "$tmp"/out*; bad=1; }
 
 runtime=tests/cudaemu/runtime

@@ -30,5 +30,16 @@ runs 2 sendrecv_perf -t 2 -b 200K -e 200K
 runs 1 all_reduce_perf -t 2 -b 1K -e 64K -f 64 -G 3
 runs 2 all_gather_perf -g 2 -b 1K -e 1K -G 2
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 all_reduce_perf -t 2 -b 1K -e 64K -f 64 # over the network, with the proxy
+# Ranks that share a GPU and its hardware queues: with the driver's 8 they would wait for each other for ever, so the programs ask
+# for 32.  Who asks for fewer is told what may happen.
+export CUDAEMU_CONNECTIONS=8
+runs 1 all_reduce_perf -t 4 -b 4 -e 64K -f 64
+runs 1 all_reduce_perf -t 8 -b 4 -e 4K -f 64
+CUDA_DEVICE_MAX_CONNECTIONS=2 CUDAEMU_DEVICES=1 timeout 60 "$bin/all_reduce_perf" -t 1 -b 4 -e 4 -n 1 -w 0 >"$out" 2>&1 || { echo "FAIL: one rank"; bad=1; }
+grep -q "hardware queues" "$out" && { echo "FAIL: one rank alone is warned of hardware queues"; bad=1; }
+unset CUDAEMU_CONNECTIONS # each stream has its own: nothing hangs
+CUDA_DEVICE_MAX_CONNECTIONS=8 CUDAEMU_DEVICES=1 timeout 60 "$bin/all_reduce_perf" -t 3 -b 4 -e 4 -n 1 -w 0 >"$out" 2>&1 || { echo "FAIL: three ranks"; bad=1; }
+[ "$(grep -c "3 ranks of this process share GPU 0, which has 8 hardware queues" "$out")" = 1 ] ||
+  { echo "FAIL: no warning, or several, where ranks have too few hardware queues"; bad=1; }
 echo "$runs runs"
 exit "$bad"

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks and communicators have together of a GPU: its hardware queues. */
+#include <stdlib.h>
+#include "../base/log.h"
+#include "gpu.h"
+
+/* Streams of one process and GPU share the hardware queues: 8, if CUDA_DEVICE_MAX_CONNECTIONS does not say another number, and 32
+ * at most.  A queue is in order.  If two ranks' streams share one, a rank's second kernel, which waits for its first, holds up
+ * the other rank's first, for which that one waits: no kernel of the two ever ends. */
+enum {
+  QUEUES_BY_DEFAULT = 8,
+  QUEUES_AT_MOST = 32,
+  STREAMS_OF_A_RANK = 3 /* the call's, ours, one more of the user's */
+};
+
+void hk_gpu_check_queues(int ranks, int device) {
+  const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  int queues = set && atoi(set) > 0 ? atoi(set) : QUEUES_BY_DEFAULT;
+  if (queues > QUEUES_AT_MOST) queues = QUEUES_AT_MOST;
+  if (ranks < 2 || ranks * STREAMS_OF_A_RANK <= queues) return;
+  HK_WARN_ONCE(
+      "%d ranks of this process share GPU %d, which has %d hardware queues for their streams "
+      "(CUDA_DEVICE_MAX_CONNECTIONS%s%s): if ranks' streams share a queue, their kernels may wait for each other for "
+      "ever. %s",
+      ranks, device, queues, set ? "=" : " is not set", set ? set : "",
+      queues < QUEUES_AT_MOST ? "Set CUDA_DEVICE_MAX_CONNECTIONS=32 before the program starts CUDA"
+                              : "32 is the most: let fewer ranks share a GPU, or make them processes");
+}
