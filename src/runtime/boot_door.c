@@ -312,6 +312,7 @@ hk_status hk_door_contact(hk_door *d, hk_contact *out, const hk_addr *toward) {
     for (uint32_t i = 0; i < d->lately.contact.n; i++)
       hk_addr_set_port(&d->lately.contact.at[i], hk_addr_port(&d->contact.at[0]));
     d->lately.contact.process = d->contact.process;
+    d->lately.contact.pid = d->contact.pid;
     d->lately.toward = *toward;
     d->lately.since_ns = hk_now_ns();
   }
@@ -330,6 +331,7 @@ static hk_status new_door(hk_door **out) {
   d->listener = -1;
   d->sweep = (hk_service_work){.fn = on_sweep, .arg = d};
   d->contact.process = hk_process_nonce();
+  d->contact.pid = (uint32_t)getpid();
   HK_TRY(own_addresses(&d->contact, NULL), out);
   HK_TRY(listen_for(&d->contact, &at, &d->listener), out);
   hk_fork_closes(d->listener);

@@ -3,9 +3,9 @@
  * Roots: each gathers the ranks that join with one id, then gives every rank the contact of the next.  With several ids, root
  * i of k has the ranks [i n / k, (i + 1) n / k) and, as the next of its last one, the contact of the first rank beyond.
  *
- * Nobody is answered before all are there, so that an error (missing ranks, disagreement) reaches everybody alike.  A root
- * lives in the door and has no thread of its own.  What ends it may happen on a rank's thread; connections are then
- * answered and closed by the sweep, on the door's thread.
+ * No rank is answered before all are there, so that an error (missing ranks, disagreement, a rank that comes twice) reaches
+ * all alike.  A root lives in the door and has no thread of its own.  What ends it may happen on a rank's thread; connections
+ * are then answered and closed by the sweep, on the door's thread.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -17,12 +17,16 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "boot_door.h"
+#include "boot_job.h"
 #include "boot_process.h"
 
+#define SECOND 1000000000ull
 enum {
   RANKS_MAX = 1 << 20,
-  COME_BACK_SECONDS = 5, /* for a rank whose connection broke to join again */
-  LINGER_SECONDS = 10    /* of a failed root, to tell late ranks why */
+  FIRST_REPORT_SECONDS = 10, /* of ranks that are missing; less with a smaller HOCKET_WATCHDOG */
+  REPORT_SECONDS = 30,       /* between two reports */
+  COME_BACK_SECONDS = 5,     /* for a rank whose connection broke to join again */
+  LINGER_SECONDS = 10        /* of a failed root, to tell late ranks why */
 };
 
 typedef struct waiter { /* a rank of the root's own process */
@@ -48,8 +52,9 @@ typedef struct hk_root {
   root_state state;
   uint8_t secret[HK_SECRET_BYTES];
   uint64_t key, salt;
-  int listener; /* of its own, for NCCL_COMM_ID; -1 */
-  uint64_t born_ns, first_ns, ended_ns;
+  hk_boot_job job; /* of an NCCL_COMM_ID; else the token is 0 */
+  int listener;    /* of its own, for NCCL_COMM_ID; -1 */
+  uint64_t born_ns, first_ns, ended_ns, reported_ns;
   int nranks, nroots, index; /* as the first rank says; nranks 0: nobody has come */
   int low, share, seats;     /* ranks [low, low + share); seats: one more where the next rank is another root's */
   int taken;
@@ -122,22 +127,74 @@ static int list_ranks(const hk_root *r, seat_state state, char *text, size_t roo
   return count;
 }
 
+static int only_rank(const hk_root *r) {
+  int at = 0;
+  while (at + 1 < r->seats && r->seat[at].state != SEAT_TAKEN) at++;
+  return rank_of(r, at);
+}
+
+/* Roots of this process to which exactly one rank has come. */
+static int lonely_roots(const hk_door *d) {
+  int n = 0;
+  for (const hk_root *r = d->roots; r; r = r->next) n += r->state == ROOT_GATHERING && r->taken == 1;
+  return n;
+}
+
+/* What to look at when ranks do not come. */
+static void advise(const hk_root *r, char *text, size_t room) {
+  char at[HK_ADDR_TEXT];
+  int lonely = lonely_roots(r->door);
+  if (r->listener >= 0)
+    snprintf(text, room, "each must be started with the same NCCL_COMM_ID and reach this host");
+  else if (r->taken == 1 && lonely > 1)
+    snprintf(text, room,
+             "%d unique ids of this process have one rank each: one rank calls ncclGetUniqueId and gives the 128 bytes "
+             "to all others",
+             lonely);
+  else if (r->taken == 1)
+    snprintf(
+        text, room,
+        "only rank %d has come: if each rank calls ncclGetUniqueId, each has an id of its own and waits alone; one "
+        "rank calls it and gives the 128 bytes to all others",
+        only_rank(r));
+  else
+    snprintf(text, room, "each must be started with this unique id and reach this host at %s",
+             hk_addr_format(&r->door->contact.at[0], at));
+}
+
+/* Ranks may be slow to start, so this is no error yet; but only the root knows which are missing. */
+static void report_missing(hk_root *r, uint64_t now) {
+  char list[512], advice[320];
+  uint64_t watchdog = (uint64_t)hk_param_int(HK_P_WATCHDOG), first = FIRST_REPORT_SECONDS;
+  if (watchdog < first) first = watchdog;
+  if (!watchdog || hk_ago_ns(now, r->first_ns) < first * SECOND) return;
+  if (r->reported_ns && hk_ago_ns(now, r->reported_ns) < REPORT_SECONDS * SECOND) return;
+  r->reported_ns = now;
+  int missing = list_ranks(r, SEAT_EMPTY, list, sizeof list);
+  if (!missing) return;
+  advise(r, advice, sizeof advice);
+  HK_WARN("after %llu s %d of %d ranks have joined%s, and rank%s %s %s missing: %s (it gives up after %lld s, "
+          "HOCKET_BOOTSTRAP_TIMEOUT)",
+          (unsigned long long)(hk_ago_ns(now, r->first_ns) / SECOND), r->taken, r->seats,
+          r->nroots > 1 ? " at this one of several roots" : "", missing > 1 ? "s" : "", list,
+          missing > 1 ? "are" : "is", advice, (long long)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT));
+}
+
 static void check_deadlines(hk_root *r, uint64_t now) {
   uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT);
-  char list[512];
-  if (hk_ago_ns(now, r->first_ns) >= limit * 1000000000u) {
+  char list[512], advice[320];
+  if (hk_ago_ns(now, r->first_ns) >= limit * SECOND) {
     int missing = list_ranks(r, SEAT_EMPTY, list, sizeof list);
     if (!missing) missing = list_ranks(r, SEAT_LOST, list, sizeof list);
-    fail_root(r, HK_ERR_REMOTE,
-              "rank%s %s of %d %s not joined after %llu s; check that %s was started with this unique id "
-              "and reaches the host that made it",
-              missing > 1 ? "s" : "", list, r->nranks, missing > 1 ? "have" : "has", (unsigned long long)limit,
-              missing > 1 ? "each" : "it");
+    advise(r, advice, sizeof advice);
+    fail_root(r, HK_ERR_REMOTE, "rank%s %s of %d %s not joined after %llu s, %d %s; %s", missing > 1 ? "s" : "", list,
+              r->nranks, missing > 1 ? "have" : "has", (unsigned long long)limit, r->taken,
+              r->taken == 1 ? "has" : "have", advice);
     return;
   }
+  report_missing(r, now);
   for (int i = 0; i < r->seats; i++) {
-    if (r->seat[i].state != SEAT_LOST || hk_ago_ns(now, r->seat[i].lost_ns) < COME_BACK_SECONDS * 1000000000ull)
-      continue;
+    if (r->seat[i].state != SEAT_LOST || hk_ago_ns(now, r->seat[i].lost_ns) < COME_BACK_SECONDS * SECOND) continue;
     int lost = list_ranks(r, SEAT_LOST, list, sizeof list);
     fail_root(r, HK_ERR_REMOTE,
               "rank%s %s of %d joined and then died (connection closed) while other ranks had yet to come; "
@@ -189,9 +246,9 @@ bool hk_roots_expire(hk_door *d, uint64_t now) {
     if (r->state == ROOT_GATHERING && r->nranks)
       check_deadlines(r, now);
     else if (r->state == ROOT_GATHERING &&
-             hk_ago_ns(now, r->born_ns) >= (uint64_t)hk_param_int(HK_P_ID_LIFETIME) * 1000000000u)
+             hk_ago_ns(now, r->born_ns) >= (uint64_t)hk_param_int(HK_P_ID_LIFETIME) * SECOND)
       free_root(r);
-    else if (r->state == ROOT_FAILED && !r->sweep && hk_ago_ns(now, r->ended_ns) >= LINGER_SECONDS * 1000000000ull)
+    else if (r->state == ROOT_FAILED && !r->sweep && hk_ago_ns(now, r->ended_ns) >= LINGER_SECONDS * SECOND)
       free_root(r);
   }
   return d->roots;
@@ -226,10 +283,47 @@ static bool sane(const hk_hello *h) {
          h->from >= 0 && hk_contact_decode(&c, h->contact);
 }
 
+/* Has the rank gone that sits here?  Its last word may wait to be read while the rank is back already. */
+static bool has_hung_up(const seat *s) {
+  char byte;
+  ssize_t n = s->guest ? recv(s->guest->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+static void describe_process(const uint8_t contact[HK_CONTACT_BYTES], char *text, size_t room) {
+  hk_contact c;
+  char at[HK_ADDR_TEXT] = "?";
+  if (hk_contact_decode(&c, contact)) hk_addr_format(&c.at[0], at);
+  snprintf(text, room, "process %u at %s", c.pid, at);
+}
+
+/* Of two ranks with one number neither is the right one, and the job cannot come about as it was meant: all learn it at once.
+ * This happens only while the root gathers: a communicator that has come about hears nobody who comes later. */
+static void fail_with_duplicate(hk_root *r, const seat *s, const hk_hello *h) {
+  char first[96], second[96];
+  describe_process(s->contact, first, sizeof first);
+  describe_process(h->contact, second, sizeof second);
+  if (hk_contact_process(s->contact) == hk_contact_process(h->contact))
+    fail_root(r, HK_ERR_ARGUMENT,
+              "rank %d of %d has joined twice, both times from %s: give each rank a number of its own, and each "
+              "communicator a unique id of its own",
+              h->from, h->to, first);
+  else
+    fail_root(r, HK_ERR_ARGUMENT,
+              "rank %d of %d has joined twice, from %s and from %s: start each rank once, and give each communicator a "
+              "unique id of its own",
+              h->from, h->to, first, second);
+}
+
 /* Where the rank sits, or -1 with an error for that rank in `reply` (or, through the root's end, for all). */
 static int find_seat(hk_root *r, const hk_hello *h, hk_reply *reply) {
   int n = h->to;
   *reply = (hk_reply){.status = HK_ERR_ARGUMENT};
+  if (r->job.token && h->job != r->job.token) { /* first of all: nothing else that a stranger says matters */
+    *reply = (hk_reply){.status = HK_ERR_USAGE, .other_job = true};
+    snprintf(reply->text, sizeof reply->text, "%s", r->job.text);
+    return -1;
+  }
   if (h->from >= n) {
     snprintf(reply->text, sizeof reply->text, "rank %d is out of range: there are %d ranks", h->from, n);
     return -1;
@@ -264,11 +358,13 @@ static int find_seat(hk_root *r, const hk_hello *h, hk_reply *reply) {
     return -1;
   }
   seat *s = &r->seat[at];
-  if (s->state == SEAT_TAKEN && !hk_bytes_equal(s->nonce, h->nonce, HK_NONCE_BYTES)) {
-    snprintf(reply->text, sizeof reply->text,
-             "rank %d of %d has joined twice: start each rank once, and give each "
-             "communicator a unique id of its own",
-             h->from, n);
+  /* A contact alone leaves no connection behind, and may be given again by the process that has tried before. */
+  bool again = hk_bytes_equal(s->nonce, h->nonce, HK_NONCE_BYTES) || has_hung_up(s) ||
+               (h->kind == HK_HELLO_CONTACT && hk_contact_process(s->contact) == hk_contact_process(h->contact));
+  if (s->state == SEAT_TAKEN && !again) {
+    fail_with_duplicate(r, s, h);
+    reply->status = r->status;
+    snprintf(reply->text, sizeof reply->text, "%s", r->text);
     return -1;
   }
   return at;
@@ -405,6 +501,7 @@ hk_status hk_root_new(hk_door *d, const hk_boot_id *id, int listener) {
   r->listener = listener;
   r->born_ns = hk_now_ns();
   memcpy(r->secret, id->secret, sizeof r->secret);
+  if (id->from_env) hk_boot_job_here(&r->job);
   hk_door_lock();
   HK_TRY(hk_random(&r->salt, sizeof r->salt), out);
   if (listener >= 0) HK_TRY(hk_door_listen(d, listener), out);

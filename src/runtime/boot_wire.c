@@ -124,12 +124,13 @@ static void addr_decode(hk_addr *a, const uint8_t in[ADDR_BYTES], unsigned port)
   hk_addr_set_port(a, port);
 }
 
-/* process 8, port 2, n 1, zero 5, addresses 4 x 20 */
+/* process 8, port 2, n 1, zero 1, pid 4, addresses 4 x 20 */
 void hk_contact_encode(uint8_t out[HK_CONTACT_BYTES], const hk_contact *c) {
   memset(out, 0, HK_CONTACT_BYTES);
   hk_put64(out, c->process);
   hk_put16(out + 8, (uint16_t)hk_addr_port(&c->at[0]));
   out[10] = (uint8_t)c->n;
+  hk_put32(out + 12, c->pid);
   for (uint32_t i = 0; i < c->n; i++) addr_encode(out + 16 + i * ADDR_BYTES, &c->at[i]);
 }
 
@@ -137,6 +138,7 @@ bool hk_contact_decode(hk_contact *c, const uint8_t in[HK_CONTACT_BYTES]) {
   memset(c, 0, sizeof *c);
   c->process = hk_get64(in);
   c->n = in[10];
+  c->pid = hk_get32(in + 12);
   if (c->n < 1 || c->n > HK_BOOT_ADDRS) return false;
   for (uint32_t i = 0; i < c->n; i++) addr_decode(&c->at[i], in + 16 + i * ADDR_BYTES, hk_get16(in + 8));
   return true;
@@ -193,7 +195,8 @@ hk_status hk_boot_id_decode(hk_boot_id *id, const ncclUniqueId *in) {
 
 uint64_t hk_boot_id_key(const hk_boot_id *id) { return hk_derive64(id->secret, "root", NULL, 0); }
 
-/* ---- hello: magic 8, kind 1, zero 3, from 4, to 4, round 4, key 8, comm 8, tag 8, nonce 16, contact 96, zero 16, mac 16 */
+/* ---- hello: magic 8, kind 1, zero 3, from 4, to 4, round 4, key 8, comm 8, tag 8, nonce 16, contact 96, job 8,
+ * zero 8, mac 16 ---- */
 enum { HELLO_MAC_AT = HK_HELLO_BYTES - HK_MAC_BYTES };
 
 void hk_hello_encode(uint8_t out[HK_HELLO_BYTES], const hk_hello *h, const uint8_t secret[HK_SECRET_BYTES]) {
@@ -208,6 +211,7 @@ void hk_hello_encode(uint8_t out[HK_HELLO_BYTES], const hk_hello *h, const uint8
   hk_put64(out + 40, h->tag);
   memcpy(out + 48, h->nonce, HK_NONCE_BYTES);
   memcpy(out + 64, h->contact, HK_CONTACT_BYTES);
+  hk_put64(out + 64 + HK_CONTACT_BYTES, h->job);
   hk_derive(out + HELLO_MAC_AT, secret, "hello", out, HELLO_MAC_AT);
 }
 
@@ -225,6 +229,7 @@ bool hk_hello_decode(hk_hello *h, const uint8_t in[HK_HELLO_BYTES]) {
   h->tag = hk_get64(in + 40);
   memcpy(h->nonce, in + 48, HK_NONCE_BYTES);
   memcpy(h->contact, in + 64, HK_CONTACT_BYTES);
+  h->job = hk_get64(in + 64 + HK_CONTACT_BYTES);
   return true;
 }
 
@@ -304,7 +309,7 @@ bool hk_activity_decode(hk_activity *a, const uint8_t in[HK_ACTIVITY_BYTES], con
   return true;
 }
 
-/* ---- reply: magic 8, status 4, zero 4, salt 8, next 96, text 1536, zero 8, mac 16 ---- */
+/* ---- reply: magic 8, status 4, another job 1, zero 3, salt 8, next 96, text 1536, zero 8, mac 16 ---- */
 enum { REPLY_TEXT_AT = 24 + HK_CONTACT_BYTES, REPLY_MAC_AT = HK_REPLY_BYTES - HK_MAC_BYTES };
 _Static_assert(REPLY_TEXT_AT + HK_REPLY_TEXT <= REPLY_MAC_AT, "a reply holds its text");
 
@@ -313,6 +318,7 @@ void hk_reply_encode(uint8_t out[HK_REPLY_BYTES], const hk_reply *r, const uint8
   memset(out, 0, HK_REPLY_BYTES);
   memcpy(out, reply_magic, 8);
   hk_put32(out + 8, (uint32_t)r->status);
+  out[12] = r->other_job;
   hk_put64(out + 16, r->salt);
   memcpy(out + 24, r->next, HK_CONTACT_BYTES);
   snprintf((char *)out + REPLY_TEXT_AT, HK_REPLY_TEXT, "%s", r->text);
@@ -327,6 +333,7 @@ bool hk_reply_decode(hk_reply *r, const uint8_t in[HK_REPLY_BYTES], const uint8_
   if (memcmp(in, reply_magic, 8) || status > HK_ERR_REMOTE || !hk_bytes_equal(mac, in + REPLY_MAC_AT, HK_MAC_BYTES))
     return false;
   r->status = (hk_status)status;
+  r->other_job = in[12];
   r->salt = hk_get64(in + 16);
   memcpy(r->next, in + 24, HK_CONTACT_BYTES);
   memcpy(r->text, in + REPLY_TEXT_AT, HK_REPLY_TEXT);

@@ -45,6 +45,7 @@ uint64_t hk_get64(const uint8_t *p);
 /* ---- where a process listens ---- */
 typedef struct hk_contact {
   uint64_t process; /* equal: the same process, reach it through memory */
+  uint32_t pid;     /* as its own host knows it: for messages */
   uint32_t n;       /* 1..HK_BOOT_ADDRS, best first */
   hk_addr at[HK_BOOT_ADDRS];
 } hk_contact;
@@ -81,6 +82,7 @@ typedef struct hk_hello {
   uint64_t tag;   /* DATA: the transport's.  JOIN, CONTACT: which of the roots this is */
   uint8_t nonce[HK_NONCE_BYTES];
   uint8_t contact[HK_CONTACT_BYTES]; /* JOIN, CONTACT */
+  uint64_t job;                      /* JOIN, CONTACT: hk_boot_job's token; 0 where the id is not NCCL_COMM_ID's */
 } hk_hello;
 void hk_hello_encode(uint8_t out[HK_HELLO_BYTES], const hk_hello *h, const uint8_t secret[HK_SECRET_BYTES]);
 /* Could these first `have` bytes still become a hello?  False drops a stranger at its first byte. */
@@ -109,7 +111,8 @@ bool hk_activity_decode(hk_activity *a, const uint8_t in[HK_ACTIVITY_BYTES], con
 /* ---- reply: the root's answer once all ranks are there, or something is wrong ---- */
 typedef struct hk_reply {
   hk_status status;
-  uint64_t salt; /* random, equal for all ranks of the root: makes the communicator's id */
+  bool other_job; /* the root is another job's; `text` says which */
+  uint64_t salt;  /* random, equal for all ranks of the root: makes the communicator's id */
   uint8_t next[HK_CONTACT_BYTES];
   char text[HK_REPLY_TEXT]; /* with an error */
 } hk_reply;

@@ -12,6 +12,7 @@
 #include "../base/param.h"
 #include "boot_dial.h"
 #include "boot_internal.h"
+#include "boot_job.h"
 
 enum {
   RANKS_MAX = 1 << 20,
@@ -176,6 +177,9 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   hk_status rc = hk_random(h.nonce, sizeof h.nonce);
   *reply = (hk_reply){.status = HK_OK};
   memcpy(h.contact, contact_of(b, b->rank), HK_CONTACT_BYTES);
+  hk_boot_job job;
+  hk_boot_job_here(&job);
+  if (id->from_env) h.job = job.token; /* another id is random: who has it is of the job */
   if (rc == HK_OK) rc = hk_root_join(&h, reply, env);
   while (rc == HK_IN_PROGRESS) { /* the root is not in this process */
     int fd;
@@ -183,7 +187,14 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
     if (kind == HK_HELLO_JOIN) rc = read_reply(fd, id, &h, env, reply);
     hk_boot_close(fd);
   }
-  if (rc == HK_OK && reply->status != HK_OK) rc = HK_FAIL(reply->status, "%s", reply->text);
+  if (rc == HK_OK && reply->other_job)
+    rc = HK_FAIL(
+        reply->status,
+        "two jobs have the same NCCL_COMM_ID=%s: the root there is of %s, and this rank, %d of %d, of %s; give each "
+        "job a port of its own, or, if this is one job, all its ranks the same HOCKET_JOB",
+        hk_param_str(HK_P_COMM_ID), reply->text, b->rank, b->nranks, job.text);
+  else if (rc == HK_OK && reply->status != HK_OK)
+    rc = HK_FAIL(reply->status, "%s", reply->text);
 out:
   return rc;
 }

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which job this process belongs to, so that two jobs that were given the same NCCL_COMM_ID do not mix. */
+#ifndef HK_RUNTIME_BOOT_JOB_H
+#define HK_RUNTIME_BOOT_JOB_H
+#include <stdint.h>
+
+enum { HK_JOB_TEXT = 448 };
+typedef struct hk_boot_job {
+  uint64_t token;         /* equal in processes of one job; never 0 */
+  char text[HK_JOB_TEXT]; /* "SLURM_JOB_ID=17 SLURM_STEP_ID=0 of user id 1000" */
+} hk_boot_job;
+void hk_boot_job_here(hk_boot_job *out);
+#endif

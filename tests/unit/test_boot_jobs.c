@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who belongs to a job, and who is missing: ranks that come twice, ranks that do not come, two jobs with one NCCL_COMM_ID.
+ * check: notsan */
+#include "../../src/base/addr.h"
+#include "../../src/base/log.h"
+#include "../../src/runtime/boot_job.h"
+#include "boot_ranks.h"
+#include "scratch.h"
+
+enum { RANKS = 4 };
+
+static struct board {
+  ncclUniqueId id;
+  _Atomic(int) id_made, joining, over;
+  int status[2 * RANKS];
+  char text[2 * RANKS][2048];
+} * shared;
+
+static int make_id(void *arg) {
+  (void)arg;
+  if (hk_bootstrap_new_id(&shared->id) != HK_OK) return 1;
+  atomic_store(&shared->id_made, 1);
+  for (;;) pause();
+}
+
+/* What a process is to do: as which rank, where its result goes, of which job. */
+typedef struct part {
+  int rank, nranks, place;
+  const char *job;
+} part;
+
+static int join_as(void *arg) {
+  const part *p = arg;
+  rank_state r = {.rank = p->rank, .nranks = p->nranks, .nids = 1, .ids = &shared->id};
+  ncclUniqueId id = shared->id;
+  r.status = HK_OK;
+  if (p->job) {
+    set_param("HOCKET_JOB", p->job);
+    r.status = hk_bootstrap_env_id(&id, p->rank);
+    r.ids = &id;
+  }
+  atomic_fetch_add(&shared->joining, 1);
+  if (r.status == HK_OK) join_rank(&r);
+  if (r.status == HK_OK) r.status = hk_bootstrap_barrier(r.b);
+  shared->status[p->place] = r.status;
+  if (r.status != HK_OK) snprintf(shared->text[p->place], sizeof shared->text[0], "%s", hk_last_error());
+  leave_rank(&r);
+  return 0;
+}
+
+static pid_t start(int rank, int nranks, int place, const char *job) {
+  part p = {.rank = rank, .nranks = nranks, .place = place, .job = job};
+  return start_process(join_as, &p);
+}
+
+/* ---- ranks that come twice ---- */
+
+/* Ranks 0 and 1 wait; another process claims to be rank 1, too.  Nobody waits for the deadline, and both are named. */
+START_TEST(two_processes_with_one_rank) {
+  pid_t pids[3];
+  char words[64];
+  uint64_t begin = hk_now_ns();
+  start_process(make_id, NULL);
+  ck_assert(await_count(&shared->id_made, 1));
+  for (int i = 0; i < 3; i++) pids[i] = start(i < 2 ? i : 1, RANKS, i, NULL);
+  for (int i = 0; i < 3; i++) ck_assert_int_eq(end_process(pids[i]), 0);
+  for (int i = 0; i < 3; i++) {
+    ck_assert_int_eq(shared->status[i], HK_ERR_ARGUMENT);
+    ck_assert_msg(strstr(shared->text[i], "rank 1 of 4 has joined twice, from process ") != NULL, "%s",
+                  shared->text[i]);
+    for (int k = 1; k < 3; k++) {
+      snprintf(words, sizeof words, "process %d at ", (int)pids[k]);
+      ck_assert_msg(strstr(shared->text[i], words) != NULL, "%s", shared->text[i]);
+    }
+  }
+  ck_assert_uint_lt(hk_now_ns() - begin, 60000000000u);
+}
+END_TEST
+
+/* A rank that went away and comes again is not there twice. */
+START_TEST(a_rank_that_comes_back) {
+  pid_t pids[2];
+  start_process(make_id, NULL);
+  ck_assert(await_count(&shared->id_made, 1));
+  pids[1] = start(1, 2, 1, NULL);
+  ck_assert(await_count(&shared->joining, 1));
+  usleep(100000); /* so that it is mostly registered; if not, nothing is lost */
+  kill(pids[1], SIGKILL);
+  end_process(pids[1]);
+  for (int i = 0; i < 2; i++) pids[i] = start(i, 2, i, NULL);
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(end_process(pids[i]), 0);
+  for (int i = 0; i < 2; i++) ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
+}
+END_TEST
+
+/* ---- ranks that do not come ---- */
+
+static bool log_says(const char *words) {
+  char line[4096];
+  bool found = false;
+  FILE *f = fopen(scratch_path("log"), "r");
+  while (f && fgets(line, sizeof line, f)) found |= strstr(line, words) != NULL;
+  if (f) fclose(f);
+  return found;
+}
+
+/* The root says who is missing long before it gives up. */
+START_TEST(missing_ranks_are_reported) {
+  pid_t pids[3];
+  int n = _i ? 1 : 3; /* how many ranks come */
+  scratch_make();
+  setenv("NCCL_DEBUG_FILE", scratch_path("log"), 1);
+  setenv("NCCL_DEBUG", "WARN", 1);
+  hk_log_reset();
+  set_param("HOCKET_WATCHDOG", "1");
+  start_process(make_id, NULL);
+  ck_assert(await_count(&shared->id_made, 1));
+  for (int i = 0; i < n; i++) pids[i] = start(i, 6, i, NULL);
+  const char *words =
+      _i ? "1 of 6 ranks have joined, and ranks 1-5 are missing: only rank 0 has come: if each rank calls "
+           "ncclGetUniqueId, each has an id of its own"
+         : "3 of 6 ranks have joined, and ranks 3-5 are missing: each must be started with this unique id";
+  for (int i = 0; i < 1000 && !log_says(words); i++) usleep(20000);
+  bool found = log_says(words);
+  for (int i = 0; i < n; i++) {
+    kill(pids[i], SIGKILL);
+    end_process(pids[i]);
+  }
+  scratch_remove();
+  ck_assert(found);
+}
+END_TEST
+
+/* ---- two jobs with one NCCL_COMM_ID ---- */
+
+static unsigned free_port(void) {
+  hk_addr a = {.v4 = {.sin_family = AF_INET}};
+  int fd;
+  ck_assert_int_eq(hk_listen(&a, 1, &fd), HK_OK);
+  close(fd);
+  return hk_addr_port(&a);
+}
+
+/* Rank 0 of job "first" waits; rank 1 of job "second" comes to its port, and to a number of ranks of its own. */
+START_TEST(jobs_are_kept_apart) {
+  char text[64];
+  pid_t pids[3];
+  snprintf(text, sizeof text, "127.0.0.1:%u", free_port());
+  set_param("NCCL_COMM_ID", text);
+  pids[0] = start(0, 2, 0, "first");
+  ck_assert(await_count(&shared->joining, 1));
+  pids[2] = start(1, 2 + _i, 2, "second");
+  ck_assert_int_eq(end_process(pids[2]), 0);
+  ck_assert_int_eq(shared->status[2], HK_ERR_USAGE);
+  ck_assert_msg(strstr(shared->text[2], "the root there is of HOCKET_JOB=first, and this rank") != NULL, "%s",
+                shared->text[2]);
+  ck_assert_msg(strstr(shared->text[2], "of HOCKET_JOB=second; give each job a port of its own") != NULL, "%s",
+                shared->text[2]);
+  pids[1] = start(1, 2, 1, "first"); /* the job that was there first has come to no harm */
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(end_process(pids[i]), 0);
+  for (int i = 0; i < 2; i++) ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
+}
+END_TEST
+
+static void clear_environment(void) {
+  static const char *const all[] = {"HOCKET_JOB",          "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
+                                    "TORCHELASTIC_RUN_ID", "MASTER_PORT",    "SLURM_JOB_ID",
+                                    "SLURM_STEP_ID",       "PMI_RANK",       "FLUX_JOB_ID",
+                                    "PBS_JOBID",           "LSB_JOBID",      "COBALT_JOBID"};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(all); i++) unsetenv(all[i]);
+  hk_param_reload();
+}
+
+static uint64_t expect_job(const char *words) {
+  hk_boot_job job;
+  char text[HK_JOB_TEXT];
+  hk_boot_job_here(&job);
+  snprintf(text, sizeof text, words, (unsigned)getuid());
+  ck_assert_str_eq(job.text, text);
+  ck_assert_uint_ne(job.token, 0);
+  return job.token;
+}
+
+START_TEST(names_of_jobs) {
+  clear_environment();
+  uint64_t none = expect_job("a job without a name of user id %u"), slurm;
+  setenv("SLURM_JOB_ID", "17", 1);
+  setenv("SLURM_STEP_ID", "3", 1);
+  slurm = expect_job("SLURM_JOB_ID=17 SLURM_STEP_ID=3 of user id %u");
+  ck_assert_uint_ne(slurm, none);
+  setenv("SLURM_STEP_ID", "4", 1);
+  ck_assert_uint_ne(slurm, expect_job("SLURM_JOB_ID=17 SLURM_STEP_ID=4 of user id %u"));
+  setenv("PMI_RANK", "0", 1); /* mpirun's processes are in several steps */
+  expect_job("SLURM_JOB_ID=17 of user id %u");
+  setenv("PMIX_NAMESPACE", "prterun-a-1@1", 1);
+  expect_job("PMIX_NAMESPACE=prterun-a-1@1 of user id %u");
+  set_param("HOCKET_JOB", "mine");
+  expect_job("HOCKET_JOB=mine");
+  clear_environment();
+  ck_assert_uint_eq(none, expect_job("a job without a name of user id %u"));
+}
+END_TEST
+
+static void setup(void) { shared = shared_memory(sizeof *shared); }
+
+int main(void) {
+  Suite *s = suite_create("jobs");
+  TCase *t = tcase_create("jobs");
+  tcase_add_checked_fixture(t, setup, NULL);
+  tcase_set_timeout(t, 120);
+  tcase_add_test(t, two_processes_with_one_rank);
+  tcase_add_test(t, a_rank_that_comes_back);
+  tcase_add_loop_test(t, missing_ranks_are_reported, 0, 2);
+  tcase_add_loop_test(t, jobs_are_kept_apart, 0, 2);
+  tcase_add_test(t, names_of_jobs);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
