@@ -77,13 +77,16 @@ EMU_SO := $(if $(EMU_SRC),$(BUILD)/cudaemu/libcuda.so.1) \
             $(BUILD)/cudaemu/test_kernels.so)
 # What runs in the guest with RDMA devices; it looks at the library's internals.
 ROCE_BIN := $(patsubst tests/roce/%.c,$(BUILD)/roce/%,$(wildcard tests/roce/*.c))
+# The fault matrix: one rank of a job, public API only.
+FAULT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/fail.c,$(wildcard tests/faults/*.c)))
+FAULT_BIN := $(if $(FAULT_OBJ),$(BUILD)/faults/rank $(BUILD)/faults/libfail.so)
 FAKE_SO := $(patsubst tests/fakes/%.c,$(BUILD)/fakes/%.so.1,$(filter tests/fakes/lib%,$(FAKE_SRC)))
 EXAMPLE_BIN := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/examples/%)
 # The networks as a net plugin for NCCL.
 NETPLUGIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/netplugin/*.c))
 NETPLUGIN_SO := $(BUILD)/lib/libnccl-net-hocket.so
 ALL_OBJ := $(sort $(LIB_OBJ) $(NETPLUGIN_OBJ) $(TOOL_OBJ) $(PERF_COMMON_OBJ)) $(PERF_SRC:%.c=$(BUILD)/%.o) $(UNIT_SRC:%.c=$(BUILD)/%.o) \
-           $(EXAMPLE_SRC:%.c=$(BUILD)/%.o) $(HELPER_SRC:%.c=$(BUILD)/%.o) $(ROCE_BIN:$(BUILD)/roce/%=$(BUILD)/tests/roce/%.o) $(SUPPORT_OBJ) $(FAKE_SRC:%.c=$(BUILD)/%.o) $(EMU_OBJ)
+           $(EXAMPLE_SRC:%.c=$(BUILD)/%.o) $(HELPER_SRC:%.c=$(BUILD)/%.o) $(ROCE_BIN:$(BUILD)/roce/%=$(BUILD)/tests/roce/%.o) $(SUPPORT_OBJ) $(FAULT_OBJ) $(BUILD)/tests/faults/fail.o $(FAKE_SRC:%.c=$(BUILD)/%.o) $(EMU_OBJ)
 
 SO := $(BUILD)/lib/libnccl.so.2
 LIBA := $(BUILD)/libhocket-internal.a
@@ -106,7 +109,7 @@ else
 say =
 endif
 
-.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce figures fuzz gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce check-faults figures fuzz gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -115,7 +118,7 @@ all: lib perf tool examples man $(if $(wildcard /usr/include/check.h),tests) ## 
 lib: $(SO) $(LIBA) $(NETPLUGIN_SO) ## libnccl.so.2, and libnccl-net-hocket.so
 perf: $(PERF_BIN) ## the *_perf binaries
 tool: $(TOOL) ## the command hocket
-tests: $(UNIT_BIN) $(HELPER_BIN) $(ROCE_BIN) $(PLUGIN_SO) $(NETPLUGIN_SO) $(FAKE_SO) $(EMU_SO) ## unit tests and the suites' helper programs, without running them
+tests: $(UNIT_BIN) $(HELPER_BIN) $(FAULT_BIN) $(ROCE_BIN) $(PLUGIN_SO) $(NETPLUGIN_SO) $(FAKE_SO) $(EMU_SO) ## unit tests and the suites' helper programs, without running them
 	@:
 examples: $(EXAMPLE_BIN)
 check-build: all tests
@@ -213,6 +216,14 @@ $(BUILD)/helpers/%: $(BUILD)/tests/helpers/%.o $(SO)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $< $(LDFLAGS) $(LINK_SO)
 
+# A rank of the fault matrix, and the library that takes its memory away.
+$(BUILD)/faults/rank: $(FAULT_OBJ) $(SO)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -rdynamic -o $@ $(FAULT_OBJ) $(LDFLAGS) $(LINK_SO) -ldl
+$(BUILD)/faults/libfail.so: $(BUILD)/tests/faults/fail.o
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -shared -o $@ $< $(HK_LDFLAGS) $(LDFLAGS) -ldl
+
 $(BUILD)/roce/%: $(BUILD)/tests/roce/%.o $(LIBA)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) -lm
@@ -287,6 +298,11 @@ check-roce: ## RDMA between two soft-RoCE devices in a QEMU guest: collectives, 
 	@scripts/deps.sh build roce
 	@$(MAKE) $(JOBS) --no-print-directory lib perf tool $(ROCE_BIN) $(EMU_SO)
 	@HK_BUILD=$(BUILD) tests/roce/check.sh
+
+check-faults: ## every fault in every operation on every transport, about 15 minutes; writes the tables in docs/faults.md
+	@scripts/deps.sh check
+	@$(MAKE) $(JOBS) --no-print-directory lib $(FAULT_BIN)
+	@HK_BUILD=$(BUILD) tests/faults/matrix.py --write docs/faults.md
 
 FUZZ_SECONDS ?= 60
 fuzz: ## every fuzz test for FUZZ_SECONDS (60) under ASan and UBSan

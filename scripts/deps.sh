@@ -22,6 +22,7 @@ want_check() {
   wish librdmacm-dev "file:/usr/include/rdma/rdma_cma.h" "what we declare of rdma_cm is compared with it"
   wish libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "compiles for another kind of CPU"
   wish iproute2 "cmd:ip" "hosts as network namespaces"
+  wish python3 "cmd:python3" "runs the fault matrix"
   wish procps "cmd:ps" "process tests look at the process table"
   wish jq "cmd:jq" "reads the JSON that commands write"
   wish mandoc "cmd:mandoc" "checks the manual pages"
