@@ -45,7 +45,7 @@ _Static_assert(sizeof(hk_board_op) == 32, "packed into four words");
 enum { HK_BOARD_ENTRIES = 16 };
 typedef struct hk_board {
   _Alignas(HK_CACHE_LINE) struct {
-    _Atomic uint64_t sequence; /* 0: not whole */
+    _Atomic uint64_t sequence;
     _Atomic uint64_t words[3];
   } entry[HK_BOARD_ENTRIES];
   /* The fields below are words that mean something alone; 0 is nothing. */

@@ -7,10 +7,9 @@ void hk_board_post(hk_board *b, const hk_board_op *op) {
   uint64_t words[4];
   uint64_t k = op->sequence % HK_BOARD_ENTRIES;
   memcpy(words, op, sizeof words);
-  /* relaxed: the words' release orders it before them */
-  atomic_store_explicit(&b->entry[k].sequence, 0, memory_order_relaxed);
   for (int i = 0; i < 3; i++)
-    /* release: a reader that sees one of these words also sees that the entry is not whole, or a newer number */
+    /* release: a reader that sees one of these words also sees the number of the entry posted before, and by that knows that
+     * what it is reading is being replaced */
     atomic_store_explicit(&b->entry[k].words[i], words[i + 1], memory_order_release);
   /* release: a reader that sees the number sees the words */
   atomic_store_explicit(&b->entry[k].sequence, op->sequence, memory_order_release);
@@ -24,7 +23,9 @@ bool hk_board_read_at(const hk_board *b, uint64_t sequence, hk_board_op *out) {
     /* acquire: pairs with the words' release, so that the look at the number below is not older than these */
     words[i + 1] = atomic_load_explicit(&b->entry[k].words[i], memory_order_acquire);
   /* relaxed: ordered by the words' acquire */
-  if (atomic_load_explicit(&b->entry[k].sequence, memory_order_relaxed) != sequence) return false;
+  uint64_t before = atomic_load_explicit(&b->entry[(k + HK_BOARD_ENTRIES - 1) % HK_BOARD_ENTRIES].sequence,
+                                         memory_order_relaxed);
+  if (before > sequence) return false;
   memcpy(out, words, sizeof words);
   return true;
 }
