@@ -283,11 +283,16 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask) {
   if (g && ask && atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
   if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
   hk_gpu_state *s = g->state.host;
-  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) == HK_GPU_MISMATCH) /* acquire: what it says was written behind it */
-    return HK_FAIL(HK_ERR_USAGE,
-                   "rank %d: what rank %u sent belongs to another call: make the same call with the same count, type, "
-                   "operator and root on all ranks",
-                   c->rank, __atomic_load_n(&s->peer, __ATOMIC_RELAXED));
+  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) == HK_GPU_MISMATCH) { /* acquire: what it says was written behind it */
+    uint32_t peer = __atomic_load_n(&s->peer, __ATOMIC_RELAXED);
+    char text[240];
+    snprintf(text, sizeof text,
+             "rank %d: what rank %u sent belongs to another call: make the same call with the same count, type, "
+             "operator and root on all ranks",
+             c->rank, peer);
+    hk_comm_blame(c, HK_EVENT_VERDICT, peer < (uint32_t)c->nranks ? (int)peer : c->rank, HK_ERR_USAGE, text);
+    return HK_ERR_USAGE;
+  }
   if (!ask) return HK_OK;
   hk_status rc = hk_gpu_over(g, &done);
   return rc == HK_OK && !done ? watch(c) : rc;
