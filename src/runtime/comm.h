@@ -172,6 +172,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts /* HK_TRANSPORT_LIMIT * HK_FA
 hk_status hk_wire_join(ncclComm_t c, const void *facts, size_t row_bytes, size_t fact_offset);
 hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);
 hk_status hk_wire_progress(ncclComm_t c, bool *moved);
+void hk_wire_report_unread(ncclComm_t c); /* before the end: messages that no call received, at WARN; unread.c */
 int hk_wire_broken(ncclComm_t c); /* the lowest rank to which a link has failed, or -1 */
 /* One pause of a wait; sleeps where only the network can end it and has been silent for a while. */
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);

@@ -355,6 +355,7 @@ void hk_comm_destroy(ncclComm_t c) {
   atomic_store_explicit(&c->order.board->phase, HK_PHASE_DESTROY, memory_order_relaxed);
   hk_gpu_drain(c); /* peers may wait for what it sends until then */
   hk_gpu_proxy_stop(c);
+  hk_wire_report_unread(c);
   if (c->wiring.links) hk_wire_free(c);
   /* Before the bootstrap, which knows the communicator's name; after the networks, which tell events. */
   hk_profiler_free(c);

@@ -123,6 +123,8 @@ void hk_watch_report(void *comm, hk_activity *out) {
     out->phase = HK_PHASE_INIT;
   else if (phase)
     out->phase = (uint8_t)phase;
+  else if (out->phase == HK_PHASE_IDLE && atomic_load(&c->health.finalized))
+    out->phase = HK_PHASE_FINALIZE;
 }
 
 /* ---- what another rank does ---- */

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages that came and that no call received: where ranks' calls differ, the last sign of it. */
+#include <string.h>
+#include "../base/log.h"
+#include "../transport/shm.h"
+#include "comm.h"
+
+enum {
+  RANKS_SEARCHED = 64, /* with more, only the links that this rank has used */
+  LOOKS = 4            /* for what a network has brought already */
+};
+
+/* Slots that are filled and not received, and their bytes. */
+static unsigned unread(const hk_link *l, size_t *bytes) {
+  unsigned n = 0;
+  *bytes = 0;
+  for (uint64_t k = l->done; n <= l->mask; k++, n++) {
+    const hk_slot *s = &l->slots[(uint32_t)k & l->mask];
+    /* acquire: the fields below were written before the number */
+    if (atomic_load_explicit(&s->seq, memory_order_acquire) != (uint32_t)(k + 1)) break;
+    *bytes += s->bytes;
+  }
+  return n;
+}
+
+static void look_at(ncclComm_t c, const hk_link *l, int peer, bool p2p) {
+  size_t bytes;
+  unsigned n = unread(l, &bytes);
+  if (n && p2p)
+    HK_WARN(
+        "communicator %016llx%s%s: rank %d of %d destroys it with %zu bytes (%u messages or pieces) that rank %d sent and "
+        "no ncclRecv here took: give each ncclSend its ncclRecv",
+        (unsigned long long)hk_bootstrap_comm_id(c->bootstrap), c->options.name[0] ? " " : "", c->options.name, c->rank,
+        c->nranks, bytes, n, peer);
+  else if (n)
+    HK_WARN(
+        "communicator %016llx%s%s: rank %d of %d destroys it with %zu bytes (%u messages) that rank %d sent in a collective "
+        "operation and that none here took: the last of %llu operations, or one before it, was called differently on the "
+        "two ranks (another root?)",
+        (unsigned long long)hk_bootstrap_comm_id(c->bootstrap), c->options.name[0] ? " " : "", c->options.name, c->rank,
+        c->nranks, bytes, n, peer, (unsigned long long)c->order.sequence);
+}
+
+/* A link of shared memory that this rank never used has what its peer wrote all the same. */
+static void search(ncclComm_t c, const hk_link_key *key, int transport) {
+  hk_link l = {0};
+  hk_transport_state *s = c->wiring.states[transport];
+  l.peer = key->peer;
+  l.kind = key->kind;
+  l.owner = s;
+  if (s->transport->open(s, key, &l) != HK_OK) return;
+  look_at(c, &l, key->peer, key->channel == HK_CHANNEL_P2P);
+  if (s->transport->close) s->transport->close(&l);
+}
+
+/* What a network has brought to this host already; nothing is waited for. */
+static void take_in(ncclComm_t c) {
+  for (int r = 0; r < c->nranks; r++) {
+    const hk_peer_links *p = c->wiring.links[r];
+    for (int ch = 0; p && ch < HK_CHANNEL_COUNT; ch++)
+      if (p->at[ch][HK_LINK_RECV] && p->at[ch][HK_LINK_RECV]->link.pumped && !p->at[ch][HK_LINK_RECV]->link.waiting)
+        p->at[ch][HK_LINK_RECV]->link.waiting = HK_LINK_TAKES;
+  }
+  for (int i = 0; i < LOOKS; i++) {
+    bool moved = false;
+    if (hk_wire_progress(c, &moved) != HK_OK) return;
+  }
+}
+
+void hk_wire_report_unread(ncclComm_t c) {
+  const hk_wiring *w = &c->wiring;
+  if (c->gpu || !w->links || !c->bootstrap || c->nranks == 1) return;
+  if (atomic_load(&c->health.failure) || atomic_load(&c->health.progress) != HK_OK) return;
+  if (w->any_pump) take_in(c);
+  for (int r = 0; r < c->nranks; r++) {
+    if (r == c->rank) continue;
+    bool shm = hk_transports[w->via[r]] == &hk_transport_shm && c->nranks <= RANKS_SEARCHED;
+    for (int ch = 0; ch < HK_CHANNEL_COUNT; ch++) {
+      static const uint8_t kinds[] = {HK_LINK_RECV, HK_LINK_MCAST_RECV};
+      for (size_t k = 0; k < HK_ARRAY_LENGTH(kinds); k++) {
+        hk_link_key key = {.peer = (uint16_t)r, .kind = kinds[k], .channel = (uint8_t)ch};
+        const hk_wired_link *l = w->links[r] ? w->links[r]->at[ch][kinds[k]] : NULL;
+        bool shared = kinds[k] == HK_LINK_RECV ? shm : shm && w->multicast >= 0;
+        if (l)
+          look_at(c, &l->link, r, ch == HK_CHANNEL_P2P);
+        else if (shared)
+          search(c, &key, kinds[k] == HK_LINK_RECV ? w->via[r] : w->multicast);
+      }
+    }
+  }
+}
