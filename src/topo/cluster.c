@@ -50,7 +50,7 @@ static int by_device(const void *a, const void *b, void *topo) {
   return p != q ? (p > q) - (p < q) : (x > y) - (x < y);
 }
 
-/* Without a wish one rank a core, and one a CPU where the cores are unknown. */
+/* Without a request: one rank for each core, or one for each CPU if the number of cores is unknown. */
 static long ranks_on_cpus(const hk_topo *t, int per_host) {
   long cores = 0;
   if (per_host > 0) return per_host;
@@ -59,7 +59,7 @@ static long ranks_on_cpus(const hk_topo *t, int per_host) {
   return cores;
 }
 
-/* Neighbouring ranks sit on one CPU, as launchers place them. */
+/* Neighbouring ranks get the same CPU, as launchers place them. */
 static void seat_on_cpus(const hk_topo *t, long n, bool by_core, uint32_t *nodes) {
   uint32_t first = t->first_of[HK_NODE_CPU], ncpus = hk_topo_count(t, HK_NODE_CPU);
   if (!by_core) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Detection from end to end. */
+/* Detection from end to end: runs the parts in order and makes the topology of what they found. */
 #include "detect.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static void name_machine(const hk_scan *s, char *name, size_t bytes) {
     snprintf(name, bytes, "this host");
 }
 
-/* One line for what many devices have in common. */
+/* One remark for a property that many devices share. */
 static hk_status remark_common(hk_scan *s) {
   hk_status rc = HK_OK;
   const char *why = s->machine && s->ngpu > 0

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What this machine has, through hwloc, the CUDA driver, NVML, verbs and sysfs, as far as each is there.  Nothing is
- * required: in a container that hides everything the result is one CPU, with a remark about each thing that could not be seen.
+ * Detects this machine through hwloc, the CUDA driver, NVML, verbs and sysfs, as far as each is available. Nothing is
+ * required: in a container that hides everything the result is one CPU, with a remark about each thing that could not
+ * be seen.
  */
 #ifndef HK_TOPO_DETECT_H
 #define HK_TOPO_DETECT_H
@@ -12,13 +13,13 @@ enum {
   HK_DETECT_NO_GPU = 2,
   HK_DETECT_NO_NET = 4,
   HK_DETECT_DRIVERS =
-      8 /* ask this machine's GPU drivers about a recorded machine too: for tests with drivers of their own */
+      8 /* use this machine's GPU drivers for a recorded machine too: for tests with drivers of their own */
 };
 /* `sys` is the root of the file system to look at: "" for the machine itself, a folder for a recorded one. */
 hk_status hk_topo_detect(hk_topo **out, unsigned flags, const char *sys);
 
-/* This machine as the library sees it: detection under NCCL_TOPO_FILE, or under the file that a virtual machine's services
- * have written where NCCL looks for it too. */
+/* This machine as the library sees it: detection merged with NCCL_TOPO_FILE, or with the file that the services of a
+ * virtual machine write where NCCL looks for it too. */
 hk_status hk_topo_detect_with_file(hk_topo **out, unsigned flags);
 /* That file; NULL: none. */
 const char *hk_topo_file(void);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AMD's GPUs: their driver tells in sysfs which are joined by xGMI, so recorded machines show it too. */
+/* AMD's GPUs. Their driver reports xGMI links in sysfs, so a recorded machine has them too. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #define NODES "/sys/class/kfd/kfd/topology/nodes"
 enum { XGMI = 11, NODE_LIMIT = 256 };
 
-/* The number behind "key " at the beginning of a line; -1 where there is none. */
+/* The number after "key " at the beginning of a line; -1 if there is none. */
 static long long property(const char *text, const char *key) {
   size_t n = strlen(key);
   for (const char *p = text; p; p = strchr(p, '\n')) {
@@ -20,7 +20,7 @@ static long long property(const char *text, const char *key) {
   return -1;
 }
 
-/* The GPU of a node; NULL: a CPU, or one that PCI does not show. */
+/* The GPU of a node. NULL: the node is a CPU, or a GPU that PCI does not show. */
 static hk_gpu_seen *gpu_of(hk_scan *s, const char *node) {
   char text[4096];
   hk_root_text(s->sys, text, sizeof text, NODES "/%s/properties", node);
@@ -44,7 +44,7 @@ static void add_link(hk_scan *s, hk_gpu_seen *g, const char *node, const char *l
   g->far[g->nfars].kind = HK_FAR_GPU;
   g->far[g->nfars].id = s->pci[far->pci].id;
   g->far[g->nfars].links = 1;
-  /* The kernel tells the raw rate; of it large copies leave what the table has for parts that were measured. */
+  /* The kernel reports the raw rate. Large copies reach the part of it that the table has for measured devices. */
   g->far[g->nfars].gbps = mbps > 0 && mbps < 1000000 ? (float)mbps / 1000 * 0.75f : 36;
   g->nfars++;
 }

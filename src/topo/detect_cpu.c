@@ -35,7 +35,7 @@ bool hk_cpu_list_parse(const char *text, uint64_t *mask) {
   return true;
 }
 
-/* The value behind "key : " in /proc/cpuinfo; false where no line has the key. */
+/* The value after "key : " in /proc/cpuinfo; false if no line has the key. */
 static bool cpuinfo(const char *text, const char *key, char *value, size_t bytes) {
   size_t n = strlen(key);
   for (const char *p = text; p; p = strchr(p, '\n')) {
@@ -85,7 +85,7 @@ static unsigned first_of(const uint64_t *mask) {
   return MASK_BITS;
 }
 
-/* Cores, not hardware threads: of the threads that share one the first stands for it. */
+/* Cores, not hardware threads: of the threads that share a core only the first one counts. */
 static int count_cores(const hk_scan *s, const uint64_t *mask, const uint64_t *may) {
   int cores = 0;
   for (unsigned i = 0; i < MASK_BITS; i++) {
@@ -123,12 +123,12 @@ static float count_cache(const hk_scan *s, const uint64_t *mask) {
   return (float)(kib / 1024);
 }
 
-/* The part's figures from the table, scaled to the cores that are there: a virtual machine has a slice of a socket. */
+/* The part's figures from the table, scaled to the number of cores: a virtual machine has a part of a socket. */
 static float memory_rate(const hk_cpu_info *cpu, int cores, int nodes_of_socket) {
   const hk_cpu_part *best = hk_cpu_part_like(cpu);
   if (!best) return 0;
   float socket = best->memory_gbps / (float)(nodes_of_socket > 0 ? nodes_of_socket : 1);
-  float movers = 12.0f * (float)cores; /* what one core can move */
+  float movers = 12.0f * (float)cores; /* the most that one core can move */
   return cores > 0 && movers < socket ? movers : socket;
 }
 
@@ -161,7 +161,7 @@ static hk_status nodes_of_sysfs(hk_scan *s, const hk_cpu_info *like) {
     int id;
     char rest;
     if (sscanf(*name, "node%d%c", &id, &rest) != 1) continue;
-    /* Nodes without processors are memory alone: of expanders, or of GPUs. */
+    /* Nodes without processors are memory alone, of expanders or of GPUs. */
     if (!hk_root_text(s->sys, text, sizeof text, "/sys/devices/system/node/%s/cpulist", *name)) continue;
     if (!hk_cpu_list_parse(text, mask) || is_empty(mask)) continue;
     HK_TRY(add_cpu(s, id, mask, like), out);
@@ -213,7 +213,7 @@ hk_status hk_scan_cpus(hk_scan *s) {
   allowed(s, may);
   for (uint32_t i = 0; i < s->t->nnodes; i++) {
     hk_cpu_info *cpu = &s->t->nodes[i].cpu;
-    float cache = cpu->cache_mib; /* hwloc's */
+    float cache = cpu->cache_mib; /* hwloc's value */
     uint64_t mask[HK_CPU_MASK_WORDS];
     memcpy(mask, cpu->mask, sizeof mask);
     *cpu = like;
@@ -226,7 +226,7 @@ hk_status hk_scan_cpus(hk_scan *s) {
     int mine = package_of(s, cpu->mask), sharers = 0;
     for (uint32_t k = 0; k < s->t->nnodes; k++)
       if (mine < 0 ? k == i : package_of(s, s->t->nodes[k].cpu.mask) == mine) sharers++;
-    /* All cores, whatever this process may use: processes of one host must find the same. */
+    /* All cores, whatever this process may use: all processes of a host must get the same result. */
     cpu->memory_gbps = memory_rate(cpu, count_cores(s, cpu->mask, cpu->mask), sharers);
   }
   HK_TRY(link_cpus(s), out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CUDA driver says of the GPUs. */
+/* GPUs as the CUDA driver reports them. */
 #include <stdio.h>
 #include <string.h>
 #include "../base/cuda_abi.h"
@@ -25,7 +25,7 @@ static const hk_dl_symbol symbols[] = {
     HK_DL_SYMBOL(api, bus_id, "cuDeviceGetPCIBusId"),
     HK_DL_OPTIONAL(api, error_name, "cuGetErrorName"),
 };
-/* What the loader has is the process's, and so is this. */
+/* Global because the loaded library belongs to the process. */
 static api cuda;
 static hk_dl library = {.files = {"libcuda.so.1", "libcuda.so"},
                         .loss = "no GPU can be asked",
@@ -46,7 +46,7 @@ static void describe(hk_gpu_seen *g, int device, int ordinal) {
   g->name[sizeof g->name - 1] = '\0';
   g->sm = 10 * attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
           attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-  /* Two transfers a clock. */
+  /* Two transfers in each clock. */
   g->memory_gbps = 2.0f * (float)attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) *
                    (float)attribute(device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8e6f;
   g->gdr = attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) != 0;

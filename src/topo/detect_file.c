@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine as the library sees it: detection under what the user's, or the hypervisor's, topology file says. */
+/* The machine as the library sees it: detection merged with the topology file of the user or of the hypervisor. */
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
 #include "detect.h"
 #include "xml.h"
 
-/* Where the services of virtual machines put what they know of the hardware below. */
+/* The services of virtual machines write here what they know about the hardware. */
 #define VIRTUAL_TOPOLOGY "/var/run/nvidia-topologyd/virtualTopology.xml"
 
 const char *hk_topo_file(void) {
@@ -23,7 +23,7 @@ hk_status hk_topo_detect_with_file(hk_topo **out, unsigned flags) {
   HK_TRY(hk_topo_detect(&seen, flags, ""), out);
   if (path) {
     rc = hk_topo_read_xml_over(out, path, seen, NULL, NULL);
-    /* A file that nobody asked for must not keep anybody from working. */
+    /* A file that the user did not ask for must not make init fail. */
     if (rc != HK_OK && hk_param_str(HK_P_TOPO_FILE)) goto out;
     if (rc == HK_OK) HK_INFO(HK_SUB_GRAPH, "the topology file %s stands over what is detected", path);
   }

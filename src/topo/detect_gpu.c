@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUs: which there are (sysfs, the CUDA driver, NVML, whoever answers), and how NVLinks join them. */
+/* GPUs: which exist (by sysfs, the CUDA driver or NVML, whichever is available), and how NVLinks join them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ enum { NVIDIA = 0x10de, AMD = 0x1002 };
 
 static bool is_gpu(const hk_pci_seen *p) {
   uint32_t kind = p->class_code >> 8;
-  if (p->function) return false;                                    /* a slice that a hypervisor passes on */
+  if (p->function) return false;                                    /* a virtual function that a hypervisor passes on */
   if (p->vendor == NVIDIA) return kind == 0x0300 || kind == 0x0302; /* display; compute */
   return p->vendor == AMD && (kind == 0x0302 || kind == 0x0380 || kind == 0x1200);
 }
@@ -28,7 +28,7 @@ hk_gpu_seen *hk_scan_gpu_add(hk_scan *s, uint64_t id) {
   return &s->gpu[s->ngpu++];
 }
 
-/* GPUs that the driver does not show this process (CUDA_VISIBLE_DEVICES) take no part. */
+/* GPUs that the driver hides from this process (CUDA_VISIBLE_DEVICES) take no part. */
 static hk_status drop_invisible(hk_scan *s) {
   int kept = 0;
   for (int i = 0; i < s->ngpu; i++)
@@ -41,7 +41,7 @@ static hk_status drop_invisible(hk_scan *s) {
                         dropped, dropped > 1 ? "s are" : " is");
 }
 
-/* The driver's own record of what is plugged in; lies outside of what containers usually hide. */
+/* The driver's own record of the installed GPUs. Containers usually do not hide it. */
 static bool driver_is_here(const hk_scan *s) {
   return hk_root_has(s->sys, "/proc/driver/nvidia/version") || hk_root_has(s->sys, "/dev/nvidiactl");
 }
@@ -83,7 +83,7 @@ hk_status hk_scan_gpus(hk_scan *s) {
   if (ask) HK_TRY(hk_scan_nvml(s, &nvml), out);
   hk_scan_amd(s);
   HK_TRY(missing_remarks(s, cuda, nvml), out);
-  /* Without the driver bus ids give the order, as CUDA_DEVICE_ORDER=PCI_BUS_ID does. */
+  /* Without the driver the order is that of bus ids, as with CUDA_DEVICE_ORDER=PCI_BUS_ID. */
   for (int i = 0; i < s->ngpu; i++) {
     if (s->gpu[i].dev < 0) s->gpu[i].dev = i;
     hk_scan_pci_keep(s, s->gpu[i].pci);
@@ -98,7 +98,7 @@ static uint32_t node_of(const hk_scan *s, uint64_t id) {
   return HK_NO_NODE;
 }
 
-/* Each end of a link between two GPUs reports it: the lower node's report counts. */
+/* Both ends of a link between two GPUs report it: only the report of the lower node counts. */
 static hk_status place_links(hk_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
   hk_status rc = HK_OK;
   uint32_t me = s->pci[g->pci].node;

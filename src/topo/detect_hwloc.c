@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NUMA nodes, caches and what PCI devices hang on, from hwloc where it is installed: it knows machines whose firmware
- * tells sysfs nothing or the wrong thing.  Its header is needed to build this, its library only to run it. */
+/* NUMA nodes, caches and the CPU of each PCI device from hwloc, if it is installed: hwloc knows machines whose firmware
+ * gives sysfs no values or wrong ones. Building this needs its header, running it only its library. */
 #include <string.h>
 #include "../base/log.h"
 #include "detect_scan.h"
@@ -50,7 +50,7 @@ static const hk_dl_symbol symbols[] = {
     HK_DL_SYMBOL(api, bitmap_intersects, "hwloc_bitmap_intersects"),
     HK_DL_SYMBOL(api, bitmap_weight, "hwloc_bitmap_weight"),
 };
-/* What the loader has is the process's, and so is this. */
+/* Global because the loaded library belongs to the process. */
 static api hwloc;
 static hk_dl library = {.files = {"libhwloc.so.15"},
                         .loss = "CPUs and PCI are looked up in sysfs alone",
@@ -59,14 +59,15 @@ static hk_dl library = {.files = {"libhwloc.so.15"},
                         .table = &hwloc,
                         .subs = HK_SUB_GRAPH};
 
-/* hwloc asks libudev, whose state of the process has no lock: ranks that are threads look one after another. */
+/* hwloc uses libudev, whose global state has no lock: ranks that are threads must do this one after another. */
 static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
 
 static bool open_topology(hk_scan *s) {
   hwloc_topology_t t;
   if (!s->live || (s->flags & HK_DETECT_NO_HWLOC) || !hk_dl_load(&library)) return false;
   if (hwloc.get_api_version() >> 16 != HWLOC_API_VERSION >> 16 || hwloc.init(&t) != 0) return false;
-  /* All of the machine: what this process may use is asked elsewhere, as ranks of one host must find the same. */
+  /* The whole machine, because all ranks of a host must get the same result. Which part this process may use is read
+   * elsewhere. */
   hwloc.set_flags(t, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   hwloc.set_io_types_filter(t, HWLOC_TYPE_FILTER_KEEP_ALL);
   pthread_mutex_lock(&looking);
@@ -94,7 +95,7 @@ static float cache_of(hwloc_topology_t t, hwloc_const_cpuset_t set, int depth) {
   return mib;
 }
 
-/* The depth of the last-level cache, found by going down from the top; -1: none. */
+/* The depth of the last-level cache, searched from the top; -1: there is none. */
 static int cache_depth(hwloc_topology_t t) {
   hwloc_obj_t o;
   for (int depth = 0; (o = hwloc.get_obj_by_depth(t, depth, 0)) != NULL; depth++)
@@ -110,9 +111,9 @@ bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc) {
   hwloc_topology_t t = s->hwloc;
   int cache = cache_depth(t);
   for (unsigned i = 0; (numa = hwloc.get_obj_by_depth(t, HWLOC_TYPE_DEPTH_NUMANODE, i)) != NULL; i++) {
-    /* Nodes without processors are memory alone: of expanders, or of GPUs. */
+    /* Nodes without processors are memory alone, of expanders or of GPUs. */
     if (!numa->cpuset || hwloc.bitmap_weight(numa->cpuset) <= 0 || numa->os_index > INT16_MAX) continue;
-    bool twice = false; /* fast and slow memory of the same processors: the first stands for both */
+    bool twice = false; /* fast and slow memory of the same processors: only the first node counts */
     for (uint32_t k = 0; k < s->t->nnodes && !twice; k++)
       for (unsigned b = 0; b < HK_CPU_MASK_WORDS * 64 && !twice; b++)
         twice = (s->t->nodes[k].cpu.mask[b / 64] >> (b % 64) & 1) && hwloc.bitmap_isset(numa->cpuset, b);
@@ -135,10 +136,10 @@ int hk_scan_hwloc_numa(const hk_scan *s, uint64_t id) {
     uint64_t here = (uint64_t)p->domain << 20 | (uint64_t)p->bus << 12 | (uint64_t)p->dev << 4 |
                     (uint64_t)(p->func & 0xf);
     if (here != id) continue;
-    while (o && !o->cpuset) o = o->parent; /* up to what has processors */
+    while (o && !o->cpuset) o = o->parent; /* up to an object that has processors */
     for (uint32_t k = 0; o && k < s->t->nnodes; k++) {
       const hk_node *n = &s->t->nodes[k];
-      /* Only where all its processors are of one CPU is anything known. */
+      /* The CPU is known only if all processors of the object belong to one CPU. */
       int inside = 0;
       for (unsigned b = 0; b < HK_CPU_MASK_WORDS * 64; b++)
         inside += (n->cpu.mask[b / 64] >> (b % 64) & 1) && hwloc.bitmap_isset(o->cpuset, b);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Network ports from sysfs: RDMA devices where there are any (InfiniBand, RoCE, EFA), else the interfaces that TCP uses.
- * Ports of one card hang on one NIC; a virtual function stands for its card's port, which it shares; the members of a bond
- * are one port. */
+/* Network ports from sysfs: RDMA devices if there are any (InfiniBand, RoCE, EFA), else the interfaces that TCP uses.
+ * Ports of one card belong to one NIC. A virtual function counts as its card's port, which it shares. The members of a
+ * bond are one port. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static uint64_t read_guid(const hk_scan *s, const char *device) {
   return guid;
 }
 
-/* The card's PCI function; for RDMA in software the card of the interface that it stands on. */
+/* The card's PCI function; for RDMA in software the card of the interface below it. */
 static int device_of(const hk_scan *s, const char *device) {
   char path[HK_ROOT_PATH], parent[64];
   if (hk_root_real(s->sys, path, RDMA "/%s", device)) {
@@ -110,8 +110,8 @@ out:
 
 /* ---- interfaces ---- */
 
-/* The PCI function of an interface, or of what it stands on (bond, VLAN, bridge with a real port); -1: none that can be
- * seen.  *hardware: there is a device, if not a PCI one. */
+/* The PCI function of an interface, or of the interface below it (bond, VLAN, bridge with a real port); -1: none is
+ * visible. *hardware: there is a device, even if it is not a PCI device. */
 static int function_of(const hk_scan *s, const char *name, int depth, bool *hardware) {
   char path[HK_ROOT_PATH];
   if (hk_root_has(s->sys, NET "/%s/device", name)) {
@@ -134,7 +134,7 @@ static bool is_up(const hk_scan *s, const char *name) {
   return strcmp(state, "unknown") == 0 && hk_root_number(s->sys, &carrier, NET "/%s/carrier", name) && carrier == 1;
 }
 
-/* Devices in software that lead nowhere else: loopback, container bridges, tunnels of the host to itself. */
+/* False for software devices that lead nowhere else: loopback, container bridges, tunnels of the host to itself. */
 static bool leads_out(const hk_scan *s, const char *name) {
   static const char *const inner[] = {"lo",    "docker",  "br-",  "virbr",        "cni", "podman", "lxcbr",
                                       "lxdbr", "veth",    "vnet", "dummy",        "ifb", "tap",    "tun",
@@ -145,7 +145,8 @@ static bool leads_out(const hk_scan *s, const char *name) {
   return true;
 }
 
-/* One pass adds the interfaces with hardware, another, where there are none, those without: a container's eth0. */
+/* The first pass adds the interfaces with hardware. If there are none, the second pass adds those without: a
+ * container's eth0. */
 static hk_status scan_interfaces(hk_scan *s, bool with_hardware, int *unknown) {
   hk_status rc = HK_OK;
   char **names = hk_root_list(s->sys, NET);
@@ -157,7 +158,7 @@ static hk_status scan_interfaces(hk_scan *s, bool with_hardware, int *unknown) {
     if (!is_up(s, *name) || strlen(*name) >= HK_NODE_NAME) continue;
     int pci = function_of(s, *name, LOWER_DEPTH, &hardware);
     if (hardware != with_hardware || (!hardware && !leads_out(s, *name))) continue;
-    /* A VLAN is its interface once more, a bridge its port. */
+    /* A VLAN is its interface again, a bridge is its port. */
     if (!hk_root_has(s->sys, NET "/%s/device", *name) && !hk_root_has(s->sys, NET "/%s/bonding", *name) && hardware)
       continue;
     hk_net_seen *n = add_net(s);
@@ -179,7 +180,8 @@ out:
 
 /* ---- together ---- */
 
-/* A virtual function's port is its physical function's: where both are there, or several of one card, one stays. */
+/* A virtual function's port is its physical function's. If both are visible, or several virtual functions of one card,
+ * one is kept. */
 static void merge_functions(hk_scan *s) {
   int kept = 0;
   for (int i = 0; i < s->nnet; i++) {
@@ -194,7 +196,7 @@ static void merge_functions(hk_scan *s) {
   s->nnet = kept;
 }
 
-/* The functions of a card share its link: the lowest stands for it. */
+/* The functions of a card share its link: the lowest function represents all of them. */
 static int card_of(const hk_scan *s, int pci) {
   uint64_t id = s->pci[pci].function && hk_scan_pci_find(s, s->pci[pci].function) >= 0 ? s->pci[pci].function
                                                                                        : s->pci[pci].id;
@@ -225,7 +227,7 @@ out:
   return rc;
 }
 
-/* A port whose device cannot be seen hangs on the first CPU, as a device with an address that no bus has. */
+/* A port whose device is not visible is attached to the first CPU, as a device with an address that no bus has. */
 static hk_status place_bare(hk_scan *s, int i, uint32_t *nic) {
   hk_status rc;
   float gbps = hk_pci_gbps(hk_pci_gts(3), 16);
@@ -238,7 +240,7 @@ out:
   return rc;
 }
 
-/* Do NICs reach GPU memory: by the peer memory module or through dma-buf. */
+/* Whether NICs reach GPU memory, through the peer memory module or through dma-bufs. */
 static bool peer_memory(const hk_scan *s) {
   static const char *const modules[] = {"/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem",
                                         "/sys/kernel/mm/memory_peers"};

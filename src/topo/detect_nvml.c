@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NVML says of the GPUs: NVLinks and where they lead, C2C, fabric, whether peers can reach each other. */
+/* GPUs as NVML reports them: NVLinks and their ends, C2C, fabric, whether peers can reach each other. */
 #include <stdio.h>
 #include <string.h>
 #include "../base/dl.h"
@@ -87,7 +87,7 @@ static const hk_dl_symbol symbols[] = {
     HK_DL_OPTIONAL(api, fabric, "nvmlDeviceGetGpuFabricInfoV"),
     HK_DL_OPTIONAL(api, mig, "nvmlDeviceGetMigMode"),
 };
-/* What the loader has is the process's, and so is this. */
+/* Global because the loaded library belongs to the process. */
 static api nvml;
 static hk_dl library = {.files = {"libnvidia-ml.so.1", "libnvidia-ml.so"},
                         .loss = "NVLinks cannot be seen",
@@ -110,8 +110,8 @@ static void add_far(hk_gpu_seen *g, hk_far_kind kind, uint64_t id) {
   g->far[i].links++;
 }
 
-/* Where a link leads.  A switch may be out of sight: in a virtual machine, or because it stands in another tray of the
- * rack; then NVML gives an address that is none, or fails. */
+/* The other end of a link. A switch may be invisible, in a virtual machine or because it is in another tray of the
+ * rack. Then NVML returns an invalid address, or fails. */
 static void look_behind(const hk_scan *s, device_t d, hk_gpu_seen *g, unsigned link) {
   nvml_pci far;
   int type = -1;
@@ -138,7 +138,7 @@ static void count_links(const hk_scan *s, device_t d, hk_gpu_seen *g) {
     if (nvml.link_state(d, link, &active) != 0 || !active) continue;
     if (nvml.link_capability && nvml.link_capability(d, link, CAP_P2P, &can) == 0 && !can) continue;
     look_behind(s, d, g, link);
-    /* Versions 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0 count from 1; they tell the generation where CUDA did not. */
+    /* Versions 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0 count from 1. They give the generation if CUDA did not. */
     static const int generation[] = {0, 60, 70, 70, 80, 80, 90, 100, 100};
     unsigned version;
     if (g->sm == 0 && nvml.link_version && nvml.link_version(d, link, &version) == 0 &&
@@ -200,7 +200,7 @@ static const char *p2p_reason(int status) {
   return status > 0 && status < (int)HK_ARRAY_LENGTH(reasons) ? reasons[status] : "for an unknown reason";
 }
 
-/* Pairs that cannot read each other's memory: one line for all. */
+/* Pairs that cannot read each other's memory: one remark for all of them. */
 static hk_status check_peers(hk_scan *s, const device_t *handle) {
   int pairs = 0, a = 0, b = 0, why = 0, status;
   for (int i = 0; i < s->ngpu; i++)
@@ -215,7 +215,7 @@ static hk_status check_peers(hk_scan *s, const device_t *handle) {
                         a, b, pairs, pairs > 1 ? "s" : "", p2p_reason(why));
 }
 
-/* GPUs that nobody else has shown. */
+/* Adds the GPUs that only NVML shows. */
 static void add_all(hk_scan *s, unsigned count) {
   for (unsigned i = 0; i < count; i++) {
     device_t d;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The PCI tree from sysfs.  Only what leads to a GPU or a network port becomes a node, and only bridges at which such ways
- * part: a root port with one device below is a part of the device's link. */
+/* The PCI tree from sysfs. Only the way to a GPU or a network port is kept, and of its bridges only those at which ways
+ * divide: a root port with one device below it is part of the device's link. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ int hk_scan_pci_find(const hk_scan *s, uint64_t id) {
   return -1;
 }
 
-/* The index of the last PCI address but `skip` in a path, -1 where there is none. */
+/* The index of the last PCI address but `skip` in a path, -1 if there is none. */
 static int address_in(const hk_scan *s, const char *path, int skip) {
   char text[HK_ROOT_PATH];
   snprintf(text, sizeof text, "%s", path);
@@ -56,7 +56,7 @@ static void read_entry(hk_scan *s, hk_pci_seen *p, const char *name) {
   if (hk_root_link(s->sys, link, sizeof link, DEVICES "/%s/physfn", name)) hk_bus_id_parse(link, &p->function);
 }
 
-/* Links that lead in a circle (a recording gone wrong) must not lead us. */
+/* A broken recording may have links that form a circle: the walk must not follow them for ever. */
 static void cut_circles(hk_scan *s) {
   for (int i = 0; i < s->npci; i++) {
     int steps = 0;
@@ -102,7 +102,7 @@ static void read_link(hk_scan *s, const char *name, const char *which, float *gt
   long long lanes;
   *gts = 0;
   *width = 0;
-  /* "16.0 GT/s PCIe"; "Unknown" where a hypervisor hides it; 0 and 255 lanes say nothing either. */
+  /* "16.0 GT/s PCIe"; "Unknown" if a hypervisor hides it. 0 and 255 lanes mean unknown too. */
   if (hk_root_text(s->sys, text, sizeof text, DEVICES "/%s/%s_link_speed", name, which)) *gts = strtof(text, NULL);
   if (hk_root_number(s->sys, &lanes, DEVICES "/%s/%s_link_width", name, which) && lanes > 0 && lanes <= 32)
     *width = (int)lanes;
@@ -123,7 +123,7 @@ void hk_scan_pci_read(hk_scan *s, int i) {
   if (hk_root_number(s->sys, &v, DEVICES "/%s/subsystem_device", name)) p->info.subdevice = (uint16_t)v;
   read_link(s, name, "current", &p->info.gts, &p->info.width);
   read_link(s, name, "max", &p->info.max_gts, &p->info.max_width);
-  /* The other end of the link may be able to do less: that is no fault of the link. */
+  /* The other end of the link may be slower: then the link is not downgraded. */
   if (p->parent >= 0) {
     float gts;
     int width;
@@ -138,7 +138,7 @@ hk_status hk_scan_pci_invent(hk_scan *s, uint64_t id, uint32_t class_code, int *
   hk_pci_seen *more = realloc(s->pci, ((size_t)s->npci + 1) * sizeof *more);
   if (!more) return HK_FAIL_ERRNO("no memory for a PCI device");
   s->pci = more;
-  /* Out of order, at the end: others hold indices. */
+  /* Appended out of order, because other tables hold indices. */
   more[s->npci] = (hk_pci_seen){.id = id,
                                 .parent = -1,
                                 .numa = -1,
@@ -156,13 +156,13 @@ void hk_scan_pci_keep(hk_scan *s, int i) {
   if (s->pci[i].kept) return;
   s->pci[i].kept = true;
   for (int up = s->pci[i].parent, depth = 0; up >= 0 && depth < DEEP; up = s->pci[up].parent, depth++) {
-    /* Above the first bridge that was a way to something already, nothing new branches off. */
+    /* Above the first bridge that already leads to another device, there is no new branch. */
     if (s->pci[up].branches++ > 0) break;
   }
 }
 
-/* Graphics processors slow their link down while idle and speed up with the first copy: for their speed the best counts.
- * Lanes that are missing stay missing. */
+/* GPUs slow their link down while idle and speed it up with the first copy, so the best speed counts. Missing lanes
+ * stay missing. */
 static bool sleeps(const hk_pci_seen *p) { return p->class_code >> 16 == 0x03 || p->class_code >> 16 == 0x12; }
 
 static hk_status remark_slow(hk_scan *s, const hk_pci_seen *p) {
@@ -185,7 +185,8 @@ static float link_rate(hk_scan *s, int i) {
   return hk_pci_gbps(gts, p->info.width > 0 ? p->info.width : p->info.max_width);
 }
 
-/* Goes up from a device to the next one that is a node of its own, or past the root (-1); the slowest link on the way. */
+/* Goes up from a device to the next one that has a node, or past the root (-1). *rate is that of the slowest link on
+ * the way. */
 static int climb(hk_scan *s, int i, float *rate) {
   *rate = link_rate(s, i);
   int up = s->pci[i].parent;
@@ -203,7 +204,7 @@ static int numa_of(const hk_scan *s, int i) {
   return hk_scan_hwloc_numa(s, s->pci[i].id);
 }
 
-/* A virtual machine shows no speeds; third generation is what nobody has less of today. */
+/* A virtual machine shows no speeds. No machine in use today has less than the third generation. */
 static float assumed_rate(const hk_scan *s, const hk_pci_seen *p) {
   int gen = 3;
   for (int i = 0; i < s->ngpu; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What detection has seen so far.  The parts run in this order: CPUs, the list of PCI devices, GPUs, network ports; then
- * what is worth keeping becomes nodes. */
+/* What detection has seen so far. The parts run in this order: CPUs, the list of PCI devices, GPUs, network ports. Then
+ * the devices that are kept become nodes. */
 #ifndef HK_TOPO_DETECT_SCAN_H
 #define HK_TOPO_DETECT_SCAN_H
 #include "detect.h"
@@ -15,7 +15,7 @@ typedef struct hk_pci_seen {
   hk_pci_info info;  /* complete once hk_scan_pci_read has run */
   uint64_t function; /* of a virtual function: the physical one's id; else 0 */
   bool read, kept, made_up;
-  int branches;  /* children through which something kept is reached */
+  int branches;  /* children through which a device that is kept is reached */
   uint32_t node; /* HK_NO_NODE: none, or not yet */
 } hk_pci_seen;
 
@@ -23,7 +23,7 @@ typedef enum hk_far_kind { HK_FAR_GPU, HK_FAR_SWITCH, HK_FAR_CPU } hk_far_kind;
 enum { HK_GPU_FARS = 40, HK_GPU_LIMIT = 256 };
 typedef struct hk_gpu_seen {
   int pci; /* index in hk_scan.pci */
-  int dev; /* CUDA's number; -1: CUDA does not show it */
+  int dev; /* CUDA's number; -1: CUDA hides it */
   int sm;
   float memory_gbps, c2c_gbps;
   bool gdr, dmabuf, mcast, mig;
@@ -41,7 +41,7 @@ typedef struct hk_gpu_seen {
 
 typedef struct hk_net_seen {
   char name[HK_NODE_NAME];
-  int pci; /* index in hk_scan.pci; -1: no device that can be seen */
+  int pci; /* index in hk_scan.pci; -1: no device is visible */
   int port;
   float mbps;
   uint64_t guid;
@@ -52,8 +52,8 @@ typedef struct hk_scan {
   hk_topo *t;
   const char *sys;
   unsigned flags;
-  bool live;    /* sys is this machine, so that its drivers and libraries may be asked */
-  bool machine; /* a virtual one */
+  bool live;    /* sys is this machine, so its drivers and libraries may be used */
+  bool machine; /* this is a virtual machine */
   hk_pci_seen *pci;
   int npci, invented; /* all; those at the end that sysfs does not show */
   hk_gpu_seen *gpu;
@@ -66,33 +66,33 @@ typedef struct hk_scan {
 
 /* detect_cpu.c: the CPU nodes and the links between them. */
 hk_status hk_scan_cpus(hk_scan *s);
-/* The CPU node for a NUMA number; the first one where it is unknown. */
+/* The CPU node of a NUMA number; the first one if it is unknown. */
 uint32_t hk_scan_cpu_of(const hk_scan *s, int numa);
 int hk_scan_cpu_count(const hk_scan *s);
-/* "0-3,8" into a mask of HK_CPU_MASK_WORDS; false where it is no such list. */
+/* "0-3,8" into a mask of HK_CPU_MASK_WORDS; false if it is no such list. */
 bool hk_cpu_list_parse(const char *text, uint64_t *mask);
 
-/* detect_hwloc.c.  True where hwloc is there and gave the CPU nodes; *rc is then the outcome. */
+/* detect_hwloc.c. True if hwloc is available and gave the CPU nodes; *rc is then the outcome. */
 bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc);
 void hk_scan_hwloc_end(hk_scan *s);
-/* NUMA number of what the PCI device hangs on; -1: unknown. */
+/* NUMA number of the CPU that a PCI device is attached to; -1: unknown. */
 int hk_scan_hwloc_numa(const hk_scan *s, uint64_t bus_id);
 
 /* detect_pci.c */
 hk_status hk_scan_pci(hk_scan *s);
-int hk_scan_pci_find(const hk_scan *s, uint64_t id); /* -1: not there */
+int hk_scan_pci_find(const hk_scan *s, uint64_t id); /* -1: not found */
 void hk_scan_pci_read(hk_scan *s, int i);
 /* Adds a device that sysfs does not show. */
 hk_status hk_scan_pci_invent(hk_scan *s, uint64_t id, uint32_t class_code, int *out);
-/* Makes the node of a device that is kept, links it to its parent, and makes what bridges are needed. */
+/* Makes the node of a device that is kept, links it to its parent, and makes the bridges that are needed. */
 hk_status hk_scan_pci_place(hk_scan *s, int i, hk_node_kind kind, uint32_t *node);
 void hk_scan_pci_keep(hk_scan *s, int i);
 
 /* detect_gpu.c, detect_cuda.c, detect_nvml.c */
 hk_status hk_scan_gpus(hk_scan *s);
 hk_status hk_scan_gpu_place(hk_scan *s);
-hk_gpu_seen *hk_scan_gpu_add(hk_scan *s, uint64_t id); /* finds it where it is there already; NULL: no memory */
-/* True where the driver answered; *n is the number of GPUs it shows. */
+hk_gpu_seen *hk_scan_gpu_add(hk_scan *s, uint64_t id); /* returns the existing one if there is one; NULL: no memory */
+/* True if the driver answered; *n is the number of GPUs that it shows. */
 bool hk_scan_cuda(hk_scan *s, int *n);
 hk_status hk_scan_nvml(hk_scan *s, bool *there);
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Figures that are the same for all machines: parts by name, and what links of each kind carry. */
+/* A model that is not in the table is like the newest older one. */
 #include "facts.h"
 #include <string.h>
 #include <strings.h>
@@ -32,7 +34,7 @@ const hk_cpu_part *hk_cpu_part_find(const char *name) {
   return NULL;
 }
 
-/* Models that nobody listed are like their forebears. */
+/* A model that is not in the table is like the newest older one. */
 const hk_cpu_part *hk_cpu_part_like(const hk_cpu_info *cpu) {
   const hk_cpu_part *best = NULL;
   for (unsigned i = 0; i < hk_cpu_part_count; i++) {
@@ -50,7 +52,8 @@ float hk_cpu_link_gbps(const hk_cpu_info *cpu) {
   return strcmp(cpu->arch, "ppc64") ? 10 : 32;
 }
 
-/* Headers and acknowledgements take 2 to 4% of what InfiniBand and RoCE carry with packets of 4 KiB. */
+/* On a small system wires are not the larger part of a message's time. These values are what a store or read of a few
+ * bytes takes longer than one that does not cross the link. */
 float hk_port_gbps(float mbps) { return mbps / 8000 * 0.975f; }
 
 float hk_pci_gts(int gen) {
@@ -58,8 +61,8 @@ float hk_pci_gts(int gen) {
   return gen >= 1 && gen < (int)HK_ARRAY_LENGTH(gts) ? gts[gen] : 0;
 }
 
-/* A large part of a message's time on a small system is not the wires': these are what a store or read of a few bytes takes
- * more than one that does not cross the link. */
+/* On a small system wires are not the larger part of a message's time. These values are what a store or read of a few
+ * bytes takes longer than one that does not cross the link. */
 float hk_link_us(hk_edge_kind kind, bool direct) {
   switch (kind) {
     case HK_EDGE_PCI: return 0.25f;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is publicly known about parts of machines: parts.def, with its sources in docs/topology.md.  Detection, XML and
- * synthetic machines take what the machine itself does not say from here, so that the same machine gets the same numbers
+/* What is publicly known about parts of machines: parts.def, with its sources in docs/topology.md. Detection, XML and
+ * machines in words use it for values that the machine itself does not give. So the same machine gets the same numbers
  * whichever way it was described. */
 #ifndef HK_TOPO_FACTS_H
 #define HK_TOPO_FACTS_H
@@ -37,7 +37,8 @@ const hk_cpu_part *hk_cpu_part_find(const char *name);
 /* The newest part of the table that is not newer than this CPU; NULL: none. */
 const hk_cpu_part *hk_cpu_part_like(const hk_cpu_info *cpu);
 
-/* NICs without a PCI function (a socket in a container) have bus ids from here on and hang on a CPU by a link this wide. */
+/* NICs without a PCI function (a socket in a container) have bus ids from here on, and are attached to a CPU by a link
+ * this wide. */
 #define HK_NIC_VIRTUAL ((uint64_t)0xfffffffe << 20)
 #define HK_NIC_VIRTUAL_GBPS 100.0f
 

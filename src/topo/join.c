@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Joins the channels that each host found into channels of all ranks (join.h). */
+/* A host, while hosts are joined. */
 #include "join.h"
 #include <stdlib.h>
 #include <string.h>
@@ -32,12 +34,12 @@ void hk_join_tell(hk_join_fact *out, uint64_t host, const hk_topo *t, const hk_c
   }
 }
 
-/* A host while hosts are joined. */
+/* A host, while hosts are joined. */
 typedef struct group {
-  int first, size;               /* of joiner.ranks: its ranks, rising */
-  int at;                        /* of orders: where its ranks stand */
-  bool split;                    /* its ranks disagree */
-  uint8_t use[HK_CHANNEL_LIMIT]; /* which of its channels becomes channel i of all */
+  int first, size;               /* of orders: the positions of its ranks */
+  int at;                        /* of orders: the positions of its ranks */
+  bool split;                    /* which of its channels becomes channel i of the result */
+  uint8_t use[HK_CHANNEL_LIMIT]; /* which of its channels becomes channel i of the result */
 } group;
 
 typedef struct joiner {
@@ -82,9 +84,9 @@ static hk_status find_homes(joiner *w) {
   return HK_OK;
 }
 
-/* --- Whether a host's ranks agree --- */
+/* True if every position of every channel is taken exactly once. */
 
-/* Every place of every channel is taken once. */
+/* A rank without facts (hosts with more ranks than the search takes) does not count as disagreeing. */
 static bool places_fit(const joiner *w, const group *home) {
   int nchannels = part_of(w, w->ranks[home->first])->nchannels;
   if (home->size > HK_SEARCH_RANKS || nchannels > HK_CHANNEL_LIMIT) return false;
@@ -110,7 +112,7 @@ static void check_home(joiner *w, int h) {
     if (b->hash != a->hash || b->nchannels != a->nchannels || w->facts[r].size != w->facts[first].size) other = r;
   }
   home->split = other != first || w->facts[first].size != home->size || !places_fit(w, home);
-  /* Whoever told nothing, as hosts with more ranks than the search takes, does not disagree. */
+  /* A rank without facts (hosts with more ranks than the search takes) does not count as disagreeing. */
   bool nothing = other == first && !w->facts[first].size;
   if (!home->split || nothing || j->split_host >= 0) return;
   j->split_host = h;
@@ -118,11 +120,11 @@ static void check_home(joiner *w, int h) {
   j->split_rank[1] = other;
 }
 
-/* --- Which channels, and how good they are --- */
+/* The smallest number of channels of any host. A host whose ranks disagree does not limit it. */
 
 static float slower(float a, float b) { return a > 0 && (b <= 0 || a < b) ? a : b; }
 
-/* The fewest channels of any host; a host whose ranks disagree takes part in as many as there are. */
+/* Channel i uses the rail that it has on the host with the fewest channels, if the other hosts have that rail. */
 static int fewest(const joiner *w, int *host) {
   int least = HK_CHANNEL_LIMIT + 1;
   *host = 0;
@@ -146,7 +148,7 @@ static void rate(joiner *w) {
   }
 }
 
-/* Channel i of all uses the rail that it has on the host with the fewest, wherever that is there. */
+/* Channel i uses the rail that it has on the host with the fewest channels, if the other hosts have that rail. */
 static void choose_channels(joiner *w, int leader) {
   const hk_join_part *lead = part_of(w, w->ranks[w->homes[leader].first]);
   for (int h = 0; h < w->j->nhosts; h++) {
@@ -183,16 +185,18 @@ static void write_orders(joiner *w) {
   }
 }
 
-/* --- Trees --- */
+/* The parent in the in-order binary tree of 1..n, 0 above its root. The lowest one bit of i is its height. The parent
+ * is at that distance on one side, one level higher; if that is beyond n, it is the next higher node on the near
+ * side. */
 
-/* The parent in the in-order binary tree of 1..n, 0 above its root: i's lowest one bit is its height, and beside it, at that
- * distance on one side or the other, stands what is one higher; where that is beyond n, what is higher on the near side. */
+/* Odd labels are leaves. The second tree is the mirror image; if a leaf would be a leaf in both, it is rotated by
+ * one. */
 static int tree_parent(int i, int n) {
   int bit = i & -i, up = (i & ~bit) | bit << 1;
   return up <= n ? up : i & ~bit;
 }
 
-/* Odd labels are leaves.  The second tree is the mirror image, or where that would leave leaves leaves, turned by one. */
+/* Chains inside hosts; each head is attached to the head of the host above. */
 static int host_above(int h, int n, bool second) {
   if (!second) return tree_parent(h + 1, n) - 1;
   if (n % 2) {
@@ -203,7 +207,7 @@ static int host_above(int h, int n, bool second) {
   return up ? n - up : -1;
 }
 
-/* Chains inside hosts; heads hang on the head of the host above. */
+/* Chains inside hosts; each head is attached to the head of the host above. */
 static void write_trees(joiner *w) {
   hk_joined *j = w->j;
   for (int c = 0; c < j->nchannels; c++) {

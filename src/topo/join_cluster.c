@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a described cluster would tell each other at init. */
+/* Joins channels for a cluster that is only described: makes the facts that its ranks would exchange at init. */
 #include <stdlib.h>
 #include <string.h>
 #include "join.h"
 
-/* The host that was looked at last, for each kind: hosts of one kind mostly have their ranks on the same nodes. */
+/* The latest host of each kind: hosts of one kind usually have their ranks on the same nodes. */
 typedef struct looked {
   hk_paths *paths;
   hk_channels *channels;
@@ -32,7 +32,7 @@ static hk_status tell_host(looked *l, const hk_topo *t, const hk_seat *seats, in
   uint32_t nodes[HK_SEARCH_RANKS];
   hk_search what = *wishes;
   const hk_channels *channels[HK_PATTERNS] = {NULL};
-  if (n <= HK_SEARCH_RANKS) { /* beyond, they go in their own order */
+  if (n <= HK_SEARCH_RANKS) { /* with more ranks, the order of ranks is kept */
     for (int i = 0; i < n; i++) nodes[i] = seats[i].node;
     what.nodes = nodes;
     what.nranks = n;

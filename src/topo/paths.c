@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Paths are found class by class, the best first: with only the links that a class allows, and of those only the fast ones
- * first, a breadth-first walk from each end gives the paths with the fewest hops and, because neighbours are visited in rising
- * order, the lowest indices.  What a walk finds is final.
+ * Paths are found class by class, the best class first. For each class only the links that it allows are used, the
+ * fastest first. A breadth-first walk from each end then gives the paths with the fewest hops and, because neighbours
+ * are visited in rising order, the lowest indices. A path that a walk found is final.
  */
 #include "paths.h"
 #include <stdlib.h>
@@ -11,10 +11,10 @@
 
 enum { NO_EDGE = 0xffffffffu, HOPS_MOST = 255 };
 
-/* A rack of 576 GPUs needs 50 million; what a broken file describes must not take minutes. */
+/* A rack of 576 GPUs needs 50 million. A broken file must not take minutes. */
 static const uint64_t looks_most = 2000000000;
 
-/* What a copy inside one device reaches where its memory's speed is unknown. */
+/* The rate of a copy inside one device if its memory's speed is unknown. */
 static const float gpu_copy_gbps = 1000, cpu_copy_gbps = 50;
 
 static const char *const class_names[] = {"LOC", "NVL", "NVB", "C2C", "PIX", "PXB",
@@ -44,7 +44,7 @@ typedef struct finder {
   uint8_t *edge_class;    /* the best class that a path over this edge can have */
   float *speeds;          /* the bandwidths that links have, falling */
   uint32_t nspeeds;       /* how many */
-  uint32_t *queue, *via;  /* of a walk: nodes in the order found; the edge that found each */
+  uint32_t *queue, *via;  /* of a walk: nodes in the order in which it found them; the edge by which it found each */
   uint32_t nhops, hopcap; /* of p->hops */
   uint64_t looks;         /* at links, by all walks */
 } finder;
@@ -105,7 +105,7 @@ out:
   return rc;
 }
 
-/* Two paths, one behind the other; false where that would be too long or run over one edge twice. */
+/* Concatenates two paths; false if the result is too long or uses an edge twice. */
 static bool join(const finder *f, const hk_path *a, const hk_path *b, uint32_t *hops, uint32_t *n) {
   if (a->nhops + b->nhops > HOPS_MOST) return false;
   *n = 0;
@@ -130,7 +130,7 @@ static bool may_pass(const finder *f, uint32_t node, hk_path_class bound) {
   }
 }
 
-/* Nodes that paths of a class not beyond `bound`, over links not slower than `gbps`, reach. */
+/* Reaches nodes by paths of a class up to `bound`, over links of at least `gbps`. */
 static void walk(finder *f, uint32_t source, hk_path_class bound, float gbps) {
   const hk_topo *t = f->t;
   uint32_t n = 1;
@@ -186,9 +186,9 @@ out:
   return rc;
 }
 
-/* --- What leads through devices --- */
+/* --- Paths through devices --- */
 
-/* GPU to GPU by way of the GPU with the widest NVLinks to both. */
+/* GPU to GPU through the GPU with the widest NVLinks to both. */
 static hk_status through_gpus(finder *f) {
   hk_status rc = HK_OK;
   uint32_t first = UINT32_MAX, end = 0;
@@ -234,14 +234,14 @@ static uint32_t nearest_cpu(const finder *f, uint32_t end) {
   return best;
 }
 
-/* AMD's processors pass peer traffic on at full speed; of the others some do at a fraction of it. */
+/* AMD's processors forward peer traffic at full speed; some others do so at a fraction of it. */
 static hk_path_class default_p2p_level(const hk_topo *t) {
   const hk_node *cpu = &t->nodes[t->first_of[HK_NODE_CPU]];
   if (!hk_topo_count(t, HK_NODE_CPU)) return HK_PATH_SYS;
   return strstr(cpu->cpu.vendor, "AMD") ? HK_PATH_SYS : HK_PATH_PXB;
 }
 
-/* GPU to GPU paths that peer access must not take lead through the memory of a CPU. */
+/* GPU to GPU paths that peer access must not use go through the memory of a CPU. */
 static hk_status through_host(finder *f, hk_path_class level) {
   hk_status rc = HK_OK;
   for (uint32_t a = 0; a < f->p->n; a++)
@@ -260,7 +260,7 @@ out:
   return rc;
 }
 
-/* To a NET over the GPU that has the widest way there without a host bridge. */
+/* To a NET through the GPU that has the widest path there without a host bridge. */
 static hk_status through_relays(finder *f) {
   hk_status rc = HK_OK;
   for (uint32_t a = 0; a < f->p->n; a++)
@@ -375,7 +375,7 @@ void hk_paths_free(hk_paths *p) {
 
 static bool as_near(const hk_path *a, const hk_path *b) { return a->cls == b->cls && a->gbps == b->gbps; }
 
-/* How many GPUs with a lower number are as near to this NET: the place from where the deal begins. */
+/* The number of GPUs with a lower number that are as near to this NET: its turn in the distribution. */
 static uint32_t turn_of(const hk_paths *p, uint32_t node, uint32_t net) {
   const hk_topo *t = p->topo;
   uint32_t turn = 0;
@@ -390,7 +390,7 @@ uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_
   const hk_topo *t = p->topo;
   uint32_t first = t->first_of[HK_NODE_NET], all = hk_topo_count(t, HK_NODE_NET), n = 0;
   while (n < most && n < all) {
-    /* The next best group of equals: those not better than the last one taken. */
+    /* The next best group of equal NETs: those that are not better than the last one taken. */
     const hk_path *last = n ? hk_path_between(p, node, nets[n - 1]) : NULL, *best = NULL;
     uint32_t size = 0, head = 0;
     for (uint32_t i = first; i < first + all; i++) {

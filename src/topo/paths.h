@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How bytes get from one end to another inside a domain.  Classes are NCCL's, nearest first, so that NCCL_P2P_LEVEL and
- * NCCL_NET_GDR_LEVEL mean what users know.  The path between two ends is the one of the best class; of those, the one with
- * the most bandwidth; of those, the fewest hops; of those, the lowest node indices: so that all ranks find the same.
+ * How bytes get from one end to another inside a domain. Classes are NCCL's, nearest first, so that NCCL_P2P_LEVEL and
+ * NCCL_NET_GDR_LEVEL mean what users know. The path between two ends is the one of the best class; of those, the one
+ * with the most bandwidth; of those, the one with the fewest hops; of those, the one with the lowest node indices. So
+ * all ranks find the same path.
  */
 #ifndef HK_TOPO_PATHS_H
 #define HK_TOPO_PATHS_H
@@ -23,7 +24,7 @@ typedef enum hk_path_class {
   HK_PATH_DIS  /* none */
 } hk_path_class;
 const char *hk_path_class_name(hk_path_class c); /* "LOC" ... */
-/* "PIX", "pxb" or NCCL's old numbers 0..5; false where the text is neither. */
+/* "PIX", "pxb" or NCCL's old numbers 0..5; false if the text is neither. */
 bool hk_path_class_parse(const char *text, hk_path_class *out);
 
 typedef struct hk_path {
@@ -39,28 +40,28 @@ typedef struct hk_paths {
   const hk_topo *topo;
   uint32_t n;      /* ends: GPUs, NETs and CPUs */
   uint32_t *ends;  /* [n] their node indices, rising */
-  uint32_t *index; /* [topo->nnodes] a node's place in `ends`, UINT32_MAX elsewhere */
+  uint32_t *index; /* [topo->nnodes] a node's position in `ends`, UINT32_MAX if it is not an end */
   hk_path *at;     /* [n * n] */
   uint32_t *hops;
 } hk_paths;
 
-/* Which ways are open; zeros are the defaults. */
+/* Which paths may be used; zeros are the defaults. */
 typedef struct hk_path_rules {
   bool no_pxn; /* NCCL_PXN_DISABLE */
   bool no_nvb;
   bool no_p2p; /* NCCL_P2P_DISABLE: no GPU reaches another one's memory */
-  /* NCCL_P2P_LEVEL: GPU to GPU paths of a class beyond it pass through host memory; 0 stands for the default (PXB where
-   * the machine has no better knowledge, SYS on CPUs known to forward peer traffic well). */
+  /* NCCL_P2P_LEVEL: GPU to GPU paths of a class beyond it go through host memory. 0 is the default: PXB, or SYS on CPUs
+   * that are known to forward peer traffic well. */
   hk_path_class p2p_level;
 } hk_path_rules;
 
 hk_status hk_paths_new(hk_paths **out, const hk_topo *t, const hk_path_rules *rules /* may be NULL */);
 void hk_paths_free(hk_paths *p);
-/* Between two nodes that are ends.  The way back has the same edges the other way round. */
+/* Between two nodes that are ends. The reverse path has the same edges in the other direction. */
 static inline const hk_path *hk_path_between(const hk_paths *p, uint32_t from, uint32_t to) {
   return &p->at[(size_t)p->index[from] * p->n + p->index[to]];
 }
-/* The NETs nearest to a GPU or CPU, best first, equal ones dealt out among the GPUs that are as near to them; gives how
- * many (at most `most`). */
+/* The NETs nearest to a GPU or CPU, best first; equal ones are distributed among the GPUs that are as near to them.
+ * Returns the number (at most `most`). */
 uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_t most);
 #endif

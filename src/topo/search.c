@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * At which speed are channels sought?  What links can carry, divided by small numbers, are the speeds at which all of a link
- * is used.  For each, an upper bound of what the machine allows says how much it could give at best; the walk is asked in
- * falling order of that until no promise is above what was found.
+ * Chooses the speed of channels. The candidates are the links' bandwidths divided by small numbers, because these
+ * speeds use all of a link. For each an upper bound says how much the machine could give with it. The walk is run in
+ * falling order of this bound, until no bound is above the best result.
  */
 #include "search.h"
 #include <stdlib.h>
 #include <string.h>
 #include "search_internal.h"
 
-/* A channel is moved by a few cores or multiprocessors: one this fast is divided where the wish for channels allows. */
+/* A few cores or multiprocessors move a channel. So a channel this fast is divided, if the limit of channels allows. */
 static const hk_rate channel_most = 50 * INT64_C(1000000000);
 
 enum { PARTS_MOST = 32, SPEEDS_MOST = 64, STEPS_PER_SPEED = 40000, STEPS_PER_LARGE = 300000 };
@@ -21,7 +21,7 @@ uint32_t hk_switch_edge(const hk_topo *t, uint32_t node) {
   return UINT32_MAX;
 }
 
-/* --- The ground --- */
+/* --- Sites and NETs --- */
 
 static hk_status check(const hk_paths *p, const hk_search *what) {
   if (what->nranks < 1 || what->nranks > HK_SEARCH_RANKS)
@@ -61,7 +61,8 @@ static bool nearer(const hk_path *a, const hk_path *b) {
   return a->cls != b->cls ? a->cls < b->cls : a->gbps > b->gbps;
 }
 
-/* Sites by nearness to a NET; among equals the turn begins at the NET's place among all, upwards or downwards. */
+/* Sorts sites by nearness to a NET. Among equals the turn begins at the NET's position among all NETs, upwards or
+ * downwards. */
 static void sort_sites(const hk_ground *g, int net, bool up, uint8_t *out) {
   int n = g->nsites, turn = net * n / g->nnets;
   for (int i = 0; i < n; i++) {
@@ -105,17 +106,17 @@ static void clear(hk_ground *g) {
   free(g->near_out);
 }
 
-/* --- Speeds worth a try --- */
+/* --- Candidate speeds --- */
 
 typedef struct speeds {
   int n;
   struct {
-    hk_rate speed, promise; /* of one channel; the score of all, at best */
+    hk_rate speed, promise; /* speed of one channel; upper bound of the total score */
     int most;               /* channels */
   } at[SPEEDS_MOST];
 } speeds;
 
-/* Each channel takes cores and buffers, and parts of messages get smaller: it must be worth two hundredths. */
+/* Each channel takes cores and buffers and makes the parts of messages smaller: it must gain two hundredths. */
 static hk_rate score(hk_rate total, int channels) { return total / (100 + 2 * channels) * 100; }
 
 static void add_speed(speeds *list, const hk_ground *g, hk_rate bound, hk_rate speed) {
@@ -165,8 +166,8 @@ static hk_status find_speeds(const hk_ground *g, hk_rate bound, speeds *list) {
 
 typedef struct best {
   hk_rate score;
-  int n, classes; /* of equals those with the nearer hops, to NETs first */
-  bool sure;      /* no better ones exist */
+  int n, classes; /* equal NETs, those with nearer hops first */
+  bool sure;      /* no better channels exist */
   hk_walk_channel at[HK_CHANNEL_LIMIT], next[HK_CHANNEL_LIMIT];
 } best;
 
@@ -187,7 +188,7 @@ out:
   return rc;
 }
 
-/* The ranks as they come: what there is where nothing better is found. */
+/* The ranks in their own order: used if nothing better is found. */
 static void natural(const hk_ground *g, hk_walk_channel *c) {
   for (int i = 0; i < g->nsites; i++) c->site[i] = (uint8_t)i;
   c->net_in = c->net_out = g->nnets ? 0 : -1;
@@ -197,7 +198,7 @@ static void natural(const hk_ground *g, hk_walk_channel *c) {
       c->net_in = c->net_out = (int16_t)i;
 }
 
-/* First as NICs and rails like it, then every way that is allowed. */
+/* First with the NICs and rails that are preferred, then with every one that is allowed. */
 static hk_status try_speed(const hk_ground *g, best *b, hk_rate speed, int most, uint32_t *steps) {
   hk_status rc = HK_OK;
   bool pairs = g->what->pattern == HK_PATTERN_RING && !g->what->network && g->nsites > 2 && most > 1;
@@ -217,7 +218,7 @@ static hk_status try_speeds(const hk_ground *g, best *b, uint32_t stop, uint32_t
   speeds list;
   hk_rate bound;
   HK_TRY(hk_search_bound(g, &bound), out);
-  if (bound <= 0 || bound == HK_NO_BOUND) return HK_OK; /* a site that no path leads to, or nothing to share */
+  if (bound <= 0 || bound == HK_NO_BOUND) return HK_OK; /* a site that no path leads to, or nothing that is shared */
   HK_TRY(find_speeds(g, bound, &list), out);
   for (int i = 0; i < list.n && *steps < stop && list.at[i].promise > b->score + b->score / 1000; i++)
     HK_TRY(try_speed(g, b, list.at[i].speed, list.at[i].most, steps), out);
@@ -226,8 +227,8 @@ out:
   return rc;
 }
 
-/* Rings that close inside the host, opened where a NET is near: what the last rank sends to the NET often takes the way to
- * the first, so that nothing is lost. */
+/* Rings that close inside the host, opened near a NET: the last rank's way to the NET often is the way to the first
+ * rank, so nothing is lost. */
 static hk_status open_rings(const hk_ground *g, best *b, const hk_ground *closed, uint32_t end, uint32_t *steps) {
   hk_status rc;
   best *rings = calloc(1, sizeof *rings);
@@ -245,7 +246,7 @@ out:
   return rc;
 }
 
-/* More channels, for whoever wants them or where one is too fast, are the same ones again. */
+/* To get more channels (if the user wants them, or one is too fast), the same ones are repeated. */
 static hk_status repeat(const hk_ground *g, best *b) {
   hk_rating rating;
   hk_status rc = hk_rate_channels(g, b->at, b->n, &rating);
@@ -269,7 +270,7 @@ static bool can_star(const hk_ground *g) {
   return g->nsites > 1;
 }
 
-/* One channel for each site that owns a part: all, or with a network those that stand nearest to the NETs. */
+/* One channel for each site that owns a part: all sites, or with a network those that are nearest to the NETs. */
 static int make_stars(const hk_ground *g, hk_walk_channel *out) {
   bool owner[HK_SEARCH_RANKS] = {false};
   int n = 0, most = g->nnets ? g->nnets : g->nsites;
@@ -287,7 +288,7 @@ static int make_stars(const hk_ground *g, hk_walk_channel *out) {
   return n;
 }
 
-/* Until `end` of all steps. */
+/* Searches until `end` of all steps. */
 static hk_status search(const hk_ground *g, best *b, uint32_t end, uint32_t *steps) {
   hk_status rc;
   hk_search inside = *g->what;
@@ -305,7 +306,8 @@ out:
   return rc;
 }
 
-/* By one NIC in and out; by different ones too, if that is asked for or if what the machine has in it is more. */
+/* First with one NIC in and out; also with different ones, if that is asked for or the machine could give more by
+ * it. */
 static hk_status search_ways(hk_ground *g, best *b, const hk_search *what, uint32_t *steps) {
   hk_status rc = HK_OK;
   hk_search one = *what;

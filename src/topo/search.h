@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The search for channels: orders of a host's ranks (GPUs, or CPUs that ranks sit on) such that all channels together get
- * the most bandwidth through links they share, balanced over NICs and rails.  Deterministic: a pure function of its arguments,
- * bounded by a number of steps, not by a clock.  Ranks on one device stand behind each other in every order.
+ * The search for channels: orders of a host's ranks (GPUs, or CPUs that have ranks) such that all channels together get
+ * the most bandwidth through the links that they share, balanced over NICs and rails. Deterministic: a pure function of
+ * its arguments, bounded by a number of steps, not by a clock. Ranks on one device follow each other in every order.
  */
 #ifndef HK_TOPO_SEARCH_H
 #define HK_TOPO_SEARCH_H
@@ -11,15 +11,17 @@
 typedef enum hk_pattern {
   HK_PATTERN_RING, /* in from a NET, through all ranks, out by a NET; without a network back to the first */
   HK_PATTERN_TREE, /* a chain whose head is nearest to the NET */
-  HK_PATTERN_STAR /* every rank to an NVSwitch that reduces and multicasts (NVLS); the first in the order owns the part */
+  /* every rank to an NVSwitch that reduces and multicasts (NVLS); the first in the order owns the part */
+  HK_PATTERN_STAR
 } hk_pattern;
 
 enum {
   HK_CHANNEL_LIMIT = 64,
   HK_SEARCH_RANKS = 128,
-  HK_SEARCH_EXACT = 16,     /* up to so many devices wrong turns are taken back; above, the nearest is always right */
-  HK_SEARCH_NETS = 256,     /* NETs looked at */
-  HK_SEARCH_STEPS = 1000000 /* looks at a hop, in all; of some 30 ns */
+  /* up to this number of devices wrong turns are taken back; above, the nearest device is always taken */
+  HK_SEARCH_EXACT = 16,
+  HK_SEARCH_NETS = 256,     /* NETs that are considered */
+  HK_SEARCH_STEPS = 1000000 /* tries of a hop, in all; about 30 ns each */
 };
 
 typedef struct hk_channel {
@@ -31,34 +33,34 @@ typedef struct hk_channels {
   uint8_t pattern;              /* hk_pattern */
   uint8_t intra_cls, inter_cls; /* the worst hk_path_class inside, and to the NETs */
   int nranks, nchannels;        /* no channels: the machine cannot do this pattern (stars without an NVSwitch) */
-  /* Of one channel while all are busy: inside, and to the NETs (0 where there are none).  Trees and stars move so much up
-   * and as much down at a time. */
+  /* Of one channel while all are busy: inside, and to the NETs (0 if there are none). Trees and stars move this much up
+   * and as much down at the same time. */
   float intra_gbps, inter_gbps;
   float us;       /* latency of the worst hop inside */
-  uint32_t steps; /* that the search took, of HK_SEARCH_STEPS */
+  uint32_t steps; /* used by the search, of HK_SEARCH_STEPS */
   hk_channel *at;
   uint64_t hash;
 } hk_channels;
 
-/* NCCL_CROSS_NIC: may a ring leave the host by another NIC than it enters by? */
+/* NCCL_CROSS_NIC: may a ring leave the host by another NIC than the one by which it enters? */
 typedef enum hk_cross_nic {
   HK_CROSS_NIC_NO,
   HK_CROSS_NIC_YES,
-  HK_CROSS_NIC_BETTER /* where that gives more */
+  HK_CROSS_NIC_BETTER /* if that gives more bandwidth */
 } hk_cross_nic;
 
-/* Where leaf switches are rails what changes NICs goes over the spines: nothing is won. */
+/* If leaf switches are rails, a ring that changes NICs crosses the spines, so it gains nothing. */
 static inline hk_cross_nic hk_cross_nic_on(const hk_fabric *f, hk_cross_nic wish) {
   return wish == HK_CROSS_NIC_BETTER && f->rail ? HK_CROSS_NIC_NO : wish;
 }
 
 typedef struct hk_search {
   hk_pattern pattern;
-  const uint32_t *nodes; /* [nranks] where the host's ranks sit; a node may be named several times */
+  const uint32_t *nodes; /* [nranks] the nodes of the host's ranks; a node may occur several times */
   int nranks;
   bool network; /* other hosts take part: channels begin and end at NETs */
   hk_cross_nic cross_nic;
-  int min_channels, max_channels; /* 0: no wish */
+  int min_channels, max_channels; /* 0: no limit */
 } hk_search;
 
 hk_status hk_search_channels(hk_channels **out, const hk_paths *p, const hk_search *what);

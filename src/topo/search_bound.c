@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The most that all channels together can have: what leaves each device, what the NETs carry, what crosses the narrowest cut. */
+/* The upper bound of all channels together: what leaves each device, what the NETs carry, what crosses the narrowest
+ * cut. */
 #include <stdlib.h>
 #include <string.h>
 #include "search_internal.h"
@@ -23,7 +24,7 @@ bool *hk_used_lanes(const hk_ground *g) {
   return used;
 }
 
-/* What can leave a site over the first links of its ways to other sites. */
+/* What can leave a site over the first links of its paths to other sites. */
 static hk_rate out_of_site(const hk_ground *g, int site) {
   const hk_node *n = &g->p->topo->nodes[g->site[site]];
   hk_rate sum = 0;
@@ -33,7 +34,7 @@ static hk_rate out_of_site(const hk_ground *g, int site) {
       const hk_path *path = hk_site_path(g, site, s);
       used = path->nhops && g->p->hops[path->first] == e;
     }
-    /* The last of a ring that leaves to a NET needs no link to another site. */
+    /* The last site of a ring that leaves to a NET needs no link to another site. */
     for (int i = 0; i < g->nnets && !used && g->what->pattern == HK_PATTERN_RING; i++) {
       const hk_path *path = hk_path_between(g->p, g->site[site], g->net[i]);
       used = path->nhops && g->p->hops[path->first] == e;
@@ -52,7 +53,7 @@ typedef struct flow {
   uint32_t *queue, *via;
 } flow;
 
-/* The shortest way with something left; false: there is none. */
+/* The shortest path that has capacity left; false: there is none. */
 static bool find_way(flow *f, uint32_t from, uint32_t to) {
   const hk_topo *t = f->g->p->topo;
   uint32_t n = 1;
@@ -70,7 +71,7 @@ static bool find_way(flow *f, uint32_t from, uint32_t to) {
   return f->via[to] != UINT32_MAX;
 }
 
-/* The most that flows between two sites, by ways that widen it one after another; HK_NO_BOUND where that takes long. */
+/* The maximum flow between two sites, by repeated augmenting; HK_NO_BOUND if that takes too long. */
 static hk_rate most_between(flow *f, uint32_t from, uint32_t to) {
   const hk_topo *t = f->g->p->topo;
   hk_rate sum = 0;
@@ -89,7 +90,7 @@ static hk_rate most_between(flow *f, uint32_t from, uint32_t to) {
   return HK_NO_BOUND;
 }
 
-/* A ring that comes back to where it began crosses every cut between two sites both ways; so does a tree. */
+/* A ring returns to its beginning, so it crosses every cut between two sites in both directions; so does a tree. */
 static hk_status narrowest_cut(const hk_ground *g, hk_rate *bound) {
   const hk_topo *t = g->p->topo;
   hk_status rc = HK_OK;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the files of the search: search.c decides at which speed channels are sought, search_walk.c seeks them,
- * search_bound.c what there is at best, search_rate.c what some channels give and makes the result. */
+/* Shared by the files of the search. search.c chooses the speed of channels, search_walk.c searches for them,
+ * search_bound.c gives the upper bound, search_rate.c rates a set of channels and makes the result. */
 #ifndef HK_TOPO_SEARCH_INTERNAL_H
 #define HK_TOPO_SEARCH_INTERNAL_H
 #include "search.h"
 
-/* Bandwidths are integers (B/s), so that sums are exact and all ranks count alike. */
+/* Bandwidths are integers (B/s), so that sums are exact and equal on all ranks. */
 typedef int64_t hk_rate;
-/* Beyond 50000 GB/s nothing is faster: so that no sum over all links overflows. */
+/* Limited to 50000 GB/s, so that no sum over all links overflows. */
 static inline hk_rate hk_rate_of(float gbps) { return (hk_rate)((gbps < 5e4f ? (double)gbps : 5e4) * 1e9 + 0.5); }
 static inline float hk_rate_gbps(hk_rate r) { return (float)((double)r / 1e9); }
 
@@ -17,7 +17,7 @@ typedef struct hk_walk_channel {
   int16_t net_in, net_out;
 } hk_walk_channel;
 
-/* What a search runs on.  A site is a device with one or more ranks; a lane is an edge, or a device's own memory. */
+/* The input of a search. A site is a device with one or more ranks; a lane is an edge, or a device's own memory. */
 typedef struct hk_ground {
   const hk_paths *p;
   const hk_search *what;
@@ -27,7 +27,8 @@ typedef struct hk_ground {
   uint32_t net[HK_SEARCH_NETS];
   uint32_t nlanes;   /* edges, then one for each node */
   hk_rate *capacity; /* [nlanes] */
-  /* [nnets * nsites] sites by nearness to a NET; equals are dealt out, for arrivals one way round, for departures the other. */
+  /* [nnets * nsites] sites by nearness to a NET. Equal ones are distributed, for arrivals in one direction, for
+   * departures in the other. */
   uint8_t *near_in, *near_out;
   int limit; /* of channels */
 } hk_ground;
@@ -46,16 +47,16 @@ static inline int hk_own_hops(const hk_ground *g, int site) {
 typedef struct hk_walk_rules {
   hk_rate speed; /* of each channel */
   int most;      /* channels */
-  bool pairs;    /* each ring also the other way round, where it fits */
+  bool pairs;    /* each ring also in the other direction, if it fits */
   bool cross;    /* NETs to leave by may differ from those to enter by */
 } hk_walk_rules;
-/* As many channels as go; adds to *steps and stops at `stop`. */
+/* As many channels as fit; adds to *steps and stops at `stop`. */
 hk_status hk_walk(const hk_ground *g, const hk_walk_rules *rules, uint32_t *steps, uint32_t stop, hk_walk_channel *out,
                   int *found);
 /* The edge from a GPU to its NVSwitches, or UINT32_MAX. */
 uint32_t hk_switch_edge(const hk_topo *t, uint32_t node);
 
-/* An upper bound for all channels together; 0: there is a site without a way to others; HK_NO_BOUND: nothing is shared. */
+/* An upper bound for all channels together; 0: a site has no path to others; HK_NO_BOUND: nothing is shared. */
 #define HK_NO_BOUND (INT64_MAX / 2)
 hk_status hk_search_bound(const hk_ground *g, hk_rate *out);
 /* [nlanes] which edges the paths between sites and to NETs use, by malloc; NULL without memory. */
@@ -63,7 +64,8 @@ bool *hk_used_lanes(const hk_ground *g);
 
 typedef struct hk_rating {
   hk_rate both, intra,
-      inter; /* of one channel: everything alike; inside or to the NETs, the other part going on at `both` */
+      /* of one channel if all parts are scaled alike; inside or to the NETs, if the other part stays at `both` */
+      inter;
   int intra_class, inter_class; /* the worst */
 } hk_rating;
 hk_status hk_rate_channels(const hk_ground *g, const hk_walk_channel *at, int n, hk_rating *out);

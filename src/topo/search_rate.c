@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What channels give side by side: each link's bandwidth is divided by the number of times that they cross it. */
+/* The rate of a set of channels: each link's bandwidth is divided by the number of times that they cross it. */
 #include <stdlib.h>
 #include <string.h>
 #include "search_internal.h"
@@ -31,7 +31,8 @@ static void count_nets(tally *t, const hk_walk_channel *c, int first, int last) 
   count_path(t, t->inter, hk_path_between(g->p, g->site[last], g->net[c->net_out]), &t->inter_class);
 }
 
-/* All send their share to the switch and get the result from it; the owner also takes the sum and gives it back. */
+/* All ranks send their share to the switch and get the result from it. The owner also gets the sum and sends it
+ * back. */
 static void count_star(tally *t, const hk_walk_channel *c) {
   const hk_topo *topo = t->g->p->topo;
   for (int i = 0; i < t->g->nsites; i++) {
@@ -69,7 +70,7 @@ static void divide(const tally *t, hk_rating *out) {
     hk_rate crossings = (hk_rate)t->intra[i] + t->inter[i];
     if (crossings && g->capacity[i] / crossings < out->both) out->both = g->capacity[i] / crossings;
   }
-  /* Nothing is crossed by a rank that is alone: what it copies to itself. */
+  /* A rank that is alone crosses nothing: it copies to itself. */
   if (out->both == INT64_MAX) out->both = g->capacity[hk_own_lane(g, 0)];
   if (t->broken) out->both = 0;
   for (uint32_t i = 0; i < g->nlanes; i++) {
@@ -106,7 +107,7 @@ hk_status hk_rate_channels(const hk_ground *g, const hk_walk_channel *at, int n,
 
 /* --- The result --- */
 
-/* Sites become the ranks that sit there. */
+/* Replaces sites by the ranks on them. */
 static void expand(const hk_ground *g, const hk_walk_channel *c, uint16_t *order) {
   const hk_search *what = g->what;
   int n = 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Seeks as many channels of one speed as fit side by side.  Each takes its speed from every link that it crosses; where no
- * next hop has that much left, the walk takes back its newest hop, and when a channel has no way at all, the newest hop of the
- * channel before.  So with enough steps it finds what there is; with fewer it gives the most it has seen.
+ * Searches for as many channels of one speed as fit side by side. Each channel takes its speed from every link that it
+ * crosses. If no next hop has enough left, the walk takes back its newest hop; if a channel has no way at all, it takes
+ * back the newest hop of the channel before. So with enough steps it finds the best result; with fewer it returns the
+ * best that it saw.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ typedef struct walker {
   hk_walk_channel at[HK_CHANNEL_LIMIT], *result;
 } walker;
 
-/* Each returns true when the walk is over: all found, or all steps used. */
+/* Each of these returns true when the walk is over: all channels found, or all steps used. */
 static bool next_channel(walker *w);
 
 static bool is_here(const walker *w, int site) { return w->here[site >> 6] >> (site & 63) & 1; }
@@ -49,7 +50,7 @@ static bool take(walker *w, const hk_path *path) {
   return true;
 }
 
-/* A hop of the channel: trees use both directions. */
+/* Takes a hop of the channel: trees use both directions. */
 static bool take_hop(walker *w, int from, int to) {
   if (!take(w, hk_site_path(w->g, from, to))) return false;
   if (w->g->what->pattern != HK_PATTERN_TREE || take(w, hk_site_path(w->g, to, from))) return true;
@@ -66,7 +67,7 @@ static void turn_own(walker *w, hk_rate speed) {
   for (int i = 0; i < w->g->nsites; i++) w->left[hk_own_lane(w->g, i)] += speed * hk_own_hops(w->g, i);
 }
 
-/* The devices' own memory; what does not fit is given back. */
+/* Takes the devices' own memory; gives it back if it does not fit. */
 static bool take_own(walker *w) {
   turn_own(w, -w->speed);
   for (int i = 0; i < w->g->nsites; i++)
@@ -78,7 +79,7 @@ static bool take_own(walker *w) {
 }
 
 static bool spent(const walker *w) { return *w->steps >= w->stop; }
-/* Of this beginning of the first channel: another one may lead further. */
+/* True if this beginning of the first channel has used its share of steps: another one may lead further. */
 static bool tired(const walker *w) { return *w->steps >= w->tired_at; }
 
 static void reverse(const walker *w, const hk_walk_channel *from, hk_walk_channel *to) {
@@ -104,7 +105,7 @@ static void give_ring(walker *w, const hk_walk_channel *c, int parts) {
   turn_own(w, w->speed);
 }
 
-/* The newest ring also the other way round, where that fits. */
+/* Adds the newest ring in the other direction, if it fits. */
 static bool take_reverse(walker *w) {
   hk_walk_channel *c = &w->at[w->n + 1];
   if (!w->pairs || w->n + 1 >= w->most || !take_own(w)) return false;
@@ -130,7 +131,7 @@ static bool channel_found(walker *w) {
   return false;
 }
 
-/* From the last site so far to the one that the end is kept for, or around. */
+/* From the last site so far to the site that is kept for the end, or back to the first. */
 static bool close_channel(walker *w) {
   hk_walk_channel *c = &w->at[w->n];
   int n = w->g->nsites, from, to;
@@ -148,7 +149,8 @@ static bool close_channel(walker *w) {
   return spent(w);
 }
 
-/* The best next site that is not in `tried`: by class, then by what is left, then the next one round; -1: none. */
+/* The best next site that is not in `tried`: by class, then by capacity left, then by number after this one; -1:
+ * none. */
 static int choose_next(walker *w, int from, const uint64_t *tried) {
   const hk_ground *g = w->g;
   int best = -1, best_class = 0;
@@ -219,7 +221,7 @@ static bool leave_by(walker *w, int first, int net) {
   return spent(w);
 }
 
-/* The NET after `previous` by how many channels use it, then by number; -1 begins, and -1 is the end. */
+/* The NET after `previous`, by the number of channels that use it, then by number. -1 begins, and -1 is the end. */
 static int next_net(const walker *w, const uint16_t *used, int previous) {
   int best = -1;
   for (int i = 0; i < w->g->nnets; i++) {
@@ -229,7 +231,7 @@ static int next_net(const walker *w, const uint16_t *used, int previous) {
   return best;
 }
 
-/* Where any NET may follow, the one that leads in comes last: it was tried alone before. */
+/* If any NET may follow, the one that leads in comes last, because it was tried alone before. */
 static bool leave(walker *w, int first, int net_in) {
   if (!w->cross) return leave_by(w, first, net_in);
   for (int net = next_net(w, w->out, -1); net >= 0; net = next_net(w, w->out, net)) {
@@ -307,7 +309,7 @@ hk_status hk_walk(const hk_ground *g, const hk_walk_rules *rules, uint32_t *step
   w->tired_at = UINT32_MAX;
   w->result = out;
   int had;
-  do { /* without taking back each call finds one channel (or a pair); otherwise the first finds all */
+  do { /* if nothing is taken back, each call finds one channel (or a pair); otherwise the first call finds all */
     had = w->n;
     next_channel(w);
   } while (!w->exact && w->n > had && w->n < w->most && !spent(w));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parser of machine strings: words to hk_synth_spec and hk_fabric.  Options are rows of a table; presets are strings
- * of the same grammar. */
+/* The parser of machine strings: words to hk_synth_spec and hk_fabric.  Options are rows of a table; presets are
+ * strings of the same grammar. */
 #include "synth.h"
 #include <ctype.h>
 #include <math.h>
@@ -21,7 +21,7 @@ static const preset presets[] = {
 
 enum { WORD = 1024, TEXT = 8192 };
 typedef struct reader {
-  const char *text, *at; /* `at`: behind the current word */
+  const char *text, *at; /* `at`: after the current word */
   const char *begin;     /* of the current word */
   char word[WORD];       /* a copy; empty at the end */
 } reader;
@@ -49,7 +49,7 @@ static hk_status wrong(const reader *r, const char *part, const char *could) {
   return HK_FAIL(HK_ERR_ARGUMENT, "machine: \"%.40s\" at position %zu; here could stand: %s", part, position, could);
 }
 
-/* As wrong(), with the nearest of `names`. */
+/* As wrong(), and suggests the nearest of `names`. */
 static hk_status unknown(const reader *r, const char *part, const char *could, const char *const *names, size_t n) {
   unsigned distance;
   char text[700];
@@ -59,7 +59,7 @@ static hk_status unknown(const reader *r, const char *part, const char *could, c
   return wrong(r, part, text);
 }
 
-/* A whole number at *at, which moves behind it. */
+/* A whole number at *at, which is moved after it. */
 static bool number(const char **at, long min, long max, long *out) {
   if (!isdigit((unsigned char)**at)) return false;
   long v = 0;
@@ -248,7 +248,7 @@ static hk_status take_machine(reader *r, hk_synth_spec *s, const preset **found)
   return unknown(r, r->word, list, names, HK_ARRAY_LENGTH(presets));
 }
 
-/* All words behind the current one that belong to the machine. */
+/* All words after the current one that belong to the machine. */
 static hk_status take_options(reader *r, hk_synth_spec *s) {
   hk_status rc;
   HK_TRY(next(r), out);
@@ -260,7 +260,7 @@ out:
   return rc;
 }
 
-/* The current word and its options; afterwards the current word is the first that does not belong. */
+/* The current word and its options. Afterwards the current word is the first that does not belong to the machine. */
 static hk_status read_machine(reader *r, hk_synth_spec *s) {
   const preset *found;
   hk_status rc;

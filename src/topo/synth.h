@@ -22,7 +22,8 @@
 #include <stdio.h>
 #include "topo.h"
 
-/* HK_ERR_ARGUMENT quotes the word that is wrong, its position (the first character is 1) and what could stand there. */
+/* HK_ERR_ARGUMENT quotes the wrong word, its position (the first character is 1) and the words that are possible
+ * there. */
 hk_status hk_cluster_from_string(hk_cluster **out, const char *text);
 /* A table of the presets with one line about each, for --help. */
 void hk_synth_presets(FILE *to);

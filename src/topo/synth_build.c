@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From what a machine's string says to its topology.  Everything is dealt out evenly and in order: GPU 0 to the first CPU's
- * first switch, the last GPU to the last one's. */
+/* From the specification of a machine in words to its topology. Parts are divided evenly and in order: GPU 0 belongs to
+ * the first CPU's first switch, the last GPU to the last CPU's last switch. */
 #include <stdio.h>
 #include <string.h>
 #include "synth_spec.h"
@@ -123,7 +123,7 @@ out:
   return rc;
 }
 
-/* Which of `n` parents has item i of `of`, dealt out in runs. */
+/* The parent, of `n`, of item i of `of`, if they are divided in runs. */
 static int share(int i, int of, int n) { return (int)((long)i * n / of); }
 
 /* Switch by switch, or CPU by CPU: first the GPUs, then the NICs, so that bus ids rise with the numbers. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a machine's string says, between the parser (synth.c) and the builder (synth_build.c). */
+/* The specification that a machine in words gives: made by the parser (synth.c), read by the builder
+ * (synth_build.c). */
 #ifndef HK_TOPO_SYNTH_SPEC_H
 #define HK_TOPO_SYNTH_SPEC_H
 #include "facts.h"
 
 typedef enum hk_synth_join {
-  HK_JOIN_DEFAULT, /* NVSwitch or mesh where the GPU has links */
+  HK_JOIN_DEFAULT, /* NVSwitch or mesh if the GPU has links */
   HK_JOIN_NVSWITCH,
   HK_JOIN_PCIE,
   HK_JOIN_CUBE,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Building a topology: nodes and links as they come, then one canonical order, checks and the hash. */
+/* Builds a topology: nodes and links as they come, then one canonical order, checks and the hash. */
 #include "topo.h"
 #include <math.h>
 #include <stdarg.h>
@@ -47,7 +47,7 @@ void hk_topo_free(hk_topo *t) {
 /* A finished topology has its kinds counted. */
 static bool finished(const hk_topo *t) { return t->first_of[HK_NODE_KINDS] > 0; }
 
-/* Room for `more` entries behind the first n: arrays grow at powers of two, so no capacity needs to be kept. */
+/* Room for `more` entries after the first n. Arrays grow at powers of two, so no capacity needs to be stored. */
 static hk_status grow(void *array, uint32_t n, uint32_t more, size_t size) {
   uint32_t have = 0, need = 16;
   if (n)
@@ -170,7 +170,7 @@ out:
   return rc;
 }
 
-/* All fields: sums over parallel edges come out the same whatever the order in which they were added. */
+/* Compares all fields, so that sums over parallel edges do not depend on the order in which they were added. */
 static int by_ends(const void *a, const void *b) {
   const hk_edge *x = a, *y = b;
   if (x->from != y->from) return x->from < y->from ? -1 : 1;
@@ -267,7 +267,7 @@ out:
   return rc;
 }
 
-/* --- The hash: of what decisions rest on, not of names, PCI ids, GUIDs, or which cores this process may use --- */
+/* --- The hash of all that decisions depend on: not of names, PCI ids, GUIDs, or the cores this process may use --- */
 
 static void mix(uint64_t *h, uint64_t value) { *h = hk_topo_mix(*h, value); }
 
@@ -395,15 +395,16 @@ void hk_bus_id_format(uint64_t id, char *text) {
            (unsigned long long)(id >> 12 & 0xff), (unsigned long long)(id >> 4 & 0xff), (unsigned long long)(id & 0xf));
 }
 
-/* 8b/10b below 8 GT/s, 128b/130b up to 32, flits of 242 in 256 bytes above; of what is left, headers, acknowledgements
- * and credits leave large copies 0.82: 12.9, 25.8 and 51.7 GB/s on 16 lanes of the third to fifth generation. */
+/* 8b/10b below 8 GT/s, 128b/130b up to 32, flits of 242 in 256 bytes above. Headers, acknowledgements and credits leave
+ * large copies 0.82 of that: 12.9, 25.8 and 51.7 GB/s on 16 lanes of the third to fifth generation. */
 float hk_pci_gbps(float gts, int width) {
   if (!(gts > 0) || width <= 0) return 0;
   float coded = gts < 8 ? 0.8f : gts > 32 ? 242.0f / 256 : 128.0f / 130;
   return gts * (float)width / 8 * coded * 0.82f;
 }
 
-/* Raw rates are 20 (Pascal), 25 (Volta to Hopper) and 50 GB/s (Blackwell); these are what collectives reach on them. */
+/* Raw rates are 20 (Pascal), 25 (Volta to Hopper) and 50 GB/s (Blackwell); these are the rates that collectives
+ * reach. */
 float hk_nvlink_gbps(int sm) {
   if (sm >= 120) return 0; /* workstation Blackwell has none */
   if (sm >= 100) return 40.1f;

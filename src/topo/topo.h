@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The machine as a graph.  A topology is what one scale-up domain has: usually a host, for an NVL72 the rack.  Nodes are
- * CPUs (one a NUMA node), PCI switches, GPUs, NVSwitches, NICs and their network ports; edges are links with a bandwidth a
- * direction.  A cluster is a number of topologies (equal ones are kept once) joined by a fabric.
+ * The machine as a graph. A topology is one scale-up domain: usually a host, for an NVL72 the rack. Nodes are CPUs (one
+ * for each NUMA node), PCI switches, GPUs, NVSwitches, NICs and their network ports. Edges are links with a bandwidth
+ * for each direction. A cluster is several topologies (equal ones are kept once) joined by a fabric.
  *
- * Who makes one: detection (detect.h), NCCL's XML (xml.h), a short string (synth.h).  Who reads it: paths.h, search.h, the
- * simulator, the selector, `hocket topo`.  A topology is built by hk_topo_add and hk_topo_link, then finished, then never
- * changed: everything computed from it is a pure function of it, so equal topologies give equal decisions on all ranks.
+ * Topologies are made by detection (detect.h), NCCL's XML (xml.h) and words (synth.h). They are read by paths.h,
+ * search.h, the simulator, the selector and `hocket topo`. A topology is built by hk_topo_add and hk_topo_link, then
+ * finished, then never changed. Everything computed from it is a pure function of it, so equal topologies give equal
+ * decisions on all ranks.
  *
- * Bandwidths are GB/s (1e9 bytes) in one direction, as a large copy sees them: after encoding and protocol overhead.
+ * Bandwidths are GB/s (1e9 bytes) in one direction, as a large copy reaches them: after encoding and protocol overhead.
  */
 #ifndef HK_TOPO_TOPO_H
 #define HK_TOPO_TOPO_H
@@ -51,7 +52,7 @@ typedef struct hk_pci_info {
   uint16_t vendor, device, subvendor, subdevice; /* 0: unknown */
   float gts;                                     /* link speed now, GT/s a lane; 0: unknown */
   int width;                                     /* lanes now */
-  float max_gts;                                 /* what both ends could do; above gts: the link is downgraded */
+  float max_gts;                                 /* the best that both ends can do; above gts: the link is downgraded */
   int max_width;
 } hk_pci_info;
 typedef struct hk_gpu_info {
@@ -97,15 +98,15 @@ typedef struct hk_edge {
 } hk_edge;
 
 typedef struct hk_topo {
-  char name[64]; /* for people: "dgx-h100", a file's name, a host's */
+  char name[64]; /* for people: "dgx-h100", the name of a file or a host */
   uint32_t nnodes, nedges;
   hk_node *nodes;                       /* after hk_topo_finish in canonical order: by kind, then id */
   hk_edge *edges;                       /* after hk_topo_finish grouped by `from`, then by `to` */
   uint32_t first_of[HK_NODE_KINDS + 1]; /* nodes of kind k: [first_of[k], first_of[k + 1]) */
-  /* Of all that decisions rest on: equal topologies, equal hashes.  Not of names, masks and cores, which two processes
-   * on one host may see differently. */
+  /* Of all that decisions depend on: equal topologies have equal hashes. Names, masks and cores are left out, because
+   * two processes on one host may see them differently. */
   uint64_t hash;
-  char *remarks; /* NULL, or lines of text: what detection could not see, links that run below their best */
+  char *remarks; /* NULL, or lines of text: what detection could not see, links that are slower than they could be */
 } hk_topo;
 
 hk_status hk_topo_new(hk_topo **out, const char *name);
@@ -115,8 +116,8 @@ hk_status hk_topo_add(hk_topo *t, hk_node_kind kind, uint64_t id, uint32_t *out)
 /* Both directions of a link. */
 hk_status hk_topo_link(hk_topo *t, uint32_t a, uint32_t b, hk_edge_kind kind, unsigned count, float gbps, float us);
 hk_status hk_topo_remark(hk_topo *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Sorts, joins parallel edges, checks (connected, ids unique, bandwidths positive: HK_ERR_ARGUMENT names what is wrong),
- * hashes.  Afterwards the topology is constant. */
+/* Sorts, joins parallel edges, checks (connected, ids unique, bandwidths positive: HK_ERR_ARGUMENT names the fault),
+ * hashes. Afterwards the topology is constant. */
 hk_status hk_topo_finish(hk_topo *t);
 static inline uint32_t hk_topo_count(const hk_topo *t, hk_node_kind k) { return t->first_of[k + 1] - t->first_of[k]; }
 /* Folds a value into a hash (64-bit, well mixed; equal on all machines). */
@@ -139,34 +140,34 @@ float hk_nvlink_gbps(int sm); /* one link of the generation that this compute ca
 typedef struct hk_fabric {
   bool rail;          /* leaf switches take one rail (port number i of every host), not whole hosts */
   int hosts_per_leaf; /* 0: one switch for all */
-  int spines;         /* parallel ways between two leaves; flows choose one by hash (ECMP) unless `adaptive` */
+  int spines;         /* parallel paths between two leaves; a flow uses one, chosen by hash (ECMP), unless `adaptive` */
   bool adaptive;      /* flows spread over the spines packet by packet */
-  float oversub;      /* bandwidth into a leaf : out of it upwards; 1: full bisection */
-  float hop_us;       /* of one switch */
-  float base_us;      /* of both NICs and their drivers together, one message */
+  /* ratio of the bandwidth between hosts and leaf to that between leaf and spines; 1: full bisection */
+  float oversub;
+  float hop_us;  /* of one switch */
+  float base_us; /* of both NICs and their drivers together, one message */
 } hk_fabric;
 
 typedef struct hk_cluster {
   char name[64];
   int nhosts, nkinds;
   hk_topo **kinds;   /* [nkinds], owned */
-  uint16_t *kind_of; /* [nhosts] index into kinds; NULL where nkinds == 1 */
+  uint16_t *kind_of; /* [nhosts] index into kinds; NULL if nkinds == 1 */
   hk_fabric fabric;
 } hk_cluster;
-/* Takes `t` over, also on error. */
+/* Takes ownership of `t`, also on error. */
 hk_status hk_cluster_of(hk_cluster **out, hk_topo *t, int nhosts);
 void hk_cluster_free(hk_cluster *c);
 static inline const hk_topo *hk_cluster_host(const hk_cluster *c, int host) {
   return c->kinds[c->kind_of ? c->kind_of[host] : 0];
 }
 
-/* Where ranks sit: on a GPU, or on a CPU whose memory they use. */
+/* Where a rank is: on a GPU, or on a CPU whose memory it uses. */
 typedef struct hk_seat {
   int host;
   uint32_t node; /* in the host's topology */
 } hk_seat;
-/* One rank for each GPU, host after host in CUDA's order; without GPUs `per_host` ranks dealt out over the CPUs (0: one a
- * core), neighbours on one CPU.
- * *out has *n entries; free() it. */
+/* One rank for each GPU, host after host in CUDA's order. Without GPUs `per_host` ranks divided among the CPUs (0: one
+ * for each core), neighbours on one CPU. *out has *n entries; free() it. */
 hk_status hk_cluster_seats(const hk_cluster *c, int per_host, hk_seat **out, int *n);
 #endif

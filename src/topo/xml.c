@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of topologies: reading one alone, and over what detection found. */
+/* Topology files: read alone, and merged with what detection found. */
 #include "xml.h"
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include "xml_build.h"
 
-/* Numbers in files have points, whatever the user's locale. */
+/* Numbers in files have decimal points, whatever the user's locale. */
 static hk_status build(hk_topo **out, const char *name, const hk_xml_tree *tree, hk_xml_report *r) {
   locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0), had = plain ? uselocale(plain) : (locale_t)0;
   hk_status rc = hk_xml_build(out, name, tree, r);
@@ -41,7 +41,7 @@ out:
   return rc;
 }
 
-/* --- A file over detection --- */
+/* --- A file merged with detection --- */
 
 static bool is(const hk_xml_node *n, const char *name) { return !strcmp(n->name, name); }
 
@@ -57,7 +57,7 @@ static hk_xml_node *find(hk_xml_node *n, const char *name, const char *key, cons
   return NULL;
 }
 
-/* What tells a child from its brothers. */
+/* The attribute by which an element is recognised among its siblings. */
 static const char *key_of(const hk_xml_node *n) {
   return is(n, "cpu")                       ? "numaid"
          : is(n, "pci")                     ? "busid"
@@ -77,7 +77,7 @@ static hk_xml_node *brother(hk_xml_node *parent, const hk_xml_node *n) {
 
 static hk_status add_attrs(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
   hk_status rc = HK_OK;
-  /* A link's bandwidth belongs to the speed beside it. */
+  /* A link's bandwidth belongs to the speed in the same element. */
   bool own_speed = is(to, "pci") && (hk_xml_get(to, "link_speed") || hk_xml_get(to, "link_width"));
   for (const hk_xml_attr *a = from->attrs; a; a = a->next)
     if (!hk_xml_get(to, a->name) && !(own_speed && !strncmp(a->name, "hk_", 3)))
@@ -86,12 +86,12 @@ out:
   return rc;
 }
 
-/* Everything inside a GPU's or NIC's <pci>.  A file with NVLinks of a GPU says all of them. */
+/* Merges all that is inside a GPU's or NIC's <pci>. A file with NVLinks of a GPU has all of them. */
 static hk_status add_inside(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
   hk_status rc;
   bool links = is(to, "gpu") && (hk_xml_child(to, "nvlink") || hk_xml_child(to, "xgmi"));
   HK_TRY(add_attrs(t, to, from), out);
-  /* The numbers by which this process addresses its devices are the machine's, whatever the file says. */
+  /* The numbers by which this process addresses its devices are those of the machine, whatever the file has. */
   if ((is(to, "gpu") || is(to, "net")) && hk_xml_get(from, "dev"))
     HK_TRY(hk_xml_set(t, to, "dev", hk_xml_get(from, "dev")), out);
   for (const hk_xml_node *c = from->first; c; c = c->next) {
@@ -110,14 +110,14 @@ static bool is_device(const hk_xml_node *n) {
   return is(n, "pci") && (hk_xml_child(n, "gpu") || hk_xml_child(n, "nic"));
 }
 
-/* A CPU that the file has not is on the host of those that it has. */
+/* A CPU that is not in the file is on the host of those that are. */
 static hk_status same_host(hk_xml_tree *t, hk_xml_node *cpu) {
   const hk_xml_node *first = hk_xml_child(t->root, "cpu");
   const char *host = first && first != cpu ? hk_xml_get(first, "host_hash") : NULL;
   return host && !hk_xml_get(cpu, "host_hash") ? hk_xml_set(t, cpu, "host_hash", host) : HK_OK;
 }
 
-/* Where a CPU or bridge that detection saw is in the file's tree; what is not there is added. */
+/* Finds a CPU or bridge that detection saw in the file's tree; if it is not there, it is added. */
 static hk_status place(hk_xml_tree *t, const hk_xml_node *seen, hk_xml_node **out) {
   const char *key = key_of(seen), *value = key ? hk_xml_get(seen, key) : NULL;
   hk_xml_node *above;
@@ -132,7 +132,7 @@ out:
   return rc;
 }
 
-/* What the file has of a device: a <pci> by its bus id; a NIC that is no PCI device by its port's name. */
+/* The file's element of a device: a <pci> by its bus id; a NIC that is no PCI device by its port's name. */
 static hk_xml_node *in_file(hk_xml_tree *t, const hk_xml_node *seen) {
   if (is(seen, "pci"))
     return hk_xml_get(seen, "busid") ? find(t->root, "pci", "busid", hk_xml_get(seen, "busid")) : NULL;
@@ -162,8 +162,8 @@ static bool kept(const hk_xml_node *n) {
   return keep && !strcmp(keep, "1");
 }
 
-/* Does `n` stay?  Devices and ports that detection did not see go, and bridges without any; `keep="1"` keeps one, as in
- * NCCL. */
+/* True if `n` stays. Devices and ports that detection did not see are removed, and bridges without any device.
+ * `keep="1"` keeps one, as in NCCL. */
 static bool trim(hk_xml_node *n, hk_xml_node *seen) {
   const char *bus = is(n, "pci") ? hk_xml_get(n, "busid") : NULL, *name = is(n, "net") ? hk_xml_get(n, "name") : NULL;
   const hk_xml_node *device = bus ? find(seen, "pci", "busid", bus) : NULL;
@@ -221,7 +221,7 @@ hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *
     rc = hk_xml_status(&r);
     goto out;
   }
-  /* A file that is wrong by itself is refused with what is wrong in it, not in the mixture. */
+  /* A wrong file is refused with its own errors, before it is merged. */
   HK_TRY(build(&checked, path, tree, &r), out);
   rc = merge(out, path, tree, detected, &alone);
 out:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * NCCL's topology XML (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE) and graph XML (NCCL_GRAPH_FILE, NCCL_GRAPH_DUMP_FILE).
- * docs/topology.md has the schema.  What is read is hostile until proved otherwise: entities are refused, depth, size and
- * counts are bounded, and every complaint has file, line and column.
+ * docs/topology.md has the schema. Files are not trusted: entities are refused, depth, size and counts are bounded, and
+ * every finding has file, line and column.
  */
 #ifndef HK_TOPO_XML_H
 #define HK_TOPO_XML_H
@@ -16,21 +16,21 @@ typedef struct hk_xml_finding {
 } hk_xml_finding;
 typedef void hk_xml_tell(void *arg, const hk_xml_finding *finding);
 
-/* False: the library was built without expat, and whatever reads XML fails and says so. */
+/* False: the library was built without expat, and all functions that read XML fail and say so. */
 bool hk_xml_available(void);
 
-/* Reads a topology.  The first error is the status's message ("file:line: what; what to do"); all findings go to `tell`
- * (may be NULL), which is all that the linter is.  The result is finished. */
+/* Reads a topology. The first error is the status's message ("file:line: what; what to do"). All findings go to `tell`
+ * (may be NULL); the linter is just this. The result is finished. */
 hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_tell *tell, void *arg);
 hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, size_t bytes, hk_xml_tell *tell,
                             void *arg);
 hk_status hk_topo_write_xml(const hk_topo *t, FILE *to);
-/* What NCCL makes of NCCL_TOPO_FILE: the file's attributes and its PCI tree win, `detected` gives what the file does not
- * say, and devices that only the file has are left out: this machine has them not. */
+/* NCCL's rule for NCCL_TOPO_FILE: the file's attributes and its PCI tree have priority, `detected` gives what the file
+ * does not say, and devices that only the file has are left out, because this machine does not have them. */
 hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *detected, hk_xml_tell *tell, void *arg);
 
-/* The channels of this pattern; *out is NULL where the file has none, and then the search decides.  `what` says where the
- * ranks sit. */
+/* The channels of this pattern; *out is NULL if the file has none, and then the search decides. `what` has the nodes of
+ * the ranks. */
 hk_status hk_channels_read_xml(hk_channels **out, const char *path, hk_pattern pattern, const hk_topo *t,
                                const hk_search *what);
 hk_status hk_channels_write_xml(const hk_channels *const *graphs, int n, const hk_topo *t, const hk_search *what,

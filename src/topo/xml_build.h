@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What xml_*.c share about topologies: a tree to a topology, and a node before topologies are finished. */
+/* What xml_*.c share about topologies: from a tree to a topology, and nodes before topologies are finished. */
 #ifndef HK_TOPO_XML_BUILD_H
 #define HK_TOPO_XML_BUILD_H
 #include "xml_tree.h"
 
 enum { HK_XML_CPUS = 1024 };
 
-/* An <nvlink>, <xgmi> or <c2c>: looked at when all devices are known. */
+/* An <nvlink>, <xgmi> or <c2c>: processed when all devices are known. */
 struct hk_xml_link {
   const hk_xml_node *xml;
   uint32_t gpu, cpu; /* node indices */
@@ -35,12 +35,12 @@ typedef struct hk_xml_reader {
   const char *hosts[HK_XML_CPUS]; /* their host_hash */
   int nhosts;
   bool several;          /* numbers are unique in a host only */
-  hk_xml_host step, add; /* from host to host; for the host that is being read */
+  hk_xml_host step, add; /* difference from host to host; for the host that is being read */
   bool mcast_told[HK_TOPO_NODES];
 } hk_xml_reader;
 
 void hk_xml_join(hk_xml_reader *b, uint32_t x, uint32_t y, hk_edge_kind kind, unsigned count, float gbps, float us);
-/* hk_bw and hk_us, where a link is not as its kind usually is. */
+/* hk_bw and hk_us, if a link is not as usual for its kind. */
 void hk_xml_own_figures(hk_xml_report *r, const hk_xml_node *xml, float *gbps, float *us);
 void hk_xml_take_link(hk_xml_reader *b, const hk_xml_node *xml, uint32_t gpu, uint32_t cpu);
 void hk_xml_join_links(hk_xml_reader *b);
@@ -49,9 +49,9 @@ hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree,
 /* Index of the node, or UINT32_MAX; as hk_topo_find, but in any order. */
 uint32_t hk_xml_index(const hk_topo *t, hk_node_kind kind, uint64_t id);
 enum { HK_XML_NUMBER = 24 };
-/* The shortest text that is read as this number; `text` needs HK_XML_NUMBER bytes. */
+/* The shortest text that reads back as this number; `text` needs HK_XML_NUMBER bytes. */
 const char *hk_xml_number(float value, char *text);
-/* Bandwidths that follow from what the XML says; one that differs is written as hk_bw. */
+/* Bandwidths that follow from the rest of the XML; a different one is written as hk_bw. */
 float hk_xml_pci_gbps(const hk_pci_info *p);
 float hk_xml_nvlink_gbps(int sm, unsigned count);
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's graph XML: channels as lists of NETs and GPUs.  Ranks on CPUs, which NCCL has not, are <hk_cpu>. */
+/* NCCL's graph XML: channels as lists of NETs and GPUs. Ranks on CPUs, which NCCL does not have, are <hk_cpu>. */
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include "xml_build.h"
 
-/* NCCL's numbers: id says what the graph is for, pattern how it is shaped (1 to 3 are trees). */
+/* NCCL's numbers: id is the purpose of the graph, pattern its shape (1 to 3 are trees). */
 static const struct {
   int id, pattern;
 } numbers[] = {[HK_PATTERN_RING] = {0, 4}, [HK_PATTERN_TREE] = {1, 1}, [HK_PATTERN_STAR] = {3, 5}};
@@ -28,7 +28,7 @@ static uint32_t device_node(const hk_topo *t, int dev) {
   return UINT32_MAX;
 }
 
-/* The node that a <gpu>, <hk_cpu> or <net> names; UINT32_MAX, and a finding, where there is none. */
+/* The node that a <gpu>, <hk_cpu> or <net> names; UINT32_MAX, and a finding, if there is none. */
 static uint32_t named_node(const reader *b, const hk_xml_node *xml, const char *key, hk_node_kind kind) {
   uint32_t node;
   long v;
@@ -40,7 +40,7 @@ static uint32_t named_node(const reader *b, const hk_xml_node *xml, const char *
   return node;
 }
 
-/* Ranks on one device take their places in the order of their numbers. */
+/* Ranks on one device take their positions in the order of their numbers. */
 static void take_rank(const reader *b, const hk_xml_node *xml, uint32_t node, hk_channel *c, int *n) {
   bool any = false;
   if (node == UINT32_MAX) return;
@@ -71,7 +71,7 @@ static void read_channel(reader *b, const hk_xml_node *xml, hk_channel *c) {
       take_rank(b, x, named_node(b, x, "numaid", HK_NODE_CPU), c, &n);
     }
   }
-  /* NCCL's stars name the owner of the part only; the others stand behind it in their order. */
+  /* NCCL's stars name only the owner of the part. The other ranks follow it in their order. */
   for (int i = 0; i < b->what->nranks && n > 0 && b->c->pattern == HK_PATTERN_STAR; i++)
     if (!b->used[i]) c->order[n++] = (uint16_t)i;
   if (n != b->what->nranks)

@@ -56,7 +56,7 @@ static void find_peer(reader *b, link_row *row) {
   }
 }
 
-/* Rows between the same two ends side by side, in the file's order. */
+/* Sorts rows between the same two ends side by side, in the file's order. */
 static int by_ends(const void *a, const void *b) {
   const link_row *x = a, *y = b;
   uint32_t xl = x->gpu < x->peer ? x->gpu : x->peer, xh = x->gpu ^ x->peer ^ xl;
@@ -66,7 +66,8 @@ static int by_ends(const void *a, const void *b) {
   return x->order < y->order ? -1 : 1;
 }
 
-/* All rows between two ends, both ways: the link is added once, and counts are summed before bandwidths are. */
+/* Joins all rows between two ends, in both directions: the link is added once, and counts are added before bandwidths
+ * are. */
 static void join_rows(reader *b, const link_row *row, uint32_t n) {
   long there = 0, back = 0;
   const hk_node *gpu = &b->t->nodes[row->gpu], *peer = &b->t->nodes[row->peer];

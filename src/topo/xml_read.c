@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tree of NCCL's topology XML to a topology.  Everything wrong is reported where it stands; what is built nevertheless is
- * thrown away at the end if there was an error. */
+/* From a tree of NCCL's topology XML to a topology. Each error is reported with its place. The result is thrown away at
+ * the end if there was an error. */
 #include <ctype.h>
 #include <locale.h>
 #include <stdlib.h>
@@ -15,14 +15,14 @@ static const char *text_of(const hk_xml_node *n, const char *name) {
   return text ? text : "";
 }
 
-/* Names that people see, on terminals too. */
+/* Copies a name. People see it, also on terminals, so control characters are replaced. */
 static void take_text(char *out, size_t size, const char *text) {
   size_t n = 0;
   for (; text[n] && n + 1 < size; n++) out[n] = text[n] < ' ' || text[n] > '~' ? '?' : text[n];
   out[n] = 0;
 }
 
-/* A node of the topology for `xml`; reports a second one with the same id.  UINT32_MAX: none. */
+/* A node of the topology for `xml`; reports a second one with the same id. UINT32_MAX: none. */
 static uint32_t add(reader *b, const hk_xml_node *xml, hk_node_kind kind, uint64_t id) {
   uint32_t index = UINT32_MAX;
   bool bus = kind == HK_NODE_PCI || kind == HK_NODE_GPU || kind == HK_NODE_NIC;
@@ -56,9 +56,9 @@ void hk_xml_own_figures(hk_xml_report *r, const hk_xml_node *xml, float *gbps, f
   hk_xml_float(r, xml, "hk_us", false, 0, 1e6f, us);
 }
 
-/* --- Hosts ---
- * What NCCL writes of a rack is the files of its hosts in one: NUMA ids, bus ids and device numbers are unique in a host only.
- * Then those of the second and later hosts are moved up. */
+/* ---- Hosts ----
+ * For a rack NCCL writes the files of its hosts into one file: NUMA ids, bus ids and device numbers are unique in a
+ * host only. The numbers of the second and later hosts are then moved up. */
 
 static void largest(const hk_xml_node *n, hk_xml_host *most) {
   bool gpu = !strcmp(n->name, "gpu"), net = !strcmp(n->name, "net");
@@ -157,7 +157,7 @@ static uint32_t read_cpu(reader *b, const hk_xml_node *xml) {
   return index;
 }
 
-/* A link that is named, for machines whose CPUs are not linked as usual. */
+/* A link that is named, for machines whose CPUs are not linked in the usual way. */
 static void read_cpu_link(reader *b, const hk_xml_node *xml, uint32_t cpu) {
   float gbps, us = hk_link_us(HK_EDGE_SYS, false);
   long v;
@@ -171,7 +171,7 @@ static void read_cpu_link(reader *b, const hk_xml_node *xml, uint32_t cpu) {
     hk_xml_join(b, cpu, other, HK_EDGE_SYS, 1, gbps, us);
 }
 
-/* Links between CPUs: those that are named, or among all with one host_hash. */
+/* Links between CPUs: the named ones, or links among all with one host_hash. */
 static void join_cpus(reader *b, const hk_xml_node *system) {
   bool named = !strcmp(text_of(system, "hk_cpu_links"), "1");
   for (uint32_t i = 0; i < b->ncpus; i++) {
@@ -187,7 +187,7 @@ static void join_cpus(reader *b, const hk_xml_node *system) {
 
 /* --- PCI devices --- */
 
-/* "16 GT/s", "16.0 GT/s PCIe"; "" and "Unknown" are what sysfs has where it does not know. */
+/* "16 GT/s", "16.0 GT/s PCIe"; "" and "Unknown" are sysfs' texts for an unknown speed. */
 static float speed_of(reader *b, const hk_xml_node *xml, const char *name) {
   const char *text = text_of(xml, name);
   char *end;
@@ -201,7 +201,7 @@ static float speed_of(reader *b, const hk_xml_node *xml, const char *name) {
 static int width_of(reader *b, const hk_xml_node *xml, const char *name) {
   long v = 0;
   if (*text_of(xml, name)) hk_xml_int(b->r, xml, name, false, 0, 64, &v);
-  return v == 63 ? 0 : (int)v; /* 63: sysfs does not know */
+  return v == 63 ? 0 : (int)v; /* 63: unknown in sysfs */
 }
 
 static void read_pci_info(reader *b, const hk_xml_node *xml, hk_pci_info *p) {
@@ -228,7 +228,7 @@ static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t
   hk_gpu_info *g = &b->t->nodes[index].gpu;
   long v;
   *g = (hk_gpu_info){.dev = -1, .gdr = true};
-  if (!xml) { /* a file for NCCL_TOPO_FILE, which leaves it to detection */
+  if (!xml) { /* a file for NCCL_TOPO_FILE, which leaves this to detection */
     hk_xml_say(b->r, pci, false, "a GPU without <gpu>: its number, sm and NVLinks are left to detection");
     return;
   }
@@ -284,7 +284,7 @@ static void read_nic(reader *b, const hk_xml_node *xml, uint32_t nic) {
     if (!strcmp(c->name, "net")) read_net(b, c, nic);
 }
 
-/* A NIC that is no PCI device stands straight under its CPU. */
+/* A NIC that is no PCI device is directly below its CPU. */
 static void read_virtual_nic(reader *b, const hk_xml_node *xml, uint32_t cpu) {
   float gbps = HK_NIC_VIRTUAL_GBPS, us = 0;
   uint64_t id = HK_NIC_VIRTUAL + (b->next_virtual++ << 12);
@@ -333,7 +333,7 @@ static void read_pci(reader *b, const hk_xml_node *xml, uint32_t cpu, uint32_t p
   }
 }
 
-/* What the file does not say, as NCCL has it: the third generation's 16 lanes. */
+/* The default if the file has no value, as in NCCL: 16 lanes of the third generation. */
 float hk_xml_pci_gbps(const hk_pci_info *p) {
   return hk_pci_gbps(p->gts > 0 ? p->gts : 8, p->width > 0 ? p->width : 16);
 }
@@ -343,7 +343,7 @@ float hk_xml_nvlink_gbps(int sm, unsigned count) {
   return (float)count * (each > 0 ? each : 20);
 }
 
-/* NVLS needs a switch and Hopper; a file may know better. */
+/* NVLS needs a switch and Hopper; a file may override this. */
 static void set_multicast(reader *b) {
   for (uint32_t i = 0; i < b->t->nedges; i++) {
     const hk_edge *e = &b->t->edges[i];
@@ -426,7 +426,7 @@ hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree,
   *out = b.t;
   b.t = NULL;
 out:
-  /* What is wrong with the whole is said at its beginning. */
+  /* An error of the whole file is reported at its beginning. */
   if (rc != HK_OK && !r->errors) hk_xml_say(r, tree->root, true, "%s", hk_last_error());
   hk_topo_free(b.t);
   free(b.rows);

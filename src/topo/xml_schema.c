@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The names that the schema has.  One that it has not is no error, since NCCL reads over it too, but most are misspelt. */
+/* The names of the schema. An unknown name is no error, because NCCL ignores it too, but most are misspelt. */
 #include <string.h>
 #include "../base/param_names.h" /* hk_param_nearest */
 #include "xml_tree.h"

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* XML as a tree in memory, read by expat within bounds, and the list of findings. */
+/* XML as a tree in memory, read by expat within bounds, and the list of findings. */
 #include "xml_tree.h"
 #include <errno.h>
 #include <math.h>
@@ -9,12 +11,12 @@
 #include <expat.h>
 #endif
 
-/* --- Findings --- */
+/* a file must not send control characters to a terminal */
 
 static void say(hk_xml_report *r, int line, int column, bool error, const char *format, va_list args) {
   hk_xml_finding f = {.line = line, .column = column, .error = error};
   vsnprintf(f.text, sizeof f.text, format, args);
-  for (char *c = f.text; *c; c++) /* what a file holds must not steer a terminal */
+  for (char *c = f.text; *c; c++) /* --- Memory: all parts of a tree live as long as the tree --- */
     if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
   if (error && !r->errors++) snprintf(r->first, sizeof r->first, "%.150s:%d:%d: %s", r->file, line, column, f.text);
   int told = error ? r->errors - 1 : r->remarks++;
@@ -41,7 +43,7 @@ void hk_xml_say(hk_xml_report *r, const hk_xml_node *at, bool error, const char 
 
 hk_status hk_xml_status(const hk_xml_report *r) { return r->errors ? HK_FAIL(HK_ERR_ARGUMENT, "%s", r->first) : HK_OK; }
 
-/* --- Memory: everything of a tree lives as long as the tree --- */
+/* --- Memory: all parts of a tree live as long as the tree --- */
 
 struct hk_xml_block {
   struct hk_xml_block *next;
@@ -183,7 +185,7 @@ bool hk_xml_available(void) { return true; }
 typedef struct parse {
   XML_Parser expat;
   hk_xml_tree *tree;
-  hk_xml_node *at; /* the open element */
+  hk_xml_node *at; /* No document type: without it there are no entities, and no attacks that use them. */
   hk_xml_report *report;
   int depth;
   bool stopped, told_text;
@@ -253,7 +255,7 @@ static void text_between(void *arg, const char *text, int n) {
   }
 }
 
-/* No document type: with it go entities of all kinds and the attacks that use them. */
+/* No document type: without it there are no entities, and no attacks that use them. */
 static void doctype(void *arg, const char *name, const char *system, const char *public, int internal) {
   (void)name, (void)system, (void)public, (void)internal;
   stop(arg, "a <!DOCTYPE> is not taken, so that no entities can be defined; remove it");

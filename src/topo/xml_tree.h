@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XML as a tree in memory, read within bounds, and where complaints about it go.  For xml_*.c only. */
+/* XML as a tree in memory, read within bounds, and the list of its findings. For xml_*.c only. */
 #ifndef HK_TOPO_XML_TREE_H
 #define HK_TOPO_XML_TREE_H
 #include <stdbool.h>
@@ -7,14 +7,14 @@
 #include <stdio.h>
 #include "xml.h"
 
-/* A file beyond these is not a machine.  Real dumps have some hundred elements and a depth of ten. */
+/* A file beyond these bounds is not a machine. Real dumps have some hundred elements and a depth of ten. */
 enum {
   HK_XML_BYTES = 16 << 20,
   HK_XML_DEPTH = 64,
   HK_XML_NODES = 32768,
   HK_XML_ATTRS = 64,    /* of one element */
   HK_XML_VALUE = 4096,  /* characters of a name or value */
-  HK_XML_FINDINGS = 500 /* errors, and remarks, told of one file */
+  HK_XML_FINDINGS = 500 /* errors, and remarks, reported for one file */
 };
 
 typedef struct hk_xml_attr {
@@ -50,21 +50,21 @@ void hk_xml_say_at(hk_xml_report *r, int line, int column, bool error, const cha
 /* The status after reading: the first error's message, or HK_OK. */
 hk_status hk_xml_status(const hk_xml_report *r);
 
-/* NULL where the text is not XML or beyond the bounds, which the report then says. */
+/* NULL if the text is not XML or beyond the bounds; the report then says so. */
 hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r);
 /* *out is to be freed. */
 hk_status hk_xml_read_file(const char *path, char **out, size_t *bytes);
 void hk_xml_free(hk_xml_tree *t);
 
-const char *hk_xml_get(const hk_xml_node *n, const char *name); /* NULL: not there */
+const char *hk_xml_get(const hk_xml_node *n, const char *name); /* NULL: not present */
 hk_status hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value);
-/* Adds a copy of `from`, with all that is in it, behind the children of `parent`. */
+/* Adds a copy of `from`, with all that is in it, after the children of `parent`. */
 hk_status hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep, hk_xml_node **out);
 void hk_xml_remove(hk_xml_node *n);
 const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name); /* the first */
 
-/* An attribute as a number.  One that is missing, malformed or out of range is reported: as an error where it is
- * `needed`, else as an error only if malformed.  False: *out keeps its value. */
+/* An attribute as a number. A missing, malformed or out-of-range one is reported: as an error if it is `needed`, else
+ * as an error only if malformed. False: *out keeps its value. */
 bool hk_xml_int(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed, long min, long max, long *out);
 bool hk_xml_float(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed, float min, float max,
                   float *out);

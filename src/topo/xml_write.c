@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A topology to NCCL's XML.  What NCCL's attributes cannot say is added as hk_ attributes, and only where it differs from
- * what a reader would conclude, so that reading gives the same topology and NCCL reads over the rest. */
+/* From a topology to NCCL's XML. What NCCL's attributes cannot express is added as hk_ attributes, and only if it
+ * differs from what a reader would conclude. So reading gives the same topology, and NCCL ignores the rest. */
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ typedef struct writer {
   bool *done; /* [nnodes] */
   int *host;  /* [nnodes] of CPUs: which of the domain's hosts */
   int nhosts;
-  bool cpu_links; /* CPUs are not linked as usual */
+  bool cpu_links; /* CPUs are not linked in the usual way */
   int depth;
 } writer;
 
@@ -46,7 +46,7 @@ static void put_float(const writer *w, const char *name, float value) {
   fprintf(w->to, " %s=\"%s\"", name, hk_xml_number(value, text));
 }
 
-/* hk_bw and hk_us where the link is not as a reader would conclude. */
+/* hk_bw and hk_us, if the link is not what a reader would conclude. */
 static void put_figures(const writer *w, const hk_edge *e, float gbps, float us) {
   if (e->gbps != gbps) put_float(w, "hk_bw", e->gbps);
   if (e->us != us) put_float(w, "hk_us", e->us);
@@ -168,7 +168,7 @@ static void write_pci_attrs(const writer *w, const hk_node *n, const hk_edge *ab
   char bus[24], text[HK_XML_NUMBER];
   hk_bus_id_format(n->id, bus);
   fprintf(w->to, "<pci busid=\"%s\"", bus);
-  /* A leaf of unknown class must not become a bridge's. */
+  /* A leaf of unknown class must not get a bridge's class. */
   if (p->class_code || n->kind != HK_NODE_PCI)
     fprintf(w->to, " class=\"0x%06x\"", p->class_code ? p->class_code : usual_class[n->kind]);
   if (p->vendor) fprintf(w->to, " vendor=\"0x%04x\"", p->vendor);
@@ -215,7 +215,8 @@ static void write_children(writer *w, uint32_t parent) {
 
 /* --- CPUs --- */
 
-/* Hosts of the domain: CPUs that are linked.  Then, whether each is linked to all others of its host and as usual. */
+/* Finds the hosts of the domain: CPUs that are linked. Then checks whether each CPU is linked to all others of its host
+ * in the usual way. */
 static void find_hosts(writer *w) {
   const hk_topo *t = w->t;
   uint32_t first = t->first_of[HK_NODE_CPU], end = t->first_of[HK_NODE_CPU + 1];
@@ -296,7 +297,7 @@ static void write_system(writer *w) {
 hk_status hk_topo_write_xml(const hk_topo *t, FILE *to) {
   writer w = {.t = t, .to = to};
   hk_status rc = HK_OK;
-  /* Numbers in files have points, whatever the user's locale. */
+  /* Numbers in files have decimal points, whatever the user's locale. */
   locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0), had = plain ? uselocale(plain) : (locale_t)0;
   w.done = calloc(t->nnodes, sizeof *w.done);
   w.host = calloc(t->nnodes, sizeof *w.host);
