@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flow level: no event looks at what others do.  The programs are run as a network of messages with times, a thread going on
- * until it must hear of a message that is not sent yet, with rates that are known before.  Twice:
+/* Flow level, for large machines: no event depends on another one. The programs are run as messages with times; a
+ * thread goes on until it needs a message that is not sent yet. All rates are computed before. This is done twice:
  *
- *   alone   every flow goes as fast as the links on its way allow.  This is a lower bound; another is how long the busiest
- *           resource needs for all that is asked of it, behind the first message that asks and ahead of the last one's end.
- *   shared  a thread that moves so many bytes in all, some of them over a resource that needs so long for everybody's, moves
- *           them at the rate at which it would end with it: as if all were always in each other's way.  What it hands to the
- *           network goes in turn.  An upper bound.
+ *   - alone: every flow is as fast as the links of its path allow. This is a lower bound. Another one is the time that
+ *     the busiest resource needs for its load, after its first message arrives and before the last one's end.
+ *   - shared: if a thread uses a resource for a part of its bytes, and all loads of that resource take a time t, the
+ *     thread moves its bytes at the rate at which it would end after t, as if all threads always used the resource at
+ *     once. What it hands to the network is sent one message after another. This is an upper bound.
  *
- * The truth is between the two, nearer to the lower: HK_GPU_SHARED says how near.
- * Waves beyond WAVES repeat what those before did: the last ones' pace is drawn out. */
+ * The result is between the two, nearer to the lower one: HK_GPU_SHARED says how near. Waves after the first WAVES
+ * repeat what those did: the pace of the last ones is continued. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,11 +26,11 @@ typedef struct coarse {
   double *pace;    /* [nthreads' instructions] bytes a microsecond */
   uint32_t *first; /* [nthreads] of `pace` */
   double *by_side; /* [nsides] bytes sent to another host in one wave */
-  double *uplink;  /* [nsides] microseconds that the busiest uplink on the way needs */
+  double *uplink;  /* [nsides] microseconds that the busiest uplink of the path needs */
   double *free_at; /* [nsides] when the network has sent what was handed to it; shared: of the thread */
   double *core_at; /* [nranks] when a core is free */
-  double *head;    /* [nresources] alone: when the first message for another host asks for it; INFINITY: none does */
-  double *tail;    /* [nresources] what is left to do for a message that has passed it, at least */
+  double *head;    /* [nresources] alone: when the first message for another host uses it; INFINITY: none does */
+  double *tail;    /* [nresources] the least time that is left for a message that has passed it */
   double *clock;   /* [nthreads] */
   uint32_t *todo, ntodo;
   bool shared;
@@ -42,7 +42,7 @@ static hk_side *side_of(const coarse *c, const hk_lane_state *t, const hk_operan
 
 /* ---- loads ---- */
 
-/* What the instruction at hand asks for, `times` times. */
+/* Adds the load of the current instruction, `times` times. */
 static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
   hk_sim *s = c->s;
   hk_status rc = HK_OK;
@@ -73,7 +73,7 @@ out:
   return rc;
 }
 
-/* One wave of a thread; iterations of a repeat are alike but for the links of stepping operands. */
+/* One wave of a thread. The iterations of a repeat differ only in the links of stepping operands. */
 static hk_status add_wave(coarse *c, hk_lane_state *t) {
   hk_status rc = HK_OK;
   for (t->pc = t->first; t->pc < t->end;) {
@@ -143,15 +143,16 @@ static void add_load(coarse *c, const crossing *at, double *loads) {
   loads[at->down] += bytes;
 }
 
-/* The worst of the links that a side stands for, on whatever channel. */
+/* The worst of the links that a side represents, on any channel. */
 static void worst_load(coarse *c, const crossing *at, double *loads) {
   double most = loads[at->up] > loads[at->down] ? loads[at->up] : loads[at->down];
   double us = most / hk_world_uplink(&c->s->world);
   if (us > c->uplink[at->side]) c->uplink[at->side] = us;
 }
 
-/* Shifted hosts send so many flows over each uplink that the hash gives every spine as many: what crosses is spread evenly.
- * How many hosts' link by way of NETs x and y, to the host `by` further, crosses? */
+/* Shifted hosts send so many flows over each uplink that the hash gives every spine the same number: crossing flows are
+ * spread evenly. Returns for how many hosts the link by way of NETs x and y, to the host `by` further, crosses the
+ * spines. */
 static int count_crossing(const hk_world *w, const hk_node *x, const hk_node *y, int by) {
   int count = 0, n = w->c->nhosts;
   for (int a = 0; a < n; a++) count += hk_world_leaf(w, a, x) != hk_world_leaf(w, (a + by) % n, y);
@@ -176,7 +177,7 @@ static hk_status load_shifted(coarse *c, int leaves) {
       if (l[i].kind != HK_LINK_SEND || host == 0 || c->by_side[side] <= 0) continue;
       hk_world_nets(w, (int)r, l[i].peer, 0, &leave, &enter);
       if (leave == UINT32_MAX || enter == UINT32_MAX) continue;
-      if (&t->nodes[leave] != x || &t->nodes[enter] != y || by != host) /* links in a row often go the same way */
+      if (&t->nodes[leave] != x || &t->nodes[enter] != y || by != host) /* consecutive links often use the same NETs */
         hosts = count_crossing(w, x = &t->nodes[leave], y = &t->nodes[enter], by = host);
       bytes += c->by_side[side] * s->alike * s->channels * hosts;
       c->uplink[side] = hosts;
@@ -206,7 +207,7 @@ out:
 
 /* ---- rates ---- */
 
-/* Microseconds a byte over one use, or with all that others ask of the resource. */
+/* Microseconds a byte over one use; or with all other loads of the resource. */
 static double use_us(const coarse *c, const hk_entry *e, double bytes) {
   if (!c->shared) return e->weight / c->s->world.net.resources[e->resource].capacity;
   return bytes > 0 ? c->need[e->resource] / bytes : 0;
@@ -293,7 +294,7 @@ static hk_status send(coarse *c, hk_side *e, size_t bytes, double at) {
   return tell(c, e, at + e->us);
 }
 
-/* When the instruction's links are ready; -1: that is not known yet. */
+/* When the instruction's links are ready; -1: not known yet. */
 static double ready_at(coarse *c, hk_lane_state *t, double at) {
   const hk_instr *i = &t->instrs[t->pc];
   const hk_operand *o = hk_lane_operands(t);
@@ -346,7 +347,7 @@ out:
   return rc;
 }
 
-/* All threads from the beginning, `longest` bytes of a block. */
+/* Runs all threads from the beginning, with `longest` bytes of a block. */
 static hk_status run_all(coarse *c, size_t longest) {
   hk_status rc = HK_OK;
   hk_sim *s = c->s;
@@ -438,7 +439,8 @@ out:
   return rc;
 }
 
-/* What the busiest resource needs, with what must come before and after; what each carried is noted for the report. */
+/* The time that the busiest resource needs, with what must come before and after. Notes the load of each resource for
+ * the report. */
 static double busiest(coarse *c) {
   hk_net *net = &c->s->world.net;
   double waves = waves_of(c->s), most = 0;
@@ -459,7 +461,7 @@ hk_status hk_sim_coarse(hk_sim *s) {
   if (s->world.folded) HK_TRY(load_fabric(&c), out);
   HK_TRY(run_waves(&c, false, &alone), out);
   HK_TRY(run_waves(&c, true, &shared), out);
-  /* Of the channels that one stands for the last begins so much later. */
+  /* Of the channels that one represents, the last one begins later by this. */
   last = alone + (s->gpu ? HK_GPU_STAGGER_US * (s->all_channels - s->channels) : 0);
   alone = fmax(alone, busiest(&c));
   s->finished = fmax(last, pow(alone, 1 - HK_GPU_SHARED) * pow(fmax(shared, alone), HK_GPU_SHARED));

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Max-min fair sharing of resources by flows, and the heap of events (flow.h). */
 #include "flow.h"
 #include <math.h>
 #include <stdlib.h>
@@ -225,7 +226,7 @@ out:
   return rc;
 }
 
-/* What the flows that are computed have of each resource. */
+/* Computes which part of each resource is left for the flows that are computed. */
 static void share_out(hk_net *n) {
   for (uint32_t t = 0; t < n->ntight; t++) {
     hk_resource *r = &n->resources[n->tight[t]];
@@ -257,8 +258,8 @@ static void fix(hk_net *n, hk_flow *f, double rate, uint32_t held) {
 
 enum { WEIGHTLESS = 1000000 }; /* one part in so many of a weight is rounding */
 
-/* How far all rates can rise before a resource is full.  Those without loose flows go to the list's end; *live of them are
- * left at its beginning. */
+/* How far all rates can rise before a resource is full. Resources without loose flows are moved to the end of the list;
+ * *live of them remain at its beginning. */
 static double next_level(hk_net *n, uint32_t *live) {
   double level = HUGE_VAL;
   for (uint32_t t = 0; t < *live;) {
@@ -275,7 +276,7 @@ static double next_level(hk_net *n, uint32_t *live) {
   return level;
 }
 
-/* Raises all rates together; who meets its own limit or a full resource stays there. */
+/* Raises all rates together. A flow that meets its own limit or a full resource keeps its rate. */
 static void fill(hk_net *n) {
   uint32_t live = n->ntight, fixed = 0;
   double least = 0; /* limit of those that are loose, or less */
@@ -305,7 +306,7 @@ static void fill(hk_net *n) {
   }
 }
 
-/* Is it fair, on a resource of which only some flows were computed? */
+/* Is the result fair on a resource of which only some flows were computed? */
 static bool is_fair(const hk_net *n, uint32_t resource) {
   const hk_resource *r = &n->resources[resource];
   bool full = r->left <= r->capacity * SAME * 10;
@@ -318,11 +319,11 @@ static bool is_fair(const hk_net *n, uint32_t resource) {
     if (rate > *most) *most = rate;
     if (held && rate < *least) *least = rate;
   }
-  if (!full) return least_out == HUGE_VAL; /* nobody may be held by what is not full */
+  if (!full) return least_out == HUGE_VAL; /* a resource that is not full must not limit any flow */
   return least_in >= most_out * (1 - SAME * 10) && least_out >= most_in * (1 - SAME * 10);
 }
 
-enum { ROUNDS = 3 }; /* then everything within reach is taken at once */
+enum { ROUNDS = 3 }; /* then all that can be reached is computed at once */
 
 static hk_status settle(hk_net *n) {
   hk_status rc = HK_OK;
@@ -349,7 +350,7 @@ out:
 hk_status hk_net_next(hk_net *n, hk_event **out) {
   hk_status rc = HK_OK;
   *out = NULL;
-  /* What happens at one moment changes rates once. */
+  /* Changes at the same time change rates only once. */
   if (n->ndirty && (!n->nheap || n->heap[0]->at > n->now)) HK_TRY(settle(n), out);
   if (!n->nheap) return HK_OK;
   *out = n->heap[0];

@@ -2,15 +2,15 @@
 /**
  * Flows that share resources, and the clock.
  *
- * A resource is anything with a capacity in bytes a microsecond: a link in one direction, a memory, a switch's uplink, a
- * host's cores.  A flow moves bytes at one rate x and uses w * x of each of its resources; rates are max-min fair: nobody
- * can get more without somebody with less losing.  Between events rates are constant, so the end of a flow is an event
+ * A resource is anything with a capacity in bytes a microsecond: a link in one direction, a memory, a switch's uplink,
+ * a host's cores. A flow moves bytes at one rate x and uses w * x of each of its resources. Rates are max-min fair: no
+ * flow can get more unless a flow with less loses. Between events rates are constant. So the end of a flow is an event
  * whose time is known until a rate changes.
  *
- * Only what a change touches is computed again: the flows of the resources that changed, with all others held where they
- * are; where that leaves somebody with less than a neighbour without need, or with more than is fair, the neighbours on that
- * resource are computed too, and so on.  A resource cannot be short when all its flows at their own limit fit it; most are
- * like that, and do not count.
+ * Only what a change affects is computed again: the flows of the resources that changed, with all others kept at their
+ * rates. If a flow then has less than it could have beside a kept one, or more than is fair, the neighbours on that
+ * resource are computed too, and so on. A resource cannot be short if all its flows fit at their own limits; most
+ * resources are like that, and are skipped.
  */
 #ifndef HK_SIM_FLOW_H
 #define HK_SIM_FLOW_H
@@ -19,10 +19,10 @@
 #include <stdint.h>
 #include "../base/status.h"
 
-/* In the clock's heap, first in whatever happens later. */
+/* In the heap of the clock. Structs whose end is an event have it as their first member. */
 typedef struct hk_event {
   double at;
-  uint32_t place; /* in the heap + 1; 0: not in it */
+  uint32_t place; /* position in the heap + 1; 0: not in it */
   uint32_t id;    /* events of equal time come in the order of ids */
 } hk_event;
 
@@ -43,9 +43,9 @@ typedef struct hk_entry {
 typedef struct hk_flow {
   hk_event end;
   double left, rate, since; /* bytes, bytes/us, the time that `left` is of */
-  double limit;             /* bytes/us it could go alone */
+  double limit;             /* bytes/us that it reaches alone */
   double next;              /* its rate in the computation under way */
-  uint32_t held;            /* the full resource that keeps it from going faster, or UINT32_MAX: its limit */
+  uint32_t held;            /* the full resource that limits it, or UINT32_MAX: its own limit */
   uint32_t n, room;
   bool fixed;
   uint64_t stamp;
@@ -68,7 +68,7 @@ typedef struct hk_net {
   uint32_t nresources, room;
   hk_event **heap;
   uint32_t nheap, heap_room;
-  uint32_t *dirty; /* resources whose flows changed since the last hk_net_settle */
+  uint32_t *dirty; /* resources whose flows changed since the latest hk_net_settle */
   uint32_t ndirty;
   /* Of one computation. */
   hk_flow **found;
@@ -85,15 +85,15 @@ void hk_flow_clear(hk_flow *f);
 /* Adds to an inactive flow; a resource named twice counts twice. */
 hk_status hk_flow_use(hk_net *n, hk_flow *f, uint32_t resource, double weight);
 static inline void hk_flow_reset(hk_flow *f) { f->n = 0; }
-/* From now on; `limit` is its own highest rate.  Its end is an event at f->end. */
+/* From now on; `limit` is its own highest rate. Its end is an event at f->end. */
 hk_status hk_flow_start(hk_net *n, hk_flow *f, double bytes, double limit);
-/* The flow's end has come out of hk_net_next. */
+/* Called when the flow's end has come out of hk_net_next. */
 void hk_flow_stop(hk_net *n, hk_flow *f);
 
-/* An event of another kind at a time not before now.  Already in the heap: moves. */
+/* An event of another kind, at a time not before now. If it is in the heap already, it is moved. */
 hk_status hk_net_at(hk_net *n, hk_event *e, double at);
 void hk_net_cancel(hk_net *n, hk_event *e);
-/* Computes the rates that changed, then takes the next event out of the heap and sets the clock; NULL: nothing will happen
- * any more. */
+/* Computes the rates that changed, then takes the next event out of the heap and sets the clock; NULL: there are no
+ * more events. */
 hk_status hk_net_next(hk_net *n, hk_event **out);
 #endif

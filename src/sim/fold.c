@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The programs of all ranks, and which hosts are alike.
+/* The programs of all ranks, and which hosts are equal.
  *
- * Hosts are coloured by their machine, then again and again by what their ranks' programs look like and the colours of the
- * hosts they talk to, until no colour splits any more.  Hosts of one colour then do the same at the same time, as far as
- * the fabric treats them alike, and one can stand for all.  Where there are too many links to look at all hosts, see "shifted
- * hosts". */
+ * Hosts are coloured by their machine. Then they are coloured again and again by the form of their ranks' programs and
+ * the colours of the hosts that they communicate with, until no colour splits any more. Hosts of one colour do the same
+ * at the same time, as far as the fabric treats them equally, so one of them represents all. If there are too many
+ * links to look at all hosts, see "shifted hosts". */
 #include <stdlib.h>
 #include <string.h>
 #include "run.h"
@@ -23,7 +23,7 @@ void hk_programs_free(hk_programs *p) {
   *p = (hk_programs){0};
 }
 
-/* Built again when it is asked for again. */
+/* They are built again when they are needed again. */
 static void drop_programs(hk_programs *p, int rank) {
   for (int order = 0; order < p->norders; order++) {
     hk_program **at = &p->at[(size_t)order * (size_t)p->what.nranks + (size_t)rank];
@@ -61,7 +61,7 @@ static uint64_t mix(uint64_t h, uint64_t x) {
   return h ^ h >> 32;
 }
 
-/* What a move does, without the numbers of blocks. */
+/* The effect of a move, without the numbers of blocks. */
 static uint64_t move_hash(const hk_program *p, const hk_instr *in) {
   const hk_operand *o = hk_instr_operands(p, in);
   uint64_t h = mix(in->flags & HK_INSTR_COPY, (uint64_t)in->ndst << 32 | in->nsrc);
@@ -70,8 +70,9 @@ static uint64_t move_hash(const hk_program *p, const hk_instr *in) {
   return h;
 }
 
-/* The hash of a sequence as a polynomial, so that sequences can be put together and repeated without being written out:
- * where blocks wrap round, one host has a repeat in two pieces, or its last iteration by itself, that another has in one. */
+/* The hash of a sequence as a polynomial, so that sequences can be joined and repeated without being expanded. If block
+ * numbers wrap round, one host may have a repeat in two pieces, or its last iteration separately, that another host has
+ * in one. */
 typedef struct sequence {
   uint64_t hash, power;
 } sequence;
@@ -101,7 +102,7 @@ static uint64_t lane_hash(const hk_program *p, const hk_lane *lane) {
   return mix(all.hash, all.power);
 }
 
-/* What a program does, without the numbers of blocks and peers. */
+/* The effect of a program, without the numbers of blocks and peers. */
 static uint64_t shape_hash(const hk_program *p) {
   uint64_t h = mix(p->nlanes, p->nlinks);
   const hk_lane *lanes = hk_program_lanes(p);
@@ -112,7 +113,7 @@ static uint64_t shape_hash(const hk_program *p) {
   return h;
 }
 
-/* What joins a host to others: which link of which of its ranks, to which place of which host. */
+/* What joins a host to others: which link of which of its ranks, to which local rank of which host. */
 typedef struct joint {
   uint32_t host;
   uint64_t what;
@@ -179,7 +180,7 @@ static int count_colours(const uint64_t *colours, uint64_t *sorted, int n) {
   return count;
 }
 
-/* One round; the joints stand in the programs' order, so that equal hosts hash alike. */
+/* One round. The joints are in the programs' order, so equal hosts have equal hashes. */
 static void recolour(folding *f) {
   for (int h = 0; h < f->w->c->nhosts; h++) {
     uint64_t x = f->colour[h];
@@ -192,7 +193,7 @@ static void recolour(folding *f) {
   f->next = swap;
 }
 
-/* The first host of each colour stands for the others. */
+/* The first host of each colour represents the others. */
 static hk_status represent(const folding *f) {
   hk_world *w = f->w;
   int n = w->c->nhosts;
@@ -216,21 +217,22 @@ static hk_status represent(const folding *f) {
 }
 
 /* ---- shifted hosts ----
- * With a link from everybody to everybody the programs of many thousand ranks are too many to be built.  They need not be where
- * hosts are equal and each one's programs are the first's with all ranks shifted: that is asked of the first hosts, which a
- * pattern that grows with distance treats apart soonest, of the middle one and the last. */
+ * If every rank has a link to every other one, the programs of many thousand ranks are too large to be built. They need
+ * not be built if hosts are equal and each host's programs are the first host's with all ranks shifted. This is checked
+ * for the first hosts, which a pattern that grows with distance treats differently soonest, for the middle one and for
+ * the last one. */
 
 static bool is_shifted(const hk_world *w, const hk_program *first, const hk_program *p, int rank) {
   const hk_link_need *a = hk_program_links(first), *b = hk_program_links(p);
   if (first->nlinks != p->nlinks || shape_hash(first) != shape_hash(p)) return false;
   for (uint32_t i = 0; i < p->nlinks; i++) {
-    bool pair = a[i].kind == HK_LINK_SEND || a[i].kind == HK_LINK_RECV; /* multicast reaches all: nothing to be shifted */
+    bool pair = a[i].kind == HK_LINK_SEND || a[i].kind == HK_LINK_RECV; /* multicast reaches all: nothing to shift */
     if (!pair || a[i].peer != hk_world_shift(w, b[i].peer, rank)) return false;
   }
   return true;
 }
 
-/* Looks at one host; its programs are not kept. */
+/* Checks one host; its programs are not kept. */
 static hk_status look_shifted(const hk_world *w, hk_programs *programs, int host, bool *same) {
   hk_status rc = HK_OK;
   const hk_program *first, *p;
@@ -276,10 +278,11 @@ hk_status hk_fold(hk_world *w, hk_programs *programs, bool shifted) {
     bool same;
     HK_TRY(fold_shifted(w, programs, &same), out);
     if (!same)
-      rc = HK_FAIL(HK_ERR_ARGUMENT,
-                   "%s of %d ranks has %u links a rank, more than the simulator can hold where hosts differ; simulate fewer "
-                   "hosts, or an algorithm with fewer links",
-                   one->algorithm, w->nranks, one->nlinks);
+      rc = HK_FAIL(
+          HK_ERR_ARGUMENT,
+          "%s of %d ranks has %u links a rank, more than the simulator can hold where hosts differ; simulate fewer "
+          "hosts, or an algorithm with fewer links",
+          one->algorithm, w->nranks, one->nlinks);
     goto out;
   }
   if (!sorted || !f.colour || !f.next || !f.first) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop.  A thread waits until all links of its instruction are ready, takes its time to see that (and on a CPU the
- * rank's core), moves, then signals: as src/kernels/exec.c does. */
+/* The loop of the event level. A thread waits until all links of its instruction are ready, takes its time to notice
+ * that (and on a CPU the rank's core), moves, then signals: as src/kernels/exec.c does. */
 #include "run.h"
 #include <stdlib.h>
 #include "model.h"
 
-enum { QUEUE_IDS = 1u << 30 }; /* events of network queues come after those of threads at the same moment */
+enum { QUEUE_IDS = 1u << 30 }; /* events of network queues come after those of threads at the same time */
 
 hk_status hk_times_push(hk_times *q, double at) {
   if (q->count == q->room) {
@@ -28,7 +28,7 @@ static hk_status proceed(hk_sim *s, hk_lane_state *t);
 
 /* ---- messages and credits ---- */
 
-/* The thread stood still for this side, which has news now. */
+/* Wakes the thread that waits for this side. */
 static hk_status wake(hk_sim *s, hk_side *e) {
   if (!e->waiting) return HK_OK;
   hk_lane_state *t = &s->threads[e->thread];

@@ -7,10 +7,10 @@
  *   run.c       the loop: threads wait, move, signal
  *   coarse.c    the same at flow level, for large machines
  *   step.c      one instruction: its bytes and the resources it uses
- *   world.c     hosts and fabric as resources    flow.c   who gets how much of them
+ *   world.c     hosts and fabric as resources    flow.c   how flows share them
  *
- * A thread is one lane of one rank on one channel.  An end is one side of a link on one channel.  A message is published
- * to the ends that read it with the time at which it is there; a consumed one returns a credit likewise. */
+ * A thread is one lane of one rank on one channel.  An end is one side of a link on one channel.  A message is
+ * published to the ends that read it with the time at which it is there; a consumed one returns a credit likewise. */
 #ifndef HK_SIM_RUN_H
 #define HK_SIM_RUN_H
 #include "../collectives/algorithm.h"
@@ -20,7 +20,7 @@
 #define HK_NOBODY UINT32_MAX
 enum { HK_SIM_SIDES = 8 << 20 };
 
-/* Built on demand, kept to the end. */
+/* Built on demand and kept to the end. */
 typedef struct hk_programs {
   const hk_algorithm *algorithm;
   hk_build what; /* without rank and channel */
@@ -30,7 +30,7 @@ typedef struct hk_programs {
 hk_status hk_programs_init(hk_programs *p, const hk_algorithm *a, const hk_build *what, int norders);
 void hk_programs_free(hk_programs *p);
 hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out);
-/* The link of a rank's program with this kind, peer and channel number in the program, looked for from link `near` on;
+/* The link of a rank's program with this kind, peer and channel number in the program, searched from link `near` on;
  * HK_NOBODY: none. */
 uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel, uint32_t near);
 static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
@@ -42,11 +42,12 @@ static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
   }
 }
 
-/* Hosts whose ranks do the same, with partners that do the same: fills w->rep and w->size.  Where there are more than
- * HK_SIM_SIDES links, or `shifted` asks for it, only a few hosts' programs are built, and all must be the first's, shifted. */
+/* Finds hosts whose ranks do the same, with partners that do the same: fills w->rep and w->size. With more than
+ * HK_SIM_SIDES links, or if `shifted` asks for it, only a few hosts' programs are built, and all must be the first
+ * host's, shifted. */
 hk_status hk_fold(hk_world *w, hk_programs *programs, bool shifted);
 
-/* Times at which messages are there (credits are back), oldest first. */
+/* Times at which messages arrive (credits are back), oldest first. */
 typedef struct hk_times {
   double *at; /* negative: -1 - time; the message is a reference to the sender's memory */
   uint32_t head, count, room;
@@ -54,8 +55,8 @@ typedef struct hk_times {
 
 typedef struct hk_queue {
   hk_flow flow;
-  uint32_t end;   /* whose */
-  hk_times bytes; /* of messages that wait for the network, the one on its way first */
+  uint32_t end;   /* whose end it is */
+  hk_times bytes; /* of messages that wait for the network, the one that is being sent first */
 } hk_queue;
 
 typedef struct hk_side {
@@ -65,13 +66,13 @@ typedef struct hk_side {
   uint32_t sent;                   /* sender */
   uint32_t consumed;               /* receiver */
   uint32_t first_target, ntargets; /* sender: sides that read it; receiver: sides that its credits go to */
-  uint32_t first_use, nuses;       /* sender: its route's uses; receiver: the way from its sender's memory */
+  uint32_t first_use, nuses;       /* sender: its route's uses; receiver: the path from its sender's memory */
   hk_queue *queue;                 /* sender to another host */
-  uint32_t *left;                  /* multicast sender: readers that still hold each slot */
-  int peer;                        /* the rank whose memory is at the other side, a representative's */
-  float us;                        /* until a message is there */
+  uint32_t *left;                  /* multicast sender: readers that have not given back each slot */
+  int peer;                        /* the rank whose memory is at the other side, a rank of a representative host */
+  float us;                        /* until a message arrives */
   double us_per_byte;              /* sender to another host, at flow level */
-  bool waiting;                    /* the thread stands still for this */
+  bool waiting;                    /* the thread waits for this */
   bool sends, multicast;
 } hk_side;
 
@@ -107,20 +108,20 @@ typedef struct hk_sim {
   hk_coll coll;
   size_t total, block_bytes, chunk, longest;
   int channels;     /* that are simulated */
-  int all_channels; /* that there are */
-  double alike;     /* channels that each simulated one stands for */
-  /* What the protocol makes of it. */
+  int all_channels; /* that exist */
+  double alike;     /* channels that each simulated one represents */
+  /* Effects of the protocol. */
   double wire; /* bytes on a link for one of payload */
   double lane_us, sync_us, lane_rate;
   uint32_t nslots;
   bool gpu, in_switch, coarse;
-  bool cached;                /* CPU: all buffers lie in the caches */
+  bool cached;                /* CPU: the caches hold all buffers */
   double core_copy, core_add; /* microseconds a byte */
   double wake_us;
 
   hk_lane_state *threads;
   uint32_t nthreads, live;
-  uint32_t *first_thread; /* [nranks] of representatives' ranks, HK_NOBODY elsewhere */
+  uint32_t *first_thread; /* [nranks] of representatives' ranks, HK_NOBODY for others */
   hk_side *sides;
   uint32_t nsides;
   uint32_t *first_side; /* [nranks * channels] */
@@ -140,7 +141,7 @@ hk_status hk_sim_wire(hk_sim *s);
 hk_status hk_sim_loop(hk_sim *s);
 /* The same without events: for large machines. */
 hk_status hk_sim_coarse(hk_sim *s);
-/* To the next instruction round loops and waves; false: the lane has run its last wave. */
+/* To the next instruction, through repeats and waves; false: the lane has run its last wave. */
 bool hk_lane_advance(const hk_sim *s, hk_lane_state *t);
 void hk_sim_clear(hk_sim *s);
 
@@ -151,7 +152,7 @@ static inline const hk_operand *hk_lane_operands(const hk_lane_state *t) {
 static inline hk_side *hk_lane_side(const hk_sim *s, const hk_lane_state *t, const hk_operand *o) {
   return &s->sides[t->side + hk_operand_link(o, t->iteration)];
 }
-/* Into a repeat; the instruction at hand is a move afterwards. */
+/* Enters a repeat; afterwards the current instruction is a move. */
 static inline void hk_lane_enter(hk_lane_state *t) {
   while (t->instrs[t->pc].op == HK_OP_REPEAT) {
     const hk_instr *i = &t->instrs[t->pc];
@@ -162,9 +163,9 @@ static inline void hk_lane_enter(hk_lane_state *t) {
   }
 }
 size_t hk_step_bytes(const hk_sim *s, const hk_lane_state *t);
-/* Whether what the instruction sends on links inside the host is a reference. */
+/* Whether the instruction sends references on links inside the host. */
 bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes);
-/* Sets the flow's uses and gives its highest rate; 0: nothing moves. */
+/* Sets the flow's uses and returns its highest rate; 0: nothing moves. */
 hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit);
 
 hk_status hk_times_push(hk_times *q, double at);

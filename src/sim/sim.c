@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The simulator's entry: what runs, with which protocol, channels and chunk, and the result. */
 #include "sim.h"
 #include <math.h>
 #include <stdlib.h>
@@ -31,7 +32,7 @@ void hk_simulator_free(hk_simulator *x) {
   free(x);
 }
 
-/* The channels of one kind of host, where its ranks sit on GPUs. */
+/* The channels of one kind of host, if its ranks are on GPUs. */
 static hk_status search_rings(hk_simulator *x, int kind, int first, int n) {
   hk_status rc = HK_OK;
   uint32_t *nodes = malloc((size_t)n * sizeof *nodes);
@@ -162,7 +163,7 @@ static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *
     s->wake_us = x->machine.switch_us * ceil((double)x->machine.ranks_per_host / cores);
 }
 
-/* Channels with the same programs do the same at flow level: one stands for all. */
+/* Channels with the same programs do the same at flow level: one represents all. */
 static hk_status fold_channels(hk_sim *s) {
   hk_status rc = HK_OK;
   const hk_program *a, *b;
@@ -181,7 +182,7 @@ out:
   return rc;
 }
 
-/* All ranks have as many links to other hosts as the first. */
+/* All ranks have as many links to other hosts as the first rank. */
 static hk_status count_far_links(hk_sim *s, double *out) {
   const hk_program *p;
   hk_status rc = hk_programs_get(&s->programs, 0, 0, &p);
@@ -232,7 +233,7 @@ static int by_use(const void *a, const void *b) {
 
 enum { LOADS = 32 };
 
-/* The busiest resources; names are made for those alone. */
+/* The busiest resources. Names are made only for these. */
 static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
   const hk_net *net = &s->world.net;
   uint32_t best[LOADS], n = 0;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The simulator runs all ranks' programs against a cluster's links and gives the time.  It is the fourth reader of programs
- * and knows no algorithm by name.
+ * The simulator runs all ranks' programs against a cluster's links and gives the time. It reads programs, as the
+ * verifier and the executors do, and knows no algorithm by name.
  *
- * Every operand on a link becomes a transfer that starts when its instruction may run and shares each edge it crosses
- * fairly (max-min) with the others; copies and reductions take the rank's own memory or core.  Up to HK_SIM_EVENT_RANKS
- * ranks and HK_SIM_EVENT_LINKS links between hosts each slot is an event; above, ranks with equal surroundings are folded into one and transfers are flows.  docs/simulator.md
- * states the model, its constants and its error.
+ * Every operand on a link becomes a transfer that starts when its instruction may run. It shares each edge that it
+ * crosses fairly (max-min) with the others; copies and reductions take the rank's own memory or core. Up to
+ * HK_SIM_EVENT_RANKS ranks and HK_SIM_EVENT_LINKS links between hosts each slot is an event. Above that, ranks with
+ * equal surroundings are folded into one and transfers are flows. docs/simulator.md has the model, its constants and
+ * its error.
  */
 #ifndef HK_SIM_SIM_H
 #define HK_SIM_SIM_H
@@ -16,18 +17,18 @@
 
 enum {
   HK_SIM_EVENT_RANKS = 64,
-  HK_SIM_EVENT_LINKS = 8192 /* between hosts, on all channels: some seconds where all are used at once */
+  HK_SIM_EVENT_LINKS = 8192 /* between hosts, on all channels: takes some seconds if all are used at once */
 };
 
 typedef struct hk_sim_options {
   const char *algorithm; /* NULL: what the selector takes */
   int protocol;          /* hk_protocol; -1: what the selector takes */
   int channels;          /* 0: what the selector takes */
-  size_t chunk;          /* bytes; 0: what the runtime would take */
-  bool exact;            /* event by event whatever the size */
-  bool folded;           /* by symmetry whatever the size */
-  bool shifted;          /* folded as machines with too many links for all programs are: see hk_fold */
-  bool timeline;         /* keep the spans, where event by event */
+  size_t chunk;          /* bytes; 0: what the runtime takes */
+  bool exact;            /* event by event, whatever the size */
+  bool folded;           /* by symmetry, whatever the size */
+  bool shifted;          /* folded like machines with too many links to build all programs: see hk_fold */
+  bool timeline;         /* keep the spans, if event by event */
   uint64_t seed;         /* of the ECMP hash */
 } hk_sim_options;
 
@@ -39,7 +40,7 @@ typedef struct hk_sim_span {
 } hk_sim_span;
 typedef struct hk_sim_load {
   char name[96];     /* "host 0: GPU 3 -> NVS" */
-  double gbps, used; /* capacity; the part of the whole time that it was busy, 0..1 */
+  double gbps, used; /* capacity; the part of the whole time in which it was busy, 0..1 */
 } hk_sim_load;
 
 typedef struct hk_sim_result {
@@ -53,15 +54,16 @@ typedef struct hk_sim_result {
   bool folded;    /* by symmetry, not event by event */
   uint32_t nloads, nspans;
   hk_sim_load *loads; /* the busiest first */
-  hk_sim_span *spans; /* NULL where folded */
+  hk_sim_span *spans; /* NULL if folded */
 } hk_sim_result;
 
-/* A cluster made ready: seats, paths, rings, the cost model's machine.  `c` stays the caller's and must outlive it. */
+/* A cluster that is ready to be simulated: seats, paths, rings, the cost model's machine. `c` remains the caller's and
+ * must outlive it. */
 typedef struct hk_simulator hk_simulator;
 hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_per_host);
 void hk_simulator_free(hk_simulator *x); /* NULL is fine */
 int hk_simulator_ranks(const hk_simulator *x);
-/* Why an algorithm cannot do this there, in words that follow its name; NULL where it can. */
+/* Why an algorithm cannot do this there, in words that follow its name; NULL if it can. */
 const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk_coll coll);
 
 /* `bytes` as nccl-tests counts: the larger of a rank's buffers.  `options` may be NULL. */

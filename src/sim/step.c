@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One instruction as one flow.  Its sources and destinations are streamed through the lane together, so that the slowest
- * of them sets the pace: a byte of payload is a use of every link and memory that it touches.
+/* One instruction as one flow. Its sources and destinations are streamed through the lane together, so the slowest of
+ * them sets the pace: a byte of payload is a use of every link and memory that it touches.
  *
- * GPU: what is sent to a GPU of the host is stored into its memory, over the links on the way; for another host it is put
- * into a slot here, and a flow of its own (hk_queue) takes it there later.  CPU: the core's time is the limit; what a rank
- * reads from another NUMA node's memory crosses the links between them. */
+ * GPU: data for a GPU of the host is stored into that GPU's memory, over the links of the path. Data for another host
+ * is put into a slot here, and a flow of its own (hk_queue) sends it later. CPU: the core's time is the limit. What a
+ * rank reads from another NUMA node's memory crosses the links between the nodes. */
 #include "model.h"
 #include "run.h"
 
@@ -110,7 +110,7 @@ static hk_status gpu_destination(const work *w, const hk_operand *o, bool refers
   return rc == HK_OK ? use(w, hk_world_memory(world, e->peer), w->s->wire) : rc;
 }
 
-/* Nothing but references to what lies here. */
+/* Sends only references to memory of this rank. */
 static bool hands_over(const work *w, const hk_instr *i, const hk_operand *o) {
   for (unsigned k = 0; k < i->ndst; k++)
     if (o[k].space != HK_LINK || side_of(w, &o[k])->multicast) return false;
@@ -161,7 +161,7 @@ hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit)
   hk_flow_reset(&t->flow);
   t->refers = hk_step_refers(s, t, bytes);
   if (!s->gpu) return cpu_uses(&w, i, o, t->refers, limit);
-  if (s->in_switch && hands_over(&w, i, o)) { /* the switch will fetch it */
+  if (s->in_switch && hands_over(&w, i, o)) { /* the switch will read it */
     *limit = 0;
     return HK_OK;
   }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads and sides of all ranks that are simulated, tied together.
+/* Threads and sides of all ranks that are simulated, and the connections between sides.
  *
- * Where hosts are folded, the other side of a link is its representative's: what a sender's peer consumes gives the sender
- * its credits, and what a receiver's peer sends is what it gets.  Several receivers may so hear one sender. */
+ * If hosts are folded, the other side of a link is the one of its representative: the sender gets its credits from what
+ * its peer consumes, and a receiver gets what its peer sends. So several receivers may get messages from one sender. */
 #include <stdlib.h>
 #include <string.h>
 #include "model.h"
@@ -29,7 +29,7 @@ static uint32_t side_of(const hk_sim *s, int rank, int channel, uint32_t link) {
   return s->first_side[(size_t)rank * (size_t)s->channels + (size_t)channel] + link;
 }
 
-/* ---- how much there is ---- */
+/* ---- counting ---- */
 
 static hk_status count(hk_sim *s) {
   hk_status rc = HK_OK;
@@ -88,7 +88,7 @@ static double latency(const hk_sim *s, const hk_route *route, bool same) {
   return route->us + s->sync_us * (1 - HK_GPU_SYNC_LANE) + (route->net ? HK_GPU_PROXY_US : 0);
 }
 
-/* A sender's way to its peer. */
+/* A sender's path to its peer. */
 static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
   hk_status rc = HK_OK;
   hk_route route;
@@ -104,7 +104,7 @@ static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const
     q->end = (uint32_t)(e - s->sides);
     for (uint32_t i = 0; i < route.n; i++)
       HK_TRY(hk_flow_use(&s->world.net, &q->flow, route.uses[i].resource, route.uses[i].weight * s->wire), out);
-    if (!s->gpu) { /* the kernel's copies are the ranks' cores' work */
+    if (!s->gpu) { /* the copies of the kernel are work of the ranks' cores */
       double us = 1e-3 / HK_SIM_SOCKET_GBPS;
       HK_TRY(hk_flow_use(&s->world.net, &q->flow, hk_world_cores(&s->world, rank), us), out);
       HK_TRY(hk_flow_use(&s->world.net, &q->flow, hk_world_cores(&s->world, e->peer), us), out);
@@ -114,7 +114,7 @@ out:
   return rc;
 }
 
-/* A receiver inside a host: the way from its sender's memory, for messages that are references. */
+/* A receiver inside a host: the path from its sender's memory, for messages that are references. */
 static hk_status open_receiver(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
   hk_status rc = HK_OK;
   hk_route route = {.n = 0};
@@ -159,10 +159,10 @@ out:
   return rc;
 }
 
-/* ---- who hears whom ---- */
+/* ---- which side gets whose messages ---- */
 
 typedef struct tie {
-  uint32_t from, to; /* sides: what `from` does is told to `to` */
+  uint32_t from, to; /* sides: messages and credits of `from` go to `to` */
 } tie;
 
 typedef struct ties {
@@ -176,7 +176,7 @@ static hk_status add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
   return HK_OK;
 }
 
-/* The other side of a rank's link; HK_NOBODY where the peer has none.  `near`: where it may be; where it was. */
+/* The other side of a rank's link; HK_NOBODY if the peer has none. `near`: in, where it may be; out, where it was. */
 static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need *l, int peer, uint32_t *near,
                             uint32_t *out) {
   hk_status rc = HK_OK;
@@ -189,7 +189,7 @@ static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need
   }
   HK_TRY(hk_programs_get(&s->programs, peer, channel, &p), out);
   uint32_t link = hk_link_find(p, hk_link_other_side((hk_link_kind)l->kind), named, l->channel, *near);
-  if (link != HK_NOBODY) *near = link + 1; /* links stand in like orders */
+  if (link != HK_NOBODY) *near = link + 1; /* the links of both ranks are in similar orders */
   *out = link == HK_NOBODY ? HK_NOBODY : side_of(s, rep, channel, link);
 out:
   return rc;

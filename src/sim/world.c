@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Resources of hosts and fabric, and the routes between ranks (world.h). */
 #include "world.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +43,7 @@ static uint32_t fabric_resource(const hk_world *w, int leaf, int spine, bool dow
   return w->fabric_base + 2 * (uint32_t)(leaf * w->spines + spine) + down;
 }
 
-/* One leaf switch for all: ports are the only limit. */
+/* False: one leaf switch for all hosts, so only ports limit. */
 static bool has_spines(const hk_world *w) {
   const hk_fabric *f = &w->c->fabric;
   return (f->hosts_per_leaf > 0 && f->hosts_per_leaf < w->c->nhosts) || f->rail;
@@ -144,7 +145,7 @@ static void use(hk_route *out, uint32_t resource, double weight) {
   if (out->n < HK_ROUTE_USES) out->uses[out->n++] = (hk_use){.resource = resource, .weight = (float)weight};
 }
 
-/* The hops of a path inside a host, whose resources are its representative's. */
+/* The hops of a path inside a host, whose resources are those of its representative. */
 static void use_path(const hk_world *w, int host, uint32_t from, uint32_t to, double weight, hk_route *out) {
   const hk_topo *t = hk_world_topo(w, host);
   const hk_paths *p = w->paths[hk_world_kind(w, host)];
@@ -153,7 +154,7 @@ static void use_path(const hk_world *w, int host, uint32_t from, uint32_t to, do
   for (uint32_t i = 0; i < path->nhops; i++) {
     uint32_t edge = p->hops[path->first + i], node = t->edges[edge].to;
     use(out, base + edge, weight);
-    /* Not peer to peer: it is written to a CPU's memory and read from there. */
+    /* Not peer to peer: the data is written to a CPU's memory and read from there. */
     if (path->host && t->nodes[node].kind == HK_NODE_CPU &&
         (i + 1 == path->nhops || t->edges[p->hops[path->first + i + 1]].kind != HK_EDGE_SYS))
       use(out, base + t->nedges + node, 2 * weight);
@@ -161,13 +162,13 @@ static void use_path(const hk_world *w, int host, uint32_t from, uint32_t to, do
   out->us += path->us;
 }
 
-/* A ring leaves a host and enters the next by its channel's NETs. */
+/* A ring leaves a host and enters the next one by its channel's NETs. */
 static const hk_channel *ring_hop(const hk_world *w, int host, int channel) {
   const hk_channels *rings = w->rings[hk_world_kind(w, host)];
   return rings && rings->nchannels ? &rings->at[channel % rings->nchannels] : NULL;
 }
 
-/* One of the NETs that are as near as the nearest; channels take turns. */
+/* One of the nearest NETs; channels take turns over equal ones. */
 static uint32_t near_net(const hk_world *w, int rank, int channel) {
   uint32_t nets[16], equal = 1;
   const hk_seat *s = &w->seats[rank];
@@ -206,7 +207,7 @@ void hk_world_nets(const hk_world *w, int from, int to, int channel, uint32_t *o
   *in = near_net(w, to, channel);
   *out = near_net(w, from, channel);
   if (*in == UINT32_MAX || *out == UINT32_MAX || !w->c->fabric.rail) return;
-  /* Rails: to the receiver's rail inside the sender's host (NVLink is faster than a spine is near). */
+  /* Rails: first to the receiver's rail inside the sender's host, because NVLink is faster than a path over spines. */
   int rail = rail_of(&hk_world_topo(w, b->host)->nodes[*in]);
   uint32_t same = net_on_rail(w, a->host, rail);
   const hk_paths *p = w->paths[hk_world_kind(w, a->host)];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A cluster as resources, and the way between two ranks as uses of them.
+ * A cluster as resources, and the path between two ranks as uses of them.
  *
- * A host that stands for others (fold.h) is the only one of its class with resources.  What goes to a host of another
- * class goes to that class's representative: each of `size[a]` senders sends what each of `size[b]` receivers gets, so the
- * receiver's links carry size[a] / size[b] times the flow.
+ * A host that represents others (fold.c) is the only one of its class with resources. What goes to a host of another
+ * class goes to that class's representative. Each of `size[a]` senders sends what each of `size[b]` receivers gets, so
+ * the receiver's links carry size[a] / size[b] times the flow.
  */
 #ifndef HK_SIM_WORLD_H
 #define HK_SIM_WORLD_H
@@ -17,9 +17,9 @@ typedef struct hk_world {
   const hk_seat *seats;
   int nranks;
   uint32_t *first_rank; /* [nhosts + 1] */
-  uint32_t *rep, *size; /* [nhosts] the host that stands for it; how many a representative stands for */
+  uint32_t *rep, *size; /* [nhosts] the host that represents it; how many hosts a representative represents */
   bool folded;
-  bool shifted; /* folded into the first host, of which all others are shifted copies: fold.c */
+  bool shifted;              /* folded into the first host, of which all others are shifted copies: fold.c */
   hk_paths *const *paths;    /* by kind of host */
   hk_channels *const *rings; /* by kind of host; entries may be NULL */
   uint32_t *base;            /* [nhosts] of representatives: the first resource */
@@ -32,15 +32,15 @@ enum { HK_ROUTE_USES = 48 };
 typedef struct hk_route {
   hk_use uses[HK_ROUTE_USES];
   uint32_t n;
-  bool net;   /* between hosts: a proxy sends what lies in a staging slot */
+  bool net;   /* between hosts: a proxy sends from a staging slot */
   bool cross; /* through a spine */
   double us;
 } hk_route;
 
-/* Everything but the resources; what it points to stays the caller's. */
+/* Everything but the resources. What it points to remains the caller's. */
 hk_status hk_world_init(hk_world *w, const hk_cluster *c, const hk_seat *seats, int nranks, hk_paths *const *paths,
                         hk_channels *const *rings, uint64_t seed);
-/* When rep and size are final. */
+/* Makes the resources, when rep and size are final. */
 hk_status hk_world_furnish(hk_world *w);
 void hk_world_free(hk_world *w);
 
@@ -51,13 +51,13 @@ static inline const hk_node *hk_world_node(const hk_world *w, int rank) {
   return &hk_world_topo(w, s->host)->nodes[s->node];
 }
 static inline bool hk_world_gpu(const hk_world *w, int rank) { return hk_world_node(w, rank)->kind == HK_NODE_GPU; }
-/* The rank at the same place of its host's representative. */
+/* The rank at the same position of its host's representative. */
 static inline int hk_world_rep(const hk_world *w, int rank) {
   int host = w->seats[rank].host;
   return (int)(w->first_rank[w->rep[host]] + ((uint32_t)rank - w->first_rank[host]));
 }
 
-/* `rank`, with all ranks shifted so that `peer`'s host comes to lie on its representative. */
+/* `rank`, with all ranks shifted so that `peer`'s host becomes its representative. */
 static inline int hk_world_shift(const hk_world *w, int rank, int peer) {
   int shifted = (rank - (peer - hk_world_rep(w, peer))) % w->nranks;
   return shifted < 0 ? shifted + w->nranks : shifted;
@@ -74,17 +74,17 @@ static inline uint32_t hk_world_cores(const hk_world *w, int rank) {
 
 /* From a rank of a representative to any rank, for data of `channel`. */
 hk_status hk_world_route(const hk_world *w, int from, int to, int channel, hk_route *out);
-/* The NETs it leaves and enters by. */
+/* The NETs by which it leaves and enters. */
 void hk_world_nets(const hk_world *w, int from, int to, int channel, uint32_t *out, uint32_t *in);
-/* The edge between a GPU and its NVSwitch, UINT32_MAX where there is none; `down`: towards the GPU. */
+/* The edge between a GPU and its NVSwitch, UINT32_MAX if there is none; `down`: towards the GPU. */
 uint32_t hk_world_switch_edge(const hk_world *w, int rank, bool down);
-/* Where a resource is, for people. */
+/* The name of a resource, for people. */
 void hk_world_name(const hk_world *w, uint32_t resource, char *text, size_t room);
 
 /* The leaf switch of a host's NET, and the spine that a flow between two NETs takes. */
 int hk_world_leaf(const hk_world *w, int host, const hk_node *net);
 int hk_world_spine(const hk_world *w, int from_host, const hk_node *from, int to_host, const hk_node *to, int channel);
-int hk_world_leaves(const hk_world *w); /* 0: one switch for all, ports are the only limit */
+int hk_world_leaves(const hk_world *w); /* 0: one switch for all, only ports limit */
 /* Bytes a microsecond from a leaf to one spine. */
 double hk_world_uplink(const hk_world *w);
 #endif
