@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket bandwidth`: how fast the links between GPUs, and between GPUs and host memory, really are. */
+/* `hocket bandwidth`: measures how fast the links between GPUs, and between GPUs and host memory, are. */
 #include "bandwidth.h"
 #include <stdlib.h>
 #include "../device/cuda.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a copy's rate should be, and why it may fall short of it. */
+/* The nominal rate of a copy, and why the measured one may be lower. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ out:
   return rc;
 }
 
-/* ---- verdicts ---- */
+/* ---- causes ---- */
 
 static bool short_of(const hk_bw *b, double rate, double nominal) {
   return rate >= 0 && nominal > 0 && rate * 100 < nominal * b->floor;
@@ -68,7 +68,7 @@ static void __attribute__((format(printf, 2, 3))) add(char *cause, const char *f
   va_end(args);
 }
 
-/* A link that has fewer lanes than both ends could; its speed may only sleep. */
+/* A link with fewer lanes than both ends have. (A low speed may only mean that the link is idle.) */
 static void blame_width(const hk_bw *b, int gpu, char *cause) {
   uint32_t at = node_of_gpu(b->topo, gpu);
   char text[HK_LABEL];
@@ -79,7 +79,7 @@ static void blame_width(const hk_bw *b, int gpu, char *cause) {
         hk_pci_label(p, text));
 }
 
-/* What the doctor says of the bridges and the IOMMU. */
+/* What the doctor reports about the bridges and the IOMMU. */
 static void blame_pci(const hk_bw *b, char *cause) {
   hk_doctor d = {.root = "", .live = true, .topo = b->topo};
   hk_doctor_acs(&d);

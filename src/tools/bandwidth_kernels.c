@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the executor moves within a GPU when nothing keeps it waiting: copies and sums. */
+/* The rate of the executor within a GPU if it never waits: copies and sums. */
 #include <string.h>
 #include "../base/wait.h" /* hk_now_ns */
 #include "../kernels/gpu_image.h"
@@ -16,7 +16,7 @@ typedef struct bench {
   hk_memory in, out, state, program[2]; /* of a copy; of a reduction */
 } bench;
 
-/* A rank of two that needs nobody: out <- in[0], or in[0] + in[1]. */
+/* A program of a rank of two that waits for no rank: out <- in[0], or in[0] + in[1]. */
 static hk_status upload(bench *x, bool adds) {
   hk_status rc = HK_OK;
   hk_device *d = x->code->device;

@@ -16,14 +16,14 @@ typedef struct gpu {
   CUdeviceptr a, b; /* b->bytes each */
 } gpu;
 
-/* One way, or two at the same time on streams of two devices. */
+/* One direction, or two at the same time on streams of two devices. */
 typedef struct way {
   CUcontext context;
   CUstream stream;
   CUdeviceptr to, from;
 } way;
 
-/* GB/s of all ways together: the fastest of some rounds. */
+/* GB/s of all directions together: the fastest of some rounds. */
 static hk_status timed(const hk_bw *b, const way *ways, int n, double *out) {
   hk_status rc = HK_OK;
   double best = 0;
@@ -50,7 +50,8 @@ out:
 
 /* ---- host memory ---- */
 
-/* Memory lies where the thread runs that touches it first; so it runs on the node's cores for a while. */
+/* Memory is allocated on the node of the thread that touches it first. So the thread runs on the node's cores for a
+ * while. */
 static void run_on(const hk_topo *t, int node, cpu_set_t *before) {
   cpu_set_t set;
   uint32_t at = t ? hk_topo_find(t, HK_NODE_CPU, (uint64_t)node) : UINT32_MAX;
@@ -59,7 +60,7 @@ static void run_on(const hk_topo *t, int node, cpu_set_t *before) {
   CPU_ZERO(&set);
   for (int i = 0; i < HK_CPU_MASK_WORDS * 64 && i < CPU_SETSIZE; i++)
     if (t->nodes[at].cpu.mask[i / 64] >> (i % 64) & 1) CPU_SET(i, &set);
-  if (CPU_COUNT(&set)) sched_setaffinity(0, sizeof set, &set); /* not allowed: any node's memory has to do */
+  if (CPU_COUNT(&set)) sched_setaffinity(0, sizeof set, &set); /* if that is not allowed, memory of any node is used */
 }
 
 static hk_status measure_memory(const hk_bw *b, hk_bw_host *h, const gpu *g, void *memory, hk_bw_memory kind) {
@@ -98,7 +99,7 @@ out:
 
 static way copy_way(const gpu *from, const gpu *to) { return (way){from->context, from->stream, to->b, from->a}; }
 
-/* Sends a pattern that is the pair's own, and looks at what comes back from the other side. */
+/* Sends a pattern that only this pair uses, and compares what arrives at the other side. */
 static hk_status check_data(const hk_bw *b, hk_bw_pair *p, const gpu *g) {
   hk_status rc = HK_OK;
   const gpu *from = &g[p->from], *to = &g[p->to];
@@ -140,7 +141,7 @@ out:
   return rc;
 }
 
-/* Without peer access first: once enabled it stays. */
+/* Measures without peer access first, because it stays enabled once it is enabled. */
 static hk_status measure_pairs(hk_bw *b, const gpu *g) {
   hk_status rc = HK_OK;
   for (int i = 0; i < b->npairs; i++) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket bandwidth`'s table, JSON and picture. */
+/* The table, JSON and picture of `hocket bandwidth`. */
 #include <signal.h>
 #include <string.h>
 #include "../base/json.h"
 #include "bandwidth.h"
 
-/* A rate, or "-" for what was not measured or is not known. */
+/* A rate, or "-" if it was not measured or is unknown. */
 static void rate(hk_table *t, hk_style s, double gbps) {
   if (gbps > 0)
     hk_table_cell(t, s, "%.1f", gbps);
@@ -147,7 +147,7 @@ void hk_bw_json(const hk_bw *b) {
 /* Two panels of bars: host and GPU, GPU and GPU. */
 int hk_bw_plot(const hk_bw *b, const char *file) {
   struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
-  sigaction(SIGPIPE, &ignore, &before); /* a gnuplot that fails shows as a bad exit status */
+  sigaction(SIGPIPE, &ignore, &before); /* if gnuplot fails, its exit status shows it */
   FILE *g = popen("gnuplot", "w");
   if (!g) return hk_tool_wrong("--plot: cannot start gnuplot");
   size_t n = strlen(file);

@@ -13,7 +13,7 @@ static void list(hk_tool_words *words, FILE *to) {
 
 /* ---- bash ---- */
 
-/* What may follow an option: "    --machine|-m) words=...;;" */
+/* The words that may follow an option: "    --machine|-m) words=...;;" */
 static void bash_values(const hk_tool *t, FILE *to) {
   fputs("      case $before in\n", to);
   for (const hk_tool_option *o = t->options; o && o->name; o++) {
@@ -69,7 +69,7 @@ void hk_completion_bash(FILE *to) {
 
 /* ---- zsh ---- */
 
-/* Inside '...[...]': quotes, brackets and colons have a meaning there. */
+/* Quotes, brackets and colons have a meaning inside '...[...]'. */
 static void zsh_text(const char *text, FILE *to) {
   for (; *text; text++) {
     if (*text == '\'')

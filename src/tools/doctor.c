@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket doctor`: what on this machine keeps collectives from working or from being fast, and what mends it. */
+/* `hocket doctor`: finds what on this machine keeps collectives from working or from being fast, and how to fix it. */
 #include "doctor.h"
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * `hocket doctor`: each check is a function and one line of the table in doctor.c.  A check looks at the machine below
- * d->root and says what it finds, once or several times; where it has nothing to look at it says nothing.
+ * `hocket doctor`: each check is a function and one line of the table in doctor.c. A check looks at the machine below
+ * d->root and reports what it finds, once or several times. If there is nothing to look at, it reports nothing.
  */
 #ifndef HK_TOOLS_DOCTOR_H
 #define HK_TOOLS_DOCTOR_H
@@ -11,7 +11,7 @@
 
 typedef enum hk_health_state {
   HK_DOC_OK,
-  HK_DOC_NOTE,   /* worth knowing; may cost speed */
+  HK_DOC_NOTE,   /* may cost speed */
   HK_DOC_PROBLEM /* something will fail or be slow */
 } hk_health_state;
 
@@ -24,10 +24,10 @@ typedef struct hk_finding {
 
 typedef struct hk_doctor {
   const char *root;    /* "": this machine */
-  bool live;           /* the root is this machine, so that things may be tried */
+  bool live;           /* the root is this machine, so tests are possible */
   const char *peer;    /* --peer: host[:port], or NULL */
-  const hk_topo *topo; /* what detection found; NULL where it failed */
-  const char *check;   /* that runs now */
+  const hk_topo *topo; /* what detection found; NULL if it failed */
+  const char *check;   /* the check that runs now */
   hk_finding *at;
   int n;
 } hk_doctor;
@@ -35,7 +35,7 @@ typedef struct hk_doctor {
 /* `fix` may be NULL. */
 void hk_doctor_say(hk_doctor *d, hk_health_state state, const char *fix, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* A fix made of values. */
+/* A fix that is made with values. */
 const char *hk_doctor_fix(char *text /* 256 bytes */, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* doctor_host.c */
@@ -52,8 +52,8 @@ void hk_doctor_governor(hk_doctor *d);
 void hk_doctor_interfaces(hk_doctor *d);
 void hk_doctor_peer(hk_doctor *d);
 int hk_doctor_listen(int port); /* --listen; runs until it is killed */
-/* doctor_routes.c: RDMA ports in words, and the ways between those of two hosts */
-size_t hk_doctor_ports_tell(char *text, size_t bytes); /* lines of this host's; gives their length */
+/* doctor_routes.c: RDMA ports as text, and the paths between those of two hosts */
+size_t hk_doctor_ports_tell(char *text, size_t bytes); /* the lines of this host; returns their length */
 bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *n); /* false: it is no such line */
 void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs);
 /* doctor_verbs.c */

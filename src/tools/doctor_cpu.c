@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processors and memory: what a container, a job or a launcher leaves this process, and how fast it runs. */
+/* Processors and memory: what a container, a job or a launcher allows this process to use, and how fast it runs. */
 #include <sched.h> /* sched_getaffinity */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static int count_bits(const uint64_t *mask) {
   return n;
 }
 
-/* The list behind "Cpus_allowed_list:" or "Mems_allowed_list:" in /proc/self/status. */
+/* The list after "Cpus_allowed_list:" or "Mems_allowed_list:" in /proc/self/status. */
 static bool allowed_list(const hk_doctor *d, const char *key, uint64_t *mask) {
   char text[8192], list[512];
   hk_root_text(d->root, text, sizeof text, "/proc/self/status");
@@ -55,8 +55,8 @@ static bool group_of(const hk_doctor *d, const char *controller, char *path, siz
   return false;
 }
 
-/* The smallest value that the file gives in the group and those above it.  Inside a container the group's path is often
- * that of the host, which is not there: the mount's top is the group then. */
+/* The smallest value that the file has in the group and the groups above it. Inside a container the group's path often
+ * is that of the host, which does not exist there: then the top of the mount is the group. */
 static double smallest(const hk_doctor *d, const char *mount, const char *group, const char *file,
                        double (*parse)(const hk_doctor *d, const char *folder, const char *text)) {
   char path[1024], folder[1100], text[128];
@@ -136,7 +136,7 @@ static int nodes_touched(const hk_topo *t, const uint64_t *mask, int *first) {
   return n;
 }
 
-/* Bound to one node while what the process works with is on others; `node` is where that is. */
+/* Reports that the process is bound to one node while its device is on another one; `node` is the device's node. */
 static void check_near(hk_doctor *d, hk_node_kind kind, const char *what, int here) {
   const hk_topo *t = d->topo;
   char fix[256];
@@ -179,7 +179,7 @@ void hk_doctor_numa(hk_doctor *d) {
   if (all > 1 && hk_root_number(d->root, &balancing, "/proc/sys/kernel/numa_balancing") && balancing)
     hk_doctor_say(d, HK_DOC_NOTE, "sysctl -w kernel.numa_balancing=0",
                   "the kernel moves memory between NUMA nodes by itself, and every move stops who uses it");
-  /* Memory that is allowed on none of the nodes whose processors are. */
+  /* Memory is allowed on none of the nodes whose processors are allowed. */
   if (nodes == 1 && all > 1 && allowed_list(d, "Mems_allowed_list", memory) && first < MASK_BITS &&
       !(memory[first / 64] >> (first % 64) & 1))
     hk_doctor_say(d, HK_DOC_PROBLEM, hk_doctor_fix(fix, "numactl --cpunodebind=%d --membind=%d", first, first),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Variables, and the plugins and files that they name. */
+/* Checks the variables, and the plugins and files that they name. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ void hk_doctor_variables(hk_doctor *d) {
   if (d->n == before) hk_doctor_say(d, HK_DOC_OK, NULL, "every NCCL_ and HOCKET_ variable is known");
 }
 
-/* As the library looks for them; the variable may be a list. */
+/* Finds plugins as the library does; the variable may be a list. */
 static void try_plugin(hk_doctor *d, const char *variable, const char *kind) {
   const char *list = getenv(variable);
   char name[HK_PLUGIN_FILE], file[HK_PLUGIN_FILE], why[256];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which GPUs' memory which RDMA cards reach: found by registering some of it, pair by pair. */
+/* Which RDMA cards reach which GPUs' memory: found by registering some of it, pair by pair. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/param.h"
@@ -21,7 +21,7 @@ static void open_cards(cards *c) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160];
   int nnear, listed = 0, n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(ports, &nnear, why, sizeof why);
-  if (n == 0 || !(c->api = hk_ibv_load(why, sizeof why))) return; /* the check verbs says why */
+  if (n == 0 || !(c->api = hk_ibv_load(why, sizeof why))) return; /* the check verbs reports why */
   hk_ibv_device **list = c->api->get_device_list(&listed);
   for (int i = 0; i < n; i++) {
     bool seen = false;
@@ -50,7 +50,8 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
   hk_ib_gpu_memory last = {0}, m;
   hk_memory memory;
   if (gpu->ops->alloc(gpu, 2 * HK_DEVICE_PAGE, &memory) != HK_OK) {
-    hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi", "GPU %d has no memory: %.300s", gpu->limits.ordinal, hk_last_error());
+    hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi", "GPU %d has no memory: %.300s", gpu->limits.ordinal,
+                  hk_last_error());
     return;
   }
   uintptr_t page = ((uintptr_t)memory.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1);

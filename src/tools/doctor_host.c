@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel lets this process do: memory, files, reading each other. */
+/* What the kernel allows this process: memory, files, reading each other's memory. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 enum { MANY_FILES = 4096, FEW_FILES = 256 };
 #define UNLIMITED (-1LL)
 
-/* The soft and hard limit that stand in /proc/self/limits behind a name; false where it is not there. */
+/* The soft and hard limit after a name in /proc/self/limits; false if it is not there. */
 static bool limit(const hk_doctor *d, const char *name, long long *soft, long long *hard) {
   char text[4096], words[2][32];
   hk_root_text(d->root, text, sizeof text, "/proc/self/limits");
@@ -85,13 +85,13 @@ void hk_doctor_shm(hk_doctor *d) {
                   hk_tool_bytes(size, (size_t)bytes));
 }
 
-/* 0 where a child reads the memory of its sibling, as ranks do; else errno. */
+/* 0 if a child can read the memory of its sibling, as ranks do; else errno. */
 static int read_sibling(void) {
   static volatile int word = 0x686f636b;
   int gate[2], result = ECHILD, status;
   if (pipe(gate) != 0) return errno;
   pid_t asleep = fork();
-  if (asleep == 0) { /* lives until the pipe's other end is gone */
+  if (asleep == 0) { /* lives until the pipe's other end is closed */
     char c;
     close(gate[1]);
     _exit(read(gate[0], &c, 1) == 0 ? 0 : 1);

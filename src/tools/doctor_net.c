@@ -16,7 +16,7 @@ enum { IFACES = 32, PATIENCE_MS = 2000, ANSWER = 16384 };
 #define PEER_PORT "7461"
 #define GREETING "hocket doctor 1\n"
 
-/* Ready for `events` before the deadline? */
+/* Waits until the socket is ready for `events`; false after the deadline. */
 static bool ready(int fd, short events, uint64_t deadline_ns) {
   for (;;) {
     uint64_t now = hk_now_ns();
@@ -28,7 +28,7 @@ static bool ready(int fd, short events, uint64_t deadline_ns) {
   }
 }
 
-/* Waits for a connect under way; 0 or errno. */
+/* Waits for a connect in progress; returns 0 or errno. */
 static int connected(int fd, uint64_t deadline_ns) {
   int code = 0;
   socklen_t bytes = sizeof code;
@@ -38,7 +38,7 @@ static int connected(int fd, uint64_t deadline_ns) {
 
 /* ---- this host ---- */
 
-/* Listens on the address and connects to it, as ranks of one host over TCP do; 0 or errno. */
+/* Listens on the address and connects to it, as ranks of one host do over TCP; 0 or errno. */
 static int reach_self(const hk_addr *addr) {
   hk_addr at = *addr;
   int door = -1, out = -1, in = -1, code;
@@ -57,7 +57,7 @@ static int reach_self(const hk_addr *addr) {
   return code;
 }
 
-/* Why the first one is the first. */
+/* Why the first interface is the one that is used. */
 static const char *reason(const hk_iface *list, int n, char *text, size_t bytes) {
   const char *names = hk_param_str(HK_P_SOCKET_IFNAME);
   int next = 1; /* the next interface; one may have several addresses */
@@ -89,7 +89,7 @@ void hk_doctor_interfaces(hk_doctor *d) {
   }
   for (int i = 0; i < n; i++) {
     char fix[256], speed[32] = "";
-    /* Taken only where there is nothing else, and for a second after the cable came in not usable yet. */
+    /* Used only if there is no other address; unusable for a second after the cable was plugged in. */
     if (i > 0 && hk_addr_is_link_local(&list[i].addr)) continue;
     hk_addr_format(&list[i].addr, addr);
     addr[strcspn(addr, "<")] = '\0';
@@ -112,7 +112,8 @@ void hk_doctor_interfaces(hk_doctor *d) {
 
 /* ---- another host ---- */
 
-/* Answers with this host's addresses, a line each, and the port, and its RDMA ports; then waits for the other to hang up. */
+/* Answers with this host's addresses, one a line, the port, and its RDMA ports. Then waits until the other side
+ * closes. */
 static void serve(int fd, const hk_addr *door) {
   hk_iface list[IFACES];
   int n = IFACES;
@@ -182,7 +183,7 @@ static int dial(const hk_addr *from, const hk_addr *to, double *us) {
   return -1;
 }
 
-/* The whole answer of a listening doctor. */
+/* Receives the whole answer of a listening doctor. */
 static bool hear(int fd, char *text, size_t bytes) {
   size_t used = 0;
   uint64_t deadline = hk_now_ns() + PATIENCE_MS * UINT64_C(1000000);
@@ -215,7 +216,7 @@ static void try_pairs(hk_doctor *d, const hk_iface *mine, int n, const char *nam
       hk_doctor_say(d, HK_DOC_OK, NULL, "%s (%s) here reaches %s (%s) there in %s", mine[i].name, here, name, there,
                     hk_tool_time(time, us));
     } else {
-      /* Networks of their own for each interface are no fault unless it is the one that is taken. */
+      /* A separate network for each interface is no fault, except for the interface that is used. */
       hk_doctor_say(d, i == 0 ? HK_DOC_PROBLEM : HK_DOC_NOTE,
                     hk_doctor_fix(fix, "ip route get %s; nft list ruleset on both; or NCCL_SOCKET_IFNAME=^%s", there,
                                   mine[i].name),
@@ -253,13 +254,13 @@ void hk_doctor_peer(hk_doctor *d) {
                   "%s is not a listening doctor", spelled);
     return;
   }
-  if (hk_ifaces(mine, &n, &to) != HK_OK) return; /* the check interfaces says why */
+  if (hk_ifaces(mine, &n, &to) != HK_OK) return; /* the check interfaces reports why */
   for (char *save = NULL, *line = strtok_r(text + strlen(GREETING), "\n", &save); line;
        line = strtok_r(NULL, "\n", &save)) {
     char name[32], where[HK_ADDR_TEXT], address[HK_ADDR_TEXT + 16];
     unsigned at;
     if (hk_doctor_ports_hear(line, ports, &nports)) continue;
-    /* "eth0 10.0.0.1<7461>": what a stranger sends is read no further than this. */
+    /* "eth0 10.0.0.1<7461>": the peer is not trusted, so nothing longer than this is read. */
     if (sscanf(line, "%31s %79[^<]<%u>", name, where, &at) != 3) continue;
     snprintf(address, sizeof address, where[0] != '[' && strchr(where, ':') ? "[%s]:%u" : "%s:%u", where, at);
     if (hk_addr_parse(&to, address) == HK_OK && !hk_addr_is_link_local(&to)) try_pairs(d, mine, n, name, &to);

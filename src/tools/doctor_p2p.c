@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether GPUs that may write to each other's memory deliver what was sent: some machines offer it and corrupt data. */
+/* Checks whether GPUs with peer access deliver the data that was sent: some machines offer peer access and corrupt
+ * data. */
 #include <stdlib.h>
 #include "../device/cuda.h"
 #include "bandwidth.h"
 #include "doctor.h"
 
-enum { TRIED_BYTES = 1 << 20 }; /* of each pair: every page and every line of a page is another pattern */
+enum { TRIED_BYTES = 1 << 20 }; /* of each pair: every page and every line of a page has another pattern */
 
 static void judge(hk_doctor *d, const hk_bw *b) {
   int pairs = 0, peers = 0, wrong = 0;
@@ -42,7 +43,7 @@ void hk_doctor_p2p(hk_doctor *d) {
   if (rc == HK_OK)
     judge(d, b);
   else
-    hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi; dmesg | grep -i nvidia", "copies between GPUs cannot be tried: %.400s",
-                  hk_last_error());
+    hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi; dmesg | grep -i nvidia",
+                  "copies between GPUs cannot be tried: %.400s", hk_last_error());
   free(b);
 }

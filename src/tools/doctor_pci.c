@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUs, NICs and what lies between them. */
+/* Checks of GPUs, NICs and the bridges between them. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,8 @@ void hk_doctor_topology(hk_doctor *d) {
   int before = d->n;
   char *text = d->topo->remarks ? strdup(d->topo->remarks) : NULL;
   for (char *save = NULL, *line = text ? strtok_r(text, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
-    if (!strstr(line, "below its best")) hk_doctor_say(d, HK_DOC_NOTE, NULL, "%s", line); /* those: the check links */
+    /* the check links reports these */
+    if (!strstr(line, "below its best")) hk_doctor_say(d, HK_DOC_NOTE, NULL, "%s", line);
   free(text);
   if (d->n == before)
     hk_doctor_say(d, HK_DOC_OK, NULL, "all parts of the machine can be seen (hocket topo shows them)");
@@ -40,7 +41,7 @@ void hk_doctor_links(hk_doctor *d) {
     if (n->kind != HK_NODE_GPU && n->kind != HK_NODE_NIC && n->kind != HK_NODE_PCI) continue;
     if (p->width <= 0) continue;
     looked++;
-    /* A GPU's link sleeps while nothing runs: its speed says nothing now. */
+    /* A GPU's link slows down while it is idle, so its present speed means nothing. */
     bool slow = n->kind != HK_NODE_GPU && p->gts > 0 && p->max_gts > p->gts;
     if (!slow && p->max_width <= p->width) continue;
     hk_bus_id_format(n->id, bus);
@@ -67,7 +68,7 @@ static bool nvswitches(const hk_doctor *d) {
   return found;
 }
 
-/* Did CUDA or NVML tell of any GPU what it is? */
+/* Did CUDA or NVML identify any GPU? */
 static bool answered(const hk_doctor *d) {
   for (uint32_t i = 0; d->topo && i < d->topo->nnodes; i++)
     if (d->topo->nodes[i].kind == HK_NODE_GPU && d->topo->nodes[i].gpu.sm > 0) return true;
@@ -122,7 +123,7 @@ void hk_doctor_gdr(hk_doctor *d) {
 
 enum { EXTENDED = 0x100, CONFIG_BYTES = 4096, CAP_ACS = 0x0d, ACS_CONTROL = 6, REDIRECTS = 0x1c };
 
-/* The ACS control word of a bridge.  False where it has none; *hidden where only root could tell. */
+/* The ACS control word of a bridge. False if it has none; *hidden if only root can read it. */
 static bool acs_control(const hk_doctor *d, const char *name, unsigned *control, bool *hidden) {
   unsigned char config[CONFIG_BYTES];
   char path[HK_ROOT_PATH];
@@ -130,7 +131,7 @@ static bool acs_control(const hk_doctor *d, const char *name, unsigned *control,
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   ssize_t n = fd < 0 ? -1 : read(fd, config, sizeof config);
   if (fd >= 0) close(fd);
-  *hidden = n > 0 && n <= EXTENDED; /* others than root get the first 64 bytes */
+  *hidden = n > 0 && n <= EXTENDED; /* other users than root get the first 64 bytes */
   for (unsigned at = EXTENDED, turns = 0; n >= EXTENDED + 8 && at + 8 <= (unsigned)n && at >= EXTENDED && turns < 64;
        turns++) {
     unsigned id = config[at] | (unsigned)config[at + 1] << 8;
@@ -143,7 +144,7 @@ static bool acs_control(const hk_doctor *d, const char *name, unsigned *control,
   return false;
 }
 
-/* Only bridges between devices that talk to each other matter; those lie on the way from a PCI node down. */
+/* Only bridges between devices that communicate matter: those on the path down from a PCI node. */
 void hk_doctor_acs(hk_doctor *d) {
   int on = 0, off = 0, unseen = 0;
   char first[64] = "", fix[256];

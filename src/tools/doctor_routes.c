@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RDMA between this host and another: which ports and GIDs two ranks would take, and whether the kernel knows the way. */
+/* RDMA between this host and another: which ports and GIDs two ranks use, and whether the kernel knows the path. */
 #include <arpa/inet.h>
 #include <string.h>
 #include "../base/param.h"
@@ -8,7 +8,7 @@
 
 enum { PATIENCE_MS = 2000 };
 
-/* ---- what a listening doctor tells of its ports: a line for each GID ---- */
+/* ---- what a listening doctor sends about its ports: a line for each GID ---- */
 
 #define MARK "rdma "
 
@@ -24,14 +24,15 @@ size_t hk_doctor_ports_tell(char *text, size_t bytes) {
       const hk_ib_gid *g = k < p->ngids ? &p->gids[k] : &none;
       int w = snprintf(text + used, bytes - used, MARK "%s:%d %d %d %d %d %d %s\n", p->device, p->number, p->layer,
                        p->lid, g->index, g->kind, g->prefix, hk_ib_gid_text(&g->gid, gid));
-      if (w < 0 || used + (size_t)w >= bytes) return used; /* the best of the rest will do */
+      if (w < 0 || used + (size_t)w >= bytes) return used; /* the best ones are enough */
       used += (size_t)w;
     }
   }
   return used;
 }
 
-/* A stranger's line: numbers are cut to their fields, and a port is what its device and number say. */
+/* A line of the other host, which is not trusted: numbers are limited to their fields, and device and number identify a
+ * port. */
 bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *n) {
   char device[HK_IB_NAME], gid[48];
   unsigned number, layer, lid, index, kind, prefix;
@@ -55,7 +56,7 @@ bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *
   return true;
 }
 
-/* ---- the ways between both ---- */
+/* ---- the paths between both ---- */
 
 static void try_port(hk_doctor *d, const hk_ib_port *mine, const hk_ib_port *theirs, int ntheirs, int version) {
   hk_ib_pair pairs[HK_IB_PAIRS];
@@ -75,7 +76,7 @@ static void try_port(hk_doctor *d, const hk_ib_port *mine, const hk_ib_port *the
   const hk_ib_gid *a = &mine->gids[pairs[0].my_gid], *b = &peer->gids[pairs[0].their_gid];
   hk_ib_gid_text(&a->gid, from);
   hk_ib_gid_text(&b->gid, to);
-  static const hk_wait_env alone; /* nothing but the time ends the wait */
+  static const hk_wait_env alone; /* only the time ends the wait */
   hk_ib_cm_answer answer = hk_ib_cm_ask(&alone, &a->gid, &b->gid, PATIENCE_MS, kernel);
   hk_doctor_say(d,
                 answer == HK_IB_CM_WAY      ? HK_DOC_OK
@@ -94,7 +95,7 @@ void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs) {
   hk_ib_gid_wish wish;
   char why[160];
   int nnear, n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(mine, &nnear, why, sizeof why);
-  if ((n == 0 && ntheirs == 0) || hk_ib_gid_wishes(&wish) != HK_OK) return; /* the check gids says why */
+  if ((n == 0 && ntheirs == 0) || hk_ib_gid_wishes(&wish) != HK_OK) return; /* the check gids reports why */
   if (n == 0 || ntheirs == 0)
     hk_doctor_say(d, HK_DOC_PROBLEM, "hocket doctor verbs gids, there and here",
                   "no RDMA between the two: %s has no port that is used", n ? "the other host" : "this host");

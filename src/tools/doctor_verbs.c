@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Can the RDMA ports be used, and with which GIDs?  Each device is opened, asked and given memory, as a communicator would do
- * it. */
+/* Checks whether the RDMA ports can be used, and with which GIDs. Each device is opened, queried and given memory, as a
+ * communicator does it. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "../transport/net/ib_verbs.h"
 #include "doctor.h"
 
-enum { PINNED = 1 << 20 }; /* what a direction of a connection registers */
+enum { PINNED = 1 << 20 }; /* what one direction of a connection registers */
 
 /* Registers as much memory as a connection does. */
 static bool try_memory(hk_doctor *d, const hk_ibv *api, hk_ibv_context *context, const char *device) {
@@ -97,7 +97,7 @@ static const char *below(const hk_doctor *d) { return d->live ? hk_ib_root() : d
 
 #define GIVE_ADDRESS "give its interface an IPv4 address: ip address add ..."
 
-/* The provider's own choice, with its wishes and without them. */
+/* The provider's own choice, with the user's settings and without them. */
 static void check_gids(hk_doctor *d, const char *device, int port) {
   static const hk_ib_gid_wish any = {.index = -1, .version = 2, .family = AF_UNSPEC};
   hk_ib_gid_wish wish = any;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket env`: every parameter, its value here and where that comes from. */
+/* `hocket env`: every parameter, its value here and the source of the value. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/json.h"
@@ -18,7 +18,7 @@ static const char *name_at(int i) {
   return info.name;
 }
 
-/* ---- complaints about names and values ---- */
+/* ---- wrong names and values ---- */
 
 typedef struct complaint {
   bool wrong;
@@ -43,7 +43,7 @@ static void forget(complaints *c) {
   free(c->at);
 }
 
-/* ---- one parameter in words ---- */
+/* ---- one parameter as text ---- */
 
 static void value_text(const hk_param_info *p, char *text, size_t room, const char *unset) {
   if (p->is_string)
@@ -65,7 +65,7 @@ static void type_text(const hk_param_info *p, char *text, size_t room) {
 }
 static bool is_set(const hk_param_info *p) { return strcmp(p->origin, "default") != 0; }
 
-/* The chosen ones: those named, or all, or (with --set) those that are set. */
+/* The selected ones: those named, or all, or (with --set) those that are set. */
 static bool wanted(const hk_param_info *p, const options *o, int nargs, char **args) {
   if (o->set && !is_set(p)) return false;
   bool any = nargs == 0;

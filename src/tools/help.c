@@ -33,7 +33,7 @@ static void option_left(const hk_tool_option *o, char *text, size_t room) {
   if (o->argument) snprintf(text + n, room - (size_t)n, " %s", o->argument);
 }
 
-/* The help, its words and its default; free() it. */
+/* The help text, the option's words and its default; free() it. */
 static char *option_right(const hk_tool_option *o) {
   char *text = NULL;
   size_t bytes;
@@ -93,7 +93,7 @@ void hk_help_one(const hk_tool *t, FILE *to) {
 
 /* ---- manual pages ---- */
 
-/* Text that stands for itself: what roff takes for commands is quoted. */
+/* Text without markup: what roff would take for commands is quoted. */
 static void roff(FILE *to, const char *text) {
   bool line_start = true;
   for (; *text; text++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is made from the commands' tables: help, manual pages, completion.  And how a command line is read. */
+/* What is made from the commands' tables: help, manual pages, completion; and how a command line is read. */
 #ifndef HK_TOOLS_HELP_H
 #define HK_TOOLS_HELP_H
 #include "tools.h"
@@ -11,6 +11,7 @@ void hk_man_one(const hk_tool *t, FILE *to);
 void hk_completion_bash(FILE *to);
 void hk_completion_zsh(FILE *to);
 
-/* Fills the options, takes them out of argv and runs the command; gives its exit code.  argv[0] is the command's name. */
+/* Fills the options, takes them out of argv, runs the command and returns its exit code. argv[0] is the command's
+ * name. */
 int hk_tool_start(const hk_tool *t, int argc, char **argv);
 #endif

@@ -70,7 +70,7 @@ static int start(int argc, char **argv) {
 int main(int argc, char **argv) {
   hk_log_for_command();
   int code = start(argc, argv);
-  /* A full disk is not success. */
+  /* If the disk is full, the command must fail. */
   if ((fflush(stdout) || ferror(stdout)) && code == HK_EXIT_OK) {
     perror("hocket: cannot write the output");
     return HK_EXIT_TROUBLE;

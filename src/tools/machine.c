@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Which machine a command is about, and what a communicator there would know: seats, rings, prices, settings. */
 #include "machine.h"
 #include <math.h>
 #include <stdarg.h>
@@ -42,9 +43,9 @@ out:
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 
-/* ---- the world ---- */
+/* ---- all that a choice depends on ---- */
 
-/* Ring orders of the first host; a machine that the search cannot do (too many ranks) goes without. */
+/* Ring orders of the first host. If the search cannot do this machine (too many ranks), there are none. */
 static hk_status find_rings(hk_world *w) {
   hk_status rc = HK_OK;
   const hk_topo *t = hk_cluster_host(w->cluster, w->seats[0].host);
@@ -84,7 +85,7 @@ static int take_seats(hk_world *w, int nranks) {
                        UINT16_MAX);
 }
 
-/* What init makes of settings that only ranks on CPUs have. */
+/* Applies the settings that only ranks on CPUs have, as init does. */
 static void heed_host_settings(hk_world *w) {
   hk_machine *m = &w->machine;
   if (m->cores_per_host == 0) return;
@@ -184,7 +185,7 @@ const char *hk_port_label(float mbps, char *text) {
   return text;
 }
 
-/* "8 H100" or, of several kinds, "8 GPUs"; adds ", " before it where something stands already. */
+/* "8 H100" or, of several kinds, "8 GPUs"; adds ", " before it if the text is not empty. */
 static void add(char *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void add(char *text, const char *format, ...) {
   size_t n = strlen(text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which machine a command is about, and the names of its parts in what commands print. */
+/* Which machine a command is about, and the names of its parts in the output. */
 #ifndef HK_TOOLS_MACHINE_H
 #define HK_TOOLS_MACHINE_H
 #include "../collectives/machine.h"
@@ -8,8 +8,8 @@
 #include "../topo/paths.h"
 #include "tools.h"
 
-/* A machine in words (synth.h), or NCCL's XML in a file, or (both NULL) the machine at hand.  HK_EXIT_OK, or the exit code
- * with the complaint made. */
+/* A machine in words (synth.h), or NCCL's XML in a file, or (both NULL) the machine at hand. HK_EXIT_OK, or the exit
+ * code after the error was printed. */
 int hk_tool_machine(hk_cluster **out, const char *words, const char *file);
 /* For options' tables: --machine's and --file's rows. */
 const char *hk_tool_preset_word(int i);
@@ -27,7 +27,7 @@ const char *hk_tool_preset_word(int i);
     .kind = HK_OPTION_FILE, .field = offsetof(type, member)                                                            \
   }
 
-/* All that a choice rests on, as a communicator there would have it. */
+/* All that a choice depends on, as a communicator there has it. */
 typedef struct hk_world {
   hk_cluster *cluster;
   hk_seat *seats;
@@ -36,20 +36,20 @@ typedef struct hk_world {
   hk_layout *layout;
   hk_machine machine;
   hk_overrides overrides; /* from the parameters */
-  hk_wish wish;           /* theirs */
+  hk_wish wish;           /* from the parameters too */
   struct hk_tuner *tuner; /* NULL: none */
 } hk_world;
-/* The machine as for hk_tool_machine; nranks 0: one for each GPU or core.  An exit code, with the complaint made; close the
- * world in any case. */
+/* The machine as for hk_tool_machine; nranks 0: one for each GPU or core. Returns an exit code, after printing the
+ * error; close the world in any case. */
 int hk_world_open(hk_world *w, const char *words, const char *file, int nranks);
 void hk_world_close(hk_world *w);
-/* What a communicator there would take. */
+/* What a communicator there chooses. */
 void hk_world_choose(const hk_world *w, hk_coll coll, size_t bytes, hk_decision *out);
 
 enum { HK_LABEL = 64 };
 /* "GPU3", "NET0", "CPU1", "NVS", "0000:1b:00.0"; text needs HK_LABEL bytes and is returned. */
 const char *hk_label(const hk_topo *t, uint32_t node, char *text);
-/* "gen5 x16"; "" where it is unknown. */
+/* "gen5 x16"; "" if it is unknown. */
 const char *hk_pci_label(const hk_pci_info *p, char *text);
 bool hk_pci_downgraded(const hk_pci_info *p);
 /* "400 Gb/s" */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a command line by the command's table. */
+/* Reads a command line according to the command's table. */
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
@@ -47,7 +47,7 @@ const char *hk_tool_coll_word(int i) {
   return words[i];
 }
 
-/* Equal but for case, - and _. */
+/* Equal except for case, - and _. */
 static bool same_word(const char *a, const char *b) {
   for (;;) {
     while (*a == '-' || *a == '_') a++;
@@ -158,7 +158,7 @@ static int count(const hk_tool_option *o) {
   return n;
 }
 
-/* getopt's tables from the rows, so that there is one list of options. */
+/* getopt's tables, made from the rows, so that there is one list of options. */
 static void make_tables(const hk_tool_option *rows, int n, struct option *longs, char *letters) {
   *letters++ = ':';
   *letters++ = 'h';
@@ -181,7 +181,7 @@ static const hk_tool_option *row_of(const hk_tool_option *rows, int n, int c) {
   return NULL;
 }
 
-/* -1: go on; else the exit code. */
+/* -1: continue; else the exit code. */
 static int read_line(const hk_tool *t, int argc, char **argv, void *into) {
   struct option longs[MOST_OPTIONS + 2];
   char letters[3 * MOST_OPTIONS];

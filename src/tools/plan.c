@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket plan`: what would run, why, and what the alternatives would cost. */
+/* `hocket plan`: what runs, why, and what the alternatives cost. */
 #include "plan.h"
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ typedef struct options {
 
 enum { ALL_RANKS = -1 };
 
-/* ---- asking ---- */
+/* ---- the question ---- */
 
 void hk_plan_ask(hk_plan_report *r, const hk_world *w, hk_coll coll, size_t bytes) {
   *r = (hk_plan_report){.world = w, .coll = coll, .bytes = bytes};
@@ -67,14 +67,14 @@ static void heading(const char *text) {
   printf("\n%s%s%s\n", hk_tool_style(stdout, HK_STYLE_BOLD), text, hk_tool_style(stdout, HK_STYLE_PLAIN));
 }
 
-/* The first of its algorithm: the table has the cheapest on top. */
+/* The first row of its algorithm: the table has the cheapest first. */
 static bool best_of_its_kind(const hk_plan_report *r, int at) {
   for (int i = 0; i < at; i++)
     if (!r->rows[i].why[0] && r->rows[i].what.algorithm == r->rows[at].what.algorithm) return false;
   return true;
 }
 
-/* Reasons, each once, with the algorithms that it keeps out. */
+/* Reasons, each once, with the algorithms that it excludes. */
 static void print_excluded(const hk_plan_report *r) {
   heading("Not possible here");
   for (int i = 0; i < r->n; i++) {
@@ -91,8 +91,8 @@ static void print_excluded(const hk_plan_report *r) {
   }
 }
 
-/* The simulator's time for an alternative, as text; "-" where it has none, or where the price is out of the question: the
- * slowest programs take longest to simulate. */
+/* The simulator's time for an alternative, as text; "-" if it has none, or if the price is far too high: the slowest
+ * programs take longest to simulate. */
 static void simulated(const hk_simulator *x, const hk_plan_report *r, const hk_decision *d, char *text) {
   hk_sim_options o = {.algorithm = d->algorithm->name, .protocol = (int)d->protocol, .channels = d->channels};
   hk_sim_result result;
@@ -123,7 +123,7 @@ static void print_table(const hk_plan_report *r, bool all, const hk_simulator *x
   if (excluded) print_excluded(r);
 }
 
-/* "450 GB/s" of what a byte costs. */
+/* "450 GB/s" from the time of a byte. */
 static const char *rate(char *text, double us_per_b) {
   if (us_per_b > 0)
     snprintf(text, 32, "%.3g GB/s", 1 / us_per_b / 1000);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why a plan was chosen, in words.  It knows no algorithm: all it says follows from what the model says of each. */
+/* Why a plan was chosen, in words. It knows no algorithm: every sentence follows from the model's figures. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include "plan.h"
 
 static void say(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A paragraph: one line, which the reader wraps. */
+/* A paragraph: one line, which the caller wraps. */
 static void say(FILE *to, const char *format, ...) {
   va_list args;
   va_start(args, format);
@@ -27,7 +27,7 @@ static const hk_alternative *runner_up(const hk_plan_report *r) {
   return NULL;
 }
 
-/* What the machine's time goes into. */
+/* What the time consists of. */
 static void say_balance(const hk_plan_report *r, FILE *to) {
   double latency = hk_plan_latency(r, &r->chosen), all = r->chosen.us, part = all > 0 ? latency / all : 1;
   char total[32], fixed[32], rest[32], size[32];
@@ -54,7 +54,7 @@ static void say_balance(const hk_plan_report *r, FILE *to) {
         size, total, fixed, rest);
 }
 
-/* Where the bytes are slow, and why there are several channels. */
+/* Which links are slow, and why there are several channels. */
 static void say_links(const hk_plan_report *r, FILE *to) {
   const hk_machine *m = &r->world->machine;
   double inside = m->inside.ring_us_per_b, between = m->between.ring_us_per_b;
@@ -102,7 +102,7 @@ static void say_runner_up(const hk_plan_report *r, const hk_alternative *other, 
   say(to, "%s", text);
 }
 
-/* The chosen algorithm by its other protocols. */
+/* The chosen algorithm with its other protocols. */
 static void say_protocols(const hk_plan_report *r, FILE *to) {
   const hk_alternative *best = NULL;
   for (int i = 0; i < r->n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the two halves of `hocket verify`: the proof of one set of programs, and programs from files. */
+/* Shared by the two halves of `hocket verify`: the proof of one set of programs, and programs from files. */
 #ifndef HK_TOOLS_PROOF_H
 #define HK_TOOLS_PROOF_H
 #include "../base/json.h"
@@ -8,19 +8,19 @@
 #include "tools.h"
 
 typedef struct hk_proof_options {
-  int slots, waves; /* waves 0: one more than slots, so that every credit is waited for */
+  int slots, waves; /* waves 0: one more than slots, so that every credit is used */
   bool json;
 } hk_proof_options;
 
-/* The programs of all ranks; what->rank is not looked at. */
+/* The programs of all ranks; what->rank is ignored. */
 hk_status hk_proof_build(const hk_algorithm *a, const hk_build *what, hk_program ***out);
 void hk_proof_free(hk_program **p, int nranks); /* NULL is fine */
 
-/* Proves all ranks' programs, out of place and in place.  The report is of the first that fails. */
+/* Proves all ranks' programs, out of place and in place. The report is of the first that fails. */
 hk_status hk_prove(const hk_program *const *programs, int nranks, const hk_proof_options *o, hk_verify_report *report);
 /* {"collective": ...}; `file` may be NULL. */
 void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_verify_report *report, const char *file,
                    int line);
-/* Proves what is in a file; gives the exit code. */
+/* Proves what is in a file; returns the exit code. */
 int hk_prove_file(const char *path, const hk_proof_options *o, hk_json *w);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket sim`: how long collectives would take on machines, owned or not. */
+/* `hocket sim`: how long collectives take on machines that you may not have. */
 #include "../sim/sim.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The tables and pictures of `hocket sim`. */
 #include "sim_view.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -137,7 +138,7 @@ static void panel(const hk_sim_view *v, FILE *g, const char *title, const char *
 
 int hk_sim_view_plot(const hk_sim_view *v, const char *file) {
   struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
-  sigaction(SIGPIPE, &ignore, &before); /* a gnuplot that fails shows as a bad exit status */
+  sigaction(SIGPIPE, &ignore, &before); /* if gnuplot fails, its exit status shows it */
   FILE *g = popen("gnuplot", "w");
   if (!g) return hk_tool_wrong("--plot: cannot start gnuplot");
   size_t n = strlen(file);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `hocket sim` shows. */
+/* The output of `hocket sim`. */
 #ifndef HK_TOOLS_SIM_VIEW_H
 #define HK_TOOLS_SIM_VIEW_H
 #include "../sim/sim.h"
@@ -15,7 +15,7 @@ typedef struct hk_sim_site {
 typedef struct hk_sim_row {
   hk_sim_site *site;
   int series;         /* rows of one curve have one number */
-  const char *wanted; /* the algorithm asked for; NULL: the selector's choice */
+  const char *wanted; /* the requested algorithm; NULL: the selector's choice */
   size_t bytes;
   hk_sim_result result;
 } hk_sim_row;
@@ -32,7 +32,7 @@ void hk_sim_view_clear(hk_sim_view *v);
 void hk_sim_view_table(const hk_sim_view *v, FILE *to);
 void hk_sim_view_links(const hk_sim_view *v, FILE *to);
 void hk_sim_view_json(const hk_sim_view *v, FILE *to);
-/* An exit code, with the complaint made. */
+/* Returns an exit code, after printing the error. */
 int hk_sim_view_can_plot(const char *file);
 int hk_sim_view_plot(const hk_sim_view *v, const char *file);
 #endif

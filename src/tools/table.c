@@ -16,7 +16,7 @@ const char *hk_tool_style(FILE *to, hk_style s) {
   return sequences[s];
 }
 
-/* How many columns a text takes: UTF-8's bytes but the following ones of a character. */
+/* How many columns a text takes: the bytes of UTF-8 except continuation bytes. */
 static int columns(const char *text, size_t bytes) {
   int n = 0;
   for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xc0) != 0x80;
@@ -27,7 +27,7 @@ static void spaces(FILE *to, int n) {
   if (n > 0) fprintf(to, "%*s", n, "");
 }
 
-/* One paragraph; the first line begins at `column`.  Gives the column after the last word. */
+/* One paragraph; the first line begins at `column`. Returns the column after the last word. */
 static void wrap_paragraph(FILE *to, int indent, int column, const char *text, size_t bytes) {
   const char *end = text + bytes;
   bool first = true;
@@ -61,7 +61,7 @@ void hk_tool_wrap(FILE *to, int indent, const char *text) {
       int from = indent + (int)(own < n ? own : n);
       spaces(to, from);
       if (own && from + columns(text + own, n - own) <= HK_TOOL_WIDTH)
-        fwrite(text + own, 1, n - own, to); /* as it is, with what is aligned in it */
+        fwrite(text + own, 1, n - own, to); /* unchanged, with its alignment */
       else
         wrap_paragraph(to, from, from, text, n);
     }
@@ -100,7 +100,7 @@ struct hk_table {
 
 hk_table *hk_table_new(const char *columns) {
   hk_table *t = calloc(1, sizeof *t);
-  if (!t) abort(); /* a table is small; a command out of memory has nothing to say */
+  if (!t) abort(); /* a table is small; a command that is out of memory cannot report anything */
   snprintf(t->columns, sizeof t->columns, "%s", columns);
   t->ncolumns = strlen(t->columns);
   t->gap = 2;

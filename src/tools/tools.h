@@ -25,11 +25,11 @@
 #include "../base/status.h"
 #include "../program/program.h"
 
-/* Of every command. */
+/* Exit codes of every command. */
 enum {
   HK_EXIT_OK = 0,
-  HK_EXIT_FINDING = 1, /* it ran, and something is wrong with what it looked at */
-  HK_EXIT_TROUBLE = 2  /* wrong usage, or input that cannot be read: it did not run */
+  HK_EXIT_FINDING = 1, /* the command ran and found a problem */
+  HK_EXIT_TROUBLE = 2  /* wrong usage, or unreadable input: the command did not run */
 };
 
 typedef enum hk_option_kind {
@@ -38,50 +38,51 @@ typedef enum hk_option_kind {
   HK_OPTION_SIZE,   /* size_t; K, M, G, T mean 2^10 ... 2^40 */
   HK_OPTION_NUMBER, /* double */
   HK_OPTION_TEXT,   /* const char * */
-  HK_OPTION_FILE,   /* const char *; "-" is for the command to read as stdin or stdout */
+  HK_OPTION_FILE,   /* const char *; "-": the command reads it as stdin or stdout */
   HK_OPTION_WORD,   /* int: index into `words` */
   HK_OPTION_COLL    /* hk_coll: AllReduce, allreduce, all_reduce */
 } hk_option_kind;
 
-/* The i-th of a list of words, NULL behind the last. */
+/* The i-th of a list of words, NULL after the last. */
 typedef const char *hk_tool_words(int i);
 
 typedef struct hk_tool_option {
   char letter;                 /* 0: none */
-  const char *name, *argument; /* argument: what stands for it in the help; NULL for flags */
+  const char *name, *argument; /* argument: its name in the help; NULL for flags */
   const char *help, *def;      /* def: read as if the user had given it; NULL leaves the field zero */
   hk_option_kind kind;
   size_t field; /* offset in the command's options */
   int low, high;
-  hk_tool_words *words; /* HK_OPTION_WORD: what may stand; TEXT: for completion; else NULL */
+  hk_tool_words *words; /* HK_OPTION_WORD: the possible words; TEXT: for completion; else NULL */
 } hk_tool_option;
 
 typedef struct hk_tool {
   const char *name, *about;      /* about: one line, lower case, no full stop */
-  const char *usage;             /* what may stand behind the options: "[COLLECTIVE [SIZE]]"; may be NULL */
+  const char *usage;             /* what may follow the options: "[COLLECTIVE [SIZE]]"; may be NULL */
   const char *text;              /* paragraphs; a line that starts with a space stays as it is; may be NULL */
   const char *findings;          /* when the exit code is 1; NULL: never */
   const char *examples;          /* "command line\n  what it does\n..."; may be NULL */
   const hk_tool_option *options; /* ended by a row without a name; may be NULL */
   size_t bytes;                  /* of the struct that they fill */
-  int least, most;               /* arguments beside options; most -1: no limit */
+  int least, most;               /* arguments besides options; most -1: no limit */
   hk_tool_words *words;          /* of the first such argument, for completion; NULL: file names; may be NULL */
   int (*run)(void *options, int nargs, char **args);
 } hk_tool;
 
-/* The i-th command, NULL behind the last. */
+/* The i-th command, NULL after the last. */
 const hk_tool *hk_tool_at(int i);
 const hk_tool *hk_tool_by_name(const char *name);
 
 /* ---- for commands ---- */
 
-/* "hocket topo: text" on stderr; gives HK_EXIT_TROUBLE. */
+/* Prints "hocket topo: text" on stderr; returns HK_EXIT_TROUBLE. */
 int hk_tool_wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same for a call that failed: its message is hk_last_error(). */
 int hk_tool_failed(hk_status rc);
 /* "--algorithm: 'rign' is none of ring, tree; did you mean 'ring'?" */
 int hk_tool_wrong_word(const char *what, const char *text, hk_tool_words *words);
-/* Reads an argument that is no option, as HK_OPTION_SIZE and HK_OPTION_COLL do; false, with the complaint made, where it is none. */
+/* Reads an argument that is no option, as HK_OPTION_SIZE and HK_OPTION_COLL do; prints an error and returns false if it
+ * is wrong. */
 bool hk_tool_size(const char *what, const char *text, size_t *out);
 bool hk_tool_coll(const char *text, hk_coll *out);
 const char *hk_tool_coll_word(int i); /* "allreduce" ... */
@@ -100,8 +101,8 @@ typedef enum hk_style {
 } hk_style;
 /* The escape sequence that begins a style (PLAIN ends it); "" unless `to` is a terminal and NO_COLOR is not set. */
 const char *hk_tool_style(FILE *to, hk_style s);
-/* Prints text in lines of at most HK_TOOL_WIDTH, each after `indent` spaces; a line that begins with spaces keeps them, and
- * stays as it is where it fits. */
+/* Prints text in lines of at most HK_TOOL_WIDTH, each after `indent` spaces. A line that begins with spaces keeps them,
+ * and is not wrapped if it fits. */
 void hk_tool_wrap(FILE *to, int indent, const char *text);
 /* "17.2 us", "3.1 ms"; "4 KiB", "1.5 MiB"; text needs 32 bytes and is returned. */
 const char *hk_tool_time(char *text, double us);
@@ -109,7 +110,7 @@ const char *hk_tool_bytes(char *text, size_t bytes);
 
 /* A table is filled cell by cell, row by row, then printed with columns as wide as they need. */
 typedef struct hk_table hk_table;
-/* One letter a column: l left, r right, w left and wrapped (the last one). */
+/* One letter for each column: l left, r right, w left and wrapped (the last one). */
 hk_table *hk_table_new(const char *columns);
 void hk_table_cell(hk_table *t, hk_style s, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void hk_table_narrow(hk_table *t); /* one space between columns instead of two */

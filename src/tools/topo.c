@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket topo`: what a machine is made of, and how its parts reach each other. */
+/* `hocket topo`: shows the parts of a machine, and how they reach each other. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ typedef struct options {
   bool tree, channels, dot, json, xml, matrix, gbps, presets;
 } options;
 
-enum { MATRIX_ENDS = 40 }; /* more make a table that nobody reads */
+enum { MATRIX_ENDS = 40 }; /* a table with more cannot be read */
 
 static void print_fabric(const hk_cluster *c) {
   const hk_fabric *f = &c->fabric;
@@ -88,7 +88,7 @@ static int print_text(const options *o, const hk_cluster *c) {
   return code;
 }
 
-/* Runs Graphviz; its complaints go to our stderr. */
+/* Runs Graphviz; its errors go to our stderr. */
 static int draw(const hk_cluster *c, const char *format, const char *path) {
   int ends[2];
   char type[8];
@@ -105,7 +105,7 @@ static int draw(const hk_cluster *c, const char *format, const char *path) {
     _exit(127);
   }
   close(ends[0]);
-  signal(SIGPIPE, SIG_IGN); /* a dot that ends early says why by its exit code */
+  signal(SIGPIPE, SIG_IGN); /* if dot ends early, its exit code says why */
   FILE *to = fdopen(ends[1], "w");
   if (to) {
     hk_view_dot(c, to);

@@ -12,7 +12,7 @@ static bool same_channel(const hk_channels *c, int a, int b) {
   return true;
 }
 
-/* "GPU0-7" instead of eight labels, where the parts are numbered one after another. */
+/* "GPU0-7" instead of eight labels, if the parts are numbered consecutively. */
 static void print_parts(const hk_topo *t, const uint32_t *nodes, int n, FILE *to) {
   for (int i = 0, run; i < n; i += run) {
     char label[HK_LABEL];

@@ -40,7 +40,7 @@ static void put_node(const hk_topo *t, int kind, uint32_t i, FILE *to) {
   fputs("\"];\n", to);
 }
 
-/* One line for both directions; as thick as it is fast. */
+/* One line for both directions; a faster link is thicker. */
 static void put_edge(const hk_topo *t, int kind, const hk_edge *e, FILE *to) {
   double gbps = (double)e->gbps, back = (double)t->edges[e->back].gbps;
   fprintf(to, "    n%d_%u -- n%d_%u [color=\"%s\" penwidth=%.1f label=\"%.0f", kind, e->from, kind, e->to,
@@ -50,7 +50,7 @@ static void put_edge(const hk_topo *t, int kind, const hk_edge *e, FILE *to) {
   fputs(e->kind == HK_EDGE_SYS ? "\" constraint=false];\n" : "\"];\n", to);
 }
 
-/* All of a kind on one line of the picture. */
+/* All nodes of a kind on one line of the picture. */
 static void put_rank(const hk_topo *t, int kind, hk_node_kind of, FILE *to) {
   fputs("    {rank=same;", to);
   for (uint32_t i = t->first_of[of]; i < t->first_of[of + 1]; i++) fprintf(to, " n%d_%u;", kind, i);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket topo --json`. */
+/* `hocket topo --json`: the machine's nodes, links and paths as JSON. */
 #include "topo_view.h"
 
 static void put_pci(const hk_pci_info *p, hk_json *w) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket topo --lint`: what is wrong with a topology file, with lines. */
+/* `hocket topo --lint`: reports what is wrong with a topology file, with lines. */
 #include "../topo/xml.h"
 #include "topo_view.h"
 
@@ -21,7 +21,7 @@ static void tell(void *arg, const hk_xml_finding *f) {
     hk_json_close(t->w);
     return;
   }
-  /* The form that editors jump to. */
+  /* The format that editors jump to. */
   printf("%s:%d:%d: %s%s%s: %s\n", t->path, f->line, f->column,
          hk_tool_style(stdout, f->error ? HK_STYLE_RED : HK_STYLE_YELLOW), f->error ? "error" : "remark",
          hk_tool_style(stdout, HK_STYLE_PLAIN), f->text);
@@ -43,7 +43,7 @@ int hk_topo_lint(const char *path, hk_json *w) {
     hk_json_close(w);
     putchar('\n');
   }
-  if (rc != HK_OK && !t.errors) return hk_tool_failed(rc); /* no file, or no memory: nothing was looked at */
+  if (rc != HK_OK && !t.errors) return hk_tool_failed(rc); /* no file, or no memory: nothing was checked */
   if (!w) {
     if (rc == HK_OK) {
       char text[256];

@@ -9,7 +9,7 @@ static const hk_path *path_at(const hk_paths *p, uint32_t from, uint32_t to) {
   return &p->at[(size_t)from * p->n + to];
 }
 
-/* "NV18": the fewest links of an edge on the way; else the class. */
+/* "NV18": the fewest links of an edge on the path; else the class. */
 static const char *class_label(const hk_paths *p, const hk_path *path, char *text) {
   unsigned links = 0;
   for (uint32_t h = 0; h < path->nhops; h++) {
@@ -23,7 +23,7 @@ static const char *class_label(const hk_paths *p, const hk_path *path, char *tex
   return text;
 }
 
-/* GPUs, NETs, CPUs: the order that people look for, which is not that of the nodes. */
+/* GPUs, NETs, CPUs: the order that people expect, which is not that of the nodes. */
 static uint32_t order_ends(const hk_paths *p, uint32_t *order) {
   static const hk_node_kind kinds[] = {HK_NODE_GPU, HK_NODE_NET, HK_NODE_CPU};
   uint32_t n = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tree of `hocket topo --tree`: what hangs below each CPU, and the links across. */
+/* `hocket topo --tree`: what is below each CPU, and the links across. */
 #include <stdlib.h>
 #include <string.h>
 #include "topo_view.h"
@@ -20,7 +20,7 @@ static bool utf8(void) {
   return false;
 }
 
-/* A link by which one node hangs below another. */
+/* True if the link leads from a node to one below it. */
 static bool downwards(const hk_edge *e) {
   return e->kind == HK_EDGE_PCI || e->kind == HK_EDGE_PORT || e->kind == HK_EDGE_C2C;
 }
@@ -75,7 +75,7 @@ static void describe(const walk *w, uint32_t node) {
   }
 }
 
-/* The children: not seen yet, below it. */
+/* The children: not visited yet, below it. */
 static void below(walk *w, uint32_t node, const char *lead) {
   const hk_node *n = &w->t->nodes[node];
   uint32_t children[256], count = 0;
@@ -99,7 +99,7 @@ static void below(walk *w, uint32_t node, const char *lead) {
   }
 }
 
-/* Links that no tree shows: between CPUs, and NVLinks from GPU to GPU. */
+/* Links that are not part of a tree: between CPUs, and NVLinks from GPU to GPU. */
 static void across(const hk_topo *t, FILE *to) {
   bool first = true;
   for (uint32_t i = 0; i < t->nedges; i++) {

@@ -5,11 +5,11 @@
 #include "../base/json.h"
 #include "machine.h"
 
-/* Every end to every end: the path's class, or its bandwidth. */
+/* The paths from every end to every end: their class, or their bandwidth. */
 void hk_view_matrix(const hk_topo *t, const hk_paths *p, bool gbps, FILE *to);
 /* How many paths of each class there are between each two kinds of ends. */
 void hk_view_classes(const hk_topo *t, const hk_paths *p, FILE *to);
-/* GPUs, ports and CPUs with what is near to them. */
+/* GPUs, ports and CPUs with the ends that are nearest to them. */
 void hk_view_parts(const hk_topo *t, const hk_paths *p, FILE *to);
 /* What the classes mean that occur. */
 void hk_view_legend(const hk_paths *p, FILE *to);
@@ -17,7 +17,7 @@ void hk_view_legend(const hk_paths *p, FILE *to);
 hk_status hk_view_channels(const hk_topo *t, const hk_paths *p, bool network, bool xml, FILE *to);
 void hk_view_tree(const hk_topo *t, FILE *to);
 void hk_view_dot(const hk_cluster *c, FILE *to);
-/* Gives the exit code; w NULL: text. */
+/* Returns the exit code; w NULL: text. */
 int hk_topo_lint(const char *path, hk_json *w);
 void hk_view_json(const hk_cluster *c, hk_json *w);
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket tune`: measures this machine, fits the cost model's constants, writes them to a file; or checks the choices. */
+/* `hocket tune`: measures this machine, fits the cost model's constants and writes them to a file; or checks the
+ * choices. */
 #include "tune.h"
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "tools.h"
 
 enum { TABLES = 16, LEAST_DRAWN = 20 };
-/* Times the best that a choice may take before another one is worth writing down. */
+/* A choice that takes longer than this times the best is replaced by a written one. */
 #define LIMIT_WRITTEN 1.04
 
 typedef struct options {
@@ -175,7 +176,7 @@ static bool take_transport(const char *word, void *to) {
   return false;
 }
 
-/* What all setups have in common; false with the complaint made. */
+/* What all setups have in common; prints an error and returns false if it is wrong. */
 static bool plan_all(const options *o, hk_tune_setup *s) {
   unsigned colls = 0;
   if (o->colls && !read_words(o->colls, take_coll, &colls)) return false;
@@ -204,7 +205,7 @@ static bool plan_all(const options *o, hk_tune_setup *s) {
   return true;
 }
 
-/* Gives the number of setups, 0 with the complaint made. */
+/* Returns the number of setups, 0 after printing an error. */
 static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
   int ranks[TABLES], nranks = 0, n = 0;
   unsigned transports = 0;
@@ -264,10 +265,10 @@ out:
 typedef struct in_force {
   hk_constants k;
   hk_rules *choices;
-  bool measured; /* they are a file's */
+  bool measured; /* they come from a file */
 } in_force;
 
-/* Those of --constants, or those that an init here would take. */
+/* Those of --constants, or those that an init here uses. */
 static hk_status constants_in_force(const options *o, in_force *now) {
   char usual[4096];
   const char *path = o->constants ? o->constants : hk_param_str(HK_P_TUNE_FILE);
@@ -277,10 +278,11 @@ static hk_status constants_in_force(const options *o, in_force *now) {
   return now->measured ? hk_constants_read(&now->k, &now->choices, path) : HK_OK;
 }
 
-/* Passes of a second look: --quick is to be quick, and between hosts only rank 0 would know whom to look at. */
+/* The number of passes of a second look. None with --quick; none between hosts, because only rank 0 would know what to
+ * measure. */
 static int passes(const options *o) { return o->quick || o->between ? 0 : o->looks; }
 
-/* Fits, and measures again where the model errs by these constants. */
+/* Fits, and measures again what the model gets wrong with these constants. */
 static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const hk_constants *first,
                            hk_constants *out) {
   hk_status rc = HK_OK;
@@ -335,7 +337,7 @@ static int fit_between(const options *o, const hk_tune_table *table, const hk_co
   return hk_tune_save(o->out, &fitted, choices);
 }
 
-/* The choices in force, and beside measured constants the built-in ones' too: both by the same times. */
+/* Judges the choices in force, and beside measured constants also those of the built-in ones, by the same times. */
 static int check(const options *o, hk_tune_table *tables, int n, const in_force *now) {
   hk_tune_judge judges[] = {{.constants = &now->k,
                              .choices = now->choices,
@@ -359,11 +361,11 @@ static int check(const options *o, hk_tune_table *tables, int n, const in_force 
   return hk_tune_worst(tables, n, &now->k, now->choices) > HK_TUNE_LIMIT_BUILT_IN ? HK_EXIT_FINDING : HK_EXIT_OK;
 }
 
-/* Rank 0, where there are hosts. */
+/* Rank 0, if there are several hosts. */
 static bool writes(const options *o, int rank) { return !o->check && !(o->json && !o->out) && !rank; }
 
 static int use(const options *o, hk_tune_table *tables, int n, const in_force *now) {
-  if (tables[0].setup.rank) return HK_EXIT_OK; /* between hosts rank 0 has the table */
+  if (tables[0].setup.rank) return HK_EXIT_OK; /* between hosts only rank 0 has the table */
   if (o->check) return check(o, tables, n, now);
   if (!writes(o, 0)) {
     hk_tune_print_json(tables, n, &now->k, now->choices);
@@ -376,7 +378,7 @@ static bool can_save(const options *o, int rank) {
   return (!writes(o, rank) || hk_tune_can_save(o->out)) && (!o->times || hk_tune_can_save(o->times));
 }
 
-/* Measures, and uses the times beside those of earlier runs, which this run's are added to. */
+/* Measures, and uses the times together with those of earlier runs. This run's times are added to the file. */
 static int measure_and_use(const options *o, const hk_tune_setup *setups, int n, hk_tune_times *times,
                            const in_force *now) {
   hk_status rc = HK_OK;
@@ -401,7 +403,7 @@ static int run(void *into, int nargs, char **args) {
   (void)nargs, (void)args;
   hk_status rc = constants_in_force(o, &now);
   if (rc != HK_OK && (o->check || o->json || o->between))
-    return hk_tool_failed(rc); /* to measure all anew none need be */
+    return hk_tool_failed(rc); /* if all is measured anew, no earlier times are needed */
   int code = HK_EXIT_TROUBLE, n = plan_setups(o, setups);
   if (!n || !can_save(o, setups[0].rank)) goto out;
   rc = o->times ? hk_tune_times_read(&times, o->times) : HK_OK;

@@ -1,49 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the parts of `hocket tune`: measuring, and fitting the model's constants to what was measured. */
+/* Shared by the parts of `hocket tune`: measuring, and fitting the model's constants to what was measured. */
 #ifndef HK_TOOLS_TUNE_H
 #define HK_TOOLS_TUNE_H
 #include <stdio.h> /* FILE */
 #include "../collectives/machine.h"
 #include "../collectives/rules.h"
 
-/* Ways in which ranks that outnumber cores may be placed on them: tune_measure.c. */
+/* How ranks that outnumber cores may be placed on them: tune_measure.c. */
 enum { HK_TUNE_RANKS = 64, HK_TUNE_PLACES = 3, HK_TUNE_ROWS = 256, HK_TUNE_RUNS = 32 };
 
-/* One collective and size, by some of the algorithms. */
+/* One collective and size, for some of the algorithms. */
 typedef struct hk_tune_point {
   hk_coll coll;
   size_t bytes;
   unsigned algorithms; /* bit set of 1u << index into hk_algorithms */
 } hk_tune_point;
 
-/* What to measure: all algorithms of some collectives, on ranks that are processes of this host; or, started by a launcher,
- * on ranks of several hosts of which this process is one. */
+/* What to measure: all algorithms of some collectives, on ranks that are processes of this host; or, if a launcher
+ * started it, on ranks of several hosts of which this process is one. */
 typedef struct hk_tune_setup {
-  const char *between; /* several hosts: address:port where rank 0 listens; else NULL */
-  int rank;            /* then: which this is */
+  const char *between; /* several hosts: address:port on which rank 0 listens; else NULL */
+  int rank;            /* then: the rank of this process */
   int nranks;
-  bool tcp;        /* over sockets instead of shared memory */
+  bool tcp;        /* over sockets, not shared memory */
   unsigned colls;  /* bit set of 1u << hk_coll */
   size_t from, to; /* bytes, in steps of `step` */
   int step;
-  const hk_tune_point *points; /* instead of all of colls, from, to, step; NULL: those */
+  const hk_tune_point *points; /* if not NULL, these are measured, not all of colls, from, to, step */
   int npoints;
-  int rounds;      /* with new processes, each with the next placement of ranks on cores */
+  int rounds;      /* each with new processes and the next placement of ranks on cores */
   int repeats;     /* in a round, batches of each algorithm, by turns; the fastest counts */
-  double batch_us; /* about how long a batch is */
-  double rest;     /* sleeps so many times as long as it measured */
+  double batch_us; /* approximate duration of a batch */
+  double rest;     /* sleeps this many times as long as it measured */
 } hk_tune_setup;
 
 typedef struct hk_tune_cell {
   uint8_t coll, algorithm; /* hk_coll; index into hk_algorithms */
-  bool rough;              /* so slow that it was measured once only */
-  bool again, drawn;       /* of a group's first cell: to be measured again; drawn by lot for it (tune_look.c) */
-  int looks;               /* times that it was measured again: then `us` rests on these alone */
+  bool rough;              /* so slow that it was measured only once */
+  bool again, drawn;       /* of a group's first cell: to be measured again; drawn at random for it (tune_look.c) */
+  int looks;               /* times that it was measured again: then `us` depends on these times alone */
   size_t bytes;
-  double us;    /* what counts: the average of all placements, and what this run has in common with earlier ones */
-  double swept; /* what it was before it was measured again */
-  double now;   /* where there are earlier runs: this run's alone */
-  const struct hk_tune_time *past; /* earlier runs' that count too; else NULL */
+  double us;                       /* the result: the average of all placements, combined with earlier runs */
+  double swept;                    /* the result before it was measured again */
+  double now;                      /* if there are earlier runs: this run's time alone */
+  const struct hk_tune_time *past; /* the times of earlier runs that count too; else NULL */
 } hk_tune_cell;
 
 typedef struct hk_tune_table {
@@ -53,27 +53,27 @@ typedef struct hk_tune_table {
   hk_tune_cell *at; /* grouped by collective and size */
 } hk_tune_table;
 
-/* `tell` (may be NULL) is called as sizes are done.  Between hosts the table is rank 0's only. */
+/* `tell` (may be NULL) is called as sizes are done. Between hosts only rank 0 gets the table. */
 hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll coll, size_t bytes));
 typedef hk_status hk_tune_measurer(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll, size_t));
 void hk_tune_table_clear(hk_tune_table *t);
 
-/* What rows of measurements of the same things have in common: a row has its own level (an hour's, a round's), and single values
- * are far off at times.  ln: rows x columns logarithms, used up; rows at most HK_TUNE_ROWS.  out: one for each column, at the
- * middle row's level.  By medians (J. W. Tukey, Exploratory Data Analysis, 1977: median polish), so that what is far off
- * counts no more than what is a little off. */
+/* What rows of measurements of the same things have in common: a row has its own level (an hour's, a round's), and some
+ * single values are outliers. ln: rows x columns logarithms, overwritten; rows at most HK_TUNE_ROWS. out: one for each
+ * column, at the middle row's level. By medians (J. W. Tukey, Exploratory Data Analysis, 1977: median polish), so that
+ * a large outlier has no more weight than a small one. */
 void hk_tune_polish(double *ln, int rows, int columns, double *out);
 
 /* One collective and size: cells [first, first + n). */
 typedef struct hk_tune_group {
   int first, n;
   int best;   /* the fastest cell */
-  int chosen; /* what the model takes with these constants */
+  int chosen; /* the model's choice with these constants */
 } hk_tune_group;
-/* Walks the groups; false behind the last. Begin with a zeroed group.  `choices` may be NULL. */
+/* Iterates over the groups; false after the last. Begin with a zeroed group. `choices` may be NULL. */
 bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules *choices, hk_tune_group *g);
 
-/* Whose choices are looked at, and how many times the best's time one may take. */
+/* The limit of a choice: how many times the best's time it may take. */
 #define HK_TUNE_LIMIT_BUILT_IN 1.25
 #define HK_TUNE_LIMIT_MEASURED 1.10
 typedef struct hk_tune_judge {
@@ -82,35 +82,35 @@ typedef struct hk_tune_judge {
   double limit;
 } hk_tune_judge;
 
-/* Whom and how a second look asks. */
+/* What a second look measures, and how. */
 typedef struct hk_tune_look {
-  const hk_tune_judge *judges; /* a choice that misses the limit of any is measured again */
+  const hk_tune_judge *judges; /* a choice that misses the limit of any judge is measured again */
   int njudges;
-  int draw; /* at least so many that miss no limit too, and as many as do; 0: none */
+  int draw; /* at least this number that miss no limit too, and as many as do; 0: none */
   hk_tune_measurer *measure;
   void (*tell)(hk_coll, size_t);
 } hk_tune_look;
-/* One pass: measures choices again, by new processes, and puts these times in the place of the sweep's. */
+/* One pass: measures choices again, in new processes; these times replace the sweep's. */
 hk_status hk_tune_look_again(hk_tune_table *tables, int n, const hk_tune_look *look);
 
 typedef struct hk_tune_tally {
-  int choices, missed; /* the judge's limit */
+  int choices, missed; /* by the judge's limit */
   int missed_at_first; /* by the sweep's times */
   int drawn, drawn_missed;
 } hk_tune_tally;
 hk_tune_tally hk_tune_count(const hk_tune_table *tables, int n, const hk_tune_judge *judge);
 
 /* Constants with which the model is nearest to what was measured, in prices and in choices: those of one host, or those
- * between hosts; all others are `first`'s. */
+ * between hosts. All others are `first`'s. */
 hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants *first);
-/* Rules for what the model gets wrong by more than some percent; *out is NULL where there is nothing. */
+/* Rules for the cases that the model gets wrong by more than some percent; *out is NULL if there are none. */
 hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants *k, hk_rules **out);
 /* The average of |ln(price / measured)|: 0.1 is 10% off. */
 double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k);
 
 /* ---- times of earlier runs: tune_times.c ---- */
 
-/* One algorithm's in the latest runs, the last one last. */
+/* The times of one algorithm in the latest runs, the last one last. */
 typedef struct hk_tune_time {
   bool tcp;
   int nranks, coll, algorithm, runs;
@@ -123,33 +123,33 @@ typedef struct hk_tune_times {
   hk_tune_time *at;   /* sorted */
 } hk_tune_times;
 
-/* A file that is not there has none. */
+/* A file that does not exist has none. */
 hk_status hk_tune_times_read(hk_tune_times *times, const char *path);
 hk_status hk_tune_times_write(const hk_tune_times *times, FILE *f);
-/* The times of a table count for one run beside those of earlier runs from now on, for as long as these are there. */
+/* From now on a table's times count as one run beside those of earlier runs, which must outlive the table. */
 void hk_tune_times_use(const hk_tune_times *times, hk_tune_table *t);
-/* Takes this run's times; the tables are done with. */
+/* Takes this run's times; the tables are not needed any more. */
 hk_status hk_tune_times_take(hk_tune_times *times, const hk_tune_table *tables, int n);
 void hk_tune_times_clear(hk_tune_times *times);
-void hk_tune_weigh(hk_tune_table *t); /* `us` anew from `now` and `past` */
+void hk_tune_weigh(hk_tune_table *t); /* computes `us` from `now` and `past` */
 
-/* ---- what came out: tune_view.c, to stdout; choices may be NULL ---- */
+/* ---- results: tune_view.c, to stdout; choices may be NULL ---- */
 
 void hk_tune_print_score(const char *what, const hk_tune_table *t, int n, const hk_constants *k,
                          const hk_rules *choices);
 void hk_tune_print_tally(const hk_tune_table *t, int n, const hk_tune_judge *j); /* what the second look changed */
 void hk_tune_print_choices(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices, bool all);
 void hk_tune_print_json(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices);
-/* How many times the best's time the worst choice takes. */
+/* The time of the worst choice divided by the best's. */
 double hk_tune_worst(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices);
 
-/* ---- where it goes: tune_save.c; path "-" is stdout, NULL where every init looks ---- */
+/* ---- writing: tune_save.c; path "-" is stdout, NULL the file that every init reads ---- */
 
-/* Asked before measuring takes its time; false with the complaint made. */
+/* Checked before the measurement, which takes long; prints an error and returns false if it cannot be written. */
 bool hk_tune_can_save(const char *path);
-int hk_tune_save(const char *path, const hk_constants *k, const hk_rules *choices); /* gives an exit code */
+int hk_tune_save(const char *path, const hk_constants *k, const hk_rules *choices); /* returns an exit code */
 int hk_tune_save_times(const char *path, const hk_tune_times *times);
 
-/* Which of how many ranks the launcher says this process is; false where nobody says. */
+/* The rank and number of ranks that the launcher gave to this process; false if there is no launcher. */
 bool hk_tune_launched(int *rank, int *nranks);
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Choices from measurements, for where the model errs: ranges of sizes, each with its algorithm or with the model's choice, so
- * that what they lose to the fastest algorithms and what changing over costs is least together.  One time is seldom wrong by
- * more than some percent, and neighbouring sizes are much alike: what is a little faster at one size only is noise, what is
- * so at several sizes in a row is not. */
+/* Choices from measurements, for the cases that the model gets wrong: ranges of sizes, each with its algorithm or with
+ * the model's choice. Chosen so that the loss against the fastest algorithms and the cost of changes are together the
+ * least. A time is seldom wrong by more than some percent, and neighbouring sizes are similar: an algorithm that is a
+ * little faster at one size only is noise, one that is faster at several sizes in a row is not. */
 #include <math.h>
 #include <stdlib.h>
 #include "tune.h"
 
-/* Changing over to another algorithm, and back to the model, as ln(time / best).  So the model's choice must take 1.06 times
- * as long as the best to be overruled at one size only. */
+/* The cost of a change to another algorithm, and back to the model, as ln(time / best). So the model's choice must take
+ * 1.06 times as long as the best to be replaced at one size only. */
 #define CHANGE 0.03
 #define TINY 1e-9
 
@@ -18,8 +18,8 @@ enum { MODEL = HK_ALGORITHM_LIMIT, STATES };
 typedef struct stage {
   size_t bytes;
   double loss[STATES];
-  double sum[STATES]; /* the least of all ways that end here with this state */
-  int before[STATES]; /* the state before it on that way */
+  double sum[STATES]; /* the least sum of all sequences that end here with this state */
+  int before[STATES]; /* the state before it in that sequence */
 } stage;
 
 static void fill(stage *s, const hk_tune_table *t, const hk_tune_group *g) {
@@ -32,7 +32,8 @@ static void fill(stage *s, const hk_tune_table *t, const hk_tune_group *g) {
 
 static double change(int from, int to) { return from == to ? 0 : CHANGE; }
 
-/* From the first stage on, which the model begins.  Of equal ways the one that follows the model for longer. */
+/* From the first stage on, which the model begins. Of equal sequences the one that follows the model for longer is
+ * taken. */
 static void link_stage(stage *s, const stage *last) {
   for (int a = 0; a < STATES; a++) {
     s->before[a] = a;
@@ -53,7 +54,7 @@ static int cheapest_end(const stage *s) {
   return best;
 }
 
-/* Between two sizes the middle of their logarithms. */
+/* Between two sizes: the middle of their logarithms. */
 static size_t middle(size_t a, size_t b) { return (size_t)sqrt((double)a * (double)b); }
 
 /* The rules of one collective; way[i] is the state of stage i. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Constants from measurements: the model's prices are compared with all times at once, and one constant after the other is
- * moved as long as that helps.  Plain, but the model is cheap: a fit takes well under a second. */
+/* Constants from measurements: the model's prices are compared with all times at once, and one constant after the other
+ * is changed as long as that helps. The method is simple, but the model is cheap: a fit takes well under a second. */
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -55,7 +55,8 @@ bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules 
   return true;
 }
 
-/* How far off: squares of ln(price / time), those of slow algorithms for less; and what wrong choices cost, for more. */
+/* The error: squares of ln(price / time), with less weight for slow algorithms; and the cost of wrong choices, with
+ * more weight. */
 static double misfit(const hk_tune_table *tables, int n, const hk_constants *k) {
   double sum = 0, weights = 0;
   for (int i = 0; i < n; i++) {
@@ -93,7 +94,7 @@ double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k) 
   return count ? sum / count : 0;
 }
 
-/* What is moved: the constants of one host, or those between hosts. */
+/* The constants that are changed: those of one host, or those between hosts. */
 enum { FIELDS = 9 };
 static const size_t inside[FIELDS] = {offsetof(hk_constants, memory_alpha_us),   offsetof(hk_constants, copy_us_per_b),
                                       offsetof(hk_constants, gamma_us_per_b),    offsetof(hk_constants, switch_us),
@@ -144,7 +145,7 @@ hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants 
                                                    : (fields){inside, FIELDS};
   hk_constants best = *first;
   double least = descend(tables, n, &f, &best);
-  /* From other places too: the misfit has valleys. */
+  /* Further starting points, because the error has local minima. */
   static const double starts[][FIELDS] = {{2, 2, 2, 2, 2, 2, 2, 2, 2},
                                           {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
                                           {1, 2, 1, 4, 1, 2, 2, 0.5, 1},
@@ -157,7 +158,7 @@ hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants 
     least = off;
     best = k;
   }
-  /* What nothing depends on, because only memory or only sockets were measured, stays as it was. */
+  /* A constant that nothing depends on, because only memory or only sockets were measured, keeps its value. */
   hk_constants usual = *first;
   for (size_t i = 0; i < f.n; i++) {
     double found = *field(&best, &f, i);

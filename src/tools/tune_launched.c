@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rank a launcher made of this process. */
+/* Which rank a launcher gave to this process. */
 #include <stdlib.h>
 #include "tune.h"
 

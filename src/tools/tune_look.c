@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A second look.  The best of a sweep is the smallest of several times, each a little off, so it is too small more often than
- * too large: a choice looks worse beside it than it is, and the more so the more algorithms there are.  So the sweep only says
- * who contends.  Times of a choice and of its contenders, measured afresh where the sweep called the choice wrong, decide.
- * They take the place of the sweep's; where several passes measured, it is their average, so that looking often makes a
- * figure better, and not a miss rarer.  Where earlier runs count they go on counting (tune_times.c).  And as many choices that
- * the sweep called right, drawn by lot, are measured too: if these are found wrong, the sweep erred in both directions.
+ * A second look. The best of a sweep is the smallest of several times that each have an error, so it is too small more
+ * often than too large: a choice looks worse beside it than it is, and more so with more algorithms. So the sweep only
+ * nominates candidates. If the sweep calls a choice wrong, the times of the choice and of its candidates are measured
+ * again, and these times decide. They replace the sweep's. If several passes measured, their average counts, so that
+ * more passes make a figure better and not misses rarer. Earlier runs, if there are any, still count (tune_times.c). As
+ * many choices that the sweep called right, drawn at random, are measured too: if these are found wrong, the sweep
+ * erred in both directions.
  */
 #include <math.h>
 #include <stdlib.h>
 #include "tune.h"
 
-/* Times the best so far: whoever is nearer may be the best. */
+/* An algorithm that takes less than this times the best so far may be the best. */
 #define CLOSE 1.25
 
-enum { MORE_ROUNDS = 2 }; /* than the sweep: a second look is at few sizes */
+enum { MORE_ROUNDS = 2 }; /* than the sweep: a second look measures few sizes */
 
 static double ratio_of(const hk_tune_table *t, const hk_tune_group *g) {
   return t->at[g->chosen].us / t->at[g->best].us;
@@ -28,14 +29,14 @@ static bool misses(const hk_tune_look *look, const hk_tune_table *t, const hk_tu
 
 enum { JUDGES = 4 };
 
-/* The next group as every judge sees it: they differ in who is chosen. */
+/* The next group as every judge sees it: judges differ in the choice. */
 static bool next_of_all(const hk_tune_look *look, const hk_tune_table *t, hk_tune_group groups[JUDGES]) {
   for (int j = 0; j < look->njudges; j++)
     if (!hk_tune_next(t, look->judges[j].constants, look->judges[j].choices, &groups[j])) return false;
   return true;
 }
 
-/* Marks the choices that miss; gives their number, and that of the others. */
+/* Marks the choices that miss the limit; returns their number, and that of the others. */
 static int mark_missed(hk_tune_table *tables, int n, const hk_tune_look *look, int *others) {
   int missed = 0;
   *others = 0;
@@ -51,13 +52,13 @@ static int mark_missed(hk_tune_table *tables, int n, const hk_tune_look *look, i
   return missed;
 }
 
-/* The same on every run (Knuth's generator of 64 bits): from 0 up to, not including, 1. */
+/* A random number from 0 up to, not including, 1; the same sequence in every run (Knuth's generator of 64 bits). */
 static double next_lot(uint64_t *state) {
   *state = *state * 6364136223846793005u + 1442695040888963407u;
   return (double)(*state >> 11) / (double)(1ull << 53);
 }
 
-/* Draws `want` of the `others`, each as likely as any. */
+/* Draws `want` of the `others`, each with equal probability. */
 static void draw(hk_tune_table *tables, int n, const hk_tune_look *look, int want, int others) {
   uint64_t state = 1;
   for (int i = 0; i < n; i++) {
@@ -74,7 +75,7 @@ static void draw(hk_tune_table *tables, int n, const hk_tune_look *look, int wan
   }
 }
 
-/* The choices, and whoever is about as fast as the best. */
+/* The choices, and the algorithms that are nearly as fast as the best. */
 static unsigned contenders(const hk_tune_look *look, const hk_tune_table *t, const hk_tune_group *groups) {
   unsigned out = 0;
   for (int j = 0; j < look->njudges; j++) out |= 1u << t->at[groups[j].chosen].algorithm;
@@ -83,7 +84,7 @@ static unsigned contenders(const hk_tune_look *look, const hk_tune_table *t, con
   return out;
 }
 
-/* What is marked; `at` has room for all of the table. */
+/* The marked points; `at` has room for all of the table. */
 static int list_points(const hk_tune_look *look, const hk_tune_table *t, hk_tune_point *at) {
   int n = 0;
   hk_tune_group groups[JUDGES] = {{.n = 0}};
@@ -96,7 +97,7 @@ static int list_points(const hk_tune_look *look, const hk_tune_table *t, hk_tune
   return n;
 }
 
-/* The cell of the table that a fresh one measured again, at or behind c. */
+/* The cell of the table that the new cell measured again, at or after c. */
 static hk_tune_cell *find(const hk_tune_table *t, const hk_tune_cell *fresh, int *c) {
   for (; *c < t->n; (*c)++) {
     hk_tune_cell *at = &t->at[*c];
@@ -105,8 +106,8 @@ static hk_tune_cell *find(const hk_tune_table *t, const hk_tune_cell *fresh, int
   return NULL;
 }
 
-/* How much slower the machine as a whole has become since, as a logarithm: the middle of n cells of one size.  Those that nobody
- * looks at again have times of then. */
+/* How much slower the machine as a whole has become since, as a logarithm: the median of n cells of one size. Cells
+ * that are not measured again have times of the sweep. */
 static double slower(const hk_tune_table *t, const hk_tune_cell *fresh, int n, int c) {
   double ln[HK_ALGORITHM_LIMIT], out;
   for (int i = 0; i < n; i++) {
@@ -117,7 +118,8 @@ static double slower(const hk_tune_table *t, const hk_tune_cell *fresh, int n, i
   return out;
 }
 
-/* The first look's time replaces the sweep's, later ones are averaged with it (logarithms: times are compared by ratio). */
+/* The first look's time replaces the sweep's; later ones are averaged with it (logarithms, because times are compared
+ * by ratio). */
 static void renew_one(hk_tune_cell *cell, const hk_tune_cell *fresh, double as_much) {
   double us = fresh->us * as_much, *own = cell->past ? &cell->now : &cell->us;
   if (!cell->looks) cell->swept = cell->us;

@@ -18,15 +18,20 @@
 #include "../transport/link.h" /* HK_MCAST_SLOTS */
 #include "tune.h"
 
-enum { CELLS = 1 << 16, SLOW = 4 /* times the best so far: not measured again */, MOST_ITERATIONS = 2000, GLANCES = 4 };
+enum {
+  CELLS = 1 << 16,
+  SLOW = 4 /* times the best so far: then it is not measured again */,
+  MOST_ITERATIONS = 2000,
+  GLANCES = 4
+};
 
-enum { MOST_TURNS = 4 /* times the repeats asked for, where times do not settle */ };
-/* Calls follow one another, as programs have them and as the perf binaries measure: the lanes of one run ahead into the next. */
+enum { MOST_TURNS = 4 /* times the requested repeats, if times do not settle */ };
+/* Calls follow one another, as in programs and in the perf binaries: the lanes of one run ahead into the next. */
 enum { LEAST_ITERATIONS = 3, LONG_US = 30000 /* but no longer than that */ };
-/* Longer calls are many times longer than what disturbs them: one or two of each are enough. */
+/* Longer calls are many times longer than disturbances: one or two of each are enough. */
 enum { WARMINGS = 2, LONG_SLOW = 2, REST_AFTER_US = 500000 };
-enum { FAR_LONGER_US = 3 * LONG_US }; /* than making a plan and connecting: the first call tells */
-enum { STEADY_US = LONG_US / 6 };     /* longer calls take the turns asked for and no more */
+enum { FAR_LONGER_US = 3 * LONG_US }; /* than making a plan and connecting: the first call shows it */
+enum { STEADY_US = LONG_US / 6 };     /* longer calls take the requested turns and no more */
 #define SETTLED 0.02
 #define CONTENDER 1.3 /* times the best so far */
 
@@ -46,16 +51,16 @@ typedef struct rank_state {
   int rank, round;
   uint64_t busy_since;
   ncclComm_t comm;
-  ncclComm_t control; /* between hosts: for what is not measured; else NULL */
+  ncclComm_t control; /* between hosts: for all that is not measured; else NULL */
   char *in, *out;
 } rank_state;
 
-/* Between hosts: the largest of what the ranks give. */
+/* Between hosts: the largest of the ranks' values. */
 static bool largest(rank_state *r, double mine, double *most) {
   return ncclAllReduce(&mine, most, 1, ncclFloat64, ncclMax, r->control, NULL) == ncclSuccess;
 }
 
-/* False where another rank gave up. */
+/* False if another rank gave up. */
 static bool meet(rank_state *r) {
   double none;
   if (r->control) return largest(r, 0, &none);
@@ -88,13 +93,13 @@ static hk_status call(rank_state *r, hk_coll coll, size_t bytes) {
   }
 }
 
-/* Every rank takes this algorithm from now on. */
+/* Makes every rank use this algorithm from now on. */
 static void force(rank_state *r, hk_coll coll, int algorithm) {
   r->comm->selection.overrides.wish.barred[coll] = ~(1u << algorithm);
   r->comm->plans.last[coll].valid = false;
 }
 
-/* Meets, and where the user wants it sleeps: all ranks together, so many times as long as they have measured since the last. */
+/* Meets, and sleeps if the user wants it: all ranks together, in proportion to the time since the last sleep. */
 static bool meet_and_rest(rank_state *r) {
   shared *s = r->s;
   uint64_t now = hk_now_ns();
@@ -118,7 +123,7 @@ static bool slowest(rank_state *r, double mine, double *us) {
   return true;
 }
 
-/* Microseconds an operation, the slowest rank's; the same on all ranks. */
+/* Microseconds an operation, of the slowest rank; the same on all ranks. */
 static hk_status batch(rank_state *r, hk_coll coll, size_t bytes, int iterations, double *us) {
   hk_status rc = HK_OK;
   if (!meet_and_rest(r)) return HK_ERR_REMOTE;
@@ -135,7 +140,7 @@ typedef struct trial {
   double us;
 } trial;
 
-/* A batch of each.  Settled: none of those that may be the best got faster by more than a little. */
+/* A batch of each algorithm. Settled: none of those that may be the best became faster by more than a little. */
 static hk_status take_turns(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n, double *best, bool *settled) {
   hk_status rc = HK_OK;
   double us;
@@ -153,7 +158,8 @@ out:
   return rc;
 }
 
-/* Calls that go round the slots of a multicast link, or of another one: the first to use a slot pays for its pages. */
+/* The number of calls that use all slots of a multicast link, or of another one: the first use of a slot pays for its
+ * pages. */
 static int first_calls(size_t bytes) { return bytes <= (64 << 10) ? HK_MCAST_SLOTS : bytes <= (1 << 20) ? 8 : 1; }
 
 /* Calls that make the plan and touch the slots, and some more. */
@@ -164,7 +170,7 @@ static hk_status glance(rank_state *r, hk_coll coll, size_t bytes, trial *t, dou
   HK_TRY(batch(r, coll, bytes, 1, &us), out);
   for (int i = 0; us < LONG_US && i < WARMINGS; i++) HK_TRY(batch(r, coll, bytes, first_calls(bytes), &us), out);
   t->us = us;
-  for (int i = 0; i < GLANCES; i++) { /* a slow one is looked at again: somebody may have disturbed it */
+  for (int i = 0; i < GLANCES; i++) { /* a slow one is tried again: another process may have disturbed it */
     if (us > (i ? LONG_US : FAR_LONGER_US)) break;
     HK_TRY(batch(r, coll, bytes, bytes > 1 << 20 ? 1 : 5, &us), out);
     if (i == 0 || us < t->us) t->us = us;
@@ -177,8 +183,8 @@ out:
   return rc;
 }
 
-/* First a few calls of each, which make its plan and show how long it takes; then batches by turns, so that what disturbs
- * the machine meets all alike, until their times settle. */
+/* First a few calls of each, which make its plan and show how long it takes. Then batches by turns, so that
+ * disturbances affect all algorithms alike, until their times settle. */
 static hk_status try_all(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n) {
   hk_status rc = HK_OK;
   double best = 0;
@@ -222,7 +228,7 @@ out:
   return rc;
 }
 
-/* What the user has set for jobs must not change what is measured. */
+/* The user's settings for jobs must not change what is measured. */
 static void settle_environment(const hk_tune_setup *s) {
   static const char *const gone[] = {"NCCL_ALGO", "NCCL_PROTO", "HOCKET_TUNING_FILE", "NCCL_MIN_NCHANNELS",
                                      "NCCL_MAX_NCHANNELS"};
@@ -270,13 +276,13 @@ static hk_status join(rank_state *r) {
     rc = HK_FAIL_ERRNO("no memory for two buffers of %zu bytes a rank", bytes);
     goto out;
   }
-  memset(r->in, 0, bytes); /* zeros: sums stay finite however often they are taken */
+  memset(r->in, 0, bytes); /* zeros: sums stay finite however often they are added */
   memset(r->out, 0, bytes);
 out:
   return rc;
 }
 
-/* In this process.  It ends soon: the communicators' memory is the kernel's to take back. */
+/* In this process. It ends soon, so the kernel frees the communicators' memory. */
 static hk_status measure_between(shared *s, const hk_tune_setup *setup, void (*tell)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
   rank_state r = {.s = s, .setup = setup, .rank = setup->rank, .busy_since = hk_now_ns()};
@@ -289,16 +295,16 @@ out:
   return rc;
 }
 
-/* Ranks that outnumber cores run where the kernel puts them, for as long as it pleases; who shares a core with whom decides
- * which algorithm is faster, by up to a half.  So they are put: dealt out in turn, in blocks, and to and fro.  Of 4 ranks on
- * 2 cores these are all ways that there are. */
+/* Ranks that outnumber cores run where the kernel places them, for an unknown time. Which ranks share a core decides
+ * which algorithm is faster, by up to a half. So the ranks are placed here: in turn, in blocks, and to and fro. For 4
+ * ranks on 2 cores these are all placements that exist. */
 static int core_of(int place, int rank, int nranks, int cores) {
   int turn = rank % (2 * cores);
   if (place == 0) return rank % cores;
   return place == 1 ? rank * cores / nranks : turn < cores ? turn : 2 * cores - 1 - turn;
 }
 
-/* Where ranks do not outnumber the cores that they may use the kernel does well. */
+/* If ranks do not outnumber the cores that they may use, the kernel places them well. */
 static int place_of(int nranks, int round) {
   cpu_set_t all;
   return sched_getaffinity(0, sizeof all, &all) == 0 && nranks > CPU_COUNT(&all) ? round % HK_TUNE_PLACES : -1;
@@ -312,7 +318,7 @@ static void settle_place(const rank_state *r) {
   while (!CPU_ISSET(cpu, &all) || left-- > 0) cpu++;
   CPU_ZERO(&one);
   CPU_SET(cpu, &one);
-  (void)sched_setaffinity(0, sizeof one, &one); /* refused: then it stays where the kernel has it */
+  (void)sched_setaffinity(0, sizeof one, &one); /* refused: then the kernel decides */
 }
 
 /* In the child process; does not return. */
@@ -321,7 +327,7 @@ static void run_rank(shared *s, const hk_tune_setup *setup, int round, int rank,
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   settle_environment(setup);
   hk_status rc = join(&r);
-  settle_place(&r); /* now, so that the communicator has seen all cores */
+  settle_place(&r); /* only now, so that the communicator has seen all cores */
   if (rc == HK_OK) rc = measure_all(&r, tell);
   if (rc != HK_OK && atomic_exchange(&s->failed, 1) == 0)
     snprintf(s->error, sizeof s->error, "rank %d: %s", rank, hk_last_error());
@@ -361,8 +367,9 @@ static hk_status measure_round(shared *s, const hk_tune_setup *setup, int round,
   return rc == HK_OK ? ended : rc;
 }
 
-/* Of the cells [first, first + n), a collective's and size's: of each placement what its rounds have in common (tune_polish.c),
- * and of placements, which are equally likely, the average (of logarithms: times are compared by their ratio). */
+/* Of the cells [first, first + n), which have one collective and size: what the rounds of each placement have in common
+ * (tune_polish.c), and the average of the placements, which are equally likely (of logarithms, because times are
+ * compared by their ratio). */
 static void settle_group(hk_tune_table *t, const double *us, const int *place, int first, int n) {
   double ln[HK_TUNE_ROWS * HK_ALGORITHM_LIMIT], one[HK_ALGORITHM_LIMIT], sum[HK_ALGORITHM_LIMIT] = {0};
   int places = 0;
@@ -391,9 +398,9 @@ static void settle_times(hk_tune_table *t, const double *us) {
   }
 }
 
-/* All that a setup without points asks for; NULL where there is no memory for it. */
+/* All points of a setup without a list of its own; NULL if there is no memory for it. */
 static hk_tune_point *points_of(const hk_tune_setup *s, int *n) {
-  hk_tune_point *out = malloc(HK_COLL_COUNT * 64 * sizeof *out); /* a size has 64 bits, and doubles at least */
+  hk_tune_point *out = malloc(HK_COLL_COUNT * 64 * sizeof *out); /* a size has 64 bits, and at least doubles */
   *n = 0;
   for (int c = 0; out && c < HK_COLL_COUNT; c++)
     for (size_t bytes = s->from; (s->colls >> c & 1u) && bytes <= s->to; bytes *= (size_t)s->step)
@@ -402,7 +409,7 @@ static hk_tune_point *points_of(const hk_tune_setup *s, int *n) {
   return out;
 }
 
-/* The table as the first round has it; every round has the same cells in the same order. */
+/* Makes the table from the first round; every round has the same cells in the same order. */
 static hk_status make_table(hk_tune_table *out, const shared *s, int rounds, double **us) {
   out->machine = s->machine;
   out->at = malloc(((size_t)s->n + 1) * sizeof *out->at);

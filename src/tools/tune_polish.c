@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times of several rounds or runs put together. */
+/* Combines the times of several rounds or runs. */
 #include <stdlib.h>
 #include <string.h>
 #include "tune.h"
@@ -11,7 +11,7 @@ static int order(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Of n values, `step` apart from each other, none of which is moved. */
+/* Of n values, `step` apart from each other, which are not moved. */
 static double median(const double *at, int n, int step) {
   double sorted[HK_TUNE_ROWS];
   for (int i = 0; i < n; i++) sorted[i] = at[i * step];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where `hocket tune` writes its constants and its times. */
+/* Where and how `hocket tune` writes its constants and its times. */
 #include <errno.h>
 #include <limits.h> /* PATH_MAX */
 #include <stdio.h>
@@ -10,17 +10,17 @@
 #include "tools.h"
 #include "tune.h"
 
-/* The folders above a path, as mkdir -p makes them. */
+/* Makes the folders above a path, as mkdir -p does. */
 static void make_folders(const char *path) {
   char folder[PATH_MAX];
   for (const char *p = strchr(path + 1, '/'); p && (size_t)(p - path) < sizeof folder; p = strchr(p + 1, '/')) {
     memcpy(folder, path, (size_t)(p - path));
     folder[p - path] = 0;
-    (void)mkdir(folder, 0777); /* what is wrong shows when the file is opened */
+    (void)mkdir(folder, 0777); /* an error shows when the file is opened */
   }
 }
 
-/* The file that is meant, without symbolic links, so that a file that one names is replaced and not the link. */
+/* The file without symbolic links, so that the file that a link names is replaced and not the link. */
 static bool find_place(const char *path, char place[PATH_MAX]) {
   char usual[PATH_MAX];
   if (!path) {
@@ -42,7 +42,7 @@ bool hk_tune_can_save(const char *path) {
   if (!find_place(path, place)) return false;
   bool there = stat(place, &st) == 0;
   if (there && S_ISDIR(st.st_mode)) return hk_tool_wrong("%s is a folder, and no file to write", place), false;
-  if (!there) { /* then its folder counts */
+  if (!there) { /* then its folder is resolved */
     char *name = strrchr(place, '/');
     if (!name)
       strcpy(place, ".");
@@ -64,15 +64,16 @@ static hk_status put(const content *c, FILE *f) {
   return c->times ? hk_tune_times_write(c->times, f) : hk_constants_write(c->constants, c->choices, f);
 }
 
-/* Beside its place and then moved there: neither a full disk nor an init that reads meanwhile leaves or sees half a file. */
+/* Written beside its place and then moved there: neither a full disk nor an init that reads at the same time leaves or
+ * sees half a file. */
 static hk_status replace(const char *place, const content *what) {
   char fresh[PATH_MAX + 16];
   struct stat st;
-  bool plain = stat(place, &st) != 0 || S_ISREG(st.st_mode); /* a device or a pipe stays what it is */
+  bool plain = stat(place, &st) != 0 || S_ISREG(st.st_mode); /* a device or a pipe is not replaced */
   snprintf(fresh, sizeof fresh, "%s.%d", place, (int)getpid());
   FILE *f = plain ? fopen(fresh, "we") : NULL;
   bool beside = f != NULL;
-  if (!f) f = fopen(place, "we"); /* a writable file in a folder that is not */
+  if (!f) f = fopen(place, "we"); /* a writable file in a folder that is not writable */
   if (!f) return HK_FAIL_ERRNO("%s cannot be written", place);
   hk_status rc = put(what, f);
   if (fclose(f) != 0 && rc == HK_OK) rc = HK_FAIL_ERRNO("%s cannot be written", place);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Times of earlier runs.  How fast two algorithms are beside each other moves with the hour on machines that others use, by 10
- * to 25% on virtual ones, however long one run measures; so what one run finds best is in part its hour's luck.  A file keeps the
- * times of several runs.  Of a collective and size the algorithms were measured side by side, so what all runs have in common
- * (tune_polish.c) compares them fairly: an hour that is slower as a whole does not count, and one that upsets single times counts
- * little.  Where the file lacks an algorithm its times of that size are not used.
+ * Times of earlier runs. The relative speed of two algorithms changes with the hour on machines that others use, by 10
+ * to 25% on virtual ones, however long one run measures. So what one run finds best is partly luck. A file keeps the
+ * times of several runs. The algorithms of a collective and size were measured side by side, so what all runs have in
+ * common (tune_polish.c) compares them fairly: an hour that is slower as a whole has no effect, and one that disturbs
+ * single times has little. If the file lacks an algorithm, its times of that size are not used.
  */
 #include <errno.h>
 #include <math.h>
@@ -53,7 +53,8 @@ void hk_tune_times_clear(hk_tune_times *times) {
   *times = (hk_tune_times){.n = 0};
 }
 
-/* ---- the file: a line `cores N`, then lines `shm 8 AllReduce 65536 ring 12.5 13.1 12.2`, a number a run ---- */
+/* ---- the file: a line `cores N`, then lines `shm 8 AllReduce 65536 ring 12.5 13.1 12.2`, one number for each run
+ * ---- */
 
 static bool read_name(hk_tune_time *out, const char *via, const char *coll, const char *algorithm) {
   out->tcp = !strcmp(via, "tcp");
@@ -94,7 +95,7 @@ static hk_status read_line(hk_tune_times *times, const char *path, int number, c
       path, number, line);
 }
 
-/* What is read must be of this machine, as far as a file can tell, and have each time once. */
+/* The file must be of this machine, as far as a file can show, and have each time once. */
 static hk_status check(const hk_tune_times *times, const char *path, int cores) {
   if (times->n && times->cores != cores)
     return HK_FAIL(HK_ERR_ARGUMENT,
@@ -168,7 +169,7 @@ void hk_tune_weigh(hk_tune_table *t) {
     if (t->at[g.first].past) weigh(t, &g);
 }
 
-/* Earlier times of all of a group or of none: they are compared run by run. */
+/* Earlier times of all of a group or of none, because they are compared run by run. */
 static void find_past(const hk_tune_times *times, hk_tune_table *t, const hk_tune_group *g) {
   bool whole = true;
   for (int c = g->first; c < g->first + g->n; c++) {
@@ -186,7 +187,7 @@ void hk_tune_times_use(const hk_tune_times *times, hk_tune_table *t) {
   hk_tune_weigh(t);
 }
 
-/* Behind the runs that counted; the oldest makes room. */
+/* Adds it after the earlier runs; the oldest one is removed if there is no room. */
 static void append(hk_tune_time *out, const hk_tune_cell *c) {
   if (c->past) {
     out->runs = c->past->runs;

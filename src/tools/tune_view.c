@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `hocket tune` shows of its measurements: scores, tables, JSON. */
+/* The output of `hocket tune`: scores, tables, JSON. */
 #include <math.h>
 #include <stdio.h>
 #include "../base/json.h"

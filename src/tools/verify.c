@@ -47,7 +47,7 @@ void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_
 
 /* ---- what to prove ---- */
 
-/* "8", "2-16", "2,4,8-12": calls are true for the numbers in it. */
+/* "8", "2-16", "2,4,8-12": true if the number is in the list. */
 static bool in_list(const char *list, int n) {
   while (*list) {
     char *end;
@@ -77,7 +77,7 @@ static bool check_list(const char *list) {
   return good;
 }
 
-/* A machine on which every algorithm is there that can do these ranks at all. */
+/* A machine on which every algorithm can run that can do these ranks at all. */
 static hk_machine any_machine(int nranks, int nhosts) {
   int most = (nranks + nhosts - 1) / nhosts;
   hk_host_facts facts = {.nranks = nranks,
@@ -114,7 +114,7 @@ out:
   return rc;
 }
 
-/* Ranks dealt out over hosts, as evenly as it goes, neighbours together. */
+/* Ranks divided among hosts as evenly as possible, neighbours together. */
 static hk_status build_on(const hk_algorithm *a, hk_coll coll, int nranks, int nhosts, int root, hk_program ***out) {
   hk_status rc = HK_OK;
   hk_layout *layout = NULL;
@@ -136,7 +136,7 @@ typedef struct tally {
   int proved, failed;
 } tally;
 
-/* One algorithm in one collective, for all ranks wanted: one row. */
+/* One algorithm in one collective, for all numbers of ranks: one row. */
 static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o, tally *t) {
   hk_status rc = HK_OK;
   hk_verify_report report = {.rank = -1};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs of all ranks from a text file. */
+/* Reads programs of all ranks from a text file. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +78,7 @@ static void strip(source *s) {
   s->bytes = (size_t)(to - s->text);
 }
 
-/* A line that is indented or names a lane goes on with a program, any other begins one. */
+/* A line that is indented or names a lane continues a program, any other begins one. */
 static bool begins_program(const char *line) {
   return *line && *line != '\n' && *line != ' ' && strncmp(line, "lane ", 5) != 0;
 }
@@ -113,7 +113,7 @@ static int parse(source *s) {
   return HK_EXIT_OK;
 }
 
-/* The line of an instruction of a piece, 0 where there is none: instructions are its indented lines but the links. */
+/* The line of an instruction of a piece, 0 if there is none: instructions are its indented lines except the links. */
 static int line_of(const piece *p, int instr) {
   int line = p->line;
   for (const char *at = p->text; *at && instr >= 0; line++) {
@@ -140,8 +140,8 @@ static bool same_set(const hk_program *a, const hk_program *b) {
   return a->coll == b->coll && a->nranks == b->nranks && a->root == b->root && !strcmp(a->algorithm, b->algorithm);
 }
 
-/* The programs of all ranks that begin with piece `first`; *count says how many pieces they take.  The verifier wants them
- * in order. */
+/* The programs of all ranks, which begin with piece `first`; *count is the number of pieces. The verifier needs them in
+ * order. */
 static int gather(const source *s, int first, int *count, const hk_program **programs, int *piece_of) {
   const hk_program *head = s->pieces[first].program;
   int n = head->nranks;
