@@ -10,7 +10,7 @@
 
 static const perf_coll *const coll = &perf_collective;
 
-/* A longest operation in bytes of this size; buffers hold several, and iterations use them in turn. */
+/* Iterations use the operations' places in the buffers in turn; in bytes, one operation of the largest size. */
 static size_t shift_of(const perf_worker *w, long iteration) {
   size_t bytes = (w->n.send > w->n.recv ? w->n.send : w->n.recv) * w->elem;
   size_t places = bytes ? w->job->max_bytes / bytes : 1;
@@ -21,7 +21,7 @@ static ncclRedOp_t operator_of(const perf_worker *w, const perf_rank *r) {
   return w->op == PERF_OP_MULSUM ? r->mulsum : (ncclRedOp_t)w->op;
 }
 
-/* Waits until the streams of all ranks are empty, with an eye on the communicators. */
+/* Waits until the streams of all ranks are empty, and checks the communicators meanwhile. */
 static void synchronize(perf_worker *w) {
   for (int i = 0; i < w->nranks; i++) {
     perf_rank *r = &w->ranks[i];
@@ -117,8 +117,8 @@ static uint64_t count_wrong(perf_worker *w, bool in_place) {
   return wrong;
 }
 
-/* Iterations on fresh data, every element compared; stops at the first that is wrong.  In place where that has no
- * meaning, the operation runs all the same. */
+/* Iterations on new data, with every element compared; stops at the first wrong one. If in place has no meaning, the
+ * operation runs all the same. */
 static uint64_t check(perf_worker *w, bool in_place, bool compared) {
   uint64_t wrong = 0;
   for (int c = 0; c < w->job->o->check && !wrong; c++) {
@@ -160,7 +160,7 @@ static void timed_iterations(perf_worker *w, bool in_place, times *t) {
   t->elapsed = o->blocking == 3 ? alone : perf_now() - begin;
 }
 
-/* The same iterations captured once and launched so often; no part of the capture is timed. */
+/* The same iterations, captured once and launched as often; no part of the capture is timed. */
 static void captured_iterations(perf_worker *w, bool in_place, times *t) {
   const perf_options *o = w->job->o;
   const perf_mem *mem = w->job->mem;
@@ -215,7 +215,7 @@ static void summarize(perf_iter_stats *s) {
   free(sorted);
 }
 
-/* Each iteration's slowest rank, by process and over all.  The arrays live until free_stats. */
+/* The slowest rank of each iteration, by process and over all. The arrays live until free_stats. */
 static void gather_stats(perf_worker *w, double *each, perf_iter_stats *s) {
   int n = w->job->o->iters, procs = w->job->oob_procs;
   double *all = malloc(sizeof *all * (size_t)n * (size_t)(procs + 1)), *most = all + (size_t)n * (size_t)procs;

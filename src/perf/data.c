@@ -27,7 +27,7 @@ static uint64_t differing(const void *got, const void *want, size_t count, size_
   return n;
 }
 
-/* Elements that are wrong once +0 and -0 are the same and `slack`, where given, is allowed. */
+/* Elements that are wrong, if +0 and -0 are equal and `slack`, if given, is allowed. */
 static uint64_t beyond(const perf_data *d, const void *got, const void *want, const double *exact, const double *slack,
                        size_t count) {
   uint64_t n = 0;
@@ -35,14 +35,14 @@ static uint64_t beyond(const perf_data *d, const void *got, const void *want, co
   for (size_t i = 0; i < count; i++) {
     double g = perf_type_decode(d->type, got, i);
     if (slack)
-      n += !(fabs(g - exact[i]) <= slack[i]); /* so written that a NaN counts */
+      n += !(fabs(g - exact[i]) <= slack[i]); /* in this form a NaN counts */
     else if (memcmp((const char *)got + i * size, (const char *)want + i * size, size))
       n += !(g == 0 && perf_type_decode(d->type, want, i) == 0);
   }
   return n;
 }
 
-/* Writes or compares one chunk, ready in `chunk` except for exact and slack, which a rounding result has instead. */
+/* Writes or compares one chunk. It is ready in `chunk`; a result that rounds has exact and slack in its place. */
 static void sink(perf_data *d, size_t at, const void *chunk, const double *exact, const double *slack, size_t count,
                  bool bits_only) {
   size_t size = perf_type_size(d->type);
@@ -83,7 +83,8 @@ void perf_emit_block(perf_data *d, size_t at, size_t count, unsigned from, unsig
   }
 }
 
-/* The index space of reductions is cut into aligned chunks, so that any part of the vector can be made by itself. */
+/* The index space of reductions is divided into aligned chunks, so that any part of the vector can be made
+ * separately. */
 static void emit_reduction(perf_data *d, size_t at, size_t count, size_t first, bool result) {
   static _Thread_local perf_reduce_chunk c;
   size_t size = perf_type_size(d->type);

@@ -7,7 +7,8 @@ static void prepare_float(perf_reduce_plan *p) {
   static const struct {
     int mantissa, bias, low, spread;
     int64_t lowest,
-        highest; /* normal finite magnitudes, as bits; of doubles the middle half, to be counted in 63 bits */
+        /* normal finite magnitudes, as bits; of doubles the middle half, because 63 bits must hold the count */
+        highest;
   } formats[ncclNumTypes] = {
       [ncclFloat16] = {10, 15, -8, 7, 0x0400, 0x7bff},
       [ncclBfloat16] = {7, 127, -16, 31, 0x0080, 0x7f7f},
@@ -30,7 +31,7 @@ static void prepare_float(perf_reduce_plan *p) {
   p->negative = n / 2 < limit ? n / 2 : limit;
   p->top_positive = limit / p->positive;
   p->top_negative = p->negative ? limit / p->negative : 1;
-  /* premulsum: odd ranks send half, which the scalar 2 makes whole again. */
+  /* premulsum: odd ranks send half, and the scalar 2 restores the whole. */
   p->part_scale = p->op == 5 && p->rank % 2 ? 0.5 : 1;
   if (p->op == ncclAvg) {
     p->low_exponent = 0, p->spread = 3; /* neither the sums nor the quotients leave the normal numbers */

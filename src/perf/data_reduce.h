@@ -24,7 +24,7 @@ typedef struct perf_reduce_plan {
   bool rounds; /* the result is given by exact and slack */
   /* floats */
   int mantissa_bits, exponent_bias, shift; /* shift: from float's mantissa */
-  uint32_t positive, negative;             /* how many roles are so */
+  uint32_t positive, negative;             /* how many roles have each sign */
   uint32_t top_positive, top_negative;     /* their largest integer */
   int low_exponent;
   uint32_t spread; /* exponents low .. low + spread; a power of two minus one */

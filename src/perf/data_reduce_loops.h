@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The patterns of data_reduce.h.  Loops run over whole chunks with nothing but arithmetic inside, so they vectorise.
- * Included by data_reduce.c and data_reduce_avx2.c, which name the one function that this text exports. */
+/* The patterns of data_reduce.h. Loops run over whole chunks with only arithmetic inside, so that the compiler
+ * vectorises them. Included by data_reduce.c and data_reduce_avx2.c, which name the one function that this file
+ * exports. */
 #include <math.h>
 #include <string.h>
 #include "data_reduce.h"
@@ -11,7 +12,7 @@ enum { FAR_STEPS = 16 }; /* max and min: how far the other roles stay from the e
 
 static bool is_float(ncclDataType_t t) { return t >= ncclFloat16; }
 
-/* c->hash: one hash an element; c->role: the role of the plan's rank there. */
+/* c->hash: one hash for each element; c->role: the role of the plan's rank there. */
 static void deal_roles(const perf_reduce_plan *p, uint32_t key, perf_reduce_chunk *c) {
   uint32_t n = (uint32_t)p->n, rank = (uint32_t)p->rank;
   uint32_t *restrict hash = c->hash, *restrict role = c->role;
@@ -112,7 +113,7 @@ static inline int32_t sum_term(uint32_t hash, uint32_t salt, uint32_t top) {
   return (int32_t)(1 + perf_below(perf_hash(hash ^ salt), top));
 }
 
-/* What one role sends; masks instead of branches, so that loops over it vectorise. */
+/* What one role sends. Masks are used and not branches, so that loops over it vectorise. */
 static inline int32_t sum_part(const perf_reduce_plan *p, uint32_t hash, uint32_t role) {
   const uint32_t minus = 0u - (role >= p->positive), unused = 0u - (role >= p->positive + p->negative);
   const uint32_t own = 0u - (role == 0);
@@ -207,8 +208,8 @@ static void result_prod(const perf_reduce_plan *p, perf_reduce_chunk *c) {
   factors_to_values(p, c);
 }
 
-/* max and min pick the k-th normal number in ascending order, the negative ones first, as bits: numbers of one sign are
- * ordered as their bits are. */
+/* max and min take the k-th normal number in ascending order, the negative ones first, as bits: numbers of one sign are
+ * in the order of their bits. */
 #define NTH_NUMBER(k, magnitudes, lowest, sign)                                                                        \
   ((k) >= (magnitudes) ? (lowest) + ((k) - (magnitudes)) : (sign) | ((lowest) + ((magnitudes)-1 - (k))))
 

@@ -19,7 +19,7 @@ static ncclResult_t run(const perf_call *c) {
   return ncclGather(c->send, c->recv, c->count, c->type, c->root, c->comm, c->stream);
 }
 
-/* The others' result buffers must stay as they were. */
+/* The other ranks' result buffers must not change. */
 static void expect(perf_data *d) {
   if (d->rank == d->root) {
     perf_all_blocks(d);

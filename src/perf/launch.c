@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* How processes are started or found: --procs forks them, launchers are recognised by their variables. */
 #include "launch.h"
 #include <errno.h>
 #include <signal.h>
@@ -11,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Survivors of a dead process get so long to report their own error before they are ended. */
+/* The survivors of a dead process get this time to report their own error before they are ended. */
 enum { GRACE_SECONDS = 5 };
 
 static const struct {
@@ -80,15 +81,16 @@ static void signal_all(const pid_t *pids, int n, int sig) {
     if (pids[p] > 0) kill(pids[p], sig);
 }
 
-/* What the parent knows. */
+/* What the parent knows about its children. */
 typedef struct brood {
   pid_t *pids; /* -1: has ended */
   int n, left;
-  int code; /* the first failure's, or the first killed one's: that is where the trouble began */
+  int code; /* of the first failure, or of the first killed process: the cause of all others */
   bool signalled, ending;
 } brood;
 
-/* Reaps what has ended.  Tells the first failure and everyone who was killed; the others' own words say enough. */
+/* Reaps processes that have ended. Reports the first failure and every killed process; the others report their errors
+ * themselves. */
 static void reap(brood *b) {
   int status;
   pid_t pid;
@@ -102,7 +104,7 @@ static void reap(brood *b) {
   }
 }
 
-/* The parent's whole life.  `watched` is blocked: SIGCHLD and what a user sends. */
+/* All that the parent does. `watched` is blocked: SIGCHLD and the signals that a user sends. */
 static void __attribute__((noreturn)) watch(pid_t *pids, int n, const sigset_t *watched) {
   brood b = {.pids = pids, .n = n, .left = n};
   int interrupted = 0;
@@ -125,7 +127,7 @@ static void __attribute__((noreturn)) watch(pid_t *pids, int n, const sigset_t *
 }
 
 static void become_child(perf_launch *l, int proc, int n, int (*pairs)[2], pid_t parent) {
-  /* A parent that is killed takes its processes along. */
+  /* If the parent is killed, its children are killed too. */
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(PERF_INTERNAL);
   l->proc = proc;

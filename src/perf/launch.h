@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which process this is, of how many, and the way to the others. */
+/* The number of this process, the number of processes, and the connection to the others. */
 #ifndef PERF_LAUNCH_H
 #define PERF_LAUNCH_H
 #include "oob.h"
@@ -8,14 +8,14 @@
 typedef struct perf_launch {
   const char *kind; /* "none", "procs", or the launcher's name */
   int nprocs, proc;
-  int local_procs; /* processes on this host, as the launcher says; 0: it does not say */
+  int local_procs; /* processes on this host, as the launcher reports it; 0: unknown */
   perf_oob oob;
 } perf_launch;
 
-/* With --procs it forks, before anything has touched the library, and returns in the children only: the parent stays
- * behind to watch them.  Otherwise reads a launcher's environment and meets the other processes. */
+/* With --procs it forks, before the library is used, and returns in the children only; the parent watches them.
+ * Otherwise it reads a launcher's environment and connects to the other processes. */
 void perf_launch_begin(perf_launch *l, const perf_options *o);
 
-/* meet.c: connects l->oob for launchers that give a rank and a size but no channel. */
+/* meet.c: connects l->oob if the launcher gives a rank and a size but no connection. */
 void perf_meet(perf_launch *l);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From start to end of one process. */
+/* One process from start to end. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ void perf_fail(int code, const char *format, ...) {
   fflush(stdout);
   fprintf(stderr, "# %s pid %d: %s\n", host, (int)getpid(), text);
   fflush(stderr);
-  /* Not exit(): other threads may be anywhere inside the library. */
+  /* Not exit(): other threads may be inside the library. */
   _exit(code);
 }
 
@@ -48,7 +48,7 @@ void perf_check_nccl(ncclResult_t r, const char *call) {
 
 /* ------------------------------------------------------------ places and groups -- */
 
-/* What processes tell each other at the start. */
+/* What processes exchange at the start. */
 typedef struct introduction {
   perf_place place;
   uint64_t host_hash;
@@ -56,7 +56,7 @@ typedef struct introduction {
   ncclUniqueId id;
 } introduction;
 
-/* NCCL_TESTS_SPLIT divides the processes into groups that run the same operation side by side: "AND 1", "MOD 2",
+/* NCCL_TESTS_SPLIT divides the processes into groups that run the same operation at the same time: "AND 1", "MOD 2",
  * "OR 0x7", "DIV 4" and the signs & % | /, applied to the process number. */
 static int color_of(int proc) {
   const char *mask = getenv("NCCL_TESTS_SPLIT_MASK"), *text = getenv("NCCL_TESTS_SPLIT");
@@ -95,7 +95,8 @@ static uint64_t host_hash(const char *host) {
   return h;
 }
 
-/* Meets all processes: this one's place in its group, its number among those of this host, the group's id. */
+/* Exchanges data with all processes: this one's position in its group, its number among those of this host, the group's
+ * id. */
 static introduction *introduce(perf_job *job, perf_launch *l, int *local_rank, int *local_count) {
   introduction *all = calloc((size_t)l->nprocs, sizeof *all), mine = {.color = color_of(l->proc)};
   if (!all) perf_fail(PERF_INTERNAL, "out of memory");
@@ -135,7 +136,7 @@ static void report_places(const perf_job *job, const introduction *all, int npro
     }
 }
 
-/* Two buffers a rank must fit into what is free, with a tenth left over. */
+/* Two buffers for each rank must fit into free memory, with a tenth left over. */
 static void limit_sizes(perf_job *job, perf_launch *l, int device, int local_count) {
   const perf_options *o = job->o;
   size_t ranks = (size_t)local_count * (size_t)o->threads * (size_t)o->gpus, devices = 1;
@@ -164,7 +165,7 @@ static void *thread_main(void *p) {
   return NULL;
 }
 
-/* -T: ends the process when an operation waits for too long. */
+/* -T: ends the process if an operation waits for too long. */
 static void *watchdog_main(void *p) {
   perf_worker *workers = p;
   const perf_options *o = workers[0].job->o;
@@ -207,7 +208,7 @@ static void run_workers(perf_worker *w) {
   if (o->timeout) pthread_cancel(watchdog), pthread_join(watchdog, NULL); /* it sleeps, which can be cancelled */
 }
 
-/* Communicators by this thread for all, unless each worker makes its own. */
+/* One thread makes all communicators, unless each worker makes its own. */
 static void connect_all(perf_worker *w) {
   const perf_job *job = w->job;
   double before = (double)job->mem->used(w->ranks[0].device);
@@ -221,7 +222,7 @@ static void connect_all(perf_worker *w) {
 }
 
 static double over_all(perf_job *job, double value, int how) {
-  job->team.threads = 1; /* the workers are gone */
+  job->team.threads = 1; /* the workers have ended */
   return perf_team_reduce(&job->team, 0, value, how);
 }
 
@@ -244,7 +245,7 @@ static int finish(perf_job *job, perf_worker *w, bool reports) {
     perf_report_footer(errors, bandwidth, wanted, o->program);
     if (o->memory) perf_report_memory(job->mem->usage_title, init, buffers, run);
     if (o->memory) perf_report_init(seconds);
-    perf_report_close(""); /* every error ends the process where it happens */
+    perf_report_close(""); /* every error ends the process at once */
   }
   return errors || (wanted != -1 && bandwidth < wanted * 0.9) ? PERF_WRONG : PERF_OK;
 }
@@ -267,7 +268,7 @@ int main(int argc, char **argv) {
   perf_options o;
   perf_launch launch;
   perf_options_parse(&o, argc, argv);
-  perf_launch_begin(&launch, &o); /* before anything touches the library: it forks */
+  perf_launch_begin(&launch, &o); /* first of all, because it forks */
   bool reports = launch.proc == 0;
   int version = 0, local_rank, local_count;
   NCCL(ncclGetVersion(&version));

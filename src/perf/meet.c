@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How processes that a launcher started find each other without MPI.  Process 0 listens; the others learn where from
- *   MASTER_ADDR and MASTER_PORT             where both are set (torchrun; anybody else who sets them)
+/* How processes that a launcher started find each other without MPI. Process 0 listens. The others learn its address
+ * from
+ *   MASTER_ADDR and MASTER_PORT             if both are set (torchrun; any other launcher or user)
  *   Slurm's node list and job number        process 0 runs on the first node; the number gives the port
  *   a small file named after the job        otherwise; process 0 writes it (docs/perf.md says into which folder)
- * A connection counts only with the right greeting, so strangers and stale files do no harm. */
+ * A connection must begin with the right greeting, so other programs and stale files have no effect. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -23,9 +24,9 @@
 enum { WAIT_SECONDS = 300, TELL_SECONDS = 5, GREETING_SECONDS = 2, MAX_ADDRESSES = 16, ADDRESS_ROOM = 256 };
 
 typedef struct meeting {
-  char path[1024]; /* not empty: the file's way */
+  char path[1024]; /* not empty: the file is used */
   char hosts[MAX_ADDRESSES][ADDRESS_ROOM];
-  int nhosts, port; /* port 0: any, for the file's way */
+  int nhosts, port; /* port 0: any, if the file is used */
   uint64_t token;
 } meeting;
 
@@ -58,8 +59,8 @@ static int parent_of(int pid, char name[32]) {
   return parent;
 }
 
-/* MPICH's launcher gives no name of the job, but its ranks on one host have one ancestor, with scripts in between or
- * not. */
+/* MPICH's launcher gives no name of the job, but its ranks on one host have a common ancestor, with or without scripts
+ * in between. */
 static int launcher_process(void) {
   char name[32];
   for (int pid = (int)getppid(); pid > 1;) {
@@ -70,7 +71,7 @@ static int launcher_process(void) {
   return (int)getppid();
 }
 
-/* A number that all processes of this job agree on and other jobs hardly share. */
+/* A number that all processes of this job agree on and that other jobs are unlikely to have. */
 static uint64_t job_hash(const perf_launch *l) {
   static const char *const names[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri",
                                       "PMI_JOBID"};
@@ -164,7 +165,7 @@ static int listen_on(meeting *m, bool local) {
   return fd;
 }
 
-/* This host's addresses for the file, the loopback one only where nobody is elsewhere. */
+/* This host's addresses for the file; the loopback one only if all processes are on this host. */
 static void own_addresses(meeting *m, bool local) {
   struct ifaddrs *list = NULL;
   m->nhosts = 0;
@@ -193,7 +194,7 @@ static void write_file(meeting *m) {
   fprintf(f, "%016llx %d", (unsigned long long)m->token, m->port);
   for (int i = 0; i < m->nhosts; i++) fprintf(f, " %s", m->hosts[i]);
   fputc('\n', f);
-  /* Complete before it has its name. */
+  /* The file is complete before it gets its name. */
   if (fclose(f) || rename(temporary, m->path))
     perf_fail(PERF_INTERNAL, "cannot write %s: %s", m->path, strerror(errno));
 }
@@ -203,7 +204,7 @@ static void set_timeout(int fd, int seconds) {
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
 }
 
-/* The rank behind a new connection, or -1. */
+/* The rank of a new connection, or -1. */
 static int greet(const perf_launch *l, const meeting *m, int fd) {
   greeting g;
   int one = 1;
@@ -270,7 +271,7 @@ static int try_host(const perf_launch *l, const meeting *m, const char *host, bo
   char port[16], answer;
   snprintf(port, sizeof port, "%d", m->port);
   int error = getaddrinfo(host, port, &hints, &list);
-  if (error) { /* perhaps the name comes to be known; the user should not have to wait for the end to learn of it */
+  if (error) { /* the name may become known later; the user learns of the error now */
     if (!*told)
       fprintf(stderr, "# process %d cannot resolve '%s' yet, where process 0 is: %s\n", l->proc, host,
               gai_strerror(error));
@@ -284,7 +285,7 @@ static int try_host(const perf_launch *l, const meeting *m, const char *host, bo
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) continue;
     struct timeval limit = {.tv_sec = 10};
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit); /* connect obeys it too */
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit); /* connect uses this limit too */
     set_timeout(fd, 10);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     if (!connect(fd, a->ai_addr, a->ai_addrlen) && send(fd, &g, sizeof g, MSG_NOSIGNAL) == sizeof g &&

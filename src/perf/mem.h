@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where buffers live: host memory, or a GPU's.  Functions return 0 or a negative number unless said otherwise. */
+/* The memory of buffers: the host's or a GPU's. Functions return 0 or a negative number unless stated otherwise. */
 #ifndef PERF_MEM_H
 #define PERF_MEM_H
 #include <nccl.h>
@@ -13,9 +13,10 @@ typedef struct perf_mem {
   int (*device_count)(void);
   int (*use)(int device);                                /* binds the calling thread to a device */
   void (*describe)(int device, char *text, size_t room); /* "[0000:00:00] name", as in the list of devices */
-  size_t (*capacity)(int device);                        /* bytes that buffers of all local ranks of it may take */
-  size_t (*used)(int device);                            /* bytes in use now, for -M */
-  void *(*alloc)(size_t bytes); /* NULL on failure.  Plain memory, touched; ncclMemAlloc is the caller's other choice */
+  /* bytes available to buffers of all local ranks of the device */
+  size_t (*capacity)(int device);
+  size_t (*used)(int device);   /* bytes in use now, for -M */
+  void *(*alloc)(size_t bytes); /* NULL on failure. Plain memory, touched; the caller may use ncclMemAlloc instead */
   void (*free)(void *p);
   int (*zero)(void *p, size_t bytes);
   int (*put)(void *to, const void *from_host, size_t bytes);
@@ -24,7 +25,7 @@ typedef struct perf_mem {
   int (*stream_create)(cudaStream_t *s);
   int (*stream_done)(cudaStream_t s); /* 1 when all its work is complete, 0 when not */
   void (*stream_destroy)(cudaStream_t s);
-  /* What is put into the stream between the first two becomes a graph, to be launched again and again.  NULL: no graphs. */
+  /* The operations between these two become a graph, which can be launched several times. NULL: no graphs. */
   int (*capture_begin)(cudaStream_t s);
   void *(*capture_end)(cudaStream_t s); /* NULL on failure */
   int (*graph_launch)(void *graph, cudaStream_t s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A GPU's memory, by CUDA's driver alone: no toolkit is needed to build this, or to run it.  Ranks beyond the number of
- * GPUs share them, one after another. */
+/* A GPU's memory, through CUDA's driver alone: no toolkit is needed to build or to run this. If there are more ranks
+ * than GPUs, they share GPUs in turn. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static void load(void) {
    * the default.  What the user says stays. */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (!cu.Init || cu.Init(0) != CUDA_SUCCESS || cu.DeviceGetCount(&devices) != CUDA_SUCCESS) devices = 0;
-  /* Any NCCL works on them; Hocket says whether it can. */
+  /* Any NCCL works on GPUs; Hocket reports whether it can. */
   int (*usable)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "hocketDeviceCount");
   if (devices && usable && usable() == 0) {
     devices = 0;
@@ -36,7 +36,7 @@ static int cuda_device_count(void) { return devices; }
 static int cuda_use(int device) {
   CUdevice d;
   CUcontext c;
-  static __thread int now = -1; /* retained once a thread and device, for the process's life */
+  static __thread int now = -1; /* retained once for each thread and device, for the life of the process */
   device %= devices;
   if (now == device) return 0;
   if (cu.DeviceGet(&d, device) != CUDA_SUCCESS || cu.DevicePrimaryCtxRetain(&c, d) != CUDA_SUCCESS ||

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory.  Streams exist only where the library under test has Hocket's (hocketStreamCreate). */
+/* Host memory. There are streams only if the library under test has Hocket's (hocketStreamCreate). */
 #include <hocket.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static void host_describe(int device, char *text, size_t room) {
   snprintf(text, room, "[0000:00:00] %s", name);
 }
 
-/* What the system says can be had without swapping. */
+/* What the system reports as available without swapping. */
 static size_t host_capacity(int device) {
   (void)device;
   char line[256];
@@ -61,7 +61,7 @@ static size_t host_used(int device) {
 static void *host_alloc(size_t bytes) {
   bytes = (bytes + PAGE - 1) / PAGE * PAGE + (bytes == 0) * PAGE;
   void *p = aligned_alloc(PAGE, bytes);
-  if (p) memset(p, 0, bytes); /* by the thread that uses it, so that pages land on its node */
+  if (p) memset(p, 0, bytes); /* by the thread that uses it, so that pages are on its node */
   return p;
 }
 
@@ -92,7 +92,7 @@ static int host_stream_done(cudaStream_t s) {
 static void host_stream_destroy(cudaStream_t s) { hocketStreamDestroy(host_stream(s)); }
 
 static int host_copy(void *to, const void *from, size_t bytes, cudaStream_t s) {
-  /* Nothing that the stream still does may touch the memory. */
+  /* The stream's work must be complete before the memory is freed. */
   if (s && hocketStreamSynchronize(host_stream(s)) != ncclSuccess) return -1;
   memcpy(to, from, bytes);
   return 0;

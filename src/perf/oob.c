@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Exchange between processes over a star of sockets (oob.h). */
 #include "oob.h"
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line: nccl-tests' options with their letters, names and defaults, and a few of our own.  Unlike there, a
+/* The command line: nccl-tests' options with their letters, names and defaults, and a few more. Unlike in nccl-tests, a
  * value that cannot be read is an error and not a silent default. */
 #include <errno.h>
 #include <getopt.h>
@@ -17,7 +17,7 @@ typedef enum { KIND_INT, KIND_SIZE, KIND_FACTOR, KIND_TEXT, KIND_OP, KIND_TYPE, 
 
 typedef struct option_row {
   int letter;
-  const char *name, *argument, *help; /* help NULL: another name of the row before */
+  const char *name, *argument, *help; /* help NULL: another name of the previous row */
   option_kind kind;
   size_t field; /* in perf_options */
   int low, high;

@@ -43,7 +43,7 @@ typedef struct perf_options {
   int argc;
 } perf_options;
 
-/* options.c.  Fills the defaults and reads the command line; exits on --help and on a wrong option. */
+/* options.c. Sets the defaults and reads the command line; exits on --help and on a wrong option. */
 void perf_options_parse(perf_options *o, int argc, char **argv);
 
 /* types.c */
@@ -78,18 +78,19 @@ struct perf_data;
 
 typedef struct perf_coll {
   const char *name;
-  bool has_op, has_root;   /* -o and -r matter */
-  bool only_pow2;          /* runs on a power of two of ranks only */
+  bool has_op, has_root;   /* -o and -r have an effect */
+  bool only_pow2;          /* runs only if the number of ranks is a power of two */
   bool unchecked_in_place; /* in place has no meaning: timed, not checked */
   const char *no_op;       /* the redop column; NULL: the name of -o's */
   void (*sizes)(size_t count, size_t elem, size_t nranks, perf_sizes *out);
   double (*alg_factor)(int nranks); /* bytes that algbw counts, per count argument's byte */
   double (*bus_factor)(int nranks); /* busbw / algbw */
   int (*steps)(
-      int nranks); /* NULL: one.  Otherwise run is called for each step, the next after all ranks did this one */
+      /* NULL: one step. Otherwise run is called for each step, the next one after all ranks did this one */
+      int nranks);
   ncclResult_t (*run)(const perf_call *c);
-  void (*input)(struct perf_data *d);  /* emits what this rank sends */
-  void (*expect)(struct perf_data *d); /* emits what this rank must hold afterwards */
+  void (*input)(struct perf_data *d);  /* emits the data that this rank sends */
+  void (*expect)(struct perf_data *d); /* emits the data that this rank must have afterwards */
 } perf_coll;
 
 /* Defined by each X_perf.c. */
@@ -106,9 +107,9 @@ double perf_factor_ring(int nranks);       /* (n - 1) / n */
 void perf_own_block(struct perf_data *d);  /* input: this rank's block */
 void perf_all_blocks(struct perf_data *d); /* expect: those of all ranks, in rank order */
 
-/* Ends this process at once with a message on stderr: a failed rank cannot take part in anything more. */
+/* Ends this process at once with a message on stderr, because a failed rank cannot take part any more. */
 void perf_fail(int code, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
-/* Fails with the library's own explanation. */
+/* Fails with the library's own error text. */
 void perf_check_nccl(ncclResult_t r, const char *call);
 #define NCCL(call) perf_check_nccl((call), #call)
 double perf_now(void);

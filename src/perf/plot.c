@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* --plot: writes the points of all rows as a gnuplot script and runs gnuplot. */
 #include "plot.h"
 #include <signal.h>
 #include <stdio.h>
@@ -73,7 +74,7 @@ static void panel(FILE *g, const char *title, const char *unit, int column) {
 void perf_plot_draw(const char *path, const char *title) {
   if (strchr(path, '\'')) perf_fail(PERF_USAGE, "--plot: a file name with a quote is not possible");
   struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
-  sigaction(SIGPIPE, &ignore, &before); /* a gnuplot that fails shows as a bad exit status */
+  sigaction(SIGPIPE, &ignore, &before); /* if gnuplot fails, its exit status shows it */
   FILE *g = popen("gnuplot", "w");
   if (!g) perf_fail(PERF_INTERNAL, "cannot start gnuplot");
   size_t n = strlen(path);

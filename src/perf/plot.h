@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Before a long run rather than after it: fails where gnuplot is missing. */
+/* Called before a long run and not after it: fails if gnuplot is missing. */
 void perf_plot_check(void);
 void perf_plot_row(size_t bytes, const char *type, const char *op, int root);
 void perf_plot_half(double usec, double bus_bw, bool in_place);

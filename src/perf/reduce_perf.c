@@ -8,7 +8,7 @@ static ncclResult_t run(const perf_call *c) {
 
 static void input(perf_data *d) { perf_emit_part(d, 0, d->n.send, 0); }
 
-/* The others' result buffers must stay as they were. */
+/* The other ranks' result buffers must not change. */
 static void expect(perf_data *d) {
   if (d->rank == d->root)
     perf_emit_result(d, 0, d->n.recv, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table is nccl-tests' to the character, because scripts read its columns; so are the JSON keys. */
+/* Table and JSON. Both follow nccl-tests exactly, because scripts read the columns and keys. */
 #include "report.h"
 #include <errno.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 
 enum { JSON_VERSION = 3, PROGRESS_AFTER_SECONDS = 2 };
 #define TIME_FORMAT "%Y-%m-%d %H:%M:%S"
-/* The output format that this one follows. */
+/* The version of nccl-tests whose output format this is. */
 #define FORMAT_VERSION "2.19.6"
 
 extern char **environ;
@@ -24,9 +24,9 @@ static struct {
   hk_json json;
   char row[1024];
   size_t used;
-  bool progress; /* a progress line stands on the terminal */
+  bool progress; /* a progress line is on the terminal */
   double start;
-  pthread_t thread; /* the one that reports */
+  pthread_t thread; /* the thread that reports */
 } out;
 
 static void add(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -50,7 +50,7 @@ static void now_text(char *text, size_t room) {
   strftime(text, room, TIME_FORMAT, &parts);
 }
 
-/* An existing file is kept: the results then go to file.json.0, .1 and so on. */
+/* An existing file is kept: then the results go to file.json.0, .1 and so on. */
 static FILE *create_json(const char *path, char *used, size_t room) {
   snprintf(used, room, "%s", path);
   FILE *f = fopen(used, "wx");

@@ -12,7 +12,7 @@ typedef struct perf_place {
 
 typedef struct perf_iter_stats {
   double min, max, average, p50, p95, p99, deviation; /* microseconds */
-  const double *times, *by_process;                   /* all iterations; by process, where there are several */
+  const double *times, *by_process;                   /* all iterations; by process, if there are several */
   int count, skipped, processes;
 } perf_iter_stats;
 
@@ -26,11 +26,11 @@ typedef struct perf_result {
 } perf_result;
 
 void perf_report_open(const perf_options *o, int library_version);
-/* Lines of the run's set-up, then what perf_report_place gets one by one, then the table's head. */
+/* Lines about the set-up of the run, then one for each call of perf_report_place, then the table's head. */
 void perf_report_header(const perf_options *o, int library_version);
 void perf_report_place(const perf_place *p);
 void perf_report_table(void);
-/* A row: its left part, its two halves, its end.  Nothing is printed before the end. */
+/* A row: its left part, its two halves, its end. Nothing is printed before the end. */
 void perf_report_row(size_t bytes, size_t count, const char *type, const char *op, int root);
 void perf_report_half(const perf_result *r, bool in_place);
 void perf_report_row_end(void);
@@ -38,8 +38,8 @@ void perf_report_footer(long errors, double bandwidth, double wanted, const char
 void perf_report_memory(const char *title, double init, double buffers, double collective);
 void perf_report_init(double seconds);
 void perf_report_close(const char *error);
-/* On the way out after a failure: completes the JSON text as far as it got, if called by the thread that writes it. */
+/* After a failure: completes the JSON text as far as it is, if called by the thread that writes it. */
 void perf_report_abandon(void);
-/* On stderr where that is a terminal: `done` of `total` steps, now at `what`. */
+/* On stderr, if that is a terminal: `done` of `total` steps, now at `what`. */
 void perf_report_progress(size_t done, size_t total, const char *what, size_t bytes);
 #endif

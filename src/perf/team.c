@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Barrier, reduction and gather over all threads of all processes (team.h). */
 #include "team.h"
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static double combine(double a, double b, int how) {
   }
 }
 
-/* By the last thread that arrives, for the whole process. */
+/* Called by the last thread that arrives, for the whole process. */
 static double over_processes(perf_team *t, int how) {
   int n = t->oob->nprocs;
   double *all = malloc(sizeof *all * (size_t)n);
@@ -45,7 +46,7 @@ double perf_team_reduce(perf_team *t, int thread, double value, int how) {
   } else {
     while (t->turn == turn) pthread_cond_wait(&t->turned, &t->lock);
   }
-  /* The next turn cannot overwrite the result before this thread takes part in it. */
+  /* The next reduction cannot overwrite the result before this thread takes part in it. */
   double result = t->result;
   pthread_mutex_unlock(&t->lock);
   return result;
@@ -73,7 +74,7 @@ void perf_team_gather(perf_team *t, int thread, const double *mine, int n, doubl
   free(t->gathered);
   t->gathered = NULL;
   pthread_mutex_unlock(&t->lock);
-  perf_team_barrier(t, thread); /* nobody starts the next one while the last still frees this one */
+  perf_team_barrier(t, thread); /* no thread starts the next one while the last thread still frees this one */
 }
 
 void perf_team_barrier(perf_team *t, int thread) { perf_team_reduce(t, thread, 0, TEAM_SUM); }

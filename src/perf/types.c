@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data types and operators as the command line and the table name them. */
+/* Data types and operators by their names on the command line and in the table. */
 #include <math.h>
 #include <string.h>
 #include "perf.h"
@@ -25,7 +25,7 @@ size_t perf_type_size(ncclDataType_t type) {
   }
 }
 
-/* Any float of exponent_bits and mantissa_bits, e4m3's missing infinity included (its largest exponent is ordinary). */
+/* Any float of exponent_bits and mantissa_bits, also e4m3, which has no infinity (its largest exponent is ordinary). */
 static double decode_small(unsigned bits, int exponent_bits, int mantissa_bits) {
   int width = exponent_bits + mantissa_bits;
   unsigned exponent = bits >> mantissa_bits & ((1u << exponent_bits) - 1), top = (1u << exponent_bits) - 1;

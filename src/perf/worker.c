@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One thread and its ranks: communicators, buffers, registration, and the loop over all measurements. */
 #include "worker.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +47,7 @@ static void release(const perf_job *job, void *p) {
     job->mem->free(p);
 }
 
-/* Registers a buffer, or takes that back. */
+/* Registers or deregisters a buffer. */
 static void registration(const perf_job *job, perf_rank *r, void *block, size_t bytes, void **handle, bool on) {
   if (job->o->reg == 2) {
     ncclWindow_t window = *handle;
@@ -76,7 +77,7 @@ static void register_all(perf_worker *w, size_t bytes, bool on) {
 }
 
 static size_t block_bytes(const perf_job *job) {
-  /* Enough for -u with the widest type. */
+  /* Room for -u with the widest type. */
   size_t bytes = job->max_bytes + 8 * (size_t)job->o->unalign;
   return (bytes + NCCL_WIN_REQUIRED_ALIGNMENT - 1) / NCCL_WIN_REQUIRED_ALIGNMENT * NCCL_WIN_REQUIRED_ALIGNMENT;
 }
@@ -111,7 +112,7 @@ void perf_worker_free(perf_worker *w) {
 
 static size_t next_size(const perf_options *o, size_t size) {
   if (o->step_factor <= 1) return size + o->step_bytes;
-  return size ? size * o->step_factor : 1; /* a factor leads nowhere from 0 */
+  return size ? size * o->step_factor : 1; /* a factor does not get away from 0 */
 }
 
 static void set_size(perf_worker *w, size_t bytes) {

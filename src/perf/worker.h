@@ -15,8 +15,8 @@ typedef struct perf_rank {
   int rank, device;
   ncclComm_t comm;
   cudaStream_t stream;
-  char *send, *recv;             /* where the data starts, -u included */
-  void *send_block, *recv_block; /* what was allocated */
+  char *send, *recv;             /* the start of the data, after the offset of -u */
+  void *send_block, *recv_block; /* the allocated block */
   void *send_handle, *recv_handle;
   ncclRedOp_t mulsum;
 } perf_rank;
@@ -30,13 +30,13 @@ typedef struct perf_job {
   int oob_procs;
   ncclUniqueId id;
   size_t max_bytes;
-  size_t steps; /* how many measurements the whole run has, for the progress line; 0: endless */
+  size_t steps; /* the number of measurements of the whole run, for the progress line; 0: endless */
 } perf_job;
 
 typedef struct perf_worker {
   perf_job *job;
   int thread;
-  bool main; /* reports */
+  bool main; /* this thread reports */
   perf_rank *ranks;
   int nranks;
   pthread_t handle;
@@ -46,13 +46,13 @@ typedef struct perf_worker {
   ncclDataType_t type;
   int op, root;
   uint32_t seed;
-  /* outcome */
+  /* the outcome */
   long errors;
   double bandwidth;
   long measured;
   size_t steps_done;
   double init_bytes, buffer_bytes, run_bytes, init_seconds;
-  _Atomic(long long) waiting_since; /* milliseconds, 0 when not; for -T */
+  _Atomic(long long) waiting_since; /* milliseconds, 0 while not waiting; for -T */
 } perf_worker;
 
 long long perf_now_ms(void);
