@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages to slots and back, in order. */
+/* Moves messages to slots and back, in order. */
 #include <string.h>
 #include "../base/log.h"
 #include "../transport/net/net.h"
@@ -11,7 +11,7 @@ enum {
   HEADER = 1,
   PIECE = 2,
   WHOLE = 3,
-  REFER_FROM = 4096 /* shorter pieces are copied: no credit to wait for would be saved */
+  REFER_FROM = 4096 /* shorter pieces are copied: a reference would save nothing and has to wait for its credit */
 };
 
 pair_request *pair_post(pair *p, void *data, size_t bytes) {
@@ -30,7 +30,7 @@ pair_request *pair_flush(pair *p, void *data) {
   return r;
 }
 
-/* What came counts, also where the peer is gone: then it is progress that fails. */
+/* What arrived counts, also if the peer is gone: then the progress function fails. */
 hk_status pair_flushed(pair_request *r) {
   (void)pair_progress(r->pair);
   return hk_net_gpu_sees(&r->pair->link, r->data, r->last, &r->over);
@@ -38,7 +38,7 @@ hk_status pair_flushed(pair_request *r) {
 
 /* ---- sending ---- */
 
-/* The card takes it from where it lies, which the caller has registered. */
+/* The card reads it from the caller's memory, which is registered. */
 static void send_whole(pair *p, pair_request *r) {
   hk_link *l = &p->link;
   hk_slot *s = &l->slots[(uint32_t)l->done & l->mask];
@@ -73,7 +73,7 @@ static void send_piece(pair *p, pair_request *r) {
   r->moved += n;
 }
 
-/* Fills slots from the requests, in order; true where one was filled. */
+/* Fills slots from the requests, in order; true if one was filled. */
 static bool fill(pair *p, uint64_t *at) {
   bool any = false;
   for (; *at < p->posted; ++*at) {
@@ -94,7 +94,7 @@ static bool fill(pair *p, uint64_t *at) {
 }
 
 static void end_sends(pair *p) {
-  /* acquire: pairs with the provider's release: its reads of the user's memory are over before the user hears of it */
+  /* acquire: pairs with the provider's release: its reads of the user's memory are over before the user is notified */
   uint64_t given = atomic_load_explicit(&p->link.heads->value, memory_order_acquire);
   for (; p->done < p->posted; p->done++) {
     pair_request *r = &p->requests[p->done % PAIR_REQUESTS];
@@ -145,7 +145,7 @@ static hk_status take_piece(pair *p, pair_request *r, const hk_slot *s) {
   return HK_OK;
 }
 
-/* Tells where messages go, as far ahead as may be, and ends the requests whose message is there. */
+/* Sends the places of messages, as far ahead as possible, and ends the requests whose message has arrived. */
 static hk_status drain_wholes(pair *p, bool *any) {
   hk_link *l = &p->link;
   for (; p->done < p->posted; p->done++) {
@@ -169,7 +169,7 @@ static hk_status drain_wholes(pair *p, bool *any) {
   return HK_OK;
 }
 
-/* Empties slots into the requests, and says what the next one waits for. */
+/* Empties slots into the requests, and reports what the next one waits for. */
 static hk_status drain(pair *p, bool *any) {
   hk_status rc = HK_OK;
   hk_link *l = &p->link;
@@ -180,7 +180,8 @@ static hk_status drain(pair *p, bool *any) {
       if (!hk_link_can_recv(l)) {
         size_t left = r->bytes - r->moved;
         l->waiting = HK_LINK_WAITS;
-        l->want = r->begun && left > HK_SLOT_INLINE ? r->data + r->moved : NULL; /* a header may not go there */
+        /* a header must not be written there */
+        l->want = r->begun && left > HK_SLOT_INLINE ? r->data + r->moved : NULL;
         l->want_bytes = left > UINT32_MAX ? UINT32_MAX : (uint32_t)left;
         return HK_OK;
       }
@@ -199,14 +200,14 @@ hk_status pair_progress(pair *p) {
   hk_status rc = HK_OK;
   bool any = true, moved;
   if (p->step != PAIR_READY) return HK_ERR_REMOTE;
-  /* Once more where something moved: what came may let the next piece go. */
+  /* Tries again after progress: what arrived may allow the next piece. */
   for (int turns = 0; any && turns < 8; turns++) {
     any = moved = false;
     if (p->sends) {
       uint64_t at = p->done;
       any = fill(p, &at);
     } else {
-      HK_TRY(drain(p, &any), out); /* says, too, that it waits: else nothing is received */
+      HK_TRY(drain(p, &any), out); /* this also reports that it waits, without which nothing is received */
     }
     HK_TRY(hk_transport_net.progress(p->state, &moved), out);
     if (p->sends)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NCCL calls: ncclNetPlugin_v6 to ncclNetPlugin_v11.  Results are hk_status values, which are ncclResult_t's. */
+/* The functions that NCCL calls: ncclNetPlugin_v6 to ncclNetPlugin_v11. Results are hk_status values, which are
+ * ncclResult_t's. */
 #include "netplugin.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ extern const hk_transport hk_transport_net;
 
 enum { SPEED_MBPS = 10000, MOST_BYTES = 1 << 30, CONNECTIONS = 65536 };
 
-/* Parameters and log come from the environment, NCCL's own log callback is not needed: the lines look alike. */
+/* Parameters and log come from the environment. NCCL's own log callback is not needed, because the lines look alike. */
 static int begin_v6(hk_plugin_logger log) {
   (void)log;
   return HK_OK;
@@ -24,7 +25,7 @@ static int begin_v10(hk_plugin_logger log, net_plugin_profiler profiler) {
 }
 static int begin_v11(void **context, uint64_t comm, net_plugin_config *config, hk_plugin_logger log,
                      net_plugin_profiler profiler) {
-  static char all; /* every communicator has the same context: none */
+  static char all; /* all communicators share one context, which is empty */
   (void)comm, (void)config, (void)log, (void)profiler;
   *context = &all;
   return HK_OK;
@@ -39,8 +40,8 @@ static int devices(int *n) {
   return HK_OK;
 }
 
-/* What the device has in every version of the properties.  Finding out opens all RDMA devices, and NCCL asks often: once in a
- * process, which has one answer for all its communicators. */
+/* The device's properties, for every version. Finding them opens all RDMA devices, and NCCL asks often, so it is done
+ * once in a process. The answer is the same for all its communicators. */
 static struct { int memory, speed; } about;
 static pthread_once_t looked = PTHREAD_ONCE_INIT;
 
@@ -50,7 +51,7 @@ static void look(void) {
   int n = (int)HK_ARRAY_LENGTH(ifaces);
   bool known = hk_ifaces(ifaces, &n, NULL) == HK_OK && n > 0 && ifaces[0].speed_mbps;
   about.speed = known ? (int)ifaces[0].speed_mbps : SPEED_MBPS;
-  hk_ib_gpu_offer(&dmabuf, &address); /* GPUs' memory goes over RDMA only, by the ways that its cards have */
+  hk_ib_gpu_offer(&dmabuf, &address); /* GPUs' memory is used over RDMA only, by the ways that its cards have */
   about.memory = NET_PLUGIN_HOST_MEMORY | (address ? NET_PLUGIN_CUDA_MEMORY : 0) | (dmabuf ? NET_PLUGIN_DMABUF : 0);
 }
 
@@ -108,7 +109,7 @@ static int listen_v11(void *context, int device, void *handle, void **listener) 
   return listen_v6(device, handle, listener);
 }
 
-/* The pair that is being made is remembered in the handle, which NCCL gives again and again. */
+/* The pair that is being made is stored in the handle, which NCCL passes in every call. */
 static int connect_v6(int device, void *handle, void **comm) {
   hk_status rc = HK_OK;
   pair_handle h;
@@ -155,7 +156,7 @@ static int accept_v6(void *listener, void **comm) {
     l->begun = NULL;
   }
 out:
-  if (rc != HK_OK || (l->begun && l->begun->step == PAIR_STRANGER)) { /* the one that is waited for may still call */
+  if (rc != HK_OK || (l->begun && l->begun->step == PAIR_STRANGER)) { /* the right peer may still connect */
     pair_free(l->begun);
     l->begun = NULL;
   }
@@ -185,7 +186,7 @@ static hk_status new_memory(void *data, size_t bytes, void **registration) {
   return HK_OK;
 }
 
-/* `fd`: of a dma-buf, -1: none. */
+/* `fd`: of a dma-buf; -1: none. */
 static hk_status reg_gpu(pair *p, void *data, size_t bytes, int fd, uint64_t offset, void **registration) {
   hk_status rc;
   if (!p->link.placed)
@@ -232,7 +233,7 @@ static int dereg(void *comm, void *registration) {
   return HK_OK;
 }
 
-/* What a card is to reach must have been registered. */
+/* A card can reach only memory that was registered. */
 static hk_status within(const pair *p, const void *data, size_t bytes, const pair_memory *m) {
   const char *at = data;
   size_t from = m && at >= m->base ? (size_t)(at - m->base) : SIZE_MAX;
@@ -246,7 +247,7 @@ static hk_status within(const pair *p, const void *data, size_t bytes, const pai
 
 static int isend_v9(void *comm, void *data, size_t bytes, int tag, void *registration, void **request) {
   hk_status rc;
-  (void)tag; /* receives come singly: order is enough */
+  (void)tag; /* receives are single, so order is enough */
   *request = NULL;
   HK_TRY(within(comm, data, bytes, registration), out);
   *request = pair_post(comm, data, bytes);
@@ -285,7 +286,7 @@ static int irecv_v10(void *comm, int n, void **data, size_t *bytes, int *tags, v
 static int iflush(void *comm, int n, void **data, int *bytes, void **registrations, void **request) {
   pair *p = comm;
   (void)registrations;
-  *request = NULL; /* host memory: what came is there */
+  *request = NULL; /* host memory: what arrived is there */
   if (n != 1 || !p->link.placed || !bytes[0]) return HK_OK;
   *request = pair_flush(p, data[0]);
   return *request ? HK_OK : HK_FAIL(HK_ERR_USAGE, "more than %d flushes of a connection at once", PAIR_REQUESTS);
@@ -294,7 +295,7 @@ static int iflush(void *comm, int n, void **data, int *bytes, void **registratio
 static int test(void *request, int *done, int *bytes) {
   pair_request *r = request;
   hk_status rc = r->over ? HK_OK : r->flush ? pair_flushed(r) : pair_progress(r->pair);
-  *done = r->over; /* what failed behind it is told to the next request */
+  *done = r->over; /* an error after it is reported to the next request */
   if (!r->over) return rc;
   if (bytes) bytes[0] = (int)r->bytes;
   r->used = false;
@@ -303,7 +304,7 @@ static int test(void *request, int *done, int *bytes) {
 
 /* ---- the structs ---- */
 
-/* Which form of each call a version has, by the version that brought it. */
+/* The form of each call, named by the version that introduced it. */
 #define PLUGIN(version, init_v, properties_v, listen_v, connect_v, accept_v, reg_v, isend_v, irecv_v, end)             \
   EXPORT const net_plugin_v ncclNetPlugin_##version;                                                                   \
   const net_plugin_v ncclNetPlugin_##version = {.name = "Hocket",                                                      \

@@ -2,16 +2,17 @@
 /**
  * Hocket's networks as a net plugin for NCCL: libnccl-net-hocket.so.
  *
- * A connection of the plugin's is a world of two ranks, the sender 0 and the receiver 1, joined by the net transport, which
- * chooses RDMA or sockets as it does in Hocket.  What the bootstrap does for a communicator, a control connection does here:
- * listen's handle says where the receiver listens and carries a key; the two exchange the transport's facts over it, and data
- * connections come in on a listener that each side keeps.  pair.c makes the pair, messages.c moves messages, netplugin.c is
- * what NCCL calls.
+ * A connection of the plugin is a world of two ranks, the sender 0 and the receiver 1, joined by the net transport,
+ * which chooses RDMA or sockets as it does in Hocket. A control connection does what the bootstrap does for a
+ * communicator: listen's handle has the receiver's address and a key; the two sides exchange the transport's facts over
+ * the control connection, and data connections arrive on a listener that each side keeps. pair.c makes the pair,
+ * messages.c moves messages, netplugin.c has the functions that NCCL calls.
  *
- * Over RDMA a message is a slot, whose bytes the sender's card takes from where they lie and writes to where they belong, be that
- * memory of the host or of a GPU (hk_link.placed): NCCL registers all that it sends and receives.
+ * Over RDMA a message is a slot. The sender's card reads its bytes from the sender's memory and writes them to their
+ * place, in memory of the host or of a GPU (hk_link.placed): NCCL registers all that it sends and receives.
  *
- * Over sockets a message is a slot with its size, and the whole of it where it is short, then slots with its bytes.
+ * Over sockets a message is a slot with its size, and with all of its bytes if it is short; otherwise slots with its
+ * bytes follow.
  */
 #ifndef HK_NETPLUGIN_NETPLUGIN_H
 #define HK_NETPLUGIN_NETPLUGIN_H
@@ -21,12 +22,13 @@
 
 enum {
   PAIR_KEY = 16,
-  PAIR_MAIL = 40,                     /* data connections that have come and are not taken yet */
+  PAIR_MAIL = 40,                     /* data connections that have arrived and are not taken yet */
   PAIR_REQUESTS = 32,                 /* as many as NCCL has under way on a connection */
-  PAIR_IN_HEADER = HK_SLOT_INLINE - 8 /* bytes that go with the size */
+  PAIR_IN_HEADER = HK_SLOT_INLINE - 8 /* bytes that are sent with the size */
 };
 
-typedef struct pair_handle { /* in listen's NET_PLUGIN_HANDLE bytes; `begun` is the sender's own, NULL on the way */
+/* in listen's NET_PLUGIN_HANDLE bytes; `begun` is the sender's own, NULL when it is sent */
+typedef struct pair_handle {
   uint64_t magic;
   uint8_t key[PAIR_KEY];
   hk_addr at;
@@ -34,9 +36,9 @@ typedef struct pair_handle { /* in listen's NET_PLUGIN_HANDLE bytes; `begun` is 
 } pair_handle;
 _Static_assert(sizeof(pair_handle) <= NET_PLUGIN_HANDLE, "the handle fits");
 
-typedef struct pair_hello { /* over the control connection, each way */
+typedef struct pair_hello { /* over the control connection, in both directions */
   uint8_t key[PAIR_KEY];
-  uint32_t port; /* where this side's data connections come in */
+  uint32_t port; /* the port for this side's data connections */
   uint32_t slot_bytes, nslots;
   char facts[HK_FACT_BYTES];
 } pair_hello;
@@ -46,20 +48,20 @@ typedef struct pair_tag { /* first on a data connection */
   uint64_t tag;
 } pair_tag;
 
-/* A data connection that has come and is not taken yet. */
+/* A data connection that has arrived and is not taken yet. */
 typedef struct pair_call {
   int fd;
   pair_tag first;
   size_t got;        /* of `first` */
-  uint64_t until_ns; /* it is to be there */
+  uint64_t until_ns; /* when it must have arrived */
 } pair_call;
 
 typedef struct pair_request {
   struct pair *pair;
   char *data;
-  size_t room, bytes, moved; /* of the buffer, of the message (known to a receiver once it began), of what is moved */
+  size_t room, bytes, moved; /* of the buffer, of the message (a receiver knows it when it begins), of what is moved */
   uint64_t last;             /* SEND: the link's slots that must be given back */
-  bool used, begun, over, flush; /* flush: `last` messages, one of which is at `data`, are to be seen by a GPU */
+  bool used, begun, over, flush; /* flush: a GPU must see `last` messages, one of which is at `data` */
 } pair_request;
 
 /* What has been registered with a connection. */
@@ -74,7 +76,7 @@ typedef enum pair_step {
   PAIR_OPENING,
   PAIR_READY,
   PAIR_BROKEN,
-  PAIR_STRANGER /* who called the listener has not the key: nobody's peer */
+  PAIR_STRANGER /* the process that connected to the listener does not have the key */
 } pair_step;
 
 typedef struct pair {
@@ -100,20 +102,20 @@ typedef struct pair {
 typedef struct pair_listener {
   int fd;
   uint8_t key[PAIR_KEY];
-  pair *begun; /* the one that is being accepted */
+  pair *begun; /* the pair that is being accepted */
 } pair_listener;
 
-/* pair.c.  A step of connecting; PAIR_READY is its end. */
+/* pair.c. One step of connecting; PAIR_READY is its end. */
 hk_status pair_listen(pair_handle *handle, pair_listener **out);
 void pair_listener_free(pair_listener *l);
 hk_status pair_dial(const pair_handle *handle, pair **out);
-hk_status pair_answer(pair_listener *l, pair **out); /* *out stays NULL while nobody has called */
+hk_status pair_answer(pair_listener *l, pair **out); /* *out stays NULL until a peer has connected */
 hk_status pair_advance(pair *p);
 void pair_free(pair *p);
 
 /* messages.c */
 pair_request *pair_post(pair *p, void *data, size_t bytes); /* NULL: no room */
-/* A GPU is to see all that has been received, the last of it at `data`; NULL: no room. */
+/* A GPU must see all that has been received, the last message at `data`; NULL: no room. */
 pair_request *pair_flush(pair *p, void *data);
 hk_status pair_flushed(pair_request *r);
 hk_status pair_progress(pair *p);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two ranks: how they meet. */
+/* Two ranks of the plugin: how they connect to each other. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 extern const hk_transport hk_transport_net;
 
-enum { SECOND_NS = 1000000000, IFACES = 32, CALL_S = 10 /* for the first words of a call */ };
+enum { SECOND_NS = 1000000000, IFACES = 32, CALL_S = 10 /* for the first bytes of a connection */ };
 static const uint64_t MAGIC = 0x4f434b45542e4e50; /* "OCKET.NP" */
 
 /* ---- data connections, in place of the bootstrap's ---- */
@@ -54,12 +54,12 @@ static hk_status dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int 
 out:
   if (rc != HK_OK && *fd >= 0) {
     close(*fd);
-    *fd = -1; /* the caller's to close where it is any */
+    *fd = -1; /* the caller must close it if it is not -1 */
   }
   return rc;
 }
 
-/* Reads what a caller says first, as far as it has come; false: it says nothing, or has not the key. */
+/* Reads the first bytes of a connection, as far as they have arrived; false: nothing arrives, or the key is wrong. */
 static bool hear(const pair *p, pair_call *c) {
   while (c->got < sizeof c->first) {
     ssize_t n = recv(c->fd, (char *)&c->first + c->got, sizeof c->first - c->got, MSG_DONTWAIT);
@@ -71,7 +71,7 @@ static bool hear(const pair *p, pair_call *c) {
   return memcmp(c->first.key, p->mine.key, PAIR_KEY) == 0;
 }
 
-/* The call's connection is the caller's now. */
+/* The connection now belongs to the caller. */
 static int release(pair *p, int i) {
   int fd = p->mail[i].fd;
   p->mail[i] = p->mail[--p->nmail];
@@ -97,7 +97,7 @@ static int take(void *arg, int peer, uint64_t tag) {
 
 /* ---- the pair ---- */
 
-/* An address to be called at; the interface that NCCL_SOCKET_IFNAME and the like put first. */
+/* The address of this side: the interface that NCCL_SOCKET_IFNAME and the like select. */
 static hk_status own_address(hk_addr *a) {
   hk_status rc;
   hk_iface ifaces[IFACES];
@@ -113,7 +113,7 @@ out:
 static hk_status listen_at(hk_addr *a, int *fd) {
   hk_addr any;
   memset(&any, 0, sizeof any);
-  any.sa.sa_family = a->sa.sa_family; /* of every interface: data may come through another one */
+  any.sa.sa_family = a->sa.sa_family; /* of every interface, because data may arrive through another one */
   hk_status rc = hk_listen(&any, 16, fd);
   hk_addr_set_port(a, hk_addr_port(&any));
   return rc;
@@ -238,10 +238,10 @@ out:
 
 /* ---- steps ---- */
 
-/* Before the key has come the other end may be anybody. */
+/* Before the key has arrived the other end may be any program. */
 static bool is_known(const pair *p) { return p->got >= PAIR_KEY && memcmp(p->theirs.key, p->mine.key, PAIR_KEY) == 0; }
 
-/* That who called a listener has gone is no fault of the one who is waited for. */
+/* If a program that connected goes away before it proved itself, the real peer is not lost. */
 static hk_status lost(pair *p, const char *doing, int err) {
   char text[HK_ADDR_TEXT];
   if (p->sends || is_known(p)) return broken(p, doing, err);
@@ -251,7 +251,7 @@ static hk_status lost(pair *p, const char *doing, int err) {
   return HK_OK;
 }
 
-/* The one who called shows the key first: it is not told to anybody who calls. */
+/* The side that connects sends the key first: the key is not sent to an unknown program. */
 static hk_status greet(pair *p) {
   while (p->got < sizeof p->theirs) {
     ssize_t n = recv(p->fd, (char *)&p->theirs + p->got, sizeof p->theirs - p->got, 0);
@@ -274,7 +274,7 @@ static hk_status open_link(pair *p) {
   hk_status rc;
   char facts[2][HK_FACT_BYTES], why[160] = "", text[HK_ADDR_TEXT];
   int me = p->env.rank;
-  /* Channels begin with different ports; here connections do, by chance. */
+  /* Channels begin with different ports; here connections do, at random. */
   hk_link_key key = {.peer = (uint16_t)(1 - me),
                      .kind = p->sends ? HK_LINK_SEND : HK_LINK_RECV,
                      .channel = p->mine.key[0] % HK_CHANNELS};
@@ -311,7 +311,7 @@ hk_status pair_advance(pair *p) {
     HK_TRY(hk_transport_net.progress(p->state, &moved), out);
     /* relaxed: the state says nothing about other memory */
     if (atomic_load_explicit(&p->link.state, memory_order_relaxed) == HK_LINK_READY) p->step = PAIR_READY;
-    p->link.placed = hk_net_can_place(&p->link); /* before the first message: by which network is settled now */
+    p->link.placed = hk_net_can_place(&p->link); /* before the first message: the network is now chosen */
   }
   bool late = p->step < PAIR_READY && hk_now_ns() > p->deadline_ns;
   if (late && !p->sends && !is_known(p)) return lost(p, "waiting for its greeting", ETIMEDOUT);
