@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Builds a program from calls that append lanes, links and instructions (builder.h). */
 #include "builder.h"
 #include <stdbool.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@ enum { MAX_U8 = 255, MAX_U16 = 65535, MAX_LANES = 255, LINK_KINDS = 4 };
 
 struct hk_builder {
   hk_build what;
-  hk_status error; /* the first; HK_OK while all is well */
+  hk_status error; /* the first error; HK_OK if there is none */
   unsigned split, scratch;
 
   hk_lane *lanes;
@@ -20,16 +21,16 @@ struct hk_builder {
   size_t nlanes, nlinks, ninstrs, noperands;
   size_t lanes_room, links_room, instrs_room, operands_room;
 
-  /* Of the current lane and channel: link index + 1 by kind and peer.  Lanes make their links one after another, so an
-   * entry below lane_first_link belongs to a former lane and means "none": the table needs no clearing. */
+  /* Of the current lane and channel: link index + 1 by kind and peer. Lanes make their links one after another, so an
+   * entry below lane_first_link belongs to an earlier lane and means "none": the table needs no clearing. */
   uint32_t *link_by_peer;
   size_t lane_first_link;
   unsigned channel; /* of the links made from here on */
 
   bool in_repeat;
   uint32_t repeat_count;
-  size_t repeat_at;                  /* the REPEAT instruction, where the count is 2 or more */
-  size_t links_before, table_before; /* what a dropped body takes back */
+  size_t repeat_at;                  /* the REPEAT instruction, if the count is 2 or more */
+  size_t links_before, table_before; /* what is removed with a dropped body */
 };
 
 static size_t operand_count(const hk_instr *i) { return (size_t)i->ndst + i->nsrc; }
@@ -133,7 +134,7 @@ unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer) {
   if (*entry > b->lane_first_link && *entry <= b->nlinks) {
     const hk_link_need *l = &b->links[*entry - 1];
     if (l->peer == peer && l->kind == kind && l->channel == b->channel) return *entry - 1;
-    /* Else it is of another channel, or was dropped with a body and its place reused. */
+    /* Otherwise it is of another channel, or was dropped with a body and its index reused. */
   }
   if (b->nlinks == MAX_U16) {
     b->error = HK_FAIL(HK_ERR_INTERNAL, "A program cannot have more than %d links", MAX_U16);
@@ -227,7 +228,7 @@ static hk_operand *operands_of(hk_builder *b, hk_instr *i) {
   return i->flags & HK_INSTR_TABLE ? b->operands + i->table : i->inline_operands;
 }
 
-/* The body of a repeat of one: iteration 0 is all there is. */
+/* The body of a repeat of one: there is only iteration 0. */
 static void flatten(hk_builder *b) {
   for (size_t k = b->repeat_at; k < b->ninstrs; k++) {
     hk_operand *o = operands_of(b, &b->instrs[k]);
@@ -257,7 +258,7 @@ void hk_build_end_repeat(hk_builder *b) {
   }
 }
 
-/* The links that instruction `at`, run `count` times, uses with operand o: consecutive ones where it steps. */
+/* The links that instruction `at`, run `count` times, uses with operand o: consecutive ones if it steps. */
 static bool mark_links(hk_builder *b, const hk_operand *o, size_t at, uint32_t count, uint32_t *used) {
   uint32_t n = o->flags & HK_OPERAND_STEP ? count : 1;
   for (uint32_t j = 0; j < n; j++) {
@@ -275,7 +276,7 @@ static bool mark_links(hk_builder *b, const hk_operand *o, size_t at, uint32_t c
   return true;
 }
 
-/* Drops the links that no instruction uses (made for a body that was dropped, say) and numbers the others anew.  Stepping
+/* Drops the links that no instruction uses (made for a dropped body, for example) and renumbers the others. Stepping
  * operands mark whole ranges, so ranges stay consecutive. */
 static void drop_unused_links(hk_builder *b) {
   uint32_t *number = calloc(b->nlinks + 1, sizeof *number);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Builds a program by appending.  A builder remembers its first error (out of memory, more than 65535 of something, a
- * repeat left open); every later call does nothing, and hk_builder_finish reports it: algorithms need no error paths. */
+/* Builds a program by appending. A builder keeps its first error (out of memory, more than 65535 of something, a repeat
+ * left open). Every later call then does nothing, and hk_builder_finish reports the error. So algorithms need no error
+ * paths. */
 #ifndef HK_PROGRAM_BUILDER_H
 #define HK_PROGRAM_BUILDER_H
 #include "layout.h"
@@ -10,20 +11,20 @@ typedef struct hk_builder hk_builder;
 
 typedef struct hk_build {
   hk_coll coll;
-  int rank, nranks, root; /* root is 0 where the collective has none */
+  int rank, nranks, root;  /* root is 0 if the collective has none */
   const hk_layout *layout; /* may be NULL */
-  int channel;             /* whose ring order the program follows; 0 where there is one for all */
+  int channel;             /* the channel whose ring order the program follows; 0 if there is one order for all */
 } hk_build;
 
 hk_status hk_builder_new(hk_builder **out, const hk_build *what);
-/* HK_PART_SPLIT collectives: into how many blocks the message is cut (default 1).  HK_PART_WHOLE ones need no call. */
+/* HK_PART_SPLIT collectives: the number of blocks of the message (default 1). HK_PART_WHOLE ones need no call. */
 void hk_build_split(hk_builder *b, unsigned blocks);
 void hk_build_scratch(hk_builder *b, unsigned blocks);
 /* Starts the next lane; the calls below append to it. */
 void hk_build_lane(hk_builder *b);
-/* The channel of the links that the current lane makes from here on; at first it is the lane's number. */
+/* The channel of the links that the current lane makes from here on; by default the lane's number. */
 void hk_build_channel(hk_builder *b, unsigned channel);
-/* The link of the current lane to or from `peer`, made at its first use.  Gives its index, for strided use. */
+/* The link of the current lane to or from `peer`, made at its first use. Returns its index, for use with a stride. */
 unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer);
 
 /* Operands.  stride counts blocks per iteration of the enclosing repeat. */
@@ -49,6 +50,6 @@ void hk_build_copy(hk_builder *b, hk_operand dst, hk_operand src);
 void hk_build_repeat(hk_builder *b, unsigned count);
 void hk_build_end_repeat(hk_builder *b);
 
-/* Gives the program and frees the builder, also on error. */
+/* Returns the program and frees the builder, also on error. */
 hk_status hk_builder_finish(hk_builder *b, const char *algorithm, hk_program **out);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A program as JSON, for other people's tools. */
+/* A program as JSON, for other tools. */
 #include "program_internal.h"
 
 static void write_operand(const hk_program *p, const hk_operand *o, FILE *to) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes layouts: numbers hosts and local ranks, and inverts ring orders (layout.h). */
 #include "layout.h"
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@ typedef struct seat_key {
 
 static int by_place(const void *a, const void *b) {
   const seat_key *x = a, *y = b;
-  if (x->host != y->host) return x->host < y->host ? -1 : 1; /* a host's number here */
+  if (x->host != y->host) return x->host < y->host ? -1 : 1; /* here a host's number */
   if (x->local != y->local) return x->local < y->local ? -1 : 1;
   return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
@@ -37,7 +38,7 @@ static hk_status number_hosts(seat_key *keys, const uint64_t *host, int n, int *
   if (!seen) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", n);
   for (int r = 0; r < n; r++) seen[r] = (first_seen){host[r], r};
   qsort(seen, (size_t)n, sizeof *seen, by_host);
-  /* Every rank learns its host's first rank, then the first ranks are counted. */
+  /* Each rank gets its host's first rank; then the first ranks are counted. */
   int first = 0;
   for (int i = 0; i < n; i++) {
     if (i == 0 || host[seen[i].rank] != host[seen[i - 1].rank]) first = seen[i].rank;
@@ -90,7 +91,7 @@ static void place_hosts(hk_layout *l, const seat_key *keys) {
   }
 }
 
-/* Copies the orders and inverts them; every rank must stand in each once. */
+/* Copies the orders and inverts them; every rank must be in each order once. */
 static hk_status place_order(hk_layout *l, const uint16_t *order) {
   size_t n = (size_t)l->nranks;
   l->natural = true;

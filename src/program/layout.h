@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where ranks are, as far as programs depend on it: which share a host, and in what order rings visit them.  Immutable,
- * equal on all ranks.  A NULL layout means: one host, rings in the order of ranks. */
+/* Where ranks are, as far as programs depend on it: which of them share a host, and in what order rings visit them.
+ * Immutable, equal on all ranks. A NULL layout means one host and rings in the order of ranks. */
 #ifndef HK_PROGRAM_LAYOUT_H
 #define HK_PROGRAM_LAYOUT_H
 #include <stdbool.h>
@@ -9,19 +9,21 @@
 
 typedef struct hk_layout {
   int nranks, nhosts;
-  int most, least;  /* ranks of a host */
-  uint16_t *host;   /* [nranks] numbered in the order of their first ranks */
-  uint16_t *local;  /* [nranks] the place among its host's ranks; equal places of different hosts are on one rail */
+  int most, least; /* ranks of a host */
+  uint16_t *host;  /* [nranks] numbered in the order of their first ranks */
+  /* [nranks] the position among its host's ranks; equal positions of different hosts are on one rail */
+  uint16_t *local;
   uint16_t *first;  /* [nhosts + 1] host h has ranks[first[h]] to ranks[first[h + 1] - 1] */
-  uint16_t *ranks;  /* [nranks] host after host, in the order of places */
-  int nchannels;    /* how many ring orders there are, at least 1 */
-  uint16_t *order;  /* [nchannels][nranks] the rank at each place of the ring; hosts are contiguous */
-  uint16_t *places; /* [nchannels][nranks] the inverse: each rank's place */
+  uint16_t *ranks;  /* [nranks] host after host, in the order of positions */
+  int nchannels;    /* the number of ring orders, at least 1 */
+  uint16_t *order;  /* [nchannels][nranks] the rank at each position of the ring; hosts are contiguous */
+  uint16_t *places; /* [nchannels][nranks] the inverse: each rank's position */
   bool natural;     /* every order is 0, 1, 2, ... */
 } hk_layout;
 
-/* `host` [nranks]: any number for each rank, equal on one host (values are compared only).  `local` (may be NULL: in the
- * order of ranks) sorts the ranks of a host.  `order` [nchannels][nranks] (may be NULL: one channel, host after host). */
+/* `host` [nranks]: any number for each rank, equal on one host (values are only compared). `local` (may be NULL: in the
+ * order of ranks) sorts the ranks of a host. `order` [nchannels][nranks] (may be NULL: one channel, host after
+ * host). */
 hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const int *local, const uint16_t *order,
                         int nchannels);
 void hk_layout_free(hk_layout *l); /* NULL is fine */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Names and properties of collectives, and programs as text (program.h). */
 #include "program.h"
 #include <stdlib.h>
 #include <string.h>
@@ -45,16 +46,16 @@ void hk_coll_source(hk_coll c, int rank, int root, int block, int *from, int *pa
 
 void hk_program_free(hk_program *p) { free(p); }
 
-/* Blocks that one run of the instruction reads and writes. */
+/* Blocks that one execution of the instruction reads and writes. */
 static unsigned blocks_moved(const hk_program *p, const hk_instr *i, int refers) {
   const hk_operand *o = hk_instr_operands(p, i);
-  unsigned moved = 0, kept = 0; /* kept: operands that hold the value as long as the operation */
+  unsigned moved = 0, kept = 0; /* kept: operands that hold the value until the operation ends */
   if (i->op != HK_OP_MOVE || !i->ndst || !i->nsrc) return 0;
   for (unsigned k = 0; k < i->ndst; k++) kept += o[k].space == HK_OUT;
   if (i->nsrc == 1) kept += o[i->ndst].space == HK_IN || o[i->ndst].space == HK_OUT;
   if (i->flags & HK_INSTR_COPY) kept = 0;
   for (unsigned k = 0; k < i->ndst; k++) moved += o[k].space != HK_LINK || !refers || !kept;
-  return moved ? moved + i->nsrc : 0; /* all by reference: the value is not looked at */
+  return moved ? moved + i->nsrc : 0; /* all by reference: the value is not read */
 }
 
 double hk_program_moved(const hk_program *p, int refers) {
@@ -106,8 +107,8 @@ static const char *link_word(unsigned kind) {
   return kind < HK_ARRAY_LENGTH(hk_link_words) ? hk_link_words[kind] : "bad-link";
 }
 
-/* "send(5)[b2-1j]"; "send(5@1)[b2]" where the channel is not the lane's; a stepping operand names its links:
- * "send(link 3+j)[b0]". */
+/* "send(5)[b2-1j]"; "send(5@1)[b2]" if the channel is not the lane's; a stepping operand names its links: "send(link
+ * 3+j)[b0]". */
 static void dump_operand(const hk_program *p, const hk_operand *o, FILE *to) {
   if (o->space == HK_LINK) {
     const hk_link_need *l = o->link < p->nlinks ? &hk_program_links(p)[o->link] : NULL;

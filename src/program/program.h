@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A collective is a program.  A program is what ONE rank does in ONE collective: a few lanes (instruction streams that
+ * A collective is a program. A program is what ONE rank does in ONE collective: a few lanes (instruction streams that
  * run side by side), each a list of instructions of one shape, `destinations <- reduce(sources)`.
  *
- * Blocks and waves.  A program describes one wave and does not know the message size.  The user's buffers are divided
- * into blocks; the executor runs a lane again and again, wave 0, 1, 2, ..., and in wave w an operand of block b means the
- * bytes [w * chunk, (w + 1) * chunk) of block b, clipped at the block's end.  A lane is done when no block has bytes left.
+ * Blocks and waves. A program describes one wave and does not know the message size. The user's buffers are divided
+ * into blocks. The executor runs a lane again and again, wave 0, 1, 2, ..., and in wave w an operand of block b means
+ * the bytes [w * chunk, (w + 1) * chunk) of block b, clipped at the block's end. A lane is done when no block has bytes
+ * left.
  *
- *   HK_PART_SPLIT (allreduce, broadcast, reduce): the message of `count` elements is cut into `blocks` equal blocks (the
- *     last ones shorter or empty).  Input, output and link operands of one instruction name the same block.
- *   HK_PART_WHOLE (the others): every block is a whole message of `count` elements; input has in_blocks of them, output
- *     out_blocks, laid out one after another.
+ *   - HK_PART_SPLIT (allreduce, broadcast, reduce): the message of `count` elements is divided into `blocks` equal
+ *     blocks (the last ones shorter or empty). Input, output and link operands of one instruction name the same block.
+ *   - HK_PART_WHOLE (the others): every block is a whole message of `count` elements; input has in_blocks of them,
+ *     output out_blocks, one after another.
  *
  * Waits and signals are implied by operands: a source on a link waits for a filled slot and returns the credit
- * afterwards; a destination on a link waits for a credit and publishes the slot afterwards.  An instruction waits for all
- * of its operands, then moves the data, then signals.  A destination-less instruction consumes (waits for) an empty slot,
- * a source-less one sends an empty slot: that is a barrier's half.
+ * afterwards; a destination on a link waits for a credit and publishes the slot afterwards. An instruction waits for
+ * all of its operands, then moves the data, then signals. An instruction without destinations consumes an empty slot
+ * (waits for it); one without sources sends an empty slot. The two together are a barrier.
  *
- * A program is immutable and position-independent: one allocation, indices instead of pointers.
+ * A program is immutable and position-independent: one allocation, indices and no pointers.
  */
 #ifndef HK_PROGRAM_PROGRAM_H
 #define HK_PROGRAM_PROGRAM_H
@@ -79,25 +80,28 @@ enum {
 };
 /* clang-format on */
 
-const char *hk_coll_name(hk_coll c); /* "AllReduce", as users of NCCL's logs know them */
-/* What nccl-tests multiply a message's size over its time with: the part of it that must cross each rank's link. */
+const char *hk_coll_name(hk_coll c); /* "AllReduce", as in NCCL's logs */
+/* The factor between algorithm and bus bandwidth, as in nccl-tests: the part of a message that must cross each rank's
+ * link. */
 double hk_coll_bus_factor(hk_coll c, int nranks);
 /* Does the collective reduce, and does it have a root? */
 HK_INLINE int hk_coll_reduces(hk_coll c) { return HK_COLLS_REDUCE >> c & 1; }
 HK_INLINE int hk_coll_has_root(hk_coll c) { return HK_COLLS_ROOT >> c & 1; }
 typedef enum hk_partition { HK_PART_SPLIT, HK_PART_WHOLE } hk_partition;
 HK_INLINE hk_partition hk_coll_partition(hk_coll c) { return HK_COLLS_WHOLE >> c & 1 ? HK_PART_WHOLE : HK_PART_SPLIT; }
-/* Of how many messages the input and the output of one rank consist; for gather's output and scatter's input: the root's. */
+/* The number of messages in the input and the output of one rank; for gather's output and scatter's input: the
+ * root's. */
 HK_INLINE int hk_coll_in_blocks(hk_coll c, int nranks) { return HK_COLLS_IN_EACH >> c & 1 ? nranks : 1; }
 HK_INLINE int hk_coll_out_blocks(hk_coll c, int nranks) { return HK_COLLS_OUT_EACH >> c & 1 ? nranks : 1; }
-/* Whether a rank has an input and an output at all: with a root, one side is often the root's alone. */
+/* Whether a rank has an input or an output at all: with a root, often only the root has one of them. */
 HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) { return !(HK_COLLS_IN_ROOT >> c & 1) || rank == root; }
 HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
   return !(HK_COLLS_OUT_ROOT >> c & 1) || rank == root;
 }
 /* In place: the input block at the address of output block `block` of `rank`; -1: none. */
 int hk_coll_alias(hk_coll c, int rank, int root, int block);
-/* The rank, and the block of its input, whose data output block `block` of `rank` holds.  For collectives that do not reduce. */
+/* The rank, and the block of its input, whose data output block `block` of `rank` holds.  For collectives that do not
+ * reduce. */
 void hk_coll_source(hk_coll c, int rank, int root, int block, int *from, int *part);
 
 typedef enum hk_space {
@@ -109,25 +113,25 @@ typedef enum hk_space {
 
 enum {
   HK_OPERAND_STEP = 1
-}; /* in a repeat, in a repeat, iteration j uses link + j: links of one kind, made one after another */
+}; /* in a repeat, iteration j uses link + j: links of one kind, made one after another */
 
 typedef struct hk_operand {
   uint8_t space;  /* hk_space */
   uint8_t flags;  /* HK_OPERAND_* */
   uint16_t link;  /* HK_LINK: index into the program's links */
   uint16_t block; /* logical block; HK_SCRATCH: which scratch buffer */
-  int16_t stride; /* in a repeat, iteration j means block + j * stride, modulo the space's block count */
+  int16_t stride; /* in a repeat, iteration j means block + j * stride, modulo the space's number of blocks */
 } hk_operand;
 
 typedef enum hk_op {
-  HK_OP_MOVE,  /* destinations <- reduce(sources), sources in the order given, so that results are reproducible */
+  HK_OP_MOVE,  /* destinations <- reduce(sources), in the given order of sources, so that results are reproducible */
   HK_OP_REPEAT /* run the next `body` instructions `count` times; not nested */
 } hk_op;
 
 enum {
   HK_INSTR_FINAL = 1, /* the result holds all contributions: apply the operator's last step (the division of avg) */
-  HK_INSTR_TABLE = 2, /* the operands stand in the side table at `table`, not in `inline_operands` */
-  HK_INSTR_COPY = 4   /* links carry copies, never references: what follows may overwrite the source at once */
+  HK_INSTR_TABLE = 2, /* the operands are in the side table at `table`, not in `inline_operands` */
+  HK_INSTR_COPY = 4   /* links carry copies, never references: the next instructions may overwrite the source at once */
 };
 enum { HK_INLINE_OPERANDS = 3 };
 
@@ -155,13 +159,14 @@ typedef enum hk_link_kind {
 } hk_link_kind;
 HK_INLINE int hk_link_sends(hk_link_kind k) { return k == HK_LINK_SEND || k == HK_LINK_MCAST_SEND; }
 
-/* A link need.  Two links with equal (kind pair, peers, channel) on the two ranks are the two ends of one connection; a
- * program has at most one link of a kind to a peer on a channel.  Where lane i of one rank talks to lane i of the other
- * the channel is the lane's number; a root that turns a tree's upward stream into the downward one talks to both lanes. */
+/* A link need. Two links with equal (kind pair, peers, channel) on the two ranks are the two ends of one connection. A
+ * program has at most one link of a kind to a peer on a channel. If lane i of one rank communicates with lane i of the
+ * other, the channel is the lane's number. A root that turns a tree's upward stream into the downward one communicates
+ * with both lanes. */
 typedef struct hk_link_need {
   uint16_t peer;
   uint8_t kind;    /* hk_link_kind */
-  uint8_t lane;    /* that uses the link */
+  uint8_t lane;    /* the lane that uses the link */
   uint8_t channel; /* below the transports' HK_CHANNELS */
   uint8_t reserved;
 } hk_link_need;
@@ -174,7 +179,7 @@ typedef struct hk_program {
   char algorithm[24];
   uint16_t coll, partition;
   uint16_t rank, nranks, root;
-  uint16_t in_blocks, out_blocks, scratch_blocks; /* equal on all ranks, also where a rank has no input or output */
+  uint16_t in_blocks, out_blocks, scratch_blocks; /* equal on all ranks, also if a rank has no input or output */
   uint16_t blocks; /* HK_PART_SPLIT: blocks of the message; HK_PART_WHOLE: max(in_blocks, out_blocks) */
   uint16_t nlanes;
   uint32_t nlinks, ninstrs, noperands;
@@ -198,9 +203,9 @@ HK_INLINE const hk_operand *hk_instr_operands(const hk_program *p, const hk_inst
   return i->inline_operands;
 }
 
-/* May what the instruction receives be placed where it belongs before its turn, as soon as it has been sent?  It moves one
- * slot to one output, as it is; other slots may get it too.  The verifier proves that nobody minds.  (A reduction's last step
- * in place is the executor's affair.) */
+/* May what the instruction receives be written to its place before the instruction's turn, as soon as it has been sent?
+ * True if it moves one slot to one output unchanged; other slots may get it too. The verifier proves that no
+ * instruction still needs the place. (The executor handles a reduction's last step in place.) */
 HK_INLINE int hk_instr_lands(const hk_instr *i, const hk_operand *o) {
   unsigned outputs = 0;
   if (i->nsrc != 1 || o[i->ndst].space != HK_LINK) return 0;
@@ -234,14 +239,14 @@ HK_INLINE unsigned hk_operand_link(const hk_operand *o, unsigned j) {
   return o->link + ((o->flags & HK_OPERAND_STEP) ? j : 0);
 }
 
-/* Bytes that this rank reads and writes for each byte of the larger of its buffers, where links lie in memory.  What may go by
- * reference is not written into slots where `refers` is true. */
+/* Bytes that this rank reads and writes for each byte of the larger of its buffers, if links are in memory. If `refers`
+ * is true, data that may be sent by reference is not written into slots. */
 double hk_program_moved(const hk_program *p, int refers);
 void hk_program_free(hk_program *p);
 /* The program as text, one instruction a line, for people and for golden tests. */
 void hk_program_dump(const hk_program *p, FILE *to);
-/* Reads what hk_program_dump writes; instruction numbers and the totals at the end of the first line are for people and
- * not looked at.  HK_ERR_ARGUMENT names the line.  What is read is well-formed, not yet meaningful: see verify.h. */
+/* Reads what hk_program_dump writes. Instruction numbers and the totals at the end of the first line are for people and
+ * ignored. HK_ERR_ARGUMENT names the line. The result is well-formed, but may be wrong: see verify.h. */
 hk_status hk_program_parse(const char *text, hk_program **out);
 /* The same for a text that begins in this line of a file. */
 hk_status hk_program_parse_at(const char *text, int line, hk_program **out);

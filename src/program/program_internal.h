@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of a program's formats share: assembling a program, and the words of its text form. */
 #ifndef HK_PROGRAM_PROGRAM_INTERNAL_H
 #define HK_PROGRAM_PROGRAM_INTERNAL_H
 #include "program.h"
 
-/* Makes a program of its parts; `head` gives everything but the offsets and the size. */
+/* Makes a program from its parts; `head` has everything but the offsets and the size. */
 hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, const hk_link_need *links,
                               const hk_instr *instrs, const hk_operand *operands, hk_program **out);
 

@@ -46,7 +46,7 @@ static bool grow(parser *p, void **array, size_t *room, size_t used, size_t size
 }
 #define GROW(p, field) grow((p), (void **)&(p)->field, &(p)->field##_room, (p)->head.n##field, sizeof *(p)->field)
 
-/* ---- small pieces; each leaves the cursor behind what it took ---- */
+/* ---- small pieces; each moves the cursor after what it read ---- */
 
 static bool take(parser *p, const char *literal) {
   size_t n = strlen(literal);
@@ -84,7 +84,7 @@ static void end_of_line(parser *p) {
   }
 }
 
-/* "send", ...: gives the kind, or -1 with nothing taken.  mcast-recv comes before mcast, which begins it. */
+/* "send", ...: returns the kind, or -1 without moving. mcast-recv comes before mcast, because it begins with it. */
 static int link_kind(parser *p) {
   for (int k = (int)HK_ARRAY_LENGTH(hk_link_words); k-- > 0;) {
     const char *before = p->at;
@@ -162,7 +162,7 @@ static void read_links(parser *p) {
   end_of_line(p);
 }
 
-/* "(5)", "(5@1)", "(link 3)" or "(link 3+j)" behind a link's word. */
+/* "(5)", "(5@1)", "(link 3)" or "(link 3+j)" after a link's word. */
 static void read_link(parser *p, int kind, hk_operand *o) {
   expect(p, "(");
   if (!p->error && take(p, "link ")) {
