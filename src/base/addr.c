@@ -52,7 +52,7 @@ const char *hk_addr_format(const hk_addr *a, char *text) {
     snprintf(text, HK_ADDR_TEXT, "%s<%u>", host, hk_addr_port(a));
   } else if (a->sa.sa_family == AF_INET6 && inet_ntop(AF_INET6, &a->v6.sin6_addr, host, sizeof(host))) {
     uint32_t scope = a->v6.sin6_scope_id;
-    /* A scope that came from another host may name no interface here: then the number is all there is to show. */
+    /* A scope from another host may name no interface here: then only the number can be shown. */
     if (scope != 0 && !if_indextoname(scope, name)) snprintf(name, sizeof(name), "%u", scope);
     snprintf(text, HK_ADDR_TEXT, "[%s%s%s]<%u>", host, scope ? "%" : "", scope ? name : "", hk_addr_port(a));
   } else {
@@ -71,7 +71,7 @@ static bool split_host_port(const char *text, char *host, size_t host_bytes, uns
     colon = end + 1;
   } else {
     colon = strrchr(text, ':');
-    /* A second colon outside brackets is an IPv6 address whose end and port cannot be told apart. */
+    /* A second colon outside brackets means an IPv6 address, whose end and port cannot be told apart. */
     if (!colon || strchr(text, ':') != colon) return false;
     end = colon;
   }
@@ -93,7 +93,7 @@ hk_status hk_addr_parse(hk_addr *a, const char *text) {
 
   struct addrinfo hint = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
   const char *family = hk_param_str(HK_P_SOCKET_FAMILY);
-  /* The wanted family decides only between the addresses of a name: a numeric address means what it says. */
+  /* The requested family selects only among the addresses of a name: a numeric address is used as it is. */
   if (family && strcmp(family, "AF_INET") == 0) hint.ai_family = AF_INET;
   if (family && strcmp(family, "AF_INET6") == 0) hint.ai_family = AF_INET6;
   int err = getaddrinfo(host, NULL, &hint, &found);
@@ -161,7 +161,7 @@ hk_status hk_listen(hk_addr *a, int backlog, int *fd) {
                          hk_addr_format(a, text));
     goto out;
   }
-  /* The ranks of a host begin at different places of the range, so that they do not all walk over each other's ports. */
+  /* The ranks of a host begin at different ports of the range, so that they do not all try the same ones. */
   unsigned count = last - first + 1, start = (unsigned)((hk_now_ns() >> 10) ^ (uint64_t)getpid() * 7919u) % count;
   for (unsigned i = 0; i < count; i++) {
     hk_addr_set_port(a, first + (start + i) % count);
@@ -185,7 +185,7 @@ hk_status hk_connect_start(const hk_addr *to, int *out) {
   int one = 1, fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   *out = -1;
   if (fd < 0) return HK_FAIL_ERRNO("cannot make a socket to connect to %s", hk_addr_format(to, text));
-  /* Messages are written whole, so waiting for more to send could only delay them. */
+  /* Messages are written whole, so to wait for more data would only delay them. */
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   if (connect(fd, &to->sa, hk_addr_len(to)) != 0 && errno != EINPROGRESS && errno != EINTR) {
     hk_status rc =

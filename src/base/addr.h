@@ -18,11 +18,11 @@ enum { HK_ADDR_TEXT = 80 };
 
 socklen_t hk_addr_len(const hk_addr *a);
 bool hk_addr_equal(const hk_addr *a, const hk_addr *b); /* the port included */
-/* "10.0.0.1<4242>", "[fe80::1%eth0]<4242>", as NCCL prints them.  Gives `text` (HK_ADDR_TEXT bytes). */
+/* "10.0.0.1<4242>", "[fe80::1%eth0]<4242>", as NCCL prints them. Returns `text` (HK_ADDR_TEXT bytes). */
 const char *hk_addr_format(const hk_addr *a, char *text);
 /* "host:port", "[v6]:port", "[v6%ifname]:port"; names are resolved. */
 hk_status hk_addr_parse(hk_addr *a, const char *text);
-/* An IPv4 address that a dual-stack socket shows as ::ffff:10.0.0.1 becomes plain IPv4; others stay. */
+/* Converts an IPv4 address that a dual-stack socket shows as ::ffff:10.0.0.1 to plain IPv4; others do not change. */
 void hk_addr_unmap(hk_addr *a);
 unsigned hk_addr_port(const hk_addr *a);
 void hk_addr_set_port(hk_addr *a, unsigned port);
@@ -36,13 +36,13 @@ typedef struct hk_iface {
   uint32_t speed_mbps; /* 0: unknown */
 } hk_iface;
 
-/* The interfaces that are up, best first: NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY filter and order (NCCL's syntax:
- * prefixes, "=exact", "^excluded"); otherwise, with `toward` given, the interface whose route reaches it comes first;
- * container bridges and loopback come last, loopback only when nothing else is there or it was asked for.  *n is the room
- * in `out`, then the number found.  HK_ERR_USAGE naming the filter where it leaves none. */
+/* The interfaces that are up, best first. NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY filter and order them (NCCL's
+ * syntax: prefixes, "=exact", "^excluded"). Otherwise, with `toward` given, the interface whose route reaches it comes
+ * first. Container bridges and loopback come last, loopback only if there is nothing else or it was asked for. *n is
+ * the room in `out`, then the number found. HK_ERR_USAGE names the filter if it leaves none. */
 hk_status hk_ifaces(hk_iface *out, int *n, const hk_addr *toward);
 
-/* A nonblocking, close-on-exec TCP listener on `a` (port 0: HOCKET_PORT_RANGE, else any); *a gets the port. */
+/* A nonblocking, close-on-exec TCP listener on `a` (port 0: HOCKET_PORT_RANGE, else any); the port is stored in *a. */
 hk_status hk_listen(hk_addr *a, int backlog, int *fd);
 /* A nonblocking TCP socket whose connect has been started. */
 hk_status hk_connect_start(const hk_addr *to, int *fd);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The CUDA driver's binary interface, as far as Hocket uses it: types, numbers and functions, so that no CUDA header is
- * needed.  The names are the driver's.  Not to be included beside NVIDIA's own header.
+ * needed. The names are the driver's. Do not include it together with NVIDIA's own header.
  *
- * HK_CUDA_CALLS lists the functions once; the table of pointers, the names to look up and the tests' own driver
- * (tests/cudaemu) are made from it and cannot disagree.
+ * HK_CUDA_CALLS lists the functions once. The table of pointers, the names to look up and the driver of the tests
+ * (tests/cudaemu) are made from it, so they cannot differ.
  */
 #ifndef HK_BASE_CUDA_ABI_H
 #define HK_BASE_CUDA_ABI_H
@@ -58,7 +58,7 @@ typedef struct CUuuid {
   unsigned char bytes[16];
 } CUuuid;
 
-/* Streams that are numbers instead of objects.  With the functions listed below, 0 means the legacy one too. */
+/* Streams that are numbers and not objects. With the functions listed below, 0 means the legacy one too. */
 #define CU_STREAM_LEGACY ((CUstream)(uintptr_t)1)
 #define CU_STREAM_PER_THREAD ((CUstream)(uintptr_t)2)
 enum { CU_STREAM_DEFAULT = 0, CU_STREAM_NON_BLOCKING = 1 };
@@ -223,8 +223,8 @@ HK_ABI_ASSERT(sizeof(CUmulticastObjectProp) == 32, "the driver's size");
 HK_ABI_ASSERT(sizeof(CUlaunchAttribute) == 72 && offsetof(CUlaunchAttribute, value) == 8, "the driver's size");
 HK_ABI_ASSERT(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) == 32, "the driver's size");
 
-/* NEED(member, symbol, parameters): every driver since CUDA 11.4 has it.  MAY: missing in some; the pointer is then NULL.
- * All give CUresult. */
+/* NEED(member, symbol, parameters): every driver since CUDA 11.4 has it.  MAY: missing in some; the pointer is then
+ * NULL. All give CUresult. */
 #define HK_CUDA_CALLS(NEED, MAY)                                                                                       \
   NEED(Init, cuInit, (unsigned flags))                                                                                 \
   NEED(DriverGetVersion, cuDriverGetVersion, (int *version))                                                           \

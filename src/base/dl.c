@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Loads libraries that may be missing, with dlopen (dl.h). */
 #include "dl.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -6,7 +7,7 @@
 #include <string.h>
 #include "log.h"
 
-/* Loading is rare and the loader has one lock itself. */
+/* One lock is enough: loading is rare, and the loader itself has one lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void *open_first(hk_dl *lib) {
@@ -56,7 +57,7 @@ bool hk_dl_load(hk_dl *lib) {
   }
   bool there = lib->state > 0;
   pthread_mutex_unlock(&lock);
-  /* Outside of the lock: a log line may read parameters and files. */
+  /* Outside the lock, because a log line may read parameters and files. */
   if (tell) HK_INFO(lib->subs, "%s: %s", lib->why, lib->loss);
   return there;
 }

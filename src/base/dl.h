@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Libraries that may or may not be there.  Each is a static hk_dl: file names to try, symbols with the names of older
- * versions behind the newest, and the struct of function pointers that they fill.  A library is loaded at most once and
- * stays loaded, as its functions may be in use by then; what is off without it is said once, at INFO. */
+/* Libraries that may be missing. Each is a static hk_dl: file names to try, symbols with the names of older versions
+ * after the newest, and the struct of function pointers that they fill. A library is loaded at most once and stays
+ * loaded, because its functions may be in use. If it is missing, one line at INFO says what does not work without
+ * it. */
 #ifndef HK_BASE_DL_H
 #define HK_BASE_DL_H
 #include <stdbool.h>
 #include <stddef.h>
 
 typedef struct hk_dl_symbol {
-  const char *names[3]; /* newest version first; the first that is there is taken */
+  const char *names[3]; /* newest version first; the first that exists is used */
   size_t offset;        /* of the function pointer in `table` */
-  bool optional;        /* its pointer stays NULL where it is missing */
+  bool optional;        /* its pointer stays NULL if it is missing */
 } hk_dl_symbol;
 #define HK_DL_SYMBOL(table, member, ...)                                                                               \
   { .names = {__VA_ARGS__}, .offset = offsetof(table, member) }
@@ -19,16 +20,16 @@ typedef struct hk_dl_symbol {
 
 typedef struct hk_dl {
   const char *files[3]; /* tried in order, as dlopen searches */
-  const char *loss;     /* what is off without it: "NVLinks cannot be seen" */
+  const char *loss;     /* what does not work without it: "NVLinks cannot be seen" */
   const hk_dl_symbol *symbols;
   size_t nsymbols;
-  void *table;   /* all pointers NULL before and, where loading fails, after */
+  void *table;   /* all pointers are NULL before, and after loading failed */
   unsigned subs; /* hk_log_subsystem of the line */
-  int state;     /* hk_dl_load's, as is the rest: 0 untried, 1 there, -1 not */
-  char why[200]; /* in words where it is not there */
+  int state;     /* of hk_dl_load, as are the fields below: 0 not tried, 1 loaded, -1 missing */
+  char why[200]; /* the reason, if it is missing */
   void *handle;
 } hk_dl;
 
-/* True where the library and every symbol that is not optional are there.  From any thread. */
+/* True if the library and every symbol that is not optional are there. From any thread. */
 bool hk_dl_load(hk_dl *lib);
 #endif

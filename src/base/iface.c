@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Network interfaces: what there is (getifaddrs, sysfs), and which to use. */
+/* Network interfaces: finds them (getifaddrs, sysfs) and chooses which to use. */
 #include "iface.h"
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -47,13 +47,13 @@ bool hk_addr_same_net(const hk_addr *a, const hk_addr *b, unsigned prefix) {
 
 /* ---- NCCL_SOCKET_IFNAME ---- */
 
-/* The position in the list of the first pattern that `name` matches, or -1.  As in NCCL, '^' (exclude) and '=' (whole
- * names, not prefixes) stand once, before the list. */
+/* The position in the list of the first pattern that `name` matches, or -1. As in NCCL, '^' (exclude) and '=' (whole
+ * names, not prefixes) occur once, before the list. */
 static int filter_position(const char *list, bool exact, const char *name) {
   int position = 0;
   for (const char *p = list; *p; position++) {
     size_t n = strcspn(p, ",");
-    /* NCCL allows "name:port"; the port means nothing for interfaces. */
+    /* NCCL allows "name:port"; the port has no meaning for interfaces. */
     size_t m = strcspn(p, ",:");
     if (m > 0 && strncmp(p, name, m) == 0 && (!exact || name[m] == '\0')) return position;
     p += n;
@@ -94,7 +94,7 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
   ranked *r = calloc((size_t)(n > 0 ? n : 1), sizeof(*r));
   if (!r) return 0;
   int kept = 0;
-  const char *routed_name = NULL; /* the interface that the route leaves from: its other addresses are as good */
+  const char *routed_name = NULL; /* the interface by which the route leaves: its other addresses are as good */
   for (int i = 0; i < n && w->local; i++)
     if (same_host(&list[i].addr, w->local)) routed_name = list[i].name;
   int family = w->local ? w->local->sa.sa_family : AF_INET;
@@ -114,8 +114,8 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
   qsort(r, (size_t)kept, sizeof(*r), compare);
   int out = 0;
   for (int i = 0; i < kept; i++) {
-    /* Loopback reaches nobody else: it counts only where it was asked for, by name or by a root that is there, or where
-     * it is all there is. */
+    /* Loopback reaches no other host. It counts only if it was asked for, by name or by a root on this host, or if
+     * there is nothing else. */
     if (r[i].iface.kind == HK_IFACE_LOOPBACK && !chosen && !r[i].routed && others) continue;
     list[out++] = r[i].iface;
   }
@@ -123,7 +123,7 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
   return out;
 }
 
-/* ---- what the machine has ---- */
+/* ---- the interfaces of this machine ---- */
 
 static bool sysfs_exists(const char *name, const char *entry) {
   char path[128];
@@ -131,7 +131,7 @@ static bool sysfs_exists(const char *name, const char *entry) {
   return access(path, F_OK) == 0;
 }
 
-/* Is there a device behind the interface, its own or of one that it stands on (bond, VLAN, bridge with a real port)? */
+/* Does the interface have a device, its own or that of an interface below it (bond, VLAN, bridge with a real port)? */
 static bool has_hardware(const char *name, int depth) {
   if (sysfs_exists(name, "device")) return true;
   if (depth == 0) return false;
@@ -163,7 +163,7 @@ static uint32_t sysfs_speed(const char *name) {
   snprintf(path, sizeof(path), "/sys/class/net/%s/speed", name);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
-  ssize_t n = read(fd, text, sizeof(text) - 1); /* EINVAL where the driver knows no speed */
+  ssize_t n = read(fd, text, sizeof(text) - 1); /* EINVAL if the driver knows no speed */
   close(fd);
   if (n <= 0) return 0;
   text[n] = '\0';
@@ -188,7 +188,8 @@ static hk_status scan(hk_iface *list, int *n) {
   *n = 0;
   for (struct ifaddrs *i = all; i && *n < MAX_IFACES; i = i->ifa_next) {
     if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
-    /* RUNNING: the cable is in.  An interface that is up without it would be chosen and then be silent. */
+    /* RUNNING: the cable is plugged in. An interface that is up without it would be chosen, and nothing would
+     * arrive. */
     if ((i->ifa_flags & (IFF_UP | IFF_RUNNING)) != (IFF_UP | IFF_RUNNING)) continue;
     hk_iface *f = &list[(*n)++];
     memset(f, 0, sizeof(*f));
@@ -217,7 +218,7 @@ void hk_iface_name_of(const hk_addr *a, char name[IFNAMSIZ]) {
   freeifaddrs(all);
 }
 
-/* The local address from which packets to `to` would leave: connecting a datagram socket looks the route up and sends
+/* The local address from which packets to `to` leave: connecting a datagram socket looks up the route and sends
  * nothing. */
 static bool route_source(const hk_addr *to, hk_addr *local) {
   int fd = socket(to->sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);

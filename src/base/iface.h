@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The choice of interfaces, apart from the machine it runs on, so that tests can invent machines. */
+/* The choice of interfaces, separate from the machine, so that tests can use invented machines. */
 #ifndef HK_BASE_IFACE_H
 #define HK_BASE_IFACE_H
 #include "addr.h"
@@ -7,14 +7,14 @@
 typedef struct hk_iface_wish {
   const char *names;    /* NCCL_SOCKET_IFNAME's value, or NULL */
   int family;           /* AF_INET, AF_INET6, or AF_UNSPEC */
-  const hk_addr *local; /* the local address that the route to the wanted place leaves from, or NULL */
+  const hk_addr *local; /* the local address from which the route to the destination leaves, or NULL */
 } hk_iface_wish;
 
-/* Removes from list[0..n) what the wish excludes, puts the rest in order, best first, and gives how many are left. */
+/* Removes from list[0..n) what the settings exclude, sorts the rest, best first, and returns how many are left. */
 int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *wish);
 /* Are both addresses in the network of `prefix` bits?  Link-local addresses match by network only. */
 bool hk_addr_same_net(const hk_addr *a, const hk_addr *b, unsigned prefix);
-/* The name of the interface that has this address (whatever its port); "" where none does. */
+/* The name of the interface that has this address (whatever its port); "" if none does. */
 void hk_iface_name_of(const hk_addr *a, char name[IFNAMSIZ]);
 bool hk_addr_is_loopback(const hk_addr *a);
 bool hk_addr_is_link_local(const hk_addr *a);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes JSON (json.h). */
 #include "json.h"
 #include <math.h>
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A JSON text written front to back.  The *_perf programs carry a copy of it, since they see only the public API. */
+/* A JSON text, written from front to back. The *_perf programs are linked with a copy of it, because they use only the
+ * public API. */
 #ifndef HK_BASE_JSON_H
 #define HK_BASE_JSON_H
 #include <stdbool.h>

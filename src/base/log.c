@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log lines.  The level is one load away; everything else is cold. */
+/* Log lines. The check of the level is one load; everything else is rare. */
 #include "log.h"
 #include <errno.h>
 #include <pthread.h>
@@ -18,9 +18,9 @@ static struct {
   _Atomic(int) level; /* hk_log_level, or LEVEL_UNREAD */
   _Atomic(unsigned) subsystems;
   pthread_mutex_t lock; /* the fields below */
-  FILE *file;           /* NULL: stdout, of a command stderr */
+  FILE *file;           /* NULL: stdout, for a command stderr */
   bool command;
-  bool chosen; /* somebody set NCCL_DEBUG */
+  bool chosen; /* the user set NCCL_DEBUG */
   _Atomic(bool) version_told;
   char path[512];
   char host[64];
@@ -57,7 +57,7 @@ static unsigned subsystem_of(const char *name, size_t length) {
 }
 
 /* "INIT,NET", "^NET,SHM" (a leading ^ excludes the whole list, as with NCCL), "ALL,^CALL" (^ on one name excludes it).
- * `unknown` gets the first name that is none. */
+ * `unknown` gets the first unknown name. */
 static unsigned parse_subsystems(const char *list, char *unknown, size_t unknown_bytes) {
   bool all_excluded = list[0] == '^';
   unsigned mask = all_excluded ? ~0u : 0u, excluded = 0;
@@ -92,11 +92,11 @@ static void expand_path(char *out, size_t room, const char *pattern) {
   }
 }
 
-/* Opens the log file; gives what went wrong in `complaint`.  Under the lock. */
+/* Opens the log file; an error is stored in `complaint`. Under the lock. */
 static void open_file(const char *pattern, char *complaint, size_t room) {
   char path[sizeof logs.path] = "";
   if (pattern) expand_path(path, sizeof path, pattern);
-  if (logs.file && !strcmp(path, logs.path)) return; /* still the same after a reset: go on appending */
+  if (logs.file && !strcmp(path, logs.path)) return; /* unchanged after a reset: continue to append */
   if (logs.file) fclose(logs.file);
   logs.file = NULL;
   snprintf(logs.path, sizeof logs.path, "%s", path);
@@ -112,9 +112,9 @@ static int level_of(const char *name) {
   return LEVEL_UNREAD;
 }
 
-/* Reads the variables.  Complaints about them can be logged only afterwards. */
+/* Reads the variables. Errors in them can be logged only afterwards. */
 static int configure(void) {
-  /* Outside the lock: the table may complain about other variables, through this log. */
+  /* Outside the lock, because the table may report errors of other variables through this log. */
   const char *debug = hk_param_str(HK_P_DEBUG), *subsys = hk_param_str(HK_P_DEBUG_SUBSYS);
   const char *file = hk_param_str(HK_P_DEBUG_FILE);
   hk_param_info info;
@@ -142,7 +142,7 @@ static int configure(void) {
                                       : DEFAULT_SUBSYSTEMS;
   open_file(level > HK_LOG_VERSION ? file : NULL, complaint, sizeof complaint);
   atomic_store_explicit(&logs.subsystems, mask, memory_order_relaxed); /* relaxed: see hk_log_on */
-  /* release: whoever reads the level without the lock may read the host's name too */
+  /* release: a thread that reads the level without the lock may read the host's name too */
   atomic_store_explicit(&logs.level, level, memory_order_release);
   pthread_mutex_unlock(&logs.lock);
   if (bad_level[0])
@@ -178,7 +178,8 @@ static size_t prefix(char *line, size_t room, hk_log_level level, const char *fi
   return (size_t)n;
 }
 
-/* A line stays one line: text from outside (a variable's value, a peer's message) must not look like lines of ours. */
+/* A line stays one line: text from outside (a variable's value, a peer's message) must not look like lines of the
+ * library. */
 static void make_printable(char *text, size_t n) {
   for (size_t i = 0; i < n; i++) {
     unsigned char c = (unsigned char)text[i];
@@ -199,10 +200,11 @@ void hk_log_write(hk_log_level level, unsigned subsystems, const char *file, int
   int more = vsnprintf(text + n, sizeof text - n - 1, format, args);
   va_end(args);
   if (more > 0) n += (size_t)more;
-  if (n > sizeof text - 2) n = sizeof text - 2; /* cut */
+  if (n > sizeof text - 2) n = sizeof text - 2; /* cut off */
   make_printable(text, n);
   text[n++] = '\n';
-  /* One write and a flush a line: lines of several processes do not mix, and none is lost when a process is killed. */
+  /* One write and one flush for each line: lines of several processes do not mix, and none is lost if a process is
+   * killed. */
   pthread_mutex_lock(&logs.lock);
   FILE *out = logs.file ? logs.file : logs.command ? stderr : stdout;
   fwrite(text, 1, n, out);

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 typedef enum { HK_LOG_NONE, HK_LOG_VERSION, HK_LOG_WARN, HK_LOG_INFO, HK_LOG_TRACE } hk_log_level;
-/* Subsystem bits carry NCCL's values, so that NCCL_DEBUG_SUBSYS=INIT,^NET means the same here. */
+/* Subsystem bits have NCCL's values, so that NCCL_DEBUG_SUBSYS=INIT,^NET means the same here. */
 typedef enum {
   HK_SUB_INIT = 1,
   HK_SUB_COLL = 2,
@@ -28,11 +28,12 @@ typedef enum {
 bool hk_log_on(hk_log_level level, unsigned subsystems);
 void hk_log_write(hk_log_level level, unsigned subsystems, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6), cold));
-/* True once in a process, and only where NCCL_DEBUG was set to VERSION or more: the version is to be told. */
+/* True once in a process, and only if NCCL_DEBUG was set to VERSION or more: the version must be printed. */
 bool hk_log_version_due(void);
 /* Reads the variables again at the next line (ncclResetDebugInit). */
 void hk_log_reset(void);
-/* For a command, whose output is on stdout: lines go to stderr, and none do unless NCCL_DEBUG is set.  Before any line. */
+/* For a command, whose output is on stdout: lines go to stderr, and only if NCCL_DEBUG is set. Call it before any
+ * line. */
 void hk_log_for_command(void);
 
 #define HK_LOG_AT(level, sub, ...)                                                                                     \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parameter table and where its values come from. */
+/* The parameter table and the sources of its values. */
 #include "param.h"
 #include <ctype.h>
 #include <errno.h>
@@ -36,7 +36,8 @@ static const char *const row_names[HK_P_COUNT] = {
 #undef HK_PARAM_STR
 };
 
-/* Strings given out live as long as the process; the chain keeps them reachable and lets equal ones be shared. */
+/* Strings that were returned live as long as the process. The list keeps them reachable and lets equal ones be
+ * shared. */
 typedef struct kept {
   struct kept *next;
   char text[];
@@ -56,7 +57,7 @@ typedef struct complaint {
 
 static struct {
   _Atomic(int) loaded;
-  pthread_mutex_t lock; /* all below, except that the values are read without it */
+  pthread_mutex_t lock; /* all below, but values are read without it */
   kept *kept;
   setting *settings, **settings_end;
   complaint *complaints, **complaints_end;
@@ -72,14 +73,14 @@ static const char *keep(const char *text) {
     if (!strcmp(k->text, text)) return k->text;
   size_t n = strlen(text) + 1;
   kept *k = malloc(sizeof *k + n);
-  if (!k) return NULL; /* the parameter counts as unset; nothing better can be said while out of memory */
+  if (!k) return NULL; /* the parameter counts as unset; out of memory, nothing better is possible */
   memcpy(k->text, text, n);
   k->next = table.kept;
   table.kept = k;
   return k->text;
 }
 
-/* Notes a line for the log: it cannot be written under the lock, since the log reads parameters. */
+/* Notes a line for the log. It cannot be written under the lock, because the log reads parameters. */
 __attribute__((format(printf, 2, 3))) static void complain(hk_log_level level, const char *format, ...) {
   complaint *c = malloc(sizeof *c);
   if (!c) return;
@@ -111,7 +112,7 @@ static void tell_all(complaint *c, void (*tell)(void *, bool, const char *), voi
   }
 }
 
-/* A name of neither table: a misspelling, a variable without effect here, or somebody else's. */
+/* A name that is in neither table: a misspelling, a variable without effect here, or another program's. */
 static void check_name(const char *name, const char *origin) {
   for (size_t i = 0; i < HK_P_COUNT; i++)
     if (!strcmp(name, row_names[i])) return;
@@ -186,7 +187,7 @@ static void read_files(void) {
   read_file("/etc/nccl.conf", 0);
 }
 
-/* The text in force for a row, NULL where nothing sets it; the first file's setting wins. */
+/* The text in force for a row, NULL if nothing sets it; the first file's setting counts. */
 static const char *lookup(const char *name, const char **origin) {
   const char *text = getenv(name);
   *origin = "environment";
@@ -200,7 +201,8 @@ static const char *lookup(const char *name, const char **origin) {
   return NULL;
 }
 
-/* Decimal, 0x hexadecimal or 0 octal, as NCCL reads numbers.  False, with a complaint, where it is none or out of range. */
+/* Decimal, 0x hexadecimal or 0 octal, as NCCL reads numbers. If it is no number or out of range, false and a line for
+ * the log. */
 static int parse_int(const row *r, const char *text, const char *origin, int64_t *value) {
   char *end;
   errno = 0;
@@ -243,10 +245,10 @@ static void set_row(int id) {
   } else {
     value = fitting(id, value);
   }
-  /* release: a reader of the pointer reads the text behind it */
+  /* release: a reader of the pointer also reads its text */
   atomic_store_explicit(&table.now[id].text, text, memory_order_release);
   atomic_store_explicit(&table.now[id].origin, origin, memory_order_release);
-  atomic_store_explicit(&table.now[id].value, value, memory_order_relaxed); /* relaxed: the number is all there is */
+  atomic_store_explicit(&table.now[id].value, value, memory_order_relaxed); /* relaxed: only the number is read */
 }
 
 static void check_environment(void) {
@@ -280,7 +282,7 @@ static void load(int again, void (*tell)(void *, bool, const char *), void *arg)
   check_environment();
   complaint *c = table.complaints;
   table.complaints = NULL;
-  /* release: readers who see it read the values without the lock */
+  /* release: a reader who sees it reads the values without the lock */
   atomic_store_explicit(&table.loaded, 1, memory_order_release);
   pthread_mutex_unlock(&table.lock);
   tell_all(c, tell, arg);

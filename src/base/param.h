@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parameter table: one row (params.def) gives name, type, default, range, help.  The manual page and `hocket env`
- * are made from it.  Sources in falling precedence: environment, ~/.nccl.conf, /etc/nccl.conf, default.  A name in the
- * environment that starts with NCCL_ or HOCKET_ and is not in the table is reported once with the nearest known name;
- * NCCL's variables that have no effect here (params_inert.def) are told at INFO. */
+/* The parameter table. One row (params.def) has name, type, default, range and help; the manual page and `hocket env`
+ * are made from it. Sources in falling precedence: environment, ~/.nccl.conf, /etc/nccl.conf, default. A name in the
+ * environment that starts with NCCL_ or HOCKET_ and is not in the table is reported once with the nearest known name.
+ * NCCL's variables that have no effect here (params_inert.def) are reported at INFO. */
 #ifndef HK_BASE_PARAM_H
 #define HK_BASE_PARAM_H
 #include <stdbool.h>
@@ -18,10 +18,10 @@ typedef enum hk_param_id {
   HK_P_COUNT
 } hk_param_id;
 
-/* The value in force; reads the environment once per process (hk_param_reload for tests).  Out of range: the default,
- * with a WARN that names the range. */
+/* The value in force. The environment is read once for each process (hk_param_reload for tests). If a value is out of
+ * range, the default is used, with a WARN that names the range. */
 int64_t hk_param_int(hk_param_id id);
-/* NULL where unset and without default.  The string lives as long as the process. */
+/* NULL if unset and without default. The string lives as long as the process. */
 const char *hk_param_str(hk_param_id id);
 
 typedef struct hk_param_info {
@@ -32,8 +32,8 @@ typedef struct hk_param_info {
 } hk_param_info;
 void hk_param_describe(hk_param_id id, hk_param_info *info);
 void hk_param_reload(void);
-/* Reads everything again and gives what there is to complain about (misspelt names, values out of range, bad lines of a
- * file: `wrong`; names without effect here: not) to `tell` instead of the log. */
+/* Reads everything again and passes what it finds (misspelt names, values out of range, bad lines of a file: `wrong`;
+ * names without effect here: not) to `tell` and not to the log. */
 void hk_param_check(void (*tell)(void *arg, bool wrong, const char *text), void *arg);
 /* Reads one parameter again; no names are checked. */
 void hk_param_refresh(hk_param_id id);

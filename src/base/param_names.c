@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Compares names of variables with the known ones (param_names.h). */
 #include "param_names.h"
 #include <string.h>
 
@@ -29,7 +30,7 @@ static unsigned min3(unsigned a, unsigned b, unsigned c) {
   return m < c ? m : c;
 }
 
-/* Optimal string alignment; three rows of the table are alive at a time. */
+/* Optimal string alignment; only three rows of the table are kept at a time. */
 static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb) {
   unsigned rows[3][LONGEST + 1];
   for (size_t j = 0; j <= nb; j++) rows[0][j] = (unsigned)j;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is a variable's name ours, known to be without effect, or a misspelling?  Pure functions, no state. */
+/* Is a variable's name known, known to have no effect, or a misspelling? Pure functions, no state. */
 #ifndef HK_BASE_PARAM_NAMES_H
 #define HK_BASE_PARAM_NAMES_H
 #include <stdbool.h>
 #include <stddef.h>
 
-/* NCCL's (and its plugins') variables that do nothing here: see params_inert.def. */
+/* Variables of NCCL and its plugins that have no effect here: see params_inert.def. */
 bool hk_param_inert(const char *name);
 /* Matches one of the families there (NCCL_IB_*). */
 bool hk_param_inert_family(const char *name);
-/* The name among `names` with the smallest edit distance to `name` (insert, delete, replace, swap neighbours), which
- * *distance gets.  NULL where there are no names or `name` is too long to be meant. */
+/* The name among `names` with the smallest edit distance to `name` (insert, delete, replace, swap neighbours);
+ * *distance gets the distance. NULL if there are no names or `name` is too long. */
 const char *hk_param_nearest(const char *name, const char *const *names, size_t n, unsigned *distance);
 /* Near enough to call it a misspelling. */
 bool hk_param_misspelt(const char *name, unsigned distance);

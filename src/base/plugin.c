@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds and loads plugins that were made for NCCL (plugin.h). */
 #include "plugin.h"
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -17,8 +18,8 @@ static void *open_library(const char *file, char *why, size_t why_bytes) {
   return library;
 }
 
-/* A bit for each kind whose default library is not there.  Looking for it takes the loader 30 to 80 us, and every communicator
- * asks for several. */
+/* A bit for each kind whose default library does not exist. To look for it takes the loader 30 to 80 us, and every
+ * communicator needs several. */
 static _Atomic(unsigned) absent;
 
 static unsigned bit_of(const char *kind) {
@@ -65,7 +66,7 @@ bool hk_plugin_next(const char **list, char name[HK_PLUGIN_FILE]) {
   return false;
 }
 
-/* The network plugins' libraries may have other plugins in them. */
+/* The network plugins' libraries may contain other plugins. */
 static bool find_in_net(const char *prefix, int newest, int oldest, hk_plugin *out) {
   const char *list = hk_param_str(HK_P_NET_PLUGIN);
   char name[HK_PLUGIN_FILE], why[200];

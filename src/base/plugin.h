@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plugins made for NCCL: how their libraries are looked for, and where what they log goes. */
+/* Plugins made for NCCL: how their libraries are found, and where their log goes. */
 #ifndef HK_BASE_PLUGIN_H
 #define HK_BASE_PLUGIN_H
 #include <stdbool.h>
@@ -8,32 +8,33 @@
 enum { HK_PLUGIN_FILE = 256 };
 typedef struct hk_plugin {
   void *library;
-  const void *symbol; /* the newest of its versions that this library knows */
+  const void *symbol; /* the newest of its versions that is supported here */
   int version;
   char file[HK_PLUGIN_FILE];
 } hk_plugin;
 
 /* Loads a plugin of a kind ("net", "tuner", "profiler"): `name` as dlopen takes it; a name without a slash that is no
- * library's is then looked for as libnccl-KIND-NAME.so.  NULL: the default, libnccl-KIND.so.  `file` gets what was loaded.
- * NULL with `why` in words where there is none. */
+ * library's is then looked for as libnccl-KIND-NAME.so. NULL: the default, libnccl-KIND.so. `file` gets the name of
+ * what was loaded. NULL, with the reason in `why`, if there is none. */
 void *hk_plugin_open(const char *kind, const char *name, char file[HK_PLUGIN_FILE], char *why, size_t why_bytes);
 
-/* The newest of PREFIX<newest> to PREFIX<oldest> in out->library; false where it has none. */
+/* The newest of PREFIX<newest> to PREFIX<oldest> in out->library; false if it has none. */
 bool hk_plugin_symbol(hk_plugin *out, const char *prefix, int newest, int oldest);
-/* A tuner or profiler: the library that `name` (may be NULL) names or the default one, else the first of the network plugins'
- * libraries (NCCL_NET_PLUGIN) that has such a symbol, as NCCL does.  False with `why`, which is empty where nothing was
- * named and nothing is there. */
+/* A tuner or profiler: the library that `name` (may be NULL) names or the default one, else the first of the network
+ * plugins' libraries (NCCL_NET_PLUGIN) that has such a symbol, as in NCCL. False with `why`, which is empty if nothing
+ * was named and nothing exists. */
 bool hk_plugin_find(const char *kind, const char *name, const char *prefix, int newest, int oldest, hk_plugin *out,
                     char *why, size_t why_bytes);
-/* The next name of a list as NCCL_NET_PLUGIN's, copied to `name`; *list moves on.  False at its end, and for "none". */
+/* The next name of a list like NCCL_NET_PLUGIN's, copied to `name`; *list moves on. False at its end, and for
+ * "none". */
 bool hk_plugin_next(const char **list, char name[HK_PLUGIN_FILE]);
 
-/* What a plugin logs goes to our log.  Levels 1 (VERSION), 2 (WARN), 3 (INFO), 4 (ABORT), 5 (TRACE); flags are base/log.h's
- * subsystem bits. */
+/* The log of a plugin goes to our log. Levels 1 (VERSION), 2 (WARN), 3 (INFO), 4 (ABORT), 5 (TRACE); flags are
+ * base/log.h's subsystem bits. */
 typedef void (*hk_plugin_logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 void hk_plugin_log(int level, unsigned long flags, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* A result code of NCCL's in words. */
+/* A result code of NCCL as text. */
 const char *hk_plugin_result(int code);
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What this library uses of librdmacm's ABI (RDMACM_1.0), declared here for the reasons of verbs_abi.h.  test_verbs_abi compares
- * it with the real header where that is installed.
+ * What this library uses of librdmacm's ABI (RDMACM_1.0), declared here for the reasons of verbs_abi.h. test_verbs_abi
+ * compares it with the real header if that is installed.
  */
 #ifndef HK_BASE_RDMACM_ABI_H
 #define HK_BASE_RDMACM_ABI_H
@@ -12,7 +12,7 @@ typedef struct hk_rdma_event_channel {
   int fd;
 } hk_rdma_event_channel;
 
-/* Its beginning; the library makes them. */
+/* Only its beginning, because librdmacm allocates them. */
 typedef struct hk_rdma_cm_id {
   hk_ibv_context *verbs;
   hk_rdma_event_channel *channel;

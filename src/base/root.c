@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads small files of /sys and /proc below a root (root.h). */
 #include "root.h"
 #include <ctype.h>
 #include <dirent.h>
@@ -34,7 +35,7 @@ static bool read_text(const char *path, char *out, size_t bytes) {
   if (fd < 0) return false;
   size_t used = 0;
   ssize_t n = 0;
-  /* Files of /proc come in pieces. */
+  /* Files of /proc are read in pieces. */
   while (used < bytes - 1 && ((n = read(fd, out + used, bytes - 1 - used)) > 0 || (n < 0 && errno == EINTR)))
     if (n > 0) used += (size_t)n;
   close(fd);
@@ -67,7 +68,7 @@ bool hk_root_has(const char *root, const char *format, ...) {
 
 static int by_name(const void *a, const void *b) { return strverscmp(*(char *const *)a, *(char *const *)b); }
 
-/* The names lie in the block behind the pointers to them. */
+/* The names are in the block, after the pointers to them. */
 static char **pack(char *names, size_t bytes, size_t count) {
   char **list = malloc((count + 1) * sizeof *list + bytes);
   if (!list) return NULL;

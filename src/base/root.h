@@ -7,18 +7,18 @@
 
 enum { HK_ROOT_PATH = 4096 };
 
-/* The file's beginning without white space at its end; false, and "", where it cannot be read. */
+/* The beginning of the file without white space at its end; false, and "", if it cannot be read. */
 bool hk_root_text(const char *root, char *out, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* The number that the file begins with, decimal or 0x. */
 bool hk_root_number(const char *root, long long *out, const char *format, ...) __attribute__((format(printf, 3, 4)));
 bool hk_root_has(const char *root, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Names in a folder, without those that begin with a dot; numbers in names sort by value.  NULL-ended, one block: free()
- * it.  NULL where there is no such folder. */
+/* Names in a folder, without those that begin with a dot; numbers in names sort by value. NULL-ended, one block: free()
+ * it. NULL if there is no such folder. */
 char **hk_root_list(const char *root, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The path without links, below the root; out needs HK_ROOT_PATH bytes. */
 bool hk_root_real(const char *root, char *out, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* The last component of where a link leads; false where it is no link. */
+/* The last component of a link's target; false if it is no link. */
 bool hk_root_link(const char *root, char *out, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 #endif

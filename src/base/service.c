@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The service thread.  One mutex guards all state and is never held while a callback runs; what runs is noted in `running`,
- * so that a remover can wait for exactly that. */
+/* The service thread. One mutex guards all state and is never held while a callback runs. `running` holds what runs, so
+ * that a remover can wait for exactly that. */
 #include "service.h"
 #include <errno.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 #include "thread.h"
 #include "wait.h" /* hk_now_ns */
 
-#ifndef __has_feature /* clang's way to tell of sanitizers; gcc has macros */
+#ifndef __has_feature /* clang's test for sanitizers; gcc has macros */
 #define __has_feature(x) 0
 #endif
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||               \
@@ -26,7 +26,7 @@ enum { BATCH = 16 };
 
 typedef struct entry {
   int fd;              /* -1: free */
-  uint32_t generation; /* events of an earlier user of this place are told by it */
+  uint32_t generation; /* events of an earlier user of this entry are recognised by it */
   hk_service_fn fn;
   void *arg;
 } entry;
@@ -37,10 +37,10 @@ struct hk_service {
   pthread_t thread;
   char name[16];
   pthread_mutex_t lock; /* all below */
-  pthread_cond_t idle;  /* a callback has ended and somebody waits for that */
+  pthread_cond_t idle;  /* a callback has ended and a thread waits for that */
   entry *entries;
   uint32_t room;
-  uint32_t generation; /* never 0 in an entry: 0 stands for the wake fd */
+  uint32_t generation; /* never 0 in an entry: 0 is the wake fd */
   int running_fd;      /* of the callback under way; -1: none, or not for a file descriptor */
   const void *running; /* of the callback under way: its work's address, or &tick */
   unsigned waiters;
@@ -51,10 +51,10 @@ struct hk_service {
   uint64_t period_ns, next_tick_ns;
 };
 
-/* Under the lock: what is posted may free the service. */
+/* Under the lock, because the posted work may free the service. */
 static void wake(hk_service *s) {
   uint64_t one = 1;
-  /* It can only fail where the counter is full, and then the thread is awake anyway. */
+  /* It can only fail if the counter is full, and then the thread is awake anyway. */
   if (write(s->wake_fd, &one, sizeof one) < 0) return;
 }
 
@@ -76,7 +76,7 @@ static void run_event(hk_service *s, const struct epoll_event *e) {
   uint32_t place = (uint32_t)e->data.u64, generation = (uint32_t)(e->data.u64 >> 32);
   if (!generation) {
     uint64_t count;
-    if (read(s->wake_fd, &count, sizeof count) < 0) return; /* somebody else's wake-up was read with the last one */
+    if (read(s->wake_fd, &count, sizeof count) < 0) return; /* the wake-up was already read with the last one */
     return;
   }
   if (place >= s->room) return;
@@ -90,7 +90,7 @@ static void run_work(hk_service *s) {
     hk_service_work *w = s->first;
     s->first = w->next;
     if (!s->first) s->last = NULL;
-    w->queued = false; /* before it runs: a post from now on asks for another run */
+    w->queued = false; /* before it runs: a post from now on requests another run */
     run(s, w, w->fn, w->arg, -1, 0);
   }
 }
@@ -140,7 +140,7 @@ static void *service_main(void *arg) {
 }
 
 static int start_thread(hk_service *s) {
-  /* The lock keeps the thread back until its id, which hk_service_here compares, is stored. */
+  /* The thread waits at the lock until its id, which hk_service_here compares, is stored. */
   pthread_mutex_lock(&s->lock);
   int error = hk_thread_start(&s->thread, STACK_BYTES, service_main, s);
   pthread_mutex_unlock(&s->lock);
@@ -184,7 +184,7 @@ out:
 void hk_service_free(hk_service *s) {
   if (!s) return;
   if (s->pid != getpid()) {
-    /* The parent's thread is not here; its descriptors may have been closed and reused since. */
+    /* The parent's thread does not exist here; its descriptors may have been closed and reused. */
     free(s->entries);
     free(s);
     return;
@@ -260,9 +260,10 @@ hk_status hk_service_modify(hk_service *s, int fd, uint32_t epoll_events) {
   return rc;
 }
 
-/* Waits until the callback for `fd` (or for `what`, where fd is -1) is not under way.  No deadline: callbacks do not block. */
+/* Waits until the callback for `fd` (or for `what`, if fd is -1) is not running. No deadline, because callbacks do not
+ * block. */
 static void settle(hk_service *s, int fd, const void *what) {
-  if (hk_service_here(s)) return; /* inside a callback: it is this one, or none is */
+  if (hk_service_here(s)) return; /* inside a callback: it is this one, or none runs */
   s->waiters++;
   while (fd >= 0 ? s->running_fd == fd : s->running == what) pthread_cond_wait(&s->idle, &s->lock);
   s->waiters--;
@@ -275,7 +276,7 @@ void hk_service_remove(hk_service *s, int fd) {
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     t->fd = -1;
   }
-  if (fd >= 0) settle(s, fd, NULL); /* also where a callback, maybe still under way, has removed it */
+  if (fd >= 0) settle(s, fd, NULL); /* also if a callback, maybe still running, has removed it */
   pthread_mutex_unlock(&s->lock);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors: the text is kept for ncclGetLastError, with no environment variable needed, and logged at WARN. */
+/* Errors: the text is kept for ncclGetLastError, without any environment variable, and logged at WARN. */
 #include "status.h"
 #include <errno.h>
 #include <pthread.h>
@@ -9,14 +9,14 @@
 #include <string.h>
 #include "log.h"
 
-/* A thread reads its own newest error; one that never failed (a watchdog) reads the process's newest, as a copy of its
- * own, so that no text changes under a reader. */
+/* A thread reads its own newest error. A thread without one (a watchdog) reads the process's newest, as a copy of its
+ * own, so that no text changes while it is read. */
 static struct {
   pthread_mutex_t lock;
   char text[HK_ERROR_TEXT];
 } newest = {.lock = PTHREAD_MUTEX_INITIALIZER, .text = ""};
 static _Thread_local struct {
-  bool own; /* `text` is of an error of this thread */
+  bool own; /* `text` is an error of this thread */
   char text[HK_ERROR_TEXT];
 } mine;
 
@@ -52,7 +52,7 @@ hk_status hk_fail_at(hk_status code, const char *file, int line, const char *for
 }
 
 hk_status hk_fail_errno_at(const char *file, int line, const char *format, ...) {
-  int error = errno; /* before anything else can change it */
+  int error = errno; /* before another call can change it */
   char text[HK_ERROR_TEXT];
   va_list args;
   va_start(args, format);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one error idiom: a status code, HK_TRY whose jump is visible, one `out:` label, undo in reverse order. */
+/* The form of error handling: a status code, HK_TRY with a visible jump, one `out:` label, and undo in reverse
+ * order. */
 #ifndef HK_BASE_STATUS_H
 #define HK_BASE_STATUS_H
 
-/* The values are ncclResult_t's (asserted in runtime/api_coll.c), so that no translation stands between the two. */
+/* The values are ncclResult_t's (asserted in runtime/api_coll.c), so no translation is needed. */
 typedef enum hk_status {
   HK_OK = 0,
   HK_ERR_CUDA = 1,
@@ -15,11 +16,11 @@ typedef enum hk_status {
   HK_IN_PROGRESS = 7
 } hk_status;
 
-/* Bytes of the longest message with its end.  Buffers that hold or pass on a message are made for it: none is ever cut. */
+/* Bytes of the longest message with its end. Buffers that hold or pass on a message have this size, so none is cut. */
 enum { HK_ERROR_TEXT = 2048 };
 
-/* Records the message as the last error and logs it at WARN, where it is detected and only there; returns `code`.
- * The message says cause, peer, place and what to do. */
+/* Records the message as the last error and logs it at WARN, once, at the place of detection; returns `code`. The
+ * message says cause, peer, place and what to do. */
 #define HK_FAIL(code, ...) hk_fail_at((code), __FILE__, __LINE__, __VA_ARGS__)
 hk_status hk_fail_at(hk_status code, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5), cold));
@@ -29,14 +30,14 @@ hk_status hk_fail_at(hk_status code, const char *file, int line, const char *for
 hk_status hk_fail_errno_at(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 
-/* Runs `call`; unless it gives HK_OK, jumps to `label` with the code in the local `rc`. */
+/* Runs `call`; unless it returns HK_OK, jumps to `label` with the code in the local `rc`. */
 #define HK_TRY(call, label)                                                                                            \
   do {                                                                                                                 \
     rc = (call);                                                                                                       \
     if (__builtin_expect(rc != HK_OK, 0)) goto label;                                                                  \
   } while (0)
 
-/* The text of this thread's newest error, or of the process's newest where this thread had none; never NULL.  Valid until
+/* The text of this thread's newest error, or of the process's newest if this thread had none; never NULL. Valid until
  * the thread's next error or end. */
 const char *hk_last_error(void);
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Starts the library's own threads (thread.h). */
 #include "thread.h"
 #include <errno.h>
 #include <signal.h>
 
 static const int own_faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
 
-/* What init and the libraries that it calls take at most, several times; the usual size is the user's `ulimit -s`. */
+/* Several times the most that init and the libraries that it calls use. The usual size is the user's `ulimit -s`. */
 enum { LEAST_STACK = 1 << 20 };
 
 int hk_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *arg), void *arg) {
@@ -17,7 +18,8 @@ int hk_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *arg), vo
   pthread_attr_init(&attr);
   if (!stack && pthread_attr_getstacksize(&attr, &usual) == 0 && usual < LEAST_STACK) stack = LEAST_STACK;
   if (stack) pthread_attr_setstacksize(&attr, stack);
-  /* A thread begins with its maker's mask: blocked here, there is no moment in which it could take a signal. */
+  /* A thread begins with its creator's mask. Signals are blocked here, so there is no moment in which it could take
+   * one. */
   pthread_sigmask(SIG_SETMASK, &held, &before);
   int error = pthread_create(thread, &attr, run, arg);
   if (error == EINVAL && stack) error = pthread_create(thread, NULL, run, arg);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What this library uses of libibverbs' ABI (IBVERBS_1.1), declared here, so that it builds without the headers and loads
- * without the library.  test_verbs_abi compares sizes and offsets with the real headers where they are installed.
+ * What this library uses of libibverbs' ABI (IBVERBS_1.1), declared here, so that it builds without the headers and
+ * loads without the library. test_verbs_abi compares sizes and offsets with the real headers if they are installed.
  *
- * Posting and polling are no exported functions: a context carries pointers to the driver's own.
+ * Posting and polling are not exported functions: a context has pointers to the driver's own.
  */
 #ifndef HK_BASE_VERBS_ABI_H
 #define HK_BASE_VERBS_ABI_H
@@ -90,7 +90,7 @@ typedef struct hk_ibv_qp_init_attr {
   int sq_sig_all;
 } hk_ibv_qp_init_attr;
 
-/* Enhanced connection establishment: options whose meaning is the vendor's. */
+/* Enhanced connection establishment: options whose meaning the vendor defines. */
 typedef struct hk_ibv_ece {
   uint32_t vendor_id, options, comp_mask;
 } hk_ibv_ece;
@@ -179,7 +179,7 @@ typedef struct hk_ibv_recv_wr {
   int num_sge;
 } hk_ibv_recv_wr;
 
-/* Status values of a completion: HK_IBV_STATUS(name, words). */
+/* Status values of a completion: HK_IBV_STATUS(name, text). */
 #define HK_IBV_STATUSES(S)                                                                                             \
   S(SUCCESS, "success")                                                                                                \
   S(LOC_LEN_ERR, "local length error")                                                                                 \
