@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reductions, once for all vector levels.  A level's file defines VB, includes vector.h, may define HAVE_F16 with
- * f16_hardware_decode and f16_hardware_encode, and includes this file; then LEVEL_TABLE is what fills its hk_kernels.
+/* The reductions, written once for all vector levels. A level's file defines VB, includes vector.h, may define HAVE_F16
+ * with f16_hardware_decode and f16_hardware_encode, and includes this file. Then LEVEL_TABLE is what fills its
+ * hk_kernels.
  *
- * `type` and `op` are constants in every instance, so that the switches fold.  A kernel takes its sources a tile of four
- * vectors at a time: the accumulators stay in registers while all sources pass, so each source is read once and each
- * destination written once.  The ends, shorter than a vector, go through partial loads and stores and the same
- * arithmetic, so that a result never depends on where an element lies. */
+ * `type` and `op` are constants in every instance, so that the compiler removes the switches. A kernel processes a tile
+ * of four vectors at a time: the accumulators stay in registers for all sources, so each source is read once and each
+ * destination written once. The ends, shorter than a vector, use partial loads and stores and the same arithmetic, so
+ * that a result never depends on an element's position. */
 #include "convert.h" /* memory to accumulators and back */
 #include "kernels.h" /* the table's type */
 
@@ -46,7 +47,7 @@ INLINE vraw combine(const int type, const int op, vraw a, vraw b) {
   }
 }
 
-/* What a fresh source counts for: rounded to the type, so that it is the same here and where a slot carried it. */
+/* The value of a new source: rounded to the type, so that it is the same here and after a slot. */
 INLINE vraw premultiply(const int type, vraw a, vraw scale) { return nearest(type, multiply(type, a, scale)); }
 
 /* x - 0 is x for every x, x + 0 is not (-0). */
@@ -63,8 +64,9 @@ INLINE vraw splat_scalar(const int type, const hk_reducer *r) {
   }
 }
 
-/* The division of avg, truncating; by the reducer's type, since sums of both signs share a kernel.  8- and 32-bit
- * quotients are exact through the wider float: a quotient that is no whole number is further from one than its rounding. */
+/* The division of avg, truncating; by the reducer's type, because sums of both signs share a kernel. 8- and 32-bit
+ * quotients are exact through the wider float: a quotient that is not a whole number is further from one than its
+ * rounding error. */
 #define DIVIDE_LANES(ctype, ftype)                                                                                     \
   do {                                                                                                                 \
     ctype x[VB / sizeof(ctype)];                                                                                       \
@@ -87,12 +89,12 @@ static __attribute__((noinline)) vraw divide(int dtype, vraw v, int64_t divisor)
 
 /* ---- one span of a move ---- */
 
-/* Only sums (avg and premulsum among them) multiply, only sums of integers divide. */
+/* Only sums (avg and premulsum included) multiply, only sums of integers divide. */
 #define MULTIPLIES(op) ((op) == HK_SUM)
 #define DIVIDES(type, op)                                                                                              \
   ((op) == HK_SUM && ((type) == HK_U8 || (type) == HK_U32 || (type) == HK_U64))
 
-/* What a move's spans share. */
+/* What a move's spans have in common. */
 typedef struct span {
   const hk_reducer *r;
   void *const *dst;
@@ -100,7 +102,7 @@ typedef struct span {
   unsigned ndst, nsrc;
   int fresh;   /* -1: no source is multiplied */
   bool post;   /* divide the results */
-  bool stream; /* non-temporal stores where a destination is aligned */
+  bool stream; /* non-temporal stores if a destination is aligned */
 } span;
 
 /* The elements of n bytes from `from`, n less than VB and at most a step. */
@@ -116,7 +118,7 @@ INLINE void span_part(const int type, const int op, const span *m, size_t from, 
   for (unsigned d = 0; d < m->ndst; d++) store_part(type, (char *)m->dst[d] + from, a, n);
 }
 
-/* From `from`, one vector at a time, as far as whole vectors go; returns where it stopped. */
+/* From `from`, one vector at a time, for all whole vectors; returns the end. */
 INLINE size_t span_single(const int type, const int op, const span *m, vraw scale, size_t from, size_t end) {
   const size_t step = STEP_BYTES(type);
   for (; end - from >= step; from += step) {
@@ -167,7 +169,7 @@ INLINE size_t span_tiles(const int type, const int op, const span *m, vraw scale
   return from;
 }
 
-/* Below this many bytes neither aligning the first destination nor streaming pays. */
+/* Below this number of bytes neither aligning the first destination nor streaming gains anything. */
 enum { ALIGN_FROM_BYTES = 2048 };
 
 typedef void part_fn(const span *m, size_t from, size_t n);
@@ -179,7 +181,8 @@ INLINE void reduce(const int type, const int op, part_fn *part, const span *m, s
   }
   size_t from = 0;
   if (bytes >= ALIGN_FROM_BYTES) {
-    /* Stores that straddle cache lines cost twice, and streaming stores must not: align by the first destination. */
+    /* Stores that cross cache lines cost twice, and streaming stores must not cross them: align by the first
+     * destination. */
     from = (size_t)(-(uintptr_t)m->dst[0]) & (VB - 1);
     for (size_t at = 0; at < from; at += step) part(m, at, from - at < step ? from - at : step);
   }
@@ -190,7 +193,7 @@ INLINE void reduce(const int type, const int op, part_fn *part, const span *m, s
   if (m->stream) stream_fence();
 }
 
-/* Streaming over a line that was just read loses a quarter against writing it back by and by. */
+/* Streaming to a line that was just read costs a quarter more than to write it back normally. */
 static bool in_place(void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc) {
   for (unsigned d = 0; d < ndst; d++)
     for (unsigned s = 0; s < nsrc; s++)
@@ -198,7 +201,7 @@ static bool in_place(void *const *dst, unsigned ndst, const void *const *src, un
   return false;
 }
 
-/* Named by type and op, computing as `lanes`. */
+/* Named by type and op, computed as `lanes`. */
 #define KERNEL_AS(lanes, type, op)                                                                                     \
   static __attribute__((noinline)) void part_##type##_##op(const span *m, size_t from, size_t n) {                     \
     span_part(HK_##lanes, HK_##op, m, from, n);                                                                        \

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory to accumulators and back: 32- and 64-bit types and integers as they are, 16- and 8-bit floats as fp32 lanes.
+/* From memory to accumulators and back: 32- and 64-bit types and integers unchanged, 16- and 8-bit floats as fp32
+ * lanes.
  *
- * Decoding is exact.  Encoding rounds to nearest, ties to even, subnormals included.  fp16 and bf16 overflow to infinity;
- * e4m3 (which has none) and e5m2 saturate to their largest finite value, infinities too, as CUDA's conversions with
- * __NV_SATFINITE do.  NaN stays NaN. */
+ * Decoding is exact. Encoding rounds to nearest, ties to even, subnormals included. fp16 and bf16 overflow to infinity.
+ * e4m3 (which has no infinity) and e5m2 saturate to their largest finite value, also for infinities, as CUDA's
+ * conversions with __NV_SATFINITE do. NaN stays NaN. */
 #ifndef HK_KERNELS_HOST_CONVERT_H
 #define HK_KERNELS_HOST_CONVERT_H
 #include "vector.h" /* vectors and their lanes */
@@ -19,7 +20,7 @@ INLINE vf32 decode(vu32 x, const int exp_bits, const int man_bits, const bool ie
   vu32 sign = (x >> (exp_bits + man_bits)) << 31;
   vu32 mag = (x & mag_mask) << shift;
   vu32 bits = mag + ((uint32_t)(127 - bias) << 23);
-  /* Exponent 0: give it the exponent of the smallest normal number, then take that number's leading one away again. */
+  /* Exponent 0: set the exponent of the smallest normal number, then subtract that number's leading one. */
   vf32 least = (vf32)splat32((uint32_t)(128 - bias) << 23);
   vu32 subnormal = (vu32)((vf32)(bits + (1u << 23)) - least);
   bits = pick_less(mag, splat32(1u << 23), subnormal, bits);
@@ -30,12 +31,12 @@ INLINE vf32 decode(vu32 x, const int exp_bits, const int man_bits, const bool ie
   return (vf32)(bits | sign);
 }
 
-/* max_code: larger magnitudes become it.  nan_code 0: NaN keeps its upper payload bits, quiet. */
+/* max_code: larger magnitudes become this. nan_code 0: a NaN keeps its upper payload bits and is quiet. */
 INLINE vu32 encode(vf32 v, const int exp_bits, const int man_bits, const uint32_t max_code, const uint32_t nan_code) {
   const int shift = 23 - man_bits, bias = (1 << (exp_bits - 1)) - 1;
   vu32 mag = (vu32)v & 0x7fffffffu;
   vu32 sign = ((vu32)v ^ mag) >> (31 - exp_bits - man_bits);
-  /* Adding half a unit less one, plus the kept part's last bit, carries exactly where nearest-even rounds up. */
+  /* Adding half a unit less one, plus the last bit that is kept, carries exactly if nearest-even rounds up. */
   const uint32_t rebias = (uint32_t)(bias - 127) * (1u << 23);
   vu32 code = (mag + ((mag >> shift) & 1) + (rebias + (1u << (shift - 1)) - 1)) >> shift;
   /* Below the smallest normal number: adding a power of two whose last bit is the target's makes the adder round. */
@@ -49,7 +50,7 @@ INLINE vu32 encode(vf32 v, const int exp_bits, const int man_bits, const uint32_
 }
 
 INLINE vf32 bf16_decode(vhalf h) { return (vf32)(half_to_words(h) << 16); }
-/* The result stands in the upper halves of the words.  NaN needs no care: it comes from bf16 values, so that its lower
+/* The result is in the upper halves of the words. NaN needs no special case: it comes from bf16 values, so its lower
  * half is zero and cannot carry. */
 INLINE vu32 bf16_round(vf32 v) { return (vu32)v + (((vu32)v >> 16) & 1) + 0x7fffu; }
 INLINE vf32 bf16_nearest(vf32 v) { return (vf32)(bf16_round(v) & 0xffff0000u); }
@@ -59,16 +60,16 @@ INLINE vhalf bf16_encode(vf32 v) { return words_to_half(bf16_round(v) >> 16); }
 INLINE vf32 f16_decode(vhalf h) { return f16_hardware_decode(h); }
 INLINE vhalf f16_encode(vf32 v) { return f16_hardware_encode(v); }
 
-/* The 8-bit floats go through fp16, which holds all their values.  e5m2 is fp16 with its lower byte cut off; e4m3 is fp16
- * times 256 with one exponent bit and some mantissa bits cut off.  Here codes stand in the upper bytes of 16-bit lanes,
- * lower bytes do not matter. */
+/* The 8-bit floats are converted through fp16, which holds all their values. e5m2 is fp16 without its lower byte. e4m3
+ * is fp16 times 256 without one exponent bit and some mantissa bits. Here codes are in the upper bytes of 16-bit lanes;
+ * lower bytes have no meaning. */
 
 /* To the nearest value of `man_bits` mantissa bits that is a multiple of the smallest subnormal, as fp32. */
 INLINE vf32 round_small(vf32 v, const int man_bits, const int min_exponent, const float max_finite) {
   vu32 mag = (vu32)v & 0x7fffffffu;
   vu32 sign = (vu32)v ^ mag;
   mag = (vu32)clamp((vf32)mag, (vf32)splat32(0) + max_finite);
-  /* Adding a power of two whose last bit is the last bit to be kept makes the adder round. */
+  /* Adding a power of two whose last bit is the last bit that is kept makes the adder round. */
   vu32 power = (vu32)maximum(HK_I32, (vraw)(mag & 0x7f800000u), (vraw)splat32((uint32_t)(127 + min_exponent) << 23));
   vf32 anchor = (vf32)(power + ((uint32_t)(23 - man_bits) << 23));
   vf32 rounded = ((vf32)mag + anchor) - anchor;
@@ -77,7 +78,7 @@ INLINE vf32 round_small(vf32 v, const int man_bits, const int min_exponent, cons
 INLINE vf32 e5m2_nearest(vf32 v) { return round_small(v, 2, -14, 57344.0f); }
 INLINE vf32 e4m3_nearest_scaled(vf32 v) { return round_small(v, 3, -14, 1.75f); } /* of a value divided by 256 */
 
-/* Code to fp16's bits and back; bit 14 is set in no e4m3 value but NaN, where the mantissa's carry sets it. */
+/* Code to fp16's bits and back. Bit 14 is set in no e4m3 value but NaN, in which the mantissa's carry sets it. */
 #define CODES(suffix, lanes, signed_lanes)                                                                             \
   INLINE lanes e4m3_to_f16##suffix(lanes t) {                                                                          \
     lanes h = (lanes)((signed_lanes)t >> 1) & 0xbf80;                                                                  \
@@ -94,8 +95,8 @@ INLINE vf32 e4m3_nearest_scaled(vf32 v) { return round_small(v, 3, -14, 1.75f); 
 CODES(, vhalf, vshalf)
 CODES(_wide, vu16, vi16)
 
-/* e4m3 as fp32 lanes of 1/256 of the value: sums, maxima and minima come out the same, and two multiplications are
- * saved.  Products need HK_E4M3 itself. */
+/* e4m3 as fp32 lanes of 1/256 of the value: sums, maxima and minima are the same, and two multiplications are saved.
+ * Products need HK_E4M3 itself. */
 #define HK_E4M3_SCALED HK_DTYPE_COUNT
 INLINE vraw widen_code(const int type, vhalf f16) {
   vf32 v = f16_hardware_decode(f16);
@@ -129,7 +130,7 @@ INLINE vquarter narrow_quarter(const int type, vraw v) {
 
 #define IS_QUARTER(type) ((type) == HK_E4M3 || (type) == HK_E5M2 || (type) == HK_E4M3_SCALED)
 #define IS_HALF(type) ((type) == HK_F16 || (type) == HK_BF16)
-/* Bytes of memory that one accumulator vector takes. */
+/* Bytes of memory that become one accumulator vector. */
 #define STEP_BYTES(type) (IS_QUARTER(type) ? VB / 4 : IS_HALF(type) ? VB / 2 : VB)
 
 INLINE vraw widen_half(const int type, vhalf h) { return (vraw)(type == HK_F16 ? f16_decode(h) : bf16_decode(h)); }
@@ -177,8 +178,8 @@ INLINE void store_part(const int type, char *p, vraw v, size_t n) {
   }
 }
 
-/* ---- a tile: four vectors, named so that they stay in registers.  Lanes may be dealt to the four in any order that
- * store_tile undoes. ---- */
+/* ---- a tile: four vectors, with names so that they stay in registers. Lanes may be in any order that store_tile
+ * reverses. ---- */
 
 typedef struct tile {
   vraw a, b, c, d;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one vector level gives to the front (reduce.c).  body.h is the one implementation; each level's file includes it
- * with another vector width. */
+/* What one vector level provides to reduce.c. body.h is the only implementation; each level's file includes it with
+ * another vector width. */
 #ifndef HK_KERNELS_HOST_KERNELS_H
 #define HK_KERNELS_HOST_KERNELS_H
 #include <stdbool.h>
@@ -24,7 +24,7 @@ extern const hk_kernels hk_kernels_base;
 extern const hk_kernels hk_kernels_avx2, hk_kernels_avx512;
 #endif
 
-/* For tests and benches: reducers initialised and copies made from now on use this level.  False, and nothing changes,
- * where the name is unknown or the processor lacks it. */
+/* For tests and benchmarks: reducers initialised and copies made from now on use this level. Returns false, without a
+ * change, if the name is unknown or the processor does not have the level. */
 bool hk_simd_select(const char *name);
 #endif

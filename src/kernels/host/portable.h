@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any processor: x86.h's functions by the vector extension alone. */
+/* For any processor: the functions of x86.h, written with the vector extension alone. */
 #ifndef HK_KERNELS_HOST_PORTABLE_H
 #define HK_KERNELS_HOST_PORTABLE_H
 
@@ -10,7 +10,7 @@ INLINE vu32 pick_less(vu32 a, vu32 b, vu32 yes, vu32 no) {
 INLINE vraw pick_nan32(vraw v, vraw yes, vraw no) { return choose((vraw)((vf32)v != (vf32)v), yes, no); }
 INLINE vraw pick_nan64(vraw v, vraw yes, vraw no) { return choose((vraw)((vf64)v != (vf64)v), yes, no); }
 
-/* ---- wider and narrower lanes; values fit where they get narrower ---- */
+/* ---- wider and narrower lanes; values fit into the narrower ones ---- */
 INLINE vu32 half_to_words(vhalf h) { return __builtin_convertvector(h, vu32); }
 INLINE vu32 quarter_to_words(vquarter q) { return __builtin_convertvector(q, vu32); }
 INLINE vhalf quarter_to_half(vquarter q) { return __builtin_convertvector(q, vhalf); }
@@ -34,7 +34,7 @@ INLINE vu16 join_halves(vhalf low, vhalf high) {
   return v;
 }
 
-/* ---- maximum and minimum: `a` stays where the two are equal or it is NaN, a NaN `b` wins ---- */
+/* ---- maximum and minimum: the result is `a` if the two are equal or `a` is NaN, and `b` if `b` is NaN ---- */
 INLINE vraw larger(const int type, vraw low, vraw high, vraw a, vraw b) {
   if (IS_INTEGER(type)) return choose_less(type, low, high, b, a);
   if (type == HK_F64) return pick_nan64(b, b, choose((vraw)((vf64)low < (vf64)high), b, a));
@@ -42,7 +42,7 @@ INLINE vraw larger(const int type, vraw low, vraw high, vraw a, vraw b) {
 }
 INLINE vraw maximum(const int type, vraw a, vraw b) { return larger(type, a, b, a, b); }
 INLINE vraw minimum(const int type, vraw a, vraw b) { return larger(type, b, a, a, b); }
-/* The lesser of the two; NaN where v is. */
+/* The smaller of the two; NaN if v is NaN. */
 INLINE vf32 clamp(vf32 v, vf32 limit) { return (vf32)choose((vraw)(v > limit), (vraw)limit, (vraw)v); }
 
 /* ---- no streaming stores ---- */

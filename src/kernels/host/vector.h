@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Vectors of VB bytes (16, 32 or 64) through the compilers' vector extension, and access to parts of a vector in memory.
- * Included by one level's file, which defines VB.  x86.h and portable.h give the same functions on top: lane conversion,
- * selection, maximum and minimum, streaming stores. */
+/* Vectors of VB bytes (16, 32 or 64) through the compilers' vector extension, and access to parts of a vector in
+ * memory. Included by the file of one level, which defines VB. x86.h and portable.h add the same functions: lane
+ * conversion, selection, maximum and minimum, streaming stores. */
 #ifndef HK_KERNELS_HOST_VECTOR_H
 #define HK_KERNELS_HOST_VECTOR_H
 #include <stdbool.h>
@@ -28,7 +28,7 @@ typedef uint64_t vu64 VECTOR(VB);
 typedef int64_t vi64 VECTOR(VB);
 typedef float vf32 VECTOR(VB);
 typedef double vf64 VECTOR(VB);
-/* What a vector of fp32 lanes takes in memory as 16- and as 8-bit floats. */
+/* A vector of fp32 lanes as 16- and as 8-bit floats in memory. */
 typedef uint16_t vhalf VECTOR(VB / 2);
 typedef int16_t vshalf VECTOR(VB / 2);
 typedef uint8_t vquarter VECTOR(VB / 4);
@@ -90,7 +90,7 @@ INLINE void put_part_of_quarter(char *p, vquarter v, size_t n) {
   _mm_mask_storeu_epi8(p, (__mmask16)first(n), (__m128i)v);
 }
 #else
-/* Through 64-bit registers: a detour over the stack would cost a failed store forwarding each. */
+/* Through 64-bit registers: each detour over the stack would cost a failed store forwarding. */
 typedef uint64_t vwords_half VECTOR(VB / 2);
 INLINE vraw part_of_whole(const char *p, size_t n) {
 #if VB == 32

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x86-64: what the compilers make poor code of when it is written with the vector extension, by intrinsics.  Included by
- * vector.h; portable.h gives the same functions for other processors. */
+/* x86-64: intrinsics for what the compilers translate badly if it is written with the vector extension. Included by
+ * vector.h; portable.h has the same functions for other processors. */
 #ifndef HK_KERNELS_HOST_X86_H
 #define HK_KERNELS_HOST_X86_H
 #include <immintrin.h>
@@ -47,7 +47,7 @@ INLINE vraw pick_nan32(vraw v, vraw yes, vraw no) { return choose((vraw)((vf32)v
 INLINE vraw pick_nan64(vraw v, vraw yes, vraw no) { return choose((vraw)((vf64)v != (vf64)v), yes, no); }
 #endif
 
-/* ---- wider and narrower lanes; values fit where they get narrower ---- */
+/* ---- wider and narrower lanes; values fit into the narrower ones ---- */
 #if VB == 64
 INLINE vu32 half_to_words(vhalf h) { return (vu32)_mm512_cvtepu16_epi32((vint_half)h); }
 INLINE vu32 quarter_to_words(vquarter q) { return (vu32)_mm512_cvtepu8_epi32((__m128i)q); }
@@ -118,7 +118,7 @@ INLINE vhalf high_half(vu16 v) { return (vhalf)_mm256_extracti128_si256((vint)v,
 INLINE vu16 join_halves(vhalf low, vhalf high) { return (vu16)_mm256_set_m128i((vint_half)high, (vint_half)low); }
 #endif
 
-/* ---- maximum and minimum: `a` stays where the two are equal or it is NaN, a NaN `b` wins ---- */
+/* ---- maximum and minimum: the result is `a` if the two are equal or `a` is NaN, and `b` if `b` is NaN ---- */
 
 #if VB >= 32
 #define CASES_8_32(which)                                                                                              \
@@ -138,7 +138,7 @@ INLINE vu16 join_halves(vhalf low, vhalf high) { return (vu16)_mm256_set_m128i((
 #else
 #define CASES_64(which)
 #endif
-/* Floats: the instruction gives its second operand where the two are equal or one is NaN. */
+/* Floats: the instruction returns its second operand if the two are equal or one is NaN. */
 #define EXTREME(name, which, low, high)                                                                                \
   INLINE vraw name(const int type, vraw a, vraw b) {                                                                   \
     switch (type) {                                                                                                    \
@@ -152,10 +152,10 @@ INLINE vu16 join_halves(vhalf low, vhalf high) { return (vu16)_mm256_set_m128i((
   }
 EXTREME(maximum, max, a, b)
 EXTREME(minimum, min, b, a)
-/* The lesser of the two; NaN where v is. */
+/* The smaller of the two; NaN if v is NaN. */
 INLINE vf32 clamp(vf32 v, vf32 limit) { return (vf32)MM(min_ps)((vsingle)limit, (vsingle)v); }
 
-/* ---- streaming stores: p is aligned to the stored size; smaller than 16 bytes they would not pay ---- */
+/* ---- streaming stores: p is aligned to the stored size; below 16 bytes they would gain nothing ---- */
 
 #if VB == 64
 INLINE void stream_whole(char *p, vraw v) { _mm512_stream_si512((void *)p, (vint)v); }
