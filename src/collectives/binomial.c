@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Binomial tree (pattern.h), for short messages: ceil(log2 n) steps (Thakur, Rabenseifner, Gropp 2005, sections 4.2 and
- * 4.6).  n ranks, S bytes (gather, scatter: the root's buffer), q = ceil(log2 n):
+ * 4.6). n ranks, S bytes (gather, scatter: the root's buffer), q = ceil(log2 n):
  *
  *   broadcast        q steps; the root sends q S bytes
- *   reduce           q steps, S bytes sent; the root adds up q S.  Sums are made in the order of ranks after the root.
- *   gather, scatter  q steps, S (n - 1) / n bytes at the root, over q links there; inner ranks pass on what is not theirs
+ *   reduce           q steps, S bytes sent; the root adds q S. Sums are made in the order of ranks after the root.
+ *   gather, scatter  q steps, S (n - 1) / n bytes at the root, over q links; inner ranks pass on what is not theirs
  *
- * A rank's whole work is one instruction (broadcast, reduce) or one and a repeat a child.
+ * The program of a rank is one instruction (broadcast, reduce), or one and a repeat for each child.
  */
 #include "cost.h"
 #include "pattern.h"
 
 enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
 
-/* Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks, as parts of what sending costs.  In a broadcast most ranks only
- * receive: of a short message that is the lesser part of the work.  Of a long one an inner rank reads its part from a slot
- * for every child again, where a leaf of a flat tree takes it straight into its buffer; in a reduce over sockets what one child
- * sent has left the caches when the others' has come. */
+/* Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks, as parts of the cost of sending. In a broadcast most ranks
+ * only receive. For a short message that is the smaller part of the work. For a long one an inner rank reads its part
+ * from a slot again for every child, while a leaf of a flat tree receives it directly into its buffer. In a reduce over
+ * sockets, what one child sent has left the caches when the others' data has arrived. */
 #define ONLY_RECEIVING 0.66
 #define PASSING_ON 1.45
-/* A reduce through memory where ranks outnumber cores: an inner rank's turn comes before its children have had theirs. */
+/* A reduce through memory if ranks outnumber cores: an inner rank gets its core before its children had theirs. */
 #define TURNED_AWAY 1.4
-enum { LONG_BYTES = 1 << 20 }; /* from here on bytes are all; in between both count */
+enum { LONG_BYTES = 1 << 20 }; /* above this only bytes count; in between both count */
 /* gather, scatter: */
 #define IN_A_ROW                                                                                                       \
-  (2.0 / 7) /* of a message is what a further block to the same child costs: it needs no turn of its own */
-/* Of the root's buffer: its own blocks once; of what passes through its largest child, half, again.  Over sockets that half goes
- * through the kernel into a slot and from there through the kernel again, and is cold by then. */
+  (2.0 / 7) /* of a message is the cost of a further block to the same child: it needs no turn of its own */
+/* Of the root's buffer: its own blocks once, and half of it, which goes through its largest child, again. Over sockets
+ * that half goes through the kernel into a slot and through the kernel again, and is no longer in the caches. */
 #define ROOT_WRITES 1.5
 #define ROOT_WRITES_SOCKETS 4.0
 
@@ -58,7 +58,8 @@ static void build_reduce(hk_builder *b, const place *p) {
   hk_build_move(b, p->v ? 0 : HK_INSTR_FINAL, &to, 1, from, count);
 }
 
-/* Every rank sends the blocks of its subtree in the order of ranks after the root: first its own, then child by child. */
+/* Every rank sends the blocks of its subtree in the order of ranks after the root: first its own, then child by
+ * child. */
 static void build_gather(hk_builder *b, const place *p) {
   unsigned mine = (unsigned)hk_shift(p->root, p->v, p->n);
   hk_build_copy(b, p->v ? hk_send_to(b, parent_of(p), mine, 0) : hk_out(mine, 0), hk_in(0, 0));
@@ -71,7 +72,7 @@ static void build_gather(hk_builder *b, const place *p) {
   }
 }
 
-/* A subtree's blocks come in the same order.  The root serves the largest subtree first. */
+/* A subtree's blocks arrive in the same order. The root serves the largest subtree first. */
 static void build_scatter(hk_builder *b, const place *p) {
   unsigned mine = (unsigned)hk_shift(p->root, p->v, p->n);
   if (p->v) hk_build_copy(b, hk_out(0, 0), hk_recv_from(b, parent_of(p), mine, 0));
@@ -142,9 +143,9 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
     w.gpu.traffic = HK_TRAFFIC_BINOMIAL;
     w.gpu.turns = 1;
     w.gpu.lane = all;
-    if (coll == HK_REDUCE && m->overlap) w.received = height * all; /* a core's receiving is in what it adds */
+    if (coll == HK_REDUCE && m->overlap) w.received = height * all; /* the work of receiving is part of adding */
     w.gpu.out_one = hk_log2_ceil((unsigned)m->nhosts) * all;
-  } else { /* the root's: a block after the other */
+  } else { /* the root's messages: one block after the other */
     w.gpu.traffic = coll == HK_GATHER ? HK_TRAFFIC_SUBTREES : HK_TRAFFIC_HANDOUT;
     w.gpu.turns = n;
     w.gpu.out_one = (n - m->ranks_per_host) * block;

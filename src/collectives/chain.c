@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Chain: broadcast from the root along root, root + 1, ..., and reduce along root + 1, ..., root - 1, root.  Waves follow
- * one another: with n ranks, S bytes and W waves n - 2 + W steps of S / W bytes.  S bytes sent, the least possible, and two
- * links a rank; latency grows with n.  With a layout the chain follows its order, host after host.  (The pipelined "chain" of Worringen 2003 and of Open MPI's tuned collectives.)
+ * Chain: broadcast from the root along root, root + 1, ..., and reduce along root + 1, ..., root - 1, root.  Waves
+ * follow one another: with n ranks, S bytes and W waves n - 2 + W steps of S / W bytes.  S bytes sent, the least
+ * possible, and two links a rank; latency grows with n.  With a layout the chain follows its order, host after host.
+ * (The pipelined "chain" of Worringen 2003 and of Open MPI's tuned collectives.)
  */
 #include "cost.h"
 #include "pattern.h"
 
-/* The rank `by` places further on the chain. */
+/* The rank `by` positions further on the chain. */
 static int rank_at(const hk_build *w, int by) {
   return hk_layout_at(w->layout, w->channel, hk_shift(hk_layout_place(w->layout, w->channel, w->rank), by, w->nranks));
 }
@@ -58,7 +59,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .block = bytes};
   if (coll != HK_BROADCAST && m->nhosts <= 1 && !m->overlap) /* all but one rank add, all write */
     w.share = (m->nranks - 0.5) / m->nranks;
-  /* Sockets of a host: what a rank receives comes many messages at a time; but for a sum it waits, and takes less at once. */
+  /* Sockets of a host: a rank receives many messages at a time; but for a sum it waits, and receives fewer at once. */
   if (m->nhosts <= 1 && m->inside.ring_us_per_b > 0)
     w.messages = coll != HK_BROADCAST ? 1.3 : m->nranks > m->cores_per_host ? (m->nranks - 1.0) / m->nranks : 1;
   w.gpu.traffic = HK_TRAFFIC_RING;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Direct: all ranks are connected with each other and every block goes straight to where it belongs.  n ranks, S bytes
+ * Direct: all ranks are connected with each other, and every block goes directly to its destination. n ranks, S bytes
  * (the larger buffer), blocks of S / n:
  *
- *   allreduce       two-shot: everybody's block p to rank p, which adds up and sends the sum to all: 2 steps,
- *                   2 S (n - 1) / n bytes sent (as a ring's), n - 1 links each way, twice
+ *   allreduce       two-shot: all send block p to rank p, which adds up and sends the sum to all: 2 steps,
+ *                   2 S (n - 1) / n bytes sent (as with a ring), n - 1 links each way, twice
  *   reduce_scatter  1 step, S (n - 1) / n bytes sent
  *   allgather       1 step, S (n - 1) / n bytes sent
  *   broadcast       1 step, (n - 1) S bytes sent by the root
- *   reduce          1 step, S bytes sent; the root adds up (n - 1) S
+ *   reduce          1 step, S bytes sent; the root adds (n - 1) S
  *   gather, scatter 1 step, S / n bytes a message, n - 1 messages at the root
  *
- * (The "linear" algorithms of MPI libraries; the exchanges are those of Thakur, Rabenseifner, Gropp 2005, sections 4.1 and
- * 4.3.)  Sums are made in the order of ranks, and a block's by one rank: all get the same bits.  Sending, adding and
- * collecting are lanes of their own, so that the sends run ahead as far as the slots allow.
+ * (The "linear" algorithms of MPI libraries; the exchanges are those of Thakur, Rabenseifner, Gropp 2005, sections 4.1
+ * and 4.3.) Sums are made in the order of ranks, and the sum of a block by one rank, so all get the same bits. Sending,
+ * adding and collecting are lanes of their own, so that sends run ahead as far as the slots allow.
  */
 #include "cost.h"
 #include "mesh.h"
@@ -128,7 +128,7 @@ static hk_shape shape(const hk_machine *m, hk_coll coll) {
   return (hk_shape){.fan = fan, .depth = 1, .scratch = adds ? hk_mesh_scratch(m->nranks) : 0};
 }
 
-/* GPUs: a lane deals, one adds up, one collects. */
+/* GPUs: one lane sends, one adds, one collects. */
 static void describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_work *w) {
   double n = m->nranks, others = n - 1, block = all / n, instrs = hk_mesh_instrs(m->nranks);
   bool reads = coll == HK_ALLREDUCE || coll == HK_REDUCE_SCATTER;
@@ -157,7 +157,7 @@ static void describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_wor
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double n = m->nranks, others = n - 1, all = (double)bytes, block = all / n;
-  /* Messages' work at a root: from sockets it takes what has come without asking for each. */
+  /* The work for messages at a root: from sockets it reads what has arrived without asking for each message. */
   double taken = m->nhosts > 1 || m->inside.ring_us_per_b > 0 ? others / 2 : others;
   hk_work w = {.rounds = 1, .again = HK_AHEAD, .messages = 2 * others, .sent = others * block, .block = (size_t)block};
   switch (coll) {

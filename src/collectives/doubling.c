@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Recursive doubling (Thakur, Rabenseifner, Gropp 2005, sections 4.1, 4.3 and 4.5): in step k rank r exchanges with the
- * rank whose number differs in bit k.  n ranks, S bytes (the larger buffer), q = floor(log2 n):
+ * rank whose number differs in bit k. n ranks, S bytes (the larger buffer), q = floor(log2 n):
  *
- *   allreduce       q steps of S bytes; where n is no power of two, the ranks outside the cube (pattern.h) leave their
+ *   allreduce       q steps of S bytes; if n is no power of two, the ranks outside the cube (pattern.h) give their
  *                   input to their neighbour and get the result back: q + 2 steps
- *   allgather       n a power of two: q steps, S (n - 1) / n bytes; step k doubles what everybody has
+ *   allgather       n a power of two: q steps, S (n - 1) / n bytes; step k doubles what every rank has
  *   reduce_scatter  n a power of two: q steps of recursive halving, S (n - 1) / n bytes
  *
- * Allreduce gives all ranks the same bits: before step k the 2^k ranks that differ in the lower bits only hold equal
- * sums, and the two groups that meet both add the lower group's sum first.  An input enters its first sum as it was sent,
- * from the scratch buffer.
+ * Allreduce gives all ranks the same bits: before step k the 2^k ranks that differ in the lower bits only have equal
+ * sums, and both of the two groups that exchange add the lower group's sum first. An input enters its first sum in the
+ * form in which it was sent, from the scratch buffer.
  */
 #include "cost.h"
 #include "pattern.h"
@@ -68,7 +68,7 @@ static hk_operand scratch_walk(unsigned which) {
 
 static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
   unsigned r = (unsigned)w->rank, half = (unsigned)w->nranks / 2;
-  unsigned low = 0;  /* the first of the blocks that are still this rank's to add up */
+  unsigned low = 0;  /* the first of the blocks that this rank still has to add up */
   unsigned base = 0; /* the scratch buffer with this block, after the first step */
   if (half > 1) hk_build_scratch(b, half);
   hk_build_lane(b);
@@ -137,7 +137,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   if (coll == HK_ALLREDUCE) {
     w.gpu.turns = w.rounds + 2;
     w.gpu.lane = w.sent + all; /* adding and sending on are one instruction */
-  } else {                     /* of an exchange each block waits for the one before */
+  } else {                     /* in an exchange each block waits for the one before */
     w.gpu.chain = n - 1;
     w.gpu.far_chain = m->nhosts > 1 ? n - m->ranks_per_host : 0;
     w.gpu.turns = 2 * (n - 1);

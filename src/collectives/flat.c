@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * One-shot allreduce over plain links: everybody sends its whole input to everybody.  n ranks, S bytes: one step, but
- * (n - 1) S bytes sent and as many added up, so this is for the smallest messages.  (Each rank's part is the "flat" or
+ * One-shot allreduce over plain links: every rank sends its whole input to every other one. n ranks, S bytes: one step,
+ * but (n - 1) S bytes sent and as many added, so this is for the smallest messages. (Each rank's part is the "flat" or
  * "linear" algorithm of Open MPI's tuned collectives.)
  *
- * All add in the order of ranks and get the same bits.  The sends are copies: in place, the next instruction overwrites
- * what was sent.
+ * All ranks add in the order of ranks and get the same bits. The sends are copies: in place, the next instruction
+ * overwrites what was sent.
  */
 #include "cost.h"
 #include "mesh.h"
@@ -35,7 +35,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.turns = 2 * hk_mesh_instrs(m->nranks);
   w.gpu.lane = w.gpu.turns * all;
   w.gpu.beside = w.gpu.lane / 2;
-  w.gpu.after = w.gpu.lane / 2; /* adding up begins when all is there */
+  w.gpu.after = w.gpu.lane / 2; /* adding begins when all data is there */
   hk_shape s = shape(m, coll);
   return hk_price(m, &s, &w);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Rabenseifner's allreduce: reduce-scatter by recursive halving, then allgather by recursive doubling (Thakur, Rabenseifner,
- * Gropp 2005, section 4.5).  p = the largest power of two <= n ranks, S bytes: 2 log2 p steps, 2 S (p - 1) / p bytes sent,
- * as few as a ring's.  Where n > p, the ranks outside the cube (pattern.h) leave their input to their neighbour and get the
- * result back: 2 more steps of S bytes each.
+ * Rabenseifner's allreduce: reduce-scatter by recursive halving, then allgather by recursive doubling (Thakur,
+ * Rabenseifner, Gropp 2005, section 4.5). p = the largest power of two <= n ranks, S bytes: 2 log2 p steps, 2 S (p - 1)
+ * / p bytes sent, as few as with a ring. If n > p, the ranks outside the cube (pattern.h) give their input to their
+ * neighbour and get the result back: 2 more steps of S bytes each.
  *
- * The message is cut into p blocks, each of which one rank adds up: all get the same bits.  A step sends and receives its
- * blocks by turns, so that two slots are enough.  Partial sums stand in the output.  In place that overwrites no input
- * too early: a block is given away before it comes back summed up, and from the same rank.
+ * The message is divided into p blocks, each of which one rank adds up: all get the same bits. A step sends and
+ * receives its blocks by turns, so that two slots are enough. Partial sums are in the output. In place this overwrites
+ * no input too early: a block is given away before its sum comes back, and from the same rank.
  */
 #include <math.h>
 #include "cost.h"
@@ -92,7 +92,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .block = bytes / (size_t)cube.p};
   w.again = w.rounds;
   w.gpu.traffic = HK_TRAFFIC_CUBE;
-  /* Of an exchange each block waits for the one before. */
+  /* In an exchange each block waits for the one before. */
   w.gpu.chain = 2 * (p - 1) + (cube.extra ? 2 : 0);
   w.gpu.far_chain = m->nhosts > 1 ? 2 * fmax(0, p - m->ranks_per_host) : 0;
   w.gpu.turns = 4 * (p - 1) + (cube.extra ? 2 * p : 0);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Hierarchical allreduce, ring across: reduce-scatter inside each host, a ring allreduce between equal local ranks of all
- * hosts, allgather inside.  H hosts of L ranks (P: the fewest of a host), S bytes:
+ * Hierarchical allreduce, ring across: reduce-scatter inside each host, a ring allreduce between equal local ranks of
+ * all hosts, allgather inside. H hosts of L ranks (P: the fewest of a host), S bytes:
  *
  *   inside   2 steps, S (P - 1) / P + S (L - 1) / P bytes sent
- *   between  2 (H - 1) steps, 2 S (H - 1) / H bytes leave a host, P rails side by side
+ *   between  2 (H - 1) steps, 2 S (H - 1) / H bytes leave a host, on P rails side by side
  *
- * A flat ring has as many bytes leave a host, but n - 1 steps where this has H - 1 (Jia et al. 2018: "Highly scalable deep
+ * In a flat ring as many bytes leave a host, but in n - 1 steps and not H - 1 (Jia et al. 2018: "Highly scalable deep
  * learning training system with mixed-precision", section 4.3; the multi-leader allreduce of Bayatpour et al. 2017).
  *
- * The message is cut into P parts of H blocks; rank i < P of every host works on part i.  The stages are one: a step of the
- * ring adds what the previous host sent, the rank's own block and those of its host's other ranks, and sends the sum on.
- * Ranks beyond P, on hosts that have more than others, only give and take.  Three lanes: deal, ring, collect.  A block's
- * sum is made along one way, so all get the same bits.
+ * The message is divided into P parts of H blocks; rank i < P of every host works on part i. The stages are combined: a
+ * step of the ring adds what the previous host sent, the rank's own block and those of its host's other ranks, and
+ * sends the sum on. Ranks beyond P, on hosts that have more ranks than others, only send their input and receive the
+ * result. There are three lanes: deal, ring, collect. The sum of a block is made along one path, so all get the same
+ * bits.
  */
 #include <math.h>
 #include "cost.h"
@@ -31,7 +32,7 @@ static int falling(int from, int count, int hosts, run out[2]) {
   return n;
 }
 
-/* To each rank that has a part: this rank's blocks of it, in the order in which the ring wants them. */
+/* To each rank that has a part: this rank's blocks of it, in the order in which the ring needs them. */
 static void build_deal(hk_builder *b, const hk_home *p, int parts) {
   run r[2];
   hk_build_lane(b);
@@ -48,7 +49,7 @@ static void build_deal(hk_builder *b, const hk_home *p, int parts) {
   }
 }
 
-/* One step of the ring on a block: send, take what comes and what is ours, give the result to the host. */
+/* One step of the ring on a block: send, add what arrives and the host's own blocks, give the result to the host. */
 static void ring_step(hk_builder *b, const hk_home *p, int block, int stride, bool receive, bool add, bool send,
                       bool give) {
   hk_operand to[HK_HOST_FAN + 2], from[HK_HOST_FAN + 2];
@@ -143,7 +144,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .out = moved * parts,
                .block = (size_t)(part / hosts)};
   w.gpu.turns = fmax((parts - 1) * hosts, far + 1);
-  w.gpu.all_turns = 2 * (parts - 1) + 2 + far; /* the first row of blocks is dealt, the last one collected */
+  w.gpu.all_turns = 2 * (parts - 1) + 2 + far; /* the first row of blocks is sent, the last one collected */
   w.gpu.lane = fmax((parts - 1) * part, (far + 1) * part / hosts);
   w.gpu.lanes = w.gpu.lane + (parts - 1 + 1) * part / hosts;
   return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);

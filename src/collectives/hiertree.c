@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Hierarchical allreduce, trees across: as hier.c, but between equal local ranks of all hosts each half of a part goes up
- * one of two binary trees and down again (tree.c, pattern.h).  H hosts of L ranks (P: the fewest of a host), S bytes:
+ * Hierarchical allreduce, trees across: as hier.c, but between equal local ranks of all hosts each half of a part goes
+ * up one of two binary trees and down again (tree.c, pattern.h). H hosts of L ranks (P: the fewest of a host), S bytes:
  *
  *   inside   2 steps, S (P - 1) / P + S (L - 1) / P bytes sent
- *   between  2 ceil(log2 H) steps and one a wave, 2 S bytes leave the busiest host
+ *   between  2 ceil(log2 H) steps and one for each wave, 2 S bytes leave the busiest host
  *
- * For many hosts, where a ring's 2 (H - 1) steps cost more than its bytes spare.  A tree's link inside the host is one
- * instruction's operand: a rank adds what comes from below, its own block and its host's, and sends the sum up; what comes
- * from above goes down and to the host in one.
+ * For many hosts, for which a ring's 2 (H - 1) steps cost more than its fewer bytes save. One instruction combines a
+ * tree's link with the links inside the host: a rank adds what comes from below, its own block and its host's, and
+ * sends the sum up. What comes from above goes down and to the host in one instruction.
  */
 #include <math.h>
 #include "cost.h"
 #include "hosts.h"
 
-/* Channels: two of each, one a tree. */
+/* Channels: two of each, one for each tree. */
 enum { TREES = 2, DEAL = 0, UP = 2, DOWN = 4, COLLECT = 6 };
 
 static void build_deal(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
@@ -39,7 +39,7 @@ static void build_collect(hk_builder *b, const hk_home *p, int parts, unsigned t
 
 static int rail(const hk_home *p, int host) { return hk_layout_rank(p->w->layout, host, p->i); }
 
-/* Appends what this host adds to a block. */
+/* Appends this host's contributions to a block. */
 static void add_host(hk_builder *b, const hk_home *p, unsigned tree, unsigned block, hk_operand *from, unsigned *n) {
   from[(*n)++] = hk_in(block, 0);
   hk_build_channel(b, DEAL + tree);
@@ -51,7 +51,7 @@ static void give_host(hk_builder *b, const hk_home *p, unsigned tree, unsigned b
   hk_home_send_all(b, p, block, 0, to, n);
 }
 
-/* Host 0 is above both trees. */
+/* Host 0 is the root of both trees. */
 static void build_root(hk_builder *b, const hk_home *p, unsigned tree) {
   hk_operand from[HK_HOST_FAN + 4], to[HK_HOST_FAN + 4];
   unsigned nfrom = 0, nto = 0, block = (unsigned)(TREES * p->i) + tree;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pieces of programs that treat a host's ranks and equal ranks of all hosts (a rail) differently. */
+/* Pieces of programs that treat a host's ranks and the equal ranks of all hosts (a rail) differently. */
 #ifndef HK_COLLECTIVES_HOSTS_H
 #define HK_COLLECTIVES_HOSTS_H
 #include "algorithm.h"
 #include "pattern.h"
 
-enum { HK_HOST_FAN = 255 }; /* ranks of a host that one instruction reads or writes at most */
+enum { HK_HOST_FAN = 255 }; /* the most ranks of a host that one instruction reads or writes */
 
 /* Where a rank is: local number i of the `per` ranks of host h, of `hosts`. */
 typedef struct hk_home {
@@ -23,9 +23,9 @@ static inline hk_home hk_home_of(const hk_build *w) {
 }
 /* The fewest ranks of any host. */
 static inline int hk_home_least(const hk_home *p) { return p->w->layout ? p->w->layout->least : p->per; }
-/* The rank on this host. */
+/* The rank with this local number on this host. */
 static inline int hk_home_local(const hk_home *p, int local) { return hk_layout_rank(p->w->layout, p->h, local); }
-/* The equal rank of the host `by` further. */
+/* The rank with the same local number on the host `by` further. */
 static inline int hk_home_rail(const hk_home *p, int by) {
   return hk_layout_rank(p->w->layout, hk_shift(p->h, by, p->hosts), p->i);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Pieces of programs in which every rank communicates with every other one (mesh.h). */
 #include "mesh.h"
 
 hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned block, int stride) {

@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pieces of programs in which every rank talks to every other. */
+/* Pieces of programs in which every rank communicates with every other one. */
 #ifndef HK_COLLECTIVES_MESH_H
 #define HK_COLLECTIVES_MESH_H
 #include "algorithm.h"
 #include "pattern.h"
 
-/* Streams that one instruction reads or writes at most: beyond about as many a processor's prefetchers and TLB give up. */
+/* Streams that one instruction reads or writes at most: with more, a processor's prefetchers and TLB become
+ * inefficient. */
 enum { HK_MESH_FAN = 16 };
 
 /* For use in a repeat of nranks - 1: iteration j sends to rank + 1 + j, or receives from rank - 1 - j, so that in each
  * iteration all ranks together form a permutation.  Makes the links; the block is `block` + j * stride. */
 hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned block, int stride);
 
-/* dst <- reduce(what all ranks contribute to `block`), FINAL, in the order of ranks, so that all who do it get the same
- * bits; `in` is this rank's, the others' come over links of `kind`.  Needs hk_mesh_scratch(nranks) scratch blocks. */
+/* dst <- reduce(the contributions of all ranks to `block`), FINAL, in the order of ranks, so that all ranks that do it
+ * get the same bits. `in` is this rank's contribution; the others' come over links of `kind`. Needs
+ * hk_mesh_scratch(nranks) scratch blocks. */
 void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,
                     unsigned block, hk_operand in);
-/* How many instructions it takes to read from, or write to, all. */
+/* The number of instructions that read from all ranks, or write to all. */
 static inline double hk_mesh_instrs(int nranks) { return (nranks + HK_MESH_FAN - 2) / (HK_MESH_FAN - 1); }
 static inline unsigned hk_mesh_scratch(int nranks) { return nranks > HK_MESH_FAN ? 1 : 0; }
 
-/* Programs of twoshot.c and oneshot.c, whose sums and copies a switch can make as well as the ranks. */
+/* The programs of twoshot.c and oneshot.c, whose sums and copies may also be made by a switch. */
 void hk_build_twoshot(hk_builder *b, const hk_build *w);
 void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w);
 
-/* { a link to each other rank, *last } <- from.  Of several instructions the last writes `last` (may be NULL), which may
- * so be what `from` aliases in place. */
+/* { a link to each other rank, *last } <- from. Of several instructions the last one writes `last` (may be NULL), so in
+ * place `last` and `from` may be the same memory. */
 void hk_mesh_send_all(hk_builder *b, const hk_build *w, unsigned flags, unsigned block, hk_operand from,
                       const hk_operand *last);
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Through a switch that adds up and copies (NVLS: multimem loads and stores).  n ranks, S bytes (the larger buffer):
+ * Through a switch that adds up and copies (NVLS: multimem loads and stores). n ranks, S bytes (the larger buffer):
  *
- *   allreduce       twoshot's program: rank p gets block p, adds up, and writes the sum where all others read it.  But what
- *                   rank p gets from all others is one stream, which the switch has summed up on its way.  Two steps;
- *                   S (n + 1) / n bytes sent by a rank and S (n + 1) / n received, where a ring has 2 S (n - 1) / n
+ *   allreduce       twoshot's program: rank p gets block p, adds up, and writes the sum to memory that all others read.
+ *                   But what rank p gets from all others is one stream, which the switch has summed up. Two steps;
+ *                   S (n + 1) / n bytes sent by a rank and S (n + 1) / n received; a ring has 2 S (n - 1) / n
  *   reduce_scatter  its first half: S bytes sent, S / n received
  *   allgather       its second half: S / n bytes sent, S received
  *

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * One-shot over multicast: everybody writes its input once where all others read it (shared memory), and each rank makes
- * its whole result from that.  n ranks, S bytes: one step; a rank writes S bytes (allgather: S / n) and reads those of all
- * others.  For allreduce the reading adds up to n S, so this is for small messages; broadcast and allgather read no more
- * than they must.
+ * One-shot over multicast: every rank writes its input once to memory that all others read (shared memory), and each
+ * rank makes its whole result from that. n ranks, S bytes: one step; a rank writes S bytes (allgather: S / n) and reads
+ * those of all others. For allreduce a rank reads n S bytes, so this is for small messages; broadcast and allgather
+ * read no more than necessary.
  *
- * Allreduce adds in the order of ranks everywhere, so all get the same bits.  Its sends are copies: in place, the next
- * instruction overwrites what was sent, and nobody waits for the others to have read it.
+ * Allreduce adds in the order of ranks on all ranks, so all get the same bits. Its sends are copies: in place, the next
+ * instruction overwrites what was sent, and no rank waits until the others have read it.
  */
 #include "cost.h"
 #include "gpu.h"
 #include "mesh.h"
 
 enum {
-  INLINE_BYTES = 32,       /* what travels in a slot itself */
-  CACHED_BYTES = 512 << 10 /* of a message: as long as all ranks' slots together stay in the caches, in half of them */
+  INLINE_BYTES = 32,       /* what a slot's header can carry */
+  CACHED_BYTES = 512 << 10 /* of a message: as long as the slots of all ranks together fit half of the caches */
 };
-/* Adding up all slots is one pass; as long as the caches hold them most of its bytes' work hides behind the next one's.
- * Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks: so much of the work is hidden, less where messages are larger. */
+/* Adding up all slots is one pass. As long as the caches hold them, most of the work for a byte overlaps with the next
+ * one's. Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks: this part of the work is hidden, less for larger
+ * messages. */
 #define HIDDEN 0.7
 
 static void build_allreduce(hk_builder *b, const hk_build *w) {
@@ -35,7 +36,7 @@ static void build_broadcast(hk_builder *b, const hk_build *w) {
     hk_build_copy(b, hk_out(0, 0), hk_mcast_from(b, w->root, 0, 0));
 }
 
-/* Writing has a lane of its own: it may be several waves ahead of the slowest reader. */
+/* Writing has a lane of its own, because it may be several waves ahead of the slowest reader. */
 void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank, before = (unsigned)hk_shift(w->rank, -1, w->nranks);
   hk_build_lane(b);
@@ -64,7 +65,7 @@ static hk_shape shape(const hk_machine *m, hk_coll coll) {
   return (hk_shape){.fan = 1, .depth = 1, .scratch = coll == HK_ALLREDUCE ? hk_mesh_scratch(m->nranks) : 0};
 }
 
-/* GPUs: a switch makes the copies, everybody's come down to each. */
+/* GPUs: a switch makes the copies; those of all ranks go down to each rank. */
 static void describe_lanes(const hk_machine *m, hk_coll coll, double block, hk_work *w) {
   double n = m->nranks, senders = coll == HK_BROADCAST ? 1 : n;
   w->received = senders * block / HK_GPU_IN_SWITCH;
@@ -72,13 +73,13 @@ static void describe_lanes(const hk_machine *m, hk_coll coll, double block, hk_w
   w->gpu.turns = coll == HK_ALLREDUCE ? 1 + hk_mesh_instrs(m->nranks) : coll == HK_BROADCAST ? 1 : n - 1;
   w->gpu.lane = w->gpu.turns * block;
   w->gpu.lanes = w->gpu.lane + block;
-  w->gpu.after = coll == HK_ALLGATHER ? (n - 1) * block : w->gpu.lane / 2; /* reading begins when all is there */
+  w->gpu.after = coll == HK_ALLGATHER ? (n - 1) * block : w->gpu.lane / 2; /* reading begins when all data is there */
 }
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double n = m->nranks, all = (double)bytes, block = coll == HK_ALLGATHER ? all / n : all;
   hk_work w = {.rounds = 1, .again = HK_AHEAD, .messages = n, .sent = block, .block = (size_t)block};
-  /* A payload beside its slot: every reader fetches one thing more.  Where waves follow that is lost in the copying. */
+  /* A payload outside its slot's header: every reader reads one more place. If waves follow, copying hides it. */
   if (block > INLINE_BYTES && block <= (double)m->slot_bytes) w.messages++;
   switch (coll) {
     case HK_ALLREDUCE: /* one write, and a wave waits for the one before */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the user's settings that affect selection (overrides.h). */
 #include "overrides.h"
 #include <string.h>
 #include <unistd.h> /* access */
@@ -30,7 +31,7 @@ static hk_status read_level(hk_param_id id, const char *name, hk_path_class *out
 }
 
 static int larger(int a, int b) { return a > b ? a : b; }
-/* 0 stands for no limit. */
+/* The smaller limit; 0 means no limit. */
 static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 
 static hk_status read_channels(hk_overrides *o, int min_channels, int max_channels) {
@@ -45,7 +46,7 @@ static hk_status read_channels(hk_overrides *o, int min_channels, int max_channe
                  w->min_channels, w->max_channels);
 }
 
-/* A file that was asked for must be there; the one at the usual place need not. */
+/* A file that the user named must exist; the one at the default place need not. */
 static hk_status read_constants(hk_overrides *o) {
   char usual[4096];
   const char *path = hk_param_str(HK_P_TUNE_FILE);
@@ -69,7 +70,7 @@ hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels)
   o->wish.rules = o->rules;
   HK_TRY(read_level(HK_P_P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level), out);
   HK_TRY(read_level(HK_P_NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level), out);
-  /* In the rules LOC stands for the default; for users it means that no GPU reaches another. */
+  /* In the rules LOC means the default; for users it means that no GPU reaches another one. */
   o->paths.no_p2p = hk_param_int(HK_P_P2P_DISABLE) != 0 || (hk_param_str(HK_P_P2P_LEVEL) && !o->paths.p2p_level);
   o->paths.no_pxn = hk_param_int(HK_P_PXN_DISABLE) != 0;
   o->paths.no_nvb = hk_param_int(HK_P_NVB_DISABLE) != 0;

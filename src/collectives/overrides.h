@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All that the user's settings say about selection, read once: by a communicator's init, `hocket plan` and the simulator
- * alike. */
+/* All of the user's settings that affect selection, read once, in the same way by a communicator's init, `hocket plan`
+ * and the simulator. */
 #ifndef HK_COLLECTIVES_OVERRIDES_H
 #define HK_COLLECTIVES_OVERRIDES_H
 #include "machine.h"
 #include "rules.h"
 
-/* What ranks must have equal, or they could decide differently. */
+/* Settings that must be equal on all ranks, because otherwise they could decide differently. */
 typedef enum hk_agreement {
   HK_AGREE_ALGO,
   HK_AGREE_PROTO,
@@ -18,23 +18,24 @@ typedef enum hk_agreement {
   HK_AGREE_GDR_LEVEL,
   HK_AGREE_COUNT
 } hk_agreement;
-extern const char *const hk_agreement_names[HK_AGREE_COUNT]; /* the variable to set equally */
+extern const char *const hk_agreement_names[HK_AGREE_COUNT]; /* the variable that must be set equally */
 
 typedef struct hk_overrides {
   hk_wish wish;
-  hk_rules *rules;         /* that the wish points to; NULL: none */
-  hk_path_rules paths;     /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
-  hk_path_class gdr_level; /* NCCL_NET_GDR_LEVEL: a GPU and a NIC further apart go through host memory */
-  int cross_nic;           /* NCCL_CROSS_NIC: 0, 1, 2 (where it is better) */
+  hk_rules *rules;     /* that the wish points to; NULL: none */
+  hk_path_rules paths; /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
+  /* NCCL_NET_GDR_LEVEL: data of a GPU and a NIC that are further apart goes through host memory */
+  hk_path_class gdr_level;
+  int cross_nic; /* NCCL_CROSS_NIC: 0, 1, 2 (if it is better) */
   const char *graph_file, *graph_dump_file;
   hk_constants constants;
-  hk_rules *choices;                  /* measured, where the model is wrong; NULL: none */
+  hk_rules *choices;                  /* measured, for the cases that the model gets wrong; NULL: none */
   bool tuned;                         /* the constants were measured */
-  uint64_t agreement[HK_AGREE_COUNT]; /* hashes of what the settings say */
+  uint64_t agreement[HK_AGREE_COUNT]; /* hashes of the settings */
 } hk_overrides;
 
-/* min_channels and max_channels (0: none) are ncclConfig_t's minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting is
- * wrong.  Clear in any case. */
+/* min_channels and max_channels (0: none) are ncclConfig_t's minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting
+ * is wrong.  Clear in any case. */
 hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels);
 void hk_overrides_clear(hk_overrides *o);
 #endif

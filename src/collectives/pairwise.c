@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Pairwise alltoall: in step j rank r sends to r + j and receives from r - j, so that in each step every rank sends one
- * message and receives one (Thakur, Rabenseifner, Gropp 2005, section 4.4).  n ranks, S bytes a buffer: n - 1 steps that
- * need not wait for one another, S (n - 1) / n bytes sent, the least possible.  Sends and receives are lanes of their own.
+ * message and receives one (Thakur, Rabenseifner, Gropp 2005, section 4.4). n ranks, S bytes a buffer: n - 1 steps that
+ * need not wait for one another, S (n - 1) / n bytes sent, the least possible. Sends and receives are lanes of their
+ * own.
  */
 #include "cost.h"
 #include "mesh.h"

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * PAT, parallel trees with the farthest ranks first: allgather and reduce-scatter in ceil(log2 n) steps for any n, over
- * links to the ranks at distances 1, 2, 4, ... only (Jeaugey 2025: "PAT: a new algorithm for all-gather and reduce-scatter
- * operations at scale"; it is Bruck's 1997 algorithm with its steps in reverse order, so that the long ways carry single
- * blocks and the short ways many).  n ranks, S bytes (the larger buffer): S (n - 1) / n bytes sent, the least possible.
+ * links to the ranks at distances 1, 2, 4, ... only (Jeaugey 2025: "PAT: a new algorithm for all-gather and
+ * reduce-scatter operations at scale"; it is Bruck's 1997 algorithm with its steps in reverse order, so that single
+ * blocks go over long distances and many blocks over short ones). n ranks, S bytes (the larger buffer): S (n - 1) / n
+ * bytes sent, the least possible.
  *
- * Allgather.  Think of block x at rank x + o as being at offset o.  It starts at offset 0; in step k = q-1, ..., 1, 0 the
- * offsets reached so far, multiples of 2^(k+1), send it on to o + 2^k, if that is below n.  All blocks do so at once, rank r
- * sending the blocks r - o.
+ * Allgather. At rank x + o, block x has offset o. A block starts at offset 0. In step k = q-1, ..., 1, 0 the offsets
+ * reached so far, which are multiples of 2^(k+1), send it on to o + 2^k, if that is below n. All blocks do so at once;
+ * rank r sends the blocks r - o.
  *
- * Reduce-scatter is the same run backwards: in step k = 0, 1, ... offset o + 2^k sends its partial sum of block x to offset
- * o, which adds it to its own.  Partial sums stand in scratch, n / 2 blocks: only even offsets ever add.  Steps alternate
+ * Reduce-scatter is the reverse: in step k = 0, 1, ... offset o + 2^k sends its partial sum of block x to offset o,
+ * which adds it to its own. Partial sums are in scratch, n / 2 blocks, because only even offsets add. Steps alternate
  * between sending and receiving, so two slots are enough.
  */
 #include "cost.h"
 #include "pattern.h"
 
-/* How many offsets o = 0, 2^(k+1), 2 2^(k+1), ... have o + 2^k < n. */
+/* The number of offsets o = 0, 2^(k+1), 2 2^(k+1), ... with o + 2^k < n. */
 static int pairs(int k, int n) { return (n - (1 << k) - 1) / (2 << k) + 1; }
 
 static void build_allgather(hk_builder *b, const hk_build *w) {
@@ -44,12 +45,12 @@ static hk_operand partial(int offset, int stride) {
   return o;
 }
 
-/* One exchange of step k (with stride, a repeat of them): gives away offset `offset` + 2^k, adds to `offset`. */
+/* One exchange of step k (with stride, a repeat of them): sends offset `offset` + 2^k, adds to `offset`. */
 static void build_exchange(hk_builder *b, const hk_build *w, int k, int offset, int stride) {
   int n = w->nranks, r = w->rank, away = offset + (1 << k);
   int to = hk_shift(r, -(1 << k), n), from = hk_shift(r, 1 << k, n);
   unsigned give = (unsigned)hk_shift(r, -away, n), keep = (unsigned)hk_shift(r, -offset, n);
-  /* Odd offsets add nothing, nor does the last one: their part is the input as it is. */
+  /* Odd offsets add nothing, nor does the last one: their part is the unchanged input. */
   bool sum = k > 0 && away < n - 1, last = (2 << k) >= n;
   hk_operand given = sum ? partial(away, stride) : hk_in(give, -stride);
   hk_operand kept = k > 0 ? partial(offset, stride) : hk_in(keep, -stride);
@@ -102,8 +103,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .block = bytes / (size_t)m->nranks};
   w.again = w.rounds;
   w.gpu.traffic = HK_TRAFFIC_SHIFTS;
-  /* Of an exchange each block waits for the one before.  Ranks at any distance from a host's last rank are on the next
-   * host: all that it sends goes there.  About a third of a longest chain does so (of the simulated ones). */
+  /* In an exchange each block waits for the one before. Ranks at any distance from a host's last rank are on the next
+   * host, so all that it sends goes there. In the simulation about a third of the longest chain does so. */
   w.gpu.chain = n - 1;
   w.gpu.far_chain = m->nhosts > 1 ? (n - 1) / 3 : 0;
   w.gpu.turns = 2 * (n - 1);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of protocols (protocol.h). */
 #include "protocol.h"
 
 const hk_protocol_info hk_protocols[HK_PROTO_COUNT] = {

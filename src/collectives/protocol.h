@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How a link's slots are encoded.  A protocol is a property of links, never of a program.  The names are NCCL's.
+ * How a link's slots are encoded. A protocol is a property of links, never of a program. The names are NCCL's.
  *
- *   Simple   data, a fence, then a flag: all of the link's bandwidth, the longest wait for a message
+ *   Simple   data, a fence, then a flag: all of the link's bandwidth, the highest latency
  *   LL       a 4-byte flag beside every 4 bytes of data: half of the bandwidth, no fence at all
- *   LL128    a flag in every 128 bytes: 120/128 of the bandwidth; only where stores of 128 bytes stay whole (NVLink)
+ *   LL128    a flag in every 128 bytes: 120/128 of the bandwidth; needs stores of 128 bytes that stay whole (NVLink)
  *
- * On the host device there is only Simple: a slot's number travels in the payload's cache line already.
+ * On the host device there is only Simple: a slot's number is in the payload's cache line already.
  */
 #ifndef HK_COLLECTIVES_PROTOCOL_H
 #define HK_COLLECTIVES_PROTOCOL_H
@@ -17,8 +17,8 @@ typedef struct hk_protocol_info {
   const char *name;  /* as NCCL_PROTO spells it */
   const char *about; /* one line */
   double efficiency; /* bytes of payload to bytes on the link */
-  double sync;       /* part of hk_machine.sync_us that a message takes longer than its link's latency */
-  double copy;       /* bandwidth of copies and reductions beside Simple's: flags are checked word by word */
+  double sync;       /* part of hk_machine.sync_us that a message takes in addition to its link's latency */
+  double copy;       /* bandwidth of copies and reductions relative to Simple's: flags are checked word by word */
 } hk_protocol_info;
 extern const hk_protocol_info hk_protocols[HK_PROTO_COUNT];
 #endif

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Along rails: only equal local ranks of different hosts talk over the network, so that a fabric whose leaf switches are
- * rails carries nothing over its spines; what belongs to another rail changes inside a host.  H hosts of L ranks each,
- * n = H L, S bytes (the larger buffer):
+ * Along rails: only equal local ranks of different hosts use the network, so that a fabric whose leaf switches are
+ * rails carries nothing over its spines; data for another rail changes rails inside a host. H hosts of L ranks each, n
+ * = H L, S bytes (the larger buffer):
  *
- *   allgather       a ring over the hosts; what comes is passed to the host's other ranks: H - 1 steps between and one
- *                   inside; S (H - 1) / H bytes enter and leave a host (those of every rank once), S / L leave each rank's NIC
- *   reduce_scatter  the same backwards: the host's ranks give their blocks of a rail to its rank, which adds them to what
- *                   comes along the ring
- *   alltoall        blocks for rank (h, k) go to local rank k, which sends them to host h: one step inside, one between;
- *                   messages between hosts are as many, but on H - 1 links a rank instead of n - L
+ *   allgather       a ring over the hosts; what arrives is passed to the host's other ranks: H - 1 steps between and
+ *                   one inside; S (H - 1) / H bytes enter and leave a host (those of every rank once), S / L leave
+ *                   each rank's NIC
+ *   reduce_scatter  the reverse: the host's ranks give their blocks of a rail to its rank, which adds them to what
+ *                   arrives along the ring
+ *   alltoall        blocks for rank (h, k) go to local rank k, which sends them to host h: one step inside, one
+ *                   between; messages between hosts are as many, but on H - 1 links a rank and not n - L
  *
  * (The rail-only exchange of NCCL's PXN alltoall; the allgather and reduce-scatter of Traeff 2020: "Decomposing MPI
  * collectives for exploiting multi-lane communication", there the "full-lane" ones.)
@@ -24,7 +25,7 @@ static unsigned block_of(const hk_home *p, int host, int local) {
   return (unsigned)hk_layout_rank(p->w->layout, hk_shift(host, 0, p->hosts), local);
 }
 
-/* Are the ranks numbered host after host, so that equal ranks of hosts are `per` apart? */
+/* Are the ranks numbered host after host, so that the numbers of equal ranks of hosts differ by multiples of `per`? */
 static bool regular(const hk_home *p) { return !p->w->layout || p->w->layout->natural; }
 
 /* ---- allgather ---- */
@@ -119,7 +120,7 @@ static void build_reduce_scatter(hk_builder *b, const hk_home *p) {
 
 /* ---- alltoall ---- */
 
-/* To the host `by` further: what local rank k takes across for us. */
+/* To the host `by` further: the blocks that local rank k sends across for this rank. */
 static void give(hk_builder *b, const hk_home *p, int by) {
   for (int j = 1; j < p->per; j++) {
     int to = hk_shift(p->i, j, p->per);
@@ -128,7 +129,7 @@ static void give(hk_builder *b, const hk_home *p, int by) {
   }
 }
 
-/* ... and what we take across: our own, then the others'. */
+/* The blocks that this rank sends across: its own, then the others'. */
 static void take_across(hk_builder *b, const hk_home *p, int by) {
   unsigned to = block_of(p, p->h + by, p->i);
   hk_build_channel(b, RAIL);
@@ -161,7 +162,7 @@ static void build_alltoall(hk_builder *b, const hk_home *p) {
   hk_build_channel(b, RAIL);
   for (int by = 1; by < p->hosts; by++) take_in(b, p, by);
 
-  hk_build_lane(b); /* inside the host, straight */
+  hk_build_lane(b); /* inside the host, directly */
   hk_build_channel(b, LOCAL);
   for (int j = 1; j < p->per; j++) {
     int to = hk_home_local(p, hk_shift(p->i, j, p->per));
@@ -208,7 +209,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   switch (coll) {
     case HK_ALLGATHER: w.written = rail + (rail - block) + 2 * rail * (per - 1); break;
     case HK_REDUCE_SCATTER: w.written = rail * per; break;
-    default: /* given, taken across, taken in */
+    default: /* given, sent across, received */
       w.rounds = 2;
       w.far_rounds = 1;
       w.again = 2 * HK_AHEAD;
@@ -221,7 +222,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.chain = w.rounds;
   w.gpu.far_chain = w.far_rounds;
   w.gpu.turns = hosts * (per - 1);
-  w.gpu.all_turns = w.rounds + 2 * (per - 1); /* the first row of blocks is dealt, the last one collected */
+  w.gpu.all_turns = w.rounds + 2 * (per - 1); /* the first row of blocks is sent, the last one collected */
   w.gpu.lane = fmax(1, per - 1) * rail;
   if (coll == HK_ALLTOALL) {
     w.gpu.turns = hosts * per;

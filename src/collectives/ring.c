@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Ring: rank r hears from r - 1 and tells r + 1, or follows the layout's order, in which a host's ranks stand together so
- * that each host is entered and left once.  n ranks, S bytes (the larger buffer), blocks of S / n.
+ * Ring: rank r receives from r - 1 and sends to r + 1, or follows the layout's order, in which a host's ranks are
+ * consecutive so that each host is entered and left once. n ranks, S bytes (the larger buffer), blocks of S / n.
  *
  *   allreduce       n - 1 steps of reduce-scatter, then n - 1 of allgather: 2 (n - 1) steps, 2 S (n - 1) / n bytes sent
  *   reduce_scatter  n - 1 steps, S (n - 1) / n bytes
  *   allgather       n - 1 steps, S (n - 1) / n bytes
  *
  * The bytes are the least possible (Patarasuk, Yuan 2009: "Bandwidth optimal all-reduce algorithms for clusters of
- * workstations") and every rank needs two links only; the steps grow with n.  Block b is summed up along the ring from
- * rank b on (reduce_scatter: from b + 1 on) by one rank after another, so all ranks get the same bits.
+ * workstations") and every rank needs only two links; the number of steps grows with n. Block b is summed up along the
+ * ring from rank b on (reduce_scatter: from b + 1 on) by one rank after another, so all ranks get the same bits.
  */
 #include "cost.h"
 #include "pattern.h"
 
-/* A rank's neighbours and place on the ring. */
+/* A rank's neighbours and position on the ring. */
 typedef struct seat {
   int n, place, next, prev;
-  bool natural; /* blocks, which are named by rank, come in steps of one */
+  bool natural; /* blocks, which are numbered by rank, come in steps of one */
 } seat;
 
 static seat seat_of(const hk_build *w) {
@@ -29,12 +29,12 @@ static seat seat_of(const hk_build *w) {
                 .natural = !w->layout || w->layout->natural};
 }
 
-/* The block of the rank `by` places further. */
+/* The block of the rank `by` positions further. */
 static unsigned block_at(const hk_build *w, const seat *s, int by) {
   return (unsigned)hk_layout_at(w->layout, w->channel, hk_shift(s->place, by, s->n));
 }
 
-/* Blocks of this split message belong to places, not to ranks. */
+/* Blocks of this split message belong to positions, not to ranks. */
 static void build_allreduce(hk_builder *b, const hk_build *w) {
   seat s = seat_of(w);
   int n = s.n, r = s.place, next = s.next, prev = s.prev;
@@ -121,7 +121,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.sent = w.rounds * block;
   if (coll != HK_ALLGATHER) w.reduced = steps * block;
   w.written = (coll == HK_ALLREDUCE ? 3 : coll == HK_ALLGATHER ? 2 : 1) * steps * block + block;
-  w.gpu.far_chain = w.rounds * m->nhosts / m->nranks; /* a block's way crosses to another host once a host */
+  w.gpu.far_chain = w.rounds * m->nhosts / m->nranks; /* a block crosses to another host once for each host */
   w.gpu.traffic = HK_TRAFFIC_RING;
   w.gpu.turns = w.rounds + 1;
   w.gpu.lane = (w.rounds + 1) * block;

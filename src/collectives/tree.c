@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Double binary tree (Sanders, Speck, Traeff 2009; see pattern.h).  Half of the message goes over each of two trees in
- * which no rank has children twice, in waves: up for reduce, down for broadcast, both for allreduce, whose root sends the
- * sums down as it makes them.  n ranks, S bytes, h = ceil(log2 n) is the height above the leaves:
+ * Double binary tree (Sanders, Speck, Traeff 2009; see pattern.h). Half of the message goes over each of two trees, in
+ * waves; no rank has children in both. Waves go up for reduce, down for broadcast, both for allreduce, whose root sends
+ * the sums down as it makes them. n ranks, S bytes; h = ceil(log2 n) is the height above the leaves:
  *
  *   broadcast, reduce   h + W steps for W waves, S bytes sent by the busiest rank
  *   allreduce           2 h + W steps, 2 S bytes
  *
- * Way up and way down are lanes of their own, so that the next wave rises while the last one descends.  All get the bits
- * that the root made.
+ * The way up and the way down are lanes of their own, so that the next wave goes up while the last one goes down. All
+ * get the bits that the root made.
  */
 #include <math.h>
 #include "cost.h"
@@ -35,10 +35,11 @@ static void build_down(hk_builder *b, unsigned tree, const hk_tree_place *place)
 static int rank_at(const hk_build *w, int place) { return hk_layout_at(w->layout, w->channel, place); }
 static int place_of(const hk_build *w, int rank) { return hk_layout_place(w->layout, w->channel, rank); }
 
-/* An allreduce's root is who stands first: another rank on every ring order, so that channels share out a host's NICs. */
+/* An allreduce's root is the first rank of the order: another rank on every ring order, so that channels share a host's
+ * NICs. */
 static int root_of(const hk_build *w) { return w->coll == HK_ALLREDUCE ? rank_at(w, 0) : w->root; }
 
-/* The trees are made of places, so that neighbours in them are mostly of one host. */
+/* The trees are made of positions, so that neighbours in them are mostly on one host. */
 static hk_tree_place tree_place(const hk_build *w, unsigned tree) {
   hk_tree_place p = hk_two_tree_place((int)tree, place_of(w, w->rank), place_of(w, root_of(w)), w->nranks);
   p.up = rank_at(w, p.up);
@@ -46,7 +47,8 @@ static hk_tree_place tree_place(const hk_build *w, unsigned tree) {
   return p;
 }
 
-/* The root is above both trees.  Its one lane a tree takes from the upward channel and gives to the downward one. */
+/* The root of both trees. It has one lane for each tree, which receives from the upward channel and sends to the
+ * downward one. */
 static void build_root(hk_builder *b, const hk_build *w, unsigned tree) {
   int top = rank_at(w, hk_two_tree_top((int)tree, place_of(w, root_of(w)), w->nranks));
   hk_operand from[2], to[2] = {hk_out(tree, 0)};
@@ -97,7 +99,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.sent = 2 * half * up + 2 * half * down;
   w.written = 2 * half * up + 4 * half * down;
   w.reduced = 2 * half * up;
-  /* A way to the root crosses to another host for each level of hosts, and at either end where hosts' ranks and subtrees
+  /* A path to the root crosses to another host for each level of hosts, and at either end if hosts' ranks and subtrees
    * do not coincide. */
   int ways = up + down, height = (int)s.depth / ways, far = hk_log2_ceil((unsigned)m->nhosts) + 2;
   w.gpu.far_chain = m->nhosts > 1 ? ways * (far < height ? far : height) : 0;
@@ -105,8 +107,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.turns = 1;
   w.gpu.scattered = 0.5; /* half of the ranks are leaves, next to their parents */
   w.gpu.lane = half;
-  /* One inner rank sends one and a half messages.  Of several channels the inner ranks of a host are different ones, but
-   * some have one NIC, and the root is one for all: what the simulated trees come down to. */
+  /* One inner rank sends one and a half messages. Several channels have different inner ranks of a host, but some of
+   * these share a NIC, and all channels have one root. Fitted to the simulated trees. */
   w.gpu.out_one = (double)bytes * (up && down ? 0.65 + 1.0 / m->channels : 0.9 + 0.6 / m->channels);
   return hk_price(m, &s, &w);
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Two-shot allreduce over multicast: rank p gets everybody's block p, adds up, and writes the sum once where all others
- * read it.  n ranks, S bytes: two steps.  A rank writes S (n - 1) / n bytes into slots for others, reduces as many, writes
- * S / n of sums twice (slot and output) and copies S (n - 1) / n out: besides the multicast, this is Rabenseifner's
- * reduce-scatter and allgather with the direct exchange of Thakur, Rabenseifner, Gropp 2005 in place of halving.
+ * Two-shot allreduce over multicast: rank p gets block p of all ranks, adds up, and writes the sum once to memory that
+ * all others read. n ranks, S bytes: two steps. A rank writes S (n - 1) / n bytes into slots for others, reduces as
+ * many, writes S / n of sums twice (slot and output) and copies S (n - 1) / n out. Apart from the multicast, this is
+ * Rabenseifner's reduce-scatter and allgather with the direct exchange of Thakur, Rabenseifner, Gropp 2005 in place of
+ * halving.
  *
- * Three lanes (send, add, collect) let the sends run ahead as far as the slots allow: where ranks share a core, each turn
- * on the core then does several waves.  A block is added up by one rank, so all get the same bits.
+ * Three lanes (send, add, collect) let the sends run ahead as far as the slots allow: if ranks share a core, each turn
+ * on the core then does several waves. A block is added up by one rank, so all get the same bits.
  */
 #include "cost.h"
 #include "gpu.h"
