@@ -208,7 +208,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
 
 const hk_algorithm hk_algorithm_direct = {
     .name = "direct",
-    .about = "every block straight to where it belongs; one step or two, links to everybody",
+    .about = "every block directly to its destination; one step or two, links to all ranks",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_BROADCAST | 1u << HK_REDUCE |
              1u << HK_GATHER | 1u << HK_SCATTER,
     .cost = cost,

@@ -42,7 +42,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
 
 const hk_algorithm hk_algorithm_flat = {
     .name = "flat",
-    .about = "everybody sends everything to everybody; one step, most bytes",
+    .about = "every rank sends its whole input to every other one; one step, most bytes",
     .colls = 1u << HK_ALLREDUCE,
     .cost = cost,
     .shape = shape,

@@ -18,7 +18,7 @@
 static const char *cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
   if (!m->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
-  return m->nhosts > 1 ? "is for ranks behind one switch" : NULL;
+  return m->nhosts > 1 ? "is for ranks on one switch" : NULL;
 }
 
 static void build_reduce_scatter(hk_builder *b, const hk_build *w) {

@@ -234,7 +234,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
 
 const hk_algorithm hk_algorithm_rail = {
     .name = "rail",
-    .about = "between hosts only equal local ranks talk, inside everybody; nothing crosses a rail fabric's spines",
+    .about =
+        "between hosts only equal local ranks communicate, inside all ranks; nothing crosses a rail fabric's spines",
     .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLTOALL,
     .cannot = cannot,
     .cost = cost,

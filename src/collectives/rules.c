@@ -93,7 +93,7 @@ static hk_status parse_line(const place *p, char *text, hk_rule *r) {
   if (rc != HK_OK) return rc;
   if (!any(f[1]) && !parse_size(f[1], &r->from)) return wrong(p, 1, f[1], "a size, as 0, 64K or 1M, or *");
   if (!any(f[2]) && !parse_size(f[2], &r->to)) return wrong(p, 2, f[2], "a size, as 0, 64K or 1M, or *");
-  if (r->to < r->from) return wrong(p, 2, f[2], "it is less than where the rule begins");
+  if (r->to < r->from) return wrong(p, 2, f[2], "it is less than the rule's first size");
   if (!any(f[3]) && !parse_number(f[3], &r->nranks)) return wrong(p, 3, f[3], "1 to 65535 or *");
   if (!any(f[4]) && !parse_number(f[4], &r->nhosts)) return wrong(p, 4, f[4], "1 to 65535 or *");
   if (!any(f[7]) && !parse_number(f[7], &r->channels)) return wrong(p, 7, f[7], "1 to 65535 or *");

@@ -70,7 +70,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
 
 const hk_algorithm hk_algorithm_twoshot = {
     .name = "twoshot",
-    .about = "each rank adds up one block and writes it once where all others read; two steps; needs multicast",
+    .about =
+        "each rank adds up one block and writes it once to memory that all others read; two steps; needs multicast",
     .colls = 1u << HK_ALLREDUCE,
     .cannot = cannot,
     .cost = cost,

@@ -108,10 +108,11 @@ static void end_sends(pair *p) {
 static hk_status nonsense(pair *p, const hk_slot *s) {
   char text[HK_ADDR_TEXT];
   p->step = PAIR_BROKEN;
-  return HK_FAIL(HK_ERR_REMOTE,
-                 "the net plugin got a message of kind %u and %u bytes from %s where none was due: do both sides run "
-                 "the same version of it?",
-                 s->signature, s->bytes, hk_addr_format(&p->control, text));
+  return HK_FAIL(
+      HK_ERR_REMOTE,
+      "the net plugin got a message of kind %u and %u bytes from %s when none was expected: do both sides run "
+      "the same version of it?",
+      s->signature, s->bytes, hk_addr_format(&p->control, text));
 }
 
 static hk_status begin(pair *p, pair_request *r, const hk_slot *s) {

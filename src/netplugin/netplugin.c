@@ -192,8 +192,8 @@ static hk_status reg_gpu(pair *p, void *data, size_t bytes, int fd, uint64_t off
   if (!p->link.placed)
     return HK_FAIL(
         HK_ERR_USAGE,
-        "memory of a GPU cannot be registered with this connection: it goes over sockets, as one of the two sides has no "
-        "RDMA that works (NCCL_DEBUG=INFO tells why); NCCL_NET_GDR_LEVEL=LOC keeps it in host memory");
+        "memory of a GPU cannot be registered with this connection: it uses sockets, because RDMA does not work on one "
+        "of the two sides (NCCL_DEBUG=INFO gives the reason); NCCL_NET_GDR_LEVEL=LOC keeps data in host memory");
   HK_TRY(new_memory(data, bytes, registration), out);
   rc = hk_net_gpu_memory(&p->link, data, bytes, fd, offset);
   if (rc == HK_OK) return HK_OK;
@@ -238,8 +238,7 @@ static hk_status within(const pair *p, const void *data, size_t bytes, const pai
   const char *at = data;
   size_t from = m && at >= m->base ? (size_t)(at - m->base) : SIZE_MAX;
   if (!p->link.placed || !bytes || (m && from <= m->bytes && bytes <= m->bytes - from)) return HK_OK;
-  return HK_FAIL(HK_ERR_USAGE,
-                 "a message of %zu bytes at %p does not lie in the memory whose registration it comes with", bytes,
+  return HK_FAIL(HK_ERR_USAGE, "a message of %zu bytes at %p is not inside the memory of the given registration", bytes,
                  data);
 }
 
@@ -267,7 +266,7 @@ static int irecv_v9(void *comm, int n, void **data, size_t *bytes, int *tags, vo
   hk_status rc = HK_OK;
   (void)tags;
   *request = NULL;
-  if (n != 1) return HK_FAIL(HK_ERR_USAGE, "a receive of %d buffers was asked for: the net plugin takes one", n);
+  if (n != 1) return HK_FAIL(HK_ERR_USAGE, "a receive of %d buffers: the net plugin supports one", n);
   HK_TRY(within(comm, data[0], bytes[0], registrations[0]), out);
   *request = pair_post(comm, data[0], bytes[0]);
 out:

@@ -245,7 +245,7 @@ static bool is_known(const pair *p) { return p->got >= PAIR_KEY && memcmp(p->the
 static hk_status lost(pair *p, const char *doing, int err) {
   char text[HK_ADDR_TEXT];
   if (p->sends || is_known(p)) return broken(p, doing, err);
-  HK_INFO(HK_SUB_NET, "the net plugin hangs up on %s, which called it without the key",
+  HK_INFO(HK_SUB_NET, "the net plugin closes the connection of %s, which does not have the key",
           hk_addr_format(&p->control, text));
   p->step = PAIR_STRANGER;
   return HK_OK;

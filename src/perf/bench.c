@@ -176,7 +176,7 @@ static void captured_iterations(perf_worker *w, bool in_place, times *t) {
   }
   for (int i = 0; i < w->nranks; i++)
     if (mem->use(w->ranks[i].device) || !(graph[i] = mem->capture_end(w->ranks[i].stream)))
-      perf_fail(PERF_INTERNAL, "rank %d: what was captured makes no graph", w->ranks[i].rank);
+      perf_fail(PERF_INTERNAL, "rank %d: the captured operations make no graph", w->ranks[i].rank);
   perf_team_barrier(&w->job->team, w->thread);
   double begin = perf_now();
   for (int k = 0; k < o->graph; k++)

@@ -63,9 +63,10 @@ static void tell_end(const pid_t *pids, int n, pid_t pid, int status) {
   int p = 0;
   while (p < n && pids[p] != pid) p++;
   if (WIFSIGNALED(status))
-    fprintf(stderr,
-            "# process %d of %d (pid %d) was killed by signal %d (%s); the others have %d s to say what they saw\n", p,
-            n, (int)pid, WTERMSIG(status), strsignal(WTERMSIG(status)), GRACE_SECONDS);
+    fprintf(
+        stderr,
+        "# process %d of %d (pid %d) was killed by signal %d (%s); the others have %d s to report what they noticed\n",
+        p, n, (int)pid, WTERMSIG(status), strsignal(WTERMSIG(status)), GRACE_SECONDS);
   else
     fprintf(stderr, "# process %d of %d (pid %d) ended with code %d\n", p, n, (int)pid, WEXITSTATUS(status));
 }

@@ -120,7 +120,7 @@ static void choose_meeting(const perf_launch *l, meeting *m) {
     first_node(nodes && *nodes ? nodes : "127.0.0.1", m->hosts[0], ADDRESS_ROOM);
     m->nhosts = 1, m->port = 20000 + (int)(m->token % 10000);
   } else if (!strcmp(l->kind, "torchrun")) {
-    perf_fail(PERF_USAGE, "RANK and WORLD_SIZE are set, but not MASTER_ADDR and MASTER_PORT, where process 0 can be met"
+    perf_fail(PERF_USAGE, "RANK and WORLD_SIZE are set, but not MASTER_ADDR and MASTER_PORT, the address of process 0"
                           " (--launcher none: ignore them)");
   } else {
     const char *folder = getenv("HOCKET_PERF_DIR");
@@ -213,7 +213,7 @@ static int greet(const perf_launch *l, const meeting *m, int fd) {
       g.nprocs != l->nprocs || g.proc < 1 || g.proc >= l->nprocs)
     return -1;
   if (l->oob.fds[g.proc] >= 0) {
-    fprintf(stderr, "# two processes say that they are process %d of %d\n", g.proc, l->nprocs);
+    fprintf(stderr, "# two processes have the number %d of %d\n", g.proc, l->nprocs);
     return -1;
   }
   if (send(fd, magic, 1, MSG_NOSIGNAL) != 1) return -1;
@@ -273,7 +273,7 @@ static int try_host(const perf_launch *l, const meeting *m, const char *host, bo
   int error = getaddrinfo(host, port, &hints, &list);
   if (error) { /* the name may become known later; the user learns of the error now */
     if (!*told)
-      fprintf(stderr, "# process %d cannot resolve '%s' yet, where process 0 is: %s\n", l->proc, host,
+      fprintf(stderr, "# process %d cannot resolve '%s', the host of process 0, yet: %s\n", l->proc, host,
               gai_strerror(error));
     *told = true;
     return -1;

@@ -26,8 +26,8 @@ static void load(void) {
   int (*usable)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "hocketDeviceCount");
   if (devices && usable && usable() == 0) {
     devices = 0;
-    printf(
-        "# GPUs are here, but this libnccl.so.2 was built without kernels for them (make NVCC=/path/to/nvcc): host memory\n");
+    printf("# there are GPUs, but this libnccl.so.2 was built without kernels for them (make NVCC=/path/to/nvcc): host "
+           "memory is used\n");
   }
 }
 

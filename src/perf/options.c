@@ -27,12 +27,13 @@ typedef struct option_row {
 static const option_row rows[] = {
     {'t', "nthreads", "threads", "threads a process (1)", KIND_INT, FIELD(threads), 1, 4096},
     {'g', "ngpus", "ranks", "ranks a thread; on a GPU machine each has its GPU (1)", KIND_INT, FIELD(gpus), 1, 4096},
-    {OWN_PROCS, "procs", "processes", "start so many local processes; without it, this one or what a launcher started",
-     KIND_INT, FIELD(procs), 1, 4096},
+    {OWN_PROCS, "procs", "processes",
+     "start this number of local processes; without it, this one or those of a launcher", KIND_INT, FIELD(procs), 1,
+     4096},
     {'b', "minbytes", "size", "smallest size (32M); K, M, G mean 2^10, 2^20, 2^30", KIND_SIZE, FIELD(min_bytes), 0, 0},
     {'e', "maxbytes", "size", "largest size (32M)", KIND_SIZE, FIELD(max_bytes), 0, 0},
     {'i', "stepbytes", "size", "step between sizes (1M)", KIND_SIZE, FIELD(step_bytes), 0, 0},
-    {'f', "stepfactor", "factor", "factor between sizes, instead of a step", KIND_FACTOR, FIELD(step_factor), 0,
+    {'f', "stepfactor", "factor", "factor between sizes, in place of a step", KIND_FACTOR, FIELD(step_factor), 0,
      INT_MAX},
     {'n', "iters", "count", "timed iterations a size (20)", KIND_INT, FIELD(iters), 1, INT_MAX},
     {'w', "warmup_iters", "count", "iterations before, not timed (1)", KIND_INT, FIELD(warmup), 0, INT_MAX},
@@ -41,7 +42,8 @@ static const option_row rows[] = {
     {'N', "run_cycles", "count", "passes over all sizes; 0: endless (1)", KIND_INT, FIELD(cycles), 0, INT_MAX},
     {'p', "parallel_init", "0/1", "each thread creates its own communicators (0)", KIND_INT, FIELD(parallel_init), 0,
      1},
-    {'c', "check", "count", "check every element of so many extra iterations (1)", KIND_INT, FIELD(check), 0, INT_MAX},
+    {'c', "check", "count", "check every element of this number of extra iterations (1)", KIND_INT, FIELD(check), 0,
+     INT_MAX},
     {'o', "op", "sum/prod/max/min/avg/mulsum/all", "reduction (sum)", KIND_OP, FIELD(op), 0, 0},
     {'d', "datatype", "type/all",
      "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2 (float)", KIND_TYPE, FIELD(type), 0,
@@ -54,8 +56,9 @@ static const option_row rows[] = {
      FIELD(stream_null), 0, 1},
     {'T', "timeout", "seconds", "end with an error when one wait takes longer (never)", KIND_INT, FIELD(timeout), 0,
      INT_MAX},
-    {'G', "cudagraph", "launches", "capture the iterations in a graph and launch it so often; needs a GPU (0)",
-     KIND_INT, FIELD(graph), 0, INT_MAX},
+    {'G', "cudagraph", "launches",
+     "capture the iterations in a graph and launch it this number of times; needs a GPU (0)", KIND_INT, FIELD(graph), 0,
+     INT_MAX},
     {'C', "report_cputime", "0/1", "report the time of the calls, without the wait (0)", KIND_INT, FIELD(cputime), 0,
      1},
     {'S', "report_timestamps", "0/1", "add the time of day to each row (0)", KIND_INT, FIELD(timestamps), 0, 1},
@@ -68,14 +71,15 @@ static const option_row rows[] = {
     {'x', "cta_policy", "0/1/2", "ncclConfig_t's CTAPolicy", KIND_INT, FIELD(cta_policy), 0, 2},
     {'M', "memory", "0/1", "report the memory in use, and the time of init (0)", KIND_INT, FIELD(memory), 0, 1},
     {'M', "memory_report", NULL, NULL, KIND_INT, FIELD(memory), 0, 1},
-    {'u', "unalign", "elements", "start buffers so many elements later (0)", KIND_INT, FIELD(unalign), 0, 1 << 20},
+    {'u', "unalign", "elements", "start buffers this number of elements later (0)", KIND_INT, FIELD(unalign), 0,
+     1 << 20},
     {'I', "per_iter_timing", "0/1", "time each iteration: fastest, slowest, 99th percentile, variation (0)", KIND_INT,
      FIELD(per_iter), 0, 1},
-    {'K', "per_iter_skip", "count", "leave so many first iterations out of -I's summary (0)", KIND_INT,
+    {'K', "per_iter_skip", "count", "leave this number of first iterations out of -I's summary (0)", KIND_INT,
      FIELD(per_iter_skip), 0, INT_MAX},
     {OWN_PLOT, "plot", "file.svg|file.png", "draw bandwidth and time over size (needs gnuplot)", KIND_TEXT, FIELD(plot),
      0, 0},
-    {OWN_LAUNCHER, "launcher", "auto/none/ompi/pmi/slurm/torchrun", "whose environment names the ranks (auto)",
+    {OWN_LAUNCHER, "launcher", "auto/none/ompi/pmi/slurm/torchrun", "launcher whose variables give the ranks (auto)",
      KIND_TEXT, FIELD(launcher), 0, 0},
     {'h', "help", NULL, "print this", KIND_HELP, 0, 0, 0},
 };
@@ -128,7 +132,7 @@ static size_t to_size(const perf_options *o, const option_row *r, const char *te
   if (*end == 'B' || *end == 'b') end++;
   v *= (double)(1ll << shift);
   if (!number || *end || !(v >= 0) || v > ldexp(1, 62))
-    wrong(o, "invalid size '%s' specified for '%s': a number, with K, M or G where wanted", text, r->name);
+    wrong(o, "invalid size '%s' specified for '%s': a number, optionally with K, M or G", text, r->name);
   return (size_t)v;
 }
 

@@ -55,7 +55,7 @@ static bool take(parser *p, const char *literal) {
   return true;
 }
 static void expect(parser *p, const char *literal) {
-  if (!p->error && !take(p, literal)) fail(p, "\"%s\" should stand", literal);
+  if (!p->error && !take(p, literal)) fail(p, "expected \"%s\"", literal);
 }
 static uint32_t number(parser *p, uint32_t max) {
   if (p->error) return 0;
@@ -63,7 +63,7 @@ static uint32_t number(parser *p, uint32_t max) {
   const char *c = p->at;
   while (*c >= '0' && *c <= '9' && n <= max) n = n * 10 + (uint64_t)(*c++ - '0');
   if (c == p->at || n > max) {
-    fail(p, "a number up to %u should stand", max);
+    fail(p, "expected a number up to %u", max);
     return 0;
   }
   p->at = c;
@@ -104,14 +104,14 @@ static void read_head(parser *p) {
          (strlen(hk_coll_name((hk_coll)coll)) != n || strncmp(p->at, hk_coll_name((hk_coll)coll), n) != 0))
     coll++;
   if (coll == HK_COLL_COUNT) {
-    fail(p, "a collective's name should stand");
+    fail(p, "expected a collective's name");
     return;
   }
   p->at += n;
   expect(p, " ");
   n = strspn(p->at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.");
   if (n == 0 || n >= sizeof h->algorithm)
-    fail(p, "an algorithm's name of at most %zu letters, digits, _-+. should stand", sizeof h->algorithm - 1);
+    fail(p, "expected an algorithm's name of at most %zu letters, digits, _-+.", sizeof h->algorithm - 1);
   if (p->error) return;
   memcpy(h->algorithm, p->at, n);
   p->at += n;
@@ -150,7 +150,7 @@ static void read_links(parser *p) {
     if (!p->error && index != p->head.nlinks) fail(p, "the next link is %u", p->head.nlinks);
     expect(p, "=");
     int kind = p->error ? 0 : link_kind(p);
-    if (kind < 0) fail(p, "send, recv, mcast or mcast-recv should stand");
+    if (kind < 0) fail(p, "expected send, recv, mcast or mcast-recv");
     expect(p, "(");
     unsigned lane = p->head.nlanes - 1u;
     hk_link_need l = {.peer = number16(p), .kind = (uint8_t)kind, .lane = (uint8_t)lane, .channel = (uint8_t)lane};
@@ -191,7 +191,7 @@ static void read_operand(parser *p) {
     read_link(p, kind, &o);
   } else {
     while (o.space < HK_LINK && !take(p, hk_space_words[o.space])) o.space++;
-    if (o.space == HK_LINK) fail(p, "an operand should stand");
+    if (o.space == HK_LINK) fail(p, "expected an operand");
   }
   expect(p, "[b");
   o.block = number16(p);

@@ -280,7 +280,7 @@ hk_status hk_fold(hk_world *w, hk_programs *programs, bool shifted) {
     if (!same)
       rc = HK_FAIL(
           HK_ERR_ARGUMENT,
-          "%s of %d ranks has %u links a rank, more than the simulator can hold where hosts differ; simulate fewer "
+          "%s of %d ranks has %u links a rank, more than the simulator can hold if hosts differ; simulate fewer "
           "hosts, or an algorithm with fewer links",
           one->algorithm, w->nranks, one->nlinks);
     goto out;

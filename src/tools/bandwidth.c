@@ -101,11 +101,12 @@ const hk_tool hk_tool_bandwidth = {
     .name = "bandwidth",
     .about = "measure the links between GPUs and host memory, and say why one is slow",
     .text =
-        "Copies with the driver's copy engines: between every GPU and the memory of every NUMA node, pinned and pageable; "
-        "between every two GPUs with peer access (P2P), one way and both ways at once, and without. What peer access "
-        "delivers is compared with what was sent: some machines offer it and corrupt data. Where the library has kernels "
-        "for GPUs, also what these copy and add up within each GPU: bytes read and written.\n"
-        "Rates are in GB/s (1e9 bytes). The nominal rate is that of the narrowest link on the way, after the link's own "
+        "Copies with the driver's copy engines: between every GPU and the memory of every NUMA node, pinned and "
+        "pageable; between every two GPUs with peer access (P2P), one way and both ways at once, and without. Data "
+        "that arrives by peer access is compared with what was sent: some machines offer it and corrupt data. If the "
+        "library has kernels for GPUs, also measures how fast these copy and add within each GPU: bytes read and "
+        "written.\n"
+        "Rates are in GB/s (1e9 bytes). The nominal rate is that of the slowest link of the path, after the link's own "
         "overhead; within a GPU it is that of its memory, which a copy both reads and writes.",
     .findings = "a link is slower than --floor says, or P2P delivers wrong data",
     .examples = "hocket bandwidth\n  the table\n"

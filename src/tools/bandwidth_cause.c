@@ -36,7 +36,7 @@ hk_status hk_bw_expect(hk_bw *b) {
     hk_bw_pair *p = &b->pair[i];
     int can = 0;
     if (p->from != p->to) {
-      HK_CUDA_TRY(hk_cu.DeviceCanAccessPeer(&can, device[p->from], device[p->to]), out, "cannot ask about peer access");
+      HK_CUDA_TRY(hk_cu.DeviceCanAccessPeer(&can, device[p->from], device[p->to]), out, "cannot query peer access");
     }
     p->peer = can != 0;
     uint32_t from = node_of_gpu(b->topo, p->from), to = node_of_gpu(b->topo, p->to);
@@ -113,7 +113,7 @@ static void judge_pair(const hk_bw *b, hk_bw_pair *p) {
   blame_width(b, p->from, p->cause);
   blame_width(b, p->to, p->cause);
   blame_pci(b, p->cause);
-  if (!p->cause[0] && strcmp(p->path, "SYS") == 0) add(p->cause, "the way crosses the link between CPUs");
+  if (!p->cause[0] && strcmp(p->path, "SYS") == 0) add(p->cause, "the path crosses the link between CPUs");
   if (!p->cause[0]) add(p->cause, "nothing found: other traffic, or a virtual machine that hides its bridges");
 }
 

@@ -135,7 +135,7 @@ static hk_status enable_peers(const hk_bw *b, const gpu *g) {
     HK_CUDA_TRY(hk_cu.CtxSetCurrent(g[p->from].context), out, "cannot enter GPU %d", p->from);
     CUresult code = hk_cu.CtxEnablePeerAccess(g[p->to].context, 0);
     if (code != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-      HK_CUDA_TRY(code, out, "GPU %d is said to reach GPU %d, but cannot", p->from, p->to);
+      HK_CUDA_TRY(code, out, "GPU %d should reach GPU %d, but cannot", p->from, p->to);
   }
 out:
   return rc;

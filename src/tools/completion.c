@@ -155,7 +155,7 @@ const hk_tool hk_tool_completion = {
     .name = "completion",
     .about = "print the completion script of a shell",
     .usage = "bash|zsh",
-    .text = "make install puts the scripts where both shells look for them. To use one without installing:\n"
+    .text = "make install installs the scripts for both shells. To use one without installing:\n"
             "\n"
             "  source <(hocket completion bash)",
     .least = 1,

@@ -21,8 +21,8 @@ typedef struct check {
 
 static const check checks[] = {
     {"variables", "NCCL_ and HOCKET_ variables that are misspelt or out of range", hk_doctor_variables},
-    {"plugins", "plugins and files that variables ask for", hk_doctor_plugins},
-    {"interfaces", "which network interface is taken, and whether connections get through", hk_doctor_interfaces},
+    {"plugins", "plugins and files that variables name", hk_doctor_plugins},
+    {"interfaces", "which network interface is used, and whether connections work", hk_doctor_interfaces},
     {"peer", "connections and RDMA routes to another host (--peer)", hk_doctor_peer},
     {"gids", "which GID a RoCE port uses", hk_doctor_gids},
     {"verbs", "RDMA devices open and take memory", hk_doctor_verbs},
@@ -35,13 +35,13 @@ static const check checks[] = {
     {"numa", "which processors and memory this process is bound to", hk_doctor_numa},
     {"governor", "whether processors run at full speed", hk_doctor_governor},
     {"topology", "parts of the machine that cannot be seen", hk_doctor_topology},
-    {"links", "PCI links that run below their best", hk_doctor_links},
+    {"links", "PCI links that are slower than they could be", hk_doctor_links},
     {"gpu", "GPU driver and libraries", hk_doctor_gpu},
-    {"p2p", "whether data comes unharmed from one GPU's memory into another's", hk_doctor_p2p},
+    {"p2p", "whether data arrives unchanged in another GPU's memory", hk_doctor_p2p},
     {"gdr", "whether NICs reach GPU memory (GPUDirect RDMA)", hk_doctor_gdr},
     {"pairs", "which GPU's memory which RDMA card can register", hk_doctor_gpu_pairs},
     {"acs", "PCI switches that send peer traffic through the CPU", hk_doctor_acs},
-    {"iommu", "an IOMMU that translates what devices send each other", hk_doctor_iommu},
+    {"iommu", "an IOMMU that translates traffic between devices", hk_doctor_iommu},
 };
 
 static const char *check_word(int i) { return i >= 0 && i < (int)HK_ARRAY_LENGTH(checks) ? checks[i].name : NULL; }
@@ -165,24 +165,24 @@ static const hk_tool_option rows[] = {
      .def = "-1",
      .low = -1,
      .high = 65535,
-     .help =
-         "answer a doctor on another host until killed; tells whoever asks this host's addresses; 0 takes any port"},
+     .help = "answer a doctor on another host until killed, with this host's addresses; 0 takes any port"},
     {.name = "root",
      .argument = "FOLDER",
      .kind = HK_OPTION_FILE,
      .field = offsetof(options, root),
-     .help = "look at a copy of another machine's /sys and /proc; nothing is tried"},
+     .help = "check a copy of another machine's /sys and /proc; nothing is tried"},
     {.name = "json", .help = "write JSON", .field = offsetof(options, json)},
     {0}};
 
 const hk_tool hk_tool_doctor = {
     .name = "doctor",
-    .about = "find what keeps collectives from working or from being fast, and how to mend it",
+    .about = "find what keeps collectives from working or from being fast, and how to fix it",
     .usage = "[CHECK...]",
     .text =
-        "Looks at the machine, the network and the environment, and says of each thing whether it is ok, worth a note, or "
-        "a problem, with the command that mends it. Run it as your job runs: same user, same container, same launcher. "
-        "Nothing is changed. With names of checks, makes only these:\n\n"
+        "Checks the machine, the network and the environment. Each finding is ok, a note, or a problem, with the "
+        "command that fixes it. Run it as your job runs: same user, same container, same launcher. It changes nothing. "
+        "With names of checks it makes only these:\n"
+        "\n"
         " variables, plugins, interfaces, peer, gids, verbs, shm, cma, memlock, files, hugepages, limits, numa,\n"
         " governor, topology, links, gpu, p2p, gdr, pairs, acs, iommu",
     .findings = "there is a problem",

@@ -108,16 +108,16 @@ void hk_doctor_limits(hk_doctor *d) {
     memory = smallest(d, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", parse_bytes);
   int have = allowed_list(d, "Cpus_allowed_list", mask) ? count_bits(mask) : online(d);
   if (cpus > 0 && cpus < have)
-    hk_doctor_say(d, HK_DOC_PROBLEM,
-                  "give whole processors instead: docker run --cpuset-cpus, Kubernetes' static CPU policy",
-                  "a quota of %.1f CPUs stands on %d processors: whoever has used his share is stopped for the rest of "
-                  "100 ms, and all ranks wait for him",
-                  cpus, have);
+    hk_doctor_say(
+        d, HK_DOC_PROBLEM, "give whole processors instead: docker run --cpuset-cpus, Kubernetes' static CPU policy",
+        "there is a quota of %.1f CPUs on %d processors: a process that has used its share is stopped for the "
+        "rest of 100 ms, and all ranks wait for it",
+        cpus, have);
   else
     hk_doctor_say(d, HK_DOC_OK, NULL, "no quota on the time of the processors");
   if (memory > 0 && memory < 1e9)
     hk_doctor_say(d, HK_DOC_NOTE, "docker run --memory=...",
-                  "memory is limited to %s; shared memory counts too, and who passes the limit is killed",
+                  "memory is limited to %s; shared memory counts too, and a process that exceeds the limit is killed",
                   hk_tool_bytes(size, (size_t)memory));
   else if (memory > 0)
     hk_doctor_say(d, HK_DOC_OK, NULL, "memory is limited to %s", hk_tool_bytes(size, (size_t)memory));
@@ -148,8 +148,8 @@ static void check_near(hk_doctor *d, hk_node_kind kind, const char *what, int he
   if (node >= 0)
     hk_doctor_say(d, HK_DOC_PROBLEM,
                   hk_doctor_fix(fix, "numactl --cpunodebind=%d --membind=%d, mpirun --bind-to numa", node, node),
-                  "this process runs on NUMA node %d, and every %s that it sees is on another (node %d): all that they "
-                  "exchange crosses the link between CPUs",
+                  "this process runs on NUMA node %d, and every %s that it sees is on another (node %d): all traffic "
+                  "between them crosses the link between CPUs",
                   here, what, node);
 }
 
@@ -178,7 +178,7 @@ void hk_doctor_numa(hk_doctor *d) {
   long long balancing = 0;
   if (all > 1 && hk_root_number(d->root, &balancing, "/proc/sys/kernel/numa_balancing") && balancing)
     hk_doctor_say(d, HK_DOC_NOTE, "sysctl -w kernel.numa_balancing=0",
-                  "the kernel moves memory between NUMA nodes by itself, and every move stops who uses it");
+                  "the kernel moves memory between NUMA nodes, and every move stops the process that uses it");
   /* Memory is allowed on none of the nodes whose processors are allowed. */
   if (nodes == 1 && all > 1 && allowed_list(d, "Mems_allowed_list", memory) && first < MASK_BITS &&
       !(memory[first / 64] >> (first % 64) & 1))
@@ -201,8 +201,8 @@ void hk_doctor_governor(hk_doctor *d) {
   if (!known) return; /* a virtual machine: the host decides */
   if (slow)
     hk_doctor_say(d, HK_DOC_NOTE, "cpupower frequency-set -g performance",
-                  "%d of %d processors use the governor '%s': they speed up only after a while of load, which small "
-                  "messages do not give them",
+                  "%d of %d processors use the governor '%s': they speed up only after a time of load, and small "
+                  "messages are too short for that",
                   slow, known, first);
   else
     hk_doctor_say(d, HK_DOC_OK, NULL, "processors run at full speed (governor performance)");

@@ -69,7 +69,7 @@ static const char *reason(const hk_iface *list, int n, char *text, size_t bytes)
   else if (next == n)
     snprintf(text, bytes, "the only one that is up");
   else if (list[0].kind == HK_IFACE_PHYSICAL && list[next].kind != HK_IFACE_PHYSICAL)
-    snprintf(text, bytes, "the only one with hardware behind it");
+    snprintf(text, bytes, "the only one with hardware");
   else if (list[0].speed_mbps > list[next].speed_mbps)
     snprintf(text, bytes, "the fastest");
   else

@@ -22,10 +22,10 @@ static void judge(hk_doctor *d, const hk_bw *b) {
   }
   if (peers < pairs)
     hk_doctor_say(d, HK_DOC_NOTE, "hocket topo; nvidia-smi topo -p2p w",
-                  "%d of %d pairs of GPUs have no peer access: what they send each other goes through host memory",
-                  pairs - peers, pairs);
+                  "%d of %d pairs of GPUs have no peer access: their traffic goes through host memory", pairs - peers,
+                  pairs);
   if (peers > wrong)
-    hk_doctor_say(d, HK_DOC_OK, NULL, "%d pairs of GPUs write to each other's memory, and 1 MiB came as it was sent",
+    hk_doctor_say(d, HK_DOC_OK, NULL, "%d pairs of GPUs write to each other's memory, and 1 MiB arrived unchanged",
                   peers - wrong);
 }
 

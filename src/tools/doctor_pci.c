@@ -49,10 +49,10 @@ void hk_doctor_links(hk_doctor *d) {
         d, HK_DOC_PROBLEM,
         hk_doctor_fix(fix, "reseat the card, look at its slot, riser and the firmware's settings; lspci -vv -s %s",
                       bus),
-        "%s %s: its link runs at %g GT/s x%d and could at %g GT/s x%d", hk_node_kind_name((hk_node_kind)n->kind), bus,
-        (double)p->gts, p->width, (double)p->max_gts, p->max_width);
+        "%s %s: its link runs at %g GT/s x%d and could run at %g GT/s x%d", hk_node_kind_name((hk_node_kind)n->kind),
+        bus, (double)p->gts, p->width, (double)p->max_gts, p->max_width);
   }
-  if (looked && d->n == before) hk_doctor_say(d, HK_DOC_OK, NULL, "%d PCI links run at their best", looked);
+  if (looked && d->n == before) hk_doctor_say(d, HK_DOC_OK, NULL, "%d PCI links run at full speed", looked);
 }
 
 static bool nvswitches(const hk_doctor *d) {
@@ -115,7 +115,7 @@ void hk_doctor_gdr(hk_doctor *d) {
   hk_root_text(d->root, text, sizeof text, "/proc/driver/nvidia/version");
   bool open = strstr(text, "Open Kernel Module") != NULL;
   hk_doctor_say(d, HK_DOC_PROBLEM, "modprobe nvidia-peermem (and put nvidia-peermem into /etc/modules-load.d/)",
-                "NICs do not reach GPU memory: nvidia-peermem is not loaded%s; all traffic passes host memory",
+                "NICs do not reach GPU memory: nvidia-peermem is not loaded%s; all traffic goes through host memory",
                 open ? "" : ", and dma-buf needs the driver's open kernel modules");
 }
 
@@ -170,10 +170,10 @@ void hk_doctor_acs(hk_doctor *d) {
         d, HK_DOC_PROBLEM,
         hk_doctor_fix(
             fix,
-            "setpci -s %s ECAP_ACS+6.w=0000 for each of them (not on a host that gives devices to virtual machines), or "
-            "switch ACS off in the firmware",
+            "setpci -s %s ECAP_ACS+6.w=0000 for each of them (not on a host that gives devices to virtual machines), "
+            "or switch ACS off in the firmware",
             first),
-        "%d PCI bridge%s (%s%s) send%s traffic between devices up to the CPU (ACS): GPUs and NICs behind one "
+        "%d PCI bridge%s (%s%s) send%s traffic between devices up to the CPU (ACS): GPUs and NICs below one "
         "switch are slow, or hang",
         on, on > 1 ? "s" : "", first, on > 1 ? ", ..." : "", on > 1 ? "" : "s");
   else if (unseen)
@@ -211,5 +211,5 @@ void hk_doctor_iommu(hk_doctor *d) {
   else if (straight)
     hk_doctor_say(d, HK_DOC_OK, NULL, "the IOMMU lets %d devices through untranslated", straight);
   else
-    hk_doctor_say(d, HK_DOC_OK, NULL, "no IOMMU stands between devices");
+    hk_doctor_say(d, HK_DOC_OK, NULL, "no IOMMU is between devices");
 }

@@ -37,7 +37,8 @@ static void try_port(hk_doctor *d, const hk_ibv *api, hk_ibv_context *context, c
   bool ethernet = p->layer == HK_IBV_LAYER_ETHERNET;
   memset(&attr, 0, sizeof attr);
   if (api->query_port(context, p->number, &attr) != 0 || attr.active_mtu < 1 || attr.active_mtu > 5) {
-    hk_doctor_say(d, HK_DOC_PROBLEM, "look at the kernel's log: dmesg", "%s:%d cannot be asked", p->device, p->number);
+    hk_doctor_say(d, HK_DOC_PROBLEM, "look at the kernel's log: dmesg", "%s:%d cannot be queried", p->device,
+                  p->number);
     return;
   }
   if (!try_memory(d, api, context, p->device)) return;
@@ -69,7 +70,7 @@ void hk_doctor_verbs(hk_doctor *d) {
   const hk_ibv *api = hk_ibv_load(why, sizeof why);
   if (!api) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "apt-get install libibverbs1 ibverbs-providers",
-                  "the RDMA ports cannot be used, and TCP takes their place: %s", why);
+                  "the RDMA ports cannot be used, so TCP is used: %s", why);
     return;
   }
   hk_ibv_device **list = api->get_device_list(&listed);

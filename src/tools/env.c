@@ -240,15 +240,15 @@ static const hk_tool_option rows[] = {
 
 const hk_tool hk_tool_env = {
     .name = "env",
-    .about = "show every parameter, its value and where that comes from",
+    .about = "show every parameter, its value and the source of the value",
     .usage = "[NAME...]",
     .text =
         "A value comes from the environment, else from ~/.nccl.conf (or the file that NCCL_CONF_FILE names), else from "
-        "/etc/nccl.conf, else it is the default. Names that are misspelt and values out of range are told, with the "
-        "nearest name and the range. With names, says more about these.",
+        "/etc/nccl.conf, else it is the default. Misspelt names and values out of range are reported, with the "
+        "nearest name and the range. With names, it says more about these.",
     .findings = "a variable that starts with NCCL_ or HOCKET_ is misspelt or its value is out of range",
     .examples = "hocket env --set\n  what differs from the defaults\n"
-                "NCCL_ALGOO=ring hocket env --set\n  tells that NCCL_ALGO is meant\n"
+                "NCCL_ALGOO=ring hocket env --set\n  suggests NCCL_ALGO\n"
                 "hocket env NCCL_ALGO\n  what this one does",
     .options = rows,
     .bytes = sizeof(options),

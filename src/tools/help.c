@@ -5,8 +5,8 @@
 #include <string.h>
 
 static const char purpose[] =
-    "Tells what Hocket sees of a machine, what it would run there and why, proves and simulates it, and finds what is "
-    "wrong with a machine's setup. Nothing here needs a GPU or a second machine: most commands take a machine in words.";
+    "Shows what Hocket finds on a machine, what it runs there and why, proves and simulates it, and finds faults in a "
+    "machine's setup. Nothing here needs a GPU or a second machine: most commands take a machine in words.";
 static const char codes_always[] = "0: all is well.";
 static const char codes_trouble[] = "2: wrong usage, or input that cannot be read; nothing was done.";
 
@@ -154,12 +154,11 @@ void hk_man_all(FILE *to) {
     roff(to, t->about);
     fputc('\n', to);
   }
-  fputs(
-      ".SH EXIT STATUS\n0 when all is well; 1 when the command ran and something is wrong with what it looked at; 2 for "
-      "wrong\nusage or input that cannot be read.\n"
-      ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nNo colours, even on a terminal.\n.PP\nThe library's parameters are read too:\n"
-      "they change what it would run.\n",
-      to);
+  fputs(".SH EXIT STATUS\n0 if there is no problem; 1 if the command ran and found a problem; 2 for wrong\n"
+        "usage or input that cannot be read.\n"
+        ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nNo colours, even on a terminal.\n.PP\n"
+        "The library's parameters are read too:\nthey change the choices.\n",
+        to);
   man_see_also(NULL, to);
 }
 

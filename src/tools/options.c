@@ -98,7 +98,7 @@ bool hk_tool_size(const char *what, const char *text, size_t *out) {
   }
   if (*end == 'B' || *end == 'b') end++;
   if (!number || *end || !(v >= 0) || v > ldexp(1, 60)) {
-    hk_tool_wrong("%s: '%s' is no size: a number of bytes, with K, M, G or T where wanted", what, text);
+    hk_tool_wrong("%s: '%s' is no size: give a number of bytes, optionally with K, M, G or T", what, text);
     return false;
   }
   *out = (size_t)v;

@@ -373,7 +373,7 @@ static const hk_tool_option rows[] = {
     {.letter = 'r',
      .name = "root",
      .argument = "RANK",
-     .help = "the root, where the collective has one",
+     .help = "the root, if the collective has one",
      .def = "0",
      .kind = HK_OPTION_INT,
      .field = offsetof(options, root),
@@ -410,18 +410,18 @@ static const hk_tool_option rows[] = {
 
 const hk_tool hk_tool_plan = {
     .name = "plan",
-    .about = "tell what would run for a collective, and why",
+    .about = "show what runs for a collective, and why",
     .usage = "[COLLECTIVE [SIZE]]",
     .text =
-        "With COLLECTIVE and SIZE: the algorithm, protocol and number of channels that a communicator there would take, "
-        "the reasons in words, and what each alternative would cost. Without SIZE: what runs from which size on. SIZE "
+        "With COLLECTIVE and SIZE: the algorithm, protocol and number of channels that a communicator there chooses, "
+        "the reasons in words, and the price of each alternative. Without SIZE: what runs from which size on. SIZE "
         "is that of the larger of a rank's buffers, in bytes; K, M and G mean 2^10, 2^20 and 2^30.\n"
         "\n"
-        "The parameters that change what runs (NCCL_ALGO, NCCL_PROTO and others) count here too. Prices come from the "
-        "model that docs/tuning.md describes; hocket sim runs the programs link by link instead.",
+        "The parameters that change the choice (NCCL_ALGO, NCCL_PROTO and others) have their effect here too. Prices "
+        "come from the model that docs/tuning.md describes; hocket sim runs the programs link by link.",
     .examples = "hocket plan allreduce 1G --machine dgx-h100\n  one large allreduce on a DGX H100\n"
                 "hocket plan --machine 'nodes=16 of dgx-a100'\n  what runs for which size, of every collective\n"
-                "NCCL_ALGO=^ring hocket plan allreduce 64M --ranks 4\n  and if the ring were not allowed?\n"
+                "NCCL_ALGO=^ring hocket plan allreduce 64M --ranks 4\n  what runs if the ring is not allowed\n"
                 "hocket plan allreduce 1M --ranks 4 --program --rank 1\n  what rank 1 does",
     .options = rows,
     .bytes = sizeof(options),

@@ -37,15 +37,15 @@ static void say_balance(const hk_plan_report *r, FILE *to) {
   hk_tool_bytes(size, r->bytes);
   if (part > 0.7)
     say(to,
-        "%s is a short message here: of the %s, %s would pass with a message of no bytes at all. That is latency: "
-        "starting, and messages that must follow one another. So the fewest messages one behind another win, even if "
-        "they carry more bytes.",
+        "%s is a short message here: of the %s, an empty message takes %s. That is latency: "
+        "starting, and messages that must follow one another. So the algorithm with the fewest messages one after "
+        "another is the fastest, even if they carry more bytes.",
         size, total, fixed);
   else if (part < 0.3)
     say(to,
         "%s is a long message here: of the %s, %s is spent on moving bytes and only %s on latency (starting, and "
-        "messages that must follow one another). So what moves the fewest bytes over the slowest link wins, even if it "
-        "takes more steps.",
+        "messages that must follow one another). So the algorithm that moves the fewest bytes over the slowest link is "
+        "the fastest, even if it takes more steps.",
         size, total, rest, fixed);
   else
     say(to,
@@ -84,7 +84,7 @@ static void say_runner_up(const hk_plan_report *r, const hk_alternative *other, 
     return;
   }
   if (more < 0.02) {
-    say(to, "The next best, %s, is as good as equal (%s).", name, a);
+    say(to, "The next best, %s, is almost equal (%s).", name, a);
     return;
   }
   char text[400];
@@ -136,7 +136,7 @@ static void explain(const hk_plan_report *r, FILE *to) {
     say(to, "One rank alone copies its input to its output.");
     return;
   }
-  if (r->chosen.note) say(to, "Not simply the cheapest: %s.", r->chosen.note);
+  if (r->chosen.note) say(to, "This is not simply the cheapest: %s.", r->chosen.note);
   say_balance(r, to);
   say(to, "How %s works: %s.", r->chosen.algorithm->name, r->chosen.algorithm->about);
   say_links(r, to);

@@ -195,7 +195,7 @@ static const hk_tool_option rows[] = {
      FIELD(chunk)},
     {.name = "ranks-per-host",
      .argument = "N",
-     .help = "ranks of a host without GPUs; 0: one a core",
+     .help = "ranks of a host without GPUs; 0: one for each core",
      .kind = HK_OPTION_INT,
      FIELD(per_host),
      .low = 0,
@@ -204,7 +204,7 @@ static const hk_tool_option rows[] = {
     {.name = "flow", .help = "at flow level, however few ranks", FIELD(flow)},
     {.name = "seed",
      .argument = "N",
-     .help = "of the hash by which flows choose a spine switch",
+     .help = "seed of the hash by which flows choose a spine switch",
      .kind = HK_OPTION_INT,
      FIELD(seed)},
     {.letter = 'l', .name = "links", .help = "show the busiest links of the last size", FIELD(links)},
@@ -223,7 +223,7 @@ static const hk_tool_option rows[] = {
 
 const hk_tool hk_tool_sim = {
     .name = "sim",
-    .about = "simulate collectives on a machine, owned or not",
+    .about = "simulate collectives on any machine",
     .usage = "[MACHINE...]",
     .text =
         "Runs the programs of all ranks against the machine's links and shows the time, the algorithm's bandwidth and "
@@ -232,7 +232,7 @@ const hk_tool hk_tool_sim = {
         "Machines are named in words, as for `hocket topo`; several are compared. Up to 64 ranks are simulated event "
         "by event, more at flow level. docs/simulator.md describes the model, its constants and its error.",
     .examples =
-        "hocket sim dgx-h100\n  what 8 H100 do for allreduce\n"
+        "hocket sim dgx-h100\n  an allreduce on 8 H100\n"
         "hocket sim -a ring,nvls -b 1M dgx-h100 --plot rings.svg\n  two algorithms in one picture\n"
         "hocket sim -b 1G 'nodes=2048 of dgx-h100 fabric=rail,fattree'\n  16384 GPUs\n"
         "hocket sim -c alltoall -b 64M -e 64M --channels 2 -l 'nodes=4 of dgx-h100 fabric=fattree,oversub=2,leaf=2'\n"

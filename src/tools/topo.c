@@ -170,14 +170,14 @@ static const hk_tool_option rows[] = {
     HK_OPTION_XML(options, file),
     {.letter = 't',
      .name = "tree",
-     .help = "what hangs below what, instead of tables",
+     .help = "the machine as a tree, in place of the tables",
      .field = offsetof(options, tree)},
     {.letter = 'c',
      .name = "channels",
-     .help = "the rings, trees and stars that would carry collectives",
+     .help = "the rings, trees and stars that collectives use",
      .field = offsetof(options, channels)},
     {.name = "gbps",
-     .help = "only the table, with bandwidths (GB/s) instead of classes",
+     .help = "only the table, with bandwidths (GB/s) in place of classes",
      .field = offsetof(options, gbps)},
     {.name = "matrix", .help = "only the table, however large", .field = offsetof(options, matrix)},
     {.name = "dot", .help = "write a graph for Graphviz", .field = offsetof(options, dot)},
@@ -197,7 +197,7 @@ static const hk_tool_option rows[] = {
     {.letter = 'l',
      .name = "lint",
      .argument = "FILE",
-     .help = "tell what is wrong with a topology file, line by line, and do nothing else",
+     .help = "report what is wrong with a topology file, line by line, and do nothing else",
      .kind = HK_OPTION_FILE,
      .field = offsetof(options, lint)},
     {.name = "json", .help = "write JSON: nodes, edges, paths", .field = offsetof(options, json)},
@@ -208,9 +208,9 @@ const hk_tool hk_tool_topo = {
     .name = "topo",
     .about = "show how the parts of a machine reach each other",
     .text =
-        "The table has a row and a column for each GPU, network port and CPU, and says which kind of path leads from "
-        "one to the other, the shortest first: NVLink, PCIe switches, the CPU, the link between CPUs. Below it stand "
-        "the parts, with the network ports that are nearest to each GPU.\n"
+        "The table has a row and a column for each GPU, network port and CPU, and shows which kind of path leads from "
+        "one to the other, the shortest first: NVLink, PCIe switches, the CPU, the link between CPUs. The parts "
+        "follow, with the network ports that are nearest to each GPU.\n"
         "\n"
         "A machine in words is a name (--presets lists them) or its parts, and options:\n"
         "\n"
@@ -219,16 +219,16 @@ const hk_tool hk_tool_topo = {
         "  2xcpu cores=32 nic=1x100 net=eth\n"
         "  nodes=16 of dgx-a100 fabric=rail,fattree,oversub=2\n"
         "\n"
-        "docs/topology.md has all words, and tells where the bandwidths are from.",
+        "docs/topology.md has all words, and the sources of the bandwidths.",
     .findings = "--lint found an error in the file",
     .examples = "hocket topo\n"
                 "  the machine at hand\n"
                 "hocket topo --machine dgx-h100 --tree\n"
                 "  a DGX H100\n"
                 "hocket topo --machine '8xa100:pcie2 nic=2x200' --svg box.svg\n"
-                "  a picture of a machine that one thinks of buying\n"
+                "  a picture of a machine that you do not have yet\n"
                 "hocket topo --xml > here.xml && hocket topo --lint here.xml\n"
-                "  the machine at hand as a file to edit, and what is wrong with it then",
+                "  the machine at hand as a file to edit, and a check of the result",
     .options = rows,
     .bytes = sizeof(options),
     .run = run,

@@ -100,7 +100,7 @@ static const hk_tool_option rows[] = {
      .field = offsetof(options, milliseconds)},
     {.name = "rest",
      .argument = "TIMES",
-     .help = "sleep so many times as long as is measured, for a machine that others use",
+     .help = "sleep this many times as long as it measures, for a machine that others use",
      .def = "0",
      .kind = HK_OPTION_NUMBER,
      .field = offsetof(options, rest)},
@@ -116,17 +116,17 @@ static const hk_tool_option rows[] = {
     {.letter = 'o',
      .name = "out",
      .argument = "FILE",
-     .help = "where to write the constants, - for stdout; without it where every init looks for them "
+     .help = "file for the constants, - for stdout; without it the file that every init reads "
              "(~/.config/hocket/tune.conf)",
      .kind = HK_OPTION_FILE,
      .field = offsetof(options, out)},
     {.name = "times",
      .argument = "FILE",
-     .help = "times of earlier runs, each of which counts as much as this one; this run's are added",
+     .help = "file with times of earlier runs, which count as much as this run's; this run's are added to it",
      .kind = HK_OPTION_FILE,
      .field = offsetof(options, times)},
     {.name = "check",
-     .help = "write no constants: tell how good the choices are with those in force",
+     .help = "write no constants: report how good the choices are with those in force",
      .field = offsetof(options, check)},
     {.name = "constants",
      .argument = "FILE",
@@ -135,7 +135,7 @@ static const hk_tool_option rows[] = {
      .field = offsetof(options, constants)},
     {.letter = 'a', .name = "all", .help = "with --check: show right choices too", .field = offsetof(options, all)},
     {.name = "json",
-     .help = "write what was measured as JSON to stdout; no constants then, but with --out",
+     .help = "write the measurements as JSON to stdout; constants are then written only with --out",
      .field = offsetof(options, json)},
     {0}};
 
@@ -315,7 +315,7 @@ static int fit(const options *o, hk_tune_table *tables, int n, const hk_constant
   } else if (!o->out || strcmp(o->out, "-") != 0) {
     hk_tune_print_score("With the built-in constants", tables, n, &hk_constants_default, NULL);
     hk_tune_print_score("With the measured ones", tables, n, &fitted, NULL);
-    hk_tune_print_score("... and choices where they err", tables, n, &fitted, choices);
+    hk_tune_print_score("... and choices for what they get wrong", tables, n, &fitted, choices);
   }
   int code = hk_tune_save(o->out, &fitted, choices);
   hk_rules_free(choices);
@@ -416,24 +416,26 @@ out:
 
 const hk_tool hk_tool_tune = {
     .name = "tune",
-    .about = "measure this machine and fit the constants that choices rest on",
+    .about = "measure this machine and fit the constants that choices depend on",
     .text =
-        "Runs every algorithm between processes of this host, fits the constants of the cost model to their times, "
-        "and writes them to a small file that every init looks for. Hocket works without it, with built-in "
-        "constants. It takes about a quarter of an hour, with --quick some seconds; what else runs on the machine "
-        "disturbs it.\n\n"
-        "With --check nothing is written: the choices are compared with the fastest algorithms. What seems wrong is "
-        "measured again, by new processes, and these times count; so are as many choices that seem right.\n\n"
-        "With --times the runs of several hours are added up, for a machine whose ways change with what its neighbours "
-        "do; give --check a file of its own.\n\n"
-        "With --between a launcher starts it once on each of some hosts: it measures between them, and rank 0 adds "
-        "to its host's file what a message and a byte between hosts take.",
+        "Runs every algorithm between processes of this host, fits the constants of the cost model to their times, and "
+        "writes them to a small file that every init reads. Hocket works without it, with built-in constants. It takes "
+        "about a quarter of an hour, with --quick some seconds. Other programs on the machine disturb it.\n"
+        "\n"
+        "With --check nothing is written: the choices are compared with the fastest algorithms. Choices that seem "
+        "wrong are measured again, by new processes, and these times count; so are as many choices that seem right.\n"
+        "\n"
+        "With --times the runs of several hours are combined, for a machine whose speed changes with its neighbours' "
+        "load; give --check a file of its own.\n"
+        "\n"
+        "With --between a launcher starts it once on each of several hosts: it measures between them, and rank 0 adds "
+        "the cost of a message and of a byte between hosts to its host's file.",
     .findings = "with --check, a choice takes more than 1.25 times as long as the best algorithm.",
     .examples = "hocket tune\n  measure and write ~/.config/hocket/tune.conf\n"
-                "hocket tune --quick --out -\n  some seconds, to look at\n"
+                "hocket tune --quick --out -\n  takes some seconds and only prints\n"
                 "hocket tune --check -n 2,4,8 --step 2\n  every choice against an exhaustive sweep\n"
-                "hocket tune --times tune.times\n  one run of several, at different hours\n"
-                "mpirun -H a,b hocket tune --between a:29500\n  between two hosts; once on a host is enough",
+                "hocket tune --times tune.times\n  one of several runs, at different hours\n"
+                "mpirun -H a,b hocket tune --between a:29500\n  between two hosts; one process on each host is enough",
     .options = rows,
     .bytes = sizeof(options),
     .run = run,

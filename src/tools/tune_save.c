@@ -92,7 +92,7 @@ int hk_tune_save(const char *path, const hk_constants *k, const hk_rules *choice
   if (rc != HK_OK) return hk_tool_failed(rc);
   if (standard) return HK_EXIT_OK;
   fprintf(stderr, "written to %s%s\n", place,
-          path ? "; HOCKET_TUNE_FILE=<that file> makes an init read it" : ", where every init looks for it");
+          path ? "; HOCKET_TUNE_FILE=<that file> makes an init read it" : ", which every init reads");
   return HK_EXIT_OK;
 }
 

@@ -188,7 +188,7 @@ static int prove_registry(const options *o, hk_json *w) {
   if (t.table) hk_table_print(t.table, 0, stdout);
   if (rc != HK_OK) return hk_tool_failed(rc);
   if (!t.proved && !t.failed)
-    return hk_tool_wrong("no algorithm of that name does that collective with so many ranks and that root");
+    return hk_tool_wrong("no algorithm of that name does that collective with this number of ranks and that root");
   if (!w) printf("\n%d proved, %d rejected\n", t.proved, t.failed);
   return t.failed ? HK_EXIT_FINDING : HK_EXIT_OK;
 }
@@ -198,7 +198,8 @@ static int run(void *into, int nargs, char **args) {
   if (!nargs && !o->all && !o->algorithm && !o->coll)
     return hk_tool_wrong("what should be verified? Give a FILE, --algorithm, --collective or --all");
   if (nargs && (o->all || o->algorithm || o->coll))
-    return hk_tool_wrong("a FILE says itself which collective it is: no --algorithm, --collective or --all with it");
+    return hk_tool_wrong(
+        "a FILE has its collective in it: --algorithm, --collective and --all are not possible with it");
   if (!check_list(o->ranks)) return HK_EXIT_TROUBLE;
   hk_json w = {.f = stdout}, *json = o->proof.json ? &w : NULL;
   if (json) {
@@ -255,7 +256,7 @@ static const hk_tool_option rows[] = {
     {.letter = 'r',
      .name = "root",
      .argument = "RANK",
-     .help = "the root, where the collective has one",
+     .help = "the root, if the collective has one",
      .def = "0",
      .kind = HK_OPTION_INT,
      .field = offsetof(options, root),
@@ -284,17 +285,17 @@ const hk_tool hk_tool_verify = {
     .about = "prove that programs do what their collective says",
     .usage = "[FILE...]",
     .text =
-        "A collective is a program for each rank. The verifier runs all of them symbolically and proves that every output "
-        "holds exactly the right contributions, that sends meet receives, that nothing can deadlock with so many slots, "
-        "and that buffers are not overwritten while somebody reads them, out of place and in place.\n"
+        "A collective is a program for each rank. The verifier runs all of them symbolically. It proves that every "
+        "output holds exactly the right contributions, that sends meet receives, that nothing can deadlock with this "
+        "number of slots, and that no buffer is overwritten while it is still read, out of place and in place.\n"
         "\n"
         "A FILE (- is stdin) holds the programs of all ranks, one after another, as hocket plan --program writes them; "
-        "lines that start with # are comments. docs/programs.md explains the form, and what helps against which "
-        "objection.",
+        "lines that start with # are comments. docs/programs.md explains the form, and what helps if a program "
+        "is rejected.",
     .findings = "a program was rejected; the output says which rank, lane and instruction, and why",
     .examples = "hocket verify --all --ranks 2-9\n  every algorithm, from 2 to 9 ranks\n"
                 "hocket verify --algorithm ring --ranks 100 --slots 2\n  the ring, with two slots a link\n"
-                "hocket plan allreduce 1M --ranks 4 --program | hocket verify -\n  what would run, proved again",
+                "hocket plan allreduce 1M --ranks 4 --program | hocket verify -\n  what runs, proved again",
     .options = rows,
     .bytes = sizeof(options),
     .most = -1,

@@ -25,7 +25,7 @@ hk_status hk_topo_detect_with_file(hk_topo **out, unsigned flags) {
     rc = hk_topo_read_xml_over(out, path, seen, NULL, NULL);
     /* A file that the user did not ask for must not make init fail. */
     if (rc != HK_OK && hk_param_str(HK_P_TOPO_FILE)) goto out;
-    if (rc == HK_OK) HK_INFO(HK_SUB_GRAPH, "the topology file %s stands over what is detected", path);
+    if (rc == HK_OK) HK_INFO(HK_SUB_GRAPH, "the topology file %s has priority over what is detected", path);
   }
   rc = HK_OK;
   if (!*out) {

@@ -57,15 +57,16 @@ static hk_status missing_remarks(hk_scan *s, bool cuda, bool nvml) {
   if (s->live && !cuda && (nvidia || driver_is_here(s)))
     HK_TRY(hk_topo_remark(s->t,
                           "NVIDIA GPUs are there, but the CUDA driver (libcuda.so.1) cannot be used: their order and "
-                          "abilities are not known; in a container, run it with its GPUs (--gpus all)"),
+                          "properties are not known; in a container, run it with its GPUs (--gpus all)"),
            out);
   if (nvidia && !nvml)
     HK_TRY(hk_topo_remark(s->t, "NVLinks cannot be seen: NVML (libnvidia-ml.so.1) %s",
-                          s->live ? "cannot be used" : "is not asked about a recorded machine"),
+                          s->live ? "cannot be used" : "is not used for a recorded machine"),
            out);
   if (hidden)
-    HK_TRY(hk_topo_remark(s->t, "%d GPU%s shown by the driver but not by sysfs: where %s hang%s is not known", hidden,
-                          hidden > 1 ? "s are" : " is", hidden > 1 ? "they" : "it", hidden > 1 ? "" : "s"),
+    HK_TRY(hk_topo_remark(s->t,
+                          "%d GPU%s shown by the driver but not by sysfs: the place in the PCI tree of %s is not known",
+                          hidden, hidden > 1 ? "s are" : " is", hidden > 1 ? "them" : "it"),
            out);
 out:
   return rc;

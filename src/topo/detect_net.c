@@ -234,7 +234,8 @@ static hk_status place_bare(hk_scan *s, int i, uint32_t *nic) {
   HK_TRY(hk_topo_add(s->t, HK_NODE_NIC, (uint64_t)0xffffff << 20 | (uint64_t)i << 4, nic), out);
   s->t->nodes[*nic].numa = s->t->nodes[0].numa;
   HK_TRY(hk_topo_link(s->t, *nic, 0, HK_EDGE_PCI, 1, gbps, hk_link_us(HK_EDGE_PCI, false)), out);
-  HK_TRY(hk_topo_remark(s->t, "where network port %s hangs is not known: its device cannot be seen", s->net[i].name),
+  HK_TRY(hk_topo_remark(s->t, "the place of network port %s in the PCI tree is not known: its device cannot be seen",
+                        s->net[i].name),
          out);
 out:
   return rc;

@@ -31,7 +31,7 @@ static hk_status check(const hk_paths *p, const hk_search *what) {
     uint32_t node = what->nodes[i];
     int kind = node < p->topo->nnodes ? p->topo->nodes[node].kind : -1;
     if (kind != HK_NODE_GPU && kind != HK_NODE_CPU)
-      return HK_FAIL(HK_ERR_ARGUMENT, "rank %d of the host sits on node %u of topology %s, which is no GPU or CPU", i,
+      return HK_FAIL(HK_ERR_ARGUMENT, "rank %d of the host is on node %u of topology %s, which is no GPU or CPU", i,
                      node, p->topo->name);
   }
   return HK_OK;

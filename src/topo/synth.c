@@ -44,9 +44,8 @@ static hk_status next(reader *r) {
 /* `part` points into r->word. */
 static hk_status wrong(const reader *r, const char *part, const char *could) {
   size_t position = (size_t)(r->begin - r->text) + (size_t)(part - r->word) + 1;
-  if (!*part)
-    return HK_FAIL(HK_ERR_ARGUMENT, "machine: the end at position %zu, where %s should stand", position, could);
-  return HK_FAIL(HK_ERR_ARGUMENT, "machine: \"%.40s\" at position %zu; here could stand: %s", part, position, could);
+  if (!*part) return HK_FAIL(HK_ERR_ARGUMENT, "machine: the text ends at position %zu; expected: %s", position, could);
+  return HK_FAIL(HK_ERR_ARGUMENT, "machine: \"%.40s\" at position %zu; expected: %s", part, position, could);
 }
 
 /* As wrong(), and suggests the nearest of `names`. */

@@ -52,7 +52,7 @@ static void take_rank(const reader *b, const hk_xml_node *xml, uint32_t node, hk
     c->order[(*n)++] = (uint16_t)i;
     return;
   }
-  hk_xml_say(b->r, xml, true, any ? "this channel passes the same rank twice" : "no rank sits here");
+  hk_xml_say(b->r, xml, true, any ? "this channel passes the same rank twice" : "no rank is on this device");
 }
 
 static void read_channel(reader *b, const hk_xml_node *xml, hk_channel *c) {

@@ -36,7 +36,7 @@ static void find_peer(reader *b, link_row *row) {
   bool classed = hk_xml_hex(b->r, row->xml, "tclass", 0xffffff, &class_code);
   if (!hk_xml_int(b->r, row->xml, "count", true, 1, 1024, &row->count)) return;
   if (!target || !hk_bus_id_parse(target, &id)) {
-    hk_xml_say(b->r, row->xml, true, "<%s> needs a target, the PCI address of what is at the other end", name);
+    hk_xml_say(b->r, row->xml, true, "<%s> needs a target, the PCI address of the other end", name);
     return;
   }
   uint32_t gpu = hk_xml_index(b->t, HK_NODE_GPU, id + row->bus); /* of the same host, or of another one */
@@ -52,7 +52,7 @@ static void find_peer(reader *b, link_row *row) {
     if (b->nvs == UINT32_MAX && b->rc == HK_OK) b->rc = hk_topo_add(b->t, HK_NODE_NVS, 0, &b->nvs);
     row->peer = b->nvs;
   } else {
-    hk_xml_say(b->r, row->xml, false, "<%s> to %.40s, which this file has not: left out", name, target);
+    hk_xml_say(b->r, row->xml, false, "<%s> to %.40s, which is not in this file: left out", name, target);
   }
 }
 

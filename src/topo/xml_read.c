@@ -30,7 +30,7 @@ static uint32_t add(reader *b, const hk_xml_node *xml, hk_node_kind kind, uint64
     const hk_node *n = &b->t->nodes[i];
     bool same = bus ? n->kind == HK_NODE_PCI || n->kind == HK_NODE_GPU || n->kind == HK_NODE_NIC : n->kind == kind;
     if (!same || n->id != id) continue;
-    hk_xml_say(b->r, xml, true, "this <%s> was there before; its %s must be its own", xml->name,
+    hk_xml_say(b->r, xml, true, "a second <%s> with the same %s; each needs its own", xml->name,
                bus                   ? "busid"
                : kind == HK_NODE_CPU ? "numaid"
                                      : "dev");
@@ -38,7 +38,7 @@ static uint32_t add(reader *b, const hk_xml_node *xml, hk_node_kind kind, uint64
   }
   if (b->t->nnodes >= HK_TOPO_NODES) {
     if (b->rc == HK_OK)
-      hk_xml_say(b->r, xml, true, "more than %d devices; one machine has not that many", HK_TOPO_NODES);
+      hk_xml_say(b->r, xml, true, "more than %d devices, which is too many for one machine", HK_TOPO_NODES);
     b->rc = HK_ERR_ARGUMENT;
     return UINT32_MAX;
   }
@@ -140,7 +140,7 @@ static uint32_t read_cpu(reader *b, const hk_xml_node *xml) {
   uint32_t index = numa < INT16_MAX ? add(b, xml, HK_NODE_CPU, (uint64_t)numa) : UINT32_MAX;
   if (index == UINT32_MAX) return index;
   if (b->ncpus == HK_XML_CPUS) {
-    hk_xml_say(b->r, xml, true, "more than %d NUMA nodes; one machine has not that many", HK_XML_CPUS);
+    hk_xml_say(b->r, xml, true, "more than %d NUMA nodes, which is too many for one machine", HK_XML_CPUS);
     return UINT32_MAX;
   }
   b->cpu_xml[b->ncpus] = xml;
@@ -241,7 +241,7 @@ static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t
   take_text(b->t->nodes[index].name, HK_NODE_NAME, text_of(xml, "hk_name"));
   for (uint32_t i = 0; i < b->t->nnodes && g->dev >= 0; i++)
     if (i != index && b->t->nodes[i].kind == HK_NODE_GPU && b->t->nodes[i].gpu.dev == g->dev)
-      hk_xml_say(b->r, xml, true, "GPU dev=\"%d\" was there before; each needs its own", g->dev);
+      hk_xml_say(b->r, xml, true, "a second GPU with dev=\"%d\"; each needs its own", g->dev);
   for (const hk_xml_node *c = xml->first; c; c = c->next)
     if (!strcmp(c->name, "nvlink") || !strcmp(c->name, "xgmi") || !strcmp(c->name, "c2c"))
       hk_xml_take_link(b, c, index, cpu);
@@ -381,7 +381,7 @@ static void read_system(reader *b, const hk_xml_node *system) {
       if (!strcmp(c->name, "nic")) read_virtual_nic(b, c, cpu);
     }
   }
-  if (!any) hk_xml_say(b->r, system, true, "<system> without a <cpu>; every device stands in one");
+  if (!any) hk_xml_say(b->r, system, true, "<system> without a <cpu>; every device belongs to one");
   join_cpus(b, system);
   hk_xml_join_links(b);
   set_multicast(b);

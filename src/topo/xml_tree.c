@@ -210,7 +210,7 @@ static void begin_element(void *arg, const char *name, const char **attrs) {
     return;
   }
   if (p->tree->nodes >= HK_XML_NODES) {
-    stop(p, "more than %d elements; a machine has not that many", HK_XML_NODES);
+    stop(p, "more than %d elements, which is too many for a machine", HK_XML_NODES);
     return;
   }
   if (strlen(name) > HK_XML_VALUE) {
@@ -258,7 +258,7 @@ static void text_between(void *arg, const char *text, int n) {
 /* No document type: without it there are no entities, and no attacks that use them. */
 static void doctype(void *arg, const char *name, const char *system, const char *public, int internal) {
   (void)name, (void)system, (void)public, (void)internal;
-  stop(arg, "a <!DOCTYPE> is not taken, so that no entities can be defined; remove it");
+  stop(arg, "a <!DOCTYPE> is refused, so that no entities can be defined; remove it");
 }
 
 hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r) {

@@ -311,8 +311,8 @@ hk_status hk_topo_write_xml(const hk_topo *t, FILE *to) {
     uint8_t kind = t->nodes[i].kind;
     if (kind == HK_NODE_CPU || kind == HK_NODE_NVS || w.done[i]) continue;
     hk_node_label(&t->nodes[i], label);
-    rc =
-        HK_FAIL(HK_ERR_ARGUMENT, "topology %s: %s hangs on no CPU by PCI, which NCCL's XML cannot say", t->name, label);
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "topology %s: %s belongs to no CPU by PCI, which NCCL's XML cannot express", t->name,
+                 label);
   }
   if (rc == HK_OK && (fflush(to) || ferror(to))) rc = HK_FAIL_ERRNO("cannot write the topology %s", t->name);
 out:

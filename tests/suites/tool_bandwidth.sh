@@ -37,7 +37,7 @@ CUDAEMU_CORRUPT_PEER=1 gives 1 "$hocket" bandwidth --bytes 64K --copies 1 --floo
 says "P2P DELIVERS WRONG DATA"
 # The doctor asks the same, without the rates.
 CUDAEMU_DEVICES=3 gives 0 "$hocket" doctor p2p
-says "6 pairs of GPUs write to each other's memory, and 1 MiB came as it was sent"
+says "6 pairs of GPUs write to each other's memory, and 1 MiB arrived unchanged"
 CUDAEMU_CORRUPT_PEER=1 gives 1 "$hocket" doctor p2p
 says "GPU 1 writes other data into GPU 0's memory than was sent"
 CUDAEMU_PEER=0 gives 0 "$hocket" doctor p2p

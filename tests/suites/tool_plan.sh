@@ -46,7 +46,7 @@ says "NCCL_TUNER_PLUGIN=nosuch cannot be used"
 plugin=$PWD/$HK_BUILD/plugins/libnccl-tuner-four.so
 if [ -e "$plugin" ]; then
   gives 0 env NCCL_TUNER_PLUGIN="$plugin" "$hocket" plan allreduce 1M -m dgx-h100
-  says "Not simply the cheapest: as the tuner plugin says."
+  says "This is not simply the cheapest: as the tuner plugin says."
 else
   echo "SKIP: the example plugins are not built: plan is not asked with one"
 fi

@@ -18,7 +18,7 @@ refuses "did you mean 'ring'?" verify -a rign
 refuses "is not like 8 or 2-16" verify --all -n 3-
 refuses "is not like 8 or 2-16" verify --all -n 9-2
 refuses "is not like 8 or 2-16" verify --all -n 100000
-refuses "no --algorithm" verify -a ring file
+refuses "are not possible with it" verify -a ring file
 
 # What plan writes, verify reads.
 gives 0 sh -c "'$hocket' plan allreduce 64M -m 'nodes=2 of 4xa100:nvswitch2 nic=4x200' --program | '$hocket' verify -"

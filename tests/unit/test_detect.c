@@ -293,7 +293,7 @@ START_TEST(interface_of_a_container) {
   hk_topo *t = detect(0);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 1);
   ck_assert_str_eq(node(t, HK_NODE_NET, 0)->name, "eth0");
-  ck_remarked(t, "where network port eth0 hangs is not known");
+  ck_remarked(t, "the place of network port eth0 in the PCI tree is not known");
   ck_assert_int_eq(remarks(t), 1);
   hk_topo_free(t);
 }

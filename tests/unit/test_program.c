@@ -268,19 +268,19 @@ START_TEST(text_errors) {
   static const struct {
     const char *text, *says;
   } cases[] = {
-      {"", "line 1: a collective's name"},
-      {"AllMother test, rank 0 of 2", "a collective's name"},
-      {"AllGather a\"b, rank 0 of 2", "\", rank \" should stand"},
+      {"", "line 1: expected a collective's name"},
+      {"AllMother test, rank 0 of 2", "expected a collective's name"},
+      {"AllGather a\"b, rank 0 of 2", "expected \", rank \""},
       {"AllGather far-too-long-for-the-field-it-is-kept-in, rank 0 of 2", "an algorithm's name"},
       {"AllGather test, rank 99999 of 2", "a number up to 65535"},
       {HEAD "lane 1\n", "line 2: the next lane is 0"},
-      {HEAD "lane 0\n", "line 3: \"  links:\" should stand"},
+      {HEAD "lane 0\n", "line 3: expected \"  links:\""},
       {HEAD "lane 0\n  links: 1=send(1)\n", "the next link is 0"},
       {HEAD "lane 0\n  links: 0=push(1)\n", "send, recv, mcast or mcast-recv"},
       {HEAD LINKS " 0: send(0)[b0] <- in[b0]\n", "line 4: the lane has no link send(0@0)"},
-      {HEAD LINKS " 0: send(1)[b0] <- inn[b0]\n", "\"[b\" should stand"},
-      {HEAD LINKS " 0: send(1)[b0] in[b0]\n", "\" <- \" should stand"},
-      {HEAD LINKS " 0: send(1)[b0+2] <- in[b0]\n", "\"j\" should stand"},
+      {HEAD LINKS " 0: send(1)[b0] <- inn[b0]\n", "expected \"[b\""},
+      {HEAD LINKS " 0: send(1)[b0] in[b0]\n", "expected \" <- \""},
+      {HEAD LINKS " 0: send(1)[b0+2] <- in[b0]\n", "expected \"j\""},
       {HEAD LINKS " 0: send(1)[b0] <- in[b0] extra\n", "the line should end"},
       {HEAD LINKS " 0: repeat the next x", "a number"},
   };

@@ -182,7 +182,7 @@ START_TEST(what_is_said_about_errors) {
     const char *text, *word, *hint;
     int position; /* 0: none is told */
   } wrong[] = {
-      {"", "the end at position 1", "8xh100:nvswitch4", 0},
+      {"", "the text ends at position 1", "8xh100:nvswitch4", 0},
       {"dgx-h10", "\"dgx-h10\"", "did you mean dgx-h100?", 1},
       {"8xh10:pcie", "\"h10\"", "h100", 3},
       {"8xh100:nvswich", "\"nvswich\"", "did you mean nvswitch?", 8},
@@ -208,12 +208,12 @@ START_TEST(what_is_said_about_errors) {
       {"576xl4 cpu=1xgenoa", "255 PCI devices", "cpu=", 0},
       {"nodes=0 of dgx-h100", "\"0\"", "1 to 1048576", 7},
       {"nodes=2 dgx-h100", "\"dgx-h100\"", "of", 9},
-      {"nodes=2 of", "the end at position 11", "dgx-h100", 0},
+      {"nodes=2 of", "the text ends at position 11", "dgx-h100", 0},
       {"nodes=2 of 8xh100", "no NICs", "nic=8x400", 0},
-      {"dgx-h100 and", "the end at position 13", "dgx-h100", 0},
+      {"dgx-h100 and", "the text ends at position 13", "dgx-h100", 0},
       {"dgx-h100 fabric=rails", "\"rails\"", "did you mean rail?", 17},
       {"dgx-h100 fabric=rail,oversub=0.5", "\"0.5\"", "1 to 64", 30},
-      {"dgx-h100 fabric=rail,,ecmp", "where rail, fattree", "adaptive", 0},
+      {"dgx-h100 fabric=rail,,ecmp", "expected: rail, fattree", "adaptive", 0},
       {"dgx-h100 fabric=rail nic=2x100", "\"nic=2x100\"", "the end of the text", 22},
   };
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(wrong); i++) {

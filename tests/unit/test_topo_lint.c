@@ -56,7 +56,7 @@ static const struct {
     {"<system version=\"one\"><cpu numaid=\"0\"/></system>", 1, 1, "version=\"one\"", false},
     {"<system version=\"1\"></system>", 1, 1, "without a <cpu>", false},
     {"<system version=\"1\"><cpu/></system>", 1, 21, "needs the attribute numaid", false},
-    {"<system version=\"1\">\n<cpu numaid=\"0\"/>\n  <cpu numaid=\"0\"/></system>", 3, 3, "there before", false},
+    {"<system version=\"1\">\n<cpu numaid=\"0\"/>\n  <cpu numaid=\"0\"/></system>", 3, 3, "with the same", false},
     {"<system version=\"1\"><cpu numaid=\"99999\"/></system>", 1, 21, "numaid=\"99999\"", false},
     {"<system version=\"1\"><cpu numaid=\"0\" affinity=\"xyz\"/></system>", 1, 21, "affinity=\"xyz\"", false},
     {"<system version=\"1\"><cpu numaid=\"0\" affinity=\"123456789\"/></system>", 1, 21, "8 hexadecimal digits", false},
@@ -64,7 +64,7 @@ static const struct {
      "no links lead from CPU 0 to CPU 1", false},
     {CPU("<pci/>"), 3, 1, "needs the attribute busid", false},
     {CPU("<pci busid=\"zz:00.0\"/>"), 3, 1, "busid=\"zz:00.0\"", false},
-    {CPU("<pci busid=\"1:2.0\">\n <pci busid=\"0000:01:02.0\"/></pci>"), 4, 2, "there before", false}, /* a cycle */
+    {CPU("<pci busid=\"1:2.0\">\n <pci busid=\"0000:01:02.0\"/></pci>"), 4, 2, "with the same", false}, /* a cycle */
     {CPU("<pci busid=\"1:2.0\" link_speed=\"fast\"/>"), 3, 1, "link_speed=\"fast\"", false},
     {CPU("<pci busid=\"1:2.0\" link_speed=\"-8 GT/s\"/>"), 3, 1, "link_speed=\"-8", false},
     {CPU("<pci busid=\"1:2.0\" link_speed=\"nan GT/s\"/>"), 3, 1, "link_speed=\"nan", false},
@@ -93,7 +93,7 @@ static const struct {
     {CPU("<pci busid=\"\xff\"/>"), 3, 13, "not well-formed", false},
     /* Usable, but worth a word. */
     {CPU(GPU("1:0.0", "<gpu dev=\"0\" sm=\"90\"><nvlink target=\"9:0.0\" count=\"2\" tclass=\"0x030200\"/></gpu>")), 3,
-     95, "which this file has not", true},
+     95, "which is not in this file", true},
     {CPU(GPU("1:0.0", "<gpu dev=\"0\" sm=\"90\"><nvlink target=\"9:0.0\" count=\"2\"/></gpu>")), 3, 95,
      "without tclass", true},
     {CPU(GPU("1:0.0", "<gpu dev=\"0\" sm=\"90\"><nvlink target=\"2:0.0\" count=\"2\" tclass=\"0x030200\"/></gpu>")
@@ -192,7 +192,7 @@ START_TEST(too_much) {
   expect_refused("", "<a>", 1000000, "", "deeper than 64");
   expect_refused(head, "<pci busid=\"@\"/>", 5000, tail, "more than 4096 devices");
   expect_refused(head, "<pci busid=\"@\"/>", 40000, tail, "more than 32768 elements");
-  expect_refused("<system version=\"1\">", "<cpu numaid=\"0\"/>", 30000, "</system>", "there before");
+  expect_refused("<system version=\"1\">", "<cpu numaid=\"0\"/>", 30000, "</system>", "with the same");
   expect_refused("<system ", "a@=\"1\" ", 3000, "/>", "");
   expect_refused("<system name=\"", "0123456789", 100000, "\"/>", "more than 4096 characters");
   expect_refused("<!-- ", "0123456789abcdef", 1100000, " -->", "16 MiB");
@@ -357,7 +357,7 @@ START_TEST(graphs_that_are_wrong) {
       {GRAPH("", "<channel>" FOUR "<gpu/></channel>"), "needs the attribute dev"},
       {GRAPH("", "<channel><net dev=\"7\"/>" FOUR "</channel>"), "has no such NET"},
       {GRAPH("", "<channel><net dev=\"0\"/>" FOUR "<net dev=\"0\"/><net dev=\"0\"/></channel>"), "at most two <net>"},
-      {GRAPH("", "<channel>" FOUR "<hk_cpu numaid=\"0\"/></channel>"), "no rank sits here"},
+      {GRAPH("", "<channel>" FOUR "<hk_cpu numaid=\"0\"/></channel>"), "no rank is on this device"},
       {GRAPH("typeintra=\"FAST\"", "<channel>" FOUR "</channel>"), "typeintra=\"FAST\""},
       {GRAPH("speedintra=\"nan\"", "<channel>" FOUR "</channel>"), "speedintra=\"nan\""},
   };
