@@ -44,6 +44,7 @@ const hk_algorithm hk_algorithm_flat = {
     .name = "flat",
     .about = "every rank sends its whole input to every other one; one step, most bytes",
     .colls = 1u << HK_ALLREDUCE,
+    .fixed_order = 1u << HK_ALLREDUCE,
     .cost = cost,
     .shape = shape,
     .build = build,

@@ -7,7 +7,7 @@
 
 /* Streams that one instruction reads or writes at most: with more, a processor's prefetchers and TLB become
  * inefficient. */
-enum { HK_MESH_FAN = 16 };
+enum { HK_MESH_FAN = HK_FIXED_ORDER_SOURCES };
 
 /* For use in a repeat of nranks - 1: iteration j sends to rank + 1 + j, or receives from rank - 1 - j, so that in each
  * iteration all ranks together form a permutation.  Makes the links; the block is `block` + j * stride. */

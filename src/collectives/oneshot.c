@@ -108,6 +108,7 @@ const hk_algorithm hk_algorithm_oneshot = {
     .name = "oneshot",
     .about = "every rank writes once to memory that all others read; one step; needs multicast",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_ALLGATHER,
+    .fixed_order = 1u << HK_ALLREDUCE,
     .cannot = cannot,
     .cost = cost,
     .shape = shape,

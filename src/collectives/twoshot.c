@@ -73,6 +73,7 @@ const hk_algorithm hk_algorithm_twoshot = {
     .about =
         "each rank adds up one block and writes it once to memory that all others read; two steps; needs multicast",
     .colls = 1u << HK_ALLREDUCE,
+    .fixed_order = 1u << HK_ALLREDUCE,
     .cannot = cannot,
     .cost = cost,
     .shape = shape,

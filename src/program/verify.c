@@ -134,6 +134,7 @@ static void release(hk_verifier *v) {
                          v->reads,    v->known,        v->search,       v->known_stamp,  v->queued_stamp};
   for (size_t k = 0; k < HK_ARRAY_LENGTH(owned); k++) free(owned[k]);
   hk_set_pool_free(&v->sets);
+  hk_orders_free(&v->orders);
 }
 
 hk_status hk_verify(const hk_program *const *programs, int nranks, const hk_verify_options *options,
@@ -152,13 +153,16 @@ hk_status hk_verify(const hk_program *const *programs, int nranks, const hk_veri
                    .split = programs[0]->partition == HK_PART_SPLIT};
   hk_status rc;
   hk_set_pool_init(&v.sets, nranks);
+  v.options.orders = v.reduces && options->orders;
+  v.orders.nranks = (uint32_t)nranks;
   HK_TRY(hk_verify_static(&v), out);
   HK_TRY(make_threads(&v), out);
   HK_TRY(hk_verify_links(&v), out);
   HK_TRY(fill_threads(&v), out);
   HK_TRY(make_places(&v), out);
   HK_TRY(hk_verify_run(&v), out);
-  rc = check_outputs(&v);
+  HK_TRY(check_outputs(&v), out);
+  if (v.options.orders) rc = hk_verify_orders(&v);
 out:
   release(&v);
   return rc;

@@ -6,6 +6,7 @@
  *   verify_links.c   pairs the links of all programs into channels
  *   verify_run.c     one schedule of all lanes of all ranks, with symbolic values
  *   verify_value.c   the values: where data came from, which ranks it holds
+ *   verify_order.c   in which order they were added
  *   verify_hazard.c  who may touch an output block when: happens-before
  *   verify_fault.c   the report
  *
@@ -36,6 +37,7 @@ static inline hk_value hk_value_final(hk_value x) { return x | (hk_value)1 << 61
 
 typedef struct hk_rank_set {
   uint32_t refs, count; /* of a free set, count is the next free one */
+  uint32_t order;       /* hk_orders: how the sum was made */
   uint64_t words[];
 } hk_rank_set;
 enum { HK_SETS_PER_CHUNK = 256, HK_NO_SET = 0x1fffffff };
@@ -65,6 +67,26 @@ hk_value hk_value_add(hk_set_pool *p, hk_value a, hk_value b, int *twice);
 bool hk_value_has(const hk_set_pool *p, hk_value x, unsigned rank);
 static inline uint32_t hk_value_count(const hk_set_pool *p, hk_value x) {
   return hk_value_kind(x) == HK_VALUE_SUM ? hk_set_at(p, hk_value_index(x))->count : hk_value_kind(x) == HK_VALUE_LEAF;
+}
+
+/* ---- orders ----
+ * How a value was made, as a number: below nranks it is that rank's input, above it a sum of parts, which are such numbers
+ * again.  Equal numbers are equal sums: each list of parts is kept once. */
+enum { HK_NO_ORDER = UINT32_MAX };
+typedef struct hk_orders {
+  uint32_t nranks, count;      /* sums known */
+  uint32_t *ends, ends_room;   /* of sum i's parts; they begin where those of sum i - 1 end */
+  uint32_t *parts, parts_room; /* of all sums, then of the one that is being described */
+  uint32_t nparts;
+  uint32_t *table, table_room; /* by hash: the sum's number in `ends` + 1; a power of two */
+  bool failed;                 /* memory was out */
+} hk_orders;
+void hk_orders_free(hk_orders *o);
+/* Describes a sum: each part in turn, then its number; HK_NO_ORDER where memory is out. */
+void hk_orders_part(hk_orders *o, uint32_t part);
+uint32_t hk_orders_sum(hk_orders *o);
+static inline uint32_t hk_value_order(const hk_set_pool *p, hk_value x) {
+  return hk_value_kind(x) == HK_VALUE_SUM ? hk_set_at(p, hk_value_index(x))->order : hk_value_index(x);
 }
 
 /* ---- the machine ---- */
@@ -146,6 +168,7 @@ typedef struct hk_verifier {
   uint32_t *place_writes; /* by rank and block: its writes in one wave; at first_place / waves.  HK_LANDS may be added */
   hk_value *scratch;
   hk_set_pool sets;
+  hk_orders orders; /* with options.orders */
 
   uint32_t *queue; /* ready threads, a ring of nthreads */
   uint32_t queue_head, queue_count;
@@ -171,6 +194,7 @@ int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block);
 hk_status hk_verify_static(hk_verifier *v);
 hk_status hk_verify_links(hk_verifier *v);
 hk_status hk_verify_run(hk_verifier *v);
+hk_status hk_verify_orders(hk_verifier *v); /* after the outputs are found to be complete */
 
 /* Thread t, in its current event, reads or writes a place, or sent slot `number` of a channel by reference to it. */
 hk_status hk_hazard_read(hk_verifier *v, const hk_thread *t, hk_place *place, const char *what, unsigned block);

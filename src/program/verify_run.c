@@ -162,15 +162,18 @@ static hk_status reduce(const step *s, hk_value *result) {
   hk_verifier *v = s->v;
   hk_status rc = HK_OK;
   hk_value sum = hk_value_make(HK_VALUE_EMPTY, 0, 0);
+  bool orders = v->options.orders && s->i->nsrc > 1 && s->i->ndst;
   for (unsigned k = 0; k < s->i->nsrc && !rc; k++) {
     hk_value x;
     rc = read_source(s, &s->src[k], &x);
+    if (!rc && orders) hk_orders_part(&v->orders, hk_value_order(&v->sets, x));
     if (!rc && k && s->i->ndst)
       rc = add_source(s, &sum, x);
     else
       sum = x;
   }
   if (rc) return rc;
+  if (orders) hk_set_at(&v->sets, hk_value_index(sum))->order = hk_orders_sum(&v->orders);
   *result = sum;
   if (!(s->i->flags & HK_INSTR_FINAL)) return HK_OK;
   char text[HK_VALUE_TEXT];

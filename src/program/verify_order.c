@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In which order sums are made.  What a sum is of and which ranks it holds says verify_value.c; here its parts are kept in the
+ * order of the instruction that added them, so that two sums with one number are one expression, rounded at the same places. */
+#include <stdlib.h>
+#include <string.h>
+#include "verify_internal.h"
+
+const char *hk_order_name(hk_order o) {
+  static const char *const names[] = {
+      [HK_ORDER_VARIES] = "varies", [HK_ORDER_SIDES] = "sides", [HK_ORDER_EQUAL] = "equal", [HK_ORDER_FIXED] = "fixed"};
+  return (size_t)o < HK_ARRAY_LENGTH(names) ? names[o] : "unknown order";
+}
+
+/* ---- the store ---- */
+
+void hk_orders_free(hk_orders *o) {
+  free(o->ends);
+  free(o->parts);
+  free(o->table);
+  memset(o, 0, sizeof *o);
+}
+
+/* Doubles an array that is full. */
+static bool grow(hk_orders *o, uint32_t **array, uint32_t *room, uint32_t used) {
+  if (used < *room) return true;
+  uint32_t more = *room ? *room * 2 : 1024;
+  uint32_t *p = *room < HK_NO_ORDER / 2 ? realloc(*array, more * sizeof *p) : NULL;
+  o->failed = o->failed || !p;
+  if (!p) return false;
+  *array = p;
+  *room = more;
+  return true;
+}
+
+void hk_orders_part(hk_orders *o, uint32_t part) {
+  if (grow(o, &o->parts, &o->parts_room, o->nparts)) o->parts[o->nparts++] = part;
+}
+
+static uint32_t begin_of(const hk_orders *o, uint32_t sum) { return sum ? o->ends[sum - 1] : 0; }
+
+static uint32_t hash(const uint32_t *parts, uint32_t n) {
+  uint64_t h = n;
+  for (uint32_t k = 0; k < n; k++) h = (h ^ parts[k]) * 0x9e3779b97f4a7c15u, h ^= h >> 32;
+  return (uint32_t)h;
+}
+
+/* The place of the parts from `begin` on in the table, or of their absence. */
+static uint32_t place_of(const hk_orders *o, uint32_t begin, uint32_t n) {
+  uint32_t at = hash(o->parts + begin, n) & (o->table_room - 1);
+  for (; o->table[at]; at = (at + 1) & (o->table_room - 1)) {
+    uint32_t other = o->table[at] - 1, first = begin_of(o, other);
+    if (o->ends[other] - first == n && !memcmp(o->parts + first, o->parts + begin, n * sizeof *o->parts)) break;
+  }
+  return at;
+}
+
+/* Keeps the table at most half full. */
+static bool grow_table(hk_orders *o) {
+  if (2 * o->count < o->table_room) return true;
+  uint32_t room = o->table_room ? o->table_room * 2 : 1024;
+  uint32_t *fresh = calloc(room, sizeof *fresh);
+  o->failed = o->failed || !fresh;
+  if (!fresh) return false;
+  free(o->table);
+  o->table = fresh;
+  o->table_room = room;
+  for (uint32_t k = 0; k < o->count; k++) {
+    uint32_t begin = begin_of(o, k);
+    o->table[place_of(o, begin, o->ends[k] - begin)] = k + 1;
+  }
+  return true;
+}
+
+uint32_t hk_orders_sum(hk_orders *o) {
+  uint32_t begin = begin_of(o, o->count);
+  if (o->failed || !grow_table(o) || !grow(o, &o->ends, &o->ends_room, o->count)) return HK_NO_ORDER;
+  uint32_t at = place_of(o, begin, o->nparts - begin);
+  if (o->table[at]) {
+    o->nparts = begin;
+  } else {
+    o->ends[o->count] = o->nparts;
+    o->table[at] = ++o->count;
+  }
+  return o->nranks + o->table[at] - 1;
+}
+
+/* ---- what is compared ---- */
+
+/* The fixed order of program.h. */
+static uint32_t fixed_order(hk_orders *o) {
+  uint32_t sum = 0;
+  for (uint32_t r = 1; r < o->nranks;) {
+    hk_orders_part(o, sum);
+    for (uint32_t k = 1; k < HK_FIXED_ORDER_SOURCES && r < o->nranks; k++) hk_orders_part(o, r++);
+    sum = hk_orders_sum(o);
+  }
+  return sum;
+}
+
+/* For each sum one number that those have in common which differ in the sides of additions only.  An instruction adds its
+ * first two sources, then the others to that: only these two can change sides.  Parts come before sums in the store. */
+static uint32_t *without_sides(hk_orders *o) {
+  uint32_t n = o->count, *out = malloc(((size_t)n + 1) * sizeof *out);
+  o->failed = o->failed || !out;
+  for (uint32_t k = 0; out && k < n; k++) {
+    uint32_t begin = begin_of(o, k), end = o->ends[k], first[2];
+    for (uint32_t i = begin; i < end; i++) {
+      uint32_t part = o->parts[i];
+      if (part >= o->nranks) part = out[part - o->nranks];
+      if (i - begin < 2) first[i - begin] = part;
+      if (i == begin) continue;
+      if (i == begin + 1) hk_orders_part(o, first[0] < first[1] ? first[0] : first[1]);
+      if (i == begin + 1) part = first[0] < first[1] ? first[1] : first[0];
+      hk_orders_part(o, part);
+    }
+    out[k] = hk_orders_sum(o);
+  }
+  return out;
+}
+
+/* ---- words ---- */
+
+static void put_order(const hk_orders *o, uint32_t order, FILE *to) {
+  if (order < o->nranks) {
+    fprintf(to, "%u", order);
+    return;
+  }
+  uint32_t sum = order - o->nranks, begin = begin_of(o, sum);
+  for (uint32_t k = begin; k < o->ends[sum]; k++) {
+    bool inner = o->parts[k] >= o->nranks;
+    fputs(k > begin ? inner ? " + (" : " + " : inner ? "(" : "", to);
+    put_order(o, o->parts[k], to);
+    if (inner) fputc(')', to);
+  }
+}
+
+/* "((1 + 2) + 3) + 0", cut where it is long. */
+enum { ORDER_TEXT = 100 };
+static const char *order_text(const hk_orders *o, uint32_t order, char *text) {
+  text[0] = 0;
+  FILE *f = fmemopen(text, ORDER_TEXT, "w");
+  if (!f) return text;
+  put_order(o, order, f);
+  fclose(f);
+  text[ORDER_TEXT - 1] = 0;
+  if (strlen(text) == ORDER_TEXT - 1) memcpy(text + ORDER_TEXT - 4, "...", 3);
+  return text;
+}
+
+/* ---- the check ---- */
+
+static hk_status wrong_order(hk_verifier *v, int rank, unsigned block, const hk_place *place, uint32_t wanted) {
+  char is[ORDER_TEXT], wants[ORDER_TEXT];
+  return hk_fault_event(v, &v->threads[v->first_thread[rank] + place->writer_lane], place->writer_event,
+                        "it leaves in out[b%u] the ranks' sum %s, not %s", block,
+                        order_text(&v->orders, hk_value_order(&v->sets, place->value), is),
+                        order_text(&v->orders, wanted, wants));
+}
+
+/* The first output whose order is not `wanted`, where `number` (may be NULL) says which orders count as one; NULL where there
+ * is none. */
+static const hk_place *find_other(const hk_verifier *v, uint32_t wanted, const uint32_t *number, int *rank,
+                                  unsigned *block) {
+  for (*rank = 0; *rank < v->nranks; ++*rank) {
+    unsigned blocks = hk_out_blocks_of(v, *rank);
+    const hk_place *place = v->places + v->first_place[*rank];
+    for (unsigned k = 0; k < blocks * v->options.waves; k++, place++) {
+      uint32_t order = hk_value_order(&v->sets, place->value);
+      *block = k % blocks;
+      if (number && order >= v->orders.nranks) order = number[order - v->orders.nranks];
+      if (order != wanted) return place;
+    }
+  }
+  return NULL;
+}
+
+hk_status hk_verify_orders(hk_verifier *v) {
+  hk_orders *o = &v->orders;
+  hk_status rc = HK_OK;
+  uint32_t fixed = fixed_order(o), first, *number = NULL;
+  unsigned block;
+  int rank = 0;
+  while (!hk_out_blocks_of(v, rank)) rank++;
+  first = hk_value_order(&v->sets, v->places[v->first_place[rank]].value);
+  if (!o->failed && !find_other(v, fixed, NULL, &rank, &block))
+    v->report->order = HK_ORDER_FIXED;
+  else if (!o->failed && !find_other(v, first, NULL, &rank, &block))
+    v->report->order = HK_ORDER_EQUAL;
+  else if (!o->failed && (number = without_sides(o)) && !o->failed &&
+           !find_other(v, number[first - o->nranks], number, &rank, &block))
+    v->report->order = HK_ORDER_SIDES;
+  if (o->failed) {
+    rc = hk_fault_memory(v);
+  } else if (v->report->order < v->options.least) {
+    bool one = v->options.least == HK_ORDER_FIXED;
+    const hk_place *place = find_other(v, one ? fixed : first, NULL, &rank, &block);
+    rc = wrong_order(v, rank, block, place, one ? fixed : first);
+  }
+  free(number);
+  return rc;
+}
