@@ -39,6 +39,19 @@ static inline cudaStream_t hocketStreamAsCuda(hocketStream_t stream) { return (c
  */
 int hocketDeviceCount(void);
 
+/**
+ * 1: from the next call on the communicator is batch-invariant.  Allreduce, reduce and reduce-scatter add up in the order of
+ * ranks, so that the bits of an element of the result depend only on the ranks' values of that element (and on the operator and
+ * the number of ranks): not on the count, the element's place, the root, the number of channels, or where ranks are.
+ * docs/numerics.md tells what that means and what it costs.  0: whatever is fastest runs.
+ *
+ * Without this call the environment's HOCKET_BATCH_INVARIANT holds; a communicator made by ncclCommSplit or ncclCommShrink takes
+ * its parent's setting over.  Call it on all ranks with the same value, between the same operations, best right after init: it
+ * sends nothing itself.  Ranks that differ in it make different calls, which the next reduction reports as ncclInvalidUsage.
+ * Operations that were enqueued or captured before keep what was set then.
+ */
+ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
+
 /** Hocket's own version: major * 10000 + minor * 100 + patch. */
 int hocketVersion(void);
 

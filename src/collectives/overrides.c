@@ -14,6 +14,7 @@ const char *const hk_agreement_names[HK_AGREE_COUNT] = {
     [HK_AGREE_CROSS_NIC] = "NCCL_CROSS_NIC",
     [HK_AGREE_P2P_LEVEL] = "NCCL_P2P_LEVEL, NCCL_PXN_DISABLE or NCCL_NVB_DISABLE",
     [HK_AGREE_GDR_LEVEL] = "NCCL_NET_GDR_LEVEL",
+    [HK_AGREE_BATCH_INVARIANT] = "HOCKET_BATCH_INVARIANT (or hocketCommSetBatchInvariant on the parent)",
 };
 
 static uint64_t mix(uint64_t h, uint64_t v) { return hk_topo_mix(h, v); }
@@ -68,6 +69,7 @@ hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels)
   HK_TRY(read_channels(o, min_channels, max_channels), out);
   if (rules && *rules) HK_TRY(hk_rules_read(&o->rules, rules), out);
   o->wish.rules = o->rules;
+  o->wish.batch_invariant = hk_param_int(HK_P_BATCH_INVARIANT) != 0;
   HK_TRY(read_level(HK_P_P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level), out);
   HK_TRY(read_level(HK_P_NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level), out);
   /* In the rules LOC means the default; for users it means that no GPU reaches another one. */

@@ -6,6 +6,14 @@
 #include "rules.h"
 
 static bool barred(const hk_wish *w, hk_coll coll, int algorithm) { return w && (w->barred[coll] >> algorithm & 1u); }
+
+bool hk_select_invariant(const hk_algorithm *a, hk_coll coll) {
+  return !hk_coll_reduces(coll) || (!a->in_switch && (a->fixed_order >> coll & 1u));
+}
+/* Is it kept out because its sums' order is not the fixed one? */
+static bool varies(const hk_wish *w, hk_coll coll, const hk_algorithm *a) {
+  return w && w->batch_invariant && !hk_select_invariant(a, coll);
+}
 /* A switch adds up data, not lines with flags in them. */
 static bool speaks(const hk_machine *m, const hk_algorithm *a, hk_protocol p) {
   return (m->protocols >> p & 1u) && (p == HK_PROTO_SIMPLE || !a->in_switch);
@@ -50,7 +58,7 @@ static bool cheapest(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t
   bool found = false;
   for (int i = 0; hk_algorithms[i]; i++) {
     const hk_algorithm *a = hk_algorithms[i];
-    if (barred(w, coll, i) || !hk_algorithm_supports(a, m, coll)) continue;
+    if (barred(w, coll, i) || varies(w, coll, a) || !hk_algorithm_supports(a, m, coll)) continue;
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       hk_decision d;
       if (!speaks(m, a, (hk_protocol)p) || protocol_barred(w, coll, (hk_protocol)p)) continue;
@@ -96,16 +104,25 @@ void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t by
     out->note = "none of the allowed protocols is there: choosing from all";
     return;
   }
+  bool invariant = rest.batch_invariant;
+  rest.batch_invariant = false;
+  bool excluded = invariant && cheapest(m, &rest, coll, bytes, out);
+  rest.batch_invariant = invariant;
   memset(rest.barred, 0, sizeof rest.barred);
   cheapest(m, &rest, coll, bytes, out);
-  out->note = "none of the allowed algorithms can do this collective here: choosing from all";
+  out->overruled = excluded;
+  out->note =
+      excluded
+          ? "none of the allowed algorithms is batch-invariant (HOCKET_BATCH_INVARIANT): choosing from those that are"
+          : "none of the allowed algorithms can do this collective here: choosing from all";
 }
 
 bool hk_select_one(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, const hk_algorithm *a,
                    hk_protocol p, hk_decision *out) {
   int i = 0;
   while (hk_algorithms[i] && hk_algorithms[i] != a) i++;
-  if (!hk_algorithms[i] || barred(wish, coll, i) || !hk_algorithm_supports(a, m, coll)) return false;
+  if (!hk_algorithms[i] || barred(wish, coll, i) || varies(wish, coll, a) || !hk_algorithm_supports(a, m, coll))
+    return false;
   if (!speaks(m, a, p) || protocol_barred(wish, coll, p)) return false;
   price(m, wish, coll, bytes, a, p, out);
   return true;
@@ -137,6 +154,9 @@ int hk_select_all(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t
     if (!(a->colls >> coll & 1u)) continue; /* another collective's */
     if (cannot)
       snprintf(row.why, sizeof row.why, "%s", cannot);
+    else if (varies(wish, coll, a))
+      snprintf(row.why, sizeof row.why,
+               "is not batch-invariant (HOCKET_BATCH_INVARIANT): it adds in another order than that of ranks");
     else if (barred(wish, coll, i))
       snprintf(row.why, sizeof row.why, "is excluded by NCCL_ALGO");
     if (row.why[0]) {

@@ -18,6 +18,8 @@ typedef struct hk_wish {
   int min_channels, max_channels;          /* 0: no wish */
   const struct hk_rules *rules;            /* of a tuning file; may be NULL */
   const struct hk_rules *choices;          /* that `hocket tune` measured; may be NULL */
+  /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT.  It comes before all other wishes. */
+  bool batch_invariant;
 } hk_wish;
 /* NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring" with a part without
  * a colon for all other collectives.  HK_ERR_ARGUMENT quotes the word that names nothing, and says what does. */
@@ -29,8 +31,11 @@ typedef struct hk_decision {
   int channels;
   double us;        /* the model's price */
   bool ruled;       /* a tuning file decided */
+  bool overruled;   /* what the user allows is not batch-invariant, so that it was dropped: worth a warning */
   const char *note; /* NULL, or why it is not simply the cheapest: a static text ("as the tuning file says") */
 } hk_decision;
+/* May it run where batch_invariant is wished? */
+bool hk_select_invariant(const hk_algorithm *a, hk_coll coll);
 /* wish may be NULL.  Always gives a decision: where the wish leaves nothing it is dropped, and the note says so. */
 void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, hk_decision *out);
 

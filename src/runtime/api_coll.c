@@ -35,7 +35,7 @@ static hk_status check_type(const char *who, size_t count, ncclDataType_t type, 
 
 static hk_status check_redop(const char *who, ncclComm_t c, ncclDataType_t type, int op, hk_call *call) {
   if (op >= 0 && op < ncclNumOps) {
-    call->redop = (uint8_t)op;
+    call->redop = (uint8_t)(op | c->redop_flags);
     return HK_OK;
   }
   int i = op - ncclNumOps;
@@ -47,7 +47,7 @@ static hk_status check_redop(const char *who, ncclComm_t c, ncclDataType_t type,
   if (c->redops[i].dtype != type)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: operator %d was made for %s, not for %s", who, op,
                    hk_dtype_name((hk_dtype)c->redops[i].dtype), hk_dtype_name((hk_dtype)type));
-  call->redop = HK_PREMULSUM;
+  call->redop = (uint8_t)(HK_PREMULSUM | c->redop_flags);
   call->scalar = c->redops[i].scalar;
   call->scalar_on_device = c->redops[i].on_device;
   return HK_OK;

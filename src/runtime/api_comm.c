@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Life of communicators: init, children, end, and what can be asked of them. */
+#include <hocket.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -97,6 +98,7 @@ static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclCo
   HK_TRY(hk_comm_new(&c, parent->rank, parent->nranks, config), out);
   if (!config) c->options.blocking = parent->options.blocking;
   c->device = parent->device;
+  c->options.batch_invariant = parent->redop_flags != 0;
   how->parent = parent;
   return hk_group_submit_init(c, how, newcomm);
 out:
@@ -135,6 +137,18 @@ static hk_status check_excluded(ncclComm_t c, const int *list, int n) {
       if (list[k] == list[i]) return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: rank %d is named twice", list[i]);
   }
   return HK_OK;
+}
+
+HK_EXPORT ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on) {
+  hk_status rc = HK_OK;
+  HK_TRY(hk_comm_check_usable(comm, "hocketCommSetBatchInvariant"), out);
+  if (on != 0 && on != 1) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "hocketCommSetBatchInvariant: %d: give 1 to switch it on, 0 to switch it off", on);
+    goto out;
+  }
+  comm->redop_flags = on ? HK_REDOP_INVARIANT : 0;
+out:
+  return (ncclResult_t)rc;
 }
 
 HK_API(ncclResult_t, ncclCommShrink,

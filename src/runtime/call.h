@@ -9,6 +9,11 @@
 
 typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV } hk_p2p;
 
+enum {
+  HK_REDOP_INVARIANT = 128 /* beside the operator: the sum must be made in the fixed order.  So ranks that differ in it make
+                              different calls. */
+};
+
 typedef struct hk_call {
   ncclComm_t comm;
   const void *in;
@@ -16,7 +21,7 @@ typedef struct hk_call {
   size_t count; /* elements, as the call counts them */
   uint8_t coll; /* hk_coll */
   uint8_t p2p;  /* hk_p2p, where coll is HK_SENDRECV */
-  uint8_t dtype, redop;
+  uint8_t dtype, redop; /* hk_redop, perhaps with HK_REDOP_INVARIANT */
   int root;        /* or the peer of a send or receive */
   uint64_t scalar; /* one element, for HK_PREMULSUM; or its address */
   bool scalar_on_device;
@@ -24,4 +29,5 @@ typedef struct hk_call {
   cudaStream_t stream;
   void *event, *group_event; /* a profiler's, of the call and of the group around it; NULL without one */
 } hk_call;
+static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_INVARIANT); }
 #endif

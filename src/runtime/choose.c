@@ -206,15 +206,28 @@ static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decisio
   hk_machine m = s->machine;
   /* Switches know fewer types and operators than cores do. */
   if (c->gpu && hk_coll_reduces(coll))
-    m.in_switch = m.in_switch && hk_gpu_switch_adds((hk_dtype)op->dtype, (hk_redop)op->redop);
-  hk_select(&m, &s->overrides.wish, coll, bytes, d);
-  if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &s->overrides.wish, coll, bytes, d);
+    m.in_switch = m.in_switch && hk_gpu_switch_adds((hk_dtype)op->dtype, hk_call_op(op));
+  hk_wish wish = s->overrides.wish;
+  wish.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;
+  hk_select(&m, &wish, coll, bytes, d);
+  if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &wish, coll, bytes, d);
 }
 
 double hk_choose_price(ncclComm_t c, const hk_call *op) {
   hk_decision d;
   select_for(c, op, whole_bytes(c, op), &d);
   return d.us;
+}
+
+/* Once for each collective, by one rank. */
+static void warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision *d) {
+  if (c->rank == 0 && !(c->selection.overruled >> coll & 1u))
+    HK_WARN(
+        "%s: NCCL_ALGO allows only algorithms that are not batch-invariant, and HOCKET_BATCH_INVARIANT or "
+        "hocketCommSetBatchInvariant is set: %s is taken. Allow one that is (hocket verify --all tells which), or unset "
+        "one of the two",
+        hk_coll_name(coll), d->algorithm->name);
+  c->selection.overruled |= 1u << coll;
 }
 
 static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
@@ -226,6 +239,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   hk_decision d;
   select_for(c, op, whole, &d);
   if (d.note) HK_INFO(HK_SUB_TUNING, "%s of %zu bytes: %s", hk_coll_name(coll), whole, d.note);
+  if (d.overruled) warn_overruled(c, coll, &d);
   HK_TRY(plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = block_bytes(p, bytes, unit)};
@@ -234,14 +248,14 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   a->signature = hk_choose_signature(op);
   a->move_flags = whole >= STREAM_MIN_BYTES ? HK_MOVE_STREAM : 0;
   if (hk_coll_reduces(coll))
-    HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, (hk_redop)op->redop, c->nranks,
-                           op->redop == HK_PREMULSUM ? &op->scalar : NULL),
+    HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks,
+                           hk_call_op(op) == HK_PREMULSUM ? &op->scalar : NULL),
            out);
   choice->count = op->count;
   choice->root = op->root;
   choice->dtype = op->dtype;
   choice->redop = op->redop;
-  choice->valid = op->redop != HK_PREMULSUM; /* its scalar may differ from call to call */
+  choice->valid = hk_call_op(op) != HK_PREMULSUM; /* its scalar may differ from call to call */
 out:
   if (rc != HK_OK) choice->valid = false;
   return rc;

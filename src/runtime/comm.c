@@ -85,6 +85,7 @@ static void read_options(hk_comm_options *o, const ncclConfig_t *f) {
   o->split_share = or_default(f->splitShare, 0);
   o->shrink_share = or_default(f->shrinkShare, 0);
   o->traffic_class = or_default(f->trafficClass, -1);
+  o->batch_invariant = -1;
   if (f->commName) snprintf(o->name, sizeof o->name, "%s", f->commName);
   if (f->netName) snprintf(o->net_name, sizeof o->net_name, "%s", f->netName);
 }

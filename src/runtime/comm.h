@@ -18,6 +18,7 @@ typedef struct hk_comm_options {
   bool no_ctas; /* NCCL_CTA_POLICY_ZERO */
   int cluster; /* blocks of a kernel; 0: none */
   int min_ctas, max_ctas, split_share, shrink_share, traffic_class;
+  int batch_invariant; /* a parent's setting; -1: as HOCKET_BATCH_INVARIANT says */
   char name[64], net_name[32];
 } hk_comm_options;
 
@@ -70,6 +71,7 @@ typedef struct hk_selection {
   hk_layout *layout; /* NULL: one host */
   hk_overrides overrides;
   struct hk_tuner *tuner; /* NULL: none */
+  unsigned overruled;     /* bit set of 1u << hk_coll: the warning of hk_decision.overruled was given */
 } hk_selection;
 
 /* The newest decision for a collective, so that a call like the last one decides nothing. */
@@ -121,6 +123,7 @@ struct ncclComm {
   uint32_t magic; /* HK_COMM_LIVE, HK_COMM_FREED */
   int rank, nranks, device;
   unsigned forks; /* hk_forks at its making */
+  uint8_t redop_flags; /* of its reductions: HK_REDOP_INVARIANT or 0 */
   hk_comm_options options;
   hk_health health;
   hk_service *service;

@@ -196,7 +196,7 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
                     .lanes = (uint16_t)gp->lanes,
                     .proto = (uint8_t)l->protocol,
                     .in_switch = in_switch(p)};
-  if (call->redop == HK_PREMULSUM && call->scalar_on_device) {
+  if (hk_call_op(call) == HK_PREMULSUM && call->scalar_on_device) {
     work->reducer.by_address = 1;
     work->reducer.scalar = call->scalar;
   }

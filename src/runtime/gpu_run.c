@@ -20,7 +20,7 @@ static hk_status check_buffers(const hk_call *call) {
   if (bytes == 0) return HK_OK;
   if (in) HK_TRY(hk_gpu_check_pointer(c, "sendbuff", call->in, bytes * n_in), out);
   if (out) HK_TRY(hk_gpu_check_pointer(c, "recvbuff", call->out, bytes * n_out), out);
-  if (call->redop == HK_PREMULSUM && call->scalar_on_device)
+  if (hk_call_op(call) == HK_PREMULSUM && call->scalar_on_device)
     rc = hk_gpu_check_pointer(c, "the operator's scalar", (void *)(uintptr_t)call->scalar, 1);
 out:
   return rc;

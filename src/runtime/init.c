@@ -42,6 +42,7 @@ static void fill_row(ncclComm_t c, hk_row *row) {
   row->nslots = (uint64_t)hk_param_int(HK_P_SLOTS);
   row->shm_off = (uint64_t)hk_param_int(HK_P_SHM_DISABLE);
   memcpy(row->agreement, c->selection.overrides.agreement, sizeof row->agreement);
+  row->agreement[HK_AGREE_BATCH_INVARIANT] = c->redop_flags;
   row->tuner = hk_tuner_hash(c->selection.tuner);
   row->choices = hk_rules_hash(c->selection.overrides.choices);
   row->constants = c->selection.overrides.constants;
@@ -285,6 +286,8 @@ static hk_status meet(ncclComm_t c, bool child) {
     goto out;
   }
   HK_TRY(hk_overrides_read(&c->selection.overrides, c->options.min_ctas, c->options.max_ctas), out);
+  if (c->options.batch_invariant >= 0 ? c->options.batch_invariant : c->selection.overrides.wish.batch_invariant)
+    c->redop_flags = HK_REDOP_INVARIANT;
   HK_TRY(hk_tuner_load(&c->selection.tuner), out);
   HK_TRY(hk_profiler_load(c), out);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (exchange of facts)");

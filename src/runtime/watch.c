@@ -20,15 +20,16 @@ void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
     return;
   }
   const char *type = hk_dtype_name((hk_dtype)call->dtype);
+  const char *invariant = call->redop & HK_REDOP_INVARIANT ? ", batch-invariant" : "";
   if (call->coll == HK_SENDRECV)
     snprintf(text, bytes, "%s(%zu x %s, rank %d)", call->p2p == HK_P2P_SEND ? "Send to" : "Recv from", call->count,
              type, call->root);
   else if (hk_coll_reduces((hk_coll)call->coll) && hk_coll_has_root((hk_coll)call->coll))
-    snprintf(text, bytes, "%s(%zu x %s, %s, root %d)", hk_coll_name((hk_coll)call->coll), call->count, type,
-             hk_redop_name((hk_redop)call->redop), call->root);
+    snprintf(text, bytes, "%s(%zu x %s, %s%s, root %d)", hk_coll_name((hk_coll)call->coll), call->count, type,
+             hk_redop_name(hk_call_op(call)), invariant, call->root);
   else if (hk_coll_reduces((hk_coll)call->coll))
-    snprintf(text, bytes, "%s(%zu x %s, %s)", hk_coll_name((hk_coll)call->coll), call->count, type,
-             hk_redop_name((hk_redop)call->redop));
+    snprintf(text, bytes, "%s(%zu x %s, %s%s)", hk_coll_name((hk_coll)call->coll), call->count, type,
+             hk_redop_name(hk_call_op(call)), invariant);
   else if (hk_coll_has_root((hk_coll)call->coll))
     snprintf(text, bytes, "%s(%zu x %s, root %d)", hk_coll_name((hk_coll)call->coll), call->count, type, call->root);
   else

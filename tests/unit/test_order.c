@@ -3,6 +3,7 @@
  * fixed order, for every number of ranks, root, layout and ring order; what is in it without the mark is found, too.
  * check: notsan timeout=120 */
 #include <string.h>
+#include "../../src/collectives/rules.h"
 #include "../support/suite.h"
 #include "prove_algorithms.h"
 
@@ -130,6 +131,57 @@ START_TEST(each_collective_has_one) {
 }
 END_TEST
 
+/* ---- what is chosen ---- */
+
+static hk_machine gpus(int nhosts, bool in_switch) {
+  hk_machine m = prove_machine(8 * nhosts);
+  m.nhosts = nhosts;
+  m.ranks_per_host = m.least_per_host = 8;
+  m.cores_per_host = 0;
+  m.overlap = true;
+  m.in_switch = in_switch;
+  m.multicast = nhosts == 1;
+  m.max_channels = 16;
+  m.protocols = (1u << HK_PROTO_COUNT) - 1;
+  return m;
+}
+
+START_TEST(only_fixed_is_chosen) {
+  const hk_machine machines[] = {prove_machine(2), prove_machine(7), gpus(1, true), gpus(1, false), gpus(4, false)};
+  static const char *const lists[] = {NULL, "ring,tree", "^direct", "NVLS,pat,binomial", "allreduce:flat;hier"};
+  hk_rules *rules;
+  hk_alternative rows[HK_ALTERNATIVES];
+  ck_assert_int_eq(hk_rules_parse(&rules, "rules", "*, 1K, 64K, *, *, ring, *, *\n*, 64K, *, *, *, tree, *, 4\n"),
+                   HK_OK);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(machines); i++)
+    for (size_t k = 0; k < HK_ARRAY_LENGTH(lists) * 2; k++)
+      for (size_t c = 0; c < HK_ARRAY_LENGTH(reducing); c++)
+        for (size_t bytes = 4; bytes <= (size_t)1 << 30; bytes *= 4) {
+          hk_wish w = {.rules = k % 2 ? rules : NULL, .batch_invariant = true};
+          hk_decision d;
+          ck_assert_int_eq(hk_wish_parse(&w, lists[k / 2], NULL), HK_OK);
+          hk_select(&machines[i], &w, reducing[c], bytes, &d);
+          if (!hk_select_invariant(d.algorithm, reducing[c]))
+            ck_abort_msg("%s is chosen for %zu bytes of %s", d.algorithm->name, bytes, hk_coll_name(reducing[c]));
+          if (k / 2 == 0) ck_assert(!d.overruled);
+          if (k / 2 == 1) ck_assert(d.overruled && d.note);
+          int n = hk_select_all(&machines[i], &w, reducing[c], bytes, rows);
+          for (int r = 0; r < n; r++)
+            if (!rows[r].why[0] && !hk_select_invariant(rows[r].what.algorithm, reducing[c]))
+              ck_abort_msg("%s is offered", rows[r].what.algorithm->name);
+        }
+  /* What does not reduce is free. */
+  hk_wish w = {.batch_invariant = true};
+  hk_decision d;
+  ck_assert_int_eq(hk_wish_parse(&w, "ring", NULL), HK_OK);
+  hk_select(&machines[1], &w, HK_ALLGATHER, 1 << 20, &d);
+  ck_assert(!strcmp(d.algorithm->name, "ring") && !d.note);
+  ck_assert(
+      !hk_select_one(&machines[1], &w, HK_ALLREDUCE, 1 << 20, d.algorithm, HK_PROTO_SIMPLE, &d)); /* a tuner plugin's */
+  hk_rules_free(rules);
+}
+END_TEST
+
 /* ---- what is refused ---- */
 
 static void refuse(const char *name, hk_coll coll, int n, hk_order least, const char *words) {
@@ -190,6 +242,7 @@ int main(void) {
   tcase_add_loop_test(t, marked_is_proved, 0, prove_count());
   tcase_add_loop_test(t, unmarked_is_not_fixed, 0, prove_count());
   tcase_add_test(t, each_collective_has_one);
+  tcase_add_test(t, only_fixed_is_chosen);
   tcase_add_test(t, others_are_refused_in_words);
   tcase_add_test(t, one_wrong_rank);
   suite_add_tcase(s, t);
