@@ -259,6 +259,7 @@ static void put_decision(const hk_plan_report *r, const hk_decision *d, hk_json 
   hk_json_put_text(w, "algorithm", d->algorithm->name);
   hk_json_put_text(w, "protocol", hk_protocols[d->protocol].name);
   hk_json_put_integer(w, "channels", d->channels);
+  hk_json_put_boolean(w, "batch_invariant", hk_select_invariant(d->algorithm, r->coll));
   hk_json_put_number(w, "us", d->us);
   hk_json_put_number(w, "latency_us", hk_plan_latency(r, d));
   hk_json_put_number(w, "algbw_gbps", hk_plan_algbw(r->bytes, d->us));

@@ -131,6 +131,14 @@ static void say_neighbours(const hk_plan_report *r, FILE *to) {
         name_of(r, &ranges[at + 1].chosen, name));
 }
 
+/* What is said of the order of sums, where it counts. */
+static void say_order(const hk_plan_report *r, FILE *to) {
+  if (hk_coll_reduces(r->coll) && r->world->wish.batch_invariant)
+    say(to,
+        "HOCKET_BATCH_INVARIANT is set: only what adds up in the order of ranks is looked at, so that the bits of an element "
+        "do not depend on the size of the message nor on the element's place in it.");
+}
+
 static void explain(const hk_plan_report *r, FILE *to) {
   if (r->world->nranks < 2) {
     say(to, "One rank alone copies its input to its output.");
@@ -140,6 +148,7 @@ static void explain(const hk_plan_report *r, FILE *to) {
   say_balance(r, to);
   say(to, "How %s works: %s.", r->chosen.algorithm->name, r->chosen.algorithm->about);
   say_links(r, to);
+  say_order(r, to);
   const hk_alternative *other = runner_up(r);
   if (other)
     say_runner_up(r, other, to);

@@ -10,14 +10,18 @@
 typedef struct hk_proof_options {
   int slots, waves; /* waves 0: one more than slots, so that every credit is used */
   bool json;
+  bool fixed_order; /* sums must be in the fixed order */
 } hk_proof_options;
 
 /* The programs of all ranks; what->rank is ignored. */
 hk_status hk_proof_build(const hk_algorithm *a, const hk_build *what, hk_program ***out);
 void hk_proof_free(hk_program **p, int nranks); /* NULL is fine */
 
-/* Proves all ranks' programs, out of place and in place. The report is of the first that fails. */
+/* Proves all ranks' programs, out of place and in place.  The report is of the first that fails, or of both: the order of sums
+ * is the least that is known of either. */
 hk_status hk_prove(const hk_program *const *programs, int nranks, const hk_proof_options *o, hk_verify_report *report);
+/* "fixed", "equal", ...; "" where nothing is summed up, or nothing proved. */
+const char *hk_proof_order(const hk_program *p, const hk_verify_report *report);
 /* {"collective": ...}; `file` may be NULL. */
 void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_verify_report *report, const char *file,
                    int line);

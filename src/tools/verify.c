@@ -18,12 +18,22 @@ typedef struct options {
 hk_status hk_prove(const hk_program *const *programs, int nranks, const hk_proof_options *o, hk_verify_report *report) {
   unsigned slots = o->slots > 0 ? (unsigned)o->slots : (unsigned)hk_param_int(HK_P_SLOTS);
   hk_status rc = HK_OK;
+  hk_order order = HK_ORDER_FIXED;
   for (int in_place = 0; in_place < 2 && rc == HK_OK; in_place++) {
-    hk_verify_options v = {
-        .slots = slots, .waves = o->waves > 0 ? (unsigned)o->waves : slots + 1, .in_place = in_place};
+    hk_verify_options v = {.slots = slots,
+                           .waves = o->waves > 0 ? (unsigned)o->waves : slots + 1,
+                           .in_place = in_place,
+                           .orders = true,
+                           .least = o->fixed_order ? HK_ORDER_FIXED : HK_ORDER_VARIES};
     rc = hk_verify(programs, nranks, &v, report);
+    if (report->order < order) order = report->order;
   }
+  report->order = order;
   return rc;
+}
+
+const char *hk_proof_order(const hk_program *p, const hk_verify_report *report) {
+  return report->message[0] || !hk_coll_reduces((hk_coll)p->coll) ? "" : hk_order_name(report->order);
 }
 
 void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_verify_report *report, const char *file,
@@ -35,6 +45,7 @@ void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_
   hk_json_put_text(w, "ranks", ranks);
   if (hk_coll_has_root((hk_coll)p->coll)) hk_json_put_integer(w, "root", p->root);
   hk_json_put_boolean(w, "proved", !report->message[0]);
+  if (*hk_proof_order(p, report)) hk_json_put_text(w, "order", hk_proof_order(p, report));
   if (report->message[0]) {
     hk_json_put_text(w, "message", report->message);
     hk_json_put_integer(w, "rank", report->rank);
@@ -141,6 +152,10 @@ static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o
   hk_status rc = HK_OK;
   hk_verify_report report = {.rank = -1};
   int cases = 0, first = 0, last = 0;
+  hk_order order = HK_ORDER_FIXED;
+  hk_proof_options proof = o->proof;
+  proof.fixed_order = hk_coll_reduces(coll) &&
+                      (proof.fixed_order || (a->fixed_order >> coll & 1u)); /* what is marked is proved */
   uint64_t instructions = 0;
   hk_program *sample = NULL;
   for (int n = 1; n <= MOST_RANKS && rc == HK_OK; n++) {
@@ -150,7 +165,8 @@ static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o
     if (root >= n || !hk_algorithm_supports(a, &m, coll)) continue;
     hk_program **p = NULL;
     if ((rc = build_on(a, coll, n, o->hosts, root, &p)) != HK_OK) return rc;
-    rc = hk_prove((const hk_program *const *)p, n, &o->proof, &report);
+    rc = hk_prove((const hk_program *const *)p, n, &proof, &report);
+    if (report.order < order) order = report.order;
     if (!cases++) first = n;
     last = n;
     for (int r = 0; r < n; r++) instructions += p[r]->ninstrs;
@@ -163,11 +179,12 @@ static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o
   char ranks[32];
   snprintf(ranks, sizeof ranks, first == last ? "%d" : "%d-%d", first, last);
   if (report.message[0]) snprintf(ranks, sizeof ranks, "%d", last);
+  report.order = a->in_switch ? HK_ORDER_VARIES : order; /* a switch does not say in which order it adds */
   if (t->w)
     hk_proof_json(t->w, sample, ranks, &report, NULL, 0);
   else
-    hk_table_row(t->table, report.message[0] ? HK_STYLE_RED : HK_STYLE_PLAIN, "%s\t%s\t%s\t%llu\t%s",
-                 hk_coll_name(coll), a->name, ranks, (unsigned long long)instructions,
+    hk_table_row(t->table, report.message[0] ? HK_STYLE_RED : HK_STYLE_PLAIN, "%s\t%s\t%s\t%llu\t%s\t%s",
+                 hk_coll_name(coll), a->name, ranks, (unsigned long long)instructions, hk_proof_order(sample, &report),
                  report.message[0] ? report.message : "proved");
   *(report.message[0] ? &t->failed : &t->proved) += 1;
   hk_program_free(sample);
@@ -179,8 +196,8 @@ static int prove_registry(const options *o, hk_json *w) {
   const hk_algorithm *algorithm = o->algorithm ? hk_algorithm_by_name(o->algorithm) : NULL;
   if (o->coll && !hk_tool_coll(o->coll, &only)) return HK_EXIT_TROUBLE;
   if (o->algorithm && !algorithm) return hk_tool_wrong_word("--algorithm", o->algorithm, hk_tool_algorithm_word);
-  tally t = {.w = w, .table = w ? NULL : hk_table_new("llrrw")};
-  if (!w) hk_table_row(t.table, HK_STYLE_BOLD, "COLLECTIVE\tALGORITHM\tRANKS\tINSTRUCTIONS\tRESULT");
+  tally t = {.w = w, .table = w ? NULL : hk_table_new("llrrlw")};
+  if (!w) hk_table_row(t.table, HK_STYLE_BOLD, "COLLECTIVE\tALGORITHM\tRANKS\tINSTRUCTIONS\tORDER\tRESULT");
   hk_status rc = HK_OK;
   for (int c = 0; c < HK_COLL_COUNT && rc == HK_OK; c++)
     for (const hk_algorithm *const *a = hk_algorithms; *a && rc == HK_OK; a++)
@@ -277,6 +294,9 @@ static const hk_tool_option rows[] = {
      .field = offsetof(options, proof.waves),
      .low = 1,
      .high = 4096},
+    {.name = "fixed-order",
+     .help = "also prove that sums are made in the order of ranks, whatever the place, the root and the machine",
+     .field = offsetof(options, proof.fixed_order)},
     {.name = "json", .help = "write JSON", .field = offsetof(options, proof.json)},
     {0}};
 
@@ -288,6 +308,11 @@ const hk_tool hk_tool_verify = {
         "A collective is a program for each rank. The verifier runs all of them symbolically. It proves that every "
         "output holds exactly the right contributions, that sends meet receives, that nothing can deadlock with this "
         "number of slots, and that no buffer is overwritten while it is still read, out of place and in place.\n"
+        "\n"
+        "ORDER is what is known of the order in which sums are made: fixed (in the order of ranks, the same wherever it is "
+        "said; HOCKET_BATCH_INVARIANT=1 takes only these), equal (the same for every element, but another root, machine or "
+        "algorithm may have another), sides (equal, but for which of two values is on the left of an addition) or varies "
+        "(with the element's place). docs/numerics.md tells more.\n"
         "\n"
         "A FILE (- is stdin) holds the programs of all ranks, one after another, as hocket plan --program writes them; "
         "lines that start with # are comments. docs/programs.md explains the form, and what helps if a program "

@@ -172,8 +172,10 @@ static int prove_set(const source *s, const hk_program **programs, const int *pi
     snprintf(ranks, sizeof ranks, "%d", head->nranks);
     hk_proof_json(w, head, ranks, &report, s->path, line);
   } else if (rc == HK_OK) {
-    printf("%s: %s %s, %d ranks: %sproved%s\n", s->path, hk_coll_name((hk_coll)head->coll), head->algorithm,
-           head->nranks, hk_tool_style(stdout, HK_STYLE_GREEN), hk_tool_style(stdout, HK_STYLE_PLAIN));
+    const char *order = hk_proof_order(head, &report);
+    printf("%s: %s %s, %d ranks: %sproved%s%s%s\n", s->path, hk_coll_name((hk_coll)head->coll), head->algorithm,
+           head->nranks, hk_tool_style(stdout, HK_STYLE_GREEN), hk_tool_style(stdout, HK_STYLE_PLAIN),
+           *order ? ", order of sums: " : "", order);
   } else {
     char text[sizeof report.message + 512];
     if (line)

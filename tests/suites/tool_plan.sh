@@ -38,6 +38,15 @@ gives 0 env NCCL_ALGO=^tree,ring "$hocket" plan allreduce 64K -m dgx-a100
 says "is excluded by NCCL_ALGO: "
 gives 0 env NCCL_ALGO=ring NCCL_PROTO=Simple "$hocket" plan allreduce 64K -m dgx-a100
 says "ring, protocol Simple"
+gives 0 env HOCKET_BATCH_INVARIANT=1 "$hocket" plan allreduce 64M -m dgx-h100
+says "HOCKET_BATCH_INVARIANT is set"
+says "is not batch-invariant (HOCKET_BATCH_INVARIANT): "
+gives 0 env HOCKET_BATCH_INVARIANT=1 NCCL_ALGO=ring "$hocket" plan allreduce 64M -m dgx-h100
+says "none of the allowed algorithms is batch-invariant"
+gives 0 env HOCKET_BATCH_INVARIANT=1 NCCL_ALGO=ring "$hocket" plan allgather 64M -m dgx-h100
+says "ring, protocol"
+gives 0 env HOCKET_BATCH_INVARIANT=1 "$hocket" plan reduce 64M -m dgx-h100 --json
+says '"batch_invariant":true'
 gives 2 env NCCL_ALGO=rong "$hocket" plan allreduce 64K -m dgx-a100
 says 'NCCL_ALGO: "rong" is no algorithm'
 

@@ -13,6 +13,16 @@ gives 0 "$hocket" verify -a ring -c AllReduce -n 100 -s 2 -w 3
 gives 1 "$hocket" verify -a ring -c allreduce -n 3 --slots 1
 says "deadlock,"
 narrow verify
+
+# The order of sums: proved where it is marked, refused where it is demanded and not so.
+gives 0 "$hocket" verify --all --fixed-order -a direct -n 2,17,33
+says "fixed"
+gives 1 "$hocket" verify -a ring -c allreduce -n 4 --fixed-order
+says "((0 + 1) + 2) + 3, not 0 +"
+gives 0 "$hocket" verify -a nvls -c allreduce
+says "varies"
+gives 0 "$hocket" verify -a halving --json
+says '"order":"sides"'
 refuses "what should be verified?" verify
 refuses "did you mean 'ring'?" verify -a rign
 refuses "is not like 8 or 2-16" verify --all -n 3-
@@ -42,7 +52,9 @@ lane 0
      2: out[b0] <- recv(0)[b0]
 TEXT
 gives 0 "$hocket" verify "$tmp/pair.txt"
-says "AllReduce pair, 2 ranks: proved"
+says "AllReduce pair, 2 ranks: proved, order of sums: sides"
+gives 1 "$hocket" verify --fixed-order "$tmp/pair.txt"
+says "it leaves in out[b0] the ranks' sum 1 + 0, not"
 sed 's/recv(0)\[b1\] + in\[b1\], final/recv(0)[b1], final/' "$tmp/pair.txt" >"$tmp/wrong.txt"
 gives 1 "$hocket" verify "$tmp/wrong.txt" "$tmp/pair.txt"
 says "wrong.txt:13: AllReduce pair, 2 ranks: rank 1 lane 0 instruction 1"
