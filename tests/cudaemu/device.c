@@ -56,6 +56,7 @@ static void configure(void) {
   emu.memory = (size_t)number("CUDAEMU_MEMORY_MB", 4096) << 20;
   emu.strict = number("CUDAEMU_STRICT", 0) != 0;
   emu.weak = number("CUDAEMU_WEAK", 0) != 0;
+  emu.resident = number("CUDAEMU_RESIDENT", 0) != 0;
   emu.vmm = number("CUDAEMU_VMM", 1) != 0;
   emu.import = number("CUDAEMU_IMPORT", 1) != 0;
   emu.captured_words = number("CUDAEMU_CAPTURED_WORDS", 1) != 0;

@@ -16,13 +16,13 @@
 #define EMU_DECLARE(member, symbol, params) EXPORT CUresult symbol params;
 HK_CUDA_CALLS(EMU_DECLARE, EMU_DECLARE)
 
-enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20, EMU_QUEUES = 32 };
+enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20, EMU_QUEUES = 32, EMU_SM_THREADS = 1024 };
 
 /* What the environment asks for (CUDAEMU_*), read at cuInit. */
 typedef struct emu_config {
   int ndevices, sm, sms, max_threads;
   size_t memory;
-  bool strict, weak, vmm, import, captured_words, ipc, dmabuf, multicast, corrupt_peer;
+  bool strict, weak, resident, vmm, import, captured_words, ipc, dmabuf, multicast, corrupt_peer;
   int rdma_flush, rdma_order;
   bool peer[EMU_DEVICES][EMU_DEVICES];
   unsigned seed, slow_us, watchdog, connections;
@@ -137,7 +137,7 @@ typedef struct emu_grid {
   void *params;
 } emu_grid;
 /* Runs it in the caller's thread.  False: its threads wait for each other for ever. */
-bool emu_grid_run(const emu_grid *g);
+bool emu_grid_run(const emu_grid *g, int device);
 extern const cudaemu_driver_calls emu_kernel_calls;
 cudaemu_driver_calls *emu_kernel_table(void);
 uint64_t emu_now_ns(void);

@@ -58,6 +58,9 @@ typedef struct runner {
   uint32_t random;
   void *memory;
   size_t bytes;
+  int device;
+  unsigned admitted;   /* blocks that run, or have run */
+  struct runner *next; /* that waits for room on the device */
 } runner;
 
 static _Thread_local runner *running;
@@ -362,25 +365,87 @@ static void idle(unsigned passes) {
   }
 }
 
-bool emu_grid_run(const emu_grid *g) {
+/* ---- residency (CUDAEMU_RESIDENT) ----
+ * A device has room for so many threads.  Kernels take it in the order in which they begin, each for all of its blocks before
+ * the next one gets any, and a block gives its room back when it ends. */
+static struct {
+  unsigned used; /* threads */
+  runner *first, *last;
+} devices[EMU_DEVICES];
+static pthread_mutex_t room_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* As many blocks of a multiprocessor as cuOccupancyMaxActiveBlocksPerMultiprocessor says. */
+static unsigned room_of(const emu_grid *g) {
+  unsigned fit = EMU_SM_THREADS / g->threads;
+  return EMU_SM_THREADS / (fit ? fit : 1);
+}
+static void queue_up(runner *r) {
+  r->admitted = emu.resident ? 0 : r->grid->blocks;
+  if (!emu.resident) return;
+  pthread_mutex_lock(&room_lock);
+  if (devices[r->device].first)
+    devices[r->device].last->next = r;
+  else
+    devices[r->device].first = r;
+  devices[r->device].last = r;
+  pthread_mutex_unlock(&room_lock);
+}
+static void admit(runner *r) {
+  const unsigned all = (unsigned)emu.sms * EMU_SM_THREADS, each = room_of(r->grid);
+  if (r->admitted == r->grid->blocks) return;
+  pthread_mutex_lock(&room_lock);
+  while (devices[r->device].first == r && devices[r->device].used + each <= all) {
+    devices[r->device].used += each;
+    if (++r->admitted == r->grid->blocks) devices[r->device].first = r->next;
+  }
+  pthread_mutex_unlock(&room_lock);
+}
+static void give_room(runner *r, unsigned blocks) {
+  if (!emu.resident || !blocks) return;
+  pthread_mutex_lock(&room_lock);
+  devices[r->device].used -= blocks * room_of(r->grid);
+  pthread_mutex_unlock(&room_lock);
+}
+/* A kernel that failed. */
+static void leave_room(runner *r) {
+  unsigned live = 0;
+  for (unsigned i = 0; r->blocks && i < r->admitted; i++) live += r->blocks[i].live > 0;
+  give_room(r, live);
+  if (!emu.resident || r->admitted == r->grid->blocks) return;
+  pthread_mutex_lock(&room_lock);
+  runner **at = &devices[r->device].first, *before = NULL;
+  for (; *at != r; at = &(*at)->next) before = *at;
+  *at = r->next;
+  if (devices[r->device].last == r) devices[r->device].last = before;
+  pthread_mutex_unlock(&room_lock);
+}
+
+bool emu_grid_run(const emu_grid *g, int device) {
   static unsigned launches;
-  runner r = {.grid = g};
+  runner r = {.grid = g, .device = device};
   r.random = (emu.seed + 1) * 2654435761u ^ (__atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED) * 40503u) ^ 1u << 31;
   bool ok = make_blocks(&r), told = false;
   unsigned idles = 0;
   uint64_t begin = emu_now_ns();
   running = &r;
+  queue_up(&r);
   if (!ok) fprintf(stderr, "cudaemu: no memory for %u blocks of %u threads\n", g->blocks, g->threads);
   while (ok) {
     seen s = {false, false};
-    unsigned live = 0, first = emu.seed ? random_next(&r) % g->blocks : 0;
+    unsigned live = 0, here = 0, first = emu.seed ? random_next(&r) % g->blocks : 0;
+    admit(&r);
     for (unsigned k = 0; k < g->blocks; k++) {
-      block *b = &r.blocks[(first + k) % g->blocks];
-      if (b->live) visit_block(&r, b, &s);
+      const unsigned i = (first + k) % g->blocks;
+      block *b = &r.blocks[i];
+      if (b->live && i < r.admitted) {
+        visit_block(&r, b, &s);
+        here += b->live;
+        if (!b->live) give_room(&r, 1);
+      }
       live += b->live;
     }
     if (!live) break;
-    if (!s.ready) {
+    if (here && !s.ready) {
       tell_stuck(&r, "is stuck: every thread waits at a barrier that some do not reach");
       ok = false;
     }
@@ -393,6 +458,7 @@ bool emu_grid_run(const emu_grid *g) {
   }
   running = NULL;
   current = NULL;
+  leave_room(&r);
   drop_blocks(&r);
   return ok;
 }

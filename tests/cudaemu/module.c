@@ -140,7 +140,7 @@ CUresult cuFuncSetAttribute(CUfunction function, int which, int value) {
 }
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared) {
   if (!blocks || !function || threads <= 0) return CUDA_ERROR_INVALID_VALUE;
-  int n = 1024 / threads;
+  int n = EMU_SM_THREADS / threads;
   *blocks = shared > 227 << 10 || threads > 1024 ? 0 : n < 1 ? 1 : n;
   return CUDA_SUCCESS;
 }
@@ -148,13 +148,12 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
 /* ---- launches ---- */
 
 static CUresult run_grid(void *data, CUcontext ctx) {
-  (void)ctx;
   pthread_mutex_lock(&emu_lock);
   bool fault = emu_fails(&emu.fail_kernel);
   pthread_mutex_unlock(&emu_lock);
   if (fault) return CUDA_ERROR_LAUNCH_FAILED;
   emu_memory_open();
-  bool ok = emu_grid_run(data);
+  bool ok = emu_grid_run(data, ctx->device);
   emu_memory_close();
   return ok ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
 }
