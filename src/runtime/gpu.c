@@ -97,7 +97,7 @@ static bool sends_direct(ncclComm_t c) {
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
   hk_gpu *g = c->gpu;
-  uint64_t blocks = UINT64_MAX;
+  hk_gpu_room room = {.resident = UINT64_MAX, .sm = UINT64_MAX};
   bool hosts = false, copies = true;
   int here = 0; /* ranks of this process on this GPU */
   for (int s = 0; s < 2; s++) {
@@ -109,20 +109,21 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   }
   HK_TRY(count_sharers(facts, stride, c->nranks, &g->sharers), out);
   for (int r = 0; r < c->nranks; r++) {
-    if (fact_of(facts, stride, r)->blocks < blocks) blocks = fact_of(facts, stride, r)->blocks;
-    copies = copies && fact_of(facts, stride, r)->copies;
+    const hk_gpu_fact *f = fact_of(facts, stride, r);
+    if (f->blocks < room.resident) room.resident = f->blocks;
+    if (f->sm < room.sm) room.sm = f->sm;
+    copies = copies && f->copies;
     hosts = hosts || c->peers[r].host != c->peers[0].host;
-    here += c->peers[r].process == c->peers[c->rank].process &&
-            fact_of(facts, stride, r)->id == fact_of(facts, stride, c->rank)->id;
+    here += c->peers[r].process == c->peers[c->rank].process && f->id == fact_of(facts, stride, c->rank)->id;
   }
   hk_gpu_check_queues(here, c->device);
-  /* Half of what a device runs at once stays for other work, whose end may be what lets these kernels go on. */
-  unsigned most = hosts ? HK_GPU_NET_CHANNELS : HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS;
-  g->blocks = (unsigned)(blocks / 2 / (uint64_t)g->sharers);
-  if (g->blocks < 1) g->blocks = 1;
-  if (g->blocks > most) g->blocks = most;
-  unsigned ctas = (unsigned)c->selection.overrides.wish.max_channels; /* equal on all ranks: init compares it */
-  if (ctas && g->blocks > ctas) g->blocks = ctas;
+  room.ranks = (uint64_t)g->sharers;
+  room.wished = (uint64_t)c->selection.overrides.wish.max_channels; /* equal on all ranks: init compares it */
+  if (hosts && (!room.wished || room.wished > HK_GPU_NET_CHANNELS)) room.wished = HK_GPU_NET_CHANNELS;
+  g->blocks = hk_gpu_share(&room);
+  HK_INFO(HK_SUB_INIT,
+          "rank %d: %u blocks at most on GPU %d, where %u communicators like this one run at the same time", c->rank,
+          g->blocks, c->device, hk_gpu_overlap(&room));
   g->parts = g->blocks / 2 / (unsigned)c->nranks;
   if (g->parts < 1) g->parts = 1;
   if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;

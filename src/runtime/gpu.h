@@ -18,6 +18,7 @@
 
 /* Channels of a GPU's links: collectives' first, then those that share out one send or receive. */
 enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
+enum { HK_GPU_BLOCKS = 32 };        /* of a launch for one rank at most */
 enum { HK_GPU_WIDE_BYTES = 65536 }; /* LL128 lines of a slot, where a link has them */
 
 /* The kernels on a device; the communicators of the process share them. */
@@ -181,6 +182,10 @@ typedef struct hk_gpu {
   unsigned round;           /* collectives of the group at hand so far */
   hk_memory ends_on_device; /* room for links that transfers use */
   size_t ends_used;
+  struct {
+    unsigned links;
+    hk_gpu_transfer *last[HK_GPU_BLOCKS]; /* of each block */
+  } turn;                                 /* while a table of transfers is filled */
 } hk_gpu;
 
 /* What a device has of a plan. */
@@ -223,6 +228,18 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask);
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
 
 /* ---- gpu_share.c ---- */
+/* What a rank must know of the ranks' GPUs to take its share; equal on all ranks. */
+typedef struct hk_gpu_room {
+  uint64_t resident; /* blocks that the GPU with least room runs at once: registers and shared memory count */
+  uint64_t ranks;    /* of the communicator on the GPU that has most of them */
+  uint64_t wished;   /* the user's maxCTAs, or what the network bears; 0: no wish */
+  uint64_t sm;       /* of the oldest GPU */
+} hk_gpu_room;
+/* Blocks of one rank's launch at most. */
+unsigned hk_gpu_share(const hk_gpu_room *room);
+/* Communicators like this one whose kernels run at the same time in any order.  At least four, if the GPU has a block for each rank
+ * of them. */
+unsigned hk_gpu_overlap(const hk_gpu_room *room);
 /* Warns, once a process, if `ranks` of this process are on the device and it has too few hardware queues for their streams. */
 void hk_gpu_check_queues(int ranks, int device);
 

@@ -1,8 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks and communicators have together of a GPU: its hardware queues. */
+/* What ranks and communicators have together of a GPU: its multiprocessors and hardware queues. */
 #include <stdlib.h>
 #include "../base/log.h"
 #include "gpu.h"
+
+/* A kernel of a communicator waits for those of its other ranks, so all of its blocks must run at once.  If the kernels of several
+ * communicators overlap, a GPU may have begun those of some, another GPU those of others, and each waits for what has no room:
+ * the blocks of all must fit.  Four communicators do, whatever the order: 4 * 32 of the 132 multiprocessors of an H100,
+ * 4 * 24 of the 108 of an A100.  The cap leaves the user's kernels three quarters of a GPU, as with NCCL. */
+enum { COMMUNICATORS_AT_ONCE = 4, BLOCKS_BEFORE_90 = 24 };
+
+unsigned hk_gpu_share(const hk_gpu_room *room) {
+  uint64_t each = room->resident / COMMUNICATORS_AT_ONCE / room->ranks;
+  uint64_t most = room->sm < 90 ? BLOCKS_BEFORE_90 : HK_GPU_BLOCKS;
+  if (room->wished && room->wished < most) most = room->wished;
+  if (each > most) each = most;
+  return each ? (unsigned)each : 1;
+}
+
+unsigned hk_gpu_overlap(const hk_gpu_room *room) {
+  return (unsigned)(room->resident / room->ranks / hk_gpu_share(room));
+}
 
 /* Streams of one process and GPU share the hardware queues: 8, if CUDA_DEVICE_MAX_CONNECTIONS does not say another number, and 32
  * at most.  A queue is in order.  If two ranks' streams share one, a rank's second kernel, which waits for its first, holds up

@@ -9,6 +9,7 @@
 /* A transfer, or the part of it that goes over one link. */
 typedef struct part {
   hk_gpu_transfer transfer;
+  hk_gpu *gpu;
   uint64_t comm_id;
   uint32_t delta, rank, sends, channel, index;
 } part;
@@ -138,6 +139,7 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
                                     .bytes = left < each ? left : each,
                                     .state = c->gpu->state.base,
                                     .signature = hk_transfer_signature(bytes)},
+                       .gpu = c->gpu,
                        .comm_id = p->comm_id,
                        .delta = (uint32_t)(way < 0 ? way + c->nranks : way),
                        .rank = (uint32_t)c->rank,
@@ -166,18 +168,32 @@ static int by_turn(const void *a, const void *b) {
   return 0;
 }
 
-/* A block for each link; what else goes over the link follows in the same block.  Gives the blocks. */
+/* A rank's blocks.  Both directions of one distance have theirs, see below. */
+static unsigned most_blocks(const hk_gpu *g) { return g->blocks > 2 * g->parts ? g->blocks : 2 * g->parts; }
+
+/* Is it the first over its link, and has its rank a block left for it? */
+static bool begins_block(const part *parts, size_t i) {
+  if (i && parts[i].transfer.link == parts[i - 1].transfer.link) return false;
+  return parts[i].gpu->turn.links++ < most_blocks(parts[i].gpu);
+}
+
+/* A block for each link, as far as the rank's share goes; what else goes over the link follows in the same block, and so do
+ * further links, in turn.  Of what is not over, what goes the shortest way round the ring is nowhere behind anything: its two ends
+ * run, on all ranks.  Gives the blocks. */
 static unsigned fill_table(hk_gpu_transfer *table, const part *parts, size_t n) {
   unsigned blocks = 0, tail;
-  for (size_t i = 0; i < n; i++) blocks += i == 0 || parts[i].transfer.link != parts[i - 1].transfer.link;
+  for (size_t i = 0; i < n; i++) parts[i].gpu->turn.links = 0;
+  for (size_t i = 0; i < n; i++) blocks += begins_block(parts, i);
+  for (size_t i = 0; i < n; i++) parts[i].gpu->turn.links = 0;
   tail = blocks;
-  hk_gpu_transfer *last = NULL;
   for (size_t i = 0, block = 0; i < n; i++) {
-    bool first = i == 0 || parts[i].transfer.link != parts[i - 1].transfer.link;
+    hk_gpu *g = parts[i].gpu;
+    const bool first = begins_block(parts, i);
+    hk_gpu_transfer **last = &g->turn.last[(g->turn.links - 1) % most_blocks(g)];
     uint32_t at = first ? (uint32_t)block++ : tail++;
     table[at] = parts[i].transfer;
-    if (!first) last->next = at;
-    last = &table[at];
+    if (!first) (*last)->next = at;
+    *last = &table[at];
   }
   return blocks;
 }

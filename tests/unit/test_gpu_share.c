@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a communicator takes of a GPU, so that several can overlap; and that they do, on an emulated device with room for so many
+ * blocks. */
+#include "../../src/runtime/gpu.h"
+#include "../support/suite.h"
+#include "gpu_comms.h"
+
+START_TEST(known_gpus) {
+  static const struct {
+    hk_gpu_room room;
+    unsigned blocks, overlap;
+  } cases[] = {
+      {{.resident = 132, .ranks = 1, .sm = 90}, 32, 4},  /* H100 */
+      {{.resident = 148, .ranks = 1, .sm = 100}, 32, 4}, /* B200 */
+      {{.resident = 108, .ranks = 1, .sm = 80}, 24, 4},  /* A100 */
+      {{.resident = 142, .ranks = 1, .sm = 89}, 24, 5},  /* L40 */
+      {{.resident = 40, .ranks = 1, .sm = 75}, 10, 4},   /* T4 */
+      {{.resident = 132, .ranks = 2, .sm = 90}, 16, 4},
+      {{.resident = 132, .ranks = 8, .sm = 90}, 4, 4},
+      {{.resident = 132, .ranks = 1, .sm = 90, .wished = 8}, 8, 16},  /* maxCTAs */
+      {{.resident = 132, .ranks = 1, .sm = 90, .wished = 64}, 32, 4}, /* not more than is good for the others */
+      {{.resident = 132, .ranks = 64, .sm = 90, .wished = 8}, 1, 2},  /* too many for four */
+      {{.resident = 0, .ranks = 1, .sm = 90}, 1, 0},                  /* the kernel does not fit at all */
+  };
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
+    ck_assert_uint_eq(hk_gpu_share(&cases[i].room), cases[i].blocks);
+    ck_assert_uint_eq(hk_gpu_overlap(&cases[i].room), cases[i].overlap);
+  }
+}
+END_TEST
+
+/* Four communicators fit whatever the GPU and however many ranks share it, if it has a block for each rank. */
+START_TEST(four_fit) {
+  for (uint64_t resident = 1; resident <= 600; resident++)
+    for (uint64_t ranks = 1; ranks <= 64; ranks++)
+      for (uint64_t wished = 0; wished <= 64; wished += 16) {
+        const hk_gpu_room room = {.resident = resident, .ranks = ranks, .wished = wished, .sm = resident % 2 ? 80 : 90};
+        const unsigned blocks = hk_gpu_share(&room);
+        bool fine = blocks >= 1 && blocks <= (room.sm < 90 ? 24u : 32u) && (!wished || blocks <= wished);
+        if (resident >= 4 * ranks) fine = fine && 4 * ranks * blocks <= resident && hk_gpu_overlap(&room) >= 4;
+        if (!fine) ck_abort_msg("%u blocks of %u for %u ranks", blocks, (unsigned)resident, (unsigned)ranks);
+      }
+}
+END_TEST
+
+enum { COMMS = 3, RANKS = 4, COUNT = 40000 };
+
+/* Three communicators whose ranks share a device: rank after rank starts a kernel of each, in streams of their own.  All twelve are
+ * needed before any can end. */
+START_TEST(communicators_overlap) {
+  gpu_ranks g[COMMS];
+  const gpu_call c = {.coll = HK_ALLREDUCE, .count = COUNT, .type = ncclFloat32, .op = ncclSum};
+  setenv("CUDAEMU_RESIDENT", "1", 1);
+  setenv("CUDAEMU_SMS", "2", 1); /* of 16 blocks with 64 threads each */
+  setenv("NCCL_MAX_NCHANNELS", "0", 1);
+  setenv("NCCL_MIN_NCHANNELS", "32", 1);
+  setenv("NCCL_ALGO", "ring", 1);
+  setenv("NCCL_PROTO", "Simple", 1);
+  gpu_environment();
+  for (int k = 0; k < COMMS; k++) {
+    gpu_open(&g[k], RANKS, 1, COUNT * sizeof(float));
+    for (int r = 0; r < RANKS; r++) { /* the default stream's kind would wait for all others */
+      OK(StreamDestroy(g[k].stream[r]));
+      g[k].stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+    }
+    gpu_init_all(&g[k]);
+    ck_assert_uint_eq(g[k].comm[0]->gpu->blocks, 32 / 4 / RANKS);
+    gpu_group(&g[k], &c); /* links and programs are there before the kernels that overlap */
+    gpu_fill(&g[k], &c);
+    gpu_wait(&g[k]);
+  }
+  for (int r = 0; r < RANKS; r++) {
+    for (int k = 0; k < COMMS; k++) OK_NCCL(gpu_submit(&g[k], &c, r));
+    usleep(20000); /* too many blocks for the device would have no room now, and wait for each other for ever */
+  }
+  for (int k = 0; k < COMMS; k++) {
+    gpu_wait(&g[k]);
+    gpu_check(&g[k], &c);
+  }
+  for (int k = 0; k < COMMS; k++) gpu_close(&g[k]);
+}
+END_TEST
+
+/* More sends and receives than a rank has blocks for. */
+START_TEST(transfers_take_turns) {
+  enum { N = 8, ELEMENTS = 3000 };
+  gpu_ranks g;
+  setenv("CUDAEMU_RESIDENT", "1", 1);
+  setenv("CUDAEMU_SMS", _i ? "2" : "32", 1);
+  setenv("NCCL_MAX_NCHANNELS", "2", 1);
+  gpu_environment();
+  gpu_open(&g, N, 1, N * ELEMENTS * sizeof(float));
+  gpu_init_all(&g);
+  const gpu_call c = {.coll = HK_ALLTOALL, .count = ELEMENTS, .type = ncclFloat32};
+  gpu_fill(&g, &c);
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < N; r++)
+    for (int p = 0; p < N; p++) {
+      const size_t at = (size_t)p * ELEMENTS * sizeof(float);
+      cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
+      for (int half = 0; half < 2; half++) { /* two messages over each link */
+        const size_t of = at + (size_t)half * (ELEMENTS / 2) * sizeof(float);
+        OK_NCCL(ncclSend((const void *)(uintptr_t)(g.in[r] + of), ELEMENTS / 2, ncclFloat32, p, g.comm[r], s));
+        OK_NCCL(ncclRecv((void *)(uintptr_t)(g.out[r] + of), ELEMENTS / 2, ncclFloat32, p, g.comm[r], s));
+      }
+    }
+  OK_NCCL(ncclGroupEnd());
+  gpu_wait(&g);
+  gpu_check(&g, &c);
+  gpu_close(&g);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("gpu_share");
+  TCase *t = tcase_create("gpu_share");
+  tcase_set_timeout(t, 60);
+  tcase_add_test(t, known_gpus);
+  tcase_add_test(t, four_fit);
+  if (gpu_here()) {
+    tcase_add_test(t, communicators_overlap);
+    tcase_add_loop_test(t, transfers_take_turns, 0, 2);
+  }
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
