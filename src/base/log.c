@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 #include "param.h"
+#include "thread.h"
 #include "status.h" /* HK_ERROR_TEXT */
 
 enum { LINE_BYTES = HK_ERROR_TEXT + 512, LEVEL_UNREAD = -1, DEFAULT_SUBSYSTEMS = HK_SUB_INIT | HK_SUB_BOOTSTRAP | HK_SUB_ENV };
@@ -191,6 +192,7 @@ static void make_printable(char *text, size_t n) {
 }
 
 void hk_log_write(hk_log_level level, unsigned subsystems, const char *file, int line, const char *format, ...) {
+  HK_UNCANCELLED; /* or the log would stay locked */
   (void)subsystems; /* filtered before the call */
   int saved = errno;
   char text[LINE_BYTES];

@@ -27,3 +27,18 @@ int hk_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *arg), vo
   pthread_attr_destroy(&attr);
   return error;
 }
+
+_Thread_local bool hk_cancel_held;
+static _Thread_local int cancel_before;
+
+void hk_cancel_hold(void) {
+  if (hk_cancel_held) return;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_before);
+  hk_cancel_held = true;
+}
+
+void hk_cancel_release(void) {
+  if (!hk_cancel_held) return;
+  hk_cancel_held = false;
+  pthread_setcancelstate(cancel_before, NULL);
+}

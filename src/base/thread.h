@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's own threads. */
+/* The library's own threads, and what the application may do to its threads. */
 #ifndef HK_BASE_THREAD_H
 #define HK_BASE_THREAD_H
 #include <pthread.h>
+#include <stdbool.h>
 
 /* Starts a thread on which no signal handler of the application runs: signals sent to the process go to the process's
  * own threads. Signals that a thread causes itself (SIGSEGV, SIGABRT, ...) are not blocked, so that crash reporters and
@@ -11,4 +12,23 @@
  *          libraries does not fit, the default is used.
  * Returns an errno: 0, or EAGAIN if the limit of threads or memory is reached. */
 int hk_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *arg), void *arg);
+
+/* A thread of the application that is cancelled (pthread_cancel) inside the library would leave locks held and a call that never
+ * ends.  So cancellation waits until the call is over.  Disabling it costs about as much as a thirtieth of the smallest collective:
+ * a call that ends without a wait for the kernel never does it.  There hk_cancel_hold() stands before what may be a cancellation
+ * point, and the end of the call releases it; all other calls begin with HK_UNCANCELLED. */
+extern _Thread_local bool hk_cancel_held;
+void hk_cancel_hold(void); /* does nothing where it is held already */
+void hk_cancel_release(void);
+
+static inline bool hk_cancel_begin(void) {
+  bool mine = !hk_cancel_held;
+  if (mine) hk_cancel_hold();
+  return mine;
+}
+static inline void hk_cancel_end(const bool *mine) {
+  if (*mine) hk_cancel_release();
+}
+/* To the end of the block. */
+#define HK_UNCANCELLED __attribute__((cleanup(hk_cancel_end), unused)) const bool hk_cancel_mine = hk_cancel_begin()
 #endif

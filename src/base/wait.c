@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <time.h>
+#include "thread.h"
 
 enum {
   YIELDS_PER_CLOCK = 4,         /* a yield to nobody costs about ten clock readings; one to somebody far more */
@@ -36,6 +37,7 @@ static hk_status look_at_clock(hk_waiter *w, const char *what) {
   if (now >= w->next_check_ns) {
     w->next_check_ns = now + CHECK_NS;
     if (env->check) {
+      HK_UNCANCELLED;
       hk_status rc = env->check(env->arg, now - w->begin_ns);
       if (rc != HK_OK) return rc;
     }
@@ -68,6 +70,7 @@ static int slice_ms(const hk_wait_env *env) {
 }
 
 hk_status hk_wait_nap(hk_waiter *w, int fd, uint64_t ns) {
+  HK_UNCANCELLED;
   struct pollfd p = {.fd = fd, .events = POLLIN};
   struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
   hk_status rc = failure_of(w->env);
@@ -77,6 +80,7 @@ hk_status hk_wait_nap(hk_waiter *w, int fd, uint64_t ns) {
 }
 
 hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *what) {
+  HK_UNCANCELLED;
   hk_waiter w;
   hk_wait_begin(&w, env);
   for (;;) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The collectives and point-to-point calls: arguments are checked here, before anything is enqueued. */
 #include "../base/log.h"
+#include "../base/thread.h"
 #include "api.h"
 #include "comm.h"
 #include "group.h"
@@ -227,4 +228,7 @@ HK_API(ncclResult_t, ncclRecv,
 }
 
 HK_API(ncclResult_t, ncclGroupStart, (void)) { return (ncclResult_t)hk_group_start(); }
-HK_API(ncclResult_t, ncclGroupEnd, (void)) { return (ncclResult_t)hk_group_end(); }
+HK_API(ncclResult_t, ncclGroupEnd, (void)) {
+  HK_UNCANCELLED;
+  return (ncclResult_t)hk_group_end();
+}

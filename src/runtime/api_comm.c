@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../base/thread.h"
 #include "api.h"
 #include "comm.h"
 #include "gpu.h"
@@ -14,6 +15,7 @@
 enum { MAX_RANKS = 65535 }; /* program operands name ranks in 16 bits */
 
 HK_API(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id)) {
+  HK_UNCANCELLED;
   if (!id) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclGetUniqueId: uniqueId is NULL");
   return (ncclResult_t)hk_bootstrap_new_id(id);
 }
@@ -53,20 +55,24 @@ out:
 }
 
 HK_API(ncclResult_t, ncclCommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank)) {
+  HK_UNCANCELLED;
   return init_rank("ncclCommInitRank", comm, nranks, rank, 1, &id, NULL, -1);
 }
 
 HK_API(ncclResult_t, ncclCommInitRankConfig,
        (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)) {
+  HK_UNCANCELLED;
   return init_rank("ncclCommInitRankConfig", comm, nranks, rank, 1, &id, config, -1);
 }
 
 HK_API(ncclResult_t, ncclCommInitRankScalable,
        (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config)) {
+  HK_UNCANCELLED;
   return init_rank("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config, -1);
 }
 
 HK_API(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *devlist)) {
+  HK_UNCANCELLED;
   ncclUniqueId id;
   hk_status rc = HK_OK;
   if (!comms || ndev < 1) {
@@ -107,6 +113,7 @@ out:
 }
 
 HK_API(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)) {
+  HK_UNCANCELLED;
   hk_status rc = HK_OK;
   hk_init how = {.color = color, .key = key};
   HK_TRY(hk_comm_check_usable(comm, "ncclCommSplit"), out);
@@ -154,6 +161,7 @@ out:
 HK_API(ncclResult_t, ncclCommShrink,
        (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
         int shrinkFlags)) {
+  HK_UNCANCELLED;
   hk_status rc = HK_OK;
   hk_init how = {.nexclude = excludeRanksCount};
   bool abort_parent = shrinkFlags & NCCL_SHRINK_ABORT;
@@ -180,6 +188,7 @@ out:
 }
 
 HK_API(ncclResult_t, ncclCommFinalize, (ncclComm_t comm)) {
+  HK_UNCANCELLED;
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check_usable(comm, "ncclCommFinalize"), out);
   HK_TRY(hk_group_refuse(comm, "ncclCommFinalize"), out);
@@ -191,6 +200,7 @@ out:
 }
 
 HK_API(ncclResult_t, ncclCommDestroy, (ncclComm_t comm)) {
+  HK_UNCANCELLED;
   if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* of a parent: its copy goes with this process */
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommDestroy"), out);
@@ -203,6 +213,7 @@ out:
 }
 
 HK_API(ncclResult_t, ncclCommAbort, (ncclComm_t comm)) {
+  HK_UNCANCELLED;
   if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* of a parent: its copy goes with this process */
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommAbort"), out);
@@ -222,6 +233,7 @@ out:
 }
 
 HK_API(ncclResult_t, ncclCommRevoke, (ncclComm_t comm, int revokeFlags)) {
+  HK_UNCANCELLED;
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommRevoke"), out);
   if (revokeFlags != NCCL_REVOKE_DEFAULT) {
@@ -235,6 +247,7 @@ out:
 }
 
 HK_API(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyncError)) {
+  HK_UNCANCELLED;
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommGetAsyncError"), out);
   if (!asyncError) {

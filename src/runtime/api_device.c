@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL's device API: every symbol is there, so that programs load; none of it works yet (docs/status.md). */
 #include "../base/status.h"
+#include "../base/thread.h"
 #include "api.h"
 
 static ncclResult_t unsupported(const char *who) {
@@ -8,10 +9,12 @@ static ncclResult_t unsupported(const char *who) {
 }
 
 HK_API(ncclResult_t, ncclDevCommCreate, (ncclComm_t c, ncclDevCommRequirements_t const *r, ncclDevComm_t *out)) {
+  HK_UNCANCELLED;
   (void)c, (void)r, (void)out;
   return unsupported("ncclDevCommCreate");
 }
 HK_API(ncclResult_t, ncclDevCommDestroy, (ncclComm_t c, ncclDevComm_t const *d)) {
+  HK_UNCANCELLED;
   (void)c, (void)d;
   return unsupported("ncclDevCommDestroy");
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/thread.h"
 #include "../device/host.h"
 #include "api.h"
 #include "comm.h"
@@ -48,6 +49,7 @@ HK_EXPORT void ncclResetDebugInitInternal(void) { hk_log_reset(); }
 HK_API(void, ncclResetDebugInit, (void)) { hk_log_reset(); }
 
 HK_API(ncclResult_t, ncclMemAlloc, (void **ptr, size_t size)) {
+  HK_UNCANCELLED;
   if (!ptr) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclMemAlloc: ptr is NULL");
   *ptr = NULL;
   if (size == 0) return ncclSuccess;
@@ -56,6 +58,7 @@ HK_API(ncclResult_t, ncclMemAlloc, (void **ptr, size_t size)) {
 }
 
 HK_API(ncclResult_t, ncclMemFree, (void *ptr)) {
+  HK_UNCANCELLED;
   hk_status rc = HK_OK;
   if (ptr && !hk_gpu_mem_free(ptr, &rc)) rc = hk_host_free(ptr);
   return (ncclResult_t)rc;
@@ -124,16 +127,19 @@ void hk_registrations_free(ncclComm_t c) {
 }
 
 HK_API(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle)) {
+  HK_UNCANCELLED;
   return (ncclResult_t)add_registration("ncclCommRegister", comm, buff, size, false, (hk_registration **)handle);
 }
 
 /* Takes windows too: PyTorch passes every handle here. */
 HK_API(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle)) {
+  HK_UNCANCELLED;
   return (ncclResult_t)remove_registration("ncclCommDeregister", comm, handle);
 }
 
 HK_API(ncclResult_t, ncclCommWindowRegister,
        (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)) {
+  HK_UNCANCELLED;
   if (winFlags != NCCL_WIN_DEFAULT && winFlags != NCCL_WIN_COLL_SYMMETRIC)
     return (ncclResult_t)HK_FAIL(
         HK_ERR_ARGUMENT, "ncclCommWindowRegister: flags %d: NCCL_WIN_DEFAULT or NCCL_WIN_COLL_SYMMETRIC", winFlags);
@@ -145,6 +151,7 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
 }
 
 HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win)) {
+  HK_UNCANCELLED;
   return (ncclResult_t)remove_registration("ncclCommWindowDeregister", comm, (hk_registration *)(void *)win);
 }
 
@@ -199,6 +206,7 @@ HK_API(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm)) {
 
 /* The version at `size` bytes decides which fields are there: the estimate has been since the first. */
 HK_API(ncclResult_t, ncclGroupSimulateEnd, (ncclSimInfo_t * simInfo)) {
+  HK_UNCANCELLED;
   static const ncclSimInfo_t fresh = NCCL_SIM_INFO_INITIALIZER;
   double us = 0;
   hk_status rc = HK_OK;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/thread.h"
 #include "../device/device.h"
 #include "comm.h"
 #include "gpu.h"
@@ -232,6 +233,7 @@ static void warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision *d) {
 
 static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   hk_status rc = HK_OK;
+  hk_cancel_hold(); /* links may be opened */
   hk_coll coll = (hk_coll)op->coll;
   hk_launch *a = &choice->launch;
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = op->count * unit;

@@ -298,6 +298,7 @@ static void drop_jobs(void) {
 }
 
 static hk_status submit_gpu(const hk_call *call) {
+  HK_UNCANCELLED;
   hk_health *h = &call->comm->health;
   atomic_store_explicit(&h->calling, true, memory_order_relaxed); /* as in hk_group_submit */
   hk_status rc = hk_gpu_run(call, 1);
@@ -334,14 +335,17 @@ static hk_status submit(const hk_call *call) {
   /* A store is enough: one thread at a time may call.  relaxed: an abort from another thread that does not see it yet
    * races with the call itself, which no library can help; one that begins during the call's waits does see it. */
   atomic_store_explicit(&c->health.calling, true, memory_order_relaxed);
+  bool held = hk_cancel_held;
   if (rc == HK_OK) rc = hk_run_one(call);
   /* release: whoever sees false may free what we used */
   atomic_store_explicit(&c->health.calling, false, memory_order_release);
+  if (__builtin_expect(hk_cancel_held, 0) && !held) hk_cancel_release();
   return rc;
 }
 
 /* A call outside of a group is a group of its own. */
 static hk_status submit_told(const hk_call *call) {
+  HK_UNCANCELLED;
   hk_profiler *p = call->comm->profiler;
   hk_call told = *call;
   bool alone = group.depth == 0;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/thread.h"
 #include "mismatch.h"
 #include "profiler.h"
 #include "watch.h"
@@ -27,6 +28,7 @@ static inline bool is_told(ncclComm_t c) {
  * make of it.  `x` is NULL for a send or receive; `peer` is the rank that it has to do with, -1: see x. */
 static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int peer, hk_status rc) {
   char what[160];
+  hk_cancel_hold(); /* the news goes out over sockets */
   if (x && peer < 0) peer = x->bad_peer;
   if (!is_told(c)) {
     if (rc == HK_ERR_USAGE && x && x->bad_peer >= 0)

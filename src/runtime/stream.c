@@ -138,6 +138,7 @@ hk_status hk_stream_enqueue(cudaStream_t stream, const hk_call *calls, size_t n)
 }
 
 HK_EXPORT ncclResult_t hocketStreamCreate(hocketStream_t *stream) {
+  HK_UNCANCELLED;
   if (!stream) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "hocketStreamCreate: stream is NULL");
   hocketStream_t s = calloc(1, sizeof *s);
   if (!s) return (ncclResult_t)HK_FAIL_ERRNO("no memory for a stream");
@@ -162,6 +163,7 @@ static hk_status check_own(hocketStream_t s, const char *who) {
 }
 
 HK_EXPORT ncclResult_t hocketStreamSynchronize(hocketStream_t s) {
+  HK_UNCANCELLED;
   hk_status rc = check_own(s, "hocketStreamSynchronize");
   if (rc != HK_OK) return (ncclResult_t)rc;
   pthread_mutex_lock(&s->lock);
@@ -182,6 +184,7 @@ HK_EXPORT ncclResult_t hocketStreamQuery(hocketStream_t s) {
 }
 
 HK_EXPORT ncclResult_t hocketStreamLaunch(hocketStream_t s, void (*fn)(void *arg), void *arg) {
+  HK_UNCANCELLED;
   hk_status rc = check_own(s, "hocketStreamLaunch");
   if (rc != HK_OK) return (ncclResult_t)rc;
   if (!fn) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "hocketStreamLaunch: fn is NULL");
@@ -194,6 +197,7 @@ HK_EXPORT ncclResult_t hocketStreamLaunch(hocketStream_t s, void (*fn)(void *arg
 }
 
 HK_EXPORT ncclResult_t hocketStreamDestroy(hocketStream_t s) {
+  HK_UNCANCELLED;
   if (s && s->magic == STREAM_LIVE && s->forks != hk_forks) return ncclSuccess; /* its copy goes with this process */
   hk_status rc = check_own(s, "hocketStreamDestroy");
   if (rc != HK_OK) return (ncclResult_t)rc;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../base/thread.h"
 #include "../transport/shm.h" /* the failure word */
 #include "gpu.h"
 #include "profiler.h"
@@ -139,6 +140,7 @@ hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
     return HK_FAIL_ERRNO("no memory for links to rank %d", key.peer);
   hk_wired_link **at = &w->links[key.peer]->at[key.channel][key.kind];
   if (!*at) {
+    hk_cancel_hold(); /* a connection may be made */
     int t = multicast ? w->multicast : w->via[key.peer];
     if (t < 0) return HK_FAIL(HK_ERR_INTERNAL, "a program asks for multicast where no transport has it");
     l = aligned_alloc(HK_CACHE_LINE, (sizeof *l + HK_CACHE_LINE - 1) & ~(size_t)(HK_CACHE_LINE - 1));
@@ -161,6 +163,7 @@ undo:
 
 hk_status hk_wire_progress(ncclComm_t c, bool *moved) {
   hk_status rc = HK_OK;
+  hk_cancel_hold();
   for (int t = 0; hk_transports[t]; t++)
     if (c->wiring.pumps[t]) HK_TRY(hk_transports[t]->progress(c->wiring.states[t], moved), out);
 out:

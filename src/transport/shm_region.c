@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "../base/thread.h"
 #include "../device/host.h"
 #include "shm_socket.h"
 
@@ -143,6 +144,7 @@ static hk_status ask(hk_shm_state *s, int peer, hk_shm_message *m, int *fd) {
   const hk_transport_env *env = s->base.env;
   hk_shm_process *p = s->process;
   hk_status rc = HK_OK;
+  hk_cancel_hold();
   *fd = -1;
   m->verb = HK_SHM_ASK_REGION;
   memcpy(m->secret, env->secret, sizeof m->secret);
