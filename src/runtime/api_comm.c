@@ -116,7 +116,7 @@ HK_API(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclCo
   HK_UNCANCELLED;
   hk_status rc = HK_OK;
   hk_init how = {.color = color, .key = key};
-  HK_TRY(hk_comm_check_usable(comm, "ncclCommSplit"), out);
+  HK_TRY(hk_comm_check_parent(comm, "ncclCommSplit"), out);
   if (!newcomm) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommSplit: newcomm is NULL");
     goto out;
@@ -158,6 +158,23 @@ out:
   return (ncclResult_t)rc;
 }
 
+/* Ends what is under way on the communicator, on all its ranks; children may still be made. */
+static hk_status revoke(ncclComm_t c, const char *who) {
+  if (atomic_load(&c->health.progress) == HK_IN_PROGRESS)
+    return HK_FAIL(HK_ERR_USAGE, "%s: the communicator's init is not finished: use ncclCommAbort to end it", who);
+  if (atomic_load(&c->health.finalized)) return HK_FAIL(HK_ERR_USAGE, "%s: ncclCommFinalize was called on it", who);
+  (void)hk_group_drop(c, who);
+  if (!(atomic_fetch_or(&c->health.revoked, HK_REVOKED_HERE) & HK_REVOKED_HERE)) {
+    char text[96];
+    snprintf(text, sizeof text, "%s was called on this rank", who);
+    hk_comm_fail(c, HK_ERR_USAGE, text);
+    hk_event e = {.kind = HK_EVENT_REVOKE, .rank = c->rank};
+    snprintf(e.text, sizeof e.text, "%s", who);
+    hk_bootstrap_announce(c->bootstrap, &e);
+  }
+  return hk_leave_wait(c, who, hk_param_int(HK_P_LEAVE_TIMEOUT));
+}
+
 HK_API(ncclResult_t, ncclCommShrink,
        (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
         int shrinkFlags)) {
@@ -165,7 +182,7 @@ HK_API(ncclResult_t, ncclCommShrink,
   hk_status rc = HK_OK;
   hk_init how = {.nexclude = excludeRanksCount};
   bool abort_parent = shrinkFlags & NCCL_SHRINK_ABORT;
-  HK_TRY(abort_parent ? hk_comm_check(comm, "ncclCommShrink") : hk_comm_check_usable(comm, "ncclCommShrink"), out);
+  HK_TRY(abort_parent ? hk_comm_check(comm, "ncclCommShrink") : hk_comm_check_parent(comm, "ncclCommShrink"), out);
   if (!newcomm) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: newcomm is NULL");
     goto out;
@@ -173,8 +190,7 @@ HK_API(ncclResult_t, ncclCommShrink,
   *newcomm = NULL;
   HK_TRY(check_excluded(comm, excludeRanksList, excludeRanksCount), out);
   if (abort_parent) {
-    hk_comm_fail(comm, HK_ERR_REMOTE, "ncclCommShrink with NCCL_SHRINK_ABORT ended its operations");
-    HK_TRY(hk_leave_wait(comm, "ncclCommShrink", hk_param_int(HK_P_LEAVE_TIMEOUT)), out);
+    HK_TRY(revoke(comm, "ncclCommShrink with NCCL_SHRINK_ABORT"), out);
   }
   how.exclude = malloc((size_t)excludeRanksCount * sizeof *how.exclude);
   if (!how.exclude) {
@@ -219,12 +235,11 @@ HK_API(ncclResult_t, ncclCommAbort, (ncclComm_t comm)) {
   HK_TRY(hk_comm_check(comm, "ncclCommAbort"), out);
   if (hk_group_drop(comm, "ncclCommAbort")) goto out;
   HK_TRY(hk_leave_begin(comm, "ncclCommAbort", HK_CLOSING_ABORT), out);
-  /* A communicator that failed already needs nobody told again. */
-  bool first = atomic_load(&comm->health.failure) == 0;
   bool alive = atomic_load(&comm->health.progress) == HK_OK;
+  int before = atomic_load(&comm->health.failure);
   hk_comm_fail(comm, HK_ERR_REMOTE, "ncclCommAbort was called on this rank");
-  if (first && alive && comm->bootstrap) {
-    hk_event e = {.kind = HK_EVENT_ABORT, .rank = comm->rank};
+  if (alive && comm->bootstrap) { /* even after a failure: this rank can be a member of no child any more */
+    hk_event e = {.kind = HK_EVENT_ABORT, .rank = comm->rank, .code = (int32_t)before};
     hk_bootstrap_announce(comm->bootstrap, &e);
   }
   rc = hk_leave_end(comm, "ncclCommAbort", HK_OK);
@@ -240,8 +255,12 @@ HK_API(ncclResult_t, ncclCommRevoke, (ncclComm_t comm, int revokeFlags)) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommRevoke: flags %d: only NCCL_REVOKE_DEFAULT is defined", revokeFlags);
     goto out;
   }
-  hk_comm_fail(comm, HK_ERR_USAGE, "ncclCommRevoke was called on this rank");
-  rc = hk_leave_wait(comm, "ncclCommRevoke", hk_param_int(HK_P_LEAVE_TIMEOUT));
+  if (atomic_load(&comm->health.finalized)) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT,
+                 "ncclCommRevoke: ncclCommFinalize was called on this communicator: destroy or abort it");
+    goto out;
+  }
+  rc = revoke(comm, "ncclCommRevoke");
 out:
   return (ncclResult_t)rc;
 }
@@ -257,6 +276,8 @@ HK_API(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyn
   hk_status found = hk_gpu_look(comm, true);
   if (found != HK_OK) (void)hk_comm_failed(comm, found);
   hk_status failure = hk_comm_verdict(comm); /* not before all ranks agree on it */
+  /* A communicator that this rank revoked is quiet: NCCL's users poll for that. */
+  if (atomic_load(&comm->health.revoked) & HK_REVOKED_HERE) failure = HK_OK;
   *asyncError = (ncclResult_t)(failure != HK_OK ? (int)failure : atomic_load(&comm->health.progress));
 out:
   return (ncclResult_t)rc;

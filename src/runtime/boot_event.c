@@ -30,16 +30,26 @@ bool hk_event_decode(hk_event *e, const uint8_t *in, size_t bytes, int nranks) {
          e->from < nranks;
 }
 
-/* True where it is news: the first event of its kind about that rank.  Two verdicts may be about one rank and differ. */
+/* Does the event leave the bootstrap's collectives whole?  A rank that waits in one learns of it otherwise, or need not. */
+static bool is_notice(const hk_event *e) {
+  return e->kind == HK_EVENT_REVOKE || e->kind == HK_EVENT_SHRINK || (e->kind == HK_EVENT_ABORT && e->code != 0);
+}
+
+/* True where it is news: the first event of its kind about that rank, or a newer shrink.  Two verdicts may be about one rank
+ * and differ. */
 static bool note(hk_bootstrap *b, const hk_event *e) {
   int key = e->kind == HK_EVENT_VERDICT ? e->from : e->rank;
   uint64_t bit = (uint64_t)1 << key % 64, *word = &b->told[e->kind * (b->nranks / 64 + 1) + key / 64];
   pthread_mutex_lock(&b->lock);
   bool first = !(*word & bit);
   *word |= bit;
+  if (e->kind == HK_EVENT_SHRINK) {
+    first = (uint32_t)e->code > b->shrinks[e->rank];
+    if (first) b->shrinks[e->rank] = (uint32_t)e->code;
+  }
   if (e->kind == HK_EVENT_DEAD)
     b->dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even where it is no news: children ask */
-  if (first && !b->broken) {
+  if (first && !b->broken && !is_notice(e)) {
     b->broken = true;
     b->first_event = *e;
     pthread_cond_broadcast(&b->change);
@@ -53,6 +63,14 @@ bool hk_event_dead(hk_bootstrap *b, int rank) {
   bool dead = b->dead[rank / 64] >> rank % 64 & 1;
   pthread_mutex_unlock(&b->lock);
   return dead;
+}
+
+bool hk_event_aborted(hk_bootstrap *b, int rank) {
+  const uint64_t *told = &b->told[HK_EVENT_ABORT * (b->nranks / 64 + 1)];
+  pthread_mutex_lock(&b->lock);
+  bool aborted = told[rank / 64] >> rank % 64 & 1;
+  pthread_mutex_unlock(&b->lock);
+  return aborted;
 }
 
 static void pass_on(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {

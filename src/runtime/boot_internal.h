@@ -83,6 +83,8 @@ struct hk_bootstrap {
   hk_service_work event_work;
   hk_delivery *deliveries, **deliveries_end;
   uint64_t *told, *dead; /* a bit for each rank that an event of a kind, or a death, was about */
+  uint32_t *shrinks;     /* [nranks] the newest HK_EVENT_SHRINK of each */
+  uint64_t gone_ns;      /* when a member was first seen to have given the parent up; 0: not yet */
   bool known;            /* `contacts` is complete, and the service thread may read it */
   bool leaving;          /* links may end */
   bool looking;          /* boot_silence.c's tick runs */
@@ -141,4 +143,5 @@ bool hk_event_decode(hk_event *event, const uint8_t *in, size_t bytes, int nrank
 /* On the service thread: events from ranks of this process. */
 void hk_event_work(void *arg, int fd, uint32_t events);
 bool hk_event_dead(hk_bootstrap *b, int rank);
+bool hk_event_aborted(hk_bootstrap *b, int rank);
 #endif

@@ -13,6 +13,7 @@
 #include "boot_dial.h"
 #include "boot_internal.h"
 
+enum { GONE_NS = 1000 * 1000 * 1000 };
 enum { PARTING_NS = 2000 * 1000 * 1000 }; /* for the peers' answers to our goodbye */
 
 typedef struct hk_unsent {
@@ -366,6 +367,17 @@ hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, 
   return HK_OK;
 }
 
+/* Has a rank that is to be a member of this child aborted or destroyed the parent, without having come here before?  Its call may
+ * be a moment behind the news.  Under the lock. */
+static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
+  if (!b->parent || l->next || l->end != HK_END_CLOSED) return false;
+  int rank = b->members[l->rank];
+  if (!hk_event_aborted(b->parent, rank) && !hk_bootstrap_left(b->parent, rank)) return false;
+  uint64_t now = hk_now_ns();
+  if (!b->gone_ns) b->gone_ns = now;
+  return hk_ago_ns(now, b->gone_ns) > GONE_NS;
+}
+
 /* What ends every wait for a peer.  Under the lock. */
 static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l) {
   static const char *const kinds[HK_EVENT_KINDS] = {"died", "aborted", "failed", "disagrees with the others",
@@ -377,6 +389,12 @@ static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l) {
   if (b->parent && hk_event_dead(b->parent, b->members[l->rank]))
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, has died", l->rank,
                    b->nranks, b->members[l->rank]);
+  if (never_comes(b, l))
+    return HK_FAIL(
+        HK_ERR_REMOTE,
+        "rank %d of the parent communicator, which was to become rank %d of %d, has aborted or destroyed the "
+        "parent: leave it out (ncclCommShrink)",
+        b->members[l->rank], l->rank, b->nranks);
   if (l->end == HK_END_LEFT)
     return HK_FAIL(HK_ERR_REMOTE,
                    "rank %d of %d has left the communicator while this rank waits for it; all ranks must make "

@@ -51,6 +51,7 @@ static void destroy(hk_bootstrap *b) {
   free(b->contacts);
   free(b->told);
   free(b->dead);
+  free(b->shrinks);
   free(b);
 }
 
@@ -79,8 +80,9 @@ static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const
   b->event_work = (hk_service_work){.fn = hk_event_work, .arg = b};
   b->contacts = calloc((size_t)b->nranks, HK_CONTACT_BYTES);
   b->told = calloc(((size_t)b->nranks / 64 + 1) * HK_EVENT_KINDS, sizeof *b->told);
+  b->shrinks = calloc((size_t)b->nranks, sizeof *b->shrinks);
   b->dead = calloc((size_t)b->nranks / 64 + 1, sizeof *b->dead);
-  if (!b->contacts || !b->told || !b->dead) {
+  if (!b->contacts || !b->told || !b->dead || !b->shrinks) {
     rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d ranks' addresses", b->nranks);
     goto out;
   }
@@ -363,6 +365,11 @@ static hk_status check_members(hk_bootstrap *parent, const int *members, const h
     if (members[i] < 0 || members[i] >= parent->nranks)
       return HK_FAIL(HK_ERR_ARGUMENT, "member %d of the child is rank %d: the parent has %d ranks", i, members[i],
                      parent->nranks);
+    if (hk_event_aborted(parent, members[i]))
+      return HK_FAIL(HK_ERR_REMOTE,
+                     "rank %d has aborted the communicator and cannot be a member of a new one; leave it out "
+                     "(ncclCommShrink)",
+                     members[i]);
     if (hk_event_dead(parent, members[i]))
       return HK_FAIL(HK_ERR_REMOTE,
                      "rank %d has died and cannot be a member of a new communicator; leave it out "

@@ -25,10 +25,12 @@ typedef struct hk_bootstrap hk_bootstrap;
 
 typedef enum hk_event_kind {
   HK_EVENT_DEAD,    /* the rank's process ended or its host fell silent, without a goodbye */
-  HK_EVENT_ABORT,   /* the rank called abort */
+  HK_EVENT_ABORT,   /* the rank called abort; `code` is what had failed before, or HK_OK */
   HK_EVENT_ERROR,   /* the rank failed; code and text say how */
   HK_EVENT_VERDICT, /* the ranks' calls do not go together; code and text say how, and the rank is the one that differs */
   HK_EVENT_SUSPECT, /* there is trouble with the rank, which may have a reason that is not known yet */
+  HK_EVENT_REVOKE,  /* the rank revoked the communicator; the text says by which call */
+  HK_EVENT_SHRINK, /* the rank begins or ends a shrink; `code` counts them, the text says whom it excludes.  Nothing ends */
   HK_EVENT_KINDS
 } hk_event_kind;
 enum { HK_EVENT_TEXT = 1536 };
@@ -36,7 +38,7 @@ typedef struct hk_event {
   int32_t kind; /* hk_event_kind */
   int32_t rank; /* the rank that it is about */
   int32_t from; /* the rank that reports it; hk_bootstrap_announce fills it in */
-  int32_t code; /* hk_status, for HK_EVENT_ERROR */
+  int32_t code; /* hk_status, where the kind says so */
   char text[HK_EVENT_TEXT];
 } hk_event;
 
@@ -47,7 +49,7 @@ hk_status hk_bootstrap_env_id(ncclUniqueId *id, int rank);
 
 typedef struct hk_bootstrap_options {
   int rank, nranks;
-  const char *name; /* of the communicator, for reports; NULL or empty: it has none.  Outlives the bootstrap */
+  const char *name;        /* of the communicator, for reports; NULL or empty: it has none.  Outlives the bootstrap */
   const hk_wait_env *wait; /* for the blocking calls below; outlives the bootstrap */
   hk_service *service;
   /* On the service thread, once per kind of event and rank it is about (of verdicts: the rank that gives it).  The event is

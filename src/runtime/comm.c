@@ -6,7 +6,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../transport/shm.h" /* the board */
-#include "boot_process.h" /* hk_forks */
+#include "boot_process.h"     /* hk_forks */
 #include "gpu.h"
 #include "story.h"
 
@@ -253,19 +253,8 @@ hk_status hk_comm_check(ncclComm_t c, const char *who) {
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a communicator", who, (void *)c);
 }
 
-hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
-  hk_status rc = hk_comm_check(c, who);
-  if (rc != HK_OK) return rc;
-  int failure = atomic_load_explicit(&c->health.failure, memory_order_relaxed); /* only a hint; waits look again */
-  if (__builtin_expect(failure != 0, 0)) {
-    hk_waiter w;
-    hk_wait_begin(&w, &(hk_wait_env){.spins = 0});
-    while (hk_comm_verdict(c) == HK_OK)
-      (void)hk_wait_pause(&w); /* a second at most, and then all ranks report the same */
-    return HK_FAIL(hk_comm_verdict(c),
-                   "%s: the communicator failed before (rank %d of %d): %s. Abort it and create another", who, c->rank,
-                   c->nranks, c->health.text);
-  }
+/* After its init, before ncclCommFinalize. */
+static inline hk_status check_stage(ncclComm_t c, const char *who) {
   int state = atomic_load_explicit(&c->health.progress, memory_order_relaxed);
   if (__builtin_expect(state == HK_IN_PROGRESS, 0))
     return HK_FAIL(HK_ERR_USAGE,
@@ -274,4 +263,32 @@ hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
   if (__builtin_expect(atomic_load_explicit(&c->health.finalized, memory_order_relaxed), 0))
     return HK_FAIL(HK_ERR_USAGE, "%s: ncclCommFinalize was called on this communicator", who);
   return HK_OK;
+}
+
+hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
+  hk_status rc = hk_comm_check(c, who);
+  if (rc != HK_OK) return rc;
+  int failure = atomic_load_explicit(&c->health.failure, memory_order_relaxed); /* only a hint; waits look again */
+  if (__builtin_expect(failure != 0, 0)) {
+    if (atomic_load(&c->health.revoked) & HK_REVOKED_HERE)
+      return HK_FAIL(
+          HK_ERR_USAGE,
+          "%s: ncclCommRevoke (or ncclCommShrink with NCCL_SHRINK_ABORT) ended this communicator (rank %d of %d): "
+          "only ncclCommSplit, ncclCommShrink, ncclCommDestroy and ncclCommAbort are left",
+          who, c->rank, c->nranks);
+    hk_waiter w;
+    hk_wait_begin(&w, &(hk_wait_env){.spins = 0});
+    while (hk_comm_verdict(c) == HK_OK)
+      (void)hk_wait_pause(&w); /* a second at most, and then all ranks report the same */
+    return HK_FAIL(hk_comm_verdict(c),
+                   "%s: the communicator failed before (rank %d of %d): %s. Abort it and create another", who, c->rank,
+                   c->nranks, c->health.text);
+  }
+  return check_stage(c, who);
+}
+
+hk_status hk_comm_check_parent(ncclComm_t c, const char *who) {
+  hk_status rc = hk_comm_check(c, who);
+  if (rc != HK_OK) return rc;
+  return atomic_load(&c->health.revoked) ? check_stage(c, who) : hk_comm_check_usable(c, who);
 }

@@ -16,7 +16,7 @@ enum { HK_TRANSPORT_LIMIT = 4 };
 typedef struct hk_comm_options {
   bool blocking;
   bool no_ctas; /* NCCL_CTA_POLICY_ZERO */
-  int cluster; /* blocks of a kernel; 0: none */
+  int cluster;  /* blocks of a kernel; 0: none */
   int min_ctas, max_ctas, split_share, shrink_share, traffic_class;
   int batch_invariant; /* a parent's setting; -1: as HOCKET_BATCH_INVARIANT says */
   char name[64], net_name[32];
@@ -24,6 +24,9 @@ typedef struct hk_comm_options {
 
 /* The end of a communicator has begun: what enters it from now on leaves again. */
 typedef enum hk_closing { HK_CLOSING_NO, HK_CLOSING_DESTROY, HK_CLOSING_ABORT } hk_closing;
+
+/* Who called ncclCommRevoke, or ncclCommShrink with NCCL_SHRINK_ABORT. */
+enum { HK_REVOKED_HERE = 1, HK_REVOKED_ELSEWHERE = 2 };
 
 /* Life and failures.  Written by any thread. */
 typedef struct hk_health {
@@ -33,6 +36,8 @@ typedef struct hk_health {
   _Atomic(bool) calling; /* the application's thread is in a call outside of groups and streams */
   _Atomic(int) queued;   /* calls and children that wait in open groups, of any thread: its memory stays until then */
   _Atomic(int) closing;  /* hk_closing */
+  _Atomic(int) revoked;  /* bits; waits have ended with `failure`, and children may still be made */
+  _Atomic(int) revoker;  /* the rank that did it, if it was another one */
   _Atomic(bool) finalized;
   pthread_mutex_t lock;   /* of the story, and of what failures tell others by */
   uint32_t *stop_kernels; /* set to 1 with a failure: ends the communicator's kernels; NULL on the host */
@@ -94,10 +99,14 @@ typedef struct hk_plans {
 typedef struct hk_inquiry hk_inquiry;
 /* What runs, in which order. */
 typedef struct hk_order {
-  uint64_t sequence;        /* collectives begun; equal on all ranks */
-  _Atomic(uint64_t) issued; /* turns handed out to batches */
-  _Atomic(uint64_t) served; /* turns over */
-  uint64_t children;        /* splits and shrinks begun */
+  uint64_t sequence;         /* collectives begun; equal on all ranks */
+  _Atomic(uint64_t) issued;  /* turns handed out to batches */
+  _Atomic(uint64_t) served;  /* turns over */
+  uint64_t children, splits; /* begun; of the latter all ranks have as many */
+  _Atomic(uint64_t) children_over;
+  struct hk_notice *notices;    /* what ranks exclude in shrinks under way, */
+  struct hk_attempts *attempts; /* and how often each list came; both under health.lock: children.c */
+  uint32_t announced;
   const void *looked_at[2]; /* the last buffers received into and sent from: they are the host's */
   const hk_call *current;   /* for reports; NULL between operations */
   const hk_exec *exec;
@@ -106,8 +115,8 @@ typedef struct hk_order {
   struct hk_claims *claims; /* of this host's ranks; NULL: none */
   hk_inquiry *inquiry;      /* a question about peers that are waited for, under way; NULL: none */
   uint64_t asked_in;        /* the last operation in which one was asked */
-  uint64_t reported_ns;   /* how long the present wait was when the watchdog last spoke */
-  uint64_t left_seen_ns;  /* when a wait for a rank that has left was last seen */
+  uint64_t reported_ns;     /* how long the present wait was when the watchdog last spoke */
+  uint64_t left_seen_ns;    /* when a wait for a rank that has left was last seen */
 } hk_order;
 
 enum { HK_REDOP_LIMIT = 64 };
@@ -166,6 +175,8 @@ hk_status hk_comm_failed(ncclComm_t c, hk_status rc);
 hk_status hk_comm_check(ncclComm_t c, const char *who);
 /* As above, and a failed or unfinished communicator is refused too. */
 hk_status hk_comm_check_usable(ncclComm_t c, const char *who);
+/* As above, but a communicator that was revoked, on this rank or another one, may be the parent of new ones. */
+hk_status hk_comm_check_parent(ncclComm_t c, const char *who);
 /* Is it the copy of a parent's that a forked child got?  Its shared memory is the parent's: nothing may be done with it. */
 bool hk_comm_inherited(ncclComm_t c);
 hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
@@ -201,6 +212,8 @@ typedef struct hk_init {
   ncclUniqueId *ids; /* the job's own copy */
   int nids;
   ncclComm_t parent; /* split, shrink */
+  uint64_t turn;     /* of the parent's children on this rank, from 1 */
+  uint64_t split;    /* of the parent's splits, from 1, on all ranks */
   int color, key;
   int *exclude;
   int nexclude;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "children.h"
 #include "estimate.h"
 #include "gpu.h"
 #include "profiler.h"
@@ -136,9 +137,17 @@ bool hk_group_drop(ncclComm_t c, const char *who) {
 
 /* ---- inits ---- */
 
+static void leave_parent(ncclComm_t parent) {
+  if (!parent) return;
+  /* release: as hk_children_turn says */
+  atomic_fetch_add_explicit(&parent->order.children_over, 1, memory_order_release);
+  atomic_fetch_sub(&parent->health.inside, 1);
+}
+
 static void run_job(hk_job *j) {
   ncclComm_t parent = j->how.parent;
   hk_status rc = parent ? still_there(parent) : HK_OK;
+  if (rc == HK_OK && parent) rc = hk_children_turn(&j->how);
   if (rc == HK_OK) {
     /* The communicator may be destroyed by its owner as soon as the init is over: nothing of it is used after that. */
     j->status = hk_comm_init(j->comm, &j->how);
@@ -148,16 +157,16 @@ static void run_job(hk_job *j) {
     atomic_store(&j->comm->health.progress, (int)rc);
   }
   free_how(&j->how);
-  if (parent) atomic_fetch_sub(&parent->health.inside, 1);
+  leave_parent(parent);
 }
 
 /* Before run_job, by the thread that makes the call: the end of the communicator and of its parent wait for the init. */
-static void enter_init(const hk_job *j) {
+static void enter_init(hk_job *j) {
   atomic_fetch_add(&j->comm->health.inside, 1);
-  if (j->how.parent) atomic_fetch_add(&j->how.parent->health.inside, 1);
-}
-static void leave_parent(const hk_job *j) {
-  if (j->how.parent) atomic_fetch_sub(&j->how.parent->health.inside, 1);
+  if (!j->how.parent) return;
+  atomic_fetch_add(&j->how.parent->health.inside, 1);
+  j->how.turn = ++j->how.parent->order.children;
+  if (!j->how.exclude) j->how.split = ++j->how.parent->order.splits;
 }
 
 /* Inits of a group wait for each other: where one fails, perhaps before the others could hear of it, all do.  None of them is
@@ -215,7 +224,7 @@ static hk_status start_detached(hk_job *j) {
     pthread_detach(thread);
     return HK_IN_PROGRESS;
   }
-  leave_parent(j);
+  leave_parent(j->how.parent);
   free_how(&j->how);
   j->status = HK_FAIL(HK_ERR_SYSTEM, "no thread for the init of a nonblocking communicator: %s", strerror(err));
   return settle(j);
@@ -250,7 +259,7 @@ static void start_joined(hk_job *j) {
   int err = hk_thread_start(&j->thread, 0, joined_job, j);
   j->started = err == 0;
   if (j->started) return;
-  leave_parent(j);
+  leave_parent(j->how.parent);
   free_how(&j->how);
   j->status =
       HK_FAIL(HK_ERR_SYSTEM,

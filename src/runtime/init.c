@@ -7,6 +7,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../transport/shm.h" /* the board */
+#include "children.h"
 #include "comm.h"
 #include "gpu_net.h"
 #include "host.h"
@@ -161,12 +162,28 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
   return rc;
 }
 
+/* Another rank revoked.  False: this rank knows of a failure already, and what to do about that is its own decision; or its
+ * init is not over, which all ranks have come to the last messages of, and which ends by itself. */
+static bool revoked_by(ncclComm_t c, int rank) {
+  if (atomic_load(&c->health.failure)) return false;
+  atomic_store(&c->health.revoker, rank);
+  atomic_fetch_or(&c->health.revoked, HK_REVOKED_ELSEWHERE);
+  return atomic_load(&c->health.progress) != HK_IN_PROGRESS;
+}
+
 /* On the service thread. */
 static void on_event(void *arg, const hk_event *e) {
   ncclComm_t c = arg;
   char text[sizeof c->health.text];
+  bool known = atomic_load(&c->health.settled);
+  if (e->kind == HK_EVENT_SHRINK) {
+    hk_children_heard(c, e);
+    return;
+  }
+  if (e->kind == HK_EVENT_REVOKE && !revoked_by(c, e->rank)) return;
+  if (e->kind == HK_EVENT_ABORT && e->code) return; /* an answer to a failure, of which the news is under way */
   hk_story_tell(e, c->rank, text, sizeof text);
-  if (e->kind == HK_EVENT_SUSPECT) /* mostly what something else brings about, which is reported too */
+  if (e->kind == HK_EVENT_SUSPECT || known) /* mostly what something else brings about, which is reported too */
     HK_INFO(HK_SUB_INIT, "rank %d of %d: rank %d reports: %s", c->rank, c->nranks, e->from, text);
   else
     HK_WARN("rank %d of %d: %s", c->rank, c->nranks, text);
@@ -180,79 +197,6 @@ static hk_status join_new(ncclComm_t c, const hk_init *how, const hk_bootstrap_o
     return rc == HK_OK ? hk_bootstrap_join(&c->bootstrap, &env, 1, o) : rc;
   }
   return hk_bootstrap_join(&c->bootstrap, how->ids, how->nids, o);
-}
-
-typedef struct split_row {
-  int color, key;
-} split_row;
-
-/* The members of this rank's color, by (key, parent's rank); sets the new rank and size. */
-static hk_status split_members(ncclComm_t c, const hk_init *how, int **out) {
-  hk_status rc = HK_OK;
-  ncclComm_t parent = how->parent;
-  int n = parent->nranks, count = 0;
-  split_row *rows = calloc((size_t)n, sizeof *rows);
-  int *members = malloc((size_t)n * sizeof *members);
-  if (!rows || !members) {
-    rc = HK_FAIL_ERRNO("no memory to split %d ranks", n);
-    goto out;
-  }
-  rows[parent->rank] = (split_row){how->color, how->key};
-  HK_TRY(hk_bootstrap_allgather(parent->bootstrap, rows, sizeof *rows), out);
-  for (int r = 0; r < n; r++) {
-    if (rows[r].color != how->color || how->color < 0) continue;
-    int at = count++;
-    while (at > 0 && rows[members[at - 1]].key > rows[r].key) {
-      members[at] = members[at - 1];
-      at--;
-    }
-    members[at] = r;
-  }
-  for (int i = 0; i < count; i++)
-    if (members[i] == parent->rank) c->rank = i;
-  c->nranks = count;
-  *out = members;
-  members = NULL;
-out:
-  free(rows);
-  free(members);
-  return rc;
-}
-
-static hk_status shrink_members(ncclComm_t c, const hk_init *how, int **out) {
-  ncclComm_t parent = how->parent;
-  int count = 0;
-  int *members = malloc((size_t)parent->nranks * sizeof *members);
-  if (!members) return HK_FAIL_ERRNO("no memory to shrink %d ranks", parent->nranks);
-  for (int r = 0; r < parent->nranks; r++) {
-    bool excluded = false;
-    for (int i = 0; i < how->nexclude; i++) excluded = excluded || how->exclude[i] == r;
-    if (r == parent->rank) c->rank = count;
-    if (!excluded) members[count++] = r;
-  }
-  c->nranks = count;
-  *out = members;
-  return HK_OK;
-}
-
-static hk_status join_child(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o) {
-  hk_status rc = HK_OK;
-  int *members = NULL;
-  char what[64];
-  uint64_t child = ++how->parent->order.children << 32;
-  snprintf(what, sizeof what, "%s, child number %llu", how->exclude ? "ncclCommShrink" : "ncclCommSplit",
-           (unsigned long long)how->parent->order.children);
-  hk_bootstrap_begin(how->parent->bootstrap, how->exclude ? HK_PHASE_SHRINK : HK_PHASE_SPLIT, what);
-  HK_TRY(how->exclude ? shrink_members(c, how, &members) : split_members(c, how, &members), out);
-  if (c->nranks == 0) goto out; /* NCCL_SPLIT_NOCOLOR: took part, gets nothing */
-  o->rank = c->rank;
-  o->nranks = c->nranks;
-  child += how->exclude ? (uint64_t)how->nexclude : (uint64_t)(unsigned)how->color;
-  HK_TRY(hk_bootstrap_join_child(&c->bootstrap, how->parent->bootstrap, members, child, o), out);
-out:
-  hk_bootstrap_begin(how->parent->bootstrap, HK_PHASE_IDLE, NULL);
-  free(members);
-  return rc;
 }
 
 /* A plugin that refuses on one rank decides on none. */
@@ -316,9 +260,17 @@ out:
   return rc;
 }
 
+/* See revoked_by: one of the two threads sees what the other has set. */
+static void revoked_in_init(ncclComm_t c) {
+  char text[96];
+  snprintf(text, sizeof text, "rank %d revoked the communicator (ncclCommRevoke)", atomic_load(&c->health.revoker));
+  hk_comm_fail(c, HK_ERR_REMOTE, text);
+}
+
 hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   hk_status rc = HK_OK;
   uint64_t begin = hk_now_ns(), joined;
+  hk_children_watch watch = {0};
   hk_bootstrap_options o = {.rank = c->rank,
                             .nranks = c->nranks,
                             .name = c->options.name,
@@ -328,7 +280,8 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .arg = c};
   HK_TRY(hk_service_new(&c->service, "hocket-service"), out);
   o.service = c->service;
-  HK_TRY(how->parent ? join_child(c, how, &o) : join_new(c, how, &o), out);
+  hk_children_watch_begin(&watch, c, how);
+  HK_TRY(how->parent ? hk_children_join(c, how, &o) : join_new(c, how, &o), out);
   if (c->nranks == 0) goto out;
   joined = hk_now_ns();
   if (c->rank == 0 && hk_log_version_due())
@@ -341,14 +294,17 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
           c->options.name[0] ? " name " : "", c->options.name, (double)(hk_now_ns() - begin) / 1e6,
           (double)(joined - begin) / 1e6);
 out:
+  rc = hk_children_watch_end(&watch, rc);
   if (rc != HK_OK && c->bootstrap && atomic_load(&c->health.closing) == HK_CLOSING_ABORT)
     hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
   else if (rc != HK_OK && c->bootstrap)
     rc = hk_comm_failed(c, rc); /* the others wait for this rank */
-  else if (rc != HK_OK && how->parent && atomic_load(&how->parent->health.failure))
+  else if (rc != HK_OK && how->parent && !atomic_load(&how->parent->health.revoked) &&
+           atomic_load(&how->parent->health.failure))
     rc = hk_comm_settle(how->parent, NULL); /* that is what ended the exchange */
   if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
   atomic_store(&c->health.progress, (int)rc);
+  if (rc == HK_OK && atomic_load(&c->health.revoked) & HK_REVOKED_ELSEWHERE) revoked_in_init(c);
   return rc;
 }
 
@@ -372,5 +328,6 @@ void hk_comm_destroy(ncclComm_t c) {
   free(c->peers);
   free(c->redops);
   hk_registrations_free(c);
+  hk_children_free(c);
   hk_comm_release(c);
 }

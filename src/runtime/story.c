@@ -7,6 +7,7 @@ hk_story_class hk_story_class_of(const hk_event *e) {
     case HK_EVENT_DEAD: return HK_STORY_DEAD;
     case HK_EVENT_VERDICT: return HK_STORY_VERDICT;
     case HK_EVENT_SUSPECT: return HK_STORY_SUSPICION;
+    case HK_EVENT_REVOKE: return HK_STORY_REVOKED;
     default: return HK_STORY_OWN;
   }
 }
@@ -27,7 +28,7 @@ const hk_event *hk_story_of(const hk_event *events, size_t n) {
 }
 
 uint64_t hk_story_grace_ns(const hk_event *e) {
-  static const uint64_t ms[HK_STORY_CLASSES] = {100, 200, 250, 1000};
+  static const uint64_t ms[HK_STORY_CLASSES] = {100, 200, 250, 1000, 200};
   return ms[hk_story_class_of(e)] * 1000000u;
 }
 
@@ -44,6 +45,7 @@ void hk_story_tell(const hk_event *e, int me, char *text, size_t bytes) {
                e->text[0] ? " (" : "", e->text, e->text[0] ? ")" : "");
       return;
     case HK_EVENT_ABORT: snprintf(text, bytes, "rank %d aborted the communicator%s%s", e->rank, sep, e->text); return;
+    case HK_EVENT_REVOKE: snprintf(text, bytes, "rank %d revoked the communicator%s%s", e->rank, sep, e->text); return;
     case HK_EVENT_ERROR:
       if (e->rank == me)
         snprintf(text, bytes, "%s", e->text);

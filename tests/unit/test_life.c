@@ -278,6 +278,94 @@ START_TEST(bounded_ends) {
 }
 END_TEST
 
+/* ---- revoke ---- */
+
+static int code_is(const char *what, ncclResult_t got, ncclResult_t want, const char *words) {
+  if (got == want && (!words || strstr(ncclGetLastError(NULL), words))) return 0;
+  fprintf(stderr, "%s gave %d, not %d (...%s...): %s\n", what, got, want, words ? words : "", ncclGetLastError(NULL));
+  return 1;
+}
+
+static int child_works(ncclComm_t c, int n) {
+  float one = 1;
+  int faults = RANK_CHECK(ncclAllReduce(&one, &one, 1, ncclFloat32, ncclSum, c, NULL));
+  return faults + (one != (float)n) + RANK_CHECK(ncclCommDestroy(c));
+}
+
+/* One rank revokes while the others wait for it; then all make children, without a revoke of their own. */
+static int revoke_and_split(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  float b[8] = {0};
+  int faults = 0, last = n - 1;
+  ncclComm_t child;
+  ncclResult_t state;
+  if (rank == 1) {
+    faults += RANK_CHECK(ncclCommRevoke(c, NCCL_REVOKE_DEFAULT)) + RANK_CHECK(ncclCommRevoke(c, NCCL_REVOKE_DEFAULT));
+    faults += RANK_CHECK(ncclCommGetAsyncError(c, &state)) + (state != ncclSuccess);
+    faults +=
+        code_is("operation", ncclAllReduce(b, b, 8, ncclFloat32, ncclSum, c, NULL), ncclInvalidUsage, "ncclCommRevoke");
+    faults += code_is("finalize", ncclCommFinalize(c), ncclInvalidUsage, "ncclCommRevoke");
+  } else {
+    faults += code_is("operation", ncclAllReduce(b, b, 8, ncclFloat32, ncclSum, c, NULL), ncclRemoteError,
+                      "rank 1 revoked the communicator");
+    faults += code_is("asynchronous error", (ncclResult_t)async_error(c), ncclRemoteError, NULL);
+  }
+  for (int i = 0; i < 2; i++) {
+    faults += RANK_CHECK(ncclCommSplit(c, 0, rank, &child, NULL));
+    if (!faults) faults += child_works(child, n);
+    if (rank == last) continue;
+    faults += RANK_CHECK(ncclCommShrink(c, &last, 1, &child, NULL, NCCL_SHRINK_DEFAULT));
+    if (!faults) faults += child_works(child, n - 1);
+  }
+  return faults;
+}
+
+START_TEST(revoking) {
+  ck_assert_int_eq(ranks_as_threads(3, revoke_and_split, NULL), 0);
+  ck_assert_int_eq(ranks_as_processes(4, revoke_and_split, NULL), 0);
+}
+END_TEST
+
+/* Ranks that are to make a communicator without others must name the same ones. */
+static int differing_lists(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  int wrong = rank == 0 ? n - 2 : n - 1, right = n - 1;
+  ncclComm_t child;
+  if (rank == n - 1) return 0;
+  int faults = 0;
+  ncclResult_t rc = ncclCommShrink(c, &wrong, 1, &child, NULL, NCCL_SHRINK_DEFAULT);
+  faults += code_is("shrink", rc, ncclInvalidUsage, "rank 0 excludes");
+  faults += code_is("shrink", rc, ncclInvalidUsage, "rank 1 excludes");
+  faults += RANK_CHECK(ncclCommShrink(c, &right, 1, &child, NULL, NCCL_SHRINK_DEFAULT));
+  return faults ? faults : child_works(child, n - 1);
+}
+
+START_TEST(shrinks_that_differ) {
+#ifdef __SANITIZE_THREAD__ /* it takes seconds: once */
+  ck_assert_int_eq(ranks_as_threads(4, differing_lists, NULL), 0);
+#else
+  ck_assert_int_eq(ranks_as_processes(4, differing_lists, NULL), 0);
+#endif
+}
+END_TEST
+
+/* Several children of one parent in a group come about in the order of the calls. */
+static int two_at_once(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  ncclComm_t child[3];
+  int faults = RANK_CHECK(ncclGroupStart());
+  for (int i = 0; i < 3; i++) faults += RANK_CHECK(ncclCommSplit(c, rank % (i + 1), 0, &child[i], NULL));
+  faults += RANK_CHECK(ncclGroupEnd());
+  for (int i = 0; i < 3 && !faults; i++) faults += child_works(child[i], (n + i - rank % (i + 1)) / (i + 1));
+  return faults;
+}
+
+START_TEST(children_at_once) {
+  ck_assert_int_eq(ranks_as_threads(3, two_at_once, NULL), 0);
+  ck_assert_int_eq(ranks_as_processes(3, two_at_once, NULL), 0);
+}
+END_TEST
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they do not survive such a fork */
 /* What a forked child has of an open group and of streams is of no use to it, and says so. */
 START_TEST(forked_child) {
@@ -320,6 +408,9 @@ int main(void) {
   tcase_add_test(t, other_threads);
   tcase_add_test(t, abort_of_init);
   tcase_add_test(t, bounded_ends);
+  tcase_add_test(t, revoking);
+  tcase_add_test(t, shrinks_that_differ);
+  tcase_add_test(t, children_at_once);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   tcase_add_test(t, forked_child);
 #endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators made from others: who the members are, and what may end the wait for them. */
+#ifndef HK_RUNTIME_CHILDREN_H
+#define HK_RUNTIME_CHILDREN_H
+#include "comm.h"
+
+/* While a communicator comes about: its waits see the end of its parent too, and shrinks whose lists differ. */
+typedef struct hk_children_watch {
+  ncclComm_t c;
+  const hk_init *how;
+  /* Of a shrink: */
+  char hash[17];               /* of its list */
+  uint32_t attempt;            /* with this list; 0: not begun */
+  uint64_t differ_ns;          /* since when another member's list differs; 0: none does */
+  char verdict[HK_EVENT_TEXT]; /* that they differ; empty: there is none */
+} hk_children_watch;
+void hk_children_watch_begin(hk_children_watch *w, ncclComm_t c, const hk_init *how);
+/* Gives rc, or the cause of it if that is known here. */
+hk_status hk_children_watch_end(hk_children_watch *w, hk_status rc);
+
+/* Waits until the parent's earlier children are there or have failed: ranks make them in the same order. */
+hk_status hk_children_turn(const hk_init *how);
+/* Finds the members and joins them; sets the new rank and size.  A rank without color has size 0. */
+hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o);
+/* On the service thread: another rank is in a shrink. */
+void hk_children_heard(ncclComm_t parent, const hk_event *e);
+void hk_children_free(ncclComm_t parent);
+#endif
