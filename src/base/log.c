@@ -13,7 +13,11 @@
 #include "thread.h"
 #include "status.h" /* HK_ERROR_TEXT */
 
-enum { LINE_BYTES = HK_ERROR_TEXT + 512, LEVEL_UNREAD = -1, DEFAULT_SUBSYSTEMS = HK_SUB_INIT | HK_SUB_BOOTSTRAP | HK_SUB_ENV };
+enum {
+  LINE_BYTES = HK_ERROR_TEXT + 512,
+  LEVEL_UNREAD = -1,
+  DEFAULT_SUBSYSTEMS = HK_SUB_INIT | HK_SUB_BOOTSTRAP | HK_SUB_ENV
+};
 
 static struct {
   _Atomic(int) level; /* hk_log_level, or LEVEL_UNREAD */

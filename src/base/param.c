@@ -220,8 +220,8 @@ static int parse_int(const row *r, const char *text, const char *origin, int64_t
   return 1;
 }
 
-/* What FIFOs are made of: slots are numbered with a mask, and their payloads begin on cache lines.  The next larger value that fits
- * takes the place of others. */
+/* Values that FIFOs need: slots are numbered with a mask, and payloads begin on cache lines. Other values are rounded
+ * up to the next one that fits. */
 static int64_t fitting(int id, int64_t value) {
   int64_t fits = value;
   if (id == HK_P_SLOTS)

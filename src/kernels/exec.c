@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The executor on CPU threads (exec.h): steps the lanes of one rank's program. */
 #include "exec.h"
 
-/* Measured: from about here on the kernel's copy, whose cost a call is high, beats a copy into a slot. */
+/* Measured: from about this size the kernel's copy, whose call is expensive, is faster than a copy into a slot. */
 enum { SUMMAND_REF_MIN_BYTES = 120 << 10 };
 
 size_t hk_exec_bytes(const hk_plan *plan) {
@@ -50,7 +51,7 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   }
 }
 
-/* Bytes that the instruction moves: the piece of its block that lies in this wave. */
+/* Bytes that the instruction moves: the part of its block that is in this wave. */
 static size_t piece_bytes(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned n) {
   const hk_launch *a = x->launch;
   const hk_program *p = x->plan->program;
@@ -78,8 +79,8 @@ static inline hk_link *link_of(const hk_lane_run *l, const hk_operand *o) {
   return l->links[hk_operand_link(o, l->iteration)];
 }
 
-/* Tells a pumped link that we stand still for its next slot, and where its data belongs, so that the transport can put
- * it there itself. */
+/* Notifies a pumped link that this lane waits for its next slot, and of the place of its data, so that the transport
+ * can write it there itself. */
 static void announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
                           size_t bytes, hk_link *link) {
   link->waiting = HK_LINK_WAITS;
@@ -88,7 +89,7 @@ static void announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_opera
   link->want = user_address(x, l, &o[0]);
 }
 
-/* Looks at the links of the instruction, which moves `bytes`, from operand l->ready on; true when all can go. */
+/* Checks the links of the instruction, which moves `bytes`, from operand l->ready on; true if all are ready. */
 static bool all_ready(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
                       size_t bytes) {
   for (unsigned k = l->ready; k < ndst + nsrc; k++) {
@@ -113,8 +114,8 @@ static hk_status bad_slot(hk_exec *x, const hk_link *link, const hk_slot *s, siz
   return HK_ERR_USAGE;
 }
 
-/* The addresses of the sources; *fresh is the index of the user's input among them, or -1.  `to` is an output that gets
- * the one source as it is, or NULL. */
+/* The addresses of the sources; *fresh is the index of the user's input among them, or -1. `to` is an output that gets
+ * the one source unchanged, or NULL. */
 static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
                                 const void **src, int *fresh, void *to) {
   *fresh = -1;
@@ -127,7 +128,7 @@ static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_opera
     hk_link *link = link_of(l, &o[k]);
     const hk_slot *s = hk_link_recv_slot(link);
     if (__builtin_expect(s->signature != x->signature || s->bytes != bytes, 0)) return bad_slot(x, link, s, bytes);
-    /* What only the kernel can read goes straight into the output where there is one. */
+    /* Data that only the kernel can read is copied directly into the output, if there is one. */
     if (to && hk_slot_private(s)) {
       if (hk_link_fetch(link, s, to) != HK_OK) goto broken;
       src[k] = to;
@@ -149,17 +150,17 @@ static void *output_of(const hk_exec *x, const hk_lane_run *l, const hk_operand 
   return NULL;
 }
 
-/* Where a link destination may point instead of getting a copy: at the user's memory that holds the very bytes, which
- * stays as it is until the operation ends.  That is the one source of a plain copy, or an output written here. */
+/* Memory to which a link's slot may refer in place of a copy: the user's memory with the same bytes, which does not
+ * change until the operation ends. That is the one source of a plain copy, or an output that is written here. */
 static const void *stable_copy(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst,
                                unsigned nsrc, const void *const *src, bool plain) {
   if (plain && nsrc == 1 && (o[ndst].space == HK_IN || o[ndst].space == HK_OUT)) return src[0];
   return output_of(x, l, o, ndst);
 }
 
-/* The addresses to write to; link destinations that go by reference get their slot's reference instead and are not
- * counted.  *staged says whether any link slot is among the addresses.  `summand`: receivers will add the data to
- * theirs, so what only the kernel can read would first be copied there: our copy into the slot is cheaper. */
+/* The addresses to write to. Links that carry a reference get it in their slot and are not counted. *staged says
+ * whether a link's slot is among the addresses. `summand`: receivers will add the data to theirs. Data that only the
+ * kernel can read would first be copied there, so a copy into the slot is cheaper. */
 static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
                                     const void *stable, bool summand, void **dst, bool *staged) {
   unsigned count = 0;
@@ -219,7 +220,7 @@ out:
   return rc;
 }
 
-/* To the next instruction of the lane, round loops and waves; false where there is none. */
+/* To the next instruction of the lane, through repeats and waves; false if there is none. */
 static inline bool step_on(const hk_exec *x, hk_lane_run *l) {
   l->pc++;
   if (l->pc == l->loop_end) {
@@ -260,10 +261,10 @@ static inline size_t bytes_of(const hk_exec *x, const hk_lane_run *l, const hk_i
   return i->ndst && i->nsrc ? piece_bytes(x, l, o, (unsigned)i->ndst + i->nsrc) : 0;
 }
 
-/* ---- places told ahead ----
- * A card that writes straight into the user's memory must know where before the sender sends.  So a second reader of the lane's
- * program runs ahead of it, as far as its links have slots, and tells them the outputs that receive what comes as it is.  That
- * these are nobody else's by then the verifier has proved (hk_instr_lands). */
+/* ---- places offered ahead ----
+ * A card that writes directly into the user's memory must know the place before the sender sends. So a second reader of
+ * the lane's program runs ahead of it, as far as its links have slots, and offers them the outputs that receive data
+ * unchanged. The verifier has proved that no instruction still needs these places then (hk_instr_lands). */
 
 static void begin_ahead(const hk_exec *x, const hk_lane_run *l, hk_lane_run *a) {
   const hk_program *p = x->plan->program;
@@ -314,7 +315,7 @@ static void look_ahead(const hk_exec *x, const hk_lane_run *l) {
   }
 }
 
-/* Do all references that the lane gave out rest with nobody any more, and has all data left for the network? */
+/* True once all references of the lane are returned, and all its data has left for the network. */
 static bool lane_drained(const hk_exec *x, const hk_lane_run *l) {
   const hk_program *p = x->plan->program;
   const hk_link_need *needs = hk_program_links(p);
@@ -360,7 +361,7 @@ hk_status hk_exec_step(hk_exec *x, bool *moved) {
   return HK_OK;
 }
 
-/* The readers that have not given the lane's slots back; gives their number. */
+/* The readers that have not given the lane's slots back; returns their number. */
 static int undrained(const hk_exec *x, const hk_lane_run *l, int *peers, int room) {
   const hk_program *p = x->plan->program;
   const hk_link_need *needs = hk_program_links(p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The executor on CPU threads: runs one rank's program as resumable lanes.  A step runs every lane until it must wait; it
- * never waits itself, so one thread can run many ranks, and the caller decides how to pause (base/wait.h).
+ * The executor on CPU threads: runs one rank's program as resumable lanes. A step runs every lane until it must wait.
+ * It never waits itself, so one thread can run many ranks, and the caller decides how to pause (base/wait.h).
  */
 #ifndef HK_KERNELS_EXEC_H
 #define HK_KERNELS_EXEC_H
@@ -19,26 +19,26 @@ typedef struct hk_plan {
   hk_program **more; /* [orders - 1] */
   unsigned max_operands;
   bool pumped;          /* some links lead over a network */
-  void *device;         /* what a GPU has of it (runtime/gpu.h); NULL on the host, where `links` are */
+  void *device;         /* the plan on a GPU (runtime/gpu.h); NULL on the host, which has `links` */
   struct hk_plan *next; /* in the cache */
 } hk_plan;
 
-/* What one call adds to a plan, beside its buffers: equal for equal calls, so it is cached too. */
+/* What one call adds to a plan, besides its buffers: equal for equal calls, so it is cached too. */
 typedef struct hk_launch {
   size_t total;        /* HK_PART_SPLIT: bytes of the message */
   size_t block_bytes;  /* distance between blocks, and the length of all but clipped ones */
   size_t chunk;        /* bytes of a block that one wave moves */
   size_t unit;         /* bytes of an element: 1 for plain copies */
-  hk_reducer reducer;  /* valid where the collective reduces */
+  hk_reducer reducer;  /* valid if the collective reduces */
   uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
   uint32_t move_flags; /* HK_MOVE_STREAM or 0 */
-  uint32_t protocol;   /* hk_protocol: of GPUs' links; the host's have one */
+  uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */
 } hk_launch;
 
 typedef struct hk_lane_run {
   const hk_instr *pc, *begin, *end, *loop_begin, *loop_end;
   uint32_t iteration, iterations;
-  uint32_t ready; /* operands of *pc already found ready */
+  uint32_t ready; /* operands of *pc that are already ready */
   bool done, draining, must_drain;
   size_t offset; /* of the wave in every block */
   hk_link **links;
@@ -50,13 +50,15 @@ typedef struct hk_exec {
   const hk_launch *launch;
   const char *in;
   char *out;
-  uint32_t signature; /* that slots carry: the launch's, until the caller makes it differ from one call to the next */
+  /* the signature in slots: the launch's, until the caller makes it differ from one call to the next */
+  uint32_t signature;
   unsigned nlanes, live;
   size_t longest;        /* bytes of the longest block */
-  const void **pointers; /* [2 * max_operands], for the move at hand */
+  const void **pointers; /* [2 * max_operands], for the current move */
   hk_lane_run *lanes;
-  hk_lane_run *ahead; /* [nlanes] where each lane's places have been told to (look_ahead); NULL: the plan is not pumped */
-  /* Set with the failure: which peer's slot was wrong, and what it held. */
+  /* [nlanes] the instructions up to which each lane's places were offered (look_ahead); NULL: the plan is not pumped */
+  hk_lane_run *ahead;
+  /* Set with the failure: the peer whose slot was wrong, and the content of the slot. */
   int bad_peer;
   uint32_t bad_bytes, expected_bytes, bad_signature;
 } hk_exec;
@@ -64,16 +66,17 @@ typedef struct hk_exec {
 /* Bytes that hk_exec_init needs at `memory`, beside the scratch. */
 size_t hk_exec_bytes(const hk_plan *plan);
 size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk);
-/* memory: hk_exec_bytes, 16-aligned; scratch: hk_exec_scratch_bytes, 64-aligned.  Both stay the caller's, as does the
+/* memory: hk_exec_bytes, 16-aligned; scratch: hk_exec_scratch_bytes, 64-aligned. Both remain the caller's, as does the
  * launch, until the execution is done. */
 void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, const void *in, void *out, void *memory,
                   void *scratch);
-/* Runs what can run.  *moved is set where anything did.  HK_OK: call again unless hk_exec_done; HK_ERR_USAGE: a peer's
- * slot does not fit this call (mismatched arguments), see bad_*; HK_ERR_REMOTE: a link failed. */
+/* Runs what can run. *moved is set if anything did. HK_OK: call again unless hk_exec_done; HK_ERR_USAGE: a peer's slot
+ * does not fit this call (mismatched arguments), see bad_*; HK_ERR_REMOTE: a link failed. */
 hk_status hk_exec_step(hk_exec *x, bool *moved);
 static inline bool hk_exec_done(const hk_exec *x) { return x->live == 0; }
-/* For the watchdog: the peers that lanes wait for; gives the number found, at most `room`. */
+/* For the watchdog: the peers that lanes wait for; returns the number found, at most `room`. */
 int hk_exec_waits_for(const hk_exec *x, int *peers, int room);
 
-enum { HK_REF_MIN_BYTES = 16384 }; /* below, a copy into the slot is cheaper than waiting for the credit at the end */
+/* below this size a copy into the slot is cheaper than waiting for the credit at the end */
+enum { HK_REF_MIN_BYTES = 16384 };
 #endif

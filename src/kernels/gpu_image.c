@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The GPU kernels that are built into the library, or those of a file (gpu_image.h). */
 #include "gpu_image.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "../base/param.h"
 
-#ifdef HK_GPU_FATBIN /* the file's name: the Makefile gives it where nvcc has made one */
+#ifdef HK_GPU_FATBIN /* the file's name: the Makefile defines it if nvcc has made one */
 __asm__(".pushsection .rodata\n"
         ".balign 64\n"
         ".hidden hk_gpu_fatbin\n.globl hk_gpu_fatbin\nhk_gpu_fatbin:\n"
@@ -15,7 +16,7 @@ __asm__(".pushsection .rodata\n"
 extern const char hk_gpu_fatbin[], hk_gpu_fatbin_end[];
 #endif
 
-/* The file that replaces the built-in kernels is read once: modules may refer to it for as long as they live. */
+/* The file that replaces the built-in kernels is read once: modules may refer to it as long as they live. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char *file_image;
 static size_t file_bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The front of data movement: names, reducers, the choice of the vector level, copies. */
+/* Names and reducers, the choice of the vector level, and copies. The loops are in host/. */
 #include "reduce.h"
 #include <math.h>
 #include <stdatomic.h>
@@ -59,11 +59,11 @@ static const hk_kernels *widest(void) {
   return &hk_kernels_base;
 }
 
-/* The named level; the widest of this processor where it lacks that one; NULL for an unknown name. */
+/* The level of that name; if this processor lacks it, its widest level; NULL for an unknown name. */
 static const hk_kernels *named(const char *name) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(levels); i++)
     if (strcasecmp(name, levels[i]->name) == 0) return runs_here(levels[i]) ? levels[i] : widest();
-  /* Other architectures' names and "scalar": the least that this build has. */
+  /* Names of other architectures, and "scalar", mean the lowest level of this build. */
   static const char *const least[] = {"scalar", "sse2", "neon"};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(least); i++)
     if (strcasecmp(name, least[i]) == 0) return &hk_kernels_base;
@@ -79,7 +79,7 @@ static const hk_kernels *choose_level(void) {
     k = widest();
     HK_WARN("HOCKET_SIMD=%s names no vector level (sse2, avx2, avx512, neon, scalar): using %s.", wanted, k->name);
   }
-  /* Relaxed: the tables are constant, and threads that choose at once choose the same. */
+  /* Relaxed: the tables are constant, and threads that choose at the same time choose the same. */
   atomic_store_explicit(&chosen, k, memory_order_relaxed);
   return k;
 }
@@ -100,7 +100,7 @@ bool hk_simd_select(const char *name) {
 
 /* ---- reducers ---- */
 
-/* One small float as fp32, exactly.  `ieee`: the largest exponent is infinity and NaN; else only all ones is NaN. */
+/* One small float as fp32, exactly. `ieee`: the largest exponent means infinity and NaN; else only all ones is NaN. */
 static float small_float(uint32_t x, int exp_bits, int man_bits, bool ieee) {
   const int top = (1 << exp_bits) - 1, bias = top >> 1;
   uint32_t man = x & ((1u << man_bits) - 1);
@@ -170,8 +170,8 @@ void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t byt
   level()->copy(dst, ndst, src, bytes, flags);
 }
 
-/* Measured: within the caches memcpy, rep movsb and our loop are equal; streaming stores win beyond L2 and lose in it,
- * so that the caller's knowledge decides. */
+/* Measured: inside the caches memcpy, rep movsb and our loop are equal. Streaming stores are faster beyond L2 and
+ * slower in it, so the caller decides. */
 void hk_copy(void *dst, const void *src, size_t bytes, unsigned flags) {
   if (dst == src) return;
   if (flags & HK_MOVE_STREAM)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data movement on host memory: destinations <- operator(sources), all types and operators, vectorised with run-time
- * dispatch.  Reductions of 16- and 8-bit floats accumulate in fp32 over all sources of the call and round once (nearest,
- * ties to even; e4m3 saturates to its largest finite value as CUDA's conversion does). */
+ * dispatch.  Reductions of 16- and 8-bit floats accumulate in fp32 over all sources of the call and round once
+ * (nearest, ties to even; e4m3 saturates to its largest finite value as CUDA's conversion does). */
 #ifndef HK_KERNELS_REDUCE_H
 #define HK_KERNELS_REDUCE_H
 #include <stddef.h>
@@ -21,8 +21,8 @@ const char *hk_redop_name(hk_redop op);
 typedef struct hk_reducer {
   uint8_t dtype, op;
   uint8_t elem_bytes;
-  /* HK_IN sources are multiplied by `scalar` as they are read (premulsum, and avg of floats by 1/n), and the product is
-   * rounded to the type as it is in a slot that carries it to a peer: ranks that add up the same inputs get equal bits. */
+  /* HK_IN sources are multiplied by `scalar` when they are read (premulsum, and avg of floats by 1/n). The product is
+   * rounded to the type, as it is in a slot: ranks that add up the same inputs get equal bits. */
   uint8_t pre;
   uint8_t post; /* final results are divided by `divisor` (avg of integers, truncating as C does) */
   uint8_t tiny; /* hk_tiny: hk_move adds a few elements of two sources itself */
@@ -38,25 +38,26 @@ typedef struct hk_reducer {
               int fresh, size_t bytes, unsigned flags);
 } hk_reducer;
 
-/* scalar: for HK_PREMULSUM, one element of `dtype`; else NULL.  nranks: the divisor of HK_AVG.
- * With nranks == 1 avg and premulsum still work. */
+/* scalar: for HK_PREMULSUM, one element of `dtype`; else NULL. nranks: the divisor of HK_AVG. avg and premulsum also
+ * work with nranks == 1. */
 hk_status hk_reducer_init(hk_reducer *r, hk_dtype dtype, hk_redop op, int nranks, const void *scalar);
 
 enum {
   HK_MOVE_FINAL = 1, /* apply `post` */
-  HK_MOVE_STREAM = 2 /* destinations will not be read soon: non-temporal stores */
+  HK_MOVE_STREAM = 2 /* destinations will not be read soon: use non-temporal stores */
 };
 
-/* memcpy of the best kind for this processor and size. */
+/* memcpy in the best form for this processor and size. */
 void hk_copy(void *dst, const void *src, size_t bytes, unsigned flags);
 /* One source to several destinations. */
 void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t bytes, unsigned flags);
-/* "sse2", "avx2", "avx512", "neon", "scalar": what run-time dispatch chose; HOCKET_SIMD overrides downwards. */
+/* "sse2", "avx2", "avx512", "neon", "scalar": the level that was chosen at run time; HOCKET_SIMD can select a lower
+ * one. */
 const char *hk_simd_name(void);
 
 /* ---- moving: inline, so that the smallest messages cost a few nanoseconds ---- */
 
-/* What fits a link's slot header, and what is added or copied here. */
+/* The size of a link's slot header; this much is added or copied inline. */
 enum { HK_MOVE_TINY = 48 };
 typedef enum hk_tiny { HK_TINY_NONE, HK_TINY_F32, HK_TINY_F64, HK_TINY_U32, HK_TINY_U64 } hk_tiny;
 
@@ -84,7 +85,7 @@ static inline void hk_add_tiny(unsigned tiny, void *dst, const void *a, const vo
 }
 #undef HK_ADD_TINY
 
-/* At most 64 bytes, by two overlapping moves of a power of two; all is read before anything is written. */
+/* At most 64 bytes, by two overlapping moves of a power of two; everything is read before anything is written. */
 static inline void hk_copy_tiny(void *dst, const void *src, size_t bytes) {
   char *d = dst;
   const char *s = src;
@@ -105,9 +106,9 @@ static inline void hk_copy_tiny(void *dst, const void *src, size_t bytes) {
 #undef HK_COPY_TINY
 }
 
-/* dst[i][..] = op(src[0], src[1], ...), in that order, for all i.  `fresh` is the index of the one source that gets `pre`,
- * or -1.  bytes is a multiple of the element; pointers need the element's alignment only.  Destinations may equal
- * (exactly) a source, not overlap one otherwise.  r may be NULL where nsrc == 1: a plain copy. */
+/* dst[i][..] = op(src[0], src[1], ...), in that order, for all i. `fresh` is the index of the one source that gets
+ * `pre`, or -1. bytes is a multiple of the element; pointers need only the element's alignment. A destination may be
+ * equal to a source, but must not overlap one otherwise. r may be NULL if nsrc == 1: a plain copy. */
 static inline void hk_move(const hk_reducer *r, void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc,
                            int fresh, size_t bytes, unsigned flags) {
   if (nsrc > 1 || (r && ((r->pre && fresh == 0) || (r->post && (flags & HK_MOVE_FINAL))))) {

@@ -18,8 +18,8 @@ static void load(void) {
   void *driver = wanted && !strcmp(wanted, "host") ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
   if (!driver) return;
   HK_CUDA_CALLS(LOAD, LOAD)
-  /* Before the driver starts: ranks that are threads and share a GPU have streams that must not share a hardware queue, and 8 are
-   * the default.  What the user says stays. */
+  /* Before the driver starts: ranks that are threads and share a GPU have streams that must not share a hardware queue,
+   * and 8 is the default. A value that the user sets is kept. */
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   if (!cu.Init || cu.Init(0) != CUDA_SUCCESS || cu.DeviceGetCount(&devices) != CUDA_SUCCESS) devices = 0;
   /* Any NCCL works on GPUs; Hocket reports whether it can. */
