@@ -26,7 +26,9 @@ enum {
   FIRST_REPORT_SECONDS = 10, /* of ranks that are missing; less with a smaller HOCKET_WATCHDOG */
   REPORT_SECONDS = 30,       /* between two reports */
   COME_BACK_SECONDS = 5,     /* for a rank whose connection broke to join again */
-  LINGER_SECONDS = 10        /* of a failed root, to tell late ranks why */
+  GONE_MS =
+      500, /* the same, where the rank itself closed its connection: its process has ended, or it retries at once */
+  LINGER_SECONDS = 10 /* of a failed root, to tell late ranks why */
 };
 
 typedef struct waiter { /* a rank of the root's own process */
@@ -37,9 +39,10 @@ typedef struct waiter { /* a rank of the root's own process */
 
 typedef enum seat_state { SEAT_EMPTY, SEAT_TAKEN, SEAT_LOST } seat_state;
 typedef struct seat {
-  uint8_t state; /* seat_state */
-  uint64_t lost_ns;
-  hk_guest *guest; /* at most one of the two */
+  uint8_t state;    /* seat_state */
+  uint64_t lost_ns; /* with SEAT_LOST: when, */
+  uint64_t back_ns; /* and for how long the rank may come back */
+  hk_guest *guest;  /* at most one of the two */
   waiter *waiter;
   uint8_t nonce[HK_NONCE_BYTES];
   uint8_t contact[HK_CONTACT_BYTES];
@@ -194,7 +197,7 @@ static void check_deadlines(hk_root *r, uint64_t now) {
   }
   report_missing(r, now);
   for (int i = 0; i < r->seats; i++) {
-    if (r->seat[i].state != SEAT_LOST || hk_ago_ns(now, r->seat[i].lost_ns) < COME_BACK_SECONDS * SECOND) continue;
+    if (r->seat[i].state != SEAT_LOST || hk_ago_ns(now, r->seat[i].lost_ns) < r->seat[i].back_ns) continue;
     int lost = list_ranks(r, SEAT_LOST, list, sizeof list);
     fail_root(r, HK_ERR_REMOTE,
               "rank%s %s of %d joined and then died (connection closed) while other ranks had yet to come; "
@@ -383,6 +386,9 @@ static void take_seat(hk_root *r, int at, const hk_hello *h) {
 
 static void lose_seat(hk_root *r, int at) {
   seat *s = &r->seat[at];
+  char byte;
+  bool closed = s->guest && recv(s->guest->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+  s->back_ns = closed ? GONE_MS * (SECOND / 1000) : COME_BACK_SECONDS * SECOND;
   s->guest = NULL;
   s->waiter = NULL;
   s->state = SEAT_LOST;

@@ -17,6 +17,7 @@
 enum {
   RANKS_MAX = 1 << 20,
   ROOT_GRACE_S = 3,    /* ranks wait so much longer than their root, whose error says more than theirs */
+  ROOT_BACK_S = 1,     /* for a root that closed the connection: its process has ended, or dropped this rank's older connection */
   ROOT_PATIENCE_S = 10 /* for a root that refuses: it may be under attack, or its host's network just starting */
 };
 
@@ -133,7 +134,8 @@ static int root_of(int rank, int nids, int nranks) {
   return i;
 }
 
-static hk_status dial_root(const hk_boot_id *id, const hk_hello *h, const hk_wait_env *env, int *fd) {
+/* `ended`: the root was connected before, and closed the connection without an answer, as the end of its process does. */
+static hk_status dial_root(const hk_boot_id *id, const hk_hello *h, bool ended, const hk_wait_env *env, int *fd) {
   hk_dialing d = {.hello = h, .secret = id->secret, .wait = env, .n = id->n};
   char whom[80];
   snprintf(whom, sizeof whom, "the root of %s (as rank %d of %d)", id->from_env ? "NCCL_COMM_ID" : "the unique id",
@@ -145,17 +147,23 @@ static hk_status dial_root(const hk_boot_id *id, const hk_hello *h, const hk_wai
                  ? "NCCL_COMM_ID must be an address of rank 0's host that this host reaches, and rank 0 must run"
                  : "the process that called ncclGetUniqueId must still run, this host must reach it (firewall?), and "
                    "an id serves for one communicator";
+  if (ended && !id->from_env) {
+    d.patience_ns = ROOT_BACK_S * (uint64_t)1000000000;
+    d.advice = "this rank was connected to it before: the process that called ncclGetUniqueId has ended; see its output";
+  }
   return hk_boot_dial(&d, fd);
 }
 
-/* Reads the root's answer.  HK_IN_PROGRESS: the connection broke, join again. */
-static hk_status read_reply(int fd, const hk_boot_id *id, const hk_hello *h, const hk_wait_env *env, hk_reply *reply) {
+/* Reads the root's answer.  HK_IN_PROGRESS: the connection broke, or `ended`; join again. */
+static hk_status read_reply(int fd, const hk_boot_id *id, const hk_hello *h, const hk_wait_env *env, hk_reply *reply,
+                            bool *ended) {
   hk_status rc;
   uint8_t bytes[HK_REPLY_BYTES];
   for (size_t have = 0; have < sizeof bytes;) {
     HK_TRY(hk_wait_fd(env, fd, POLLIN, "the other ranks to join (the root's answer)"), out);
     ssize_t n = recv(fd, bytes + have, sizeof bytes - have, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    *ended = n == 0;
     if (n <= 0) return HK_IN_PROGRESS;
     have += (size_t)n;
   }
@@ -183,10 +191,11 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   hk_boot_job_here(&job);
   if (id->from_env) h.job = job.token; /* another id is random: who has it is of the job */
   if (rc == HK_OK) rc = hk_root_join(&h, reply, env);
+  bool ended = false;
   while (rc == HK_IN_PROGRESS) { /* the root is not in this process */
     int fd;
-    HK_TRY(dial_root(id, &h, env, &fd), out);
-    if (kind == HK_HELLO_JOIN) rc = read_reply(fd, id, &h, env, reply);
+    HK_TRY(dial_root(id, &h, ended, env, &fd), out);
+    if (kind == HK_HELLO_JOIN) rc = read_reply(fd, id, &h, env, reply, &ended);
     hk_boot_close(fd);
   }
   if (rc == HK_OK && reply->other_job)
