@@ -26,6 +26,7 @@ RULES = {
     "gone": ({REMOTE}, {NO_CODE}, set(), "victim"),
     "mismatch": ({USAGE}, {USAGE}, set(), "victim"),
     "arguments": ({ARGUMENT}, {ARGUMENT}, set(), "victim"),
+    "strangers": ({REMOTE}, {USAGE}, set(), "victim"),
     "watch": ({REMOTE}, {NO_CODE, REMOTE}, set(), "victim"),
     "pair": ({USAGE, REMOTE}, {USAGE, REMOTE, SUCCESS}, set(), "named"),
     "left": ({SUCCESS, REMOTE}, {REMOTE}, set(), ""),
@@ -39,9 +40,8 @@ DEATH = r"\b(was killed|died|dead|crashed|process (has )?ended)\b"
 
 
 def accused(text, rank):
-    """The rank that a text blames: the first that it names, but for the reader itself and who passes the text on."""
+    """The rank that a text blames: the first that it names, but for the reader itself."""
     text = re.sub(rf"^rank {rank} of \d+, in [^:]*: ", "", text)
-    text = re.sub(r"^rank \d+( of \d+)? failed: (?=.*\brank)", "", text)
     waited = re.search(r"has waited .*? for ranks? (\d+)", text)
     if waited:
         return int(waited.group(1))
@@ -79,7 +79,9 @@ def judge_code(cell, rank, facts):
         pass
     elif code not in others:
         yield f"rank {rank} gets {code}, not {' or '.join(map(str, sorted(others)))}: {text}"
-    elif blamed == "victim" and accused(text, rank) != cell.victim:
+    elif cell.fault.name == "duplicate" and "rank 0 of 4 has joined twice" not in text:  # neither of the two is the wrong one
+        yield f"rank {rank} does not say that rank 0 came twice: {text}"
+    elif blamed == "victim" and cell.fault.name != "duplicate" and accused(text, rank) != cell.victim:
         yield f"rank {rank} does not blame rank {cell.victim}: {text}"
     elif blamed == "both" and not re.search(rf"\branks? {cell.victim}\b|\band (rank )?{cell.victim}\b", text):
         yield f"rank {rank} does not name rank {cell.victim}: {text}"
@@ -101,7 +103,8 @@ def judge_rank(cell, rank, facts):
         yield f"rank {rank} gets {code} without a text"
     if code != NO_CODE and not bystander(cell, rank) and facts["ms"] > max(cell.seconds * 1000, LEAST_MS) * SLACK:
         yield f"rank {rank} has its result after {facts['ms']} ms"
-    if facts["wrong"]:
+    deceived = rank == cell.victim and cell.fault.name == "root" and code != SUCCESS  # a root learns of it in its next call
+    if facts["wrong"] and not deceived:
         yield f"rank {rank} has {facts['wrong']} wrong elements with success"
     if facts["closing"] > CLOSING_MS * SLACK:
         yield f"rank {rank} needs {facts['closing']} ms to end its communicator"

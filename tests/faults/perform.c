@@ -24,14 +24,13 @@ static bool past(int64_t since, int ms) { return now_ns() > since + (int64_t)(ms
 
 ncclResult_t init_comm(run *w, const char *name, int rank, int n, ncclComm_t *c) {
   ncclUniqueId id;
-  if (getenv("NCCL_COMM_ID")) {
-    ncclResult_t rc = ncclGetUniqueId(&id);
-    if (rc != ncclSuccess) return rc;
-  } else if (w->rank == 0 || rank == 0) {
+  memset(&id, 0, sizeof id); /* NCCL_COMM_ID takes its place */
+  bool given = getenv("NCCL_COMM_ID") != NULL;
+  if (!given && (w->rank == 0 || rank == 0)) {
     ncclResult_t rc = ncclGetUniqueId(&id);
     if (rc != ncclSuccess) return rc;
     id_publish(w, name, &id);
-  } else {
+  } else if (!given) {
     id_fetch(w, name, &id);
   }
   return ncclCommInitRank(c, n, id, rank);
@@ -43,10 +42,12 @@ static ncclResult_t join(run *w) {
   int n = wrong && w->fault == FAULT_nranks ? w->n + 1 : w->n;
   int rank = wrong && w->fault == FAULT_duplicate ? 0 : w->rank;
   ncclUniqueId id;
-  if (w->rank == 0 || getenv("NCCL_COMM_ID")) {
+  memset(&id, 0, sizeof id);
+  bool given = getenv("NCCL_COMM_ID") != NULL;
+  if (!given && (w->rank == 0)) {
     if (ncclGetUniqueId(&id) != ncclSuccess) return ncclSystemError;
-    if (w->rank == 0) id_publish(w, "fault", &id);
-  } else {
+    id_publish(w, "fault", &id);
+  } else if (!given) {
     id_fetch(w, "fault", &id);
   }
   call unused;
