@@ -276,6 +276,7 @@ hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
           "%s: ncclCommRevoke (or ncclCommShrink with NCCL_SHRINK_ABORT) ended this communicator (rank %d of %d): "
           "only ncclCommSplit, ncclCommShrink, ncclCommDestroy and ncclCommAbort are left",
           who, c->rank, c->nranks);
+    if (atomic_load(&c->health.finalized)) return check_stage(c, who); /* what others do is nothing to it any more */
     hk_waiter w;
     hk_wait_begin(&w, &(hk_wait_env){.spins = 0});
     while (hk_comm_verdict(c) == HK_OK)
