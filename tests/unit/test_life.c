@@ -349,6 +349,50 @@ START_TEST(shrinks_that_differ) {
 }
 END_TEST
 
+/* A rank that gives a wrong color is told at once, and the others wait until it gives a right one. */
+static int wrong_color(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  ncclComm_t child;
+  int faults = rank == 1 ? code_is("split", ncclCommSplit(c, -7, 0, &child, NULL), ncclInvalidArgument, "color -7") : 0;
+  faults += RANK_CHECK(ncclCommSplit(c, 0, 0, &child, NULL));
+  return faults ? faults : child_works(child, n);
+}
+
+START_TEST(colors) { ck_assert_int_eq(ranks_as_threads(3, wrong_color, NULL), 0); }
+END_TEST
+
+/* Parent and children may be destroyed while the children's inits are under way. */
+START_TEST(destroy_of_init) {
+  ncclComm_t c[N], child[N];
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  for (int abort = 0; abort < 2; abort++) {
+    OK(ncclCommInitAll(c, N, NULL));
+    for (int r = 0; r < N; r++) ck_assert_int_eq(ncclCommSplit(c[r], 0, r, &child[r], &config), ncclInProgress);
+    for (int r = 0; r < N; r++) OK(abort ? ncclCommAbort(c[r]) : ncclCommDestroy(c[r]));
+    for (int r = 0; r < N; r++) OK(abort ? ncclCommAbort(child[r]) : ncclCommDestroy(child[r]));
+  }
+}
+END_TEST
+
+/* One rank aborts its init: the others do not wait for it without end. */
+START_TEST(abort_of_one_init) {
+  ncclComm_t c[3];
+  ncclUniqueId id;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  setenv("HOCKET_BOOTSTRAP_TIMEOUT", "3", 1);
+  config.blocking = 0;
+  OK(ncclGetUniqueId(&id));
+  for (int r = 0; r < 2; r++) ck_assert_int_eq(ncclCommInitRankConfig(&c[r], 3, id, r, &config), ncclInProgress);
+  OK(ncclCommAbort(c[1]));
+  ck_assert_int_eq(ncclCommInitRankConfig(&c[2], 3, id, 2, &config), ncclInProgress);
+  for (int r = 0; r < 3; r += 2) {
+    ck_assert_int_eq(async_error(c[r]), ncclRemoteError);
+    OK(ncclCommAbort(c[r]));
+  }
+}
+END_TEST
+
 /* Several children of one parent in a group come about in the order of the calls. */
 static int two_at_once(ncclComm_t c, int rank, int n, void *arg) {
   (void)arg;
@@ -411,6 +455,9 @@ int main(void) {
   tcase_add_test(t, revoking);
   tcase_add_test(t, shrinks_that_differ);
   tcase_add_test(t, children_at_once);
+  tcase_add_test(t, colors);
+  tcase_add_test(t, destroy_of_init);
+  tcase_add_test(t, abort_of_one_init);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   tcase_add_test(t, forked_child);
 #endif
