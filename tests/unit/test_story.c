@@ -2,6 +2,7 @@
 /* One fault, one story: the rule, and what all ranks report of disagreements, deaths and failures of one of them. */
 #include <check.h>
 #include <nccl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -139,6 +140,7 @@ typedef struct scene {
   int n;
   ncclResult_t (*body)(ncclComm_t c, int rank, int n);
   bool tcp;
+  bool alone; /* a rank does something to its process */
 } scene;
 
 static outcome *out;        /* [RANKS], in memory of all processes, as is: */
@@ -160,34 +162,57 @@ static ncclResult_t later(ncclComm_t c, ncclResult_t rc) {
   return rc;
 }
 
-static void play_rank(const scene *s, const int ends[2], int rank) {
-  ncclUniqueId id;
+static int play_rank(const scene *s, const ncclUniqueId *id, int rank) {
   ncclComm_t c;
-  if (ranks_share_id(ends, rank, s->n, &id) || RANK_CHECK(ncclCommInitRank(&c, s->n, id, rank))) _exit(1);
+  if (RANK_CHECK(ncclCommInitRank(&c, s->n, *id, rank))) return 1;
   for (atomic_fetch_add(ready, 1); atomic_load(ready) < s->n;) usleep(1000); /* what follows is no failure of an init */
   double begin = seconds();
   out[rank].code = (int)later(c, s->body(c, rank, s->n));
   out[rank].took = seconds() - begin;
   snprintf(out[rank].text, sizeof out[rank].text, "%s", ncclGetLastError(c));
-  _exit(RANK_CHECK(ncclCommAbort(c)));
+  return RANK_CHECK(ncclCommAbort(c));
 }
 
-/* Plays the scene; a rank whose process was killed has the code -1. */
-static void play(scene s) {
+#ifdef __SANITIZE_THREAD__ /* no threads after a fork */
+typedef struct actor {
+  pthread_t thread;
+  const scene *s;
+  const ncclUniqueId *id;
+  int rank, faults;
+} actor;
+
+static void *act(void *arg) {
+  actor *a = arg;
+  a->faults = play_rank(a->s, a->id, a->rank);
+  return NULL;
+}
+
+static bool as_threads(const scene *s) {
+  ncclUniqueId id;
+  actor a[RANKS];
+  if (s->alone) return false;
+  ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+  for (int r = 0; r < s->n; r++) {
+    a[r] = (actor){.s = s, .id = &id, .rank = r};
+    ck_assert_int_eq(pthread_create(&a[r].thread, NULL, act, &a[r]), 0);
+  }
+  for (int r = 0; r < s->n; r++) {
+    pthread_join(a[r].thread, NULL);
+    ck_assert_int_eq(a[r].faults, 0);
+  }
+  return true;
+}
+#else
+/* A rank whose process was killed has the code -1. */
+static bool as_processes(const scene *s) {
   int ends[2];
   pid_t pids[RANKS];
-#ifdef __SANITIZE_THREAD__
-  return; /* no threads after a fork */
-#endif
-  if (s.tcp) setenv("NCCL_SHM_DISABLE", "1", 1);
-  if (s.tcp) setenv("NCCL_P2P_DISABLE", "1", 1);
-  out = mmap(NULL, RANKS * sizeof *out + sizeof *ready, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ck_assert(out != MAP_FAILED);
-  ready = (_Atomic(int) *)(out + RANKS);
   ck_assert_int_eq(pipe(ends), 0);
-  for (int r = 0; r < s.n; r++)
-    if ((pids[r] = fork()) == 0) play_rank(&s, ends, r);
-  for (int r = 0; r < s.n; r++) {
+  for (int r = 0; r < s->n; r++) {
+    ncclUniqueId id;
+    if ((pids[r] = fork()) == 0) _exit(ranks_share_id(ends, r, s->n, &id) || play_rank(s, &id, r));
+  }
+  for (int r = 0; r < s->n; r++) {
     int status;
     waitpid(pids[r], &status, 0);
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
@@ -196,15 +221,29 @@ static void play(scene s) {
       ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %d: status 0x%x", r, status);
   }
   for (int i = 0; i < 2; i++) close(ends[i]);
-  for (int r = 0; r < s.n; r++)
+  return true;
+}
+#endif
+
+/* Plays the scene; false where it cannot be played under this sanitizer. */
+static bool play(scene s) {
+  if (s.tcp) setenv("NCCL_SHM_DISABLE", "1", 1);
+  if (s.tcp) setenv("NCCL_P2P_DISABLE", "1", 1);
+  out = mmap(NULL, RANKS * sizeof *out + sizeof *ready, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert(out != MAP_FAILED);
+  ready = (_Atomic(int) *)(out + RANKS);
+#ifdef __SANITIZE_THREAD__
+  bool played = as_threads(&s);
+#else
+  bool played = as_processes(&s);
+#endif
+  for (int r = 0; r < s.n && played; r++)
     fprintf(stderr, "rank %d: %d after %.1f s: %s\n", r, out[r].code, out[r].took, out[r].text);
+  return played;
 }
 
 /* All ranks but `except` (-1: none) have this code and this text in what they report, which is the same text. */
 static void expect(int n, int except, int code, const char *text) {
-#ifdef __SANITIZE_THREAD__
-  return;
-#endif
   int first = except == 0;
   for (int r = 0; r < n; r++) {
     if (r == except) continue;
@@ -237,19 +276,19 @@ static ncclResult_t other_kind_large(ncclComm_t c, int rank, int n) {
 }
 
 START_TEST(counts) {
-  play((scene){4, other_count, _i});
+  play((scene){4, other_count, _i, false});
   expect(4, -1, ncclInvalidUsage,
          "operation 2: rank 2 called AllReduce(16 x int8, sum), but ranks 0, 1 and 3 called AllReduce(17 x int8, sum)");
 }
 END_TEST
 START_TEST(kinds) {
-  play((scene){3, other_kind, _i});
+  play((scene){3, other_kind, _i, false});
   expect(3, -1, ncclInvalidUsage,
          "operation 1: rank 1 called AllGather(16 x int32), but ranks 0 and 2 called AllReduce(16 x int32, max)");
 }
 END_TEST
 START_TEST(operators) {
-  play((scene){3, other_kind_large, _i});
+  play((scene){3, other_kind_large, _i, false});
   expect(3, -1, ncclInvalidUsage, "rank 1 called AllReduce(1048576 x float, max), but ranks 0 and 2 called");
 }
 END_TEST
@@ -283,7 +322,7 @@ static const char root_text[] =
     "operation 1: rank 1 called Broadcast(16 x int8, root 1), but rank 0 called Broadcast(16 x int8, root 0)";
 
 START_TEST(roots_small) {
-  play((scene){2, _i ? small_roots : small_roots_alone, _i});
+  play((scene){2, _i ? small_roots : small_roots_alone, _i, false});
   if (!_i)
     expect(2, -1, ncclInvalidUsage, root_text);
   else
@@ -291,17 +330,17 @@ START_TEST(roots_small) {
 }
 END_TEST
 START_TEST(roots_large) {
-  play((scene){2, large_roots, _i});
+  play((scene){2, large_roots, _i, false});
   expect(2, -1, ncclInvalidUsage, "operation 1: rank 1 called Broadcast(12582912 x int8, root 1), but rank 0 called");
 }
 END_TEST
 START_TEST(roots_reduce) {
-  play((scene){2, reduce_roots, _i});
+  play((scene){2, reduce_roots, _i, false});
   expect(2, -1, ncclInvalidUsage, "operation 1");
 }
 END_TEST
 START_TEST(roots_one) {
-  play((scene){3, one_other_root, _i});
+  play((scene){3, one_other_root, _i, false});
   expect(3, -1, ncclInvalidUsage, "operation 3");
 }
 END_TEST
@@ -311,7 +350,7 @@ static ncclResult_t other_size(ncclComm_t c, int rank, int n) {
   return rank == 0 ? ncclSend(small, 64, ncclInt8, 1, c, NULL) : ncclRecv(small, 32, ncclInt8, 0, c, NULL);
 }
 START_TEST(transfer_sizes) {
-  play((scene){2, other_size, _i});
+  play((scene){2, other_size, _i, false});
   expect(2, -1, ncclInvalidUsage, "receives 32 bytes from rank 0, which sends a message of another size");
 }
 END_TEST
@@ -326,7 +365,7 @@ static ncclResult_t dies(ncclComm_t c, int rank, int n) {
   return rc;
 }
 START_TEST(death) {
-  play((scene){4, dies, _i});
+  if (!play((scene){4, dies, _i, true})) return;
   expect(4, 2, ncclRemoteError, "rank 2 is gone");
 }
 END_TEST
@@ -341,7 +380,7 @@ static ncclResult_t leaves(ncclComm_t c, int rank, int n) {
 }
 START_TEST(leaving) {
   setenv("HOCKET_PEER_TIMEOUT", "2", 1);
-  play((scene){3, leaves, _i});
+  if (!play((scene){3, leaves, _i, true})) return;
   expect(3, 1, ncclRemoteError, "rank 1 has left the communicator");
 }
 END_TEST
@@ -354,11 +393,9 @@ static ncclResult_t no_files(ncclComm_t c, int rank, int n) {
   return ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
 }
 START_TEST(descriptors) {
-  play((scene){3, no_files, true});
-#ifndef __SANITIZE_THREAD__
+  if (!play((scene){3, no_files, true, true})) return;
   expect(3, 1, ncclRemoteError, "rank 1 failed: ");
   ck_assert_int_eq(out[1].code, ncclSystemError);
-#endif
 }
 END_TEST
 
@@ -380,7 +417,7 @@ static ncclResult_t no_memory(ncclComm_t c, int rank, int n) {
   return rc != ncclSuccess ? rc : end;
 }
 START_TEST(memory) {
-  play((scene){3, no_memory, _i});
+  if (!play((scene){3, no_memory, _i, true})) return;
   expect(3, 1, ncclRemoteError, "rank 1 failed: no memory");
   ck_assert_int_eq(out[1].code, ncclSystemError);
 }
@@ -396,10 +433,8 @@ static ncclResult_t wrong_argument(ncclComm_t c, int rank, int n) {
   return rc == ncclSuccess ? ncclInProgress : rc; /* the scene ends */
 }
 START_TEST(arguments) {
-  play((scene){2, wrong_argument, _i});
-#ifndef __SANITIZE_THREAD__
+  play((scene){2, wrong_argument, _i, false});
   for (int r = 0; r < 2; r++) ck_assert_int_eq(out[r].code, ncclInProgress);
-#endif
 }
 END_TEST
 
@@ -413,8 +448,7 @@ static ncclResult_t chain(ncclComm_t c, int rank, int n) {
 START_TEST(idle) {
   setenv("HOCKET_WATCHDOG", "1", 1);
   setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
-  play((scene){4, chain, _i});
-#ifndef __SANITIZE_THREAD__
+  play((scene){4, chain, _i, false});
   for (int r = 0; r < 4; r++) {
     ck_assert_int_eq(out[r].code, ncclRemoteError);
     ck_assert_msg(
@@ -422,7 +456,6 @@ START_TEST(idle) {
         "rank %d: %s", r, out[r].text);
     ck_assert_str_eq(out[r].text, out[0].text);
   }
-#endif
 }
 END_TEST
 
@@ -444,7 +477,7 @@ static ncclResult_t stops(ncclComm_t c, int rank, int n) {
 START_TEST(stopped) {
   setenv("HOCKET_WATCHDOG", "1", 1);
   setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
-  play((scene){3, stops, _i});
+  if (!play((scene){3, stops, _i, true})) return;
   expect(3, -1, ncclRemoteError, "for rank 2; rank 2 does not answer");
 }
 END_TEST
