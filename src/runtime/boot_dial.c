@@ -239,8 +239,9 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
       return HK_OK;
     }
     if (r.own)
-      return HK_FAIL(HK_ERR_SYSTEM, "this process cannot open a connection to %s: %s (%s)%s", d->whom, strerror(r.own),
-                     strerrorname_np(r.own), r.own == EMFILE ? "; raise its limit of open files (ulimit -n)" : "");
+      return HK_FAIL(HK_ERR_SYSTEM, "rank %d cannot open a connection to %s: %s (%s)%s", d->hello->from, d->whom,
+                     strerror(r.own), strerrorname_np(r.own),
+                     r.own == EMFILE ? "; raise its limit of open files (ulimit -n)" : "");
     if (r.gone) return HK_FAIL(HK_ERR_REMOTE, "%s has left the communicator; %s", d->whom, d->advice);
     uint64_t now = hk_now_ns();
     bool late = is_late(&r, now);
