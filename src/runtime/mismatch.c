@@ -12,6 +12,7 @@ enum {
   RANKS_LISTED = 8 /* in a text */
 };
 static const uint64_t ask_ns = 250 * 1000000u, asking_ns = 1000 * 1000000u; /* one rank; all */
+static const uint64_t compare_ns = 100 * 1000000u;                          /* the same, where nothing is wrong yet */
 static const uint64_t coming_ns = 300 * 1000000u; /* for ranks that have not made the call yet */
 
 #define ADVICE "make the same call with the same count, type, operator and root on all ranks, in the same order"
@@ -204,6 +205,75 @@ void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
     tell_left_over(c, x, mine, text, sizeof text);
   }
   give(c, x->bad_peer, text);
+}
+
+/* ---- a send and a receive ---- */
+
+/* Of the two, the one whose transfers have another size than most ranks'; the sender where that does not tell. */
+static int odd_transfer(ncclComm_t c, int sender, size_t bytes) {
+  hk_voice *v = malloc(VOICES * sizeof *v);
+  uint64_t until = hk_now_ns() + asking_ns;
+  int n = 0, right, odd = sender;
+  for (int r = 0; v && r < c->nranks && r < VOICES && !too_late(c); r++) {
+    hk_activity a = {.waits_for = -1};
+    size_t theirs = bytes;
+    if (r != c->rank) {
+      if (hk_now_ns() > until || hk_watch_ask(c, r, ask_ns, &a) != HK_PRESENCE_ANSWERS) continue;
+      if (a.phase != HK_PHASE_OPERATION || a.coll != HK_SENDRECV) continue;
+      theirs = (size_t)a.count * hk_dtype_size((hk_dtype)a.dtype);
+    }
+    v[n++] = (hk_voice){.rank = r, .signature = (uint32_t)(theirs ^ theirs >> 32)};
+  }
+  int at = n > 2 ? hk_mismatch_odd(v, n, &right) : -1;
+  if (at >= 0 && voices_for(v, n, v[right].signature) * 2 > n && v[at].rank == c->rank) odd = c->rank;
+  free(v);
+  return odd;
+}
+
+void hk_mismatch_transfer(ncclComm_t c, const hk_call *call, size_t bytes, uint32_t piece) {
+  char text[sizeof c->health.story.text], what[160];
+  int odd = odd_transfer(c, call->root, bytes);
+  if (too_late(c)) return;
+  hk_watch_describe(call, what, sizeof what);
+  if (odd == c->rank)
+    snprintf(
+        text, sizeof text,
+        "rank %d, in %s, receives %zu bytes from rank %d, which sends a message of another size (a piece of %u bytes "
+        "came): make count and type of the ncclSend and the ncclRecv equal",
+        c->rank, what, bytes, call->root, piece);
+  else
+    snprintf(
+        text, sizeof text,
+        "rank %d sends a message of another size (a piece of %u bytes came) than the %zu bytes that rank %d receives in "
+        "%s: make count and type of the ncclSend and the ncclRecv equal",
+        call->root, piece, bytes, c->rank, what);
+  hk_comm_blame(c, HK_EVENT_VERDICT, odd, HK_ERR_USAGE, text);
+}
+
+/* ---- ranks that only send ---- */
+
+bool hk_mismatch_compare(ncclComm_t c, const hk_call *call) {
+  /* Where ranks disagree there are two neighbours that do; the others are there for ranks that disagree in large groups. */
+  const int some[] = {c->rank + 1, c->rank + c->nranks - 1, 0, c->nranks - 1, c->nranks / 2};
+  uint64_t operation = c->order.sequence, until = hk_now_ns() + compare_ns;
+  hk_wait_env env = {.spins = 0};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(some); i++) {
+    hk_activity a;
+    int r = some[i] % c->nranks;
+    uint32_t theirs = 0;
+    if (r == c->rank) continue;
+    while (!too_late(c) && hk_watch_call_of(c, r, operation, ask_ns, &a) && a.sequence < operation &&
+           hk_now_ns() < until)
+      (void)hk_wait_pause(&w);
+    if (too_late(c)) return false;
+    theirs = hk_watch_signature(&a, operation);
+    if (theirs == 0 || theirs == hk_choose_signature(call)) continue;
+    hk_mismatch_found(c, call, r);
+    return false;
+  }
+  return true;
 }
 
 bool hk_mismatch_look(ncclComm_t c) {

@@ -45,7 +45,7 @@ static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int 
 /* A call that could not begin.  What is wrong with its arguments is found by all ranks, or concerns this one alone, and changes
  * nothing; but for what this rank lacks the others would wait. */
 static hk_status not_begun(ncclComm_t c, const hk_call *call, hk_status rc) {
-  return rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE ? rc : ended(c, call, NULL, -1, rc);
+  return !is_told(c) && (rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE) ? rc : ended(c, call, NULL, -1, rc);
 }
 
 /* Does the rank learn nothing of the others' calls by taking part? */
@@ -54,11 +54,19 @@ static inline bool only_sends(const hk_call *call) {
   return call->coll == HK_BROADCAST || call->coll == HK_SCATTER ? is_root : !is_root;
 }
 
-static hk_status claim(const hk_call *call, const hk_exec *x) {
+/* Two ranks that only send would not notice that their roots differ.  On shared memory they compare at each call; over a network
+ * at the first with this plan, because it takes a round trip. */
+static hk_status check_root(const hk_call *call, const hk_exec *x) {
   ncclComm_t c = call->comm;
-  if (!only_sends(call) || hk_claim(c->order.claims, c->order.sequence, x->launch->signature)) return HK_OK;
-  hk_mismatch_found(c, call, -1);
-  return HK_ERR_USAGE;
+  hk_plan *plan = c->plans.last[call->coll].plan;
+  if (!only_sends(call)) return HK_OK;
+  if (c->order.claims && !hk_claim(c->order.claims, c->order.sequence, x->launch->signature)) {
+    hk_mismatch_found(c, call, -1);
+    return HK_ERR_USAGE;
+  }
+  if (!x->plan->pumped || plan->compared) return HK_OK;
+  plan->compared = true;
+  return hk_mismatch_compare(c, call) ? HK_OK : HK_ERR_USAGE;
 }
 
 /* The operation is under way: counted, and written where peers that wait can see it. */
@@ -70,7 +78,7 @@ static inline hk_status begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
       hk_signature_at(x->signature, c->order.sequence); /* so that what an earlier call left is not taken for ours */
   hk_watch_post(c, call, x->launch->signature);
   if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_collective(c->profiler, call, x->plan);
-  return c->order.claims && hk_coll_has_root((hk_coll)call->coll) ? claim(call, x) : HK_OK;
+  return hk_coll_has_root((hk_coll)call->coll) ? check_root(call, x) : HK_OK;
 }
 
 static inline void end(ncclComm_t c) {
@@ -162,15 +170,7 @@ typedef struct member {
 } member;
 
 static hk_status wrong_transfer(const transfer *t, const hk_slot *s) {
-  ncclComm_t c = t->call->comm;
-  char what[160], text[sizeof c->health.story.text];
-  hk_watch_describe(t->call, what, sizeof what);
-  snprintf(
-      text, sizeof text,
-      "rank %d, in %s, receives %zu bytes from rank %d, which sends a message of another size (a piece of %u bytes "
-      "came): make count and type of the ncclSend and the ncclRecv equal",
-      c->rank, what, t->bytes, t->call->root, s->bytes);
-  hk_comm_blame(c, HK_EVENT_VERDICT, t->call->root, HK_ERR_USAGE, text);
+  hk_mismatch_transfer(t->call->comm, t->call, t->bytes, s->bytes);
   return HK_ERR_USAGE;
 }
 
