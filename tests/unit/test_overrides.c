@@ -82,7 +82,7 @@ START_TEST(rules_wrong) {
                {"*,x,1,2,3,ring,LL,1", "field 2 (bytes from) is \"x\""},
                {"*,1,1Q,2,3,ring,LL,1", "field 3 (bytes to)"},
                {"*,-1,1,2,3,ring,LL,1", "field 2"},
-               {"*,2M,1M,2,3,ring,LL,1", "less than where the rule begins"},
+               {"*,2M,1M,2,3,ring,LL,1", "less than the rule's first size"},
                {"*,0,99999999999G,2,3,ring,LL,1", "field 3"},
                {"*,0,1,0,3,ring,LL,1", "field 4 (ranks)"},
                {"*,0,1,2,70000,ring,LL,1", "field 5 (hosts)"},
