@@ -20,13 +20,15 @@ void hk_silence_watch(int fd, unsigned limit_s, int probes) {
   int rto_ms = half_ms < RTO_MAX_LEAST_MS  ? RTO_MAX_LEAST_MS
                : half_ms > RTO_MAX_MOST_MS ? RTO_MAX_MOST_MS
                                            : (int)half_ms;
-  /* Options that a network stack lacks only make silence harder to notice.  Not TCP_USER_TIMEOUT: it also ends a connection
-   * whose window is closed although each probe is answered, that is one to a process that is only stopped. */
+  /* If a network stack lacks these options, a silent host is only noticed later. TCP_USER_TIMEOUT is not used: it also
+   * ends a connection whose window is closed though each probe is answered, for example to a process that is only
+   * stopped. */
   (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-  /* Not a quarter: where the window was closed over data in flight, the kernel gives up after twice this time. */
+  /* Half, not a quarter: if the window was closed while data was in flight, the kernel gives up after twice this
+   * time. */
   (void)setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_ms, sizeof rto_ms);
 }
 
@@ -40,7 +42,7 @@ bool hk_silence_broken(hk_silence *s, int fd, unsigned limit_s, uint64_t now_ns,
   struct tcp_info info;
   if (!info_of(fd, &info)) return false;
   uint64_t since_ms = (now_ns - s->looked_ns) / 1000000u;
-  /* Data counts too: the kernel does not note an acknowledgement that says nothing new beside data. */
+  /* Data counts too: beside data the kernel does not note an acknowledgement that says nothing new. */
   uint32_t quiet_ms = info.tcpi_last_ack_recv < info.tcpi_last_data_recv ? info.tcpi_last_ack_recv
                                                                          : info.tcpi_last_data_recv;
   bool open = info.tcpi_probes > 0 || (info.tcpi_unacked > 0 && (info.tcpi_retransmits > 0 || info.tcpi_backoff > 0));

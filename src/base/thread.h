@@ -13,12 +13,12 @@
  * Returns an errno: 0, or EAGAIN if the limit of threads or memory is reached. */
 int hk_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *arg), void *arg);
 
-/* A thread of the application that is cancelled (pthread_cancel) inside the library would leave locks held and a call that never
- * ends.  So cancellation waits until the call is over.  Disabling it costs about as much as a thirtieth of the smallest collective:
- * a call that ends without a wait for the kernel never does it.  There hk_cancel_hold() stands before what may be a cancellation
- * point, and the end of the call releases it; all other calls begin with HK_UNCANCELLED. */
+/* A thread of the application that is cancelled (pthread_cancel) inside the library would leave locks held and a call
+ * that never ends. So cancellation waits until the call is over. Disabling it costs about a thirtieth of the smallest
+ * collective, so a call that never waits for the kernel does not do it. Such calls use hk_cancel_hold() before a
+ * possible cancellation point, and the end of the call releases it; all other calls begin with HK_UNCANCELLED. */
 extern _Thread_local bool hk_cancel_held;
-void hk_cancel_hold(void); /* does nothing where it is held already */
+void hk_cancel_hold(void); /* does nothing if it is held already */
 void hk_cancel_release(void);
 
 static inline bool hk_cancel_begin(void) {

@@ -135,9 +135,9 @@ enum {
 };
 enum { HK_INLINE_OPERANDS = 3 };
 
-/* The fixed order of a sum, which only the number of ranks decides: inputs are added in the order of ranks, at most so many
- * sources an instruction, the first of which is the sum so far.  The result is rounded to its type after each instruction, so
- * that the number is a part of the order. */
+/* The fixed order of a sum, which depends only on the number of ranks: inputs are added in the order of ranks, at most
+ * this number of sources an instruction, the first of which is the sum so far. The result is rounded to its type after
+ * each instruction, so the number is a part of the order. */
 enum { HK_FIXED_ORDER_SOURCES = 16 };
 
 typedef struct hk_instr {
