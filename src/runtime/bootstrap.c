@@ -31,6 +31,8 @@ static hk_status check_waiting(void *arg, uint64_t waited_ns) {
   return rc == HK_OK && base->check ? base->check(base->arg, waited_ns) : rc;
 }
 
+hk_status hk_bootstrap_hears(hk_bootstrap *b) { return hk_door_hears(b->door); }
+
 static hk_wait_env env_until(hk_bootstrap *b, uint64_t seconds) {
   hk_wait_env env = *b->o.wait;
   env.check = check_waiting;

@@ -77,6 +77,9 @@ hk_status hk_bootstrap_barrier(hk_bootstrap *b);
 /* Tells all ranks.  From any thread; never blocks long. */
 void hk_bootstrap_announce(hk_bootstrap *b, const hk_event *event);
 
+/* HK_ERR_SYSTEM where connections to this process have not been accepted for a while: it has no descriptor left. */
+hk_status hk_bootstrap_hears(hk_bootstrap *b);
+
 /* Has the rank said goodbye?  Only the 2 log2 n ranks that this one has links with tell it. */
 bool hk_bootstrap_left(hk_bootstrap *b, int rank);
 

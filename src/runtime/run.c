@@ -20,6 +20,15 @@ static void lost(ncclComm_t c, const hk_call *call, int peer) {
   hk_comm_blame(c, HK_EVENT_SUSPECT, peer >= 0 ? peer : c->rank, HK_ERR_REMOTE, text);
 }
 
+/* This rank itself cannot go on, for the reason in its last error. */
+static hk_status failed_here(ncclComm_t c, const hk_call *call, hk_status rc) {
+  char what[160], text[sizeof c->health.story.text];
+  hk_watch_describe(call, what, sizeof what);
+  snprintf(text, sizeof text, "rank %d, in %s: %s", c->rank, what, hk_last_error());
+  hk_comm_blame(c, HK_EVENT_ERROR, c->rank, rc, text);
+  return hk_comm_settle(c, NULL);
+}
+
 static inline bool is_told(ncclComm_t c) {
   return atomic_load(&c->health.failure) || (c->wait.shared_failure && atomic_load(c->wait.shared_failure));
 }
@@ -36,7 +45,7 @@ static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int 
     else if (rc == HK_ERR_REMOTE)
       lost(c, call, peer);
     else
-      return hk_comm_failed(c, rc);
+      return failed_here(c, call, rc);
   }
   hk_watch_describe(call, what, sizeof what);
   return hk_comm_settle(c, what);

@@ -158,6 +158,11 @@ static hk_status converse(question *q, uint32_t processes, char *reason) {
       continue;
     }
     if (fd >= 0) close(fd);
+    if (m.verb == HK_SHM_GRANT) /* the kernel had no descriptor for the file */
+      return HK_FAIL(HK_ERR_SYSTEM,
+                     "rank %d has no file descriptor left for the memory that it shares with the other ranks of this host; "
+                     "raise its limit of open files (ulimit -n)",
+                     q->env->rank);
     snprintf(reason, HK_SHM_REASON, "%s", m.reason[0] ? m.reason : "no reason was given");
     break;
   }

@@ -149,6 +149,8 @@ static hk_status ask(hk_shm_state *s, int peer, hk_shm_message *m, int *fd) {
   m->verb = HK_SHM_ASK_REGION;
   memcpy(m->secret, env->secret, sizeof m->secret);
   int socket = hk_shm_dial(p->names[peer]);
+  if (socket < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
+    return HK_FAIL_ERRNO("rank %d cannot make a socket to ask rank %d's process for its memory", env->rank, peer);
   if (socket < 0)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d cannot ask rank %d's process for its memory (%s); it has probably ended",
                    env->rank, peer, strerror(errno));
@@ -167,7 +169,13 @@ static hk_status import(hk_shm_state *s, int peer, hk_shm_import *it) {
   list_known(p, it->process, &m);
   HK_TRY(ask(s, peer, &m, &fd), out);
   for (uint32_t i = 0; i < m.nregions && i < HK_SHM_FREED_MAX; i++) forget(p, it->process, m.regions[i]);
-  if (m.verb != HK_SHM_REGION || fd < 0) {
+  if (m.verb == HK_SHM_REGION && fd < 0) {
+    rc = HK_FAIL(HK_ERR_SYSTEM,
+                 "rank %d has no file descriptor left for the memory of rank %d; raise its limit of open files (ulimit -n)",
+                 s->base.env->rank, peer);
+    goto out;
+  }
+  if (m.verb != HK_SHM_REGION) {
     rc = HK_FAIL(HK_ERR_REMOTE,
                  "rank %d sent from memory that it no longer has (region %llu): it must not be freed before "
                  "the operation is complete",

@@ -264,21 +264,24 @@ static void socket_close(void *ctx, hk_net_end *e) {
 
 /* ---- progress ---- */
 
-/* Puts the connection's sockets into the epoll set, once. */
-static hk_status watch(socket_ctx *x, hk_socket_conn *c) {
-  if (c->watched) return HK_OK;
-  if (x->epoll < 0 && (x->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0)
-    return HK_FAIL_ERRNO("rank %d cannot watch its connections; raise the limit of open files (ulimit -n)",
-                         x->env->rank);
+/* Puts the connection's sockets into the epoll set, once.  False with errno. */
+static bool try_watch(socket_ctx *x, hk_socket_conn *c) {
+  if (c->watched) return true;
+  if (x->epoll < 0 && (x->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0) return false;
   for (int s = 0; s < c->nsockets; s++) {
     /* Edge-triggered: what nobody waits for is told once, not at every poll. */
     struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
-    if (epoll_ctl(x->epoll, EPOLL_CTL_ADD, c->fd[s], &e) != 0)
-      return HK_FAIL_ERRNO("rank %d cannot watch its connection to rank %d (fs.epoll.max_user_watches)", x->env->rank,
-                           c->peer);
+    if (epoll_ctl(x->epoll, EPOLL_CTL_ADD, c->fd[s], &e) != 0 && errno != EEXIST) return false;
   }
   c->watched = c->readable = true;
-  return HK_OK;
+  return true;
+}
+
+static hk_status watch(socket_ctx *x, hk_socket_conn *c) {
+  if (try_watch(x, c)) return HK_OK;
+  return HK_FAIL_ERRNO("rank %d cannot watch its connection to rank %d; raise the limit of open files (ulimit -n), or "
+                       "fs.epoll.max_user_watches",
+                       x->env->rank, c->peer);
 }
 
 static void ask_epoll(socket_ctx *x, int patience_ms) {
@@ -368,7 +371,7 @@ static void socket_sleep(void *ctx) {
     if (!c->recv || !c->recv->link->waiting) continue;
     if (hk_socket_send_held(c) && hk_socket_send_pending(c)) return;
     /* Watching begins with a look: what came before is told at once. */
-    if (c->failed || (c->watched && c->readable) || watch(x, c) != HK_OK) return;
+    if (c->failed || (c->watched && c->readable) || !try_watch(x, c)) return;
     waits++;
   }
   if (waits) ask_epoll(x, 1);

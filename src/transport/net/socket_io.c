@@ -35,15 +35,35 @@ static const char *advice(int err) {
   }
 }
 
-static void mark_failed(hk_socket_conn *c) {
-  c->failed = HK_ERR_REMOTE;
+static void mark_failed(hk_socket_conn *c, hk_status rc) {
+  c->failed = rc;
   /* relaxed: the state says nothing about other memory */
   if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_FAILED, memory_order_relaxed);
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_FAILED, memory_order_relaxed);
 }
 
+/* The kernel cannot read or write the user's memory: nothing is wrong with the network or the peer. */
+static hk_status bad_buffer(hk_socket_conn *c, bool sends, const void *at, size_t bytes) {
+  mark_failed(c, HK_ERR_ARGUMENT);
+  return HK_FAIL(
+      HK_ERR_ARGUMENT,
+      "rank %d gave a bad buffer: %zu bytes at %p, to be %s rank %d, are not all memory that this process may %s (EFAULT); "
+      "is the buffer as large as the call's count says, was it freed, and is it memory of the host?",
+      c->env->rank, bytes, at, sends ? "sent to" : "received from", c->peer, sends ? "read" : "write");
+}
+
+/* What the kernel lacks for this process, which is no fault of the peer's. */
+static bool is_own(int err) { return err == ENOMEM || err == ENOBUFS || err == EMFILE || err == ENFILE; }
+
+static hk_status cannot(hk_socket_conn *c, const char *doing, int err) {
+  mark_failed(c, HK_ERR_SYSTEM);
+  return HK_FAIL(HK_ERR_SYSTEM, "rank %d fails while %s, over its connection to rank %d (%s): %s (%s); its host is short of it",
+                 c->env->rank, doing, c->peer, c->route, strerror(err), strerrorname_np(err));
+}
+
 hk_status hk_socket_broken(hk_socket_conn *c, const char *doing, int err) {
-  mark_failed(c);
+  if (is_own(err)) return cannot(c, doing, err);
+  mark_failed(c, HK_ERR_REMOTE);
   return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d (%s, channel %d) while %s: %s%s%s%s; %s",
                  c->env->rank, c->peer, c->route, c->channel, doing, err ? strerror(err) : "the other side closed it",
                  err ? " (" : "", err ? strerrorname_np(err) : "", err ? ")" : "", advice(err));
@@ -53,7 +73,7 @@ hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s, uint64_t 
   for (unsigned s = 0; s < c->nconnected; s++) {
     unsigned quiet_s;
     if (!hk_silence_broken(&c->silence[s], c->fd[s], limit_s, now_ns, &quiet_s)) continue;
-    mark_failed(c);
+    mark_failed(c, HK_ERR_REMOTE);
     return HK_FAIL(
         HK_ERR_REMOTE,
         "rank %d has heard nothing from the host of rank %d (%s) for %u s, though it asks it every few seconds; "
@@ -65,7 +85,7 @@ hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s, uint64_t 
 
 static hk_status garbage(hk_socket_conn *c) {
   const hk_wire_header *h = &c->rx.head;
-  mark_failed(c);
+  mark_failed(c, HK_ERR_REMOTE);
   return HK_FAIL(
       HK_ERR_REMOTE,
       "rank %d got a message from rank %d (%s, channel %d) that makes no sense: number %u where %u was due, %u "
@@ -157,6 +177,8 @@ static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
                           : sendmsg(c->fd[s], &m, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
+      const hk_slot *slot = hk_net_slot(c->send, t->slot);
+      if (errno == EFAULT) return bad_buffer(c, true, hk_net_slot_data(c->send, t->slot), slot->bytes);
       if (errno != EAGAIN && errno != EWOULDBLOCK) return hk_socket_broken(c, "sending", errno);
       sent = 0;
     }
@@ -294,6 +316,8 @@ static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
   iov[n++] = (struct iovec){r->ahead, HK_AHEAD_BYTES};
   *more = false;
   ssize_t got = readv(c->fd[0], iov, n);
+  if (got < 0 && errno == EFAULT)
+    return r->begun ? bad_buffer(c, false, r->place, r->head.bytes) : bad_buffer(c, false, guessed, room);
   if (got < 0) {
     if (errno == EINTR) *more = true;
     if (errno == EAGAIN || errno == EWOULDBLOCK) c->readable = false;
@@ -324,6 +348,7 @@ static hk_status read_others(hk_socket_conn *c, bool *moved) {
       if (got == 0) return hk_socket_broken(c, "receiving a message", 0);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+      if (got < 0 && errno == EFAULT) return bad_buffer(c, false, r->place, r->head.bytes);
       if (got < 0) return hk_socket_broken(c, "receiving a message", errno);
       r->got[s] += (uint32_t)got;
       *moved = true;
