@@ -30,16 +30,18 @@ static hk_status unknown(const vocabulary *v, const char *word, size_t n) {
 }
 
 /* The mask of a list's names: those that it bars. */
-static hk_status parse_list(const vocabulary *v, const char *list, size_t length, uint32_t *barred) {
+static hk_status parse_list(const vocabulary *v, const char *whole, const char *list, size_t length, uint32_t *barred) {
   bool exclude = length && *list == '^';
   const char *p = list + exclude, *end = list + length;
   uint32_t named = 0;
+  bool any = false;
   for (;;) {
     const char *comma = memchr(p, ',', (size_t)(end - p));
     size_t n = (size_t)((comma ? comma : end) - p);
     while (n && (*p == ' ' || *p == '\t')) p++, n--;
     while (n && (p[n - 1] == ' ' || p[n - 1] == '\t')) n--;
     bool known = n == 0;
+    any = any || n > 0;
     for (int i = 0; i < v->count; i++)
       if (equal(p, n, v->name(i))) {
         named |= 1u << i;
@@ -50,6 +52,9 @@ static hk_status parse_list(const vocabulary *v, const char *list, size_t length
     if (!comma) break;
     p = comma + 1;
   }
+  if (!any)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: \"%.*s\" names no %s: write names, as in ring,tree or allreduce:ring",
+                   v->variable, (int)strcspn(whole, ";"), whole, v->things);
   *barred = exclude ? named : ~named;
   return HK_OK;
 }
@@ -68,7 +73,7 @@ static hk_status parse(const vocabulary *v, const char *spec, uint32_t barred[HK
     const char *colon = memchr(spec, ':', n);
     const char *list = colon ? colon + 1 : spec;
     uint32_t mask = 0;
-    hk_status rc = parse_list(v, list, n - (size_t)(list - spec), &mask);
+    hk_status rc = parse_list(v, spec, list, n - (size_t)(list - spec), &mask);
     if (rc != HK_OK) return rc;
     int coll = colon ? coll_by_name(spec, (size_t)(colon - spec)) : -1;
     if (colon && coll < 0)

@@ -196,6 +196,10 @@ START_TEST(settings_wrong) {
                {{"NCCL_P2P_LEVEL", "FAR"}, 0, 0, "NCCL_P2P_LEVEL is \"FAR\""},
                {{"NCCL_NET_GDR_LEVEL", "9"}, 0, 0, "NCCL_NET_GDR_LEVEL is \"9\""},
                {{"NCCL_ALGO", "ringg"}, 0, 0, "\"ringg\" is no algorithm"},
+               {{"NCCL_ALGO", "allreduce:"}, 0, 0, "NCCL_ALGO: \"allreduce:\" names no algorithm"},
+               {{"NCCL_ALGO", "tree;allreduce:^"}, 0, 0, "NCCL_ALGO: \"allreduce:^\" names no algorithm"},
+               {{"NCCL_ALGO", ","}, 0, 0, "NCCL_ALGO: \",\" names no algorithm"},
+               {{"NCCL_PROTO", "broadcast: "}, 0, 0, "NCCL_PROTO: \"broadcast: \" names no protocol"},
                {{"HOCKET_TUNING_FILE", "/no/such"}, 0, 0, "/no/such cannot be read"},
                {{"HOCKET_TUNE_FILE", "/no/such"}, 0, 0, "/no/such cannot be read"}};
   hk_overrides o;
@@ -280,7 +284,7 @@ int main(void) {
   tcase_add_test(t, rules_wrong);
   tcase_add_test(t, constants);
   tcase_add_test(t, settings);
-  tcase_add_loop_test(t, settings_wrong, 0, 6);
+  tcase_add_loop_test(t, settings_wrong, 0, 10);
   tcase_add_test(t, machines);
   tcase_add_test(t, gdr_level);
   tcase_add_test(t, gpu_choices);
