@@ -74,7 +74,10 @@ hk_status hk_ib_gid_wishes(hk_ib_gid_wish *w) {
     char text[64], v6[72];
     snprintf(text, sizeof text, "%s", range);
     char *slash = strchr(text, '/');
-    int most = strchr(text, ':') ? 128 : 32, bits = slash ? atoi(slash + 1) : most;
+    int most = strchr(text, ':') ? 128 : 32;
+    char *end = text;
+    long bits = slash ? strtol(slash + 1, &end, 10) : most;
+    if (slash && (end == slash + 1 || *end)) bits = -1; /* no number */
     if (slash) *slash = '\0';
     snprintf(v6, sizeof v6, "%s%s", most == 32 ? "::ffff:" : "", text);
     if (inet_pton(AF_INET6, v6, w->range) != 1 || bits < 0 || bits > most)
@@ -222,6 +225,7 @@ static bool is_near(const char *device) {
 int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_bytes) {
   const char *filter = hk_param_str(HK_P_IB_HCA);
   int n = 0, seen = 0;
+  bool named = false, others = false; /* by NCCL_IB_HCA */
   *nnear = 0;
   struct ifaddrs *all = NULL;
   hk_ib_gid_wish wish;
@@ -239,9 +243,11 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
     for (char **p = ports; p && *p && n < HK_IB_PORTS; p++, seen++) {
       hk_ib_port port;
       if (!hk_ib_hca_takes(filter, *d, atoi(*p))) {
+        others = true;
         if (!n && !seen) snprintf(text, why_bytes, "NCCL_IB_HCA=%.60s names none of the RDMA devices here", filter);
         continue;
       }
+      named = true;
       if (!read_port(*d, atoi(*p), all, &wish, &port, text, why_bytes)) continue;
       int at = n++;
       if (is_near(*d)) {
@@ -254,6 +260,8 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
   }
   if (all) freeifaddrs(all);
   free(devices);
+  if (filter && *filter && others && !named)
+    HK_WARN_ONCE("NCCL_IB_HCA=%.100s names none of the RDMA devices here: RDMA is not used", filter);
   if (hk_ib_merge(hk_ib_root(), out, &n, nnear) != HK_OK) {
     snprintf(why, why_bytes, "%s", hk_last_error());
     return 0;
