@@ -30,10 +30,15 @@ static void row(const char *name, const char *values, const char *def, const cha
   }
   printf(".TP\n.B %s\n", name);
   put(help);
-  printf("\n%s%s%s; default: %s.\n", values[0] == '.' ? "\\&" : "", values[0] == 't' ? "Value: " : "Range: ", values, def);
+  printf("\n%s%s%s; default: %s.\n", values[0] == '.' ? "\\&" : "",
+         (unsigned char)(values[0] | 0x20) >= 'a' ? "Value: " : "Range: ", values, def);
 }
 
-static void text_row(const char *name, const char *def, const char *help) { row(name, "text", def ? def : "unset", help); }
+static void text_row(const char *name, const char *def, const char *help) {
+  row(name, "text", def ? def : "unset", help);
+}
+
+static void word_row(const char *name, const char *words, const char *help) { row(name, words, "unset", help); }
 
 static void int_row(const char *name, long long def, long long min, long long max, const char *unit, const char *help) {
   char range[96], def_text[32];
@@ -44,9 +49,16 @@ static void int_row(const char *name, long long def, long long min, long long ma
 
 static const char about[] =
     "A value comes from the environment, else from ~/.nccl.conf (or the file that NCCL_CONF_FILE names), else from\n"
-    "/etc/nccl.conf, else it is the default.  The files hold NAME=value lines; # starts a comment.  A value out of range is\n"
-    "reported and the default used.  A name that starts with NCCL_ or HOCKET_ and is none of these is reported with the\n"
-    "nearest name; NCCL's variables that have no effect here are told at NCCL_DEBUG=INFO.\n";
+    "/etc/nccl.conf, else it is the default.  The files hold NAME=value lines; # starts a comment.\n"
+    "\n"
+    "Values.  A number out of range, or a word that is none of those in the table, is reported at WARN once a process, and the\n"
+    "default used.  A text that would make the program do something else than asked is an error when a communicator is made\n"
+    "(ncclInvalidArgument, ncclInvalidUsage): a name of no algorithm, interface, family, level or network, a list without a\n"
+    "name in it, a file that cannot be read.\n"
+    "\n"
+    "Names.  A name that starts with HOCKET_ and is none of these, and one that starts with NCCL_ and is near to one of these,\n"
+    "is reported at WARN with the nearest name, once a job: by rank 0 of the first communicator (other processes: at INFO).\n"
+    "NCCL's variables that have no effect here, and other names that start with NCCL_, are reported at INFO only.\n";
 
 int main(int argc, char **argv) {
   markdown = argc > 1 && !strcmp(argv[1], "markdown");
@@ -60,6 +72,7 @@ int main(int argc, char **argv) {
            about);
 #define HK_PARAM_INT(id, name, def, min, max, unit, help) int_row(name, def, min, max, unit, help);
 #define HK_PARAM_STR(id, name, def, help) text_row(name, def, help);
+#define HK_PARAM_WORD(id, name, words, help) word_row(name, words, help);
 #include "../src/base/params.def"
   return 0;
 }

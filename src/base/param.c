@@ -14,7 +14,7 @@
 #include "param_names.h"
 
 typedef struct row {
-  const char *name, *unit, *help, *str_def;
+  const char *name, *unit, *help, *str_def, *words;
   int is_string;
   int64_t def, min, max;
 } row;
@@ -23,6 +23,7 @@ static const row rows[HK_P_COUNT] = {
 #define HK_PARAM_INT(id, n, d, lo, hi, u, h)                                                                           \
   [HK_P_##id] = {.name = n, .unit = u, .help = h, .def = d, .min = lo, .max = hi},
 #define HK_PARAM_STR(id, n, d, h) [HK_P_##id] = {.name = n, .unit = "", .help = h, .str_def = d, .is_string = 1},
+#define HK_PARAM_WORD(id, n, w, h) [HK_P_##id] = {.name = n, .unit = "", .help = h, .words = w, .is_string = 1},
 #include "params.def"
 #undef HK_PARAM_INT
 #undef HK_PARAM_STR
@@ -51,7 +52,8 @@ typedef struct setting {
 
 typedef struct complaint {
   struct complaint *next;
-  int level; /* hk_log_level */
+  int level;     /* hk_log_level */
+  bool of_names; /* of a misspelt name: hk_param_tell_names reports it */
   char text[512];
 } complaint;
 
@@ -61,6 +63,7 @@ static struct {
   kept *kept;
   setting *settings, **settings_end;
   complaint *complaints, **complaints_end;
+  complaint *names; /* that are still to be reported */
   struct {
     _Atomic(int64_t) value;
     _Atomic(const char *) text;
@@ -89,6 +92,7 @@ __attribute__((format(printf, 2, 3))) static void complain(hk_log_level level, c
   vsnprintf(c->text, sizeof c->text, format, args);
   va_end(args);
   c->level = level;
+  c->of_names = false;
   c->next = NULL;
   *table.complaints_end = c;
   table.complaints_end = &c->next;
@@ -117,8 +121,13 @@ static void check_name(const char *name, const char *origin) {
   for (size_t i = 0; i < HK_P_COUNT; i++)
     if (!strcmp(name, row_names[i])) return;
   unsigned distance;
-  const char *nearest = hk_param_nearest(name, row_names, HK_P_COUNT, &distance);
+  complaint **from = table.complaints_end;
+  const char *meant, *nearest = hk_param_nearest(name, row_names, HK_P_COUNT, &distance);
   bool misspelt = nearest && hk_param_misspelt(name, distance);
+  if (!misspelt && !strncmp(name, "NCCL_", 5) && (meant = hk_param_begins_like(name, row_names, HK_P_COUNT))) {
+    nearest = meant;
+    misspelt = true;
+  }
   if (hk_param_inert(name) || (!misspelt && hk_param_inert_family(name)))
     complain(HK_LOG_INFO, "%.100s (%s) is known and has no effect in this library", name, origin);
   else if (misspelt)
@@ -127,6 +136,7 @@ static void check_name(const char *name, const char *origin) {
     complain(HK_LOG_WARN, "%.100s (%s) is no parameter and is ignored; the nearest name is %s", name, origin, nearest);
   else /* perhaps a plugin's or a newer NCCL's: worth a line, not a warning */
     complain(HK_LOG_INFO, "%.100s (%s) is not known here and is ignored", name, origin);
+  if (*from && (*from)->level == HK_LOG_WARN) (*from)->of_names = true;
 }
 
 static char *trim(char *s) {
@@ -234,12 +244,25 @@ static int64_t fitting(int id, int64_t value) {
   return fits;
 }
 
+/* Is the text one of the row's words?  With a complaint if it is not. */
+static int parse_word(const row *r, const char *text, const char *origin) {
+  size_t n = strlen(text);
+  for (const char *w = r->words; *w;) {
+    size_t length = strcspn(w, " ");
+    if (length == n && !strncmp(w, text, n)) return 1;
+    w += length + (w[length] == ' ');
+  }
+  complain(HK_LOG_WARN, "%s=%.100s (%.200s) is not known, and is ignored; the values are: %s", r->name, text, origin,
+           r->words);
+  return 0;
+}
+
 static void set_row(int id) {
   const row *r = &rows[id];
   const char *origin, *text = lookup(r->name, &origin);
   int64_t value = r->def;
   if (r->is_string) {
-    if (!text || !text[0]) text = r->str_def, origin = "default";
+    if (!text || !text[0] || (r->words && !parse_word(r, text, origin))) text = r->str_def, origin = "default";
   } else if (!text || !text[0] || !parse_int(r, text, origin, &value)) {
     origin = "default";
   } else {
@@ -263,6 +286,24 @@ static void check_environment(void) {
   }
 }
 
+/* Moves complaints of misspelt names to table.names, in place of older ones, and gives the others. */
+static complaint *keep_names(void) {
+  complaint *others = NULL, **others_end = &others, **names_end = &table.names;
+  while (table.names) {
+    complaint *next = table.names->next;
+    free(table.names);
+    table.names = next;
+  }
+  for (complaint *c = table.complaints, *next; c; c = next) {
+    next = c->next;
+    c->next = NULL;
+    complaint ***end = c->of_names ? &names_end : &others_end;
+    **end = c;
+    *end = &c->next;
+  }
+  return others;
+}
+
 static void load(int again, void (*tell)(void *, bool, const char *), void *arg) {
   pthread_mutex_lock(&table.lock);
   /* relaxed: the lock orders it */
@@ -280,7 +321,7 @@ static void load(int again, void (*tell)(void *, bool, const char *), void *arg)
   read_files();
   for (int id = 0; id < HK_P_COUNT; id++) set_row(id);
   check_environment();
-  complaint *c = table.complaints;
+  complaint *c = tell == tell_log ? keep_names() : table.complaints;
   table.complaints = NULL;
   /* release: a reader who sees it reads the values without the lock */
   atomic_store_explicit(&table.loaded, 1, memory_order_release);
@@ -291,6 +332,16 @@ static void load(int again, void (*tell)(void *, bool, const char *), void *arg)
 static inline void need_table(void) {
   /* acquire: pairs with the release in load() */
   if (__builtin_expect(!atomic_load_explicit(&table.loaded, memory_order_acquire), 0)) load(0, tell_log, NULL);
+}
+
+void hk_param_tell_names(bool first) {
+  need_table();
+  pthread_mutex_lock(&table.lock);
+  complaint *c = table.names;
+  table.names = NULL;
+  pthread_mutex_unlock(&table.lock);
+  for (complaint *k = c; k && !first; k = k->next) k->level = HK_LOG_INFO;
+  tell_all(c, tell_log, NULL);
 }
 
 void hk_param_reload(void) { load(1, tell_log, NULL); }

@@ -12,8 +12,10 @@ static const char *const inert[] = {
 };
 
 bool hk_param_inert(const char *name) {
-  for (size_t i = 0; i < sizeof inert / sizeof inert[0]; i++)
-    if (!strcmp(name, inert[i])) return true;
+  for (size_t i = 0; i < sizeof inert / sizeof inert[0]; i++) {
+    size_t n = strcspn(inert[i], "*"); /* NCCL_ROOT* is NCCL_ROOT, too, although that is near to NCCL_PROTO */
+    if (!strncmp(name, inert[i], n) && !name[n]) return true;
+  }
   return false;
 }
 
@@ -58,6 +60,21 @@ const char *hk_param_nearest(const char *name, const char *const *names, size_t 
     if (d < *distance) *distance = d, best = names[i];
   }
   return best;
+}
+
+enum { SHORTEST_PART = 4 }; /* of what follows NCCL_: in shorter words one letter says too little */
+const char *hk_param_begins_like(const char *name, const char *const *names, size_t n) {
+  const size_t length = strlen(name);
+  if (length > LONGEST) return NULL;
+  for (size_t i = 0; i < n; i++) {
+    const char *prefix = strchr(names[i], '_');
+    for (const char *cut = prefix ? strchr(prefix + 1, '_') : NULL; cut; cut = strchr(cut + 1, '_')) {
+      const size_t part = (size_t)(cut - names[i]);
+      if (cut - prefix > SHORTEST_PART && part <= LONGEST && edit_distance(name, length, names[i], part) <= 1)
+        return names[i];
+    }
+  }
+  return NULL;
 }
 
 bool hk_param_misspelt(const char *name, unsigned distance) {

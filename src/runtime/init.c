@@ -278,6 +278,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .on_event = on_event,
                             .report = hk_watch_report,
                             .arg = c};
+  if (c->rank == 0) hk_param_tell_names(true);
   HK_TRY(hk_service_new(&c->service, "hocket-service"), out);
   o.service = c->service;
   hk_children_watch_begin(&watch, c, how);
@@ -288,6 +289,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
     HK_LOG_AT(HK_LOG_VERSION, ~0u, "NCCL version %d.%d.%d+hocket%d.%d.%d", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH,
               hocketVersion() / 10000, hocketVersion() / 100 % 100, hocketVersion() % 100);
   HK_TRY(meet(c, how->parent != NULL), out);
+  hk_param_tell_names(false); /* a rank 0 that is a thread of this process has told them by now */
   HK_INFO(HK_SUB_INIT,
           "comm %p rank %d nranks %d cudaDev %d commId 0x%llx%s%s - Init COMPLETE in %.1f ms (bootstrap %.1f ms)",
           (void *)c, c->rank, c->nranks, c->device, (unsigned long long)hk_bootstrap_comm_id(c->bootstrap),

@@ -32,6 +32,7 @@ static void reload(void) {
 static const char *complaints(void) {
   reload();
   hk_param_reload();
+  hk_param_tell_names(true);
   return scratch_read("log");
 }
 
@@ -175,6 +176,7 @@ END_TEST
 START_TEST(a_misspelling_is_told_once) {
   setenv("NCCL_DEBG", "x", 1);
   reload();
+  for (int i = 0; i < 3; i++) hk_param_tell_names(i < 2);
   for (int i = 0; i < 10; i++) {
     hk_param_int(HK_P_SLOTS);
     hk_log_reset();
@@ -196,6 +198,44 @@ START_TEST(inert_names_are_no_misspellings) {
   ck_assert_ptr_null(strstr(log, "WARN"));
   ck_assert_ptr_nonnull(strstr(log, "INFO NCCL_IB_NEW_THING (environment) is known and has no effect"));
   ck_assert_ptr_nonnull(strstr(log, "INFO NCCL_SOMEBODYS_PLUGIN_VARIABLE (environment) is not known here"));
+}
+END_TEST
+
+/* Every process of a job has the same environment: rank 0's warns, the others log it at INFO. */
+START_TEST(names_are_told_by_one) {
+  setenv("HOCKET_FOO", "x", 1); /* the user's own */
+  reload();
+  hk_param_int(HK_P_SLOTS);
+  HK_WARN("a line");
+  ck_assert_ptr_null(strstr(scratch_read("log"), "HOCKET_FOO"));
+  hk_param_tell_names(_i);
+  hk_param_tell_names(true);
+  const char *log = scratch_read("log"), *first = strstr(log, "HOCKET_FOO ");
+  ck_assert_ptr_nonnull(strstr(log, _i ? "WARN HOCKET_FOO (" : "INFO HOCKET_FOO ("));
+  ck_assert_ptr_null(strstr(first + 1, "HOCKET_FOO "));
+}
+END_TEST
+
+/* Near to the beginning of a name, in words of four letters or more. */
+START_TEST(beginnings) {
+  static const char *const wrong[][2] = {
+      {"NCCL_TIPO", "NCCL_TOPO_FILE"}, {"NCCL_TOPO", "NCCL_TOPO_FILE"}, {"NCCL_TUNE", "NCCL_TUNER_PLUGIN"}};
+  static const char *const others[] = {"NCCL_LIB",     "NCCL_HOME", "NCCL_ROOT",       "NCCL_ROOT_DIR",
+                                       "NCCL_LIBRARY", "NCCL_DIR",  "NCCL_INCLUDE_DIR"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) setenv(wrong[i][0], "x", 1);
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) setenv(others[i], "x", 1);
+  const char *log = complaints();
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    char line[160];
+    snprintf(line, sizeof line, "WARN %s (environment) is no parameter and is ignored; did you mean %s?", wrong[i][0],
+             wrong[i][1]);
+    ck_assert_msg(strstr(log, line) != NULL, "no \"%s\" in: %s", line, log);
+  }
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    char line[80];
+    snprintf(line, sizeof line, "WARN %s ", others[i]);
+    ck_assert_msg(!strstr(log, line), "%s", log);
+  }
 }
 END_TEST
 
@@ -250,6 +290,8 @@ int main(void) {
   tcase_add_test(t, misspellings_are_told);
   tcase_add_test(t, a_misspelling_is_told_once);
   tcase_add_test(t, inert_names_are_no_misspellings);
+  tcase_add_loop_test(t, names_are_told_by_one, 0, 2);
+  tcase_add_test(t, beginnings);
   tcase_add_test(t, refresh_reads_one);
   tcase_add_test(t, strings_stay);
   tcase_add_test(t, distances);
