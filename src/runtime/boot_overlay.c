@@ -78,12 +78,21 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
   if (leaving) return; /* the answer to our goodbye; or else it does not matter any more */
   if (how)
     snprintf(e.text, sizeof e.text, "%s", how);
-  else if (!error || error == ECONNRESET || error == EPIPE)
+  else if (!error || error == ECONNRESET || error == EPIPE || error == ENOTCONN) /* a firewall may have done it, too */
     snprintf(e.text, sizeof e.text,
-             "its process ended without ncclCommDestroy: it exited, crashed or was killed; see its output");
+             "its control connection ended without ncclCommDestroy: its process exited, crashed or was killed, or something "
+             "between the hosts closed it; see its output first");
   else
     snprintf(e.text, sizeof e.text, "its host or the network to it fell silent (%s)", strerror(error));
   hk_event_came(l->b, &e, l);
+}
+
+/* This rank has no memory for what its peer sends: it is this rank that fails, not the peer. */
+static void cannot_hear(hk_overlay_link *l, size_t bytes) {
+  hk_event e = {.kind = HK_EVENT_ERROR, .rank = l->b->rank, .from = l->b->rank, .code = HK_ERR_SYSTEM};
+  snprintf(e.text, sizeof e.text, "out of memory for a message of %zu bytes from rank %d", bytes, l->rank);
+  hk_event_came(l->b, &e, NULL);
+  end_link(l, HK_END_DEAD);
 }
 
 static void dispatch(hk_overlay_link *l, hk_message *m) {
@@ -125,7 +134,7 @@ static bool receive(hk_overlay_link *l) {
     }
     m = malloc(sizeof *m + f.bytes);
     if (!m) {
-      hk_overlay_died(l, 0, "this rank has no memory for its message");
+      cannot_hear(l, sizeof *m + f.bytes);
       return false;
     }
     *m = (hk_message){.frame = f, .from = l->rank, .towards_next = !l->next};
@@ -380,14 +389,14 @@ static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
 
 /* What ends every wait for a peer.  Under the lock. */
 static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l) {
-  static const char *const kinds[HK_EVENT_KINDS] = {"died", "aborted", "failed", "disagrees with the others",
+  static const char *const kinds[HK_EVENT_KINDS] = {"is gone", "aborted", "failed", "disagrees with the others",
                                                     "is suspect"};
   const hk_event *e = &b->first_event;
   if (b->broken)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d %s%s%s", e->rank, b->nranks, kinds[e->kind], e->text[0] ? ": " : "",
                    e->text);
   if (b->parent && hk_event_dead(b->parent, b->members[l->rank]))
-    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, has died", l->rank,
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, is gone", l->rank,
                    b->nranks, b->members[l->rank]);
   if (never_comes(b, l))
     return HK_FAIL(

@@ -26,7 +26,9 @@ static const char *advice(int err) {
   switch (err) {
     case 0: return "its process has ended, or its communicator was destroyed or aborted: look at that rank's output";
     case ECONNRESET:
-    case EPIPE: return "its process has ended or was killed: look at that rank's output and its host's kernel log";
+    case EPIPE:
+      return "its process has ended or was killed, or something between the two reset the connection: look at that rank's "
+             "output first, and its host's kernel log";
     case ETIMEDOUT:
     case EHOSTUNREACH:
     case ENETUNREACH:
