@@ -64,17 +64,16 @@ void inject_sockets(run *w, int stage) {
   for (int fd = 0; fd < (int)sizeof w->sockets_control; fd++) to[fd] = is_connection(fd);
 }
 
-/* Sends a reset and forgets the connection; the descriptor stays. */
+/* Sends a reset and forgets the connection; the descriptor stays.  All at once: nothing is to be passed on in between. */
 static int reset_connections(run *w, bool control) {
-  int n = 0;
+  int fds[64], n = 0, done = 0;
   struct sockaddr none = {.sa_family = AF_UNSPEC};
-  for (int fd = 0; fd < (int)sizeof w->sockets_control; fd++) {
+  for (int fd = 0; fd < (int)sizeof w->sockets_control && n < 64; fd++) {
     bool was = w->sockets_before[fd], early = w->op == OP_init || w->sockets_control[fd];
-    if (was || early != control || !is_connection(fd)) continue;
-    n += !connect(fd, &none, sizeof none);
-    if (!control) break;
+    if (!was && early == control && is_connection(fd)) fds[n++] = fd;
   }
-  return n;
+  for (int i = 0; i < n; i++) done += !connect(fds[i], &none, sizeof none);
+  return done;
 }
 
 static int link_up(bool up) {
@@ -162,6 +161,6 @@ void inject_spoil(run *w, call *k) {
 
 void inject_undo(run *w) {
   if (!is_victim(w)) return;
-  if (w->fault == FAULT_cut) link_up(true);
+  if (w->fault == FAULT_cut && !link_up(true)) pause_ms(2000); /* neighbours must find each other again */
   if (w->fault == FAULT_emfile || w->fault == FAULT_enomem) w->hits += ask("fail_nothing");
 }

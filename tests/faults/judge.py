@@ -36,12 +36,14 @@ RULES = {
 
 # Outcomes in which a process may end, and what a text says of one that has.
 DEADLY = ("dead", "rootless", "parted", "local", "cut")
+PERHAPS = r"process ended or its host cannot be reached|(crashed|ended) or was killed, or something between"
 DEATH = r"\b(was killed|died|dead|crashed|process (has )?ended)\b"
 
 
 def accused(text, rank):
     """The rank that a text blames: the first that it names, but for the reader itself."""
     text = re.sub(rf"^rank {rank} of \d+, in [^:]*: ", "", text)
+    text = re.sub(r"^rank \d+ of \d+ failed: (?=cannot reach rank)", "", text)
     waited = re.search(r"has waited .*? for ranks? (\d+)", text)
     if waited:
         return int(waited.group(1))
@@ -97,7 +99,7 @@ def bystander(cell, rank):
 def judge_rank(cell, rank, facts):
     code, text = facts["code"], facts["text"]
     yield from judge_code(cell, rank, facts)
-    if cell.outcome not in DEADLY and re.search(DEATH, text):
+    if cell.outcome not in DEADLY and re.search(DEATH, re.sub(PERHAPS, "", text)):
         yield f"rank {rank} speaks of a death, but all live: {text}"
     if code > SUCCESS and not text:
         yield f"rank {rank} gets {code} without a text"

@@ -18,7 +18,7 @@ import time
 
 import report
 from cells import all_cells
-from jobs import Hosts, Job
+from jobs import SLACK, Hosts, Job
 from judge import judge, result_ms
 
 LOGS = "build/faults"
@@ -110,7 +110,7 @@ def main():
     with open(f"{LOGS}/results.json", "w", encoding="utf-8") as f:
         json.dump(matrix.results, f, indent=1, sort_keys=True)
     if o.write:
-        report.write(o.write, cells, matrix.results)
+        report.write(o.write, cells, matrix.results, SLACK)
     if matrix.skipped:
         print(f"SKIP: cells between namespaces: {matrix.skipped}")
     if failed:

@@ -55,11 +55,13 @@ def table(place, cells, results, notes):
     yield ""
 
 
-def page_part(cells, results):
+def page_part(cells, results, slack):
     run = [c for c in cells if c.name in results]
     bad = [c for c in run if not results[c.name]["ok"]]
     yield f"{len(run)} cells were run, {len(run) - len(bad)} hold, {len(bad)} do not; " \
           f"{sum(not c.applies for c in cells)} are not applicable."
+    if slack != 1:
+        yield f"The machine was busy: bounds of time were {slack:g} times those of the tables."
     yield ""
     notes = Notes()
     for place in PLACES:
@@ -84,10 +86,10 @@ def page_part(cells, results):
         yield f"| {o.name} | {o.what} |"
 
 
-def write(page, cells, results):
+def write(page, cells, results, slack):
     with open(page, encoding="utf-8") as f:
         text = f.read()
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     with open(page, "w", encoding="utf-8") as f:
-        f.write(before + BEGIN + "\n" + "\n".join(page_part(cells, results)) + "\n" + END + after)
+        f.write(before + BEGIN + "\n" + "\n".join(page_part(cells, results, slack)) + "\n" + END + after)
