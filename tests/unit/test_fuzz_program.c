@@ -22,7 +22,7 @@ static uint64_t deadline(void) {
 }
 
 static hk_status verify(const randprog *p, unsigned slots, unsigned waves, bool in_place, hk_verify_report *report) {
-  hk_verify_options o = {.slots = slots, .waves = waves, .in_place = in_place};
+  hk_verify_options o = {.slots = slots, .waves = waves, .in_place = in_place, .orders = true};
   return hk_verify((const hk_program *const *)p->programs, p->nranks, &o, report);
 }
 

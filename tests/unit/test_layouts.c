@@ -97,7 +97,8 @@ static void prove_layout(const hk_algorithm *a, const hk_layout *l, int channel)
         ck_assert_int_eq(hk_algorithm_build(a, &what, &p[what.rank]), HK_OK);
       for (unsigned slots = 2; slots <= 4; slots += 2) {
         for (int in_place = 0; in_place < 2; in_place++) {
-          hk_verify_options o = {.slots = slots, .waves = 3, .in_place = in_place};
+          hk_verify_options o = {.slots = slots, .waves = 3, .in_place = in_place, .orders = true};
+          if (a->fixed_order >> c & 1u) o.least = HK_ORDER_FIXED;
           hk_verify_report report;
           hk_status rc = hk_verify((const hk_program *const *)p, l->nranks, &o, &report);
           ck_assert_msg(rc == HK_OK,
