@@ -230,8 +230,8 @@ out:
 
 /* The user's settings for jobs must not change what is measured. */
 static void settle_environment(const hk_tune_setup *s) {
-  static const char *const gone[] = {"NCCL_ALGO", "NCCL_PROTO", "HOCKET_TUNING_FILE", "NCCL_MIN_NCHANNELS",
-                                     "NCCL_MAX_NCHANNELS"};
+  static const char *const gone[] = {"NCCL_ALGO",          "NCCL_PROTO",         "HOCKET_TUNING_FILE",
+                                     "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "HOCKET_BATCH_INVARIANT"};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(gone); i++) unsetenv(gone[i]);
   setenv("HOCKET_TUNE_FILE", "none", 1);
   setenv("NCCL_TUNER_PLUGIN", "none", 1);
