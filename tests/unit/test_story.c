@@ -253,7 +253,7 @@ static void expect(int n, int except, int code, const char *text) {
   }
 }
 
-static char small[4096];
+static _Thread_local char small[4096];
 static char *large(void) { return calloc(1, 12 << 20); }
 
 /* ---- disagreements ---- */
