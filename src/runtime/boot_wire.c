@@ -267,9 +267,9 @@ bool hk_ack_decode(hk_ack *ack, const uint8_t in[HK_ACK_BYTES], const uint8_t no
 }
 
 /* ---- activity: sequence 8, count 8, signature 4, root 4, coll 1, dtype 1, redop 1, p2p 1, phase 1, zero 3, phase_ms 8,
- * waits_for 4, past 15 * 4, zero 8, mac 16 ---- */
+ * waits_for 4, past 15 * 4, moves 8, mac 16 ---- */
 enum { ACTIVITY_MAC_AT = HK_ACTIVITY_BYTES - HK_MAC_BYTES };
-_Static_assert(44 + 4 * HK_ACTIVITY_PAST <= ACTIVITY_MAC_AT, "an activity holds its past");
+_Static_assert(44 + 4 * HK_ACTIVITY_PAST <= ACTIVITY_MAC_AT - 8, "an activity holds its past");
 
 void hk_activity_encode(uint8_t out[HK_ACTIVITY_BYTES], const hk_activity *a, const uint8_t nonce[HK_NONCE_BYTES],
                         const uint8_t secret[HK_SECRET_BYTES]) {
@@ -286,6 +286,7 @@ void hk_activity_encode(uint8_t out[HK_ACTIVITY_BYTES], const hk_activity *a, co
   hk_put64(out + 32, a->phase_ms);
   hk_put32(out + 40, (uint32_t)a->waits_for);
   for (int i = 0; i < HK_ACTIVITY_PAST; i++) hk_put32(out + 44 + 4 * i, a->past[i]);
+  hk_put64(out + ACTIVITY_MAC_AT - 8, a->moves);
   answer_mac(out + ACTIVITY_MAC_AT, "activity", out, ACTIVITY_MAC_AT, nonce, secret);
 }
 
@@ -306,6 +307,7 @@ bool hk_activity_decode(hk_activity *a, const uint8_t in[HK_ACTIVITY_BYTES], con
                      .phase_ms = hk_get64(in + 32),
                      .waits_for = (int32_t)hk_get32(in + 40)};
   for (int i = 0; i < HK_ACTIVITY_PAST; i++) a->past[i] = hk_get32(in + 44 + 4 * i);
+  a->moves = hk_get64(in + ACTIVITY_MAC_AT - 8);
   return true;
 }
 

@@ -209,25 +209,35 @@ void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
 
 /* ---- a send and a receive ---- */
 
-/* Of the two, the one whose transfers have another size than most ranks'; the sender where that does not tell. */
+/* The sizes of all ranks' transfers; gives their number. */
+static int gather_sizes(ncclComm_t c, size_t bytes, uint64_t until, hk_voice *v) {
+  int n = 0;
+  for (int r = 0; r < c->nranks && r < VOICES && !too_late(c); r++) {
+    hk_activity a = {.moves = bytes};
+    if (r != c->rank && (hk_now_ns() > until || hk_watch_ask(c, r, ask_ns, &a) != HK_PRESENCE_ANSWERS)) continue;
+    if (a.moves) v[n++] = (hk_voice){.rank = r, .signature = (uint32_t)(a.moves ^ a.moves >> 32)};
+  }
+  return n;
+}
+
+/* Of the two, the one whose transfers have another size than most ranks', which may only be on their way; the sender where that
+ * does not tell. */
 static int odd_transfer(ncclComm_t c, int sender, size_t bytes) {
   hk_voice *v = malloc(VOICES * sizeof *v);
-  uint64_t until = hk_now_ns() + asking_ns;
-  int n = 0, right, odd = sender;
-  for (int r = 0; v && r < c->nranks && r < VOICES && !too_late(c); r++) {
-    hk_activity a = {.waits_for = -1};
-    size_t theirs = bytes;
-    if (r != c->rank) {
-      if (hk_now_ns() > until || hk_watch_ask(c, r, ask_ns, &a) != HK_PRESENCE_ANSWERS) continue;
-      if (a.phase != HK_PHASE_OPERATION || a.coll != HK_SENDRECV) continue;
-      theirs = (size_t)a.count * hk_dtype_size((hk_dtype)a.dtype);
-    }
-    v[n++] = (hk_voice){.rank = r, .signature = (uint32_t)(theirs ^ theirs >> 32)};
+  uint64_t now = hk_now_ns(), late = now + coming_ns;
+  int odd = -1, right;
+  hk_wait_env env = {.spins = 0};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  while (v && odd < 0 && c->nranks > 2 && hk_now_ns() < late && !too_late(c)) {
+    int n = gather_sizes(c, bytes, now + asking_ns, v), at = hk_mismatch_odd(v, n, &right);
+    (void)hk_wait_pause(&w);
+    if (at < 0 || voices_for(v, n, v[right].signature) * 2 <= n) continue;
+    for (int i = 0; i < n; i++)
+      if (v[i].signature != v[right].signature && (v[i].rank == c->rank || v[i].rank == sender)) odd = v[i].rank;
   }
-  int at = n > 2 ? hk_mismatch_odd(v, n, &right) : -1;
-  if (at >= 0 && voices_for(v, n, v[right].signature) * 2 > n && v[at].rank == c->rank) odd = c->rank;
   free(v);
-  return odd;
+  return odd >= 0 ? odd : sender;
 }
 
 void hk_mismatch_transfer(ncclComm_t c, const hk_call *call, size_t bytes, uint32_t piece) {

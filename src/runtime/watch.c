@@ -62,11 +62,13 @@ void hk_watch_post(ncclComm_t c, const hk_call *call, uint32_t signature) {
   hk_board_post(c->order.board, &op);
 }
 
-/* A transfer in one word: 2 bits p2p, 6 type, 20 peer, 36 count. */
+/* A transfer in one word: 2 bits p2p (0: it is over), 6 type, 20 peer, 36 count. */
 void hk_watch_transfer(ncclComm_t c, const hk_call *call) {
   uint64_t most = ((uint64_t)1 << 36) - 1, count = call && call->count < most ? call->count : most;
-  uint64_t word = call ? (uint64_t)call->p2p | (uint64_t)call->dtype << 2 | (uint64_t)call->root << 8 | count << 28 : 0;
-  /* relaxed: it is read for reports, and alone */
+  /* relaxed, both: it is written by this thread, read for reports, and alone */
+  uint64_t before = atomic_load_explicit(&c->order.board->transfer, memory_order_relaxed);
+  uint64_t word = before & ~(uint64_t)3;
+  if (call) word = (uint64_t)call->p2p | (uint64_t)call->dtype << 2 | (uint64_t)call->root << 8 | count << 28;
   atomic_store_explicit(&c->order.board->transfer, word, memory_order_relaxed);
 }
 
@@ -98,9 +100,10 @@ static void read_board(const hk_board *b, hk_activity *out) {
   for (uint64_t i = 0; i < HK_ACTIVITY_PAST && i + 1 < out->sequence; i++)
     if (hk_board_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
   uint32_t newest = (uint32_t)out->sequence;
+  out->moves = (transfer >> 28) * hk_dtype_size((hk_dtype)(transfer >> 2 & 63));
   if (out->sequence > over) {
     out->phase = HK_PHASE_OPERATION;
-  } else if (transfer) {
+  } else if (transfer & 3) {
     out->phase = HK_PHASE_OPERATION;
     out->coll = HK_SENDRECV;
     out->p2p = transfer & 3;
