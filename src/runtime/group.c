@@ -30,10 +30,20 @@ typedef struct hk_group {
   hk_job *jobs, **jobs_end;
   hk_profiler *profiler; /* of the first call whose communicator has one */
   void *event;           /* the group's, for it */
+  bool watched;          /* its thread's end drops it */
 } hk_group;
 
 /* Groups belong to threads by the API's definition. */
 static _Thread_local hk_group group;
+
+/* The key whose destructor runs when a thread ends that has opened a group. */
+static struct {
+  pthread_once_t once;
+  pthread_key_t key;
+  bool made;
+} thread_end = {.once = PTHREAD_ONCE_INIT};
+
+static void watch_thread(void);
 
 bool hk_group_open(void) { return group.depth > 0; }
 
@@ -44,6 +54,7 @@ hk_status hk_group_remember(hk_status rc) {
 
 hk_status hk_group_start(void) {
   group.depth++;
+  if (__builtin_expect(!group.watched, 0)) watch_thread();
   return HK_OK;
 }
 
@@ -133,6 +144,36 @@ bool hk_group_drop(ncclComm_t c, const char *who) {
         "gives this error and runs nothing",
         who, dropped, rank, nranks));
   return freed;
+}
+
+/* A thread that ends (or is cancelled) between ncclGroupStart and ncclGroupEnd leaves nothing behind: what it queued would keep
+ * communicators from being destroyed. */
+static void drop_group(void *arg) {
+  (void)arg;
+  size_t calls = group.ncalls, jobs = 0;
+  for (size_t i = 0; i < calls; i++) hold(&group.calls[i], -1);
+  while (group.jobs) {
+    hk_job *j = group.jobs;
+    ncclComm_t nowhere;
+    group.jobs = j->next;
+    j->handle = &nowhere; /* the caller's was perhaps on the stack that this function runs on */
+    drop_job(j);
+    jobs++;
+  }
+  if (group.depth > 0)
+    HK_WARN("a thread ended between ncclGroupStart and ncclGroupEnd: its %zu operations and %zu inits are dropped",
+            calls, jobs);
+  free(group.calls);
+  group = (hk_group){0};
+}
+
+static void make_key(void) { thread_end.made = pthread_key_create(&thread_end.key, drop_group) == 0; }
+
+static void watch_thread(void) {
+  pthread_once(&thread_end.once, make_key);
+  /* Without a key or memory an abandoned group stays; nothing worse. */
+  if (thread_end.made) (void)pthread_setspecific(thread_end.key, &group);
+  group.watched = true;
 }
 
 /* ---- inits ---- */

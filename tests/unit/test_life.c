@@ -207,6 +207,31 @@ static void *many(void *arg) {
   return arg;
 }
 
+/* A thread that ends inside a group. */
+static void *abandon_group(void *arg) {
+  static float b[4];
+  ncclComm_t c = arg;
+  ncclComm_t child;
+  OK(ncclGroupStart());
+  queue(c, b);
+  OK(ncclCommSplit(c, 0, 0, &child, NULL));
+  queue(c, b);
+  return NULL;
+}
+
+START_TEST(abandoned_groups) {
+  ncclComm_t c[N];
+  pthread_t thread;
+  OK(ncclCommInitAll(c, N, NULL));
+  for (int r = 0; r < N; r++) {
+    ck_assert_int_eq(pthread_create(&thread, NULL, abandon_group, c[r]), 0);
+    pthread_join(thread, NULL);
+  }
+  works(c, N);
+  destroy(c, N); /* nothing waits any more that would refuse it */
+}
+END_TEST
+
 START_TEST(other_threads) {
   ncclComm_t c[N];
   float b[N][4] = {{0}};
@@ -450,6 +475,7 @@ int main(void) {
   tcase_add_test(t, parts_in_group);
   tcase_add_test(t, stream_in_group);
   tcase_add_test(t, other_threads);
+  tcase_add_test(t, abandoned_groups);
   tcase_add_test(t, abort_of_init);
   tcase_add_test(t, bounded_ends);
   tcase_add_test(t, revoking);
