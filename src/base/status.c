@@ -28,6 +28,11 @@ static void record(const char *text) {
   pthread_mutex_unlock(&newest.lock);
 }
 
+void hk_error_adopt(const char *text) {
+  snprintf(mine.text, sizeof mine.text, "%s", text);
+  mine.own = true;
+}
+
 const char *hk_last_error(void) {
   if (mine.own) return mine.text;
   pthread_mutex_lock(&newest.lock);

@@ -278,6 +278,7 @@ HK_API(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyn
   hk_status failure = hk_comm_verdict(comm); /* not before all ranks agree on it */
   /* A communicator that this rank revoked is quiet: NCCL's users poll for that. */
   if (atomic_load(&comm->health.revoked) & HK_REVOKED_HERE) failure = HK_OK;
+  if (failure != HK_OK) hk_error_adopt(comm->health.text); /* for ncclGetLastError(NULL) */
   *asyncError = (ncclResult_t)(failure != HK_OK ? (int)failure : atomic_load(&comm->health.progress));
 out:
   return (ncclResult_t)rc;

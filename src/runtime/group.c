@@ -245,8 +245,7 @@ static void discard(ncclComm_t c) {
 /* After a blocking init: a failed communicator is not handed out; a rank without color gets none.  Frees the job. */
 static hk_status settle(hk_job *j) {
   hk_status rc = j->status;
-  if (rc != HK_OK && j->started) /* in a thread of its own: the caller's last error tells of it too */
-    (void)HK_FAIL(rc, "%s", j->comm->health.text);
+  if (rc != HK_OK && j->started) hk_error_adopt(j->comm->health.text); /* logged by the init's own thread */
   if (rc != HK_OK || j->comm->nranks == 0) {
     __atomic_store_n(j->handle, NULL, __ATOMIC_RELAXED); /* as it was set */
     discard(j->comm);

@@ -150,6 +150,44 @@ START_TEST(init_ends) {
 }
 END_TEST
 
+/* ---- the last error after a failed init ---- */
+
+static void make_another_error(void) {
+  int count;
+  ck_assert_int_eq(ncclCommCount(NULL, &count), ncclInvalidArgument);
+  ck_assert_ptr_ne(strstr(ncclGetLastError(NULL), "is NULL"), NULL);
+}
+
+/* Inits run in threads of their own; the caller gets their cause all the same, also after an older error of its own. */
+START_TEST(last_error_of_an_init) {
+  ncclUniqueId id;
+  ncclComm_t c[2], alone;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclResult_t state = ncclInProgress;
+  memset(&id, 0, sizeof id);
+  ck_assert_int_eq(ncclCommInitRank(&alone, 1, id, 0), ncclInvalidArgument);
+  ck_assert_ptr_ne(strstr(ncclGetLastError(NULL), "unique id is all zeros"), NULL);
+
+  make_another_error();
+  ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(ncclCommInitRank(&c[i], 2, id, i), ncclSuccess);
+  ck_assert_int_eq(ncclGroupEnd(), ncclInvalidArgument);
+  ck_assert_ptr_ne(strstr(ncclGetLastError(NULL), "unique id is all zeros"), NULL);
+
+  make_another_error();
+  config.blocking = 0;
+  ck_assert_int_eq(ncclCommInitRankConfig(&alone, 1, id, 0, &config), ncclInProgress);
+  for (int i = 0; i < 5000 && state == ncclInProgress; i++) {
+    ck_assert_int_eq(ncclCommGetAsyncError(alone, &state), ncclSuccess);
+    usleep(2000);
+  }
+  ck_assert_int_eq(state, ncclInvalidArgument);
+  ck_assert_ptr_ne(strstr(ncclGetLastError(NULL), "unique id is all zeros"), NULL);
+  ck_assert_ptr_ne(strstr(ncclGetLastError(alone), "unique id is all zeros"), NULL);
+  ck_assert_int_eq(ncclCommAbort(alone), ncclSuccess);
+}
+END_TEST
+
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
 int main(void) {
@@ -160,6 +198,7 @@ int main(void) {
   tcase_add_test(t, split_names_who_is_missing);
   tcase_add_test(t, late_to_a_split);
   tcase_add_test(t, init_ends);
+  tcase_add_test(t, last_error_of_an_init);
   suite_add_tcase(s, t);
   return suite_run(s);
 }
