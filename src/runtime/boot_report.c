@@ -20,6 +20,16 @@ enum {
 #define PATIENCE_NS (SECOND / 2)      /* with a rank that is asked */
 #define BUDGET_NS (2 * SECOND)        /* for all questions of a report */
 
+static void begin_wait(hk_bootstrap *b, bool bounded) {
+  uint64_t watchdog = (uint64_t)hk_param_int(HK_P_WATCHDOG) * SECOND, now = hk_now_ns();
+  uint64_t first = bounded && watchdog > FIRST_REPORT_NS ? FIRST_REPORT_NS : watchdog;
+  b->wait_begin_ns = now;
+  b->deadline_ns = bounded ? now + (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * SECOND : 0;
+  if (b->o.wait->deadline_ns && (!b->deadline_ns || b->o.wait->deadline_ns < b->deadline_ns))
+    b->deadline_ns = b->o.wait->deadline_ns;
+  b->next_report_ns = watchdog ? now + first : 0;
+}
+
 void hk_bootstrap_begin(hk_bootstrap *b, hk_phase phase, const char *what) {
   if (!b) return;
   snprintf(b->what, sizeof b->what, "%s", what ? what : "a call of the bootstrap");
@@ -27,6 +37,7 @@ void hk_bootstrap_begin(hk_bootstrap *b, hk_phase phase, const char *what) {
   if (atomic_load_explicit(&b->phase, memory_order_relaxed) != (int)phase)
     atomic_store_explicit(&b->phase_since_ns, hk_now_ns(), memory_order_relaxed);
   atomic_store_explicit(&b->phase, (int)phase, memory_order_relaxed);
+  begin_wait(b, phase == HK_PHASE_INIT);
 }
 
 static hk_phase phase_of(const hk_bootstrap *b) {
@@ -36,10 +47,10 @@ static hk_phase phase_of(const hk_bootstrap *b) {
 /* ---- who is missing ---- */
 
 typedef struct missing {
-  int count;
-  int ranks[NAMED];
-  hk_presence presence[NAMED];
-  hk_activity activity[NAMED];
+  int count, silent; /* silent: those first ones that did not answer the question */
+  int ranks[ASK_ALL];
+  hk_presence presence[ASK_ALL];
+  hk_activity activity[ASK_ALL];
 } missing;
 
 /* Is this what keeps others waiting?  A rank in the same call that waits for another one is not, nor is one that has its init
@@ -50,9 +61,16 @@ static bool holds_up(const hk_bootstrap *b, hk_presence p, const hk_activity *a)
   return phase_of(b) != HK_PHASE_INIT;
 }
 
+/* Ranks that do not answer come first: those that do may only wait for them outside of the bootstrap. */
 static void add(missing *m, int rank, hk_presence p, const hk_activity *a) {
   int i = m->count++;
-  if (i >= NAMED) return;
+  if (p != HK_PRESENCE_ANSWERS) {
+    int first = m->silent++;
+    m->ranks[i] = m->ranks[first];
+    m->presence[i] = m->presence[first];
+    m->activity[i] = m->activity[first];
+    i = first;
+  }
   m->ranks[i] = rank;
   m->presence[i] = p;
   m->activity[i] = *a;
@@ -115,6 +133,7 @@ static void tell(hk_bootstrap *b, uint64_t waited_ns, char *text, size_t bytes) 
   /* relaxed: it is this thread's own */
   int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
   if (b->nranks <= ASK_ALL) ask_all(b, &m);
+  if (m.silent && phase_of(b) == HK_PHASE_INIT) m.count = m.silent;
   if (!m.count && awaited >= 0) follow_chain(b, awaited, &m);
   describe(b, &m, who, sizeof who);
   snprintf(text, bytes, "rank %d of %d has waited %llu s in %s of communicator %s%s%s0x%llx for %s", of->rank,
@@ -147,6 +166,11 @@ static hk_status look(hk_bootstrap *b) {
   return HK_OK;
 }
 
+hk_status hk_bootstrap_check(hk_bootstrap *b) {
+  hk_status rc = phase_of(b) == HK_PHASE_INIT ? hk_door_hears(b->door) : HK_OK;
+  return rc == HK_OK && phase_of(b) == HK_PHASE_INIT ? look(b) : rc;
+}
+
 hk_status hk_report_check(void *arg, uint64_t waited_ns) {
   hk_status rc;
   hk_bootstrap *b = arg;
@@ -167,12 +191,7 @@ out:
 
 hk_wait_env hk_report_begin(hk_bootstrap *b, bool bounded) {
   hk_wait_env env = *b->o.wait;
-  uint64_t watchdog = (uint64_t)hk_param_int(HK_P_WATCHDOG) * SECOND, now = hk_now_ns();
-  uint64_t first = bounded && watchdog > FIRST_REPORT_NS ? FIRST_REPORT_NS : watchdog;
-  b->wait_begin_ns = now;
-  b->deadline_ns = bounded ? now + (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * SECOND : 0;
-  if (env.deadline_ns && (!b->deadline_ns || env.deadline_ns < b->deadline_ns)) b->deadline_ns = env.deadline_ns;
-  b->next_report_ns = watchdog ? now + first : 0;
+  begin_wait(b, bounded);
   env.check = hk_report_check;
   env.arg = b;
   env.deadline_ns = 0; /* looked at in the check, which knows more to say */

@@ -304,6 +304,8 @@ out:
   else if (rc != HK_OK && how->parent && !atomic_load(&how->parent->health.revoked) &&
            atomic_load(&how->parent->health.failure))
     rc = hk_comm_settle(how->parent, NULL); /* that is what ended the exchange */
+  else if (rc != HK_OK && atomic_load(&c->health.failure))
+    rc = hk_comm_settle(c, NULL); /* another rank's, of which its event has the words */
   if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
   atomic_store(&c->health.progress, (int)rc);
   if (rc == HK_OK && atomic_load(&c->health.revoked) & HK_REVOKED_ELSEWHERE) revoked_in_init(c);

@@ -142,6 +142,14 @@ static hk_status map_and_tell(const question *q, int fd) {
   return hk_shm_tell(q->socket, q->env->wait, &m, -1);
 }
 
+/* The kernel could not hand the arena's file over: without our word the leader would wait for it. */
+static hk_status tell_no_descriptor(const question *q) {
+  hk_shm_message m;
+  fill(q, &m, HK_SHM_FAILED);
+  snprintf(m.reason, sizeof m.reason, "rank %d has no descriptor left for shared memory (ulimit -n)", q->env->rank);
+  return hk_shm_tell(q->socket, q->env->wait, &m, -1);
+}
+
 /* Until the verdict is there; `reason` stays empty where it is ON. */
 static hk_status converse(question *q, uint32_t processes, char *reason) {
   hk_status rc;
@@ -153,8 +161,8 @@ static hk_status converse(question *q, uint32_t processes, char *reason) {
   for (;;) {
     HK_TRY(hk_shm_hear(q->socket, q->env, q->leader, q->leading ? look_for_failures : NULL, q, &m, &fd), out);
     if (m.verb == HK_SHM_ON) break;
-    if (m.verb == HK_SHM_GRANT && fd >= 0) {
-      HK_TRY(map_and_tell(q, fd), out);
+    if (m.verb == HK_SHM_GRANT) {
+      HK_TRY(fd >= 0 ? map_and_tell(q, fd) : tell_no_descriptor(q), out);
       continue;
     }
     if (fd >= 0) close(fd);
