@@ -53,7 +53,11 @@ static hk_presence ask_by_connection(const question *q, hk_activity *out) {
   hk_ack ack = HK_ACK_UNKNOWN;
   if (hk_random(h.nonce, sizeof h.nonce) != HK_OK) return HK_PRESENCE_UNKNOWN;
   hk_overlay_addresses(b, q->contact, &d);
-  switch (hk_boot_probe(&d, &ack, bytes, sizeof bytes)) {
+  hk_probe probe = HK_PROBE_CLOSED;
+  /* A listener with more callers than it has room for sends some away unheard. */
+  for (int tries = 0; tries < 3 && probe == HK_PROBE_CLOSED && hk_now_ns() < q->deadline_ns; tries++)
+    probe = hk_boot_probe(&d, &ack, bytes, sizeof bytes);
+  switch (probe) {
     case HK_PROBE_ANSWERED:
       if (hk_activity_decode(out, bytes, h.nonce, b->family->secret)) return of_ack(q, ack, out);
       return HK_PRESENCE_UNKNOWN;

@@ -13,15 +13,18 @@
 #include "boot_process.h"
 
 enum {
-  CONNECT_HEAD_START_MS = 250, /* for an address that does not answer at all */
-  ACK_HEAD_START_MS = 2000,    /* for one that is connected: its process may only be busy */
-  ACK_PATIENCE_MS = 10000,     /* after which a connection counts as lost, and is made again */
+  CONNECT_HEAD_START_MS = 250,   /* for an address that does not answer at all */
+  ACK_HEAD_START_MS = 2000,      /* for one that is connected: its process may only be busy */
+  ACK_PATIENCE_MS = 10000,       /* after which a connection counts as lost, and is made again */
   ACK_PATIENCE_MOST_MS = 300000, /* where it may be slow: each connection that it has not looked at lies in its queue */
   SLICE_MS = 50,
   REFUSALS = 6, /* in a row, and for as long as the caller's patience, before nobody is there */
   BACKOFF_FIRST_MS = 5,
   BACKOFF_LAST_MS = 250
 };
+
+/* For a process without descriptors; if it is in a call of the library, it reports that itself before. */
+#define NO_ROOM_NS 8000000000ull
 
 typedef struct attempt {
   int fd; /* -1: not begun, or failed */
@@ -41,6 +44,7 @@ typedef struct race {
   uint64_t heard_ns;            /* when some address last had a connection open; 0: never */
   bool gone;                    /* the rank has left */
   hk_ack ack;                   /* the winner's */
+  bool no_room;                 /* its process has no descriptor for the connection */
   bool probing;                 /* each ack wins */
   bool hard;                    /* some address failed otherwise than by refusing or closing */
   int own;                      /* errno where this process cannot make a socket, else 0 */
@@ -129,6 +133,11 @@ static void hear_ack(race *r, uint32_t i) {
     r->gone = true;
     return;
   }
+  if (r->ack == HK_ACK_NO_ROOM) {
+    r->no_room = r->hard = r->silent = true; /* questions are answered without a descriptor, too */
+    lose(r, i, "its process has no descriptor left");
+    return;
+  }
   r->winner = (int)i;
 }
 
@@ -193,6 +202,7 @@ static hk_status run_race(race *r) {
   r->winner = -1;
   r->hard = r->silent = r->closed = r->refused = false;
   r->own = 0;
+  r->no_room = false;
   r->why[0] = 0;
   for (;;) {
     while (overdue(r) && !(r->probing && hk_now_ns() >= r->d->wait->deadline_ns)) begin(r);
@@ -228,7 +238,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   hk_wait_env env = *d->wait;
   env.deadline_ns = 0;
   race r = {.d = d, .patience_ms = ACK_PATIENCE_MS};
-  uint64_t begin_ns = hk_now_ns(), refused_ns = 0;
+  uint64_t begin_ns = hk_now_ns(), refused_ns = 0, full_ns = 0;
   unsigned backoff = BACKOFF_FIRST_MS, refusals = 0;
   *fd = -1;
   hk_wait_begin(&r.w, &env);
@@ -242,6 +252,15 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
       return HK_FAIL(HK_ERR_SYSTEM, "rank %d cannot open a connection to %s: %s (%s)%s", d->hello->from, d->whom,
                      strerror(r.own), strerrorname_np(r.own),
                      r.own == EMFILE ? "; raise its limit of open files (ulimit -n)" : "");
+    if (!r.no_room)
+      full_ns = 0;
+    else if (!full_ns)
+      full_ns = hk_now_ns();
+    else if (hk_ago_ns(hk_now_ns(), full_ns) > NO_ROOM_NS)
+      return HK_FAIL(HK_ERR_REMOTE,
+                     "%s takes no connection: its process has no descriptor left; raise its limit of "
+                     "open files (ulimit -n)",
+                     d->whom);
     if (r.gone) return HK_FAIL(HK_ERR_REMOTE, "%s has left the communicator; %s", d->whom, d->advice);
     uint64_t now = hk_now_ns();
     bool late = is_late(&r, now);

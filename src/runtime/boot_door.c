@@ -4,6 +4,7 @@
  * once, but this thread may be late: nobody is sent away before what he has said was read. */
 #include "boot_door.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -14,7 +15,7 @@
 #include "../base/wait.h"
 #include "boot_process.h"
 
-enum { KEEP_CONTACT_NS = 1000000000 };
+enum { KEEP_CONTACT_NS = 1000000000, QUIET_NS = 1000000000, SQUEEZED_NS = 200000000 };
 enum {
   LOBBY_MAX = 256,
   HELLO_SECONDS = 5,
@@ -66,6 +67,13 @@ static void lobby_remove(hk_door *d, hk_guest *g) {
   d->in_lobby--;
 }
 
+/* Where the kernel has none left, the next end of a connection tries again. */
+static void keep_spare(hk_door *d) {
+  if (d->spare >= 0 || d->closing) return;
+  d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (d->spare >= 0) hk_fork_closes(d->spare);
+}
+
 void hk_guest_free(hk_guest *g, bool keep_fd) {
   if (!g->root) lobby_remove(g->door, g);
   hk_service_remove(g->door->service, g->fd);
@@ -73,6 +81,7 @@ void hk_guest_free(hk_guest *g, bool keep_fd) {
     hk_fork_forget(g->fd);
   else
     hk_boot_close(g->fd);
+  if (g->squeezed) keep_spare(g->door);
   free(g);
 }
 
@@ -118,6 +127,8 @@ static void dismiss_oldest(hk_door *d) {
 static void begin_closing(hk_door *d) {
   d->closing = true;
   process.door = NULL;
+  hk_boot_close(d->spare);
+  d->spare = -1;
   hk_boot_close(d->listener); /* at once, so that its port is free for the next door */
 }
 
@@ -167,14 +178,14 @@ static void on_guest(void *arg, int fd, uint32_t events) {
   end_callback(d);
 }
 
-static void welcome(hk_door *d, int fd) {
+static void welcome(hk_door *d, int fd, bool squeezed) {
   hk_guest *g = calloc(1, sizeof *g);
   if (!g) {
     close(fd);
     return;
   }
   if (d->in_lobby >= LOBBY_MAX) dismiss_oldest(d);
-  *g = (hk_guest){.door = d, .fd = fd, .since_ns = hk_now_ns()};
+  *g = (hk_guest){.door = d, .fd = fd, .since_ns = hk_now_ns(), .squeezed = squeezed};
   lobby_add(d, g);
   hk_fork_closes(fd);
   if (hk_service_add(d->service, fd, EPOLLIN, on_guest, g) != HK_OK) hk_guest_free(g, false);
@@ -184,23 +195,47 @@ static void welcome(hk_door *d, int fd) {
 /* No descriptor for one more connection. */
 static bool make_room(hk_door *d) {
   if (hk_more_files()) return true;
-  if (!d->lobby) return false;
+  /* A rank's hello follows its connection, though not at once. */
+  if (!d->lobby || (d->lobby->squeezed && hk_ago_ns(hk_now_ns(), d->lobby->since_ns) < SQUEEZED_NS)) return false;
   dismiss_oldest(d);
+  return true;
+}
+
+static bool shut_for_long(const hk_door *d) {
+  return d->deaf_since_ns && hk_ago_ns(hk_now_ns(), d->deaf_since_ns) > DEAF_SECONDS * 1000000000ull;
+}
+
+static void note_deaf(hk_door *d, int why) {
+  d->deaf_why = why;
+  d->deaf_last_ns = hk_now_ns();
+  if (!d->deaf_since_ns) d->deaf_since_ns = d->deaf_last_ns;
+  hk_door_tick(d);
+}
+
+bool hk_door_turned_away(hk_door *d) {
+  note_deaf(d, EMFILE);
+  return shut_for_long(d);
+}
+
+/* Gives the spare descriptor up for one more connection. */
+static bool use_spare(hk_door *d) {
+  if (d->spare < 0) return false;
+  hk_boot_close(d->spare);
+  d->spare = -1;
   return true;
 }
 
 /* Stops listening for a moment rather than spin. */
 static void turn_deaf(hk_door *d, int listener, int why) {
   d->deaf = true;
-  d->deaf_why = why;
-  if (!d->deaf_since_ns) d->deaf_since_ns = hk_now_ns();
+  note_deaf(d, why);
   hk_service_modify(d->service, listener, 0);
   hk_door_tick(d);
 }
 
 hk_status hk_door_hears(hk_door *d) {
   hk_door_lock();
-  bool shut = d->deaf_since_ns && hk_ago_ns(hk_now_ns(), d->deaf_since_ns) > DEAF_SECONDS * 1000000000ull;
+  bool shut = shut_for_long(d);
   int why = d->deaf_why;
   hk_door_unlock();
   if (!shut) return HK_OK;
@@ -210,17 +245,23 @@ hk_status hk_door_hears(hk_door *d) {
 
 static void on_caller(void *arg, int listener, uint32_t events) {
   hk_door *d = arg;
+  bool squeezed = false;
   hk_door_lock();
   for (int i = 0; i < ACCEPTS_PER_CALL && !d->closing; i++) {
     int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      d->deaf_since_ns = 0;
-      welcome(d, fd);
+      if (!squeezed) d->deaf_since_ns = 0;
+      welcome(d, fd, squeezed);
+      squeezed = false;
       continue;
     }
     int why = errno;
     if (why == ECONNABORTED || why == EINTR) continue;
     if ((why == EMFILE || why == ENFILE) && make_room(d)) continue;
+    if (why == EMFILE && use_spare(d)) {
+      squeezed = true;
+      continue;
+    }
     /* A root that has ended has shut its own listener down; the sweep will close it. */
     if (events & EPOLLHUP)
       hk_service_modify(d->service, listener, EPOLLET);
@@ -228,6 +269,7 @@ static void on_caller(void *arg, int listener, uint32_t events) {
       turn_deaf(d, listener, why);
     break;
   }
+  if (squeezed) keep_spare(d); /* who called is gone already */
   end_callback(d);
 }
 
@@ -242,9 +284,11 @@ static void on_tick(void *arg, int fd, uint32_t events) {
       hk_service_modify(d->service, d->listener, EPOLLIN);
       hk_roots_hear_again(d);
       d->deaf = false;
-    } else {
-      d->deaf_since_ns = 0; /* listened for a whole tick, and turned nobody away: who could not come in may have left */
+    } else if (hk_ago_ns(now, d->deaf_last_ns) > QUIET_NS) {
+      d->deaf_since_ns =
+          0; /* listened for a while, and turned no rank away: those that could not come in may have left */
     }
+    keep_spare(d);
     bool roots = hk_roots_expire(d, now), parcels = hk_families_expire(d, now);
     d->ticking = d->lobby || roots || parcels || d->deaf_since_ns;
     if (!d->ticking) hk_service_tick(d->service, 0, NULL, NULL);
@@ -328,7 +372,7 @@ static hk_status new_door(hk_door **out) {
   char text[HK_ADDR_TEXT];
   hk_door *d = calloc(1, sizeof *d);
   if (!d) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the bootstrap's listener");
-  d->listener = -1;
+  d->listener = d->spare = -1;
   d->sweep = (hk_service_work){.fn = on_sweep, .arg = d};
   d->contact.process = hk_process_nonce();
   d->contact.pid = (uint32_t)getpid();
@@ -338,6 +382,7 @@ static hk_status new_door(hk_door **out) {
   for (uint32_t i = 0; i < d->contact.n; i++) hk_addr_set_port(&d->contact.at[i], hk_addr_port(&at));
   HK_TRY(hk_service_new(&d->service, "hk-door"), out);
   HK_TRY(hk_door_listen(d, d->listener), out);
+  keep_spare(d);
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "Bootstrap: listening on %s", hk_addr_format(&at, text));
 out:
   if (rc != HK_OK) {

@@ -32,6 +32,7 @@ typedef struct hk_guest {
   struct hk_guest *next, *prev; /* in the lobby, oldest first */
   int fd;
   uint64_t since_ns;
+  bool squeezed;        /* has the spare descriptor: it gets an answer, and goes */
   struct hk_root *root; /* not NULL: a rank that waits for its answer, no longer in the lobby */
   int seat;
   uint32_t have;
@@ -69,8 +70,10 @@ typedef struct hk_door {
   unsigned users; /* bootstraps and roots */
   bool closing, ticking;
   bool deaf;              /* a caller could not be let in: listeners wait for the next tick */
-  uint64_t deaf_since_ns; /* nobody could be let in since; 0: all is well */
+  uint64_t deaf_since_ns; /* no rank could be let in since; 0: all is well */
+  uint64_t deaf_last_ns;  /* the last that could not */
   int deaf_why;           /* errno */
+  int spare;              /* kept for the time when there is no other descriptor: callers are heard then, too; -1: in use */
   int listener;
   hk_contact contact; /* as seen from nowhere in particular */
   struct {
@@ -104,8 +107,10 @@ hk_door *hk_door_here(void);   /* NULL where there is none */
 void hk_door_tick(hk_door *d); /* something now waits for a deadline */
 /* Watches a further listener; the door accepts on it. */
 hk_status hk_door_listen(hk_door *d, int listener);
-/* An error with the cause where callers have been shut out for some seconds. */
+/* An error with the cause if ranks have been shut out for some seconds. */
 hk_status hk_door_hears(hk_door *d);
+/* Under the lock: a guest that is a rank, as it has proved, cannot stay.  True if that has been so for some seconds. */
+bool hk_door_turned_away(hk_door *d);
 /* On the door's thread: forget the connection, close it, or (keep_fd) give it to the caller. */
 void hk_guest_free(hk_guest *g, bool keep_fd);
 /* Out of the lobby, into a root's seat. */

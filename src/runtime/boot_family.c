@@ -252,6 +252,12 @@ void hk_family_hello(hk_door *d, hk_guest *g, const hk_hello *h) {
     answer_question(d, g, f, h);
     return;
   }
+  if (g->squeezed) {
+    (void)hk_door_turned_away(d);
+    (void)acknowledge(g, f, h, HK_ACK_NO_ROOM);
+    hk_guest_free(g, false);
+    return;
+  }
   hk_bootstrap *b = find_member(d, h->comm, h->to);
   bool gone = !b && has_gone(f, h->comm, h->to);
   if (!acknowledge(g, f, h, gone ? HK_ACK_GONE : HK_ACK_OK) || gone) {

@@ -124,8 +124,9 @@ static void describe(const hk_bootstrap *b, const missing *m, char *text, size_t
   if (m->count > NAMED && used < bytes) snprintf(text + used, bytes - used, "; and %d more ranks", m->count - NAMED);
 }
 
-/* "rank 2 of 8 has waited 20 s in ncclCommSplit number 3 of communicator "dp" (0x12ab) for rank 5, which ...". */
-static void tell(hk_bootstrap *b, uint64_t waited_ns, char *text, size_t bytes) {
+/* "rank 2 of 8 has waited 20 s in ncclCommSplit number 3 of communicator "dp" (0x12ab) for rank 5, which ...".  True if some
+ * rank will not come any more. */
+static bool tell(hk_bootstrap *b, uint64_t waited_ns, char *text, size_t bytes) {
   char who[1300];
   missing m = {.count = 0};
   const hk_bootstrap *of = b->parent ? b->parent : b;
@@ -139,6 +140,9 @@ static void tell(hk_bootstrap *b, uint64_t waited_ns, char *text, size_t bytes) 
   snprintf(text, bytes, "rank %d of %d has waited %llu s in %s of communicator %s%s%s0x%llx for %s", of->rank,
            of->nranks, (unsigned long long)(waited_ns / SECOND), b->what, name[0] ? "\"" : "", name,
            name[0] ? "\" " : "", (unsigned long long)of->comm, m.count ? who : "other ranks");
+  for (int i = 0; i < m.silent; i++)
+    if (m.presence[i] == HK_PRESENCE_LEFT || m.presence[i] == HK_PRESENCE_GONE) return true;
+  return false;
 }
 
 /* ---- the wait ---- */
@@ -147,11 +151,12 @@ static hk_status look(hk_bootstrap *b) {
   char text[HK_ERROR_TEXT - 256];
   uint64_t now = hk_now_ns(), waited = hk_ago_ns(now, b->wait_begin_ns);
   if (b->deadline_ns && now >= b->deadline_ns && !b->dialing) {
-    tell(b, waited, text, sizeof text);
+    (void)tell(b, waited, text, sizeof text);
     return HK_FAIL(HK_ERR_REMOTE, "%s; it gave up (HOCKET_BOOTSTRAP_TIMEOUT)", text);
   }
   if (!b->next_report_ns || now < b->next_report_ns) return HK_OK;
-  tell(b, waited, text, sizeof text);
+  /* In the init, the failure that this rank has not heard of has ended it for all. */
+  if (tell(b, waited, text, sizeof text) && b->deadline_ns) return HK_FAIL(HK_ERR_REMOTE, "%s", text);
   if (!b->deadline_ns && hk_param_int(HK_P_WATCHDOG_ABORT))
     return HK_FAIL(HK_ERR_REMOTE, "%s: it gave up (HOCKET_WATCHDOG_ABORT=1)", text);
   if (b->deadline_ns)
@@ -167,7 +172,7 @@ static hk_status look(hk_bootstrap *b) {
 }
 
 hk_status hk_bootstrap_check(hk_bootstrap *b) {
-  hk_status rc = phase_of(b) == HK_PHASE_INIT ? hk_door_hears(b->door) : HK_OK;
+  hk_status rc = hk_door_hears(b->door);
   return rc == HK_OK && phase_of(b) == HK_PHASE_INIT ? look(b) : rc;
 }
 

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
 #include "boot_door.h"
@@ -406,11 +407,29 @@ static hk_root *find_root(hk_door *d, uint64_t key) {
   return NULL;
 }
 
+/* A rank has come for which there is no descriptor.  True if that has been so for long: then all ranks learn the cause. */
+static bool no_room(hk_root *r, hk_door *d) {
+  char at[HK_ADDR_TEXT];
+  if (r->state != ROOT_GATHERING) return true; /* it gets the root's error */
+  if (!hk_door_turned_away(d)) return false;
+  fail_root(r, HK_ERR_SYSTEM,
+            "the process of the root (process %d at %s) has no descriptors left for more than %d connections of ranks: "
+            "raise its limit of open files (ulimit -n)",
+            (int)getpid(), hk_addr_format(&d->contact.at[0], at), r->taken);
+  return true;
+}
+
 void hk_root_hello(hk_door *d, hk_guest *g, const hk_hello *h) {
   hk_root *r = find_root(d, h->key);
   uint8_t bytes[HK_REPLY_BYTES];
   hk_reply reply;
   if (!r || !hk_hello_proved(g->in, r->secret) || !sane(h)) {
+    hk_guest_free(g, false);
+    return;
+  }
+  if (g->squeezed && !no_room(r, d)) {
+    hk_ack_encode(bytes, HK_ACK_NO_ROOM, h->nonce, r->secret);
+    (void)hk_guest_send(g, bytes, HK_ACK_BYTES);
     hk_guest_free(g, false);
     return;
   }

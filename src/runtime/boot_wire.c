@@ -261,7 +261,7 @@ bool hk_ack_decode(hk_ack *ack, const uint8_t in[HK_ACK_BYTES], const uint8_t no
   uint8_t mac[HK_MAC_BYTES];
   answer_mac(mac, "ack", in, 16, nonce, secret);
   uint32_t value = hk_get32(in + 8);
-  if (memcmp(in, ack_magic, 8) || value > HK_ACK_UNKNOWN || !hk_bytes_equal(mac, in + 16, HK_MAC_BYTES)) return false;
+  if (memcmp(in, ack_magic, 8) || value > HK_ACK_NO_ROOM || !hk_bytes_equal(mac, in + 16, HK_MAC_BYTES)) return false;
   *ack = (hk_ack)value;
   return true;
 }

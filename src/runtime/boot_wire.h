@@ -94,8 +94,9 @@ bool hk_hello_proved(const uint8_t in[HK_HELLO_BYTES], const uint8_t secret[HK_S
 /* ---- ack: the listener proves that it has the secret too and has understood ---- */
 typedef enum hk_ack {
   HK_ACK_OK,
-  HK_ACK_GONE,   /* the rank that is meant has left the communicator */
-  HK_ACK_UNKNOWN /* ASK: it is not in the communicator, not yet or no longer */
+  HK_ACK_GONE,    /* the rank that is meant has left the communicator */
+  HK_ACK_UNKNOWN, /* ASK: it is not in the communicator, not yet or no longer */
+  HK_ACK_NO_ROOM  /* its process has no descriptor for this connection */
 } hk_ack;
 void hk_ack_encode(uint8_t out[HK_ACK_BYTES], hk_ack ack, const uint8_t nonce[HK_NONCE_BYTES],
                    const uint8_t secret[HK_SECRET_BYTES]);

@@ -219,6 +219,9 @@ static hk_status meet(const registration *g) {
   hk_contact own;
   hk_reply reply;
   hk_wait_env env = env_until(b, join_seconds() + ROOT_GRACE_S);
+  /* No rank connects to this one yet, and a root in this process reports itself that it cannot be reached. */
+  env.check = b->o.wait->check;
+  env.arg = b->o.wait->arg;
   int root = root_of(b->rank, g->nids, b->nranks);
   HK_TRY(hk_door_contact(b->door, &own, &g->ids[root].at[0]), out);
   hk_contact_encode(contact_of(b, b->rank), &own);

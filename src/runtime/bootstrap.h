@@ -71,8 +71,8 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
  * HK_PHASE_INIT: all ranks are in it, and a wait ends with an error after BOOTSTRAP_TIMEOUT.  Otherwise a rank may come when it
  * likes, and waits are reported only, unless HOCKET_WATCHDOG_ABORT=1.  HK_PHASE_IDLE ends the call.  b may be NULL. */
 void hk_bootstrap_begin(hk_bootstrap *b, hk_phase phase, const char *what);
-/* For waits of the init outside of the bootstrap (shared memory, networks), from their hk_wait_env.check: reports and ends them as
- * it does its own. */
+/* For waits outside of the bootstrap, from their hk_wait_env.check: an error if other ranks cannot connect to this process; in the
+ * init, reports and ends waits (for shared memory, networks) as it does its own. */
 hk_status hk_bootstrap_check(hk_bootstrap *b);
 /* table holds nranks rows of `bytes`; row [rank] is given, all are filled.  Collective. */
 hk_status hk_bootstrap_allgather(hk_bootstrap *b, void *table, size_t bytes);

@@ -376,7 +376,8 @@ hk_status hk_watch(void *comm, uint64_t waited_ns) {
   const hk_call *call = c->order.current;
   int peers[16];
   bool chain;
-  if (!call) return c->bootstrap ? hk_bootstrap_check(c->bootstrap) : HK_OK; /* in the init */
+  hk_status reachable = c->bootstrap ? hk_bootstrap_check(c->bootstrap) : HK_OK;
+  if (reachable != HK_OK || !call) return reachable;
   int n = waits_for(c, peers, (int)HK_ARRAY_LENGTH(peers));
   post_wait(c, n ? peers[0] : -1, waited_ns);
   if (hk_mismatch_look(c)) return HK_ERR_USAGE;
