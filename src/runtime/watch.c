@@ -51,17 +51,6 @@ static int waits_for(ncclComm_t c, int *peers, int room) {
 
 /* ---- what this rank does ---- */
 
-void hk_watch_post(ncclComm_t c, const hk_call *call, uint32_t signature) {
-  hk_board_op op = {.sequence = c->order.sequence,
-                    .count = call->count,
-                    .signature = signature,
-                    .root = call->root,
-                    .coll = call->coll,
-                    .dtype = call->dtype,
-                    .op = call->redop};
-  hk_board_post(c->order.board, &op);
-}
-
 /* A transfer in one word: 2 bits p2p (0: it is over), 6 type, 20 peer, 36 count. */
 void hk_watch_transfer(ncclComm_t c, const hk_call *call) {
   uint64_t most = ((uint64_t)1 << 36) - 1, count = call && call->count < most ? call->count : most;

@@ -61,6 +61,18 @@ _Static_assert(sizeof(hk_board) == (HK_BOARD_ENTRIES / 2 + 1) * HK_CACHE_LINE, "
 hk_board *hk_shm_board(hk_transport_state *s, int rank);
 /* Sequences must rise by one. */
 void hk_board_post(hk_board *b, const hk_board_op *op);
+/* The same for an operation's four words: at each call of the application, where packing bytes into memory and reading them back
+ * as words costs more than all else here. */
+static inline void hk_board_put(hk_board *b, uint64_t sequence, uint64_t w1, uint64_t w2, uint64_t w3) {
+  uint64_t k = sequence % HK_BOARD_ENTRIES;
+  /* release, the three: a reader that sees one of these words also sees the number of the entry posted before, and by that
+   * knows that what it is reading is being replaced */
+  atomic_store_explicit(&b->entry[k].words[0], w1, memory_order_release);
+  atomic_store_explicit(&b->entry[k].words[1], w2, memory_order_release);
+  atomic_store_explicit(&b->entry[k].words[2], w3, memory_order_release);
+  /* release: a reader that sees the number sees the words */
+  atomic_store_explicit(&b->entry[k].sequence, sequence, memory_order_release);
+}
 /* The newest operation posted; false where there is none, or where the rank goes on faster than it can be read. */
 bool hk_board_read(const hk_board *b, hk_board_op *out);
 /* The operation with that number; false where it is not begun, or too long ago. */

@@ -5,14 +5,8 @@
 
 void hk_board_post(hk_board *b, const hk_board_op *op) {
   uint64_t words[4];
-  uint64_t k = op->sequence % HK_BOARD_ENTRIES;
   memcpy(words, op, sizeof words);
-  for (int i = 0; i < 3; i++)
-    /* release: a reader that sees one of these words also sees the number of the entry posted before, and by that knows that
-     * what it is reading is being replaced */
-    atomic_store_explicit(&b->entry[k].words[i], words[i + 1], memory_order_release);
-  /* release: a reader that sees the number sees the words */
-  atomic_store_explicit(&b->entry[k].sequence, op->sequence, memory_order_release);
+  hk_board_put(b, words[0], words[1], words[2], words[3]);
 }
 
 bool hk_board_read_at(const hk_board *b, uint64_t sequence, hk_board_op *out) {
