@@ -78,6 +78,7 @@ const char *hk_param_begins_like(const char *name, const char *const *names, siz
 }
 
 bool hk_param_misspelt(const char *name, unsigned distance) {
-  size_t length = strlen(name);
-  return distance <= (length < 12 ? 2 : 3);
+  const char *stem = strchr(name, '_');
+  size_t length = stem ? strlen(stem + 1) : strlen(name);
+  return distance <= (length < 4 ? 1 : length < 7 ? 2 : 3);
 }
