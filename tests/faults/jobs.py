@@ -103,7 +103,7 @@ class Job:
 
     def run(self):
         begin = time.monotonic()
-        limit = begin + (self.cell.seconds + LIMIT) * SLACK
+        limit = begin + self.cell.seconds * SLACK + LIMIT
         while None in self.codes:
             for rank, process in enumerate(self.processes):
                 if self.codes[rank] is None and process.poll() is not None:

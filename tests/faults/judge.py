@@ -29,7 +29,7 @@ RULES = {
     "strangers": ({REMOTE}, {USAGE}, set(), "victim"),
     "watch": ({REMOTE}, {NO_CODE, REMOTE}, set(), "victim"),
     "pair": ({USAGE, REMOTE}, {USAGE, REMOTE, SUCCESS}, set(), "named"),
-    "left": ({SUCCESS, REMOTE}, {REMOTE}, set(), ""),
+    "left": ({SUCCESS, REMOTE}, {REMOTE, NO_CODE}, set(), ""),
     "refused": ({SUCCESS}, None, set(), ""),
 }
 
@@ -47,6 +47,9 @@ def accused(text, rank):
     waited = re.search(r"has waited .*? for ranks? (\d+)", text)
     if waited:
         return int(waited.group(1))
+    other = re.search(r"^rank \d+ is in .*?, but rank (\d+) called something else", text)
+    if other:
+        return int(other.group(1))
     named = [int(n) for n in re.findall(r"\branks? (\d+)", text)]
     return next((n for n in named if n != rank), None)
 

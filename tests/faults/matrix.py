@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fault matrix: every fault in every operation on every transport, each held against what is expected of it.
 
-  matrix.py [--short] [--only TEXT] [--jobs N] [--list] [--write PAGE]
+  matrix.py [--short] [--only TEXT] [--again] [--jobs N] [--list] [--write PAGE]
 
---only takes cells whose name (fault-operation-transport) contains the text, or matches it as a pattern with *.
+--again takes the cells that did not hold in the last run, and keeps the other results.  --only takes cells whose name (fault-operation-transport) contains the text, or matches it as a pattern with *.
 HK_BUILD is where the binaries are (build/gcc), HOCKET_TEST_SLACK multiplies every bound of time.  Output of cells that
 fail is in build/faults/.  Exit code 0: all hold; 1: some do not."""
 import argparse
@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 
+sys.dont_write_bytecode = True  # nothing beside the sources
 import report
 from cells import all_cells
 from jobs import SLACK, Hosts, Job
@@ -28,6 +29,7 @@ def options():
     p = argparse.ArgumentParser(description="The fault matrix.")
     p.add_argument("--short", action="store_true", help="the cells of make check")
     p.add_argument("--only", default="", help="cells whose name contains this, or matches it (*)")
+    p.add_argument("--again", action="store_true", help="the cells that did not hold in the last run")
     p.add_argument("--jobs", type=int, default=2, help="cells at a time")
     p.add_argument("--list", action="store_true", help="print the cells and what is expected, run nothing")
     p.add_argument("--write", metavar="PAGE", help="write the tables into this page")
@@ -103,12 +105,19 @@ def main():
         print(f"{len(wanted)} cells are run, {sum(not c.applies for c in cells)} of {len(cells)} are not applicable")
         return 0
     os.makedirs(LOGS, exist_ok=True)
+    kept = {}
+    if o.again:
+        with open(f"{LOGS}/results.json", encoding="utf-8") as f:
+            kept = {name: r for name, r in json.load(f).items() if r["ok"]}
+        wanted = [c for c in wanted if c.name not in kept]
     begin = time.monotonic()
     matrix = Matrix(wanted)
     matrix.run(o.jobs)
+    matrix.results = {**kept, **matrix.results}
     failed = sorted(n for n, r in matrix.results.items() if not r["ok"])
-    with open(f"{LOGS}/results.json", "w", encoding="utf-8") as f:
-        json.dump(matrix.results, f, indent=1, sort_keys=True)
+    if not o.short and not o.only:
+        with open(f"{LOGS}/results.json", "w", encoding="utf-8") as f:
+            json.dump(matrix.results, f, indent=1, sort_keys=True)
     if o.write:
         report.write(o.write, cells, matrix.results, SLACK)
     if matrix.skipped:
