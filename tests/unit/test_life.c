@@ -405,7 +405,7 @@ START_TEST(abort_of_one_init) {
   ncclComm_t c[3];
   ncclUniqueId id;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  setenv("HOCKET_BOOTSTRAP_TIMEOUT", "3", 1);
+  setenv("HOCKET_BOOTSTRAP_TIMEOUT", "1", 1);
   config.blocking = 0;
   OK(ncclGetUniqueId(&id));
   for (int r = 0; r < 2; r++) ck_assert_int_eq(ncclCommInitRankConfig(&c[r], 3, id, r, &config), ncclInProgress);
