@@ -297,6 +297,11 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
           (double)(joined - begin) / 1e6);
 out:
   rc = hk_children_watch_end(&watch, rc);
+  if (watch.verdict[0]) { /* all members report it in these words, whichever of them saw it first */
+    hk_event e = {.kind = HK_EVENT_ERROR, .rank = c->rank, .from = c->rank, .code = (int32_t)rc};
+    snprintf(e.text, sizeof e.text, "%s", hk_last_error());
+    hk_comm_hear(c, &e);
+  }
   if (rc != HK_OK && c->bootstrap && atomic_load(&c->health.closing) == HK_CLOSING_ABORT)
     hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
   else if (rc != HK_OK && c->bootstrap)
@@ -304,7 +309,7 @@ out:
   else if (rc != HK_OK && how->parent && !atomic_load(&how->parent->health.revoked) &&
            atomic_load(&how->parent->health.failure))
     rc = hk_comm_settle(how->parent, NULL); /* that is what ended the exchange */
-  else if (rc != HK_OK && atomic_load(&c->health.failure))
+  else if (rc != HK_OK && !watch.verdict[0] && atomic_load(&c->health.failure))
     rc = hk_comm_settle(c, NULL); /* another rank's, of which its event has the words */
   if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
   atomic_store(&c->health.progress, (int)rc);
