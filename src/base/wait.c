@@ -10,7 +10,8 @@
 enum {
   YIELDS_PER_CLOCK = 4,         /* a yield to nobody costs about ten clock readings; one to somebody far more */
   CHECK_NS = 100 * 1000 * 1000, /* between calls of `check` */
-  SLICE_MS = 50                 /* the longest sleep in poll(2) without a look at the failure words */
+  COND_SLICE_NS = 50 * 1000 * 1000,
+  SLICE_MS = 50 /* the longest sleep in poll(2) without a look at the failure words */
 };
 
 uint64_t hk_now_ns(void) {
@@ -95,4 +96,35 @@ hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *w
     rc = look_at_clock(&w, what);
     if (rc != HK_OK) return rc;
   }
+}
+
+hk_status hk_wait_poll(hk_waiter *w, struct pollfd *fds, unsigned n) {
+  hk_status rc = failure_of(w->env);
+  if (rc != HK_OK) return rc;
+  int ready = poll(fds, n, slice_ms(w->env));
+  if (ready < 0 && errno != EINTR) return HK_FAIL_ERRNO("poll failed for %u descriptors", n);
+  for (unsigned i = 0; ready <= 0 && i < n; i++) fds[i].revents = 0;
+  return look_at_clock(w, "a peer");
+}
+
+void hk_cond_init(pthread_cond_t *cond) {
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(cond, &attr);
+  pthread_condattr_destroy(&attr);
+}
+
+hk_status hk_wait_cond(hk_waiter *w, pthread_cond_t *cond, pthread_mutex_t *lock) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  t.tv_nsec += COND_SLICE_NS;
+  if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
+  if (pthread_cond_timedwait(cond, lock, &t) == 0) return HK_OK; /* something happened: look at the condition first */
+  /* The watchdog's callback takes locks of its own. */
+  pthread_mutex_unlock(lock);
+  w->polls = w->env->spins; /* so that hk_wait_slow reads the clock each time, not every few calls */
+  hk_status rc = hk_wait_slow(w);
+  pthread_mutex_lock(lock);
+  return rc;
 }

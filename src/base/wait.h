@@ -8,6 +8,7 @@
  */
 #ifndef HK_BASE_WAIT_H
 #define HK_BASE_WAIT_H
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -72,6 +73,15 @@ hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *w
 
 /* One pause that is a sleep, for who has waited long and would rather be late than busy: until `fd` can be read, or for `ns`. */
 hk_status hk_wait_nap(hk_waiter *w, int fd, uint64_t ns);
+
+/* One look at several descriptors: poll(2) for 50 ms at most; the caller looks at `revents`, and comes again. */
+struct pollfd;
+hk_status hk_wait_poll(hk_waiter *w, struct pollfd *fds, unsigned n);
+
+/* Waits a while for `cond`, which goes with `lock` (held): until signalled, 50 ms at most, and looks at everything that
+ * `w` watches.  The caller tests its condition in a loop around it. */
+hk_status hk_wait_cond(hk_waiter *w, pthread_cond_t *cond, pthread_mutex_t *lock);
+void hk_cond_init(pthread_cond_t *cond); /* with the clock that hk_wait_cond uses */
 
 uint64_t hk_now_ns(void); /* CLOCK_MONOTONIC */
 /* How long `since` was ago; 0 where it was noted, by another thread, after `now` was read. */

@@ -17,7 +17,7 @@ enum {
   ACK_HEAD_START_MS = 2000,      /* for one that is connected: its process may only be busy */
   ACK_PATIENCE_MS = 10000,       /* after which a connection counts as lost, and is made again */
   ACK_PATIENCE_MOST_MS = 300000, /* where it may be slow: each connection that it has not looked at lies in its queue */
-  SLICE_MS = 50,
+  NAP_NS = 20 * 1000 * 1000,
   REFUSALS = 6, /* in a row, and for as long as the caller's patience, before nobody is there */
   BACKOFF_FIRST_MS = 5,
   BACKOFF_LAST_MS = 250
@@ -177,7 +177,7 @@ static void expire(race *r) {
   }
 }
 
-static void poll_tries(race *r) {
+static hk_status poll_tries(race *r) {
   struct pollfd p[HK_DIAL_ADDRS];
   uint32_t which[HK_DIAL_ADDRS], n = 0;
   for (uint32_t i = 0; i < r->begun; i++) {
@@ -185,7 +185,8 @@ static void poll_tries(race *r) {
     p[n] = (struct pollfd){.fd = r->tries[i].fd, .events = r->tries[i].connected ? POLLIN : POLLOUT};
     which[n++] = i;
   }
-  if (!n || poll(p, n, SLICE_MS) <= 0) return;
+  hk_status rc = hk_wait_poll(&r->w, p, n);
+  if (rc != HK_OK) return rc;
   for (uint32_t k = 0; k < n && r->winner < 0 && !r->gone; k++) {
     if (!p[k].revents) continue;
     if (r->tries[which[k]].connected)
@@ -193,6 +194,7 @@ static void poll_tries(race *r) {
     else
       say_hello(r, which[k]);
   }
+  return HK_OK;
 }
 
 /* One race through all addresses.  HK_OK without a winner: all have failed. */
@@ -209,26 +211,15 @@ static hk_status run_race(race *r) {
     bool alive = false;
     for (uint32_t i = 0; i < r->begun; i++) alive |= r->tries[i].fd >= 0;
     if (!alive) break;
-    poll_tries(r);
+    HK_TRY(poll_tries(r), out);
     if (r->winner >= 0 || r->gone) break;
     expire(r);
-    r->w.polls = r->w.env->spins; /* poll has slept: look at the clock, too */
-    HK_TRY(hk_wait_slow(&r->w), out);
   }
 out:
   for (uint32_t i = 0; i < r->begun; i++) {
     if ((int)i == r->winner) continue;
     hk_boot_close(r->tries[i].fd);
   }
-  return rc;
-}
-
-static hk_status pause_between(race *r, unsigned ms) {
-  hk_status rc;
-  poll(NULL, 0, (int)ms);
-  r->w.polls = r->w.env->spins;
-  HK_TRY(hk_wait_slow(&r->w), out);
-out:
   return rc;
 }
 
@@ -273,7 +264,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
       return HK_FAIL(HK_ERR_REMOTE, "cannot reach %s after %.1f s (%s); %s", d->whom, (double)(now - begin_ns) * 1e-9,
                      r.why, d->advice);
     HK_TRACE(HK_SUB_BOOTSTRAP, "%s not reached (%s), trying again", d->whom, r.why);
-    HK_TRY(pause_between(&r, backoff), out);
+    HK_TRY(hk_wait_nap(&r.w, -1, backoff * 1000000ull), out);
     backoff = backoff < BACKOFF_LAST_MS ? 2 * backoff : BACKOFF_LAST_MS;
   }
 out:
@@ -281,7 +272,7 @@ out:
 }
 
 /* Reads what follows the ack.  False: it did not come. */
-static bool read_answer(int fd, const hk_wait_env *env, uint8_t *answer, size_t bytes, bool *closed) {
+static bool read_answer(int fd, hk_waiter *w, uint64_t deadline_ns, uint8_t *answer, size_t bytes, bool *closed) {
   for (size_t have = 0; have < bytes;) {
     ssize_t n = recv(fd, answer + have, bytes - have, MSG_DONTWAIT);
     if (n > 0) {
@@ -290,8 +281,8 @@ static bool read_answer(int fd, const hk_wait_env *env, uint8_t *answer, size_t 
     }
     *closed = n == 0 || (errno != EAGAIN && errno != EINTR);
     uint64_t now = hk_now_ns();
-    if (*closed || now >= env->deadline_ns) return false;
-    poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, SLICE_MS);
+    if (*closed || now >= deadline_ns) return false;
+    (void)hk_wait_nap(w, fd, NAP_NS); /* this wait has nothing that ends it */
   }
   return true;
 }
@@ -303,7 +294,7 @@ hk_probe hk_boot_probe(const hk_dialing *d, hk_ack *ack, void *answer, size_t by
   hk_wait_begin(&r.w, &env);
   if (run_race(&r) != HK_OK) return HK_PROBE_UNREACHABLE; /* not possible: this wait has nothing that ends it */
   if (r.winner >= 0) {
-    bool complete = read_answer(r.tries[r.winner].fd, d->wait, answer, bytes, &closed);
+    bool complete = read_answer(r.tries[r.winner].fd, &r.w, d->wait->deadline_ns, answer, bytes, &closed);
     hk_boot_close(r.tries[r.winner].fd);
     *ack = r.ack;
     return complete ? HK_PROBE_ANSWERED : closed ? HK_PROBE_CLOSED : HK_PROBE_SILENT;

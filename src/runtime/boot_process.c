@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
@@ -122,26 +121,4 @@ void hk_watch_silence(int fd) {
   int one = 1;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);                /* without it only slower */
   hk_silence_watch(fd, (unsigned)hk_param_int(HK_P_PEER_TIMEOUT), KEEPALIVES); /* each a quarter of it apart */
-}
-
-void hk_cond_init(pthread_cond_t *cond) {
-  pthread_condattr_t attr;
-  pthread_condattr_init(&attr);
-  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  pthread_cond_init(cond, &attr);
-  pthread_condattr_destroy(&attr);
-}
-
-hk_status hk_wait_cond(hk_waiter *w, pthread_cond_t *cond, pthread_mutex_t *lock) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  t.tv_nsec += COND_SLICE_NS;
-  if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
-  if (pthread_cond_timedwait(cond, lock, &t) == 0) return HK_OK; /* something happened: look at the condition first */
-  /* The watchdog's callback takes locks of its own. */
-  pthread_mutex_unlock(lock);
-  w->polls = w->env->spins; /* so that hk_wait_slow reads the clock each time, not every few calls */
-  hk_status rc = hk_wait_slow(w);
-  pthread_mutex_lock(lock);
-  return rc;
 }

@@ -37,9 +37,4 @@ typedef struct hk_fork_hooks {
   void (*prepare)(void), (*parent)(void), (*child)(void);
 } hk_fork_hooks;
 void hk_on_fork(const hk_fork_hooks *hooks);
-
-/* Waits a while for `cond`, which goes with `lock` (held): until signalled, 50 ms at most, and looks at everything that
- * `w` watches.  The caller tests its condition in a loop around it. */
-hk_status hk_wait_cond(hk_waiter *w, pthread_cond_t *cond, pthread_mutex_t *lock);
-void hk_cond_init(pthread_cond_t *cond); /* with the clock that hk_wait_cond uses */
 #endif

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include "../base/log.h"
 #include "../device/host.h" /* hk_host_memfd */
@@ -167,10 +166,11 @@ static hk_status converse(question *q, uint32_t processes, char *reason) {
     }
     if (fd >= 0) close(fd);
     if (m.verb == HK_SHM_GRANT) /* the kernel had no descriptor for the file */
-      return HK_FAIL(HK_ERR_SYSTEM,
-                     "rank %d has no file descriptor left for the memory that it shares with the other ranks of this host; "
-                     "raise its limit of open files (ulimit -n)",
-                     q->env->rank);
+      return HK_FAIL(
+          HK_ERR_SYSTEM,
+          "rank %d has no file descriptor left for the memory that it shares with the other ranks of this host; "
+          "raise its limit of open files (ulimit -n)",
+          q->env->rank);
     snprintf(reason, HK_SHM_REASON, "%s", m.reason[0] ? m.reason : "no reason was given");
     break;
   }
@@ -239,20 +239,7 @@ static hk_status await_worker(hk_shm_process *p, const hk_transport_env *env) {
   hk_status rc = HK_OK;
   hk_wait_begin(&w, env->wait);
   pthread_mutex_lock(&p->lock);
-  while (rc == HK_OK && p->stage != HK_SHM_SETTLED) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 5 * 1000 * 1000; /* between two looks at the failure words */
-    if (until.tv_nsec >= 1000000000) {
-      until.tv_nsec -= 1000000000;
-      until.tv_sec++;
-    }
-    pthread_cond_timedwait(&p->settled, &p->lock, &until);
-    if (p->stage == HK_SHM_SETTLED) break;
-    pthread_mutex_unlock(&p->lock); /* the watchdog may call back */
-    rc = hk_wait_slow(&w);
-    pthread_mutex_lock(&p->lock);
-  }
+  while (rc == HK_OK && p->stage != HK_SHM_SETTLED) rc = hk_wait_cond(&w, &p->settled, &p->lock);
   if (rc == HK_OK) rc = p->rc;
   pthread_mutex_unlock(&p->lock);
   return rc;

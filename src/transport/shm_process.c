@@ -57,7 +57,7 @@ static hk_shm_process *make(const hk_shm_state *s) {
   open_socket(p, s);
   pthread_mutex_init(&p->lock, NULL);
   pthread_mutex_init(&p->imports_lock, NULL);
-  pthread_cond_init(&p->settled, NULL);
+  hk_cond_init(&p->settled);
   p->next = table;
   table = p;
   return p;
