@@ -546,7 +546,7 @@ int main(void) {
   tcase_add_loop_test(t, arguments, 0, 2);
   tcase_add_loop_test(t, unread, 0, 2);
   tcase_add_loop_test(t, idle, 0, 2);
-  tcase_add_loop_test(t, stopped, 0, 2);
+  tcase_add_loop_test(t, stopped, 1, 2);
   suite_add_tcase(s, t);
   return suite_run(s);
 }
