@@ -432,6 +432,8 @@ static ncclResult_t wrong_argument(ncclComm_t c, int rank, int n) {
                     ncclAllReduce(NULL, small, 16, ncclInt8, ncclSum, c, NULL) != ncclInvalidArgument))
     return ncclInternalError;
   ncclResult_t rc = ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
+  for (atomic_fetch_add(ready, 1); rc == ncclSuccess && atomic_load(ready) < 2 * n;)
+    usleep(1000);                                 /* before it is aborted */
   return rc == ncclSuccess ? ncclInProgress : rc; /* the scene ends */
 }
 START_TEST(arguments) {
