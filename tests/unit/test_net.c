@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The net transport over sockets: messages between ranks that are threads. */
 #include <check.h>
+#include <dirent.h>
 #include <netinet/tcp.h> /* TCP_CONGESTION */
 #include "../../src/base/param.h"
+#include "../../src/transport/net/socket.h"
 #include "../support/suite.h"
 #include "net_streams.h"
+
+enum { MOST = 262144 };
 
 static void set_param(const char *name, const char *value) {
   if (value)
@@ -45,6 +49,49 @@ START_TEST(carries_messages) {
   if (ways[_i].want) ck_assert_uint_gt(t[1].direct, 0);
   if (!ways[_i].want) ck_assert_uint_eq(t[1].direct, 0);
   net_world_free(w);
+}
+END_TEST
+
+/* One message from rank 0 to rank 1, both moved by this thread. */
+static void send_one(net_world *w, hk_link *from, hk_link *to, uint32_t bytes, bool want) {
+  static unsigned char out[MOST], in[MOST];
+  uint32_t got = 0, signature = 0, seed = bytes + want;
+  bool direct, sent = false, came = false;
+  fill(out, bytes, seed);
+  memset(in, 0, sizeof in);
+  uint64_t until = hk_now_ns() + 20000000000u;
+  while (!came || !hk_link_drained(from)) {
+    ck_assert_msg(hk_now_ns() < until, "%u bytes do not come through", bytes);
+    if (!sent) sent = net_try_send(from, out, bytes, seed, true);
+    if (!came) came = net_try_recv(to, in, MOST, want, &got, &signature, &direct);
+    for (int r = 0; r < 2; r++) ck_assert_int_eq(net_progress(&w->ranks[r], NULL), HK_OK);
+  }
+  ck_assert_uint_eq(got, bytes);
+  ck_assert_uint_eq(signature, seed);
+  ck_assert_msg(filled(in, bytes, seed), "a message of %u bytes is not what was sent", bytes);
+}
+
+/* Sizes at which the parts of the sockets begin, end and vanish: around whole pages for each. */
+START_TEST(stripes_at_their_boundaries) {
+  char sockets[4];
+  uint32_t n = (uint32_t)_i;
+  snprintf(sockets, sizeof sockets, "%u", n);
+  set_param("NCCL_NSOCKS_PERTHREAD", sockets);
+  net_world *w = net_world_new(2, 4, MOST);
+  hk_link *from = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0), *to = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0);
+  uint32_t least = HK_STRIPE_MIN / (4096 * n);
+  for (uint32_t pages = least; pages <= least + 2; pages++)
+    for (int off = -2; off <= 2; off++)
+      for (uint32_t short_of = 0; short_of < 2; short_of++) { /* the last socket has a whole share, or a page less */
+        uint32_t bytes = 4096 * (n * pages - short_of) + (uint32_t)off;
+        if (pages) send_one(w, from, to, bytes, off % 2 != 0);
+      }
+  for (int off = -2; off <= 2; off++) send_one(w, from, to, (uint32_t)(HK_STRIPE_MIN + off), true);
+  send_one(w, from, to, MOST, true);
+  net_unlink(from);
+  net_unlink(to);
+  net_world_free(w);
+  set_param("NCCL_NSOCKS_PERTHREAD", NULL);
 }
 END_TEST
 
@@ -159,6 +206,39 @@ START_TEST(congestion_is_between_hosts) {
 END_TEST
 
 /* The higher rank comes first and sends before anybody has called. */
+static int open_files(void) {
+  int n = 0;
+  DIR *d = opendir("/proc/self/fd");
+  ck_assert_ptr_nonnull(d);
+  while (readdir(d)) n++;
+  closedir(d);
+  return n;
+}
+
+/* Sockets and what waits for them, after links that blocked and slept. */
+START_TEST(leaves_no_descriptors) {
+  int before = open_files();
+  for (int round = 0; round < 3; round++) {
+    static unsigned char data[MOST];
+    net_world *w = net_world_new(2, 8, MOST);
+    hk_link *from = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0), *to = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0);
+    for (int i = 0; i < 200; i++) { /* until the kernel takes no more: then epoll waits */
+      net_try_send(from, data, MOST, 1, true);
+      ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
+    }
+    to->waiting = HK_LINK_WAITS;
+    hk_transport_net.sleep(w->ranks[0].state);
+    ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_OK); /* takes the connection */
+    hk_transport_net.sleep(w->ranks[1].state);
+    ck_assert_int_gt(open_files(), before + 3);
+    net_unlink(from);
+    net_unlink(to);
+    net_world_free(w);
+    ck_assert_int_eq(open_files(), before);
+  }
+}
+END_TEST
+
 START_TEST(waits_for_the_call) {
   net_world *w = net_world_new(2, 2, 4096);
   hk_link *send = net_link(&w->ranks[1], 0, HK_LINK_SEND, 0);
@@ -249,8 +329,10 @@ int main(void) {
   TCase *t = tcase_create("net");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
+  tcase_add_loop_test(t, stripes_at_their_boundaries, 2, HK_SOCKETS_MAX + 1);
   tcase_add_test(t, carries_many_links);
   tcase_add_test(t, congestion_is_between_hosts);
+  tcase_add_test(t, leaves_no_descriptors);
   tcase_add_test(t, waits_for_the_call);
   tcase_add_test(t, holds_back_when_the_reader_is_slow);
   tcase_add_test(t, chooses_the_provider);
