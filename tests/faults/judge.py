@@ -36,7 +36,7 @@ RULES = {
 
 # Outcomes in which a process may end, and what a text says of one that has.
 DEADLY = ("dead", "rootless", "parted", "local", "cut")
-PERHAPS = r"process ended or its host cannot be reached|(crashed|ended) or was killed, or something between"
+PERHAPS = r"process has ended, or its communicator|process ended or its host cannot be reached|(crashed|ended) or was killed, or something between"
 DEATH = r"\b(was killed|died|dead|crashed|process (has )?ended)\b"
 
 
@@ -47,6 +47,9 @@ def accused(text, rank):
     waited = re.search(r"has waited .*? for ranks? (\d+)", text)
     if waited:
         return int(waited.group(1))
+    lost = re.search(r"^rank \d+ lost the connection to rank (\d+)", text)
+    if lost:
+        return int(lost.group(1))
     other = re.search(r"^rank \d+ is in .*?, but rank (\d+) called something else", text)
     if other:
         return int(other.group(1))
