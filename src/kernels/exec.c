@@ -361,26 +361,44 @@ hk_status hk_exec_step(hk_exec *x, bool *moved) {
   return HK_OK;
 }
 
-/* The readers that have not given the lane's slots back; returns their number. */
-static int undrained(const hk_exec *x, const hk_lane_run *l, int *peers, int room) {
+static void add_peer(int peer, int *peers, int *n, int room) {
+  for (int i = 0; i < *n; i++)
+    if (peers[i] == peer) return;
+  if (*n < room) peers[(*n)++] = peer;
+}
+
+/* Adds the readers of a link that have not given back `least` slots. */
+static void add_readers(const hk_link *link, uint64_t least, int *peers, int *n, int room) {
+  int lagging[64], found = hk_link_lagging(link, least, lagging, (int)HK_ARRAY_LENGTH(lagging));
+  for (int i = 0; i < found; i++) add_peer(lagging[i], peers, n, room);
+}
+
+/* Adds the readers that have not given the lane's slots back. */
+static void add_undrained(const hk_exec *x, const hk_lane_run *l, int *peers, int *n, int room) {
   const hk_program *p = x->plan->program;
   const hk_link_need *needs = hk_program_links(p);
   unsigned lane = (unsigned)(l - x->lanes) % p->nlanes;
-  int n = 0;
-  for (unsigned i = 0; i < p->nlinks && n < room; i++)
-    if (needs[i].lane == lane && needs[i].kind == HK_LINK_SEND && !hk_link_drained(l->links[i]))
-      peers[n++] = l->links[i]->peer;
-  return n;
+  for (unsigned i = 0; i < p->nlinks; i++)
+    if (needs[i].lane == lane && hk_link_sends((hk_link_kind)needs[i].kind))
+      add_readers(l->links[i], l->links[i]->done, peers, n, room);
 }
 
 int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
   int n = 0;
   for (unsigned k = 0; k < x->nlanes && n < room; k++) {
     const hk_lane_run *l = &x->lanes[k];
-    if (l->draining && !l->done) n += undrained(x, l, peers + n, room - n);
+    if (l->draining && !l->done) add_undrained(x, l, peers, &n, room);
     if (l->done || l->draining || l->pc->op != HK_OP_MOVE) continue;
-    const hk_operand *o = &hk_instr_operands(x->plan->program, l->pc)[l->ready];
-    if (o->space == HK_LINK) peers[n++] = link_of(l, o)->peer;
+    const hk_operand *all = hk_instr_operands(x->plan->program, l->pc), *o = &all[l->ready];
+    if (o->space != HK_LINK) continue;
+    const hk_link *link = link_of(l, o);
+    if (link->kind != HK_LINK_MCAST_SEND) {
+      add_peer(link->peer, peers, &n, room);
+      continue;
+    }
+    /* The readers whose heads deny the next slot: see hk_link_refresh_credit. */
+    uint64_t slots = link->done + hk_link_held(link, bytes_of(x, l, l->pc, all));
+    if (slots > link->mask) add_readers(link, slots - link->mask, peers, &n, room);
   }
   return n;
 }

@@ -38,15 +38,10 @@ void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
 
 /* The peers that the call waits for, each once. */
 static int waits_for(ncclComm_t c, int *peers, int room) {
-  int n = 0, kept = 0;
+  int n = 0;
   if (c->order.exec) n = hk_exec_waits_for(c->order.exec, peers, room);
   if (n == 0 && c->order.current && c->order.current->coll == HK_SENDRECV) peers[n++] = c->order.current->root;
-  for (int i = 0; i < n; i++) {
-    bool seen = false;
-    for (int k = 0; k < kept; k++) seen = seen || peers[k] == peers[i];
-    if (!seen) peers[kept++] = peers[i];
-  }
-  return kept;
+  return n;
 }
 
 /* ---- what this rank does ---- */
@@ -363,7 +358,7 @@ static bool is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bo
 hk_status hk_watch(void *comm, uint64_t waited_ns) {
   ncclComm_t c = comm;
   const hk_call *call = c->order.current;
-  int peers[16];
+  int peers[64]; /* of more readers of a multicast, those that only lag make room for the others */
   bool chain;
   hk_status reachable = c->bootstrap ? hk_bootstrap_check(c->bootstrap) : HK_OK;
   if (reachable != HK_OK || !call) return reachable;

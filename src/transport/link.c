@@ -37,6 +37,16 @@ void hk_link_warm(const hk_link *l, uint32_t bytes) {
 
 bool hk_link_drained(hk_link *l) { return given_back(l) >= l->done; }
 
+int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int room) {
+  int n = 0;
+  for (uint32_t i = 0; i < l->nheads && n < room; i++) {
+    /* relaxed: for reports; nothing is read or written because of it */
+    if (atomic_load_explicit(&l->heads[i].value, memory_order_relaxed) >= least) continue;
+    ranks[n++] = l->nheads == 1 ? l->peer : (int)(i + (i >= l->peer));
+  }
+  return n;
+}
+
 bool hk_link_refer(hk_link *l, const void *data, size_t bytes, hk_ref *ref) {
   if (l->by_ref == 2) {
     *ref = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)data};

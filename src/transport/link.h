@@ -143,6 +143,9 @@ static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signatur
 bool hk_link_refer(hk_link *l, const void *data, size_t bytes, hk_ref *ref);
 /* True when every slot sent so far has been given back: the sender's buffers are its own again. */
 bool hk_link_drained(hk_link *l);
+/* The readers that have given back fewer than `least` slots; returns their number, at most `room`.  A multicast FIFO has a
+ * head for each rank but its sender, in their order. */
+int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int room);
 
 /* ---- receiver ---- */
 static inline bool hk_link_can_recv(const hk_link *l) {

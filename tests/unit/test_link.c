@@ -72,6 +72,22 @@ static void all_pairs(world_rank *r) {
   free(in);
 }
 
+/* Of a multicast sender the readers that deny it a slot are named; their heads leave out the sender's own place. */
+START_TEST(readers_that_lag) {
+  hk_head heads[4] = {{.value = 7}, {.value = 3}, {.value = 5}, {.value = 0}};
+  hk_link l = {.heads = heads, .nheads = 4, .peer = 2, .kind = HK_LINK_MCAST_SEND};
+  int ranks[4] = {-1, -1, -1, -1};
+  ck_assert_int_eq(hk_link_lagging(&l, 0, ranks, 4), 0);
+  ck_assert_int_eq(hk_link_lagging(&l, 4, ranks, 4), 2);
+  ck_assert(ranks[0] == 1 && ranks[1] == 4);
+  ck_assert_int_eq(hk_link_lagging(&l, 6, ranks, 2), 2);
+  ck_assert(ranks[0] == 1 && ranks[1] == 3);
+  l = (hk_link){.heads = heads, .nheads = 1, .peer = 6, .kind = HK_LINK_SEND};
+  ck_assert_int_eq(hk_link_lagging(&l, 8, ranks, 4), 1);
+  ck_assert_int_eq(ranks[0], 6);
+}
+END_TEST
+
 static const struct { int ranks, procs; } shapes[] = {{2, 0}, {5, 0}, {16, 0}, {2, 2}, {5, 2}, {6, 5}};
 
 START_TEST(pairs) {
@@ -274,6 +290,7 @@ int main(void) {
   Suite *s = suite_create("link");
   TCase *c = tcase_create("fifo");
   tcase_set_timeout(c, 60);
+  tcase_add_test(c, readers_that_lag);
   tcase_add_test(c, credits_self);
   tcase_add_test(c, numbers_wrap);
   tcase_add_loop_test(c, pairs, 0, sizeof shapes / sizeof shapes[0]);
