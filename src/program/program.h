@@ -84,19 +84,25 @@ const char *hk_coll_name(hk_coll c); /* "AllReduce", as in NCCL's logs */
 /* The factor between algorithm and bus bandwidth, as in nccl-tests: the part of a message that must cross each rank's
  * link. */
 double hk_coll_bus_factor(hk_coll c, int nranks);
+/* Is the collective in the set?  Never for HK_SENDRECV, nor for a number that came over a wire and names none. */
+HK_INLINE int hk_coll_in_set(unsigned set, hk_coll c) { return (unsigned)c < HK_COLL_COUNT && (set >> c & 1); }
 /* Does the collective reduce, and does it have a root? */
-HK_INLINE int hk_coll_reduces(hk_coll c) { return HK_COLLS_REDUCE >> c & 1; }
-HK_INLINE int hk_coll_has_root(hk_coll c) { return HK_COLLS_ROOT >> c & 1; }
+HK_INLINE int hk_coll_reduces(hk_coll c) { return hk_coll_in_set(HK_COLLS_REDUCE, c); }
+HK_INLINE int hk_coll_has_root(hk_coll c) { return hk_coll_in_set(HK_COLLS_ROOT, c); }
 typedef enum hk_partition { HK_PART_SPLIT, HK_PART_WHOLE } hk_partition;
-HK_INLINE hk_partition hk_coll_partition(hk_coll c) { return HK_COLLS_WHOLE >> c & 1 ? HK_PART_WHOLE : HK_PART_SPLIT; }
+HK_INLINE hk_partition hk_coll_partition(hk_coll c) {
+  return hk_coll_in_set(~(unsigned)HK_COLLS_WHOLE, c) ? HK_PART_SPLIT : HK_PART_WHOLE;
+}
 /* The number of messages in the input and the output of one rank; for gather's output and scatter's input: the
  * root's. */
-HK_INLINE int hk_coll_in_blocks(hk_coll c, int nranks) { return HK_COLLS_IN_EACH >> c & 1 ? nranks : 1; }
-HK_INLINE int hk_coll_out_blocks(hk_coll c, int nranks) { return HK_COLLS_OUT_EACH >> c & 1 ? nranks : 1; }
-/* Whether a rank has an input or an output at all: with a root, often only the root has one of them. */
-HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) { return !(HK_COLLS_IN_ROOT >> c & 1) || rank == root; }
+HK_INLINE int hk_coll_in_blocks(hk_coll c, int nranks) { return hk_coll_in_set(HK_COLLS_IN_EACH, c) ? nranks : 1; }
+HK_INLINE int hk_coll_out_blocks(hk_coll c, int nranks) { return hk_coll_in_set(HK_COLLS_OUT_EACH, c) ? nranks : 1; }
+/* Whether a rank has an input and an output at all: with a root, often only the root has one of them. */
+HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) {
+  return !hk_coll_in_set(HK_COLLS_IN_ROOT, c) || rank == root;
+}
 HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
-  return !(HK_COLLS_OUT_ROOT >> c & 1) || rank == root;
+  return !hk_coll_in_set(HK_COLLS_OUT_ROOT, c) || rank == root;
 }
 /* In place: the input block at the address of output block `block` of `rank`; -1: none. */
 int hk_coll_alias(hk_coll c, int rank, int root, int block);

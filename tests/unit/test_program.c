@@ -44,6 +44,9 @@ START_TEST(names) {
   ck_assert_str_eq(hk_coll_name(HK_ALLREDUCE), "AllReduce");
   ck_assert_str_eq(hk_coll_name(HK_SENDRECV), "SendRecv");
   ck_assert_str_eq(hk_coll_name((hk_coll)77), "unknown collective");
+  ck_assert(!hk_coll_reduces((hk_coll)77) && !hk_coll_has_root((hk_coll)77) && !hk_coll_reduces(HK_SENDRECV));
+  ck_assert_int_eq(hk_coll_partition(HK_SENDRECV), HK_PART_WHOLE);
+  ck_assert_int_eq(hk_coll_partition(HK_REDUCE), HK_PART_SPLIT);
 }
 END_TEST
 
