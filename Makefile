@@ -109,7 +109,7 @@ else
 say =
 endif
 
-.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce check-faults figures fuzz gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce check-faults figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -272,6 +272,10 @@ check: ## install what is missing, build, run every test; ONLY=pattern for some,
 	@scripts/deps.sh check
 	@$(MAKE) $(JOBS) --no-print-directory check-build
 	@HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" ONLY="$(ONLY)" QUICK="$(QUICK)" scripts/check.sh
+
+mutations: ## break the CPU code in random places: does a unit test notice?  SEED=, MINUTES=30, FILES=pattern, TESTS=pattern
+	@scripts/deps.sh check
+	@HK_MAKE="$(MAKE)" scripts/mutations.sh
 
 gpu-mutations: ## break the GPU kernels in many ways, one after another: does a test notice?
 	@$(MAKE) $(JOBS) --no-print-directory tests
