@@ -35,8 +35,19 @@ static bool is_notice(const hk_event *e) {
   return e->kind == HK_EVENT_REVOKE || e->kind == HK_EVENT_SHRINK || (e->kind == HK_EVENT_ABORT && e->code != 0);
 }
 
-/* True where it is news: the first event of its kind about that rank, or a newer shrink.  Two verdicts may be about one rank
- * and differ. */
+/* Of links that are lost all ranks take the same one: what wins over it is news.  Under the lock. */
+static bool note_link(hk_bootstrap *b, const hk_event *e) {
+  int32_t *best = b->lost;
+  if (b->lost_ns && (e->rank > best[0] || (e->rank == best[0] && e->from >= best[1]))) return false;
+  if (!b->lost_ns) b->lost_ns = hk_now_ns();
+  best[0] = e->rank;
+  best[1] = e->from;
+  if (b->broken && b->first_event.kind == HK_EVENT_LINK) b->first_event = *e;
+  return true;
+}
+
+/* True where it is news: the first event of its kind about that rank, a newer shrink, or a stronger lost link.  Two verdicts
+ * may be about one rank and differ. */
 static bool note(hk_bootstrap *b, const hk_event *e) {
   int key = e->kind == HK_EVENT_VERDICT ? e->from : e->rank;
   uint64_t bit = (uint64_t)1 << key % 64, *word = &b->told[e->kind * (b->nranks / 64 + 1) + key / 64];
@@ -47,6 +58,7 @@ static bool note(hk_bootstrap *b, const hk_event *e) {
     first = (uint32_t)e->code > b->shrinks[e->rank];
     if (first) b->shrinks[e->rank] = (uint32_t)e->code;
   }
+  if (e->kind == HK_EVENT_LINK) first = note_link(b, e);
   if (e->kind == HK_EVENT_DEAD)
     b->dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even where it is no news: children ask */
   if (first && !b->broken && !is_notice(e)) {
@@ -117,6 +129,22 @@ void hk_event_came(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *fr
   pass_on(b, e, from); /* before the callback: the others must not wait for what it does */
   if (b->o.on_event) b->o.on_event(b->o.arg, e);
   if (e->kind == HK_EVENT_DEAD) tell_of_process(b, e);
+}
+
+hk_message *hk_event_message(void) { return malloc(sizeof(hk_message) + HK_EVENT_BYTES + HK_EVENT_TEXT); }
+
+void hk_event_post(hk_overlay_link *l, hk_message *m, const hk_event *e) {
+  hk_bootstrap *b = l->b;
+  size_t text = strnlen(e->text, sizeof e->text - 1);
+  hk_frame f = {.type = HK_FRAME_EVENT, .round = l->round, .bytes = (uint32_t)(HK_EVENT_BYTES + text)};
+  *m = (hk_message){.frame = f, .from = l->rank, .towards_next = !l->next};
+  encode(m->data, e);
+  memcpy(m->data + HK_EVENT_BYTES, e->text, text);
+  pthread_mutex_lock(&b->lock);
+  *b->events_end = m;
+  b->events_end = &m->next;
+  hk_service_post(b->o.service, &b->event_work);
+  pthread_mutex_unlock(&b->lock);
 }
 
 void hk_event_work(void *arg, int fd, uint32_t events) {

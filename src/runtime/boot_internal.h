@@ -37,6 +37,7 @@ typedef struct hk_overlay_link {
   int fd;                                 /* -1 where local or not open */
   struct hk_unsent *unsent, **unsent_end; /* what the socket did not take at once */
   hk_silence silence;                     /* of the peer's host, while something is under way to it */
+  struct hk_lost *lost;                   /* boot_lost.c: it ended, and a thread asks why */
   /* Of the service thread: the frame being received. */
   uint32_t have; /* of the header, then of the payload */
   uint8_t header[HK_FRAME_BYTES];
@@ -64,6 +65,7 @@ struct hk_bootstrap {
   hk_overlay_link *links;      /* [2 * rounds]: to rank + 2^k at 2 k, to rank - 2^k at 2 k + 1 */
   struct hk_bootstrap *parent; /* while joining as a child, else NULL */
   const int *members;          /* the same: our ranks in the parent */
+  bool after_loss;             /* the same: the parent had lost a link when the join began */
   uint64_t gathers, barriers;  /* collectives so far, of the rank's thread */
   /* The call that the collectives of the rank's thread are for: hk_bootstrap_begin. */
   char what[128];
@@ -90,6 +92,8 @@ struct hk_bootstrap {
   bool looking;          /* boot_silence.c's tick runs */
   bool broken;           /* an event came: collectives cannot complete */
   hk_event first_event;
+  uint64_t lost_ns; /* when the first HK_EVENT_LINK came; 0: none has */
+  int32_t lost[2];  /* of all that came the pair that wins (story.h) */
 };
 
 static inline hk_overlay_link *hk_link_to(hk_bootstrap *b, bool next, int round) {
@@ -126,6 +130,13 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
 /* On the service thread: the peer is gone, for the reason `how`, or by the socket's error. */
 void hk_overlay_died(hk_overlay_link *l, int error, const char *how);
 
+/* ---- boot_lost.c ---- */
+typedef struct hk_lost hk_lost;
+/* On the service thread: finds out whether the peer's process, whose link has ended, has ended, too.  Then `dead` comes, else
+ * that the link is lost.  False: that cannot be asked. */
+bool hk_lost_begin(hk_overlay_link *l, const hk_event *dead);
+void hk_lost_end(hk_bootstrap *b); /* not under the lock: waits for the threads, which takes less than a second */
+
 /* ---- boot_silence.c ---- */
 /* Under the lock: something is under way on a link; looks after the peers' hosts until it has arrived. */
 void hk_silence_begin(hk_bootstrap *b);
@@ -139,6 +150,10 @@ hk_status hk_report_check(void *bootstrap, uint64_t waited_ns);
 /* ---- boot_event.c ---- */
 /* On the service thread: an event that a link brought (`from`), or that its end is. */
 void hk_event_came(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);
+/* From any thread: hk_event_came on the service thread, with a message of hk_event_message (NULL: no memory), which it
+ * takes. */
+hk_message *hk_event_message(void);
+void hk_event_post(hk_overlay_link *from, hk_message *m, const hk_event *event);
 bool hk_event_decode(hk_event *event, const uint8_t *in, size_t bytes, int nranks);
 /* On the service thread: events from ranks of this process. */
 void hk_event_work(void *arg, int fd, uint32_t events);

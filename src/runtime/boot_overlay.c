@@ -14,6 +14,7 @@
 #include "boot_internal.h"
 
 enum { GONE_NS = 1000 * 1000 * 1000 };
+enum { LOST_NS = 200 * 1000 * 1000 }; /* for the news of other links, of which all ranks report the same one */
 enum { PARTING_NS = 2000 * 1000 * 1000 }; /* for the peers' answers to our goodbye */
 
 typedef struct hk_unsent {
@@ -71,6 +72,7 @@ static void end_link(hk_overlay_link *l, hk_link_end end) {
 
 void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
   hk_event e = {.kind = HK_EVENT_DEAD, .rank = l->rank, .from = l->b->rank, .code = HK_ERR_REMOTE};
+  bool closed = !error || error == ECONNRESET || error == EPIPE || error == ENOTCONN;
   pthread_mutex_lock(&l->b->lock);
   bool leaving = l->b->leaving;
   pthread_mutex_unlock(&l->b->lock);
@@ -78,12 +80,13 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
   if (leaving) return; /* the answer to our goodbye; or else it does not matter any more */
   if (how)
     snprintf(e.text, sizeof e.text, "%s", how);
-  else if (!error || error == ECONNRESET || error == EPIPE || error == ENOTCONN) /* a firewall may have done it, too */
+  else if (closed)
     snprintf(e.text, sizeof e.text,
              "its control connection ended without ncclCommDestroy: its process exited, crashed or was killed, or something "
              "between the hosts closed it; see its output first");
   else
     snprintf(e.text, sizeof e.text, "its host or the network to it fell silent (%s)", strerror(error));
+  if (!how && closed && hk_lost_begin(l, &e)) return;
   hk_event_came(l->b, &e, l);
 }
 
@@ -387,17 +390,39 @@ static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
   return hk_ago_ns(now, b->gone_ns) > GONE_NS;
 }
 
+/* A link of the parent that is lost fails the parent: a member whose call has not begun does not come.  Under the lock. */
+static hk_status parent_trouble(const hk_bootstrap *b) {
+  hk_status rc = HK_OK;
+  hk_bootstrap *p = b->parent;
+  if (b->after_loss) return HK_OK;
+  pthread_mutex_lock(&p->lock);
+  if (p->lost_ns && hk_ago_ns(hk_now_ns(), p->lost_ns) >= LOST_NS) {
+    bool link = p->first_event.kind == HK_EVENT_LINK;
+    rc = HK_FAIL(HK_ERR_REMOTE, "%s", link ? p->first_event.text : "a control connection of the parent was lost");
+  }
+  pthread_mutex_unlock(&p->lock);
+  return rc;
+}
+
 /* What ends every wait for a peer.  Under the lock. */
 static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l) {
   static const char *const kinds[HK_EVENT_KINDS] = {"is gone", "aborted", "failed", "disagrees with the others",
                                                     "is suspect"};
   const hk_event *e = &b->first_event;
+  if (b->broken && e->kind == HK_EVENT_LINK) {
+    if (hk_ago_ns(hk_now_ns(), b->lost_ns) < LOST_NS) return HK_OK;
+    return HK_FAIL(HK_ERR_REMOTE, "%s", e->text);
+  }
   if (b->broken)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d %s%s%s", e->rank, b->nranks, kinds[e->kind], e->text[0] ? ": " : "",
                    e->text);
   if (b->parent && hk_event_dead(b->parent, b->members[l->rank]))
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, is gone", l->rank,
                    b->nranks, b->members[l->rank]);
+  if (b->parent) {
+    hk_status rc = parent_trouble(b);
+    if (rc != HK_OK) return rc;
+  }
   if (never_comes(b, l))
     return HK_FAIL(
         HK_ERR_REMOTE,
@@ -544,6 +569,7 @@ void hk_overlay_leave(hk_bootstrap *b) {
   hk_silence_end(b);
   for (int i = 0; i < 2 * b->rounds; i++)
     if (b->links[i].fd >= 0) hk_service_remove(b->o.service, b->links[i].fd);
+  hk_lost_end(b); /* now no link can begin to ask any more */
   if (b->o.service) hk_service_cancel(b->o.service, &b->event_work);
 }
 

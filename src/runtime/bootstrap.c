@@ -404,6 +404,9 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   HK_TRY(child_comm(b, parent, members, child), out);
   b->parent = parent;
   b->members = members;
+  pthread_mutex_lock(&parent->lock);
+  b->after_loss = parent->lost_ns != 0;
+  pthread_mutex_unlock(&parent->lock);
   /* relaxed: it is this thread's own */
   hk_bootstrap_begin(b, (hk_phase)atomic_load_explicit(&parent->phase, memory_order_relaxed), parent->what);
   hk_member_join(b);

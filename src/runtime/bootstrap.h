@@ -31,6 +31,7 @@ typedef enum hk_event_kind {
   HK_EVENT_SUSPECT, /* there is trouble with the rank, which may have a reason that is not known yet */
   HK_EVENT_REVOKE,  /* the rank revoked the communicator; the text says by which call */
   HK_EVENT_SHRINK, /* the rank begins or ends a shrink; `code` counts them, the text says whom it excludes.  Nothing ends */
+  HK_EVENT_LINK, /* the control connection of `rank` and `from`, the higher one, is lost; both processes are there */
   HK_EVENT_KINDS
 } hk_event_kind;
 enum { HK_EVENT_TEXT = 1536 };
@@ -52,8 +53,8 @@ typedef struct hk_bootstrap_options {
   const char *name;        /* of the communicator, for reports; NULL or empty: it has none.  Outlives the bootstrap */
   const hk_wait_env *wait; /* for the blocking calls below; outlives the bootstrap */
   hk_service *service;
-  /* On the service thread, once per kind of event and rank it is about (of verdicts: the rank that gives it).  The event is
-   * also passed on to the neighbours. */
+  /* On the service thread, once per kind of event and rank it is about (of verdicts: the rank that gives it; of lost links:
+   * each that wins over those before).  The event is also passed on to the neighbours. */
   void (*on_event)(void *arg, const hk_event *event);
   /* What this rank does, for others who ask.  On the listener's thread, or another rank's of this process: reads atomics and
    * never blocks.  What it does not set stays zero (waits_for: -1).  NULL: HK_PHASE_IDLE. */

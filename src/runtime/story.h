@@ -15,6 +15,7 @@
 typedef enum hk_story_class {
   HK_STORY_OWN,       /* a rank reports a failure of its own, or its user ended the communicator */
   HK_STORY_DEAD,      /* a process or host is gone */
+  HK_STORY_LINK,      /* a connection between two processes that live is gone */
   HK_STORY_VERDICT,   /* the ranks' calls do not go together */
   HK_STORY_SUSPICION, /* a rank has trouble with another, and does not know why */
   HK_STORY_REVOKED,   /* a rank revoked the communicator, perhaps for one of these reasons */

@@ -130,6 +130,10 @@ def judge_all(cell, facts):
     codes = sorted({f["code"] for f in others})
     if len(codes) > 1 and cell.outcome != "left":
         yield f"the others have different codes: {codes}"
+    if cell.fault.name == "control" and REMOTE in codes:
+        lost = {m for f in others for m in re.findall(r"control connection between rank \d+ and rank \d+", f["text"])}
+        if len(lost) != 1:
+            yield f"the others do not name one control connection: {sorted(lost)}"
     if RULES[cell.outcome][3] == "named" and not any(f"rank {cell.victim}" in f["text"] for f in others):
         yield f"no text names rank {cell.victim}"
 

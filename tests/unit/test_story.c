@@ -28,7 +28,8 @@ static hk_event event(hk_event_kind kind, int rank, int from) {
 START_TEST(rule) {
   /* From the strongest to the weakest. */
   const hk_event e[] = {event(HK_EVENT_ERROR, 1, 1),   event(HK_EVENT_ABORT, 2, 2),   event(HK_EVENT_DEAD, 0, 3),
-                        event(HK_EVENT_DEAD, 0, 4),    event(HK_EVENT_DEAD, 5, 1),    event(HK_EVENT_VERDICT, 3, 1),
+                        event(HK_EVENT_DEAD, 0, 4),    event(HK_EVENT_DEAD, 5, 1),    event(HK_EVENT_LINK, 0, 3),
+                        event(HK_EVENT_LINK, 0, 4),    event(HK_EVENT_LINK, 1, 2),    event(HK_EVENT_VERDICT, 3, 1),
                         event(HK_EVENT_VERDICT, 1, 2), event(HK_EVENT_SUSPECT, 2, 4), event(HK_EVENT_SUSPECT, 3, 0)};
   enum { N = HK_ARRAY_LENGTH(e) };
   for (int i = 0; i < N; i++)

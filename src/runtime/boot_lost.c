@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A link of the overlay that ended without a goodbye: has the peer's process ended, or only the connection?  The peer's
+ * listener knows: a process that has ended refuses, one that is there takes the connection.  Without that question both ends
+ * of a connection that was reset would report each other as gone. */
+#include <stdio.h>
+#include <stdlib.h>
+#include "../base/log.h"
+#include "../base/thread.h"
+#include "boot_internal.h"
+
+/* The question ends sooner than the time in which a death has to reach all ranks. */
+enum { PATIENCE_NS = 700 * 1000 * 1000, NAP_NS = 10 * 1000 * 1000 };
+
+/* An answer may take a while, in which the service thread has other links to serve: so a thread asks.  It has all that it
+ * needs from the start, so that it cannot fail. */
+struct hk_lost {
+  hk_overlay_link *link;
+  pthread_t thread;
+  hk_contact contact;
+  hk_hello hello;
+  hk_event dead; /* to report if the process has ended */
+  hk_message *news;
+};
+
+static hk_probe ask(const hk_lost *q, uint32_t most, uint64_t deadline_ns) {
+  hk_bootstrap *b = q->link->b;
+  hk_wait_env env = {.deadline_ns = deadline_ns};
+  hk_dialing d = {.hello = &q->hello, .secret = b->family->secret, .whom = "the rank", .advice = "", .wait = &env};
+  uint8_t activity[HK_ACTIVITY_BYTES];
+  hk_ack ack;
+  hk_overlay_addresses(b, &q->contact, &d);
+  if (d.n > most) d.n = most;
+  return hk_boot_probe(&d, &ack, activity, sizeof activity);
+}
+
+/* Any proved answer will do: the rank may have left the communicator meanwhile.  A process that is stopped says nothing, but
+ * its kernel takes the connection. */
+static bool is_there(const hk_lost *q) {
+  uint64_t deadline_ns = hk_now_ns() + PATIENCE_NS;
+  hk_wait_env env = {.spins = 0};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  /* The first address is the preferred one; the others matter only if it cannot be reached from here. */
+  for (uint32_t most = 1;; most = HK_DIAL_ADDRS) {
+    switch (ask(q, most, deadline_ns)) {
+      case HK_PROBE_ANSWERED:
+      case HK_PROBE_SILENT: return true;
+      case HK_PROBE_REFUSED: return false;
+      case HK_PROBE_CLOSED: /* it ends, or has more callers than it takes */
+      case HK_PROBE_UNREACHABLE:
+      default: break;
+    }
+    if (hk_now_ns() >= deadline_ns) return false;
+    (void)hk_wait_nap(&w, -1, NAP_NS); /* this wait has nothing that ends it */
+  }
+}
+
+/* The same on both ends, so that all ranks settle on one text whichever end they hear. */
+static void tell_of_link(const hk_lost *q, hk_event *e) {
+  int a = q->dead.from, b = q->dead.rank, low = a < b ? a : b, high = a < b ? b : a;
+  *e = (hk_event){.kind = HK_EVENT_LINK, .rank = low, .from = high, .code = HK_ERR_REMOTE};
+  snprintf(
+      e->text, sizeof e->text,
+      "the control connection between rank %d and rank %d was lost, though both processes are still there: something "
+      "between their hosts closed or reset it (a firewall, NAT or proxy)",
+      low, high);
+}
+
+static void *find_out(void *arg) {
+  hk_lost *q = arg;
+  hk_event e = q->dead;
+  if (is_there(q))
+    tell_of_link(q, &e);
+  else
+    snprintf(
+        e.text, sizeof e.text,
+        "its control connection ended without ncclCommDestroy, and it takes no other one: its process exited, crashed or "
+        "was killed; see its output first");
+  HK_INFO(HK_SUB_BOOTSTRAP, "rank %d: its connection to rank %d ended, and the process %s", q->dead.from, q->dead.rank,
+          e.kind == HK_EVENT_DEAD ? "has ended" : "is still there");
+  hk_event_post(q->link, q->news, &e);
+  return NULL;
+}
+
+bool hk_lost_begin(hk_overlay_link *l, const hk_event *dead) {
+  hk_bootstrap *b = l->b;
+  hk_lost *q = calloc(1, sizeof *q);
+  if (!q) return false;
+  *q = (hk_lost){.link = l, .dead = *dead, .news = hk_event_message()};
+  q->hello = hk_overlay_hello(b, HK_HELLO_ASK, l->rank);
+  pthread_mutex_lock(&b->lock);
+  /* A child has all contacts from the start. */
+  bool known = (b->known || b->parent) && q->news && !l->lost &&
+               hk_contact_decode(&q->contact, b->contacts + (size_t)l->rank * HK_CONTACT_BYTES) &&
+               hk_random(q->hello.nonce, sizeof q->hello.nonce) == HK_OK &&
+               hk_thread_start(&q->thread, 0, find_out, q) == 0;
+  if (known) l->lost = q;
+  pthread_mutex_unlock(&b->lock);
+  if (!known) {
+    free(q->news);
+    free(q);
+  }
+  return known;
+}
+
+void hk_lost_end(hk_bootstrap *b) {
+  for (int i = 0; i < 2 * b->rounds; i++) {
+    pthread_mutex_lock(&b->lock);
+    hk_lost *q = b->links[i].lost;
+    b->links[i].lost = NULL;
+    pthread_mutex_unlock(&b->lock);
+    if (q) pthread_join(q->thread, NULL);
+    free(q);
+  }
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Control connections that something closes while both processes live: no rank is reported as gone.
+ * check: notsan */
+#include <sys/socket.h>
+#include "../../src/runtime/boot_internal.h"
+#include "boot_ranks.h"
+
+enum { RANKS_MOST = 9, VICTIM = 3 };
+
+typedef struct board {
+  _Atomic(int) joined, done, id_made;
+  ncclUniqueId id;
+  char wrong[RANKS_MOST][512];
+} board;
+static board *shared;
+
+typedef struct stage {
+  int rank, nranks;
+} stage;
+
+static void complain(const rank_state *r, const char *what, const char *detail) {
+  if (!shared->wrong[r->rank][0]) snprintf(shared->wrong[r->rank], sizeof shared->wrong[0], "%s: %s", what, detail);
+}
+
+/* The connection of the two lowest ranks wins, whichever was heard of first. */
+static const char *lowest_of(const rank_state *r) {
+  return r->nranks == 9 ? "between rank 1 and rank 3" : "between rank 0 and rank 3";
+}
+
+static bool hears_of_the_lowest(rank_state *r, int *heard) {
+  *heard = 0;
+  while (await_count(&r->nevents, *heard + 1)) {
+    const hk_event *e = &r->events[(*heard)++];
+    if (e->kind != HK_EVENT_LINK) complain(r, "an event of another kind", e->text);
+    if (strstr(e->text, lowest_of(r))) return true;
+  }
+  return false;
+}
+
+static void close_all_links(hk_bootstrap *b) {
+  pthread_mutex_lock(&b->lock);
+  for (int i = 0; i < 2 * b->rounds; i++) shutdown(b->links[i].fd, SHUT_RDWR);
+  pthread_mutex_unlock(&b->lock);
+}
+
+static int run_rank(void *arg) {
+  const stage *s = arg;
+  int heard;
+  rank_state r = {.rank = s->rank, .nranks = s->nranks, .ids = &shared->id, .nids = 1};
+  if (join_rank(&r) != HK_OK) complain(&r, "join", hk_last_error());
+  atomic_fetch_add(&shared->joined, 1);
+  if (!r.b || !await_count(&shared->joined, r.nranks)) return 1;
+  if (r.rank == VICTIM) close_all_links(r.b);
+  if (!hears_of_the_lowest(&r, &heard)) complain(&r, "did not hear of the connection", lowest_of(&r));
+  if (hk_bootstrap_barrier(r.b) != HK_ERR_REMOTE || !strstr(hk_last_error(), lowest_of(&r)))
+    complain(&r, "a barrier", hk_last_error());
+  atomic_fetch_add(&shared->done, 1);
+  await_count(&shared->done, r.nranks);
+  if (atomic_load(&r.nevents) != heard) complain(&r, "more events", r.events[heard].text);
+  leave_rank(&r);
+  return 0;
+}
+
+static int make_id(void *arg) {
+  (void)arg;
+  if (hk_bootstrap_new_id(&shared->id) != HK_OK) return 1;
+  atomic_store(&shared->id_made, 1);
+  for (;;) pause();
+}
+
+START_TEST(lost_connections_are_no_deaths) {
+  pid_t pids[RANKS_MOST], maker = start_process(make_id, NULL);
+  ck_assert(await_count(&shared->id_made, 1));
+  for (int i = 0; i < _i; i++) pids[i] = start_process(run_rank, &(stage){i, _i});
+  for (int i = 0; i < _i; i++) {
+    int status = end_process(pids[i]);
+    ck_assert_msg(!status && !shared->wrong[i][0], "rank %d: status %d, %s", i, status, shared->wrong[i]);
+  }
+  kill(maker, SIGKILL);
+  end_process(maker);
+}
+END_TEST
+
+static void setup(void) { shared = shared_memory(sizeof *shared); }
+
+int main(void) {
+  Suite *s = suite_create("lost connections");
+  TCase *t = tcase_create("overlay");
+  tcase_add_checked_fixture(t, setup, NULL);
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, lost_connections_are_no_deaths, 4, 6);
+  tcase_add_loop_test(t, lost_connections_are_no_deaths, 9, 10);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
