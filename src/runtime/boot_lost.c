@@ -69,15 +69,9 @@ static void tell_of_link(const hk_lost *q, hk_event *e) {
 static void *find_out(void *arg) {
   hk_lost *q = arg;
   hk_event e = q->dead;
-  if (is_there(q))
-    tell_of_link(q, &e);
-  else
-    snprintf(
-        e.text, sizeof e.text,
-        "its control connection ended without ncclCommDestroy, and it takes no other one: its process exited, crashed or "
-        "was killed; see its output first");
+  if (is_there(q)) tell_of_link(q, &e);
   HK_INFO(HK_SUB_BOOTSTRAP, "rank %d: its connection to rank %d ended, and the process %s", q->dead.from, q->dead.rank,
-          e.kind == HK_EVENT_DEAD ? "has ended" : "is still there");
+          e.kind == HK_EVENT_DEAD ? "does not listen" : "is still there");
   hk_event_post(q->link, q->news, &e);
   return NULL;
 }
