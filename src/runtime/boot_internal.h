@@ -71,6 +71,8 @@ struct hk_bootstrap {
   char what[128];
   _Atomic(int) phase; /* hk_phase */
   _Atomic(uint64_t) phase_since_ns;
+  hk_status (*also)(void *arg); /* hk_bootstrap_also; NULL: none */
+  void *also_arg;
   uint64_t wait_begin_ns, next_report_ns, deadline_ns; /* of the collective under way; 0: no report, no deadline */
   _Atomic(uint64_t)
       gave_up_ns;          /* when its thread ended a wait with an error; `awaited` and gave_up_in are of that wait */

@@ -431,8 +431,8 @@ static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l) {
         b->members[l->rank], l->rank, b->nranks);
   if (l->end == HK_END_LEFT)
     return HK_FAIL(HK_ERR_REMOTE,
-                   "rank %d of %d has left the communicator while this rank waits for it; all ranks must make "
-                   "the same calls",
+                   "rank %d of %d has left the communicator (ncclCommDestroy) while others wait for it; all ranks must "
+                   "make the same calls",
                    l->rank, b->nranks);
   return HK_OK;
 }
@@ -456,13 +456,20 @@ static void end_awaiting(hk_bootstrap *b, hk_status rc) {
   atomic_store_explicit(&b->gave_up_ns, hk_now_ns(), memory_order_relaxed);
 }
 
-static hk_message *take_message(hk_bootstrap *b, const hk_overlay_link *l, hk_frame_type type) {
-  for (hk_message **at = &b->inbox; *at; at = &(*at)->next) {
+/* A split that failed leaves messages of its collective here.  A peer that is ahead has given up the collective that this rank
+ * is in, and its notice of that is on its way.  Under the lock. */
+static hk_message *take_message(hk_bootstrap *b, const hk_overlay_link *l, hk_frame_type type, uint64_t seq) {
+  for (hk_message **at = &b->inbox; *at;) {
     hk_message *m = *at;
-    if (m->frame.type != type || m->frame.round != l->round || m->towards_next == l->next) continue;
+    bool fits = m->frame.type == type && m->frame.round == l->round && m->towards_next != l->next;
+    if (!fits || m->frame.seq > seq) {
+      at = &m->next;
+      continue;
+    }
     *at = m->next;
     if (!m->next) b->inbox_end = at;
-    return m;
+    if (m->frame.seq == seq) return m;
+    free(m);
   }
   return NULL;
 }
@@ -475,15 +482,9 @@ hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq,
   hk_wait_begin(&w, env);
   pthread_mutex_lock(&b->lock);
   note_awaited(b, l->rank);
-  while (!(*out = take_message(b, l, type))) {
+  while (!(*out = take_message(b, l, type, seq))) {
     HK_TRY(trouble(b, l), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
-  }
-  if ((*out)->frame.seq != seq) {
-    rc = HK_FAIL(HK_ERR_INTERNAL, "rank %d is at collective %llu of the bootstrap, this rank at %llu", l->rank,
-                 (unsigned long long)(*out)->frame.seq, (unsigned long long)seq);
-    free(*out);
-    *out = NULL;
   }
 out:
   end_awaiting(b, rc);

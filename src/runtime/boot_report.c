@@ -184,6 +184,7 @@ hk_status hk_report_check(void *arg, uint64_t waited_ns) {
   int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
   HK_TRY(hk_door_hears(b->door), out); /* a rank that waits for others must be able to hear them */
   if (base->check) HK_TRY(base->check(base->arg, waited_ns), out);
+  if (b->also) HK_TRY(b->also(b->also_arg), out);
   if (b->parent && awaited >= 0 && hk_event_dead(b->parent, b->members[awaited])) {
     rc = HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, has died", awaited,
                  b->nranks, b->members[awaited]);

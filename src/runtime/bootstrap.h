@@ -30,7 +30,8 @@ typedef enum hk_event_kind {
   HK_EVENT_VERDICT, /* the ranks' calls do not go together; code and text say how, and the rank is the one that differs */
   HK_EVENT_SUSPECT, /* there is trouble with the rank, which may have a reason that is not known yet */
   HK_EVENT_REVOKE,  /* the rank revoked the communicator; the text says by which call */
-  HK_EVENT_SHRINK, /* the rank begins or ends a shrink; `code` counts them, the text says whom it excludes.  Nothing ends */
+  HK_EVENT_SHRINK, /* a notice about a child: the rank begins or ends a shrink, or fails in making a child.  `code` counts the
+                    * rank's notices, children.c reads the text.  The bootstrap's collectives go on */
   HK_EVENT_LINK, /* the control connection of `rank` and `from`, the higher one, is lost; both processes are there */
   HK_EVENT_KINDS
 } hk_event_kind;
@@ -78,6 +79,10 @@ hk_status hk_bootstrap_check(hk_bootstrap *b);
 /* table holds nranks rows of `bytes`; row [rank] is given, all are filled.  Collective. */
 hk_status hk_bootstrap_allgather(hk_bootstrap *b, void *table, size_t bytes);
 hk_status hk_bootstrap_barrier(hk_bootstrap *b);
+/* This rank takes no part in the next allgather, which it was to make: the numbers of later ones stay equal on all ranks. */
+void hk_bootstrap_skip(hk_bootstrap *b);
+/* `check` is asked in the waits of the collectives, too; NULL: no more.  On the thread that makes the collectives. */
+void hk_bootstrap_also(hk_bootstrap *b, hk_status (*check)(void *arg), void *arg);
 /* Tells all ranks.  From any thread; never blocks long. */
 void hk_bootstrap_announce(hk_bootstrap *b, const hk_event *event);
 

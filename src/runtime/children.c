@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "host.h" /* hk_hash */
+#include "story.h"
 
 /* ---- lists of excluded ranks ----
  * The members of a shrink compute each other's new ranks from the list that each was given.  With lists that differ they would
@@ -12,7 +13,8 @@ enum {
   HASH_DIGITS = 16,
   WORDS_AT = HASH_DIGITS + 1, /* before them: a hash of the whole list, and a space */
   TOKEN = HASH_DIGITS + 10,   /* a hash, a colon, eight digits, a space */
-  DIFFERENT = '!'             /* begins a notice that lists differ: a verdict */
+  DIFFERENT = '!',            /* begins a notice that lists differ: a verdict */
+  FAILED = '#'                /* begins a notice that a rank has failed in making a child */
 };
 _Static_assert(HK_EVENT_TEXT == sizeof((hk_children_watch *)0)->verdict, "a notice holds a verdict");
 static const uint64_t DIFFER_NS = 3000000000u; /* for the news that a rank is in another shrink now */
@@ -31,8 +33,35 @@ typedef struct hk_attempts {
   uint32_t n;
 } hk_attempts;
 
+/* A rank's failure in making a child.  The text: '#', the child's key, a space, two letters (see note_failure), the words. */
+typedef struct hk_child_failure {
+  struct hk_child_failure *next;
+  int rank;
+  char text[HK_EVENT_TEXT];
+} hk_child_failure;
+
+/* The newest ones are kept: a member may be behind by a few children, and not by more.  Under the lock. */
+static void keep_failure(ncclComm_t parent, const hk_event *e) {
+  enum { KEPT = 64 };
+  hk_child_failure *f = malloc(sizeof *f); /* without memory the failure shows as a timeout */
+  if (!f) return;
+  f->rank = e->rank;
+  snprintf(f->text, sizeof f->text, "%s", e->text);
+  f->next = parent->order.failures;
+  parent->order.failures = f;
+  for (int i = 1; i < KEPT && f; i++) f = f->next;
+  if (!f || !f->next) return;
+  free(f->next); /* the list grows by one at a time: it is the last */
+  f->next = NULL;
+}
+
 void hk_children_heard(ncclComm_t parent, const hk_event *e) {
   pthread_mutex_lock(&parent->health.lock);
+  if (e->text[0] == FAILED) {
+    keep_failure(parent, e);
+    pthread_mutex_unlock(&parent->health.lock);
+    return;
+  }
   hk_notice *n = parent->order.notices;
   while (n && n->rank != e->rank) n = n->next;
   if (!n && (n = calloc(1, sizeof *n))) { /* without memory a difference shows as a timeout */
@@ -59,6 +88,11 @@ void hk_children_free(ncclComm_t parent) {
     hk_attempts *a = parent->order.attempts;
     parent->order.attempts = a->next;
     free(a);
+  }
+  while (parent->order.failures) {
+    hk_child_failure *f = parent->order.failures;
+    parent->order.failures = f->next;
+    free(f);
   }
 }
 
@@ -115,6 +149,7 @@ static void begin_shrink(hk_children_watch *w) {
   hk_attempts *a = attempts_of(parent, w->hash);
   w->attempt = a ? ++a->n : 1;
   pthread_mutex_unlock(&parent->health.lock);
+  snprintf(w->key, sizeof w->key, "x%.16s:%08x", w->hash, w->attempt);
   announce(parent, &e);
 }
 
@@ -127,6 +162,13 @@ static const hk_notice *lowest_notice(const hk_init *how, const char *than) {
     if (!low || n->rank < low->rank) low = n;
   }
   return low;
+}
+
+/* How many ranks give this list, members by ours or not: all ranks count the same.  Under the lock. */
+static int ranks_with(ncclComm_t parent, const char *list) {
+  int ranks = 0;
+  for (const hk_notice *n = parent->order.notices; n; n = n->next) ranks += strcmp(n->text, list) == 0;
+  return ranks;
 }
 
 /* The verdict: for each list that it is about its hash and the number of the attempt, then the words.  All members count the
@@ -143,8 +185,10 @@ static void pronounce(hk_children_watch *w, const hk_notice *low, const hk_notic
     hk_attempts *a = attempts_of(how->parent, hash);
     if (a) used += (size_t)snprintf(w->verdict + used, bytes - used, "%s:%08x ", hash, ++a->n);
   }
-  snprintf(w->verdict + used, bytes - used, "|rank %d excludes %.600s, rank %d excludes %.600s", low->rank,
-           low->text + WORDS_AT, other->rank, other->text + WORDS_AT);
+  bool low_is_odd = ranks_with(how->parent, low->text) < ranks_with(how->parent, other->text);
+  const hk_notice *odd = low_is_odd ? low : other, *norm = low_is_odd ? other : low;
+  snprintf(w->verdict + used, bytes - used, "|rank %d excludes %.600s, but rank %d excludes %.600s", odd->rank,
+           odd->text + WORDS_AT, norm->rank, norm->text + WORDS_AT);
 }
 
 /* Is another member's verdict about our attempt?  Then it is ours.  Under the lock. */
@@ -182,6 +226,125 @@ static hk_status compare_lists(hk_children_watch *w, uint64_t long_ns) {
                  strchr(w->verdict, '|') + 1);
 }
 
+bool hk_children_parent_failed(ncclComm_t parent) {
+  if (atomic_load(&parent->health.revoked)) return false; /* children are made of it all the same */
+  return atomic_load(&parent->health.failure) ||
+         (parent->wait.shared_failure && atomic_load(parent->wait.shared_failure));
+}
+
+/* Then that is the story. */
+static bool parent_is_over(const hk_children_watch *w) {
+  return atomic_load(&w->how->parent->health.closing) == HK_CLOSING_ABORT || hk_children_parent_failed(w->how->parent);
+}
+
+/* ---- failures ----
+ * A rank that fails in making a child may have no link with those that wait for it, or none in which they wait.  It reports the
+ * failure over the parent's overlay, which leaves the parent as it is.  A rank that fails because of another one reports what it
+ * knows, so that those that wait for it end, too.  Members collect these notices for a short time and take the strongest. */
+enum { OWN = 'o', CAUSED = 'c', BEFORE = 'b', AFTER = 'a' };
+static const uint64_t GRACE_NS = 200000000u;
+
+static bool is_member(const hk_children_watch *w, int rank) {
+  if (w->how->exclude) return !excludes(w->how, rank);
+  for (int i = 0; i < w->c->nranks; i++)
+    if (w->members && w->members[i] == rank) return true;
+  return false;
+}
+
+/* The letters of the notice if it is about this child and ends it here, else NULL.  A split that a rank leaves before its members
+ * are known is over for all ranks. */
+static const char *ends_child(const hk_children_watch *w, const hk_child_failure *f) {
+  size_t key = strlen(w->key);
+  const char *letters = f->text + 1 + key + 1;
+  if (!key || strncmp(f->text + 1, w->key, key) != 0 || f->text[1 + key] != ' ') return NULL;
+  return (letters[1] == BEFORE && !w->how->exclude) || is_member(w, f->rank) ? letters : NULL;
+}
+
+/* The strongest notice: a rank's failure of its own, then the lowest rank's.  The words into `words`; false: there is none. */
+static bool find_failure(const hk_children_watch *w, bool *own, char words[HK_EVENT_TEXT]) {
+  ncclComm_t parent = w->how->parent;
+  int rank = -1;
+  *own = false;
+  pthread_mutex_lock(&parent->health.lock);
+  for (const hk_child_failure *f = parent->order.failures; f; f = f->next) {
+    const char *letters = ends_child(w, f);
+    bool o = letters && letters[0] == OWN;
+    if (!letters || (rank >= 0 && (o != *own ? *own : f->rank > rank))) continue;
+    rank = f->rank;
+    *own = o;
+    snprintf(words, HK_EVENT_TEXT, "%s", letters + 2);
+  }
+  pthread_mutex_unlock(&parent->health.lock);
+  return rank >= 0;
+}
+
+static void note_failure(const hk_children_watch *w, char whose, const char *words) {
+  hk_event e = {0};
+  snprintf(e.text, sizeof e.text, "%c%s %c%c%.1400s", FAILED, w->key, whose, w->members ? AFTER : BEFORE, words);
+  announce(w->how->parent, &e);
+}
+
+/* In waits: has another member failed? */
+static hk_status check_failures(void *arg) {
+  hk_children_watch *w = arg;
+  char words[HK_EVENT_TEXT];
+  bool own;
+  int failure = atomic_load(&w->c->health.failure); /* waits in the parent's collectives do not look at it */
+  if (failure) return HK_FAIL((hk_status)failure, "another call ended the making of the new communicator");
+  if (w->c->bootstrap || !find_failure(w, &own, words))
+    return HK_OK; /* a child that all have joined has its own events */
+  if (!w->heard_ns) w->heard_ns = hk_now_ns();
+  if (!own && hk_now_ns() - w->heard_ns < GRACE_NS) return HK_OK;
+  return HK_FAIL(HK_ERR_REMOTE, "%s", words);
+}
+
+/* A member that has its result may abort the parent while others still collect: that is no cause of theirs. */
+static bool aborted_since(const hk_children_watch *w) {
+  ncclComm_t parent = w->how->parent;
+  char words[HK_EVENT_TEXT];
+  bool own;
+  if (atomic_load(&parent->health.closing) == HK_CLOSING_ABORT || !find_failure(w, &own, words)) return false;
+  (void)hk_comm_settle(parent, NULL);
+  pthread_mutex_lock(&parent->health.lock);
+  bool aborted = parent->health.settle_ns && parent->health.story.kind == HK_EVENT_ABORT;
+  pthread_mutex_unlock(&parent->health.lock);
+  return aborted;
+}
+
+/* What an event of the child said that ended its making here, or the thread's error. */
+static void cause_of(ncclComm_t c, char *text, size_t bytes) {
+  pthread_mutex_lock(&c->health.lock);
+  if (c->health.settle_ns)
+    hk_story_tell(&c->health.story, c->rank, text, bytes);
+  else
+    snprintf(text, bytes, "%s", hk_last_error());
+  pthread_mutex_unlock(&c->health.lock);
+}
+
+/* After a failure: reports it to the members, and gives the one that all of them report. */
+static hk_status settle_failure(hk_children_watch *w, hk_status rc) {
+  char words[HK_EVENT_TEXT], text[1400];
+  bool own, aborted = atomic_load(&w->c->health.closing) == HK_CLOSING_ABORT;
+  hk_wait_env env = {.spins = 0};
+  hk_waiter nap;
+  if (!w->key[0] || w->c->bootstrap || w->verdict[0] || (parent_is_over(w) && !aborted_since(w))) return rc;
+  if (aborted || rc != HK_ERR_REMOTE) {
+    snprintf(text, sizeof text, "rank %d %s%.1300s", w->how->parent->rank,
+             aborted ? "aborted the new communicator" : "failed: ", aborted ? "" : hk_last_error());
+    note_failure(w, OWN, text);
+    return rc;
+  }
+  cause_of(w->c, text, sizeof text);
+  if (!find_failure(w, &own, words)) note_failure(w, CAUSED, text);
+  if (!w->heard_ns) w->heard_ns = hk_now_ns();
+  hk_wait_begin(&nap, &env);
+  while (find_failure(w, &own, words) && !own && hk_now_ns() - w->heard_ns < GRACE_NS && !parent_is_over(w))
+    (void)hk_wait_nap(&nap, -1, 1000 * 1000);
+  if (!find_failure(w, &own, words) || (parent_is_over(w) && !aborted_since(w))) return rc;
+  w->settled = true;
+  return HK_FAIL(HK_ERR_REMOTE, "%s", words);
+}
+
 /* ---- waits ---- */
 
 static hk_status parent_ended(const hk_init *how) {
@@ -194,7 +357,7 @@ static hk_status watch(void *arg, uint64_t waited_ns) {
   hk_status rc = hk_watch(w->c, waited_ns);
   if (rc == HK_OK) rc = parent_ended(w->how);
   if (rc == HK_OK && w->how->exclude) rc = compare_lists(w, DIFFER_NS);
-  return rc;
+  return rc == HK_OK ? check_failures(w) : rc;
 }
 
 void hk_children_watch_begin(hk_children_watch *w, ncclComm_t c, const hk_init *how) {
@@ -202,18 +365,30 @@ void hk_children_watch_begin(hk_children_watch *w, ncclComm_t c, const hk_init *
   if (!how->parent) return;
   c->wait.check = watch;
   c->wait.arg = w;
+  if (how->exclude)
+    begin_shrink(w);
+  else
+    snprintf(w->key, sizeof w->key, "s%llu", (unsigned long long)how->split);
+}
+
+static hk_status end_shrink(hk_children_watch *w, hk_status rc) {
+  /* Where lists differ another member may have failed first, and this one because of that. */
+  if (rc != HK_OK && (w->verdict[0] || compare_lists(w, 0) != HK_OK)) rc = HK_ERR_USAGE;
+  hk_event e = {0};
+  memcpy(e.text, w->verdict, sizeof e.text);
+  announce(w->how->parent, &e);
+  return rc;
 }
 
 hk_status hk_children_watch_end(hk_children_watch *w, hk_status rc) {
   if (!w->c || !w->how->parent) return rc;
   w->c->wait.check = hk_watch;
   w->c->wait.arg = w->c;
-  if (!w->how->exclude) return rc;
-  /* Where lists differ another member may have failed first, and this one because of that. */
-  if (rc != HK_OK && (w->verdict[0] || compare_lists(w, 0) != HK_OK)) rc = HK_ERR_USAGE;
-  hk_event e = {0};
-  memcpy(e.text, w->verdict, sizeof e.text);
-  announce(w->how->parent, &e);
+  if (!w->how->exclude && !w->exchanging) hk_bootstrap_skip(w->how->parent->bootstrap);
+  if (w->how->exclude) rc = end_shrink(w, rc);
+  if (rc != HK_OK) rc = settle_failure(w, rc);
+  free(w->members);
+  w->members = NULL;
   return rc;
 }
 
@@ -254,12 +429,16 @@ out:
   return rc;
 }
 
-static hk_status exchange(const hk_init *how, const hk_bootstrap_options *o, split_row *rows) {
+static hk_status exchange(hk_children_watch *w, const hk_bootstrap_options *o, split_row *rows) {
+  const hk_init *how = w->how;
   ncclComm_t parent = how->parent;
   hk_status rc = HK_ERR_USAGE;
   rows[parent->rank] = (split_row){how->color, how->key};
   if (!atomic_load(&parent->health.revoked)) {
+    w->exchanging = true;
+    hk_bootstrap_also(parent->bootstrap, check_failures, w);
     rc = hk_bootstrap_allgather(parent->bootstrap, rows, sizeof *rows);
+    hk_bootstrap_also(parent->bootstrap, NULL, NULL);
   }
   if (rc == HK_OK || !atomic_load(&parent->health.revoked)) return rc;
   return exchange_anew(parent, how, o, rows);
@@ -276,7 +455,7 @@ static hk_status split_members(ncclComm_t c, const hk_init *how, const hk_bootst
     rc = HK_FAIL_ERRNO("no memory to split %d ranks", n);
     goto out;
   }
-  HK_TRY(exchange(how, o, rows), out);
+  HK_TRY(exchange(c->wait.arg, o, rows), out);
   for (int r = 0; r < n; r++) {
     if (rows[r].color != how->color || how->color < 0) continue;
     int at = count++;
@@ -313,6 +492,7 @@ static hk_status shrink_members(ncclComm_t c, const hk_init *how, int **out) {
 
 hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o) {
   hk_status rc = HK_OK;
+  hk_children_watch *w = c->wait.arg;
   int *members = NULL;
   uint64_t child;
   char what[64];
@@ -321,11 +501,10 @@ hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_option
   hk_bootstrap_begin(how->parent->bootstrap, how->exclude ? HK_PHASE_SHRINK : HK_PHASE_SPLIT, what);
   HK_TRY(how->exclude ? shrink_members(c, how, &members) : split_members(c, how, o, &members), out);
   if (c->nranks == 0) goto out; /* NCCL_SPLIT_NOCOLOR: took part, gets nothing */
+  w->members = members;
   o->rank = c->rank;
   o->nranks = c->nranks;
   if (how->exclude) {
-    hk_children_watch *w = c->wait.arg;
-    begin_shrink(w);
     child = (uint64_t)w->attempt << 32 | 0x80000000u;
   } else {
     child = how->split << 32 | (unsigned)how->color;
@@ -333,6 +512,6 @@ hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_option
   HK_TRY(hk_bootstrap_join_child(&c->bootstrap, how->parent->bootstrap, members, child, o), out);
 out:
   hk_bootstrap_begin(how->parent->bootstrap, HK_PHASE_IDLE, NULL);
-  free(members);
+  if (w->members != members) free(members);
   return rc;
 }

@@ -13,16 +13,24 @@ typedef struct hk_children_watch {
   uint32_t attempt;            /* with this list; 0: not begun */
   uint64_t differ_ns;          /* since when another member's list differs; 0: none does */
   char verdict[HK_EVENT_TEXT]; /* that they differ; empty: there is none */
+  /* Of the failures of others: */
+  char key[40];      /* names the child in notices; empty: it has none */
+  int *members;      /* the ranks that make this child; NULL: not known yet */
+  bool exchanging;   /* the parent's allgather has begun on this rank */
+  uint64_t heard_ns; /* when the first notice of a failure was seen; 0: none was */
+  bool settled;      /* the error text is the one that all members report */
 } hk_children_watch;
 void hk_children_watch_begin(hk_children_watch *w, ncclComm_t c, const hk_init *how);
-/* Gives rc, or the cause of it if that is known here. */
+/* Gives rc, or the cause of it if that is known here.  Reports this rank's failure to the members that wait for it. */
 hk_status hk_children_watch_end(hk_children_watch *w, hk_status rc);
 
+/* The parent has failed, on this rank or another one of this host, and was not revoked. */
+bool hk_children_parent_failed(ncclComm_t parent);
 /* Waits until the parent's earlier children are there or have failed: ranks make them in the same order. */
 hk_status hk_children_turn(const hk_init *how);
 /* Finds the members and joins them; sets the new rank and size.  A rank without color has size 0. */
 hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o);
-/* On the service thread: another rank is in a shrink. */
+/* On the service thread: another rank is in a shrink, or has failed in making a child. */
 void hk_children_heard(ncclComm_t parent, const hk_event *e);
 void hk_children_free(ncclComm_t parent);
 #endif

@@ -105,7 +105,8 @@ typedef struct hk_order {
   uint64_t children, splits; /* begun; of the latter all ranks have as many */
   _Atomic(uint64_t) children_over;
   struct hk_notice *notices;    /* what ranks exclude in shrinks under way, */
-  struct hk_attempts *attempts; /* and how often each list came; both under health.lock: children.c */
+  struct hk_attempts *attempts; /* how often each list came, */
+  struct hk_child_failure *failures; /* and what children failed with; all under health.lock: children.c */
   uint32_t announced;
   const void *looked_at[2]; /* the last buffers received into and sent from: they are the host's */
   const hk_call *current;   /* for reports; NULL between operations */

@@ -279,9 +279,9 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .report = hk_watch_report,
                             .arg = c};
   if (c->rank == 0) hk_param_tell_names(true);
+  hk_children_watch_begin(&watch, c, how); /* first: members hear of a failure from here on */
   HK_TRY(hk_service_new(&c->service, "hocket-service"), out);
   o.service = c->service;
-  hk_children_watch_begin(&watch, c, how);
   HK_TRY(how->parent ? hk_children_join(c, how, &o) : join_new(c, how, &o), out);
   if (c->nranks == 0) goto out;
   joined = hk_now_ns();
@@ -297,7 +297,8 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
           (double)(joined - begin) / 1e6);
 out:
   rc = hk_children_watch_end(&watch, rc);
-  if (watch.verdict[0]) { /* all members report it in these words, whichever of them saw it first */
+  bool told = watch.verdict[0] || watch.settled;
+  if (told) { /* all members report it in these words, whichever of them saw it first */
     hk_event e = {.kind = HK_EVENT_ERROR, .rank = c->rank, .from = c->rank, .code = (int32_t)rc};
     snprintf(e.text, sizeof e.text, "%s", hk_last_error());
     hk_comm_hear(c, &e);
@@ -306,10 +307,9 @@ out:
     hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
   else if (rc != HK_OK && c->bootstrap)
     rc = hk_comm_failed(c, rc); /* the others wait for this rank */
-  else if (rc != HK_OK && how->parent && !atomic_load(&how->parent->health.revoked) &&
-           atomic_load(&how->parent->health.failure))
+  else if (rc != HK_OK && !told && how->parent && hk_children_parent_failed(how->parent))
     rc = hk_comm_settle(how->parent, NULL); /* that is what ended the exchange */
-  else if (rc != HK_OK && !watch.verdict[0] && atomic_load(&c->health.failure))
+  else if (rc != HK_OK && !told && atomic_load(&c->health.failure))
     rc = hk_comm_settle(c, NULL); /* another rank's, of which its event has the words */
   if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
   atomic_store(&c->health.progress, (int)rc);

@@ -386,6 +386,48 @@ static int wrong_color(ncclComm_t c, int rank, int n, void *arg) {
 START_TEST(colors) { ck_assert_int_eq(ranks_as_threads(3, wrong_color, NULL), 0); }
 END_TEST
 
+/* A rank gives up a split that others come to later: they learn of it, and the parent makes the next child. */
+static int split_given_up(ncclComm_t c, int rank, int n, void *arg) {
+  ncclComm_t child;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  float one = 1;
+  int faults = 0;
+  config.blocking = 0;
+  for (int i = 0; i < 3; i++) {
+    if (rank == 1) {
+      faults += code_is("split", ncclCommSplit(c, 0, 0, &child, &config), ncclInProgress, NULL);
+      faults += RANK_CHECK(ncclCommAbort(child));
+    }
+    faults += RANK_CHECK(ncclAllReduce(&one, &one, 1, ncclFloat32, ncclMax, c, NULL)); /* after the abort */
+    if (rank != 1)
+      faults += code_is("split", ncclCommSplit(c, 0, 0, &child, NULL), ncclRemoteError,
+                        "rank 1 aborted the new communicator");
+    if (faults) return faults;
+  }
+  (void)arg;
+  faults += RANK_CHECK(ncclCommSplit(c, 0, 0, &child, NULL));
+  return faults ? faults : child_works(child, n);
+}
+
+/* A rank destroys the parent: of those that wait for it in a split not all have a link with it that they look at. */
+static int split_left(ncclComm_t c, int rank, int n, void *arg) {
+  (void)n, (void)arg;
+  ncclComm_t child;
+  if (rank == 1) return 0; /* the caller destroys it */
+  return code_is("split", ncclCommSplit(c, 0, 0, &child, NULL), ncclRemoteError,
+                 "rank 1 of 6 has left the communicator");
+}
+
+START_TEST(splits_that_fail) {
+  ck_assert_int_eq(ranks_as_threads(5, split_given_up, NULL), 0);
+  ck_assert_int_eq(ranks_as_threads(6, split_left, NULL), 0);
+#ifndef __SANITIZE_THREAD__
+  ck_assert_int_eq(ranks_as_processes(5, split_given_up, NULL), 0);
+  ck_assert_int_eq(ranks_as_processes(6, split_left, NULL), 0);
+#endif
+}
+END_TEST
+
 /* Parent and children may be destroyed while the children's inits are under way. */
 START_TEST(destroy_of_init) {
   ncclComm_t c[N], child[N];
@@ -482,6 +524,7 @@ int main(void) {
   tcase_add_test(t, shrinks_that_differ);
   tcase_add_test(t, children_at_once);
   tcase_add_test(t, colors);
+  tcase_add_test(t, splits_that_fail);
   tcase_add_test(t, destroy_of_init);
   tcase_add_test(t, abort_of_one_init);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
