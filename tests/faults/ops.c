@@ -116,6 +116,7 @@ static ncclResult_t child(run *w, ncclComm_t c, const call *k, int repetition) {
     return ncclSuccess;
   else
     rc = ncclCommShrink(c, &exclude, 1, &young, NULL, NCCL_SHRINK_DEFAULT);
+  if (rc != ncclSuccess) op_failed(w, NULL, rc, "the child"); /* the parent may end with another text meanwhile */
   if (rc != ncclSuccess) return rc;
   call small = {.count = 2, .type = ncclInt32, .operator= ncclSum, .in = w->in, .out = w->out};
   rc = allreduce(w, young, &small, w->rank, w->op == OP_split ? w->n : w->n - 1, repetition);
