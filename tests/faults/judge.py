@@ -26,6 +26,7 @@ RULES = {
     "gone": ({REMOTE}, {NO_CODE}, set(), "victim"),
     "mismatch": ({USAGE}, {USAGE}, set(), "victim"),
     "arguments": ({ARGUMENT}, {ARGUMENT}, set(), "victim"),
+    "unlike": ({ARGUMENT}, {ARGUMENT}, set(), "both"),
     "strangers": ({REMOTE}, {USAGE}, set(), "victim"),
     "watch": ({REMOTE}, {NO_CODE, REMOTE}, set(), "victim"),
     "pair": ({USAGE, REMOTE}, {USAGE, REMOTE, SUCCESS}, set(), "named"),

@@ -7,7 +7,7 @@ BEGIN, END = "<!-- made by make check-faults: begin -->", "<!-- made by make che
 STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 CODES = {
     "survive": "ok", "parted": "ok", "left": "ok", "refused": "ok", "dead": "6", "cut": "6", "link": "6", "local": "6",
-    "gone": "6", "watch": "6", "rootless": "6", "mismatch": "5", "arguments": "4",
+    "gone": "6", "watch": "6", "rootless": "6", "mismatch": "5", "arguments": "4", "unlike": "4",
 }
 
 
