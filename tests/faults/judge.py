@@ -30,7 +30,7 @@ RULES = {
     "strangers": ({REMOTE}, {USAGE}, set(), "victim"),
     "watch": ({REMOTE}, {NO_CODE, REMOTE}, set(), "victim"),
     "pair": ({USAGE, REMOTE}, {USAGE, REMOTE, SUCCESS}, set(), "named"),
-    "left": ({SUCCESS, REMOTE}, {REMOTE, NO_CODE}, set(), ""),
+    "left": ({SUCCESS, REMOTE}, {SUCCESS, REMOTE, NO_CODE}, set(), ""),
     "refused": ({SUCCESS}, None, set(), ""),
 }
 
