@@ -71,7 +71,7 @@ static bool split_host_port(const char *text, char *host, size_t host_bytes, uns
     colon = end + 1;
   } else {
     colon = strrchr(text, ':');
-    /* A second colon outside brackets means an IPv6 address, whose end and port cannot be told apart. */
+    /* A second colon outside brackets means an IPv6 address: its last part and a port look alike. */
     if (!colon || strchr(text, ':') != colon) return false;
     end = colon;
   }

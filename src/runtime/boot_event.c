@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events: what happened to a rank, told to all others over the overlay's links.  Each rank passes on the first event about a
+/* Events: what happened to a rank, sent to all others over the overlay's links.  Each rank passes on the first event about a
  * rank and drops the rest, so a flood ends by itself after about as many messages as there are links. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static bool note_link(hk_bootstrap *b, const hk_event *e) {
  * may be about one rank and differ. */
 static bool note(hk_bootstrap *b, const hk_event *e) {
   int key = e->kind == HK_EVENT_VERDICT ? e->from : e->rank;
-  uint64_t bit = (uint64_t)1 << key % 64, *word = &b->told[e->kind * (b->nranks / 64 + 1) + key / 64];
+  uint64_t bit = (uint64_t)1 << key % 64, *word = &b->seen[e->kind * (b->nranks / 64 + 1) + key / 64];
   pthread_mutex_lock(&b->lock);
   bool first = !(*word & bit);
   *word |= bit;
@@ -78,9 +78,9 @@ bool hk_event_dead(hk_bootstrap *b, int rank) {
 }
 
 bool hk_event_aborted(hk_bootstrap *b, int rank) {
-  const uint64_t *told = &b->told[HK_EVENT_ABORT * (b->nranks / 64 + 1)];
+  const uint64_t *seen = &b->seen[HK_EVENT_ABORT * (b->nranks / 64 + 1)];
   pthread_mutex_lock(&b->lock);
-  bool aborted = told[rank / 64] >> rank % 64 & 1;
+  bool aborted = seen[rank / 64] >> rank % 64 & 1;
   pthread_mutex_unlock(&b->lock);
   return aborted;
 }

@@ -86,7 +86,7 @@ struct hk_bootstrap {
   hk_message *events, **events_end; /* for the service thread, from ranks of this process */
   hk_service_work event_work;
   hk_delivery *deliveries, **deliveries_end;
-  uint64_t *told, *dead; /* a bit for each rank that an event of a kind, or a death, was about */
+  uint64_t *seen, *dead; /* a bit for each kind of event and rank that it was about; and for each dead rank */
   uint32_t *shrinks;     /* [nranks] the newest HK_EVENT_SHRINK of each */
   uint64_t gone_ns;      /* when a member was first seen to have given the parent up; 0: not yet */
   bool known;            /* `contacts` is complete, and the service thread may read it */

@@ -379,8 +379,8 @@ hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, 
   return HK_OK;
 }
 
-/* Has a rank that is to be a member of this child aborted or destroyed the parent, without having come here before?  Its call may
- * be a moment behind the news.  Under the lock. */
+/* Has a future member of this child aborted or destroyed the parent before it came here?  That news may arrive a moment
+ * before the member's own connection.  Under the lock. */
 static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
   if (!b->parent || l->next || l->end != HK_END_CLOSED) return false;
   int rank = b->members[l->rank];

@@ -53,8 +53,8 @@ typedef struct missing {
   hk_activity activity[ASK_ALL];
 } missing;
 
-/* Is this what keeps others waiting?  A rank in the same call that waits for another one is not, nor is one that has its init
- * behind it. */
+/* Is this what keeps others waiting?  A rank in the same call that waits for another one is not, nor is one whose init is
+ * complete. */
 static bool holds_up(const hk_bootstrap *b, hk_presence p, const hk_activity *a) {
   if (p != HK_PRESENCE_ANSWERS) return true;
   if (a->phase == (uint8_t)phase_of(b) || a->phase == HK_PHASE_INIT) return a->waits_for < 0;

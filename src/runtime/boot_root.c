@@ -302,7 +302,7 @@ static void describe_process(const uint8_t contact[HK_CONTACT_BYTES], char *text
 }
 
 /* Of two ranks with one number neither is the right one, and the job cannot come about as it was meant: all learn it at once.
- * This happens only while the root gathers: a communicator that has come about hears nobody who comes later. */
+ * This happens only while the root gathers: a complete communicator accepts no rank that comes later. */
 static void fail_with_duplicate(hk_root *r, const seat *s, const hk_hello *h) {
   char first[96], second[96];
   describe_process(s->contact, first, sizeof first);
@@ -362,7 +362,7 @@ static int find_seat(hk_root *r, const hk_hello *h, hk_reply *reply) {
     return -1;
   }
   seat *s = &r->seat[at];
-  /* A contact alone leaves no connection behind, and may be given again by the process that has tried before. */
+  /* A contact alone keeps no connection; the process that sent it may send it again. */
   bool again = hk_bytes_equal(s->nonce, h->nonce, HK_NONCE_BYTES) || has_hung_up(s) ||
                (h->kind == HK_HELLO_CONTACT && hk_contact_process(s->contact) == hk_contact_process(h->contact));
   if (s->state == SEAT_TAKEN && !again) {

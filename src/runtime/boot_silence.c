@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hosts that fall silent while something is under way to them.  Where nothing is, the kernel's keepalives find it (hk_watch_silence);
- * else somebody has to look, every second for as long as that lasts, by the rule of base/silence.h. */
+/* Hosts that fall silent while something is under way to them.  On an idle link the kernel's keepalives find it
+ * (hk_watch_silence).  Otherwise the service thread looks once a second, by the rule of base/silence.h. */
 #include <errno.h>
 #include "../base/param.h"
 #include "boot_internal.h"

@@ -52,7 +52,7 @@ static void destroy(hk_bootstrap *b) {
   pthread_cond_destroy(&b->change);
   pthread_mutex_destroy(&b->lock);
   free(b->contacts);
-  free(b->told);
+  free(b->seen);
   free(b->dead);
   free(b->shrinks);
   free(b);
@@ -82,10 +82,10 @@ static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const
   b->deliveries_end = &b->deliveries;
   b->event_work = (hk_service_work){.fn = hk_event_work, .arg = b};
   b->contacts = calloc((size_t)b->nranks, HK_CONTACT_BYTES);
-  b->told = calloc(((size_t)b->nranks / 64 + 1) * HK_EVENT_KINDS, sizeof *b->told);
+  b->seen = calloc(((size_t)b->nranks / 64 + 1) * HK_EVENT_KINDS, sizeof *b->seen);
   b->shrinks = calloc((size_t)b->nranks, sizeof *b->shrinks);
   b->dead = calloc((size_t)b->nranks / 64 + 1, sizeof *b->dead);
-  if (!b->contacts || !b->told || !b->dead || !b->shrinks) {
+  if (!b->contacts || !b->seen || !b->dead || !b->shrinks) {
     rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d ranks' addresses", b->nranks);
     goto out;
   }
@@ -114,9 +114,9 @@ static void give_up(hk_bootstrap *b, hk_status rc) {
   hk_event e = {.kind = HK_EVENT_ERROR, .rank = b->rank, .code = (int32_t)rc};
   snprintf(e.text, sizeof e.text, "%.*s", (int)sizeof e.text - 1, hk_last_error());
   pthread_mutex_lock(&b->lock);
-  bool told = b->broken;
+  bool known = b->broken;
   pthread_mutex_unlock(&b->lock);
-  if (!told) hk_bootstrap_announce(b, &e);
+  if (!known) hk_bootstrap_announce(b, &e);
   hk_bootstrap_leave(b);
 }
 

@@ -29,7 +29,7 @@ static hk_status failed_here(ncclComm_t c, const hk_call *call, hk_status rc) {
   return hk_comm_settle(c, NULL);
 }
 
-static inline bool is_told(ncclComm_t c) {
+static inline bool failure_known(ncclComm_t c) {
   return atomic_load(&c->health.failure) || (c->wait.shared_failure && atomic_load(c->wait.shared_failure));
 }
 
@@ -39,7 +39,7 @@ static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int 
   char what[160];
   hk_cancel_hold(); /* the news goes out over sockets */
   if (x && peer < 0) peer = x->bad_peer;
-  if (!is_told(c)) {
+  if (!failure_known(c)) {
     if (rc == HK_ERR_USAGE && x && x->bad_peer >= 0)
       hk_mismatch_slot(c, call, x);
     else if (rc == HK_ERR_REMOTE)
@@ -54,7 +54,7 @@ static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int 
 /* A call that could not begin.  What is wrong with its arguments is found by all ranks, or concerns this one alone, and changes
  * nothing; but for what this rank lacks the others would wait. */
 static hk_status not_begun(ncclComm_t c, const hk_call *call, hk_status rc) {
-  return !is_told(c) && (rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE) ? rc : ended(c, call, NULL, -1, rc);
+  return !failure_known(c) && (rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE) ? rc : ended(c, call, NULL, -1, rc);
 }
 
 /* Does the rank learn nothing of the others' calls by taking part? */
