@@ -13,10 +13,11 @@ BEGIN {
   may["netplugin"] = "transport"
   may["kernels"] = "program transport/link.h"
   may["collectives"] = "program topo"
+  may["boot"] = "runtime/comm.h"
   may["runtime"] = may["tools"] = "*"
   # The public API only, so that the same binary runs with another libnccl.so.2; and what is linked or compiled into it.
   may["perf"] = "! base/json.h base/cuda_abi.h base/launchers.def"
-  public["runtime"] = public["perf"] = public["tools"] = 1
+  public["boot"] = public["runtime"] = public["perf"] = public["tools"] = 1
 }
 function complain(text) { print FILENAME ":" FNR ": " text; bad = 1 }
 # "src/a/b/../../c/d.h" without the dots, from below src/.
@@ -52,7 +53,7 @@ FNR == 1 {
 }
 /^[ \t]*#[ \t]*include[ \t]*"/ { split($0, quoted, "\""); check(resolve(folder, quoted[2])) }
 /^[ \t]*#[ \t]*include[ \t]*<(nccl|hocket)\.h>/ && !(from in public) {
-  complain("only runtime, perf and tools include the public headers")
+  complain("only boot, runtime, perf and tools include the public headers")
 }
 FNR == 601 { print "warning: " FILENAME " has more than 600 lines: it wants a second file" }
 END {

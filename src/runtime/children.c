@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "host.h" /* hk_hash */
+#include "../boot/host.h" /* hk_hash */
 #include "story.h"
 
 /* ---- lists of excluded ranks ----

@@ -6,7 +6,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../transport/shm.h" /* the board */
-#include "boot_process.h"     /* hk_forks */
+#include "../boot/process.h"     /* hk_forks */
 #include "gpu.h"
 #include "story.h"
 

@@ -6,7 +6,7 @@
 #include "../collectives/overrides.h"
 #include "../kernels/exec.h"
 #include "../transport/transport.h"
-#include "bootstrap.h"
+#include "../boot/bootstrap.h"
 #include "call.h"
 
 enum { HK_COMM_LIVE = 0x686f636b, HK_COMM_FREED = 0x64656164 };

@@ -7,7 +7,7 @@
 #include "../kernels/gpu_image.h"
 #include "../topo/topo.h"
 #include "gpu_net.h"
-#include "host.h"
+#include "../boot/host.h"
 
 int hk_gpu_count(void) {
   int devices;

@@ -10,7 +10,7 @@
 #include "children.h"
 #include "comm.h"
 #include "gpu_net.h"
-#include "host.h"
+#include "../boot/host.h"
 #include "profiler.h"
 #include "rings.h"
 #include "story.h"

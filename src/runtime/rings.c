@@ -8,7 +8,7 @@
 #include "../topo/detect.h"
 #include "../topo/xml.h"
 #include "gpu.h"
-#include "host.h"
+#include "../boot/host.h"
 
 /* This host's ranks and where they sit. */
 typedef struct home {

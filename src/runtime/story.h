@@ -9,7 +9,7 @@
 #define HK_RUNTIME_STORY_H
 #include <stdbool.h>
 #include <stddef.h>
-#include "bootstrap.h" /* hk_event */
+#include "../boot/bootstrap.h" /* hk_event */
 
 /* From the strongest to the weakest: */
 typedef enum hk_story_class {

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "../base/thread.h"
 #include "api.h"
-#include "boot_process.h" /* hk_forks */
+#include "../boot/process.h" /* hk_forks */
 #include "group.h"
 #include "run.h"
 

@@ -8,7 +8,7 @@
 #include "../base/param.h"
 #include "../topo/detect.h"
 #include "../topo/xml.h"
-#include "host.h"
+#include "../boot/host.h"
 
 /* The hash of a file's content.  One that cannot be read is complained about where it is parsed. */
 static uint64_t hash_file(const char *path) {

@@ -3,7 +3,7 @@
 #ifndef HK_RUNTIME_WATCH_H
 #define HK_RUNTIME_WATCH_H
 #include "../transport/shm.h" /* the board */
-#include "activity.h"
+#include "../boot/activity.h"
 #include "comm.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && offsetof(hk_board_op, root) == 20 &&

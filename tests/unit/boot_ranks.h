@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
-#include "../../src/runtime/bootstrap.h"
+#include "../../src/boot/bootstrap.h"
 #include "../support/suite.h"
 
 enum { MAX_EVENTS = 80 };

@@ -3,7 +3,7 @@
  * check: notsan */
 #include "../../src/base/addr.h"
 #include "../../src/base/log.h"
-#include "../../src/runtime/boot_job.h"
+#include "../../src/boot/job.h"
 #include "boot_ranks.h"
 #include "scratch.h"
 

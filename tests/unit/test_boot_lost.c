@@ -2,7 +2,7 @@
 /* Control connections that something closes while both processes live: no rank is reported as gone.
  * check: notsan */
 #include <sys/socket.h>
-#include "../../src/runtime/boot_internal.h"
+#include "../../src/boot/internal.h"
 #include "boot_ranks.h"
 
 enum { RANKS_MOST = 9, VICTIM = 3 };

@@ -3,9 +3,9 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include "../../src/runtime/boot_door.h"
-#include "../../src/runtime/boot_process.h"
-#include "../../src/runtime/boot_wire.h"
+#include "../../src/boot/listener.h"
+#include "../../src/boot/process.h"
+#include "../../src/boot/wire.h"
 #include "boot_ranks.h"
 
 static const int counts[] = {1, 2, 3, 4, 5, 7, 8, 16, 33, 64};

@@ -8,9 +8,9 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
-#include "../../src/runtime/boot_dial.h"
-#include "../../src/runtime/boot_process.h"
-#include "../../src/runtime/boot_wire.h"
+#include "../../src/boot/dial.h"
+#include "../../src/boot/process.h"
+#include "../../src/boot/wire.h"
 #include "boot_ranks.h"
 
 enum { PORTS = 24, HELD = 600, RANKS = 5 };

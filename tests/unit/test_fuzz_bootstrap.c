@@ -5,7 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
-#include "../../src/runtime/boot_internal.h"
+#include "../../src/boot/internal.h"
 #include "boot_ranks.h"
 
 static uint64_t state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank does at this moment, as another rank that waits for it learns it: hk_bootstrap_ask in bootstrap.h. */
-#ifndef HK_RUNTIME_ACTIVITY_H
-#define HK_RUNTIME_ACTIVITY_H
+#ifndef HK_BOOT_ACTIVITY_H
+#define HK_BOOT_ACTIVITY_H
 #include <stddef.h>
 #include <stdint.h>
 

@@ -2,8 +2,8 @@
 /* Asking a rank what it does.  The answer comes from the listener's thread of its process, so a rank that computes, waits or
  * hangs answers as well as an idle one; only a process that is stopped or gone does not. */
 #include <stdio.h>
-#include "boot_dial.h"
-#include "boot_internal.h"
+#include "dial.h"
+#include "internal.h"
 
 enum {
   NEWS_OF_DEATH_NS = 1000 * 1000 * 1000 /* a death reaches all ranks sooner than this, where the overlay is whole */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the bootstrap puts on the wire and into unique ids: fixed layouts, little-endian, no I/O.  docs/bootstrap.md draws
  * them.  Every decoder takes any bytes whatever and says no, rather than trust them. */
-#ifndef HK_RUNTIME_BOOT_WIRE_H
-#define HK_RUNTIME_BOOT_WIRE_H
+#ifndef HK_BOOT_WIRE_H
+#define HK_BOOT_WIRE_H
 #include <nccl.h> /* ncclUniqueId */
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A bootstrap from inside: links, messages, events.  Shared by bootstrap.c, boot_overlay.c, boot_event.c, boot_family.c. */
-#ifndef HK_RUNTIME_BOOT_INTERNAL_H
-#define HK_RUNTIME_BOOT_INTERNAL_H
+/* A bootstrap from inside: links, messages, events.  Shared by bootstrap.c, overlay.c, event.c, family.c. */
+#ifndef HK_BOOT_INTERNAL_H
+#define HK_BOOT_INTERNAL_H
 #include <stdatomic.h>
 #include "../base/silence.h"
-#include "boot_dial.h"
-#include "boot_door.h"
-#include "boot_process.h"
+#include "dial.h"
+#include "listener.h"
+#include "process.h"
 #include "bootstrap.h"
 
 /* A frame with its payload, on its way between ranks of one process or waiting for the rank's thread. */
@@ -37,7 +37,7 @@ typedef struct hk_overlay_link {
   int fd;                                 /* -1 where local or not open */
   struct hk_unsent *unsent, **unsent_end; /* what the socket did not take at once */
   hk_silence silence;                     /* of the peer's host, while something is under way to it */
-  struct hk_lost *lost;                   /* boot_lost.c: it ended, and a thread asks why */
+  struct hk_lost *lost;                   /* lost.c: it ended, and a thread asks why */
   /* Of the service thread: the frame being received. */
   uint32_t have; /* of the header, then of the payload */
   uint8_t header[HK_FRAME_BYTES];
@@ -91,7 +91,7 @@ struct hk_bootstrap {
   uint64_t gone_ns;      /* when a member was first seen to have given the parent up; 0: not yet */
   bool known;            /* `contacts` is complete, and the service thread may read it */
   bool leaving;          /* links may end */
-  bool looking;          /* boot_silence.c's tick runs */
+  bool looking;          /* silence.c's tick runs */
   bool broken;           /* an event came: collectives cannot complete */
   hk_event first_event;
   uint64_t lost_ns; /* when the first HK_EVENT_LINK came; 0: none has */
@@ -102,7 +102,7 @@ static inline hk_overlay_link *hk_link_to(hk_bootstrap *b, bool next, int round)
   return &b->links[2 * round + !next];
 }
 
-/* ---- boot_overlay.c ---- */
+/* ---- overlay.c ---- */
 hk_status hk_overlay_init(hk_bootstrap *b);
 /* Opens the link to rank + 2^round and waits for the one from rank - 2^round. */
 hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env);
@@ -132,24 +132,24 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
 /* On the service thread: the peer is gone, for the reason `how`, or by the socket's error. */
 void hk_overlay_died(hk_overlay_link *l, int error, const char *how);
 
-/* ---- boot_lost.c ---- */
+/* ---- lost.c ---- */
 typedef struct hk_lost hk_lost;
 /* On the service thread: finds out whether the peer's process, whose link has ended, has ended, too.  Then `dead` comes, else
  * that the link is lost.  False: that cannot be asked. */
 bool hk_lost_begin(hk_overlay_link *l, const hk_event *dead);
 void hk_lost_end(hk_bootstrap *b); /* not under the lock: waits for the threads, which takes less than a second */
 
-/* ---- boot_silence.c ---- */
+/* ---- silence.c ---- */
 /* Under the lock: something is under way on a link; looks after the peers' hosts until it has arrived. */
 void hk_silence_begin(hk_bootstrap *b);
 void hk_silence_end(hk_bootstrap *b); /* not under the lock: nothing looks any more */
-/* ---- boot_report.c ---- */
+/* ---- report.c ---- */
 /* Of a collective of the rank's thread, from here on: its waits are reported, and end after BOOTSTRAP_TIMEOUT if `bounded`. */
 hk_wait_env hk_report_begin(hk_bootstrap *b, bool bounded);
 bool hk_report_bounded(const hk_bootstrap *b); /* do all ranks have begun the call that it waits in? */
 hk_status hk_report_check(void *bootstrap, uint64_t waited_ns);
 
-/* ---- boot_event.c ---- */
+/* ---- event.c ---- */
 /* On the service thread: an event that a link brought (`from`), or that its end is. */
 void hk_event_came(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);
 /* From any thread: hk_event_came on the service thread, with a message of hk_event_message (NULL: no memory), which it

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "boot_internal.h"
+#include "internal.h"
 
 /* A receiver puts its own words around the text of an event; the result is a message like any other. */
 _Static_assert(HK_EVENT_TEXT + 512 <= HK_ERROR_TEXT, "an error that quotes an event holds all of it");

@@ -10,8 +10,8 @@
 #include "../base/iface.h" /* link-local addresses */
 #include "../base/log.h"
 #include "../base/param.h"
-#include "boot_dial.h"
-#include "boot_internal.h"
+#include "dial.h"
+#include "internal.h"
 
 enum { GONE_NS = 1000 * 1000 * 1000 };
 enum { LOST_NS = 200 * 1000 * 1000 }; /* for the news of other links, of which all ranks report the same one */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../base/thread.h"
-#include "boot_internal.h"
+#include "internal.h"
 
 /* The question ends sooner than the time in which a death has to reach all ranks. */
 enum { PATIENCE_NS = 700 * 1000 * 1000, NAP_NS = 10 * 1000 * 1000 };

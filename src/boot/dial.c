@@ -2,7 +2,7 @@
 /* Connects to whichever of several addresses proves to be the right place.  The addresses are tried in order, the next one
  * starting when the last one fails or is slow (as in RFC 8305), so that an address that cannot be reached from here, or that
  * on this network belongs to somebody else, costs a moment and no more. */
-#include "boot_dial.h"
+#include "dial.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "../base/log.h"
-#include "boot_process.h"
+#include "process.h"
 
 enum {
   CONNECT_HEAD_START_MS = 250,   /* for an address that does not answer at all */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which job this process belongs to, so that two jobs that were given the same NCCL_COMM_ID do not mix. */
-#ifndef HK_RUNTIME_BOOT_JOB_H
-#define HK_RUNTIME_BOOT_JOB_H
+#ifndef HK_BOOT_JOB_H
+#define HK_BOOT_JOB_H
 #include <stdint.h>
 
 enum { HK_JOB_TEXT = 448 };

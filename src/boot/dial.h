@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Outgoing connections: several addresses raced, hello sent, ack proved. */
-#ifndef HK_RUNTIME_BOOT_DIAL_H
-#define HK_RUNTIME_BOOT_DIAL_H
+#ifndef HK_BOOT_DIAL_H
+#define HK_BOOT_DIAL_H
 #include "../base/wait.h"
-#include "boot_wire.h"
+#include "wire.h"
 
 enum { HK_DIAL_ADDRS = HK_BOOT_ADDRS + 1 };
 

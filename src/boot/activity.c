@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "activity.h"
 #include <stdio.h>
-#include "comm.h" /* hk_watch_describe */
+#include "../runtime/comm.h" /* hk_watch_describe */
 
 static void describe_newest(const hk_activity *a, char *text, size_t bytes) {
   hk_call call = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Process-wide matters of the bootstrap. */
-#include "boot_process.h"
+#include "process.h"
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/silence.h"
-#include "boot_wire.h" /* hk_random */
+#include "wire.h" /* hk_random */
 
 enum { COND_SLICE_NS = 50 * 1000 * 1000, KEEPALIVES = 3 };
 

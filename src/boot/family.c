@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "../base/param.h"
-#include "boot_internal.h"
+#include "internal.h"
 
 /* Ranks that wait for the same give up within this time of each other. */
 #define GIVING_UP_NS 3000000000ull

@@ -4,20 +4,20 @@
  * bootstrap or a root of the process does.
  *
  *   lobby     connections without a complete hello: bounded in number and time
- *   roots     ids made here whose ranks are gathering (boot_root.c)
- *   families  secrets; each has members, the ranks of this process that joined with it (boot_family.c)
+ *   roots     ids made here whose ranks are gathering (root.c)
+ *   families  secrets; each has members, the ranks of this process that joined with it (family.c)
  *
  * One lock guards all of it (hk_door_lock); what is done under it neither blocks nor calls out, but for the members' reports
  * (hk_bootstrap_options), which read a few words.  Order: the door's lock, a
  * bootstrap's, a service's.  The door's own service runs its callbacks under the lock, so nobody may wait for one of them
  * while holding it.
  */
-#ifndef HK_RUNTIME_BOOT_DOOR_H
-#define HK_RUNTIME_BOOT_DOOR_H
+#ifndef HK_BOOT_LISTENER_H
+#define HK_BOOT_LISTENER_H
 #include <pthread.h>
 #include "../base/service.h"
 #include "../base/wait.h"
-#include "boot_wire.h"
+#include "wire.h"
 
 enum { HK_MEMBER_BUCKETS = 256 };
 
@@ -118,7 +118,7 @@ void hk_guest_seated(hk_guest *g, struct hk_root *root, int seat);
 /* Sends a few bytes on a connection whose send buffer is empty. */
 bool hk_guest_send(hk_guest *g, const void *bytes, size_t n);
 
-/* ---- boot_family.c ---- */
+/* ---- family.c ---- */
 /* Not under the lock. */
 hk_status hk_family_get(hk_family **out, hk_door *d, const uint8_t secret[HK_SECRET_BYTES]);
 void hk_family_put(hk_door *d, hk_family *f);
@@ -134,7 +134,7 @@ void hk_family_hello(hk_door *d, hk_guest *g, const hk_hello *h);
 /* Under the lock: throws away connections that have ended before their rank came.  True if something still waits. */
 bool hk_families_expire(hk_door *d, uint64_t now);
 
-/* ---- boot_root.c ---- */
+/* ---- root.c ---- */
 /* Not under the lock.  `listener` (may be -1) becomes the root's. */
 hk_status hk_root_new(hk_door *d, const hk_boot_id *id, int listener);
 /* Does a root with this key gather ranks?  One that has failed and only lingers makes room for a new one. */

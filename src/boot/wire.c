@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layouts of ids, hellos, acks, replies and frames; the keyed hash. */
-#include "boot_wire.h"
+#include "wire.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

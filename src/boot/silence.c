@@ -3,7 +3,7 @@
  * (hk_watch_silence).  Otherwise the service thread looks once a second, by the rule of base/silence.h. */
 #include <errno.h>
 #include "../base/param.h"
-#include "boot_internal.h"
+#include "internal.h"
 
 enum { LOOK_MS = 1000 };
 

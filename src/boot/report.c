@@ -7,7 +7,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
-#include "boot_internal.h"
+#include "internal.h"
 
 enum {
   ASK_ALL = 32, /* ranks at most of a communicator whose ranks are all asked; in a larger one the chain is followed */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "boot_job.h"
+#include "job.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "../base/param.h"
 #include "../base/status.h"
-#include "boot_wire.h"
+#include "wire.h"
 
 /* What names a job, the most exact name first; the first row whose first variable is set counts.  Only variables that a
  * launcher sets alike on all ranks: inside an allocation, processes of an mpirun are in several steps of Slurm, and MASTER_ADDR

@@ -2,7 +2,7 @@
 /* The process's listener and its lobby.  A stranger gets no byte of an answer, and costs a descriptor and 250 bytes for at
  * most HELLO_SECONDS; when there are more strangers than LOBBY_MAX, the oldest goes.  A rank's hello follows its connection at
  * once, but this thread may be late: nobody is sent away before what he has said was read. */
-#include "boot_door.h"
+#include "listener.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "../base/iface.h" /* loopback and link-local addresses */
 #include "../base/log.h"
 #include "../base/wait.h"
-#include "boot_process.h"
+#include "process.h"
 
 enum { KEEP_CONTACT_NS = 1000000000, QUIET_NS = 1000000000, SQUEEZED_NS = 200000000 };
 enum {

@@ -12,8 +12,8 @@
  *
  * Ranks of one process are connected through memory, not sockets.
  */
-#ifndef HK_RUNTIME_BOOTSTRAP_H
-#define HK_RUNTIME_BOOTSTRAP_H
+#ifndef HK_BOOT_BOOTSTRAP_H
+#define HK_BOOT_BOOTSTRAP_H
 #include <nccl.h> /* ncclUniqueId */
 #include <stdbool.h>
 #include "../base/addr.h"

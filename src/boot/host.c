@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../base/param.h"
-#include "boot_process.h" /* hk_process_nonce */
+#include "process.h" /* hk_process_nonce */
 
 uint64_t hk_hash(uint64_t seed, const void *data, size_t bytes) {
   uint64_t h = seed ^ 0xcbf29ce484222325u;

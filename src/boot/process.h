@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the bootstrap keeps once for each process: its name, its care about fork, the limit of open files. */
-#ifndef HK_RUNTIME_BOOT_PROCESS_H
-#define HK_RUNTIME_BOOT_PROCESS_H
+#ifndef HK_BOOT_PROCESS_H
+#define HK_BOOT_PROCESS_H
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>

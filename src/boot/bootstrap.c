@@ -10,9 +10,9 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
-#include "boot_dial.h"
-#include "boot_internal.h"
-#include "boot_job.h"
+#include "dial.h"
+#include "internal.h"
+#include "job.h"
 
 enum {
   RANKS_MAX = 1 << 20,

@@ -17,9 +17,9 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
-#include "boot_door.h"
-#include "boot_job.h"
-#include "boot_process.h"
+#include "listener.h"
+#include "job.h"
+#include "process.h"
 
 #define SECOND 1000000000ull
 enum {

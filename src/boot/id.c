@@ -7,8 +7,8 @@
 #include "../base/iface.h" /* loopback addresses */
 #include "../base/log.h"
 #include "../base/param.h"
-#include "boot_door.h"
-#include "boot_process.h"
+#include "listener.h"
+#include "process.h"
 #include "bootstrap.h"
 
 enum { BACKLOG = 4096 };

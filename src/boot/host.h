@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who and where this process is. */
-#ifndef HK_RUNTIME_HOST_H
-#define HK_RUNTIME_HOST_H
+#ifndef HK_BOOT_HOST_H
+#define HK_BOOT_HOST_H
 #include <stddef.h>
 #include <stdint.h>
 
