@@ -14,6 +14,7 @@ BEGIN {
   may["kernels"] = "program transport/link.h"
   may["collectives"] = "program topo"
   may["boot"] = "runtime/comm.h"
+  may["gpu"] = "transport program kernels collectives device topo boot runtime sim"
   may["runtime"] = may["tools"] = "*"
   # The public API only, so that the same binary runs with another libnccl.so.2; and what is linked or compiled into it.
   may["perf"] = "! base/json.h base/cuda_abi.h base/launchers.def"

@@ -20,7 +20,7 @@ typedef struct hk_plan {
   unsigned max_operands;
   bool pumped;          /* some links lead over a network */
   bool compared;        /* the caller's: other ranks have been asked whether they make the same call */
-  void *device;         /* the plan on a GPU (runtime/gpu.h); NULL on the host, which has `links` */
+  void *device;         /* the plan on a GPU (gpu/gpu.h); NULL on the host, which has `links` */
   struct hk_plan *next; /* in the cache */
 } hk_plan;
 

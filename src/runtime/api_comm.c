@@ -8,7 +8,7 @@
 #include "../base/thread.h"
 #include "api.h"
 #include "comm.h"
-#include "gpu.h"
+#include "../gpu/gpu.h"
 #include "group.h"
 #include "leave.h"
 

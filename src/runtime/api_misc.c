@@ -8,7 +8,7 @@
 #include "../device/host.h"
 #include "api.h"
 #include "comm.h"
-#include "gpu.h"
+#include "../gpu/gpu.h"
 #include "group.h"
 
 /* What nccl4py and others look for in the library's bytes. */
@@ -67,7 +67,7 @@ HK_API(ncclResult_t, ncclMemFree, (void *ptr)) {
 /* ---- registration ----
  * On host memory what can be shared is shared without being registered: addresses within a process, ncclMemAlloc's
  * memory between processes.  A network card can send from it without a copy.  On GPUs it lets others read the memory for
- * themselves (gpu_view.c). */
+ * themselves (gpu/view.c). */
 struct hk_registration {
   uint32_t magic;
   void *base;

@@ -6,7 +6,7 @@
 #include "../base/thread.h"
 #include "../device/device.h"
 #include "comm.h"
-#include "gpu.h"
+#include "../gpu/gpu.h"
 #include "tuner.h"
 
 /* Channels of one copy of the lanes. */

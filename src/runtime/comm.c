@@ -7,7 +7,7 @@
 #include "../base/param.h"
 #include "../transport/shm.h" /* the board */
 #include "../boot/process.h"     /* hk_forks */
-#include "gpu.h"
+#include "../gpu/gpu.h"
 #include "story.h"
 
 /* Freed communicators wait here before their memory is given back, so that a use after free finds HK_COMM_FREED.  This

@@ -6,7 +6,7 @@
 #include "../base/thread.h"
 #include "children.h"
 #include "estimate.h"
-#include "gpu.h"
+#include "../gpu/gpu.h"
 #include "profiler.h"
 #include "run.h"
 #include "stream.h"

@@ -9,7 +9,7 @@
 #include "../transport/shm.h" /* the board */
 #include "children.h"
 #include "comm.h"
-#include "gpu_net.h"
+#include "../gpu/net.h"
 #include "../boot/host.h"
 #include "profiler.h"
 #include "rings.h"

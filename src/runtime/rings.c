@@ -7,7 +7,7 @@
 #include "../base/log.h"
 #include "../topo/detect.h"
 #include "../topo/xml.h"
-#include "gpu.h"
+#include "../gpu/gpu.h"
 #include "../boot/host.h"
 
 /* This host's ranks and where they sit. */

@@ -6,7 +6,7 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../transport/shm.h" /* the failure word */
-#include "gpu.h"
+#include "../gpu/gpu.h"
 #include "profiler.h"
 
 /* Waking up takes some 50 us.  That is nothing after a long wait; and it is little where others want the core and a yield

@@ -5,7 +5,7 @@
 #include "../kernels/gpu_image.h"
 #include "../kernels/reduce.h"
 #include "../program/builder.h"
-#include "../runtime/gpu.h"
+#include "../gpu/gpu.h"
 #include "bandwidth.h"
 
 enum { ROUNDS = 3, WAVES = 8 };

@@ -3,7 +3,7 @@
  * joins the GPUs, with the proxy.
  * check: timeout=300 */
 #include <pthread.h>
-#include "../../src/runtime/gpu_net.h"
+#include "../../src/gpu/net.h"
 #include "../support/suite.h"
 #include "fake_rdma.h"
 #include "gpu_comms.h"

@@ -4,7 +4,7 @@
  * check: timeout=300 notsan */
 #include <dirent.h>
 #include "../../src/base/param.h"
-#include "../../src/runtime/gpu.h"
+#include "../../src/gpu/gpu.h"
 #include "../support/suite.h"
 #include "gpu_places.h"
 

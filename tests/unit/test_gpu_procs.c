@@ -3,7 +3,7 @@
  * dies; GPUs that do not reach each other's memory.
  * check: timeout=300 notsan */
 #include <sys/mman.h>
-#include "../../src/runtime/gpu.h"
+#include "../../src/gpu/gpu.h"
 #include "../support/suite.h"
 #include "gpu_places.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a communicator takes of a GPU, so that several can overlap; and that they do, on an emulated device with room for so many
  * blocks. */
-#include "../../src/runtime/gpu.h"
+#include "../../src/gpu/gpu.h"
 #include "../support/suite.h"
 #include "gpu_comms.h"
 

@@ -56,7 +56,7 @@ typedef struct hk_gpu_link {
   uint32_t slot_bytes, nslots; /* a power of two */
   uint32_t peer;
   uint16_t sends;
-  uint16_t proxied; /* over the network, by a proxy (runtime/gpu_net.h): beside a slot's word it finds a note */
+  uint16_t proxied; /* over the network, by a proxy (gpu/net.h): beside a slot's word it finds a note */
   char *wide;          /* of slot i at wide + i * wide_bytes, 128-aligned; NULL: no LL128 */
   uint32_t wide_bytes; /* a multiple of 256, the same at both ends */
   uint32_t refs; /* the sender's: from so many bytes on by reference, at our own address; 0: as the call's tables say */

@@ -6,7 +6,7 @@
 #include "../base/param.h"
 #include "../device/host.h"
 #include "../transport/shm.h"
-#include "gpu_net.h"
+#include "net.h"
 
 /* The worlds of a process.  They are global because ranks that are threads of a process have nothing else in common when
  * they begin, and because what they share must outlive whichever of them leaves first. */

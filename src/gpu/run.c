@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "gpu_set.h"
+#include "set.h"
 
 /* ---- one call ---- */
 

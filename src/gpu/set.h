@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls of a group that go together to a GPU. */
-#ifndef HK_RUNTIME_GPU_SET_H
-#define HK_RUNTIME_GPU_SET_H
+#ifndef HK_GPU_SET_H
+#define HK_GPU_SET_H
 #include "gpu.h"
 
 /* A call of a group. */
@@ -25,13 +25,13 @@ typedef struct hk_gpu_set {
   hk_queue queue; /* on which all is launched */
 } hk_gpu_set;
 
-/* gpu_run.c */
+/* run.c */
 hk_status hk_gpu_launch(hk_gpu *g, void *kernel, unsigned blocks, unsigned threads, const void *param, hk_queue q);
 
-/* gpu_copy.c */
+/* copy.c */
 hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q);
 
-/* gpu_transfers.c */
+/* transfers.c */
 hk_status hk_gpu_offer_transfer(const hk_call *call);
 /* All sends and receives of the set in one launch. */
 hk_status hk_gpu_launch_transfers(const hk_gpu_set *s);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The proxy: a thread of the communicator that moves the slots of its GPU's links over the network (gpu_net.h).
+/* The proxy: a thread of the communicator that moves the slots of its GPU's links over the network (net.h).
  *
  * A GPU cannot wake a thread, so that the proxy has to look.  While slots move it spins; without one for YIELDING_NS it takes
  * naps of NAP_NS, which is how late the first slot may be then, and behind LONG_NS naps of LONG_NAP_NS.  When all launches
@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/thread.h"
-#include "gpu_net.h"
+#include "net.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)

@@ -6,7 +6,7 @@
 #include "../base/param.h"
 #include "../kernels/gpu_image.h"
 #include "../topo/topo.h"
-#include "gpu_net.h"
+#include "net.h"
 #include "../boot/host.h"
 
 int hk_gpu_count(void) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One end of a link between GPUs over the network: its memory, and slots from the kernel to the transport and back. */
-#include "gpu_net.h"
+#include "net.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -14,13 +14,13 @@
  * Beside a slot's word lies a note of the kernel's (kernels/cuda/work.h): the sender's tells the slot's bytes, the
  * receiver's that it stands still for this slot: then a peer that is gone is an error, and before it is not.
  */
-#ifndef HK_RUNTIME_GPU_NET_H
-#define HK_RUNTIME_GPU_NET_H
+#ifndef HK_GPU_NET_H
+#define HK_GPU_NET_H
 #include "gpu.h"
 
 enum { HK_GPU_NET_CHANNELS = 16 }; /* of collectives between hosts at most: one thread serves them all */
 
-/* ---- gpu_net.c: one end ---- */
+/* ---- net.c: one end ---- */
 typedef struct hk_gpu_far {
   _Alignas(HK_CACHE_LINE) hk_link link; /* the transport's end; the proxy is its lane */
   hk_memory fifo;                       /* the transport's host memory, pinned */
@@ -41,7 +41,7 @@ hk_status hk_gpu_far_after(hk_gpu_far *far, bool *moved);
 /* Has the transport taken all that the kernel has sent? */
 bool hk_gpu_far_quiet(hk_gpu_far *far);
 
-/* ---- gpu_proxy.c: the thread ---- */
+/* ---- proxy.c: the thread ---- */
 /* One end of a link; the first one starts the proxy. */
 hk_status hk_gpu_proxy_open(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out);
 /* "2, 5": the ranks that kernels wait for over the network; empty: none.  From any thread. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../transport/shm.h"
-#include "gpu_set.h"
+#include "set.h"
 
 enum { WORD_BYTES = 64 };
 static size_t word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }

@@ -10,11 +10,11 @@
  * too, and cost one launch.  Ranks of different threads cannot meet like that: each launches for itself, with at most its
  * share of the blocks that the device can run at once.
  */
-#ifndef HK_RUNTIME_GPU_H
-#define HK_RUNTIME_GPU_H
+#ifndef HK_GPU_GPU_H
+#define HK_GPU_GPU_H
 #include "../device/device.h"
 #include "../kernels/cuda/work.h"
-#include "comm.h"
+#include "../runtime/comm.h"
 
 /* Channels of a GPU's links: collectives' first, then those that share out one send or receive. */
 enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
@@ -37,7 +37,7 @@ typedef struct hk_gpu_fifo {
   struct hk_gpu_fifo *next;
 } hk_gpu_fifo;
 
-/* Memory of all ranks behind a switch that adds up (NVLS), each rank on a GPU of its own: gpu_multicast.c. */
+/* Memory of all ranks behind a switch that adds up (NVLS), each rank on a GPU of its own: multicast.c. */
 enum { HK_GPU_SWITCH_RANKS = 16, HK_GPU_SWITCH_CHANNELS = 16 };
 typedef struct hk_gpu_multicast {
   uint64_t object;
@@ -64,12 +64,12 @@ typedef struct hk_gpu_world {
   int refs, nranks;
   pthread_mutex_t lock;     /* of the FIFOs, and of `looked` */
   hk_device **devices;      /* [nranks]; NULL: not of this process */
-  hk_memory *credits;       /* [nranks]: of the ranks of this process, see gpu_world.c */
-  hk_gpu_remote *words;     /* [nranks]: the same, gpu_copy.c's */
+  hk_memory *credits;       /* [nranks]: of the ranks of this process, see world.c */
+  hk_gpu_remote *words;     /* [nranks]: the same, copy.c's */
   hk_gpu_fifo **fifos;      /* [nranks], by sender */
   struct hk_gpu_view *late; /* of ranks that have left: others' streams may still write to what they had open */
   hk_gpu_multicast multicast;
-  bool looked; /* at the machine, once for all: gpu_topology.c */
+  bool looked; /* at the machine, once for all: topology.c */
   struct hk_cluster *machine;
   struct hk_paths *paths;
   struct hk_gpu_world *next;
@@ -90,7 +90,7 @@ typedef struct hk_gpu_end {
   uint16_t channel;
 } hk_gpu_end;
 
-/* Registered memory, as the other ranks' GPUs see it: gpu_view.c. */
+/* Registered memory, as the other ranks' GPUs see it: view.c. */
 typedef struct hk_gpu_view {
   uintptr_t begin, end;
   uint64_t key, id; /* ours; the allocation's when it was shared, 0: unknown */
@@ -123,7 +123,7 @@ typedef struct hk_gpu_table {
 
 /* How what a rank sends to another goes. */
 typedef enum hk_gpu_way {
-  HK_GPU_NET,    /* through the network: gpu_net.h */
+  HK_GPU_NET,    /* through the network: net.h */
   HK_GPU_STAGED, /* through pinned host memory that both reach */
   HK_GPU_REACH,  /* from here on both ends reach each other's memory */
   HK_GPU_NVLINK, /* over NVLink, which keeps lines of 128 bytes whole */
@@ -227,7 +227,7 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask);
 /* HK_ERR_ARGUMENT where `p` cannot be used by c's device. */
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
 
-/* ---- gpu_share.c ---- */
+/* ---- share.c ---- */
 /* What a rank must know of the ranks' GPUs to take its share; equal on all ranks. */
 typedef struct hk_gpu_room {
   uint64_t resident; /* blocks that the GPU with least room runs at once: registers and shared memory count */
@@ -243,11 +243,11 @@ unsigned hk_gpu_overlap(const hk_gpu_room *room);
 /* Warns, once a process, if `ranks` of this process are on the device and it has too few hardware queues for their streams. */
 void hk_gpu_check_queues(int ranks, int device);
 
-/* ---- gpu_code.c ---- */
+/* ---- code.c ---- */
 hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out);
 void hk_gpu_code_put(hk_gpu_code *code);
 
-/* ---- gpu_world.c ---- */
+/* ---- world.c ---- */
 /* Makes this rank's credits, too. */
 hk_status hk_gpu_world_join(ncclComm_t c);
 void hk_gpu_world_leave(hk_gpu_world *w);
@@ -259,18 +259,18 @@ hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel)
 hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out);
 void hk_gpu_ends_free(ncclComm_t c);
 
-/* ---- gpu_distance.c ---- */
+/* ---- distance.c ---- */
 /* How far the GPUs are from each other, where NCCL_P2P_LEVEL asks for it. */
 hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 /* Is the peer's GPU not to be reached directly?  `why` tells by which setting. */
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
 
-/* ---- gpu_topology.c ---- */
+/* ---- topology.c ---- */
 /* By all ranks, ahead of hk_gpu_reach: g->nvlink and g->prices from the machine's topology, as far as it can be seen. */
 hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 void hk_gpu_topology_free(hk_gpu_world *w);
 
-/* ---- gpu_multicast.c ---- */
+/* ---- multicast.c ---- */
 /* After hk_gpu_reach, by all ranks: g->in_switch, the same on all.  What is against it is logged. */
 hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 void hk_gpu_multicast_leave(ncclComm_t c);   /* this rank's kernels are over */
@@ -279,7 +279,7 @@ hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsign
 /* Can the switch do this for the type? */
 bool hk_gpu_switch_adds(hk_dtype type, hk_redop op);
 
-/* ---- gpu_remote.c ---- */
+/* ---- remote.c ---- */
 enum { HK_GPU_SHARED_GRANULE = 2 << 20 }; /* what processes open is whole pages of the driver's */
 /* Offers memory of alloc_shared to other processes, or to the `first` that asks; o->region is to be taken back. */
 hk_status hk_gpu_offer_memory(ncclComm_t c, const hk_memory *m, bool first, hk_gpu_offer *o);
@@ -294,13 +294,13 @@ void hk_gpu_remote_drop(hk_device *d, hk_gpu_remote *r);
 hk_status hk_gpu_host_make(hk_device *d, size_t bytes, hk_gpu_remote *out, uint64_t *region);
 hk_status hk_gpu_host_open(ncclComm_t c, int peer, uint64_t region, hk_gpu_remote *out);
 
-/* ---- gpu_memory.c ---- */
+/* ---- memory.c ---- */
 /* Memory that other processes can open; zeros. */
 hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out);
 /* False where it is not hk_gpu_mem_alloc's. */
 bool hk_gpu_mem_free(void *p, hk_status *rc);
 
-/* ---- gpu_view.c ---- */
+/* ---- view.c ---- */
 /* Zero copy between GPUs, and between processes: registered memory is opened for the ranks that reach this one's when a
  * call first uses it, and they are told apart by the kernel's tables. */
 void hk_gpu_views_begin(ncclComm_t c);
@@ -321,7 +321,7 @@ hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_v
 /* Waits until the others' windows are known here: they open theirs in the same call. */
 hk_status hk_gpu_view_meet(ncclComm_t c, hk_gpu_view *v);
 
-/* ---- gpu_copy.c ---- */
+/* ---- copy.c ---- */
 /* By all ranks.  asked: by this rank; all: by all of them, who can; alone: no two share a GPU. */
 hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
 /* The window into which copy engines are to write; NULL: kernels do it.  All ranks answer alike where all keep to what
@@ -331,7 +331,7 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out);
 void hk_gpu_copy_free(ncclComm_t c);
 void hk_gpu_copy_end(ncclComm_t c); /* its streams are over */
 
-/* ---- gpu_plan.c ---- */
+/* ---- plan.c ---- */
 /* How many copies of a program's lanes, which use `span` channels, a launch may have. */
 unsigned hk_gpu_most_channels(ncclComm_t c, const hk_algorithm *a, unsigned lanes, unsigned span);
 /* `span`: channels of one copy of the lanes.  The plan's links are offered; hk_gpu_work_of gets them. */
@@ -339,7 +339,7 @@ hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span);
 void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan);
 hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, unsigned *blocks, unsigned *threads);
 
-/* ---- gpu_run.c ---- */
+/* ---- run.c ---- */
 /* Enqueues calls, all of communicators on GPUs. */
 hk_status hk_gpu_run(const hk_call *calls, size_t n);
 #endif

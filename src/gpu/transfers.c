@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "gpu_set.h"
-#include "run.h"
+#include "set.h"
+#include "../runtime/run.h"
 
 /* A transfer, or the part of it that goes over one link. */
 typedef struct part {
