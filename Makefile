@@ -32,7 +32,7 @@ LIB_DIRS := base device topo transport transport/net program collectives sim ker
 LIB_SRC := $(foreach d,$(LIB_DIRS),$(wildcard src/$d/*.c))
 PERF_COMMON_SRC := $(filter-out %_perf.c,$(wildcard src/perf/*.c))
 PERF_SRC := $(wildcard src/perf/*_perf.c)
-TOOL_SRC := $(wildcard src/tools/*.c)
+TOOL_SRC := $(wildcard src/tools/*.c src/tools/*/*.c)
 UNIT_SRC := $(wildcard tests/unit/test_*.c)
 SUPPORT_SRC := $(wildcard tests/support/*.c)
 SUPPORT_OBJ = $(SUPPORT_SRC:%.c=$(BUILD)/%.o)
@@ -180,7 +180,7 @@ $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 	$(call say,AR,$@)ar rcs $@ $(SUPPORT_OBJ)
 
 # Parts of the tool that have tests of their own.
-$(BUILD)/tests/test_tune: $(patsubst %,$(BUILD)/src/tools/%.o,tune_choices tune_fit tune_look tune_polish tune_times)
+$(BUILD)/tests/test_tune: $(patsubst %,$(BUILD)/src/tools/tune/%.o,choices fit look polish times)
 
 $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsupport.a $(LIBA)
 	@mkdir -p $(@D)

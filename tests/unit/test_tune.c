@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "../../src/tools/tune.h"
+#include "../../src/tools/tune/tune.h"
 #include "../support/suite.h"
 
 enum { CELLS = 4096, FIRST = 64, LAST = 1 << 20, STEP = 4 };

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `hocket doctor`: finds what on this machine keeps collectives from working or from being fast, and how to fix it. */
+#include "doctor.h"
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../base/json.h"
+#include "../../base/root.h"
+#include "../../topo/detect.h"
+
+typedef struct options {
+  bool json;
+  const char *root, *peer;
+  int listen;
+} options;
+
+typedef struct check {
+  const char *name, *about;
+  void (*run)(hk_doctor *d);
+} check;
+
+static const check checks[] = {
+    {"variables", "NCCL_ and HOCKET_ variables that are misspelt or out of range", hk_doctor_variables},
+    {"plugins", "plugins and files that variables name", hk_doctor_plugins},
+    {"interfaces", "which network interface is used, and whether connections work", hk_doctor_interfaces},
+    {"peer", "connections and RDMA routes to another host (--peer)", hk_doctor_peer},
+    {"gids", "which GID a RoCE port uses", hk_doctor_gids},
+    {"verbs", "RDMA devices open and take memory", hk_doctor_verbs},
+    {"shm", "memory that processes share", hk_doctor_shm},
+    {"cma", "whether processes may read each other's memory (ptrace_scope)", hk_doctor_cma},
+    {"memlock", "how much memory may be locked (ulimit -l)", hk_doctor_memlock},
+    {"files", "how many files may be open (ulimit -n)", hk_doctor_files},
+    {"hugepages", "huge pages for large buffers", hk_doctor_thp},
+    {"limits", "limits of the container or job (cgroup)", hk_doctor_limits},
+    {"numa", "which processors and memory this process is bound to", hk_doctor_numa},
+    {"governor", "whether processors run at full speed", hk_doctor_governor},
+    {"topology", "parts of the machine that cannot be seen", hk_doctor_topology},
+    {"links", "PCI links that are slower than they could be", hk_doctor_links},
+    {"gpu", "GPU driver and libraries", hk_doctor_gpu},
+    {"p2p", "whether data arrives unchanged in another GPU's memory", hk_doctor_p2p},
+    {"gdr", "whether NICs reach GPU memory (GPUDirect RDMA)", hk_doctor_gdr},
+    {"pairs", "which GPU's memory which RDMA card can register", hk_doctor_gpu_pairs},
+    {"acs", "PCI switches that send peer traffic through the CPU", hk_doctor_acs},
+    {"iommu", "an IOMMU that translates traffic between devices", hk_doctor_iommu},
+};
+
+static const char *check_word(int i) { return i >= 0 && i < (int)HK_ARRAY_LENGTH(checks) ? checks[i].name : NULL; }
+
+void hk_doctor_say(hk_doctor *d, hk_health_state state, const char *fix, const char *format, ...) {
+  hk_finding *more = realloc(d->at, (size_t)(d->n + 1) * sizeof *more);
+  if (!more) return;
+  d->at = more;
+  hk_finding *f = &d->at[d->n++];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(f->text, sizeof f->text, format, args);
+  va_end(args);
+  f->check = d->check;
+  f->state = state;
+  snprintf(f->fix, sizeof f->fix, "%s", fix ? fix : "");
+}
+
+const char *hk_doctor_fix(char *text, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, 256, format, args);
+  va_end(args);
+  return text;
+}
+
+static const char *state_name(hk_health_state s) {
+  return s == HK_DOC_OK ? "ok" : s == HK_DOC_NOTE ? "note" : "problem";
+}
+static int count(const hk_doctor *d, hk_health_state s) {
+  int n = 0;
+  for (int i = 0; i < d->n; i++) n += d->at[i].state == s;
+  return n;
+}
+
+static void print_text(const hk_doctor *d) {
+  static const hk_style styles[] = {HK_STYLE_GREEN, HK_STYLE_YELLOW, HK_STYLE_RED};
+  hk_table *t = hk_table_new("llw");
+  const char *last = "";
+  for (int i = 0; i < d->n; i++) {
+    const hk_finding *f = &d->at[i];
+    hk_table_cell(t, styles[f->state], "%s", state_name(f->state));
+    hk_table_cell(t, HK_STYLE_PLAIN, "%s", strcmp(last, f->check) ? f->check : "");
+    hk_table_cell(t, HK_STYLE_PLAIN, "%s", f->text);
+    if (f->fix[0]) {
+      hk_table_cell(t, HK_STYLE_PLAIN, "%s", "");
+      hk_table_cell(t, HK_STYLE_PLAIN, "%s", "");
+      hk_table_cell(t, HK_STYLE_BOLD, "do: %s", f->fix);
+    }
+    last = f->check;
+  }
+  hk_table_print(t, 0, stdout);
+  int problems = count(d, HK_DOC_PROBLEM), notes = count(d, HK_DOC_NOTE);
+  printf("\n%d problem%s, %d note%s, %d ok\n", problems, problems == 1 ? "" : "s", notes, notes == 1 ? "" : "s",
+         count(d, HK_DOC_OK));
+}
+
+static void print_json(const hk_doctor *d) {
+  hk_json w = {.f = stdout};
+  hk_json_open(&w, '{');
+  hk_json_put_integer(&w, "problems", count(d, HK_DOC_PROBLEM));
+  hk_json_put_integer(&w, "notes", count(d, HK_DOC_NOTE));
+  hk_json_key(&w, "findings");
+  hk_json_open(&w, '[');
+  for (int i = 0; i < d->n; i++) {
+    hk_json_open(&w, '{');
+    hk_json_put_text(&w, "check", d->at[i].check);
+    hk_json_put_text(&w, "state", state_name(d->at[i].state));
+    hk_json_put_text(&w, "text", d->at[i].text);
+    hk_json_put_text(&w, "fix", d->at[i].fix[0] ? d->at[i].fix : NULL);
+    hk_json_close(&w);
+  }
+  hk_json_close(&w);
+  hk_json_close(&w);
+  putchar('\n');
+}
+
+static bool chosen(const char *name, int nargs, char **args) {
+  for (int i = 0; i < nargs; i++)
+    if (!strcmp(args[i], name)) return true;
+  return nargs == 0;
+}
+
+static int run(void *into, int nargs, char **args) {
+  const options *o = into;
+  for (int i = 0; i < nargs; i++) {
+    bool known = false;
+    for (size_t k = 0; k < HK_ARRAY_LENGTH(checks); k++) known = known || !strcmp(checks[k].name, args[i]);
+    if (!known) return hk_tool_wrong_word("check", args[i], check_word);
+  }
+  if (o->listen >= 0) return hk_doctor_listen(o->listen);
+  if (o->root && !hk_root_has(o->root, "/sys")) return hk_tool_wrong("--root: %s has no folder sys", o->root);
+  hk_topo *topo = NULL;
+  hk_doctor d = {.root = o->root ? o->root : "", .live = !o->root, .peer = o->peer};
+  if (hk_topo_detect(&topo, 0, d.root) != HK_OK) topo = NULL;
+  d.topo = topo;
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(checks); k++) {
+    d.check = checks[k].name;
+    if (chosen(d.check, nargs, args)) checks[k].run(&d);
+  }
+  if (o->json)
+    print_json(&d);
+  else
+    print_text(&d);
+  int code = count(&d, HK_DOC_PROBLEM) ? HK_EXIT_FINDING : HK_EXIT_OK;
+  free(d.at);
+  hk_topo_free(topo);
+  return code;
+}
+
+static const hk_tool_option rows[] = {
+    {.name = "peer",
+     .argument = "HOST[:PORT]",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, peer),
+     .help = "also try connections to another host, on which 'hocket doctor --listen PORT' runs (port 7461)"},
+    {.name = "listen",
+     .argument = "PORT",
+     .kind = HK_OPTION_INT,
+     .field = offsetof(options, listen),
+     .def = "-1",
+     .low = -1,
+     .high = 65535,
+     .help = "answer a doctor on another host until killed, with this host's addresses; 0 takes any port"},
+    {.name = "root",
+     .argument = "FOLDER",
+     .kind = HK_OPTION_FILE,
+     .field = offsetof(options, root),
+     .help = "check a copy of another machine's /sys and /proc; nothing is tried"},
+    {.name = "json", .help = "write JSON", .field = offsetof(options, json)},
+    {0}};
+
+const hk_tool hk_tool_doctor = {
+    .name = "doctor",
+    .about = "find what keeps collectives from working or from being fast, and how to fix it",
+    .usage = "[CHECK...]",
+    .text =
+        "Checks the machine, the network and the environment. Each finding is ok, a note, or a problem, with the "
+        "command that fixes it. Run it as your job runs: same user, same container, same launcher. It changes nothing. "
+        "With names of checks it makes only these:\n"
+        "\n"
+        " variables, plugins, interfaces, peer, gids, verbs, shm, cma, memlock, files, hugepages, limits, numa,\n"
+        " governor, topology, links, gpu, p2p, gdr, pairs, acs, iommu",
+    .findings = "there is a problem",
+    .examples = "hocket doctor\n  everything\n"
+                "mpirun -n 1 hocket doctor numa limits\n  what a launcher binds its processes to\n"
+                "hocket doctor --listen 7461\n  on one host, and on another:\n"
+                "hocket doctor peer --peer node1:7461\n  which interfaces and RDMA ports of the two reach each other",
+    .options = rows,
+    .bytes = sizeof(options),
+    .most = -1,
+    .words = check_word,
+    .run = run,
+};

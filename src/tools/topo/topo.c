@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `hocket topo`: shows the parts of a machine, and how they reach each other. */
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "../../topo/synth.h"
+#include "../../topo/xml.h"
+#include "view.h"
+
+typedef struct options {
+  const char *machine, *file, *svg, *png, *lint;
+  bool tree, channels, dot, json, xml, matrix, gbps, presets;
+} options;
+
+enum { MATRIX_ENDS = 40 }; /* a table with more cannot be read */
+
+static void print_fabric(const hk_cluster *c) {
+  const hk_fabric *f = &c->fabric;
+  char text[512];
+  int n = snprintf(text, sizeof text, "%s: %d hosts", c->name, c->nhosts);
+  if (c->nkinds > 1) n += snprintf(text + n, sizeof text - (size_t)n, " of %d kinds", c->nkinds);
+  if (f->hosts_per_leaf <= 0)
+    n += snprintf(text + n, sizeof text - (size_t)n, ". Fabric: one switch for all");
+  else
+    n += snprintf(text + n, sizeof text - (size_t)n,
+                  ". Fabric: %d hosts a leaf%s, %d way%s between leaves%s, oversubscription %g", f->hosts_per_leaf,
+                  f->rail ? " and rail" : "", f->spines, f->spines == 1 ? "" : "s",
+                  f->spines > 1 ? f->adaptive ? " (adaptive)" : " (by hash)" : "", (double)f->oversub);
+  snprintf(text + n, sizeof text - (size_t)n, ", %g us a switch.", (double)f->hop_us);
+  hk_tool_wrap(stdout, 0, text);
+  putchar('\n');
+}
+
+static void print_remarks(const hk_topo *t, FILE *to) {
+  if (!t->remarks || !t->remarks[0]) return;
+  fprintf(to, "\nRemarks:\n");
+  hk_tool_wrap(to, 2, t->remarks);
+}
+
+static int print_host(const options *o, const hk_topo *t, bool network, FILE *to) {
+  char summary[256];
+  fprintf(to, "%s%s%s: %s\n\n", hk_tool_style(to, HK_STYLE_BOLD), t->name, hk_tool_style(to, HK_STYLE_PLAIN),
+          hk_topo_summary(t, summary));
+  if (o->tree) {
+    hk_view_tree(t, to);
+    print_remarks(t, to);
+    return HK_EXIT_OK;
+  }
+  hk_paths *p;
+  hk_status rc = hk_paths_new(&p, t, NULL);
+  if (rc != HK_OK) return hk_tool_failed(rc);
+  if (o->channels) {
+    rc = hk_view_channels(t, p, network, false, to);
+    hk_paths_free(p);
+    return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
+  }
+  if (p->n <= MATRIX_ENDS || o->matrix || o->gbps) {
+    hk_view_matrix(t, p, o->gbps, to);
+    fputc('\n', to);
+    if (o->gbps)
+      fprintf(to, "GB/s in one direction, along the best path.\n");
+    else
+      hk_view_legend(p, to);
+  } else {
+    hk_view_classes(t, p, to);
+    fputc('\n', to);
+    hk_view_legend(p, to);
+  }
+  if (!o->gbps && !o->matrix && p->n <= MATRIX_ENDS) {
+    fputc('\n', to);
+    hk_view_parts(t, p, to);
+  }
+  hk_paths_free(p);
+  print_remarks(t, to);
+  return HK_EXIT_OK;
+}
+
+static int print_text(const options *o, const hk_cluster *c) {
+  int code = HK_EXIT_OK;
+  if (c->nhosts > 1) print_fabric(c);
+  for (int k = 0; k < c->nkinds && code == HK_EXIT_OK; k++) {
+    if (k) putchar('\n');
+    code = print_host(o, c->kinds[k], c->nhosts > 1, stdout);
+  }
+  return code;
+}
+
+/* Runs Graphviz; its errors go to our stderr. */
+static int draw(const hk_cluster *c, const char *format, const char *path) {
+  int ends[2];
+  char type[8];
+  snprintf(type, sizeof type, "-T%s", format);
+  if (pipe(ends)) return hk_tool_wrong("cannot start dot: %s", strerror(errno));
+  fflush(stdout);
+  pid_t child = fork();
+  if (child < 0) return hk_tool_wrong("cannot start dot: %s", strerror(errno));
+  if (child == 0) {
+    dup2(ends[0], 0);
+    close(ends[0]);
+    close(ends[1]);
+    execlp("dot", "dot", type, "-o", path, (char *)NULL);
+    _exit(127);
+  }
+  close(ends[0]);
+  signal(SIGPIPE, SIG_IGN); /* if dot ends early, its exit code says why */
+  FILE *to = fdopen(ends[1], "w");
+  if (to) {
+    hk_view_dot(c, to);
+    fclose(to);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+    return hk_tool_wrong("the picture is drawn by Graphviz's dot, which is not installed (apt-get install graphviz)");
+  if (status) return hk_tool_wrong("dot could not write %s", path);
+  return HK_EXIT_OK;
+}
+
+/* The machine's XML, or with --channels NCCL's graph XML. */
+static int print_xml(const options *o, const hk_cluster *c) {
+  if (c->nkinds > 1)
+    return hk_tool_wrong("%s has %d kinds of hosts, and the XML describes one: name one of them", c->name, c->nkinds);
+  hk_status rc = HK_OK;
+  hk_paths *p = NULL;
+  if (o->channels) {
+    HK_TRY(hk_paths_new(&p, c->kinds[0], NULL), out);
+    rc = hk_view_channels(c->kinds[0], p, c->nhosts > 1, true, stdout);
+  } else {
+    rc = hk_topo_write_xml(c->kinds[0], stdout);
+  }
+out:
+  hk_paths_free(p);
+  return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
+}
+
+static int run(void *into, int nargs, char **args) {
+  const options *o = into;
+  (void)nargs, (void)args;
+  if (o->presets) {
+    hk_synth_presets(stdout);
+    return HK_EXIT_OK;
+  }
+  hk_json w = {.f = stdout};
+  if (o->lint) return hk_topo_lint(o->lint, o->json ? &w : NULL);
+  hk_cluster *c;
+  int code = hk_tool_machine(&c, o->machine, o->file);
+  if (code != HK_EXIT_OK) return code;
+  if (o->svg || o->png) {
+    if (o->svg) code = draw(c, "svg", o->svg);
+    if (o->png && code == HK_EXIT_OK) code = draw(c, "png", o->png);
+  } else if (o->dot) {
+    hk_view_dot(c, stdout);
+  } else if (o->xml) {
+    code = print_xml(o, c);
+  } else if (o->json) {
+    hk_view_json(c, &w);
+    putchar('\n');
+  } else {
+    code = print_text(o, c);
+  }
+  hk_cluster_free(c);
+  return code;
+}
+
+static const hk_tool_option rows[] = {
+    HK_OPTION_MACHINE(options, machine),
+    HK_OPTION_XML(options, file),
+    {.letter = 't',
+     .name = "tree",
+     .help = "the machine as a tree, in place of the tables",
+     .field = offsetof(options, tree)},
+    {.letter = 'c',
+     .name = "channels",
+     .help = "the rings, trees and stars that collectives use",
+     .field = offsetof(options, channels)},
+    {.name = "gbps",
+     .help = "only the table, with bandwidths (GB/s) in place of classes",
+     .field = offsetof(options, gbps)},
+    {.name = "matrix", .help = "only the table, however large", .field = offsetof(options, matrix)},
+    {.name = "dot", .help = "write a graph for Graphviz", .field = offsetof(options, dot)},
+    {.name = "svg",
+     .argument = "FILE",
+     .help = "draw the graph (needs Graphviz)",
+     .kind = HK_OPTION_FILE,
+     .field = offsetof(options, svg)},
+    {.name = "png",
+     .argument = "FILE",
+     .help = "draw the graph (needs Graphviz)",
+     .kind = HK_OPTION_FILE,
+     .field = offsetof(options, png)},
+    {.name = "xml",
+     .help = "write NCCL's topology XML, for NCCL_TOPO_FILE; with --channels its graph XML, for NCCL_GRAPH_FILE",
+     .field = offsetof(options, xml)},
+    {.letter = 'l',
+     .name = "lint",
+     .argument = "FILE",
+     .help = "report what is wrong with a topology file, line by line, and do nothing else",
+     .kind = HK_OPTION_FILE,
+     .field = offsetof(options, lint)},
+    {.name = "json", .help = "write JSON: nodes, edges, paths", .field = offsetof(options, json)},
+    {.name = "presets", .help = "list the machines that have a name", .field = offsetof(options, presets)},
+    {0}};
+
+const hk_tool hk_tool_topo = {
+    .name = "topo",
+    .about = "show how the parts of a machine reach each other",
+    .text =
+        "The table has a row and a column for each GPU, network port and CPU, and shows which kind of path leads from "
+        "one to the other, the shortest first: NVLink, PCIe switches, the CPU, the link between CPUs. The parts "
+        "follow, with the network ports that are nearest to each GPU.\n"
+        "\n"
+        "A machine in words is a name (--presets lists them) or its parts, and options:\n"
+        "\n"
+        "  dgx-h100\n"
+        "  8xa100:pcie2 cpu=2xgenoa nic=2x200\n"
+        "  2xcpu cores=32 nic=1x100 net=eth\n"
+        "  nodes=16 of dgx-a100 fabric=rail,fattree,oversub=2\n"
+        "\n"
+        "docs/topology.md has all words, and the sources of the bandwidths.",
+    .findings = "--lint found an error in the file",
+    .examples = "hocket topo\n"
+                "  the machine at hand\n"
+                "hocket topo --machine dgx-h100 --tree\n"
+                "  a DGX H100\n"
+                "hocket topo --machine '8xa100:pcie2 nic=2x200' --svg box.svg\n"
+                "  a picture of a machine that you do not have yet\n"
+                "hocket topo --xml > here.xml && hocket topo --lint here.xml\n"
+                "  the machine at hand as a file to edit, and a check of the result",
+    .options = rows,
+    .bytes = sizeof(options),
+    .run = run,
+};

@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `hocket tune`: measures this machine, fits the cost model's constants and writes them to a file; or checks the
+ * choices. */
+#include "tune.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../base/param.h"
+#include "../tools.h"
+
+enum { TABLES = 16, LEAST_DRAWN = 20 };
+/* A choice that takes longer than this times the best is replaced by a written one. */
+#define LIMIT_WRITTEN 1.04
+
+typedef struct options {
+  const char *ranks, *transports, *colls, *out, *constants, *between, *times;
+  size_t from, to;
+  int step, rounds, repeats, looks;
+  double milliseconds, rest;
+  bool check, json, quick, all;
+} options;
+
+static const char *transport_word(int i) {
+  static const char *const words[] = {"shm", "tcp"};
+  return i >= 0 && i < 2 ? words[i] : NULL;
+}
+
+static const hk_tool_option rows[] = {
+    {.letter = 'n',
+     .name = "ranks",
+     .argument = "LIST",
+     .help = "numbers of ranks to measure, as 2,4,8",
+     .def = "2,4,8",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, ranks)},
+    {.letter = 't',
+     .name = "transports",
+     .argument = "LIST",
+     .help = "shm (shared memory), tcp (sockets)",
+     .def = "shm,tcp",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, transports),
+     .words = transport_word},
+    {.letter = 'c',
+     .name = "collectives",
+     .argument = "LIST",
+     .help = "collectives to measure; all by default",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, colls),
+     .words = hk_tool_coll_word},
+    {.name = "from",
+     .argument = "SIZE",
+     .help = "the smallest message",
+     .def = "8",
+     .kind = HK_OPTION_SIZE,
+     .field = offsetof(options, from)},
+    {.name = "to",
+     .argument = "SIZE",
+     .help = "the largest message",
+     .def = "128M",
+     .kind = HK_OPTION_SIZE,
+     .field = offsetof(options, to)},
+    {.name = "step",
+     .argument = "FACTOR",
+     .help = "from one size to the next",
+     .def = "2",
+     .kind = HK_OPTION_INT,
+     .low = 2,
+     .high = 1024,
+     .field = offsetof(options, step)},
+    {.name = "rounds",
+     .argument = "N",
+     .help = "rounds with new processes, each with the next of three placements of ranks on cores",
+     .def = "3",
+     .kind = HK_OPTION_INT,
+     .low = 1,
+     .high = 100,
+     .field = offsetof(options, rounds)},
+    {.name = "repeats",
+     .argument = "N",
+     .help = "batches of each algorithm in a round, by turns; the fastest counts",
+     .def = "2",
+     .kind = HK_OPTION_INT,
+     .low = 1,
+     .high = 1000,
+     .field = offsetof(options, repeats)},
+    {.name = "looks",
+     .argument = "N",
+     .help = "times that what a sweep calls wrong is measured again; these times count then",
+     .def = "2",
+     .kind = HK_OPTION_INT,
+     .low = 0,
+     .high = 100,
+     .field = offsetof(options, looks)},
+    {.name = "milliseconds",
+     .argument = "MS",
+     .help = "about how long a batch is",
+     .def = "1",
+     .kind = HK_OPTION_NUMBER,
+     .field = offsetof(options, milliseconds)},
+    {.name = "rest",
+     .argument = "TIMES",
+     .help = "sleep this many times as long as it measures, for a machine that others use",
+     .def = "0",
+     .kind = HK_OPTION_NUMBER,
+     .field = offsetof(options, rest)},
+    {.name = "between",
+     .argument = "ADDRESS:PORT",
+     .help = "measure between hosts, on the ranks that a launcher started; rank 0 listens there",
+     .kind = HK_OPTION_TEXT,
+     .field = offsetof(options, between)},
+    {.letter = 'q',
+     .name = "quick",
+     .help = "few sizes and collectives: some seconds, rougher constants",
+     .field = offsetof(options, quick)},
+    {.letter = 'o',
+     .name = "out",
+     .argument = "FILE",
+     .help = "file for the constants, - for stdout; without it the file that every init reads "
+             "(~/.config/hocket/tune.conf)",
+     .kind = HK_OPTION_FILE,
+     .field = offsetof(options, out)},
+    {.name = "times",
+     .argument = "FILE",
+     .help = "file with times of earlier runs, which count as much as this run's; this run's are added to it",
+     .kind = HK_OPTION_FILE,
+     .field = offsetof(options, times)},
+    {.name = "check",
+     .help = "write no constants: report how good the choices are with those in force",
+     .field = offsetof(options, check)},
+    {.name = "constants",
+     .argument = "FILE",
+     .help = "with --check: the constants to judge; none: the built-in ones",
+     .kind = HK_OPTION_FILE,
+     .field = offsetof(options, constants)},
+    {.letter = 'a', .name = "all", .help = "with --check: show right choices too", .field = offsetof(options, all)},
+    {.name = "json",
+     .help = "write the measurements as JSON to stdout; constants are then written only with --out",
+     .field = offsetof(options, json)},
+    {0}};
+
+/* ---- what to measure ---- */
+
+static bool read_ranks(const char *text, int *out, int *n) {
+  while (*text && *n < TABLES) {
+    char *end;
+    long v = strtol(text, &end, 10);
+    if (end == text || (*end && *end != ',') || v < 2 || v > HK_TUNE_RANKS) return false;
+    out[(*n)++] = (int)v;
+    text = end + (*end == ',');
+  }
+  return *n > 0 && !*text;
+}
+
+static bool read_words(const char *text, bool (*take)(const char *word, void *to), void *to) {
+  char copy[256];
+  if (strlen(text) >= sizeof copy) return false;
+  strcpy(copy, text);
+  for (char *save, *word = strtok_r(copy, ", ", &save); word; word = strtok_r(NULL, ", ", &save))
+    if (!take(word, to)) return false;
+  return true;
+}
+static bool take_coll(const char *word, void *to) {
+  hk_coll c;
+  if (!hk_tool_coll(word, &c)) return false;
+  *(unsigned *)to |= 1u << c;
+  return true;
+}
+static bool take_transport(const char *word, void *to) {
+  for (int i = 0; transport_word(i); i++) {
+    if (strcmp(word, transport_word(i))) continue;
+    *(unsigned *)to |= 1u << i;
+    return true;
+  }
+  hk_tool_wrong_word("--transports", word, transport_word);
+  return false;
+}
+
+/* What all setups have in common; prints an error and returns false if it is wrong. */
+static bool plan_all(const options *o, hk_tune_setup *s) {
+  unsigned colls = 0;
+  if (o->colls && !read_words(o->colls, take_coll, &colls)) return false;
+  if (o->from < 1 || o->to < o->from || o->to > (size_t)1 << 34)
+    return hk_tool_wrong("--from and --to: sizes from 1 to 16G, the first no larger than the second"), false;
+  if (!(o->milliseconds > 0 && o->milliseconds < 1e5)) return hk_tool_wrong("--milliseconds: 0.001 to 100000"), false;
+  if (!(o->rest >= 0 && o->rest <= 100)) return hk_tool_wrong("--rest: 0 to 100"), false;
+  *s = (hk_tune_setup){.from = o->from,
+                       .to = o->to,
+                       .step = o->step,
+                       .rounds = o->rounds,
+                       .repeats = o->repeats,
+                       .batch_us = o->milliseconds * 1000,
+                       .rest = o->rest};
+  if (o->out && o->check) return hk_tool_wrong("--out: --check writes no constants"), false;
+  if (o->times && (o->between || !strcmp(o->times, "-")))
+    return hk_tool_wrong("--times: a file, and of times that were measured on one host"), false;
+  if (o->out && o->json && !strcmp(o->out, "-"))
+    return hk_tool_wrong("--out - and --json: both would go to stdout; give a file for the constants"), false;
+  s->colls = colls ? colls : (1u << HK_COLL_COUNT) - 1;
+  if (!o->quick && !o->between) return true;
+  if (!colls) s->colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_BROADCAST;
+  s->step = o->quick ? 32 : 8;
+  s->rounds = 1;
+  if (s->to > 4 << 20) s->to = 4 << 20;
+  return true;
+}
+
+/* Returns the number of setups, 0 after printing an error. */
+static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
+  int ranks[TABLES], nranks = 0, n = 0;
+  unsigned transports = 0;
+  hk_tune_setup s;
+  if (!plan_all(o, &s)) return 0;
+  if (o->between) {
+    s.between = o->between;
+    s.rest = 0;
+    if (!hk_tune_launched(&s.rank, &s.nranks) || s.nranks < 2)
+      return hk_tool_wrong("--between: start it on two or more hosts by mpirun, srun or torchrun, or with RANK and "
+                           "WORLD_SIZE set"),
+             0;
+    out[0] = s;
+    return 1;
+  }
+  if (!read_ranks(o->ranks, ranks, &nranks))
+    return hk_tool_wrong("--ranks: '%s' is no list of numbers from 2 to %d", o->ranks, HK_TUNE_RANKS), 0;
+  if (!read_words(o->transports, take_transport, &transports)) return 0;
+  for (int t = 0; t < 2; t++)
+    for (int i = 0; i < nranks && n < TABLES; i++) {
+      if (!(transports >> t & 1u)) continue;
+      out[n] = s;
+      out[n].tcp = t == 1;
+      out[n++].nranks = ranks[i];
+    }
+  return n;
+}
+
+static void tell(hk_coll coll, size_t bytes) {
+  char text[32];
+  if (!isatty(STDERR_FILENO)) return;
+  fprintf(stderr, "\r\033[K%s %s", hk_coll_name(coll), hk_tool_bytes(text, bytes));
+  fflush(stderr);
+}
+
+static void announce(const hk_tune_setup *s) {
+  if (s->rank) return;
+  fprintf(stderr, "%d ranks over %s", s->nranks, s->between ? "the network" : s->tcp ? "sockets" : "shared memory");
+  if (s->points) fprintf(stderr, ", %d sizes again", s->npoints);
+  fputs(" ...\n", stderr);
+}
+
+static hk_status measure_one(hk_tune_table *t, const hk_tune_setup *s, void (*progress)(hk_coll, size_t)) {
+  announce(s);
+  hk_status rc = hk_tune_measure(t, s, progress);
+  if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+  return rc;
+}
+
+static hk_status measure(const hk_tune_setup *s, hk_tune_table *t, int n) {
+  hk_status rc = HK_OK;
+  for (int i = 0; i < n; i++) HK_TRY(measure_one(&t[i], &s[i], tell), out);
+out:
+  return rc;
+}
+
+typedef struct in_force {
+  hk_constants k;
+  hk_rules *choices;
+  bool measured; /* they come from a file */
+} in_force;
+
+/* Those of --constants, or those that an init here uses. */
+static hk_status constants_in_force(const options *o, in_force *now) {
+  char usual[4096];
+  const char *path = o->constants ? o->constants : hk_param_str(HK_P_TUNE_FILE);
+  now->k = hk_constants_default;
+  if (!path && hk_constants_path(usual, sizeof usual) && access(usual, R_OK) == 0) path = usual;
+  now->measured = path && strcmp(path, "none") != 0;
+  return now->measured ? hk_constants_read(&now->k, &now->choices, path) : HK_OK;
+}
+
+/* The number of passes of a second look. None with --quick; none between hosts, because only rank 0 would know what to
+ * measure. */
+static int passes(const options *o) { return o->quick || o->between ? 0 : o->looks; }
+
+/* Fits, and measures again what the model gets wrong with these constants. */
+static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const hk_constants *first,
+                           hk_constants *out) {
+  hk_status rc = HK_OK;
+  *out = hk_tune_fit(tables, n, first);
+  for (int pass = 0; pass < passes(o); pass++) {
+    hk_tune_judge j = {.constants = out, .limit = LIMIT_WRITTEN};
+    hk_tune_look look = {.judges = &j, .njudges = 1, .measure = measure_one, .tell = tell};
+    HK_TRY(hk_tune_look_again(tables, n, &look), out);
+    *out = hk_tune_fit(tables, n, first);
+  }
+out:
+  return rc;
+}
+
+/* Constants of one host with choices; those between hosts stay as they are. */
+static int fit(const options *o, hk_tune_table *tables, int n, const hk_constants *before) {
+  hk_constants first = hk_constants_default, fitted;
+  first.net_alpha_us = before->net_alpha_us;
+  first.net_message_us = before->net_message_us;
+  first.net_us_per_b = before->net_us_per_b;
+  hk_rules *choices = NULL;
+  hk_status rc = fit_again(o, tables, n, &first, &fitted);
+  if (rc == HK_OK) rc = hk_tune_choices(tables, n, &fitted, &choices);
+  if (rc != HK_OK) {
+    hk_rules_free(choices);
+    return hk_tool_failed(rc);
+  }
+  if (o->json) {
+    hk_tune_print_json(tables, n, &fitted, choices);
+  } else if (!o->out || strcmp(o->out, "-") != 0) {
+    hk_tune_print_score("With the built-in constants", tables, n, &hk_constants_default, NULL);
+    hk_tune_print_score("With the measured ones", tables, n, &fitted, NULL);
+    hk_tune_print_score("... and choices for what they get wrong", tables, n, &fitted, choices);
+  }
+  int code = hk_tune_save(o->out, &fitted, choices);
+  hk_rules_free(choices);
+  return code;
+}
+
+/* Constants between hosts; those of one host, and its choices, stay as they are. */
+static int fit_between(const options *o, const hk_tune_table *table, const hk_constants *before,
+                       const hk_rules *choices) {
+  if (table->machine.nhosts < 2)
+    return hk_tool_wrong("--between: all %d ranks are on one host: start them on several", table->machine.nranks);
+  hk_constants fitted = hk_tune_fit(table, 1, before);
+  if (o->json) {
+    hk_tune_print_json(table, 1, &fitted, choices);
+  } else if (!o->out || strcmp(o->out, "-") != 0) {
+    hk_tune_print_score("With the constants in force", table, 1, before, NULL);
+    hk_tune_print_score("With the measured ones", table, 1, &fitted, NULL);
+  }
+  return hk_tune_save(o->out, &fitted, choices);
+}
+
+/* Judges the choices in force, and beside measured constants also those of the built-in ones, by the same times. */
+static int check(const options *o, hk_tune_table *tables, int n, const in_force *now) {
+  hk_tune_judge judges[] = {{.constants = &now->k,
+                             .choices = now->choices,
+                             .limit = now->measured ? HK_TUNE_LIMIT_MEASURED : HK_TUNE_LIMIT_BUILT_IN},
+                            {.constants = &hk_constants_default, .limit = HK_TUNE_LIMIT_BUILT_IN}};
+  hk_tune_look look = {.judges = judges, .njudges = now->measured ? 2 : 1, .measure = measure_one, .tell = tell};
+  for (int pass = 0; pass < passes(o); pass++) {
+    look.draw = pass ? 0 : LEAST_DRAWN;
+    hk_status rc = hk_tune_look_again(tables, n, &look);
+    if (rc != HK_OK) return hk_tool_failed(rc);
+  }
+  if (o->json) {
+    hk_tune_print_json(tables, n, &now->k, now->choices);
+    return HK_EXIT_OK;
+  }
+  hk_tune_print_choices(tables, n, &now->k, now->choices, o->all);
+  hk_tune_print_score("With the constants in force", tables, n, &now->k, now->choices);
+  if (passes(o)) hk_tune_print_tally(tables, n, &judges[0]);
+  if (now->measured) hk_tune_print_score("With the built-in ones", tables, n, &hk_constants_default, NULL);
+  if (now->measured && passes(o)) hk_tune_print_tally(tables, n, &judges[1]);
+  return hk_tune_worst(tables, n, &now->k, now->choices) > HK_TUNE_LIMIT_BUILT_IN ? HK_EXIT_FINDING : HK_EXIT_OK;
+}
+
+/* Rank 0, if there are several hosts. */
+static bool writes(const options *o, int rank) { return !o->check && !(o->json && !o->out) && !rank; }
+
+static int use(const options *o, hk_tune_table *tables, int n, const in_force *now) {
+  if (tables[0].setup.rank) return HK_EXIT_OK; /* between hosts only rank 0 has the table */
+  if (o->check) return check(o, tables, n, now);
+  if (!writes(o, 0)) {
+    hk_tune_print_json(tables, n, &now->k, now->choices);
+    return HK_EXIT_OK;
+  }
+  return o->between ? fit_between(o, tables, &now->k, now->choices) : fit(o, tables, n, &now->k);
+}
+
+static bool can_save(const options *o, int rank) {
+  return (!writes(o, rank) || hk_tune_can_save(o->out)) && (!o->times || hk_tune_can_save(o->times));
+}
+
+/* Measures, and uses the times together with those of earlier runs. This run's times are added to the file. */
+static int measure_and_use(const options *o, const hk_tune_setup *setups, int n, hk_tune_times *times,
+                           const in_force *now) {
+  hk_status rc = HK_OK;
+  hk_tune_table tables[TABLES] = {{.n = 0}};
+  int code = HK_EXIT_TROUBLE;
+  HK_TRY(measure(setups, tables, n), out);
+  for (int i = 0; i < n && o->times; i++) hk_tune_times_use(times, &tables[i]);
+  code = use(o, tables, n, now);
+  if (!o->times || code == HK_EXIT_TROUBLE) goto out;
+  HK_TRY(hk_tune_times_take(times, tables, n), out);
+  if (hk_tune_save_times(o->times, times) != HK_EXIT_OK) code = HK_EXIT_TROUBLE;
+out:
+  for (int i = 0; i < n; i++) hk_tune_table_clear(&tables[i]);
+  return rc == HK_OK ? code : hk_tool_failed(rc);
+}
+
+static int run(void *into, int nargs, char **args) {
+  const options *o = into;
+  hk_tune_setup setups[TABLES];
+  hk_tune_times times = {.n = 0};
+  in_force now = {.choices = NULL};
+  (void)nargs, (void)args;
+  hk_status rc = constants_in_force(o, &now);
+  if (rc != HK_OK && (o->check || o->json || o->between))
+    return hk_tool_failed(rc); /* if all is measured anew, no earlier times are needed */
+  int code = HK_EXIT_TROUBLE, n = plan_setups(o, setups);
+  if (!n || !can_save(o, setups[0].rank)) goto out;
+  rc = o->times ? hk_tune_times_read(&times, o->times) : HK_OK;
+  code = rc == HK_OK ? measure_and_use(o, setups, n, &times, &now) : hk_tool_failed(rc);
+out:
+  hk_tune_times_clear(&times);
+  hk_rules_free(now.choices);
+  return code;
+}
+
+const hk_tool hk_tool_tune = {
+    .name = "tune",
+    .about = "measure this machine and fit the constants that choices depend on",
+    .text =
+        "Runs every algorithm between processes of this host, fits the constants of the cost model to their times, and "
+        "writes them to a small file that every init reads. Hocket works without it, with built-in constants. It takes "
+        "about a quarter of an hour, with --quick some seconds. Other programs on the machine disturb it.\n"
+        "\n"
+        "With --check nothing is written: the choices are compared with the fastest algorithms. Choices that seem "
+        "wrong are measured again, by new processes, and these times count; so are as many choices that seem right.\n"
+        "\n"
+        "With --times the runs of several hours are combined, for a machine whose speed changes with its neighbours' "
+        "load; give --check a file of its own.\n"
+        "\n"
+        "With --between a launcher starts it once on each of several hosts: it measures between them, and rank 0 adds "
+        "the cost of a message and of a byte between hosts to its host's file.",
+    .findings = "with --check, a choice takes more than 1.25 times as long as the best algorithm.",
+    .examples = "hocket tune\n  measure and write ~/.config/hocket/tune.conf\n"
+                "hocket tune --quick --out -\n  takes some seconds and only prints\n"
+                "hocket tune --check -n 2,4,8 --step 2\n  every choice against an exhaustive sweep\n"
+                "hocket tune --times tune.times\n  one of several runs, at different hours\n"
+                "mpirun -H a,b hocket tune --between a:29500\n  between two hosts; one process on each host is enough",
+    .options = rows,
+    .bytes = sizeof(options),
+    .run = run,
+};
