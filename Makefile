@@ -33,7 +33,7 @@ LIB_SRC := $(foreach d,$(LIB_DIRS),$(wildcard src/$d/*.c))
 PERF_COMMON_SRC := $(filter-out %_perf.c,$(wildcard src/perf/*.c))
 PERF_SRC := $(wildcard src/perf/*_perf.c)
 TOOL_SRC := $(wildcard src/tools/*.c src/tools/*/*.c)
-UNIT_SRC := $(wildcard tests/unit/test_*.c)
+UNIT_SRC := $(wildcard tests/unit/test_*.c tests/integration/test_*.c)
 SUPPORT_SRC := $(wildcard tests/support/*.c)
 SUPPORT_OBJ = $(SUPPORT_SRC:%.c=$(BUILD)/%.o)
 EXAMPLE_SRC := $(wildcard examples/*.c)
@@ -64,7 +64,7 @@ PERF_COMMON_OBJ := $(PERF_COMMON_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/base/json.o
 PERF_BIN := $(PERF_SRC:src/perf/%.c=$(BUILD)/bin/%)
 TOOL_OBJ := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 TOOL := $(if $(TOOL_SRC),$(BUILD)/bin/hocket)
-UNIT_BIN := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
+UNIT_BIN := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(UNIT_SRC)))
 # Plugins that tests load: tests/plugins/NAME.c becomes plugins/libNAME.so.
 PLUGIN_SRC := $(wildcard tests/plugins/*.c)
 PLUGIN_SO := $(PLUGIN_SRC:tests/plugins/%.c=$(BUILD)/plugins/lib%.so)
@@ -182,9 +182,13 @@ $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 # Parts of the tool that have tests of their own.
 $(BUILD)/tests/test_tune: $(patsubst %,$(BUILD)/src/tools/tune/%.o,choices fit look polish times)
 
+LINK_TEST = $(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
 $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsupport.a $(LIBA)
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
+	$(LINK_TEST)
+$(BUILD)/tests/%: $(BUILD)/tests/integration/%.o $(BUILD)/libsupport.a $(LIBA)
+	@mkdir -p $(@D)
+	$(LINK_TEST)
 
 # Libraries that tests load in place of drivers.
 $(BUILD)/fakes/libibverbs.so.1: $(BUILD)/tests/fakes/verbs_requests.o

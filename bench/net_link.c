@@ -8,7 +8,7 @@
 #include <poll.h>
 #include <sched.h>
 #include "../src/base/param.h"
-#include "../tests/unit/net_world.h"
+#include "../tests/support/net_world.h"
 
 enum { SLOT = 131072 };
 

@@ -3,7 +3,7 @@
 # check.sh: runs every test, one line each, PASS, FAIL or SKIP with the reason; the last line is the total.
 #
 # Tests are
-#   $HK_BUILD/tests/test_*       unit tests, from tests/unit/test_*.c; run plainly, under ASan and UBSan, and under TSan
+#   $HK_BUILD/tests/test_*       from tests/unit/test_*.c and tests/integration/test_*.c; run plainly, under ASan and UBSan, and under TSan
 #   tests/suites/*.sh         anything else; they get HK_BUILD (where the binaries are) and run in the repository's root
 # and are found by their names: nothing is registered anywhere.  Exit code 0 is a pass, 77 a skip whose reason is the last
 # line, anything else a failure.  A line "SKIP: reason" in the output of a passing test counts as a skip of its own.
@@ -151,7 +151,7 @@ start() { # alone? name timeout command...
 
 unit_tests() { # folder prefix skip-option timeout-factor
   local source name limit
-  for source in tests/unit/test_*.c; do
+  for source in tests/unit/test_*.c tests/integration/test_*.c; do
     [ -e "$source" ] || continue
     name=$(basename "$source" .c)
     [ -n "$3" ] && [ "$(option "$source" "$3" no)" = yes ] && continue
@@ -222,7 +222,7 @@ sanitized() { # prefix sanitizers skip-option
   case $ONLY in *asan:* | *tsan:*) [[ $ONLY == *$1* ]] || return 0 ;; esac
   if ! sanitizer_runs "$2"; then skip "$1" "$reason"; return; fi
   local name found=
-  for name in tests/unit/test_*.c; do wanted "$1$(basename "$name" .c)" && found=1; done
+  for name in tests/unit/test_*.c tests/integration/test_*.c; do wanted "$1$(basename "$name" .c)" && found=1; done
   [ -n "$found" ] || return 0
   local folder=build/gcc-${2//,/-} rc
   if [ -n "${ahead[$2]:-}" ]; then wait "${ahead[$2]}"

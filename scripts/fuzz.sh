@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs every tests/unit/test_fuzz_*.c for FUZZ_SECONDS, from a new seed, under ASan and UBSan.
+# Runs every test_fuzz_*.c of tests/unit and tests/integration for FUZZ_SECONDS, from a new seed, under ASan and UBSan.
 # A fuzz test takes its time from HOCKET_TEST_SECONDS and its seed from HOCKET_TEST_SEED, and prints the seed on failure.
 set -u
 seed=${HOCKET_TEST_SEED:-$RANDOM$RANDOM}
 bad=0
-for source in tests/unit/test_fuzz_*.c; do
+for source in tests/unit/test_fuzz_*.c tests/integration/test_fuzz_*.c; do
   [ -e "$source" ] || { echo "there are no fuzz tests"; exit 0; }
   name=$(basename "$source" .c)
   [[ $name == *${ONLY:-}* ]] || continue

@@ -88,7 +88,7 @@ order() { # file
     runtime | boot) like+="|api|faults|story|boot|comm|collectives" ;;
   esac
   like+=")"
-  (cd "$tree/tests/unit" && ls -Sr test_*.c) | sed 's/\.c$//' | grep -v 'gpu\|cuda\|fuzz_detect' | grep -E "$TESTS" >build/mutations/all
+  (cd "$tree/tests" && ls -Sr unit/test_*.c integration/test_*.c) | sed "s,.*/,," | sed 's/\.c$//' | grep -v 'gpu\|cuda\|fuzz_detect' | grep -E "$TESTS" >build/mutations/all
   grep -E "$like" build/mutations/all
   grep -vE "$like" build/mutations/all
 }

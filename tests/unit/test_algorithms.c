@@ -9,7 +9,7 @@
 #include <string.h>
 #include "../../src/collectives/pattern.h"
 #include "../support/suite.h"
-#include "prove_algorithms.h"
+#include "../support/prove_algorithms.h"
 
 START_TEST(few_ranks) {
   for (int n = 1; n <= 16; n++)

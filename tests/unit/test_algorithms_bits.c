@@ -6,7 +6,7 @@
  * input, and for every sum a hash of its parts in order.  Equal hashes are equal expressions, so equal bits. */
 #include <string.h>
 #include "../support/suite.h"
-#include "prove_algorithms.h"
+#include "../support/prove_algorithms.h"
 
 typedef struct formula_lane {
   const hk_program *p;

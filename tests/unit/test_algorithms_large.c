@@ -7,7 +7,7 @@
  * every root, 2 to 8 slots, in place and out of it.
  * check: timeout=300 noasan notsan notsan */
 #include "../support/suite.h"
-#include "prove_algorithms.h"
+#include "../support/prove_algorithms.h"
 
 static void large(const hk_algorithm *a, int nranks) {
   if (prove_full())

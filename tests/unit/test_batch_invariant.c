@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../support/suite.h"
-#include "invariant_data.h"
+#include "../support/invariant_data.h"
 
 enum { BASE = 6000, MOST = 5000 };
 

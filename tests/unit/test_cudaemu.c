@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include "../support/suite.h"
-#include "cudaemu.h"
+#include "../support/cudaemu.h"
 
 static void nap(long ms) {
   struct timespec t = {ms / 1000, ms % 1000 * 1000000};

@@ -5,7 +5,7 @@
 #include "../../src/base/root.h"
 #include "../../src/topo/detect_scan.h"
 #include "../support/suite.h"
-#include "detect_checks.h"
+#include "../support/detect_checks.h"
 
 /* ---- files ---- */
 

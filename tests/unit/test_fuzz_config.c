@@ -8,7 +8,7 @@
 #include <string.h>
 #include "../../src/runtime/comm.h"
 #include "../support/suite.h"
-#include "fuzz.h"
+#include "../support/fuzz.h"
 
 static const size_t int_fields[] = {
     offsetof(ncclConfig_t, blocking),

@@ -5,8 +5,8 @@
 #include <fcntl.h>
 #include "../../src/topo/detect.h"
 #include "../support/suite.h"
-#include "fake_machine.h"
-#include "fuzz.h"
+#include "../support/fake_machine.h"
+#include "../support/fuzz.h"
 
 enum { FILE_LIMIT = 512 };
 static char *files[FILE_LIMIT];

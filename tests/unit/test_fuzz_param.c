@@ -6,8 +6,8 @@
 #include "../../src/base/param.h"
 #include "../../src/base/param_names.h"
 #include "../support/suite.h"
-#include "fuzz.h"
-#include "scratch.h"
+#include "../support/fuzz.h"
+#include "../support/scratch.h"
 
 static const char *any_name(void) {
   hk_param_info info;

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../support/suite.h"
-#include "fuzz.h"
-#include "topo_checks.h"
-#include "topo_machines.h"
+#include "../support/fuzz.h"
+#include "../support/topo_checks.h"
+#include "../support/topo_machines.h"
 
 enum { NODES = 40, LINKS = 120 };
 

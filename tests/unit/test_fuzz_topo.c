@@ -6,8 +6,8 @@
 #include "../../src/topo/synth.h"
 #include "../../src/topo/xml.h"
 #include "../support/suite.h"
-#include "fuzz.h"
-#include "scratch.h"
+#include "../support/fuzz.h"
+#include "../support/scratch.h"
 
 #define SEED (unsigned long long)fuzz_seed
 

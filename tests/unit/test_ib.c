@@ -6,8 +6,8 @@
 #include "../../src/transport/net/ib.h"
 #include "../fakes/rdmacm.h"
 #include "../support/suite.h"
-#include "fake_rdma.h"
-#include "net_streams.h"
+#include "../support/fake_rdma.h"
+#include "../support/net_streams.h"
 
 static fake_verbs_state *verbs;
 

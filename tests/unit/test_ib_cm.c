@@ -6,7 +6,7 @@
 #include "../../src/transport/net/ib_cm.h"
 #include "../fakes/rdmacm.h"
 #include "../support/suite.h"
-#include "fake_rdma.h"
+#include "../support/fake_rdma.h"
 
 static fake_cm_state *cm;
 static char words[HK_IB_CM_WORDS];

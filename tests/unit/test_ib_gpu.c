@@ -4,8 +4,8 @@
 #include <errno.h>
 #include "../../src/transport/net/ib_gdr.h"
 #include "../support/suite.h"
-#include "cudaemu.h"
-#include "fake_rdma.h"
+#include "../support/cudaemu.h"
+#include "../support/fake_rdma.h"
 
 static const struct {
   const char *driver, *enable; /* does the driver have dma-bufs, are they wanted */

@@ -8,7 +8,7 @@
 #include "../../src/topo/join.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
-#include "topo_machines.h"
+#include "../support/topo_machines.h"
 
 /* The facts of one host's ranks, one after another.  `net`: other hosts take part. */
 static void tell_host(hk_join_fact *facts, uint64_t host, hk_topo *t, int per_host, bool net, int *n) {

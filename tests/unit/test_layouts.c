@@ -5,7 +5,7 @@
 #include <string.h>
 #include "../../src/collectives/machine.h"
 #include "../support/suite.h"
-#include "prove_algorithms.h"
+#include "../support/prove_algorithms.h"
 
 /* ---- layouts ---- */
 

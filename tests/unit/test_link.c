@@ -2,7 +2,7 @@
 /* The FIFO protocol over the transports whose ends share memory: self, and shm between threads and processes. */
 #include <check.h>
 #include "../support/suite.h"
-#include "test_shm_world.h"
+#include "../support/shm_world.h"
 
 extern const hk_transport hk_transport_self;
 

@@ -6,7 +6,7 @@
 #include "../../src/base/log.h"
 #include "../../src/base/status.h"
 #include "../support/suite.h"
-#include "scratch.h"
+#include "../support/scratch.h"
 
 /* Starts logging to a fresh file with these settings. */
 static void log_with(const char *level, const char *subsystems) {

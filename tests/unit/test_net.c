@@ -6,7 +6,7 @@
 #include "../../src/base/param.h"
 #include "../../src/transport/net/socket.h"
 #include "../support/suite.h"
-#include "net_streams.h"
+#include "../support/net_streams.h"
 
 enum { MOST = 262144 };
 

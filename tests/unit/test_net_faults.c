@@ -6,7 +6,7 @@
 #include "../../src/base/param.h"
 #include "../../src/transport/net/socket.h"
 #include "../support/suite.h"
-#include "net_world.h"
+#include "../support/net_world.h"
 
 enum { SLOT = 8192 };
 

@@ -7,8 +7,8 @@
 #include "../../src/base/param.h"
 #include "../../src/netplugin/netplugin.h"
 #include "../support/suite.h"
-#include "fake_rdma.h"
-#include "net_world.h"
+#include "../support/fake_rdma.h"
+#include "../support/net_world.h"
 
 /* A library that was built beside this program. */
 static void use_plugin(const char *folder, const char *name, const char *version) {

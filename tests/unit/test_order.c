@@ -5,7 +5,7 @@
 #include <string.h>
 #include "../../src/collectives/rules.h"
 #include "../support/suite.h"
-#include "prove_algorithms.h"
+#include "../support/prove_algorithms.h"
 
 /* Ranks on hosts, and other ring orders than that of ranks. */
 typedef enum shape { ONE_HOST, BLOCKS, DEALT, UNEVEN, SHAPES } shape;

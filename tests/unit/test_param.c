@@ -5,7 +5,7 @@
 #include "../../src/base/param.h"
 #include "../../src/base/param_names.h"
 #include "../support/suite.h"
-#include "scratch.h"
+#include "../support/scratch.h"
 
 extern char **environ;
 

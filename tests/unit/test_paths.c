@@ -6,8 +6,8 @@
 #include <string.h>
 #include "../../src/topo/paths.h"
 #include "../support/suite.h"
-#include "topo_checks.h"
-#include "topo_machines.h"
+#include "../support/topo_checks.h"
+#include "../support/topo_machines.h"
 
 static hk_paths *paths_of(const hk_topo *t, const hk_path_rules *rules) {
   hk_paths *p;

@@ -8,8 +8,8 @@
 #include "../../src/topo/search.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
-#include "topo_checks.h"
-#include "topo_machines.h"
+#include "../support/topo_checks.h"
+#include "../support/topo_machines.h"
 
 typedef struct found {
   hk_cluster *cluster;

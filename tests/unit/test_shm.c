@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include "../../src/transport/shm_socket.h"
 #include "../support/suite.h"
-#include "test_shm_world.h"
+#include "../support/shm_world.h"
 
 static unsigned count_in(const char *folder) {
   unsigned n = 0;

@@ -4,7 +4,7 @@
 #include <dirent.h>
 #include "../../src/device/host.h"
 #include "../support/suite.h"
-#include "test_shm_world.h"
+#include "../support/shm_world.h"
 
 static unsigned count_in(const char *folder) {
   unsigned n = 0;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../support/suite.h"
-#include "topo_machines.h"
+#include "../support/topo_machines.h"
 
 START_TEST(bus_ids) {
   static const struct {

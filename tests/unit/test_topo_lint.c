@@ -6,7 +6,7 @@
 #include "../../src/topo/xml.h"
 #include "../../src/topo/xml_tree.h" /* the bounds */
 #include "../support/suite.h"
-#include "scratch.h"
+#include "../support/scratch.h"
 
 typedef struct finding_list {
   hk_xml_finding at[8];

@@ -9,7 +9,7 @@
 #include "../../src/topo/synth.h"
 #include "../../src/topo/xml.h"
 #include "../support/suite.h"
-#include "scratch.h"
+#include "../support/scratch.h"
 
 static hk_topo *synthetic(const char *text) {
   hk_cluster *c;

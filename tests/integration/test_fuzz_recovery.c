@@ -17,7 +17,7 @@
 #include "../../src/runtime/comm.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
-#include "fuzz.h"
+#include "../support/fuzz.h"
 
 enum { RANKS = 4, STEPS = 8, LIMIT_S = 90 };
 

@@ -6,7 +6,7 @@
 #include "../../src/boot/listener.h"
 #include "../../src/boot/process.h"
 #include "../../src/boot/wire.h"
-#include "boot_ranks.h"
+#include "../support/boot_ranks.h"
 
 static const int counts[] = {1, 2, 3, 4, 5, 7, 8, 16, 33, 64};
 

@@ -3,7 +3,7 @@
  * blocks. */
 #include "../../src/gpu/gpu.h"
 #include "../support/suite.h"
-#include "gpu_comms.h"
+#include "../support/gpu_comms.h"
 
 START_TEST(known_gpus) {
   static const struct {

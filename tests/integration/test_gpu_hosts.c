@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include "../support/suite.h"
-#include "gpu_places.h"
+#include "../support/gpu_places.h"
 
 static void collectives(place *p) {
   static const size_t counts[] = {3, 1500};

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
 #include "../../src/boot/internal.h"
-#include "boot_ranks.h"
+#include "../support/boot_ranks.h"
 
 static uint64_t state;
 static uint32_t rnd(uint32_t below) { /* xorshift64* */

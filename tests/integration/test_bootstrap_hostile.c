@@ -11,7 +11,7 @@
 #include "../../src/boot/dial.h"
 #include "../../src/boot/process.h"
 #include "../../src/boot/wire.h"
-#include "boot_ranks.h"
+#include "../support/boot_ranks.h"
 
 enum { PORTS = 24, HELD = 600, RANKS = 5 };
 

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <nccl.h>
 #include <stdint.h>
-#include "../support/ranks.h"
+#include "ranks.h"
 
 static inline uint64_t invariant_hash(uint64_t x) {
   x = (x ^ x >> 31) * 0x7fb5d329728ea185u;

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <nccl.h>
 #include <sys/resource.h>
-#include "boot_ranks.h"
+#include "../support/boot_ranks.h"
 
 enum { RANKS = 3, POOR = 1, CASES = 8 };
 

@@ -4,8 +4,8 @@
  * check: notsan */
 #include <errno.h>
 #include "../support/suite.h"
-#include "fake_rdma.h"
-#include "gpu_comms.h"
+#include "../support/fake_rdma.h"
+#include "../support/gpu_comms.h"
 
 static fake_verbs_state *verbs;
 

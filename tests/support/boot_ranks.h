@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include "../../src/base/param.h"
 #include "../../src/boot/bootstrap.h"
-#include "../support/suite.h"
+#include "suite.h"
 
 enum { MAX_EVENTS = 80 };
 

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include "../../src/base/param.h"
 #include "../support/suite.h"
-#include "gpu_comms.h"
+#include "../support/gpu_comms.h"
 
 /* As tests/plugins/net.h has it. */
 typedef struct net_example_state {

@@ -3,7 +3,7 @@
  * check: notsan */
 #include <sys/socket.h>
 #include "../../src/boot/internal.h"
-#include "boot_ranks.h"
+#include "../support/boot_ranks.h"
 
 enum { RANKS_MOST = 9, VICTIM = 3 };
 

@@ -8,7 +8,7 @@
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib_port.h"
 #include "../support/suite.h"
-#include "scratch.h"
+#include "../support/scratch.h"
 
 static const struct {
   hk_param_id id;

@@ -2,7 +2,7 @@
 /* Waits inside the bootstrap: each ends, or is reported, with the ranks that are missing and what they do.
  * check: notsan */
 #include <nccl.h>
-#include "boot_ranks.h"
+#include "../support/boot_ranks.h"
 
 enum { RANKS = 4, STOPS = 1, COMPUTES = 2 };
 

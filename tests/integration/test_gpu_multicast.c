@@ -6,7 +6,7 @@
 #include "../../src/base/param.h"
 #include "../../src/gpu/gpu.h"
 #include "../support/suite.h"
-#include "gpu_places.h"
+#include "../support/gpu_places.h"
 
 enum { GRANULE = 2 << 20 };
 

@@ -9,8 +9,8 @@
 #include "../../src/transport/net/ib.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
-#include "fake_rdma.h"
-#include "net_streams.h"
+#include "../support/fake_rdma.h"
+#include "../support/net_streams.h"
 
 enum { SLOT = 131072, PIECE = 70000, PLACES = 8, MEMORY = PLACES * PIECE };
 

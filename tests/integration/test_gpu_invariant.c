@@ -4,8 +4,8 @@
  * check: timeout=300 notsan */
 #include <hocket.h>
 #include "../support/suite.h"
-#include "gpu_comms.h"
-#include "invariant_data.h"
+#include "../support/gpu_comms.h"
+#include "../support/invariant_data.h"
 
 enum { BASE = 6000 };
 

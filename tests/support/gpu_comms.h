@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include "../../src/program/program.h"
-#include "../support/ranks.h"
+#include "ranks.h"
 #include "cudaemu.h"
 
 enum { GPU_RANKS = 8 };

@@ -8,7 +8,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
-#include "boot_ranks.h"
+#include "../support/boot_ranks.h"
 
 enum { MAX_RANKS = 128 };
 

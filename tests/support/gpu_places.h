@@ -4,7 +4,7 @@
 #define HK_TESTS_GPU_PLACES_H
 #include <signal.h>
 #include <sys/wait.h>
-#include "../support/suite.h"
+#include "suite.h"
 #include "gpu_comms.h"
 
 /* A process and its ranks. */

@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include "../../src/gpu/net.h"
 #include "../support/suite.h"
-#include "fake_rdma.h"
-#include "gpu_comms.h"
+#include "../support/fake_rdma.h"
+#include "../support/gpu_comms.h"
 
 /* Fewer of what is done again and again, where each goes over the network. */
 static int times(int n) { return getenv("NCCL_SHM_DISABLE") ? n / 3 : n; }

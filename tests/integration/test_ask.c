@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Asking a rank what it does: running, waiting, stopped, killed, gone away; ranks as threads and as processes. */
 #include <signal.h>
-#include "boot_ranks.h"
+#include "../support/boot_ranks.h"
 
 enum { PATIENT_NS = 1000000000 };
 

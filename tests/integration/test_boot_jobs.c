@@ -4,8 +4,8 @@
 #include "../../src/base/addr.h"
 #include "../../src/base/log.h"
 #include "../../src/boot/job.h"
-#include "boot_ranks.h"
-#include "scratch.h"
+#include "../support/boot_ranks.h"
+#include "../support/scratch.h"
 
 enum { RANKS = 4 };
 

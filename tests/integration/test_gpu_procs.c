@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include "../../src/gpu/gpu.h"
 #include "../support/suite.h"
-#include "gpu_places.h"
+#include "../support/gpu_places.h"
 
 /* Processes that have made the calls that the first one leaves them alone with: shared by all. */
 static _Atomic(int) *alone;

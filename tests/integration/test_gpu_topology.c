@@ -2,7 +2,7 @@
 /* Emulated GPUs in machines from a file (NCCL_TOPO_FILE): what goes over NVLink, and what that and PCI cost.
  * check: timeout=300 notsan */
 #include "../support/suite.h"
-#include "gpu_comms.h"
+#include "../support/gpu_comms.h"
 
 static char dir[64];
 

@@ -3,7 +3,7 @@
  * connection to it is made, not inside the bootstrap.
  * check: notsan noasan */
 #include "../support/ranks.h"
-#include "boot_ranks.h"
+#include "../support/boot_ranks.h"
 
 enum { LIMIT_S = 2, STOPPED_S = 6, COUNT = 3000000, ROW = 16 << 20 };
 
