@@ -4,6 +4,7 @@
  *
  *   kernels [-l level] [-t type] [-a]      -a: every type with every operator (default: sum of every type, all of float)
  */
+#include "../src/kernels/host/kernels.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,7 +13,6 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-#include "../src/kernels/host/kernels.h"
 #include "../src/kernels/reduce.h"
 
 enum { MAX_SRC = 8, PLACES = 4 };

@@ -18,6 +18,7 @@ want_check() {
   need pkg-config "cmd:pkg-config" "tests of the installed library"
   wish g++ "cmd:g++" "compiles the GPU kernels for a CPU"
   wish clang "cmd:clang" "builds everything with a second compiler"
+  wish clang-format "cmd:clang-format" "checks the form of the sources"
   wish libibverbs-dev "file:/usr/include/infiniband/verbs.h" "what we declare of verbs is compared with it"
   wish librdmacm-dev "file:/usr/include/rdma/rdma_cma.h" "what we declare of rdma_cm is compared with it"
   wish libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "compiles for another kind of CPU"

@@ -281,10 +281,8 @@ HK_ABI_ASSERT(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) 
   NEED(StreamQuery, cuStreamQuery, (CUstream stream))                                                                  \
   NEED(StreamSynchronize, cuStreamSynchronize, (CUstream stream))                                                      \
   NEED(StreamWaitEvent, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))                           \
-  MAY(StreamWriteValue32, cuStreamWriteValue32_v2,                                                                     \
-      (CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags))                                               \
-  MAY(StreamWaitValue32, cuStreamWaitValue32_v2,                                                                       \
-      (CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags))                                               \
+  MAY(StreamWriteValue32, cuStreamWriteValue32_v2, (CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags))  \
+  MAY(StreamWaitValue32, cuStreamWaitValue32_v2, (CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags))    \
   NEED(StreamGetFlags, cuStreamGetFlags, (CUstream stream, unsigned *flags))                                           \
   NEED(StreamGetPriority, cuStreamGetPriority, (CUstream stream, int *priority))                                       \
   NEED(StreamGetCtx, cuStreamGetCtx, (CUstream stream, CUcontext * ctx))                                               \

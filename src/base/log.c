@@ -10,8 +10,8 @@
 #include <strings.h>
 #include <unistd.h>
 #include "param.h"
-#include "thread.h"
 #include "status.h" /* HK_ERROR_TEXT */
+#include "thread.h"
 
 enum {
   LINE_BYTES = HK_ERROR_TEXT + 512,
@@ -196,7 +196,7 @@ static void make_printable(char *text, size_t n) {
 }
 
 void hk_log_write(hk_log_level level, unsigned subsystems, const char *file, int line, const char *format, ...) {
-  HK_UNCANCELLED; /* or the log would stay locked */
+  HK_UNCANCELLED;   /* or the log would stay locked */
   (void)subsystems; /* filtered before the call */
   int saved = errno;
   char text[LINE_BYTES];

@@ -35,7 +35,7 @@ typedef struct hk_activity {
   uint8_t phase;                   /* hk_phase: what the rank is in, */
   uint64_t phase_ms;               /* and for how long */
   int32_t waits_for;               /* a rank that it waits for itself; -1: none, or it does not know */
-  uint64_t moves;                  /* bytes of the newest send or receive that it waited in, if that is over or not; 0: none */
+  uint64_t moves; /* bytes of the newest send or receive that it waited in, if that is over or not; 0: none */
   uint32_t past[HK_ACTIVITY_PAST]; /* signatures of the operations before the newest, backwards; 0: not known */
 } hk_activity;
 

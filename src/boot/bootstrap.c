@@ -16,8 +16,9 @@
 
 enum {
   RANKS_MAX = 1 << 20,
-  ROOT_GRACE_S = 3,    /* ranks wait so much longer than their root, whose error says more than theirs */
-  ROOT_BACK_S = 1,     /* for a root that closed the connection: its process has ended, or dropped this rank's older connection */
+  ROOT_GRACE_S = 3, /* ranks wait so much longer than their root, whose error says more than theirs */
+  ROOT_BACK_S =
+      1, /* for a root that closed the connection: its process has ended, or dropped this rank's older connection */
   ROOT_PATIENCE_S = 10 /* for a root that refuses: it may be under attack, or its host's network just starting */
 };
 
@@ -151,7 +152,8 @@ static hk_status dial_root(const hk_boot_id *id, const hk_hello *h, bool ended, 
                    "an id serves for one communicator";
   if (ended && !id->from_env) {
     d.patience_ns = ROOT_BACK_S * (uint64_t)1000000000;
-    d.advice = "this rank was connected to it before: the process that called ncclGetUniqueId has ended; see its output";
+    d.advice =
+        "this rank was connected to it before: the process that called ncclGetUniqueId has ended; see its output";
   }
   return hk_boot_dial(&d, fd);
 }

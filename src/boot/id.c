@@ -7,9 +7,9 @@
 #include "../base/iface.h" /* loopback addresses */
 #include "../base/log.h"
 #include "../base/param.h"
+#include "bootstrap.h"
 #include "listener.h"
 #include "process.h"
-#include "bootstrap.h"
 
 enum { BACKLOG = 4096 };
 

@@ -4,10 +4,10 @@
 #define HK_BOOT_INTERNAL_H
 #include <stdatomic.h>
 #include "../base/silence.h"
+#include "bootstrap.h"
 #include "dial.h"
 #include "listener.h"
 #include "process.h"
-#include "bootstrap.h"
 
 /* A frame with its payload, on its way between ranks of one process or waiting for the rank's thread. */
 typedef struct hk_message {

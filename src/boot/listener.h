@@ -73,7 +73,7 @@ typedef struct hk_door {
   uint64_t deaf_since_ns; /* no rank could be let in since; 0: all is well */
   uint64_t deaf_last_ns;  /* the last that could not */
   int deaf_why;           /* errno */
-  int spare;              /* kept for the time when there is no other descriptor: callers are heard then, too; -1: in use */
+  int spare; /* kept for the time when there is no other descriptor: callers are heard then, too; -1: in use */
   int listener;
   hk_contact contact; /* as seen from nowhere in particular */
   struct {

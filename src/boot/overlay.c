@@ -14,7 +14,7 @@
 #include "internal.h"
 
 enum { GONE_NS = 1000 * 1000 * 1000 };
-enum { LOST_NS = 200 * 1000 * 1000 }; /* for the news of other links, of which all ranks report the same one */
+enum { LOST_NS = 200 * 1000 * 1000 };     /* for the news of other links, of which all ranks report the same one */
 enum { PARTING_NS = 2000 * 1000 * 1000 }; /* for the peers' answers to our goodbye */
 
 typedef struct hk_unsent {
@@ -81,9 +81,10 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
   if (how)
     snprintf(e.text, sizeof e.text, "%s", how);
   else if (closed)
-    snprintf(e.text, sizeof e.text,
-             "its control connection ended without ncclCommDestroy: its process exited, crashed or was killed, or something "
-             "between the hosts closed it; see its output first");
+    snprintf(
+        e.text, sizeof e.text,
+        "its control connection ended without ncclCommDestroy: its process exited, crashed or was killed, or something "
+        "between the hosts closed it; see its output first");
   else
     snprintf(e.text, sizeof e.text, "its host or the network to it fell silent (%s)", strerror(error));
   if (!how && closed && hk_lost_begin(l, &e)) return;

@@ -119,6 +119,6 @@ bool hk_more_files(void) {
 
 void hk_watch_silence(int fd) {
   int one = 1;
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);                /* without it only slower */
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);            /* without it only slower */
   hk_silence_watch(fd, (unsigned)hk_param_int(HK_P_PEER_TIMEOUT), KEEPALIVES); /* each a quarter of it apart */
 }

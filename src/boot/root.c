@@ -17,8 +17,8 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
-#include "listener.h"
 #include "job.h"
+#include "listener.h"
 #include "process.h"
 
 #define SECOND 1000000000ull

@@ -90,7 +90,7 @@ typedef struct hk_algorithm {
   /* Bit set of 1u << hk_coll: sums are made in the fixed order (HK_FIXED_ORDER_SOURCES), whatever the root and the layout.
    * The verifier proves it. */
   unsigned fixed_order;
-  bool in_switch;    /* a rank's receives in one reducing instruction are one stream, summed up by a switch (NVLS) */
+  bool in_switch; /* a rank's receives in one reducing instruction are one stream, summed up by a switch (NVLS) */
   /* Why it cannot run here, in words that follow its name ("needs ..."); NULL where it can.  The slot may be NULL: every
    * number of ranks from 1 on, any machine.  Must not depend on the rank asking. */
   const char *(*cannot)(const hk_machine *m, hk_coll coll);

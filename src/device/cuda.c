@@ -177,8 +177,7 @@ static void read_limits(hk_cuda *d, int ordinal) {
   if (hk_cu.DriverGetVersion(&version) != CUDA_SUCCESS) version = 0;
   d->granule = l->vmm && l->fd_handles ? hk_cuda_granule(d) : 0;
   l->fd_handles = d->granule != 0;
-  l->multicast =
-      d->granule && hk_cu.MulticastCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
+  l->multicast = d->granule && hk_cu.MulticastCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
   HK_INFO(HK_SUB_INIT, "device %d is %s, sm_%d, %s, %d multiprocessors; driver for CUDA %d.%d", ordinal, l->name, l->sm,
           l->bus_id, l->multiprocessors, version / 1000, version % 1000 / 10);
 }

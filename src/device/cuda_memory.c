@@ -46,8 +46,7 @@ static size_t who_reaches(const hk_cuda *d, CUmemAccessDesc *out) {
 }
 
 /* Maps physical memory at addresses of its own. */
-hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers,
-                      CUdeviceptr *out) {
+hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers, CUdeviceptr *out) {
   hk_status rc = HK_OK;
   int ordinal = d->base.limits.ordinal;
   CUdeviceptr at = 0;

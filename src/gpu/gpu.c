@@ -4,10 +4,10 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../boot/host.h"
 #include "../kernels/gpu_image.h"
 #include "../topo/topo.h"
 #include "net.h"
-#include "../boot/host.h"
 
 int hk_gpu_count(void) {
   int devices;
@@ -284,7 +284,8 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask) {
   if (g && ask && atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
   if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
   hk_gpu_state *s = g->state.host;
-  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) == HK_GPU_MISMATCH) { /* acquire: what it says was written behind it */
+  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) ==
+      HK_GPU_MISMATCH) { /* acquire: what it says was written behind it */
     uint32_t peer = __atomic_load_n(&s->peer, __ATOMIC_RELAXED);
     char text[240];
     snprintf(text, sizeof text,

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "set.h"
 #include "../runtime/run.h"
+#include "set.h"
 
 /* A transfer, or the part of it that goes over one link. */
 typedef struct part {

@@ -10,7 +10,19 @@
 
 /* Values are ncclDataType_t's and ncclRedOp_t's (asserted in runtime/api_coll.c). */
 typedef enum hk_dtype {
-  HK_I8, HK_U8, HK_I32, HK_U32, HK_I64, HK_U64, HK_F16, HK_F32, HK_F64, HK_BF16, HK_E4M3, HK_E5M2, HK_DTYPE_COUNT
+  HK_I8,
+  HK_U8,
+  HK_I32,
+  HK_U32,
+  HK_I64,
+  HK_U64,
+  HK_F16,
+  HK_F32,
+  HK_F64,
+  HK_BF16,
+  HK_E4M3,
+  HK_E5M2,
+  HK_DTYPE_COUNT
 } hk_dtype;
 typedef enum hk_redop { HK_SUM, HK_PROD, HK_MAX, HK_MIN, HK_AVG, HK_PREMULSUM, HK_REDOP_COUNT } hk_redop;
 size_t hk_dtype_size(hk_dtype t);
@@ -70,8 +82,7 @@ typedef enum hk_tiny { HK_TINY_NONE, HK_TINY_F32, HK_TINY_F64, HK_TINY_U32, HK_T
     size_t i = 0;                                                                                                      \
     for (; i + 16 <= bytes; i += 16)                                                                                   \
       *(hk_vector_at *)(d + i) = *(const hk_vector_at *)(x + i) + *(const hk_vector_at *)(y + i);                      \
-    for (; i < bytes; i += sizeof(element))                                                                            \
-      *(hk_at *)(d + i) = *(const hk_at *)(x + i) + *(const hk_at *)(y + i);                                           \
+    for (; i < bytes; i += sizeof(element)) *(hk_at *)(d + i) = *(const hk_at *)(x + i) + *(const hk_at *)(y + i);     \
   } while (0)
 static inline void hk_add_tiny(unsigned tiny, void *dst, const void *a, const void *b, size_t bytes) {
   char *d = dst;
@@ -97,12 +108,18 @@ static inline void hk_copy_tiny(void *dst, const void *src, size_t bytes) {
     __builtin_memcpy(d, first, n);                                                                                     \
     __builtin_memcpy(d + bytes - (n), last, n);                                                                        \
   } while (0)
-  if (bytes >= 32) HK_COPY_TINY(32);
-  else if (bytes >= 16) HK_COPY_TINY(16);
-  else if (bytes >= 8) HK_COPY_TINY(8);
-  else if (bytes >= 4) HK_COPY_TINY(4);
-  else if (bytes >= 2) HK_COPY_TINY(2);
-  else if (bytes) *d = *s;
+  if (bytes >= 32)
+    HK_COPY_TINY(32);
+  else if (bytes >= 16)
+    HK_COPY_TINY(16);
+  else if (bytes >= 8)
+    HK_COPY_TINY(8);
+  else if (bytes >= 4)
+    HK_COPY_TINY(4);
+  else if (bytes >= 2)
+    HK_COPY_TINY(2);
+  else if (bytes)
+    *d = *s;
 #undef HK_COPY_TINY
 }
 
@@ -112,11 +129,15 @@ static inline void hk_copy_tiny(void *dst, const void *src, size_t bytes) {
 static inline void hk_move(const hk_reducer *r, void *const *dst, unsigned ndst, const void *const *src, unsigned nsrc,
                            int fresh, size_t bytes, unsigned flags) {
   if (nsrc > 1 || (r && ((r->pre && fresh == 0) || (r->post && (flags & HK_MOVE_FINAL))))) {
-    if (bytes <= HK_MOVE_TINY && r->tiny && nsrc == 2 && ndst == 1) hk_add_tiny(r->tiny, dst[0], src[0], src[1], bytes);
-    else r->run(r, dst, ndst, src, nsrc, fresh, bytes, flags);
+    if (bytes <= HK_MOVE_TINY && r->tiny && nsrc == 2 && ndst == 1)
+      hk_add_tiny(r->tiny, dst[0], src[0], src[1], bytes);
+    else
+      r->run(r, dst, ndst, src, nsrc, fresh, bytes, flags);
   } else if (ndst == 1) {
-    if (bytes <= HK_MOVE_TINY) hk_copy_tiny(dst[0], src[0], bytes);
-    else hk_copy(dst[0], src[0], bytes, flags);
+    if (bytes <= HK_MOVE_TINY)
+      hk_copy_tiny(dst[0], src[0], bytes);
+    else
+      hk_copy(dst[0], src[0], bytes, flags);
   } else {
     hk_copy_to_all(dst, ndst, src[0], bytes, flags);
   }

@@ -117,9 +117,7 @@ typedef enum hk_space {
   HK_LINK     /* a slot of a link's FIFO */
 } hk_space;
 
-enum {
-  HK_OPERAND_STEP = 1
-}; /* in a repeat, iteration j uses link + j: links of one kind, made one after another */
+enum { HK_OPERAND_STEP = 1 }; /* in a repeat, iteration j uses link + j: links of one kind, made one after another */
 
 typedef struct hk_operand {
   uint8_t space;  /* hk_space */

@@ -29,9 +29,9 @@
  * one before. */
 typedef enum hk_order {
   HK_ORDER_VARIES, /* blocks or ranks differ: the bits of an element depend on its place in the message */
-  HK_ORDER_SIDES,  /* equal, but for which of two values is on the left of an addition (max and min of -0 and 0 see that) */
-  HK_ORDER_EQUAL,  /* equal; another algorithm, root or layout may have another order */
-  HK_ORDER_FIXED   /* the fixed order (HK_FIXED_ORDER_SOURCES): equal wherever this is proved */
+  HK_ORDER_SIDES, /* equal, but for which of two values is on the left of an addition (max and min of -0 and 0 see that) */
+  HK_ORDER_EQUAL, /* equal; another algorithm, root or layout may have another order */
+  HK_ORDER_FIXED  /* the fixed order (HK_FIXED_ORDER_SOURCES): equal wherever this is proved */
 } hk_order;
 const char *hk_order_name(hk_order o); /* "varies", "sides", "equal", "fixed" */
 
@@ -44,10 +44,10 @@ typedef struct hk_verify_options {
 } hk_verify_options;
 
 typedef struct hk_verify_report {
-  char message[512]; /* empty when proved; else names rank, lane, instruction, block and what is wrong */
+  char message[512];     /* empty when proved; else names rank, lane, instruction, block and what is wrong */
   int rank, lane, instr; /* of the fault, -1 where none applies */
-  uint64_t steps; /* instructions run */
-  hk_order order; /* with `orders`, of programs that are proved */
+  uint64_t steps;        /* instructions run */
+  hk_order order;        /* with `orders`, of programs that are proved */
 } hk_verify_report;
 
 /* programs[r] is rank r's; all of one collective.  HK_OK when proved, HK_ERR_INTERNAL with a report when not (other errors,

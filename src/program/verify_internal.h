@@ -164,8 +164,9 @@ typedef struct hk_verifier {
   uint32_t *times;
 
   hk_place *places;
-  size_t *first_place;    /* by rank */
-  uint32_t *place_writes; /* by rank and block: its writes in one wave; at first_place / waves.  HK_LANDS may be added */
+  size_t *first_place; /* by rank */
+  uint32_t
+      *place_writes; /* by rank and block: its writes in one wave; at first_place / waves.  HK_LANDS may be added */
   hk_value *scratch;
   hk_set_pool sets;
   hk_orders orders; /* with options.orders */

@@ -6,9 +6,9 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
+#include "../gpu/gpu.h"
 #include "api.h"
 #include "comm.h"
-#include "../gpu/gpu.h"
 #include "group.h"
 #include "leave.h"
 

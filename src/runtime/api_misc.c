@@ -6,9 +6,9 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../device/host.h"
+#include "../gpu/gpu.h"
 #include "api.h"
 #include "comm.h"
-#include "../gpu/gpu.h"
 #include "group.h"
 
 /* What nccl4py and others look for in the library's bytes. */

@@ -10,7 +10,8 @@
 typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV } hk_p2p;
 
 enum {
-  HK_REDOP_INVARIANT = 128 /* beside the operator: the sum must be made in the fixed order.  So ranks that differ in it make
+  HK_REDOP_INVARIANT =
+      128 /* beside the operator: the sum must be made in the fixed order.  So ranks that differ in it make
                               different calls. */
 };
 
@@ -18,12 +19,12 @@ typedef struct hk_call {
   ncclComm_t comm;
   const void *in;
   void *out;
-  size_t count; /* elements, as the call counts them */
-  uint8_t coll; /* hk_coll */
-  uint8_t p2p;  /* hk_p2p, where coll is HK_SENDRECV */
+  size_t count;         /* elements, as the call counts them */
+  uint8_t coll;         /* hk_coll */
+  uint8_t p2p;          /* hk_p2p, where coll is HK_SENDRECV */
   uint8_t dtype, redop; /* hk_redop, perhaps with HK_REDOP_INVARIANT */
-  int root;        /* or the peer of a send or receive */
-  uint64_t scalar; /* one element, for HK_PREMULSUM; or its address */
+  int root;             /* or the peer of a send or receive */
+  uint64_t scalar;      /* one element, for HK_PREMULSUM; or its address */
   bool scalar_on_device;
   bool holds_stream; /* waits in a group for a host stream, which stays until then */
   cudaStream_t stream;

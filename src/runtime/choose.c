@@ -5,8 +5,8 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../device/device.h"
-#include "comm.h"
 #include "../gpu/gpu.h"
+#include "comm.h"
 #include "tuner.h"
 
 /* Channels of one copy of the lanes. */

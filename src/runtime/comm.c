@@ -5,9 +5,9 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
-#include "../transport/shm.h" /* the board */
-#include "../boot/process.h"     /* hk_forks */
+#include "../boot/process.h" /* hk_forks */
 #include "../gpu/gpu.h"
+#include "../transport/shm.h" /* the board */
 #include "story.h"
 
 /* Freed communicators wait here before their memory is given back, so that a use after free finds HK_COMM_FREED.  This

@@ -3,10 +3,10 @@
 #ifndef HK_RUNTIME_COMM_H
 #define HK_RUNTIME_COMM_H
 #include <pthread.h>
+#include "../boot/bootstrap.h"
 #include "../collectives/overrides.h"
 #include "../kernels/exec.h"
 #include "../transport/transport.h"
-#include "../boot/bootstrap.h"
 #include "call.h"
 
 enum { HK_COMM_LIVE = 0x686f636b, HK_COMM_FREED = 0x64656164 };
@@ -104,8 +104,8 @@ typedef struct hk_order {
   _Atomic(uint64_t) served;  /* turns over */
   uint64_t children, splits; /* begun; of the latter all ranks have as many */
   _Atomic(uint64_t) children_over;
-  struct hk_notice *notices;    /* what ranks exclude in shrinks under way, */
-  struct hk_attempts *attempts; /* how often each list came, */
+  struct hk_notice *notices;         /* what ranks exclude in shrinks under way, */
+  struct hk_attempts *attempts;      /* how often each list came, */
   struct hk_child_failure *failures; /* and what children failed with; all under health.lock: children.c */
   uint32_t announced;
   const void *looked_at[2]; /* the last buffers received into and sent from: they are the host's */
@@ -132,7 +132,7 @@ typedef struct hk_registration hk_registration;
 struct ncclComm {
   uint32_t magic; /* HK_COMM_LIVE, HK_COMM_FREED */
   int rank, nranks, device;
-  unsigned forks; /* hk_forks at its making */
+  unsigned forks;      /* hk_forks at its making */
   uint8_t redop_flags; /* of its reductions: HK_REDOP_INVARIANT or 0 */
   hk_comm_options options;
   hk_health health;
@@ -188,7 +188,7 @@ hk_status hk_wire_join(ncclComm_t c, const void *facts, size_t row_bytes, size_t
 hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);
 hk_status hk_wire_progress(ncclComm_t c, bool *moved);
 void hk_wire_report_unread(ncclComm_t c); /* before the end: messages that no call received, at WARN; unread.c */
-int hk_wire_broken(ncclComm_t c); /* the lowest rank to which a link has failed, or -1 */
+int hk_wire_broken(ncclComm_t c);         /* the lowest rank to which a link has failed, or -1 */
 /* One pause of a wait; sleeps where only the network can end it and has been silent for a while. */
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
 /* Tells the transports of host memory that the user has registered, or of the end of that. */

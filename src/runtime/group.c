@@ -4,9 +4,9 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "../gpu/gpu.h"
 #include "children.h"
 #include "estimate.h"
-#include "../gpu/gpu.h"
 #include "profiler.h"
 #include "run.h"
 #include "stream.h"

@@ -6,11 +6,11 @@
 #include <unistd.h> /* getpid */
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../boot/host.h"
+#include "../gpu/net.h"
 #include "../transport/shm.h" /* the board */
 #include "children.h"
 #include "comm.h"
-#include "../gpu/net.h"
-#include "../boot/host.h"
 #include "profiler.h"
 #include "rings.h"
 #include "story.h"

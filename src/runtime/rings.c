@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../boot/host.h"
+#include "../gpu/gpu.h"
 #include "../topo/detect.h"
 #include "../topo/xml.h"
-#include "../gpu/gpu.h"
-#include "../boot/host.h"
 
 /* This host's ranks and where they sit. */
 typedef struct home {

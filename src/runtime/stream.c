@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/thread.h"
-#include "api.h"
 #include "../boot/process.h" /* hk_forks */
+#include "api.h"
 #include "group.h"
 #include "run.h"
 

@@ -6,9 +6,9 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../boot/host.h"
 #include "../topo/detect.h"
 #include "../topo/xml.h"
-#include "../boot/host.h"
 
 /* The hash of a file's content.  One that cannot be read is complained about where it is parsed. */
 static uint64_t hash_file(const char *path) {

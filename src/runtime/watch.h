@@ -2,8 +2,8 @@
 /* What ranks do, as others see it, and who is waited for. */
 #ifndef HK_RUNTIME_WATCH_H
 #define HK_RUNTIME_WATCH_H
-#include "../transport/shm.h" /* the board */
 #include "../boot/activity.h"
+#include "../transport/shm.h" /* the board */
 #include "comm.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && offsetof(hk_board_op, root) == 20 &&

@@ -5,8 +5,8 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
-#include "../transport/shm.h" /* the failure word */
 #include "../gpu/gpu.h"
+#include "../transport/shm.h" /* the failure word */
 #include "profiler.h"
 
 /* Waking up takes some 50 us.  That is nothing after a long wait; and it is little where others want the core and a yield

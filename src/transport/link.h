@@ -80,7 +80,7 @@ typedef struct hk_link {
   uint8_t by_ref;         /* sender: 0 never, 1 shared regions only, 2 any address */
   uint8_t pumped;         /* the transport's progress moves the slots (the ends share no memory) */
   uint8_t delivers_ref;   /* receiver of a pumped link: what comes may lie in memory of the transport's own */
-  uint8_t placed;         /* of a pumped link, both ends alike: slots are references, of any size, and wait for their places */
+  uint8_t placed; /* of a pumped link, both ends alike: slots are references, of any size, and wait for their places */
   /* Receiver of a pumped link: where the data of the next slot belongs, when it is known before it comes; the transport
    * may place it there, and then fills the slot with a reference to `want`.  Cleared with every slot that is filled. */
   void *want;

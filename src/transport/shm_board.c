@@ -17,8 +17,8 @@ bool hk_board_read_at(const hk_board *b, uint64_t sequence, hk_board_op *out) {
     /* acquire: pairs with the words' release, so that the look at the number below is not older than these */
     words[i + 1] = atomic_load_explicit(&b->entry[k].words[i], memory_order_acquire);
   /* relaxed: ordered by the words' acquire */
-  uint64_t before = atomic_load_explicit(&b->entry[(k + HK_BOARD_ENTRIES - 1) % HK_BOARD_ENTRIES].sequence,
-                                         memory_order_relaxed);
+  uint64_t before =
+      atomic_load_explicit(&b->entry[(k + HK_BOARD_ENTRIES - 1) % HK_BOARD_ENTRIES].sequence, memory_order_relaxed);
   if (before > sequence) return false;
   memcpy(out, words, sizeof words);
   return true;

@@ -97,11 +97,12 @@ hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *r
   }
   if (read_all(peer->pid, ref->offset, to, bytes) == 0) return HK_OK;
   if (errno == EFAULT)
-    return HK_FAIL(HK_ERR_REMOTE,
-                   "rank %d cannot copy %zu bytes at %#llx of rank %u's memory to %p (EFAULT): one of the two buffers is not all "
-                   "memory of its process: is it as large as the call's count says, was it freed before the operation was "
-                   "complete?",
-                   env->rank, bytes, (unsigned long long)ref->offset, link->peer, to);
+    return HK_FAIL(
+        HK_ERR_REMOTE,
+        "rank %d cannot copy %zu bytes at %#llx of rank %u's memory to %p (EFAULT): one of the two buffers is not all "
+        "memory of its process: is it as large as the call's count says, was it freed before the operation was "
+        "complete?",
+        env->rank, bytes, (unsigned long long)ref->offset, link->peer, to);
   return HK_FAIL(HK_ERR_REMOTE, "rank %d cannot read %zu bytes of rank %u's memory (%s): has its process ended?",
                  env->rank, bytes, link->peer, strerror(errno));
 }

@@ -170,9 +170,10 @@ static hk_status import(hk_shm_state *s, int peer, hk_shm_import *it) {
   HK_TRY(ask(s, peer, &m, &fd), out);
   for (uint32_t i = 0; i < m.nregions && i < HK_SHM_FREED_MAX; i++) forget(p, it->process, m.regions[i]);
   if (m.verb == HK_SHM_REGION && fd < 0) {
-    rc = HK_FAIL(HK_ERR_SYSTEM,
-                 "rank %d has no file descriptor left for the memory of rank %d; raise its limit of open files (ulimit -n)",
-                 s->base.env->rank, peer);
+    rc = HK_FAIL(
+        HK_ERR_SYSTEM,
+        "rank %d has no file descriptor left for the memory of rank %d; raise its limit of open files (ulimit -n)",
+        s->base.env->rank, peer);
     goto out;
   }
   if (m.verb != HK_SHM_REGION) {

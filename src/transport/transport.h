@@ -41,14 +41,14 @@ typedef struct hk_transport_env {
   void *arg;
   size_t slot_bytes;
   uint32_t nslots;
-  const char *net_name; /* ncclConfig_t's netName: the network to use where NCCL_NET names none; NULL or empty: any */
-  int traffic_class;    /* ncclConfig_t's; -1: undefined */
+  const char *net_name;  /* ncclConfig_t's netName: the network to use where NCCL_NET names none; NULL or empty: any */
+  int traffic_class;     /* ncclConfig_t's; -1: undefined */
   struct hk_device *gpu; /* that this rank's kernels run on; NULL: it works on host memory */
   /* HK_DEVICE_PAGE bytes of its memory, to try who takes them; there before the first link is opened.  Nobody can give such
    * memory back while kernels may wait for the link: the driver would wait for them. */
   void *gpu_page;
-  void *gpu_queue; /* hk_queue: for short copies from and to its memory, from any thread */
-  bool within_plugin;   /* we are NCCL's net plugin: no plugins, and NCCL_NET says nothing to us */
+  void *gpu_queue;    /* hk_queue: for short copies from and to its memory, from any thread */
+  bool within_plugin; /* we are NCCL's net plugin: no plugins, and NCCL_NET says nothing to us */
   /* For network plugins that tell of events of their own; `profiler` goes into each request.  NULL: nobody listens. */
   int (*net_event)(void **event, int type, void *profiler, int64_t id, void *data);
   void *profiler;

@@ -174,11 +174,12 @@ hk_ibv_mr *ibv_reg_dmabuf_mr(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint6
   if (errno) return NULL;
   off_t begin = lseek(fd, 0, SEEK_CUR); /* the emulated CUDA driver's buffers begin at their file's position */
   void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, begin + (off_t)offset);
-  hk_ibv_mr *mr = map == MAP_FAILED ? NULL : add_memory(pd, (memory){.v = {.addr = (void *)(uintptr_t)offset, .length = bytes},
-                                          .host = map,
-                                          .iova = iova,
-                                          .access = access,
-                                          .map = map});
+  hk_ibv_mr *mr = map == MAP_FAILED ? NULL
+                                    : add_memory(pd, (memory){.v = {.addr = (void *)(uintptr_t)offset, .length = bytes},
+                                                              .host = map,
+                                                              .iova = iova,
+                                                              .access = access,
+                                                              .map = map});
   if (mr) return mr;
   int err = errno;
   if (map != MAP_FAILED) munmap(map, bytes);

@@ -46,9 +46,8 @@ static uint64_t now(void) {
 
 static int open_port(const char *name) {
   int one = 1, fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, htons(ETH_P_ALL));
-  struct sockaddr_ll a = {.sll_family = AF_PACKET,
-                          .sll_protocol = htons(ETH_P_ALL),
-                          .sll_ifindex = (int)if_nametoindex(name)};
+  struct sockaddr_ll a = {
+      .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = (int)if_nametoindex(name)};
   struct packet_mreq all = {.mr_ifindex = a.sll_ifindex, .mr_type = PACKET_MR_PROMISC};
   if (fd < 0 || a.sll_ifindex == 0 || bind(fd, (struct sockaddr *)&a, sizeof a) != 0 ||
       setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) != 0 ||
@@ -120,7 +119,8 @@ int main(int argc, char **argv) {
   for (;;) {
     uint64_t t = now();
     struct timespec nap = {.tv_sec = 1};
-    if (first) nap = first->due > t ? (struct timespec){.tv_nsec = (long)(first->due - t) % 1000000000} : (struct timespec){0};
+    if (first)
+      nap = first->due > t ? (struct timespec){.tv_nsec = (long)(first->due - t) % 1000000000} : (struct timespec){0};
     if (ppoll(wait, (nfds_t)nports, &nap, NULL) < 0 && errno != EINTR) return 1;
     for (int p = 0; p < nports; p++)
       if (wait[p].revents) receive(p, delay, loss);

@@ -15,9 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/runtime/comm.h"
+#include "../support/fuzz.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
-#include "../support/fuzz.h"
 
 enum { RANKS = 4, STEPS = 8, LIMIT_S = 90 };
 

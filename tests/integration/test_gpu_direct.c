@@ -3,9 +3,9 @@
  * write the GPUs' memory.  What a card writes there is seen late, if at all, by a GPU that needs a flush.
  * check: notsan */
 #include <errno.h>
-#include "../support/suite.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu_comms.h"
+#include "../support/suite.h"
 
 static fake_verbs_state *verbs;
 
@@ -176,7 +176,7 @@ static const struct {
   int broken;  /* queue pairs that fail */
   const char *slots;
   bool direct;
-} exports[] = {{"11", 0, false, 0, "4", true},       {"6", 0, false, 0, "2", true},
+} exports[] = {{"11", 0, false, 0, "4", true},        {"6", 0, false, 0, "2", true},
                {"8", EOPNOTSUPP, true, 0, "4", true}, {"10", EOPNOTSUPP, false, 0, "4", false},
                {"9", 0, false, 3, "4", true},         {"7", ENOMEM, false, 0, "4", false}};
 

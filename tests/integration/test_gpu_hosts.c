@@ -6,8 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include "../support/suite.h"
 #include "../support/gpu_places.h"
+#include "../support/suite.h"
 
 static void collectives(place *p) {
   static const size_t counts[] = {3, 1500};

@@ -3,9 +3,9 @@
  * protocol and number of channels; the same bits as on host memory.
  * check: timeout=300 notsan */
 #include <hocket.h>
-#include "../support/suite.h"
 #include "../support/gpu_comms.h"
 #include "../support/invariant_data.h"
+#include "../support/suite.h"
 
 enum { BASE = 6000 };
 

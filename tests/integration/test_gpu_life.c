@@ -4,9 +4,9 @@
  * check: timeout=300 */
 #include <pthread.h>
 #include "../../src/gpu/net.h"
-#include "../support/suite.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu_comms.h"
+#include "../support/suite.h"
 
 /* Fewer of what is done again and again, where each goes over the network. */
 static int times(int n) { return getenv("NCCL_SHM_DISABLE") ? n / 3 : n; }

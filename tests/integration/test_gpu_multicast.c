@@ -5,8 +5,8 @@
 #include <dirent.h>
 #include "../../src/base/param.h"
 #include "../../src/gpu/gpu.h"
-#include "../support/suite.h"
 #include "../support/gpu_places.h"
+#include "../support/suite.h"
 
 enum { GRANULE = 2 << 20 };
 

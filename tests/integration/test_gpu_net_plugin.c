@@ -4,8 +4,8 @@
  * check: notsan */
 #include <stdatomic.h>
 #include "../../src/base/param.h"
-#include "../support/suite.h"
 #include "../support/gpu_comms.h"
+#include "../support/suite.h"
 
 /* As tests/plugins/net.h has it. */
 typedef struct net_example_state {

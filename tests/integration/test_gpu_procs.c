@@ -4,8 +4,8 @@
  * check: timeout=300 notsan */
 #include <sys/mman.h>
 #include "../../src/gpu/gpu.h"
-#include "../support/suite.h"
 #include "../support/gpu_places.h"
+#include "../support/suite.h"
 
 /* Processes that have made the calls that the first one leaves them alone with: shared by all. */
 static _Atomic(int) *alone;

@@ -2,8 +2,8 @@
 /* What a communicator takes of a GPU, so that several can overlap; and that they do, on an emulated device with room for so many
  * blocks. */
 #include "../../src/gpu/gpu.h"
-#include "../support/suite.h"
 #include "../support/gpu_comms.h"
+#include "../support/suite.h"
 
 START_TEST(known_gpus) {
   static const struct {

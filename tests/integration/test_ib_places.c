@@ -7,10 +7,10 @@
 #include <sched.h>
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib.h"
-#include "../support/ranks.h"
-#include "../support/suite.h"
 #include "../support/fake_rdma.h"
 #include "../support/net_streams.h"
+#include "../support/ranks.h"
+#include "../support/suite.h"
 
 enum { SLOT = 131072, PIECE = 70000, PLACES = 8, MEMORY = PLACES * PIECE };
 

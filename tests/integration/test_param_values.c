@@ -7,8 +7,8 @@
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib_port.h"
-#include "../support/suite.h"
 #include "../support/scratch.h"
+#include "../support/suite.h"
 
 static const struct {
   hk_param_id id;

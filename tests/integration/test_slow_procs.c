@@ -2,8 +2,8 @@
 /* A process that is stopped for several times HOCKET_PEER_TIMEOUT is no error over TCP: not while data is sent to it, not while a
  * connection to it is made, not inside the bootstrap.
  * check: notsan noasan */
-#include "../support/ranks.h"
 #include "../support/boot_ranks.h"
+#include "../support/ranks.h"
 
 enum { LIMIT_S = 2, STOPPED_S = 6, COUNT = 3000000, ROW = 16 << 20 };
 

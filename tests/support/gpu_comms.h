@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <string.h>
 #include "../../src/program/program.h"
-#include "ranks.h"
 #include "cudaemu.h"
+#include "ranks.h"
 
 enum { GPU_RANKS = 8 };
 typedef struct gpu_ranks {

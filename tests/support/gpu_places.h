@@ -4,8 +4,8 @@
 #define HK_TESTS_GPU_PLACES_H
 #include <signal.h>
 #include <sys/wait.h>
-#include "suite.h"
 #include "gpu_comms.h"
+#include "suite.h"
 
 /* A process and its ranks. */
 typedef struct place {

@@ -28,7 +28,8 @@ typedef struct stream {
   unsigned count; /* messages each way */
   uint32_t most;  /* bytes of the largest */
   bool by_ref, want, both;
-  unsigned char *places; /* registered memory for all messages that come, `most` + 1 bytes each: told ahead; NULL: none */
+  unsigned char
+      *places; /* registered memory for all messages that come, `most` + 1 bytes each: told ahead; NULL: none */
   void (*before)(unsigned i); /* called before message i is sent; may be NULL */
   unsigned direct;            /* messages that came straight to their place */
   hk_status rc;

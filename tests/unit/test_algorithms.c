@@ -8,8 +8,8 @@
  * check: timeout=300 notsan noasan */
 #include <string.h>
 #include "../../src/collectives/pattern.h"
-#include "../support/suite.h"
 #include "../support/prove_algorithms.h"
+#include "../support/suite.h"
 
 START_TEST(few_ranks) {
   for (int n = 1; n <= 16; n++)

@@ -6,8 +6,8 @@
  * among them: programs depend on rank - root only, which 64 ranks with every root have shown.  HOCKET_TEST_FULL=1 runs
  * every root, 2 to 8 slots, in place and out of it.
  * check: timeout=300 noasan notsan notsan */
-#include "../support/suite.h"
 #include "../support/prove_algorithms.h"
+#include "../support/suite.h"
 
 static void large(const hk_algorithm *a, int nranks) {
   if (prove_full())

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../support/suite.h"
 #include "../support/invariant_data.h"
+#include "../support/suite.h"
 
 enum { BASE = 6000, MOST = 5000 };
 

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include "../support/suite.h"
 #include "../support/cudaemu.h"
+#include "../support/suite.h"
 
 static void nap(long ms) {
   struct timespec t = {ms / 1000, ms % 1000 * 1000000};

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include "../support/suite.h"
 #include "../support/cudaemu.h"
+#include "../support/suite.h"
 
 static void count_up(void *arg) { __atomic_add_fetch((int *)arg, 1, __ATOMIC_ACQ_REL); }
 static int value_of(int *x) { return __atomic_load_n(x, __ATOMIC_ACQUIRE); }

@@ -4,8 +4,8 @@
 #include "../../src/base/dl.h"
 #include "../../src/base/root.h"
 #include "../../src/topo/detect_scan.h"
-#include "../support/suite.h"
 #include "../support/detect_checks.h"
+#include "../support/suite.h"
 
 /* ---- files ---- */
 

@@ -7,8 +7,8 @@
 #include "../../src/topo/search.h"
 #include "../../src/topo/xml.h"
 #include "../fakes/gpus.h"
-#include "../support/suite.h"
 #include "../support/detect_checks.h"
+#include "../support/suite.h"
 
 /* Loads a fake before the code under test looks for the library: the loader then takes the one that is there. */
 static fake_machine *load_fake(const char *name) {

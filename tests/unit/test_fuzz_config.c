@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "../../src/runtime/comm.h"
-#include "../support/suite.h"
 #include "../support/fuzz.h"
+#include "../support/suite.h"
 
 static const size_t int_fields[] = {
     offsetof(ncclConfig_t, blocking),

@@ -4,9 +4,9 @@
 /* check: timeout=60 notsan */
 #include <fcntl.h>
 #include "../../src/topo/detect.h"
-#include "../support/suite.h"
 #include "../support/fake_machine.h"
 #include "../support/fuzz.h"
+#include "../support/suite.h"
 
 enum { FILE_LIMIT = 512 };
 static char *files[FILE_LIMIT];

@@ -5,9 +5,9 @@
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/base/param_names.h"
-#include "../support/suite.h"
 #include "../support/fuzz.h"
 #include "../support/scratch.h"
+#include "../support/suite.h"
 
 static const char *any_name(void) {
   hk_param_info info;

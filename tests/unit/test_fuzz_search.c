@@ -5,8 +5,8 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../support/suite.h"
 #include "../support/fuzz.h"
+#include "../support/suite.h"
 #include "../support/topo_checks.h"
 #include "../support/topo_machines.h"
 

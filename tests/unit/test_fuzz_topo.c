@@ -5,9 +5,9 @@
 #include <string.h>
 #include "../../src/topo/synth.h"
 #include "../../src/topo/xml.h"
-#include "../support/suite.h"
 #include "../support/fuzz.h"
 #include "../support/scratch.h"
+#include "../support/suite.h"
 
 #define SEED (unsigned long long)fuzz_seed
 

@@ -5,9 +5,9 @@
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib.h"
 #include "../fakes/rdmacm.h"
-#include "../support/suite.h"
 #include "../support/fake_rdma.h"
 #include "../support/net_streams.h"
+#include "../support/suite.h"
 
 static fake_verbs_state *verbs;
 

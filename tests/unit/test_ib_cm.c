@@ -5,8 +5,8 @@
 #include <errno.h>
 #include "../../src/transport/net/ib_cm.h"
 #include "../fakes/rdmacm.h"
-#include "../support/suite.h"
 #include "../support/fake_rdma.h"
+#include "../support/suite.h"
 
 static fake_cm_state *cm;
 static char words[HK_IB_CM_WORDS];

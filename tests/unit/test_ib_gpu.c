@@ -3,9 +3,9 @@
 /* GPU memory for RDMA cards: the emulated CUDA driver's, registered with the fake libibverbs.so.1 in the ways that both let. */
 #include <errno.h>
 #include "../../src/transport/net/ib_gdr.h"
-#include "../support/suite.h"
 #include "../support/cudaemu.h"
 #include "../support/fake_rdma.h"
+#include "../support/suite.h"
 
 static const struct {
   const char *driver, *enable; /* does the driver have dma-bufs, are they wanted */

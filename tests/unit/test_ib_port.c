@@ -8,8 +8,8 @@
 #include <string.h>
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib_port.h"
-#include "../support/suite.h"
 #include "../support/fake_machine.h"
+#include "../support/suite.h"
 
 START_TEST(takes_what_the_filter_names) {
   ck_assert(hk_ib_hca_takes(NULL, "mlx5_0", 1) && hk_ib_hca_takes("", "mlx5_0", 1));

@@ -4,8 +4,8 @@
  * check: notsan */
 #include <string.h>
 #include "../../src/collectives/machine.h"
-#include "../support/suite.h"
 #include "../support/prove_algorithms.h"
+#include "../support/suite.h"
 
 /* ---- layouts ---- */
 

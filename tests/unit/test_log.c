@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 #include "../../src/base/log.h"
 #include "../../src/base/status.h"
-#include "../support/suite.h"
 #include "../support/scratch.h"
+#include "../support/suite.h"
 
 /* Starts logging to a fresh file with these settings. */
 static void log_with(const char *level, const char *subsystems) {

@@ -5,8 +5,8 @@
 #include <netinet/tcp.h> /* TCP_CONGESTION */
 #include "../../src/base/param.h"
 #include "../../src/transport/net/socket.h"
-#include "../support/suite.h"
 #include "../support/net_streams.h"
+#include "../support/suite.h"
 
 enum { MOST = 262144 };
 

@@ -5,8 +5,8 @@
 #include "../../src/base/iface.h"
 #include "../../src/base/param.h"
 #include "../../src/transport/net/socket.h"
-#include "../support/suite.h"
 #include "../support/net_world.h"
+#include "../support/suite.h"
 
 enum { SLOT = 8192 };
 

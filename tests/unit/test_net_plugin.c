@@ -6,9 +6,9 @@
 #include <poll.h>
 #include "../../src/base/param.h"
 #include "../../src/netplugin/netplugin.h"
-#include "../support/suite.h"
 #include "../support/fake_rdma.h"
 #include "../support/net_world.h"
+#include "../support/suite.h"
 
 /* A library that was built beside this program. */
 static void use_plugin(const char *folder, const char *name, const char *version) {

@@ -5,8 +5,8 @@
 #include <linux/filter.h>
 #include "../../src/base/param.h"
 #include "../../src/transport/net/socket.h"
-#include "../support/suite.h"
 #include "../support/net_world.h"
+#include "../support/suite.h"
 
 enum { SLOT = 131072, LIMIT_S = 2, SLOW_S = 12, BOUND_S = 40 };
 

@@ -4,8 +4,8 @@
  * check: notsan timeout=120 */
 #include <string.h>
 #include "../../src/collectives/rules.h"
-#include "../support/suite.h"
 #include "../support/prove_algorithms.h"
+#include "../support/suite.h"
 
 /* Ranks on hosts, and other ring orders than that of ranks. */
 typedef enum shape { ONE_HOST, BLOCKS, DEALT, UNEVEN, SHAPES } shape;

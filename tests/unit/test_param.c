@@ -4,8 +4,8 @@
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/base/param_names.h"
-#include "../support/suite.h"
 #include "../support/scratch.h"
+#include "../support/suite.h"
 
 extern char **environ;
 
@@ -212,7 +212,8 @@ START_TEST(names_are_told_by_one) {
   hk_param_tell_names(true);
   const char *log = scratch_read("log"), *first = strstr(log, "HOCKET_FOO ");
   ck_assert_ptr_nonnull(strstr(log, _i ? "WARN HOCKET_FOO (" : "INFO HOCKET_FOO ("));
-  ck_assert_ptr_nonnull(strstr(log, "the nearest name is HOCKET_")); /* of three letters two are too many to be misspelt */
+  ck_assert_ptr_nonnull(
+      strstr(log, "the nearest name is HOCKET_")); /* of three letters two are too many to be misspelt */
   ck_assert_ptr_null(strstr(first + 1, "HOCKET_FOO "));
 }
 END_TEST

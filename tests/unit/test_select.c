@@ -4,8 +4,8 @@
 #include <string.h>
 #include "../../src/collectives/machine.h"
 #include "../../src/collectives/select.h"
-#include "../support/suite.h"
 #include "../support/prove_algorithms.h"
+#include "../support/suite.h"
 
 /* Machines as init describes them: shared memory, a loopback or a network, with or without enough cores. */
 static hk_machine machine(int hosts, int ranks_per_host, int cores, bool memory) {

@@ -7,8 +7,8 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include "../../src/transport/shm_socket.h"
-#include "../support/suite.h"
 #include "../support/shm_world.h"
+#include "../support/suite.h"
 
 static unsigned count_in(const char *folder) {
   unsigned n = 0;

@@ -3,8 +3,8 @@
 #include <check.h>
 #include <dirent.h>
 #include "../../src/device/host.h"
-#include "../support/suite.h"
 #include "../support/shm_world.h"
+#include "../support/suite.h"
 
 static unsigned count_in(const char *folder) {
   unsigned n = 0;

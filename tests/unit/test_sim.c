@@ -363,8 +363,8 @@ START_TEST(thousands) {
   hk_sim_result r = run("nodes=2048 of dgx-h100 fabric=rail,fattree", 0, coll, GIB, &o);
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
   double s = (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec);
-  printf("  16384 GPUs, %s of 1 GiB by %s: %.0f us, %.1f GB/s, in %.2f s of a core\n", hk_coll_name(coll), r.algorithm, r.us,
-         r.busbw, s);
+  printf("  16384 GPUs, %s of 1 GiB by %s: %.0f us, %.1f GB/s, in %.2f s of a core\n", hk_coll_name(coll), r.algorithm,
+         r.us, r.busbw, s);
   ck_assert(r.folded && r.nranks == 16384);
   ck_assert_double_gt(r.busbw, large[_i].least);
   ck_assert_double_lt(r.busbw, large[_i].most);

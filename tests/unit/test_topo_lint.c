@@ -5,8 +5,8 @@
 #include "../../src/topo/synth.h"
 #include "../../src/topo/xml.h"
 #include "../../src/topo/xml_tree.h" /* the bounds */
-#include "../support/suite.h"
 #include "../support/scratch.h"
+#include "../support/suite.h"
 
 typedef struct finding_list {
   hk_xml_finding at[8];

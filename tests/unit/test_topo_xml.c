@@ -8,8 +8,8 @@
 #include "../../src/topo/paths.h"
 #include "../../src/topo/synth.h"
 #include "../../src/topo/xml.h"
-#include "../support/suite.h"
 #include "../support/scratch.h"
+#include "../support/suite.h"
 
 static hk_topo *synthetic(const char *text) {
   hk_cluster *c;

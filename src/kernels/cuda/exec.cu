@@ -498,8 +498,8 @@ HK_DEVICE bool run_transfer(const hk_gpu_transfer *t, hk_gpu_shared *s) {
     int stop = hk_thread() == 0 && !prepare_transfer(t, s, done, moved, bytes, refers);
     if (hk_barrier_or(stop)) return false;
     if (refers || s->whole) bytes = t->bytes;
-    hk_gpu_shape shape = {1,     1,    1, -1, false, (((uintptr_t)s->move.at[0] | (uintptr_t)s->move.at[1]) & 15) == 0,
-                          false, false, bytes};
+    hk_gpu_shape shape = {
+        1, 1, 1, -1, false, (((uintptr_t)s->move.at[0] | (uintptr_t)s->move.at[1]) & 15) == 0, false, false, bytes};
     if (bytes && !refers) copy_move(&s->move, &shape);
     hk_barrier();
     if (hk_thread() == 0) {

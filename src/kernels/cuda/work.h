@@ -56,7 +56,7 @@ typedef struct hk_gpu_link {
   uint32_t slot_bytes, nslots; /* a power of two */
   uint32_t peer;
   uint16_t sends;
-  uint16_t proxied; /* over the network, by a proxy (gpu/net.h): beside a slot's word it finds a note */
+  uint16_t proxied;    /* over the network, by a proxy (gpu/net.h): beside a slot's word it finds a note */
   char *wide;          /* of slot i at wide + i * wide_bytes, 128-aligned; NULL: no LL128 */
   uint32_t wide_bytes; /* a multiple of 256, the same at both ends */
   uint32_t refs; /* the sender's: from so many bytes on by reference, at our own address; 0: as the call's tables say */
@@ -102,7 +102,7 @@ typedef struct hk_gpu_work {
   uint64_t total, block_bytes, longest, chunk; /* as in hk_launch and hk_exec */
   hk_gpu_state *state;
   hk_gpu_reducer reducer;
-  const int64_t *seen_in, *seen_out; /* of the memory of `in` and `out`; NULL: not registered */
+  const int64_t *seen_in, *seen_out;         /* of the memory of `in` and `out`; NULL: not registered */
   uint32_t signature, program_bytes, nlinks; /* nlinks: of the program that has most */
   uint16_t channels, orders, lanes;          /* lanes: of the program that has most */
   uint8_t proto, in_switch;                  /* in_switch: instructions that reduce do so there */

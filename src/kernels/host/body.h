@@ -91,8 +91,7 @@ static __attribute__((noinline)) vraw divide(int dtype, vraw v, int64_t divisor)
 
 /* Only sums (avg and premulsum included) multiply, only sums of integers divide. */
 #define MULTIPLIES(op) ((op) == HK_SUM)
-#define DIVIDES(type, op)                                                                                              \
-  ((op) == HK_SUM && ((type) == HK_U8 || (type) == HK_U32 || (type) == HK_U64))
+#define DIVIDES(type, op) ((op) == HK_SUM && ((type) == HK_U8 || (type) == HK_U32 || (type) == HK_U64))
 
 /* What a move's spans have in common. */
 typedef struct span {
@@ -162,8 +161,10 @@ INLINE size_t span_tiles(const int type, const int op, const span *m, vraw scale
     if (DIVIDES(type, op) && m->post) x = divide_tile(m->r, x);
     for (unsigned d = 0; d < m->ndst; d++) {
       char *q = (char *)m->dst[d] + from;
-      if (STREAMS(type) && m->stream && ((uintptr_t)q & (VB - 1)) == 0) store_tile(type, q, x, true);
-      else store_tile(type, q, x, false);
+      if (STREAMS(type) && m->stream && ((uintptr_t)q & (VB - 1)) == 0)
+        store_tile(type, q, x, true);
+      else
+        store_tile(type, q, x, false);
     }
   }
   return from;
@@ -208,7 +209,13 @@ static bool in_place(void *const *dst, unsigned ndst, const void *const *src, un
   }                                                                                                                    \
   static void reduce_##type##_##op(const hk_reducer *r, void *const *dst, unsigned ndst, const void *const *src,       \
                                    unsigned nsrc, int fresh, size_t bytes, unsigned flags) {                           \
-    const span m = {r, dst, src, ndst, nsrc, r && r->pre ? fresh : -1, r && r->post && (flags & HK_MOVE_FINAL),        \
+    const span m = {r,                                                                                                 \
+                    dst,                                                                                               \
+                    src,                                                                                               \
+                    ndst,                                                                                              \
+                    nsrc,                                                                                              \
+                    r && r->pre ? fresh : -1,                                                                          \
+                    r && r->post && (flags & HK_MOVE_FINAL),                                                           \
                     (flags & HK_MOVE_STREAM) && bytes >= ALIGN_FROM_BYTES && !in_place(dst, ndst, src, nsrc)};         \
     if (ndst) reduce(HK_##lanes, HK_##op, part_##type##_##op, &m, bytes);                                              \
   }
@@ -245,7 +252,18 @@ static void copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t
                  [HK_MIN] = reduce_##type##_MIN}
 #define LEVEL_TABLE(level_name)                                                                                        \
   {                                                                                                                    \
-    .name = level_name, .copy = copy_to_all,                                                                           \
-    .reduce = {ROW(I8, U8), ROW(U8, U8), ROW(I32, U32), ROW(U32, U32), ROW(I64, U64), ROW(U64, U64), ROW(F16, F16),    \
-               ROW(F32, F32), ROW(F64, F64), ROW(BF16, BF16), ROW(E4M3, E4M3), ROW(E5M2, E5M2)}                        \
+    .name = level_name, .copy = copy_to_all, .reduce = {                                                               \
+      ROW(I8, U8),                                                                                                     \
+      ROW(U8, U8),                                                                                                     \
+      ROW(I32, U32),                                                                                                   \
+      ROW(U32, U32),                                                                                                   \
+      ROW(I64, U64),                                                                                                   \
+      ROW(U64, U64),                                                                                                   \
+      ROW(F16, F16),                                                                                                   \
+      ROW(F32, F32),                                                                                                   \
+      ROW(F64, F64),                                                                                                   \
+      ROW(BF16, BF16),                                                                                                 \
+      ROW(E4M3, E4M3),                                                                                                 \
+      ROW(E5M2, E5M2)                                                                                                  \
+    }                                                                                                                  \
   }

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../device/cuda.h"
-#include "bandwidth.h"
 #include "../doctor/doctor.h"
 #include "../machine.h"
+#include "bandwidth.h"
 
 static uint32_t node_of_gpu(const hk_topo *t, int dev) {
   for (uint32_t i = 0; t && i < t->nnodes; i++)

@@ -2,10 +2,10 @@
 /* The rate of the executor within a GPU if it never waits: copies and sums. */
 #include <string.h>
 #include "../../base/wait.h" /* hk_now_ns */
+#include "../../gpu/gpu.h"
 #include "../../kernels/gpu_image.h"
 #include "../../kernels/reduce.h"
 #include "../../program/builder.h"
-#include "../../gpu/gpu.h"
 #include "bandwidth.h"
 
 enum { ROUNDS = 3, WAVES = 8 };

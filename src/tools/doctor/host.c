@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernel allows this process: memory, files, reading each other's memory. */
+#include "../../device/host.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../base/root.h"
-#include "../../device/host.h"
 #include "doctor.h"
 
 enum { MANY_FILES = 4096, FEW_FILES = 256 };

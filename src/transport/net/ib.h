@@ -212,9 +212,9 @@ typedef struct hk_ib_conn {
   uint8_t channel;
   uint8_t phase; /* hk_ib_phase */
   bool eof, greeted, bye,
-      came;      /* the peer has closed: what it had until then is known; `came`: something, in this epoch */
-  uint8_t looks; /* since the control socket's end */
-  uint8_t ceded; /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
+      came;         /* the peer has closed: what it had until then is known; `came`: something, in this epoch */
+  uint8_t looks;    /* since the control socket's end */
+  uint8_t ceded;    /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
   uint8_t on_cards; /* directions whose end's GPU memory a card has been given: it stays there */
   uint32_t index, serial;
   hk_net_end *send, *recv;
@@ -266,7 +266,8 @@ typedef struct hk_ib_ctx {
   hk_ib_conn **conns; /* [room]; by index, NULL: free */
   uint32_t room, nconns, serial;
   uint32_t idle;
-  pthread_mutex_t lock; /* all that is not atomic or set once, and the connections: the lanes' thread and the service's */
+  pthread_mutex_t
+      lock; /* all that is not atomic or set once, and the connections: the lanes' thread and the service's */
   uint64_t steps, seen; /* of progress; at the last tick */
   bool ceding;          /* there may be ends that wait to be given to another network */
   bool scarce_told, asked_kernel;

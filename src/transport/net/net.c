@@ -35,8 +35,8 @@ typedef struct hk_net_used {
 typedef struct net_state {
   hk_transport_state base; /* first: the caller holds a pointer to it */
   hk_net_used used[HK_NET_ACTIVE];
-  int nused; /* 0: none works here, for the reason in `why` */
-  bool left_gpu; /* the first end that did has been told */
+  int nused;        /* 0: none works here, for the reason in `why` */
+  bool left_gpu;    /* the first end that did has been told */
   net_names *names; /* [nranks] of their providers, whose own facts `used` has; NULL before the exchange */
   char why[160];
 } net_state;
@@ -187,8 +187,7 @@ static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_devic
   hk_status rc = HK_OK;
   size_t bytes = (env->nslots * env->slot_bytes + HK_DEVICE_PAGE - 1) & ~(size_t)(HK_DEVICE_PAGE - 1);
   HK_TRY(gpu->ops->alloc_open(gpu, bytes + HK_DEVICE_PAGE, 0, &e->gpu_memory), out);
-  e->link->payload =
-      (char *)(((uintptr_t)e->gpu_memory.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
+  e->link->payload = (char *)(((uintptr_t)e->gpu_memory.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
   e->link->gpu = e->gpu = gpu;
 out:
   return rc;

@@ -28,7 +28,7 @@ typedef struct hk_net_end {
   void *memory;  /* the FIFO; of payloads that lie in a GPU's memory it has the place, without pages */
   size_t bytes, payload_at;
   hk_device *gpu;
-  hk_memory gpu_memory; /* those payloads, in its memory; base NULL: none */
+  hk_memory gpu_memory;     /* those payloads, in its memory; base NULL: none */
   struct hk_net_used *used; /* net.c's: by whom it is served */
   void *priv;               /* the provider's */
 } hk_net_end;

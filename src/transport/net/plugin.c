@@ -189,7 +189,8 @@ static hk_status receive_slots(hk_plugin_end *e, bool *moved) {
   if (e->end->link->gpu) HK_TRY(hk_plugin_gpu_flush(e, &e->lane[1], moved), out);
   while (delivered && e->end->next < e->lane[0].done) HK_TRY(deliver(e, &delivered), out);
   const hk_plugin_lane *needed = &e->lane[e->end->next < e->lane[0].done]; /* where a header is there, its payload's */
-  if (needed->broken && e->end->link->waiting == HK_LINK_WAITS) rc = hk_plugin_failed(e, needed->broke_in, needed->broken);
+  if (needed->broken && e->end->link->waiting == HK_LINK_WAITS)
+    rc = hk_plugin_failed(e, needed->broke_in, needed->broken);
 out:
   return rc;
 }

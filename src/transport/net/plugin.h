@@ -38,9 +38,9 @@ struct hk_net_plugin_lib {
 
 /* What we use of a device's properties. */
 typedef struct hk_net_device {
-  char name[32], pci[128]; /* where it is in /sys; empty: unknown */
+  char name[32], pci[128];  /* where it is in /sys; empty: unknown */
   int index, speed, memory; /* NET_PLUGIN_*_MEMORY */
-  bool force_flush; /* v9: GPUs see nothing without its iflush, whatever they say */
+  bool force_flush;         /* v9: GPUs see nothing without its iflush, whatever they say */
   size_t max_message;
 } hk_net_device;
 

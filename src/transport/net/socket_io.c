@@ -59,7 +59,8 @@ static bool is_own(int err) { return err == ENOMEM || err == ENOBUFS || err == E
 
 static hk_status cannot(hk_socket_conn *c, const char *doing, int err) {
   mark_failed(c, HK_ERR_SYSTEM);
-  return HK_FAIL(HK_ERR_SYSTEM, "rank %d fails while %s, over its connection to rank %d (%s): %s (%s); its host is short of it",
+  return HK_FAIL(HK_ERR_SYSTEM,
+                 "rank %d fails while %s, over its connection to rank %d (%s): %s (%s); its host is short of it",
                  c->env->rank, doing, c->peer, c->route, strerror(err), strerrorname_np(err));
 }
 

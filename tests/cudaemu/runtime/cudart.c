@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The runtime's calls of cuda_runtime.h, each by the driver's; a device's primary context is the runtime's, too. */
-#include "cuda_runtime.h"
 #include "../../../src/base/cuda_abi.h"
+#include "cuda_runtime.h"
 
 #define DECLARE(member, symbol, params) CUresult symbol params;
 HK_CUDA_CALLS(DECLARE, DECLARE)
@@ -45,7 +45,8 @@ cudaError_t cudaFree(void *ptr) {
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
   CUresult rc = ready();
   (void)kind; /* with unified addressing the pointers say it */
-  return rc == CUDA_SUCCESS ? cuMemcpyAsync((CUdeviceptr)(uintptr_t)dst, (CUdeviceptr)(uintptr_t)src, bytes, stream) : rc;
+  return rc == CUDA_SUCCESS ? cuMemcpyAsync((CUdeviceptr)(uintptr_t)dst, (CUdeviceptr)(uintptr_t)src, bytes, stream)
+                            : rc;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
