@@ -13,7 +13,9 @@
 enum { WORD_BYTES = 64 };
 static size_t word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
 /* Words of rank `to` that rank `from` writes. */
-static void *word(ncclComm_t c, int to, int from, bool done) { return c->gpu->words_at[to] + word_at(from, done); }
+static void *word(ncclComm_t c, int to, int from, bool done) {
+  return hk_gpu_of(c)->words_at[to] + word_at(from, done);
+}
 
 /* What a rank tells of its words. */
 typedef struct words {
@@ -22,7 +24,7 @@ typedef struct words {
 
 /* The others' too; a failure is told, for all ranks must know of it. */
 static bool open_words(ncclComm_t c, const words *all) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     if (!all[r].at) return false;
     g->words_at[r] = (char *)(uintptr_t)all[r].at; /* right for ranks of this process */
@@ -35,7 +37,7 @@ static bool open_words(ncclComm_t c, const words *all) {
 
 static hk_status make_words(ncclComm_t c) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks;
   words *all = calloc(n, sizeof *all);
   bool *fine = calloc(n, sizeof *fine);
@@ -61,7 +63,7 @@ out:
 }
 
 hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   bool far = false; /* on all ranks, or on none */
   for (int r = 0; r < c->nranks; r++) far = far || g->direct[r] == HK_GPU_NET;
   const char *why = c->nranks == 1 ? "there is one rank"
@@ -83,7 +85,7 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out) {
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   hk_coll coll = (hk_coll)call->coll;
   *out = NULL;
-  if (!c->gpu->copies || call->p2p) return HK_OK;
+  if (!hk_gpu_of(c)->copies || call->p2p) return HK_OK;
   /* In place an alltoall's output is what others still have to be sent. */
   if (coll != HK_ALLGATHER && coll != HK_BROADCAST && (coll != HK_ALLTOALL || call->in == call->out)) return HK_OK;
   return hk_gpu_view_window(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), out);
@@ -92,7 +94,7 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out) {
 /* `done`: the words of the second kind. */
 static hk_status meet(ncclComm_t c, bool done, hk_queue q) {
   hk_status rc = HK_OK;
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   for (int i = 1; i < c->nranks; i++)
     HK_TRY(d->ops->word_write(d, word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q), out);
   for (int r = 0; r < c->nranks; r++) {
@@ -108,9 +110,9 @@ hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q) {
   hk_status rc = HK_OK;
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype), at = (uintptr_t)call->out - p->window->begin;
-  atomic_store(&c->gpu->copied, true);
+  atomic_store(&hk_gpu_of(c)->copied, true);
   HK_TRY(meet(c, false, q), out);
   for (int i = 0; i < c->nranks; i++) { /* each begins with another one, so that all links are in use */
     int r = (c->rank + i) % c->nranks;
@@ -127,7 +129,7 @@ out:
 }
 
 void hk_gpu_copy_free(ncclComm_t c) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   if (!atomic_load(&g->copied)) return;
   char *mine = g->world->words[c->rank].host;
   for (int r = 0; r < 2 * c->nranks; r++) /* relaxed: nothing is behind it */
@@ -135,7 +137,7 @@ void hk_gpu_copy_free(ncclComm_t c) {
 }
 
 void hk_gpu_copy_end(ncclComm_t c) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; g->words && r < c->nranks; r++) hk_gpu_remote_drop(g->device, &g->words[r]);
   free(g->words);
   free(g->words_at);

@@ -13,7 +13,7 @@ static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int r
 
 hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   hk_paths *paths = NULL;
   /* The ways as they are, whatever the level makes of them. */
   static const hk_path_rules plain = {.p2p_level = HK_PATH_SYS};
@@ -43,7 +43,7 @@ out:
 
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes) {
   const hk_path_rules *rules = &c->selection.overrides.paths;
-  const unsigned char *far = c->gpu->far;
+  const unsigned char *far = hk_gpu_of(c)->far;
   if (hk_param_int(HK_P_P2P_DISABLE))
     snprintf(why, why_bytes, "NCCL_P2P_DISABLE is 1");
   else if (rules->no_p2p)

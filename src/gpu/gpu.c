@@ -32,7 +32,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   pthread_mutex_init(&g->lock, NULL);
   pthread_mutex_init(&g->guests_lock, NULL);
-  c->gpu = g;
+  c->backend_state = g;
   HK_TRY(hk_gpu_code_get(c->device, &g->code), out);
   HK_TRY(hk_cuda_open(c->device, &g->device), out);
   HK_TRY(g->device->ops->queue_new(g->device, &g->queue), out);
@@ -90,13 +90,13 @@ static hk_status count_sharers(const hk_gpu_fact *facts, size_t stride, int nran
 static bool sends_direct(ncclComm_t c) {
   int64_t set = hk_param_int(HK_P_NET_GDR_READ);
   bool nvlink = false;
-  for (int r = 0; r < c->nranks; r++) nvlink = nvlink || c->gpu->nvlink[r];
-  return set >= 0 ? set != 0 : nvlink || c->gpu->device->limits.sm >= 80;
+  for (int r = 0; r < c->nranks; r++) nvlink = nvlink || hk_gpu_of(c)->nvlink[r];
+  return set >= 0 ? set != 0 : nvlink || hk_gpu_of(c)->device->limits.sm >= 80;
 }
 
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   hk_gpu_room room = {.resident = UINT64_MAX, .sm = UINT64_MAX};
   bool hosts = false, copies = true;
   int here = 0; /* ranks of this process on this GPU */
@@ -161,7 +161,7 @@ static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
 static hk_gpu *lost;
 
 static void give_up(ncclComm_t c) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   HK_WARN("rank %d of %d: the failed communicator's work on GPU %d does not end, as other work stands before it in its "
           "stream: its memory there is not given back",
           c->rank, c->nranks, c->device);
@@ -176,10 +176,10 @@ void hk_gpu_drain(ncclComm_t c) {
   hk_wait_env env = {.spins = 100};
   hk_waiter w;
   bool done = false;
-  if (!c->gpu || !c->gpu->device || c->gpu->lost) return;
+  if (!hk_gpu_of(c) || !hk_gpu_of(c)->device || hk_gpu_of(c)->lost) return;
   uint64_t until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
   hk_wait_begin(&w, &env);
-  while (hk_gpu_over(c->gpu, &done) == HK_OK && !done) {
+  while (hk_gpu_over(hk_gpu_of(c), &done) == HK_OK && !done) {
     if (!atomic_load(&c->health.failure))
       until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
     else if (hk_now_ns() > until)
@@ -208,7 +208,7 @@ static void leave_queue(hk_gpu *g) {
 
 /* Failures while freeing are logged, and there is nothing else to do about them. */
 void hk_gpu_detach(ncclComm_t c) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   if (!g) return;
   hk_gpu_drain(c);
   pthread_mutex_lock(&c->health.lock);
@@ -216,7 +216,7 @@ void hk_gpu_detach(ncclComm_t c) {
   pthread_mutex_unlock(&c->health.lock);
   hk_gpu_views_end(c);
   if (g->lost) {
-    c->gpu = NULL;
+    c->backend_state = NULL;
     return;
   }
   hk_gpu_multicast_leave(c);
@@ -244,14 +244,14 @@ void hk_gpu_detach(ncclComm_t c) {
   pthread_mutex_destroy(&g->guests_lock);
   free(g->old);
   free(g);
-  c->gpu = NULL;
+  c->backend_state = NULL;
 }
 
 /* ---- failures ---- */
 
 /* Work that is not over, asked again and again: tells of it as hk_watch does of the host's waits. */
 static hk_status watch(ncclComm_t c) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u, now = hk_now_ns(), waited = 0;
   bool tell = false;
   pthread_mutex_lock(&g->lock);
@@ -279,7 +279,7 @@ static hk_status watch(ncclComm_t c) {
 }
 
 hk_status hk_gpu_look(ncclComm_t c, bool ask) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   bool done;
   if (g && ask && atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
   if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
@@ -304,7 +304,7 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask) {
 
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   uintptr_t begin = (uintptr_t)p, end = begin + bytes;
   hk_pointer whose;
   for (int i = 0; i < HK_GPU_RANGES; i++)

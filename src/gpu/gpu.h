@@ -187,6 +187,8 @@ typedef struct hk_gpu {
     hk_gpu_transfer *last[HK_GPU_BLOCKS]; /* of each block */
   } turn;                                 /* while a table of transfers is filled */
 } hk_gpu;
+/* The state of a communicator on a GPU. */
+static inline hk_gpu *hk_gpu_of(const struct ncclComm *c) { return c->backend_state; }
 
 /* What a device has of a plan. */
 typedef struct hk_gpu_plan {

@@ -47,7 +47,7 @@ static size_t bytes_of(const hk_gpu_multicast *m, int nranks) { return m->channe
 
 static void choose_sizes(hk_gpu_multicast *m, ncclComm_t c) {
   const hk_transport_env *e = &c->wiring.env;
-  m->channels = c->gpu->blocks < HK_GPU_SWITCH_CHANNELS ? c->gpu->blocks : HK_GPU_SWITCH_CHANNELS;
+  m->channels = hk_gpu_of(c)->blocks < HK_GPU_SWITCH_CHANNELS ? hk_gpu_of(c)->blocks : HK_GPU_SWITCH_CHANNELS;
   m->nslots = e->nslots < SLOTS ? e->nslots : SLOTS;
   m->slot_bytes = e->slot_bytes < SLOT_BYTES ? e->slot_bytes : SLOT_BYTES;
   while (m->slot_bytes > 4096 && bytes_of(m, c->nranks) > ROOM) m->slot_bytes /= 2;
@@ -57,7 +57,7 @@ static void choose_sizes(hk_gpu_multicast *m, ncclComm_t c) {
 /* ---- links ---- */
 
 hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first) {
-  const hk_gpu_multicast *m = &c->gpu->world->multicast;
+  const hk_gpu_multicast *m = &hk_gpu_of(c)->world->multicast;
   const size_t n = (size_t)c->nranks, me = (size_t)c->rank, peer = need->peer;
   const layout l = layout_of(m, c->nranks);
   const size_t data = m->channels * l.given + channel * (l.end - l.given) - l.given;
@@ -129,7 +129,7 @@ static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, 
       if (fact_of(facts, stride, k)->id == fact_of(facts, stride, r)->id)
         snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
   }
-  if (!why[0] && c->gpu->remote && !c->gpu->by_fd)
+  if (!why[0] && hk_gpu_of(c)->remote && !hk_gpu_of(c)->by_fd)
     snprintf(why, bytes, "processes cannot pass each other file descriptors of GPU memory");
 }
 
@@ -165,8 +165,8 @@ static hk_status map_left(hk_gpu_multicast *m, int fd) {
 /* For the processes of other ranks to open. */
 static hk_status lend(ncclComm_t c, offer *o) {
   hk_status rc = HK_OK;
-  hk_gpu_multicast *m = &c->gpu->world->multicast;
-  hk_device *d = c->gpu->device;
+  hk_gpu_multicast *m = &hk_gpu_of(c)->world->multicast;
+  hk_device *d = hk_gpu_of(c)->device;
   int fd;
   HK_TRY(d->ops->multicast_share(d, m->object, &fd), out);
   HK_TRY(hk_host_lend(fd, m->bytes, false, &o->object), out);
@@ -187,8 +187,8 @@ out:
 /* By rank 0. */
 static hk_status make(ncclComm_t c, offer *o) {
   hk_status rc = HK_OK;
-  hk_gpu_multicast *m = &c->gpu->world->multicast;
-  hk_device *d = c->gpu->device;
+  hk_gpu_multicast *m = &hk_gpu_of(c)->world->multicast;
+  hk_device *d = hk_gpu_of(c)->device;
   if (c->rank != 0) return HK_OK;
   choose_sizes(m, c);
   m->bytes = bytes_of(m, c->nranks);
@@ -198,7 +198,7 @@ static hk_status make(ncclComm_t c, offer *o) {
   o->slot_bytes = m->slot_bytes;
   o->nslots = m->nslots;
   o->channels = m->channels;
-  if (c->gpu->remote) rc = lend(c, o);
+  if (hk_gpu_of(c)->remote) rc = lend(c, o);
 out:
   return rc;
 }
@@ -206,8 +206,8 @@ out:
 /* By one rank of each process but rank 0's. */
 static hk_status open_offered(ncclComm_t c, const offer *o) {
   hk_status rc = HK_OK;
-  hk_gpu_multicast *m = &c->gpu->world->multicast;
-  hk_device *d = c->gpu->device;
+  hk_gpu_multicast *m = &hk_gpu_of(c)->world->multicast;
+  hk_device *d = hk_gpu_of(c)->device;
   size_t bytes;
   int fd = -1;
   for (int r = 0; r < c->rank; r++)
@@ -231,7 +231,7 @@ out:
 
 hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   hk_gpu_multicast *m = &g->world->multicast;
   hk_device *d = g->device;
   offer o = {0};
@@ -268,8 +268,8 @@ out:
 /* ---- the end ---- */
 
 void hk_gpu_multicast_leave(ncclComm_t c) {
-  if (!c->gpu->in_switch || !c->gpu->world->multicast.left) return;
-  atomic_fetch_add(c->gpu->world->multicast.left, 1); /* release: our kernels have stored all that they will */
+  if (!hk_gpu_of(c)->in_switch || !hk_gpu_of(c)->world->multicast.left) return;
+  atomic_fetch_add(hk_gpu_of(c)->world->multicast.left, 1); /* release: our kernels have stored all that they will */
 }
 
 enum { PATIENCE_S = 2 };

@@ -14,7 +14,7 @@ static size_t words_bytes(const hk_transport_env *e) {
 /* Slots' headers, head counter and, where it is the host's, payload lie in one mapping, which begins with the headers. */
 static hk_status pin_fifo(ncclComm_t c, hk_gpu_far *f) {
   hk_link *l = &f->link;
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   char *begin = (char *)l->slots;
   char *end = l->gpu ? (char *)(l->heads + 1) : l->payload + (size_t)(l->mask + 1) * l->slot_bytes;
   return d->ops->pin(d, begin, pages((size_t)(end - begin)), &f->fifo);
@@ -27,7 +27,7 @@ static void *on_device(const hk_gpu_far *f, const void *at) {
 hk_status hk_gpu_far_new(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out, hk_gpu_far **far) {
   hk_status rc = HK_OK;
   const hk_transport_env *e = &c->wiring.env;
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   hk_transport_state *s = c->wiring.states[c->wiring.via[key->peer]];
   hk_gpu_far *f = aligned_alloc(HK_CACHE_LINE, sizeof *f);
   if (!f) return HK_FAIL_ERRNO("no memory for a link to rank %u", key->peer);
@@ -35,8 +35,8 @@ hk_status hk_gpu_far_new(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out,
   f->link.peer = key->peer;
   f->link.kind = key->kind;
   f->link.owner = s;
-  f->gpu = c->gpu;
-  if (key->kind == HK_LINK_RECV || c->gpu->sends_direct) f->link.gpu = d;
+  f->gpu = hk_gpu_of(c);
+  if (key->kind == HK_LINK_RECV || hk_gpu_of(c)->sends_direct) f->link.gpu = d;
   rc = s->transport->open(s, key, &f->link);
   if (rc != HK_OK) {
     free(f);
@@ -59,7 +59,7 @@ undo:
 
 /* Failures are logged, and there is nothing else to do about them. */
 void hk_gpu_far_free(ncclComm_t c, hk_gpu_far *f) {
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   (void)d->ops->release(d, &f->words);
   (void)d->ops->release(d, &f->fifo);
   f->link.owner->transport->close(&f->link);

@@ -71,8 +71,8 @@ out:
 }
 
 unsigned hk_gpu_most_channels(ncclComm_t c, const hk_algorithm *a, unsigned lanes, unsigned span) {
-  unsigned most = c->gpu->blocks / (lanes > span ? lanes : span);
-  if (a->in_switch && most > c->gpu->world->multicast.channels) most = c->gpu->world->multicast.channels;
+  unsigned most = hk_gpu_of(c)->blocks / (lanes > span ? lanes : span);
+  if (a->in_switch && most > hk_gpu_of(c)->world->multicast.channels) most = hk_gpu_of(c)->world->multicast.channels;
   return most;
 }
 
@@ -99,7 +99,7 @@ out:
 static hk_status upload(ncclComm_t c, const hk_plan *plan) {
   hk_status rc = HK_OK;
   hk_gpu_plan *gp = plan->device;
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   hk_memory memory;
   size_t links_at = plan->orders * gp->program_bytes,
          bytes = links_at + (size_t)plan->channels * gp->nlinks * sizeof(hk_gpu_link);
@@ -111,8 +111,8 @@ static hk_status upload(ncclComm_t c, const hk_plan *plan) {
   HK_TRY(d->ops->alloc_open(d, bytes, 0, &memory), out);
   gp->memory = memory;
   gp->links_at = links_at;
-  HK_TRY(d->ops->copy(d, memory.base, image, bytes, c->gpu->queue), out);
-  HK_TRY(d->ops->wait(d, c->gpu->queue), out);
+  HK_TRY(d->ops->copy(d, memory.base, image, bytes, hk_gpu_of(c)->queue), out);
+  HK_TRY(d->ops->wait(d, hk_gpu_of(c)->queue), out);
 out:
   free(image);
   return rc;
@@ -121,15 +121,16 @@ out:
 void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan) {
   hk_gpu_plan *gp = plan->device;
   if (!gp) return;
-  if (!c->gpu->lost)
-    (void)c->gpu->device->ops->release(c->gpu->device, &gp->memory); /* a failure is logged, and nothing else to do */
+  if (!hk_gpu_of(c)->lost)
+    (void)hk_gpu_of(c)->device->ops->release(hk_gpu_of(c)->device,
+                                             &gp->memory); /* a failure is logged, and nothing else to do */
   free(gp);
 }
 
 /* Scratch for `bytes`.  What earlier launches use stays. */
 static hk_status get_scratch(ncclComm_t c, size_t bytes) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   hk_memory more;
   if (g->scratch.bytes >= bytes) return HK_OK;
   hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old);
@@ -160,7 +161,7 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   const hk_reducer *r = &l->reducer;
   if (!gp->memory.base) HK_TRY(upload(c, plan), out);
   *blocks = plan->channels * gp->lanes;
-  *threads = threads_for(c->gpu->code, l->chunk);
+  *threads = threads_for(hk_gpu_of(c)->code, l->chunk);
   size_t scratch = gp->scratch_blocks * round_up(l->chunk, 64);
   if (scratch) HK_TRY(get_scratch(c, scratch * *blocks), out);
   const int64_t *seen_in = NULL, *seen_out = NULL;
@@ -171,13 +172,13 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
                     .links = (hk_gpu_link *)(void *)((char *)gp->memory.base + gp->links_at),
                     .in = call->in,
                     .out = call->out,
-                    .scratch = c->gpu->scratch.base,
+                    .scratch = hk_gpu_of(c)->scratch.base,
                     .scratch_bytes = scratch,
                     .total = l->total,
                     .block_bytes = l->block_bytes,
                     .longest = p->partition == HK_PART_SPLIT && l->total < l->block_bytes ? l->total : l->block_bytes,
                     .chunk = l->chunk,
-                    .state = c->gpu->state.base,
+                    .state = hk_gpu_of(c)->state.base,
                     .reducer = {.dtype = r->dtype,
                                 .op = r->op,
                                 .elem_bytes = r->elem_bytes,

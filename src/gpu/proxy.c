@@ -71,7 +71,7 @@ static hk_status idle(hk_gpu_proxy *p, uint64_t now, bool *yes) {
   *yes = false;
   if (atomic_load(&p->replays) || now - p->asked_ns < ASK_NS) return HK_OK;
   p->asked_ns = now;
-  HK_TRY(hk_gpu_over(p->comm->gpu, yes), out);
+  HK_TRY(hk_gpu_over(hk_gpu_of(p->comm), yes), out);
   *yes = *yes && all_quiet(p);
 out:
   return hk_comm_failed(p->comm, rc); /* a kernel that failed */
@@ -164,7 +164,7 @@ static void leave(hk_gpu_proxy *p) {
 /* What networks may try before the first link. */
 static hk_status lend_page(ncclComm_t c) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   HK_TRY(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->page), out);
   c->wiring.env.gpu_page = (void *)(((uintptr_t)g->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
   c->wiring.env.gpu_queue = g->queue;
@@ -175,10 +175,10 @@ out:
 hk_status hk_gpu_proxy_open(ncclComm_t c, const hk_link_key *key, hk_gpu_link *out) {
   hk_status rc = HK_OK;
   hk_gpu_far *f;
-  hk_gpu_proxy *p = c->gpu->proxy;
-  if (!c->gpu->page.base) HK_TRY(lend_page(c), out);
+  hk_gpu_proxy *p = hk_gpu_of(c)->proxy;
+  if (!hk_gpu_of(c)->page.base) HK_TRY(lend_page(c), out);
   if (!p) HK_TRY(proxy_new(c, &p), out);
-  c->gpu->proxy = p;
+  hk_gpu_of(c)->proxy = p;
   enter(p);
   rc = hk_gpu_far_new(c, key, out, &f);
   if (rc == HK_OK) {
@@ -187,7 +187,7 @@ hk_status hk_gpu_proxy_open(ncclComm_t c, const hk_link_key *key, hk_gpu_link *o
   }
   leave(p);
   if (rc == HK_OK && !p->running) rc = start_thread(p);
-  hk_gpu_proxy_wake(c->gpu, false); /* a connection may have to be answered */
+  hk_gpu_proxy_wake(hk_gpu_of(c), false); /* a connection may have to be answered */
 out:
   return rc;
 }
@@ -219,13 +219,13 @@ void hk_gpu_proxy_wake(hk_gpu *g, bool captured) {
 }
 
 void hk_gpu_proxy_stop(ncclComm_t c) {
-  hk_gpu_proxy *p = c->gpu ? c->gpu->proxy : NULL;
+  hk_gpu_proxy *p = hk_gpu_of(c) ? hk_gpu_of(c)->proxy : NULL;
   if (!p) return;
   atomic_store(&p->stop, true);
-  hk_gpu_proxy_wake(c->gpu, false);
+  hk_gpu_proxy_wake(hk_gpu_of(c), false);
   if (p->running) pthread_join(p->thread, NULL);
-  c->gpu->proxy = NULL;
-  if (c->gpu->lost) return; /* kernels may still use the links' memory */
+  hk_gpu_of(c)->proxy = NULL;
+  if (hk_gpu_of(c)->lost) return; /* kernels may still use the links' memory */
   while (p->links) {
     hk_gpu_far *f = p->links;
     p->links = f->next;

@@ -51,7 +51,7 @@ out:
 
 hk_status hk_gpu_offer_memory(ncclComm_t c, const hk_memory *m, bool first, hk_gpu_offer *o) {
   hk_status rc = HK_OK;
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   memset(o, 0, sizeof *o);
   HK_TRY(d->ops->share(d, m, &o->share), fail);
   if (o->share.fd >= 0) HK_TRY(hk_host_lend(o->share.fd, m->bytes, first, &o->region), fail);
@@ -64,7 +64,7 @@ fail:
 
 hk_status hk_gpu_open_offer(ncclComm_t c, int peer, const hk_gpu_offer *o, hk_memory *out) {
   hk_status rc = HK_OK;
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   hk_memory_share share = o->share;
   size_t bytes;
   if (o->region) HK_TRY(hk_shm_region_file(hk_wire_shm(c), peer, o->region, &share.fd, &bytes), out);
@@ -74,7 +74,7 @@ out:
   return rc;
 }
 
-void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r) { hk_gpu_remote_drop(c->gpu->device, r); }
+void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r) { hk_gpu_remote_drop(hk_gpu_of(c)->device, r); }
 
 void hk_gpu_remote_drop(hk_device *d, hk_gpu_remote *r) {
   hk_host_take_back(r->lent);
@@ -101,12 +101,12 @@ out:
 hk_status hk_gpu_remote_make(ncclComm_t c, int peer, unsigned channel, size_t bytes, size_t zeroed,
                              hk_gpu_remote *out) {
   hk_status rc = HK_OK;
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   hk_gpu_offer o = {.region = 0};
   memset(out, 0, sizeof *out);
-  if (c->gpu->direct[peer] != HK_GPU_STAGED) {
+  if (hk_gpu_of(c)->direct[peer] != HK_GPU_STAGED) {
     size_t whole = (bytes + HK_GPU_SHARED_GRANULE - 1) / HK_GPU_SHARED_GRANULE * HK_GPU_SHARED_GRANULE;
-    HK_TRY(d->ops->alloc_shared(d, whole, zeroed, c->gpu->by_fd, &out->memory), undo);
+    HK_TRY(d->ops->alloc_shared(d, whole, zeroed, hk_gpu_of(c)->by_fd, &out->memory), undo);
     HK_TRY(hk_gpu_offer_memory(c, &out->memory, true, &o), undo);
     out->lent = o.region;
   } else {
@@ -121,7 +121,7 @@ undo:
 
 hk_status hk_gpu_host_open(ncclComm_t c, int peer, uint64_t region, hk_gpu_remote *out) {
   hk_status rc = HK_OK;
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   int fd = -1;
   size_t bytes;
   HK_TRY(hk_shm_region_file(hk_wire_shm(c), peer, region, &fd, &bytes), out);

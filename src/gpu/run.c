@@ -43,7 +43,7 @@ hk_status hk_gpu_launch(hk_gpu *g, void *kernel, unsigned blocks, unsigned threa
 static hk_status run_one(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   hk_queue q = call->stream;
   hk_queue_state s;
@@ -201,7 +201,7 @@ out:
 static hk_status offer(const hk_call *call) {
   const hk_plan *plan;
   const hk_launch *launch;
-  if (!call->comm->gpu->remote) return HK_OK;
+  if (!hk_gpu_of(call->comm)->remote) return HK_OK;
   if (call->coll == HK_SENDRECV) return hk_gpu_offer_transfer(call);
   return hk_choose(call->comm, call, &plan, &launch);
 }
@@ -213,7 +213,7 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
   for (size_t i = 0; i < n; i++) {
     hk_gpu_piece *p = &pieces[i];
     ncclComm_t c = calls[i].comm;
-    *p = (hk_gpu_piece){.call = &calls[i], .gpu = c->gpu, .comm_id = c->wiring.env.comm_id};
+    *p = (hk_gpu_piece){.call = &calls[i], .gpu = hk_gpu_of(c), .comm_id = c->wiring.env.comm_id};
     if (i && calls[i - 1].stream == p->call->stream && pieces[i - 1].gpu->code == p->gpu->code)
       p->state = pieces[i - 1].state;
     else
@@ -230,10 +230,10 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
     rc = pieces[i].window ? hk_gpu_view_meet(c, pieces[i].window)
                           : hk_gpu_work_of(c, &calls[i], &pieces[i].work, &pieces[i].blocks, &pieces[i].threads);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
-    pieces[i].round = c->gpu->round++;
+    pieces[i].round = hk_gpu_of(c)->round++;
     c->order.sequence++;
   }
-  for (size_t i = 0; i < n; i++) calls[i].comm->gpu->round = 0;
+  for (size_t i = 0; i < n; i++) hk_gpu_of(calls[i].comm)->round = 0;
 out:
   return rc;
 }
@@ -268,5 +268,5 @@ out:
 }
 
 hk_status hk_gpu_run(const hk_call *calls, size_t n) {
-  return n == 1 && calls->coll != HK_SENDRECV && !calls->comm->gpu->copies ? run_one(calls) : run_group(calls, n);
+  return n == 1 && calls->coll != HK_SENDRECV && !hk_gpu_of(calls->comm)->copies ? run_one(calls) : run_group(calls, n);
 }

@@ -15,7 +15,7 @@ static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int r
  * failure. */
 static void look(ncclComm_t c) {
   hk_status rc = HK_OK;
-  hk_gpu_world *w = c->gpu->world;
+  hk_gpu_world *w = hk_gpu_of(c)->world;
   hk_topo *t = NULL;
   pthread_mutex_lock(&w->lock);
   if (w->looked) goto out;
@@ -41,7 +41,7 @@ void hk_gpu_topology_free(hk_gpu_world *w) {
 
 /* The GPUs of this host's ranks: `rank` of each seat.  Gives how many; 0: not all are known. */
 static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_seat *seats, int *rank) {
-  const hk_topo *t = c->gpu->world->machine->kinds[0];
+  const hk_topo *t = hk_gpu_of(c)->world->machine->kinds[0];
   int n = 0;
   for (int r = 0; r < c->nranks; r++) {
     if (c->peers[r].host != c->peers[c->rank].host) continue;
@@ -57,15 +57,15 @@ static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_
 }
 
 static void use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int n) {
-  const hk_gpu_world *w = c->gpu->world;
+  const hk_gpu_world *w = hk_gpu_of(c)->world;
   uint32_t mine = 0;
   if (n < 2) return;
   for (int i = 0; i < n; i++)
     if (rank[i] == c->rank) mine = seats[i].node;
   for (int i = 0; i < n; i++)
-    c->gpu->nvlink[rank[i]] = hk_path_between(w->paths, mine, seats[i].node)->cls == HK_PATH_NVL;
+    hk_gpu_of(c)->nvlink[rank[i]] = hk_path_between(w->paths, mine, seats[i].node)->cls == HK_PATH_NVL;
   if (c->rank == 0 && /* its prices count for all */
-      hk_gpu_prices_of(&c->gpu->prices, w->machine, seats, n, &c->selection.overrides) != HK_OK)
+      hk_gpu_prices_of(&hk_gpu_of(c)->prices, w->machine, seats, n, &c->selection.overrides) != HK_OK)
     HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
 }
 
@@ -77,7 +77,7 @@ static bool alone_on_host(ncclComm_t c) {
 
 hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   const size_t n = (size_t)c->nranks;
   hk_seat *seats = calloc(n, sizeof *seats);
   int *rank = calloc(n, sizeof *rank);

@@ -101,7 +101,7 @@ out:
 static unsigned parts_of(ncclComm_t c, size_t bytes) {
   size_t worth = bytes / (4 * c->wiring.env.slot_bytes);
   if (worth < 1) return 1;
-  return worth < c->gpu->parts ? (unsigned)worth : c->gpu->parts;
+  return worth < hk_gpu_of(c)->parts ? (unsigned)worth : hk_gpu_of(c)->parts;
 }
 
 hk_status hk_gpu_offer_transfer(const hk_call *call) {
@@ -130,16 +130,16 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
     hk_gpu_link *link = NULL;
     size_t at = k * each < bytes ? k * each : bytes, left = bytes - at;
     HK_TRY(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e), out);
-    HK_TRY(end_on_device(c->gpu, e, &link), out);
+    HK_TRY(end_on_device(hk_gpu_of(c), e, &link), out);
     char *data = (char *)(uintptr_t)(sends ? call->in : call->out) + at;
     bool refers = seen != HK_GPU_UNSEEN && (left < each ? left : each) >= HK_GPU_REF_MIN;
     parts[*n] = (part){.transfer = {.link = link,
                                     .data = data,
                                     .seen = refers ? (uintptr_t)data + (uint64_t)seen : 0,
                                     .bytes = left < each ? left : each,
-                                    .state = c->gpu->state.base,
+                                    .state = hk_gpu_of(c)->state.base,
                                     .signature = hk_transfer_signature(bytes)},
-                       .gpu = c->gpu,
+                       .gpu = hk_gpu_of(c),
                        .comm_id = p->comm_id,
                        .delta = (uint32_t)(way < 0 ? way + c->nranks : way),
                        .rank = (uint32_t)c->rank,

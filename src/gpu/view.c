@@ -71,7 +71,7 @@ static bool answer(void *arg, void *payload, int fd, char *reason) {
 }
 
 void hk_gpu_views_begin(ncclComm_t c) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++)
     g->apart = g->apart || (g->direct[r] >= HK_GPU_REACH && (g->direct[r] != HK_GPU_SAME || is_remote(c, r)));
   if (!g->apart) return;
@@ -87,7 +87,7 @@ void hk_gpu_views_begin(ncclComm_t c) {
 
 /* Lets rank r see what begins at `base`; one that cannot gets copies. */
 static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *share, uintptr_t base) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   bool remote = is_remote(c, r);
   uint64_t there = base;
   if (r == c->rank || g->direct[r] < HK_GPU_REACH || (remote && hk_shm_no_files(hk_wire_shm(c)))) return;
@@ -114,7 +114,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
 
 /* The table's memory: a dropped view's where no launch can be using it any more. */
 static hk_status get_table(ncclComm_t c, hk_memory *out) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   bool done = false;
   hk_gpu_view *old = g->dropped;
   if (old) {
@@ -133,17 +133,17 @@ static hk_status get_table(ncclComm_t c, hk_memory *out) {
 
 static hk_status fill_table(ncclComm_t c, hk_gpu_view *v) {
   hk_status rc = HK_OK;
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   if (!v->table.base) HK_TRY(get_table(c, &v->table), out);
-  HK_TRY(d->ops->copy(d, v->table.base, v->seen, (size_t)c->nranks * sizeof *v->seen, c->gpu->queue), out);
-  rc = d->ops->wait(d, c->gpu->queue);
+  HK_TRY(d->ops->copy(d, v->table.base, v->seen, (size_t)c->nranks * sizeof *v->seen, hk_gpu_of(c)->queue), out);
+  rc = d->ops->wait(d, hk_gpu_of(c)->queue);
 out:
   return rc;
 }
 
 static hk_status make(ncclComm_t c, hk_gpu_view *v) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   hk_memory_share share;
   hk_pointer whose;
   uintptr_t base = 0;
@@ -173,7 +173,7 @@ out:
 
 /* Nobody is to see it any more.  `tell`: the ranks of other processes are there still. */
 static void unmake(ncclComm_t c, hk_gpu_view *v, bool tell) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     if (v->opened[r].base) (void)g->world->devices[r]->ops->release(g->world->devices[r], &v->opened[r]);
     if (tell && v->seen[r] != HK_GPU_UNSEEN && r != c->rank && is_remote(c, r)) {
@@ -203,7 +203,7 @@ static void free_view(hk_gpu *g, hk_gpu_view *v) {
 }
 
 hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_view **out) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks;
   *out = NULL;
   if (!g->apart || bytes == 0) return HK_OK;
@@ -230,7 +230,7 @@ hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, bool sym
 }
 
 void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   pthread_mutex_lock(&lock);
   hk_gpu_view **at = &g->views;
   while (*at != v) at = &(*at)->next;
@@ -274,7 +274,7 @@ void hk_gpu_views_bury(hk_gpu_world *w) {
 }
 
 void hk_gpu_views_end(ncclComm_t c) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   pthread_mutex_lock(&lock);
   hk_gpu **at = &all;
   while (*at && *at != g) at = &(*at)->next;
@@ -307,7 +307,7 @@ static hk_status check_same(ncclComm_t c, hk_gpu_view *v) {
   hk_status rc = HK_OK;
   hk_pointer whose;
   if (!v->made || !v->id) return HK_OK;
-  HK_TRY(c->gpu->device->ops->pointer(c->gpu->device, (const void *)v->begin, &whose), out);
+  HK_TRY(hk_gpu_of(c)->device->ops->pointer(hk_gpu_of(c)->device, (const void *)v->begin, &whose), out);
   if (whose.id == v->id) return HK_OK;
   HK_WARN("rank %d: the memory registered at %p was freed and allocated anew without ncclCommDeregister: it is opened "
           "again for its peers",
@@ -321,9 +321,9 @@ static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric,
   hk_status rc = HK_OK;
   uintptr_t begin = (uintptr_t)p;
   *out = NULL;
-  if (!c->gpu->apart || (!symmetric && bytes < HK_GPU_REF_MIN)) return HK_OK;
+  if (!hk_gpu_of(c)->apart || (!symmetric && bytes < HK_GPU_REF_MIN)) return HK_OK;
   pthread_mutex_lock(&lock);
-  for (hk_gpu_view *v = c->gpu->views; v && !*out; v = v->next) {
+  for (hk_gpu_view *v = hk_gpu_of(c)->views; v && !*out; v = v->next) {
     if (begin < v->begin || begin + bytes > v->end || v->hopeless || (symmetric && !v->symmetric)) continue;
     HK_TRY(check_same(c, v), out);
     if (!v->made) HK_TRY(make(c, v), out);
@@ -354,7 +354,7 @@ fail:
 hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, int64_t *out) {
   hk_status rc = HK_OK;
   hk_gpu_view *v;
-  hk_gpu_way way = (hk_gpu_way)c->gpu->direct[peer];
+  hk_gpu_way way = (hk_gpu_way)hk_gpu_of(c)->direct[peer];
   *out = HK_GPU_UNSEEN;
   if (way < HK_GPU_REACH) return HK_OK;
   if (way == HK_GPU_SAME && !is_remote(c, peer)) {
@@ -390,18 +390,18 @@ out:
 static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   uint64_t at = 0;
   if (is_remote(c, r)) {
-    pthread_mutex_lock(&c->gpu->guests_lock);
-    for (const hk_gpu_guest *g = c->gpu->guests; g && !at; g = g->next) {
+    pthread_mutex_lock(&hk_gpu_of(c)->guests_lock);
+    for (const hk_gpu_guest *g = hk_gpu_of(c)->guests; g && !at; g = g->next) {
       if (g->from != r || g->key != key) continue;
       at = g->begin;
       *bytes = g->bytes;
     }
-    pthread_mutex_unlock(&c->gpu->guests_lock);
+    pthread_mutex_unlock(&hk_gpu_of(c)->guests_lock);
     return at;
   }
   pthread_mutex_lock(&lock);
   for (const hk_gpu *g = all; g; g = g->next) {
-    if (g->world != c->gpu->world || g->comm->rank != r) continue;
+    if (g->world != hk_gpu_of(c)->world || g->comm->rank != r) continue;
     for (const hk_gpu_view *v = g->views; v && !at; v = v->next) {
       if (v->key != key || !v->made || v->seen[c->rank] == HK_GPU_UNSEEN) continue;
       at = v->begin + (uint64_t)v->seen[c->rank];

@@ -54,8 +54,8 @@ static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
 /* Memory that other processes open is whole pages of the driver's: what lies beside it is not theirs to see. */
 static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out) {
   hk_status rc = HK_OK;
-  hk_device *d = c->gpu->device;
-  hk_queue q = c->gpu->queue;
+  hk_device *d = hk_gpu_of(c)->device;
+  hk_queue q = hk_gpu_of(c)->queue;
   int rank = c->rank, nranks = c->nranks;
   static const size_t words = PROBE_BYTES / 8;
   size_t probe = probe_at(nranks), bytes = probe + (size_t)2 * PROBE_BYTES;
@@ -63,7 +63,7 @@ static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out) {
   if (!pattern) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   for (unsigned i = 0; i < words; i++) pattern[i] = probe_word(comm_id, rank, i);
   HK_TRY(d->ops->alloc_shared(d, (bytes + HK_GPU_SHARED_GRANULE - 1) / HK_GPU_SHARED_GRANULE * HK_GPU_SHARED_GRANULE,
-                              bytes, c->gpu->by_fd, out),
+                              bytes, hk_gpu_of(c)->by_fd, out),
          out);
   HK_TRY(d->ops->copy(d, (char *)out->base + probe, pattern, PROBE_BYTES, q), undo);
   HK_TRY(d->ops->wait(d, q), undo);
@@ -77,7 +77,7 @@ out:
 
 hk_status hk_gpu_world_join(ncclComm_t c) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   uint64_t comm_id = hk_bootstrap_comm_id(c->bootstrap);
   hk_memory credits;
   HK_TRY(make_credits(c, comm_id, &credits), out);
@@ -147,13 +147,13 @@ static bool by_net(ncclComm_t c, int peer) {
 }
 
 static char *credits_of(ncclComm_t c, int rank) {
-  return is_remote(c, rank) ? c->gpu->opened[rank].base : c->gpu->world->credits[rank].base;
+  return is_remote(c, rank) ? hk_gpu_of(c)->opened[rank].base : hk_gpu_of(c)->world->credits[rank].base;
 }
 
 /* Some machines report peer access and deliver something else. */
 static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t why_bytes) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   char *mine = credits_of(c, c->rank) + probe_at(c->nranks) + PROBE_BYTES;
   HK_TRY(ops->copy(g->device, mine, credits_of(c, peer) + probe_at(c->nranks), PROBE_BYTES, g->queue), out);
@@ -174,7 +174,7 @@ out:
 
 /* `why` tells what is against reaching the peer's memory; empty: nothing. */
 static hk_status open_peer(ncclComm_t c, int peer, const hk_gpu_offer *credits, char *why, size_t why_bytes) {
-  hk_device *d = c->gpu->device;
+  hk_device *d = hk_gpu_of(c)->device;
   if (peer == c->rank) return HK_OK;
   if (c->peers[peer].host != c->peers[c->rank].host)
     snprintf(why, why_bytes, "it is on another host");
@@ -185,7 +185,7 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_gpu_offer *credits, 
       snprintf(why, why_bytes, "%s", hk_last_error());
   } else if (credits->share.kind == HK_MEMORY_NONE)
     snprintf(why, why_bytes, "its driver does not share memory between processes");
-  else if (hk_gpu_open_offer(c, peer, credits, &c->gpu->opened[peer]) != HK_OK)
+  else if (hk_gpu_open_offer(c, peer, credits, &hk_gpu_of(c)->opened[peer]) != HK_OK)
     snprintf(why, why_bytes, "%s", hk_last_error());
   return HK_OK;
 }
@@ -247,10 +247,10 @@ static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, co
     const bool near = c->peers[r].host == c->peers[c->rank].host;
     const unsigned char back = near ? theirs[1 + place] : REFUSED;
     some |= theirs[0];
-    c->gpu->direct[r] = (unsigned char)way_to(c, facts, stride, r, found[r] < back ? found[r] : back);
+    hk_gpu_of(c)->direct[r] = (unsigned char)way_to(c, facts, stride, r, found[r] < back ? found[r] : back);
   }
-  c->gpu->staged = some & SOME_STAGED;
-  c->gpu->wide = !(some & SOME_NARROW);
+  hk_gpu_of(c)->staged = some & SOME_STAGED;
+  hk_gpu_of(c)->wide = !(some & SOME_NARROW);
   *again = some & SOME_AGAIN;
 out:
   free(hosts);
@@ -269,7 +269,7 @@ static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
 /* From now on by handles: the ranks of this process do not use the old credits yet, or no more. */
 static hk_status use_handles(ncclComm_t c, const char *why) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   hk_memory credits;
   HK_INFO(HK_SUB_INIT | HK_SUB_P2P,
           "rank %d: GPU memory goes to other processes by CUDA IPC handles, not by file descriptors: %s", c->rank, why);
@@ -289,7 +289,7 @@ out:
 
 /* What others need of the ranks' credits; nothing where there is one process. */
 static hk_status share_credits(ncclComm_t c, hk_gpu_offer *all) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   if (!g->remote) return HK_OK;
   if (hk_gpu_offer_memory(c, &g->world->credits[c->rank], false, &all[c->rank]) != HK_OK)
     HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d cannot share its GPU's memory: %s", c->rank, hk_last_error());
@@ -304,7 +304,7 @@ static hk_status try_peers(ncclComm_t c, const hk_gpu_offer *credits, uint64_t *
     char again[200];
     bool by_fd = is_remote(c, r) && c->peers[r].host == c->peers[c->rank].host &&
                  credits[r].share.kind == HK_MEMORY_VMM;
-    const bool nvlink = c->gpu->nvlink[r];
+    const bool nvlink = hk_gpu_of(c)->nvlink[r];
     mine[r] = !why[0] && nvlink                                     ? BY_NVLINK
               : !why[0]                                             ? REACHED
               : by_fd && !hk_gpu_too_far(c, r, again, sizeof again) ? FD_REFUSED
@@ -351,7 +351,7 @@ out:
 
 hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks;
   bool again;
   g->opened = calloc(n, sizeof(hk_memory));
@@ -393,11 +393,11 @@ static hk_status make_data(ncclComm_t c, hk_device *d, hk_gpu_way way, hk_memory
 }
 
 static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
-  hk_gpu_world *w = c->gpu->world;
+  hk_gpu_world *w = hk_gpu_of(c)->world;
   hk_gpu_fifo *f = calloc(1, sizeof *f);
   if (!f) return HK_FAIL_ERRNO("no memory for a link");
   *f = (hk_gpu_fifo){.from = (uint16_t)from, .to = (uint16_t)to, .channel = (uint16_t)channel};
-  hk_status rc = make_data(c, w->devices[to], (hk_gpu_way)c->gpu->direct[from == c->rank ? to : from], &f->data);
+  hk_status rc = make_data(c, w->devices[to], (hk_gpu_way)hk_gpu_of(c)->direct[from == c->rank ? to : from], &f->data);
   if (rc != HK_OK) {
     free(f);
     return rc;
@@ -411,7 +411,7 @@ static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_
 /* Whichever end comes first makes the whole. */
 static hk_status get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
   hk_status rc = HK_OK;
-  hk_gpu_world *w = c->gpu->world;
+  hk_gpu_world *w = hk_gpu_of(c)->world;
   pthread_mutex_lock(&w->lock);
   hk_gpu_fifo *f = w->fifos[from];
   while (f && (f->to != to || f->channel != channel)) f = f->next;
@@ -422,7 +422,7 @@ static hk_status get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_g
 }
 
 static hk_gpu_end *find_end(ncclComm_t c, int peer, bool sends, unsigned channel) {
-  hk_gpu_end *x = c->gpu->ends[sends][peer];
+  hk_gpu_end *x = hk_gpu_of(c)->ends[sends][peer];
   while (x && x->channel != channel) x = x->next;
   return x;
 }
@@ -431,9 +431,9 @@ static hk_gpu_end *find_end(ncclComm_t c, int peer, bool sends, unsigned channel
 static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, void *base, const hk_gpu_remote *remote,
                          hk_gpu_end **out) {
   const hk_transport_env *e = &c->wiring.env;
-  hk_gpu_end **list = &c->gpu->ends[sends][peer], *x = calloc(1, sizeof *x);
+  hk_gpu_end **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
-  hk_gpu_way way = (hk_gpu_way)c->gpu->direct[peer];
+  hk_gpu_way way = (hk_gpu_way)hk_gpu_of(c)->direct[peer];
   char *at = base, *credit = way == HK_GPU_STAGED ? at + STAGED_CREDIT_AT
                              : sends              ? credits_of(c, c->rank) + credit_at(peer, channel)
                                                   : credits_of(c, peer) + credit_at(c->rank, channel);
@@ -465,7 +465,7 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
 static hk_status add_net_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
   hk_status rc = HK_OK;
   const hk_transport_env *e = &c->wiring.env;
-  hk_gpu_end **list = &c->gpu->ends[sends][peer], *x = calloc(1, sizeof *x);
+  hk_gpu_end **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
   hk_link_key key = {.peer = (uint16_t)peer, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)channel};
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
   x->channel = (uint16_t)channel;
@@ -488,11 +488,11 @@ undo:
 hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
   hk_status rc = HK_OK;
   const hk_transport_env *e = &c->wiring.env;
-  size_t ahead = data_at(e, (hk_gpu_way)c->gpu->direct[peer]);
+  size_t ahead = data_at(e, (hk_gpu_way)hk_gpu_of(c)->direct[peer]);
   hk_gpu_remote remote;
   hk_gpu_fifo *f;
   if ((*out = find_end(c, peer, sends, channel))) return HK_OK;
-  if (c->gpu->direct[peer] == HK_GPU_NET) return add_net_end(c, peer, sends, channel, out);
+  if (hk_gpu_of(c)->direct[peer] == HK_GPU_NET) return add_net_end(c, peer, sends, channel, out);
   if (!is_remote(c, peer)) {
     HK_TRY(get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f), out);
     rc = add_end(c, peer, sends, channel, f->data.base, NULL, out);
@@ -514,7 +514,7 @@ hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel)
 }
 
 void hk_gpu_ends_free(ncclComm_t c) {
-  hk_gpu *g = c->gpu;
+  hk_gpu *g = hk_gpu_of(c);
   for (int s = 0; s < 2; s++) {
     for (int r = 0; g->ends[s] && r < c->nranks; r++) {
       while (g->ends[s][r]) {

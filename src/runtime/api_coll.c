@@ -77,7 +77,7 @@ static ncclResult_t submit(const char *who, hk_call *call, ncclDataType_t type, 
   if (hk_coll_has_root((hk_coll)call->coll)) HK_TRY(check_peer(who, "root", call->root, c), out);
   if (needs_in) HK_TRY(check_buffer(who, "sendbuff", call->in, call), out);
   if (needs_out) HK_TRY(check_buffer(who, "recvbuff", call->out, call), out);
-  if (!c->gpu) HK_TRY(hk_stream_check(call->stream, who), out);
+  if (!c->backend_state) HK_TRY(hk_stream_check(call->stream, who), out);
   HK_INFO(HK_SUB_COLL,
           "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d]", who + 4,
           (unsigned long long)c->order.sequence, call->in, call->out, call->count, (int)type, op, call->root, (void *)c,
@@ -188,7 +188,7 @@ static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type
   call->dtype = (uint8_t)type;
   HK_TRY(check_peer(who, "peer", call->root, call->comm), out);
   HK_TRY(check_buffer(who, sends ? "sendbuff" : "recvbuff", sends ? call->in : call->out, call), out);
-  bool gpu = call->comm->gpu != NULL;
+  bool gpu = call->comm->backend_state != NULL;
   if (!gpu) HK_TRY(hk_stream_check(call->stream, who), out);
   if (!gpu) HK_TRY(check_host_memory(call), out);
   if (call->root == call->comm->rank && !hk_group_open() && (gpu || hk_stream_is_null(call->stream))) {

@@ -86,12 +86,12 @@ static hk_status add_registration(const char *who, ncclComm_t c, void *base, siz
   hk_registration *r = malloc(sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for a registration");
   *r = (hk_registration){.magic = REGISTRATION_LIVE, .base = base, .bytes = bytes};
-  if (c->gpu && (rc = hk_gpu_view_add(c, base, bytes, symmetric, &r->view)) != HK_OK) {
+  if (hk_gpu_of(c) && (rc = hk_gpu_view_add(c, base, bytes, symmetric, &r->view)) != HK_OK) {
     free(r);
     return rc;
   }
   /* acquire: pairs with the end of init, which made the transports; before that there are none to be told */
-  r->told = !c->gpu && atomic_load_explicit(&c->health.progress, memory_order_acquire) == HK_OK;
+  r->told = !hk_gpu_of(c) && atomic_load_explicit(&c->health.progress, memory_order_acquire) == HK_OK;
   if (r->told) hk_wire_memory(c, base, bytes, true);
   /* Frameworks register from any thread, inside allocator locks. */
   pthread_mutex_lock(&c->health.lock);
@@ -174,7 +174,7 @@ HK_API(ncclResult_t, ncclRedOpCreatePreMulSum,
   for (int i = 0; i < HK_REDOP_LIMIT; i++) {
     if (comm->redops[i].used) continue;
     comm->redops[i] = (hk_user_redop){.dtype = (uint8_t)datatype, .used = true};
-    if (residence == ncclScalarDevice && comm->gpu) {
+    if (residence == ncclScalarDevice && hk_gpu_of(comm)) {
       comm->redops[i].scalar = (uintptr_t)scalar;
       comm->redops[i].on_device = true;
       *op = (ncclRedOp_t)(ncclNumOps + i);

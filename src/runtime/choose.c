@@ -22,7 +22,7 @@ static unsigned span_of(const hk_program *p) {
  * channel. */
 static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_program *p) {
   unsigned span = span_of(p), wanted = (unsigned)d->channels, most = HK_CHANNELS / span;
-  if (c->gpu) most = hk_gpu_most_channels(c, d->algorithm, p->nlanes, span);
+  if (hk_gpu_of(c)) most = hk_gpu_most_channels(c, d->algorithm, p->nlanes, span);
   if (most < 1) most = 1; /* bind_links complains */
   return wanted < most ? wanted : most;
 }
@@ -85,7 +85,7 @@ hk_status hk_choose_refuse_gpu_memory(const hk_call *op) {
 static hk_status add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, hk_build what) {
   hk_status rc = HK_OK;
   const hk_program *first = plan->program;
-  unsigned orders = c->gpu && what.layout ? (unsigned)what.layout->nchannels : 1, differ = 0;
+  unsigned orders = hk_gpu_of(c) && what.layout ? (unsigned)what.layout->nchannels : 1, differ = 0;
   if (orders > plan->channels) orders = plan->channels;
   if (orders <= 1) return HK_OK;
   plan->more = calloc(orders - 1, sizeof(hk_program *));
@@ -117,7 +117,7 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   hk_program *program = NULL;
   hk_plan *plan = NULL;
   /* Here, so that calls like earlier ones cost nothing more. */
-  if (!c->gpu) HK_TRY(hk_choose_refuse_gpu_memory(op), undo);
+  if (!hk_gpu_of(c)) HK_TRY(hk_choose_refuse_gpu_memory(op), undo);
   plan = calloc(1, sizeof *plan);
   if (!plan) {
     rc = HK_FAIL_ERRNO("no memory for a plan");
@@ -134,7 +134,7 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
     rc = HK_FAIL_ERRNO("no memory for a plan");
     goto undo;
   }
-  HK_TRY(c->gpu ? hk_gpu_bind(c, plan, span_of(program)) : bind_links(c, plan), undo);
+  HK_TRY(hk_gpu_of(c) ? hk_gpu_bind(c, plan, span_of(program)) : bind_links(c, plan), undo);
   plan->next = c->plans.all;
   c->plans.all = plan;
   HK_INFO(HK_SUB_TUNING,
@@ -182,7 +182,7 @@ static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, 
   if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !d->algorithm->in_switch)
     return hk_choose_chunk(m, plan->program, block);
   hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
-  if (c->gpu && d->algorithm->in_switch) as.slot_bytes = c->gpu->world->multicast.slot_bytes;
+  if (hk_gpu_of(c) && d->algorithm->in_switch) as.slot_bytes = hk_gpu_of(c)->world->multicast.slot_bytes;
   size_t lines = protocol == HK_PROTO_LL      ? HK_GPU_LL_MAX
                  : protocol == HK_PROTO_LL128 ? HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES)
                                               : as.slot_bytes;
@@ -206,7 +206,7 @@ static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decisio
   const hk_coll coll = (hk_coll)op->coll;
   hk_machine m = s->machine;
   /* Switches know fewer types and operators than cores do. */
-  if (c->gpu && hk_coll_reduces(coll))
+  if (hk_gpu_of(c) && hk_coll_reduces(coll))
     m.in_switch = m.in_switch && hk_gpu_switch_adds((hk_dtype)op->dtype, hk_call_op(op));
   hk_wish wish = s->overrides.wish;
   wish.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;

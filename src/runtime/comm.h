@@ -144,7 +144,7 @@ struct ncclComm {
   hk_selection selection;
   hk_plans plans;
   hk_order order;
-  struct hk_gpu *gpu;           /* gpu.h; NULL on host memory */
+  void *backend_state;          /* what a GPU holds of it: hk_gpu_of (gpu.h); NULL on host memory */
   struct hk_profiler *profiler; /* NULL: none */
   hk_user_redop *redops;        /* [HK_REDOP_LIMIT], made at first use */
   hk_registration *registrations;

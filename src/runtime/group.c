@@ -369,13 +369,13 @@ static hk_status submit(const hk_call *call) {
     }
     hk_call *queued = &group.calls[group.ncalls++];
     *queued = *call;
-    queued->holds_stream = !call->comm->gpu && !hk_stream_is_null(call->stream);
+    queued->holds_stream = !hk_gpu_of(call->comm) && !hk_stream_is_null(call->stream);
     hold(queued, 1);
     return HK_OK;
   }
   ncclComm_t c = call->comm;
   hk_status rc = HK_OK;
-  if (c->gpu) return submit_gpu(call);
+  if (hk_gpu_of(c)) return submit_gpu(call);
   if (!hk_stream_is_null(call->stream)) return hk_comm_failed(c, hk_stream_enqueue(call->stream, call, 1));
   /* relaxed: only this thread issues turns for this call; a stream's batch still under way shows as issued != served */
   uint64_t issued = atomic_load_explicit(&c->order.issued, memory_order_relaxed);
@@ -441,7 +441,7 @@ typedef struct sorted_calls {
   size_t gpu, here, streams;
 } sorted_calls;
 
-static int kind_of(const hk_call *call) { return call->comm->gpu ? 0 : !call->holds_stream ? 1 : 2; }
+static int kind_of(const hk_call *call) { return hk_gpu_of(call->comm) ? 0 : !call->holds_stream ? 1 : 2; }
 
 static hk_status sort_calls(sorted_calls *s, const hk_call *calls, size_t n) {
   size_t count[3] = {0};

@@ -104,16 +104,16 @@ static hk_machine gpu_machine(ncclComm_t c, const hk_row *rows, const hk_host_fa
                     .nhosts = hosts->nhosts,
                     .ranks_per_host = hosts->ranks_per_host,
                     .least_per_host = hosts->least_per_host,
-                    .ranks_per_gpu = c->gpu->sharers,
-                    .max_channels = (int)c->gpu->blocks,
+                    .ranks_per_gpu = hk_gpu_of(c)->sharers,
+                    .max_channels = (int)hk_gpu_of(c)->blocks,
                     .sm = (int)rows[0].gpu.sm,
-                    .staged = c->gpu->staged,
-                    .in_switch = c->gpu->in_switch,
+                    .staged = hk_gpu_of(c)->staged,
+                    .in_switch = hk_gpu_of(c)->in_switch,
                     .slot_bytes = rows[0].slot_bytes};
   for (int r = 0; r < c->nranks; r++)
     if ((int)rows[r].gpu.sm < f.sm) f.sm = (int)rows[r].gpu.sm;
-  f.wide = c->gpu->wide;
-  f.prices = c->gpu->prices;
+  f.wide = hk_gpu_of(c)->wide;
+  f.prices = hk_gpu_of(c)->prices;
   if (rings && rings->intra_gbps > 0)
     f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);
   return hk_machine_of_gpus(&f, &rows[0].constants);
@@ -145,8 +145,8 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
   }
   f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
   /* Hosts may have been measured apart, or not at all: rank 0's constants count for all, and choices where all have the same. */
-  if (c->gpu) f.multicast = false;
-  c->selection.machine = c->gpu ? gpu_machine(c, rows, &f, rings) : hk_machine_of_hosts(&f, &rows[0].constants);
+  if (hk_gpu_of(c)) f.multicast = false;
+  c->selection.machine = hk_gpu_of(c) ? gpu_machine(c, rows, &f, rings) : hk_machine_of_hosts(&f, &rows[0].constants);
   int64_t spins = hk_param_int(HK_P_SPIN);
   /* Where ranks outnumber cores, spinning only keeps the rank that is waited for from running.  Where they do not, the
    * scheduler may still have put two on one core, when something else runs: a microsecond is long enough for a peer that
@@ -245,7 +245,7 @@ static hk_status meet(ncclComm_t c, bool child) {
   HK_TRY(check_devices(c, rows), out);
   HK_TRY(hk_topology_agree(c, &rows[0].topology, sizeof *rows), out);
   HK_TRY(hk_wire_join(c, rows, sizeof *rows, offsetof(hk_row, facts)), out);
-  if (c->gpu) HK_TRY(hk_gpu_join(c, &rows[0].gpu, sizeof *rows), out);
+  if (hk_gpu_of(c)) HK_TRY(hk_gpu_join(c, &rows[0].gpu, sizeof *rows), out);
   HK_TRY(hk_rings_agree(c, rows[0].cpus, &rows[0].gpu, sizeof *rows, child, &rings), out);
   HK_TRY(describe_machine(c, rows, rings), out);
   if (c->selection.tuner) HK_TRY(begin_tuner(c), out); /* all have it, or none */

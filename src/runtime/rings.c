@@ -43,9 +43,9 @@ static bool seat_ranks(ncclComm_t c, const void *cpus, const hk_gpu_fact *gpus, 
       return false;
     }
     if (r == c->rank) h->local = h->n;
-    uint32_t node =
-        c->gpu ? hk_topo_find(h->t, HK_NODE_GPU, ((const hk_gpu_fact *)(const void *)((const char *)gpus + at))->bus)
-               : seat_of(h->t, (const uint64_t *)(const void *)((const char *)cpus + at));
+    uint32_t node = hk_gpu_of(c) ? hk_topo_find(h->t, HK_NODE_GPU,
+                                                ((const hk_gpu_fact *)(const void *)((const char *)gpus + at))->bus)
+                                 : seat_of(h->t, (const uint64_t *)(const void *)((const char *)cpus + at));
     if (node == UINT32_MAX) {
       HK_INFO(HK_SUB_GRAPH, "rank %d: rings go in the order of ranks: rank %d's GPU cannot be seen", c->rank, r);
       h->n = 0;
@@ -142,12 +142,12 @@ hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const hk_gpu_fact *gpus
   const hk_overrides *o = &c->selection.overrides;
   bool dumps = o->graph_dump_file && *o->graph_dump_file && c->rank == 0 && !child;
   bool reads = o->graph_file && *o->graph_file && c->nranks > 1;
-  bool joins = reads || (c->gpu && c->nranks > 1);
+  bool joins = reads || (hk_gpu_of(c) && c->nranks > 1);
   hk_topo *seen = NULL;
-  home h = {.t = c->gpu && c->gpu->world->machine ? c->gpu->world->machine->kinds[0] : NULL};
+  home h = {.t = hk_gpu_of(c) && hk_gpu_of(c)->world->machine ? hk_gpu_of(c)->world->machine->kinds[0] : NULL};
   *out = NULL;
   if (!dumps && !joins) return HK_OK;
-  if (!c->gpu) {
+  if (!hk_gpu_of(c)) {
     HK_TRY(hk_topo_detect_with_file(&seen, HK_DETECT_NO_GPU), out);
     h.t = seen;
   }

@@ -34,7 +34,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .dial = dial,
                               .take = take,
                               .arg = c,
-                              .gpu = c->gpu ? c->gpu->device : NULL,
+                              .gpu = hk_gpu_of(c) ? hk_gpu_of(c)->device : NULL,
                               .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
                               .nslots = (uint32_t)hk_param_int(HK_P_SLOTS),
                               .net_name = c->options.net_name,
@@ -61,7 +61,7 @@ static hk_status choose_transport(ncclComm_t c, int peer) {
     why[0] = 0;
     if (hk_transports[t]->reachable(w->states[t], peer, why, sizeof why)) {
       w->via[peer] = (uint8_t)t;
-      if (!c->gpu) /* whose links are others */
+      if (!hk_gpu_of(c)) /* whose links are others */
         HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, peer, hk_transports[t]->name,
                 reasons[0] ? "; not via " : "", reasons);
       return HK_OK;

@@ -226,7 +226,7 @@ END_TEST
 
 static void in_switch(place *p) {
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE_SCATTER, HK_ALLGATHER};
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert(p->g.comm[r]->gpu->in_switch);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->in_switch);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
     gpu_call c = {.coll = colls[i], .count = 1500, .type = ncclFloat32, .op = ncclSum};
     each_call(p, &c, 3);
@@ -245,7 +245,7 @@ START_TEST(processes) {
 END_TEST
 
 static void without_switch(place *p) {
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert(!p->g.comm[r]->gpu->in_switch);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->in_switch);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   each_call(p, &c, 1);
 }

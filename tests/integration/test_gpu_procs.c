@@ -42,13 +42,13 @@ static void meet(place *p) {
 
 /* Without a PCI tree in sight the emulated GPUs meet at the CPU, which is farther than a switch. */
 static void near_enough(place *p) {
-  ck_assert(!p->g.comm[p->first]->gpu->staged);
-  ck_assert_uint_eq(p->g.comm[p->first]->gpu->cluster, 2);
+  ck_assert(!hk_gpu_of(p->g.comm[p->first])->staged);
+  ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->cluster, 2);
   meet(p);
 }
 static void too_far(place *p) {
-  ck_assert(p->g.comm[p->first]->gpu->staged);
-  ck_assert_uint_eq(p->g.comm[p->first]->gpu->blocks, 2);
+  ck_assert(hk_gpu_of(p->g.comm[p->first])->staged);
+  ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->blocks, 2);
   meet(p);
 }
 
@@ -104,7 +104,7 @@ static void registered(place *p) {
   big_calls(p);
   for (int r = p->first; r < p->first + p->each; r++) {
     int views = 0;
-    for (const hk_gpu_view *v = g->comm[r]->gpu->views; v; v = v->next, views++) {
+    for (const hk_gpu_view *v = hk_gpu_of(g->comm[r])->views; v; v = v->next, views++) {
       ck_assert(v->made && !v->hopeless);
       for (int k = 0; k < g->n; k++)
         ck_assert_msg(k == r || v->seen[k] != HK_GPU_UNSEEN, "rank %d does not see %d's", k, r);
@@ -116,12 +116,12 @@ static void registered(place *p) {
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][0]));
     OK_NCCL(
         ncclMemFree((void *)(uintptr_t)g->out[r])); /* too early: there is a warning, and nobody has it open any more */
-    ck_assert(g->comm[r]->gpu->views->hopeless);
+    ck_assert(hk_gpu_of(g->comm[r])->views->hopeless);
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][1]));
     ck_assert_int_eq(ncclCommDeregister(g->comm[r], handle[r][1]), ncclInvalidArgument);
     g->out[r] = gpu_alloc(g->device[r], room);
   }
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert(guests_leave(g->comm[r]->gpu));
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(guests_leave(hk_gpu_of(g->comm[r])));
   each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
 }
 
@@ -166,7 +166,7 @@ static void open_windows(place *p, size_t room) {
     OK_NCCL(ncclMemAlloc(&out, room));
     g->out[r] = (CUdeviceptr)(uintptr_t)out;
     OK_NCCL(ncclCommWindowRegister(g->comm[r], out, room, &window, NCCL_WIN_COLL_SYMMETRIC));
-    ck_assert(g->comm[r]->gpu->copies);
+    ck_assert(hk_gpu_of(g->comm[r])->copies);
   }
 }
 
@@ -208,7 +208,7 @@ static void by_copies(place *p) {
     each_call(p, &c, i >= 6 && c.coll != HK_ALLTOALL ? 1 : 3);
   }
   if (p->each == 1) replay(p);
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert(p->g.comm[r]->gpu->copied);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->copied);
 }
 
 START_TEST(copy_engines) {
@@ -220,7 +220,7 @@ END_TEST
 
 /* What cannot be captured is not begun: graphs would need kernels, and all ranks must do the same. */
 static void by_kernels(place *p) {
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert(!p->g.comm[r]->gpu->copies);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->copies);
   meet(p);
 }
 
@@ -280,7 +280,7 @@ static const struct {
 static int sharing_at;
 
 static void shared_somehow(place *p) {
-  const hk_gpu *gpu = p->g.comm[p->first]->gpu;
+  const hk_gpu *gpu = hk_gpu_of(p->g.comm[p->first]);
   ck_assert_int_eq(gpu->by_fd, sharing[sharing_at].by_fd);
   ck_assert(!gpu->staged);
   gpu_call c = {.coll = HK_ALLGATHER, .count = 1500, .type = ncclFloat32};

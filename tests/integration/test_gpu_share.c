@@ -64,7 +64,7 @@ START_TEST(communicators_overlap) {
       g[k].stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
     }
     gpu_init_all(&g[k]);
-    ck_assert_uint_eq(g[k].comm[0]->gpu->blocks, 32 / 4 / RANKS);
+    ck_assert_uint_eq(hk_gpu_of(g[k].comm[0])->blocks, 32 / 4 / RANKS);
     gpu_group(&g[k], &c); /* links and programs are there before the kernels that overlap */
     gpu_fill(&g[k], &c);
     gpu_wait(&g[k]);
