@@ -33,7 +33,7 @@ pair_request *pair_flush(pair *p, void *data) {
 /* What arrived counts, also if the peer is gone: then the progress function fails. */
 hk_status pair_flushed(pair_request *r) {
   (void)pair_progress(r->pair);
-  return hk_net_gpu_sees(&r->pair->link, r->data, r->last, &r->over);
+  return hk_net_gpu_visible(&r->pair->link, r->data, r->last, &r->over);
 }
 
 /* ---- sending ---- */

@@ -51,7 +51,7 @@ static void look(void) {
   int n = (int)HK_ARRAY_LENGTH(ifaces);
   bool known = hk_ifaces(ifaces, &n, NULL) == HK_OK && n > 0 && ifaces[0].speed_mbps;
   about.speed = known ? (int)ifaces[0].speed_mbps : SPEED_MBPS;
-  hk_ib_gpu_offer(&dmabuf, &address); /* GPUs' memory is used over RDMA only, by the ways that its cards have */
+  hk_ib_gpu_support(&dmabuf, &address); /* GPUs' memory is used over RDMA only, by the ways that its cards have */
   about.memory = NET_PLUGIN_HOST_MEMORY | (address ? NET_PLUGIN_CUDA_MEMORY : 0) | (dmabuf ? NET_PLUGIN_DMABUF : 0);
 }
 

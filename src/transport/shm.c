@@ -16,7 +16,7 @@ static hk_status shm_attach(const hk_transport_env *env, hk_transport_state **ou
   if (hk_param_int(HK_P_P2P_DISABLE)) s->fact.flags |= HK_SHM_FACT_P2P_OFF;
   s->fact.nslots = env->nslots;
   s->fact.slot_bytes = env->slot_bytes;
-  hk_shm_peek_prepare(s);
+  hk_shm_cma_prepare(s);
   HK_TRY(hk_shm_process_enter(s), out);
   *(hk_shm_fact *)fact = s->fact;
   *out = &s->base;
@@ -71,7 +71,7 @@ static hk_status shm_open(hk_transport_state *state, const hk_link_key *key, hk_
 
 static hk_status shm_join(hk_transport_state *state, const void *facts) {
   hk_status rc = hk_shm_join(state, facts);
-  if (rc == HK_OK) hk_shm_peek_try((hk_shm_state *)state, facts);
+  if (rc == HK_OK) hk_shm_cma_try((hk_shm_state *)state, facts);
   return rc;
 }
 

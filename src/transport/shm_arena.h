@@ -42,7 +42,7 @@ bool hk_shm_arena_map(hk_shm_arena *a, int fd);
 void hk_shm_arena_unmap(hk_shm_arena *a);
 
 _Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a);
-/* Where a rank says that it can read the memory of all others (shm_peek.c); NULL where there is no room for so many. */
+/* Where a rank says that it can read the memory of all others (shm_cma.c); NULL where there is no room for so many. */
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index);
 struct hk_board *hk_shm_arena_board(const hk_shm_arena *a, uint32_t index);
 struct hk_claims *hk_shm_arena_claims(const hk_shm_arena *a);

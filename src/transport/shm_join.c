@@ -129,7 +129,7 @@ static void fill(const question *q, hk_shm_message *m, hk_shm_verb verb) {
 }
 
 /* With the arena's file at hand: maps it and says so. */
-static hk_status map_and_tell(const question *q, int fd) {
+static hk_status map_and_report(const question *q, int fd) {
   hk_shm_message m;
   fill(q, &m, HK_SHM_MAPPED);
   if (!hk_shm_arena_map(&q->process->arena, fd)) {
@@ -138,30 +138,30 @@ static hk_status map_and_tell(const question *q, int fd) {
              q->process->arena.bytes, strerror(errno));
   }
   close(fd);
-  return hk_shm_tell(q->socket, q->env->wait, &m, -1);
+  return hk_shm_send_wait(q->socket, q->env->wait, &m, -1);
 }
 
 /* The kernel could not hand the arena's file over: without our word the leader would wait for it. */
-static hk_status tell_no_descriptor(const question *q) {
+static hk_status report_no_descriptor(const question *q) {
   hk_shm_message m;
   fill(q, &m, HK_SHM_FAILED);
   snprintf(m.reason, sizeof m.reason, "rank %d has no descriptor left for shared memory (ulimit -n)", q->env->rank);
-  return hk_shm_tell(q->socket, q->env->wait, &m, -1);
+  return hk_shm_send_wait(q->socket, q->env->wait, &m, -1);
 }
 
 /* Until the verdict is there; `reason` stays empty where it is ON. */
-static hk_status converse(question *q, uint32_t processes, char *reason) {
+static hk_status agree(question *q, uint32_t processes, char *reason) {
   hk_status rc;
   hk_shm_message m;
   int fd;
   fill(q, &m, HK_SHM_ASK_ARENA);
   m.processes = processes;
-  HK_TRY(hk_shm_tell(q->socket, q->env->wait, &m, -1), out);
+  HK_TRY(hk_shm_send_wait(q->socket, q->env->wait, &m, -1), out);
   for (;;) {
-    HK_TRY(hk_shm_hear(q->socket, q->env, q->leader, q->leading ? look_for_failures : NULL, q, &m, &fd), out);
+    HK_TRY(hk_shm_receive_wait(q->socket, q->env, q->leader, q->leading ? look_for_failures : NULL, q, &m, &fd), out);
     if (m.verb == HK_SHM_ON) break;
     if (m.verb == HK_SHM_GRANT) {
-      HK_TRY(fd >= 0 ? map_and_tell(q, fd) : tell_no_descriptor(q), out);
+      HK_TRY(fd >= 0 ? map_and_report(q, fd) : report_no_descriptor(q), out);
       continue;
     }
     if (fd >= 0) close(fd);
@@ -197,7 +197,7 @@ static hk_status ask_leader(hk_shm_state *s, const void *facts, char *reason) {
     return report_unreachable(&q, reason);
   }
   hk_shm_arena_layout(&s->process->arena, &(hk_shm_shape){s->process->ngroup, env->nslots, env->slot_bytes});
-  rc = converse(&q, processes, reason);
+  rc = agree(&q, processes, reason);
   if (rc != HK_OK || reason[0]) hk_shm_arena_unmap(&s->process->arena);
   close(q.socket);
   return rc;
@@ -219,7 +219,7 @@ static hk_status settle(hk_shm_state *s, const void *facts) {
   if (!p->index) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
   number(p, env, false);
   if (p->one_process || facts_forbid(p, env, facts, p->reason)) {
-    hk_shm_process_hush(p);
+    hk_shm_process_close_socket(p);
   } else {
     HK_TRY(ask_leader(s, facts, p->reason), out);
     if (!p->reason[0]) {

@@ -125,7 +125,7 @@ void hk_shm_process_leave(hk_shm_state *s) {
   pthread_mutex_unlock(&table_lock);
 }
 
-void hk_shm_process_hush(hk_shm_process *p) {
+void hk_shm_process_close_socket(hk_shm_process *p) {
   pthread_mutex_lock(&table_lock);
   close_socket(p);
   pthread_mutex_unlock(&table_lock);

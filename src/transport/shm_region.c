@@ -17,7 +17,7 @@
 #include "shm_socket.h"
 
 /* A system call that pins pages is dearer than two copies of less. */
-enum { PEEK_MIN_BYTES = 65536 };
+enum { CMA_MIN_BYTES = 65536 };
 
 typedef struct hk_shm_import {
   uint64_t process, region;
@@ -30,7 +30,7 @@ typedef struct hk_shm_memo {
   uint64_t generation; /* sender: of `span` */
   hk_host_span span;
   hk_shm_import seen; /* receiver */
-  bool peek;          /* sender: the readers can read any memory of this process */
+  bool cma;           /* sender: the readers can read any memory of this process */
   char *bounce;       /* receiver: a copy of private memory that a reference named */
   size_t bounce_bytes;
 } hk_shm_memo;
@@ -62,8 +62,8 @@ bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, si
     memo->generation = generation; /* taken before the look: a change since then makes us look again */
   }
   if (!memo->span.region || bytes > memo->span.end - at) {
-    if (bytes < PEEK_MIN_BYTES) return false;
-    if (!memo->peek && !(memo->peek = hk_shm_peek_allowed((hk_shm_state *)state, link))) return false;
+    if (bytes < CMA_MIN_BYTES) return false;
+    if (!memo->cma && !(memo->cma = hk_shm_cma_allowed((hk_shm_state *)state, link))) return false;
     *out = (hk_ref){HK_REGION_PRIVATE, at};
     return true;
   }
@@ -154,8 +154,8 @@ static hk_status ask(hk_shm_state *s, int peer, hk_shm_message *m, int *fd) {
   if (socket < 0)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d cannot ask rank %d's process for its memory (%s); it has probably ended",
                    env->rank, peer, strerror(errno));
-  HK_TRY(hk_shm_tell(socket, env->wait, m, -1), out);
-  HK_TRY(hk_shm_hear(socket, env, peer, NULL, NULL, m, fd), out);
+  HK_TRY(hk_shm_send_wait(socket, env->wait, m, -1), out);
+  HK_TRY(hk_shm_receive_wait(socket, env, peer, NULL, NULL, m, fd), out);
 out:
   close(socket);
   return rc;
@@ -212,7 +212,7 @@ out:
   return rc;
 }
 
-static hk_status say(hk_shm_state *s, int peer, int fd, void *payload, bool answered) {
+static hk_status ask_rank(hk_shm_state *s, int peer, int fd, void *payload, bool answered) {
   const hk_transport_env *env = s->base.env;
   hk_status rc = HK_OK;
   hk_shm_message m = {.verb = HK_SHM_ASK_RANK, .processes = (uint32_t)peer};
@@ -222,9 +222,9 @@ static hk_status say(hk_shm_state *s, int peer, int fd, void *payload, bool answ
                    s->process && s->process->names ? "its process has probably ended" : hk_shm_no_files(&s->base));
   memcpy(m.secret, env->secret, sizeof m.secret);
   memcpy(m.payload, payload, sizeof m.payload);
-  HK_TRY(hk_shm_tell(socket, env->wait, &m, fd), out);
+  HK_TRY(hk_shm_send_wait(socket, env->wait, &m, fd), out);
   if (!answered) goto out;
-  HK_TRY(hk_shm_hear(socket, env, peer, NULL, NULL, &m, &none), out);
+  HK_TRY(hk_shm_receive_wait(socket, env, peer, NULL, NULL, &m, &none), out);
   if (none >= 0) close(none);
   if (m.verb == HK_SHM_RANK)
     memcpy(payload, m.payload, sizeof m.payload);
@@ -236,11 +236,11 @@ out:
 }
 
 hk_status hk_shm_question(hk_transport_state *s, int peer, int fd, void *payload) {
-  return say((hk_shm_state *)s, peer, fd, payload, true);
+  return ask_rank((hk_shm_state *)s, peer, fd, payload, true);
 }
 
 hk_status hk_shm_notice(hk_transport_state *s, int peer, int fd, void *payload) {
-  return say((hk_shm_state *)s, peer, fd, payload, false);
+  return ask_rank((hk_shm_state *)s, peer, fd, payload, false);
 }
 
 void hk_shm_answer_with(hk_transport_state *state, hk_shm_answer *answer, void *arg) {

@@ -110,7 +110,7 @@ static void on_message(hk_shm_process *p, const hk_shm_message *m, const hk_shm_
     case HK_SHM_FAILED: hk_shm_refuse_all(p, m->reason); break;
     case HK_SHM_ASK_REGION: on_ask_region(p, m, from); break;
     case HK_SHM_ASK_RANK: on_ask_rank(p, m, from, fd); break;
-    case HK_SHM_STRANGER:
+    case HK_SHM_OTHER_USER:
       hk_shm_refuse_all(p, "its processes run as different users, or in different user namespaces");
       answer(p, from, HK_SHM_REFUSE, p->host.reason, -1);
       break;

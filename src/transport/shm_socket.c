@@ -137,12 +137,12 @@ bool hk_shm_receive(int socket, const uint8_t *secret, hk_shm_message *m, hk_shm
   if (member && own_user) return true;
   if (*fd >= 0) close(*fd);
   *fd = -1;
-  if (member && m->verb != HK_SHM_REFUSE) m->verb = HK_SHM_STRANGER;
+  if (member && m->verb != HK_SHM_REFUSE) m->verb = HK_SHM_OTHER_USER;
   errno = EPROTO;
   return member;
 }
 
-hk_status hk_shm_tell(int socket, const hk_wait_env *wait, const hk_shm_message *m, int fd) {
+hk_status hk_shm_send_wait(int socket, const hk_wait_env *wait, const hk_shm_message *m, int fd) {
   while (!hk_shm_send(socket, NULL, m, fd)) {
     /* The queue of a process that many ask at once is full for a moment. */
     if (errno != EAGAIN)
@@ -154,8 +154,8 @@ hk_status hk_shm_tell(int socket, const hk_wait_env *wait, const hk_shm_message 
   return HK_OK;
 }
 
-hk_status hk_shm_hear(int socket, const hk_transport_env *env, int peer, void (*look)(void *), void *arg,
-                      hk_shm_message *m, int *fd) {
+hk_status hk_shm_receive_wait(int socket, const hk_transport_env *env, int peer, void (*look)(void *), void *arg,
+                              hk_shm_message *m, int *fd) {
   enum { LOOK_MS = 20 };
   hk_waiter w;
   hk_shm_address from;

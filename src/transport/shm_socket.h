@@ -24,14 +24,14 @@ typedef enum hk_shm_verb {
   HK_SHM_ASK_RANK,   /* processes: of whom, payload, perhaps a file: answered with RANK or REFUSE */
   HK_SHM_PING,       /* not answered: sending it fails where the process has ended */
   /* Answers. */
-  HK_SHM_GRANT,   /* with the arena's file descriptor */
-  HK_SHM_REFUSE,  /* reason */
-  HK_SHM_ON,      /* all processes have mapped the arena: it is used */
-  HK_SHM_OFF,     /* it is not; reason */
-  HK_SHM_REGION,  /* region, bytes, with its file descriptor */
-  HK_SHM_GONE,    /* no such region (any more) */
-  HK_SHM_RANK,    /* payload */
-  HK_SHM_STRANGER /* never sent: what any but REFUSE becomes where the kernel says that the sender is another user */
+  HK_SHM_GRANT,     /* with the arena's file descriptor */
+  HK_SHM_REFUSE,    /* reason */
+  HK_SHM_ON,        /* all processes have mapped the arena: it is used */
+  HK_SHM_OFF,       /* it is not; reason */
+  HK_SHM_REGION,    /* region, bytes, with its file descriptor */
+  HK_SHM_GONE,      /* no such region (any more) */
+  HK_SHM_RANK,      /* payload */
+  HK_SHM_OTHER_USER /* never sent: what any but REFUSE becomes where the kernel says that the sender is another user */
 } hk_shm_verb;
 
 enum { HK_SHM_FREED_MAX = 24 };
@@ -66,9 +66,9 @@ bool hk_shm_send(int socket, const hk_shm_address *to, const hk_shm_message *m, 
  * caller's. */
 bool hk_shm_receive(int socket, const uint8_t *secret, hk_shm_message *m, hk_shm_address *from, int *fd);
 /* On a dialled socket: sends, with `fd` unless it is -1; waits until it can. */
-hk_status hk_shm_tell(int socket, const hk_wait_env *wait, const hk_shm_message *m, int fd);
+hk_status hk_shm_send_wait(int socket, const hk_wait_env *wait, const hk_shm_message *m, int fd);
 /* On a dialled socket: waits for the next message of rank `peer`'s process.  `look(arg)`, where given, is called now
  * and then meanwhile. */
-hk_status hk_shm_hear(int socket, const hk_transport_env *env, int peer, void (*look)(void *), void *arg,
-                      hk_shm_message *m, int *fd);
+hk_status hk_shm_receive_wait(int socket, const hk_transport_env *env, int peer, void (*look)(void *), void *arg,
+                              hk_shm_message *m, int *fd);
 #endif

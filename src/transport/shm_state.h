@@ -85,7 +85,7 @@ typedef struct hk_shm_state {
 hk_status hk_shm_process_enter(hk_shm_state *s);
 void hk_shm_process_leave(hk_shm_state *s);
 /* Nobody will ask this process anything. */
-void hk_shm_process_hush(hk_shm_process *p);
+void hk_shm_process_close_socket(hk_shm_process *p);
 
 /* shm_server.c: answers other processes; a service's callback, `arg` is the process record. */
 void hk_shm_serve(void *arg, int socket, uint32_t events);
@@ -103,10 +103,10 @@ bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, si
 const void *hk_shm_resolve(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes);
 void hk_shm_regions_dispose(hk_shm_process *p);
 
-/* shm_peek.c: memory of other processes that is not a region. */
-void hk_shm_peek_prepare(hk_shm_state *s);
-void hk_shm_peek_try(hk_shm_state *s, const void *facts);
-bool hk_shm_peek_allowed(const hk_shm_state *s, const hk_link *link);
+/* shm_cma.c: memory of other processes that is not a region. */
+void hk_shm_cma_prepare(hk_shm_state *s);
+void hk_shm_cma_try(hk_shm_state *s, const void *facts);
+bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link);
 hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
 
 static inline const hk_shm_fact *hk_shm_fact_of(const void *facts, int rank) {

@@ -94,16 +94,17 @@ static hk_status give(hk_device *d, const void *p, size_t bytes, int *fd) {
 }
 
 static int wrong(const char *what, const hk_ib_gpu_memory *m) {
-  printf("%s: way %s, told: %s\n", what, hk_gdr_way_name(m->way), m->why);
+  printf("%s: way %s, told: %s\n", what, hk_gdr_method_name(m->method), m->why);
   return 1;
 }
 
 static int judge(const hk_ib_gpu_memory *m, const char *maker, const char *device) {
-  printf("a dma-buf of %s and %s: by %s%s%s\n", maker, device, hk_gdr_way_name(m->way), *m->why ? "; " : "", m->why);
-  if (m->way == HK_GDR_DMABUF) return m->mr && !*m->why ? 0 : wrong("taken, with a cause", m);
+  printf("a dma-buf of %s and %s: by %s%s%s\n", maker, device, hk_gdr_method_name(m->method), *m->why ? "; " : "",
+         m->why);
+  if (m->method == HK_GDR_DMABUF) return m->mr && !*m->why ? 0 : wrong("taken, with a cause", m);
   if (!strstr(m->why, "dma-buf: the card's driver refuses it (")) return wrong("no word of the refusal", m);
-  if (m->way == HK_GDR_STAGED && !strstr(m->why, "nvidia-peermem: ")) return wrong("nothing else was tried", m);
-  return (m->way == HK_GDR_STAGED) == (m->mr == NULL) ? 0 : wrong("a region without a way", m);
+  if (m->method == HK_GDR_STAGED && !strstr(m->why, "nvidia-peermem: ")) return wrong("nothing else was tried", m);
+  return (m->method == HK_GDR_STAGED) == (m->mr == NULL) ? 0 : wrong("a region without a way", m);
 }
 
 int main(int argc, char **argv) {

@@ -27,12 +27,12 @@ static hk_ib_cm_answer ask_for(int ms, const char *from, const char *to) {
 static hk_ib_cm_answer ask(const char *from, const char *to) { return ask_for(50, from, to); }
 
 START_TEST(resolves) {
-  ck_assert_int_eq(ask("::ffff:10.0.0.1", "::ffff:10.0.0.2"), HK_IB_CM_WAY);
+  ck_assert_int_eq(ask("::ffff:10.0.0.1", "::ffff:10.0.0.2"), HK_IB_CM_ROUTE);
   ck_assert_str_eq(words, "cm0:1 resolves 10.0.0.2");
   ck_assert_str_eq(cm->from, "10.0.0.1");
-  ck_assert_int_eq(ask("fd00::1", "fd00::2"), HK_IB_CM_WAY);
+  ck_assert_int_eq(ask("fd00::1", "fd00::2"), HK_IB_CM_ROUTE);
   ck_assert_str_eq(cm->to, "fd00::2");
-  ck_assert_int_eq(ask("fe80::1", "fe80::2"), HK_IB_CM_SILENT);
+  ck_assert_int_eq(ask("fe80::1", "fe80::2"), HK_IB_CM_NO_ANSWER);
   ck_assert_int_eq(cm->asked, 2);
 }
 END_TEST
@@ -42,13 +42,13 @@ static const struct {
   hk_ib_cm_answer answer;
   const char *words;
 } faults[] = {
-    {{.no_device = ENODEV}, HK_IB_CM_SILENT, "rdma_ucm"},
-    {{.refused = EADDRNOTAVAIL}, HK_IB_CM_NO_WAY, "no RDMA port of this host has the address 10.0.0.1"},
-    {{.addr_error = ENODEV}, HK_IB_CM_NO_WAY, "no RDMA port of this host"},
-    {{.addr_error = ENETUNREACH}, HK_IB_CM_NO_WAY, "there is no route from 10.0.0.1 to 10.0.0.2"},
-    {{.addr_error = ETIMEDOUT}, HK_IB_CM_NO_WAY, "10.0.0.2 does not answer to neighbour discovery"},
-    {{.route_error = EINVAL}, HK_IB_CM_NO_WAY, "Invalid argument"},
-    {{.mute = 1}, HK_IB_CM_NO_WAY, "does not answer"},
+    {{.no_device = ENODEV}, HK_IB_CM_NO_ANSWER, "rdma_ucm"},
+    {{.refused = EADDRNOTAVAIL}, HK_IB_CM_NO_ROUTE, "no RDMA port of this host has the address 10.0.0.1"},
+    {{.addr_error = ENODEV}, HK_IB_CM_NO_ROUTE, "no RDMA port of this host"},
+    {{.addr_error = ENETUNREACH}, HK_IB_CM_NO_ROUTE, "there is no route from 10.0.0.1 to 10.0.0.2"},
+    {{.addr_error = ETIMEDOUT}, HK_IB_CM_NO_ROUTE, "10.0.0.2 does not answer to neighbour discovery"},
+    {{.route_error = EINVAL}, HK_IB_CM_NO_ROUTE, "Invalid argument"},
+    {{.mute = 1}, HK_IB_CM_NO_ROUTE, "does not answer"},
 };
 
 START_TEST(tells_why_not) {
@@ -62,7 +62,7 @@ END_TEST
 START_TEST(ends_with_the_communicator) {
   cm->mute = 1;
   failure = HK_ERR_REMOTE;
-  ck_assert_int_eq(ask_for(3600 * 1000, "::ffff:10.0.0.1", "::ffff:10.0.0.2"), HK_IB_CM_SILENT);
+  ck_assert_int_eq(ask_for(3600 * 1000, "::ffff:10.0.0.1", "::ffff:10.0.0.2"), HK_IB_CM_NO_ANSWER);
   ck_assert_msg(strstr(words, "aborted") != NULL, "%s", words);
   ck_assert_int_eq(cm->asked, 1);
 }

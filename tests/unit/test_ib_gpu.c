@@ -11,7 +11,7 @@ static const struct {
   const char *driver, *enable; /* does the driver have dma-bufs, are they wanted */
   int refusal;                 /* of the card */
   bool module;
-  hk_gdr_way way;
+  hk_gdr_method method;
   const char *words, *other;
 } pairs[] = {
     {"1", "1", 0, false, HK_GDR_DMABUF, "", ""},
@@ -45,13 +45,13 @@ START_TEST(finds_the_way) {
   v->peermem = pairs[_i].module;
   v->dmabuf_refusal = pairs[_i].refusal;
   hk_ib_gpu_register(api, pd, gpu, memory.base, 1 << 20, &m);
-  ck_assert_int_eq(m.way, pairs[_i].way);
-  ck_assert_int_eq(m.mr != NULL, m.way != HK_GDR_STAGED);
+  ck_assert_int_eq(m.method, pairs[_i].method);
+  ck_assert_int_eq(m.mr != NULL, m.method != HK_GDR_STAGED);
   ck_assert_msg(strstr(m.why, pairs[_i].words) && strstr(m.why, pairs[_i].other), "%s", m.why);
-  ck_assert_uint_eq(v->dmabufs, m.way == HK_GDR_DMABUF);
+  ck_assert_uint_eq(v->dmabufs, m.method == HK_GDR_DMABUF);
   if (m.mr) api->dereg_mr(m.mr);
   ck_assert_int_eq(hk_ib_gpu_probe(api, card, gpu, memory.base, &m), HK_OK);
-  ck_assert_int_eq(m.way, pairs[_i].way);
+  ck_assert_int_eq(m.method, pairs[_i].method);
   ck_assert_int_eq(v->nmrs, 0);
   api->dealloc_pd(pd);
   api->close_device(card);

@@ -38,10 +38,10 @@ static void open_cards(cards *c) {
 }
 
 /* `why` may be empty. */
-static void add(char *list, hk_gdr_way way, const char *card, hk_path_class cls, const char *why) {
+static void add(char *list, hk_gdr_method method, const char *card, hk_path_class cls, const char *why) {
   bool known = cls != HK_PATH_DIS, more = known || *why;
   size_t used = strlen(list);
-  snprintf(list + used, WORDS - used, "%s%s by %s%s%s%s%s%s", used ? ", " : "", card, hk_gdr_way_name(way),
+  snprintf(list + used, WORDS - used, "%s%s by %s%s%s%s%s%s", used ? ", " : "", card, hk_gdr_method_name(method),
            more ? " (" : "", known ? hk_path_class_name(cls) : "", known && *why ? "; " : "", why, more ? ")" : "");
 }
 
@@ -61,12 +61,12 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
     hk_path_class cls = hk_gdr_distance(paths, gpu->limits.ordinal, card, NULL);
     if (hk_ib_gpu_probe(c->api, c->context[i], gpu, (void *)page, &m) != HK_OK) {
       snprintf(m.why, sizeof m.why, "%.200s", hk_last_error());
-      m.way = HK_GDR_STAGED;
+      m.method = HK_GDR_STAGED;
     }
     bool far = hk_gdr_too_far(cls, why, sizeof why);
-    if (m.way == HK_GDR_STAGED) last = m;
-    if (far) m.way = HK_GDR_STAGED;
-    add(m.way == HK_GDR_STAGED ? staged : reached, m.way, card, cls, why);
+    if (m.method == HK_GDR_STAGED) last = m;
+    if (far) m.method = HK_GDR_STAGED;
+    add(m.method == HK_GDR_STAGED ? staged : reached, m.method, card, cls, why);
   }
   (void)gpu->ops->release(gpu, &memory);
   if (last.why[0])

@@ -79,11 +79,12 @@ static void try_port(hk_doctor *d, const hk_ib_port *mine, const hk_ib_port *the
   static const hk_wait_env alone; /* only the time ends the wait */
   hk_ib_cm_answer answer = hk_ib_cm_ask(&alone, &a->gid, &b->gid, PATIENCE_MS, kernel);
   hk_doctor_say(d,
-                answer == HK_IB_CM_WAY      ? HK_DOC_OK
-                : answer == HK_IB_CM_NO_WAY ? HK_DOC_PROBLEM
-                                            : HK_DOC_NOTE,
-                answer == HK_IB_CM_NO_WAY ? "ip route get, ip neigh; ping -I between the addresses; VLANs of the switch"
-                : answer == HK_IB_CM_SILENT
+                answer == HK_IB_CM_ROUTE      ? HK_DOC_OK
+                : answer == HK_IB_CM_NO_ROUTE ? HK_DOC_PROBLEM
+                                              : HK_DOC_NOTE,
+                answer == HK_IB_CM_NO_ROUTE
+                    ? "ip route get, ip neigh; ping -I between the addresses; VLANs of the switch"
+                : answer == HK_IB_CM_NO_ANSWER
                     ? "an IPv4 address for the interface; apt-get install librdmacm1; modprobe rdma_ucm"
                     : NULL,
                 "%s:%d GID %d (%s) here, %s:%d GID %d (%s) there: %s; %s", mine->device, mine->number, a->index, from,

@@ -5,9 +5,9 @@
 #include <string.h>
 #include "../../base/param.h"
 
-const char *hk_gdr_way_name(hk_gdr_way way) {
+const char *hk_gdr_method_name(hk_gdr_method method) {
   static const char *const names[] = {"host memory", "dma-buf", "nvidia-peermem"};
-  return names[way];
+  return names[method];
 }
 
 void hk_gdr_add_cause(char why[HK_GDR_WHY], const char *format, ...) {
@@ -20,7 +20,7 @@ void hk_gdr_add_cause(char why[HK_GDR_WHY], const char *format, ...) {
 }
 
 /* Is it the card at this PCI address? */
-static bool sits_at(const hk_topo *t, const hk_node *net, const char *pci) {
+static bool is_at_pci(const hk_topo *t, const hk_node *net, const char *pci) {
   uint64_t bus;
   if (!pci || !hk_bus_id_parse(pci, &bus)) return false;
   for (uint32_t i = net->first_edge; i < net->first_edge + net->nedges; i++) {
@@ -35,7 +35,7 @@ hk_path_class hk_gdr_distance(const hk_paths *paths, int gpu, const char *card, 
   for (uint32_t i = 0; paths && i < paths->topo->nnodes; i++) {
     const hk_node *n = &paths->topo->nodes[i];
     if (n->kind == HK_NODE_GPU && n->gpu.dev == gpu) from = i;
-    if (n->kind == HK_NODE_NET && (strcmp(n->name, card) == 0 || sits_at(paths->topo, n, pci))) to = i;
+    if (n->kind == HK_NODE_NET && (strcmp(n->name, card) == 0 || is_at_pci(paths->topo, n, pci))) to = i;
   }
   if (from == UINT32_MAX || to == UINT32_MAX) return HK_PATH_DIS;
   return (hk_path_class)hk_path_between(paths, from, to)->cls;

@@ -9,8 +9,8 @@
 #include "../../topo/paths.h"
 
 /* Through a dma-buf where driver and card can, else by its address with a peer memory module, else not at all. */
-typedef enum hk_gdr_way { HK_GDR_STAGED, HK_GDR_DMABUF, HK_GDR_PEERMEM } hk_gdr_way;
-const char *hk_gdr_way_name(hk_gdr_way way); /* "dma-buf" */
+typedef enum hk_gdr_method { HK_GDR_STAGED, HK_GDR_DMABUF, HK_GDR_PEERMEM } hk_gdr_method;
+const char *hk_gdr_method_name(hk_gdr_method method); /* "dma-buf" */
 
 /* The class of the way between a GPU and a card, which is known by its name or by its PCI address (NULL: not);
  * HK_PATH_DIS where the topology (may be NULL) does not show both. */

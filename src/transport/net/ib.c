@@ -83,7 +83,7 @@ static bool ib_reachable(void *ctx, int peer, char *why, size_t why_bytes) {
 
 static void free_conn(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
-  hk_ib_say_goodbye(c);
+  hk_ib_send_bye(c);
   hk_ib_drop_qps(c);
   hk_ib_free_memory(c);
   if (c->fd >= 0) close(c->fd);
@@ -226,7 +226,7 @@ static hk_status ib_open(void *ctx, hk_net_end *e) {
   hk_ib_ctx *x = ctx;
   hk_status rc;
   HK_TRY(start_ticking(x), out);
-  hk_ib_gpu_look(x);
+  hk_ib_gpu_find_ports(x);
   pthread_mutex_lock(&x->lock);
   rc = open_end(x, e);
   pthread_mutex_unlock(&x->lock);
@@ -251,14 +251,14 @@ static hk_net_end *take_ceded(hk_ib_ctx *x) {
 }
 
 /* Not under the lock: the other network may call the peer, whose service thread may wait for a lock of this kind. */
-static hk_status give_way(hk_ib_ctx *x) {
+static hk_status fall_back(hk_ib_ctx *x) {
   hk_status rc = HK_OK;
   hk_net_end *e;
   do {
     pthread_mutex_lock(&x->lock);
     e = x->ceding ? take_ceded(x) : NULL;
     pthread_mutex_unlock(&x->lock);
-    if (e) HK_TRY(hk_net_give_way(e), out);
+    if (e) HK_TRY(hk_net_fall_back(e), out);
   } while (e);
 out:
   return rc;
@@ -330,7 +330,7 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
   x->idle++;
   if (look && now >= x->next_events_ns) {
     x->next_events_ns = now + HK_IB_TICK_MS * 1000000ull;
-    HK_TRY(hk_ib_heed_events(x), out);
+    HK_TRY(hk_ib_handle_events(x), out);
   }
 out:
   return rc;
@@ -342,7 +342,7 @@ static hk_status ib_progress(void *ctx, bool *moved) {
   hk_status rc = progress(x, moved);
   bool ceding = x->ceding;
   pthread_mutex_unlock(&x->lock);
-  return rc == HK_OK && ceding ? give_way(x) : rc;
+  return rc == HK_OK && ceding ? fall_back(x) : rc;
 }
 
 /* Does nothing happen before something comes that a completion tells of?  A connection that is being made or mended talks over
@@ -368,7 +368,7 @@ static void ib_sleep(void *ctx) {
   pthread_mutex_unlock(&x->lock);
   if (!may || poll(fds, n, 1) <= 0) return;
   pthread_mutex_lock(&x->lock);
-  hk_ib_hear(x, fds);
+  hk_ib_read_notifications(x, fds);
   pthread_mutex_unlock(&x->lock);
 }
 
@@ -384,7 +384,7 @@ const hk_net_provider hk_net_ib = {
     .memory = hk_ib_user_memory,
     .refer = hk_ib_refer,
     .gpu_memory = hk_ib_user_gpu_memory,
-    .gpu_sees = hk_ib_user_gpu_sees,
+    .gpu_visible = hk_ib_user_gpu_visible,
     .offer = hk_ib_place_offer,
     .withdraw = hk_ib_place_withdraw,
     .progress = ib_progress,

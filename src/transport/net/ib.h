@@ -41,7 +41,7 @@
 
 enum {
   HK_IB_QPS = 8,
-  HK_IB_WAYS = HK_IB_OFFERED,
+  HK_IB_PATHS = HK_IB_OFFERED,
   HK_IB_ENTRY = 4096, /* of the rings for small messages: header and payload */
   HK_IB_HEADER = 32,
   HK_IB_SMALL = HK_IB_ENTRY - HK_IB_HEADER,
@@ -63,7 +63,7 @@ typedef enum hk_ib_kind {
   HK_IB_RING,
   HK_IB_BROKEN,
   HK_IB_BYE,
-  HK_IB_WAY
+  HK_IB_CEDE
 } hk_ib_kind;
 
 enum { HK_IB_ON_GPU = 1 }; /* no CPU gets at it: payloads of every size are to be written there */
@@ -73,25 +73,25 @@ typedef struct hk_ib_memory {
 } hk_ib_memory;
 
 typedef struct hk_ib_epoch {
-  uint8_t nways, nqps; /* queue pair q goes way q % nways */
+  uint8_t npaths, nqps; /* queue pair q goes way q % npaths */
   uint8_t reserved[2];
   uint32_t psn;
   struct {
     uint8_t port[2], gid[2]; /* the lower rank's and the higher one's, as offered */
     uint8_t mtu;
     uint8_t reserved[3];
-  } ways[HK_IB_WAYS];
+  } paths[HK_IB_PATHS];
   uint32_t qp[HK_IB_QPS];
-  uint64_t received, consumed;    /* slots of the direction towards the sender of this */
-  hk_ib_memory arena[HK_IB_WAYS]; /* for each way: its device's key */
-  hk_ibv_ece ece[HK_IB_QPS];      /* hk_ib_tell_ece; all 0: none */
+  uint64_t received, consumed;     /* slots of the direction towards the sender of this */
+  hk_ib_memory arena[HK_IB_PATHS]; /* for each way: its device's key */
+  hk_ibv_ece ece[HK_IB_QPS];       /* hk_ib_fill_ece; all 0: none */
 } hk_ib_epoch;
 
 typedef struct hk_ib_msg {
   uint32_t magic, kind;
   uint32_t epoch;
   uint32_t nslots, slot_bytes;
-  hk_ib_memory ring[HK_IB_WAYS]; /* the FIFO's payloads, for each way: HK_IB_EPOCH, HK_IB_RING */
+  hk_ib_memory ring[HK_IB_PATHS]; /* the FIFO's payloads, for each way: HK_IB_EPOCH, HK_IB_RING */
   union {
     struct {
       uint32_t nports, nqps;
@@ -106,7 +106,7 @@ typedef struct hk_ib_msg {
     struct {
       uint32_t directions;
       char cause[156];
-    } way; /* HK_IB_WAY */
+    } cede; /* HK_IB_CEDE */
   };
 } hk_ib_msg;
 
@@ -115,14 +115,14 @@ typedef enum hk_ib_where { HK_IB_BEHIND, HK_IB_IN_FIFO, HK_IB_IN_PLACE } hk_ib_w
 
 /* A place for one slot, as the receiver writes it into the sender's memory. */
 typedef struct hk_ib_place {
-  _Atomic uint64_t addr, bytes, keys[HK_IB_WAYS / 2], check; /* two ways' keys in a word, the first one below */
+  _Atomic uint64_t addr, bytes, keys[HK_IB_PATHS / 2], check; /* two ways' keys in a word, the first one below */
 } hk_ib_place;
-_Static_assert(HK_IB_WAYS == 4, "check_of() covers two words of keys");
+_Static_assert(HK_IB_PATHS == 4, "check_of() covers two words of keys");
 
 /* Where a large message goes. */
 typedef struct hk_ib_target {
   uint64_t addr;
-  uint32_t rkeys[HK_IB_WAYS];
+  uint32_t rkeys[HK_IB_PATHS];
 } hk_ib_target;
 
 /* What stands before a payload in a ring, and is all of a large message's write with immediate. */
@@ -154,17 +154,17 @@ typedef struct hk_ib_device {
 
 /* ---- connections ---- */
 /* A port of ours and one of the peer's, and what our memory is called there. */
-typedef struct hk_ib_way {
+typedef struct hk_ib_path {
   int pair; /* of the connection's */
   bool bad; /* something has failed here in this epoch */
   hk_ib_device *device;
   hk_ibv_mr *arena_mr, *send_mr, *recv_mr;
   hk_ib_memory peer_arena, peer_ring;
-} hk_ib_way;
+} hk_ib_path;
 
 typedef struct hk_ib_qp {
   hk_ibv_qp *qp;
-  hk_ib_way *way;
+  hk_ib_path *path;
   hk_ib_cq *cq;
   uint32_t posted, done;     /* send requests; done as far as is known */
   uint32_t signaled, looked; /* of `posted`: up to the last one that reports its completion; at the last look */
@@ -193,7 +193,7 @@ typedef struct hk_ib_offered {
   uint64_t slot; /* its number, from 1; 0: nothing */
   char *to;
   uint32_t bytes;
-  bool told; /* the peer may write there */
+  bool announced; /* the peer may write there */
 } hk_ib_offered;
 
 /* Of a receiver whose payloads lie in a GPU's memory: slots of the peer's, counted from 0, that the GPU sees. */
@@ -223,16 +223,16 @@ typedef struct hk_ib_conn {
   int fd;
   hk_ib_msg in;
   uint32_t in_got, epoch, attempts;
-  uint64_t broken_ns, up_ns, retry_ns, next_look_ns, still_ns;
+  uint64_t broken_ns, up_ns, retry_ns, next_look_ns, stalled_ns;
   uint64_t mark;   /* completions when it was last looked */
   char cause[200]; /* of the last failure */
   /* the way */
   hk_ib_port mine[HK_IB_OFFERED], theirs[HK_IB_OFFERED];
   int nmine, ntheirs, npairs;
   hk_ib_pair pairs[HK_IB_PAIRS];
-  uint32_t nways;
-  hk_ib_way ways[HK_IB_WAYS];
-  hk_ib_epoch told;        /* ours, this epoch's */
+  uint32_t npaths;
+  hk_ib_path paths[HK_IB_PATHS];
+  hk_ib_epoch ours;        /* ours, this epoch's */
   char route[HK_IB_ROUTE]; /* the first way, in words */
   hk_ib_qp qps[HK_IB_QPS];
   uint32_t nqps, peer_nqps;
@@ -270,7 +270,7 @@ typedef struct hk_ib_ctx {
       lock; /* all that is not atomic or set once, and the connections: the lanes' thread and the service's */
   uint64_t steps, seen; /* of progress; at the last tick */
   bool ceding;          /* there may be ends that wait to be given to another network */
-  bool scarce_told, asked_kernel;
+  bool scarce_reported, asked_kernel;
   bool serving;          /* on the service thread */
   hk_ib_region *regions; /* that the user has registered */
   _Atomic(bool) any_region;
@@ -317,7 +317,7 @@ static inline size_t hk_ib_ring_bytes(const hk_ib_conn *c) {
   return (size_t)c->ctx->env->nslots * c->ctx->env->slot_bytes;
 }
 /* Events of the devices: told, and what they end gets new queue pairs elsewhere. */
-hk_status hk_ib_heed_events(hk_ib_ctx *x);
+hk_status hk_ib_handle_events(hk_ib_ctx *x);
 /* Takes memory back from its device; nothing where *mr is NULL. */
 void hk_ib_unregister(hk_ib_ctx *x, hk_ibv_mr **mr);
 static inline void hk_ib_count_pinned(hk_ib_ctx *x, const hk_ibv_mr *mr) {
@@ -327,7 +327,7 @@ static inline void hk_ib_count_pinned(hk_ib_ctx *x, const hk_ibv_mr *mr) {
 /* For sleeping until something completes: arms the completion queues and fills `fds`, one a device; false where a device has
  * no channel.  What completed before they were armed is told to nobody: poll once more.  Then hear what has been told. */
 bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]);
-void hk_ib_hear(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]);
+void hk_ib_read_notifications(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]);
 /* "DOWN", "ACTIVE", ... */
 const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
 
@@ -350,24 +350,24 @@ hk_status hk_ib_place_announce(hk_ib_conn *c);
 /* Sender: the place of slot k; false where none is known. */
 bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *to);
 /* Sender on a link whose slots are placed: may slot k go?  An error where its place is too small. */
-hk_status hk_ib_place_is_told(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *yes);
+hk_status hk_ib_place_is_known(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *yes);
 /* Receiver: where the peer has written slot k; NULL: he was not told of such a place. */
 void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes);
 
 /* ib_gpu.c: payloads in a GPU's memory */
 /* Which ports the rank's GPU is near, and which are given its memory: puts x->ports in order, and leaves those out that do not
  * fit.  Before the first connection; takes the lock. */
-void hk_ib_gpu_look(hk_ib_ctx *x);
+void hk_ib_gpu_find_ports(hk_ib_ctx *x);
 bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e);
 /* Registers the end's payloads in a GPU's memory.  A card that takes none though it did when it was tried: they move to the
  * host's where nothing has come to them yet, which link->gpu then says.  NULL: not registered. */
-hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, hk_net_end *e, char why[160]);
+hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char why[160]);
 /* Is there such an end of which that is not settled?  The lane's thread alone may do it. */
 bool hk_ib_gpu_unsettled(const hk_ib_conn *c);
 /* Does the GPU see the payload of slot k, which has arrived?  If not yet, what is to be done for that is under way. */
-hk_status hk_ib_gpu_sees(hk_ib_conn *c, uint64_t k, bool *yes);
+hk_status hk_ib_gpu_visible(hk_ib_conn *c, uint64_t k, bool *yes);
 /* The same of the first `slots` of a placed link, of which one has come to `at`. */
-hk_status hk_ib_user_gpu_sees(void *ctx, hk_net_end *e, const void *at, uint64_t slots, bool *yes);
+hk_status hk_ib_user_gpu_visible(void *ctx, hk_net_end *e, const void *at, uint64_t slots, bool *yes);
 hk_status hk_ib_gpu_flushed(hk_ib_conn *c, const hk_ibv_wc *wc);
 void hk_ib_gpu_drop(hk_ib_conn *c); /* with the connection's queue pairs */
 
@@ -382,36 +382,36 @@ static inline uint8_t hk_ib_direction(const hk_ib_conn *c, bool sends) {
 /* A request on a queue pair failed: what follows is a new epoch, or the connection's end. */
 hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const char *doing);
 /* What the connection's queue pairs run on has ended. */
-hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool mendable);
-hk_status hk_ib_give_up(hk_ib_conn *c, const char *cause, const char *advice);
+hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool repairable);
+hk_status hk_ib_fail(hk_ib_conn *c, const char *cause, const char *advice);
 void hk_ib_mark_failed(hk_ib_conn *c); /* the same without a word */
-void hk_ib_say_goodbye(hk_ib_conn *c);
+void hk_ib_send_bye(hk_ib_conn *c);
 void hk_ib_drop_qps(hk_ib_conn *c);
 
-/* ib_way.c: which ways a connection has */
+/* ib_path.c: which ways a connection has */
 /* Of ours and the peer's, as the connection offers them. */
-static inline const hk_ib_port *hk_ib_my_port(const hk_ib_conn *c, const hk_ib_way *w) {
+static inline const hk_ib_port *hk_ib_my_port(const hk_ib_conn *c, const hk_ib_path *w) {
   return &c->mine[c->pairs[w->pair].mine];
 }
-static inline const hk_ib_port *hk_ib_their_port(const hk_ib_conn *c, const hk_ib_way *w) {
+static inline const hk_ib_port *hk_ib_their_port(const hk_ib_conn *c, const hk_ib_path *w) {
   return &c->theirs[c->pairs[w->pair].theirs];
 }
 /* "; the kernel says: ..." of the best GIDs of the first way's ports, or nothing.  May wait for half a second, so it is asked
  * once a communicator. */
-const char *hk_ib_kernel_says(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]);
+const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]);
 /* The lower rank chooses them, and the higher one takes over what it was told; false: that makes no sense. */
-void hk_ib_choose_ways(hk_ib_conn *c);
-bool hk_ib_take_ways(hk_ib_conn *c, const hk_ib_epoch *theirs);
-void hk_ib_tell_ways(hk_ib_conn *c); /* in c->told */
+void hk_ib_choose_paths(hk_ib_conn *c);
+bool hk_ib_take_paths(hk_ib_conn *c, const hk_ib_epoch *theirs);
+void hk_ib_fill_paths(hk_ib_conn *c); /* in c->ours */
 /* Opens the ways' devices and registers our memory there; `refused`: a way whose device takes no more, and `why`. */
-hk_status hk_ib_open_ways(hk_ib_conn *c, hk_ib_way **refused, char why[160]);
+hk_status hk_ib_open_paths(hk_ib_conn *c, hk_ib_path **refused, char why[160]);
 /* What must be registered before the directions' first messages: the place where large ones arrive, and where memory may run
  * out, or is a GPU's, also the one from where they are sent, as there is no way back later.  Gives the way whose device
  * refuses it. */
-hk_ib_way *hk_ib_register_rings(hk_ib_conn *c, char why[160]);
+hk_ib_path *hk_ib_register_rings(hk_ib_conn *c, char why[160]);
 void hk_ib_free_memory(hk_ib_conn *c);
 void hk_ib_unregister_end(hk_ib_conn *c, bool sends); /* the FIFO of one direction */
-void hk_ib_describe_way(const hk_ib_conn *c, const hk_ib_way *w, char text[HK_IB_ROUTE]);
+void hk_ib_describe_path(const hk_ib_conn *c, const hk_ib_path *w, char text[HK_IB_ROUTE]);
 
 /* ib_qp.c */
 hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n);
@@ -422,7 +422,7 @@ unsigned hk_ib_timeout_for(uint32_t round_trip_us, unsigned retries, uint64_t bo
 uint64_t hk_ib_gives_up_ns(unsigned timeout, unsigned retries); /* the longest that a card may take to do so */
 hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs);
 /* Into what is told of the epoch: the vendor's own options of this rank's queue pairs, those agreed on where they are joined. */
-void hk_ib_tell_ece(hk_ib_conn *c);
+void hk_ib_fill_ece(hk_ib_conn *c);
 
 /* ib_io.c: slots */
 /* A request's id tells its connection, in this life of its queue pairs: what comes late from an earlier one is nobody's. */

@@ -93,7 +93,7 @@ hk_ib_cm_answer hk_ib_cm_ask(const hk_wait_env *wait, const hk_ibv_gid *from, co
                              char words[HK_IB_CM_WORDS]) {
   struct sockaddr_storage a, b;
   char here[INET6_ADDRSTRLEN], there[INET6_ADDRSTRLEN];
-  hk_ib_cm_answer answer = HK_IB_CM_SILENT;
+  hk_ib_cm_answer answer = HK_IB_CM_NO_ANSWER;
   hk_rdma_cm_id *id = NULL;
   if (!address_of(from, &a, here) || !address_of(to, &b, there)) {
     snprintf(words, HK_IB_CM_WORDS, "rdma_cm resolves no link-local addresses");
@@ -110,8 +110,8 @@ hk_ib_cm_answer hk_ib_cm_ask(const hk_wait_env *wait, const hk_ibv_gid *from, co
     goto out;
   }
   int err = resolve(wait, channel, id, &a, &b, ms);
-  answer = !err ? HK_IB_CM_WAY : err == ECANCELED ? HK_IB_CM_SILENT : HK_IB_CM_NO_WAY;
-  if (answer == HK_IB_CM_SILENT)
+  answer = !err ? HK_IB_CM_ROUTE : err == ECANCELED ? HK_IB_CM_NO_ANSWER : HK_IB_CM_NO_ROUTE;
+  if (answer == HK_IB_CM_NO_ANSWER)
     snprintf(words, HK_IB_CM_WORDS, "its answer was not waited for: the communicator has failed or is aborted");
   else if (err)
     explain(err, here, there, words);

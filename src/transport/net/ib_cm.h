@@ -10,9 +10,9 @@
 #include "ib_port.h"
 
 typedef enum hk_ib_cm_answer {
-  HK_IB_CM_WAY,    /* the kernel knows one */
-  HK_IB_CM_NO_WAY, /* it knows none */
-  HK_IB_CM_SILENT  /* it cannot be asked: no librdmacm, no rdma_ucm, these are no addresses, or the wait has ended */
+  HK_IB_CM_ROUTE,    /* the kernel knows one */
+  HK_IB_CM_NO_ROUTE, /* it knows none */
+  HK_IB_CM_NO_ANSWER /* it cannot be asked: no librdmacm, no rdma_ucm, these are no addresses, or the wait has ended */
 } hk_ib_cm_answer;
 
 enum { HK_IB_CM_WORDS = 160 };

@@ -14,7 +14,7 @@
 #define MS 1000000u
 enum { LOOK_MS = 50, BACK_OFF_MS = 50, BACK_OFF_MOST_MS = 500, STEADY_MS = 3000 };
 
-static bool calls(const hk_ib_conn *c) { return c->ctx->env->rank < c->peer; }
+static bool dials(const hk_ib_conn *c) { return c->ctx->env->rank < c->peer; }
 
 /* ---- the end ---- */
 
@@ -26,7 +26,7 @@ void hk_ib_mark_failed(hk_ib_conn *c) {
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_FAILED, memory_order_relaxed);
 }
 
-hk_status hk_ib_give_up(hk_ib_conn *c, const char *cause, const char *advice) {
+hk_status hk_ib_fail(hk_ib_conn *c, const char *cause, const char *advice) {
   hk_ib_mark_failed(c);
   return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d (%s, channel %d): %s; %s", c->ctx->env->rank,
                  c->peer, c->route, c->channel, cause, advice);
@@ -52,7 +52,7 @@ static const char *advice_for(int status) {
   }
 }
 
-static bool may_mend(int status) {
+static bool may_repair(int status) {
   switch (status) {
     case HK_IBV_WC_LOC_LEN_ERR:
     case HK_IBV_WC_LOC_PROT_ERR:
@@ -64,7 +64,7 @@ static bool may_mend(int status) {
 
 /* ---- the control socket ---- */
 
-static hk_status tell(hk_ib_conn *c, hk_ib_msg *m) {
+static hk_status send_message(hk_ib_conn *c, hk_ib_msg *m) {
   m->magic = HK_IB_MAGIC;
   m->epoch = c->epoch;
   m->nslots = c->ctx->env->nslots;
@@ -75,8 +75,8 @@ static hk_status tell(hk_ib_conn *c, hk_ib_msg *m) {
     c->eof = true;
     return HK_OK;
   }
-  return hk_ib_give_up(c, n < 0 ? strerror(errno) : "the control connection takes no more",
-                       "check the TCP network between the hosts");
+  return hk_ib_fail(c, n < 0 ? strerror(errno) : "the control connection takes no more",
+                    "check the TCP network between the hosts");
 }
 
 static hk_ib_memory memory_of(const hk_ibv_mr *mr) {
@@ -84,10 +84,10 @@ static hk_ib_memory memory_of(const hk_ibv_mr *mr) {
 }
 
 /* Not mr->addr, which is a dma-buf's offset. */
-static void tell_rings(const hk_ib_conn *c, hk_ib_msg *m) {
-  for (uint32_t i = 0; i < c->nways && c->recv; i++) {
-    m->ring[i] = memory_of(c->ways[i].recv_mr);
-    if (c->ways[i].recv_mr) m->ring[i].addr = (uint64_t)(uintptr_t)c->recv->link->payload;
+static void fill_rings(const hk_ib_conn *c, hk_ib_msg *m) {
+  for (uint32_t i = 0; i < c->npaths && c->recv; i++) {
+    m->ring[i] = memory_of(c->paths[i].recv_mr);
+    if (c->paths[i].recv_mr) m->ring[i].addr = (uint64_t)(uintptr_t)c->recv->link->payload;
     if (c->recv->link->gpu) m->ring[i].flags = HK_IB_ON_GPU;
   }
 }
@@ -106,52 +106,52 @@ static void cede(hk_ib_conn *c, uint8_t directions) {
 }
 
 /* Nothing comes through: the kernel may know why. */
-static hk_status lose_way(hk_ib_conn *c, const char *cause, const char *advice) {
+static hk_status fail_unreachable(hk_ib_conn *c, const char *cause, const char *advice) {
   char text[280 + HK_IB_CM_WORDS], kernel[HK_IB_CM_WORDS + 20];
-  snprintf(text, sizeof text, "%s%s", cause, hk_ib_kernel_says(c, kernel));
-  return hk_ib_give_up(c, text, advice);
+  snprintf(text, sizeof text, "%s%s", cause, hk_ib_kernel_reason(c, kernel));
+  return hk_ib_fail(c, text, advice);
 }
 
-static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer);
+static hk_status repair(hk_ib_conn *c, const char *advice, bool notify);
 
 /* Is there an end in these directions that no other network can carry?  Both ranks answer alike. */
-static bool is_bound(const hk_ib_conn *c, uint8_t directions) {
-  return (c->send && directions & hk_ib_direction(c, true) && !hk_net_has_other(c->send)) ||
-         (c->recv && directions & hk_ib_direction(c, false) && !hk_net_has_other(c->recv));
+static bool lacks_fallback(const hk_ib_conn *c, uint8_t directions) {
+  return (c->send && directions & hk_ib_direction(c, true) && !hk_net_has_fallback(c->send)) ||
+         (c->recv && directions & hk_ib_direction(c, false) && !hk_net_has_fallback(c->recv));
 }
 
 /* Memory cannot be registered: the other ways do without this one; for the first one, another network carries these
  * directions, where there is one. */
-static hk_status cannot_register(hk_ib_conn *c, hk_ib_way *way, uint8_t directions, const char *why) {
-  if (way != c->ways) {
-    way->bad = true;
+static hk_status cannot_register(hk_ib_conn *c, hk_ib_path *path, uint8_t directions, const char *why) {
+  if (path != c->paths) {
+    path->bad = true;
     snprintf(c->cause, sizeof c->cause, "%.190s", why);
-    return mend(c, HK_IB_MORE_MEMORY, true);
+    return repair(c, HK_IB_MORE_MEMORY, true);
   }
-  if (is_bound(c, directions))
+  if (lacks_fallback(c, directions))
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
                    c->ctx->env->rank, why);
-  hk_ib_msg m = {.kind = HK_IB_WAY, .way.directions = directions};
-  snprintf(m.way.cause, sizeof m.way.cause, "%.150s", why);
+  hk_ib_msg m = {.kind = HK_IB_CEDE, .cede.directions = directions};
+  snprintf(m.cede.cause, sizeof m.cede.cause, "%.150s", why);
   hk_ib_ctx *x = c->ctx;
-  if (!x->scarce_told)
+  if (!x->scarce_reported)
     HK_WARN("rank %d: %s; TCP carries channel %d to rank %d instead, and others (INFO tells): " HK_IB_MORE_MEMORY,
             x->env->rank, why, c->channel, c->peer);
   else
     HK_INFO(HK_SUB_NET, "rank %d: %s; TCP carries channel %d to rank %d instead", x->env->rank, why, c->channel,
             c->peer);
-  x->scarce_told = true;
+  x->scarce_reported = true;
   cede(c, directions);
-  return tell(c, &m);
+  return send_message(c, &m);
 }
 
-static hk_status hear_way(hk_ib_conn *c, const hk_ib_msg *m) {
+static hk_status on_cede(hk_ib_conn *c, const hk_ib_msg *m) {
   char cause[200];
-  snprintf(cause, sizeof cause, "it says: %.150s", m->way.cause);
-  if (is_bound(c, m->way.directions)) return hk_ib_give_up(c, cause, "there, " HK_IB_MORE_MEMORY);
+  snprintf(cause, sizeof cause, "it says: %.150s", m->cede.cause);
+  if (lacks_fallback(c, m->cede.directions)) return hk_ib_fail(c, cause, "there, " HK_IB_MORE_MEMORY);
   HK_INFO(HK_SUB_NET, "rank %d: TCP carries channel %d to rank %d, which says: %.150s", c->ctx->env->rank, c->channel,
-          c->peer, m->way.cause);
-  cede(c, m->way.directions & HK_IB_BOTH);
+          c->peer, m->cede.cause);
+  cede(c, m->cede.directions & HK_IB_BOTH);
   return HK_OK;
 }
 
@@ -164,17 +164,17 @@ hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e) {
     return HK_OK;
   }
   if (!c->nqps) return HK_OK; /* the epoch will tell of it */
-  hk_ib_way *refused = hk_ib_register_rings(c, why);
+  hk_ib_path *refused = hk_ib_register_rings(c, why);
   if (refused) return cannot_register(c, refused, hk_ib_direction(c, sends), why);
   if (sends) return HK_OK;
   hk_ib_msg m = {.kind = HK_IB_RING};
-  tell_rings(c, &m);
-  HK_TRY(tell(c, &m), out);
+  fill_rings(c, &m);
+  HK_TRY(send_message(c, &m), out);
 out:
   return rc;
 }
 
-static hk_status greet(hk_ib_conn *c) {
+static hk_status send_hello(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_msg m = {.kind = HK_IB_HELLO};
   int one = 1, idle = (int)(x->timeout_ns / 4 / 1000 / MS), count = 4;
@@ -194,7 +194,7 @@ static hk_status greet(hk_ib_conn *c) {
   m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
   memcpy(m.hello.ports, c->mine, sizeof m.hello.ports);
   c->phase = HK_IB_GREETING;
-  return tell(c, &m);
+  return send_message(c, &m);
 }
 
 /* ---- epochs ---- */
@@ -216,10 +216,10 @@ out:
 }
 
 /* A peer that does not know whether its last messages have come cannot ask any more. */
-void hk_ib_say_goodbye(hk_ib_conn *c) {
+void hk_ib_send_bye(hk_ib_conn *c) {
   if (!c->greeted || c->failed || c->eof || c->ceded == HK_IB_BOTH || end_epoch(c) != HK_OK) return;
   hk_ib_msg m = {.kind = HK_IB_BYE, .received = c->received};
-  (void)tell(c, &m);
+  (void)send_message(c, &m);
 }
 
 /* Makes this epoch's queue pairs on the chosen ways, and what is to be told of them; not `made`: there was no memory, which has
@@ -229,42 +229,42 @@ static hk_status prepare(hk_ib_conn *c, uint32_t nqps, bool *made) {
   *made = true;
   hk_ib_ctx *x = c->ctx;
   char why[160];
-  hk_ib_way *refused;
-  HK_TRY(hk_ib_open_ways(c, &refused, why), out);
+  hk_ib_path *refused;
+  HK_TRY(hk_ib_open_paths(c, &refused, why), out);
   if (refused) {
     *made = false;
     /* Later on, messages may be under way that only this connection can send again. */
-    if (refused != c->ways || !c->up_ns) return cannot_register(c, refused, HK_IB_BOTH, why);
+    if (refused != c->paths || !c->up_ns) return cannot_register(c, refused, HK_IB_BOTH, why);
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY, x->env->rank, why);
   }
   hk_ib_measure(c);
   HK_TRY(hk_ib_make_qps(c, nqps), out);
-  hk_ib_describe_way(c, &c->ways[0], c->route);
-  c->told =
+  hk_ib_describe_path(c, &c->paths[0], c->route);
+  c->ours =
       (hk_ib_epoch){.nqps = (uint8_t)nqps, .psn = (c->serial * 2654435761u) & 0xffffff, .received = hk_ib_received(c)};
-  hk_ib_tell_ways(c);
-  for (uint32_t i = 0; i < c->nways; i++) c->told.arena[i] = memory_of(c->ways[i].arena_mr);
-  for (uint32_t i = 0; i < nqps; i++) c->told.qp[i] = c->qps[i].qp->qp_num;
+  hk_ib_fill_paths(c);
+  for (uint32_t i = 0; i < c->npaths; i++) c->ours.arena[i] = memory_of(c->paths[i].arena_mr);
+  for (uint32_t i = 0; i < nqps; i++) c->ours.qp[i] = c->qps[i].qp->qp_num;
   /* acquire: as in fill_header */
-  if (c->recv) c->told.consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
-  c->returned = c->told.consumed;
+  if (c->recv) c->ours.consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
+  c->returned = c->ours.consumed;
 out:
   return rc;
 }
 
-static hk_status tell_epoch(hk_ib_conn *c) {
-  hk_ib_tell_ece(c);
-  hk_ib_msg m = {.kind = HK_IB_EPOCH, .epoch_info = c->told};
-  tell_rings(c, &m);
-  return tell(c, &m);
+static hk_status send_epoch(hk_ib_conn *c) {
+  hk_ib_fill_ece(c);
+  hk_ib_msg m = {.kind = HK_IB_EPOCH, .epoch_info = c->ours};
+  fill_rings(c, &m);
+  return send_message(c, &m);
 }
 
 /* Has one of the chosen ports' devices failed? */
-static bool device_gone(hk_ib_conn *c) {
+static bool device_failed(hk_ib_conn *c) {
   hk_ib_device *d;
-  for (hk_ib_way *w = c->ways; w < c->ways + c->nways; w++)
+  for (hk_ib_path *w = c->paths; w < c->paths + c->npaths; w++)
     w->bad = hk_ib_device_open(c->ctx, hk_ib_my_port(c, w)->device, &d) == HK_OK && d->gone;
-  for (const hk_ib_way *w = c->ways; w < c->ways + c->nways; w++) {
+  for (const hk_ib_path *w = c->paths; w < c->paths + c->npaths; w++) {
     if (!w->bad) continue;
     errno = ENODEV;
     return true;
@@ -279,14 +279,14 @@ static hk_status begin_epoch(hk_ib_conn *c) {
   hk_status rc;
   bool made;
   HK_TRY(end_epoch(c), out);
-  hk_ib_choose_ways(c);
+  hk_ib_choose_paths(c);
   c->epoch++;
   c->attempts++;
-  if (device_gone(c)) return cannot_join(c);
-  uint32_t nqps = c->peer_nqps * c->nways;
+  if (device_failed(c)) return cannot_join(c);
+  uint32_t nqps = c->peer_nqps * c->npaths;
   HK_TRY(prepare(c, nqps < HK_IB_QPS ? nqps : HK_IB_QPS, &made), out);
   if (!made) goto out;
-  HK_TRY(tell_epoch(c), out);
+  HK_TRY(send_epoch(c), out);
   if (c->phase != HK_IB_FAILED) c->phase = HK_IB_PAIRING;
 out:
   return rc;
@@ -294,7 +294,7 @@ out:
 
 /* ---- breaking ---- */
 
-static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer) {
+static hk_status repair(hk_ib_conn *c, const char *advice, bool notify) {
   uint64_t now = hk_now_ns();
   /* A new trouble, or still the same one?  What has carried nothing may be the same for as long as it takes to fail. */
   uint64_t steady = (uint64_t)STEADY_MS * MS;
@@ -308,11 +308,11 @@ static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer) {
     char cause[280];
     snprintf(cause, sizeof cause, "%s, for %llu s and %u new queue pairs", c->cause,
              (unsigned long long)((now - c->broken_ns) / 1000 / MS), c->attempts);
-    return lose_way(c, cause, advice);
+    return fail_unreachable(c, cause, advice);
   }
   HK_INFO(HK_SUB_NET, "rank %d to rank %d (%s, channel %d): %s; new queue pairs will send again", c->ctx->env->rank,
           c->peer, c->route, c->channel, c->cause);
-  if (calls(c)) {
+  if (dials(c)) {
     uint64_t wait = (uint64_t)BACK_OFF_MS * c->attempts;
     c->retry_ns = now + (wait < BACK_OFF_MOST_MS ? wait : BACK_OFF_MOST_MS) * MS;
     c->phase = HK_IB_BACKING_OFF;
@@ -321,14 +321,14 @@ static hk_status mend(hk_ib_conn *c, const char *advice, bool tell_peer) {
   c->phase = HK_IB_PAIRING;
   hk_ib_msg m = {.kind = HK_IB_BROKEN};
   snprintf(m.broken.text, sizeof m.broken.text, "%.150s", c->cause);
-  for (uint32_t i = 0; i < c->nways; i++) m.broken.bad |= (uint32_t)c->ways[i].bad << i;
-  return tell_peer ? tell(c, &m) : HK_OK;
+  for (uint32_t i = 0; i < c->npaths; i++) m.broken.bad |= (uint32_t)c->paths[i].bad << i;
+  return notify ? send_message(c, &m) : HK_OK;
 }
 
 hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const char *doing) {
   if (c->phase != HK_IB_UP && c->phase != HK_IB_READYING) return HK_OK; /* the rest of the queue, flushed */
   if (c->bye) return HK_OK;
-  hk_ib_way *w = c->qps[qp].way;
+  hk_ib_path *w = c->qps[qp].path;
   const hk_ib_port *port = hk_ib_my_port(c, w);
   const char *state = hk_ib_port_state(c->ctx, w->device, port->number);
   w->bad = true;
@@ -337,42 +337,42 @@ hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const ch
   const char *advice = strcmp(state, "DOWN") == 0
                            ? "its link is down: check cable and switch, and the interface (ip link)"
                            : advice_for(wc->status);
-  if (!may_mend(wc->status))
-    return (wc->status == HK_IBV_WC_RETRY_EXC_ERR ? lose_way : hk_ib_give_up)(c, c->cause, advice);
-  return mend(c, advice, true);
+  if (!may_repair(wc->status))
+    return (wc->status == HK_IBV_WC_RETRY_EXC_ERR ? fail_unreachable : hk_ib_fail)(c, c->cause, advice);
+  return repair(c, advice, true);
 }
 
-hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool mendable) {
+hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool repairable) {
   if ((c->phase != HK_IB_UP && c->phase != HK_IB_READYING) || c->bye) return HK_OK;
   const char *advice = "see the kernel's log on this host (dmesg)";
   snprintf(c->cause, sizeof c->cause, "%.190s", what);
-  return mendable && hk_param_int(HK_P_IB_REPLAY) ? mend(c, advice, true) : hk_ib_give_up(c, c->cause, advice);
+  return repairable && hk_param_int(HK_P_IB_REPLAY) ? repair(c, advice, true) : hk_ib_fail(c, c->cause, advice);
 }
 
 /* The queue pairs could not be joined: the port is down, or the GID has gone. */
 static hk_status cannot_join(hk_ib_conn *c) {
   int err = errno;
   hk_ib_device *d;
-  const hk_ib_way *w = c->ways;
-  while (!w->bad && w + 1 < c->ways + c->nways) w++;
+  const hk_ib_path *w = c->paths;
+  while (!w->bad && w + 1 < c->paths + c->npaths) w++;
   const hk_ib_port *port = hk_ib_my_port(c, w);
   bool open = hk_ib_device_open(c->ctx, port->device, &d) == HK_OK;
   snprintf(c->cause, sizeof c->cause, "queue pairs cannot be joined: %s; port %d of %s is %s", strerror(err),
            port->number, port->device, open ? hk_ib_port_state(c->ctx, d, port->number) : "not to be opened");
-  return mend(c, "check the port's state and its GIDs (hocket doctor)", true);
+  return repair(c, "check the port's state and its GIDs (hocket doctor)", true);
 }
 
 /* ---- what the peer says ---- */
 
-static hk_status no_sense(hk_ib_conn *c, const char *what) {
-  return hk_ib_give_up(c, what, "do all ranks run the same version of this library, with the same settings?");
+static hk_status bad_message(hk_ib_conn *c, const char *what) {
+  return hk_ib_fail(c, what, "do all ranks run the same version of this library, with the same settings?");
 }
 
-static hk_status hear_hello(hk_ib_conn *c, const hk_ib_msg *m) {
+static hk_status on_hello(hk_ib_conn *c, const hk_ib_msg *m) {
   uint32_t mine = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
   if (c->greeted || m->hello.nports > HK_IB_OFFERED || m->nslots != c->ctx->env->nslots ||
       m->slot_bytes != c->ctx->env->slot_bytes)
-    return no_sense(c, "its greeting makes no sense");
+    return bad_message(c, "its greeting makes no sense");
   c->greeted = true;
   c->ntheirs = (int)m->hello.nports;
   memcpy(c->theirs, m->hello.ports, sizeof c->theirs);
@@ -382,19 +382,19 @@ static hk_status hear_hello(hk_ib_conn *c, const hk_ib_msg *m) {
   }
   c->peer_nqps = m->hello.nqps < mine ? m->hello.nqps : mine;
   if (c->peer_nqps < 1) c->peer_nqps = 1;
-  c->npairs = hk_ib_pairs(c->mine, c->nmine, c->theirs, c->ntheirs, calls(c), c->ctx->wish.version, c->pairs);
+  c->npairs = hk_ib_pairs(c->mine, c->nmine, c->theirs, c->ntheirs, dials(c), c->ctx->wish.version, c->pairs);
   if (!c->npairs)
-    return hk_ib_give_up(c, "no GID of this rank's ports is of the same kind and address family as one of the other's",
-                         "give the interfaces of both hosts addresses of one family, or choose with NCCL_IB_HCA, "
-                         "NCCL_IB_GID_INDEX, NCCL_IB_ADDR_FAMILY");
+    return hk_ib_fail(c, "no GID of this rank's ports is of the same kind and address family as one of the other's",
+                      "give the interfaces of both hosts addresses of one family, or choose with NCCL_IB_HCA, "
+                      "NCCL_IB_GID_INDEX, NCCL_IB_ADDR_FAMILY");
   c->phase = HK_IB_PAIRING;
-  return calls(c) ? begin_epoch(c) : HK_OK;
+  return dials(c) ? begin_epoch(c) : HK_OK;
 }
 
-static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memory ring[HK_IB_WAYS]) {
-  for (uint32_t i = 0; i < c->nways; i++) {
-    c->ways[i].peer_arena = theirs->arena[i];
-    c->ways[i].peer_ring = ring[i];
+static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memory ring[HK_IB_PATHS]) {
+  for (uint32_t i = 0; i < c->npaths; i++) {
+    c->paths[i].peer_arena = theirs->arena[i];
+    c->paths[i].peer_ring = ring[i];
   }
   hk_ib_rewind(c, theirs->received, theirs->consumed);
   c->announced = 0; /* places have other keys by now */
@@ -405,32 +405,31 @@ static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memo
 static hk_status ready(hk_ib_conn *c) {
   hk_ib_msg m = {.kind = HK_IB_READY};
   c->phase = HK_IB_READYING;
-  return tell(c, &m);
+  return send_message(c, &m);
 }
 
-static hk_status hear_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
+static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
   hk_status rc = HK_OK;
   const hk_ib_epoch *t = &m->epoch_info;
-  if (!c->greeted || t->nqps < 1 || t->nqps > HK_IB_QPS) return no_sense(c, "its queue pairs make no sense");
-  if (calls(c)) {
+  if (!c->greeted || t->nqps < 1 || t->nqps > HK_IB_QPS) return bad_message(c, "its queue pairs make no sense");
+  if (dials(c)) {
     if (m->epoch != c->epoch || c->phase != HK_IB_PAIRING) return HK_OK; /* of an epoch that is over */
-    if (t->nqps != c->nqps || t->nways != c->nways) return no_sense(c, "its queue pairs make no sense");
+    if (t->nqps != c->nqps || t->npaths != c->npaths) return bad_message(c, "its queue pairs make no sense");
   } else {
     HK_TRY(end_epoch(c), out);
     c->epoch = m->epoch;
     c->attempts++;
     if (c->epoch > 1 && !c->broken_ns) c->broken_ns = hk_now_ns();
-    if (!hk_ib_take_ways(c, t)) return no_sense(c, "it chose ports that were not offered");
-    if (device_gone(c)) return cannot_join(c);
+    if (!hk_ib_take_paths(c, t)) return bad_message(c, "it chose ports that were not offered");
+    if (device_failed(c)) return cannot_join(c);
     bool made;
     HK_TRY(prepare(c, t->nqps, &made), out);
     if (!made) goto out;
   }
   if (c->send && !hk_ib_can_rewind(c, t->received))
-    return hk_ib_give_up(c, "it lacks a message whose arrival its card has acknowledged",
-                         "see both hosts' kernel logs");
+    return hk_ib_fail(c, "it lacks a message whose arrival its card has acknowledged", "see both hosts' kernel logs");
   if (join(c, t, m->ring) != HK_OK) return cannot_join(c);
-  if (!calls(c)) HK_TRY(tell_epoch(c), out);
+  if (!dials(c)) HK_TRY(send_epoch(c), out);
   HK_TRY(ready(c), out);
 out:
   return rc;
@@ -443,53 +442,53 @@ static void come_up(hk_ib_conn *c) {
   /* relaxed: the state says nothing about other memory */
   if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_READY, memory_order_relaxed);
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_READY, memory_order_relaxed);
-  for (uint32_t i = 0; i < c->nways; i++) {
+  for (uint32_t i = 0; i < c->npaths; i++) {
     char words[64], route[HK_IB_ROUTE];
-    const hk_ib_way *w = &c->ways[i];
-    hk_ib_describe_way(c, w, route);
+    const hk_ib_path *w = &c->paths[i];
+    hk_ib_describe_path(c, w, route);
     HK_INFO(
         HK_SUB_NET,
-        "rank %d: channel %d to rank %d %sover %s: %s, way %d of %d, %u queue pair%s, MTU %d, round trip %u us: sent again after %.0f ms%s",
+        "rank %d: channel %d to rank %d %sover %s: %s, pair %d of %d, %u queue pair%s, MTU %d, round trip %u us: sent again after %.0f ms%s",
         c->ctx->env->rank, c->channel, c->peer, i ? "also " : "", route,
         hk_ib_pair_words(c->mine, c->theirs, &c->pairs[w->pair], words), w->pair + 1, c->npairs,
-        (c->nqps - i + c->nways - 1) / c->nways, c->nqps - i <= c->nways ? "" : "s", 128 << c->told.ways[i].mtu,
+        (c->nqps - i + c->npaths - 1) / c->npaths, c->nqps - i <= c->npaths ? "" : "s", 128 << c->ours.paths[i].mtu,
         c->round_trip_us, (double)(4096ull << c->timeout) / 1e6, c->epoch > 1 ? ", after a failure" : "");
   }
 }
 
 /* The peer's requests have failed. */
-static hk_status hear_broken(hk_ib_conn *c, const hk_ib_msg *m) {
-  if (m->epoch != c->epoch || !calls(c) || c->phase == HK_IB_BACKING_OFF) return HK_OK;
+static hk_status on_broken(hk_ib_conn *c, const hk_ib_msg *m) {
+  if (m->epoch != c->epoch || !dials(c) || c->phase == HK_IB_BACKING_OFF) return HK_OK;
   snprintf(c->cause, sizeof c->cause, "rank %d says: %.150s", c->peer, m->broken.text);
-  for (uint32_t i = 0; i < c->nways; i++) c->ways[i].bad = c->ways[i].bad || m->broken.bad >> i & 1;
-  return mend(c, "look at that rank's output", false);
+  for (uint32_t i = 0; i < c->npaths; i++) c->paths[i].bad = c->paths[i].bad || m->broken.bad >> i & 1;
+  return repair(c, "look at that rank's output", false);
 }
 
-static hk_status hear_ring(hk_ib_conn *c, const hk_ib_msg *m) {
-  for (uint32_t i = 0; i < c->nways && m->epoch == c->epoch; i++) c->ways[i].peer_ring = m->ring[i];
+static hk_status on_ring(hk_ib_conn *c, const hk_ib_msg *m) {
+  for (uint32_t i = 0; i < c->npaths && m->epoch == c->epoch; i++) c->paths[i].peer_ring = m->ring[i];
   return HK_OK;
 }
 
-static hk_status hear(hk_ib_conn *c, const hk_ib_msg *m) {
-  if (m->magic != HK_IB_MAGIC) return no_sense(c, "its control message makes no sense");
+static hk_status on_message(hk_ib_conn *c, const hk_ib_msg *m) {
+  if (m->magic != HK_IB_MAGIC) return bad_message(c, "its control message makes no sense");
   switch (m->kind) {
-    case HK_IB_HELLO: return hear_hello(c, m);
-    case HK_IB_EPOCH: return hear_epoch(c, m);
-    case HK_IB_RING: return hear_ring(c, m);
+    case HK_IB_HELLO: return on_hello(c, m);
+    case HK_IB_EPOCH: return on_epoch(c, m);
+    case HK_IB_RING: return on_ring(c, m);
     case HK_IB_READY:
       if (m->epoch == c->epoch && c->phase == HK_IB_READYING) come_up(c);
       return HK_OK;
-    case HK_IB_BROKEN: return hear_broken(c, m);
+    case HK_IB_BROKEN: return on_broken(c, m);
     case HK_IB_BYE:
       c->bye = true;
       if (m->received >= c->posted) hk_ib_rewind(c, m->received, c->credit);
       return HK_OK;
-    case HK_IB_WAY: return hear_way(c, m);
-    default: return no_sense(c, "its control message makes no sense");
+    case HK_IB_CEDE: return on_cede(c, m);
+    default: return bad_message(c, "its control message makes no sense");
   }
 }
 
-static hk_status listen_to(hk_ib_conn *c) {
+static hk_status read_messages(hk_ib_conn *c) {
   hk_status rc = HK_OK;
   while (!c->eof && c->phase != HK_IB_FAILED && c->ceded != HK_IB_BOTH) {
     ssize_t n = recv(c->fd, (char *)&c->in + c->in_got, sizeof c->in - c->in_got, MSG_DONTWAIT);
@@ -504,7 +503,7 @@ static hk_status listen_to(hk_ib_conn *c) {
     if (c->in_got < sizeof c->in) continue;
     c->in_got = 0;
     c->in.broken.text[sizeof c->in.broken.text - 1] = '\0';
-    HK_TRY(hear(c, &c->in), out);
+    HK_TRY(on_message(c, &c->in), out);
   }
 out:
   return rc;
@@ -512,7 +511,7 @@ out:
 
 /* Requests that neither complete nor fail, though their retries must be used up: some drivers lose their timers when a link
  * goes down and up. */
-static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
+static hk_status check_progress(hk_ib_conn *c, uint64_t now) {
   uint64_t mark = 0;
   bool open = false;
   for (uint32_t i = 0; i < c->nqps; i++) {
@@ -521,24 +520,24 @@ static hk_status check_stillness(hk_ib_conn *c, uint64_t now) {
   }
   mark += c->flush.reads;
   open = open || c->flush.asked;
-  if (!open || mark != c->mark || !c->still_ns) {
+  if (!open || mark != c->mark || !c->stalled_ns) {
     c->mark = mark;
-    c->still_ns = now;
+    c->stalled_ns = now;
     return HK_OK;
   }
   uint64_t limit = hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
   if (limit < 1000 * (uint64_t)MS) limit = 1000 * (uint64_t)MS;
   if (c->send && c->send->link->placed && c->given < c->posted) /* of any size: 100 MB/s is slow */
     limit += hk_net_slot(c->send, c->given)->bytes * UINT64_C(10);
-  if (hk_ago_ns(now, c->still_ns) < limit) return HK_OK;
-  c->still_ns = 0;
+  if (hk_ago_ns(now, c->stalled_ns) < limit) return HK_OK;
+  c->stalled_ns = 0;
   for (uint32_t i = 0; i < c->nqps; i++)
-    if (c->qps[i].first != c->qps[i].last) c->qps[i].way->bad = true;
+    if (c->qps[i].first != c->qps[i].last) c->qps[i].path->bad = true;
   snprintf(c->cause, sizeof c->cause,
            "requests have neither completed nor failed for %.1f s (slots: %llu sent, %llu taken, %llu read; %llu came)",
            (double)limit / 1e9, (unsigned long long)c->posted, (unsigned long long)c->given,
            (unsigned long long)c->credit, (unsigned long long)(c->recv ? c->recv->next : 0));
-  return mend(c, advice_for(HK_IBV_WC_RETRY_EXC_ERR), true);
+  return repair(c, advice_for(HK_IBV_WC_RETRY_EXC_ERR), true);
 }
 
 /* Does a lane wait for something of this connection? */
@@ -548,8 +547,8 @@ static bool needed(const hk_ib_conn *c) {
 }
 
 /* A caller that got no answer soon calls again and closes the first call, which may lie here: the next one is taken. */
-static bool call_abandoned(hk_ib_conn *c) {
-  if (!c->eof || c->greeted || calls(c)) return false;
+static bool dial_abandoned(hk_ib_conn *c) {
+  if (!c->eof || c->greeted || dials(c)) return false;
   close(c->fd);
   c->fd = -1;
   c->eof = false;
@@ -568,24 +567,24 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   if (x->serving && (c->phase == HK_IB_DIALING || hk_ib_gpu_unsettled(c))) return HK_OK;
   if (c->phase == HK_IB_DIALING) {
     uint64_t tag = (uint64_t)'V' << 56 | (uint64_t)c->channel;
-    if (calls(c))
+    if (dials(c))
       HK_TRY(x->env->dial(x->env->arg, c->peer, NULL, tag, &c->fd), out);
     else
       c->fd = x->env->take(x->env->arg, c->peer, tag);
     if (c->fd < 0) return HK_OK;
-    HK_TRY(greet(c), out);
+    HK_TRY(send_hello(c), out);
   }
   if (c->phase == HK_IB_UP && now < c->next_look_ns) return HK_OK;
   c->next_look_ns = now + (uint64_t)LOOK_MS * MS;
-  HK_TRY(listen_to(c), out);
-  if (call_abandoned(c)) return HK_OK;
+  HK_TRY(read_messages(c), out);
+  if (dial_abandoned(c)) return HK_OK;
   if (c->phase == HK_IB_UP && !c->bye && !c->eof) HK_TRY(hk_ib_fence(c, false), out);
-  if (c->phase == HK_IB_UP && !c->bye) HK_TRY(check_stillness(c, now), out);
+  if (c->phase == HK_IB_UP && !c->bye) HK_TRY(check_progress(c, now), out);
   if (c->phase == HK_IB_BACKING_OFF && now >= c->retry_ns && !c->eof) HK_TRY(begin_epoch(c), out);
   /* What was sent before the socket's end is here already: one more look at the completions shows it. */
   if (c->eof && !x->serving && needed(c) && c->looks++ > 1)
-    return hk_ib_give_up(c, "its process has ended, or its communicator was destroyed or aborted",
-                         "look at that rank's output and at its host's kernel log");
+    return hk_ib_fail(c, "its process has ended, or its communicator was destroyed or aborted",
+                      "look at that rank's output and at its host's kernel log");
 out:
   return rc;
 }

@@ -140,7 +140,7 @@ static hk_status lost(hk_ib_ctx *x, const hk_ib_device *d, const hk_ib_cq *cq, c
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[i];
     bool concerned = false;
-    for (uint32_t way = 0; c && way < c->nways && !cq; way++) concerned = concerned || c->ways[way].device == d;
+    for (uint32_t p = 0; c && p < c->npaths && !cq; p++) concerned = concerned || c->paths[p].device == d;
     for (uint32_t q = 0; c && q < c->nqps && !concerned; q++) concerned = cq && c->qps[q].cq == cq;
     if (concerned) HK_TRY(hk_ib_lost(c, what, !cq), out);
   }
@@ -148,9 +148,9 @@ out:
   return rc;
 }
 
-static hk_status heed(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e) {
+static hk_status handle(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e) {
   char what[120];
-  bool heeded = hk_param_int(HK_P_IB_RETURN_ASYNC_EVENTS) != 0;
+  bool honoured = hk_param_int(HK_P_IB_RETURN_ASYNC_EVENTS) != 0;
   switch (e->event_type) {
     case HK_IBV_EVENT_PORT_ERR:
     case HK_IBV_EVENT_PORT_ACTIVE:
@@ -160,12 +160,12 @@ static hk_status heed(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e
     case HK_IBV_EVENT_DEVICE_FATAL:
       snprintf(what, sizeof what, "RDMA device %s has failed or is being removed", d->name);
       HK_WARN("rank %d: %s", x->env->rank, what);
-      d->gone = heeded;
-      return heeded ? lost(x, d, NULL, what) : HK_OK;
+      d->gone = honoured;
+      return honoured ? lost(x, d, NULL, what) : HK_OK;
     case HK_IBV_EVENT_CQ_ERR:
       snprintf(what, sizeof what, "a completion queue of RDMA device %s has overflowed or failed", d->name);
       HK_WARN("rank %d: %s", x->env->rank, what);
-      for (int i = 0; i < d->ncqs && heeded; i++)
+      for (int i = 0; i < d->ncqs && honoured; i++)
         if (d->cqs[i].cq == e->element.object) return lost(x, d, &d->cqs[i], what);
       return HK_OK;
     default:
@@ -174,7 +174,7 @@ static hk_status heed(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e
   }
 }
 
-hk_status hk_ib_heed_events(hk_ib_ctx *x) {
+hk_status hk_ib_handle_events(hk_ib_ctx *x) {
   hk_status rc = HK_OK;
   for (int i = 0; i < x->ndevices; i++) {
     hk_ib_device *d = &x->devices[i];
@@ -182,7 +182,7 @@ hk_status hk_ib_heed_events(hk_ib_ctx *x) {
     while (x->api->get_async_event(d->context, &e) == 0) {
       hk_ibv_async_event copy = e;
       x->api->ack_async_event(&e); /* before the queue that it is of goes */
-      HK_TRY(heed(x, d, &copy), out);
+      HK_TRY(handle(x, d, &copy), out);
     }
   }
 out:
@@ -203,7 +203,7 @@ bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
   return x->ndevices > 0;
 }
 
-void hk_ib_hear(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]) {
+void hk_ib_read_notifications(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]) {
   hk_ibv_cq *cq;
   void *arg;
   for (int i = 0; i < x->ndevices; i++) {

@@ -64,22 +64,22 @@ static hk_ibv_mr *by_peermem(const hk_ibv *api, hk_ibv_pd *pd, void *p, size_t b
 
 void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes,
                         hk_ib_gpu_memory *out) {
-  *out = (hk_ib_gpu_memory){.way = HK_GDR_DMABUF};
+  *out = (hk_ib_gpu_memory){.method = HK_GDR_DMABUF};
   out->mr = by_dmabuf(api, pd, gpu, p, bytes, out);
   if (out->mr) return;
-  out->way = HK_GDR_PEERMEM;
+  out->method = HK_GDR_PEERMEM;
   out->mr = by_peermem(api, pd, p, bytes, out);
-  if (!out->mr) out->way = HK_GDR_STAGED;
+  if (!out->mr) out->method = HK_GDR_STAGED;
 }
 
 void hk_ib_gpu_register_as(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes,
                            hk_ib_gpu_memory *out) {
-  *out = (hk_ib_gpu_memory){.way = fd >= 0 ? HK_GDR_DMABUF : HK_GDR_PEERMEM};
+  *out = (hk_ib_gpu_memory){.method = fd >= 0 ? HK_GDR_DMABUF : HK_GDR_PEERMEM};
   if (fd < 0)
     out->mr = by_peermem(api, pd, p, bytes, out);
   else if (knows_dmabuf(api, out))
     out->mr = by_fd(api, pd, fd, offset, p, bytes, out);
-  if (!out->mr) out->way = HK_GDR_STAGED;
+  if (!out->mr) out->method = HK_GDR_STAGED;
 }
 
 hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out) {
@@ -108,7 +108,7 @@ static bool takes_dmabufs(const hk_ibv *api, hk_ibv_device *device) {
   return takes;
 }
 
-void hk_ib_gpu_offer(bool *dmabuf, bool *address) {
+void hk_ib_gpu_support(bool *dmabuf, bool *address) {
   char why[160];
   hk_ib_port ports[HK_IB_PORTS];
   int nnear, ndevices = 0;

@@ -8,7 +8,7 @@
 #include "ib_verbs.h"
 
 typedef struct hk_ib_gpu_memory {
-  hk_gdr_way way;
+  hk_gdr_method method;
   hk_ibv_mr *mr;        /* NULL: HK_GDR_STAGED */
   char why[HK_GDR_WHY]; /* what was refused before this way was found, each cause in words; may be empty */
 } hk_ib_gpu_memory;
@@ -29,7 +29,7 @@ void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *
 void hk_ib_gpu_register_as(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes,
                            hk_ib_gpu_memory *out);
 /* Before there is such memory: would all of this process's cards take dma-bufs, and is there a module for addresses? */
-void hk_ib_gpu_offer(bool *dmabuf, bool *address);
-/* Does so with HK_DEVICE_PAGE bytes at `page`, and takes it back: out->mr is NULL, out->way what it was. */
+void hk_ib_gpu_support(bool *dmabuf, bool *address);
+/* Does so with HK_DEVICE_PAGE bytes at `page`, and takes it back: out->mr is NULL, out->method what it was. */
 hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out);
 #endif

@@ -28,17 +28,17 @@ typedef struct finding {
 static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
   hk_device *gpu = x->env->gpu;
   hk_ib_device *d;
-  hk_ib_gpu_memory m = {.way = HK_GDR_STAGED};
+  hk_ib_gpu_memory m = {.method = HK_GDR_STAGED};
   f->cls = hk_gdr_distance(paths, gpu->limits.ordinal, f->port.device, NULL);
   if (!hk_gdr_too_far(f->cls, m.why, sizeof m.why) &&
       (hk_ib_device_open(x, f->port.device, &d) != HK_OK ||
        hk_ib_gpu_probe(x->api, d->context, gpu, x->env->gpu_page, &m) != HK_OK))
     snprintf(m.why, sizeof m.why, "%.200s", hk_last_error());
-  f->takes = m.way != HK_GDR_STAGED;
+  f->takes = m.method != HK_GDR_STAGED;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d and %s:%d%s%s: %s%s%s%s", x->env->rank, gpu->limits.ordinal,
           f->port.device, f->port.number, f->cls == HK_PATH_DIS ? "" : ", ",
           f->cls == HK_PATH_DIS ? "" : hk_path_class_name(f->cls), f->takes ? "GPUDirect RDMA by " : "data passes ",
-          hk_gdr_way_name(m.way), m.why[0] ? "; " : "", m.why);
+          hk_gdr_method_name(m.method), m.why[0] ? "; " : "", m.why);
 }
 
 /* The GPU's nearest ports first, equal ones as they were; the class that it does not know comes last. */
@@ -84,14 +84,14 @@ static void settle_ports(hk_ib_ctx *x, finding *f) {
             hk_ib_flushing_words(x->gpu.flushing));
 }
 
-void hk_ib_gpu_look(hk_ib_ctx *x) {
-  static const hk_path_rules own_ways = {.no_pxn = true}; /* what another GPU reaches does not help */
+void hk_ib_gpu_find_ports(hk_ib_ctx *x) {
+  static const hk_path_rules own_paths = {.no_pxn = true}; /* what another GPU reaches does not help */
   finding found[HK_IB_PORTS];
   hk_topo *t = NULL;
   hk_paths *paths = NULL;
   if (x->gpu.known || !x->env->gpu_page) return;
   x->gpu.known = true;
-  if (hk_topo_detect_with_file(&t, 0) != HK_OK || hk_paths_new(&paths, t, &own_ways) != HK_OK)
+  if (hk_topo_detect_with_file(&t, 0) != HK_OK || hk_paths_new(&paths, t, &own_paths) != HK_OK)
     HK_INFO(HK_SUB_NET, "rank %d: how far cards are from its GPU is not known: %s", x->env->rank, hk_last_error());
   pthread_mutex_lock(&x->lock);
   for (int i = 0; i < x->nports; i++) {
@@ -107,7 +107,7 @@ void hk_ib_gpu_look(hk_ib_ctx *x) {
 bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e) {
   hk_ib_ctx *x = ctx;
   bool ceded = false;
-  hk_ib_gpu_look(x);
+  hk_ib_gpu_find_ports(x);
   if (!x->gpu.direct) return false;
   pthread_mutex_lock(&x->lock); /* another network may have to carry it already */
   for (uint32_t i = 0; i < x->room && !ceded; i++) {
@@ -126,7 +126,7 @@ static bool is_unsettled(const hk_ib_conn *c, const hk_net_end *e) {
 }
 bool hk_ib_gpu_unsettled(const hk_ib_conn *c) { return is_unsettled(c, c->send) || is_unsettled(c, c->recv); }
 
-hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, hk_net_end *e, char why[160]) {
+hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char why[160]) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_gpu_memory m;
   const size_t page = HK_DEVICE_PAGE, bytes = (hk_ib_ring_bytes(c) + page - 1) / page * page;
@@ -137,7 +137,7 @@ hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, hk_net_end *e, char w
     return m.mr;
   }
   snprintf(why, 160, "%.20s takes no memory of GPU %d: %.100s", w->device->name, e->link->gpu->limits.ordinal, m.why);
-  if (is_unsettled(c, e) && hk_net_leave_gpu(e, why) != HK_OK) snprintf(why, 160, "%.159s", hk_last_error());
+  if (is_unsettled(c, e) && hk_net_move_to_host(e, why) != HK_OK) snprintf(why, 160, "%.159s", hk_last_error());
   return NULL;
 }
 
@@ -146,7 +146,7 @@ hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_way *w, hk_net_end *e, char w
 /* A queue pair that is joined with itself reaches the card's own memory regions, through its port's loop. */
 static int join_with_itself(hk_ib_conn *c, hk_ibv_qp *qp) {
   const hk_ibv *api = c->ctx->api;
-  const hk_ib_pair *pair = &c->pairs[c->ways[0].pair];
+  const hk_ib_pair *pair = &c->pairs[c->paths[0].pair];
   const hk_ib_port *port = &c->mine[pair->mine];
   hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_INIT,
                        .pkey_index = (uint16_t)hk_param_int(HK_P_IB_PKEY),
@@ -155,7 +155,7 @@ static int join_with_itself(hk_ib_conn *c, hk_ibv_qp *qp) {
   int err = api->modify_qp(qp, &to, HK_IBV_QP_STATE | HK_IBV_QP_PKEY_INDEX | HK_IBV_QP_PORT | HK_IBV_QP_ACCESS_FLAGS);
   if (err) return err;
   to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTR,
-                        .path_mtu = c->told.ways[0].mtu,
+                        .path_mtu = c->ours.paths[0].mtu,
                         .dest_qp_num = qp->qp_num,
                         .max_dest_rd_atomic = 1,
                         .min_rnr_timer = 12,
@@ -184,25 +184,25 @@ enum { FLUSH_DEPTH = 2, READ_AT = 96 /* in the arena's first entry, behind the c
 static hk_status make_flush_qp(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_flush *f = &c->flush;
-  f->cq = hk_ib_cq_with_room(x, c->ways[0].device, FLUSH_DEPTH);
+  f->cq = hk_ib_cq_with_room(x, c->paths[0].device, FLUSH_DEPTH);
   if (f->cq) {
     hk_ibv_qp_init_attr attr = {
         .send_cq = f->cq->cq,
         .recv_cq = f->cq->cq,
         .cap = {.max_send_wr = FLUSH_DEPTH, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
         .qp_type = HK_IBV_QPT_RC};
-    f->qp = x->api->create_qp(c->ways[0].device->pd, &attr);
+    f->qp = x->api->create_qp(c->paths[0].device->pd, &attr);
   }
   if (!f->qp)
     return HK_FAIL_ERRNO("rank %d cannot make a queue pair on RDMA device %s to read from its GPU", x->env->rank,
-                         c->ways[0].device->name);
+                         c->paths[0].device->name);
   f->cq->used += FLUSH_DEPTH;
   int err = join_with_itself(c, f->qp);
   if (!err) return HK_OK;
   hk_ib_gpu_drop(c);
   char what[160];
   snprintf(what, sizeof what, "a queue pair to read from the GPU cannot be joined with itself on %s port %d: %s",
-           c->ways[0].device->name, hk_ib_my_port(c, &c->ways[0])->number, strerror(err));
+           c->paths[0].device->name, hk_ib_my_port(c, &c->paths[0])->number, strerror(err));
   return hk_ib_lost(c, what, true);
 }
 
@@ -213,7 +213,7 @@ static hk_status read_back(hk_ib_conn *c, const void *at, uint32_t rkey) {
   hk_ibv_send_wr *bad;
   if (!f->qp) HK_TRY(make_flush_qp(c), out);
   if (!f->qp) return HK_OK; /* it could not be: new queue pairs come */
-  hk_ibv_sge to = {(uint64_t)(uintptr_t)c->arena + READ_AT, 1, c->ways[0].arena_mr->lkey};
+  hk_ibv_sge to = {(uint64_t)(uintptr_t)c->arena + READ_AT, 1, c->paths[0].arena_mr->lkey};
   hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, 0, HK_IB_FLUSHED),
                        .sg_list = &to,
                        .num_sge = 1,
@@ -233,7 +233,7 @@ out:
 }
 
 /* One flush is for all that has arrived before it. */
-hk_status hk_ib_gpu_sees(hk_ib_conn *c, uint64_t k, bool *yes) {
+hk_status hk_ib_gpu_visible(hk_ib_conn *c, uint64_t k, bool *yes) {
   hk_status rc = HK_OK;
   hk_ib_flush *f = &c->flush;
   hk_device *gpu = c->recv->link->gpu;
@@ -246,14 +246,14 @@ hk_status hk_ib_gpu_sees(hk_ib_conn *c, uint64_t k, bool *yes) {
     HK_TRY(gpu->ops->rdma_flush(gpu), out);
     f->seen = arrived;
   } else if (!f->asked) {
-    HK_TRY(read_back(c, hk_net_payload(c->recv, k), c->ways[0].recv_mr->rkey), out);
+    HK_TRY(read_back(c, hk_net_payload(c->recv, k), c->paths[0].recv_mr->rkey), out);
   }
 out:
   *yes = k < f->seen;
   return rc;
 }
 
-hk_status hk_ib_user_gpu_sees(void *ctx, hk_net_end *e, const void *at, uint64_t slots, bool *yes) {
+hk_status hk_ib_user_gpu_visible(void *ctx, hk_net_end *e, const void *at, uint64_t slots, bool *yes) {
   hk_status rc = HK_OK;
   hk_ib_ctx *x = ctx;
   hk_ib_conn *c = e->priv;
@@ -265,7 +265,7 @@ hk_status hk_ib_user_gpu_sees(void *ctx, hk_net_end *e, const void *at, uint64_t
     bool moved;
     rc = hk_ib_poll(x, &moved); /* where nobody else does any more */
   } else if (!*yes) {
-    const hk_ibv_mr *mr = hk_ib_user_mr(x, c->ways[0].device, at, 1, true);
+    const hk_ibv_mr *mr = hk_ib_user_mr(x, c->paths[0].device, at, 1, true);
     rc = mr ? read_back(c, at, mr->rkey)
             : HK_FAIL(HK_ERR_USAGE, "a flush of memory at %p, which is not registered with this connection", at);
   }

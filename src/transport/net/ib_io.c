@@ -13,7 +13,7 @@ static inline uint32_t ring(const hk_ib_conn *c, uint64_t k) { return (uint32_t)
 static hk_status cannot_post(hk_ib_conn *c, const char *what, int err) {
   char cause[120];
   snprintf(cause, sizeof cause, "cannot post a %s request: %s", what, strerror(err));
-  return hk_ib_give_up(c, cause, "is the device still there? See the kernel's log");
+  return hk_ib_fail(c, cause, "is the device still there? See the kernel's log");
 }
 
 /* ---- receiving requests ---- */
@@ -89,8 +89,8 @@ static hk_status post(hk_ib_conn *c, uint32_t qp, hk_ibv_send_wr *wr, hk_ibv_sen
 
 /* Slot k's place in the peer's FIFO. */
 static hk_ib_target in_fifo(const hk_ib_conn *c, uint64_t k) {
-  hk_ib_target to = {.addr = c->ways[0].peer_ring.addr + (uint64_t)ring(c, k) * c->send->link->slot_bytes};
-  for (uint32_t i = 0; i < c->nways; i++) to.rkeys[i] = c->ways[i].peer_ring.rkey;
+  hk_ib_target to = {.addr = c->paths[0].peer_ring.addr + (uint64_t)ring(c, k) * c->send->link->slot_bytes};
+  for (uint32_t i = 0; i < c->npaths; i++) to.rkeys[i] = c->paths[i].peer_ring.rkey;
   return to;
 }
 
@@ -102,7 +102,7 @@ static hk_ibv_send_wr plain_write(const hk_ib_conn *c, uint32_t qp, hk_ibv_sge *
                        .num_sge = 1,
                        .opcode = HK_IBV_WR_RDMA_WRITE};
   wr.wr.rdma.remote_addr = to->addr;
-  wr.wr.rdma.rkey = to->rkeys[qp % c->nways];
+  wr.wr.rdma.rkey = to->rkeys[qp % c->npaths];
   return wr;
 }
 
@@ -114,9 +114,9 @@ static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
     uint32_t bytes = hk_net_slot(c->send, k)->bytes;
     fill_header(c, k, h);
     if (bytes) memcpy(entry + HK_IB_HEADER, hk_net_slot_data(c->send, k), bytes);
-    h->where = bytes && c->ways[0].peer_ring.flags & HK_IB_ON_GPU ? HK_IB_IN_FIFO : HK_IB_BEHIND;
+    h->where = bytes && c->paths[0].peer_ring.flags & HK_IB_ON_GPU ? HK_IB_IN_FIFO : HK_IB_BEHIND;
   }
-  const hk_ib_way *w = c->qps[qp].way;
+  const hk_ib_path *w = c->qps[qp].path;
   hk_ibv_sge sge = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER + h->bytes, w->arena_mr->lkey};
   hk_ibv_send_wr wr = write_with_imm(c, qp, &sge, w->peer_arena.addr + hk_ib_rx_offset(c, k), w->peer_arena.rkey,
                                      ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
@@ -132,9 +132,9 @@ static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
 }
 
 /* The keys of registered memory for all ways; false where a device does not take it. */
-static bool user_keys(hk_ib_conn *c, const char *data, uint32_t bytes, uint32_t lkeys[HK_IB_WAYS]) {
-  for (uint32_t i = 0; i < c->nways; i++) {
-    const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->ways[i].device, data, bytes, false);
+static bool user_keys(hk_ib_conn *c, const char *data, uint32_t bytes, uint32_t lkeys[HK_IB_PATHS]) {
+  for (uint32_t i = 0; i < c->npaths; i++) {
+    const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->paths[i].device, data, bytes, false);
     if (!mr) return false;
     lkeys[i] = mr->lkey;
   }
@@ -142,27 +142,27 @@ static bool user_keys(hk_ib_conn *c, const char *data, uint32_t bytes, uint32_t 
 }
 
 /* Where a large message lies, for the cards. */
-static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_t lkeys[HK_IB_WAYS]) {
+static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_t lkeys[HK_IB_PATHS]) {
   hk_status rc = HK_OK;
   hk_slot *s = hk_net_slot(c->send, k);
   hk_link *l = c->send->link;
   if (l->gpu) { /* register_rings has given it to the device */
     *from = hk_net_payload(c->send, k);
-    for (uint32_t i = 0; i < c->nways; i++) lkeys[i] = c->ways[i].send_mr->lkey;
+    for (uint32_t i = 0; i < c->npaths; i++) lkeys[i] = c->paths[i].send_mr->lkey;
     return HK_OK;
   }
   *from = hk_net_slot_data(c->send, k);
   if (s->flags & HK_SLOT_REF) {
     if (user_keys(c, *from, s->bytes, lkeys)) return HK_OK;
-    if (l->placed) return hk_ib_give_up(c, "what is to be sent cannot be registered", HK_IB_MORE_MEMORY);
+    if (l->placed) return hk_ib_fail(c, "what is to be sent cannot be registered", HK_IB_MORE_MEMORY);
     /* A device does not take it: as if the lane had copied it; the slot is ours yet. */
     void *place = hk_link_place(l, k, s->bytes);
     memcpy(place, *from, s->bytes);
     s->flags &= ~(uint32_t)HK_SLOT_REF;
     *from = place;
   }
-  for (uint32_t i = 0; i < c->nways; i++) {
-    hk_ib_way *w = &c->ways[i];
+  for (uint32_t i = 0; i < c->npaths; i++) {
+    hk_ib_path *w = &c->paths[i];
     if (!w->send_mr)
       HK_TRY(
           hk_ib_register(c->ctx, w->device, l->payload, (size_t)c->ctx->env->nslots * l->slot_bytes, true, &w->send_mr),
@@ -175,12 +175,12 @@ out:
 
 /* The parts of a large message that go over other queue pairs than its header's. */
 static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *from, uint32_t bytes,
-                            const uint32_t lkeys[HK_IB_WAYS], const hk_ib_target *to, uint32_t each) {
+                            const uint32_t lkeys[HK_IB_PATHS], const hk_ib_target *to, uint32_t each) {
   hk_status rc = HK_OK;
   for (uint32_t i = 1; i < c->nqps && i * each < bytes; i++) {
-    uint32_t other = (qp + i) % c->nqps, way = other % c->nways, at = i * each, left = bytes - at;
-    hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, left < each ? left : each, lkeys[way]};
-    hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to->addr + at, to->rkeys[way], (uint32_t)k & ~HK_IB_HAS_HEADER);
+    uint32_t other = (qp + i) % c->nqps, path = other % c->npaths, at = i * each, left = bytes - at;
+    hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, left < each ? left : each, lkeys[path]};
+    hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to->addr + at, to->rkeys[path], (uint32_t)k & ~HK_IB_HAS_HEADER);
     if (c->send->link->gpu || c->send->link->placed)
       wr.send_flags &= ~(unsigned)HK_IBV_SEND_INLINE; /* the CPU would have to read it */
     c->pending[ring(c, k)]++;
@@ -194,8 +194,8 @@ static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   hk_status rc = HK_OK;
   hk_slot *s = hk_net_slot(c->send, k);
   const char *from;
-  const hk_ib_way *w = c->qps[qp].way;
-  uint32_t lkeys[HK_IB_WAYS];
+  const hk_ib_path *w = c->qps[qp].path;
+  uint32_t lkeys[HK_IB_PATHS];
   char *entry = hk_ib_tx_entry(c, k);
   hk_ib_header *h = (hk_ib_header *)(void *)entry;
   bool split = c->nqps > 1 && s->bytes >= HK_IB_SPLIT_MIN && hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS);
@@ -208,7 +208,7 @@ static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   h->parts = (uint16_t)((s->bytes + each - 1) / each - 1);
   c->pending[ring(c, k)] = 1;
   HK_TRY(post_parts(c, k, qp, from, s->bytes, lkeys, &to, each), out);
-  hk_ibv_sge data = {(uint64_t)(uintptr_t)from, s->bytes < each ? s->bytes : each, lkeys[qp % c->nways]};
+  hk_ibv_sge data = {(uint64_t)(uintptr_t)from, s->bytes < each ? s->bytes : each, lkeys[qp % c->npaths]};
   hk_ibv_sge head = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER, w->arena_mr->lkey};
   hk_ibv_send_wr last = write_with_imm(c, qp, &head, w->peer_arena.addr + hk_ib_rx_offset(c, k), w->peer_arena.rkey,
                                        ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
@@ -253,7 +253,7 @@ static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_
 hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
   hk_status rc = HK_OK;
   uint32_t n = c->ctx->env->nslots;
-  if (!c->send || !c->ways[0].peer_ring.addr || c->ceded & hk_ib_direction(c, true)) return HK_OK;
+  if (!c->send || !c->paths[0].peer_ring.addr || c->ceded & hk_ib_direction(c, true)) return HK_OK;
   while (filled(c, c->posted) && (c->posted - c->credit < n || c->posted - credit(c) < n)) {
     uint64_t k = c->posted;
     uint32_t qp = (uint32_t)(k % c->nqps), i = ring(c, k);
@@ -262,7 +262,7 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
     for (uint32_t q = 0; q < c->nqps; q++)
       if (!has_room(&c->qps[q], 3)) goto out;
     bool told = true;
-    if (c->send->link->placed && !small) HK_TRY(hk_ib_place_is_told(c, k, hk_net_slot(c->send, k)->bytes, &told), out);
+    if (c->send->link->placed && !small) HK_TRY(hk_ib_place_is_known(c, k, hk_net_slot(c->send, k)->bytes, &told), out);
     if (!told) break;
     if (k >= c->given) c->sizes[i] = 0;
     HK_TRY(small ? post_small(c, k, qp) : post_large(c, k, qp), out);
@@ -276,7 +276,7 @@ out:
 }
 
 hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at, bool *posted) {
-  const hk_ib_way *w = c->qps[0].way;
+  const hk_ib_path *w = c->qps[0].path;
   hk_ibv_sge sge = {(uint64_t)(uintptr_t)from, bytes, w->arena_mr->lkey};
   hk_ibv_send_wr wr = {
       .wr_id = hk_ib_request_id(c, 0, HK_IB_SENT), .sg_list = &sge, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
@@ -311,8 +311,8 @@ hk_status hk_ib_fence(hk_ib_conn *c, bool all) {
     hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, i, HK_IB_SENT),
                          .opcode = HK_IBV_WR_RDMA_WRITE,
                          .send_flags = HK_IBV_SEND_SIGNALED};
-    wr.wr.rdma.remote_addr = q->way->peer_arena.addr;
-    wr.wr.rdma.rkey = q->way->peer_arena.rkey;
+    wr.wr.rdma.remote_addr = q->path->peer_arena.addr;
+    wr.wr.rdma.rkey = q->path->peer_arena.rkey;
     hk_ibv_send_wr *bad;
     int err = q->qp->context->ops.post_send(q->qp, &wr, &bad);
     if (err) return cannot_post(c, "send", err);
@@ -350,7 +350,7 @@ static hk_status out_of_order(hk_ib_conn *c, uint32_t number) {
   char cause[120];
   snprintf(cause, sizeof cause, "message %u came where %u was due: one was lost or came twice", number,
            (uint32_t)c->recv->next & ~HK_IB_HAS_HEADER);
-  return hk_ib_give_up(c, cause, "do all ranks run the same version of this library?");
+  return hk_ib_fail(c, cause, "do all ranks run the same version of this library?");
 }
 
 static hk_status arrived(hk_ib_conn *c, uint32_t qp, uint32_t imm) {
@@ -394,7 +394,7 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
           }
           if ((wc[i].wr_id & 15) == HK_IB_FLUSHED || qp >= c->nqps) continue;
           *moved = true;
-          if (wc[i].status == HK_IBV_WC_SUCCESS) c->came = c->pairs[c->qps[qp].way->pair].worked = true;
+          if (wc[i].status == HK_IBV_WC_SUCCESS) c->came = c->pairs[c->qps[qp].path->pair].worked = true;
           if (wc[i].status != HK_IBV_WC_SUCCESS)
             HK_TRY(hk_ib_broken(c, qp, &wc[i], (wc[i].wr_id & 15) == HK_IB_SENT ? "sending" : "receiving"), out);
           else if ((wc[i].wr_id & 15) == HK_IB_SENT)
@@ -419,7 +419,7 @@ static hk_status garbage(hk_ib_conn *c, const hk_ib_header *h) {
   char cause[160];
   snprintf(cause, sizeof cause, "a message makes no sense: number %u where %u was due, %u bytes in %u parts", h->seq,
            (uint32_t)c->recv->next + 1, h->bytes, h->parts + 1u);
-  return hk_ib_give_up(c, cause, "do all ranks run the same version of this library, with the same settings?");
+  return hk_ib_fail(c, cause, "do all ranks run the same version of this library, with the same settings?");
 }
 
 uint64_t hk_ib_arrived_to(const hk_ib_conn *c) {
@@ -478,7 +478,7 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
     if (c->parts[i] < h.parts || !hk_net_has_room(c->recv)) return HK_OK;
     if (c->recv->link->gpu && h.bytes) {
       bool seen;
-      hk_status rc = hk_ib_gpu_sees(c, k, &seen);
+      hk_status rc = hk_ib_gpu_visible(c, k, &seen);
       if (rc != HK_OK || !seen) return rc;
     }
     void *place;

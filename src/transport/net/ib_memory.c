@@ -103,8 +103,8 @@ hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t byt
     return HK_FAIL_ERRNO("cannot keep a dma-buf's file descriptor");
   }
   pthread_mutex_lock(&x->lock);
-  for (uint32_t i = 0; i < c->nways && taken; i++) {
-    hk_ib_device *d = c->ways[i].device;
+  for (uint32_t i = 0; i < c->npaths && taken; i++) {
+    hk_ib_device *d = c->paths[i].device;
     device = d->name;
     if (!r->mrs[d - x->devices]) give_gpu_to_device(x, d, r, why);
     taken = r->mrs[d - x->devices] != NULL;

@@ -28,7 +28,7 @@ static hk_ib_place *entry(const hk_ib_conn *c, size_t table, uint64_t k) {
 }
 
 static uint64_t check_of(const hk_ib_conn *c, uint64_t k, uint64_t addr, uint64_t bytes,
-                         const uint64_t keys[HK_IB_WAYS / 2]) {
+                         const uint64_t keys[HK_IB_PATHS / 2]) {
   uint64_t h = (addr ^ (uint64_t)c->epoch << 32) * 0x9e3779b97f4a7c15u;
   h = (h ^ h >> 29 ^ bytes) * 0xbf58476d1ce4e5b9u;
   h = (h ^ h >> 31 ^ keys[0]) * 0x9e3779b97f4a7c15u;
@@ -45,12 +45,12 @@ static bool read_entry(const hk_ib_conn *c, uint64_t k, uint64_t *told, hk_ib_ta
   /* relaxed: the check word tells whether what was read belongs together */
   uint64_t addr = atomic_load_explicit(&p->addr, memory_order_relaxed);
   *told = atomic_load_explicit(&p->bytes, memory_order_relaxed);
-  uint64_t keys[HK_IB_WAYS / 2];
-  for (int i = 0; i < HK_IB_WAYS / 2; i++) keys[i] = atomic_load_explicit(&p->keys[i], memory_order_relaxed);
+  uint64_t keys[HK_IB_PATHS / 2];
+  for (int i = 0; i < HK_IB_PATHS / 2; i++) keys[i] = atomic_load_explicit(&p->keys[i], memory_order_relaxed);
   uint64_t check = atomic_load_explicit(&p->check, memory_order_relaxed);
   if (check != check_of(c, k, addr, *told, keys)) return false;
   to->addr = addr;
-  for (int i = 0; i < HK_IB_WAYS; i++) to->rkeys[i] = (uint32_t)(keys[i / 2] >> 32 * (i % 2));
+  for (int i = 0; i < HK_IB_PATHS; i++) to->rkeys[i] = (uint32_t)(keys[i / 2] >> 32 * (i % 2));
   return true;
 }
 
@@ -62,7 +62,7 @@ bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *t
   return fits;
 }
 
-hk_status hk_ib_place_is_told(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *yes) {
+hk_status hk_ib_place_is_known(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *yes) {
   uint64_t told;
   hk_ib_target to;
   char cause[120];
@@ -70,7 +70,7 @@ hk_status hk_ib_place_is_told(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *y
   if (!*yes || told >= bytes) return HK_OK;
   snprintf(cause, sizeof cause, "a message of %u bytes is to go where the other side has room for %llu", bytes,
            (unsigned long long)told);
-  return hk_ib_give_up(c, cause, "do both sides run the same program?");
+  return hk_ib_fail(c, cause, "do both sides run the same program?");
 }
 
 /* ---- the receiver ---- */
@@ -100,17 +100,17 @@ static hk_ib_offered *offer_of(hk_ib_conn *c, uint64_t k) {
 
 void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes) {
   const hk_ib_offered *o = offer_of(c, k);
-  bool fits = o && o->told && (o->bytes == bytes || (c->recv->link->placed && o->bytes > bytes));
+  bool fits = o && o->announced && (o->bytes == bytes || (c->recv->link->placed && o->bytes > bytes));
   return fits ? o->to : NULL;
 }
 
 /* Fills our copy of slot k's entry; false where nothing was offered, or the device does not take the memory. */
 static bool fill_entry(hk_ib_conn *c, uint64_t k) {
   hk_ib_offered *o = offer_of(c, k);
-  uint64_t keys[HK_IB_WAYS / 2] = {0};
+  uint64_t keys[HK_IB_PATHS / 2] = {0};
   if (!o) return false;
-  for (uint32_t i = 0; i < c->nways; i++) {
-    const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->ways[i].device, o->to, o->bytes, true);
+  for (uint32_t i = 0; i < c->npaths; i++) {
+    const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->paths[i].device, o->to, o->bytes, true);
     if (!mr) return false;
     keys[i / 2] |= (uint64_t)mr->rkey << 32 * (i % 2);
   }
@@ -119,9 +119,9 @@ static bool fill_entry(hk_ib_conn *c, uint64_t k) {
   /* relaxed: our own card reads them, when it is told to */
   atomic_store_explicit(&p->addr, addr, memory_order_relaxed);
   atomic_store_explicit(&p->bytes, o->bytes, memory_order_relaxed);
-  for (int i = 0; i < HK_IB_WAYS / 2; i++) atomic_store_explicit(&p->keys[i], keys[i], memory_order_relaxed);
+  for (int i = 0; i < HK_IB_PATHS / 2; i++) atomic_store_explicit(&p->keys[i], keys[i], memory_order_relaxed);
   atomic_store_explicit(&p->check, check_of(c, k, addr, o->bytes, keys), memory_order_relaxed);
-  o->told = true;
+  o->announced = true;
   return true;
 }
 
@@ -135,7 +135,7 @@ hk_status hk_ib_place_announce(hk_ib_conn *c) {
     uint32_t bytes = (uint32_t)((end - first) * sizeof(hk_ib_place));
     if (bytes) HK_TRY(hk_ib_write(c, entry(c, TABLE_OUT, first), bytes, TABLE_IN + entry_at(first), &posted), out);
     if (!bytes && c->recv->link->placed && offer_of(c, first))
-      return hk_ib_give_up(c, "where data is to be received cannot be registered", HK_IB_MORE_MEMORY);
+      return hk_ib_fail(c, "where data is to be received cannot be registered", HK_IB_MORE_MEMORY);
     if (posted) c->announced = bytes ? end : first + 1;
   }
 out:
@@ -147,7 +147,7 @@ static bool is_open(hk_ib_conn *c) {
   if (!c->recv) return false;
   for (uint64_t k = c->recv->next; k < c->offered; k++) {
     const hk_ib_offered *o = offer_of(c, k);
-    if (o && o->told) return true;
+    if (o && o->announced) return true;
   }
   return false;
 }

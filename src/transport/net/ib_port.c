@@ -272,7 +272,7 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
 /* ---- pairs ---- */
 
 /* The cost of a way between two GIDs, or -1 where there is none. */
-static int way_cost(const hk_ib_gid *a, const hk_ib_gid *b, int version) {
+static int gid_pair_cost(const hk_ib_gid *a, const hk_ib_gid *b, int version) {
   if (a->kind != b->kind || family_of(&a->gid) != family_of(&b->gid)) return -1;
   unsigned offset = is_mapped(&a->gid) ? 96 : 0, bits = a->prefix < b->prefix ? a->prefix : b->prefix;
   return hk_ib_gid_cost(a, version) * 2 + !same_bits(a->gid.raw, b->gid.raw, offset + bits);
@@ -304,7 +304,7 @@ int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int
       }
       for (int a = 0; a < mine[i].ngids && a < HK_IB_GIDS; a++) {
         for (int b = 0; b < theirs[j].ngids && b < HK_IB_GIDS; b++) {
-          int cost = way_cost(&mine[i].gids[a], &theirs[j].gids[b], version);
+          int cost = gid_pair_cost(&mine[i].gids[a], &theirs[j].gids[b], version);
           if (cost < 0) continue;
           p.my_gid = (uint8_t)a;
           p.their_gid = (uint8_t)b;
@@ -333,6 +333,6 @@ const char *hk_ib_pair_words(const hk_ib_port *mine, const hk_ib_port *theirs, c
     return text;
   }
   const hk_ib_gid *a = &p->gids[pair->my_gid], *b = &q->gids[pair->their_gid];
-  snprintf(text, 64, "%s, %s", hk_ib_gid_words(a, kind), way_cost(a, b, 2) & 1 ? "two networks" : "one network");
+  snprintf(text, 64, "%s, %s", hk_ib_gid_words(a, kind), gid_pair_cost(a, b, 2) & 1 ? "two networks" : "one network");
   return text;
 }

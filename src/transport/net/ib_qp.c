@@ -13,12 +13,12 @@
 static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_qp *q = &c->qps[index];
-  hk_ib_way *way = &c->ways[index % c->nways];
-  hk_ib_device *device = way->device;
-  const hk_ib_port *port = hk_ib_my_port(c, way);
+  hk_ib_path *path = &c->paths[index % c->npaths];
+  hk_ib_device *device = path->device;
+  const hk_ib_port *port = hk_ib_my_port(c, path);
   uint32_t n = x->env->nslots;
   memset(q, 0, sizeof *q);
-  q->way = way;
+  q->path = path;
   /* A slot takes two requests, a credit one; a receiver gets a slot's header and one part a queue pair at most. */
   q->depth = 4 * n + 16;
   q->recv_depth = 2 * n + 16;
@@ -80,9 +80,9 @@ static uint8_t traffic_class(const hk_transport_env *env) {
   return set < 0 ? 0 : (uint8_t)set;
 }
 
-static void route_to(const hk_ib_conn *c, const hk_ib_way *way, hk_ibv_ah_attr *ah) {
-  const hk_ib_pair *pair = &c->pairs[way->pair];
-  const hk_ib_port *mine = hk_ib_my_port(c, way), *their = hk_ib_their_port(c, way);
+static void route_to(const hk_ib_conn *c, const hk_ib_path *path, hk_ibv_ah_attr *ah) {
+  const hk_ib_pair *pair = &c->pairs[path->pair];
+  const hk_ib_port *mine = hk_ib_my_port(c, path), *their = hk_ib_their_port(c, path);
   *ah = (hk_ibv_ah_attr){.dlid = their->lid, .sl = (uint8_t)hk_param_int(HK_P_IB_SL), .port_num = mine->number};
   /* InfiniBand needs global routing only between subnets. */
   bool ethernet = mine->layer == HK_IBV_LAYER_ETHERNET;
@@ -120,7 +120,7 @@ void hk_ib_measure(hk_ib_conn *c) {
   /* Failing again: what is only slow (soft-RoCE on processors that others want) gets twice the time with each attempt, or,
    * where nothing has worked yet, once all pairs have been tried; or new queue pairs would be all that it is busy with. */
   uint64_t past = hk_ago_ns(hk_now_ns(), c->broken_ns);
-  uint32_t tries = c->pairs[c->ways[0].pair].worked ? 1 : (uint32_t)c->npairs;
+  uint32_t tries = c->pairs[c->paths[0].pair].worked ? 1 : (uint32_t)c->npairs;
   for (uint32_t i = tries; i < c->attempts; i += tries)
     if (past + hk_ib_gives_up_ns(c->timeout + 1, retries) <= c->ctx->timeout_ns) c->timeout++;
 }
@@ -133,9 +133,9 @@ static bool ece_is_possible(const hk_ib_conn *c) {
   return c->ctx->api->query_ece && c->ctx->api->set_ece && hk_param_int(HK_P_IB_ECE_ENABLE);
 }
 
-void hk_ib_tell_ece(hk_ib_conn *c) {
+void hk_ib_fill_ece(hk_ib_conn *c) {
   for (uint32_t i = 0; i < c->nqps && ece_is_possible(c); i++)
-    if (c->ctx->api->query_ece(c->qps[i].qp, &c->told.ece[i])) c->told.ece[i] = (hk_ibv_ece){0};
+    if (c->ctx->api->query_ece(c->qps[i].qp, &c->ours.ece[i])) c->ours.ece[i] = (hk_ibv_ece){0};
 }
 
 /* A card that refuses goes on with what it does by itself. */
@@ -144,20 +144,20 @@ static void take_ece(hk_ib_conn *c, uint32_t i, hk_ibv_ece ece) {
   int err = c->ctx->api->set_ece(c->qps[i].qp, &ece);
   if (err)
     HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s does not take rank %d's options of connections (vendor %#x, %#x): %s",
-            c->ctx->env->rank, c->qps[i].way->device->name, c->peer, ece.vendor_id, ece.options, strerror(err));
+            c->ctx->env->rank, c->qps[i].path->device->name, c->peer, ece.vendor_id, ece.options, strerror(err));
 }
 
 static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_qp *q = &c->qps[i];
-  uint8_t mtu = c->told.ways[i % c->nways].mtu, their_mtu = theirs->ways[i % c->nways].mtu;
+  uint8_t mtu = c->ours.paths[i % c->npaths].mtu, their_mtu = theirs->paths[i % c->npaths].mtu;
   hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_RTR,
                        .path_mtu = their_mtu < mtu ? their_mtu : mtu,
                        .dest_qp_num = theirs->qp[i],
                        .rq_psn = theirs->psn,
                        .max_dest_rd_atomic = 1,
                        .min_rnr_timer = 12};
-  route_to(c, q->way, &to.ah_attr);
+  route_to(c, q->path, &to.ah_attr);
   take_ece(c, i, theirs->ece[i]);
   int err = x->api->modify_qp(q->qp, &to,
                               HK_IBV_QP_STATE | HK_IBV_QP_AV | HK_IBV_QP_PATH_MTU | HK_IBV_QP_DEST_QPN |
@@ -167,14 +167,14 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
                           .timeout = (uint8_t)c->timeout,
                           .retry_cnt = (uint8_t)hk_param_int(HK_P_IB_RETRY_CNT),
                           .rnr_retry = 7,
-                          .sq_psn = c->told.psn,
+                          .sq_psn = c->ours.psn,
                           .max_rd_atomic = 1};
     err = x->api->modify_qp(q->qp, &to,
                             HK_IBV_QP_STATE | HK_IBV_QP_TIMEOUT | HK_IBV_QP_RETRY_CNT | HK_IBV_QP_RNR_RETRY |
                                 HK_IBV_QP_SQ_PSN | HK_IBV_QP_MAX_QP_RD_ATOMIC);
   }
   errno = err;
-  q->way->bad = q->way->bad || err;
+  q->path->bad = q->path->bad || err;
   return err ? HK_ERR_SYSTEM : HK_OK; /* the caller knows whether another way is left to try */
 }
 

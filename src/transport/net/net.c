@@ -35,9 +35,9 @@ typedef struct hk_net_used {
 typedef struct net_state {
   hk_transport_state base; /* first: the caller holds a pointer to it */
   hk_net_used used[HK_NET_ACTIVE];
-  int nused;        /* 0: none works here, for the reason in `why` */
-  bool left_gpu;    /* the first end that did has been told */
-  net_names *names; /* [nranks] of their providers, whose own facts `used` has; NULL before the exchange */
+  int nused;          /* 0: none works here, for the reason in `why` */
+  bool move_reported; /* the first end that did has been told */
+  net_names *names;   /* [nranks] of their providers, whose own facts `used` has; NULL before the exchange */
   char why[160];
 } net_state;
 
@@ -211,7 +211,7 @@ out:
   return rc;
 }
 
-hk_status hk_net_leave_gpu(hk_net_end *e, const char *why) {
+hk_status hk_net_move_to_host(hk_net_end *e, const char *why) {
   hk_status rc = HK_OK;
   hk_link *l = e->link;
   net_state *s = (net_state *)l->owner;
@@ -222,7 +222,7 @@ hk_status hk_net_leave_gpu(hk_net_end *e, const char *why) {
   if (sends) HK_TRY(copy_filled(e, host), out);
   l->payload = host;
   l->gpu = NULL;
-  if (why && !s->left_gpu)
+  if (why && !s->move_reported)
     HK_WARN(
         "rank %d: %s, though it took some when that was tried: data passes host memory on channel %d %s rank %d, and "
         "on others (INFO tells)",
@@ -230,7 +230,7 @@ hk_status hk_net_leave_gpu(hk_net_end *e, const char *why) {
   else if (why)
     HK_INFO(HK_SUB_NET, "rank %d: %s: data passes host memory on channel %d %s rank %d", rank, why, e->key.channel,
             sends ? "to" : "from", e->key.peer);
-  s->left_gpu = s->left_gpu || why;
+  s->move_reported = s->move_reported || why;
 out:
   return rc;
 }
@@ -305,14 +305,14 @@ static hk_net_used *other_of(const hk_net_end *e) {
   return provider_from(s, (int)(e->used - s->used) + 1, e->key.peer, why, sizeof why);
 }
 
-bool hk_net_has_other(const hk_net_end *e) { return other_of(e) != NULL; }
+bool hk_net_has_fallback(const hk_net_end *e) { return other_of(e) != NULL; }
 
-hk_status hk_net_give_way(hk_net_end *e) {
+hk_status hk_net_fall_back(hk_net_end *e) {
   hk_status rc;
   hk_net_used *other = other_of(e);
   if (!other) return HK_FAIL(HK_ERR_INTERNAL, "no other network reaches rank %u", e->key.peer);
   e->used->nends--;
-  HK_TRY(hk_net_leave_gpu(e, NULL), out);
+  HK_TRY(hk_net_move_to_host(e, NULL), out);
   e->used = other;
   other->nends++;
   e->priv = NULL;
@@ -389,9 +389,9 @@ hk_status hk_net_gpu_memory(hk_link *l, void *base, size_t bytes, int fd, uint64
   return e->used->provider->gpu_memory(e->used->ctx, e, base, bytes, fd, offset);
 }
 
-hk_status hk_net_gpu_sees(hk_link *l, const void *at, uint64_t slots, bool *yes) {
+hk_status hk_net_gpu_visible(hk_link *l, const void *at, uint64_t slots, bool *yes) {
   hk_net_end *e = l->priv;
-  return e->used->provider->gpu_sees(e->used->ctx, e, at, slots, yes);
+  return e->used->provider->gpu_visible(e->used->ctx, e, at, slots, yes);
 }
 
 static void net_withdraw(hk_transport_state *state) {

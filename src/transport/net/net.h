@@ -58,7 +58,7 @@ typedef struct hk_net_provider {
    * takes it back.  And: does the GPU see the first `slots` messages, the last of which came to `at`?  What is to be done for
    * it is under way.  NULL together: no slots are placed. */
   hk_status (*gpu_memory)(void *ctx, hk_net_end *end, void *base, size_t bytes, int fd, uint64_t offset);
-  hk_status (*gpu_sees)(void *ctx, hk_net_end *end, const void *at, uint64_t slots, bool *yes);
+  hk_status (*gpu_visible)(void *ctx, hk_net_end *end, const void *at, uint64_t slots, bool *yes);
   /* As the transport's; NULL: what arrives is written by `progress`, to where hk_net_place says. */
   void (*offer)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes);
   void (*withdraw)(void *ctx);
@@ -76,18 +76,18 @@ extern const hk_net_provider hk_net_ib, hk_net_socket;
 /* No card takes the GPU's memory after all, for the reason given (NULL: it has been told): payloads move to the host's, what
  * the lane has filled too, and link->gpu becomes NULL.  The kernels stay where they are: the lane copies from now on.  Only
  * on the lane's thread, which is in `open` or `progress`.  Nothing to do where they lie there already. */
-hk_status hk_net_leave_gpu(hk_net_end *e, const char *why);
+hk_status hk_net_move_to_host(hk_net_end *e, const char *why);
 /* Is there another provider by which the ranks reach each other?  Both ends answer alike. */
-bool hk_net_has_other(const hk_net_end *e);
+bool hk_net_has_fallback(const hk_net_end *e);
 /* Opens the end with that one; the caller has forgotten it and holds no lock.  May block as `open` may. */
-hk_status hk_net_give_way(hk_net_end *e);
+hk_status hk_net_fall_back(hk_net_end *e);
 
 /* ---- links whose slots are placed (hk_link.placed): for the net plugin that this library is ---- */
 /* May a link's slots be, by the network that carries it now? */
 bool hk_net_can_place(const hk_link *l);
-/* The provider's gpu_memory and gpu_sees. */
+/* The provider's gpu_memory and gpu_visible. */
 hk_status hk_net_gpu_memory(hk_link *l, void *base, size_t bytes, int fd, uint64_t offset);
-hk_status hk_net_gpu_sees(hk_link *l, const void *at, uint64_t slots, bool *yes);
+hk_status hk_net_gpu_visible(hk_link *l, const void *at, uint64_t slots, bool *yes);
 
 /* ---- SEND ends ---- */
 static inline hk_slot *hk_net_slot(const hk_net_end *e, uint64_t k) { /* k counts from 0 */

@@ -203,7 +203,7 @@ hk_status hk_net_plugins_init(const hk_transport_env *env, const char *wanted, v
   hk_plugin_ctx *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for a net plugin");
   x->env = env;
-  x->patience_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  x->timeout_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
   HK_TRY(hk_net_plugin_begin(&x->plugin, env, wanted), out);
   if (!x->plugin.lib) goto out;
   /* Told apart from a provider of ours with the same name, which speaks another way. */
@@ -240,7 +240,7 @@ static void free_end(hk_plugin_end *e) {
       x->ends[i] = x->ends[--x->nends];
       break;
     }
-  hk_plugin_hang_up(e);
+  hk_plugin_disconnect(e);
   free(e->ring);
   free(e->owner);
   free(e);
@@ -252,7 +252,7 @@ static hk_status plugins_open(void *ctx, hk_net_end *end) {
   hk_plugin_end *e = calloc(1, sizeof *e);
   if (!e) return HK_FAIL_ERRNO("no memory for a link to rank %u", end->key.peer);
   size_t slots = (size_t)end->link->mask + 1;
-  hk_plugin_gpu_look(x);
+  hk_plugin_gpu_find_devices(x);
   *e = (hk_plugin_end){.ctx = x, .end = end, .sends = end->key.kind == HK_LINK_SEND, .fd = -1};
   e->device = &x->plugin.devices[end->key.channel % x->plugin.ndevices];
   e->ring = aligned_alloc(HK_PLUGIN_ENTRY, slots * HK_PLUGIN_ENTRY);
@@ -273,7 +273,7 @@ static hk_status plugins_open(void *ctx, hk_net_end *end) {
   e->lane[1].memory = end->link->payload;
   e->lane[1].entry = end->link->slot_bytes;
   end->priv = e;
-  HK_TRY(hk_plugin_call(e), out);
+  HK_TRY(hk_plugin_listen(e), out);
 out:
   if (rc != HK_OK) free_end(e);
   return rc;
@@ -290,7 +290,7 @@ static bool wanted(const hk_plugin_end *e) {
 }
 
 /* Nothing moves: are the peers that we wait for still there? */
-static hk_status look_for_peers(hk_plugin_ctx *x) {
+static hk_status check_peers(hk_plugin_ctx *x) {
   uint64_t now = hk_now_ns();
   for (int i = 0; i < x->nends; i++) {
     hk_plugin_end *e = x->ends[i];
@@ -325,7 +325,7 @@ static hk_status plugins_progress(void *ctx, bool *moved) {
   if (any)
     x->idle = 0;
   else if (++x->idle % IDLE_POLLS == 0)
-    HK_TRY(look_for_peers(x), out);
+    HK_TRY(check_peers(x), out);
   *moved |= any;
 out:
   return rc;

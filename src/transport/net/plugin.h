@@ -84,7 +84,7 @@ typedef struct hk_plugin_lane {
 
 /* Of connecting, in order.  CALLING: the receiver's handles have not come, or the sender has not answered. */
 typedef enum hk_plugin_step {
-  HK_PLUGIN_CALLING,
+  HK_PLUGIN_EXCHANGING,
   HK_PLUGIN_CONNECTING,
   HK_PLUGIN_READY,
   HK_PLUGIN_FAILED
@@ -129,7 +129,7 @@ struct hk_plugin_ctx {
   hk_plugin_end **ends;
   int nends, room;
   unsigned idle;
-  uint64_t patience_ns;
+  uint64_t timeout_ns;
   bool gpu_known, gpu_direct; /* looked at; devices are given the GPU's memory */
 };
 
@@ -137,15 +137,15 @@ void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc);
 /* An error of the plugin's, in words; fails the end. */
 hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code);
 /* Begins to connect, goes on, ends. */
-hk_status hk_plugin_call(hk_plugin_end *e);
+hk_status hk_plugin_listen(hk_plugin_end *e);
 hk_status hk_plugin_connect(hk_plugin_end *e);
-void hk_plugin_hang_up(hk_plugin_end *e);
+void hk_plugin_disconnect(hk_plugin_end *e);
 /* Has the peer closed its side? */
 bool hk_plugin_peer_gone(const hk_plugin_end *e);
 
 /* ---- plugin_gpu.c: payloads in a GPU's memory ---- */
 /* Which devices are given it; keeps to those, where there are some.  Before the first connection. */
-void hk_plugin_gpu_look(hk_plugin_ctx *x);
+void hk_plugin_gpu_find_devices(hk_plugin_ctx *x);
 bool hk_plugin_takes_gpu(void *ctx, const hk_net_end *end);
 /* Registers the lane's memory, the end's payloads.  Not `taken`: they lie with the host now, unregistered. */
 hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *taken);

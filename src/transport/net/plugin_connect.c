@@ -34,7 +34,7 @@ hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code) {
 }
 
 /* The other rank's side does not come, or is gone. */
-static hk_status abandoned(hk_plugin_end *e, const char *what) {
+static hk_status not_connected(hk_plugin_end *e, const char *what) {
   const hk_net_plugin_lib *l = e->ctx->plugin.lib;
   hk_plugin_mark_failed(e, HK_ERR_REMOTE);
   return HK_FAIL(
@@ -59,7 +59,7 @@ static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
   for (const char *p = data; bytes > 0;) {
     ssize_t n = send(e->fd, p, bytes, MSG_NOSIGNAL);
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
-      return abandoned(e, "the peer closed the connection that the two plugins were to be introduced over");
+      return not_connected(e, "the peer closed the connection that the two plugins were to be introduced over");
     if (n > 0) p += n, bytes -= (size_t)n;
     if (bytes > 0 && n <= 0)
       HK_TRY(hk_wait_fd(e->ctx->env->wait, e->fd, POLLOUT, "a network plugin's introduction"), out);
@@ -69,7 +69,7 @@ out:
   return rc;
 }
 
-hk_status hk_plugin_call(hk_plugin_end *e) {
+hk_status hk_plugin_listen(hk_plugin_end *e) {
   hk_status rc = HK_OK;
   const hk_transport_env *env = e->ctx->env;
   if (e->sends) return HK_OK; /* the receiver calls */
@@ -89,31 +89,32 @@ static hk_status read_some(hk_plugin_end *e, void *to, size_t bytes) {
   ssize_t n = recv(e->fd, (char *)to + e->wire_got, bytes - e->wire_got, MSG_DONTWAIT);
   if (n > 0) e->wire_got += (size_t)n;
   if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
-    return abandoned(e, "the peer closed it before it was made");
+    return not_connected(e, "the peer closed it before it was made");
   return HK_OK;
 }
 
-static void introduced(hk_plugin_end *e) {
+static void handles_exchanged(hk_plugin_end *e) {
   e->step = HK_PLUGIN_CONNECTING;
-  e->deadline_ns = hk_now_ns() + e->ctx->patience_ns;
+  e->deadline_ns = hk_now_ns() + e->ctx->timeout_ns;
 }
 
-static hk_status meet(hk_plugin_end *e) {
+static hk_status exchange_handles(hk_plugin_end *e) {
   hk_status rc = HK_OK;
   const hk_transport_env *env = e->ctx->env;
   char answer;
   if (!e->sends) {
     HK_TRY(read_some(e, &answer, 1), out);
-    if (e->wire_got) introduced(e);
+    if (e->wire_got) handles_exchanged(e);
     return HK_OK;
   }
   if (e->fd < 0 && (e->fd = env->take(env->arg, e->end->key.peer, tag_of(e))) < 0) return HK_OK;
   HK_TRY(read_some(e, &e->wire, sizeof e->wire), out);
   if (e->wire_got < sizeof e->wire) return HK_OK;
   if (e->wire.magic != WIRE_MAGIC || e->wire.lanes != HK_PLUGIN_LANES)
-    return abandoned(e, "the peer's introduction makes no sense: do all ranks run the same version of this library?");
+    return not_connected(e,
+                         "the peer's introduction makes no sense: do all ranks run the same version of this library?");
   HK_TRY(write_all(e, &ANSWER, 1), out);
-  introduced(e);
+  handles_exchanged(e);
 out:
   return rc;
 }
@@ -155,7 +156,7 @@ hk_status hk_plugin_connect(hk_plugin_end *e) {
   hk_status rc = HK_OK;
   const hk_net_plugin_lib *lib = e->ctx->plugin.lib;
   bool all = true;
-  if (e->step == HK_PLUGIN_CALLING) HK_TRY(meet(e), out);
+  if (e->step == HK_PLUGIN_EXCHANGING) HK_TRY(exchange_handles(e), out);
   if (e->step != HK_PLUGIN_CONNECTING) return HK_OK;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     HK_TRY(join_lane(e, i), out);
@@ -169,15 +170,15 @@ hk_status hk_plugin_connect(hk_plugin_end *e) {
     HK_INFO(HK_SUB_NET, "rank %d: channel %d %s rank %d by net plugin %s (v%d), device %s", e->ctx->env->rank,
             e->end->key.channel, e->sends ? "to" : "from", e->end->key.peer, lib->name, lib->version, e->device->name);
   } else if (hk_now_ns() > e->deadline_ns) {
-    rc = abandoned(e, "the plugin's connect and accept did not end within HOCKET_PEER_TIMEOUT");
+    rc = not_connected(e, "the plugin's connect and accept did not end within HOCKET_PEER_TIMEOUT");
   } else if (hk_plugin_peer_gone(e)) {
-    rc = abandoned(e, "the peer closed it before it was made");
+    rc = not_connected(e, "the peer closed it before it was made");
   }
 out:
   return rc;
 }
 
-void hk_plugin_hang_up(hk_plugin_end *e) {
+void hk_plugin_disconnect(hk_plugin_end *e) {
   const net_plugin_v *c = e->ctx->plugin.lib->calls;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     hk_plugin_lane *l = &e->lane[i];

@@ -21,7 +21,7 @@ enum { TRIAL_S = 10 };
 /* ---- registering ---- */
 
 typedef struct gpu_memory {
-  hk_gdr_way way;
+  hk_gdr_method method;
   void *registration;
   char why[HK_GDR_WHY]; /* what was refused before this way was found */
 } gpu_memory;
@@ -52,11 +52,11 @@ static bool by_address(hk_net_plugin *p, const hk_net_device *d, void *comm, voi
 }
 
 /* Whole pages of the GPU's memory, for a connection of the device's. */
-static void give(hk_net_plugin *p, const hk_net_device *d, void *comm, hk_device *gpu, void *at, size_t bytes,
-                 gpu_memory *out) {
-  *out = (gpu_memory){.way = HK_GDR_DMABUF};
+static void register_gpu_memory(hk_net_plugin *p, const hk_net_device *d, void *comm, hk_device *gpu, void *at,
+                                size_t bytes, gpu_memory *out) {
+  *out = (gpu_memory){.method = HK_GDR_DMABUF};
   if (by_dmabuf(p, d, comm, gpu, at, bytes, out)) return;
-  out->way = by_address(p, d, comm, at, bytes, out) ? HK_GDR_PEERMEM : HK_GDR_STAGED;
+  out->method = by_address(p, d, comm, at, bytes, out) ? HK_GDR_PEERMEM : HK_GDR_STAGED;
 }
 
 hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *taken) {
@@ -64,13 +64,13 @@ hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *take
   char why[HK_GDR_WHY + 192];
   const size_t page = HK_DEVICE_PAGE, bytes = (((size_t)e->end->link->mask + 1) * l->entry + page - 1) / page * page;
   hk_device *gpu = e->end->link->gpu;
-  give(&e->ctx->plugin, e->device, l->comm, gpu, l->memory, bytes, &m);
-  *taken = m.way != HK_GDR_STAGED;
+  register_gpu_memory(&e->ctx->plugin, e->device, l->comm, gpu, l->memory, bytes, &m);
+  *taken = m.method != HK_GDR_STAGED;
   l->registration = m.registration;
   if (*taken) return HK_OK;
   snprintf(why, sizeof why, "device %s of net plugin %s takes no memory of GPU %d (%s)", e->device->name,
            e->ctx->plugin.lib->name, gpu->limits.ordinal, m.why);
-  return hk_net_leave_gpu(e->end, why);
+  return hk_net_move_to_host(e->end, why);
 }
 
 /* ---- which devices ---- */
@@ -115,12 +115,12 @@ static void end_trial(const net_plugin_v *c, trial *t) {
 static void try_device(hk_plugin_ctx *x, const hk_net_device *d, gpu_memory *m) {
   hk_net_plugin *p = &x->plugin;
   trial t = {0};
-  *m = (gpu_memory){.way = HK_GDR_STAGED};
+  *m = (gpu_memory){.method = HK_GDR_STAGED};
   if (connect_with_itself(x, d, &t, m->why)) {
-    m->way = HK_GDR_DMABUF;
-    for (int side = 0; side < 2 && m->way != HK_GDR_STAGED; side++) {
-      give(p, d, t.comm[side], x->env->gpu, x->env->gpu_page, HK_DEVICE_PAGE, m);
-      if (m->way != HK_GDR_STAGED) p->lib->calls->dereg(t.comm[side], m->registration);
+    m->method = HK_GDR_DMABUF;
+    for (int side = 0; side < 2 && m->method != HK_GDR_STAGED; side++) {
+      register_gpu_memory(p, d, t.comm[side], x->env->gpu, x->env->gpu_page, HK_DEVICE_PAGE, m);
+      if (m->method != HK_GDR_STAGED) p->lib->calls->dereg(t.comm[side], m->registration);
     }
   }
   m->registration = NULL;
@@ -149,7 +149,7 @@ static bool can_flush(const hk_plugin_ctx *x, const hk_net_device *d) {
 static void look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) {
   const hk_net_device *d = &f->device;
   hk_device *gpu = x->env->gpu;
-  gpu_memory m = {.way = HK_GDR_STAGED};
+  gpu_memory m = {.method = HK_GDR_STAGED};
   char path[PATH_MAX];
   f->cls = hk_gdr_distance(paths, gpu->limits.ordinal, d->name, pci_of(d, path));
   if (!(d->memory & (NET_PLUGIN_CUDA_MEMORY | NET_PLUGIN_DMABUF)))
@@ -158,11 +158,11 @@ static void look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) 
     snprintf(m.why, sizeof m.why, "the GPU needs flushes, and neither the plugin nor its driver has a call for them");
   else if (!hk_gdr_too_far(f->cls, m.why, sizeof m.why))
     try_device(x, d, &m);
-  f->takes = m.way != HK_GDR_STAGED;
+  f->takes = m.method != HK_GDR_STAGED;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d and %s of net plugin %s%s%s: %s%s%s%s", x->env->rank,
           gpu->limits.ordinal, d->name, x->plugin.lib->name, f->cls == HK_PATH_DIS ? "" : ", ",
           f->cls == HK_PATH_DIS ? "" : hk_path_class_name(f->cls), f->takes ? "GPUDirect RDMA by " : "data passes ",
-          hk_gdr_way_name(m.way), m.why[0] ? "; " : "", m.why);
+          hk_gdr_method_name(m.method), m.why[0] ? "; " : "", m.why);
 }
 
 /* Keeps the devices that are given the GPU's memory, where there are some, and of these the nearest. */
@@ -177,15 +177,15 @@ static void settle_devices(hk_plugin_ctx *x, const finding *f, int n) {
     if ((f[i].takes || !x->gpu_direct) && f[i].cls == best) p->devices[p->ndevices++] = f[i].device;
 }
 
-void hk_plugin_gpu_look(hk_plugin_ctx *x) {
-  static const hk_path_rules own_ways = {.no_pxn = true}; /* what another GPU reaches does not help */
+void hk_plugin_gpu_find_devices(hk_plugin_ctx *x) {
+  static const hk_path_rules own_paths = {.no_pxn = true}; /* what another GPU reaches does not help */
   finding found[HK_ARRAY_LENGTH(x->plugin.devices)];
   hk_topo *t = NULL;
   hk_paths *paths = NULL;
   int n = x->plugin.ndevices;
   if (x->gpu_known || !x->env->gpu_page) return;
   x->gpu_known = true;
-  if (hk_topo_detect_with_file(&t, 0) != HK_OK || hk_paths_new(&paths, t, &own_ways) != HK_OK)
+  if (hk_topo_detect_with_file(&t, 0) != HK_OK || hk_paths_new(&paths, t, &own_paths) != HK_OK)
     HK_INFO(HK_SUB_NET, "rank %d: how far devices are from its GPU is not known: %s", x->env->rank, hk_last_error());
   for (int i = 0; i < n; i++) {
     found[i] = (finding){.device = x->plugin.devices[i]};
@@ -199,7 +199,7 @@ void hk_plugin_gpu_look(hk_plugin_ctx *x) {
 bool hk_plugin_takes_gpu(void *ctx, const hk_net_end *end) {
   hk_plugin_ctx *x = ctx;
   (void)end;
-  hk_plugin_gpu_look(x);
+  hk_plugin_gpu_find_devices(x);
   return x->gpu_direct;
 }
 

@@ -176,7 +176,7 @@ out:
 }
 
 /* The higher rank's side: looks whether the calls have come. */
-static void answer(socket_ctx *x, hk_socket_conn *c) {
+static void accept_sockets(socket_ctx *x, hk_socket_conn *c) {
   while (c->nconnected < c->nsockets) {
     int fd = x->env->take(x->env->arg, c->peer, tag_of(c, c->nconnected));
     if (fd < 0) return;
@@ -341,7 +341,7 @@ static hk_status socket_progress(void *ctx, bool *moved) {
   int nwaiting;
   if (x->nconnecting)
     for (int i = 0; i < x->nconns; i++)
-      if (!conn_ready(x->conns[i])) answer(x, x->conns[i]);
+      if (!conn_ready(x->conns[i])) accept_sockets(x, x->conns[i]);
   bool asked = x->nblocked > 0;
   if (asked) ask_epoll(x, 0);
   HK_TRY(send_all(x, &any, &nwaiting), out);

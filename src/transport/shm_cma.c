@@ -26,7 +26,7 @@ static bool crowded(const hk_shm_state *s) {
   return ranks > env->peers[env->rank].cores;
 }
 
-void hk_shm_peek_prepare(hk_shm_state *s) {
+void hk_shm_cma_prepare(hk_shm_state *s) {
   if (getrandom(s->probe, sizeof s->probe, 0) != (ssize_t)sizeof s->probe) return; /* address 0: nobody will try */
   s->fact.probe_at = (uint64_t)(uintptr_t)s->probe;
   memcpy(s->fact.probe, s->probe, sizeof s->probe);
@@ -48,7 +48,7 @@ static int read_all(pid_t pid, uint64_t from, void *to, size_t bytes) {
   return 0;
 }
 
-void hk_shm_peek_try(hk_shm_state *s, const void *facts) {
+void hk_shm_cma_try(hk_shm_state *s, const void *facts) {
   const hk_transport_env *env = s->base.env;
   const hk_shm_process *p = s->process;
   _Atomic(uint8_t) *mine = p->arena.base ? hk_shm_arena_reads(&p->arena, (uint32_t)p->index[env->rank]) : NULL;
@@ -74,11 +74,11 @@ void hk_shm_peek_try(hk_shm_state *s, const void *facts) {
 }
 
 /* May all readers of the link read this process's memory? */
-bool hk_shm_peek_allowed(const hk_shm_state *s, const hk_link *link) {
+bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link) {
   const hk_shm_process *p = s->process;
   if (link->kind == HK_LINK_SEND) {
     _Atomic(uint8_t) *reads = hk_shm_arena_reads(&p->arena, (uint32_t)p->index[link->peer]);
-    return reads && atomic_load_explicit(reads, memory_order_relaxed); /* see hk_shm_peek_try */
+    return reads && atomic_load_explicit(reads, memory_order_relaxed); /* see hk_shm_cma_try */
   }
   for (uint32_t i = 0; i < p->ngroup; i++) {
     _Atomic(uint8_t) *reads = hk_shm_arena_reads(&p->arena, i);

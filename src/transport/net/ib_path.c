@@ -5,9 +5,9 @@
 #include <string.h>
 #include "ib.h"
 
-enum { STUBBORN = 4 };
+enum { TRIES_OF_A_PROVEN_PAIR = 4 };
 
-void hk_ib_describe_way(const hk_ib_conn *c, const hk_ib_way *w, char text[HK_IB_ROUTE]) {
+void hk_ib_describe_path(const hk_ib_conn *c, const hk_ib_path *w, char text[HK_IB_ROUTE]) {
   const hk_ib_pair *p = &c->pairs[w->pair];
   const hk_ib_port *a = hk_ib_my_port(c, w), *b = hk_ib_their_port(c, w);
   char from[48], to[48];
@@ -30,16 +30,16 @@ static bool port_is_up(hk_ib_conn *c, int mine) {
 /* Leaves out what is not to be chosen now.  A pair that has never carried anything gives way to the next.  One that has is
  * kept, unless its port is down, or it fails again and again, or others go on: then these ports are left out together. */
 static void leave_out_bad(hk_ib_conn *c) {
-  bool up[HK_IB_WAYS];
+  bool up[HK_IB_PATHS];
   uint32_t good = 0;
-  for (uint32_t i = 0; i < c->nways; i++) {
-    up[i] = port_is_up(c, c->pairs[c->ways[i].pair].mine);
-    good += up[i] && !c->ways[i].bad;
+  for (uint32_t i = 0; i < c->npaths; i++) {
+    up[i] = port_is_up(c, c->pairs[c->paths[i].pair].mine);
+    good += up[i] && !c->paths[i].bad;
   }
-  for (uint32_t i = 0; i < c->nways; i++) {
-    hk_ib_pair *bad = &c->pairs[c->ways[i].pair];
-    if (up[i] && !c->ways[i].bad) continue;
-    bool both = good > 0 || (bad->worked && c->attempts >= STUBBORN);
+  for (uint32_t i = 0; i < c->npaths; i++) {
+    hk_ib_pair *bad = &c->pairs[c->paths[i].pair];
+    if (up[i] && !c->paths[i].bad) continue;
+    bool both = good > 0 || (bad->worked && c->attempts >= TRIES_OF_A_PROVEN_PAIR);
     for (int k = 0; k < c->npairs; k++) {
       hk_ib_pair *p = &c->pairs[k];
       if (p->mine == bad->mine && (!up[i] || (both && p->theirs == bad->theirs))) p->out = true;
@@ -49,15 +49,15 @@ static void leave_out_bad(hk_ib_conn *c) {
 }
 
 static bool fits(const hk_ib_conn *c, const hk_ib_pair *p) {
-  for (uint32_t i = 0; i < c->nways; i++)
-    if (!hk_ib_pairs_go_together(c->mine, c->theirs, &c->pairs[c->ways[i].pair], p)) return false;
+  for (uint32_t i = 0; i < c->npaths; i++)
+    if (!hk_ib_pairs_go_together(c->mine, c->theirs, &c->pairs[c->paths[i].pair], p)) return false;
   return true;
 }
 
 /* The best pair for one way more: one that has worked, any other one, and for the only way even one whose port is down.
  * -1: there is none. */
 static int best_pair(hk_ib_conn *c) {
-  for (int pass = 0; pass < (c->nways ? 2 : 3); pass++) {
+  for (int pass = 0; pass < (c->npaths ? 2 : 3); pass++) {
     for (int i = 0; i < c->npairs; i++) {
       const hk_ib_pair *p = &c->pairs[i];
       if (p->out || (pass == 0 && !p->worked) || !fits(c, p)) continue;
@@ -67,34 +67,34 @@ static int best_pair(hk_ib_conn *c) {
   return -1;
 }
 
-void hk_ib_choose_ways(hk_ib_conn *c) {
+void hk_ib_choose_paths(hk_ib_conn *c) {
   leave_out_bad(c);
-  c->nways = 0;
+  c->npaths = 0;
   int at = best_pair(c);
   if (at < 0) { /* everything has been tried: once more */
     for (int i = 0; i < c->npairs; i++) c->pairs[i].out = false;
     at = best_pair(c);
   }
-  for (; at >= 0 && c->nways < HK_IB_WAYS; at = best_pair(c)) c->ways[c->nways++].pair = at;
+  for (; at >= 0 && c->npaths < HK_IB_PATHS; at = best_pair(c)) c->paths[c->npaths++].pair = at;
 }
 
-bool hk_ib_take_ways(hk_ib_conn *c, const hk_ib_epoch *theirs) {
-  if (theirs->nways < 1 || theirs->nways > HK_IB_WAYS) return false;
-  c->nways = theirs->nways;
-  for (uint32_t i = 0; i < c->nways; i++) {
-    const uint8_t *port = theirs->ways[i].port, *gid = theirs->ways[i].gid;
+bool hk_ib_take_paths(hk_ib_conn *c, const hk_ib_epoch *theirs) {
+  if (theirs->npaths < 1 || theirs->npaths > HK_IB_PATHS) return false;
+  c->npaths = theirs->npaths;
+  for (uint32_t i = 0; i < c->npaths; i++) {
+    const uint8_t *port = theirs->paths[i].port, *gid = theirs->paths[i].gid;
     int at = 0;
     for (; at < c->npairs; at++) {
       const hk_ib_pair *p = &c->pairs[at];
       if (p->theirs == port[0] && p->mine == port[1] && p->their_gid == gid[0] && p->my_gid == gid[1]) break;
     }
-    c->ways[i].pair = at < c->npairs ? at : 0;
+    c->paths[i].pair = at < c->npairs ? at : 0;
     if (at == c->npairs) return false;
   }
   return true;
 }
 
-static uint8_t mtu_of(const hk_ib_conn *c, const hk_ib_way *w) {
+static uint8_t mtu_of(const hk_ib_conn *c, const hk_ib_path *w) {
   const hk_ib_port *port = hk_ib_my_port(c, w);
   hk_ibv_port_attr attr;
   memset(&attr, 0, sizeof attr);
@@ -103,26 +103,26 @@ static uint8_t mtu_of(const hk_ib_conn *c, const hk_ib_way *w) {
   return port->mtu;
 }
 
-void hk_ib_tell_ways(hk_ib_conn *c) {
+void hk_ib_fill_paths(hk_ib_conn *c) {
   bool low = c->ctx->env->rank < c->peer;
-  c->told.nways = (uint8_t)c->nways;
-  for (uint32_t i = 0; i < c->nways; i++) {
-    const hk_ib_pair *p = &c->pairs[c->ways[i].pair];
-    uint8_t *port = c->told.ways[i].port, *gid = c->told.ways[i].gid;
+  c->ours.npaths = (uint8_t)c->npaths;
+  for (uint32_t i = 0; i < c->npaths; i++) {
+    const hk_ib_pair *p = &c->pairs[c->paths[i].pair];
+    uint8_t *port = c->ours.paths[i].port, *gid = c->ours.paths[i].gid;
     port[0] = low ? p->mine : p->theirs;
     port[1] = low ? p->theirs : p->mine;
     gid[0] = low ? p->my_gid : p->their_gid;
     gid[1] = low ? p->their_gid : p->my_gid;
-    c->told.ways[i].mtu = mtu_of(c, &c->ways[i]);
+    c->ours.paths[i].mtu = mtu_of(c, &c->paths[i]);
   }
 }
 
 /* ---- what the kernel says of a way ---- */
 
-const char *hk_ib_kernel_says(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]) {
+const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]) {
   enum { PATIENCE_MS = 500 };
   char words[HK_IB_CM_WORDS];
-  const hk_ib_pair *now = &c->pairs[c->ways[0].pair], *pair = c->pairs;
+  const hk_ib_pair *now = &c->pairs[c->paths[0].pair], *pair = c->pairs;
   while (pair->mine != now->mine || pair->theirs != now->theirs) pair++; /* what these ports would rather take */
   const hk_ib_port *mine = &c->mine[pair->mine], *theirs = &c->theirs[pair->theirs];
   *text = '\0';
@@ -130,48 +130,48 @@ const char *hk_ib_kernel_says(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]) {
   c->ctx->asked_kernel = true;
   hk_wait_env wait = hk_ib_wait_env(c->ctx);
   if (hk_ib_cm_ask(&wait, &mine->gids[pair->my_gid].gid, &theirs->gids[pair->their_gid].gid, PATIENCE_MS, words) !=
-      HK_IB_CM_SILENT)
+      HK_IB_CM_NO_ANSWER)
     snprintf(text, HK_IB_CM_WORDS + 20, "; the kernel says: %s", words);
   return text;
 }
 
 /* ---- memory on the ways' devices ---- */
 
-static bool register_end(hk_ib_conn *c, const hk_ib_way *w, hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
+static bool register_end(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
   if (!*mr && e->link->gpu) *mr = hk_ib_gpu_mr(c, w, e, why);
   if (!*mr && !e->link->gpu)
     *mr = hk_ib_try_register(c->ctx, w->device, e->link->payload, hk_ib_ring_bytes(c), true, why);
   return *mr != NULL;
 }
 
-static bool register_rings(hk_ib_conn *c, hk_ib_way *w, char why[160]) {
+static bool register_rings(hk_ib_conn *c, hk_ib_path *w, char why[160]) {
   bool source = c->send && (c->send->link->gpu || hk_ib_memory_is_scarce());
   return (!c->recv || register_end(c, w, c->recv, &w->recv_mr, why)) &&
          (!source || register_end(c, w, c->send, &w->send_mr, why));
 }
 
-hk_ib_way *hk_ib_register_rings(hk_ib_conn *c, char why[160]) {
-  for (hk_ib_way *w = c->ways; w < c->ways + c->nways; w++)
+hk_ib_path *hk_ib_register_rings(hk_ib_conn *c, char why[160]) {
+  for (hk_ib_path *w = c->paths; w < c->paths + c->npaths; w++)
     if (!register_rings(c, w, why)) return w;
   return NULL;
 }
 
-static void free_way_memory(hk_ib_ctx *x, hk_ib_way *w) {
+static void free_path_memory(hk_ib_ctx *x, hk_ib_path *w) {
   hk_ib_unregister(x, &w->arena_mr);
   hk_ib_unregister(x, &w->send_mr);
   hk_ib_unregister(x, &w->recv_mr);
 }
 
-hk_status hk_ib_open_ways(hk_ib_conn *c, hk_ib_way **refused, char why[160]) {
+hk_status hk_ib_open_paths(hk_ib_conn *c, hk_ib_path **refused, char why[160]) {
   hk_status rc = HK_OK;
   hk_ib_ctx *x = c->ctx;
   hk_ib_device *d;
   *refused = NULL;
-  for (uint32_t i = c->nways; i < HK_IB_WAYS; i++) free_way_memory(x, &c->ways[i]);
-  for (hk_ib_way *w = c->ways; w < c->ways + c->nways && !*refused; w++) {
+  for (uint32_t i = c->npaths; i < HK_IB_PATHS; i++) free_path_memory(x, &c->paths[i]);
+  for (hk_ib_path *w = c->paths; w < c->paths + c->npaths && !*refused; w++) {
     w->bad = false;
     HK_TRY(hk_ib_device_open(x, hk_ib_my_port(c, w)->device, &d), out);
-    if (d != w->device) free_way_memory(x, w);
+    if (d != w->device) free_path_memory(x, w);
     w->device = d;
     if (!w->arena_mr) w->arena_mr = hk_ib_try_register(x, d, c->arena, c->arena_bytes, false, why);
     if (!w->arena_mr || !register_rings(c, w, why)) *refused = w;
@@ -181,10 +181,10 @@ out:
 }
 
 void hk_ib_free_memory(hk_ib_conn *c) {
-  for (int i = 0; i < HK_IB_WAYS; i++) free_way_memory(c->ctx, &c->ways[i]);
+  for (int i = 0; i < HK_IB_PATHS; i++) free_path_memory(c->ctx, &c->paths[i]);
 }
 
 void hk_ib_unregister_end(hk_ib_conn *c, bool sends) {
-  for (hk_ib_way *w = c->ways; w < c->ways + HK_IB_WAYS; w++)
+  for (hk_ib_path *w = c->paths; w < c->paths + HK_IB_PATHS; w++)
     hk_ib_unregister(c->ctx, sends ? &w->send_mr : &w->recv_mr);
 }
