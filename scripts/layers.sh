@@ -1,24 +1,26 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# layers.sh: reads every #include under src/ and says which go against the direction of the design (docs/architecture.md,
-# "What is where"); also warns of files longer than 600 lines.  Exit code 1 on a violation.
+# layers.sh: compares every #include under src/ with the table "Folders and dependencies" of docs/architecture.md, and warns of
+# files longer than 600 lines.  Exit code 1 if an include is not in the table.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-find src -name '*.[ch]' -o -name '*.def' -o -name '*.cu' | LC_ALL=C sort | xargs awk '
-BEGIN {
-  # What a folder may include beside itself and base; "x/y.h" is one header of another folder.
-  may["base"] = may["device"] = may["topo"] = may["program"] = ""
-  may["sim"] = "program topo collectives"
-  may["transport"] = "device topo program"
-  may["netplugin"] = "transport"
-  may["kernels"] = "program transport/link.h"
-  may["collectives"] = "program topo"
-  may["boot"] = "runtime/comm.h"
-  may["gpu"] = "transport program kernels collectives device topo boot runtime sim"
-  may["runtime"] = may["tools"] = "*"
-  # The public API only, so that the same binary runs with another libnccl.so.2; and what is linked or compiled into it.
-  may["perf"] = "! base/json.h base/cuda_abi.h base/launchers.def"
-  public["boot"] = public["runtime"] = public["perf"] = public["tools"] = 1
+table=docs/architecture.md
+find src -name '*.[ch]' -o -name '*.def' -o -name '*.cu' | LC_ALL=C sort | xargs awk -v table="$table" '
+# A row "| `folder` | what it is for | `x`, `y/z.h` |": the folder may include x and the header y/z.h.
+FILENAME == table {
+  if ($0 ~ /^\| `[a-z]+` \|/) {
+    split($0, cell, "|")
+    folder = cell[2]
+    gsub(/[ `]/, "", folder)
+    only[folder] = cell[4] ~ /(^|[ ,])only / # not even the rest of base
+    public[folder] = cell[4] ~ /everything|public API|`nccl\.h`/
+    may[folder] = cell[4] ~ /everything/ ? "*" : ""
+    if (may[folder] != "*") while (match(cell[4], /`[^`]*`/)) {
+      may[folder] = may[folder] " " substr(cell[4], RSTART + 1, RLENGTH - 2)
+      cell[4] = substr(cell[4], RSTART + RLENGTH)
+    }
+  }
+  next
 }
 function complain(text) { print FILENAME ":" FNR ": " text; bad = 1 }
 # "src/a/b/../../c/d.h" without the dots, from below src/.
@@ -38,10 +40,9 @@ function check(path,    to, rules, n, i) {
   sub("/.*", "", to)
   if (to == from || may[from] == "*") return
   n = split(may[from], rules, " ")
-  if (to == "base" && rules[1] != "!") return
+  if (to == "base" && !only[from]) return
   for (i = 1; i <= n; i++) if (rules[i] == to || rules[i] == path) return
-  if (rules[1] == "!") complain(from " uses the public API only, not " path)
-  else complain(from " must not include " path " (it may use: base " may[from] ")")
+  complain(from " must not include " path " (" table " lists:" (only[from] ? "" : " base") may[from] ")")
 }
 FNR == 1 {
   files++
@@ -50,14 +51,14 @@ FNR == 1 {
   from = folder
   sub("^src/?", "", from)
   sub("/.*", "", from)
-  if (!(from in may)) { complain("scripts/layers.sh does not say what src/" from " may include"); may[from] = "" }
+  if (!(from in may)) { complain(table " has no row for src/" from); may[from] = "" }
 }
 /^[ \t]*#[ \t]*include[ \t]*"/ { split($0, quoted, "\""); check(resolve(folder, quoted[2])) }
-/^[ \t]*#[ \t]*include[ \t]*<(nccl|hocket)\.h>/ && !(from in public) {
-  complain("only boot, runtime, perf and tools include the public headers")
+/^[ \t]*#[ \t]*include[ \t]*<(nccl|hocket)\.h>/ && !public[from] {
+  complain(from " must not include the public headers (" table ")")
 }
-FNR == 601 { print "warning: " FILENAME " has more than 600 lines: it wants a second file" }
+FNR == 601 { print "warning: " FILENAME " has more than 600 lines: split it" }
 END {
-  if (!bad) print includes " includes of " files " files go the right way"
+  if (!bad) print includes " includes of " files " files are as " table " allows"
   exit bad
-}' || exit 1
+}' "$table" || exit 1

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What another rank does, in words for messages. */
 #include "activity.h"
 #include <stdio.h>
-#include "../runtime/comm.h" /* hk_watch_describe */
+#include "../program/operation.h" /* a call in words */
 
 static void describe_newest(const hk_activity *a, char *text, size_t bytes) {
-  hk_call call = {
-      .count = (size_t)a->count, .coll = a->coll, .p2p = a->p2p, .dtype = a->dtype, .redop = a->redop, .root = a->root};
+  hk_operation o = {
+      .count = a->count, .root = a->root, .coll = a->coll, .p2p = a->p2p, .dtype = a->dtype, .redop = a->redop};
   char what[160];
   if (a->sequence == 0) {
     snprintf(text, bytes, "no operation");
     return;
   }
-  hk_watch_describe(&call, what, sizeof what);
+  hk_operation_describe(&o, what, sizeof what);
   snprintf(text, bytes, "%s, operation %llu", what, (unsigned long long)a->sequence);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names and reducers, the choice of the vector level, and copies. The loops are in host/. */
+/* Reducers, the choice of the vector level, and copies. The loops are in host/. */
 #include "reduce.h"
 #include <math.h>
 #include <stdatomic.h>
@@ -12,23 +12,6 @@
 #include "../base/log.h"   /* HK_WARN */
 #include "../base/param.h" /* HOCKET_SIMD */
 #include "host/kernels.h"  /* the levels' tables */
-
-static const struct {
-  const char *name;
-  uint8_t bytes;
-} dtypes[HK_DTYPE_COUNT] = {
-    [HK_I8] = {"int8", 1},    [HK_U8] = {"uint8", 1},      [HK_I32] = {"int32", 4},   [HK_U32] = {"uint32", 4},
-    [HK_I64] = {"int64", 8},  [HK_U64] = {"uint64", 8},    [HK_F16] = {"half", 2},    [HK_F32] = {"float", 4},
-    [HK_F64] = {"double", 8}, [HK_BF16] = {"bfloat16", 2}, [HK_E4M3] = {"f8e4m3", 1}, [HK_E5M2] = {"f8e5m2", 1},
-};
-static const char *const redops[HK_REDOP_COUNT] = {
-    [HK_SUM] = "sum", [HK_PROD] = "prod", [HK_MAX] = "max",
-    [HK_MIN] = "min", [HK_AVG] = "avg",   [HK_PREMULSUM] = "premulsum",
-};
-
-size_t hk_dtype_size(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[t].bytes : 0; }
-const char *hk_dtype_name(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[t].name : "unknown type"; }
-const char *hk_redop_name(hk_redop op) { return (unsigned)op < HK_REDOP_COUNT ? redops[op] : "unknown operator"; }
 
 /* ---- the vector level ---- */
 
@@ -142,7 +125,7 @@ hk_status hk_reducer_init(hk_reducer *r, hk_dtype dtype, hk_redop op, int nranks
   if (op == HK_PREMULSUM && !scalar) return HK_FAIL(HK_ERR_ARGUMENT, "premulsum needs its scalar, which is NULL.");
   r->dtype = (uint8_t)dtype;
   r->op = (uint8_t)op;
-  r->elem_bytes = dtypes[dtype].bytes;
+  r->elem_bytes = (uint8_t)hk_dtype_size(dtype);
   r->divisor = 1;
   if (op == HK_PREMULSUM) {
     r->pre = 1;

@@ -7,27 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "../base/status.h"
-
-/* Values are ncclDataType_t's and ncclRedOp_t's (asserted in runtime/api_coll.c). */
-typedef enum hk_dtype {
-  HK_I8,
-  HK_U8,
-  HK_I32,
-  HK_U32,
-  HK_I64,
-  HK_U64,
-  HK_F16,
-  HK_F32,
-  HK_F64,
-  HK_BF16,
-  HK_E4M3,
-  HK_E5M2,
-  HK_DTYPE_COUNT
-} hk_dtype;
-typedef enum hk_redop { HK_SUM, HK_PROD, HK_MAX, HK_MIN, HK_AVG, HK_PREMULSUM, HK_REDOP_COUNT } hk_redop;
-size_t hk_dtype_size(hk_dtype t);
-const char *hk_dtype_name(hk_dtype t);
-const char *hk_redop_name(hk_redop op);
+#include "../program/operation.h" /* types and operators */
 
 /* A reduction, resolved once per operation. */
 typedef struct hk_reducer {

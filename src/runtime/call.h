@@ -4,16 +4,8 @@
 #define HK_RUNTIME_CALL_H
 #include <nccl.h>
 #include <stdbool.h>
-#include "../kernels/reduce.h"
+#include "../program/operation.h"
 #include "../program/program.h"
-
-typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV } hk_p2p;
-
-enum {
-  HK_REDOP_INVARIANT =
-      128 /* beside the operator: the sum must be made in the fixed order.  So ranks that differ in it make
-                              different calls. */
-};
 
 typedef struct hk_call {
   ncclComm_t comm;

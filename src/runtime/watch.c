@@ -19,21 +19,13 @@ void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
     snprintf(text, bytes, "no operation");
     return;
   }
-  const char *type = hk_dtype_name((hk_dtype)call->dtype);
-  const char *invariant = call->redop & HK_REDOP_INVARIANT ? ", batch-invariant" : "";
-  if (call->coll == HK_SENDRECV)
-    snprintf(text, bytes, "%s(%zu x %s, rank %d)", call->p2p == HK_P2P_SEND ? "Send to" : "Recv from", call->count,
-             type, call->root);
-  else if (hk_coll_reduces((hk_coll)call->coll) && hk_coll_has_root((hk_coll)call->coll))
-    snprintf(text, bytes, "%s(%zu x %s, %s%s, root %d)", hk_coll_name((hk_coll)call->coll), call->count, type,
-             hk_redop_name(hk_call_op(call)), invariant, call->root);
-  else if (hk_coll_reduces((hk_coll)call->coll))
-    snprintf(text, bytes, "%s(%zu x %s, %s%s)", hk_coll_name((hk_coll)call->coll), call->count, type,
-             hk_redop_name(hk_call_op(call)), invariant);
-  else if (hk_coll_has_root((hk_coll)call->coll))
-    snprintf(text, bytes, "%s(%zu x %s, root %d)", hk_coll_name((hk_coll)call->coll), call->count, type, call->root);
-  else
-    snprintf(text, bytes, "%s(%zu x %s)", hk_coll_name((hk_coll)call->coll), call->count, type);
+  hk_operation o = {.count = call->count,
+                    .root = call->root,
+                    .coll = call->coll,
+                    .p2p = call->p2p,
+                    .dtype = call->dtype,
+                    .redop = call->redop};
+  hk_operation_describe(&o, text, bytes);
 }
 
 /* The peers that the call waits for, each once. */

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of types, operators and calls (operation.h). */
+#include "operation.h"
+#include <stdio.h>
+#include "../base/status.h" /* HK_ARRAY_LENGTH */
+#include "program.h"        /* collectives */
+
+static const struct {
+  const char *name;
+  uint8_t bytes;
+} dtypes[HK_DTYPE_COUNT] = {
+    [HK_I8] = {"int8", 1},    [HK_U8] = {"uint8", 1},      [HK_I32] = {"int32", 4},   [HK_U32] = {"uint32", 4},
+    [HK_I64] = {"int64", 8},  [HK_U64] = {"uint64", 8},    [HK_F16] = {"half", 2},    [HK_F32] = {"float", 4},
+    [HK_F64] = {"double", 8}, [HK_BF16] = {"bfloat16", 2}, [HK_E4M3] = {"f8e4m3", 1}, [HK_E5M2] = {"f8e5m2", 1},
+};
+static const char *const redops[HK_REDOP_COUNT] = {
+    [HK_SUM] = "sum", [HK_PROD] = "prod", [HK_MAX] = "max",
+    [HK_MIN] = "min", [HK_AVG] = "avg",   [HK_PREMULSUM] = "premulsum",
+};
+
+size_t hk_dtype_size(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[t].bytes : 0; }
+const char *hk_dtype_name(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[t].name : "unknown type"; }
+const char *hk_redop_name(hk_redop op) { return (unsigned)op < HK_REDOP_COUNT ? redops[op] : "unknown operator"; }
+
+void hk_operation_describe(const hk_operation *o, char *text, size_t bytes) {
+  hk_coll coll = (hk_coll)o->coll;
+  char op[48] = "", root[24] = "";
+  const char *name = hk_coll_name(coll);
+  if (coll == HK_SENDRECV) {
+    name = o->p2p == HK_P2P_SEND ? "Send to" : "Recv from";
+    snprintf(root, sizeof root, ", rank %d", o->root);
+  }
+  if (hk_coll_reduces(coll))
+    snprintf(op, sizeof op, ", %s%s", hk_redop_name((hk_redop)(o->redop & ~HK_REDOP_INVARIANT)),
+             o->redop & HK_REDOP_INVARIANT ? ", batch-invariant" : "");
+  if (hk_coll_has_root(coll)) snprintf(root, sizeof root, ", root %d", o->root);
+  snprintf(text, bytes, "%s(%llu x %s%s%s)", name, (unsigned long long)o->count, hk_dtype_name((hk_dtype)o->dtype), op,
+           root);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a call asks for, in plain fields: collective or direction, type, operator, count, root.  Ranks send these fields to each
+ * other and put them into messages. */
+#ifndef HK_PROGRAM_OPERATION_H
+#define HK_PROGRAM_OPERATION_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* Values are ncclDataType_t's and ncclRedOp_t's (asserted in runtime/api_coll.c). */
+typedef enum hk_dtype {
+  HK_I8,
+  HK_U8,
+  HK_I32,
+  HK_U32,
+  HK_I64,
+  HK_U64,
+  HK_F16,
+  HK_F32,
+  HK_F64,
+  HK_BF16,
+  HK_E4M3,
+  HK_E5M2,
+  HK_DTYPE_COUNT
+} hk_dtype;
+typedef enum hk_redop { HK_SUM, HK_PROD, HK_MAX, HK_MIN, HK_AVG, HK_PREMULSUM, HK_REDOP_COUNT } hk_redop;
+/* A flag beside the operator: the sum must be made in the fixed order.  Ranks that differ in it make different calls. */
+enum { HK_REDOP_INVARIANT = 128 };
+typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV } hk_p2p;
+
+/* These accept any value: a value that names nothing has size 0 and the name "unknown type" or "unknown operator". */
+size_t hk_dtype_size(hk_dtype t); /* bytes of an element */
+const char *hk_dtype_name(hk_dtype t);
+const char *hk_redop_name(hk_redop op);
+
+typedef struct hk_operation {
+  uint64_t count; /* elements, as the call counts them */
+  int32_t root;   /* or the peer of a send or receive */
+  uint8_t coll;   /* hk_coll */
+  uint8_t p2p;    /* hk_p2p, if coll is HK_SENDRECV */
+  uint8_t dtype;  /* hk_dtype */
+  uint8_t redop;  /* hk_redop, perhaps with HK_REDOP_INVARIANT */
+} hk_operation;
+
+/* "AllReduce(1000 x float, sum)", "Send to(5 x int8, rank 3)".  Accepts any values of the fields. */
+void hk_operation_describe(const hk_operation *o, char *text, size_t bytes);
+#endif
