@@ -7,7 +7,6 @@
  * stream writes behind the one set back. */
 #include <stdlib.h>
 #include "../base/log.h"
-#include "../transport/shm.h"
 #include "set.h"
 
 enum { WORD_BYTES = 64 };
@@ -71,7 +70,7 @@ hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
                         ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
                     : !alone           ? "ranks share a GPU"
                     : g->staged || far ? "some GPUs do not reach each other's memory"
-                    : g->remote        ? hk_shm_no_files(hk_wire_shm(c))
+                    : g->remote        ? hk_wire_no_files(c)
                                        : NULL;
   g->copies = asked && !why;
   if (asked)

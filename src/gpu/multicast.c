@@ -15,7 +15,6 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../device/host.h"
-#include "../transport/shm.h"
 #include "gpu.h"
 
 enum {
@@ -213,11 +212,11 @@ static hk_status open_offered(ncclComm_t c, const offer *o) {
   for (int r = 0; r < c->rank; r++)
     if (c->peers[r].process == c->peers[c->rank].process) return HK_OK;
   if (c->rank == 0) return HK_OK;
-  HK_TRY(hk_shm_region_file(hk_wire_shm(c), 0, o->left, &fd, &bytes), out);
+  HK_TRY(hk_wire_file(c, 0, o->left, &fd, &bytes), out);
   HK_TRY(map_left(m, fd), out);
   close(fd);
   fd = -1;
-  HK_TRY(hk_shm_region_file(hk_wire_shm(c), 0, o->object, &fd, &bytes), out);
+  HK_TRY(hk_wire_file(c, 0, o->object, &fd, &bytes), out);
   HK_TRY(d->ops->multicast_open(d, fd, &m->object), out);
   m->made = true;
   m->bytes = o->bytes;

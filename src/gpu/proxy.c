@@ -44,7 +44,7 @@ typedef struct hk_gpu_proxy {
 static hk_status pump(hk_gpu_proxy *p, bool *moved) {
   hk_status rc = HK_OK;
   const hk_wiring *w = &p->comm->wiring;
-  bool served[HK_TRANSPORT_LIMIT] = {false};
+  bool served[HK_TRANSPORT_COUNT] = {false};
   for (hk_gpu_far *f = p->links; f; f = f->next) HK_TRY(hk_gpu_far_before(f, moved), out);
   for (hk_gpu_far *f = p->links; f; f = f->next) {
     int via = w->via[f->link.peer];

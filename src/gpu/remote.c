@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "../device/host.h"
-#include "../transport/shm.h"
 #include "gpu.h"
 
 static uint64_t tag_of(unsigned channel) { return UINT64_C(0x6770750000000000) | channel; }
@@ -67,7 +66,7 @@ hk_status hk_gpu_open_offer(ncclComm_t c, int peer, const hk_gpu_offer *o, hk_me
   hk_device *d = hk_gpu_of(c)->device;
   hk_memory_share share = o->share;
   size_t bytes;
-  if (o->region) HK_TRY(hk_shm_region_file(hk_wire_shm(c), peer, o->region, &share.fd, &bytes), out);
+  if (o->region) HK_TRY(hk_wire_file(c, peer, o->region, &share.fd, &bytes), out);
   rc = d->ops->open(d, &share, out);
   if (o->region) close(share.fd);
 out:
@@ -124,7 +123,7 @@ hk_status hk_gpu_host_open(ncclComm_t c, int peer, uint64_t region, hk_gpu_remot
   hk_device *d = hk_gpu_of(c)->device;
   int fd = -1;
   size_t bytes;
-  HK_TRY(hk_shm_region_file(hk_wire_shm(c), peer, region, &fd, &bytes), out);
+  HK_TRY(hk_wire_file(c, peer, region, &fd, &bytes), out);
   void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) {
     rc = HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's memory", c->rank, bytes, peer);

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "../base/log.h"
-#include "../transport/shm.h"
 #include "gpu.h"
 
 /* Of the process: allocations go by address, whichever communicators they are registered with. */
@@ -20,7 +19,7 @@ typedef struct question {
   uint64_t skip, bytes;  /* of it, before what is registered; and registered */
   hk_memory_share share;
 } question;
-_Static_assert(sizeof(question) <= HK_SHM_PAYLOAD, "a question is one message");
+_Static_assert(sizeof(question) <= HK_QUESTION_BYTES, "a question is one message");
 
 #define WINDOW_KEY (UINT64_C(1) << 63)
 
@@ -34,7 +33,7 @@ static bool open_guest(hk_gpu *g, question *q, int fd, char *reason) {
   *guest = (hk_gpu_guest){.from = q->from, .key = q->key};
   q->share.fd = fd;
   if (g->device->ops->open(g->device, &q->share, &guest->memory) != HK_OK) {
-    snprintf(reason, HK_SHM_REASON, "%s", hk_last_error());
+    snprintf(reason, HK_REASON_BYTES, "%s", hk_last_error());
     free(guest);
     return false;
   }
@@ -76,7 +75,7 @@ void hk_gpu_views_begin(ncclComm_t c) {
     g->apart = g->apart || (g->direct[r] >= HK_GPU_REACH && (g->direct[r] != HK_GPU_SAME || is_remote(c, r)));
   if (!g->apart) return;
   g->comm = c;
-  hk_shm_answer_with(hk_wire_shm(c), answer, g);
+  hk_wire_answer_with(c, answer, g);
   pthread_mutex_lock(&lock);
   g->next = all;
   all = g;
@@ -90,9 +89,9 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
   hk_gpu *g = hk_gpu_of(c);
   bool remote = is_remote(c, r);
   uint64_t there = base;
-  if (r == c->rank || g->direct[r] < HK_GPU_REACH || (remote && hk_shm_no_files(hk_wire_shm(c)))) return;
+  if (r == c->rank || g->direct[r] < HK_GPU_REACH || (remote && hk_wire_no_files(c))) return;
   if (remote) {
-    unsigned char payload[HK_SHM_PAYLOAD] = {0};
+    unsigned char payload[HK_QUESTION_BYTES] = {0};
     question q = {.verb = OPEN,
                   .from = c->rank,
                   .key = v->key,
@@ -100,7 +99,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
                   .bytes = v->end - v->begin,
                   .share = *share};
     memcpy(payload, &q, sizeof q);
-    if (hk_shm_question(hk_wire_shm(c), r, share->fd, payload) != HK_OK) return;
+    if (hk_wire_ask(c, r, share->fd, payload) != HK_OK) return;
     memcpy(&q, payload, sizeof q);
     there = q.address;
   } else if (g->direct[r] != HK_GPU_SAME && share->kind == HK_MEMORY_VMM) {
@@ -177,10 +176,10 @@ static void unmake(ncclComm_t c, hk_gpu_view *v, bool tell) {
   for (int r = 0; r < c->nranks; r++) {
     if (v->opened[r].base) (void)g->world->devices[r]->ops->release(g->world->devices[r], &v->opened[r]);
     if (tell && v->seen[r] != HK_GPU_UNSEEN && r != c->rank && is_remote(c, r)) {
-      unsigned char payload[HK_SHM_PAYLOAD] = {0};
+      unsigned char payload[HK_QUESTION_BYTES] = {0};
       question q = {.verb = CLOSE, .from = c->rank, .key = v->key};
       memcpy(payload, &q, sizeof q);
-      (void)hk_shm_notice(hk_wire_shm(c), r, -1, payload); /* whoever does not hear it has ended */
+      (void)hk_wire_notify(c, r, -1, payload); /* whoever does not hear it has ended */
     }
     v->seen[r] = HK_GPU_UNSEEN;
   }

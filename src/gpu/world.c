@@ -5,7 +5,6 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../device/host.h"
-#include "../transport/shm.h"
 #include "net.h"
 
 /* The worlds of a process.  They are global because ranks that are threads of a process have nothing else in common when
@@ -263,7 +262,7 @@ static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
   for (int r = 0; r < c->nranks; r++)
     if (c->peers[r].host == c->peers[c->rank].host && !fact_of(facts, stride, r)->by_fd)
       return "NCCL_CUMEM_ENABLE is 0, or a driver gives none";
-  return hk_shm_no_files(hk_wire_shm(c));
+  return hk_wire_no_files(c);
 }
 
 /* From now on by handles: the ranks of this process do not use the old credits yet, or no more. */

@@ -5,8 +5,6 @@
 #include "../transport/net/net.h"
 #include "netplugin.h"
 
-extern const hk_transport hk_transport_net;
-
 enum {
   HEADER = 1,
   PIECE = 2,

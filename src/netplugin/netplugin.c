@@ -8,8 +8,6 @@
 #include "../transport/net/ib_gdr.h"
 #include "../transport/net/net.h"
 
-extern const hk_transport hk_transport_net;
-
 #define EXPORT __attribute__((visibility("default"))) extern
 
 enum { SPEED_MBPS = 10000, MOST_BYTES = 1 << 30, CONNECTIONS = 65536 };

@@ -11,8 +11,6 @@
 #include "../transport/net/net.h"
 #include "netplugin.h"
 
-extern const hk_transport hk_transport_net;
-
 enum { SECOND_NS = 1000000000, IFACES = 32, CALL_S = 10 /* for the first bytes of a connection */ };
 static const uint64_t MAGIC = 0x4f434b45542e4e50; /* "OCKET.NP" */
 

@@ -7,7 +7,6 @@
 #include "../base/param.h"
 #include "../boot/process.h" /* hk_forks */
 #include "../gpu/gpu.h"
-#include "../transport/shm.h" /* the board */
 #include "story.h"
 
 /* Freed communicators wait here before their memory is given back, so that a use after free finds HK_COMM_FREED.  This

@@ -10,7 +10,6 @@
 #include "call.h"
 
 enum { HK_COMM_LIVE = 0x686f636b, HK_COMM_FREED = 0x64656164 };
-enum { HK_TRANSPORT_LIMIT = 4 };
 
 /* What ncclConfig_t asked for, with defaults filled in. */
 typedef struct hk_comm_options {
@@ -60,8 +59,8 @@ typedef struct hk_peer_links {
 /* How this rank reaches the others. */
 typedef struct hk_wiring {
   hk_transport_env env;
-  hk_transport_state *states[HK_TRANSPORT_LIMIT];
-  bool pumps[HK_TRANSPORT_LIMIT]; /* has links that progress must move */
+  hk_transport_state *states[HK_TRANSPORT_COUNT];
+  bool pumps[HK_TRANSPORT_COUNT]; /* has links that progress must move */
   bool any_pump;
   uint8_t *via;          /* [nranks] index into states */
   int sleeper;           /* index of the one transport that reaches all other ranks and can sleep, or -1 */
@@ -150,6 +149,7 @@ struct ncclComm {
   hk_registration *registrations;
   struct ncclComm *quarantine_next;
 };
+_Static_assert(HK_TRANSPORT_COUNT <= UINT8_MAX, "hk_wiring.via holds an index of a transport");
 _Static_assert(sizeof(struct ncclComm) <= 8192, "a communicator is small");
 
 /* comm.c */
@@ -183,7 +183,7 @@ bool hk_comm_inherited(ncclComm_t c);
 hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
 
 /* wire.c */
-hk_status hk_wire_attach(ncclComm_t c, void *facts /* HK_TRANSPORT_LIMIT * HK_FACT_BYTES */);
+hk_status hk_wire_attach(ncclComm_t c, void *facts /* HK_TRANSPORT_COUNT * HK_FACT_BYTES */);
 hk_status hk_wire_join(ncclComm_t c, const void *facts, size_t row_bytes, size_t fact_offset);
 hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);
 hk_status hk_wire_progress(ncclComm_t c, bool *moved);
@@ -196,7 +196,14 @@ void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there);
 /* An operation has ended in an error: from here on no peer writes to its memory. */
 void hk_wire_withdraw(ncclComm_t c);
 void hk_wire_free(ncclComm_t c);
-hk_transport_state *hk_wire_shm(ncclComm_t c); /* NULL before attach */
+/* What transports offer to ranks of this host beside links (transport.h), by the first that does.  NULL: it has no board here. */
+struct hk_board *hk_wire_board(ncclComm_t c, int rank);
+hk_transport_state *hk_wire_files(ncclComm_t c); /* passes files and questions between processes; NULL: none does */
+const char *hk_wire_no_files(ncclComm_t c);
+hk_status hk_wire_file(ncclComm_t c, int peer, uint64_t region, int *fd, size_t *bytes);
+hk_status hk_wire_ask(ncclComm_t c, int peer, int fd, void *payload);
+hk_status hk_wire_notify(ncclComm_t c, int peer, int fd, void *payload);
+void hk_wire_answer_with(ncclComm_t c, hk_answer *answer, void *arg);
 
 /* choose.c: the plan and launch arguments for a collective; both stay until the next call of the same collective. */
 hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch);

@@ -8,7 +8,6 @@
 #include "../base/param.h"
 #include "../boot/host.h"
 #include "../gpu/net.h"
-#include "../transport/shm.h" /* the board */
 #include "children.h"
 #include "comm.h"
 #include "profiler.h"
@@ -30,7 +29,7 @@ typedef struct hk_row {
   uint64_t shm_off; /* NCCL_SHM_DISABLE */
   hk_gpu_fact gpu;  /* zeros on host memory */
   hk_topology_fact topology;
-  unsigned char facts[HK_TRANSPORT_LIMIT][HK_FACT_BYTES];
+  unsigned char facts[HK_TRANSPORT_COUNT][HK_FACT_BYTES];
 } hk_row;
 
 static void fill_row(ncclComm_t c, hk_row *row) {

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../transport/shm.h" /* the board */
 #include "watch.h"
 
 enum {
@@ -288,10 +287,9 @@ bool hk_mismatch_compare(ncclComm_t c, const hk_call *call) {
 
 bool hk_mismatch_look(ncclComm_t c) {
   const hk_call *call = c->order.current;
-  hk_transport_state *shm = hk_wire_shm(c);
-  if (!shm || !c->order.exec || !call) return false;
+  if (!c->order.exec || !call) return false;
   for (int r = 0; r < c->nranks; r++) {
-    hk_board *board = r == c->rank ? NULL : hk_shm_board(shm, r);
+    hk_board *board = r == c->rank ? NULL : hk_wire_board(c, r);
     hk_board_op o;
     if (!board || !hk_board_read_at(board, c->order.sequence, &o)) continue;
     if (o.signature == c->order.exec->launch->signature) continue;

@@ -2,7 +2,6 @@
 /* Messages that came and that no call received: where ranks' calls differ, the last sign of it. */
 #include <string.h>
 #include "../base/log.h"
-#include "../transport/shm.h"
 #include "comm.h"
 
 enum {
@@ -74,13 +73,13 @@ void hk_wire_report_unread(ncclComm_t c) {
   if (w->any_pump) take_in(c);
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
-    bool shm = hk_transports[w->via[r]] == &hk_transport_shm && c->nranks <= RANKS_SEARCHED;
+    bool memory = !hk_transports[w->via[r]]->progress && c->nranks <= RANKS_SEARCHED;
     for (int ch = 0; ch < HK_CHANNEL_COUNT; ch++) {
       static const uint8_t kinds[] = {HK_LINK_RECV, HK_LINK_MCAST_RECV};
       for (size_t k = 0; k < HK_ARRAY_LENGTH(kinds); k++) {
         hk_link_key key = {.peer = (uint16_t)r, .kind = kinds[k], .channel = (uint8_t)ch};
         const hk_wired_link *l = w->links[r] ? w->links[r]->at[ch][kinds[k]] : NULL;
-        bool shared = kinds[k] == HK_LINK_RECV ? shm : shm && w->multicast >= 0;
+        bool shared = memory && (kinds[k] == HK_LINK_RECV || w->multicast >= 0);
         if (l)
           look_at(c, &l->link, r, ch == HK_CHANNEL_P2P);
         else if (shared)

@@ -8,7 +8,6 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
-#include "../transport/shm.h" /* the board */
 #include "mismatch.h"
 
 enum { FOUND = 12 }; /* ranks in one report */
@@ -109,11 +108,6 @@ void hk_watch_report(void *comm, hk_activity *out) {
 
 /* ---- what another rank does ---- */
 
-static hk_board *board_of(ncclComm_t c, int rank) {
-  hk_transport_state *shm = hk_wire_shm(c);
-  return shm ? hk_shm_board(shm, rank) : NULL;
-}
-
 /* As /proc shows it: 'R', 'S', 'T', ...; 0 where it shows nothing. */
 static char process_state(int pid) {
   char path[48], text[256];
@@ -130,7 +124,7 @@ static char process_state(int pid) {
 hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience, hk_activity *out) {
   hk_presence p = hk_bootstrap_ask(c->bootstrap, rank, patience, out);
   const hk_peer *peer = &c->peers[rank];
-  hk_board *b = board_of(c, rank);
+  hk_board *b = hk_wire_board(c, rank);
   /* On a crowded host it may only be slow to answer. */
   if (p != HK_PRESENCE_STOPPED || !b || peer->host != c->peers[c->rank].host) return p;
   char state = process_state(peer->pid);
@@ -140,7 +134,7 @@ hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience, hk_activity 
 }
 
 bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patience, hk_activity *out) {
-  hk_board *b = board_of(c, rank);
+  hk_board *b = hk_wire_board(c, rank);
   hk_board_op o;
   if (!b) return patience && hk_bootstrap_ask(c->bootstrap, rank, patience, out) == HK_PRESENCE_ANSWERS;
   if (!hk_board_read_at(b, operation, &o)) {
@@ -322,8 +316,7 @@ static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, 
   if (left < 0) return HK_OK;
   uint64_t now = hk_now_ns(), patience = 0;
   if (now - waited_ns > c->order.left_seen_ns) c->order.left_seen_ns = now; /* the first look of this wait */
-  if (hk_transports[c->wiring.via[left]] != &hk_transport_shm)
-    patience = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  if (hk_transports[c->wiring.via[left]]->progress) patience = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
   if (now <= c->order.left_seen_ns + patience) return HK_OK;
   blame_left(c, call, left);
   return HK_ERR_REMOTE;
@@ -342,7 +335,7 @@ static bool is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bo
   /* Once in a wait, in case that a peer that has no board here is in another call. */
   if (waited_ns < first_ask_ns || o->asked_in == o->sequence || !o->exec) return false;
   bool far = false;
-  for (int i = 0; i < n; i++) far = far || !board_of(c, peers[i]);
+  for (int i = 0; i < n; i++) far = far || !hk_wire_board(c, peers[i]);
   o->asked_in = o->sequence;
   return far;
 }

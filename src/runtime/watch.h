@@ -3,7 +3,7 @@
 #ifndef HK_RUNTIME_WATCH_H
 #define HK_RUNTIME_WATCH_H
 #include "../boot/activity.h"
-#include "../transport/shm.h" /* the board */
+#include "../transport/board.h"
 #include "comm.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && offsetof(hk_board_op, root) == 20 &&

@@ -6,7 +6,6 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../gpu/gpu.h"
-#include "../transport/shm.h" /* the failure word */
 #include "profiler.h"
 
 /* Waking up takes some 50 us.  That is nothing after a long wait; and it is little where others want the core and a yield
@@ -47,7 +46,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
     rc = HK_FAIL_ERRNO("no memory for the link table of %d ranks", c->nranks);
     goto out;
   }
-  for (int t = 0; hk_transports[t]; t++)
+  for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
     HK_TRY(hk_transports[t]->attach(&w->env, &w->states[t], (char *)facts + t * HK_FACT_BYTES), out);
 out:
   return rc;
@@ -57,7 +56,7 @@ out:
 static hk_status choose_transport(ncclComm_t c, int peer) {
   hk_wiring *w = &c->wiring;
   char why[160], reasons[480] = "";
-  for (int t = 0; hk_transports[t]; t++) {
+  for (int t = 0; t < HK_TRANSPORT_COUNT; t++) {
     why[0] = 0;
     if (hk_transports[t]->reachable(w->states[t], peer, why, sizeof why)) {
       w->via[peer] = (uint8_t)t;
@@ -83,6 +82,20 @@ static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
   return sleeper;
 }
 
+/* What a transport of this host's ranks offers beside links. */
+static void use_shared_words(ncclComm_t c) {
+  hk_transport_state **s = c->wiring.states;
+  hk_board *board = hk_wire_board(c, c->rank);
+  for (int t = 0; t < HK_TRANSPORT_COUNT && !c->wait.shared_failure; t++)
+    if (hk_transports[t]->failure_word) c->wait.shared_failure = hk_transports[t]->failure_word(s[t]);
+  for (int t = 0; t < HK_TRANSPORT_COUNT && !c->order.claims; t++)
+    if (hk_transports[t]->claims) c->order.claims = hk_transports[t]->claims(s[t]);
+  if (!board) return;
+  pthread_mutex_lock(&c->health.lock); /* hk_watch_report may be reading */
+  c->order.board = board;
+  pthread_mutex_unlock(&c->health.lock);
+}
+
 hk_status hk_wire_join(ncclComm_t c, const void *rows, size_t row_bytes, size_t fact_offset) {
   hk_status rc = HK_OK;
   hk_wiring *w = &c->wiring;
@@ -91,7 +104,7 @@ hk_status hk_wire_join(ncclComm_t c, const void *rows, size_t row_bytes, size_t 
     rc = HK_FAIL_ERRNO("no memory for the facts of %d ranks", c->nranks);
     goto out;
   }
-  for (int t = 0; hk_transports[t]; t++) {
+  for (int t = 0; t < HK_TRANSPORT_COUNT; t++) {
     if (!hk_transports[t]->join) continue;
     for (int r = 0; r < c->nranks; r++)
       memcpy(facts + (size_t)r * HK_FACT_BYTES,
@@ -100,15 +113,9 @@ hk_status hk_wire_join(ncclComm_t c, const void *rows, size_t row_bytes, size_t 
   }
   for (int r = 0; r < c->nranks; r++) HK_TRY(choose_transport(c, r), out);
   w->sleeper = only_sleeper(w, c->rank, c->nranks);
-  for (int t = 0; hk_transports[t] && w->multicast < 0; t++)
+  for (int t = 0; t < HK_TRANSPORT_COUNT && w->multicast < 0; t++)
     if (hk_transports[t]->multicast && hk_transports[t]->multicast(w->states[t])) w->multicast = t;
-  c->wait.shared_failure = hk_shm_failure_word(hk_wire_shm(c));
-  if (hk_shm_board(hk_wire_shm(c), c->rank)) {
-    pthread_mutex_lock(&c->health.lock); /* hk_watch_report may be reading */
-    c->order.board = hk_shm_board(hk_wire_shm(c), c->rank);
-    pthread_mutex_unlock(&c->health.lock);
-  }
-  c->order.claims = hk_shm_claims(hk_wire_shm(c));
+  use_shared_words(c);
 out:
   free(facts);
   return rc;
@@ -125,11 +132,51 @@ hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
   return rc;
 }
 
-hk_transport_state *hk_wire_shm(ncclComm_t c) {
-  for (int t = 0; hk_transports[t]; t++)
-    if (hk_transports[t] == &hk_transport_shm) return c->wiring.states[t];
+/* ---- what transports offer beside links ---- */
+
+hk_board *hk_wire_board(ncclComm_t c, int rank) {
+  hk_board *board = NULL;
+  for (int t = 0; t < HK_TRANSPORT_COUNT && !board; t++)
+    if (hk_transports[t]->board && c->wiring.states[t]) board = hk_transports[t]->board(c->wiring.states[t], rank);
+  return board;
+}
+
+hk_transport_state *hk_wire_files(ncclComm_t c) {
+  for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
+    if (hk_transports[t]->no_files) return c->wiring.states[t];
   return NULL;
 }
+
+const char *hk_wire_no_files(ncclComm_t c) {
+  hk_transport_state *s = hk_wire_files(c);
+  return s ? s->transport->no_files(s) : "no transport passes them";
+}
+
+static hk_status no_transport(ncclComm_t c, int peer) {
+  return HK_FAIL(HK_ERR_SYSTEM, "rank %d cannot ask the process of rank %d: no transport does that", c->rank, peer);
+}
+
+hk_status hk_wire_file(ncclComm_t c, int peer, uint64_t region, int *fd, size_t *bytes) {
+  hk_transport_state *s = hk_wire_files(c);
+  return s ? s->transport->file(s, peer, region, fd, bytes) : no_transport(c, peer);
+}
+
+hk_status hk_wire_ask(ncclComm_t c, int peer, int fd, void *payload) {
+  hk_transport_state *s = hk_wire_files(c);
+  return s ? s->transport->ask(s, peer, fd, payload) : no_transport(c, peer);
+}
+
+hk_status hk_wire_notify(ncclComm_t c, int peer, int fd, void *payload) {
+  hk_transport_state *s = hk_wire_files(c);
+  return s ? s->transport->notify(s, peer, fd, payload) : no_transport(c, peer);
+}
+
+void hk_wire_answer_with(ncclComm_t c, hk_answer *answer, void *arg) {
+  hk_transport_state *s = hk_wire_files(c);
+  if (s) s->transport->answer_with(s, answer, arg);
+}
+
+/* ---- links ---- */
 
 hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
   hk_status rc = HK_OK;
@@ -164,7 +211,7 @@ undo:
 hk_status hk_wire_progress(ncclComm_t c, bool *moved) {
   hk_status rc = HK_OK;
   hk_cancel_hold();
-  for (int t = 0; hk_transports[t]; t++)
+  for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
     if (c->wiring.pumps[t]) HK_TRY(hk_transports[t]->progress(c->wiring.states[t], moved), out);
 out:
   return rc;
@@ -184,13 +231,13 @@ int hk_wire_broken(ncclComm_t c) {
 }
 
 void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there) {
-  for (int t = 0; hk_transports[t]; t++)
+  for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
     if (hk_transports[t]->memory && c->wiring.states[t])
       hk_transports[t]->memory(c->wiring.states[t], base, bytes, there);
 }
 
 void hk_wire_withdraw(ncclComm_t c) {
-  for (int t = 0; hk_transports[t]; t++)
+  for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
     if (c->wiring.pumps[t] && hk_transports[t]->withdraw) hk_transports[t]->withdraw(c->wiring.states[t]);
 }
 
@@ -214,7 +261,7 @@ void hk_wire_free(ncclComm_t c) {
   c->wait.shared_failure = NULL;       /* it lies in the transport's memory, as does the board */
   c->order.board = c->order.own_board;
   pthread_mutex_unlock(&c->health.lock);
-  for (int t = HK_TRANSPORT_LIMIT - 1; t >= 0; t--)
+  for (int t = HK_TRANSPORT_COUNT - 1; t >= 0; t--)
     if (w->states[t]) w->states[t]->transport->detach(w->states[t]);
   free(w->links);
   free(w->via);

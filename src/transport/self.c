@@ -21,8 +21,6 @@
 #include "../base/param.h"
 #include "transport.h"
 
-extern const hk_transport hk_transport_self; /* registry.c names it */
-
 /* Both ends of a channel's FIFO belong to this rank, so that one allocation serves them. */
 typedef struct self_fifo {
   char *memory; /* slot headers, head, payload; NULL until the first end is opened */
@@ -103,7 +101,7 @@ static void self_detach(hk_transport_state *state) {
 
 /* Slots that stay NULL: join (nobody to agree with), multicast (no other rank would read it), progress (the ends share
  * memory), resolve and refer (by_ref == 2: addresses are passed as they are), close (`open` took nothing for an
- * end). */
+ * end), and all that ranks of a host may share beside links. */
 const hk_transport hk_transport_self = {
     .name = "self",
     .attach = self_attach,

@@ -83,15 +83,17 @@ static void shm_detach(hk_transport_state *state) {
   free(s);
 }
 
-_Atomic(int) *hk_shm_failure_word(hk_transport_state *state) { return hk_shm_arena_failure(&process_of(state)->arena); }
+static _Atomic(int) *shm_failure_word(hk_transport_state *state) {
+  return hk_shm_arena_failure(&process_of(state)->arena);
+}
 
-hk_board *hk_shm_board(hk_transport_state *state, int rank) {
+static hk_board *shm_board(hk_transport_state *state, int rank) {
   const hk_shm_process *p = process_of(state);
   if (!p->arena.base || p->index[rank] < 0) return NULL;
   return hk_shm_arena_board(&p->arena, (uint32_t)p->index[rank]);
 }
 
-hk_claims *hk_shm_claims(hk_transport_state *state) {
+static hk_claims *shm_claims(hk_transport_state *state) {
   const hk_shm_process *p = process_of(state);
   return p->arena.base ? hk_shm_arena_claims(&p->arena) : NULL;
 }
@@ -109,4 +111,12 @@ const hk_transport hk_transport_shm = {
     .fetch = hk_shm_fetch,
     .close = shm_close,
     .detach = shm_detach,
+    .failure_word = shm_failure_word,
+    .board = shm_board,
+    .claims = shm_claims,
+    .no_files = hk_shm_no_files,
+    .file = hk_shm_region_file,
+    .ask = hk_shm_question,
+    .notify = hk_shm_notice,
+    .answer_with = hk_shm_answer_with,
 };

@@ -1,91 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/**
- * What the shm transport offers beside links, because the ranks of a host share an arena: a failure word that all of
- * them see at once, and a board where each rank writes what it is doing, for peers that wait for it.
- */
+/* The shm transport's constants and functions that its own files share.  Others use it through hk_transport (transport.h). */
 #ifndef HK_TRANSPORT_SHM_H
 #define HK_TRANSPORT_SHM_H
 #include "transport.h"
 
-extern const hk_transport hk_transport_shm;
+enum { HK_SHM_PAYLOAD = HK_QUESTION_BYTES, HK_SHM_REASON = HK_REASON_BYTES };
 
-/* For hk_wait_env.shared_failure: one word for all ranks of the communicator on this host.  NULL where this rank is
- * alone on its host or shares no memory with the others.  Valid from join until detach. */
-_Atomic(int) *hk_shm_failure_word(hk_transport_state *s);
-
-/* Why files of other processes cannot be asked for; NULL: they can.  All processes of a host answer alike. */
+/* The slots of hk_transport that shm_region.c implements. */
 const char *hk_shm_no_files(const hk_transport_state *s);
-/* The file of a region (device/host.h) of a rank of another process, for the caller to map and close.  Asks that process,
- * whatever its ranks do. */
 hk_status hk_shm_region_file(hk_transport_state *s, int peer, uint64_t region, int *fd, size_t *bytes);
-
-/* A question to a rank of another process, answered on that process's service thread whatever the rank does: the
- * runtime's to define.  `payload` is the question, then the answer; `fd` goes with it unless it is -1. */
-enum { HK_SHM_PAYLOAD = 128, HK_SHM_REASON = 160 };
 hk_status hk_shm_question(hk_transport_state *s, int peer, int fd, void *payload);
-/* The same where no answer is waited for. */
 hk_status hk_shm_notice(hk_transport_state *s, int peer, int fd, void *payload);
-/* Answers those to this rank until detach; false refuses with the reason.  `fd` is the caller's.  NULL: all are refused. */
-typedef bool hk_shm_answer(void *arg, void *payload, int fd, char reason[HK_SHM_REASON]);
-void hk_shm_answer_with(hk_transport_state *s, hk_shm_answer *answer, void *arg);
-
-/* One operation of a rank, as its peers may want to know it. */
-typedef struct hk_board_op {
-  uint64_t sequence; /* counts the communicator's operations from 1; 0: none yet */
-  uint64_t count;
-  uint32_t signature;
-  int32_t root; /* or peer; -1 where there is none */
-  uint8_t coll, dtype, op, reserved;
-  uint32_t extra; /* the writer's to define */
-} hk_board_op;
-_Static_assert(sizeof(hk_board_op) == 32, "packed into four words");
-
-/* What a rank does.  Entries are taken in turn, so that a rank that waits can still read the operation that a peer was in a
- * moment ago: one that only sends may be some operations ahead. */
-enum { HK_BOARD_ENTRIES = 16 };
-typedef struct hk_board {
-  _Alignas(HK_CACHE_LINE) struct {
-    _Atomic uint64_t sequence;
-    _Atomic uint64_t words[3];
-  } entry[HK_BOARD_ENTRIES];
-  /* The fields below are words that mean something alone; 0 is nothing. */
-  _Alignas(HK_CACHE_LINE) _Atomic uint64_t over; /* the newest operation that is complete */
-  _Atomic uint64_t transfer;                     /* the send or receive under way, the writer's to encode */
-  _Atomic uint64_t phase;                        /* what the rank is in beside operations, the writer's to encode */
-  _Atomic uint64_t waits;                        /* a rank that it waits for, plus 1 */
-  _Atomic uint64_t since_ns;                     /* how long it has waited */
-} hk_board;
-_Static_assert(sizeof(hk_board) == (HK_BOARD_ENTRIES / 2 + 1) * HK_CACHE_LINE, "two entries a cache line");
-
-/* The board of a rank of this host, NULL for others.  Only the rank itself posts on its board. */
-hk_board *hk_shm_board(hk_transport_state *s, int rank);
-/* Sequences must rise by one. */
-void hk_board_post(hk_board *b, const hk_board_op *op);
-/* The same for an operation's four words: at each call of the application, where packing bytes into memory and reading them back
- * as words costs more than all else here. */
-static inline void hk_board_put(hk_board *b, uint64_t sequence, uint64_t w1, uint64_t w2, uint64_t w3) {
-  uint64_t k = sequence % HK_BOARD_ENTRIES;
-  /* release, the three: a reader that sees one of these words also sees the number of the entry posted before, and by that
-   * knows that what it is reading is being replaced */
-  atomic_store_explicit(&b->entry[k].words[0], w1, memory_order_release);
-  atomic_store_explicit(&b->entry[k].words[1], w2, memory_order_release);
-  atomic_store_explicit(&b->entry[k].words[2], w3, memory_order_release);
-  /* release: a reader that sees the number sees the words */
-  atomic_store_explicit(&b->entry[k].sequence, sequence, memory_order_release);
-}
-/* The newest operation posted; false where there is none, or where the rank goes on faster than it can be read. */
-bool hk_board_read(const hk_board *b, hk_board_op *out);
-/* The operation with that number; false where it is not begun, or too long ago. */
-bool hk_board_read_at(const hk_board *b, uint64_t sequence, hk_board_op *out);
-
-/* Calls of which a rank learns nothing by taking part, because it only sends: a word for each of the last operations, where the
- * first such rank of the host leaves its call's signature and the others compare theirs. */
-enum { HK_CLAIMS = 64 }; /* a sender is never more operations ahead than a link has slots */
-typedef struct hk_claims {
-  _Alignas(HK_CACHE_LINE) _Atomic uint64_t word[HK_CLAIMS];
-} hk_claims;
-/* Of this host's ranks; NULL where the rank shares no memory with others. */
-hk_claims *hk_shm_claims(hk_transport_state *s);
-/* False: another rank has claimed this operation with another signature. */
-bool hk_claim(hk_claims *c, uint64_t sequence, uint32_t signature);
+void hk_shm_answer_with(hk_transport_state *s, hk_answer *answer, void *arg);
 #endif

@@ -243,7 +243,7 @@ hk_status hk_shm_notice(hk_transport_state *s, int peer, int fd, void *payload) 
   return ask_rank((hk_shm_state *)s, peer, fd, payload, false);
 }
 
-void hk_shm_answer_with(hk_transport_state *state, hk_shm_answer *answer, void *arg) {
+void hk_shm_answer_with(hk_transport_state *state, hk_answer *answer, void *arg) {
   hk_shm_state *s = (hk_shm_state *)state;
   if (!s->process) return;
   pthread_mutex_lock(&s->process->lock);

@@ -76,8 +76,8 @@ typedef struct hk_shm_state {
   hk_shm_process *process;
   struct hk_shm_state *next_member;
   hk_shm_fact fact;
-  uint8_t probe[16];     /* what others read to see whether they can */
-  hk_shm_answer *answer; /* to questions for the rank; under the process's lock, as `next_member` is too */
+  uint8_t probe[16]; /* what others read to see whether they can */
+  hk_answer *answer; /* to questions for the rank; under the process's lock, as `next_member` is too */
   void *answer_arg;
 } hk_shm_state;
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A transport makes links.  A new one is one file plus one line in registry.c.  For each peer the first transport in the
- * registry's order whose `reachable` says yes is taken: self, shm, net.
+ * A transport makes links.  A new one is one file and one line in registry.def.  For each peer the first transport of that
+ * list whose `reachable` is true is taken.
  */
 #ifndef HK_TRANSPORT_TRANSPORT_H
 #define HK_TRANSPORT_TRANSPORT_H
 #include "../base/wait.h"
 #include "../program/program.h" /* hk_link_kind */
+#include "board.h"
 #include "link.h"
 
-enum { HK_FACT_BYTES = 768 }; /* what one transport may tell the other ranks of itself */
+enum { HK_FACT_BYTES = 768 }; /* the most that a transport may publish about itself to the other ranks */
 
-/* What every rank knows of every rank after init's exchange. */
+/* What every rank knows about every rank after init's exchange. */
 typedef struct hk_peer {
   uint64_t host;    /* equal: the ranks can share memory */
   uint64_t process; /* equal: the ranks are threads of one process, addresses mean the same */
@@ -27,29 +28,30 @@ struct hk_service; /* base/service.h: the communicator's service thread */
 /* What a transport gets from the communicator; lives as long as the transport's state. */
 typedef struct hk_transport_env {
   int rank, nranks;
-  uint64_t comm_id;      /* equal on all ranks of the communicator, differs between communicators */
+  uint64_t comm_id;      /* equal on all ranks of the communicator, different for each communicator */
   const uint8_t *secret; /* 16 bytes, equal on all ranks */
   const hk_peer *peers;  /* [nranks]; only [rank] is filled before `join` */
   const hk_wait_env *wait;
   struct hk_service *service;
-  /* Opens a data connection to `peer`: an authenticated, nonblocking TCP socket.  Blocks for about one round trip: the peer's
-   * service thread answers, whatever its ranks do.  `at` (may be NULL) is one of the peer's interface addresses to go
-   * through; its port is filled in; where it does not answer soon, the addresses that the bootstrap knows are tried too.  Tags are the transport's to choose; one connection a tag and direction. */
+  /* Opens a data connection to `peer`: an authenticated, nonblocking TCP socket.  Blocks for about one round trip, because
+   * the peer's service thread answers, whatever its ranks do.  `at` (may be NULL) is one of the peer's interface addresses to
+   * connect to; its port is filled in.  If it does not answer soon, the addresses that the bootstrap knows are tried too.  Tags
+   * are the transport's to choose: one connection for each tag and direction. */
   hk_status (*dial)(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd);
-  /* Takes the connection that `peer` opened with `tag`, or -1 where it has not come yet. */
+  /* Takes the connection that `peer` opened with `tag`; -1 if it has not arrived yet. */
   int (*take)(void *arg, int peer, uint64_t tag);
   void *arg;
   size_t slot_bytes;
   uint32_t nslots;
-  const char *net_name;  /* ncclConfig_t's netName: the network to use where NCCL_NET names none; NULL or empty: any */
+  const char *net_name;  /* ncclConfig_t's netName: the network to use if NCCL_NET names none; NULL or empty: any */
   int traffic_class;     /* ncclConfig_t's; -1: undefined */
   struct hk_device *gpu; /* that this rank's kernels run on; NULL: it works on host memory */
-  /* HK_DEVICE_PAGE bytes of its memory, to try who takes them; there before the first link is opened.  Nobody can give such
-   * memory back while kernels may wait for the link: the driver would wait for them. */
+  /* HK_DEVICE_PAGE bytes of its memory, to try which network cards can register it; allocated before the first link is
+   * opened.  Such memory cannot be freed while kernels may wait for the link: the driver would wait for the kernels. */
   void *gpu_page;
   void *gpu_queue;    /* hk_queue: for short copies from and to its memory, from any thread */
-  bool within_plugin; /* we are NCCL's net plugin: no plugins, and NCCL_NET says nothing to us */
-  /* For network plugins that tell of events of their own; `profiler` goes into each request.  NULL: nobody listens. */
+  bool within_plugin; /* this library runs as NCCL's net plugin: no plugins are loaded, and NCCL_NET is ignored */
+  /* For network plugins that report events of their own; `profiler` goes into each request.  NULL: no profiler. */
   int (*net_event)(void **event, int type, void *profiler, int64_t id, void *data);
   void *profiler;
 } hk_transport_env;
@@ -66,41 +68,81 @@ typedef struct hk_transport_state {
   const hk_transport_env *env;
 } hk_transport_state; /* the transport's own struct begins with it */
 
+/* A question to a rank of another process, and its answer.  The runtime defines the bytes. */
+enum { HK_QUESTION_BYTES = 128, HK_REASON_BYTES = 160 };
+/* `payload` is the question and becomes the answer; false refuses it and says why in `reason`.  `fd` comes with it, -1: none;
+ * it stays the caller's.  Runs on the service thread of the process, whatever its ranks do. */
+typedef bool hk_answer(void *arg, void *payload, int fd, char reason[HK_REASON_BYTES]);
+
+/* The state goes first to each function.  A slot that may be NULL says so. */
 typedef struct hk_transport {
   const char *name;
   /* Makes the state and fills `fact` (HK_FACT_BYTES, zeroed) with what peers need.  Before the exchange. */
   hk_status (*attach)(const hk_transport_env *env, hk_transport_state **out, void *fact);
-  /* After the exchange: facts[r * HK_FACT_BYTES] is rank r's.  Collective.  May be NULL. */
+  /* After the exchange: facts[r * HK_FACT_BYTES] is rank r's.  Collective.  NULL: nothing to agree on. */
   hk_status (*join)(hk_transport_state *s, const void *facts);
-  /* May this rank reach `peer`?  If not, `why` gets the reason in words.  Symmetric: both ends answer alike. */
+  /* Can this rank reach `peer`?  If not, `why` gets the reason in words.  Symmetric: both ranks get the same result. */
   bool (*reachable)(hk_transport_state *s, int peer, char *why, size_t why_bytes);
-  /* May links of kind HK_LINK_MCAST_* be opened?  NULL: no. */
+  /* Can links of kind HK_LINK_MCAST_* be opened?  NULL: no. */
   bool (*multicast)(hk_transport_state *s);
-  /* Fills one end of a link; the other end is opened by the peer, in any order.  The state may be CONNECTING. */
+  /* Fills one end of a link; the peer opens the other end, in any order.  The link's state may be CONNECTING. */
   hk_status (*open)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
-  /* Moves what can be moved on pumped links, never blocks; *moved is set where anything moved.  NULL: none is needed. */
+  /* Moves what can be moved on pumped links, never blocks; *moved is set if anything moved.  NULL: the two ends of a link share
+   * memory, so that a slot is there for the receiver when the sender has published it. */
   hk_status (*progress)(hk_transport_state *s, bool *moved);
-  /* Sleeps until something may have come to be moved, or about a millisecond.  NULL: there is nothing to sleep on. */
+  /* Sleeps until there may be something to move, or about a millisecond.  NULL: there is nothing to sleep on. */
   void (*sleep)(hk_transport_state *s);
-  /* Turns a reference of `link` into an address.  NULL: links are never sent references across processes. */
+  /* Turns a reference of `link` into an address.  NULL: no references are sent across processes. */
   const void *(*resolve)(hk_transport_state *s, hk_link *link, const hk_ref *ref, size_t bytes);
-  /* Sender: the reference for [data, data + bytes), false where the memory cannot be shared.  NULL: as always false. */
+  /* Sender: the reference for [data, data + bytes); false if the memory cannot be shared.  NULL: always false. */
   bool (*refer)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
-  /* The user has registered this host memory, or takes that back (no operation uses it then): messages may be sent from it
-   * without a copy.  From any thread.  NULL: it makes no difference. */
+  /* The user has registered this host memory (`there`), or ends the registration (no operation uses it then): messages may be
+   * sent from it without a copy.  From any thread.  NULL: it makes no difference. */
   void (*memory)(hk_transport_state *s, void *base, size_t bytes, bool there);
   /* Receiver: hk_link_offer.  NULL: no link's place_min is ever above 0. */
   void (*offer)(hk_transport_state *s, hk_link *link, uint64_t k, void *to, uint32_t bytes);
-  /* An operation has ended in an error: when this returns, nothing more is written to places that were offered.  The
+  /* An operation has ended in an error: after this returns, nothing more is written to places that were offered.  The
    * communicator is not used again.  From its lane's thread.  NULL: nothing is written but by `progress`. */
   void (*withdraw)(hk_transport_state *s);
-  /* Copies what a reference with HK_REGION_PRIVATE names.  NULL where `refer` gives none such. */
+  /* Copies what a reference with HK_REGION_PRIVATE names.  NULL: `refer` gives no such reference. */
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
-  /* May be NULL: nothing to give back. */
+  /* NULL: nothing to give back. */
   void (*close)(hk_link *link);
   void (*detach)(hk_transport_state *s);
+
+  /* What a transport may offer to the ranks of a host beside links: each slot may be NULL, and the first transport that offers
+   * it is used.  Valid from `join` to `detach`. */
+
+  /* For hk_wait_env.shared_failure: one word for all ranks of the communicator on this host.  NULL result: this rank shares no
+   * memory with others. */
+  _Atomic(int) *(*failure_word)(hk_transport_state *s);
+  /* The board of a rank of this host; only the rank itself posts on it.  NULL result: its board cannot be read here. */
+  hk_board *(*board)(hk_transport_state *s, int rank);
+  /* The claims of this host's ranks.  NULL result: none. */
+  hk_claims *(*claims)(hk_transport_state *s);
+  /* The next five go together.  Why processes of this host cannot get each other's files; NULL result: they can.  The same on
+   * all ranks of a host. */
+  const char *(*no_files)(const hk_transport_state *s);
+  /* The file of a region (device/host.h) of a rank of another process, for the caller to map and close. */
+  hk_status (*file)(hk_transport_state *s, int peer, uint64_t region, int *fd, size_t *bytes);
+  /* Sends a question to a rank of another process and waits for the answer, which replaces `payload`
+   * (HK_QUESTION_BYTES); `fd` goes with it unless it is -1. */
+  hk_status (*ask)(hk_transport_state *s, int peer, int fd, void *payload);
+  /* The same without waiting for an answer. */
+  hk_status (*notify)(hk_transport_state *s, int peer, int fd, void *payload);
+  /* Sets the function that answers questions to this rank, until `detach`.  NULL: all are refused. */
+  void (*answer_with)(hk_transport_state *s, hk_answer *answer, void *arg);
 } hk_transport;
 
-/* In order of preference, ended by NULL. */
-extern const hk_transport *const hk_transports[];
+/* registry.def: in order of preference. */
+#define HK_TRANSPORT(name) extern const hk_transport hk_transport_##name;
+#include "registry.def"
+#undef HK_TRANSPORT
+#define HK_TRANSPORT(name) HK_TRANSPORT_##name,
+enum hk_transport_index {
+#include "registry.def"
+  HK_TRANSPORT_COUNT
+};
+#undef HK_TRANSPORT
+extern const hk_transport *const hk_transports[HK_TRANSPORT_COUNT];
 #endif

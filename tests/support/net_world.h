@@ -14,8 +14,6 @@
 #include "../../src/base/addr.h"
 #include "../../src/transport/transport.h"
 
-extern const hk_transport hk_transport_net;
-
 enum { NET_RANKS = 8, NET_MAIL = 1024 };
 
 typedef struct net_world net_world;

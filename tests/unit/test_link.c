@@ -4,8 +4,6 @@
 #include "../support/shm_world.h"
 #include "../support/suite.h"
 
-extern const hk_transport hk_transport_self;
-
 /* Message k's length and bytes are functions of (from, k), so that the reader can tell. */
 static size_t length_of(uint64_t k, size_t slot_bytes) {
   static const size_t fixed[] = {8, 0, 1, HK_SLOT_INLINE, HK_SLOT_INLINE + 1, 1000, 4096};
@@ -276,7 +274,7 @@ static void no_multicast(world_rank *r) {
   for (int p = 0; p < 3; p++)
     if (p != r->env.rank) MUST(r->transport->reachable(r->state, p, why, sizeof why) == (!far && p != 2));
   MUST(strstr(why, "another host"));
-  MUST((hk_shm_failure_word(r->state) == NULL) == far);
+  MUST((r->transport->failure_word(r->state) == NULL) == far);
 }
 START_TEST(multicast_needs_all) {
   world *w = world_new(&hk_transport_shm, 3, 0, no_multicast);

@@ -64,7 +64,7 @@ static void together(world_rank *r) {
     printf("64 processes have joined in %.1f ms\n", (double)r->join_ns * 1e-6);
   talk(r, true);
   /* The failure word is one for all. */
-  _Atomic(int) *failure = hk_shm_failure_word(r->state);
+  _Atomic(int) *failure = r->transport->failure_word(r->state);
   MUST(failure);
   world_barrier(r);
   if (r->env.rank == r->env.nranks - 1) atomic_store(failure, HK_ERR_REMOTE);
@@ -76,11 +76,11 @@ static void together(world_rank *r) {
   MUST(rc == HK_ERR_REMOTE);
   /* So is the board. */
   hk_board_op op = {.sequence = (uint64_t)r->env.rank + 1, .count = 77, .root = r->env.rank, .coll = 3}, seen;
-  MUST(hk_shm_board(r->state, r->env.rank));
-  hk_board_post(hk_shm_board(r->state, r->env.rank), &op);
+  MUST(r->transport->board(r->state, r->env.rank));
+  hk_board_post(r->transport->board(r->state, r->env.rank), &op);
   world_barrier(r);
   for (int p = 0; p < r->env.nranks; p++)
-    MUST(hk_board_read(hk_shm_board(r->state, p), &seen) && seen.root == p && seen.sequence == (uint64_t)p + 1 &&
+    MUST(hk_board_read(r->transport->board(r->state, p), &seen) && seen.root == p && seen.sequence == (uint64_t)p + 1 &&
          seen.count == 77 && seen.coll == 3);
 }
 
@@ -202,7 +202,8 @@ END_TEST
 static void both_off(world_rank *r) {
   char why[160];
   MUST(!r->transport->reachable(r->state, !r->env.rank, why, sizeof why) && strstr(why, "NCCL_P2P_DISABLE"));
-  MUST(!hk_shm_failure_word(r->state) && !hk_shm_board(r->state, r->env.rank) && !r->transport->multicast(r->state));
+  MUST(!r->transport->failure_word(r->state) && !r->transport->board(r->state, r->env.rank) &&
+       !r->transport->multicast(r->state));
 }
 START_TEST(all_disabled) {
   setenv("NCCL_SHM_DISABLE", "1", 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The board and the claims: see shm.h. */
+/* Posting on boards, reading them, and claims: board.h. */
+#include "board.h"
 #include <string.h>
-#include "shm.h"
 
 void hk_board_post(hk_board *b, const hk_board_op *op) {
   uint64_t words[4];
