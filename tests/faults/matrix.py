@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fault matrix: every fault in every operation on every transport, each held against what is expected of it.
 
-  matrix.py [--short] [--only TEXT] [--again] [--jobs N] [--list] [--write PAGE]
+  matrix.py [--short] [--only TEXT] [--again] [--repeat N] [--jobs N] [--list] [--write PAGE]
 
---again takes the cells that did not hold in the last run, and keeps the other results.  --only takes cells whose name (fault-operation-transport) contains the text, or matches it as a pattern with *.
-HK_BUILD is where the binaries are (build/gcc), HOCKET_TEST_SLACK multiplies every bound of time.  Output of cells that
-fail is in build/faults/.  Exit code 0: all hold; 1: some do not."""
+--only takes cells whose name (fault-operation-transport) contains one of the words of the text, or matches it as a
+pattern with *.  --again takes the cells that did not hold in the last run, and keeps the other results.  --repeat runs each
+cell N times; it holds if it holds every time.  HK_BUILD is where the binaries are (build/gcc), HOCKET_TEST_SLACK multiplies
+every bound of time.  Output of cells that fail is in build/faults/.  Exit code 0: all hold; 1: some do not."""
 import argparse
 import fnmatch
 import json
@@ -28,8 +29,9 @@ LOGS = "build/faults"
 def options():
     p = argparse.ArgumentParser(description="The fault matrix.")
     p.add_argument("--short", action="store_true", help="the cells of make check")
-    p.add_argument("--only", default="", help="cells whose name contains this, or matches it (*)")
+    p.add_argument("--only", default="", help="cells whose name contains one of these words, or matches it (*)")
     p.add_argument("--again", action="store_true", help="the cells that did not hold in the last run")
+    p.add_argument("--repeat", type=int, default=1, help="how often each cell is run")
     p.add_argument("--jobs", type=int, default=2, help="cells at a time")
     p.add_argument("--list", action="store_true", help="print the cells and what is expected, run nothing")
     p.add_argument("--write", metavar="PAGE", help="write the tables into this page")
@@ -39,7 +41,7 @@ def options():
 def chosen(cell, o):
     if o.short and not cell.short:
         return False
-    return o.only in cell.name or fnmatch.fnmatch(cell.name, o.only)
+    return not o.only or any(p in cell.name or fnmatch.fnmatch(cell.name, p) for p in o.only.split())
 
 
 class Matrix:
@@ -59,7 +61,8 @@ class Matrix:
                   "complaints": complaints, "codes": [f["code"] if f else None for f in facts],
                   "texts": [f["text"] if f else "" for f in facts]}
         with self.lock:
-            self.results[cell.name] = result
+            if self.results.get(cell.name, result)["ok"]:
+                self.results[cell.name] = result
             print(f"{'ok  ' if result['ok'] else 'FAIL'}  {cell.name:28} {result['ms'] / 1000:6.2f} s of "
                   f"{cell.seconds:g}, {job.seconds:.1f} s in all", flush=True)
             for complaint in complaints:
@@ -68,7 +71,7 @@ class Matrix:
             if complaints:
                 with open(path, "w", encoding="utf-8") as f:
                     f.write("\n".join(complaints) + "\n" + output)
-            elif os.path.exists(path):
+            elif self.results[cell.name]["ok"] and os.path.exists(path):
                 os.remove(path)
 
     def work(self):
@@ -111,7 +114,7 @@ def main():
             kept = {name: r for name, r in json.load(f).items() if r["ok"]}
         wanted = [c for c in wanted if c.name not in kept]
     begin = time.monotonic()
-    matrix = Matrix(wanted)
+    matrix = Matrix(wanted * o.repeat)
     matrix.run(o.jobs)
     matrix.results = {**kept, **matrix.results}
     failed = sorted(n for n, r in matrix.results.items() if not r["ok"])
