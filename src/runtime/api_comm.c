@@ -101,13 +101,14 @@ static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclCo
   hk_status rc = HK_OK;
   ncclComm_t c = NULL;
   (void)share; /* memory and threads of a communicator are small: nothing is shared with the parent */
+  how->parent = parent;
   HK_TRY(hk_comm_new(&c, parent->rank, parent->nranks, config), out);
   if (!config) c->options.blocking = parent->options.blocking;
   c->device = parent->device;
   c->options.batch_invariant = parent->redop_flags != 0;
-  how->parent = parent;
   return hk_group_submit_init(c, how, newcomm);
 out:
+  rc = hk_group_unborn(how, rc);
   free(how->exclude);
   return rc;
 }
@@ -194,8 +195,9 @@ HK_API(ncclResult_t, ncclCommShrink,
   }
   how.exclude = malloc((size_t)excludeRanksCount * sizeof *how.exclude);
   if (!how.exclude) {
-    rc = HK_FAIL_ERRNO("no memory for %d ranks to exclude", excludeRanksCount);
-    goto out;
+    how.parent = comm;
+    how.exclude = excludeRanksList;
+    return (ncclResult_t)hk_group_unborn(&how, HK_FAIL_ERRNO("no memory for %d ranks to exclude", excludeRanksCount));
   }
   memcpy(how.exclude, excludeRanksList, (size_t)excludeRanksCount * sizeof *how.exclude);
   return (ncclResult_t)init_child(comm, newcomm, config, false, &how);

@@ -228,8 +228,7 @@ static hk_status compare_lists(hk_children_watch *w, uint64_t long_ns) {
 
 bool hk_children_parent_failed(ncclComm_t parent) {
   if (atomic_load(&parent->health.revoked)) return false; /* children are made of it all the same */
-  return atomic_load(&parent->health.failure) ||
-         (parent->wait.shared_failure && atomic_load(parent->wait.shared_failure));
+  return hk_comm_failing(parent);
 }
 
 /* Then that is the story. */
@@ -360,15 +359,20 @@ static hk_status watch(void *arg, uint64_t waited_ns) {
   return rc == HK_OK ? check_failures(w) : rc;
 }
 
+/* Gives the child the name that its notices have. */
+static void name_child(hk_children_watch *w) {
+  if (w->how->exclude)
+    begin_shrink(w);
+  else
+    snprintf(w->key, sizeof w->key, "s%llu", (unsigned long long)w->how->split);
+}
+
 void hk_children_watch_begin(hk_children_watch *w, ncclComm_t c, const hk_init *how) {
   *w = (hk_children_watch){.c = c, .how = how};
   if (!how->parent) return;
   c->wait.check = watch;
   c->wait.arg = w;
-  if (how->exclude)
-    begin_shrink(w);
-  else
-    snprintf(w->key, sizeof w->key, "s%llu", (unsigned long long)how->split);
+  name_child(w);
 }
 
 static hk_status end_shrink(hk_children_watch *w, hk_status rc) {
@@ -392,6 +396,22 @@ hk_status hk_children_watch_end(hk_children_watch *w, hk_status rc) {
   return rc;
 }
 
+/* ---- turns ---- */
+
+void hk_children_enter(hk_init *how) {
+  if (!how->parent) return;
+  atomic_fetch_add(&how->parent->health.inside, 1);
+  how->turn = ++how->parent->order.children;
+  if (!how->exclude) how->split = ++how->parent->order.splits;
+}
+
+void hk_children_leave(ncclComm_t parent) {
+  if (!parent) return;
+  /* release: as hk_children_turn says */
+  atomic_fetch_add_explicit(&parent->order.children_over, 1, memory_order_release);
+  atomic_fetch_sub(&parent->health.inside, 1);
+}
+
 hk_status hk_children_turn(const hk_init *how) {
   hk_status rc = HK_OK;
   hk_wait_env env = {.spins = 0};
@@ -404,6 +424,25 @@ hk_status hk_children_turn(const hk_init *how) {
   }
 out:
   return rc;
+}
+
+void hk_children_refuse(const hk_init *how) {
+  hk_children_watch w = {.how = how};
+  hk_event over = {0};
+  char cause[HK_ERROR_TEXT], text[1400];
+  if (!how->parent) return;
+  snprintf(cause, sizeof cause, "%s", hk_last_error());
+  snprintf(text, sizeof text, "rank %d failed: %.1300s", how->parent->rank, cause);
+  if (hk_children_turn(how) == HK_OK) {
+    name_child(&w);
+    note_failure(&w, OWN, text);
+    if (how->exclude)
+      announce(how->parent, &over);
+    else
+      hk_bootstrap_skip(how->parent->bootstrap);
+  }
+  hk_error_adopt(cause);
+  hk_children_leave(how->parent);
 }
 
 /* ---- members ---- */

@@ -24,6 +24,14 @@ void hk_children_watch_begin(hk_children_watch *w, ncclComm_t c, const hk_init *
 /* Gives rc, or the cause of it if that is known here.  Reports this rank's failure to the members that wait for it. */
 hk_status hk_children_watch_end(hk_children_watch *w, hk_status rc);
 
+/* For each child of a parent, in the order of the calls: gives it its turn. `how` may be of an init without a parent. */
+void hk_children_enter(hk_init *how);
+/* The child is there, or has failed. */
+void hk_children_leave(ncclComm_t parent);
+/* Instead of making the child, for which this rank lacks something: the thread's error says what. The members get it as this
+ * rank's failure, and the child's number is used up here as it is there. Leaves the parent. */
+void hk_children_refuse(const hk_init *how);
+
 /* The parent has failed, on this rank or another one of this host, and was not revoked. */
 bool hk_children_parent_failed(ncclComm_t parent);
 /* Waits until the parent's earlier children are there or have failed: ranks make them in the same order. */

@@ -226,7 +226,7 @@ hk_status hk_comm_settle(ncclComm_t c, const char *where) {
 
 hk_status hk_comm_failed(ncclComm_t c, hk_status rc) {
   if (rc == HK_OK) return rc;
-  if (atomic_load(&c->health.failure) == 0) {
+  if (!hk_comm_failing(c)) { /* else `rc` may be another rank's, and the thread's error something else */
     char text[sizeof c->health.story.text];
     snprintf(text, sizeof text, "%s", hk_last_error());
     hk_comm_blame(c, rc == HK_ERR_REMOTE ? HK_EVENT_SUSPECT : HK_EVENT_ERROR, c->rank, rc, text);

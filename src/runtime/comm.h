@@ -167,6 +167,10 @@ void hk_comm_hear(ncclComm_t c, const hk_event *e);
 void hk_comm_blame(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text);
 /* What the communicator ended with; HK_OK while it works, or while its story is not settled. */
 hk_status hk_comm_verdict(ncclComm_t c);
+/* Has this rank failed or heard of a failure, or another rank of this host whose news is on its way? */
+static inline bool hk_comm_failing(ncclComm_t c) {
+  return atomic_load(&c->health.failure) || (c->wait.shared_failure && atomic_load(c->wait.shared_failure));
+}
 /* After a wait ended with a failure: waits until the story is settled, and fails with it.  `where` (may be NULL): the call. */
 hk_status hk_comm_settle(ncclComm_t c, const char *where);
 /* What a failure of an operation does: unless the communicator has failed already, this rank reports the thread's error to all

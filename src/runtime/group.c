@@ -61,6 +61,8 @@ hk_status hk_group_start(void) {
 static void free_how(hk_init *how) {
   free(how->ids);
   free(how->exclude);
+  how->ids = NULL;
+  how->exclude = NULL;
 }
 
 /* ---- what waits in a group keeps the memory of its communicators and streams ---- */
@@ -101,6 +103,21 @@ hk_status hk_group_refuse(ncclComm_t c, const char *who) {
       "%s: another thread has %d calls of this communicator (rank %d of %d) in a group that is open: wait for that "
       "thread's ncclGroupEnd, or use ncclCommAbort",
       who, queued, c->rank, c->nranks));
+}
+
+/* What this rank lacks; a wrong argument is the caller's to put right, and others wait meanwhile. */
+static bool is_lack(hk_status rc) { return rc == HK_ERR_SYSTEM || rc == HK_ERR_CUDA || rc == HK_ERR_INTERNAL; }
+
+static void drop_jobs(hk_status why);
+
+hk_status hk_group_unborn(const hk_init *given, hk_status rc) {
+  hk_init how = *given;
+  if (is_lack(rc) && how.parent) {
+    drop_jobs(rc); /* the group runs nothing any more, and the numbers of children are in the order of the calls */
+    hk_children_enter(&how);
+    hk_children_refuse(&how);
+  }
+  return hk_group_remember(rc);
 }
 
 static void drop_job(hk_job *j) {
@@ -178,13 +195,6 @@ static void watch_thread(void) {
 
 /* ---- inits ---- */
 
-static void leave_parent(ncclComm_t parent) {
-  if (!parent) return;
-  /* release: as hk_children_turn says */
-  atomic_fetch_add_explicit(&parent->order.children_over, 1, memory_order_release);
-  atomic_fetch_sub(&parent->health.inside, 1);
-}
-
 static void run_job(hk_job *j) {
   ncclComm_t parent = j->how.parent;
   hk_status rc = parent ? still_there(parent) : HK_OK;
@@ -198,16 +208,13 @@ static void run_job(hk_job *j) {
     atomic_store(&j->comm->health.progress, (int)rc);
   }
   free_how(&j->how);
-  leave_parent(parent);
+  hk_children_leave(parent);
 }
 
 /* Before run_job, by the thread that makes the call: the end of the communicator and of its parent wait for the init. */
 static void enter_init(hk_job *j) {
   atomic_fetch_add(&j->comm->health.inside, 1);
-  if (!j->how.parent) return;
-  atomic_fetch_add(&j->how.parent->health.inside, 1);
-  j->how.turn = ++j->how.parent->order.children;
-  if (!j->how.exclude) j->how.split = ++j->how.parent->order.splits;
+  hk_children_enter(&j->how);
 }
 
 /* Inits of a group wait for each other: where one fails, perhaps before the others could hear of it, all do.  None of them is
@@ -245,6 +252,7 @@ static void discard(ncclComm_t c) {
 /* After a blocking init: a failed communicator is not handed out; a rank without color gets none.  Frees the job. */
 static hk_status settle(hk_job *j) {
   hk_status rc = j->status;
+  free_how(&j->how);                                                   /* of one that did not run */
   if (rc != HK_OK && j->started) hk_error_adopt(j->comm->health.text); /* logged by the init's own thread */
   if (rc != HK_OK || j->comm->nranks == 0) {
     __atomic_store_n(j->handle, NULL, __ATOMIC_RELAXED); /* as it was set */
@@ -256,27 +264,39 @@ static hk_status settle(hk_job *j) {
   return rc;
 }
 
-static hk_status start_detached(hk_job *j) {
+/* False: the job is still the caller's. */
+static bool start_detached(hk_job *j) {
   pthread_t thread;
   if (j->how.parent && !j->how.exclude && j->how.color < 0) *j->handle = NULL;
   int err = hk_thread_start(&thread, 0, detached_job, j);
-  if (err == 0) {
+  if (err == 0)
     pthread_detach(thread);
-    return HK_IN_PROGRESS;
+  else
+    j->status = HK_FAIL(HK_ERR_SYSTEM, "no thread for the init of a nonblocking communicator: %s", strerror(err));
+  return err == 0;
+}
+
+/* Of two lists, by their turns: a child's turn comes after those before it. */
+static void refuse_unstarted(hk_job *const lists[2]) {
+  for (;;) {
+    hk_job *low = NULL;
+    for (int i = 0; i < 2; i++)
+      for (hk_job *j = lists[i]; j; j = j->next)
+        if (!j->started && j->how.parent && (!low || j->how.turn < low->how.turn)) low = j;
+    if (!low) return;
+    hk_children_refuse(&low->how);
+    low->how.parent = NULL;
   }
-  leave_parent(j->how.parent);
-  free_how(&j->how);
-  j->status = HK_FAIL(HK_ERR_SYSTEM, "no thread for the init of a nonblocking communicator: %s", strerror(err));
-  return settle(j);
 }
 
 hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *handle) {
   hk_job *j = calloc(1, sizeof *j);
   if (!j) {
     hk_init copy = *how;
+    hk_status rc = hk_group_unborn(how, HK_FAIL_ERRNO("no memory for an init"));
     free_how(&copy);
     hk_comm_release(c);
-    return hk_group_remember(HK_FAIL_ERRNO("no memory for an init"));
+    return rc;
   }
   *j = (hk_job){.comm = c, .how = *how, .handle = handle};
   if (group.depth > 0) {
@@ -290,8 +310,12 @@ hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *han
   enter_init(j);
   /* release: another thread that finds the handle may abort the init, and finds the communicator whole */
   __atomic_store_n(handle, c, __ATOMIC_RELEASE);
-  if (!c->options.blocking) return start_detached(j);
-  run_job(j);
+  if (c->options.blocking)
+    run_job(j);
+  else if (start_detached(j))
+    return HK_IN_PROGRESS;
+  else
+    hk_children_refuse(&j->how);
   return settle(j);
 }
 
@@ -299,8 +323,6 @@ static void start_joined(hk_job *j) {
   int err = hk_thread_start(&j->thread, 0, joined_job, j);
   j->started = err == 0;
   if (j->started) return;
-  leave_parent(j->how.parent);
-  free_how(&j->how);
   j->status =
       HK_FAIL(HK_ERR_SYSTEM,
               "no thread for the init of rank %d in a group (%s): raise the limit of processes (ulimit -u) or of "
@@ -312,7 +334,7 @@ static void start_joined(hk_job *j) {
 /* Runs the group's inits side by side. */
 static hk_status run_jobs(void) {
   hk_status first = HK_OK, rc;
-  hk_job *blocking = NULL, **end = &blocking, *detached = NULL, **detached_end = &detached;
+  hk_job *blocking = NULL, **end = &blocking, *detached = NULL, **detached_end = &detached, *unborn = NULL;
   for (hk_job *j = group.jobs; j; j = j->next) {
     enter_init(j);
     hold_parent(j, -1);
@@ -325,11 +347,17 @@ static hk_status run_jobs(void) {
   for (hk_job *j = blocking; j; j = j->next) start_joined(j);
   for (hk_job *j = detached, *next; j; j = next) {
     next = j->next;
-    rc = start_detached(j); /* frees j */
-    if (first == HK_OK || (first == HK_IN_PROGRESS && rc != HK_OK)) first = rc;
+    if (start_detached(j)) {
+      first = HK_IN_PROGRESS;
+    } else {
+      j->next = unborn;
+      unborn = j;
+    }
   }
+  refuse_unstarted((hk_job *const[2]){blocking, unborn});
   for (hk_job *j = blocking; j; j = j->next)
     if (j->started) pthread_join(j->thread, NULL);
+  *end = unborn;
   for (hk_job *j = blocking, *next; j; j = next) {
     next = j->next;
     rc = settle(j); /* frees j */
@@ -338,10 +366,17 @@ static hk_status run_jobs(void) {
   return first;
 }
 
-static void drop_jobs(void) {
+/* The group failed before its inits began. */
+static void drop_jobs(hk_status why) {
   while (group.jobs) {
     hk_job *j = group.jobs;
+    ncclComm_t parent = j->how.parent;
     group.jobs = j->next;
+    if (is_lack(why) && parent && parent->magic == HK_COMM_LIVE &&
+        atomic_load(&parent->health.closing) == HK_CLOSING_NO) {
+      hk_children_enter(&j->how);
+      hk_children_refuse(&j->how);
+    }
     drop_job(j);
   }
 }
@@ -420,10 +455,9 @@ static void mark_inside(const hk_call *calls, size_t n, int by) {
   for (size_t i = 0; i < n; i++) atomic_fetch_add(&calls[i].comm->health.inside, by);
 }
 
-/* What this rank lacks, so that the calls do not run, ends the communicators of all of them, whose other ranks would wait.  A
- * wrong argument is the caller's to put right, and changes nothing. */
+/* What this rank lacks, so that the calls do not run, ends the communicators of all of them, whose other ranks would wait. */
 static void fail_calls(const hk_call *calls, size_t n, hk_status rc) {
-  if (rc != HK_ERR_SYSTEM && rc != HK_ERR_CUDA && rc != HK_ERR_INTERNAL) return;
+  if (!is_lack(rc)) return;
   mark_inside(calls, n, 1);
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
@@ -530,7 +564,7 @@ static hk_status end(const char *who, double *us) {
   group.calls = NULL;
   group.ncalls = group.room = 0;
   if (rc != HK_OK) {
-    drop_jobs(); /* nothing of a group with a wrong call is begun */
+    drop_jobs(rc); /* nothing of a group with a wrong call is begun */
     fail_calls(calls, n, rc);
   } else if (group.jobs)
     rc = run_jobs();

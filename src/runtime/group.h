@@ -9,6 +9,9 @@ hk_status hk_group_submit(const hk_call *call);
 /* Runs an init: now where no group is open; else at the group's end beside the group's other inits; in a thread of its
  * own for nonblocking communicators.  Takes `how` over.  On failure of a blocking init *handle becomes NULL. */
 hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *handle);
+/* Gives `rc`, with which a child cannot begin to be made; the thread's error is its text. If it is for lack of something, the
+ * other members get it, too. Leaves `how` to the caller. */
+hk_status hk_group_unborn(const hk_init *how, hk_status rc);
 bool hk_group_open(void);
 /* HK_ERR_USAGE, remembered for the group's end, if calls or children of the communicator wait in a group that is open, of this
  * thread or another one. */

@@ -29,17 +29,13 @@ static hk_status failed_here(ncclComm_t c, const hk_call *call, hk_status rc) {
   return hk_comm_settle(c, NULL);
 }
 
-static inline bool failure_known(ncclComm_t c) {
-  return atomic_load(&c->health.failure) || (c->wait.shared_failure && atomic_load(c->wait.shared_failure));
-}
-
 /* An operation ended with `rc`, found by this rank (in a message, a link, its own memory) or told to it: gives what all ranks
  * make of it.  `x` is NULL for a send or receive; `peer` is the rank that it has to do with, -1: see x. */
 static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int peer, hk_status rc) {
   char what[160];
   hk_cancel_hold(); /* the news goes out over sockets */
   if (x && peer < 0) peer = x->bad_peer;
-  if (!failure_known(c)) {
+  if (!hk_comm_failing(c)) {
     if (rc == HK_ERR_USAGE && x && x->bad_peer >= 0)
       hk_mismatch_slot(c, call, x);
     else if (rc == HK_ERR_REMOTE)
@@ -54,7 +50,7 @@ static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int 
 /* A call that could not begin.  What is wrong with its arguments is found by all ranks, or concerns this one alone, and changes
  * nothing; but for what this rank lacks the others would wait. */
 static hk_status not_begun(ncclComm_t c, const hk_call *call, hk_status rc) {
-  return !failure_known(c) && (rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE) ? rc : ended(c, call, NULL, -1, rc);
+  return !hk_comm_failing(c) && (rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE) ? rc : ended(c, call, NULL, -1, rc);
 }
 
 /* Does the rank learn nothing of the others' calls by taking part? */
