@@ -106,8 +106,8 @@ HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
 }
 /* In place: the input block at the address of output block `block` of `rank`; -1: none. */
 int hk_coll_alias(hk_coll c, int rank, int root, int block);
-/* The rank, and the block of its input, whose data output block `block` of `rank` holds.  For collectives that do not
- * reduce. */
+/* The rank, and the block of its input, whose data output block `block` of `rank` holds. If the collective reduces, the
+ * output block holds the sum of block `part` of all ranks' inputs. */
 void hk_coll_source(hk_coll c, int rank, int root, int block, int *from, int *part);
 
 typedef enum hk_space {

@@ -86,7 +86,7 @@ static hk_status make_places(hk_verifier *v) {
   return HK_OK;
 }
 
-/* The rank and input block whose data belongs in an output block of a collective that does not reduce. */
+/* The rank and input block whose data belongs in an output block; a sum is of this block of all ranks. */
 static hk_value wanted(const hk_program *p, unsigned block) {
   int from, part;
   hk_coll_source((hk_coll)p->coll, p->rank, p->root, (int)block, &from, &part);
@@ -96,8 +96,8 @@ static hk_value wanted(const hk_program *p, unsigned block) {
 static bool is_right(const hk_verifier *v, const hk_program *p, hk_value x, unsigned block) {
   if (hk_value_kind(x) < HK_VALUE_LEAF) return false;
   if (!v->reduces) return hk_value_sent_as(x, 0) == wanted(p, block);
-  unsigned want = p->coll == HK_REDUCE_SCATTER ? p->rank : block;
-  return hk_value_block(x) == want && hk_value_is_final(x) && hk_value_count(&v->sets, x) == (uint32_t)v->nranks;
+  return hk_value_block(x) == hk_value_block(wanted(p, block)) && hk_value_is_final(x) &&
+         hk_value_count(&v->sets, x) == (uint32_t)v->nranks;
 }
 
 static hk_status wrong_output(hk_verifier *v, const hk_program *p, unsigned wave, unsigned block,
@@ -105,8 +105,7 @@ static hk_status wrong_output(hk_verifier *v, const hk_program *p, unsigned wave
   char holds[HK_VALUE_TEXT], wants[HK_VALUE_TEXT];
   hk_value_text(v, place->value, holds);
   if (v->reduces)
-    snprintf(wants, sizeof wants, "the final sum of block %u over all ranks",
-             p->coll == HK_REDUCE_SCATTER ? p->rank : block);
+    snprintf(wants, sizeof wants, "the final sum of block %u over all ranks", hk_value_block(wanted(p, block)));
   else
     hk_value_text(v, wanted(p, block), wants);
   if (!place->writer_event)

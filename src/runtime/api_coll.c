@@ -65,49 +65,47 @@ static hk_status check_buffer(const char *who, const char *what, const void *buf
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is NULL with count %zu", who, what, call->count);
 }
 
-/* Checks what all collectives share, then runs or queues the call.  op < 0: the collective has no operator. */
-static ncclResult_t submit(const char *who, hk_call *call, ncclDataType_t type, int op, bool needs_in, bool needs_out) {
+hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
+                       ncclComm_t c, cudaStream_t stream) {
+  static const char *const names[] = {
+#define HK_COLL(id, name, ...) "nccl" name,
+#include "../program/coll.def"
+  };
+  const char *who = names[coll];
   hk_status rc = HK_OK;
-  ncclComm_t c = call->comm;
+  hk_call call = {
+      .comm = c, .in = in, .out = out, .count = count, .coll = (uint8_t)coll, .root = root, .stream = stream};
   HK_TRY(hk_comm_check_usable(c, who), out);
-  bool whole = hk_coll_partition((hk_coll)call->coll) == HK_PART_WHOLE;
-  HK_TRY(check_type(who, call->count, type, whole ? (size_t)c->nranks : 1), out);
-  call->dtype = (uint8_t)type;
-  if (hk_coll_reduces((hk_coll)call->coll)) HK_TRY(check_redop(who, c, type, op, call), out);
-  if (hk_coll_has_root((hk_coll)call->coll)) HK_TRY(check_peer(who, "root", call->root, c), out);
-  if (needs_in) HK_TRY(check_buffer(who, "sendbuff", call->in, call), out);
-  if (needs_out) HK_TRY(check_buffer(who, "recvbuff", call->out, call), out);
-  if (!c->backend_state) HK_TRY(hk_stream_check(call->stream, who), out);
+  bool whole = hk_coll_partition(coll) == HK_PART_WHOLE;
+  HK_TRY(check_type(who, count, type, whole ? (size_t)c->nranks : 1), out);
+  call.dtype = (uint8_t)type;
+  if (hk_coll_reduces(coll)) HK_TRY(check_redop(who, c, type, op, &call), out);
+  if (hk_coll_has_root(coll)) HK_TRY(check_peer(who, "root", root, c), out);
+  if (hk_coll_has_input(coll, c->rank, root)) HK_TRY(check_buffer(who, "sendbuff", in, &call), out);
+  if (hk_coll_has_output(coll, c->rank, root)) HK_TRY(check_buffer(who, "recvbuff", out, &call), out);
+  if (!c->backend_state) HK_TRY(hk_stream_check(stream, who), out);
   HK_INFO(HK_SUB_COLL,
           "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d]", who + 4,
-          (unsigned long long)c->order.sequence, call->in, call->out, call->count, (int)type, op, call->root, (void *)c,
-          c->nranks);
-  if (call->count == 0) return ncclSuccess; /* nothing to move, and all ranks know it */
-  return (ncclResult_t)hk_group_submit(call);
+          (unsigned long long)c->order.sequence, in, out, count, (int)type, op, root, (void *)c, c->nranks);
+  if (count == 0) return HK_OK; /* nothing to move, and all ranks know it */
+  return hk_group_submit(&call);
 out:
-  return (ncclResult_t)hk_group_remember(rc);
+  return hk_group_remember(rc);
 }
+
+/* The op of a collective without an operator. */
+enum { NO_OP = -1 };
 
 HK_API(ncclResult_t, ncclAllReduce,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
         cudaStream_t stream)) {
-  hk_call call = {
-      .comm = comm, .in = sendbuff, .out = recvbuff, .count = count, .coll = HK_ALLREDUCE, .stream = stream};
-  return submit("ncclAllReduce", &call, datatype, (int)op, true, true);
+  return (ncclResult_t)hk_coll_call(HK_ALLREDUCE, sendbuff, recvbuff, count, datatype, (int)op, 0, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclBroadcast,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
         cudaStream_t stream)) {
-  hk_call call = {.comm = comm,
-                  .in = sendbuff,
-                  .out = recvbuff,
-                  .count = count,
-                  .coll = HK_BROADCAST,
-                  .root = root,
-                  .stream = stream};
-  bool is_root = comm && comm->magic == HK_COMM_LIVE && comm->rank == root;
-  return submit("ncclBroadcast", &call, datatype, -1, is_root, true);
+  return (ncclResult_t)hk_coll_call(HK_BROADCAST, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclBcast,
@@ -118,56 +116,38 @@ HK_API(ncclResult_t, ncclBcast,
 HK_API(ncclResult_t, ncclReduce,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
         ncclComm_t comm, cudaStream_t stream)) {
-  hk_call call = {
-      .comm = comm, .in = sendbuff, .out = recvbuff, .count = count, .coll = HK_REDUCE, .root = root, .stream = stream};
-  bool is_root = comm && comm->magic == HK_COMM_LIVE && comm->rank == root;
-  return submit("ncclReduce", &call, datatype, (int)op, true, is_root);
+  return (ncclResult_t)hk_coll_call(HK_REDUCE, sendbuff, recvbuff, count, datatype, (int)op, root, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclReduceScatter,
        (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
         ncclComm_t comm, cudaStream_t stream)) {
-  hk_call call = {
-      .comm = comm, .in = sendbuff, .out = recvbuff, .count = recvcount, .coll = HK_REDUCE_SCATTER, .stream = stream};
-  return submit("ncclReduceScatter", &call, datatype, (int)op, true, true);
+  return (ncclResult_t)hk_coll_call(HK_REDUCE_SCATTER, sendbuff, recvbuff, recvcount, datatype, (int)op, 0, comm,
+                                    stream);
 }
 
 HK_API(ncclResult_t, ncclAllGather,
        (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
         cudaStream_t stream)) {
-  hk_call call = {
-      .comm = comm, .in = sendbuff, .out = recvbuff, .count = sendcount, .coll = HK_ALLGATHER, .stream = stream};
-  return submit("ncclAllGather", &call, datatype, -1, true, true);
+  return (ncclResult_t)hk_coll_call(HK_ALLGATHER, sendbuff, recvbuff, sendcount, datatype, NO_OP, 0, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclAlltoAll,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
         cudaStream_t stream)) {
-  hk_call call = {.comm = comm, .in = sendbuff, .out = recvbuff, .count = count, .coll = HK_ALLTOALL, .stream = stream};
-  return submit("ncclAlltoAll", &call, datatype, -1, true, true);
+  return (ncclResult_t)hk_coll_call(HK_ALLTOALL, sendbuff, recvbuff, count, datatype, NO_OP, 0, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclGather,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
         cudaStream_t stream)) {
-  hk_call call = {
-      .comm = comm, .in = sendbuff, .out = recvbuff, .count = count, .coll = HK_GATHER, .root = root, .stream = stream};
-  bool is_root = comm && comm->magic == HK_COMM_LIVE && comm->rank == root;
-  return submit("ncclGather", &call, datatype, -1, true, is_root);
+  return (ncclResult_t)hk_coll_call(HK_GATHER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclScatter,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
         cudaStream_t stream)) {
-  hk_call call = {.comm = comm,
-                  .in = sendbuff,
-                  .out = recvbuff,
-                  .count = count,
-                  .coll = HK_SCATTER,
-                  .root = root,
-                  .stream = stream};
-  bool is_root = comm && comm->magic == HK_COMM_LIVE && comm->rank == root;
-  return submit("ncclScatter", &call, datatype, -1, is_root, true);
+  return (ncclResult_t)hk_coll_call(HK_SCATTER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
 }
 
 /* On host memory; the question is asked when the buffer is another one than before. */

@@ -22,5 +22,9 @@ typedef struct hk_call {
   cudaStream_t stream;
   void *event, *group_event; /* a profiler's, of the call and of the group around it; NULL without one */
 } hk_call;
+/* Checks the arguments of a collective, then runs or queues it. `op` (an ncclRedOp_t, or one that the communicator made) is
+ * used only by collectives that reduce, `root` only by those that have one. The API's functions are this one. */
+hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
+                       ncclComm_t c, cudaStream_t stream);
 static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_INVARIANT); }
 #endif

@@ -56,7 +56,7 @@ static hk_status not_begun(ncclComm_t c, const hk_call *call, hk_status rc) {
 /* Does the rank learn nothing of the others' calls by taking part? */
 static inline bool only_sends(const hk_call *call) {
   bool is_root = call->root == call->comm->rank;
-  return call->coll == HK_BROADCAST || call->coll == HK_SCATTER ? is_root : !is_root;
+  return hk_coll_in_set(HK_COLLS_IN_ROOT, (hk_coll)call->coll) ? is_root : !is_root;
 }
 
 /* Two ranks that only send would not notice that their roots differ.  On shared memory they compare at each call; over a network

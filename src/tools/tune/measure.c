@@ -80,17 +80,7 @@ static hk_status call(rank_state *r, hk_coll coll, size_t bytes) {
   size_t n = (size_t)r->setup->nranks, parts = hk_coll_partition(coll) == HK_PART_WHOLE ? n : 1;
   ncclDataType_t type = bytes / parts % sizeof(float) ? ncclUint8 : ncclFloat32;
   size_t count = bytes / parts / (type == ncclFloat32 ? sizeof(float) : 1);
-  ncclComm_t c = r->comm;
-  switch (coll) {
-    case HK_ALLREDUCE: return (hk_status)ncclAllReduce(r->in, r->out, count, type, ncclSum, c, NULL);
-    case HK_BROADCAST: return (hk_status)ncclBroadcast(r->in, r->out, count, type, 0, c, NULL);
-    case HK_REDUCE: return (hk_status)ncclReduce(r->in, r->out, count, type, ncclSum, 0, c, NULL);
-    case HK_ALLGATHER: return (hk_status)ncclAllGather(r->in, r->out, count, type, c, NULL);
-    case HK_REDUCE_SCATTER: return (hk_status)ncclReduceScatter(r->in, r->out, count, type, ncclSum, c, NULL);
-    case HK_ALLTOALL: return (hk_status)ncclAlltoAll(r->in, r->out, count, type, c, NULL);
-    case HK_GATHER: return (hk_status)ncclGather(r->in, r->out, count, type, 0, c, NULL);
-    default: return (hk_status)ncclScatter(r->in, r->out, count, type, 0, c, NULL);
-  }
+  return hk_coll_call(coll, r->in, r->out, count, type, ncclSum, 0, r->comm, NULL);
 }
 
 /* Makes every rank use this algorithm from now on. */
