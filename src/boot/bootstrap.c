@@ -110,10 +110,17 @@ void hk_bootstrap_leave(hk_bootstrap *b) {
   destroy(b);
 }
 
-/* A rank that cannot join tells those it has links with, so that they need not wait for their own deadline. */
+/* A rank that cannot join notifies those it has links with, so that they need not wait for their own deadline. If a member's
+ * death is the cause, that is the event: this rank has not failed by itself. */
 static void give_up(hk_bootstrap *b, hk_status rc) {
   hk_event e = {.kind = HK_EVENT_ERROR, .rank = b->rank, .code = (int32_t)rc};
   snprintf(e.text, sizeof e.text, "%.*s", (int)sizeof e.text - 1, hk_last_error());
+  for (int i = 0; b->parent && rc == HK_ERR_REMOTE && i < b->nranks; i++) {
+    if (!hk_event_dead(b->parent, b->members[i])) continue;
+    e.kind = HK_EVENT_DEAD;
+    e.rank = i;
+    break;
+  }
   pthread_mutex_lock(&b->lock);
   bool known = b->broken;
   pthread_mutex_unlock(&b->lock);
