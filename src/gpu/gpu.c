@@ -6,6 +6,8 @@
 #include "../base/param.h"
 #include "../boot/host.h"
 #include "../kernels/gpu_image.h"
+#include "../runtime/mismatch.h"
+#include "../runtime/watch.h"
 #include "../topo/topo.h"
 #include "net.h"
 
@@ -265,16 +267,18 @@ static hk_status watch(ncclComm_t c) {
   if (tell) g->reported_ns = waited;
   pthread_mutex_unlock(&g->lock);
   if (!tell) return HK_OK;
-  char peers[96], who[160] = "";
+  if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* the LL protocols' messages do not say what they belong to */
+  char peers[96], who[160] = "", last[240], others[700];
   hk_gpu_proxy_waits_for(g, peers, sizeof peers);
   if (peers[0]) snprintf(who, sizeof who, "; it waits for data over the network from rank %s", peers);
+  hk_watch_apart(c, last, sizeof last, others, sizeof others);
   if (hk_param_int(HK_P_WATCHDOG_ABORT))
-    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d has not ended for %llu s%s", c->rank,
-                   c->nranks, c->device, (unsigned long long)(waited / 1000000000u), who);
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s", c->rank,
+                   c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others);
   HK_WARN(
-      "rank %d of %d: its last call on GPU %d has not ended for %llu s%s: have all ranks made it, or is other work in "
-      "its stream? (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)",
-      c->rank, c->nranks, c->device, (unsigned long long)(waited / 1000000000u), who);
+      "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s: have all ranks made it, or is other "
+      "work in its stream? (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)",
+      c->rank, c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others);
   return HK_OK;
 }
 
@@ -286,13 +290,7 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask) {
   hk_gpu_state *s = g->state.host;
   if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) ==
       HK_GPU_MISMATCH) { /* acquire: what it says was written behind it */
-    uint32_t peer = __atomic_load_n(&s->peer, __ATOMIC_RELAXED);
-    char text[240];
-    snprintf(text, sizeof text,
-             "rank %d: what rank %u sent belongs to another call: make the same call with the same count, type, "
-             "operator and root on all ranks",
-             c->rank, peer);
-    hk_comm_blame(c, HK_EVENT_VERDICT, peer < (uint32_t)c->nranks ? (int)peer : c->rank, HK_ERR_USAGE, text);
+    hk_mismatch_message(c, (int)__atomic_load_n(&s->peer, __ATOMIC_RELAXED));
     return HK_ERR_USAGE;
   }
   if (!ask) return HK_OK;

@@ -168,6 +168,7 @@ typedef struct hk_gpu {
   hk_gpu_guest *guests;         /* changed where questions are answered, until there are none any more */
   pthread_mutex_t guests_lock;
   uint64_t last_view, last_window;
+  bool captures;        /* a call was captured: replays of its graph are not counted, so numbers of operations differ */
   bool copies;          /* copy engines are asked for, and possible */
   hk_gpu_remote *words; /* [nranks]: of copy engines; opened, where the rank is of another process */
   char **words_at;      /* [nranks]: their addresses for the GPU */

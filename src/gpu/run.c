@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../runtime/watch.h"
 #include "set.h"
 
 /* ---- one call ---- */
@@ -40,6 +41,13 @@ hk_status hk_gpu_launch(hk_gpu *g, void *kernel, unsigned blocks, unsigned threa
   return g->device->ops->launch(g->device, &l, q);
 }
 
+/* Where other ranks see it. */
+static void post(const hk_call *call, const hk_queue_state *s) {
+  hk_gpu *g = hk_gpu_of(call->comm);
+  g->captures = g->captures || s->capturing;
+  hk_watch_enqueued(call->comm, call, !g->captures);
+}
+
 static hk_status run_one(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
@@ -55,9 +63,9 @@ static hk_status run_one(const hk_call *call) {
   HK_TRY(hk_gpu_work_of(c, call, &work, &blocks, &threads), failed);
   HK_TRY(ops->order_begin(g->device, order, q, &s), failed);
   hk_gpu_batch batch = {.works = 1, .end = {blocks}, .work = {work}};
+  post(call, &s);
   HK_TRY(hk_gpu_launch(g, g->code->batch, blocks, threads, &batch, q), failed);
   HK_TRY(hk_gpu_order_end(g, order, q, &s), failed);
-  c->order.sequence++;
   return HK_OK;
 failed:
   hk_comm_failed(c, rc);
@@ -226,12 +234,12 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
   }
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
+    post(&calls[i], &pieces[i].state);
     if (calls[i].coll == HK_SENDRECV) continue;
     rc = pieces[i].window ? hk_gpu_view_meet(c, pieces[i].window)
                           : hk_gpu_work_of(c, &calls[i], &pieces[i].work, &pieces[i].blocks, &pieces[i].threads);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
     pieces[i].round = hk_gpu_of(c)->round++;
-    c->order.sequence++;
   }
   for (size_t i = 0; i < n; i++) hk_gpu_of(calls[i].comm)->round = 0;
 out:

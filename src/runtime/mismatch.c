@@ -105,8 +105,8 @@ static bool take_voice(ncclComm_t c, hk_voice *v, int rank, uint64_t operation, 
 
 /* Asks all ranks, in their order, and again those that are on their way; gives the number of those that called something as
  * this operation. */
-static int gather(ncclComm_t c, const hk_call *call, int peer, hk_voice *v) {
-  uint64_t operation = c->order.sequence, now = hk_now_ns(), until = now + asking_ns, late = now + coming_ns;
+static int gather(ncclComm_t c, uint64_t operation, const hk_call *call, int peer, hk_voice *v) {
+  uint64_t now = hk_now_ns(), until = now + asking_ns, late = now + coming_ns;
   int n = 0, coming, asked = c->nranks < VOICES ? c->nranks : VOICES;
   hk_wait_env env = {.spins = 0};
   hk_waiter w;
@@ -136,13 +136,13 @@ static void give(ncclComm_t c, int rank, const char *text) {
   if (!too_late(c)) hk_comm_blame(c, HK_EVENT_VERDICT, rank, HK_ERR_USAGE, text);
 }
 
-/* The verdict where the voices show it. */
-static bool judge(ncclComm_t c, const hk_call *call, int peer) {
+/* The verdict if the voices show it: `call` is this rank's `operation`. */
+static bool judge(ncclComm_t c, uint64_t operation, const hk_call *call, int peer) {
   hk_voice *v = malloc((VOICES + 1) * sizeof *v);
   char text[sizeof c->health.story.text];
-  int n = v ? gather(c, call, peer, v) : 0, right, odd = n ? hk_mismatch_odd(v, n, &right) : -1;
+  int n = v ? gather(c, operation, call, peer, v) : 0, right, odd = n ? hk_mismatch_odd(v, n, &right) : -1;
   if (odd >= 0) {
-    hk_mismatch_tell(v, n, odd, right, c->order.sequence, text, sizeof text);
+    hk_mismatch_tell(v, n, odd, right, operation, text, sizeof text);
     give(c, v[odd].rank, text);
   }
   free(v);
@@ -151,7 +151,7 @@ static bool judge(ncclComm_t c, const hk_call *call, int peer) {
 
 void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer) {
   char text[sizeof c->health.story.text], mine[160];
-  if (too_late(c) || judge(c, call, peer)) return;
+  if (too_late(c) || judge(c, c->order.sequence, call, peer)) return;
   hk_watch_describe(call, mine, sizeof mine);
   snprintf(text, sizeof text, "rank %d is in %s, operation %llu, but another rank called something else there: " ADVICE,
            c->rank, mine, (unsigned long long)c->order.sequence);
@@ -184,7 +184,7 @@ static void tell_left_over(ncclComm_t c, const hk_exec *x, const char *mine, cha
 void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
   char text[sizeof c->health.story.text], mine[160], now[400];
   hk_activity a;
-  if (too_late(c) || judge(c, call, x->bad_peer)) return;
+  if (too_late(c) || judge(c, c->order.sequence, call, x->bad_peer)) return;
   hk_watch_describe(call, mine, sizeof mine);
   if (x->bad_signature == x->signature) {
     snprintf(text, sizeof text, "rank %d in %s: rank %d sent %u bytes where %u were expected", c->rank, mine,
@@ -204,6 +204,58 @@ void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
     tell_left_over(c, x, mine, text, sizeof text);
   }
   give(c, x->bad_peer, text);
+}
+
+/* ---- calls on a GPU ----
+ * Its messages do not carry the operation's number: a captured graph may be replayed. So the first of the last operations as
+ * which the two ranks called different things is the one. */
+
+/* This rank's operation k, from its board: the calling thread may be in the next call. */
+static bool own_call(ncclComm_t c, uint64_t k, hk_call *call) {
+  hk_board_op o;
+  if (!hk_board_read_at(c->order.board, k, &o) || !o.signature) return false;
+  *call = (hk_call){.count = (size_t)o.count, .coll = o.coll, .dtype = o.dtype, .redop = o.op, .root = o.root};
+  return hk_choose_signature(call) == o.signature;
+}
+
+static bool judge_history(ncclComm_t c, int peer, uint64_t newest) {
+  hk_call call;
+  hk_activity a;
+  uint64_t first = newest > HK_ACTIVITY_PAST ? newest - HK_ACTIVITY_PAST : 1;
+  bool board = hk_wire_board(c, peer) != NULL; /* has the call itself; an answer has only signatures of past ones */
+  if (!board && !hk_watch_call_of(c, peer, newest, ask_ns, &a)) return false;
+  for (uint64_t k = first; k <= newest; k++) {
+    if (!own_call(c, k, &call) || (board && !hk_watch_call_of(c, peer, k, 0, &a))) continue;
+    uint32_t theirs = hk_watch_signature(&a, k);
+    if (theirs && theirs != hk_choose_signature(&call)) return judge(c, k, &call, peer);
+  }
+  return false;
+}
+
+bool hk_mismatch_look_back(ncclComm_t c) {
+  hk_activity here;
+  uint64_t until = hk_now_ns() + asking_ns;
+  hk_watch_report(c, &here);
+  for (int r = 0; r < c->nranks && r < VOICES && !too_late(c) && hk_now_ns() < until; r++)
+    if (r != c->rank && judge_history(c, r, here.sequence)) return true;
+  return false;
+}
+
+void hk_mismatch_message(ncclComm_t c, int peer) {
+  char text[sizeof c->health.story.text], mine[400], theirs[400];
+  hk_activity here, there;
+  if (too_late(c)) return;
+  hk_watch_report(c, &here);
+  bool known = peer >= 0 && peer < c->nranks;
+  if (known && judge_history(c, peer, here.sequence)) return;
+  hk_presence p = known ? hk_watch_ask(c, peer, ask_ns, &there) : HK_PRESENCE_UNKNOWN;
+  hk_activity_describe(&here, HK_PRESENCE_ANSWERS, mine, sizeof mine);
+  hk_activity_describe(&there, p, theirs, sizeof theirs);
+  snprintf(
+      text, sizeof text,
+      "rank %d got a message of rank %d that belongs to another call than its own; rank %d %s; rank %d %s: " ADVICE,
+      c->rank, peer, c->rank, mine, peer, theirs);
+  give(c, known ? peer : c->rank, text);
 }
 
 /* ---- a send and a receive ---- */

@@ -47,6 +47,17 @@ void hk_watch_transfer(ncclComm_t c, const hk_call *call) {
   atomic_store_explicit(&c->order.board->transfer, word, memory_order_relaxed);
 }
 
+void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
+  if (call->coll == HK_SENDRECV) {
+    hk_watch_transfer(c, call);
+    hk_watch_transfer(c, NULL);
+    return;
+  }
+  c->order.sequence++;
+  hk_watch_post(c, call, traceable ? hk_choose_signature(call) : 0);
+  hk_watch_over(c); /* for its thread; when the stream comes to its end is not looked at */
+}
+
 /* Whom it waits for, and since when. */
 static void post_wait(ncclComm_t c, int peer, uint64_t waited_ns) {
   uint64_t word = (c->order.sequence << 32) | (uint64_t)(peer + 1);
@@ -150,6 +161,27 @@ bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patie
                        .redop = o.op,
                        .waits_for = -1};
   return true;
+}
+
+void hk_watch_apart(ncclComm_t c, char *newest, size_t newest_bytes, char *others, size_t others_bytes) {
+  enum { ASKED = 64 };
+  hk_activity here, there;
+  uint64_t now = hk_now_ns(), until = now + patience_ns;
+  size_t used = 0;
+  hk_watch_report(c, &here);
+  hk_call call = {
+      .count = (size_t)here.count, .coll = here.coll, .dtype = here.dtype, .redop = here.redop, .root = here.root};
+  snprintf(newest, newest_bytes, "a send or receive");
+  if (here.sequence) hk_watch_describe(&call, newest, newest_bytes);
+  others[0] = 0;
+  for (int r = 0; r < c->nranks && r < ASKED && used < others_bytes && (now = hk_now_ns()) < until; r++) {
+    char what[480];
+    if (r == c->rank) continue;
+    hk_presence p = hk_watch_ask(c, r, until - now, &there);
+    if (p == HK_PRESENCE_ANSWERS && there.sequence == here.sequence) continue;
+    hk_activity_describe(&there, p, what, sizeof what);
+    used += (size_t)snprintf(others + used, others_bytes - used, "; rank %d %s", r, what);
+  }
 }
 
 /* ---- questions ----

@@ -4,9 +4,13 @@
  * check: timeout=300 */
 #include <pthread.h>
 #include "../../src/gpu/net.h"
+#include "../../src/runtime/mismatch.h"
+#include "../../src/runtime/watch.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"
+
+#define SAYS(text, what) ck_assert_msg(strstr(text, what) != NULL, "%s", text)
 
 /* Fewer of what is done again and again, where each goes over the network. */
 static int times(int n) { return getenv("NCCL_SHM_DISABLE") ? n / 3 : n; }
@@ -245,6 +249,8 @@ START_TEST(mismatch) {
   setenv("NCCL_PROTO", "Simple", 1); /* LL's lines do not say what they are of */
   gpu_open(&g, 2, 2, 8192);
   gpu_init_all(&g);
+  gpu_call same = {.coll = HK_ALLREDUCE, .count = 1500, .type = ncclFloat32, .op = ncclSum};
+  for (int i = 0; i < 2; i++) gpu_group(&g, &same);
   for (int r = 0; r < 2; r++) {
     gpu_call c = {.coll = HK_ALLREDUCE, .count = 1500 + 100 * (size_t)r, .type = ncclFloat32, .op = ncclSum};
     OK_NCCL(gpu_submit(&g, &c, r));
@@ -256,7 +262,52 @@ START_TEST(mismatch) {
   }
   ck_assert(code[0] == ncclInvalidUsage && code[1] == ncclInvalidUsage);
   ck_assert_str_eq(ncclGetLastError(g.comm[0]), ncclGetLastError(g.comm[1]));
+  SAYS(ncclGetLastError(g.comm[0]), "operation 3: rank 1 called AllReduce(1600 x float, sum), but rank 0 called "
+                                    "AllReduce(1500 x float, sum)");
   gpu_wait(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+/* Over protocols whose messages say nothing, and of an operation that is over on one rank: the watchdog compares the calls. */
+START_TEST(mismatch_unseen) {
+  gpu_ranks g;
+  setenv("NCCL_PROTO", "LL", 1);
+  setenv("HOCKET_WATCHDOG", "1", 1);
+  gpu_open(&g, 3, 3, 8192);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_BROADCAST, .count = 64, .type = ncclFloat32};
+  gpu_group(&g, &c);
+  for (int r = 0; r < 3; r++) {
+    c = (gpu_call){.coll = HK_ALLREDUCE, .count = r == 2 ? 100 : 1000, .type = ncclFloat32, .op = ncclSum};
+    OK_NCCL(gpu_submit(&g, &c, r));
+  }
+  for (int r = 0; r < 3; r++) {
+    ck_assert_int_eq(wait_for_error(g.comm[r]), ncclInvalidUsage);
+    SAYS(ncclGetLastError(g.comm[r]), "operation 2: rank 2 called AllReduce(100 x float, sum), but ranks 0 and 1 "
+                                      "called AllReduce(1000 x float, sum)");
+  }
+  gpu_wait(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+/* Replays of a graph are not counted, so the numbers of operations say nothing: no rank is accused by them. */
+START_TEST(mismatch_after_graph) {
+  gpu_ranks g;
+  gpu_open(&g, 2, 2, 8192);
+  gpu_init_all(&g);
+  for (int captures = 1; captures >= 0; captures--) {
+    hk_gpu_of(g.comm[0])->captures = captures;
+    hk_watch_enqueued(g.comm[0], &(hk_call){.coll = HK_BROADCAST, .count = 5}, !captures);
+    for (int i = 0; i < 2; i++) {
+      gpu_call c = {.coll = i ? HK_ALLREDUCE : HK_BROADCAST, .count = 100, .type = ncclFloat32, .op = ncclSum};
+      gpu_group(&g, &c);
+      gpu_wait(&g);
+    }
+    ck_assert(hk_mismatch_look_back(g.comm[1]) == !captures);
+  }
+  ck_assert_int_eq(wait_for_error(g.comm[0]), ncclInvalidUsage);
   gpu_close(&g);
 }
 END_TEST
@@ -399,6 +450,8 @@ int main(void) {
   tcase_add_test(t, abort_frees_kernels);
   tcase_add_test(t, abort_behind_others);
   tcase_add_test(t, mismatch);
+  tcase_add_test(t, mismatch_unseen);
+  tcase_add_test(t, mismatch_after_graph);
   tcase_add_test(t, launch_fails);
   tcase_add_test(t, kernel_fails);
   tcase_add_test(t, watchdog);
