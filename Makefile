@@ -28,7 +28,7 @@ CFLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mavx2
 endif
 
 # The library: every .c under these folders.
-LIB_DIRS := base device topo transport transport/net program collectives sim kernels kernels/host boot gpu runtime
+LIB_DIRS := base device topo transport transport/net transport/cuda program collectives sim kernels kernels/host boot gpu runtime
 LIB_SRC := $(foreach d,$(LIB_DIRS),$(wildcard src/$d/*.c))
 PERF_COMMON_SRC := $(filter-out %_perf.c,$(wildcard src/perf/*.c))
 PERF_SRC := $(wildcard src/perf/*_perf.c)

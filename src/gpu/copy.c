@@ -28,7 +28,7 @@ static bool open_words(ncclComm_t c, const words *all) {
     if (!all[r].at) return false;
     g->words_at[r] = (char *)(uintptr_t)all[r].at; /* right for ranks of this process */
     if (c->peers[r].process == c->peers[c->rank].process) continue;
-    if (hk_gpu_host_open(c, r, all[r].region, &g->words[r]) != HK_OK) return false;
+    if (hk_share_host_open(&g->links, r, all[r].region, &g->words[r]) != HK_OK) return false;
     g->words_at[r] = g->words[r].memory.base;
   }
   return true;
@@ -46,8 +46,8 @@ static hk_status make_words(ncclComm_t c) {
     rc = HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks);
     goto out;
   }
-  hk_gpu_remote *mine = &g->world->words[c->rank]; /* others of this process may write to it when this rank has left */
-  if (hk_gpu_host_make(g->device, word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
+  hk_shared *mine = &g->world->words[c->rank]; /* others of this process may write to it when this rank has left */
+  if (hk_share_host_make(g->device, word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
     all[c->rank].at = (uintptr_t)mine->memory.base;
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, all, sizeof *all), out);
   fine[c->rank] = open_words(c, all);
@@ -64,14 +64,14 @@ out:
 hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   hk_gpu *g = hk_gpu_of(c);
   bool far = false; /* on all ranks, or on none */
-  for (int r = 0; r < c->nranks; r++) far = far || g->direct[r] == HK_GPU_NET;
+  for (int r = 0; r < c->nranks; r++) far = far || g->routes[r].can & HK_DEVICE_PUMPED;
   const char *why = c->nranks == 1 ? "there is one rank"
                     : !all
                         ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
-                    : !alone           ? "ranks share a GPU"
-                    : g->staged || far ? "some GPUs do not reach each other's memory"
-                    : g->remote        ? hk_wire_no_files(c)
-                                       : NULL;
+                    : !alone             ? "ranks share a GPU"
+                    : g->staged || far   ? "some GPUs do not reach each other's memory"
+                    : g->links.processes ? hk_wire_no_files(c)
+                                         : NULL;
   g->copies = asked && !why;
   if (asked)
     HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,
@@ -137,7 +137,7 @@ void hk_gpu_copy_free(ncclComm_t c) {
 
 void hk_gpu_copy_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  for (int r = 0; g->words && r < c->nranks; r++) hk_gpu_remote_drop(g->device, &g->words[r]);
+  for (int r = 0; g->words && r < c->nranks; r++) hk_share_drop(g->device, &g->words[r]);
   free(g->words);
   free(g->words_at);
   g->words = NULL;

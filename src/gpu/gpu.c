@@ -28,6 +28,13 @@ int hk_gpu_choose(void) { return hk_gpu_count() > 0 ? hk_cuda_current() : -1; }
 
 /* ---- beginning and end ---- */
 
+static hk_status file_of(void *arg, int peer, uint64_t region, int *fd, size_t *bytes) {
+  return hk_wire_file(arg, peer, region, fd, bytes);
+}
+static hk_status exchange(void *arg, void *rows, size_t row_bytes) {
+  return hk_bootstrap_allgather(((ncclComm_t)arg)->bootstrap, rows, row_bytes);
+}
+
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   hk_status rc = HK_OK;
   hk_gpu *g = calloc(1, sizeof *g);
@@ -44,13 +51,18 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
   if (atomic_load(&c->health.failure)) *c->health.stop_kernels = 1;
   pthread_mutex_unlock(&c->health.lock);
-  g->by_fd = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0;
+  g->links = (hk_device_env){.env = &c->wiring.env,
+                             .device = g->device,
+                             .by_file = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0,
+                             .file = file_of,
+                             .exchange = exchange,
+                             .arg = c};
   HK_TRY(hk_gpu_world_join(c), out);
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
   fact->sm = (uint64_t)l->sm;
   if (!hk_bus_id_parse(l->bus_id, &fact->bus)) fact->bus = UINT64_MAX;
-  fact->by_fd = g->by_fd;
+  fact->by_fd = g->links.by_file;
   fact->copies = c->options.no_ctas && l->stream_words &&
                  g->device->ops->word_check(g->device, g->world->credits[c->rank].base, g->queue) == HK_OK;
   fact->multicast = l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0;
@@ -221,7 +233,7 @@ void hk_gpu_detach(ncclComm_t c) {
     c->backend_state = NULL;
     return;
   }
-  hk_gpu_multicast_leave(c);
+  if (g->in_switch) hk_multicast_leave(&g->world->multicast);
   if (g->device) {
     hk_gpu_ends_free(c);
     hk_gpu_copy_end(c);

@@ -15,6 +15,8 @@
 #include "../device/device.h"
 #include "../kernels/cuda/work.h"
 #include "../runtime/comm.h"
+#include "../transport/cuda/multicast.h"
+#include "../transport/device_links.h"
 
 /* Channels of a GPU's links: collectives' first, then those that share out one send or receive. */
 enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
@@ -37,55 +39,30 @@ typedef struct hk_gpu_fifo {
   struct hk_gpu_fifo *next;
 } hk_gpu_fifo;
 
-/* Memory of all ranks behind a switch that adds up (NVLS), each rank on a GPU of its own: multicast.c. */
-enum { HK_GPU_SWITCH_RANKS = 16, HK_GPU_SWITCH_CHANNELS = 16 };
-typedef struct hk_gpu_multicast {
-  uint64_t object;
-  bool made;           /* there is an object */
-  _Atomic(int) *left;  /* in memory of all processes: ranks whose kernels are over; NULL: there is one process */
-  _Atomic(bool) bound; /* all have bound memory */
-  size_t bytes, slot_bytes;
-  unsigned nslots, channels;
-  hk_memory own[HK_GPU_SWITCH_RANKS], all[HK_GPU_SWITCH_RANKS]; /* each rank's memory; its address of everybody's */
-} hk_gpu_multicast;
 struct hk_gpu_view;
-
-/* Memory of a link with another process. */
-typedef struct hk_gpu_remote {
-  hk_memory memory;
-  uint64_t lent; /* the region of its offer */
-  void *host;    /* where it is the host's: what was allocated or mapped */
-  size_t mapped; /* bytes to unmap; 0: allocated */
-} hk_gpu_remote;
 
 /* What the ranks of a communicator that are threads of one process share. */
 typedef struct hk_gpu_world {
   uint64_t comm_id;
   int refs, nranks;
   pthread_mutex_t lock;     /* of the FIFOs, and of `looked` */
-  hk_device **devices;      /* [nranks]; NULL: not of this process */
-  hk_memory *credits;       /* [nranks]: of the ranks of this process, see world.c */
-  hk_gpu_remote *words;     /* [nranks]: the same, copy.c's */
+  hk_device **devices;      /* [nranks]; NULL: the rank is in another process */
+  hk_memory *credits;       /* [nranks]: of the ranks of this process, hk_gpu_credit */
+  hk_shared *words;         /* [nranks]: the same, copy.c's */
   hk_gpu_fifo **fifos;      /* [nranks], by sender */
-  struct hk_gpu_view *late; /* of ranks that have left: others' streams may still write to what they had open */
-  hk_gpu_multicast multicast;
-  bool looked; /* at the machine, once for all: topology.c */
+  struct hk_gpu_view *late; /* of ranks that have left: streams of others may still write to what they had open */
+  hk_multicast multicast;
+  bool looked; /* the machine's topology was read, once for all ranks: topology.c */
   struct hk_cluster *machine;
   struct hk_paths *paths;
   struct hk_gpu_world *next;
 } hk_gpu_world;
 
-/* How another process comes by memory. */
-typedef struct hk_gpu_offer {
-  uint64_t region;       /* whose file it asks for (device/host.h); 0: the handle is enough */
-  hk_memory_share share; /* of a GPU's; kind HK_MEMORY_NONE: there is none, or it is the host's */
-} hk_gpu_offer;
-
 /* One end of a link. */
 typedef struct hk_gpu_end {
   hk_gpu_link link;
-  void *device;         /* the copy that transfers use; NULL: none yet */
-  hk_gpu_remote remote; /* the receiver's own memory, or as the sender has opened it */
+  void *device;     /* the copy that transfers use; NULL: none yet */
+  hk_shared shared; /* between processes: the receiver's own memory, or as the sender has opened it */
   struct hk_gpu_end *next;
   uint16_t channel;
 } hk_gpu_end;
@@ -121,14 +98,11 @@ typedef struct hk_gpu_table {
   struct hk_gpu_table *next;
 } hk_gpu_table;
 
-/* How what a rank sends to another goes. */
-typedef enum hk_gpu_way {
-  HK_GPU_NET,    /* through the network: net.h */
-  HK_GPU_STAGED, /* through pinned host memory that both reach */
-  HK_GPU_REACH,  /* from here on both ends reach each other's memory */
-  HK_GPU_NVLINK, /* over NVLink, which keeps lines of 128 bytes whole */
-  HK_GPU_SAME    /* they share a device */
-} hk_gpu_way;
+/* The links to a peer. */
+typedef struct hk_gpu_route {
+  const hk_device_links *by;
+  unsigned can; /* its properties: HK_DEVICE_* */
+} hk_gpu_route;
 
 enum { HK_GPU_RANGES = 4 };
 typedef struct hk_gpu {
@@ -146,10 +120,10 @@ typedef struct hk_gpu {
   unsigned parts;                     /* channels that a large send or receive may use; equal on all ranks */
   hk_gpu_end **ends[2];               /* [receives, sends][peer] */
   hk_memory *opened;                  /* [nranks]: the credits of ranks of other processes */
-  bool remote;                        /* some rank is in another process */
-  bool by_fd;                         /* and its memory goes by file descriptor */
+  hk_device_env links;                /* for the device links */
+  hk_device_peer *peers;              /* [nranks]: links.peers */
+  hk_gpu_route *routes;               /* [nranks] */
   unsigned char *far;                 /* [nranks] hk_path_class to each peer's GPU; NULL: nobody asks */
-  unsigned char *direct;              /* [nranks] hk_gpu_way to each peer */
   bool staged;                        /* some pair of ranks of one host goes through host memory */
   bool sends_direct;                  /* network cards may read what this rank sends from its GPU's memory */
   bool wide;                          /* all pairs' links keep lines of 128 bytes whole */
@@ -170,7 +144,7 @@ typedef struct hk_gpu {
   uint64_t last_view, last_window;
   bool captures;        /* a call was captured: replays of its graph are not counted, so numbers of operations differ */
   bool copies;          /* copy engines are asked for, and possible */
-  hk_gpu_remote *words; /* [nranks]: of copy engines; opened, where the rank is of another process */
+  hk_shared *words;     /* [nranks]: of copy engines; opened, where the rank is of another process */
   char **words_at;      /* [nranks]: their addresses for the GPU */
   _Atomic(bool) copied; /* and have been used */
   bool apart;           /* some ranks are on other GPUs, or in other processes, and reached */
@@ -254,10 +228,36 @@ void hk_gpu_code_put(hk_gpu_code *code);
 /* Makes this rank's credits, too. */
 hk_status hk_gpu_world_join(ncclComm_t c);
 void hk_gpu_world_leave(hk_gpu_world *w);
-/* Opens the credits of ranks of other processes, tries whether data can be read from all, and agrees with them. */
+/* Makes this rank's credits anew, as links.by_file has changed. */
+hk_status hk_gpu_credits_again(ncclComm_t c);
+
+/* A rank's credits, in its GPU's memory: for each link on which it sends the head, which the receiver writes, and its counter;
+ * for pumped links the counters of both directions.  After them a pattern that the other ranks try to read, and room for what
+ * this rank reads of theirs. */
+enum { HK_GPU_CREDIT_BYTES = 128, HK_GPU_SENT_AT = 64, HK_GPU_RECEIVED_AT = 96, HK_GPU_PROBE_BYTES = 4096 };
+static inline size_t hk_gpu_probe_at(int nranks) { return (size_t)nranks * HK_GPU_CHANNELS * HK_GPU_CREDIT_BYTES; }
+static inline uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i) {
+  return (comm_id + (uint64_t)rank * 64 + i + 1) * 0x9e3779b97f4a7c15u;
+}
+static inline bool hk_gpu_is_remote(ncclComm_t c, int peer) {
+  return c->peers[peer].process != c->peers[c->rank].process;
+}
+static inline char *hk_gpu_credits_of(ncclComm_t c, int rank) {
+  hk_gpu *g = hk_gpu_of(c);
+  return hk_gpu_is_remote(c, rank) ? g->opened[rank].base : g->world->credits[rank].base;
+}
+/* Of `rank`'s link to `peer`. */
+static inline char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel) {
+  return hk_gpu_credits_of(c, rank) + ((size_t)peer * HK_GPU_CHANNELS + channel) * HK_GPU_CREDIT_BYTES;
+}
+
+/* ---- reach.c ---- */
+/* Opens the credits of ranks of other processes, tries which ranks' memory can be read, and chooses the links to each peer. */
 hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-/* Links are made in two steps, so that ranks of one thread need not wait for each other: all that are to receive tell
- * their senders where, before any of them waits for what it is told. */
+
+/* ---- ends.c ---- */
+/* Links are made in two steps, so that ranks of one thread need not wait for each other: all receivers offer their memory to
+ * their senders before any of them waits for an offer. */
 hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel);
 hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out);
 void hk_gpu_ends_free(ncclComm_t c);
@@ -274,28 +274,11 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
 void hk_gpu_topology_free(hk_gpu_world *w);
 
 /* ---- multicast.c ---- */
-/* After hk_gpu_reach, by all ranks: g->in_switch, the same on all.  What is against it is logged. */
+/* After hk_gpu_reach, by all ranks: g->in_switch, the same on all.  What prevents it is logged. */
 hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-void hk_gpu_multicast_leave(ncclComm_t c);   /* this rank's kernels are over */
-void hk_gpu_multicast_free(hk_gpu_world *w); /* those of all ranks of this process are */
 hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first);
 /* Can the switch do this for the type? */
 bool hk_gpu_switch_adds(hk_dtype type, hk_redop op);
-
-/* ---- remote.c ---- */
-enum { HK_GPU_SHARED_GRANULE = 2 << 20 }; /* what processes open is whole pages of the driver's */
-/* Offers memory of alloc_shared to other processes, or to the `first` that asks; o->region is to be taken back. */
-hk_status hk_gpu_offer_memory(ncclComm_t c, const hk_memory *m, bool first, hk_gpu_offer *o);
-hk_status hk_gpu_open_offer(ncclComm_t c, int peer, const hk_gpu_offer *o, hk_memory *out);
-/* The receiver's memory of a link from `peer`, which is told of it; it begins with zeros. */
-hk_status hk_gpu_remote_make(ncclComm_t c, int peer, unsigned channel, size_t bytes, size_t zeroed, hk_gpu_remote *out);
-/* The sender's: waits until it is told. */
-hk_status hk_gpu_remote_open(ncclComm_t c, int peer, unsigned channel, hk_gpu_remote *out);
-void hk_gpu_remote_free(ncclComm_t c, hk_gpu_remote *r);
-void hk_gpu_remote_drop(hk_device *d, hk_gpu_remote *r);
-/* Pinned host memory, zeros, that a rank of another process opens by its region.  What fails leaves *out to be freed. */
-hk_status hk_gpu_host_make(hk_device *d, size_t bytes, hk_gpu_remote *out, uint64_t *region);
-hk_status hk_gpu_host_open(ncclComm_t c, int peer, uint64_t region, hk_gpu_remote *out);
 
 /* ---- memory.c ---- */
 /* Memory that other processes can open; zeros. */

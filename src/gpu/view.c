@@ -23,8 +23,6 @@ _Static_assert(sizeof(question) <= HK_QUESTION_BYTES, "a question is one message
 
 #define WINDOW_KEY (UINT64_C(1) << 63)
 
-static bool is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
-
 /* ---- for others ---- */
 
 static bool open_guest(hk_gpu *g, question *q, int fd, char *reason) {
@@ -72,7 +70,8 @@ static bool answer(void *arg, void *payload, int fd, char *reason) {
 void hk_gpu_views_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++)
-    g->apart = g->apart || (g->direct[r] >= HK_GPU_REACH && (g->direct[r] != HK_GPU_SAME || is_remote(c, r)));
+    g->apart = g->apart || (g->routes[r].can & HK_DEVICE_READS &&
+                            (!(g->routes[r].can & HK_DEVICE_LOCAL) || hk_gpu_is_remote(c, r)));
   if (!g->apart) return;
   g->comm = c;
   hk_wire_answer_with(c, answer, g);
@@ -87,9 +86,9 @@ void hk_gpu_views_begin(ncclComm_t c) {
 /* Lets rank r see what begins at `base`; one that cannot gets copies. */
 static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *share, uintptr_t base) {
   hk_gpu *g = hk_gpu_of(c);
-  bool remote = is_remote(c, r);
+  bool remote = hk_gpu_is_remote(c, r);
   uint64_t there = base;
-  if (r == c->rank || g->direct[r] < HK_GPU_REACH || (remote && hk_wire_no_files(c))) return;
+  if (r == c->rank || !(g->routes[r].can & HK_DEVICE_READS) || (remote && hk_wire_no_files(c))) return;
   if (remote) {
     unsigned char payload[HK_QUESTION_BYTES] = {0};
     question q = {.verb = OPEN,
@@ -102,7 +101,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
     if (hk_wire_ask(c, r, share->fd, payload) != HK_OK) return;
     memcpy(&q, payload, sizeof q);
     there = q.address;
-  } else if (g->direct[r] != HK_GPU_SAME && share->kind == HK_MEMORY_VMM) {
+  } else if (!(g->routes[r].can & HK_DEVICE_LOCAL) && share->kind == HK_MEMORY_VMM) {
     /* Its mapping may let only its own device in; classic memory is at one address for all contexts with peer access. */
     hk_device *d = g->world->devices[r];
     if (d->ops->open(d, share, &v->opened[r]) != HK_OK) return;
@@ -175,7 +174,7 @@ static void unmake(ncclComm_t c, hk_gpu_view *v, bool tell) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     if (v->opened[r].base) (void)g->world->devices[r]->ops->release(g->world->devices[r], &v->opened[r]);
-    if (tell && v->seen[r] != HK_GPU_UNSEEN && r != c->rank && is_remote(c, r)) {
+    if (tell && v->seen[r] != HK_GPU_UNSEEN && r != c->rank && hk_gpu_is_remote(c, r)) {
       unsigned char payload[HK_QUESTION_BYTES] = {0};
       question q = {.verb = CLOSE, .from = c->rank, .key = v->key};
       memcpy(payload, &q, sizeof q);
@@ -353,10 +352,10 @@ fail:
 hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, int64_t *out) {
   hk_status rc = HK_OK;
   hk_gpu_view *v;
-  hk_gpu_way way = (hk_gpu_way)hk_gpu_of(c)->direct[peer];
+  const unsigned can = hk_gpu_of(c)->routes[peer].can;
   *out = HK_GPU_UNSEEN;
-  if (way < HK_GPU_REACH) return HK_OK;
-  if (way == HK_GPU_SAME && !is_remote(c, peer)) {
+  if (!(can & HK_DEVICE_READS)) return HK_OK;
+  if (can & HK_DEVICE_LOCAL && !hk_gpu_is_remote(c, peer)) {
     *out = 0;
     return HK_OK;
   }
@@ -388,7 +387,7 @@ out:
 /* Where rank r's window of the same key begins, and its length; 0: it is not open yet. */
 static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   uint64_t at = 0;
-  if (is_remote(c, r)) {
+  if (hk_gpu_is_remote(c, r)) {
     pthread_mutex_lock(&hk_gpu_of(c)->guests_lock);
     for (const hk_gpu_guest *g = hk_gpu_of(c)->guests; g && !at; g = g->next) {
       if (g->from != r || g->key != key) continue;

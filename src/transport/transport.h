@@ -135,6 +135,7 @@ typedef struct hk_transport {
 } hk_transport;
 
 /* registry.def: in order of preference. */
+#define HK_DEVICE_LINKS(name)
 #define HK_TRANSPORT(name) extern const hk_transport hk_transport_##name;
 #include "registry.def"
 #undef HK_TRANSPORT
@@ -144,5 +145,6 @@ enum hk_transport_index {
   HK_TRANSPORT_COUNT
 };
 #undef HK_TRANSPORT
+#undef HK_DEVICE_LINKS
 extern const hk_transport *const hk_transports[HK_TRANSPORT_COUNT];
 #endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links of a GPU: each end as the kernels see it (kernels/cuda/work.h), in memory that the device links of the pair give
+ * (transport/device_links.h). */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "net.h"
+
+/* The layout of a link's memory: words, the receiver's counter, LL lines, LL128 lines, then data.  With HK_DEVICE_CREDITS the
+ * sender's head and counter are in it, too. */
+enum { COUNTER_AT = 64 * 8 * HK_GPU_WORD_STRIDE, CREDIT_AT = COUNTER_AT + 128, LINES_AT = COUNTER_AT + 1024 };
+
+static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * 2 * HK_GPU_LL_MAX; }
+static size_t wide_bytes(const hk_transport_env *e, unsigned can) {
+  return can & HK_DEVICE_LINES ? (size_t)e->nslots * HK_GPU_WIDE_BYTES : 0;
+}
+/* Everything before it begins with zeros. */
+static size_t data_at(const hk_transport_env *e, unsigned can) {
+  return LINES_AT + lines_bytes(e) + wide_bytes(e, can);
+}
+static size_t link_bytes(const hk_transport_env *e, unsigned can) {
+  return data_at(e, can) + (size_t)e->nslots * e->slot_bytes;
+}
+
+/* ---- between ranks of one process ---- */
+
+static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
+  hk_gpu_world *w = hk_gpu_of(c)->world;
+  hk_gpu_fifo *f = calloc(1, sizeof *f);
+  if (!f) return HK_FAIL_ERRNO("no memory for a link");
+  *f = (hk_gpu_fifo){.from = (uint16_t)from, .to = (uint16_t)to, .channel = (uint16_t)channel};
+  const hk_transport_env *e = &c->wiring.env;
+  const hk_gpu_route *route = &hk_gpu_of(c)->routes[from == c->rank ? to : from];
+  hk_status rc = route->by->alloc(w->devices[to], link_bytes(e, route->can), data_at(e, route->can), &f->data);
+  if (rc != HK_OK) {
+    free(f);
+    return rc;
+  }
+  f->next = w->fifos[from];
+  w->fifos[from] = f;
+  *out = f;
+  return HK_OK;
+}
+
+/* The end that comes first makes it. */
+static hk_status get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
+  hk_status rc = HK_OK;
+  hk_gpu_world *w = hk_gpu_of(c)->world;
+  pthread_mutex_lock(&w->lock);
+  hk_gpu_fifo *f = w->fifos[from];
+  while (f && (f->to != to || f->channel != channel)) f = f->next;
+  if (!f) rc = make_fifo(c, from, to, channel, &f);
+  pthread_mutex_unlock(&w->lock);
+  *out = f;
+  return rc;
+}
+
+/* ---- ends ---- */
+
+static hk_gpu_end *find_end(ncclComm_t c, int peer, bool sends, unsigned channel) {
+  hk_gpu_end *x = hk_gpu_of(c)->ends[sends][peer];
+  while (x && x->channel != channel) x = x->next;
+  return x;
+}
+
+/* Takes over `shared`, if it is not NULL. */
+static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, void *base, const hk_shared *shared,
+                         hk_gpu_end **out) {
+  const hk_transport_env *e = &c->wiring.env;
+  hk_gpu_end **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
+  if (!x) return HK_FAIL_ERRNO("no memory for a link");
+  const unsigned can = hk_gpu_of(c)->routes[peer].can;
+  char *at = base, *credit = can & HK_DEVICE_CREDITS ? at + CREDIT_AT
+                             : sends                 ? hk_gpu_credit(c, c->rank, peer, channel)
+                                                     : hk_gpu_credit(c, peer, c->rank, channel);
+  if (shared) x->shared = *shared;
+  x->channel = (uint16_t)channel;
+  x->link = (hk_gpu_link){.done = (uint64_t *)(void *)(sends ? credit + HK_GPU_SENT_AT : at + COUNTER_AT),
+                          .head = (uint64_t *)(void *)credit,
+                          .word = (uint64_t *)(void *)at,
+                          .data = at + data_at(e, can),
+                          .lines = at + LINES_AT,
+                          .slot_bytes = (uint32_t)e->slot_bytes,
+                          .nslots = e->nslots,
+                          .peer = (uint32_t)peer,
+                          .sends = sends};
+  if (can & HK_DEVICE_LINES) {
+    x->link.wide = at + LINES_AT + lines_bytes(e);
+    x->link.wide_bytes = HK_GPU_WIDE_BYTES;
+  }
+  /* A device reads all memory on it, which in one process has one address.  Of another device's memory it reads what CUDA
+   * mapped for it, which is not all memory of the user. */
+  if (can & HK_DEVICE_LOCAL && sends && !hk_gpu_is_remote(c, peer)) x->link.refs = HK_GPU_REF_MIN;
+  x->next = *list;
+  *list = x;
+  *out = x;
+  return HK_OK;
+}
+
+/* This end has memory of its own, and the proxy moves its slots. */
+static hk_status add_pumped_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
+  hk_status rc = HK_OK;
+  const hk_transport_env *e = &c->wiring.env;
+  hk_gpu_end **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
+  hk_link_key key = {.peer = (uint16_t)peer, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)channel};
+  if (!x) return HK_FAIL_ERRNO("no memory for a link");
+  x->channel = (uint16_t)channel;
+  x->link = (hk_gpu_link){.done = (uint64_t *)(void *)(hk_gpu_credit(c, c->rank, peer, channel) +
+                                                       (sends ? HK_GPU_SENT_AT : HK_GPU_RECEIVED_AT)),
+                          .slot_bytes = (uint32_t)e->slot_bytes,
+                          .nslots = e->nslots,
+                          .peer = (uint32_t)peer,
+                          .sends = sends,
+                          .proxied = 1};
+  HK_TRY(hk_gpu_proxy_open(c, &key, &x->link), undo);
+  x->next = *list;
+  *list = *out = x;
+  return HK_OK;
+undo:
+  free(x);
+  return rc;
+}
+
+/* Between processes.  The receiver makes the memory and sends the offer, for which the sender waits. */
+static hk_status add_shared_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  const hk_transport_env *e = &c->wiring.env;
+  const hk_gpu_route *route = &g->routes[peer];
+  hk_shared shared = {.region = 0};
+  hk_share_offer offer = {.region = 0};
+  if (sends) {
+    HK_TRY(hk_share_receive(&g->links, peer, channel, &offer), undo);
+    HK_TRY(route->by->open(&g->links, peer, &offer, &shared), undo);
+  } else {
+    HK_TRY(route->by->make(&g->links, link_bytes(e, route->can), data_at(e, route->can), &shared, &offer), undo);
+    HK_TRY(hk_share_send(&g->links, peer, channel, &offer), undo);
+  }
+  HK_TRY(add_end(c, peer, sends, channel, shared.memory.base, &shared, out), undo);
+  return HK_OK;
+undo:
+  hk_share_drop(g->device, &shared);
+  return rc;
+}
+
+hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
+  hk_status rc = HK_OK;
+  hk_gpu_fifo *f;
+  if ((*out = find_end(c, peer, sends, channel))) return HK_OK;
+  if (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_PUMPED) return add_pumped_end(c, peer, sends, channel, out);
+  if (hk_gpu_is_remote(c, peer)) return add_shared_end(c, peer, sends, channel, out);
+  HK_TRY(get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f), out);
+  rc = add_end(c, peer, sends, channel, f->data.base, NULL, out);
+out:
+  return rc;
+}
+
+hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel) {
+  hk_gpu_end *x;
+  return sends || !hk_gpu_is_remote(c, peer) ? HK_OK : hk_gpu_end_get(c, peer, sends, channel, &x);
+}
+
+void hk_gpu_ends_free(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  for (int s = 0; s < 2; s++) {
+    for (int r = 0; g->ends[s] && r < c->nranks; r++) {
+      while (g->ends[s][r]) {
+        hk_gpu_end *x = g->ends[s][r];
+        g->ends[s][r] = x->next;
+        hk_share_drop(g->device, &x->shared);
+        free(x);
+      }
+    }
+    free(g->ends[s]);
+    g->ends[s] = NULL;
+  }
+  for (int r = 0; g->opened && r < c->nranks; r++) (void)g->device->ops->release(g->device, &g->opened[r]);
+  free(g->opened);
+  free(g->peers);
+  free(g->routes);
+  free(g->far);
+  g->far = NULL;
+  g->opened = NULL;
+  g->peers = NULL;
+  g->routes = NULL;
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which ranks' GPU memory each rank reaches.  Every rank opens the credits of the others and reads a pattern there; then both
+ * ranks of each pair agree, and take the first kind of device links (transport/device_links.h) that reaches. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../device/host.h"
+#include "gpu.h"
+
+/* Does only a network join the two?  Both ranks get the same result. */
+static bool by_net(ncclComm_t c, int peer) {
+  return c->wiring.states[c->wiring.via[peer]]->transport->progress != NULL;
+}
+
+/* Reads the pattern: some machines report peer access and deliver something else. */
+static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t why_bytes) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  const hk_device_ops *ops = g->device->ops;
+  char *mine = hk_gpu_credits_of(c, c->rank) + hk_gpu_probe_at(c->nranks) + HK_GPU_PROBE_BYTES;
+  HK_TRY(
+      ops->copy(g->device, mine, hk_gpu_credits_of(c, peer) + hk_gpu_probe_at(c->nranks), HK_GPU_PROBE_BYTES, g->queue),
+      out);
+  HK_TRY(ops->copy(g->device, got, mine, HK_GPU_PROBE_BYTES, g->queue), out);
+  HK_TRY(ops->wait(g->device, g->queue), out);
+  for (unsigned i = 0; i < HK_GPU_PROBE_BYTES / 8 && !why[0]; i++)
+    if (got[i] != hk_gpu_probe_word(g->world->comm_id, peer, i))
+      snprintf(why, why_bytes,
+               "it reads wrong data from there: PCI access control (ACS) or an IOMMU is the usual cause");
+  if (why[0])
+    HK_WARN(
+        "rank %d on GPU %d: the driver says that rank %d's GPU can be reached, but %s. What they send goes through host "
+        "memory instead",
+        c->rank, c->device, peer, why);
+out:
+  return rc;
+}
+
+/* `why` gets the reason why the peer's memory cannot be reached; empty: it can. */
+static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits, char *why, size_t why_bytes) {
+  hk_device *d = hk_gpu_of(c)->device;
+  if (peer == c->rank) return HK_OK;
+  if (c->peers[peer].host != c->peers[c->rank].host)
+    snprintf(why, why_bytes, "it is on another host");
+  else if (hk_gpu_too_far(c, peer, why, why_bytes))
+    ; /* the settings forbid it */
+  else if (!hk_gpu_is_remote(c, peer)) {
+    if (d->ops->peer(d, c->peers[peer].device, why, why_bytes) != HK_OK && !why[0])
+      snprintf(why, why_bytes, "%s", hk_last_error());
+  } else if (credits->share.kind == HK_MEMORY_NONE)
+    snprintf(why, why_bytes, "its driver does not share memory between processes");
+  else if (hk_share_open(&hk_gpu_of(c)->links, peer, credits, &hk_gpu_of(c)->opened[peer]) != HK_OK)
+    snprintf(why, why_bytes, "%s", hk_last_error());
+  return HK_OK;
+}
+
+static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
+  return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
+}
+
+static bool share_gpu(const hk_gpu_fact *facts, size_t stride, int a, int b) {
+  return fact_of(facts, stride, a)->id == fact_of(facts, stride, b)->id;
+}
+
+/* What holds for some rank: the first byte of each rank's row.  Then its hk_device_reach of each rank of its host. */
+enum { SOME_STAGED = 1, SOME_NARROW = 2, SOME_AGAIN = 4 };
+
+static unsigned char sum_up(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, const unsigned char *found) {
+  unsigned char some = 0;
+  for (int r = 0; r < c->nranks; r++) {
+    const bool near = c->peers[r].host == c->peers[c->rank].host;
+    if (near && found[r] < HK_REACH_MEMORY) some |= SOME_STAGED;
+    if (found[r] < (share_gpu(facts, stride, c->rank, r) ? HK_REACH_MEMORY : HK_REACH_NVLINK)) some |= SOME_NARROW;
+    if (found[r] == HK_REACH_NO_FILE) some |= SOME_AGAIN;
+  }
+  return some;
+}
+
+/* The kind of links to each peer, once hk_device_env.peers is known. */
+static hk_status choose_links(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  for (int r = 0; r < c->nranks; r++) {
+    char why[480];
+    const hk_device_links *by = hk_device_links_to(&g->links, r, why, sizeof why);
+    if (!by) return HK_FAIL(HK_ERR_SYSTEM, "rank %d's GPU cannot reach rank %d's by any links: %s", c->rank, r, why);
+    g->routes[r] = (hk_gpu_route){.by = by, .can = by->properties(&g->links, r)};
+  }
+  return HK_OK;
+}
+
+/* Both ranks of a pair use the lesser result.  *again: a file descriptor did not work for some rank. */
+static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, const unsigned char *found, bool *again) {
+  hk_status rc = HK_OK;
+  const size_t n = (size_t)c->nranks;
+  size_t each = 0, place = 0, k = 0;
+  unsigned char some = 0, *rows = NULL;
+  uint64_t *hosts = malloc(n * sizeof *hosts);
+  for (size_t r = 0; hosts && r < n; r++) hosts[r] = c->peers[r].host;
+  if (hosts) each = 1 + (size_t)hk_gpu_most_equal(hosts, c->nranks);
+  if (hosts) rows = calloc(n, each);
+  if (!rows) {
+    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
+    goto out;
+  }
+  unsigned char *mine = rows + (size_t)c->rank * each;
+  mine[0] = sum_up(c, facts, stride, found);
+  for (int r = 0; r < c->nranks; r++) {
+    if (c->peers[r].host != c->peers[c->rank].host) continue;
+    if (r == c->rank) place = k;
+    mine[1 + k++] = found[r];
+  }
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, each), out);
+  for (int r = 0; r < c->nranks; r++) {
+    const unsigned char *theirs = rows + (size_t)r * each;
+    const bool near = c->peers[r].host == c->peers[c->rank].host;
+    const unsigned char back = near ? theirs[1 + place] : HK_REACH_NONE;
+    some |= theirs[0];
+    hk_gpu_of(c)->peers[r] = (hk_device_peer){.reach = found[r] < back ? found[r] : back,
+                                              .same_device = share_gpu(facts, stride, c->rank, r),
+                                              .shares_memory = !by_net(c, r),
+                                              .process = !hk_gpu_is_remote(c, r)};
+  }
+  hk_gpu_of(c)->staged = some & SOME_STAGED;
+  hk_gpu_of(c)->wide = !(some & SOME_NARROW);
+  *again = some & SOME_AGAIN;
+  rc = choose_links(c);
+out:
+  free(hosts);
+  free(rows);
+  return rc;
+}
+
+/* Why memory does not go by file descriptor between the processes of this host; NULL: it does.  The same on all its ranks. */
+static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+  for (int r = 0; r < c->nranks; r++)
+    if (c->peers[r].host == c->peers[c->rank].host && !fact_of(facts, stride, r)->by_fd)
+      return "NCCL_CUMEM_ENABLE is 0, or a driver gives none";
+  return hk_wire_no_files(c);
+}
+
+/* From now on by handles.  The ranks of this process do not use the old credits yet, or no longer. */
+static hk_status use_handles(ncclComm_t c, const char *why) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  HK_INFO(HK_SUB_INIT | HK_SUB_P2P,
+          "rank %d: GPU memory goes to other processes by CUDA IPC handles, not by file descriptors: %s", c->rank, why);
+  for (int r = 0; r < c->nranks; r++) HK_TRY(g->device->ops->release(g->device, &g->opened[r]), out);
+  if (!g->links.by_file) return HK_OK;
+  g->links.by_file = false;
+  rc = hk_gpu_credits_again(c);
+out:
+  return rc;
+}
+
+/* All ranks' offers of their credits; nothing to do if there is one process. */
+static hk_status share_credits(ncclComm_t c, hk_share_offer *all) {
+  hk_gpu *g = hk_gpu_of(c);
+  if (!g->links.processes) return HK_OK;
+  if (hk_share_offer_memory(&g->links, &g->world->credits[c->rank], false, &all[c->rank]) != HK_OK)
+    HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d cannot share its GPU's memory: %s", c->rank, hk_last_error());
+  return hk_bootstrap_allgather(c->bootstrap, all, sizeof *all);
+}
+
+static hk_status try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t *got, unsigned char *mine) {
+  hk_status rc = HK_OK;
+  for (int r = 0; r < c->nranks; r++) {
+    char why[200] = "";
+    HK_TRY(open_peer(c, r, &credits[r], why, sizeof why), out);
+    char again[200];
+    bool by_fd = hk_gpu_is_remote(c, r) && c->peers[r].host == c->peers[c->rank].host &&
+                 credits[r].share.kind == HK_MEMORY_VMM;
+    const bool nvlink = hk_gpu_of(c)->nvlink[r];
+    mine[r] = !why[0] && nvlink                                     ? HK_REACH_NVLINK
+              : !why[0]                                             ? HK_REACH_MEMORY
+              : by_fd && !hk_gpu_too_far(c, r, again, sizeof again) ? HK_REACH_NO_FILE
+                                                                    : HK_REACH_NONE;
+    if (!why[0]) {
+      HK_TRY(probe(c, r, got, why, sizeof why), out);
+      if (why[0]) mine[r] = HK_REACH_NONE;
+    }
+    if (r == c->rank) continue;
+    HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, r,
+            why[0] && by_net(c, r)    ? "the network; not directly: "
+            : why[0]                  ? "pinned host memory; not directly: "
+            : !hk_gpu_is_remote(c, r) ? "P2P/direct pointer"
+            : by_fd                   ? "P2P/CUMEM"
+                                      : "P2P/IPC",
+            why, nvlink && !why[0] ? " over NVLink" : "");
+  }
+out:
+  return rc;
+}
+
+/* Opens, probes and agrees; *again: a file descriptor did not work for some rank. */
+static hk_status reach_once(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, bool *again) {
+  hk_status rc = HK_OK;
+  size_t n = (size_t)c->nranks;
+  uint64_t *got = malloc(HK_GPU_PROBE_BYTES);
+  unsigned char *found = calloc(n, 1);
+  hk_share_offer *credits = calloc(n, sizeof *credits);
+  *again = false;
+  if (!got || !found || !credits) {
+    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
+    goto out;
+  }
+  HK_TRY(share_credits(c, credits), out);
+  HK_TRY(try_peers(c, credits, got, found), out);
+  rc = agree(c, facts, stride, found, again);
+out:
+  if (credits) hk_host_take_back(credits[c->rank].region);
+  free(got);
+  free(found);
+  free(credits);
+  return rc;
+}
+
+hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  size_t n = (size_t)c->nranks;
+  bool again;
+  g->opened = calloc(n, sizeof(hk_memory));
+  g->peers = calloc(n, sizeof *g->peers);
+  g->routes = calloc(n, sizeof *g->routes);
+  if (!g->opened || !g->peers || !g->routes) {
+    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
+    goto out;
+  }
+  g->links.peers = g->peers;
+  for (int r = 0; r < c->nranks; r++) g->links.processes = g->links.processes || hk_gpu_is_remote(c, r);
+  HK_TRY(hk_gpu_distances(c, facts, stride), out);
+  const char *why = g->links.processes ? no_fds(c, facts, stride) : NULL;
+  if (why) HK_TRY(use_handles(c, why), out);
+  HK_TRY(reach_once(c, facts, stride, &again), out);
+  if (!again) goto out;
+  HK_TRY(use_handles(c, "a rank could not open another one's"), out);
+  rc = reach_once(c, facts, stride, &again);
+out:
+  return rc;
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Multicast memory: how ranks come to share it, and its end.  multicast.h has the layout. */
+#include "multicast.h"
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "../../base/log.h"
+#include "../../device/host.h"
+
+enum {
+  SLOT_BYTES = 64 << 10, /* enough for a chunk: the switch's answer takes a microsecond or two */
+  SLOTS = 4,
+  ROOM = 64 << 20 /* of a rank, at most */
+};
+
+/* ---- the layout ---- */
+
+hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks) {
+  hk_multicast_layout l = {0};
+  size_t n = (size_t)nranks, slots = n * m->nslots * m->slot_bytes;
+  l.word = 4 * n * HK_MULTICAST_LINE;
+  l.adds = l.word +
+           (n * n * m->nslots * HK_MULTICAST_WORD + HK_MULTICAST_LINE - 1) / HK_MULTICAST_LINE * HK_MULTICAST_LINE;
+  l.reads = l.adds + n * HK_MULTICAST_LINE;
+  l.given = l.reads + n * n * HK_MULTICAST_LINE;
+  l.sums = l.given + slots;
+  l.end = l.sums + slots;
+  return l;
+}
+/* The signals begin with zeros. */
+static size_t zeroed_of(const hk_multicast *m, int nranks) {
+  return m->channels * hk_multicast_layout_of(m, nranks).given;
+}
+static size_t bytes_of(const hk_multicast *m, int nranks) {
+  return m->channels * hk_multicast_layout_of(m, nranks).end;
+}
+
+static void choose_sizes(hk_multicast *m, const hk_transport_env *e, unsigned channels) {
+  m->channels = channels < HK_MULTICAST_CHANNELS ? channels : HK_MULTICAST_CHANNELS;
+  m->nslots = e->nslots < SLOTS ? e->nslots : SLOTS;
+  m->slot_bytes = e->slot_bytes < SLOT_BYTES ? e->slot_bytes : SLOT_BYTES;
+  while (m->slot_bytes > 4096 && bytes_of(m, e->nranks) > ROOM) m->slot_bytes /= 2;
+  m->slot_bytes &= ~(size_t)63;
+}
+
+/* ---- the beginning ---- */
+
+/* What rank 0 publishes about the object. */
+typedef struct offer {
+  uint64_t could, bytes, slot_bytes, nslots, channels;
+  uint64_t object, left; /* regions (device/host.h) of what processes open; 0: there is one process */
+} offer;
+
+/* A step that each rank takes: true if all could.  What a rank writes to *m in it, the others of its process see after it.
+ * *o becomes rank 0's. */
+static hk_status all_could(const hk_device_env *e, hk_status mine, offer *o, bool *all) {
+  offer offers[HK_MULTICAST_RANKS] = {{0}};
+  const int rank = e->env->rank;
+  *all = true;
+  offers[rank] = *o;
+  offers[rank].could = mine == HK_OK;
+  if (mine != HK_OK) HK_INFO(HK_SUB_NVLS, "rank %d: no sums in the switch: %s", rank, hk_last_error());
+  hk_status rc = e->exchange(e->arg, offers, sizeof *offers);
+  for (int r = 0; r < e->env->nranks; r++) *all = *all && offers[r].could;
+  *o = offers[0];
+  return rc;
+}
+
+static size_t page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+static hk_status map_left(hk_multicast *m, int fd) {
+  void *at = mmap(NULL, page(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) return HK_FAIL_ERRNO("mapping a page that processes share");
+  m->left = at;
+  return HK_OK;
+}
+
+/* For the processes of other ranks to open. */
+static hk_status offer_object(const hk_device_env *e, hk_multicast *m, offer *o) {
+  hk_status rc = HK_OK;
+  int fd;
+  HK_TRY(e->device->ops->multicast_share(e->device, m->object, &fd), out);
+  HK_TRY(hk_host_lend(fd, m->bytes, false, &o->object), out);
+  fd = hk_host_memfd("hocket-left", page());
+  if (fd < 0) {
+    rc = HK_FAIL_ERRNO("a page for the processes of a communicator");
+    goto out;
+  }
+  rc = map_left(m, fd);
+  if (rc != HK_OK)
+    close(fd);
+  else
+    rc = hk_host_lend(fd, page(), false, &o->left);
+out:
+  return rc;
+}
+
+/* By rank 0. */
+static hk_status make(const hk_device_env *e, hk_multicast *m, unsigned channels, offer *o) {
+  hk_status rc = HK_OK;
+  hk_device *d = e->device;
+  if (e->env->rank != 0) return HK_OK;
+  choose_sizes(m, e->env, channels);
+  m->bytes = bytes_of(m, e->env->nranks);
+  HK_TRY(d->ops->multicast_new(d, (unsigned)e->env->nranks, &m->bytes, &m->object), out);
+  m->made = true;
+  o->bytes = m->bytes;
+  o->slot_bytes = m->slot_bytes;
+  o->nslots = m->nslots;
+  o->channels = m->channels;
+  if (e->processes) rc = offer_object(e, m, o);
+out:
+  return rc;
+}
+
+/* By one rank of each process but rank 0's. */
+static hk_status open_offered(const hk_device_env *e, hk_multicast *m, const offer *o) {
+  hk_status rc = HK_OK;
+  size_t bytes;
+  int fd = -1;
+  for (int r = 0; r < e->env->rank; r++)
+    if (e->peers[r].process) return HK_OK;
+  if (e->env->rank == 0) return HK_OK;
+  HK_TRY(e->file(e->arg, 0, o->left, &fd, &bytes), out);
+  HK_TRY(map_left(m, fd), out);
+  close(fd);
+  fd = -1;
+  HK_TRY(e->file(e->arg, 0, o->object, &fd, &bytes), out);
+  HK_TRY(e->device->ops->multicast_open(e->device, fd, &m->object), out);
+  m->made = true;
+  m->bytes = o->bytes;
+  m->slot_bytes = o->slot_bytes;
+  m->nslots = (unsigned)o->nslots;
+  m->channels = (unsigned)o->channels;
+out:
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
+hk_status hk_multicast_join(const hk_device_env *e, hk_multicast *m, unsigned channels, bool *all) {
+  hk_status rc = HK_OK;
+  hk_device *d = e->device;
+  const int rank = e->env->rank;
+  offer o = {0};
+  HK_TRY(all_could(e, make(e, m, channels, &o), &o, all), out);
+  if (*all && e->processes) HK_TRY(all_could(e, open_offered(e, m, &o), &o, all), out);
+  if (*all) HK_TRY(all_could(e, d->ops->multicast_add(d, m->object), &o, all), out);
+  if (*all)
+    HK_TRY(all_could(e,
+                     d->ops->multicast_bind(d, m->object, m->bytes, zeroed_of(m, e->env->nranks), &m->own[rank],
+                                            &m->all[rank]),
+                     &o, all),
+           out);
+  if (*all) atomic_store(&m->bound, true);
+  if (*all)
+    HK_INFO(HK_SUB_NVLS, "rank %d: sums in the switch: %u channels, %zu bytes on each GPU", rank, m->channels,
+            m->bytes);
+out:
+  if (rank == 0) { /* every rank that needs them has opened them */
+    hk_host_take_back(o.object);
+    hk_host_take_back(o.left);
+  }
+  return rc;
+}
+
+/* ---- the end ---- */
+
+void hk_multicast_leave(hk_multicast *m) {
+  if (m->left) atomic_fetch_add(m->left, 1); /* release: this rank's kernels have stored all that they will */
+}
+
+enum { PATIENCE_S = 2 };
+
+/* Kernels of other processes may still store signals in this one's memory, for which no rank waits any more.  A process that
+ * has died reports nothing. */
+static bool all_have_left(const hk_multicast *m, int nranks) {
+  const hk_wait_env env = {0};
+  hk_waiter w;
+  if (!m->left || !atomic_load(&m->bound)) return true;
+  const uint64_t until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
+  hk_wait_begin(&w, &env);
+  while (atomic_load(m->left) < nranks) /* acquire: see hk_multicast_leave */
+    if (hk_now_ns() > until || hk_wait_nap(&w, -1, 100000) != HK_OK) return false;
+  return true;
+}
+
+/* Failures to free are logged; nothing else can be done about them. */
+void hk_multicast_free(hk_multicast *m, hk_device *const *devices, int nranks) {
+  bool over = all_have_left(m, nranks);
+  hk_device *any = NULL;
+  if (m->left) munmap(m->left, page());
+  if (!m->made) return;
+  if (!over) {
+    HK_INFO(HK_SUB_NVLS, "%zu bytes on each GPU stay bound to a multicast object: not all processes have left it",
+            m->bytes);
+    return;
+  }
+  for (int r = 0; r < nranks; r++) {
+    hk_device *d = devices[r];
+    if (!d) continue;
+    (void)d->ops->release(d, &m->all[r]);
+    (void)d->ops->release(d, &m->own[r]);
+    any = d;
+  }
+  (void)any->ops->multicast_free(any, m->object);
+}

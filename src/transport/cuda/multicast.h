@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Memory of all ranks in a switch that copies and adds up (NVLS): ranks of one host, each on a GPU of its own, bind memory of
+ * one layout to one multicast object, which goes to other processes by file descriptor.  For each channel:
+ *
+ *   done    counters, a rank's own, as all links have them: of what it gives to p, of what it takes from r
+ *   word    [p][r][slot]  rank r has put its part for p into its own slot; [p][p][slot]: p has written to all
+ *   head    [p]           p has added up;  [p][r] r has read what p has written to all
+ *   given   [p][slot]     each rank's own part of what p is to add up
+ *   sums    [p][slot]     what p has written to all
+ */
+#ifndef HK_TRANSPORT_CUDA_MULTICAST_H
+#define HK_TRANSPORT_CUDA_MULTICAST_H
+#include <stdatomic.h>
+#include "../device_links.h"
+
+enum { HK_MULTICAST_RANKS = 16, HK_MULTICAST_CHANNELS = 16 };
+enum { HK_MULTICAST_LINE = 128, HK_MULTICAST_WORD = 16 }; /* bytes: of a counter with its line, of a slot's word */
+
+/* One for all ranks of a process. */
+typedef struct hk_multicast {
+  uint64_t object;
+  bool made;           /* there is an object */
+  _Atomic(int) *left;  /* in memory of all processes: ranks whose kernels have ended; NULL: there is one process */
+  _Atomic(bool) bound; /* all have bound memory */
+  size_t bytes, slot_bytes;
+  unsigned nslots, channels;
+  /* Of each rank of this process: its own memory, and the address by which it reaches all ranks' memory. */
+  hk_memory own[HK_MULTICAST_RANKS], all[HK_MULTICAST_RANKS];
+} hk_multicast;
+
+/* Offsets in a channel.  Signals, up to `given`, of all channels come first; then `given` and `sums` of each channel. */
+typedef struct hk_multicast_layout {
+  size_t done, word, adds, reads, given, sums, end;
+} hk_multicast_layout;
+hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks);
+
+/* By all ranks, on at most `channels` channels (rank 0's number counts).  *all: every rank takes part; else none does, and the
+ * reason is logged. */
+hk_status hk_multicast_join(const hk_device_env *e, hk_multicast *m, unsigned channels, bool *all);
+void hk_multicast_leave(hk_multicast *m); /* this rank's kernels have ended */
+/* The kernels of all ranks of this process have ended.  devices[r] NULL: rank r is in another process. */
+void hk_multicast_free(hk_multicast *m, hk_device *const *devices, int nranks);
+#endif

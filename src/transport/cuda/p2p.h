@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links in GPU memory that both ranks' kernels reach: what same.c and p2p.c have in common. */
+#ifndef HK_TRANSPORT_CUDA_P2P_H
+#define HK_TRANSPORT_CUDA_P2P_H
+#include "../device_links.h"
+
+/* The slots of hk_device_links. */
+bool hk_p2p_reachable(const hk_device_env *e, int peer, char *why, size_t why_bytes);
+hk_status hk_p2p_alloc(hk_device *receiver, size_t bytes, size_t zeroed, hk_memory *out);
+hk_status hk_p2p_make(const hk_device_env *e, size_t bytes, size_t zeroed, hk_shared *out, hk_share_offer *offer);
+hk_status hk_p2p_open(const hk_device_env *e, int peer, const hk_share_offer *offer, hk_shared *out);
+#endif
