@@ -271,6 +271,19 @@ NCCL_DECLARE_(ncclResult_t, ncclCommSplit,
 NCCL_DECLARE_(ncclResult_t, ncclCommShrink,
               (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
                int shrinkFlags));
+/** Makes an id with which new ranks join the ranks of `comm` in ncclCommGrow.  One rank of comm calls it, once for each
+ * growth, and gives the id to the new ranks.  Errors: ncclInvalidArgument, ncclInvalidUsage (NCCL_COMM_ID is set; an id
+ * of this communicator is not used yet; comm is failed or not ready).  Since 2.29.  Group: at once.  Capture: no. */
+NCCL_DECLARE_(ncclResult_t, ncclCommGetUniqueId, (ncclComm_t comm, ncclUniqueId *uniqueId));
+/** Makes a communicator of all ranks of `comm` and new ones, nRanks in all.  A rank of comm gives comm, rank -1, and keeps
+ * its number; uniqueId is not needed.  A new rank gives comm NULL, the id of ncclCommGetUniqueId, and its number: from the
+ * size of comm to nRanks - 1.  Collective over all nRanks ranks; comm stays usable.  config NULL: a rank of comm takes
+ * comm's options, a new rank the defaults.  Errors: ncclInvalidArgument (nRanks not above the size of comm, a bad rank, no
+ * id), ncclInvalidUsage (ranks disagree, or no rank made an id), ncclRemoteError.  Since 2.29.  Group: yes.  Capture:
+ * no. */
+NCCL_DECLARE_(ncclResult_t, ncclCommGrow,
+              (ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm,
+               ncclConfig_t *config));
 /** Sets *asyncError to ncclInProgress while a nonblocking call is under way, to ncclSuccess, or to the code of the
  * failure that ended the communicator.  Never blocks.  Any thread, any time.  Group: at once.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyncError));

@@ -21,7 +21,8 @@ static void describe_phase(const hk_activity *a, char *text, size_t bytes) {
                                                     [HK_PHASE_SPLIT] = "ncclCommSplit",
                                                     [HK_PHASE_SHRINK] = "ncclCommShrink",
                                                     [HK_PHASE_FINALIZE] = "ncclCommFinalize",
-                                                    [HK_PHASE_DESTROY] = "ncclCommDestroy or ncclCommAbort"};
+                                                    [HK_PHASE_DESTROY] = "ncclCommDestroy or ncclCommAbort",
+                                                    [HK_PHASE_GROW] = "ncclCommGrow"};
   char newest[224];
   describe_newest(a, newest, sizeof newest);
   if (a->phase == HK_PHASE_OPERATION)

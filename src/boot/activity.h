@@ -22,6 +22,7 @@ typedef enum hk_phase {
   HK_PHASE_OPERATION,
   HK_PHASE_FINALIZE,
   HK_PHASE_DESTROY,
+  HK_PHASE_GROW,
   HK_PHASE_COUNT
 } hk_phase;
 

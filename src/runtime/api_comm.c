@@ -20,12 +20,13 @@ HK_API(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id)) {
   return (ncclResult_t)hk_bootstrap_new_id(id);
 }
 
-/* `device`: on a GPU, the one to take; -1: the caller's. */
+/* `device`: on a GPU, the one to take; CALLERS: the one that is current; GROWS: that too, for a new rank in ncclCommGrow. */
+enum { CALLERS = -1, GROWS = -2 };
 static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, int rank, int nids,
                               const ncclUniqueId *ids, const ncclConfig_t *config, int device) {
   hk_status rc = HK_OK;
   ncclComm_t c = NULL;
-  hk_init how = {.nids = nids};
+  hk_init how = {.nids = nids, .grows = device == GROWS};
   if (!newcomm) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: comm is NULL", who);
     goto out;
@@ -56,19 +57,19 @@ out:
 
 HK_API(ncclResult_t, ncclCommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank)) {
   HK_UNCANCELLED;
-  return init_rank("ncclCommInitRank", comm, nranks, rank, 1, &id, NULL, -1);
+  return init_rank("ncclCommInitRank", comm, nranks, rank, 1, &id, NULL, CALLERS);
 }
 
 HK_API(ncclResult_t, ncclCommInitRankConfig,
        (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)) {
   HK_UNCANCELLED;
-  return init_rank("ncclCommInitRankConfig", comm, nranks, rank, 1, &id, config, -1);
+  return init_rank("ncclCommInitRankConfig", comm, nranks, rank, 1, &id, config, CALLERS);
 }
 
 HK_API(ncclResult_t, ncclCommInitRankScalable,
        (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config)) {
   HK_UNCANCELLED;
-  return init_rank("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config, -1);
+  return init_rank("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config, CALLERS);
 }
 
 HK_API(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *devlist)) {
@@ -128,6 +129,87 @@ HK_API(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclCo
     goto out;
   }
   return (ncclResult_t)init_child(comm, newcomm, config, false, &how);
+out:
+  return (ncclResult_t)hk_group_remember(rc);
+}
+
+HK_API(ncclResult_t, ncclCommGetUniqueId, (ncclComm_t comm, ncclUniqueId *uniqueId)) {
+  HK_UNCANCELLED;
+  hk_status rc = HK_OK;
+  HK_TRY(hk_comm_check_usable(comm, "ncclCommGetUniqueId"), out);
+  if (!uniqueId) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGetUniqueId: uniqueId is NULL");
+    goto out;
+  }
+  if (hk_param_str(HK_P_COMM_ID)) {
+    rc = HK_FAIL(HK_ERR_USAGE,
+                 "ncclCommGetUniqueId: NCCL_COMM_ID is set, which names one communicator: unset it to grow");
+    goto out;
+  }
+  if (comm->grow_id) {
+    rc = HK_FAIL(HK_ERR_USAGE, "ncclCommGetUniqueId: an id of this communicator waits for ncclCommGrow: one a growth");
+    goto out;
+  }
+  HK_TRY(hk_bootstrap_new_id(uniqueId), out);
+  comm->grow_id = malloc(sizeof *comm->grow_id);
+  if (!comm->grow_id) {
+    rc = HK_FAIL_ERRNO("no memory for an id");
+    goto out;
+  }
+  *comm->grow_id = *uniqueId;
+out:
+  return (ncclResult_t)rc;
+}
+
+/* On a rank of the parent, which keeps its number. */
+static hk_status grow_parent(ncclComm_t parent, int nranks, const ncclUniqueId *id, ncclComm_t *newcomm,
+                             const ncclConfig_t *config) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = NULL;
+  hk_init how = {.parent = parent, .grows = true};
+  how.ids = parent->grow_id;
+  parent->grow_id = NULL;
+  if (!how.ids && id) {
+    how.ids = malloc(sizeof *id);
+    if (!how.ids) {
+      rc = HK_FAIL_ERRNO("no memory for an id");
+      goto out;
+    }
+    *how.ids = *id;
+  }
+  how.nids = how.ids != NULL;
+  HK_TRY(hk_comm_new(&c, parent->rank, nranks, config), out);
+  if (!config) c->options = parent->options;
+  c->device = parent->device;
+  c->options.batch_invariant = parent->redop_flags != 0;
+  return hk_group_submit_init(c, &how, newcomm);
+out:
+  rc = hk_group_unborn(&how, rc);
+  free(how.ids);
+  return rc;
+}
+
+HK_API(ncclResult_t, ncclCommGrow,
+       (ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm,
+        ncclConfig_t *config)) {
+  HK_UNCANCELLED;
+  hk_status rc = HK_OK;
+  if (!comm) {
+    if (uniqueId) return init_rank("ncclCommGrow", newcomm, nRanks, rank, 1, uniqueId, config, GROWS);
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGrow: a new rank (comm is NULL) needs the id that ncclCommGetUniqueId made");
+    goto out;
+  }
+  HK_TRY(hk_comm_check_usable(comm, "ncclCommGrow"), out);
+  if (!newcomm || rank != -1 || nRanks <= comm->nranks || nRanks > MAX_RANKS) {
+    rc = HK_FAIL(
+        HK_ERR_ARGUMENT,
+        "ncclCommGrow: newcomm %p, rank %d, %d ranks: ranks of the communicator give rank -1, and more than its "
+        "%d ranks (at most %d)",
+        (void *)newcomm, rank, nRanks, comm->nranks, MAX_RANKS);
+    goto out;
+  }
+  *newcomm = NULL;
+  return (ncclResult_t)grow_parent(comm, nRanks, uniqueId, newcomm, config);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }

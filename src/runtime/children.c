@@ -445,6 +445,15 @@ void hk_children_refuse(const hk_init *how) {
   hk_children_leave(how->parent);
 }
 
+hk_status hk_children_exchange(hk_children_watch *w, void *rows, size_t row_bytes) {
+  hk_bootstrap *all = w->how->parent->bootstrap;
+  w->exchanging = true;
+  hk_bootstrap_also(all, check_failures, w);
+  hk_status rc = hk_bootstrap_allgather(all, rows, row_bytes);
+  hk_bootstrap_also(all, NULL, NULL);
+  return rc;
+}
+
 /* ---- members ---- */
 
 typedef struct split_row {
@@ -473,12 +482,7 @@ static hk_status exchange(hk_children_watch *w, const hk_bootstrap_options *o, s
   ncclComm_t parent = how->parent;
   hk_status rc = HK_ERR_USAGE;
   rows[parent->rank] = (split_row){how->color, how->key};
-  if (!atomic_load(&parent->health.revoked)) {
-    w->exchanging = true;
-    hk_bootstrap_also(parent->bootstrap, check_failures, w);
-    rc = hk_bootstrap_allgather(parent->bootstrap, rows, sizeof *rows);
-    hk_bootstrap_also(parent->bootstrap, NULL, NULL);
-  }
+  if (!atomic_load(&parent->health.revoked)) rc = hk_children_exchange(w, rows, sizeof *rows);
   if (rc == HK_OK || !atomic_load(&parent->health.revoked)) return rc;
   return exchange_anew(parent, how, o, rows);
 }

@@ -38,6 +38,11 @@ bool hk_children_parent_failed(ncclComm_t parent);
 hk_status hk_children_turn(const hk_init *how);
 /* Finds the members and joins them; sets the new rank and size.  A rank without color has size 0. */
 hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o);
+/* The allgather among the parent's ranks with which a split or growth begins.  It ends early if another rank fails in making the
+ * child. */
+hk_status hk_children_exchange(hk_children_watch *w, void *rows, size_t row_bytes);
+/* grow.c: joins on a rank of the parent.  HK_ERR_USAGE if the ranks give different sizes, or if not exactly one has an id. */
+hk_status hk_children_grow(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o);
 /* On the service thread: another rank is in a shrink, or has failed in making a child. */
 void hk_children_heard(ncclComm_t parent, const hk_event *e);
 void hk_children_free(ncclComm_t parent);

@@ -147,6 +147,7 @@ struct ncclComm {
   struct hk_profiler *profiler; /* NULL: none */
   hk_user_redop *redops;        /* [HK_REDOP_LIMIT], made at first use */
   hk_registration *registrations;
+  ncclUniqueId *grow_id; /* of ncclCommGetUniqueId, until ncclCommGrow uses it; NULL: none */
   struct ncclComm *quarantine_next;
 };
 _Static_assert(HK_TRANSPORT_COUNT <= UINT8_MAX, "hk_wiring.via holds an index of a transport");
@@ -229,6 +230,7 @@ typedef struct hk_init {
   int color, key;
   int *exclude;
   int nexclude;
+  bool grows; /* ncclCommGrow: with a parent `ids` is this rank's own id, or NULL; without one this is a new rank */
 } hk_init;
 hk_status hk_comm_init(ncclComm_t c, const hk_init *how);
 /* Leaves, detaches, frees.  Not collective. */

@@ -191,7 +191,7 @@ static void on_event(void *arg, const hk_event *e) {
 
 static hk_status join_new(ncclComm_t c, const hk_init *how, const hk_bootstrap_options *o) {
   ncclUniqueId env;
-  if (hk_param_str(HK_P_COMM_ID)) {
+  if (hk_param_str(HK_P_COMM_ID) && !how->grows) {
     hk_status rc = hk_bootstrap_env_id(&env, c->rank);
     return rc == HK_OK ? hk_bootstrap_join(&c->bootstrap, &env, 1, o) : rc;
   }
@@ -281,13 +281,16 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   hk_children_watch_begin(&watch, c, how); /* first: members hear of a failure from here on */
   HK_TRY(hk_service_new(&c->service, "hocket-service"), out);
   o.service = c->service;
-  HK_TRY(how->parent ? hk_children_join(c, how, &o) : join_new(c, how, &o), out);
+  if (how->parent && how->grows)
+    HK_TRY(hk_children_grow(c, how, &o), out);
+  else
+    HK_TRY(how->parent ? hk_children_join(c, how, &o) : join_new(c, how, &o), out);
   if (c->nranks == 0) goto out;
   joined = hk_now_ns();
   if (c->rank == 0 && hk_log_version_due())
     HK_LOG_AT(HK_LOG_VERSION, ~0u, "NCCL version %d.%d.%d+hocket%d.%d.%d", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH,
               hocketVersion() / 10000, hocketVersion() / 100 % 100, hocketVersion() % 100);
-  HK_TRY(meet(c, how->parent != NULL), out);
+  HK_TRY(meet(c, how->parent && !how->grows), out);
   hk_param_tell_names(false); /* a rank 0 that is a thread of this process has told them by now */
   HK_INFO(HK_SUB_INIT,
           "comm %p rank %d nranks %d cudaDev %d commId 0x%llx%s%s - Init COMPLETE in %.1f ms (bootstrap %.1f ms)",
@@ -335,6 +338,7 @@ void hk_comm_destroy(ncclComm_t c) {
   hk_tuner_free(c->selection.tuner);
   free(c->peers);
   free(c->redops);
+  free(c->grow_id);
   hk_registrations_free(c);
   hk_children_free(c);
   hk_comm_release(c);
