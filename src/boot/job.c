@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Finds the name of this process's job in the environment (job.h). */
 #include "job.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,29 +9,21 @@
 #include "../base/status.h"
 #include "wire.h"
 
-/* What names a job, the most exact name first; the first row whose first variable is set counts.  Only variables that a
- * launcher sets alike on all ranks: inside an allocation, processes of an mpirun are in several steps of Slurm, and MASTER_ADDR
- * may be a loopback address on one host. */
+/* The first row whose first variable is set names the job. */
 static const struct {
-  const char *variable, *second;
-  const char *not_with; /* the second does not count where this is set */
+  const char *variable, *second; /* "" if there is no second */
+  const char *not_with;          /* if this is set, `second` is ignored */
 } names[] = {
-    {"PMIX_NAMESPACE", NULL, NULL},
-    {"OMPI_MCA_ess_base_jobid", NULL, NULL},
-    {"TORCHELASTIC_RUN_ID", "MASTER_PORT", NULL},
-    {"SLURM_JOB_ID", "SLURM_STEP_ID", "PMI_RANK"},
-    {"FLUX_JOB_ID", NULL, NULL},
-    {"PBS_JOBID", NULL, NULL},
-    {"LSB_JOBID", NULL, NULL},
-    {"COBALT_JOBID", NULL, NULL},
+#define HK_LAUNCHER_JOB(variable, second, not_with) {variable, second, not_with},
+#include "../base/launchers.def" /* the rows */
 };
 
 static const char *set_value(const char *variable) {
-  const char *text = variable ? getenv(variable) : NULL;
+  const char *text = *variable ? getenv(variable) : NULL;
   return text && *text ? text : NULL;
 }
 
-/* The job's name in words; gives the part of it that is compared. */
+/* Writes the job's name in words and the token that is compared. */
 void hk_boot_job_here(hk_boot_job *out) {
   static const uint8_t public_key[HK_SECRET_BYTES] = "Hocket job token";
   const char *given = hk_param_str(HK_P_JOB), *value = NULL;
@@ -47,5 +40,5 @@ void hk_boot_job_here(hk_boot_job *out) {
              (unsigned)getuid());
   }
   out->token = hk_derive64(public_key, "job", out->text, strlen(out->text));
-  if (!out->token) out->token = 1; /* 0 stands for none */
+  if (!out->token) out->token = 1; /* 0 means no token */
 }

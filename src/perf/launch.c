@@ -20,7 +20,6 @@ static const struct {
 } launchers[] = {
 #define HK_LAUNCHER(name, rank, size, other_size, local_size) {name, rank, size, other_size, local_size},
 #include "../base/launchers.def" /* the rows */
-#undef HK_LAUNCHER
 };
 enum { LAUNCHERS = sizeof launchers / sizeof launchers[0] };
 

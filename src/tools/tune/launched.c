@@ -8,7 +8,6 @@ static const struct {
 } launchers[] = {
 #define HK_LAUNCHER(name, rank, size, other_size, local_size) {rank, size, other_size},
 #include "../../base/launchers.def" /* the rows */
-#undef HK_LAUNCHER
 };
 
 static bool number_of(const char *variable, int *out) {
