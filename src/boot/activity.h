@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank does at this moment, as another rank that waits for it learns it: hk_bootstrap_ask in bootstrap.h. */
+/* What a rank does at this moment, as a rank that waits for it learns it (hk_bootstrap_ask in bootstrap.h). */
 #ifndef HK_BOOT_ACTIVITY_H
 #define HK_BOOT_ACTIVITY_H
 #include <stddef.h>
 #include <stdint.h>
 
 typedef enum hk_presence {
-  HK_PRESENCE_ANSWERS,     /* its process runs; the activity is valid */
-  HK_PRESENCE_STOPPED,     /* its host takes the connection, its process does not answer: stopped, or starved of CPU */
+  HK_PRESENCE_ANSWERS, /* its process runs; the activity is valid */
+  /* its host accepts the connection, its process does not answer: stopped, or without CPU time */
+  HK_PRESENCE_STOPPED,
   HK_PRESENCE_LEFT,        /* it has left (destroyed) this communicator */
   HK_PRESENCE_GONE,        /* its process has ended */
   HK_PRESENCE_UNREACHABLE, /* its host does not answer */
@@ -28,19 +29,19 @@ typedef enum hk_phase {
 
 enum { HK_ACTIVITY_PAST = 15 };
 typedef struct hk_activity {
-  uint64_t sequence; /* operations of the communicator begun so far; 0: none, and the next seven fields mean nothing */
+  uint64_t sequence; /* operations of the communicator begun so far; 0: none, and count to p2p mean nothing */
   uint64_t count;    /* of the newest operation */
   uint32_t signature;
   int32_t root;
   uint8_t coll, dtype, redop, p2p; /* hk_coll, hk_dtype, hk_redop, hk_p2p */
-  uint8_t phase;                   /* hk_phase: what the rank is in, */
-  uint64_t phase_ms;               /* and for how long */
-  int32_t waits_for;               /* a rank that it waits for itself; -1: none, or it does not know */
-  uint64_t moves; /* bytes of the newest send or receive that it waited in, if that is over or not; 0: none */
-  uint32_t past[HK_ACTIVITY_PAST]; /* signatures of the operations before the newest, backwards; 0: not known */
+  uint8_t phase;                   /* hk_phase: the call that the rank is in */
+  uint64_t phase_ms;               /* time in that phase, milliseconds */
+  int32_t waits_for;               /* the rank that this rank waits for; -1: none, or not known */
+  uint64_t moves; /* bytes of the newest send or receive in which it waited, complete or not; 0: none */
+  uint32_t past[HK_ACTIVITY_PAST]; /* signatures of the operations before the newest, newest first; 0: not known */
 } hk_activity;
 
-/* A verb and its objects, to go after "rank 3 ": "is in AllReduce(1000 x float, sum), operation 12, for 14 s, and waits for
- * rank 7 itself". */
+/* Writes what a rank does, to follow the words "rank 3 " in a message: "is in AllReduce(1000 x float, sum), operation
+ * 12, for 14 s, and waits for rank 7 itself". `a` counts only with HK_PRESENCE_ANSWERS. */
 void hk_activity_describe(const hk_activity *a, hk_presence p, char *text, size_t bytes);
 #endif

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asking a rank what it does.  The answer comes from the listener's thread of its process, so a rank that computes, waits or
- * hangs answers as well as an idle one; only a process that is stopped or gone does not. */
+/* Asks a rank what it does. The listener's thread of the rank's process answers, so a rank that computes, waits or
+ * hangs answers like an idle one; only a process that is stopped or gone does not. */
 #include <stdio.h>
 #include "dial.h"
 #include "internal.h"
 
 enum {
-  NEWS_OF_DEATH_NS = 1000 * 1000 * 1000 /* a death reaches all ranks sooner than this, where the overlay is whole */
+  NEWS_OF_DEATH_NS = 1000 * 1000 * 1000 /* a death reaches all ranks sooner than this, if the overlay is whole */
 };
 
-/* Whom to ask, and as which rank of which communicator. */
+/* Which rank to ask, and in which communicator. */
 typedef struct question {
   hk_bootstrap *b; /* the communicator itself, or the parent of a child that is being made */
   int rank;
   const hk_contact *contact;
   uint64_t deadline_ns;
-  bool left_means_left; /* the communicator has come about: who is not in it has left it */
+  bool left_means_left; /* the communicator is complete: a rank that is not in it has left it */
   bool *member;
 } question;
 
@@ -23,12 +23,12 @@ static hk_presence of_ack(const question *q, hk_ack ack, hk_activity *out) {
   *q->member = ack == HK_ACK_OK;
   if (ack == HK_ACK_OK) return HK_PRESENCE_ANSWERS;
   if (ack == HK_ACK_GONE || q->left_means_left) return HK_PRESENCE_LEFT;
-  *out = (hk_activity){.phase = HK_PHASE_INIT, .waits_for = -1}; /* on its way in */
+  *out = (hk_activity){.phase = HK_PHASE_INIT, .waits_for = -1}; /* it is about to join */
   return HK_PRESENCE_ANSWERS;
 }
 
-/* Nothing listens at the rank's address.  Its process has ended, which the overlay reports within a moment, or it lives on
- * without a communicator. */
+/* No process listens at the rank's address. The rank's process has ended, which the overlay reports within a moment,
+ * or it runs on without a communicator. */
 static hk_presence without_listener(const question *q) {
   hk_bootstrap *b = q->b;
   hk_wait_env env = {.spins = 0};
@@ -54,7 +54,7 @@ static hk_presence ask_by_connection(const question *q, hk_activity *out) {
   if (hk_random(h.nonce, sizeof h.nonce) != HK_OK) return HK_PRESENCE_UNKNOWN;
   hk_overlay_addresses(b, q->contact, &d);
   hk_probe probe = HK_PROBE_CLOSED;
-  /* A listener with more callers than it has room for sends some away unheard. */
+  /* A listener with more connections than it admits closes some without reading the hello. */
   for (int tries = 0; tries < 3 && probe == HK_PROBE_CLOSED && hk_now_ns() < q->deadline_ns; tries++)
     probe = hk_boot_probe(&d, &ack, bytes, sizeof bytes);
   switch (probe) {
@@ -70,13 +70,13 @@ static hk_presence ask_by_connection(const question *q, hk_activity *out) {
 }
 
 static hk_presence ask_here(const question *q, hk_activity *out) {
-  hk_door_lock();
-  hk_ack ack = hk_member_activity(q->b->door, q->b->family, q->b->comm, q->rank, out);
-  hk_door_unlock();
+  hk_listener_lock();
+  hk_ack ack = hk_member_activity(q->b->listener, q->b->family, q->b->comm, q->rank, out);
+  hk_listener_unlock();
   return of_ack(q, ack, out);
 }
 
-/* `member`: it is in the communicator, joined or about to. */
+/* *member: the rank is in the communicator. */
 static hk_presence ask(hk_bootstrap *b, int rank, uint64_t deadline_ns, bool known, hk_activity *out, bool *member) {
   hk_contact c;
   question q = {
@@ -87,11 +87,11 @@ static hk_presence ask(hk_bootstrap *b, int rank, uint64_t deadline_ns, bool kno
   if (hk_bootstrap_left(b, rank)) return HK_PRESENCE_LEFT;
   if (rank == b->rank) return ask_here(&q, out);
   if (!hk_contact_decode(&c, b->contacts + (size_t)rank * HK_CONTACT_BYTES)) return HK_PRESENCE_UNKNOWN;
-  return c.process == b->door->contact.process ? ask_here(&q, out) : ask_by_connection(&q, out);
+  return c.process == b->listener->contact.process ? ask_here(&q, out) : ask_by_connection(&q, out);
 }
 
-/* A rank of a child that is being made: what it does in the child, or, if it has not begun to make it, in the parent, where it
- * is known in any case. */
+/* For a rank of a child that is being made: what it does in the child, or, if it has not begun to make the child, in
+ * the parent, where it is always known. */
 static hk_presence ask_of_child(hk_bootstrap *b, hk_bootstrap *parent, int rank, uint64_t deadline_ns,
                                 hk_activity *out) {
   bool member;
@@ -108,7 +108,7 @@ hk_presence hk_bootstrap_ask(hk_bootstrap *b, int rank, uint64_t patience_ns, hk
   uint64_t deadline_ns = hk_now_ns() + patience_ns;
   bool member;
   pthread_mutex_lock(&b->lock);
-  hk_bootstrap *parent = b->parent; /* only while its thread, which is ours then, is inside the join */
+  hk_bootstrap *parent = b->parent; /* set only while its thread, which is then this one, is inside the join */
   bool known = b->known;
   pthread_mutex_unlock(&b->lock);
   if (rank < 0 || rank >= b->nranks) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joining, the collectives over the overlay, leaving.  See docs/bootstrap.md. */
+/* Joins and leaves a communicator, and makes the collectives over the overlay. See docs/bootstrap.md. */
 #include "bootstrap.h"
 #include <errno.h>
 #include <poll.h>
@@ -16,23 +16,23 @@
 
 enum {
   RANKS_MAX = 1 << 20,
-  ROOT_GRACE_S = 3, /* ranks wait so much longer than their root, whose error says more than theirs */
-  ROOT_BACK_S =
-      1, /* for a root that closed the connection: its process has ended, or dropped this rank's older connection */
-  ROOT_PATIENCE_S = 10 /* for a root that refuses: it may be under attack, or its host's network just starting */
+  ROOT_GRACE_S = 3, /* ranks wait longer than their root by this, because its error has more information than theirs */
+  /* for a root that closed the connection: its process has ended, or it dropped this rank's older connection */
+  ROOT_BACK_S = 1,
+  ROOT_PATIENCE_S = 10 /* for a root that refuses: it may be overloaded, or its host's network is just starting */
 };
 
 static uint8_t *contact_of(const hk_bootstrap *b, int rank) { return b->contacts + (size_t)rank * HK_CONTACT_BYTES; }
 
-/* Who waits for others must be able to hear them. */
+/* A rank that waits for others must be able to accept their connections. */
 static hk_status check_waiting(void *arg, uint64_t waited_ns) {
   hk_bootstrap *b = arg;
   const hk_wait_env *base = b->o.wait;
-  hk_status rc = hk_door_hears(b->door);
+  hk_status rc = hk_listener_check(b->listener);
   return rc == HK_OK && base->check ? base->check(base->arg, waited_ns) : rc;
 }
 
-hk_status hk_bootstrap_hears(hk_bootstrap *b) { return hk_door_hears(b->door); }
+hk_status hk_bootstrap_check_listener(hk_bootstrap *b) { return hk_listener_check(b->listener); }
 
 static hk_wait_env env_until(hk_bootstrap *b, uint64_t seconds) {
   hk_wait_env env = *b->o.wait;
@@ -48,8 +48,8 @@ static uint64_t join_seconds(void) { return (uint64_t)hk_param_int(HK_P_BOOTSTRA
 /* ---- making and freeing ---- */
 
 static void destroy(hk_bootstrap *b) {
-  if (b->family) hk_family_put(b->door, b->family);
-  if (b->door) hk_door_leave(b->door);
+  if (b->family) hk_family_put(b->listener, b->family);
+  if (b->listener) hk_listener_put(b->listener);
   pthread_cond_destroy(&b->change);
   pthread_mutex_destroy(&b->lock);
   free(b->contacts);
@@ -90,8 +90,8 @@ static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const
     rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d ranks' addresses", b->nranks);
     goto out;
   }
-  HK_TRY(hk_door_enter(&b->door), out);
-  HK_TRY(hk_family_get(&b->family, b->door, secret), out);
+  HK_TRY(hk_listener_get(&b->listener), out);
+  HK_TRY(hk_family_get(&b->family, b->listener, secret), out);
   HK_TRY(hk_overlay_init(b), out);
 out:
   if (rc != HK_OK)
@@ -103,15 +103,15 @@ out:
 
 void hk_bootstrap_leave(hk_bootstrap *b) {
   if (!b) return;
-  if (b->pid != getpid()) return; /* a forked child: the threads are not here, the descriptors are closed */
-  hk_member_leave(b);             /* first, so that nothing comes any more */
+  if (b->pid != getpid()) return; /* a forked child: the threads do not exist here, and the descriptors are closed */
+  hk_member_leave(b);             /* first, so that nothing arrives any more */
   hk_overlay_leave(b);
   hk_overlay_free(b);
   destroy(b);
 }
 
-/* A rank that cannot join notifies those it has links with, so that they need not wait for their own deadline. If a member's
- * death is the cause, that is the event: this rank has not failed by itself. */
+/* A rank that cannot join notifies the ranks that it has links with, so that they need not wait for their deadline. If
+ * the cause is a member's death, that is the event: this rank has not failed by itself. */
 static void give_up(hk_bootstrap *b, hk_status rc) {
   hk_event e = {.kind = HK_EVENT_ERROR, .rank = b->rank, .code = (int32_t)rc};
   snprintf(e.text, sizeof e.text, "%.*s", (int)sizeof e.text - 1, hk_last_error());
@@ -144,7 +144,8 @@ static int root_of(int rank, int nids, int nranks) {
   return i;
 }
 
-/* `ended`: the root was connected before, and closed the connection without an answer, as the end of its process does. */
+/* `ended`: the root was connected before and closed the connection without an answer, as it does when its process
+ * ends. */
 static hk_status dial_root(const hk_boot_id *id, const hk_hello *h, bool ended, const hk_wait_env *env, int *fd) {
   hk_dialing d = {.hello = h, .secret = id->secret, .wait = env, .n = id->n};
   char whom[80];
@@ -200,7 +201,7 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   memcpy(h.contact, contact_of(b, b->rank), HK_CONTACT_BYTES);
   hk_boot_job job;
   hk_boot_job_here(&job);
-  if (id->from_env) h.job = job.token; /* another id is random: who has it is of the job */
+  if (id->from_env) h.job = job.token; /* any other id is random: a rank that has it belongs to the job */
   if (rc == HK_OK) rc = hk_root_join(&h, reply, env);
   bool ended = false;
   while (rc == HK_IN_PROGRESS) { /* the root is not in this process */
@@ -228,18 +229,19 @@ static hk_status meet(const registration *g) {
   hk_contact own;
   hk_reply reply;
   hk_wait_env env = env_until(b, join_seconds() + ROOT_GRACE_S);
-  /* No rank connects to this one yet, and a root in this process reports itself that it cannot be reached. */
+  /* No rank connects to this one yet, and a root in this process reports itself if it cannot be reached. */
   env.check = b->o.wait->check;
   env.arg = b->o.wait->arg;
   int root = root_of(b->rank, g->nids, b->nranks);
-  HK_TRY(hk_door_contact(b->door, &own, &g->ids[root].at[0]), out);
+  HK_TRY(hk_listener_contact(b->listener, &own, &g->ids[root].at[0]), out);
   hk_contact_encode(contact_of(b, b->rank), &own);
   if (g->nids > 1 && b->rank == low_rank(root, g->nids, b->nranks))
     HK_TRY(register_with(g, HK_HELLO_CONTACT, (root + g->nids - 1) % g->nids, &env, &reply), out);
   HK_TRY(register_with(g, HK_HELLO_JOIN, root, &env, &reply), out);
   memcpy(contact_of(b, (b->rank + 1) % b->nranks), reply.next, HK_CONTACT_BYTES);
   uint8_t salt[8] = {0};
-  /* One root: its salt tells apart the communicators of one NCCL_COMM_ID.  Several: only the ids are common knowledge. */
+  /* With one root, its salt distinguishes the communicators of one NCCL_COMM_ID. With several, all ranks know only
+   * the ids. */
   if (g->nids == 1) hk_put64(salt, reply.salt);
   b->comm = hk_derive64(b->family->secret, "communicator", salt, sizeof salt);
 out:
@@ -265,8 +267,8 @@ out:
   return rc;
 }
 
-/* Bruck's algorithm: before round k a rank has the rows of itself and the 2^k - 1 ranks after it; it gives the rank 2^k
- * before it as many of them as are still missing there, and gets as many from the rank 2^k after it. */
+/* Bruck's algorithm: before round k a rank has the rows of itself and the 2^k - 1 ranks after it. It sends as many of
+ * them as are still missing there to the rank 2^k before it, and receives as many from the rank 2^k after it. */
 static hk_status gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_wait_env *env) {
   hk_status rc = HK_OK;
   size_t n = (size_t)b->nranks, me = (size_t)b->rank;
@@ -297,7 +299,7 @@ out:
   return rc;
 }
 
-/* Dissemination: after round k a rank knows that the 2^(k+1) - 1 ranks before it have come. */
+/* Dissemination: after round k a rank knows that the 2^(k+1) - 1 ranks before it have entered. */
 static hk_status barrier(hk_bootstrap *b, const hk_wait_env *env) {
   hk_status rc = HK_OK;
   uint64_t seq = ++b->barriers;
@@ -364,7 +366,7 @@ out:
 
 /* ---- children ---- */
 
-/* Differs between the children of a parent, and between groups that split off with the same number. */
+/* Differs between the children of a parent, and between the groups of one split. */
 static hk_status child_comm(hk_bootstrap *b, const hk_bootstrap *parent, const int *members, uint64_t child) {
   size_t bytes = 16 + 4 * (size_t)b->nranks;
   uint8_t *text = malloc(bytes);
@@ -416,12 +418,12 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   pthread_mutex_lock(&parent->lock);
   b->after_loss = parent->lost_ns != 0;
   pthread_mutex_unlock(&parent->lock);
-  /* relaxed: it is this thread's own */
+  /* relaxed: only this thread writes it */
   hk_bootstrap_begin(b, (hk_phase)atomic_load_explicit(&parent->phase, memory_order_relaxed), parent->what);
   hk_member_join(b);
   HK_TRY(connect_overlay(b, false), out);
   hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));
-  HK_TRY(barrier(b, &env), out); /* an ack says only that the member's process is there */
+  HK_TRY(barrier(b, &env), out); /* an ack says only that the member's process runs */
   now_known(b);
 out:
   if (rc != HK_OK && b) give_up(b, rc);
@@ -464,7 +466,7 @@ hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, 
                          "(NCCL_SOCKET_IFNAME chooses)",
                          fd),
          out);
-  hk_fork_forget(*fd); /* the transport's from here on */
+  hk_fork_forget(*fd); /* owned by the transport from here on */
 out:
   return rc;
 }

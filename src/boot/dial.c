@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connects to whichever of several addresses proves to be the right place.  The addresses are tried in order, the next one
- * starting when the last one fails or is slow (as in RFC 8305), so that an address that cannot be reached from here, or that
- * on this network belongs to somebody else, costs a moment and no more. */
+/* Connects to the one of several addresses that proves to belong to the right process. The addresses are tried in
+ * order; the next attempt starts when the last one fails or is slow (as in RFC 8305). So an address that cannot be
+ * reached from here, or that belongs to another process on this network, costs only a moment. */
 #include "dial.h"
 #include <errno.h>
 #include <poll.h>
@@ -13,17 +13,18 @@
 #include "process.h"
 
 enum {
-  CONNECT_HEAD_START_MS = 250,   /* for an address that does not answer at all */
-  ACK_HEAD_START_MS = 2000,      /* for one that is connected: its process may only be busy */
-  ACK_PATIENCE_MS = 10000,       /* after which a connection counts as lost, and is made again */
-  ACK_PATIENCE_MOST_MS = 300000, /* where it may be slow: each connection that it has not looked at lies in its queue */
+  CONNECT_HEAD_START_MS = 250, /* for an address that does not answer at all */
+  ACK_HEAD_START_MS = 2000,    /* for one that is connected: its process may only be busy */
+  ACK_PATIENCE_MS = 10000,     /* after this a connection counts as lost and is made again */
+  /* if the process may be slow: each connection that it has not accepted stays in its queue */
+  ACK_PATIENCE_MOST_MS = 300000,
   NAP_NS = 20 * 1000 * 1000,
-  REFUSALS = 6, /* in a row, and for as long as the caller's patience, before nobody is there */
+  REFUSALS = 6, /* in a row, and for as long as the caller's patience, before the address counts as unused */
   BACKOFF_FIRST_MS = 5,
   BACKOFF_LAST_MS = 250
 };
 
-/* For a process without descriptors; if it is in a call of the library, it reports that itself before. */
+/* For a process without descriptors. If it is in a call of the library, it reports the cause itself before that. */
 #define NO_ROOM_NS 8000000000ull
 
 typedef struct attempt {
@@ -40,15 +41,15 @@ typedef struct race {
   attempt tries[HK_DIAL_ADDRS];
   uint32_t begun;
   int winner;
-  unsigned patience_ms;         /* for an answer on a connection */
-  uint64_t heard_ns;            /* when some address last had a connection open; 0: never */
+  unsigned patience_ms;         /* for an ack on a connection */
+  uint64_t host_seen_ns;        /* when some address last had an open connection; 0: never */
   bool gone;                    /* the rank has left */
-  hk_ack ack;                   /* the winner's */
+  hk_ack ack;                   /* of the winner */
   bool no_room;                 /* its process has no descriptor for the connection */
-  bool probing;                 /* each ack wins */
-  bool hard;                    /* some address failed otherwise than by refusing or closing */
-  int own;                      /* errno where this process cannot make a socket, else 0 */
-  bool silent, closed, refused; /* some address did that */
+  bool probing;                 /* any ack wins */
+  bool hard;                    /* some address failed, but not by refusing or closing */
+  int own;                      /* errno if this process cannot make a socket, else 0 */
+  bool silent, closed, refused; /* what happened at some address */
   char why[320];                /* what went wrong with each address */
 } race;
 
@@ -85,11 +86,11 @@ static void begin(race *r) {
     return;
   }
   hk_fork_closes(t->fd);
-  hk_watch_silence(t->fd); /* a host that goes while we wait for its process ends the connection */
+  hk_watch_silence(t->fd); /* a host that disappears while we wait for its process ends the connection */
   if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) lose_errno(r, i, errno);
 }
 
-static void say_hello(race *r, uint32_t i) {
+static void send_hello(race *r, uint32_t i) {
   attempt *t = &r->tries[i];
   int error = 0;
   socklen_t size = sizeof error;
@@ -100,7 +101,7 @@ static void say_hello(race *r, uint32_t i) {
   }
   uint8_t hello[HK_HELLO_BYTES];
   hk_hello_encode(hello, r->d->hello, r->d->secret);
-  /* A new connection's send buffer always takes this much. */
+  /* The send buffer of a new connection always has room for this. */
   if (send(t->fd, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
     lose_errno(r, i, errno);
     return;
@@ -109,7 +110,7 @@ static void say_hello(race *r, uint32_t i) {
   t->since_ns = hk_now_ns();
 }
 
-static void hear_ack(race *r, uint32_t i) {
+static void read_ack(race *r, uint32_t i) {
   attempt *t = &r->tries[i];
   ssize_t n = recv(t->fd, t->ack + t->have, sizeof t->ack - t->have, 0);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -126,7 +127,7 @@ static void hear_ack(race *r, uint32_t i) {
   if (t->have < sizeof t->ack) return;
   if (!hk_ack_decode(&r->ack, t->ack, r->d->hello->nonce, r->d->secret)) {
     r->closed = true;
-    lose(r, i, "somebody else listens there");
+    lose(r, i, "another process listens there");
     return;
   }
   if (r->ack == HK_ACK_GONE && !r->probing) {
@@ -134,14 +135,14 @@ static void hear_ack(race *r, uint32_t i) {
     return;
   }
   if (r->ack == HK_ACK_NO_ROOM) {
-    r->no_room = r->hard = r->silent = true; /* questions are answered without a descriptor, too */
+    r->no_room = r->hard = r->silent = true; /* silent: a question is answered even without a descriptor */
     lose(r, i, "its process has no descriptor left");
     return;
   }
   r->winner = (int)i;
 }
 
-/* Is it time to try one address more? */
+/* True if it is time to try one more address. */
 static bool overdue(const race *r) {
   if (r->begun == r->d->n) return false;
   for (uint32_t i = 0; i < r->begun; i++) {
@@ -153,19 +154,19 @@ static bool overdue(const race *r) {
   return true;
 }
 
-/* A process that is slow is no error: where it may be, the deadline is the host's, and an open connection shows that the host is
- * there. */
+/* A slow process is no error: if slow_ns allows it, the deadline is the host's, and an open connection shows that the
+ * host is up. */
 static bool is_late(const race *r, uint64_t now) {
-  uint64_t deadline = r->d->wait->deadline_ns, heard = r->heard_ns + r->d->slow_ns;
-  if (r->d->slow_ns && r->heard_ns && heard > deadline) deadline = heard;
+  uint64_t deadline = r->d->wait->deadline_ns, seen = r->host_seen_ns + r->d->slow_ns;
+  if (r->d->slow_ns && r->host_seen_ns && seen > deadline) deadline = seen;
   return r->d->wait->deadline_ns && now >= deadline;
 }
 
-/* Gives up what has waited too long. */
+/* Ends attempts that have waited too long. */
 static void expire(race *r) {
   uint64_t now = hk_now_ns();
   for (uint32_t i = 0; i < r->begun; i++)
-    if (r->tries[i].fd >= 0 && r->tries[i].connected) r->heard_ns = now;
+    if (r->tries[i].fd >= 0 && r->tries[i].connected) r->host_seen_ns = now;
   bool late = is_late(r, now);
   for (uint32_t i = 0; i < r->begun; i++) {
     const attempt *t = &r->tries[i];
@@ -173,7 +174,7 @@ static void expire(race *r) {
     if (!late && !(t->connected && now - t->since_ns > r->patience_ms * (uint64_t)1000000)) continue;
     r->hard = true;
     r->silent |= t->connected;
-    lose(r, i, t->connected ? "connected, but nobody answers" : "no answer");
+    lose(r, i, t->connected ? "connected, but no answer" : "no answer");
   }
 }
 
@@ -190,14 +191,14 @@ static hk_status poll_tries(race *r) {
   for (uint32_t k = 0; k < n && r->winner < 0 && !r->gone; k++) {
     if (!p[k].revents) continue;
     if (r->tries[which[k]].connected)
-      hear_ack(r, which[k]);
+      read_ack(r, which[k]);
     else
-      say_hello(r, which[k]);
+      send_hello(r, which[k]);
   }
   return HK_OK;
 }
 
-/* One race through all addresses.  HK_OK without a winner: all have failed. */
+/* One race through all addresses. HK_OK without a winner: all have failed. */
 static hk_status run_race(race *r) {
   hk_status rc = HK_OK;
   r->begun = 0;
@@ -225,7 +226,7 @@ out:
 
 hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   hk_status rc = HK_OK;
-  /* The deadline is looked at here, so that its error can say what went wrong with each address. */
+  /* The deadline is checked here, so that its error can say what went wrong with each address. */
   hk_wait_env env = *d->wait;
   env.deadline_ns = 0;
   race r = {.d = d, .patience_ms = ACK_PATIENCE_MS};
@@ -256,8 +257,8 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
     uint64_t now = hk_now_ns();
     bool late = is_late(&r, now);
     if (d->slow_ns && r.patience_ms < ACK_PATIENCE_MOST_MS) r.patience_ms *= 2;
-    /* Time that passed while somebody was connected, or may only have been slow, is no sign that nobody is there; and a slow
-     * machine is to get as many tries as a fast one. */
+    /* Time with a connection, or with an address that may only be slow, is no sign that no process listens. And a
+     * slow machine gets as many tries as a fast one. */
     refusals = r.hard ? 0 : refusals + 1;
     if (refusals == 1) refused_ns = now;
     if (late || (refusals >= REFUSALS && now - refused_ns >= d->patience_ns))
@@ -282,17 +283,17 @@ static bool read_answer(int fd, hk_waiter *w, uint64_t deadline_ns, uint8_t *ans
     *closed = n == 0 || (errno != EAGAIN && errno != EINTR);
     uint64_t now = hk_now_ns();
     if (*closed || now >= deadline_ns) return false;
-    (void)hk_wait_nap(w, fd, NAP_NS); /* this wait has nothing that ends it */
+    (void)hk_wait_nap(w, fd, NAP_NS); /* nothing else ends this wait */
   }
   return true;
 }
 
 hk_probe hk_boot_probe(const hk_dialing *d, hk_ack *ack, void *answer, size_t bytes) {
-  hk_wait_env env = {.spins = 0}; /* the race looks at the deadline itself, without an error */
+  hk_wait_env env = {.spins = 0}; /* the race checks the deadline itself, without an error */
   race r = {.d = d, .probing = true, .patience_ms = ACK_PATIENCE_MS};
   bool closed = false;
   hk_wait_begin(&r.w, &env);
-  if (run_race(&r) != HK_OK) return HK_PROBE_UNREACHABLE; /* not possible: this wait has nothing that ends it */
+  if (run_race(&r) != HK_OK) return HK_PROBE_UNREACHABLE; /* impossible: nothing ends this wait with an error */
   if (r.winner >= 0) {
     bool complete = read_answer(r.tries[r.winner].fd, &r.w, d->wait->deadline_ns, answer, bytes, &closed);
     hk_boot_close(r.tries[r.winner].fd);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Outgoing connections: several addresses raced, hello sent, ack proved. */
+/* Outgoing connections: tries several addresses, sends the hello, checks the ack. */
 #ifndef HK_BOOT_DIAL_H
 #define HK_BOOT_DIAL_H
 #include "../base/wait.h"
@@ -10,31 +10,31 @@ enum { HK_DIAL_ADDRS = HK_BOOT_ADDRS + 1 };
 typedef struct hk_dialing {
   const hk_hello *hello; /* nonce included */
   const uint8_t *secret;
-  const char *whom; /* in words, for errors */
+  const char *whom; /* the target in words, for errors */
   uint32_t n;
   hk_addr at[HK_DIAL_ADDRS]; /* in order of preference */
   const hk_wait_env *wait;   /* its deadline ends the whole attempt */
-  /* Refusals and connections closed before the ack are tried again for this long (a listener under attack or not yet
-   * there), other failures until the deadline. */
+  /* Refusals and connections closed before the ack are tried again for this long (the listener may be overloaded or
+   * not there yet), other failures until the deadline. */
   uint64_t patience_ns;
-  const char *advice; /* what to do where it fails; ends the error's text */
-  /* Not 0: the process may be late or stopped for any time.  While its host accepts connections it is waited for; the deadline
-   * moves to this long after the last sign of the host. */
+  const char *advice; /* what to do if it fails; the end of the error's text */
+  /* Not 0: the process may be late or stopped for any time. It is waited for while its host accepts connections: the
+   * deadline moves to this long after the last sign of the host. */
   uint64_t slow_ns;
 } hk_dialing;
 
-/* Gives a connected, nonblocking socket whose other end has proved that it knows the secret.  HK_ERR_REMOTE where nobody
- * does, or where the rank that is meant has left. */
+/* Returns a connected, nonblocking socket whose other end has proved that it knows the secret. HK_ERR_REMOTE if no
+ * address leads to such a process, or if the rank has left. The message says what went wrong with each address. */
 hk_status hk_boot_dial(const hk_dialing *d, int *fd);
 
-/* One question to a listener: sends the hello and reads the ack and what follows it, `bytes` of them. */
+/* The result of one question to a listener: the hello is sent, the ack and the next `bytes` bytes are read. */
 typedef enum hk_probe {
-  HK_PROBE_ANSWERED,   /* `ack` is proved, `answer` is complete and for the caller to prove */
-  HK_PROBE_SILENT,     /* a connection was made, and nothing came */
-  HK_PROBE_CLOSED,     /* a connection was made and ended without an answer: that process knows no such secret */
-  HK_PROBE_REFUSED,    /* nothing listens there */
+  HK_PROBE_ANSWERED,   /* `ack` is proved; `answer` is complete, and the caller checks its proof */
+  HK_PROBE_SILENT,     /* a connection was made, and no answer came */
+  HK_PROBE_CLOSED,     /* a connection was made and ended without an answer: the process does not know the secret */
+  HK_PROBE_REFUSED,    /* no process listens there */
   HK_PROBE_UNREACHABLE /* the host does not answer */
 } hk_probe;
-/* Of `d`, the wait's deadline counts; its failure words and `check`, patience and advice do not.  Reports no error. */
+/* Uses the deadline of d->wait; ignores its failure words and `check`, patience_ns and advice. Reports no error. */
 hk_probe hk_boot_probe(const hk_dialing *d, hk_ack *ack, void *answer, size_t bytes);
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events: what happened to a rank, sent to all others over the overlay's links.  Each rank passes on the first event about a
- * rank and drops the rest, so a flood ends by itself after about as many messages as there are links. */
+/* Events: what happened to a rank, sent to all others over the overlay's links. Each rank passes on the first event
+ * about a rank and drops the others, so a flood ends after about as many messages as there are links. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "internal.h"
 
-/* A receiver puts its own words around the text of an event; the result is a message like any other. */
+/* A receiver adds words to the text of an event; the result must fit into an error. */
 _Static_assert(HK_EVENT_TEXT + 512 <= HK_ERROR_TEXT, "an error that quotes an event holds all of it");
 _Static_assert((int)HK_REPLY_TEXT == (int)HK_EVENT_TEXT, "a root's answer holds what an event holds");
 
@@ -30,12 +30,13 @@ bool hk_event_decode(hk_event *e, const uint8_t *in, size_t bytes, int nranks) {
          e->from < nranks;
 }
 
-/* Does the event leave the bootstrap's collectives whole?  A rank that waits in one learns of it otherwise, or need not. */
+/* True if the bootstrap's collectives can still complete after the event. A rank that waits in one learns of it in
+ * another way, or need not. */
 static bool is_notice(const hk_event *e) {
   return e->kind == HK_EVENT_REVOKE || e->kind == HK_EVENT_SHRINK || (e->kind == HK_EVENT_ABORT && e->code != 0);
 }
 
-/* Of links that are lost all ranks take the same one: what wins over it is news.  Under the lock. */
+/* Of several lost links all ranks report the same one: one that takes precedence is new. Under the lock. */
 static bool note_link(hk_bootstrap *b, const hk_event *e) {
   int32_t *best = b->lost;
   if (b->lost_ns && (e->rank > best[0] || (e->rank == best[0] && e->from >= best[1]))) return false;
@@ -46,8 +47,8 @@ static bool note_link(hk_bootstrap *b, const hk_event *e) {
   return true;
 }
 
-/* True where it is news: the first event of its kind about that rank, a newer shrink, or a stronger lost link.  Two verdicts
- * may be about one rank and differ. */
+/* True if the event is new: the first of its kind about that rank, a newer shrink, or a lost link that takes
+ * precedence. Two verdicts about one rank may differ. */
 static bool note(hk_bootstrap *b, const hk_event *e) {
   int key = e->kind == HK_EVENT_VERDICT ? e->from : e->rank;
   uint64_t bit = (uint64_t)1 << key % 64, *word = &b->seen[e->kind * (b->nranks / 64 + 1) + key / 64];
@@ -60,7 +61,7 @@ static bool note(hk_bootstrap *b, const hk_event *e) {
   }
   if (e->kind == HK_EVENT_LINK) first = note_link(b, e);
   if (e->kind == HK_EVENT_DEAD)
-    b->dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even where it is no news: children ask */
+    b->dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even if it is not new: children read it */
   if (first && !b->broken && !is_notice(e)) {
     b->broken = true;
     b->first_event = *e;
@@ -106,14 +107,14 @@ bool hk_bootstrap_left(hk_bootstrap *b, int rank) {
   return left;
 }
 
-/* The other ranks of a dead rank's process are dead too; some may have had links only among themselves. */
-static void tell_of_process(hk_bootstrap *b, const hk_event *dead) {
+/* The other ranks of a dead rank's process are dead, too; some of them may have had links only among themselves. */
+static void infer_deaths(hk_bootstrap *b, const hk_event *dead) {
   pthread_mutex_lock(&b->lock);
   bool known = b->known;
   pthread_mutex_unlock(&b->lock);
   if (!known) return;
   uint64_t process = hk_contact_process(b->contacts + (size_t)dead->rank * HK_CONTACT_BYTES);
-  if (process == b->door->contact.process) return; /* somebody lost us, not we him */
+  if (process == b->listener->contact.process) return; /* another rank lost us, not we it */
   for (int r = 0; r < b->nranks; r++) {
     if (r == dead->rank || hk_contact_process(b->contacts + (size_t)r * HK_CONTACT_BYTES) != process) continue;
     hk_event e = *dead;
@@ -126,9 +127,9 @@ void hk_event_came(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *fr
   if (!note(b, e)) return;
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "rank %d of %d: event %d about rank %d: %s", b->rank, b->nranks, e->kind,
           e->rank, e->text);
-  pass_on(b, e, from); /* before the callback: the others must not wait for what it does */
+  pass_on(b, e, from); /* before the callback, so that the other ranks do not wait for it */
   if (b->o.on_event) b->o.on_event(b->o.arg, e);
-  if (e->kind == HK_EVENT_DEAD) tell_of_process(b, e);
+  if (e->kind == HK_EVENT_DEAD) infer_deaths(b, e);
 }
 
 hk_message *hk_event_message(void) { return malloc(sizeof(hk_message) + HK_EVENT_BYTES + HK_EVENT_TEXT); }

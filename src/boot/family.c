@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Families and members: who in this process may be reached with which secret.  What comes for a rank before it has joined
- * (its peers may be a little faster) is kept as a parcel; what comes after it has left is turned away. */
+/* Families and members: which ranks of this process can be reached with which secret. What comes for a rank before it
+ * has joined (its peers may be a little faster) is kept; what comes after it has left is refused. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "../base/param.h"
 #include "internal.h"
 
-/* Ranks that wait for the same give up within this time of each other. */
+/* Ranks that wait for the same event give up within this time of each other. */
 #define GIVING_UP_NS 3000000000ull
 
 static unsigned bucket_of(uint64_t comm, int rank) {
@@ -17,8 +17,8 @@ static unsigned bucket_of(uint64_t comm, int rank) {
   return (unsigned)(h >> 56) % HK_MEMBER_BUCKETS;
 }
 
-static hk_bootstrap *find_member(hk_door *d, uint64_t comm, int rank) {
-  hk_bootstrap *b = d->members[bucket_of(comm, rank)];
+static hk_bootstrap *find_member(hk_listener *l, uint64_t comm, int rank) {
+  hk_bootstrap *b = l->members[bucket_of(comm, rank)];
   while (b && (b->comm != comm || b->rank != rank)) b = b->member_next;
   return b;
 }
@@ -29,23 +29,23 @@ static bool has_gone(const hk_family *f, uint64_t comm, int rank) {
   return false;
 }
 
-static hk_family *find_family(hk_door *d, uint64_t key) {
-  hk_family *f = d->families;
+static hk_family *find_family(hk_listener *l, uint64_t key) {
+  hk_family *f = l->families;
   while (f && f->key != key) f = f->next;
   return f;
 }
 
-static void free_parcel(hk_parcel *p) {
+static void free_early(hk_early *p) {
   hk_boot_close(p->fd);
   free(p->message);
   free(p);
 }
 
-hk_status hk_family_get(hk_family **out, hk_door *d, const uint8_t secret[HK_SECRET_BYTES]) {
+hk_status hk_family_get(hk_family **out, hk_listener *l, const uint8_t secret[HK_SECRET_BYTES]) {
   hk_status rc = HK_OK;
   uint64_t key = hk_derive64(secret, "family", NULL, 0);
-  hk_door_lock();
-  hk_family *f = find_family(d, key);
+  hk_listener_lock();
+  hk_family *f = find_family(l, key);
   if (!f) {
     f = calloc(1, sizeof *f);
     if (!f) {
@@ -53,72 +53,72 @@ hk_status hk_family_get(hk_family **out, hk_door *d, const uint8_t secret[HK_SEC
       goto out;
     }
     f->key = key;
-    f->parcels_end = &f->parcels;
+    f->early_end = &f->early;
     memcpy(f->secret, secret, sizeof f->secret);
-    f->next = d->families;
-    d->families = f;
+    f->next = l->families;
+    l->families = f;
   }
   f->users++;
 out:
-  hk_door_unlock();
+  hk_listener_unlock();
   *out = f;
   return rc;
 }
 
-void hk_family_put(hk_door *d, hk_family *f) {
-  hk_door_lock();
+void hk_family_put(hk_listener *l, hk_family *f) {
+  hk_listener_lock();
   if (--f->users == 0) {
-    hk_family **at = &d->families;
+    hk_family **at = &l->families;
     while (*at != f) at = &(*at)->next;
     *at = f->next;
-    for (hk_parcel *p = f->parcels, *next; p; p = next) {
+    for (hk_early *p = f->early, *next; p; p = next) {
       next = p->next;
-      free_parcel(p);
+      free_early(p);
     }
     free(f);
   }
-  hk_door_unlock();
+  hk_listener_unlock();
 }
 
-static void add_parcel(hk_door *d, hk_family *f, hk_parcel *p) {
+static void add_early(hk_listener *l, hk_family *f, hk_early *p) {
   p->since_ns = hk_now_ns();
   p->next = NULL;
-  *f->parcels_end = p;
-  f->parcels_end = &p->next;
-  hk_door_tick(d);
+  *f->early_end = p;
+  f->early_end = &p->next;
+  hk_listener_tick(l);
 }
 
-/* Has the one that it comes from closed the connection, without a word? */
-static bool is_dead(const hk_parcel *p) {
+/* True if the peer has closed the connection. */
+static bool is_dead(const hk_early *p) {
   char byte;
   if (p->message) return false;
   ssize_t n = recv(p->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-/* A rank may come to a split or a shrink however late it likes, so what waits for it there has no time of its own. */
-bool hk_families_expire(hk_door *d, uint64_t now) {
+/* A rank may begin a split or a shrink at any time, so what waits for it there has no limit of its own. */
+bool hk_families_expire(hk_listener *l, uint64_t now) {
   uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * 1000000000u;
   bool some = false;
-  for (hk_family *f = d->families; f; f = f->next) {
-    for (hk_parcel **at = &f->parcels; *at;) {
-      hk_parcel *p = *at;
+  for (hk_family *f = l->families; f; f = f->next) {
+    for (hk_early **at = &f->early; *at;) {
+      hk_early *p = *at;
       if (hk_ago_ns(now, p->since_ns) <= limit || !is_dead(p)) {
         at = &p->next;
         continue;
       }
       *at = p->next;
-      free_parcel(p);
+      free_early(p);
     }
-    f->parcels_end = &f->parcels;
-    while (*f->parcels_end) f->parcels_end = &(*f->parcels_end)->next;
-    some |= f->parcels != NULL;
+    f->early_end = &f->early;
+    while (*f->early_end) f->early_end = &(*f->early_end)->next;
+    some |= f->early != NULL;
   }
   return some;
 }
 
-/* Gives the member what the parcel holds, and frees the parcel. */
-static void open_parcel(hk_bootstrap *b, hk_parcel *p) {
+/* Delivers to the member, and frees `p`. */
+static void deliver_early(hk_bootstrap *b, hk_early *p) {
   if (p->message) {
     hk_overlay_deliver(b, p->message);
     p->message = NULL;
@@ -130,93 +130,93 @@ static void open_parcel(hk_bootstrap *b, hk_parcel *p) {
     hk_hello h = {.kind = p->kind, .from = p->from, .to = p->to, .round = p->round};
     if (hk_overlay_accept(b, &h, p->fd)) p->fd = -1;
   }
-  free_parcel(p);
+  free_early(p);
 }
 
 void hk_member_join(hk_bootstrap *b) {
-  hk_door_lock();
+  hk_listener_lock();
   hk_family *f = b->family;
-  hk_bootstrap **bucket = &b->door->members[bucket_of(b->comm, b->rank)];
+  hk_bootstrap **bucket = &b->listener->members[bucket_of(b->comm, b->rank)];
   b->member_next = *bucket;
   *bucket = b;
   b->member = true;
-  /* Two descriptors for the service, two for each round's links, and as many again for transports. */
-  hk_want_files(256 + 16 * ++b->door->nmembers);
-  for (hk_parcel **at = &f->parcels; *at;) {
-    hk_parcel *p = *at;
+  /* Two descriptors for the service, two for the links of each round, and as many again for transports. */
+  hk_want_files(256 + 16 * ++b->listener->nmembers);
+  for (hk_early **at = &f->early; *at;) {
+    hk_early *p = *at;
     if (p->comm != b->comm || p->to != b->rank) {
       at = &p->next;
       continue;
     }
     *at = p->next;
-    if (!p->next) f->parcels_end = at;
-    open_parcel(b, p);
+    if (!p->next) f->early_end = at;
+    deliver_early(b, p);
   }
-  hk_door_unlock();
+  hk_listener_unlock();
 }
 
 void hk_member_leave(hk_bootstrap *b) {
   if (!b->member) return;
-  hk_door_lock();
-  hk_bootstrap **at = &b->door->members[bucket_of(b->comm, b->rank)];
+  hk_listener_lock();
+  hk_bootstrap **at = &b->listener->members[bucket_of(b->comm, b->rank)];
   while (*at != b) at = &(*at)->member_next;
   *at = b->member_next;
   b->member = false;
-  b->door->nmembers--;
+  b->listener->nmembers--;
   hk_family *f = b->family;
   unsigned i = f->ngone++ % HK_ARRAY_LENGTH(f->gone);
   f->gone[i].comm = b->comm;
   f->gone[i].rank = b->rank;
-  hk_door_unlock();
+  hk_listener_unlock();
 }
 
 bool hk_member_send(hk_bootstrap *from, int to, hk_message *m) {
   bool there = true;
-  hk_door_lock();
-  hk_bootstrap *b = find_member(from->door, from->comm, to);
+  hk_listener_lock();
+  hk_bootstrap *b = find_member(from->listener, from->comm, to);
   if (b) {
     hk_overlay_deliver(b, m);
   } else if (has_gone(from->family, from->comm, to)) {
     free(m);
     there = false;
   } else {
-    hk_parcel *p = calloc(1, sizeof *p);
+    hk_early *p = calloc(1, sizeof *p);
     if (p) {
-      *p = (hk_parcel){.comm = from->comm, .to = to, .from = m->from, .message = m, .fd = -1};
-      add_parcel(from->door, from->family, p);
+      *p = (hk_early){.comm = from->comm, .to = to, .from = m->from, .message = m, .fd = -1};
+      add_early(from->listener, from->family, p);
     } else {
       free(m);
       there = false;
     }
   }
-  hk_door_unlock();
+  hk_listener_unlock();
   return there;
 }
 
-/* The proof back; then the connection is the member's. */
-static bool acknowledge(hk_guest *g, const hk_family *f, const hk_hello *h, hk_ack ack) {
+/* Sends the ack, which proves the secret. */
+static bool acknowledge(hk_connection *c, const hk_family *f, const hk_hello *h, hk_ack ack) {
   uint8_t bytes[HK_ACK_BYTES];
   hk_ack_encode(bytes, ack, h->nonce, f->secret);
-  return hk_guest_send(g, bytes, sizeof bytes);
+  return hk_connection_send(c, bytes, sizeof bytes);
 }
 
-static void keep_parcel(hk_door *d, hk_family *f, hk_guest *g, const hk_hello *h) {
-  hk_parcel *p = calloc(1, sizeof *p);
+static void keep_connection(hk_listener *l, hk_family *f, hk_connection *c, const hk_hello *h) {
+  hk_early *p = calloc(1, sizeof *p);
   if (p) {
-    *p = (hk_parcel){
-        .comm = h->comm, .to = h->to, .from = h->from, .kind = h->kind, .round = h->round, .tag = h->tag, .fd = g->fd};
-    add_parcel(d, f, p);
+    *p = (hk_early){
+        .comm = h->comm, .to = h->to, .from = h->from, .kind = h->kind, .round = h->round, .tag = h->tag, .fd = c->fd};
+    add_early(l, f, p);
   }
-  hk_guest_free(g, p != NULL);
+  hk_connection_free(c, p != NULL);
   if (p) hk_fork_closes(p->fd);
 }
 
-hk_ack hk_member_activity(hk_door *d, const hk_family *f, uint64_t comm, int rank, hk_activity *out) {
+hk_ack hk_member_activity(hk_listener *l, const hk_family *f, uint64_t comm, int rank, hk_activity *out) {
   *out = (hk_activity){.waits_for = -1};
-  hk_bootstrap *b = find_member(d, comm, rank);
+  hk_bootstrap *b = find_member(l, comm, rank);
   if (!b) return has_gone(f, comm, rank) ? HK_ACK_GONE : HK_ACK_UNKNOWN;
   if (b->o.report) b->o.report(b->o.arg, out);
-  /* relaxed, all: each means something alone, and may be a moment old */
+  /* relaxed, all: each value is independent and may be a moment old */
   int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
   int phase = atomic_load_explicit(&b->phase, memory_order_relaxed);
   uint64_t gave_up = atomic_load_explicit(&b->gave_up_ns, memory_order_relaxed);
@@ -233,43 +233,43 @@ hk_ack hk_member_activity(hk_door *d, const hk_family *f, uint64_t comm, int ran
   return HK_ACK_OK;
 }
 
-static void answer_question(hk_door *d, hk_guest *g, const hk_family *f, const hk_hello *h) {
+static void answer_question(hk_listener *l, hk_connection *c, const hk_family *f, const hk_hello *h) {
   uint8_t bytes[HK_ACK_BYTES + HK_ACTIVITY_BYTES];
   hk_activity a;
-  hk_ack_encode(bytes, hk_member_activity(d, f, h->comm, h->to, &a), h->nonce, f->secret);
+  hk_ack_encode(bytes, hk_member_activity(l, f, h->comm, h->to, &a), h->nonce, f->secret);
   hk_activity_encode(bytes + HK_ACK_BYTES, &a, h->nonce, f->secret);
-  (void)hk_guest_send(g, bytes, sizeof bytes); /* who has gone away in the meantime needs no answer */
-  hk_guest_free(g, false);
+  (void)hk_connection_send(c, bytes, sizeof bytes); /* a peer that has closed in the meantime needs no answer */
+  hk_connection_free(c, false);
 }
 
-void hk_family_hello(hk_door *d, hk_guest *g, const hk_hello *h) {
-  hk_family *f = find_family(d, h->key);
-  if (!f || !hk_hello_proved(g->in, f->secret)) {
-    hk_guest_free(g, false);
+void hk_family_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
+  hk_family *f = find_family(l, h->key);
+  if (!f || !hk_hello_proved(c->in, f->secret)) {
+    hk_connection_free(c, false);
     return;
   }
   if (h->kind == HK_HELLO_ASK) {
-    answer_question(d, g, f, h);
+    answer_question(l, c, f, h);
     return;
   }
-  if (g->squeezed) {
-    (void)hk_door_turned_away(d);
-    (void)acknowledge(g, f, h, HK_ACK_NO_ROOM);
-    hk_guest_free(g, false);
+  if (c->on_spare) {
+    (void)hk_listener_refused(l);
+    (void)acknowledge(c, f, h, HK_ACK_NO_ROOM);
+    hk_connection_free(c, false);
     return;
   }
-  hk_bootstrap *b = find_member(d, h->comm, h->to);
+  hk_bootstrap *b = find_member(l, h->comm, h->to);
   bool gone = !b && has_gone(f, h->comm, h->to);
-  if (!acknowledge(g, f, h, gone ? HK_ACK_GONE : HK_ACK_OK) || gone) {
-    hk_guest_free(g, false);
+  if (!acknowledge(c, f, h, gone ? HK_ACK_GONE : HK_ACK_OK) || gone) {
+    hk_connection_free(c, false);
     return;
   }
   if (!b) {
-    keep_parcel(d, f, g, h);
+    keep_connection(l, f, c, h);
     return;
   }
-  int fd = g->fd;
-  hk_guest_free(g, true);
+  int fd = c->fd;
+  hk_connection_free(c, true);
   if (h->kind == HK_HELLO_DATA)
     hk_overlay_keep(b, h->from, h->tag, fd);
   else if (!hk_overlay_accept(b, h, fd))

@@ -15,7 +15,7 @@ uint64_t hk_hash(uint64_t seed, const void *data, size_t bytes) {
   return h;
 }
 
-/* A small file's content mixed into h; a file that cannot be read changes nothing. */
+/* Mixes the content of a small file into h; a file that cannot be read changes nothing. */
 static uint64_t hash_file(uint64_t h, const char *path) {
   char text[256];
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -36,7 +36,8 @@ uint64_t hk_host_id(void) {
   return h;
 }
 
-/* A pid is not enough: two containers may have the same one, and without /proc nothing tells their namespaces apart. */
+/* A pid is not enough: two containers may have the same one, and without /proc their namespaces cannot be
+ * distinguished. */
 uint64_t hk_process_id(void) { return hk_process_nonce(); }
 
 void hk_host_cpus(uint64_t mask[HK_CPU_WORDS]) {

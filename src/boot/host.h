@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who and where this process is. */
+/* The identity of this host and process. */
 #ifndef HK_BOOT_HOST_H
 #define HK_BOOT_HOST_H
 #include <stddef.h>
@@ -7,8 +7,8 @@
 
 enum { HK_CPU_WORDS = 16 }; /* 1024 processors */
 
-/* Equal for processes that can share memory: same boot, same network namespace (through which descriptors are passed),
- * same host name; NCCL_HOSTID replaces all that. */
+/* Equal for processes that can share memory: same boot, same network namespace (through which descriptors are
+ * passed), same host name. NCCL_HOSTID replaces all of these. */
 uint64_t hk_host_id(void);
 /* Differs between processes, also after a fork and between hosts. */
 uint64_t hk_process_id(void);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making unique ids: random ones, and those that stand for NCCL_COMM_ID. */
+/* Makes unique ids: random ones, and those derived from NCCL_COMM_ID. */
 #include <ctype.h>
 #include <string.h>
 #include <strings.h>
@@ -15,24 +15,24 @@ enum { BACKLOG = 4096 };
 
 hk_status hk_bootstrap_new_id(ncclUniqueId *out) {
   hk_status rc;
-  hk_door *d = NULL;
+  hk_listener *l = NULL;
   hk_contact c;
   hk_boot_id id = {.from_env = false};
   memset(out, 0, sizeof *out);
-  HK_TRY(hk_door_enter(&d), out);
+  HK_TRY(hk_listener_get(&l), out);
   HK_TRY(hk_random(id.secret, sizeof id.secret), out);
-  HK_TRY(hk_door_contact(d, &c, NULL), out);
+  HK_TRY(hk_listener_contact(l, &c, NULL), out);
   id.n = c.n;
   memcpy(id.at, c.at, sizeof id.at);
-  HK_TRY(hk_root_new(d, &id, -1), out);
+  HK_TRY(hk_root_new(l, &id, -1), out);
   hk_boot_id_encode(out, &id);
 out:
-  if (d) hk_door_leave(d); /* the root stays */
+  if (l) hk_listener_put(l); /* the root stays */
   return rc;
 }
 
-/* Where rank 0 listens: at the address given.  A name that the host's own /etc/hosts maps to loopback (as Debian's does)
- * means another address to the other hosts; then everywhere. */
+/* The address at which rank 0 listens: the given one. A name that the host's own /etc/hosts maps to loopback (as
+ * Debian's does) means another address on other hosts; then rank 0 listens at all addresses. */
 static hk_addr listen_at(const hk_addr *a, const char *text) {
   hk_addr at = *a;
   bool name = text[0] != '[' && !isdigit((unsigned char)text[0]) && strncasecmp(text, "localhost:", 10);
@@ -46,23 +46,23 @@ static hk_addr listen_at(const hk_addr *a, const char *text) {
 
 static hk_status start_env_root(const hk_boot_id *id, const char *text) {
   hk_status rc = HK_OK;
-  hk_door *d = NULL;
+  hk_listener *l = NULL;
   hk_addr at = listen_at(&id->at[0], text);
-  int listener = -1;
-  HK_TRY(hk_door_enter(&d), out);
-  if (hk_root_gathers(d, hk_boot_id_key(id))) goto out; /* asked for before, and not used yet */
-  rc = hk_listen(&at, BACKLOG, &listener);
+  int socket_fd = -1;
+  HK_TRY(hk_listener_get(&l), out);
+  if (hk_root_gathers(l, hk_boot_id_key(id))) goto out; /* started by an earlier call, and not used yet */
+  rc = hk_listen(&at, BACKLOG, &socket_fd);
   if (rc != HK_OK) {
     rc = HK_FAIL(
         rc, "rank 0 cannot listen at NCCL_COMM_ID=%s: the address must be of rank 0's host and its port be free", text);
     goto out;
   }
-  hk_fork_closes(listener);
-  HK_TRY(hk_root_new(d, id, listener), out);
-  listener = -1;
+  hk_fork_closes(socket_fd);
+  HK_TRY(hk_root_new(l, id, socket_fd), out);
+  socket_fd = -1;
 out:
-  hk_boot_close(listener);
-  if (d) hk_door_leave(d);
+  hk_boot_close(socket_fd);
+  if (l) hk_listener_put(l);
   return rc;
 }
 
@@ -79,7 +79,7 @@ hk_status hk_bootstrap_env_id(ncclUniqueId *out, int rank) {
                  "NCCL_COMM_ID=%s has no port: write host:port with a port that is free on rank 0's host", text);
     goto out;
   }
-  /* Whoever knows the address can make this secret; the variable offers no better. */
+  /* Any process that knows the address can derive this secret; the variable has no room for a better one. */
   hk_derive(id.secret, public_key, "secret", text, strlen(text));
   if (rank == 0) HK_TRY(start_env_root(&id, text), out);
   hk_boot_id_encode(out, &id);

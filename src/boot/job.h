@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which job this process belongs to, so that two jobs that were given the same NCCL_COMM_ID do not mix. */
+/* The job that this process belongs to, so that two jobs with the same NCCL_COMM_ID do not mix. */
 #ifndef HK_BOOT_JOB_H
 #define HK_BOOT_JOB_H
 #include <stdint.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process's listener and its lobby.  A stranger gets no byte of an answer, and costs a descriptor and 250 bytes for at
- * most HELLO_SECONDS; when there are more strangers than LOBBY_MAX, the oldest goes.  A rank's hello follows its connection at
- * once, but this thread may be late: nobody is sent away before what he has said was read. */
+/* The process's listener and its admission queue. A connection without the secret receives no byte, and costs a
+ * descriptor and 250 bytes for at most HELLO_SECONDS; if there are more than PENDING_MAX, the oldest is dropped. A
+ * rank's hello follows its connection at once, but this thread may be late: no connection is dropped before its input
+ * was read. */
 #include "listener.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -15,11 +16,11 @@
 #include "../base/wait.h"
 #include "process.h"
 
-enum { KEEP_CONTACT_NS = 1000000000, QUIET_NS = 1000000000, SQUEEZED_NS = 200000000 };
+enum { KEEP_CONTACT_NS = 1000000000, QUIET_NS = 1000000000, SPARE_NS = 200000000 };
 enum {
-  LOBBY_MAX = 256,
+  PENDING_MAX = 256,
   HELLO_SECONDS = 5,
-  DEAF_SECONDS = 5,
+  REFUSING_SECONDS = 5,
   TICK_MS = 250,
   ACCEPTS_PER_CALL = 64,
   BACKLOG = 4096,
@@ -28,293 +29,293 @@ enum {
 
 static struct {
   pthread_mutex_t lock;
-  hk_door *door;
+  hk_listener *listener;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void hk_door_lock(void) { pthread_mutex_lock(&process.lock); }
-void hk_door_unlock(void) { pthread_mutex_unlock(&process.lock); }
-pthread_mutex_t *hk_door_mutex(void) { return &process.lock; }
-hk_door *hk_door_here(void) { return process.door; }
+void hk_listener_lock(void) { pthread_mutex_lock(&process.lock); }
+void hk_listener_unlock(void) { pthread_mutex_unlock(&process.lock); }
+pthread_mutex_t *hk_listener_mutex(void) { return &process.lock; }
+hk_listener *hk_listener_current(void) { return process.listener; }
 
-/* In a forked child the door's thread does not exist and its descriptors are closed: the child makes its own. */
-static void forget_door(void) {
-  process.door = NULL;
+/* In a forked child the listener's thread does not exist, and its descriptors are closed: the child makes its own
+ * listener. */
+static void forget_listener(void) {
+  process.listener = NULL;
   pthread_mutex_unlock(&process.lock);
 }
 
-/* ---- the lobby ---- */
+/* ---- the admission queue ---- */
 
-static void lobby_add(hk_door *d, hk_guest *g) {
-  g->prev = d->lobby_last;
-  if (d->lobby_last)
-    d->lobby_last->next = g;
+static void add_pending(hk_listener *l, hk_connection *c) {
+  c->prev = l->pending_last;
+  if (l->pending_last)
+    l->pending_last->next = c;
   else
-    d->lobby = g;
-  d->lobby_last = g;
-  d->in_lobby++;
+    l->pending = c;
+  l->pending_last = c;
+  l->npending++;
 }
 
-static void lobby_remove(hk_door *d, hk_guest *g) {
-  if (g->prev)
-    g->prev->next = g->next;
+static void remove_pending(hk_listener *l, hk_connection *c) {
+  if (c->prev)
+    c->prev->next = c->next;
   else
-    d->lobby = g->next;
-  if (g->next)
-    g->next->prev = g->prev;
+    l->pending = c->next;
+  if (c->next)
+    c->next->prev = c->prev;
   else
-    d->lobby_last = g->prev;
-  g->next = g->prev = NULL;
-  d->in_lobby--;
+    l->pending_last = c->prev;
+  c->next = c->prev = NULL;
+  l->npending--;
 }
 
-/* Where the kernel has none left, the next end of a connection tries again. */
-static void keep_spare(hk_door *d) {
-  if (d->spare >= 0 || d->closing) return;
-  d->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (d->spare >= 0) hk_fork_closes(d->spare);
+/* If the kernel has no descriptor left, the end of the next connection tries again. */
+static void keep_spare(hk_listener *l) {
+  if (l->spare >= 0 || l->closing) return;
+  l->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (l->spare >= 0) hk_fork_closes(l->spare);
 }
 
-void hk_guest_free(hk_guest *g, bool keep_fd) {
-  if (!g->root) lobby_remove(g->door, g);
-  hk_service_remove(g->door->service, g->fd);
+void hk_connection_free(hk_connection *c, bool keep_fd) {
+  if (!c->root) remove_pending(c->listener, c);
+  hk_service_remove(c->listener->service, c->fd);
   if (keep_fd)
-    hk_fork_forget(g->fd);
+    hk_fork_forget(c->fd);
   else
-    hk_boot_close(g->fd);
-  if (g->squeezed) keep_spare(g->door);
-  free(g);
+    hk_boot_close(c->fd);
+  if (c->on_spare) keep_spare(c->listener);
+  free(c);
 }
 
-void hk_guest_seated(hk_guest *g, struct hk_root *root, int at) {
-  lobby_remove(g->door, g);
-  g->root = root;
-  g->seat = at;
+void hk_connection_joined(hk_connection *c, struct hk_root *root, int at) {
+  remove_pending(c->listener, c);
+  c->root = root;
+  c->entry = at;
 }
 
-bool hk_guest_send(hk_guest *g, const void *bytes, size_t n) {
-  return send(g->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n;
+bool hk_connection_send(hk_connection *c, const void *bytes, size_t n) {
+  return send(c->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n;
 }
 
-/* Reads what the guest has said; false where he stays in the lobby, as he has not said all of it. */
-static bool hear(hk_door *d, hk_guest *g) {
-  ssize_t n = recv(g->fd, g->in + g->have, sizeof g->in - g->have, MSG_DONTWAIT);
+/* Reads what the connection brought. False if it stays in the queue, because the hello is not complete. */
+static bool read_hello(hk_listener *l, hk_connection *c) {
+  ssize_t n = recv(c->fd, c->in + c->have, sizeof c->in - c->have, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (n > 0) g->have += (uint32_t)n;
-  if (n <= 0 || !hk_hello_possible(g->in, g->have)) {
-    hk_guest_free(g, false);
+  if (n > 0) c->have += (uint32_t)n;
+  if (n <= 0 || !hk_hello_possible(c->in, c->have)) {
+    hk_connection_free(c, false);
     return true;
   }
-  if (g->have < sizeof g->in) return false;
+  if (c->have < sizeof c->in) return false;
   hk_hello h;
-  if (!hk_hello_decode(&h, g->in))
-    hk_guest_free(g, false);
+  if (!hk_hello_decode(&h, c->in))
+    hk_connection_free(c, false);
   else if (h.kind == HK_HELLO_JOIN || h.kind == HK_HELLO_CONTACT)
-    hk_root_hello(d, g, &h);
+    hk_root_hello(l, c, &h);
   else
-    hk_family_hello(d, g, &h);
+    hk_family_hello(l, c, &h);
   return true;
 }
 
-/* The guest who came first is heard once more, and goes. */
-static void dismiss_oldest(hk_door *d) {
-  hk_guest *g = d->lobby;
-  if (!hear(d, g)) hk_guest_free(g, false);
+/* Reads the oldest connection once more, and drops it. */
+static void drop_oldest(hk_listener *l) {
+  hk_connection *c = l->pending;
+  if (!read_hello(l, c)) hk_connection_free(c, false);
 }
 
-/* ---- the end of the door ---- */
+/* ---- the end of the listener ---- */
 
-/* Under the lock: from here on nobody finds this door. */
-static void begin_closing(hk_door *d) {
-  d->closing = true;
-  process.door = NULL;
-  hk_boot_close(d->spare);
-  d->spare = -1;
-  hk_boot_close(d->listener); /* at once, so that its port is free for the next door */
+/* Under the lock: from here on this listener is not found. */
+static void begin_closing(hk_listener *l) {
+  l->closing = true;
+  process.listener = NULL;
+  hk_boot_close(l->spare);
+  l->spare = -1;
+  hk_boot_close(l->fd); /* at once, so that its port is free for the next listener */
 }
 
 /* Not under the lock. */
-static void finish_closing(hk_door *d) {
-  hk_service_free(d->service);
-  while (d->lobby) {
-    hk_guest *g = d->lobby;
-    lobby_remove(d, g);
-    hk_boot_close(g->fd);
-    free(g);
+static void finish_closing(hk_listener *l) {
+  hk_service_free(l->service);
+  while (l->pending) {
+    hk_connection *c = l->pending;
+    remove_pending(l, c);
+    hk_boot_close(c->fd);
+    free(c);
   }
-  free(d);
+  free(l);
 }
 
-void hk_door_leave(hk_door *d) {
-  hk_door_lock();
-  bool last = --d->users == 0 && !d->closing;
-  if (last) begin_closing(d);
-  hk_door_unlock();
-  if (last) finish_closing(d);
+void hk_listener_put(hk_listener *l) {
+  hk_listener_lock();
+  bool last = --l->users == 0 && !l->closing;
+  if (last) begin_closing(l);
+  hk_listener_unlock();
+  if (last) finish_closing(l);
 }
 
-void hk_door_leave_inside(hk_door *d) { d->users--; }
+void hk_listener_put_inside(hk_listener *l) { l->users--; }
 
-/* The end of every callback: nobody may be left after hk_door_leave_inside. */
-static void end_callback(hk_door *d) {
-  bool last = d->users == 0 && !d->closing;
-  if (last) begin_closing(d);
-  hk_door_unlock();
-  if (last) finish_closing(d);
+/* The end of every callback: after hk_listener_put_inside the listener may have no user. */
+static void end_callback(hk_listener *l) {
+  bool last = l->users == 0 && !l->closing;
+  if (last) begin_closing(l);
+  hk_listener_unlock();
+  if (last) finish_closing(l);
 }
 
-/* ---- callbacks on the door's thread ---- */
+/* ---- callbacks on the listener's thread ---- */
 
-static void on_guest(void *arg, int fd, uint32_t events) {
+static void on_connection(void *arg, int fd, uint32_t events) {
   (void)fd, (void)events;
-  hk_guest *g = arg;
-  hk_door *d = g->door;
-  hk_door_lock();
-  if (!d->closing) {
-    if (g->root)
-      hk_root_guest_gone(g); /* a rank that waits for its answer has nothing to say: this is its end */
+  hk_connection *c = arg;
+  hk_listener *l = c->listener;
+  hk_listener_lock();
+  if (!l->closing) {
+    if (c->root) /* a rank that waits for its answer sends nothing: this is the end of its connection */
+      hk_root_connection_ended(c);
     else
-      (void)hear(d, g);
+      (void)read_hello(l, c);
   }
-  end_callback(d);
+  end_callback(l);
 }
 
-static void welcome(hk_door *d, int fd, bool squeezed) {
-  hk_guest *g = calloc(1, sizeof *g);
-  if (!g) {
+static void admit(hk_listener *l, int fd, bool on_spare) {
+  hk_connection *c = calloc(1, sizeof *c);
+  if (!c) {
     close(fd);
     return;
   }
-  if (d->in_lobby >= LOBBY_MAX) dismiss_oldest(d);
-  *g = (hk_guest){.door = d, .fd = fd, .since_ns = hk_now_ns(), .squeezed = squeezed};
-  lobby_add(d, g);
+  if (l->npending >= PENDING_MAX) drop_oldest(l);
+  *c = (hk_connection){.listener = l, .fd = fd, .since_ns = hk_now_ns(), .on_spare = on_spare};
+  add_pending(l, c);
   hk_fork_closes(fd);
-  if (hk_service_add(d->service, fd, EPOLLIN, on_guest, g) != HK_OK) hk_guest_free(g, false);
-  hk_door_tick(d);
+  if (hk_service_add(l->service, fd, EPOLLIN, on_connection, c) != HK_OK) hk_connection_free(c, false);
+  hk_listener_tick(l);
 }
 
-/* No descriptor for one more connection. */
-static bool make_room(hk_door *d) {
+/* There is no descriptor for one more connection. */
+static bool make_room(hk_listener *l) {
   if (hk_more_files()) return true;
-  /* A rank's hello follows its connection, though not at once. */
-  if (!d->lobby || (d->lobby->squeezed && hk_ago_ns(hk_now_ns(), d->lobby->since_ns) < SQUEEZED_NS)) return false;
-  dismiss_oldest(d);
+  /* A rank's hello follows its connection, but not at once. */
+  if (!l->pending || (l->pending->on_spare && hk_ago_ns(hk_now_ns(), l->pending->since_ns) < SPARE_NS)) return false;
+  drop_oldest(l);
   return true;
 }
 
-static bool shut_for_long(const hk_door *d) {
-  return d->deaf_since_ns && hk_ago_ns(hk_now_ns(), d->deaf_since_ns) > DEAF_SECONDS * 1000000000ull;
+static bool refuses_for_long(const hk_listener *l) {
+  return l->refusing_since_ns && hk_ago_ns(hk_now_ns(), l->refusing_since_ns) > REFUSING_SECONDS * 1000000000ull;
 }
 
-static void note_deaf(hk_door *d, int why) {
-  d->deaf_why = why;
-  d->deaf_last_ns = hk_now_ns();
-  if (!d->deaf_since_ns) d->deaf_since_ns = d->deaf_last_ns;
-  hk_door_tick(d);
+static void note_refusal(hk_listener *l, int why) {
+  l->refused_errno = why;
+  l->refused_last_ns = hk_now_ns();
+  if (!l->refusing_since_ns) l->refusing_since_ns = l->refused_last_ns;
+  hk_listener_tick(l);
 }
 
-bool hk_door_turned_away(hk_door *d) {
-  note_deaf(d, EMFILE);
-  return shut_for_long(d);
+bool hk_listener_refused(hk_listener *l) {
+  note_refusal(l, EMFILE);
+  return refuses_for_long(l);
 }
 
-/* Gives the spare descriptor up for one more connection. */
-static bool use_spare(hk_door *d) {
-  if (d->spare < 0) return false;
-  hk_boot_close(d->spare);
-  d->spare = -1;
+/* Frees the spare descriptor for one more connection. */
+static bool use_spare(hk_listener *l) {
+  if (l->spare < 0) return false;
+  hk_boot_close(l->spare);
+  l->spare = -1;
   return true;
 }
 
-/* Stops listening for a moment rather than spin. */
-static void turn_deaf(hk_door *d, int listener, int why) {
-  d->deaf = true;
-  note_deaf(d, why);
-  hk_service_modify(d->service, listener, 0);
-  hk_door_tick(d);
+/* Stops accepting until the next tick, so that the thread does not spin. */
+static void pause_accepting(hk_listener *l, int socket_fd, int why) {
+  l->paused = true;
+  note_refusal(l, why);
+  hk_service_modify(l->service, socket_fd, 0);
+  hk_listener_tick(l);
 }
 
-hk_status hk_door_hears(hk_door *d) {
-  hk_door_lock();
-  bool shut = shut_for_long(d);
-  int why = d->deaf_why;
-  hk_door_unlock();
+hk_status hk_listener_check(hk_listener *l) {
+  hk_listener_lock();
+  bool shut = refuses_for_long(l);
+  int why = l->refused_errno;
+  hk_listener_unlock();
   if (!shut) return HK_OK;
   return HK_FAIL(HK_ERR_SYSTEM, "other ranks' connections to this process cannot be accepted: %s%s", strerror(why),
                  why == EMFILE ? "; raise the limit of open files (ulimit -n)" : "");
 }
 
-static void on_caller(void *arg, int listener, uint32_t events) {
-  hk_door *d = arg;
-  bool squeezed = false;
-  hk_door_lock();
-  for (int i = 0; i < ACCEPTS_PER_CALL && !d->closing; i++) {
-    int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+static void on_accept(void *arg, int socket_fd, uint32_t events) {
+  hk_listener *l = arg;
+  bool on_spare = false;
+  hk_listener_lock();
+  for (int i = 0; i < ACCEPTS_PER_CALL && !l->closing; i++) {
+    int fd = accept4(socket_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      if (!squeezed) d->deaf_since_ns = 0;
-      welcome(d, fd, squeezed);
-      squeezed = false;
+      if (!on_spare) l->refusing_since_ns = 0;
+      admit(l, fd, on_spare);
+      on_spare = false;
       continue;
     }
     int why = errno;
     if (why == ECONNABORTED || why == EINTR) continue;
-    if ((why == EMFILE || why == ENFILE) && make_room(d)) continue;
-    if (why == EMFILE && use_spare(d)) {
-      squeezed = true;
+    if ((why == EMFILE || why == ENFILE) && make_room(l)) continue;
+    if (why == EMFILE && use_spare(l)) {
+      on_spare = true;
       continue;
     }
-    /* A root that has ended has shut its own listener down; the sweep will close it. */
+    /* A root that has ended has shut down its own socket; the sweep closes it. */
     if (events & EPOLLHUP)
-      hk_service_modify(d->service, listener, EPOLLET);
+      hk_service_modify(l->service, socket_fd, EPOLLET);
     else if (why != EAGAIN)
-      turn_deaf(d, listener, why);
+      pause_accepting(l, socket_fd, why);
     break;
   }
-  if (squeezed) keep_spare(d); /* who called is gone already */
-  end_callback(d);
+  if (on_spare) keep_spare(l); /* the peer that connected has gone */
+  end_callback(l);
 }
 
 static void on_tick(void *arg, int fd, uint32_t events) {
   (void)fd, (void)events;
-  hk_door *d = arg;
-  hk_door_lock();
+  hk_listener *l = arg;
+  hk_listener_lock();
   uint64_t now = hk_now_ns();
-  if (!d->closing) {
-    while (d->lobby && hk_ago_ns(now, d->lobby->since_ns) > HELLO_SECONDS * 1000000000ull) dismiss_oldest(d);
-    if (d->deaf) {
-      hk_service_modify(d->service, d->listener, EPOLLIN);
-      hk_roots_hear_again(d);
-      d->deaf = false;
-    } else if (hk_ago_ns(now, d->deaf_last_ns) > QUIET_NS) {
-      d->deaf_since_ns =
-          0; /* listened for a while, and turned no rank away: those that could not come in may have left */
+  if (!l->closing) {
+    while (l->pending && hk_ago_ns(now, l->pending->since_ns) > HELLO_SECONDS * 1000000000ull) drop_oldest(l);
+    if (l->paused) {
+      hk_service_modify(l->service, l->fd, EPOLLIN);
+      hk_roots_accept_again(l);
+      l->paused = false;
+    } else if (hk_ago_ns(now, l->refused_last_ns) > QUIET_NS) {
+      l->refusing_since_ns = 0; /* accepted for a while and refused no rank: those that were refused may have left */
     }
-    keep_spare(d);
-    bool roots = hk_roots_expire(d, now), parcels = hk_families_expire(d, now);
-    d->ticking = d->lobby || roots || parcels || d->deaf_since_ns;
-    if (!d->ticking) hk_service_tick(d->service, 0, NULL, NULL);
+    keep_spare(l);
+    bool roots = hk_roots_expire(l, now), early = hk_families_expire(l, now);
+    l->ticking = l->pending || roots || early || l->refusing_since_ns;
+    if (!l->ticking) hk_service_tick(l->service, 0, NULL, NULL);
   }
-  end_callback(d);
+  end_callback(l);
 }
 
 static void on_sweep(void *arg, int fd, uint32_t events) {
   (void)fd, (void)events;
-  hk_door *d = arg;
-  hk_door_lock();
-  if (!d->closing) hk_roots_sweep(d);
-  end_callback(d);
+  hk_listener *l = arg;
+  hk_listener_lock();
+  if (!l->closing) hk_roots_sweep(l);
+  end_callback(l);
 }
 
-void hk_door_tick(hk_door *d) {
-  if (!d->ticking && hk_service_tick(d->service, TICK_MS, on_tick, d) == HK_OK) d->ticking = true;
+void hk_listener_tick(hk_listener *l) {
+  if (!l->ticking && hk_service_tick(l->service, TICK_MS, on_tick, l) == HK_OK) l->ticking = true;
 }
 
-hk_status hk_door_listen(hk_door *d, int listener) {
-  return hk_service_add(d->service, listener, EPOLLIN, on_caller, d);
+hk_status hk_listener_add_socket(hk_listener *l, int socket_fd) {
+  return hk_service_add(l->service, socket_fd, EPOLLIN, on_accept, l);
 }
 
 /* ---- where to listen ---- */
 
-/* The best addresses of this host; link-local ones, which mean nothing to other hosts, only where there are no others. */
+/* The best addresses of this host. Link-local ones, which mean nothing to other hosts, only if there are no others. */
 static hk_status own_addresses(hk_contact *c, const hk_addr *toward) {
   hk_status rc;
   hk_iface list[IFACES];
@@ -329,7 +330,7 @@ out:
   return rc;
 }
 
-/* Binds to the address where there is only one to be reached at, else to all of them. */
+/* Binds to the address if there is only one, else to all. */
 static hk_status listen_for(const hk_contact *c, hk_addr *at, int *fd) {
   bool v6 = false;
   for (uint32_t i = 0; i < c->n; i++) v6 |= c->at[i].sa.sa_family == AF_INET6;
@@ -338,72 +339,72 @@ static hk_status listen_for(const hk_contact *c, hk_addr *at, int *fd) {
   } else {
     memset(at, 0, sizeof *at);
     at->sa.sa_family = v6 ? AF_INET6 : AF_INET;
-    if (v6) at->v6.sin6_addr = in6addr_any; /* IPv4 too, unless the system is set to keep them apart */
+    if (v6) at->v6.sin6_addr = in6addr_any; /* IPv4 too, unless the system keeps them apart */
   }
   hk_addr_set_port(at, 0);
   return hk_listen(at, BACKLOG, fd);
 }
 
-hk_status hk_door_contact(hk_door *d, hk_contact *out, const hk_addr *toward) {
+hk_status hk_listener_contact(hk_listener *l, hk_contact *out, const hk_addr *toward) {
   hk_status rc = HK_OK;
-  *out = d->contact;
+  *out = l->contact;
   if (!toward) return HK_OK;
-  hk_door_lock();
-  if (!d->lately.since_ns || hk_now_ns() - d->lately.since_ns > KEEP_CONTACT_NS ||
-      !hk_addr_equal(&d->lately.toward, toward)) {
-    d->lately.since_ns = 0;
-    HK_TRY(own_addresses(&d->lately.contact, toward), out);
-    for (uint32_t i = 0; i < d->lately.contact.n; i++)
-      hk_addr_set_port(&d->lately.contact.at[i], hk_addr_port(&d->contact.at[0]));
-    d->lately.contact.process = d->contact.process;
-    d->lately.contact.pid = d->contact.pid;
-    d->lately.toward = *toward;
-    d->lately.since_ns = hk_now_ns();
+  hk_listener_lock();
+  if (!l->recent.since_ns || hk_now_ns() - l->recent.since_ns > KEEP_CONTACT_NS ||
+      !hk_addr_equal(&l->recent.toward, toward)) {
+    l->recent.since_ns = 0;
+    HK_TRY(own_addresses(&l->recent.contact, toward), out);
+    for (uint32_t i = 0; i < l->recent.contact.n; i++)
+      hk_addr_set_port(&l->recent.contact.at[i], hk_addr_port(&l->contact.at[0]));
+    l->recent.contact.process = l->contact.process;
+    l->recent.contact.pid = l->contact.pid;
+    l->recent.toward = *toward;
+    l->recent.since_ns = hk_now_ns();
   }
-  *out = d->lately.contact;
+  *out = l->recent.contact;
 out:
-  hk_door_unlock();
+  hk_listener_unlock();
   return rc;
 }
 
-static hk_status new_door(hk_door **out) {
+static hk_status new_listener(hk_listener **out) {
   hk_status rc = HK_OK;
   hk_addr at;
   char text[HK_ADDR_TEXT];
-  hk_door *d = calloc(1, sizeof *d);
-  if (!d) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the bootstrap's listener");
-  d->listener = d->spare = -1;
-  d->sweep = (hk_service_work){.fn = on_sweep, .arg = d};
-  d->contact.process = hk_process_nonce();
-  d->contact.pid = (uint32_t)getpid();
-  HK_TRY(own_addresses(&d->contact, NULL), out);
-  HK_TRY(listen_for(&d->contact, &at, &d->listener), out);
-  hk_fork_closes(d->listener);
-  for (uint32_t i = 0; i < d->contact.n; i++) hk_addr_set_port(&d->contact.at[i], hk_addr_port(&at));
-  HK_TRY(hk_service_new(&d->service, "hk-door"), out);
-  HK_TRY(hk_door_listen(d, d->listener), out);
-  keep_spare(d);
+  hk_listener *l = calloc(1, sizeof *l);
+  if (!l) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the bootstrap's listener");
+  l->fd = l->spare = -1;
+  l->sweep = (hk_service_work){.fn = on_sweep, .arg = l};
+  l->contact.process = hk_process_nonce();
+  l->contact.pid = (uint32_t)getpid();
+  HK_TRY(own_addresses(&l->contact, NULL), out);
+  HK_TRY(listen_for(&l->contact, &at, &l->fd), out);
+  hk_fork_closes(l->fd);
+  for (uint32_t i = 0; i < l->contact.n; i++) hk_addr_set_port(&l->contact.at[i], hk_addr_port(&at));
+  HK_TRY(hk_service_new(&l->service, "hk-listener"), out);
+  HK_TRY(hk_listener_add_socket(l, l->fd), out);
+  keep_spare(l);
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "Bootstrap: listening on %s", hk_addr_format(&at, text));
 out:
   if (rc != HK_OK) {
-    hk_boot_close(d->listener);
-    hk_service_free(d->service);
-    free(d);
+    hk_boot_close(l->fd);
+    hk_service_free(l->service);
+    free(l);
   } else {
-    *out = d;
+    *out = l;
   }
   return rc;
 }
 
-hk_status hk_door_enter(hk_door **out) {
-  static const hk_fork_hooks hooks = {hk_door_lock, hk_door_unlock, forget_door};
+hk_status hk_listener_get(hk_listener **out) {
+  static const hk_fork_hooks hooks = {hk_listener_lock, hk_listener_unlock, forget_listener};
   hk_status rc = HK_OK;
   hk_on_fork(&hooks);
-  hk_door_lock();
-  if (!process.door) HK_TRY(new_door(&process.door), out);
-  process.door->users++;
-  *out = process.door;
+  hk_listener_lock();
+  if (!process.listener) HK_TRY(new_listener(&process.listener), out);
+  process.listener->users++;
+  *out = process.listener;
 out:
-  hk_door_unlock();
+  hk_listener_unlock();
   return rc;
 }

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A link of the overlay that ended without a goodbye: has the peer's process ended, or only the connection?  The peer's
- * listener knows: a process that has ended refuses, one that is there takes the connection.  Without that question both ends
- * of a connection that was reset would report each other as gone. */
+/* A link of the overlay that ended without a goodbye: has the peer's process ended, or only the connection? The
+ * peer's listener answers that: a process that has ended refuses, one that runs accepts the connection. Without the
+ * question both ends of a connection that was reset would report each other as gone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "internal.h"
 
-/* The question ends sooner than the time in which a death has to reach all ranks. */
+/* The question ends sooner than the time in which a death must reach all ranks. */
 enum { PATIENCE_NS = 700 * 1000 * 1000, NAP_NS = 10 * 1000 * 1000 };
 
-/* An answer may take a while, in which the service thread has other links to serve: so a thread asks.  It has all that it
- * needs from the start, so that it cannot fail. */
+/* An answer may take a while, and the service thread has other links to serve: so a separate thread asks. It has all
+ * that it needs from the start, so that it cannot fail. */
 struct hk_lost {
   hk_overlay_link *link;
   pthread_t thread;
   hk_contact contact;
   hk_hello hello;
   hk_event dead; /* to report if the process has ended */
-  hk_message *news;
+  hk_message *message;
 };
 
 static hk_probe ask(const hk_lost *q, uint32_t most, uint64_t deadline_ns) {
@@ -33,8 +33,8 @@ static hk_probe ask(const hk_lost *q, uint32_t most, uint64_t deadline_ns) {
   return hk_boot_probe(&d, &ack, activity, sizeof activity);
 }
 
-/* Any proved answer will do: the rank may have left the communicator meanwhile.  A process that is stopped says nothing, but
- * its kernel takes the connection. */
+/* Any proved answer counts: the rank may have left the communicator meanwhile. A stopped process sends nothing, but
+ * its kernel accepts the connection. */
 static bool is_there(const hk_lost *q) {
   uint64_t deadline_ns = hk_now_ns() + PATIENCE_NS;
   hk_wait_env env = {.spins = 0};
@@ -46,17 +46,17 @@ static bool is_there(const hk_lost *q) {
       case HK_PROBE_ANSWERED:
       case HK_PROBE_SILENT: return true;
       case HK_PROBE_REFUSED: return false;
-      case HK_PROBE_CLOSED: /* it ends, or has more callers than it takes */
+      case HK_PROBE_CLOSED: /* it is ending, or has more connections than it admits */
       case HK_PROBE_UNREACHABLE:
       default: break;
     }
     if (hk_now_ns() >= deadline_ns) return false;
-    (void)hk_wait_nap(&w, -1, NAP_NS); /* this wait has nothing that ends it */
+    (void)hk_wait_nap(&w, -1, NAP_NS); /* nothing else ends this wait */
   }
 }
 
-/* The same on both ends, so that all ranks settle on one text whichever end they hear. */
-static void tell_of_link(const hk_lost *q, hk_event *e) {
+/* The text is the same on both ends, so that all ranks report one text whichever end they learn it from. */
+static void describe_lost_link(const hk_lost *q, hk_event *e) {
   int a = q->dead.from, b = q->dead.rank, low = a < b ? a : b, high = a < b ? b : a;
   *e = (hk_event){.kind = HK_EVENT_LINK, .rank = low, .from = high, .code = HK_ERR_REMOTE};
   snprintf(
@@ -66,13 +66,13 @@ static void tell_of_link(const hk_lost *q, hk_event *e) {
       low, high);
 }
 
-static void *find_out(void *arg) {
+static void *ask_and_report(void *arg) {
   hk_lost *q = arg;
   hk_event e = q->dead;
-  if (is_there(q)) tell_of_link(q, &e);
+  if (is_there(q)) describe_lost_link(q, &e);
   HK_INFO(HK_SUB_BOOTSTRAP, "rank %d: its connection to rank %d ended, and the process %s", q->dead.from, q->dead.rank,
           e.kind == HK_EVENT_DEAD ? "does not listen" : "is still there");
-  hk_event_post(q->link, q->news, &e);
+  hk_event_post(q->link, q->message, &e);
   return NULL;
 }
 
@@ -80,18 +80,18 @@ bool hk_lost_begin(hk_overlay_link *l, const hk_event *dead) {
   hk_bootstrap *b = l->b;
   hk_lost *q = calloc(1, sizeof *q);
   if (!q) return false;
-  *q = (hk_lost){.link = l, .dead = *dead, .news = hk_event_message()};
+  *q = (hk_lost){.link = l, .dead = *dead, .message = hk_event_message()};
   q->hello = hk_overlay_hello(b, HK_HELLO_ASK, l->rank);
   pthread_mutex_lock(&b->lock);
   /* A child has all contacts from the start. */
-  bool known = (b->known || b->parent) && q->news && !l->lost &&
+  bool known = (b->known || b->parent) && q->message && !l->lost &&
                hk_contact_decode(&q->contact, b->contacts + (size_t)l->rank * HK_CONTACT_BYTES) &&
                hk_random(q->hello.nonce, sizeof q->hello.nonce) == HK_OK &&
-               hk_thread_start(&q->thread, 0, find_out, q) == 0;
+               hk_thread_start(&q->thread, 0, ask_and_report, q) == 0;
   if (known) l->lost = q;
   pthread_mutex_unlock(&b->lock);
   if (!known) {
-    free(q->news);
+    free(q->message);
     free(q);
   }
   return known;

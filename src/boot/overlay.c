@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The overlay's links: frames over sockets, read by the service thread, or messages handed over in memory. */
+/* The overlay's links: frames over sockets, which the service thread reads, or messages passed in memory. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,9 @@
 #include "internal.h"
 
 enum { GONE_NS = 1000 * 1000 * 1000 };
-enum { LOST_NS = 200 * 1000 * 1000 };     /* for the news of other links, of which all ranks report the same one */
-enum { PARTING_NS = 2000 * 1000 * 1000 }; /* for the peers' answers to our goodbye */
+/* time for events about other lost links to arrive: all ranks report the same one */
+enum { LOST_NS = 200 * 1000 * 1000 };
+enum { GOODBYE_NS = 2000 * 1000 * 1000 }; /* for the peers' answers to our goodbye */
 
 typedef struct hk_unsent {
   struct hk_unsent *next;
@@ -56,12 +57,12 @@ static void put_in_inbox(hk_bootstrap *b, hk_message *m) {
   pthread_cond_broadcast(&b->change);
 }
 
-/* The descriptor stays open until the bootstrap leaves, so that its number cannot come to mean another connection while
- * some thread still uses it. */
+/* The descriptor stays open until the bootstrap leaves, so that its number cannot come to mean another connection
+ * while some thread still uses it. */
 static void end_link(hk_overlay_link *l, hk_link_end end) {
   hk_bootstrap *b = l->b;
   pthread_mutex_lock(&b->lock);
-  hk_service_remove(b->o.service, l->fd); /* with the lock: senders ask the service to watch an open link */
+  hk_service_remove(b->o.service, l->fd); /* under the lock: senders ask the service to watch an open link */
   l->end = end;
   free_unsent(l);
   pthread_cond_broadcast(&b->change);
@@ -77,7 +78,7 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
   bool leaving = l->b->leaving;
   pthread_mutex_unlock(&l->b->lock);
   end_link(l, leaving ? HK_END_LEFT : HK_END_DEAD);
-  if (leaving) return; /* the answer to our goodbye; or else it does not matter any more */
+  if (leaving) return; /* the answer to our goodbye, or an end that no longer matters */
   if (how)
     snprintf(e.text, sizeof e.text, "%s", how);
   else if (closed)
@@ -91,8 +92,8 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
   hk_event_came(l->b, &e, l);
 }
 
-/* This rank has no memory for what its peer sends: it is this rank that fails, not the peer. */
-static void cannot_hear(hk_overlay_link *l, size_t bytes) {
+/* This rank has no memory for what its peer sends: this rank fails, not the peer. */
+static void out_of_memory(hk_overlay_link *l, size_t bytes) {
   hk_event e = {.kind = HK_EVENT_ERROR, .rank = l->b->rank, .from = l->b->rank, .code = HK_ERR_SYSTEM};
   snprintf(e.text, sizeof e.text, "out of memory for a message of %zu bytes from rank %d", bytes, l->rank);
   hk_event_came(l->b, &e, NULL);
@@ -104,7 +105,7 @@ static void dispatch(hk_overlay_link *l, hk_message *m) {
   hk_event e;
   if (m->frame.type == HK_FRAME_GOODBYE) {
     end_link(l, HK_END_LEFT);
-    shutdown(l->fd, SHUT_WR); /* the answer: the peer, which still reads, learns that no more will come from us */
+    shutdown(l->fd, SHUT_WR); /* the answer: the peer still reads, and learns that no more will come from us */
   } else if (m->frame.type == HK_FRAME_EVENT) {
     if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks)) hk_event_came(b, &e, l);
   } else {
@@ -138,7 +139,7 @@ static bool receive(hk_overlay_link *l) {
     }
     m = malloc(sizeof *m + f.bytes);
     if (!m) {
-      cannot_hear(l, sizeof *m + f.bytes);
+      out_of_memory(l, sizeof *m + f.bytes);
       return false;
     }
     *m = (hk_message){.frame = f, .from = l->rank, .towards_next = !l->next};
@@ -151,7 +152,7 @@ static bool receive(hk_overlay_link *l) {
   return !last;
 }
 
-/* Sends what is left over.  Under the lock.  False: the connection is broken, which receiving will find out. */
+/* Sends what is left over. Under the lock. False: the connection is broken; receiving finds that out. */
 static bool flush(hk_overlay_link *l) {
   while (l->unsent) {
     hk_unsent *u = l->unsent;
@@ -183,7 +184,7 @@ static void on_link(void *arg, int fd, uint32_t events) {
     while (receive(l)) {}
 }
 
-/* ---- links open ---- */
+/* ---- opening links ---- */
 
 static hk_status open_link(hk_overlay_link *l, int fd) {
   hk_bootstrap *b = l->b;
@@ -192,7 +193,7 @@ static hk_status open_link(hk_overlay_link *l, int fd) {
   pthread_mutex_lock(&b->lock);
   l->fd = fd;
   l->end = HK_END_OPEN;
-  /* Under the lock, so that whoever sees the link open may ask the service to wait until it is writable. */
+  /* Under the lock, so that a thread that sees the link open may ask the service to wait until it is writable. */
   hk_status rc = hk_service_add(b->o.service, fd, EPOLLIN, on_link, l);
   if (rc != HK_OK) {
     l->fd = -1;
@@ -257,7 +258,7 @@ hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to) {
   return (hk_hello){.kind = kind, .from = b->rank, .to = to, .key = b->family->key, .comm = b->comm};
 }
 
-/* Link-local addresses need the name of an interface of ours: the peer's means nothing here. */
+/* A link-local address needs the name of an interface of this host: the peer's name means nothing here. */
 static void use_own_scope(const hk_bootstrap *b, hk_addr *a) {
   hk_contact own;
   if (a->sa.sa_family != AF_INET6 || !hk_addr_is_link_local(a)) return;
@@ -313,7 +314,7 @@ static hk_message *new_message(const hk_overlay_link *l, const hk_frame *f, cons
   return m;
 }
 
-/* Keeps the part of the pieces behind the first `sent` bytes.  Under the lock. */
+/* Keeps what follows the first `sent` bytes of the pieces. Under the lock. */
 static hk_status keep_unsent(hk_overlay_link *l, const struct iovec *piece, int pieces, size_t sent) {
   size_t total = 0, at = 0;
   for (int i = 0; i < pieces; i++) total += piece[i].iov_len;
@@ -335,7 +336,7 @@ static hk_status keep_unsent(hk_overlay_link *l, const struct iovec *piece, int 
 static hk_status send_on_socket(hk_overlay_link *l, struct iovec *piece, int pieces) {
   hk_status rc = HK_OK;
   pthread_mutex_lock(&l->b->lock);
-  if (l->end != HK_END_OPEN) goto out; /* the peer has left or died: whoever waits for it is told */
+  if (l->end != HK_END_OPEN) goto out; /* the peer has left or died: a wait for it returns the cause */
   ssize_t n = 0;
   if (!l->unsent) {
     struct msghdr m = {.msg_iov = piece, .msg_iovlen = (size_t)pieces};
@@ -380,8 +381,8 @@ hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, 
   return HK_OK;
 }
 
-/* Has a future member of this child aborted or destroyed the parent before it came here?  That news may arrive a moment
- * before the member's own connection.  Under the lock. */
+/* True if a future member of this child has aborted or destroyed the parent before it joined. That event may arrive a
+ * moment before the member's own connection. Under the lock. */
 static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
   if (!b->parent || l->next || l->end != HK_END_CLOSED) return false;
   int rank = b->members[l->rank];
@@ -391,8 +392,8 @@ static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
   return hk_ago_ns(now, b->gone_ns) > GONE_NS;
 }
 
-/* A link of the parent that is lost fails the parent: a member whose call has not begun does not come.  Under the lock. */
-static hk_status parent_trouble(const hk_bootstrap *b) {
+/* A lost link of the parent fails the parent: a member whose call has not begun will not join. Under the lock. */
+static hk_status parent_failure(const hk_bootstrap *b) {
   hk_status rc = HK_OK;
   hk_bootstrap *p = b->parent;
   if (b->after_loss) return HK_OK;
@@ -405,8 +406,8 @@ static hk_status parent_trouble(const hk_bootstrap *b) {
   return rc;
 }
 
-/* What ends every wait for a peer.  Under the lock. */
-static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l) {
+/* The error that ends every wait for a peer. Under the lock. */
+static hk_status wait_failure(hk_bootstrap *b, const hk_overlay_link *l) {
   static const char *const kinds[HK_EVENT_KINDS] = {"is gone", "aborted", "failed", "disagrees with the others",
                                                     "is suspect"};
   const hk_event *e = &b->first_event;
@@ -421,7 +422,7 @@ static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l) {
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, is gone", l->rank,
                    b->nranks, b->members[l->rank]);
   if (b->parent) {
-    hk_status rc = parent_trouble(b);
+    hk_status rc = parent_failure(b);
     if (rc != HK_OK) return rc;
   }
   if (never_comes(b, l))
@@ -438,27 +439,28 @@ static hk_status trouble(hk_bootstrap *b, const hk_overlay_link *l) {
   return HK_OK;
 }
 
-/* On the rank's thread: what others that ask this rank learn.  -1: it waits no more. */
+/* On the rank's thread: publishes which rank it waits for, for ranks that ask. -1: none. */
 static void note_awaited(hk_bootstrap *b, int rank) {
-  /* relaxed: it stands alone */
+  /* relaxed: the value is independent */
   atomic_store_explicit(&b->awaited, rank, memory_order_relaxed);
   atomic_store_explicit(&b->gave_up_ns, 0, memory_order_relaxed); /* as above */
   if (b->parent) atomic_store_explicit(&b->parent->awaited, rank < 0 ? -1 : b->members[rank], memory_order_relaxed);
 }
 
-/* Others that wait for us are about to give up, too, and ask what we do: that we have just given up is no news to them. */
+/* Ranks that wait for this one are about to give up, too, and ask what it does: they need the wait that it has just
+ * given up. */
 static void end_awaiting(hk_bootstrap *b, hk_status rc) {
   if (rc == HK_OK) {
     note_awaited(b, -1);
     return;
   }
-  /* relaxed: an answer in this moment may mix up two waits */
+  /* relaxed: an answer at this moment may mix two waits */
   atomic_store_explicit(&b->gave_up_in, atomic_load_explicit(&b->phase, memory_order_relaxed), memory_order_relaxed);
   atomic_store_explicit(&b->gave_up_ns, hk_now_ns(), memory_order_relaxed);
 }
 
-/* A split that failed leaves messages of its collective here.  A peer that is ahead has given up the collective that this rank
- * is in, and its notice of that is on its way.  Under the lock. */
+/* A split that failed leaves messages of its collective here. A peer that is ahead has given up the collective that
+ * this rank is in, and its notice of that is on the way. Under the lock. */
 static hk_message *take_message(hk_bootstrap *b, const hk_overlay_link *l, hk_frame_type type, uint64_t seq) {
   for (hk_message **at = &b->inbox; *at;) {
     hk_message *m = *at;
@@ -484,7 +486,7 @@ hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq,
   pthread_mutex_lock(&b->lock);
   note_awaited(b, l->rank);
   while (!(*out = take_message(b, l, type, seq))) {
-    HK_TRY(trouble(b, l), out);
+    HK_TRY(wait_failure(b, l), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
   }
 out:
@@ -497,7 +499,7 @@ static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
   hk_status rc;
   hk_bootstrap *b = l->b;
   int fd;
-  if (hk_contact_process(b->contacts + (size_t)l->rank * HK_CONTACT_BYTES) == b->door->contact.process) {
+  if (hk_contact_process(b->contacts + (size_t)l->rank * HK_CONTACT_BYTES) == b->listener->contact.process) {
     pthread_mutex_lock(&b->lock);
     l->local = true;
     l->end = HK_END_OPEN;
@@ -507,7 +509,7 @@ static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
   hk_hello h = hk_overlay_hello(b, HK_HELLO_OVERLAY, l->rank);
   hk_wait_env until = *env;
   h.round = l->round;
-  until.deadline_ns = b->deadline_ns; /* the error of a connection that cannot be made names its addresses */
+  until.deadline_ns = b->deadline_ns; /* the error of a failed connection names its addresses */
   b->dialing = true;
   note_awaited(b, l->rank);
   rc = hk_overlay_dial(b, &h, NULL, &until, "see that rank's output, and check that its host can be reached", &fd);
@@ -529,7 +531,7 @@ hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env)
   pthread_mutex_lock(&b->lock);
   note_awaited(b, previous->rank);
   while (previous->end == HK_END_CLOSED) {
-    HK_TRY(trouble(b, previous), out);
+    HK_TRY(wait_failure(b, previous), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
   }
 out:
@@ -541,12 +543,13 @@ done:
 
 /* ---- leaving ---- */
 
-/* Closing a connection on which something still comes in makes the kernel reset it and forget what it had yet to send, our
- * goodbye included.  So a rank that leaves goes on reading until each peer has said goodbye, too, or has answered ours by
- * ending its side.  The peer's service thread does so at once; one that is stopped or unreachable is not waited for long. */
-static void await_parting(hk_bootstrap *b) {
+/* If a connection is closed while input still arrives, the kernel resets it and drops what it has yet to send, our
+ * goodbye included. So a rank that leaves reads on until each peer has said goodbye, too, or has answered ours by
+ * ending its side. The peer's service thread does so at once; for one that is stopped or unreachable the wait is
+ * short. */
+static void await_goodbyes(hk_bootstrap *b) {
   hk_wait_env env = {.spins = 0};
-  uint64_t deadline_ns = hk_now_ns() + PARTING_NS;
+  uint64_t deadline_ns = hk_now_ns() + GOODBYE_NS;
   hk_waiter w;
   hk_wait_begin(&w, &env);
   pthread_mutex_lock(&b->lock);
@@ -567,11 +570,11 @@ void hk_overlay_leave(hk_bootstrap *b) {
     pthread_mutex_unlock(&b->lock);
     if (open) (void)hk_overlay_send(l, HK_FRAME_GOODBYE, 0, NULL, 0, NULL, 0);
   }
-  await_parting(b);
+  await_goodbyes(b);
   hk_silence_end(b);
   for (int i = 0; i < 2 * b->rounds; i++)
     if (b->links[i].fd >= 0) hk_service_remove(b->o.service, b->links[i].fd);
-  hk_lost_end(b); /* now no link can begin to ask any more */
+  hk_lost_end(b); /* from here on no link can begin to ask */
   if (b->o.service) hk_service_cancel(b->o.service, &b->event_work);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Process-wide matters of the bootstrap. */
+/* Process-wide state of the bootstrap (process.h). */
 #include "process.h"
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -16,7 +16,7 @@ enum { COND_SLICE_NS = 50 * 1000 * 1000, KEEPALIVES = 3 };
 
 static struct {
   pthread_once_t once;
-  pthread_mutex_t lock; /* all below */
+  pthread_mutex_t lock; /* protects all below */
   uint64_t *fds;        /* a bit for each descriptor that forked children close */
   size_t words;
   uint64_t nonce;
@@ -25,7 +25,7 @@ static struct {
 
 unsigned hk_forks;
 
-/* The locks are taken around fork, so that the child finds the state behind them whole. */
+/* The locks are held during fork, so that the child finds the protected state consistent. */
 static void before_fork(void) {
   if (process.hooks.prepare) process.hooks.prepare();
   pthread_mutex_lock(&process.lock);
@@ -66,7 +66,7 @@ void hk_fork_closes(int fd) {
       for (size_t i = process.words; i < words; i++) grown[i] = 0;
       process.fds = grown;
       process.words = words;
-    } /* else: a forked child keeps the descriptor; nothing worse */
+    } /* else a forked child keeps the descriptor, with no other harm */
   }
   if (word < process.words) process.fds[word] |= (uint64_t)1 << fd % 64;
   pthread_mutex_unlock(&process.lock);
@@ -107,7 +107,7 @@ static bool raise_limit(rlim_t wanted) {
 
 void hk_want_files(unsigned wanted) {
   struct rlimit r;
-  /* Doubled at least: not a step for every rank. */
+  /* At least doubled, so that not every rank raises it. */
   if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < wanted)
     raise_limit(wanted > 2 * r.rlim_cur ? wanted : 2 * r.rlim_cur);
 }
@@ -119,6 +119,6 @@ bool hk_more_files(void) {
 
 void hk_watch_silence(int fd) {
   int one = 1;
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);            /* without it only slower */
-  hk_silence_watch(fd, (unsigned)hk_param_int(HK_P_PEER_TIMEOUT), KEEPALIVES); /* each a quarter of it apart */
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);            /* an error only makes it slower */
+  hk_silence_watch(fd, (unsigned)hk_param_int(HK_P_PEER_TIMEOUT), KEEPALIVES); /* a quarter of that time apart */
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waits of the bootstrap's collectives: which of them end by themselves, and who keeps the others waiting.
+/* Waits of the bootstrap's collectives: which of them end by themselves, and which ranks keep the others waiting.
  *
- * Once all ranks have begun a call, nothing justifies a long wait: it ends after HOCKET_BOOTSTRAP_TIMEOUT.  A rank may come to
- * a split or a shrink whenever it likes: such a wait is reported, again and again, and has no end of its own. */
+ * Once all ranks have begun a call, no long wait is justified: it ends after HOCKET_BOOTSTRAP_TIMEOUT. A rank may
+ * begin a split or a shrink at any time: such a wait is reported repeatedly and has no end of its own. */
 #include <stdio.h>
 #include <string.h>
 #include "../base/log.h"
@@ -10,14 +10,15 @@
 #include "internal.h"
 
 enum {
-  ASK_ALL = 32, /* ranks at most of a communicator whose ranks are all asked; in a larger one the chain is followed */
-  HOPS = 32,    /* of the chain */
-  NAMED = 3     /* ranks that are described; of the others there is the number */
+  /* in a communicator of at most so many ranks all are asked; in a larger one the chain of waits is followed */
+  ASK_ALL = 32,
+  HOPS = 32, /* of the chain, at most */
+  NAMED = 3  /* ranks that are described; the others are counted */
 };
 #define SECOND 1000000000ull
-#define FIRST_REPORT_NS (10 * SECOND) /* of a wait that will end in an error */
-#define BETWEEN_NS (30 * SECOND)      /* reports, at most */
-#define PATIENCE_NS (SECOND / 2)      /* with a rank that is asked */
+#define FIRST_REPORT_NS (10 * SECOND) /* if the wait will end in an error */
+#define BETWEEN_NS (30 * SECOND)      /* between two reports, at most */
+#define PATIENCE_NS (SECOND / 2)      /* with each rank that is asked */
 #define BUDGET_NS (2 * SECOND)        /* for all questions of a report */
 
 static void begin_wait(hk_bootstrap *b, bool bounded) {
@@ -33,7 +34,7 @@ static void begin_wait(hk_bootstrap *b, bool bounded) {
 void hk_bootstrap_begin(hk_bootstrap *b, hk_phase phase, const char *what) {
   if (!b) return;
   snprintf(b->what, sizeof b->what, "%s", what ? what : "a call of the bootstrap");
-  /* relaxed, both: each means something alone */
+  /* relaxed, both: each value is independent */
   if (atomic_load_explicit(&b->phase, memory_order_relaxed) != (int)phase)
     atomic_store_explicit(&b->phase_since_ns, hk_now_ns(), memory_order_relaxed);
   atomic_store_explicit(&b->phase, (int)phase, memory_order_relaxed);
@@ -41,27 +42,27 @@ void hk_bootstrap_begin(hk_bootstrap *b, hk_phase phase, const char *what) {
 }
 
 static hk_phase phase_of(const hk_bootstrap *b) {
-  return (hk_phase)atomic_load_explicit(&b->phase, memory_order_relaxed); /* means something alone */
+  return (hk_phase)atomic_load_explicit(&b->phase, memory_order_relaxed); /* the value is independent */
 }
 
-/* ---- who is missing ---- */
+/* ---- which ranks are missing ---- */
 
 typedef struct missing {
-  int count, silent; /* silent: those first ones that did not answer the question */
+  int count, silent; /* silent: the number of ranks, in front, that did not answer */
   int ranks[ASK_ALL];
   hk_presence presence[ASK_ALL];
   hk_activity activity[ASK_ALL];
 } missing;
 
-/* Is this what keeps others waiting?  A rank in the same call that waits for another one is not, nor is one whose init is
- * complete. */
+/* True if the rank is what keeps others waiting: not if it waits in the same call for another rank, or has completed
+ * its init. */
 static bool holds_up(const hk_bootstrap *b, hk_presence p, const hk_activity *a) {
   if (p != HK_PRESENCE_ANSWERS) return true;
   if (a->phase == (uint8_t)phase_of(b) || a->phase == HK_PHASE_INIT) return a->waits_for < 0;
   return phase_of(b) != HK_PHASE_INIT;
 }
 
-/* Ranks that do not answer come first: those that do may only wait for them outside of the bootstrap. */
+/* Ranks that do not answer come first: those that answer may wait for them outside of the bootstrap. */
 static void add(missing *m, int rank, hk_presence p, const hk_activity *a) {
   int i = m->count++;
   if (p != HK_PRESENCE_ANSWERS) {
@@ -93,7 +94,7 @@ static void ask_all(hk_bootstrap *b, missing *m) {
   }
 }
 
-/* From the rank that is waited for to the one that it waits for itself, and so on. */
+/* Goes from the awaited rank to the rank that it waits for, and so on. */
 static void follow_chain(hk_bootstrap *b, int rank, missing *m) {
   uint64_t until = hk_now_ns() + BUDGET_NS;
   hk_activity a;
@@ -107,7 +108,7 @@ static void follow_chain(hk_bootstrap *b, int rank, missing *m) {
   add(m, rank, hk_bootstrap_ask(b, rank, PATIENCE_NS, &a), &a);
 }
 
-/* As users know the rank: while a child is being made, by its number in the parent. */
+/* The rank's number as users know it: while a child is being made, in the parent. */
 static int known_as(const hk_bootstrap *b, int rank) { return b->parent && rank >= 0 ? b->members[rank] : rank; }
 
 /* "rank 3, which ...; and rank 7, which ...". */
@@ -124,14 +125,14 @@ static void describe(const hk_bootstrap *b, const missing *m, char *text, size_t
   if (m->count > NAMED && used < bytes) snprintf(text + used, bytes - used, "; and %d more ranks", m->count - NAMED);
 }
 
-/* "rank 2 of 8 has waited 20 s in ncclCommSplit number 3 of communicator "dp" (0x12ab) for rank 5, which ...".  True if some
- * rank will not come any more. */
-static bool tell(hk_bootstrap *b, uint64_t waited_ns, char *text, size_t bytes) {
+/* Writes "rank 2 of 8 has waited 20 s in ncclCommSplit number 3 of communicator "dp" (0x12ab) for rank 5, which ...".
+ * True if some rank has left or is gone. */
+static bool describe_wait(hk_bootstrap *b, uint64_t waited_ns, char *text, size_t bytes) {
   char who[1300];
   missing m = {.count = 0};
   const hk_bootstrap *of = b->parent ? b->parent : b;
   const char *name = of->o.name ? of->o.name : "";
-  /* relaxed: it is this thread's own */
+  /* relaxed: only this thread writes it */
   int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
   if (b->nranks <= ASK_ALL) ask_all(b, &m);
   if (m.silent && phase_of(b) == HK_PHASE_INIT) m.count = m.silent;
@@ -151,12 +152,12 @@ static hk_status look(hk_bootstrap *b) {
   char text[HK_ERROR_TEXT - 256];
   uint64_t now = hk_now_ns(), waited = hk_ago_ns(now, b->wait_begin_ns);
   if (b->deadline_ns && now >= b->deadline_ns && !b->dialing) {
-    (void)tell(b, waited, text, sizeof text);
+    (void)describe_wait(b, waited, text, sizeof text);
     return HK_FAIL(HK_ERR_REMOTE, "%s; it gave up (HOCKET_BOOTSTRAP_TIMEOUT)", text);
   }
   if (!b->next_report_ns || now < b->next_report_ns) return HK_OK;
-  /* In the init, the failure that this rank has not heard of has ended it for all. */
-  if (tell(b, waited, text, sizeof text) && b->deadline_ns) return HK_FAIL(HK_ERR_REMOTE, "%s", text);
+  /* In the init, a failure that this rank was not informed of has ended it for all. */
+  if (describe_wait(b, waited, text, sizeof text) && b->deadline_ns) return HK_FAIL(HK_ERR_REMOTE, "%s", text);
   if (!b->deadline_ns && hk_param_int(HK_P_WATCHDOG_ABORT))
     return HK_FAIL(HK_ERR_REMOTE, "%s: it gave up (HOCKET_WATCHDOG_ABORT=1)", text);
   if (b->deadline_ns)
@@ -172,7 +173,7 @@ static hk_status look(hk_bootstrap *b) {
 }
 
 hk_status hk_bootstrap_check(hk_bootstrap *b) {
-  hk_status rc = hk_door_hears(b->door);
+  hk_status rc = hk_listener_check(b->listener);
   return rc == HK_OK && phase_of(b) == HK_PHASE_INIT ? look(b) : rc;
 }
 
@@ -180,9 +181,10 @@ hk_status hk_report_check(void *arg, uint64_t waited_ns) {
   hk_status rc;
   hk_bootstrap *b = arg;
   const hk_wait_env *base = b->o.wait;
-  /* relaxed: it is this thread's own */
+  /* relaxed: only this thread writes it */
   int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
-  HK_TRY(hk_door_hears(b->door), out); /* a rank that waits for others must be able to hear them */
+  /* a rank that waits for others must be able to accept their connections */
+  HK_TRY(hk_listener_check(b->listener), out);
   if (base->check) HK_TRY(base->check(base->arg, waited_ns), out);
   if (b->also) HK_TRY(b->also(b->also_arg), out);
   if (b->parent && awaited >= 0 && hk_event_dead(b->parent, b->members[awaited])) {
@@ -200,11 +202,11 @@ hk_wait_env hk_report_begin(hk_bootstrap *b, bool bounded) {
   begin_wait(b, bounded);
   env.check = hk_report_check;
   env.arg = b;
-  env.deadline_ns = 0; /* looked at in the check, which knows more to say */
+  env.deadline_ns = 0; /* hk_report_check checks it, and reports more */
   return env;
 }
 
 bool hk_report_bounded(const hk_bootstrap *b) {
-  /* The members of a split have met in the parent before they make the child. */
+  /* The members of a split meet in the parent before they make the child. */
   return phase_of(b) == HK_PHASE_INIT || (b->parent && phase_of(b) == HK_PHASE_SPLIT);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hosts that fall silent while something is under way to them.  On an idle link the kernel's keepalives find it
- * (hk_watch_silence).  Otherwise the service thread looks once a second, by the rule of base/silence.h. */
+/* Finds hosts that become silent while data is unacknowledged. On an idle link the kernel's keepalives do that
+ * (hk_watch_silence). Otherwise the service thread looks once a second, by the rule of base/silence.h. */
 #include <errno.h>
 #include "../base/param.h"
 #include "internal.h"
 
 enum { LOOK_MS = 1000 };
 
-/* Of what is under way on a link: true where its peer's host is gone. */
+/* True if the host of the link's peer is gone. *pending: data is unacknowledged. */
 static bool look_at(hk_overlay_link *l, unsigned limit_s, uint64_t now, bool *pending) {
   unsigned quiet_s;
   if (l->end != HK_END_OPEN || l->local || !hk_silence_pending(l->fd)) return false;
@@ -25,7 +25,7 @@ static void look(void *arg, int fd, uint32_t events) {
   uint64_t now = hk_now_ns();
   for (int i = 0; i < 2 * b->rounds && !gone; i++)
     if (look_at(&b->links[i], limit_s, now, &pending)) gone = &b->links[i];
-  b->looking = pending; /* under the lock, so that a frame that is sent from now on begins anew */
+  b->looking = pending; /* under the lock, so that a frame sent from now on starts the tick again */
   if (!pending) hk_service_tick(b->o.service, 0, NULL, NULL);
   pthread_mutex_unlock(&b->lock);
   if (gone) hk_overlay_died(gone, ETIMEDOUT, NULL);

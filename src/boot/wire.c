@@ -7,7 +7,8 @@
 #include <sys/random.h>
 #include "bootstrap.h" /* HK_EVENT_TEXT */
 
-/* The first byte is no ASCII and no TLS record type, so that a stranger is told at its first byte; the last is a version. */
+/* The first byte is neither ASCII nor a TLS record type, so that other protocols are recognised at their first byte;
+ * the last byte is a version. */
 static const uint8_t hello_magic[8] = {0x89, 'H', 'o', 'c', 'k', 'e', 't', 2};
 static const uint8_t ack_magic[8] = {0x8a, 'H', 'o', 'c', 'k', 'e', 't', 2};
 static const uint8_t reply_magic[8] = {0x8b, 'H', 'o', 'c', 'k', 'e', 't', 2};
@@ -65,7 +66,7 @@ void hk_siphash(uint8_t out[16], const uint8_t key[16], const void *data, size_t
 }
 
 void hk_derive(uint8_t out[16], const uint8_t key[16], const char *label, const void *data, size_t bytes) {
-  /* A key of its own for each label; then the data under it. */
+  /* A separate key for each label; then the data under it. */
   uint8_t own[16];
   hk_siphash(own, key, label, strlen(label));
   hk_siphash(out, own, data, bytes);
@@ -96,7 +97,7 @@ hk_status hk_random(void *out, size_t bytes) {
   return HK_OK;
 }
 
-/* ---- addresses: 16 bytes (IPv4 as ::ffff:a.b.c.d) and a scope; the port stands once, before them ---- */
+/* ---- addresses: 16 bytes (IPv4 as ::ffff:a.b.c.d) and a scope; the common port comes before them ---- */
 enum { ADDR_BYTES = 20 };
 static const uint8_t v4_mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
@@ -149,7 +150,7 @@ uint64_t hk_contact_process(const uint8_t in[HK_CONTACT_BYTES]) { return hk_get6
 /* ---- ids: magic 8, flags 1, n 1, port 2, zero 4, secret 16, addresses 4 x 20, zero 8, checksum 8 ---- */
 enum { ID_FROM_ENV = 1, ID_SUM_AT = NCCL_UNIQUE_ID_BYTES - 8 };
 
-/* A checksum against accidents (an id cut short or mixed up on its way), not against malice: its key is public. */
+/* A checksum against accidents (an id cut short or mixed up on its way), not against attacks: its key is public. */
 static uint64_t id_sum(const uint8_t *id) {
   static const uint8_t key[16] = "Hocket unique id";
   return hk_derive64(key, "sum", id, ID_SUM_AT);
@@ -239,7 +240,7 @@ bool hk_hello_proved(const uint8_t in[HK_HELLO_BYTES], const uint8_t secret[HK_S
   return hk_bytes_equal(mac, in + HELLO_MAC_AT, HK_MAC_BYTES);
 }
 
-/* The proof in an answer covers the asker's nonce, so that no recorded answer passes for a fresh one. */
+/* The proof in an answer covers the nonce of the question, so that a recorded answer does not pass for a new one. */
 static void answer_mac(uint8_t mac[HK_MAC_BYTES], const char *label, const uint8_t *message, size_t bytes,
                        const uint8_t nonce[HK_NONCE_BYTES], const uint8_t secret[HK_SECRET_BYTES]) {
   uint8_t own[16];
@@ -266,8 +267,8 @@ bool hk_ack_decode(hk_ack *ack, const uint8_t in[HK_ACK_BYTES], const uint8_t no
   return true;
 }
 
-/* ---- activity: sequence 8, count 8, signature 4, root 4, coll 1, dtype 1, redop 1, p2p 1, phase 1, zero 3, phase_ms 8,
- * waits_for 4, past 15 * 4, moves 8, mac 16 ---- */
+/* ---- activity: sequence 8, count 8, signature 4, root 4, coll 1, dtype 1, redop 1, p2p 1, phase 1, zero 3,
+ * phase_ms 8, waits_for 4, past 15 * 4, moves 8, mac 16 ---- */
 enum { ACTIVITY_MAC_AT = HK_ACTIVITY_BYTES - HK_MAC_BYTES };
 _Static_assert(44 + 4 * HK_ACTIVITY_PAST <= ACTIVITY_MAC_AT - 8, "an activity holds its past");
 

@@ -382,7 +382,7 @@ hk_status hk_watch(void *comm, uint64_t waited_ns) {
   int n = waits_for(c, peers, (int)HK_ARRAY_LENGTH(peers));
   post_wait(c, n ? peers[0] : -1, waited_ns);
   if (hk_mismatch_look(c)) return HK_ERR_USAGE;
-  hk_status rc = hk_bootstrap_hears(c->bootstrap);
+  hk_status rc = hk_bootstrap_check_listener(c->bootstrap);
   if (rc == HK_OK) rc = find_left(c, call, peers, n, waited_ns);
   if (rc == HK_OK) rc = hear_inquiry(c, call, waited_ns);
   if (rc == HK_OK && !c->order.inquiry && is_due(c, peers, n, waited_ns, &chain)) begin_inquiry(c, peers, n, chain);

@@ -56,7 +56,7 @@ START_TEST(several_ids) {
 }
 END_TEST
 
-/* Slow ranks at every step: a barrier lets nobody through before all have come. */
+/* Slow ranks at every step: a barrier lets no rank through before all have entered. */
 static void count_and_cross(rank_state *r) {
   _Atomic(int) *come = r->arg;
   if (join_rank(r) != HK_OK) goto out;
@@ -111,7 +111,7 @@ START_TEST(nothing_is_left_over) {
 }
 END_TEST
 
-/* Ids that nobody used, and their root, end with the process that made them; a lifetime ends them sooner. */
+/* Ids that no rank used, and their root, end with the process that made them; a lifetime ends them sooner. */
 START_TEST(unused_ids_expire) {
   ncclUniqueId id;
   int fds = open_fds(), alone = threads_alone();
@@ -128,9 +128,9 @@ START_TEST(young_ids_do_not_expire) {
   ncclUniqueId id;
   uint64_t before = hk_now_ns();
   ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
-  hk_door_lock();
-  ck_assert(hk_roots_expire(hk_door_here(), before));
-  hk_door_unlock();
+  hk_listener_lock();
+  ck_assert(hk_roots_expire(hk_listener_current(), before));
+  hk_listener_unlock();
   expect_all(run_threads(2, &id, 1, join_and_gather, NULL), HK_OK);
 }
 END_TEST
@@ -193,7 +193,7 @@ START_TEST(missing_ranks_are_named) {
     ck_assert_int_eq(r[i].status, HK_ERR_REMOTE);
     leave_rank(&r[i]);
   }
-  /* A rank that comes too late is told the same. */
+  /* A rank that joins too late gets the same error. */
   join_rank(&r[3]);
   ck_assert_int_eq(r[3].status, HK_ERR_REMOTE);
   ck_assert_ptr_ne(strstr(hk_last_error(), "ranks 3, 5-6 of 8"), NULL);
@@ -405,7 +405,7 @@ static void announce(rank_state *r) {
     fill_text(&e);
     hk_bootstrap_announce(r->b, &e);
     hk_bootstrap_announce(r->b, &e);
-  } else if (!await_count(&r->nevents, 1) || !was_told(r, HK_EVENT_ABORT, 1) || r->events[0].from != 1 ||
+  } else if (!await_count(&r->nevents, 1) || !was_reported(r, HK_EVENT_ABORT, 1) || r->events[0].from != 1 ||
              !text_is_whole(&r->events[0])) {
     r->status = HK_ERR_INTERNAL;
   }
@@ -429,7 +429,7 @@ START_TEST(abort_reaches_all) {
 }
 END_TEST
 
-/* Ranks that leave one after the other: nobody is told anything. */
+/* Ranks that leave one after the other: no event is reported. */
 static void leave_in_turn(rank_state *r) {
   _Atomic(int) *turn = r->arg;
   if (join_rank(r) != HK_OK) goto out;
@@ -448,7 +448,7 @@ START_TEST(leaving_is_no_death) {
 }
 END_TEST
 
-/* Who waits for somebody who has left is told so. */
+/* A rank that waits for one that has left gets that error. */
 static void wait_for_the_departed(rank_state *r) {
   if (join_rank(r) != HK_OK) goto out;
   if (r->rank != 2) r->status = hk_bootstrap_barrier(r->b);

@@ -207,7 +207,7 @@ START_TEST(flood) {
   snprintf(folder, sizeof folder, "/proc/%d/fd", (int)maker);
   for (int i = 0; i < RANKS; i++) pids[i] = start_process(one_rank, &i);
   for (int i = 0; i < RANKS; i++) ck_assert_msg(end_process(pids[i]) == 0, "%s", shared->text);
-  ck_assert_int_lt(count_entries(folder), 300); /* the lobby is bounded */
+  ck_assert_int_lt(count_entries(folder), 300); /* the admission queue is bounded */
   for (int i = 0; i < 500; i++)
     if (held[i] >= 0) close(held[i]);
   kill(maker, SIGKILL);
@@ -262,7 +262,7 @@ START_TEST(no_descriptor_left) {
 }
 END_TEST
 
-/* Far more ranks call at once than the lobby holds, while the listener gets no time: all are heard and answered. */
+/* Far more ranks connect at once than the admission queue holds, while the listener gets no CPU time: all are answered. */
 START_TEST(crowd) {
   enum { CROWD = 700 };
   int fds[CROWD];
@@ -294,7 +294,7 @@ START_TEST(crowd) {
 }
 END_TEST
 
-/* Shows three callers out, each after more than his patience, and answers the fourth. */
+/* Closes three connections, each after more than its peer's patience, and answers the fourth. */
 static void *slow_listener(void *arg) {
   static const uint8_t secret[HK_SECRET_BYTES];
   uint8_t bytes[HK_HELLO_BYTES], ack[HK_ACK_BYTES];

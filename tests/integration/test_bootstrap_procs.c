@@ -24,7 +24,7 @@ typedef struct stage {
 typedef struct board {
   _Atomic(int) joined, done, go, ids_made;
   ncclUniqueId ids[4];
-  uint64_t join_ns[MAX_RANKS], told_ns[MAX_RANKS];
+  uint64_t join_ns[MAX_RANKS], reported_ns[MAX_RANKS];
   int status[MAX_RANKS];
   char text[MAX_RANKS][256];
 } board;
@@ -146,8 +146,8 @@ static void survive(rank_state *r) {
   atomic_fetch_add(&shared->joined, 1);
   /* Computes outside the library, as far as it is concerned. */
   if (!await_count(&r->nevents, 1)) fail_rank(r, "no event");
-  shared->told_ns[r->rank] = r->event_ns[0];
-  if (!was_told(r, HK_EVENT_DEAD, VICTIM)) fail_rank(r, "not told of the victim");
+  shared->reported_ns[r->rank] = r->event_ns[0];
+  if (!was_reported(r, HK_EVENT_DEAD, VICTIM)) fail_rank(r, "got no event about the victim");
   if (hk_bootstrap_barrier(r->b) != HK_ERR_REMOTE) fail_rank(r, "a barrier with the dead");
   atomic_fetch_add(&shared->done, 1);
   await_count(&shared->go, 1);
@@ -172,10 +172,10 @@ static void kill_one(int n, int sig) {
     if (i == VICTIM) continue;
     ck_assert_int_eq(end_process(pids[i]), 0);
     ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
-    if (shared->told_ns[i] - killed > slowest) slowest = shared->told_ns[i] - killed;
+    if (shared->reported_ns[i] - killed > slowest) slowest = shared->reported_ns[i] - killed;
   }
   ck_assert_uint_lt(slowest, 2000000000u);
-  printf("%d processes: the last survivor was told after %.1f ms\n", n, (double)slowest * 1e-6);
+  printf("%d processes: the last survivor got the event after %.1f ms\n", n, (double)slowest * 1e-6);
 }
 
 START_TEST(kill_9) {
@@ -230,7 +230,7 @@ static void survive_many(rank_state *r) {
   int dead = (s->nprocs / 2) * s->per_proc;
   if (!await_count(&r->nevents, dead)) fail_rank(r, "too few events");
   for (int i = 0; i < r->nranks; i++)
-    if (was_told(r, -1, i) != (i / s->per_proc % 2 == 1)) fail_rank(r, "a wrong event");
+    if (was_reported(r, -1, i) != (i / s->per_proc % 2 == 1)) fail_rank(r, "a wrong event");
   atomic_fetch_add(&shared->done, 1);
   await_count(&shared->go, 1);
 out:
@@ -517,7 +517,7 @@ START_TEST(bad_comm_id) {
     set_param("NCCL_COMM_ID", bad[i]);
     ck_assert_int_ne(hk_bootstrap_env_id(&id, 0), HK_OK);
   }
-  set_param("NCCL_COMM_ID", "192.0.2.77:4242"); /* an address for documentation, nobody's */
+  set_param("NCCL_COMM_ID", "192.0.2.77:4242"); /* an address for documentation, used by no host */
   ck_assert_int_ne(hk_bootstrap_env_id(&id, 0), HK_OK);
   ck_assert_int_eq(hk_bootstrap_env_id(&id, 1), HK_OK);
   set_param("NCCL_COMM_ID", NULL);
@@ -526,7 +526,7 @@ START_TEST(bad_comm_id) {
 END_TEST
 
 #ifndef __SANITIZE_ADDRESS__ /* ten seconds of patience, and nothing in it that the others do not run */
-START_TEST(nobody_at_the_root) {
+START_TEST(no_process_at_the_root) {
   stage s = {.nprocs = 2, .per_proc = 1, .nids = 1, .body = join_and_leave};
   pid_t maker = start_process(make_ids, &s);
   ck_assert(await_count(&shared->ids_made, 1));
@@ -557,7 +557,7 @@ int main(void) {
   tcase_add_loop_test(t, comm_id_from_the_environment, 0, 3);
   tcase_add_test(t, bad_comm_id);
 #ifndef __SANITIZE_ADDRESS__
-  tcase_add_test(t, nobody_at_the_root);
+  tcase_add_test(t, no_process_at_the_root);
 #endif
   tcase_add_test(t, leaving_in_a_forked_child);
   suite_add_tcase(s, t);

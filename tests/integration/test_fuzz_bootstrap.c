@@ -278,7 +278,7 @@ static void play(const ncclUniqueId *id) {
     if (opened && accepted) random_frames(&p);
   }
   close_all(&p);
-  end_threads(r, 1); /* ends by itself: whatever it was told, its peer is gone now */
+  end_threads(r, 1); /* ends by itself: whatever it received, its peer is gone now */
   free(r);
 }
 

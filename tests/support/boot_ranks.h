@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For the bootstrap's tests: ranks as threads, ranks as processes, and what each was told. */
+/* For the bootstrap's tests: ranks as threads, ranks as processes, and the events that each got. */
 #ifndef HK_TESTS_BOOT_RANKS_H
 #define HK_TESTS_BOOT_RANKS_H
 #include <check.h>
@@ -31,7 +31,7 @@ typedef struct rank_state {
   pthread_t thread;
   void (*body)(struct rank_state *);
   void *arg;
-  /* What on_event was told; the count is stored last. */
+  /* The events that on_event got; the count is stored last. */
   hk_event events[MAX_EVENTS];
   uint64_t event_ns[MAX_EVENTS];
   _Atomic(int) nevents;
@@ -46,7 +46,7 @@ static inline void record_event(void *arg, const hk_event *e) {
   atomic_store(&r->nevents, i + 1);
 }
 
-static inline bool was_told(rank_state *r, int kind, int rank) {
+static inline bool was_reported(rank_state *r, int kind, int rank) {
   for (int i = 0; i < atomic_load(&r->nevents); i++)
     if (r->events[i].rank == rank && (kind < 0 || r->events[i].kind == kind)) return true;
   return false;
