@@ -105,15 +105,10 @@ static inline hk_overlay_link *hk_link_to(hk_bootstrap *b, bool next, int round)
 
 /* ---- overlay.c ---- */
 hk_status hk_overlay_init(hk_bootstrap *b);
-/* Opens the link to rank + 2^round and waits for the one from rank - 2^round. Reports whom it waits for. */
-hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env);
 /* Sends a frame whose payload is in two pieces (either may be empty). Never blocks: what the socket does not accept
  * is kept and sent later. HK_OK if the link has ended: a wait for the peer returns the cause. */
 hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, const void *p1, size_t n1,
                           const void *p2, size_t n2);
-/* Waits for the frame of this type and number on the link; the caller frees *out. */
-hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq, const hk_wait_env *env,
-                           hk_message **out);
 /* Says goodbye on all links, waits for the peers' answers (2 s at most), then stops the service for them. */
 void hk_overlay_leave(hk_bootstrap *b);
 void hk_overlay_free(hk_bootstrap *b);
@@ -124,16 +119,25 @@ bool hk_overlay_accept(hk_bootstrap *b, const hk_hello *h, int fd);
 void hk_overlay_deliver(hk_bootstrap *b, hk_message *m);
 /* Under the listener's lock: a data connection, kept until a transport takes it. */
 void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd);
+/* The link uses that socket from here on. On an error the caller closes fd. */
+hk_status hk_overlay_open(hk_overlay_link *l, int fd);
+/* On the service thread: the peer is gone, for the reason `how`, or (NULL) by the socket's error. Ends the link and
+ * reports it. */
+void hk_overlay_died(hk_overlay_link *l, int error, const char *how);
+
+/* ---- overlay_wait.c ---- */
+/* Opens the link to rank + 2^round and waits for the one from rank - 2^round. Reports whom it waits for. */
+hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env);
+/* Waits for the frame of this type and number on the link; the caller frees *out. */
+hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq, const hk_wait_env *env,
+                           hk_message **out);
+/* A hello from this rank to `to` of the same communicator; the nonce is not set. */
 hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to);
 /* Adds the contact's addresses to those of `d`. */
 void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing *d);
 /* Connects to a rank's listener: sends `h` with a new nonce. `at` (may be NULL) is tried first. */
 hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
                           int *fd);
-
-/* On the service thread: the peer is gone, for the reason `how`, or (NULL) by the socket's error. Ends the link and
- * reports it. */
-void hk_overlay_died(hk_overlay_link *l, int error, const char *how);
 
 /* ---- lost.c ---- */
 typedef struct hk_lost hk_lost;
@@ -146,6 +150,7 @@ void hk_lost_end(hk_bootstrap *b); /* not under the lock: waits for the threads,
 /* Under the lock: data was sent on a link. Watches the peers' hosts until all is acknowledged. */
 void hk_silence_begin(hk_bootstrap *b);
 void hk_silence_end(hk_bootstrap *b); /* not under the lock: stops that */
+
 /* ---- report.c ---- */
 /* Begins a collective of the rank's thread: returns the environment of its waits, which are reported, and end after
  * HOCKET_BOOTSTRAP_TIMEOUT if `bounded`. */

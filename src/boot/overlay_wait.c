@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The overlay on the rank's own thread: it connects links, waits for frames, and finds out why a peer does not come. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "../base/iface.h" /* link-local addresses */
+#include "../base/log.h"
+#include "../base/param.h"
+#include "dial.h"
+#include "internal.h"
+
+enum {
+  GONE_NS = 1000 * 1000 * 1000, /* for a connection of a member that has left the parent, which may be under way */
+  LOST_NS = 200 * 1000 * 1000   /* for events about other lost links to arrive: all ranks report the same one */
+};
+
+/* ---- connections to a rank's listener ---- */
+
+hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to) {
+  return (hk_hello){.kind = kind, .from = b->rank, .to = to, .key = b->family->key, .comm = b->comm};
+}
+
+/* A link-local address needs the name of an interface of this host: the peer's name means nothing here. */
+static void use_own_scope(const hk_bootstrap *b, hk_addr *a) {
+  hk_contact own;
+  if (a->sa.sa_family != AF_INET6 || !hk_addr_is_link_local(a)) return;
+  if (!hk_contact_decode(&own, b->contacts + (size_t)b->rank * HK_CONTACT_BYTES)) return;
+  for (uint32_t i = 0; i < own.n; i++)
+    if (own.at[i].sa.sa_family == AF_INET6 && hk_addr_is_link_local(&own.at[i])) {
+      a->v6.sin6_scope_id = own.at[i].v6.sin6_scope_id;
+      return;
+    }
+}
+
+void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing *d) {
+  for (uint32_t i = 0; i < c->n; i++) {
+    hk_addr a = c->at[i];
+    if (d->n && hk_addr_equal(&a, &d->at[0])) continue;
+    use_own_scope(b, &a);
+    d->at[d->n++] = a;
+  }
+}
+
+hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
+                          int *fd) {
+  hk_status rc;
+  hk_contact c;
+  char whom[48];
+  snprintf(whom, sizeof whom, "rank %d of %d", h->to, b->nranks);
+  *fd = -1;
+  if (!hk_contact_decode(&c, b->contacts + (size_t)h->to * HK_CONTACT_BYTES))
+    return HK_FAIL(HK_ERR_INTERNAL, "no usable address of %s is known", whom);
+  HK_TRY(hk_random(h->nonce, sizeof h->nonce), out);
+  hk_dialing d = {
+      .hello = h, .secret = b->family->secret, .whom = whom, .wait = env, .advice = advice, .patience_ns = 1000000000};
+  if (h->kind == HK_HELLO_DATA) d.slow_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  if (at) {
+    d.at[d.n] = *at;
+    hk_addr_set_port(&d.at[d.n++], hk_addr_port(&c.at[0]));
+  }
+  hk_overlay_addresses(b, &c, &d);
+  HK_TRY(hk_boot_dial(&d, fd), out);
+out:
+  return rc;
+}
+
+/* ---- waits ---- */
+
+/* True if a future member of this child has aborted or destroyed the parent before it joined. That event may arrive a
+ * moment before the member's own connection. Under the lock. */
+static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
+  if (!b->parent || l->next || l->end != HK_END_CLOSED) return false;
+  int rank = b->members[l->rank];
+  if (!hk_event_aborted(b->parent, rank) && !hk_bootstrap_left(b->parent, rank)) return false;
+  uint64_t now = hk_now_ns();
+  if (!b->gone_ns) b->gone_ns = now;
+  return hk_ago_ns(now, b->gone_ns) > GONE_NS;
+}
+
+/* A lost link of the parent fails the parent: a member whose call has not begun will not join. Under the lock. */
+static hk_status parent_failure(const hk_bootstrap *b) {
+  hk_status rc = HK_OK;
+  hk_bootstrap *p = b->parent;
+  if (b->after_loss) return HK_OK;
+  pthread_mutex_lock(&p->lock);
+  if (p->lost_ns && hk_ago_ns(hk_now_ns(), p->lost_ns) >= LOST_NS) {
+    bool link = p->first_event.kind == HK_EVENT_LINK;
+    rc = HK_FAIL(HK_ERR_REMOTE, "%s", link ? p->first_event.text : "a control connection of the parent was lost");
+  }
+  pthread_mutex_unlock(&p->lock);
+  return rc;
+}
+
+/* The error that ends every wait for a peer. Under the lock. */
+static hk_status wait_failure(hk_bootstrap *b, const hk_overlay_link *l) {
+  static const char *const kinds[HK_EVENT_KINDS] = {"is gone", "aborted", "failed", "disagrees with the others",
+                                                    "is suspect"};
+  const hk_event *e = &b->first_event;
+  if (b->broken && e->kind == HK_EVENT_LINK) {
+    if (hk_ago_ns(hk_now_ns(), b->lost_ns) < LOST_NS) return HK_OK;
+    return HK_FAIL(HK_ERR_REMOTE, "%s", e->text);
+  }
+  if (b->broken)
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d %s%s%s", e->rank, b->nranks, kinds[e->kind], e->text[0] ? ": " : "",
+                   e->text);
+  if (b->parent && hk_event_dead(b->parent, b->members[l->rank]))
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, is gone", l->rank,
+                   b->nranks, b->members[l->rank]);
+  if (b->parent) {
+    hk_status rc = parent_failure(b);
+    if (rc != HK_OK) return rc;
+  }
+  if (never_comes(b, l))
+    return HK_FAIL(
+        HK_ERR_REMOTE,
+        "rank %d of the parent communicator, which was to become rank %d of %d, has aborted or destroyed the "
+        "parent: leave it out (ncclCommShrink)",
+        b->members[l->rank], l->rank, b->nranks);
+  if (l->end == HK_END_LEFT)
+    return HK_FAIL(HK_ERR_REMOTE,
+                   "rank %d of %d has left the communicator (ncclCommDestroy) while others wait for it; all ranks must "
+                   "make the same calls",
+                   l->rank, b->nranks);
+  return HK_OK;
+}
+
+/* On the rank's thread: publishes which rank it waits for, for ranks that ask. -1: none. */
+static void note_awaited(hk_bootstrap *b, int rank) {
+  /* relaxed: the value is independent */
+  atomic_store_explicit(&b->awaited, rank, memory_order_relaxed);
+  atomic_store_explicit(&b->gave_up_ns, 0, memory_order_relaxed); /* as above */
+  if (b->parent) atomic_store_explicit(&b->parent->awaited, rank < 0 ? -1 : b->members[rank], memory_order_relaxed);
+}
+
+/* Ranks that wait for this one are about to give up, too, and ask what it does: they need the wait that it has just
+ * given up. */
+static void end_awaiting(hk_bootstrap *b, hk_status rc) {
+  if (rc == HK_OK) {
+    note_awaited(b, -1);
+    return;
+  }
+  /* relaxed: an answer at this moment may mix two waits */
+  atomic_store_explicit(&b->gave_up_in, atomic_load_explicit(&b->phase, memory_order_relaxed), memory_order_relaxed);
+  atomic_store_explicit(&b->gave_up_ns, hk_now_ns(), memory_order_relaxed);
+}
+
+/* A split that failed leaves messages of its collective here. A peer that is ahead has given up the collective that
+ * this rank is in, and its notice of that is on the way. Under the lock. */
+static hk_message *take_message(hk_bootstrap *b, const hk_overlay_link *l, hk_frame_type type, uint64_t seq) {
+  for (hk_message **at = &b->inbox; *at;) {
+    hk_message *m = *at;
+    bool fits = m->frame.type == type && m->frame.round == l->round && m->towards_next != l->next;
+    if (!fits || m->frame.seq > seq) {
+      at = &m->next;
+      continue;
+    }
+    *at = m->next;
+    if (!m->next) b->inbox_end = at;
+    if (m->frame.seq == seq) return m;
+    free(m);
+  }
+  return NULL;
+}
+
+hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq, const hk_wait_env *env,
+                           hk_message **out) {
+  hk_status rc = HK_OK;
+  hk_bootstrap *b = l->b;
+  hk_waiter w;
+  hk_wait_begin(&w, env);
+  pthread_mutex_lock(&b->lock);
+  note_awaited(b, l->rank);
+  while (!(*out = take_message(b, l, type, seq))) {
+    HK_TRY(wait_failure(b, l), out);
+    HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
+  }
+out:
+  end_awaiting(b, rc);
+  pthread_mutex_unlock(&b->lock);
+  return rc;
+}
+
+/* ---- opening links ---- */
+
+static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
+  hk_status rc;
+  hk_bootstrap *b = l->b;
+  int fd;
+  if (hk_contact_process(b->contacts + (size_t)l->rank * HK_CONTACT_BYTES) == b->listener->contact.process) {
+    pthread_mutex_lock(&b->lock);
+    l->local = true;
+    l->end = HK_END_OPEN;
+    pthread_mutex_unlock(&b->lock);
+    return hk_overlay_send(l, HK_FRAME_OPEN, 0, NULL, 0, NULL, 0);
+  }
+  hk_hello h = hk_overlay_hello(b, HK_HELLO_OVERLAY, l->rank);
+  hk_wait_env until = *env;
+  h.round = l->round;
+  until.deadline_ns = b->deadline_ns; /* the error of a failed connection names its addresses */
+  b->dialing = true;
+  note_awaited(b, l->rank);
+  rc = hk_overlay_dial(b, &h, NULL, &until, "see that rank's output, and check that its host can be reached", &fd);
+  end_awaiting(b, rc);
+  b->dialing = false;
+  HK_TRY(rc, out);
+  rc = hk_overlay_open(l, fd);
+  if (rc != HK_OK) close(fd);
+out:
+  return rc;
+}
+
+hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env) {
+  hk_status rc = HK_OK;
+  hk_overlay_link *previous = hk_link_to(b, false, round);
+  hk_waiter w;
+  HK_TRY(open_to_next(hk_link_to(b, true, round), env), done);
+  hk_wait_begin(&w, env);
+  pthread_mutex_lock(&b->lock);
+  note_awaited(b, previous->rank);
+  while (previous->end == HK_END_CLOSED) {
+    HK_TRY(wait_failure(b, previous), out);
+    HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
+  }
+out:
+  end_awaiting(b, rc);
+  pthread_mutex_unlock(&b->lock);
+done:
+  return rc;
+}
