@@ -66,6 +66,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   fact->copies = c->options.no_ctas && l->stream_words &&
                  g->device->ops->word_check(g->device, g->world->credits[c->rank].base, g->queue) == HK_OK;
   fact->multicast = l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0;
+  c->wiring.env.gpu = g->device;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
 out:
   return rc;
@@ -131,6 +132,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
     here += c->peers[r].process == c->peers[c->rank].process && f->id == fact_of(facts, stride, c->rank)->id;
   }
   hk_gpu_check_queues(here, c->device);
+  g->sm = (int)room.sm;
   room.ranks = (uint64_t)g->sharers;
   room.wished = (uint64_t)c->selection.overrides.wish.max_channels; /* equal on all ranks: init compares it */
   if (hosts && (!room.wished || room.wished > HK_GPU_NET_CHANNELS)) room.wished = HK_GPU_NET_CHANNELS;

@@ -129,6 +129,7 @@ typedef struct hk_gpu {
   bool wide;                          /* all pairs' links keep lines of 128 bytes whole */
   bool *nvlink;                       /* [nranks] between this rank's GPU and each other's */
   hk_gpu_prices prices;               /* what rank 0 knows */
+  int sm;                             /* the oldest generation of the ranks' devices */
   int sharers;                        /* ranks of the device that has most; equal on all ranks */
   struct hk_gpu_proxy *_Atomic proxy; /* NULL: no link over the network yet */
   bool in_switch;                     /* the world's multicast memory is there */
@@ -277,8 +278,8 @@ void hk_gpu_topology_free(hk_gpu_world *w);
 /* After hk_gpu_reach, by all ranks: g->in_switch, the same on all.  What prevents it is logged. */
 hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first);
-/* Can the switch do this for the type? */
-bool hk_gpu_switch_adds(hk_dtype type, hk_redop op);
+/* Can the switch do the call's operator for its type? */
+bool hk_gpu_switch_reduces(const hk_call *call);
 
 /* ---- memory.c ---- */
 /* Memory that other processes can open; zeros. */
@@ -319,9 +320,9 @@ void hk_gpu_copy_end(ncclComm_t c); /* its streams are over */
 
 /* ---- plan.c ---- */
 /* How many copies of a program's lanes, which use `span` channels, a launch may have. */
-unsigned hk_gpu_most_channels(ncclComm_t c, const hk_algorithm *a, unsigned lanes, unsigned span);
+unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_algorithm *a, const hk_program *p, unsigned span);
 /* `span`: channels of one copy of the lanes.  The plan's links are offered; hk_gpu_work_of gets them. */
-hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span);
+hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call);
 void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan);
 hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, unsigned *blocks, unsigned *threads);
 

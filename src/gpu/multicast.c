@@ -47,7 +47,9 @@ hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsign
   return k;
 }
 
-bool hk_gpu_switch_adds(hk_dtype type, hk_redop op) {
+bool hk_gpu_switch_reduces(const hk_call *call) {
+  hk_dtype type = (hk_dtype)call->dtype;
+  hk_redop op = hk_call_op(call);
   if (op == HK_PROD) return false;
   switch (type) {
     case HK_F16:

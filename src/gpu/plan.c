@@ -70,14 +70,15 @@ out:
   return rc;
 }
 
-unsigned hk_gpu_most_channels(ncclComm_t c, const hk_algorithm *a, unsigned lanes, unsigned span) {
-  unsigned most = hk_gpu_of(c)->blocks / (lanes > span ? lanes : span);
+unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_algorithm *a, const hk_program *p, unsigned span) {
+  unsigned most = hk_gpu_of(c)->blocks / (p->nlanes > span ? p->nlanes : span);
   if (a->in_switch && most > hk_gpu_of(c)->world->multicast.channels) most = hk_gpu_of(c)->world->multicast.channels;
   return most;
 }
 
-hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span) {
+hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {
   hk_status rc = HK_OK;
+  (void)call;
   HK_TRY(check_program(plan), out);
   hk_gpu_plan *gp = calloc(1, sizeof *gp);
   if (!gp) return HK_FAIL_ERRNO("no memory for a plan");

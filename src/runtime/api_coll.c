@@ -5,7 +5,6 @@
 #include "api.h"
 #include "comm.h"
 #include "group.h"
-#include "stream.h"
 
 _Static_assert((int)ncclSuccess == HK_OK && (int)ncclUnhandledCudaError == HK_ERR_CUDA &&
                    (int)ncclSystemError == HK_ERR_SYSTEM && (int)ncclInternalError == HK_ERR_INTERNAL &&
@@ -83,7 +82,7 @@ hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, nc
   if (hk_coll_has_root(coll)) HK_TRY(check_peer(who, "root", root, c), out);
   if (hk_coll_has_input(coll, c->rank, root)) HK_TRY(check_buffer(who, "sendbuff", in, &call), out);
   if (hk_coll_has_output(coll, c->rank, root)) HK_TRY(check_buffer(who, "recvbuff", out, &call), out);
-  if (!c->backend_state) HK_TRY(hk_stream_check(stream, who), out);
+  HK_TRY(c->backend->check(&call, who), out);
   HK_INFO(HK_SUB_COLL,
           "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d]", who + 4,
           (unsigned long long)c->order.sequence, in, out, count, (int)type, op, root, (void *)c, c->nranks);
@@ -150,16 +149,6 @@ HK_API(ncclResult_t, ncclScatter,
   return (ncclResult_t)hk_coll_call(HK_SCATTER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
 }
 
-/* On host memory; the question is asked when the buffer is another one than before. */
-static hk_status check_host_memory(const hk_call *call) {
-  const void *buffer = call->p2p == HK_P2P_SEND ? call->in : call->out;
-  const void **seen = &call->comm->order.looked_at[call->p2p == HK_P2P_SEND];
-  if (buffer == *seen || call->count == 0) return HK_OK;
-  hk_status rc = hk_choose_refuse_gpu_memory(call);
-  if (rc == HK_OK) *seen = buffer;
-  return rc;
-}
-
 static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type) {
   hk_status rc = HK_OK;
   bool sends = call->p2p == HK_P2P_SEND;
@@ -168,16 +157,7 @@ static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type
   call->dtype = (uint8_t)type;
   HK_TRY(check_peer(who, "peer", call->root, call->comm), out);
   HK_TRY(check_buffer(who, sends ? "sendbuff" : "recvbuff", sends ? call->in : call->out, call), out);
-  bool gpu = call->comm->backend_state != NULL;
-  if (!gpu) HK_TRY(hk_stream_check(call->stream, who), out);
-  if (!gpu) HK_TRY(check_host_memory(call), out);
-  if (call->root == call->comm->rank && !hk_group_open() && (gpu || hk_stream_is_null(call->stream))) {
-    rc = HK_FAIL(HK_ERR_USAGE,
-                 "%s: rank %d to itself outside of a group never ends: put the ncclSend and the ncclRecv between "
-                 "ncclGroupStart and ncclGroupEnd",
-                 who, call->root);
-    goto out;
-  }
+  HK_TRY(call->comm->backend->check(call, who), out);
   return (ncclResult_t)hk_group_submit(call);
 out:
   return (ncclResult_t)hk_group_remember(rc);

@@ -6,7 +6,6 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
-#include "../gpu/gpu.h"
 #include "api.h"
 #include "comm.h"
 #include "group.h"
@@ -80,7 +79,7 @@ HK_API(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommInitAll: %d devices into %p", ndev, (void *)comms);
     goto out;
   }
-  int gpus = hk_gpu_count();
+  int gpus = hk_backend_devices();
   for (int i = 0; i < ndev && (devlist || gpus); i++) {
     int device = devlist ? devlist[i] : i;
     if (device >= 0 && (!gpus || device < gpus)) continue;
@@ -105,6 +104,7 @@ static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclCo
   how->parent = parent;
   HK_TRY(hk_comm_new(&c, parent->rank, parent->nranks, config), out);
   if (!config) c->options.blocking = parent->options.blocking;
+  c->backend = parent->backend;
   c->device = parent->device;
   c->options.batch_invariant = parent->redop_flags != 0;
   return hk_group_submit_init(c, how, newcomm);
@@ -294,7 +294,7 @@ HK_API(ncclResult_t, ncclCommFinalize, (ncclComm_t comm)) {
   HK_TRY(hk_group_refuse(comm, "ncclCommFinalize"), out);
   atomic_store(&comm->health.finalized, true);
   HK_TRY(hk_leave_in_peace(comm, "ncclCommFinalize"), out); /* what streams still run */
-  hk_gpu_drain(comm);
+  if (comm->backend->drain) comm->backend->drain(comm);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }
@@ -357,7 +357,7 @@ HK_API(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyn
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGetAsyncError: asyncError is NULL");
     goto out;
   }
-  hk_status found = hk_gpu_look(comm, true);
+  hk_status found = comm->backend->look ? comm->backend->look(comm) : HK_OK;
   if (found != HK_OK) (void)hk_comm_failed(comm, found);
   hk_status failure = hk_comm_verdict(comm); /* not before all ranks agree on it */
   /* A communicator that this rank revoked is quiet: NCCL's users poll for that. */

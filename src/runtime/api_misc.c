@@ -5,8 +5,6 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
-#include "../device/host.h"
-#include "../gpu/gpu.h"
 #include "api.h"
 #include "comm.h"
 #include "group.h"
@@ -16,7 +14,7 @@ __attribute__((used)) static const char version_text[] = "NCCL version 2.28.9+cu
 
 HK_EXPORT int hocketVersion(void) { return 0 * 10000 + 1 * 100 + 0; }
 
-HK_EXPORT int hocketDeviceCount(void) { return hk_gpu_count(); }
+HK_EXPORT int hocketDeviceCount(void) { return hk_backend_devices(); }
 
 HK_API(ncclResult_t, ncclGetVersion, (int *version)) {
   if (!version) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclGetVersion: version is NULL");
@@ -53,27 +51,25 @@ HK_API(ncclResult_t, ncclMemAlloc, (void **ptr, size_t size)) {
   if (!ptr) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclMemAlloc: ptr is NULL");
   *ptr = NULL;
   if (size == 0) return ncclSuccess;
-  int device = hk_gpu_choose(); /* where communicators of this thread work */
-  return (ncclResult_t)(device >= 0 ? hk_gpu_mem_alloc(device, size, ptr) : hk_host_alloc(ptr, size));
+  int device;
+  const hk_backend *backend = hk_backend_choose(&device); /* of communicators of this thread */
+  return (ncclResult_t)backend->alloc(device, size, ptr);
 }
 
 HK_API(ncclResult_t, ncclMemFree, (void *ptr)) {
   HK_UNCANCELLED;
   hk_status rc = HK_OK;
-  if (ptr && !hk_gpu_mem_free(ptr, &rc)) rc = hk_host_free(ptr);
+  for (const hk_backend *const *b = hk_backends; ptr && *b; b++)
+    if ((*b)->free(ptr, &rc)) break;
   return (ncclResult_t)rc;
 }
 
-/* ---- registration ----
- * On host memory what can be shared is shared without being registered: addresses within a process, ncclMemAlloc's
- * memory between processes.  A network card can send from it without a copy.  On GPUs it lets others read the memory for
- * themselves (gpu/view.c). */
+/* ---- registration ---- */
 struct hk_registration {
   uint32_t magic;
   void *base;
   size_t bytes;
-  bool told;                /* to the transports */
-  struct hk_gpu_view *view; /* NULL on host memory */
+  void *handle; /* the backend's; NULL: it has none */
   hk_registration *next;
 };
 enum { REGISTRATION_LIVE = 0x72656721 };
@@ -86,13 +82,10 @@ static hk_status add_registration(const char *who, ncclComm_t c, void *base, siz
   hk_registration *r = malloc(sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for a registration");
   *r = (hk_registration){.magic = REGISTRATION_LIVE, .base = base, .bytes = bytes};
-  if (hk_gpu_of(c) && (rc = hk_gpu_view_add(c, base, bytes, symmetric, &r->view)) != HK_OK) {
+  if ((rc = c->backend->memory_add(c, base, bytes, symmetric, &r->handle)) != HK_OK) {
     free(r);
     return rc;
   }
-  /* acquire: pairs with the end of init, which made the transports; before that there are none to be told */
-  r->told = !hk_gpu_of(c) && atomic_load_explicit(&c->health.progress, memory_order_acquire) == HK_OK;
-  if (r->told) hk_wire_memory(c, base, bytes, true);
   /* Frameworks register from any thread, inside allocator locks. */
   pthread_mutex_lock(&c->health.lock);
   r->next = c->registrations;
@@ -112,8 +105,7 @@ static hk_status remove_registration(const char *who, ncclComm_t c, hk_registrat
   if (found) *at = r->next;
   pthread_mutex_unlock(&c->health.lock);
   if (!found) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a registration of this communicator", who, (void *)r);
-  if (r->told) hk_wire_memory(c, r->base, r->bytes, false);
-  if (r->view) hk_gpu_view_drop(c, r->view);
+  if (r->handle) c->backend->memory_drop(c, r->base, r->bytes, r->handle);
   free(r);
   return HK_OK;
 }
@@ -174,7 +166,7 @@ HK_API(ncclResult_t, ncclRedOpCreatePreMulSum,
   for (int i = 0; i < HK_REDOP_LIMIT; i++) {
     if (comm->redops[i].used) continue;
     comm->redops[i] = (hk_user_redop){.dtype = (uint8_t)datatype, .used = true};
-    if (residence == ncclScalarDevice && hk_gpu_of(comm)) {
+    if (residence == ncclScalarDevice && comm->backend->late_scalars) {
       comm->redops[i].scalar = (uintptr_t)scalar;
       comm->redops[i].on_device = true;
       *op = (ncclRedOp_t)(ncclNumOps + i);

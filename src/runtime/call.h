@@ -18,7 +18,6 @@ typedef struct hk_call {
   int root;             /* or the peer of a send or receive */
   uint64_t scalar;      /* one element, for HK_PREMULSUM; or its address */
   bool scalar_on_device;
-  bool holds_stream; /* waits in a group for a host stream, which stays until then */
   cudaStream_t stream;
   void *event, *group_event; /* a profiler's, of the call and of the group around it; NULL without one */
 } hk_call;

@@ -4,8 +4,6 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
-#include "../device/device.h"
-#include "../gpu/gpu.h"
 #include "comm.h"
 #include "tuner.h"
 
@@ -21,31 +19,9 @@ static unsigned span_of(const hk_program *p) {
 /* How many copies of the lanes a decision for so many channels gives.  On a GPU a lane is a block, and each link has a
  * channel. */
 static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_program *p) {
-  unsigned span = span_of(p), wanted = (unsigned)d->channels, most = HK_CHANNELS / span;
-  if (hk_gpu_of(c)) most = hk_gpu_most_channels(c, d->algorithm, p->nlanes, span);
-  if (most < 1) most = 1; /* bind_links complains */
+  unsigned wanted = (unsigned)d->channels, most = c->backend->most_channels(c, d->algorithm, p, span_of(p));
+  if (most < 1) most = 1; /* bind complains */
   return wanted < most ? wanted : most;
-}
-
-static hk_status bind_links(ncclComm_t c, hk_plan *plan) {
-  hk_status rc = HK_OK;
-  const hk_link_need *needs = hk_program_links(plan->program);
-  unsigned span = span_of(plan->program);
-  if (span * plan->channels > HK_CHANNELS)
-    return HK_FAIL(HK_ERR_INTERNAL, "%s needs %u channels, %d is the most", plan->program->algorithm,
-                   span * plan->channels, HK_CHANNELS);
-  for (unsigned ch = 0; ch < plan->channels; ch++) {
-    for (unsigned i = 0; i < plan->program->nlinks; i++) {
-      hk_link_key key = {
-          .peer = needs[i].peer, .kind = needs[i].kind, .channel = (uint8_t)(needs[i].channel + ch * span)};
-      hk_wired_link *l;
-      HK_TRY(hk_wire_link(c, key, &l), out);
-      plan->links[ch * plan->program->nlinks + i] = &l->link;
-      plan->pumped = plan->pumped || l->link.pumped;
-    }
-  }
-out:
-  return rc;
 }
 
 static unsigned max_operands(const hk_program *p, unsigned most) {
@@ -57,7 +33,7 @@ static unsigned max_operands(const hk_program *p, unsigned most) {
 
 static void plan_free(ncclComm_t c, hk_plan *plan) {
   if (!plan) return;
-  hk_gpu_plan_free(c, plan);
+  if (c->backend->unbind) c->backend->unbind(c, plan);
   hk_program_free((hk_program *)(uintptr_t)plan->program);
   for (unsigned k = 0; plan->more && k + 1 < plan->orders; k++) hk_program_free(plan->more[k]);
   free(plan->more);
@@ -65,27 +41,11 @@ static void plan_free(ncclComm_t c, hk_plan *plan) {
   free(plan);
 }
 
-hk_status hk_choose_refuse_gpu_memory(const hk_call *op) {
-  const void *buffers[] = {op->in, op->out};
-  int device;
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(buffers); i++)
-    if (buffers[i] && hk_cuda_owns(buffers[i], &device))
-      return HK_FAIL(
-          HK_ERR_USAGE,
-          "%s: %p is memory of GPU %d, but this communicator works on host memory (HOCKET_DEVICE=host, or a library "
-          "without GPU kernels: make NVCC=/path/to/nvcc): copy the data to the host and call with that",
-          op->p2p == HK_P2P_SEND   ? "Send"
-          : op->p2p == HK_P2P_RECV ? "Recv"
-                                   : hk_coll_name((hk_coll)op->coll),
-          buffers[i], device);
-  return HK_OK;
-}
-
-/* GPUs: what the channels of other ring orders run, where that is not the same. */
+/* What the channels of other ring orders run, if that is not the same. */
 static hk_status add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, hk_build what) {
   hk_status rc = HK_OK;
   const hk_program *first = plan->program;
-  unsigned orders = hk_gpu_of(c) && what.layout ? (unsigned)what.layout->nchannels : 1, differ = 0;
+  unsigned orders = c->backend->ring_orders && what.layout ? (unsigned)what.layout->nchannels : 1, differ = 0;
   if (orders > plan->channels) orders = plan->channels;
   if (orders <= 1) return HK_OK;
   plan->more = calloc(orders - 1, sizeof(hk_program *));
@@ -116,8 +76,6 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   const hk_algorithm *a = d->algorithm;
   hk_program *program = NULL;
   hk_plan *plan = NULL;
-  /* Here, so that calls like earlier ones cost nothing more. */
-  if (!hk_gpu_of(c)) HK_TRY(hk_choose_refuse_gpu_memory(op), undo);
   plan = calloc(1, sizeof *plan);
   if (!plan) {
     rc = HK_FAIL_ERRNO("no memory for a plan");
@@ -134,7 +92,7 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
     rc = HK_FAIL_ERRNO("no memory for a plan");
     goto undo;
   }
-  HK_TRY(hk_gpu_of(c) ? hk_gpu_bind(c, plan, span_of(program)) : bind_links(c, plan), undo);
+  HK_TRY(c->backend->bind(c, plan, span_of(program), op), undo);
   plan->next = c->plans.all;
   c->plans.all = plan;
   HK_INFO(HK_SUB_TUNING,
@@ -182,11 +140,7 @@ static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, 
   if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !d->algorithm->in_switch)
     return hk_choose_chunk(m, plan->program, block);
   hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
-  if (hk_gpu_of(c) && d->algorithm->in_switch) as.slot_bytes = hk_gpu_of(c)->world->multicast.slot_bytes;
-  size_t lines = protocol == HK_PROTO_LL      ? HK_GPU_LL_MAX
-                 : protocol == HK_PROTO_LL128 ? HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES)
-                                              : as.slot_bytes;
-  if (as.slot_bytes > lines) as.slot_bytes = lines; /* what does not fit a slot's lines would go as with Simple */
+  as.slot_bytes = c->backend->slot_bytes(c, d, as.slot_bytes);
   return hk_choose_chunk(&as, plan->program, block);
 }
 
@@ -206,8 +160,7 @@ static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decisio
   const hk_coll coll = (hk_coll)op->coll;
   hk_machine m = s->machine;
   /* Switches know fewer types and operators than cores do. */
-  if (hk_gpu_of(c) && hk_coll_reduces(coll))
-    m.in_switch = m.in_switch && hk_gpu_switch_adds((hk_dtype)op->dtype, hk_call_op(op));
+  if (m.in_switch && hk_coll_reduces(coll)) m.in_switch = c->backend->switch_reduces(op);
   hk_wish wish = s->overrides.wish;
   wish.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;
   hk_select(&m, &wish, coll, bytes, d);

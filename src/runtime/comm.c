@@ -6,7 +6,6 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../boot/process.h" /* hk_forks */
-#include "../gpu/gpu.h"
 #include "story.h"
 
 /* Freed communicators wait here before their memory is given back, so that a use after free finds HK_COMM_FREED.  This
@@ -110,7 +109,7 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
   c->rank = rank;
   c->nranks = nranks;
   c->forks = hk_forks;
-  c->device = hk_gpu_choose();
+  c->backend = hk_backend_choose(&c->device);
   c->wiring.multicast = c->wiring.sleeper = -1;
   pthread_mutex_init(&c->health.lock, NULL);
   atomic_store(&c->health.progress, HK_IN_PROGRESS);

@@ -7,6 +7,7 @@
 #include "../collectives/overrides.h"
 #include "../kernels/exec.h"
 #include "../transport/transport.h"
+#include "backend.h"
 #include "call.h"
 
 enum { HK_COMM_LIVE = 0x686f636b, HK_COMM_FREED = 0x64656164 };
@@ -39,7 +40,7 @@ typedef struct hk_health {
   _Atomic(int) revoker;  /* the rank that did it, if it was another one */
   _Atomic(bool) finalized;
   pthread_mutex_t lock;   /* of the story, and of what failures tell others by */
-  uint32_t *stop_kernels; /* set to 1 with a failure: ends the communicator's kernels; NULL on the host */
+  uint32_t *stop_kernels; /* set to 1 with a failure: ends the communicator's kernels; NULL: it has none */
   /* What the communicator ends with (story.h): the strongest event so far, until it is settled; `failure` may change until then. */
   hk_event story;
   uint64_t settle_ns;             /* when it is settled; 0: no event yet */
@@ -143,7 +144,8 @@ struct ncclComm {
   hk_selection selection;
   hk_plans plans;
   hk_order order;
-  void *backend_state;          /* what a GPU holds of it: hk_gpu_of (gpu.h); NULL on host memory */
+  const hk_backend *backend;    /* what it works on */
+  void *backend_state;          /* its, between attach and detach; NULL if it needs none */
   struct hk_profiler *profiler; /* NULL: none */
   hk_user_redop *redops;        /* [HK_REDOP_LIMIT], made at first use */
   hk_registration *registrations;
@@ -212,8 +214,6 @@ void hk_wire_answer_with(ncclComm_t c, hk_answer *answer, void *arg);
 
 /* choose.c: the plan and launch arguments for a collective; both stay until the next call of the same collective. */
 hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch);
-/* HK_ERR_USAGE in words where a buffer of a communicator on host memory is a GPU's. */
-hk_status hk_choose_refuse_gpu_memory(const hk_call *op);
 /* Equal calls have equal signatures on all ranks; never 0. */
 uint32_t hk_choose_signature(const hk_call *op);
 double hk_choose_price(ncclComm_t c, const hk_call *op); /* microseconds, by the model */

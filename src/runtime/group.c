@@ -4,12 +4,9 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
-#include "../gpu/gpu.h"
 #include "children.h"
 #include "estimate.h"
 #include "profiler.h"
-#include "run.h"
-#include "stream.h"
 
 /* An init, split or shrink that waits for the group's end or runs in its thread. */
 typedef struct hk_job {
@@ -45,8 +42,6 @@ static struct {
 
 static void watch_thread(void);
 
-bool hk_group_open(void) { return group.depth > 0; }
-
 hk_status hk_group_remember(hk_status rc) {
   if (rc != HK_OK && group.depth > 0 && group.error == HK_OK) group.error = rc;
   return rc;
@@ -69,7 +64,7 @@ static void free_how(hk_init *how) {
 
 static void hold(const hk_call *call, int by) {
   atomic_fetch_add(&call->comm->health.queued, by);
-  if (call->holds_stream) hk_stream_hold(call->stream, by);
+  if (call->comm->backend->hold) call->comm->backend->hold(call, by);
 }
 
 static void hold_parent(const hk_job *j, int by) {
@@ -381,15 +376,6 @@ static void drop_jobs(hk_status why) {
   }
 }
 
-static hk_status submit_gpu(const hk_call *call) {
-  HK_UNCANCELLED;
-  hk_health *h = &call->comm->health;
-  atomic_store_explicit(&h->calling, true, memory_order_relaxed); /* as in hk_group_submit */
-  hk_status rc = hk_gpu_run(call, 1);
-  atomic_store_explicit(&h->calling, false, memory_order_release); /* whoever sees false may free what we used */
-  return rc;
-}
-
 static hk_status submit(const hk_call *call) {
   if (group.depth > 0) {
     if (group.ncalls == group.room) {
@@ -404,27 +390,18 @@ static hk_status submit(const hk_call *call) {
     }
     hk_call *queued = &group.calls[group.ncalls++];
     *queued = *call;
-    queued->holds_stream = !hk_gpu_of(call->comm) && !hk_stream_is_null(call->stream);
     hold(queued, 1);
     return HK_OK;
   }
-  ncclComm_t c = call->comm;
-  hk_status rc = HK_OK;
-  if (hk_gpu_of(c)) return submit_gpu(call);
-  if (!hk_stream_is_null(call->stream)) return hk_comm_failed(c, hk_stream_enqueue(call->stream, call, 1));
-  /* relaxed: only this thread issues turns for this call; a stream's batch still under way shows as issued != served */
-  uint64_t issued = atomic_load_explicit(&c->order.issued, memory_order_relaxed);
-  if (__builtin_expect(issued != atomic_load_explicit(&c->order.served, memory_order_acquire), 0))
-    rc = hk_turn_wait(c, issued);
-  /* A store is enough: one thread at a time may call.  relaxed: an abort from another thread that does not see it yet
-   * races with the call itself, which no library can help; one that begins during the call's waits does see it. */
-  atomic_store_explicit(&c->health.calling, true, memory_order_relaxed);
-  bool held = hk_cancel_held;
-  if (rc == HK_OK) rc = hk_run_one(call);
-  /* release: whoever sees false may free what we used */
-  atomic_store_explicit(&c->health.calling, false, memory_order_release);
-  if (__builtin_expect(hk_cancel_held, 0) && !held) hk_cancel_release();
-  return rc;
+  return call->comm->backend->run_one(call);
+}
+
+hk_status hk_group_check_self(const hk_call *call, const char *who) {
+  if (call->root != call->comm->rank || group.depth > 0) return HK_OK;
+  return HK_FAIL(HK_ERR_USAGE,
+                 "%s: rank %d to itself outside of a group never ends: put the ncclSend and the ncclRecv between "
+                 "ncclGroupStart and ncclGroupEnd",
+                 who, call->root);
 }
 
 /* A call outside of a group is a group of its own. */
@@ -455,8 +432,7 @@ static void mark_inside(const hk_call *calls, size_t n, int by) {
   for (size_t i = 0; i < n; i++) atomic_fetch_add(&calls[i].comm->health.inside, by);
 }
 
-/* What this rank lacks, so that the calls do not run, ends the communicators of all of them, whose other ranks would wait. */
-static void fail_calls(const hk_call *calls, size_t n, hk_status rc) {
+void hk_group_fail_calls(const hk_call *calls, size_t n, hk_status rc) {
   if (!is_lack(rc)) return;
   mark_inside(calls, n, 1);
   for (size_t i = 0; i < n; i++) {
@@ -468,81 +444,40 @@ static void fail_calls(const hk_call *calls, size_t n, hk_status rc) {
   mark_inside(calls, n, -1);
 }
 
-/* The calls of communicators on GPUs, then those without a stream, then those for host streams; each kind in the order of
- * the calls. */
-typedef struct sorted_calls {
-  hk_call *calls;
-  size_t gpu, here, streams;
-} sorted_calls;
-
-static int kind_of(const hk_call *call) { return hk_gpu_of(call->comm) ? 0 : !call->holds_stream ? 1 : 2; }
-
-static hk_status sort_calls(sorted_calls *s, const hk_call *calls, size_t n) {
-  size_t count[3] = {0};
-  for (size_t i = 0; i < n; i++) count[kind_of(&calls[i])]++;
-  *s = (sorted_calls){.calls = malloc(n * sizeof *s->calls), .gpu = count[0], .here = count[1], .streams = count[2]};
-  if (!s->calls) return HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
-  size_t at[3] = {0, count[0], count[0] + count[1]};
-  for (size_t i = 0; i < n; i++) s->calls[at[kind_of(&calls[i])]++] = calls[i];
-  return HK_OK;
-}
-
-/* Each stream's calls go to it as one batch.  Changes the order of the calls. */
-static hk_status enqueue_calls(hk_call *calls, size_t n) {
+/* Gives each backend its calls, in the order of the calls. */
+static hk_status run_sorted(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
-  if (n == 0) return HK_OK;
-  hk_call *batch = malloc(2 * n * sizeof *batch), *rest = batch + n;
-  if (!batch) {
+  size_t begin = 0, end = 0;
+  hk_call *sorted = malloc(n * sizeof *sorted);
+  if (!sorted) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
-    goto out;
+    hk_group_fail_calls(calls, n, rc);
+    return rc;
   }
-  while (n) {
-    size_t m = 0, kept = 0;
+  for (const hk_backend *const *b = hk_backends; *b; b++, begin = end) {
     for (size_t i = 0; i < n; i++)
-      if (calls[i].stream == calls[0].stream)
-        batch[m++] = calls[i];
-      else
-        rest[kept++] = calls[i];
-    HK_TRY(hk_stream_enqueue(batch[0].stream, batch, m), out);
-    memcpy(calls, rest, kept * sizeof *calls);
-    n = kept;
+      if (calls[i].comm->backend == *b) sorted[end++] = calls[i];
+    if (begin == end) continue;
+    if (rc == HK_OK)
+      rc = (*b)->run_group(sorted + begin, end - begin);
+    else
+      hk_group_fail_calls(sorted + begin, end - begin, rc);
   }
-out:
-  if (rc != HK_OK) fail_calls(calls, n, rc);
-  free(batch);
-  return rc;
-}
-
-static hk_status run_sorted(sorted_calls *s) {
-  hk_status rc = HK_OK;
-  hk_call *here = s->calls + s->gpu;
-  if (s->gpu) HK_TRY(hk_gpu_run(s->calls, s->gpu), out);
-  HK_TRY(enqueue_calls(here + s->here, s->streams), out);
-  for (size_t i = 0; i < s->here; i++)
-    HK_TRY(hk_turn_wait(here[i].comm, atomic_load(&here[i].comm->order.issued)), out);
-  if (s->here) return s->here == 1 ? hk_run_one(here) : hk_run_group(here, s->here);
-out:
-  if (rc != HK_OK) fail_calls(here, s->here, rc);
+  free(sorted);
   return rc;
 }
 
 /* Runs the calls, or prices them if `us` is there.  Those without a stream run in this thread. */
 static hk_status run_calls(const hk_call *calls, size_t n, double *us) {
   hk_status rc = HK_OK;
-  sorted_calls sorted = {0};
   mark_inside(calls, n, 1); /* from here on an abort waits for us; one that did not see us is seen by still_there */
   for (size_t i = 0; i < n; i++) HK_TRY(still_there(calls[i].comm), out);
   if (us) {
     *us = hk_estimate(calls, n);
     goto out;
   }
-  rc = sort_calls(&sorted, calls, n);
-  if (rc == HK_OK)
-    rc = run_sorted(&sorted);
-  else
-    fail_calls(calls, n, rc);
+  rc = run_sorted(calls, n);
 out:
-  free(sorted.calls);
   mark_inside(calls, n, -1);
   return rc;
 }
@@ -565,7 +500,7 @@ static hk_status end(const char *who, double *us) {
   group.ncalls = group.room = 0;
   if (rc != HK_OK) {
     drop_jobs(rc); /* nothing of a group with a wrong call is begun */
-    fail_calls(calls, n, rc);
+    hk_group_fail_calls(calls, n, rc);
   } else if (group.jobs)
     rc = run_jobs();
   if (us) *us = 0;

@@ -12,7 +12,12 @@ hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *han
 /* Gives `rc`, with which a child cannot begin to be made; the thread's error is its text. If it is for lack of something, the
  * other members get it, too. Leaves `how` to the caller. */
 hk_status hk_group_unborn(const hk_init *how, hk_status rc);
-bool hk_group_open(void);
+/* HK_ERR_USAGE for a send or receive of a rank to itself outside of a group: the call waits for one that comes after it. */
+hk_status hk_group_check_self(const hk_call *call, const char *who);
+/* Calls were not begun, for `rc`.  If the reason is this rank's (memory, the system, CUDA, a fault of the library), the
+ * communicators of all of them end, because their other ranks would wait.  A wrong argument is the caller's to put right, and
+ * changes nothing. */
+void hk_group_fail_calls(const hk_call *calls, size_t n, hk_status rc);
 /* HK_ERR_USAGE, remembered for the group's end, if calls or children of the communicator wait in a group that is open, of this
  * thread or another one. */
 hk_status hk_group_refuse(ncclComm_t c, const char *who);

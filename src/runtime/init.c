@@ -7,7 +7,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../boot/host.h"
-#include "../gpu/net.h"
+#include "../collectives/machine.h"
 #include "children.h"
 #include "comm.h"
 #include "profiler.h"
@@ -25,9 +25,9 @@ typedef struct hk_row {
   uint64_t agreement[HK_AGREE_COUNT];
   uint64_t tuner; /* hk_tuner_hash */
   hk_constants constants;
-  uint64_t choices; /* hash of those measured */
-  uint64_t shm_off; /* NCCL_SHM_DISABLE */
-  hk_gpu_fact gpu;  /* zeros on host memory */
+  uint64_t choices;                                           /* hash of those measured */
+  uint64_t shm_off;                                           /* NCCL_SHM_DISABLE */
+  uint64_t backend[HK_BACKEND_FACT_BYTES / sizeof(uint64_t)]; /* of its attach */
   hk_topology_fact topology;
   unsigned char facts[HK_TRANSPORT_COUNT][HK_FACT_BYTES];
 } hk_row;
@@ -84,8 +84,8 @@ static void count_host(const hk_row *rows, int n, int r, int *ranks, int *cores)
 /* All on GPUs, or none. */
 static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
   for (int r = 0; r < c->nranks; r++) {
-    if (!rows[r].gpu.id == !rows[0].gpu.id) continue;
-    int gpu = rows[r].gpu.id ? r : 0, host = rows[r].gpu.id ? 0 : r;
+    if ((rows[r].peer.device < 0) == (rows[0].peer.device < 0)) continue;
+    int gpu = rows[r].peer.device >= 0 ? r : 0, host = gpu == r ? 0 : r;
     char text[400];
     snprintf(
         text, sizeof text,
@@ -96,26 +96,6 @@ static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
     return HK_ERR_USAGE;
   }
   return HK_OK;
-}
-
-static hk_machine gpu_machine(ncclComm_t c, const hk_row *rows, const hk_host_facts *hosts, const hk_joined *rings) {
-  hk_gpu_facts f = {.nranks = c->nranks,
-                    .nhosts = hosts->nhosts,
-                    .ranks_per_host = hosts->ranks_per_host,
-                    .least_per_host = hosts->least_per_host,
-                    .ranks_per_gpu = hk_gpu_of(c)->sharers,
-                    .max_channels = (int)hk_gpu_of(c)->blocks,
-                    .sm = (int)rows[0].gpu.sm,
-                    .staged = hk_gpu_of(c)->staged,
-                    .in_switch = hk_gpu_of(c)->in_switch,
-                    .slot_bytes = rows[0].slot_bytes};
-  for (int r = 0; r < c->nranks; r++)
-    if ((int)rows[r].gpu.sm < f.sm) f.sm = (int)rows[r].gpu.sm;
-  f.wide = hk_gpu_of(c)->wide;
-  f.prices = hk_gpu_of(c)->prices;
-  if (rings && rings->intra_gbps > 0)
-    f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);
-  return hk_machine_of_gpus(&f, &rows[0].constants);
 }
 
 /* The cost model's machine and the layout, the same on all ranks because made from what all know. */
@@ -144,8 +124,7 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
   }
   f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
   /* Hosts may have been measured apart, or not at all: rank 0's constants count for all, and choices where all have the same. */
-  if (hk_gpu_of(c)) f.multicast = false;
-  c->selection.machine = hk_gpu_of(c) ? gpu_machine(c, rows, &f, rings) : hk_machine_of_hosts(&f, &rows[0].constants);
+  c->backend->machine(c, &f, rings, &rows[0].constants, &c->selection.machine);
   int64_t spins = hk_param_int(HK_P_SPIN);
   /* Where ranks outnumber cores, spinning only keeps the rank that is waited for from running.  Where they do not, the
    * scheduler may still have put two on one core, when something else runs: a microsecond is long enough for a peer that
@@ -235,7 +214,7 @@ static hk_status meet(ncclComm_t c, bool child) {
   HK_TRY(hk_profiler_load(c), out);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (exchange of facts)");
   fill_row(c, &rows[c->rank]);
-  if (c->device >= 0) HK_TRY(hk_gpu_attach(c, &rows[c->rank].gpu), out);
+  if (c->backend->attach) HK_TRY(c->backend->attach(c, rows[c->rank].backend), out);
   HK_TRY(hk_topology_tell(c, child, &rows[c->rank].topology), out);
   HK_TRY(hk_wire_attach(c, rows[c->rank].facts), out);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, sizeof *rows), out);
@@ -244,8 +223,8 @@ static hk_status meet(ncclComm_t c, bool child) {
   HK_TRY(check_devices(c, rows), out);
   HK_TRY(hk_topology_agree(c, &rows[0].topology, sizeof *rows), out);
   HK_TRY(hk_wire_join(c, rows, sizeof *rows, offsetof(hk_row, facts)), out);
-  if (hk_gpu_of(c)) HK_TRY(hk_gpu_join(c, &rows[0].gpu, sizeof *rows), out);
-  HK_TRY(hk_rings_agree(c, rows[0].cpus, &rows[0].gpu, sizeof *rows, child, &rings), out);
+  if (c->backend->join) HK_TRY(c->backend->join(c, rows[0].backend, sizeof *rows), out);
+  HK_TRY(hk_rings_agree(c, rows[0].cpus, rows[0].backend, sizeof *rows, child, &rings), out);
   HK_TRY(describe_machine(c, rows, rings), out);
   if (c->selection.tuner) HK_TRY(begin_tuner(c), out); /* all have it, or none */
   if (c->profiler) hk_profiler_begin(c);
@@ -323,16 +302,15 @@ void hk_comm_destroy(ncclComm_t c) {
   hk_watch_end(c);
   /* relaxed: it is read for reports, and alone */
   atomic_store_explicit(&c->order.board->phase, HK_PHASE_DESTROY, memory_order_relaxed);
-  hk_gpu_drain(c); /* peers may wait for what it sends until then */
-  hk_gpu_proxy_stop(c);
-  hk_wire_report_unread(c);
+  if (c->backend->drain) c->backend->drain(c); /* peers may wait for what it sends until then */
+  c->backend->stop(c);
   if (c->wiring.links) hk_wire_free(c);
   /* Before the bootstrap, which knows the communicator's name; after the networks, which tell events. */
   hk_profiler_free(c);
   if (c->bootstrap) hk_bootstrap_leave(c->bootstrap);
   if (c->service) hk_service_free(c->service);
   hk_plans_free(c);
-  hk_gpu_detach(c);
+  if (c->backend->detach) c->backend->detach(c);
   hk_layout_free(c->selection.layout);
   hk_overrides_clear(&c->selection.overrides);
   hk_tuner_free(c->selection.tuner);

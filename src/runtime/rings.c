@@ -6,7 +6,6 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../boot/host.h"
-#include "../gpu/gpu.h"
 #include "../topo/detect.h"
 #include "../topo/xml.h"
 
@@ -18,21 +17,8 @@ typedef struct home {
   bool network;
 } home;
 
-/* The CPU of which a rank may use most processors; of equal ones the lowest. */
-static uint32_t seat_of(const hk_topo *t, const uint64_t *cpus) {
-  uint32_t best = 0;
-  int most = -1;
-  _Static_assert((int)HK_CPU_WORDS == (int)HK_CPU_MASK_WORDS, "masks of one length");
-  for (uint32_t i = t->first_of[HK_NODE_CPU]; i < t->first_of[HK_NODE_CPU + 1]; i++) {
-    int common = 0;
-    for (int k = 0; k < HK_CPU_WORDS; k++) common += __builtin_popcountll(t->nodes[i].cpu.mask[k] & cpus[k]);
-    if (common > most) most = common, best = i;
-  }
-  return best;
-}
-
 /* False, and no rank, where there are more than the search takes, or GPUs that cannot be seen. */
-static bool seat_ranks(ncclComm_t c, const void *cpus, const hk_gpu_fact *gpus, size_t stride, home *h) {
+static bool seat_ranks(ncclComm_t c, const void *cpus, const void *facts, size_t stride, home *h) {
   for (int r = 0; r < c->nranks; r++) h->network = h->network || c->peers[r].host != c->peers[c->rank].host;
   for (int r = 0; r < c->nranks; r++) {
     size_t at = (size_t)r * stride;
@@ -43,9 +29,8 @@ static bool seat_ranks(ncclComm_t c, const void *cpus, const hk_gpu_fact *gpus, 
       return false;
     }
     if (r == c->rank) h->local = h->n;
-    uint32_t node = hk_gpu_of(c) ? hk_topo_find(h->t, HK_NODE_GPU,
-                                                ((const hk_gpu_fact *)(const void *)((const char *)gpus + at))->bus)
-                                 : seat_of(h->t, (const uint64_t *)(const void *)((const char *)cpus + at));
+    const uint64_t *theirs = (const uint64_t *)(const void *)((const char *)cpus + at);
+    uint32_t node = c->backend->seat(h->t, (const char *)facts + at, theirs);
     if (node == UINT32_MAX) {
       HK_INFO(HK_SUB_GRAPH, "rank %d: rings go in the order of ranks: rank %d's GPU cannot be seen", c->rank, r);
       h->n = 0;
@@ -136,22 +121,19 @@ out:
   return rc;
 }
 
-hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const hk_gpu_fact *gpus, size_t stride, bool child,
+hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const void *facts, size_t stride, bool child,
                          hk_joined **out) {
   hk_status rc = HK_OK;
   const hk_overrides *o = &c->selection.overrides;
   bool dumps = o->graph_dump_file && *o->graph_dump_file && c->rank == 0 && !child;
   bool reads = o->graph_file && *o->graph_file && c->nranks > 1;
-  bool joins = reads || (hk_gpu_of(c) && c->nranks > 1);
+  bool joins = reads || (c->backend->ring_orders && c->nranks > 1);
   hk_topo *seen = NULL;
-  home h = {.t = hk_gpu_of(c) && hk_gpu_of(c)->world->machine ? hk_gpu_of(c)->world->machine->kinds[0] : NULL};
+  home h = {.t = NULL};
   *out = NULL;
   if (!dumps && !joins) return HK_OK;
-  if (!hk_gpu_of(c)) {
-    HK_TRY(hk_topo_detect_with_file(&seen, HK_DETECT_NO_GPU), out);
-    h.t = seen;
-  }
-  bool fits = h.t && seat_ranks(c, cpus, gpus, stride, &h);
+  HK_TRY(c->backend->topology(c, &seen, &h.t), out);
+  bool fits = h.t && seat_ranks(c, cpus, facts, stride, &h);
   if (dumps && fits) dump(c, &h, o->graph_dump_file);
   if (joins) HK_TRY(join_hosts(c, &h, reads ? o->graph_file : NULL, out), out);
 out:

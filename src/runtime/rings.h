@@ -5,11 +5,9 @@
 #define HK_RUNTIME_RINGS_H
 #include "../topo/join.h"
 #include "comm.h"
-struct hk_gpu_fact;
 
 /* Collective on GPUs, and where NCCL_GRAPH_FILE is set, which it is on all ranks or none (their overrides were compared).  `cpus`
- * are the first rank's processors (HK_CPU_WORDS) and `gpus` what it tells of its GPU, the next rank's `stride` bytes further.
+ * are the first rank's processors (HK_CPU_WORDS) and `facts` what its backend publishes, the next rank's `stride` bytes further.
  * *out is NULL where rings go in the order of ranks. */
-hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const struct hk_gpu_fact *gpus, size_t stride, bool child,
-                         hk_joined **out);
+hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const void *facts, size_t stride, bool child, hk_joined **out);
 #endif

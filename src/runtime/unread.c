@@ -68,7 +68,7 @@ static void take_in(ncclComm_t c) {
 
 void hk_wire_report_unread(ncclComm_t c) {
   const hk_wiring *w = &c->wiring;
-  if (c->backend_state || !w->links || !c->bootstrap || c->nranks == 1) return;
+  if (!w->links || !c->bootstrap || c->nranks == 1) return;
   if (atomic_load(&c->health.failure) || atomic_load(&c->health.progress) != HK_OK) return;
   if (w->any_pump) take_in(c);
   for (int r = 0; r < c->nranks; r++) {

@@ -5,7 +5,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
-#include "../gpu/gpu.h"
+#include "comm.h"
 #include "profiler.h"
 
 /* Waking up takes some 50 us.  That is nothing after a long wait; and it is little where others want the core and a yield
@@ -33,7 +33,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .dial = dial,
                               .take = take,
                               .arg = c,
-                              .gpu = hk_gpu_of(c) ? hk_gpu_of(c)->device : NULL,
+                              .gpu = w->env.gpu, /* the backend's */
                               .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
                               .nslots = (uint32_t)hk_param_int(HK_P_SLOTS),
                               .net_name = c->options.net_name,
@@ -60,7 +60,7 @@ static hk_status choose_transport(ncclComm_t c, int peer) {
     why[0] = 0;
     if (hk_transports[t]->reachable(w->states[t], peer, why, sizeof why)) {
       w->via[peer] = (uint8_t)t;
-      if (!hk_gpu_of(c)) /* whose links are others */
+      if (!c->backend->own_links)
         HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, peer, hk_transports[t]->name,
                 reasons[0] ? "; not via " : "", reasons);
       return HK_OK;

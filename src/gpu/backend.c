@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The backend for ranks on GPUs: calls become kernels, or copies, on the user's streams. */
+#include "../runtime/backend.h"
+#include "../base/thread.h"
+#include "../collectives/machine.h"
+#include "../collectives/select.h"
+#include "../runtime/group.h"
+#include "../topo/join.h"
+#include "net.h"
+
+_Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
+
+static bool choose(int *device) {
+  *device = hk_gpu_choose();
+  return *device >= 0;
+}
+
+/* ---- init ---- */
+
+static hk_status attach(ncclComm_t c, void *fact) { return hk_gpu_attach(c, fact); }
+static hk_status join(ncclComm_t c, const void *facts, size_t stride) { return hk_gpu_join(c, facts, stride); }
+
+static hk_status topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
+  const hk_gpu_world *w = hk_gpu_of(c)->world;
+  (void)own; /* the ranks of the process share what they see */
+  *out = w->machine ? w->machine->kinds[0] : NULL;
+  return HK_OK;
+}
+
+static uint32_t seat(const hk_topo *t, const void *fact, const uint64_t *cpus) {
+  (void)cpus;
+  return hk_topo_find(t, HK_NODE_GPU, ((const hk_gpu_fact *)fact)->bus);
+}
+
+static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const hk_joined *rings,
+                    const hk_constants *constants, hk_machine *out) {
+  const hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_facts f = {.nranks = c->nranks,
+                    .nhosts = hosts->nhosts,
+                    .ranks_per_host = hosts->ranks_per_host,
+                    .least_per_host = hosts->least_per_host,
+                    .ranks_per_gpu = g->sharers,
+                    .max_channels = (int)g->blocks,
+                    .sm = g->sm,
+                    .wide = g->wide,
+                    .staged = g->staged,
+                    .in_switch = g->in_switch,
+                    .slot_bytes = hosts->slot_bytes,
+                    .prices = g->prices};
+  if (rings && rings->intra_gbps > 0)
+    f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);
+  *out = hk_machine_of_gpus(&f, constants);
+}
+
+/* ---- plans ---- */
+
+/* What does not fit a slot's lines would go as with Simple. */
+static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, size_t bytes) {
+  size_t lines = bytes;
+  if (d->algorithm->in_switch) bytes = lines = hk_gpu_of(c)->world->multicast.slot_bytes;
+  if (d->protocol == HK_PROTO_LL) lines = HK_GPU_LL_MAX;
+  if (d->protocol == HK_PROTO_LL128) lines = HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES);
+  return bytes < lines ? bytes : lines;
+}
+
+/* ---- calls ---- */
+
+/* A call for itself would wait on its stream for one that comes after it there.  Buffers are looked at when the call runs. */
+static hk_status check(const hk_call *call, const char *who) {
+  return call->p2p ? hk_group_check_self(call, who) : HK_OK;
+}
+
+static hk_status run_one(const hk_call *call) {
+  HK_UNCANCELLED;
+  hk_health *h = &call->comm->health;
+  /* A store is enough: one thread at a time may call.  relaxed: as in host_backend.c */
+  atomic_store_explicit(&h->calling, true, memory_order_relaxed);
+  hk_status rc = hk_gpu_run(call, 1);
+  atomic_store_explicit(&h->calling, false, memory_order_release); /* a thread that sees false may free what we used */
+  return rc;
+}
+
+static hk_status look(ncclComm_t c) { return hk_gpu_look(c, true); }
+
+/* ---- registered memory ---- */
+
+static hk_status memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {
+  hk_gpu_view *view;
+  hk_status rc = hk_gpu_view_add(c, base, bytes, symmetric, &view);
+  *handle = view;
+  return rc;
+}
+
+static void memory_drop(ncclComm_t c, void *base, size_t bytes, void *handle) {
+  (void)base;
+  (void)bytes;
+  hk_gpu_view_drop(c, handle);
+}
+
+const hk_backend hk_backend_gpu = {
+    .own_links = true,
+    .ring_orders = true,
+    .late_scalars = true,
+    .devices = hk_gpu_count,
+    .choose = choose,
+    .alloc = hk_gpu_mem_alloc,
+    .free = hk_gpu_mem_free,
+    .attach = attach,
+    .join = join,
+    .topology = topology,
+    .seat = seat,
+    .machine = machine,
+    .most_channels = hk_gpu_most_channels,
+    .bind = hk_gpu_bind,
+    .unbind = hk_gpu_plan_free,
+    .slot_bytes = slot_bytes,
+    .switch_reduces = hk_gpu_switch_reduces,
+    .check = check,
+    .run_one = run_one,
+    .run_group = hk_gpu_run,
+    .look = look,
+    .drain = hk_gpu_drain,
+    .stop = hk_gpu_proxy_stop,
+    .detach = hk_gpu_detach,
+    .memory_add = memory_add,
+    .memory_drop = memory_drop,
+};

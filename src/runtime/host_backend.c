@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The backend for ranks on host memory: calls run on the calling thread or on a host stream's, over the transports' links. */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/thread.h"
+#include "../boot/host.h" /* HK_CPU_WORDS */
+#include "../collectives/machine.h"
+#include "../collectives/select.h"
+#include "../device/device.h" /* hk_cuda_owns */
+#include "../device/host.h"
+#include "../topo/detect.h"
+#include "backend.h"
+#include "group.h"
+#include "run.h"
+#include "stream.h"
+
+/* ---- the process ---- */
+
+static int devices(void) { return 0; }
+
+static bool choose(int *device) {
+  *device = -1;
+  return true;
+}
+
+static hk_status alloc(int device, size_t bytes, void **out) {
+  (void)device;
+  return hk_host_alloc(out, bytes);
+}
+
+static bool free_memory(void *p, hk_status *rc) {
+  *rc = hk_host_free(p);
+  return true;
+}
+
+/* ---- init ---- */
+
+static hk_status topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
+  (void)c;
+  hk_status rc = hk_topo_detect_with_file(own, HK_DETECT_NO_GPU);
+  *out = *own;
+  return rc;
+}
+
+/* The CPU of which a rank may use most processors; of equal ones the lowest. */
+static uint32_t seat(const hk_topo *t, const void *fact, const uint64_t *cpus) {
+  uint32_t best = 0;
+  int most = -1;
+  (void)fact;
+  _Static_assert((int)HK_CPU_WORDS == (int)HK_CPU_MASK_WORDS, "masks of one length");
+  for (uint32_t i = t->first_of[HK_NODE_CPU]; i < t->first_of[HK_NODE_CPU + 1]; i++) {
+    int common = 0;
+    for (int k = 0; k < HK_CPU_WORDS; k++) common += __builtin_popcountll(t->nodes[i].cpu.mask[k] & cpus[k]);
+    if (common > most) most = common, best = i;
+  }
+  return best;
+}
+
+static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const struct hk_joined *rings,
+                    const hk_constants *constants, hk_machine *out) {
+  (void)c;
+  (void)rings;
+  *out = hk_machine_of_hosts(hosts, constants);
+}
+
+/* ---- plans ---- */
+
+static unsigned most_channels(const struct ncclComm *c, const hk_algorithm *a, const hk_program *p, unsigned span) {
+  (void)c;
+  (void)a;
+  (void)p;
+  return HK_CHANNELS / span;
+}
+
+/* HK_ERR_USAGE if a buffer is a GPU's. */
+static hk_status refuse_gpu_memory(const hk_call *call) {
+  const void *buffers[] = {call->in, call->out};
+  int device;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(buffers); i++)
+    if (buffers[i] && hk_cuda_owns(buffers[i], &device))
+      return HK_FAIL(
+          HK_ERR_USAGE,
+          "%s: %p is memory of GPU %d, but this communicator works on host memory (HOCKET_DEVICE=host, or a library "
+          "without GPU kernels: make NVCC=/path/to/nvcc): copy the data to the host and call with that",
+          call->p2p == HK_P2P_SEND   ? "Send"
+          : call->p2p == HK_P2P_RECV ? "Recv"
+                                     : hk_coll_name((hk_coll)call->coll),
+          buffers[i], device);
+  return HK_OK;
+}
+
+/* The call's memory is looked at here, so that calls like earlier ones cost nothing more. */
+static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {
+  hk_status rc = HK_OK;
+  const hk_link_need *needs = hk_program_links(plan->program);
+  HK_TRY(refuse_gpu_memory(call), out);
+  if (span * plan->channels > HK_CHANNELS)
+    return HK_FAIL(HK_ERR_INTERNAL, "%s needs %u channels, %d is the most", plan->program->algorithm,
+                   span * plan->channels, HK_CHANNELS);
+  for (unsigned ch = 0; ch < plan->channels; ch++) {
+    for (unsigned i = 0; i < plan->program->nlinks; i++) {
+      hk_link_key key = {
+          .peer = needs[i].peer, .kind = needs[i].kind, .channel = (uint8_t)(needs[i].channel + ch * span)};
+      hk_wired_link *l;
+      HK_TRY(hk_wire_link(c, key, &l), out);
+      plan->links[ch * plan->program->nlinks + i] = &l->link;
+      plan->pumped = plan->pumped || l->link.pumped;
+    }
+  }
+out:
+  return rc;
+}
+
+/* The host's links have one protocol, Simple. */
+static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, size_t bytes) {
+  (void)c;
+  (void)d;
+  return bytes;
+}
+
+/* ---- calls ---- */
+
+/* Of a transfer, whose plan is not new at any call; the question is asked when the buffer is another one than before. */
+static hk_status check_memory(const hk_call *call) {
+  const void *buffer = call->p2p == HK_P2P_SEND ? call->in : call->out;
+  const void **seen = &call->comm->order.looked_at[call->p2p == HK_P2P_SEND];
+  if (buffer == *seen || call->count == 0) return HK_OK;
+  hk_status rc = refuse_gpu_memory(call);
+  if (rc == HK_OK) *seen = buffer;
+  return rc;
+}
+
+static hk_status check(const hk_call *call, const char *who) {
+  hk_status rc = HK_OK;
+  HK_TRY(hk_stream_check(call->stream, who), out);
+  if (!call->p2p) return HK_OK;
+  HK_TRY(check_memory(call), out);
+  if (hk_stream_is_null(call->stream))
+    rc = hk_group_check_self(call, who); /* a stream's thread can wait for a later call */
+out:
+  return rc;
+}
+
+static void hold(const hk_call *call, int by) {
+  if (!hk_stream_is_null(call->stream)) hk_stream_hold(call->stream, by);
+}
+
+static hk_status run_one(const hk_call *call) {
+  ncclComm_t c = call->comm;
+  hk_status rc = HK_OK;
+  if (!hk_stream_is_null(call->stream)) return hk_comm_failed(c, hk_stream_enqueue(call->stream, call, 1));
+  /* relaxed: only this thread issues turns for this call; a stream's batch still under way shows as issued != served */
+  uint64_t issued = atomic_load_explicit(&c->order.issued, memory_order_relaxed);
+  if (__builtin_expect(issued != atomic_load_explicit(&c->order.served, memory_order_acquire), 0))
+    rc = hk_turn_wait(c, issued);
+  /* A store is enough: one thread at a time may call.  relaxed: an abort from another thread that does not see it yet
+   * races with the call itself, which no library can help; one that begins during the call's waits does see it. */
+  atomic_store_explicit(&c->health.calling, true, memory_order_relaxed);
+  bool held = hk_cancel_held;
+  if (rc == HK_OK) rc = hk_run_one(call);
+  /* release: a thread that sees false may free what the call used */
+  atomic_store_explicit(&c->health.calling, false, memory_order_release);
+  if (__builtin_expect(hk_cancel_held, 0) && !held) hk_cancel_release();
+  return rc;
+}
+
+/* Gives each stream its calls as one batch.  Changes the order of the calls; `room` is for 2 * n more. */
+static hk_status enqueue_calls(hk_call *calls, size_t n, hk_call *room) {
+  hk_status rc = HK_OK;
+  hk_call *batch = room, *rest = room + n;
+  while (n) {
+    size_t m = 0, kept = 0;
+    for (size_t i = 0; i < n; i++)
+      if (calls[i].stream == calls[0].stream)
+        batch[m++] = calls[i];
+      else
+        rest[kept++] = calls[i];
+    HK_TRY(hk_stream_enqueue(batch[0].stream, batch, m), out);
+    memcpy(calls, rest, kept * sizeof *calls);
+    n = kept;
+  }
+out:
+  if (rc != HK_OK) hk_group_fail_calls(calls, n, rc);
+  return rc;
+}
+
+/* Calls without a stream run in this thread, after those for streams were enqueued. */
+static hk_status run_group(const hk_call *calls, size_t n) {
+  hk_status rc = HK_OK;
+  size_t nhere = 0, nstreams = 0;
+  hk_call *here = malloc(4 * n * sizeof *here), *streams = here + n;
+  if (!here) {
+    rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
+    hk_group_fail_calls(calls, n, rc);
+    return rc;
+  }
+  for (size_t i = 0; i < n; i++)
+    if (hk_stream_is_null(calls[i].stream))
+      here[nhere++] = calls[i];
+    else
+      streams[nstreams++] = calls[i];
+  HK_TRY(enqueue_calls(streams, nstreams, streams + n), failed);
+  for (size_t i = 0; i < nhere; i++)
+    HK_TRY(hk_turn_wait(here[i].comm, atomic_load(&here[i].comm->order.issued)), failed);
+  if (nhere) rc = nhere == 1 ? hk_run_one(here) : hk_run_group(here, nhere);
+  free(here);
+  return rc;
+failed:
+  hk_group_fail_calls(here, nhere, rc);
+  free(here);
+  return rc;
+}
+
+/* ---- registered memory ----
+ * What can be shared is shared without being registered: addresses within a process, ncclMemAlloc's memory between processes.  A
+ * network card can send from registered memory without a copy. */
+
+static hk_status memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {
+  (void)symmetric;
+  /* acquire: pairs with the end of init, which made the transports; before that there are none to notify */
+  if (!bytes || atomic_load_explicit(&c->health.progress, memory_order_acquire) != HK_OK) return HK_OK;
+  hk_wire_memory(c, base, bytes, true);
+  *handle = base;
+  return HK_OK;
+}
+
+static void memory_drop(ncclComm_t c, void *base, size_t bytes, void *handle) {
+  (void)handle;
+  hk_wire_memory(c, base, bytes, false);
+}
+
+const hk_backend hk_backend_host = {
+    .devices = devices,
+    .choose = choose,
+    .alloc = alloc,
+    .free = free_memory,
+    .topology = topology,
+    .seat = seat,
+    .machine = machine,
+    .most_channels = most_channels,
+    .bind = bind_links,
+    .slot_bytes = slot_bytes,
+    .check = check,
+    .hold = hold,
+    .run_one = run_one,
+    .run_group = run_group,
+    .stop = hk_wire_report_unread,
+    .memory_add = memory_add,
+    .memory_drop = memory_drop,
+};
