@@ -23,7 +23,8 @@ double hk_coll_bus_factor(hk_coll c, int n) {
   return 1.0;
 }
 
-int hk_coll_alias(hk_coll c, int rank, int root, int block) {
+int hk_coll_alias(hk_coll c, int rank, int n, int root, int block) {
+  (void)n; /* which a row of a collective may use */
   switch (c) {
 #define HK_COLL(id, name, reduces, root_, whole, in, out, in_root, out_root, bus, alias, ...) case HK_##id: return alias;
 #include "coll.def"
@@ -32,7 +33,8 @@ int hk_coll_alias(hk_coll c, int rank, int root, int block) {
   return -1;
 }
 
-void hk_coll_source(hk_coll c, int rank, int root, int block, int *from, int *part) {
+void hk_coll_source(hk_coll c, int rank, int n, int root, int block, int *from, int *part) {
+  (void)n;
   *from = rank;
   *part = block;
   switch (c) {

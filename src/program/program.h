@@ -104,11 +104,11 @@ HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) {
 HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
   return !hk_coll_in_set(HK_COLLS_OUT_ROOT, c) || rank == root;
 }
-/* In place: the input block at the address of output block `block` of `rank`; -1: none. */
-int hk_coll_alias(hk_coll c, int rank, int root, int block);
+/* In place: the output block at the address of input block `block` of `rank`; -1: none. */
+int hk_coll_alias(hk_coll c, int rank, int nranks, int root, int block);
 /* The rank, and the block of its input, whose data output block `block` of `rank` holds. If the collective reduces, the
  * output block holds the sum of block `part` of all ranks' inputs. */
-void hk_coll_source(hk_coll c, int rank, int root, int block, int *from, int *part);
+void hk_coll_source(hk_coll c, int rank, int nranks, int root, int block, int *from, int *part);
 
 typedef enum hk_space {
   HK_IN,      /* the user's input */

@@ -89,7 +89,7 @@ static hk_status make_places(hk_verifier *v) {
 /* The rank and input block whose data belongs in an output block; a sum is of this block of all ranks. */
 static hk_value wanted(const hk_program *p, unsigned block) {
   int from, part;
-  hk_coll_source((hk_coll)p->coll, p->rank, p->root, (int)block, &from, &part);
+  hk_coll_source((hk_coll)p->coll, p->rank, p->nranks, p->root, (int)block, &from, &part);
   return hk_value_make(HK_VALUE_LEAF, (uint32_t)from, (uint32_t)part);
 }
 

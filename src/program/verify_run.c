@@ -5,7 +5,7 @@
 
 int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block) {
   const hk_program *p = v->programs[rank];
-  return v->options.in_place ? hk_coll_alias((hk_coll)p->coll, rank, p->root, (int)block) : -1;
+  return v->options.in_place ? hk_coll_alias((hk_coll)p->coll, rank, p->nranks, p->root, (int)block) : -1;
 }
 
 static void make_ready(hk_verifier *v, uint32_t thread) {
