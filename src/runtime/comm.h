@@ -98,7 +98,7 @@ typedef struct hk_plans {
 
 typedef struct hk_inquiry hk_inquiry;
 /* What runs, in which order. */
-typedef struct hk_order {
+typedef struct hk_comm_order {
   uint64_t sequence;         /* collectives begun; equal on all ranks */
   _Atomic(uint64_t) issued;  /* turns handed out to batches */
   _Atomic(uint64_t) served;  /* turns over */
@@ -118,7 +118,7 @@ typedef struct hk_order {
   uint64_t asked_in;        /* the last operation in which one was asked */
   uint64_t reported_ns;     /* how long the present wait was when the watchdog last spoke */
   uint64_t left_seen_ns;    /* when a wait for a rank that has left was last seen */
-} hk_order;
+} hk_comm_order;
 
 enum { HK_REDOP_LIMIT = 64 };
 typedef struct hk_user_redop {
@@ -143,7 +143,7 @@ struct ncclComm {
   hk_wiring wiring;
   hk_selection selection;
   hk_plans plans;
-  hk_order order;
+  hk_comm_order order;
   const hk_backend *backend;    /* what it works on */
   void *backend_state;          /* its, between attach and detach; NULL if it needs none */
   struct hk_profiler *profiler; /* NULL: none */

@@ -356,7 +356,7 @@ static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, 
 
 /* Is it time to ask those that are waited for?  *chain: for a report. */
 static bool is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bool *chain) {
-  hk_order *o = &c->order;
+  hk_comm_order *o = &c->order;
   uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u;
   if (waited_ns < o->reported_ns) o->reported_ns = 0;                      /* another wait than the one reported */
   *chain = limit && waited_ns >= limit && waited_ns >= 2 * o->reported_ns; /* again after twice the time */

@@ -11,16 +11,16 @@
 
 /* ---- the heap ---- */
 
-static inline bool earlier(const hk_event *a, const hk_event *b) {
+static inline bool earlier(const hk_sim_event *a, const hk_sim_event *b) {
   return a->at < b->at || (a->at == b->at && a->id < b->id);
 }
 
-static void put(hk_net *n, uint32_t i, hk_event *e) {
+static void put(hk_net *n, uint32_t i, hk_sim_event *e) {
   n->heap[i] = e;
   e->place = i + 1;
 }
 
-static void rise(hk_net *n, uint32_t i, hk_event *e) {
+static void rise(hk_net *n, uint32_t i, hk_sim_event *e) {
   while (i && earlier(e, n->heap[(i - 1) / 2])) {
     put(n, i, n->heap[(i - 1) / 2]);
     i = (i - 1) / 2;
@@ -28,7 +28,7 @@ static void rise(hk_net *n, uint32_t i, hk_event *e) {
   put(n, i, e);
 }
 
-static void sink(hk_net *n, uint32_t i, hk_event *e) {
+static void sink(hk_net *n, uint32_t i, hk_sim_event *e) {
   for (;;) {
     uint32_t child = 2 * i + 1;
     if (child >= n->nheap) break;
@@ -40,11 +40,11 @@ static void sink(hk_net *n, uint32_t i, hk_event *e) {
   put(n, i, e);
 }
 
-hk_status hk_net_at(hk_net *n, hk_event *e, double at) {
+hk_status hk_net_at(hk_net *n, hk_sim_event *e, double at) {
   if (!e->place) {
     if (n->nheap == n->heap_room) {
       uint32_t room = n->heap_room ? 2 * n->heap_room : 256;
-      hk_event **grown = realloc(n->heap, room * sizeof *grown);
+      hk_sim_event **grown = realloc(n->heap, room * sizeof *grown);
       if (!grown) return HK_FAIL_ERRNO("no memory for %u events", room);
       n->heap = grown;
       n->heap_room = room;
@@ -63,10 +63,10 @@ hk_status hk_net_at(hk_net *n, hk_event *e, double at) {
   return HK_OK;
 }
 
-void hk_net_cancel(hk_net *n, hk_event *e) {
+void hk_net_cancel(hk_net *n, hk_sim_event *e) {
   if (!e->place) return;
   uint32_t i = e->place - 1;
-  hk_event *last = n->heap[--n->nheap];
+  hk_sim_event *last = n->heap[--n->nheap];
   e->place = 0;
   if (last == e) return;
   if (i && earlier(last, n->heap[(i - 1) / 2]))
@@ -347,7 +347,7 @@ out:
   return rc;
 }
 
-hk_status hk_net_next(hk_net *n, hk_event **out) {
+hk_status hk_net_next(hk_net *n, hk_sim_event **out) {
   hk_status rc = HK_OK;
   *out = NULL;
   /* Changes at the same time change rates only once. */

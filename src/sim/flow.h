@@ -20,11 +20,11 @@
 #include "../base/status.h"
 
 /* In the heap of the clock. Structs whose end is an event have it as their first member. */
-typedef struct hk_event {
+typedef struct hk_sim_event {
   double at;
   uint32_t place; /* position in the heap + 1; 0: not in it */
   uint32_t id;    /* events of equal time come in the order of ids */
-} hk_event;
+} hk_sim_event;
 
 typedef struct hk_use {
   uint32_t resource;
@@ -41,7 +41,7 @@ typedef struct hk_entry {
 } hk_entry;
 
 typedef struct hk_flow {
-  hk_event end;
+  hk_sim_event end;
   double left, rate, since; /* bytes, bytes/us, the time that `left` is of */
   double limit;             /* bytes/us that it reaches alone */
   double next;              /* its rate in the computation under way */
@@ -66,7 +66,7 @@ typedef struct hk_net {
   double now;
   hk_resource *resources;
   uint32_t nresources, room;
-  hk_event **heap;
+  hk_sim_event **heap;
   uint32_t nheap, heap_room;
   uint32_t *dirty; /* resources whose flows changed since the latest hk_net_settle */
   uint32_t ndirty;
@@ -91,9 +91,9 @@ hk_status hk_flow_start(hk_net *n, hk_flow *f, double bytes, double limit);
 void hk_flow_stop(hk_net *n, hk_flow *f);
 
 /* An event of another kind, at a time not before now. If it is in the heap already, it is moved. */
-hk_status hk_net_at(hk_net *n, hk_event *e, double at);
-void hk_net_cancel(hk_net *n, hk_event *e);
+hk_status hk_net_at(hk_net *n, hk_sim_event *e, double at);
+void hk_net_cancel(hk_net *n, hk_sim_event *e);
 /* Computes the rates that changed, then takes the next event out of the heap and sets the clock; NULL: there are no
  * more events. */
-hk_status hk_net_next(hk_net *n, hk_event **out);
+hk_status hk_net_next(hk_net *n, hk_sim_event **out);
 #endif

@@ -275,7 +275,7 @@ hk_status hk_sim_loop(hk_sim *s) {
                       : hk_net_at(&s->world.net, &s->threads[i].flow.end, HK_GPU_STAGGER_US * s->threads[i].channel),
              out);
   for (;;) {
-    hk_event *e;
+    hk_sim_event *e;
     HK_TRY(hk_net_next(&s->world.net, &e), out);
     if (!e) break;
     if (e->id >= QUEUE_IDS) {

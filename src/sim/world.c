@@ -163,7 +163,7 @@ static void use_path(const hk_world *w, int host, uint32_t from, uint32_t to, do
 }
 
 /* A ring leaves a host and enters the next one by its channel's NETs. */
-static const hk_channel *ring_hop(const hk_world *w, int host, int channel) {
+static const hk_channel_order *ring_hop(const hk_world *w, int host, int channel) {
   const hk_channels *rings = w->rings[hk_world_kind(w, host)];
   return rings && rings->nchannels ? &rings->at[channel % rings->nchannels] : NULL;
 }
@@ -195,7 +195,7 @@ static uint32_t net_on_rail(const hk_world *w, int host, int rail) {
 void hk_world_nets(const hk_world *w, int from, int to, int channel, uint32_t *out, uint32_t *in) {
   const hk_seat *a = &w->seats[from], *b = &w->seats[to];
   uint32_t la = (uint32_t)from - w->first_rank[a->host], lb = (uint32_t)to - w->first_rank[b->host];
-  const hk_channel *x = ring_hop(w, a->host, channel), *y = ring_hop(w, b->host, channel);
+  const hk_channel_order *x = ring_hop(w, a->host, channel), *y = ring_hop(w, b->host, channel);
   if (x && y) {
     uint32_t na = w->first_rank[a->host + 1] - w->first_rank[a->host];
     uint32_t nb = w->first_rank[b->host + 1] - w->first_rank[b->host];

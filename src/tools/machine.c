@@ -46,7 +46,7 @@ out:
 /* ---- all that a choice depends on ---- */
 
 /* Ring orders of the first host. If the search cannot do this machine (too many ranks), there are none. */
-static hk_status find_rings(hk_world *w) {
+static hk_status find_rings(hk_inputs *w) {
   hk_status rc = HK_OK;
   const hk_topo *t = hk_cluster_host(w->cluster, w->seats[0].host);
   hk_paths *paths = NULL;
@@ -72,7 +72,7 @@ out:
   return rc;
 }
 
-static int take_seats(hk_world *w, int nranks) {
+static int take_seats(hk_inputs *w, int nranks) {
   int hosts = w->cluster->nhosts, per_host = (nranks + hosts - 1) / hosts;
   hk_status rc = hk_cluster_seats(w->cluster, per_host, &w->seats, &w->nranks);
   if (rc != HK_OK) return hk_tool_failed(rc);
@@ -86,7 +86,7 @@ static int take_seats(hk_world *w, int nranks) {
 }
 
 /* Applies the settings that only ranks on CPUs have, as init does. */
-static void heed_host_settings(hk_world *w) {
+static void heed_host_settings(hk_inputs *w) {
   hk_machine *m = &w->machine;
   if (m->cores_per_host == 0) return;
   m->slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES);
@@ -100,8 +100,8 @@ static void heed_host_settings(hk_world *w) {
   *m = hk_machine_of_hosts(&f, &w->overrides.constants);
 }
 
-int hk_world_open(hk_world *w, const char *words, const char *file, int nranks) {
-  *w = (hk_world){0};
+int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks) {
+  *w = (hk_inputs){0};
   int code = hk_tool_machine(&w->cluster, words, file);
   if (code == HK_EXIT_OK) code = take_seats(w, nranks);
   if (code != HK_EXIT_OK) return code;
@@ -124,12 +124,12 @@ out:
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 
-void hk_world_choose(const hk_world *w, hk_coll coll, size_t bytes, hk_decision *out) {
+void hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out) {
   hk_select(&w->machine, &w->wish, coll, bytes, out);
   if (w->tuner && !out->note) hk_tuner_ask(w->tuner, &w->machine, &w->wish, coll, bytes, out);
 }
 
-void hk_world_close(hk_world *w) {
+void hk_inputs_close(hk_inputs *w) {
   hk_tuner_free(w->tuner);
   hk_overrides_clear(&w->overrides);
   hk_layout_free(w->layout);

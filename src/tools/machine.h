@@ -28,7 +28,7 @@ const char *hk_tool_preset_word(int i);
   }
 
 /* All that a choice depends on, as a communicator there has it. */
-typedef struct hk_world {
+typedef struct hk_inputs {
   hk_cluster *cluster;
   hk_seat *seats;
   int nranks;
@@ -38,13 +38,13 @@ typedef struct hk_world {
   hk_overrides overrides; /* from the parameters */
   hk_wish wish;           /* from the parameters too */
   struct hk_tuner *tuner; /* NULL: none */
-} hk_world;
+} hk_inputs;
 /* The machine as for hk_tool_machine; nranks 0: one for each GPU or core. Returns an exit code, after printing the
- * error; close the world in any case. */
-int hk_world_open(hk_world *w, const char *words, const char *file, int nranks);
-void hk_world_close(hk_world *w);
+ * error; close it in any case. */
+int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks);
+void hk_inputs_close(hk_inputs *w);
 /* What a communicator there chooses. */
-void hk_world_choose(const hk_world *w, hk_coll coll, size_t bytes, hk_decision *out);
+void hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out);
 
 enum { HK_LABEL = 64 };
 /* "GPU3", "NET0", "CPU1", "NVS", "0000:1b:00.0"; text needs HK_LABEL bytes and is returned. */

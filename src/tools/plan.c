@@ -16,9 +16,9 @@ enum { ALL_RANKS = -1 };
 
 /* ---- the question ---- */
 
-void hk_plan_ask(hk_plan_report *r, const hk_world *w, hk_coll coll, size_t bytes) {
+void hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_t bytes) {
   *r = (hk_plan_report){.world = w, .coll = coll, .bytes = bytes};
-  hk_world_choose(w, coll, bytes, &r->chosen);
+  hk_inputs_choose(w, coll, bytes, &r->chosen);
   r->n = hk_select_all(&w->machine, &w->wish, coll, bytes, r->rows);
 }
 
@@ -39,11 +39,11 @@ static bool same_plan(const hk_decision *a, const hk_decision *b) {
   return a->algorithm == b->algorithm && a->protocol == b->protocol;
 }
 
-int hk_plan_ranges(const hk_world *w, hk_coll coll, hk_plan_range out[HK_PLAN_RANGES]) {
+int hk_plan_ranges(const hk_inputs *w, hk_coll coll, hk_plan_range out[HK_PLAN_RANGES]) {
   int n = 0;
   for (size_t bytes = 8; bytes <= (size_t)1 << 34; bytes *= 2) {
     hk_decision d;
-    hk_world_choose(w, coll, bytes, &d);
+    hk_inputs_choose(w, coll, bytes, &d);
     if (n && same_plan(&out[n - 1].chosen, &d)) {
       out[n - 1].last = bytes;
       out[n - 1].chosen = d;
@@ -56,7 +56,7 @@ int hk_plan_ranges(const hk_world *w, hk_coll coll, hk_plan_range out[HK_PLAN_RA
 
 /* ---- text ---- */
 
-static const char *place_of(const hk_world *w, char *text, size_t room) {
+static const char *place_of(const hk_inputs *w, char *text, size_t room) {
   char summary[256];
   snprintf(text, room, "%d rank%s on %d host%s (%s: %s)", w->nranks, w->nranks == 1 ? "" : "s", w->machine.nhosts,
            w->machine.nhosts == 1 ? "" : "s", w->cluster->name, hk_topo_summary(w->cluster->kinds[0], summary));
@@ -132,7 +132,7 @@ static const char *rate(char *text, double us_per_b) {
   return text;
 }
 
-static void print_model(const hk_world *w) {
+static void print_model(const hk_inputs *w) {
   const hk_machine *m = &w->machine;
   char ring[32], mesh[32];
   heading("The machine, as the model sees it");
@@ -152,7 +152,7 @@ static void print_model(const hk_world *w) {
 }
 
 static int print_one(const hk_plan_report *r, const options *o) {
-  const hk_world *w = r->world;
+  const hk_inputs *w = r->world;
   hk_simulator *x = NULL;
   if (o->simulate) {
     hk_status rc = hk_simulator_new(&x, w->cluster, (w->nranks + w->cluster->nhosts - 1) / w->cluster->nhosts);
@@ -188,7 +188,7 @@ out:
   return HK_EXIT_OK;
 }
 
-static void range_rows(const hk_world *w, hk_coll coll, hk_table *t) {
+static void range_rows(const hk_inputs *w, hk_coll coll, hk_table *t) {
   hk_plan_range ranges[HK_PLAN_RANGES];
   int n = hk_plan_ranges(w, coll, ranges);
   for (int i = 0; i < n; i++) {
@@ -204,7 +204,7 @@ static void range_rows(const hk_world *w, hk_coll coll, hk_table *t) {
   }
 }
 
-static void print_ranges(const hk_world *w, const hk_coll *only) {
+static void print_ranges(const hk_inputs *w, const hk_coll *only) {
   char place[512];
   hk_tool_wrap(stdout, 0, place_of(w, place, sizeof place));
   putchar('\n');
@@ -221,7 +221,7 @@ static void print_ranges(const hk_world *w, const hk_coll *only) {
 
 /* ---- programs ---- */
 
-static int print_program(const hk_world *w, hk_coll coll, size_t bytes, const options *o) {
+static int print_program(const hk_inputs *w, hk_coll coll, size_t bytes, const options *o) {
   hk_plan_report *r = malloc(sizeof *r);
   if (!r) return hk_tool_wrong("out of memory");
   hk_plan_ask(r, w, coll, bytes);
@@ -307,7 +307,7 @@ static void put_report(const hk_plan_report *r, hk_json *w) {
   hk_json_close(w);
 }
 
-static int print_json(const hk_world *w, const hk_coll *only, const size_t *bytes) {
+static int print_json(const hk_inputs *w, const hk_coll *only, const size_t *bytes) {
   hk_json j = {.f = stdout};
   hk_plan_report *r = malloc(sizeof *r);
   if (!r) return hk_tool_wrong("out of memory");
@@ -338,8 +338,8 @@ static int run(void *into, int nargs, char **args) {
   if (nargs > 0 && !hk_tool_coll(args[0], &coll)) return HK_EXIT_TROUBLE;
   if (nargs > 1 && !hk_tool_size("SIZE", args[1], &bytes)) return HK_EXIT_TROUBLE;
   if (o->program && nargs < 2) return hk_tool_wrong("--program: of which COLLECTIVE and SIZE?");
-  hk_world w;
-  int code = hk_world_open(&w, o->machine, o->file, o->ranks);
+  hk_inputs w;
+  int code = hk_inputs_open(&w, o->machine, o->file, o->ranks);
   if (code != HK_EXIT_OK) goto out;
   if (o->program) {
     code = print_program(&w, coll, bytes, o);
@@ -356,7 +356,7 @@ static int run(void *into, int nargs, char **args) {
     free(r);
   }
 out:
-  hk_world_close(&w);
+  hk_inputs_close(&w);
   return code;
 }
 

@@ -6,7 +6,7 @@
 #include "machine.h"
 
 typedef struct hk_plan_report {
-  const hk_world *world;
+  const hk_inputs *world;
   hk_coll coll;
   size_t bytes;
   hk_decision chosen;
@@ -14,7 +14,7 @@ typedef struct hk_plan_report {
   /* the cheapest first; with the user's restrictions the chosen one may be another row */
   hk_alternative rows[HK_ALTERNATIVES];
 } hk_plan_report;
-void hk_plan_ask(hk_plan_report *r, const hk_world *w, hk_coll coll, size_t bytes);
+void hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_t bytes);
 
 /* The part of the time that does not depend on the message's length; the rest is moving the bytes. */
 double hk_plan_latency(const hk_plan_report *r, const hk_decision *d);
@@ -29,7 +29,7 @@ typedef struct hk_plan_range {
   double first_us;
 } hk_plan_range;
 enum { HK_PLAN_RANGES = 40 };
-int hk_plan_ranges(const hk_world *w, hk_coll coll, hk_plan_range out[HK_PLAN_RANGES]);
+int hk_plan_ranges(const hk_inputs *w, hk_coll coll, hk_plan_range out[HK_PLAN_RANGES]);
 
 /* "Why" in words that need no knowledge of the model, a line for each paragraph; free() it. NULL: out of memory. */
 char *hk_plan_explain(const hk_plan_report *r);

@@ -24,10 +24,10 @@ enum {
   HK_SEARCH_STEPS = 1000000 /* tries of a hop, in all; about 30 ns each */
 };
 
-typedef struct hk_channel {
+typedef struct hk_channel_order {
   uint16_t *order;          /* [nranks] positions in the `nodes` given to the search; malloc'd, as `at` below */
   uint32_t net_in, net_out; /* node indices; UINT32_MAX: no network, or no NET known */
-} hk_channel;
+} hk_channel_order;
 
 typedef struct hk_channels {
   uint8_t pattern;              /* hk_pattern */
@@ -38,7 +38,7 @@ typedef struct hk_channels {
   float intra_gbps, inter_gbps;
   float us;       /* latency of the worst hop inside */
   uint32_t steps; /* used by the search, of HK_SEARCH_STEPS */
-  hk_channel *at;
+  hk_channel_order *at;
   uint64_t hash;
 } hk_channels;
 

@@ -118,7 +118,7 @@ static void expand(const hk_ground *g, const hk_walk_channel *c, uint16_t *order
 
 static hk_status fill(hk_channels *out, const hk_ground *g, const hk_walk_channel *at, int n) {
   for (int i = 0; i < n; i++) {
-    hk_channel *c = &out->at[i];
+    hk_channel_order *c = &out->at[i];
     c->order = malloc((size_t)g->what->nranks * sizeof *c->order);
     if (!c->order) return HK_FAIL_ERRNO("no memory for %d channels", n);
     out->nchannels = i + 1;

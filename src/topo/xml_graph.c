@@ -41,7 +41,7 @@ static uint32_t named_node(const reader *b, const hk_xml_node *xml, const char *
 }
 
 /* Ranks on one device take their positions in the order of their numbers. */
-static void take_rank(const reader *b, const hk_xml_node *xml, uint32_t node, hk_channel *c, int *n) {
+static void take_rank(const reader *b, const hk_xml_node *xml, uint32_t node, hk_channel_order *c, int *n) {
   bool any = false;
   if (node == UINT32_MAX) return;
   for (int i = 0; i < b->what->nranks; i++) {
@@ -55,7 +55,7 @@ static void take_rank(const reader *b, const hk_xml_node *xml, uint32_t node, hk
   hk_xml_say(b->r, xml, true, any ? "this channel passes the same rank twice" : "no rank is on this device");
 }
 
-static void read_channel(reader *b, const hk_xml_node *xml, hk_channel *c) {
+static void read_channel(reader *b, const hk_xml_node *xml, hk_channel_order *c) {
   int n = 0, nets = 0;
   memset(b->used, 0, (size_t)b->what->nranks);
   for (const hk_xml_node *x = xml->first; x; x = x->next) {
@@ -210,7 +210,7 @@ static void write_graph(const hk_channels *c, const hk_topo *t, const hk_search 
           hk_path_class_name((hk_path_class)c->intra_cls), hk_path_class_name((hk_path_class)c->inter_cls),
           same_channels(c), hk_xml_number(c->us, us));
   for (int i = 0; i < c->nchannels; i++) {
-    const hk_channel *ch = &c->at[i];
+    const hk_channel_order *ch = &c->at[i];
     fputs("    <channel>\n", to);
     write_net(t, ch->net_in, to);
     for (int k = 0; k < c->nranks; k++) {

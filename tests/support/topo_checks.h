@@ -42,7 +42,7 @@ static inline void check_loads(const hk_channels *c, const hk_paths *p, const hk
   double *use = calloc(t->nedges + 1, sizeof *use), gbps = (double)c->intra_gbps;
   if (c->nchannels && c->at[0].net_in != UINT32_MAX && c->inter_gbps < c->intra_gbps) gbps = (double)c->inter_gbps;
   for (int i = 0; i < c->nchannels && c->pattern != HK_PATTERN_STAR; i++) {
-    const hk_channel *at = &c->at[i];
+    const hk_channel_order *at = &c->at[i];
     int n = c->nranks;
     for (int k = 0; k + 1 < n; k++) {
       load(p, use, nodes[at->order[k]], nodes[at->order[k + 1]], gbps);

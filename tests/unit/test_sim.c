@@ -86,7 +86,7 @@ START_TEST(fair) {
       ck_assert(hk_flow_start(&n, f, 1000 + next_random(&random) % 100000, 20 + next_random(&random) % 500) == HK_OK);
       active[count++] = f;
     }
-    hk_event *e;
+    hk_sim_event *e;
     if (next_random(&random) % 3 && step < 300) continue; /* several start at one moment */
     ck_assert(hk_net_next(&n, &e) == HK_OK);
     ck_assert_ptr_nonnull(e);
