@@ -163,41 +163,37 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   if (!gp->memory.base) HK_TRY(upload(c, plan), out);
   *blocks = plan->channels * gp->lanes;
   *threads = threads_for(hk_gpu_of(c)->code, l->chunk);
-  size_t scratch = gp->scratch_blocks * round_up(l->chunk, 64);
+  size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);
   if (scratch) HK_TRY(get_scratch(c, scratch * *blocks), out);
   const int64_t *seen_in = NULL, *seen_out = NULL;
   if (l->protocol == HK_PROTO_SIMPLE && !in_switch(p)) /* a switch adds up what lies in slots */
     HK_TRY(hk_gpu_views_of(c, call, &seen_in, &seen_out), out);
-  *work =
-      (hk_gpu_work){.program = gp->memory.base,
-                    .links = (hk_gpu_link *)(void *)((char *)gp->memory.base + gp->links_at),
-                    .in = call->in,
-                    .out = call->out,
-                    .scratch = hk_gpu_of(c)->scratch.base,
-                    .scratch_bytes = scratch,
-                    .total = l->total,
-                    .block_bytes = l->block_bytes,
-                    .longest = p->partition == HK_PART_SPLIT && l->total < l->block_bytes ? l->total : l->block_bytes,
-                    .chunk = l->chunk,
-                    .state = hk_gpu_of(c)->state.base,
-                    .reducer = {.dtype = r->dtype,
-                                .op = r->op,
-                                .elem_bytes = r->elem_bytes,
-                                .pre = r->pre,
-                                .post = r->post,
-                                .reduces = (uint8_t)hk_coll_reduces((hk_coll)call->coll),
-                                .divisor = r->divisor,
-                                .scalar = r->scalar.bits},
-                    .seen_in = seen_in,
-                    .seen_out = seen_out,
-                    .signature = l->signature,
-                    .program_bytes = (uint32_t)gp->program_bytes,
-                    .nlinks = gp->nlinks,
-                    .channels = (uint16_t)plan->channels,
-                    .orders = (uint16_t)plan->orders,
-                    .lanes = (uint16_t)gp->lanes,
-                    .proto = (uint8_t)l->protocol,
-                    .in_switch = in_switch(p)};
+  *work = (hk_gpu_work){.program = gp->memory.base,
+                        .links = (hk_gpu_link *)(void *)((char *)gp->memory.base + gp->links_at),
+                        .in = call->in,
+                        .out = call->out,
+                        .scratch = hk_gpu_of(c)->scratch.base,
+                        .scratch_bytes = scratch,
+                        .sizes = hk_sizes_of((hk_partition)p->partition, l->total, l->block_bytes, l->chunk),
+                        .state = hk_gpu_of(c)->state.base,
+                        .reducer = {.dtype = r->dtype,
+                                    .op = r->op,
+                                    .elem_bytes = r->elem_bytes,
+                                    .pre = r->pre,
+                                    .post = r->post,
+                                    .reduces = (uint8_t)hk_coll_reduces((hk_coll)call->coll),
+                                    .divisor = r->divisor,
+                                    .scalar = r->scalar.bits},
+                        .seen_in = seen_in,
+                        .seen_out = seen_out,
+                        .signature = l->signature,
+                        .program_bytes = (uint32_t)gp->program_bytes,
+                        .nlinks = gp->nlinks,
+                        .channels = (uint16_t)plan->channels,
+                        .orders = (uint16_t)plan->orders,
+                        .lanes = (uint16_t)gp->lanes,
+                        .proto = (uint8_t)l->protocol,
+                        .in_switch = in_switch(p)};
   if (hk_call_op(call) == HK_PREMULSUM && call->scalar_on_device) {
     work->reducer.by_address = 1;
     work->reducer.scalar = call->scalar;

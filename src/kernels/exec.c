@@ -11,7 +11,7 @@ size_t hk_exec_bytes(const hk_plan *plan) {
 }
 
 static size_t lane_scratch_bytes(const hk_plan *plan, size_t chunk) {
-  return plan->program->scratch_blocks * ((chunk + 63) & ~(size_t)63);
+  return plan->program->scratch_blocks * hk_scratch_stride(chunk);
 }
 
 size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk) {
@@ -22,15 +22,13 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
                   void *scratch) {
   const hk_program *p = plan->program;
   const hk_lane *lanes = hk_program_lanes(p);
-  const hk_instr *instrs = hk_program_instrs(p);
   size_t each = lane_scratch_bytes(plan, launch->chunk);
   x->plan = plan;
   x->launch = launch;
   x->in = in;
   x->out = out;
   x->nlanes = x->live = p->nlanes * plan->channels;
-  x->longest = launch->block_bytes;
-  if (p->partition == HK_PART_SPLIT && launch->total < x->longest) x->longest = launch->total;
+  x->sizes = hk_sizes_of((hk_partition)p->partition, launch->total, launch->block_bytes, launch->chunk);
   x->lanes = memory;
   x->ahead = plan->pumped ? x->lanes + x->nlanes : NULL;
   x->pointers = (const void **)(x->lanes + x->nlanes * (plan->pumped ? 2 : 1));
@@ -39,44 +37,25 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   for (unsigned c = 0, k = 0; c < plan->channels; c++) {
     for (unsigned i = 0; i < p->nlanes; i++, k++) {
       hk_lane_run *l = &x->lanes[k];
-      *l = (hk_lane_run){.begin = instrs + lanes[i].first, .links = plan->links + (size_t)c * p->nlinks};
-      l->end = l->begin + lanes[i].count;
-      l->pc = l->begin;
-      l->offset = c * launch->chunk;
-      l->scratch = (char *)scratch + k * each;
-      l->done = l->begin == l->end || (c > 0 && l->offset >= x->longest);
+      *l = (hk_lane_run){.links = plan->links + (size_t)c * p->nlinks, .scratch = (char *)scratch + k * each};
+      l->done = !hk_cursor_begin(&l->at, &lanes[i], c, &x->sizes);
       if (l->done) x->live--;
       if (x->ahead) x->ahead[k].links = NULL; /* not begun */
     }
   }
 }
 
-/* Bytes that the instruction moves: the part of its block that is in this wave. */
-static size_t piece_bytes(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned n) {
-  const hk_launch *a = x->launch;
-  const hk_program *p = x->plan->program;
-  size_t block = a->block_bytes;
-  if (p->partition == HK_PART_SPLIT) {
-    unsigned k = 0;
-    while (k + 1 < n && o[k].space == HK_SCRATCH) k++;
-    size_t at = hk_operand_block(p, &o[k], l->iteration) * a->block_bytes;
-    size_t left = at < a->total ? a->total - at : 0;
-    if (left < block) block = left;
-  }
-  size_t left = l->offset < block ? block - l->offset : 0;
-  return left < a->chunk ? left : a->chunk;
-}
-
 static void *user_address(const hk_exec *x, const hk_lane_run *l, const hk_operand *o) {
-  const hk_launch *a = x->launch;
-  size_t block = hk_operand_block(x->plan->program, o, l->iteration);
-  if (o->space == HK_SCRATCH) return l->scratch + block * ((a->chunk + 63) & ~(size_t)63);
-  size_t at = block * a->block_bytes + l->offset;
-  return o->space == HK_IN ? (void *)(uintptr_t)(x->in + at) : (void *)(x->out + at);
+  size_t at = hk_cursor_at(&l->at, x->plan->program, o, &x->sizes);
+  switch (o->space) {
+    case HK_IN: return (void *)(uintptr_t)(x->in + at);
+    case HK_OUT: return x->out + at;
+    default: return l->scratch + at;
+  }
 }
 
 static inline hk_link *link_of(const hk_lane_run *l, const hk_operand *o) {
-  return l->links[hk_operand_link(o, l->iteration)];
+  return l->links[hk_cursor_link(&l->at, o)];
 }
 
 /* Notifies a pumped link that this lane waits for its next slot, and of the place of its data, so that the transport
@@ -220,31 +199,9 @@ out:
   return rc;
 }
 
-/* To the next instruction of the lane, through repeats and waves; false if there is none. */
+/* To the next instruction of the lane; false if there is none. */
 static inline bool step_on(const hk_exec *x, hk_lane_run *l) {
-  l->pc++;
-  if (l->pc == l->loop_end) {
-    if (++l->iteration < l->iterations) {
-      l->pc = l->loop_begin;
-      return true;
-    }
-    l->loop_end = NULL;
-    l->iteration = 0;
-  }
-  if (l->pc == l->end) {
-    l->offset += x->launch->chunk * x->plan->channels;
-    l->pc = l->begin;
-    return l->offset < x->longest;
-  }
-  return true;
-}
-
-static inline void enter_repeat(hk_lane_run *l) {
-  const hk_instr *i = l->pc++;
-  l->loop_begin = i + 1;
-  l->loop_end = i + 1 + i->repeat.body;
-  l->iterations = i->repeat.count;
-  l->iteration = 0;
+  return hk_cursor_next(&l->at, &x->sizes, x->plan->channels);
 }
 
 static inline void advance(hk_exec *x, hk_lane_run *l) {
@@ -258,7 +215,7 @@ static inline void advance(hk_exec *x, hk_lane_run *l) {
 }
 
 static inline size_t bytes_of(const hk_exec *x, const hk_lane_run *l, const hk_instr *i, const hk_operand *o) {
-  return i->ndst && i->nsrc ? piece_bytes(x, l, o, (unsigned)i->ndst + i->nsrc) : 0;
+  return hk_cursor_bytes(&l->at, x->plan->program, i, o, &x->sizes);
 }
 
 /* ---- places offered ahead ----
@@ -276,7 +233,7 @@ static void begin_ahead(const hk_exec *x, const hk_lane_run *l, hk_lane_run *a) 
     hk_link *link = l->links[i];
     if (needs[i].lane != lane || hk_link_sends((hk_link_kind)needs[i].kind) || !link->pumped) continue;
     link->offered = link->done;
-    any = any || hk_link_places(link, x->launch->chunk);
+    any = any || hk_link_places(link, x->sizes.chunk);
   }
   a->done = !any;
 }
@@ -293,11 +250,7 @@ static void look_ahead(const hk_exec *x, const hk_lane_run *l) {
   hk_lane_run *a = &x->ahead[l - x->lanes];
   if (!a->links) begin_ahead(x, l, a);
   while (!a->done) {
-    const hk_instr *i = a->pc;
-    if (i->op == HK_OP_REPEAT) {
-      enter_repeat(a);
-      continue;
-    }
+    const hk_instr *i = hk_cursor_move(&a->at, hk_program_instrs(x->plan->program));
     const hk_operand *o = hk_instr_operands(x->plan->program, i), *end = o + i->ndst + i->nsrc;
     for (const hk_operand *src = o + i->ndst; src < end; src++) {
       if (src->space != HK_LINK) continue;
@@ -335,11 +288,7 @@ static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
       *moved = true;
       return HK_OK;
     }
-    const hk_instr *i = l->pc;
-    if (i->op == HK_OP_REPEAT) {
-      enter_repeat(l);
-      continue;
-    }
+    const hk_instr *i = hk_cursor_move(&l->at, hk_program_instrs(x->plan->program));
     if (__builtin_expect(x->ahead != NULL, 0)) look_ahead(x, l);
     const hk_operand *o = hk_instr_operands(x->plan->program, i);
     size_t bytes = bytes_of(x, l, i, o);
@@ -388,8 +337,10 @@ int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
   for (unsigned k = 0; k < x->nlanes && n < room; k++) {
     const hk_lane_run *l = &x->lanes[k];
     if (l->draining && !l->done) add_undrained(x, l, peers, &n, room);
-    if (l->done || l->draining || l->pc->op != HK_OP_MOVE) continue;
-    const hk_operand *all = hk_instr_operands(x->plan->program, l->pc), *o = &all[l->ready];
+    if (l->done || l->draining) continue;
+    const hk_instr *i = &hk_program_instrs(x->plan->program)[l->at.pc];
+    if (i->op != HK_OP_MOVE) continue;
+    const hk_operand *all = hk_instr_operands(x->plan->program, i), *o = &all[l->ready];
     if (o->space != HK_LINK) continue;
     const hk_link *link = link_of(l, o);
     if (link->kind != HK_LINK_MCAST_SEND) {
@@ -397,7 +348,7 @@ int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
       continue;
     }
     /* The readers whose heads deny the next slot: see hk_link_refresh_credit. */
-    uint64_t slots = link->done + hk_link_held(link, bytes_of(x, l, l->pc, all));
+    uint64_t slots = link->done + hk_link_held(link, bytes_of(x, l, i, all));
     if (slots > link->mask) add_readers(link, slots - link->mask, peers, &n, room);
   }
   return n;

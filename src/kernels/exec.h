@@ -6,7 +6,7 @@
 #ifndef HK_KERNELS_EXEC_H
 #define HK_KERNELS_EXEC_H
 #include <stdbool.h>
-#include "../program/program.h"
+#include "../program/cursor.h"
 #include "../transport/link.h"
 #include "reduce.h"
 
@@ -37,11 +37,9 @@ typedef struct hk_launch {
 } hk_launch;
 
 typedef struct hk_lane_run {
-  const hk_instr *pc, *begin, *end, *loop_begin, *loop_end;
-  uint32_t iteration, iterations;
-  uint32_t ready; /* operands of *pc that are already ready */
+  hk_cursor at;
+  uint32_t ready; /* operands of the current instruction that are already ready */
   bool done, draining, must_drain;
-  size_t offset; /* of the wave in every block */
   hk_link **links;
   char *scratch;
 } hk_lane_run;
@@ -54,7 +52,7 @@ typedef struct hk_exec {
   /* the signature in slots: the launch's, until the caller makes it differ from one call to the next */
   uint32_t signature;
   unsigned nlanes, live;
-  size_t longest;        /* bytes of the longest block */
+  hk_sizes sizes;        /* of the launch */
   const void **pointers; /* [2 * max_operands], for the current move */
   hk_lane_run *lanes;
   /* [nlanes] the instructions up to which each lane's places were offered (look_ahead); NULL: the plan is not pumped */

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include "cursor.h"
 #include "program_internal.h" /* hk_program_assemble */
 
 /* Every limit below is the width of a field of the program format. */
@@ -284,19 +285,12 @@ static void drop_unused_links(hk_builder *b) {
     b->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for %zu links", b->nlinks);
     return;
   }
-  uint32_t count = 1;
-  size_t body_end = 0;
-  for (size_t k = 0; k < b->ninstrs; k++) {
-    hk_instr *i = &b->instrs[k];
-    if (k >= body_end) count = 1;
-    if (i->op == HK_OP_REPEAT) {
-      count = i->repeat.count;
-      body_end = k + 1 + i->repeat.body;
-      continue;
-    }
+  hk_scan s = {.end = (uint32_t)b->ninstrs};
+  while (hk_scan_next(&s, b->instrs)) {
+    hk_instr *i = &b->instrs[s.at];
     const hk_operand *o = operands_of(b, i);
     for (size_t n = operand_count(i); n; n--, o++)
-      if (o->space == HK_LINK && !mark_links(b, o, k, count, number)) goto out;
+      if (o->space == HK_LINK && !mark_links(b, o, s.at, s.times, number)) goto out;
   }
   uint32_t kept = 0;
   for (size_t l = 0; l < b->nlinks; l++) {

@@ -3,6 +3,7 @@
 #include "program.h"
 #include <stdlib.h>
 #include <string.h>
+#include "cursor.h"
 #include "program_internal.h"
 
 /* clang-format off */
@@ -52,7 +53,7 @@ void hk_program_free(hk_program *p) { free(p); }
 static unsigned blocks_moved(const hk_program *p, const hk_instr *i, int refers) {
   const hk_operand *o = hk_instr_operands(p, i);
   unsigned moved = 0, kept = 0; /* kept: operands that hold the value until the operation ends */
-  if (i->op != HK_OP_MOVE || !i->ndst || !i->nsrc) return 0;
+  if (!i->ndst || !i->nsrc) return 0;
   for (unsigned k = 0; k < i->ndst; k++) kept += o[k].space == HK_OUT;
   if (i->nsrc == 1) kept += o[i->ndst].space == HK_IN || o[i->ndst].space == HK_OUT;
   if (i->flags & HK_INSTR_COPY) kept = 0;
@@ -61,17 +62,9 @@ static unsigned blocks_moved(const hk_program *p, const hk_instr *i, int refers)
 }
 
 double hk_program_moved(const hk_program *p, int refers) {
-  const hk_instr *i = hk_program_instrs(p);
-  double moved = 0, times = 1;
-  uint32_t left = 0; /* of a repeat's body */
-  for (uint32_t k = 0; k < p->ninstrs; k++) {
-    if (i[k].op == HK_OP_REPEAT) {
-      times = i[k].repeat.count;
-      left = i[k].repeat.body + 1;
-    }
-    moved += (left ? times : 1) * blocks_moved(p, &i[k], refers);
-    left -= left > 0;
-  }
+  double moved = 0;
+  hk_scan s = {.end = p->ninstrs};
+  for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) moved += s.times * blocks_moved(p, i, refers);
   return moved / p->blocks;
 }
 

@@ -28,13 +28,10 @@ static hk_status fill_threads(hk_verifier *v) {
   for (int r = 0; r < v->nranks; r++) {
     const hk_program *p = v->programs[r];
     for (unsigned lane = 0; lane < p->nlanes; lane++) {
-      const hk_lane *l = &hk_program_lanes(p)[lane];
       v->threads[v->first_thread[r] + lane] = (hk_thread){.program = p,
                                                           .instrs = hk_program_instrs(p),
                                                           .ends = v->ends + v->first_end[r],
                                                           .scratch_at = scratch,
-                                                          .first = l->first,
-                                                          .end = l->first + l->count,
                                                           .rank = (uint16_t)r,
                                                           .lane = (uint16_t)lane};
       scratch += p->scratch_blocks;
@@ -51,19 +48,12 @@ static hk_status fill_threads(hk_verifier *v) {
 
 /* Counts the writes of every output block in one wave. */
 static void count_writes(const hk_program *p, uint32_t *writes) {
-  uint32_t count = 1, body_end = 0;
-  for (uint32_t k = 0; k < p->ninstrs; k++) {
-    const hk_instr *i = &hk_program_instrs(p)[k];
-    if (k >= body_end) count = 1;
-    if (i->op == HK_OP_REPEAT) {
-      count = i->repeat.count;
-      body_end = k + 1 + i->repeat.body;
-      continue;
-    }
+  hk_scan s = {.end = p->ninstrs};
+  for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
     const hk_operand *o = hk_instr_operands(p, i);
     uint32_t lands = hk_instr_lands(i, o) ? HK_LANDS : 0;
     for (unsigned d = 0; d < i->ndst; d++) {
-      for (uint32_t j = 0; o[d].space == HK_OUT && j < count; j++) {
+      for (uint32_t j = 0; o[d].space == HK_OUT && j < s.times; j++) {
         uint32_t *n = &writes[hk_operand_block(p, &o[d], j)];
         *n = (*n + 1) | lands;
       }

@@ -58,8 +58,9 @@ hk_status hk_fault_here(hk_verifier *v, const hk_thread *t, const char *format, 
   char where[48];
   va_list args;
   va_start(args, format);
-  hk_status rc = report(v, t->rank, t->lane, (int)t->pc,
-                        time_text(t->wave, t->body_end != 0, t->iteration, where, sizeof where), format, args);
+  hk_status rc = report(v, t->rank, t->lane, (int)t->at.pc,
+                        time_text((unsigned)t->at.offset, t->at.body_end != 0, t->at.iteration, where, sizeof where),
+                        format, args);
   va_end(args);
   return rc;
 }
@@ -72,7 +73,7 @@ typedef struct position {
 /* Finds the `left`-th (from 0) instruction run in a wave; false, with the wave's length, where it has fewer. */
 static bool find_event(const hk_thread *t, uint32_t left, position *at, uint32_t *length) {
   uint32_t seen = 0;
-  for (uint32_t k = t->first; k < t->end; k++) {
+  for (uint32_t k = t->at.first; k < t->at.end; k++) {
     const hk_instr *i = &t->instrs[k];
     at->in_body = i->op == HK_OP_REPEAT;
     uint32_t body = at->in_body ? i->repeat.body : 1, runs = at->in_body ? i->repeat.count * body : 1;
@@ -203,7 +204,7 @@ hk_status hk_fault_deadlock(hk_verifier *v) {
   k = awaited(v, &v->threads[k]);
   for (uint32_t shown = 1; shown < length && shown < SHOWN; shown++, k = awaited(v, &v->threads[k])) {
     const hk_thread *t = &v->threads[k];
-    n += snprintf(text + n, sizeof text - (size_t)n, "; rank %u lane %u instruction %u ", t->rank, t->lane, t->pc);
+    n += snprintf(text + n, sizeof text - (size_t)n, "; rank %u lane %u instruction %u ", t->rank, t->lane, t->at.pc);
     n += wait_text(v, t, text + n, sizeof text - (size_t)n);
   }
   return hk_fault_here(v, &v->threads[start], "deadlock, a cycle of %u: it %s%s", length, text,

@@ -84,11 +84,11 @@ static void expand(search *s, const hk_thread *t, uint32_t event) {
 /* Does the instruction that t is in receive a slot that thread `from` sent in event `event` or later?  In many algorithms
  * the data that overwrites a place comes from the very rank that has read it. */
 static bool answers_now(const hk_verifier *v, uint32_t from, uint32_t event, const hk_thread *t) {
-  const hk_instr *i = &t->instrs[t->pc];
+  const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *src = hk_instr_operands(t->program, i) + i->ndst;
   for (unsigned k = 0; k < i->nsrc; k++) {
     if (src[k].space != HK_LINK) continue;
-    const hk_reader *r = &v->readers[t->ends[hk_operand_link(&src[k], t->iteration)]];
+    const hk_reader *r = &v->readers[t->ends[hk_cursor_link(&t->at, &src[k])]];
     const hk_channel *c = &v->channels[r->channel];
     if (c->thread == from && v->times[c->times_at + r->consumed - 1] >= event) return true;
   }

@@ -14,6 +14,7 @@
  * waves.  A place is one output block of one rank in one wave; with in_place an input block may be the same place. */
 #ifndef HK_PROGRAM_VERIFY_INTERNAL_H
 #define HK_PROGRAM_VERIFY_INTERNAL_H
+#include "cursor.h"
 #include "verify.h"
 
 /* ---- values ----
@@ -115,9 +116,8 @@ typedef struct hk_thread {
   const uint32_t *ends; /* program link -> channel (sending links) or reader */
   size_t scratch_at;
   uint32_t first_link, end_link; /* its lane's links are among these; a builder makes them one after another */
-  uint32_t pc, first, end;
-  uint32_t body_begin, body_end, iteration, count; /* of the repeat under way; body_end is 0 outside */
-  uint32_t wave, event;
+  hk_cursor at;
+  uint32_t event;
   uint32_t scan;      /* operands known to be ready */
   uint32_t waits_for; /* channel or reader, while blocked */
   uint16_t rank, lane;
@@ -186,7 +186,7 @@ static inline unsigned hk_out_blocks_of(const hk_verifier *v, int rank) {
   return hk_coll_has_output((hk_coll)p->coll, rank, p->root) ? p->out_blocks : 0;
 }
 static inline hk_place *hk_place_at(const hk_verifier *v, const hk_thread *t, unsigned block) {
-  return &v->places[v->first_place[t->rank] + (size_t)t->wave * hk_out_blocks_of(v, t->rank) + block];
+  return &v->places[v->first_place[t->rank] + t->at.offset * hk_out_blocks_of(v, t->rank) + block];
 }
 /* The output block that in place is the same memory as an input block; -1: none. */
 int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block);

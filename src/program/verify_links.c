@@ -17,18 +17,12 @@ typedef struct pairing {
 } pairing;
 
 static int first_use(const hk_program *p, uint32_t link) {
-  uint32_t count = 1, body_end = 0;
-  for (uint32_t k = 0; k < p->ninstrs; k++) {
-    const hk_instr *i = &hk_program_instrs(p)[k];
-    if (i->op == HK_OP_REPEAT) {
-      count = i->repeat.count;
-      body_end = k + 1 + i->repeat.body;
-      continue;
-    }
+  hk_scan s = {.end = p->ninstrs};
+  for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
     const hk_operand *o = hk_instr_operands(p, i);
     for (unsigned n = (unsigned)i->ndst + i->nsrc; n; n--, o++) {
-      uint32_t reach = o->flags & HK_OPERAND_STEP && k < body_end ? count : 1;
-      if (o->space == HK_LINK && link >= o->link && link - o->link < reach) return (int)k;
+      uint32_t reach = o->flags & HK_OPERAND_STEP ? s.times : 1;
+      if (o->space == HK_LINK && link >= o->link && link - o->link < reach) return (int)s.at;
     }
   }
   return -1;
@@ -44,21 +38,14 @@ static hk_status link_fault(hk_verifier *v, int rank, uint32_t link, const char 
 
 /* Counts every link's messages in one wave. */
 static void count_uses(const hk_program *p, uint32_t *uses) {
-  uint32_t count = 1, body_end = 0;
-  for (uint32_t k = 0; k < p->ninstrs; k++) {
-    const hk_instr *i = &hk_program_instrs(p)[k];
-    if (k >= body_end) count = 1;
-    if (i->op == HK_OP_REPEAT) {
-      count = i->repeat.count;
-      body_end = k + 1 + i->repeat.body;
-      continue;
-    }
+  hk_scan s = {.end = p->ninstrs};
+  for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
     const hk_operand *o = hk_instr_operands(p, i);
     for (unsigned n = (unsigned)i->ndst + i->nsrc; n; n--, o++) {
       if (o->space != HK_LINK) continue;
       bool steps = o->flags & HK_OPERAND_STEP;
-      for (uint32_t j = 0; j < (steps ? count : 1); j++)
-        if (__builtin_add_overflow(uses[o->link + j], steps ? 1 : count, &uses[o->link + j]))
+      for (uint32_t j = 0; j < (steps ? s.times : 1); j++)
+        if (__builtin_add_overflow(uses[o->link + j], steps ? 1 : s.times, &uses[o->link + j]))
           uses[o->link + j] = UINT32_MAX;
     }
   }

@@ -22,10 +22,8 @@ typedef struct step {
   const hk_operand *dst, *src;
 } step;
 
-static unsigned block_of(const step *s, const hk_operand *o) {
-  return hk_operand_block(s->t->program, o, s->t->iteration);
-}
-static uint32_t end_of(const step *s, const hk_operand *o) { return s->t->ends[hk_operand_link(o, s->t->iteration)]; }
+static unsigned block_of(const step *s, const hk_operand *o) { return hk_cursor_block(&s->t->at, s->t->program, o); }
+static uint32_t end_of(const step *s, const hk_operand *o) { return s->t->ends[hk_cursor_link(&s->t->at, o)]; }
 
 static bool can_send(const hk_verifier *v, const hk_channel *c) {
   if (c->sent < c->room) return true;
@@ -298,31 +296,13 @@ out:
 
 /* ---- threads ---- */
 
-/* Moves to the next MOVE; false when the thread has run its last wave. */
-static bool next_move(const hk_verifier *v, hk_thread *t) {
-  for (;;) {
-    if (t->body_end && t->pc == t->body_end) {
-      if (++t->iteration < t->count) {
-        t->pc = t->body_begin;
-        return true;
-      }
-      t->body_end = t->iteration = 0;
-    }
-    if (t->pc == t->end) {
-      if (++t->wave == v->options.waves || t->first == t->end) return false;
-      t->pc = t->first;
-    }
-    const hk_instr *i = &t->instrs[t->pc];
-    if (i->op == HK_OP_MOVE) return true;
-    t->body_begin = ++t->pc;
-    t->body_end = t->pc + i->repeat.body;
-    t->count = i->repeat.count;
-  }
-}
+/* A wave is a chunk of one byte here: the cursor's offset is the wave's number. */
+static hk_sizes sizes_of(const hk_verifier *v) { return (hk_sizes){.longest = v->options.waves, .chunk = 1}; }
 
 static hk_status run_thread(hk_verifier *v, hk_thread *t) {
+  const hk_sizes waves = sizes_of(v);
   for (;;) {
-    const hk_instr *i = &t->instrs[t->pc];
+    const hk_instr *i = hk_cursor_move(&t->at, t->instrs);
     const hk_operand *o = hk_instr_operands(t->program, i);
     step s = {.v = v, .t = t, .i = i, .dst = o, .src = o + i->ndst};
     if (!all_ready(&s)) return HK_OK;
@@ -330,8 +310,7 @@ static hk_status run_thread(hk_verifier *v, hk_thread *t) {
     if (rc) return rc;
     v->report->steps++;
     t->scan = 0;
-    t->pc++;
-    if (!next_move(v, t)) {
+    if (!hk_cursor_next(&t->at, &waves, 1)) {
       t->state = HK_THREAD_DONE;
       return HK_OK;
     }
@@ -353,11 +332,11 @@ static hk_status check_all_consumed(hk_verifier *v) {
 }
 
 hk_status hk_verify_run(hk_verifier *v) {
+  const hk_sizes waves = sizes_of(v);
   for (uint32_t k = 0; k < v->nthreads; k++) {
     hk_thread *t = &v->threads[k];
-    t->pc = t->first;
     t->state = HK_THREAD_DONE;
-    if (t->first < t->end && next_move(v, t)) make_ready(v, k);
+    if (hk_cursor_begin(&t->at, &hk_program_lanes(t->program)[t->lane], 0, &waves)) make_ready(v, k);
   }
   while (v->queue_count) {
     uint32_t k = v->queue[v->queue_head];

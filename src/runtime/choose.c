@@ -126,14 +126,6 @@ uint32_t hk_choose_signature(const hk_call *op) {
   return signature ? signature : 1;
 }
 
-static size_t block_bytes(const hk_program *p, size_t total, size_t unit) {
-  if (p->partition == HK_PART_WHOLE) return total;
-  size_t elements = total / unit;
-  size_t block = (elements + p->blocks - 1) / p->blocks * unit;
-  /* Whole cache lines where blocks are large: vectors then start aligned, at the price of a shorter last block. */
-  return block >= 1024 ? (block + 63) & ~(size_t)63 : block;
-}
-
 static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, size_t block) {
   const hk_machine *m = &c->selection.machine;
   const hk_protocol protocol = d->protocol;
@@ -197,7 +189,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   if (d.overruled) warn_overruled(c, coll, &d);
   HK_TRY(plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
   const hk_program *p = choice->plan->program;
-  *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = block_bytes(p, bytes, unit)};
+  *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
   a->chunk = chunk_of(c, &d, choice->plan, a->block_bytes);
   a->protocol = d.protocol;
   a->signature = hk_choose_signature(op);

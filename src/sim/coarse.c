@@ -47,14 +47,14 @@ static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
   hk_sim *s = c->s;
   hk_status rc = HK_OK;
   double limit = 0;
-  size_t bytes = hk_step_bytes(s, t), at = (size_t)(t - s->threads);
-  const hk_instr *i = &t->instrs[t->pc];
+  size_t bytes = hk_lane_bytes(s, t), at = (size_t)(t - s->threads);
+  const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   if (!bytes) return HK_OK;
   HK_TRY(hk_step_uses(s, t, bytes, &limit), out);
   double all = times * (double)bytes;
   c->moved[at] += all;
-  c->pace[c->first[at] + t->pc - t->first] = limit;
+  c->pace[c->first[at] + t->at.pc - t->at.first] = limit;
   for (uint32_t k = 0; k < t->flow.n; k++) {
     const hk_entry *e = &t->flow.entries[k];
     c->need[e->resource] += s->alike * e->weight * all / s->world.net.resources[e->resource].capacity;
@@ -76,28 +76,18 @@ out:
 /* One wave of a thread. The iterations of a repeat differ only in the links of stepping operands. */
 static hk_status add_wave(coarse *c, hk_lane_state *t) {
   hk_status rc = HK_OK;
-  for (t->pc = t->first; t->pc < t->end;) {
-    const hk_instr *i = &t->instrs[t->pc];
-    uint32_t count = 1, body = 1;
-    if (i->op == HK_OP_REPEAT) {
-      count = i->repeat.count;
-      body = i->repeat.body;
-      t->pc++;
-    }
-    uint32_t begin = t->pc;
-    for (t->pc = begin; t->pc < begin + body; t->pc++) {
-      const hk_operand *o = hk_lane_operands(t);
-      bool steps = false;
-      for (unsigned k = 0; k < (unsigned)t->instrs[t->pc].ndst + t->instrs[t->pc].nsrc; k++)
-        steps = steps || o[k].flags & HK_OPERAND_STEP;
-      for (t->iteration = 0; t->iteration < (steps ? count : 1); t->iteration++)
-        HK_TRY(add_step(c, t, steps ? 1 : count), out);
-      t->iteration = 0;
-    }
+  hk_scan scan = {.next = t->at.first, .end = t->at.end};
+  for (const hk_instr *i; (i = hk_scan_next(&scan, t->instrs));) {
+    t->at.pc = scan.at;
+    const hk_operand *o = hk_lane_operands(t);
+    bool steps = false;
+    for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) steps = steps || o[k].flags & HK_OPERAND_STEP;
+    for (t->at.iteration = 0; t->at.iteration < (steps ? scan.times : 1); t->at.iteration++)
+      HK_TRY(add_step(c, t, steps ? 1 : scan.times), out);
   }
 out:
-  t->pc = t->first;
-  t->iteration = 0;
+  t->at.pc = t->at.first;
+  t->at.iteration = 0;
   return rc;
 }
 
@@ -219,15 +209,15 @@ static hk_status set_paces(coarse *c) {
   hk_sim *s = c->s;
   for (uint32_t k = 0; k < s->nthreads; k++) {
     hk_lane_state *t = &s->threads[k];
-    for (t->pc = t->first; t->pc < t->end; t->pc++) {
-      double limit = 0, *pace = &c->pace[c->first[k] + t->pc - t->first];
-      if (t->instrs[t->pc].op == HK_OP_REPEAT || *pace <= 0) continue;
-      HK_TRY(hk_step_uses(s, t, s->chunk, &limit), out);
+    for (t->at.pc = t->at.first; t->at.pc < t->at.end; t->at.pc++) {
+      double limit = 0, *pace = &c->pace[c->first[k] + t->at.pc - t->at.first];
+      if (t->instrs[t->at.pc].op == HK_OP_REPEAT || *pace <= 0) continue;
+      HK_TRY(hk_step_uses(s, t, s->sizes.chunk, &limit), out);
       double us = limit > 0 ? 1 / limit : 0;
       for (uint32_t u = 0; u < t->flow.n; u++) us = fmax(us, use_us(c, &t->flow.entries[u], c->moved[k]));
       *pace = us > 0 ? 1 / us : 0;
     }
-    t->pc = t->first;
+    t->at.pc = t->at.first;
     hk_flow_clear(&t->flow);
   }
 out:
@@ -296,7 +286,7 @@ static hk_status send(coarse *c, hk_side *e, size_t bytes, double at) {
 
 /* When the instruction's links are ready; -1: not known yet. */
 static double ready_at(coarse *c, hk_lane_state *t, double at) {
-  const hk_instr *i = &t->instrs[t->pc];
+  const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) {
     if (o[k].space != HK_LINK) continue;
@@ -316,17 +306,17 @@ static hk_status run_thread(coarse *c, uint32_t k) {
   hk_status rc = HK_OK;
   hk_lane_state *t = &s->threads[k];
   for (;;) {
-    hk_lane_enter(t);
+    hk_cursor_move(&t->at, t->instrs);
     double at = ready_at(c, t, c->clock[k]);
     if (at < 0) return HK_OK;
     if (s->cores && c->core_at[t->rank] > at) at = c->core_at[t->rank];
-    size_t bytes = hk_step_bytes(s, t);
-    double pace = c->pace[c->first[k] + t->pc - t->first];
+    size_t bytes = hk_lane_bytes(s, t);
+    double pace = c->pace[c->first[k] + t->at.pc - t->at.first];
     at += s->lane_us + (pace > 0 ? (double)bytes / pace : 0);
     c->clock[k] = at;
     if (s->cores) c->core_at[t->rank] = at;
     s->steps++;
-    const hk_instr *i = &t->instrs[t->pc];
+    const hk_instr *i = &t->instrs[t->at.pc];
     const hk_operand *o = hk_lane_operands(t);
     for (unsigned n = 0; n < i->ndst; n++)
       if (o[n].space == HK_LINK) HK_TRY(send(c, side_of(c, t, &o[n]), bytes, at), out);
@@ -337,7 +327,7 @@ static hk_status run_thread(coarse *c, uint32_t k) {
       e->consumed++;
       HK_TRY(tell(c, e, at + e->us), out);
     }
-    if (hk_lane_advance(s, t)) continue;
+    if (hk_cursor_next(&t->at, &s->sizes, (unsigned)s->all_channels)) continue;
     t->state = HK_T_DONE;
     s->live--;
     if (at > s->finished) s->finished = at;
@@ -351,8 +341,8 @@ out:
 static hk_status run_all(coarse *c, size_t longest) {
   hk_status rc = HK_OK;
   hk_sim *s = c->s;
-  size_t before = s->longest;
-  s->longest = longest;
+  size_t before = s->sizes.longest;
+  s->sizes.longest = longest;
   s->finished = 0;
   s->live = c->ntodo = 0;
   for (uint32_t i = 0; i < s->nsides + s->nthreads; i++) c->free_at[i] = 0;
@@ -367,10 +357,8 @@ static hk_status run_all(coarse *c, size_t longest) {
   }
   for (uint32_t k = 0; k < s->nthreads; k++) {
     hk_lane_state *t = &s->threads[k];
-    t->pc = t->first;
-    t->body_end = t->iteration = t->wave = 0;
-    t->offset = (size_t)t->channel * s->chunk;
-    t->state = t->first == t->end || (t->channel && t->offset >= longest) ? HK_T_DONE : HK_T_READY;
+    const hk_lane *lane = &hk_program_lanes(t->program)[t->lane];
+    t->state = hk_cursor_begin(&t->at, lane, t->channel, &s->sizes) ? HK_T_READY : HK_T_DONE;
     c->clock[k] = HK_GPU_STAGGER_US * t->channel;
     if (t->state == HK_T_DONE) continue;
     s->live++;
@@ -382,7 +370,7 @@ static hk_status run_all(coarse *c, size_t longest) {
     rc = HK_FAIL(HK_ERR_INTERNAL, "%s of %d ranks: lanes wait for ever; verify the program",
                  s->programs.algorithm->name, s->world.nranks);
 out:
-  s->longest = before;
+  s->sizes.longest = before;
   return rc;
 }
 
@@ -393,7 +381,7 @@ static hk_status make_room(coarse *c) {
   if (!c->first) return HK_FAIL_ERRNO("no memory for %u lanes", s->nthreads);
   for (uint32_t k = 0; k < s->nthreads; k++) {
     c->first[k] = (uint32_t)instrs;
-    instrs += s->threads[k].end - s->threads[k].first;
+    instrs += s->threads[k].at.end - s->threads[k].at.first;
   }
   c->need = calloc(s->world.net.nresources + 1, sizeof *c->need);
   c->moved = calloc(s->nthreads + 1, sizeof *c->moved);
@@ -414,20 +402,20 @@ static hk_status make_room(coarse *c) {
 }
 
 static double waves_of(const hk_sim *s) {
-  double waves = (double)s->longest / (double)(s->chunk * (size_t)s->all_channels);
+  double waves = (double)s->sizes.longest / (double)(s->sizes.chunk * (size_t)s->all_channels);
   return waves > 1 ? waves : 1;
 }
 
 static hk_status run_waves(coarse *c, bool shared, double *us) {
   hk_status rc = HK_OK;
   hk_sim *s = c->s;
-  size_t wave = s->chunk * (size_t)s->all_channels;
+  size_t wave = s->sizes.chunk * (size_t)s->all_channels;
   double waves = waves_of(s);
   c->shared = shared;
   HK_TRY(set_paces(c), out);
   set_queues(c);
   if (waves <= WAVES) {
-    HK_TRY(run_all(c, s->longest), out);
+    HK_TRY(run_all(c, s->sizes.longest), out);
     *us = s->finished;
   } else {
     HK_TRY(run_all(c, WAVES / 2 * wave), out);

@@ -130,25 +130,9 @@ static hk_status keep_span(hk_sim *s, const hk_lane_state *t) {
                                         .end_us = now(s),
                                         .rank = (uint16_t)t->rank,
                                         .lane = (uint16_t)(t->channel * t->program->nlanes + t->lane),
-                                        .instr = t->pc,
-                                        .wave = t->wave};
+                                        .instr = t->at.pc,
+                                        .wave = (uint32_t)(t->at.offset / (s->sizes.chunk * (size_t)s->all_channels))};
   return HK_OK;
-}
-
-bool hk_lane_advance(const hk_sim *s, hk_lane_state *t) {
-  t->pc++;
-  if (t->body_end && t->pc == t->body_end) {
-    if (++t->iteration < t->count) {
-      t->pc = t->body_begin;
-      return true;
-    }
-    t->body_end = t->iteration = 0;
-  }
-  if (t->pc < t->end) return true;
-  t->wave++;
-  t->offset += s->chunk * (size_t)s->all_channels;
-  t->pc = t->first;
-  return t->offset < s->longest;
 }
 
 static hk_status give_core(hk_sim *s, int rank) {
@@ -167,7 +151,7 @@ static hk_status give_core(hk_sim *s, int rank) {
 
 static hk_status finish(hk_sim *s, hk_lane_state *t, size_t bytes) {
   hk_status rc = HK_OK;
-  const hk_instr *i = &t->instrs[t->pc];
+  const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   s->steps++;
   HK_TRY(keep_span(s, t), out);
@@ -177,7 +161,7 @@ static hk_status finish(hk_sim *s, hk_lane_state *t, size_t bytes) {
     if (o[k].space == HK_LINK) HK_TRY(release(s, hk_lane_side(s, t, &o[k])), out);
   t->scan = 0;
   t->state = HK_T_READY;
-  if (hk_lane_advance(s, t)) {
+  if (hk_cursor_next(&t->at, &s->sizes, (unsigned)s->all_channels)) {
     HK_TRY(proceed(s, t), out);
   } else if (t->lent && t->outstanding) {
     t->state = HK_T_DRAINING;
@@ -191,7 +175,7 @@ out:
 
 /* When all links of the instruction are ready; -1: not known yet, and the thread is woken when it may be. */
 static double ready_at(hk_sim *s, hk_lane_state *t) {
-  const hk_instr *i = &t->instrs[t->pc];
+  const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   double at = now(s);
   for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) {
@@ -228,7 +212,7 @@ static hk_status take_core(hk_sim *s, hk_lane_state *t) {
 }
 
 static hk_status proceed(hk_sim *s, hk_lane_state *t) {
-  hk_lane_enter(t);
+  hk_cursor_move(&t->at, t->instrs);
   double at = ready_at(s, t);
   if (at < 0) return HK_OK;
   if (t->woken) {
@@ -246,7 +230,7 @@ static hk_status proceed(hk_sim *s, hk_lane_state *t) {
 
 static hk_status start(hk_sim *s, hk_lane_state *t) {
   hk_status rc = HK_OK;
-  size_t bytes = hk_step_bytes(s, t);
+  size_t bytes = hk_lane_bytes(s, t);
   double limit = 0;
   t->began = now(s);
   t->refers = false;
@@ -261,9 +245,10 @@ out:
 static hk_status stuck(const hk_sim *s) {
   for (uint32_t i = 0; i < s->nthreads; i++)
     if (s->threads[i].state != HK_T_DONE)
-      return HK_FAIL(
-          HK_ERR_INTERNAL, "%s of %d ranks: rank %d lane %u waits at instruction %u for ever; verify the program",
-          s->threads[i].program->algorithm, s->world.nranks, s->threads[i].rank, s->threads[i].lane, s->threads[i].pc);
+      return HK_FAIL(HK_ERR_INTERNAL,
+                     "%s of %d ranks: rank %d lane %u waits at instruction %u for ever; verify the program",
+                     s->threads[i].program->algorithm, s->world.nranks, s->threads[i].rank, s->threads[i].lane,
+                     s->threads[i].at.pc);
   return HK_OK;
 }
 
@@ -288,7 +273,7 @@ hk_status hk_sim_loop(hk_sim *s) {
       case HK_T_STARTING: HK_TRY(start(s, t), out); break;
       default:
         hk_flow_stop(&s->world.net, &t->flow);
-        HK_TRY(finish(s, t, hk_step_bytes(s, t)), out);
+        HK_TRY(finish(s, t, hk_lane_bytes(s, t)), out);
         break;
     }
   }

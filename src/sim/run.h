@@ -14,6 +14,7 @@
 #ifndef HK_SIM_RUN_H
 #define HK_SIM_RUN_H
 #include "../collectives/algorithm.h"
+#include "../program/cursor.h"
 #include "sim.h"
 #include "world.h"
 
@@ -82,16 +83,14 @@ typedef struct hk_lane_state {
   const hk_program *program;
   const hk_instr *instrs;
   uint32_t side; /* of the program's link 0 on this channel */
-  uint32_t pc, first, end;
-  uint32_t body_begin, body_end, iteration, count;
-  uint32_t wave, scan;
+  hk_cursor at;
+  uint32_t scan;
   uint32_t outstanding; /* messages sent whose credit is not back */
   uint32_t next;        /* in the queue for the core */
   int rank;
   uint16_t channel, lane;
   uint8_t state;
   bool woken, refers, lent; /* refers: the instruction sends references; lent: one did */
-  size_t offset;
   double began;
 } hk_lane_state;
 
@@ -106,7 +105,7 @@ typedef struct hk_sim {
   hk_programs programs;
   const hk_sim_options *options;
   hk_coll coll;
-  size_t total, block_bytes, chunk, longest;
+  hk_sizes sizes;
   int channels;     /* that are simulated */
   int all_channels; /* that exist */
   double alike;     /* channels that each simulated one represents */
@@ -141,28 +140,18 @@ hk_status hk_sim_wire(hk_sim *s);
 hk_status hk_sim_loop(hk_sim *s);
 /* The same without events: for large machines. */
 hk_status hk_sim_coarse(hk_sim *s);
-/* To the next instruction, through repeats and waves; false: the lane has run its last wave. */
-bool hk_lane_advance(const hk_sim *s, hk_lane_state *t);
 void hk_sim_clear(hk_sim *s);
 
 /* ---- step.c ---- */
 static inline const hk_operand *hk_lane_operands(const hk_lane_state *t) {
-  return hk_instr_operands(t->program, &t->instrs[t->pc]);
+  return hk_instr_operands(t->program, &t->instrs[t->at.pc]);
 }
 static inline hk_side *hk_lane_side(const hk_sim *s, const hk_lane_state *t, const hk_operand *o) {
-  return &s->sides[t->side + hk_operand_link(o, t->iteration)];
+  return &s->sides[t->side + hk_cursor_link(&t->at, o)];
 }
-/* Enters a repeat; afterwards the current instruction is a move. */
-static inline void hk_lane_enter(hk_lane_state *t) {
-  while (t->instrs[t->pc].op == HK_OP_REPEAT) {
-    const hk_instr *i = &t->instrs[t->pc];
-    t->body_begin = ++t->pc;
-    t->body_end = t->pc + i->repeat.body;
-    t->count = i->repeat.count;
-    t->iteration = 0;
-  }
+static inline size_t hk_lane_bytes(const hk_sim *s, const hk_lane_state *t) {
+  return hk_cursor_bytes(&t->at, t->program, &t->instrs[t->at.pc], hk_lane_operands(t), &s->sizes);
 }
-size_t hk_step_bytes(const hk_sim *s, const hk_lane_state *t);
 /* Whether the instruction sends references on links inside the host. */
 bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes);
 /* Sets the flow's uses and returns its highest rate; 0: nothing moves. */

@@ -123,21 +123,15 @@ failed:
 
 /* ---- what it costs ---- */
 
-/* The message as the executor gets it: see choose.c of the runtime. */
+/* The message as the executor gets it. */
 static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes) {
   const hk_program *p;
   hk_status rc = hk_programs_get(&s->programs, 0, 0, &p);
   if (rc != HK_OK) return rc;
-  s->total = hk_coll_partition(s->coll) == HK_PART_WHOLE ? bytes / (size_t)x->nranks : bytes;
-  s->block_bytes = s->total;
-  if (p->partition == HK_PART_SPLIT) {
-    s->block_bytes = (s->total + p->blocks - 1) / p->blocks;
-    if (s->block_bytes >= 1024) s->block_bytes = (s->block_bytes + 63) & ~(size_t)63;
-  }
-  s->longest = s->block_bytes < s->total ? s->block_bytes : s->total;
+  size_t total = p->partition == HK_PART_WHOLE ? bytes / (size_t)x->nranks : bytes, block = hk_block_bytes(p, total, 1);
   hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
-  s->chunk = s->options->chunk ? s->options->chunk : hk_choose_chunk(&as, p, s->block_bytes);
-  if (s->chunk < 1) s->chunk = 1;
+  size_t chunk = s->options->chunk ? s->options->chunk : hk_choose_chunk(&as, p, block);
+  s->sizes = hk_sizes_of((hk_partition)p->partition, total, block, chunk ? chunk : 1);
   return HK_OK;
 }
 
@@ -157,7 +151,7 @@ static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *
   s->lane_us = HK_SIM_CORE_US;
   s->core_copy = x->machine.copy_us_per_b;
   s->core_add = x->machine.gamma_us_per_b;
-  s->cached = 2.0 * (double)s->total * x->machine.ranks_per_host < HK_SIM_CACHE;
+  s->cached = 2.0 * (double)s->sizes.total * x->machine.ranks_per_host < HK_SIM_CACHE;
   int cores = x->machine.cores_per_host;
   if (cores > 0 && x->machine.ranks_per_host > cores)
     s->wake_us = x->machine.switch_us * ceil((double)x->machine.ranks_per_host / cores);
@@ -205,7 +199,7 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
   HK_TRY(launch(s, x, d, bytes), out);
   take_constants(s, x, d);
   /* No more channels than chunks. */
-  size_t chunks = (s->longest + s->chunk - 1) / s->chunk;
+  size_t chunks = (s->sizes.longest + s->sizes.chunk - 1) / s->sizes.chunk;
   if (chunks < 1) chunks = 1;
   if ((size_t)s->channels > chunks) s->channels = (int)chunks;
   s->all_channels = s->channels;
@@ -271,7 +265,7 @@ static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
   strncat(out->algorithm, d->algorithm->name, sizeof out->algorithm - 1);
   out->protocol = (int)d->protocol;
   out->channels = s->all_channels;
-  out->chunk = s->chunk;
+  out->chunk = s->sizes.chunk;
   out->nranks = x->nranks;
   out->steps = s->steps;
   out->folded = s->coarse;

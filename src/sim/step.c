@@ -8,25 +8,8 @@
 #include "model.h"
 #include "run.h"
 
-size_t hk_step_bytes(const hk_sim *s, const hk_lane_state *t) {
-  const hk_program *p = t->program;
-  const hk_instr *i = &t->instrs[t->pc];
-  const hk_operand *o = hk_lane_operands(t);
-  unsigned n = (unsigned)i->ndst + i->nsrc, k = 0;
-  size_t block = s->block_bytes;
-  if (!i->ndst || !i->nsrc) return 0;
-  if (p->partition == HK_PART_SPLIT) {
-    while (k + 1 < n && o[k].space == HK_SCRATCH) k++;
-    size_t at = hk_operand_block(p, &o[k], t->iteration) * s->block_bytes;
-    size_t left = at < s->total ? s->total - at : 0;
-    if (left < block) block = left;
-  }
-  size_t left = t->offset < block ? block - t->offset : 0;
-  return left < s->chunk ? left : s->chunk;
-}
-
 bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes) {
-  const hk_instr *i = &t->instrs[t->pc];
+  const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   if (s->in_switch) return true;
   if (s->gpu || bytes < HK_SIM_REF_BYTES || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
@@ -155,7 +138,7 @@ out:
 }
 
 hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit) {
-  const hk_instr *i = &t->instrs[t->pc];
+  const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   work w = {.s = s, .t = t, .f = &t->flow};
   hk_flow_reset(&t->flow);

@@ -258,15 +258,12 @@ static hk_status open_threads(hk_sim *s, int rank) {
       t->program = p;
       t->instrs = hk_program_instrs(p);
       t->side = side_of(s, rank, c, 0);
-      t->pc = t->first = lanes[l].first;
-      t->end = t->first + lanes[l].count;
       t->rank = rank;
       t->channel = (uint16_t)c;
       t->lane = (uint16_t)l;
       t->next = HK_NOBODY;
-      t->offset = (size_t)c * s->chunk;
       t->flow.end.id = at;
-      t->state = t->first == t->end || (c > 0 && t->offset >= s->longest) ? HK_T_DONE : HK_T_READY;
+      t->state = hk_cursor_begin(&t->at, &lanes[l], (unsigned)c, &s->sizes) ? HK_T_READY : HK_T_DONE;
       s->live += t->state != HK_T_DONE;
     }
   }

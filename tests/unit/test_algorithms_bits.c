@@ -5,13 +5,16 @@
  * Floating-point sums depend on the order.  So all ranks' programs are run with numbers in place of data: a number for every
  * input, and for every sum a hash of its parts in order.  Equal hashes are equal expressions, so equal bits. */
 #include <string.h>
+#include "../../src/program/cursor.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"
 
 typedef struct formula_lane {
   const hk_program *p;
   uint64_t *out, scratch; /* one scratch block is all that allreduces have */
-  unsigned rank, pc, end, body_begin, body_end, iteration, iterations;
+  hk_cursor at;
+  unsigned rank;
+  bool done;
 } formula_lane;
 
 typedef struct formula_slot {
@@ -38,12 +41,12 @@ static uint64_t formula_mix(uint64_t h, uint64_t x) {
 
 /* False where a slot has not come yet. */
 static bool formula_read(formula_lane *l, const hk_operand *o, bool take, uint64_t *value) {
-  unsigned block = hk_operand_block(l->p, o, l->iteration);
+  unsigned block = hk_cursor_block(&l->at, l->p, o);
   if (o->space == HK_IN) *value = formula_mix(block + 1, l->rank);
   if (o->space == HK_OUT) *value = l->out[block];
   if (o->space == HK_SCRATCH) *value = l->scratch;
   if (o->space != HK_LINK) return true;
-  const hk_link_need *n = &hk_program_links(l->p)[hk_operand_link(o, l->iteration)];
+  const hk_link_need *n = &hk_program_links(l->p)[hk_cursor_link(&l->at, o)];
   bool multicast = n->kind == HK_LINK_MCAST_RECV;
   uint32_t *got = &formula_got[n->peer][l->rank][n->channel][multicast];
   formula_slot *s = formula_find(formula_key(n->peer, multicast ? l->p->nranks : l->rank, n->channel, *got));
@@ -54,11 +57,11 @@ static bool formula_read(formula_lane *l, const hk_operand *o, bool take, uint64
 }
 
 static void formula_write(formula_lane *l, const hk_operand *o, uint64_t value) {
-  unsigned block = hk_operand_block(l->p, o, l->iteration);
+  unsigned block = hk_cursor_block(&l->at, l->p, o);
   if (o->space == HK_OUT) l->out[block] = value;
   if (o->space == HK_SCRATCH) l->scratch = value;
   if (o->space != HK_LINK) return;
-  const hk_link_need *n = &hk_program_links(l->p)[hk_operand_link(o, l->iteration)];
+  const hk_link_need *n = &hk_program_links(l->p)[hk_cursor_link(&l->at, o)];
   bool multicast = n->kind == HK_LINK_MCAST_SEND;
   unsigned to = multicast ? l->p->nranks : n->peer;
   uint64_t key = formula_key(l->rank, to, n->channel, formula_sent[multicast][l->rank][to][n->channel]++);
@@ -78,28 +81,16 @@ static bool formula_move(formula_lane *l, const hk_instr *i) {
   return true;
 }
 
+static const hk_sizes formula_wave = {.longest = 1, .chunk = 1}; /* one wave */
+
 static bool formula_run(formula_lane *l) {
   bool moved = false;
-  for (;;) {
-    if (l->body_end && l->pc == l->body_end) {
-      if (++l->iteration < l->iterations) {
-        l->pc = l->body_begin;
-      } else {
-        l->body_end = l->iteration = 0;
-      }
-    }
-    if (l->pc == l->end) return moved;
-    const hk_instr *i = &hk_program_instrs(l->p)[l->pc];
-    if (i->op == HK_OP_REPEAT) {
-      l->body_begin = ++l->pc;
-      l->body_end = l->pc + i->repeat.body;
-      l->iterations = i->repeat.count;
-      continue;
-    }
-    if (!formula_move(l, i)) return moved;
-    l->pc++;
+  while (!l->done) {
+    if (!formula_move(l, hk_cursor_move(&l->at, hk_program_instrs(l->p)))) break;
+    l->done = !hk_cursor_next(&l->at, &formula_wave, 1);
     moved = true;
   }
+  return moved;
 }
 
 static void formula_check(const hk_algorithm *a, int n) {
@@ -113,15 +104,15 @@ static void formula_check(const hk_algorithm *a, int n) {
   hk_program **p = prove_build(a, HK_ALLREDUCE, n, 0);
   for (int r = 0; r < n; r++)
     for (unsigned k = 0; k < p[r]->nlanes; k++) {
-      const hk_lane *lane = &hk_program_lanes(p[r])[k];
-      lanes[nlanes++] = (formula_lane){
-          .p = p[r], .out = out[r], .rank = (unsigned)r, .pc = lane->first, .end = lane->first + lane->count};
+      formula_lane *l = &lanes[nlanes++];
+      *l = (formula_lane){.p = p[r], .out = out[r], .rank = (unsigned)r};
+      l->done = !hk_cursor_begin(&l->at, &hk_program_lanes(p[r])[k], 0, &formula_wave);
     }
   for (bool moved = true; moved;) {
     moved = false;
     for (unsigned k = 0; k < nlanes; k++) moved |= formula_run(&lanes[k]);
   }
-  for (unsigned k = 0; k < nlanes; k++) ck_assert_uint_eq(lanes[k].pc, lanes[k].end);
+  for (unsigned k = 0; k < nlanes; k++) ck_assert(lanes[k].done);
   for (int r = 0; r < n; r++)
     for (unsigned block = 0; block < p[0]->blocks; block++)
       ck_assert_msg(out[r][block] && out[r][block] == out[0][block],

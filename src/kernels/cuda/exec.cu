@@ -3,7 +3,7 @@
  * runs a lane from its first wave to its last.  Its first warp waits and signals, a thread for each operand; all threads
  * move the data. */
 #include <stdbool.h>
-#include "../../program/program.h"
+#include "../../program/cursor.h"
 #include "in_switch.h"
 #include "reduce.h"
 
@@ -20,57 +20,42 @@ typedef struct hk_gpu_shared {
 typedef struct hk_gpu_lane {
   const hk_gpu_work *work;
   const hk_program *program;
-  const hk_instr *instrs; /* of the lane */
-  hk_gpu_link *links;     /* of the channel */
+  hk_gpu_link *links; /* of the channel */
   char *scratch;
-  uint32_t count, pc, window;
-  uint32_t loop_begin, loop_end, iteration, iterations;
+  hk_cursor at;
+  uint32_t window; /* the first instruction in shared memory */
   uint32_t lane;
+  bool any;  /* it has something to do */
   bool owed; /* references were given out */
-  uint64_t offset;
 } hk_gpu_lane;
 
 enum { NO_WINDOW = 0x7fffffff };
 
 /* The instruction at the lane's pc, from shared memory; the block fetches ahead when it leaves the window. */
 HK_DEVICE const hk_instr *fetch(hk_gpu_lane *l, hk_gpu_shared *s) {
-  if (l->pc - l->window >= HK_GPU_WINDOW) {
+  if (l->at.pc - l->window >= HK_GPU_WINDOW) {
     hk_barrier(); /* nobody reads the old ones any more */
-    l->window = l->pc;
-    uint32_t n = l->count - l->pc < HK_GPU_WINDOW ? l->count - l->pc : HK_GPU_WINDOW;
+    l->window = l->at.pc;
+    uint32_t n = l->at.end - l->at.pc < HK_GPU_WINDOW ? l->at.end - l->at.pc : HK_GPU_WINDOW;
     /* By words: a program's instructions are not aligned to more. */
     for (uint32_t i = hk_thread(); i < n * (sizeof(hk_instr) / 4); i += hk_threads())
-      ((uint32_t *)s->window)[i] = ((const uint32_t *)(l->instrs + l->pc))[i];
+      ((uint32_t *)s->window)[i] = ((const uint32_t *)(hk_program_instrs(l->program) + l->at.pc))[i];
     hk_barrier();
   }
-  return &s->window[l->pc - l->window];
+  return &s->window[l->at.pc - l->window];
 }
 
 HK_DEVICE uint64_t *counter(const hk_gpu_lane *l, hk_gpu_shared *s, unsigned link) {
   return l->program->nlinks <= HK_GPU_LINKS ? &s->done[link] : l->links[link].done;
 }
 
-/* Bytes of the operand's block that lie in this wave. */
-HK_DEVICE uint64_t piece_bytes(const hk_gpu_lane *l, const hk_operand *o, unsigned n) {
-  const hk_gpu_work *w = l->work;
-  uint64_t block = w->block_bytes;
-  if (l->program->partition == HK_PART_SPLIT) {
-    unsigned k = 0;
-    while (k + 1 < n && o[k].space == HK_SCRATCH) k++;
-    uint64_t at = hk_operand_block(l->program, &o[k], l->iteration) * w->block_bytes;
-    uint64_t left = at < w->total ? w->total - at : 0;
-    if (left < block) block = left;
-  }
-  uint64_t left = l->offset < block ? block - l->offset : 0;
-  return left < w->chunk ? left : w->chunk;
-}
-
 HK_DEVICE char *user_address(const hk_gpu_lane *l, const hk_operand *o) {
-  const hk_gpu_work *w = l->work;
-  uint64_t block = hk_operand_block(l->program, o, l->iteration);
-  if (o->space == HK_SCRATCH) return l->scratch + block * ((w->chunk + 63) & ~(uint64_t)63);
-  uint64_t at = block * w->block_bytes + l->offset;
-  return o->space == HK_IN ? (char *)w->in + at : w->out + at;
+  uint64_t at = hk_cursor_at(&l->at, l->program, o, &l->work->sizes);
+  switch (o->space) {
+    case HK_IN: return (char *)l->work->in + at;
+    case HK_OUT: return l->work->out + at;
+    default: return l->scratch + at;
+  }
 }
 
 /* ---- links ---- */
@@ -202,7 +187,7 @@ HK_DEVICE hk_gpu_stable stable_copy(const hk_gpu_lane *l, const hk_instr *i, con
 /* Where the receiver of link operand `o` reads the memory for itself; 0: it gets a copy. */
 HK_DEVICE uint64_t reference(const hk_gpu_lane *l, const hk_operand *o, hk_gpu_stable stable, uint64_t bytes) {
   if (!stable.at || o->space != HK_LINK) return 0;
-  const hk_gpu_link *k = &l->links[hk_operand_link(o, l->iteration)];
+  const hk_gpu_link *k = &l->links[hk_cursor_link(&l->at, o)];
   uint64_t at = (uint64_t)(uintptr_t)stable.at;
   if (k->refs) return bytes >= k->refs ? at : 0;
   if (!stable.seen || bytes < HK_GPU_REF_MIN || stable.seen[k->peer] == HK_GPU_UNSEEN) return 0;
@@ -227,7 +212,7 @@ HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand 
     m->at[k] = user_address(l, o);
     return true;
   }
-  unsigned index = hk_operand_link(o, l->iteration);
+  unsigned index = hk_cursor_link(&l->at, o);
   const hk_gpu_link *link = &l->links[index];
   const hk_gpu_work *w = l->work;
   uint64_t done = *counter(l, s, index), slot = done & (link->nslots - 1);
@@ -255,7 +240,7 @@ HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand 
 HK_DEVICE void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, bool sends, uint64_t bytes,
                       hk_gpu_stable stable) {
   if (o->space != HK_LINK) return;
-  unsigned index = hk_operand_link(o, l->iteration);
+  unsigned index = hk_cursor_link(&l->at, o);
   const hk_gpu_link *link = &l->links[index];
   uint64_t *done = counter(l, s, index);
   uint32_t tag = tag_of(l->work->signature, bytes) ^ (by_reference(l, o, stable, bytes) ? BY_REFERENCE : 0);
@@ -294,7 +279,7 @@ HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_lane *l, const hk_gpu_shared *s, co
 HK_DEVICE const hk_gpu_link *summed(const hk_gpu_lane *l, const hk_instr *i, const hk_operand *o) {
   if (!l->work->in_switch || i->nsrc < 2) return 0;
   const unsigned k = i->ndst + (o[i->ndst].space != HK_LINK);
-  return &l->links[hk_operand_link(&o[k], l->iteration)];
+  return &l->links[hk_cursor_link(&l->at, &o[k])];
 }
 /* By a thread of the first warp, which has the counters: this rank's part goes into its own slot first. */
 HK_DEVICE void prepare_own(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, const hk_operand *o,
@@ -325,7 +310,7 @@ HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shap
 HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
   const hk_operand *o = hk_instr_operands(l->program, i);
   unsigned ndst = i->ndst, nsrc = i->nsrc, n = ndst + nsrc;
-  uint64_t bytes = ndst && nsrc ? piece_bytes(l, o, n) : 0;
+  uint64_t bytes = hk_cursor_bytes(&l->at, l->program, i, o, &l->work->sizes);
   hk_gpu_stable stable = stable_copy(l, i, o, bytes);
   int stop = 0;
   if (hk_thread() == 0) s->move.tag = tag_of(l->work->signature, bytes);
@@ -359,23 +344,9 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
   return true;
 }
 
-/* To the next instruction, round loops and waves; false at the lane's end.  A call, so that the lane lies in memory: what it
- * would have of registers, all data movement would lack. */
-HK_DEVICE_CALL bool advance(hk_gpu_lane *l) {
-  l->pc++;
-  if (l->pc == l->loop_end) {
-    if (++l->iteration < l->iterations) {
-      l->pc = l->loop_begin;
-      return true;
-    }
-    l->loop_end = 0;
-    l->iteration = 0;
-  }
-  if (l->pc < l->count) return true;
-  l->pc = 0;
-  l->offset += l->work->chunk * l->work->channels;
-  return l->offset < l->work->longest;
-}
+/* To the next instruction; false at the lane's end.  A call, so that the lane lies in memory: what it would have of
+ * registers, all data movement would lack. */
+HK_DEVICE_CALL bool advance(hk_gpu_lane *l) { return hk_cursor_next(&l->at, &l->work->sizes, l->work->channels); }
 
 /* The scalar of premulsum as the host would have given it. */
 HK_DEVICE uint64_t read_scalar(const hk_gpu_reducer *r) {
@@ -401,14 +372,10 @@ HK_DEVICE hk_gpu_lane begin(const hk_gpu_work *w, unsigned block, hk_gpu_shared 
   l.work = w;
   l.program = p;
   l.lane = block % w->lanes;
-  if (l.lane < p->nlanes) {
-    l.instrs = hk_program_instrs(p) + hk_program_lanes(p)[l.lane].first;
-    l.count = hk_program_lanes(p)[l.lane].count;
-  }
+  l.any = l.lane < p->nlanes && hk_cursor_begin(&l.at, &hk_program_lanes(p)[l.lane], channel, &w->sizes);
   l.links = w->links + (uint64_t)channel * w->nlinks;
   l.scratch = w->scratch + (uint64_t)block * w->scratch_bytes;
   l.window = NO_WINDOW;
-  l.offset = channel * w->chunk;
   const hk_link_need *needs = hk_program_links(p);
   if (p->nlinks <= HK_GPU_LINKS) /* the other lanes' links are theirs: they may be writing their counters back */
     for (unsigned i = hk_thread(); i < p->nlinks; i += hk_threads())
@@ -418,7 +385,6 @@ HK_DEVICE hk_gpu_lane begin(const hk_gpu_work *w, unsigned block, hk_gpu_shared 
     if (w->reducer.by_address) s->move.reducer.scalar = read_scalar(&w->reducer);
     s->move.state = w->state;
   }
-  if (channel > 0 && l.offset >= w->longest) l.count = 0;
   hk_barrier();
   return l;
 }
@@ -435,15 +401,11 @@ HK_DEVICE void await_owed(const hk_gpu_lane *l, hk_gpu_shared *s) {
 
 HK_DEVICE void run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared *s) {
   hk_gpu_lane l = begin(work, block, s);
-  bool going = l.count > 0, failed = false;
+  bool going = l.any, failed = false;
   while (going) {
     const hk_instr *i = fetch(&l, s);
     if (i->op == HK_OP_REPEAT) {
-      l.loop_begin = l.pc + 1;
-      l.loop_end = l.pc + 1 + i->repeat.body;
-      l.iterations = i->repeat.count;
-      l.iteration = 0;
-      l.pc++;
+      hk_cursor_enter(&l.at, i);
       continue;
     }
     failed = !run_move(&l, s, i);
@@ -451,7 +413,7 @@ HK_DEVICE void run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared 
   }
   hk_barrier();
   if (l.owed && !failed) await_owed(&l, s);
-  if (l.program->nlinks > HK_GPU_LINKS || l.count == 0) return;
+  if (l.program->nlinks > HK_GPU_LINKS || !l.any) return;
   const hk_link_need *needs = hk_program_links(l.program);
   for (unsigned i = hk_thread(); i < l.program->nlinks; i += hk_threads())
     if (needs[i].lane == l.lane) *l.links[i].done = s->done[i];

@@ -32,6 +32,7 @@
 #ifndef HK_KERNELS_CUDA_WORK_H
 #define HK_KERNELS_CUDA_WORK_H
 #include <stdint.h>
+#include "../../program/cursor.h"
 
 enum {
   HK_GPU_OPERANDS = 136,   /* of one instruction at most: programs with more are not for GPUs */
@@ -99,7 +100,7 @@ typedef struct hk_gpu_work {
   char *out;
   char *scratch; /* scratch_bytes for each block */
   uint64_t scratch_bytes;
-  uint64_t total, block_bytes, longest, chunk; /* as in hk_launch and hk_exec */
+  hk_sizes sizes;
   hk_gpu_state *state;
   hk_gpu_reducer reducer;
   const int64_t *seen_in, *seen_out;         /* of the memory of `in` and `out`; NULL: not registered */

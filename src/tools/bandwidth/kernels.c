@@ -39,23 +39,19 @@ out:
 static hk_status fill(const bench *x, hk_dtype type, bool adds, hk_gpu_batch *batch) {
   hk_status rc = HK_OK;
   const unsigned most = x->code->resident < UINT16_MAX ? x->code->resident : UINT16_MAX, blocks = most ? most : 1;
-  const size_t bytes = x->b->bytes;
+  const size_t bytes = x->b->bytes, chunk = (bytes / blocks / WAVES + 1023) & ~(size_t)1023;
   hk_reducer r;
   HK_TRY(hk_reducer_init(&r, type, HK_SUM, 2, NULL), out);
   *batch = (hk_gpu_batch){.works = 1, .end = {blocks}};
   batch->work[0] = (hk_gpu_work){.program = x->program[adds].base,
                                  .in = x->in.base,
                                  .out = x->out.base,
-                                 .total = 2 * bytes,
-                                 .block_bytes = bytes,
-                                 .longest = bytes,
-                                 .chunk = (bytes / blocks / WAVES + 1023) & ~(size_t)1023,
+                                 .sizes = hk_sizes_of(HK_PART_SPLIT, 2 * bytes, bytes, chunk ? chunk : 1024),
                                  .state = x->state.base,
                                  .reducer = {.dtype = r.dtype, .op = r.op, .elem_bytes = r.elem_bytes, .reduces = adds},
                                  .channels = (uint16_t)blocks,
                                  .orders = 1,
                                  .lanes = 1};
-  if (!batch->work[0].chunk) batch->work[0].chunk = 1024;
 out:
   return rc;
 }

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The walk of one lane through its program: instruction after instruction, round each repeat, wave after wave, and which
+ * bytes of a message an operand means on the way. Both executors, the simulator and the verifier walk with it, so they
+ * cannot disagree. C and CUDA C read this header alike.
+ *
+ * Order: the instructions of a lane in turn; the body of a repeat `count` times, with iteration = 0, 1, ...; at the end
+ * of the lane the next wave, until no block has bytes left. If a plan has n channels, the lane of channel c does waves
+ * c, c + n, c + 2n, ...
+ *
+ *   hk_cursor c;
+ *   if (hk_cursor_begin(&c, lane, channel, &sizes))
+ *     do {
+ *       const hk_instr *i = hk_cursor_move(&c, hk_program_instrs(p));
+ *       ...
+ *     } while (hk_cursor_next(&c, &sizes, channels));
+ *
+ * The program must be well-formed: a repeat lies whole in its lane and is not empty (the verifier checks it).
+ */
+#ifndef HK_PROGRAM_CURSOR_H
+#define HK_PROGRAM_CURSOR_H
+#include "program.h"
+
+/* How a call divides its buffers, in bytes. */
+typedef struct hk_sizes {
+  uint64_t total;       /* HK_PART_SPLIT: of the message */
+  uint64_t block_bytes; /* from one block to the next, and of every block that the message's end does not clip */
+  uint64_t longest;     /* of the longest block */
+  uint64_t chunk;       /* of a block that one wave moves; not 0 */
+} hk_sizes;
+
+/* Bytes from one block to the next for messages of `total` bytes, made of elements of `unit` bytes. Blocks of a split
+ * message from 1 KiB on are whole cache lines: vectors then begin aligned, and the last block is shorter. */
+HK_INLINE uint64_t hk_block_bytes(const hk_program *p, uint64_t total, uint64_t unit) {
+  if (p->partition == HK_PART_WHOLE) return total;
+  uint64_t block = (total / unit + p->blocks - 1) / p->blocks * unit;
+  return block >= 1024 ? (block + 63) & ~(uint64_t)63 : block;
+}
+
+/* Fills in `longest`. */
+HK_INLINE hk_sizes hk_sizes_of(hk_partition partition, uint64_t total, uint64_t block_bytes, uint64_t chunk) {
+  hk_sizes s = {total, block_bytes, block_bytes, chunk};
+  if (partition == HK_PART_SPLIT && total < block_bytes) s.longest = total;
+  return s;
+}
+
+/* The place of a lane in its program. Instructions are numbered as in hk_program_instrs. */
+typedef struct hk_cursor {
+  uint64_t offset;           /* of the wave in every block, in bytes */
+  uint32_t pc;               /* the instruction */
+  uint32_t first, end;       /* of the lane: its first instruction, and the one after its last */
+  uint32_t body, body_end;   /* of the repeat under way, likewise; body_end is 0 outside a repeat */
+  uint32_t iteration, count; /* of the repeat under way; iteration is 0 outside a repeat */
+} hk_cursor;
+
+/* Sets the cursor to the first wave of the lane on a channel. Returns 0 if there is none: the lane is empty, or lower
+ * channels have all waves. Channel 0 has a wave even if the message is empty, because empty slots synchronise. */
+HK_INLINE int hk_cursor_begin(hk_cursor *c, const hk_lane *lane, unsigned channel, const hk_sizes *s) {
+  c->offset = channel * s->chunk;
+  c->pc = c->first = lane->first;
+  c->end = lane->first + lane->count;
+  c->body = c->body_end = c->iteration = c->count = 0;
+  return lane->count && (channel == 0 || c->offset < s->longest);
+}
+
+/* Enters the repeat `i`, which is the instruction at the cursor: the cursor moves to the first one of the body. */
+HK_INLINE void hk_cursor_enter(hk_cursor *c, const hk_instr *i) {
+  c->body = ++c->pc;
+  c->body_end = c->pc + i->repeat.body;
+  c->count = i->repeat.count;
+}
+
+/* The MOVE at the cursor, or the first one of the repeat at the cursor, which is entered. `instrs`: of the program. */
+HK_INLINE const hk_instr *hk_cursor_move(hk_cursor *c, const hk_instr *instrs) {
+  const hk_instr *i = &instrs[c->pc];
+  if (i->op != HK_OP_REPEAT) return i;
+  hk_cursor_enter(c, i);
+  return i + 1;
+}
+
+/* From a MOVE to the instruction after it, which may be a repeat. Returns 0 after the last wave. */
+HK_INLINE int hk_cursor_next(hk_cursor *c, const hk_sizes *s, unsigned channels) {
+  c->pc++;
+  if (c->pc == c->body_end) {
+    if (++c->iteration < c->count) {
+      c->pc = c->body;
+      return 1;
+    }
+    c->body_end = c->iteration = 0;
+  }
+  if (c->pc < c->end) return 1;
+  c->pc = c->first;
+  c->offset += s->chunk * channels;
+  return c->offset < s->longest;
+}
+
+/* A scan of instructions without running them: each MOVE once, with the number of times that a wave runs it. Set `end`
+ * and, to begin later than at 0, `next`. */
+typedef struct hk_scan {
+  uint32_t next, end;
+  uint32_t at;       /* the number of the MOVE that was returned last */
+  uint32_t times;    /* a wave runs it so often; its iterations are 0 to times - 1 */
+  uint32_t body_end; /* of the last repeat */
+} hk_scan;
+
+/* The next MOVE, or NULL. `instrs`: of the program. */
+HK_INLINE const hk_instr *hk_scan_next(hk_scan *s, const hk_instr *instrs) {
+  if (s->next >= s->body_end) s->times = 1;
+  while (s->next < s->end) {
+    const hk_instr *i = &instrs[s->next++];
+    if (i->op != HK_OP_REPEAT) {
+      s->at = s->next - 1;
+      return i;
+    }
+    s->times = i->repeat.count;
+    s->body_end = s->next + i->repeat.body;
+  }
+  return 0;
+}
+
+/* The block that operand o names, and the link that it uses. */
+HK_INLINE unsigned hk_cursor_block(const hk_cursor *c, const hk_program *p, const hk_operand *o) {
+  return hk_operand_block(p, o, c->iteration);
+}
+HK_INLINE unsigned hk_cursor_link(const hk_cursor *c, const hk_operand *o) { return hk_operand_link(o, c->iteration); }
+
+/* Bytes that the MOVE i with operands o moves: the part of its block that this wave covers, clipped at the ends of the
+ * block and of the message. 0 if it only sends or takes empty slots. */
+HK_INLINE uint64_t hk_cursor_bytes(const hk_cursor *c, const hk_program *p, const hk_instr *i, const hk_operand *o,
+                                   const hk_sizes *s) {
+  if (!i->ndst || !i->nsrc) return 0;
+  uint64_t block = s->block_bytes;
+  if (p->partition == HK_PART_SPLIT) {
+    /* All operands name one block of the message, but those in scratch. */
+    const hk_operand *last = o + i->ndst + i->nsrc - 1;
+    while (o < last && o->space == HK_SCRATCH) o++;
+    uint64_t at = hk_cursor_block(c, p, o) * s->block_bytes;
+    uint64_t left = at < s->total ? s->total - at : 0;
+    if (left < block) block = left;
+  }
+  uint64_t left = c->offset < block ? block - c->offset : 0;
+  return left < s->chunk ? left : s->chunk;
+}
+
+/* Bytes from one scratch buffer of a lane to the next: whole cache lines. */
+HK_INLINE uint64_t hk_scratch_stride(uint64_t chunk) { return (chunk + 63) & ~(uint64_t)63; }
+
+/* Where the bytes of operand o begin, in bytes from the start of the user's input or output or of the lane's scratch
+ * (not for HK_LINK). */
+HK_INLINE uint64_t hk_cursor_at(const hk_cursor *c, const hk_program *p, const hk_operand *o, const hk_sizes *s) {
+  uint64_t block = hk_cursor_block(c, p, o);
+  return o->space == HK_SCRATCH ? block * hk_scratch_stride(s->chunk) : block * s->block_bytes + c->offset;
+}
+#endif
