@@ -222,6 +222,38 @@ START_TEST(mends_broken_queue_pairs) {
 }
 END_TEST
 
+/* The peer takes no part for longer than HOCKET_PEER_TIMEOUT while queue pairs are replaced, as a process that is stopped. Then
+ * the new ones fail, too: that is the first time, and no error. */
+START_TEST(waits_for_a_stopped_peer) {
+  hk_link *send, *recv;
+  const unsigned char data[100] = {7};
+  unsigned char in[100];
+  uint32_t bytes = 0, signature = 0;
+  bool direct, came = false;
+  hk_status rc = HK_OK;
+  begin(1);
+  rdma_param("HOCKET_PEER_TIMEOUT", "2");
+  net_world *w = net_world_new(2, 8, 131072);
+  make_way(w, &send, &recv);
+  verbs->broken = 1;
+  ck_assert(net_try_send(send, data, sizeof data, 5, false));
+  for (uint64_t until = hk_now_ns() + 3500000000u; rc == HK_OK && hk_now_ns() < until;)
+    rc = net_progress(&w->ranks[0], NULL);
+  ck_assert_msg(rc == HK_OK && verbs->broken == 0, "%s", hk_last_error());
+  verbs->broken = 1;
+  while (rc == HK_OK && !came) {
+    rc = net_progress(&w->ranks[0], NULL);
+    if (rc == HK_OK) rc = net_progress(&w->ranks[1], NULL);
+    came = net_try_recv(recv, in, sizeof in, true, &bytes, &signature, &direct);
+  }
+  ck_assert_msg(rc == HK_OK && verbs->broken == 0 && in[0] == 7, "%s", hk_last_error());
+  net_unlink(send);
+  net_unlink(recv);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
 static void pull_cable(unsigned i) {
   if (i != 60) return;
   pthread_mutex_lock(&verbs->lock);
@@ -596,6 +628,7 @@ int main(void) {
   tcase_add_test(t, sleeps_until_something_comes);
   tcase_add_test(t, takes_the_call_that_counts);
   tcase_add_loop_test(t, mends_broken_queue_pairs, 0, 3);
+  tcase_add_test(t, waits_for_a_stopped_peer);
   tcase_add_test(t, moves_to_another_port);
   tcase_add_test(t, leaves_a_failing_device);
   tcase_add_test(t, tells_of_an_overflow);

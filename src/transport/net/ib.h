@@ -34,6 +34,7 @@
 #ifndef HK_TRANSPORT_NET_IB_H
 #define HK_TRANSPORT_NET_IB_H
 #include <poll.h>
+#include "../../base/silence.h"
 #include "ib_cm.h"
 #include "ib_gdr.h"
 #include "ib_port.h"
@@ -223,9 +224,12 @@ typedef struct hk_ib_conn {
   int fd;
   hk_ib_msg in;
   uint32_t in_got, epoch, attempts;
-  uint64_t broken_ns, up_ns, retry_ns, next_look_ns, stalled_ns;
-  uint64_t mark;   /* completions when it was last looked */
-  char cause[200]; /* of the last failure */
+  uint64_t broken_ns, up_ns, retry_ns, next_look_ns, stalled_ns, stepped_ns;
+  uint64_t mending_ns; /* since broken_ns, without the time in which one of the two processes took no part */
+  uint64_t silent_ns;  /* when the next look at the peer's host is due, */
+  hk_silence silence;  /* and what was seen, while the peer's answer is waited for */
+  uint64_t mark;       /* completions when it was last looked */
+  char cause[200];     /* of the last failure */
   /* the way */
   hk_ib_port mine[HK_IB_OFFERED], theirs[HK_IB_OFFERED];
   int nmine, ntheirs, npairs;
@@ -277,7 +281,7 @@ typedef struct hk_ib_ctx {
   uint64_t pinned, pinned_most; /* bytes given to devices */
   uint64_t placed, copied;      /* large messages that came straight to their places, and that lay in a FIFO */
   int timer;
-  uint64_t timeout_ns; /* bound for mending */
+  uint64_t timeout_ns; /* bound for mending: of hk_ib_conn.mending_ns */
   uint64_t next_events_ns;
   hk_ib_gid_wish wish;
   struct {

@@ -12,7 +12,9 @@
 #include "ib.h"
 
 #define MS 1000000u
-enum { LOOK_MS = 50, BACK_OFF_MS = 50, BACK_OFF_MOST_MS = 500, STEADY_MS = 3000 };
+enum { LOOK_MS = 50, BACK_OFF_MS = 50, BACK_OFF_MOST_MS = 500, STEADY_MS = 3000, SECOND_MS = 1000 };
+enum { STEP_COUNTS_MS = 500 }; /* at most: this process may have been stopped, or its machine */
+enum { KEEPALIVES = 4 };       /* without an answer, until the kernel ends the control connection */
 
 static bool dials(const hk_ib_conn *c) { return c->ctx->env->rank < c->peer; }
 
@@ -60,6 +62,33 @@ static bool may_repair(int status) {
     case HK_IBV_WC_REM_ACCESS_ERR: return false;
     default: return hk_param_int(HK_P_IB_REPLAY) != 0;
   }
+}
+
+/* ---- slow or gone ----
+ * New queue pairs need the peer's answers. A peer that is late or stopped gives none, for any length of time: that is no error and
+ * does not count, as long as its kernel answers for its host. */
+
+static unsigned limit_s(const hk_ib_conn *c) { return (unsigned)(c->ctx->timeout_ns / MS / SECOND_MS); }
+
+static bool awaits_peer(const hk_ib_conn *c) { return c->phase == HK_IB_PAIRING || c->phase == HK_IB_READYING; }
+
+static void begin_mending(hk_ib_conn *c, uint64_t now) {
+  c->broken_ns = now;
+  c->mending_ns = 0;
+}
+
+static void count_time(hk_ib_conn *c, uint64_t now) {
+  uint64_t since = hk_ago_ns(now, c->stepped_ns), most = (uint64_t)STEP_COUNTS_MS * MS;
+  c->stepped_ns = now;
+  if (c->broken_ns && !awaits_peer(c)) c->mending_ns += since < most ? since : most;
+}
+
+/* Does the peer's host leave the kernel's questions unanswered while its answer is waited for? */
+static bool host_is_silent(hk_ib_conn *c, uint64_t now) {
+  unsigned quiet_s;
+  if (!awaits_peer(c) || c->eof || now < c->silent_ns) return false;
+  c->silent_ns = now + (uint64_t)SECOND_MS * MS;
+  return hk_silence_broken(&c->silence, c->fd, limit_s(c), now, &quiet_s);
 }
 
 /* ---- the control socket ---- */
@@ -177,13 +206,9 @@ out:
 static hk_status send_hello(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_msg m = {.kind = HK_IB_HELLO};
-  int one = 1, idle = (int)(x->timeout_ns / 4 / 1000 / MS), count = 4;
-  if (idle < 1) idle = 1;
+  int one = 1;
   (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  (void)setsockopt(c->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-  (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-  (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle, sizeof idle);
-  (void)setsockopt(c->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+  hk_silence_watch(c->fd, limit_s(c), KEEPALIVES);
   /* Ranks of a host, and a rank's channels, begin with different ports of those that are near.  Each way of a connection
    * registers the same memory once more: where that is little, there is one. */
   c->nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->mine);
@@ -300,14 +325,14 @@ static hk_status repair(hk_ib_conn *c, const char *advice, bool notify) {
   uint64_t steady = (uint64_t)STEADY_MS * MS;
   if (!c->came) steady += hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
   if (!c->broken_ns || (c->phase == HK_IB_UP && now - c->up_ns > steady)) {
-    c->broken_ns = now;
+    begin_mending(c, now);
     c->attempts = 0;
     for (int i = 0; i < c->npairs; i++) c->pairs[i].out = c->pairs[i].out && !c->pairs[i].worked;
   }
-  if (now - c->broken_ns > c->ctx->timeout_ns) {
+  if (c->mending_ns > c->ctx->timeout_ns) {
     char cause[280];
     snprintf(cause, sizeof cause, "%s, for %llu s and %u new queue pairs", c->cause,
-             (unsigned long long)((now - c->broken_ns) / 1000 / MS), c->attempts);
+             (unsigned long long)(c->mending_ns / 1000 / MS), c->attempts);
     return fail_unreachable(c, cause, advice);
   }
   HK_INFO(HK_SUB_NET, "rank %d to rank %d (%s, channel %d): %s; new queue pairs will send again", c->ctx->env->rank,
@@ -419,7 +444,7 @@ static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
     HK_TRY(end_epoch(c), out);
     c->epoch = m->epoch;
     c->attempts++;
-    if (c->epoch > 1 && !c->broken_ns) c->broken_ns = hk_now_ns();
+    if (c->epoch > 1 && !c->broken_ns) begin_mending(c, hk_now_ns());
     if (!hk_ib_take_paths(c, t)) return bad_message(c, "it chose ports that were not offered");
     if (device_failed(c)) return cannot_join(c);
     bool made;
@@ -563,6 +588,7 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   hk_ib_ctx *x = c->ctx;
   if (c->failed) return !x->serving && needed(c) ? c->failed : HK_OK;
   if (c->ceded == HK_IB_BOTH) return HK_OK;
+  count_time(c, now);
   /* Calling waits for the peer's service thread. */
   if (x->serving && (c->phase == HK_IB_DIALING || hk_ib_gpu_unsettled(c))) return HK_OK;
   if (c->phase == HK_IB_DIALING) {
@@ -578,6 +604,9 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   c->next_look_ns = now + (uint64_t)LOOK_MS * MS;
   HK_TRY(read_messages(c), out);
   if (dial_abandoned(c)) return HK_OK;
+  if (host_is_silent(c, now))
+    return hk_ib_fail(c, "its host does not answer",
+                      "check that host, cable and switch; HOCKET_PEER_TIMEOUT waits longer");
   if (c->phase == HK_IB_UP && !c->bye && !c->eof) HK_TRY(hk_ib_fence(c, false), out);
   if (c->phase == HK_IB_UP && !c->bye) HK_TRY(check_progress(c, now), out);
   if (c->phase == HK_IB_BACKING_OFF && now >= c->retry_ns && !c->eof) HK_TRY(begin_epoch(c), out);
