@@ -198,6 +198,18 @@ START_TEST(hangs_up_on_strangers) {
 }
 END_TEST
 
+/* Both for so long, or until one has an error; NULL: one alone. */
+static hk_status progress_for(net_rank *a, net_rank *b, unsigned ms) {
+  hk_status rc = HK_OK;
+  for (uint64_t until = hk_now_ns() + ms * 1000000ull; rc == HK_OK && hk_now_ns() < until;) {
+    rc = net_progress(a, NULL);
+    if (rc == HK_OK && b) rc = net_progress(b, NULL);
+  }
+  return rc;
+}
+
+/* The plugin's connect does not end. That is an error after HOCKET_PEER_TIMEOUT, in which both ranks tried: while one of them makes
+ * no call, as one that is stopped, the other waits. */
 START_TEST(tells_that_nobody_answers) {
   use_plugin("plugins", "libnccl-net-ten.so", "11");
   setenv("HOCKET_PEER_TIMEOUT", "2", 1);
@@ -205,10 +217,36 @@ START_TEST(tells_that_nobody_answers) {
   hk_param_reload();
   net_world *w = net_world_new(2, 4, SLOT);
   hk_link *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0), *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0);
-  ck_assert_int_eq(progress_until_error(&w->ranks[0]), HK_ERR_REMOTE);
+  ck_assert_int_eq(progress_for(&w->ranks[0], &w->ranks[1], 100), HK_OK); /* they are introduced */
+  for (int r = 0; r < 2; r++) ck_assert_int_eq(progress_for(&w->ranks[r], NULL, 3500), HK_OK);
+  uint64_t begin = hk_now_ns();
+  ck_assert_int_eq(progress_for(&w->ranks[0], &w->ranks[1], 20000), HK_ERR_REMOTE);
+  ck_assert_uint_lt(hk_now_ns() - begin, 4000000000u);
   ck_assert_msg(strstr(hk_last_error(), "HOCKET_PEER_TIMEOUT"), "%s", hk_last_error());
   net_unlink(send);
+  recv->waiting = HK_LINK_WAITS;
   ck_assert_int_eq(progress_until_error(&w->ranks[1]), HK_ERR_REMOTE);
+  net_unlink(recv);
+  net_world_free(w);
+}
+END_TEST
+
+/* The same, but the plugin goes on at last: nothing was an error. */
+START_TEST(waits_for_a_stopped_peer) {
+  hk_status rc = HK_OK;
+  use_plugin("plugins", "libnccl-net-ten.so", "11");
+  setenv("HOCKET_PEER_TIMEOUT", "2", 1);
+  setenv("HOCKET_TEST_NET", "half", 1);
+  hk_param_reload();
+  net_world *w = net_world_new(2, 4, SLOT);
+  hk_link *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0), *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0);
+  ck_assert_int_eq(progress_for(&w->ranks[0], &w->ranks[1], 100), HK_OK);
+  ck_assert_int_eq(progress_for(&w->ranks[0], NULL, 3500), HK_OK);
+  unsetenv("HOCKET_TEST_NET");
+  while (rc == HK_OK && (atomic_load(&send->state) != HK_LINK_READY || atomic_load(&recv->state) != HK_LINK_READY))
+    rc = progress_for(&w->ranks[0], &w->ranks[1], 1);
+  ck_assert_msg(rc == HK_OK, "%s", hk_last_error());
+  net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
 }
@@ -224,6 +262,7 @@ int main(void) {
   tcase_add_test(t, opens_its_cards_once);
   tcase_add_test(t, hangs_up_on_strangers);
   tcase_add_test(t, tells_that_nobody_answers);
+  tcase_add_test(t, waits_for_a_stopped_peer);
   suite_add_tcase(s, t);
   return suite_run(s);
 }

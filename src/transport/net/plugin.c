@@ -315,7 +315,7 @@ static hk_status plugins_progress(void *ctx, bool *moved) {
   for (int i = 0; i < x->nends; i++) {
     hk_plugin_end *e = x->ends[i];
     if (e->step == HK_PLUGIN_FAILED && wanted(e)) return e->failed;
-    if (e->step < HK_PLUGIN_READY) HK_TRY(hk_plugin_connect(e), out);
+    if (e->step < HK_PLUGIN_READY || e->joining.active) HK_TRY(hk_plugin_connect(e), out);
     if (e->step != HK_PLUGIN_READY) continue;
     if (e->sends)
       HK_TRY(send_slots(e, &any), out);

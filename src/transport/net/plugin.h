@@ -13,6 +13,7 @@
  */
 #ifndef HK_TRANSPORT_NET_PLUGIN_H
 #define HK_TRANSPORT_NET_PLUGIN_H
+#include "../../base/silence.h"
 #include "net.h"
 #include "plugin_abi.h"
 
@@ -102,6 +103,17 @@ typedef struct hk_plugin_wire { /* what the receiver sends when it calls */
   char handles[HK_PLUGIN_LANES][NET_PLUGIN_HANDLE];
 } hk_plugin_wire;
 
+/* While the plugin's connections are made both ranks send beats over the connection beside them: the time in which one of them
+ * makes no calls (it is late, stopped, elsewhere) is no fault of the plugin's. */
+typedef struct hk_plugin_joining {
+  uint64_t tried_ns;            /* time in which both ranks tried */
+  uint64_t looked_ns, heard_ns; /* the last look; when the peer's last beat was found */
+  uint64_t beat_ns, silent_ns;  /* when the next beat, the next look at the peer's host are due */
+  hk_silence silence;           /* of the peer's host */
+  bool active, notified,
+      peer_ready; /* some rank is not ready or does not know that the other is; the last two: the parts of it */
+} hk_plugin_joining;
+
 typedef struct hk_plugin_end {
   hk_plugin_ctx *ctx;
   hk_net_end *end;
@@ -112,7 +124,8 @@ typedef struct hk_plugin_end {
   const hk_net_device *device;
   hk_plugin_wire wire;
   size_t wire_got;
-  uint64_t deadline_ns; /* of connecting, once both are there; then: of data after the peer has closed */
+  uint64_t deadline_ns; /* of data after the peer has closed; 0: it has not */
+  hk_plugin_joining joining;
   char *ring;
   hk_plugin_lane lane[HK_PLUGIN_LANES];
   bool begun[HK_PLUGIN_LANES]; /* SEND: which messages of the next slot are posted */
@@ -140,8 +153,8 @@ hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code);
 hk_status hk_plugin_listen(hk_plugin_end *e);
 hk_status hk_plugin_connect(hk_plugin_end *e);
 void hk_plugin_disconnect(hk_plugin_end *e);
-/* Has the peer closed its side? */
-bool hk_plugin_peer_gone(const hk_plugin_end *e);
+/* Has the peer closed its side?  Reads its beats. */
+bool hk_plugin_peer_gone(hk_plugin_end *e);
 
 /* ---- plugin_gpu.c: payloads in a GPU's memory ---- */
 /* Which devices are given it; keeps to those, where there are some.  Before the first connection. */

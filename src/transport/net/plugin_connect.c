@@ -12,7 +12,12 @@
 #include "plugin.h"
 
 enum { WIRE_MAGIC = 0x486b4e51 };
-static const char ANSWER = 'H';
+static const char ANSWER = 'H', BEAT = 'B', READY = 'R';
+enum { KEEPALIVES = 9 }; /* without an answer, until the kernel ends the connection: this file looks sooner */
+static const uint64_t beat_every_ns = 100 * 1000000u;
+static const uint64_t beat_counts_ns = 1000 * 1000000u; /* for a peer on a crowded host */
+static const uint64_t look_counts_ns = 500 * 1000000u;  /* at most: this process may have been stopped, or elsewhere */
+static const uint64_t second_ns = 1000 * 1000000u;
 
 void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc) {
   e->step = HK_PLUGIN_FAILED;
@@ -47,11 +52,15 @@ static hk_status not_connected(hk_plugin_end *e, const char *what) {
 
 static uint64_t tag_of(const hk_plugin_end *e) { return ((uint64_t)'P' << 56) | e->end->key.channel; }
 
-bool hk_plugin_peer_gone(const hk_plugin_end *e) {
-  char byte;
+bool hk_plugin_peer_gone(hk_plugin_end *e) {
+  char beats[64];
+  ssize_t n;
   if (e->fd < 0) return false;
-  ssize_t n = recv(e->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  while ((n = recv(e->fd, beats, sizeof beats, MSG_DONTWAIT)) > 0) {
+    e->joining.heard_ns = hk_now_ns();
+    if (memchr(beats, READY, (size_t)n)) e->joining.peer_ready = true;
+  }
+  return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
 static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
@@ -94,8 +103,10 @@ static hk_status read_some(hk_plugin_end *e, void *to, size_t bytes) {
 }
 
 static void handles_exchanged(hk_plugin_end *e) {
+  uint64_t now = hk_now_ns();
   e->step = HK_PLUGIN_CONNECTING;
-  e->deadline_ns = hk_now_ns() + e->ctx->timeout_ns;
+  e->joining = (hk_plugin_joining){.active = true, .looked_ns = now, .heard_ns = now};
+  hk_silence_watch(e->fd, (unsigned)(e->ctx->timeout_ns / second_ns), KEEPALIVES);
 }
 
 static hk_status exchange_handles(hk_plugin_end *e) {
@@ -152,11 +163,50 @@ out:
   return rc;
 }
 
+static void send_beat(hk_plugin_end *e, uint64_t now) {
+  bool ready = e->step == HK_PLUGIN_READY;
+  if (now < e->joining.beat_ns && !ready) return;
+  e->joining.beat_ns = now + beat_every_ns;
+  /* A peer that reads nothing gets no more of them than its socket holds. */
+  ssize_t n = send(e->fd, ready ? &READY : &BEAT, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n == 1 && ready) e->joining.notified = true;
+}
+
+/* Does the peer's host leave the kernel's questions unanswered? */
+static bool host_is_silent(hk_plugin_end *e, uint64_t now) {
+  unsigned quiet_s;
+  if (now < e->joining.silent_ns) return false;
+  e->joining.silent_ns = now + second_ns;
+  return hk_silence_broken(&e->joining.silence, e->fd, (unsigned)(e->ctx->timeout_ns / second_ns), now, &quiet_s);
+}
+
+/* Time counts while both ranks try.  A peer that sends no beats is late or stopped, and its kernel answers for its host. */
+static hk_status watch_joining(hk_plugin_end *e) {
+  hk_plugin_joining *j = &e->joining;
+  bool ready = e->step == HK_PLUGIN_READY;
+  uint64_t now = hk_now_ns(), since = hk_ago_ns(now, j->looked_ns);
+  if (ready && j->notified && since < beat_every_ns) return HK_OK;
+  bool gone = hk_plugin_peer_gone(e);
+  j->looked_ns = now;
+  if (!j->notified) send_beat(e, now);
+  if (ready) {
+    j->active = !gone && !(j->notified && j->peer_ready);
+    return HK_OK;
+  }
+  if (gone) return not_connected(e, "the peer closed it before it was made");
+  if (host_is_silent(e, now)) return not_connected(e, "that rank's host does not answer");
+  if (hk_ago_ns(now, j->heard_ns) < beat_counts_ns) j->tried_ns += since < look_counts_ns ? since : look_counts_ns;
+  if (j->tried_ns <= e->ctx->timeout_ns) return HK_OK;
+  return not_connected(
+      e, "the plugin's connect and accept did not end within HOCKET_PEER_TIMEOUT, while both ranks tried");
+}
+
 hk_status hk_plugin_connect(hk_plugin_end *e) {
   hk_status rc = HK_OK;
   const hk_net_plugin_lib *lib = e->ctx->plugin.lib;
   bool all = true;
   if (e->step == HK_PLUGIN_EXCHANGING) HK_TRY(exchange_handles(e), out);
+  if (e->step == HK_PLUGIN_READY) return watch_joining(e);
   if (e->step != HK_PLUGIN_CONNECTING) return HK_OK;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     HK_TRY(join_lane(e, i), out);
@@ -164,16 +214,12 @@ hk_status hk_plugin_connect(hk_plugin_end *e) {
   }
   if (all) {
     e->step = HK_PLUGIN_READY;
-    e->deadline_ns = 0;
     /* relaxed: the state says nothing about other memory */
     atomic_store_explicit(&e->end->link->state, HK_LINK_READY, memory_order_relaxed);
     HK_INFO(HK_SUB_NET, "rank %d: channel %d %s rank %d by net plugin %s (v%d), device %s", e->ctx->env->rank,
             e->end->key.channel, e->sends ? "to" : "from", e->end->key.peer, lib->name, lib->version, e->device->name);
-  } else if (hk_now_ns() > e->deadline_ns) {
-    rc = not_connected(e, "the plugin's connect and accept did not end within HOCKET_PEER_TIMEOUT");
-  } else if (hk_plugin_peer_gone(e)) {
-    rc = not_connected(e, "the peer closed it before it was made");
   }
+  HK_TRY(watch_joining(e), out);
 out:
   return rc;
 }
