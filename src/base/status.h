@@ -3,6 +3,7 @@
  * order. */
 #ifndef HK_BASE_STATUS_H
 #define HK_BASE_STATUS_H
+#include <stddef.h>
 
 /* The values are ncclResult_t's (asserted in runtime/api_coll.c), so no translation is needed. */
 typedef enum hk_status {
@@ -45,4 +46,6 @@ const char *hk_last_error(void);
 void hk_error_adopt(const char *text);
 
 #define HK_ARRAY_LENGTH(a) (sizeof(a) / sizeof((a)[0]))
+/* The smallest multiple of `unit` that is at least n. */
+static inline size_t hk_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Posting on boards, reading them, and claims: board.h. */
+/* Posting operations on boards, reading them, and claims: board.h. */
 #include "board.h"
 #include <string.h>
 
@@ -11,10 +11,10 @@ void hk_board_post(hk_board *b, const hk_board_op *op) {
 
 bool hk_board_read_at(const hk_board *b, uint64_t sequence, hk_board_op *out) {
   uint64_t words[4] = {sequence}, k = sequence % HK_BOARD_ENTRIES;
-  /* acquire: pairs with the number's release in hk_board_post */
+  /* acquire: pairs with the number's release in hk_board_put */
   if (sequence == 0 || atomic_load_explicit(&b->entry[k].sequence, memory_order_acquire) != sequence) return false;
   for (int i = 0; i < 3; i++)
-    /* acquire: pairs with the words' release, so that the look at the number below is not older than these */
+    /* acquire: pairs with the words' release, so that the number read below is not older than these */
     words[i + 1] = atomic_load_explicit(&b->entry[k].words[i], memory_order_acquire);
   /* relaxed: ordered by the words' acquire */
   uint64_t before =
@@ -29,7 +29,7 @@ bool hk_board_read(const hk_board *b, hk_board_op *out) {
   for (int t = 0; t < TRIES; t++) {
     uint64_t newest = 0;
     for (int k = 0; k < HK_BOARD_ENTRIES; k++) {
-      /* relaxed: hk_board_read_at looks again */
+      /* relaxed: hk_board_read_at reads it again */
       uint64_t sequence = atomic_load_explicit(&b->entry[k].sequence, memory_order_relaxed);
       if (sequence > newest) newest = sequence;
     }
@@ -42,13 +42,13 @@ bool hk_board_read(const hk_board *b, hk_board_op *out) {
 bool hk_claim(hk_claims *c, uint64_t sequence, uint32_t signature) {
   _Atomic uint64_t *at = &c->word[sequence % HK_CLAIMS];
   uint64_t mine = (uint64_t)(uint32_t)sequence << 32 | signature;
-  /* acquire: a rank that finds another's claim will look at that one's board, posted before */
+  /* acquire: a rank that finds another's claim will read that rank's board, posted before */
   uint64_t seen = atomic_load_explicit(at, memory_order_acquire);
   for (;;) {
     int32_t ahead = (int32_t)((uint32_t)(seen >> 32) - (uint32_t)sequence);
     if (ahead == 0) return seen == mine;
-    if (ahead > 0 && seen) return true; /* the word is a later operation's already */
-    /* release: our board, for those who find our claim; acquire: as above */
+    if (ahead > 0 && seen) return true; /* a later operation uses the word already */
+    /* release: this rank's board, for ranks that find its claim; acquire: as above */
     if (atomic_compare_exchange_weak_explicit(at, &seen, mine, memory_order_acq_rel, memory_order_acquire)) return true;
   }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The board: memory in which a rank posts its current operation, for the peers that wait for it.  A transport whose ranks
- * share memory may offer each rank's board to the others (hk_transport.board), and claims for all of them.
+ * The board: memory in which a rank posts its current operation, for the peers that wait for it. A transport whose
+ * ranks share memory may offer each rank's board to the others (hk_transport.board), and claims for all of them.
  */
 #ifndef HK_TRANSPORT_BOARD_H
 #define HK_TRANSPORT_BOARD_H
@@ -10,59 +10,60 @@
 #include <stdint.h>
 #include "link.h" /* HK_CACHE_LINE */
 
-/* One operation of a rank, as its peers may want to know it. */
+/* One operation of a rank, as posted for its peers. */
 typedef struct hk_board_op {
   uint64_t sequence; /* counts the communicator's operations from 1; 0: none yet */
   uint64_t count;
   uint32_t signature;
-  int32_t root; /* or peer; -1 where there is none */
+  int32_t root; /* or peer; -1: neither */
   uint8_t coll, dtype, op, reserved;
-  uint32_t extra; /* the writer's to define */
+  uint32_t extra; /* defined by the writer */
 } hk_board_op;
 _Static_assert(sizeof(hk_board_op) == 32, "packed into four words");
 
-/* What a rank does.  Entries are taken in turn, so that a rank that waits can still read the operation that a peer was in a
- * moment ago: one that only sends may be some operations ahead. */
+/* The latest operations of a rank. Entries are used in turn, so that a rank that waits can still read a peer's earlier
+ * operation: a peer that only sends may be some operations ahead. */
 enum { HK_BOARD_ENTRIES = 16 };
 typedef struct hk_board {
   _Alignas(HK_CACHE_LINE) struct {
     _Atomic uint64_t sequence;
     _Atomic uint64_t words[3];
   } entry[HK_BOARD_ENTRIES];
-  /* The fields below are words that mean something alone; 0 is nothing. */
+  /* Each field below is meaningful alone; 0: nothing. */
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t over; /* the newest operation that is complete */
-  _Atomic uint64_t transfer;                     /* the send or receive under way, the writer's to encode */
-  _Atomic uint64_t phase;                        /* what the rank is in beside operations, the writer's to encode */
+  _Atomic uint64_t transfer;                     /* the send or receive under way, encoded by the writer */
+  _Atomic uint64_t phase;                        /* what the rank does beside operations, encoded by the writer */
   _Atomic uint64_t waits;                        /* a rank that it waits for, plus 1 */
   _Atomic uint64_t since_ns;                     /* how long it has waited */
 } hk_board;
 _Static_assert(sizeof(hk_board) == (HK_BOARD_ENTRIES / 2 + 1) * HK_CACHE_LINE, "two entries a cache line");
 
-/* Sequences must rise by one. */
+/* Posts an operation. Sequences must rise by one. */
 void hk_board_post(hk_board *b, const hk_board_op *op);
-/* The same for an operation's four words: at each call of the application, where packing bytes into memory and reading them back
- * as words costs more than all else here. */
+/* The same for an operation as four words. Each call of the application does this, and to pack bytes into memory and
+ * read them back as words would cost more than the rest. */
 static inline void hk_board_put(hk_board *b, uint64_t sequence, uint64_t w1, uint64_t w2, uint64_t w3) {
   uint64_t k = sequence % HK_BOARD_ENTRIES;
-  /* release, the three: a reader that sees one of these words also sees the number of the entry posted before, and by that
-   * knows that what it is reading is being replaced */
+  /* release, for all three: a reader that sees one of these words also sees the number of the entry posted before, and
+   * so knows that the entry it reads is being replaced */
   atomic_store_explicit(&b->entry[k].words[0], w1, memory_order_release);
   atomic_store_explicit(&b->entry[k].words[1], w2, memory_order_release);
   atomic_store_explicit(&b->entry[k].words[2], w3, memory_order_release);
   /* release: a reader that sees the number sees the words */
   atomic_store_explicit(&b->entry[k].sequence, sequence, memory_order_release);
 }
-/* The newest operation posted; false where there is none, or where the rank goes on faster than it can be read. */
+/* Reads the newest operation. Returns false if there is none, or if the rank posts faster than it can be read. From any
+ * thread or process. */
 bool hk_board_read(const hk_board *b, hk_board_op *out);
-/* The operation with that number; false where it is not begun, or too long ago. */
+/* Reads the operation with that number. Returns false if it has not begun, or is too long ago. */
 bool hk_board_read_at(const hk_board *b, uint64_t sequence, hk_board_op *out);
 
-/* Calls of which a rank learns nothing by taking part, because it only sends: a word for each of the last operations, where the
- * first such rank of the host leaves its call's signature and the others compare theirs. */
+/* Claims compare the calls of ranks that only send, and so receive nothing to compare. There is a word for each of the
+ * last operations: the first such rank of the host writes its call's signature there, and the others compare theirs. */
 enum { HK_CLAIMS = 64 }; /* a sender is never more operations ahead than a link has slots */
 typedef struct hk_claims {
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t word[HK_CLAIMS];
 } hk_claims;
-/* False: another rank has claimed this operation with another signature. */
+/* Claims an operation. Returns false if another rank has claimed it with another signature. */
 bool hk_claim(hk_claims *c, uint64_t sequence, uint32_t signature);
 #endif

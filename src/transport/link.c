@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of the FIFO link that are not worth inlining: see link.h for the protocol. */
+/* The functions of the FIFO link that are not inlined. link.h describes the protocol. */
 #include "link.h"
 #include "transport.h"
 
@@ -7,12 +7,12 @@
 static uint64_t given_back(const hk_link *l) {
   uint64_t least = UINT64_MAX;
   for (uint32_t i = 0; i < l->nheads; i++) {
-    /* acquire: pairs with the release in hk_link_release; what we write into the slot next, or into a buffer that was
-     * sent by reference, must not overtake the reader's last reads of it */
+    /* acquire: pairs with the release in hk_link_release; the next write into the slot, or into a buffer that was sent
+     * by reference, must not overtake the reader's last reads of it */
     uint64_t head = atomic_load_explicit(&l->heads[i].value, memory_order_acquire);
     if (head < least) least = head;
   }
-  return l->nheads ? least : l->done; /* nobody reads: nothing to wait for */
+  return l->nheads ? least : l->done; /* no readers: nothing to wait for */
 }
 
 bool hk_link_refresh_credit(hk_link *l, size_t bytes) {
@@ -22,8 +22,8 @@ bool hk_link_refresh_credit(hk_link *l, size_t bytes) {
 
 static inline void fetch_for_writing(const char *line) {
 #if defined(__x86_64__)
-  /* Compilers make an ordinary prefetch of __builtin_prefetch(.., 1) unless told of the processor; this instruction is
-   * there, or does nothing, on every x86-64. */
+  /* Without a -m option for the processor, compilers make an ordinary prefetch of __builtin_prefetch(.., 1). This
+   * instruction exists, or does nothing, on every x86-64. */
   __asm__ volatile("prefetchw %0" : : "m"(*line));
 #else
   __builtin_prefetch(line, 1);

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The FIFO link: one direction of a connection between two ranks (or from one rank to all others: multicast) on a
- * channel.  Both executors and all transports meet here.
+ * channel. Executors and transports share this structure: lanes fill and read slots, transports connect the two ends.
  *
- * Memory.  A ring of `nslots` slot headers, one cache line each; a payload area of `slot_bytes` a slot; one head counter
- * (a cache line) for each reader.  Where the two ends share memory there is one such FIFO.  Where they do not, each end has
- * its own in private memory and the transport's progress moves slots from the sender's to the receiver's.
+ * Memory. A ring of `nslots` slot headers, one cache line each; a payload area of `slot_bytes` a slot; one head counter
+ * (a cache line) for each reader. If the two ends share memory there is one such FIFO. Otherwise each end
+ * has its own in private memory and the transport's progress moves slots from the sender's to the receiver's.
  *
- * A multicast FIFO that ranks share has HK_MCAST_SLOTS headers and small payloads, so that a sender may run far ahead
- * with short messages where ranks take turns on few cores, and still only `nslots` large payloads, which stay in caches.
+ * A multicast FIFO in shared memory has HK_MCAST_SLOTS headers and small payloads, so that a sender may run far ahead
+ * with short messages if ranks take turns on few cores. It has only `nslots` large payloads, which stay in caches.
  *
- * Protocol.  Slots are counted from 1.  The sender of slot k waits until every reader's head >= k - nslots (the credit),
- * writes payload and header fields, then publishes by storing seq = k (release).  The receiver of slot k waits for
- * seq == k (acquire), reads, then returns the credit by storing head = k (release).  The sequence number travels in the
- * same line as a small payload, so a small message moves one cache line: there is no separate tail counter.
+ * Protocol. Slots are counted from 1. The sender of slot k waits until every reader's head >= k - nslots (the credit),
+ * writes payload and header fields, then publishes by storing seq = k (release). The receiver of slot k waits for seq
+ * == k (acquire), reads, then returns the credit by storing head = k (release). The sequence number travels in the same
+ * line as a small payload, so a small message moves one cache line: there is no separate tail counter.
  *
- * By reference.  A slot may carry the address of the sender's data instead of the data (HK_SLOT_REF): between threads of a
- * process, in shared memory that the receiver can map, or for a transport that sends from user memory.  The sender must
- * then leave the data alone until the credit comes back.
+ * By reference. A slot may carry the address of the sender's data instead of the data (HK_SLOT_REF): between threads of
+ * a process, in shared memory that the receiver can map, or for a transport that sends from user memory. The sender
+ * must then leave the data alone until the credit comes back.
+ *
+ * Threads. Each end belongs to the thread that runs its lanes. The functions below are for that thread, unless they say
+ * otherwise. Fields that other threads or processes access are atomic.
  */
 #ifndef HK_TRANSPORT_LINK_H
 #define HK_TRANSPORT_LINK_H
@@ -34,8 +37,11 @@ enum {
 };
 
 #define HK_REGION_PRIVATE UINT64_MAX
-/* `region` 0: `offset` is an address, valid as it is in the receiver; HK_REGION_PRIVATE: an address in the sender that the
- * receiver can copy from, not point at; else the id of a shared region of the sender, and the place in it. */
+/* The address of data.
+ *   region  0: `offset` is an address that is valid in the receiver. HK_REGION_PRIVATE: an address in the sender's
+ *           memory, which the receiver can copy from but not access directly. Otherwise the id of a shared region of
+ *           the sender.
+ *   offset  in bytes, from the start of that region */
 typedef struct hk_ref {
   uint64_t region, offset;
 } hk_ref;
@@ -43,7 +49,7 @@ typedef struct hk_ref {
 typedef struct hk_slot {
   _Atomic uint32_t seq; /* low 32 bits of the slot's number once filled */
   uint32_t bytes;       /* of payload */
-  uint32_t signature;   /* of the operation, so that mismatched calls are told apart from data */
+  uint32_t signature;   /* of the operation: a receiver whose call does not match finds a different one */
   uint32_t flags;       /* HK_SLOT_* */
   union {
     unsigned char small[HK_SLOT_INLINE]; /* payload of at most HK_SLOT_INLINE bytes */
@@ -56,22 +62,23 @@ typedef struct hk_head {
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t value; /* slots this reader has given back */
 } hk_head;
 
-/* HK_LINK_TAKES: nobody waits yet, but what comes is received; that nothing can come any more is no error. */
+/* What a lane expects of a pumped link. NO_WAIT: the transport need not look for messages. WAITS: the lane cannot go on
+ * without the next one, so a broken connection is an error. TAKES: no lane waits yet, but messages that come are
+ * received; a broken connection is no error. */
 typedef enum hk_link_waiting { HK_LINK_NO_WAIT, HK_LINK_WAITS, HK_LINK_TAKES } hk_link_waiting;
 typedef enum hk_link_state { HK_LINK_CONNECTING, HK_LINK_READY, HK_LINK_FAILED } hk_link_state;
 
 struct hk_transport;
-/* One end of a link, private to its rank; it stays at its address from open to close.  Sized for two cache lines of hot
- * fields. */
+/* One end of a link, private to its rank. It stays at its address from open to close. */
 typedef struct hk_link {
   hk_slot *slots;
   char *payload;      /* slot i's data at payload + i * slot_bytes, page-aligned */
   hk_head *heads;     /* sender: [nheads], of all readers; receiver: its own */
   uint64_t done;      /* slots sent or received so far */
   uint64_t limit;     /* sender: slots that may be sent before the heads must be looked at again */
-  char *small;        /* payloads of at most HK_SLOT_SMALL bytes, one a header; NULL: they lie among the others */
-  uint32_t mask;      /* headers - 1 */
-  uint32_t area_mask; /* payloads of slot_bytes - 1; the same as mask where `small` is NULL */
+  char *small;        /* payloads of at most HK_SLOT_SMALL bytes, one for each header; NULL: they are in `payload` */
+  uint32_t mask;      /* number of headers, minus 1 */
+  uint32_t area_mask; /* number of payloads of slot_bytes, minus 1; equal to `mask` if `small` is NULL */
   uint32_t slot_bytes;
   uint32_t nheads;
   uint16_t peer;
@@ -79,39 +86,43 @@ typedef struct hk_link {
   _Atomic(uint8_t) state; /* hk_link_state; the transport sets it */
   uint8_t by_ref;         /* sender: 0 never, 1 shared regions only, 2 any address */
   uint8_t pumped;         /* the transport's progress moves the slots (the ends share no memory) */
-  uint8_t delivers_ref;   /* receiver of a pumped link: what comes may lie in memory of the transport's own */
-  uint8_t placed; /* of a pumped link, both ends alike: slots are references, of any size, and wait for their places */
-  /* Receiver of a pumped link: where the data of the next slot belongs, when it is known before it comes; the transport
-   * may place it there, and then fills the slot with a reference to `want`.  Cleared with every slot that is filled. */
+  uint8_t delivers_ref;   /* receiver of a pumped link: payloads may be references to memory of the transport */
+  uint8_t
+      placed; /* of a pumped link, equal on both ends: slots are references of any size, sent once the place is known */
+  /* Receiver of a pumped link: where the data of the next slot belongs, if this is known before it comes. The transport
+   * may write it there, and then fills the slot with a reference to `want`. Cleared with every slot that is filled. */
   void *want;
   uint32_t want_bytes;
-  /* Receiver of a pumped link, hk_link_waiting: a lane stands still for the next slot.  The lane sets it, the transport
-   * clears it with every slot that it fills; progress then need not ask the network about links that nobody waits for. */
+  /* Receiver of a pumped link, hk_link_waiting: whether a lane waits for the next slot. The lane sets it, and the
+   * transport clears it with every slot that it fills. Progress then need not ask the network about links that no lane
+   * waits for. */
   uint8_t waiting;
   struct hk_transport_state *owner; /* for resolve */
-  void *priv;                       /* the transport's */
-  /* Receiver of a pumped link: payloads of at least so many bytes may be written straight to their places, if those are told
-   * ahead (hk_link_offer); 0: none.  And the slots of which that has been considered: the lane's. */
+  void *priv;                       /* private to the transport */
+  /* Receiver of a pumped link: payloads of at least this many bytes may be written straight to their places, if these
+   * are offered before the message is sent (hk_link_offer); 0: none. */
   _Atomic(uint32_t) place_min;
-  uint64_t offered;
-  /* A GPU whose kernels write or read the payloads: set by who opens the link.  It stays where the transport puts them into
-   * its memory: then `payload` is an address of the device, which no CPU may touch, and small ones lie there too, never in
-   * their slots' headers.  Else it becomes NULL. */
+  uint64_t offered; /* the lane's: slots for which it has decided whether to offer a place */
+  /* The GPU whose kernels write or read the payloads; the caller sets it before `open`. It stays set if the transport
+   * puts the payloads into its memory: then `payload` is an address of the device, which the CPU must not access, and
+   * small payloads are there too, never in their slots' headers. Otherwise `open` sets it to NULL. */
   struct hk_device *gpu;
 } hk_link;
 _Static_assert(sizeof(hk_link) <= 2 * HK_CACHE_LINE, "two cache lines of hot fields");
 
 /* ---- sender ---- */
-/* Slots that a payload of `bytes` cannot use, because there are fewer payloads of its size than headers. */
+/* The number of slots that a payload of `bytes` cannot use, because there are fewer payloads of its size than
+ * headers. */
 static inline uint32_t hk_link_held(const hk_link *l, size_t bytes) {
   return bytes > HK_SLOT_SMALL ? l->mask - l->area_mask : 0;
 }
-bool hk_link_refresh_credit(hk_link *l, size_t bytes); /* looks at the heads; true where the slot may be sent */
-/* May a slot with `bytes` be sent? */
+/* Reads the heads again. Returns true if a slot with `bytes` may be sent. */
+bool hk_link_refresh_credit(hk_link *l, size_t bytes);
+/* Returns true if there is credit for a slot with `bytes`. Never blocks. */
 static inline bool hk_link_can_send(hk_link *l, size_t bytes) {
   return __builtin_expect(l->done + hk_link_held(l, bytes) < l->limit, 1) || hk_link_refresh_credit(l, bytes);
 }
-/* Where the payload of the slot after `done` ones lies, on either side. */
+/* The place of the payload of the slot with index `done` (from 0), on either side. */
 static inline void *hk_link_place(const hk_link *l, uint64_t done, size_t bytes) {
   uint32_t i = (uint32_t)done & l->mask;
   if (bytes <= HK_SLOT_INLINE) return l->slots[i].small;
@@ -120,11 +131,13 @@ static inline void *hk_link_place(const hk_link *l, uint64_t done, size_t bytes)
 }
 /* The place for the next slot's payload. */
 static inline void *hk_link_send_buffer(hk_link *l, size_t bytes) { return hk_link_place(l, l->done, bytes); }
-/* Fetches the next slot's payload lines for writing, so that they come from the reader's cache while this rank does other
- * things.  Messages of up to HK_LINK_WARM bytes are 20 to 35% faster by it; streams of larger ones would lose. */
+/* Prefetches the cache lines of the next slot's payload for writing, so that they leave the reader's cache while this
+ * rank does other things. This makes messages of up to HK_LINK_WARM bytes 20 to 35% faster, and streams of larger ones
+ * slower. */
 enum { HK_LINK_WARM = 16384 };
 void hk_link_warm(const hk_link *l, uint32_t bytes);
 
+/* Writes the next slot's header and publishes the slot. Its payload must be complete. */
 static inline void hk_link_fill(hk_link *l, uint32_t bytes, uint32_t signature, uint32_t flags) {
   hk_slot *s = &l->slots[(uint32_t)l->done & l->mask];
   s->bytes = bytes;
@@ -134,54 +147,64 @@ static inline void hk_link_fill(hk_link *l, uint32_t bytes, uint32_t signature, 
   /* release: the payload and the fields above must be visible before the receiver sees the number */
   atomic_store_explicit(&s->seq, (uint32_t)l->done, memory_order_release);
 }
+/* The same, and prefetches the slot after it if that helps (hk_link_warm). */
 static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signature, uint32_t flags) {
   hk_link_fill(l, bytes, signature, flags);
   if (bytes > HK_SLOT_INLINE && bytes <= HK_LINK_WARM && !(flags & HK_SLOT_REF) && hk_link_can_send(l, bytes))
-    hk_link_warm(l, bytes); /* with a credit only: not from under a reader */
+    hk_link_warm(l, bytes); /* only with a credit: a reader may still use those lines */
 }
-/* The reference to send for [data, data + bytes); false where the receivers cannot read that memory: send a copy. */
+/* Fills `ref` with the reference to send for [data, data + bytes). Returns false if the receivers cannot read that
+ * memory: then the caller sends a copy. */
 bool hk_link_refer(hk_link *l, const void *data, size_t bytes, hk_ref *ref);
-/* True when every slot sent so far has been given back: the sender's buffers are its own again. */
+/* Returns true once every slot sent so far has been given back: the sender may use its buffers again. */
 bool hk_link_drained(hk_link *l);
-/* The readers that have given back fewer than `least` slots; returns their number, at most `room`.  A multicast FIFO has a
- * head for each rank but its sender, in their order. */
+/* Fills `ranks` with the readers that have given back fewer than `least` slots. Returns their number, at most `room`.
+ * A multicast FIFO has a head for each rank except its sender, in the order of the ranks. From any thread. */
 int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int room);
 
 /* ---- receiver ---- */
+/* Returns true if the next slot has arrived. Never blocks. */
 static inline bool hk_link_can_recv(const hk_link *l) {
   const hk_slot *s = &l->slots[(uint32_t)l->done & l->mask];
-  /* acquire: pairs with the release in hk_link_publish; payload reads stay behind it */
+  /* acquire: pairs with the release in hk_link_fill; the payload is read after it */
   return atomic_load_explicit(&s->seq, memory_order_acquire) == (uint32_t)(l->done + 1);
 }
+/* The header of the slot that has arrived. */
 static inline const hk_slot *hk_link_recv_slot(const hk_link *l) { return &l->slots[(uint32_t)l->done & l->mask]; }
-/* The data of a received slot; NULL with the reason logged where a reference cannot be resolved. */
+/* The address of the data that the slot's reference names. NULL if it cannot be resolved; the error is set then. */
 const void *hk_link_resolve(hk_link *l, const hk_slot *s);
-enum { HK_LINK_AHEAD = 32 }; /* slots that may be spoken of ahead, where a FIFO has that many */
+enum { HK_LINK_AHEAD = 32 }; /* a place can be offered this many slots ahead, at most the number of slots of the FIFO */
+/* Returns true if the slot with index `offered` is near enough for an offer. */
 static inline bool hk_link_may_offer(const hk_link *l) {
   return l->offered < l->done + (l->mask < HK_LINK_AHEAD ? l->mask + 1 : HK_LINK_AHEAD);
 }
-/* Where the data of slot k (from 0), which is still to come, belongs: all `bytes` of it, at least place_min.  Nobody else may
- * need that memory before the slot has come.  Whether it is used shows in the slot: a reference to it. */
+/* Offers [to, to + bytes) as the place for the data of slot k (from 0), which has not come yet. `bytes` is the whole
+ * payload and at least place_min. No other instruction may need that memory before the slot has come. If the place was
+ * used, the slot carries a reference to it. */
 void hk_link_offer(hk_link *l, uint64_t k, void *to, uint32_t bytes);
-/* Are payloads of `bytes` worth that? */
+/* Returns true if payloads of `bytes` are large enough for an offer. */
 static inline bool hk_link_places(const hk_link *l, size_t bytes) {
   /* relaxed: the transport looks again, under its lock */
   uint32_t least = atomic_load_explicit(&l->place_min, memory_order_relaxed);
   return least && bytes >= least;
 }
-/* Copies a slot that carries HK_REGION_PRIVATE straight to where its data belongs. */
+/* Copies the data of a slot that carries HK_REGION_PRIVATE to `to`. HK_ERR_REMOTE if the sender's memory cannot be
+ * read. */
 hk_status hk_link_fetch(hk_link *l, const hk_slot *s, void *to);
+/* Returns true if the slot's data is private memory of the sender: the receiver must copy it. */
 static inline bool hk_slot_private(const hk_slot *s) {
   return s->flags & HK_SLOT_REF && s->ref.region == HK_REGION_PRIVATE;
 }
+/* The data of the slot that has arrived, until its release. NULL as for hk_link_resolve. */
 static inline const void *hk_link_recv_data(hk_link *l) {
   const hk_slot *s = hk_link_recv_slot(l);
   if (__builtin_expect(s->flags & HK_SLOT_REF, 0)) return hk_link_resolve(l, s);
   return hk_link_place(l, l->done, s->bytes);
 }
+/* Returns the credit of the slot that has arrived. */
 static inline void hk_link_release(hk_link *l) {
   l->done++;
-  /* release: our reads of the payload must be over before the sender may overwrite it */
+  /* release: this rank's reads of the payload must be over before the sender may overwrite it */
   atomic_store_explicit(&l->heads->value, l->done, memory_order_release);
 }
 #endif

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The transport of a rank to itself: one FIFO a channel in private memory.  It is also the template for the next
- * transport; what each function owes its caller is said here in full.
+ * The transport of a rank to itself: one FIFO for each channel, in private memory. It is also the template for a new
+ * transport, and describes what each function must do.
  *
  * A transport is a table of functions (transport.h) over a state of its own.  The life of a state:
  *
- *   attach    before ranks know anything of each other: make the state, say in `fact` what peers will need
- *   join      all facts are there: agree with the peers (this transport has nobody to agree with: NULL)
- *   reachable asked for each peer, often; a pure function of what was exchanged, so that both ends answer alike
- *   open      fills one end of a link.  The other end is opened whenever the peer comes to it: neither may wait for the
- *             other here, links that cannot be ready at once are left CONNECTING
+ *   attach    before ranks know anything of each other: makes the state, and fills `fact` with what peers will need
+ *   join      all facts are known: agrees with the peers (NULL here: this transport has no peers)
+ *   reachable called for each peer, often; a pure function of what was exchanged, so that both ends return the same
+ *   open      fills one end of a link. The peer opens the other end at another time: neither may wait for the other
+ *             here, and links that cannot be ready at once are left CONNECTING
  *   progress  only for links whose ends share no memory (`pumped`)
  *   refer, resolve  only for references to memory that the receiver must map first
- *   close     gives back what `open` took for this end
- *   detach    gives back the state; every link has been closed before
+ *   close     frees what `open` allocated for this end
+ *   detach    frees the state; every link has been closed before
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 #include "../base/param.h"
 #include "transport.h"
 
-/* Both ends of a channel's FIFO belong to this rank, so that one allocation serves them. */
+/* Both ends of a channel's FIFO belong to this rank, so they share one allocation. */
 typedef struct self_fifo {
   char *memory; /* slot headers, head, payload; NULL until the first end is opened */
   size_t bytes;
@@ -49,13 +49,13 @@ static bool self_reachable(hk_transport_state *state, int peer, char *why, size_
   return false;
 }
 
-/* The memory of the channel's FIFO.  Mapped, not malloc'ed: only pages that are used cost memory, and they come zeroed,
- * which is an empty FIFO. */
+/* Allocates the channel's FIFO if it does not exist. Mapped, not malloc'ed: only pages that are used cost memory, and
+ * they are zeroed, which is an empty FIFO. */
 static hk_status self_fifo_memory(self_state *s, unsigned channel, size_t *payload_at) {
   const hk_transport_env *env = s->base.env;
   self_fifo *f = &s->fifos[channel];
   size_t control = (size_t)env->nslots * sizeof(hk_slot) + sizeof(hk_head);
-  *payload_at = (control + 4095) & ~(size_t)4095;
+  *payload_at = hk_round_up(control, 4096);
   if (f->memory) return HK_OK;
   size_t bytes = *payload_at + env->nslots * env->slot_bytes;
   void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -99,9 +99,9 @@ static void self_detach(hk_transport_state *state) {
   free(s);
 }
 
-/* Slots that stay NULL: join (nobody to agree with), multicast (no other rank would read it), progress (the ends share
- * memory), resolve and refer (by_ref == 2: addresses are passed as they are), close (`open` took nothing for an
- * end), and all that ranks of a host may share beside links. */
+/* Functions that are NULL: join (no peers), multicast (no other rank would read it), progress (the ends share memory),
+ * resolve and refer (by_ref == 2: addresses are passed as they are), close (`open` allocates nothing for an end), and
+ * all that ranks of a host may share beside links. */
 const hk_transport hk_transport_self = {
     .name = "self",
     .attach = self_attach,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shm transport: links between ranks that share memory, as threads of a process or as processes of a host.  This
- * file is the table of functions; shm_arena.h says where links lie, shm_join.c how ranks come to share them. */
+/* The shm transport: links between ranks that share memory, as threads of a process or as processes of a host. This
+ * file is the table of functions. shm_arena.h describes the memory, shm_join.c how ranks agree to share it. */
 #include "shm.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static bool shm_multicast(hk_transport_state *state) {
   return p->arena.base && p->ngroup == (uint32_t)state->env->nranks;
 }
 
-/* Do both ends, or all ends of a multicast, share an address space? */
+/* Returns true if both ends, or all ends of a multicast, share an address space. */
 static bool one_process(const hk_shm_state *s, const hk_link_key *key) {
   const hk_peer *peers = s->base.env->peers;
   if (key->kind == HK_LINK_MCAST_SEND || key->kind == HK_LINK_MCAST_RECV) return s->process->one_process;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shm transport's constants and functions that its own files share.  Others use it through hk_transport (transport.h). */
+/* Declarations that the shm transport's files share. Other code uses it through hk_transport (transport.h). */
 #ifndef HK_TRANSPORT_SHM_H
 #define HK_TRANSPORT_SHM_H
 #include "transport.h"
 
 enum { HK_SHM_PAYLOAD = HK_QUESTION_BYTES, HK_SHM_REASON = HK_REASON_BYTES };
 
-/* The slots of hk_transport that shm_region.c implements. */
+/* The functions of hk_transport that shm_region.c implements; transport.h describes them. */
 const char *hk_shm_no_files(const hk_transport_state *s);
 hk_status hk_shm_region_file(hk_transport_state *s, int peer, uint64_t region, int *fd, size_t *bytes);
 hk_status hk_shm_question(hk_transport_state *s, int peer, int fd, void *payload);

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The layout of the arena, its mapping, and the links in it: see shm_arena.h. */
 #include "shm_arena.h"
 #include <sys/mman.h>
 #include "shm.h"
 
 enum {
   PAGE = 4096,              /* of the layout; larger real pages only make it less sparse */
-  PAIR = 2 * HK_CACHE_LINE, /* processors fetch lines in pairs: what two sides write stands a pair apart */
+  PAIR = 2 * HK_CACHE_LINE, /* processors fetch lines in pairs, so data written by two ranks is a pair apart */
   FAILURE_AT = 0,
   READS_AT = PAIR /* up to the header page's end */
 };
 
-static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
-static size_t control_bytes(uint32_t nslots) { return round_up(nslots * sizeof(hk_slot), PAIR); }
+static size_t control_bytes(uint32_t nslots) { return hk_round_up(nslots * sizeof(hk_slot), PAIR); }
 
 void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape) {
   size_t n = shape->nranks;
   *a = (hk_shm_arena){.shape = *shape};
   a->mcast_slots = shape->nslots > HK_MCAST_SLOTS ? shape->nslots : HK_MCAST_SLOTS;
   a->link_control = control_bytes(shape->nslots) + PAIR;
-  a->mcast_control = control_bytes(a->mcast_slots) + round_up(n * sizeof(hk_head), PAIR);
-  a->payload = round_up(shape->nslots * shape->slot_bytes, PAGE);
+  a->mcast_control = control_bytes(a->mcast_slots) + hk_round_up(n * sizeof(hk_head), PAIR);
+  a->payload = hk_round_up(shape->nslots * shape->slot_bytes, PAGE);
   a->mcast_payload = a->payload + (size_t)a->mcast_slots * HK_SLOT_SMALL;
   a->board_at = PAGE;
-  a->claims_at = round_up(a->board_at + n * sizeof(hk_board), PAIR);
-  a->links_at = round_up(a->claims_at + sizeof(hk_claims), PAGE);
-  a->mcasts_at = round_up(a->links_at + HK_CHANNEL_COUNT * n * n * a->link_control, PAGE);
-  a->link_payload_at = round_up(a->mcasts_at + HK_CHANNEL_COUNT * n * a->mcast_control, PAGE);
+  a->claims_at = hk_round_up(a->board_at + n * sizeof(hk_board), PAIR);
+  a->links_at = hk_round_up(a->claims_at + sizeof(hk_claims), PAGE);
+  a->mcasts_at = hk_round_up(a->links_at + HK_CHANNEL_COUNT * n * n * a->link_control, PAGE);
+  a->link_payload_at = hk_round_up(a->mcasts_at + HK_CHANNEL_COUNT * n * a->mcast_control, PAGE);
   a->mcast_payload_at = a->link_payload_at + HK_CHANNEL_COUNT * n * n * a->payload;
   a->bytes = a->mcast_payload_at + HK_CHANNEL_COUNT * n * a->mcast_payload;
 }
@@ -35,7 +35,7 @@ bool hk_shm_arena_map(hk_shm_arena *a, int fd) {
   void *m = mmap(NULL, a->bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (m == MAP_FAILED) return false;
   a->base = m;
-  madvise(m, a->bytes, MADV_DONTDUMP); /* best effort: a core file should not hold terabytes of nothing */
+  madvise(m, a->bytes, MADV_DONTDUMP); /* best effort: a core file should not contain terabytes of unused pages */
   return true;
 }
 
@@ -58,7 +58,8 @@ hk_board *hk_shm_arena_board(const hk_shm_arena *a, uint32_t index) {
 
 hk_claims *hk_shm_arena_claims(const hk_shm_arena *a) { return (hk_claims *)(a->base + a->claims_at); }
 
-/* Slots that all readers have given back, and on top of them the slots that are filled and not given back. */
+/* Sets the counters of an end: slots that all readers have given back, plus, for a sender, the slots that are filled
+ * and not given back. */
 static void resume(hk_link *link) {
   uint64_t head = UINT64_MAX, filled;
   for (uint32_t i = 0; i < link->nheads; i++) {
@@ -95,7 +96,7 @@ void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t s
     link->payload = a->base + a->mcast_payload_at + index * a->mcast_payload;
     link->small = link->payload + a->payload;
     link->mask = a->mcast_slots - 1;
-    /* The readers' heads without a gap at the sender's own place. */
+    /* The readers' heads are dense: the sender has none. */
     link->heads = (hk_head *)(control + control_bytes(a->mcast_slots)) + (sends ? 0 : self - (self > from));
     link->nheads = sends ? (uint32_t)n - 1 : 1;
   }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The arena of the shm transport: one mapping that all ranks of a group share, laid out from the group's size and the
- * slots' geometry alone, so that nobody has to tell anybody where anything is.
+ * The arena of the shm transport: one mapping that all ranks of a group share. Its layout follows from the group's size
+ * and the slots' geometry alone, so no rank has to send addresses.
  *
- *   header           the failure word; a byte a rank: what it can read
+ *   header           the failure word, and a byte for each rank: 1 if it can read the memory of all others
  *   board            of each rank, then the claims
  *   link control     [channel][sender][receiver]: slot headers, then the head
  *   multicast control [channel][sender]: slot headers, then a head for each reader
@@ -27,7 +27,7 @@ typedef struct hk_shm_shape {
 } hk_shm_shape;
 
 typedef struct hk_shm_arena {
-  char *base; /* NULL: none */
+  char *base; /* NULL: not mapped */
   hk_shm_shape shape;
   size_t link_control, mcast_control, payload, mcast_payload; /* bytes of one */
   uint32_t mcast_slots;                                       /* headers of a multicast FIFO */
@@ -35,18 +35,20 @@ typedef struct hk_shm_arena {
   size_t bytes;
 } hk_shm_arena;
 
-/* Where everything lies; maps nothing. */
+/* Fills the layout (offsets and sizes in bytes); maps nothing. */
 void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape);
-/* Maps `fd`, or private memory where fd is -1: for ranks of one process.  errno tells why not. */
+/* Maps `fd`, or private memory if fd is -1 (for ranks of one process). Returns false with errno. */
 bool hk_shm_arena_map(hk_shm_arena *a, int fd);
-void hk_shm_arena_unmap(hk_shm_arena *a);
+void hk_shm_arena_unmap(hk_shm_arena *a); /* does nothing if it is not mapped */
 
-_Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a);
-/* Where a rank says that it can read the memory of all others (shm_cma.c); NULL where there is no room for so many. */
+/* The parts of a mapped arena. `index` is a rank's index in the group. */
+_Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a); /* NULL if it is not mapped */
+/* The byte by which a rank publishes that it can read the memory of all others (shm_cma.c); NULL for indices beyond the
+ * header page. */
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index);
 struct hk_board *hk_shm_arena_board(const hk_shm_arena *a, uint32_t index);
 struct hk_claims *hk_shm_arena_claims(const hk_shm_arena *a);
-/* Fills slots, payload, heads and geometry of one end, and its counters from where the FIFO stands: an end that was
- * closed may be opened again.  `self` and `peer` are the ranks' indices in the group. */
+/* Fills slots, payload, heads and geometry of one end, and its counters from the state of the FIFO: an end that was
+ * closed may be opened again. `self` and `peer` are the ranks' indices in the group. */
 void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t self, uint32_t peer, hk_link *link);
 #endif

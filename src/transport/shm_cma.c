@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * References to private memory of another process of the host, read with process_vm_readv(2): one copy by the kernel
- * instead of two through a slot, and no cache line that one core has just written for another to fetch.
+ * References to private memory of another process of the host, read with process_vm_readv(2) (cross memory attach): one
+ * copy by the kernel instead of two through a slot, and no cache line that moves between two cores.
  *
- * Whether a rank may read the others' memory is a matter of user ids, capabilities, seccomp and the ptrace scope, so
- * it is tried: each rank reads a random word of every other process's, whose address and value that process told in
- * its facts (a pid of another pid namespace names the wrong process or none).  A rank that can read all says so in
- * the arena; senders look there and decide alone, slot by slot.
+ * Whether a rank may read the others' memory depends on user ids, capabilities, seccomp and the ptrace scope, so
+ * it is tried: each rank reads a random word of every other process, which published the word's address and value in
+ * its facts (a pid of another pid namespace names the wrong process or none). A rank that can read all of them sets its
+ * byte in the arena. Senders read these bytes and decide alone, for each slot.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@
 #include "../base/param.h"
 #include "shm_state.h"
 
-/* Where ranks outnumber cores, slots are better: the sender fills them while it has the core anyway, many readers of
- * one slot find it in the cache, and nobody's turn is spent in the kernel on pinning pages. */
+/* If ranks outnumber cores, slots are faster: the sender fills them while it has the core anyway, many readers of
+ * one slot find it in the cache, and no rank spends its time slice in the kernel on pinning pages. */
 static bool crowded(const hk_shm_state *s) {
   const hk_transport_env *env = s->base.env;
   int ranks = 0;
@@ -27,12 +27,12 @@ static bool crowded(const hk_shm_state *s) {
 }
 
 void hk_shm_cma_prepare(hk_shm_state *s) {
-  if (getrandom(s->probe, sizeof s->probe, 0) != (ssize_t)sizeof s->probe) return; /* address 0: nobody will try */
+  if (getrandom(s->probe, sizeof s->probe, 0) != (ssize_t)sizeof s->probe) return; /* address 0: no rank will try */
   s->fact.probe_at = (uint64_t)(uintptr_t)s->probe;
   memcpy(s->fact.probe, s->probe, sizeof s->probe);
 }
 
-/* All of [from, from + bytes) of the process, or -1 with errno. */
+/* Reads all of [from, from + bytes) of the process. Returns 0, or -1 with errno. */
 static int read_all(pid_t pid, uint64_t from, void *to, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     struct iovec local = {(char *)to + done, bytes - done};
@@ -59,26 +59,25 @@ void hk_shm_cma_try(hk_shm_state *s, const void *facts) {
     if (p->index[r] < 0 || env->peers[r].process == env->peers[env->rank].process) continue;
     const char *why = NULL;
     if (!f->probe_at)
-      why = "it has no word to try with";
+      why = "it has published no word to read";
     else if (read_all(env->peers[r].pid, f->probe_at, seen, sizeof seen) != 0)
       why = strerror(errno);
     else if (memcmp(seen, f->probe, sizeof seen) != 0)
-      why = "its pid means another process here";
+      why = "its pid is another process here (another pid namespace?)";
     if (why) {
       HK_INFO(HK_SUB_SHM, "rank %d cannot read rank %d's memory (%s): data goes through slots", env->rank, r, why);
       return;
     }
   }
-  /* relaxed: it says what the kernel allows and publishes nothing else */
+  /* relaxed: the byte publishes nothing but itself */
   atomic_store_explicit(mine, 1, memory_order_relaxed);
 }
 
-/* May all readers of the link read this process's memory? */
 bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link) {
   const hk_shm_process *p = s->process;
   if (link->kind == HK_LINK_SEND) {
     _Atomic(uint8_t) *reads = hk_shm_arena_reads(&p->arena, (uint32_t)p->index[link->peer]);
-    return reads && atomic_load_explicit(reads, memory_order_relaxed); /* see hk_shm_cma_try */
+    return reads && atomic_load_explicit(reads, memory_order_relaxed); /* relaxed: as in hk_shm_cma_try */
   }
   for (uint32_t i = 0; i < p->ngroup; i++) {
     _Atomic(uint8_t) *reads = hk_shm_arena_reads(&p->arena, i);
@@ -91,7 +90,7 @@ bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link) {
 hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *ref, void *to, size_t bytes) {
   const hk_transport_env *env = state->env;
   const hk_peer *peer = &env->peers[link->peer];
-  if (peer->process == env->peers[env->rank].process) { /* a multicast that other processes read too */
+  if (peer->process == env->peers[env->rank].process) { /* a multicast that other processes read, too */
     memcpy(to, (const void *)(uintptr_t)ref->offset, bytes);
     return HK_OK;
   }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Agreement on who shares an arena.
+ * The agreement of a host's processes on an arena.
  *
- * The ranks of a host are a group; its lowest rank's process leads.  In each process the lowest rank acts for all.
- * It asks the leader's socket for the arena's file (the leader asks itself), maps it, says so, and waits for the
- * verdict: ON when every process has said so, OFF as soon as one cannot.  So all processes come to the same answer.
- * A process that cannot even reach the leader's socket (another network namespace) says so over a TCP connection.
+ * The ranks of a host are a group; its lowest rank's process leads. In each process the lowest rank acts for all. It
+ * asks the leader's socket for the arena's file (the leader asks itself), maps it, reports that, and waits for the
+ * verdict: ON when every process has reported success, OFF as soon as one reports a failure. So all processes get the
+ * same verdict. A process that cannot reach the leader's socket (another network namespace) reports that over a TCP
+ * connection.
  *
- * After OFF, with the reason at hand, each process makes a group of its own ranks.
+ * After OFF each process keeps the reason and makes a group of its own ranks.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -18,17 +19,17 @@
 #include "../device/host.h" /* hk_host_memfd */
 #include "shm_socket.h"
 
-/* Of the TCP connection by which a process says that it cannot reach the leader's socket. */
+/* The tag of the TCP connection by which a process reports that it cannot reach the leader's socket. */
 enum { FAILURE_TAG = 0x73686d };
 
-/* The lowest rank of a process does the process's part. */
+/* Returns true if the rank is the lowest of its process. */
 static bool acts_for_process(const hk_transport_env *env, int rank) {
   for (int r = 0; r < rank; r++)
     if (env->peers[r].process == env->peers[rank].process) return false;
   return true;
 }
 
-/* Numbers the ranks that `in` says belong to the group. */
+/* Numbers the ranks of the group: those of this process, or of this host. */
 static void number(hk_shm_process *p, const hk_transport_env *env, bool one_process) {
   const hk_peer *me = &env->peers[env->rank];
   p->ngroup = 0;
@@ -41,7 +42,7 @@ static void number(hk_shm_process *p, const hk_transport_env *env, bool one_proc
   }
 }
 
-/* Where the kernel promises no more memory than it has (vm.overcommit_memory=2) it still grants a sparse file. */
+/* A kernel that does not overcommit (vm.overcommit_memory=2) refuses the private mapping, but grants a sparse file. */
 static bool map_private(hk_shm_arena *a) {
   if (hk_shm_arena_map(a, -1)) return true;
   int fd = hk_host_memfd("hocket-arena", a->bytes);
@@ -51,7 +52,7 @@ static bool map_private(hk_shm_arena *a) {
   return mapped;
 }
 
-/* The ranks of this process alone: nothing to agree on, private memory does. */
+/* The ranks of this process alone: they need no agreement, and private memory is enough. */
 static hk_status settle_alone(hk_shm_process *p, const hk_transport_env *env, const hk_shm_fact *mine) {
   enum { BOTH = HK_SHM_FACT_SHM_OFF | HK_SHM_FACT_P2P_OFF };
   number(p, env, true);
@@ -67,7 +68,8 @@ static hk_status settle_alone(hk_shm_process *p, const hk_transport_env *env, co
   return HK_OK;
 }
 
-/* What the facts alone say against an arena of the whole host; every rank of the host comes to the same text. */
+/* Returns true, with the reason, if the facts rule out an arena of the whole host. Every rank of the host gets the same
+ * reason. */
 static bool facts_forbid(const hk_shm_process *p, const hk_transport_env *env, const void *facts, char *reason) {
   const hk_shm_fact *mine = hk_shm_fact_of(facts, env->rank);
   for (int r = 0; r < env->nranks; r++) {
@@ -93,8 +95,8 @@ typedef struct question {
   bool leading;
 } question;
 
-/* Leader: has a process said over TCP that it cannot reach our socket? */
-static void look_for_failures(void *arg) {
+/* Leader: takes reports over TCP of processes that cannot reach its socket. */
+static void take_failure_reports(void *arg) {
   const question *q = arg;
   const hk_transport_env *env = q->env;
   for (int r = 0; env->take && r < env->nranks; r++) {
@@ -117,8 +119,8 @@ static hk_status report_unreachable(const question *q, const char *reason) {
   if (!env->dial) return HK_OK;
   hk_status rc = env->dial(env->arg, q->leader, NULL, FAILURE_TAG, &fd);
   if (rc != HK_OK) return rc;
-  /* Best effort: that the connection came is what counts. */
-  if (send(fd, reason, strlen(reason), MSG_NOSIGNAL) < 0) HK_INFO(HK_SUB_SHM, "cannot tell the reason: %s", reason);
+  /* Best effort: the connection alone is the report. */
+  if (send(fd, reason, strlen(reason), MSG_NOSIGNAL) < 0) HK_INFO(HK_SUB_SHM, "cannot send the reason: %s", reason);
   close(fd);
   return HK_OK;
 }
@@ -128,7 +130,7 @@ static void fill(const question *q, hk_shm_message *m, hk_shm_verb verb) {
   memcpy(m->secret, q->env->secret, sizeof m->secret);
 }
 
-/* With the arena's file at hand: maps it and says so. */
+/* Maps the arena's file and reports the result to the leader. */
 static hk_status map_and_report(const question *q, int fd) {
   hk_shm_message m;
   fill(q, &m, HK_SHM_MAPPED);
@@ -141,7 +143,7 @@ static hk_status map_and_report(const question *q, int fd) {
   return hk_shm_send_wait(q->socket, q->env->wait, &m, -1);
 }
 
-/* The kernel could not hand the arena's file over: without our word the leader would wait for it. */
+/* The kernel could not pass the arena's file. Without this report the leader would wait for this process. */
 static hk_status report_no_descriptor(const question *q) {
   hk_shm_message m;
   fill(q, &m, HK_SHM_FAILED);
@@ -149,7 +151,7 @@ static hk_status report_no_descriptor(const question *q) {
   return hk_shm_send_wait(q->socket, q->env->wait, &m, -1);
 }
 
-/* Until the verdict is there; `reason` stays empty where it is ON. */
+/* Asks for the arena and waits for the verdict. `reason` stays empty if it is ON. */
 static hk_status agree(question *q, uint32_t processes, char *reason) {
   hk_status rc;
   hk_shm_message m;
@@ -158,19 +160,14 @@ static hk_status agree(question *q, uint32_t processes, char *reason) {
   m.processes = processes;
   HK_TRY(hk_shm_send_wait(q->socket, q->env->wait, &m, -1), out);
   for (;;) {
-    HK_TRY(hk_shm_receive_wait(q->socket, q->env, q->leader, q->leading ? look_for_failures : NULL, q, &m, &fd), out);
+    HK_TRY(hk_shm_receive_wait(q->socket, q->env, q->leader, q->leading ? take_failure_reports : NULL, q, &m, &fd),
+           out);
     if (m.verb == HK_SHM_ON) break;
     if (m.verb == HK_SHM_GRANT) {
       HK_TRY(fd >= 0 ? map_and_report(q, fd) : report_no_descriptor(q), out);
       continue;
     }
     if (fd >= 0) close(fd);
-    if (m.verb == HK_SHM_GRANT) /* the kernel had no descriptor for the file */
-      return HK_FAIL(
-          HK_ERR_SYSTEM,
-          "rank %d has no file descriptor left for the memory that it shares with the other ranks of this host; "
-          "raise its limit of open files (ulimit -n)",
-          q->env->rank);
     snprintf(reason, HK_SHM_REASON, "%s", m.reason[0] ? m.reason : "no reason was given");
     break;
   }
@@ -203,7 +200,7 @@ static hk_status ask_leader(hk_shm_state *s, const void *facts, char *reason) {
   return rc;
 }
 
-/* Whom to ask for regions. */
+/* Keeps the names of the sockets that answer questions for regions. */
 static hk_status remember_names(hk_shm_process *p, const hk_transport_env *env, const void *facts) {
   p->names = malloc((size_t)env->nranks * sizeof *p->names);
   if (!p->names) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
@@ -233,8 +230,8 @@ out:
   return rc;
 }
 
-/* The other ranks of the process sleep until the worker is done. */
-static hk_status await_worker(hk_shm_process *p, const hk_transport_env *env) {
+/* The other ranks of the process sleep until its lowest rank is done. */
+static hk_status await_lowest(hk_shm_process *p, const hk_transport_env *env) {
   hk_waiter w;
   hk_status rc = HK_OK;
   hk_wait_begin(&w, env->wait);
@@ -248,7 +245,7 @@ static hk_status await_worker(hk_shm_process *p, const hk_transport_env *env) {
 hk_status hk_shm_join(hk_transport_state *state, const void *facts) {
   hk_shm_state *s = (hk_shm_state *)state;
   hk_shm_process *p = s->process;
-  if (!acts_for_process(state->env, state->env->rank)) return await_worker(p, state->env);
+  if (!acts_for_process(state->env, state->env->rank)) return await_lowest(p, state->env);
   hk_status rc = settle(s, facts);
   pthread_mutex_lock(&p->lock);
   p->rc = rc;

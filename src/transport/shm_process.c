@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The records that the ranks of a process share, one for each communicator. */
+/* The records that the ranks of a process share, one for each communicator: making and freeing them, and the socket
+ * that answers other processes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +10,8 @@
 #include "../base/service.h"
 #include "shm_socket.h"
 
-/* The one table of a process.  It is global because ranks that are threads of a process have nothing else in common
- * when they attach, and because a record must outlive whichever rank leaves first. */
+/* The records of this process. The table is global because ranks that are threads of a process share nothing else when
+ * they attach, and because a record must outlive the rank that leaves first. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static hk_shm_process *table;
 
@@ -20,8 +21,8 @@ static hk_shm_process *find(uint64_t comm_id, uint64_t process) {
   return p;
 }
 
-/* The socket is there before anybody knows its name: whoever asks finds it.  Without one, ranks of other processes are
- * told why; that is no error. */
+/* The socket exists before its name is published, so every question finds it. If it cannot be made, the fact carries
+ * the reason; that is no error. */
 static void open_socket(hk_shm_process *p, const hk_shm_state *s) {
   p->socket = -1;
   if (s->fact.flags & HK_SHM_FACT_SHM_OFF)
@@ -38,7 +39,7 @@ static void close_socket(hk_shm_process *p) {
   p->socket = -1;
 }
 
-/* Lets the first member serve the socket, unless somebody does or there is nothing to serve. */
+/* Lets the first member serve the socket, unless a member does already or there is no socket. */
 static hk_status choose_server(hk_shm_process *p) {
   if (p->server || p->socket < 0 || !p->members) return HK_OK;
   hk_status rc = hk_service_add(p->members->base.env->service, p->socket, EPOLLIN, hk_shm_serve, p);
@@ -82,14 +83,14 @@ static void dispose(hk_shm_process *p) {
 static void leave(hk_shm_state *s) {
   hk_shm_process *p = s->process;
   hk_shm_state **at = &p->members;
-  pthread_mutex_lock(&p->lock); /* no question for the rank is being answered behind this */
+  pthread_mutex_lock(&p->lock); /* after this, no question for the rank is being answered */
   while (*at != s) at = &(*at)->next_member;
   *at = s->next_member;
   pthread_mutex_unlock(&p->lock);
   if (p->server == s) {
     hk_service_remove(s->base.env->service, p->socket);
     p->server = NULL;
-    /* Its failure is logged; references to this process's memory cannot be resolved from then on. */
+    /* A failure is logged; references to this process's memory cannot be resolved after it. */
     (void)choose_server(p);
   }
   if (!p->members) dispose(p);

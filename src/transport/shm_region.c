@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * References to memory that ncclMemAlloc gave: {region, offset}.  The receiver maps a region of another process when
- * the first reference to it comes, asking that process's service thread for its file, and keeps it mapped.  Regions
- * that their owner has freed are unmapped when the next one is asked for; their pages went back when they were freed.
+ * References to memory of ncclMemAlloc: {region, offset}. The receiver maps a region of another process when the first
+ * reference to it comes: it asks that process's service thread for the file, and keeps the mapping. Regions that their
+ * owner has freed are unmapped when the next one is asked for; their pages were released when they were freed.
  *
- * An id is never used twice, and a sender refers only to regions that are alive: a mapping found under the id of a
- * reference is always the right one, and no generation needs to be compared on the receiving side.
+ * An id is never used twice, and a sender refers only to regions that exist. So a mapping found by the id of a
+ * reference is always the right one, and the receiver need not compare generations.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "../device/host.h"
 #include "shm_socket.h"
 
-/* A system call that pins pages is dearer than two copies of less. */
+/* Below this size two copies cost less than a system call that pins pages. */
 enum { CMA_MIN_BYTES = 65536 };
 
 typedef struct hk_shm_import {
@@ -25,11 +25,11 @@ typedef struct hk_shm_import {
   size_t bytes;
 } hk_shm_import;
 
-/* What a link remembers of its last reference. */
+/* What a link keeps of its last reference, so that the next one needs no lookup. */
 typedef struct hk_shm_memo {
   uint64_t generation; /* sender: of `span` */
   hk_host_span span;
-  hk_shm_import seen; /* receiver */
+  hk_shm_import seen; /* receiver: the region of the last reference */
   bool cma;           /* sender: the readers can read any memory of this process */
   char *bounce;       /* receiver: a copy of private memory that a reference named */
   size_t bounce_bytes;
@@ -55,11 +55,11 @@ bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, si
   }
   hk_shm_memo *memo = link->priv;
   if (!link->by_ref || !memo) return false;
-  /* acquire: pairs with the release where the table of regions changes */
+  /* acquire: pairs with the release in the code that changes the table of regions */
   uint64_t generation = atomic_load_explicit(&hk_host_generation, memory_order_acquire);
   if (__builtin_expect(memo->generation != generation || at < memo->span.begin || at >= memo->span.end, 0)) {
     memo->span = hk_host_find(data);
-    memo->generation = generation; /* taken before the look: a change since then makes us look again */
+    memo->generation = generation; /* read before the lookup: a change since then causes another lookup */
   }
   if (!memo->span.region || bytes > memo->span.end - at) {
     if (bytes < CMA_MIN_BYTES) return false;
@@ -85,7 +85,8 @@ static bool lookup(hk_shm_process *p, uint64_t process, uint64_t region, hk_shm_
   return found;
 }
 
-/* Names some of the owner's regions that we have, for it to say which are gone; others get their turn next time. */
+/* Lists some of the owner's regions that are mapped here, so that the owner can report which are freed. The next call
+ * continues with others. */
 static void list_known(hk_shm_process *p, uint64_t owner, hk_shm_message *m) {
   pthread_mutex_lock(&p->imports_lock);
   for (size_t i = 0; i < p->nimports && m->nregions < HK_SHM_FREED_MAX; i++) {
@@ -107,7 +108,7 @@ static void forget(hk_shm_process *p, uint64_t owner, uint64_t region) {
   pthread_mutex_unlock(&p->imports_lock);
 }
 
-/* Keeps the mapping, unless another rank of the process was faster: then *it becomes that one's. */
+/* Keeps the mapping, unless another rank of the process mapped the region first: then *it becomes that mapping. */
 static bool remember(hk_shm_process *p, hk_shm_import *it) {
   bool kept = false;
   pthread_mutex_lock(&p->imports_lock);
@@ -139,7 +140,7 @@ static hk_status map_region(hk_shm_state *s, int peer, int fd, hk_shm_import *it
   return HK_FAIL_ERRNO("rank %d has no memory to keep a mapping of rank %d's", s->base.env->rank, peer);
 }
 
-/* Asks the owner's service thread: a round trip to it, never to the owner's ranks. */
+/* Asks the owner's service thread: one round trip, which does not depend on the owner's ranks. */
 static hk_status ask(hk_shm_state *s, int peer, hk_shm_message *m, int *fd) {
   const hk_transport_env *env = s->base.env;
   hk_shm_process *p = s->process;
@@ -252,12 +253,12 @@ void hk_shm_answer_with(hk_transport_state *state, hk_answer *answer, void *arg)
   pthread_mutex_unlock(&s->process->lock);
 }
 
-/* Off the fast path: finds or maps the region and lets the link remember it. */
+/* Off the fast path: finds or maps the region, and keeps it with the link. */
 static hk_status look_up(hk_shm_state *s, const hk_link *link, hk_shm_memo *memo, const hk_ref *ref) {
   const hk_peer *peers = s->base.env->peers;
   hk_shm_import it = {.process = peers[link->peer].process, .region = ref->region};
   hk_status rc = HK_OK;
-  if (it.process == peers[s->base.env->rank].process) { /* a multicast that other processes read too */
+  if (it.process == peers[s->base.env->rank].process) { /* a multicast that other processes read, too */
     if (!hk_host_locate(ref->region, &it.base, &it.bytes))
       rc = HK_FAIL(HK_ERR_USAGE, "rank %u sent from memory that has been freed", link->peer);
   } else if (!lookup(s->process, it.process, it.region, &it)) {
@@ -267,13 +268,13 @@ static hk_status look_up(hk_shm_state *s, const hk_link *link, hk_shm_memo *memo
   return rc;
 }
 
-/* A copy of the sender's private memory, for what cannot be fetched straight to where it belongs. */
+/* A copy of the sender's private memory, for data that cannot be copied straight to its place. */
 static const void *bounce(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes) {
   hk_shm_memo *memo = link->priv;
   if (memo->bounce_bytes < bytes) {
     free(memo->bounce);
     memo->bounce_bytes = 0;
-    memo->bounce = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+    memo->bounce = aligned_alloc(4096, hk_round_up(bytes, 4096));
     if (!memo->bounce) {
       HK_FAIL(HK_ERR_SYSTEM, "out of memory for %zu bytes from rank %u", bytes, link->peer);
       return NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a process answers to the other processes of its host, on a service thread. */
+/* The server of a process: it answers the other processes of its host, on a service thread, and in the leading process
+ * it decides whether the arena is used. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ static void answer(hk_shm_process *p, const hk_shm_address *to, hk_shm_verb verb
   hk_shm_message m = {.verb = verb};
   memcpy(m.secret, p->secret, sizeof m.secret);
   if (reason) snprintf(m.reason, sizeof m.reason, "%s", reason);
-  /* An asker gets two answers at most, its queue has room.  Where it has ended, others will notice its death. */
+  /* A process gets two answers at most, so its queue has room. If it has ended, others notice its death. */
   if (!hk_shm_send(p->socket, to, &m, fd)) HK_INFO(HK_SUB_SHM, "cannot answer a local process: %s", strerror(errno));
 }
 
@@ -21,7 +22,7 @@ static void decide(hk_shm_process *p, bool on, const char *reason) {
   hk_shm_host *h = &p->host;
   h->verdict = on ? HK_SHM_DECIDED_ON : HK_SHM_DECIDED_OFF;
   for (uint32_t i = 0; i < h->naskers; i++) answer(p, &h->askers[i], on ? HK_SHM_ON : HK_SHM_OFF, reason, -1);
-  hk_shm_host_dispose(h); /* who has mapped the arena needs its file no more */
+  hk_shm_host_dispose(h); /* processes that have mapped the arena no longer need its file */
 }
 
 void hk_shm_refuse_all(hk_shm_process *p, const char *reason) {
@@ -38,7 +39,7 @@ void hk_shm_host_dispose(hk_shm_host *h) {
   h->memfd = -1;
 }
 
-/* Makes the arena's file when the first process asks; false with the reason where it cannot be. */
+/* Makes the arena's file when the first process asks. Returns false with the reason if that fails. */
 static bool prepare(hk_shm_host *h, const hk_shm_message *m, char *reason) {
   hk_shm_arena a;
   if (h->askers) {
@@ -70,7 +71,7 @@ static void on_ask_arena(hk_shm_process *p, const hk_shm_message *m, const hk_sh
   answer(p, from, HK_SHM_GRANT, NULL, h->memfd);
 }
 
-/* The asker is lent the file of the region. */
+/* Sends a duplicate of the region's file to the process that asks. */
 static void on_ask_region(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from) {
   size_t bytes = 0;
   hk_shm_message reply = {.verb = HK_SHM_GONE, .region = m->region};
@@ -97,7 +98,8 @@ static void on_ask_rank(hk_shm_process *p, const hk_shm_message *m, const hk_shm
   memcpy(reply.payload, m->payload, sizeof reply.payload);
   snprintf(reply.reason, sizeof reply.reason, "the rank has left");
   if (!s || !s->answer || !s->answer(s->answer_arg, reply.payload, fd, reply.reason)) reply.verb = HK_SHM_REFUSE;
-  if (!hk_shm_send(p->socket, from, &reply, -1) && errno != ECONNREFUSED) /* refused: it did not want to know */
+  if (!hk_shm_send(p->socket, from, &reply, -1) &&
+      errno != ECONNREFUSED) /* refused: a notice, which waits for no answer */
     HK_INFO(HK_SUB_SHM, "cannot answer a local process: %s", strerror(errno));
 }
 
@@ -114,12 +116,12 @@ static void on_message(hk_shm_process *p, const hk_shm_message *m, const hk_shm_
       hk_shm_refuse_all(p, "its processes run as different users, or in different user namespaces");
       answer(p, from, HK_SHM_REFUSE, p->host.reason, -1);
       break;
-    default: break; /* a ping, or nonsense */
+    default: break; /* a ping, or an invalid message */
   }
 }
 
 void hk_shm_serve(void *arg, int socket, uint32_t events) {
-  enum { AT_ONCE = 32 }; /* then others on this service have their turn */
+  enum { AT_ONCE = 32 }; /* messages in one call, so that others on this service get their turn */
   hk_shm_process *p = arg;
   (void)events;
   for (int i = 0; i < AT_ONCE; i++) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Datagrams and file descriptors between the processes of a host: see shm_socket.h. */
 #include "shm_socket.h"
 #include <errno.h>
 #include <poll.h>
@@ -18,7 +19,7 @@ static hk_shm_address address_of(const char *name) {
   return a;
 }
 
-/* The kernel adds the sender's user to each datagram that we read. */
+/* With SO_PASSCRED the kernel adds the sender's user to each datagram that is read. */
 static int open_socket(void) {
   int s = socket(AF_UNIX, TYPE, 0), on = 1;
   if (s >= 0) setsockopt(s, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
@@ -47,7 +48,7 @@ int hk_shm_dial(const char *name) {
   if (s < 0) return -1;
   struct sockaddr_un own = {.sun_family = AF_UNIX};
   hk_shm_address a = address_of(name);
-  /* An address of nothing but the family: the kernel chooses a name, to which the answer can go. */
+  /* Binding to an address that is only a family makes the kernel choose a name, to which the answer can go. */
   if (bind(s, (struct sockaddr *)&own, sizeof own.sun_family)) return fail(s);
   return connect(s, (struct sockaddr *)&a.un, a.bytes) ? fail(s) : s;
 }
@@ -78,7 +79,7 @@ bool hk_shm_send(int socket, const hk_shm_address *to, const hk_shm_message *m, 
   return n == (ssize_t)sizeof *m;
 }
 
-/* Takes the first of the file descriptors that came and closes the others, which nobody asked for. */
+/* Keeps the first of the file descriptors that came, and closes the others, which no valid message has. */
 static void read_rights(struct cmsghdr *c, int *fd) {
   size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
   for (size_t i = 0; i < n; i++) {
@@ -91,7 +92,7 @@ static void read_rights(struct cmsghdr *c, int *fd) {
   }
 }
 
-/* Takes what came beside the data; true where the sender is this process's user. */
+/* Reads the ancillary data. Returns true if the sender runs as this process's user. */
 static bool read_control(struct msghdr *h, int *fd) {
   bool own_user = false;
   for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
@@ -99,7 +100,7 @@ static bool read_control(struct msghdr *h, int *fd) {
     if (c->cmsg_type == SCM_CREDENTIALS) {
       struct ucred who;
       memcpy(&who, CMSG_DATA(c), sizeof who);
-      own_user = who.uid == getuid(); /* the kernel tells the real user */
+      own_user = who.uid == getuid(); /* the kernel reports the real user */
     } else if (c->cmsg_type == SCM_RIGHTS) {
       read_rights(c, fd);
     }
@@ -108,7 +109,7 @@ static bool read_control(struct msghdr *h, int *fd) {
 }
 
 static bool equal_secrets(const uint8_t *a, const uint8_t *b) {
-  unsigned difference = 0; /* no early exit, so that the time taken tells nothing */
+  unsigned difference = 0; /* no early exit: the time must not depend on the content */
   for (int i = 0; i < 16; i++) difference |= a[i] ^ b[i];
   return difference == 0;
 }
@@ -144,7 +145,7 @@ bool hk_shm_receive(int socket, const uint8_t *secret, hk_shm_message *m, hk_shm
 
 hk_status hk_shm_send_wait(int socket, const hk_wait_env *wait, const hk_shm_message *m, int fd) {
   while (!hk_shm_send(socket, NULL, m, fd)) {
-    /* The queue of a process that many ask at once is full for a moment. */
+    /* EAGAIN: many processes ask the same one at this moment, and its queue is full. */
     if (errno != EAGAIN)
       return HK_FAIL(HK_ERR_REMOTE, "cannot reach another process of this host (%s); it has probably ended",
                      strerror(errno));
@@ -169,7 +170,7 @@ hk_status hk_shm_receive_wait(int socket, const hk_transport_env *env, int peer,
     hk_status rc = hk_wait_slow(&w);
     if (rc != HK_OK) return rc;
     if (hk_shm_send(socket, NULL, &ping, -1) || errno == EAGAIN) continue;
-    /* Its last message, a refusal perhaps, may have come just before its end. */
+    /* Its last message, such as a refusal, may have come just before its end. */
     do {
       if (hk_shm_receive(socket, env->secret, m, &from, fd)) return HK_OK;
     } while (errno == EPROTO);

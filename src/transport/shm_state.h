@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Inside the shm transport.  A state belongs to a rank; what the ranks of a process have in common (the arena's
- * mapping, the socket that answers other processes, imported regions) hangs on a process record, found by the
+ * Internal declarations of the shm transport. A state belongs to a rank. What the ranks of a process share (the arena's
+ * mapping, the socket that answers other processes, imported regions) is in a process record, which is found by the
  * communicator's id.
  */
 #ifndef HK_TRANSPORT_SHM_STATE_H
@@ -17,24 +17,24 @@ enum {
   HK_SHM_FACT_P2P_OFF = 2  /* NCCL_P2P_DISABLE */
 };
 
-/* What a rank tells the others. */
+/* What a rank publishes about itself. */
 typedef struct hk_shm_fact {
-  uint32_t flags;
+  uint32_t flags; /* HK_SHM_FACT_* */
   uint32_t nslots;
   uint64_t slot_bytes;
-  char name[HK_SHM_NAME]; /* of its process's socket; empty where there is none */
-  char problem[96];       /* then: why */
+  char name[HK_SHM_NAME]; /* of its process's socket; empty: it has none */
+  char problem[96];       /* the reason for that */
   uint64_t probe_at;      /* address of `probe` in its memory, for others to try to read; 0: do not try */
   uint8_t probe[16];
 } hk_shm_fact;
-_Static_assert(sizeof(hk_shm_fact) <= HK_FACT_BYTES, "a fact travels in HK_FACT_BYTES");
+_Static_assert(sizeof(hk_shm_fact) <= HK_FACT_BYTES, "a fact fits into HK_FACT_BYTES");
 
 struct hk_shm_state;
 
-/* What the process that makes the arena keeps of the others until all have it: shm_server.c. */
+/* In the process that makes the arena: the state of the agreement with the others (shm_server.c). */
 typedef struct hk_shm_host {
   enum { HK_SHM_UNDECIDED, HK_SHM_DECIDED_ON, HK_SHM_DECIDED_OFF } verdict;
-  int memfd; /* -1 before the first asks, and when it is decided */
+  int memfd; /* -1 before the first process asks, and after the decision */
   uint32_t processes, mapped, naskers;
   hk_shm_shape shape;
   struct hk_shm_address *askers; /* [processes] */
@@ -47,24 +47,24 @@ typedef struct hk_shm_process {
   /* Under the table's mutex (shm_process.c). */
   struct hk_shm_process *next;
   uint64_t comm_id, process;
-  struct hk_shm_state *members; /* one or more; with the last one the record goes; changed under `lock` too */
-  struct hk_shm_state *server;  /* the member whose service serves the socket */
+  struct hk_shm_state *members; /* one or more; the last one frees the record; changed under `lock` too */
+  struct hk_shm_state *server;  /* the member whose service thread serves the socket */
   int socket;                   /* -1: none */
   char name[HK_SHM_NAME];       /* the socket's */
   char problem[96];             /* why there is no socket */
   uint8_t secret[16];
 
-  pthread_mutex_t lock; /* all below, until the stage is SETTLED; then they stay as they are */
+  pthread_mutex_t lock; /* for everything below, until the stage is SETTLED; then it does not change */
   pthread_cond_t settled;
   hk_shm_host host;
   hk_shm_stage stage;
-  hk_status rc;               /* of settling: the other ranks of the process share it */
+  hk_status rc;               /* of the agreement; all ranks of the process return it */
   char reason[HK_SHM_REASON]; /* why some ranks of this host are not in the group */
-  int32_t *index;             /* [nranks] place in the group, -1: not in it */
+  int32_t *index;             /* [nranks] index in the group, -1: not in it */
   uint32_t ngroup;
-  bool one_process;           /* the group is this process's ranks */
-  hk_shm_arena arena;         /* base NULL: this rank's group is itself alone */
-  char (*names)[HK_SHM_NAME]; /* [nranks] of their processes' sockets; NULL where the group is one process */
+  bool one_process;           /* all ranks of the group belong to this process */
+  hk_shm_arena arena;         /* base NULL: the group has no other rank */
+  char (*names)[HK_SHM_NAME]; /* [nranks] of their processes' sockets; NULL if the group is one process */
 
   pthread_mutex_t imports_lock; /* regions of other processes that are mapped here: shm_region.c */
   struct hk_shm_import *imports;
@@ -76,37 +76,43 @@ typedef struct hk_shm_state {
   hk_shm_process *process;
   struct hk_shm_state *next_member;
   hk_shm_fact fact;
-  uint8_t probe[16]; /* what others read to see whether they can */
-  hk_answer *answer; /* to questions for the rank; under the process's lock, as `next_member` is too */
+  uint8_t probe[16]; /* others try to read this */
+  hk_answer *answer; /* to questions for the rank; under the process's lock, like `next_member` */
   void *answer_arg;
 } hk_shm_state;
 
-/* shm_process.c: joins the record of this rank's process, or makes it. */
+/* ---- shm_process.c ---- */
+/* Joins the record of this rank's process, or makes it; fills the socket's part of the fact. */
 hk_status hk_shm_process_enter(hk_shm_state *s);
 void hk_shm_process_leave(hk_shm_state *s);
-/* Nobody will ask this process anything. */
+/* Closes the socket, once it is known that no other process will send to it. */
 void hk_shm_process_close_socket(hk_shm_process *p);
 
-/* shm_server.c: answers other processes; a service's callback, `arg` is the process record. */
+/* ---- shm_server.c ---- */
+/* Answers other processes: a callback of the service thread; `arg` is the process record. */
 void hk_shm_serve(void *arg, int socket, uint32_t events);
-/* Under the process's lock: tells all who have asked, and who will, that the arena is not used. */
+/* Decides that the arena is not used, and answers all processes that ask, now and later. The caller holds the lock. */
 void hk_shm_refuse_all(hk_shm_process *p, const char *reason);
 void hk_shm_host_dispose(hk_shm_host *h);
 
-/* shm_join.c: agrees with the other processes of the host on the group and its arena. */
+/* ---- shm_join.c ---- */
+/* The transport's `join`: agrees with the other processes of the host on the group and its arena. */
 hk_status hk_shm_join(hk_transport_state *state, const void *facts);
 
-/* shm_region.c */
-hk_status hk_shm_region_open(hk_link *link); /* for links over which references to regions go */
-void hk_shm_region_close(hk_link *link);     /* any link */
+/* ---- shm_region.c ---- */
+hk_status hk_shm_region_open(hk_link *link); /* for links that carry references to regions */
+void hk_shm_region_close(hk_link *link);     /* for any link */
+/* The transport's `refer` and `resolve`. */
 bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out);
 const void *hk_shm_resolve(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes);
 void hk_shm_regions_dispose(hk_shm_process *p);
 
-/* shm_cma.c: memory of other processes that is not a region. */
-void hk_shm_cma_prepare(hk_shm_state *s);
-void hk_shm_cma_try(hk_shm_state *s, const void *facts);
+/* ---- shm_cma.c: memory of other processes that is not a region ---- */
+void hk_shm_cma_prepare(hk_shm_state *s);                /* publishes a word for others to try to read */
+void hk_shm_cma_try(hk_shm_state *s, const void *facts); /* tries to read all others' words; publishes success */
+/* Returns true if all readers of the link can read this process's memory. */
 bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link);
+/* The transport's `fetch`. */
 hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
 
 static inline const hk_shm_fact *hk_shm_fact_of(const void *facts, int rank) {

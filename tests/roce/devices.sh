@@ -48,7 +48,7 @@ few=(-b 256 -e 16K -f 64 -n 1 -w 0 -c 1)
 if [ -e "$emulator/kernels.so" ]; then
   gpus CUDAEMU_STRICT=1 "$HK_BUILD/bin/all_reduce_perf" "${few[@]}"
   right "GPU memory that cannot be registered"
-  told "GPU memory that cannot be registered" "data passes host memory; $refusal; nvidia-peermem: it is not loaded"
+  told "GPU memory that cannot be registered" "data passes through host memory; $refusal; nvidia-peermem: it is not loaded"
   for program in all_reduce sendrecv; do
     gpus "$HK_BUILD/bin/${program}_perf" "${few[@]}"
     right "$program on GPU memory"

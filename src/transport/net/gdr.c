@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* GPUDirect RDMA: distances, settings and dma-bufs: see gdr.h. */
 #include "gdr.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@ void hk_gdr_add_cause(char why[HK_GDR_WHY], const char *format, ...) {
   va_end(args);
 }
 
-/* Is it the card at this PCI address? */
+/* Returns true if the port belongs to the card at this PCI address. */
 static bool is_at_pci(const hk_topo *t, const hk_node *net, const char *pci) {
   uint64_t bus;
   if (!pci || !hk_bus_id_parse(pci, &bus)) return false;
@@ -45,7 +46,7 @@ bool hk_gdr_too_far(hk_path_class cls, char *why, size_t why_bytes) {
   const char *set = hk_param_str(HK_P_NET_GDR_LEVEL);
   hk_path_class most = HK_PATH_PXB;
   int64_t old = hk_param_int(HK_P_IB_CUDA_SUPPORT);
-  if (set && *set) (void)hk_path_class_parse(set, &most); /* nonsense was refused when the communicator began */
+  if (set && *set) (void)hk_path_class_parse(set, &most); /* init has refused invalid values */
   *why = 0;
   if (old == 0)
     snprintf(why, why_bytes, "NCCL_IB_CUDA_SUPPORT is 0");

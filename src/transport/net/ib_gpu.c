@@ -37,8 +37,9 @@ static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
   f->takes = m.method != HK_GDR_STAGED;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d and %s:%d%s%s: %s%s%s%s", x->env->rank, gpu->limits.ordinal,
           f->port.device, f->port.number, f->cls == HK_PATH_DIS ? "" : ", ",
-          f->cls == HK_PATH_DIS ? "" : hk_path_class_name(f->cls), f->takes ? "GPUDirect RDMA by " : "data passes ",
-          hk_gdr_method_name(m.method), m.why[0] ? "; " : "", m.why);
+          f->cls == HK_PATH_DIS ? "" : hk_path_class_name(f->cls),
+          f->takes ? "GPUDirect RDMA by " : "data passes through ", hk_gdr_method_name(m.method), m.why[0] ? "; " : "",
+          m.why);
 }
 
 /* The GPU's nearest ports first, equal ones as they were; the class that it does not know comes last. */
@@ -129,7 +130,7 @@ bool hk_ib_gpu_unsettled(const hk_ib_conn *c) { return is_unsettled(c, c->send) 
 hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char why[160]) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_gpu_memory m;
-  const size_t page = HK_DEVICE_PAGE, bytes = (hk_ib_ring_bytes(c) + page - 1) / page * page;
+  size_t bytes = hk_round_up(hk_ib_ring_bytes(c), HK_DEVICE_PAGE);
   hk_ib_gpu_register(x->api, w->device->pd, e->link->gpu, e->link->payload, bytes, &m);
   if (m.mr) {
     hk_ib_count_pinned(x, m.mr);

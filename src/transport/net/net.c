@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The net transport: FIFOs, and the choice of the provider that carries them. */
+/* The net transport: makes FIFOs and chooses the provider that moves their slots. */
 #include "net.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include "../../base/log.h"
 #include "../../base/param.h"
-#include "plugin.h" /* NCCL's net plugins, which come before the table */
+#include "plugin.h" /* NCCL's net plugins, which are preferred to the table's providers */
 
 extern const hk_transport hk_transport_net; /* registry.c names it */
 
@@ -36,8 +36,8 @@ typedef struct net_state {
   hk_transport_state base; /* first: the caller holds a pointer to it */
   hk_net_used used[HK_NET_ACTIVE];
   int nused;          /* 0: none works here, for the reason in `why` */
-  bool move_reported; /* the first end that did has been told */
-  net_names *names;   /* [nranks] of their providers, whose own facts `used` has; NULL before the exchange */
+  bool move_reported; /* a warning about a move to host memory has been logged */
+  net_names *names;   /* [nranks] of their providers; NULL before the exchange */
   char why[160];
 } net_state;
 
@@ -62,11 +62,10 @@ static hk_status choose_providers(net_state *s, const char *wanted) {
                      why);
   }
   if (wanted && *wanted && !s->nused)
-    return HK_FAIL(
-        HK_ERR_USAGE,
-        "NCCL_NET (or netName of ncclConfig_t) is '%s', which names no network provider and no plugin of NCCL_NET_PLUGIN that works here; this library "
-        "has: %s",
-        wanted, known);
+    return HK_FAIL(HK_ERR_USAGE,
+                   "NCCL_NET (or netName of ncclConfig_t) is '%s', which names no network provider and no plugin of "
+                   "NCCL_NET_PLUGIN that works here; this library has: %s",
+                   wanted, known);
   return HK_OK; /* none: a machine without a network, enough for ranks that share memory */
 }
 
@@ -111,8 +110,8 @@ out:
   return rc;
 }
 
-/* Where among a rank's providers the one of this name stands, or -1. */
-static int place_of(const net_names *names, const char *name) {
+/* The index of the provider of this name among a rank's, or -1. */
+static int index_of(const net_names *names, const char *name) {
   for (int i = 0; i < HK_NET_ACTIVE; i++)
     if (strcmp(names->name[i], name) == 0) return i;
   return -1;
@@ -120,12 +119,12 @@ static int place_of(const net_names *names, const char *name) {
 
 static hk_status net_join(hk_transport_state *state, const void *facts) {
   net_state *s = (net_state *)state;
-  const net_fact *told = facts;
+  const net_fact *all = facts;
   size_t n = (size_t)state->env->nranks;
   s->names = malloc(n * sizeof *s->names);
   if (!s->names) return HK_FAIL_ERRNO("no memory for the network facts of %zu ranks", n);
   for (size_t r = 0; r < n; r++) {
-    s->names[r] = told[r].names;
+    s->names[r] = all[r].names;
     for (int i = 0; i < HK_NET_ACTIVE; i++) s->names[r].name[i][HK_NET_NAME - 1] = '\0';
   }
   for (int i = 0; i < s->nused; i++) {
@@ -133,23 +132,23 @@ static hk_status net_join(hk_transport_state *state, const void *facts) {
     if (!(u->facts = calloc(n, HK_NET_FACT_BYTES)))
       return HK_FAIL_ERRNO("no memory for the network facts of %zu ranks", n);
     for (size_t r = 0; r < n; r++) {
-      int at = place_of(&s->names[r], u->name);
-      if (at >= 0) memcpy(u->facts + r * HK_NET_FACT_BYTES, told[r].blobs[at], HK_NET_FACT_BYTES);
+      int at = index_of(&s->names[r], u->name);
+      if (at >= 0) memcpy(u->facts + r * HK_NET_FACT_BYTES, all[r].blobs[at], HK_NET_FACT_BYTES);
     }
     if (u->provider->join) u->provider->join(u->ctx, u->facts, HK_NET_FACT_BYTES);
   }
   return HK_OK;
 }
 
-/* The first provider from the `from`-th on by which both ranks reach each other, or NULL and the reasons.  Equal on both ends:
- * both go through what they have in common in the table's order. */
+/* The first provider, from index `from` on, by which the two ranks reach each other; NULL with the reasons. Both ends
+ * get the same one: they try the providers that both have in the table's order. */
 static hk_net_used *provider_from(net_state *s, int from, int peer, char *why, size_t why_bytes) {
   bool common = false;
   *why = 0;
   for (int i = from; i < s->nused; i++) {
     hk_net_used *u = &s->used[i];
     char reason[160] = "";
-    if (place_of(&s->names[peer], u->name) < 0) continue;
+    if (index_of(&s->names[peer], u->name) < 0) continue;
     common = true;
     if (!u->provider->reachable || u->provider->reachable(u->ctx, peer, reason, sizeof reason)) return u;
     size_t used = strlen(why);
@@ -182,23 +181,24 @@ static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t
 
 /* ---- links ---- */
 
-/* Payloads in the memory of the end's GPU. */
+/* Allocates the payloads in the memory of the end's GPU. */
 static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_device *gpu) {
   hk_status rc = HK_OK;
-  size_t bytes = (env->nslots * env->slot_bytes + HK_DEVICE_PAGE - 1) & ~(size_t)(HK_DEVICE_PAGE - 1);
+  size_t bytes = hk_round_up(env->nslots * env->slot_bytes, HK_DEVICE_PAGE);
   HK_TRY(gpu->ops->alloc_open(gpu, bytes + HK_DEVICE_PAGE, 0, &e->gpu_memory), out);
-  e->link->payload = (char *)(((uintptr_t)e->gpu_memory.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
+  e->link->payload = (char *)hk_round_up((uintptr_t)e->gpu_memory.base, HK_DEVICE_PAGE);
   e->link->gpu = e->gpu = gpu;
 out:
   return rc;
 }
 
-/* What the lane has filled goes along: small payloads into their slots' headers, as the host has them. */
+/* Copies the payloads that the lane has filled already. Small ones go to their slots' headers, where host memory has
+ * them. */
 static hk_status copy_filled(hk_net_end *e, char *to) {
   hk_status rc = HK_OK;
   hk_link *l = e->link;
   hk_queue q = l->owner->env->gpu_queue;
-  /* relaxed: the provider, which is this thread, moves it */
+  /* relaxed: this thread, as the provider, writes it */
   uint64_t k = atomic_load_explicit(&l->heads->value, memory_order_relaxed), end = k + l->mask + 1;
   for (; k < end && hk_net_filled(e, k); k++) {
     hk_slot *s = hk_net_slot(e, k);
@@ -224,12 +224,12 @@ hk_status hk_net_move_to_host(hk_net_end *e, const char *why) {
   l->gpu = NULL;
   if (why && !s->move_reported)
     HK_WARN(
-        "rank %d: %s, though it took some when that was tried: data passes host memory on channel %d %s rank %d, and "
-        "on others (INFO tells)",
+        "rank %d: %s, though it accepted some in the trial: data passes through host memory on channel %d %s rank %d, "
+        "and perhaps on others (see NCCL_DEBUG=INFO)",
         rank, why, e->key.channel, sends ? "to" : "from", e->key.peer);
   else if (why)
-    HK_INFO(HK_SUB_NET, "rank %d: %s: data passes host memory on channel %d %s rank %d", rank, why, e->key.channel,
-            sends ? "to" : "from", e->key.peer);
+    HK_INFO(HK_SUB_NET, "rank %d: %s: data passes through host memory on channel %d %s rank %d", rank, why,
+            e->key.channel, sends ? "to" : "from", e->key.peer);
   s->move_reported = s->move_reported || why;
 out:
   return rc;
@@ -240,10 +240,11 @@ static void unmap_fifo(hk_net_end *e) {
   if (e->gpu_memory.base) (void)e->gpu->ops->release(e->gpu, &e->gpu_memory); /* a failure is logged */
 }
 
-/* Mapped, not malloc'ed: only pages that are used cost memory, and they come zeroed, which is an empty FIFO. */
+/* Makes the FIFO. Mapped, not malloc'ed: only pages that are used cost memory, and they are zeroed, which is an empty
+ * FIFO. */
 static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_net_provider *p, hk_device *gpu) {
   size_t control = env->nslots * sizeof(hk_slot) + sizeof(hk_head);
-  e->payload_at = (control + 4095) & ~(size_t)4095;
+  e->payload_at = hk_round_up(control, 4096);
   e->bytes = e->payload_at + env->nslots * env->slot_bytes;
   e->memory = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (e->memory == MAP_FAILED) {
@@ -276,10 +277,10 @@ static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_
   net_state *s = (net_state *)state;
   hk_status rc;
   if (key->kind != HK_LINK_SEND && key->kind != HK_LINK_RECV)
-    return HK_FAIL(HK_ERR_INTERNAL, "a multicast link was asked of the network");
+    return HK_FAIL(HK_ERR_INTERNAL, "rank %d cannot open a multicast link over the network", state->env->rank);
   char why[160];
   hk_net_used *u = provider_of(s, key->peer, why, sizeof why);
-  if (!u) return HK_FAIL(HK_ERR_SYSTEM, "rank %d has no way to rank %u: %s", state->env->rank, key->peer, why);
+  if (!u) return HK_FAIL(HK_ERR_SYSTEM, "rank %d has no network to rank %u: %s", state->env->rank, key->peer, why);
   hk_net_end *e = calloc(1, sizeof *e);
   if (!e) return HK_FAIL_ERRNO("no memory for a link to rank %u", key->peer);
   e->link = link;
@@ -321,7 +322,7 @@ hk_status hk_net_fall_back(hk_net_end *e) {
   if (rc == HK_OK) return HK_OK;
   other->nends--;
 out:
-  e->used = NULL; /* nobody serves it: it can only be closed */
+  e->used = NULL; /* no provider serves it: it can only be closed */
   return rc;
 }
 
@@ -345,7 +346,7 @@ out:
   return rc;
 }
 
-/* Nobody sleeps on two networks at once: what comes over the other one would wait. */
+/* Sleeps only if one network alone is in use: a message of the other one would have to wait. */
 static void net_sleep(hk_transport_state *state) {
   net_state *s = (net_state *)state;
   hk_net_used *only = NULL;
@@ -425,11 +426,12 @@ void hk_net_deliver(hk_net_end *e, uint32_t bytes, uint32_t signature, void *pla
   if (direct) s->ref = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)place};
   e->next++;
   e->link->waiting = HK_LINK_NO_WAIT;
-  e->link->want = NULL; /* it was for this slot; whether the next one's place is known, the lane will say */
+  e->link->want = NULL; /* it was for this slot; the lane sets it again if it knows the next slot's place */
   /* release: payload and fields must be visible before the lane sees the number */
   atomic_store_explicit(&s->seq, (uint32_t)e->next, memory_order_release);
 }
 
+/* NULL: multicast (a network has no link to several ranks), fetch (references are addresses of this process). */
 const hk_transport hk_transport_net = {
     .name = "net",
     .attach = net_attach,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The net transport: links between ranks that share no memory.  Each end has a FIFO of its own; a provider moves filled
- * slots from the sender's FIFO to the receiver's.  net.c makes the FIFOs and chooses the provider of each peer: the first
- * that both have and by which they reach each other.  A new provider is one file plus one line in net.c's table.
+ * The net transport: links between ranks that share no memory. Each end has a FIFO of its own; a provider moves filled
+ * slots from the sender's FIFO to the receiver's. net.c makes the FIFOs and chooses the provider of each peer: the
+ * first that both have and by which they reach each other. A new provider is one file plus one line in net.c's table.
  *
- * What a provider does with a SEND end: while hk_net_filled(end, k), take slot k (header and hk_net_slot_data) to the other
- * side; once it needs the slot's memory, and the user's memory behind a reference, no more: hk_net_give_credit.
- * What it does with a RECV end: while hk_net_has_room(end), ask hk_net_place where the next slot's payload goes, write it
- * there, then hk_net_deliver.
+ * What a provider does with a SEND end: while hk_net_filled(end, k), it moves slot k (header and hk_net_slot_data) to
+ * the other side. Once it no longer needs the slot's memory, or the user's memory that a reference names, it calls
+ * hk_net_give_credit. What it does with a RECV end: while hk_net_has_room(end), it gets the place of the next slot's
+ * payload from hk_net_place, writes the payload there, then calls hk_net_deliver.
  */
 #ifndef HK_TRANSPORT_NET_H
 #define HK_TRANSPORT_NET_H
@@ -17,49 +17,55 @@
 enum {
   HK_NET_NAME = 16,
   HK_NET_ACTIVE = 3, /* providers that a rank uses: the best one, and others for peers that do not have it */
-  HK_NET_FACT_BYTES = HK_FACT_BYTES / HK_NET_ACTIVE - HK_NET_NAME, /* what a provider may tell; the rest is its name */
-  HK_NET_MESSAGE_MAX = 1 << 30 /* a slot's bytes above this are garbage from the wire */
+  HK_NET_FACT_BYTES = HK_FACT_BYTES / HK_NET_ACTIVE - HK_NET_NAME, /* of a provider; its name takes the rest */
+  HK_NET_MESSAGE_MAX = 1 << 30 /* a larger `bytes` in a received header is an error */
 };
 
 typedef struct hk_net_end {
   hk_link *link;
   hk_link_key key;
   uint64_t next; /* slots that the provider has taken (SEND) or delivered (RECV) */
-  void *memory;  /* the FIFO; of payloads that lie in a GPU's memory it has the place, without pages */
+  void *memory;  /* the FIFO in host memory; pages for payloads are used only if these are not in a GPU's memory */
   size_t bytes, payload_at;
   hk_device *gpu;
-  hk_memory gpu_memory;     /* those payloads, in its memory; base NULL: none */
-  struct hk_net_used *used; /* net.c's: by whom it is served */
-  void *priv;               /* the provider's */
+  hk_memory gpu_memory;     /* the payloads in that GPU's memory; base NULL: they are in host memory */
+  struct hk_net_used *used; /* private to net.c: the provider that serves the end */
+  void *priv;               /* private to the provider */
 } hk_net_end;
 
+/* The functions of a provider. All run on the thread of the communicator's lanes, unless they say otherwise; one that
+ * is said to return a reason writes it as text to `why`. */
 typedef struct hk_net_provider {
   const char *name; /* as NCCL_NET gives it (in any case); under HK_NET_NAME bytes */
-  /* Can it work here?  If not, `why` gets the reason in words. */
+  /* Returns true if the provider can work on this machine; otherwise a reason. */
   bool (*usable)(char *why, size_t why_bytes);
-  /* Must a link's data lie in the FIFO, or where `refer` allows it?  Else it may lie anywhere (by_ref). */
+  /* Data to send must be in the FIFO, or in memory that `refer` allows. False: it may be anywhere (by_ref). */
   bool copies;
   bool delivers_ref; /* slots that it delivers may refer to memory of its own */
   /* Makes the context and fills `fact` (HK_NET_FACT_BYTES, zeroed). */
   hk_status (*init)(const hk_transport_env *env, void **ctx, void *fact);
-  /* All ranks' facts, `stride` bytes apart; they stay valid.  Only ranks with this provider have one. */
+  /* All ranks' facts, `stride` bytes apart; they stay valid. The fact of a rank without this provider is all 0. */
   void (*join)(void *ctx, const char *facts, size_t stride);
-  /* May this rank reach `peer`, which has the same provider?  Both ends answer alike.  NULL: yes. */
+  /* Returns true if this rank reaches `peer`, which has the same provider; otherwise a reason. Both ends must return
+   * the same. NULL: always true. */
   bool (*reachable)(void *ctx, int peer, char *why, size_t why_bytes);
-  /* May the end's payloads lie in the memory of link->gpu?  Before `open`; once yes, it counts.  NULL: no. */
+  /* Returns true if the end's payloads may be in the memory of link->gpu. Called before `open`; a true result is
+   * binding. NULL: always false. */
   bool (*takes_gpu)(void *ctx, const hk_net_end *end);
   /* Connects an end, or begins to; sets link->state. */
   hk_status (*open)(void *ctx, hk_net_end *end);
-  /* As the transport's `memory`; NULL: it makes no difference. */
+  /* As the transport's `memory`. NULL: the provider does not use registered memory. */
   void (*memory)(void *ctx, void *base, size_t bytes, bool there);
-  /* May [data, data + bytes) be sent from where it is?  NULL: no, or anything where it does not copy. */
+  /* Returns true if [data, data + bytes) may be sent from where it is. NULL: never if the provider copies, else
+   * always. */
   bool (*refer)(void *ctx, const void *data, size_t bytes);
-  /* Memory of some GPU, by the caller's dma-buf or (fd -1) by its address, is registered for placed messages of the end; `memory`
-   * takes it back.  And: does the GPU see the first `slots` messages, the last of which came to `at`?  What is to be done for
-   * it is under way.  NULL together: no slots are placed. */
+  /* gpu_memory registers memory of a GPU for placed messages of the end, by the caller's dma-buf (`fd`, `offset` in it)
+   * or, if fd is -1, by its address; `memory` undoes it. gpu_visible sets *yes if the GPU sees the first `slots`
+   * messages, the last of which was written to `at`; if not, it has started a flush, and is to be called again. Both
+   * NULL: no slots are placed. */
   hk_status (*gpu_memory)(void *ctx, hk_net_end *end, void *base, size_t bytes, int fd, uint64_t offset);
   hk_status (*gpu_visible)(void *ctx, hk_net_end *end, const void *at, uint64_t slots, bool *yes);
-  /* As the transport's; NULL: what arrives is written by `progress`, to where hk_net_place says. */
+  /* As the transport's. NULL: `progress` writes what arrives to the places of hk_net_place. */
   void (*offer)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes);
   void (*withdraw)(void *ctx);
   /* Moves what can be moved; never blocks. */
@@ -72,53 +78,60 @@ typedef struct hk_net_provider {
 
 extern const hk_net_provider hk_net_ib, hk_net_socket;
 
-/* ---- a provider that cannot carry an end, of which nothing has been moved yet ---- */
-/* No card takes the GPU's memory after all, for the reason given (NULL: it has been told): payloads move to the host's, what
- * the lane has filled too, and link->gpu becomes NULL.  The kernels stay where they are: the lane copies from now on.  Only
- * on the lane's thread, which is in `open` or `progress`.  Nothing to do where they lie there already. */
+/* ---- for a provider that cannot carry an end, of which no data has been moved yet ---- */
+/* Moves the end's payloads, and those that the lane has filled already, from the GPU's memory to host memory, because
+ * no card accepts that memory; link->gpu becomes NULL, and the lane copies between GPU and FIFO from now on. `why` is
+ * the reason, which is logged; NULL: it has been. Only on the lane's thread, within `open` or `progress`. Does nothing
+ * if they are in host memory already. */
 hk_status hk_net_move_to_host(hk_net_end *e, const char *why);
-/* Is there another provider by which the ranks reach each other?  Both ends answer alike. */
+/* Returns true if another provider connects the two ranks. Both ends get the same result. */
 bool hk_net_has_fallback(const hk_net_end *e);
-/* Opens the end with that one; the caller has forgotten it and holds no lock.  May block as `open` may. */
+/* Opens the end with that provider. The caller keeps no pointer to the end and holds no lock. May block as `open`
+ * may. */
 hk_status hk_net_fall_back(hk_net_end *e);
 
-/* ---- links whose slots are placed (hk_link.placed): for the net plugin that this library is ---- */
-/* May a link's slots be, by the network that carries it now? */
+/* ---- links whose slots are placed (hk_link.placed): used by src/netplugin ---- */
+/* Returns true if the provider that carries the link now can place slots. */
 bool hk_net_can_place(const hk_link *l);
-/* The provider's gpu_memory and gpu_visible. */
+/* Call the provider's gpu_memory and gpu_visible. */
 hk_status hk_net_gpu_memory(hk_link *l, void *base, size_t bytes, int fd, uint64_t offset);
 hk_status hk_net_gpu_visible(hk_link *l, const void *at, uint64_t slots, bool *yes);
 
-/* ---- SEND ends ---- */
-static inline hk_slot *hk_net_slot(const hk_net_end *e, uint64_t k) { /* k counts from 0 */
+/* ---- SEND ends; slots count from 0 ---- */
+static inline hk_slot *hk_net_slot(const hk_net_end *e, uint64_t k) {
   return &e->link->slots[(uint32_t)k & e->link->mask];
 }
+/* Returns true if the lane has filled slot k. */
 static inline bool hk_net_filled(const hk_net_end *e, uint64_t k) {
-  /* acquire: pairs with hk_link_publish; the slot's fields and payload are read behind it */
+  /* acquire: pairs with hk_link_fill; the slot's fields and payload are read after it */
   return atomic_load_explicit(&hk_net_slot(e, k)->seq, memory_order_acquire) == (uint32_t)(k + 1);
 }
+/* The data of slot k: in the FIFO, or where its reference says. */
 static inline const void *hk_net_slot_data(const hk_net_end *e, uint64_t k) {
   const hk_slot *s = hk_net_slot(e, k);
-  if (s->flags & HK_SLOT_REF) return (const void *)(uintptr_t)s->ref.offset; /* the address holds in this process */
+  if (s->flags & HK_SLOT_REF) return (const void *)(uintptr_t)s->ref.offset; /* an address of this process */
   return hk_link_place(e->link, k, s->bytes);
 }
-/* The slot's part of the payloads, on either side, where small ones do not lie with the host: maybe an address of a GPU. */
+/* Slot k's part of the payload area, on either side. It may be an address of a GPU; then small payloads are there,
+ * too. */
 static inline char *hk_net_payload(const hk_net_end *e, uint64_t k) {
   return e->link->payload + (size_t)((uint32_t)k & e->link->mask) * e->link->slot_bytes;
 }
+/* Gives the first `slots` slots back to the lane. */
 static inline void hk_net_give_credit(hk_net_end *e, uint64_t slots) {
-  /* release: our reads of the slots' memory must be over before the lane may fill them again */
+  /* release: the provider's reads of the slots' memory must be over before the lane may fill them again */
   atomic_store_explicit(&e->link->heads->value, slots, memory_order_release);
 }
 
 /* ---- RECV ends ---- */
+/* Returns true if the next slot is free. */
 static inline bool hk_net_has_room(const hk_net_end *e) {
-  /* acquire: pairs with hk_link_release; the lane's reads of the slot are over before we write it */
+  /* acquire: pairs with hk_link_release; the lane's reads of the slot are over before it is written */
   return e->next - atomic_load_explicit(&e->link->heads->value, memory_order_acquire) <= e->link->mask;
 }
-/* Where a payload of `bytes` of the next slot goes; NULL where it is larger than a slot and nobody has said yet where he
- * wants it.  *direct: that is the user's memory (link->want). */
+/* The place for a payload of `bytes` of the next slot. *direct: it is the user's memory (link->want). NULL if the
+ * payload is larger than a slot and the lane has not set link->want yet. */
 void *hk_net_place(const hk_net_end *e, uint32_t bytes, bool *direct);
-/* Publishes the next slot, whose payload is at `place`. */
+/* Publishes the next slot, whose payload is at `place`; `direct` is from hk_net_place. */
 void hk_net_deliver(hk_net_end *e, uint32_t bytes, uint32_t signature, void *place, bool direct);
 #endif

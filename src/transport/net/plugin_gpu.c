@@ -62,7 +62,7 @@ static void register_gpu_memory(hk_net_plugin *p, const hk_net_device *d, void *
 hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *taken) {
   gpu_memory m;
   char why[HK_GDR_WHY + 192];
-  const size_t page = HK_DEVICE_PAGE, bytes = (((size_t)e->end->link->mask + 1) * l->entry + page - 1) / page * page;
+  size_t bytes = hk_round_up(((size_t)e->end->link->mask + 1) * l->entry, HK_DEVICE_PAGE);
   hk_device *gpu = e->end->link->gpu;
   register_gpu_memory(&e->ctx->plugin, e->device, l->comm, gpu, l->memory, bytes, &m);
   *taken = m.method != HK_GDR_STAGED;
@@ -161,8 +161,9 @@ static void look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) 
   f->takes = m.method != HK_GDR_STAGED;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d and %s of net plugin %s%s%s: %s%s%s%s", x->env->rank,
           gpu->limits.ordinal, d->name, x->plugin.lib->name, f->cls == HK_PATH_DIS ? "" : ", ",
-          f->cls == HK_PATH_DIS ? "" : hk_path_class_name(f->cls), f->takes ? "GPUDirect RDMA by " : "data passes ",
-          hk_gdr_method_name(m.method), m.why[0] ? "; " : "", m.why);
+          f->cls == HK_PATH_DIS ? "" : hk_path_class_name(f->cls),
+          f->takes ? "GPUDirect RDMA by " : "data passes through ", hk_gdr_method_name(m.method), m.why[0] ? "; " : "",
+          m.why);
 }
 
 /* Keeps the devices that are given the GPU's memory, where there are some, and of these the nearest. */

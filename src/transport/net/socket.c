@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The socket provider: connections, and when to look at which. */
+/* The socket provider: makes connections, and decides which of them to poll. */
 #include "socket.h"
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -14,10 +14,11 @@
 
 enum {
   MY_IFACES = 32,
-  /* Up to so many waited-for connections are asked directly: an empty recv() costs 0.25 us, epoll_wait() 0.6. */
+  /* Up to this many connections are polled with recv() instead of epoll: an empty recv() costs 0.25 us, epoll_wait()
+   * 0.6. */
   ASKED_DIRECTLY = 3,
   EVENTS = 64,
-  IDLE_POLLS = 256 /* between two looks at the clock */
+  IDLE_POLLS = 256 /* between two reads of the clock */
 };
 
 typedef struct socket_ctx {
@@ -32,7 +33,7 @@ typedef struct socket_ctx {
   int epoll;
   hk_socket_conn **conns, **waiting; /* [room] */
   int nconns, room, nconnecting;
-  int nblocked;  /* connections whose sending waits for the kernel, at the last poll */
+  int nblocked;  /* connections whose kernel buffers were full at the last poll */
   unsigned idle; /* polls in a row that moved nothing */
   uint64_t next_check_ns;
   unsigned silence_s;
@@ -42,7 +43,7 @@ typedef struct socket_ctx {
 
 static bool socket_usable(char *why, size_t why_bytes) {
   (void)why, (void)why_bytes;
-  return true; /* TCP is everywhere; a host without an interface fails in the bootstrap, with words of its own */
+  return true; /* every host has TCP; one without an interface fails in the bootstrap, with an error of its own */
 }
 
 static hk_status socket_init(const hk_transport_env *env, void **out, void *fact) {
@@ -101,10 +102,11 @@ static bool same_host(const socket_ctx *x, int peer) {
 static void set_options(const socket_ctx *x, int peer, int fd) {
   int one = 1;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  /* Inside a host nothing is congested.  Where the system's default is bbr, which sends at the speed that it measured, a reader that
-   * waited for its core counts as a slow path: calls of 13 ms then took up to 150.  Refused: then by the default. */
+  /* Inside a host there is no congestion. If the system's default is bbr, which sends at the speed that it measures, a
+   * reader that waits for its core looks like a slow network: calls of 13 ms then took up to 150. If reno is refused,
+   * the default stays. */
   if (same_host(x, peer)) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", sizeof "reno" - 1);
-  /* A lane that waits looks itself, after 5 quarters of the limit; the kernel ends a connection only long after that. */
+  /* A lane that waits checks by itself, after 5/4 of the limit; the kernel ends a connection only long after that. */
   hk_silence_watch(fd, x->silence_s, 9);
 }
 
@@ -119,7 +121,8 @@ static void describe_route(socket_ctx *x, hk_socket_conn *c) {
   hk_addr_unmap(&remote);
   hk_addr host = local;
   hk_addr_set_port(&host, 0);
-  if (!hk_addr_equal(&host, &x->last_local)) { /* looking it up costs system calls: most connections share one */
+  if (!hk_addr_equal(&host,
+                     &x->last_local)) { /* the lookup costs system calls, and most connections share an address */
     x->last_local = host;
     hk_iface_name_of(&host, x->last_name);
   }
@@ -136,7 +139,7 @@ static void connected(socket_ctx *x, hk_socket_conn *c) {
           c->nsockets, c->nsockets == 1 ? "" : "s", c->route);
 }
 
-/* Our interface i leads nowhere: a cable is out, or its network is another than the peer's of the same number. */
+/* Interface i of this rank does not reach the peer: a cable is unplugged, or two networks have the same number. */
 static void drop_iface(socket_ctx *x, int i, int peer) {
   HK_INFO(HK_SUB_NET, "rank %d: interface %s does not reach rank %d and is not used", x->env->rank, x->ifaces[i].name,
           peer);
@@ -164,7 +167,7 @@ static hk_status dial(socket_ctx *x, hk_socket_conn *c) {
     int *fd = &c->fd[c->nconnected];
     HK_TRY(env->dial(env->arg, c->peer, n ? &routes[0].to : NULL, tag_of(c, c->nconnected), fd), out);
     set_options(x, c->peer, *fd);
-    /* Where the address does not answer soon, the one that the bootstrap knows has taken its place. */
+    /* If the address does not answer soon, `dial` connects to the address that the bootstrap knows. */
     if (n && !leads_to(*fd, &routes[0].to)) {
       drop_iface(x, routes[0].iface, c->peer);
       n = 0;
@@ -175,7 +178,7 @@ out:
   return rc;
 }
 
-/* The higher rank's side: looks whether the calls have come. */
+/* The higher rank: takes the sockets that have been accepted. */
 static void accept_sockets(socket_ctx *x, hk_socket_conn *c) {
   while (c->nconnected < c->nsockets) {
     int fd = x->env->take(x->env->arg, c->peer, tag_of(c, c->nconnected));
@@ -264,12 +267,12 @@ static void socket_close(void *ctx, hk_net_end *e) {
 
 /* ---- progress ---- */
 
-/* Puts the connection's sockets into the epoll set, once.  False with errno. */
+/* Puts the connection's sockets into the epoll set, once. Returns false with errno. */
 static bool try_watch(socket_ctx *x, hk_socket_conn *c) {
   if (c->watched) return true;
   if (x->epoll < 0 && (x->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0) return false;
   for (int s = 0; s < c->nsockets; s++) {
-    /* Edge-triggered: what nobody waits for is told once, not at every poll. */
+    /* Edge-triggered: a connection that no lane waits for is reported once, not at every poll. */
     struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
     if (epoll_ctl(x->epoll, EPOLL_CTL_ADD, c->fd[s], &e) != 0 && errno != EEXIST) return false;
   }
@@ -295,7 +298,7 @@ static void ask_epoll(socket_ctx *x, int patience_ms) {
   }
 }
 
-/* Sends what is there to send, and collects the connections whose messages are wanted. */
+/* Sends what is filled, and collects the connections whose messages lanes expect. */
 static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting) {
   hk_status rc = HK_OK;
   *nwaiting = x->nblocked = 0;
@@ -319,7 +322,7 @@ out:
   return rc;
 }
 
-/* Nothing moved: every second, look whether the hosts of those that we wait for are still there. */
+/* Nothing moved: checks every second whether the hosts of the peers that lanes wait for still answer. */
 static hk_status check_silence(socket_ctx *x, int nwaiting) {
   hk_status rc = HK_OK;
   uint64_t now = hk_now_ns();
@@ -364,13 +367,13 @@ out:
 
 static void socket_sleep(void *ctx) {
   socket_ctx *x = ctx;
-  if (x->nconnecting) return; /* a call that comes in wakes nobody here */
+  if (x->nconnecting) return; /* a new connection does not wake this thread */
   int waits = x->nblocked;
   for (int i = 0; i < x->nconns; i++) {
     hk_socket_conn *c = x->conns[i];
     if (!c->recv || !c->recv->link->waiting) continue;
     if (hk_socket_send_held(c) && hk_socket_send_pending(c)) return;
-    /* Watching begins with a look: what came before is told at once. */
+    /* A socket that is added to the epoll set counts as readable: data may have come before. */
     if (c->failed || (c->watched && c->readable) || !try_watch(x, c)) return;
     waits++;
   }

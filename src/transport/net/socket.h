@@ -2,13 +2,13 @@
 /**
  * The socket provider: TCP.
  *
- * One connection serves both directions of a channel between two ranks, so that acknowledgements ride on data: over
- * loopback that makes a round trip of 8 bytes 5.3 us instead of 7.9 with a connection each way.  The lower rank dials, the
- * higher one takes the call when it comes to it.
+ * One connection serves both directions of a channel between two ranks, so that TCP sends acknowledgements with data:
+ * over loopback a round trip of 8 bytes takes 5.3 us, and 7.9 us with a connection for each direction. The lower rank
+ * connects, the higher one accepts.
  *
- * On the wire a slot is its header's first 16 bytes (number, bytes, signature, flags) and its payload.  A connection may
- * have several sockets; then a payload of at least HK_STRIPE_MIN bytes is cut into one part a socket, the first of which
- * follows the header on the first socket.
+ * On the wire a slot is its header's first 16 bytes (number, bytes, signature, flags) and its payload. A connection may
+ * have several sockets; then a payload of at least HK_STRIPE_MIN bytes is cut into one part for each socket, the first
+ * of which follows the header on the first socket.
  */
 #ifndef HK_TRANSPORT_NET_SOCKET_H
 #define HK_TRANSPORT_NET_SOCKET_H
@@ -20,8 +20,7 @@ enum {
   HK_SOCKETS_MAX = 16,
   HK_STRIPE_MIN = 65536,
   HK_SOCKET_ADDRS = 9,
-  HK_AHEAD_BYTES =
-      1024 /* read beyond the message at hand, so that a small message is there with its predecessor's read */
+  HK_AHEAD_BYTES = 1024 /* read beyond the current message: a small message arrives with the read of the one before */
 };
 
 /* ---- facts and routes: socket_route.c ---- */
@@ -35,24 +34,25 @@ typedef struct hk_socket_addr {
 } hk_socket_addr;
 typedef struct hk_socket_fact {
   uint8_t naddrs;
-  uint8_t nsockets; /* that this rank would like a connection to have */
+  uint8_t nsockets; /* that this rank wants for a connection */
   uint8_t insists;  /* nsockets was set by NCCL_NSOCKS_PERTHREAD */
   uint8_t reserved;
   hk_socket_addr addrs[HK_SOCKET_ADDRS];
 } hk_socket_fact;
 _Static_assert(sizeof(hk_socket_fact) <= HK_NET_FACT_BYTES, "the fact fits");
 
+/* Fills the fact of this rank from its interfaces. */
 void hk_socket_describe(hk_socket_fact *fact, const hk_iface *ifaces, int n);
-/* A peer's address, and the interface of ours (index) that it is dialled from. */
+/* A peer's address, and the interface (index) of this rank that is in the same network. */
 typedef struct hk_socket_route {
   hk_addr to;
   int iface;
 } hk_socket_route;
-/* The addresses of a peer to dial rather than the one that the bootstrap reached it at, best first; gives their number.
- * `named`: the user chose the interfaces (NCCL_SOCKET_IFNAME). */
+/* Fills `out` with the addresses of a peer that are better than the one that the bootstrap uses, best first. Returns
+ * their number. `named`: the user chose the interfaces (NCCL_SOCKET_IFNAME). */
 int hk_socket_routes(const hk_iface *mine, int nmine, const hk_socket_fact *peer, bool named,
                      hk_socket_route out[HK_SOCKET_ADDRS]);
-/* The sockets that a connection between the two gets; equal on both ends. */
+/* The number of sockets of a connection between the two ranks; equal on both ends. */
 int hk_socket_count(const hk_socket_fact *a, const hk_socket_fact *b, bool same_host);
 
 /* ---- one connection: socket_io.c ---- */
@@ -61,23 +61,23 @@ typedef struct hk_wire_header {
 } hk_wire_header;
 _Static_assert(sizeof(hk_wire_header) == offsetof(hk_slot, small), "the wire header is the slot's own");
 
-/* How far a socket's sending has come. */
+/* What one socket has sent. */
 typedef struct hk_socket_tx {
-  uint64_t slot;   /* being sent, or next to be */
-  uint64_t offset; /* bytes of it that the kernel has, the header included on the first socket */
-  bool blocked;    /* the kernel has no room; epoll says when it has */
+  uint64_t slot;   /* being sent, or the next one */
+  uint64_t offset; /* bytes of it that the kernel has taken, the header included on the first socket */
+  bool blocked;    /* the kernel's buffer is full; epoll reports when it has room */
 } hk_socket_tx;
 
 /* The message that is being received. */
 typedef struct hk_socket_rx {
   hk_wire_header head;
   uint32_t head_got;
-  bool begun;  /* the header is whole and has been checked, `place` is known */
+  bool begun;  /* the header is complete and valid, and `place` is known */
   bool direct; /* `place` is the user's memory */
   bool eof;    /* the peer has closed, between two messages */
   char *place;
   uint32_t got[HK_SOCKETS_MAX]; /* of each socket's part */
-  uint32_t last;                /* bytes of the message before: a guess at the next one's */
+  uint32_t last;                /* bytes of the message before: a guess for the next one */
   char *ahead;                  /* bytes read beyond the message */
   uint32_t ahead_at, ahead_end, ahead_room;
 } hk_socket_rx;
@@ -90,8 +90,9 @@ typedef struct hk_socket_conn {
   bool watched;  /* its sockets are in the epoll set */
   bool readable; /* there may be something to receive */
   hk_status failed;
-  uint32_t lead, held; /* bytes sent since a message came, and the rounds that sending has been held back for that */
-  hk_net_end *send, *recv; /* NULL where the end is not open */
+  uint32_t lead,
+      held; /* bytes sent and not answered by as many received; rounds in which sending was held back for that */
+  hk_net_end *send, *recv; /* NULL if the end is not open */
   int fd[HK_SOCKETS_MAX];
   hk_silence silence[HK_SOCKETS_MAX];
   hk_socket_tx tx[HK_SOCKETS_MAX];
@@ -99,16 +100,18 @@ typedef struct hk_socket_conn {
   char route[2 * HK_ADDR_TEXT + 32]; /* "10.0.0.1<4000> -> 10.0.0.2<4001>", for messages */
 } hk_socket_conn;
 
-/* Sends what is filled and gives credits back.  *moved is set where anything went. */
+/* Sends what is filled and gives credits back; never blocks. Sets *moved if any byte was sent. HK_ERR_ARGUMENT if the
+ * user's buffer cannot be read, HK_ERR_SYSTEM if this host lacks memory, HK_ERR_REMOTE if the connection is lost. */
 hk_status hk_socket_send(hk_socket_conn *c, bool *moved);
-/* Receives what the FIFO has room for. */
+/* Receives what the FIFO has room for; otherwise as hk_socket_send. */
 hk_status hk_socket_receive(hk_socket_conn *c, bool *moved);
-bool hk_socket_waited_for(const hk_socket_conn *c); /* a lane stands still for its next message */
-bool hk_socket_send_pending(const hk_socket_conn *c);
-bool hk_socket_send_blocked(const hk_socket_conn *c);
-bool hk_socket_send_held(const hk_socket_conn *c); /* it will go on by itself: nobody may sleep on it */
-/* Fails the connection: the text says peer, route, cause and what to look at. */
+bool hk_socket_waited_for(const hk_socket_conn *c);   /* a lane waits for its next message */
+bool hk_socket_send_pending(const hk_socket_conn *c); /* there is something to send */
+bool hk_socket_send_blocked(const hk_socket_conn *c); /* the kernel's buffers are full */
+bool hk_socket_send_held(const hk_socket_conn *c); /* held back for some rounds: the thread must not sleep meanwhile */
+/* Fails the connection, and returns the error: it names peer, route, cause and what to check. `err`: errno, or 0 if the
+ * peer has closed it. */
 hk_status hk_socket_broken(hk_socket_conn *c, const char *doing, int err);
-/* Once a second.  Does the peer's host leave questions unanswered, by base/silence.h?  Then the connection fails. */
+/* To be called once a second. Fails the connection if the peer's host does not answer (base/silence.h). */
 hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s, uint64_t now_ns);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots to bytes and bytes to slots on one connection. */
+/* Sending and receiving slots on one connection of the socket provider. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +27,8 @@ static const char *advice(int err) {
     case 0: return "its process has ended, or its communicator was destroyed or aborted: look at that rank's output";
     case ECONNRESET:
     case EPIPE:
-      return "its process has ended or was killed, or something between the two reset the connection: look at that rank's "
-             "output first, and its host's kernel log";
+      return "its process has ended or was killed, or something between the two reset the connection: look at that "
+             "rank's output first, and its host's kernel log";
     case ETIMEDOUT:
     case EHOSTUNREACH:
     case ENETUNREACH:
@@ -49,15 +49,15 @@ static hk_status bad_buffer(hk_socket_conn *c, bool sends, const void *at, size_
   mark_failed(c, HK_ERR_ARGUMENT);
   return HK_FAIL(
       HK_ERR_ARGUMENT,
-      "rank %d gave a bad buffer: %zu bytes at %p, to be %s rank %d, are not all memory that this process may %s (EFAULT); "
-      "is the buffer as large as the call's count says, was it freed, and is it memory of the host?",
+      "rank %d gave a bad buffer: %zu bytes at %p, to be %s rank %d, are not all memory that this process may %s "
+      "(EFAULT); is the buffer as large as the call's count says, was it freed, and is it memory of the host?",
       c->env->rank, bytes, at, sends ? "sent to" : "received from", c->peer, sends ? "read" : "write");
 }
 
-/* What the kernel lacks for this process, which is no fault of the peer's. */
-static bool is_own(int err) { return err == ENOMEM || err == ENOBUFS || err == EMFILE || err == ENFILE; }
+/* Returns true for errors that mean a lack of resources on this host. */
+static bool is_local(int err) { return err == ENOMEM || err == ENOBUFS || err == EMFILE || err == ENFILE; }
 
-static hk_status cannot(hk_socket_conn *c, const char *doing, int err) {
+static hk_status lacks_resources(hk_socket_conn *c, const char *doing, int err) {
   mark_failed(c, HK_ERR_SYSTEM);
   return HK_FAIL(HK_ERR_SYSTEM,
                  "rank %d fails while %s, over its connection to rank %d (%s): %s (%s); its host is short of it",
@@ -65,7 +65,7 @@ static hk_status cannot(hk_socket_conn *c, const char *doing, int err) {
 }
 
 hk_status hk_socket_broken(hk_socket_conn *c, const char *doing, int err) {
-  if (is_own(err)) return cannot(c, doing, err);
+  if (is_local(err)) return lacks_resources(c, doing, err);
   mark_failed(c, HK_ERR_REMOTE);
   return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d (%s, channel %d) while %s: %s%s%s%s; %s",
                  c->env->rank, c->peer, c->route, c->channel, doing, err ? strerror(err) : "the other side closed it",
@@ -110,9 +110,10 @@ bool hk_socket_send_blocked(const hk_socket_conn *c) {
   return blocked;
 }
 
-/* Two ranks that send to each other do best to take turns: what is sent far ahead of what is received fills the kernel's
- * buffers, and then comes from memory where it could have come from the cache.  So a connection whose receiver waits sends
- * no more than LEAD_MAX ahead of it; but if nothing comes for some rounds, the peer has another reason, or a long way. */
+/* Two ranks that send to each other are fastest if they take turns: data that is sent far ahead of what is received
+ * fills the kernel's buffers, and is then read from memory instead of the cache. So a connection whose receiver waits
+ * sends no more than LEAD_MAX bytes ahead of what it receives. If nothing comes for HELD_MAX rounds, it sends on: the
+ * peer waits for something else, or the network is slow. */
 enum { LEAD_MAX = 131072, HELD_MAX = 16 };
 
 bool hk_socket_send_held(const hk_socket_conn *c) { return c->lead >= LEAD_MAX && hk_socket_waited_for(c); }
@@ -124,7 +125,7 @@ static bool hold_back(hk_socket_conn *c) {
   return false;
 }
 
-/* The bytes that socket s is to send next, as many slots as fit the vector and about as much as `most`. */
+/* Collects the bytes that socket s sends next: as many slots as fit into the vector, about `most` bytes. */
 static int gather(const hk_socket_conn *c, unsigned s, size_t most, struct iovec *iov, size_t *total) {
   const hk_net_end *e = c->send;
   uint64_t k = c->tx[s].slot, offset = c->tx[s].offset;
@@ -138,7 +139,7 @@ static int gather(const hk_socket_conn *c, unsigned s, size_t most, struct iovec
     if (left == 0) continue;
     *total += left;
     if (offset < head) {
-      bool joined = data == (char *)slot + HEADER; /* a small payload lies behind its header */
+      bool joined = data == (char *)slot + HEADER; /* a small payload follows its header in memory */
       iov[n++] = (struct iovec){(char *)slot + offset, joined ? left : head - offset};
       if (!joined && bytes) iov[n++] = (struct iovec){data, bytes};
     } else {
@@ -172,7 +173,7 @@ static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
     size_t total;
     int n = gather(c, s, paced ? LEAD_MAX / c->nsockets : SIZE_MAX, iov, &total);
     if (n == 0) {
-      advance(c, s, 0); /* slots of which this socket carries nothing */
+      advance(c, s, 0); /* skips slots of which this socket carries no part */
       return HK_OK;
     }
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)n};
@@ -212,7 +213,8 @@ out:
 
 /* ---- receiving ---- */
 
-/* Once the header is whole: is it sane, and where does the payload go?  Stays not begun while that is not known. */
+/* Once the header is complete: checks it, and finds the payload's place. The message is not begun until that is
+ * known. */
 static hk_status begin(hk_socket_conn *c) {
   hk_socket_rx *r = &c->rx;
   const hk_wire_header *h = &r->head;
@@ -226,7 +228,7 @@ static hk_status begin(hk_socket_conn *c) {
   return HK_OK;
 }
 
-/* Puts n bytes before those that were read ahead. */
+/* Puts n bytes in front of those that were read ahead. */
 static hk_status unread(hk_socket_conn *c, const char *from, uint32_t n) {
   hk_socket_rx *r = &c->rx;
   if (n == 0) return HK_OK;
@@ -251,7 +253,7 @@ static uint32_t take_ahead(hk_socket_rx *r, void *to, uint32_t room) {
   return n;
 }
 
-/* Feeds the message from what was read ahead. */
+/* Moves bytes that were read ahead into the message. */
 static hk_status use_ahead(hk_socket_conn *c) {
   hk_status rc = HK_OK;
   hk_socket_rx *r = &c->rx;
@@ -267,7 +269,7 @@ out:
   return rc;
 }
 
-/* Where the next payload is likely to go, before its header has come: messages come in runs of one size. */
+/* The probable place of the next payload, before its header has come: successive messages mostly have one size. */
 static char *guess(const hk_socket_conn *c, uint32_t *room) {
   const hk_link *l = c->recv->link;
   uint32_t at, bytes = c->rx.last, most = l->want ? l->want_bytes : l->slot_bytes;
@@ -277,7 +279,7 @@ static char *guess(const hk_socket_conn *c, uint32_t *room) {
   return *room ? hk_net_place(c->recv, bytes, &direct) : NULL;
 }
 
-/* Sorts n bytes that were read as header, guess and ahead. */
+/* Assigns n bytes, which were read to the header, the guessed place and the read-ahead buffer, to where they belong. */
 static hk_status sort_guessed(hk_socket_conn *c, size_t n, char *guessed, uint32_t room) {
   hk_status rc = HK_OK;
   hk_socket_rx *r = &c->rx;
@@ -298,7 +300,7 @@ out:
   return rc;
 }
 
-/* One read from the first socket, whose read-ahead is empty.  *more: it may hold still more. */
+/* One read from the first socket; the read-ahead buffer is empty. *more: the socket may have more bytes. */
 static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
   hk_socket_rx *r = &c->rx;
   struct iovec iov[3];
@@ -329,7 +331,7 @@ static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
   if (got == 0) {
     bool between = !r->begun && r->head_got == 0;
     if (!between) return hk_socket_broken(c, "receiving a message", 0);
-    r->eof = true; /* an error only for him who waits for more */
+    r->eof = true; /* an error only if a lane waits for more */
     return HK_OK;
   }
   *moved = true;
@@ -341,7 +343,7 @@ static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
   return HK_OK;
 }
 
-/* The parts of the message that the other sockets carry. */
+/* Reads the parts of the message that the other sockets carry. */
 static hk_status read_others(hk_socket_conn *c, bool *moved) {
   hk_socket_rx *r = &c->rx;
   for (unsigned s = 1; s < c->nsockets; s++) {
@@ -378,8 +380,8 @@ static void deliver(hk_socket_conn *c) {
   hk_net_deliver(c->recv, r->head.bytes, r->head.signature, r->place, r->direct);
 }
 
-/* Does the read-ahead hold a whole message?  A part of one is left until a lane waits for it: then it may go straight to
- * where the lane wants it. */
+/* Returns true if the read-ahead buffer has a complete message. A part of one stays there until a lane waits for it:
+ * then it may go straight to the place that the lane wants. */
 static bool whole_ahead(const hk_socket_rx *r) {
   hk_wire_header h;
   uint32_t n = r->ahead_end - r->ahead_at;
@@ -409,7 +411,7 @@ hk_status hk_socket_receive(hk_socket_conn *c, bool *moved) {
       break;
     }
     HK_TRY(read_first(c, moved, &more), out);
-    if (r->eof) more = true; /* once more around, to say so */
+    if (r->eof) more = true; /* the next round reports it */
   }
 out:
   return rc;

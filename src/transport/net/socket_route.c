@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of a peer's addresses to dial, and over how many sockets.  No I/O: tests invent the machines. */
+/* Chooses which of a peer's addresses to connect to, and the number of sockets. No I/O: tests invent the machines. */
 #include <string.h>
 #include "../../base/iface.h"
 #include "../../base/param.h"
@@ -62,7 +62,7 @@ static bool is_mine(const hk_iface *mine, int n, const hk_addr *a) {
   return false;
 }
 
-/* The interface of ours in the network of the address, or -1. */
+/* The index of this rank's interface in the network of the address, or -1. */
 static int neighbour(const hk_iface *mine, int n, const hk_addr *a) {
   for (int i = 0; i < n; i++)
     if (mine[i].kind != HK_IFACE_LOOPBACK && mine[i].prefix > 0 && !hk_addr_is_link_local(&mine[i].addr) &&
@@ -79,7 +79,7 @@ int hk_socket_routes(const hk_iface *mine, int nmine, const hk_socket_fact *peer
     const hk_socket_addr *p = &peer->addrs[j];
     hk_addr a;
     if (!unpack(p, &a) || p->kind == HK_IFACE_LOOPBACK || is_mine(mine, nmine, &a)) continue;
-    if (!named && p->kind == HK_IFACE_BRIDGE) continue; /* its network exists on every host, and is another on each */
+    if (!named && p->kind == HK_IFACE_BRIDGE) continue; /* each host has its own network with this number */
     int i = neighbour(mine, nmine, &a);
     if (i < 0) continue;
     uint32_t speed = p->speed_mbps < mine[i].speed_mbps ? p->speed_mbps : mine[i].speed_mbps;
@@ -89,7 +89,8 @@ int hk_socket_routes(const hk_iface *mine, int nmine, const hk_socket_fact *peer
     out[n++] = (hk_socket_route){.to = a, .iface = i};
   }
   if (named) return n; /* in the order that the user gave */
-  /* The bootstrap's way is known to work.  Another one is tried before it only where it is clearly faster than some. */
+  /* The bootstrap's address is known to work. Another one is tried first only if it is at least twice as fast as the
+   * slowest. */
   int kept = 0;
   for (int k = 0; k < n; k++)
     if (slowest > 0 && fastest / 2 >= slowest && speeds[k] == fastest) out[kept++] = out[k];
