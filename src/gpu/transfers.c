@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../runtime/run.h"
+#include "../collectives/transfer.h"
 #include "set.h"
 
 /* A transfer, or the part of it that goes over one link. */

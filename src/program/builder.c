@@ -55,7 +55,7 @@ static bool reserve(hk_builder *b, void **array, size_t *room, size_t used, size
 
 hk_status hk_builder_new(hk_builder **out, const hk_build *what) {
   *out = NULL;
-  if (what->coll >= HK_COLL_COUNT || what->nranks < 1 || what->nranks > MAX_U16 || what->rank < 0 ||
+  if (what->coll > HK_SENDRECV || what->nranks < 1 || what->nranks > MAX_U16 || what->rank < 0 ||
       what->rank >= what->nranks || what->root < 0 || what->root >= what->nranks)
     return HK_FAIL(HK_ERR_ARGUMENT, "No program can be built for collective %d, rank %d of %d, root %d",
                    (int)what->coll, what->rank, what->nranks, what->root);

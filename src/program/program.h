@@ -45,7 +45,7 @@ typedef enum hk_coll {
 #define HK_COLL(id, ...) HK_##id,
 #include "coll.def"
   HK_COLL_COUNT,
-  HK_SENDRECV = HK_COLL_COUNT /* no program: each send and receive is an operation of its own */
+  HK_SENDRECV = HK_COLL_COUNT /* one send or one receive: collectives/transfer.h; no algorithm */
 } hk_coll;
 
 /* Sets of collectives, a bit each: masks, because device code reads them too. */

@@ -48,10 +48,12 @@ typedef struct hk_health {
   char text[HK_ERROR_TEXT - 256]; /* the failure in words, once settled */
 } hk_health;
 
+typedef struct hk_transfer_run hk_transfer_run;
 /* A link with the queue of sends or receives that use it in turn. */
 typedef struct hk_wired_link {
   hk_link link;
   uint64_t issued, served;
+  hk_transfer_run *transfer; /* runs them (transfer.h); NULL: none has used the link */
 } hk_wired_link;
 typedef struct hk_peer_links {
   hk_wired_link *at[HK_CHANNEL_COUNT][4]; /* [channel][hk_link_kind] */

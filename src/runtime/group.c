@@ -19,6 +19,7 @@ typedef struct hk_job {
   struct hk_job *next, *all; /* all: the first of the group's blocking ones */
 } hk_job;
 
+enum { FIRST_ROOM = 64 }; /* calls */
 typedef struct hk_group {
   int depth;
   hk_status error;
@@ -379,7 +380,7 @@ static void drop_jobs(hk_status why) {
 static hk_status submit(const hk_call *call) {
   if (group.depth > 0) {
     if (group.ncalls == group.room) {
-      size_t room = group.room ? 2 * group.room : 64;
+      size_t room = group.room ? 2 * group.room : FIRST_ROOM;
       hk_call *more = realloc(group.calls, room * sizeof *more);
       if (!more) { /* the other ranks wait for this call */
         hk_status rc = HK_FAIL_ERRNO("no memory for %zu calls in a group", room);
@@ -489,7 +490,7 @@ static hk_status end(const char *who, double *us) {
   if (--group.depth > 0) return HK_OK;
   hk_status rc = group.error;
   hk_call *calls = group.calls;
-  size_t n = group.ncalls;
+  size_t n = group.ncalls, room = group.room;
   hk_profiler *profiler = group.profiler;
   void *event = group.event;
   group.profiler = NULL;
@@ -507,7 +508,12 @@ static hk_status end(const char *who, double *us) {
   if (rc == HK_OK && n) rc = run_calls(calls, n, us);
   for (size_t i = 0; i < n; i++) hold(&calls[i], -1);
   if (profiler) hk_profile_group_closed(profiler, event);
-  free(calls);
+  if (!group.calls && room == FIRST_ROOM) { /* for the thread's next group; drop_group frees it */
+    group.calls = calls;
+    group.room = room;
+  } else {
+    free(calls);
+  }
   return rc;
 }
 

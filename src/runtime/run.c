@@ -6,6 +6,7 @@
 #include "../base/thread.h"
 #include "mismatch.h"
 #include "profiler.h"
+#include "transfer.h"
 #include "watch.h"
 
 enum { FRAME_BYTES = 3072 }; /* lanes and pointers of common plans fit on the stack */
@@ -150,22 +151,12 @@ hk_status hk_run_one(const hk_call *call) {
 
 /* ---- groups ---- */
 
-/* A send or receive under way. */
-typedef struct transfer {
-  const hk_call *call;
-  hk_wired_link *wired;
-  uint64_t turn; /* in the link's queue */
-  size_t bytes, done;
-  bool begun, draining;
-  void *event; /* a profiler's */
-} transfer;
-
 /* The calls of one communicator in the group. */
 typedef struct member {
   ncclComm_t comm;
   const hk_call **collectives;
   size_t ncollectives, next;
-  transfer *transfers;
+  hk_transfer *transfers;
   size_t ntransfers;
   hk_exec exec;
   void *memory;
@@ -173,94 +164,6 @@ typedef struct member {
   int peer; /* of the transfer at hand; -1 */
   hk_status status;
 } member;
-
-static hk_status wrong_transfer(const transfer *t, const hk_slot *s) {
-  hk_mismatch_transfer(t->call->comm, t->call, t->bytes, s->bytes);
-  return HK_ERR_USAGE;
-}
-
-static void send_piece(transfer *t, const char *data, size_t left) {
-  hk_link *l = &t->wired->link;
-  uint32_t flags = 0;
-  size_t n = left < l->slot_bytes ? left : l->slot_bytes;
-  hk_slot *s = &l->slots[(uint32_t)l->done & l->mask];
-  /* A receiver that reads our memory takes any size; one behind a pump only what fits its slots. */
-  size_t whole = l->pumped || left < (1u << 30) ? (l->pumped ? n : left) : 1u << 30;
-  if (l->by_ref && left >= HK_REF_MIN_BYTES && hk_link_refer(l, data, whole, &s->ref)) {
-    flags = HK_SLOT_REF;
-    n = whole;
-    t->draining = true;
-  } else {
-    hk_copy(hk_link_send_buffer(l, n), data, n, 0);
-  }
-  if (l->pumped) t->draining = true;
-  hk_link_publish(l, (uint32_t)n, hk_transfer_signature(t->bytes), flags);
-  t->done += n;
-}
-
-static hk_status receive_piece(transfer *t, char *data, size_t left) {
-  hk_link *l = &t->wired->link;
-  const hk_slot *s = hk_link_recv_slot(l);
-  if (s->signature != hk_transfer_signature(t->bytes) || s->bytes > left) return wrong_transfer(t, s);
-  size_t n = s->bytes;
-  if (hk_slot_private(s)) {
-    if (hk_link_fetch(l, s, data) != HK_OK) return HK_ERR_REMOTE;
-    hk_link_release(l);
-    t->done += n;
-    return HK_OK;
-  }
-  const void *from = hk_link_recv_data(l);
-  if (!from) return HK_ERR_REMOTE;
-  if (from != data) hk_copy(data, from, n, n >= (1u << 22) ? HK_MOVE_STREAM : 0);
-  hk_link_release(l);
-  t->done += n;
-  return HK_OK;
-}
-
-/* Tells a network where pieces that are to come belong: those that a pumped link's sender makes. */
-static void offer_places(const transfer *t) {
-  hk_link *l = &t->wired->link;
-  if (!hk_link_places(l, t->bytes < l->slot_bytes ? t->bytes : l->slot_bytes)) return;
-  if (l->offered < l->done) l->offered = l->done;
-  for (; hk_link_may_offer(l); l->offered++) {
-    size_t at = t->done + (size_t)(l->offered - l->done) * l->slot_bytes;
-    if (at >= t->bytes) return;
-    size_t n = t->bytes - at < l->slot_bytes ? t->bytes - at : l->slot_bytes;
-    if (hk_link_places(l, n)) hk_link_offer(l, l->offered, (char *)t->call->out + at, (uint32_t)n);
-  }
-}
-
-/* Runs the transfer until it must wait; *over when it is complete. */
-static hk_status step_transfer(transfer *t, bool *moved, bool *over) {
-  hk_wired_link *w = t->wired;
-  hk_link *l = &w->link;
-  hk_status rc = HK_OK;
-  if (w->served != t->turn) return HK_OK; /* an earlier one has the link */
-  bool sends = t->call->p2p == HK_P2P_SEND;
-  while (!t->begun || t->done < t->bytes) {
-    size_t left = t->bytes - t->done;
-    if (sends) {
-      if (!hk_link_can_send(l, left)) return HK_OK;
-      send_piece(t, (const char *)t->call->in + t->done, left);
-    } else {
-      if (l->pumped) offer_places(t);
-      if (!hk_link_can_recv(l)) {
-        l->waiting = HK_LINK_WAITS;
-        l->want = (char *)t->call->out + t->done;
-        l->want_bytes = left > UINT32_MAX ? UINT32_MAX : (uint32_t)left;
-        return HK_OK;
-      }
-      rc = receive_piece(t, (char *)t->call->out + t->done, left);
-      if (rc != HK_OK) return rc;
-    }
-    t->begun = true; /* an empty message is one empty slot */
-    *moved = true;
-  }
-  if (t->draining && !hk_link_drained(l)) return HK_OK;
-  w->served++;
-  *over = *moved = true;
-  return HK_OK;
-}
 
 static hk_status begin_collective(member *m) {
   hk_status rc = HK_OK;
@@ -321,7 +224,7 @@ static void step_member(member *m, bool *moved) {
       hk_watch_transfer(c, c->order.current);
     }
     m->peer = m->transfers[i].call->root;
-    HK_TRY(step_transfer(&m->transfers[i], moved, &over), out);
+    HK_TRY(hk_transfer_step(&m->transfers[i], moved, &over), out);
     m->peer = -1;
     if (over) {
       if (c->order.current == m->transfers[i].call) c->order.current = NULL;
@@ -334,17 +237,6 @@ static void step_member(member *m, bool *moved) {
   if (c->wiring.any_pump && !member_done(m)) rc = hk_wire_progress(c, moved);
 out:
   if (rc != HK_OK) member_ended(m, rc);
-}
-
-static hk_status open_transfer(const hk_call *call, transfer *t) {
-  hk_link_key key = {.peer = (uint16_t)call->root,
-                     .kind = call->p2p == HK_P2P_SEND ? HK_LINK_SEND : HK_LINK_RECV,
-                     .channel = HK_CHANNEL_P2P};
-  *t = (transfer){.call = call, .bytes = call->count * hk_dtype_size((hk_dtype)call->dtype)};
-  hk_status rc = hk_wire_link(call->comm, key, &t->wired);
-  if (rc == HK_OK) t->turn = t->wired->issued++;
-  if (rc == HK_OK && call->comm->profiler) t->event = hk_profile_transfer(call->comm->profiler, call);
-  return rc;
 }
 
 typedef struct group_run {
@@ -408,8 +300,9 @@ static hk_status run_members(group_run *g) {
   return HK_OK;
 }
 
-static member *find_member(group_run *g, ncclComm_t c, size_t hint) {
-  if (hint < g->n && g->members[hint].comm == c) return &g->members[hint];
+/* `last`: the result for the call before, or NULL. */
+static inline member *find_member(group_run *g, ncclComm_t c, member *last) {
+  if (last && last->comm == c) return last;
   for (size_t i = 0; i < g->n; i++)
     if (g->members[i].comm == c) return &g->members[i];
   g->members[g->n] = (member){.comm = c, .peer = -1};
@@ -418,18 +311,17 @@ static member *find_member(group_run *g, ncclComm_t c, size_t hint) {
 
 /* Sorts the calls by communicator; `collectives` and `transfers` have room for n each. */
 static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const hk_call **collectives,
-                            transfer *transfers) {
-  size_t hint = 0;
+                            hk_transfer *transfers) {
+  member *m = NULL;
   for (size_t i = 0; i < n; i++) {
-    member *m = find_member(g, calls[i].comm, hint);
-    hint = (size_t)(m - g->members);
+    m = find_member(g, calls[i].comm, m);
     if (calls[i].coll == HK_SENDRECV)
       m->ntransfers++;
     else
       m->ncollectives++;
   }
   for (size_t k = 0; k < g->n; k++) {
-    member *m = &g->members[k];
+    m = &g->members[k];
     m->collectives = collectives;
     m->transfers = transfers;
     collectives += m->ncollectives;
@@ -437,13 +329,12 @@ static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const 
     m->ncollectives = m->ntransfers = 0;
   }
   for (size_t i = 0; i < n; i++) {
-    member *m = find_member(g, calls[i].comm, hint);
-    hint = (size_t)(m - g->members);
+    m = find_member(g, calls[i].comm, m);
     if (calls[i].coll != HK_SENDRECV) {
       m->collectives[m->ncollectives++] = &calls[i];
       continue;
     }
-    hk_status rc = open_transfer(&calls[i], &m->transfers[m->ntransfers]);
+    hk_status rc = hk_transfer_open(&calls[i], &m->transfers[m->ntransfers]);
     if (rc != HK_OK) return ended(m->comm, &calls[i], NULL, calls[i].root, rc);
     m->ntransfers++;
   }
@@ -457,28 +348,26 @@ static void close_events(member *m) {
 }
 
 hk_status hk_run_group(const hk_call *calls, size_t n) {
+  _Alignas(16) char frame[FRAME_BYTES];
   hk_status rc = HK_OK;
-  group_run g = {0};
   if (n == 0) return HK_OK;
-  g.members = calloc(n, sizeof *g.members);
-  const hk_call **collectives = malloc(n * sizeof *collectives);
-  transfer *transfers = malloc(n * sizeof *transfers);
-  if (!g.members || !collectives || !transfers) {
+  size_t bytes = n * (sizeof(member) + sizeof(hk_transfer) + sizeof(hk_call *));
+  group_run g = {.members = bytes <= sizeof frame ? (void *)frame : malloc(bytes)};
+  if (!g.members) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
     goto out;
   }
-  HK_TRY(distribute(&g, calls, n, collectives, transfers), out);
+  hk_transfer *transfers = (hk_transfer *)(g.members + n);
+  HK_TRY(distribute(&g, calls, n, (const hk_call **)(transfers + n), transfers), out);
   HK_TRY(run_members(&g), out);
 out:
   for (size_t i = 0; i < n && rc != HK_OK && !g.running; i++) /* none of them runs: their other ranks would wait */
     if (rc != HK_ERR_ARGUMENT && rc != HK_ERR_USAGE) (void)hk_comm_failed(calls[i].comm, rc);
-  for (size_t i = 0; g.members && i < g.n; i++) {
+  for (size_t i = 0; i < g.n; i++) {
     if (rc != HK_OK) hk_wire_withdraw(g.members[i].comm);
     if (g.members[i].comm->profiler) close_events(&g.members[i]);
     free(g.members[i].memory);
   }
-  free(g.members);
-  free(collectives);
-  free(transfers);
+  if (g.members != (void *)frame) free(g.members);
   return rc;
 }

@@ -4,11 +4,6 @@
 #define HK_RUNTIME_RUN_H
 #include "comm.h"
 
-/* What the slots of a send or receive carry: equal at both ends where the calls match. */
-static inline uint32_t hk_transfer_signature(size_t bytes) {
-  uint64_t h = (bytes + 1) * 0x9e3779b97f4a7c15u;
-  return (uint32_t)(h >> 32) | 1u;
-}
 /* One call alone: the fast path. */
 hk_status hk_run_one(const hk_call *call);
 /* The calls of a group, in the order they were made; any mix of communicators.  Collectives of one communicator run in

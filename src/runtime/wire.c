@@ -7,6 +7,7 @@
 #include "../base/thread.h"
 #include "comm.h"
 #include "profiler.h"
+#include "transfer.h"
 
 /* Waking up takes some 50 us.  That is nothing after a long wait; and it is little where others want the core and a yield
  * costs their whole time slice, while a sleeper that is woken goes before them. */
@@ -247,6 +248,7 @@ static void free_peer_links(hk_peer_links *p) {
       hk_wired_link *l = p->at[ch][k];
       if (!l) continue;
       if (l->link.owner->transport->close) l->link.owner->transport->close(&l->link);
+      hk_transfer_free(l->transfer);
       free(l);
     }
   }

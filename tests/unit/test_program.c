@@ -4,6 +4,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/collectives/transfer.h"
 #include "../../src/program/builder.h"
 #include "../support/suite.h"
 
@@ -39,6 +40,26 @@ static void expect_dump(const hk_program *p, const char *want) {
   hk_program_free(again);
   free(text);
 }
+
+/* A send and a receive are programs of one instruction. */
+START_TEST(transfers) {
+  for (int sends = 0; sends < 2; sends++) {
+    hk_program *p;
+    ck_assert_int_eq(hk_transfer_build(2, 5, 4, sends, &p), HK_OK);
+    ck_assert_int_eq(p->coll, HK_SENDRECV);
+    char *text = text_of(p, hk_program_dump);
+    ck_assert_str_eq(
+        text, sends
+                  ? "SendRecv send, rank 2 of 5, messages in 1 out 1, scratch 0, lanes 1, links 1, instructions 1\n"
+                    "lane 0\n  links: 0=send(4)\n     0: send(4)[b0] <- in[b0]\n"
+                  : "SendRecv receive, rank 2 of 5, messages in 1 out 1, scratch 0, lanes 1, links 1, instructions 1\n"
+                    "lane 0\n  links: 0=recv(4)\n     0: out[b0] <- recv(4)[b0]\n");
+    free(text);
+    hk_program_free(p);
+  }
+  ck_assert(hk_transfer_signature(8) != hk_transfer_signature(12) && hk_transfer_signature(0));
+}
+END_TEST
 
 START_TEST(names) {
   ck_assert_str_eq(hk_coll_name(HK_ALLREDUCE), "AllReduce");
@@ -322,6 +343,7 @@ int main(void) {
   TCase *t = tcase_create("builder");
   tcase_add_test(t, bytes_moved);
   tcase_add_test(t, names);
+  tcase_add_test(t, transfers);
   tcase_add_test(t, ring_text);
   tcase_add_test(t, json_form);
   tcase_add_test(t, repeats_of_none_and_one);

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Binds the programs of sends and receives to links, and runs them (transfer.h). */
+#include "transfer.h"
+#include <stdlib.h>
+#include "../base/log.h"
+#include "../collectives/transfer.h"
+#include "mismatch.h"
+#include "profiler.h"
+
+enum {
+  REF_MAX_BYTES = 1 << 30,   /* one reference: a slot counts bytes in 32 bits */
+  STREAM_MIN_BYTES = 4 << 20 /* pieces of this size leave the cache anyway: they are written past it */
+};
+
+/* The execution of transfers over one link, of which one runs at a time. */
+struct hk_transfer_run {
+  hk_plan plan;
+  hk_link *link; /* the plan's only one */
+  hk_launch launch;
+  hk_exec exec;
+  _Alignas(16) char memory[]; /* hk_exec_bytes */
+};
+
+static hk_status make_run(ncclComm_t c, const hk_call *call, hk_link *l, hk_transfer_run **out) {
+  hk_program *program;
+  hk_status rc = hk_transfer_build(c->rank, c->nranks, call->root, call->p2p == HK_P2P_SEND, &program);
+  if (rc != HK_OK) return rc;
+  hk_plan plan = {.program = program, .channels = 1, .orders = 1, .max_operands = 1, .pumped = l->pumped};
+  hk_transfer_run *r = malloc(sizeof *r + hk_exec_bytes(&plan));
+  if (!r) {
+    hk_program_free(program);
+    return HK_FAIL_ERRNO("no memory for transfers with rank %d", call->root);
+  }
+  *r = (hk_transfer_run){.plan = plan, .link = l, .launch.unit = 1};
+  r->plan.links = &r->link;
+  *out = r;
+  return HK_OK;
+}
+
+void hk_transfer_free(hk_transfer_run *run) {
+  if (run) hk_program_free((hk_program *)(uintptr_t)run->plan.program);
+  free(run);
+}
+
+hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
+  hk_status rc = HK_OK;
+  hk_link_key key = {.peer = (uint16_t)call->root,
+                     .kind = call->p2p == HK_P2P_SEND ? HK_LINK_SEND : HK_LINK_RECV,
+                     .channel = HK_CHANNEL_P2P};
+  *t = (hk_transfer){.call = call};
+  HK_TRY(hk_wire_link(call->comm, key, &t->wired), out);
+  if (!t->wired->transfer) HK_TRY(make_run(call->comm, call, &t->wired->link, &t->wired->transfer), out);
+  t->turn = t->wired->issued++;
+  if (call->comm->profiler) t->event = hk_profile_transfer(call->comm->profiler, call);
+out:
+  return rc;
+}
+
+/* The bytes of one slot; 0: not known yet. The sender decides: references take as much as they can, if the receiver reads the
+ * sender's memory. The receiver learns it from the first slot. Between links that share no memory it is a slot's room. */
+static size_t chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
+  hk_ref ref;
+  if (l->pumped) return l->slot_bytes;
+  if (call->p2p == HK_P2P_RECV) {
+    if (!hk_link_can_recv(l)) return 0;
+    uint32_t first = hk_link_recv_slot(l)->bytes;
+    return first ? first : l->slot_bytes;
+  }
+  if (bytes < HK_REF_MIN_BYTES || !hk_link_refer(l, call->in, bytes, &ref)) return l->slot_bytes;
+  size_t pieces = (bytes - 1) / REF_MAX_BYTES + 1; /* about equal ones: the last may not be too short for a reference */
+  return ((bytes + pieces - 1) / pieces + 63) & ~(size_t)63;
+}
+
+static bool begin(hk_transfer *t) {
+  hk_transfer_run *r = t->wired->transfer;
+  const hk_call *call = t->call;
+  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype), chunk = chunk_of(r->link, call, bytes);
+  if (!chunk) return false;
+  r->launch.total = r->launch.block_bytes = bytes;
+  r->launch.chunk = chunk;
+  r->launch.signature = hk_transfer_signature(bytes);
+  r->launch.move_flags = chunk >= STREAM_MIN_BYTES ? HK_MOVE_STREAM : 0;
+  hk_exec_init(&r->exec, &r->plan, &r->launch, call->in, call->out, r->memory, NULL);
+  return t->begun = true;
+}
+
+hk_status hk_transfer_step(hk_transfer *t, bool *moved, bool *over) {
+  hk_wired_link *w = t->wired;
+  if (w->served != t->turn) return HK_OK; /* an earlier one has the link */
+  if (!t->begun && !begin(t)) return HK_OK;
+  hk_exec *x = &w->transfer->exec;
+  hk_status rc = hk_exec_step(x, moved);
+  if (rc == HK_ERR_USAGE) hk_mismatch_transfer(t->call->comm, t->call, w->transfer->launch.total, x->bad_bytes);
+  if (rc != HK_OK || !hk_exec_done(x)) return rc;
+  w->served++;
+  *over = *moved = true;
+  return HK_OK;
+}
