@@ -29,6 +29,7 @@
 
 #include <limits.h> /* INT_MIN */
 #include <stddef.h> /* size_t */
+#include <stdint.h> /* int64_t */
 
 #if !defined(HOCKET_NO_CUDA_HEADERS) && defined(__has_include)
 #if __has_include(<cuda_runtime.h>)
@@ -399,6 +400,41 @@ NCCL_DECLARE_(ncclResult_t, ncclGroupEnd, (void));
  * be NULL.  Errors: ncclInvalidUsage (no group, or an inner one), ncclInvalidArgument (simInfo without its
  * initializer).  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclGroupSimulateEnd, (ncclSimInfo_t * simInfo));
+
+/* ---- parameters ---- (since 2.30)
+ * The environment variables that the library knows (man hocket-parameters), with the value in force.  Any thread, any
+ * time, without a GPU.  Errors: ncclInvalidArgument (NULL, an unknown key, not a handle, another type). */
+
+/** Names a parameter; valid until the process ends. */
+typedef struct ncclParamHandle *ncclParamHandle_t;
+/** Sets *out to the handle of the parameter `key`, as "NCCL_DEBUG"; NULL if there is none. */
+NCCL_DECLARE_(ncclResult_t, ncclParamBind, (ncclParamHandle_t * out, const char *key));
+/** Sets *out to the value of a parameter that is a number.  Errors also: a value that int8_t cannot hold. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetI8, (ncclParamHandle_t h, int8_t *out));
+/** Sets *out to the value of a parameter that is a number.  Errors also: a value that int16_t cannot hold. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetI16, (ncclParamHandle_t h, int16_t *out));
+/** Sets *out to the value of a parameter that is a number.  Errors also: a value that int32_t cannot hold. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetI32, (ncclParamHandle_t h, int32_t *out));
+/** Sets *out to the value of a parameter that is a number.  Errors also: a value that int64_t cannot hold. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetI64, (ncclParamHandle_t h, int64_t *out));
+/** Sets *out to the value of a parameter that is a number.  Errors also: a value that uint8_t cannot hold. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetU8, (ncclParamHandle_t h, uint8_t *out));
+/** Sets *out to the value of a parameter that is a number.  Errors also: a value that uint16_t cannot hold. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetU16, (ncclParamHandle_t h, uint16_t *out));
+/** Sets *out to the value of a parameter that is a number.  Errors also: a value that uint32_t cannot hold. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetU32, (ncclParamHandle_t h, uint32_t *out));
+/** Sets *out to the value of a parameter that is a number.  Errors also: a value that uint64_t cannot hold. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetU64, (ncclParamHandle_t h, uint64_t *out));
+/** Sets *out to the value of a parameter that is text; "" if it is not set.  Valid until the process ends. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetStr, (ncclParamHandle_t h, const char **out));
+/** Copies a value: a number as int64_t, text with its final zero byte.  *len: bytes copied, 0 if maxLen is too small. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGet, (ncclParamHandle_t h, void *out, int maxLen, int *len));
+/** Sets *value to the value of `key` as text, valid until the thread's next call, and *valueLen to its length. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetParameter, (const char *key, const char **value, int *valueLen));
+/** Sets *table to the keys of all parameters, and *tableLen to their number.  The table is the library's. */
+NCCL_DECLARE_(ncclResult_t, ncclParamGetAllParameterKeys, (const char ***table, int *tableLen));
+/** Prints all parameters with their values to stdout. */
+NCCL_DECLARE_(void, ncclParamDumpAll, (void));
 
 /* ---- device API: not there yet (docs/status.md); declared so that programs link ---- */
 
