@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file nccl.h
- * The NCCL API, version 2.28.9, as Hocket implements it.  Names, values and layouts match NCCL's; the text is Hocket's.
+ * The NCCL API, version 2.28.9, as Hocket implements it, and the calls of 2.29 to 2.32 ("since").  Names, values and layouts
+ * match NCCL's; the text is Hocket's.
  *
  * Works with and without the CUDA headers: <cuda_runtime.h> is included if it can be found (clients of NCCL rely on
  * that), otherwise cudaStream_t is declared here with the same type.  HOCKET_NO_CUDA_HEADERS prevents the include.
@@ -40,6 +41,7 @@
 #endif
 #ifndef NCCL_HAS_CUDA_HEADERS_
 typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
 #endif
 
 #define NCCL_MAJOR 2
@@ -50,7 +52,10 @@ typedef struct CUstream_st *cudaStream_t;
 #define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
 
 #ifdef __cplusplus
+#define NCCL_BOOL_ bool
 extern "C" {
+#else
+#define NCCL_BOOL_ _Bool
 #endif
 
 /** One rank's handle of a communicator. */
@@ -296,6 +301,38 @@ NCCL_DECLARE_(ncclResult_t, ncclCommCuDevice, (const ncclComm_t comm, int *devic
 /** Sets *rank to this rank's number.  Otherwise as ncclCommCount. */
 NCCL_DECLARE_(ncclResult_t, ncclCommUserRank, (const ncclComm_t comm, int *rank));
 
+#define NCCL_SUSPEND_MEM 0x01 /**< ncclCommSuspend: give memory back */
+/** Not there yet: returns ncclInvalidUsage.  (Gives memory back until ncclCommResume; since 2.29.7.) */
+NCCL_DECLARE_(ncclResult_t, ncclCommSuspend, (ncclComm_t comm, int flags));
+/** Not there yet: returns ncclInvalidUsage. */
+NCCL_DECLARE_(ncclResult_t, ncclCommResume, (ncclComm_t comm));
+/** What ncclCommMemStats counts. */
+typedef enum {
+  ncclStatGpuMemSuspend = 0,   /**< bytes of GPU memory that ncclCommSuspend would give back */
+  ncclStatGpuMemSuspended = 1, /**< 1: the communicator is suspended */
+  ncclStatGpuMemPersist = 2,   /**< bytes of GPU memory that stay */
+  ncclStatGpuMemTotal = 3      /**< bytes of GPU memory in all */
+} ncclCommMemStat_t;
+/** Sets *value to a statistic of this rank's communicator: 0 on host memory, which has no GPU memory.  Errors:
+ * ncclInvalidArgument, ncclInvalidUsage (on a GPU: not there yet).  Since 2.29.7. */
+NCCL_DECLARE_(ncclResult_t, ncclCommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value));
+
+/** The mode of ncclSetEncryption. */
+typedef enum { NCCL_ENCRYPTION_MODE_NONE = 0, NCCL_ENCRYPTION_MODE_PSK = 1 } ncclEncryptionMode_t;
+/** The argument of ncclSetEncryption.  Start from NCCL_ENCRYPTION_CONFIG_INITIALIZER. */
+typedef struct ncclEncryptionConfig_v23200 {
+  size_t size;          /**< set by the initializer */
+  unsigned int magic;   /**< set by the initializer */
+  unsigned int version; /**< set by the initializer */
+  int mode;             /**< ncclEncryptionMode_t */
+  const char *psk;      /**< the key that all processes share, 32 characters or more */
+} ncclEncryptionConfig_t;
+#define NCCL_ENCRYPTION_CONFIG_INITIALIZER                                                                             \
+  { sizeof(ncclEncryptionConfig_t), 0xcafebeef, NCCL_VERSION(2, 32, 3), 0, NULL }
+/** config NULL or NCCL_ENCRYPTION_MODE_NONE: no encryption, the default.  NCCL_ENCRYPTION_MODE_PSK is not there yet:
+ * ncclInvalidUsage.  Errors also: ncclInvalidArgument.  Since 2.32. */
+NCCL_DECLARE_(ncclResult_t, ncclSetEncryption, (const ncclEncryptionConfig_t *config));
+
 /* ---- registered memory ---- */
 
 /** Registers [buff, buff + size) of this rank, so that operations may move it without a copy.  Not collective.
@@ -309,6 +346,9 @@ NCCL_DECLARE_(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *ha
  * no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommWindowRegister,
               (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags));
+/** Sets *outUserPtr to the address with which this rank registered the window.  Errors: ncclInvalidArgument.  Since 2.29.  Any
+ * thread.  Group: at once.  Capture: yes. */
+NCCL_DECLARE_(ncclResult_t, ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void **outUserPtr));
 /** Ends a window of this rank; NULL is ignored.  No operation may still use the memory.  Errors: ncclInvalidArgument
  * (an unknown window).  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win));
@@ -376,6 +416,98 @@ NCCL_DECLARE_(ncclResult_t, ncclScatter,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                cudaStream_t stream));
 
+/* ---- collectives with options of one call ---- (since 2.31)
+ * As the call without Config; config NULL or untouched gives exactly that call.  An option that is set and that this
+ * version does not have is refused (docs/status.md).  Errors also: ncclInvalidArgument (config without its initializer, a
+ * value out of range, an option that is not supported). */
+
+/** An option that is not in ncclCollConfig_t; ignored. */
+typedef struct ncclConfigExt {
+  struct ncclConfigExt *next; /**< the next option, or NULL */
+  struct {
+    int vendorId, optionId;
+  } key; /**< names the option */
+  union {
+    int i;
+    const char *s;
+    void *raw;
+  } val; /**< its value */
+} ncclConfigExt_t;
+
+/** Options of one call.  Start from NCCL_COLLCONFIG_INITIALIZER. */
+typedef struct ncclCollConfig_v23200 {
+  size_t size;                       /**< set by the initializer */
+  unsigned int magic;                /**< set by the initializer */
+  unsigned int version;              /**< set by the initializer */
+  ncclConfigExt_t *ext;              /**< further options; ignored */
+  int minCTAs;                       /**< GPU blocks at least */
+  int maxCTAs;                       /**< GPU blocks at most */
+  int nvlsCTAs;                      /**< GPU blocks for reductions in the NVSwitch, at most */
+  int cgaClusterSize;                /**< GPU blocks launched as one cluster */
+  const char *algSelection;          /**< algorithms and protocols to choose from; NULL or "": any */
+  int forceAlgSelection;             /**< 1 (default): a selection that cannot be met is an error; 0: it is a wish */
+  int CTAPolicy;                     /**< NCCL_CTA_POLICY_* */
+  uint64_t userProfilerTag;          /**< for the profiler plugin */
+  cudaEvent_t launchCompletionEvent; /**< recorded when the kernel has begun */
+} ncclCollConfig_t;
+
+#define NCCL_COLLCONFIG_INITIALIZER                                                                                    \
+  {                                                                                                                    \
+    sizeof(ncclCollConfig_t), 0xcafebeef, NCCL_VERSION(2, 32, 3), NULL, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,  \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NULL, 1, NCCL_CONFIG_UNDEF_INT, 0, NULL                          \
+  }
+
+/** ncclReduce with options. */
+NCCL_DECLARE_(ncclResult_t, ncclReduceConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
+               ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config));
+/** ncclBroadcast with options. */
+NCCL_DECLARE_(ncclResult_t, ncclBroadcastConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream, const ncclCollConfig_t *config));
+/** ncclAllReduce with options. */
+NCCL_DECLARE_(ncclResult_t, ncclAllReduceConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
+               ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config));
+/** ncclReduceScatter with options. */
+NCCL_DECLARE_(ncclResult_t, ncclReduceScatterConfig,
+              (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
+               ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config));
+/** ncclAllGather with options. */
+NCCL_DECLARE_(ncclResult_t, ncclAllGatherConfig,
+              (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
+               cudaStream_t stream, const ncclCollConfig_t *config));
+/** ncclAlltoAll with options. */
+NCCL_DECLARE_(ncclResult_t, ncclAlltoAllConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
+               cudaStream_t stream, const ncclCollConfig_t *config));
+/** ncclGather with options. */
+NCCL_DECLARE_(ncclResult_t, ncclGatherConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream, const ncclCollConfig_t *config));
+/** ncclScatter with options. */
+NCCL_DECLARE_(ncclResult_t, ncclScatterConfig,
+              (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+               cudaStream_t stream, const ncclCollConfig_t *config));
+
+/* ---- one-sided operations ---- (since 2.29; not there yet: docs/status.md)
+ * ncclCommQueryProperties gives hostRmaSupport = false, and each call returns ncclInvalidArgument. */
+
+/** Signals to wait for: opCnt of them from rank `peer`, with index sigIdx, in context ctx. */
+typedef struct {
+  int opCnt, peer, sigIdx, ctx;
+} ncclWaitSignalDesc_t;
+/** Not there yet: writes `count` elements to peerWinOffset of the peer's window, then signals it. */
+NCCL_DECLARE_(ncclResult_t, ncclPutSignal,
+              (const void *localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,
+               size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream));
+/** Not there yet: signals a peer. */
+NCCL_DECLARE_(ncclResult_t, ncclSignal,
+              (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream));
+/** Not there yet: waits for signals. */
+NCCL_DECLARE_(ncclResult_t, ncclWaitSignal,
+              (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream));
+
 /* ---- point to point ----
  * Errors, Group and Capture as for collectives.  Sends and receives that must progress together belong in one group. */
 
@@ -436,21 +568,110 @@ NCCL_DECLARE_(ncclResult_t, ncclParamGetAllParameterKeys, (const char ***table, 
 /** Prints all parameters with their values to stdout. */
 NCCL_DECLARE_(void, ncclParamDumpAll, (void));
 
-/* ---- device API: not there yet (docs/status.md); declared so that programs link ---- */
+/* ---- device API ---- Kernels of users cannot communicate yet (docs/status.md): declared so that programs link. */
+
+/** Kinds of network that kernels could use; none is there yet. */
+typedef enum {
+  NCCL_GIN_TYPE_NONE = 0,
+  NCCL_GIN_TYPE_PROXY = 2,
+  NCCL_GIN_TYPE_GDAKI = 3,
+  NCCL_GIN_TYPE_GPI = 4,
+  NCCL_GIN_TYPE_EFA_GDA = 5
+} ncclGinType_t;
+/** Which ranks such a network joins. */
+typedef enum {
+  NCCL_GIN_CONNECTION_NONE = 0,
+  NCCL_GIN_CONNECTION_FULL = 1,
+  NCCL_GIN_CONNECTION_RAIL = 2,
+  NCCL_GIN_CONNECTION_CUSTOM_STRIDE = 3
+} ncclGinConnectionType_t;
+/** Kinds of CFT teams. */
+typedef enum { NCCL_CFT_TEAM_FLAT = 0, NCCL_CFT_TEAM_HIER_MULTIMEM = 1, NCCL_CFT_TEAM_HIER_LSA = 2 } ncclCftTeamMode_t;
+typedef uint32_t ncclCftLeId;
+/** A multicast address; empty: there is none. */
+typedef struct ncclMultimemHandle {
+  void *mcBasePtr; /**< where it begins */
+} ncclMultimemHandle_t;
+typedef struct ncclGinOutboxHandle ncclGinOutboxHandle_t;
+typedef struct ncclGinInboxA2AHandle ncclGinInboxA2AHandle_t;
+
+/** What a communicator supports.  Start from NCCL_COMM_PROPERTIES_INITIALIZER. */
+typedef struct ncclCommProperties {
+  size_t size;                               /**< set by the initializer */
+  unsigned int magic;                        /**< set by the initializer */
+  unsigned int version;                      /**< set by the initializer: the fields that are filled */
+  int rank;                                  /**< this rank */
+  int nRanks;                                /**< ranks */
+  int cudaDev;                               /**< CUDA device; 0 on host memory */
+  int nvmlDev;                               /**< the same device for NVML */
+  NCCL_BOOL_ deviceApiSupport;               /**< kernels may communicate: false */
+  NCCL_BOOL_ multimemSupport;                /**< multicast memory for kernels: false */
+  ncclGinType_t ginType;                     /**< network for kernels: NCCL_GIN_TYPE_NONE */
+  int nLsaTeams;                             /**< LSA teams; each rank is one */
+  NCCL_BOOL_ hostRmaSupport;                 /**< one-sided operations: false */
+  ncclGinType_t railedGinType;               /**< as ginType, within rails */
+  uint64_t commHash;                         /**< equal on all ranks, differs between communicators */
+  int ginMinStride;                          /**< 0 */
+  ncclGinConnectionType_t ginConnectionType; /**< NCCL_GIN_CONNECTION_NONE */
+  NCCL_BOOL_ ginSupport[64];                 /**< by ncclGinType_t: all false */
+  size_t devCommRuntimeVersionSize;          /**< bytes of the library's own ncclDevComm_t: 0 */
+  NCCL_BOOL_ cftSupport;                     /**< false */
+  NCCL_BOOL_ cftMulticastSupport;            /**< false */
+  NCCL_BOOL_ cftCountedSupport;              /**< false */
+} ncclCommProperties_t;
+#ifdef __cplusplus
+#define NCCL_COMM_PROPERTIES_INITIALIZER                                                                               \
+  { sizeof(ncclCommProperties_t), 0xcafebeef, NCCL_VERSION(2, 32, 3) }
+#else
+#define NCCL_COMM_PROPERTIES_INITIALIZER                                                                               \
+  { .size = sizeof(ncclCommProperties_t), .magic = 0xcafebeef, .version = NCCL_VERSION(2, 32, 3) }
+#endif
+/** Fills *props.  Errors: ncclInvalidArgument, ncclInvalidUsage (props without its initializer).  Since 2.29.  Any thread. */
+NCCL_DECLARE_(ncclResult_t, ncclCommQueryProperties, (ncclComm_t comm, ncclCommProperties_t *props));
+/** The address at which this rank's device code reaches `offset` bytes into the window of rank `lsaRank` of the LSA team.
+ * Errors: ncclInvalidArgument (no window, offset past its end, no such rank). */
+NCCL_DECLARE_(ncclResult_t, ncclGetLsaDevicePointer, (ncclWindow_t win, size_t offset, int lsaRank, void **outPtr));
+/** The same for a rank of the communicator; NULL if it is not in the LSA team. */
+NCCL_DECLARE_(ncclResult_t, ncclGetPeerDevicePointer, (ncclWindow_t win, size_t offset, int peer, void **outPtr));
+/** The multicast address of the LSA team: NULL, there is none. */
+NCCL_DECLARE_(ncclResult_t, ncclGetLsaMultimemDevicePointer, (ncclWindow_t win, size_t offset, void **outPtr));
+/** The multicast address of a team: NULL, there is none. */
+NCCL_DECLARE_(ncclResult_t, ncclGetMultimemDevicePointer,
+              (ncclWindow_t win, size_t offset, ncclMultimemHandle_t multimem, void **outPtr));
+/** Not there yet: returns ncclInvalidUsage. */
+NCCL_DECLARE_(ncclResult_t, ncclGetMultimemDeviceLeInfo,
+              (ncclWindow_t win, size_t offset, ncclCftLeId *leId, size_t *leOffset));
+/** Not there yet: returns ncclInvalidUsage. */
+NCCL_DECLARE_(ncclResult_t, ncclGetPeerDeviceLeInfo,
+              (ncclWindow_t win, size_t offset, int peerWorld, ncclCftLeId *leId, size_t *leOffset));
+/** Not there yet: returns ncclInvalidUsage. */
+NCCL_DECLARE_(ncclResult_t, ncclGetCftDeviceLeInfo,
+              (ncclWindow_t win, size_t offset, int peerCft, ncclTeam_t cftTeam, ncclCftLeId *leId, size_t *leOffset));
+/** Ranks joined by CFT: this rank alone. */
+NCCL_DECLARE_(ncclTeam_t, ncclTeamCft, (ncclComm_t, ncclCftTeamMode_t mode));
+/** Ranks joined by CFT with multicast: this rank alone. */
+NCCL_DECLARE_(ncclTeam_t, ncclTeamCftMultimem, (ncclComm_t));
+/** Not there yet: returns ncclInvalidUsage. */
+NCCL_DECLARE_(ncclResult_t, ncclGinOutboxCreateRequirement,
+              (int nBlocks, int log2Size, ncclGinOutboxHandle_t *, ncclDevResourceRequirements_t *));
+/** Not there yet: returns ncclInvalidUsage. */
+NCCL_DECLARE_(ncclResult_t, ncclGinInboxA2ACreateRequirement,
+              (ncclTeam_t peers, int nBlocks, int log2Size, ncclGinInboxA2AHandle_t *,
+               ncclDevResourceRequirements_t *));
 
 /** Not there yet: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclDevCommCreate, (ncclComm_t, ncclDevCommRequirements_t const *, ncclDevComm_t *));
 /** Not there yet: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclDevCommDestroy, (ncclComm_t, ncclDevComm_t const *));
-/** Not there yet: gives an empty team, with a line in the log. */
+/** All ranks.  An unusable communicator gives an empty team, here and below, with a line in the log. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamWorld, (ncclComm_t));
-/** Not there yet: gives an empty team, with a line in the log. */
+/** The ranks whose memory this rank's device code can load from and store to: this rank alone, so far. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamLsa, (ncclComm_t));
-/** Not there yet: gives an empty team, with a line in the log. */
+/** The ranks with the same place in their LSA teams: all, so far. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamRail, (ncclComm_t));
-/** Not there yet: gives -1, with a line in the log. */
+/** The number in the communicator of the team's rank `rank`. */
 NCCL_DECLARE_(int, ncclTeamRankToWorld, (ncclComm_t, ncclTeam_t, int rank));
-/** Not there yet: gives -1, with a line in the log. */
+/** The number in the LSA team of the team's rank `rank`. */
 NCCL_DECLARE_(int, ncclTeamRankToLsa, (ncclComm_t, ncclTeam_t, int rank));
 /** Not there yet: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclLsaBarrierCreateRequirement,
@@ -465,6 +686,7 @@ NCCL_DECLARE_(ncclResult_t, ncclLLA2ACreateRequirement,
               (int nBlocks, int nSlots, ncclLLA2AHandle_t *, ncclDevResourceRequirements_t *));
 
 #undef NCCL_DECLARE_
+#undef NCCL_BOOL_
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's device API: every symbol is there, so that programs load; none of it works yet (docs/status.md). */
+/* NCCL's device API from the host's side.  Kernels of users cannot communicate yet (docs/status.md): no communicator supports
+ * the device API, one-sided operations, multimem or CFT, and ncclCommQueryProperties says so.  Load/store (LSA) teams have one
+ * rank each.  What needs more is refused with the reason. */
+#include <string.h>
 #include "../base/status.h"
 #include "../base/thread.h"
 #include "api.h"
+#include "comm.h"
 
 static ncclResult_t unsupported(const char *who) {
-  return (ncclResult_t)HK_FAIL(HK_ERR_USAGE, "%s: the device API is not part of this version of Hocket", who);
+  return (ncclResult_t)HK_FAIL(
+      HK_ERR_USAGE,
+      "%s: the device API is not part of this version of Hocket (ncclCommQueryProperties gives "
+      "deviceApiSupport = false)",
+      who);
 }
 
 HK_API(ncclResult_t, ncclDevCommCreate, (ncclComm_t c, ncclDevCommRequirements_t const *r, ncclDevComm_t *out)) {
@@ -19,33 +27,73 @@ HK_API(ncclResult_t, ncclDevCommDestroy, (ncclComm_t c, ncclDevComm_t const *d))
   return unsupported("ncclDevCommDestroy");
 }
 
-/* A team cannot report an error: an empty one, and a log line. */
-static ncclTeam_t no_team(const char *who) {
-  (void)unsupported(who);
-  return (ncclTeam_t){0, 0, 0};
+/* ---- properties ---- */
+
+/* The end of the fields that a caller's version knows. */
+static size_t known_bytes(unsigned version) {
+  if (version < 22905) return offsetof(ncclCommProperties_t, multimemSupport) + 1;
+  if (version < 23100) return offsetof(ncclCommProperties_t, commHash);
+  if (version < 23200) return offsetof(ncclCommProperties_t, cftSupport);
+  return sizeof(ncclCommProperties_t);
 }
-HK_API(ncclTeam_t, ncclTeamWorld, (ncclComm_t c)) {
-  (void)c;
-  return no_team("ncclTeamWorld");
+
+HK_API(ncclResult_t, ncclCommQueryProperties, (ncclComm_t comm, ncclCommProperties_t *props)) {
+  static const ncclCommProperties_t fresh = NCCL_COMM_PROPERTIES_INITIALIZER;
+  const size_t first = offsetof(ncclCommProperties_t, rank);
+  hk_status rc = HK_OK;
+  HK_TRY(hk_comm_check_usable(comm, "ncclCommQueryProperties"), out);
+  if (!props) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommQueryProperties: props is NULL");
+    goto out;
+  }
+  if (props->magic != fresh.magic || props->version < 22900 || props->size < first) {
+    rc = HK_FAIL(
+        HK_ERR_USAGE,
+        "ncclCommQueryProperties: size %zu, magic 0x%x, version %u: start from NCCL_COMM_PROPERTIES_INITIALIZER",
+        props->size, props->magic, props->version);
+    goto out;
+  }
+  ncclCommProperties_t full = {.rank = comm->rank,
+                               .nRanks = comm->nranks,
+                               .cudaDev = comm->device < 0 ? 0 : comm->device,
+                               .nvmlDev = comm->device < 0 ? 0 : comm->device,
+                               .nLsaTeams = comm->nranks,
+                               .commHash = hk_bootstrap_comm_id(comm->bootstrap)};
+  size_t bytes = known_bytes(props->version);
+  if (bytes > props->size) bytes = props->size;
+  memcpy((char *)props + first, (const char *)&full + first, bytes - first);
+out:
+  return (ncclResult_t)rc;
 }
-HK_API(ncclTeam_t, ncclTeamLsa, (ncclComm_t c)) {
-  (void)c;
-  return no_team("ncclTeamLsa");
+
+/* ---- teams ---- */
+
+/* A team cannot report an error: for a communicator that is none it is empty, and the log says why. */
+static ncclTeam_t team(const char *who, ncclComm_t c, bool alone) {
+  if (hk_comm_check_usable(c, who) != HK_OK) return (ncclTeam_t){0, 0, 0};
+  return alone ? (ncclTeam_t){1, 0, 1} : (ncclTeam_t){c->nranks, c->rank, 1};
 }
-HK_API(ncclTeam_t, ncclTeamRail, (ncclComm_t c)) {
-  (void)c;
-  return no_team("ncclTeamRail");
+HK_API(ncclTeam_t, ncclTeamWorld, (ncclComm_t c)) { return team("ncclTeamWorld", c, false); }
+HK_API(ncclTeam_t, ncclTeamLsa, (ncclComm_t c)) { return team("ncclTeamLsa", c, true); }
+/* The ranks with the same place in their LSA teams: all, as these have one rank. */
+HK_API(ncclTeam_t, ncclTeamRail, (ncclComm_t c)) { return team("ncclTeamRail", c, false); }
+HK_API(ncclTeam_t, ncclTeamCft, (ncclComm_t c, ncclCftTeamMode_t mode)) {
+  (void)mode;
+  return team("ncclTeamCft", c, true);
 }
+HK_API(ncclTeam_t, ncclTeamCftMultimem, (ncclComm_t c)) { return team("ncclTeamCftMultimem", c, true); }
+
 HK_API(int, ncclTeamRankToWorld, (ncclComm_t c, ncclTeam_t t, int rank)) {
-  (void)c, (void)t, (void)rank;
-  (void)unsupported("ncclTeamRankToWorld");
-  return -1;
+  if (hk_comm_check_usable(c, "ncclTeamRankToWorld") != HK_OK) return -1;
+  return c->rank + (rank - t.rank) * t.stride;
 }
 HK_API(int, ncclTeamRankToLsa, (ncclComm_t c, ncclTeam_t t, int rank)) {
-  (void)c, (void)t, (void)rank;
-  (void)unsupported("ncclTeamRankToLsa");
-  return -1;
+  if (hk_comm_check_usable(c, "ncclTeamRankToLsa") != HK_OK) return -1;
+  return (rank - t.rank) * t.stride; /* this rank is number 0 of its LSA team */
 }
+
+/* ---- what device code would need ---- */
+
 HK_API(ncclResult_t, ncclLsaBarrierCreateRequirement,
        (ncclTeam_t t, int n, ncclLsaBarrierHandle_t *h, ncclDevResourceRequirements_t *r)) {
   (void)t, (void)n, (void)h, (void)r;
@@ -56,6 +104,16 @@ HK_API(ncclResult_t, ncclGinBarrierCreateRequirement,
   (void)c, (void)t, (void)n, (void)h, (void)r;
   return unsupported("ncclGinBarrierCreateRequirement");
 }
+HK_API(ncclResult_t, ncclGinOutboxCreateRequirement,
+       (int nBlocks, int log2Size, ncclGinOutboxHandle_t *h, ncclDevResourceRequirements_t *r)) {
+  (void)nBlocks, (void)log2Size, (void)h, (void)r;
+  return unsupported("ncclGinOutboxCreateRequirement");
+}
+HK_API(ncclResult_t, ncclGinInboxA2ACreateRequirement,
+       (ncclTeam_t peers, int nBlocks, int log2Size, ncclGinInboxA2AHandle_t *h, ncclDevResourceRequirements_t *r)) {
+  (void)peers, (void)nBlocks, (void)log2Size, (void)h, (void)r;
+  return unsupported("ncclGinInboxA2ACreateRequirement");
+}
 HK_API(int, ncclLLA2ACalcSlots, (int maxElts, int maxEltSize)) {
   (void)maxElts, (void)maxEltSize;
   (void)unsupported("ncclLLA2ACalcSlots");
@@ -65,4 +123,73 @@ HK_API(ncclResult_t, ncclLLA2ACreateRequirement,
        (int nBlocks, int nSlots, ncclLLA2AHandle_t *h, ncclDevResourceRequirements_t *r)) {
   (void)nBlocks, (void)nSlots, (void)h, (void)r;
   return unsupported("ncclLLA2ACreateRequirement");
+}
+
+/* ---- one-sided operations ---- */
+
+static ncclResult_t no_rma(const char *who, ncclComm_t c) {
+  hk_status rc = hk_comm_check_usable(c, who);
+  if (rc == HK_OK)
+    rc = HK_FAIL(HK_ERR_ARGUMENT,
+                 "%s: one-sided operations are not part of this version of Hocket (ncclCommQueryProperties gives "
+                 "hostRmaSupport = false): use ncclSend and ncclRecv",
+                 who);
+  return (ncclResult_t)rc;
+}
+HK_API(ncclResult_t, ncclPutSignal,
+       (const void *localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,
+        size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream)) {
+  (void)localbuff, (void)count, (void)datatype, (void)peer, (void)peerWin, (void)peerWinOffset;
+  (void)sigIdx, (void)ctx, (void)flags, (void)stream;
+  return no_rma("ncclPutSignal", comm);
+}
+HK_API(ncclResult_t, ncclSignal,
+       (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream)) {
+  (void)peer, (void)sigIdx, (void)ctx, (void)flags, (void)stream;
+  return no_rma("ncclSignal", comm);
+}
+HK_API(ncclResult_t, ncclWaitSignal,
+       (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream)) {
+  (void)nDesc, (void)signalDescs, (void)stream;
+  return no_rma("ncclWaitSignal", comm);
+}
+
+/* ---- memory that is given back, encryption ---- */
+
+HK_API(ncclResult_t, ncclCommSuspend, (ncclComm_t comm, int flags)) {
+  hk_status rc = hk_comm_check_usable(comm, "ncclCommSuspend");
+  (void)flags;
+  if (rc == HK_OK)
+    rc = HK_FAIL(HK_ERR_USAGE, "ncclCommSuspend: not part of this version of Hocket: destroy the "
+                               "communicator, and make it again later");
+  return (ncclResult_t)rc;
+}
+HK_API(ncclResult_t, ncclCommResume, (ncclComm_t comm)) {
+  hk_status rc = hk_comm_check_usable(comm, "ncclCommResume");
+  if (rc == HK_OK) rc = HK_FAIL(HK_ERR_USAGE, "ncclCommResume: the communicator is not suspended");
+  return (ncclResult_t)rc;
+}
+HK_API(ncclResult_t, ncclCommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)) {
+  hk_status rc = hk_comm_check_usable(comm, "ncclCommMemStats");
+  if (rc == HK_OK && (!value || (int)stat < ncclStatGpuMemSuspend || stat > ncclStatGpuMemTotal))
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommMemStats: statistic %d (0 to 3), value %p", (int)stat, (void *)value);
+  if (rc == HK_OK && comm->device >= 0)
+    rc = HK_FAIL(HK_ERR_USAGE, "ncclCommMemStats: GPU memory is not counted in this version of Hocket");
+  if (rc == HK_OK) *value = 0; /* a communicator on host memory has no GPU memory */
+  return (ncclResult_t)rc;
+}
+
+HK_API(ncclResult_t, ncclSetEncryption, (const ncclEncryptionConfig_t *config)) {
+  static const ncclEncryptionConfig_t fresh = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+  if (!config) return ncclSuccess;
+  if (config->magic != fresh.magic || config->size < sizeof fresh || config->mode < NCCL_ENCRYPTION_MODE_NONE ||
+      config->mode > NCCL_ENCRYPTION_MODE_PSK)
+    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
+                                 "ncclSetEncryption: size %zu, magic 0x%x, mode %d: start from "
+                                 "NCCL_ENCRYPTION_CONFIG_INITIALIZER",
+                                 config->size, config->magic, config->mode);
+  if (config->mode == NCCL_ENCRYPTION_MODE_NONE) return ncclSuccess;
+  return (ncclResult_t)HK_FAIL(HK_ERR_USAGE,
+                               "ncclSetEncryption: TLS is not part of this version of Hocket: use an encrypted network "
+                               "(WireGuard, IPsec)");
 }

@@ -67,6 +67,7 @@ HK_API(ncclResult_t, ncclMemFree, (void *ptr)) {
 /* ---- registration ---- */
 struct hk_registration {
   uint32_t magic;
+  ncclComm_t comm;
   void *base;
   size_t bytes;
   void *handle; /* the backend's; NULL: it has none */
@@ -81,7 +82,7 @@ static hk_status add_registration(const char *who, ncclComm_t c, void *base, siz
   if (!out || (!base && bytes)) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %zu bytes at %p", who, bytes, base);
   hk_registration *r = malloc(sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for a registration");
-  *r = (hk_registration){.magic = REGISTRATION_LIVE, .base = base, .bytes = bytes};
+  *r = (hk_registration){.magic = REGISTRATION_LIVE, .comm = c, .base = base, .bytes = bytes};
   if ((rc = c->backend->memory_add(c, base, bytes, symmetric, &r->handle)) != HK_OK) {
     free(r);
     return rc;
@@ -145,6 +146,83 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
 HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win)) {
   HK_UNCANCELLED;
   return (ncclResult_t)remove_registration("ncclCommWindowDeregister", comm, (hk_registration *)(void *)win);
+}
+
+/* ---- addresses in windows ----
+ * For loads and stores of device code.  No communicator supports that yet (api_device.c): a rank gets the addresses of its own
+ * memory; those of other ranks are NULL, as with NCCL for a rank that loads and stores do not reach. */
+
+static hk_status check_window(const char *who, ncclWindow_t win, const void *out, hk_registration **found) {
+  *found = (hk_registration *)(void *)win;
+  if (!win || !out || (*found)->magic != REGISTRATION_LIVE)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: window %p is NULL or not a window, or the place for the answer is NULL", who,
+                   (void *)win);
+  return HK_OK;
+}
+
+HK_API(ncclResult_t, ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void **outUserPtr)) {
+  hk_registration *r = NULL;
+  hk_status rc = hk_comm_check(comm, "ncclWinGetUserPtr");
+  if (rc == HK_OK) rc = check_window("ncclWinGetUserPtr", win, outUserPtr, &r);
+  if (rc == HK_OK) *outUserPtr = r->base;
+  return (ncclResult_t)rc;
+}
+
+/* `rank`: of `nranks`, the caller being `own`. */
+static ncclResult_t pointer(const char *who, ncclWindow_t win, size_t offset, int rank, bool lsa, void **out) {
+  hk_registration *r = NULL;
+  hk_status rc = check_window(who, win, out, &r);
+  if (rc != HK_OK) return (ncclResult_t)rc;
+  int nranks = lsa ? 1 : r->comm->nranks, own = lsa ? 0 : r->comm->rank;
+  if (offset >= r->bytes || rank < 0 || rank >= nranks)
+    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "%s: offset %zu of %zu bytes, rank %d of %d", who, offset, r->bytes,
+                                 rank, nranks);
+  *out = rank == own ? (char *)r->base + offset : NULL;
+  return ncclSuccess;
+}
+HK_API(ncclResult_t, ncclGetLsaDevicePointer, (ncclWindow_t win, size_t offset, int lsaRank, void **outPtr)) {
+  return pointer("ncclGetLsaDevicePointer", win, offset, lsaRank, true, outPtr);
+}
+HK_API(ncclResult_t, ncclGetPeerDevicePointer, (ncclWindow_t win, size_t offset, int peer, void **outPtr)) {
+  return pointer("ncclGetPeerDevicePointer", win, offset, peer, false, outPtr);
+}
+/* There is no multicast memory that device code reaches: as NCCL without NVLS. */
+static ncclResult_t no_multimem(const char *who, ncclWindow_t win, size_t offset, void **out) {
+  hk_registration *r = NULL;
+  hk_status rc = check_window(who, win, out, &r);
+  if (rc == HK_OK && offset >= r->bytes)
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: offset %zu of %zu bytes", who, offset, r->bytes);
+  if (rc == HK_OK) *out = NULL;
+  return (ncclResult_t)rc;
+}
+HK_API(ncclResult_t, ncclGetLsaMultimemDevicePointer, (ncclWindow_t win, size_t offset, void **outPtr)) {
+  return no_multimem("ncclGetLsaMultimemDevicePointer", win, offset, outPtr);
+}
+HK_API(ncclResult_t, ncclGetMultimemDevicePointer,
+       (ncclWindow_t win, size_t offset, ncclMultimemHandle_t multimem, void **outPtr)) {
+  if (!multimem.mcBasePtr)
+    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclGetMultimemDevicePointer: the multimem handle is empty");
+  return no_multimem("ncclGetMultimemDevicePointer", win, offset, outPtr);
+}
+
+static ncclResult_t no_cft(const char *who) {
+  return (ncclResult_t)HK_FAIL(HK_ERR_USAGE, "%s: CFT needs a Blackwell GPU and is not part of this version of Hocket",
+                               who);
+}
+HK_API(ncclResult_t, ncclGetMultimemDeviceLeInfo,
+       (ncclWindow_t win, size_t offset, ncclCftLeId *leId, size_t *leOffset)) {
+  (void)win, (void)offset, (void)leId, (void)leOffset;
+  return no_cft("ncclGetMultimemDeviceLeInfo");
+}
+HK_API(ncclResult_t, ncclGetPeerDeviceLeInfo,
+       (ncclWindow_t win, size_t offset, int peerWorld, ncclCftLeId *leId, size_t *leOffset)) {
+  (void)win, (void)offset, (void)peerWorld, (void)leId, (void)leOffset;
+  return no_cft("ncclGetPeerDeviceLeInfo");
+}
+HK_API(ncclResult_t, ncclGetCftDeviceLeInfo,
+       (ncclWindow_t win, size_t offset, int peerCft, ncclTeam_t cftTeam, ncclCftLeId *leId, size_t *leOffset)) {
+  (void)win, (void)offset, (void)peerCft, (void)cftTeam, (void)leId, (void)leOffset;
+  return no_cft("ncclGetCftDeviceLeInfo");
 }
 
 /* ---- operators ---- */

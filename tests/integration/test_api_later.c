@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls of NCCL 2.29 to 2.32: what they answer, what they refuse, and structures of older callers.
+ * check: notsan */
+#include <check.h>
+#include <nccl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../support/ranks.h"
+#include "../support/suite.h"
+
+static int is(int fine, const char *what) {
+  if (!fine) fprintf(stderr, "not so: %s (%s)\n", what, ncclGetLastError(NULL));
+  return !fine;
+}
+#define IS(condition) faults += is(condition, #condition)
+
+static int properties(ncclComm_t c, int rank, int n, void *arg) {
+  ncclCommProperties_t p = NCCL_COMM_PROPERTIES_INITIALIZER;
+  struct {
+    ncclCommProperties_t p;
+    char beyond;
+  } old;
+  int faults = 0;
+  (void)arg;
+  IS(ncclCommQueryProperties(c, &p) == ncclSuccess);
+  IS(p.rank == rank && p.nRanks == n && p.nLsaTeams == n && p.cudaDev == 0);
+  IS(!p.deviceApiSupport && !p.hostRmaSupport && !p.multimemSupport && p.ginType == NCCL_GIN_TYPE_NONE);
+  IS(p.size == sizeof p && p.magic == 0xcafebeef);
+  /* A caller of 2.29.2 has 40 bytes: nothing is written after the fields that it knows. */
+  memset(&old, 0x55, sizeof old);
+  old.p.size = 40;
+  old.p.magic = 0xcafebeef;
+  old.p.version = 22902;
+  IS(ncclCommQueryProperties(c, &old.p) == ncclSuccess);
+  IS(old.p.rank == rank && !old.p.multimemSupport);
+  for (size_t i = 34; i < sizeof old; i++) IS(((unsigned char *)&old)[i] == 0x55);
+  IS(ncclCommQueryProperties(c, NULL) == ncclInvalidArgument);
+  p.magic = 1;
+  IS(ncclCommQueryProperties(c, &p) == ncclInvalidUsage);
+  return faults;
+}
+
+static int teams_and_windows(ncclComm_t c, int rank, int n, void *arg) {
+  ncclTeam_t world = ncclTeamWorld(c), lsa = ncclTeamLsa(c), rail = ncclTeamRail(c), cft = ncclTeamCftMultimem(c);
+  ncclWindow_t win = NULL;
+  ncclMultimemHandle_t none = {NULL};
+  void *at = NULL, *memory = NULL;
+  int faults = RANK_CHECK(ncclMemAlloc(&memory, 8192));
+  (void)arg;
+  IS(world.nRanks == n && world.rank == rank && world.stride == 1);
+  IS(lsa.nRanks == 1 && lsa.rank == 0 && cft.nRanks == 1 && rail.nRanks == n);
+  for (int r = 0; r < n; r++) {
+    IS(ncclTeamRankToWorld(c, world, r) == r);
+    IS(ncclTeamRankToLsa(c, world, r) == r - rank);
+  }
+  IS(ncclTeamWorld(NULL).nRanks == 0);
+  faults += RANK_CHECK(ncclCommWindowRegister(c, memory, 8192, &win, NCCL_WIN_COLL_SYMMETRIC));
+  IS(ncclWinGetUserPtr(c, win, &at) == ncclSuccess && at == memory);
+  IS(ncclGetLsaDevicePointer(win, 100, 0, &at) == ncclSuccess && at == (char *)memory + 100);
+  IS(ncclGetLsaDevicePointer(win, 100, 1, &at) == ncclInvalidArgument);
+  IS(ncclGetLsaDevicePointer(win, 8192, 0, &at) == ncclInvalidArgument);
+  IS(ncclGetPeerDevicePointer(win, 0, rank, &at) == ncclSuccess && at == memory);
+  IS(ncclGetPeerDevicePointer(win, 0, (rank + 1) % n, &at) == ncclSuccess && !at);
+  IS(ncclGetPeerDevicePointer(NULL, 0, 0, &at) == ncclInvalidArgument);
+  at = memory;
+  IS(ncclGetLsaMultimemDevicePointer(win, 0, &at) == ncclSuccess && !at);
+  IS(ncclGetMultimemDevicePointer(win, 0, none, &at) == ncclInvalidArgument);
+  faults += RANK_CHECK(ncclCommWindowDeregister(c, win)) + RANK_CHECK(ncclMemFree(memory));
+  return faults;
+}
+
+static int options_of_a_call(ncclComm_t c, int rank, int n, void *arg) {
+  ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
+  float in[4] = {1, 1, 1, 1}, out[4] = {0};
+  int faults = 0;
+  (void)rank, (void)arg;
+  IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, NULL) == ncclSuccess && out[3] == (float)n);
+  k.userProfilerTag = 7;
+  IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclSuccess && out[0] == (float)n);
+  IS(ncclBroadcastConfig(in, out, 4, ncclFloat, 0, c, NULL, &k) == ncclSuccess && out[0] == 1);
+  k.maxCTAs = 4;
+  IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclInvalidArgument);
+  IS(strstr(ncclGetLastError(NULL), "maxCTAs") != NULL);
+  k.maxCTAs = NCCL_CONFIG_UNDEF_INT;
+  k.algSelection = "ring";
+  IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclInvalidArgument);
+  k.forceAlgSelection = 0;
+  IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclSuccess);
+  k.magic = 0;
+  IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclInvalidArgument);
+  return faults;
+}
+
+/* What is not there says so, and leaves the communicator as it is. */
+static int refusals(ncclComm_t c, int rank, int n, void *arg) {
+  uint64_t bytes = 1;
+  float x = 1;
+  int faults = 0;
+  (void)rank, (void)arg;
+  IS(ncclCommSuspend(c, NCCL_SUSPEND_MEM) == ncclInvalidUsage);
+  IS(ncclCommResume(c) == ncclInvalidUsage);
+  IS(ncclCommMemStats(c, ncclStatGpuMemTotal, &bytes) == ncclSuccess && bytes == 0);
+  IS(ncclCommMemStats(c, (ncclCommMemStat_t)4, &bytes) == ncclInvalidArgument);
+  IS(ncclSignal(0, 0, 0, 0, c, NULL) == ncclInvalidArgument);
+  IS(strstr(ncclGetLastError(NULL), "ncclSend") != NULL);
+  IS(ncclPutSignal(&x, 1, ncclFloat, 0, NULL, 0, 0, 0, 0, c, NULL) == ncclInvalidArgument);
+  IS(ncclWaitSignal(0, NULL, c, NULL) == ncclInvalidArgument);
+  IS(ncclAllReduce(&x, &x, 1, ncclFloat, ncclSum, c, NULL) == ncclSuccess && x == (float)n);
+  return faults;
+}
+
+static const rank_body bodies[] = {properties, teams_and_windows, options_of_a_call, refusals};
+
+START_TEST(calls) { ck_assert_int_eq(ranks_as_threads(3, bodies[_i], NULL), 0); }
+END_TEST
+
+START_TEST(encryption) {
+  ncclEncryptionConfig_t e = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+  ck_assert_int_eq(ncclSetEncryption(NULL), ncclSuccess);
+  ck_assert_int_eq(ncclSetEncryption(&e), ncclSuccess);
+  e.mode = NCCL_ENCRYPTION_MODE_PSK;
+  e.psk = "0123456789abcdef0123456789abcdef";
+  ck_assert_int_eq(ncclSetEncryption(&e), ncclInvalidUsage);
+  e.mode = 2;
+  ck_assert_int_eq(ncclSetEncryption(&e), ncclInvalidArgument);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("api_later");
+  TCase *t = tcase_create("calls");
+  tcase_add_loop_test(t, calls, 0, 4);
+  tcase_add_test(t, encryption);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
