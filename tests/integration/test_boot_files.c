@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank without descriptors, at any point of an init or in the first operation: all ranks end soon, with that cause.
+/* A rank without descriptors, at any point of an init or in the first operation: all ranks end soon, with that cause. And a root
+ * that cannot listen.
  * check: notsan */
 #include <errno.h>
 #include <nccl.h>
@@ -79,6 +80,21 @@ START_TEST(few_descriptors) {
 }
 END_TEST
 
+/* NCCL_COMM_ID's root: with no descriptor left, no listener can be made. */
+static int root_without(void *arg) {
+  ncclUniqueId id;
+  rlim_t in_use = (rlim_t)(open_fds() - 3);
+  (void)arg;
+  set_param("NCCL_COMM_ID", "127.0.0.1:1");
+  struct rlimit few = {in_use, in_use};
+  if (setrlimit(RLIMIT_NOFILE, &few)) return 1;
+  hk_status code = hk_bootstrap_env_id(&id, 0);
+  return code == HK_ERR_SYSTEM && strstr(hk_last_error(), "Too many open files") ? 0 : 2;
+}
+
+START_TEST(root_without_descriptors) { ck_assert_int_eq(end_process(start_process(root_without, NULL)), 0); }
+END_TEST
+
 static void setup(void) { boards = shared_memory(CASES * sizeof *boards); }
 
 int main(void) {
@@ -87,6 +103,7 @@ int main(void) {
   tcase_add_checked_fixture(t, setup, NULL);
   tcase_set_timeout(t, 120);
   tcase_add_test(t, few_descriptors);
+  tcase_add_test(t, root_without_descriptors);
   suite_add_tcase(s, t);
   return suite_run(s);
 }

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests of the GPU kernels fail when a kernel is broken: each mutation below is made to a copy of the sources, and the
 # tests that should notice are run with it.  A mutation that none notices survives: that is a hole in the tests, and fails.
-# MUTATIONS=all (make gpu-mutations) tries all; without it only those marked `quick`.  ONLY_MUTATION=text: by description.
+# MUTATIONS=all (make mutations FILES=src/kernels/cuda) tries all and writes build/mutations/results; without it only those marked `quick`.  ONLY_MUTATION=text: by description.
 # check: timeout=150
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 [ -e "$HK_BUILD/libsupport.a" ] || { echo "SKIP: the tests are not built"; exit 77; }
 case $HK_BUILD in *-*) echo "SKIP: tried with the plain build only"; exit 77 ;; esac
+report=/dev/null
+[ "${MUTATIONS:-}" = all ] && mkdir -p build/mutations && report=build/mutations/results && : >$report
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 mkdir -p "$dir/tests/unit" && cp -r src include "$dir" && cp -r tests/support tests/cudaemu "$dir/tests"
 cp tests/unit/test_gpu_exec.c tests/unit/test_gpu_ll128.c "$dir/tests/unit"
@@ -48,15 +50,26 @@ try() {
   esac
 }
 
+# The test that a mode runs.
+test_of() { # mode
+  case $1 in
+    exec*) echo "test_gpu_exec${1#exec}" ;;
+    wide*) echo "test_gpu_ll128${1#wide}" ;;
+    emulated) echo test_device ;;
+    multicast) echo test_gpu_multicast ;;
+  esac
+}
+
 tried=0 survivors=0 stale=0
 # mutate MODE QUICK FILE SED WHAT
 mutate() {
-  local mode=$1 quick=$2 file=src/kernels/cuda/$3 rc
+  local mode=$1 quick=$2 file=src/kernels/cuda/$3 what=$5 rc begin=$SECONDS at
   [ -n "${ONLY_MUTATION:-}" ] && [[ $5 != *$ONLY_MUTATION* ]] && return
   [ -z "${ONLY_MUTATION:-}" ] && [ "${MUTATIONS:-}" != all ] && [ "$quick" != quick ] && return
   sed "$4" "$file" >"$dir/$file"
-  if cmp -s "$file" "$dir/$file"; then
-    echo "STALE     $5: the line in $3 has changed; change the mutation too"
+  at=$(cmp "$file" "$dir/$file" | sed 's/.* //')
+  if [ -z "$at" ]; then
+    echo "STALE     $file  $5: the line has changed; change the mutation too"
     stale=$((stale + 1))
     return
   fi
@@ -64,11 +77,18 @@ mutate() {
   try "$mode"
   rc=$?
   case $rc in
-    0) [ "${MUTATIONS:-}" = all ] && echo "noticed   $5 ($mode)" ;;
-    2) echo "BROKEN    $5: does not compile:"; head -n 5 "$dir/log"; stale=$((stale + 1)) ;;
-    *) echo "SURVIVED  $5 ($mode)"; survivors=$((survivors + 1)) ;;
+    0) result noticed ;;
+    2) echo "BROKEN    $file:$at  $5: does not compile:"; head -n 5 "$dir/log"; stale=$((stale + 1)) ;;
+    *) result SURVIVED; survivors=$((survivors + 1)) ;;
   esac
   cp "$file" "$dir/$file"
+}
+# A line as scripts/mutations.sh writes it.
+result() { # noticed or SURVIVED; the rest from mutate
+  local by="no test"
+  [ "$1" = noticed ] && by=$(test_of "$mode")
+  printf '%-8s  %s:%s  %s  [%s, %d s]\n' "$1" "$file" "$at" "$what" "$by" $((SECONDS - begin)) >>"$dir/results"
+  { [ "$1" = SURVIVED ] || [ "${MUTATIONS:-}" = all ]; } && tail -n 1 "$dir/results" | tee -a "$report"
 }
 
 # What is not broken must pass, or all would count as noticed; `make check` has run these tests already.

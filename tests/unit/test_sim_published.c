@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "../../src/collectives/protocol.h"
+#include "../../src/sim/run.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
@@ -123,6 +124,20 @@ START_TEST(two_sockets) {
 }
 END_TEST
 
+/* A queue that grows while it is in use, with its first element in the middle of its memory. */
+START_TEST(queue_grows) {
+  hk_times q = {0};
+  double pushed = 0, popped = 0;
+  for (int round = 0; round < 20; round++) {
+    for (int i = 0; i < 7; i++) ck_assert_int_eq(hk_times_push(&q, pushed++), HK_OK);
+    for (int i = 0; i < 3; i++, hk_times_pop(&q)) ck_assert_double_eq(hk_times_first(&q), popped++);
+  }
+  ck_assert_uint_eq(q.count, 80);
+  for (; q.count; hk_times_pop(&q)) ck_assert_double_eq(hk_times_first(&q), popped++);
+  free(q.at);
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("sim_published");
   TCase *c = tcase_create("figures");
@@ -130,6 +145,7 @@ int main(void) {
   tcase_add_loop_test(c, measured, 0, HK_ARRAY_LENGTH(figures));
   tcase_add_test(c, arithmetic);
   tcase_add_test(c, two_sockets);
+  tcase_add_test(c, queue_grows);
   suite_add_tcase(s, c);
   return suite_run(s);
 }

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which way the data went: the results are right on the slow path too, so the flags that the last operation left in the slots of
+ * links say whether a slot referred to the sender's memory (zero copy) or held a copy. */
+#include <check.h>
+#include <stdlib.h>
+#include "../../src/runtime/comm.h"
+#include "../support/ranks.h"
+#include "../support/suite.h"
+
+enum { RANKS = 2, KIB = 1 << 10 };
+
+typedef struct path {
+  const char *what;
+  bool processes, sum;
+  size_t bytes; /* of a block */
+  bool referred;
+} path;
+
+static const path paths[] = {
+    {"threads read each other's memory", false, false, 64 * KIB, true},
+    {"and what they will add to their own", false, true, 64 * KIB, true},
+    {"small messages are copied", false, false, 8 * KIB, false},
+    {"processes read each other's memory through the kernel", true, false, 64 * KIB, true},
+    {"but not what they will add", true, true, 64 * KIB, false},
+    {"unless it is large", true, true, 256 * KIB, true},
+};
+
+/* The slots of this rank's sends whose last use was a reference, or was not. */
+static unsigned slots_with(ncclComm_t c, bool reference) {
+  unsigned found = 0;
+  for (int peer = 0; peer < c->nranks; peer++)
+    for (int channel = 0; c->wiring.links[peer] && channel < HK_CHANNEL_COUNT; channel++) {
+      const hk_wired_link *w = c->wiring.links[peer]->at[channel][HK_LINK_SEND];
+      for (uint32_t s = 0; w && s <= w->link.mask && s < w->link.done; s++)
+        found += ((w->link.slots[s].flags & HK_SLOT_REF) != 0) == reference;
+    }
+  return found;
+}
+
+static int run(ncclComm_t comm, int rank, int nranks, void *arg) {
+  const path *p = arg;
+  size_t count = p->bytes / sizeof(float), all = count * (size_t)nranks;
+  float *in = malloc(all * sizeof *in), *out = malloc(all * sizeof *out);
+  int faults = 0;
+  for (size_t i = 0; i < all; i++) in[i] = (float)(rank + 1);
+  if (p->sum)
+    faults += RANK_CHECK(ncclReduceScatter(in, out, count, ncclFloat, ncclSum, comm, NULL));
+  else
+    faults += RANK_CHECK(ncclAllGather(in, out, count, ncclFloat, comm, NULL));
+  for (size_t i = 0; i < count; i++) faults += out[i] != (p->sum ? (float)(nranks * (nranks + 1) / 2) : 1.0F);
+  if (!slots_with(comm, p->referred) || slots_with(comm, !p->referred)) {
+    printf("%s: rank %d has %u slots with references and %u with data\n", p->what, rank, slots_with(comm, true),
+           slots_with(comm, false));
+    faults++;
+  }
+  free(in);
+  free(out);
+  return faults;
+}
+
+START_TEST(referred) {
+  path p = paths[_i];
+  setenv("NCCL_ALGO", "ring", 1);
+  setenv("HOCKET_SLOT_BYTES", "1M", 1); /* one wave */
+  ck_assert_int_eq((p.processes ? ranks_as_processes : ranks_as_threads)(RANKS, run, &p), 0);
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("paths_taken");
+  TCase *t = tcase_create("paths_taken");
+  tcase_add_loop_test(t, referred, 0, HK_ARRAY_LENGTH(paths));
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
