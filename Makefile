@@ -277,13 +277,12 @@ check: ## install what is missing, build, run every test; ONLY=pattern for some,
 	@$(MAKE) $(JOBS) --no-print-directory check-build
 	@HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" ONLY="$(ONLY)" QUICK="$(QUICK)" scripts/check.sh
 
-mutations: ## break the CPU code in random places: does a unit test notice?  SEED=, MINUTES=30, FILES=pattern, TESTS=pattern
+mutations: ## break the code in random places: does a unit test notice?  SEED=, MINUTES=30, FILES=pattern (src/kernels/cuda: the GPU's)
 	@scripts/deps.sh check
-	@HK_MAKE="$(MAKE)" scripts/mutations.sh
+	@HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" scripts/mutations.sh
 
-gpu-mutations: ## break the GPU kernels in many ways, one after another: does a test notice?
-	@$(MAKE) $(JOBS) --no-print-directory tests
-	@MUTATIONS=all HK_BUILD=$(BUILD) tests/suites/gpu_mutations.sh
+gpu-mutations: ## make mutations FILES=src/kernels/cuda
+	@$(MAKE) --no-print-directory mutations FILES=src/kernels/cuda
 
 gpu-check: ## is everything right on the GPU at hand?  Under ten minutes; results in build/gpu/
 	@tests/gpu/check.sh || [ $$? = 77 ]
