@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives by copy engines, with no block of threads: each rank copies what it has into the others' output windows, in
- * its stream.  Two words for each pair of ranks are the receiver's: that the sender's own output may be written to,
- * and that the sender has written.  They lie in pinned host memory: where the communicator fails the host frees the stream
- * by stores of its own.  Another stream that did it could share a hardware queue with the one that waits, and stand behind it.  A stream waits for a word to be 1 and sets it back to 0 at once, so that a captured call
- * can be replayed: the other end writes a word again only after the other word of this rank has come, which its
- * stream writes behind the one set back. */
+/* The executor that uses copy engines, and no block of threads.  It runs every collective that only moves data and has an output on
+ * each rank: a rank copies the blocks of its input, in its stream, to the output windows that hold them according to
+ * hk_coll_source.
+ *
+ * Two words for each pair of ranks are the receiver's: that the sender's own output may be written to, and that the sender
+ * has written.  They lie in pinned host memory: if the communicator fails, the host ends the stream's waits by stores of its
+ * own.  Another stream that did this could share a hardware queue with the one that waits, and come after it.  A stream waits
+ * for a word to be 1 and sets it back to 0 at once, so that a captured call can be replayed: the other end writes a word
+ * again only after the other word of this rank has come, which its stream writes after the one set back. */
 #include <stdlib.h>
 #include "../base/log.h"
 #include "set.h"
@@ -79,14 +82,43 @@ hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   return g->copies ? make_words(c) : HK_OK;
 }
 
+/* Does output block `block` of rank `to` hold a block of this rank's input?  Then *part is that block. */
+static bool gives(const hk_call *call, int to, int block, int *part) {
+  int from;
+  hk_coll_source((hk_coll)call->coll, to, call->comm->nranks, call->root, block, &from, part);
+  return from == call->comm->rank;
+}
+
+/* Does another rank write to where this rank's block `part` of the input is?  Copies of different ranks have no order. */
+static bool is_overwritten(const hk_call *call, int part, size_t bytes) {
+  uintptr_t in = (uintptr_t)call->in + (size_t)part * bytes, out = (uintptr_t)call->out;
+  int own, blocks = hk_coll_out_blocks((hk_coll)call->coll, call->comm->nranks);
+  for (int b = 0; b < blocks; b++, out += bytes)
+    if (in < out + bytes && out < in + bytes && !gives(call, call->comm->rank, b, &own)) return true;
+  return false;
+}
+
+/* May all ranks write at the same time?  Not for an alltoall in place. */
+static bool has_no_order(const hk_call *call, size_t bytes) {
+  ncclComm_t c = call->comm;
+  int part, blocks = hk_coll_out_blocks((hk_coll)call->coll, c->nranks);
+  uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
+  size_t in_bytes = bytes * (size_t)hk_coll_in_blocks((hk_coll)call->coll, c->nranks);
+  if (in + in_bytes <= out || out + bytes * (size_t)blocks <= in) return true;
+  for (int r = 0; r < c->nranks; r++)
+    for (int b = 0; b < blocks && r != c->rank; b++)
+      if (gives(call, r, b, &part) && is_overwritten(call, part, bytes)) return false;
+  return true;
+}
+
 hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out) {
   ncclComm_t c = call->comm;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   hk_coll coll = (hk_coll)call->coll;
   *out = NULL;
-  if (!hk_gpu_of(c)->copies || call->p2p) return HK_OK;
-  /* In place an alltoall's output is what others still have to be sent. */
-  if (coll != HK_ALLGATHER && coll != HK_BROADCAST && (coll != HK_ALLTOALL || call->in == call->out)) return HK_OK;
+  if (!hk_gpu_of(c)->copies || call->p2p || hk_coll_reduces(coll)) return HK_OK;
+  /* A rank without an output would not know which window the root has. */
+  if (hk_coll_in_set(HK_COLLS_OUT_ROOT, coll) || !has_no_order(call, bytes)) return HK_OK;
   return hk_gpu_view_window(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), out);
 }
 
@@ -111,16 +143,17 @@ hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q) {
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype), at = (uintptr_t)call->out - p->window->begin;
+  int blocks = hk_coll_out_blocks((hk_coll)call->coll, c->nranks);
   atomic_store(&hk_gpu_of(c)->copied, true);
   HK_TRY(meet(c, false, q), out);
   for (int i = 0; i < c->nranks; i++) { /* each begins with another one, so that all links are in use */
-    int r = (c->rank + i) % c->nranks;
+    int r = (c->rank + i) % c->nranks, part;
     char *to = r == c->rank ? call->out : (char *)(uintptr_t)p->window->theirs[r] + at;
-    const char *from = call->in;
-    if (call->coll == HK_BROADCAST && c->rank != call->root) break;
-    if (call->coll == HK_ALLTOALL) from += (size_t)r * bytes;
-    if (call->coll != HK_BROADCAST) to += (size_t)c->rank * bytes;
-    if (to != from) HK_TRY(d->ops->copy(d, to, from, bytes, q), out);
+    for (int b = 0; b < blocks; b++, to += bytes) {
+      if (!gives(call, r, b, &part)) continue;
+      const char *from = (const char *)call->in + (size_t)part * bytes;
+      if (to != from) HK_TRY(d->ops->copy(d, to, from, bytes, q), out);
+    }
   }
   rc = meet(c, true, q);
 out:

@@ -195,17 +195,18 @@ static void replay(place *p) {
 
 /* No kernel is launched: the first launch would fail. */
 static void by_copies(place *p) {
-  static const hk_coll colls[] = {HK_ALLGATHER, HK_BROADCAST, HK_ALLTOALL};
+  static const hk_coll colls[] = {HK_ALLGATHER, HK_BROADCAST, HK_ALLTOALL, HK_SCATTER};
   static const size_t counts[] = {3, 1000};
   open_windows(p, 2 << 20);
-  for (int i = 0; i < 12; i++) {
-    gpu_call c = {.coll = colls[i % 3],
-                  .count = counts[i / 3 % 2],
+  for (int i = 0; i < 16; i++) {
+    hk_coll coll = colls[i % 4];
+    gpu_call c = {.coll = coll,
+                  .count = counts[i / 4 % 2],
                   .type = ncclFloat32,
                   .root = 1,
-                  .in_place = i >= 6 && colls[i % 3] != HK_ALLTOALL,
+                  .in_place = i >= 8 && (coll == HK_ALLGATHER || coll == HK_BROADCAST),
                   .offset = (size_t)i * 64};
-    each_call(p, &c, i >= 6 && c.coll != HK_ALLTOALL ? 1 : 3);
+    each_call(p, &c, c.in_place ? 1 : 3);
   }
   if (p->each == 1) replay(p);
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->copied);
