@@ -8,10 +8,10 @@
 #include "thread.h"
 
 enum {
-  YIELDS_PER_CLOCK = 4,         /* a yield to nobody costs about ten clock readings; one to somebody far more */
+  YIELDS_PER_CLOCK = 4,         /* a yield without a ready thread costs about ten clock readings; with one, far more */
   CHECK_NS = 100 * 1000 * 1000, /* between calls of `check` */
   COND_SLICE_NS = 50 * 1000 * 1000,
-  SLICE_MS = 50 /* the longest sleep in poll(2) without a look at the failure words */
+  SLICE_MS = 50 /* the longest sleep in poll(2) between two checks of the failure words */
 };
 
 uint64_t hk_now_ns(void) {
@@ -21,13 +21,13 @@ uint64_t hk_now_ns(void) {
 }
 
 static hk_status failure_of(const hk_wait_env *env) {
-  /* acquire: who set the word wrote the error's text and state before; we must see them */
+  /* acquire: the thread that set the word wrote the error's text and state before; we must see them */
   int code = env->failure ? atomic_load_explicit(env->failure, memory_order_acquire) : 0;
   if (!code && env->shared_failure) code = atomic_load_explicit(env->shared_failure, memory_order_acquire);
   return (hk_status)code;
 }
 
-/* What the clock decides: `check` about every 100 ms, and the deadline. */
+/* What depends on the clock: `check` about every 100 ms, and the deadline. */
 static hk_status look_at_clock(hk_waiter *w, const char *what) {
   const hk_wait_env *env = w->env;
   uint64_t now = hk_now_ns();
@@ -52,7 +52,7 @@ static hk_status look_at_clock(hk_waiter *w, const char *what) {
 hk_status hk_wait_slow(hk_waiter *w) {
   hk_status rc = failure_of(w->env);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
-  /* The counter goes on from `spins`; when it wraps we spin once more, which harms nobody. */
+  /* The counter continues from `spins`; when it wraps we spin once more, which does no harm. */
   if ((w->polls++ - w->env->spins) % YIELDS_PER_CLOCK == 0) {
     rc = look_at_clock(w, "a peer");
     if (rc != HK_OK) return rc;
@@ -61,7 +61,7 @@ hk_status hk_wait_slow(hk_waiter *w) {
   return HK_OK;
 }
 
-/* How long poll(2) may sleep: a slice, less where the deadline is nearer. */
+/* How long poll(2) may sleep: one slice, or less if the deadline is nearer. */
 static int slice_ms(const hk_wait_env *env) {
   if (!env->deadline_ns) return SLICE_MS;
   uint64_t now = hk_now_ns();
@@ -92,7 +92,7 @@ hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *w
     if (n < 0 && errno != EINTR) return HK_FAIL_ERRNO("poll failed while waiting for %s", what);
     if (n > 0 && p.revents & POLLNVAL)
       return HK_FAIL(HK_ERR_INTERNAL, "waiting for %s on file descriptor %d, which is not open", what, fd);
-    if (n > 0) return HK_OK; /* an error or hangup too: the caller's next read or write tells which */
+    if (n > 0) return HK_OK; /* after an error or hangup, too: the caller's next read or write finds out which */
     rc = look_at_clock(&w, what);
     if (rc != HK_OK) return rc;
   }
@@ -120,7 +120,7 @@ hk_status hk_wait_cond(hk_waiter *w, pthread_cond_t *cond, pthread_mutex_t *lock
   clock_gettime(CLOCK_MONOTONIC, &t);
   t.tv_nsec += COND_SLICE_NS;
   if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
-  if (pthread_cond_timedwait(cond, lock, &t) == 0) return HK_OK; /* something happened: look at the condition first */
+  if (pthread_cond_timedwait(cond, lock, &t) == 0) return HK_OK; /* something happened: check the condition first */
   /* The watchdog's callback takes locks of its own. */
   pthread_mutex_unlock(lock);
   w->polls = w->env->spins; /* so that hk_wait_slow reads the clock each time, not every few calls */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one wait helper.  Everything that waits (for a slot, a credit, a socket, a thread) does so through these calls, so
- * that abort, peer death, the watchdog and deadlines are seen everywhere.
+/* Waiting. Everything that waits (for a slot, a credit, a socket, a thread) does so through these calls, so that
+ * aborts, the death of peers, the watchdog and deadlines are noticed everywhere.
  *
  *   hk_waiter w;
  *   hk_wait_begin(&w, env);
@@ -15,15 +15,15 @@
 #include "status.h"
 
 typedef struct hk_wait_env {
-  /* Non-zero once waiting must end; the value is an hk_status (the failure's code).  May be NULL. */
+  /* Non-zero if waiting must end; the value is an hk_status (the failure's code). May be NULL. */
   _Atomic(int) *failure;
-  /* A second word with the same meaning, in memory shared with other processes.  May be NULL. */
+  /* A second word with the same meaning, in memory shared with other processes. May be NULL. */
   _Atomic(int) *shared_failure;
-  /* Called about every 100 ms of waiting with the time waited: reports what is waited for (the watchdog), may give an
-   * error to end the wait.  May be NULL. */
+  /* Called about every 100 ms of waiting with the time waited: reports what the wait is for (the watchdog), and may
+   * return an error to end the wait. May be NULL. */
   hk_status (*check)(void *arg, uint64_t waited_ns);
   void *arg;
-  /* Polls before the first yield; 0 where ranks outnumber cores. */
+  /* Polls before the first yield; 0 if there are more ranks than cores. */
   uint32_t spins;
   /* Absolute hk_now_ns() after which a wait fails with HK_ERR_REMOTE; 0: none. */
   uint64_t deadline_ns;
@@ -41,13 +41,13 @@ static inline void hk_wait_begin(hk_waiter *w, const hk_wait_env *env) {
   w->polls = 0;
 }
 
-/* Progress was made: spin again before yielding, and count the time waited from here. */
+/* Call it after progress: spins again before the next yield, and counts the time waited from here. */
 static inline void hk_wait_progress(hk_waiter *w) {
   w->polls = 0;
   w->begin_ns = 0;
 }
 
-hk_status hk_wait_slow(hk_waiter *w); /* yields, looks at the failure words, the clock and `check` */
+hk_status hk_wait_slow(hk_waiter *w); /* yields, and checks the failure words, the clock and `check` */
 
 static inline void hk_cpu_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -57,7 +57,7 @@ static inline void hk_cpu_relax(void) {
 #endif
 }
 
-/* One pause between two looks at the condition. */
+/* One pause between two checks of the condition. */
 static inline hk_status hk_wait_pause(hk_waiter *w) {
   if (w->polls < w->env->spins) {
     w->polls++;
@@ -67,23 +67,24 @@ static inline hk_status hk_wait_pause(hk_waiter *w) {
   return hk_wait_slow(w);
 }
 
-/* Waits until `fd` is ready for `events` (poll(2)); HK_ERR_REMOTE at the deadline, the failure's code on failure.
- * `what` says what is waited for, in words for the error. */
+/* Waits until `fd` is ready for `events` (poll(2)). HK_ERR_REMOTE at the deadline, the failure's code on a failure.
+ * `what` names what the wait is for, in the error's text. */
 hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *what);
 
-/* One pause that is a sleep, for who has waited long and would rather be late than busy: until `fd` can be read, or for `ns`. */
+/* One pause that is a sleep, for a wait that is long already and may end a little late: until `fd` can be read (-1:
+ * none), or for `ns`. */
 hk_status hk_wait_nap(hk_waiter *w, int fd, uint64_t ns);
 
-/* One look at several descriptors: poll(2) for 50 ms at most; the caller looks at `revents`, and comes again. */
+/* One poll(2) of several descriptors, for 50 ms at most; the caller checks `revents` and calls again. */
 struct pollfd;
 hk_status hk_wait_poll(hk_waiter *w, struct pollfd *fds, unsigned n);
 
-/* Waits a while for `cond`, which goes with `lock` (held): until signalled, 50 ms at most, and looks at everything that
- * `w` watches.  The caller tests its condition in a loop around it. */
+/* Waits for `cond`, whose `lock` is held: until it is signalled, 50 ms at most, and checks everything that `w`
+ * watches. The caller tests its condition in a loop around it. */
 hk_status hk_wait_cond(hk_waiter *w, pthread_cond_t *cond, pthread_mutex_t *lock);
 void hk_cond_init(pthread_cond_t *cond); /* with the clock that hk_wait_cond uses */
 
 uint64_t hk_now_ns(void); /* CLOCK_MONOTONIC */
-/* How long `since` was ago; 0 where it was noted, by another thread, after `now` was read. */
+/* The time since `since`; 0 if another thread took `since` after `now` was read. */
 static inline uint64_t hk_ago_ns(uint64_t now, uint64_t since) { return now > since ? now - since : 0; }
 #endif

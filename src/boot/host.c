@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Ids of this host and process (host.h). */
 #include "host.h"
 #include <fcntl.h>
 #include <sched.h> /* sched_getaffinity */

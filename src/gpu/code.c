@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels, loaded once on a device for all communicators of the process. */
+/* The library's kernels, loaded once on a device for all communicators of the process. */
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../kernels/gpu_image.h"
 #include "gpu.h"
 
-/* Global because communicators have nothing else in common. */
+/* Global, because communicators have no other object in common. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static hk_gpu_code *codes;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ncclMemAlloc's memory on GPUs. */
+/* GPU memory of ncclMemAlloc. */
 #include <pthread.h>
 #include <stdlib.h>
 #include "../base/log.h"
@@ -11,7 +11,7 @@ typedef struct allocation {
   struct allocation *next;
 } allocation;
 
-/* Of the process: who frees names only an address. */
+/* State of the process: ncclMemFree gets only an address. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static allocation *all;
 

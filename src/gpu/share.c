@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks and communicators have together of a GPU: its multiprocessors and hardware queues. */
+/* What ranks and communicators share of a GPU: its multiprocessors and hardware queues. */
 #include <stdlib.h>
 #include "../base/log.h"
 #include "gpu.h"
 
-/* A kernel of a communicator waits for those of its other ranks, so all of its blocks must run at once.  If the kernels of several
- * communicators overlap, a GPU may have begun those of some, another GPU those of others, and each waits for what has no room:
- * the blocks of all must fit.  Four communicators do, whatever the order: 4 * 32 of the 132 multiprocessors of an H100,
- * 4 * 24 of the 108 of an A100.  The cap leaves the user's kernels three quarters of a GPU, as with NCCL. */
+/* A kernel of a communicator waits for the kernels of its other ranks, so all of its blocks must run at once. If the
+ * kernels of several communicators overlap, one GPU may have started some and another GPU others, and each waits for
+ * kernels that have no room: the blocks of all must fit. Four communicators fit in any order: 4 * 32 of the 132
+ * multiprocessors of an H100, 4 * 24 of the 108 of an A100. The limit leaves three quarters of a GPU to the user's
+ * kernels, as with NCCL. */
 enum { COMMUNICATORS_AT_ONCE = 4, BLOCKS_BEFORE_90 = 24 };
 
 unsigned hk_gpu_share(const hk_gpu_room *room) {
@@ -22,13 +23,13 @@ unsigned hk_gpu_overlap(const hk_gpu_room *room) {
   return (unsigned)(room->resident / room->ranks / hk_gpu_share(room));
 }
 
-/* Streams of one process and GPU share the hardware queues: 8, if CUDA_DEVICE_MAX_CONNECTIONS does not say another number, and 32
- * at most.  A queue is in order.  If two ranks' streams share one, a rank's second kernel, which waits for its first, holds up
- * the other rank's first, for which that one waits: no kernel of the two ever ends. */
+/* Streams of one process and GPU share the hardware queues: 8, unless CUDA_DEVICE_MAX_CONNECTIONS sets another
+ * number, at most 32. A queue is in order. If the streams of two ranks share one, a rank's second kernel, which waits
+ * for its first, delays the other rank's first, for which the former waits: neither kernel ends. */
 enum {
   QUEUES_BY_DEFAULT = 8,
   QUEUES_AT_MOST = 32,
-  STREAMS_OF_A_RANK = 3 /* the call's, ours, one more of the user's */
+  STREAMS_OF_A_RANK = 3 /* the call's, the library's, and one more of the user's */
 };
 
 void hk_gpu_check_queues(int ranks, int device) {

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered memory of GPUs, opened for the ranks that read it for themselves.  A rank of the same process is served here; for
- * one of another process the memory goes to that process's service thread, which opens it on the rank's GPU and tells
- * where: no rank waits for another one's call. */
+/* Registered memory of GPUs, opened for the ranks that read it directly. For a rank of this process this file opens
+ * it; for a rank of another process the memory is sent to that process's service thread, which opens it on the rank's
+ * GPU and returns the address: no rank waits for another one's call. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "../base/log.h"
 #include "gpu.h"
 
-/* Of the process: allocations go by address, whichever communicators they are registered with. */
+/* State of the process: allocations are found by address, whichever communicators they are registered with. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static hk_gpu *all;
 
 typedef struct question {
   enum { OPEN, CLOSE } verb;
   int32_t from;
-  uint64_t key, address; /* the answer: where the shared allocation begins there */
-  uint64_t skip, bytes;  /* of it, before what is registered; and registered */
+  uint64_t key, address; /* in the answer: where the shared allocation begins on that GPU */
+  uint64_t skip, bytes;  /* bytes of the allocation before the registered part; bytes of that part */
   hk_memory_share share;
 } question;
 _Static_assert(sizeof(question) <= HK_QUESTION_BYTES, "a question is one message");
 
 #define WINDOW_KEY (UINT64_C(1) << 63)
 
-/* ---- for others ---- */
+/* ---- memory of other ranks ---- */
 
 static bool open_guest(hk_gpu *g, question *q, int fd, char *reason) {
   hk_gpu_guest *guest = calloc(1, sizeof *guest);
@@ -53,7 +53,7 @@ static bool close_guest(hk_gpu *g, const question *q) {
   if (guest) *at = guest->next;
   pthread_mutex_unlock(&g->guests_lock);
   if (!guest) return true;
-  (void)g->device->ops->release(g->device, &guest->memory); /* a failure is logged, and there is nothing else to do */
+  (void)g->device->ops->release(g->device, &guest->memory); /* a failure is logged; nothing else can be done */
   free(guest);
   return true;
 }
@@ -81,9 +81,9 @@ void hk_gpu_views_begin(ncclComm_t c) {
   pthread_mutex_unlock(&lock);
 }
 
-/* ---- our own ---- */
+/* ---- memory of this rank ---- */
 
-/* Lets rank r see what begins at `base`; one that cannot gets copies. */
+/* Makes what begins at `base` visible to rank r; if r cannot map it, it gets copies. */
 static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *share, uintptr_t base) {
   hk_gpu *g = hk_gpu_of(c);
   bool remote = hk_gpu_is_remote(c, r);
@@ -102,7 +102,8 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
     memcpy(&q, payload, sizeof q);
     there = q.address;
   } else if (!(g->routes[r].can & HK_DEVICE_LOCAL) && share->kind == HK_MEMORY_VMM) {
-    /* Its mapping may let only its own device in; classic memory is at one address for all contexts with peer access. */
+    /* A mapping may grant access to its own device only; classic memory has one address for all contexts with peer
+     * access. */
     hk_device *d = g->world->devices[r];
     if (d->ops->open(d, share, &v->opened[r]) != HK_OK) return;
     there = (uint64_t)(uintptr_t)v->opened[r].base;
@@ -110,7 +111,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
   v->seen[r] = (int64_t)(there - base);
 }
 
-/* The table's memory: a dropped view's where no launch can be using it any more. */
+/* Returns the table's memory: a dropped view's, if no launch can use it any more. */
 static hk_status get_table(ncclComm_t c, hk_memory *out) {
   hk_gpu *g = hk_gpu_of(c);
   bool done = false;
@@ -169,16 +170,16 @@ out:
   return rc;
 }
 
-/* Nobody is to see it any more.  `tell`: the ranks of other processes are there still. */
-static void unmake(ncclComm_t c, hk_gpu_view *v, bool tell) {
+/* Ends the view. `notify`: the ranks of other processes still exist and are notified. */
+static void unmake(ncclComm_t c, hk_gpu_view *v, bool notify) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     if (v->opened[r].base) (void)g->world->devices[r]->ops->release(g->world->devices[r], &v->opened[r]);
-    if (tell && v->seen[r] != HK_GPU_UNSEEN && r != c->rank && hk_gpu_is_remote(c, r)) {
+    if (notify && v->seen[r] != HK_GPU_UNSEEN && r != c->rank && hk_gpu_is_remote(c, r)) {
       unsigned char payload[HK_QUESTION_BYTES] = {0};
       question q = {.verb = CLOSE, .from = c->rank, .key = v->key};
       memcpy(payload, &q, sizeof q);
-      (void)hk_wire_notify(c, r, -1, payload); /* whoever does not hear it has ended */
+      (void)hk_wire_notify(c, r, -1, payload); /* a rank that does not get it has ended */
     }
     v->seen[r] = HK_GPU_UNSEEN;
   }
@@ -234,7 +235,7 @@ void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v) {
   while (*at != v) at = &(*at)->next;
   *at = v->next;
   unmake(c, v, !atomic_load(&c->health.failure));
-  /* Freeing device memory would wait for all work on the device, some of which may wait for us. */
+  /* Freeing device memory would wait for all work on the device, and some of that may wait for this thread. */
   v->next = g->dropped;
   g->dropped = v;
   free_lists(v);
@@ -282,8 +283,8 @@ void hk_gpu_views_end(ncclComm_t c) {
   while (g->views) {
     hk_gpu_view *v = g->views;
     g->views = v->next;
-    /* Ranks of other processes close what they have opened with their own ends.  Those of this one may leave later, and
-     * let their streams go on only then. */
+    /* Ranks of other processes close what they have opened when they end. Ranks of this process may leave later, and
+     * only then let their streams go on. */
     pthread_mutex_lock(&g->world->lock);
     v->next = g->world->late;
     g->world->late = v;
@@ -300,7 +301,7 @@ void hk_gpu_views_end(ncclComm_t c) {
 
 /* ---- calls ---- */
 
-/* Under the lock: the memory may have been freed without a word, and be another allocation now. */
+/* Under the lock: the memory may have been freed without a notice, and may be another allocation now. */
 static hk_status check_same(ncclComm_t c, hk_gpu_view *v) {
   hk_status rc = HK_OK;
   hk_pointer whose;
@@ -376,7 +377,7 @@ hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_v
   for (int r = 0; r < c->nranks; r++)
     if (r != c->rank && v->seen[r] == HK_GPU_UNSEEN)
       return HK_FAIL(HK_ERR_REMOTE,
-                     "rank %d cannot open rank %d's window at %p (its log tells why), and others may not know: set "
+                     "rank %d cannot open rank %d's window at %p (its log says why), and others may not know: set "
                      "NCCL_CTA_POLICY=0 to go without copy engines",
                      r, c->rank, (void *)v->begin);
   *out = v;
@@ -384,7 +385,7 @@ out:
   return rc;
 }
 
-/* Where rank r's window of the same key begins, and its length; 0: it is not open yet. */
+/* Writes where rank r's window of the same key begins, and its length; 0: it is not open yet. */
 static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   uint64_t at = 0;
   if (hk_gpu_is_remote(c, r)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the library exports: pncclX is the function, ncclX a weak alias that tools may interpose. */
+/* How the library exports its API: pncclX is the function, ncclX a weak alias, which tools may replace. */
 #ifndef HK_RUNTIME_API_H
 #define HK_RUNTIME_API_H
 #include <nccl.h>

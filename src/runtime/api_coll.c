@@ -86,13 +86,13 @@ hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, nc
   HK_INFO(HK_SUB_COLL,
           "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d]", who + 4,
           (unsigned long long)c->order.sequence, in, out, count, (int)type, op, root, (void *)c, c->nranks);
-  if (count == 0) return HK_OK; /* nothing to move, and all ranks know it */
+  if (count == 0) return HK_OK; /* there is nothing to move, and all ranks know it */
   return hk_group_submit(&call);
 out:
   return hk_group_remember(rc);
 }
 
-/* The op of a collective without an operator. */
+/* The operator of a collective without one. */
 enum { NO_OP = -1 };
 
 HK_API(ncclResult_t, ncclAllReduce,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life of communicators: init, children, end, and what can be asked of them. */
+/* Communicators in the API: init, children, end, and queries. */
 #include <hocket.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,8 @@ HK_API(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id)) {
   return (ncclResult_t)hk_bootstrap_new_id(id);
 }
 
-/* `device`: on a GPU, the one to take; CALLERS: the one that is current; GROWS: that too, for a new rank in ncclCommGrow. */
+/* `device`: on a GPU, the one to use; CALLERS: the current one; GROWS: the current one, for a new rank in
+ * ncclCommGrow. */
 enum { CALLERS = -1, GROWS = -2 };
 static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, int rank, int nids,
                               const ncclUniqueId *ids, const ncclConfig_t *config, int device) {
@@ -30,7 +31,7 @@ static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, 
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: comm is NULL", who);
     goto out;
   }
-  __atomic_store_n(newcomm, NULL, __ATOMIC_RELAXED); /* another thread may look at it, to abort the init */
+  __atomic_store_n(newcomm, NULL, __ATOMIC_RELAXED); /* another thread may read it, to abort the init */
   if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: rank %d of %d ranks: nranks must be 1 to %d, rank 0 to nranks - 1", who, rank,
                  nranks, MAX_RANKS);
@@ -95,7 +96,7 @@ out:
   return (ncclResult_t)hk_group_remember(rc);
 }
 
-/* A child of `parent`; its rank and size come out of the exchange with the other members. */
+/* Makes a child of `parent`; its rank and size follow from the exchange with the other members. */
 static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclConfig_t *config, bool share,
                             hk_init *how) {
   hk_status rc = HK_OK;
@@ -241,7 +242,7 @@ out:
   return (ncclResult_t)rc;
 }
 
-/* Ends what is under way on the communicator, on all its ranks; children may still be made. */
+/* Ends what is under way on the communicator, on all of its ranks; children may still be made. */
 static hk_status revoke(ncclComm_t c, const char *who) {
   if (atomic_load(&c->health.progress) == HK_IN_PROGRESS)
     return HK_FAIL(HK_ERR_USAGE, "%s: the communicator's init is not finished: use ncclCommAbort to end it", who);
@@ -293,7 +294,7 @@ HK_API(ncclResult_t, ncclCommFinalize, (ncclComm_t comm)) {
   HK_TRY(hk_comm_check_usable(comm, "ncclCommFinalize"), out);
   HK_TRY(hk_group_refuse(comm, "ncclCommFinalize"), out);
   atomic_store(&comm->health.finalized, true);
-  HK_TRY(hk_leave_in_peace(comm, "ncclCommFinalize"), out); /* what streams still run */
+  HK_TRY(hk_leave_in_peace(comm, "ncclCommFinalize"), out); /* operations that streams still run */
   if (comm->backend->drain) comm->backend->drain(comm);
 out:
   return (ncclResult_t)hk_group_remember(rc);
@@ -301,7 +302,7 @@ out:
 
 HK_API(ncclResult_t, ncclCommDestroy, (ncclComm_t comm)) {
   HK_UNCANCELLED;
-  if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* of a parent: its copy goes with this process */
+  if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* a parent process's: the copy ends with this process */
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommDestroy"), out);
   HK_TRY(hk_group_refuse(comm, "ncclCommDestroy"), out);
@@ -314,7 +315,7 @@ out:
 
 HK_API(ncclResult_t, ncclCommAbort, (ncclComm_t comm)) {
   HK_UNCANCELLED;
-  if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* of a parent: its copy goes with this process */
+  if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* a parent process's: the copy ends with this process */
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommAbort"), out);
   if (hk_group_drop(comm, "ncclCommAbort")) goto out;
@@ -322,7 +323,7 @@ HK_API(ncclResult_t, ncclCommAbort, (ncclComm_t comm)) {
   bool alive = atomic_load(&comm->health.progress) == HK_OK;
   int before = atomic_load(&comm->health.failure);
   hk_comm_fail(comm, HK_ERR_REMOTE, "ncclCommAbort was called on this rank");
-  if (alive && comm->bootstrap) { /* even after a failure: this rank can be a member of no child any more */
+  if (alive && comm->bootstrap) { /* even after a failure: from here on this rank cannot be a member of a child */
     hk_event e = {.kind = HK_EVENT_ABORT, .rank = comm->rank, .code = (int32_t)before};
     hk_bootstrap_announce(comm->bootstrap, &e);
   }
@@ -360,7 +361,7 @@ HK_API(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyn
   hk_status found = comm->backend->look ? comm->backend->look(comm) : HK_OK;
   if (found != HK_OK) (void)hk_comm_failed(comm, found);
   hk_status failure = hk_comm_verdict(comm); /* not before all ranks agree on it */
-  /* A communicator that this rank revoked is quiet: NCCL's users poll for that. */
+  /* A communicator that this rank revoked reports no error: users of NCCL poll for that. */
   if (atomic_load(&comm->health.revoked) & HK_REVOKED_HERE) failure = HK_OK;
   if (failure != HK_OK) hk_error_adopt(comm->health.text); /* for ncclGetLastError(NULL) */
   *asyncError = (ncclResult_t)(failure != HK_OK ? (int)failure : atomic_load(&comm->health.progress));
@@ -368,7 +369,7 @@ out:
   return (ncclResult_t)rc;
 }
 
-/* The three questions share their checks. */
+/* The three queries share their checks. */
 static ncclResult_t answer(ncclComm_t comm, int *to, const char *who, int nranks_rank_device) {
   hk_status rc = hk_comm_check(comm, who);
   if (rc == HK_OK && !to) rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: the place for the answer is NULL", who);
@@ -388,7 +389,7 @@ HK_API(ncclResult_t, ncclCommCount, (const ncclComm_t comm, int *count)) {
 HK_API(ncclResult_t, ncclCommUserRank, (const ncclComm_t comm, int *rank)) {
   return answer(comm, rank, "ncclCommUserRank", 1);
 }
-/* On host memory every rank's device is 0: clients use the answer as an index. */
+/* On host memory every rank's device is 0: programs use the value as an index. */
 HK_API(ncclResult_t, ncclCommCuDevice, (const ncclComm_t comm, int *device)) {
   return answer(comm, device, "ncclCommCuDevice", 2);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Versions and errors, memory and registration, operators. */
+/* Versions, errors, memory, registration and operators in the API. */
 #include <hocket.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "comm.h"
 #include "group.h"
 
-/* What nccl4py and others look for in the library's bytes. */
+/* nccl4py and other tools search the library's bytes for this. */
 __attribute__((used)) static const char version_text[] = "NCCL version 2.28.9+cuda13.0";
 
 HK_EXPORT int hocketVersion(void) { return 0 * 10000 + 1 * 100 + 0; }
@@ -25,11 +25,11 @@ HK_API(ncclResult_t, ncclGetVersion, (int *version)) {
 HK_API(const char *, ncclGetErrorString, (ncclResult_t result)) {
   static const char *const texts[] = {
       [ncclSuccess] = "no error",
-      [ncclUnhandledCudaError] = "unhandled cuda error: ncclGetLastError tells which",
-      [ncclSystemError] = "unhandled system error: ncclGetLastError tells which",
+      [ncclUnhandledCudaError] = "unhandled cuda error: ncclGetLastError says which",
+      [ncclSystemError] = "unhandled system error: ncclGetLastError says which",
       [ncclInternalError] = "internal error: please report it, with what ncclGetLastError says",
-      [ncclInvalidArgument] = "invalid argument: ncclGetLastError tells which",
-      [ncclInvalidUsage] = "invalid usage: ncclGetLastError tells what to do instead",
+      [ncclInvalidArgument] = "invalid argument: ncclGetLastError says which",
+      [ncclInvalidUsage] = "invalid usage: ncclGetLastError says what to do instead",
       [ncclRemoteError] = "remote process exited or there was a network error",
       [ncclInProgress] = "operation in progress",
   };
@@ -37,7 +37,8 @@ HK_API(const char *, ncclGetErrorString, (ncclResult_t result)) {
 }
 
 HK_API(const char *, ncclGetLastError, (ncclComm_t comm)) {
-  /* A communicator's own failure first; its text is written once, when it is settled, so it can be handed out. */
+  /* A communicator's own failure takes precedence. Its text is written once, when it is settled, so it can be
+   * returned. */
   if (comm && comm->magic == HK_COMM_LIVE && hk_comm_verdict(comm) != HK_OK) return comm->health.text;
   return hk_last_error();
 }
@@ -87,7 +88,7 @@ static hk_status add_registration(const char *who, ncclComm_t c, void *base, siz
     free(r);
     return rc;
   }
-  /* Frameworks register from any thread, inside allocator locks. */
+  /* Frameworks register from any thread, while they hold an allocator's locks. */
   pthread_mutex_lock(&c->health.lock);
   r->next = c->registrations;
   c->registrations = r;
@@ -124,7 +125,7 @@ HK_API(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_
   return (ncclResult_t)add_registration("ncclCommRegister", comm, buff, size, false, (hk_registration **)handle);
 }
 
-/* Takes windows too: PyTorch passes every handle here. */
+/* Also accepts windows: PyTorch passes every handle here. */
 HK_API(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle)) {
   HK_UNCANCELLED;
   return (ncclResult_t)remove_registration("ncclCommDeregister", comm, handle);
@@ -274,7 +275,7 @@ HK_API(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm)) {
   return ncclSuccess;
 }
 
-/* The version at `size` bytes decides which fields are there: the estimate has been since the first. */
+/* The version that has `size` bytes decides which fields exist: the estimate exists since the first one. */
 HK_API(ncclResult_t, ncclGroupSimulateEnd, (ncclSimInfo_t * simInfo)) {
   HK_UNCANCELLED;
   static const ncclSimInfo_t fresh = NCCL_SIM_INFO_INITIALIZER;

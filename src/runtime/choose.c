@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a call to the plan that runs it: selection, plan cache, launch arguments. */
+/* Makes the plan that runs a call: selection, plan cache, launch arguments. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -7,7 +7,7 @@
 #include "comm.h"
 #include "tuner.h"
 
-/* Channels of one copy of the lanes. */
+/* Number of channels of one copy of the lanes. */
 static unsigned span_of(const hk_program *p) {
   const hk_link_need *needs = hk_program_links(p);
   unsigned span = 1;
@@ -16,11 +16,11 @@ static unsigned span_of(const hk_program *p) {
   return span;
 }
 
-/* How many copies of the lanes a decision for so many channels gives.  On a GPU a lane is a block, and each link has a
+/* Number of copies of the lanes for so many channels. On a GPU a lane is a block of threads, and each link has a
  * channel. */
 static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_program *p) {
   unsigned wanted = (unsigned)d->channels, most = c->backend->most_channels(c, d->algorithm, p, span_of(p));
-  if (most < 1) most = 1; /* bind complains */
+  if (most < 1) most = 1; /* bind reports the error */
   return wanted < most ? wanted : most;
 }
 
@@ -41,7 +41,7 @@ static void plan_free(ncclComm_t c, hk_plan *plan) {
   free(plan);
 }
 
-/* What the channels of other ring orders run, if that is not the same. */
+/* The programs of the channels with other ring orders, if those differ. */
 static hk_status add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, hk_build what) {
   hk_status rc = HK_OK;
   const hk_program *first = plan->program;
@@ -136,17 +136,17 @@ static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, 
   return hk_choose_chunk(&as, plan->program, block);
 }
 
-/* Outputs so large that they leave the cache anyway are written past it. */
+/* Outputs so large that they do not stay in the cache are written past it. */
 enum { STREAM_MIN_BYTES = 8 << 20 };
 
-/* The larger of a rank's buffers. */
+/* Bytes of the larger of a rank's buffers. */
 static size_t whole_bytes(ncclComm_t c, const hk_call *op) {
   size_t bytes = op->count * hk_dtype_size((hk_dtype)op->dtype);
   bool parts = hk_coll_partition((hk_coll)op->coll) == HK_PART_WHOLE;
   return parts ? bytes * (size_t)c->nranks : bytes;
 }
 
-/* Asks the model, a tuning file and a plugin. */
+/* Asks the model, a tuning file and a plugin for the decision. */
 static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
   const hk_selection *s = &c->selection;
   const hk_coll coll = (hk_coll)op->coll;
@@ -168,11 +168,10 @@ double hk_choose_price(ncclComm_t c, const hk_call *op) {
 /* Once for each collective, by one rank. */
 static void warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision *d) {
   if (c->rank == 0 && !(c->selection.overruled >> coll & 1u))
-    HK_WARN(
-        "%s: NCCL_ALGO allows only algorithms that are not batch-invariant, and HOCKET_BATCH_INVARIANT or "
-        "hocketCommSetBatchInvariant is set: %s is taken. Allow one that is (hocket verify --all tells which), or unset "
-        "one of the two",
-        hk_coll_name(coll), d->algorithm->name);
+    HK_WARN("%s: NCCL_ALGO allows only algorithms that are not batch-invariant, and HOCKET_BATCH_INVARIANT or "
+            "hocketCommSetBatchInvariant is set: %s is used. Allow one that is (hocket verify --all shows which), or "
+            "unset one of the two",
+            hk_coll_name(coll), d->algorithm->name);
   c->selection.overruled |= 1u << coll;
 }
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes, fails, checks and frees communicators (comm.h). */
 #include "comm.h"
 #include <limits.h> /* INT_MIN */
 #include <stdlib.h>
@@ -8,10 +9,10 @@
 #include "../boot/process.h" /* hk_forks */
 #include "story.h"
 
-/* Freed communicators wait here before their memory is given back, so that a use after free finds HK_COMM_FREED.  This
+/* Freed communicators are kept here before their memory is freed, so that a use after free finds HK_COMM_FREED. This
  * is state of the process, because a freed communicator has no other owner. */
 enum { QUARANTINE = 64 };
-/* For news of a failure that another rank of this host has seen. */
+/* time for the event of a failure that another rank of this host has seen */
 static const uint64_t news_ns = 1000000000u;
 static struct {
   pthread_mutex_t lock;
@@ -21,7 +22,7 @@ static struct {
 
 static int or_default(int value, int fallback) { return value == NCCL_CONFIG_UNDEF_INT ? fallback : value; }
 
-/* Bytes of the structure in the versions that had fewer fields. */
+/* Size of the structure in the versions that had fewer fields. */
 static size_t known_bytes(unsigned version) {
   static const struct {
     unsigned version;
@@ -46,11 +47,11 @@ hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full) {
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "ncclConfig_t: magic is 0x%x, not 0x%x: start from NCCL_CONFIG_INITIALIZER and set fields after it",
                    given->magic, full->magic);
-  /* No compiler makes the struct a size that is not a multiple of its alignment; such a size would cut a field in two. */
+  /* A compiler makes no struct whose size is not a multiple of its alignment; such a size would cut a field in two. */
   if (given->size < offsetof(ncclConfig_t, cgaClusterSize) || given->size > 65536 ||
       given->size % _Alignof(ncclConfig_t))
     return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: size is %zu: start from NCCL_CONFIG_INITIALIZER", given->size);
-  /* What the caller's header knew: its own size, and no more than its version had. */
+  /* The fields of the caller's header: up to its own size, and no more than its version had. */
   size_t bytes = given->size < sizeof(*full) ? given->size : sizeof(*full);
   size_t known = known_bytes(given->version);
   if (known < bytes) bytes = known;
@@ -120,7 +121,7 @@ out:
   return rc;
 }
 
-/* Takes out the oldest one that no open group refers to, or gives NULL.  Under the quarantine's lock. */
+/* Removes and returns the oldest one that no open group refers to, or NULL. Under the quarantine's lock. */
 static ncclComm_t leave_quarantine(void) {
   ncclComm_t before = NULL, old = quarantine.first;
   while (old && atomic_load(&old->health.queued)) {
@@ -152,11 +153,12 @@ void hk_comm_release(ncclComm_t c) {
   free(old);
 }
 
-/* Under the lock: waits end. */
+/* Under the lock: ends all waits. */
 static void stop_waits(ncclComm_t c, hk_status code) {
   atomic_store(&c->health.failure, (int)code);
   if (c->wait.shared_failure) atomic_store(c->wait.shared_failure, (int)code);
-  if (c->health.stop_kernels) __atomic_store_n(c->health.stop_kernels, 1, __ATOMIC_RELAXED); /* it stands alone */
+  /* relaxed: the value is independent */
+  if (c->health.stop_kernels) __atomic_store_n(c->health.stop_kernels, 1, __ATOMIC_RELAXED);
 }
 
 bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text) {
@@ -164,7 +166,7 @@ bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text) {
   pthread_mutex_lock(&h->lock);
   bool first = atomic_load(&h->failure) == 0;
   if (first) {
-    /* The text is written before the code is published: who sees the failure may read its text. */
+    /* The text is written before the code is published: a thread that sees the failure may read its text. */
     snprintf(h->text, sizeof h->text, "%s", text);
     atomic_store(&h->settled, true);
     stop_waits(c, code);
@@ -176,7 +178,7 @@ bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text) {
 void hk_comm_hear(ncclComm_t c, const hk_event *e) {
   hk_health *h = &c->health;
   bool own = e->kind == HK_EVENT_ERROR && e->rank == c->rank;
-  uint64_t at = hk_now_ns() + (own ? 0 : hk_story_grace_ns(e)); /* nothing is stronger than this rank's own failure */
+  uint64_t at = hk_now_ns() + (own ? 0 : hk_story_grace_ns(e)); /* no event is stronger than this rank's own failure */
   pthread_mutex_lock(&h->lock);
   if (!atomic_load(&h->settled)) {
     if (!h->settle_ns || own || hk_story_wins(e, &h->story)) h->story = *e;
@@ -213,7 +215,7 @@ hk_status hk_comm_settle(ncclComm_t c, const char *where) {
   uint64_t until = hk_now_ns() + news_ns;
   hk_wait_begin(&w, &patience);
   while ((rc = hk_comm_verdict(c)) == HK_OK) {
-    /* Another rank of this host set the shared word; the news of what it saw is on its way to our service thread. */
+    /* Another rank of this host set the shared word; the event that it saw is on the way to our service thread. */
     if (atomic_load(&c->health.failure) == 0 && hk_now_ns() >= until)
       hk_comm_blame(c, HK_EVENT_SUSPECT, c->rank, HK_ERR_REMOTE,
                     "a rank of this host reported a failure in shared memory, but what it was did not arrive");
@@ -225,11 +227,12 @@ hk_status hk_comm_settle(ncclComm_t c, const char *where) {
 
 hk_status hk_comm_failed(ncclComm_t c, hk_status rc) {
   if (rc == HK_OK) return rc;
-  if (!hk_comm_failing(c)) { /* else `rc` may be another rank's, and the thread's error something else */
+  /* else `rc` may be another rank's failure, and the thread's error may be a different one */
+  if (!hk_comm_failing(c)) {
     char text[sizeof c->health.story.text];
     snprintf(text, sizeof text, "%s", hk_last_error());
     hk_comm_blame(c, rc == HK_ERR_REMOTE ? HK_EVENT_SUSPECT : HK_EVENT_ERROR, c->rank, rc, text);
-    if (rc != HK_ERR_REMOTE) return hk_comm_verdict(c); /* the thread's error text is as it has to be */
+    if (rc != HK_ERR_REMOTE) return hk_comm_verdict(c); /* the thread's error already has the right text */
   }
   return hk_comm_settle(c, NULL);
 }
@@ -266,7 +269,7 @@ static inline hk_status check_stage(ncclComm_t c, const char *who) {
 hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
   hk_status rc = hk_comm_check(c, who);
   if (rc != HK_OK) return rc;
-  int failure = atomic_load_explicit(&c->health.failure, memory_order_relaxed); /* only a hint; waits look again */
+  int failure = atomic_load_explicit(&c->health.failure, memory_order_relaxed); /* only a hint: waits check again */
   if (__builtin_expect(failure != 0, 0)) {
     if (atomic_load(&c->health.revoked) & HK_REVOKED_HERE)
       return HK_FAIL(
@@ -274,11 +277,11 @@ hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
           "%s: ncclCommRevoke (or ncclCommShrink with NCCL_SHRINK_ABORT) ended this communicator (rank %d of %d): "
           "only ncclCommSplit, ncclCommShrink, ncclCommDestroy and ncclCommAbort are left",
           who, c->rank, c->nranks);
-    if (atomic_load(&c->health.finalized)) return check_stage(c, who); /* what others do is nothing to it any more */
+    /* what other ranks do does not matter to it any more */
+    if (atomic_load(&c->health.finalized)) return check_stage(c, who);
     hk_waiter w;
     hk_wait_begin(&w, &(hk_wait_env){.spins = 0});
-    while (hk_comm_verdict(c) == HK_OK)
-      (void)hk_wait_pause(&w); /* a second at most, and then all ranks report the same */
+    while (hk_comm_verdict(c) == HK_OK) (void)hk_wait_pause(&w); /* at most a second; then all ranks report the same */
     return HK_FAIL(hk_comm_verdict(c),
                    "%s: the communicator failed before (rank %d of %d): %s. Abort it and create another", who, c->rank,
                    c->nranks, c->health.text);

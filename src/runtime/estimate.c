@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Prices a group of calls by the cost model (estimate.h). */
 #include "estimate.h"
 #include "comm.h"
 
-/* One message from rank to rank. */
+/* The price of one message between two ranks. */
 static double message_us(const hk_call *call) {
   ncclComm_t c = call->comm;
   const hk_machine *m = &c->selection.machine;
@@ -14,7 +15,7 @@ static double message_us(const hk_call *call) {
   return level->alpha_us + m->sync_us + bytes * (level->ring_us_per_b + (m->overlap ? 0 : 2 * m->copy_us_per_b));
 }
 
-/* A communicator's collectives follow one another; its sends run beside its receives. */
+/* A communicator's collectives run one after another; its sends run beside its receives. */
 static double comm_us(const hk_call *calls, size_t n, ncclComm_t c) {
   double collectives = 0, sends = 0, receives = 0;
   for (size_t i = 0; i < n; i++) {

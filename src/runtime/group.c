@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Groups: collects the calls and inits of a thread, and runs them at the end (group.h). */
 #include "group.h"
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@ typedef struct hk_job {
   ncclComm_t *handle;
   hk_status status;
   bool started;
-  struct hk_job *next, *all; /* all: the first of the group's blocking ones */
+  struct hk_job *next, *all; /* all: the first blocking one of the group */
 } hk_job;
 
 enum { FIRST_ROOM = 64 }; /* calls */
@@ -26,9 +27,9 @@ typedef struct hk_group {
   hk_call *calls;
   size_t ncalls, room;
   hk_job *jobs, **jobs_end;
-  hk_profiler *profiler; /* of the first call whose communicator has one */
-  void *event;           /* the group's, for it */
-  bool watched;          /* its thread's end drops it */
+  hk_profiler *profiler; /* of the first call whose communicator has a profiler */
+  void *event;           /* the group's, for that profiler */
+  bool watched;          /* it is dropped at the end of its thread */
 } hk_group;
 
 /* Groups belong to threads by the API's definition. */
@@ -61,7 +62,7 @@ static void free_how(hk_init *how) {
   how->exclude = NULL;
 }
 
-/* ---- what waits in a group keeps the memory of its communicators and streams ---- */
+/* ---- calls in a group keep the memory of their communicators and streams ---- */
 
 static void hold(const hk_call *call, int by) {
   atomic_fetch_add(&call->comm->health.queued, by);
@@ -72,7 +73,7 @@ static void hold_parent(const hk_job *j, int by) {
   if (j->how.parent) atomic_fetch_add(&j->how.parent->health.queued, by);
 }
 
-/* Since its calls were queued the communicator may have come to its end, or the process may be a forked one. */
+/* After its calls were queued the communicator may have ended, or the process may have been forked. */
 static hk_status still_there(ncclComm_t c) {
   if (c->magic == HK_COMM_LIVE && atomic_load(&c->health.closing) == HK_CLOSING_NO)
     return hk_comm_check(c, "ncclGroupEnd");
@@ -101,7 +102,7 @@ hk_status hk_group_refuse(ncclComm_t c, const char *who) {
       who, queued, c->rank, c->nranks));
 }
 
-/* What this rank lacks; a wrong argument is the caller's to put right, and others wait meanwhile. */
+/* True if this rank lacks something; a wrong argument is for the caller to correct, while the others wait. */
 static bool is_lack(hk_status rc) { return rc == HK_ERR_SYSTEM || rc == HK_ERR_CUDA || rc == HK_ERR_INTERNAL; }
 
 static void drop_jobs(hk_status why);
@@ -109,7 +110,7 @@ static void drop_jobs(hk_status why);
 hk_status hk_group_unborn(const hk_init *given, hk_status rc) {
   hk_init how = *given;
   if (is_lack(rc) && how.parent) {
-    drop_jobs(rc); /* the group runs nothing any more, and the numbers of children are in the order of the calls */
+    drop_jobs(rc); /* the group runs nothing any more, and the numbers of children follow the order of the calls */
     hk_children_enter(&how);
     hk_children_refuse(&how);
   }
@@ -159,7 +160,7 @@ bool hk_group_drop(ncclComm_t c, const char *who) {
   return freed;
 }
 
-/* A thread that ends (or is cancelled) between ncclGroupStart and ncclGroupEnd leaves nothing behind: what it queued would keep
+/* A thread that ends (or is cancelled) between ncclGroupStart and ncclGroupEnd drops what it queued, which would keep
  * communicators from being destroyed. */
 static void drop_group(void *arg) {
   (void)arg;
@@ -169,7 +170,7 @@ static void drop_group(void *arg) {
     hk_job *j = group.jobs;
     ncclComm_t nowhere;
     group.jobs = j->next;
-    j->handle = &nowhere; /* the caller's was perhaps on the stack that this function runs on */
+    j->handle = &nowhere; /* the caller's handle may have been on the stack that this function runs on */
     drop_job(j);
     jobs++;
   }
@@ -184,7 +185,7 @@ static void make_key(void) { thread_end.made = pthread_key_create(&thread_end.ke
 
 static void watch_thread(void) {
   pthread_once(&thread_end.once, make_key);
-  /* Without a key or memory an abandoned group stays; nothing worse. */
+  /* Without a key or memory an abandoned group is not dropped; there is no other harm. */
   if (thread_end.made) (void)pthread_setspecific(thread_end.key, &group);
   group.watched = true;
 }
@@ -196,7 +197,7 @@ static void run_job(hk_job *j) {
   hk_status rc = parent ? still_there(parent) : HK_OK;
   if (rc == HK_OK && parent) rc = hk_children_turn(&j->how);
   if (rc == HK_OK) {
-    /* The communicator may be destroyed by its owner as soon as the init is over: nothing of it is used after that. */
+    /* The communicator's owner may destroy it as soon as the init has ended: nothing of it is used after that. */
     j->status = hk_comm_init(j->comm, &j->how);
   } else {
     hk_comm_fail(j->comm, rc, hk_last_error());
@@ -207,14 +208,14 @@ static void run_job(hk_job *j) {
   hk_children_leave(parent);
 }
 
-/* Before run_job, by the thread that makes the call: the end of the communicator and of its parent wait for the init. */
+/* Before run_job, on the calling thread: the ends of the communicator and of its parent wait for the init. */
 static void enter_init(hk_job *j) {
   atomic_fetch_add(&j->comm->health.inside, 1);
   hk_children_enter(&j->how);
 }
 
-/* Inits of a group wait for each other: where one fails, perhaps before the others could hear of it, all do.  None of them is
- * freed before all have ended. */
+/* Inits of a group wait for each other: if one fails, perhaps before the others could learn of it, all fail. None of
+ * them is freed before all have ended. */
 static void fail_all(const hk_job *failed) {
   for (hk_job *j = failed->all; j; j = j->next) hk_comm_fail(j->comm, failed->status, hk_last_error());
 }
@@ -231,13 +232,14 @@ static void *detached_job(void *arg) {
   ncclComm_t c = j->comm;
   run_job(j);
   free(j);
-  bool nobody = c->nranks == 0; /* a split's rank without color: nobody else knows the communicator */
+  bool no_member = c->nranks == 0; /* a split's rank without color: no other rank knows the communicator */
   atomic_fetch_sub(&c->health.inside, 1);
-  if (nobody) hk_comm_destroy(c);
+  if (no_member) hk_comm_destroy(c);
   return NULL;
 }
 
-/* After an init in vain.  Its handle was there from the beginning, so another thread may have aborted it, and then frees it. */
+/* After a failed init. Its handle was visible from the beginning, so another thread may have aborted it, and then
+ * frees it. */
 static void discard(ncclComm_t c) {
   int none = HK_CLOSING_NO;
   bool ours = atomic_compare_exchange_strong(&c->health.closing, &none, (int)HK_CLOSING_DESTROY);
@@ -245,13 +247,13 @@ static void discard(ncclComm_t c) {
   if (ours) hk_comm_destroy(c);
 }
 
-/* After a blocking init: a failed communicator is not handed out; a rank without color gets none.  Frees the job. */
+/* After a blocking init: the caller gets no failed communicator, and none for a rank without color. Frees the job. */
 static hk_status settle(hk_job *j) {
   hk_status rc = j->status;
   free_how(&j->how);                                                   /* of one that did not run */
   if (rc != HK_OK && j->started) hk_error_adopt(j->comm->health.text); /* logged by the init's own thread */
   if (rc != HK_OK || j->comm->nranks == 0) {
-    __atomic_store_n(j->handle, NULL, __ATOMIC_RELAXED); /* as it was set */
+    __atomic_store_n(j->handle, NULL, __ATOMIC_RELAXED); /* as the caller had set it */
     discard(j->comm);
   } else {
     atomic_fetch_sub(&j->comm->health.inside, 1);
@@ -260,7 +262,7 @@ static hk_status settle(hk_job *j) {
   return rc;
 }
 
-/* False: the job is still the caller's. */
+/* False: the caller still owns the job. */
 static bool start_detached(hk_job *j) {
   pthread_t thread;
   if (j->how.parent && !j->how.exclude && j->how.color < 0) *j->handle = NULL;
@@ -272,7 +274,7 @@ static bool start_detached(hk_job *j) {
   return err == 0;
 }
 
-/* Of two lists, by their turns: a child's turn comes after those before it. */
+/* Of two lists, in the order of their turns: a child's turn comes after those before it. */
 static void refuse_unstarted(hk_job *const lists[2]) {
   for (;;) {
     hk_job *low = NULL;
@@ -304,7 +306,7 @@ hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *han
     return HK_OK;
   }
   enter_init(j);
-  /* release: another thread that finds the handle may abort the init, and finds the communicator whole */
+  /* release: another thread that reads the handle may abort the init, and must find the communicator complete */
   __atomic_store_n(handle, c, __ATOMIC_RELEASE);
   if (c->options.blocking)
     run_job(j);
@@ -327,7 +329,7 @@ static void start_joined(hk_job *j) {
   fail_all(j);
 }
 
-/* Runs the group's inits side by side. */
+/* Runs the group's inits in parallel. */
 static hk_status run_jobs(void) {
   hk_status first = HK_OK, rc;
   hk_job *blocking = NULL, **end = &blocking, *detached = NULL, **detached_end = &detached, *unborn = NULL;
@@ -406,10 +408,10 @@ hk_status hk_group_check_self(const hk_call *call, const char *who) {
 }
 
 /* A call outside of a group is a group of its own. */
-static hk_status submit_told(const hk_call *call) {
+static hk_status submit_profiled(const hk_call *call) {
   HK_UNCANCELLED;
   hk_profiler *p = call->comm->profiler;
-  hk_call told = *call;
+  hk_call profiled = *call;
   bool alone = group.depth == 0;
   void *event = alone ? hk_profile_group_open(p, 0) : NULL;
   if (alone) {
@@ -418,15 +420,15 @@ static hk_status submit_told(const hk_call *call) {
     group.profiler = p;
     group.event = hk_profile_group_open(p, group.depth);
   }
-  hk_profile_call(p, &told, alone ? event : group.event);
-  hk_status rc = submit(&told);
-  hk_profile_call_over(p, &told);
+  hk_profile_call(p, &profiled, alone ? event : group.event);
+  hk_status rc = submit(&profiled);
+  hk_profile_call_over(p, &profiled);
   if (alone) hk_profile_group_closed(p, event);
   return rc;
 }
 
 hk_status hk_group_submit(const hk_call *call) {
-  return __builtin_expect(call->comm->profiler != NULL, 0) ? submit_told(call) : submit(call);
+  return __builtin_expect(call->comm->profiler != NULL, 0) ? submit_profiled(call) : submit(call);
 }
 
 static void mark_inside(const hk_call *calls, size_t n, int by) {
@@ -445,7 +447,7 @@ void hk_group_fail_calls(const hk_call *calls, size_t n, hk_status rc) {
   mark_inside(calls, n, -1);
 }
 
-/* Gives each backend its calls, in the order of the calls. */
+/* Passes to each backend its calls, in the order of the calls. */
 static hk_status run_sorted(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
   size_t begin = 0, end = 0;
@@ -468,10 +470,11 @@ static hk_status run_sorted(const hk_call *calls, size_t n) {
   return rc;
 }
 
-/* Runs the calls, or prices them if `us` is there.  Those without a stream run in this thread. */
+/* Runs the calls, or prices them if `us` is not NULL. Those without a stream run on this thread. */
 static hk_status run_calls(const hk_call *calls, size_t n, double *us) {
   hk_status rc = HK_OK;
-  mark_inside(calls, n, 1); /* from here on an abort waits for us; one that did not see us is seen by still_there */
+  /* from here on an abort waits for this thread; an abort that did not see it is found by still_there */
+  mark_inside(calls, n, 1);
   for (size_t i = 0; i < n; i++) HK_TRY(still_there(calls[i].comm), out);
   if (us) {
     *us = hk_estimate(calls, n);
@@ -483,7 +486,7 @@ out:
   return rc;
 }
 
-/* Ends the group; its calls run, or are priced where `us` is there. */
+/* Ends the group; its calls run, or are priced if `us` is not NULL. */
 static hk_status end(const char *who, double *us) {
   if (group.depth == 0)
     return HK_FAIL(HK_ERR_USAGE, "%s: no group is open in this thread: ncclGroupStart comes first", who);
@@ -500,7 +503,7 @@ static hk_status end(const char *who, double *us) {
   group.calls = NULL;
   group.ncalls = group.room = 0;
   if (rc != HK_OK) {
-    drop_jobs(rc); /* nothing of a group with a wrong call is begun */
+    drop_jobs(rc); /* if one call of a group is wrong, none begins */
     hk_group_fail_calls(calls, n, rc);
   } else if (group.jobs)
     rc = run_jobs();
@@ -520,7 +523,7 @@ static hk_status end(const char *who, double *us) {
 hk_status hk_group_end(void) { return end("ncclGroupEnd", NULL); }
 
 hk_status hk_group_simulate_end(double *us) {
-  if (group.depth > 1) { /* the outermost end counts */
+  if (group.depth > 1) { /* only the outermost end counts */
     (void)hk_group_remember(HK_FAIL(HK_ERR_USAGE, "ncclGroupSimulateEnd: this group is inside another one, whose end "
                                                   "would run its calls: simulate the outermost group"));
     group.depth--;

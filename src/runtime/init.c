@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a unique id, or a parent, to a communicator that works. */
+/* Makes a working communicator from a unique id or a parent. */
 #include <hocket.h> /* hocketVersion */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 #include "tuner.h"
 #include "watch.h"
 
-/* What each rank tells all others, once. */
+/* What each rank sends to all others, once. */
 typedef struct hk_row {
   hk_peer peer;
   uint64_t cpus[HK_CPU_WORDS];
@@ -25,9 +25,9 @@ typedef struct hk_row {
   uint64_t agreement[HK_AGREE_COUNT];
   uint64_t tuner; /* hk_tuner_hash */
   hk_constants constants;
-  uint64_t choices;                                           /* hash of those measured */
+  uint64_t choices;                                           /* hash of the measured ones */
   uint64_t shm_off;                                           /* NCCL_SHM_DISABLE */
-  uint64_t backend[HK_BACKEND_FACT_BYTES / sizeof(uint64_t)]; /* of its attach */
+  uint64_t backend[HK_BACKEND_FACT_BYTES / sizeof(uint64_t)]; /* from its attach */
   hk_topology_fact topology;
   unsigned char facts[HK_TRANSPORT_COUNT][HK_FACT_BYTES];
 } hk_row;
@@ -49,7 +49,7 @@ static void fill_row(ncclComm_t c, hk_row *row) {
   c->peers[c->rank] = row->peer;
 }
 
-/* All ranks must decide alike, or they hang: what decisions rest on is compared here. */
+/* All ranks must decide alike, or they hang: this compares what decisions depend on. */
 static hk_status check_agreement(ncclComm_t c, const hk_row *rows) {
   const hk_row *first = &rows[0]; /* so that all ranks name the same pair */
   for (int r = 0; r < c->nranks; r++) {
@@ -69,7 +69,7 @@ static hk_status check_agreement(ncclComm_t c, const hk_row *rows) {
   return HK_OK;
 }
 
-/* Ranks and cores of rank r's host. */
+/* Counts ranks and cores of rank r's host. */
 static void count_host(const hk_row *rows, int n, int r, int *ranks, int *cores) {
   uint64_t cpus[HK_CPU_WORDS] = {0};
   *ranks = *cores = 0;
@@ -81,7 +81,7 @@ static void count_host(const hk_row *rows, int n, int r, int *ranks, int *cores)
   for (int k = 0; k < HK_CPU_WORDS; k++) *cores += __builtin_popcountll(cpus[k]);
 }
 
-/* All on GPUs, or none. */
+/* All ranks are on GPUs, or none. */
 static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
   for (int r = 0; r < c->nranks; r++) {
     if ((rows[r].peer.device < 0) == (rows[0].peer.device < 0)) continue;
@@ -98,7 +98,8 @@ static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
   return HK_OK;
 }
 
-/* The cost model's machine and the layout, the same on all ranks because made from what all know. */
+/* Makes the cost model's machine and the layout. They are the same on all ranks, because they depend only on what all
+ * ranks have exchanged. */
 static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joined *rings) {
   hk_status rc = HK_OK;
   hk_host_facts f = {.nranks = c->nranks, .slot_bytes = rows[0].slot_bytes, .multicast = c->wiring.multicast >= 0};
@@ -123,12 +124,13 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
     }
   }
   f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
-  /* Hosts may have been measured apart, or not at all: rank 0's constants count for all, and choices where all have the same. */
+  /* Hosts may have different measurements or none: rank 0's constants count for all, and measured choices count if
+   * all hosts have the same. */
   c->backend->machine(c, &f, rings, &rows[0].constants, &c->selection.machine);
   int64_t spins = hk_param_int(HK_P_SPIN);
-  /* Where ranks outnumber cores, spinning only keeps the rank that is waited for from running.  Where they do not, the
-   * scheduler may still have put two on one core, when something else runs: a microsecond is long enough for a peer that
-   * runs, and a yield to nobody costs less than that. */
+  /* If there are more ranks than cores, spinning only keeps the awaited rank from running. If not, the scheduler may
+   * still have put two ranks on one core, because something else runs: a microsecond is long enough for a peer that
+   * runs, and a yield costs less than that if no other thread is ready. */
   c->wait.spins = spins >= 0 ? (uint32_t)spins : my_ranks > my_cores ? 0 : 30;
   if (f.nhosts == 1 && !rings) return HK_OK;
   uint64_t *hosts = malloc((size_t)c->nranks * sizeof *hosts);
@@ -140,8 +142,9 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
   return rc;
 }
 
-/* Another rank revoked.  False: this rank knows of a failure already, and what to do about that is its own decision; or its
- * init is not over, which all ranks have come to the last messages of, and which ends by itself. */
+/* Another rank revoked the communicator. False: this rank knows of a failure already and decides itself what to do
+ * about that; or its init is not complete, in which case all ranks have reached its last messages and it ends by
+ * itself. */
 static bool revoked_by(ncclComm_t c, int rank) {
   if (atomic_load(&c->health.failure)) return false;
   atomic_store(&c->health.revoker, rank);
@@ -159,9 +162,9 @@ static void on_event(void *arg, const hk_event *e) {
     return;
   }
   if (e->kind == HK_EVENT_REVOKE && !revoked_by(c, e->rank)) return;
-  if (e->kind == HK_EVENT_ABORT && e->code) return; /* an answer to a failure, of which the news is under way */
+  if (e->kind == HK_EVENT_ABORT && e->code) return; /* a consequence of a failure whose event is under way */
   hk_story_tell(e, c->rank, text, sizeof text);
-  if (e->kind == HK_EVENT_SUSPECT || known) /* mostly what something else brings about, which is reported too */
+  if (e->kind == HK_EVENT_SUSPECT || known) /* usually a consequence of something that is reported, too */
     HK_INFO(HK_SUB_INIT, "rank %d of %d: rank %d reports: %s", c->rank, c->nranks, e->from, text);
   else
     HK_WARN("rank %d of %d: %s", c->rank, c->nranks, text);
@@ -177,7 +180,7 @@ static hk_status join_new(ncclComm_t c, const hk_init *how, const hk_bootstrap_o
   return hk_bootstrap_join(&c->bootstrap, how->ids, how->nids, o);
 }
 
-/* A plugin that refuses on one rank decides on none. */
+/* A plugin that refuses on one rank is used on none. */
 static hk_status begin_tuner(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_selection *s = &c->selection;
@@ -197,7 +200,7 @@ out:
   return rc;
 }
 
-/* The exchange of facts and what follows from it. */
+/* Exchanges facts, and sets up what depends on them. */
 static hk_status meet(ncclComm_t c, bool child) {
   hk_status rc = HK_OK;
   hk_joined *rings = NULL;
@@ -215,7 +218,7 @@ static hk_status meet(ncclComm_t c, bool child) {
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (exchange of facts)");
   fill_row(c, &rows[c->rank]);
   if (c->backend->attach) HK_TRY(c->backend->attach(c, rows[c->rank].backend), out);
-  HK_TRY(hk_topology_tell(c, child, &rows[c->rank].topology), out);
+  HK_TRY(hk_topology_publish(c, child, &rows[c->rank].topology), out);
   HK_TRY(hk_wire_attach(c, rows[c->rank].facts), out);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, sizeof *rows), out);
   for (int r = 0; r < c->nranks; r++) c->peers[r] = rows[r].peer;
@@ -226,9 +229,9 @@ static hk_status meet(ncclComm_t c, bool child) {
   if (c->backend->join) HK_TRY(c->backend->join(c, rows[0].backend, sizeof *rows), out);
   HK_TRY(hk_rings_agree(c, rows[0].cpus, rows[0].backend, sizeof *rows, child, &rings), out);
   HK_TRY(describe_machine(c, rows, rings), out);
-  if (c->selection.tuner) HK_TRY(begin_tuner(c), out); /* all have it, or none */
+  if (c->selection.tuner) HK_TRY(begin_tuner(c), out); /* all ranks have it, or none */
   if (c->profiler) hk_profiler_begin(c);
-  /* Nobody may use a link before every rank can be reached by it. */
+  /* No rank may use a link before every rank can be reached by it. */
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (last barrier)");
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
 out:
@@ -238,7 +241,7 @@ out:
   return rc;
 }
 
-/* See revoked_by: one of the two threads sees what the other has set. */
+/* As in revoked_by: one of the two threads sees what the other has set. */
 static void revoked_in_init(ncclComm_t c) {
   char text[96];
   snprintf(text, sizeof text, "rank %d revoked the communicator (ncclCommRevoke)", atomic_load(&c->health.revoker));
@@ -257,7 +260,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .report = hk_watch_report,
                             .arg = c};
   if (c->rank == 0) hk_param_tell_names(true);
-  hk_children_watch_begin(&watch, c, how); /* first: members hear of a failure from here on */
+  hk_children_watch_begin(&watch, c, how); /* first: members learn of a failure from here on */
   HK_TRY(hk_service_new(&c->service, "hocket-service"), out);
   o.service = c->service;
   if (how->parent && how->grows)
@@ -270,7 +273,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
     HK_LOG_AT(HK_LOG_VERSION, ~0u, "NCCL version %d.%d.%d+hocket%d.%d.%d", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH,
               hocketVersion() / 10000, hocketVersion() / 100 % 100, hocketVersion() % 100);
   HK_TRY(meet(c, how->parent && !how->grows), out);
-  hk_param_tell_names(false); /* a rank 0 that is a thread of this process has told them by now */
+  hk_param_tell_names(false); /* if rank 0 is a thread of this process, it has logged them by now */
   HK_INFO(HK_SUB_INIT,
           "comm %p rank %d nranks %d cudaDev %d commId 0x%llx%s%s - Init COMPLETE in %.1f ms (bootstrap %.1f ms)",
           (void *)c, c->rank, c->nranks, c->device, (unsigned long long)hk_bootstrap_comm_id(c->bootstrap),
@@ -278,8 +281,8 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
           (double)(joined - begin) / 1e6);
 out:
   rc = hk_children_watch_end(&watch, rc);
-  bool told = watch.verdict[0] || watch.settled;
-  if (told) { /* all members report it in these words, whichever of them saw it first */
+  bool explained = watch.verdict[0] || watch.settled;
+  if (explained) { /* all members report it in these words, whichever of them saw it first */
     hk_event e = {.kind = HK_EVENT_ERROR, .rank = c->rank, .from = c->rank, .code = (int32_t)rc};
     snprintf(e.text, sizeof e.text, "%s", hk_last_error());
     hk_comm_hear(c, &e);
@@ -288,10 +291,10 @@ out:
     hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
   else if (rc != HK_OK && c->bootstrap)
     rc = hk_comm_failed(c, rc); /* the others wait for this rank */
-  else if (rc != HK_OK && !told && how->parent && hk_children_parent_failed(how->parent))
-    rc = hk_comm_settle(how->parent, NULL); /* that is what ended the exchange */
-  else if (rc != HK_OK && !told && atomic_load(&c->health.failure))
-    rc = hk_comm_settle(c, NULL); /* another rank's, of which its event has the words */
+  else if (rc != HK_OK && !explained && how->parent && hk_children_parent_failed(how->parent))
+    rc = hk_comm_settle(how->parent, NULL); /* that failure ended the exchange */
+  else if (rc != HK_OK && !explained && atomic_load(&c->health.failure))
+    rc = hk_comm_settle(c, NULL); /* another rank's failure: its event has the text */
   if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
   atomic_store(&c->health.progress, (int)rc);
   if (rc == HK_OK && atomic_load(&c->health.revoked) & HK_REVOKED_ELSEWHERE) revoked_in_init(c);
@@ -300,12 +303,12 @@ out:
 
 void hk_comm_destroy(ncclComm_t c) {
   hk_watch_end(c);
-  /* relaxed: it is read for reports, and alone */
+  /* relaxed: for reports only, and independent */
   atomic_store_explicit(&c->order.board->phase, HK_PHASE_DESTROY, memory_order_relaxed);
   if (c->backend->drain) c->backend->drain(c); /* peers may wait for what it sends until then */
   c->backend->stop(c);
   if (c->wiring.links) hk_wire_free(c);
-  /* Before the bootstrap, which knows the communicator's name; after the networks, which tell events. */
+  /* Before the bootstrap, which owns the communicator's name; after the networks, which report events to it. */
   hk_profiler_free(c);
   if (c->bootstrap) hk_bootstrap_leave(c->bootstrap);
   if (c->service) hk_service_free(c->service);

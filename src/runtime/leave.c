@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Waits until nothing is inside a communicator, and ends it (leave.h). */
 #include "leave.h"
 #include <string.h>
 #include "../base/log.h"
@@ -11,7 +12,7 @@ hk_status hk_leave_begin(ncclComm_t c, const char *who, hk_closing how) {
   while (was < (int)how)
     if (atomic_compare_exchange_weak(&c->health.closing, &was, (int)how)) break;
   if (was == HK_CLOSING_NO) return HK_OK;
-  /* The thread that came first frees the communicator.  Its wait sees the failure that an abort sets. */
+  /* The first thread frees the communicator. Its wait sees the failure that an abort sets. */
   if (was < (int)how) hk_comm_fail(c, HK_ERR_REMOTE, "ncclCommAbort was called on this rank");
   return HK_FAIL(HK_ERR_USAGE, "%s: another thread is in %s of this communicator (rank %d of %d), which frees it", who,
                  was == HK_CLOSING_ABORT ? "ncclCommAbort" : "ncclCommDestroy", c->rank, c->nranks);
@@ -19,7 +20,7 @@ hk_status hk_leave_begin(ncclComm_t c, const char *who, hk_closing how) {
 
 static bool is_empty(ncclComm_t c) { return !atomic_load(&c->health.inside) && !atomic_load(&c->health.calling); }
 
-/* What is inside, in words. */
+/* Describes what is inside. */
 static void describe(ncclComm_t c, char *text, size_t bytes) {
   int inside = atomic_load(&c->health.inside);
   bool calling = atomic_load(&c->health.calling);
@@ -71,7 +72,7 @@ hk_status hk_leave_end(ncclComm_t c, const char *who, hk_status rc) {
     hk_comm_destroy(c);
     return rc;
   }
-  c->magic = HK_COMM_FREED; /* for calls to come; what is inside goes on using the rest */
+  c->magic = HK_COMM_FREED; /* for later calls; what is inside goes on using the rest */
   return HK_FAIL(
       left,
       "%s: rank %d of %d gave up after %lld s (HOCKET_LEAVE_TIMEOUT): a thread does not leave the communicator, so "

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Loads NCCL profiler plugins and reports events to them (profiler.h). */
 #include "profiler.h"
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -15,7 +16,7 @@ struct hk_profiler {
   int mask;
   bool begun;
   _Atomic(bool) complained; /* of a call that failed; calls and operations may be in different threads */
-  void *group, *coll;       /* open events of what runs */
+  void *group, *coll;       /* open events of what runs now */
   void *kernels[HK_CHANNELS];
   unsigned nkernels;
   uint64_t sequence;
@@ -76,7 +77,7 @@ void hk_profiler_begin(ncclComm_t c) {
   if (p->begun) return;
   HK_WARN("the profiler plugin %s refuses its init with code %d (%s). Going on without it", name_of(p), (int)rc,
           hk_plugin_result((int)rc));
-  p->mask = 0; /* network plugins know it already: it stays, and tells nothing */
+  p->mask = 0; /* network plugins may hold it already, so it stays, without events */
 }
 
 void hk_profiler_free(ncclComm_t c) {
@@ -130,7 +131,7 @@ static void as_v3(const hk_profiler *p, const profile_event_v5 *e, profile_event
   }
 }
 
-/* NULL where the plugin did not ask for such events. */
+/* NULL if the plugin does not want such events. */
 static void *start(hk_profiler *p, profile_event_v5 *e) {
   void *event = NULL;
   union {
@@ -147,7 +148,7 @@ static void *start(hk_profiler *p, profile_event_v5 *e) {
     as_v3(p, e, &old.v3);
     description = &old;
   } else if (p->plugin.version == 4) {
-    e->parent = parent_before_v5(e); /* the type's one byte is the first of ours: little endian */
+    e->parent = parent_before_v5(e); /* little endian: the one byte of the type is the first byte of this field */
   }
   check(p, "startEvent", calls_of(p)->start(p->context, &event, description));
   return event;
@@ -278,7 +279,7 @@ void hk_profile_run_over(hk_profiler *p) {
 
 /* ---- network plugins ---- */
 
-typedef struct net_event { /* what a network plugin holds: it names no profiler when it stops an event */
+typedef struct net_event { /* What a network plugin holds: it does not name the profiler when it stops an event. */
   hk_profiler *profiler;
   void *event;
 } net_event;

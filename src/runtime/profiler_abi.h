@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The ABI of NCCL's profiler plugins, versions 2 to 5: facts about the layout, in our words.  A plugin exports one or several of
- * ncclProfiler_v2 to _v5; the newest is taken.  All have name, init, startEvent, stopEvent, recordEventState and finalize.
+ * The ABI of NCCL's profiler plugins, versions 2 to 5: facts about the layout, in our words. A plugin exports one or
+ * several of ncclProfiler_v2 to _v5; the newest is used. All have name, init, startEvent, stopEvent, recordEventState
+ * and finalize.
  *
- *   v2  group, coll, p2p and proxy events
- *   v3  ... kernel channels and events of net plugins
- *   v4  ... init learns of the communicator; times of kernel channels
- *   v5  ... calls of the API and kernel launches; a collective's parent is its call, not its group
+ * v2  group, coll, p2p and proxy events
+ * v3  also kernel channels and events of net plugins
+ * v4  init gets the communicator; times of kernel channels
+ * v5  calls of the API and kernel launches; a collective's parent is its call, not its group
  */
 #ifndef HK_RUNTIME_PROFILER_ABI_H
 #define HK_RUNTIME_PROFILER_ABI_H
@@ -15,7 +16,7 @@
 #include <stdint.h>
 #include "../base/plugin.h"
 
-enum { /* types, bits of the mask that init gives */
+enum { /* types: bits of the mask that init returns */
        PROFILE_GROUP = 1,
        PROFILE_COLL = 2,
        PROFILE_P2P = 4,
@@ -36,7 +37,7 @@ enum { /* states */
        PROFILE_GROUP_END_BEGINS = 24
 };
 
-/* The parts of descriptions that several versions share. */
+/* Parts of descriptions that several versions share. */
 typedef struct profile_kernel_v3 {
   uint8_t channel;
 } profile_kernel_v3;
@@ -48,7 +49,7 @@ typedef struct profile_net_plugin {
   int64_t id;
   void *data;
 } profile_net_plugin;
-typedef struct profile_coll_v2 { /* this one and the next two: v3 too */
+typedef struct profile_coll_v2 { /* this one and the next two: v3, too */
   const char *comm_name;
   uint64_t comm, sequence;
   const char *function;
@@ -122,7 +123,8 @@ typedef struct profile_event_v3 {
   };
 } profile_event_v3;
 
-typedef struct profile_event_v5 { /* v4 too, but for the type, which is one byte there, and what is marked above */
+/* v4, too, except for the type, which is one byte there, and the fields marked above */
+typedef struct profile_event_v5 {
   uint64_t type;
   void *parent;
   int rank;
@@ -160,7 +162,7 @@ _Static_assert(sizeof(profile_event_v3) == 24 + 96, "as NCCL lays it out");
 _Static_assert(sizeof(profile_event_v5) == 24 + 88, "as NCCL lays it out");
 _Static_assert(offsetof(profile_coll_v5, group) == 80 && offsetof(profile_p2p_v5, group) == 40, "where v4's parts end");
 
-typedef union profile_state { /* v4 and v5; v2 and v3 have none that we tell */
+typedef union profile_state { /* v4 and v5; this library reports no states of v2 and v3 */
   size_t bytes;
   int operations;
   void *data;

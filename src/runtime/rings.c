@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Ring orders: exchanged between hosts, logged and dumped (rings.h). */
 #include "rings.h"
 #include <errno.h>
 #include <stdio.h>
@@ -9,16 +10,16 @@
 #include "../topo/detect.h"
 #include "../topo/xml.h"
 
-/* This host's ranks and where they sit. */
+/* The ranks of this host and their positions in its topology. */
 typedef struct home {
-  const hk_topo *t; /* NULL: cannot be seen */
+  const hk_topo *t; /* NULL: not known */
   uint32_t nodes[HK_SEARCH_RANKS];
-  int n, local; /* ranks; this one's place among them */
+  int n, local; /* number of ranks; this rank's position among them */
   bool network;
 } home;
 
-/* False, and no rank, where there are more than the search takes, or GPUs that cannot be seen. */
-static bool seat_ranks(ncclComm_t c, const void *cpus, const void *facts, size_t stride, home *h) {
+/* False, and n is 0, if there are more ranks than the search takes, or GPUs that are not in the topology. */
+static bool place_ranks(ncclComm_t c, const void *cpus, const void *facts, size_t stride, home *h) {
   for (int r = 0; r < c->nranks; r++) h->network = h->network || c->peers[r].host != c->peers[c->rank].host;
   for (int r = 0; r < c->nranks; r++) {
     size_t at = (size_t)r * stride;
@@ -63,7 +64,7 @@ out:
   return rc;
 }
 
-/* A dump that fails is a pity, not a reason to stop a job. */
+/* A dump that fails is no reason to stop a job. */
 static void dump(const ncclComm_t c, const home *h, const char *path) {
   hk_channels *found[2] = {NULL, NULL};
   hk_search what = search_for(c, h, HK_PATTERN_RING);
@@ -80,8 +81,8 @@ static void dump(const ncclComm_t c, const home *h, const char *path) {
   for (int i = 0; i < 2; i++) hk_channels_free(found[i]);
 }
 
-/* Channels as NCCL prints them. */
-static void tell_rings(const hk_joined *j) {
+/* Logs the channels in NCCL's form. */
+static void log_rings(const hk_joined *j) {
   for (int i = 0; i < j->nchannels; i++) {
     char text[256] = "";
     size_t used = 0;
@@ -92,25 +93,25 @@ static void tell_rings(const hk_joined *j) {
   }
 }
 
-/* What this host's file says, or the search finds, told to all; what follows from all of it. */
+/* Exchanges what this host's file says, or what the search finds, and joins the hosts' orders. */
 static hk_status join_hosts(ncclComm_t c, const home *h, const char *path, hk_joined **out) {
   hk_status rc = HK_OK;
   hk_channels *rings = NULL;
   hk_search what = search_for(c, h, HK_PATTERN_RING);
   hk_join_fact *facts = calloc((size_t)c->nranks, sizeof *facts);
   if (!facts) return HK_FAIL_ERRNO("no memory for the channels of %d ranks", c->nranks);
-  /* A rank without channels takes part all the same: the others wait for what it tells. */
+  /* A rank without channels takes part, too: the others wait for its row. */
   if (h->n && path) HK_TRY(hk_channels_read_xml(&rings, path, HK_PATTERN_RING, h->t, &what), out);
   if (h->n && !rings) HK_TRY(find(&rings, c, h, HK_PATTERN_RING), out);
-  const hk_channels *const told[HK_PATTERNS] = {[HK_PATTERN_RING] = rings};
-  hk_join_tell(&facts[c->rank], c->peers[c->rank].host, h->t, told, h->local);
+  const hk_channels *const orders[HK_PATTERNS] = {[HK_PATTERN_RING] = rings};
+  hk_join_tell(&facts[c->rank], c->peers[c->rank].host, h->t, orders, h->local);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
   HK_TRY(hk_join(out, HK_PATTERN_RING, facts, c->nranks), out);
   if ((*out)->split_host >= 0 && c->rank == 0)
     HK_LOG_AT(path ? HK_LOG_WARN : HK_LOG_INFO, HK_SUB_GRAPH,
               "ranks %d and %d are on one host and %s different channels: their host's ranks go in their own order",
               (*out)->split_rank[0], (*out)->split_rank[1], path ? "read from NCCL_GRAPH_FILE" : "see");
-  if (c->rank == 0) tell_rings(*out);
+  if (c->rank == 0) log_rings(*out);
   if ((*out)->nchannels == 0) {
     hk_joined_free(*out);
     *out = NULL;
@@ -133,7 +134,7 @@ hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const void *facts, size
   *out = NULL;
   if (!dumps && !joins) return HK_OK;
   HK_TRY(c->backend->topology(c, &seen, &h.t), out);
-  bool fits = h.t && seat_ranks(c, cpus, facts, stride, &h);
+  bool fits = h.t && place_ranks(c, cpus, facts, stride, &h);
   if (dumps && fits) dump(c, &h, o->graph_dump_file);
   if (joins) HK_TRY(join_hosts(c, &h, reads ? o->graph_file : NULL, out), out);
 out:

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The rule that picks one event as the cause of a fault (story.h). */
 #include "story.h"
 #include <stdio.h>
 

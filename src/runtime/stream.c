@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Host streams: their threads, queues and the turns of communicators (stream.h). */
 #include "stream.h"
 #include <hocket.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ typedef struct batch {
 struct hocketStream {
   uint32_t magic;
   unsigned forks;      /* hk_forks at its making: a forked child has no copy of the thread */
-  _Atomic(int) queued; /* calls for it in open groups */
+  _Atomic(int) queued; /* calls in open groups that use it */
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t work, idle;
@@ -37,9 +38,9 @@ void hk_turn_take(ncclComm_t c, uint64_t *turn) { *turn = atomic_fetch_add(&c->o
 hk_status hk_turn_wait(ncclComm_t c, uint64_t turn) {
   hk_wait_env env = c->wait;
   hk_waiter w;
-  env.check = NULL; /* the call before, in its thread, looks after itself */
+  env.check = NULL; /* the previous call, on its own thread, checks that itself */
   hk_wait_begin(&w, &env);
-  /* acquire: pairs with the release in hk_turn_over; the former batch's work on the links is behind us */
+  /* acquire: pairs with the release in hk_turn_over; the previous batch's work on the links is complete */
   while (atomic_load_explicit(&c->order.served, memory_order_acquire) < turn)
     if (hk_wait_pause(&w) != HK_OK) return hk_comm_settle(c, NULL);
   return HK_OK;
@@ -65,7 +66,7 @@ static void *stream_thread(void *arg) {
   for (;;) {
     while (!s->first && !s->stop) pthread_cond_wait(&s->work, &s->lock);
     batch *b = s->first;
-    if (!b) break; /* stopped, and nothing left */
+    if (!b) break; /* stopped, and nothing is left */
     s->first = b->next;
     if (!s->first) s->end = &s->first;
     s->busy = true;
@@ -127,7 +128,7 @@ hk_status hk_stream_enqueue(cudaStream_t stream, const hk_call *calls, size_t n)
   b->n = n;
   memcpy(b->calls, calls, n * sizeof *calls);
   for (size_t i = 0; i < n; i++) {
-    bool first = true; /* one turn a communicator and batch, taken for its first call */
+    bool first = true; /* one turn for each communicator and batch, taken for its first call */
     for (size_t k = 0; k < i && first; k++) first = calls[k].comm != calls[i].comm;
     turns[i] = UINT64_MAX;
     if (first) hk_turn_take(calls[i].comm, &turns[i]);
@@ -198,7 +199,8 @@ HK_EXPORT ncclResult_t hocketStreamLaunch(hocketStream_t s, void (*fn)(void *arg
 
 HK_EXPORT ncclResult_t hocketStreamDestroy(hocketStream_t s) {
   HK_UNCANCELLED;
-  if (s && s->magic == STREAM_LIVE && s->forks != hk_forks) return ncclSuccess; /* its copy goes with this process */
+  /* a parent process's: the copy ends with this process */
+  if (s && s->magic == STREAM_LIVE && s->forks != hk_forks) return ncclSuccess;
   hk_status rc = check_own(s, "hocketStreamDestroy");
   if (rc != HK_OK) return (ncclResult_t)rc;
   int queued = atomic_load(&s->queued);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host streams: a thread that runs batches of calls in order. */
+/* Host streams: a thread for each, which runs batches of calls in order. */
 #ifndef HK_RUNTIME_STREAM_H
 #define HK_RUNTIME_STREAM_H
 #include "comm.h"
 
-/* True for the stream arguments that mean "complete before return" on host memory: NULL and CUDA's two default handles. */
+/* True for stream arguments that mean "complete before return" on host memory: NULL and CUDA's two default handles. */
 static inline bool hk_stream_is_null(cudaStream_t s) { return (uintptr_t)s <= 2; }
-/* Copies the calls; HK_ERR_ARGUMENT where `stream` is not a stream of this library. */
+/* Copies the calls. HK_ERR_ARGUMENT if `stream` is not a stream of this library. */
 hk_status hk_stream_enqueue(cudaStream_t stream, const hk_call *calls, size_t n);
 hk_status hk_stream_check(cudaStream_t stream, const char *who);
-/* A call that waits in a group keeps its stream (`by` 1) until the group has ended (-1). */
+/* A call that waits in a group keeps its stream (`by` 1) until the group has ended (`by` -1). */
 void hk_stream_hold(cudaStream_t stream, int by);
-/* Takes the communicators' turns in the order of the calls to this function; hk_turn_over gives them back. */
+/* Takes the turns of the communicators in the order of the calls to this function; hk_turn_over ends them. */
 void hk_turn_take(ncclComm_t c, uint64_t *turn);
 hk_status hk_turn_wait(ncclComm_t c, uint64_t turn);
 void hk_turn_over(ncclComm_t c);

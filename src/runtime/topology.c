@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Makes, dumps and compares the machine's graph (topology.h). */
 #include "topology.h"
 #include <errno.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include "../topo/detect.h"
 #include "../topo/xml.h"
 
-/* The hash of a file's content.  One that cannot be read is complained about where it is parsed. */
+/* Returns the hash of a file's content. A file that cannot be read is reported by the parser. */
 static uint64_t hash_file(const char *path) {
   char block[4096];
   FILE *f = fopen(path, "re");
@@ -22,7 +23,7 @@ static uint64_t hash_file(const char *path) {
   return h;
 }
 
-/* A dump that fails is a pity, not a reason to stop a job. */
+/* A dump that fails is no reason to stop a job. */
 static void dump(const hk_topo *t, const char *path) {
   FILE *f = fopen(path, "we");
   bool bad = !f || hk_topo_write_xml(t, f) != HK_OK;
@@ -40,7 +41,7 @@ static void tell_remarks(const hk_topo *t) {
   free(text);
 }
 
-hk_status hk_topology_tell(ncclComm_t c, bool child, hk_topology_fact *out) {
+hk_status hk_topology_publish(ncclComm_t c, bool child, hk_topology_fact *out) {
   hk_status rc = HK_OK;
   hk_topo *t = NULL;
   const char *file = hk_param_str(HK_P_TOPO_FILE), *to = hk_param_str(HK_P_TOPO_DUMP_FILE);
@@ -71,7 +72,7 @@ hk_status hk_topology_agree(ncclComm_t c, const void *facts, size_t stride) {
           "rank %d and rank %d are on one host and have different topology files%s: set NCCL_TOPO_FILE equally "
           "on all ranks of a host",
           c->rank, r, o->file && mine->file ? "" : " (one has none)");
-    /* Containers may show each rank a part of its own.  Nothing that ranks on host memory decide rests on it. */
+    /* Each rank's container may show another part of the host. No decision of ranks on host memory depends on it. */
     if (o->graph && mine->graph && o->graph != mine->graph)
       HK_INFO(HK_SUB_GRAPH, "rank %d sees another machine than rank %d of the same host (containers?)", r, c->rank);
   }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Loads NCCL tuner plugins and asks them for decisions (tuner.h). */
 #include "tuner.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -80,9 +81,9 @@ void hk_tuner_free(hk_tuner *t) {
   free(t);
 }
 
-/* ---- asking ---- */
+/* ---- questions to the plugin ---- */
 
-/* What NCCL's algorithms are called here. */
+/* The names of NCCL's algorithms in this library. */
 static const struct {
   enum tuner_algorithm theirs;
   const char *ours;
@@ -91,7 +92,7 @@ static const struct {
 static const hk_protocol protocols[TUNER_PROTOCOLS] = {
     [TUNER_LL] = HK_PROTO_LL, [TUNER_LL128] = HK_PROTO_LL128, [TUNER_SIMPLE] = HK_PROTO_SIMPLE};
 
-/* -1: plugins know nothing of it. */
+/* NCCL's number of the collective; -1: plugins have none. */
 static int function_of(hk_coll coll) {
   switch (coll) {
     case HK_BROADCAST: return TUNER_BROADCAST;
@@ -108,7 +109,7 @@ typedef struct offer {
   hk_decision what[TUNER_ALGORITHMS][TUNER_PROTOCOLS];
 } offer;
 
-/* What a plugin can choose from; ours that it has no name for is left out. */
+/* Fills in what a plugin can choose from; what has no name in NCCL is left out. */
 static void fill(offer *o, const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes) {
   for (int a = 0; a < TUNER_ALGORITHMS; a++)
     for (int p = 0; p < TUNER_PROTOCOLS; p++) o->us[a][p] = -1;
@@ -126,7 +127,7 @@ static ncclResult_t ask_v2(hk_tuner *t, const hk_machine *m, int function, size_
   ncclResult_t rc =
       ((const tuner_v2 *)t->symbol)->get(t->context, function, bytes, 0, m->in_switch, 1, &a, &p, channels);
   if (rc != ncclSuccess || a < 0 || a >= TUNER_ALGORITHMS || p < 0 || p >= TUNER_PROTOCOLS) return rc;
-  if (o->us[a][p] >= 0) o->us[a][p] = 0; /* what it names is taken, where it can run */
+  if (o->us[a][p] >= 0) o->us[a][p] = 0; /* what it names is chosen, if it can run */
   return rc;
 }
 
@@ -157,7 +158,7 @@ void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_wish *w, hk_coll co
   for (int a = 0; a < TUNER_ALGORITHMS; a++)
     for (int p = 0; p < TUNER_PROTOCOLS; p++) {
       if (before.us[a][p] < 0 || after.us[a][p] < 0) continue;
-      /* The model's own choice at a price that the plugin raised is no longer the cheapest. */
+      /* If the plugin raised the price of the model's own choice, that is no longer the cheapest. */
       if (before.what[a][p].algorithm == d->algorithm && before.what[a][p].protocol == d->protocol) us = after.us[a][p];
     }
   for (int a = 0; a < TUNER_ALGORITHMS; a++)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The ABI of NCCL's tuner plugins, versions 2 to 5: facts about the layout, in our words.  A plugin exports one or several of
- * ncclTunerPlugin_v2 to _v5; the newest is taken.
+ * The ABI of NCCL's tuner plugins, versions 2 to 5: facts about the layout, in our words. A plugin exports one or
+ * several of ncclTunerPlugin_v2 to _v5; the newest is used.
  *
- *   v2  says algorithm, protocol and channels (all preset to -1, -1, 0: not said)
- *   v3  gets a table of microseconds, [algorithm][protocol], and may change it; -1 stands for "cannot run"
- *   v4  ... and learns whether buffers are registered
- *   v5  ... and has the arguments of init in another order, with the NVLink domains and the library's constants
+ * v2  sets algorithm, protocol and channels (all preset to -1, -1, 0: not set)
+ * v3  gets a table of microseconds, [algorithm][protocol], and may change it; -1 means "cannot run"
+ * v4  also gets whether buffers are registered
+ * v5  has the arguments of init in another order, with the NVLink domains and the library's constants
  */
 #ifndef HK_RUNTIME_TUNER_ABI_H
 #define HK_RUNTIME_TUNER_ABI_H
@@ -55,8 +55,8 @@ typedef struct tuner_domains_v5 {
   int domains, least_ranks, most_ranks;
 } tuner_domains_v5;
 
-/* The constants of NCCL's own model, which a plugin may read and change.  Ours has others: they are given as zeros and
- * what comes back is not looked at. */
+/* The constants of NCCL's own model, which a plugin may read and change. This library has others: the plugin gets
+ * zeros, and what it writes is ignored. */
 typedef struct tuner_constants_v5 {
   double base_latency[TUNER_ALGORITHMS][TUNER_PROTOCOLS];
   double link_latency[3][TUNER_ALGORITHMS][TUNER_PROTOCOLS];

@@ -9,8 +9,8 @@
 #include "profiler.h"
 #include "transfer.h"
 
-/* Waking up takes some 50 us.  That is nothing after a long wait; and it is little where others want the core and a yield
- * costs their whole time slice, while a sleeper that is woken goes before them. */
+/* A wake-up takes some 50 us. That is nothing after a long wait. It is little if other threads want the core and a
+ * yield costs their whole time slice, while a thread that is woken runs before them. */
 enum { SLEEP_NS = 20 * 1000 * 1000, SLEEP_BUSY_NS = 200 * 1000, BUSY_YIELD_NS = 20 * 1000 };
 
 static hk_status dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
@@ -34,7 +34,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .dial = dial,
                               .take = take,
                               .arg = c,
-                              .gpu = w->env.gpu, /* the backend's */
+                              .gpu = w->env.gpu, /* from the backend */
                               .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
                               .nslots = (uint32_t)hk_param_int(HK_P_SLOTS),
                               .net_name = c->options.net_name,
@@ -53,7 +53,7 @@ out:
   return rc;
 }
 
-/* The first transport that reaches the peer; says once why a better one does not. */
+/* Returns the first transport that reaches the peer; says once why a better one does not. */
 static hk_status choose_transport(ncclComm_t c, int peer) {
   hk_wiring *w = &c->wiring;
   char why[160], reasons[480] = "";
@@ -72,7 +72,7 @@ static hk_status choose_transport(ncclComm_t c, int peer) {
   return HK_FAIL(HK_ERR_SYSTEM, "rank %d cannot reach rank %d by any transport: %s", c->rank, peer, reasons);
 }
 
-/* Where all others are behind one transport that can sleep, a long wait need not turn the core's time into polls. */
+/* If one transport that can sleep reaches all others, a long wait need not spend the core's time on polls. */
 static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
   int sleeper = -1;
   for (int r = 0; r < nranks; r++) {
@@ -83,7 +83,7 @@ static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
   return sleeper;
 }
 
-/* What a transport of this host's ranks offers beside links. */
+/* Uses what the transport of this host's ranks offers apart from links. */
 static void use_shared_words(ncclComm_t c) {
   hk_transport_state **s = c->wiring.states;
   hk_board *board = hk_wire_board(c, c->rank);
@@ -92,7 +92,7 @@ static void use_shared_words(ncclComm_t c) {
   for (int t = 0; t < HK_TRANSPORT_COUNT && !c->order.claims; t++)
     if (hk_transports[t]->claims) c->order.claims = hk_transports[t]->claims(s[t]);
   if (!board) return;
-  pthread_mutex_lock(&c->health.lock); /* hk_watch_report may be reading */
+  pthread_mutex_lock(&c->health.lock); /* hk_watch_report may be reading it */
   c->order.board = board;
   pthread_mutex_unlock(&c->health.lock);
 }
@@ -133,7 +133,7 @@ hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
   return rc;
 }
 
-/* ---- what transports offer beside links ---- */
+/* ---- services of transports apart from links ---- */
 
 hk_board *hk_wire_board(ncclComm_t c, int rank) {
   hk_board *board = NULL;
@@ -224,7 +224,7 @@ int hk_wire_broken(ncclComm_t c) {
     const hk_peer_links *p = c->wiring.links[r];
     for (int i = 0; p && i < HK_CHANNEL_COUNT * 4; i++) {
       const hk_wired_link *l = p->at[i / 4][i % 4];
-      /* relaxed: the transport's call that failed, in this thread, set it */
+      /* relaxed: set by the transport's call that failed, on this thread */
       if (l && atomic_load_explicit(&l->link.state, memory_order_relaxed) == HK_LINK_FAILED) return r;
     }
   }
@@ -260,7 +260,7 @@ void hk_wire_free(ncclComm_t c) {
   for (int r = 0; w->links && r < c->nranks; r++)
     if (w->links[r]) free_peer_links(w->links[r]);
   pthread_mutex_lock(&c->health.lock); /* the service thread may be in hk_comm_fail */
-  c->wait.shared_failure = NULL;       /* it lies in the transport's memory, as does the board */
+  c->wait.shared_failure = NULL;       /* it is in the transport's memory, as the board is */
   c->order.board = c->order.own_board;
   pthread_mutex_unlock(&c->health.lock);
   for (int t = HK_TRANSPORT_COUNT - 1; t >= 0; t--)
