@@ -77,7 +77,7 @@ mended "three outages of 0.8 s"
 begin 2 env HOCKET_PEER_TIMEOUT=4 "${perf[@]}" -n 1000000
 under_way 0.3
 wire down
-ends "the link stays down" 20 "RETRY_EXC_ERR|LOC_QP_OP_ERR|cannot be joined|is DOWN" "rxe[01]" "check"
+ends "the link stays down" 20 "RETRY_EXC_ERR|LOC_QP_OP_ERR|cannot be connected|is DOWN" "rxe[01]" "check"
 if ldconfig -p | grep -q librdmacm.so.1; then
   grep -q "the kernel says: " "$logs"/run.* || fail "the link stays down: nobody asks the kernel"
 fi

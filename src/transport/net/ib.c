@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs provider: what it finds on this machine, its connections, and when to look at which. */
+/* The verbs provider's table of functions: the context of a rank, opening and closing ends, and progress. */
 #include "ib.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +14,9 @@
 
 enum { IDLE_POLLS = 64, FLUSH_S = 2 };
 
-/* What peers must know before there is a connection. */
+/* What a rank publishes about itself. */
 typedef struct ib_fact {
-  uint8_t nports, ethernet, infiniband; /* the ports' kinds */
+  uint8_t nports, ethernet, infiniband; /* number of ports; 1: it has ports of that kind */
 } ib_fact;
 _Static_assert(sizeof(ib_fact) <= HK_NET_FACT_BYTES, "the fact fits");
 
@@ -54,7 +54,7 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
     HK_INFO(HK_SUB_INIT | HK_SUB_NET, "RDMA port %d: %s:%d, %s, best of %d GIDs: %s%s", i, p->device, p->number,
             ethernet ? "RoCE" : "InfiniBand", p->ngids, text, i < x->nnear ? ", near" : "");
   }
-  /* Memory that a card writes to must stay where it is when this process forks. */
+  /* Memory that a card writes to must keep its pages when this process forks. */
   if (x->api->fork_init) (void)x->api->fork_init();
   pthread_mutex_init(&x->lock, NULL);
   *out = x;
@@ -100,7 +100,7 @@ static void ib_fini(void *ctx) {
     hk_service_remove(x->env->service, x->timer);
     close(x->timer);
   }
-  for (uint32_t i = 0; i < x->room; i++) /* those whose ends went to another network */
+  for (uint32_t i = 0; i < x->room; i++) /* connections whose ends another network carries */
     if (x->conns[i]) free_conn(x->conns[i]);
   hk_ib_user_free(x);
   if (x->ndevices)
@@ -155,8 +155,9 @@ no_memory:
   return HK_FAIL_ERRNO("no memory for the connection to rank %d", peer);
 }
 
-/* The service thread's part, every HK_IB_TICK_MS while no lane progresses: a peer may need our word to mend a connection, or
- * messages of ours that were lost.  It delivers nothing: that is the lanes'. */
+/* Runs on the service thread every HK_IB_TICK_MS, and does something if no lane has made progress since: a peer may
+ * need this rank's part in repairing a connection, or messages that were lost. It delivers nothing: only the lanes'
+ * thread does. */
 static void on_tick(void *arg, int fd, uint32_t events) {
   hk_ib_ctx *x = arg;
   uint64_t ticks;
@@ -166,7 +167,7 @@ static void on_tick(void *arg, int fd, uint32_t events) {
   pthread_mutex_lock(&x->lock);
   if (x->steps == x->seen) {
     x->serving = true;
-    (void)hk_ib_poll(x, &moved); /* what fails here is told by the connection to its lanes */
+    (void)hk_ib_poll(x, &moved); /* the connection keeps an error for its lanes */
     uint64_t now = hk_now_ns();
     for (uint32_t i = 0; i < x->room; i++) {
       hk_ib_conn *c = x->conns[i];
@@ -234,7 +235,7 @@ out:
   return rc;
 }
 
-/* An end that waits to be given away, which the connection then forgets; NULL: none. */
+/* Removes an end that another network is to carry from its connection, and returns it; NULL: none. */
 static hk_net_end *take_ceded(hk_ib_ctx *x) {
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[i];
@@ -250,7 +251,8 @@ static hk_net_end *take_ceded(hk_ib_ctx *x) {
   return NULL;
 }
 
-/* Not under the lock: the other network may call the peer, whose service thread may wait for a lock of this kind. */
+/* Opens ceded ends with the next network. Not under the lock: the other network may connect to the peer, whose service
+ * thread may wait for its own lock. */
 static hk_status fall_back(hk_ib_ctx *x) {
   hk_status rc = HK_OK;
   hk_net_end *e;
@@ -264,7 +266,7 @@ out:
   return rc;
 }
 
-/* The last messages may still be on their way: queue pairs that end take them along. */
+/* Waits until the last messages have arrived: messages in flight are lost when the queue pairs are destroyed. */
 static void flush(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_wait_env env = hk_ib_wait_env(x);
@@ -313,7 +315,7 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[i];
     if (!c) continue;
-    /* What has arrived counts, also where the queue pairs have ended since: their peer may be done, and gone. */
+    /* Messages that have arrived are delivered even if the queue pairs have failed since: the peer may have ended. */
     if (c->phase != HK_IB_FAILED) HK_TRY(hk_ib_deliver(c, &any), out);
     if (c->phase == HK_IB_UP) {
       if (c->announced < c->offered)
@@ -345,9 +347,9 @@ static hk_status ib_progress(void *ctx, bool *moved) {
   return rc == HK_OK && ceding ? fall_back(x) : rc;
 }
 
-/* Does nothing happen before something comes that a completion tells of?  A connection that is being made or mended talks over
- * its socket.  Messages of ours on their way, or held back by a credit that comes without a completion, take no longer than
- * the network does: falling asleep and waking up would only add to that. */
+/* Returns true if only a completion can bring work. A connection that is being made or repaired gets messages over its
+ * socket. Messages in flight, or those that wait for a credit, which comes without a completion, take only a network
+ * round trip, and falling asleep and waking up would add to that. */
 static bool may_sleep(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
   bool moved = false;
   for (uint32_t i = 0; i < x->room; i++) {
@@ -358,7 +360,7 @@ static bool may_sleep(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
   return hk_ib_arm(x, fds) && hk_ib_poll(x, &moved) == HK_OK && !moved;
 }
 
-/* A peer's messages over the control socket come without a completion, so nobody sleeps longer than a millisecond. */
+/* Control messages come without a completion, so a sleep takes at most a millisecond. */
 static void ib_sleep(void *ctx) {
   hk_ib_ctx *x = ctx;
   struct pollfd fds[HK_IB_PORTS] = {0}; /* the service thread may open more devices meanwhile */

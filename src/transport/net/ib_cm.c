@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Asking the kernel for RDMA routes with librdmacm: see ib_cm.h. */
 #include "ib_cm.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -31,7 +32,7 @@ static hk_dl library = {.files = {"librdmacm.so.1", "librdmacm.so"},
                         .table = &cm,
                         .subs = HK_SUB_NET};
 
-/* A GID as the address that it is made of; false where it is none, or of one link only. */
+/* Converts a GID to its address. Returns false if it is none, or a link-local one. */
 static bool address_of(const hk_ibv_gid *gid, struct sockaddr_storage *out, char text[INET6_ADDRSTRLEN]) {
   struct in6_addr a;
   memcpy(&a, gid->raw, sizeof a);
@@ -47,9 +48,9 @@ static bool address_of(const hk_ibv_gid *gid, struct sockaddr_storage *out, char
   return inet_ntop(AF_INET6, &a, text, INET6_ADDRSTRLEN) && !IN6_IS_ADDR_LINKLOCAL(&a) && !IN6_IS_ADDR_UNSPECIFIED(&a);
 }
 
-/* Waits for the event that must come next; 0, or errno: ECANCELED where whoever asks has to end. */
+/* Waits for the event that must come next. Returns 0 or an errno value; ECANCELED if the caller's wait has failed. */
 static int await(const hk_wait_env *wait, hk_rdma_event_channel *channel, int wanted, uint64_t deadline_ns) {
-  enum { NAP_NS = 50 * 1000 * 1000 }; /* between two looks at whether that is so */
+  enum { NAP_NS = 50 * 1000 * 1000 }; /* between two checks of the caller's wait */
   hk_rdma_cm_event *e;
   hk_waiter w;
   hk_wait_begin(&w, wait);
@@ -65,7 +66,7 @@ static int await(const hk_wait_env *wait, hk_rdma_event_channel *channel, int wa
   return came == wanted ? 0 : status ? status : EPROTO;
 }
 
-/* What the kernel's errors mean here. */
+/* Writes what an error of the kernel means here. */
 static void explain(int err, const char *from, const char *to, char words[HK_IB_CM_WORDS]) {
   if (err == ETIMEDOUT || err == EHOSTUNREACH)
     snprintf(words, HK_IB_CM_WORDS, "%s does not answer to neighbour discovery from %s: link, VLAN, or host", to, from);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The kernel's word on the way between two RoCE GIDs that are addresses (rdma_cm, by librdmacm): has an RDMA port the one, is
- * there a route, does the other one's neighbour answer?  Connections are made without it, InfiniBand needs no addresses.  It is
- * asked where nothing comes through, to tell why, and by `hocket doctor peer`.
+ * Asks the kernel for the route between two RoCE GIDs that are addresses (rdma_cm, by librdmacm): whether an RDMA port
+ * has the first address, whether there is a route, and whether the neighbour answers. Connections are made without it,
+ * and InfiniBand needs no addresses. It is asked for the cause if no data comes through, and by `hocket doctor peer`.
  */
 #ifndef HK_TRANSPORT_NET_IB_CM_H
 #define HK_TRANSPORT_NET_IB_CM_H
@@ -10,13 +10,14 @@
 #include "ib_port.h"
 
 typedef enum hk_ib_cm_answer {
-  HK_IB_CM_ROUTE,    /* the kernel knows one */
-  HK_IB_CM_NO_ROUTE, /* it knows none */
-  HK_IB_CM_NO_ANSWER /* it cannot be asked: no librdmacm, no rdma_ucm, these are no addresses, or the wait has ended */
+  HK_IB_CM_ROUTE,    /* there is a route */
+  HK_IB_CM_NO_ROUTE, /* there is none */
+  HK_IB_CM_NO_ANSWER /* unknown: no librdmacm, no rdma_ucm, GIDs that are no addresses, or the wait was ended */
 } hk_ib_cm_answer;
 
 enum { HK_IB_CM_WORDS = 160 };
-/* Waits for `ms` at most, less where `wait` ends.  `words`: "rxe0:1 resolves 10.0.0.2", or why not. */
+/* Waits for at most `ms` milliseconds, less if `wait` fails. `words` gets "rxe0:1 resolves 10.0.0.2", or the cause.
+ * From any thread. */
 hk_ib_cm_answer hk_ib_cm_ask(const hk_wait_env *wait, const hk_ibv_gid *from, const hk_ibv_gid *to, int ms,
                              char words[HK_IB_CM_WORDS]);
 #endif

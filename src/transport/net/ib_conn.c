@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection's life: greeting, epochs of queue pairs, breaking and mending. */
+/* Connections: the control socket and its messages, and epochs of queue pairs. ib_repair.c handles failures. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -12,95 +12,19 @@
 #include "ib.h"
 
 #define MS 1000000u
-enum { LOOK_MS = 50, BACK_OFF_MS = 50, BACK_OFF_MOST_MS = 500, STEADY_MS = 3000, SECOND_MS = 1000 };
-enum { STEP_COUNTS_MS = 500 }; /* at most: this process may have been stopped, or its machine */
-enum { KEEPALIVES = 4 };       /* without an answer, until the kernel ends the control connection */
-
-static bool dials(const hk_ib_conn *c) { return c->ctx->env->rank < c->peer; }
-
-/* ---- the end ---- */
-
-void hk_ib_mark_failed(hk_ib_conn *c) {
-  c->failed = HK_ERR_REMOTE;
-  c->phase = HK_IB_FAILED;
-  /* relaxed: the state says nothing about other memory */
-  if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_FAILED, memory_order_relaxed);
-  if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_FAILED, memory_order_relaxed);
-}
-
-hk_status hk_ib_fail(hk_ib_conn *c, const char *cause, const char *advice) {
-  hk_ib_mark_failed(c);
-  return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d (%s, channel %d): %s; %s", c->ctx->env->rank,
-                 c->peer, c->route, c->channel, cause, advice);
-}
-
-static const char *advice_for(int status) {
-  switch (status) {
-    case HK_IBV_WC_RETRY_EXC_ERR:
-      return "nothing was answered: check cable and switch, that the GIDs reach each other (hocket doctor, "
-             "NCCL_IB_GID_INDEX), that the fabric loses no packets (PFC or ECN), and the other rank's output; "
-             "HOCKET_PEER_TIMEOUT waits longer";
-    case HK_IBV_WC_RNR_RETRY_EXC_ERR: return "the other rank posts no receives: look at its output";
-    case HK_IBV_WC_LOC_PROT_ERR:
-    case HK_IBV_WC_LOC_ACCESS_ERR:
-    case HK_IBV_WC_LOC_LEN_ERR: return "this is a fault of this library or of the driver: please report it";
-    case HK_IBV_WC_REM_ACCESS_ERR:
-    case HK_IBV_WC_REM_INV_REQ_ERR:
-      return "the other rank's memory is not registered as it said: do all ranks run the same version of this library?";
-    case HK_IBV_WC_LOC_QP_OP_ERR:
-    case HK_IBV_WC_WR_FLUSH_ERR:
-    case HK_IBV_WC_FATAL_ERR: return "check the port's state (ibv_devinfo) and the kernel's log on this host";
-    default: return "check the kernel's log on both hosts";
-  }
-}
-
-static bool may_repair(int status) {
-  switch (status) {
-    case HK_IBV_WC_LOC_LEN_ERR:
-    case HK_IBV_WC_LOC_PROT_ERR:
-    case HK_IBV_WC_LOC_ACCESS_ERR:
-    case HK_IBV_WC_REM_ACCESS_ERR: return false;
-    default: return hk_param_int(HK_P_IB_REPLAY) != 0;
-  }
-}
-
-/* ---- slow or gone ----
- * New queue pairs need the peer's answers. A peer that is late or stopped gives none, for any length of time: that is no error and
- * does not count, as long as its kernel answers for its host. */
-
-static unsigned limit_s(const hk_ib_conn *c) { return (unsigned)(c->ctx->timeout_ns / MS / SECOND_MS); }
-
-static bool awaits_peer(const hk_ib_conn *c) { return c->phase == HK_IB_PAIRING || c->phase == HK_IB_READYING; }
-
-static void begin_mending(hk_ib_conn *c, uint64_t now) {
-  c->broken_ns = now;
-  c->mending_ns = 0;
-}
-
-static void count_time(hk_ib_conn *c, uint64_t now) {
-  uint64_t since = hk_ago_ns(now, c->stepped_ns), most = (uint64_t)STEP_COUNTS_MS * MS;
-  c->stepped_ns = now;
-  if (c->broken_ns && !awaits_peer(c)) c->mending_ns += since < most ? since : most;
-}
-
-/* Does the peer's host leave the kernel's questions unanswered while its answer is waited for? */
-static bool host_is_silent(hk_ib_conn *c, uint64_t now) {
-  unsigned quiet_s;
-  if (!awaits_peer(c) || c->eof || now < c->silent_ns) return false;
-  c->silent_ns = now + (uint64_t)SECOND_MS * MS;
-  return hk_silence_broken(&c->silence, c->fd, limit_s(c), now, &quiet_s);
-}
+enum { LOOK_MS = 50 };   /* between two reads of the control socket of a connection that is up */
+enum { KEEPALIVES = 4 }; /* without an answer, until the kernel ends the control connection */
 
 /* ---- the control socket ---- */
 
-static hk_status send_message(hk_ib_conn *c, hk_ib_msg *m) {
+hk_status hk_ib_send_message(hk_ib_conn *c, hk_ib_msg *m) {
   m->magic = HK_IB_MAGIC;
   m->epoch = c->epoch;
   m->nslots = c->ctx->env->nslots;
   m->slot_bytes = (uint32_t)c->ctx->env->slot_bytes;
   ssize_t n = send(c->fd, m, sizeof *m, MSG_NOSIGNAL);
   if (n == (ssize_t)sizeof *m) return HK_OK;
-  if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) { /* what it means depends on who still waits */
+  if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) { /* an error only if a lane still waits */
     c->eof = true;
     return HK_OK;
   }
@@ -112,7 +36,7 @@ static hk_ib_memory memory_of(const hk_ibv_mr *mr) {
   return mr ? (hk_ib_memory){.addr = (uint64_t)(uintptr_t)mr->addr, .rkey = mr->rkey} : (hk_ib_memory){0};
 }
 
-/* Not mr->addr, which is a dma-buf's offset. */
+/* Fills in the FIFO's registrations. Its address is not mr->addr, which is an offset in a dma-buf. */
 static void fill_rings(const hk_ib_conn *c, hk_ib_msg *m) {
   for (uint32_t i = 0; i < c->npaths && c->recv; i++) {
     m->ring[i] = memory_of(c->paths[i].recv_mr);
@@ -121,7 +45,7 @@ static void fill_rings(const hk_ib_conn *c, hk_ib_msg *m) {
   }
 }
 
-/* ---- giving way ---- */
+/* ---- fallback to another network ---- */
 
 static void cede(hk_ib_conn *c, uint8_t directions) {
   hk_ib_ctx *x = c->ctx;
@@ -134,52 +58,45 @@ static void cede(hk_ib_conn *c, uint8_t directions) {
   }
 }
 
-/* Nothing comes through: the kernel may know why. */
-static hk_status fail_unreachable(hk_ib_conn *c, const char *cause, const char *advice) {
-  char text[280 + HK_IB_CM_WORDS], kernel[HK_IB_CM_WORDS + 20];
-  snprintf(text, sizeof text, "%s%s", cause, hk_ib_kernel_reason(c, kernel));
-  return hk_ib_fail(c, text, advice);
-}
-
-static hk_status repair(hk_ib_conn *c, const char *advice, bool notify);
-
-/* Is there an end in these directions that no other network can carry?  Both ranks answer alike. */
+/* Returns true if there is an end in these directions that no other network can carry. Both ranks get the same
+ * result. */
 static bool lacks_fallback(const hk_ib_conn *c, uint8_t directions) {
   return (c->send && directions & hk_ib_direction(c, true) && !hk_net_has_fallback(c->send)) ||
          (c->recv && directions & hk_ib_direction(c, false) && !hk_net_has_fallback(c->recv));
 }
 
-/* Memory cannot be registered: the other ways do without this one; for the first one, another network carries these
- * directions, where there is one. */
+/* Handles memory that cannot be registered. The connection does without the path; if it is the first path, another
+ * network carries these directions, if there is one. */
 static hk_status cannot_register(hk_ib_conn *c, hk_ib_path *path, uint8_t directions, const char *why) {
   if (path != c->paths) {
     path->bad = true;
     snprintf(c->cause, sizeof c->cause, "%.190s", why);
-    return repair(c, HK_IB_MORE_MEMORY, true);
+    return hk_ib_repair(c, HK_IB_MORE_MEMORY, true);
   }
   if (lacks_fallback(c, directions))
-    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
+    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: if that is too little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
                    c->ctx->env->rank, why);
   hk_ib_msg m = {.kind = HK_IB_CEDE, .cede.directions = directions};
   snprintf(m.cede.cause, sizeof m.cede.cause, "%.150s", why);
   hk_ib_ctx *x = c->ctx;
   if (!x->scarce_reported)
-    HK_WARN("rank %d: %s; TCP carries channel %d to rank %d instead, and others (INFO tells): " HK_IB_MORE_MEMORY,
+    HK_WARN("rank %d: %s; TCP carries channel %d to rank %d instead, and perhaps others (see "
+            "NCCL_DEBUG=INFO): " HK_IB_MORE_MEMORY,
             x->env->rank, why, c->channel, c->peer);
   else
     HK_INFO(HK_SUB_NET, "rank %d: %s; TCP carries channel %d to rank %d instead", x->env->rank, why, c->channel,
             c->peer);
   x->scarce_reported = true;
   cede(c, directions);
-  return send_message(c, &m);
+  return hk_ib_send_message(c, &m);
 }
 
 static hk_status on_cede(hk_ib_conn *c, const hk_ib_msg *m) {
   char cause[200];
-  snprintf(cause, sizeof cause, "it says: %.150s", m->cede.cause);
+  snprintf(cause, sizeof cause, "it reports: %.150s", m->cede.cause);
   if (lacks_fallback(c, m->cede.directions)) return hk_ib_fail(c, cause, "there, " HK_IB_MORE_MEMORY);
-  HK_INFO(HK_SUB_NET, "rank %d: TCP carries channel %d to rank %d, which says: %.150s", c->ctx->env->rank, c->channel,
-          c->peer, m->cede.cause);
+  HK_INFO(HK_SUB_NET, "rank %d: TCP carries channel %d to rank %d, which reports: %.150s", c->ctx->env->rank,
+          c->channel, c->peer, m->cede.cause);
   cede(c, m->cede.directions & HK_IB_BOTH);
   return HK_OK;
 }
@@ -192,13 +109,13 @@ hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e) {
     c->ctx->ceding = true;
     return HK_OK;
   }
-  if (!c->nqps) return HK_OK; /* the epoch will tell of it */
+  if (!c->nqps) return HK_OK; /* the epoch's message will contain it */
   hk_ib_path *refused = hk_ib_register_rings(c, why);
   if (refused) return cannot_register(c, refused, hk_ib_direction(c, sends), why);
   if (sends) return HK_OK;
   hk_ib_msg m = {.kind = HK_IB_RING};
   fill_rings(c, &m);
-  HK_TRY(send_message(c, &m), out);
+  HK_TRY(hk_ib_send_message(c, &m), out);
 out:
   return rc;
 }
@@ -208,23 +125,24 @@ static hk_status send_hello(hk_ib_conn *c) {
   hk_ib_msg m = {.kind = HK_IB_HELLO};
   int one = 1;
   (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  hk_silence_watch(c->fd, limit_s(c), KEEPALIVES);
-  /* Ranks of a host, and a rank's channels, begin with different ports of those that are near.  Each way of a connection
-   * registers the same memory once more: where that is little, there is one. */
+  hk_silence_watch(c->fd, (unsigned)(x->timeout_ns / 1000 / MS), KEEPALIVES);
+  /* Ranks of a host, and channels of a rank, begin with different near ports. Each path of a connection registers the
+   * same memory again, so there is only one if locked memory is scarce. */
   c->nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->mine);
-  /* A GPU is flushed by one card, and a net plugin's connection may be given one's memory. */
+  /* Also with GPU memory, because one card must do all flushes, and within a net plugin, which may register such
+   * memory. */
   bool alone = hk_ib_memory_is_scarce() || x->gpu.direct || x->env->within_plugin;
   for (int i = 0; i < c->nmine && alone; i++) c->mine[i].card = (uint8_t)i;
   m.hello.nports = (uint32_t)c->nmine;
   m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
   memcpy(m.hello.ports, c->mine, sizeof m.hello.ports);
   c->phase = HK_IB_GREETING;
-  return send_message(c, &m);
+  return hk_ib_send_message(c, &m);
 }
 
 /* ---- epochs ---- */
 
-/* Takes in everything that has arrived, then ends the queue pairs: from here on nothing more arrives. */
+/* Stops the queue pairs, takes in everything that has arrived, and destroys them. Nothing arrives after it. */
 static hk_status end_epoch(hk_ib_conn *c) {
   hk_status rc = HK_OK;
   bool moved;
@@ -240,15 +158,15 @@ out:
   return rc;
 }
 
-/* A peer that does not know whether its last messages have come cannot ask any more. */
+/* The peer may not know whether its last messages have arrived, and cannot ask afterwards. */
 void hk_ib_send_bye(hk_ib_conn *c) {
   if (!c->greeted || c->failed || c->eof || c->ceded == HK_IB_BOTH || end_epoch(c) != HK_OK) return;
   hk_ib_msg m = {.kind = HK_IB_BYE, .received = c->received};
-  (void)send_message(c, &m);
+  (void)hk_ib_send_message(c, &m);
 }
 
-/* Makes this epoch's queue pairs on the chosen ways, and what is to be told of them; not `made`: there was no memory, which has
- * been told. */
+/* Makes this epoch's queue pairs on the chosen paths, and their description in c->ours. *made is false if memory could
+ * not be registered, which has been handled. */
 static hk_status prepare(hk_ib_conn *c, uint32_t nqps, bool *made) {
   hk_status rc = HK_OK;
   *made = true;
@@ -258,9 +176,9 @@ static hk_status prepare(hk_ib_conn *c, uint32_t nqps, bool *made) {
   HK_TRY(hk_ib_open_paths(c, &refused, why), out);
   if (refused) {
     *made = false;
-    /* Later on, messages may be under way that only this connection can send again. */
+    /* Once the connection was up, messages may be under way that only this connection can send again. */
     if (refused != c->paths || !c->up_ns) return cannot_register(c, refused, HK_IB_BOTH, why);
-    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY, x->env->rank, why);
+    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: if that is too little, " HK_IB_MORE_MEMORY, x->env->rank, why);
   }
   hk_ib_measure(c);
   HK_TRY(hk_ib_make_qps(c, nqps), out);
@@ -281,10 +199,10 @@ static hk_status send_epoch(hk_ib_conn *c) {
   hk_ib_fill_ece(c);
   hk_ib_msg m = {.kind = HK_IB_EPOCH, .epoch_info = c->ours};
   fill_rings(c, &m);
-  return send_message(c, &m);
+  return hk_ib_send_message(c, &m);
 }
 
-/* Has one of the chosen ports' devices failed? */
+/* Returns true, with errno, if a device of the chosen ports has failed. */
 static bool device_failed(hk_ib_conn *c) {
   hk_ib_device *d;
   for (hk_ib_path *w = c->paths; w < c->paths + c->npaths; w++)
@@ -299,7 +217,7 @@ static bool device_failed(hk_ib_conn *c) {
 
 static hk_status cannot_join(hk_ib_conn *c);
 
-/* The lower rank begins. */
+/* Begins an epoch: the lower rank. */
 static hk_status begin_epoch(hk_ib_conn *c) {
   hk_status rc;
   bool made;
@@ -317,64 +235,7 @@ out:
   return rc;
 }
 
-/* ---- breaking ---- */
-
-static hk_status repair(hk_ib_conn *c, const char *advice, bool notify) {
-  uint64_t now = hk_now_ns();
-  /* A new trouble, or still the same one?  What has carried nothing may be the same for as long as it takes to fail. */
-  uint64_t steady = (uint64_t)STEADY_MS * MS;
-  if (!c->came) steady += hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
-  if (!c->broken_ns || (c->phase == HK_IB_UP && now - c->up_ns > steady)) {
-    begin_mending(c, now);
-    c->attempts = 0;
-    for (int i = 0; i < c->npairs; i++) c->pairs[i].out = c->pairs[i].out && !c->pairs[i].worked;
-  }
-  if (c->mending_ns > c->ctx->timeout_ns) {
-    char cause[280];
-    snprintf(cause, sizeof cause, "%s, for %llu s and %u new queue pairs", c->cause,
-             (unsigned long long)(c->mending_ns / 1000 / MS), c->attempts);
-    return fail_unreachable(c, cause, advice);
-  }
-  HK_INFO(HK_SUB_NET, "rank %d to rank %d (%s, channel %d): %s; new queue pairs will send again", c->ctx->env->rank,
-          c->peer, c->route, c->channel, c->cause);
-  if (dials(c)) {
-    uint64_t wait = (uint64_t)BACK_OFF_MS * c->attempts;
-    c->retry_ns = now + (wait < BACK_OFF_MOST_MS ? wait : BACK_OFF_MOST_MS) * MS;
-    c->phase = HK_IB_BACKING_OFF;
-    return HK_OK;
-  }
-  c->phase = HK_IB_PAIRING;
-  hk_ib_msg m = {.kind = HK_IB_BROKEN};
-  snprintf(m.broken.text, sizeof m.broken.text, "%.150s", c->cause);
-  for (uint32_t i = 0; i < c->npaths; i++) m.broken.bad |= (uint32_t)c->paths[i].bad << i;
-  return notify ? send_message(c, &m) : HK_OK;
-}
-
-hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const char *doing) {
-  if (c->phase != HK_IB_UP && c->phase != HK_IB_READYING) return HK_OK; /* the rest of the queue, flushed */
-  if (c->bye) return HK_OK;
-  hk_ib_path *w = c->qps[qp].path;
-  const hk_ib_port *port = hk_ib_my_port(c, w);
-  const char *state = hk_ib_port_state(c->ctx, w->device, port->number);
-  w->bad = true;
-  snprintf(c->cause, sizeof c->cause, "%s failed with %s, vendor error %#x, while port %d of %s is %s", doing,
-           hk_ibv_status_words(wc->status), wc->vendor_err, port->number, w->device->name, state);
-  const char *advice = strcmp(state, "DOWN") == 0
-                           ? "its link is down: check cable and switch, and the interface (ip link)"
-                           : advice_for(wc->status);
-  if (!may_repair(wc->status))
-    return (wc->status == HK_IBV_WC_RETRY_EXC_ERR ? fail_unreachable : hk_ib_fail)(c, c->cause, advice);
-  return repair(c, advice, true);
-}
-
-hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool repairable) {
-  if ((c->phase != HK_IB_UP && c->phase != HK_IB_READYING) || c->bye) return HK_OK;
-  const char *advice = "see the kernel's log on this host (dmesg)";
-  snprintf(c->cause, sizeof c->cause, "%.190s", what);
-  return repairable && hk_param_int(HK_P_IB_REPLAY) ? repair(c, advice, true) : hk_ib_fail(c, c->cause, advice);
-}
-
-/* The queue pairs could not be joined: the port is down, or the GID has gone. */
+/* Handles queue pairs that could not be connected (errno): the port is down, or its GID is gone. */
 static hk_status cannot_join(hk_ib_conn *c) {
   int err = errno;
   hk_ib_device *d;
@@ -382,12 +243,13 @@ static hk_status cannot_join(hk_ib_conn *c) {
   while (!w->bad && w + 1 < c->paths + c->npaths) w++;
   const hk_ib_port *port = hk_ib_my_port(c, w);
   bool open = hk_ib_device_open(c->ctx, port->device, &d) == HK_OK;
-  snprintf(c->cause, sizeof c->cause, "queue pairs cannot be joined: %s; port %d of %s is %s", strerror(err),
-           port->number, port->device, open ? hk_ib_port_state(c->ctx, d, port->number) : "not to be opened");
-  return repair(c, "check the port's state and its GIDs (hocket doctor)", true);
+  snprintf(c->cause, sizeof c->cause, "queue pairs cannot be connected: %s; port %d of %s is %s", strerror(err),
+           port->number, port->device,
+           open ? hk_ib_port_state(c->ctx, d, port->number) : "unknown, as the device cannot be opened");
+  return hk_ib_repair(c, "check the port's state and its GIDs (hocket doctor)", true);
 }
 
-/* ---- what the peer says ---- */
+/* ---- the peer's messages ---- */
 
 static hk_status bad_message(hk_ib_conn *c, const char *what) {
   return hk_ib_fail(c, what, "do all ranks run the same version of this library, with the same settings?");
@@ -397,7 +259,7 @@ static hk_status on_hello(hk_ib_conn *c, const hk_ib_msg *m) {
   uint32_t mine = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
   if (c->greeted || m->hello.nports > HK_IB_OFFERED || m->nslots != c->ctx->env->nslots ||
       m->slot_bytes != c->ctx->env->slot_bytes)
-    return bad_message(c, "its greeting makes no sense");
+    return bad_message(c, "its first control message is not valid");
   c->greeted = true;
   c->ntheirs = (int)m->hello.nports;
   memcpy(c->theirs, m->hello.ports, sizeof c->theirs);
@@ -407,13 +269,13 @@ static hk_status on_hello(hk_ib_conn *c, const hk_ib_msg *m) {
   }
   c->peer_nqps = m->hello.nqps < mine ? m->hello.nqps : mine;
   if (c->peer_nqps < 1) c->peer_nqps = 1;
-  c->npairs = hk_ib_pairs(c->mine, c->nmine, c->theirs, c->ntheirs, dials(c), c->ctx->wish.version, c->pairs);
+  c->npairs = hk_ib_pairs(c->mine, c->nmine, c->theirs, c->ntheirs, hk_ib_dials(c), c->ctx->wish.version, c->pairs);
   if (!c->npairs)
     return hk_ib_fail(c, "no GID of this rank's ports is of the same kind and address family as one of the other's",
                       "give the interfaces of both hosts addresses of one family, or choose with NCCL_IB_HCA, "
                       "NCCL_IB_GID_INDEX, NCCL_IB_ADDR_FAMILY");
   c->phase = HK_IB_PAIRING;
-  return dials(c) ? begin_epoch(c) : HK_OK;
+  return hk_ib_dials(c) ? begin_epoch(c) : HK_OK;
 }
 
 static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memory ring[HK_IB_PATHS]) {
@@ -422,29 +284,31 @@ static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memo
     c->paths[i].peer_ring = ring[i];
   }
   hk_ib_rewind(c, theirs->received, theirs->consumed);
-  c->announced = 0; /* places have other keys by now */
+  c->announced = 0; /* places have other keys in this epoch */
   return hk_ib_join_qps(c, theirs);
 }
 
-/* Ready to receive: the peer may send. */
+/* Reports that this rank can receive: the peer may send. */
 static hk_status ready(hk_ib_conn *c) {
   hk_ib_msg m = {.kind = HK_IB_READY};
   c->phase = HK_IB_READYING;
-  return send_message(c, &m);
+  return hk_ib_send_message(c, &m);
 }
 
 static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
   hk_status rc = HK_OK;
   const hk_ib_epoch *t = &m->epoch_info;
-  if (!c->greeted || t->nqps < 1 || t->nqps > HK_IB_QPS) return bad_message(c, "its queue pairs make no sense");
-  if (dials(c)) {
-    if (m->epoch != c->epoch || c->phase != HK_IB_PAIRING) return HK_OK; /* of an epoch that is over */
-    if (t->nqps != c->nqps || t->npaths != c->npaths) return bad_message(c, "its queue pairs make no sense");
+  if (!c->greeted || t->nqps < 1 || t->nqps > HK_IB_QPS)
+    return bad_message(c, "its description of queue pairs is not valid");
+  if (hk_ib_dials(c)) {
+    if (m->epoch != c->epoch || c->phase != HK_IB_PAIRING) return HK_OK; /* from an earlier epoch */
+    if (t->nqps != c->nqps || t->npaths != c->npaths)
+      return bad_message(c, "its description of queue pairs is not valid");
   } else {
     HK_TRY(end_epoch(c), out);
     c->epoch = m->epoch;
     c->attempts++;
-    if (c->epoch > 1 && !c->broken_ns) begin_mending(c, hk_now_ns());
+    if (c->epoch > 1 && !c->broken_ns) hk_ib_begin_repairs(c, hk_now_ns());
     if (!hk_ib_take_paths(c, t)) return bad_message(c, "it chose ports that were not offered");
     if (device_failed(c)) return cannot_join(c);
     bool made;
@@ -454,7 +318,7 @@ static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
   if (c->send && !hk_ib_can_rewind(c, t->received))
     return hk_ib_fail(c, "it lacks a message whose arrival its card has acknowledged", "see both hosts' kernel logs");
   if (join(c, t, m->ring) != HK_OK) return cannot_join(c);
-  if (!dials(c)) HK_TRY(send_epoch(c), out);
+  if (!hk_ib_dials(c)) HK_TRY(send_epoch(c), out);
   HK_TRY(ready(c), out);
 out:
   return rc;
@@ -473,7 +337,8 @@ static void come_up(hk_ib_conn *c) {
     hk_ib_describe_path(c, w, route);
     HK_INFO(
         HK_SUB_NET,
-        "rank %d: channel %d to rank %d %sover %s: %s, pair %d of %d, %u queue pair%s, MTU %d, round trip %u us: sent again after %.0f ms%s",
+        "rank %d: channel %d to rank %d %sover %s: %s, pair %d of %d, %u queue pair%s, MTU %d, round trip %u us: sent "
+        "again after %.0f ms%s",
         c->ctx->env->rank, c->channel, c->peer, i ? "also " : "", route,
         hk_ib_pair_words(c->mine, c->theirs, &c->pairs[w->pair], words), w->pair + 1, c->npairs,
         (c->nqps - i + c->npaths - 1) / c->npaths, c->nqps - i <= c->npaths ? "" : "s", 128 << c->ours.paths[i].mtu,
@@ -481,12 +346,12 @@ static void come_up(hk_ib_conn *c) {
   }
 }
 
-/* The peer's requests have failed. */
+/* The peer reports that its requests have failed. */
 static hk_status on_broken(hk_ib_conn *c, const hk_ib_msg *m) {
-  if (m->epoch != c->epoch || !dials(c) || c->phase == HK_IB_BACKING_OFF) return HK_OK;
-  snprintf(c->cause, sizeof c->cause, "rank %d says: %.150s", c->peer, m->broken.text);
+  if (m->epoch != c->epoch || !hk_ib_dials(c) || c->phase == HK_IB_BACKING_OFF) return HK_OK;
+  snprintf(c->cause, sizeof c->cause, "rank %d reports: %.150s", c->peer, m->broken.text);
   for (uint32_t i = 0; i < c->npaths; i++) c->paths[i].bad = c->paths[i].bad || m->broken.bad >> i & 1;
-  return repair(c, "look at that rank's output", false);
+  return hk_ib_repair(c, "look at that rank's output", false);
 }
 
 static hk_status on_ring(hk_ib_conn *c, const hk_ib_msg *m) {
@@ -495,7 +360,7 @@ static hk_status on_ring(hk_ib_conn *c, const hk_ib_msg *m) {
 }
 
 static hk_status on_message(hk_ib_conn *c, const hk_ib_msg *m) {
-  if (m->magic != HK_IB_MAGIC) return bad_message(c, "its control message makes no sense");
+  if (m->magic != HK_IB_MAGIC) return bad_message(c, "its control message is not valid");
   switch (m->kind) {
     case HK_IB_HELLO: return on_hello(c, m);
     case HK_IB_EPOCH: return on_epoch(c, m);
@@ -509,7 +374,7 @@ static hk_status on_message(hk_ib_conn *c, const hk_ib_msg *m) {
       if (m->received >= c->posted) hk_ib_rewind(c, m->received, c->credit);
       return HK_OK;
     case HK_IB_CEDE: return on_cede(c, m);
-    default: return bad_message(c, "its control message makes no sense");
+    default: return bad_message(c, "its control message is not valid");
   }
 }
 
@@ -534,46 +399,16 @@ out:
   return rc;
 }
 
-/* Requests that neither complete nor fail, though their retries must be used up: some drivers lose their timers when a link
- * goes down and up. */
-static hk_status check_progress(hk_ib_conn *c, uint64_t now) {
-  uint64_t mark = 0;
-  bool open = false;
-  for (uint32_t i = 0; i < c->nqps; i++) {
-    mark += c->qps[i].done;
-    open = open || c->qps[i].first != c->qps[i].last;
-  }
-  mark += c->flush.reads;
-  open = open || c->flush.asked;
-  if (!open || mark != c->mark || !c->stalled_ns) {
-    c->mark = mark;
-    c->stalled_ns = now;
-    return HK_OK;
-  }
-  uint64_t limit = hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
-  if (limit < 1000 * (uint64_t)MS) limit = 1000 * (uint64_t)MS;
-  if (c->send && c->send->link->placed && c->given < c->posted) /* of any size: 100 MB/s is slow */
-    limit += hk_net_slot(c->send, c->given)->bytes * UINT64_C(10);
-  if (hk_ago_ns(now, c->stalled_ns) < limit) return HK_OK;
-  c->stalled_ns = 0;
-  for (uint32_t i = 0; i < c->nqps; i++)
-    if (c->qps[i].first != c->qps[i].last) c->qps[i].path->bad = true;
-  snprintf(c->cause, sizeof c->cause,
-           "requests have neither completed nor failed for %.1f s (slots: %llu sent, %llu taken, %llu read; %llu came)",
-           (double)limit / 1e9, (unsigned long long)c->posted, (unsigned long long)c->given,
-           (unsigned long long)c->credit, (unsigned long long)(c->recv ? c->recv->next : 0));
-  return repair(c, advice_for(HK_IBV_WC_RETRY_EXC_ERR), true);
-}
-
-/* Does a lane wait for something of this connection? */
+/* Returns true if a lane waits for this connection. */
 static bool needed(const hk_ib_conn *c) {
   return (c->recv && c->recv->link->waiting == HK_LINK_WAITS) ||
          (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)));
 }
 
-/* A caller that got no answer soon calls again and closes the first call, which may lie here: the next one is taken. */
+/* A peer that gets no answer in time connects again and closes the first control socket. If this rank has taken the
+ * closed one, it drops it and waits for the next. */
 static bool dial_abandoned(hk_ib_conn *c) {
-  if (!c->eof || c->greeted || dials(c)) return false;
+  if (!c->eof || c->greeted || hk_ib_dials(c)) return false;
   close(c->fd);
   c->fd = -1;
   c->eof = false;
@@ -588,12 +423,12 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   hk_ib_ctx *x = c->ctx;
   if (c->failed) return !x->serving && needed(c) ? c->failed : HK_OK;
   if (c->ceded == HK_IB_BOTH) return HK_OK;
-  count_time(c, now);
-  /* Calling waits for the peer's service thread. */
+  hk_ib_count_repairs(c, now);
+  /* Opening the control connection waits for the peer's service thread, so the service thread does not do it. */
   if (x->serving && (c->phase == HK_IB_DIALING || hk_ib_gpu_unsettled(c))) return HK_OK;
   if (c->phase == HK_IB_DIALING) {
     uint64_t tag = (uint64_t)'V' << 56 | (uint64_t)c->channel;
-    if (dials(c))
+    if (hk_ib_dials(c))
       HK_TRY(x->env->dial(x->env->arg, c->peer, NULL, tag, &c->fd), out);
     else
       c->fd = x->env->take(x->env->arg, c->peer, tag);
@@ -604,13 +439,13 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   c->next_look_ns = now + (uint64_t)LOOK_MS * MS;
   HK_TRY(read_messages(c), out);
   if (dial_abandoned(c)) return HK_OK;
-  if (host_is_silent(c, now))
+  if (hk_ib_host_is_silent(c, now))
     return hk_ib_fail(c, "its host does not answer",
                       "check that host, cable and switch; HOCKET_PEER_TIMEOUT waits longer");
   if (c->phase == HK_IB_UP && !c->bye && !c->eof) HK_TRY(hk_ib_fence(c, false), out);
-  if (c->phase == HK_IB_UP && !c->bye) HK_TRY(check_progress(c, now), out);
+  if (c->phase == HK_IB_UP && !c->bye) HK_TRY(hk_ib_check_progress(c, now), out);
   if (c->phase == HK_IB_BACKING_OFF && now >= c->retry_ns && !c->eof) HK_TRY(begin_epoch(c), out);
-  /* What was sent before the socket's end is here already: one more look at the completions shows it. */
+  /* Messages that were sent before the socket's end have arrived: another poll of the completions finds them. */
   if (c->eof && !x->serving && needed(c) && c->looks++ > 1)
     return hk_ib_fail(c, "its process has ended, or its communicator was destroyed or aborted",
                       "look at that rank's output and at its host's kernel log");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices that are open, their completion queues, their memory and their events. */
+/* Open devices: their completion queues, registrations of memory, and events. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
   d = &x->devices[x->ndevices];
   memset(d, 0, sizeof *d);
   list = x->api->get_device_list(&n);
-  errno = ENODEV; /* that it is not in the list says nothing else */
+  errno = ENODEV; /* for a device that is not in the list */
   for (int i = 0; i < n && !d->context; i++)
     if (strcmp(list[i]->name, name) == 0) d->context = x->api->open_device(list[i]);
   if (!d->context) {
@@ -39,10 +39,10 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
   }
   memcpy(d->name, name, strnlen(name, sizeof d->name - 1));
   d->max_wr = attr.max_qp_wr > 0 ? (uint32_t)attr.max_qp_wr : 128;
-  /* Events are looked at now and then, never waited for. */
+  /* Events are polled, never waited for. */
   int flags = fcntl(d->context->async_fd, F_GETFL);
   if (flags >= 0) (void)fcntl(d->context->async_fd, F_SETFL, flags | O_NONBLOCK);
-  d->channel = x->api->create_comp_channel(d->context); /* without one, who waits polls */
+  d->channel = x->api->create_comp_channel(d->context); /* without one, waiting threads poll */
   if (d->channel && (flags = fcntl(d->channel->fd, F_GETFL)) >= 0)
     (void)fcntl(d->channel->fd, F_SETFL, flags | O_NONBLOCK);
   x->ndevices++;
@@ -89,8 +89,8 @@ hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t 
   unsigned access = HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE;
   struct rlimit limit;
   hk_ibv_mr *mr;
-  /* Payloads may come in any order; headers and credits, which are looked at, must not.  Unknown flags of the optional
-   * range are ignored, but only by the newer call. */
+  /* Payloads may be written in any order; headers and credits, which the CPU polls, must not. Unknown flags of the
+   * optional range are ignored, but only by the newer call. */
   if (data && x->api->reg_mr_iova2 && hk_param_int(HK_P_IB_PCI_RELAXED_ORDERING) != 0)
     mr = x->api->reg_mr_iova2(d->pd, addr, bytes, (uint64_t)(uintptr_t)addr, access | HK_IBV_ACCESS_RELAXED_ORDERING);
   else
@@ -120,7 +120,7 @@ hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes
   char why[160];
   *out = hk_ib_try_register(x, d, addr, bytes, data, why);
   if (*out) return HK_OK;
-  return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: where that is little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
+  return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: if that is too little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
                  x->env->rank, why);
 }
 
@@ -129,12 +129,12 @@ const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port) {
   hk_ibv_port_attr attr;
   memset(&attr, 0, sizeof attr);
   if (d->gone) return "gone with its device";
-  if (x->api->query_port(d->context, (uint8_t)port, &attr) != 0) return "not to be asked";
+  if (x->api->query_port(d->context, (uint8_t)port, &attr) != 0) return "in a state that cannot be read";
   return attr.state >= 0 && attr.state <= 5 ? names[attr.state] : "in an unknown state";
 }
 
-/* Connections on the device need new queue pairs.  Those of a completion queue `cq` cannot have them: what has arrived, and
- * has been acknowledged by the card, is not known. */
+/* Connections on the device get new queue pairs. Those on a failed completion queue `cq` cannot: it is not known which
+ * messages have arrived and were acknowledged by the card. */
 static hk_status lost(hk_ib_ctx *x, const hk_ib_device *d, const hk_ib_cq *cq, const char *what) {
   hk_status rc = HK_OK;
   for (uint32_t i = 0; i < x->room; i++) {
@@ -181,7 +181,7 @@ hk_status hk_ib_handle_events(hk_ib_ctx *x) {
     hk_ibv_async_event e;
     while (x->api->get_async_event(d->context, &e) == 0) {
       hk_ibv_async_event copy = e;
-      x->api->ack_async_event(&e); /* before the queue that it is of goes */
+      x->api->ack_async_event(&e); /* before the queue of the event is destroyed */
       HK_TRY(handle(x, d, &copy), out);
     }
   }
@@ -210,7 +210,7 @@ void hk_ib_read_notifications(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]
     hk_ib_device *d = &x->devices[i];
     if (!(fds[i].revents & POLLIN)) continue;
     while (x->api->get_cq_event(d->channel, &cq, &arg) == 0) {
-      x->api->ack_cq_events(cq, 1); /* a queue cannot be destroyed before */
+      x->api->ack_cq_events(cq, 1); /* a queue with unacknowledged events cannot be destroyed */
       for (int k = 0; k < d->ncqs; k++)
         if (d->cqs[k].cq == cq) d->cqs[k].armed = false;
     }

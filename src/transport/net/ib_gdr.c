@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Registering a GPU's memory with verbs, by dma-buf or by address: see ib_gdr.h. */
 #include "ib_gdr.h"
 #include <errno.h>
 #include <string.h>
@@ -7,7 +8,7 @@
 #include "../../base/root.h"
 #include "ib_port.h"
 
-/* Reads are the flushes'. */
+/* Reads are for flushes. */
 enum { ACCESS = HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE | HK_IBV_ACCESS_REMOTE_READ };
 
 hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu) {
@@ -23,7 +24,7 @@ const char *hk_ib_flushing_words(hk_ib_flushing f) {
 
 static bool relaxed(void) { return hk_param_int(HK_P_IB_PCI_RELAXED_ORDERING) != 0; }
 
-/* The card's driver keeps a hold of the buffer of its own. */
+/* The card's driver keeps its own reference to the buffer. */
 static hk_ibv_mr *by_fd(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes,
                         hk_ib_gpu_memory *m) {
   int access = ACCESS | (relaxed() ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
@@ -55,7 +56,7 @@ static hk_ibv_mr *by_peermem(const hk_ibv *api, hk_ibv_pd *pd, void *p, size_t b
     mr = api->reg_mr_iova2(pd, p, bytes, (uint64_t)(uintptr_t)p, access | HK_IBV_ACCESS_RELAXED_ORDERING);
   else
     mr = api->reg_mr(pd, p, bytes, (int)access);
-  /* Without the module the kernel looks for pages of the process at that address. */
+  /* Without the module the kernel looks for pages of the process at that address, and finds none. */
   if (!mr)
     hk_gdr_add_cause(m->why, "nvidia-peermem: %s",
                      errno == EFAULT || errno == EINVAL ? "it is not loaded" : strerror(errno));
@@ -92,7 +93,8 @@ hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gp
   return HK_OK;
 }
 
-/* As NCCL finds it out: a driver that knows dma-bufs finds something else wrong with none. */
+/* The trial that NCCL does: for an invalid dma-buf a driver that supports them returns another error than "not
+ * supported". */
 static bool takes_dmabufs(const hk_ibv *api, hk_ibv_device *device) {
   bool takes = false;
   hk_ibv_context *card = api->open_device(device);
@@ -121,7 +123,7 @@ void hk_ib_gpu_support(bool *dmabuf, bool *address) {
                       hk_root_has(hk_ib_root(), "/sys/module/nv_peer_mem") ||
                       hk_root_has(hk_ib_root(), "/sys/kernel/mm/memory_peers/nv_mem"));
   *dmabuf = list && api->reg_dmabuf_mr && hk_param_int(HK_P_DMABUF_ENABLE);
-  for (int i = 0; i < n && *dmabuf; i++) /* a connection may have any of them */
+  for (int i = 0; i < n && *dmabuf; i++) /* a connection may use any of them */
     for (int d = 0; d < ndevices; d++)
       if (strcmp(list[d]->name, ports[i].device) == 0) *dmabuf = *dmabuf && takes_dmabufs(api, list[d]);
   if (list) api->free_device_list(list);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * GPUDirect RDMA by verbs: a GPU's memory registered with the card.  Whether a GPU and a card can is found by trying.
+ * GPUDirect RDMA with verbs: registers a GPU's memory with a card. Whether a GPU and a card support it is found by a
+ * trial.
  */
 #ifndef HK_TRANSPORT_NET_IB_GDR_H
 #define HK_TRANSPORT_NET_IB_GDR_H
@@ -10,26 +11,27 @@
 typedef struct hk_ib_gpu_memory {
   hk_gdr_method method;
   hk_ibv_mr *mr;        /* NULL: HK_GDR_STAGED */
-  char why[HK_GDR_WHY]; /* what was refused before this way was found, each cause in words; may be empty */
+  char why[HK_GDR_WHY]; /* the causes why better methods were refused, as text; may be empty */
 } hk_ib_gpu_memory;
 
-/* How a GPU is made to see what a card has written to its memory and reported. */
+/* How data that a card has written to a GPU's memory and reported as complete becomes visible to the GPU. */
 typedef enum hk_ib_flushing {
-  HK_IB_NO_FLUSH,     /* it does so by itself */
+  HK_IB_NO_FLUSH,     /* it is visible at once */
   HK_IB_DRIVER_FLUSH, /* by a call to its driver */
-  HK_IB_READ_FLUSH    /* the card reads a little from there, behind its writes */
+  HK_IB_READ_FLUSH    /* by a read of the card from there, after its writes */
 } hk_ib_flushing;
 
-hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu);
-const char *hk_ib_flushing_words(hk_ib_flushing f); /* "needs no flush" */
+hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu); /* what this GPU needs */
+const char *hk_ib_flushing_words(hk_ib_flushing f);     /* "needs no flush" */
 
-/* Registers whole pages of `gpu`'s memory for remote writes. */
+/* Registers whole pages of `gpu`'s memory for remote writes. Failure is HK_GDR_STAGED. */
 void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes, hk_ib_gpu_memory *out);
-/* Memory of a GPU that somebody else has named: by his dma-buf, or (fd -1) by its address. */
+/* The same for memory of a GPU that the caller describes by a dma-buf or, if fd is -1, by its address. */
 void hk_ib_gpu_register_as(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes,
                            hk_ib_gpu_memory *out);
-/* Before there is such memory: would all of this process's cards take dma-bufs, and is there a module for addresses? */
+/* Sets *dmabuf if all cards that this process uses accept dma-bufs, and *address if a peer memory module is loaded. */
 void hk_ib_gpu_support(bool *dmabuf, bool *address);
-/* Does so with HK_DEVICE_PAGE bytes at `page`, and takes it back: out->mr is NULL, out->method what it was. */
+/* A trial: registers HK_DEVICE_PAGE bytes at `page` and deregisters them. out->mr is NULL, out->method is the
+ * result. */
 hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out);
 #endif

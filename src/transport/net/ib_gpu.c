@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Payloads in a GPU's memory (GPUDirect RDMA): which cards are given it, and when the GPU sees what they have written.
+/* Payloads in a GPU's memory (GPUDirect RDMA): which cards register it, and when the GPU sees what they have written.
  *
- * A card's write to the GPU and its completion, which goes to host memory, take different ways, so that the completion may be
- * there first.  What the proxy then stores for the kernel is host memory, too.  Newer GPUs are told to see writes that came
- * before the answer to their own read of that (limits.rdma_ordered).  For others a *flush* stands between the completion and
- * the delivery: a read from the GPU's memory pushes the writes before it, by PCI's rules of order; the driver does one
- * (limits.rdma_flush), or the card by a queue pair that is joined with itself. */
+ * A card's write to the GPU and its completion, which goes to host memory, take different routes, so the completion may
+ * arrive first. The word that the proxy then stores for the kernel is in host memory, too. Newer GPUs guarantee that
+ * they see the writes that came before the answer to their own read of that word (limits.rdma_ordered). For others a
+ * *flush* is done between the completion and the delivery: a read from the GPU's memory completes the writes before it,
+ * by PCI's ordering rules. Either the driver does it (limits.rdma_flush), or the card, with a queue pair that is
+ * connected to itself. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,14 +18,14 @@
 
 /* ---- which cards ---- */
 
-/* What was found of a port. */
+/* What was found about a port. */
 typedef struct finding {
   hk_ib_port port;
   hk_path_class cls;
   bool takes;
 } finding;
 
-/* A card that cannot even be tried is one that does not take it. */
+/* A card that cannot be tried counts as one that refuses. */
 static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
   hk_device *gpu = x->env->gpu;
   hk_ib_device *d;
@@ -42,8 +43,8 @@ static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
           m.why);
 }
 
-/* The GPU's nearest ports first, equal ones as they were; the class that it does not know comes last. */
-static void put_in_order(finding *f, int n) {
+/* Sorts the ports by their distance from the GPU, stably; an unknown distance is last. */
+static void sort_by_distance(finding *f, int n) {
   for (int i = 1; i < n; i++) {
     finding one = f[i];
     int at = i;
@@ -52,8 +53,8 @@ static void put_in_order(finding *f, int n) {
   }
 }
 
-/* All connections of the rank keep to ports that are given its memory, where there are some of each kind that it has told
- * the others of. */
+/* Returns true if there are ports that register the GPU's memory of each kind (InfiniBand, Ethernet) that the rank has
+ * published. Then all of its connections use only such ports. */
 static bool enough(const finding *f, int n) {
   int all = 0, taken = 0;
   for (int i = 0; i < n; i++) {
@@ -66,10 +67,10 @@ static bool enough(const finding *f, int n) {
 static void settle_ports(hk_ib_ctx *x, finding *f) {
   int n = 0, before = x->nports;
   x->gpu.direct = enough(f, before);
-  put_in_order(f, before);
+  sort_by_distance(f, before);
   for (int i = 0; i < before; i++)
     if (f[i].takes || !x->gpu.direct) x->ports[n++] = f[i].port;
-  if (f[0].cls != HK_PATH_DIS || x->gpu.direct) { /* else those near the CPU stay first */
+  if (f[0].cls != HK_PATH_DIS || x->gpu.direct) { /* otherwise those near the CPU stay first */
     x->nports = n;
     x->nnear = 0;
     hk_path_class best = HK_PATH_DIS;
@@ -86,14 +87,14 @@ static void settle_ports(hk_ib_ctx *x, finding *f) {
 }
 
 void hk_ib_gpu_find_ports(hk_ib_ctx *x) {
-  static const hk_path_rules own_paths = {.no_pxn = true}; /* what another GPU reaches does not help */
+  static const hk_path_rules own_paths = {.no_pxn = true}; /* without paths through another GPU */
   finding found[HK_IB_PORTS];
   hk_topo *t = NULL;
   hk_paths *paths = NULL;
   if (x->gpu.known || !x->env->gpu_page) return;
   x->gpu.known = true;
   if (hk_topo_detect_with_file(&t, 0) != HK_OK || hk_paths_new(&paths, t, &own_paths) != HK_OK)
-    HK_INFO(HK_SUB_NET, "rank %d: how far cards are from its GPU is not known: %s", x->env->rank, hk_last_error());
+    HK_INFO(HK_SUB_NET, "rank %d: the distance of cards from its GPU is not known: %s", x->env->rank, hk_last_error());
   pthread_mutex_lock(&x->lock);
   for (int i = 0; i < x->nports; i++) {
     found[i] = (finding){.port = x->ports[i]};
@@ -110,7 +111,7 @@ bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e) {
   bool ceded = false;
   hk_ib_gpu_find_ports(x);
   if (!x->gpu.direct) return false;
-  pthread_mutex_lock(&x->lock); /* another network may have to carry it already */
+  pthread_mutex_lock(&x->lock); /* another network may carry it already */
   for (uint32_t i = 0; i < x->room && !ceded; i++) {
     const hk_ib_conn *c = x->conns[i];
     ceded = c && c->peer == e->key.peer && c->channel == e->key.channel &&
@@ -144,7 +145,7 @@ hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char 
 
 /* ---- flushes ---- */
 
-/* A queue pair that is joined with itself reaches the card's own memory regions, through its port's loop. */
+/* A queue pair that is connected to itself reaches the card's own memory regions, by its port's loopback. */
 static int join_with_itself(hk_ib_conn *c, hk_ibv_qp *qp) {
   const hk_ibv *api = c->ctx->api;
   const hk_ib_pair *pair = &c->pairs[c->paths[0].pair];
@@ -180,7 +181,7 @@ static int join_with_itself(hk_ib_conn *c, hk_ibv_qp *qp) {
                             HK_IBV_QP_SQ_PSN | HK_IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-enum { FLUSH_DEPTH = 2, READ_AT = 96 /* in the arena's first entry, behind the credits (ib_place.c has the rest) */ };
+enum { FLUSH_DEPTH = 2, READ_AT = 96 /* in the arena's first entry, after the credits (ib_place.c uses the rest) */ };
 
 static hk_status make_flush_qp(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
@@ -202,18 +203,18 @@ static hk_status make_flush_qp(hk_ib_conn *c) {
   if (!err) return HK_OK;
   hk_ib_gpu_drop(c);
   char what[160];
-  snprintf(what, sizeof what, "a queue pair to read from the GPU cannot be joined with itself on %s port %d: %s",
+  snprintf(what, sizeof what, "a queue pair to read from the GPU cannot be connected to itself on %s port %d: %s",
            c->paths[0].device->name, hk_ib_my_port(c, &c->paths[0])->number, strerror(err));
   return hk_ib_lost(c, what, true);
 }
 
-/* Asks the card for a byte of a GPU's memory. */
+/* Posts a read of one byte of a GPU's memory. */
 static hk_status read_back(hk_ib_conn *c, const void *at, uint32_t rkey) {
   hk_status rc = HK_OK;
   hk_ib_flush *f = &c->flush;
   hk_ibv_send_wr *bad;
   if (!f->qp) HK_TRY(make_flush_qp(c), out);
-  if (!f->qp) return HK_OK; /* it could not be: new queue pairs come */
+  if (!f->qp) return HK_OK; /* it could not be made: the connection gets new queue pairs */
   hk_ibv_sge to = {(uint64_t)(uintptr_t)c->arena + READ_AT, 1, c->paths[0].arena_mr->lkey};
   hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, 0, HK_IB_FLUSHED),
                        .sg_list = &to,
@@ -233,7 +234,7 @@ out:
   return rc;
 }
 
-/* One flush is for all that has arrived before it. */
+/* One flush makes everything visible that has arrived before it. */
 hk_status hk_ib_gpu_visible(hk_ib_conn *c, uint64_t k, bool *yes) {
   hk_status rc = HK_OK;
   hk_ib_flush *f = &c->flush;
@@ -264,7 +265,7 @@ hk_status hk_ib_user_gpu_visible(void *ctx, hk_net_end *e, const void *at, uint6
     rc = c->failed;
   } else if (!*yes && c->flush.asked) {
     bool moved;
-    rc = hk_ib_poll(x, &moved); /* where nobody else does any more */
+    rc = hk_ib_poll(x, &moved); /* no lane may do it any more */
   } else if (!*yes) {
     const hk_ibv_mr *mr = hk_ib_user_mr(x, c->paths[0].device, at, 1, true);
     rc = mr ? read_back(c, at, mr->rkey)
@@ -276,7 +277,8 @@ hk_status hk_ib_user_gpu_visible(void *ctx, hk_net_end *e, const void *at, uint6
 
 hk_status hk_ib_gpu_flushed(hk_ib_conn *c, const hk_ibv_wc *wc) {
   hk_ib_flush *f = &c->flush;
-  if (wc->status != HK_IBV_WC_SUCCESS && c->recv) { /* whose memory is gone if it was closed meanwhile */
+  if (wc->status != HK_IBV_WC_SUCCESS &&
+      c->recv) { /* an end that was closed meanwhile has no memory any more: no error */
     hk_ib_gpu_drop(c);
     return hk_ib_broken(c, 0, wc, "reading from the GPU");
   }

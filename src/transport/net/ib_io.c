@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots to requests, and completions to slots. */
+/* Moving slots: posting requests for filled slots, and delivering messages from completions. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <string.h>
@@ -35,11 +35,11 @@ hk_status hk_ib_post_recv(hk_ib_conn *c, uint32_t qp, uint32_t n) {
 
 /* ---- sending ---- */
 
-/* Room for n requests, one of which may be kept for a credit. */
+/* Returns true if the queue has room for n requests. */
 static bool has_room(const hk_ib_qp *q, uint32_t n) { return q->posted - q->done + n <= q->depth; }
 
-/* Must a request report its completion, so that those before it leave room?  Every report costs the card a write and us a
- * poll; a quarter of the queue is early enough. */
+/* Returns true if a request must report its completion, so that the queue gets room again. Every report costs the card
+ * a write and the CPU a poll; one for a quarter of the queue is enough. */
 static bool signal_due(const hk_ib_qp *q) { return q->posted - q->signaled >= q->depth / 4; }
 
 static void note_signal(hk_ib_qp *q, uint32_t slot) {
@@ -49,7 +49,7 @@ static void note_signal(hk_ib_qp *q, uint32_t slot) {
   q->last = (q->last + 1) % (q->depth + 1);
 }
 
-/* The header of slot k, as it is written now. */
+/* Fills the header of slot k, with the current credit. */
 static void fill_header(hk_ib_conn *c, uint64_t k, hk_ib_header *h) {
   const hk_slot *s = hk_net_slot(c->send, k);
   *h = (hk_ib_header){.seq = (uint32_t)(k + 1), .bytes = s->bytes, .signature = s->signature};
@@ -73,8 +73,8 @@ static hk_ibv_send_wr write_with_imm(const hk_ib_conn *c, uint32_t qp, hk_ibv_sg
   return wr;
 }
 
-/* Posts n requests, the last of which is `last`.  Its completion is reported where `slot` waits for it (else NO_SLOT), or
- * when it is time for one. */
+/* Posts n requests, the last of which is `last`. It reports its completion if `slot` waits for that (otherwise
+ * NO_SLOT), or if a report is due. */
 static hk_status post(hk_ib_conn *c, uint32_t qp, hk_ibv_send_wr *wr, hk_ibv_send_wr *last, uint32_t n, uint32_t slot) {
   hk_ib_qp *q = &c->qps[qp];
   hk_ibv_send_wr *bad;
@@ -106,7 +106,7 @@ static hk_ibv_send_wr plain_write(const hk_ib_conn *c, uint32_t qp, hk_ibv_sge *
   return wr;
 }
 
-/* A small message: the ring's entry, which stays as it is until the peer has read it. */
+/* Posts a small message from its entry of the ring, which is kept until the peer has read it. */
 static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   char *entry = hk_ib_tx_entry(c, k);
   hk_ib_header *h = (hk_ib_header *)(void *)entry;
@@ -121,7 +121,7 @@ static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   hk_ibv_send_wr wr = write_with_imm(c, qp, &sge, w->peer_arena.addr + hk_ib_rx_offset(c, k), w->peer_arena.rkey,
                                      ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
   if (h->where == HK_IB_BEHIND) return post(c, qp, &wr, &wr, 1, NO_SLOT);
-  /* No CPU of the peer's would put it from its ring to where it belongs. */
+  /* The peer's payloads are in a GPU's memory, to which its CPU cannot copy from the ring. */
   hk_ibv_sge data = {(uint64_t)(uintptr_t)entry + HK_IB_HEADER, h->bytes, w->arena_mr->lkey};
   hk_ib_target to = in_fifo(c, k);
   hk_ibv_send_wr first = plain_write(c, qp, &data, &to, &wr);
@@ -131,7 +131,7 @@ static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   return post(c, qp, &first, &wr, 2, NO_SLOT);
 }
 
-/* The keys of registered memory for all ways; false where a device does not take it. */
+/* Gets the keys of the user's registered memory for all paths. Returns false if a device refuses it. */
 static bool user_keys(hk_ib_conn *c, const char *data, uint32_t bytes, uint32_t lkeys[HK_IB_PATHS]) {
   for (uint32_t i = 0; i < c->npaths; i++) {
     const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->paths[i].device, data, bytes, false);
@@ -141,12 +141,12 @@ static bool user_keys(hk_ib_conn *c, const char *data, uint32_t bytes, uint32_t 
   return true;
 }
 
-/* Where a large message lies, for the cards. */
+/* Finds the address of a large message and its keys for all paths. */
 static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_t lkeys[HK_IB_PATHS]) {
   hk_status rc = HK_OK;
   hk_slot *s = hk_net_slot(c->send, k);
   hk_link *l = c->send->link;
-  if (l->gpu) { /* register_rings has given it to the device */
+  if (l->gpu) { /* register_rings has registered it */
     *from = hk_net_payload(c->send, k);
     for (uint32_t i = 0; i < c->npaths; i++) lkeys[i] = c->paths[i].send_mr->lkey;
     return HK_OK;
@@ -154,8 +154,8 @@ static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_
   *from = hk_net_slot_data(c->send, k);
   if (s->flags & HK_SLOT_REF) {
     if (user_keys(c, *from, s->bytes, lkeys)) return HK_OK;
-    if (l->placed) return hk_ib_fail(c, "what is to be sent cannot be registered", HK_IB_MORE_MEMORY);
-    /* A device does not take it: as if the lane had copied it; the slot is ours yet. */
+    if (l->placed) return hk_ib_fail(c, "the memory to send from cannot be registered", HK_IB_MORE_MEMORY);
+    /* A device refuses it: copies it into the slot, as the lane would have done; the provider still owns the slot. */
     void *place = hk_link_place(l, k, s->bytes);
     memcpy(place, *from, s->bytes);
     s->flags &= ~(uint32_t)HK_SLOT_REF;
@@ -173,7 +173,7 @@ out:
   return rc;
 }
 
-/* The parts of a large message that go over other queue pairs than its header's. */
+/* Posts the parts of a large message that go over other queue pairs than its header. */
 static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *from, uint32_t bytes,
                             const uint32_t lkeys[HK_IB_PATHS], const hk_ib_target *to, uint32_t each) {
   hk_status rc = HK_OK;
@@ -182,7 +182,7 @@ static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *
     hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, left < each ? left : each, lkeys[path]};
     hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to->addr + at, to->rkeys[path], (uint32_t)k & ~HK_IB_HAS_HEADER);
     if (c->send->link->gpu || c->send->link->placed)
-      wr.send_flags &= ~(unsigned)HK_IBV_SEND_INLINE; /* the CPU would have to read it */
+      wr.send_flags &= ~(unsigned)HK_IBV_SEND_INLINE; /* for inline data the CPU would have to read it */
     c->pending[ring(c, k)]++;
     HK_TRY(post(c, other, &wr, &wr, 1, ring(c, k)), out);
   }
@@ -218,7 +218,7 @@ out:
   return rc;
 }
 
-/* Gives slots back to the lane: small ones once they are in our ring, large ones once they have arrived. */
+/* Gives slots back to the lane: small ones once they are in the ring, large ones once they have arrived. */
 static void give_back(hk_ib_conn *c) {
   uint64_t k = c->given;
   while (k < c->posted && !(c->sizes[ring(c, k)] == 2 && c->pending[ring(c, k)])) k++;
@@ -228,7 +228,7 @@ static void give_back(hk_ib_conn *c) {
 }
 
 static uint64_t credit(hk_ib_conn *c) {
-  /* acquire: what we write to the peer's slots must come after it has said that it read them */
+  /* acquire: writes to the peer's slots must come after its report that it has read them */
   uint64_t word = atomic_load_explicit(hk_ib_credit_word(c), memory_order_acquire);
   if (word > c->credit) c->credit = word;
   return c->credit;
@@ -242,7 +242,7 @@ bool hk_ib_unfinished(const hk_ib_conn *c) {
   return false;
 }
 
-/* Is the next message copied into our ring? */
+/* Returns true if slot k is copied into the ring: it is not large. */
 static bool is_small(const hk_ib_conn *c, uint64_t k) {
   uint32_t bytes = hk_net_slot(c->send, k)->bytes;
   return bytes <= HK_IB_SMALL && (!(c->send->link->gpu || c->send->link->placed) || !bytes);
@@ -257,13 +257,15 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
   while (filled(c, c->posted) && (c->posted - c->credit < n || c->posted - credit(c) < n)) {
     uint64_t k = c->posted;
     uint32_t qp = (uint32_t)(k % c->nqps), i = ring(c, k);
-    /* Sent before, in an earlier epoch: a small message lies in our ring, and its slot may be another one's by now. */
+    /* Below c->given it was sent in an earlier epoch: a small message is in the ring, and the lane may have filled its
+     * slot again. */
     bool small = k < c->given ? c->sizes[i] == 1 : is_small(c, k);
     for (uint32_t q = 0; q < c->nqps; q++)
       if (!has_room(&c->qps[q], 3)) goto out;
-    bool told = true;
-    if (c->send->link->placed && !small) HK_TRY(hk_ib_place_is_known(c, k, hk_net_slot(c->send, k)->bytes, &told), out);
-    if (!told) break;
+    bool known = true;
+    if (c->send->link->placed && !small)
+      HK_TRY(hk_ib_place_is_known(c, k, hk_net_slot(c->send, k)->bytes, &known), out);
+    if (!known) break;
     if (k >= c->given) c->sizes[i] = 0;
     HK_TRY(small ? post_small(c, k, qp) : post_large(c, k, qp), out);
     c->sizes[i] = small ? 1 : 2;
@@ -332,7 +334,7 @@ void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed) {
   if (consumed > c->credit) c->credit = consumed;
   if (received > c->arrived) c->arrived = received;
   memset(c->pending, 0, c->ctx->env->nslots);
-  if (received < c->posted) c->posted = received; /* more than was sent would be found by the sequence check */
+  if (received < c->posted) c->posted = received; /* the sequence check finds a number larger than what was sent */
   if (c->send) give_back(c);
 }
 
@@ -364,7 +366,7 @@ static hk_status arrived(hk_ib_conn *c, uint32_t qp, uint32_t imm) {
   if (!c->recv) return out_of_order(c, number);
   uint32_t ahead = (number - (uint32_t)c->recv->next) & ~HK_IB_HAS_HEADER, i = ring(c, number);
   if (ahead >= c->ctx->env->nslots) return out_of_order(c, number);
-  /* A queue pair takes its messages in order: the one before is here. */
+  /* A queue pair delivers in order: the message before this one on it must have arrived. */
   if (imm & HK_IB_HAS_HEADER && ahead >= c->nqps && !c->headers[ring(c, number - c->nqps)])
     return out_of_order(c, number);
   if (!(imm & HK_IB_HAS_HEADER))
@@ -388,7 +390,7 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
           uint32_t index = (uint32_t)(wc[i].wr_id >> 8) & 0xffffff, qp = (uint32_t)(wc[i].wr_id >> 4) & 15;
           hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
           if (!c || c->serial != (uint32_t)(wc[i].wr_id >> 32) || c->failed) continue;
-          if ((wc[i].wr_id & 15) == HK_IB_FLUSHED) { /* also of what came by queue pairs that have ended since */
+          if ((wc[i].wr_id & 15) == HK_IB_FLUSHED) { /* also for messages of queue pairs that have ended since */
             *moved = true;
             HK_TRY(hk_ib_gpu_flushed(c, &wc[i]), out);
           }
@@ -439,8 +441,8 @@ uint64_t hk_ib_received(hk_ib_conn *c) {
   return c->received = k;
 }
 
-/* Where the payload lies at last, which is here or, of a small message, in the ring; *place NULL: there is no room yet.  A
- * GPU's memory is no place for the CPU. */
+/* Finds the final place of the payload, and copies it there if it is in the ring. *place is NULL if there is no place
+ * yet. The CPU does not touch payloads in a GPU's memory. */
 static void settle(hk_ib_conn *c, uint64_t k, const hk_ib_header *h, void **place, bool *direct) {
   const char *entry = c->arena + hk_ib_rx_offset(c, k) + HK_IB_HEADER;
   *direct = false;
@@ -455,7 +457,7 @@ static void settle(hk_ib_conn *c, uint64_t k, const hk_ib_header *h, void **plac
   }
   if (h->where == HK_IB_IN_FIFO) {
     *place = hk_link_place(c->recv->link, k, h->bytes);
-    if (h->bytes <= HK_SLOT_INLINE) /* from a GPU: it belongs into the slot's header */
+    if (h->bytes <= HK_SLOT_INLINE) /* a small payload from a GPU: it belongs into the slot's header */
       memcpy(*place, hk_net_payload(c->recv, k), h->bytes);
     return;
   }
@@ -483,7 +485,7 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
     }
     void *place;
     settle(c, k, &h, &place, &direct);
-    if (!place) return HK_OK; /* larger than a slot cannot be: checked above */
+    if (!place) return HK_OK; /* the lane does not want it yet; its size was checked above */
     if (large) (*(direct ? &c->ctx->placed : &c->ctx->copied))++;
     if (h.consumed > c->credit) c->credit = h.consumed;
     c->headers[i] = c->parts[i] = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that the user has registered with the communicator: large messages leave from where they lie in it, and are written to
- * where they belong in it (ib_place.c).  A device is given it with the first message and keeps it until the user takes the
- * registration back, so later ones cost nothing.
- * Other memory is never kept: it could be freed, and something else be mapped in its place, without anybody telling us. */
+/* Memory that the user has registered with the communicator: large messages are sent from it without a copy, and are
+ * written straight to their places in it (ib_place.c). It is registered with a device for the first message, until the
+ * user deregisters it, so later messages cost nothing. Other memory is never registered: it could be freed, and other
+ * memory be mapped in its place, without notice. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,12 +15,12 @@
 struct hk_ib_region {
   uintptr_t begin, end;
   hk_ib_region *next;
-  bool gpu; /* it is a GPU's: no CPU gets at it */
-  int fd;   /* its dma-buf, in which it begins at `offset`; -1: known by its address */
+  bool gpu; /* a GPU's memory, which the CPU cannot access */
+  int fd;   /* its dma-buf, in which it begins at `offset`; -1: registered by its address */
   uint64_t offset;
   bool refused[HK_IB_PORTS];   /* by the device: messages are copied */
   bool fixed[HK_IB_PORTS];     /* the device may only read it */
-  hk_ibv_mr *mrs[HK_IB_PORTS]; /* by device; NULL: not given to it yet */
+  hk_ibv_mr *mrs[HK_IB_PORTS]; /* for each device; NULL: not registered yet */
 };
 
 static void forget(hk_ib_ctx *x, hk_ib_region *r) {
@@ -39,7 +39,7 @@ static hk_ib_region *find(const hk_ib_ctx *x, const void *data, size_t bytes) {
 void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
   hk_ib_ctx *x = ctx;
   uintptr_t begin = (uintptr_t)base, end = begin + bytes;
-  hk_ib_region *fresh = there && bytes ? calloc(1, sizeof *fresh) : NULL; /* without memory for it, it is copied */
+  hk_ib_region *fresh = there && bytes ? calloc(1, sizeof *fresh) : NULL; /* NULL: messages are copied */
   pthread_mutex_lock(&x->lock);
   if (fresh) {
     *fresh = (hk_ib_region){.begin = begin, .end = end, .next = x->regions, .fd = -1};
@@ -51,7 +51,7 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
     if (r) *at = r->next;
     if (r) forget(x, r);
   }
-  /* relaxed: whoever reads it takes the lock before he looks closer */
+  /* relaxed: a reader takes the lock before it uses the list */
   atomic_store_explicit(&x->any_region, x->regions != NULL, memory_order_relaxed);
   for (uint32_t i = 0; i < x->room; i++)
     if (x->conns[i] && x->conns[i]->recv) hk_ib_place_min(x, x->conns[i]->recv->link);
@@ -68,7 +68,8 @@ void hk_ib_user_free(hk_ib_ctx *x) {
 
 bool hk_ib_refer(void *ctx, const void *data, size_t bytes) {
   hk_ib_ctx *x = ctx;
-  if (bytes <= HK_IB_SMALL || !atomic_load_explicit(&x->any_region, memory_order_relaxed)) return false; /* see above */
+  if (bytes <= HK_IB_SMALL || !atomic_load_explicit(&x->any_region, memory_order_relaxed))
+    return false; /* relaxed: see above */
   pthread_mutex_lock(&x->lock);
   bool known = find(x, data, bytes) != NULL;
   pthread_mutex_unlock(&x->lock);
@@ -77,7 +78,7 @@ bool hk_ib_refer(void *ctx, const void *data, size_t bytes) {
 
 bool hk_ib_is_registered(const hk_ib_ctx *x, const void *data, size_t bytes) { return find(x, data, bytes) != NULL; }
 
-static void give_gpu_to_device(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r, char why[HK_GDR_WHY]) {
+static void register_gpu(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r, char why[HK_GDR_WHY]) {
   int i = (int)(d - x->devices);
   hk_ib_gpu_memory m;
   hk_ib_gpu_register_as(x->api, d->pd, r->fd, r->offset, (void *)r->begin, r->end - r->begin, &m);
@@ -97,8 +98,8 @@ hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t byt
   if (!r) return HK_FAIL_ERRNO("no memory for a registration");
   uintptr_t begin = (uintptr_t)base;
   *r = (hk_ib_region){.begin = begin, .end = begin + bytes, .gpu = true, .fd = -1, .offset = offset};
-  if (fd >= 0 &&
-      (r->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0) { /* the caller closes his; others of our devices may need it */
+  if (fd >= 0 && (r->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) <
+                     0) { /* the caller closes its descriptor; other devices may need it later */
     free(r);
     return HK_FAIL_ERRNO("cannot keep a dma-buf's file descriptor");
   }
@@ -106,13 +107,13 @@ hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t byt
   for (uint32_t i = 0; i < c->npaths && taken; i++) {
     hk_ib_device *d = c->paths[i].device;
     device = d->name;
-    if (!r->mrs[d - x->devices]) give_gpu_to_device(x, d, r, why);
+    if (!r->mrs[d - x->devices]) register_gpu(x, d, r, why);
     taken = r->mrs[d - x->devices] != NULL;
   }
   if (taken) {
     r->next = x->regions;
     x->regions = r;
-    atomic_store_explicit(&x->any_region, true, memory_order_relaxed); /* as above */
+    atomic_store_explicit(&x->any_region, true, memory_order_relaxed); /* relaxed: as above */
   } else {
     forget(x, r);
   }
@@ -122,8 +123,8 @@ hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t byt
                          base, device, why);
 }
 
-/* Memory that may not be written will do for messages that leave from it. */
-static void give_to_device(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
+/* Memory that cannot be registered for writing is registered for reading: messages can be sent from it. */
+static void register_host(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
   int i = (int)(d - x->devices);
   size_t bytes = r->end - r->begin;
   char why[160];
@@ -143,7 +144,7 @@ hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t
   int i = (int)(d - x->devices);
   hk_ib_region *r = find(x, data, bytes);
   char why[HK_GDR_WHY];
-  if (r && !r->mrs[i] && !r->refused[i] && r->gpu) give_gpu_to_device(x, d, r, why);
-  if (r && !r->mrs[i] && !r->refused[i]) give_to_device(x, d, r);
+  if (r && !r->mrs[i] && !r->refused[i] && r->gpu) register_gpu(x, d, r, why);
+  if (r && !r->mrs[i] && !r->refused[i]) register_host(x, d, r);
   return r && !(writes && r->fixed[i]) ? r->mrs[i] : NULL;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ports act as one network device: those of one card, or those that are named together. */
+/* Merging: which ports act as one network device (those of one card, or those that the user names together), and which
+ * of them a rank offers to a peer. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -8,10 +9,10 @@
 #include "../../base/root.h"
 #include "ib_port.h"
 
-/* Where a port's device is plugged in; "" where that is unknown. */
+/* The location of a port's device as paths in /sys; "": unknown. */
 typedef struct place {
   char path[HK_ROOT_PATH];
-  char port[HK_ROOT_PATH]; /* of the physical function, whose ports its virtual ones share */
+  char port[HK_ROOT_PATH]; /* of the physical function, whose ports its virtual functions share */
 } place;
 
 static void find_place(const char *root, const hk_ib_port *p, place *out) {
@@ -22,7 +23,7 @@ static void find_place(const char *root, const hk_ib_port *p, place *out) {
 
 /* ---- virtual functions ---- */
 
-/* Is port i the same one as port j, which is to be preferred?  The physical function goes before virtual ones. */
+/* Returns true if port i is the same one as port j, and j is preferred: a physical function before virtual ones. */
 static bool shows_again(const hk_ib_port *ports, const place *places, int i, int j) {
   const place *a = &places[i], *b = &places[j];
   if (i == j || !a->port[0] || ports[i].number != ports[j].number || strcmp(a->port, b->port) != 0) return false;
@@ -75,7 +76,7 @@ static int count(const char *text, char c) {
   return n;
 }
 
-/* Of two PCI devices, by their paths in /sys: what they do not share are the bridges between them. */
+/* The distance of two PCI devices by their paths in /sys: the components that differ are the bridges between them. */
 static level distance(const char *a, const char *b) {
   const char *function = strrchr(a, '.');
   size_t card = function ? (size_t)(function - a) : strlen(a), same = 0;
@@ -102,7 +103,7 @@ static int named_set(const char *sets, const char *device) {
   return 0;
 }
 
-/* Puts the ports of a card behind each other; those of a card with a near port count as near. */
+/* Makes the ports of a card adjacent. If a port of a card is near, all of its ports count as near. */
 static void sort_by_card(hk_ib_port *ports, int n, int *nnear) {
   hk_ib_port sorted[HK_IB_PORTS];
   bool taken[HK_IB_PORTS] = {false};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ways a connection has: the best pair of GIDs, and with it those of the other ports of the same two cards.  The lower
- * rank chooses, from the list that both have. */
+/* The paths of a connection: the best pair of GIDs, and with it the pairs of other ports of the same two cards. The
+ * lower rank chooses them from the list that both ranks have. Also the registration of the connection's memory with the
+ * paths' devices. */
 #include <stdio.h>
 #include <string.h>
 #include "ib.h"
@@ -27,8 +28,9 @@ static bool port_is_up(hk_ib_conn *c, int mine) {
          strcmp(hk_ib_port_state(c->ctx, d, port->number), "ACTIVE") == 0;
 }
 
-/* Leaves out what is not to be chosen now.  A pair that has never carried anything gives way to the next.  One that has is
- * kept, unless its port is down, or it fails again and again, or others go on: then these ports are left out together. */
+/* Marks the pairs that are not to be chosen now. A bad pair that has never carried data is replaced by the next one.
+ * One that has is kept, unless its port is down, or it fails repeatedly, or other paths work: then all pairs of its two
+ * ports are left out. */
 static void leave_out_bad(hk_ib_conn *c) {
   bool up[HK_IB_PATHS];
   uint32_t good = 0;
@@ -54,8 +56,8 @@ static bool fits(const hk_ib_conn *c, const hk_ib_pair *p) {
   return true;
 }
 
-/* The best pair for one way more: one that has worked, any other one, and for the only way even one whose port is down.
- * -1: there is none. */
+/* The best pair for another path: first one that has worked, then any other, and for the first path even one whose port
+ * is down. -1: there is none. */
 static int best_pair(hk_ib_conn *c) {
   for (int pass = 0; pass < (c->npaths ? 2 : 3); pass++) {
     for (int i = 0; i < c->npairs; i++) {
@@ -71,7 +73,7 @@ void hk_ib_choose_paths(hk_ib_conn *c) {
   leave_out_bad(c);
   c->npaths = 0;
   int at = best_pair(c);
-  if (at < 0) { /* everything has been tried: once more */
+  if (at < 0) { /* all pairs were tried: begin again */
     for (int i = 0; i < c->npairs; i++) c->pairs[i].out = false;
     at = best_pair(c);
   }
@@ -117,13 +119,13 @@ void hk_ib_fill_paths(hk_ib_conn *c) {
   }
 }
 
-/* ---- what the kernel says of a way ---- */
+/* ---- the kernel's view of a route ---- */
 
 const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]) {
   enum { PATIENCE_MS = 500 };
   char words[HK_IB_CM_WORDS];
   const hk_ib_pair *now = &c->pairs[c->paths[0].pair], *pair = c->pairs;
-  while (pair->mine != now->mine || pair->theirs != now->theirs) pair++; /* what these ports would rather take */
+  while (pair->mine != now->mine || pair->theirs != now->theirs) pair++; /* the best pair of these ports */
   const hk_ib_port *mine = &c->mine[pair->mine], *theirs = &c->theirs[pair->theirs];
   *text = '\0';
   if (c->ctx->asked_kernel || mine->layer != HK_IBV_LAYER_ETHERNET) return text;
@@ -135,7 +137,7 @@ const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]) {
   return text;
 }
 
-/* ---- memory on the ways' devices ---- */
+/* ---- registrations with the paths' devices ---- */
 
 static bool register_end(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
   if (!*mr && e->link->gpu) *mr = hk_ib_gpu_mr(c, w, e, why);

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Places: memory that the user has registered, into which the peer's card writes.
  *
- * A lane offers them ahead of the messages.  The peer is told through a small table in its memory, which we write.  It waits for
- * none: a message whose place it does not know when the message's turn comes goes to the FIFO.  An entry is good for one
- * slot, and in the epoch in which it was told.  A check word covers all of it, because what a card writes may be seen in
- * pieces.
+ * A lane offers them before the messages come. This rank announces them by writing to a small table in the peer's
+ * memory. The peer does not wait for them: a message whose place is not known when it is sent goes to the FIFO. An
+ * entry is valid for one slot, and in the epoch in which it was announced. A check word covers all of it, because a
+ * card's write may be seen in pieces.
  *
- * What arrives for a slot ends its place: a queue pair's writes come in order, and all parts are waited for.  What is sent again
- * on new queue pairs goes to places that were told anew, or to the FIFO.  And where an operation ends in an error with places
- * open, the queue pairs that could write to them end first (hk_ib_place_withdraw). */
+ * A slot's place is no longer in use once its message has arrived: a queue pair's writes come in order, and all parts
+ * are waited for. Messages that are sent again on new queue pairs go to places that were announced again, or to the
+ * FIFO. If an operation ends in an error while places are announced, the queue pairs that could write to them end first
+ * (hk_ib_place_withdraw). */
 #include <stdio.h>
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "ib.h"
 
 enum {
-  TABLE_IN = 128, /* behind the credits */
+  TABLE_IN = 128, /* after the credits */
   TABLE_BYTES = HK_IB_PLACES * sizeof(hk_ib_place),
   TABLE_OUT = TABLE_IN + TABLE_BYTES,
   ONCE = HK_IB_INLINE / sizeof(hk_ib_place) /* entries in one write */
@@ -39,37 +40,37 @@ static uint64_t check_of(const hk_ib_conn *c, uint64_t k, uint64_t addr, uint64_
 
 /* ---- the sender ---- */
 
-/* What the peer has told of slot k, in whole; false where that is nothing. */
-static bool read_entry(const hk_ib_conn *c, uint64_t k, uint64_t *told, hk_ib_target *to) {
+/* Reads the place that the peer has announced for slot k, and its size. Returns false if there is no complete entry. */
+static bool read_entry(const hk_ib_conn *c, uint64_t k, uint64_t *room, hk_ib_target *to) {
   const hk_ib_place *p = entry(c, TABLE_IN, k);
-  /* relaxed: the check word tells whether what was read belongs together */
+  /* relaxed: the check word shows whether the words read belong together */
   uint64_t addr = atomic_load_explicit(&p->addr, memory_order_relaxed);
-  *told = atomic_load_explicit(&p->bytes, memory_order_relaxed);
+  *room = atomic_load_explicit(&p->bytes, memory_order_relaxed);
   uint64_t keys[HK_IB_PATHS / 2];
   for (int i = 0; i < HK_IB_PATHS / 2; i++) keys[i] = atomic_load_explicit(&p->keys[i], memory_order_relaxed);
   uint64_t check = atomic_load_explicit(&p->check, memory_order_relaxed);
-  if (check != check_of(c, k, addr, *told, keys)) return false;
+  if (check != check_of(c, k, addr, *room, keys)) return false;
   to->addr = addr;
   for (int i = 0; i < HK_IB_PATHS; i++) to->rkeys[i] = (uint32_t)(keys[i / 2] >> 32 * (i % 2));
   return true;
 }
 
 bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *to) {
-  uint64_t told;
+  uint64_t room;
   hk_ib_target found;
-  bool fits = read_entry(c, k, &told, &found) && (told == bytes || (c->send->link->placed && told > bytes));
+  bool fits = read_entry(c, k, &room, &found) && (room == bytes || (c->send->link->placed && room > bytes));
   if (fits) *to = found;
   return fits;
 }
 
 hk_status hk_ib_place_is_known(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *yes) {
-  uint64_t told;
+  uint64_t room;
   hk_ib_target to;
   char cause[120];
-  *yes = read_entry(c, k, &told, &to);
-  if (!*yes || told >= bytes) return HK_OK;
-  snprintf(cause, sizeof cause, "a message of %u bytes is to go where the other side has room for %llu", bytes,
-           (unsigned long long)told);
+  *yes = read_entry(c, k, &room, &to);
+  if (!*yes || room >= bytes) return HK_OK;
+  snprintf(cause, sizeof cause, "a message of %u bytes does not fit into the %llu bytes of its destination", bytes,
+           (unsigned long long)room);
   return hk_ib_fail(c, cause, "do both sides run the same program?");
 }
 
@@ -77,7 +78,8 @@ hk_status hk_ib_place_is_known(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *
 
 void hk_ib_place_min(hk_ib_ctx *x, hk_link *link) {
   int64_t least = hk_param_int(HK_P_IB_DIRECT);
-  if (least >= 0 && least <= HK_IB_SMALL) least = HK_IB_SMALL + 1; /* those pass the ring with their headers */
+  if (least >= 0 && least <= HK_IB_SMALL)
+    least = HK_IB_SMALL + 1; /* small ones go through the ring, with their headers */
   if (least < 0 || !x->regions) least = 0;
   atomic_store_explicit(&link->place_min, (uint32_t)least, memory_order_relaxed); /* relaxed: hk_link_places() */
 }
@@ -104,7 +106,7 @@ void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes) {
   return fits ? o->to : NULL;
 }
 
-/* Fills our copy of slot k's entry; false where nothing was offered, or the device does not take the memory. */
+/* Fills the local copy of slot k's entry. Returns false if nothing was offered, or a device refuses the memory. */
 static bool fill_entry(hk_ib_conn *c, uint64_t k) {
   hk_ib_offered *o = offer_of(c, k);
   uint64_t keys[HK_IB_PATHS / 2] = {0};
@@ -116,7 +118,7 @@ static bool fill_entry(hk_ib_conn *c, uint64_t k) {
   }
   uint64_t addr = (uint64_t)(uintptr_t)o->to;
   hk_ib_place *p = entry(c, TABLE_OUT, k);
-  /* relaxed: our own card reads them, when it is told to */
+  /* relaxed: only this rank's card reads them, after the request is posted */
   atomic_store_explicit(&p->addr, addr, memory_order_relaxed);
   atomic_store_explicit(&p->bytes, o->bytes, memory_order_relaxed);
   for (int i = 0; i < HK_IB_PATHS / 2; i++) atomic_store_explicit(&p->keys[i], keys[i], memory_order_relaxed);
@@ -128,21 +130,21 @@ static bool fill_entry(hk_ib_conn *c, uint64_t k) {
 hk_status hk_ib_place_announce(hk_ib_conn *c) {
   hk_status rc = HK_OK;
   bool posted = true;
-  if (c->announced < c->recv->next) c->announced = c->recv->next; /* what has come needs none */
+  if (c->announced < c->recv->next) c->announced = c->recv->next; /* slots that have come need no place */
   while (c->announced < c->offered && posted) {
     uint64_t first = c->announced, end = first;
     while (end < c->offered && end < first + ONCE && (end == first || end % HK_IB_PLACES) && fill_entry(c, end)) end++;
     uint32_t bytes = (uint32_t)((end - first) * sizeof(hk_ib_place));
     if (bytes) HK_TRY(hk_ib_write(c, entry(c, TABLE_OUT, first), bytes, TABLE_IN + entry_at(first), &posted), out);
     if (!bytes && c->recv->link->placed && offer_of(c, first))
-      return hk_ib_fail(c, "where data is to be received cannot be registered", HK_IB_MORE_MEMORY);
+      return hk_ib_fail(c, "the memory to receive into cannot be registered", HK_IB_MORE_MEMORY);
     if (posted) c->announced = bytes ? end : first + 1;
   }
 out:
   return rc;
 }
 
-/* May the peer still write to a place of which it was told? */
+/* Returns true if the peer may still write to an announced place. */
 static bool is_open(hk_ib_conn *c) {
   if (!c->recv) return false;
   for (uint64_t k = c->recv->next; k < c->offered; k++) {
@@ -159,12 +161,12 @@ void hk_ib_place_withdraw(void *ctx) {
     hk_ib_conn *c = x->conns[i];
     if (!c) continue;
     bool open = c->nqps && is_open(c);
-    c->offered = 0; /* what has not been told yet, or is to be told anew, never will be */
+    c->offered = 0; /* nothing more is announced */
     if (!open) continue;
     HK_INFO(
         HK_SUB_NET,
         "rank %d: the connection to rank %d (channel %d) ends: an operation has failed, and what is still on its way "
-        "must not be written to memory that is used for something else by then",
+        "must not be written to memory that may be used for something else by then",
         x->env->rank, c->peer, c->channel);
     hk_ib_drop_qps(c);
     hk_ib_mark_failed(c);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* RDMA ports and their GIDs, read from /sys, and pairs of them: see ib_port.h. */
 #include "ib_port.h"
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -19,7 +20,7 @@ const char *hk_ib_root(void) {
 
 /* ---- NCCL_IB_HCA ---- */
 
-/* One item, "mlx5_0" or "mlx5_0:1": devices that begin so, or are so called. */
+/* Matches one item, "mlx5_0" or "mlx5_0:1": devices whose name begins so, or (`exact`) is that. */
 static bool item_takes(const char *item, size_t n, bool exact, const char *device, int port) {
   const char *colon = memchr(item, ':', n);
   size_t name = colon ? (size_t)(colon - item) : n;
@@ -117,7 +118,7 @@ int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_wish *w) {
   return kept;
 }
 
-/* The network's size of an IPv4 address of this machine. */
+/* The length in bits of the prefix of an IPv4 address's network on this machine. */
 static uint8_t prefix_of(const struct ifaddrs *all, const hk_ibv_gid *g) {
   if (!is_mapped(g)) return 64;
   for (const struct ifaddrs *a = all; a; a = a->ifa_next) {
@@ -194,7 +195,8 @@ static bool read_port(const char *device, int number, const struct ifaddrs *all,
     return false;
   }
   if (!hk_root_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/state", device, number) || atoi(text) != 4) {
-    snprintf(why, why_bytes, "port %d of %.31s is %.32s", number, device, text[0] ? text : "not to be read");
+    snprintf(why, why_bytes, "port %d of %.31s is %.32s", number, device,
+             text[0] ? text : "in a state that cannot be read");
     return false;
   }
   hk_root_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/link_layer", device, number);
@@ -214,7 +216,7 @@ static bool read_port(const char *device, int number, const struct ifaddrs *all,
   return true;
 }
 
-/* Is the device on the NUMA node of the processor that we run on? */
+/* Returns true if the device is on the NUMA node of the CPU that this thread runs on. */
 static bool is_near(const char *device) {
   long long node = -1;
   unsigned cpu, here = 0;
@@ -271,7 +273,7 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_b
 
 /* ---- pairs ---- */
 
-/* The cost of a way between two GIDs, or -1 where there is none. */
+/* The cost of a pair of GIDs, or -1 if they cannot communicate. */
 static int gid_pair_cost(const hk_ib_gid *a, const hk_ib_gid *b, int version) {
   if (a->kind != b->kind || family_of(&a->gid) != family_of(&b->gid)) return -1;
   unsigned offset = is_mapped(&a->gid) ? 96 : 0, bits = a->prefix < b->prefix ? a->prefix : b->prefix;
@@ -299,7 +301,7 @@ int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int
       hk_ib_pair p = {.mine = (uint8_t)i, .theirs = (uint8_t)j, .cost = (uint16_t)(i + j)};
       if (mine[i].layer != theirs[j].layer) continue;
       if (mine[i].layer == HK_IBV_LAYER_INFINIBAND) {
-        add_pair(out, &n, p, caller); /* the subnet manager's routes; GIDs matter only across subnets */
+        add_pair(out, &n, p, caller); /* the subnet manager makes the routes; GIDs matter only between subnets */
         continue;
       }
       for (int a = 0; a < mine[i].ngids && a < HK_IB_GIDS; a++) {
@@ -317,7 +319,7 @@ int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int
   return n;
 }
 
-/* Costs of ways between ports of one class differ in their lowest bits only: add_pair's i and j. */
+/* Costs of pairs of one class differ only in their lowest bits: i and j in hk_ib_pairs. */
 bool hk_ib_pairs_go_together(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *first,
                              const hk_ib_pair *second) {
   return first->mine != second->mine && first->theirs != second->theirs &&

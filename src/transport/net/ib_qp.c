@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queue pairs: made on the chosen port, joined with the peer's. */
+/* Queue pairs: making them on the chosen ports, connecting them to the peer's, and their timeouts. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -19,7 +19,8 @@ static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
   uint32_t n = x->env->nslots;
   memset(q, 0, sizeof *q);
   q->path = path;
-  /* A slot takes two requests, a credit one; a receiver gets a slot's header and one part a queue pair at most. */
+  /* A slot takes two requests, a credit one. A receiver gets a slot's header and at most one part on each queue
+   * pair. */
   q->depth = 4 * n + 16;
   q->recv_depth = 2 * n + 16;
   if (q->depth > device->max_wr) q->depth = device->max_wr;
@@ -73,7 +74,7 @@ out:
   return rc;
 }
 
-/* The variable before the configuration, as NCCL has it. */
+/* The environment beats the configuration, as in NCCL. */
 static uint8_t traffic_class(const hk_transport_env *env) {
   int64_t set = hk_param_int(HK_P_IB_TC);
   if (set < 0) set = env->traffic_class;
@@ -94,20 +95,20 @@ static void route_to(const hk_ib_conn *c, const hk_ib_path *path, hk_ibv_ah_attr
                                   .traffic_class = traffic_class(c->ctx->env)};
 }
 
-/* A card may take up to four times as long as it is told before it sends again. */
+/* A card may wait up to four times its timeout before it sends again. */
 uint64_t hk_ib_gives_up_ns(unsigned timeout, unsigned retries) {
   return ((uint64_t)4096 << timeout) * 4 * (retries + 1);
 }
 
-/* 14 is 67 ms: far above what a path within a building takes under load, and a lost packet costs no more than that.  Long
- * paths get eight round trips. */
+/* 14 means 67 ms: much longer than the round trip within a building under load, and a lost packet costs no more than
+ * that. Long paths get eight round trips. */
 unsigned hk_ib_timeout_for(uint32_t round_trip_us, unsigned retries, uint64_t bound_ns) {
   unsigned n = 14;
   while ((uint64_t)4096 << n < 8000 * (uint64_t)round_trip_us && hk_ib_gives_up_ns(n + 1, retries) <= bound_ns) n++;
   return n;
 }
 
-/* The kernel knows how long the control connection's segments take, whatever the peer is busy with. */
+/* The kernel measures the round trip of the control connection's segments, whatever the peer does. */
 void hk_ib_measure(hk_ib_conn *c) {
   struct tcp_info info;
   socklen_t n = sizeof info;
@@ -117,17 +118,18 @@ void hk_ib_measure(hk_ib_conn *c) {
   unsigned retries = (unsigned)hk_param_int(HK_P_IB_RETRY_CNT);
   c->timeout = asked >= 0 ? (unsigned)asked : hk_ib_timeout_for(c->round_trip_us, retries, c->ctx->timeout_ns);
   if (asked >= 0 || !c->broken_ns) return;
-  /* Failing again: what is only slow (soft-RoCE on processors that others want) gets twice the time with each attempt, or,
-   * where nothing has worked yet, once all pairs have been tried; or new queue pairs would be all that it is busy with. */
+  /* After repeated failures: a connection that is only slow (soft-RoCE on busy CPUs) gets twice the time for each
+   * attempt or, if no pair has worked yet, for each round of all pairs. Otherwise it would only make new queue
+   * pairs. */
   uint64_t past = hk_ago_ns(hk_now_ns(), c->broken_ns);
   uint32_t tries = c->pairs[c->paths[0].pair].worked ? 1 : (uint32_t)c->npairs;
   for (uint32_t i = tries; i < c->attempts; i += tries)
     if (past + hk_ib_gives_up_ns(c->timeout + 1, retries) <= c->ctx->timeout_ns) c->timeout++;
 }
 
-/* ---- enhanced connection establishment, ibv_set_ece(3) ----
- * Cards of one vendor agree on more than the specification has, congestion control above all: the rank that begins an epoch says what
- * its card offers, the other one's takes what it can of that, and the first one's takes what that was. */
+/* ---- enhanced connection establishment, ibv_set_ece(3) ---- Cards of one vendor agree on options beyond the
+ * specification, above all congestion control. The rank that begins an epoch sends the options of its card, the other
+ * card takes those that it supports, and the first card takes the result. */
 
 static bool ece_is_possible(const hk_ib_conn *c) {
   return c->ctx->api->query_ece && c->ctx->api->set_ece && hk_param_int(HK_P_IB_ECE_ENABLE);
@@ -138,7 +140,7 @@ void hk_ib_fill_ece(hk_ib_conn *c) {
     if (c->ctx->api->query_ece(c->qps[i].qp, &c->ours.ece[i])) c->ours.ece[i] = (hk_ibv_ece){0};
 }
 
-/* A card that refuses goes on with what it does by itself. */
+/* A card that refuses works without the options. */
 static void take_ece(hk_ib_conn *c, uint32_t i, hk_ibv_ece ece) {
   if (!ece.vendor_id || !ece_is_possible(c)) return;
   int err = c->ctx->api->set_ece(c->qps[i].qp, &ece);
@@ -175,7 +177,7 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
   }
   errno = err;
   q->path->bad = q->path->bad || err;
-  return err ? HK_ERR_SYSTEM : HK_OK; /* the caller knows whether another way is left to try */
+  return err ? HK_ERR_SYSTEM : HK_OK; /* no error text: the caller knows whether there is another path to try */
 }
 
 hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs) {

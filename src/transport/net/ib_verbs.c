@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Loading libibverbs, and texts for its status codes. */
 #include "ib_verbs.h"
 #include <stdio.h>
 #include "../../base/dl.h"

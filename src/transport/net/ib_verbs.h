@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libibverbs, loaded when it is first needed. */
+/* The functions of libibverbs, which is loaded when it is first needed. */
 #ifndef HK_TRANSPORT_NET_IB_VERBS_H
 #define HK_TRANSPORT_NET_IB_VERBS_H
 #include <stdbool.h>
@@ -37,8 +37,8 @@ typedef struct hk_ibv {
   int (*fork_init)(void);
 } hk_ibv;
 
-/* NULL where the library is not there, with the reason in `why`. */
+/* Loads the library, once. Returns NULL with the reason in `why` if it is not there. From any thread. */
 const hk_ibv *hk_ibv_load(char *why, size_t why_bytes);
-/* "RETRY_EXC_ERR (transport retry counter exceeded)". */
+/* The text of a completion's status: "RETRY_EXC_ERR (transport retry counter exceeded)". */
 const char *hk_ibv_status_words(int status);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots to messages of a net plugin, and back. */
+/* The plugin provider's table of functions: moving slots as messages of a net plugin. */
 #include "plugin.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +11,14 @@
 enum {
   HEADER = offsetof(hk_slot, small),
   NAP_NS = 50000,
-  IDLE_POLLS = 256,         /* between two looks at whether the peers are there */
-  LAST_DATA_NS = 1000000000 /* what a peer sent before it closed may still be under way for so long */
+  IDLE_POLLS = 256,         /* between two checks of the peers */
+  LAST_DATA_NS = 1000000000 /* for so long, data that a peer sent before it closed may still be under way */
 };
 _Static_assert(HEADER + HK_PLUGIN_EAGER == HK_PLUGIN_ENTRY, "a small message fills an entry");
 
 /* ---- requests ---- */
 
-/* A receive that was posted ahead fails where the peer has closed its side: an error only for him who waits for more. */
+/* A receive that was posted ahead fails when the peer closes its side: an error only if a lane waits for more. */
 static hk_status fault(hk_plugin_end *e, hk_plugin_lane *l, const char *doing, int code) {
   if (e->sends) return hk_plugin_failed(e, doing, code);
   l->broken = code;
@@ -26,10 +26,11 @@ static hk_status fault(hk_plugin_end *e, hk_plugin_lane *l, const char *doing, i
   return HK_OK;
 }
 
-/* Ends what is over, in the order it was posted in; the size of number k stays in sizes[k % HK_PLUGIN_WINDOW]. */
+/* Takes completed requests in the order in which they were posted; sizes[k % HK_PLUGIN_WINDOW] keeps the size of number
+ * k. */
 static hk_status test_lane(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) {
   while (!l->broken && l->done < l->posted) {
-    int done = 0, sizes[HK_PLUGIN_WINDOW] = {0}; /* room for a plugin that fills more than the one that is asked for */
+    int done = 0, sizes[HK_PLUGIN_WINDOW] = {0}; /* room for plugins that fill more than the one size asked for */
     int code = e->ctx->plugin.lib->calls->test(l->requests[l->done % HK_PLUGIN_WINDOW], &done, sizes);
     if (code) return fault(e, l, e->sends ? "test of a send" : "test of a receive", code);
     if (!done) break;
@@ -39,7 +40,7 @@ static hk_status test_lane(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) {
   return HK_OK;
 }
 
-/* Begins a send or a receive; *begun says whether the plugin had room for it. */
+/* Posts a send or a receive. *begun is false if the plugin had no room for it. */
 static hk_status post(hk_plugin_end *e, hk_plugin_lane *l, void *data, size_t bytes, bool *begun, bool *moved) {
   void *request = NULL;
   hk_net_plugin *p = &e->ctx->plugin;
@@ -60,12 +61,12 @@ static char *entry_of(const hk_plugin_end *e, int lane, uint64_t k) {
 
 /* ---- sending ---- */
 
-/* Does the slot's payload have a message of its own, on the second lane? */
+/* Returns true if the slot's payload is a message of its own, on the second lane. */
 static bool is_apart(const hk_plugin_end *e, const hk_slot *s) {
   return e->wire.apart || (e->end->link->gpu ? s->bytes > 0 : s->bytes > HK_PLUGIN_EAGER);
 }
 
-/* Where that message lies: in registered memory, not in the slot's header. */
+/* The address of that message: in registered memory, not in the slot's header. */
 static char *payload_of(const hk_plugin_end *e, uint64_t k) {
   const hk_slot *s = hk_net_slot(e->end, k);
   char *place = hk_net_payload(e->end, k);
@@ -73,7 +74,7 @@ static char *payload_of(const hk_plugin_end *e, uint64_t k) {
   return place;
 }
 
-/* Posts the messages of the next slot; *whole where all of them are. */
+/* Posts the messages of the next slot. *whole: all of them are posted. */
 static hk_status post_slot(hk_plugin_end *e, bool *whole, bool *moved) {
   hk_status rc = HK_OK;
   const hk_slot *s = hk_net_slot(e->end, e->posted);
@@ -85,7 +86,7 @@ static hk_status post_slot(hk_plugin_end *e, bool *whole, bool *moved) {
     if (!large) memcpy(entry + HEADER, hk_net_slot_data(e->end, e->posted), s->bytes);
     HK_TRY(post(e, &e->lane[0], entry, HEADER + (large ? 0 : s->bytes), &e->begun[0], moved), out);
   }
-  if (large && !e->begun[1]) /* at least a byte, as not all plugins send messages of none */
+  if (large && !e->begun[1]) /* at least a byte: not all plugins send empty messages */
     HK_TRY(post(e, &e->lane[1], payload_of(e, e->posted), s->bytes ? s->bytes : 1, &e->begun[1], moved), out);
   *whole = e->begun[0] && (!large || e->begun[1]);
 out:
@@ -116,7 +117,8 @@ out:
 
 /* ---- receiving ---- */
 
-/* Posts receives for what may come.  A place is free again once the lane has given the slot back that was read from it. */
+/* Posts receives for messages that may come. A place is free once the lane has given back the slot that was read from
+ * it. */
 static hk_status post_receives(hk_plugin_end *e, bool *moved) {
   hk_status rc = HK_OK;
   hk_plugin_lane *small = &e->lane[0], *large = &e->lane[1];
@@ -126,7 +128,7 @@ static hk_status post_receives(hk_plugin_end *e, bool *moved) {
   bool begun = true;
   while (begun && small->posted < freed + slots && small->posted < e->end->next + HK_PLUGIN_WINDOW)
     HK_TRY(post(e, small, entry_of(e, 0, small->posted), small->entry, &begun, moved), out);
-  begun = e->large_seen || e->wire.apart; /* where none has come, none may ever come */
+  begun = e->large_seen || e->wire.apart; /* without a large message so far, perhaps none will ever come */
   while (begun && large->posted < e->large + slots && large->posted < e->large + HK_PLUGIN_WINDOW &&
          (large->posted < slots || e->owner[(uint32_t)large->posted & e->end->link->mask] <= freed))
     HK_TRY(post(e, large, entry_of(e, 1, large->posted), large->entry, &begun, moved), out);
@@ -143,11 +145,11 @@ static hk_status garbage(hk_plugin_end *e, const hk_slot *h, int size) {
       "sense: number %u where %u was due, %u bytes; the plugin loses or reorders data, or the ranks run different "
       "versions of this library",
       e->ctx->env->rank, size, e->end->key.peer, l->name, l->version, e->device->name, e->end->key.channel,
-      atomic_load_explicit(&h->seq, memory_order_relaxed) /* relaxed: nobody else sees this copy */,
-      (uint32_t)(e->end->next + 1), h->bytes);
+      atomic_load_explicit(&h->seq, memory_order_relaxed) /* relaxed: a private copy */, (uint32_t)(e->end->next + 1),
+      h->bytes);
 }
 
-/* Hands the next slot to the lane where all of it is there. */
+/* Hands the next slot to the lane if all of it has come. */
 static hk_status deliver(hk_plugin_end *e, bool *delivered) {
   hk_net_end *end = e->end;
   char *entry = entry_of(e, 0, end->next), *place = entry + HEADER;
@@ -157,7 +159,7 @@ static hk_status deliver(hk_plugin_end *e, bool *delivered) {
   memset(&h, 0, sizeof h);
   memcpy(&h, entry, HEADER);
   bool large = size == HEADER && (h.bytes > 0 || e->wire.apart);
-  /* relaxed: nobody else sees this copy */
+  /* relaxed: a private copy */
   if (size < HEADER || atomic_load_explicit(&h.seq, memory_order_relaxed) != (uint32_t)(end->next + 1) ||
       h.bytes > end->link->slot_bytes || (uint32_t)size != HEADER + (large ? 0 : h.bytes) || (e->wire.apart && !large))
     return garbage(e, &h, size);
@@ -170,7 +172,7 @@ static hk_status deliver(hk_plugin_end *e, bool *delivered) {
     e->owner[(uint32_t)e->large++ & end->link->mask] = end->next + 1;
   }
   *delivered = true;
-  if (end->link->gpu) { /* each slot has its message, so that this is the slot's own place; no CPU looks at it */
+  if (end->link->gpu) { /* each slot has a message, so this is the slot's own place; the CPU does not read it */
     hk_net_deliver(end, h.bytes, h.signature, place, false);
     return HK_OK;
   }
@@ -188,7 +190,8 @@ static hk_status receive_slots(hk_plugin_end *e, bool *moved) {
   if (e->large_seen || e->wire.apart) HK_TRY(test_lane(e, &e->lane[1], moved), out);
   if (e->end->link->gpu) HK_TRY(hk_plugin_gpu_flush(e, &e->lane[1], moved), out);
   while (delivered && e->end->next < e->lane[0].done) HK_TRY(deliver(e, &delivered), out);
-  const hk_plugin_lane *needed = &e->lane[e->end->next < e->lane[0].done]; /* where a header is there, its payload's */
+  const hk_plugin_lane *needed =
+      &e->lane[e->end->next < e->lane[0].done]; /* once a header has come: its payload's lane */
   if (needed->broken && e->end->link->waiting == HK_LINK_WAITS)
     rc = hk_plugin_failed(e, needed->broke_in, needed->broken);
 out:
@@ -206,7 +209,7 @@ hk_status hk_net_plugins_init(const hk_transport_env *env, const char *wanted, v
   x->timeout_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
   HK_TRY(hk_net_plugin_begin(&x->plugin, env, wanted), out);
   if (!x->plugin.lib) goto out;
-  /* Told apart from a provider of ours with the same name, which speaks another way. */
+  /* The plus distinguishes it from a built-in provider of the same name, which has another protocol. */
   snprintf(name, HK_NET_NAME, "+%.*s", HK_NET_NAME - 2, x->plugin.lib->name);
   *ctx = x;
   return HK_OK;
@@ -222,7 +225,7 @@ static hk_status plugins_init(const hk_transport_env *env, void **ctx, void *fac
 }
 
 static bool plugins_usable(char *why, size_t why_bytes) {
-  snprintf(why, why_bytes, "plugins are looked for by name");
+  snprintf(why, why_bytes, "plugins are found by name");
   return true;
 }
 
@@ -284,12 +287,12 @@ static void plugins_close(void *ctx, hk_net_end *end) {
   free_end(end->priv);
 }
 
-/* Does a lane wait for this end? */
+/* Returns true if a lane waits for this end. */
 static bool wanted(const hk_plugin_end *e) {
   return e->sends ? hk_net_filled(e->end, e->end->next) : e->end->link->waiting == HK_LINK_WAITS;
 }
 
-/* Nothing moves: are the peers that we wait for still there? */
+/* Nothing moves: checks whether the peers that lanes wait for have ended. */
 static hk_status check_peers(hk_plugin_ctx *x) {
   uint64_t now = hk_now_ns();
   for (int i = 0; i < x->nends; i++) {
@@ -331,7 +334,7 @@ out:
   return rc;
 }
 
-/* Nothing of a plugin's can be waited for: a nap gives the core to others, and its end goes before them. */
+/* A plugin has nothing to wait for in the kernel. A short sleep gives the core to other threads. */
 static void plugins_sleep(void *ctx) {
   (void)ctx;
   nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);

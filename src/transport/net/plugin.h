@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * NCCL's net plugins as a provider.  plugin_load.c finds them and calls them whatever their version; plugin.c moves slots
- * with them; plugin_connect.c makes the connections.
+ * NCCL's net plugins as a provider. plugin_load.c finds plugins and hides the differences of their versions; plugin.c
+ * moves slots with them; plugin_connect.c makes the connections; plugin_gpu.c registers GPU memory.
  *
- * A direction of a channel between two ranks is two connections of the plugin's, the first for messages of up to
- * HK_PLUGIN_EAGER bytes with their header before them, the second for the payloads of larger ones, whose header goes over
- * the first.  Each carries its messages in order, so tags are not needed: all are 0, and receives come singly.  The receiver
- * posts receives ahead, at most HK_PLUGIN_WINDOW of them, into memory that is registered once; what came is read from there.
+ * A direction of a channel between two ranks has two connections of the plugin: the first for messages of up to
+ * HK_PLUGIN_EAGER bytes with their headers, the second for the payloads of larger ones, whose headers go over the
+ * first. Each carries its messages in order, so tags are not needed: all are 0, and each receive is for one message.
+ * The receiver posts receives ahead, at most HK_PLUGIN_WINDOW of them, into memory that is registered once; payloads
+ * are read from there.
  *
- * The FIFO's payloads may lie in a GPU's memory, at either end alone.  The second connection is registered with that then: what
- * lies there leaves over it whatever its size, and to a receiver there each slot has a message on it (plugin_gpu.c).
+ * The FIFO's payloads may be in a GPU's memory, at either end independently. That memory is then registered for the
+ * second connection: payloads there are sent over it whatever their size, and for a receiver there each slot has a
+ * message on it.
+ *
+ * Threads. All functions run on the thread of the communicator's lanes, and no lock is needed, except for the list of
+ * loaded libraries.
  */
 #ifndef HK_TRANSPORT_NET_PLUGIN_H
 #define HK_TRANSPORT_NET_PLUGIN_H
@@ -20,8 +25,8 @@
 enum {
   HK_PLUGIN_EAGER = 4096 - 16, /* payload of a message with its header */
   HK_PLUGIN_ENTRY = 4096,
-  HK_PLUGIN_WINDOW =
-      8, /* requests under way on a connection: what NCCL itself has on one, so what plugins are made for */
+  /* Requests under way on a connection. NCCL itself uses as many, so plugins are made for this number. */
+  HK_PLUGIN_WINDOW = 8,
   HK_PLUGIN_LANES = 2 /* connections of a direction */
 };
 
@@ -31,17 +36,17 @@ struct hk_net_plugin_lib {
   hk_net_plugin_lib *next;
   const net_plugin_v *calls;
   int version;
-  bool begun; /* up to v10 init is for the process, once */
-  bool named; /* the name is the one after init, which may change it */
+  bool begun; /* init was called; up to v10 it is called once for the process */
+  bool named; /* `name` was read again after init, which may change it */
   char name[64];
   char asked[HK_PLUGIN_FILE], file[HK_PLUGIN_FILE];
 };
 
-/* What we use of a device's properties. */
+/* The properties of a device that are used. */
 typedef struct hk_net_device {
-  char name[32], pci[128];  /* where it is in /sys; empty: unknown */
+  char name[32], pci[128];  /* its path in /sys; empty: unknown */
   int index, speed, memory; /* NET_PLUGIN_*_MEMORY */
-  bool force_flush;         /* v9: GPUs see nothing without its iflush, whatever they say */
+  bool force_flush;         /* v9: iflush is needed for every GPU */
   size_t max_message;
 } hk_net_device;
 
@@ -50,18 +55,19 @@ typedef struct hk_net_plugin {
   const hk_net_plugin_lib *lib;
   void *context; /* v11 */
   net_plugin_config config;
-  net_plugin_profiler event; /* v10 and newer tell of their events; NULL: nobody listens */
+  net_plugin_profiler event; /* v10 and newer report events to it; NULL: no profiler */
   void *profiler;
   int ndevices;
   hk_net_device devices[16];
 } hk_net_plugin;
 
-/* The first plugin of NCCL_NET_PLUGIN, or libnccl-net.so, that works here and has the name `wanted` (NULL: any); p->lib is
- * NULL where there is none.  What does not work is told in a line. */
+/* Initialises the first plugin of NCCL_NET_PLUGIN, or libnccl-net.so, that works here and has the name `wanted` (NULL:
+ * any). p->lib is NULL if there is none. Plugins that do not work are warned about. */
 hk_status hk_net_plugin_begin(hk_net_plugin *p, const hk_transport_env *env, const char *wanted);
 void hk_net_plugin_end(hk_net_plugin *p);
 
-/* The calls that differ between versions; they give the plugin's code. */
+/* The calls that differ between versions. They return the plugin's code (ncclResult_t); *comm or *request stays NULL if
+ * the call is to be repeated later. */
 int hk_net_plugin_listen(hk_net_plugin *p, int device, void *handle, void **listener);
 int hk_net_plugin_connect(hk_net_plugin *p, int device, void *handle, void **comm);
 int hk_net_plugin_accept(hk_net_plugin *p, void *listener, void **comm);
@@ -76,14 +82,15 @@ typedef struct hk_plugin_lane {
   void *listener, *comm, *registration;
   char *memory; /* registered: the ring of entries, or the FIFO's payloads */
   size_t entry;
-  uint64_t posted, done;            /* requests begun, and those that are over */
-  void *requests[HK_PLUGIN_WINDOW]; /* of posted ones, by number */
-  int sizes[HK_PLUGIN_WINDOW];      /* RECV: of those that are over */
-  int broken;           /* RECV: the code that a call failed with, which counts once somebody waits for more */
-  const char *broke_in; /* that call */
+  uint64_t posted, done;            /* requests posted, and completed */
+  void *requests[HK_PLUGIN_WINDOW]; /* posted ones, by number */
+  int sizes[HK_PLUGIN_WINDOW];      /* RECV: bytes of completed ones */
+  int broken;                       /* RECV: the code of a call that failed; an error once a lane waits for more */
+  const char *broke_in;             /* that call */
 } hk_plugin_lane;
 
-/* Of connecting, in order.  CALLING: the receiver's handles have not come, or the sender has not answered. */
+/* The steps of connecting, in order. EXCHANGING: the receiver's handles have not come, or the sender has not
+ * answered. */
 typedef enum hk_plugin_step {
   HK_PLUGIN_EXCHANGING,
   HK_PLUGIN_CONNECTING,
@@ -91,27 +98,29 @@ typedef enum hk_plugin_step {
   HK_PLUGIN_FAILED
 } hk_plugin_step;
 
-/* RECV, of payloads in a GPU's memory: large messages that the GPU sees, and for which that was asked. */
+/* RECV, payloads in a GPU's memory: the number of large messages that the GPU sees, and for which a flush was
+ * requested. */
 typedef struct hk_plugin_flush {
   uint64_t seen, asked;
-  void *requests[HK_PLUGIN_WINDOW]; /* by number; NULL: nothing was to be done */
+  void *requests[HK_PLUGIN_WINDOW]; /* by number; NULL: no flush was needed */
 } hk_plugin_flush;
 
-typedef struct hk_plugin_wire { /* what the receiver sends when it calls */
+typedef struct hk_plugin_wire { /* the receiver's message to the sender */
   uint32_t magic, lanes;
-  uint32_t apart, reserved; /* apart: its payloads lie with a GPU, so that each slot has a message of the second lane */
+  uint32_t apart,
+      reserved; /* apart: its payloads are in a GPU's memory, so each slot has a message of the second lane */
   char handles[HK_PLUGIN_LANES][NET_PLUGIN_HANDLE];
 } hk_plugin_wire;
 
-/* While the plugin's connections are made both ranks send beats over the connection beside them: the time in which one of them
- * makes no calls (it is late, stopped, elsewhere) is no fault of the plugin's. */
+/* While the plugin's connections are made, both ranks send beats over the TCP connection: only time in which both ranks
+ * make calls counts, not time in which one of them is late, stopped or elsewhere. */
 typedef struct hk_plugin_joining {
   uint64_t tried_ns;            /* time in which both ranks tried */
-  uint64_t looked_ns, heard_ns; /* the last look; when the peer's last beat was found */
-  uint64_t beat_ns, silent_ns;  /* when the next beat, the next look at the peer's host are due */
-  hk_silence silence;           /* of the peer's host */
-  bool active, notified,
-      peer_ready; /* some rank is not ready or does not know that the other is; the last two: the parts of it */
+  uint64_t looked_ns, heard_ns; /* time of the last check; of the peer's last beat */
+  uint64_t beat_ns, silent_ns;  /* when the next beat is due; the next check of the peer's host */
+  hk_silence silence;           /* the state of these checks */
+  bool active;                  /* a rank is not ready, or does not know that the other one is */
+  bool notified, peer_ready;    /* this rank has reported that it is ready; the peer has */
 } hk_plugin_joining;
 
 typedef struct hk_plugin_end {
@@ -120,19 +129,19 @@ typedef struct hk_plugin_end {
   bool sends;
   hk_plugin_step step;
   hk_status failed;
-  int fd; /* to the peer, beside the plugin's connections: handles go over it, and it tells when the peer is gone */
+  int fd; /* a TCP connection to the peer: carries the handles, and its end shows that the peer has ended */
   const hk_net_device *device;
   hk_plugin_wire wire;
   size_t wire_got;
-  uint64_t deadline_ns; /* of data after the peer has closed; 0: it has not */
+  uint64_t deadline_ns; /* for data after the peer has closed; 0: it has not */
   hk_plugin_joining joining;
   char *ring;
   hk_plugin_lane lane[HK_PLUGIN_LANES];
   bool begun[HK_PLUGIN_LANES]; /* SEND: which messages of the next slot are posted */
   uint64_t posted;             /* SEND: slots whose messages are all posted */
-  uint64_t large;              /* large messages that are over */
+  uint64_t large;              /* large messages that are complete */
   bool large_seen;             /* RECV: one has come */
-  uint64_t *owner;             /* RECV: [nslots] number of the slot that a large payload's place was for */
+  uint64_t *owner;             /* RECV: [nslots] number of the slot for which a large payload's place was last used */
   hk_plugin_flush flush;
 } hk_plugin_end;
 
@@ -143,29 +152,29 @@ struct hk_plugin_ctx {
   int nends, room;
   unsigned idle;
   uint64_t timeout_ns;
-  bool gpu_known, gpu_direct; /* looked at; devices are given the GPU's memory */
+  bool gpu_known, gpu_direct; /* the devices were examined; some can register the GPU's memory */
 };
 
 void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc);
-/* An error of the plugin's, in words; fails the end. */
+/* Fails the end with an error of the plugin in call `doing`. */
 hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code);
-/* Begins to connect, goes on, ends. */
+/* Receiver: listens, and sends the handles to the sender. Does nothing for a sender. */
 hk_status hk_plugin_listen(hk_plugin_end *e);
-hk_status hk_plugin_connect(hk_plugin_end *e);
+hk_status hk_plugin_connect(hk_plugin_end *e); /* goes on with connecting; never blocks */
 void hk_plugin_disconnect(hk_plugin_end *e);
-/* Has the peer closed its side?  Reads its beats. */
+/* Returns true if the peer has closed its side. Reads its beats. */
 bool hk_plugin_peer_gone(hk_plugin_end *e);
 
 /* ---- plugin_gpu.c: payloads in a GPU's memory ---- */
-/* Which devices are given it; keeps to those, where there are some.  Before the first connection. */
+/* Finds which devices can register it, and removes the others if there are any. Before the first connection. */
 void hk_plugin_gpu_find_devices(hk_plugin_ctx *x);
-bool hk_plugin_takes_gpu(void *ctx, const hk_net_end *end);
-/* Registers the lane's memory, the end's payloads.  Not `taken`: they lie with the host now, unregistered. */
+bool hk_plugin_takes_gpu(void *ctx, const hk_net_end *end); /* the provider's takes_gpu */
+/* Registers the lane's memory, the end's payloads. If *taken is false, they are in host memory now, not registered. */
 hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *taken);
-/* Goes on with what makes the GPU see the messages that have come. */
+/* Goes on with flushes of the messages that have come. Sets *moved if more of them are visible. */
 hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved);
 
 extern const hk_net_provider hk_net_plugins;
-/* As hk_net_plugins.init, but *ctx is NULL where no plugin is to be used; `name` gets the plugin's. */
+/* Like hk_net_plugins.init, but *ctx is NULL if no plugin is to be used; `name` gets the plugin's name. */
 hk_status hk_net_plugins_init(const hk_transport_env *env, const char *wanted, void **ctx, char name[HK_NET_NAME]);
 #endif

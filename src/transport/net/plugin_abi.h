@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The ABI of NCCL's net plugins, versions 6 to 11: facts about the layout, in our words.  A plugin exports one or several
- * structs ncclNetPlugin_v6 to _v11.
+ * The ABI of NCCL's net plugins, versions 6 to 11. A plugin exports one or several structs ncclNetPlugin_v6 to _v11.
  *
- * The members of all versions stand at the same places; newer versions have more of them, and some members have other
- * arguments.  So one struct describes them all, with a union where the arguments differ:
+ * The members of all versions have the same offsets; newer versions have more of them, and some members have other
+ * arguments. So one struct describes them all, with a union for members whose arguments differ:
  *
  *   v6   the oldest one here: 17 members
  *   v7   connect and accept give a device handle; getDeviceMr, irecvConsumed
@@ -13,8 +12,8 @@
  *   v10  init gets a profiler callback, connect a configuration, isend and irecv a profiler handle
  *   v11  a context for each communicator, made by init and ended by finalize; setNetAttr
  *
- * Results are ncclResult_t's, which this folder does not see: int.  connect and accept may leave the comm NULL, isend and irecv
- * the request: not yet, ask again.
+ * Results are ncclResult_t's, declared as int because this folder does not include nccl.h. connect and accept may leave
+ * the comm NULL, and isend and irecv the request: then the call is to be repeated later.
  */
 #ifndef HK_TRANSPORT_NET_PLUGIN_ABI_H
 #define HK_TRANSPORT_NET_PLUGIN_ABI_H
@@ -29,10 +28,10 @@ enum {
   NET_PLUGIN_HOST_MEMORY = 1, /* a bit of the property `memory`, and regMr's type */
   NET_PLUGIN_CUDA_MEMORY = 2,
   NET_PLUGIN_DMABUF = 4,    /* a bit of `memory`: regMrDmaBuf takes that of GPUs, whose type is the one above */
-  NET_PLUGIN_UNDEFINED = -1 /* a traffic class that nobody set */
+  NET_PLUGIN_UNDEFINED = -1 /* a traffic class that is not set */
 };
 
-/* What init of v10 and v11 is given to tell of its events. */
+/* The callback for events that init of v10 and v11 gets. */
 typedef int (*net_plugin_profiler)(void **event, int type, void *parent, int64_t id, void *data);
 
 typedef struct net_plugin_config { /* v10, v11 */
@@ -106,7 +105,7 @@ _Static_assert(offsetof(net_plugin_v, make_virtual_device) == 152, "those of v7 
 _Static_assert(offsetof(net_plugin_v, finalize) == 160, "those of v9 and v10 are 160 bytes");
 _Static_assert(sizeof(net_plugin_v) == 176, "v11's struct is 176 bytes");
 
-/* What getProperties fills.  `memory`: NET_PLUGIN_*_MEMORY; speed in Mb/s; latency in us. */
+/* The struct that getProperties fills. `memory`: NET_PLUGIN_*_MEMORY; speed in Mb/s; latency in us. */
 typedef struct net_plugin_properties_v6 {
   char *name, *pci_path;
   uint64_t guid;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections of net plugins.  The receiver listens and calls the sender, over a connection that the bootstrap opens, to tell
- * where; the sender answers, and both connect.  That connection stays, and tells when the peer is gone. */
+/* Connections of net plugins. The receiver listens and sends its handles to the sender over a TCP connection that the
+ * bootstrap opens; the sender answers, and both connect. That TCP connection stays open, and its end shows that the
+ * peer has ended. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -13,10 +14,12 @@
 
 enum { WIRE_MAGIC = 0x486b4e51 };
 static const char ANSWER = 'H', BEAT = 'B', READY = 'R';
-enum { KEEPALIVES = 9 }; /* without an answer, until the kernel ends the connection: this file looks sooner */
+enum {
+  KEEPALIVES = 9
+}; /* without an answer, until the kernel ends the connection: host_is_silent() finds it earlier */
 static const uint64_t beat_every_ns = 100 * 1000000u;
 static const uint64_t beat_counts_ns = 1000 * 1000000u; /* for a peer on a crowded host */
-static const uint64_t look_counts_ns = 500 * 1000000u;  /* at most: this process may have been stopped, or elsewhere */
+static const uint64_t look_counts_ns = 500 * 1000000u;  /* of a longer gap only so much: this process did not try */
 static const uint64_t second_ns = 1000 * 1000000u;
 
 void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc) {
@@ -38,7 +41,7 @@ hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code) {
       e->end->key.peer, e->device->name, e->end->key.channel);
 }
 
-/* The other rank's side does not come, or is gone. */
+/* Fails the end because the peer did not connect, or has ended. */
 static hk_status not_connected(hk_plugin_end *e, const char *what) {
   const hk_net_plugin_lib *l = e->ctx->plugin.lib;
   hk_plugin_mark_failed(e, HK_ERR_REMOTE);
@@ -68,10 +71,10 @@ static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
   for (const char *p = data; bytes > 0;) {
     ssize_t n = send(e->fd, p, bytes, MSG_NOSIGNAL);
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
-      return not_connected(e, "the peer closed the connection that the two plugins were to be introduced over");
+      return not_connected(e, "the peer closed the connection that exchanges the plugins' handles");
     if (n > 0) p += n, bytes -= (size_t)n;
     if (bytes > 0 && n <= 0)
-      HK_TRY(hk_wait_fd(e->ctx->env->wait, e->fd, POLLOUT, "a network plugin's introduction"), out);
+      HK_TRY(hk_wait_fd(e->ctx->env->wait, e->fd, POLLOUT, "the exchange of a network plugin's handles"), out);
   }
   rc = HK_OK;
 out:
@@ -81,7 +84,7 @@ out:
 hk_status hk_plugin_listen(hk_plugin_end *e) {
   hk_status rc = HK_OK;
   const hk_transport_env *env = e->ctx->env;
-  if (e->sends) return HK_OK; /* the receiver calls */
+  if (e->sends) return HK_OK; /* the receiver begins */
   e->wire = (hk_plugin_wire){.magic = WIRE_MAGIC, .lanes = HK_PLUGIN_LANES, .apart = e->end->link->gpu != NULL};
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     int code = hk_net_plugin_listen(&e->ctx->plugin, e->device->index, e->wire.handles[i], &e->lane[i].listener);
@@ -93,7 +96,8 @@ out:
   return rc;
 }
 
-/* Reads what the peer writes before the plugin's connections are made; e->wire_got tells how much is there. */
+/* Reads the peer's message before the plugin's connections are made; e->wire_got is the number of bytes that have
+ * come. */
 static hk_status read_some(hk_plugin_end *e, void *to, size_t bytes) {
   ssize_t n = recv(e->fd, (char *)to + e->wire_got, bytes - e->wire_got, MSG_DONTWAIT);
   if (n > 0) e->wire_got += (size_t)n;
@@ -122,15 +126,14 @@ static hk_status exchange_handles(hk_plugin_end *e) {
   HK_TRY(read_some(e, &e->wire, sizeof e->wire), out);
   if (e->wire_got < sizeof e->wire) return HK_OK;
   if (e->wire.magic != WIRE_MAGIC || e->wire.lanes != HK_PLUGIN_LANES)
-    return not_connected(e,
-                         "the peer's introduction makes no sense: do all ranks run the same version of this library?");
+    return not_connected(e, "the peer's handles are not valid: do all ranks run the same version of this library?");
   HK_TRY(write_all(e, &ANSWER, 1), out);
   handles_exchanged(e);
 out:
   return rc;
 }
 
-/* Where a device takes no more of a GPU's memory, the lane's is the host's from now on. */
+/* Registers the lane's memory. If the device refuses a GPU's memory, the lane uses host memory from now on. */
 static hk_status register_lane(hk_plugin_end *e, int i) {
   hk_status rc = HK_OK;
   hk_plugin_lane *l = &e->lane[i];
@@ -167,12 +170,12 @@ static void send_beat(hk_plugin_end *e, uint64_t now) {
   bool ready = e->step == HK_PLUGIN_READY;
   if (now < e->joining.beat_ns && !ready) return;
   e->joining.beat_ns = now + beat_every_ns;
-  /* A peer that reads nothing gets no more of them than its socket holds. */
+  /* If the peer does not read, its socket's buffer limits the number of beats. */
   ssize_t n = send(e->fd, ready ? &READY : &BEAT, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (n == 1 && ready) e->joining.notified = true;
 }
 
-/* Does the peer's host leave the kernel's questions unanswered? */
+/* Returns true if the peer's host does not answer the kernel's questions. */
 static bool host_is_silent(hk_plugin_end *e, uint64_t now) {
   unsigned quiet_s;
   if (now < e->joining.silent_ns) return false;
@@ -180,7 +183,8 @@ static bool host_is_silent(hk_plugin_end *e, uint64_t now) {
   return hk_silence_broken(&e->joining.silence, e->fd, (unsigned)(e->ctx->timeout_ns / second_ns), now, &quiet_s);
 }
 
-/* Time counts while both ranks try.  A peer that sends no beats is late or stopped, and its kernel answers for its host. */
+/* Limits the time in which both ranks try. A peer that sends no beats is late or stopped; its host is checked by its
+ * kernel's answers. */
 static hk_status watch_joining(hk_plugin_end *e) {
   hk_plugin_joining *j = &e->joining;
   bool ready = e->step == HK_PLUGIN_READY;

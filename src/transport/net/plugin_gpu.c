@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Payloads in a GPU's memory, moved by a net plugin: which of its devices are given it, and when the GPU sees what they have
- * written there.
+/* Payloads in a GPU's memory, moved by a net plugin: which of its devices can register it, and flushes, after which the
+ * GPU sees what they have written there.
  *
- * A plugin registers memory for a connection, so that a device is tried on one with itself: what NCCL does, and what plugins
- * are made for.  What it has received is shown to the GPU by its iflush, message by message, as its completions say nothing
- * of that. */
+ * A plugin registers memory for a connection, so each device is tried with a connection to itself: NCCL does the same,
+ * so plugins support it. A received message becomes visible to the GPU by the plugin's iflush, one message at a time,
+ * because a completion does not guarantee that. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ enum { TRIAL_S = 10 };
 typedef struct gpu_memory {
   hk_gdr_method method;
   void *registration;
-  char why[HK_GDR_WHY]; /* what was refused before this way was found */
+  char why[HK_GDR_WHY]; /* the causes why better methods were refused */
 } gpu_memory;
 
 static bool by_dmabuf(hk_net_plugin *p, const hk_net_device *d, void *comm, hk_device *gpu, void *at, size_t bytes,
@@ -36,7 +36,7 @@ static bool by_dmabuf(hk_net_plugin *p, const hk_net_device *d, void *comm, hk_d
   int fd = hk_gdr_dmabuf(gpu, at, bytes, m->why);
   if (fd < 0) return false;
   int code = c->reg_dmabuf(comm, at, bytes, NET_PLUGIN_CUDA_MEMORY, 0, fd, &m->registration);
-  close(fd); /* the plugin keeps a hold of its own */
+  close(fd); /* the plugin keeps its own reference */
   if (code) hk_gdr_add_cause(m->why, "dma-buf: regMrDmaBuf gives code %d (%s)", code, hk_plugin_result(code));
   return code == 0;
 }
@@ -51,7 +51,7 @@ static bool by_address(hk_net_plugin *p, const hk_net_device *d, void *comm, voi
   return code == 0;
 }
 
-/* Whole pages of the GPU's memory, for a connection of the device's. */
+/* Registers whole pages of the GPU's memory for a connection of the device. */
 static void register_gpu_memory(hk_net_plugin *p, const hk_net_device *d, void *comm, hk_device *gpu, void *at,
                                 size_t bytes, gpu_memory *out) {
   *out = (gpu_memory){.method = HK_GDR_DMABUF};
@@ -75,10 +75,10 @@ hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *take
 
 /* ---- which devices ---- */
 
-/* A connection of a device with itself. */
+/* A connection of a device to itself. */
 typedef struct trial {
   _Alignas(16) char handle[NET_PLUGIN_HANDLE];
-  void *listener, *comm[2]; /* that sends, and that receives */
+  void *listener, *comm[2]; /* the sender's and the receiver's */
 } trial;
 
 static bool connect_with_itself(hk_plugin_ctx *x, const hk_net_device *d, trial *t, char why[HK_GDR_WHY]) {
@@ -101,7 +101,7 @@ static bool connect_with_itself(hk_plugin_ctx *x, const hk_net_device *d, trial 
       return false;
     }
   }
-  if (code) hk_gdr_add_cause(why, "%s to try it gives code %d (%s)", doing, code, hk_plugin_result(code));
+  if (code) hk_gdr_add_cause(why, "%s in a trial fails with code %d (%s)", doing, code, hk_plugin_result(code));
   return code == 0;
 }
 
@@ -111,7 +111,7 @@ static void end_trial(const net_plugin_v *c, trial *t) {
   if (t->listener) c->close_listen(t->listener);
 }
 
-/* Both sides of a connection must take it; m->registration is NULL again. */
+/* Tries to register the GPU's memory for both sides of a connection. m->registration is NULL afterwards. */
 static void try_device(hk_plugin_ctx *x, const hk_net_device *d, gpu_memory *m) {
   hk_net_plugin *p = &x->plugin;
   trial t = {0};
@@ -133,14 +133,14 @@ typedef struct finding {
   bool takes;
 } finding;
 
-/* NULL where the device has no address of that kind. */
+/* The PCI address of a device, or NULL if it has none. */
 static const char *pci_of(const hk_net_device *d, char path[PATH_MAX]) {
   if (!d->pci[0] || !realpath(d->pci, path)) return NULL;
   const char *last = strrchr(path, '/');
   return last ? last + 1 : path;
 }
 
-/* Can the GPU be made to see what comes?  By the plugin, or at least by its own driver. */
+/* Returns true if received data can be made visible to the GPU: by the plugin, or by the GPU's driver. */
 static bool can_flush(const hk_plugin_ctx *x, const hk_net_device *d) {
   hk_device *gpu = x->env->gpu;
   return x->plugin.lib->calls->iflush || gpu->limits.rdma_flush || !(d->force_flush || hk_gdr_needs_flush(gpu));
@@ -153,7 +153,7 @@ static void look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) 
   char path[PATH_MAX];
   f->cls = hk_gdr_distance(paths, gpu->limits.ordinal, d->name, pci_of(d, path));
   if (!(d->memory & (NET_PLUGIN_CUDA_MEMORY | NET_PLUGIN_DMABUF)))
-    snprintf(m.why, sizeof m.why, "it says that it takes none of a GPU");
+    snprintf(m.why, sizeof m.why, "it supports no memory of GPUs");
   else if (!can_flush(x, d))
     snprintf(m.why, sizeof m.why, "the GPU needs flushes, and neither the plugin nor its driver has a call for them");
   else if (!hk_gdr_too_far(f->cls, m.why, sizeof m.why))
@@ -166,7 +166,7 @@ static void look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) 
           m.why);
 }
 
-/* Keeps the devices that are given the GPU's memory, where there are some, and of these the nearest. */
+/* Keeps the devices that can register the GPU's memory, if there are any, and of these the nearest. */
 static void settle_devices(hk_plugin_ctx *x, const finding *f, int n) {
   hk_net_plugin *p = &x->plugin;
   hk_path_class best = HK_PATH_DIS;
@@ -179,7 +179,7 @@ static void settle_devices(hk_plugin_ctx *x, const finding *f, int n) {
 }
 
 void hk_plugin_gpu_find_devices(hk_plugin_ctx *x) {
-  static const hk_path_rules own_paths = {.no_pxn = true}; /* what another GPU reaches does not help */
+  static const hk_path_rules own_paths = {.no_pxn = true}; /* without paths through another GPU */
   finding found[HK_ARRAY_LENGTH(x->plugin.devices)];
   hk_topo *t = NULL;
   hk_paths *paths = NULL;
@@ -187,7 +187,8 @@ void hk_plugin_gpu_find_devices(hk_plugin_ctx *x) {
   if (x->gpu_known || !x->env->gpu_page) return;
   x->gpu_known = true;
   if (hk_topo_detect_with_file(&t, 0) != HK_OK || hk_paths_new(&paths, t, &own_paths) != HK_OK)
-    HK_INFO(HK_SUB_NET, "rank %d: how far devices are from its GPU is not known: %s", x->env->rank, hk_last_error());
+    HK_INFO(HK_SUB_NET, "rank %d: the distance of devices from its GPU is not known: %s", x->env->rank,
+            hk_last_error());
   for (int i = 0; i < n; i++) {
     found[i] = (finding){.device = x->plugin.devices[i]};
     look_at_device(x, paths, &found[i]);
@@ -206,8 +207,8 @@ bool hk_plugin_takes_gpu(void *ctx, const hk_net_end *end) {
 
 /* ---- flushes ---- */
 
-/* Asks for one message's; the plugin may have nothing to do for it. */
-static hk_status ask(hk_plugin_end *e, hk_plugin_lane *l) {
+/* Requests the flush of one message; the plugin may have nothing to do for it. */
+static hk_status request_flush(hk_plugin_end *e, hk_plugin_lane *l) {
   hk_plugin_flush *f = &e->flush;
   void *at = l->memory + (size_t)((uint32_t)f->asked & e->end->link->mask) * l->entry;
   int bytes = l->sizes[f->asked % HK_PLUGIN_WINDOW];
@@ -228,10 +229,10 @@ hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) 
   if (!(e->device->force_flush && !hk_param_int(HK_P_GDR_FLUSH_DISABLE)) && !hk_gdr_needs_flush(gpu)) {
     f->seen = l->done;
   } else if (!c->iflush) {
-    if (f->seen < l->done) HK_TRY(gpu->ops->rdma_flush(gpu), out); /* for all that has come until now */
+    if (f->seen < l->done) HK_TRY(gpu->ops->rdma_flush(gpu), out); /* for all messages that have come until now */
     f->seen = l->done;
   } else {
-    while (f->asked < l->done) HK_TRY(ask(e, l), out);
+    while (f->asked < l->done) HK_TRY(request_flush(e, l), out);
     for (; f->seen < f->asked; f->seen++) {
       void *request = f->requests[f->seen % HK_PLUGIN_WINDOW];
       int done = !request, sizes[HK_PLUGIN_WINDOW] = {0}, code = request ? c->test(request, &done, sizes) : 0;

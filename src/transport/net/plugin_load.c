@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Net plugins: finding their libraries, beginning, and calls whose arguments differ between versions. */
+/* Net plugins: finding their libraries, initialising them, and calls whose arguments differ between versions. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,14 +10,14 @@
 #include "../../base/param.h"
 #include "plugin.h"
 
-/* Libraries stay loaded, as their threads may run and, up to v10, their init is for the process. */
+/* Libraries stay loaded, because their threads may run and, up to v10, their init is for the process. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static hk_net_plugin_lib *loaded;
 
 /* ---- libraries ---- */
 
-/* The name of a call that the plugin must have and does not; NULL: all are there.  Some plugins (nccl-rdma-sharp-plugins)
- * come with init alone, which fills the rest in and changes the name. */
+/* The name of a call that the plugin must have and lacks; NULL: none. Some plugins (nccl-rdma-sharp-plugins) export
+ * only init, which fills in the rest and changes the name. */
 static const char *missing_call(const net_plugin_v *c) {
   if (!c->devices) return "devices";
   if (!c->properties) return "getProperties";
@@ -39,7 +39,8 @@ static void take_name(hk_net_plugin_lib *l) {
   snprintf(l->name, sizeof l->name, "%s", l->calls->name ? l->calls->name : "(without a name)");
 }
 
-/* `name` NULL: the default one.  NULL with `why` (empty: nobody asked for it). */
+/* Loads a plugin, once; `name` NULL: the default one. Returns NULL with the reason in `why`, which is empty if the
+ * default one does not exist. */
 static hk_net_plugin_lib *load(const char *name, char *why, size_t why_bytes) {
   const char *asked = name ? name : "libnccl-net.so";
   hk_plugin plugin;
@@ -81,7 +82,7 @@ undo:
 
 /* ---- devices ---- */
 
-/* Asks for a device's properties; false with `why` where it cannot be used. */
+/* Reads a device's properties. Returns false with the reason if it cannot be used. */
 static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_net_device *d, char *why,
                      size_t why_bytes) {
   union {
@@ -99,7 +100,7 @@ static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_ne
   }
   *d = (hk_net_device){.index = i, .max_message = HK_NET_MESSAGE_MAX};
   snprintf(d->name, sizeof d->name, "%s", p.v6.name ? p.v6.name : "?");
-  memory = d->memory = p.v6.memory; /* at the same place in every version, as the path is */
+  memory = d->memory = p.v6.memory; /* at the same offset in every version, like the path */
   snprintf(d->pci, sizeof d->pci, "%s", p.v6.pci_path ? p.v6.pci_path : "");
   if (l->version == 6) {
     d->speed = p.v6.speed;
@@ -116,7 +117,8 @@ static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_ne
     if (p.v9.max_message) d->max_message = p.v9.max_message;
   }
   if (gpu)
-    snprintf(why, why_bytes, "device %s wants a kernel of its own on the GPU (type %d)", d->name, gpu);
+    snprintf(why, why_bytes, "device %s needs a kernel of its own on the GPU (type %d), which is not supported",
+             d->name, gpu);
   else if (!(memory & NET_PLUGIN_HOST_MEMORY))
     snprintf(why, why_bytes, "device %s cannot send from host memory", d->name);
   else if (d->max_message < slot_bytes || d->max_message < HK_PLUGIN_ENTRY)
@@ -127,7 +129,7 @@ static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_ne
   return false;
 }
 
-/* Keeps the devices that can be used, and of these the fastest. */
+/* Keeps the fastest of the devices that can be used. */
 static bool find_devices(hk_net_plugin *p, size_t slot_bytes, char *why, size_t why_bytes) {
   int n = 0, fastest = -1, code = p->lib->calls->devices(&n);
   if (code) {
@@ -158,7 +160,7 @@ static int begin_library(hk_net_plugin *p, hk_net_plugin_lib *l, uint64_t comm) 
   return code;
 }
 
-/* False with an empty `why` where it turns out to be another one than `wanted`. */
+/* Initialises a plugin. Returns false with the reason, which is empty if the plugin's name is not `wanted`. */
 static bool begin_one(hk_net_plugin *p, hk_net_plugin_lib *l, const hk_transport_env *env, const char *wanted,
                       char *why, size_t why_bytes) {
   bool other = wanted && *wanted && strcasecmp(wanted, l->name) != 0;
@@ -219,7 +221,7 @@ int hk_net_plugin_listen(hk_net_plugin *p, int device, void *handle, void **list
 
 int hk_net_plugin_connect(hk_net_plugin *p, int device, void *handle, void **comm) {
   const net_plugin_v *c = p->lib->calls;
-  net_plugin_device_handle *gpu = NULL; /* for plugins that work on the GPU, which are not used */
+  net_plugin_device_handle *gpu = NULL; /* for plugins that run on the GPU, which are not supported */
   if (p->lib->version >= 11) return c->connect.v11(p->context, device, handle, comm, &gpu);
   if (p->lib->version == 10) return c->connect.v10(device, &p->config, handle, comm, &gpu);
   return p->lib->version >= 7 ? c->connect.v7(device, handle, comm, &gpu) : c->connect.v6(device, handle, comm);
