@@ -486,3 +486,12 @@ int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag) {
   pthread_mutex_unlock(&b->lock);
   return fd;
 }
+
+int hk_bootstrap_untaken(hk_bootstrap *b, int after) {
+  int low = -1;
+  pthread_mutex_lock(&b->lock);
+  for (const hk_delivery *v = b->deliveries; v; v = v->next)
+    if (v->from > after && (low < 0 || v->from < low)) low = v->from;
+  pthread_mutex_unlock(&b->lock);
+  return low;
+}

@@ -115,6 +115,8 @@ const uint8_t *hk_bootstrap_secret(const hk_bootstrap *b); /* 16 bytes */
  * that tag, or -1 if it has not come yet. The caller closes the descriptor. */
 hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, uint64_t tag, int *fd);
 int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag);
+/* The lowest rank above `after` of which a data connection has come that was not taken; -1: there is none. */
+int hk_bootstrap_untaken(hk_bootstrap *b, int after);
 /* Sends a goodbye to the neighbours, so that they do not take the end of the connection for a death, and frees. Not
  * collective. */
 void hk_bootstrap_leave(hk_bootstrap *b);

@@ -52,8 +52,27 @@ static void search(ncclComm_t c, const hk_link_key *key, int transport) {
   if (s->transport->close) s->transport->close(&l);
 }
 
+/* A connection carries both directions: what came on one that this rank only sent on, or did not take, is still in it. */
+static void open_receivers(ncclComm_t c) {
+  hk_wired_link *l;
+  for (int r = 0; r < c->nranks; r++) {
+    for (int ch = 0; c->wiring.links[r] && ch < HK_CHANNEL_COUNT; ch++) {
+      const hk_wired_link *send = c->wiring.links[r]->at[ch][HK_LINK_SEND];
+      hk_link_key key = {.peer = (uint16_t)r, .kind = HK_LINK_RECV, .channel = (uint8_t)ch};
+      /* relaxed: a connection that is not made yet has brought nothing */
+      if (send && send->link.pumped && atomic_load_explicit(&send->link.state, memory_order_relaxed) == HK_LINK_READY)
+        (void)hk_wire_link(c, key, &l); /* without memory nothing is reported */
+    }
+  }
+  for (int r = -1; (r = hk_bootstrap_untaken(c->bootstrap, r)) >= 0;) {
+    hk_link_key key = {.peer = (uint16_t)r, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
+    if (hk_transports[c->wiring.via[r]]->progress) (void)hk_wire_link(c, key, &l); /* as above */
+  }
+}
+
 /* What a network has brought to this host already; nothing is waited for. */
 static void take_in(ncclComm_t c) {
+  open_receivers(c);
   for (int r = 0; r < c->nranks; r++) {
     const hk_peer_links *p = c->wiring.links[r];
     for (int ch = 0; p && ch < HK_CHANNEL_COUNT; ch++)
@@ -70,7 +89,7 @@ void hk_wire_report_unread(ncclComm_t c) {
   const hk_wiring *w = &c->wiring;
   if (!w->links || !c->bootstrap || c->nranks == 1) return;
   if (atomic_load(&c->health.failure) || atomic_load(&c->health.progress) != HK_OK) return;
-  if (w->any_pump) take_in(c);
+  if (w->any_pump || hk_bootstrap_untaken(c->bootstrap, -1) >= 0) take_in(c);
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
     bool memory = !hk_transports[w->via[r]]->progress && c->nranks <= RANKS_SEARCHED;

@@ -505,10 +505,12 @@ static int lost_message(ncclComm_t c, int rank, int n, void *arg) {
   return faults + RANK_CHECK(ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL));
 }
 
-/* Shared memory; the other way round, nothing is said of a communicator whose messages were all received. */
+/* If messages were all received, nothing is reported. Over TCP (_i >= 2) the message is in a connection that rank 2 did not take. */
 START_TEST(unread) {
   char path[] = "/tmp/hocket-unread-XXXXXX";
-  int fd = mkstemp(path), send = _i;
+  int fd = mkstemp(path), send = _i % 2;
+  setenv("NCCL_SHM_DISABLE", _i >= 2 ? "1" : "0", 1);
+  setenv("NCCL_P2P_DISABLE", _i >= 2 ? "1" : "0", 1);
   ck_assert_int_ge(fd, 0);
   setenv("NCCL_DEBUG", "WARN", 1);
   setenv("NCCL_DEBUG_FILE", path, 1);
@@ -518,6 +520,30 @@ START_TEST(unread) {
                    send);
 #endif
   ck_assert_int_eq(count_lines(path, "destroys it with"), count_lines(path, "24 bytes"));
+  close(fd);
+  unlink(path);
+}
+END_TEST
+
+/* Both roots were used before, and compared: the last call's messages meet on a connection that both ranks only send on. */
+static int two_roots(ncclComm_t c, int rank, int n, void *arg) {
+  int faults = 0;
+  (void)n;
+  for (int root = 0; root < 2; root++) faults += RANK_CHECK(ncclBroadcast(small, small, 24, ncclInt8, root, c, NULL));
+  return faults + RANK_CHECK(ncclBroadcast(small, small, 24, ncclInt8, *(const int *)arg ? rank : 0, c, NULL));
+}
+
+START_TEST(unread_roots) {
+  char path[] = "/tmp/hocket-unread-XXXXXX";
+  int fd = mkstemp(path), differ = _i;
+  ck_assert_int_ge(fd, 0);
+  setenv("NCCL_DEBUG", "WARN", 1);
+  setenv("NCCL_DEBUG_FILE", path, 1);
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  ck_assert_int_eq(ranks_as_processes(2, two_roots, &differ), 0);
+  ck_assert_int_ge(count_lines(path, "sent in a collective operation and that none here took"), differ);
+  if (!differ) ck_assert_int_eq(count_lines(path, "destroys it with"), 0);
   close(fd);
   unlink(path);
 }
@@ -547,7 +573,8 @@ int main(void) {
   tcase_add_loop_test(t, memory, 0, 2);
 #endif
   tcase_add_loop_test(t, arguments, 0, 2);
-  tcase_add_loop_test(t, unread, 0, 2);
+  tcase_add_loop_test(t, unread, 0, 4);
+  tcase_add_loop_test(t, unread_roots, 0, 2);
   tcase_add_loop_test(t, idle, 0, 2);
   tcase_add_loop_test(t, stopped, 1, 2);
   suite_add_tcase(s, t);
