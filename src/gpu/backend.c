@@ -6,7 +6,7 @@
 #include "../collectives/select.h"
 #include "../runtime/group.h"
 #include "../topo/join.h"
-#include "net.h"
+#include "gpu.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
 

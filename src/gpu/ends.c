@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "net.h"
+#include "gpu.h"
+#include "proxy.h"
 
 /* The layout of a link's memory: words, the receiver's counter, LL lines, LL128 lines, then data.  With HK_DEVICE_CREDITS the
  * sender's head and counter are in it, too. */
@@ -97,7 +98,56 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
   return HK_OK;
 }
 
-/* This end has memory of its own, and the proxy moves its slots. */
+/* ---- pumped links: this end has memory of its own, and the proxy moves its slots ---- */
+
+static hk_status proxy_over(void *comm, bool *done) { return hk_gpu_over(hk_gpu_of(comm), done); }
+static hk_status proxy_check(void *comm) { return hk_gpu_watch(comm); }
+static void proxy_failed(void *arg, hk_status rc) {
+  ncclComm_t c = arg;
+  if (!atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc); /* else the failure is known */
+}
+
+/* Memory of the GPU that networks may try before the first link. */
+static hk_status make_page(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  if (g->page.base) return HK_OK;
+  HK_TRY(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->page), out);
+  c->wiring.env.gpu_page = (void *)(((uintptr_t)g->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
+  c->wiring.env.gpu_queue = g->queue;
+out:
+  return rc;
+}
+
+static hk_status open_pumped(ncclComm_t c, const hk_link_key *key, hk_gpu_link *link) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_proxy *p = g->proxy;
+  const hk_gpu_proxy_env e = {.env = &c->wiring.env,
+                              .device = g->device,
+                              .queue = g->queue,
+                              .sends_direct = g->sends_direct,
+                              .wait = &c->wait,
+                              .over = proxy_over,
+                              .check = proxy_check,
+                              .failed = proxy_failed,
+                              .arg = c};
+  HK_TRY(make_page(c), out);
+  if (!p) HK_TRY(hk_gpu_proxy_new(&e, &p), out);
+  g->proxy = p;
+  rc = hk_gpu_proxy_add(p, c->wiring.states[c->wiring.via[key->peer]], key, link);
+out:
+  return rc;
+}
+
+void hk_gpu_proxy_stop(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_proxy *p = g ? g->proxy : NULL;
+  if (!p) return;
+  g->proxy = NULL; /* for threads that ask for errors meanwhile */
+  hk_gpu_proxy_end(p, g->lost);
+}
+
 static hk_status add_pumped_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
   hk_status rc = HK_OK;
   const hk_transport_env *e = &c->wiring.env;
@@ -112,7 +162,7 @@ static hk_status add_pumped_end(ncclComm_t c, int peer, bool sends, unsigned cha
                           .peer = (uint32_t)peer,
                           .sends = sends,
                           .proxied = 1};
-  HK_TRY(hk_gpu_proxy_open(c, &key, &x->link), undo);
+  HK_TRY(open_pumped(c, &key, &x->link), undo);
   x->next = *list;
   *list = *out = x;
   return HK_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A communicator's GPU: which one, its beginning and end, its failures, and whose memory a pointer is. */
+#include "gpu.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -9,7 +10,7 @@
 #include "../runtime/mismatch.h"
 #include "../runtime/watch.h"
 #include "../topo/topo.h"
-#include "net.h"
+#include "proxy.h"
 
 int hk_gpu_count(void) {
   int devices;
@@ -159,7 +160,7 @@ hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_qu
   hk_status rc = g->device->ops->order_end(g->device, o, q, s);
   g->launches++;
   pthread_mutex_unlock(&g->lock);
-  hk_gpu_proxy_wake(g, s->capturing);
+  hk_gpu_proxy_wake(g->proxy, s->capturing);
   return rc;
 }
 
@@ -282,23 +283,29 @@ static hk_status watch(ncclComm_t c) {
   pthread_mutex_unlock(&g->lock);
   if (!tell) return HK_OK;
   if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* the LL protocols' messages do not say what they belong to */
-  char peers[96], who[160] = "", last[240], others[700];
-  hk_gpu_proxy_waits_for(g, peers, sizeof peers);
+  char peers[96], who[160] = "", last[240], others[700], links[480];
+  hk_gpu_proxy_waits_for(g->proxy, peers, sizeof peers);
   if (peers[0]) snprintf(who, sizeof who, "; it waits for data over the network from rank %s", peers);
   hk_watch_apart(c, last, sizeof last, others, sizeof others);
+  hk_gpu_proxy_report(g->proxy, links, sizeof links);
   if (hk_param_int(HK_P_WATCHDOG_ABORT))
-    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s", c->rank,
-                   c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others);
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s", c->rank,
+                   c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);
   HK_WARN(
-      "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s: have all ranks made it, or is other "
+      "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s: have all ranks made it, or is other "
       "work in its stream? (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)",
-      c->rank, c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others);
+      c->rank, c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);
   return HK_OK;
+}
+
+hk_status hk_gpu_watch(ncclComm_t c) {
+  bool done;
+  hk_status rc = hk_gpu_over(hk_gpu_of(c), &done);
+  return rc == HK_OK && !done ? watch(c) : rc;
 }
 
 hk_status hk_gpu_look(ncclComm_t c, bool ask) {
   hk_gpu *g = hk_gpu_of(c);
-  bool done;
   if (g && ask && atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
   if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
   hk_gpu_state *s = g->state.host;
@@ -307,9 +314,7 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask) {
     hk_mismatch_message(c, (int)__atomic_load_n(&s->peer, __ATOMIC_RELAXED));
     return HK_ERR_USAGE;
   }
-  if (!ask) return HK_OK;
-  hk_status rc = hk_gpu_over(g, &done);
-  return rc == HK_OK && !done ? watch(c) : rc;
+  return ask ? hk_gpu_watch(c) : HK_OK;
 }
 
 /* ---- pointers ---- */

@@ -200,6 +200,9 @@ hk_status hk_gpu_over(hk_gpu *g, bool *done);
 void hk_gpu_drain(ncclComm_t c);
 /* Behind work in the queue: `order` or `captured` is told of it. */
 hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+/* Reports launches that do not end, as hk_watch does for the host's waits; an error if a kernel has failed, or if the watchdog
+ * is to end the communicator.  From any thread. */
+hk_status hk_gpu_watch(ncclComm_t c);
 /* Notices what kernels report; where asked also what the driver knows, which takes a call to it. */
 hk_status hk_gpu_look(ncclComm_t c, bool ask);
 /* HK_ERR_ARGUMENT where `p` cannot be used by c's device. */
@@ -261,6 +264,8 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
  * their senders before any of them waits for an offer. */
 hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel);
 hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out);
+/* Ends the proxy (proxy.h), after it has sent what is still to be sent; no kernel runs any more, or g->lost. */
+void hk_gpu_proxy_stop(ncclComm_t c);
 void hk_gpu_ends_free(ncclComm_t c);
 
 /* ---- distance.c ---- */

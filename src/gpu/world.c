@@ -4,7 +4,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../device/host.h"
-#include "net.h"
+#include "gpu.h"
 
 /* The worlds of the process.  They are global because ranks that are threads of a process have nothing else in common when
  * they begin, and because what they share must outlive the rank that leaves first. */

@@ -51,7 +51,7 @@ enum {
   HK_DEVICE_LOCAL = 4,   /* one device: memory has one address for all ranks of a process */
   HK_DEVICE_CREDITS = 8, /* the sender's head and counter lie in the link's memory too, as the receiver cannot reach the
                             sender's GPU */
-  HK_DEVICE_PUMPED = 16  /* the ends share no memory: the proxy moves slots by the host's transport (gpu/net.h) */
+  HK_DEVICE_PUMPED = 16  /* the ends share no memory: the proxy moves slots by the host's transport (gpu/proxy.h) */
 };
 
 /* All memory is the receiver's.  The three that make memory are NULL together for HK_DEVICE_PUMPED. */

@@ -5,7 +5,8 @@
  *
  * Memory. A ring of `nslots` slot headers, one cache line each; a payload area of `slot_bytes` a slot; one head counter
  * (a cache line) for each reader. If the two ends share memory there is one such FIFO. Otherwise each end
- * has its own in private memory and the transport's progress moves slots from the sender's to the receiver's.
+ * has its own in private memory and the transport's progress moves slots from the sender's to the receiver's. If such a
+ * link belongs to GPUs' kernels, a proxy moves slots between them and the transport (gpu/proxy.h).
  *
  * A multicast FIFO in shared memory has HK_MCAST_SLOTS headers and small payloads, so that a sender may run far ahead
  * with short messages if ranks take turns on few cores. It has only `nslots` large payloads, which stay in caches.

@@ -3,7 +3,8 @@
  * joins the GPUs, with the proxy.
  * check: timeout=300 */
 #include <pthread.h>
-#include "../../src/gpu/net.h"
+#include "../../src/gpu/gpu.h"
+#include "../../src/gpu/proxy.h"
 #include "../../src/runtime/mismatch.h"
 #include "../../src/runtime/watch.h"
 #include "../support/fake_rdma.h"
@@ -355,7 +356,7 @@ START_TEST(watchdog) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   OK_NCCL(gpu_submit(&g, &c, 0));
   for (char who[8] = ""; getenv("NCCL_SHM_DISABLE") && !who[0]; usleep(1000)) /* until the kernel stands still */
-    hk_gpu_proxy_waits_for(hk_gpu_of(g.comm[0]), who, sizeof who);
+    hk_gpu_proxy_waits_for(hk_gpu_of(g.comm[0])->proxy, who, sizeof who);
   ck_assert_int_eq(wait_for_error(g.comm[0]), ncclRemoteError);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "has not ended for 1 s"));
   if (getenv("NCCL_SHM_DISABLE"))

@@ -15,9 +15,8 @@
  * or another's over NVLink; never over PCIe.  Lines begin as zeros.  Where a message does not fit them, or the link has
  * none, it goes as with Simple.
  *
- * Over the network each end has words of its own, in pinned host memory.  Beside a slot's word, in the next 4 bytes, the
- * kernel leaves a note for the proxy: as the sender the slot's bytes, before the word; as the receiver that finds no word
- * yet the slot's number.
+ * Over the network each end has words of its own, in pinned host memory, and beside each a note for the proxy:
+ * gpu/proxy.h describes that handshake.
  *
  * By reference: where the receiver can read the sender's user memory, a Simple slot may hold the address that it has there
  * instead of the data, and its word's tag says so.  That is the sender's own address for ranks of one process on one GPU
@@ -57,7 +56,7 @@ typedef struct hk_gpu_link {
   uint32_t slot_bytes, nslots; /* a power of two */
   uint32_t peer;
   uint16_t sends;
-  uint16_t proxied;    /* over the network, by a proxy (gpu/net.h): beside a slot's word it finds a note */
+  uint16_t proxied;    /* over the network, by a proxy (gpu/proxy.h): beside a slot's word it finds a note */
   char *wide;          /* of slot i at wide + i * wide_bytes, 128-aligned; NULL: no LL128 */
   uint32_t wide_bytes; /* a multiple of 256, the same at both ends */
   uint32_t refs; /* the sender's: from so many bytes on by reference, at our own address; 0: as the call's tables say */

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Pumped links: links between GPUs whose ranks share no memory.  The proxy, one thread of a communicator, moves their slots by
+ * the transport of the host's ranks (transport/transport.h).  This is the one place that describes the handshake.
+ *
+ * Memory.  Each end has the transport's FIFO (transport/link.h).  The kernels read and write the slots' data there, and its
+ * head counter is their credit.  The data is in the GPU's memory if a network card reaches that (GPUDirect RDMA; the transport
+ * decides it for each end alone), else in pinned host memory, as all the rest.  If a card refuses more of the GPU's memory when
+ * the connection is made, the kernels know that address already: then the proxy copies each slot.
+ *
+ * Words and notes.  Each end also has 8 bytes for each slot, its word (kernels/cuda/work.h: the slot's number in the upper
+ * half, the call's tag in the lower half), and 4 bytes beside it, the kernel's note, both in pinned host memory.  They are the
+ * proxy's only input from the kernel, so it knows nothing about programs, calls or launches, and replays of captured launches
+ * need no call of the host.
+ *
+ *   sender's kernel     waits until head >= k - slots, writes slot k's data, its length as the note, then the word (release)
+ *   sender's proxy      finds word k (acquire), fills slot k of the transport's FIFO, and lets the transport make progress
+ *   transport           moves the slot; at the sender it advances the head when the slot's memory is free again
+ *   receiver's proxy    finds slot k in its FIFO (acquire) and stores word k (release)
+ *   receiver's kernel   finds word k (acquire), reads the data, stores head = k (release), which the transport looks at
+ *
+ * A receiver's kernel that finds no word k leaves k as its note: it waits.  Until then what comes is received ahead, and a peer
+ * that has left is no error.  From then on it is one.
+ *
+ * Credits do not pass through the proxy: the kernel reads and writes the very heads that the transport moves.
+ */
+#ifndef HK_GPU_PROXY_H
+#define HK_GPU_PROXY_H
+#include "../device/device.h"
+#include "../kernels/cuda/work.h"
+#include "../transport/transport.h"
+
+/* Of collectives between hosts at most: one thread serves them all. */
+enum { HK_GPU_NET_CHANNELS = 16 };
+
+/* What a proxy gets from the communicator; copied. */
+typedef struct hk_gpu_proxy_env {
+  const hk_transport_env *env;
+  hk_device *device;
+  hk_queue queue;    /* for copies between the GPU's memory and the host's */
+  bool sends_direct; /* network cards may read the GPU's memory */
+  const hk_wait_env *wait;
+  hk_status (*over)(void *arg, bool *done); /* have all launches ended? */
+  hk_status (*check)(void *arg); /* the watchdog, about every 100 ms without a slot while launches run; NULL: none */
+  void (*failed)(void *arg, hk_status rc); /* the proxy gives up: ends the kernels, and reports it to the other ranks */
+  void *arg;
+} hk_gpu_proxy_env;
+
+/* ---- pumped.c: one end ---- */
+typedef struct hk_gpu_pumped {
+  _Alignas(HK_CACHE_LINE) hk_link link; /* the transport's end; the proxy is its lane */
+  hk_memory fifo;                       /* the transport's host memory, pinned */
+  hk_memory words;                      /* words and notes; then data, if the transport receives into other memory */
+  char *data;                           /* of the kernel's slots */
+  bool on_gpu; /* `data` is in the GPU's memory; if the transport has taken link.gpu back, slots
+                                           are copied from and to it */
+  uint16_t channel;
+  struct hk_gpu_pumped *next;
+} hk_gpu_pumped;
+
+/* Opens and pins; fills data, word and head of `out`. */
+hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
+                            hk_gpu_link *out, hk_gpu_pumped **end);
+void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *end);
+/* Before the transport's progress: takes what the kernel has sent, or sees whether it waits. */
+hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
+/* After it: hands over what has arrived. */
+hk_status hk_gpu_pumped_after(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
+/* Has the transport taken all that the kernel has sent? */
+bool hk_gpu_pumped_quiet(hk_gpu_pumped *end);
+
+/* What a link waits for. */
+typedef enum hk_gpu_proxy_waits {
+  HK_PROXY_WAITS_NOTHING,    /* receiver: no kernel waits for a slot */
+  HK_PROXY_WAITS_CONNECTION, /* the connection is being made */
+  HK_PROXY_WAITS_KERNEL,     /* sender: for the kernel's next slot; receiver: for the kernel to give slots back */
+  HK_PROXY_WAITS_PEER,       /* sender: for the peer to give slots back; receiver: for the peer's next slot */
+  HK_PROXY_WAITS_PROXY       /* a word or a slot is there that the proxy has not seen yet */
+} hk_gpu_proxy_waits;
+
+/* The state of one link at one moment. */
+typedef struct hk_gpu_proxy_link {
+  int peer;
+  bool sends;
+  uint16_t channel;
+  uint8_t state; /* hk_link_state */
+  uint8_t waits; /* hk_gpu_proxy_waits */
+  uint64_t word; /* of the next slot, as it is now; its upper half is the number of the slot that it was stored for */
+  uint32_t note; /* beside it */
+  uint64_t done, head; /* slots that the proxy has moved; that the receiver has given back */
+  uint32_t credits;    /* slots that may be filled now */
+} hk_gpu_proxy_link;
+void hk_gpu_pumped_look(const hk_gpu_pumped *end, hk_gpu_proxy_link *out);
+
+/* ---- proxy.c: the thread ---- */
+typedef struct hk_gpu_proxy hk_gpu_proxy;
+hk_status hk_gpu_proxy_new(const hk_gpu_proxy_env *e, hk_gpu_proxy **out);
+/* One end of a link by a transport; the first one starts the thread. */
+hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_link_key *key, hk_gpu_link *out);
+/* After each launch.  NULL: nothing to do. */
+void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured);
+/* The states of up to `room` links; gives how many there are.  From any thread. */
+int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room);
+/* "receives from rank 2, channel 0: ready, 5 slots done, head 5, 8 credits, word 4:9f03, note 6, waits for the peer". */
+void hk_gpu_proxy_describe(const hk_gpu_proxy_link *l, char *text, size_t bytes);
+/* "2, 5": the ranks for whose data kernels wait; empty: none.  From any thread.  NULL: none. */
+void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes);
+/* The links that wait for a peer or for a connection, each described, after "; "; empty: none. */
+void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes);
+/* Sends what is still to be sent and ends the thread.  Then it closes the links and frees the proxy, unless kernels may still
+ * use their memory (`lost`). */
+void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost);
+#endif

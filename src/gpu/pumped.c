@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One end of a pumped link: its memory, and slots from the kernel to the transport and back (proxy.h). */
+#include <stdlib.h>
+#include <string.h>
+#include "proxy.h"
+
+/* ---- memory ---- */
+
+static size_t pages(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
+static size_t words_bytes(const hk_transport_env *e) {
+  return (size_t)e->nslots * HK_GPU_WORD_STRIDE * sizeof(uint64_t);
+}
+
+/* Slots' headers, head counter and, if it is the host's, payload are in one mapping, which begins with the headers. */
+static hk_status pin_fifo(hk_device *d, hk_gpu_pumped *f) {
+  hk_link *l = &f->link;
+  char *begin = (char *)l->slots;
+  char *end = l->gpu ? (char *)(l->heads + 1) : l->payload + (size_t)(l->mask + 1) * l->slot_bytes;
+  return d->ops->pin(d, begin, pages((size_t)(end - begin)), &f->fifo);
+}
+
+static void *on_device(const hk_gpu_pumped *f, const void *at) {
+  return (char *)f->fifo.base + ((const char *)at - (const char *)f->fifo.host);
+}
+
+hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
+                            hk_gpu_link *out, hk_gpu_pumped **end) {
+  hk_status rc = HK_OK;
+  hk_device *d = e->device;
+  hk_gpu_pumped *f = aligned_alloc(HK_CACHE_LINE, sizeof *f);
+  if (!f) return HK_FAIL_ERRNO("no memory for a link to rank %u", key->peer);
+  memset(f, 0, sizeof *f);
+  f->channel = key->channel;
+  f->link.peer = key->peer;
+  f->link.kind = key->kind;
+  f->link.owner = via;
+  if (key->kind == HK_LINK_RECV || e->sends_direct) f->link.gpu = d;
+  rc = via->transport->open(via, key, &f->link);
+  if (rc != HK_OK) {
+    free(f);
+    return rc;
+  }
+  HK_TRY(pin_fifo(d, f), undo);
+  size_t own = f->link.delivers_ref ? (size_t)e->env->nslots * e->env->slot_bytes : 0,
+         words = pages(words_bytes(e->env));
+  HK_TRY(d->ops->alloc_host(d, words + own, &f->words), undo);
+  f->data = own ? (char *)f->words.host + words : f->link.payload;
+  f->on_gpu = f->link.gpu != NULL;
+  out->word = f->words.base;
+  out->data = own ? (char *)f->words.base + words : f->link.gpu ? f->link.payload : on_device(f, f->link.payload);
+  out->head = on_device(f, &f->link.heads->value);
+  *end = f;
+  return HK_OK;
+undo:
+  hk_gpu_pumped_free(e, f);
+  return rc;
+}
+
+/* Failures are logged; nothing else can be done about them. */
+void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
+  hk_device *d = e->device;
+  (void)d->ops->release(d, &f->words);
+  (void)d->ops->release(d, &f->fifo);
+  if (f->link.owner->transport->close) f->link.owner->transport->close(&f->link);
+  free(f);
+}
+
+/* ---- slots ---- */
+
+static bool sends(const hk_gpu_pumped *f) { return f->link.kind == HK_LINK_SEND; }
+static uint32_t index_of(const hk_gpu_pumped *f) { return (uint32_t)f->link.done & f->link.mask; }
+static uint64_t *word_of(const hk_gpu_pumped *f) {
+  return (uint64_t *)f->words.host + index_of(f) * HK_GPU_WORD_STRIDE;
+}
+static char *data_of(const hk_gpu_pumped *f) { return f->data + (size_t)index_of(f) * f->link.slot_bytes; }
+static uint32_t note_of(const hk_gpu_pumped *f) {
+  /* relaxed: the sender stored its note before its word, which was acquired; the receiver's note orders nothing else */
+  return __atomic_load_n((const uint32_t *)(const void *)(word_of(f) + 1), __ATOMIC_RELAXED);
+}
+
+/* Between the kernel's memory and the host's. */
+static hk_status copy(const hk_gpu_proxy_env *e, void *to, const void *from, uint32_t bytes) {
+  hk_status rc;
+  HK_TRY(e->device->ops->copy(e->device, to, from, bytes, e->queue), out);
+  rc = e->device->ops->wait(e->device, e->queue);
+out:
+  return rc;
+}
+
+/* The kernel had a credit for each slot that it filled: it waits for the head that the transport moves. */
+static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
+  hk_status rc = HK_OK;
+  hk_link *l = &f->link;
+  for (;;) {
+    /* acquire: pairs with the kernel's release, system scope, after the slot's data and its note; the transport, this CPU or
+     * a card that is told to read the memory, comes after it.  A GPU's writes to host memory arrive in order; what it has
+     * written to its own memory is visible to the whole system before the word is, to a card's reads too. */
+    uint64_t word = __atomic_load_n(word_of(f), __ATOMIC_ACQUIRE);
+    if ((uint32_t)(word >> 32) != (uint32_t)(l->done + 1)) return HK_OK;
+    uint32_t bytes = note_of(f);
+    if (bytes > l->slot_bytes)
+      return HK_FAIL(HK_ERR_INTERNAL, "a kernel says that a slot to rank %u has %u bytes, %u is the most", l->peer,
+                     bytes, l->slot_bytes);
+    if (f->on_gpu && !l->gpu)
+      HK_TRY(copy(e, hk_link_send_buffer(l, bytes), data_of(f), bytes), out);
+    else if (bytes <= HK_SLOT_INLINE && !l->gpu)
+      memcpy(hk_link_send_buffer(l, bytes), data_of(f), bytes);
+    hk_link_fill(l, bytes, (uint32_t)word, 0);
+    *moved = true;
+  }
+out:
+  return rc;
+}
+
+/* Tells the transport whether the kernel waits for the next slot.  If not, what comes is received all the same, so that the
+ * kernel finds it when it needs it. */
+static void ask(hk_gpu_pumped *f) {
+  f->link.waiting = note_of(f) == (uint32_t)(f->link.done + 1) ? HK_LINK_WAITS : HK_LINK_TAKES;
+}
+
+static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
+  hk_status rc = HK_OK;
+  hk_link *l = &f->link;
+  while (hk_link_can_recv(l)) {
+    const hk_slot *s = hk_link_recv_slot(l);
+    const void *from = l->gpu ? data_of(f) : hk_link_recv_data(l);
+    if (!from || s->bytes > l->slot_bytes)
+      return HK_FAIL(
+          HK_ERR_REMOTE,
+          "rank %u sent a slot of %u bytes, %u is the most: do all ranks run the same version of this library?",
+          l->peer, s->bytes, l->slot_bytes);
+    if (f->on_gpu && !l->gpu)
+      HK_TRY(copy(e, data_of(f), from, s->bytes), out);
+    else if (from != data_of(f))
+      memcpy(data_of(f), from, s->bytes);
+    uint64_t word = (uint64_t)(uint32_t)(l->done + 1) << 32 | s->signature;
+    /* release: pairs with the kernel's acquire, system scope; the data, which this CPU or a card wrote, is in memory
+     * before.  If that is the GPU's own, the transport has made sure of it (ib_gpu.c).  The kernel gives the credit itself
+     * after its reads: it stores the head that the transport looks at. */
+    __atomic_store_n(word_of(f), word, __ATOMIC_RELEASE);
+    l->done++;
+    *moved = true;
+  }
+out:
+  return rc;
+}
+
+hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
+  if (sends(f)) return send_slots(e, f, moved);
+  ask(f);
+  return HK_OK;
+}
+
+hk_status hk_gpu_pumped_after(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
+  return sends(f) ? HK_OK : receive_slots(e, f, moved);
+}
+
+/* ---- state ---- */
+
+/* Only a look: send_slots and receive_slots acquire. */
+static uint64_t peek(const hk_gpu_pumped *f) { return __atomic_load_n(word_of(f), __ATOMIC_RELAXED); }
+static bool filled(const hk_gpu_pumped *f) { return (uint32_t)(peek(f) >> 32) == (uint32_t)(f->link.done + 1); }
+
+bool hk_gpu_pumped_quiet(hk_gpu_pumped *f) { return !sends(f) || (!filled(f) && hk_link_drained(&f->link)); }
+
+static hk_gpu_proxy_waits waits_of(const hk_gpu_pumped *f, const hk_gpu_proxy_link *l) {
+  if (l->state == HK_LINK_CONNECTING) return HK_PROXY_WAITS_CONNECTION;
+  if (sends(f)) {
+    if (filled(f)) return HK_PROXY_WAITS_PROXY;
+    return l->head == l->done ? HK_PROXY_WAITS_KERNEL : HK_PROXY_WAITS_PEER;
+  }
+  if (hk_link_can_recv(&f->link)) return HK_PROXY_WAITS_PROXY;
+  if (l->note == (uint32_t)(l->done + 1)) return HK_PROXY_WAITS_PEER;
+  return l->head == l->done ? HK_PROXY_WAITS_NOTHING : HK_PROXY_WAITS_KERNEL;
+}
+
+void hk_gpu_pumped_look(const hk_gpu_pumped *f, hk_gpu_proxy_link *out) {
+  const hk_link *l = &f->link;
+  *out = (hk_gpu_proxy_link){.peer = l->peer,
+                             .sends = sends(f),
+                             .channel = f->channel,
+                             /* relaxed, both: for a report */
+                             .state = atomic_load_explicit(&l->state, memory_order_relaxed),
+                             .head = atomic_load_explicit(&l->heads->value, memory_order_relaxed),
+                             .word = peek(f),
+                             .note = note_of(f),
+                             .done = l->done};
+  out->credits = l->mask + 1 - (uint32_t)(out->done - out->head);
+  out->waits = (uint8_t)waits_of(f, out);
+}
