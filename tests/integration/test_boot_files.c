@@ -98,12 +98,10 @@ END_TEST
 static void setup(void) { boards = shared_memory(CASES * sizeof *boards); }
 
 int main(void) {
-  Suite *s = suite_create("descriptors");
   TCase *t = tcase_create("descriptors");
   tcase_add_checked_fixture(t, setup, NULL);
   tcase_set_timeout(t, 120);
   tcase_add_test(t, few_descriptors);
   tcase_add_test(t, root_without_descriptors);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("descriptors", t);
 }

@@ -8,21 +8,13 @@ enum { RANKS = 4, STOPS = 1, COMPUTES = 2 };
 
 static struct board {
   ncclUniqueId id;
-  _Atomic(int) id_made, joined, ready, reported, over;
+  _Atomic(int) joined, ready, reported, over;
   int code[RANKS];
   char text[RANKS][2048];
 } * shared;
 
-static int make_id(void *arg) {
-  (void)arg;
-  if (hk_bootstrap_new_id(&shared->id) != HK_OK) return 1;
-  atomic_store(&shared->id_made, 1);
-  for (;;) pause();
-}
-
 static void start_ranks(int (*body)(void *), pid_t pids[RANKS]) {
-  start_process(make_id, NULL);
-  ck_assert(await_count(&shared->id_made, 1));
+  hold_id(&shared->id);
   for (int i = 0; i < RANKS; i++) pids[i] = start_process(body, &i);
 }
 
@@ -191,7 +183,6 @@ END_TEST
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
 int main(void) {
-  Suite *s = suite_create("waits of the bootstrap");
   TCase *t = tcase_create("waits");
   tcase_add_checked_fixture(t, setup, NULL);
   tcase_set_timeout(t, 120);
@@ -199,6 +190,5 @@ int main(void) {
   tcase_add_test(t, late_to_a_split);
   tcase_add_test(t, init_ends);
   tcase_add_test(t, last_error_of_an_init);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("waits of the bootstrap", t);
 }

@@ -123,7 +123,6 @@ START_TEST(wrong_settings_end_the_init) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("choice");
   TCase *t = tcase_create("choice");
   setenv("HOCKET_TUNE_FILE", "none", 1);
   tcase_set_timeout(t, 60);
@@ -132,6 +131,5 @@ int main(void) {
   tcase_add_test(t, alternating_sizes);
   tcase_add_loop_test(t, several_channels, 0, 4);
   tcase_add_test(t, wrong_settings_end_the_init);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("choice", t);
 }

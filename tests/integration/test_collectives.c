@@ -231,7 +231,6 @@ START_TEST(mixed) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("collectives");
   TCase *t = tcase_create("all");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, types_threads, 0, 18);
@@ -239,6 +238,5 @@ int main(void) {
   tcase_add_loop_test(t, types_processes, 0, 3);
   tcase_add_loop_test(t, sizes_processes, 0, 9);
   tcase_add_loop_test(t, mixed, 0, 3);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("collectives", t);
 }

@@ -227,7 +227,6 @@ START_TEST(thousand_inits) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("faults");
   TCase *t = tcase_create("all");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, kill_in_operation, 0, 4);
@@ -240,6 +239,5 @@ int main(void) {
   tcase_add_test(t, no_memory_for_threads);
 #endif
   tcase_add_test(t, thousand_inits);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("faults", t);
 }

@@ -308,7 +308,6 @@ int main(void) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
   gpu_environment();
   if (!gpu_here()) return 77;
-  Suite *s = suite_create("gpu_multicast");
   TCase *t = tcase_create("gpu_multicast");
   tcase_set_timeout(t, 100);
   tcase_add_test(t, objects);
@@ -321,6 +320,5 @@ int main(void) {
   tcase_add_loop_test(t, processes_without, 0, 2);
   tcase_add_test(t, dead_process);
   tcase_add_loop_test(t, without, 0, 3);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("gpu_multicast", t);
 }

@@ -314,7 +314,6 @@ END_TEST
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  Suite *s = suite_create("gpu_procs");
   TCase *t = tcase_create("gpu_procs");
   tcase_set_timeout(t, 100);
   tcase_add_loop_test(t, processes, 0, 4);
@@ -327,6 +326,5 @@ int main(void) {
   tcase_add_loop_test(t, descriptors, 0, HK_ARRAY_LENGTH(sharing));
   tcase_add_loop_test(t, staged, 0, 3);
   tcase_add_loop_test(t, staged_processes, 2, 4);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("gpu_procs", t);
 }

@@ -112,7 +112,6 @@ START_TEST(transfers_take_turns) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("gpu_share");
   TCase *t = tcase_create("gpu_share");
   tcase_set_timeout(t, 60);
   tcase_add_test(t, known_gpus);
@@ -121,6 +120,5 @@ int main(void) {
     tcase_add_test(t, communicators_overlap);
     tcase_add_loop_test(t, transfers_take_turns, 0, 2);
   }
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("gpu_share", t);
 }

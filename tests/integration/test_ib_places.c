@@ -470,7 +470,6 @@ START_TEST(gives_memory_back_with_an_error) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("ib_places");
   TCase *t = tcase_create("ib_places");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, lands_where_it_belongs, 0, 4);
@@ -485,6 +484,5 @@ int main(void) {
   tcase_add_loop_test(t, notices_lost_and_doubled_messages, 0, 2);
   tcase_add_loop_test(t, operates, 0, (int)HK_ARRAY_LENGTH(settings));
   tcase_add_test(t, gives_memory_back_with_an_error);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("ib_places", t);
 }

@@ -550,7 +550,6 @@ START_TEST(unread_roots) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("story");
   TCase *t = tcase_create("all");
   tcase_set_timeout(t, 120);
   tcase_add_test(t, rule);
@@ -577,6 +576,5 @@ int main(void) {
   tcase_add_loop_test(t, unread_roots, 0, 2);
   tcase_add_loop_test(t, idle, 0, 2);
   tcase_add_loop_test(t, stopped, 1, 2);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("story", t);
 }

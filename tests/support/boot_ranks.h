@@ -152,6 +152,24 @@ static inline bool await_count(_Atomic(int) *counter, int at_least) {
   return true;
 }
 
+/* A process that makes an id and holds its root until it is killed; returns when `id`, in shared memory, is there. */
+typedef struct held_id {
+  ncclUniqueId *id;
+  _Atomic(int) *made;
+} held_id;
+static inline int hold_id_(void *arg) {
+  const held_id *h = arg;
+  if (hk_bootstrap_new_id(h->id) != HK_OK) return 1;
+  atomic_store(h->made, 1);
+  for (;;) pause();
+}
+static inline pid_t hold_id(ncclUniqueId *id) {
+  held_id h = {id, shared_memory(sizeof *h.made)};
+  pid_t pid = start_process(hold_id_, &h);
+  ck_assert(await_count(h.made, 1));
+  return pid;
+}
+
 static inline int count_entries(const char *folder) {
   int n = 0;
   DIR *d = opendir(folder);

@@ -28,4 +28,10 @@ static inline int suite_run(Suite *s) {
   srunner_free(r);
   return failed != 0;
 }
+/* The same for a suite of this one test case. */
+static inline int suite_run_one(const char *name, TCase *t) {
+  Suite *s = suite_create(name);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
 #endif

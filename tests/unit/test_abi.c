@@ -180,10 +180,8 @@ START_TEST(sim_info_initializer) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("abi");
   TCase *t = tcase_create("initializers");
   tcase_add_test(t, config_initializer);
   tcase_add_test(t, sim_info_initializer);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("abi", t);
 }

@@ -200,7 +200,6 @@ START_TEST(golden) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("algorithms");
   TCase *t = tcase_create("algorithms");
   tcase_set_timeout(t, 3600);
   tcase_add_loop_test(t, few_ranks, 0, prove_count());
@@ -209,6 +208,5 @@ int main(void) {
   tcase_add_test(t, two_trees);
   tcase_add_test(t, programs_stay_small);
   tcase_add_test(t, golden);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("algorithms", t);
 }

@@ -101,11 +101,9 @@ START_TEST(wrong_arguments) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("api_param");
   TCase *t = tcase_create("parameters");
   tcase_add_test(t, every_key_has_a_value);
   tcase_add_test(t, numbers_of_every_width);
   tcase_add_test(t, wrong_arguments);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("api_param", t);
 }

@@ -381,7 +381,6 @@ START_TEST(optional_symbols) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("detect");
   TCase *c = tcase_create("machines");
   tcase_add_checked_fixture(c, scratch_make, scratch_remove);
   tcase_add_test(c, root_files);
@@ -402,6 +401,5 @@ int main(void) {
   tcase_add_test(c, mesh_of_amd);
   tcase_add_test(c, this_machine);
   tcase_add_test(c, optional_symbols);
-  suite_add_tcase(s, c);
-  return suite_run(s);
+  return suite_run_one("detect", c);
 }

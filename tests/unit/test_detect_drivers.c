@@ -297,7 +297,6 @@ START_TEST(virtual_machine_with_a_file) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("detect drivers");
   TCase *c = tcase_create("drivers");
   tcase_add_checked_fixture(c, scratch_make, scratch_remove);
   tcase_add_loop_test(c, nvswitch, 0, 2);
@@ -310,6 +309,5 @@ int main(void) {
   tcase_add_test(c, drivers_that_fail);
   tcase_add_test(c, nvml_alone);
   tcase_add_test(c, equal_machines_hash_equally);
-  suite_add_tcase(s, c);
-  return suite_run(s);
+  return suite_run_one("detect drivers", c);
 }

@@ -126,10 +126,8 @@ START_TEST(creating) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("fuzz_config");
   TCase *t = tcase_create("fuzz_config");
   tcase_add_test(t, reading);
   tcase_add_test(t, creating);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("fuzz_config", t);
 }

@@ -140,11 +140,9 @@ START_TEST(nearest_names) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("fuzz_param");
   TCase *t = tcase_create("fuzz_param");
   tcase_add_test(t, files_and_environments);
   tcase_add_test(t, log_settings);
   tcase_add_test(t, nearest_names);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("fuzz_param", t);
 }

@@ -307,7 +307,6 @@ START_TEST(every_receiver_counts) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("gpu_exec");
   TCase *t = tcase_create("gpu_exec");
   tcase_set_timeout(t, 200);
   tcase_add_loop_test(t, allreduce, 0, 2);
@@ -325,6 +324,5 @@ int main(void) {
   tcase_add_loop_test(t, abort_ends_it_at_once, 0, 2);
   tcase_add_loop_test(t, transfers, 0, 2);
   tcase_add_test(t, every_receiver_counts);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("gpu_exec", t);
 }

@@ -216,7 +216,6 @@ START_TEST(threads_may_fail_and_reset_at_once) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("log");
   TCase *t = tcase_create("log");
   tcase_add_checked_fixture(t, scratch_make, scratch_remove);
   tcase_add_test(t, info_line_is_nccls);
@@ -233,6 +232,5 @@ int main(void) {
   tcase_add_test(t, last_error_without_any_variable);
   tcase_add_test(t, errors_are_logged_where_detected);
   tcase_add_test(t, threads_may_fail_and_reset_at_once);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("log", t);
 }

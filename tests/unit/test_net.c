@@ -325,7 +325,6 @@ START_TEST(chooses_the_provider) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("net");
   TCase *t = tcase_create("net");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
@@ -336,6 +335,5 @@ int main(void) {
   tcase_add_test(t, waits_for_the_call);
   tcase_add_test(t, holds_back_when_the_reader_is_slow);
   tcase_add_test(t, chooses_the_provider);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("net", t);
 }

@@ -298,7 +298,6 @@ START_TEST(agrees_on_the_number_of_sockets) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("net_faults");
   TCase *t = tcase_create("faults");
   tcase_set_timeout(t, 60);
   tcase_add_test(t, puts_single_bytes_together);
@@ -310,6 +309,5 @@ int main(void) {
   tcase_add_test(t, tells_that_nobody_takes_what_it_sends);
   tcase_add_test(t, chooses_routes);
   tcase_add_test(t, agrees_on_the_number_of_sockets);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("net_faults", t);
 }

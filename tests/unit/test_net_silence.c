@@ -110,10 +110,8 @@ START_TEST(tells_slow_peers_from_lost_hosts) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("net_silence");
   TCase *t = tcase_create("silence");
   tcase_set_timeout(t, 100);
   tcase_add_test(t, tells_slow_peers_from_lost_hosts);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("net_silence", t);
 }

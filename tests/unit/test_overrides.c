@@ -277,7 +277,6 @@ START_TEST(gpu_choices) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("overrides");
   TCase *t = tcase_create("overrides");
   tcase_add_test(t, rules_in_order);
   tcase_add_test(t, measured_choices);
@@ -288,6 +287,5 @@ int main(void) {
   tcase_add_test(t, machines);
   tcase_add_test(t, gdr_level);
   tcase_add_test(t, gpu_choices);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("overrides", t);
 }

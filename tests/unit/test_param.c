@@ -280,7 +280,6 @@ START_TEST(distances) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("param");
   TCase *t = tcase_create("param");
   tcase_add_checked_fixture(t, clean_slate, scratch_remove);
   tcase_add_test(t, defaults);
@@ -297,6 +296,5 @@ int main(void) {
   tcase_add_test(t, refresh_reads_one);
   tcase_add_test(t, strings_stay);
   tcase_add_test(t, distances);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("param", t);
 }

@@ -494,7 +494,6 @@ START_TEST(wrong_arguments) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("reduce");
   TCase *c = tcase_create("moves");
   tcase_set_timeout(c, 120);
   tcase_add_loop_test(c, every_move, 0, LEVELS);
@@ -505,6 +504,5 @@ int main(void) {
   tcase_add_loop_test(c, no_stray_access, 0, LEVELS);
   tcase_add_loop_test(c, copies, 0, LEVELS);
   tcase_add_test(c, wrong_arguments);
-  suite_add_tcase(s, c);
-  return suite_run(s);
+  return suite_run_one("reduce", c);
 }

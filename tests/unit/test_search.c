@@ -339,7 +339,6 @@ START_TEST(presets) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("search");
   TCase *t = tcase_create("search");
   tcase_set_timeout(t, 60);
   tcase_add_test(t, nvswitch);
@@ -353,6 +352,5 @@ int main(void) {
   tcase_add_test(t, order_of_insertion);
   tcase_add_test(t, refusals);
   tcase_add_test(t, presets);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("search", t);
 }

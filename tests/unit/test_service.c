@@ -278,7 +278,6 @@ START_TEST(many_threads) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("service");
   TCase *t = tcase_create("service");
   tcase_set_timeout(t, 60);
   tcase_add_test(t, callbacks);
@@ -290,6 +289,5 @@ int main(void) {
   tcase_add_test(t, free_from_a_callback);
   tcase_add_test(t, fork_and_free);
   tcase_add_test(t, many_threads);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("service", t);
 }

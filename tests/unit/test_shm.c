@@ -453,7 +453,6 @@ START_TEST(board_is_whole) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("shm");
   TCase *c = tcase_create("shm");
   tcase_set_timeout(c, 60);
   tcase_add_loop_test(c, sharing, 0, sizeof shapes / sizeof shapes[0]);
@@ -476,6 +475,5 @@ int main(void) {
   tcase_add_test(c, many_ranks);
   tcase_add_test(c, hostile);
   tcase_add_test(c, board_is_whole);
-  suite_add_tcase(s, c);
-  return suite_run(s);
+  return suite_run_one("shm", c);
 }

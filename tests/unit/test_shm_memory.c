@@ -362,7 +362,6 @@ START_TEST(p2p_disabled) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("shm memory");
   TCase *c = tcase_create("memory");
   tcase_set_timeout(c, 60);
   tcase_add_test(c, allocator);
@@ -375,6 +374,5 @@ int main(void) {
   tcase_add_loop_test(c, private_memory_unreadable, 0, 3);
   tcase_add_test(c, private_owner_killed);
   tcase_add_loop_test(c, p2p_disabled, 0, 2);
-  suite_add_tcase(s, c);
-  return suite_run(s);
+  return suite_run_one("shm memory", c);
 }

@@ -418,7 +418,6 @@ START_TEST(times_are_read_with_care) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("tune");
   TCase *t = tcase_create("tune");
   tcase_set_timeout(t, 60);
   tcase_add_test(t, fits_constants);
@@ -433,6 +432,5 @@ int main(void) {
   tcase_add_test(t, times_that_are_far_off);
   tcase_add_test(t, times_and_looks);
   tcase_add_test(t, times_are_read_with_care);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("tune", t);
 }

@@ -196,7 +196,6 @@ START_TEST(fd_that_is_closed) {
 END_TEST
 
 int main(void) {
-  Suite *s = suite_create("wait");
   TCase *t = tcase_create("wait");
   tcase_add_checked_fixture(t, quiet, NULL);
   tcase_add_test(t, ends_with_the_condition);
@@ -208,6 +207,5 @@ int main(void) {
   tcase_add_test(t, fd_ends_at_deadline_and_failure);
   tcase_add_test(t, naps);
   tcase_add_test(t, fd_that_is_closed);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_run_one("wait", t);
 }
