@@ -37,7 +37,9 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   for (unsigned c = 0, k = 0; c < plan->channels; c++) {
     for (unsigned i = 0; i < p->nlanes; i++, k++) {
       hk_lane_run *l = &x->lanes[k];
-      *l = (hk_lane_run){.links = plan->links + (size_t)c * p->nlinks, .scratch = (char *)scratch + k * each};
+      *l = (hk_lane_run){.instrs = hk_program_instrs(p),
+                         .links = plan->links + (size_t)c * p->nlinks,
+                         .scratch = (char *)scratch + k * each};
       l->done = !hk_cursor_begin(&l->at, &lanes[i], c, &x->sizes);
       if (l->done) x->live--;
       if (x->ahead) x->ahead[k].links = NULL; /* not begun */
@@ -250,7 +252,7 @@ static void look_ahead(const hk_exec *x, const hk_lane_run *l) {
   hk_lane_run *a = &x->ahead[l - x->lanes];
   if (!a->links) begin_ahead(x, l, a);
   while (!a->done) {
-    const hk_instr *i = hk_cursor_move(&a->at, hk_program_instrs(x->plan->program));
+    const hk_instr *i = hk_cursor_move(&a->at, a->instrs);
     const hk_operand *o = hk_instr_operands(x->plan->program, i), *end = o + i->ndst + i->nsrc;
     for (const hk_operand *src = o + i->ndst; src < end; src++) {
       if (src->space != HK_LINK) continue;
@@ -288,7 +290,7 @@ static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
       *moved = true;
       return HK_OK;
     }
-    const hk_instr *i = hk_cursor_move(&l->at, hk_program_instrs(x->plan->program));
+    const hk_instr *i = hk_cursor_move(&l->at, l->instrs);
     if (__builtin_expect(x->ahead != NULL, 0)) look_ahead(x, l);
     const hk_operand *o = hk_instr_operands(x->plan->program, i);
     size_t bytes = bytes_of(x, l, i, o);
@@ -338,7 +340,7 @@ int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
     const hk_lane_run *l = &x->lanes[k];
     if (l->draining && !l->done) add_undrained(x, l, peers, &n, room);
     if (l->done || l->draining) continue;
-    const hk_instr *i = &hk_program_instrs(x->plan->program)[l->at.pc];
+    const hk_instr *i = &l->instrs[l->at.pc];
     if (i->op != HK_OP_MOVE) continue;
     const hk_operand *all = hk_instr_operands(x->plan->program, i), *o = &all[l->ready];
     if (o->space != HK_LINK) continue;

@@ -37,6 +37,7 @@ typedef struct hk_launch {
 } hk_launch;
 
 typedef struct hk_lane_run {
+  const hk_instr *instrs; /* of the program */
   hk_cursor at;
   uint32_t ready; /* operands of the current instruction that are already ready */
   bool done, draining, must_drain;
