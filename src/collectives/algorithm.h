@@ -90,7 +90,7 @@ typedef struct hk_algorithm {
   /* Bit set of 1u << hk_coll: sums are made in the fixed order (HK_FIXED_ORDER_SOURCES), whatever the root and the layout.
    * The verifier proves it. */
   unsigned fixed_order;
-  bool in_switch; /* a rank's receives in one reducing instruction are one stream, summed up by a switch (NVLS) */
+  unsigned protocols; /* bit set of 1u << hk_protocol that its links may use; 0: all */
   /* Why it cannot run here, in words that follow its name ("needs ..."); NULL where it can.  The slot may be NULL: every
    * number of ranks from 1 on, any machine.  Must not depend on the rank asking. */
   const char *(*cannot)(const hk_machine *m, hk_coll coll);
@@ -109,6 +109,6 @@ static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_machine
   return (a->colls >> coll & 1u) && (!a->cannot || !a->cannot(m, coll));
 }
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out);
-/* Bytes of a block that one wave moves, for a plan of this algorithm: all ranks get the same value. */
-size_t hk_choose_chunk(const hk_machine *m, const hk_program *p, size_t block_bytes);
+/* Bytes of a block that one wave moves, for a plan of the algorithm's program p: all ranks get the same value. */
+size_t hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, const hk_program *p, size_t block_bytes);
 #endif

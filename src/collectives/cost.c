@@ -178,10 +178,8 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   return us;
 }
 
-size_t hk_choose_chunk(const hk_machine *m, const hk_program *p, size_t block_bytes) {
-  const hk_algorithm *a = hk_algorithm_by_name(p->algorithm);
-  hk_shape s = a ? hk_algorithm_shape(a, m, (hk_coll)p->coll)
-                 : (hk_shape){.fan = p->nranks, .depth = 1, .scratch = p->scratch_blocks};
+size_t hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, const hk_program *p, size_t block_bytes) {
+  hk_shape s = hk_algorithm_shape(a, m, (hk_coll)p->coll);
   return hk_chunk(m, &s, (block_bytes + (size_t)m->channels - 1) / (size_t)m->channels);
 }
 

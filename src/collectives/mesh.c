@@ -18,10 +18,10 @@ hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, uns
 
 void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,
                     unsigned block, hk_operand in) {
-  hk_operand src[HK_MESH_FAN], sum = hk_scratch(0);
-  unsigned k = 0;
+  hk_operand src[HK_MESH_SWITCH], sum = hk_scratch(0);
+  unsigned k = 0, fan = hk_builder_in_switch(b) ? HK_MESH_SWITCH : HK_MESH_FAN;
   for (int r = 0; r < w->nranks; r++) {
-    if (k == HK_MESH_FAN) {
+    if (k == fan) {
       hk_build_move(b, 0, &sum, 1, src, k);
       src[0] = sum;
       k = 1;

@@ -8,6 +8,8 @@
 /* Streams that one instruction reads or writes at most: with more, a processor's prefetchers and TLB become
  * inefficient. */
 enum { HK_MESH_FAN = HK_FIXED_ORDER_SOURCES };
+/* Ranks at most whose sum a switch makes, which is one instruction however many they are. */
+enum { HK_MESH_SWITCH = 128 };
 
 /* For use in a repeat of nranks - 1: iteration j sends to rank + 1 + j, or receives from rank - 1 - j, so that in each
  * iteration all ranks together form a permutation.  Makes the links; the block is `block` + j * stride. */
@@ -15,7 +17,7 @@ hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, uns
 
 /* dst <- reduce(the contributions of all ranks to `block`), FINAL, in the order of ranks, so that all ranks that do it
  * get the same bits. `in` is this rank's contribution; the others' come over links of `kind`. Needs
- * hk_mesh_scratch(nranks) scratch blocks. */
+ * hk_mesh_scratch(nranks) scratch blocks; none if a switch adds up (hk_build_in_switch). */
 void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,
                     unsigned block, hk_operand in);
 /* The number of instructions that read from all ranks, or write to all. */

@@ -17,13 +17,13 @@
 
 static const char *cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
+  if (m->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
   if (!m->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
   return m->nhosts > 1 ? "is for ranks on one switch" : NULL;
 }
 
 static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank, after = (unsigned)hk_shift(w->rank, 1, w->nranks);
-  hk_build_scratch(b, hk_mesh_scratch(w->nranks));
   hk_build_lane(b);
   hk_build_repeat(b, (unsigned)w->nranks - 1);
   hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, after, 1), hk_in(after, 1));
@@ -34,6 +34,7 @@ static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
 }
 
 static void build(hk_builder *b, const hk_build *w) {
+  hk_build_in_switch(b);
   switch (w->coll) {
     case HK_ALLREDUCE: hk_build_twoshot(b, w); return;
     case HK_REDUCE_SCATTER: build_reduce_scatter(b, w); return;
@@ -43,8 +44,7 @@ static void build(hk_builder *b, const hk_build *w) {
 
 static hk_shape shape(const hk_machine *m, hk_coll coll) {
   bool gathers = coll == HK_ALLGATHER;
-  return (hk_shape){
-      .fan = gathers ? 1 : (unsigned)m->nranks, .depth = 1, .scratch = gathers ? 0 : hk_mesh_scratch(m->nranks)};
+  return (hk_shape){.fan = gathers ? 1 : (unsigned)m->nranks, .depth = 1};
 }
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
@@ -73,7 +73,7 @@ const hk_algorithm hk_algorithm_nvls = {
     .name = "nvls",
     .about = "sums and copies made by the switch; fewest bytes a rank; needs NVLS",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHER,
-    .in_switch = true,
+    .protocols = 1u << HK_PROTO_SIMPLE, /* a switch adds up data, not lines with flags in them */
     .cannot = cannot,
     .cost = cost,
     .shape = shape,

@@ -8,15 +8,14 @@
 static bool barred(const hk_wish *w, hk_coll coll, int algorithm) { return w && (w->barred[coll] >> algorithm & 1u); }
 
 bool hk_select_invariant(const hk_algorithm *a, hk_coll coll) {
-  return !hk_coll_reduces(coll) || (!a->in_switch && (a->fixed_order >> coll & 1u));
+  return !hk_coll_reduces(coll) || (a->fixed_order >> coll & 1u);
 }
 /* Is it kept out because its sums' order is not the fixed one? */
 static bool varies(const hk_wish *w, hk_coll coll, const hk_algorithm *a) {
   return w && w->batch_invariant && !hk_select_invariant(a, coll);
 }
-/* A switch adds up data, not lines with flags in them. */
 static bool speaks(const hk_machine *m, const hk_algorithm *a, hk_protocol p) {
-  return (m->protocols >> p & 1u) && (p == HK_PROTO_SIMPLE || !a->in_switch);
+  return (m->protocols >> p & 1u) && (!a->protocols || a->protocols >> p & 1u);
 }
 static bool protocol_barred(const hk_wish *w, hk_coll coll, hk_protocol p) {
   return w && (w->barred_protocols[coll] >> p & 1u);

@@ -18,7 +18,7 @@ void hk_build_twoshot(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank;
   unsigned after = (unsigned)hk_shift(w->rank, 1, n), before = (unsigned)hk_shift(w->rank, -1, n);
   hk_build_split(b, (unsigned)n);
-  hk_build_scratch(b, hk_mesh_scratch(n));
+  if (!hk_builder_in_switch(b)) hk_build_scratch(b, hk_mesh_scratch(n));
 
   hk_build_lane(b);
   hk_build_repeat(b, (unsigned)n - 1);

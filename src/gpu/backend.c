@@ -55,9 +55,9 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 /* ---- plans ---- */
 
 /* What does not fit a slot's lines would go as with Simple. */
-static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, size_t bytes) {
+static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, const hk_program *p, size_t bytes) {
   size_t lines = bytes;
-  if (d->algorithm->in_switch) bytes = lines = hk_gpu_of(c)->world->multicast.slot_bytes;
+  if (hk_program_in_switch(p)) bytes = lines = hk_gpu_of(c)->world->multicast.slot_bytes;
   if (d->protocol == HK_PROTO_LL) lines = HK_GPU_LL_MAX;
   if (d->protocol == HK_PROTO_LL128) lines = HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES);
   return bytes < lines ? bytes : lines;

@@ -171,6 +171,7 @@ typedef struct hk_gpu_plan {
   hk_memory memory; /* the programs, then their links */
   size_t links_at, program_bytes;
   unsigned span, lanes, nlinks, scratch_blocks; /* but for the span: of the program that has most */
+  bool in_switch;                               /* HK_INSTR_IN_SWITCH of some instruction */
 } hk_gpu_plan;
 
 /* ---- gpu.c ---- */
@@ -325,7 +326,7 @@ void hk_gpu_copy_end(ncclComm_t c); /* its streams are over */
 
 /* ---- plan.c ---- */
 /* How many copies of a program's lanes, which use `span` channels, a launch may have. */
-unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_algorithm *a, const hk_program *p, unsigned span);
+unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span);
 /* `span`: channels of one copy of the lanes.  The plan's links are offered; hk_gpu_work_of gets them. */
 hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call);
 void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan);

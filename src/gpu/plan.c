@@ -21,9 +21,16 @@ static hk_status check_program(const hk_plan *plan) {
   return HK_OK;
 }
 
-static bool in_switch(const hk_program *p) {
-  const hk_algorithm *a = hk_algorithm_by_name(p->algorithm);
-  return a && a->in_switch;
+/* Does a switch move what goes over the link?  Then all instructions say so that use it. */
+static bool link_in_switch(const hk_program *p, unsigned link) {
+  hk_scan s = {.end = p->ninstrs};
+  for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
+    const hk_operand *o = hk_instr_operands(p, i);
+    for (unsigned k = 0; i->flags & HK_INSTR_IN_SWITCH && k < (unsigned)i->ndst + i->nsrc; k++)
+      if (o[k].space == HK_LINK && link >= o[k].link && link - o[k].link < (o[k].flags & HK_OPERAND_STEP ? s.times : 1))
+        return true;
+  }
+  return false;
 }
 static bool first_receive(const hk_link_need *needs, unsigned i) {
   for (unsigned k = 0; k < i; k++)
@@ -43,7 +50,7 @@ static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, hk_gpu
     const hk_link_need *need = &needs[k];
     unsigned channel = need->channel + at;
     hk_gpu_end *end;
-    if (in_switch(p)) {
+    if (link_in_switch(p, k)) {
       if (links) links[k] = hk_gpu_multicast_link(c, need, channel, first_receive(needs, k));
       continue;
     }
@@ -70,9 +77,10 @@ out:
   return rc;
 }
 
-unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_algorithm *a, const hk_program *p, unsigned span) {
+unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   unsigned most = hk_gpu_of(c)->blocks / (p->nlanes > span ? p->nlanes : span);
-  if (a->in_switch && most > hk_gpu_of(c)->world->multicast.channels) most = hk_gpu_of(c)->world->multicast.channels;
+  if (hk_program_in_switch(p) && most > hk_gpu_of(c)->world->multicast.channels)
+    most = hk_gpu_of(c)->world->multicast.channels;
   return most;
 }
 
@@ -86,6 +94,7 @@ hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call 
   plan->device = gp;
   for (unsigned k = 0; k < plan->orders; k++) {
     const hk_program *p = program_of(plan, k);
+    gp->in_switch = gp->in_switch || hk_program_in_switch(p);
     if (p->nlanes > gp->lanes) gp->lanes = p->nlanes;
     if (p->nlinks > gp->nlinks) gp->nlinks = p->nlinks;
     if (p->scratch_blocks > gp->scratch_blocks) gp->scratch_blocks = p->scratch_blocks;
@@ -166,7 +175,7 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);
   if (scratch) HK_TRY(get_scratch(c, scratch * *blocks), out);
   const int64_t *seen_in = NULL, *seen_out = NULL;
-  if (l->protocol == HK_PROTO_SIMPLE && !in_switch(p)) /* a switch adds up what lies in slots */
+  if (l->protocol == HK_PROTO_SIMPLE && !gp->in_switch) /* a switch adds up what lies in slots */
     HK_TRY(hk_gpu_views_of(c, call, &seen_in, &seen_out), out);
   *work = (hk_gpu_work){.program = gp->memory.base,
                         .links = (hk_gpu_link *)(void *)((char *)gp->memory.base + gp->links_at),
@@ -192,8 +201,7 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
                         .channels = (uint16_t)plan->channels,
                         .orders = (uint16_t)plan->orders,
                         .lanes = (uint16_t)gp->lanes,
-                        .proto = (uint8_t)l->protocol,
-                        .in_switch = in_switch(p)};
+                        .proto = (uint8_t)l->protocol};
   if (hk_call_op(call) == HK_PREMULSUM && call->scalar_on_device) {
     work->reducer.by_address = 1;
     work->reducer.scalar = call->scalar;

@@ -14,6 +14,7 @@ struct hk_builder {
   hk_build what;
   hk_status error; /* the first error; HK_OK if there is none */
   unsigned split, scratch;
+  bool in_switch;
 
   hk_lane *lanes;
   hk_link_need *links;
@@ -95,6 +96,9 @@ void hk_build_scratch(hk_builder *b, unsigned blocks) {
   else
     b->scratch = blocks;
 }
+
+void hk_build_in_switch(hk_builder *b) { b->in_switch = true; }
+bool hk_builder_in_switch(const hk_builder *b) { return b->in_switch; }
 
 void hk_build_lane(hk_builder *b) {
   if (b->error) return;
@@ -202,6 +206,8 @@ void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigne
   }
   if (ndst) memcpy(to, dst, ndst * sizeof *to);
   if (nsrc) memcpy(to + ndst, src, nsrc * sizeof *to);
+  for (unsigned k = 0; k < ndst + nsrc; k++)
+    if (b->in_switch && to[k].space == HK_LINK) i->flags |= HK_INSTR_IN_SWITCH;
 }
 
 void hk_build_copy(hk_builder *b, hk_operand dst, hk_operand src) { hk_build_move(b, 0, &dst, 1, &src, 1); }

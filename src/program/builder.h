@@ -4,6 +4,7 @@
  * paths. */
 #ifndef HK_PROGRAM_BUILDER_H
 #define HK_PROGRAM_BUILDER_H
+#include <stdbool.h>
 #include "layout.h"
 #include "program.h"
 
@@ -20,6 +21,9 @@ hk_status hk_builder_new(hk_builder **out, const hk_build *what);
 /* HK_PART_SPLIT collectives: the number of blocks of the message (default 1). HK_PART_WHOLE ones need no call. */
 void hk_build_split(hk_builder *b, unsigned blocks);
 void hk_build_scratch(hk_builder *b, unsigned blocks);
+/* From here on, what goes over links goes through a switch that adds up and copies (HK_INSTR_IN_SWITCH). */
+void hk_build_in_switch(hk_builder *b);
+bool hk_builder_in_switch(const hk_builder *b);
 /* Starts the next lane; the calls below append to it. */
 void hk_build_lane(hk_builder *b);
 /* The channel of the links that the current lane makes from here on; by default the lane's number. */

@@ -34,6 +34,7 @@ static void write_instr(const hk_program *p, const hk_instr *i, FILE *to) {
   write_operands(p, "from", o + i->ndst, i->nsrc, to);
   if (i->flags & HK_INSTR_FINAL) fputs(",\"final\":true", to);
   if (i->flags & HK_INSTR_COPY) fputs(",\"copy\":true", to);
+  if (i->flags & HK_INSTR_IN_SWITCH) fputs(",\"in_switch\":true", to);
   fputc('}', to);
 }
 

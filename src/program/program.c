@@ -147,6 +147,7 @@ void hk_program_dump_instr(const hk_program *p, uint32_t at, FILE *to) {
   dump_operands(p, o + i->ndst, i->nsrc, " + ", to);
   if (i->flags & HK_INSTR_FINAL) fputs(", final", to);
   if (i->flags & HK_INSTR_COPY) fputs(", copy", to);
+  if (i->flags & HK_INSTR_IN_SWITCH) fputs(", in switch", to);
 }
 
 static void dump_lane(const hk_program *p, unsigned lane, FILE *to) {

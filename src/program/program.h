@@ -135,7 +135,11 @@ typedef enum hk_op {
 enum {
   HK_INSTR_FINAL = 1, /* the result holds all contributions: apply the operator's last step (the division of avg) */
   HK_INSTR_TABLE = 2, /* the operands are in the side table at `table`, not in `inline_operands` */
-  HK_INSTR_COPY = 4   /* links carry copies, never references: the next instructions may overwrite the source at once */
+  HK_INSTR_COPY = 4,  /* links carry copies, never references: the next instructions may overwrite the source at once */
+  /* Its links lie in memory of a switch that adds up and copies (NVLS); both ends of a link say so. Of several sources,
+   * which are this rank's input and one link from every other rank, the switch makes the sum: it reads the same slot of
+   * all ranks at once, and the order of the sum is not known. An executor without such a switch adds up by itself. */
+  HK_INSTR_IN_SWITCH = 8
 };
 enum { HK_INLINE_OPERANDS = 3 };
 
@@ -210,6 +214,13 @@ HK_INLINE const hk_instr *hk_program_instrs(const hk_program *p) {
 HK_INLINE const hk_operand *hk_instr_operands(const hk_program *p, const hk_instr *i) {
   if (i->flags & HK_INSTR_TABLE) return (const hk_operand *)((const char *)p + p->operands_at) + i->table;
   return i->inline_operands;
+}
+
+/* Does a switch make a sum or a copy in the program?  (HK_INSTR_IN_SWITCH) */
+HK_INLINE int hk_program_in_switch(const hk_program *p) {
+  for (uint32_t k = 0; k < p->ninstrs; k++)
+    if (hk_program_instrs(p)[k].flags & HK_INSTR_IN_SWITCH) return 1;
+  return 0;
 }
 
 /* May what the instruction receives be written to its place before the instruction's turn, as soon as it has been sent?

@@ -205,14 +205,21 @@ static void read_operand(parser *p) {
   p->operands[p->head.noperands++] = o;
 }
 
+/* ", final" and the like: no operand follows the comma. */
+static bool at_flag(const parser *p) {
+  static const char *const flags[] = {", final", ", copy", ", in switch"};
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(flags); k++)
+    if (strncmp(p->at, flags[k], strlen(flags[k])) == 0) return true;
+  return false;
+}
+
 static uint16_t read_operands(parser *p, const char *separator) {
   uint32_t n = 0;
   if (take(p, "none")) return 0;
   do {
     read_operand(p);
     if (++n > UINT16_MAX) fail(p, "too many operands");
-    /* ", final" is no operand. */
-  } while (!p->error && strncmp(p->at, ", final", 7) != 0 && strncmp(p->at, ", copy", 6) != 0 && take(p, separator));
+  } while (!p->error && !at_flag(p) && take(p, separator));
   return (uint16_t)n;
 }
 
@@ -234,6 +241,7 @@ static void read_instr(parser *p) {
     i->nsrc = read_operands(p, " + ");
     if (!p->error && take(p, ", final")) i->flags |= HK_INSTR_FINAL;
     if (!p->error && take(p, ", copy")) i->flags |= HK_INSTR_COPY;
+    if (!p->error && take(p, ", in switch")) i->flags |= HK_INSTR_IN_SWITCH;
     uint32_t n = p->head.noperands - first;
     if (n > HK_INLINE_OPERANDS) {
       i->flags |= HK_INSTR_TABLE;

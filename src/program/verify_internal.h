@@ -103,6 +103,7 @@ typedef struct hk_channel {
   uint32_t thread; /* of the sender */
   uint32_t first_reader, nreaders;
   uint32_t reverse; /* the sender's reader of the opposite channel, or HK_NOWHERE */
+  bool in_switch;   /* HK_INSTR_IN_SWITCH of what was sent; one link is always in the switch or never */
 } hk_channel;
 
 typedef struct hk_reader {
@@ -148,6 +149,7 @@ typedef struct hk_verifier {
   hk_verify_options options;
   hk_verify_report *report;
   bool reduces, split;
+  bool switch_adds; /* a switch makes some sum: its order is not known */
 
   hk_thread *threads;
   uint32_t nthreads;

@@ -180,6 +180,10 @@ hk_status hk_verify_orders(hk_verifier *v) {
   uint32_t fixed = fixed_order(o), first, *number = NULL;
   unsigned block;
   int rank = 0;
+  if (v->switch_adds)
+    return v->options.least > HK_ORDER_VARIES
+               ? hk_fault(v, 0, -1, -1, "a switch adds its sums, in an order that is not known")
+               : HK_OK;
   while (!hk_out_blocks_of(v, rank)) rank++;
   first = hk_value_order(&v->sets, v->places[v->first_place[rank]].value);
   if (!o->failed && !find_other(v, fixed, NULL, &rank, &block))

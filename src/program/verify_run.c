@@ -75,6 +75,10 @@ static hk_status receive(const step *s, const hk_operand *o, hk_value *out) {
   if (hk_value_link_block(x) != block_of(s, o))
     return hk_fault_here(v, s->t, "it receives block %u, but %s sends block %u", block_of(s, o),
                          hk_event_text(sender, sent_at, text), hk_value_link_block(x));
+  bool in_switch = s->i->flags & HK_INSTR_IN_SWITCH;
+  if (c->in_switch != in_switch)
+    return hk_fault_here(v, s->t, "it receives %s the switch what %s sends %s it", in_switch ? "in" : "outside",
+                         hk_event_text(sender, sent_at, text), in_switch ? "outside" : "in");
   if (s->i->ndst && hk_value_kind(x) == HK_VALUE_EMPTY)
     return hk_fault_here(v, s->t, "it wants data from rank %u, but %s sends an empty slot", sender->rank,
                          hk_event_text(sender, sent_at, text));
@@ -156,10 +160,27 @@ static hk_status add_source(const step *s, hk_value *sum, hk_value x) {
   return hk_value_kind(*sum) == HK_VALUE_NONE ? hk_fault_memory(v) : HK_OK;
 }
 
+/* The switch reads the same slot of all ranks: the links of its sources must be equally far. */
+static hk_status check_same_slot(const step *s) {
+  const hk_reader *first = NULL;
+  if (!(s->i->flags & HK_INSTR_IN_SWITCH) || s->i->nsrc < 2 || !s->i->ndst) return HK_OK;
+  for (unsigned k = 0; k < s->i->nsrc; k++) {
+    if (s->src[k].space != HK_LINK) continue;
+    const hk_reader *r = &s->v->readers[end_of(s, &s->src[k])];
+    if (!first) first = r;
+    if (r->consumed != first->consumed)
+      return hk_fault_here(s->v, s->t, "it adds in the switch slot %u from rank %u and slot %u from rank %u",
+                           first->consumed, s->v->threads[s->v->channels[first->channel].thread].rank, r->consumed,
+                           s->v->threads[s->v->channels[r->channel].thread].rank);
+  }
+  return HK_OK;
+}
+
 static hk_status reduce(const step *s, hk_value *result) {
   hk_verifier *v = s->v;
   hk_status rc = HK_OK;
   hk_value sum = hk_value_make(HK_VALUE_EMPTY, 0, 0);
+  rc = check_same_slot(s);
   bool orders = v->options.orders && s->i->nsrc > 1 && s->i->ndst;
   for (unsigned k = 0; k < s->i->nsrc && !rc; k++) {
     hk_value x;
@@ -218,6 +239,11 @@ static hk_status send(const step *s, const hk_operand *o, hk_value x) {
                          c->nreaders ? v->threads[v->readers[c->first_reader].thread].rank : s->t->rank);
   size_t slot = c->slot_at + c->sent % c->room;
   times[c->sent++] = s->t->event;
+  bool in_switch = s->i->flags & HK_INSTR_IN_SWITCH;
+  if (c->sent > 1 && c->in_switch != in_switch)
+    return hk_fault_here(v, s->t, "it sends %s the switch on a link that earlier sent %s it",
+                         in_switch ? "in" : "outside", in_switch ? "outside" : "in");
+  c->in_switch = in_switch;
   if (c->nreaders == 0) return HK_OK;
   hk_value_keep(&v->sets, x);
   v->slots[slot] = hk_value_sent_as(x, block_of(s, o));

@@ -130,19 +130,46 @@ static hk_status check_destinations(const place_in_program *at, const hk_instr *
   return HK_OK;
 }
 
+/* What a switch can do: add this rank's input and one slot from each other rank, all of one channel. */
+static hk_status check_in_switch(const place_in_program *at, const hk_instr *i, const hk_operand *o) {
+  const hk_link_need *links = hk_program_links(at->p), *first = NULL;
+  const hk_operand *src = o + i->ndst;
+  unsigned n = (unsigned)i->ndst + i->nsrc, uses = 0;
+  for (unsigned k = 0; k < n; k++) uses += o[k].space == HK_LINK;
+  if (!uses) return REJECT(at, "it is in the switch, but uses no link");
+  if (i->nsrc < 2 || !i->ndst) return HK_OK;
+  at->v->switch_adds = true;
+  if (i->nsrc != at->p->nranks)
+    return REJECT(at, "it adds %u sources in the switch, which adds those of all %u ranks", i->nsrc, at->p->nranks);
+  for (unsigned k = 0; k < i->nsrc; k++) {
+    if (src[k].space == HK_IN) continue;
+    const hk_link_need *l = src[k].space == HK_LINK ? &links[src[k].link] : NULL;
+    if (!l || l->kind != HK_LINK_RECV)
+      return REJECT(at, "source %u is neither input nor a link from one rank: the switch cannot add it", k);
+    if (src[k].flags & HK_OPERAND_STEP)
+      return REJECT(at, "source %u goes from link to link: the switch reads the same ones always", k);
+    if (!first) first = l;
+    if (l->channel != first->channel)
+      return REJECT(at, "its sources come on channels %u and %u: the switch reads one slot of one channel",
+                    first->channel, l->channel);
+  }
+  return HK_OK; /* one input at most (check_sources) and no link twice (verify_run.c): each rank comes once */
+}
+
 static hk_status check_move(const place_in_program *at, const hk_instr *i) {
   uint32_t n = (uint32_t)i->ndst + i->nsrc;
   if (n == 0) return REJECT(at, "it has no operands");
   bool table = i->flags & HK_INSTR_TABLE;
   if (table ? i->table > at->p->noperands || n > at->p->noperands - i->table : n > HK_INLINE_OPERANDS)
     return REJECT(at, "its %u operands do not fit", n);
-  if (i->flags & ~(unsigned)(HK_INSTR_FINAL | HK_INSTR_TABLE | HK_INSTR_COPY))
+  if (i->flags & ~(unsigned)(HK_INSTR_FINAL | HK_INSTR_TABLE | HK_INSTR_COPY | HK_INSTR_IN_SWITCH))
     return REJECT(at, "unknown flags %#x", i->flags);
   const hk_operand *o = hk_instr_operands(at->p, i);
   hk_status rc;
   for (uint32_t k = 0; k < n; k++) HK_TRY(check_operand(at, &o[k], k >= i->ndst), out);
   HK_TRY(check_sources(at, i, o + i->ndst), out);
   HK_TRY(check_destinations(at, i, o), out);
+  if (i->flags & HK_INSTR_IN_SWITCH) HK_TRY(check_in_switch(at, i, o), out);
   if (at->v->split) HK_TRY(check_one_block(at, o, n), out);
 out:
   return rc;

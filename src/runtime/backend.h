@@ -76,15 +76,14 @@ typedef struct hk_backend {
   /* ---- plans: by the thread that runs calls ---- */
 
   /* How many copies of a program's lanes, each of which uses `span` channels, a launch may have.  May be 0: then bind fails. */
-  unsigned (*most_channels)(const struct ncclComm *c, const struct hk_algorithm *a, const struct hk_program *p,
-                            unsigned span);
+  unsigned (*most_channels)(const struct ncclComm *c, const struct hk_program *p, unsigned span);
   /* Binds a new plan (program, channels, orders and room for links are there) to links, before its first call, which is `call`.
    * Links to other processes may be announced only, and be opened by the first run.  After a failure unbind is called. */
   hk_status (*bind)(struct ncclComm *c, struct hk_plan *plan, unsigned span, const struct hk_call *call);
   /* Frees what bind has made (plan->device); no call uses the plan any more.  NULL: nothing to free. */
   void (*unbind)(struct ncclComm *c, struct hk_plan *plan);
-  /* Bytes of a message in a slot of the links that the decision uses; `bytes`: what the model's machine has. */
-  size_t (*slot_bytes)(const struct ncclComm *c, const struct hk_decision *d, size_t bytes);
+  /* Bytes of a message in a slot of the links that the decision's program uses; `bytes`: what the model's machine has. */
+  size_t (*slot_bytes)(const struct ncclComm *c, const struct hk_decision *d, const struct hk_program *p, size_t bytes);
   /* Can a switch reduce with the call's type and operator?  NULL if `machine` never has in_switch. */
   bool (*switch_reduces)(const struct hk_call *call);
 

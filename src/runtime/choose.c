@@ -19,7 +19,7 @@ static unsigned span_of(const hk_program *p) {
 /* Number of copies of the lanes for so many channels. On a GPU a lane is a block of threads, and each link has a
  * channel. */
 static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_program *p) {
-  unsigned wanted = (unsigned)d->channels, most = c->backend->most_channels(c, d->algorithm, p, span_of(p));
+  unsigned wanted = (unsigned)d->channels, most = c->backend->most_channels(c, p, span_of(p));
   if (most < 1) most = 1; /* bind reports the error */
   return wanted < most ? wanted : most;
 }
@@ -129,11 +129,11 @@ uint32_t hk_choose_signature(const hk_call *op) {
 static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, size_t block) {
   const hk_machine *m = &c->selection.machine;
   const hk_protocol protocol = d->protocol;
-  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !d->algorithm->in_switch)
-    return hk_choose_chunk(m, plan->program, block);
+  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !hk_program_in_switch(plan->program))
+    return hk_choose_chunk(m, d->algorithm, plan->program, block);
   hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
-  as.slot_bytes = c->backend->slot_bytes(c, d, as.slot_bytes);
-  return hk_choose_chunk(&as, plan->program, block);
+  as.slot_bytes = c->backend->slot_bytes(c, d, plan->program, as.slot_bytes);
+  return hk_choose_chunk(&as, d->algorithm, plan->program, block);
 }
 
 /* Outputs so large that they do not stay in the cache are written past it. */

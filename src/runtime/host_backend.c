@@ -66,9 +66,8 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 
 /* ---- plans ---- */
 
-static unsigned most_channels(const struct ncclComm *c, const hk_algorithm *a, const hk_program *p, unsigned span) {
+static unsigned most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   (void)c;
-  (void)a;
   (void)p;
   return HK_CHANNELS / span;
 }
@@ -113,7 +112,8 @@ out:
 }
 
 /* The host's links have one protocol, Simple. */
-static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, size_t bytes) {
+static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, const hk_program *p, size_t bytes) {
+  (void)p;
   (void)c;
   (void)d;
   return bytes;

@@ -64,7 +64,7 @@ static uint64_t mix(uint64_t h, uint64_t x) {
 /* The effect of a move, without the numbers of blocks. */
 static uint64_t move_hash(const hk_program *p, const hk_instr *in) {
   const hk_operand *o = hk_instr_operands(p, in);
-  uint64_t h = mix(in->flags & HK_INSTR_COPY, (uint64_t)in->ndst << 32 | in->nsrc);
+  uint64_t h = mix(in->flags & (HK_INSTR_COPY | HK_INSTR_IN_SWITCH), (uint64_t)in->ndst << 32 | in->nsrc);
   for (unsigned k = 0; k < (unsigned)in->ndst + in->nsrc; k++)
     h = mix(h, (uint64_t)o[k].space << 32 | (uint64_t)o[k].flags << 16 | (o[k].space == HK_LINK ? o[k].link : 0));
   return h;

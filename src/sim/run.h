@@ -113,7 +113,7 @@ typedef struct hk_sim {
   double wire; /* bytes on a link for one of payload */
   double lane_us, sync_us, lane_rate;
   uint32_t nslots;
-  bool gpu, in_switch, coarse;
+  bool gpu, coarse;
   bool cached;                /* CPU: the caches hold all buffers */
   double core_copy, core_add; /* microseconds a byte */
   double wake_us;

@@ -130,7 +130,7 @@ static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
   if (rc != HK_OK) return rc;
   size_t total = p->partition == HK_PART_WHOLE ? bytes / (size_t)x->nranks : bytes, block = hk_block_bytes(p, total, 1);
   hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
-  size_t chunk = s->options->chunk ? s->options->chunk : hk_choose_chunk(&as, p, block);
+  size_t chunk = s->options->chunk ? s->options->chunk : hk_choose_chunk(&as, d->algorithm, p, block);
   s->sizes = hk_sizes_of((hk_partition)p->partition, total, block, chunk ? chunk : 1);
   return HK_OK;
 }
@@ -145,7 +145,6 @@ static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *
     s->sync_us = HK_GPU_SYNC_US * proto->sync;
     s->lane_us = HK_GPU_INSTR_US + s->sync_us * HK_GPU_SYNC_LANE;
     s->lane_rate = hk_gpu_lane_gbps(hk_world_node(&s->world, 0)->gpu.sm) * 1000 * proto->copy;
-    s->in_switch = d->algorithm->in_switch;
     return;
   }
   s->lane_us = HK_SIM_CORE_US;

@@ -11,7 +11,7 @@
 bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
-  if (s->in_switch) return true;
+  if (s->gpu && i->flags & HK_INSTR_IN_SWITCH) return true;
   if (s->gpu || bytes < HK_SIM_REF_BYTES || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
   for (unsigned k = 0; k < i->ndst; k++)
     if (o[k].space == HK_OUT) return true;
@@ -105,7 +105,7 @@ static hk_status gpu_uses(work *w, const hk_instr *i, const hk_operand *o, bool 
   unsigned links = 0;
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++)
     links += o[k].space == HK_LINK && !side_of(w, &o[k])->multicast;
-  w->fused = w->s->in_switch && i->nsrc > 1 && links;
+  w->fused = i->flags & HK_INSTR_IN_SWITCH && i->nsrc > 1 && links;
   for (unsigned k = 0; k < i->ndst; k++) HK_TRY(gpu_destination(w, &o[k], refers), out);
   for (unsigned k = 0; k < i->nsrc; k++) HK_TRY(gpu_source(w, &o[i->ndst + k]), out);
   if (w->fused) HK_TRY(use_switch(w, w->t->rank, true), out);
@@ -144,7 +144,7 @@ hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit)
   hk_flow_reset(&t->flow);
   t->refers = hk_step_refers(s, t, bytes);
   if (!s->gpu) return cpu_uses(&w, i, o, t->refers, limit);
-  if (s->in_switch && hands_over(&w, i, o)) { /* the switch will read it */
+  if (i->flags & HK_INSTR_IN_SWITCH && hands_over(&w, i, o)) { /* the switch will read it */
     *limit = 0;
     return HK_OK;
   }

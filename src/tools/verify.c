@@ -179,7 +179,7 @@ static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o
   char ranks[32];
   snprintf(ranks, sizeof ranks, first == last ? "%d" : "%d-%d", first, last);
   if (report.message[0]) snprintf(ranks, sizeof ranks, "%d", last);
-  report.order = a->in_switch ? HK_ORDER_VARIES : order; /* a switch does not say in which order it adds */
+  report.order = order;
   if (t->w)
     hk_proof_json(t->w, sample, ranks, &report, NULL, 0);
   else

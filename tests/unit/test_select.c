@@ -187,13 +187,13 @@ START_TEST(chunks) {
         if (!hk_algorithm_supports(*a, &m, (hk_coll)c)) continue;
         hk_program **p = prove_build(*a, (hk_coll)c, m.nranks, 0);
         for (double block = 0; block < 1e9; block = block * 1.7 + 1) {
-          size_t bytes = (size_t)block, chunk = hk_choose_chunk(&m, p[0], bytes);
+          size_t bytes = (size_t)block, chunk = hk_choose_chunk(&m, *a, p[0], bytes);
           ck_assert_uint_gt(chunk, 0);
           ck_assert_uint_eq(chunk % 64, 0);
           ck_assert_uint_le(chunk, m.slot_bytes);
           size_t waves = (bytes + chunk - 1) / chunk;
           ck_assert_uint_le(waves * chunk - bytes, waves * 64); /* the last wave is nearly as long as the others */
-          for (int r = 1; r < m.nranks; r++) ck_assert_uint_eq(hk_choose_chunk(&m, p[r], bytes), chunk);
+          for (int r = 1; r < m.nranks; r++) ck_assert_uint_eq(hk_choose_chunk(&m, *a, p[r], bytes), chunk);
         }
         prove_free(p, m.nranks);
       }

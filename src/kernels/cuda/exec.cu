@@ -277,7 +277,7 @@ HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_lane *l, const hk_gpu_shared *s, co
 
 /* Where the switch adds up: the first link among the sources, whose slot stands for that of all; NULL: it does not. */
 HK_DEVICE const hk_gpu_link *summed(const hk_gpu_lane *l, const hk_instr *i, const hk_operand *o) {
-  if (!l->work->in_switch || i->nsrc < 2) return 0;
+  if (!(i->flags & HK_INSTR_IN_SWITCH) || i->nsrc < 2 || !i->ndst) return 0;
   const unsigned k = i->ndst + (o[i->ndst].space != HK_LINK);
   return &l->links[hk_cursor_link(&l->at, &o[k])];
 }

@@ -105,7 +105,7 @@ typedef struct hk_gpu_work {
   const int64_t *seen_in, *seen_out;         /* of the memory of `in` and `out`; NULL: not registered */
   uint32_t signature, program_bytes, nlinks; /* nlinks: of the program that has most */
   uint16_t channels, orders, lanes;          /* lanes: of the program that has most */
-  uint8_t proto, in_switch;                  /* in_switch: instructions that reduce do so there */
+  uint8_t proto, reserved;
 } hk_gpu_work;
 
 /* A kernel's parameters: one of them, or several at the same time, of one rank or of ranks that share the device. */
