@@ -109,7 +109,7 @@ else
 say =
 endif
 
-.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce check-faults figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce check-faults check-frameworks figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -310,6 +310,11 @@ check-faults: ## every fault in every operation on every transport, about 15 min
 	@scripts/deps.sh check
 	@$(MAKE) $(JOBS) --no-print-directory lib $(FAULT_BIN)
 	@HK_BUILD=$(BUILD) tests/faults/matrix.py --write docs/faults.md
+
+check-frameworks: ## PyTorch, CuPy and nccl4py from the package index with Hocket in NCCL's place; about 15 GB under build/
+	@scripts/deps.sh check
+	@$(MAKE) $(JOBS) --no-print-directory lib
+	@HK_BUILD=$(BUILD) tests/frameworks/check.sh || [ $$? = 77 ]
 
 FUZZ_SECONDS ?= 60
 fuzz: ## every fuzz test for FUZZ_SECONDS (60) under ASan and UBSan

@@ -1,0 +1,56 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Real clients of NCCL with Hocket in NCCL's place, on a machine without a GPU: PyTorch's wheels load it, CuPy and nccl4py call it on
+# host memory.  Wheels come from the package index and stay under build/frameworks (about 15 GB with all versions of PyTorch).
+# Environment: HK_BUILD, TORCH="2.15 2.14 ..." (versions to try), ONLY=pattern of names.
+set -u
+HK_BUILD=${HK_BUILD:-build/gcc}
+lib=$PWD/$HK_BUILD/lib/libnccl.so.2
+folder=$PWD/build/frameworks here=tests/frameworks
+passed=0 failed=0 skipped=0
+line() { printf '%s  %-16s %s\n' "$1" "$2" "$3"; }
+skip() { skipped=$((skipped + 1)); line SKIP "$1" "$2"; }
+wanted() { [[ $1 == *${ONLY:-}* ]]; }
+export HOCKET_DEVICE=host PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=$folder/cache
+mkdir -p "$folder"
+
+# A virtual environment with these packages; false, with the reason in $reason, if the index does not have them.
+have() { # environment packages...
+  local env=$folder/$1
+  shift
+  [ -x "$env/bin/pip" ] || python3 -m venv "$env" >"$folder/log" 2>&1 || { reason="python3 -m venv: $(tail -n 1 "$folder/log")"; return 1; }
+  timeout 900 "$env/bin/pip" install -q "$@" >"$folder/log" 2>&1 || { reason="pip install $*: $(tail -n 1 "$folder/log")"; return 1; }
+}
+
+# Runs a script with the library preloaded; its last line is the result.
+try() { # name environment script...
+  local name=$1 env=$2 log=$folder/$1.log rc
+  shift 2
+  LD_PRELOAD=$lib timeout 300 "$folder/$env/bin/python" "$@" >"$log" 2>&1
+  rc=$?
+  case $rc in
+    0) passed=$((passed + 1)); line PASS "$name" "$(tail -n 1 "$log")" ;;
+    77) skip "$name" "$(tail -n 1 "$log")" ;;
+    *) failed=$((failed + 1)); line FAIL "$name" "exit code $rc"; tail -n 20 "$log" | sed 's/^/      | /' ;;
+  esac
+}
+
+[ -e "$lib" ] || { echo "$lib is not built"; exit 1; }
+command -v python3 >/dev/null || { echo "SKIP: there is no python3"; exit 77; }
+gigabytes=$(df -BG --output=avail "$folder" | tail -n 1 | tr -dc 0-9)
+echo "frameworks: wheels go to build/frameworks, about 15 GB; $gigabytes GB are free"
+
+if wanted nccl4py; then
+  if have nccl4py nccl4py cuda-bindings numpy; then try nccl4py nccl4py $here/nccl4py_calls.py; else skip nccl4py "$reason"; fi
+fi
+if wanted cupy; then
+  if have cupy cupy-cuda13x numpy; then try cupy cupy $here/cupy_calls.py; else skip cupy "$reason"; fi
+fi
+for version in ${TORCH:-2.15 2.14 2.12 2.11}; do
+  name=torch-$version
+  wanted "$name" || continue
+  if [ "$gigabytes" -lt 15 ]; then skip "$name" "less than 15 GB are free"; continue; fi
+  if have torch "torch==$version.*" numpy; then try "$name" torch $here/torch_loads.py "$lib"; else skip "$name" "$reason"; fi
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
