@@ -45,6 +45,10 @@ bool hk_addr_same_net(const hk_addr *a, const hk_addr *b, unsigned prefix) {
   return rest == 0 || ((x[prefix / 8] ^ y[prefix / 8]) >> (8 - rest)) == 0;
 }
 
+bool hk_addr_same_host(const hk_addr *a, const hk_addr *b) {
+  return a->sa.sa_family == b->sa.sa_family && hk_addr_same_net(a, b, 128);
+}
+
 /* ---- NCCL_SOCKET_IFNAME ---- */
 
 /* The position in the list of the first pattern that `name` matches, or -1. As in NCCL, '^' (exclude) and '=' (whole
@@ -80,10 +84,6 @@ static int compare(const void *pa, const void *pb) {
   return a->index - b->index;
 }
 
-static bool same_host(const hk_addr *a, const hk_addr *b) { /* hk_addr_equal without the port */
-  return a->sa.sa_family == b->sa.sa_family && hk_addr_same_net(a, b, 128);
-}
-
 int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
   const char *names = w->names ? w->names : "";
   bool exclude = *names == '^', exact;
@@ -96,7 +96,7 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
   int kept = 0;
   const char *routed_name = NULL; /* the interface by which the route leaves: its other addresses are as good */
   for (int i = 0; i < n && w->local; i++)
-    if (same_host(&list[i].addr, w->local)) routed_name = list[i].name;
+    if (hk_addr_same_host(&list[i].addr, w->local)) routed_name = list[i].name;
   int family = w->local ? w->local->sa.sa_family : AF_INET;
   bool others = false;
   for (int i = 0; i < n; i++) {
@@ -213,7 +213,7 @@ void hk_iface_name_of(const hk_addr *a, char name[IFNAMSIZ]) {
     if (!i->ifa_addr || i->ifa_addr->sa_family != a->sa.sa_family) continue;
     memset(&other, 0, sizeof(other));
     memcpy(&other, i->ifa_addr, hk_addr_len(a));
-    if (same_host(&other, a)) snprintf(name, IFNAMSIZ, "%s", i->ifa_name);
+    if (hk_addr_same_host(&other, a)) snprintf(name, IFNAMSIZ, "%s", i->ifa_name);
   }
   freeifaddrs(all);
 }

@@ -14,6 +14,8 @@ typedef struct hk_iface_wish {
 int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *wish);
 /* Are both addresses in the network of `prefix` bits?  Link-local addresses match by network only. */
 bool hk_addr_same_net(const hk_addr *a, const hk_addr *b, unsigned prefix);
+/* Equal without regard to the port. */
+bool hk_addr_same_host(const hk_addr *a, const hk_addr *b);
 /* The name of the interface that has this address (whatever its port); "" if none does. */
 void hk_iface_name_of(const hk_addr *a, char name[IFNAMSIZ]);
 bool hk_addr_is_loopback(const hk_addr *a);

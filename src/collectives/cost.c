@@ -79,8 +79,6 @@ hk_split hk_split_work(const hk_machine *m, const hk_work *w) {
 }
 
 static size_t round_down(size_t bytes, size_t to) { return bytes / to * to; }
-static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
-
 /* The most that a wave may move of a block. */
 static size_t largest_chunk(const hk_machine *m, const hk_shape *s) {
   size_t most = m->slot_bytes;
@@ -109,11 +107,11 @@ size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
   size_t most = largest_chunk(m, s);
   if (s->depth > 1) {
     double c = pipelined_chunk(m, s, (double)block_bytes);
-    if (c < (double)most) most = round_up((size_t)c, ELEMENTS);
+    if (c < (double)most) most = hk_round_up((size_t)c, ELEMENTS);
   }
-  if (block_bytes <= most) return block_bytes ? round_up(block_bytes, ELEMENTS) : ELEMENTS;
+  if (block_bytes <= most) return block_bytes ? hk_round_up(block_bytes, ELEMENTS) : ELEMENTS;
   size_t waves = (block_bytes + most - 1) / most; /* all of nearly equal size, instead of a short one at the end */
-  return round_up((block_bytes + waves - 1) / waves, ELEMENTS);
+  return hk_round_up((block_bytes + waves - 1) / waves, ELEMENTS);
 }
 
 static double lockstep(const hk_machine *m, const hk_shape *s, const hk_work *w, bool sockets) {

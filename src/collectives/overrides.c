@@ -17,11 +17,9 @@ const char *const hk_agreement_names[HK_AGREE_COUNT] = {
     [HK_AGREE_BATCH_INVARIANT] = "HOCKET_BATCH_INVARIANT (or hocketCommSetBatchInvariant on the parent)",
 };
 
-static uint64_t mix(uint64_t h, uint64_t v) { return hk_topo_mix(h, v); }
-
 static uint64_t hash_text(const char *text) {
   uint64_t h = 1;
-  for (; text && *text; text++) h = mix(h, (unsigned char)*text);
+  for (; text && *text; text++) h = hk_topo_mix(h, (unsigned char)*text);
   return h;
 }
 
@@ -39,7 +37,7 @@ static hk_status read_channels(hk_overrides *o, int min_channels, int max_channe
   hk_wish *w = &o->wish;
   w->min_channels = larger(min_channels, (int)hk_param_int(HK_P_MIN_NCHANNELS));
   w->max_channels = smaller(max_channels, (int)hk_param_int(HK_P_MAX_NCHANNELS));
-  o->agreement[HK_AGREE_CHANNELS] = mix(mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
+  o->agreement[HK_AGREE_CHANNELS] = hk_topo_mix(hk_topo_mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
   if (!w->max_channels || w->min_channels <= w->max_channels) return HK_OK;
   return HK_FAIL(HK_ERR_ARGUMENT,
                  "at least %d channels are asked for and at most %d (NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS; minCTAs, "
@@ -85,7 +83,8 @@ hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels)
   o->agreement[HK_AGREE_TUNING_FILE] = hk_rules_hash(o->rules);
   o->agreement[HK_AGREE_GRAPH_FILE] = hash_text(o->graph_file);
   o->agreement[HK_AGREE_CROSS_NIC] = (uint64_t)o->cross_nic;
-  o->agreement[HK_AGREE_P2P_LEVEL] = mix(mix(mix(1, (uint64_t)o->paths.p2p_level), o->paths.no_pxn), o->paths.no_nvb);
+  o->agreement[HK_AGREE_P2P_LEVEL] =
+      hk_topo_mix(hk_topo_mix(hk_topo_mix(1, (uint64_t)o->paths.p2p_level), o->paths.no_pxn), o->paths.no_nvb);
   o->agreement[HK_AGREE_GDR_LEVEL] = (uint64_t)o->gdr_level;
 out:
   return rc;

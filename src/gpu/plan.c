@@ -10,8 +10,6 @@ _Static_assert(HK_GPU_SIMPLE == (int)HK_PROTO_SIMPLE && HK_GPU_LL == (int)HK_PRO
                    HK_GPU_LL128 == (int)HK_PROTO_LL128,
                "one numbering");
 
-static size_t round_up(size_t x, size_t to) { return (x + to - 1) / to * to; }
-
 static hk_status check_program(const hk_plan *plan) {
   if (plan->max_operands > HK_GPU_OPERANDS)
     return HK_FAIL(HK_ERR_USAGE,
@@ -98,7 +96,7 @@ hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call 
     if (p->nlanes > gp->lanes) gp->lanes = p->nlanes;
     if (p->nlinks > gp->nlinks) gp->nlinks = p->nlinks;
     if (p->scratch_blocks > gp->scratch_blocks) gp->scratch_blocks = p->scratch_blocks;
-    if (p->bytes > gp->program_bytes) gp->program_bytes = round_up(p->bytes, 64);
+    if (p->bytes > gp->program_bytes) gp->program_bytes = hk_round_up(p->bytes, 64);
   }
   HK_TRY(each_link(c, plan, NULL), out);
 out:
@@ -156,7 +154,7 @@ out:
 
 /* A few vectors for each thread: more threads only wait for each other at barriers. */
 static unsigned threads_for(const hk_gpu_code *k, size_t chunk) {
-  size_t wanted = round_up(chunk / 64, 32);
+  size_t wanted = hk_round_up(chunk / 64, 32);
   if (wanted < 96) wanted = 96;
   return wanted < k->threads ? (unsigned)wanted : k->threads;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+#include "../base/iface.h" /* hk_addr_same_host */
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../transport/net/net.h"
@@ -118,15 +119,13 @@ static hk_status listen_at(hk_addr *a, int *fd) {
 }
 
 /* Are the two ends of the control connection addresses of one host? */
-static bool same_host(int fd) {
+static bool ends_on_one_host(int fd) {
   hk_addr here, there;
   socklen_t n = sizeof here, m = sizeof there;
   memset(&here, 0, sizeof here);
   memset(&there, 0, sizeof there);
   if (getsockname(fd, &here.sa, &n) != 0 || getpeername(fd, &there.sa, &m) != 0) return false;
-  hk_addr_set_port(&here, 0);
-  hk_addr_set_port(&there, 0);
-  return hk_addr_equal(&here, &there);
+  return hk_addr_same_host(&here, &there);
 }
 
 static hk_status pair_new(bool sends, int fd, const uint8_t key[PAIR_KEY], pair **out) {
@@ -281,7 +280,7 @@ static hk_status open_link(pair *p) {
                    "the peer at %s has HOCKET_SLOTS=%u and HOCKET_SLOT_BYTES=%u, this rank %u and %u: set them alike",
                    hk_addr_format(&p->control, text), p->theirs.nslots, p->theirs.slot_bytes, p->mine.nslots,
                    p->mine.slot_bytes);
-  if (same_host(p->fd)) p->peers[1].host = p->peers[0].host;
+  if (ends_on_one_host(p->fd)) p->peers[1].host = p->peers[0].host;
   memcpy(facts[me], p->mine.facts, HK_FACT_BYTES);
   memcpy(facts[1 - me], p->theirs.facts, HK_FACT_BYTES);
   HK_TRY(hk_transport_net.join(p->state, facts), out);

@@ -68,18 +68,17 @@ double hk_program_moved(const hk_program *p, int refers) {
   return moved / p->blocks;
 }
 
-static size_t round_up(size_t n) { return (n + 7) & ~(size_t)7; }
 static void place(hk_program *p, uint32_t *at, size_t *used, const void *from, size_t bytes) {
   *at = (uint32_t)*used;
   if (bytes) memcpy((char *)p + *used, from, bytes);
-  *used = round_up(*used + bytes);
+  *used = hk_round_up(*used + bytes, 8);
 }
 
 hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, const hk_link_need *links,
                               const hk_instr *instrs, const hk_operand *operands, hk_program **out) {
-  size_t used = round_up(sizeof *head);
-  size_t bytes = used + round_up(head->nlanes * sizeof *lanes) + head->ninstrs * sizeof *instrs +
-                 head->noperands * sizeof *operands + round_up(head->nlinks * sizeof *links);
+  size_t used = hk_round_up(sizeof *head, 8);
+  size_t bytes = used + hk_round_up(head->nlanes * sizeof *lanes, 8) + head->ninstrs * sizeof *instrs +
+                 head->noperands * sizeof *operands + hk_round_up(head->nlinks * sizeof *links, 8);
   hk_program *p = bytes > UINT32_MAX ? NULL : calloc(1, bytes);
   *out = p;
   if (!p) return HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of %zu bytes", bytes);

@@ -56,17 +56,13 @@ uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned
 
 /* ---- colours ---- */
 
-static uint64_t mix(uint64_t h, uint64_t x) {
-  h = (h ^ x) * 0x9e3779b97f4a7c15u;
-  return h ^ h >> 32;
-}
-
 /* The effect of a move, without the numbers of blocks. */
 static uint64_t move_hash(const hk_program *p, const hk_instr *in) {
   const hk_operand *o = hk_instr_operands(p, in);
-  uint64_t h = mix(in->flags & (HK_INSTR_COPY | HK_INSTR_IN_SWITCH), (uint64_t)in->ndst << 32 | in->nsrc);
+  uint64_t h = hk_topo_mix(in->flags & (HK_INSTR_COPY | HK_INSTR_IN_SWITCH), (uint64_t)in->ndst << 32 | in->nsrc);
   for (unsigned k = 0; k < (unsigned)in->ndst + in->nsrc; k++)
-    h = mix(h, (uint64_t)o[k].space << 32 | (uint64_t)o[k].flags << 16 | (o[k].space == HK_LINK ? o[k].link : 0));
+    h = hk_topo_mix(h,
+                    (uint64_t)o[k].space << 32 | (uint64_t)o[k].flags << 16 | (o[k].space == HK_LINK ? o[k].link : 0));
   return h;
 }
 
@@ -99,17 +95,17 @@ static uint64_t lane_hash(const hk_program *p, const hk_lane *lane) {
       body = then(body, (sequence){.hash = move_hash(p, in), .power = 0x9e3779b97f4a7c15u});
     all = then(all, repeated(body, count));
   }
-  return mix(all.hash, all.power);
+  return hk_topo_mix(all.hash, all.power);
 }
 
 /* The effect of a program, without the numbers of blocks and peers. */
 static uint64_t shape_hash(const hk_program *p) {
-  uint64_t h = mix(p->nlanes, p->nlinks);
+  uint64_t h = hk_topo_mix(p->nlanes, p->nlinks);
   const hk_lane *lanes = hk_program_lanes(p);
   const hk_link_need *links = hk_program_links(p);
-  for (unsigned i = 0; i < p->nlanes; i++) h = mix(h, lane_hash(p, &lanes[i]));
+  for (unsigned i = 0; i < p->nlanes; i++) h = hk_topo_mix(h, lane_hash(p, &lanes[i]));
   for (uint32_t i = 0; i < p->nlinks; i++)
-    h = mix(h, (uint64_t)links[i].kind << 16 | (uint64_t)links[i].lane << 8 | links[i].channel);
+    h = hk_topo_mix(h, (uint64_t)links[i].kind << 16 | (uint64_t)links[i].lane << 8 | links[i].channel);
   return h;
 }
 
@@ -143,21 +139,22 @@ static hk_status add_joint(folding *f, uint32_t host, uint64_t what) {
 static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
   hk_status rc = HK_OK;
   hk_world *w = f->w;
-  uint64_t h = mix(hk_world_topo(w, host)->hash, w->first_rank[host + 1] - w->first_rank[host]);
+  uint64_t h = hk_topo_mix(hk_world_topo(w, host)->hash, w->first_rank[host + 1] - w->first_rank[host]);
   f->first[host] = f->n;
   for (uint32_t r = w->first_rank[host]; r < w->first_rank[host + 1]; r++) {
     const hk_program *p, *other;
     HK_TRY(hk_programs_get(programs, (int)r, 0, &p), out);
-    h = mix(h, shape_hash(p));
+    h = hk_topo_mix(h, shape_hash(p));
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t i = 0; i < p->nlinks; i++) {
       uint32_t peer = l[i].peer, at = (uint32_t)w->seats[peer].host;
       if (l[i].kind == HK_LINK_MCAST_SEND) continue;
       HK_TRY(hk_programs_get(programs, (int)peer, 0, &other), out);
       uint32_t back = hk_link_find(other, hk_link_other_side((hk_link_kind)l[i].kind), (int)r, l[i].channel, 0);
-      uint64_t what = mix(mix((uint64_t)(r - w->first_rank[host]) << 32 | i, peer - w->first_rank[at]), back);
+      uint64_t what =
+          hk_topo_mix(hk_topo_mix((uint64_t)(r - w->first_rank[host]) << 32 | i, peer - w->first_rank[at]), back);
       if (at == (uint32_t)host)
-        h = mix(h, what);
+        h = hk_topo_mix(h, what);
       else
         HK_TRY(add_joint(f, at, what), out);
     }
@@ -185,7 +182,7 @@ static void recolour(folding *f) {
   for (int h = 0; h < f->w->c->nhosts; h++) {
     uint64_t x = f->colour[h];
     for (size_t i = f->first[h]; i < f->first[h + 1]; i++)
-      x = mix(x, mix(f->joints[i].what, f->colour[f->joints[i].host]));
+      x = hk_topo_mix(x, hk_topo_mix(f->joints[i].what, f->colour[f->joints[i].host]));
     f->next[h] = x;
   }
   uint64_t *swap = f->colour;
@@ -203,7 +200,7 @@ static hk_status represent(const folding *f) {
   if (!table) return HK_FAIL_ERRNO("no memory to fold %d hosts", n);
   memset(table, 0xff, room * sizeof *table);
   for (int h = 0; h < n; h++) {
-    size_t at = mix(f->colour[h], 7) & (room - 1);
+    size_t at = hk_topo_mix(f->colour[h], 7) & (room - 1);
     while (table[at] != HK_NOBODY && f->colour[table[at]] != f->colour[h]) at = (at + 1) & (room - 1);
     if (table[at] == HK_NOBODY) {
       table[at] = (uint32_t)h;

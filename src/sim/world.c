@@ -18,15 +18,10 @@ int hk_world_leaf(const hk_world *w, int host, const hk_node *net) {
   return f->rail ? rail_of(net) * w->leaves_per_rail + group : group;
 }
 
-static uint64_t mix(uint64_t h, uint64_t x) {
-  h = (h ^ x) * 0x9e3779b97f4a7c15u;
-  return h ^ h >> 29;
-}
-
 int hk_world_spine(const hk_world *w, int from_host, const hk_node *from, int to_host, const hk_node *to, int channel) {
   if (w->spines <= 1) return 0;
-  uint64_t h = mix(mix(mix(w->seed + 1, (uint64_t)from_host), from->id), (uint64_t)to_host);
-  return (int)(mix(mix(h, to->id), (uint64_t)channel) % (uint64_t)w->spines);
+  uint64_t h = hk_topo_mix(hk_topo_mix(hk_topo_mix(w->seed + 1, (uint64_t)from_host), from->id), (uint64_t)to_host);
+  return (int)(hk_topo_mix(hk_topo_mix(h, to->id), (uint64_t)channel) % (uint64_t)w->spines);
 }
 
 double hk_world_uplink(const hk_world *w) {
