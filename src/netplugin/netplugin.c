@@ -154,7 +154,7 @@ static int accept_v6(void *listener, void **comm) {
     l->begun = NULL;
   }
 out:
-  if (rc != HK_OK || (l->begun && l->begun->step == PAIR_STRANGER)) { /* the right peer may still connect */
+  if (rc != HK_OK || (l->begun && l->begun->step == PAIR_WRONG_KEY)) { /* the right peer may still connect */
     pair_free(l->begun);
     l->begun = NULL;
   }

@@ -22,7 +22,7 @@
 
 enum {
   PAIR_KEY = 16,
-  PAIR_MAIL = 40,                     /* data connections that have arrived and are not taken yet */
+  PAIR_ARRIVED = 40,                  /* data connections that have arrived and are not taken yet */
   PAIR_REQUESTS = 32,                 /* as many as NCCL has under way on a connection */
   PAIR_IN_HEADER = HK_SLOT_INLINE - 8 /* bytes that are sent with the size */
 };
@@ -49,12 +49,12 @@ typedef struct pair_tag { /* first on a data connection */
 } pair_tag;
 
 /* A data connection that has arrived and is not taken yet. */
-typedef struct pair_call {
+typedef struct pair_conn {
   int fd;
   pair_tag first;
   size_t got;        /* of `first` */
   uint64_t until_ns; /* when it must have arrived */
-} pair_call;
+} pair_conn;
 
 typedef struct pair_request {
   struct pair *pair;
@@ -71,12 +71,12 @@ typedef struct pair_memory {
 } pair_memory;
 
 typedef enum pair_step {
-  PAIR_DIALLING,
-  PAIR_GREETING,
+  PAIR_CONNECTING,
+  PAIR_EXCHANGING,
   PAIR_OPENING,
   PAIR_READY,
   PAIR_BROKEN,
-  PAIR_STRANGER /* the process that connected to the listener does not have the key */
+  PAIR_WRONG_KEY /* the process that connected to the listener does not have the key */
 } pair_step;
 
 typedef struct pair {
@@ -93,8 +93,8 @@ typedef struct pair {
   hk_link link;
   bool open;
   uint64_t deadline_ns; /* of connecting */
-  pair_call mail[PAIR_MAIL];
-  int nmail;
+  pair_conn arrived[PAIR_ARRIVED];
+  int narrived;
   uint64_t posted, done; /* requests */
   pair_request requests[PAIR_REQUESTS], flushes[PAIR_REQUESTS];
 } pair;

@@ -12,7 +12,7 @@
 #include "../transport/net/net.h"
 #include "netplugin.h"
 
-enum { SECOND_NS = 1000000000, IFACES = 32, CALL_S = 10 /* for the first bytes of a connection */ };
+enum { SECOND_NS = 1000000000, IFACES = 32, ARRIVAL_S = 10 /* for the first bytes of a connection */ };
 static const uint64_t MAGIC = 0x4f434b45542e4e50; /* "OCKET.NP" */
 
 /* ---- data connections, in place of the bootstrap's ---- */
@@ -59,7 +59,7 @@ out:
 }
 
 /* Reads the first bytes of a connection, as far as they have arrived; false: nothing arrives, or the key is wrong. */
-static bool hear(const pair *p, pair_call *c) {
+static bool read_tag(const pair *p, pair_conn *c) {
   while (c->got < sizeof c->first) {
     ssize_t n = recv(c->fd, (char *)&c->first + c->got, sizeof c->first - c->got, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
@@ -72,25 +72,25 @@ static bool hear(const pair *p, pair_call *c) {
 
 /* The connection now belongs to the caller. */
 static int release(pair *p, int i) {
-  int fd = p->mail[i].fd;
-  p->mail[i] = p->mail[--p->nmail];
+  int fd = p->arrived[i].fd;
+  p->arrived[i] = p->arrived[--p->narrived];
   return fd;
 }
 
 static void take_calls(pair *p) {
   int fd;
-  while (p->nmail < PAIR_MAIL && (fd = accept4(p->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0)
-    p->mail[p->nmail++] = (pair_call){.fd = fd, .until_ns = hk_now_ns() + CALL_S * (uint64_t)SECOND_NS};
-  for (int i = p->nmail - 1; i >= 0; i--)
-    if (!hear(p, &p->mail[i])) close(release(p, i));
+  while (p->narrived < PAIR_ARRIVED && (fd = accept4(p->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0)
+    p->arrived[p->narrived++] = (pair_conn){.fd = fd, .until_ns = hk_now_ns() + ARRIVAL_S * (uint64_t)SECOND_NS};
+  for (int i = p->narrived - 1; i >= 0; i--)
+    if (!read_tag(p, &p->arrived[i])) close(release(p, i));
 }
 
 static int take(void *arg, int peer, uint64_t tag) {
   pair *p = arg;
   (void)peer;
   take_calls(p);
-  for (int i = 0; i < p->nmail; i++)
-    if (p->mail[i].got == sizeof p->mail[i].first && p->mail[i].first.tag == tag) return release(p, i);
+  for (int i = 0; i < p->narrived; i++)
+    if (p->arrived[i].got == sizeof p->arrived[i].first && p->arrived[i].first.tag == tag) return release(p, i);
   return -1;
 }
 
@@ -173,7 +173,7 @@ void pair_free(pair *p) {
   if (!p) return;
   if (p->open) hk_transport_net.close(&p->link);
   if (p->state) hk_transport_net.detach(p->state);
-  while (p->nmail) close(release(p, 0));
+  while (p->narrived) close(release(p, 0));
   if (p->listener >= 0) close(p->listener);
   if (p->fd >= 0) close(p->fd);
   free(p);
@@ -228,7 +228,7 @@ hk_status pair_answer(pair_listener *l, pair **out) {
     return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? HK_OK : HK_FAIL_ERRNO("accept failed");
   HK_TRY(pair_new(false, fd, l->key, out), out);
   (*out)->control = from;
-  (*out)->step = PAIR_GREETING;
+  (*out)->step = PAIR_EXCHANGING;
 out:
   return rc;
 }
@@ -244,12 +244,12 @@ static hk_status lost(pair *p, const char *doing, int err) {
   if (p->sends || is_known(p)) return broken(p, doing, err);
   HK_INFO(HK_SUB_NET, "the net plugin closes the connection of %s, which does not have the key",
           hk_addr_format(&p->control, text));
-  p->step = PAIR_STRANGER;
+  p->step = PAIR_WRONG_KEY;
   return HK_OK;
 }
 
 /* The side that connects sends the key first: the key is not sent to an unknown program. */
-static hk_status greet(pair *p) {
+static hk_status exchange_hello(pair *p) {
   while (p->got < sizeof p->theirs) {
     ssize_t n = recv(p->fd, (char *)&p->theirs + p->got, sizeof p->theirs - p->got, 0);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
@@ -298,11 +298,11 @@ out:
 hk_status pair_advance(pair *p) {
   hk_status rc = HK_OK;
   bool moved;
-  if (p->step == PAIR_DIALLING) {
+  if (p->step == PAIR_CONNECTING) {
     struct pollfd wait = {.fd = p->fd, .events = POLLOUT};
-    if (poll(&wait, 1, 0) > 0) p->step = PAIR_GREETING;
+    if (poll(&wait, 1, 0) > 0) p->step = PAIR_EXCHANGING;
   }
-  if (p->step == PAIR_GREETING) HK_TRY(greet(p), out);
+  if (p->step == PAIR_EXCHANGING) HK_TRY(exchange_hello(p), out);
   if (p->step == PAIR_OPENING) {
     if (!p->open) HK_TRY(open_link(p), out);
     HK_TRY(hk_transport_net.progress(p->state, &moved), out);

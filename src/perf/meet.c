@@ -21,7 +21,7 @@
 #include <unistd.h>
 #include "launch.h"
 
-enum { WAIT_SECONDS = 300, TELL_SECONDS = 5, GREETING_SECONDS = 2, MAX_ADDRESSES = 16, ADDRESS_ROOM = 256 };
+enum { WAIT_SECONDS = 300, REPORT_SECONDS = 5, GREETING_SECONDS = 2, MAX_ADDRESSES = 16, ADDRESS_ROOM = 256 };
 
 typedef struct meeting {
   char path[1024]; /* not empty: the file is used */
@@ -228,7 +228,7 @@ static void meet_all(perf_launch *l, meeting *m) {
   if (m->path[0]) own_addresses(m, local), write_file(m);
   for (int p = 0; p < l->nprocs; p++) l->oob.fds[p] = -1;
   double start = perf_now();
-  bool told = false;
+  bool reported = false;
   while (missing) {
     char where[1200];
     describe(m, where, sizeof where);
@@ -238,9 +238,9 @@ static void meet_all(perf_launch *l, meeting *m) {
       l->oob.fds[proc] = fd, missing--;
     else if (fd >= 0)
       close(fd);
-    if (missing && !told && perf_now() - start > TELL_SECONDS) {
+    if (missing && !reported && perf_now() - start > REPORT_SECONDS) {
       fprintf(stderr, "# process 0 waits %s for %d of %d processes\n", where, missing, l->nprocs);
-      told = true;
+      reported = true;
     }
     if (missing && perf_now() - start > WAIT_SECONDS) {
       if (m->path[0]) unlink(m->path);
@@ -266,16 +266,16 @@ static bool read_file(meeting *m) {
   return good && m->nhosts;
 }
 
-static int try_host(const perf_launch *l, const meeting *m, const char *host, bool *told) {
+static int try_host(const perf_launch *l, const meeting *m, const char *host, bool *reported) {
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
   char port[16], answer;
   snprintf(port, sizeof port, "%d", m->port);
   int error = getaddrinfo(host, port, &hints, &list);
   if (error) { /* the name may become known later; the user learns of the error now */
-    if (!*told)
+    if (!*reported)
       fprintf(stderr, "# process %d cannot resolve '%s', the host of process 0, yet: %s\n", l->proc, host,
               gai_strerror(error));
-    *told = true;
+    *reported = true;
     return -1;
   }
   greeting g = {.token = m->token, .nprocs = l->nprocs, .proc = l->proc};
@@ -305,11 +305,11 @@ static int try_host(const perf_launch *l, const meeting *m, const char *host, bo
 static void meet_first(perf_launch *l, meeting *m) {
   double start = perf_now();
   long pause_ms = 10;
-  bool told = false;
+  bool reported = false;
   for (;;) {
     int fd = -1;
     if (!m->path[0] || read_file(m))
-      for (int i = 0; i < m->nhosts && fd < 0; i++) fd = try_host(l, m, m->hosts[i], &told);
+      for (int i = 0; i < m->nhosts && fd < 0; i++) fd = try_host(l, m, m->hosts[i], &reported);
     if (fd >= 0) {
       l->oob.fds[0] = fd;
       return;

@@ -240,7 +240,7 @@ static void set_queues(coarse *c) {
 
 static void again(coarse *c, uint32_t thread) { c->todo[c->ntodo++] = thread; }
 
-static hk_status tell(coarse *c, const hk_side *e, double at) {
+static hk_status notify(coarse *c, const hk_side *e, double at) {
   hk_status rc = HK_OK;
   for (uint32_t i = 0; i < e->ntargets; i++) {
     hk_side *to = &c->s->sides[c->s->targets[e->first_target + i]];
@@ -281,7 +281,7 @@ static hk_status send(coarse *c, hk_side *e, size_t bytes, double at) {
     if (*free_at < at) *free_at = at;
     at = *free_at += us;
   }
-  return tell(c, e, at + e->us);
+  return notify(c, e, at + e->us);
 }
 
 /* When the instruction's links are ready; -1: not known yet. */
@@ -325,7 +325,7 @@ static hk_status run_thread(coarse *c, uint32_t k) {
       hk_side *e = side_of(c, t, &o[n]);
       hk_times_pop(&e->times);
       e->consumed++;
-      HK_TRY(tell(c, e, at + e->us), out);
+      HK_TRY(notify(c, e, at + e->us), out);
     }
     if (hk_cursor_next(&t->at, &s->sizes, (unsigned)s->all_channels)) continue;
     t->state = HK_T_DONE;

@@ -262,17 +262,17 @@ uint32_t hk_world_switch_edge(const hk_world *w, int rank, bool down) {
 
 static void name_in_host(const hk_world *w, int host, uint32_t at, char *text, size_t room) {
   const hk_topo *t = hk_world_topo(w, host);
-  char from[HK_NODE_LABEL], to[HK_NODE_LABEL], stands[32] = "";
-  if (w->size[host] > 1) snprintf(stands, sizeof stands, " (and %u like it)", w->size[host] - 1);
+  char from[HK_NODE_LABEL], to[HK_NODE_LABEL], others[32] = "";
+  if (w->size[host] > 1) snprintf(others, sizeof others, " (and %u like it)", w->size[host] - 1);
   if (at < t->nedges) {
     hk_node_label(&t->nodes[t->edges[at].from], from);
     hk_node_label(&t->nodes[t->edges[at].to], to);
-    snprintf(text, room, "host %d%s: %s -> %s", host, stands, from, to);
+    snprintf(text, room, "host %d%s: %s -> %s", host, others, from, to);
     return;
   }
   bool cores = at >= t->nedges + t->nnodes;
   hk_node_label(&t->nodes[at - t->nedges - (cores ? t->nnodes : 0)], from);
-  snprintf(text, room, "host %d%s: %s of %s", host, stands, cores ? "cores" : "memory", from);
+  snprintf(text, room, "host %d%s: %s of %s", host, others, cores ? "cores" : "memory", from);
 }
 
 void hk_world_name(const hk_world *w, uint32_t resource, char *text, size_t room) {

@@ -79,9 +79,9 @@ static void print_excluded(const hk_plan_report *r) {
   heading("Not possible here");
   for (int i = 0; i < r->n; i++) {
     const char *why = r->rows[i].why;
-    bool told = !why[0];
-    for (int k = 0; k < i && !told; k++) told = !strcmp(r->rows[k].why, why);
-    if (told) continue;
+    bool known = !why[0];
+    for (int k = 0; k < i && !known; k++) known = !strcmp(r->rows[k].why, why);
+    if (known) continue;
     char text[700];
     int n = snprintf(text, sizeof text, "%s: ", why);
     for (int k = i; k < r->n && n < (int)sizeof text - 32; k++)

@@ -124,14 +124,14 @@ int hk_sim_view_can_plot(const char *file) {
 
 static void panel(const hk_sim_view *v, FILE *g, const char *title, const char *unit, int column) {
   fprintf(g, "set ylabel '%s'\nset title '%s of %s'\nplot ", unit, title, hk_coll_name(v->coll));
-  int told = -1;
+  int last = -1;
   for (int i = 0; i < v->nrows; i++) {
     const hk_sim_row *r = &v->rows[i];
-    if (r->series == told) continue;
-    fprintf(g, "%s$series%d using 1:%d with linespoints pt 7 ps 0.4 lw 1.5 title \"%s%s%s\"", told < 0 ? "" : ", ",
+    if (r->series == last) continue;
+    fprintf(g, "%s$series%d using 1:%d with linespoints pt 7 ps 0.4 lw 1.5 title \"%s%s%s\"", last < 0 ? "" : ", ",
             r->series, column, v->nsites > 1 || !r->wanted ? r->site->name : "", v->nsites > 1 && r->wanted ? " " : "",
             r->wanted ? r->wanted : "");
-    told = r->series;
+    last = r->series;
   }
   fputs("\n", g);
 }

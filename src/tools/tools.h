@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A command of `hocket` is a file, src/tools/<name>.c, or a folder, src/tools/<name>/, that defines `const hk_tool
- * hk_tool_<name>`, and one line in commands.def.  Everything about its command line is data: parsing, --help, the manual page
- * and the shells' completion are made from one table.  Example:
+ * hk_tool_<name>`, and one line in commands.def. Everything about its command line is data: parsing, --help, the manual
+ * page and the shells' completion are made from one table. Example:
  *
  *   typedef struct options { hk_coll coll; size_t bytes; bool json; const char *machine; } options;
  *   static const hk_tool_option rows[] = {

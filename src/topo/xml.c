@@ -19,9 +19,9 @@ static const char *base_name(const char *path) {
   return slash ? slash + 1 : path;
 }
 
-hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, size_t bytes, hk_xml_tell *tell,
+hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, size_t bytes, hk_xml_sink *sink,
                             void *arg) {
-  hk_xml_report r = {.file = name, .tell = tell, .arg = arg};
+  hk_xml_report r = {.file = name, .sink = sink, .arg = arg};
   hk_xml_tree *tree = hk_xml_parse(text, bytes, &r);
   *out = NULL;
   hk_status rc = tree ? build(out, base_name(name), tree, &r) : hk_xml_status(&r);
@@ -29,13 +29,13 @@ hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, s
   return rc;
 }
 
-hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_tell *tell, void *arg) {
+hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, void *arg) {
   char *text;
   size_t bytes;
   hk_status rc;
   *out = NULL;
   HK_TRY(hk_xml_read_file(path, &text, &bytes), out);
-  rc = hk_topo_parse_xml(out, path, text, bytes, tell, arg);
+  rc = hk_topo_parse_xml(out, path, text, bytes, sink, arg);
   free(text);
 out:
   return rc;
@@ -206,9 +206,9 @@ out:
   return rc;
 }
 
-hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *detected, hk_xml_tell *tell,
+hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *detected, hk_xml_sink *sink,
                                 void *arg) {
-  hk_xml_report r = {.file = path, .tell = tell, .arg = arg}, alone = {.file = path};
+  hk_xml_report r = {.file = path, .sink = sink, .arg = arg}, alone = {.file = path};
   hk_xml_tree *tree = NULL;
   hk_topo *checked = NULL;
   char *text = NULL;

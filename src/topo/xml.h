@@ -14,20 +14,20 @@ typedef struct hk_xml_finding {
   bool error; /* else a remark: the file is usable */
   char text[200];
 } hk_xml_finding;
-typedef void hk_xml_tell(void *arg, const hk_xml_finding *finding);
+typedef void hk_xml_sink(void *arg, const hk_xml_finding *finding);
 
 /* False: the library was built without expat, and all functions that read XML fail and say so. */
 bool hk_xml_available(void);
 
-/* Reads a topology. The first error is the status's message ("file:line: what; what to do"). All findings go to `tell`
+/* Reads a topology. The first error is the status's message ("file:line: what; what to do"). All findings go to `sink`
  * (may be NULL); the linter is just this. The result is finished. */
-hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_tell *tell, void *arg);
-hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, size_t bytes, hk_xml_tell *tell,
+hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, void *arg);
+hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, size_t bytes, hk_xml_sink *sink,
                             void *arg);
 hk_status hk_topo_write_xml(const hk_topo *t, FILE *to);
 /* NCCL's rule for NCCL_TOPO_FILE: the file's attributes and its PCI tree have priority, `detected` gives what the file
  * does not say, and devices that only the file has are left out, because this machine does not have them. */
-hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *detected, hk_xml_tell *tell, void *arg);
+hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *detected, hk_xml_sink *sink, void *arg);
 
 /* The channels of this pattern; *out is NULL if the file has none, and then the search decides. `what` has the nodes of
  * the ranks. */

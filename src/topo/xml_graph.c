@@ -107,15 +107,15 @@ static void read_class(hk_xml_report *r, const hk_xml_node *xml, const char *nam
 
 static hk_status read_graph(reader *b, const hk_xml_node *xml, hk_pattern pattern) {
   hk_status rc = HK_OK;
-  long told = 0;
+  long stated = 0;
   int n = 0;
   for (const hk_xml_node *x = xml->first; x; x = x->next) n += !strcmp(x->name, "channel");
   if (n < 1 || n > HK_CHANNEL_LIMIT) {
     hk_xml_say(b->r, xml, true, "a <graph> with %d channels; 1 to %d are possible", n, HK_CHANNEL_LIMIT);
     return HK_OK;
   }
-  if (hk_xml_int(b->r, xml, "nchannels", false, 0, 65535, &told) && told != n)
-    hk_xml_say(b->r, xml, false, "nchannels=\"%ld\", but there are %d <channel>", told, n);
+  if (hk_xml_int(b->r, xml, "nchannels", false, 0, 65535, &stated) && stated != n)
+    hk_xml_say(b->r, xml, false, "nchannels=\"%ld\", but there are %d <channel>", stated, n);
   HK_TRY(new_channels(&b->c, pattern, b->what->nranks, n), out);
   read_class(b->r, xml, "typeintra", &b->c->intra_cls);
   read_class(b->r, xml, "typeinter", &b->c->inter_cls);

@@ -19,12 +19,12 @@ static void say(hk_xml_report *r, int line, int column, bool error, const char *
   for (char *c = f.text; *c; c++) /* --- Memory: all parts of a tree live as long as the tree --- */
     if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
   if (error && !r->errors++) snprintf(r->first, sizeof r->first, "%.150s:%d:%d: %s", r->file, line, column, f.text);
-  int told = error ? r->errors - 1 : r->remarks++;
-  if (!r->tell || told > HK_XML_FINDINGS) return;
-  if (told == HK_XML_FINDINGS)
+  int reported = error ? r->errors - 1 : r->remarks++;
+  if (!r->sink || reported > HK_XML_FINDINGS) return;
+  if (reported == HK_XML_FINDINGS)
     snprintf(f.text, sizeof f.text, "more than %d %s; the others are not shown", HK_XML_FINDINGS,
              error ? "errors" : "remarks");
-  r->tell(r->arg, &f);
+  r->sink(r->arg, &f);
 }
 
 void hk_xml_say_at(hk_xml_report *r, int line, int column, bool error, const char *format, ...) {

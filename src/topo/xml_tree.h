@@ -35,10 +35,10 @@ typedef struct hk_xml_tree {
   int nodes;
 } hk_xml_tree;
 
-/* Where findings go: to `tell`, and the first error also into `first`. */
+/* Where findings go: to `sink`, and the first error also into `first`. */
 typedef struct hk_xml_report {
   const char *file;
-  hk_xml_tell *tell;
+  hk_xml_sink *sink;
   void *arg;
   int errors, remarks;
   char first[400];

@@ -10,14 +10,14 @@
 #include "../../topo/xml.h"
 #include "doctor.h"
 
-static void tell(void *arg, bool wrong, const char *text) {
+static void report(void *arg, bool wrong, const char *text) {
   hk_doctor_say(arg, wrong ? HK_DOC_PROBLEM : HK_DOC_NOTE, NULL, "%s", text);
 }
 
 void hk_doctor_variables(hk_doctor *d) {
   int before = d->n;
   if (!d->live) return;
-  hk_param_check(tell, d);
+  hk_param_check(report, d);
   for (int i = before; i < d->n; i++)
     if (d->at[i].state == HK_DOC_PROBLEM) snprintf(d->at[i].fix, sizeof d->at[i].fix, "hocket env");
   if (d->n == before) hk_doctor_say(d, HK_DOC_OK, NULL, "every NCCL_ and HOCKET_ variable is known");

@@ -41,17 +41,17 @@ static int connected(int fd, uint64_t deadline_ns) {
 /* Listens on the address and connects to it, as ranks of one host do over TCP; 0 or errno. */
 static int reach_self(const hk_addr *addr) {
   hk_addr at = *addr;
-  int door = -1, out = -1, in = -1, code;
+  int listener = -1, out = -1, in = -1, code;
   uint64_t deadline = hk_now_ns() + PATIENCE_MS * UINT64_C(1000000);
-  if (hk_listen(&at, 1, &door) != HK_OK) return errno ? errno : EADDRNOTAVAIL;
+  if (hk_listen(&at, 1, &listener) != HK_OK) return errno ? errno : EADDRNOTAVAIL;
   if (hk_connect_start(&at, &out) != HK_OK) {
     code = errno ? errno : ENETUNREACH;
   } else {
-    code = ready(door, POLLIN, deadline) ? 0 : ETIMEDOUT;
-    if (code == 0 && (in = accept(door, NULL, NULL)) < 0) code = errno;
+    code = ready(listener, POLLIN, deadline) ? 0 : ETIMEDOUT;
+    if (code == 0 && (in = accept(listener, NULL, NULL)) < 0) code = errno;
     if (code == 0) code = connected(out, deadline);
   }
-  close(door);
+  close(listener);
   if (out >= 0) close(out);
   if (in >= 0) close(in);
   return code;
@@ -114,14 +114,14 @@ void hk_doctor_interfaces(hk_doctor *d) {
 
 /* Answers with this host's addresses, one a line, the port, and its RDMA ports. Then waits until the other side
  * closes. */
-static void serve(int fd, const hk_addr *door) {
+static void serve(int fd, const hk_addr *listener) {
   hk_iface list[IFACES];
   int n = IFACES;
   char addr[HK_ADDR_TEXT], text[ANSWER] = GREETING;
   size_t used = strlen(text);
   if (hk_ifaces(list, &n, NULL) != HK_OK) n = 0;
   for (int i = 0; i < n; i++) {
-    hk_addr_set_port(&list[i].addr, hk_addr_port(door));
+    hk_addr_set_port(&list[i].addr, hk_addr_port(listener));
     hk_addr_format(&list[i].addr, addr);
     int w = snprintf(text + used, sizeof text - used, "%s %s\n", list[i].name, addr);
     if (w < 0 || used + (size_t)w >= sizeof text) break;

@@ -152,7 +152,7 @@ static hk_status look_at(hk_tune_table *t, const hk_tune_look *look) {
   s.npoints = list_points(look, t, points);
   s.rounds *= MORE_ROUNDS;
   if (!s.npoints) goto out;
-  HK_TRY(look->measure(&fresh, &s, look->tell), out);
+  HK_TRY(look->measure(&fresh, &s, look->progress), out);
   renew(t, &fresh);
 out:
   hk_tune_table_clear(&fresh);

@@ -207,11 +207,11 @@ static hk_status measure_point(rank_state *r, const hk_tune_point *p) {
   return HK_OK;
 }
 
-static hk_status measure_all(rank_state *r, void (*tell)(hk_coll, size_t)) {
+static hk_status measure_all(rank_state *r, void (*progress)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
   for (int i = 0; i < r->setup->npoints; i++) {
     const hk_tune_point *p = &r->setup->points[i];
-    if (r->rank == 0 && tell) tell(p->coll, p->bytes);
+    if (r->rank == 0 && progress) progress(p->coll, p->bytes);
     HK_TRY(measure_point(r, p), out);
   }
 out:
@@ -273,12 +273,12 @@ out:
 }
 
 /* In this process. It ends soon, so the kernel frees the communicators' memory. */
-static hk_status measure_between(shared *s, const hk_tune_setup *setup, void (*tell)(hk_coll, size_t)) {
+static hk_status measure_between(shared *s, const hk_tune_setup *setup, void (*progress)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
   rank_state r = {.s = s, .setup = setup, .rank = setup->rank, .busy_since = hk_now_ns()};
   settle_environment(setup);
   HK_TRY(join(&r), out);
-  HK_TRY(measure_all(&r, tell), out);
+  HK_TRY(measure_all(&r, progress), out);
 out:
   if (r.control) (void)(rc == HK_OK ? ncclCommDestroy(r.control) : ncclCommAbort(r.control));
   if (r.comm) (void)(rc == HK_OK ? ncclCommDestroy(r.comm) : ncclCommAbort(r.comm));
@@ -312,13 +312,13 @@ static void settle_place(const rank_state *r) {
 }
 
 /* In the child process; does not return. */
-static void run_rank(shared *s, const hk_tune_setup *setup, int round, int rank, void (*tell)(hk_coll, size_t)) {
+static void run_rank(shared *s, const hk_tune_setup *setup, int round, int rank, void (*progress)(hk_coll, size_t)) {
   rank_state r = {.s = s, .setup = setup, .rank = rank, .round = round, .busy_since = hk_now_ns()};
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   settle_environment(setup);
   hk_status rc = join(&r);
   settle_place(&r); /* only now, so that the communicator has seen all cores */
-  if (rc == HK_OK) rc = measure_all(&r, tell);
+  if (rc == HK_OK) rc = measure_all(&r, progress);
   if (rc != HK_OK && atomic_exchange(&s->failed, 1) == 0)
     snprintf(s->error, sizeof s->error, "rank %d: %s", rank, hk_last_error());
   if (rc == HK_OK && r.comm) ncclCommDestroy(r.comm);
@@ -338,7 +338,7 @@ static hk_status wait_for(shared *s, const pid_t *children, int n) {
   return rc;
 }
 
-static hk_status measure_round(shared *s, const hk_tune_setup *setup, int round, void (*tell)(hk_coll, size_t)) {
+static hk_status measure_round(shared *s, const hk_tune_setup *setup, int round, void (*progress)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
   pid_t children[HK_TUNE_RANKS];
   int n = 0;
@@ -347,7 +347,7 @@ static hk_status measure_round(shared *s, const hk_tune_setup *setup, int round,
   fflush(NULL);
   for (; n < setup->nranks; n++) {
     children[n] = fork();
-    if (children[n] == 0) run_rank(s, setup, round, n, tell);
+    if (children[n] == 0) run_rank(s, setup, round, n, progress);
     if (children[n] > 0) continue;
     atomic_store(&s->failed, 1);
     rc = HK_FAIL_ERRNO("no process for rank %d of %d", n, setup->nranks);
@@ -411,11 +411,11 @@ static hk_status make_table(hk_tune_table *out, const shared *s, int rounds, dou
 }
 
 static hk_status measure_rounds(hk_tune_table *out, shared *s, const hk_tune_setup *setup,
-                                void (*tell)(hk_coll, size_t)) {
+                                void (*progress)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
   double *us = NULL;
   for (int round = 0; round < setup->rounds; round++) {
-    HK_TRY(setup->between ? measure_between(s, setup, tell) : measure_round(s, setup, round, tell), out);
+    HK_TRY(setup->between ? measure_between(s, setup, progress) : measure_round(s, setup, round, progress), out);
     if (round == 0) HK_TRY(make_table(out, s, setup->rounds, &us), out);
     for (int i = 0; i < out->n && i < s->n; i++) {
       us[(size_t)round * (size_t)out->n + (size_t)i] = s->at[i].us;
@@ -428,7 +428,7 @@ out:
   return rc;
 }
 
-hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *setup, void (*tell)(hk_coll, size_t)) {
+hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *setup, void (*progress)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
   hk_tune_setup what = *setup;
   hk_tune_point *points = NULL;
@@ -440,7 +440,7 @@ hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *setup, void (
     what.points = points;
     if (!points) rc = HK_FAIL_ERRNO("no memory for a list of sizes");
   }
-  if (rc == HK_OK) rc = measure_rounds(out, s, &what, tell);
+  if (rc == HK_OK) rc = measure_rounds(out, s, &what, progress);
   free(points);
   munmap(s, sizeof *s);
   return rc;

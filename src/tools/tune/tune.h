@@ -53,9 +53,9 @@ typedef struct hk_tune_table {
   hk_tune_cell *at; /* grouped by collective and size */
 } hk_tune_table;
 
-/* `tell` (may be NULL) is called as sizes are done. Between hosts only rank 0 gets the table. */
-hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll coll, size_t bytes));
-typedef hk_status hk_tune_measurer(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll, size_t));
+/* `progress` (may be NULL) is called as sizes are done. Between hosts only rank 0 gets the table. */
+hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *s, void (*progress)(hk_coll coll, size_t bytes));
+typedef hk_status hk_tune_measurer(hk_tune_table *out, const hk_tune_setup *s, void (*progress)(hk_coll, size_t));
 void hk_tune_table_clear(hk_tune_table *t);
 
 /* What rows of measurements of the same things have in common: a row has its own level (an hour's, a round's), and some
@@ -88,7 +88,7 @@ typedef struct hk_tune_look {
   int njudges;
   int draw; /* at least this number that miss no limit too, and as many as do; 0: none */
   hk_tune_measurer *measure;
-  void (*tell)(hk_coll, size_t);
+  void (*progress)(hk_coll, size_t);
 } hk_tune_look;
 /* One pass: measures choices again, in new processes; these times replace the sweep's. */
 hk_status hk_tune_look_again(hk_tune_table *tables, int n, const hk_tune_look *look);

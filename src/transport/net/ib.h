@@ -44,8 +44,8 @@
 #include <poll.h>
 #include "../../base/silence.h"
 #include "ib_cm.h"
-#include "ib_gdr.h"
 #include "ib_port.h"
+#include "ib_verbs.h"
 #include "net.h"
 
 enum {
@@ -296,7 +296,7 @@ typedef struct hk_ib_ctx {
   hk_ib_gid_wish wish;
   struct {
     bool known, direct; /* the ports were examined; cards can register its memory */
-    hk_ib_flushing flushing;
+    uint8_t flushing;   /* hk_ib_flushing */
   } gpu;
 } hk_ib_ctx;
 

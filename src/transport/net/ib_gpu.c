@@ -80,10 +80,10 @@ static void settle_ports(hk_ib_ctx *x, finding *f) {
       x->nnear += f[i].cls == best;
     }
   }
-  x->gpu.flushing = hk_ib_flushing_of(x->env->gpu);
+  x->gpu.flushing = (uint8_t)hk_ib_flushing_of(x->env->gpu);
   if (x->gpu.direct)
     HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d %s", x->env->rank, x->env->gpu->limits.ordinal,
-            hk_ib_flushing_words(x->gpu.flushing));
+            hk_ib_flushing_words((hk_ib_flushing)x->gpu.flushing));
 }
 
 void hk_ib_gpu_find_ports(hk_ib_ctx *x) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "../../base/log.h"
 #include "ib.h"
+#include "ib_gdr.h"
 
 struct hk_ib_region {
   uintptr_t begin, end;
