@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The price where links move bytes by themselves and lanes run side by side (GPUs).  Two bounds, as in the simulator's flow
+ * The price if links move bytes by themselves and lanes run in parallel (GPUs). Two bounds, as in the simulator's flow
  * level (src/sim/coarse.c):
  *
- *   alone   nobody is in anybody's way: messages one behind another, and the bytes of the busiest lane at its own pace; or
- *           what the busiest link or memory has to carry, if that is longer
- *   shared  the messages, and then all bytes at the pace of the busiest link
+ *   alone   no contention: messages one after another, and the bytes of the busiest lane at its own speed; or the time
+ *           of the busiest link or memory, if that is longer
+ *   shared  the messages, and then all bytes at the speed of the busiest link
  *
- * The truth is nearer to the lower one: HK_GPU_SHARED.
+ * The actual time is nearer to the lower one: HK_GPU_SHARED.
  */
 #include <math.h>
 #include "cost.h"
@@ -35,7 +35,7 @@ static delay delays(const hk_machine *m, const hk_work *w, double far_part, doub
   return d;
 }
 
-/* Where all send to all, messages that meet at one port keep others waiting: simulated ports stand idle for a sixth to a
+/* If all send to all, messages that meet at one port make others wait: simulated ports are idle for a sixth to a
  * quarter of the time. */
 #define MEET 1.2
 
@@ -48,11 +48,12 @@ static double inside_us(const hk_machine *m, const hk_work *w) {
   double scattered = ring ? w->gpu.scattered : 1;
   double plain = (1 - scattered) * m->inside.ring_us_per_b + scattered * m->inside.mesh_us_per_b;
   double all = or_else(t->us_per_b, plain);
-  /* Two channels go in step.  Of more, some are in other steps already, and use what the rest leave free. */
+  /* Two channels are in the same step. With more, some are in other steps, and use the links that the rest leave
+   * free. */
   if (t->apart_us_per_b > 0 && m->channels > 2)
     all *= pow(t->apart_us_per_b / all, HK_GPU_SHARED * (1 - 2.0 / m->channels));
   if (all <= 0 || t->one_us_per_b <= all) return all;
-  /* So many orders fit side by side; channels that they are too few for go on some of them again. */
+  /* Extra channels reuse ring orders. */
   double c = m->channels, orders = t->one_us_per_b / all;
   return t->one_us_per_b * ceil(c / orders - ROUNDING) / c;
 }

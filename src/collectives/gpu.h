@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What software adds to a GPU's links.  The cost model and the simulator share these: they price the same library. */
+/* The times that software adds to a GPU's links. The cost model and the simulator share them: they price the same
+ * library. */
 #ifndef HK_COLLECTIVES_GPU_H
 #define HK_COLLECTIVES_GPU_H
 
 /* From a call to the first instruction, and from the last one to the end that a stream sees: the part of NCCL's latency
  * model (src/graph/tuning.cc, baseLat of a ring with LL) that does not depend on the steps. */
 #define HK_GPU_LAUNCH_US 6.6
-/* What a message with Simple takes longer than the links' latency (fences, flags, the block's barrier); LL takes none of it,
- * LL128 a part.  So that a ring's step over NVSwitch takes the 3.4, 1.9 and 0.6 us of NCCL's hwLat. */
+/* The time that a message with Simple takes beyond the links' latency (fences, flags, the block's barrier); LL takes
+ * none of it, LL128 a part. With it a ring's step over NVSwitch takes the 3.4, 1.9 and 0.6 us of NCCL's hwLat. */
 #define HK_GPU_SYNC_US 2.7
-/* The part of it during which the lane can do nothing else, and what any instruction takes. */
+/* The part of it during which the lane can do nothing else, and the time of any instruction. */
 #define HK_GPU_SYNC_LANE 0.3
 #define HK_GPU_INSTR_US 0.15
-/* One channel more: its blocks are launched too ... */
+/* The launch of another channel's blocks ... */
 #define HK_GPU_CHANNEL_US 0.05
-/* ... and begin one after the other.  Without it all channels would wait at the same moments and leave the links idle then;
- * real ones drift apart. */
+/* ... and the time by which they begin later. Without it all channels would wait at the same moments and leave the
+ * links idle then; real channels drift apart. */
 #define HK_GPU_STAGGER_US 0.25
 /* A proxy's part in a message between hosts: the trigger, the work request, the completion; not the lane's time. */
 #define HK_GPU_PROXY_US 1.0
-/* In-switch reduction and multicast reach this part of a link's bandwidth: 480 GB/s busbw of 8 H100 are 480 * 9 / 14 = 309
- * GB/s on the wire in each direction, of 370.8 (NCCL's nvlsEfficiency says 0.85). */
+/* In-switch reduction and multicast reach this part of a link's bandwidth: 480 GB/s busbw of 8 H100 are 480 * 9 / 14 =
+ * 309 GB/s on the wire in each direction, of 370.8 (NCCL's nvlsEfficiency says 0.85). */
 #define HK_GPU_IN_SWITCH 0.83
-#define HK_GPU_MEMORY_GBPS 1000.0 /* where the topology does not know */
+#define HK_GPU_MEMORY_GBPS 1000.0 /* if the topology does not have it */
 enum {
   HK_GPU_SLOT_BYTES = 512 << 10, /* with Simple: NCCL's 4 MiB buffers in 8 steps */
   HK_GPU_SLOTS = 8
 };
-/* How near to the upper of two bounds a time is, the lower one being that nobody is in anybody's way, the upper one that
- * all always are: lower^(1 - x) upper^x, fitted to the simulator's event level at 64 ranks. */
+/* The exponent x between two bounds of a time: lower^(1 - x) upper^x. The lower bound is without contention, the upper
+ * one with contention all the time. Fitted to the simulator's event level at 64 ranks. */
 #define HK_GPU_SHARED 0.3
 /* GB/s that one lane (a thread block) moves, by compute capability: NCCL's perChMaxRingLL128Bw and perChMaxTreeBw. */
 static inline double hk_gpu_lane_gbps(int sm) { return sm >= 100 ? 40 : sm >= 90 ? 36.7 : sm >= 80 ? 24 : 20; }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The machine of the cost model, from what the hosts have exchanged: see machine.h. */
 #include "machine.h"
 #include <stdlib.h>
 

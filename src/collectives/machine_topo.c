@@ -84,8 +84,9 @@ static void look_inside(home *h, hk_level *l) {
       us = max(us, p->us);
       if (p->gbps > 0) l->one_us_per_b = max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
     }
-  /* All at once nobody waits while any link is free; one place after the other each waits for the busiest link.  With a
-   * switch, or one narrow link, both are the same; where ways lead over several GPUs (meshes) programs are in the middle. */
+  /* All at once, no rank waits while a link is free; one place after the other, each waits for the busiest link. With a
+   * switch, or one narrow link, both are the same; where ways lead over several GPUs (meshes) programs are in the
+   * middle. */
   for (int by = 1; by < h->n; by++) in_turn += mesh_us(h, by);
   l->mesh_us_per_b = max(l->mesh_us_per_b, sqrt(mesh_us(h, 0) * in_turn));
   l->alpha_us = max(l->alpha_us, us);
@@ -197,11 +198,11 @@ hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_sea
   return HK_OK;
 }
 
-/* Plain guesses where the topology is not known: NVLink between GPUs, and a GPU's memory for the ranks that share one. */
+/* Guesses for an unknown topology: NVLink between GPUs, and a GPU's memory for the ranks that share one. */
 #define GUESSED_LINK_US 0.9
 #define GUESSED_LINK_GBPS 300
 #define GUESSED_MEMORY_GBPS 2000
-/* What goes through pinned host memory, at least: a write and a read over PCI. */
+/* The least cost of data through pinned host memory: a write and a read over PCI. */
 #define STAGED_US 1.5
 #define STAGED_GBPS 20
 
@@ -248,7 +249,7 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
                   .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (f->wide ? 1u << HK_PROTO_LL128 : 0),
                   .slot_bytes = f->slot_bytes};
-  /* What goes through host memory, or inside a GPU, has other ways than the links that were looked at. */
+  /* Data that goes through host memory, or stays inside a GPU, does not use the links that were priced above. */
   if (!f->staged && sharers <= 1) memcpy(m.traffic, p.traffic, sizeof m.traffic);
   return m;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Rules: the lines of a tuning file, parsed, kept and matched to a call: see rules.h. */
 #include "rules.h"
 #include <errno.h>
 #include <limits.h>

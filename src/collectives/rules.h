@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A tuning file: what to take for which calls, one rule a line, the first that fits counts.
+ * A tuning file: rules that choose an algorithm, protocol and channels for certain calls, one on each line. The first
+ * rule that matches is used.
  *
  *   # collective, bytes from, bytes to, ranks, hosts, algorithm, protocol, channels
  *   allreduce, 0, 64K, 8, 1, tree, *, *
  *   *, 1M, *, *, *, ring, Simple, 4
  *
- * A * stands for "any", or for "as the model finds best".  Sizes are those of the larger of a rank's buffers; K, M and G are
- * powers of 1024; `to` is included.  A rule whose algorithm cannot run, or is excluded by NCCL_ALGO, is passed over.
+ * A * means "any", or "the cheapest by the model". Sizes are those of the larger of a rank's buffers; K, M and G are
+ * powers of 1024; `to` is included. A rule whose algorithm cannot run, or is excluded by NCCL_ALGO, is skipped.
  */
 #ifndef HK_COLLECTIVES_RULES_H
 #define HK_COLLECTIVES_RULES_H
@@ -35,12 +36,13 @@ typedef struct hk_rules {
   hk_rule *at;
 } hk_rules;
 
-/* HK_ERR_ARGUMENT says file, line and what is wrong there. */
+/* Parses a file or a text. HK_ERR_ARGUMENT with file, line and the reason. */
 hk_status hk_rules_read(hk_rules **out, const char *path);
 hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text);
-hk_status hk_rules_add(hk_rules **to, const hk_rule *r); /* makes *to where it is NULL */
-uint64_t hk_rules_hash(const hk_rules *r);
-void hk_rules_free(hk_rules *r); /* NULL is fine */
+hk_status hk_rules_add(hk_rules **to, const hk_rule *r); /* appends; makes *to if it is NULL */
+uint64_t hk_rules_hash(const hk_rules *r);               /* equal rules have equal hashes on all ranks */
+void hk_rules_free(hk_rules *r);                         /* r may be NULL */
+/* Returns true if the rule applies to this call on this machine. */
 static inline bool hk_rule_fits(const hk_rule *r, const hk_machine *m, hk_coll coll, size_t bytes) {
   return (r->coll < 0 || r->coll == (int)coll) && bytes >= r->from && bytes <= r->to &&
          (r->via == HK_VIA_ANY ||

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What runs: the cheapest (algorithm, protocol, channels) that the machine can do and the user allows.  A pure function of
- * its arguments, so that ranks with equal arguments decide alike.
+ * The selector: the cheapest (algorithm, protocol, channels) that the machine can run and the user allows. A pure
+ * function of its arguments, so ranks with equal arguments get the same decision.
  */
 #ifndef HK_COLLECTIVES_SELECT_H
 #define HK_COLLECTIVES_SELECT_H
@@ -15,14 +15,15 @@ struct hk_rules; /* rules.h: a tuning file */
 typedef struct hk_wish {
   uint32_t barred[HK_COLL_COUNT];          /* bit i: not the i-th algorithm of the registry */
   uint8_t barred_protocols[HK_COLL_COUNT]; /* bit p: not protocol p */
-  int min_channels, max_channels;          /* 0: no wish */
+  int min_channels, max_channels;          /* 0: no restriction */
   const struct hk_rules *rules;            /* of a tuning file; may be NULL */
   const struct hk_rules *choices;          /* that `hocket tune` measured; may be NULL */
-  /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT.  It comes before all other wishes. */
+  /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It comes before all other
+   * wishes. */
   bool batch_invariant;
 } hk_wish;
-/* NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring" with a part without
- * a colon for all other collectives.  HK_ERR_ARGUMENT quotes the word that names nothing, and says what does. */
+/* Parses NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring"; a part
+ * without a colon is for all other collectives. HK_ERR_ARGUMENT quotes the unknown word, and lists the known ones. */
 hk_status hk_wish_parse(hk_wish *w, const char *algo, const char *proto);
 
 typedef struct hk_decision {
@@ -31,24 +32,24 @@ typedef struct hk_decision {
   int channels;
   double us;        /* the model's price */
   bool ruled;       /* a tuning file decided */
-  bool overruled;   /* what the user allows is not batch-invariant, so that it was dropped: worth a warning */
+  bool overruled;   /* nothing that the user allows is batch-invariant, so the other wishes were dropped: warn */
   const char *note; /* NULL, or why it is not simply the cheapest: a static text ("as the tuning file says") */
 } hk_decision;
-/* May it run where batch_invariant is wished? */
+/* Returns true if the algorithm may run with batch_invariant. */
 bool hk_select_invariant(const hk_algorithm *a, hk_coll coll);
-/* wish may be NULL.  Always gives a decision: where the wish leaves nothing it is dropped, and the note says so. */
+/* Makes a decision. `wish` may be NULL; if it leaves nothing, it is dropped, and the note says so. */
 void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, hk_decision *out);
 
-/* The price of one algorithm and protocol; false where it cannot run or is excluded. */
+/* Prices one algorithm and protocol. Returns false if it cannot run or is excluded. */
 bool hk_select_one(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, const hk_algorithm *a,
                    hk_protocol p, hk_decision *out);
 
 typedef struct hk_alternative {
   hk_decision what; /* with the channels that are best for this algorithm and protocol */
-  char why[112];    /* empty: it could run; otherwise why not, in words, and `us` is 0 */
+  char why[112];    /* empty: it can run; otherwise the reason as text, and `us` is 0 */
 } hk_alternative;
-/* All alternatives, the cheapest first, what is excluded at the end (one row an algorithm, or one a barred protocol of an
- * algorithm that could run); gives their number. */
+/* Fills `out` with all alternatives, the cheapest first, and excluded ones last (one row for each algorithm, or for
+ * each barred protocol of an algorithm that can run). Returns their number. */
 int hk_select_all(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes,
                   hk_alternative out[HK_ALTERNATIVES]);
 #endif

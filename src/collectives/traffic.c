@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The traffic of each pattern of communication: how many bytes cross each level of links, and how far: see
+ * traffic.h. */
 #include "traffic.h"
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +16,7 @@ typedef struct look {
   double hops, hops_us; /* of all messages so far, the sum of their latencies */
 } look;
 
-/* The rank at `from` sends so many bytes to the one at `to`. */
+/* Adds `bytes` from the rank at `from` to the one at `to` to the links of their path. */
 static void send(look *l, int from, int to, double bytes) {
   const uint32_t a = l->nodes[l->order ? l->order[from] : from], b = l->nodes[l->order ? l->order[to] : to];
   const hk_path *p = hk_path_between(l->paths, a, b);
@@ -23,7 +25,7 @@ static void send(look *l, int from, int to, double bytes) {
   l->hops_us += p->us;
 }
 
-/* Microseconds until the fullest edge has carried its load, which is then taken off. */
+/* Microseconds until the fullest edge has carried its load; clears the load. */
 static double carry(look *l) {
   const hk_topo *t = l->paths->topo;
   double us = 0;
@@ -39,12 +41,12 @@ static void keep(look *l, hk_traffic *out, double us_per_b) {
   l->hops = l->hops_us = 0;
 }
 
-/* Everybody sends to those `by` further. */
+/* Every rank sends to the rank `by` further. */
 static void shift(look *l, int by, double bytes) {
   for (int i = 0; i < l->n; i++) send(l, i, (i + by) % l->n, bytes);
 }
 
-/* Everybody sends a byte in equal parts to all others. */
+/* Every rank sends a byte in equal parts to all others. */
 static void look_at_all(look *l, hk_traffic *out) {
   const double part = 1.0 / (l->n - 1);
   double in_turn = 0, own = 0;
@@ -59,14 +61,15 @@ static void look_at_all(look *l, hk_traffic *out) {
   for (int by = 1; by < l->n; by++) shift(l, by, part);
   const double at_once = carry(l);
   keep(l, &out[HK_TRAFFIC_ALL], at_once);
-  /* Nobody waits for the others to be done with a distance: where some are sooner done than others they drift apart, and
-   * programs are in the middle between all in step and nobody in anybody's way. */
+  /* Nobody waits for the others to be done with a distance: where some are sooner done than others they drift apart,
+   * and programs are in the middle between all in step and nobody in anybody's way. */
   const double drifting = sqrt(fmax(at_once, own) * in_turn);
   out[HK_TRAFFIC_TURNS].alpha_us = out[HK_TRAFFIC_ALL].alpha_us;
   out[HK_TRAFFIC_TURNS].us_per_b = fmax(out[HK_TRAFFIC_TURNS].us_per_b, drifting);
 }
 
-/* With partners at distances 1, 2, 4, ...: of a byte as many blocks as recursive doubling, or PAT, moves at that distance. */
+/* With partners at distances 1, 2, 4, ...: of a byte as many blocks as recursive doubling, or PAT, moves at that
+ * distance. */
 static void flip_bit(look *l, int bit, double bytes) {
   const hk_cube cube = hk_cube_of(l->n);
   for (int i = 0; i < cube.p; i++) send(l, hk_cube_rank(&cube, i), hk_cube_rank(&cube, i ^ bit), bytes);
@@ -86,7 +89,8 @@ static void look_at_steps(look *l, void (*step)(look *, int), int end, hk_traffi
   keep(l, out, in_turn);
 }
 
-/* One sends a byte: to all at once, to one after another, along a binomial tree (to all there as much, or what is each one's). */
+/* One sends a byte: to all at once, to one after another, along a binomial tree (to all there as much, or what is each
+ * one's). */
 static void look_from_root(look *l, int root, hk_traffic *out) {
   for (int v = 1; v < l->n; v++) send(l, root, hk_shift(root, v, l->n), 1.0 / (l->n - 1));
   const double at_once = carry(l);

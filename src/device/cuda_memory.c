@@ -27,8 +27,8 @@ size_t hk_cuda_granule(hk_cuda *d) {
   return granule;
 }
 
-/* The devices of this process that may reach d's memory, itself first.  Unlike classic memory, whose access a context gets
- * once for all, each mapping says whom it lets in. */
+/* The devices of this process that may reach d's memory, itself first. Unlike classic memory, whose access a context
+ * gets once for all, each mapping says whom it lets in. */
 enum { MOST_DEVICES = 64 };
 static size_t who_reaches(const hk_cuda *d, CUmemAccessDesc *out) {
   int devices = 0, can;

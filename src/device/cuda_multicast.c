@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Multicast objects: one address for the same place in the memory of several devices, which a switch copies to and adds up
- * from (NVLS).  In this order: an object, all devices into it, then each device's memory. */
+/* Multicast objects: one address for the same place in the memory of several devices, which a switch copies to and adds
+ * up from (NVLS). In this order: an object, all devices into it, then each device's memory. */
 #include <string.h>
 #include "cuda.h"
 

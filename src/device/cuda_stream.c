@@ -144,7 +144,8 @@ out:
 
 hk_status hk_cuda_order_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   hk_status rc = HK_OK;
-  /* The stream itself keeps the order; but CUDA's handle of the thread's own stream means another one in each thread. */
+  /* The stream itself keeps the order; but CUDA's handle of the thread's own stream means another one in each
+   * thread. */
   if (!o->used || (o->last == q && q != CU_STREAM_PER_THREAD)) goto out;
   /* An event belongs to its capture, or to none.  Work of different captures meets when the graphs are launched: there
    * the user's streams are what orders it. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A device: where buffers lie and kernels run.  cuda.c and its neighbours are one implementation, by CUDA's
- * driver; hk_device_host in host_device.c is another, memory that the CPU itself works on, without streams or launches.
+ * A device: where buffers lie and kernels run. cuda.c and its neighbours are one implementation, by CUDA's driver;
+ * hk_device_host in host_device.c is another, memory that the CPU itself works on, without streams or launches.
  *
- * A slot of the table that may be NULL says so; the others are always there.  All may be called from any thread, and leave
- * the thread's current CUDA context as it was.  A failure names the driver's error, the device and what was tried.
+ * A slot of the table that may be NULL says so; the others are always there. All may be called from any thread, and
+ * leave the thread's current CUDA context as it was. A failure names the driver's error, the device and what was tried.
  */
 #ifndef HK_DEVICE_DEVICE_H
 #define HK_DEVICE_DEVICE_H
@@ -74,7 +74,8 @@ typedef struct hk_pointer {
   uint64_t id; /* of the allocation, another one's never; 0: unknown */
 } hk_pointer;
 
-/* ---- streams: the user's cudaStream_t.  NULL is the legacy stream, and CUDA's two special handles mean what they do. ---- */
+/* ---- streams: the user's cudaStream_t. NULL is the legacy stream, and CUDA's two special handles mean what they do.
+ * ---- */
 typedef void *hk_queue;
 
 typedef enum hk_queue_kind {
@@ -90,8 +91,9 @@ typedef struct hk_queue_state {
   void *graph;
 } hk_queue_state;
 
-/* Work that must run one after another though it comes by several streams, such as a communicator's.  Zeroed, then
- * `order_begin` before and `order_end` behind each piece of work; work in a captured graph is ordered within the capture. */
+/* Work that must run one after another though it comes by several streams, such as a communicator's. Zeroed, then
+ * `order_begin` before and `order_end` behind each piece of work; work in a captured graph is ordered within the
+ * capture. */
 typedef struct hk_queue_order {
   void *event;
   hk_queue last;
@@ -114,9 +116,11 @@ typedef struct hk_device_ops {
 
   /* Zeroed.  Large allocations can be shared with other processes where the driver lets them. */
   hk_status (*alloc)(hk_device *d, size_t bytes, hk_memory *out);
-  /* The same, but only the first `zeroed` bytes are zeros, and peers of the process reach it too once `peer` lets them. */
+  /* The same, but only the first `zeroed` bytes are zeros, and peers of the process reach it too once `peer` lets
+   * them. */
   hk_status (*alloc_open)(hk_device *d, size_t bytes, size_t zeroed, hk_memory *out);
-  /* The same, for other processes too: with a file descriptor where `by_fd` and limits.fd_handles, else with a handle. */
+  /* The same, for other processes too: with a file descriptor where `by_fd` and limits.fd_handles, else with a
+   * handle. */
   hk_status (*alloc_shared)(hk_device *d, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out);
   hk_status (*alloc_host)(hk_device *d, size_t bytes, hk_memory *out);      /* pinned, zeroed, both reach it */
   hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out); /* the caller's memory; NULL: no need */
@@ -130,14 +134,15 @@ typedef struct hk_device_ops {
                     size_t why_bytes); /* lets d reach other's memory; NULL: it can */
   hk_status (*pointer)(hk_device *d, const void *p, hk_pointer *out);
   hk_status (*dmabuf)(hk_device *d, const void *p, size_t bytes, int *fd); /* NULL: never */
-  /* Afterwards its kernels see what cards have written to its memory and reported.  With limits.rdma_flush; else NULL, or
-   * refused. */
+  /* Afterwards its kernels see what cards have written to its memory and reported. With limits.rdma_flush; else NULL,
+   * or refused. */
   hk_status (*rdma_flush)(hk_device *d);
 
-  /* Multicast (limits.multicast; else NULL together): an object for so many devices, into which all of them go before any
-   * of them binds memory.  *bytes is rounded up. */
+  /* Multicast (limits.multicast; else NULL together): an object for so many devices, into which all of them go before
+   * any of them binds memory. *bytes is rounded up. */
   hk_status (*multicast_new)(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);
-  /* For another process: a file descriptor, the caller's to close; and the object that it means there, for multicast_free. */
+  /* For another process: a file descriptor, the caller's to close; and the object that it means there, for
+   * multicast_free. */
   hk_status (*multicast_share)(hk_device *d, uint64_t object, int *fd);
   hk_status (*multicast_open)(hk_device *d, int fd, uint64_t *object);
   hk_status (*multicast_add)(hk_device *d, uint64_t object);
@@ -161,12 +166,14 @@ typedef struct hk_device_ops {
   hk_status (*order_free)(hk_device *d, hk_queue_order *o);
   /* Is the last piece of work done?  It was not captured. */
   hk_status (*order_done)(hk_device *d, const hk_queue_order *o, bool *done);
-  /* A word of device memory, here or of a peer: written behind what is in the queue, and waited for.  May be captured. */
+  /* A word of device memory, here or of a peer: written behind what is in the queue, and waited for. May be
+   * captured. */
   hk_status (*word_write)(hk_device *d, void *at, uint32_t value, hk_queue q);
   hk_status (*word_wait)(hk_device *d, void *at, uint32_t value, hk_queue q);
   /* Whether the driver takes both in a capture too; `q` is ours, and not used by others now. */
   hk_status (*word_check)(hk_device *d, void *at, hk_queue q);
-  /* `done(arg)` once, when no replay of the graph under capture can come any more: what its launches use lives as long. */
+  /* `done(arg)` once, when no replay of the graph under capture can come any more: what its launches use lives as
+   * long. */
   hk_status (*graph_keep)(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
   hk_status (*load)(hk_device *d, const void *image, void **module);
   hk_status (*unload)(hk_device *d, void *module); /* no launch of its kernels may be under way; NULL: nothing to do */

@@ -31,8 +31,8 @@ bool hk_host_locate(uint64_t region, char **base, size_t *bytes);
 /* A duplicate of the region's file descriptor, for the caller to pass on and close; -1 where the region is gone. */
 int hk_host_export(uint64_t region, size_t *bytes);
 
-/* Lends a file to other processes, which ask for it like for a region's; `fd` becomes the table's.  `once`: to the first who
- * asks, and then it is gone here. */
+/* Lends a file to other processes, which ask for it like for a region's; `fd` becomes the table's. `once`: to the first
+ * who asks, and then it is gone here. */
 hk_status hk_host_lend(int fd, size_t bytes, bool once, uint64_t *id);
 /* Nothing where it is gone, or 0. */
 void hk_host_take_back(uint64_t id);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a call asks for, in plain fields: collective or direction, type, operator, count, root.  Ranks send these fields to each
- * other and put them into messages. */
+/* What a call asks for, in plain fields: collective or direction, type, operator, count, root. Ranks send these fields
+ * to each other and put them into messages. */
 #ifndef HK_PROGRAM_OPERATION_H
 #define HK_PROGRAM_OPERATION_H
 #include <stddef.h>
@@ -23,7 +23,8 @@ typedef enum hk_dtype {
   HK_DTYPE_COUNT
 } hk_dtype;
 typedef enum hk_redop { HK_SUM, HK_PROD, HK_MAX, HK_MIN, HK_AVG, HK_PREMULSUM, HK_REDOP_COUNT } hk_redop;
-/* A flag beside the operator: the sum must be made in the fixed order.  Ranks that differ in it make different calls. */
+/* A flag beside the operator: the sum must be made in the fixed order.  Ranks that differ in it make different
+ * calls. */
 enum { HK_REDOP_INVARIANT = 128 };
 typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV } hk_p2p;
 

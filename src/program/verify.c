@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The verifier: its data, the order of its steps, and the check of the outputs. verify.h describes what it proves. */
 #include "verify.h"
 #include <stdlib.h>
 #include <string.h>

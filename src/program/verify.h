@@ -3,30 +3,31 @@
  * Runs all ranks' programs symbolically and proves, for the given number of FIFO slots:
  *  - every output block holds exactly the right contributions, each once, and the operator's last step applied once;
  *  - every send meets its receive, with equal logical blocks; nothing is left in a FIFO at the end;
- *  - nothing deadlocks.  Lanes are deterministic and block on reads and writes of bounded FIFOs (a Kahn network), so one
+ *  - nothing deadlocks. Lanes are deterministic and block on reads and writes of bounded FIFOs (a Kahn network), so one
  *    schedule decides for all schedules;
- *  - accesses to an output block (with in_place: and to the input that is the same memory) of which one writes are ordered
- *    in every schedule that the FIFOs allow.  A slot may refer, instead of holding a copy, to its instruction's only source
- *    where that is input or output, or to an output block that the instruction writes; it reads that until all its readers
- *    have consumed it.  HK_INSTR_COPY forbids references.  What a lane receives into one output as it is (hk_instr_lands)
- *    may be written there as soon as it has been sent: that, not the lane's turn, must be ordered;
+ *  - accesses to an output block (with in_place: and to the input that is the same memory) of which one writes are
+ *    ordered in every schedule that the FIFOs allow. A slot may refer, instead of holding a copy, to its instruction's
+ *    only source where that is input or output, or to an output block that the instruction writes; it reads that until
+ *    all its readers have consumed it. HK_INSTR_COPY forbids references. What a lane receives into one output as it is
+ *    (hk_instr_lands) may be written there as soon as it has been sent: that, not the lane's turn, must be ordered;
  *  - scratch is written before it is read (in the first wave, hence in each);
- *  - static rules: indices in range, at most one HK_IN source in an instruction, equal blocks in a split instruction, no
- *    input or output where only the root has one.
+ *  - static rules: indices in range, at most one HK_IN source in an instruction, equal blocks in a split instruction,
+ *    no input or output where only the root has one.
  *
- * On demand it also finds the order in which every output block is summed up: which instruction adds which sources in which
- * order, down to the inputs.  Additions that are equal in this are equal in every bit, because an instruction's result depends
- * on its sources, their order and nothing else.
+ * On demand it also finds the order in which every output block is summed up: which instruction adds which sources in
+ * which order, down to the inputs. Additions that are equal in this are equal in every bit, because an instruction's
+ * result depends on its sources, their order and nothing else.
  *
- * Its cost: about 0.15 us an instruction and 40 bytes an output block and wave; a ring of 1000 ranks takes half a second.
+ * Its cost: about 0.15 us an instruction and 40 bytes an output block and wave; a ring of 1000 ranks takes half a
+ * second.
  */
 #ifndef HK_PROGRAM_VERIFY_H
 #define HK_PROGRAM_VERIFY_H
 #include <stdbool.h>
 #include "program.h"
 
-/* What is known of the order in which output blocks are summed up, over all ranks, blocks and waves; each says more than the
- * one before. */
+/* What is known of the order in which output blocks are summed up, over all ranks, blocks and waves; each says more
+ * than the one before. */
 typedef enum hk_order {
   HK_ORDER_VARIES, /* blocks or ranks differ: the bits of an element depend on its place in the message */
   HK_ORDER_SIDES, /* equal, but for which of two values is on the left of an addition (max and min of -0 and 0 see that) */
@@ -50,8 +51,8 @@ typedef struct hk_verify_report {
   hk_order order;        /* with `orders`, of programs that are proved */
 } hk_verify_report;
 
-/* programs[r] is rank r's; all of one collective.  HK_OK when proved, HK_ERR_INTERNAL with a report when not (other errors,
- * of memory or arguments, fill the message too).  The fault found first in one schedule is reported. */
+/* programs[r] is rank r's; all of one collective. HK_OK when proved, HK_ERR_INTERNAL with a report when not (other
+ * errors, of memory or arguments, fill the message too). The fault found first in one schedule is reported. */
 hk_status hk_verify(const hk_program *const *programs, int nranks, const hk_verify_options *options,
                     hk_verify_report *report);
 #endif

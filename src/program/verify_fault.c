@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Texts of the verifier's findings: which instruction, when, and which values. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

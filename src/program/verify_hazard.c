@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who may touch an output block when.
  *
- * Every two accesses to a place of which one writes must be ordered in every schedule.  Within a lane they are.  Between
+ * Every two accesses to a place of which one writes must be ordered in every schedule. Within a lane they are. Between
  * lanes, and between a slot that refers to a place and a later write to it, the order must come from the FIFOs: event a
- * happens before event b when b is later in the same thread, or b receives a slot that a sent, or b sends a slot for which
- * a gave the credit back, or through a chain of such steps.
+ * happens before event b when b is later in the same thread, or b receives a slot that a sent, or b sends a slot for
+ * which a gave the credit back, or through a chain of such steps.
  *
- * Vector clocks would say this at a cost of one word for each thread in each event; few algorithms have more than a handful
- * of questions.  So the run only notes when each slot was sent and consumed, and a question is answered by searching
- * backwards from the event at hand: what is the latest event of each thread that it knows of?  For what lands before its
- * turn the event at hand is the one that sent it. */
+ * Vector clocks would say this at a cost of one word for each thread in each event; few algorithms have more than a
+ * handful of questions. So the run only notes when each slot was sent and consumed, and a question is answered by
+ * searching backwards from the event at hand: what is the latest event of each thread that it knows of? For what lands
+ * before its turn the event at hand is the one that sent it. */
 #include <stdlib.h>
 #include "verify_internal.h"
 
@@ -81,8 +81,8 @@ static void expand(search *s, const hk_thread *t, uint32_t event) {
   }
 }
 
-/* Does the instruction that t is in receive a slot that thread `from` sent in event `event` or later?  In many algorithms
- * the data that overwrites a place comes from the very rank that has read it. */
+/* Does the instruction that t is in receive a slot that thread `from` sent in event `event` or later? In many
+ * algorithms the data that overwrites a place comes from the very rank that has read it. */
 static bool answers_now(const hk_verifier *v, uint32_t from, uint32_t event, const hk_thread *t) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *src = hk_instr_operands(t->program, i) + i->ndst;

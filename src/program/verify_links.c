@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pairs the link needs of all programs: a sending link of one rank with the receiving link of its peer on the same
- * channel (with those of all other ranks for multicast), and lays the FIFOs out.  How many messages a link carries in one wave is
- * known from the program alone, so every array has its exact size. */
+ * channel (with those of all other ranks for multicast), and lays the FIFOs out. How many messages a link carries in
+ * one wave is known from the program alone, so every array has its exact size. */
 #include <stdlib.h>
 #include "verify_internal.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Symbolic values: which ranks' inputs a value contains, as sets that are shared until they change. */
 #include <stdlib.h>
 #include <string.h>
 #include "verify_internal.h"

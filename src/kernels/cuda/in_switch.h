@@ -73,8 +73,8 @@ HK_DEVICE void load_any_sums(const int what, const char *from, uint64_t i, uint6
   }
 }
 
-/* To all destinations, some of which are multicast addresses.  A slot has room for whole vectors, so that the last one may be
- * sent with what lies behind the message. */
+/* To all destinations, some of which are multicast addresses. A slot has room for whole vectors, so that the last one
+ * may be sent with what lies behind the message. */
 HK_DEVICE void store_switched(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i, uint64_t vectors,
                               const hk_vec *v) {
   HK_NO_UNROLL

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data movement by all threads of a block: destinations <- source.  reduce.h has what reduces.
  *
- * Work is dealt in vectors of 16 bytes.  Where all is aligned and plain memory, each thread has several vectors in flight.
- * Else each vector is put together from what may be read at once; the last one may be short.  Where an operand is LL128
- * lines, they say which bytes are whose: wide.h. */
+ * Work is dealt in vectors of 16 bytes. Where all is aligned and plain memory, each thread has several vectors in
+ * flight. Else each vector is put together from what may be read at once; the last one may be short. Where an operand
+ * is LL128 lines, they say which bytes are whose: wide.h. */
 #ifndef HK_KERNELS_CUDA_MOVE_H
 #define HK_KERNELS_CUDA_MOVE_H
 #include <stdbool.h>
@@ -53,7 +53,8 @@ HK_DEVICE_CALL void report(hk_gpu_state *state, uint32_t peer, uint32_t found, u
 
 /* ---- one vector, anywhere ---- */
 
-/* Calls, not inlined: the loops that should be fast seldom need them, and each type and operator would have its own copy. */
+/* Calls, not inlined: the loops that should be fast seldom need them, and each type and operator would have its own
+ * copy. */
 HK_DEVICE_CALL hk_vec load_odd(const char *p, unsigned n) {
   hk_vec v = {{0, 0, 0, 0}};
   if ((((uintptr_t)p | n) & 3) == 0) {
@@ -93,8 +94,8 @@ HK_DEVICE void store_pieces(char *p, hk_vec v, unsigned n) {
     store_odd(p, v, n);
 }
 
-/* The slot's number, so much of it as there is room for, beside a part of the call's tag.  A line that has the number and
- * another tag is of a call that does not match. */
+/* The slot's number, so much of it as there is room for, beside a part of the call's tag. A line that has the number
+ * and another tag is of a call that does not match. */
 HK_DEVICE uint32_t line_flag(uint64_t number, uint32_t tag) {
   /* The upper bits of a product depend on all bits of its factors. */
   return (uint32_t)number << HK_GPU_LL_TAG_BITS | (tag * 0x9e3779b1u) >> (32 - HK_GPU_LL_TAG_BITS);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Types and operators on 16-byte vectors, bit for bit as docs/numerics.md says.  `type` and `op` are constants wherever
+/* Types and operators on 16-byte vectors, bit for bit as docs/numerics.md says. `type` and `op` are constants wherever
  * these are used, so that nothing of the switches is left in a loop.
  *
- * Accumulators are words: a lane each, 8-byte types two each.  Narrow floats are fp32 there; narrow integers are extended,
- * and what is above their width is dropped when they are stored. */
+ * Accumulators are words: a lane each, 8-byte types two each. Narrow floats are fp32 there; narrow integers are
+ * extended, and what is above their width is dropped when they are stored. */
 #ifndef HK_KERNELS_CUDA_NUMBER_H
 #define HK_KERNELS_CUDA_NUMBER_H
 #include "primitives.h"
@@ -30,7 +30,8 @@ HK_DEVICE float e4m3_to_f32(uint32_t x) {
   return hk_bits_f32(hk_f32_bits(v) | sign);
 }
 
-/* To nearest even with `exp_bits` and `man_bits`; larger than max_code, infinity too, becomes max_code; NaN nan_code. */
+/* To nearest even with `exp_bits` and `man_bits`; larger than max_code, infinity too, becomes max_code; NaN
+ * nan_code. */
 HK_DEVICE uint32_t f32_to_code(float v, const int exp_bits, const int man_bits, const uint32_t max_code,
                                const uint32_t nan_code) {
   const int shift = 23 - man_bits, bias = (1 << (exp_bits - 1)) - 1;
@@ -169,8 +170,8 @@ HK_DEVICE void premultiply(const int type, uint32_t *a, uint64_t scalar) {
   }
 }
 
-/* avg of integers: the wrapped sum by the number of ranks, towards zero.  No other type is divided.  A call: it is long, and
- * the loops need it once an operation. */
+/* avg of integers: the wrapped sum by the number of ranks, towards zero. No other type is divided. A call: it is long,
+ * and the loops need it once an operation. */
 HK_DEVICE_CALL uint64_t divided(uint64_t x, int is_signed, int64_t by) {
   if (is_signed) return (uint64_t)((int64_t)x / by);
   return x / (uint64_t)by;

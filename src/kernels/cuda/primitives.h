@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * All that the kernels use of the machine: threads, barriers, 16-byte accesses, and the synchronisation of FIFO links.
- * The kernels use nothing else of CUDA, so that tests can compile them for the CPU: with HK_CUDAEMU these names come from
- * tests/cudaemu/shim.h instead, each with the meaning given here.
+ * The kernels use nothing else of CUDA, so that tests can compile them for the CPU: with HK_CUDAEMU these names come
+ * from tests/cudaemu/shim.h instead, each with the meaning given here.
  *
  * A program's lane is one block of threads.  Every wait calls hk_relax() in its loop.
  *
@@ -77,7 +77,8 @@ HK_DEVICE uint64_t hk_clock_ns(void) {
 }
 
 /* ---- data: 16-aligned, device or mapped host memory ---- */
-/* Memory that others may write at other times is read only behind an acquire and a barrier, so that plain accesses do. */
+/* Memory that others may write at other times is read only behind an acquire and a barrier, so that plain accesses
+ * do. */
 HK_DEVICE hk_vec hk_load(const void *p) {
   hk_vec v;
   asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -100,8 +101,8 @@ HK_DEVICE void hk_store_half(void *p, hk_vec v) {
   asm volatile("st.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(v.w[0]), "r"(v.w[1]) : "memory");
 }
 
-/* ---- LL lines: two words of data, each with its flag, that a reader polls.  Each half of 8 bytes is read and written in
- * one piece, so that a word is there when its flag is. ---- */
+/* ---- LL lines: two words of data, each with its flag, that a reader polls. Each half of 8 bytes is read and written
+ * in one piece, so that a word is there when its flag is. ---- */
 HK_DEVICE hk_vec hk_load_line(const void *p) {
   hk_vec v;
   asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -116,10 +117,10 @@ HK_DEVICE void hk_store_line(void *p, hk_vec v) {
                : "memory");
 }
 
-/* ---- LL128 lines: all threads of a warp call these.  Eight neighbours with `on` set have the eight pieces, in order, of an
- * aligned line of 128 bytes; they write it with one instruction, and read it with one, and the memory (the device's own, or
- * another's over NVLink) lets a reader see it whole or not at all.  PTX does not promise that; the hardware does, and all
- * of LL128 rests on it.  Without `on` nothing is written, and what is read means nothing. ---- */
+/* ---- LL128 lines: all threads of a warp call these. Eight neighbours with `on` set have the eight pieces, in order,
+ * of an aligned line of 128 bytes; they write it with one instruction, and read it with one, and the memory (the
+ * device's own, or another's over NVLink) lets a reader see it whole or not at all. PTX does not promise that; the
+ * hardware does, and all of LL128 rests on it. Without `on` nothing is written, and what is read means nothing. ---- */
 HK_DEVICE hk_vec hk_load_wide(const void *p, int on) {
   hk_vec v = {{0, 0, 0, 0}};
   asm volatile("{.reg .pred p; setp.ne.s32 p, %5, 0;\n\t"
@@ -160,8 +161,8 @@ HK_DEVICE void hk_store_relaxed(uint32_t *p, uint32_t v) {
 /* *p = to where it is `from`; gives what was there. */
 HK_DEVICE uint32_t hk_swap_if(uint32_t *p, uint32_t from, uint32_t to) { return atomicCAS_system(p, from, to); }
 
-/* ---- multicast addresses (NVLS): each means the same place in the memory of several GPUs, and only these go there.  Since
- * sm_90; a host that has no such address never lets a kernel get here. ---- */
+/* ---- multicast addresses (NVLS): each means the same place in the memory of several GPUs, and only these go there.
+ * Since sm_90; a host that has no such address never lets a kernel get here. ---- */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define HK_MULTI_4(op)                                                                                                 \
   for (int i = 0; i < 4; i++)                                                                                          \

@@ -31,7 +31,7 @@ HK_DEVICE void combine_by(const int type, const int op, const hk_gpu_move *m, ui
   }
 }
 
-/* An operand's vectors i, i + step, ...  Past the last one the first is read again: no branch, no element undefined, and
+/* An operand's vectors i, i + step, ... Past the last one the first is read again: no branch, no element undefined, and
  * nothing that another thread may be overwriting in place. */
 HK_DEVICE void load_flight(const hk_gpu_move *m, unsigned operand, uint32_t i, uint32_t step, uint32_t vectors,
                            const int flight, hk_vec *v) {
@@ -59,7 +59,8 @@ HK_DEVICE void reduce_fast(const int type, const int op, const hk_gpu_move *m, c
   for (uint32_t i = hk_thread(); i < vectors; i += (uint32_t)flight * step) {
     uint32_t a[FLIGHT_MAX][WORDS_MAX];
     hk_vec v[FLIGHT_MAX], next[FLIGHT_MAX];
-    /* The first two sources are all in flight before the first is looked at; a single one is read twice, without a branch. */
+    /* The first two sources are all in flight before the first is looked at; a single one is read twice, without a
+     * branch. */
     load_flight(m, s->src, i, step, vectors, flight, v);
     load_flight(m, s->src + (s->nsrc > 1), i, step, vectors, flight, next);
     HK_UNROLL
@@ -130,8 +131,8 @@ HK_DEVICE bool reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_sh
   return true;
 }
 
-/* Three functions for each type: a call costs little beside a move, and registers are few.  Each takes the shape into its
- * own registers: what lies in memory would be read again behind every access. */
+/* Three functions for each type: a call costs little beside a move, and registers are few. Each takes the shape into
+ * its own registers: what lies in memory would be read again behind every access. */
 #define REDUCE_OF(name, type)                                                                                          \
   HK_DEVICE_CALL bool reduce_wide_##name(const hk_gpu_move *m, const hk_gpu_shape *shape) {                            \
     const hk_gpu_shape s = *shape;                                                                                     \

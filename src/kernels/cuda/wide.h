@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LL128 lines: 128 bytes that eight neighbouring threads write with one instruction and a reader sees whole or not at all,
- * so that 120 bytes of data need one flag of 8.
+/* LL128 lines: 128 bytes that eight neighbouring threads write with one instruction and a reader sees whole or not at
+ * all, so that 120 bytes of data need one flag of 8.
  *
- * Two lines are a pair and carry 240 bytes.  Of line 0 the first seven threads have the pair's vectors 0 to 6, of line 1
- * vectors 7 to 13; the last threads have the two halves of vector 14, and behind their half the flag: the slot's number, and
- * the call's tag.  So a thread's share
- * of the plain memory on the other side is aligned as the message is, and no data crosses threads. */
+ * Two lines are a pair and carry 240 bytes. Of line 0 the first seven threads have the pair's vectors 0 to 6, of line 1
+ * vectors 7 to 13; the last threads have the two halves of vector 14, and behind their half the flag: the slot's
+ * number, and the call's tag. So a thread's share of the plain memory on the other side is aligned as the message is,
+ * and no data crosses threads. */
 #ifndef HK_KERNELS_CUDA_WIDE_H
 #define HK_KERNELS_CUDA_WIDE_H
 #include "move.h"
@@ -30,8 +30,8 @@ HK_DEVICE hk_gpu_share share_of(const hk_gpu_shape *s, uint64_t pair) {
   return share;
 }
 
-/* Source k's vectors of `flight` pairs, `step` pairs apart.  All threads of a warp call it.  False in all of them when the wait
- * is given up: what is in v then is no data. */
+/* Source k's vectors of `flight` pairs, `step` pairs apart. All threads of a warp call it. False in all of them when
+ * the wait is given up: what is in v then is no data. */
 HK_DEVICE bool load_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share *share, uint64_t pair, uint64_t step,
                            const int flight, hk_vec *v) {
   if (m->lines[k] != WIDE_LINES) {
