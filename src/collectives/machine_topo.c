@@ -311,7 +311,7 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
   count_seats(&m, c, seats, nranks, of_host);
   for (int host = 0; host < c->nhosts; host++) {
     int kind = c->kind_of ? c->kind_of[host] : 0;
-    if (seen[kind] || !of_host[host]) continue; /* one host stands for all of its kind */
+    if (seen[kind] || !of_host[host]) continue; /* one host represents all of its kind */
     seen[kind] = true;
     home_free(&h);
     HK_TRY(home_of(&h, c, seats, nranks, host, o ? &o->paths : NULL), out);

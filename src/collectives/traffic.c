@@ -61,8 +61,8 @@ static void look_at_all(look *l, hk_traffic *out) {
   for (int by = 1; by < l->n; by++) shift(l, by, part);
   const double at_once = carry(l);
   keep(l, &out[HK_TRAFFIC_ALL], at_once);
-  /* Nobody waits for the others to be done with a distance: where some are sooner done than others they drift apart,
-   * and programs are in the middle between all in step and nobody in anybody's way. */
+  /* No rank waits until the others are done with a distance: ranks that finish earlier drift apart from the others, and
+   * programs are in the middle between all in step and no contention. */
   const double drifting = sqrt(fmax(at_once, own) * in_turn);
   out[HK_TRAFFIC_TURNS].alpha_us = out[HK_TRAFFIC_ALL].alpha_us;
   out[HK_TRAFFIC_TURNS].us_per_b = fmax(out[HK_TRAFFIC_TURNS].us_per_b, drifting);

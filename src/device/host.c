@@ -33,7 +33,7 @@ static region *regions;
 static size_t nregions, room;
 static uint64_t last_id;
 
-/* Files of other memory that processes ask for in the same way. */
+/* Files of other memory that processes ask for in the same way: hk_host_lend. */
 typedef struct lent {
   uint64_t id;
   size_t bytes;
@@ -44,7 +44,7 @@ typedef struct lent {
 static lent *lendings;
 _Atomic uint64_t hk_host_generation = 1;
 
-/* The first region that ends behind `p`. */
+/* The index of the first region that ends after `p`. */
 static size_t place_of(uintptr_t p) {
   size_t low = 0, high = nregions;
   while (low < high) {
@@ -153,7 +153,7 @@ hk_status hk_host_alloc(void **out, size_t bytes) {
     if (r.fd >= 0) close(r.fd);
     return rc;
   }
-  /* Best effort: files in memory get huge pages only where the administrator allows it (shmem_enabled). */
+  /* Best effort: files in memory get huge pages only if the administrator allows it (shmem_enabled). */
   if (r.bytes >= HUGE) madvise(r.base, r.bytes, MADV_HUGEPAGE);
   pthread_mutex_lock(&lock);
   bool stored = insert(&r);
@@ -238,7 +238,7 @@ hk_status hk_host_lend(int fd, size_t bytes, bool once, uint64_t *out) {
   return HK_OK;
 }
 
-/* Under the lock: -1 where it is gone; else its file, which leaves the table with `take`. */
+/* Under the lock: a descriptor of the file, or -1 if it is not in the table. `take`: removes it from the table. */
 static int find_lent(uint64_t id, bool take, size_t *bytes) {
   lent **at = &lendings;
   while (*at && (*at)->id != id) at = &(*at)->next;

@@ -21,24 +21,24 @@ typedef struct hk_host_span {
   uint64_t region; /* its id, never used again after it is freed; 0: no region here */
 } hk_host_span;
 
-/* Changes whenever a region comes or goes: a span found before may be wrong then. */
+/* Changes whenever a region is added or removed: a span found before may be wrong then. */
 extern _Atomic uint64_t hk_host_generation;
 
 /* The span that holds `p`. */
 hk_host_span hk_host_find(const void *p);
-/* Where the region lies in this process; false where it is gone. */
+/* The region's address and size in this process. Returns false if it does not exist any more. */
 bool hk_host_locate(uint64_t region, char **base, size_t *bytes);
-/* A duplicate of the region's file descriptor, for the caller to pass on and close; -1 where the region is gone. */
+/* A duplicate of the region's file descriptor, which the caller closes; -1 if the region does not exist any more. */
 int hk_host_export(uint64_t region, size_t *bytes);
 
-/* Lends a file to other processes, which ask for it like for a region's; `fd` becomes the table's. `once`: to the first
- * who asks, and then it is gone here. */
+/* Makes a file available to other processes, which ask for it as for a region's file. The table takes over `fd`.
+ * `once`: it is sent to the first process that asks, and closed here. */
 hk_status hk_host_lend(int fd, size_t bytes, bool once, uint64_t *id);
-/* Nothing where it is gone, or 0. */
+/* Ends that and closes the file. Does nothing if `id` is 0 or the file has been sent. */
 void hk_host_take_back(uint64_t id);
 
-/* Prefers a NUMA node for pages that nobody has touched yet; -1: none.  Where the kernel or a container refuses, the
- * pages come from wherever they are touched first. */
+/* Prefers a NUMA node for pages that have not been touched yet; -1: none. If the kernel or a container refuses, each
+ * page comes from the node that touches it first. */
 void hk_host_place(void *base, size_t bytes, int node);
 /* Private memory of whole pages, so placed, that children do not inherit; NULL with errno.  munmap frees it. */
 void *hk_host_map(size_t bytes, int node);

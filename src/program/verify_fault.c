@@ -5,7 +5,7 @@
 #include <string.h>
 #include "verify_internal.h"
 
-/* An instruction as text, cut where it is long. */
+/* An instruction as text, shortened if it is long. */
 static const char *instr_text(const hk_program *p, int instr, char *text, size_t size) {
   text[0] = '\0';
   FILE *f = fmemopen(text, size, "w");

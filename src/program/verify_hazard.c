@@ -189,7 +189,7 @@ hk_status hk_hazard_write(hk_verifier *v, const hk_thread *t, hk_place *place, u
   return rc;
 }
 
-/* Does whoever sends what arrives in t know that the read is over? */
+/* Returns true if the rank that sends what arrives in t knows that the read is over. */
 static hk_status check_landing(hk_verifier *v, const hk_thread *t, const hk_read *read, unsigned block, uint32_t sender,
                                uint32_t sent) {
   char text[HK_EVENT_TEXT];

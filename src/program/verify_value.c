@@ -56,7 +56,7 @@ bool hk_value_has(const hk_set_pool *p, hk_value x, unsigned rank) {
   return hk_value_kind(x) == HK_VALUE_SUM && set_has(hk_set_at(p, hk_value_index(x)), rank);
 }
 
-/* A sum with the content of x that nobody else refers to; consumes x.  NONE when memory is out. */
+/* A sum with the content of x that has no other reference; consumes x. NONE if memory is exhausted. */
 static hk_value own(hk_set_pool *p, hk_value x) {
   bool sum = hk_value_kind(x) == HK_VALUE_SUM;
   if (sum && hk_set_at(p, hk_value_index(x))->refs == 1) return x;
@@ -97,7 +97,7 @@ static int merge(hk_rank_set *to, const hk_set_pool *p, hk_value b) {
 
 hk_value hk_value_add(hk_set_pool *p, hk_value a, hk_value b, int *twice) {
   *twice = -1;
-  /* Keep the one whose set can be changed where it is. */
+  /* Keep the one whose set can be changed in place. */
   if (hk_value_kind(b) == HK_VALUE_SUM &&
       (hk_value_kind(a) == HK_VALUE_LEAF || hk_set_at(p, hk_value_index(b))->refs == 1)) {
     hk_value swap = a;
