@@ -234,7 +234,7 @@ static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
   return n;
 }
 
-static void progress(hk_coll coll, size_t bytes) {
+static void show_progress(hk_coll coll, size_t bytes) {
   char text[32];
   if (!isatty(STDERR_FILENO)) return;
   fprintf(stderr, "\r\033[K%s %s", hk_coll_name(coll), hk_tool_bytes(text, bytes));
@@ -257,7 +257,7 @@ static hk_status measure_one(hk_tune_table *t, const hk_tune_setup *s, void (*pr
 
 static hk_status measure(const hk_tune_setup *s, hk_tune_table *t, int n) {
   hk_status rc = HK_OK;
-  for (int i = 0; i < n; i++) HK_TRY(measure_one(&t[i], &s[i], progress), out);
+  for (int i = 0; i < n; i++) HK_TRY(measure_one(&t[i], &s[i], show_progress), out);
 out:
   return rc;
 }
@@ -289,7 +289,7 @@ static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const
   *out = hk_tune_fit(tables, n, first);
   for (int pass = 0; pass < passes(o); pass++) {
     hk_tune_judge j = {.constants = out, .limit = LIMIT_WRITTEN};
-    hk_tune_look look = {.judges = &j, .njudges = 1, .measure = measure_one, .progress = progress};
+    hk_tune_look look = {.judges = &j, .njudges = 1, .measure = measure_one, .progress = show_progress};
     HK_TRY(hk_tune_look_again(tables, n, &look), out);
     *out = hk_tune_fit(tables, n, first);
   }
@@ -344,7 +344,7 @@ static int check(const options *o, hk_tune_table *tables, int n, const in_force 
                              .limit = now->measured ? HK_TUNE_LIMIT_MEASURED : HK_TUNE_LIMIT_BUILT_IN},
                             {.constants = &hk_constants_default, .limit = HK_TUNE_LIMIT_BUILT_IN}};
   hk_tune_look look = {
-      .judges = judges, .njudges = now->measured ? 2 : 1, .measure = measure_one, .progress = progress};
+      .judges = judges, .njudges = now->measured ? 2 : 1, .measure = measure_one, .progress = show_progress};
   for (int pass = 0; pass < passes(o); pass++) {
     look.draw = pass ? 0 : LEAST_DRAWN;
     hk_status rc = hk_tune_look_again(tables, n, &look);
