@@ -14,8 +14,8 @@ typedef struct hk_level {
   /* One byte handed on along the rings, all channels together; what they share is counted.  0: the ranks' copies in and
    * out are all there is (shared memory). */
   double ring_us_per_b;
-  /* One byte where all send to all at once.  Inside: of the bytes that a rank sends; between: of those that a host sends,
-   * its ranks together. */
+  /* One byte where all send to all at once.  Inside: of the bytes that a rank sends; between: of those that a host
+   * sends, its ranks together. */
   double mesh_us_per_b;
   double one_us_per_b; /* GPUs: one byte that one rank alone sends to one other */
 } hk_level;
@@ -87,12 +87,12 @@ typedef struct hk_algorithm {
   const char *name;  /* as NCCL_ALGO spells it, lower case */
   const char *about; /* one line */
   unsigned colls;    /* bit set of 1u << hk_coll */
-  /* Bit set of 1u << hk_coll: sums are made in the fixed order (HK_FIXED_ORDER_SOURCES), whatever the root and the layout.
-   * The verifier proves it. */
+  /* Bit set of 1u << hk_coll: sums are made in the fixed order (HK_FIXED_ORDER_SOURCES), whatever the root and the
+   * layout. The verifier proves it. */
   unsigned fixed_order;
   unsigned protocols; /* bit set of 1u << hk_protocol that its links may use; 0: all */
-  /* Why it cannot run here, in words that follow its name ("needs ..."); NULL where it can.  The slot may be NULL: every
-   * number of ranks from 1 on, any machine.  Must not depend on the rank asking. */
+  /* Why it cannot run here, in words that follow its name ("needs ..."); NULL where it can.  The slot may be NULL:
+   * every number of ranks from 1 on, any machine.  Must not depend on the rank asking. */
   const char *(*cannot)(const hk_machine *m, hk_coll coll);
   /* Microseconds for `bytes`: the size of the larger of a rank's buffers, as nccl-tests counts. */
   double (*cost)(const hk_machine *m, hk_coll coll, size_t bytes);

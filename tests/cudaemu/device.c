@@ -40,8 +40,8 @@ static void read_peers(void) {
     if (rows && *text == ',') text++;
   }
 }
-/* 0: each stream has a hardware queue of its own.  Else so many for each context, if the user does not ask for another number as
- * with the real driver, which takes 1 to 32. */
+/* 0: each stream has a hardware queue of its own.  Else so many for each context, if the user does not ask for another
+ * number as with the real driver, which takes 1 to 32. */
 static unsigned connections(void) {
   const long of_device = number("CUDAEMU_CONNECTIONS", 0);
   const long n = of_device > 0 ? number("CUDA_DEVICE_MAX_CONNECTIONS", of_device) : 0;

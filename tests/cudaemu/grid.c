@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a kernel: the threads of all its blocks are fibers of the caller's thread, visited in turn.  A fiber gives way at
- * barriers and in hk_relax() only.  With CUDAEMU_SEED the order changes from visit to visit. */
+/* Runs a kernel: the threads of all its blocks are fibers of the caller's thread, visited in turn.  A fiber gives way
+ * at barriers and in hk_relax() only.  With CUDAEMU_SEED the order changes from visit to visit. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,8 +171,8 @@ static void meet_warp(uint64_t mine, uint64_t all[CUDAEMU_WARP]) {
   memcpy(all, w->value[turn], sizeof w->value[0]);
 }
 
-/* One line of eight pieces.  The flag is its last word: a reader elsewhere that looks at that first, and sees a new one,
- * then sees all of the line new. */
+/* One line of eight pieces.  The flag is its last word: a reader elsewhere that looks at that first, and sees a new
+ * one, then sees all of the line new. */
 static void move_line(warp *w, unsigned first) {
   char *line = w->piece[first].at;
   bool whole = ((uintptr_t)line & 127) == 0;
@@ -365,9 +365,8 @@ static void idle(unsigned passes) {
   }
 }
 
-/* ---- residency (CUDAEMU_RESIDENT) ----
- * A device has room for so many threads.  Kernels take it in the order in which they begin, each for all of its blocks before
- * the next one gets any, and a block gives its room back when it ends. */
+/* ---- residency (CUDAEMU_RESIDENT) ---- A device has room for so many threads.  Kernels take it in the order in which
+ * they begin, each for all of its blocks before the next one gets any, and a block gives its room back when it ends. */
 static struct {
   unsigned used; /* threads */
   runner *first, *last;

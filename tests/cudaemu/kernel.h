@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Between the emulated CUDA driver and kernels compiled for it.  An emulated "fatbin" is a shared object; its kernels are
- * symbols that take a pointer to their parameters, and call the driver through the table that it puts into
+ * Between the emulated CUDA driver and kernels compiled for it.  An emulated "fatbin" is a shared object; its kernels
+ * are symbols that take a pointer to their parameters, and call the driver through the table that it puts into
  * `cudaemu_driver` when it loads the object.  Kernels see this through shim.h.
  */
 #ifndef HK_CUDAEMU_KERNEL_H
@@ -29,8 +29,8 @@ typedef struct cudaemu_driver_calls {
   void (*store16)(void *p, const void *value);
   void (*load16)(void *value, const void *p);
   uint64_t (*clock_ns)(void);
-  /* All threads of the warp meet; those with `on`, eight neighbours together, write or read an aligned line of 128 bytes
-   * in 16-byte pieces, whole. */
+  /* All threads of the warp meet; those with `on`, eight neighbours together, write or read an aligned line of 128
+   * bytes in 16-byte pieces, whole. */
   void (*line)(void *at, void *value, int on, int write);
   /* Where the bytes at a multicast address lie on each device; gives how many those are. */
   unsigned (*views)(const void *at, size_t bytes, char *views[CUDAEMU_VIEWS]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels' images and launches.  An image is a shared object (its bytes), the text "cudaemu:PATH", or anything made for a
- * real device: in its place kernels.so beside this library is loaded, or what CUDAEMU_KERNELS names. */
+/* Kernels' images and launches.  An image is a shared object (its bytes), the text "cudaemu:PATH", or anything made
+ * for a real device: in its place kernels.so beside this library is loaded, or what CUDAEMU_KERNELS names. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <limits.h>

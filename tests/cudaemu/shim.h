@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * src/kernels/cuda/primitives.h for the emulated CUDA driver: with HK_CUDAEMU the kernels' sources are C++ for the host's
- * compiler (`-x c++ -DHK_CUDAEMU -Itests/cudaemu`), linked into a shared object that the driver loads.  CUDA threads are
- * fibers; a block's fibers run on one thread of the host, one after another, so only barriers and hk_relax() switch.
+ * src/kernels/cuda/primitives.h for the emulated CUDA driver: with HK_CUDAEMU the kernels' sources are C++ for the
+ * host's compiler (`-x c++ -DHK_CUDAEMU -Itests/cudaemu`), linked into a shared object that the driver loads.  CUDA
+ * threads are fibers; a block's fibers run on one thread of the host, one after another, so only barriers and
+ * hk_relax() switch.
  *
  * hk_vec must be declared before this is included.
  */

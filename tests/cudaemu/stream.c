@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams: a queue and a thread each.  An operation runs when those before it in the stream and those it depends on are
- * done.  The legacy stream and the blocking streams of a context wait for each other, as the driver's manual tells.
- * With CUDAEMU_CONNECTIONS the streams of a context share so many hardware queues.  A queue is in order: an operation that cannot
- * begin yet holds up all that was enqueued later there, of whichever stream. */
+/* Streams: a queue and a thread each.  An operation runs when those before it in the stream and those it depends on
+ * are done.  The legacy stream and the blocking streams of a context wait for each other, as the driver's manual
+ * tells. With CUDAEMU_CONNECTIONS the streams of a context share so many hardware queues.  A queue is in order: an
+ * operation that cannot begin yet holds up all that was enqueued later there, of whichever stream. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The API of the collective that only tests/suites/extend.sh adds: like ncclAllGather, with the last rank's message first. */
+/* The API of the collective that only tests/suites/extend.sh adds: like ncclAllGather, with the last rank's message
+ * first. */
 #include "api.h"
 #include "call.h"
 

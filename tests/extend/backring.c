@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * An algorithm that only tests/suites/extend.sh adds: allreduce along a ring on which data goes to the rank before. As many
- * steps and bytes as the ring: 2 (n - 1) steps, 2 S (n - 1) / n bytes sent.
+ * An algorithm that only tests/suites/extend.sh adds: allreduce along a ring on which data goes to the rank before. As
+ * many steps and bytes as the ring: 2 (n - 1) steps, 2 S (n - 1) / n bytes sent.
  */
 #include "cost.h"
 #include "pattern.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The algorithm of the collective that only tests/suites/extend.sh adds: every rank sends its message to every other one.
- * One step, S (n - 1) / n bytes sent.
+ * The algorithm of the collective that only tests/suites/extend.sh adds: every rank sends its message to every other
+ * one. One step, S (n - 1) / n bytes sent.
  */
 #include "cost.h"
 #include "pattern.h"

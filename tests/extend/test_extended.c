@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests/suites/extend.sh runs in its copy of the tree: the verifier over the added programs, and three ranks that use the
- * added algorithm, transport and collective. */
+/* What tests/suites/extend.sh runs in its copy of the tree: the verifier over the added programs, and three ranks that
+ * use the added algorithm, transport and collective. */
 #include <check.h>
 #include <nccl.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A transport that only tests/suites/extend.sh adds: links between ranks that are threads of one process. The receiver owns
- * the memory of a FIFO for each sender and channel; the sender finds it through the receiver's state, whose address is the fact.
+ * A transport that only tests/suites/extend.sh adds: links between ranks that are threads of one process. The receiver
+ * owns the memory of a FIFO for each sender and channel; the sender finds it through the receiver's state, whose
+ * address is the fact.
  */
 #include <stdio.h>
 #include <stdlib.h>

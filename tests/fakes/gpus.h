@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The GPUs that the fake libcuda.so.1 and libnvidia-ml.so.1 show.  Each library has its own `fake_gpus`, which a test fills
- * through dlsym. */
+/* The GPUs that the fake libcuda.so.1 and libnvidia-ml.so.1 show.  Each library has its own `fake_gpus`, which a test
+ * fills through dlsym. */
 #ifndef HK_TEST_FAKE_GPUS_H
 #define HK_TEST_FAKE_GPUS_H
 #include <stdio.h>
@@ -27,7 +27,8 @@ typedef struct fake_machine {
   fake_gpu gpu[FAKE_GPU_LIMIT];
 } fake_machine;
 
-/* For programs that are started with the fakes in LD_LIBRARY_PATH: HOCKET_TEST_GPUS=GPUS:SM:NVLINKS:FAR, as 8:90:18:hidden. */
+/* For programs that are started with the fakes in LD_LIBRARY_PATH: HOCKET_TEST_GPUS=GPUS:SM:NVLINKS:FAR, as
+ * 8:90:18:hidden. */
 static inline void fake_from_environment(fake_machine *m) {
   const char *text = getenv("HOCKET_TEST_GPUS");
   int n, sm, links;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a test says to the fake libibverbs.so.1 and learns from it: devices with one port each, whose queue pairs reach each
- * other within the process.  The library exports one `fake_verbs`; hold its lock around what is read or written while ranks run.
+ * What a test says to the fake libibverbs.so.1 and learns from it: devices with one port each, whose queue pairs reach
+ * each other within the process.  The library exports one `fake_verbs`; hold its lock around what is read or written
+ * while ranks run.
  *
  * For programs that are started with the fakes in LD_LIBRARY_PATH: HOCKET_TEST_VERBS=name,name makes the devices,
  * HOCKET_TEST_LOCKABLE=bytes bounds the memory that they take.

@@ -60,8 +60,8 @@ static inline void unlock(void) { pthread_mutex_unlock(&fake_verbs.lock); }
 static inline int index_of(const hk_ibv_context *c) { return ((device *)(void *)c->device)->index; }
 static inline int on_gpu(const char *at) { return at >= fake_verbs.gpu && at < fake_verbs.gpu + fake_verbs.gpu_bytes; }
 
-/* verbs_requests.c: what a context's users call, and under the lock: ends all requests; forgets writes to memory of a GPU's that
- * it has not seen yet. */
+/* verbs_requests.c: what a context's users call, and under the lock: ends all requests; forgets writes to memory of a
+ * GPU's that it has not seen yet. */
 void set_operations(hk_ibv_context *c);
 void fail_qp(qp *p);
 void drop_late(const char *at, size_t bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake verbs' requests.  One is carried out when it is posted, or when the receive that it needs is: under one lock, so that
- * nothing is ever on its way. */
+/* The fake verbs' requests.  One is carried out when it is posted, or when the receive that it needs is: under one
+ * lock, so that nothing is ever on its way. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>

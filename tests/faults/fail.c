@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loaded before the C library (LD_PRELOAD): from fail_memory() or fail_descriptors() to fail_nothing(), the NCCL library gets
- * no memory, or no descriptor.  Calls from elsewhere, the C library and this test included, are served. */
+/* Loaded before the C library (LD_PRELOAD): from fail_memory() or fail_descriptors() to fail_nothing(), the NCCL
+ * library gets no memory, or no descriptor.  Calls from elsewhere, the C library and this test included, are served. */
 #undef _FORTIFY_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>

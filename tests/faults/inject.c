@@ -64,7 +64,8 @@ void inject_sockets(run *w, int stage) {
   for (int fd = 0; fd < (int)sizeof w->sockets_control; fd++) to[fd] = is_connection(fd);
 }
 
-/* Sends a reset and forgets the connection; the descriptor stays.  All at once: nothing is to be passed on in between. */
+/* Sends a reset and forgets the connection; the descriptor stays.  All at once: nothing is to be passed on in
+ * between. */
 static int reset_connections(run *w, bool control) {
   int fds[64], n = 0, done = 0;
   struct sockaddr none = {.sa_family = AF_UNSPEC};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operations of operations.def, with data that is checked.  Every element has the same value on a rank; an operation
- * that reported success and left another value in any place is counted in w->wrong. */
+/* The operations of operations.def, with data that is checked.  Every element has the same value on a rank; an
+ * operation that reported success and left another value in any place is counted in w->wrong. */
 #include <stdio.h>
 #include <string.h>
 #include "rank.h"

@@ -99,8 +99,8 @@ static ncclResult_t step(run *w, const call *k, int repetition) {
   return rc;
 }
 
-/* May this rank begin the repetition?  Rank 0 decides which is the last, and nobody is ahead of it: without a fault all make
- * the same number.  Once a rank has failed there is nothing to agree on. */
+/* May this rank begin the repetition?  Rank 0 decides which is the last, and nobody is ahead of it: without a fault
+ * all make the same number.  Once a rank has failed there is nothing to agree on. */
 static bool turn(run *w, int repetition, int64_t begin) {
   board *b = w->board;
   bool mortal = w->fault == FAULT_kill || w->fault == FAULT_kill_root || w->fault == FAULT_cancel ||

@@ -121,8 +121,8 @@ int main(int argc, char **argv) {
   meet(&w, 1);
   faulty(&w);
   stage(&w, "its end");
-  /* Every rank has its result without the help of another's ncclCommAbort; but who makes no call may be what is waited for, and
-   * the rank that a shrink leaves out waits for the next call of ranks whose shrink has failed. */
+  /* Every rank has its result without the help of another's ncclCommAbort; but who makes no call may be what is waited
+   * for, and the rank that a shrink leaves out waits for the next call of ranks whose shrink has failed. */
   bool first = w.code == NO_CODE || w.op == OP_shrink || (w.fault == FAULT_extra && w.op == OP_idle);
   if (!first) meet(&w, 6);
   int closing = close_down(&w, &rc);

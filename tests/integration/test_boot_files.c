@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank without descriptors, at any point of an init or in the first operation: all ranks end soon, with that cause. And a root
- * that cannot listen.
+/* A rank without descriptors, at any point of an init or in the first operation: all ranks end soon, with that cause.
+ * And a root that cannot listen.
  * check: notsan */
 #include <errno.h>
 #include <nccl.h>
@@ -9,7 +9,8 @@
 
 enum { RANKS = 3, POOR = 1, CASES = 8 };
 
-/* Where exactly the descriptors run out is the library's matter: from hardly any to enough, counted from those in use. */
+/* Where exactly the descriptors run out is the library's matter: from hardly any to enough, counted from those in
+ * use. */
 static const struct {
   int more;
   bool sockets; /* no shared memory */

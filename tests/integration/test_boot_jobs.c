@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who belongs to a job, and who is missing: ranks that come twice, ranks that do not come, two jobs with one NCCL_COMM_ID.
+/* Who belongs to a job, and who is missing: ranks that come twice, ranks that do not come, two jobs with one
+ * NCCL_COMM_ID.
  * check: notsan */
 #include "../../src/base/addr.h"
 #include "../../src/base/log.h"

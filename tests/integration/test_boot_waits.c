@@ -38,7 +38,8 @@ static void expect_in(int rank, const char *words) {
 
 /* ---- split and shrink ---- */
 
-/* Ranks 0 and 3 split, rank 1 is stopped, rank 2 computes.  The report becomes an error here, so that the test can read it. */
+/* Ranks 0 and 3 split, rank 1 is stopped, rank 2 computes.  The report becomes an error here, so that the test can
+ * read it. */
 static int split_without_some(void *arg) {
   int rank = *(int *)arg;
   ncclComm_t c, child;

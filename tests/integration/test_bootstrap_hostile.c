@@ -159,8 +159,8 @@ static void one_communicator(void) {
   end_process(maker);
 }
 
-/* Below the ports that the system gives to outgoing connections: there a knock can meet its own socket, and be answered by
- * itself. */
+/* Below the ports that the system gives to outgoing connections: there a knock can meet its own socket, and be
+ * answered by itself. */
 static void choose_ports(void) {
   char range[32];
   shared->first_port = 20000 + (unsigned)getpid() % 10000;
@@ -262,7 +262,8 @@ START_TEST(no_descriptor_left) {
 }
 END_TEST
 
-/* Far more ranks connect at once than the admission queue holds, while the listener gets no CPU time: all are answered. */
+/* Far more ranks connect at once than the admission queue holds, while the listener gets no CPU time: all are
+ * answered. */
 START_TEST(crowd) {
   enum { CROWD = 700 };
   int fds[CROWD];

@@ -91,8 +91,8 @@ static int make_ids(void *arg) {
   for (;;) pause();
 }
 
-/* The ids' maker is a process that is no rank itself.  (The test's own process stays without threads, so that forking it
- * is no question for sanitizers.) */
+/* The ids' maker is a process that is no rank itself.  (The test's own process stays without threads, so that forking
+ * it is no question for sanitizers.) */
 static void new_ids(stage *s) {
   start_process(make_ids, s);
   ck_assert(await_count(&shared->ids_made, 1));

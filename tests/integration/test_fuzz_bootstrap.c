@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random and nearly right bytes for everything the bootstrap reads: ids, hellos, acks, replies, frames.  No bytes crash it,
- * and what is not proved is not taken.  HOCKET_TEST_SECONDS and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
+/* Random and nearly right bytes for everything the bootstrap reads: ids, hellos, acks, replies, frames.  No bytes
+ * crash it, and what is not proved is not taken.  HOCKET_TEST_SECONDS and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>

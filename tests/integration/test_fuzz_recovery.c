@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: timeout=300 notsan
- * Every order of calls that docs/recovery.md allows, after every kind of failure: each call gives the code that its table names,
- * on all ranks, in bounded time; afterwards a new communicator works, and nothing is left behind.
+ * Every order of calls that docs/recovery.md allows, after every kind of failure: each call gives the code that its
+ * table names, on all ranks, in bounded time; afterwards a new communicator works, and nothing is left behind.
  *
- * Ranks are processes.  Without HOCKET_TEST_SECONDS the fixed orders run, and a few random ones; with it random ones for that long,
- * from HOCKET_TEST_SEED. */
+ * Ranks are processes.  Without HOCKET_TEST_SECONDS the fixed orders run, and a few random ones; with it random ones
+ * for that long, from HOCKET_TEST_SEED. */
 #include <check.h>
 #include <dirent.h>
 #include <hocket.h>
@@ -37,7 +37,8 @@ typedef enum state { READY, FAILED, QUIET, REVOKED_BY_PEER, FINALIZED, STATES } 
 /* OK: 0.  OWN: the failure's code. ALL: 0 if all ranks are there, else ncclRemoteError. */
 enum { OK = 0, OWN = -1, ALL = -2 };
 static const int table[STATES][STEP_KINDS] = {
-    /*                   operation        split            shrink           shrink(abort)    revoke               finalize      */
+    /*                   operation        split            shrink           shrink(abort)    revoke
+     *                                    finalize */
     [READY] = {OK, ALL, OK, OK, OK, OK, OK, OK},
     [FAILED] = {OWN, OWN, OWN, OK, OK, OWN, OK, OK},
     [QUIET] = {ncclInvalidUsage, ALL, OK, OK, OK, ncclInvalidUsage, OK, OK},

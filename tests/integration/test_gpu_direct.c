@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUDirect RDMA: ranks on emulated GPUs that only the verbs provider joins, whose cards, the fake libibverbs.so.1's, read and
- * write the GPUs' memory.  What a card writes there is seen late, if at all, by a GPU that needs a flush.
+/* GPUDirect RDMA: ranks on emulated GPUs that only the verbs provider joins, whose cards, the fake libibverbs.so.1's,
+ * read and write the GPUs' memory.  What a card writes there is seen late, if at all, by a GPU that needs a flush.
  * check: notsan */
 #include <errno.h>
 #include "../support/fake_rdma.h"
@@ -135,8 +135,8 @@ START_TEST(splits) {
 }
 END_TEST
 
-/* Cards that take no more of a GPU's memory, once they have been tried or a few connections later: data passes host memory from
- * there on, at each end alone.  The kernels write to and read from the GPU's all the same. */
+/* Cards that take no more of a GPU's memory, once they have been tried or a few connections later: data passes host
+ * memory from there on, at each end alone.  The kernels write to and read from the GPU's all the same. */
 START_TEST(falls_back) {
   gpu_ranks g;
   enum { TRIALS = 4 }; /* two ranks and two cards */
@@ -168,7 +168,8 @@ START_TEST(gives_way) {
 }
 END_TEST
 
-/* Our networks as a net plugin, loaded back: its cards read and write the GPUs' memory that it is given, and its iflush is a read. */
+/* Our networks as a net plugin, loaded back: its cards read and write the GPUs' memory that it is given, and its
+ * iflush is a read. */
 static const struct {
   const char *version;
   int refusal; /* of dma-bufs */

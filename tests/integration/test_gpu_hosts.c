@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators on GPUs of several pretended hosts, which reach each other over the network only: every collective, all types,
- * sends and receives, replayed graphs, a peer that dies, an abort; by sockets and by a net plugin.  What there is for sanitizers
- * in a link over the network, test_gpu_life shows them.
+/* Communicators on GPUs of several pretended hosts, which reach each other over the network only: every collective,
+ * all types, sends and receives, replayed graphs, a peer that dies, an abort; by sockets and by a net plugin.  What
+ * there is for sanitizers in a link over the network, test_gpu_life shows them.
  * check: timeout=300 notsan noasan */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -59,8 +59,8 @@ END_TEST
 
 static uint32_t word_of(uint32_t i, int rank) { return 0x01010101u * ((i + 50u * (uint32_t)rank) & 255); }
 
-/* A collective and a ring of sends, captured once and replayed with other data; now and then after a pause, and beside work
- * that is not captured. */
+/* A collective and a ring of sends, captured once and replayed with other data; now and then after a pause, and beside
+ * work that is not captured. */
 static void replays(place *p) {
   enum { COUNT = 3000 };
   gpu_ranks *g = &p->g;
@@ -102,8 +102,8 @@ END_TEST
 
 /* ---- failures ---- */
 
-/* In memory that all processes share: what fails must not begin while others still need it, and who has heard of it must not
- * abort, which is news too, before the others have. */
+/* In memory that all processes share: what fails must not begin while others still need it, and who has heard of it
+ * must not abort, which is news too, before the others have. */
 static _Atomic(int) *arrived;
 
 static void meet(int so_far) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators on GPUs: captured graphs, ranks as threads, children, aborts, failures, ends; the same where only the network
- * joins the GPUs, with the proxy.
+/* Communicators on GPUs: captured graphs, ranks as threads, children, aborts, failures, ends; the same where only the
+ * network joins the GPUs, with the proxy.
  * check: timeout=300 */
 #include <pthread.h>
 #include "../../src/gpu/gpu.h"
@@ -187,7 +187,8 @@ static void *abort_it(void *arg) {
   return NULL;
 }
 
-/* Kernels whose peers never come leave: the one whose communicator is aborted by another thread, and the other rank's. */
+/* Kernels whose peers never come leave: the one whose communicator is aborted by another thread, and the other
+ * rank's. */
 START_TEST(abort_frees_kernels) {
   gpu_ranks g;
   pthread_t id;
@@ -270,7 +271,8 @@ START_TEST(mismatch) {
 }
 END_TEST
 
-/* Over protocols whose messages say nothing, and of an operation that is over on one rank: the watchdog compares the calls. */
+/* Over protocols whose messages say nothing, and of an operation that is over on one rank: the watchdog compares the
+ * calls. */
 START_TEST(mismatch_unseen) {
   gpu_ranks g;
   setenv("NCCL_PROTO", "LL", 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums in the switch (NVLS), on emulated GPUs with multicast objects: the driver's side, collectives by the algorithm nvls of
- * threads and of processes, when there is none, and what goes by another algorithm.
+/* Sums in the switch (NVLS), on emulated GPUs with multicast objects: the driver's side, collectives by the algorithm
+ * nvls of threads and of processes, when there is none, and what goes by another algorithm.
  * check: timeout=300 notsan */
 #include <dirent.h>
 #include "../../src/base/param.h"

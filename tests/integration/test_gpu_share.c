@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a communicator takes of a GPU, so that several can overlap; and that they do, on an emulated device with room for so many
- * blocks. */
+/* What a communicator takes of a GPU, so that several can overlap; and that they do, on an emulated device with room
+ * for so many blocks. */
 #include "../../src/gpu/gpu.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"
@@ -45,8 +45,8 @@ END_TEST
 
 enum { COMMS = 3, RANKS = 4, COUNT = 40000 };
 
-/* Three communicators whose ranks share a device: rank after rank starts a kernel of each, in streams of their own.  All twelve are
- * needed before any can end. */
+/* Three communicators whose ranks share a device: rank after rank starts a kernel of each, in streams of their own.
+ * All twelve are needed before any can end. */
 START_TEST(communicators_overlap) {
   gpu_ranks g[COMMS];
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = COUNT, .type = ncclFloat32, .op = ncclSum};

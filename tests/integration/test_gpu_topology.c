@@ -8,7 +8,8 @@ static char dir[64];
 
 typedef enum machine { MESH, PCI, CIRCLE } machine;
 
-/* Four GPUs at the emulated driver's places, each below its own root port; NVLinks between all, or from 0 to 2 to 1 to 3 to 0. */
+/* Four GPUs at the emulated driver's places, each below its own root port; NVLinks between all, or from 0 to 2 to 1 to
+ * 3 to 0. */
 static void write_machine(machine m) {
   static const bool joined[][4][4] = {
       [MESH] = {{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}},

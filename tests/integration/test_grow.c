@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ncclCommGrow: new processes join the ranks of a communicator, also after a rank was killed and the communicator shrunk.
+/* ncclCommGrow: new processes join the ranks of a communicator, also after a rank was killed and the communicator
+ * shrunk.
  * check: notsan noasan */
 #include <check.h>
 #include <sched.h>

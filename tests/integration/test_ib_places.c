@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: timeout=300 */
-/* Messages that the sender's card writes straight into memory that the receiver has registered, over the fake libibverbs.so.1:
- * what lands and what does not, faults amid it, and that nothing lands behind an operation's back. */
+/* Messages that the sender's card writes straight into memory that the receiver has registered, over the fake
+ * libibverbs.so.1: what lands and what does not, faults amid it, and that nothing lands behind an operation's back. */
 #include <check.h>
 #include <nccl.h>
 #include <sched.h>

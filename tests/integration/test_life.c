@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of communicators: inside groups, from other threads, during inits, in forked children; and that it always comes. */
+/* The end of communicators: inside groups, from other threads, during inits, in forked children; and that it always
+ * comes. */
 #include <check.h>
 #include <hocket.h>
 #include <pthread.h>
@@ -48,7 +49,8 @@ static ncclResult_t async_error(ncclComm_t c) {
   return state;
 }
 
-/* What would free the communicator is refused while operations of it wait, the group fails, nothing runs, and all goes on. */
+/* What would free the communicator is refused while operations of it wait, the group fails, nothing runs, and all goes
+ * on. */
 START_TEST(destroy_in_group) {
   ncclComm_t c[N];
   float b[N][4] = {{0}};

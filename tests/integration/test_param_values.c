@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nonsense as the value of each parameter that is text: a communicator's making reports it at WARN, or refuses it, and names the
- * variable or shows the value.  A parameter whose every value has a meaning, or that this machine does not use, is a row of `exempt` with the reason.
+/* Nonsense as the value of each parameter that is text: a communicator's making reports it at WARN, or refuses it, and
+ * names the variable or shows the value.  A parameter whose every value has a meaning, or that this machine does not
+ * use, is a row of `exempt` with the reason.
  * check: notsan timeout=300 */
 #include <nccl.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which way the data went: the results are right on the slow path too, so the flags that the last operation left in the slots of
- * links say whether a slot referred to the sender's memory (zero copy) or held a copy. */
+/* Which way the data went: the results are right on the slow path too, so the flags that the last operation left in
+ * the slots of links say whether a slot referred to the sender's memory (zero copy) or held a copy. */
 #include <check.h>
 #include <stdlib.h>
 #include "../../src/runtime/comm.h"

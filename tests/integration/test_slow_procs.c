@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process that is stopped for several times HOCKET_PEER_TIMEOUT is no error over TCP: not while data is sent to it, not while a
- * connection to it is made, not inside the bootstrap.
+/* A process that is stopped for several times HOCKET_PEER_TIMEOUT is no error over TCP: not while data is sent to it,
+ * not while a connection to it is made, not inside the bootstrap.
  * check: notsan noasan */
 #include "../support/boot_ranks.h"
 #include "../support/ranks.h"

@@ -505,7 +505,8 @@ static int lost_message(ncclComm_t c, int rank, int n, void *arg) {
   return faults + RANK_CHECK(ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL));
 }
 
-/* If messages were all received, nothing is reported. Over TCP (_i >= 2) the message is in a connection that rank 2 did not take. */
+/* If messages were all received, nothing is reported. Over TCP (_i >= 2) the message is in a connection that rank 2
+ * did not take. */
 START_TEST(unread) {
   char path[] = "/tmp/hocket-unread-XXXXXX";
   int fd = mkstemp(path), send = _i % 2;
@@ -525,7 +526,8 @@ START_TEST(unread) {
 }
 END_TEST
 
-/* Both roots were used before, and compared: the last call's messages meet on a connection that both ranks only send on. */
+/* Both roots were used before, and compared: the last call's messages meet on a connection that both ranks only send
+ * on. */
 static int two_roots(ncclComm_t c, int rank, int n, void *arg) {
   int faults = 0;
   (void)n;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The example net plugin, over TCP on 127.0.0.1; the file that includes this one defines VERSION, 6 to 11.  It is strict where
- * real ones are: memory must be registered, a connection has 8 requests, connect and accept need several calls, at
- * most one message is moved by a call of test.  HOCKET_TEST_NET says what it does wrong:
+/* The example net plugin, over TCP on 127.0.0.1; the file that includes this one defines VERSION, 6 to 11.  It is
+ * strict where real ones are: memory must be registered, a connection has 8 requests, connect and accept need several
+ * calls, at most one message is moved by a call of test.  HOCKET_TEST_NET says what it does wrong:
  *   init, devices, none (no device), listen, connect, accept, isend, irecv, test: fails there
  *   half: connect never ends; short: the fifth message of a connection comes out too short
  *
- * HOCKET_TEST_NET_GPU lets it take memory of GPUs, as many words as are needed: dmabuf, address (what a peer memory module does;
- * only where the CPU gets at that memory), none (it says that it does, and refuses),
- * late (a GPU sees what was received only behind iflush), force (v9: it says that iflush must be called). */
+ * HOCKET_TEST_NET_GPU lets it take memory of GPUs, as many words as are needed: dmabuf, address (what a peer memory
+ * module does; only where the CPU gets at that memory), none (it says that it does, and refuses), late (a GPU sees
+ * what was received only behind iflush), force (v9: it says that iflush must be called). */
 #include <errno.h>
 #include <fcntl.h>
 #include <nccl.h>
@@ -26,7 +26,8 @@ typedef void (*logger)(int level, unsigned long flags, const char *file, int lin
 
 #define EXPORT __attribute__((visibility("default"))) extern
 
-/* What a test may ask: registrations of GPU memory, and how many are taken (0: all); messages from and to such memory. */
+/* What a test may ask: registrations of GPU memory, and how many are taken (0: all); messages from and to such
+ * memory. */
 typedef struct net_example_state {
   _Atomic(int) dmabufs, addresses, most, from_gpu, to_gpu, flushes;
 } net_example_state;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the example tuners share.  Each is the least that a plugin of its version can be: it prefers a ring (for broadcast
- * and reduce that is a chain here) above 4 KiB and a tree below, logs its calls, and fails where HOCKET_TEST_TUNER says so. */
+/* What the example tuners share.  Each is the least that a plugin of its version can be: it prefers a ring (for
+ * broadcast and reduce that is a chain here) above 4 KiB and a tree below, logs its calls, and fails where
+ * HOCKET_TEST_TUNER says so. */
 #ifndef HK_TESTS_TUNER_H
 #define HK_TESTS_TUNER_H
 #include <nccl.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dmabuf DEVICE: in the guest: a true dma-buf, made by the kernel (udmabuf or vgem), is given to an RDMA device as a GPU's memory
- * would be.  A device that takes none must say so in words, and what comes next must be tried.  77: there is no dma-buf. */
+/* dmabuf DEVICE: in the guest: a true dma-buf, made by the kernel (udmabuf or vgem), is given to an RDMA device as a
+ * GPU's memory would be.  A device that takes none must say so in words, and what comes next must be tried.  77: there
+ * is no dma-buf. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/udmabuf.h>

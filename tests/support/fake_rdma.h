@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A machine with RDMA devices for tests: fake0, fake1, ... of the fake libibverbs.so.1, and the /sys that goes with them. */
+/* A machine with RDMA devices for tests: fake0, fake1, ... of the fake libibverbs.so.1, and the /sys that goes with
+ * them. */
 #ifndef HK_TEST_FAKE_RDMA_H
 #define HK_TEST_FAKE_RDMA_H
 #include <dlfcn.h>
@@ -41,8 +42,8 @@ static inline void rdma_port(int device) {
   fm_file(path, "Ethernet\n");
 }
 
-/* Loads a fake before the code under test looks for the library: the loader then takes the one that is there.  Gives a symbol of
- * it. */
+/* Loads a fake before the code under test looks for the library: the loader then takes the one that is there.  Gives a
+ * symbol of it. */
 static inline void *rdma_fake(const char *file, const char *symbol) {
   char self[512], path[640];
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);

@@ -28,8 +28,8 @@ static inline void open_place(place *p, const ncclUniqueId *id, int devices) {
   }
 }
 
-/* Processes [0, n) of `each` ranks, all on devices that take turns, and on pretended hosts that do; `body` runs in each with its
- * ranks' comms open.  Gives how many ended otherwise than well. */
+/* Processes [0, n) of `each` ranks, all on devices that take turns, and on pretended hosts that do; `body` runs in
+ * each with its ranks' comms open.  Gives how many ended otherwise than well. */
 static inline int run_processes(int n, int each, int devices, int hosts, void (*body)(place *p)) {
   static const char *const names[] = {"north", "east", "south", "west"};
   int ends[2], bad = 0;

@@ -269,8 +269,9 @@ static inline void fill_f32(job *j, size_t count) {
           (float)(i % 97) + (r == 0 ? (float)j->n - 1 : -1.0f); /* the ranks' extras cancel out */
 }
 
-/* A chain of ranks in which a part of the second slot never comes: the host aborts while its receiver waits for it.  Nothing
- * that depends on the missing bytes is stored, the slot is not given back, and the threads look no longer at anything. */
+/* A chain of ranks in which a part of the second slot never comes: the host aborts while its receiver waits for it.
+ * Nothing that depends on the missing bytes is stored, the slot is not given back, and the threads look no longer at
+ * anything. */
 static inline void check_aborted(hk_coll coll, uint32_t proto) {
   enum { N = 3, COUNT = 4096, SLOT = 1024, BEGIN = 8, OLD = 0x5a };
   enum { MISSING = 480 }; /* of the second slot: lines of LL and LL128 begin there */

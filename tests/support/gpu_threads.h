@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The GPU kernels' primitives on POSIX threads: each thread of a block is one of ours.  Slow, but with real concurrency,
- * so that TSan judges the kernels' barriers, acquires and releases.  See src/kernels/cuda/primitives.h. */
+/* The GPU kernels' primitives on POSIX threads: each thread of a block is one of ours.  Slow, but with real
+ * concurrency, so that TSan judges the kernels' barriers, acquires and releases.  See src/kernels/cuda/primitives.h. */
 #ifndef HK_TESTS_GPU_THREADS_H
 #define HK_TESTS_GPU_THREADS_H
 #include <pthread.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams of messages between ranks that are threads, each message checked: for the tests of the network's providers. */
+/* Streams of messages between ranks that are threads, each message checked: for the tests of the network's
+ * providers. */
 #ifndef HK_TESTS_NET_STREAMS_H
 #define HK_TESTS_NET_STREAMS_H
 #include <check.h>

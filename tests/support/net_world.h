@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks of one process, joined by loopback TCP or socket pairs in place of the bootstrap: for the tests and the benchmark of
- * the net transport. */
+/* Ranks of one process, joined by loopback TCP or socket pairs in place of the bootstrap: for the tests and the
+ * benchmark of the net transport. */
 #ifndef HK_TESTS_NET_WORLD_H
 #define HK_TESTS_NET_WORLD_H
 #include <arpa/inet.h>

@@ -48,7 +48,8 @@ static bool coin(world *w) { return roll(w, 2); }
 
 /* ---- what is to be moved ---- */
 
-/* A random tree over the ranks of `members` (n of them, the first being the root): every rank hangs below an earlier. */
+/* A random tree over the ranks of `members` (n of them, the first being the root): every rank hangs below an
+ * earlier. */
 static void random_tree(world *w, const int *members, int n, int *parent) {
   bool deep = coin(w);
   for (int k = 1; k < n; k++)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random valid programs, as unlike a textbook's as they come: every block is reduced up one random tree and sent down
- * another, in random lanes, with random grouping of sources and destinations, accumulators in scratch or in the output,
- * detours over third ranks, multicast, empty slots, copies or references, and repeats where a few instructions happen to
- * form one.
+ * another, in random lanes, with random grouping of sources and destinations, accumulators in scratch or in the
+ * output, detours over third ranks, multicast, empty slots, copies or references, and repeats where a few instructions
+ * happen to form one.
  *
- * They are valid by construction: the generator simulates the ranks with FIFOs of `slots` slots and writes down a step only
- * when it can be taken, so its own order is a schedule that finishes.  What comes out must be proved by the verifier, and
- * must run right on an executor: give it buffers of `programs[0]->in_blocks` and `out_blocks`. */
+ * They are valid by construction: the generator simulates the ranks with FIFOs of `slots` slots and writes down a step
+ * only when it can be taken, so its own order is a schedule that finishes.  What comes out must be proved by the
+ * verifier, and must run right on an executor: give it buffers of `programs[0]->in_blocks` and `out_blocks`. */
 #ifndef HK_TESTS_RANDPROG_H
 #define HK_TESTS_RANDPROG_H
 #include "../../src/program/program.h"

@@ -172,7 +172,8 @@ double test_load(ncclDataType_t type, const void *at, uint64_t i) {
   }
 }
 
-/* What all ranks' values of an element are made of.  Half of a test's time is spent here: divisions are few, and of 32 bits. */
+/* What all ranks' values of an element are made of.  Half of a test's time is spent here: divisions are few, and of 32
+ * bits. */
 typedef struct element_mix {
   uint32_t mix;
   int groups;      /* sums: about four ranks share a group, and only one group has values other than 0 */

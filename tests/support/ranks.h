@@ -14,9 +14,9 @@ int ranks_as_processes(int n, rank_body body, void *arg);
 /* `processes` processes with `threads` ranks each. */
 int ranks_mixed(int processes, int threads, rank_body body, void *arg);
 
-/* For tests that fork themselves: in process p of n, after the fork, the id that process 0 makes.  The parent only opens
- * `ends` (pipe(2)) before: a process with threads, which an id starts, must not fork under the address sanitizer, whose
- * allocator does not survive it. */
+/* For tests that fork themselves: in process p of n, after the fork, the id that process 0 makes.  The parent only
+ * opens `ends` (pipe(2)) before: a process with threads, which an id starts, must not fork under the address
+ * sanitizer, whose allocator does not survive it. */
 int ranks_share_id(const int ends[2], int p, int n, ncclUniqueId *id);
 
 /* Prints file, line and the last error, and counts a fault, where the call does not give ncclSuccess. */

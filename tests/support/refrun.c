@@ -176,8 +176,8 @@ static const hk_instr *next(const run *x, lane *l) {
   return NULL;
 }
 
-/* Who writes straight into the receiver's memory may do so as soon as he sends: what a lane will receive into one output as it
- * is stands there from now on. */
+/* Who writes straight into the receiver's memory may do so as soon as he sends: what a lane will receive into one
+ * output as it is stands there from now on. */
 static void land(run *x, const pipe *p, const cell *c) {
   for (unsigned k = 0; k < x->nlanes; k++) {
     lane ahead = x->lanes[k];

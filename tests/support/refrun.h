@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plain interpreter of programs, to check the verifier by: it shares no code and no cleverness with it.  It moves
- * contribution counts through FIFOs, with lanes in a random order, slots that randomly hold references instead of copies, and
- * data that randomly stands in its place as soon as it is sent, as program.h and verify.h allow, and looks whether the
- * outputs are right. */
+ * contribution counts through FIFOs, with lanes in a random order, slots that randomly hold references instead of
+ * copies, and data that randomly stands in its place as soon as it is sent, as program.h and verify.h allow, and looks
+ * whether the outputs are right. */
 #ifndef HK_TESTS_REFRUN_H
 #define HK_TESTS_REFRUN_H
 #include <stdbool.h>

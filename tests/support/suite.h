@@ -4,8 +4,8 @@
 #define HK_TESTS_SUITE_H
 #include <check.h>
 
-/* Types and operators are the same steps of the same threads: under the thread sanitizer, where each costs ten times as much, a
- * few of n show a race as well as all. */
+/* Types and operators are the same steps of the same threads: under the thread sanitizer, where each costs ten times
+ * as much, a few of n show a race as well as all. */
 #ifdef __SANITIZE_THREAD__
 #define SUITE_FEW(n) ((n) < 3 ? (n) : 3)
 #else

@@ -102,7 +102,8 @@ static inline hk_topo *m_dgx1v(int nics) {
   return m_finish(t);
 }
 
-/* Without NVLink: GPUs dealt out over the PCI switches, those over the sockets; 0 switches: GPUs at the sockets themselves. */
+/* Without NVLink: GPUs dealt out over the PCI switches, those over the sockets; 0 switches: GPUs at the sockets
+ * themselves. */
 static inline hk_topo *m_pcie_box(int sockets, int switches, int ngpus, int nics, const char *vendor) {
   hk_topo *t = m_new("pcie-box");
   uint32_t cpus[2], pci[8];

@@ -2,9 +2,10 @@
 /* Every algorithm is proved by the verifier, for 1 to 64 ranks and for 100, 128 and 255, every root, 2 to 8 slots; for
  * more ranks see test_algorithms_large.c.  Then the sizes of programs, and some programs to read.
  *
- * From 17 ranks on with 2 slots and with 8, which proves what is between.  One slot more lets a sender go on sooner: it ends no
- * wait that fewer slots did not end, so what does not deadlock with 2 does not with more; and what orders two accesses with
- * 8 slots orders them with fewer, where the same credit is waited for and later ones too.  Up to 16 ranks each number is run.
+ * From 17 ranks on with 2 slots and with 8, which proves what is between.  One slot more lets a sender go on sooner:
+ * it ends no wait that fewer slots did not end, so what does not deadlock with 2 does not with more; and what orders
+ * two accesses with 8 slots orders them with fewer, where the same credit is waited for and later ones too.  Up to 16
+ * ranks each number is run.
  * check: timeout=300 notsan noasan */
 #include <string.h>
 #include "../../src/collectives/pattern.h"

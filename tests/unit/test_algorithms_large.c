@@ -2,9 +2,9 @@
 /* As test_algorithms.c, for 512 and 1000 ranks.
  *
  * By default in place and with two slots, the hardest case (with more slots a program can only wait less, and what is
- * right in place is right out of it but for copies to itself), and for a dozen roots, the first, the second and the last
- * among them: programs depend on rank - root only, which 64 ranks with every root have shown.  HOCKET_TEST_FULL=1 runs
- * every root, 2 to 8 slots, in place and out of it.
+ * right in place is right out of it but for copies to itself), and for a dozen roots, the first, the second and the
+ * last among them: programs depend on rank - root only, which 64 ranks with every root have shown.  HOCKET_TEST_FULL=1
+ * runs every root, 2 to 8 slots, in place and out of it.
  * check: timeout=300 noasan notsan notsan */
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"

@@ -338,7 +338,8 @@ START_TEST(strictly_the_host_keeps_off) {
 }
 END_TEST
 
-/* Two streams of one hardware queue: what stands behind a wait there begins when the wait is over, of whichever stream it is. */
+/* Two streams of one hardware queue: what stands behind a wait there begins when the wait is over, of whichever stream
+ * it is. */
 START_TEST(hardware_queues) {
   setenv("CUDAEMU_CONNECTIONS", "8", 1);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", _i ? "32" : "1", 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The devices: the host, and CUDA's through the driver that runs on the CPU (tests/cudaemu), with a program of two ranks on
- * one GPU.
+/* The devices: the host, and CUDA's through the driver that runs on the CPU (tests/cudaemu), with a program of two
+ * ranks on one GPU.
  * check: timeout=120 notsan */
 #include <check.h>
 #include <dlfcn.h>
@@ -151,7 +151,8 @@ static void *upload(hk_device *d, const void *from, size_t bytes, hk_memory *m) 
   return m->base;
 }
 
-/* What two ranks of one process on one GPU will do: a program each, FIFOs in device memory, a launch on a stream of each. */
+/* What two ranks of one process on one GPU will do: a program each, FIFOs in device memory, a launch on a stream of
+ * each. */
 START_TEST(cuda_allreduce) {
   enum { N = 2, COUNT = 3000, SLOTS = 4, SLOT_BYTES = 4096, THREADS = 64, WIDE = 2560 };
   enum { FIFO = 256 + SLOTS * (SLOT_BYTES + WIDE) };

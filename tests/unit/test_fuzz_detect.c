@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Machines whose /sys says rubbish: files with random bytes, numbers that are huge or negative, files and folders that are
- * gone.  Detection gives a topology or an error, and reads nothing that is not there. */
+/* Machines whose /sys says rubbish: files with random bytes, numbers that are huge or negative, files and folders that
+ * are gone.  Detection gives a topology or an error, and reads nothing that is not there. */
 /* check: timeout=60 notsan */
 #include <fcntl.h>
 #include "../../src/topo/detect.h"

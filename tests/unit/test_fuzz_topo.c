@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* Random machine strings and damaged XML.  Whatever is taken is a finished topology that is written and read back the same;
- * whatever is not gets a message.  HOCKET_TEST_SECONDS and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
+/* Random machine strings and damaged XML.  Whatever is taken is a finished topology that is written and read back the
+ * same; whatever is not gets a message.  HOCKET_TEST_SECONDS and HOCKET_TEST_SEED: see scripts/fuzz.sh. */
 #include <string.h>
 #include "../../src/topo/synth.h"
 #include "../../src/topo/xml.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs provider between ranks that are threads, over the fake libibverbs.so.1: data, faults, memory that runs out. */
+/* The verbs provider between ranks that are threads, over the fake libibverbs.so.1: data, faults, memory that runs
+ * out. */
 #include <check.h>
 #include <sys/resource.h>
 #include "../../src/base/param.h"
@@ -222,8 +223,8 @@ START_TEST(mends_broken_queue_pairs) {
 }
 END_TEST
 
-/* The peer takes no part for longer than HOCKET_PEER_TIMEOUT while queue pairs are replaced, as a process that is stopped. Then
- * the new ones fail, too: that is the first time, and no error. */
+/* The peer takes no part for longer than HOCKET_PEER_TIMEOUT while queue pairs are replaced, as a process that is
+ * stopped. Then the new ones fail, too: that is the first time, and no error. */
 START_TEST(waits_for_a_stopped_peer) {
   hk_link *send, *recv;
   const unsigned char data[100] = {7};
@@ -288,7 +289,8 @@ START_TEST(leaves_a_failing_device) {
 }
 END_TEST
 
-/* Two cards use those of their vendor's options that both know; one that knows none, or is not to, leaves them as they are. */
+/* Two cards use those of their vendor's options that both know; one that knows none, or is not to, leaves them as they
+ * are. */
 static const struct {
   unsigned offered[2], agreed[2];
   const char *enable;
@@ -583,8 +585,8 @@ START_TEST(goes_on_with_one_port) {
 }
 END_TEST
 
-/* A port's cable leads somewhere else, or its device takes no memory: it is left out after one try.  The connection begins with
- * device 1. */
+/* A port's cable leads somewhere else, or its device takes no memory: it is left out after one try.  The connection
+ * begins with device 1. */
 START_TEST(leaves_a_port_that_reaches_nobody) {
   stream t[2];
   int bad = _i == 2 ? 1 : 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* GPU memory for RDMA cards: the emulated CUDA driver's, registered with the fake libibverbs.so.1 in the ways that both let. */
+/* GPU memory for RDMA cards: the emulated CUDA driver's, registered with the fake libibverbs.so.1 in the ways that
+ * both let. */
 #include <errno.h>
 #include "../../src/transport/net/ib_gdr.h"
 #include "../support/cudaemu.h"

@@ -148,8 +148,8 @@ END_TEST
 
 /* ---- cards ---- */
 
-/* Two functions of a card; a card on the same switch; one behind another root port; one of the other host bridge; a virtual
- * function of the first card's second port; a device of software. */
+/* Two functions of a card; a card on the same switch; one behind another root port; one of the other host bridge; a
+ * virtual function of the first card's second port; a device of software. */
 static const char *const plugs[] = {"0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0",
                                     "0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.1",
                                     "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0",

@@ -266,10 +266,10 @@ START_TEST(described) {
 }
 END_TEST
 
-/* NCCL_CROSS_NIC on clusters of equal hosts, by hk_cross_nic: how many rings there are, and whether they leave a host by another
- * port than they enter.  Where a GPU has a port of its own, a ring that leaves by its last GPU's saves a way over NVLink (48.8
- * instead of 46.4 GB/s); two GPUs with two ports on a switch save nothing; below PCIe switches it doubles the rings.  On rails
- * only who asks for it changes ports. */
+/* NCCL_CROSS_NIC on clusters of equal hosts, by hk_cross_nic: how many rings there are, and whether they leave a host
+ * by another port than they enter.  Where a GPU has a port of its own, a ring that leaves by its last GPU's saves a
+ * way over NVLink (48.8 instead of 46.4 GB/s); two GPUs with two ports on a switch save nothing; below PCIe switches
+ * it doubles the rings.  On rails only who asks for it changes ports. */
 static const struct {
   const char *machine;
   int nchannels[3];
@@ -319,7 +319,8 @@ static void close_crossing(crossing_cluster *x) {
   hk_cluster_free(x->c);
 }
 
-/* Each channel's ring leaves every host by its own port and enters the next by its own; a host's ports carry equally many. */
+/* Each channel's ring leaves every host by its own port and enters the next by its own; a host's ports carry equally
+ * many. */
 START_TEST(ports_between_hosts) {
   const int row = _i / 3;
   const hk_cross_nic wish = (hk_cross_nic)(_i % 3);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts, and the algorithms that follow them: proved for 1 to 64 ranks on several hosts, dealt out host after host, one
- * by one and at random, with ring orders turned inside the hosts; on uneven hosts where that is supported.
+/* Layouts, and the algorithms that follow them: proved for 1 to 64 ranks on several hosts, dealt out host after host,
+ * one by one and at random, with ring orders turned inside the hosts; on uneven hosts where that is supported.
  * check: notsan */
 #include <string.h>
 #include "../../src/collectives/machine.h"

@@ -218,8 +218,8 @@ START_TEST(multicast) {
 }
 END_TEST
 
-/* A multicast FIFO takes many short messages ahead of its readers, and of long ones as many as a link.  Long and short ones
- * mixed never write where an unread one lies. */
+/* A multicast FIFO takes many short messages ahead of its readers, and of long ones as many as a link.  Long and short
+ * ones mixed never write where an unread one lies. */
 static void run_ahead(world_rank *r) {
   enum { LAPS = 50 };
   bool sends = r->env.rank == 0;

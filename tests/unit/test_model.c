@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan noasan timeout=300 */
-/* The cost model against the simulator, which runs the programs: prices within 25%, and no choice by price more than 25% slower
- * than the best algorithm of all, on 1 to 32 hosts. */
+/* The cost model against the simulator, which runs the programs: prices within 25%, and no choice by price more than
+ * 25% slower than the best algorithm of all, on 1 to 32 hosts. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -34,8 +34,8 @@ static const setting settings[] = {
     {"nodes=32 of dgx-b200 fabric=rail,fattree", BIT(ALLREDUCE), 256 * MIB},
 };
 
-/* How far off a price may be.  Between hosts some have several messages for one NIC at once: how they meet there the model does
- * not see. */
+/* How far off a price may be.  Between hosts some have several messages for one NIC at once: how they meet there the
+ * model does not see. */
 static double percent(const char *algorithm, const char *machine) {
   if (strncmp(machine, "nodes", 5)) return PERCENT;
   return strcmp(algorithm, "flat") && strcmp(algorithm, "direct") && strcmp(algorithm, "pat") ? PERCENT : 50;

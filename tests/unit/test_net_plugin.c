@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The net transport over net plugins, the example and our own, by sockets and by the fake RDMA cards: messages between ranks that
- * are threads, and peers that go. */
+/* The net transport over net plugins, the example and our own, by sockets and by the fake RDMA cards: messages between
+ * ranks that are threads, and peers that go. */
 #include <check.h>
 #include <libgen.h>
 #include <poll.h>
@@ -208,8 +208,8 @@ static hk_status progress_for(net_rank *a, net_rank *b, unsigned ms) {
   return rc;
 }
 
-/* The plugin's connect does not end. That is an error after HOCKET_PEER_TIMEOUT, in which both ranks tried: while one of them makes
- * no call, as one that is stopped, the other waits. */
+/* The plugin's connect does not end. That is an error after HOCKET_PEER_TIMEOUT, in which both ranks tried: while one
+ * of them makes no call, as one that is stopped, the other waits. */
 START_TEST(tells_that_nobody_answers) {
   use_plugin("plugins", "libnccl-net-ten.so", "11");
   setenv("HOCKET_PEER_TIMEOUT", "2", 1);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order in which algorithms make sums, found by the verifier.  What is marked `fixed_order` must be proved to be in the
- * fixed order, for every number of ranks, root, layout and ring order; what is in it without the mark is found, too.
+/* The order in which algorithms make sums, found by the verifier.  What is marked `fixed_order` must be proved to be
+ * in the fixed order, for every number of ranks, root, layout and ring order; what is in it without the mark is found,
+ * too.
  * check: notsan timeout=120 */
 #include <string.h>
 #include "../../src/collectives/rules.h"

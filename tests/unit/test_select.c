@@ -202,9 +202,10 @@ START_TEST(chunks) {
 }
 END_TEST
 
-/* No step of 1.1 in size makes the time, as the model sees it, jump by more than 1.3; where a second wave
- * doubles the messages and a message is dear (between hosts) or there are many (31 ranks), by more than 1.4.  Left out: hundreds of ranks, for the same reason, and
- * several hosts of several ranks, where the ring wins, whose second wave doubles its rounds. */
+/* No step of 1.1 in size makes the time, as the model sees it, jump by more than 1.3; where a second wave doubles the
+ * messages and a message is dear (between hosts) or there are many (31 ranks), by more than 1.4.  Left out: hundreds
+ * of ranks, for the same reason, and several hosts of several ranks, where the ring wins, whose second wave doubles
+ * its rounds. */
 START_TEST(no_cliffs) {
   hk_machine all[MACHINES];
   int n = machines(all);

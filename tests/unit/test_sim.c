@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan noasan */
-/* The simulator: fair rates, sense and determinism, the flow level against the event level, size.  Under ASan test_sim_published
- * runs the same code in less time. */
+/* The simulator: fair rates, sense and determinism, the flow level against the event level, size.  Under ASan
+ * test_sim_published runs the same code in less time. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -45,8 +45,8 @@ enum { RESOURCES = 12, FLOWS = 40 };
 
 static uint32_t next_random(uint32_t *state) { return *state = *state * 1664525u + 1013904223u, *state >> 8; }
 
-/* Max-min fair: nothing is over its capacity, and who goes slower than it could alone is held by a full resource on which
- * nobody goes faster. */
+/* Max-min fair: nothing is over its capacity, and who goes slower than it could alone is held by a full resource on
+ * which nobody goes faster. */
 static void check_fair(const hk_net *n, hk_flow *const *flows, int count) {
   double used[RESOURCES] = {0};
   for (int i = 0; i < count; i++)
@@ -117,8 +117,8 @@ START_TEST(deterministic) {
 }
 END_TEST
 
-/* Every algorithm of the registry runs to its end on GPUs and CPUs, at sizes with and without rests, and no link is busy for
- * more than the whole time. */
+/* Every algorithm of the registry runs to its end on GPUs and CPUs, at sizes with and without rests, and no link is
+ * busy for more than the whole time. */
 START_TEST(all_algorithms) {
   static const char *const machines[] = {"nodes=2 of 3xa100:nvswitch6 nic=2x200", "8xh100:nvswitch4", "1xcpu cores=5"};
   for (unsigned m = 0; m < HK_ARRAY_LENGTH(machines); m++) {
@@ -168,7 +168,8 @@ START_TEST(protocols) {
 }
 END_TEST
 
-/* What the fabric does to an alltoall: oversubscription costs, so do collisions of flows; adaptive routing avoids them. */
+/* What the fabric does to an alltoall: oversubscription costs, so do collisions of flows; adaptive routing avoids
+ * them. */
 START_TEST(fabric) {
   hk_sim_options o = {.algorithm = "pairwise", .protocol = HK_PROTO_SIMPLE, .channels = 2};
   double full = time_of("nodes=4 of 4xh100:nvswitch4 nic=4x400 fabric=fattree,leaf=2,spines=8,adaptive", HK_ALLTOALL,
@@ -315,8 +316,8 @@ START_TEST(flow_level_alltoall) {
 }
 END_TEST
 
-/* Hosts that are the first one's shifted copies: few programs are built, and the times are those of all programs; where flows
- * choose spines by a hash, whose collisions shifted hosts do not see, nearly. */
+/* Hosts that are the first one's shifted copies: few programs are built, and the times are those of all programs;
+ * where flows choose spines by a hash, whose collisions shifted hosts do not see, nearly. */
 START_TEST(shifted) {
   static const struct {
     const char *machine;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* The simulator against published figures.  One model and one set of constants for all rows; each row names its source. */
+/* The simulator against published figures.  One model and one set of constants for all rows; each row names its
+ * source. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -92,8 +93,8 @@ static hk_cluster *star(int n, bool nvlink, float gbps, int sm, float memory) {
   return c;
 }
 
-/* The guides' arithmetic: a ring moves 2 (n - 1) / n of the message over every link.  1 GB, 8 GPUs: 54.7 ms over PCIe 4.0
- * x16 at its nominal 32 GB/s a direction, 1.94 ms at 900 GB/s. */
+/* The guides' arithmetic: a ring moves 2 (n - 1) / n of the message over every link.  1 GB, 8 GPUs: 54.7 ms over PCIe
+ * 4.0 x16 at its nominal 32 GB/s a direction, 1.94 ms at 900 GB/s. */
 START_TEST(arithmetic) {
   static const struct {
     bool nvlink;

@@ -314,8 +314,8 @@ START_TEST(dumps) {
 }
 END_TEST
 
-/* NCCL's own reader is plain: no prologue, one space between attributes, double quotes, at most 16 attributes of at most 255
- * characters, and it wants version, target, count, tclass, dev and speed. */
+/* NCCL's own reader is plain: no prologue, one space between attributes, double quotes, at most 16 attributes of at
+ * most 255 characters, and it wants version, target, count, tclass, dev and speed. */
 START_TEST(nccl_can_read_it) {
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(machines); i++) {
     hk_topo *t = synthetic(machines[i]);

@@ -198,7 +198,8 @@ static hk_tune_look a_look(const hk_tune_judge *j) {
   return (hk_tune_look){.judges = j, .njudges = 1, .measure = measure_made_up};
 }
 
-/* An algorithm that a lucky time made the best is not, measured again; the sweep's time is remembered, and decides nothing. */
+/* An algorithm that a lucky time made the best is not, measured again; the sweep's time is remembered, and decides
+ * nothing. */
 START_TEST(look_mends_luck) {
   hk_tune_table t;
   hk_tune_group g;

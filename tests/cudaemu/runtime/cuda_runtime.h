@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA's runtime as far as the examples use it, for machines without CUDA: cudart.c makes it of the driver's calls, so that
- * the examples run on the emulated driver.  Names and values are CUDA's. */
+/* CUDA's runtime as far as the examples use it, for machines without CUDA: cudart.c makes it of the driver's calls, so
+ * that the examples run on the emulated driver.  Names and values are CUDA's. */
 #ifndef HK_CUDAEMU_CUDA_RUNTIME_H
 #define HK_CUDAEMU_CUDA_RUNTIME_H
 #include <stddef.h>
