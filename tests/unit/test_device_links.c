@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which kind of links two GPUs get, and what it can do, for everything that ranks can find out about each other. */
+/* check: notsan */
+#include <check.h>
+#include <string.h>
+#include "../../src/transport/device_links.h"
+#include "../support/suite.h"
+
+static const struct {
+  hk_device_peer peer;
+  const char *name;
+  unsigned can;
+} cases[] = {
+    {{HK_REACH_NVLINK, true, true, true}, "same", HK_DEVICE_LINES | HK_DEVICE_READS | HK_DEVICE_LOCAL},
+    {{HK_REACH_MEMORY, true, true, false}, "same", HK_DEVICE_LINES | HK_DEVICE_READS | HK_DEVICE_LOCAL},
+    {{HK_REACH_NVLINK, false, true, true}, "p2p", HK_DEVICE_LINES | HK_DEVICE_READS},
+    {{HK_REACH_MEMORY, false, true, false}, "p2p", HK_DEVICE_READS},
+    {{HK_REACH_MEMORY, false, false, false}, "p2p", HK_DEVICE_READS}, /* NCCL_SHM_DISABLE */
+    {{HK_REACH_NO_FILE, false, true, false}, "staged", HK_DEVICE_CREDITS},
+    {{HK_REACH_NONE, false, true, true}, "staged", HK_DEVICE_CREDITS},
+    {{HK_REACH_NONE, true, true, false}, "staged", HK_DEVICE_CREDITS}, /* NCCL_P2P_DISABLE */
+    {{HK_REACH_NO_FILE, false, false, false}, "pumped", HK_DEVICE_PUMPED},
+    {{HK_REACH_NONE, true, false, false}, "pumped", HK_DEVICE_PUMPED},
+};
+
+START_TEST(choice) {
+  const hk_device_peer peers[2] = {{.reach = HK_REACH_NONE}, cases[_i].peer};
+  const hk_device_env e = {.peers = peers};
+  char why[480];
+  const hk_device_links *l = hk_device_links_to(&e, 1, why, sizeof why);
+  ck_assert_ptr_nonnull(l);
+  ck_assert_str_eq(l->name, cases[_i].name);
+  ck_assert_uint_eq(l->properties(&e, 1), cases[_i].can);
+}
+END_TEST
+
+/* `why` has the reason of each kind that was passed over. */
+START_TEST(reasons) {
+  const hk_device_peer peers[2] = {{.reach = HK_REACH_NONE}, {.reach = HK_REACH_NONE}};
+  const hk_device_env e = {.peers = peers};
+  char why[480], little[24];
+  hk_device_links_to(&e, 1, why, sizeof why);
+  ck_assert_str_eq(why,
+                   "same (rank 1 is on another GPU), p2p (the GPUs do not reach each other's memory), staged (rank 1 "
+                   "shares no host memory)");
+  hk_device_links_to(&e, 1, little, sizeof little); /* what fits */
+  ck_assert_int_eq(strncmp(little, why, sizeof little - 1), 0);
+}
+END_TEST
+
+/* The slots that the contract has together. */
+START_TEST(contract) {
+  for (int i = 0; i < HK_DEVICE_LINKS_COUNT; i++) {
+    const hk_device_peer peers[2] = {{.reach = HK_REACH_NONE}, {.reach = HK_REACH_NVLINK}};
+    const hk_device_env e = {.peers = peers};
+    const hk_device_links *l = hk_device_links_all[i];
+    bool pumped = l->properties(&e, 1) & HK_DEVICE_PUMPED;
+    ck_assert(l->name && l->reachable);
+    ck_assert_int_eq(!l->alloc, pumped);
+    ck_assert_int_eq(!l->make, pumped);
+    ck_assert_int_eq(!l->open, pumped);
+    for (int k = 0; k < i; k++) ck_assert_str_ne(l->name, hk_device_links_all[k]->name);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *s = suite_create("device_links");
+  TCase *t = tcase_create("device_links");
+  tcase_add_loop_test(t, choice, 0, (int)(sizeof cases / sizeof *cases));
+  tcase_add_test(t, reasons);
+  tcase_add_test(t, contract);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
