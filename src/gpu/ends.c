@@ -228,8 +228,8 @@ void hk_gpu_ends_free(ncclComm_t c) {
   free(g->opened);
   free(g->peers);
   free(g->routes);
-  free(g->far);
-  g->far = NULL;
+  free(g->distances);
+  g->distances = NULL;
   g->opened = NULL;
   g->peers = NULL;
   g->routes = NULL;

@@ -41,7 +41,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   hk_gpu *g = calloc(1, sizeof *g);
   if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   pthread_mutex_init(&g->lock, NULL);
-  pthread_mutex_init(&g->guests_lock, NULL);
+  pthread_mutex_init(&g->imports_lock, NULL);
   c->backend_state = g;
   HK_TRY(hk_gpu_code_get(c->device, &g->code), out);
   HK_TRY(hk_cuda_open(c->device, &g->device), out);
@@ -258,7 +258,7 @@ void hk_gpu_detach(ncclComm_t c) {
   hk_gpu_world_leave(g->world);
   hk_gpu_code_put(g->code);
   pthread_mutex_destroy(&g->lock);
-  pthread_mutex_destroy(&g->guests_lock);
+  pthread_mutex_destroy(&g->imports_lock);
   free(g->old);
   free(g);
   c->backend_state = NULL;

@@ -2,13 +2,13 @@
 /**
  * Communicators on GPUs: what a rank keeps there, and launches of the kernels (kernels/cuda/work.h) on the user's streams.
  *
- * Calls return once their work is in the stream.  Nothing that a launch uses goes before the communicator does, and its
- * parameters are copied by the driver: a captured launch can be replayed as it is.
+ * Calls return when their work is in the stream.  What a launch uses lives as long as the communicator, and the driver copies its
+ * parameters: a captured launch can be replayed as it is.
  *
- * Ranks of a group that share a device and a capture go in one launch, whose blocks are theirs in turn, on the first one's
- * stream with the others joined to it by events: so they run at the same time whichever streams the user gave, the legacy one for all
- * too, and cost one launch.  Ranks of different threads cannot meet like that: each launches for itself, with at most its
- * share of the blocks that the device can run at once.
+ * Ranks of a group that share a device and a capture go in one launch, which has blocks for each rank.  It is on the first
+ * rank's stream, and events join the other streams to it.  So the ranks run at the same time whatever streams the user gave,
+ * even the legacy stream for all, and cost one launch.  Ranks of different threads cannot be joined: each launches for itself,
+ * with at most its share of the blocks that the device can run at once.
  */
 #ifndef HK_GPU_GPU_H
 #define HK_GPU_GPU_H
@@ -21,7 +21,7 @@
 /* Channels of a GPU's links: collectives' first, then those that share out one send or receive. */
 enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
 enum { HK_GPU_BLOCKS = 32 };        /* of a launch for one rank at most */
-enum { HK_GPU_WIDE_BYTES = 65536 }; /* LL128 lines of a slot, where a link has them */
+enum { HK_GPU_WIDE_BYTES = 65536 }; /* LL128 lines of a slot, if a link has them */
 
 /* The kernels on a device; the communicators of the process share them. */
 typedef struct hk_gpu_code {
@@ -67,14 +67,14 @@ typedef struct hk_gpu_end {
   uint16_t channel;
 } hk_gpu_end;
 
-/* Registered memory, as the other ranks' GPUs see it: view.c. */
+/* Registered memory, and how the other ranks' GPUs reach it: view.c. */
 typedef struct hk_gpu_view {
   uintptr_t begin, end;
   uint64_t key, id; /* ours; the allocation's when it was shared, 0: unknown */
-  bool made, hopeless;
+  bool made, unusable;
   bool symmetric;    /* a window that all ranks have registered, in the same order: its key counts those */
-  bool shareable;    /* virtual memory, which lives as long as somebody has it open */
-  uint64_t *theirs;  /* [nranks] where the others' windows of this key begin for us; 0: not known yet */
+  bool shareable;    /* virtual memory, which lives as long as any process has it open */
+  uint64_t *theirs;  /* [nranks] where the others' windows of this key begin for this rank; 0: not known yet */
   int64_t *seen;     /* [nranks], as a kernel's table */
   hk_memory *opened; /* [nranks]: by this process, for its ranks on other GPUs */
   hk_memory table;   /* of `seen` in device memory */
@@ -82,15 +82,15 @@ typedef struct hk_gpu_view {
 } hk_gpu_view;
 
 /* Memory that a rank of another process has registered, opened for this one. */
-typedef struct hk_gpu_guest {
+typedef struct hk_gpu_import {
   int from;
   uint64_t key;
   hk_memory memory;
   uint64_t begin, bytes; /* of what is registered */
-  struct hk_gpu_guest *next;
-} hk_gpu_guest;
+  struct hk_gpu_import *next;
+} hk_gpu_import;
 
-/* A table of transfers that a launch reads, in pinned memory.  Used again when the launch is over, or its graph gone. */
+/* A table of transfers that a launch reads, in pinned memory.  Reused when the launch has ended, or its graph is destroyed. */
 typedef struct hk_gpu_table {
   hk_memory memory;
   hk_queue_order order;
@@ -110,10 +110,10 @@ typedef struct hk_gpu {
   hk_gpu_world *world;
   hk_gpu_code *code;
   hk_memory state; /* an hk_gpu_state */
-  hk_queue queue;  /* ours: uploads, and waits for work */
+  hk_queue queue;  /* the communicator's own: uploads, and waits for work */
   hk_queue_order order, captured;
-  pthread_mutex_t lock;    /* of `order`, which a thread that asks for errors looks at beside the one that calls */
-  uint64_t launches, seen; /* so far; when its end was last asked for */
+  pthread_mutex_t lock;    /* of `order`, which any thread that asks for errors reads */
+  uint64_t launches, seen; /* so far; and when their end was last asked for */
   uint64_t seen_ns, reported_ns;
   unsigned cluster;                   /* blocks of a cluster; 0: none */
   unsigned blocks;                    /* of a launch for this rank, at most; equal on all ranks */
@@ -123,16 +123,16 @@ typedef struct hk_gpu {
   hk_device_env links;                /* for the device links */
   hk_device_peer *peers;              /* [nranks]: links.peers */
   hk_gpu_route *routes;               /* [nranks] */
-  unsigned char *far;                 /* [nranks] hk_path_class to each peer's GPU; NULL: nobody asks */
+  unsigned char *distances;           /* [nranks] hk_path_class to each peer's GPU; NULL: no level is set */
   bool staged;                        /* some pair of ranks of one host goes through host memory */
   bool sends_direct;                  /* network cards may read what this rank sends from its GPU's memory */
   bool wide;                          /* all pairs' links keep lines of 128 bytes whole */
   bool *nvlink;                       /* [nranks] between this rank's GPU and each other's */
-  hk_gpu_prices prices;               /* what rank 0 knows */
+  hk_gpu_prices prices;               /* rank 0's, on all ranks */
   int sm;                             /* the oldest generation of the ranks' devices */
   int sharers;                        /* ranks of the device that has most; equal on all ranks */
   struct hk_gpu_proxy *_Atomic proxy; /* NULL: no link over the network yet */
-  bool in_switch;                     /* the world's multicast memory is there */
+  bool in_switch;                     /* the world has multicast memory */
   bool lost;                          /* its work will not end soon: nothing that a kernel may use is freed */
   struct hk_gpu *next_lost;
   hk_memory page;          /* for networks to try: hk_transport_env.gpu_page */
@@ -140,22 +140,22 @@ typedef struct hk_gpu {
   size_t nold;
   hk_gpu_table *tables;
   hk_gpu_view *views, *dropped; /* dropped: launches may be reading their tables */
-  hk_gpu_guest *guests;         /* changed where questions are answered, until there are none any more */
-  pthread_mutex_t guests_lock;
+  hk_gpu_import *imports;       /* changed by the service thread, until no rank asks any more */
+  pthread_mutex_t imports_lock;
   uint64_t last_view, last_window;
   bool captures;        /* a call was captured: replays of its graph are not counted, so numbers of operations differ */
   bool copies;          /* copy engines are asked for, and possible */
-  hk_shared *words;     /* [nranks]: of copy engines; opened, where the rank is of another process */
+  hk_shared *words;     /* [nranks]: of copy engines; opened, if the rank is in another process */
   char **words_at;      /* [nranks]: their addresses for the GPU */
   _Atomic(bool) copied; /* and have been used */
-  bool apart;           /* some ranks are on other GPUs, or in other processes, and reached */
+  bool apart;           /* this rank reaches ranks on other GPUs or in other processes */
   ncclComm_t comm;
   struct hk_gpu *next; /* of those that may have views */
   struct {
     uintptr_t begin, end;
-  } good[HK_GPU_RANGES]; /* memory that was looked at and may be used */
+  } good[HK_GPU_RANGES]; /* memory that was checked and may be used */
   unsigned next_good;
-  unsigned round;           /* collectives of the group at hand so far */
+  unsigned round;           /* collectives of the current group so far */
   hk_memory ends_on_device; /* room for links that transfers use */
   size_t ends_used;
   struct {
@@ -178,12 +178,12 @@ typedef struct hk_gpu_plan {
 /* The device that a communicator made by this thread works on; -1: host memory. */
 int hk_gpu_choose(void);
 int hk_gpu_count(void); /* devices that communicators can use */
-/* What a rank tells the others of its GPU. */
+/* What a rank publishes about its GPU. */
 typedef struct hk_gpu_fact {
   uint64_t id;     /* of the device: equal for ranks that share it */
   uint64_t blocks; /* that it runs at once */
   uint64_t sm;
-  uint64_t bus;       /* where it sits: hk_bus_id_parse */
+  uint64_t bus;       /* its PCI address: hk_bus_id_parse */
   uint64_t copies;    /* it asks for copy engines, and can */
   uint64_t by_fd;     /* its memory can go to other processes by file descriptor */
   uint64_t multicast; /* it can have memory that a switch copies to and adds up from, and NCCL_NVLS_ENABLE is not 0 */
@@ -192,29 +192,29 @@ typedef struct hk_gpu_fact {
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
 /* After it; facts are `stride` bytes apart. */
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-int hk_gpu_most_equal(uint64_t *ids, int n); /* how often the one is there that is there most; sorts them */
+int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent id; sorts them */
 void hk_gpu_detach(ncclComm_t c);
-/* Is all that was launched over?  An error where it failed.  From any thread. */
+/* Have all launches ended?  An error if one failed.  From any thread. */
 hk_status hk_gpu_over(hk_gpu *g, bool *done);
-/* Waits until all that was launched is over, whatever becomes of it.  A failed communicator's work may stand behind other work
- * that never ends: it is given up after some seconds. */
+/* Waits until all launches have ended, also with an error.  A failed communicator's work may be queued after other work that
+ * never ends: it is given up after some seconds. */
 void hk_gpu_drain(ncclComm_t c);
-/* Behind work in the queue: `order` or `captured` is told of it. */
+/* After work was put into the queue: notes it in `order` or `captured`. */
 hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
 /* Reports launches that do not end, as hk_watch does for the host's waits; an error if a kernel has failed, or if the watchdog
  * is to end the communicator.  From any thread. */
 hk_status hk_gpu_watch(ncclComm_t c);
-/* Notices what kernels report; where asked also what the driver knows, which takes a call to it. */
+/* Notices what kernels report; with `ask` also what the driver knows, which takes a call to it. */
 hk_status hk_gpu_look(ncclComm_t c, bool ask);
-/* HK_ERR_ARGUMENT where `p` cannot be used by c's device. */
+/* HK_ERR_ARGUMENT if c's device cannot use `p`. */
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
 
 /* ---- share.c ---- */
-/* What a rank must know of the ranks' GPUs to take its share; equal on all ranks. */
+/* What a rank must know about the ranks' GPUs to compute its share; equal on all ranks. */
 typedef struct hk_gpu_room {
-  uint64_t resident; /* blocks that the GPU with least room runs at once: registers and shared memory count */
+  uint64_t resident; /* blocks that the smallest of the GPUs runs at once, by its registers and shared memory */
   uint64_t ranks;    /* of the communicator on the GPU that has most of them */
-  uint64_t wished;   /* the user's maxCTAs, or what the network bears; 0: no wish */
+  uint64_t wished;   /* the user's maxCTAs, or the network's limit; 0: none */
   uint64_t sm;       /* of the oldest GPU */
 } hk_gpu_room;
 /* Blocks of one rank's launch at most. */
@@ -270,13 +270,13 @@ void hk_gpu_proxy_stop(ncclComm_t c);
 void hk_gpu_ends_free(ncclComm_t c);
 
 /* ---- distance.c ---- */
-/* How far the GPUs are from each other, where NCCL_P2P_LEVEL asks for it. */
+/* g->distances, if NCCL_P2P_LEVEL is set. */
 hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-/* Is the peer's GPU not to be reached directly?  `why` tells by which setting. */
+/* Do the settings forbid to reach the peer's GPU directly?  `why` gets the setting. */
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
 
 /* ---- topology.c ---- */
-/* By all ranks, ahead of hk_gpu_reach: g->nvlink and g->prices from the machine's topology, as far as it can be seen. */
+/* By all ranks, before hk_gpu_reach: g->nvlink and g->prices from the machine's topology, as far as it can be read. */
 hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 void hk_gpu_topology_free(hk_gpu_world *w);
 
@@ -290,39 +290,39 @@ bool hk_gpu_switch_reduces(const hk_call *call);
 /* ---- memory.c ---- */
 /* Memory that other processes can open; zeros. */
 hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out);
-/* False where it is not hk_gpu_mem_alloc's. */
+/* False if hk_gpu_mem_alloc did not give it. */
 bool hk_gpu_mem_free(void *p, hk_status *rc);
 
 /* ---- view.c ---- */
-/* Zero copy between GPUs, and between processes: registered memory is opened for the ranks that reach this one's when a
- * call first uses it, and they are told apart by the kernel's tables. */
+/* Zero copy between GPUs, and between processes: registered memory is opened for the ranks that reach this rank's memory when a
+ * call first uses it.  Tables that the kernels read say what each rank adds to an address. */
 void hk_gpu_views_begin(ncclComm_t c);
-void hk_gpu_views_bury(hk_gpu_world *w); /* frees w->late */
-void hk_gpu_views_end(ncclComm_t c);     /* no more questions come, and no launch is under way */
+void hk_gpu_views_free_late(hk_gpu_world *w); /* frees w->late */
+void hk_gpu_views_end(ncclComm_t c);          /* no rank asks any more, and no launch runs */
 /* From any thread. */
 hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_view **out);
 void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v);
-/* Memory of this process goes: registrations that still name it are void. */
+/* Memory of this process is freed: registrations that still name it become void. */
 void hk_gpu_views_forget(const void *base, size_t bytes);
 /* The tables for a collective's buffers; NULL: none. */
 hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in, const int64_t **out);
 /* What to add for `peer`, or HK_GPU_UNSEEN. */
 hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, int64_t *out);
 
-/* The symmetric window that has all of it, open for the others; NULL: there is none. */
+/* The symmetric window that contains all of it, open for the others; NULL: there is none. */
 hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_view **out);
-/* Waits until the others' windows are known here: they open theirs in the same call. */
+/* Waits until the others' windows are known to this rank: they open theirs in the same call. */
 hk_status hk_gpu_view_meet(ncclComm_t c, hk_gpu_view *v);
 
 /* ---- copy.c ---- */
-/* By all ranks.  asked: by this rank; all: by all of them, who can; alone: no two share a GPU. */
+/* By all ranks.  asked: this rank asks for it; all: all ranks do, and can; alone: no two ranks share a GPU. */
 hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
-/* The window into which copy engines are to write; NULL: kernels do it.  All ranks answer alike where all keep to what
- * symmetric windows are: the same one and the same place in it. */
+/* The window into which copy engines are to write; NULL: kernels do it.  The same on all ranks, if all use symmetric windows as
+ * they must: the same window and the same offset in it. */
 hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out);
-/* Lets the streams of a failed communicator go on that wait for others.  To be repeated until they have. */
+/* Releases the streams of a failed communicator that wait for others.  To be repeated until they have ended. */
 void hk_gpu_copy_free(ncclComm_t c);
-void hk_gpu_copy_end(ncclComm_t c); /* its streams are over */
+void hk_gpu_copy_end(ncclComm_t c); /* its streams have ended */
 
 /* ---- plan.c ---- */
 /* How many copies of a program's lanes, which use `span` channels, a launch may have. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the machine's topology says of the ranks' GPUs: which pairs have NVLink, and what bytes between them cost; rings.c
- * searches there for channels. */
+/* The machine's topology for the ranks' GPUs: which pairs have NVLink, and what bytes between them cost.  The runtime's rings.c
+ * searches the same topology for channels. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -11,7 +11,7 @@ static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int r
   return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
 }
 
-/* One look for all ranks of the process: the first one's.  A machine that cannot be seen, as in some containers, is no
+/* The first rank of a process reads the topology for all its ranks.  If it cannot be read, as in some containers, that is no
  * failure. */
 static void look(ncclComm_t c) {
   hk_status rc = HK_OK;
@@ -21,7 +21,7 @@ static void look(ncclComm_t c) {
   if (w->looked) goto out;
   w->looked = true;
   HK_TRY(hk_topo_detect_with_file(&t, 0), out);
-  HK_TRY(hk_cluster_of(&w->machine, t, 1), out); /* which has t now, or it is gone */
+  HK_TRY(hk_cluster_of(&w->machine, t, 1), out); /* takes over t, or frees it */
   HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], &c->selection.overrides.paths), out);
 out:
   if (rc != HK_OK) {
@@ -39,7 +39,7 @@ void hk_gpu_topology_free(hk_gpu_world *w) {
   w->machine = NULL;
 }
 
-/* The GPUs of this host's ranks: `rank` of each seat.  Gives how many; 0: not all are known. */
+/* The GPUs of this host's ranks, and the `rank` of each seat.  Gives their number; 0: not all are known. */
 static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_seat *seats, int *rank) {
   const hk_topo *t = hk_gpu_of(c)->world->machine->kinds[0];
   int n = 0;
@@ -64,7 +64,7 @@ static void use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int
     if (rank[i] == c->rank) mine = seats[i].node;
   for (int i = 0; i < n; i++)
     hk_gpu_of(c)->nvlink[rank[i]] = hk_path_between(w->paths, mine, seats[i].node)->cls == HK_PATH_NVL;
-  if (c->rank == 0 && /* its prices count for all */
+  if (c->rank == 0 && /* its prices hold for all */
       hk_gpu_prices_of(&hk_gpu_of(c)->prices, w->machine, seats, n, &c->selection.overrides) != HK_OK)
     HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
 }
@@ -91,7 +91,7 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
     look(c);
     if (g->world->machine) use_machine(c, seats, rank, find_seats(c, facts, stride, seats, rank));
   }
-  /* All must decide alike, and containers may show each rank a part of its own: rank 0's count for all. */
+  /* All ranks must decide alike, and containers may show each rank a different part of the machine: all use rank 0's prices. */
   prices[c->rank] = g->prices;
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, prices, sizeof *prices), out);
   g->prices = prices[0];

@@ -25,36 +25,36 @@ _Static_assert(sizeof(question) <= HK_QUESTION_BYTES, "a question is one message
 
 /* ---- memory of other ranks ---- */
 
-static bool open_guest(hk_gpu *g, question *q, int fd, char *reason) {
-  hk_gpu_guest *guest = calloc(1, sizeof *guest);
-  if (!guest) return false;
-  *guest = (hk_gpu_guest){.from = q->from, .key = q->key};
+static bool open_import(hk_gpu *g, question *q, int fd, char *reason) {
+  hk_gpu_import *import = calloc(1, sizeof *import);
+  if (!import) return false;
+  *import = (hk_gpu_import){.from = q->from, .key = q->key};
   q->share.fd = fd;
-  if (g->device->ops->open(g->device, &q->share, &guest->memory) != HK_OK) {
+  if (g->device->ops->open(g->device, &q->share, &import->memory) != HK_OK) {
     snprintf(reason, HK_REASON_BYTES, "%s", hk_last_error());
-    free(guest);
+    free(import);
     return false;
   }
-  q->address = (uint64_t)(uintptr_t)guest->memory.base;
-  guest->begin = q->address + q->skip;
-  guest->bytes = q->bytes;
-  pthread_mutex_lock(&g->guests_lock);
-  guest->next = g->guests;
-  g->guests = guest;
-  pthread_mutex_unlock(&g->guests_lock);
+  q->address = (uint64_t)(uintptr_t)import->memory.base;
+  import->begin = q->address + q->skip;
+  import->bytes = q->bytes;
+  pthread_mutex_lock(&g->imports_lock);
+  import->next = g->imports;
+  g->imports = import;
+  pthread_mutex_unlock(&g->imports_lock);
   return true;
 }
 
-static bool close_guest(hk_gpu *g, const question *q) {
-  hk_gpu_guest **at = &g->guests;
-  pthread_mutex_lock(&g->guests_lock);
+static bool close_import(hk_gpu *g, const question *q) {
+  hk_gpu_import **at = &g->imports;
+  pthread_mutex_lock(&g->imports_lock);
   while (*at && ((*at)->from != q->from || (*at)->key != q->key)) at = &(*at)->next;
-  hk_gpu_guest *guest = *at;
-  if (guest) *at = guest->next;
-  pthread_mutex_unlock(&g->guests_lock);
-  if (!guest) return true;
-  (void)g->device->ops->release(g->device, &guest->memory); /* a failure is logged; nothing else can be done */
-  free(guest);
+  hk_gpu_import *import = *at;
+  if (import) *at = import->next;
+  pthread_mutex_unlock(&g->imports_lock);
+  if (!import) return true;
+  (void)g->device->ops->release(g->device, &import->memory); /* a failure is logged; nothing else can be done */
+  free(import);
   return true;
 }
 
@@ -62,7 +62,7 @@ static bool close_guest(hk_gpu *g, const question *q) {
 static bool answer(void *arg, void *payload, int fd, char *reason) {
   question q;
   memcpy(&q, payload, sizeof q);
-  bool good = q.verb == OPEN ? open_guest(arg, &q, fd, reason) : close_guest(arg, &q);
+  bool good = q.verb == OPEN ? open_import(arg, &q, fd, reason) : close_import(arg, &q);
   memcpy(payload, &q, sizeof q);
   return good;
 }
@@ -157,7 +157,7 @@ static hk_status make(ncclComm_t c, hk_gpu_view *v) {
     why = "it lies in several allocations";
   if (why) {
     HK_INFO(HK_SUB_REG, "rank %d: no zero copy from registered memory %p: %s", c->rank, (void *)v->begin, why);
-    v->hopeless = true;
+    v->unusable = true;
     if (base && share.fd >= 0) close(share.fd);
     goto out;
   }
@@ -251,17 +251,17 @@ void hk_gpu_views_forget(const void *base, size_t bytes) {
   pthread_mutex_lock(&lock);
   for (hk_gpu *g = all; g; g = g->next)
     for (hk_gpu_view *v = g->views; v; v = v->next) {
-      if (v->end <= begin || v->begin >= end || v->hopeless) continue;
+      if (v->end <= begin || v->begin >= end || v->unusable) continue;
       HK_WARN("ncclMemFree: %p is still registered with communicator %p: call ncclCommDeregister or "
               "ncclCommWindowDeregister first; the registration has no effect any more",
               base, (void *)g->comm);
       unmake(g->comm, v, !atomic_load(&g->comm->health.failure));
-      v->hopeless = true;
+      v->unusable = true;
     }
   pthread_mutex_unlock(&lock);
 }
 
-void hk_gpu_views_bury(hk_gpu_world *w) {
+void hk_gpu_views_free_late(hk_gpu_world *w) {
   while (w->late) {
     hk_gpu_view *v = w->late;
     w->late = v->next;
@@ -296,7 +296,7 @@ void hk_gpu_views_end(ncclComm_t c) {
     g->dropped = v->next;
     free_view(g, v);
   }
-  while (g->guests) close_guest(g, &(question){.from = g->guests->from, .key = g->guests->key});
+  while (g->imports) close_import(g, &(question){.from = g->imports->from, .key = g->imports->key});
 }
 
 /* ---- calls ---- */
@@ -323,7 +323,7 @@ static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric,
   if (!hk_gpu_of(c)->apart || (!symmetric && bytes < HK_GPU_REF_MIN)) return HK_OK;
   pthread_mutex_lock(&lock);
   for (hk_gpu_view *v = hk_gpu_of(c)->views; v && !*out; v = v->next) {
-    if (begin < v->begin || begin + bytes > v->end || v->hopeless || (symmetric && !v->symmetric)) continue;
+    if (begin < v->begin || begin + bytes > v->end || v->unusable || (symmetric && !v->symmetric)) continue;
     HK_TRY(check_same(c, v), out);
     if (!v->made) HK_TRY(make(c, v), out);
     if (v->made) *out = v;
@@ -389,13 +389,13 @@ out:
 static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   uint64_t at = 0;
   if (hk_gpu_is_remote(c, r)) {
-    pthread_mutex_lock(&hk_gpu_of(c)->guests_lock);
-    for (const hk_gpu_guest *g = hk_gpu_of(c)->guests; g && !at; g = g->next) {
+    pthread_mutex_lock(&hk_gpu_of(c)->imports_lock);
+    for (const hk_gpu_import *g = hk_gpu_of(c)->imports; g && !at; g = g->next) {
       if (g->from != r || g->key != key) continue;
       at = g->begin;
       *bytes = g->bytes;
     }
-    pthread_mutex_unlock(&hk_gpu_of(c)->guests_lock);
+    pthread_mutex_unlock(&hk_gpu_of(c)->imports_lock);
     return at;
   }
   pthread_mutex_lock(&lock);

@@ -112,7 +112,7 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
       free(f);
     }
   }
-  hk_gpu_views_bury(w);
+  hk_gpu_views_free_late(w);
   for (int r = 0; r < w->nranks; r++) {
     hk_device *d = w->devices[r];
     if (!d) continue;

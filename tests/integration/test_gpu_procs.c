@@ -82,9 +82,9 @@ static void big_calls(place *p) {
 }
 
 /* What a rank still has open of others' memory: closed on a service thread. */
-static bool guests_leave(const hk_gpu *gpu) {
-  for (int i = 0; i < 20000 && *(hk_gpu_guest *const volatile *)&gpu->guests; i++) usleep(1000);
-  return !gpu->guests;
+static bool imports_leave(const hk_gpu *gpu) {
+  for (int i = 0; i < 20000 && *(hk_gpu_import *const volatile *)&gpu->imports; i++) usleep(1000);
+  return !gpu->imports;
 }
 
 /* Classic memory and virtual memory, read by the other GPUs for themselves; what goes is closed. */
@@ -105,7 +105,7 @@ static void registered(place *p) {
   for (int r = p->first; r < p->first + p->each; r++) {
     int views = 0;
     for (const hk_gpu_view *v = hk_gpu_of(g->comm[r])->views; v; v = v->next, views++) {
-      ck_assert(v->made && !v->hopeless);
+      ck_assert(v->made && !v->unusable);
       for (int k = 0; k < g->n; k++)
         ck_assert_msg(k == r || v->seen[k] != HK_GPU_UNSEEN, "rank %d does not see %d's", k, r);
     }
@@ -116,12 +116,12 @@ static void registered(place *p) {
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][0]));
     OK_NCCL(
         ncclMemFree((void *)(uintptr_t)g->out[r])); /* too early: there is a warning, and nobody has it open any more */
-    ck_assert(hk_gpu_of(g->comm[r])->views->hopeless);
+    ck_assert(hk_gpu_of(g->comm[r])->views->unusable);
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][1]));
     ck_assert_int_eq(ncclCommDeregister(g->comm[r], handle[r][1]), ncclInvalidArgument);
     g->out[r] = gpu_alloc(g->device[r], room);
   }
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert(guests_leave(hk_gpu_of(g->comm[r])));
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(imports_leave(hk_gpu_of(g->comm[r])));
   each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
 }
 
