@@ -61,7 +61,7 @@ typedef struct hk_gpu_world {
 /* One end of a link. */
 typedef struct hk_gpu_end {
   hk_gpu_link link;
-  void *device;     /* the copy that transfers use; NULL: none yet */
+  void *device;     /* its copy and the program of transfers over it (transfers.c); NULL: none yet */
   hk_shared shared; /* between processes: the receiver's own memory, or as the sender has opened it */
   struct hk_gpu_end *next;
   uint16_t channel;
@@ -160,8 +160,8 @@ typedef struct hk_gpu {
   size_t ends_used;
   struct {
     unsigned links;
-    hk_gpu_transfer *last[HK_GPU_BLOCKS]; /* of each block */
-  } turn;                                 /* while a table of transfers is filled */
+    hk_gpu_work *last[HK_GPU_BLOCKS]; /* of each block */
+  } turn;                             /* while a table of transfers is filled */
 } hk_gpu;
 /* The state of a communicator on a GPU. */
 static inline hk_gpu *hk_gpu_of(const struct ncclComm *c) { return c->backend_state; }
@@ -306,8 +306,8 @@ void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v);
 void hk_gpu_views_forget(const void *base, size_t bytes);
 /* The tables for a collective's buffers; NULL: none. */
 hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in, const int64_t **out);
-/* What to add for `peer`, or HK_GPU_UNSEEN. */
-hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, int64_t *out);
+/* Whether `peer` reads that memory itself, and the table that says where; NULL: at the same address. */
+hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, bool *reads, const int64_t **table);
 
 /* The symmetric window that contains all of it, open for the others; NULL: there is none. */
 hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_view **out);

@@ -8,7 +8,7 @@
 
 /* A transfer, or the part of it that goes over one link. */
 typedef struct part {
-  hk_gpu_transfer transfer;
+  hk_gpu_work work;
   hk_gpu *gpu;
   uint64_t comm_id;
   uint32_t delta, rank, sends, channel, index;
@@ -71,27 +71,49 @@ static hk_status hold_table(const hk_gpu_set *s, hk_gpu_table *t) {
 
 /* ---- links ---- */
 
-/* The link as the kernel reads it: its copy in device memory. */
-static hk_status end_on_device(hk_gpu *g, hk_gpu_end *e, hk_gpu_link **out) {
+/* What the kernel reads of an end, in device memory: the link, then the program of a transfer over it. */
+enum { PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15 };
+
+static hk_status room_for_end(hk_gpu *g, size_t bytes, char **out) {
   hk_status rc = HK_OK;
-  hk_device *d = g->device;
-  if (e->device) goto out;
-  if (!g->ends_on_device.base || g->ends_used + sizeof e->link > g->ends_on_device.bytes) {
-    hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old), more;
+  hk_memory more;
+  if (!g->ends_on_device.base || g->ends_used + bytes > g->ends_on_device.bytes) {
+    hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old);
     if (!old) return HK_FAIL_ERRNO("no memory for links");
     g->old = old;
-    HK_TRY(d->ops->alloc_open(d, ENDS_BYTES, 0, &more), out);
+    HK_TRY(g->device->ops->alloc_open(g->device, ENDS_BYTES, 0, &more), out);
     if (g->ends_on_device.base) g->old[g->nold++] = g->ends_on_device;
     g->ends_on_device = more;
     g->ends_used = 0;
   }
-  void *at = (char *)g->ends_on_device.base + g->ends_used;
-  HK_TRY(d->ops->copy(d, at, &e->link, sizeof e->link, g->queue), out);
+  *out = (char *)g->ends_on_device.base + g->ends_used;
+out:
+  return rc;
+}
+
+static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_end *e) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  hk_device *d = g->device;
+  hk_program *program = NULL;
+  char image[1024], *at = NULL;
+  if (e->device) return HK_OK;
+  HK_TRY(hk_transfer_build(c->rank, c->nranks, call->root, call->p2p == HK_P2P_SEND, &program), out);
+  const size_t bytes = (PROGRAM_AT + program->bytes + 15) & ~(size_t)15;
+  if (bytes > sizeof image) {
+    rc = HK_FAIL(HK_ERR_INTERNAL, "the program of a transfer has %zu bytes", program->bytes);
+    goto out;
+  }
+  memset(image, 0, bytes);
+  memcpy(image, &e->link, sizeof e->link);
+  memcpy(image + PROGRAM_AT, program, program->bytes);
+  HK_TRY(room_for_end(g, bytes, &at), out);
+  HK_TRY(d->ops->copy(d, at, image, bytes, g->queue), out);
   HK_TRY(d->ops->wait(d, g->queue), out);
-  g->ends_used += (sizeof e->link + 15) & ~(size_t)15;
+  g->ends_used += bytes;
   e->device = at;
 out:
-  *out = e->device;
+  hk_program_free(program);
   return rc;
 }
 
@@ -123,22 +145,27 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
   size_t each = ((bytes + of - 1) / of + 4095) & ~(size_t)4095;
   bool sends = call->p2p == HK_P2P_SEND;
   int way = sends ? call->root - c->rank : c->rank - call->root;
-  int64_t seen = HK_GPU_UNSEEN;
-  if (sends) HK_TRY(hk_gpu_view_for(c, call->root, call->in, bytes, &seen), out);
+  const int64_t *seen = NULL;
+  bool reads = false;
+  if (sends) HK_TRY(hk_gpu_view_for(c, call->root, call->in, bytes, &reads, &seen), out);
   for (unsigned k = 0; k < of; k++) {
     hk_gpu_end *e;
-    hk_gpu_link *link = NULL;
-    size_t at = k * each < bytes ? k * each : bytes, left = bytes - at;
+    size_t at = k * each < bytes ? k * each : bytes, size = bytes - at < each ? bytes - at : each;
     HK_TRY(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e), out);
-    HK_TRY(end_on_device(hk_gpu_of(c), e, &link), out);
-    char *data = (char *)(uintptr_t)(sends ? call->in : call->out) + at;
-    bool refers = seen != HK_GPU_UNSEEN && (left < each ? left : each) >= HK_GPU_REF_MIN;
-    parts[*n] = (part){.transfer = {.link = link,
-                                    .data = data,
-                                    .seen = refers ? (uintptr_t)data + (uint64_t)seen : 0,
-                                    .bytes = left < each ? left : each,
-                                    .state = hk_gpu_of(c)->state.base,
-                                    .signature = hk_transfer_signature(bytes)},
+    HK_TRY(end_on_device(c, call, e), out);
+    bool refers = reads && size >= HK_GPU_REF_MIN; /* then all of it is one slot; the receiver sees it in the tag */
+    parts[*n] = (part){.work = {.program = (char *)e->device + PROGRAM_AT,
+                                .links = e->device,
+                                .in = sends ? (const char *)call->in + at : NULL,
+                                .out = sends ? NULL : (char *)call->out + at,
+                                .sizes = hk_sizes_of(HK_PART_WHOLE, size, size, refers ? size : e->link.slot_bytes),
+                                .state = hk_gpu_of(c)->state.base,
+                                .seen_in = refers ? seen : NULL,
+                                .signature = hk_transfer_signature(bytes),
+                                .nlinks = 1,
+                                .channels = 1,
+                                .orders = 1,
+                                .lanes = 1},
                        .gpu = hk_gpu_of(c),
                        .comm_id = p->comm_id,
                        .delta = (uint32_t)(way < 0 ? way + c->nranks : way),
@@ -173,14 +200,14 @@ static unsigned most_blocks(const hk_gpu *g) { return g->blocks > 2 * g->parts ?
 
 /* Is it the first over its link, and has its rank a block left for it? */
 static bool begins_block(const part *parts, size_t i) {
-  if (i && parts[i].transfer.link == parts[i - 1].transfer.link) return false;
+  if (i && parts[i].work.links == parts[i - 1].work.links) return false;
   return parts[i].gpu->turn.links++ < most_blocks(parts[i].gpu);
 }
 
 /* A block for each link, as far as the rank's share goes; what else goes over the link follows in the same block, and so do
  * further links, in turn.  Of what is not over, what goes the shortest way round the ring is nowhere behind anything: its two ends
  * run, on all ranks.  Gives the blocks. */
-static unsigned fill_table(hk_gpu_transfer *table, const part *parts, size_t n) {
+static unsigned fill_table(hk_gpu_work *table, const part *parts, size_t n) {
   unsigned blocks = 0, tail;
   for (size_t i = 0; i < n; i++) parts[i].gpu->turn.links = 0;
   for (size_t i = 0; i < n; i++) blocks += begins_block(parts, i);
@@ -189,9 +216,9 @@ static unsigned fill_table(hk_gpu_transfer *table, const part *parts, size_t n) 
   for (size_t i = 0, block = 0; i < n; i++) {
     hk_gpu *g = parts[i].gpu;
     const bool first = begins_block(parts, i);
-    hk_gpu_transfer **last = &g->turn.last[(g->turn.links - 1) % most_blocks(g)];
+    hk_gpu_work **last = &g->turn.last[(g->turn.links - 1) % most_blocks(g)];
     uint32_t at = first ? (uint32_t)block++ : tail++;
-    table[at] = parts[i].transfer;
+    table[at] = parts[i].work;
     if (!first) (*last)->next = at;
     *last = &table[at];
   }
@@ -210,9 +237,9 @@ hk_status hk_gpu_launch_transfers(const hk_gpu_set *s) {
   for (size_t i = 0; i < s->n; i++)
     if (s->at[i]->call->coll == HK_SENDRECV) HK_TRY(add_parts(s->at[i], parts, &n), out);
   qsort(parts, n, sizeof *parts, by_turn);
-  HK_TRY(get_table(s->gpu, n * sizeof(hk_gpu_transfer), &table), out);
+  HK_TRY(get_table(s->gpu, n * sizeof(hk_gpu_work), &table), out);
   unsigned blocks = fill_table(table->memory.host, parts, n);
-  hk_gpu_transfers param = {.transfer = table->memory.base};
+  hk_gpu_transfers param = {.work = table->memory.base};
   HK_TRY(hk_gpu_launch(s->gpu, s->gpu->code->transfers, blocks, s->gpu->code->threads, &param, s->queue), out);
   HK_TRY(hold_table(s, table), out);
 out:

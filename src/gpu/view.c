@@ -350,18 +350,16 @@ fail:
   return rc;
 }
 
-hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, int64_t *out) {
+hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, bool *reads, const int64_t **table) {
   hk_status rc = HK_OK;
   hk_gpu_view *v;
   const unsigned can = hk_gpu_of(c)->routes[peer].can;
-  *out = HK_GPU_UNSEEN;
-  if (!(can & HK_DEVICE_READS)) return HK_OK;
-  if (can & HK_DEVICE_LOCAL && !hk_gpu_is_remote(c, peer)) {
-    *out = 0;
-    return HK_OK;
-  }
+  *table = NULL;
+  *reads = can & HK_DEVICE_LOCAL && !hk_gpu_is_remote(c, peer);
+  if (!(can & HK_DEVICE_READS) || *reads) return HK_OK;
   HK_TRY(find(c, p, bytes, false, &v), out);
-  if (v) *out = v->seen[peer];
+  *reads = v && v->seen[peer] != HK_GPU_UNSEEN;
+  if (*reads) *table = v->table.base;
 out:
   return rc;
 }

@@ -145,7 +145,6 @@ mutate emulated - wide.h 's/+ 16 \* (hk_thread() % PAIR_THREADS)/+ 16 * (hk_thre
 mutate exec - exec.cu 's/if (l.owed \&\& !failed) await_owed(&l, s);//' "a kernel ends while others read its user's buffer"
 mutate exec - exec.cu 's/ || (i->flags & HK_INSTR_COPY)) return s/) return s/' "what is soon overwritten goes by reference"
 mutate exec - exec.cu 's/place += !by_reference(l, \&first\[j\], stable, bytes)/place++/' "destinations do not close up round references"
-mutate exec - exec.cu 's/  if (refers \&\& hk_thread() == 0) wait_credit.*//' "a send ends while its buffer is read"
 mutate exec - exec.cu 's/return at + (uint64_t)stable.seen\[k->peer\]/return at + (uint64_t)stable.seen[0]/' "all receivers read where the first one sees it"
 # Sums in the switch.
 mutate exec - exec.cu 's/i <= k->others/i < 1/' "a multicast sender waits for its first receiver only"
@@ -168,7 +167,8 @@ mutate exec - move.h 's/return hk_load_relaxed(&state->abort) != 0 || /return /'
 mutate exec - move.h 's/if (!got.here) return false;//' "what did not come before an abort is stored"
 mutate wide - wide.h 's/if (!load_shares(\(.*\))) return false;/load_shares(\1);/' "what did not come in LL128 lines before an abort is stored"
 mutate exec - exec.cu 's/if (hk_barrier_or(!here)) return false; .*/hk_barrier();/' "a slot that did not come whole is given back"
-mutate exec - exec.cu 's/    moved += bytes;/    moved += left;/' "a transfer ends after its first slot"
+mutate exec - exec.cu 's/  if (transfer \&\& s->whole) l->at.offset = .*//' "a receive by one reference takes one slot's bytes"
+mutate exec - exec.cu 's/l->at.offset ? tag : tag_of(w->signature, w->sizes.longest)/tag/' "a reference to a whole message is refused"
 
 echo "$tried mutations, $survivors survived, $stale do not apply"
 [ $((survivors + stale)) = 0 ]

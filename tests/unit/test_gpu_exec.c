@@ -3,6 +3,7 @@
  * arithmetic, bit for bit; replays; LL; mismatches; abort.
  * check: timeout=300 */
 #include <errno.h>
+#include "../../src/collectives/transfer.h"
 #include "../support/gpu_ranks.h"
 #include "../support/suite.h"
 
@@ -269,13 +270,24 @@ START_TEST(transfers) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes); i++) {
     char *buffers[2] = {malloc(sizes[i] + 1), calloc(1, sizes[i] + 1)};
     for (size_t b = 0; b < sizes[i]; b++) buffers[0][b] = (char)(b * 31 + i);
-    hk_gpu_transfer t[2];
+    hk_gpu_work t[2];
+    hk_program *program[2];
     launch l[2];
     for (int e = 0; e < 2; e++) {
-      t[e] =
-          (hk_gpu_transfer){.link = &ends[e], .data = buffers[e], .bytes = sizes[i], .state = &state, .signature = 7};
-      if (e == 0 && refs_from && sizes[i] >= refs_from) t[e].seen = (uintptr_t)buffers[0];
-      l[e] = (launch){.blocks = 1, .transfers = {.transfer = &t[e]}};
+      bool refers = e == 0 && refs_from && sizes[i] >= refs_from;
+      ck_assert_int_eq(hk_transfer_build(e, 2, 1 - e, e == 0, &program[e]), HK_OK);
+      t[e] = (hk_gpu_work){.program = program[e],
+                           .links = &ends[e],
+                           .in = buffers[e],
+                           .out = buffers[e],
+                           .sizes = hk_sizes_of(HK_PART_WHOLE, sizes[i], sizes[i], refers ? sizes[i] : SLOT_BYTES),
+                           .state = &state,
+                           .signature = 7,
+                           .nlinks = 1,
+                           .channels = 1,
+                           .orders = 1,
+                           .lanes = 1};
+      l[e] = (launch){.blocks = 1, .transfers = {.work = &t[e]}};
       start(&l[e]);
       if (e == 0 && refs_from && sizes[i] >= refs_from) {
         usleep(30000);
@@ -287,8 +299,10 @@ START_TEST(transfers) {
     join(&l[1]);
     suite_all(b, sizes[i], buffers[1][b] == (char)(b * 31 + i));
     ck_assert_uint_eq(*ends[0].done, *ends[1].done);
-    free(buffers[0]);
-    free(buffers[1]);
+    for (int e = 0; e < 2; e++) {
+      free(buffers[e]);
+      hk_program_free(program[e]);
+    }
   }
   drop_fifos();
 }

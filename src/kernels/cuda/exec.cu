@@ -11,9 +11,10 @@ typedef struct hk_gpu_shared {
   hk_instr window[HK_GPU_WINDOW]; /* instructions from `first` of the lane on */
   uint64_t done[HK_GPU_LINKS];    /* the links' counters */
   hk_gpu_move move;
-  hk_gpu_move own; /* of what the switch adds up: this rank's part on its way into its slot */
-  const char *sum; /* that slot's multicast address */
-  uint32_t whole;  /* of a transfer: all came by one reference */
+  hk_gpu_move own;  /* of what the switch adds up: this rank's part on its way into its slot */
+  const char *sum;  /* that slot's multicast address */
+  hk_gpu_work work; /* of a transfer: a copy, because the table is far */
+  uint32_t whole;   /* of a receive: the slot refers to all of the message */
 } hk_gpu_shared;
 
 /* Where a lane is: the same in every thread of the block. */
@@ -197,9 +198,10 @@ HK_DEVICE bool by_reference(const hk_gpu_lane *l, const hk_operand *o, hk_gpu_st
   return reference(l, o, stable, bytes) != 0;
 }
 
-/* Waits for operand k of the instruction and says where its data is; the caller's thread does it alone. */
+/* Waits for operand k of the instruction and says where its data is; the caller's thread does it alone. `transfer`: a
+ * receive's first slot may refer to all of the message, whose size the sender chooses. */
 HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned k, bool sends,
-                       uint64_t bytes, hk_gpu_stable stable) {
+                       uint64_t bytes, hk_gpu_stable stable, const bool transfer) {
   hk_gpu_move *m = &s->move;
   const hk_operand *first = o - k;
   if (sends && stable.at) { /* those that go by reference get no data: the others close up */
@@ -230,7 +232,18 @@ HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand 
   m->at[k] = lines == LL_LINES     ? link->lines + slot * 2 * HK_GPU_LL_MAX
              : lines == WIDE_LINES ? link->wide + slot * link->wide_bytes
                                    : link->data + slot * link->slot_bytes;
+  if (!sends && transfer) {
+    const char *staged = m->at[k];
+    const uint32_t whole = l->at.offset ? tag : tag_of(w->signature, w->sizes.longest);
+    if (!wait_slot(link, done, tag, whole, w->state, &m->at[k])) return false;
+    s->whole = m->at[k] != staged;
+    return true;
+  }
   if (!sends) return lines != PLAIN || wait_slot(link, done, tag, tag, w->state, &m->at[k]);
+  if (transfer && bytes > link->slot_bytes) { /* the registration that it counts on is gone */
+    report(w->state, link->peer, 0, tag);
+    return false;
+  }
   if (!wait_credit(link, done, w->state)) return false;
   refresh_lines(link, done);
   return true;
@@ -307,24 +320,28 @@ HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shap
 }
 
 /* Runs the MOVE at the lane's pc; false where the block is to leave. */
-HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
+HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, const bool transfer) {
   const hk_operand *o = hk_instr_operands(l->program, i);
   unsigned ndst = i->ndst, nsrc = i->nsrc, n = ndst + nsrc;
   uint64_t bytes = hk_cursor_bytes(&l->at, l->program, i, o, &l->work->sizes);
   hk_gpu_stable stable = stable_copy(l, i, o, bytes);
   int stop = 0;
   if (hk_thread() == 0) s->move.tag = tag_of(l->work->signature, bytes);
-  const hk_gpu_link *sum = summed(l, i, o);
+  const hk_gpu_link *sum = transfer ? 0 : summed(l, i, o);
   if (sum && hk_thread() == 0) prepare_own(l, s, i, o, sum);
   if (hk_thread() < HK_WARP)
-    for (unsigned k = hk_thread(); k < n; k += HK_WARP) stop |= !prepare(l, s, &o[k], k, k < ndst, bytes, stable);
+    for (unsigned k = hk_thread(); k < n; k += HK_WARP)
+      stop |= !prepare(l, s, &o[k], k, k < ndst, bytes, stable, transfer);
   if (hk_barrier_or(stop)) return false;
-  bool here = true; /* all that this thread waited for */
+  if (transfer && s->whole) l->at.offset = bytes = l->work->sizes.longest; /* the last wave */
+  bool here = true;                                                        /* all that this thread waited for */
   if (bytes) {
     hk_gpu_shape shape = shape_of(l, s, i, o, bytes, stable);
     l->owed |= shape.ndst < ndst;
     if (shape.ndst == 0)
       ; /* all by reference */
+    else if (transfer)
+      here = copy_move(&s->move, &shape);
     else if (sum)
       reduce_in_switch(s, &shape);
     else if (l->work->reducer.reduces && (nsrc > 1 || shape.fresh >= 0 || shape.divided))
@@ -399,7 +416,8 @@ HK_DEVICE void await_owed(const hk_gpu_lane *l, hk_gpu_shared *s) {
   }
 }
 
-HK_DEVICE void run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared *s) {
+/* False if the kernel is to end. `transfer` is a constant: sends and receives need no more data movement than a copy. */
+HK_DEVICE bool run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared *s, const bool transfer) {
   hk_gpu_lane l = begin(work, block, s);
   bool going = l.any, failed = false;
   while (going) {
@@ -408,90 +426,37 @@ HK_DEVICE void run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared 
       hk_cursor_enter(&l.at, i);
       continue;
     }
-    failed = !run_move(&l, s, i);
+    failed = !run_move(&l, s, i, transfer);
     going = !failed && advance(&l);
   }
   hk_barrier();
   if (l.owed && !failed) await_owed(&l, s);
-  if (l.program->nlinks > HK_GPU_LINKS || !l.any) return;
+  if (l.program->nlinks > HK_GPU_LINKS || !l.any) return !failed;
   const hk_link_need *needs = hk_program_links(l.program);
   for (unsigned i = hk_thread(); i < l.program->nlinks; i += hk_threads())
     if (needs[i].lane == l.lane) *l.links[i].done = s->done[i];
+  return !failed;
 }
 
-/* The only kernel that runs programs: each would have its own copy of all data movement. */
+/* The only kernel that runs collectives: each would have its own copy of all data movement. */
 HK_KERNEL void hk_run_batch(HK_PARAMS(hk_gpu_batch) batch) {
   HK_SHARED(hk_gpu_shared, s);
   unsigned i = 0;
   while (hk_block() >= batch.end[i]) i++;
-  run_block(&batch.work[i], hk_block() - (i ? batch.end[i - 1] : 0), s);
+  run_block(&batch.work[i], hk_block() - (i ? batch.end[i - 1] : 0), s, false);
 }
 
-/* ---- sends and receives ---- */
-
-/* The next slot's data: all of the message by reference, or what a slot holds.  By one thread; false where it is to stop. */
-HK_DEVICE bool prepare_transfer(const hk_gpu_transfer *t, hk_gpu_shared *s, uint64_t done, uint64_t moved,
-                                uint64_t bytes, bool refers) {
-  const hk_gpu_link *link = t->link;
-  hk_gpu_move *m = &s->move;
-  m->lines[0] = m->lines[1] = PLAIN;
-  m->at[link->sends] = t->data + moved;
-  if (link->sends) {
-    if (!wait_credit(link, done, t->state)) return false;
-    m->at[0] = link->data + (done & (link->nslots - 1)) * link->slot_bytes;
-    if (refers) put_reference(link, done, t->seen);
-    return true;
-  }
-  uint32_t tag = tag_of(t->signature, bytes);
-  const char *staged = link->data + (done & (link->nslots - 1)) * link->slot_bytes;
-  if (!wait_slot(link, done, tag, moved ? tag : tag_of(t->signature, t->bytes), t->state, &m->at[1])) return false;
-  s->whole = m->at[1] != staged;
-  return true;
-}
-
-/* False where the block is to leave. */
-HK_DEVICE bool run_transfer(const hk_gpu_transfer *t, hk_gpu_shared *s) {
-  const hk_gpu_link *link = t->link;
-  const bool refers = link->sends && t->seen;
-  uint64_t moved = 0, done = *link->done;
-  bool first = true; /* an empty message is one empty slot */
-  while (first || moved < t->bytes) {
-    uint64_t left = t->bytes - moved, bytes = left < link->slot_bytes ? left : link->slot_bytes;
-    int stop = hk_thread() == 0 && !prepare_transfer(t, s, done, moved, bytes, refers);
-    if (hk_barrier_or(stop)) return false;
-    if (refers || s->whole) bytes = t->bytes;
-    hk_gpu_shape shape = {
-        1, 1, 1, -1, false, (((uintptr_t)s->move.at[0] | (uintptr_t)s->move.at[1]) & 15) == 0, false, false, bytes};
-    if (bytes && !refers) copy_move(&s->move, &shape);
-    hk_barrier();
-    if (hk_thread() == 0) {
-      uint32_t tag = tag_of(t->signature, bytes) ^ (refers ? BY_REFERENCE : 0);
-      if (link->sends)
-        publish(link, done, tag, bytes);
-      else
-        hk_store_release(link->head, done + 1);
-    }
-    done++;
-    moved += bytes;
-    first = false;
-  }
-  if (refers && hk_thread() == 0) wait_credit(link, done - 1 + link->nslots, t->state); /* nobody reads it any more */
-  hk_barrier();                                                                         /* all have read the counter */
-  if (hk_thread() == 0) *link->done = done;
-  return true;
-}
-
-HK_KERNEL void hk_run_transfers(HK_PARAMS(hk_gpu_transfers) work) {
+/* Sends and receives: programs of one instruction, from a table in host memory, because a group may have any number. */
+HK_KERNEL void hk_run_transfers(HK_PARAMS(hk_gpu_transfers) table) {
   HK_SHARED(hk_gpu_shared, s);
   uint32_t i = hk_block();
   do {
-    const hk_gpu_transfer *t = &work.transfer[i];
-    hk_barrier(); /* the counter of the one before is there, and nobody uses what it left in shared memory */
-    if (hk_thread() == 0) {
-      s->move.state = t->state;
-      s->whole = 0;
-    }
-    if (!run_transfer(t, s)) return;
-    i = t->next;
+    hk_barrier(); /* nobody uses what the one before left in shared memory */
+    for (uint32_t k = hk_thread(); k < sizeof s->work / 4; k += hk_threads())
+      ((uint32_t *)&s->work)[k] = ((const uint32_t *)&table.work[i])[k];
+    if (hk_thread() == 0) s->whole = 0;
+    hk_barrier();
+    if (!run_block(&s->work, 0, s, true)) return;
+    i = s->work.next;
   } while (i);
 }

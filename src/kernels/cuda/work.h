@@ -91,7 +91,7 @@ typedef struct hk_gpu_reducer {
   uint64_t scalar; /* bits, in the type's own arithmetic */
 } hk_gpu_reducer;
 
-/* One call of a collective: channels * lanes blocks. */
+/* One call: channels * lanes blocks. */
 typedef struct hk_gpu_work {
   const void *program; /* hk_programs, each at a multiple of program_bytes: channel c runs number c % orders */
   hk_gpu_link *links;  /* [channels][nlinks] */
@@ -106,6 +106,7 @@ typedef struct hk_gpu_work {
   uint32_t signature, program_bytes, nlinks; /* nlinks: of the program that has most */
   uint16_t channels, orders, lanes;          /* lanes: of the program that has most */
   uint8_t proto, reserved;
+  uint32_t next; /* of a transfer: the one that the same block runs after it; 0: none */
 } hk_gpu_work;
 
 /* A kernel's parameters: one of them, or several at the same time, of one rank or of ranks that share the device. */
@@ -116,18 +117,10 @@ typedef struct hk_gpu_batch {
   hk_gpu_work work[HK_GPU_BATCH];
 } hk_gpu_batch;
 
-/* One send or receive of a group. */
-typedef struct hk_gpu_transfer {
-  hk_gpu_link *link;
-  char *data;
-  uint64_t bytes;
-  hk_gpu_state *state;
-  uint32_t signature;
-  uint32_t next; /* the transfer that the same block runs behind it; 0: none */
-  uint64_t seen; /* a send's: where the receiver reads `data` for itself; 0: it gets a copy */
-} hk_gpu_transfer;
+/* The sends and receives of a group, or their parts that go over one link: each runs a program of one instruction
+ * (collectives/transfer.h) in one block. */
 typedef struct hk_gpu_transfers {
-  const hk_gpu_transfer *transfer; /* the grid's blocks begin with as many as they are */
+  const hk_gpu_work *work; /* the grid's blocks begin with as many as they are */
 } hk_gpu_transfers;
 
 #ifdef __cplusplus
