@@ -54,7 +54,7 @@ void hk_activity_describe(const hk_activity *a, hk_presence p, char *text, size_
     case HK_PRESENCE_STOPPED:
       snprintf(
           text, bytes,
-          "does not answer, though its host takes connections: its process is stopped (by a signal or a debugger), "
+          "does not answer, though its host accepts connections: its process is stopped (by a signal or a debugger), "
           "gets no CPU time, or has no descriptors left");
       return;
     case HK_PRESENCE_LEFT: snprintf(text, bytes, "has left the communicator (ncclCommDestroy)"); return;

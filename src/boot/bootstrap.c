@@ -64,7 +64,7 @@ static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const
   hk_status rc;
   *out = NULL;
   if (o->nranks < 1 || o->nranks > RANKS_MAX)
-    return HK_FAIL(HK_ERR_ARGUMENT, "%d is no number of ranks: it must be from 1 to %d", o->nranks, RANKS_MAX);
+    return HK_FAIL(HK_ERR_ARGUMENT, "%d is not a valid number of ranks: it must be from 1 to %d", o->nranks, RANKS_MAX);
   if (o->rank < 0 || o->rank >= o->nranks)
     return HK_FAIL(HK_ERR_ARGUMENT, "rank %d is out of range: there are %d ranks, numbered from 0", o->rank, o->nranks);
   hk_bootstrap *b = calloc(1, sizeof *b);
@@ -180,7 +180,8 @@ static hk_status read_reply(int fd, const hk_boot_id *id, const hk_hello *h, con
     have += (size_t)n;
   }
   if (!hk_reply_decode(reply, bytes, h->nonce, id->secret))
-    return HK_FAIL(HK_ERR_REMOTE, "the root of the unique id gave an answer that its secret does not prove");
+    return HK_FAIL(HK_ERR_REMOTE,
+                   "the root of the unique id sent an answer with a wrong proof: start again with a new unique id");
 out:
   return rc;
 }
@@ -284,7 +285,7 @@ static hk_status gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_
     HK_TRY(hk_overlay_await(next, HK_FRAME_GATHER, seq, env, &m), out);
     if (m->frame.bytes != count * bytes) {
       rc = HK_FAIL(HK_ERR_REMOTE,
-                   "rank %d gathers %zu bytes a rank and rank %d gathers %zu: do all ranks run the same library?",
+                   "rank %d gathers %zu bytes a rank and rank %d gathers %zu: all ranks must load the same library",
                    next->rank, m->frame.bytes / count, b->rank, bytes);
       free(m);
       goto out;
@@ -381,8 +382,8 @@ static hk_status child_comm(hk_bootstrap *b, const hk_bootstrap *parent, const i
 
 static hk_status check_members(hk_bootstrap *parent, const int *members, const hk_bootstrap_options *o) {
   if (o->nranks < 1 || o->nranks > parent->nranks || o->rank < 0 || o->rank >= o->nranks)
-    return HK_FAIL(HK_ERR_ARGUMENT, "rank %d of %d is not possible in a child of %d ranks", o->rank, o->nranks,
-                   parent->nranks);
+    return HK_FAIL(HK_ERR_ARGUMENT, "rank %d of %d is out of range in a child: the parent has %d ranks", o->rank,
+                   o->nranks, parent->nranks);
   if (members[o->rank] != parent->rank)
     return HK_FAIL(HK_ERR_INTERNAL, "rank %d of the parent joins its child as member %d, which is rank %d",
                    parent->rank, o->rank, members[o->rank]);
@@ -456,7 +457,7 @@ hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, 
   hk_status rc;
   *fd = -1;
   if (peer < 0 || peer >= b->nranks)
-    return HK_FAIL(HK_ERR_INTERNAL, "a connection to rank %d of %d was asked for", peer, b->nranks);
+    return HK_FAIL(HK_ERR_INTERNAL, "a transport asked for a connection to rank %d of %d", peer, b->nranks);
   if (hk_event_dead(b, peer)) return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d has died", peer, b->nranks);
   hk_wait_env env = env_until(b, (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT));
   hk_hello h = hk_overlay_hello(b, HK_HELLO_DATA, peer);

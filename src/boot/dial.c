@@ -250,7 +250,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
       full_ns = hk_now_ns();
     else if (hk_ago_ns(hk_now_ns(), full_ns) > NO_ROOM_NS)
       return HK_FAIL(HK_ERR_REMOTE,
-                     "%s takes no connection: its process has no descriptor left; raise its limit of "
+                     "%s accepts no connection: its process has no descriptor left; raise its limit of "
                      "open files (ulimit -n)",
                      d->whom);
     if (r.gone) return HK_FAIL(HK_ERR_REMOTE, "%s has left the communicator; %s", d->whom, d->advice);

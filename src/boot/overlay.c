@@ -81,7 +81,7 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
         "its control connection ended without ncclCommDestroy: its process exited, crashed or was killed, or something "
         "between the hosts closed it; see its output first");
   else
-    snprintf(e.text, sizeof e.text, "its host or the network to it fell silent (%s)", strerror(error));
+    snprintf(e.text, sizeof e.text, "its host or the network to it became silent (%s)", strerror(error));
   if (!how && closed && hk_lost_begin(l, &e)) return;
   hk_event_came(l->b, &e, l);
 }
@@ -128,7 +128,8 @@ static bool receive(hk_overlay_link *l) {
   if (!m) {
     hk_frame f;
     if (!hk_frame_decode(&f, l->header, l->round)) {
-      hk_overlay_died(l, 0, "it sent what this version of the library does not understand");
+      hk_overlay_died(
+          l, 0, "it sent a message that this version of the library does not know; load the same library on all ranks");
       return false;
     }
     m = malloc(sizeof *m + f.bytes);

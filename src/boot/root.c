@@ -358,8 +358,8 @@ static int find_entry(hk_root *r, const hk_hello *h, hk_reply *reply) {
                                             : at >= 0 && at < r->share);
   if (!right) {
     snprintf(reply->text, sizeof reply->text,
-             "rank %d came to root %d of %d with an id that is another root's: all ranks "
-             "must give the ids in the same order",
+             "rank %d joined root %d of %d with the id of another root: all ranks "
+             "must pass the ids in the same order",
              h->from, (int)h->tag, r->nroots);
     return -1;
   }
