@@ -39,8 +39,9 @@ candidates() {
   find src/base src/program src/collectives src/kernels src/transport src/topo src/sim src/runtime src/boot src/gpu \
     -name '*.c' -path "*$FILES*" 2>/dev/null | grep -v '_abi' | sort | while IFS= read -r file; do
     case $file in src/gpu/*) [[ $FILES == *gpu* ]] || continue ;; esac
-    awk -v file="$file" -v orders="$([ "$SANITIZE" = thread ] && echo 1)" '
-      /^ *(\/\*|\*|\/\/|#)/ || /^[^ ]/ || /HK_(INFO|WARN|LOG|FAIL)|_Static_assert|snprintf|case HK_/ { next }
+    # A line whose next one reports that memory is short makes no difference while there is memory.
+    sed -E '$!N; /\n.*no memory/s/^[^\n]*/#/; P; D' "$file" | awk -v file="$file" -v orders="$([ "$SANITIZE" = thread ] && echo 1)" '
+      /^ *(\/\*|\*|\/\/|#)/ || /^[^ ]/ || /no memory|HK_(INFO|WARN|LOG|FAIL)|_Static_assert|snprintf|case HK_/ { next }
       { line = $0; sub(/ *\/\*.*/, "", line); gsub(/"[^"]*"/, "\"\"", line) }
       # Limits of clocks: a nanosecond more makes no difference.
       line ~ /_ns[^a-z_]/ { gsub(/ [<>]=? /, " ", line) }
@@ -59,7 +60,7 @@ candidates() {
       line ~ /[^a-z_]false[^a-z_]/ { print file "\t" FNR "\tfalse" }
       line ~ /^ +if \(.*\)( |$)/ { print file "\t" FNR "\tnegate" }
       line ~ /^ +[a-z_]+\(.*\);$/ { print file "\t" FNR "\tdrop" }
-      line ~ /^ +[a-z_>.\[\]-]+ [+|&-]?= .*;$/ { print file "\t" FNR "\tdrop" }' "$file"
+      line ~ /^ +[a-z_>.\[\]-]+ [+|&-]?= .*;$/ { print file "\t" FNR "\tdrop" }'
   done
 }
 
