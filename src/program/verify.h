@@ -30,9 +30,9 @@
  * than the one before. */
 typedef enum hk_order {
   HK_ORDER_VARIES, /* blocks or ranks differ: the bits of an element depend on its place in the message */
-  HK_ORDER_SIDES, /* equal, but for which of two values is on the left of an addition (max and min of -0 and 0 see that) */
-  HK_ORDER_EQUAL, /* equal; another algorithm, root or layout may have another order */
-  HK_ORDER_FIXED  /* the fixed order (HK_FIXED_ORDER_SOURCES): equal wherever this is proved */
+  HK_ORDER_SIDES,  /* equal, except which value is on the left of an addition (max and min of -0 and 0 differ) */
+  HK_ORDER_EQUAL,  /* equal; another algorithm, root or layout may have another order */
+  HK_ORDER_FIXED   /* the fixed order (HK_FIXED_ORDER_SOURCES): equal wherever this is proved */
 } hk_order;
 const char *hk_order_name(hk_order o); /* "varies", "sides", "equal", "fixed" */
 

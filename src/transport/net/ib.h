@@ -43,7 +43,6 @@
 #define HK_TRANSPORT_NET_IB_H
 #include <poll.h>
 #include "../../base/silence.h"
-#include "ib_cm.h"
 #include "ib_port.h"
 #include "ib_verbs.h"
 #include "net.h"
@@ -60,6 +59,7 @@ enum {
   HK_IB_CQS = 64,
   HK_IB_PLACES = HK_LINK_AHEAD,
   HK_IB_TICK_MS = 100,
+  HK_IB_KERNEL_TEXT = 180, /* bytes of hk_ib_kernel_reason */
   HK_IB_MAGIC = 0x686b6962
 };
 #define HK_IB_HAS_HEADER 0x80000000u /* flag of an immediate */
@@ -441,7 +441,7 @@ static inline const hk_ib_port *hk_ib_their_port(const hk_ib_conn *c, const hk_i
 }
 /* Writes "; the kernel says: ..." about the best GIDs of the first path's ports to `text`, or "". May wait for half a
  * second, so it asks once for each communicator. */
-const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]);
+const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_KERNEL_TEXT]);
 /* The lower rank chooses the paths, and the higher one takes those of its message; false: they are not valid. */
 void hk_ib_choose_paths(hk_ib_conn *c);
 bool hk_ib_take_paths(hk_ib_conn *c, const hk_ib_epoch *theirs);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "ib.h"
+#include "ib_cm.h"
 
 enum { TRIES_OF_A_PROVEN_PAIR = 4 };
 
@@ -121,7 +122,8 @@ void hk_ib_fill_paths(hk_ib_conn *c) {
 
 /* ---- the kernel's view of a route ---- */
 
-const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]) {
+_Static_assert((int)HK_IB_KERNEL_TEXT >= (int)HK_IB_CM_WORDS + 20, "the answer fits");
+const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_KERNEL_TEXT]) {
   enum { PATIENCE_MS = 500 };
   char words[HK_IB_CM_WORDS];
   const hk_ib_pair *now = &c->pairs[c->paths[0].pair], *pair = c->pairs;
@@ -133,7 +135,7 @@ const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_CM_WORDS + 20]) {
   hk_wait_env wait = hk_ib_wait_env(c->ctx);
   if (hk_ib_cm_ask(&wait, &mine->gids[pair->my_gid].gid, &theirs->gids[pair->their_gid].gid, PATIENCE_MS, words) !=
       HK_IB_CM_NO_ANSWER)
-    snprintf(text, HK_IB_CM_WORDS + 20, "; the kernel says: %s", words);
+    snprintf(text, HK_IB_KERNEL_TEXT, "; the kernel says: %s", words);
   return text;
 }
 

@@ -85,15 +85,15 @@ static bool may_repair(int status) {
 
 /* Fails a connection over which nothing arrives; the kernel may know the cause. */
 static hk_status fail_unreachable(hk_ib_conn *c, const char *cause, const char *advice) {
-  char text[280 + HK_IB_CM_WORDS], kernel[HK_IB_CM_WORDS + 20];
+  char text[280 + HK_IB_KERNEL_TEXT], kernel[HK_IB_KERNEL_TEXT];
   snprintf(text, sizeof text, "%s%s", cause, hk_ib_kernel_reason(c, kernel));
   return hk_ib_fail(c, text, advice);
 }
 
 hk_status hk_ib_repair(hk_ib_conn *c, const char *advice, bool notify) {
   uint64_t now = hk_now_ns();
-  /* A failure soon after the last one counts as the same. A connection that has carried nothing since may take as long as
-   * all retries to fail again. */
+  /* A failure soon after the last one counts as the same. A connection that has carried nothing since may take as long
+   * as all retries to fail again. */
   uint64_t steady = (uint64_t)STEADY_MS * MS;
   if (!c->came) steady += hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
   if (!c->broken_ns || (c->phase == HK_IB_UP && now - c->up_ns > steady)) {
