@@ -109,7 +109,7 @@ else
 say =
 endif
 
-.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce check-faults check-frameworks figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce check-faults check-allocations check-frameworks figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -315,6 +315,11 @@ check-frameworks: ## PyTorch, CuPy and nccl4py from the package index with Hocke
 	@scripts/deps.sh check
 	@$(MAKE) $(JOBS) --no-print-directory lib
 	@HK_BUILD=$(BUILD) tests/frameworks/check.sh || [ $$? = 77 ]
+
+check-allocations: ## refuses each request of memory and for a descriptor in init, split, shrink, first operations: about 10 minutes
+	@scripts/deps.sh check
+	@$(MAKE) $(JOBS) --no-print-directory lib $(FAULT_BIN)
+	@HK_BUILD=$(BUILD) tests/faults/sweep.py --most 250
 
 FUZZ_SECONDS ?= 60
 fuzz: ## every fuzz test for FUZZ_SECONDS (60) under ASan and UBSan

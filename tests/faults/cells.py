@@ -48,6 +48,7 @@ class Cell:
     seconds: float
     reason: str = ""  # why it is not applicable, or why it is expected to be unlike its fault's row
     short: bool = False
+    at: int = 0  # of enomem and emfile: the number of the request that is refused; 0: all
 
     @property
     def name(self):

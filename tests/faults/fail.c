@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loaded before the C library (LD_PRELOAD): from fail_memory() or fail_descriptors() to fail_nothing(), the NCCL
- * library gets no memory, or no descriptor.  Calls from elsewhere, the C library and this test included, are served. */
+ * library gets no memory, or no descriptor; with HOCKET_TEST_FAIL_AT=N the N-th request alone is refused. Calls from
+ * elsewhere, the C library and this test included, are served. */
 #undef _FORTIFY_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <ifaddrs.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -20,7 +23,8 @@
 #include <unistd.h>
 
 enum { NOTHING, MEMORY, DESCRIPTORS };
-static _Atomic(int) armed, hits;
+static _Atomic(int) armed, hits, requests;
+static int fail_at; /* 0: all are refused */
 static uintptr_t begin, end;
 
 static int find(struct dl_phdr_info *info, size_t size, void *arg) {
@@ -42,7 +46,10 @@ OPEN int fail_nothing(void);
 
 static int arm(int what) {
   dl_iterate_phdr(find, NULL);
+  const char *at = getenv("HOCKET_TEST_FAIL_AT");
+  fail_at = at ? atoi(at) : 0;
   atomic_store(&hits, 0);
+  atomic_store(&requests, 0);
   atomic_store(&armed, what);
   return 0;
 }
@@ -56,7 +63,12 @@ int fail_nothing(void) {
 static int fails(int what, void *caller) {
   uintptr_t at = (uintptr_t)caller;
   if (atomic_load_explicit(&armed, memory_order_relaxed) != what || at < begin || at >= end) return 0;
+  if (fail_at && atomic_fetch_add(&requests, 1) + 1 != fail_at) return 0;
   atomic_fetch_add(&hits, 1);
+  if (fail_at) { /* which request it was */
+    void *frames[12];
+    backtrace_symbols_fd(frames, backtrace(frames, 12), STDERR_FILENO);
+  }
   errno = what == MEMORY ? ENOMEM : EMFILE;
   return 1;
 }
@@ -115,22 +127,21 @@ DESCRIPTOR(FILE *, NULL, fopen, (const char *path, const char *mode), (path, mod
 DESCRIPTOR(DIR *, NULL, opendir, (const char *path), (path))
 DESCRIPTOR(int, -1, getifaddrs, (struct ifaddrs * *list), (list))
 
-/* Descriptors that come in a message are dropped where there is no room for them. */
+/* Without room the kernel drops descriptors that come in a message, and nothing else of it: they are its last control message. */
 OPEN ssize_t recvmsg(int fd, struct msghdr *m, int flags);
 ssize_t recvmsg(int fd, struct msghdr *m, int flags) {
   static ssize_t (*next)(int, struct msghdr *, int);
   if (!next) *(void **)&next = dlsym(RTLD_NEXT, "recvmsg");
   ssize_t n = next(fd, m, flags);
-  if (n < 0 || !m->msg_controllen || !fails(DESCRIPTORS, __builtin_return_address(0))) return n;
-  for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t i = 0; CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {
-      int got;
-      memcpy(&got, CMSG_DATA(c) + i * sizeof got, sizeof got);
-      close(got);
-    }
+  struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(m);
+  while (c && (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)) c = CMSG_NXTHDR(m, c);
+  if (!c || !fails(DESCRIPTORS, __builtin_return_address(0))) return n;
+  for (size_t i = 0; CMSG_LEN((i + 1) * sizeof(int)) <= c->cmsg_len; i++) {
+    int got;
+    memcpy(&got, CMSG_DATA(c) + i * sizeof got, sizeof got);
+    close(got);
   }
-  m->msg_controllen = 0;
+  m->msg_controllen = (size_t)((char *)c - (char *)m->msg_control);
   m->msg_flags |= MSG_CTRUNC;
   return n;
 }

@@ -59,6 +59,8 @@ def environment(cell, rank):
         env.update(HOCKET_BOOTSTRAP_TIMEOUT="3")
     if fault == "logs":
         env.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/dev/full")
+    if cell.at:
+        env.update(HOCKET_TEST_FAIL_AT=str(cell.at))
     if fault in ("enomem", "emfile"):
         env.update(LD_PRELOAD=os.path.abspath(f"{BUILD}/faults/libfail.so"))
     return env
