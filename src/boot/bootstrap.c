@@ -417,7 +417,7 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   b->parent = parent;
   b->members = members;
   pthread_mutex_lock(&parent->lock);
-  b->after_loss = parent->lost_ns != 0;
+  b->after_failure = parent->broken;
   pthread_mutex_unlock(&parent->lock);
   /* relaxed: only this thread writes it */
   hk_bootstrap_begin(b, (hk_phase)atomic_load_explicit(&parent->phase, memory_order_relaxed), parent->what);

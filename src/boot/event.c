@@ -62,7 +62,9 @@ static bool note(hk_bootstrap *b, const hk_event *e) {
   if (e->kind == HK_EVENT_LINK) first = note_link(b, e);
   if (e->kind == HK_EVENT_DEAD)
     b->dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even if it is not new: children read it */
-  if (first && !b->broken && !is_notice(e)) {
+  /* What ends a process or a rank also ends its links: a lost link is not the cause then. */
+  bool stronger = b->broken && b->first_event.kind == HK_EVENT_LINK && e->kind != HK_EVENT_LINK;
+  if (first && (!b->broken || stronger) && !is_notice(e)) {
     b->broken = true;
     b->first_event = *e;
     pthread_cond_broadcast(&b->change);
@@ -138,7 +140,7 @@ void hk_event_post(hk_overlay_link *l, hk_message *m, const hk_event *e) {
   hk_bootstrap *b = l->b;
   size_t text = strnlen(e->text, sizeof e->text - 1);
   hk_frame f = {.type = HK_FRAME_EVENT, .round = l->round, .bytes = (uint32_t)(HK_EVENT_BYTES + text)};
-  *m = (hk_message){.frame = f, .from = l->rank, .towards_next = !l->next};
+  *m = (hk_message){.frame = f, .from = e->rank == b->rank ? b->rank : l->rank, .towards_next = !l->next};
   encode(m->data, e);
   memcpy(m->data + HK_EVENT_BYTES, e->text, text);
   pthread_mutex_lock(&b->lock);
@@ -159,8 +161,9 @@ void hk_event_work(void *arg, int fd, uint32_t events) {
     pthread_mutex_unlock(&b->lock);
     if (!m) return;
     hk_event e;
+    const hk_overlay_link *from = hk_link_to(b, !m->towards_next, m->frame.round);
     if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks))
-      hk_event_came(b, &e, hk_link_to(b, !m->towards_next, m->frame.round));
+      hk_event_came(b, &e, m->from == b->rank ? NULL : from); /* this rank's own goes to all neighbours */
     free(m);
   }
 }

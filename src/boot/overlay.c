@@ -89,7 +89,8 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
 /* This rank has no memory for what its peer sends: this rank fails, not the peer. */
 static void out_of_memory(hk_overlay_link *l, size_t bytes) {
   hk_event e = {.kind = HK_EVENT_ERROR, .rank = l->b->rank, .from = l->b->rank, .code = HK_ERR_SYSTEM};
-  snprintf(e.text, sizeof e.text, "out of memory for a message of %zu bytes from rank %d", bytes, l->rank);
+  snprintf(e.text, sizeof e.text, "rank %d has no memory for a message of %zu bytes from rank %d", l->b->rank, bytes,
+           l->rank);
   hk_event_came(l->b, &e, NULL);
   end_link(l, HK_END_DEAD);
 }
@@ -200,18 +201,35 @@ hk_status hk_overlay_open(hk_overlay_link *l, int fd) {
   return rc;
 }
 
+/* On the listener's thread: what a peer has made is closed again, for a reason of this rank, which is in the thread's error. */
+static void report_refusal(hk_bootstrap *b, int peer) {
+  hk_event e = {.kind = HK_EVENT_ERROR, .rank = b->rank, .from = b->rank, .code = HK_ERR_SYSTEM};
+  hk_message *m = b->rounds ? hk_event_message() : NULL; /* without memory the peer reports a lost connection */
+  snprintf(e.text, sizeof e.text, "rank %d cannot take the connection of rank %d: %.300s", b->rank, peer,
+           hk_last_error());
+  if (m) hk_event_post(hk_link_to(b, true, 0), m, &e);
+}
+
 bool hk_overlay_accept(hk_bootstrap *b, const hk_hello *h, int fd) {
   if (h->kind != HK_HELLO_OVERLAY || h->round >= (uint32_t)b->rounds) return false;
   hk_overlay_link *l = hk_link_to(b, false, (int)h->round);
   pthread_mutex_lock(&b->lock);
   bool fits = h->from == l->rank && l->end == HK_END_CLOSED;
   pthread_mutex_unlock(&b->lock);
-  return fits && hk_overlay_open(l, fd) == HK_OK;
+  if (!fits) return false;
+  bool open = hk_overlay_open(l, fd) == HK_OK;
+  if (!open) report_refusal(b, l->rank);
+  return open;
 }
 
 void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd) {
-  hk_delivery *v = from >= 0 && from < b->nranks ? malloc(sizeof *v) : NULL;
+  bool member = from >= 0 && from < b->nranks;
+  hk_delivery *v = member ? malloc(sizeof *v) : NULL;
   if (!v) {
+    if (member) {
+      (void)HK_FAIL_ERRNO("no memory for a data connection");
+      report_refusal(b, from);
+    }
     close(fd);
     return;
   }

@@ -77,15 +77,19 @@ static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
   return hk_ago_ns(now, b->gone_ns) > GONE_NS;
 }
 
-/* A lost link of the parent fails the parent: a member whose call has not begun will not join. Under the lock. */
+/* A lost link of the parent, or a rank's own failure there, fails the parent: a member whose call has not begun will not join. Under
+ * the lock. */
 static hk_status parent_failure(const hk_bootstrap *b) {
   hk_status rc = HK_OK;
   hk_bootstrap *p = b->parent;
-  if (b->after_loss) return HK_OK;
+  const hk_event *e = &p->first_event;
+  if (b->after_failure) return HK_OK;
   pthread_mutex_lock(&p->lock);
   if (p->lost_ns && hk_ago_ns(hk_now_ns(), p->lost_ns) >= LOST_NS) {
     bool link = p->first_event.kind == HK_EVENT_LINK;
     rc = HK_FAIL(HK_ERR_REMOTE, "%s", link ? p->first_event.text : "a control connection of the parent was lost");
+  } else if (p->broken && e->kind == HK_EVENT_ERROR) {
+    rc = HK_FAIL(HK_ERR_REMOTE, "rank %d of the parent communicator failed: %s", e->rank, e->text);
   }
   pthread_mutex_unlock(&p->lock);
   return rc;
