@@ -127,7 +127,8 @@ DESCRIPTOR(FILE *, NULL, fopen, (const char *path, const char *mode), (path, mod
 DESCRIPTOR(DIR *, NULL, opendir, (const char *path), (path))
 DESCRIPTOR(int, -1, getifaddrs, (struct ifaddrs * *list), (list))
 
-/* Without room the kernel drops descriptors that come in a message, and nothing else of it: they are its last control message. */
+/* Without room the kernel drops descriptors that come in a message, and nothing else of it: they are its last control
+ * message. */
 OPEN ssize_t recvmsg(int fd, struct msghdr *m, int flags);
 ssize_t recvmsg(int fd, struct msghdr *m, int flags) {
   static ssize_t (*next)(int, struct msghdr *, int);
