@@ -22,30 +22,9 @@
 #include "../base/service.h"
 #include "../base/wait.h"
 #include "activity.h"
+#include "event.h"
 
 typedef struct hk_bootstrap hk_bootstrap;
-
-typedef enum hk_event_kind {
-  HK_EVENT_DEAD,    /* the rank's process ended or its host became silent, without a goodbye */
-  HK_EVENT_ABORT,   /* the rank called abort; `code`: what it had failed with before, or HK_OK */
-  HK_EVENT_ERROR,   /* the rank failed; code and text say how */
-  HK_EVENT_VERDICT, /* the ranks' calls do not match; code and text say how; `rank`: the one that differs */
-  HK_EVENT_SUSPECT, /* there is trouble with the rank, whose cause may not be known yet */
-  HK_EVENT_REVOKE,  /* the rank revoked the communicator; the text says by which call */
-  /* a notice about a child: the rank begins or ends a shrink, or fails in making a child. `code` is the number of the
-   * rank's notice; children.c reads the text. The bootstrap's collectives go on. */
-  HK_EVENT_SHRINK,
-  HK_EVENT_LINK, /* the control connection between `rank` and the higher `from` is lost; both processes run */
-  HK_EVENT_KINDS
-} hk_event_kind;
-enum { HK_EVENT_TEXT = 1536 };
-typedef struct hk_event {
-  int32_t kind; /* hk_event_kind */
-  int32_t rank; /* the rank that it is about */
-  int32_t from; /* the rank that reports it; hk_bootstrap_announce fills it in */
-  int32_t code; /* hk_status, if the kind has one */
-  char text[HK_EVENT_TEXT];
-} hk_event;
 
 /* Makes an id and starts its root in this process. The root needs no call: it ends when every rank has its answer,
  * with an error after HOCKET_BOOTSTRAP_TIMEOUT, or after HOCKET_ID_LIFETIME if no rank joins. */

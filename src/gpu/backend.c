@@ -46,7 +46,7 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
                     .staged = g->staged,
                     .in_switch = g->in_switch,
                     .slot_bytes = hosts->slot_bytes,
-                    .prices = g->prices};
+                    .prices = *g->prices};
   if (rings && rings->intra_gbps > 0)
     f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);
   *out = hk_machine_of_gpus(&f, constants);

@@ -10,6 +10,7 @@
  * again only after the other word of this rank has come, which its stream writes after the one set back. */
 #include <stdlib.h>
 #include "../base/log.h"
+#include "../boot/bootstrap.h"
 #include "set.h"
 
 enum { WORD_BYTES = 64 };

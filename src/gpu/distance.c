@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../runtime/selection.h"
 #include "../topo/paths.h"
 #include "gpu.h"
 
@@ -17,7 +18,7 @@ hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride
   hk_paths *paths = NULL;
   /* The paths themselves, without the rule that the level makes. */
   static const hk_path_rules plain = {.p2p_level = HK_PATH_SYS};
-  if (!c->selection.overrides.paths.p2p_level || !g->world->machine) return HK_OK;
+  if (!c->selection->overrides.paths.p2p_level || !g->world->machine) return HK_OK;
   const hk_topo *t = g->world->machine->kinds[0];
   HK_TRY(hk_paths_new(&paths, t, &plain), out);
   g->distances = calloc((size_t)c->nranks, 1); /* HK_PATH_LOC */
@@ -42,7 +43,7 @@ out:
 }
 
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes) {
-  const hk_path_rules *rules = &c->selection.overrides.paths;
+  const hk_path_rules *rules = &c->selection->overrides.paths;
   const unsigned char *distances = hk_gpu_of(c)->distances;
   if (hk_param_int(HK_P_P2P_DISABLE))
     snprintf(why, why_bytes, "NCCL_P2P_DISABLE is 1");

@@ -5,9 +5,11 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../kernels/gpu_image.h"
 #include "../runtime/mismatch.h"
+#include "../runtime/selection.h"
 #include "../runtime/watch.h"
 #include "../topo/topo.h"
 #include "proxy.h"
@@ -135,7 +137,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_gpu_check_queues(here, c->device);
   g->sm = (int)room.sm;
   room.ranks = (uint64_t)g->sharers;
-  room.wished = (uint64_t)c->selection.overrides.wish.max_channels; /* equal on all ranks: init compares it */
+  room.wished = (uint64_t)c->selection->overrides.wish.max_channels; /* equal on all ranks: init compares it */
   if (hosts && (!room.wished || room.wished > HK_GPU_NET_CHANNELS)) room.wished = HK_GPU_NET_CHANNELS;
   g->blocks = hk_gpu_share(&room);
   HK_INFO(HK_SUB_INIT,
@@ -241,6 +243,7 @@ void hk_gpu_detach(ncclComm_t c) {
     hk_gpu_ends_free(c);
     hk_gpu_copy_end(c);
     free(g->nvlink);
+    free(g->prices);
     g->nvlink = NULL;
     const hk_device_ops *ops = g->device->ops;
     free_tables(g);

@@ -128,7 +128,7 @@ typedef struct hk_gpu {
   bool sends_direct;                  /* network cards may read what this rank sends from its GPU's memory */
   bool wide;                          /* all pairs' links keep lines of 128 bytes whole */
   bool *nvlink;                       /* [nranks] between this rank's GPU and each other's */
-  hk_gpu_prices prices;               /* rank 0's, on all ranks */
+  struct hk_gpu_prices *prices;       /* rank 0's, on all ranks (collectives/machine.h) */
   int sm;                             /* the oldest generation of the ranks' devices */
   int sharers;                        /* ranks of the device that has most; equal on all ranks */
   struct hk_gpu_proxy *_Atomic proxy; /* NULL: no link over the network yet */
@@ -328,8 +328,8 @@ void hk_gpu_copy_end(ncclComm_t c); /* its streams have ended */
 /* How many copies of a program's lanes, which use `span` channels, a launch may have. */
 unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span);
 /* `span`: channels of one copy of the lanes.  The plan's links are offered; hk_gpu_work_of gets them. */
-hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call);
-void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan);
+hk_status hk_gpu_bind(ncclComm_t c, struct hk_plan *plan, unsigned span, const hk_call *call);
+void hk_gpu_plan_free(ncclComm_t c, struct hk_plan *plan);
 hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, unsigned *blocks, unsigned *threads);
 
 /* ---- run.c ---- */

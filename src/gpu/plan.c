@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../collectives/algorithm.h"
+#include "../runtime/choose.h"
 #include "gpu.h"
 
 _Static_assert(HK_GPU_SIMPLE == (int)HK_PROTO_SIMPLE && HK_GPU_LL == (int)HK_PROTO_LL &&

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../runtime/choose.h"
 #include "../runtime/watch.h"
 #include "set.h"
 

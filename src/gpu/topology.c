@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../boot/bootstrap.h"
+#include "../runtime/selection.h"
 #include "../topo/detect.h"
 #include "gpu.h"
 
@@ -22,7 +24,7 @@ static void look(ncclComm_t c) {
   w->looked = true;
   HK_TRY(hk_topo_detect_with_file(&t, 0), out);
   HK_TRY(hk_cluster_of(&w->machine, t, 1), out); /* takes over t, or frees it */
-  HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], &c->selection.overrides.paths), out);
+  HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], &c->selection->overrides.paths), out);
 out:
   if (rc != HK_OK) {
     HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses, without the machine's topology: %s", c->rank,
@@ -65,7 +67,7 @@ static void use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int
   for (int i = 0; i < n; i++)
     hk_gpu_of(c)->nvlink[rank[i]] = hk_path_between(w->paths, mine, seats[i].node)->cls == HK_PATH_NVL;
   if (c->rank == 0 && /* its prices hold for all */
-      hk_gpu_prices_of(&hk_gpu_of(c)->prices, w->machine, seats, n, &c->selection.overrides) != HK_OK)
+      hk_gpu_prices_of(hk_gpu_of(c)->prices, w->machine, seats, n, &c->selection->overrides) != HK_OK)
     HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
 }
 
@@ -83,7 +85,8 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
   int *rank = calloc(n, sizeof *rank);
   hk_gpu_prices *prices = calloc(n, sizeof *prices);
   g->nvlink = calloc(n, sizeof *g->nvlink);
-  if (!seats || !rank || !prices || !g->nvlink) {
+  g->prices = calloc(1, sizeof *g->prices);
+  if (!seats || !rank || !prices || !g->nvlink || !g->prices) {
     rc = HK_FAIL_ERRNO("no memory for the topology of %d ranks", c->nranks);
     goto out;
   }
@@ -92,13 +95,13 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
     if (g->world->machine) use_machine(c, seats, rank, find_seats(c, facts, stride, seats, rank));
   }
   /* All ranks must decide alike, and containers may show each rank a different part of the machine: all use rank 0's prices. */
-  prices[c->rank] = g->prices;
+  prices[c->rank] = *g->prices;
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, prices, sizeof *prices), out);
-  g->prices = prices[0];
-  if (g->prices.known)
+  *g->prices = prices[0];
+  if (g->prices->known)
     HK_INFO(HK_SUB_GRAPH | HK_SUB_TUNING,
             "rank %d: GPUs by the topology: %.2f us, %.1f GB/s to the next, %.1f GB/s to all", c->rank,
-            g->prices.inside.alpha_us, 1e-3 / g->prices.inside.ring_us_per_b, 1e-3 / g->prices.inside.mesh_us_per_b);
+            g->prices->inside.alpha_us, 1e-3 / g->prices->inside.ring_us_per_b, 1e-3 / g->prices->inside.mesh_us_per_b);
 out:
   free(seats);
   free(rank);

@@ -6,6 +6,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
+#include "../boot/bootstrap.h"
 #include "api.h"
 #include "comm.h"
 #include "group.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/status.h"
 #include "../base/thread.h"
+#include "../boot/bootstrap.h"
 #include "api.h"
 #include "comm.h"
 

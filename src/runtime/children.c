@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../boot/bootstrap.h"
 #include "../boot/host.h" /* hk_hash */
 #include "story.h"
 

@@ -2,6 +2,7 @@
 /* Communicators made from others: who the members are, and what may end the wait for them. */
 #ifndef HK_RUNTIME_CHILDREN_H
 #define HK_RUNTIME_CHILDREN_H
+#include "../boot/bootstrap.h"
 #include "comm.h"
 
 /* While a communicator comes about: its waits see the end of its parent too, and shrinks whose lists differ. */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes the plan that runs a call: selection, plan cache, launch arguments. */
+#include "choose.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "comm.h"
+#include "selection.h"
 #include "tuner.h"
 
 /* Number of channels of one copy of the lanes. */
@@ -72,7 +74,7 @@ out:
 static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
   hk_status rc = HK_OK;
   hk_coll coll = (hk_coll)op->coll;
-  hk_build what = {.coll = coll, .rank = c->rank, .nranks = c->nranks, .root = root, .layout = c->selection.layout};
+  hk_build what = {.coll = coll, .rank = c->rank, .nranks = c->nranks, .root = root, .layout = c->selection->layout};
   const hk_algorithm *a = d->algorithm;
   hk_program *program = NULL;
   hk_plan *plan = NULL;
@@ -93,8 +95,8 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
     goto undo;
   }
   HK_TRY(c->backend->bind(c, plan, span_of(program), op), undo);
-  plan->next = c->plans.all;
-  c->plans.all = plan;
+  plan->next = c->plans->all;
+  c->plans->all = plan;
   HK_INFO(HK_SUB_TUNING,
           "rank %d: %s by %s: %u lanes, %u links, %u instructions, %u channels; it moves %.2f bytes for one of the "
           "message, %.2f by reference",
@@ -108,7 +110,7 @@ undo:
 }
 
 static hk_status plan_get(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
-  for (hk_plan *p = c->plans.all; p; p = p->next) {
+  for (hk_plan *p = c->plans->all; p; p = p->next) {
     if (p->program->coll == op->coll && p->program->root == root &&
         !strcmp(p->program->algorithm, d->algorithm->name) && p->channels == channels_of(c, d, p->program)) {
       *out = p;
@@ -127,7 +129,7 @@ uint32_t hk_choose_signature(const hk_call *op) {
 }
 
 static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, size_t block) {
-  const hk_machine *m = &c->selection.machine;
+  const hk_machine *m = &c->selection->machine;
   const hk_protocol protocol = d->protocol;
   if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !hk_program_in_switch(plan->program))
     return hk_choose_chunk(m, d->algorithm, plan->program, block);
@@ -148,7 +150,7 @@ static size_t whole_bytes(ncclComm_t c, const hk_call *op) {
 
 /* Asks the model, a tuning file and a plugin for the decision. */
 static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
-  const hk_selection *s = &c->selection;
+  const hk_selection *s = c->selection;
   const hk_coll coll = (hk_coll)op->coll;
   hk_machine m = s->machine;
   /* Switches know fewer types and operators than cores do. */
@@ -167,12 +169,12 @@ double hk_choose_price(ncclComm_t c, const hk_call *op) {
 
 /* Once for each collective, by one rank. */
 static void warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision *d) {
-  if (c->rank == 0 && !(c->selection.overruled >> coll & 1u))
+  if (c->rank == 0 && !(c->selection->overruled >> coll & 1u))
     HK_WARN("%s: NCCL_ALGO allows only algorithms that are not batch-invariant, and HOCKET_BATCH_INVARIANT or "
             "hocketCommSetBatchInvariant is set: %s is used. Allow one that is (hocket verify --all shows which), or "
             "unset one of the two",
             hk_coll_name(coll), d->algorithm->name);
-  c->selection.overruled |= 1u << coll;
+  c->selection->overruled |= 1u << coll;
 }
 
 static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
@@ -208,7 +210,7 @@ out:
 }
 
 hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch) {
-  hk_choice *choice = &c->plans.last[op->coll];
+  hk_choice *choice = &c->plans->last[op->coll];
   if (!(choice->valid && choice->count == op->count && choice->dtype == op->dtype && choice->redop == op->redop &&
         choice->root == op->root)) {
     hk_status rc = decide(c, op, choice);
@@ -220,22 +222,22 @@ hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const
 }
 
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out) {
-  if (c->plans.scratch_bytes < bytes) {
-    free(c->plans.scratch);
-    c->plans.scratch_bytes = 0;
-    c->plans.scratch = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
-    if (!c->plans.scratch) return HK_FAIL_ERRNO("no memory for %zu bytes of scratch", bytes);
-    c->plans.scratch_bytes = bytes;
+  if (c->plans->scratch_bytes < bytes) {
+    free(c->plans->scratch);
+    c->plans->scratch_bytes = 0;
+    c->plans->scratch = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+    if (!c->plans->scratch) return HK_FAIL_ERRNO("no memory for %zu bytes of scratch", bytes);
+    c->plans->scratch_bytes = bytes;
   }
-  *out = c->plans.scratch;
+  *out = c->plans->scratch;
   return HK_OK;
 }
 
 void hk_plans_free(ncclComm_t c) {
-  while (c->plans.all) {
-    hk_plan *p = c->plans.all;
-    c->plans.all = p->next;
+  while (c->plans->all) {
+    hk_plan *p = c->plans->all;
+    c->plans->all = p->next;
     plan_free(c, p);
   }
-  free(c->plans.scratch);
+  free(c->plans->scratch);
 }

@@ -6,7 +6,10 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../boot/bootstrap.h"
 #include "../boot/process.h" /* hk_forks */
+#include "choose.h"
+#include "selection.h"
 #include "story.h"
 
 /* Freed communicators are kept here before their memory is freed, so that a use after free finds HK_COMM_FREED. This
@@ -89,16 +92,26 @@ static void read_options(hk_comm_options *o, const ncclConfig_t *f) {
   if (f->netName) snprintf(o->net_name, sizeof o->net_name, "%s", f->netName);
 }
 
+/* One allocation, which free(comm) gives back. */
+typedef struct parts {
+  struct ncclComm comm; /* first */
+  hk_selection selection;
+  hk_plans plans;
+} parts;
+
 hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t *config) {
   hk_status rc = HK_OK;
   ncclConfig_t full;
   ncclComm_t c = NULL;
   HK_TRY(hk_config_read(config, &full), out);
-  c = calloc(1, sizeof(*c));
-  if (!c) {
+  parts *all = calloc(1, sizeof *all);
+  if (!all) {
     rc = HK_FAIL_ERRNO("no memory for a communicator");
     goto out;
   }
+  c = &all->comm;
+  c->selection = &all->selection;
+  c->plans = &all->plans;
   c->order.own_board = c->order.board = aligned_alloc(HK_CACHE_LINE, sizeof(hk_board));
   if (!c->order.board) {
     rc = HK_FAIL_ERRNO("no memory for a communicator");

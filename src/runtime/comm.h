@@ -3,9 +3,7 @@
 #ifndef HK_RUNTIME_COMM_H
 #define HK_RUNTIME_COMM_H
 #include <pthread.h>
-#include "../boot/bootstrap.h"
-#include "../collectives/overrides.h"
-#include "../kernels/exec.h"
+#include "../boot/event.h"
 #include "../transport/transport.h"
 #include "backend.h"
 #include "call.h"
@@ -74,32 +72,6 @@ typedef struct hk_wiring {
   int lost;              /* a rank that could not be reached when a link to it was opened, plus 1; 0: none */
 } hk_wiring;
 
-/* What decisions depend on: equal on all ranks, fixed at init. */
-typedef struct hk_selection {
-  hk_machine machine;
-  hk_layout *layout; /* NULL: one host */
-  hk_overrides overrides;
-  struct hk_tuner *tuner; /* NULL: none */
-  unsigned overruled;     /* bit set of 1u << hk_coll: the warning of hk_decision.overruled was given */
-} hk_selection;
-
-/* The newest decision for a collective, so that an equal call needs no new one. */
-typedef struct hk_choice {
-  size_t count;
-  int root;
-  uint8_t dtype, redop;
-  bool valid;
-  hk_plan *plan;
-  hk_launch launch;
-} hk_choice;
-
-typedef struct hk_plans {
-  hk_choice last[HK_COLL_COUNT];
-  hk_plan *all;
-  char *scratch;
-  size_t scratch_bytes;
-} hk_plans;
-
 typedef struct hk_inquiry hk_inquiry;
 /* What runs, and in which order. */
 typedef struct hk_comm_order {
@@ -114,7 +86,7 @@ typedef struct hk_comm_order {
   uint32_t announced;
   const void *looked_at[2]; /* the last buffers received into and sent from: known to be host memory */
   const hk_call *current;   /* for reports; NULL between operations */
-  const hk_exec *exec;
+  const struct hk_exec *exec;
   struct hk_board *board; /* in which other ranks see what this one does: in shared memory, or `own_board` */
   struct hk_board *own_board;
   struct hk_claims *claims; /* of the ranks of this host; NULL: none */
@@ -140,13 +112,13 @@ struct ncclComm {
   uint8_t redop_flags; /* added to the operators of its reductions: HK_REDOP_INVARIANT or 0 */
   hk_comm_options options;
   hk_health health;
-  hk_service *service;
-  hk_bootstrap *bootstrap;
+  struct hk_service *service;
+  struct hk_bootstrap *bootstrap;
   hk_peer *peers; /* [nranks] */
   hk_wait_env wait;
   hk_wiring wiring;
-  hk_selection selection;
-  hk_plans plans;
+  struct hk_selection *selection; /* selection.h; in the memory of the communicator, as `plans` is */
+  struct hk_plans *plans;         /* choose.h */
   hk_comm_order order;
   const hk_backend *backend;    /* host memory or GPUs */
   void *backend_state;          /* the backend's own, between attach and detach; NULL if it needs none */
@@ -219,15 +191,6 @@ hk_status hk_wire_file(ncclComm_t c, int peer, uint64_t region, int *fd, size_t 
 hk_status hk_wire_ask(ncclComm_t c, int peer, int fd, void *payload);
 hk_status hk_wire_notify(ncclComm_t c, int peer, int fd, void *payload);
 void hk_wire_answer_with(ncclComm_t c, hk_answer *answer, void *arg);
-
-/* choose.c: writes the plan and the launch arguments of a collective; both are valid until the next call of the same
- * collective. */
-hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch);
-/* Equal calls have equal signatures on all ranks; never 0. */
-uint32_t hk_choose_signature(const hk_call *op);
-double hk_choose_price(ncclComm_t c, const hk_call *op); /* microseconds, by the cost model */
-hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
-void hk_plans_free(ncclComm_t c);
 
 /* init.c */
 typedef struct hk_init {

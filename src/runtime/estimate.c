@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prices a group of calls by the cost model (estimate.h). */
 #include "estimate.h"
+#include "choose.h"
 #include "comm.h"
+#include "selection.h"
 
 /* The price of one message between two ranks. */
 static double message_us(const hk_call *call) {
   ncclComm_t c = call->comm;
-  const hk_machine *m = &c->selection.machine;
-  const hk_layout *l = c->selection.layout;
+  const hk_machine *m = &c->selection->machine;
+  const hk_layout *l = c->selection->layout;
   if (call->root == c->rank) return (double)(call->count * hk_dtype_size((hk_dtype)call->dtype)) * m->copy_us_per_b;
   bool far = l && l->host[call->root] != l->host[c->rank];
   const hk_level *level = far ? &m->between : &m->inside;

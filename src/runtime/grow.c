@@ -3,6 +3,7 @@
  * the new ones too, join with that id as in ncclCommInitRank. */
 #include <stdlib.h>
 #include <string.h>
+#include "../boot/bootstrap.h"
 #include "children.h"
 
 typedef struct grow_row {

@@ -9,6 +9,7 @@
 #include "../collectives/select.h"
 #include "../device/device.h" /* hk_cuda_owns */
 #include "../device/host.h"
+#include "../kernels/exec.h"
 #include "../topo/detect.h"
 #include "backend.h"
 #include "group.h"

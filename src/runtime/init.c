@@ -6,12 +6,16 @@
 #include <unistd.h> /* getpid */
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../base/service.h"
+#include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../collectives/machine.h"
 #include "children.h"
+#include "choose.h"
 #include "comm.h"
 #include "profiler.h"
 #include "rings.h"
+#include "selection.h"
 #include "story.h"
 #include "topology.h"
 #include "tuner.h"
@@ -41,11 +45,11 @@ static void fill_row(ncclComm_t c, hk_row *row) {
   row->slot_bytes = (uint64_t)hk_param_int(HK_P_SLOT_BYTES);
   row->nslots = (uint64_t)hk_param_int(HK_P_SLOTS);
   row->shm_off = (uint64_t)hk_param_int(HK_P_SHM_DISABLE);
-  memcpy(row->agreement, c->selection.overrides.agreement, sizeof row->agreement);
+  memcpy(row->agreement, c->selection->overrides.agreement, sizeof row->agreement);
   row->agreement[HK_AGREE_BATCH_INVARIANT] = c->redop_flags;
-  row->tuner = hk_tuner_hash(c->selection.tuner);
-  row->choices = hk_rules_hash(c->selection.overrides.choices);
-  row->constants = c->selection.overrides.constants;
+  row->tuner = hk_tuner_hash(c->selection->tuner);
+  row->choices = hk_rules_hash(c->selection->overrides.choices);
+  row->constants = c->selection->overrides.constants;
   c->peers[c->rank] = row->peer;
 }
 
@@ -109,7 +113,7 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
   f.least_per_host = c->nranks;
   for (int r = 0; r < c->nranks; r++) {
     int first = 1, ranks, cores;
-    if (rows[r].choices != rows[0].choices) c->selection.overrides.wish.choices = NULL;
+    if (rows[r].choices != rows[0].choices) c->selection->overrides.wish.choices = NULL;
     shm_off = shm_off || rows[r].shm_off;
     for (int i = 0; i < r && first; i++) first = rows[i].peer.host != rows[r].peer.host;
     if (!first) continue;
@@ -126,7 +130,7 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
   f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
   /* Hosts may have different measurements or none: rank 0's constants count for all, and measured choices count if
    * all hosts have the same. */
-  c->backend->machine(c, &f, rings, &rows[0].constants, &c->selection.machine);
+  c->backend->machine(c, &f, rings, &rows[0].constants, &c->selection->machine);
   int64_t spins = hk_param_int(HK_P_SPIN);
   /* If there are more ranks than cores, spinning only keeps the awaited rank from running. If not, the scheduler may
    * still have put two ranks on one core, because something else runs: a microsecond is long enough for a peer that
@@ -136,7 +140,7 @@ static hk_status describe_machine(ncclComm_t c, const hk_row *rows, const hk_joi
   uint64_t *hosts = malloc((size_t)c->nranks * sizeof *hosts);
   if (!hosts) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", c->nranks);
   for (int r = 0; r < c->nranks; r++) hosts[r] = rows[r].peer.host;
-  rc = hk_layout_new(&c->selection.layout, c->nranks, hosts, NULL, rings ? rings->order : NULL,
+  rc = hk_layout_new(&c->selection->layout, c->nranks, hosts, NULL, rings ? rings->order : NULL,
                      rings ? rings->nchannels : 1);
   free(hosts);
   return rc;
@@ -183,7 +187,7 @@ static hk_status join_new(ncclComm_t c, const hk_init *how, const hk_bootstrap_o
 /* A plugin that refuses on one rank is used on none. */
 static hk_status begin_tuner(ncclComm_t c) {
   hk_status rc = HK_OK;
-  hk_selection *s = &c->selection;
+  hk_selection *s = c->selection;
   unsigned char *ready = calloc((size_t)c->nranks, 1);
   bool all = true;
   if (!ready) return HK_FAIL_ERRNO("no memory to agree on a tuner plugin");
@@ -210,10 +214,10 @@ static hk_status meet(ncclComm_t c, bool child) {
     rc = HK_FAIL_ERRNO("no memory for the table of %d ranks", c->nranks);
     goto out;
   }
-  HK_TRY(hk_overrides_read(&c->selection.overrides, c->options.min_ctas, c->options.max_ctas), out);
-  if (c->options.batch_invariant >= 0 ? c->options.batch_invariant : c->selection.overrides.wish.batch_invariant)
+  HK_TRY(hk_overrides_read(&c->selection->overrides, c->options.min_ctas, c->options.max_ctas), out);
+  if (c->options.batch_invariant >= 0 ? c->options.batch_invariant : c->selection->overrides.wish.batch_invariant)
     c->redop_flags = HK_REDOP_INVARIANT;
-  HK_TRY(hk_tuner_load(&c->selection.tuner), out);
+  HK_TRY(hk_tuner_load(&c->selection->tuner), out);
   HK_TRY(hk_profiler_load(c), out);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (exchange of facts)");
   fill_row(c, &rows[c->rank]);
@@ -229,7 +233,7 @@ static hk_status meet(ncclComm_t c, bool child) {
   if (c->backend->join) HK_TRY(c->backend->join(c, rows[0].backend, sizeof *rows), out);
   HK_TRY(hk_rings_agree(c, rows[0].cpus, rows[0].backend, sizeof *rows, child, &rings), out);
   HK_TRY(describe_machine(c, rows, rings), out);
-  if (c->selection.tuner) HK_TRY(begin_tuner(c), out); /* all ranks have it, or none */
+  if (c->selection->tuner) HK_TRY(begin_tuner(c), out); /* all ranks have it, or none */
   if (c->profiler) hk_profiler_begin(c);
   /* No rank may use a link before every rank can be reached by it. */
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (last barrier)");
@@ -314,9 +318,9 @@ void hk_comm_destroy(ncclComm_t c) {
   if (c->service) hk_service_free(c->service);
   hk_plans_free(c);
   if (c->backend->detach) c->backend->detach(c);
-  hk_layout_free(c->selection.layout);
-  hk_overrides_clear(&c->selection.overrides);
-  hk_tuner_free(c->selection.tuner);
+  hk_layout_free(c->selection->layout);
+  hk_overrides_clear(&c->selection->overrides);
+  hk_tuner_free(c->selection->tuner);
   free(c->peers);
   free(c->redops);
   free(c->grow_id);

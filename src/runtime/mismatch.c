@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "choose.h"
 #include "watch.h"
 
 enum {

@@ -24,7 +24,7 @@ void hk_mismatch_tell(const hk_voice *v, int n, int odd, int right, uint64_t ope
 /* This rank, in `call`, found that rank `peer` is in another: gives the verdict, unless another rank's comes first. */
 void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer);
 /* The same, because `peer` sent a message with that signature, of `bytes` where `expected` were. */
-void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x);
+void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const struct hk_exec *x);
 /* The same for calls on a GPU, of which `peer`'s message does not say what it belongs to. From any thread. */
 void hk_mismatch_message(ncclComm_t c, int peer);
 /* True if some rank's last calls on a GPU differ from this rank's, which then is as above. From any thread. */

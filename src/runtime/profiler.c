@@ -7,7 +7,10 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../boot/bootstrap.h"
+#include "../kernels/exec.h"
 #include "profiler_abi.h"
+#include "selection.h"
 
 struct hk_profiler {
   ncclComm_t comm;
@@ -63,7 +66,7 @@ void hk_profiler_begin(ncclComm_t c) {
   const profiler_v *v = calls_of(p);
   uint64_t id = hk_bootstrap_comm_id(c->bootstrap);
   const char *name = c->options.name[0] ? c->options.name : NULL;
-  int hosts = c->selection.machine.nhosts;
+  int hosts = c->selection->machine.nhosts;
   ncclResult_t rc;
   if (p->plugin.version >= 5)
     rc = v->init.v5(&p->context, id, &p->mask, name, hosts, c->nranks, c->rank, hk_plugin_log);

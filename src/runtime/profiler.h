@@ -23,7 +23,7 @@ void hk_profile_call(hk_profiler *p, hk_call *call, void *group);
 void hk_profile_call_over(hk_profiler *p, const hk_call *call);
 
 /* Operations, on the thread that runs them. The collectives of a communicator run one after another. */
-void hk_profile_collective(hk_profiler *p, const hk_call *call, const hk_plan *plan);
+void hk_profile_collective(hk_profiler *p, const hk_call *call, const struct hk_plan *plan);
 void hk_profile_collective_over(hk_profiler *p);
 void *hk_profile_transfer(hk_profiler *p, const hk_call *call); /* returns the event; NULL: none */
 void hk_profile_over(hk_profiler *p, void *event);

@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../topo/detect.h"
 #include "../topo/xml.h"
+#include "selection.h"
 
 /* The ranks of this host and their positions in its topology. */
 typedef struct home {
@@ -43,7 +45,7 @@ static bool place_ranks(ncclComm_t c, const void *cpus, const void *facts, size_
 }
 
 static hk_search search_for(const ncclComm_t c, const home *h, hk_pattern pattern) {
-  const hk_overrides *o = &c->selection.overrides;
+  const hk_overrides *o = &c->selection->overrides;
   return (hk_search){.pattern = pattern,
                      .nodes = h->nodes,
                      .nranks = h->n,
@@ -57,7 +59,7 @@ static hk_status find(hk_channels **out, const ncclComm_t c, const home *h, hk_p
   hk_status rc;
   hk_paths *paths = NULL;
   hk_search what = search_for(c, h, pattern);
-  HK_TRY(hk_paths_new(&paths, h->t, &c->selection.overrides.paths), out);
+  HK_TRY(hk_paths_new(&paths, h->t, &c->selection->overrides.paths), out);
   rc = hk_search_channels(out, paths, &what);
 out:
   hk_paths_free(paths);
@@ -125,7 +127,7 @@ out:
 hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const void *facts, size_t stride, bool child,
                          hk_joined **out) {
   hk_status rc = HK_OK;
-  const hk_overrides *o = &c->selection.overrides;
+  const hk_overrides *o = &c->selection->overrides;
   bool dumps = o->graph_dump_file && *o->graph_dump_file && c->rank == 0 && !child;
   bool reads = o->graph_file && *o->graph_file && c->nranks > 1;
   bool joins = reads || (c->backend->ring_orders && c->nranks > 1);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "choose.h"
 #include "mismatch.h"
 #include "profiler.h"
 #include "transfer.h"
@@ -64,7 +65,7 @@ static inline bool only_sends(const hk_call *call) {
  * at the first with this plan, because it takes a round trip. */
 static hk_status check_root(const hk_call *call, const hk_exec *x) {
   ncclComm_t c = call->comm;
-  hk_plan *plan = c->plans.last[call->coll].plan;
+  hk_plan *plan = c->plans->last[call->coll].plan;
   if (!only_sends(call)) return HK_OK;
   if (c->order.claims && !hk_claim(c->order.claims, c->order.sequence, x->launch->signature)) {
     hk_mismatch_found(c, call, -1);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../collectives/transfer.h"
+#include "../kernels/exec.h"
 #include "mismatch.h"
 #include "profiler.h"
 

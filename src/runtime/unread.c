@@ -2,6 +2,7 @@
 /* Messages that came and that no call received: where ranks' calls differ, the last sign of it. */
 #include <string.h>
 #include "../base/log.h"
+#include "../boot/bootstrap.h"
 #include "comm.h"
 
 enum {

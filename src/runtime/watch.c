@@ -8,6 +8,8 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
+#include "../boot/bootstrap.h"
+#include "choose.h"
 #include "mismatch.h"
 
 enum { FOUND = 12 }; /* ranks in one report */

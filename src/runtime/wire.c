@@ -5,6 +5,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
+#include "../boot/bootstrap.h"
 #include "comm.h"
 #include "profiler.h"
 #include "transfer.h"

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a communicator's decisions rest on. */
+#ifndef HK_RUNTIME_SELECTION_H
+#define HK_RUNTIME_SELECTION_H
+#include "../collectives/overrides.h"
+
+/* Equal on all ranks, fixed at init. */
+typedef struct hk_selection {
+  hk_machine machine;
+  hk_layout *layout; /* NULL: one host */
+  hk_overrides overrides;
+  struct hk_tuner *tuner; /* NULL: none */
+  unsigned overruled;     /* bit set of 1u << hk_coll: the warning of hk_decision.overruled was given */
+} hk_selection;
+#endif
