@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From calls to launches. */
+/* Turns calls into launches: checks them, orders streams, and groups what runs together. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -28,7 +28,7 @@ out:
   return rc;
 }
 
-/* What is wrong with the call itself is said and changes nothing; a failure behind that ends the communicator. */
+/* An error in the call's arguments changes nothing. A later failure ends the communicator. */
 static hk_status check_call(const hk_call *call) {
   hk_status rc = hk_gpu_look(call->comm, false);
   if (rc != HK_OK) return hk_comm_failed(call->comm, rc);
@@ -42,7 +42,7 @@ hk_status hk_gpu_launch(hk_gpu *g, void *kernel, unsigned blocks, unsigned threa
   return g->device->ops->launch(g->device, &l, q);
 }
 
-/* Where other ranks see it. */
+/* Posts the call on the board, for the other ranks. */
 static void post(const hk_call *call, const hk_queue_state *s) {
   hk_gpu *g = hk_gpu_of(call->comm);
   g->captures = g->captures || s->capturing;
@@ -78,14 +78,14 @@ out:
 
 static hk_queue_order *order_in(const hk_gpu_piece *p) { return order_of(p->gpu, &p->state); }
 
-/* Does an earlier piece speak for the same communicator, and the same stream where `q` is asked for? */
+/* True if an earlier piece has the same communicator and, if `q`, the same stream. */
 static bool spoken_for(const hk_gpu_set *s, size_t i, bool q) {
   for (size_t k = i; k-- > 0;)
     if (s->at[k]->gpu == s->at[i]->gpu && (!q || s->at[k]->call->stream == s->at[i]->call->stream)) return true;
   return false;
 }
 
-/* The set's stream waits for what the communicators did before, and for the other streams. */
+/* Makes the set's stream wait for the earlier calls of the communicators, and for the other streams of the set. */
 static hk_status join_streams(hk_gpu_set *s) {
   hk_status rc = HK_OK;
   for (size_t i = 0; i < s->n; i++) {
@@ -102,7 +102,7 @@ out:
   return rc;
 }
 
-/* And the other way round, behind the work. */
+/* Makes the other streams, and later calls of the communicators, wait for the set's launches. */
 static hk_status part_streams(hk_gpu_set *s) {
   hk_status rc = HK_OK;
   for (size_t i = 0; i < s->n; i++) {
@@ -131,13 +131,13 @@ static hk_status launch_batch(const hk_gpu_set *s, hk_gpu_piece *const *at, size
   return hk_gpu_launch(s->gpu, s->gpu->code->batch, blocks, threads, &batch, s->queue);
 }
 
-/* The order is the same on all devices: what does not run at once anywhere waits for the same communicators everywhere. */
+/* One order on all devices: a launch that cannot run at once waits for the same communicators on each device. */
 static int by_comm(const void *a, const void *b) {
   const hk_gpu_piece *x = *(hk_gpu_piece *const *)a, *y = *(hk_gpu_piece *const *)b;
   return x->comm_id < y->comm_id ? -1 : x->comm_id > y->comm_id;
 }
 
-/* A communicator's ranks wait for each other: they go in one launch. */
+/* The ranks of a communicator wait for each other, so they are in one launch. */
 static hk_status launch_round(const hk_gpu_set *s, hk_gpu_piece **at, size_t n) {
   hk_status rc = HK_OK;
   size_t begin = 0, end = 0;
@@ -159,7 +159,7 @@ out:
   return rc;
 }
 
-/* Behind the round's kernels, in the same order on all devices too. */
+/* Runs the round's copies after its kernels, also in one order on all devices. */
 static hk_status copy_round(const hk_gpu_set *s, unsigned round, hk_gpu_piece **at) {
   hk_status rc = HK_OK;
   size_t n = 0;
@@ -206,7 +206,7 @@ out:
   return rc;
 }
 
-/* Tells other processes of the links that the call needs. */
+/* Offers other processes the links that the call needs. */
 static hk_status offer(const hk_call *call) {
   const hk_plan *plan;
   const hk_launch *launch;
@@ -215,7 +215,7 @@ static hk_status offer(const hk_call *call) {
   return hk_choose(call->comm, call, &plan, &launch);
 }
 
-/* Everything that can be wrong with the calls, before anything is launched. */
+/* Finds all errors of the calls before anything is launched. */
 static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
   hk_status rc = HK_OK;
   for (size_t i = 0; i < n; i++) HK_TRY(check_call(&calls[i]), out);

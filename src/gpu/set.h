@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of a group that go together to a GPU. */
+/* The calls of a group that are launched together on one GPU, and the parts of the launch (run.c, copy.c,
+ * transfers.c). */
 #ifndef HK_GPU_SET_H
 #define HK_GPU_SET_H
 #include "gpu.h"
@@ -11,13 +12,13 @@ typedef struct hk_gpu_piece {
   uint64_t comm_id;
   hk_queue_state state;
   hk_gpu_work work;    /* of a collective */
-  hk_gpu_view *window; /* copy engines do it; NULL: kernels */
+  hk_gpu_view *window; /* not NULL: copy engines run it; NULL: a kernel does */
   unsigned blocks, threads;
-  unsigned round; /* its place among its communicator's collectives in the group */
+  unsigned round; /* its number among the collectives of its communicator in the group, from 0 */
   bool placed;
 } hk_gpu_piece;
 
-/* The pieces that go together: of one device and one capture, or none. */
+/* The pieces that are launched together: those on one device, and in the same capture or in none. */
 typedef struct hk_gpu_set {
   hk_gpu_piece **at;
   size_t n;
@@ -33,6 +34,6 @@ hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q);
 
 /* transfers.c */
 hk_status hk_gpu_offer_transfer(const hk_call *call);
-/* All sends and receives of the set in one launch. */
+/* Launches all sends and receives of the set at once. */
 hk_status hk_gpu_launch_transfers(const hk_gpu_set *s);
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends and receives on GPUs: one launch for all of a group, a block for each link, large messages over several links. */
+/* Sends and receives on GPUs: one launch for all of a group, a block of threads for each link. Large messages use
+ * several links. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "../collectives/transfer.h"
 #include "set.h"
 
-/* A transfer, or the part of it that goes over one link. */
+/* A transfer, or the part of it that one link moves. */
 typedef struct part {
   hk_gpu_work work;
   hk_gpu *gpu;
@@ -52,13 +53,13 @@ out:
   return rc;
 }
 
-/* On a thread of the driver's, where nothing of CUDA may be called. */
+/* Called on a thread of the driver, which may not call CUDA. */
 static void graph_gone(void *arg) {
   hk_gpu_table *t = arg;
   if (atomic_fetch_sub(&t->refs, 1) == 1) free(t);
 }
 
-/* Says until when the launch needs the table. */
+/* Keeps the table until the launch, or the graph that holds it, no longer needs it. */
 static hk_status hold_table(const hk_gpu_set *s, hk_gpu_table *t) {
   hk_status rc = HK_OK;
   const hk_gpu_piece *p = s->at[0];
@@ -71,7 +72,7 @@ static hk_status hold_table(const hk_gpu_set *s, hk_gpu_table *t) {
 
 /* ---- links ---- */
 
-/* What the kernel reads of an end, in device memory: the link, then the program of a transfer over it. */
+/* What the kernel reads of a link's end in device memory: the link, then the program of a transfer over it. */
 enum { PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15 };
 
 static hk_status room_for_end(hk_gpu *g, size_t bytes, char **out) {
@@ -119,7 +120,7 @@ out:
 
 /* ---- parts ---- */
 
-/* Both ends answer alike. */
+/* The number of links that share out the message: the same at both ends. */
 static unsigned parts_of(ncclComm_t c, size_t bytes) {
   size_t worth = bytes / (4 * c->wiring.env.slot_bytes);
   if (worth < 1) return 1;
@@ -179,8 +180,8 @@ out:
   return rc;
 }
 
-/* Where there are more blocks than run at once, the first ones must not wait for later ones, on any device: by
- * communicator, then by how far round the ring of ranks a message goes, which is the same number at both of its ends. */
+/* If there are more blocks than run at once, no block may wait for a later one, on any device. So the order is by
+ * communicator, then by the distance of sender and receiver round the ring of ranks, which both compute alike. */
 static int by_turn(const void *a, const void *b) {
   const part *x = a, *y = b;
 #define COMPARE(field)                                                                                                 \
@@ -195,18 +196,19 @@ static int by_turn(const void *a, const void *b) {
   return 0;
 }
 
-/* A rank's blocks.  Both directions of one distance have theirs, see below. */
+/* The most blocks of a rank. Both directions of one distance have blocks of their own: see fill_table. */
 static unsigned most_blocks(const hk_gpu *g) { return g->blocks > 2 * g->parts ? g->blocks : 2 * g->parts; }
 
-/* Is it the first over its link, and has its rank a block left for it? */
+/* True if part i is the first one over its link, and its rank has a block left. */
 static bool begins_block(const part *parts, size_t i) {
   if (i && parts[i].work.links == parts[i - 1].work.links) return false;
   return parts[i].gpu->turn.links++ < most_blocks(parts[i].gpu);
 }
 
-/* A block for each link, as far as the rank's share goes; what else goes over the link follows in the same block, and so do
- * further links, in turn.  Of what is not over, what goes the shortest way round the ring is nowhere behind anything: its two ends
- * run, on all ranks.  Gives the blocks. */
+/* Fills the table and returns the number of blocks. Each link has a block, up to the rank's share of blocks. Further
+ * parts over the link follow in the same block, and further links share the blocks in turn. This cannot deadlock: of
+ * the parts that are not complete, those with the shortest distance round the ring have no incomplete part before them
+ * in their blocks, so both of their ends run. */
 static unsigned fill_table(hk_gpu_work *table, const part *parts, size_t n) {
   unsigned blocks = 0, tail;
   for (size_t i = 0; i < n; i++) parts[i].gpu->turn.links = 0;

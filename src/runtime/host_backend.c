@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backend for ranks on host memory: calls run on the calling thread or on a host stream's, over the transports' links. */
+/* The backend for ranks on host memory: calls run on the calling thread or on a host stream's thread, over the links of
+ * the transports. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -122,7 +123,8 @@ static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, const h
 
 /* ---- calls ---- */
 
-/* Of a transfer, whose plan is not new at any call; the question is asked when the buffer is another one than before. */
+/* Checks the buffer of a transfer if it is not the buffer of the last one. The plan of a transfer is not new at any
+ * call, so binding does not check it. */
 static hk_status check_memory(const hk_call *call) {
   const void *buffer = call->p2p == HK_P2P_SEND ? call->in : call->out;
   const void **seen = &call->comm->order.looked_at[call->p2p == HK_P2P_SEND];
@@ -156,7 +158,7 @@ static hk_status run_one(const hk_call *call) {
   if (__builtin_expect(issued != atomic_load_explicit(&c->order.served, memory_order_acquire), 0))
     rc = hk_turn_wait(c, issued);
   /* A store is enough: one thread at a time may call.  relaxed: an abort from another thread that does not see it yet
-   * races with the call itself, which no library can help; one that begins during the call's waits does see it. */
+   * races with the call itself, which no library can prevent; an abort that begins during the call's waits sees it. */
   atomic_store_explicit(&c->health.calling, true, memory_order_relaxed);
   bool held = hk_cancel_held;
   if (rc == HK_OK) rc = hk_run_one(call);
@@ -166,7 +168,7 @@ static hk_status run_one(const hk_call *call) {
   return rc;
 }
 
-/* Gives each stream its calls as one batch.  Changes the order of the calls; `room` is for 2 * n more. */
+/* Gives each stream its calls as one batch. Changes the order of the calls; `room` is for 2 * n more. */
 static hk_status enqueue_calls(hk_call *calls, size_t n, hk_call *room) {
   hk_status rc = HK_OK;
   hk_call *batch = room, *rest = room + n;
@@ -214,7 +216,7 @@ failed:
 }
 
 /* ---- registered memory ----
- * What can be shared is shared without being registered: addresses within a process, ncclMemAlloc's memory between processes.  A
+ * Addresses in one process, and memory of ncclMemAlloc between processes, are shared without a registration. A
  * network card can send from registered memory without a copy. */
 
 static hk_status memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Runs calls and groups of calls on host memory: steps executions, waits between the steps, and reports failures
+ * (run.h). */
 #include "run.h"
 #include <stdlib.h>
 #include <string.h>
@@ -10,19 +12,19 @@
 #include "transfer.h"
 #include "watch.h"
 
-enum { FRAME_BYTES = 3072 }; /* lanes and pointers of common plans fit on the stack */
+enum { FRAME_BYTES = 3072 }; /* the lanes and pointers of common plans, and small groups, fit on the stack */
 
-/* This rank has lost `peer` (-1: it does not know which), in `call`. */
+/* In `call` this rank lost the connection to `peer` (-1: unknown). */
 static void lost(ncclComm_t c, const hk_call *call, int peer) {
   char text[sizeof c->health.story.text];
   if (peer < 0) peer = hk_wire_broken(c);
   if (peer >= 0 && hk_watch_left(c, call, peer)) return;
-  /* It may be broken only because a third rank is gone: the news of that is on its way. */
+  /* The cause may be that a third rank died. A report of that is then on its way. */
   snprintf(text, sizeof text, "%s", hk_last_error());
   hk_comm_blame(c, HK_EVENT_SUSPECT, peer >= 0 ? peer : c->rank, HK_ERR_REMOTE, text);
 }
 
-/* This rank itself cannot go on, for the reason in its last error. */
+/* This rank cannot continue, for the reason in its last error. */
 static hk_status failed_here(ncclComm_t c, const hk_call *call, hk_status rc) {
   char what[160], text[sizeof c->health.story.text];
   hk_watch_describe(call, what, sizeof what);
@@ -31,11 +33,12 @@ static hk_status failed_here(ncclComm_t c, const hk_call *call, hk_status rc) {
   return hk_comm_settle(c, NULL);
 }
 
-/* An operation ended with `rc`, found by this rank (in a message, a link, its own memory) or told to it: gives what all ranks
- * make of it.  `x` is NULL for a send or receive; `peer` is the rank that it has to do with, -1: see x. */
+/* An operation ended with `rc`. This rank found the cause (in a message, a link or its own memory), or another rank
+ * reported it. Returns the status that all ranks agree on. `x` is NULL for a send or receive. `peer` is the rank that
+ * is involved; -1: x has it. */
 static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int peer, hk_status rc) {
   char what[160];
-  hk_cancel_hold(); /* the news goes out over sockets */
+  hk_cancel_hold(); /* the report is sent over sockets */
   if (x && peer < 0) peer = x->bad_peer;
   if (!hk_comm_failing(c)) {
     if (rc == HK_ERR_USAGE && x && x->bad_peer >= 0)
@@ -49,20 +52,20 @@ static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int 
   return hk_comm_settle(c, what);
 }
 
-/* A call that could not begin.  What is wrong with its arguments is found by all ranks, or concerns this one alone, and changes
- * nothing; but for what this rank lacks the others would wait. */
+/* Returns the status of a call that could not begin. A wrong argument is found by all ranks or concerns only this one,
+ * and changes nothing. If this rank lacks a resource, the other ranks would wait, so the communicator fails. */
 static hk_status not_begun(ncclComm_t c, const hk_call *call, hk_status rc) {
   return !hk_comm_failing(c) && (rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE) ? rc : ended(c, call, NULL, -1, rc);
 }
 
-/* Does the rank learn nothing of the others' calls by taking part? */
+/* True if the rank receives nothing in the call, and so cannot notice that another rank's call differs. */
 static inline bool only_sends(const hk_call *call) {
   bool is_root = call->root == call->comm->rank;
   return hk_coll_in_set(HK_COLLS_IN_ROOT, (hk_coll)call->coll) ? is_root : !is_root;
 }
 
-/* Two ranks that only send would not notice that their roots differ.  On shared memory they compare at each call; over a network
- * at the first with this plan, because it takes a round trip. */
+/* Two ranks that only send do not notice that their roots differ. In shared memory they compare at each call. Over a
+ * network they compare only at the first call with this plan, because that takes a round trip. */
 static hk_status check_root(const hk_call *call, const hk_exec *x) {
   ncclComm_t c = call->comm;
   hk_plan *plan = c->plans->last[call->coll].plan;
@@ -76,13 +79,12 @@ static hk_status check_root(const hk_call *call, const hk_exec *x) {
   return hk_mismatch_compare(c, call) ? HK_OK : HK_ERR_USAGE;
 }
 
-/* The operation is under way: counted, and written where peers that wait can see it. */
+/* Counts the operation and posts it on the board, for peers that wait. */
 static inline hk_status begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
   c->order.sequence++;
   c->order.current = call;
   c->order.exec = x;
-  x->signature =
-      hk_signature_at(x->signature, c->order.sequence); /* so that what an earlier call left is not taken for ours */
+  x->signature = hk_signature_at(x->signature, c->order.sequence); /* slots that an earlier call left do not match */
   hk_watch_post(c, call, x->launch->signature);
   if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_collective(c->profiler, call, x->plan);
   return hk_coll_has_root((hk_coll)call->coll) ? check_root(call, x) : HK_OK;
@@ -94,7 +96,7 @@ static inline void end(ncclComm_t c) {
   c->order.exec = NULL;
 }
 
-/* To the end of the execution. */
+/* Steps the execution to its end. */
 static hk_status run_exec(ncclComm_t c, hk_exec *x) {
   hk_status rc;
   hk_waiter w;
@@ -162,7 +164,7 @@ typedef struct member {
   hk_exec exec;
   void *memory;
   bool running;
-  int peer; /* of the transfer at hand; -1 */
+  int peer; /* of the transfer that is stepped; -1: none is */
   hk_status status;
 } member;
 
@@ -204,7 +206,7 @@ out:
   return rc;
 }
 
-/* The member's part of the group fails with what all ranks make of `rc`. */
+/* Ends the member's part of the group with the status that all ranks agree on after `rc`. */
 static void member_ended(member *m, hk_status rc) {
   const hk_call *call = m->next < m->ncollectives ? m->collectives[m->next] : m->transfers[0].call;
   m->status = ended(m->comm, call, m->running ? &m->exec : NULL, m->peer, rc);
@@ -246,7 +248,7 @@ typedef struct group_run {
   bool running;
 } group_run;
 
-/* The group's wait looks at the health of every communicator in it. */
+/* The check of the group's wait: checks the health of every communicator in the group. */
 static hk_status check_group(void *arg, uint64_t waited_ns) {
   group_run *g = arg;
   for (size_t i = 0; i < g->n; i++) {
@@ -258,12 +260,12 @@ static hk_status check_group(void *arg, uint64_t waited_ns) {
   return HK_OK;
 }
 
-/* Ends the waits of communicators that failed meanwhile (abort, a dead peer). */
+/* Ends the waits of communicators that have failed since (abort, a dead peer). */
 static void drop_failed(group_run *g) {
   for (size_t i = 0; i < g->n; i++) {
     member *m = &g->members[i];
     if (member_done(m)) continue;
-    int code = atomic_load_explicit(&m->comm->health.failure, memory_order_relaxed); /* looked at again and again */
+    int code = atomic_load_explicit(&m->comm->health.failure, memory_order_relaxed); /* read again at each poll */
     if (!code && m->comm->wait.shared_failure)
       code = atomic_load_explicit(m->comm->wait.shared_failure, memory_order_relaxed);
     if (!code) continue;
@@ -342,7 +344,7 @@ static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const 
   return HK_OK;
 }
 
-/* What a failure left open ends too. */
+/* Ends the profiler's events that a failure left open. */
 static void close_events(member *m) {
   for (size_t i = 0; i < m->ntransfers; i++) hk_profile_over(m->comm->profiler, m->transfers[i].event);
   hk_profile_run_over(m->comm->profiler);
@@ -362,7 +364,7 @@ hk_status hk_run_group(const hk_call *calls, size_t n) {
   HK_TRY(distribute(&g, calls, n, (const hk_call **)(transfers + n), transfers), out);
   HK_TRY(run_members(&g), out);
 out:
-  for (size_t i = 0; i < n && rc != HK_OK && !g.running; i++) /* none of them runs: their other ranks would wait */
+  for (size_t i = 0; i < n && rc != HK_OK && !g.running; i++) /* none of them runs, and their other ranks would wait */
     if (rc != HK_ERR_ARGUMENT && rc != HK_ERR_USAGE) (void)hk_comm_failed(calls[i].comm, rc);
   for (size_t i = 0; i < g.n; i++) {
     if (rc != HK_OK) hk_wire_withdraw(g.members[i].comm);

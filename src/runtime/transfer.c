@@ -57,8 +57,9 @@ out:
   return rc;
 }
 
-/* The bytes of one slot; 0: not known yet. The sender decides: references take as much as they can, if the receiver reads the
- * sender's memory. The receiver learns it from the first slot. Between links that share no memory it is a slot's room. */
+/* The bytes of one slot; 0: not known yet. The sender decides: references take as much as they can, if the receiver
+ * reads the sender's memory. The receiver learns it from the first slot. If the ends share no memory, it is a slot's
+ * room. */
 static size_t chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
   hk_ref ref;
   if (l->pumped) return l->slot_bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Sends and receives on host memory. Each runs as an execution of a one-instruction program (collectives/transfer.h) over
- * the link to its peer. Those over one link take turns, in the order of their calls.
+ * Sends and receives on host memory. Each runs as an execution of a one-instruction program (collectives/transfer.h)
+ * over the link to its peer. Those over one link take turns, in the order of their calls.
  */
 #ifndef HK_RUNTIME_TRANSFER_H
 #define HK_RUNTIME_TRANSFER_H
@@ -18,8 +18,8 @@ typedef struct hk_transfer {
 
 /* Takes the next turn of the call's link, which it opens at first use. The call stays the caller's until the end. */
 hk_status hk_transfer_open(const hk_call *call, hk_transfer *t);
-/* Runs the transfer until it must wait. *moved is set if anything moved; *over if the transfer is complete. HK_ERR_USAGE:
- * the peer's message has another size, and the verdict is given. HK_ERR_REMOTE: the link failed. */
+/* Runs the transfer until it must wait. *moved is set if anything moved; *over if the transfer is complete.
+ * HK_ERR_USAGE: the peer's message has another size, and the verdict is given. HK_ERR_REMOTE: the link failed. */
 hk_status hk_transfer_step(hk_transfer *t, bool *moved, bool *over);
 void hk_transfer_free(hk_transfer_run *run); /* of a link; NULL: does nothing */
 #endif
