@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An algorithm is one file that builds programs plus one line in registry.def.  Nobody else knows it by name. */
+/* An algorithm is one file that builds programs plus one line in registry.def. No other code knows it by name. */
 #ifndef HK_COLLECTIVES_ALGORITHM_H
 #define HK_COLLECTIVES_ALGORITHM_H
 #include <stdbool.h>
@@ -20,9 +20,9 @@ typedef struct hk_level {
   double one_us_per_b; /* GPUs: one byte that one rank alone sends to one other */
 } hk_level;
 
-/* Who sends to whom inside a host of GPUs. */
+/* Which rank sends to which inside a host of GPUs. */
 typedef enum hk_traffic_kind {
-  HK_TRAFFIC_PLAIN,    /* no more is known than what stands in hk_level */
+  HK_TRAFFIC_PLAIN,    /* no more is known than hk_level has */
   HK_TRAFFIC_RING,     /* to the next on the rings */
   HK_TRAFFIC_ALL,      /* to all others at once */
   HK_TRAFFIC_TURNS,    /* to all others, one distance after another */
@@ -43,11 +43,11 @@ typedef struct hk_traffic {
   double alpha_us;       /* of a message, on average: the links' latency alone */
   double us_per_b;       /* of what the busiest rank sends, on the fullest link; all channels share it out */
   double one_us_per_b;   /* the same, of one channel's order alone */
-  double apart_us_per_b; /* the same where steps follow one another, if all were under way at once */
+  double apart_us_per_b; /* the same for steps that follow one another, if all were under way at once */
 } hk_traffic;
 
-/* What a cost function may know of the machine: a few terms of the alpha-beta-gamma model.  Equal on all ranks, because
- * it is computed from facts that all ranks exchanged at init.  Who makes one: machine.h. */
+/* What a cost function may know of the machine: a few terms of the alpha-beta-gamma model. Equal on all ranks, because
+ * it is computed from facts that all ranks exchanged at init. machine.h makes one. */
 typedef struct hk_machine {
   int nranks;
   int nhosts;         /* 1: all ranks share a host */
@@ -58,29 +58,29 @@ typedef struct hk_machine {
   bool in_switch;     /* a switch inside adds up what all ranks send to one (NVLS) */
   bool overlap;       /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
   hk_level inside, between;
-  hk_traffic traffic[HK_TRAFFICS]; /* GPUs: where more is known of what goes inside than what stands in `inside` */
+  hk_traffic traffic[HK_TRAFFICS]; /* GPUs: patterns inside a host of which more is known than `inside` has */
   double gamma_us_per_b;           /* one byte reduced */
   double copy_us_per_b;            /* one byte copied */
-  double switch_us;                /* handing the core to another rank; counts where ranks outnumber cores */
+  double switch_us;                /* handing the core to another rank; counts if ranks outnumber cores */
   double launch_us;                /* beginning an operation at all */
-  double sync_us;                  /* what Simple's fence adds to a message; 0 where there is none */
+  double sync_us;                  /* what Simple's fence adds to a message; 0 if there is none */
   double channel_us;               /* one channel more */
   double channel_us_per_b;         /* GPUs: one byte on one lane of one channel, which one core moves */
   int channels;       /* that share out the message, in the decision being priced: 1 unless hk_machine_as set it */
   int max_channels;   /* worth trying; 1 on the host, where one thread runs all */
-  unsigned protocols; /* bit set of 1u << hk_protocol: what links here can speak */
+  unsigned protocols; /* bit set of 1u << hk_protocol: those of the links here */
   size_t slot_bytes;  /* the largest chunk */
 } hk_machine;
 
-/* The machine as a decision with this protocol and so many channels sees it: cost functions know of neither. */
+/* The machine for a decision with this protocol and number of channels: cost functions know of neither. */
 hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels);
 
 /* What the chunk of a wave depends on; equal on all ranks, as the program of one rank is not. */
 typedef struct hk_shape {
-  unsigned fan;   /* different links that the busiest rank fills in one wave */
-  unsigned depth; /* ranks that a byte passes one behind another while other waves follow; 1 where that gains nothing */
+  unsigned fan;     /* different links that the busiest rank fills in one wave */
+  unsigned depth;   /* ranks that a byte passes one after another while other waves follow; 1 if that gains nothing */
   unsigned scratch; /* scratch blocks of the rank that needs most */
-  unsigned rails;   /* ranks of a host that send to other hosts at the same time; 0 stands for 1 */
+  unsigned rails;   /* ranks of a host that send to other hosts at the same time; 0 means 1 */
 } hk_shape;
 
 typedef struct hk_algorithm {
@@ -98,7 +98,7 @@ typedef struct hk_algorithm {
   double (*cost)(const hk_machine *m, hk_coll coll, size_t bytes);
   /* May be NULL: {1, 1, 0}. */
   hk_shape (*shape)(const hk_machine *m, hk_coll coll);
-  /* nranks >= 2: alone, a rank copies input to output whatever the algorithm. */
+  /* nranks >= 2: a rank that is alone copies input to output, whatever the algorithm. */
   void (*build)(hk_builder *b, const hk_build *what);
 } hk_algorithm;
 

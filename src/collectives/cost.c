@@ -16,24 +16,24 @@ enum {
   CACHED_BYTES = 256 << 10 /* of what a rank touches in an operation: about so much is found in its caches */
 };
 #define HOT_GAIN 0.8 /* the part of a reduction's time that is waiting for memory */
-/* What a lane that only sends may lose at most by running ahead, the caches being long past what it sent when that is
- * read: through memory; and through sockets, where it fills the kernel's buffers.  What it is there depends on what
- * else the machine does (from nothing to twice the time); this much where nothing else runs.  Where all goes to a root
- * or comes from one, nobody's answer holds it up, and every socket of the root beyond the first has buffers of its own
- * to fill; measured up to 8 ranks, where nothing is left in the caches. */
+/* The most that a lane which only sends may lose by running ahead, because the caches no longer hold what it sent when
+ * that is read: through memory, and through sockets, whose kernel buffers it fills. Through sockets the loss depends on
+ * what else the machine does (from nothing to twice the time); this is the value if nothing else runs. If all data goes
+ * to a root or comes from one, the lane waits for no answer, and every socket of the root beyond the first has buffers
+ * of its own to fill; measured up to 8 ranks, with which nothing is left in the caches. */
 #define SPILL 0.3
 #define SPILL_SOCKETS 0.05
 #define SPILL_ROOT 0.12
 /* Rings, chains and trees inside a host, against algorithms with as many bytes, whose ranks do not all wait for a
- * neighbour at each step; measured.  Over sockets a byte's way through the kernel is not hidden behind that of others;
- * in two trees at once it is in part, by the other tree's bytes, and wholly where sums go up one while they come down
- * the other.  That is with up to two ranks on a core; more of them leave it idle less, as the root of their number.
- * Through memory it counts where ranks take turns on the cores. */
+ * neighbour at each step; measured. Over sockets the time of a byte in the kernel does not overlap with that of others.
+ * In two trees at once it does in part, with the other tree's bytes, and wholly if sums go up one while they come down
+ * the other. That is with up to two ranks on a core; more ranks leave it idle less, by the root of their number.
+ * Through memory it counts if ranks take turns on the cores. */
 #define LOCKSTEP_SOCKETS 1.75
 #define LOCKSTEP_TREES 1.4
 #define LOCKSTEP_TURNS 1.1
 /* A byte that is added came, over a socket of a host, by the kernel's copy into a slot, and is read from there again;
- * what that takes from the caches is paid for too: in all as much as so many copies, measured. */
+ * what that takes from the caches counts too. In all it costs as much as this number of copies, measured. */
 #define SUMMED_COPIES 3
 
 /* Ranks that share a core, at least 1. */
@@ -156,9 +156,9 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     moved *= 1 + spill_sockets(m, w) * ahead;
   copying *= moved;
   inside *= moved;
-  /* Calls follow one another.  Where nobody waits for an answer, those of one host run ahead: a call is as a further
-   * wave of the one before, and ranks hand over their core only when they have done much.  Then work is all that
-   * counts: that of the busiest rank's core, on which others run beside it. */
+  /* Calls follow one another. If no rank waits for an answer, those of one host run ahead: a call is like a further
+   * wave of the one before, and ranks hand over their core only when they have done much. Then only work counts: that
+   * of the busiest rank's core, on which others run beside it. */
   double again = w->again, rounds = w->rounds, busy = work;
   if (w->one_way && m->nhosts <= 1) {
     rounds *= HK_AHEAD;

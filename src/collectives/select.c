@@ -21,7 +21,7 @@ static bool protocol_barred(const hk_wish *w, hk_coll coll, hk_protocol p) {
   return w && (w->barred_protocols[coll] >> p & 1u);
 }
 
-/* Twice as many channels take twice as many cores from whoever computes: they must gain so much. */
+/* Twice as many channels take twice as many cores from the application: they must gain this much. */
 #define WORTH 0.02
 
 /* The channels worth trying: the wish's, within what the machine has. */

@@ -33,7 +33,7 @@ void hk_cuda_leave(void);
 /* The same for what must work while a thread of the process captures a graph in the global mode. */
 hk_status hk_cuda_enter_relaxed(hk_cuda *d, int *mode);
 void hk_cuda_leave_relaxed(int mode);
-int hk_cuda_attribute(CUdevice device, int which); /* 0 where the driver does not know it */
+int hk_cuda_attribute(CUdevice device, int which); /* 0 if the driver does not know it */
 
 /* cuda_memory.c */
 hk_status hk_cuda_alloc(hk_device *d, size_t bytes, hk_memory *out);

@@ -100,7 +100,7 @@ out:
 hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memory *out) {
   hk_status rc = alloc_vmm(d, bytes, out);
   if (rc == HK_OK) rc = zero(d, address(out->base), zeroed);
-  if (rc != HK_OK && out->base) (void)hk_cuda_release(&d->base, out); /* the first failure is the one to tell */
+  if (rc != HK_OK && out->base) (void)hk_cuda_release(&d->base, out); /* the first failure is reported */
   return rc;
 }
 
@@ -123,7 +123,7 @@ hk_status hk_cuda_alloc(hk_device *base, size_t bytes, hk_memory *out) {
   rc = zero(d, address(out->base), out->bytes);
 leave:
   hk_cuda_leave_relaxed(mode);
-  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is the one to tell */
+  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is reported */
 out:
   return rc;
 }
@@ -141,7 +141,7 @@ hk_status hk_cuda_alloc_open(hk_device *base, size_t bytes, size_t zeroed, hk_me
   if (zeroed) rc = zero(d, at, zeroed);
 leave:
   hk_cuda_leave_relaxed(mode);
-  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is the one to tell */
+  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is reported */
 out:
   return rc;
 }
@@ -157,7 +157,7 @@ hk_status hk_cuda_alloc_shared(hk_device *base, size_t bytes, size_t zeroed, boo
   if (zeroed) rc = zero(d, address(out->base), zeroed);
 leave:
   hk_cuda_leave_relaxed(mode);
-  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is the one to tell */
+  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is reported */
 out:
   return rc;
 }

@@ -81,7 +81,7 @@ hk_status hk_cuda_multicast_bind(hk_device *base, uint64_t object, size_t bytes,
 undo_bind:
   hk_cu.MulticastUnbind(object, d->device, 0, bytes);
 undo_own:
-  (void)hk_cuda_release(base, own); /* the first failure is the one to tell */
+  (void)hk_cuda_release(base, own); /* the first failure is reported */
 leave:
   hk_cuda_leave_relaxed(mode);
 out:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A device: where buffers lie and kernels run. cuda.c and its neighbours are one implementation, by CUDA's driver;
+ * A device: it has memory and runs kernels. cuda.c and the other cuda_*.c are one implementation, by CUDA's driver;
  * hk_device_host in host_device.c is another, memory that the CPU itself works on, without streams or launches.
  *
  * A slot of the table that may be NULL says so; the others are always there. All may be called from any thread, and
@@ -51,7 +51,7 @@ typedef enum hk_memory_kind {
 
 typedef struct hk_memory {
   void *base; /* for the device; NULL: nothing */
-  void *host; /* for the CPU; NULL where it cannot get at it */
+  void *host; /* for the CPU; NULL if it cannot access it */
   size_t bytes;
   uint64_t handle; /* the implementation's */
   hk_memory_kind kind;
@@ -92,7 +92,7 @@ typedef struct hk_queue_state {
 } hk_queue_state;
 
 /* Work that must run one after another though it comes by several streams, such as a communicator's. Zeroed, then
- * `order_begin` before and `order_end` behind each piece of work; work in a captured graph is ordered within the
+ * `order_begin` before and `order_end` after each piece of work; work in a captured graph is ordered within the
  * capture. */
 typedef struct hk_queue_order {
   void *event;
@@ -114,20 +114,20 @@ typedef struct hk_device_ops {
   const char *name;
   void (*close)(hk_device *d);
 
-  /* Zeroed.  Large allocations can be shared with other processes where the driver lets them. */
+  /* Zeroed. Large allocations can be shared with other processes if the driver allows it. */
   hk_status (*alloc)(hk_device *d, size_t bytes, hk_memory *out);
   /* The same, but only the first `zeroed` bytes are zeros, and peers of the process reach it too once `peer` lets
    * them. */
   hk_status (*alloc_open)(hk_device *d, size_t bytes, size_t zeroed, hk_memory *out);
-  /* The same, for other processes too: with a file descriptor where `by_fd` and limits.fd_handles, else with a
+  /* The same, for other processes too: with a file descriptor if `by_fd` and limits.fd_handles, else with a
    * handle. */
   hk_status (*alloc_shared)(hk_device *d, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out);
   hk_status (*alloc_host)(hk_device *d, size_t bytes, hk_memory *out);      /* pinned, zeroed, both reach it */
   hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out); /* the caller's memory; NULL: no need */
-  /* Undoes what made `m`, whichever slot it was; *m is zeroed.  Nothing to do where m->base is NULL. */
+  /* Undoes what made `m`, whichever slot it was; *m is zeroed. Does nothing if m->base is NULL. */
   hk_status (*release)(hk_device *d, hk_memory *m);
   hk_status (*share)(hk_device *d, const hk_memory *m, hk_memory_share *out); /* out->fd is the caller's to close */
-  /* The allocation that holds `p`, whoever made it; it begins at *base. */
+  /* The allocation that holds `p`, whichever library made it; it begins at *base. */
   hk_status (*share_address)(hk_device *d, const void *p, hk_memory_share *out, uintptr_t *base);
   hk_status (*open)(hk_device *d, const hk_memory_share *s, hk_memory *out); /* keeps no hold of s->fd */
   hk_status (*peer)(hk_device *d, int other, char *why,
@@ -138,7 +138,7 @@ typedef struct hk_device_ops {
    * or refused. */
   hk_status (*rdma_flush)(hk_device *d);
 
-  /* Multicast (limits.multicast; else NULL together): an object for so many devices, into which all of them go before
+  /* Multicast (limits.multicast; else NULL together): an object for this number of devices. All of them join before
    * any of them binds memory. *bytes is rounded up. */
   hk_status (*multicast_new)(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);
   /* For another process: a file descriptor, the caller's to close; and the object that it means there, for
@@ -146,7 +146,7 @@ typedef struct hk_device_ops {
   hk_status (*multicast_share)(hk_device *d, uint64_t object, int *fd);
   hk_status (*multicast_open)(hk_device *d, int fd, uint64_t *object);
   hk_status (*multicast_add)(hk_device *d, uint64_t object);
-  /* `own`: d's memory, whose first `zeroed` bytes are zeros; `all`: the address that means all devices'.  Both are
+  /* `own`: d's memory, whose first `zeroed` bytes are zeros; `all`: the address that means all devices'. Both are
    * released, `all` first, before the object is freed; no device may use `all` before every one has bound. */
   hk_status (*multicast_bind)(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
                               hk_memory *all);
@@ -156,17 +156,17 @@ typedef struct hk_device_ops {
   hk_status (*copy)(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);
   hk_status (*wait)(hk_device *d, hk_queue q); /* until all in the queue is done */
 
-  /* All that follows is NULL together where there are no streams. */
+  /* All that follows is NULL together if there are no streams. */
   hk_status (*queue_new)(hk_device *d, hk_queue *out); /* of our own, non-blocking, highest priority */
   hk_status (*queue_free)(hk_device *d, hk_queue q);
   hk_status (*queue_state)(hk_device *d, hk_queue q, hk_queue_state *out);
-  /* `s` is what queue_state says of `q`: asked once for each piece of work. */
+  /* `s` is what queue_state returned for `q`: called once for each piece of work. */
   hk_status (*order_begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   hk_status (*order_end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   hk_status (*order_free)(hk_device *d, hk_queue_order *o);
   /* Is the last piece of work done?  It was not captured. */
   hk_status (*order_done)(hk_device *d, const hk_queue_order *o, bool *done);
-  /* A word of device memory, here or of a peer: written behind what is in the queue, and waited for. May be
+  /* A word of device memory, here or of a peer: written after what is in the queue, and waited for. May be
    * captured. */
   hk_status (*word_write)(hk_device *d, void *at, uint32_t value, hk_queue q);
   hk_status (*word_wait)(hk_device *d, void *at, uint32_t value, hk_queue q);
@@ -178,7 +178,7 @@ typedef struct hk_device_ops {
   hk_status (*load)(hk_device *d, const void *image, void **module);
   hk_status (*unload)(hk_device *d, void *module); /* no launch of its kernels may be under way; NULL: nothing to do */
   hk_status (*function)(hk_device *d, void *module, const char *name, void **out);
-  /* Blocks of so many threads that run at the same time on the whole device. */
+  /* Blocks of this number of threads that run at the same time on the whole device. */
   hk_status (*resident)(hk_device *d, void *function, unsigned threads, unsigned shared_bytes, unsigned *out);
   hk_status (*block_threads)(hk_device *d, void *function,
                              unsigned *out); /* the most threads that its blocks can have */
@@ -187,13 +187,13 @@ typedef struct hk_device_ops {
 
 /* ---- the implementations ---- */
 hk_device *hk_device_host(void); /* one for the process, never closed */
-/* True where the CUDA driver starts and shows a device, and HOCKET_DEVICE is not "host". */
+/* True if the CUDA driver starts and shows a device, and HOCKET_DEVICE is not "host". */
 bool hk_cuda_here(int *devices);
-/* The device of the calling thread's current context; 0 where it has none.  Only where hk_cuda_here. */
+/* The device of the calling thread's current context; 0 if it has none. Only if hk_cuda_here is true. */
 int hk_cuda_current(void);
 /* Opens that one's primary context. */
 hk_status hk_cuda_open_current(hk_device **out);
 hk_status hk_cuda_open(int ordinal, hk_device **out);
-/* Is this the memory of a GPU?  Costs nothing where the process has not loaded the driver; loads nothing itself. */
+/* Is this the memory of a GPU? Costs nothing if the process has not loaded the driver; loads nothing itself. */
 bool hk_cuda_owns(const void *p, int *device);
 #endif

@@ -100,7 +100,7 @@ int hk_host_memfd(const char *name, size_t bytes) {
   return fd;
 }
 
-/* Maps `bytes` of fd, or private memory where fd is -1, at a multiple of `align`. */
+/* Maps `bytes` of fd, or private memory if fd is -1, at a multiple of `align`. */
 static char *map_aligned(int fd, size_t bytes, size_t align) {
   char *reserved = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return MAP_FAILED;
@@ -114,8 +114,8 @@ static char *map_aligned(int fd, size_t bytes, size_t align) {
     return MAP_FAILED;
   }
   if (at > reserved) munmap(reserved, (size_t)(at - reserved));
-  size_t behind = align - (size_t)(at - reserved);
-  if (behind) munmap(at + bytes, behind);
+  size_t after = align - (size_t)(at - reserved);
+  if (after) munmap(at + bytes, after);
   return m;
 }
 

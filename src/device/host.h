@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the host device: what ncclMemAlloc gives where there is no GPU.  It is ordinary memory that other processes
- * can be let into, so that transports may pass references to it instead of copies. */
+/* Memory of the host device: what ncclMemAlloc returns if there is no GPU. It is ordinary memory that other processes
+ * can map, so that transports may pass references to it instead of copies. */
 #ifndef HK_DEVICE_HOST_H
 #define HK_DEVICE_HOST_H
 #include <stdatomic.h>
@@ -11,7 +11,7 @@
 
 /* Page-aligned (2 MiB from 2 MiB on) and zeroed. */
 hk_status hk_host_alloc(void **out, size_t bytes);
-/* HK_ERR_ARGUMENT where hk_host_alloc did not give `p`.  NULL is fine.  Peers that still have the memory mapped see
+/* HK_ERR_ARGUMENT if hk_host_alloc did not return `p`. NULL is allowed.  Peers that still have the memory mapped see
  * zeros. */
 hk_status hk_host_free(void *p);
 

@@ -7,12 +7,12 @@
  *    schedule decides for all schedules;
  *  - accesses to an output block (with in_place: and to the input that is the same memory) of which one writes are
  *    ordered in every schedule that the FIFOs allow. A slot may refer, instead of holding a copy, to its instruction's
- *    only source where that is input or output, or to an output block that the instruction writes; it reads that until
+ *    only source if that is input or output, or to an output block that the instruction writes; it reads that until
  *    all its readers have consumed it. HK_INSTR_COPY forbids references. What a lane receives into one output as it is
  *    (hk_instr_lands) may be written there as soon as it has been sent: that, not the lane's turn, must be ordered;
  *  - scratch is written before it is read (in the first wave, hence in each);
  *  - static rules: indices in range, at most one HK_IN source in an instruction, equal blocks in a split instruction,
- *    no input or output where only the root has one.
+ *    no input or output if only the root has one.
  *
  * On demand it also finds the order in which every output block is summed up: which instruction adds which sources in
  * which order, down to the inputs. Additions that are equal in this are equal in every bit, because an instruction's
@@ -46,7 +46,7 @@ typedef struct hk_verify_options {
 
 typedef struct hk_verify_report {
   char message[512];     /* empty when proved; else names rank, lane, instruction, block and what is wrong */
-  int rank, lane, instr; /* of the fault, -1 where none applies */
+  int rank, lane, instr; /* of the fault, -1 if none applies */
   uint64_t steps;        /* instructions run */
   hk_order order;        /* with `orders`, of programs that are proved */
 } hk_verify_report;

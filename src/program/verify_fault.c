@@ -71,7 +71,7 @@ typedef struct position {
   bool in_body;
 } position;
 
-/* Finds the `left`-th (from 0) instruction run in a wave; false, with the wave's length, where it has fewer. */
+/* Finds the `left`-th (from 0) instruction run in a wave; false, with the wave's length, if the wave has fewer. */
 static bool find_event(const hk_thread *t, uint32_t left, position *at, uint32_t *length) {
   uint32_t seen = 0;
   for (uint32_t k = t->at.first; k < t->at.end; k++) {
@@ -192,7 +192,7 @@ hk_status hk_fault_deadlock(hk_verifier *v) {
       wait_text(v, &v->threads[k], text, sizeof text);
       return hk_fault_here(
           v, &v->threads[k], "it %s%s", text,
-          v->threads[k].waits_to_send ? ": a send that nobody receives" : ": a receive that nobody sends to");
+          v->threads[k].waits_to_send ? ": a send that no rank receives" : ": a receive that no rank sends to");
     }
     k = next;
   }

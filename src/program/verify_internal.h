@@ -7,20 +7,21 @@
  *   verify_run.c     one schedule of all lanes of all ranks, with symbolic values
  *   verify_value.c   the values: where data came from, which ranks it holds
  *   verify_order.c   in which order they were added
- *   verify_hazard.c  who may touch an output block when: happens-before
+ *   verify_hazard.c  when an output block may be read and written: happens-before
  *   verify_fault.c   the report
  *
- * A thread is one lane of one rank.  An event is one instruction run by a thread; events of a thread count from 1 over all
- * waves.  A place is one output block of one rank in one wave; with in_place an input block may be the same place. */
+ * A thread is one lane of one rank. An event is one instruction run by a thread; the events of a thread count from 1
+ * over all waves. A place is one output block of one rank in one wave; with in_place an input block may be the same
+ * place. */
 #ifndef HK_PROGRAM_VERIFY_INTERNAL_H
 #define HK_PROGRAM_VERIFY_INTERNAL_H
 #include "cursor.h"
 #include "verify.h"
 
 /* ---- values ----
- * A value is one chunk's worth of data, told by its origin: the input block it is of, and the rank (a leaf) or the set of
- * ranks (a sum) whose contributions it holds.  Packed, because a large run keeps millions:
- *   bits 0-15 block, 16-31 the block named by the link operand that sent it, 32-60 rank or set, 61 final, 62-63 kind. */
+ * A value stands for one chunk of data and says where it comes from: its input block, and the rank (a leaf) or the set
+ * of ranks (a sum) whose contributions it holds. It is packed, because a large run keeps millions of them: bits 0-15
+ * block, 16-31 the block named by the link operand that sent it, 32-60 rank or set, 61 final, 62-63 kind. */
 typedef uint64_t hk_value;
 enum { HK_VALUE_NONE, HK_VALUE_EMPTY, HK_VALUE_LEAF, HK_VALUE_SUM };
 static inline unsigned hk_value_kind(hk_value x) { return (unsigned)(x >> 62); }
@@ -62,8 +63,8 @@ static inline void hk_value_drop(hk_set_pool *p, hk_value x) {
   if (hk_value_kind(x) == HK_VALUE_SUM && --hk_set_at(p, hk_value_index(x))->refs == 0)
     hk_value_release_set(p, hk_value_index(x));
 }
-/* The sum of two leaves or sums of one block, consuming both.  Where both hold one rank, that rank is in *twice (else -1)
- * and the result is NONE; NONE with *twice == -1 means out of memory. */
+/* The sum of two leaves or sums of one block; consumes both. If both hold the same rank, *twice is that rank (else -1)
+ * and the result is NONE. NONE with *twice == -1 means out of memory. */
 hk_value hk_value_add(hk_set_pool *p, hk_value a, hk_value b, int *twice);
 bool hk_value_has(const hk_set_pool *p, hk_value x, unsigned rank);
 static inline uint32_t hk_value_count(const hk_set_pool *p, hk_value x) {
@@ -71,8 +72,8 @@ static inline uint32_t hk_value_count(const hk_set_pool *p, hk_value x) {
 }
 
 /* ---- orders ----
- * How a value was made, as a number: below nranks it is that rank's input, above it a sum of parts, which are such numbers
- * again.  Equal numbers are equal sums: each list of parts is kept once. */
+ * How a value was made, as a number: below nranks it is that rank's input, from nranks on a sum of parts, which are
+ * such numbers again. Equal numbers are equal sums: each list of parts is kept once. */
 enum { HK_NO_ORDER = UINT32_MAX };
 typedef struct hk_orders {
   uint32_t nranks, count;      /* sums known */
@@ -80,10 +81,10 @@ typedef struct hk_orders {
   uint32_t *parts, parts_room; /* of all sums, then of the one that is being described */
   uint32_t nparts;
   uint32_t *table, table_room; /* by hash: the sum's number in `ends` + 1; a power of two */
-  bool failed;                 /* memory was out */
+  bool failed;                 /* out of memory */
 } hk_orders;
 void hk_orders_free(hk_orders *o);
-/* Describes a sum: each part in turn, then its number; HK_NO_ORDER where memory is out. */
+/* Describes a sum: each part in turn, then its number; HK_NO_ORDER if out of memory. */
 void hk_orders_part(hk_orders *o, uint32_t part);
 uint32_t hk_orders_sum(hk_orders *o);
 static inline uint32_t hk_value_order(const hk_set_pool *p, hk_value x) {
@@ -96,9 +97,9 @@ enum { HK_NOWHERE = UINT32_MAX };
 
 /* One FIFO. */
 typedef struct hk_channel {
-  size_t slot_at;  /* first of `room` slots; multicast: readers_left stands beside */
+  size_t slot_at;  /* first of `room` slots; readers_left has the same index */
   size_t times_at; /* event of the sender that sent slot k, k = 0, 1, ... */
-  uint32_t room;   /* slots kept: the FIFO's, or fewer where fewer are ever sent */
+  uint32_t room;   /* slots kept: the FIFO's, or fewer if fewer are ever sent */
   uint32_t sent;
   uint32_t thread; /* of the sender */
   uint32_t first_reader, nreaders;
@@ -127,7 +128,8 @@ typedef struct hk_thread {
 } hk_thread;
 enum { HK_THREAD_READY, HK_THREAD_BLOCKED, HK_THREAD_DONE };
 
-/* A read that later writers must come after: by a lane, or by reference through a slot until all readers consumed it. */
+/* A read that must end before a later write: by a lane, or by reference through a slot until all readers have consumed
+ * the slot. */
 typedef struct hk_read {
   uint32_t next;
   uint32_t channel; /* HK_NOWHERE: a lane's read */
@@ -199,7 +201,7 @@ hk_status hk_verify_links(hk_verifier *v);
 hk_status hk_verify_run(hk_verifier *v);
 hk_status hk_verify_orders(hk_verifier *v); /* after the outputs are found to be complete */
 
-/* Thread t, in its current event, reads or writes a place, or sent slot `number` of a channel by reference to it. */
+/* In its current event, thread t reads or writes a place, or sent slot `number` of a channel by reference to it. */
 hk_status hk_hazard_read(hk_verifier *v, const hk_thread *t, hk_place *place, const char *what, unsigned block);
 hk_status hk_hazard_write(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block);
 /* It writes what it has just received by reader r, from when that was sent on. */
@@ -221,7 +223,7 @@ hk_status hk_fault_deadlock(hk_verifier *v);
 /* "rank 2's block 3", "the sum of block 3 over ranks 0 1 4 ...": gives `text`. */
 enum { HK_VALUE_TEXT = 160 };
 const char *hk_value_text(const hk_verifier *v, hk_value x, char *text);
-/* "rank 1 lane 0 instruction 4": where event `event` of a thread was. */
+/* "rank 1 lane 0 instruction 4": the instruction that was event `event` of a thread. */
 enum { HK_EVENT_TEXT = 112 };
 const char *hk_event_text(const hk_thread *t, uint32_t event, char *text);
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In which order sums are made.  What a sum is of and which ranks it holds says verify_value.c; here its parts are kept in the
- * order of the instruction that added them, so that two sums with one number are one expression, rounded at the same places. */
+/* The order in which sums are made. verify_value.c keeps which block and ranks a sum holds; here its parts are kept in
+ * the order of the instruction that added them. So two sums with one number are one expression, rounded at the same
+ * places. */
 #include <stdlib.h>
 #include <string.h>
 #include "verify_internal.h"
@@ -97,8 +98,8 @@ static uint32_t fixed_order(hk_orders *o) {
   return sum;
 }
 
-/* For each sum one number that those have in common which differ in the sides of additions only.  An instruction adds its
- * first two sources, then the others to that: only these two can change sides.  Parts come before sums in the store. */
+/* A number for each sum, equal for sums that differ only in the sides of additions. An instruction adds its first two
+ * sources, then the others to the result, so only these two can change sides. Parts come before sums in the store. */
 static uint32_t *without_sides(hk_orders *o) {
   uint32_t n = o->count, *out = malloc(((size_t)n + 1) * sizeof *out);
   o->failed = o->failed || !out;
@@ -134,7 +135,7 @@ static void put_order(const hk_orders *o, uint32_t order, FILE *to) {
   }
 }
 
-/* "((1 + 2) + 3) + 0", cut where it is long. */
+/* "((1 + 2) + 3) + 0", cut if it is too long. */
 enum { ORDER_TEXT = 100 };
 static const char *order_text(const hk_orders *o, uint32_t order, char *text) {
   text[0] = 0;
@@ -157,8 +158,8 @@ static hk_status wrong_order(hk_verifier *v, int rank, unsigned block, const hk_
                         order_text(&v->orders, wanted, wants));
 }
 
-/* The first output whose order is not `wanted`, where `number` (may be NULL) says which orders count as one; NULL where there
- * is none. */
+/* The first output whose order is not `wanted`; NULL if there is none. Orders with the same `number` count as one
+ * (`number` may be NULL). */
 static const hk_place *find_other(const hk_verifier *v, uint32_t wanted, const uint32_t *number, int *rank,
                                   unsigned *block) {
   for (*rank = 0; *rank < v->nranks; ++*rank) {

@@ -160,7 +160,7 @@ static hk_status add_source(const step *s, hk_value *sum, hk_value x) {
   return hk_value_kind(*sum) == HK_VALUE_NONE ? hk_fault_memory(v) : HK_OK;
 }
 
-/* The switch reads the same slot of all ranks: the links of its sources must be equally far. */
+/* The switch reads the same slot of all ranks: the links of its sources must have consumed equally many. */
 static hk_status check_same_slot(const step *s) {
   const hk_reader *first = NULL;
   if (!(s->i->flags & HK_INSTR_IN_SWITCH) || s->i->nsrc < 2 || !s->i->ndst) return HK_OK;
@@ -203,7 +203,7 @@ static hk_status reduce(const step *s, hk_value *result) {
   return HK_OK;
 }
 
-/* out[..] <- in[..] where both are one place, of a collective that does not change what it copies: nothing happens. */
+/* out[..] <- in[..] if both are one place and the collective does not change what it copies: nothing happens. */
 static bool is_self_copy(const step *s, unsigned block) {
   if (s->v->reduces || s->i->nsrc != 1 || s->src->space != HK_IN) return false;
   return hk_alias_of_input(s->v, s->t->rank, block_of(s, s->src)) == (int)block;
@@ -255,7 +255,7 @@ static hk_status send(const step *s, const hk_operand *o, hk_value x) {
   return HK_OK;
 }
 
-/* The place that a user operand names; NULL for input that nobody writes. */
+/* The place that a user operand names; NULL for input that no instruction writes. */
 static hk_place *place_of(const step *s, const hk_operand *o, unsigned *block) {
   *block = block_of(s, o);
   if (o->space == HK_IN) {

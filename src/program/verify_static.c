@@ -7,7 +7,7 @@ typedef struct place_in_program {
   const hk_program *p;
   int lane, instr;
   bool in_body;
-  uint32_t count, body_end; /* of the repeat around, where in_body */
+  uint32_t count, body_end; /* of the enclosing repeat, if in_body */
 } place_in_program;
 
 #define REJECT(at, ...) hk_fault((at)->v, (at)->p->rank, (at)->lane, (at)->instr, __VA_ARGS__)
@@ -126,7 +126,7 @@ static hk_status check_destinations(const place_in_program *at, const hk_instr *
   if (places < 2) return HK_OK;
   for (unsigned k = 0; k < i->ndst; k++)
     for (unsigned j = 0; j < k; j++)
-      if (same_place(&dst[k], &dst[j])) return REJECT(at, "one destination stands twice");
+      if (same_place(&dst[k], &dst[j])) return REJECT(at, "one destination is there twice");
   return HK_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The executor of programs on a GPU: the counterpart of kernels/exec.c, which see for what it does.  A block of threads
- * runs a lane from its first wave to its last.  Its first warp waits and signals, a thread for each operand; all threads
- * move the data. */
+/* The executor of programs on a GPU: the counterpart of kernels/exec.c, which describes what both do. A block of
+ * threads runs a lane from its first wave to its last. Its first warp waits and signals, a thread for each operand; all
+ * threads move the data. */
 #include <stdbool.h>
 #include "../../program/cursor.h"
 #include "in_switch.h"
@@ -35,7 +35,7 @@ enum { NO_WINDOW = 0x7fffffff };
 /* The instruction at the lane's pc, from shared memory; the block fetches ahead when it leaves the window. */
 HK_DEVICE const hk_instr *fetch(hk_gpu_lane *l, hk_gpu_shared *s) {
   if (l->at.pc - l->window >= HK_GPU_WINDOW) {
-    hk_barrier(); /* nobody reads the old ones any more */
+    hk_barrier(); /* no thread reads the old ones any more */
     l->window = l->at.pc;
     uint32_t n = l->at.end - l->at.pc < HK_GPU_WINDOW ? l->at.end - l->at.pc : HK_GPU_WINDOW;
     /* By words: a program's instructions are not aligned to more. */
@@ -61,23 +61,23 @@ HK_DEVICE char *user_address(const hk_gpu_lane *l, const hk_operand *o) {
 
 /* ---- links ---- */
 
-/* What a slot's word says beside its number. */
+/* The lower half of a slot's word, beside its number. */
 HK_DEVICE uint32_t tag_of(uint32_t signature, uint64_t bytes) { return signature ^ (uint32_t)bytes * 0x9e3779b1u; }
 HK_DEVICE uint64_t *word_of(const hk_gpu_link *k, uint64_t done) {
   return k->word + (done & (k->nslots - 1)) * HK_GPU_WORD_STRIDE;
 }
 HK_DEVICE uint32_t *note_of(const hk_gpu_link *k, uint64_t done) { return (uint32_t *)(word_of(k, done) + 1); }
-HK_DEVICE void tell(const hk_gpu_link *k, uint64_t *at, uint64_t value) {
+HK_DEVICE void post_signal(const hk_gpu_link *k, uint64_t *at, uint64_t value) {
   if (k->multi & HK_GPU_MULTI_SIGNAL)
     hk_multi_store_release(at, value); /* release: as the caller needs it */
   else
     hk_store_release(at, value); /* release: the same */
 }
 HK_DEVICE void publish(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint64_t bytes) {
-  if (k->proxied) hk_store_relaxed(note_of(k, done), (uint32_t)bytes); /* relaxed: the release below is behind it */
-  tell(k, word_of(k, done), (done + 1) << 32 | tag);                   /* release: the data is there before the word */
+  if (k->proxied) hk_store_relaxed(note_of(k, done), (uint32_t)bytes); /* relaxed: the release below is after it */
+  post_signal(k, word_of(k, done), (done + 1) << 32 | tag);            /* release: the data is there before the word */
 }
-/* Both ends answer alike. */
+/* Both ends get the same answer. */
 HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t bytes) {
   if (proto == HK_GPU_LL && k->lines && bytes > 0 && bytes <= HK_GPU_LL_MAX) return LL_LINES;
   if (proto == HK_GPU_LL128 && k->wide && bytes > 0 && bytes <= HK_GPU_LL128_CARRIES(k->wide_bytes)) return WIDE_LINES;
@@ -95,7 +95,7 @@ HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, hk_gpu_state *st
 /* Of a tag: the slot holds an address. */
 enum { BY_REFERENCE = 0x5bd1e995 };
 
-/* Has the peer sent the slot in lines, where this call expects a word?  Looked at now and then while one waits. */
+/* Has the peer sent the slot in lines, although this call expects a word? Checked now and then during a wait. */
 HK_DEVICE_CALL bool came_in_lines(const hk_gpu_link *k, uint64_t done, uint32_t *found) {
   const uint64_t slot = done & (k->nslots - 1);
   const uint32_t number = (uint32_t)(done + 1);
@@ -111,14 +111,14 @@ HK_DEVICE_CALL bool came_in_lines(const hk_gpu_link *k, uint64_t done, uint32_t 
   return v.w[2] == number;
 }
 
-/* Waits for the slot; *at becomes where its data is.  `whole`: the tag where a reference is for another length. */
+/* Waits for the slot; *data becomes the address of its data. `whole`: the tag of a reference of another length. */
 HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint32_t whole, hk_gpu_state *state,
                          char **data) {
   uint32_t polls = 0, found;
   const uint64_t *at = word_of(k, done);
   uint64_t word = hk_load_acquire(at);
   if (k->proxied && (uint32_t)(word >> 32) != (uint32_t)(done + 1))
-    hk_store_relaxed(note_of(k, done), (uint32_t)(done + 1)); /* relaxed: it stands alone */
+    hk_store_relaxed(note_of(k, done), (uint32_t)(done + 1)); /* relaxed: it orders nothing */
   while ((uint32_t)(word >> 32) != (uint32_t)(done + 1)) {
     if (give_up(state, &polls)) return false;
     if (polls % POLLS_BETWEEN_LOOKS == 0 && came_in_lines(k, done, &found)) {
@@ -138,7 +138,7 @@ HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint
   return false;
 }
 
-/* Before the numbers in flags come round, every line gets a new one: an old one must never be taken for it.  LL's have
+/* Before the numbers in flags wrap round, every line gets a new one, so that an old flag never matches. LL's flags have
  * fewer bits; each is written anew four times in a round. */
 enum { LL_NUMBER_BITS = 32 - HK_GPU_LL_TAG_BITS };
 HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
@@ -155,7 +155,7 @@ HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
   }
 }
 
-/* Behind the wait for the credit, before the word. */
+/* After the wait for the credit, before the word. */
 HK_DEVICE void put_reference(const hk_gpu_link *k, uint64_t done, uint64_t at) {
   hk_vec v = {{(uint32_t)at, (uint32_t)(at >> 32), 0, 0}};
   hk_store(k->data + (done & (k->nslots - 1)) * k->slot_bytes, v);
@@ -167,7 +167,8 @@ typedef struct hk_gpu_stable {
   const int64_t *seen;
 } hk_gpu_stable;
 
-/* As the host's executor does: the user's memory that holds the very bytes, which stays as it is until the operation ends. */
+/* As in the host's executor: the user's memory that holds the same bytes and does not change until the operation
+ * ends. */
 HK_DEVICE hk_gpu_stable stable_copy(const hk_gpu_lane *l, const hk_instr *i, const hk_operand *o, uint64_t bytes) {
   const hk_gpu_work *w = l->work;
   hk_gpu_stable s = {0, 0};
@@ -185,7 +186,7 @@ HK_DEVICE hk_gpu_stable stable_copy(const hk_gpu_lane *l, const hk_instr *i, con
   s.seen = from->space == HK_IN ? w->seen_in : w->seen_out;
   return s;
 }
-/* Where the receiver of link operand `o` reads the memory for itself; 0: it gets a copy. */
+/* The address at which the receiver of link operand `o` reads the memory itself; 0: it gets a copy. */
 HK_DEVICE uint64_t reference(const hk_gpu_lane *l, const hk_operand *o, hk_gpu_stable stable, uint64_t bytes) {
   if (!stable.at || o->space != HK_LINK) return 0;
   const hk_gpu_link *k = &l->links[hk_cursor_link(&l->at, o)];
@@ -198,8 +199,8 @@ HK_DEVICE bool by_reference(const hk_gpu_lane *l, const hk_operand *o, hk_gpu_st
   return reference(l, o, stable, bytes) != 0;
 }
 
-/* Waits for operand k of the instruction and says where its data is; the caller's thread does it alone. `transfer`: a
- * receive's first slot may refer to all of the message, whose size the sender chooses. */
+/* Waits for operand k of the instruction and sets the address of its data; the caller's thread does it alone.
+ * `transfer`: a receive's first slot may refer to all of the message, whose size the sender chooses. */
 HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned k, bool sends,
                        uint64_t bytes, hk_gpu_stable stable, const bool transfer) {
   hk_gpu_move *m = &s->move;
@@ -258,7 +259,7 @@ HK_DEVICE void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *
   uint64_t *done = counter(l, s, index);
   uint32_t tag = tag_of(l->work->signature, bytes) ^ (by_reference(l, o, stable, bytes) ? BY_REFERENCE : 0);
   if (!sends && link->head)
-    tell(link, link->head, *done + 1); /* release: our reads of the slot are over */
+    post_signal(link, link->head, *done + 1); /* release: our reads of the slot are over */
   else if (sends && lines_for(link, l->work->proto, bytes) == PLAIN)
     publish(link, *done, tag, bytes);
   *done += 1;
@@ -288,7 +289,7 @@ HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_lane *l, const hk_gpu_shared *s, co
   return shape;
 }
 
-/* Where the switch adds up: the first link among the sources, whose slot stands for that of all; NULL: it does not. */
+/* If the switch adds: the first link among the sources, whose slot represents those of all ranks; else NULL. */
 HK_DEVICE const hk_gpu_link *summed(const hk_gpu_lane *l, const hk_instr *i, const hk_operand *o) {
   if (!(i->flags & HK_INSTR_IN_SWITCH) || i->nsrc < 2 || !i->ndst) return 0;
   const unsigned k = i->ndst + (o[i->ndst].space != HK_LINK);
@@ -319,7 +320,7 @@ HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shap
   add_in_switch(&s->move, shape, s->sum);
 }
 
-/* Runs the MOVE at the lane's pc; false where the block is to leave. */
+/* Runs the MOVE at the lane's pc; false if the block is to end. */
 HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, const bool transfer) {
   const hk_operand *o = hk_instr_operands(l->program, i);
   unsigned ndst = i->ndst, nsrc = i->nsrc, n = ndst + nsrc;
@@ -416,7 +417,7 @@ HK_DEVICE void await_owed(const hk_gpu_lane *l, hk_gpu_shared *s) {
   }
 }
 
-/* False if the kernel is to end. `transfer` is a constant: sends and receives need no more data movement than a copy. */
+/* False if the kernel is to end. `transfer` is a constant: sends and receives need no data movement but a copy. */
 HK_DEVICE bool run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared *s, const bool transfer) {
   hk_gpu_lane l = begin(work, block, s);
   bool going = l.any, failed = false;
@@ -451,7 +452,7 @@ HK_KERNEL void hk_run_transfers(HK_PARAMS(hk_gpu_transfers) table) {
   HK_SHARED(hk_gpu_shared, s);
   uint32_t i = hk_block();
   do {
-    hk_barrier(); /* nobody uses what the one before left in shared memory */
+    hk_barrier(); /* no thread uses what the last one left in shared memory */
     for (uint32_t k = hk_thread(); k < sizeof s->work / 4; k += hk_threads())
       ((uint32_t *)&s->work)[k] = ((const uint32_t *)&table.work[i])[k];
     if (hk_thread() == 0) s->whole = 0;

@@ -74,7 +74,7 @@ HK_DEVICE void load_any_sums(const int what, const char *from, uint64_t i, uint6
 }
 
 /* To all destinations, some of which are multicast addresses. A slot has room for whole vectors, so that the last one
- * may be sent with what lies behind the message. */
+ * may be sent with the bytes after the message. */
 HK_DEVICE void store_switched(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i, uint64_t vectors,
                               const hk_vec *v) {
   HK_NO_UNROLL
@@ -91,7 +91,7 @@ HK_DEVICE void store_switched(const hk_gpu_move *m, const hk_gpu_shape *s, uint6
   }
 }
 
-/* What the slots hold behind the message is read, too. */
+/* The bytes of the slots after the message are read, too. */
 HK_DEVICE_CALL void add_in_switch(const hk_gpu_move *m, const hk_gpu_shape *shape, const char *from) {
   const hk_gpu_shape s = *shape;
   const uint64_t vectors = (s.bytes + 15) / 16, step = hk_threads();

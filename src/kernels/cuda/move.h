@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data movement by all threads of a block: destinations <- source.  reduce.h has what reduces.
+/* Data movement by all threads of a block: destinations <- source. reduce.h has the reductions.
  *
- * Work is dealt in vectors of 16 bytes. Where all is aligned and plain memory, each thread has several vectors in
- * flight. Else each vector is put together from what may be read at once; the last one may be short. Where an operand
- * is LL128 lines, they say which bytes are whose: wide.h. */
+ * Work is dealt in vectors of 16 bytes. If all is aligned and plain memory, each thread has several vectors in
+ * flight. Else each vector is put together from pieces that may be read at once; the last one may be short. If an
+ * operand is in LL128 lines, the lines determine which thread moves which bytes: wide.h. */
 #ifndef HK_KERNELS_CUDA_MOVE_H
 #define HK_KERNELS_CUDA_MOVE_H
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Types and operators on 16-byte vectors, bit for bit as docs/numerics.md says. `type` and `op` are constants wherever
- * these are used, so that nothing of the switches is left in a loop.
+/* Types and operators on 16-byte vectors, bit for bit as docs/numerics.md says. `type` and `op` are constants at every
+ * call, so that no switch is left in a loop.
  *
  * Accumulators are words: a lane each, 8-byte types two each. Narrow floats are fp32 there; narrow integers are
  * extended, and what is above their width is dropped when they are stored. */
@@ -8,7 +8,7 @@
 #define HK_KERNELS_CUDA_NUMBER_H
 #include "primitives.h"
 
-/* hk_dtype's and hk_redop's values (asserted where the host fills hk_gpu_work). */
+/* hk_dtype's and hk_redop's values (asserted in the code that fills hk_gpu_work). */
 enum { T_I8, T_U8, T_I32, T_U32, T_I64, T_U64, T_F16, T_F32, T_F64, T_BF16, T_E4M3, T_E5M2 };
 enum { OP_SUM, OP_PROD, OP_MAX, OP_MIN };
 
@@ -42,7 +42,7 @@ HK_DEVICE uint32_t f32_to_code(float v, const int exp_bits, const int man_bits, 
     const uint32_t anchor = (uint32_t)(127 - bias + shift + 1) << 23;
     code = hk_f32_bits(hk_add_f32(hk_bits_f32(mag), hk_bits_f32(anchor))) - anchor;
   } else {
-    /* Half a unit less one, plus the kept part's last bit, carries exactly where nearest even rounds up. */
+    /* Half a unit less one, plus the kept part's last bit, carries exactly if rounding to nearest even rounds up. */
     code = (mag + ((mag >> shift) & 1) + ((1u << (shift - 1)) - 1) - ((uint32_t)(127 - bias) << 23)) >> shift;
   }
   return sign | (code < max_code ? code : max_code);

@@ -77,8 +77,8 @@ HK_DEVICE uint64_t hk_clock_ns(void) {
 }
 
 /* ---- data: 16-aligned, device or mapped host memory ---- */
-/* Memory that others may write at other times is read only behind an acquire and a barrier, so that plain accesses
- * do. */
+/* Memory that others may write at other times is read only after an acquire and a barrier, so plain accesses are
+ * enough. */
 HK_DEVICE hk_vec hk_load(const void *p) {
   hk_vec v;
   asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -138,18 +138,18 @@ HK_DEVICE void hk_store_wide(void *p, hk_vec v, int on) {
 }
 
 /* ---- synchronisation between ranks: system scope, as the other rank may be another GPU or the CPU ---- */
-/* Nothing behind it in the thread's order, or behind a later barrier, is done before it. */
+/* Nothing after it in the thread's order, or after a later barrier, is done before it. */
 HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) {
   uint64_t v;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
-/* Everything that the thread did before it, and what others did before an earlier barrier, is visible to whoever
- * acquires the value. */
+/* Everything that the thread did before it, and what others did before an earlier barrier, is visible to the
+ * thread that acquires the value. */
 HK_DEVICE void hk_store_release(uint64_t *p, uint64_t v) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
-/* No order at all: for words that stand alone, such as the abort flag. */
+/* No order at all: for words on whose value no other memory depends, such as the abort flag. */
 HK_DEVICE uint32_t hk_load_relaxed(const uint32_t *p) {
   uint32_t v;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -158,7 +158,7 @@ HK_DEVICE uint32_t hk_load_relaxed(const uint32_t *p) {
 HK_DEVICE void hk_store_relaxed(uint32_t *p, uint32_t v) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-/* *p = to where it is `from`; gives what was there. */
+/* Sets *p to `to` if it is `from`; returns the old value. */
 HK_DEVICE uint32_t hk_swap_if(uint32_t *p, uint32_t from, uint32_t to) { return atomicCAS_system(p, from, to); }
 
 /* ---- multicast addresses (NVLS): each means the same place in the memory of several GPUs, and only these go there.

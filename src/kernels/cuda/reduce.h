@@ -101,7 +101,7 @@ HK_DEVICE bool reduce_rest(const int type, const hk_gpu_move *m, const hk_gpu_sh
   return true;
 }
 
-/* The same where lines of LL128 are among the operands. */
+/* The same if LL128 lines are among the operands. */
 HK_DEVICE bool reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_shape *s) {
   const int flight = REDUCE_FLIGHT(type);
   const uint64_t step = hk_threads() / PAIR_THREADS;
@@ -132,7 +132,7 @@ HK_DEVICE bool reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_sh
 }
 
 /* Three functions for each type: a call costs little beside a move, and registers are few. Each takes the shape into
- * its own registers: what lies in memory would be read again behind every access. */
+ * its own registers: what is in memory would be read again after every access. */
 #define REDUCE_OF(name, type)                                                                                          \
   HK_DEVICE_CALL bool reduce_wide_##name(const hk_gpu_move *m, const hk_gpu_shape *shape) {                            \
     const hk_gpu_shape s = *shape;                                                                                     \

@@ -3,7 +3,7 @@
  * all, so that 120 bytes of data need one flag of 8.
  *
  * Two lines are a pair and carry 240 bytes. Of line 0 the first seven threads have the pair's vectors 0 to 6, of line 1
- * vectors 7 to 13; the last threads have the two halves of vector 14, and behind their half the flag: the slot's
+ * vectors 7 to 13; the last threads have the two halves of vector 14, and after their half the flag: the slot's
  * number, and the call's tag. So a thread's share of the plain memory on the other side is aligned as the message is,
  * and no data crosses threads. */
 #ifndef HK_KERNELS_CUDA_WIDE_H

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What the host tells the kernels and they tell it: read by C and by CUDA C alike.
+ * What the host passes to the kernels, and what they report to it. C and CUDA C read this header alike.
  *
  * A link between two GPUs (or two ranks of one) is a ring of slots like the host's (transport/link.h), with the same
  * numbering from 1, but for many threads at each end:
  *   - the receiver's memory holds for each slot a word and `slot_bytes` of data; the sender's holds the head counter;
  *   - the sender of slot k waits until head >= k - nslots, writes the data, then the slot's word (release);
  *   - the receiver of slot k waits for the word's upper half to be k (acquire), reads, then stores head = k (release);
- *   - the word's lower half tells the call's signature and the length, so that mismatched calls are told apart from data;
+ *   - the word's lower half is a hash of the call's signature and the length, by which mismatched calls are found;
  *   - `done` counts the slots in device memory, so that a captured launch can be replayed any number of times.
- * With LL each 8 bytes of data travel in a line of 16 with flags and no slot word is written: the flag is the lower bits of
- * the number beside some of the word's tag.  LL128's flag has both whole.
- * With LL128 each 120 bytes travel in a line of 128 (wide.h), which needs memory that keeps a line whole: the device's own,
- * or another's over NVLink; never over PCIe.  Lines begin as zeros.  Where a message does not fit them, or the link has
- * none, it goes as with Simple.
+ * With LL each 8 bytes of data are in a line of 16 with flags, and no slot word is written: the flag is the lower bits
+ * of the number and some bits of the word's tag. LL128's flag has all bits of both.
+ * With LL128 each 120 bytes are in a line of 128 (wide.h), which needs memory that keeps a line whole: the device's
+ * own, or another's over NVLink; never over PCIe. Lines begin as zeros. If a message does not fit into the lines, or
+ * the link has none, it is sent as with Simple.
  *
  * Over the network each end has words of its own, in pinned host memory, and beside each a note for the proxy:
  * gpu/proxy.h describes that handshake.
  *
- * By reference: where the receiver can read the sender's user memory, a Simple slot may hold the address that it has there
- * instead of the data, and its word's tag says so.  That is the sender's own address for ranks of one process on one GPU
- * (`refs`), else what a call's tables of registered memory say.  Each sender decides for each slot, as on the host; before
- * its kernel ends it waits for the credits of what it gave out.
+ * By reference: if the receiver can read the sender's user memory, a Simple slot may hold the receiver's address of it
+ * instead of the data; the tag of its word shows this. For ranks of one process on one GPU (`refs`) it is the sender's
+ * own address, else it comes from a call's tables of registered memory. Each sender decides for each slot, as on the
+ * host. Before its kernel ends it waits for the credits of the slots that held references.
  *
- * In the switch (NVLS): slots and signals lie in memory that is bound to a multicast object.  What ranks send to one that
- * adds up stays in their own memory; the receiver reads the same slot of all at once, its own part included, and the switch
- * gives the sum.  A multicast sender writes to all at once, and waits for the heads of all that read.  Signals are stored
- * by the multicast address, where all but one rank ignore them.
+ * In the switch (NVLS): slots and signals are in memory that is bound to a multicast object. What ranks send to the one
+ * that adds stays in their own memory; the receiver reads the same slot of all at once, its own part included, and the
+ * switch returns the sum. A multicast sender writes to all at once, and waits for the heads of all readers. Signals are
+ * stored by the multicast address; all but one rank ignore them.
  */
 #ifndef HK_KERNELS_CUDA_WORK_H
 #define HK_KERNELS_CUDA_WORK_H
@@ -59,7 +59,7 @@ typedef struct hk_gpu_link {
   uint16_t proxied;    /* over the network, by a proxy (gpu/proxy.h): beside a slot's word it finds a note */
   char *wide;          /* of slot i at wide + i * wide_bytes, 128-aligned; NULL: no LL128 */
   uint32_t wide_bytes; /* a multiple of 256, the same at both ends */
-  uint32_t refs; /* the sender's: from so many bytes on by reference, at our own address; 0: as the call's tables say */
+  uint32_t refs; /* the sender's: bytes from which it sends by reference, at its own address; 0: by the call's tables */
   char *own;     /* in the switch, of a receiver: this rank's part of the slots whose sums it reads; else NULL */
   uint32_t multi;  /* HK_GPU_MULTI_* */
   uint32_t others; /* of a sender: receivers beside one; each has a head, head[i * HK_GPU_HEAD_STRIDE] */
@@ -73,7 +73,7 @@ enum {
   HK_GPU_MULTI_DATA = 2    /* what it sends, too */
 };
 
-/* In mapped host memory, one a communicator.  The first who finds something wrong writes what. */
+/* In mapped host memory, one for each communicator. The first thread that finds an error writes it here. */
 typedef struct hk_gpu_state {
   uint32_t abort; /* by the host: kernels leave at once */
   uint32_t error; /* 0, or an hk_gpu_error */
@@ -85,7 +85,7 @@ typedef enum hk_gpu_error { HK_GPU_OK, HK_GPU_MISMATCH = 1 } hk_gpu_error;
 /* How sources become one value: hk_reducer's fields. */
 typedef struct hk_gpu_reducer {
   uint8_t dtype, op, elem_bytes, pre, post, reduces;
-  uint8_t by_address; /* `scalar` is where an element of the type lies, read when the kernel begins */
+  uint8_t by_address; /* `scalar` is the address of an element of the type, read when the kernel begins */
   uint8_t reserved;
   int64_t divisor;
   uint64_t scalar; /* bits, in the type's own arithmetic */
