@@ -61,7 +61,7 @@ class Matrix:
                   "complaints": complaints, "codes": [f["code"] if f else None for f in facts],
                   "texts": [f["text"] if f else "" for f in facts]}
         with self.lock:
-            if self.results.get(cell.name, result)["ok"]:
+            if cell.name not in self.results or self.results[cell.name]["ok"]:
                 self.results[cell.name] = result
             print(f"{'ok  ' if result['ok'] else 'FAIL'}  {cell.name:28} {result['ms'] / 1000:6.2f} s of "
                   f"{cell.seconds:g}, {job.seconds:.1f} s in all", flush=True)
