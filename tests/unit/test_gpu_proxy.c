@@ -72,6 +72,7 @@ typedef struct network {
   _Atomic(uint64_t) takes, gives; /* slots that it may take from the sender, and give to the receiver */
   _Atomic(uint64_t) taken, given;
   _Atomic(int) fails;
+  _Atomic(bool) settled;             /* the memory of both links stays as it is */
   uint32_t bytes[64], signature[64]; /* of what was taken */
   char data[64][64];
 } network;
@@ -118,6 +119,7 @@ static hk_status net_progress(hk_transport_state *s, bool *moved) {
   network *n = (network *)s;
   if (atomic_load(&n->fails)) return HK_FAIL(HK_ERR_REMOTE, "the fake network fails");
   if (n->kind == GPU_TAKEN_BACK) take_back(n, n->send, 0), take_back(n, n->recv, 1); /* before the first slot */
+  if (n->send && n->recv) atomic_store(&n->settled, true);
   for (uint64_t k = atomic_load(&n->taken); n->send && k < atomic_load(&n->takes); k++) {
     const hk_slot *slot = &n->send->slots[k & n->send->mask];
     if (atomic_load(&slot->seq) != (uint32_t)(k + 1)) break;
@@ -292,6 +294,7 @@ START_TEST(stream) {
   enum { N = 5 * SLOTS + 1 };
   world *w = calloc(1, sizeof *w);
   begin(w, (memory)_i);
+  UNTIL(atomic_load(&w->net.settled)); /* a slot sent before would be in the memory that is taken back */
   atomic_store(&w->net.takes, N);
   atomic_store(&w->net.gives, N);
   for (uint64_t k = 0; k < N; k++) {
