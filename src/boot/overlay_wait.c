@@ -98,12 +98,13 @@ static hk_status parent_failure(const hk_bootstrap *b) {
 /* The error that ends every wait for a peer. Under the lock. */
 static hk_status wait_failure(hk_bootstrap *b, const hk_overlay_link *l) {
   static const char *const kinds[HK_EVENT_KINDS] = {"is gone", "aborted", "failed", "disagrees with the others",
-                                                    "is suspect"};
+                                                    "cannot go on"};
   const hk_event *e = &b->first_event;
   if (b->broken && e->kind == HK_EVENT_LINK) {
     if (hk_ago_ns(hk_now_ns(), b->lost_ns) < LOST_NS) return HK_OK;
     return HK_FAIL(HK_ERR_REMOTE, "%s", e->text);
   }
+  if (b->broken && e->kind == HK_EVENT_SUSPECT && e->text[0]) return HK_FAIL(HK_ERR_REMOTE, "%s", e->text);
   if (b->broken)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d %s%s%s", e->rank, b->nranks, kinds[e->kind], e->text[0] ? ": " : "",
                    e->text);
