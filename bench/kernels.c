@@ -2,7 +2,8 @@
 /* How fast one core moves and reduces, beside what memcpy reaches: gigabytes of result a second, by where the operands
  * lie together.  A reduction of n sources reads n times that.
  *
- *   kernels [-l level] [-t type] [-a]      -a: every type with every operator (default: sum of every type, all of float)
+ *   kernels [-l level] [-t type] [-a]      -a: every type with every operator (default: sum of every type, all of
+ *   float)
  */
 #include "../src/kernels/host/kernels.h"
 #include <stdbool.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small messages between two ranks on host memory through the public API, one process each, started as torchrun starts them (RANK,
- * WORLD_SIZE=2, MASTER_ADDR, MASTER_PORT):
+/* Small messages between two ranks on host memory through the public API, one process each, started as torchrun starts
+ * them (RANK, WORLD_SIZE=2, MASTER_ADDR, MASTER_PORT):
  *   latency [BYTES]
- * Rank 0 prints times of batches: the best batch and the middle one.  On a machine that others use too only the best one says
- * something about the library.  "In turn" is what ib_write_lat and its like measure: one message is under way at a time. */
+ * Rank 0 prints times of batches: the best batch and the middle one.  On a machine that others use too only the best
+ * one says something about the library.  "In turn" is what ib_write_lat and its like measure: one message is under way
+ * at a time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include "../examples/example.h"

@@ -3,8 +3,8 @@
  *   net_link                         both ranks in this process, over loopback
  *   net_link serve PORT              one rank, that waits for the other
  *   net_link call ADDRESS:PORT       the other one, which prints
- * NCCL_NSOCKS_PERTHREAD gives the number of sockets.  With NET_LINK_STREAM set only bandwidth is measured; with NET_LINK_PIN
- * the ranks are pinned to cores. */
+ * NCCL_NSOCKS_PERTHREAD gives the number of sockets.  With NET_LINK_STREAM set only bandwidth is measured; with
+ * NET_LINK_PIN the ranks are pinned to cores. */
 #include <poll.h>
 #include <sched.h>
 #include "../src/base/param.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a small message costs over verbs, step by step, without the library's link in between: two threads, each with a device of
- * its own and one queue pair between them.  To be run where ib_write_lat runs:
+/* What a small message costs over verbs, step by step, without the library's link in between: two threads, each with a
+ * device of its own and one queue pair between them.  To be run where ib_write_lat runs:
  *   tests/roce/guest.sh build/gcc/bench/verbs rxe0 rxe1 [GID INDEX]
  * Times are of batches of BATCH messages: the best batch and the middle one, since a batch in which the machine took a
  * CPU away says nothing about verbs. */

@@ -3,9 +3,9 @@
  * @file hocket.h
  * What Hocket offers beyond NCCL's API.
  *
- * Host streams.  Where buffers are host memory, the stream argument of a collective is either NULL, and the call (or the
- * end of its group) returns when the operation is complete, or a hocketStream_t, cast to cudaStream_t: the call returns
- * after enqueue, and operations of one stream run in order on the stream's own thread.
+ * Host streams.  Where buffers are host memory, the stream argument of a collective is either NULL, and the call (or
+ * the end of its group) returns when the operation is complete, or a hocketStream_t, cast to cudaStream_t: the call
+ * returns after enqueue, and operations of one stream run in order on the stream's own thread.
  */
 #ifndef HOCKET_H_
 #define HOCKET_H_
@@ -34,21 +34,21 @@ ncclResult_t hocketStreamDestroy(hocketStream_t stream);
 static inline cudaStream_t hocketStreamAsCuda(hocketStream_t stream) { return (cudaStream_t)(void *)stream; }
 
 /**
- * GPUs that communicators can work on.  0: there is no CUDA driver or device, HOCKET_DEVICE=host is set, or the library was
- * built without kernels; communicators then work on host memory.
+ * GPUs that communicators can work on.  0: there is no CUDA driver or device, HOCKET_DEVICE=host is set, or the library
+ * was built without kernels; communicators then work on host memory.
  */
 int hocketDeviceCount(void);
 
 /**
- * 1: from the next call on the communicator is batch-invariant.  Allreduce, reduce and reduce-scatter add up in the order of
- * ranks, so that the bits of an element of the result depend only on the ranks' values of that element (and on the operator and
- * the number of ranks): not on the count, the element's place, the root, the number of channels, or where ranks are.
- * docs/numerics.md tells what that means and what it costs.  0: whatever is fastest runs.
+ * 1: from the next call on the communicator is batch-invariant.  Allreduce, reduce and reduce-scatter add up in the
+ * order of ranks, so that the bits of an element of the result depend only on the ranks' values of that element (and on
+ * the operator and the number of ranks): not on the count, the element's place, the root, the number of channels, or
+ * where ranks are. docs/numerics.md tells what that means and what it costs.  0: whatever is fastest runs.
  *
- * Without this call the environment's HOCKET_BATCH_INVARIANT holds; a communicator made by ncclCommSplit or ncclCommShrink takes
- * its parent's setting over.  Call it on all ranks with the same value, between the same operations, best right after init: it
- * sends nothing itself.  Ranks that differ in it make different calls, which the next reduction reports as ncclInvalidUsage.
- * Operations that were enqueued or captured before keep what was set then.
+ * Without this call the environment's HOCKET_BATCH_INVARIANT holds; a communicator made by ncclCommSplit or
+ * ncclCommShrink takes its parent's setting over.  Call it on all ranks with the same value, between the same
+ * operations, best right after init: it sends nothing itself.  Ranks that differ in it make different calls, which the
+ * next reduction reports as ncclInvalidUsage. Operations that were enqueued or captured before keep what was set then.
  */
 ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
 

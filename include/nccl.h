@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file nccl.h
- * The NCCL API, version 2.28.9, as Hocket implements it, and the calls of 2.29 to 2.32 ("since").  Names, values and layouts
- * match NCCL's; the text is Hocket's.
+ * The NCCL API, version 2.28.9, as Hocket implements it, and the calls of 2.29 to 2.32 ("since").  Names, values and
+ * layouts match NCCL's; the text is Hocket's.
  *
  * Works with and without the CUDA headers: <cuda_runtime.h> is included if it can be found (clients of NCCL rely on
  * that), otherwise cudaStream_t is declared here with the same type.  HOCKET_NO_CUDA_HEADERS prevents the include.
@@ -281,12 +281,12 @@ NCCL_DECLARE_(ncclResult_t, ncclCommShrink,
  * growth, and gives the id to the new ranks.  Errors: ncclInvalidArgument, ncclInvalidUsage (NCCL_COMM_ID is set; an id
  * of this communicator is not used yet; comm is failed or not ready).  Since 2.29.  Group: at once.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommGetUniqueId, (ncclComm_t comm, ncclUniqueId *uniqueId));
-/** Makes a communicator of all ranks of `comm` and new ones, nRanks in all.  A rank of comm gives comm, rank -1, and keeps
- * its number; uniqueId is not needed.  A new rank gives comm NULL, the id of ncclCommGetUniqueId, and its number: from the
- * size of comm to nRanks - 1.  Collective over all nRanks ranks; comm stays usable.  config NULL: a rank of comm takes
- * comm's options, a new rank the defaults.  Errors: ncclInvalidArgument (nRanks not above the size of comm, a bad rank, no
- * id), ncclInvalidUsage (ranks disagree, or no rank made an id), ncclRemoteError.  Since 2.29.  Group: yes.  Capture:
- * no. */
+/** Makes a communicator of all ranks of `comm` and new ones, nRanks in all.  A rank of comm gives comm, rank -1, and
+ * keeps its number; uniqueId is not needed.  A new rank gives comm NULL, the id of ncclCommGetUniqueId, and its number:
+ * from the size of comm to nRanks - 1.  Collective over all nRanks ranks; comm stays usable.  config NULL: a rank of
+ * comm takes comm's options, a new rank the defaults.  Errors: ncclInvalidArgument (nRanks not above the size of comm,
+ * a bad rank, no id), ncclInvalidUsage (ranks disagree, or no rank made an id), ncclRemoteError.  Since 2.29.  Group:
+ * yes.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommGrow,
               (ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm,
                ncclConfig_t *config));
@@ -346,8 +346,8 @@ NCCL_DECLARE_(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *ha
  * no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommWindowRegister,
               (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags));
-/** Sets *outUserPtr to the address with which this rank registered the window.  Errors: ncclInvalidArgument.  Since 2.29.  Any
- * thread.  Group: at once.  Capture: yes. */
+/** Sets *outUserPtr to the address with which this rank registered the window.  Errors: ncclInvalidArgument.  Since
+ * 2.29.  Any thread.  Group: at once.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void **outUserPtr));
 /** Ends a window of this rank; NULL is ignored.  No operation may still use the memory.  Errors: ncclInvalidArgument
  * (an unknown window).  Capture: no. */
@@ -418,8 +418,8 @@ NCCL_DECLARE_(ncclResult_t, ncclScatter,
 
 /* ---- collectives with options of one call ---- (since 2.31)
  * As the call without Config; config NULL or untouched gives exactly that call.  An option that is set and that this
- * version does not have is refused (docs/status.md).  Errors also: ncclInvalidArgument (config without its initializer, a
- * value out of range, an option that is not supported). */
+ * version does not have is refused (docs/status.md).  Errors also: ncclInvalidArgument (config without its initializer,
+ * a value out of range, an option that is not supported). */
 
 /** An option that is not in ncclCollConfig_t; ignored. */
 typedef struct ncclConfigExt {
@@ -559,7 +559,8 @@ NCCL_DECLARE_(ncclResult_t, ncclParamGetU32, (ncclParamHandle_t h, uint32_t *out
 NCCL_DECLARE_(ncclResult_t, ncclParamGetU64, (ncclParamHandle_t h, uint64_t *out));
 /** Sets *out to the value of a parameter that is text; "" if it is not set.  Valid until the process ends. */
 NCCL_DECLARE_(ncclResult_t, ncclParamGetStr, (ncclParamHandle_t h, const char **out));
-/** Copies a value: a number as int64_t, text with its final zero byte.  *len: bytes copied, 0 if maxLen is too small. */
+/** Copies a value: a number as int64_t, text with its final zero byte.  *len: bytes copied, 0 if maxLen is too
+ * small. */
 NCCL_DECLARE_(ncclResult_t, ncclParamGet, (ncclParamHandle_t h, void *out, int maxLen, int *len));
 /** Sets *value to the value of `key` as text, valid until the thread's next call, and *valueLen to its length. */
 NCCL_DECLARE_(ncclResult_t, ncclParamGetParameter, (const char *key, const char **value, int *valueLen));
@@ -626,10 +627,11 @@ typedef struct ncclCommProperties {
 #define NCCL_COMM_PROPERTIES_INITIALIZER                                                                               \
   { .size = sizeof(ncclCommProperties_t), .magic = 0xcafebeef, .version = NCCL_VERSION(2, 32, 3) }
 #endif
-/** Fills *props.  Errors: ncclInvalidArgument, ncclInvalidUsage (props without its initializer).  Since 2.29.  Any thread. */
+/** Fills *props.  Errors: ncclInvalidArgument, ncclInvalidUsage (props without its initializer).  Since 2.29.  Any
+ * thread. */
 NCCL_DECLARE_(ncclResult_t, ncclCommQueryProperties, (ncclComm_t comm, ncclCommProperties_t *props));
-/** The address at which this rank's device code reaches `offset` bytes into the window of rank `lsaRank` of the LSA team.
- * Errors: ncclInvalidArgument (no window, offset past its end, no such rank). */
+/** The address at which this rank's device code reaches `offset` bytes into the window of rank `lsaRank` of the LSA
+ * team. Errors: ncclInvalidArgument (no window, offset past its end, no such rank). */
 NCCL_DECLARE_(ncclResult_t, ncclGetLsaDevicePointer, (ncclWindow_t win, size_t offset, int lsaRank, void **outPtr));
 /** The same for a rank of the communicator; NULL if it is not in the LSA team. */
 NCCL_DECLARE_(ncclResult_t, ncclGetPeerDevicePointer, (ncclWindow_t win, size_t offset, int peer, void **outPtr));

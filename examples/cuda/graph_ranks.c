@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process a rank, as a training job has them: the device by the local rank, an allreduce captured in a CUDA graph, and the
- * graph replayed with other data.
+/* A process a rank, as a training job has them: the device by the local rank, an allreduce captured in a CUDA graph,
+ * and the graph replayed with other data.
  *
  *   cc -Iinclude -I/usr/local/cuda/include examples/cuda/graph_ranks.c -o graph_ranks \
  *      -Lbuild/gcc/lib -lnccl -Wl,-rpath,$PWD/build/gcc/lib -L/usr/local/cuda/lib64 -lcudart

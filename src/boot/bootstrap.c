@@ -111,7 +111,8 @@ void hk_bootstrap_leave(hk_bootstrap *b) {
 }
 
 /* A rank that cannot join notifies the ranks that it has links with, so that they need not wait for their deadline. If
- * another rank is the cause, this one has not failed by itself: the event is that rank's death, or what is known of it. */
+ * another rank is the cause, this one has not failed by itself: the event is that rank's death, or what is known of
+ * it. */
 static void give_up(hk_bootstrap *b, hk_status rc) {
   hk_event e = {.kind = rc == HK_ERR_REMOTE ? HK_EVENT_SUSPECT : HK_EVENT_ERROR, .rank = b->rank, .code = (int32_t)rc};
   snprintf(e.text, sizeof e.text, "%.*s", (int)sizeof e.text - 1, hk_last_error());

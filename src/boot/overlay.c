@@ -201,8 +201,8 @@ hk_status hk_overlay_open(hk_overlay_link *l, int fd) {
   return rc;
 }
 
-/* On the listener's thread: a connection that a peer has made is closed again, for a reason of this rank, which is in the
- * thread's error. */
+/* On the listener's thread: a connection that a peer has made is closed again, for a reason of this rank, which is in
+ * the thread's error. */
 static void report_refusal(hk_bootstrap *b, int peer) {
   hk_event e = {.kind = HK_EVENT_ERROR, .rank = b->rank, .from = b->rank, .code = HK_ERR_SYSTEM};
   hk_message *m = b->rounds ? hk_event_message() : NULL; /* without memory the peer reports a lost connection */

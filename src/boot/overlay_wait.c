@@ -77,8 +77,8 @@ static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
   return hk_ago_ns(now, b->gone_ns) > GONE_NS;
 }
 
-/* A lost link of the parent, or a rank's own failure there, fails the parent: a member whose call has not begun will not
- * join. Under the lock. */
+/* A lost link of the parent, or a rank's own failure there, fails the parent: a member whose call has not begun will
+ * not join. Under the lock. */
 static hk_status parent_failure(const hk_bootstrap *b) {
   hk_status rc = HK_OK;
   hk_bootstrap *p = b->parent;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The selector: the prices of all algorithms for a call, and the cheapest that settings allow. */
 #include "select.h"
 #include <stdio.h>
 #include <string.h>

@@ -65,7 +65,8 @@ static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, const h
 
 /* ---- calls ---- */
 
-/* A call for itself would wait on its stream for one that comes after it there.  Buffers are looked at when the call runs. */
+/* A call for itself would wait on its stream for one that comes after it there.  Buffers are looked at when the call
+ * runs. */
 static hk_status check(const hk_call *call, const char *who) {
   return call->p2p ? hk_group_check_self(call, who) : HK_OK;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The executor that uses copy engines, and no block of threads.  It runs every collective that only moves data and has an output on
- * each rank: a rank copies the blocks of its input, in its stream, to the output windows that hold them according to
- * hk_coll_source.
+/* The executor that uses copy engines, and no block of threads.  It runs every collective that only moves data and has
+ * an output on each rank: a rank copies the blocks of its input, in its stream, to the output windows that hold them
+ * according to hk_coll_source.
  *
- * Two words for each pair of ranks are the receiver's: that the sender's own output may be written to, and that the sender
- * has written.  They lie in pinned host memory: if the communicator fails, the host ends the stream's waits by stores of its
- * own.  Another stream that did this could share a hardware queue with the one that waits, and come after it.  A stream waits
- * for a word to be 1 and sets it back to 0 at once, so that a captured call can be replayed: the other end writes a word
- * again only after the other word of this rank has come, which its stream writes after the one set back. */
+ * Two words for each pair of ranks are the receiver's: that the sender's own output may be written to, and that the
+ * sender has written.  They lie in pinned host memory: if the communicator fails, the host ends the stream's waits by
+ * stores of its own.  Another stream that did this could share a hardware queue with the one that waits, and come after
+ * it.  A stream waits for a word to be 1 and sets it back to 0 at once, so that a captured call can be replayed: the
+ * other end writes a word again only after the other word of this rank has come, which its stream writes after the one
+ * set back. */
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../boot/bootstrap.h"
@@ -90,7 +91,8 @@ static bool gives(const hk_call *call, int to, int block, int *part) {
   return from == call->comm->rank;
 }
 
-/* Does another rank write to where this rank's block `part` of the input is?  Copies of different ranks have no order. */
+/* Does another rank write to where this rank's block `part` of the input is?  Copies of different ranks have no
+ * order. */
 static bool is_overwritten(const hk_call *call, int part, size_t bytes) {
   uintptr_t in = (uintptr_t)call->in + (size_t)part * bytes, out = (uintptr_t)call->out;
   int own, blocks = hk_coll_out_blocks((hk_coll)call->coll, call->comm->nranks);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL_P2P_LEVEL and NCCL_P2P_DISABLE for pairs of GPUs.  Distances are looked up only if a level is set: else the driver says
- * which GPUs can be reached, and reach.c tries whether that is true. */
+/* NCCL_P2P_LEVEL and NCCL_P2P_DISABLE for pairs of GPUs.  Distances are looked up only if a level is set: else the
+ * driver says which GPUs can be reached, and reach.c tries whether that is true. */
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../base/param.h"

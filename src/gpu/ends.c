@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links of a GPU: each end as the kernels see it (kernels/cuda/work.h), in memory that the device links of the pair give
- * (transport/device_links.h). */
+/* Links of a GPU: each end as the kernels see it (kernels/cuda/work.h), in memory that the device links of the pair
+ * give (transport/device_links.h). */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "gpu.h"
 #include "proxy.h"
 
-/* The layout of a link's memory: words, the receiver's counter, LL lines, LL128 lines, then data.  With HK_DEVICE_CREDITS the
- * sender's head and counter are in it, too. */
+/* The layout of a link's memory: words, the receiver's counter, LL lines, LL128 lines, then data.  With
+ * HK_DEVICE_CREDITS the sender's head and counter are in it, too. */
 enum { COUNTER_AT = 64 * 8 * HK_GPU_WORD_STRIDE, CREDIT_AT = COUNTER_AT + 128, LINES_AT = COUNTER_AT + 1024 };
 
 static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * 2 * HK_GPU_LL_MAX; }
@@ -89,8 +89,8 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
     x->link.wide = at + LINES_AT + lines_bytes(e);
     x->link.wide_bytes = HK_GPU_WIDE_BYTES;
   }
-  /* A device reads all memory on it, which in one process has one address.  Of another device's memory it reads what CUDA
-   * mapped for it, which is not all memory of the user. */
+  /* A device reads all memory on it, which in one process has one address.  Of another device's memory it reads what
+   * CUDA mapped for it, which is not all memory of the user. */
   if (can & HK_DEVICE_LOCAL && sends && !hk_gpu_is_remote(c, peer)) x->link.refs = HK_GPU_REF_MIN;
   x->next = *list;
   *list = x;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Communicators on GPUs: what a rank keeps there, and launches of the kernels (kernels/cuda/work.h) on the user's streams.
+ * Communicators on GPUs: what a rank keeps there, and launches of the kernels (kernels/cuda/work.h) on the user's
+ * streams.
  *
- * Calls return when their work is in the stream.  What a launch uses lives as long as the communicator, and the driver copies its
- * parameters: a captured launch can be replayed as it is.
+ * Calls return when their work is in the stream.  What a launch uses lives as long as the communicator, and the driver
+ * copies its parameters: a captured launch can be replayed as it is.
  *
- * Ranks of a group that share a device and a capture go in one launch, which has blocks for each rank.  It is on the first
- * rank's stream, and events join the other streams to it.  So the ranks run at the same time whatever streams the user gave,
- * even the legacy stream for all, and cost one launch.  Ranks of different threads cannot be joined: each launches for itself,
- * with at most its share of the blocks that the device can run at once.
+ * Ranks of a group that share a device and a capture go in one launch, which has blocks for each rank.  It is on the
+ * first rank's stream, and events join the other streams to it.  So the ranks run at the same time whatever streams the
+ * user gave, even the legacy stream for all, and cost one launch.  Ranks of different threads cannot be joined: each
+ * launches for itself, with at most its share of the blocks that the device can run at once.
  */
 #ifndef HK_GPU_GPU_H
 #define HK_GPU_GPU_H
@@ -90,7 +91,8 @@ typedef struct hk_gpu_import {
   struct hk_gpu_import *next;
 } hk_gpu_import;
 
-/* A table of transfers that a launch reads, in pinned memory.  Reused when the launch has ended, or its graph is destroyed. */
+/* A table of transfers that a launch reads, in pinned memory.  Reused when the launch has ended, or its graph is
+ * destroyed. */
 typedef struct hk_gpu_table {
   hk_memory memory;
   hk_queue_order order;
@@ -196,13 +198,13 @@ int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent i
 void hk_gpu_detach(ncclComm_t c);
 /* Have all launches ended?  An error if one failed.  From any thread. */
 hk_status hk_gpu_over(hk_gpu *g, bool *done);
-/* Waits until all launches have ended, also with an error.  A failed communicator's work may be queued after other work that
- * never ends: it is given up after some seconds. */
+/* Waits until all launches have ended, also with an error.  A failed communicator's work may be queued after other work
+ * that never ends: it is given up after some seconds. */
 void hk_gpu_drain(ncclComm_t c);
 /* After work was put into the queue: notes it in `order` or `captured`. */
 hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-/* Reports launches that do not end, as hk_watch does for the host's waits; an error if a kernel has failed, or if the watchdog
- * is to end the communicator.  From any thread. */
+/* Reports launches that do not end, as hk_watch does for the host's waits; an error if a kernel has failed, or if the
+ * watchdog is to end the communicator.  From any thread. */
 hk_status hk_gpu_watch(ncclComm_t c);
 /* Notices what kernels report; with `ask` also what the driver knows, which takes a call to it. */
 hk_status hk_gpu_look(ncclComm_t c, bool ask);
@@ -219,10 +221,11 @@ typedef struct hk_gpu_room {
 } hk_gpu_room;
 /* Blocks of one rank's launch at most. */
 unsigned hk_gpu_share(const hk_gpu_room *room);
-/* Communicators like this one whose kernels run at the same time in any order.  At least four, if the GPU has a block for each rank
- * of them. */
+/* Communicators like this one whose kernels run at the same time in any order.  At least four, if the GPU has a block
+ * for each rank of them. */
 unsigned hk_gpu_overlap(const hk_gpu_room *room);
-/* Warns, once a process, if `ranks` of this process are on the device and it has too few hardware queues for their streams. */
+/* Warns, once a process, if `ranks` of this process are on the device and it has too few hardware queues for their
+ * streams. */
 void hk_gpu_check_queues(int ranks, int device);
 
 /* ---- code.c ---- */
@@ -236,9 +239,9 @@ void hk_gpu_world_leave(hk_gpu_world *w);
 /* Makes this rank's credits anew, as links.by_file has changed. */
 hk_status hk_gpu_credits_again(ncclComm_t c);
 
-/* A rank's credits, in its GPU's memory: for each link on which it sends the head, which the receiver writes, and its counter;
- * for pumped links the counters of both directions.  After them a pattern that the other ranks try to read, and room for what
- * this rank reads of theirs. */
+/* A rank's credits, in its GPU's memory: for each link on which it sends the head, which the receiver writes, and its
+ * counter; for pumped links the counters of both directions.  After them a pattern that the other ranks try to read,
+ * and room for what this rank reads of theirs. */
 enum { HK_GPU_CREDIT_BYTES = 128, HK_GPU_SENT_AT = 64, HK_GPU_RECEIVED_AT = 96, HK_GPU_PROBE_BYTES = 4096 };
 static inline size_t hk_gpu_probe_at(int nranks) { return (size_t)nranks * HK_GPU_CHANNELS * HK_GPU_CREDIT_BYTES; }
 static inline uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i) {
@@ -257,12 +260,13 @@ static inline char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned cha
 }
 
 /* ---- reach.c ---- */
-/* Opens the credits of ranks of other processes, tries which ranks' memory can be read, and chooses the links to each peer. */
+/* Opens the credits of ranks of other processes, tries which ranks' memory can be read, and chooses the links to each
+ * peer. */
 hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 
 /* ---- ends.c ---- */
-/* Links are made in two steps, so that ranks of one thread need not wait for each other: all receivers offer their memory to
- * their senders before any of them waits for an offer. */
+/* Links are made in two steps, so that ranks of one thread need not wait for each other: all receivers offer their
+ * memory to their senders before any of them waits for an offer. */
 hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel);
 hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out);
 /* Ends the proxy (proxy.h), after it has sent what is still to be sent; no kernel runs any more, or g->lost. */
@@ -294,8 +298,8 @@ hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out);
 bool hk_gpu_mem_free(void *p, hk_status *rc);
 
 /* ---- view.c ---- */
-/* Zero copy between GPUs, and between processes: registered memory is opened for the ranks that reach this rank's memory when a
- * call first uses it.  Tables that the kernels read say what each rank adds to an address. */
+/* Zero copy between GPUs, and between processes: registered memory is opened for the ranks that reach this rank's
+ * memory when a call first uses it.  Tables that the kernels read say what each rank adds to an address. */
 void hk_gpu_views_begin(ncclComm_t c);
 void hk_gpu_views_free_late(hk_gpu_world *w); /* frees w->late */
 void hk_gpu_views_end(ncclComm_t c);          /* no rank asks any more, and no launch runs */
@@ -317,8 +321,8 @@ hk_status hk_gpu_view_meet(ncclComm_t c, hk_gpu_view *v);
 /* ---- copy.c ---- */
 /* By all ranks.  asked: this rank asks for it; all: all ranks do, and can; alone: no two ranks share a GPU. */
 hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
-/* The window into which copy engines are to write; NULL: kernels do it.  The same on all ranks, if all use symmetric windows as
- * they must: the same window and the same offset in it. */
+/* The window into which copy engines are to write; NULL: kernels do it.  The same on all ranks, if all use symmetric
+ * windows as they must: the same window and the same offset in it. */
 hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out);
 /* Releases the streams of a failed communicator that wait for others.  To be repeated until they have ended. */
 void hk_gpu_copy_free(ncclComm_t c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums in the switch (NVLS): the links of the algorithm nvls in multicast memory (transport/cuda/multicast.h), and for which
- * communicators, types and operators there are any. */
+/* Sums in the switch (NVLS): the links of the algorithm nvls in multicast memory (transport/cuda/multicast.h), and for
+ * which communicators, types and operators there are any. */
 #include <stdio.h>
 #include "../base/log.h"
 #include "gpu.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The proxy: the thread that moves the slots of a communicator's pumped links (proxy.h).
  *
- * A GPU cannot wake a thread, so the proxy polls.  It spins while slots move.  After YIELDING_NS without one it sleeps for NAP_NS
- * at a time, after LONG_NS for LONG_NAP_NS: the first slot may be that late then.  When all launches have ended it sleeps until
- * the next one.  A captured launch is replayed without a call of the host, so a communicator with captured launches keeps
- * polling every LONG_NAP_NS, which takes some thousandths of a core. */
+ * A GPU cannot wake a thread, so the proxy polls.  It spins while slots move.  After YIELDING_NS without one it sleeps
+ * for NAP_NS at a time, after LONG_NS for LONG_NAP_NS: the first slot may be that late then.  When all launches have
+ * ended it sleeps until the next one.  A captured launch is replayed without a call of the host, so a communicator with
+ * captured launches keeps polling every LONG_NAP_NS, which takes some thousandths of a core. */
 #include "proxy.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -72,8 +72,8 @@ static bool all_quiet(hk_gpu_proxy *p) {
   return quiet;
 }
 
-/* The watchdog, about every 100 ms without a slot.  Nothing can wait while the thread sleeps until a launch; and whether replays
- * have ended is not known. */
+/* The watchdog, about every 100 ms without a slot.  Nothing can wait while the thread sleeps until a launch; and
+ * whether replays have ended is not known. */
 static hk_status check(void *arg, uint64_t waited_ns) {
   const hk_gpu_proxy *p = arg;
   (void)waited_ns;
@@ -96,7 +96,8 @@ out:
 static hk_status nap(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches, uint64_t ns) {
   hk_status rc = HK_OK;
   uint64_t count;
-  /* Sequentially consistent, as in hk_gpu_proxy_wake: either this thread sees its launch, or it sees that the thread sleeps. */
+  /* Sequentially consistent, as in hk_gpu_proxy_wake: either this thread sees its launch, or it sees that the thread
+   * sleeps. */
   atomic_store(&p->asleep, true);
   if (atomic_load(&p->launches) == launches && !atomic_load(&p->stop)) rc = hk_wait_nap(w, p->wake, ns);
   atomic_store(&p->asleep, false);

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Pumped links: links between GPUs whose ranks share no memory.  The proxy, one thread of a communicator, moves their slots by
- * the transport of the host's ranks (transport/transport.h).  This is the one place that describes the handshake.
+ * Pumped links: links between GPUs whose ranks share no memory.  The proxy, one thread of a communicator, moves their
+ * slots by the transport of the host's ranks (transport/transport.h).  This is the one place that describes the
+ * handshake.
  *
- * Memory.  Each end has the transport's FIFO (transport/link.h).  The kernels read and write the slots' data there, and its
- * head counter is their credit.  The data is in the GPU's memory if a network card reaches that (GPUDirect RDMA; the transport
- * decides it for each end alone), else in pinned host memory, as all the rest.  If a card refuses more of the GPU's memory when
- * the connection is made, the kernels know that address already: then the proxy copies each slot.
+ * Memory.  Each end has the transport's FIFO (transport/link.h).  The kernels read and write the slots' data there, and
+ * its head counter is their credit.  The data is in the GPU's memory if a network card reaches that (GPUDirect RDMA;
+ * the transport decides it for each end alone), else in pinned host memory, as all the rest.  If a card refuses more of
+ * the GPU's memory when the connection is made, the kernels know that address already: then the proxy copies each slot.
  *
- * Words and notes.  Each end also has 8 bytes for each slot, its word (kernels/cuda/work.h: the slot's number in the upper
- * half, the call's tag in the lower half), and 4 bytes beside it, the kernel's note, both in pinned host memory.  They are the
- * proxy's only input from the kernel, so it knows nothing about programs, calls or launches, and replays of captured launches
- * need no call of the host.
+ * Words and notes.  Each end also has 8 bytes for each slot, its word (kernels/cuda/work.h: the slot's number in the
+ * upper half, the call's tag in the lower half), and 4 bytes beside it, the kernel's note, both in pinned host memory.
+ * They are the proxy's only input from the kernel, so it knows nothing about programs, calls or launches, and replays
+ * of captured launches need no call of the host.
  *
- *   sender's kernel     waits until head >= k - slots, writes slot k's data, its length as the note, then the word (release)
- *   sender's proxy      finds word k (acquire), fills slot k of the transport's FIFO, and lets the transport make progress
- *   transport           moves the slot; at the sender it advances the head when the slot's memory is free again
- *   receiver's proxy    finds slot k in its FIFO (acquire) and stores word k (release)
+ *   sender's kernel     waits until head >= k - slots, writes slot k's data, its length as the note, then the word
+ *   (release) sender's proxy      finds word k (acquire), fills slot k of the transport's FIFO, and lets the transport
+ *   make progress transport           moves the slot; at the sender it advances the head when the slot's memory is free
+ *   again receiver's proxy    finds slot k in its FIFO (acquire) and stores word k (release)
  *   receiver's kernel   finds word k (acquire), reads the data, stores head = k (release), which the transport looks at
  *
- * A receiver's kernel that finds no word k leaves k as its note: it waits.  Until then what comes is received ahead, and a peer
- * that has left is no error.  From then on it is one.
+ * A receiver's kernel that finds no word k leaves k as its note: it waits.  Until then what comes is received ahead,
+ * and a peer that has left is no error.  From then on it is one.
  *
  * Credits do not pass through the proxy: the kernel reads and writes the very heads that the transport moves.
  */
@@ -101,13 +102,14 @@ hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_li
 void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured);
 /* The states of up to `room` links; gives how many there are.  From any thread. */
 int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room);
-/* "receives from rank 2, channel 0: ready, 5 slots done, head 5, 8 credits, word 4:9f03, note 6, waits for the peer". */
+/* "receives from rank 2, channel 0: ready, 5 slots done, head 5, 8 credits, word 4:9f03, note 6, waits for the
+ * peer". */
 void hk_gpu_proxy_describe(const hk_gpu_proxy_link *l, char *text, size_t bytes);
 /* "2, 5": the ranks for whose data kernels wait; empty: none.  From any thread.  NULL: none. */
 void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes);
 /* The links that wait for a peer or for a connection, each described, after "; "; empty: none. */
 void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes);
-/* Sends what is still to be sent and ends the thread.  Then it closes the links and frees the proxy, unless kernels may still
- * use their memory (`lost`). */
+/* Sends what is still to be sent and ends the thread.  Then it closes the links and frees the proxy, unless kernels may
+ * still use their memory (`lost`). */
 void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost);
 #endif

@@ -92,9 +92,10 @@ static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *m
   hk_status rc = HK_OK;
   hk_link *l = &f->link;
   for (;;) {
-    /* acquire: pairs with the kernel's release, system scope, after the slot's data and its note; the transport, this CPU or
-     * a card that is told to read the memory, comes after it.  A GPU's writes to host memory arrive in order; what it has
-     * written to its own memory is visible to the whole system before the word is, to a card's reads too. */
+    /* acquire: pairs with the kernel's release, system scope, after the slot's data and its note; the transport, this
+     * CPU or a card that is told to read the memory, comes after it.  A GPU's writes to host memory arrive in order;
+     * what it has written to its own memory is visible to the whole system before the word is, to a card's reads
+     * too. */
     uint64_t word = __atomic_load_n(word_of(f), __ATOMIC_ACQUIRE);
     if ((uint32_t)(word >> 32) != (uint32_t)(l->done + 1)) return HK_OK;
     uint32_t bytes = note_of(f);
@@ -112,8 +113,8 @@ out:
   return rc;
 }
 
-/* Tells the transport whether the kernel waits for the next slot.  If not, what comes is received all the same, so that the
- * kernel finds it when it needs it. */
+/* Tells the transport whether the kernel waits for the next slot.  If not, what comes is received all the same, so that
+ * the kernel finds it when it needs it. */
 static void ask(hk_gpu_pumped *f) {
   f->link.waiting = note_of(f) == (uint32_t)(f->link.done + 1) ? HK_LINK_WAITS : HK_LINK_TAKES;
 }
@@ -135,8 +136,8 @@ static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool
       memcpy(data_of(f), from, s->bytes);
     uint64_t word = (uint64_t)(uint32_t)(l->done + 1) << 32 | s->signature;
     /* release: pairs with the kernel's acquire, system scope; the data, which this CPU or a card wrote, is in memory
-     * before.  If that is the GPU's own, the transport has made sure of it (ib_gpu.c).  The kernel gives the credit itself
-     * after its reads: it stores the head that the transport looks at. */
+     * before.  If that is the GPU's own, the transport has made sure of it (ib_gpu.c).  The kernel gives the credit
+     * itself after its reads: it stores the head that the transport looks at. */
     __atomic_store_n(word_of(f), word, __ATOMIC_RELEASE);
     l->done++;
     *moved = true;

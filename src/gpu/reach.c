@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks' GPU memory each rank reaches.  Every rank opens the credits of the others and reads a pattern there; then both
- * ranks of each pair agree, and take the first kind of device links (transport/device_links.h) that reaches. */
+/* Which ranks' GPU memory each rank reaches.  Every rank opens the credits of the others and reads a pattern there;
+ * then both ranks of each pair agree, and take the first kind of device links (transport/device_links.h) that
+ * reaches. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -29,10 +30,9 @@ static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t 
       snprintf(why, why_bytes,
                "it reads wrong data from there: PCI access control (ACS) or an IOMMU is the usual cause");
   if (why[0])
-    HK_WARN(
-        "rank %d on GPU %d: the driver says that rank %d's GPU can be reached, but %s. What they send goes through host "
-        "memory instead",
-        c->rank, c->device, peer, why);
+    HK_WARN("rank %d on GPU %d: the driver says that rank %d's GPU can be reached, but %s. What they send goes through "
+            "host memory instead",
+            c->rank, c->device, peer, why);
 out:
   return rc;
 }
@@ -131,7 +131,8 @@ out:
   return rc;
 }
 
-/* Why memory does not go by file descriptor between the processes of this host; NULL: it does.  The same on all its ranks. */
+/* Why memory does not go by file descriptor between the processes of this host; NULL: it does.  The same on all its
+ * ranks. */
 static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   for (int r = 0; r < c->nranks; r++)
     if (c->peers[r].host == c->peers[c->rank].host && !fact_of(facts, stride, r)->by_fd)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine's topology for the ranks' GPUs: which pairs have NVLink, and what bytes between them cost.  The runtime's rings.c
- * searches the same topology for channels. */
+/* The machine's topology for the ranks' GPUs: which pairs have NVLink, and what bytes between them cost.  The runtime's
+ * rings.c searches the same topology for channels. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -13,8 +13,8 @@ static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int r
   return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
 }
 
-/* The first rank of a process reads the topology for all its ranks.  If it cannot be read, as in some containers, that is no
- * failure. */
+/* The first rank of a process reads the topology for all its ranks.  If it cannot be read, as in some containers, that
+ * is no failure. */
 static void look(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu_world *w = hk_gpu_of(c)->world;
@@ -94,7 +94,8 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
     look(c);
     if (g->world->machine) use_machine(c, seats, rank, find_seats(c, facts, stride, seats, rank));
   }
-  /* All ranks must decide alike, and containers may show each rank a different part of the machine: all use rank 0's prices. */
+  /* All ranks must decide alike, and containers may show each rank a different part of the machine: all use rank 0's
+   * prices. */
   prices[c->rank] = *g->prices;
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, prices, sizeof *prices), out);
   *g->prices = prices[0];

@@ -7,8 +7,8 @@
 #include "../device/host.h"
 #include "gpu.h"
 
-/* The worlds of the process.  They are global because ranks that are threads of a process have nothing else in common when
- * they begin, and because what they share must outlive the rank that leaves first. */
+/* The worlds of the process.  They are global because ranks that are threads of a process have nothing else in common
+ * when they begin, and because what they share must outlive the rank that leaves first. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static hk_gpu_world *worlds;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The walk of one lane through its program: instruction after instruction, round each repeat, wave after wave, and which
- * bytes of a message an operand means on the way. Both executors, the simulator and the verifier walk with it, so they
- * cannot disagree. C and CUDA C read this header alike.
+ * The walk of one lane through its program: instruction after instruction, round each repeat, wave after wave, and
+ * which bytes of a message an operand means on the way. Both executors, the simulator and the verifier walk with it, so
+ * they cannot disagree. C and CUDA C read this header alike.
  *
  * Order: the instructions of a lane in turn; the body of a repeat `count` times, with iteration = 0, 1, ...; at the end
  * of the lane the next wave, until no block has bytes left. If a plan has n channels, the lane of channel c does waves

@@ -27,7 +27,8 @@ double hk_coll_bus_factor(hk_coll c, int n) {
 int hk_coll_alias(hk_coll c, int rank, int n, int root, int block) {
   (void)n; /* which a row of a collective may use */
   switch (c) {
-#define HK_COLL(id, name, reduces, root_, whole, in, out, in_root, out_root, bus, alias, ...) case HK_##id: return alias;
+#define HK_COLL(id, name, reduces, root_, whole, in, out, in_root, out_root, bus, alias, ...)                          \
+  case HK_##id: return alias;
 #include "coll.def"
     case HK_SENDRECV: return -1;
   }

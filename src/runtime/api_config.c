@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives with options of one call (NCCL 2.31).  The options that change only how NCCL's own kernels run are not part of this
- * version: a call that sets one is refused with its name, as a call whose result would not be what was asked for. */
+/* Collectives with options of one call (NCCL 2.31).  The options that change only how NCCL's own kernels run are not
+ * part of this version: a call that sets one is refused with its name, as a call whose result would not be what was
+ * asked for. */
 #include <stdbool.h>
 #include <string.h>
 #include "../base/status.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's device API from the host's side.  Kernels of users cannot communicate yet (docs/status.md): no communicator supports
- * the device API, one-sided operations, multimem or CFT, and ncclCommQueryProperties says so.  Load/store (LSA) teams have one
- * rank each.  What needs more is refused with the reason. */
+/* NCCL's device API from the host's side.  Kernels of users cannot communicate yet (docs/status.md): no communicator
+ * supports the device API, one-sided operations, multimem or CFT, and ncclCommQueryProperties says so.  Load/store
+ * (LSA) teams have one rank each.  What needs more is refused with the reason. */
 #include <string.h>
 #include "../base/status.h"
 #include "../base/thread.h"

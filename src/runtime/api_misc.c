@@ -150,8 +150,8 @@ HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t wi
 }
 
 /* ---- addresses in windows ----
- * For loads and stores of device code.  No communicator supports that yet (api_device.c): a rank gets the addresses of its own
- * memory; those of other ranks are NULL, as with NCCL for a rank that loads and stores do not reach. */
+ * For loads and stores of device code.  No communicator supports that yet (api_device.c): a rank gets the addresses of
+ * its own memory; those of other ranks are NULL, as with NCCL for a rank that loads and stores do not reach. */
 
 static hk_status check_window(const char *who, ncclWindow_t win, const void *out, hk_registration **found) {
   *found = (hk_registration *)(void *)win;

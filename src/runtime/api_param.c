@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parameter table, for programs: by key (the environment variable's name) or by a handle of it.  From any thread. */
+/* The parameter table, for programs: by key (the environment variable's name) or by a handle of it.  From any
+ * thread. */
 #include <inttypes.h>
 #include <string.h>
 #include "../base/param.h"

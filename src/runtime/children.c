@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Children of a communicator: who their members are, and how a member that fails, or has another list, ends the making. */
 #include "children.h"
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +9,9 @@
 #include "story.h"
 
 /* ---- lists of excluded ranks ----
- * The members of a shrink compute each other's new ranks from the list that each was given.  With lists that differ they would
- * wait for each other in vain, so each rank announces its list to the parent's ranks, and the end of its shrink. */
+ * The members of a shrink compute each other's new ranks from the list that each was given.  With lists that differ
+ * they would wait for each other in vain, so each rank announces its list to the parent's ranks, and the end of its
+ * shrink. */
 enum {
   HASH_DIGITS = 16,
   WORDS_AT = HASH_DIGITS + 1, /* before them: a hash of the whole list, and a space */
@@ -34,7 +36,8 @@ typedef struct hk_attempts {
   uint32_t n;
 } hk_attempts;
 
-/* A rank's failure in making a child.  The text: '#', the child's key, a space, two letters (see note_failure), the words. */
+/* A rank's failure in making a child.  The text: '#', the child's key, a space, two letters (see note_failure), the
+ * words. */
 typedef struct hk_child_failure {
   struct hk_child_failure *next;
   int rank;
@@ -154,7 +157,8 @@ static void begin_shrink(hk_children_watch *w) {
   announce(parent, &e);
 }
 
-/* The notice of a member that stays, by our list, and whose list is not `than`: of the lowest such rank.  Under the lock. */
+/* The notice of a member that stays, by our list, and whose list is not `than`: of the lowest such rank.  Under the
+ * lock. */
 static const hk_notice *lowest_notice(const hk_init *how, const char *than) {
   const hk_notice *low = NULL;
   for (const hk_notice *n = how->parent->order.notices; n; n = n->next) {
@@ -172,8 +176,8 @@ static int ranks_with(ncclComm_t parent, const char *list) {
   return ranks;
 }
 
-/* The verdict: for each list that it is about its hash and the number of the attempt, then the words.  All members count the
- * attempts alike, so that the next ones have equal numbers.  Under the lock. */
+/* The verdict: for each list that it is about its hash and the number of the attempt, then the words.  All members
+ * count the attempts alike, so that the next ones have equal numbers.  Under the lock. */
 static void pronounce(hk_children_watch *w, const hk_notice *low, const hk_notice *other) {
   const hk_init *how = w->how;
   size_t bytes = sizeof w->verdict,
@@ -205,8 +209,8 @@ static bool takes_verdict(hk_children_watch *w, const char *verdict) {
   return true;
 }
 
-/* Sets the verdict where there is one: at once where another member has given it; else when lists have differed for so long, in
- * nanoseconds, that no news is under way that would show that they do not. */
+/* Sets the verdict where there is one: at once where another member has given it; else when lists have differed for so
+ * long, in nanoseconds, that no news is under way that would show that they do not. */
 static void judge(hk_children_watch *w, uint64_t long_ns) {
   ncclComm_t parent = w->how->parent;
   if (w->verdict[0] || !w->attempt) return;
@@ -238,9 +242,10 @@ static bool parent_is_over(const hk_children_watch *w) {
 }
 
 /* ---- failures ----
- * A rank that fails in making a child may have no link with those that wait for it, or none in which they wait.  It reports the
- * failure over the parent's overlay, which leaves the parent as it is.  A rank that fails because of another one reports what it
- * knows, so that those that wait for it end, too.  Members collect these notices for a short time and take the strongest. */
+ * A rank that fails in making a child may have no link with those that wait for it, or none in which they wait.  It
+ * reports the failure over the parent's overlay, which leaves the parent as it is.  A rank that fails because of
+ * another one reports what it knows, so that those that wait for it end, too.  Members collect these notices for a
+ * short time and take the strongest. */
 enum { OWN = 'o', CAUSED = 'c', BEFORE = 'b', AFTER = 'a' };
 static const uint64_t GRACE_NS = 200000000u;
 
@@ -251,8 +256,8 @@ static bool is_member(const hk_children_watch *w, int rank) {
   return false;
 }
 
-/* The letters of the notice if it is about this child and ends it here, else NULL.  A split that a rank leaves before its members
- * are known is over for all ranks. */
+/* The letters of the notice if it is about this child and ends it here, else NULL.  A split that a rank leaves before
+ * its members are known is over for all ranks. */
 static const char *ends_child(const hk_children_watch *w, const hk_child_failure *f) {
   size_t key = strlen(w->key);
   const char *letters = f->text + 1 + key + 1;
@@ -260,7 +265,8 @@ static const char *ends_child(const hk_children_watch *w, const hk_child_failure
   return (letters[1] == BEFORE && !w->how->exclude) || is_member(w, f->rank) ? letters : NULL;
 }
 
-/* The strongest notice: a rank's failure of its own, then the lowest rank's.  The words into `words`; false: there is none. */
+/* The strongest notice: a rank's failure of its own, then the lowest rank's.  The words into `words`; false: there is
+ * none. */
 static bool find_failure(const hk_children_watch *w, bool *own, char words[HK_EVENT_TEXT]) {
   ncclComm_t parent = w->how->parent;
   int rank = -1;

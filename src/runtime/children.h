@@ -25,12 +25,13 @@ void hk_children_watch_begin(hk_children_watch *w, ncclComm_t c, const hk_init *
 /* Gives rc, or the cause of it if that is known here.  Reports this rank's failure to the members that wait for it. */
 hk_status hk_children_watch_end(hk_children_watch *w, hk_status rc);
 
-/* For each child of a parent, in the order of the calls: gives it its turn. `how` may be of an init without a parent. */
+/* For each child of a parent, in the order of the calls: gives it its turn. `how` may be of an init without a
+ * parent. */
 void hk_children_enter(hk_init *how);
 /* The child is there, or has failed. */
 void hk_children_leave(ncclComm_t parent);
-/* Instead of making the child, for which this rank lacks something: the thread's error says what. The members get it as this
- * rank's failure, and the child's number is used up here as it is there. Leaves the parent. */
+/* Instead of making the child, for which this rank lacks something: the thread's error says what. The members get it as
+ * this rank's failure, and the child's number is used up here as it is there. Leaves the parent. */
 void hk_children_refuse(const hk_init *how);
 
 /* The parent has failed, on this rank or another one of this host, and was not revoked. */
@@ -39,10 +40,11 @@ bool hk_children_parent_failed(ncclComm_t parent);
 hk_status hk_children_turn(const hk_init *how);
 /* Finds the members and joins them; sets the new rank and size.  A rank without color has size 0. */
 hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o);
-/* The allgather among the parent's ranks with which a split or growth begins.  It ends early if another rank fails in making the
- * child. */
+/* The allgather among the parent's ranks with which a split or growth begins.  It ends early if another rank fails in
+ * making the child. */
 hk_status hk_children_exchange(hk_children_watch *w, void *rows, size_t row_bytes);
-/* grow.c: joins on a rank of the parent.  HK_ERR_USAGE if the ranks give different sizes, or if not exactly one has an id. */
+/* grow.c: joins on a rank of the parent.  HK_ERR_USAGE if the ranks give different sizes, or if not exactly one has an
+ * id. */
 hk_status hk_children_grow(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o);
 /* On the service thread: another rank is in a shrink, or has failed in making a child. */
 void hk_children_heard(ncclComm_t parent, const hk_event *e);

@@ -22,7 +22,8 @@ typedef struct hk_plans {
   size_t scratch_bytes;
 } hk_plans;
 
-/* Writes the plan and the launch arguments of a collective; both are valid until the next call of the same collective. */
+/* Writes the plan and the launch arguments of a collective; both are valid until the next call of the same
+ * collective. */
 hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch);
 /* Equal calls have equal signatures on all ranks; never 0. */
 uint32_t hk_choose_signature(const hk_call *op);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Calls that do not match: which rank differs from most, and both calls in words. */
 #include "mismatch.h"
 #include <stdlib.h>
 #include <string.h>
@@ -104,8 +105,8 @@ static bool take_voice(ncclComm_t c, hk_voice *v, int rank, uint64_t operation, 
   return true;
 }
 
-/* Asks all ranks, in their order, and again those that are on their way; gives the number of those that called something as
- * this operation. */
+/* Asks all ranks, in their order, and again those that are on their way; gives the number of those that called
+ * something as this operation. */
 static int gather(ncclComm_t c, uint64_t operation, const hk_call *call, int peer, hk_voice *v) {
   uint64_t now = hk_now_ns(), until = now + asking_ns, late = now + coming_ns;
   int n = 0, coming, asked = c->nranks < VOICES ? c->nranks : VOICES;
@@ -208,8 +209,8 @@ void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
 }
 
 /* ---- calls on a GPU ----
- * Its messages do not carry the operation's number: a captured graph may be replayed. So the first of the last operations as
- * which the two ranks called different things is the one. */
+ * Its messages do not carry the operation's number: a captured graph may be replayed. So the first of the last
+ * operations as which the two ranks called different things is the one. */
 
 /* This rank's operation k, from its board: the calling thread may be in the next call. */
 static bool own_call(ncclComm_t c, uint64_t k, hk_call *call) {
@@ -272,8 +273,8 @@ static int gather_sizes(ncclComm_t c, size_t bytes, uint64_t until, hk_voice *v)
   return n;
 }
 
-/* Of the two, the one whose transfers have another size than most ranks', which may only be on their way; the sender where that
- * does not tell. */
+/* Of the two, the one whose transfers have another size than most ranks', which may only be on their way; the sender
+ * where that does not tell. */
 static int odd_transfer(ncclComm_t c, int sender, size_t bytes) {
   hk_voice *v = malloc(VOICES * sizeof *v);
   uint64_t now = hk_now_ns(), late = now + coming_ns;
@@ -306,8 +307,8 @@ void hk_mismatch_transfer(ncclComm_t c, const hk_call *call, size_t bytes, uint3
   else
     snprintf(
         text, sizeof text,
-        "rank %d sends a message of another size (a piece of %u bytes came) than the %zu bytes that rank %d receives in "
-        "%s: make count and type of the ncclSend and the ncclRecv equal",
+        "rank %d sends a message of another size (a piece of %u bytes came) than the %zu bytes that rank %d receives "
+        "in %s: make count and type of the ncclSend and the ncclRecv equal",
         call->root, piece, bytes, c->rank, what);
   hk_comm_blame(c, HK_EVENT_VERDICT, odd, HK_ERR_USAGE, text);
 }
@@ -315,7 +316,8 @@ void hk_mismatch_transfer(ncclComm_t c, const hk_call *call, size_t bytes, uint3
 /* ---- ranks that only send ---- */
 
 bool hk_mismatch_compare(ncclComm_t c, const hk_call *call) {
-  /* Where ranks disagree there are two neighbours that do; the others are there for ranks that disagree in large groups. */
+  /* Where ranks disagree there are two neighbours that do; the others are there for ranks that disagree in large
+   * groups. */
   const int some[] = {c->rank + 1, c->rank + c->nranks - 1, 0, c->nranks - 1, c->nranks / 2};
   uint64_t operation = c->order.sequence, until = hk_now_ns() + compare_ns;
   hk_wait_env env = {.spins = 0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Ranks that disagree about a call.  The rank that finds it asks what all ranks called, names those that differ from most, and
- * shows both calls; its verdict ends the operation everywhere (story.h).
+ * Ranks that disagree about a call.  The rank that finds it asks what all ranks called, names those that differ from
+ * most, and shows both calls; its verdict ends the operation everywhere (story.h).
  */
 #ifndef HK_RUNTIME_MISMATCH_H
 #define HK_RUNTIME_MISMATCH_H
@@ -14,9 +14,9 @@ typedef struct hk_voice {
   char call[160];
 } hk_voice;
 
-/* Sorts out who differs.  Gives the index of the lowest rank that differs from most ranks, and of one of those in *right; where
- * no call has most voices, or two ranks are all, *right is the voice of the lowest rank and the result the lowest that differs
- * from it.  -1 where all agree. */
+/* Sorts out who differs.  Gives the index of the lowest rank that differs from most ranks, and of one of those in
+ * *right; where no call has most voices, or two ranks are all, *right is the voice of the lowest rank and the result
+ * the lowest that differs from it.  -1 where all agree. */
 int hk_mismatch_odd(const hk_voice *v, int n, int *right);
 /* The verdict in words; `odd` as above. */
 void hk_mismatch_tell(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes);
@@ -31,8 +31,8 @@ void hk_mismatch_message(ncclComm_t c, int peer);
 bool hk_mismatch_look_back(ncclComm_t c);
 /* This rank receives `bytes` in `call`, and a piece of `piece` bytes came that belongs to a message of another size. */
 void hk_mismatch_transfer(ncclComm_t c, const hk_call *call, size_t bytes, uint32_t piece);
-/* Asks some ranks whether they are in this rank's call, and waits for them for a moment; false where one is in another, which
- * then is as above. */
+/* Asks some ranks whether they are in this rank's call, and waits for them for a moment; false where one is in another,
+ * which then is as above. */
 bool hk_mismatch_compare(ncclComm_t c, const hk_call *call);
 /* Looks at the boards of this host: true where a rank is in another call than this one, which then is as above. */
 bool hk_mismatch_look(ncclComm_t c);

@@ -28,17 +28,16 @@ static void look_at(ncclComm_t c, const hk_link *l, int peer, bool p2p) {
   unsigned n = unread(l, &bytes);
   if (n && p2p)
     HK_WARN(
-        "communicator %016llx%s%s: rank %d of %d destroys it with %zu bytes (%u messages or pieces) that rank %d sent and "
-        "no ncclRecv here took: give each ncclSend its ncclRecv",
+        "communicator %016llx%s%s: rank %d of %d destroys it with %zu bytes (%u messages or pieces) that rank %d sent "
+        "and no ncclRecv here took: give each ncclSend its ncclRecv",
         (unsigned long long)hk_bootstrap_comm_id(c->bootstrap), c->options.name[0] ? " " : "", c->options.name, c->rank,
         c->nranks, bytes, n, peer);
   else if (n)
-    HK_WARN(
-        "communicator %016llx%s%s: rank %d of %d destroys it with %zu bytes (%u messages) that rank %d sent in a collective "
-        "operation and that none here took: the last of %llu operations, or one before it, was called differently on the "
-        "two ranks (another root?)",
-        (unsigned long long)hk_bootstrap_comm_id(c->bootstrap), c->options.name[0] ? " " : "", c->options.name, c->rank,
-        c->nranks, bytes, n, peer, (unsigned long long)c->order.sequence);
+    HK_WARN("communicator %016llx%s%s: rank %d of %d destroys it with %zu bytes (%u messages) that rank %d sent in a "
+            "collective operation and that none here took: the last of %llu operations, or one before it, was called "
+            "differently on the two ranks (another root?)",
+            (unsigned long long)hk_bootstrap_comm_id(c->bootstrap), c->options.name[0] ? " " : "", c->options.name,
+            c->rank, c->nranks, bytes, n, peer, (unsigned long long)c->order.sequence);
 }
 
 /* A link of shared memory that this rank never used has what its peer wrote all the same. */
@@ -53,7 +52,8 @@ static void search(ncclComm_t c, const hk_link_key *key, int transport) {
   if (s->transport->close) s->transport->close(&l);
 }
 
-/* A connection carries both directions: what came on one that this rank only sent on, or did not take, is still in it. */
+/* A connection carries both directions: what came on one that this rank only sent on, or did not take, is still in
+ * it. */
 static void open_receivers(ncclComm_t c) {
   hk_wired_link *l;
   for (int r = 0; r < c->nranks; r++) {

@@ -340,9 +340,10 @@ bool hk_watch_left(ncclComm_t c, const hk_call *call, int rank) {
   return true;
 }
 
-/* A rank that destroyed its communicator makes no call any more.  What it wrote into shared memory before its goodbye can
- * be seen once the goodbye is: a wait that was there at one look and still is at the next has looked for it in vain.  What
- * it sent over a network may come later, though not after the time in which a silent host counts as dead. */
+/* A rank that destroyed its communicator makes no call any more.  What it wrote into shared memory before its goodbye
+ * can be seen once the goodbye is: a wait that was there at one look and still is at the next has looked for it in
+ * vain.  What it sent over a network may come later, though not after the time in which a silent host counts as
+ * dead. */
 static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, int n, uint64_t waited_ns) {
   int left = -1;
   for (int i = 0; i < n && left < 0; i++)

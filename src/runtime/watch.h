@@ -14,8 +14,8 @@ static inline void hk_watch_post(ncclComm_t c, const hk_call *call, uint32_t sig
   hk_board_put(c->order.board, c->order.sequence, call->count, signature | (uint64_t)(uint32_t)call->root << 32,
                call->coll | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16);
 }
-/* The next operation, which this rank has put on a stream. `traceable`: it is known which one of all ranks' operations it is;
- * after the capture of a graph, which may be replayed, it is not. */
+/* The next operation, which this rank has put on a stream. `traceable`: it is known which one of all ranks' operations
+ * it is; after the capture of a graph, which may be replayed, it is not. */
 void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable);
 /* It is over. */
 static inline void hk_watch_over(ncclComm_t c) {
@@ -27,12 +27,13 @@ void hk_watch_transfer(ncclComm_t c, const hk_call *call);
 /* hk_bootstrap_options.report. */
 void hk_watch_report(void *comm, hk_activity *out);
 
-/* This rank's newest operation in words, and those ranks that have begun more or fewer, as "; rank 3 is in ...". From any thread;
- * asks for about a second at most. */
+/* This rank's newest operation in words, and those ranks that have begun more or fewer, as "; rank 3 is in ...". From
+ * any thread; asks for about a second at most. */
 void hk_watch_apart(ncclComm_t c, char *newest, size_t newest_bytes, char *others, size_t others_bytes);
 /* What a rank does.  Blocks for at most about patience_ns. */
 hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience_ns, hk_activity *out);
-/* The same, where it is known with that operation as its newest: from its board, if this host has it.  False: no answer. */
+/* The same, where it is known with that operation as its newest: from its board, if this host has it.  False: no
+ * answer. */
 bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patience_ns, hk_activity *out);
 /* The signature of the rank's call as that operation; 0: it is not there yet, or too far ahead to know. */
 uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation);

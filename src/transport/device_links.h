@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Links between GPUs.  What hk_transport (transport.h) is for ranks on host memory, hk_device_links is for ranks whose
- * kernels fill and read the slots: it gives the memory in which both kernels meet, and says what that memory can do.  The
- * layout of that memory belongs to the kernels' side (src/gpu/ends.c, kernels/cuda/work.h).
+ * kernels fill and read the slots: it gives the memory in which both kernels meet, and says what that memory can do.
+ * The layout of that memory belongs to the kernels' side (src/gpu/ends.c, kernels/cuda/work.h).
  *
- * A new one is one file in src/transport/cuda and one line in registry.def.  For each peer the first one of that list whose
- * `reachable` is true is taken.
+ * A new one is one file in src/transport/cuda and one line in registry.def.  For each peer the first one of that list
+ * whose `reachable` is true is taken.
  */
 #ifndef HK_TRANSPORT_DEVICE_LINKS_H
 #define HK_TRANSPORT_DEVICE_LINKS_H
@@ -13,8 +13,8 @@
 #include "cuda/share.h"
 #include "transport.h"
 
-/* What two ranks have found out about each other's GPU memory: the lesser of both ranks' results, so that both ranks of a pair
- * decide alike. */
+/* What two ranks have found out about each other's GPU memory: the lesser of both ranks' results, so that both ranks of
+ * a pair decide alike. */
 typedef enum hk_device_reach {
   HK_REACH_NONE,
   HK_REACH_NO_FILE, /* memory does not go there by file descriptor; a driver's handle may be accepted */
@@ -57,13 +57,15 @@ enum {
 /* All memory is the receiver's.  The three that make memory are NULL together for HK_DEVICE_PUMPED. */
 typedef struct hk_device_links {
   const char *name;
-  /* Can links to `peer` be made this way?  If not, `why` gets the reason in words.  A pure function of what both ranks know. */
+  /* Can links to `peer` be made this way?  If not, `why` gets the reason in words.  A pure function of what both ranks
+   * know. */
   bool (*reachable)(const hk_device_env *e, int peer, char *why, size_t why_bytes);
   unsigned (*properties)(const hk_device_env *e, int peer); /* HK_DEVICE_* */
   /* Both ranks are threads of one process: memory for `receiver`, whose first `zeroed` bytes are zeros.  Undone by the
    * device's `release`. */
   hk_status (*alloc)(struct hk_device *receiver, size_t bytes, size_t zeroed, hk_memory *out);
-  /* Ranks of two processes: the receiver makes memory and the offer by which the sender opens it.  Undone by hk_share_drop. */
+  /* Ranks of two processes: the receiver makes memory and the offer by which the sender opens it.  Undone by
+   * hk_share_drop. */
   hk_status (*make)(const hk_device_env *e, size_t bytes, size_t zeroed, hk_shared *out, hk_share_offer *offer);
   hk_status (*open)(const hk_device_env *e, int peer, const hk_share_offer *offer, hk_shared *out);
 } hk_device_links;

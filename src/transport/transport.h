@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A transport makes links.  A new one is one file and one line in registry.def.  For each peer the first transport of that
- * list whose `reachable` is true is taken.
+ * A transport makes links.  A new one is one file and one line in registry.def.  For each peer the first transport of
+ * that list whose `reachable` is true is taken.
  */
 #ifndef HK_TRANSPORT_TRANSPORT_H
 #define HK_TRANSPORT_TRANSPORT_H
@@ -33,10 +33,10 @@ typedef struct hk_transport_env {
   const hk_peer *peers;  /* [nranks]; only [rank] is filled before `join` */
   const hk_wait_env *wait;
   struct hk_service *service;
-  /* Opens a data connection to `peer`: an authenticated, nonblocking TCP socket.  Blocks for about one round trip, because
-   * the peer's service thread answers, whatever its ranks do.  `at` (may be NULL) is one of the peer's interface addresses to
-   * connect to; its port is filled in.  If it does not answer soon, the addresses that the bootstrap knows are tried too.  Tags
-   * are the transport's to choose: one connection for each tag and direction. */
+  /* Opens a data connection to `peer`: an authenticated, nonblocking TCP socket.  Blocks for about one round trip,
+   * because the peer's service thread answers, whatever its ranks do.  `at` (may be NULL) is one of the peer's
+   * interface addresses to connect to; its port is filled in.  If it does not answer soon, the addresses that the
+   * bootstrap knows are tried too.  Tags are the transport's to choose: one connection for each tag and direction. */
   hk_status (*dial)(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd);
   /* Takes the connection that `peer` opened with `tag`; -1 if it has not arrived yet. */
   int (*take)(void *arg, int peer, uint64_t tag);
@@ -70,8 +70,8 @@ typedef struct hk_transport_state {
 
 /* A question to a rank of another process, and its answer.  The runtime defines the bytes. */
 enum { HK_QUESTION_BYTES = 128, HK_REASON_BYTES = 160 };
-/* `payload` is the question and becomes the answer; false refuses it and says why in `reason`.  `fd` comes with it, -1: none;
- * it stays the caller's.  Runs on the service thread of the process, whatever its ranks do. */
+/* `payload` is the question and becomes the answer; false refuses it and says why in `reason`.  `fd` comes with it, -1:
+ * none; it stays the caller's.  Runs on the service thread of the process, whatever its ranks do. */
 typedef bool hk_answer(void *arg, void *payload, int fd, char reason[HK_REASON_BYTES]);
 
 /* The state goes first to each function.  A slot that may be NULL says so. */
@@ -87,8 +87,8 @@ typedef struct hk_transport {
   bool (*multicast)(hk_transport_state *s);
   /* Fills one end of a link; the peer opens the other end, in any order.  The link's state may be CONNECTING. */
   hk_status (*open)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
-  /* Moves what can be moved on pumped links, never blocks; *moved is set if anything moved.  NULL: the two ends of a link share
-   * memory, so that a slot is there for the receiver when the sender has published it. */
+  /* Moves what can be moved on pumped links, never blocks; *moved is set if anything moved.  NULL: the two ends of a
+   * link share memory, so that a slot is there for the receiver when the sender has published it. */
   hk_status (*progress)(hk_transport_state *s, bool *moved);
   /* Sleeps until there may be something to move, or about a millisecond.  NULL: there is nothing to sleep on. */
   void (*sleep)(hk_transport_state *s);
@@ -96,8 +96,8 @@ typedef struct hk_transport {
   const void *(*resolve)(hk_transport_state *s, hk_link *link, const hk_ref *ref, size_t bytes);
   /* Sender: the reference for [data, data + bytes); false if the memory cannot be shared.  NULL: always false. */
   bool (*refer)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
-  /* The user has registered this host memory (`there`), or ends the registration (no operation uses it then): messages may be
-   * sent from it without a copy.  From any thread.  NULL: it makes no difference. */
+  /* The user has registered this host memory (`there`), or ends the registration (no operation uses it then): messages
+   * may be sent from it without a copy.  From any thread.  NULL: it makes no difference. */
   void (*memory)(hk_transport_state *s, void *base, size_t bytes, bool there);
   /* Receiver: hk_link_offer.  NULL: no link's place_min is ever above 0. */
   void (*offer)(hk_transport_state *s, hk_link *link, uint64_t k, void *to, uint32_t bytes);
@@ -110,18 +110,18 @@ typedef struct hk_transport {
   void (*close)(hk_link *link);
   void (*detach)(hk_transport_state *s);
 
-  /* What a transport may offer to the ranks of a host beside links: each slot may be NULL, and the first transport that offers
-   * it is used.  Valid from `join` to `detach`. */
+  /* What a transport may offer to the ranks of a host beside links: each slot may be NULL, and the first transport that
+   * offers it is used.  Valid from `join` to `detach`. */
 
-  /* For hk_wait_env.shared_failure: one word for all ranks of the communicator on this host.  NULL result: this rank shares no
-   * memory with others. */
+  /* For hk_wait_env.shared_failure: one word for all ranks of the communicator on this host.  NULL result: this rank
+   * shares no memory with others. */
   _Atomic(int) *(*failure_word)(hk_transport_state *s);
   /* The board of a rank of this host; only the rank itself posts on it.  NULL result: its board cannot be read here. */
   hk_board *(*board)(hk_transport_state *s, int rank);
   /* The claims of this host's ranks.  NULL result: none. */
   hk_claims *(*claims)(hk_transport_state *s);
-  /* The next five go together.  Why processes of this host cannot get each other's files; NULL result: they can.  The same on
-   * all ranks of a host. */
+  /* The next five go together.  Why processes of this host cannot get each other's files; NULL result: they can.  The
+   * same on all ranks of a host. */
   const char *(*no_files)(const hk_transport_state *s);
   /* The file of a region (device/host.h) of a rank of another process, for the caller to map and close. */
   hk_status (*file)(hk_transport_state *s, int peer, uint64_t region, int *fd, size_t *bytes);

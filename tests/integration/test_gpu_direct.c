@@ -228,13 +228,17 @@ static void write_machine(void) {
       "<pci busid=\"0000:10:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
       "<gpu dev=\"0\" sm=\"90\" rank=\"0\" gdr=\"1\"/></pci>\n"
       "<pci keep=\"1\" busid=\"0000:20:00.0\" class=\"0x020700\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
-      "<nic><net keep=\"1\" name=\"fake1\" dev=\"41\" speed=\"100000\" port=\"1\" guid=\"0x1\" maxconn=\"1024\" gdr=\"1\"/></nic></pci>\n"
+      "<nic>"
+      "<net keep=\"1\" name=\"fake1\" dev=\"41\" speed=\"100000\" port=\"1\" guid=\"0x1\" maxconn=\"1024\" gdr=\"1\"/>"
+      "</nic></pci>\n"
       "</pci></cpu>\n"
       "<cpu numaid=\"1\" affinity=\"2\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"143\">\n"
       "<pci busid=\"0000:11:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
       "<gpu dev=\"1\" sm=\"90\" rank=\"1\" gdr=\"1\"/></pci>\n"
       "<pci keep=\"1\" busid=\"0000:21:00.0\" class=\"0x020700\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">\n"
-      "<nic><net keep=\"1\" name=\"fake0\" dev=\"40\" speed=\"100000\" port=\"1\" guid=\"0x2\" maxconn=\"1024\" gdr=\"1\"/></nic></pci>\n"
+      "<nic>"
+      "<net keep=\"1\" name=\"fake0\" dev=\"40\" speed=\"100000\" port=\"1\" guid=\"0x2\" maxconn=\"1024\" gdr=\"1\"/>"
+      "</nic></pci>\n"
       "</cpu>\n</system>\n");
   char path[600];
   snprintf(path, sizeof path, "%s/machine.xml", scratch_folder);

@@ -127,12 +127,12 @@ START_TEST(ring_orders) {
     snprintf(path, sizeof path, "%s/graph.xml", dir);
     FILE *f = fopen(path, "w");
     ck_assert_ptr_nonnull(f);
-    fputs(
-        "<graphs version=\"1\"><graph id=\"0\" pattern=\"4\" crossnic=\"0\" nchannels=\"2\" speedintra=\"40\" speedinter=\"0\" "
-        "latencyinter=\"0\" typeintra=\"NVL\" typeinter=\"LOC\" samechannels=\"0\">"
-        "<channel><gpu dev=\"3\"/><gpu dev=\"1\"/><gpu dev=\"2\"/><gpu dev=\"0\"/></channel>"
-        "<channel><gpu dev=\"2\"/><gpu dev=\"1\"/><gpu dev=\"3\"/><gpu dev=\"0\"/></channel></graph></graphs>\n",
-        f);
+    fputs("<graphs version=\"1\"><graph id=\"0\" pattern=\"4\" crossnic=\"0\" nchannels=\"2\" speedintra=\"40\" "
+          "speedinter=\"0\" "
+          "latencyinter=\"0\" typeintra=\"NVL\" typeinter=\"LOC\" samechannels=\"0\">"
+          "<channel><gpu dev=\"3\"/><gpu dev=\"1\"/><gpu dev=\"2\"/><gpu dev=\"0\"/></channel>"
+          "<channel><gpu dev=\"2\"/><gpu dev=\"1\"/><gpu dev=\"3\"/><gpu dev=\"0\"/></channel></graph></graphs>\n",
+          f);
     ck_assert_int_eq(fclose(f), 0);
     setenv("NCCL_GRAPH_FILE", path, 1);
   }

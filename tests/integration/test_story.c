@@ -352,9 +352,9 @@ static ncclResult_t other_size(ncclComm_t c, int rank, int n) {
 }
 START_TEST(transfer_sizes) {
   play((scene){2, other_size, _i, false});
-  expect(
-      2, -1, ncclInvalidUsage,
-      "rank 0 sends a message of another size (a piece of 64 bytes came) than the 32 bytes that rank 1 receives in Recv from(32 x");
+  expect(2, -1, ncclInvalidUsage,
+         "rank 0 sends a message of another size (a piece of 64 bytes came) than the 32 bytes that rank 1 receives in "
+         "Recv from(32 x");
 }
 END_TEST
 

@@ -262,23 +262,24 @@ START_TEST(virtual_machine_with_a_file) {
   load_fakes(&m);
   hk_topo *seen = detect(HK_DETECT_DRIVERS), *t;
   ck_remarked(seen, "5 PCI devices show no link speed");
-  fm_file(
-      "file.xml",
-      "<system version=\"1\">\n"
-      "  <cpu numaid=\"0\" affinity=\"0000000f\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"85\">\n"
-      "    <pci busid=\"ffff:ff:01.0\" class=\"0x060400\" link_speed=\"8 GT/s\" link_width=\"16\">\n"
-      "      <pci busid=\"0000:10:1c.0\" class=\"0x030200\" link_speed=\"8 GT/s\" link_width=\"16\"/>\n"
-      "      <pci busid=\"0000:10:1d.0\" class=\"0x030200\" link_speed=\"8 GT/s\" link_width=\"16\"/>\n"
-      "    </pci>\n"
-      "  </cpu>\n"
-      "  <cpu numaid=\"1\" affinity=\"000000f0\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"85\">\n"
-      "    <pci busid=\"ffff:ff:02.0\" class=\"0x060400\" link_speed=\"8 GT/s\" link_width=\"16\">\n"
-      "      <pci busid=\"0000:90:1c.0\" class=\"0x030200\" link_speed=\"8 GT/s\" link_width=\"16\"/>\n"
-      "      <pci busid=\"0000:90:1d.0\" class=\"0x030200\" link_speed=\"8 GT/s\" link_width=\"16\"/>\n"
-      "      <pci busid=\"0000:90:1b.0\" class=\"0x020000\" link_speed=\"8 GT/s\" link_width=\"16\"/>\n"
-      "    </pci>\n"
-      "  </cpu>\n"
-      "</system>\n");
+  fm_file("file.xml",
+          "<system version=\"1\">\n"
+          "  <cpu numaid=\"0\" affinity=\"0000000f\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" "
+          "modelid=\"85\">\n"
+          "    <pci busid=\"ffff:ff:01.0\" class=\"0x060400\" link_speed=\"8 GT/s\" link_width=\"16\">\n"
+          "      <pci busid=\"0000:10:1c.0\" class=\"0x030200\" link_speed=\"8 GT/s\" link_width=\"16\"/>\n"
+          "      <pci busid=\"0000:10:1d.0\" class=\"0x030200\" link_speed=\"8 GT/s\" link_width=\"16\"/>\n"
+          "    </pci>\n"
+          "  </cpu>\n"
+          "  <cpu numaid=\"1\" affinity=\"000000f0\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" "
+          "modelid=\"85\">\n"
+          "    <pci busid=\"ffff:ff:02.0\" class=\"0x060400\" link_speed=\"8 GT/s\" link_width=\"16\">\n"
+          "      <pci busid=\"0000:90:1c.0\" class=\"0x030200\" link_speed=\"8 GT/s\" link_width=\"16\"/>\n"
+          "      <pci busid=\"0000:90:1d.0\" class=\"0x030200\" link_speed=\"8 GT/s\" link_width=\"16\"/>\n"
+          "      <pci busid=\"0000:90:1b.0\" class=\"0x020000\" link_speed=\"8 GT/s\" link_width=\"16\"/>\n"
+          "    </pci>\n"
+          "  </cpu>\n"
+          "</system>\n");
   ck_assert_msg(hk_topo_read_xml_over(&t, scratch_path("file.xml"), seen, NULL, NULL) == HK_OK, "%s", hk_last_error());
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_GPU), 4);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_PCI), 2);

@@ -226,7 +226,8 @@ START_TEST(damaged_graphs) {
   static const char good[] =
       "<graphs version=\"1\">\n <graph id=\"0\" pattern=\"4\" crossnic=\"0\" nchannels=\"2\" speedintra=\"12\" "
       "speedinter=\"12\" typeintra=\"PIX\" typeinter=\"PHB\" samechannels=\"0\">\n"
-      "  <channel>\n<net dev=\"0\"/>\n<gpu dev=\"0\"/>\n<gpu dev=\"1\"/>\n<gpu dev=\"2\"/>\n<net dev=\"0\"/>\n</channel>\n"
+      "  <channel>\n<net dev=\"0\"/>\n<gpu dev=\"0\"/>\n<gpu dev=\"1\"/>\n<gpu dev=\"2\"/>\n<net dev=\"0\"/>\n"
+      "</channel>\n"
       "  <channel>\n<gpu dev=\"2\"/>\n<gpu dev=\"1\"/>\n<gpu dev=\"0\"/>\n</channel>\n </graph>\n</graphs>\n";
   hk_cluster *c;
   uint32_t nodes[3];

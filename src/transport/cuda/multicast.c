@@ -51,8 +51,8 @@ typedef struct offer {
   uint64_t object, left; /* regions (device/host.h) of what processes open; 0: there is one process */
 } offer;
 
-/* A step that each rank takes: true if all could.  What a rank writes to *m in it, the others of its process see after it.
- * *o becomes rank 0's. */
+/* A step that each rank takes: true if all could.  What a rank writes to *m in it, the others of its process see after
+ * it. *o becomes rank 0's. */
 static hk_status all_could(const hk_device_env *e, hk_status mine, offer *o, bool *all) {
   offer offers[HK_MULTICAST_RANKS] = {{0}};
   const int rank = e->env->rank;
@@ -171,8 +171,8 @@ void hk_multicast_leave(hk_multicast *m) {
 
 enum { PATIENCE_S = 2 };
 
-/* Kernels of other processes may still store signals in this one's memory, for which no rank waits any more.  A process that
- * has died reports nothing. */
+/* Kernels of other processes may still store signals in this one's memory, for which no rank waits any more.  A process
+ * that has died reports nothing. */
 static bool all_have_left(const hk_multicast *m, int nranks) {
   const hk_wait_env env = {0};
   hk_waiter w;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Memory of all ranks in a switch that copies and adds up (NVLS): ranks of one host, each on a GPU of its own, bind memory of
- * one layout to one multicast object, which goes to other processes by file descriptor.  For each channel:
+ * Memory of all ranks in a switch that copies and adds up (NVLS): ranks of one host, each on a GPU of its own, bind
+ * memory of one layout to one multicast object, which goes to other processes by file descriptor.  For each channel:
  *
  *   done    counters, a rank's own, as all links have them: of what it gives to p, of what it takes from r
  *   word    [p][r][slot]  rank r has put its part for p into its own slot; [p][p][slot]: p has written to all
@@ -29,14 +29,15 @@ typedef struct hk_multicast {
   hk_memory own[HK_MULTICAST_RANKS], all[HK_MULTICAST_RANKS];
 } hk_multicast;
 
-/* Offsets in a channel.  Signals, up to `given`, of all channels come first; then `given` and `sums` of each channel. */
+/* Offsets in a channel.  Signals, up to `given`, of all channels come first; then `given` and `sums` of each
+ * channel. */
 typedef struct hk_multicast_layout {
   size_t done, word, adds, reads, given, sums, end;
 } hk_multicast_layout;
 hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks);
 
-/* By all ranks, on at most `channels` channels (rank 0's number counts).  *all: every rank takes part; else none does, and the
- * reason is logged. */
+/* By all ranks, on at most `channels` channels (rank 0's number counts).  *all: every rank takes part; else none does,
+ * and the reason is logged. */
 hk_status hk_multicast_join(const hk_device_env *e, hk_multicast *m, unsigned channels, bool *all);
 void hk_multicast_leave(hk_multicast *m); /* this rank's kernels have ended */
 /* The kernels of all ranks of this process have ended.  devices[r] NULL: rank r is in another process. */
