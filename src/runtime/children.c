@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Children of a communicator: who their members are, and how a member that fails, or has another list, ends the making. */
+/* Children of a communicator: their members, and how a member that fails or has another list ends the making. */
 #include "children.h"
 #include <stdlib.h>
 #include <string.h>

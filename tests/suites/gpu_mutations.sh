@@ -64,6 +64,7 @@ tried=0 survivors=0 stale=0
 # mutate MODE QUICK FILE SED WHAT
 mutate() {
   local mode=$1 quick=$2 file=src/kernels/cuda/$3 what=$5 rc begin=$SECONDS at
+  [[ $3 == */* ]] && file=src/$3
   [ -n "${ONLY_MUTATION:-}" ] && [[ $5 != *$ONLY_MUTATION* ]] && return
   [ -z "${ONLY_MUTATION:-}" ] && [ "${MUTATIONS:-}" != all ] && [ "$quick" != quick ] && return
   sed "$4" "$file" >"$dir/$file"
@@ -105,25 +106,25 @@ mutate exec - exec.cu 's/if ((uint32_t)word == tag) return true;/return true;/' 
 mutate exec - exec.cu 's/(done + 1) << 32 | tag/(done + 2) << 32 | tag/' "a word says the wrong number"
 mutate exec quick exec.cu 's/  \*done += 1;/  *done += sends;/' "a receiver misses a slot"
 mutate exec-races - exec.cu 's/while ((uint32_t)(word >> 32) != (uint32_t)(done + 1))/while (0)/' "a receiver does not wait for the word"
-mutate exec-races - exec.cu 's/tell(link, link->head, \*done + 1); .*/*link->head = *done + 1;/' "a credit comes back without order"
-mutate exec-races quick exec.cu 's/tell(k, word_of(k, done), /*word_of(k, done) = (/' "a word is stored without order"
+mutate exec-races - exec.cu 's/post_signal(link, link->head, \*done + 1); .*/*link->head = *done + 1;/' "a credit comes back without order"
+mutate exec-races quick exec.cu 's/post_signal(k, word_of(k, done), /*word_of(k, done) = (/' "a word is stored without order"
 mutate exec-races - exec.cu 's/uint64_t word = hk_load_acquire(at);/uint64_t word = *at;/;s/word = hk_load_acquire(at);/word = *(volatile const uint64_t *)at;/' \
   "a word is read without order"
-mutate emulated - exec.cu 's/tell(k, word_of(k, done), /*(volatile uint64_t *)word_of(k, done) = (/;/word_of(k, done) = (/{s/^/hk_relax();/};s/if (hk_barrier_or(!here)) return false; .*//;s/^  hk_barrier();$//' \
+mutate emulated - exec.cu 's/post_signal(k, word_of(k, done), /*(volatile uint64_t *)word_of(k, done) = (/;/word_of(k, done) = (/{s/^/hk_relax();/};s/if (hk_barrier_or(!here)) return false; .*//;s/^  hk_barrier();$//' \
   "a word overtakes its data"
 # Barriers between the threads of a block.
 mutate exec-races - exec.cu 's/if (hk_barrier_or(!here)) return false; .*/if (!here) return false;/' "no barrier between the data and the signals"
 mutate exec-races - exec.cu 's/hk_warp_barrier(); .*//' "no barrier behind the counters"
-mutate exec-races - exec.cu 's/hk_barrier(); .* nobody reads the old.*//' "instructions are fetched over those that others still read"
+mutate exec-races - exec.cu 's/hk_barrier(); .* no thread reads the old.*//' "instructions are fetched over those that others still read"
 mutate exec-races - exec.cu 's/if (hk_barrier_or(stop)) return false;/if (stop) return false;/' "data moves before the waits are over"
 # What goes where.
-mutate exec quick exec.cu 's/uint64_t at = block \* w->block_bytes + l->offset;/uint64_t at = block * w->block_bytes + l->offset % (3 * w->chunk);/' \
+mutate exec quick program/cursor.h 's/block \* s->block_bytes + c->offset;/block * s->block_bytes + c->offset % (3 * s->chunk);/' \
   "the fourth wave moves the wrong chunk"
-mutate exec - exec.cu 's/l.offset = channel \* w->chunk;/l.offset = 0;/' "every channel begins with the first chunk"
-mutate exec - exec.cu 's/if (left < block) block = left;//' "the last block is not clipped"
-mutate exec - exec.cu 's/return left < w->chunk ? left : w->chunk;/return w->chunk;/' "the last chunk is not clipped"
-mutate exec - exec.cu 's/hk_operand_link(o, l->iteration)/hk_operand_link(o, 0)/' "a repeat uses its first link only"
-mutate exec - exec.cu 's/if (++l->iteration < l->iterations)/if (++l->iteration < l->iterations - 1)/' "a repeat ends early"
+mutate exec - program/cursor.h 's/c->offset = channel \* s->chunk;/c->offset = 0;/' "every channel begins with the first chunk"
+mutate exec - program/cursor.h 's/if (left < block) block = left;//' "the last block is not clipped"
+mutate exec - program/cursor.h 's/return left < s->chunk ? left : s->chunk;/return s->chunk;/' "the last chunk is not clipped"
+mutate exec - program/cursor.h 's/hk_operand_link(o, c->iteration)/hk_operand_link(o, 0)/' "a repeat uses its first link only"
+mutate exec - program/cursor.h 's/if (++c->iteration < c->count)/if (++c->iteration + 1 < c->count)/' "a repeat ends early"
 mutate exec - move.h 's/hk_store(m->at\[k\] + 16 \* (i + j \* step), v\[j\])/hk_store(m->at[k] + 16 * (i + j * step), v[j ^ 1])/' "vectors in flight change places"
 mutate exec - move.h 's/^      if (i < n) p\[i\] = /      p[i] = /' "odd ends are written too far"
 # Lines.

@@ -53,9 +53,9 @@ if [ -n "$cuda" ]; then
   command -v g++ >/dev/null && try "g++ with $cuda" g++ -std=c++17 -Wall -isystem "$cuda" "$tmp/client.cc"
 else
   echo "SKIP: headers together with CUDA's: cuda_runtime.h is not here"
-  # In its place, a stand-in with the one type that the header needs from it: the two must not clash.
+  # In its place, a stand-in with the two types that the header needs from it: the two must not clash.
   mkdir "$tmp/fake"
-  echo 'typedef struct CUstream_st *cudaStream_t;' >"$tmp/fake/cuda_runtime.h"
+  echo 'typedef struct CUstream_st *cudaStream_t; typedef struct CUevent_st *cudaEvent_t;' >"$tmp/fake/cuda_runtime.h"
   : >"$tmp/fake/cuda_fp16.h"
   try "gcc with a stand-in for CUDA's headers" gcc -std=c11 "${strict[@]}" -isystem "$tmp/fake" "$tmp/client.c"
 fi
