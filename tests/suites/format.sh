@@ -25,6 +25,7 @@ export format write
 # shellcheck disable=SC2016 # for the inner shell
 bad=$(find src include tests examples bench \( -name '*.c' -o -name '*.h' -o -name '*.cu' \) -print0 | LC_ALL=C sort -z |
   xargs -0 -n 1 -P "$(nproc)" bash -c 'one "$0"')
+# shellcheck disable=SC2016 # awk's own variables
 long=$(find src include tests examples bench \( -name '*.[ch]' -o -name '*.cu' -o -path 'src/*.def' \) -print0 |
   xargs -0 awk 'length($0) > 120 { print FILENAME ":" FNR ": " length($0) " columns" }')
 [ -z "$long" ] || { echo "$long" | head -n 40; echo "lines have at most 120 columns"; exit 1; }
