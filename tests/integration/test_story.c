@@ -516,7 +516,7 @@ START_TEST(unread) {
   setenv("NCCL_DEBUG", "WARN", 1);
   setenv("NCCL_DEBUG_FILE", path, 1);
   ck_assert_int_eq(ranks_as_processes(3, lost_message, &send), 0);
-#ifndef __SANITIZE_THREAD__
+#ifndef __SANITIZE_THREAD__ /* which allows no ranks as processes */
   ck_assert_int_eq(count_lines(path, "rank 2 of 3 destroys it with 24 bytes (1 messages or pieces) that rank 0 sent"),
                    send);
 #endif
@@ -544,7 +544,9 @@ START_TEST(unread_roots) {
   setenv("NCCL_SHM_DISABLE", "1", 1);
   setenv("NCCL_P2P_DISABLE", "1", 1);
   ck_assert_int_eq(ranks_as_processes(2, two_roots, &differ), 0);
+#ifndef __SANITIZE_THREAD__ /* which allows no ranks as processes */
   ck_assert_int_ge(count_lines(path, "sent in a collective operation and that none here took"), differ);
+#endif
   if (!differ) ck_assert_int_eq(count_lines(path, "destroys it with"), 0);
   close(fd);
   unlink(path);
