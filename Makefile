@@ -182,11 +182,12 @@ $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 # Parts of the tool that have tests of their own.
 $(BUILD)/tests/test_tune: $(patsubst %,$(BUILD)/src/tools/tune/%.o,choices fit look polish times)
 
+# By its source and not by any object of that name: a build folder may have objects of sources that were moved.
 LINK_TEST = $(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
-$(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsupport.a $(LIBA)
+$(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(filter tests/unit/%,$(UNIT_SRC))): $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsupport.a $(LIBA)
 	@mkdir -p $(@D)
 	$(LINK_TEST)
-$(BUILD)/tests/%: $(BUILD)/tests/integration/%.o $(BUILD)/libsupport.a $(LIBA)
+$(patsubst tests/integration/%.c,$(BUILD)/tests/%,$(filter tests/integration/%,$(UNIT_SRC))): $(BUILD)/tests/%: $(BUILD)/tests/integration/%.o $(BUILD)/libsupport.a $(LIBA)
 	@mkdir -p $(@D)
 	$(LINK_TEST)
 
