@@ -21,12 +21,12 @@ static void *word(ncclComm_t c, int to, int from, bool done) {
   return hk_gpu_of(c)->words_at[to] + word_at(from, done);
 }
 
-/* What a rank tells of its words. */
+/* What a rank sends to the others about its words. */
 typedef struct words {
   uint64_t region, at; /* at: for GPUs of its own process; 0: it has none */
 } words;
 
-/* The others' too; a failure is told, for all ranks must know of it. */
+/* Opens the words of the other ranks. False if one cannot be opened: the ranks then agree to use no copy engines. */
 static bool open_words(ncclComm_t c, const words *all) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
@@ -167,7 +167,7 @@ void hk_gpu_copy_free(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   if (!atomic_load(&g->copied)) return;
   char *mine = g->world->words[c->rank].host;
-  for (int r = 0; r < 2 * c->nranks; r++) /* relaxed: nothing is behind it */
+  for (int r = 0; r < 2 * c->nranks; r++) /* relaxed: no data depends on it */
     __atomic_store_n((uint32_t *)(void *)(mine + word_at(r / 2, r % 2)), 1, __ATOMIC_RELAXED);
 }
 

@@ -181,8 +181,8 @@ static hk_gpu *lost;
 
 static void give_up(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  HK_WARN("rank %d of %d: the failed communicator's work on GPU %d does not end, as other work stands before it in its "
-          "stream: its memory there is not given back",
+  HK_WARN("rank %d of %d: the failed communicator's work on GPU %d does not end, because other work is before it in "
+          "its stream: its memory there is not freed",
           c->rank, c->nranks, c->device);
   g->lost = true;
   pthread_mutex_lock(&lost_lock);
@@ -269,11 +269,11 @@ void hk_gpu_detach(ncclComm_t c) {
 
 /* ---- failures ---- */
 
-/* Work that is not over, asked again and again: tells of it as hk_watch does of the host's waits. */
+/* Reports work that does not end, as hk_watch reports the host's waits. Called again and again until it ends. */
 static hk_status watch(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u, now = hk_now_ns(), waited = 0;
-  bool tell = false;
+  bool due = false;
   pthread_mutex_lock(&g->lock);
   if (g->seen != g->launches || !g->seen_ns) {
     g->seen = g->launches;
@@ -281,10 +281,10 @@ static hk_status watch(ncclComm_t c) {
     g->reported_ns = 0;
   }
   waited = hk_ago_ns(now, g->seen_ns);
-  tell = limit && waited >= limit && waited >= 2 * g->reported_ns;
-  if (tell) g->reported_ns = waited;
+  due = limit && waited >= limit && waited >= 2 * g->reported_ns;
+  if (due) g->reported_ns = waited;
   pthread_mutex_unlock(&g->lock);
-  if (!tell) return HK_OK;
+  if (!due) return HK_OK;
   if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* the LL protocols' messages do not say what they belong to */
   char peers[96], who[160] = "", last[240], others[700], links[480];
   hk_gpu_proxy_waits_for(g->proxy, peers, sizeof peers);
@@ -312,8 +312,8 @@ hk_status hk_gpu_look(ncclComm_t c, bool ask) {
   if (g && ask && atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
   if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
   hk_gpu_state *s = g->state.host;
-  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) ==
-      HK_GPU_MISMATCH) { /* acquire: what it says was written behind it */
+  /* acquire: the kernel wrote the peer before it wrote the error */
+  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) == HK_GPU_MISMATCH) {
     hk_mismatch_message(c, (int)__atomic_load_n(&s->peer, __ATOMIC_RELAXED));
     return HK_ERR_USAGE;
   }

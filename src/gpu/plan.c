@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans in device memory, and what a kernel is told of a call. */
+/* Plans in device memory, and the arguments of a kernel for a call. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -41,7 +41,7 @@ static const hk_program *program_of(const hk_plan *plan, unsigned order) {
   return order ? plan->more[order - 1] : plan->program;
 }
 
-/* For each link of a channel, `span` channels behind the one before: offered, or got where `links` are to be filled. */
+/* Each link of a channel is `span` channels after the one before. Offers the links, or fills `links` if it is given. */
 static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, hk_gpu_link *links) {
   hk_status rc = HK_OK;
   const hk_link_need *needs = hk_program_links(p);

@@ -92,10 +92,9 @@ static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *m
   hk_status rc = HK_OK;
   hk_link *l = &f->link;
   for (;;) {
-    /* acquire: pairs with the kernel's release, system scope, after the slot's data and its note; the transport, this
-     * CPU or a card that is told to read the memory, comes after it.  A GPU's writes to host memory arrive in order;
-     * what it has written to its own memory is visible to the whole system before the word is, to a card's reads
-     * too. */
+    /* acquire: pairs with the kernel's release (system scope) after the slot's data and its note. The transport reads
+     * the data after this load: this CPU does, or a card that it asks. A GPU's writes to host memory arrive in order.
+     * Its writes to its own memory are visible to the whole system, a card's reads included, before the word is. */
     uint64_t word = __atomic_load_n(word_of(f), __ATOMIC_ACQUIRE);
     if ((uint32_t)(word >> 32) != (uint32_t)(l->done + 1)) return HK_OK;
     uint32_t bytes = note_of(f);

@@ -19,7 +19,7 @@
 #include "verify.h"
 
 /* ---- values ----
- * A value stands for one chunk of data and says where it comes from: its input block, and the rank (a leaf) or the set
+ * A value represents one chunk of data and says where it comes from: its input block, and the rank (a leaf) or the set
  * of ranks (a sum) whose contributions it holds. It is packed, because a large run keeps millions of them: bits 0-15
  * block, 16-31 the block named by the link operand that sent it, 32-60 rank or set, 61 final, 62-63 kind. */
 typedef uint64_t hk_value;

@@ -20,14 +20,14 @@ HK_API(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id)) {
   return (ncclResult_t)hk_bootstrap_new_id(id);
 }
 
-/* `device`: on a GPU, the one to use; CALLERS: the current one; GROWS: the current one, for a new rank in
- * ncclCommGrow. */
-enum { CALLERS = -1, GROWS = -2 };
-static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, int rank, int nids,
-                              const ncclUniqueId *ids, const ncclConfig_t *config, int device) {
+/* Makes a rank of a communicator without a parent. `how`: ids, which stay the caller's, and `grows`. `device`: on a
+ * GPU, the one to use; CURRENT: the one that is current in this thread. */
+enum { CURRENT = -1 };
+static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, int rank, hk_init how,
+                              const ncclConfig_t *config, int device) {
   hk_status rc = HK_OK;
   ncclComm_t c = NULL;
-  hk_init how = {.nids = nids, .grows = device == GROWS};
+  const ncclUniqueId *ids = how.ids;
   if (!newcomm) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: comm is NULL", who);
     goto out;
@@ -38,19 +38,19 @@ static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, 
                  nranks, MAX_RANKS);
     goto out;
   }
-  if (nids < 1 || nids > nranks || !ids) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %d ids for %d ranks: give 1 to nranks ids", who, nids, nranks);
+  if (how.nids < 1 || how.nids > nranks || !ids) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %d ids for %d ranks: give 1 to nranks ids", who, how.nids, nranks);
     goto out;
   }
   HK_TRY(hk_comm_new(&c, rank, nranks, config), out);
   if (c->device >= 0 && device >= 0) c->device = device;
-  how.ids = malloc((size_t)nids * sizeof *ids);
+  how.ids = malloc((size_t)how.nids * sizeof *ids);
   if (!how.ids) {
-    rc = HK_FAIL_ERRNO("no memory for %d ids", nids);
+    rc = HK_FAIL_ERRNO("no memory for %d ids", how.nids);
     hk_comm_release(c);
     goto out;
   }
-  memcpy(how.ids, ids, (size_t)nids * sizeof *ids);
+  memcpy(how.ids, ids, (size_t)how.nids * sizeof *ids);
   return (ncclResult_t)hk_group_submit_init(c, &how, newcomm);
 out:
   return (ncclResult_t)hk_group_remember(rc);
@@ -58,19 +58,20 @@ out:
 
 HK_API(ncclResult_t, ncclCommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank)) {
   HK_UNCANCELLED;
-  return init_rank("ncclCommInitRank", comm, nranks, rank, 1, &id, NULL, CALLERS);
+  return init_rank("ncclCommInitRank", comm, nranks, rank, (hk_init){.ids = &id, .nids = 1}, NULL, CURRENT);
 }
 
 HK_API(ncclResult_t, ncclCommInitRankConfig,
        (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)) {
   HK_UNCANCELLED;
-  return init_rank("ncclCommInitRankConfig", comm, nranks, rank, 1, &id, config, CALLERS);
+  return init_rank("ncclCommInitRankConfig", comm, nranks, rank, (hk_init){.ids = &id, .nids = 1}, config, CURRENT);
 }
 
 HK_API(ncclResult_t, ncclCommInitRankScalable,
        (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config)) {
   HK_UNCANCELLED;
-  return init_rank("ncclCommInitRankScalable", newcomm, nranks, myrank, nId, commIds, config, CALLERS);
+  return init_rank("ncclCommInitRankScalable", newcomm, nranks, myrank, (hk_init){.ids = commIds, .nids = nId}, config,
+                   CURRENT);
 }
 
 HK_API(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *devlist)) {
@@ -91,7 +92,7 @@ HK_API(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *
   HK_TRY(hk_bootstrap_new_id(&id), out);
   HK_TRY(hk_group_start(), out);
   for (int i = 0; i < ndev; i++)
-    init_rank("ncclCommInitAll", &comms[i], ndev, i, 1, &id, NULL, devlist ? devlist[i] : i);
+    init_rank("ncclCommInitAll", &comms[i], ndev, i, (hk_init){.ids = &id, .nids = 1}, NULL, devlist ? devlist[i] : i);
   rc = hk_group_end();
 out:
   return (ncclResult_t)hk_group_remember(rc);
@@ -197,7 +198,11 @@ HK_API(ncclResult_t, ncclCommGrow,
   HK_UNCANCELLED;
   hk_status rc = HK_OK;
   if (!comm) {
-    if (uniqueId) return init_rank("ncclCommGrow", newcomm, nRanks, rank, 1, uniqueId, config, GROWS);
+    if (uniqueId) {
+      ncclUniqueId id = *uniqueId;
+      return init_rank("ncclCommGrow", newcomm, nRanks, rank, (hk_init){.ids = &id, .nids = 1, .grows = true}, config,
+                       CURRENT);
+    }
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGrow: a new rank (comm is NULL) needs the id that ncclCommGetUniqueId made");
     goto out;
   }

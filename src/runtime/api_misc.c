@@ -169,7 +169,7 @@ HK_API(ncclResult_t, ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void
   return (ncclResult_t)rc;
 }
 
-/* `rank`: of `nranks`, the caller being `own`. */
+/* `rank` is of the LSA team (`lsa`), or of the communicator. */
 static ncclResult_t pointer(const char *who, ncclWindow_t win, size_t offset, int rank, bool lsa, void **out) {
   hk_registration *r = NULL;
   hk_status rc = check_window(who, win, out, &r);

@@ -44,7 +44,7 @@ typedef struct hk_child_failure {
   char text[HK_EVENT_TEXT];
 } hk_child_failure;
 
-/* The newest ones are kept: a member may be behind by a few children, and not by more.  Under the lock. */
+/* Keeps the newest failures. A member may still be making an earlier child, but not one of long ago. Under the lock. */
 static void keep_failure(ncclComm_t parent, const hk_event *e) {
   enum { KEPT = 64 };
   hk_child_failure *f = malloc(sizeof *f); /* without memory the failure shows as a timeout */
@@ -209,7 +209,7 @@ static bool takes_verdict(hk_children_watch *w, const char *verdict) {
   return true;
 }
 
-/* Sets the verdict where there is one: at once where another member has given it; else when lists have differed for so
+/* Sets the verdict if there is one: at once if another member has given it, else when lists have differed for so
  * long, in nanoseconds, that no news is under way that would show that they do not. */
 static void judge(hk_children_watch *w, uint64_t long_ns) {
   ncclComm_t parent = w->how->parent;
@@ -424,7 +424,7 @@ hk_status hk_children_turn(const hk_init *how) {
   hk_wait_env env = {.spins = 0};
   hk_waiter w;
   hk_wait_begin(&w, &env);
-  /* acquire: the earlier child's exchange over the parent's overlay is behind us */
+  /* acquire: the earlier child's exchange over the parent's overlay has ended before this one begins */
   while (atomic_load_explicit(&how->parent->order.children_over, memory_order_acquire) + 1 < how->turn) {
     HK_TRY(parent_ended(how), out);
     HK_TRY(hk_wait_nap(&w, -1, 200 * 1000), out);

@@ -13,7 +13,7 @@ enum {
   RANKS_LISTED = 8 /* in a text */
 };
 static const uint64_t ask_ns = 250 * 1000000u, asking_ns = 1000 * 1000000u; /* one rank; all */
-static const uint64_t compare_ns = 100 * 1000000u;                          /* the same, where nothing is wrong yet */
+static const uint64_t compare_ns = 100 * 1000000u;                          /* the same, if nothing is wrong yet */
 static const uint64_t coming_ns = 300 * 1000000u; /* for ranks that have not made the call yet */
 
 #define ADVICE "make the same call with the same count, type, operator and root on all ranks, in the same order"
@@ -90,7 +90,7 @@ static bool read_signature(ncclComm_t c, uint32_t signature, hk_call *theirs, ui
   return false;
 }
 
-/* From what a rank did, what it called as that operation; false where it cannot be known (yet). */
+/* From what a rank did, what it called as that operation; false if it cannot be known (yet). */
 static bool take_voice(ncclComm_t c, hk_voice *v, int rank, uint64_t operation, const hk_activity *a) {
   hk_call call = {.count = (size_t)a->count, .coll = a->coll, .dtype = a->dtype, .redop = a->redop, .root = a->root};
   uint64_t k;
@@ -116,7 +116,7 @@ static int gather(ncclComm_t c, uint64_t operation, const hk_call *call, int pee
   do {
     n = coming = 0;
     for (int i = 0; i <= asked && !too_late(c); i++) {
-      int r = i < asked ? i : peer; /* the peer last, where there are more ranks than are asked */
+      int r = i < asked ? i : peer; /* the peer last, if there are more ranks than are asked */
       hk_activity a;
       if (i == asked && peer < asked) break;
       if (r == c->rank) {
@@ -273,8 +273,8 @@ static int gather_sizes(ncclComm_t c, size_t bytes, uint64_t until, hk_voice *v)
   return n;
 }
 
-/* Of the two, the one whose transfers have another size than most ranks', which may only be on their way; the sender
- * where that does not tell. */
+/* Of the two, the rank whose transfer has another size than those of most ranks, which may not have begun yet. The
+ * sender if that does not decide it. */
 static int odd_transfer(ncclComm_t c, int sender, size_t bytes) {
   hk_voice *v = malloc(VOICES * sizeof *v);
   uint64_t now = hk_now_ns(), late = now + coming_ns;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages that came and that no call received: where ranks' calls differ, the last sign of it. */
+/* Messages that came and that no call received: the last sign that ranks made different calls. */
 #include <string.h>
 #include "../base/log.h"
 #include "../boot/bootstrap.h"

@@ -121,7 +121,7 @@ void hk_watch_report(void *comm, hk_activity *out) {
 
 /* ---- what another rank does ---- */
 
-/* As /proc shows it: 'R', 'S', 'T', ...; 0 where it shows nothing. */
+/* As /proc shows it: 'R', 'S', 'T', ...; 0 if it shows nothing. */
 static char process_state(int pid) {
   char path[48], text[256];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -224,7 +224,7 @@ static void *inquire(void *arg) {
   return NULL;
 }
 
-/* Nothing is lost where it fails: the next report tries again. */
+/* Nothing is lost if it fails: the next report tries again. */
 static void begin_inquiry(ncclComm_t c, const int *peers, int n, bool chain) {
   hk_inquiry *q = calloc(1, sizeof *q);
   if (!q) return;

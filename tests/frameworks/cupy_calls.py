@@ -2,9 +2,9 @@
 """CuPy's own module for NCCL: three ranks as processes on host memory, whose addresses NumPy gives."""
 import multiprocessing
 import sys
-from multiprocessing import connection
 
 import numpy as np
+import ranks
 
 COUNT = 3000
 
@@ -32,21 +32,7 @@ def main():
     from cupy.cuda import nccl
 
     uid = nccl.get_unique_id()
-    ranks = [multiprocessing.Process(target=calls, args=(r, 3, uid)) for r in range(3)]
-    for r in ranks:
-        r.start()
-    waiting = {r.sentinel: r for r in ranks}
-    while waiting:  # the first that fails ends the rest
-        for ended in connection.wait(list(waiting), 120) or list(waiting):
-            r = waiting.pop(ended)
-            r.join(1)
-            if r.exitcode != 0:
-                waiting = {}
-                break
-    codes = [r.exitcode for r in ranks]
-    for r in ranks:
-        r.kill()
-    assert codes == [0] * 3, codes
+    ranks.run(calls, [(r, 3, uid) for r in range(3)])
     print(f"CuPy {cupy.__version__}, built for NCCL {nccl.get_build_version()}: allreduce, broadcast, send and receive")
 
 

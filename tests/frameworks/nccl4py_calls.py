@@ -2,9 +2,9 @@
 """nccl4py's bindings, made for NCCL 2.32: three ranks as processes on host memory; a fourth one joins them."""
 import multiprocessing
 import sys
-from multiprocessing import connection
 
 import numpy as np
+import ranks
 
 FLOAT32, SUM, COUNT = 7, 0, 5000
 
@@ -45,23 +45,12 @@ def main():
     uid = n.get_unique_id()
     for_new = multiprocessing.Pipe()
     pipes = [multiprocessing.Pipe() for _ in range(3)] + [for_new]
-    ranks = [multiprocessing.Process(target=calls, args=(r, pipes[r][1], for_new[0])) for r in range(4)]
-    for r in ranks:
-        r.start()
-    for r in range(3):
-        pipes[r][0].send_bytes(bytes(uid))
-    waiting = {r.sentinel: r for r in ranks}
-    while waiting:  # the first that fails ends the rest
-        for ended in connection.wait(list(waiting), 120) or list(waiting):
-            r = waiting.pop(ended)
-            r.join(1)
-            if r.exitcode != 0:
-                waiting = {}
-                break
-    codes = [r.exitcode for r in ranks]
-    for r in ranks:
-        r.kill()
-    assert codes == [0] * 4, codes
+
+    def send_ids():
+        for r in range(3):
+            pipes[r][0].send_bytes(bytes(uid))
+
+    ranks.run(calls, [(r, pipes[r][1], for_new[0]) for r in range(4)], send_ids)
     info = core.get_version()
     print(f"nccl4py {info.nccl4py} for NCCL {info.nccl_bindings}: allreduce, growth, parameters")
 
