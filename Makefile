@@ -11,7 +11,7 @@ LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 comma := ,
 BUILD ?= build/$(notdir $(firstword $(CC)))$(if $(SAN),-$(subst $(comma),-,$(SAN)))
-VERSION := 2.28.9
+VERSION := 2.32.3
 
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 CFLAGS ?= -O2 -g

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file nccl.h
- * The NCCL API, version 2.28.9, as Hocket implements it, and the calls of 2.29 to 2.32 ("since").  Names, values and
- * layouts match NCCL's; the text is Hocket's.
+ * The NCCL API, version 2.32.3, as Hocket implements it.  Names, values and layouts match NCCL's; the text is Hocket's.
+ * Programs that were compiled with any header since 2.14 work, too: a structure says which version it is of.
  *
  * Works with and without the CUDA headers: <cuda_runtime.h> is included if it can be found (clients of NCCL rely on
  * that), otherwise cudaStream_t is declared here with the same type.  HOCKET_NO_CUDA_HEADERS prevents the include.
@@ -45,10 +45,10 @@ typedef struct CUevent_st *cudaEvent_t;
 #endif
 
 #define NCCL_MAJOR 2
-#define NCCL_MINOR 28
-#define NCCL_PATCH 9
+#define NCCL_MINOR 32
+#define NCCL_PATCH 3
 #define NCCL_SUFFIX ""
-#define NCCL_VERSION_CODE 22809
+#define NCCL_VERSION_CODE 23203
 #define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
 
 #ifdef __cplusplus
@@ -80,8 +80,11 @@ typedef enum {
   ncclInvalidUsage = 5,       /**< a call at the wrong time or unlike other ranks', or a feature that is not there */
   ncclRemoteError = 6,        /**< another rank or the network failed */
   ncclInProgress = 7,         /**< nonblocking communicators: not finished yet */
-  ncclNumResults = 8
+  ncclTimeout = 8,            /**< waits of device code only: no function of this header returns it */
+  ncclNumResults = 9
 } ncclResult_t;
+
+#define NCCL_API_MAGIC 0xcafebeef /**< of the structures below, but for ncclSimInfo_t */
 
 #define NCCL_CONFIG_UNDEF_INT INT_MIN /**< an int field of ncclConfig_t that is not set */
 #define NCCL_CONFIG_UNDEF_PTR NULL    /**< a pointer field of ncclConfig_t that is not set */
@@ -90,6 +93,9 @@ typedef enum {
 
 #define NCCL_WIN_DEFAULT 0x00            /**< a window of this rank's own memory */
 #define NCCL_WIN_COLL_SYMMETRIC 0x01     /**< all ranks register the same size: zero copy between them */
+#define NCCL_WIN_STRICT_ORDERING 0x02    /**< writes arrive in order; always so */
+#define NCCL_WIN_GIN_ONLY 0x04           /**< for the network of device code alone; not with COLL_SYMMETRIC */
+#define NCCL_WIN_CFT_COUNTED 0x08        /**< for counted CFT, which there is none of: refused */
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096 /**< bytes; of a window's address */
 
 #define NCCL_CTA_POLICY_DEFAULT 0x00    /**< as many blocks as speed asks for */
@@ -101,10 +107,26 @@ typedef enum {
 
 #define NCCL_REVOKE_DEFAULT 0x00
 
+/** Values of ncclConfig_t.hostCftMode. */
+typedef enum {
+  ncclHostCftDefault = NCCL_CONFIG_UNDEF_INT,
+  ncclHostCftEnable = 1,
+  ncclHostCftDisable = 2,
+  ncclHostCftFallback = 3
+} ncclHostCftMode_t;
+/** Bits of ncclConfig_t.nvlsHostMode. */
+typedef enum {
+  ncclNvlsHostModeDefault = NCCL_CONFIG_UNDEF_INT,
+  ncclNvlsHostModeEnable = 0,
+  ncclNvlsHostModeDisableTransport = 1,
+  ncclNvlsHostModeDisableSymmetricMultimem = 2,
+  ncclNvlsHostModeDisable = INT_MAX
+} ncclNvlsHostMode_t;
+
 /** Options of one communicator.  Start from NCCL_CONFIG_INITIALIZER; a field left undefined takes its default.  A
  * value out of range makes the call that gets it return ncclInvalidArgument. docs/status.md lists the fields that
  * have no effect yet. */
-typedef struct ncclConfig_v22800 {
+typedef struct ncclConfig_v23100 {
   size_t size;             /**< set by the initializer: bytes of the structure that the caller was compiled with */
   unsigned int magic;      /**< set by the initializer: 0xcafebeef */
   unsigned int version;    /**< set by the initializer: NCCL_VERSION_CODE of the caller's header */
@@ -122,13 +144,24 @@ typedef struct ncclConfig_v22800 {
   int nvlsCTAs;            /**< GPU blocks for reductions in the NVSwitch, at most */
   int nChannelsPerNetPeer; /**< channels for sends and receives to one peer over the network */
   int nvlinkCentricSched;  /**< 0 or 1: order sends and receives by NVLink first */
+  int graphUsageMode;      /**< captured graphs: 0 none, 1 one, 2 (default) several, or mixed with calls; since 2.29 */
+  int numRmaCtx;           /**< contexts of one-sided operations, 0 or more; default 1; since 2.29 */
+  int maxP2pPeers;         /**< peers that this rank sends to or receives from, at most; since 2.30 */
+  int graphStreamOrdering; /**< 1 (default): captures keep the order of the communicator's calls; since 2.30.5 */
+  int launchOrderImplicit; /**< 1: calls of several communicators run in the order of the calls; since 2.31 */
+  int numRmaSig;           /**< signals of one-sided operations, 0 or more; default 1 */
+  int rmaEagerInit;        /**< 1: one-sided operations are set up at init, not by the first window */
+  int hostCftMode;         /**< ncclHostCftMode_t */
+  int nvlsHostMode;        /**< ncclNvlsHostMode_t: what not to do in the NVSwitch */
 } ncclConfig_t;
 
 #define NCCL_CONFIG_INITIALIZER                                                                                        \
   {                                                                                                                    \
-    sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH), NCCL_CONFIG_UNDEF_INT,         \
-        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR,                    \
+    sizeof(ncclConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,             \
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,                    \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,                    \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,                    \
+        NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,                    \
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,                    \
         NCCL_CONFIG_UNDEF_INT                                                                                          \
   }
@@ -142,7 +175,7 @@ typedef struct ncclSimInfo_v22200 {
 } ncclSimInfo_t;
 
 #define NCCL_SIM_INFO_INITIALIZER                                                                                      \
-  { sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH), NCCL_UNDEF_FLOAT }
+  { sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION_CODE, NCCL_UNDEF_FLOAT }
 
 typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
 /** Reduction operators; docs/numerics.md says how each type rounds. */
@@ -328,7 +361,7 @@ typedef struct ncclEncryptionConfig_v23200 {
   const char *psk;      /**< the key that all processes share, 32 characters or more */
 } ncclEncryptionConfig_t;
 #define NCCL_ENCRYPTION_CONFIG_INITIALIZER                                                                             \
-  { sizeof(ncclEncryptionConfig_t), 0xcafebeef, NCCL_VERSION(2, 32, 3), 0, NULL }
+  { sizeof(ncclEncryptionConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, 0, NULL }
 /** config NULL or NCCL_ENCRYPTION_MODE_NONE: no encryption, the default.  NCCL_ENCRYPTION_MODE_PSK is not there yet:
  * ncclInvalidUsage.  Errors also: ncclInvalidArgument.  Since 2.32. */
 NCCL_DECLARE_(ncclResult_t, ncclSetEncryption, (const ncclEncryptionConfig_t *config));
@@ -453,7 +486,7 @@ typedef struct ncclCollConfig_v23200 {
 
 #define NCCL_COLLCONFIG_INITIALIZER                                                                                    \
   {                                                                                                                    \
-    sizeof(ncclCollConfig_t), 0xcafebeef, NCCL_VERSION(2, 32, 3), NULL, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,  \
+    sizeof(ncclCollConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NULL, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,   \
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NULL, 1, NCCL_CONFIG_UNDEF_INT, 0, NULL                          \
   }
 
@@ -622,10 +655,10 @@ typedef struct ncclCommProperties {
 } ncclCommProperties_t;
 #ifdef __cplusplus
 #define NCCL_COMM_PROPERTIES_INITIALIZER                                                                               \
-  { sizeof(ncclCommProperties_t), 0xcafebeef, NCCL_VERSION(2, 32, 3) }
+  { sizeof(ncclCommProperties_t), NCCL_API_MAGIC, NCCL_VERSION_CODE }
 #else
 #define NCCL_COMM_PROPERTIES_INITIALIZER                                                                               \
-  { .size = sizeof(ncclCommProperties_t), .magic = 0xcafebeef, .version = NCCL_VERSION(2, 32, 3) }
+  { .size = sizeof(ncclCommProperties_t), .magic = NCCL_API_MAGIC, .version = NCCL_VERSION_CODE }
 #endif
 /** Fills *props.  Errors: ncclInvalidArgument, ncclInvalidUsage (props without its initializer).  Since 2.29.  Any
  * thread. */

@@ -10,7 +10,7 @@
 #include "group.h"
 
 /* nccl4py and other tools search the library's bytes for this. */
-__attribute__((used)) static const char version_text[] = "NCCL version 2.28.9+cuda13.0";
+__attribute__((used)) static const char version_text[] = "NCCL version 2.32.3+cuda13.4";
 
 HK_EXPORT int hocketVersion(void) { return 0 * 10000 + 1 * 100 + 0; }
 
@@ -32,6 +32,7 @@ HK_API(const char *, ncclGetErrorString, (ncclResult_t result)) {
       [ncclInvalidUsage] = "invalid usage: ncclGetLastError says what to do instead",
       [ncclRemoteError] = "remote process exited or there was a network error",
       [ncclInProgress] = "operation in progress",
+      [ncclTimeout] = "timeout",
   };
   return (unsigned)result < HK_ARRAY_LENGTH(texts) ? texts[result] : "unknown result code";
 }
@@ -134,14 +135,17 @@ HK_API(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle)) 
 HK_API(ncclResult_t, ncclCommWindowRegister,
        (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)) {
   HK_UNCANCELLED;
-  if (winFlags != NCCL_WIN_DEFAULT && winFlags != NCCL_WIN_COLL_SYMMETRIC)
-    return (ncclResult_t)HK_FAIL(
-        HK_ERR_ARGUMENT, "ncclCommWindowRegister: flags %d: NCCL_WIN_DEFAULT or NCCL_WIN_COLL_SYMMETRIC", winFlags);
+  const int known = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | NCCL_WIN_GIN_ONLY; /* there is no CFT */
+  if (winFlags & ~known || (winFlags & NCCL_WIN_COLL_SYMMETRIC && winFlags & NCCL_WIN_GIN_ONLY))
+    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
+                                 "ncclCommWindowRegister: flags 0x%x: give NCCL_WIN_DEFAULT, NCCL_WIN_COLL_SYMMETRIC "
+                                 "or NCCL_WIN_GIN_ONLY, perhaps with NCCL_WIN_STRICT_ORDERING",
+                                 (unsigned)winFlags);
   if ((uintptr_t)buff % NCCL_WIN_REQUIRED_ALIGNMENT)
     return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclCommWindowRegister: %p is not aligned to %d bytes", buff,
                                  NCCL_WIN_REQUIRED_ALIGNMENT);
-  return (ncclResult_t)add_registration("ncclCommWindowRegister", comm, buff, size, winFlags == NCCL_WIN_COLL_SYMMETRIC,
-                                        (hk_registration **)(void *)win);
+  return (ncclResult_t)add_registration("ncclCommWindowRegister", comm, buff, size,
+                                        (winFlags & NCCL_WIN_COLL_SYMMETRIC) != 0, (hk_registration **)(void *)win);
 }
 
 HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win)) {

@@ -30,20 +30,59 @@ static size_t known_bytes(unsigned version) {
   static const struct {
     unsigned version;
     size_t bytes;
-  } table[] = {{22800, 80}, {22700, 72}, {21800, 48}, {21700, 40}, {21400, 24}};
+  } table[] = {{23100, 120}, {23005, 96}, {23000, 92}, {22900, 88}, {22800, 80},
+               {22700, 72},  {21800, 48}, {21700, 40}, {21400, 24}};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(table); i++)
     if (version >= table[i].version) return table[i].bytes;
   return offsetof(ncclConfig_t, cgaClusterSize);
 }
 
-static hk_status check_range(const char *field, int value, int low, int high) {
-  if (value == NCCL_CONFIG_UNDEF_INT || (value >= low && value <= high)) return HK_OK;
-  return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: %s is %d; it must be %d to %d, or NCCL_CONFIG_UNDEF_INT", field, value,
-                 low, high);
+/* The values that a field may have, if it is set. */
+static const struct range {
+  const char *field;
+  size_t at;
+  int low, high;
+} ranges[] = {
+#define RANGE(field, low, high)                                                                                        \
+  { #field, offsetof(ncclConfig_t, field), low, high }
+    RANGE(blocking, 0, 1),
+    RANGE(cgaClusterSize, 0, 8),
+    RANGE(minCTAs, 1, INT_MAX),
+    RANGE(maxCTAs, 1, INT_MAX),
+    RANGE(splitShare, 0, 1),
+    RANGE(collnetEnable, 0, 1),
+    RANGE(CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO),
+    RANGE(shrinkShare, 0, 1),
+    RANGE(nvlinkCentricSched, 0, 1),
+    RANGE(graphUsageMode, 0, 2),
+    RANGE(numRmaCtx, 0, INT_MAX),
+    RANGE(maxP2pPeers, 1, INT_MAX),
+    RANGE(graphStreamOrdering, 0, 1),
+    RANGE(launchOrderImplicit, 0, 1),
+    RANGE(numRmaSig, 0, INT_MAX),
+    RANGE(rmaEagerInit, 0, 1),
+    RANGE(hostCftMode, 1, 3),
+    RANGE(nvlsHostMode, 0, INT_MAX),
+#undef RANGE
+};
+
+static hk_status check_ranges(const ncclConfig_t *c) {
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(ranges); i++) {
+    const struct range *r = &ranges[i];
+    int value;
+    memcpy(&value, (const char *)c + r->at, sizeof value);
+    if (value != NCCL_CONFIG_UNDEF_INT && (value < r->low || value > r->high))
+      return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: %s is %d; it must be %d to %d, or NCCL_CONFIG_UNDEF_INT", r->field,
+                     value, r->low, r->high);
+  }
+  if (c->nvlsHostMode > 3 && c->nvlsHostMode != INT_MAX)
+    return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: nvlsHostMode is %d; it must be 0 to 3, or INT_MAX", c->nvlsHostMode);
+  if (c->minCTAs != NCCL_CONFIG_UNDEF_INT && c->maxCTAs != NCCL_CONFIG_UNDEF_INT && c->minCTAs > c->maxCTAs)
+    return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: minCTAs %d is more than maxCTAs %d", c->minCTAs, c->maxCTAs);
+  return HK_OK;
 }
 
 hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full) {
-  hk_status rc = HK_OK;
   *full = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
   if (!given) return HK_OK;
   if (given->magic != full->magic)
@@ -60,19 +99,7 @@ hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full) {
   if (known < bytes) bytes = known;
   memcpy(full, given, bytes);
   full->size = sizeof(*full);
-  HK_TRY(check_range("blocking", full->blocking, 0, 1), out);
-  HK_TRY(check_range("cgaClusterSize", full->cgaClusterSize, 0, 8), out);
-  HK_TRY(check_range("minCTAs", full->minCTAs, 1, INT_MAX), out);
-  HK_TRY(check_range("maxCTAs", full->maxCTAs, 1, INT_MAX), out);
-  HK_TRY(check_range("splitShare", full->splitShare, 0, 1), out);
-  HK_TRY(check_range("shrinkShare", full->shrinkShare, 0, 1), out);
-  HK_TRY(check_range("collnetEnable", full->collnetEnable, 0, 1), out);
-  HK_TRY(check_range("CTAPolicy", full->CTAPolicy, 0, 2), out);
-  HK_TRY(check_range("nvlinkCentricSched", full->nvlinkCentricSched, 0, 1), out);
-  if (full->minCTAs != NCCL_CONFIG_UNDEF_INT && full->maxCTAs != NCCL_CONFIG_UNDEF_INT && full->minCTAs > full->maxCTAs)
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: minCTAs %d is more than maxCTAs %d", full->minCTAs, full->maxCTAs);
-out:
-  return rc;
+  return check_ranges(full);
 }
 
 static void read_options(hk_comm_options *o, const ncclConfig_t *f) {

@@ -22,7 +22,7 @@ fi
 # libm, libpthread, libdl and librt are the C library too, in files of their own.
 needed=$(readelf -d "$lib" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libpthread|libdl|librt)\.so|^ld-linux')
 [ -z "$needed" ] || complain "needs at load time: $needed (load it with dlopen instead)"
-grep -qaF 'NCCL version 2.28.9+cuda13.0' "$lib" || complain "the text 'NCCL version 2.28.9+cuda13.0' is not in the library"
+grep -qaF 'NCCL version 2.32.3+cuda13.4' "$lib" || complain "the text 'NCCL version 2.32.3+cuda13.4' is not in the library"
 bytes=$(stat -c %s "$lib")
 [ "$bytes" -le $((20 * 1000 * 1000)) ] || complain "the library has $bytes bytes; the budget is 20 MB"
 [ $bad = 0 ] && echo "$(wc -l <tests/exports.txt) symbols, $((bytes / 1024)) KiB"

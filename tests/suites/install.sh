@@ -45,11 +45,11 @@ int main(void) {
 }
 END
 for name in nccl hocket; do
-  [ "$(pkg-config --modversion $name)" = 2.28.9 ] || complain "pkg-config does not know $name's version"
+  [ "$(pkg-config --modversion $name)" = 2.32.3 ] || complain "pkg-config does not know $name's version"
   # shellcheck disable=SC2046 # words are wanted
   gcc -o "$tmp/client" "$tmp/client.c" $(pkg-config --cflags --libs $name) || complain "a client does not link"
   said=$(LD_LIBRARY_PATH=$root/lib "$tmp/client")
-  [ "$said" = "0 22809" ] || complain "ncclGetVersion: wanted \"0 22809\", got \"$said\""
+  [ "$said" = "0 23203" ] || complain "ncclGetVersion: wanted \"0 23203\", got \"$said\""
 done
 [ $bad = 0 ] && echo "installed, found, linked, ran"
 exit $bad

@@ -12,7 +12,7 @@ cp "$tmp/out" "$tmp/help"
 gives 0 "$hocket" help
 cmp -s "$tmp/out" "$tmp/help" || complain "hocket help and hocket --help differ"
 gives 0 "$hocket" --version
-says "hocket 2.28.9"
+says "hocket 2.32.3"
 refuses "'toop' is no command; did you mean 'topo'?" toop
 refuses "'nosuchthing' is no command" nosuchthing
 refuses "'nosuchthing' is no command" help nosuchthing

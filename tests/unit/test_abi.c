@@ -14,9 +14,10 @@ IS(sizeof(int), 4);
 
 /* Version. */
 IS(NCCL_MAJOR, 2);
-IS(NCCL_MINOR, 28);
-IS(NCCL_PATCH, 9);
-IS(NCCL_VERSION_CODE, 22809);
+IS(NCCL_MINOR, 32);
+IS(NCCL_PATCH, 3);
+IS(NCCL_VERSION_CODE, 23203);
+IS(NCCL_VERSION(2, 32, 3), NCCL_VERSION_CODE);
 IS(NCCL_VERSION(2, 28, 9), 22809);
 IS(NCCL_VERSION(2, 8, 4), 2804); /* the old numbering, up to 2.8 */
 IS(NCCL_VERSION(2, 9, 6), 20906);
@@ -31,7 +32,8 @@ IS(ncclInvalidArgument, 4);
 IS(ncclInvalidUsage, 5);
 IS(ncclRemoteError, 6);
 IS(ncclInProgress, 7);
-IS(ncclNumResults, 8);
+IS(ncclTimeout, 8);
+IS(ncclNumResults, 9);
 
 /* Operators. */
 IS(sizeof(ncclRedOp_t), 4);
@@ -78,7 +80,13 @@ IS(NCCL_CONFIG_UNDEF_INT, INT_MIN);
 IS(NCCL_SPLIT_NOCOLOR, -1);
 IS(NCCL_WIN_DEFAULT, 0);
 IS(NCCL_WIN_COLL_SYMMETRIC, 1);
+IS(NCCL_WIN_STRICT_ORDERING, 2);
+IS(NCCL_WIN_GIN_ONLY, 4);
+IS(NCCL_WIN_CFT_COUNTED, 8);
 IS(NCCL_WIN_REQUIRED_ALIGNMENT, 4096);
+IS(NCCL_API_MAGIC, 0xcafebeef);
+IS(ncclHostCftFallback, 3);
+IS(ncclNvlsHostModeDisable, INT_MAX);
 IS(NCCL_CTA_POLICY_DEFAULT, 0);
 IS(NCCL_CTA_POLICY_EFFICIENCY, 1);
 IS(NCCL_CTA_POLICY_ZERO, 2);
@@ -105,7 +113,16 @@ AT(ncclConfig_t, shrinkShare, 64);
 AT(ncclConfig_t, nvlsCTAs, 68);
 AT(ncclConfig_t, nChannelsPerNetPeer, 72);
 AT(ncclConfig_t, nvlinkCentricSched, 76);
-IS(sizeof(ncclConfig_t), 80);
+AT(ncclConfig_t, graphUsageMode, 80);
+AT(ncclConfig_t, numRmaCtx, 84);
+AT(ncclConfig_t, maxP2pPeers, 88);
+AT(ncclConfig_t, graphStreamOrdering, 92);
+AT(ncclConfig_t, launchOrderImplicit, 96);
+AT(ncclConfig_t, numRmaSig, 100);
+AT(ncclConfig_t, rmaEagerInit, 104);
+AT(ncclConfig_t, hostCftMode, 108);
+AT(ncclConfig_t, nvlsHostMode, 112);
+IS(sizeof(ncclConfig_t), 120);
 
 AT(ncclSimInfo_t, size, 0);
 AT(ncclSimInfo_t, magic, 8);
@@ -158,12 +175,30 @@ IS(sizeof(cudaStream_t), 8);
 
 START_TEST(config_initializer) {
   ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
-  ck_assert_uint_eq(c.size, 80);
+  ck_assert_uint_eq(c.size, 120);
   ck_assert_uint_eq(c.magic, 0xcafebeef);
-  ck_assert_uint_eq(c.version, 22809);
-  const int fields[] = {
-      c.blocking,      c.cgaClusterSize, c.minCTAs,     c.maxCTAs,  c.splitShare,          c.trafficClass,
-      c.collnetEnable, c.CTAPolicy,      c.shrinkShare, c.nvlsCTAs, c.nChannelsPerNetPeer, c.nvlinkCentricSched};
+  ck_assert_uint_eq(c.version, 23203);
+  const int fields[] = {c.blocking,
+                        c.cgaClusterSize,
+                        c.minCTAs,
+                        c.maxCTAs,
+                        c.splitShare,
+                        c.trafficClass,
+                        c.collnetEnable,
+                        c.CTAPolicy,
+                        c.shrinkShare,
+                        c.nvlsCTAs,
+                        c.nChannelsPerNetPeer,
+                        c.nvlinkCentricSched,
+                        c.graphUsageMode,
+                        c.numRmaCtx,
+                        c.maxP2pPeers,
+                        c.graphStreamOrdering,
+                        c.launchOrderImplicit,
+                        c.numRmaSig,
+                        c.rmaEagerInit,
+                        c.hostCftMode,
+                        c.nvlsHostMode};
   for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) ck_assert_int_eq(fields[i], INT_MIN);
   ck_assert_ptr_null(c.netName);
   ck_assert_ptr_null(c.commName);
@@ -174,7 +209,7 @@ START_TEST(sim_info_initializer) {
   ncclSimInfo_t s = NCCL_SIM_INFO_INITIALIZER;
   ck_assert_uint_eq(s.size, 24);
   ck_assert_uint_eq(s.magic, 0x74685283);
-  ck_assert_uint_eq(s.version, 22809);
+  ck_assert_uint_eq(s.version, 23203);
   ck_assert(s.estimatedTime == -1.0f);
 }
 END_TEST

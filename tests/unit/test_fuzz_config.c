@@ -23,6 +23,15 @@ static const size_t int_fields[] = {
     offsetof(ncclConfig_t, nvlsCTAs),
     offsetof(ncclConfig_t, nChannelsPerNetPeer),
     offsetof(ncclConfig_t, nvlinkCentricSched),
+    offsetof(ncclConfig_t, graphUsageMode),
+    offsetof(ncclConfig_t, numRmaCtx),
+    offsetof(ncclConfig_t, maxP2pPeers),
+    offsetof(ncclConfig_t, graphStreamOrdering),
+    offsetof(ncclConfig_t, launchOrderImplicit),
+    offsetof(ncclConfig_t, numRmaSig),
+    offsetof(ncclConfig_t, rmaEagerInit),
+    offsetof(ncclConfig_t, hostCftMode),
+    offsetof(ncclConfig_t, nvlsHostMode),
 };
 enum { INT_FIELDS = sizeof int_fields / sizeof int_fields[0] };
 
@@ -31,7 +40,7 @@ static int any_int(void) {
   return rnd(8) ? likely[rnd(sizeof likely / sizeof likely[0])] : (int)rnd64();
 }
 static size_t any_size(void) {
-  static const size_t real[] = {24, 40, 48, 72, 80, 88, 96};
+  static const size_t real[] = {24, 40, 48, 72, 80, 88, 96, 112, 120};
   switch (rnd(6)) {
     case 0: return rnd(200);
     case 1: return (size_t)rnd64() >> rnd(64);
@@ -39,7 +48,7 @@ static size_t any_size(void) {
   }
 }
 static unsigned any_version(void) {
-  static const unsigned real[] = {21403, 21700, 21805, 22600, 22703, 22809, 22907, 23007, 0, ~0u};
+  static const unsigned real[] = {21403, 21700, 21805, 22600, 22703, 22809, 22907, 23000, 23007, 23102, 23203, 0, ~0u};
   return rnd(8) ? real[rnd(sizeof real / sizeof real[0])] : (unsigned)rnd64();
 }
 
@@ -80,7 +89,7 @@ static void check_reading(const ncclConfig_t *given) {
   ck_assert_uint_eq(given->magic, 0xcafebeef);
   ck_assert_uint_eq(full.size, sizeof full);
   ck_assert(in_range(full.blocking, 0, 1) && in_range(full.cgaClusterSize, 0, 8) && in_range(full.minCTAs, 1, INT_MAX));
-  ck_assert(in_range(full.maxCTAs, 1, INT_MAX) && in_range(full.splitShare, 0, 1) && in_range(full.CTAPolicy, 0, 2));
+  ck_assert(in_range(full.maxCTAs, 1, INT_MAX) && in_range(full.splitShare, 0, 1) && in_range(full.CTAPolicy, 0, 3));
   ck_assert(in_range(full.shrinkShare, 0, 1) && in_range(full.collnetEnable, 0, 1));
   /* Pointers are NULL or a caller's, whole; what an older header did not have is undefined. */
   ck_assert(!full.netName || given->size >= 40);
@@ -88,6 +97,10 @@ static void check_reading(const ncclConfig_t *given) {
   if (full.netName) ck_assert_ptr_eq(full.netName, given->netName);
   if (full.commName) ck_assert_ptr_eq(full.commName, given->commName);
   if (given->size < 80 || given->version < 22800) ck_assert_int_eq(full.nvlinkCentricSched, NCCL_CONFIG_UNDEF_INT);
+  if (given->size < 88 || given->version < 22900) ck_assert_int_eq(full.numRmaCtx, NCCL_CONFIG_UNDEF_INT);
+  if (given->size < 120 || given->version < 23100) ck_assert_int_eq(full.nvlsHostMode, NCCL_CONFIG_UNDEF_INT);
+  if (given->version < 23005) ck_assert_int_eq(full.graphStreamOrdering, NCCL_CONFIG_UNDEF_INT);
+  ck_assert(in_range(full.graphUsageMode, 0, 2) && in_range(full.hostCftMode, 1, 3));
   if (given->version < 21700) ck_assert(!full.netName && full.minCTAs == NCCL_CONFIG_UNDEF_INT);
 }
 
