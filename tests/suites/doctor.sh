@@ -213,6 +213,48 @@ grep -q "hocket topo --lint" "$out" || fail "a broken topology file is not told"
 NCCL_SOCKET_IFNAME="=nosuch0" doctor 1 interfaces
 grep -q "no network interface is left" "$out" || fail "a filter that leaves nothing is not told"
 
+# Frameworks, in invented Python environments on PATH: `python3` there prints its prefix and its one folder of modules.
+lib=$(realpath "$HK_BUILD/lib/libnccl.so.2")
+environment() { # name
+  mkdir -p "$dir/$1/bin" "$dir/$1/site"
+  printf '#!/bin/sh\necho "%s"\necho\necho "%s"\n' "$dir/$1" "$dir/$1/site" >"$dir/$1/bin/python3"
+  chmod +x "$dir/$1/bin/python3"
+}
+package() { # environment package file text
+  mkdir -p "$dir/$1/site/$2" && mkdir -p "$(dirname "$dir/$1/site/$2/$3")" && echo "$4" >"$dir/$1/site/$2/$3"
+}
+frameworks() { # variables...
+  env "$@" "$hocket" doctor frameworks --json >"$out" || fail "doctor frameworks returns $?"
+}
+environment wheels
+package wheels torch-2.15.0+cu132.dist-info METADATA 'Requires-Dist: nvidia-nccl-cu13==2.30.7; platform_system == "Linux"'
+package wheels cupy_cuda13x-14.1.0.dist-info ../cupy/.data/_wheel.json '{"cuda": "13.x", "nccl": {"version": "2.27.7"}}'
+package wheels jax_cuda13_plugin-0.10.2.dist-info METADATA 'Requires-Dist: nvidia-nccl-cu13>=2.27.7; extra == "with-cuda"'
+package wheels vllm-0.20.0.dist-info METADATA 'Requires-Dist: torch==2.15.0'
+package wheels nvidia/nccl/lib libnccl.so.2 "not a library"
+environment late
+package late torch-9.0.dist-info METADATA 'Requires-Dist: nvidia-nccl-cu14==2.99.1'
+frameworks PATH="$dir/wheels/bin:$dir/wheels/bin:$PATH" LD_PRELOAD=
+wheel=$dir/wheels/site/nvidia/nccl/lib/libnccl.so.2
+expect note frameworks "PyTorch 2.15.0+cu132 of $dir/wheels is built for NCCL 2.30.7 and would use $wheel, not Hocket"
+expect note frameworks "CuPy 14.1.0 of $dir/wheels is built for NCCL 2.27.7 and would use $wheel"
+expect note frameworks "JAX's CUDA plugin 0.10.2 of $dir/wheels is built for NCCL 2.27.7 and would use $wheel"
+expect note frameworks "vLLM 0.20.0 of $dir/wheels is built with the NCCL of its PyTorch"
+grep -q "\"fix\":\"export LD_PRELOAD=$lib\"" "$out" || fail "how to preload is not told"
+grep -q "\"fix\":\"cp -b $lib $wheel\"" "$out" || fail "how to replace the wheel's file is not told"
+[ "$(grep -o 'PyTorch 2.15' "$out" | wc -l)" = 1 ] || fail "an environment that is twice on PATH is told twice"
+frameworks PATH="$dir/wheels/bin:$dir/late/bin:$PATH" LD_PRELOAD="$lib"
+expect ok frameworks "PyTorch 2.15.0+cu132 of $dir/wheels is built for NCCL 2.30.7 and would use Hocket: LD_PRELOAD"
+expect note frameworks "JAX's CUDA plugin 0.10.2"
+expect note frameworks "PyTorch 9.0 of $dir/late is built for NCCL 2.99.1, newer than"
+frameworks PATH="$dir/wheels/bin:$PATH" VLLM_NCCL_SO_PATH="$lib"
+expect ok frameworks "vLLM 0.20.0 of $dir/wheels is built with the NCCL of its PyTorch and would use Hocket: VLLM_NCCL_SO_PATH"
+cp "$lib" "$wheel"
+frameworks PATH="$dir/wheels/bin:$PATH"
+expect ok frameworks "JAX's CUDA plugin 0.10.2 of $dir/wheels is built for NCCL 2.27.7 and would use Hocket: it is in place"
+frameworks PATH=/nonexistent
+expect ok frameworks "no PyTorch, CuPy, JAX for CUDA or vLLM in 0 Python environments of PATH"
+
 # Two doctors talk, of interfaces and of RDMA ports, with a librdmacm that says yes.
 HOCKET_IB_ROOT=$root "$hocket" doctor --listen 0 >"$dir/listen" &
 listener=$!

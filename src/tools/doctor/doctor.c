@@ -22,6 +22,7 @@ typedef struct check {
 static const check checks[] = {
     {"variables", "NCCL_ and HOCKET_ variables that are misspelt or out of range", hk_doctor_variables},
     {"plugins", "plugins and files that variables name", hk_doctor_plugins},
+    {"frameworks", "which NCCL PyTorch, CuPy, JAX and vLLM would use", hk_doctor_frameworks},
     {"interfaces", "which network interface is used, and whether connections work", hk_doctor_interfaces},
     {"peer", "connections and RDMA routes to another host (--peer)", hk_doctor_peer},
     {"gids", "which GID a RoCE port uses", hk_doctor_gids},
@@ -183,8 +184,8 @@ const hk_tool hk_tool_doctor = {
         "command that fixes it. Run it as your job runs: same user, same container, same launcher. It changes nothing. "
         "With names of checks it makes only these:\n"
         "\n"
-        " variables, plugins, interfaces, peer, gids, verbs, shm, cma, memlock, files, hugepages, limits, numa,\n"
-        " governor, topology, links, gpu, p2p, gdr, pairs, acs, iommu",
+        " variables, plugins, frameworks, interfaces, peer, gids, verbs, shm, cma, memlock, files, hugepages, limits,\n"
+        " numa, governor, topology, links, gpu, p2p, gdr, pairs, acs, iommu",
     .findings = "there is a problem",
     .examples = "hocket doctor\n  everything\n"
                 "mpirun -n 1 hocket doctor numa limits\n  what a launcher binds its processes to\n"

@@ -73,4 +73,6 @@ void hk_doctor_gpu_pairs(hk_doctor *d);
 /* env.c */
 void hk_doctor_variables(hk_doctor *d);
 void hk_doctor_plugins(hk_doctor *d);
+/* frameworks.c */
+void hk_doctor_frameworks(hk_doctor *d);
 #endif
