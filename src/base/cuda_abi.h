@@ -167,6 +167,7 @@ enum { /* CUlaunchAttributeID */
        CU_LAUNCH_ATTRIBUTE_PRIORITY = 8,
        CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN = 10
 };
+enum { CU_EVENT_RECORD_EXTERNAL = 1 };
 enum { CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT = 0, CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE = 1 };
 typedef union CUlaunchAttributeValue {
   char pad[64];
@@ -306,6 +307,7 @@ HK_ABI_ASSERT(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) 
   NEED(EventCreate, cuEventCreate, (CUevent * event, unsigned flags))                                                  \
   NEED(EventDestroy, cuEventDestroy_v2, (CUevent event))                                                               \
   NEED(EventRecord, cuEventRecord, (CUevent event, CUstream stream))                                                   \
+  MAY(EventRecordWithFlags, cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags))                  \
   NEED(EventQuery, cuEventQuery, (CUevent event))                                                                      \
   NEED(EventSynchronize, cuEventSynchronize, (CUevent event))                                                          \
   NEED(EventElapsedTime, cuEventElapsedTime, (float *ms, CUevent begin, CUevent end))                                  \

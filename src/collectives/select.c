@@ -22,8 +22,15 @@ static bool protocol_barred(const hk_wish *w, hk_coll coll, hk_protocol p) {
   return w && (w->barred_protocols[coll] >> p & 1u);
 }
 
+static bool left_out(const hk_wish *w, int algorithm, hk_protocol p) {
+  uint32_t any = 0;
+  for (int k = 0; w && k < HK_PROTO_COUNT; k++) any |= w->only[k];
+  return any && !(w->only[p] >> algorithm & 1u);
+}
+
 /* Twice as many channels take twice as many cores from the application: they must gain this much. */
 #define WORTH 0.02
+#define WORTH_EFFICIENT 0.15
 
 /* The channels worth trying: the wish's, within what the machine has. */
 static void channel_range(const hk_machine *m, const hk_wish *w, int *first, int *last) {
@@ -38,6 +45,7 @@ static void channel_range(const hk_machine *m, const hk_wish *w, int *first, int
 static void price(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes, const hk_algorithm *a,
                   hk_protocol p, hk_decision *out) {
   int first, last;
+  const double worth = w && w->efficient ? WORTH_EFFICIENT : WORTH;
   channel_range(m, w, &first, &last);
   *out = (hk_decision){.algorithm = a, .protocol = p, .channels = first};
   if (m->nranks < 2) return;
@@ -48,7 +56,7 @@ static void price(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t by
   for (int c = first; c <= last; c = c * 2 > last && c < last ? last : c * 2) {
     hk_machine as = hk_machine_as(m, p, c);
     double us = a->cost(&as, coll, bytes);
-    if (c > first && us >= out->us * (1 - WORTH)) continue;
+    if (c > first && us >= out->us * (1 - worth)) continue;
     out->channels = c;
     out->us = us;
   }
@@ -62,6 +70,7 @@ static bool cheapest(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       hk_decision d;
       if (!speaks(m, a, (hk_protocol)p) || protocol_barred(w, coll, (hk_protocol)p)) continue;
+      if (left_out(w, i, (hk_protocol)p)) continue;
       price(m, w, coll, bytes, a, (hk_protocol)p, &d);
       if (found && d.us >= best->us) continue;
       *best = d;
@@ -99,6 +108,11 @@ void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t by
   }
   if (cheapest(m, wish, coll, bytes, out)) return;
   hk_wish rest = *wish; /* without a wish something is always found */
+  memset(rest.only, 0, sizeof rest.only);
+  if (cheapest(m, &rest, coll, bytes, out)) {
+    out->note = "what the call selects cannot be used here: choosing from all";
+    return;
+  }
   memset(rest.barred_protocols, 0, sizeof rest.barred_protocols);
   if (cheapest(m, &rest, coll, bytes, out)) {
     out->note = "none of the allowed protocols is there: choosing from all";
@@ -123,7 +137,7 @@ bool hk_select_one(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_
   while (hk_algorithms[i] && hk_algorithms[i] != a) i++;
   if (!hk_algorithms[i] || barred(wish, coll, i) || varies(wish, coll, a) || !hk_algorithm_supports(a, m, coll))
     return false;
-  if (!speaks(m, a, p) || protocol_barred(wish, coll, p)) return false;
+  if (!speaks(m, a, p) || protocol_barred(wish, coll, p) || left_out(wish, i, p)) return false;
   price(m, wish, coll, bytes, a, p, out);
   return true;
 }

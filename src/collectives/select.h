@@ -15,7 +15,9 @@ struct hk_rules; /* rules.h: a tuning file */
 typedef struct hk_wish {
   uint32_t barred[HK_COLL_COUNT];          /* bit i: not the i-th algorithm of the registry */
   uint8_t barred_protocols[HK_COLL_COUNT]; /* bit p: not protocol p */
+  uint32_t only[HK_PROTO_COUNT];           /* bit i: the i-th algorithm by this protocol may be used; all 0: any may */
   int min_channels, max_channels;          /* 0: no restriction */
+  bool efficient;                          /* more channels only for a larger gain: NCCL_CTA_POLICY_EFFICIENCY */
   const struct hk_rules *rules;            /* of a tuning file; may be NULL */
   const struct hk_rules *choices;          /* that `hocket tune` measured; may be NULL */
   /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It comes before all other
@@ -25,6 +27,10 @@ typedef struct hk_wish {
 /* Parses NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring"; a part
  * without a colon is for all other collectives. HK_ERR_ARGUMENT quotes the unknown word, and lists the known ones. */
 hk_status hk_wish_parse(hk_wish *w, const char *algo, const char *proto);
+/* Parses ncclCollConfig_t's algSelection to hk_wish.only: algorithm and protocol as "RING_LL", in any case, or the
+ * beginning of such names; `,` or, `+` and, `^` not.  NCCL's names come before this library's own. False, with the reason
+ * in `why`, if a word is unknown or nothing is left. */
+bool hk_wish_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes);
 
 typedef struct hk_decision {
   const hk_algorithm *algorithm;

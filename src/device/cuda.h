@@ -74,6 +74,7 @@ hk_status hk_cuda_queue_state(hk_device *d, hk_queue q, hk_queue_state *out);
 hk_status hk_cuda_order_begin(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
 hk_status hk_cuda_order_end(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
 hk_status hk_cuda_order_free(hk_device *d, hk_queue_order *o);
+hk_status hk_cuda_record(hk_device *base, void *event, hk_queue q, const hk_queue_state *s);
 hk_status hk_cuda_order_done(hk_device *d, const hk_queue_order *o, bool *done);
 hk_status hk_cuda_word_write(hk_device *d, void *at, uint32_t value, hk_queue q);
 hk_status hk_cuda_word_wait(hk_device *d, void *at, uint32_t value, hk_queue q);

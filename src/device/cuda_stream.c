@@ -203,6 +203,19 @@ out:
   return rc;
 }
 
+hk_status hk_cuda_record(hk_device *base, void *event, hk_queue q, const hk_queue_state *s) {
+  hk_status rc = HK_OK;
+  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_TRY(s->capturing && hk_cu.EventRecordWithFlags
+                  ? hk_cu.EventRecordWithFlags(event, q, CU_EVENT_RECORD_EXTERNAL)
+                  : hk_cu.EventRecord(event, q),
+              leave, "device %d: recording the event %p", base->limits.ordinal, event);
+leave:
+  hk_cuda_leave();
+out:
+  return rc;
+}
+
 hk_status hk_cuda_graph_keep(hk_device *base, const hk_queue_state *s, void (*done)(void *), void *arg) {
   hk_status rc = HK_OK;
   CUuserObject object = NULL;

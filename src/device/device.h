@@ -164,6 +164,8 @@ typedef struct hk_device_ops {
   hk_status (*order_begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   hk_status (*order_end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   hk_status (*order_free)(hk_device *d, hk_queue_order *o);
+  /* Records an event of the user's; in a capture, at each replay. */
+  hk_status (*record)(hk_device *d, void *event, hk_queue q, const hk_queue_state *s);
   /* Is the last piece of work done?  It was not captured. */
   hk_status (*order_done)(hk_device *d, const hk_queue_order *o, bool *done);
   /* A word of device memory, here or of a peer: written after what is in the queue, and waited for. May be

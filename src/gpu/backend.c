@@ -68,6 +68,12 @@ static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, const h
 /* A call for itself would wait on its stream for one that comes after it there.  Buffers are looked at when the call
  * runs. */
 static hk_status check(const hk_call *call, const char *who) {
+  if (call->options.policy && ((call->options.policy - 1) & ~call->comm->options.policy & NCCL_CTA_POLICY_ZERO))
+    return HK_FAIL(
+        HK_ERR_ARGUMENT,
+        "%s: CTAPolicy of one call has NCCL_CTA_POLICY_ZERO, and the communicator's has not: copy engines are "
+        "set up at init, so give it to the communicator, too (ncclConfig_t, or NCCL_CTA_POLICY=2)",
+        who);
   return call->p2p ? hk_group_check_self(call, who) : HK_OK;
 }
 

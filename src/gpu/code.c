@@ -28,7 +28,12 @@ out:
 
 static void drop_code(hk_gpu_code *k) {
   if (k->module) (void)k->device->ops->unload(k->device, k->module);
-  if (k->device) k->device->ops->close(k->device);
+  if (k->device) {
+    (void)k->device->ops->order_free(k->device, &k->order);
+    (void)k->device->ops->order_free(k->device, &k->captured);
+    k->device->ops->close(k->device);
+  }
+  pthread_mutex_destroy(&k->lock);
   free(k);
 }
 
@@ -44,6 +49,7 @@ hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out) {
       goto out;
     }
     k->ordinal = ordinal;
+    pthread_mutex_init(&k->lock, NULL);
     HK_TRY(hk_cuda_open(ordinal, &k->device), undo);
     HK_TRY(load(k), undo);
     k->next = codes;

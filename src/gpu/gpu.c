@@ -66,9 +66,11 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   fact->sm = (uint64_t)l->sm;
   if (!hk_bus_id_parse(l->bus_id, &fact->bus)) fact->bus = UINT64_MAX;
   fact->by_fd = g->links.by_file;
-  fact->copies = c->options.no_ctas && l->stream_words &&
+  const bool no_ctas = (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0;
+  fact->copies = no_ctas && l->stream_words &&
                  g->device->ops->word_check(g->device, g->world->credits[c->rank].base, g->queue) == HK_OK;
-  fact->multicast = l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0;
+  fact->multicast = l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0 &&
+                    !(c->options.nvls_mode & ncclNvlsHostModeDisableTransport);
   c->wiring.env.gpu = g->device;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
 out:
@@ -146,12 +148,16 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   g->parts = g->blocks / 2 / (unsigned)c->nranks;
   if (g->parts < 1) g->parts = 1;
   if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
+  /* A send or receive over the network may use more links than the blocks would ask for, but no more than there are. */
+  g->net_parts = c->options.net_channels ? (unsigned)c->options.net_channels : g->parts;
+  if (g->net_parts > HK_GPU_P2P_CHANNELS) g->net_parts = HK_GPU_P2P_CHANNELS;
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
   HK_TRY(hk_gpu_topology(c, facts, stride), out);
   g->sends_direct = sends_direct(c);
   HK_TRY(hk_gpu_reach(c, facts, stride), out);
   hk_gpu_views_begin(c);
-  HK_TRY(hk_gpu_copy_choose(c, c->options.no_ctas, copies && !hosts, g->sharers == 1), out);
+  HK_TRY(hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1),
+         out);
   HK_TRY(hk_gpu_multicast_join(c, facts, stride), out);
 out:
   return rc;

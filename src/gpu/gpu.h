@@ -30,6 +30,8 @@ typedef struct hk_gpu_code {
   hk_device *device;
   void *module, *batch, *transfers;
   unsigned threads, resident; /* of a block; blocks that the device runs at once */
+  pthread_mutex_t lock;       /* of the orders, which are of communicators with launchOrderImplicit */
+  hk_queue_order order, captured;
   struct hk_gpu_code *next;
 } hk_gpu_code;
 
@@ -119,7 +121,7 @@ typedef struct hk_gpu {
   uint64_t seen_ns, reported_ns;
   unsigned cluster;                   /* blocks of a cluster; 0: none */
   unsigned blocks;                    /* of a launch for this rank, at most; equal on all ranks */
-  unsigned parts;                     /* channels that a large send or receive may use; equal on all ranks */
+  unsigned parts, net_parts;          /* channels that a large send or receive may use; equal on all ranks */
   hk_gpu_end **ends[2];               /* [receives, sends][peer] */
   hk_memory *opened;                  /* [nranks]: the credits of ranks of other processes */
   hk_device_env links;                /* for the device links */

@@ -35,11 +35,45 @@ static hk_status check_call(const hk_call *call) {
   return check_buffers(call);
 }
 
-hk_status hk_gpu_launch(hk_gpu *g, void *kernel, unsigned blocks, unsigned threads, const void *param, hk_queue q) {
+hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, void *kernel, unsigned blocks, unsigned threads,
+                        const void *param, hk_queue q) {
+  unsigned cluster = call && call->options.cluster ? call->options.cluster - 1u : g->cluster;
   hk_kernel_launch l = {
       .function = kernel, .blocks = blocks, .threads = threads, .remote_domain = true, .param = param};
-  if (g->cluster > 1 && blocks % g->cluster == 0) l.cluster = g->cluster; /* a grid is whole clusters */
+  if (cluster > 1 && blocks % cluster == 0) l.cluster = cluster; /* a grid is whole clusters */
   return g->device->ops->launch(g->device, &l, q);
+}
+
+/* The earlier work of the communicator comes first. */
+static hk_status begin_order(ncclComm_t c, hk_queue q, const hk_queue_state *s) {
+  hk_gpu *g = hk_gpu_of(c);
+  if (s->capturing && c->options.loose_captures) return HK_OK;
+  return g->device->ops->order_begin(g->device, order_of(g, s), q, s);
+}
+
+/* launchOrderImplicit: what is launched between the two functions comes after what other such communicators have
+ * launched on the GPU, whatever the stream.  Ranks that share a GPU wait for each other, so their order stays open. */
+static hk_queue_order *chain_of(const hk_call *call, const hk_queue_state *s) {
+  hk_gpu *g = hk_gpu_of(call->comm);
+  if (!call->comm->options.in_launch_order || g->sharers > 1) return NULL;
+  return s->capturing ? &g->code->captured : &g->code->order;
+}
+static hk_status begin_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const hk_queue_state *s) {
+  if (!chain) return HK_OK;
+  pthread_mutex_lock(&g->code->lock);
+  return g->device->ops->order_begin(g->device, chain, q, s);
+}
+static hk_status end_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const hk_queue_state *s, hk_status rc) {
+  if (!chain) return rc;
+  if (rc == HK_OK) rc = g->device->ops->order_end(g->device, chain, q, s);
+  pthread_mutex_unlock(&g->code->lock);
+  return rc;
+}
+
+/* NCCL's event of a call is complete when the kernel has begun, or, with older drivers, when all before it is over. */
+static hk_status record(const hk_call *call, hk_queue q, const hk_queue_state *s) {
+  hk_device *d = hk_gpu_of(call->comm)->device;
+  return call->launched ? d->ops->record(d, call->launched, q, s) : HK_OK;
 }
 
 /* Posts the call on the board, for the other ranks. */
@@ -62,10 +96,14 @@ static hk_status run_one(const hk_call *call) {
   HK_TRY(ops->queue_state(g->device, q, &s), out);
   hk_queue_order *order = order_of(g, &s);
   HK_TRY(hk_gpu_work_of(c, call, &work, &blocks, &threads), failed);
-  HK_TRY(ops->order_begin(g->device, order, q, &s), failed);
+  HK_TRY(begin_order(c, q, &s), failed);
+  hk_queue_order *chain = chain_of(call, &s);
+  rc = begin_chain(g, chain, q, &s);
   hk_gpu_batch batch = {.works = 1, .end = {blocks}, .work = {work}};
   post(call, &s);
-  HK_TRY(hk_gpu_launch(g, g->code->batch, blocks, threads, &batch, q), failed);
+  if (rc == HK_OK) rc = record(call, q, &s);
+  if (rc == HK_OK) rc = hk_gpu_launch(g, call, g->code->batch, blocks, threads, &batch, q);
+  HK_TRY(end_chain(g, chain, q, &s, rc), failed);
   HK_TRY(hk_gpu_order_end(g, order, q, &s), failed);
   return HK_OK;
 failed:
@@ -93,7 +131,7 @@ static hk_status join_streams(hk_gpu_set *s) {
     const hk_device_ops *ops = p->gpu->device->ops;
     hk_queue q = p->call->stream;
     if (spoken_for(s, i, true)) continue;
-    HK_TRY(ops->order_begin(p->gpu->device, order_in(p), q, &p->state), out);
+    HK_TRY(begin_order(p->call->comm, q, &p->state), out);
     if (q == s->queue) continue;
     HK_TRY(hk_gpu_order_end(p->gpu, order_in(p), q, &p->state), out);
     HK_TRY(ops->order_begin(p->gpu->device, order_in(p), s->queue, &p->state), out);
@@ -124,11 +162,13 @@ static hk_status launch_batch(const hk_gpu_set *s, hk_gpu_piece *const *at, size
   hk_gpu_batch batch = {.works = (uint32_t)n};
   unsigned blocks = 0, threads = 0;
   for (size_t i = 0; i < n; i++) {
+    hk_status rc = record(at[i]->call, s->queue, &at[i]->state);
+    if (rc != HK_OK) return rc;
     batch.work[i] = at[i]->work;
     batch.end[i] = blocks += at[i]->blocks;
     if (at[i]->threads > threads) threads = at[i]->threads;
   }
-  return hk_gpu_launch(s->gpu, s->gpu->code->batch, blocks, threads, &batch, s->queue);
+  return hk_gpu_launch(s->gpu, at[0]->call, s->gpu->code->batch, blocks, threads, &batch, s->queue);
 }
 
 /* One order on all devices: a launch that cannot run at once waits for the same communicators on each device. */
@@ -166,7 +206,10 @@ static hk_status copy_round(const hk_gpu_set *s, unsigned round, hk_gpu_piece **
   for (size_t i = 0; i < s->n; i++)
     if (s->at[i]->window && s->at[i]->round == round) at[n++] = s->at[i];
   qsort(at, n, sizeof *at, by_comm);
-  for (size_t i = 0; i < n; i++) HK_TRY(hk_gpu_copy_run(at[i], s->queue), out);
+  for (size_t i = 0; i < n; i++) {
+    HK_TRY(record(at[i]->call, s->queue, &at[i]->state), out);
+    HK_TRY(hk_gpu_copy_run(at[i], s->queue), out);
+  }
 out:
   return rc;
 }
@@ -196,9 +239,14 @@ out:
 
 static hk_status run_set(hk_gpu_set *s) {
   hk_status rc = HK_OK;
+  const hk_queue_state *state = &s->at[0]->state;
+  hk_queue_order *chain = NULL;
+  for (size_t i = 0; i < s->n && !chain; i++) chain = chain_of(s->at[i]->call, state);
   HK_TRY(join_streams(s), out);
-  HK_TRY(launch_collectives(s), out);
-  HK_TRY(hk_gpu_launch_transfers(s), out);
+  rc = begin_chain(s->gpu, chain, s->queue, state);
+  if (rc == HK_OK) rc = launch_collectives(s);
+  if (rc == HK_OK) rc = hk_gpu_launch_transfers(s);
+  HK_TRY(end_chain(s->gpu, chain, s->queue, state, rc), out);
   HK_TRY(part_streams(s), out);
 out:
   for (size_t i = 0; rc != HK_OK && i < s->n; i++)

@@ -27,7 +27,9 @@ typedef struct hk_gpu_set {
 } hk_gpu_set;
 
 /* run.c */
-hk_status hk_gpu_launch(hk_gpu *g, void *kernel, unsigned blocks, unsigned threads, const void *param, hk_queue q);
+/* `call` has options of its own; NULL: transfers. */
+hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, void *kernel, unsigned blocks, unsigned threads,
+                        const void *param, hk_queue q);
 
 /* copy.c */
 hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q);

@@ -12,7 +12,7 @@ typedef struct part {
   hk_gpu_work work;
   hk_gpu *gpu;
   uint64_t comm_id;
-  uint32_t delta, rank, sends, channel, index;
+  uint32_t later, delta, rank, sends, channel, index;
 } part;
 
 /* ---- tables ---- */
@@ -121,16 +121,18 @@ out:
 /* ---- parts ---- */
 
 /* The number of links that share out the message: the same at both ends. */
-static unsigned parts_of(ncclComm_t c, size_t bytes) {
+static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
+  const hk_gpu *g = hk_gpu_of(c);
+  const unsigned most = g->routes[peer].can & HK_DEVICE_PUMPED ? g->net_parts : g->parts;
   size_t worth = bytes / (4 * c->wiring.env.slot_bytes);
   if (worth < 1) return 1;
-  return worth < hk_gpu_of(c)->parts ? (unsigned)worth : hk_gpu_of(c)->parts;
+  return worth < most ? (unsigned)worth : most;
 }
 
 hk_status hk_gpu_offer_transfer(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
-  unsigned of = parts_of(c, call->count * hk_dtype_size((hk_dtype)call->dtype));
+  unsigned of = parts_of(c, call->root, call->count * hk_dtype_size((hk_dtype)call->dtype));
   for (unsigned k = 0; k < of; k++)
     HK_TRY(hk_gpu_end_offer(c, call->root, call->p2p == HK_P2P_SEND, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k), out);
 out:
@@ -142,7 +144,7 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
-  unsigned of = parts_of(c, bytes);
+  unsigned of = parts_of(c, call->root, bytes);
   size_t each = ((bytes + of - 1) / of + 4095) & ~(size_t)4095;
   bool sends = call->p2p == HK_P2P_SEND;
   int way = sends ? call->root - c->rank : c->rank - call->root;
@@ -169,6 +171,7 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
                                 .lanes = 1},
                        .gpu = hk_gpu_of(c),
                        .comm_id = p->comm_id,
+                       .later = c->options.nvlink_first && c->peers[call->root].host != c->peers[c->rank].host,
                        .delta = (uint32_t)(way < 0 ? way + c->nranks : way),
                        .rank = (uint32_t)c->rank,
                        .sends = sends,
@@ -181,12 +184,14 @@ out:
 }
 
 /* If there are more blocks than run at once, no block may wait for a later one, on any device. So the order is by
- * communicator, then by the distance of sender and receiver round the ring of ranks, which both compute alike. */
+ * communicator, then (nvlinkCentricSched) transfers inside of hosts first, then by the distance of sender and receiver
+ * round the ring of ranks: both compute these alike. */
 static int by_turn(const void *a, const void *b) {
   const part *x = a, *y = b;
 #define COMPARE(field)                                                                                                 \
   if (x->field != y->field) return x->field < y->field ? -1 : 1
   COMPARE(comm_id);
+  COMPARE(later);
   COMPARE(delta);
   COMPARE(rank);
   COMPARE(sends);
@@ -197,7 +202,10 @@ static int by_turn(const void *a, const void *b) {
 }
 
 /* The most blocks of a rank. Both directions of one distance have blocks of their own: see fill_table. */
-static unsigned most_blocks(const hk_gpu *g) { return g->blocks > 2 * g->parts ? g->blocks : 2 * g->parts; }
+static unsigned most_blocks(const hk_gpu *g) {
+  const unsigned parts = g->parts > g->net_parts ? g->parts : g->net_parts;
+  return g->blocks > 2 * parts ? g->blocks : 2 * parts;
+}
 
 /* True if part i is the first one over its link, and its rank has a block left. */
 static bool begins_block(const part *parts, size_t i) {
@@ -242,7 +250,7 @@ hk_status hk_gpu_launch_transfers(const hk_gpu_set *s) {
   HK_TRY(get_table(s->gpu, n * sizeof(hk_gpu_work), &table), out);
   unsigned blocks = fill_table(table->memory.host, parts, n);
   hk_gpu_transfers param = {.work = table->memory.base};
-  HK_TRY(hk_gpu_launch(s->gpu, s->gpu->code->transfers, blocks, s->gpu->code->threads, &param, s->queue), out);
+  HK_TRY(hk_gpu_launch(s->gpu, NULL, s->gpu->code->transfers, blocks, s->gpu->code->threads, &param, s->queue), out);
   HK_TRY(hold_table(s, table), out);
 out:
   free(parts);

@@ -3,6 +3,7 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "api.h"
+#include "choose.h"
 #include "comm.h"
 #include "group.h"
 
@@ -64,16 +65,24 @@ static hk_status check_buffer(const char *who, const char *what, const void *buf
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is NULL with count %zu", who, what, call->count);
 }
 
-hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
-                       ncclComm_t c, cudaStream_t stream) {
+hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
+                            int root, ncclComm_t c, cudaStream_t stream, const hk_call_options *o, bool must,
+                            void *launched) {
   static const char *const names[] = {
 #define HK_COLL(id, name, ...) "nccl" name,
 #include "../program/coll.def"
   };
   const char *who = names[coll];
   hk_status rc = HK_OK;
-  hk_call call = {
-      .comm = c, .in = in, .out = out, .count = count, .coll = (uint8_t)coll, .root = root, .stream = stream};
+  hk_call call = {.comm = c,
+                  .in = in,
+                  .out = out,
+                  .count = count,
+                  .coll = (uint8_t)coll,
+                  .root = root,
+                  .stream = stream,
+                  .launched = launched};
+  if (o) call.options = *o;
   HK_TRY(hk_comm_check_usable(c, who), out);
   bool whole = hk_coll_partition(coll) == HK_PART_WHOLE;
   HK_TRY(check_type(who, count, type, whole ? (size_t)c->nranks : 1), out);
@@ -83,6 +92,7 @@ hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, nc
   if (hk_coll_has_input(coll, c->rank, root)) HK_TRY(check_buffer(who, "sendbuff", in, &call), out);
   if (hk_coll_has_output(coll, c->rank, root)) HK_TRY(check_buffer(who, "recvbuff", out, &call), out);
   HK_TRY(c->backend->check(&call, who), out);
+  if (must) HK_TRY(hk_choose_check(c, &call, who), out);
   HK_INFO(HK_SUB_COLL,
           "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d]", who + 4,
           (unsigned long long)c->order.sequence, in, out, count, (int)type, op, root, (void *)c, c->nranks);
@@ -90,6 +100,11 @@ hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, nc
   return hk_group_submit(&call);
 out:
   return hk_group_remember(rc);
+}
+
+hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
+                       ncclComm_t c, cudaStream_t stream) {
+  return hk_coll_call_with(coll, in, out, count, type, op, root, c, stream, NULL, false, NULL);
 }
 
 /* The operator of a collective without one. */

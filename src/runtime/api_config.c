@@ -1,76 +1,104 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives with options of one call (NCCL 2.31).  The options that change only how NCCL's own kernels run are not
- * part of this version: a call that sets one is refused with its name, as a call whose result would not be what was
- * asked for. */
+/* Collectives with options of one call (NCCL 2.31).  A variable is stronger than a call's option, and this is stronger
+ * than the communicator's. */
 #include <stdbool.h>
 #include <string.h>
-#include "../base/status.h"
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../collectives/select.h"
 #include "api.h"
+#include "group.h"
 
-static const ncclCollConfig_t defaults = NCCL_COLLCONFIG_INITIALIZER;
+_Static_assert((int)HK_CALL_PROTOCOLS == (int)HK_PROTO_COUNT, "a call's options have a bit set for each protocol");
 
-static ncclResult_t check(const char *who, const ncclCollConfig_t *given) {
-  ncclCollConfig_t c = defaults;
-  if (!given) return ncclSuccess;
-  if (given->magic != defaults.magic || given->size < offsetof(ncclCollConfig_t, minCTAs))
-    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
-                                 "%s: config has size %zu and magic 0x%x: start from NCCL_COLLCONFIG_INITIALIZER", who,
-                                 given->size, given->magic);
-  memcpy(&c, given, given->size < sizeof c ? given->size : sizeof c);
-  if (c.forceAlgSelection != 0 && c.forceAlgSelection != 1 && c.forceAlgSelection != NCCL_CONFIG_UNDEF_INT)
-    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "%s: forceAlgSelection %d: give 0 or 1", who, c.forceAlgSelection);
-  if ((c.CTAPolicy < 0 || c.CTAPolicy > 3) && c.CTAPolicy != NCCL_CONFIG_UNDEF_INT)
-    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "%s: CTAPolicy %d: give 0 to 3", who, c.CTAPolicy);
-  bool selects = c.algSelection && *c.algSelection && c.forceAlgSelection != 0;
-  const char *set = c.minCTAs != NCCL_CONFIG_UNDEF_INT          ? "minCTAs"
-                    : c.maxCTAs != NCCL_CONFIG_UNDEF_INT        ? "maxCTAs"
-                    : c.nvlsCTAs != NCCL_CONFIG_UNDEF_INT       ? "nvlsCTAs"
-                    : c.cgaClusterSize != NCCL_CONFIG_UNDEF_INT ? "cgaClusterSize"
-                    : c.CTAPolicy != NCCL_CONFIG_UNDEF_INT      ? "CTAPolicy"
-                    : selects                                   ? "algSelection"
-                    : c.launchCompletionEvent                   ? "launchCompletionEvent"
-                                                                : NULL;
-  if (!set) return ncclSuccess; /* userProfilerTag is a hint */
-  return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
-                               "%s: %s of one call is not part of this version of Hocket: set it for the communicator "
-                               "(ncclConfig_t, NCCL_ALGO), or leave it out",
-                               who, set);
+/* As NCCL, a number that makes no sense is ignored. */
+static uint8_t number(int value, int least, int most) {
+  return (uint8_t)(value < least || value == NCCL_CONFIG_UNDEF_INT ? 0 : value > most ? most : value);
 }
 
-#define WITH_CONFIG(name, params, call)                                                                                \
+static hk_status copy_config(const char *who, const ncclCollConfig_t *given, ncclCollConfig_t *c) {
+  *c = (ncclCollConfig_t)NCCL_COLLCONFIG_INITIALIZER;
+  if (given->magic != c->magic || given->size < offsetof(ncclCollConfig_t, minCTAs))
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: config has size %zu and magic 0x%x: start from NCCL_COLLCONFIG_INITIALIZER",
+                   who, given->size, given->magic);
+  memcpy(c, given, given->size < sizeof *c ? given->size : sizeof *c);
+  if (c->forceAlgSelection != 0 && c->forceAlgSelection != 1 && c->forceAlgSelection != NCCL_CONFIG_UNDEF_INT)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: forceAlgSelection %d: give 0 or 1", who, c->forceAlgSelection);
+  if ((c->CTAPolicy < 0 || c->CTAPolicy > 3) && c->CTAPolicy != NCCL_CONFIG_UNDEF_INT)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: CTAPolicy %d: give 0 to 3", who, c->CTAPolicy);
+  return HK_OK;
+}
+
+/* What a call asks for.  userProfilerTag is for profiler plugins of version 7, and the library loads none. */
+typedef struct wanted {
+  hk_call_options options;
+  bool must; /* the selection of algorithms cannot be dropped */
+  void *launched;
+} wanted;
+
+static hk_status read_config(const char *who, const ncclCollConfig_t *given, wanted *w) {
+  hk_status rc = HK_OK;
+  ncclCollConfig_t c;
+  char why[160];
+  memset(w, 0, sizeof *w);
+  if (!given) return HK_OK;
+  HK_TRY(copy_config(who, given, &c), out);
+  hk_call_options *o = &w->options;
+  if (hk_param_int(HK_P_MIN_NCHANNELS) <= 0) o->min_ctas = number(c.minCTAs, 1, HK_CALL_CTAS);
+  if (hk_param_int(HK_P_MAX_NCHANNELS) <= 0) o->max_ctas = number(c.maxCTAs, 1, HK_CALL_CTAS);
+  if (hk_param_int(HK_P_NVLS_NCHANNELS) <= 0) o->nvls_ctas = number(c.nvlsCTAs, 1, HK_CALL_CTAS);
+  if (hk_param_int(HK_P_CGA_CLUSTER_SIZE) < 0 && c.cgaClusterSize >= 0 && c.cgaClusterSize <= 8)
+    o->cluster = (uint8_t)(c.cgaClusterSize + 1);
+  if (hk_param_int(HK_P_CTA_POLICY) < 0 && c.CTAPolicy >= 0) o->policy = (uint8_t)(c.CTAPolicy + 1);
+  w->launched = c.launchCompletionEvent;
+  if (!c.algSelection || !*c.algSelection) return HK_OK;
+  w->must = c.forceAlgSelection != 0;
+  if (hk_wish_only(c.algSelection, o->only, why, sizeof why)) return HK_OK;
+  if (w->must)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: algSelection: %s (forceAlgSelection = 0 makes it a wish)", who, why);
+  memset(o->only, 0, sizeof o->only);
+  HK_INFO(HK_SUB_TUNING, "%s: algSelection is ignored: %s", who, why);
+out:
+  return rc;
+}
+
+#define WITH_CONFIG(name, coll, params, in, out, count, op, root)                                                      \
   HK_API(ncclResult_t, name##Config, params) {                                                                         \
-    ncclResult_t rc = check(#name "Config", config);                                                                   \
-    return rc == ncclSuccess ? p##name call : rc;                                                                      \
+    wanted w;                                                                                                          \
+    hk_status rc = read_config(#name "Config", config, &w);                                                            \
+    if (rc != HK_OK) return (ncclResult_t)hk_group_remember(rc);                                                       \
+    return (ncclResult_t)hk_coll_call_with(coll, in, out, count, datatype, op, root, comm, stream, &w.options, w.must, \
+                                           w.launched);                                                                \
   }
-WITH_CONFIG(ncclReduce,
+WITH_CONFIG(ncclReduce, HK_REDUCE,
             (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
              ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),
-            (sendbuff, recvbuff, count, datatype, op, root, comm, stream))
-WITH_CONFIG(ncclBroadcast,
+            sendbuff, recvbuff, count, (int)op, root)
+WITH_CONFIG(ncclBroadcast, HK_BROADCAST,
             (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
              cudaStream_t stream, const ncclCollConfig_t *config),
-            (sendbuff, recvbuff, count, datatype, root, comm, stream))
-WITH_CONFIG(ncclAllReduce,
+            sendbuff, recvbuff, count, -1, root)
+WITH_CONFIG(ncclAllReduce, HK_ALLREDUCE,
             (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
              ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),
-            (sendbuff, recvbuff, count, datatype, op, comm, stream))
-WITH_CONFIG(ncclReduceScatter,
+            sendbuff, recvbuff, count, (int)op, 0)
+WITH_CONFIG(ncclReduceScatter, HK_REDUCE_SCATTER,
             (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
              ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config),
-            (sendbuff, recvbuff, recvcount, datatype, op, comm, stream))
-WITH_CONFIG(ncclAllGather,
+            sendbuff, recvbuff, recvcount, (int)op, 0)
+WITH_CONFIG(ncclAllGather, HK_ALLGATHER,
             (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
              cudaStream_t stream, const ncclCollConfig_t *config),
-            (sendbuff, recvbuff, sendcount, datatype, comm, stream))
-WITH_CONFIG(ncclAlltoAll,
+            sendbuff, recvbuff, sendcount, -1, 0)
+WITH_CONFIG(ncclAlltoAll, HK_ALLTOALL,
             (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
              cudaStream_t stream, const ncclCollConfig_t *config),
-            (sendbuff, recvbuff, count, datatype, comm, stream))
-WITH_CONFIG(ncclGather,
+            sendbuff, recvbuff, count, -1, 0)
+WITH_CONFIG(ncclGather, HK_GATHER,
             (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
              cudaStream_t stream, const ncclCollConfig_t *config),
-            (sendbuff, recvbuff, count, datatype, root, comm, stream))
-WITH_CONFIG(ncclScatter,
+            sendbuff, recvbuff, count, -1, root)
+WITH_CONFIG(ncclScatter, HK_SCATTER,
             (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
              cudaStream_t stream, const ncclCollConfig_t *config),
-            (sendbuff, recvbuff, count, datatype, root, comm, stream))
+            sendbuff, recvbuff, count, -1, root)

@@ -7,6 +7,17 @@
 #include "../program/operation.h"
 #include "../program/program.h"
 
+enum { HK_CALL_PROTOCOLS = 3, HK_CALL_CTAS = 64 };
+/* What ncclCollConfig_t asks for in one call; all 0: nothing.  It is compared as bytes, so it has no gaps. */
+typedef struct hk_call_options {
+  uint32_t only[HK_CALL_PROTOCOLS]; /* hk_wish.only */
+  uint8_t min_ctas, max_ctas, nvls_ctas;
+  uint8_t cluster; /* plus 1 */
+  uint8_t policy;  /* NCCL_CTA_POLICY_ bits, plus 1 */
+  uint8_t unused[3];
+} hk_call_options;
+_Static_assert(sizeof(hk_call_options) == 4 * HK_CALL_PROTOCOLS + 8, "without gaps");
+
 typedef struct hk_call {
   ncclComm_t comm;
   const void *in;
@@ -19,6 +30,8 @@ typedef struct hk_call {
   uint64_t scalar;      /* one element, for HK_PREMULSUM; or its address */
   bool scalar_on_device;
   cudaStream_t stream;
+  hk_call_options options;
+  void *launched;            /* an event of the user's, recorded when the kernel is launched; NULL: none */
   void *event, *group_event; /* of a profiler, for the call and for the group around it; NULL without one */
 } hk_call;
 /* Checks the arguments of a collective, then runs or queues it. `op` (an ncclRedOp_t, or one that the communicator
@@ -26,5 +39,9 @@ typedef struct hk_call {
  * this function. */
 hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
                        ncclComm_t c, cudaStream_t stream);
+/* The same, as `o` says; `must`: HK_ERR_ARGUMENT if nothing of o->only can run. */
+hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
+                            int root, ncclComm_t c, cudaStream_t stream, const hk_call_options *o, bool must,
+                            void *launched);
 static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_INVARIANT); }
 #endif

@@ -20,8 +20,10 @@ static unsigned span_of(const hk_program *p) {
 
 /* Number of copies of the lanes for so many channels. On a GPU a lane is a block of threads, and each link has a
  * channel. */
-static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_program *p) {
+static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_call *op, const hk_program *p) {
   unsigned wanted = (unsigned)d->channels, most = c->backend->most_channels(c, p, span_of(p));
+  unsigned nvls = op->options.nvls_ctas ? op->options.nvls_ctas : (unsigned)c->options.nvls_ctas;
+  if (nvls && hk_program_in_switch(p)) wanted = nvls;
   if (most < 1) most = 1; /* bind reports the error */
   return wanted < most ? wanted : most;
 }
@@ -85,7 +87,7 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   }
   HK_TRY(hk_algorithm_build(a, &what, &program), undo);
   plan->program = program;
-  plan->channels = channels_of(c, d, program);
+  plan->channels = channels_of(c, d, op, program);
   plan->max_operands = max_operands(program, 1);
   plan->orders = 1;
   HK_TRY(add_orders(c, plan, a, what), undo);
@@ -112,7 +114,7 @@ undo:
 static hk_status plan_get(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
   for (hk_plan *p = c->plans->all; p; p = p->next) {
     if (p->program->coll == op->coll && p->program->root == root &&
-        !strcmp(p->program->algorithm, d->algorithm->name) && p->channels == channels_of(c, d, p->program)) {
+        !strcmp(p->program->algorithm, d->algorithm->name) && p->channels == channels_of(c, d, op, p->program)) {
       *out = p;
       return HK_OK;
     }
@@ -124,6 +126,9 @@ uint32_t hk_choose_signature(const hk_call *op) {
   uint64_t h = op->count * 0x9e3779b97f4a7c15u;
   h ^= ((uint64_t)op->coll << 48 | (uint64_t)op->dtype << 40 | (uint64_t)op->redop << 32 | (uint32_t)op->root) *
        0xc2b2ae3d27d4eb4fu;
+  uint32_t words[sizeof op->options / 4];
+  memcpy(words, &op->options, sizeof words); /* 0 in most calls */
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(words); i++) h ^= words[i] * (0x9e3779b97f4a7c15u + 2 * i);
   uint32_t signature = (uint32_t)(h >> 32) ^ (uint32_t)h;
   return signature ? signature : 1;
 }
@@ -148,15 +153,50 @@ static size_t whole_bytes(ncclComm_t c, const hk_call *op) {
   return parts ? bytes * (size_t)c->nranks : bytes;
 }
 
+static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
+
+/* The communicator's wish, and the call's. */
+static hk_wish wish_of(ncclComm_t c, const hk_call *op) {
+  hk_wish wish = c->selection->overrides.wish;
+  const hk_call_options *o = &op->options;
+  _Static_assert(sizeof wish.only == sizeof o->only, "one bit set for each protocol");
+  memcpy(wish.only, o->only, sizeof wish.only);
+  if (o->min_ctas) wish.min_channels = o->min_ctas;
+  wish.max_channels = smaller(wish.max_channels, o->max_ctas);
+  if (wish.max_channels && wish.min_channels > wish.max_channels) wish.min_channels = wish.max_channels;
+  wish.efficient = ((o->policy ? o->policy - 1 : c->options.policy) & NCCL_CTA_POLICY_EFFICIENCY) != 0;
+  wish.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;
+  return wish;
+}
+
+static hk_machine machine_for(ncclComm_t c, const hk_call *op) {
+  hk_machine m = c->selection->machine;
+  /* Switches know fewer types and operators than cores do. */
+  if (m.in_switch && hk_coll_reduces((hk_coll)op->coll)) m.in_switch = c->backend->switch_reduces(op);
+  return m;
+}
+
+hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
+  hk_machine m = machine_for(c, op);
+  hk_wish wish = wish_of(c, op);
+  hk_decision d;
+  for (int i = 0; hk_algorithms[i]; i++)
+    for (int p = 0; p < HK_PROTO_COUNT; p++)
+      if (hk_select_one(&m, &wish, (hk_coll)op->coll, whole_bytes(c, op), hk_algorithms[i], (hk_protocol)p, &d))
+        return HK_OK;
+  return HK_FAIL(
+      HK_ERR_ARGUMENT,
+      "%s: none of the algorithms and protocols that algSelection names can run %s here: `hocket plan` shows "
+      "those that can, and forceAlgSelection = 0 makes it a wish",
+      who, hk_coll_name((hk_coll)op->coll));
+}
+
 /* Asks the model, a tuning file and a plugin for the decision. */
 static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
   const hk_selection *s = c->selection;
   const hk_coll coll = (hk_coll)op->coll;
-  hk_machine m = s->machine;
-  /* Switches know fewer types and operators than cores do. */
-  if (m.in_switch && hk_coll_reduces(coll)) m.in_switch = c->backend->switch_reduces(op);
-  hk_wish wish = s->overrides.wish;
-  wish.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;
+  hk_machine m = machine_for(c, op);
+  hk_wish wish = wish_of(c, op);
   hk_select(&m, &wish, coll, bytes, d);
   if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &wish, coll, bytes, d);
 }
@@ -203,6 +243,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   choice->root = op->root;
   choice->dtype = op->dtype;
   choice->redop = op->redop;
+  choice->options = op->options;
   choice->valid = hk_call_op(op) != HK_PREMULSUM; /* its scalar may differ from call to call */
 out:
   if (rc != HK_OK) choice->valid = false;
@@ -212,7 +253,7 @@ out:
 hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch) {
   hk_choice *choice = &c->plans->last[op->coll];
   if (!(choice->valid && choice->count == op->count && choice->dtype == op->dtype && choice->redop == op->redop &&
-        choice->root == op->root)) {
+        choice->root == op->root && !memcmp(&choice->options, &op->options, sizeof op->options))) {
     hk_status rc = decide(c, op, choice);
     if (rc != HK_OK) return rc;
   }

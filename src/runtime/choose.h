@@ -11,6 +11,7 @@ typedef struct hk_choice {
   int root;
   uint8_t dtype, redop;
   bool valid;
+  hk_call_options options;
   hk_plan *plan;
   hk_launch launch;
 } hk_choice;
@@ -25,6 +26,8 @@ typedef struct hk_plans {
 /* Writes the plan and the launch arguments of a collective; both are valid until the next call of the same
  * collective. */
 hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch);
+/* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
+hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who);
 /* Equal calls have equal signatures on all ranks; never 0. */
 uint32_t hk_choose_signature(const hk_call *op);
 double hk_choose_price(ncclComm_t c, const hk_call *op); /* microseconds, by the cost model */

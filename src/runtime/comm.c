@@ -53,6 +53,8 @@ static const struct range {
     RANGE(collnetEnable, 0, 1),
     RANGE(CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO),
     RANGE(shrinkShare, 0, 1),
+    RANGE(nvlsCTAs, 1, INT_MAX),
+    RANGE(nChannelsPerNetPeer, 1, 64),
     RANGE(nvlinkCentricSched, 0, 1),
     RANGE(graphUsageMode, 0, 2),
     RANGE(numRmaCtx, 0, INT_MAX),
@@ -102,17 +104,23 @@ hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full) {
   return check_ranges(full);
 }
 
+/* A variable of at least `least` is stronger than the field. */
+static int set_or(int64_t variable, int64_t least, int field, int fallback) {
+  return variable >= least ? (int)variable : or_default(field, fallback);
+}
+
 static void read_options(hk_comm_options *o, const ncclConfig_t *f) {
-  int64_t forced = hk_param_int(HK_P_COMM_BLOCKING);
-  o->blocking = forced >= 0 ? forced != 0 : or_default(f->blocking, 1) != 0;
-  int64_t cluster = hk_param_int(HK_P_CGA_CLUSTER_SIZE);
-  o->cluster = cluster >= 0 ? (int)cluster : or_default(f->cgaClusterSize, 0);
-  int64_t policy = hk_param_int(HK_P_CTA_POLICY);
-  o->no_ctas = ((policy >= 0 ? policy : or_default(f->CTAPolicy, 0)) & NCCL_CTA_POLICY_ZERO) != 0;
+  o->blocking = set_or(hk_param_int(HK_P_COMM_BLOCKING), 0, f->blocking, 1) != 0;
+  o->cluster = set_or(hk_param_int(HK_P_CGA_CLUSTER_SIZE), 0, f->cgaClusterSize, 0);
+  o->policy = set_or(hk_param_int(HK_P_CTA_POLICY), 0, f->CTAPolicy, NCCL_CTA_POLICY_DEFAULT);
+  o->nvls_mode = or_default(f->nvlsHostMode, ncclNvlsHostModeEnable);
+  o->nvls_ctas = set_or(hk_param_int(HK_P_NVLS_NCHANNELS), 1, f->nvlsCTAs, 0);
+  o->net_channels = set_or(hk_param_int(HK_P_NCHANNELS_PER_NET_PEER), 1, f->nChannelsPerNetPeer, 0);
+  o->nvlink_first = set_or(hk_param_int(HK_P_NVLINK_CENTRIC), 0, f->nvlinkCentricSched, 0) != 0;
+  o->in_launch_order = set_or(hk_param_int(HK_P_LAUNCH_ORDER_IMPLICIT), 0, f->launchOrderImplicit, 0) != 0;
+  o->loose_captures = set_or(hk_param_int(HK_P_GRAPH_STREAM_ORDERING), 0, f->graphStreamOrdering, 1) == 0;
   o->min_ctas = or_default(f->minCTAs, 0);
   o->max_ctas = or_default(f->maxCTAs, 0);
-  o->split_share = or_default(f->splitShare, 0);
-  o->shrink_share = or_default(f->shrinkShare, 0);
   o->traffic_class = or_default(f->trafficClass, -1);
   o->batch_invariant = -1;
   if (f->commName) snprintf(o->name, sizeof o->name, "%s", f->commName);

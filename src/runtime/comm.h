@@ -13,9 +13,15 @@ enum { HK_COMM_LIVE = 0x686f636b, HK_COMM_FREED = 0x64656164 };
 /* What ncclConfig_t asked for, with defaults filled in. */
 typedef struct hk_comm_options {
   bool blocking;
-  bool no_ctas; /* NCCL_CTA_POLICY_ZERO */
-  int cluster;  /* blocks of a kernel; 0: none */
-  int min_ctas, max_ctas, split_share, shrink_share, traffic_class;
+  int policy;           /* NCCL_CTA_POLICY_ bits */
+  int cluster;          /* blocks of a kernel; 0: none */
+  int nvls_ctas;        /* channels of what a switch adds up; 0: as many as are best */
+  int net_channels;     /* channels of a send or receive over the network; 0: as many as are best */
+  int nvls_mode;        /* ncclNvlsHostMode_t bits */
+  bool nvlink_first;    /* sends and receives inside of a host come before the others */
+  bool in_launch_order; /* calls of such communicators run on a GPU in the order of the calls */
+  bool loose_captures;  /* captured calls are ordered by the user's streams alone */
+  int min_ctas, max_ctas, traffic_class;
   int batch_invariant; /* a parent's setting; -1: as HOCKET_BATCH_INVARIANT says */
   char name[64], net_name[32];
 } hk_comm_options;

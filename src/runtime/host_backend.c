@@ -137,6 +137,10 @@ static hk_status check_memory(const hk_call *call) {
 static hk_status check(const hk_call *call, const char *who) {
   hk_status rc = HK_OK;
   HK_TRY(hk_stream_check(call->stream, who), out);
+  if (call->launched)
+    return HK_FAIL(
+        HK_ERR_ARGUMENT,
+        "%s: launchCompletionEvent is a CUDA event, and this communicator works on host memory: leave it out", who);
   if (!call->p2p) return HK_OK;
   HK_TRY(check_memory(call), out);
   if (hk_stream_is_null(call->stream))

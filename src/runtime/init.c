@@ -47,6 +47,10 @@ static void fill_row(ncclComm_t c, hk_row *row) {
   row->shm_off = (uint64_t)hk_param_int(HK_P_SHM_DISABLE);
   memcpy(row->agreement, c->selection->overrides.agreement, sizeof row->agreement);
   row->agreement[HK_AGREE_BATCH_INVARIANT] = c->redop_flags;
+  const hk_comm_options *o = &c->options;
+  const int settings[] = {o->nvls_ctas, o->net_channels, o->nvlink_first, o->policy & NCCL_CTA_POLICY_EFFICIENCY};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(settings); i++)
+    row->agreement[HK_AGREE_CONFIG] = hk_topo_mix(row->agreement[HK_AGREE_CONFIG], (uint64_t)settings[i]);
   row->tuner = hk_tuner_hash(c->selection->tuner);
   row->choices = hk_rules_hash(c->selection->overrides.choices);
   row->constants = c->selection->overrides.constants;

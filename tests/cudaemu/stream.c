@@ -366,6 +366,17 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   event->op = emu_enqueue(s, NULL, NULL, 0);
   return emu_unlock(CUDA_SUCCESS);
 }
+/* Nodes of graphs that record an event of the user's are not there. */
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+  CUresult code = CUDA_SUCCESS;
+  pthread_mutex_lock(&emu_lock);
+  CUstream s = emu_stream(stream, &code);
+  const int captures = s && s->capture;
+  pthread_mutex_unlock(&emu_lock);
+  if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  if (flags && captures) return CUDA_ERROR_NOT_SUPPORTED;
+  return code ? code : cuEventRecord(event, stream);
+}
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   CUresult code = CUDA_SUCCESS;
   (void)flags;

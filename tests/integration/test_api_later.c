@@ -80,14 +80,40 @@ static int options_of_a_call(ncclComm_t c, int rank, int n, void *arg) {
   k.userProfilerTag = 7;
   IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclSuccess && out[0] == (float)n);
   IS(ncclBroadcastConfig(in, out, 4, ncclFloat, 0, c, NULL, &k) == ncclSuccess && out[0] == 1);
+  k.minCTAs = 2;
   k.maxCTAs = 4;
+  k.nvlsCTAs = 1;
+  k.cgaClusterSize = 2;
+  k.CTAPolicy = NCCL_CTA_POLICY_EFFICIENCY;
+  IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclSuccess && out[1] == (float)n);
+  k.minCTAs = -3; /* ignored, as a number that makes no sense */
+  IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclSuccess && out[2] == (float)n);
+  k.CTAPolicy = 4;
   IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclInvalidArgument);
-  IS(strstr(ncclGetLastError(NULL), "maxCTAs") != NULL);
-  k.maxCTAs = NCCL_CONFIG_UNDEF_INT;
-  k.algSelection = "ring";
+  k.CTAPolicy = NCCL_CONFIG_UNDEF_INT;
+  k.launchCompletionEvent = (cudaEvent_t)(void *)&k;
   IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclInvalidArgument);
-  k.forceAlgSelection = 0;
-  IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclSuccess);
+  IS(strstr(ncclGetLastError(NULL), "launchCompletionEvent") != NULL);
+  k.launchCompletionEvent = NULL;
+  /* The host has one protocol; `,` is or, `+` and, `^` not. */
+  static const struct {
+    const char *selection;
+    int works;
+  } selections[] = {{"ring", 1},          {"RING_SIMPLE", 1},   {"tree , pat", 1}, {"^ring", 1},   {"Ring+^RING_LL", 1},
+                    {"RING_LL", 0},       {"NVLS", 0},          {"COLLNET", 0},    {"no such", 0}, {"RING+TREE", 0},
+                    {"RING_LL,twosh", 1}, {"SYMK_anything", 0}, {"ring,,tree", 0}, {"", 1}};
+  for (size_t i = 0; i < sizeof selections / sizeof *selections; i++) {
+    k.algSelection = selections[i].selection;
+    for (k.forceAlgSelection = 0; k.forceAlgSelection < 2; k.forceAlgSelection++) {
+      ncclResult_t rc = ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k);
+      int works = selections[i].works || !k.forceAlgSelection;
+      if (rc != (works ? ncclSuccess : ncclInvalidArgument)) faults += is(0, selections[i].selection);
+    }
+  }
+  k.algSelection = "RING";
+  k.forceAlgSelection = 1;
+  IS(ncclBroadcastConfig(in, out, 4, ncclFloat, 0, c, NULL, &k) == ncclSuccess && out[0] == 1);
+  IS(ncclAlltoAllConfig(in, out, 1, ncclFloat, c, NULL, &k) == ncclInvalidArgument);
   k.magic = 0;
   IS(ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k) == ncclInvalidArgument);
   return faults;

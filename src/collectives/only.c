@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The selection of algorithms and protocols for one call: hk_wish_only in select.h. */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h> /* strncasecmp */
+#include "select.h"
+
+/* NCCL's names; `ours` NULL: nothing here is like it. */
+static const struct {
+  const char *theirs, *ours;
+  bool simple; /* by that protocol alone */
+} names[] = {{"TREE", "tree", false},       {"RING", "ring", false},  {"RING", "chain", false},
+             {"NVLS", "nvls", true},        {"PAT", "pat", true},     {"COLLNET_DIRECT", NULL, true},
+             {"COLLNET_CHAIN", NULL, true}, {"NVLSTREE", NULL, true}, {"SYMK", NULL, false}};
+
+/* Does NAME_PROTOCOL begin with the word? */
+static bool begins(const char *name, hk_protocol p, const char *word, size_t n) {
+  char whole[64];
+  snprintf(whole, sizeof whole, "%s_%s", name, hk_protocols[p].name);
+  return n <= strlen(whole) && !strncasecmp(whole, word, n);
+}
+
+/* Adds what the word means; false if it is unknown. */
+static bool add_word(const char *word, size_t n, uint32_t only[HK_PROTO_COUNT]) {
+  bool known = n >= strlen("SYMK_") && !strncasecmp(word, "SYMK_", strlen("SYMK_"));
+  for (size_t k = 0; n && k < HK_ARRAY_LENGTH(names); k++)
+    for (int p = 0; p < HK_PROTO_COUNT; p++) {
+      if ((names[k].simple && p != HK_PROTO_SIMPLE) || !begins(names[k].theirs, (hk_protocol)p, word, n)) continue;
+      known = true;
+      for (int i = 0; names[k].ours && hk_algorithms[i]; i++)
+        if (!strcmp(hk_algorithms[i]->name, names[k].ours)) only[p] |= 1u << i;
+    }
+  if (known) return true;
+  for (int i = 0; n && hk_algorithms[i]; i++)
+    for (int p = 0; p < HK_PROTO_COUNT; p++) {
+      if (!begins(hk_algorithms[i]->name, (hk_protocol)p, word, n)) continue;
+      known = true;
+      only[p] |= 1u << i;
+    }
+  return known;
+}
+
+/* The words of a term are joined by `+`: what all of them mean. */
+static bool add_term(const char *term, size_t length, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes) {
+  uint32_t all[HK_PROTO_COUNT];
+  memset(all, 0xff, sizeof all);
+  for (const char *word = term, *end = term + length; word <= end;) {
+    const char *plus = memchr(word, '+', (size_t)(end - word));
+    size_t n = (size_t)((plus ? plus : end) - word);
+    uint32_t one[HK_PROTO_COUNT] = {0};
+    const char *next = word + n + 1;
+    while (n && *word == ' ') word++, n--;
+    while (n && word[n - 1] == ' ') n--;
+    bool not = n && *word == '^';
+    if (!add_word(word + not, n - not, one)) {
+      snprintf(why, why_bytes, "\"%.*s\" begins no name of an algorithm and protocol, such as RING_LL", (int)n, word);
+      return false;
+    }
+    for (int p = 0; p < HK_PROTO_COUNT; p++) all[p] &= not ? ~one[p] : one[p];
+    word = next;
+  }
+  for (int p = 0; p < HK_PROTO_COUNT; p++) only[p] |= all[p];
+  return true;
+}
+
+bool hk_wish_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes) {
+  uint32_t there = 0, any = 0;
+  memset(only, 0, HK_PROTO_COUNT * sizeof *only);
+  for (const char *term = selection;;) {
+    size_t n = strcspn(term, ",");
+    if (!add_term(term, n, only, why, why_bytes)) return false;
+    if (!term[n]) break;
+    term += n + 1;
+  }
+  for (int i = 0; hk_algorithms[i]; i++) there |= 1u << i;
+  for (int p = 0; p < HK_PROTO_COUNT; p++) any |= only[p] &= there;
+  if (!any) snprintf(why, why_bytes, "\"%s\" selects nothing that is here", selection);
+  return any != 0;
+}

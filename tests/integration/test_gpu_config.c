@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options of communicators and of calls on GPUs, on the driver that runs on the CPU: what they change, and that results
+ * stay right.
+ * check: timeout=200 notsan */
+#include "../../src/collectives/protocol.h"
+#include "../../src/gpu/gpu.h"
+#include "../../src/runtime/choose.h"
+#include "../support/gpu_comms.h"
+#include "../support/suite.h"
+
+enum { N = 4, COUNT = 5000 };
+static const gpu_call sums = {.coll = HK_ALLREDUCE, .count = COUNT, .type = ncclFloat32, .op = ncclSum};
+
+static void init_config(gpu_ranks *g, ncclConfig_t *config) {
+  ncclUniqueId id;
+  OK_NCCL(ncclGetUniqueId(&id));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    OK_NCCL(ncclCommInitRankConfig(&g->comm[r], g->n, id, r, config));
+  }
+  OK_NCCL(ncclGroupEnd());
+}
+
+static ncclResult_t all_reduce(gpu_ranks *g, const ncclCollConfig_t *k, CUevent *events) {
+  ncclCollConfig_t own = *k;
+  ncclResult_t rc = ncclSuccess;
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < g->n && rc == ncclSuccess; r++) {
+    if (events) own.launchCompletionEvent = (cudaEvent_t)(void *)events[r];
+    rc = ncclAllReduceConfig((void *)(uintptr_t)g->in[r], (void *)(uintptr_t)g->out[r], COUNT, ncclFloat32, ncclSum,
+                             g->comm[r], (cudaStream_t)(void *)g->stream[r], &own);
+  }
+  ncclResult_t end = ncclGroupEnd();
+  return rc == ncclSuccess ? end : rc;
+}
+
+static const hk_choice *chosen(const gpu_ranks *g) { return &g->comm[0]->plans->last[HK_ALLREDUCE]; }
+
+START_TEST(options_of_a_call) {
+  static const struct {
+    const char *selection, *algorithm;
+    hk_protocol protocol;
+    int channels;
+  } cases[] = {{"RING_SIMPLE", "ring", HK_PROTO_SIMPLE, 2},
+               {"TREE_LL", "tree", HK_PROTO_LL, 1},
+               {"RING+^RING_SIMPLE+^RING_LL128", "ring", HK_PROTO_LL, 3},
+               {"nvls", "nvls", HK_PROTO_SIMPLE, 1}};
+  gpu_ranks g;
+  setenv("NCCL_MAX_NCHANNELS", "0", 1);
+  gpu_open(&g, N, N, COUNT * 4);
+  gpu_init_all(&g);
+  gpu_fill(&g, &sums);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
+    ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
+    k.algSelection = cases[i].selection;
+    k.minCTAs = k.maxCTAs = k.nvlsCTAs = cases[i].channels;
+    k.cgaClusterSize = (int)i;
+    k.CTAPolicy = NCCL_CTA_POLICY_EFFICIENCY;
+    OK_NCCL(all_reduce(&g, &k, NULL));
+    gpu_check(&g, &sums);
+    ck_assert_str_eq(chosen(&g)->plan->program->algorithm, cases[i].algorithm);
+    ck_assert_int_eq(chosen(&g)->launch.protocol, cases[i].protocol);
+    ck_assert_uint_eq(chosen(&g)->plan->channels, (unsigned)cases[i].channels);
+    gpu_group(&g, &sums); /* a call without options after it is as ever */
+    gpu_check(&g, &sums);
+  }
+  ncclCollConfig_t zero = NCCL_COLLCONFIG_INITIALIZER;
+  zero.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  ck_assert_int_eq(all_reduce(&g, &zero, NULL), ncclInvalidArgument);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "NCCL_CTA_POLICY"));
+  gpu_group(&g, &sums);
+  gpu_check(&g, &sums);
+  gpu_close(&g);
+}
+END_TEST
+
+/* The event is complete once the kernel runs; in a captured graph, at each replay. */
+START_TEST(launch_events) {
+  gpu_ranks g;
+  CUevent events[N];
+  const ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
+  gpu_open(&g, N, N, COUNT * 4);
+  gpu_init_all(&g);
+  gpu_fill(&g, &sums);
+  for (int r = 0; r < N; r++) {
+    emu_use(g.device[r]);
+    OK(EventCreate(&events[r], CU_EVENT_DISABLE_TIMING));
+  }
+  OK_NCCL(all_reduce(&g, &k, events));
+  for (int r = 0; r < N; r++) OK(EventSynchronize(events[r]));
+  gpu_check(&g, &sums);
+  for (int r = 0; r < N; r++) OK(EventDestroy(events[r]));
+  gpu_close(&g);
+}
+END_TEST
+
+START_TEST(options_of_a_communicator) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  gpu_ranks g, plain;
+  setenv("NCCL_MAX_NCHANNELS", "0", 1);
+  gpu_open(&plain, N, N, COUNT * 4);
+  gpu_open(&g, N, N, COUNT * 4);
+  gpu_init_all(&plain);
+  config.nvlsHostMode = ncclNvlsHostModeDisableTransport;
+  config.nChannelsPerNetPeer = 3;
+  config.nvlinkCentricSched = 1;
+  config.graphStreamOrdering = 0;
+  config.graphUsageMode = 1;
+  init_config(&g, &config);
+  ck_assert(hk_gpu_of(plain.comm[0])->in_switch && !hk_gpu_of(g.comm[0])->in_switch);
+  ck_assert_uint_eq(hk_gpu_of(g.comm[0])->net_parts, 3);
+  ck_assert(g.comm[1]->options.nvlink_first && g.comm[1]->options.loose_captures);
+  gpu_fill(&g, &sums);
+  gpu_group(&g, &sums);
+  gpu_check(&g, &sums);
+  gpu_close(&g);
+  gpu_close(&plain);
+}
+END_TEST
+
+/* Two communicators on the same GPUs, each rank by streams of its own: their calls run in the order of the calls, so the
+ * second one reads what the first one has written. */
+START_TEST(launch_order) {
+  enum { TURNS = 20 };
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  gpu_ranks g[2];
+  static float got[COUNT];
+  setenv("CUDAEMU_SLOW_US", "200", 1);
+  config.launchOrderImplicit = 1;
+  for (int k = 0; k < 2; k++) gpu_open(&g[k], 2, 2, COUNT * 4);
+  for (int k = 0; k < 2; k++) init_config(&g[k], &config);
+  gpu_fill(&g[0], &sums);
+  gpu_wait(&g[0]);
+  for (int t = 0; t < TURNS; t++)
+    for (int k = 0; k < 2; k++) {
+      OK_NCCL(ncclGroupStart());
+      for (int r = 0; r < 2; r++)
+        OK_NCCL(ncclAllReduce((void *)(uintptr_t)(k ? g[0].out[r] : g[0].in[r]),
+                              (void *)(uintptr_t)(k ? g[1].out[r] : g[0].out[r]), COUNT, ncclFloat32, ncclMax,
+                              g[k].comm[r], (cudaStream_t)(void *)g[k].stream[r]));
+      OK_NCCL(ncclGroupEnd());
+    }
+  for (int k = 0; k < 2; k++) gpu_wait(&g[k]);
+  for (int r = 0; r < 2; r++) {
+    emu_use(r);
+    emu_read(got, g[1].out[r], sizeof got);
+    for (size_t i = 0; i < COUNT; i++) {
+      double a = test_value(0, 2, i, ncclSum), b = test_value(1, 2, i, ncclSum);
+      ck_assert_msg(got[i] == (float)(a > b ? a : b), "rank %d, element %zu: %g", r, i, (double)got[i]);
+    }
+  }
+  for (int k = 0; k < 2; k++) gpu_close(&g[k]);
+}
+END_TEST
+
+int main(void) {
+  setenv("CUDAEMU_MULTICAST", "1", 1);
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  TCase *t = tcase_create("config");
+  tcase_set_timeout(t, 190);
+  tcase_add_test(t, options_of_a_call);
+  tcase_add_test(t, launch_events);
+  tcase_add_test(t, options_of_a_communicator);
+  tcase_add_test(t, launch_order);
+  return suite_run_one("gpu_config", t);
+}
