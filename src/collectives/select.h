@@ -28,8 +28,8 @@ typedef struct hk_wish {
  * without a colon is for all other collectives. HK_ERR_ARGUMENT quotes the unknown word, and lists the known ones. */
 hk_status hk_wish_parse(hk_wish *w, const char *algo, const char *proto);
 /* Parses ncclCollConfig_t's algSelection to hk_wish.only: algorithm and protocol as "RING_LL", in any case, or the
- * beginning of such names; `,` or, `+` and, `^` not.  NCCL's names come before this library's own. False, with the reason
- * in `why`, if a word is unknown or nothing is left. */
+ * beginning of such names; `,` or, `+` and, `^` not.  NCCL's names come before this library's own. False, with the
+ * reason in `why`, if a word is unknown or nothing is left. */
 bool hk_wish_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes);
 
 typedef struct hk_decision {

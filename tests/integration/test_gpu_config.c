@@ -119,8 +119,8 @@ START_TEST(options_of_a_communicator) {
 }
 END_TEST
 
-/* Two communicators on the same GPUs, each rank by streams of its own: their calls run in the order of the calls, so the
- * second one reads what the first one has written. */
+/* Two communicators on the same GPUs, each rank by streams of its own: their calls run in the order of the calls, so
+ * the second one reads what the first one has written. */
 START_TEST(launch_order) {
   enum { TURNS = 20 };
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
