@@ -128,7 +128,7 @@ typedef struct hk_transport {
   /* Sends a question to a rank of another process and waits for the answer, which replaces `payload`
    * (HK_QUESTION_BYTES); `fd` goes with it unless it is -1. */
   hk_status (*ask)(hk_transport_state *s, int peer, int fd, void *payload);
-  /* The same without waiting for an answer. */
+  /* The same without waiting for an answer.  A process that has ended needs no notice: this is no error. */
   hk_status (*notify)(hk_transport_state *s, int peer, int fd, void *payload);
   /* Sets the function that answers questions to this rank, until `detach`.  NULL: all are refused. */
   void (*answer_with)(hk_transport_state *s, hk_answer *answer, void *arg);

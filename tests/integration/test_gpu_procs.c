@@ -134,6 +134,39 @@ START_TEST(zero_copy) {
 }
 END_TEST
 
+/* A rank gives its memory up when the other has ended, in good order: nothing is wrong, so no error is reported. */
+static void outlive(place *p) {
+  gpu_ranks *g = &p->g;
+  void *handle;
+  char before[HK_ERROR_TEXT];
+  size_t room = (size_t)g->n * ZERO_COPY_COUNT * 4;
+  int r = p->first;
+  g->in[r] = gpu_alloc(g->device[r], room);
+  g->out[r] = gpu_alloc(g->device[r], room);
+  OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], room, &handle));
+  each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
+  ck_assert(hk_gpu_of(g->comm[r])->views->made);
+  meet(p);
+  if (r == 0) {
+    OK_NCCL(ncclCommDestroy(g->comm[r]));
+    g->comm[r] = NULL;
+    atomic_fetch_add(alone, 1);
+    return;
+  }
+  while (!atomic_load(alone)) usleep(1000);
+  snprintf(before, sizeof before, "%s", ncclGetLastError(NULL));
+  OK_NCCL(ncclCommDeregister(g->comm[r], handle));
+  ck_assert_str_eq(ncclGetLastError(NULL), before);
+}
+
+START_TEST(last_to_leave) {
+  setenv("HOCKET_SLOT_BYTES", "131072", 1);
+  setenv("NCCL_PROTO", "Simple", 1);
+  share_alone();
+  ck_assert_int_eq(run_processes(2, 1, 2, 1, outlive), 0);
+}
+END_TEST
+
 /* The first process dies while the others' kernels wait for it. */
 static void die(place *p) {
   gpu_ranks *g = &p->g;
@@ -319,6 +352,7 @@ int main(void) {
   tcase_add_loop_test(t, processes, 0, 4);
   tcase_add_loop_test(t, levels, 0, 2);
   tcase_add_loop_test(t, zero_copy, 0, 3);
+  tcase_add_test(t, last_to_leave);
   tcase_add_loop_test(t, copy_engines, 0, 2);
   tcase_add_test(t, copy_engines_refused);
   tcase_add_test(t, copy_engines_abort);
