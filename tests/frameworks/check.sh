@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Real clients of NCCL with Hocket in NCCL's place, on a machine without a GPU: PyTorch's wheels load it, CuPy and nccl4py call it on
-# host memory.  Wheels come from the package index and stay under build/frameworks (about 15 GB with all versions of PyTorch).
+# host memory, and PyTorch 2.15's own ProcessGroupNCCL runs on emulated GPUs (docs/cudaemu.md) with a runtime that is made here.
+# Wheels come from the package index and stay under build/frameworks (about 15 GB with all versions of PyTorch).
 # Environment: HK_BUILD, TORCH="2.15 2.14 ..." (versions to try), ONLY=pattern of names.
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc}
@@ -10,7 +11,7 @@ folder=$PWD/build/frameworks here=tests/frameworks
 passed=0 failed=0 skipped=0
 line() { printf '%s  %-16s %s\n' "$1" "$2" "$3"; }
 skip() { skipped=$((skipped + 1)); line SKIP "$1" "$2"; }
-wanted() { [[ $1 == *${ONLY:-}* ]]; }
+wanted() { [[ $1 == *${ONLY:-}* || ${ONLY:-} == "$1"* ]]; }
 export HOCKET_DEVICE=host PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=$folder/cache
 mkdir -p "$folder"
 
@@ -24,15 +25,40 @@ have() { # environment packages...
 
 # Runs a script with the library preloaded; its last line is the result.
 try() { # name environment script...
-  local name=$1 env=$2 log=$folder/$1.log rc
+  local name=$1 env=$2
   shift 2
-  LD_PRELOAD=$lib timeout 300 "$folder/$env/bin/python" "$@" >"$log" 2>&1
+  judge "$name" env LD_PRELOAD="$lib" "$folder/$env/bin/python" "$@"
+}
+
+judge() { # name command...
+  local name=$1 log=$folder/$1.log rc
+  shift
+  timeout -k 5 400 "$@" >"$log" 2>&1
   rc=$?
   case $rc in
     0) passed=$((passed + 1)); line PASS "$name" "$(tail -n 1 "$log")" ;;
     77) skip "$name" "$(tail -n 1 "$log")" ;;
     *) failed=$((failed + 1)); line FAIL "$name" "exit code $rc"; tail -n 20 "$log" | sed 's/^/      | /' ;;
   esac
+}
+
+# PyTorch's CUDA runtime over the emulated driver, compiled with the headers of the wheel nvidia-cuda-runtime.
+cudart() {
+  local include=("$folder"/torch/lib/python3*/site-packages/nvidia/cu13/include) emulator=$PWD/$HK_BUILD/cudaemu
+  [ -e "$emulator/kernels.so" ] || { reason="the emulated CUDA driver and its kernels are not built (g++)"; return 1; }
+  ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -fPIC -shared -isystem "${include[0]}" -Wl,-soname,libcudart.so.13 \
+    -Wl,--version-script=tests/cudaemu/runtime/libcudart.map -Wl,-z,defs tests/cudaemu/runtime/{cudart,libcudart,refused}.c \
+    -L"$emulator" -l:libcuda.so.1 -o "$folder/libcudart.so.13" >"$folder/log" 2>&1 || { reason="libcudart: $(tail -n 1 "$folder/log")"; return 1; }
+}
+
+# Processes of PyTorch on as many emulated GPUs.
+emulated() { # name processes script...
+  local name=$1 n=$2
+  shift 2
+  wanted "$name" || return
+  judge "$name" env -u HOCKET_DEVICE LD_LIBRARY_PATH="$PWD/$HK_BUILD/cudaemu" LD_PRELOAD="$folder/libcudart.so.13 $lib" PYTHONPATH="$PWD/$here/site" \
+    CUDAEMU_DEVICES="$n" HOCKET_CUDA_IMAGE="$PWD/$HK_BUILD/cudaemu/kernels.so" CUDA_DEVICE_MAX_CONNECTIONS=32 OMP_NUM_THREADS=1 \
+    PYTHONDONTWRITEBYTECODE=1 "$folder/torch/bin/python" -m torch.distributed.run --standalone --nproc-per-node "$n" "$@"
 }
 
 [ -e "$lib" ] || { echo "$lib is not built"; exit 1; }
@@ -50,7 +76,12 @@ for version in ${TORCH:-2.15 2.14 2.12 2.11}; do
   name=torch-$version
   wanted "$name" || continue
   if [ "$gigabytes" -lt 15 ]; then skip "$name" "less than 15 GB are free"; continue; fi
-  if have torch "torch==$version.*" numpy; then try "$name" torch $here/torch_loads.py "$lib"; else skip "$name" "$reason"; fi
+  if have torch "torch==$version.*" numpy; then try "$name" torch $here/torch_loads.py "$lib"; else skip "$name" "$reason"; continue; fi
+  if [ "$version" != 2.15 ]; then continue; fi
+  if ! cudart; then skip torch-emulated "$reason"; continue; fi
+  emulated torch-2.15-cuda 1 $here/torch_cuda.py
+  for n in 2 4 8; do emulated "torch-2.15-c10d-$n" "$n" tests/gpu/torch_c10d.py; done
+  emulated torch-2.15-train-2 2 tests/gpu/torch_train.py
 done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

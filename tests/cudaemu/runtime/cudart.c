@@ -1,26 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The runtime's calls of cuda_runtime.h, each by the driver's; a device's primary context is the runtime's, too. */
-#include "../../../src/base/cuda_abi.h"
-#include "cuda_runtime.h"
+/* The calls of CUDA's runtime that the examples use, each by the driver's; a device's primary context is the runtime's,
+ * too.  libcudart.c has the rest of what frameworks need. */
+#include "cudart.h"
 
-#define DECLARE(member, symbol, params) CUresult symbol params;
-HK_CUDA_CALLS(DECLARE, DECLARE)
+static _Thread_local cudaError_t last;
 
-/* A thread's first call makes device 0 its own, as the runtime does. */
-static CUresult ready(void) {
-  CUcontext now = NULL;
-  CUresult rc = cuInit(0);
-  if (rc == CUDA_SUCCESS) rc = cuCtxGetCurrent(&now);
-  return rc != CUDA_SUCCESS || now ? rc : cudaSetDevice(0);
+cudaError_t cudart_note(CUresult code) {
+  if (code != CUDA_SUCCESS) last = (cudaError_t)code;
+  return (cudaError_t)code; /* the runtime's numbers are the driver's */
 }
-
-cudaError_t cudaGetDeviceCount(int *count) {
-  CUresult rc = cuInit(0);
-  return rc == CUDA_SUCCESS ? cuDeviceGetCount(count) : rc;
+cudaError_t cudaPeekAtLastError(void) { return last; }
+cudaError_t cudaGetLastError(void) {
+  cudaError_t code = last;
+  last = cudaSuccess;
+  return code;
 }
 
 /* The reference to the context is kept to the process's end, as the runtime keeps its own. */
-cudaError_t cudaSetDevice(int ordinal) {
+static CUresult use(int ordinal) {
   CUdevice device;
   CUcontext context;
   CUresult rc = cuInit(0);
@@ -28,50 +25,59 @@ cudaError_t cudaSetDevice(int ordinal) {
   if (rc == CUDA_SUCCESS) rc = cuDevicePrimaryCtxRetain(&context, device);
   return rc == CUDA_SUCCESS ? cuCtxSetCurrent(context) : rc;
 }
+CUresult cudart_ready(void) {
+  CUcontext now = NULL;
+  CUresult rc = cuInit(0);
+  if (rc == CUDA_SUCCESS) rc = cuCtxGetCurrent(&now);
+  return rc != CUDA_SUCCESS || now ? rc : use(0);
+}
+cudaError_t cudaSetDevice(int ordinal) { return cudart_note(use(ordinal)); }
+
+cudaError_t cudaGetDeviceCount(int *count) {
+  CUresult rc = cuInit(0);
+  *count = 0;
+  return cudart_note(rc == CUDA_SUCCESS ? cuDeviceGetCount(count) : rc);
+}
 
 cudaError_t cudaMalloc(void **ptr, size_t bytes) {
   CUdeviceptr p = 0;
-  CUresult rc = ready();
-  if (rc == CUDA_SUCCESS) rc = cuMemAlloc_v2(&p, bytes);
+  CUresult rc = cudart_ready();
+  if (rc == CUDA_SUCCESS && bytes) rc = cuMemAlloc_v2(&p, bytes);
   *ptr = (void *)(uintptr_t)p;
-  return rc;
+  return cudart_note(rc);
 }
 
-cudaError_t cudaFree(void *ptr) {
-  CUresult rc = ready();
-  return rc == CUDA_SUCCESS && ptr ? cuMemFree_v2((CUdeviceptr)(uintptr_t)ptr) : rc;
-}
+cudaError_t cudaFree(void *ptr) { CUDART_CALL(ptr ? cuMemFree_v2((CUdeviceptr)(uintptr_t)ptr) : CUDA_SUCCESS); }
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
-  CUresult rc = ready();
   (void)kind; /* with unified addressing the pointers say it */
-  return rc == CUDA_SUCCESS ? cuMemcpyAsync((CUdeviceptr)(uintptr_t)dst, (CUdeviceptr)(uintptr_t)src, bytes, stream)
-                            : rc;
+  CUDART_CALL(cuMemcpyAsync((CUdeviceptr)(uintptr_t)dst, (CUdeviceptr)(uintptr_t)src, bytes, stream));
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
-  CUresult rc = ready();
-  return rc == CUDA_SUCCESS ? cuStreamCreateWithPriority(stream, flags, 0) : rc;
+  CUDART_CALL(cuStreamCreateWithPriority(stream, flags, 0));
 }
 
-cudaError_t cudaStreamDestroy(cudaStream_t stream) { return cuStreamDestroy_v2(stream); }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return cuStreamSynchronize(stream); }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) { CUDART_CALL(cuStreamDestroy_v2(stream)); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { CUDART_CALL(cuStreamSynchronize(stream)); }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
-  return cuStreamBeginCapture_v2(stream, (int)mode);
+  CUDART_CALL(cuStreamBeginCapture_v2(stream, (int)mode));
 }
 
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) { return cuStreamEndCapture(stream, graph); }
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+  CUDART_CALL(cuStreamEndCapture(stream, graph));
+}
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags) {
-  return cuGraphInstantiateWithFlags(exec, graph, flags);
+  CUDART_CALL(cuGraphInstantiateWithFlags(exec, graph, flags));
 }
 
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) { return cuGraphLaunch(exec, stream); }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cuGraphExecDestroy(exec); }
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return cuGraphDestroy(graph); }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) { CUDART_CALL(cuGraphLaunch(exec, stream)); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { CUDART_CALL(cuGraphExecDestroy(exec)); }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { CUDART_CALL(cuGraphDestroy(graph)); }
 
 const char *cudaGetErrorString(cudaError_t code) {
   const char *text = NULL;
-  return cuGetErrorString(code, &text) == CUDA_SUCCESS && text ? text : "an unknown error";
+  return cuGetErrorString((CUresult)code, &text) == CUDA_SUCCESS && text ? text : "an unknown error";
 }
