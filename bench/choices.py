@@ -74,7 +74,7 @@ def summary(name, choices, bar):
           f"{sum(c[0] > bar for c in drawn)} |")
 
 
-def tell(choices, who, bar):
+def report(choices, who, bar):
     missed = sorted((c for c in choices if c[0] > bar), key=lambda c: -c[0])
     if missed:
         print(f"\nBeyond the bar of {bar}:")
@@ -147,7 +147,7 @@ def main():
     for name, who, bar in bars:
         for transport in a.transports.split(","):
             summary(f"{transport}, {name}", judged([r for r in rows if r["transport"] == transport], who), bar)
-    missed = [tell(judged(rows, who), who, bar) for _, who, bar in bars]
+    missed = [report(judged(rows, who), who, bar) for _, who, bar in bars]
     if a.plot:
         pictures(rows, a.plot)
     if a.json:

@@ -34,7 +34,7 @@ static double median(double *v, int n) {
 /* ---- the raw line ---- */
 
 static double raw_line(world_rank *r) {
-  /* A slot of a channel that nobody uses otherwise. */
+  /* A slot of a channel that has no other use. */
   hk_link l;
   bool first = r->env.rank == 0;
   world_open(r, first, first ? HK_LINK_SEND : HK_LINK_RECV, 7, &l);

@@ -9,7 +9,7 @@ TIMEOUT = 300
 
 
 def run(command, env):
-    """Output and, where it failed, the reason.  A whole process group, so that a timeout leaves nobody behind."""
+    """Output and, if it failed, the reason.  A whole process group, so that a timeout leaves no process running."""
     try:
         p = subprocess.Popen(command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              start_new_session=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Hocket and its peers side by side: medians of interleaved repeats, written to docs/results/<date>-cpu.md and .json.
+"""Hocket and its peers side by side: medians of interleaved repeats, written to <build>/bench/results.md and .json.
 
 All candidates measure an operation on a transport with a number of ranks, one after the other, before the next such case,
 and all cases come again in each repeat, so that drift of the machine meets all alike.
@@ -33,7 +33,7 @@ def parse_arguments():
     p.add_argument("--candidates", default="", help="names to measure, all by default")
     p.add_argument("--only", choices=["peers", "limits"], help="one part")
     p.add_argument("--quick", action="store_true", help="one repeat, few sizes, a few minutes")
-    p.add_argument("--out", help="path without .md (docs/results/<date>-cpu)")
+    p.add_argument("--out", help="path without .md (<build>/bench/results)")
     a = p.parse_args()
     if a.quick:
         a.repeats, a.batches, a.seconds = 1, 3, 0.02
@@ -87,7 +87,7 @@ def cells(a):
                 yield operation, transport, ranks, sizes
 
 
-def tell(text):
+def show(text):
     """Where the run is, on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
@@ -102,7 +102,7 @@ def measure(a, everyone):
             for c in everyone:
                 if transport not in c.transports:
                     continue
-                tell(f"{repeat + 1}/{a.repeats} {number + 1}/{len(todo)} {operation} {transport} {ranks} ranks "
+                show(f"{repeat + 1}/{a.repeats} {number + 1}/{len(todo)} {operation} {transport} {ranks} ranks "
                      f"{c.name}")
                 found, fault = c.measure(operation, transport, ranks, sizes, a.batches, a.seconds)
                 if fault:
@@ -110,7 +110,7 @@ def measure(a, everyone):
                 for size, batches in found.items():
                     table.setdefault((operation, transport, ranks, size), {}).setdefault(c.name, []).append(
                         statistics.median(batches))
-    tell("")
+    show("")
     return table, faults
 
 
@@ -141,7 +141,7 @@ def write_table(f, table, names):
 
 def write_results(a, everyone, absent, table, faults, limit_lines, load):
     date = datetime.date.today().isoformat()
-    out = a.out or f"docs/results/{date}-cpu"
+    out = a.out or f"{a.build}/bench/results"
     os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
     names = [c.name for c in everyone]
     with open(out + ".md", "w", encoding="utf-8") as f:

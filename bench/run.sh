@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# `make bench`: Hocket and its peers side by side, then Hocket's own limits; results in docs/results/.
+# `make bench`: Hocket and its peers side by side, then Hocket's own limits; results in the build folder.
 # Options go to run.py: --quick, --help and so on.
 set -eu
 cd "$(dirname "$0")/.."

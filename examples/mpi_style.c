@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank a process, started by mpirun, with no MPI linked: Open MPI and MPICH tell each process its rank and the
+/* One rank a process, started by mpirun, with no MPI linked: Open MPI and MPICH give each process its rank and the
  * number of processes in its environment.
  *
  *   mpirun -np 4 build/gcc/examples/mpi_style

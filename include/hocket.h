@@ -43,7 +43,7 @@ int hocketDeviceCount(void);
  * 1: from the next call on the communicator is batch-invariant.  Allreduce, reduce and reduce-scatter add up in the
  * order of ranks, so that the bits of an element of the result depend only on the ranks' values of that element (and on
  * the operator and the number of ranks): not on the count, the element's place, the root, the number of channels, or
- * where ranks are. docs/numerics.md tells what that means and what it costs.  0: whatever is fastest runs.
+ * where ranks are. docs/numerics.md explains the meaning and the cost.  0: whatever is fastest runs.
  *
  * Without this call the environment's HOCKET_BATCH_INVARIANT holds; a communicator made by ncclCommSplit or
  * ncclCommShrink takes its parent's setting over.  Call it on all ranks with the same value, between the same

@@ -42,15 +42,15 @@ static void forget_symbols(hk_dl *lib) {
 }
 
 bool hk_dl_load(hk_dl *lib) {
-  bool tell = false;
+  bool missing = false;
   pthread_mutex_lock(&lock);
   if (lib->state == 0) {
     void *handle = open_first(lib);
     lib->state = handle && find_symbols(lib, handle) ? 1 : -1;
     lib->handle = handle;
-    tell = lib->state < 0;
-    if (tell) forget_symbols(lib);
-    if (tell && handle) {
+    missing = lib->state < 0;
+    if (missing) forget_symbols(lib);
+    if (missing && handle) {
       dlclose(handle);
       lib->handle = NULL;
     }
@@ -58,6 +58,6 @@ bool hk_dl_load(hk_dl *lib) {
   bool there = lib->state > 0;
   pthread_mutex_unlock(&lock);
   /* Outside the lock, because a log line may read parameters and files. */
-  if (tell) HK_INFO(lib->subs, "%s: %s", lib->why, lib->loss);
+  if (missing) HK_INFO(lib->subs, "%s: %s", lib->why, lib->loss);
   return there;
 }

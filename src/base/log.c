@@ -26,7 +26,7 @@ static struct {
   FILE *file;           /* NULL: stdout, for a command stderr */
   bool command;
   bool chosen; /* the user set NCCL_DEBUG */
-  _Atomic(bool) version_told;
+  _Atomic(bool) version_shown;
   char path[512];
   char host[64];
 } logs = {.level = LEVEL_UNREAD, .lock = PTHREAD_MUTEX_INITIALIZER};
@@ -172,7 +172,7 @@ bool hk_log_on(hk_log_level level, unsigned subsystems) {
 bool hk_log_version_due(void) {
   if (!hk_log_on(HK_LOG_VERSION, ~0u) || !logs.chosen) return false;
   /* relaxed: it publishes nothing */
-  return !atomic_exchange_explicit(&logs.version_told, true, memory_order_relaxed);
+  return !atomic_exchange_explicit(&logs.version_shown, true, memory_order_relaxed);
 }
 
 static size_t prefix(char *line, size_t room, hk_log_level level, const char *file, int at) {

@@ -53,7 +53,7 @@ typedef struct setting {
 typedef struct complaint {
   struct complaint *next;
   int level;     /* hk_log_level */
-  bool of_names; /* of a misspelt name: hk_param_tell_names reports it */
+  bool of_names; /* of a misspelt name: hk_param_report_names reports it */
   char text[512];
 } complaint;
 
@@ -98,7 +98,7 @@ __attribute__((format(printf, 2, 3))) static void complain(hk_log_level level, c
   table.complaints_end = &c->next;
 }
 
-static void tell_log(void *arg, bool wrong, const char *text) {
+static void report_to_log(void *arg, bool wrong, const char *text) {
   (void)arg;
   if (wrong)
     HK_WARN("%s", text);
@@ -107,10 +107,10 @@ static void tell_log(void *arg, bool wrong, const char *text) {
 }
 
 /* Runs without the lock. */
-static void tell_all(complaint *c, void (*tell)(void *, bool, const char *), void *arg) {
+static void report_all(complaint *c, void (*report)(void *, bool, const char *), void *arg) {
   while (c) {
     complaint *next = c->next;
-    tell(arg, c->level == HK_LOG_WARN, c->text);
+    report(arg, c->level == HK_LOG_WARN, c->text);
     free(c);
     c = next;
   }
@@ -304,7 +304,7 @@ static complaint *keep_names(void) {
   return others;
 }
 
-static void load(int again, void (*tell)(void *, bool, const char *), void *arg) {
+static void load(int again, void (*report)(void *, bool, const char *), void *arg) {
   pthread_mutex_lock(&table.lock);
   /* relaxed: the lock orders it */
   if (atomic_load_explicit(&table.loaded, memory_order_relaxed) && !again) {
@@ -321,31 +321,31 @@ static void load(int again, void (*tell)(void *, bool, const char *), void *arg)
   read_files();
   for (int id = 0; id < HK_P_COUNT; id++) set_row(id);
   check_environment();
-  complaint *c = tell == tell_log ? keep_names() : table.complaints;
+  complaint *c = report == report_to_log ? keep_names() : table.complaints;
   table.complaints = NULL;
   /* release: a reader who sees it reads the values without the lock */
   atomic_store_explicit(&table.loaded, 1, memory_order_release);
   pthread_mutex_unlock(&table.lock);
-  tell_all(c, tell, arg);
+  report_all(c, report, arg);
 }
 
 static inline void need_table(void) {
   /* acquire: pairs with the release in load() */
-  if (__builtin_expect(!atomic_load_explicit(&table.loaded, memory_order_acquire), 0)) load(0, tell_log, NULL);
+  if (__builtin_expect(!atomic_load_explicit(&table.loaded, memory_order_acquire), 0)) load(0, report_to_log, NULL);
 }
 
-void hk_param_tell_names(bool first) {
+void hk_param_report_names(bool first) {
   need_table();
   pthread_mutex_lock(&table.lock);
   complaint *c = table.names;
   table.names = NULL;
   pthread_mutex_unlock(&table.lock);
   for (complaint *k = c; k && !first; k = k->next) k->level = HK_LOG_INFO;
-  tell_all(c, tell_log, NULL);
+  report_all(c, report_to_log, NULL);
 }
 
-void hk_param_reload(void) { load(1, tell_log, NULL); }
-void hk_param_check(void (*tell)(void *, bool, const char *), void *arg) { load(1, tell, arg); }
+void hk_param_reload(void) { load(1, report_to_log, NULL); }
+void hk_param_check(void (*report)(void *, bool, const char *), void *arg) { load(1, report, arg); }
 
 void hk_param_refresh(hk_param_id id) {
   need_table();
@@ -355,7 +355,7 @@ void hk_param_refresh(hk_param_id id) {
   complaint *c = table.complaints;
   table.complaints = NULL;
   pthread_mutex_unlock(&table.lock);
-  tell_all(c, tell_log, NULL);
+  report_all(c, report_to_log, NULL);
 }
 
 int64_t hk_param_int(hk_param_id id) {

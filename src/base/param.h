@@ -33,12 +33,12 @@ typedef struct hk_param_info {
 void hk_param_describe(hk_param_id id, hk_param_info *info);
 void hk_param_reload(void);
 /* Reads everything again and passes what it finds (misspelt names, values out of range, bad lines of a file: `wrong`;
- * names without effect here: not) to `tell` and not to the log. */
-void hk_param_check(void (*tell)(void *arg, bool wrong, const char *text), void *arg);
+ * names without effect here: not) to `report` and not to the log. */
+void hk_param_check(void (*report)(void *arg, bool wrong, const char *text), void *arg);
 /* Misspelt names are not reported when the table is read: of a job with a thousand processes each would. A rank that
  * begins its first communicator and is `first` in it reports them at WARN; when a communicator is made, the other
  * ranks' processes log them at INFO. Once for each process. */
-void hk_param_tell_names(bool first);
+void hk_param_report_names(bool first);
 /* Reads one parameter again; no names are checked. */
 void hk_param_refresh(hk_param_id id);
 #endif

@@ -234,7 +234,7 @@ static uint32_t writes_of(const hk_verifier *v, const hk_thread *t, unsigned blo
   return v->place_writes[v->first_place[t->rank] / v->options.waves + block];
 }
 
-/* Nobody writes the place again in this wave: its readers need not be remembered. */
+/* The last write to the place in this wave: its readers need not be recorded. */
 static bool is_last(const hk_verifier *v, const hk_thread *t, const hk_place *place, unsigned block) {
   return place->writes >= (writes_of(v, t, block) & ~HK_LANDS);
 }

@@ -321,7 +321,7 @@ static bool aborted_since(const hk_children_watch *w) {
 static void cause_of(ncclComm_t c, char *text, size_t bytes) {
   pthread_mutex_lock(&c->health.lock);
   if (c->health.settle_ns)
-    hk_story_tell(&c->health.story, c->rank, text, bytes);
+    hk_story_text(&c->health.story, c->rank, text, bytes);
   else
     snprintf(text, bytes, "%s", hk_last_error());
   pthread_mutex_unlock(&c->health.lock);

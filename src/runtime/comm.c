@@ -248,7 +248,7 @@ hk_status hk_comm_verdict(ncclComm_t c) {
   if (atomic_load(&h->failure) == 0) return HK_OK;
   pthread_mutex_lock(&h->lock);
   if (!atomic_load(&h->settled) && h->settle_ns && hk_now_ns() >= h->settle_ns) {
-    hk_story_tell(&h->story, c->rank, h->text, sizeof h->text);
+    hk_story_text(&h->story, c->rank, h->text, sizeof h->text);
     atomic_store(&h->settled, true);
   }
   bool settled = atomic_load(&h->settled);

@@ -171,7 +171,7 @@ static void on_event(void *arg, const hk_event *e) {
   }
   if (e->kind == HK_EVENT_REVOKE && !revoked_by(c, e->rank)) return;
   if (e->kind == HK_EVENT_ABORT && e->code) return; /* a consequence of a failure whose event is under way */
-  hk_story_tell(e, c->rank, text, sizeof text);
+  hk_story_text(e, c->rank, text, sizeof text);
   if (e->kind == HK_EVENT_SUSPECT || known) /* usually a consequence of something that is reported, too */
     HK_INFO(HK_SUB_INIT, "rank %d of %d: rank %d reports: %s", c->rank, c->nranks, e->from, text);
   else
@@ -267,7 +267,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .on_event = on_event,
                             .report = hk_watch_report,
                             .arg = c};
-  if (c->rank == 0) hk_param_tell_names(true);
+  if (c->rank == 0) hk_param_report_names(true);
   hk_children_watch_begin(&watch, c, how); /* first: members learn of a failure from here on */
   HK_TRY(hk_service_new(&c->service, "hocket-service"), out);
   o.service = c->service;
@@ -281,7 +281,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
     HK_LOG_AT(HK_LOG_VERSION, ~0u, "NCCL version %d.%d.%d+hocket%d.%d.%d", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH,
               hocketVersion() / 10000, hocketVersion() / 100 % 100, hocketVersion() % 100);
   HK_TRY(meet(c, how->parent && !how->grows), out);
-  hk_param_tell_names(false); /* if rank 0 is a thread of this process, it has logged them by now */
+  hk_param_report_names(false); /* if rank 0 is a thread of this process, it has logged them by now */
   HK_INFO(HK_SUB_INIT,
           "comm %p rank %d nranks %d cudaDev %d commId 0x%llx%s%s - Init COMPLETE in %.1f ms (bootstrap %.1f ms)",
           (void *)c, c->rank, c->nranks, c->device, (unsigned long long)hk_bootstrap_comm_id(c->bootstrap),

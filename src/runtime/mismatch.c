@@ -60,7 +60,7 @@ static void list_ranks(const hk_voice *v, int n, uint32_t signature, char *text,
   if (shown < total && used < bytes) snprintf(text + used, bytes - used, " and %d more", total - shown);
 }
 
-void hk_mismatch_tell(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes) {
+void hk_mismatch_text(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes) {
   char wrong[96], others[96];
   bool all = true;
   list_ranks(v, n, v[odd].signature, wrong, sizeof wrong);
@@ -144,7 +144,7 @@ static bool judge(ncclComm_t c, uint64_t operation, const hk_call *call, int pee
   char text[sizeof c->health.story.text];
   int n = v ? gather(c, operation, call, peer, v) : 0, right, odd = n ? hk_mismatch_odd(v, n, &right) : -1;
   if (odd >= 0) {
-    hk_mismatch_tell(v, n, odd, right, operation, text, sizeof text);
+    hk_mismatch_text(v, n, odd, right, operation, text, sizeof text);
     give(c, v[odd].rank, text);
   }
   free(v);

@@ -19,7 +19,7 @@ typedef struct hk_voice {
  * the lowest that differs from it.  -1 where all agree. */
 int hk_mismatch_odd(const hk_voice *v, int n, int *right);
 /* The verdict in words; `odd` as above. */
-void hk_mismatch_tell(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes);
+void hk_mismatch_text(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes);
 
 /* This rank, in `call`, found that rank `peer` is in another: gives the verdict, unless another rank's comes first. */
 void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer);

@@ -39,7 +39,7 @@ hk_status hk_story_code(const hk_event *e, int me) {
   return (own || e->kind == HK_EVENT_VERDICT) && e->code ? (hk_status)e->code : HK_ERR_REMOTE;
 }
 
-void hk_story_tell(const hk_event *e, int me, char *text, size_t bytes) {
+void hk_story_text(const hk_event *e, int me, char *text, size_t bytes) {
   const char *sep = e->text[0] ? ": " : "";
   switch ((hk_event_kind)e->kind) {
     case HK_EVENT_DEAD:

@@ -33,5 +33,5 @@ const hk_event *hk_story_of(const hk_event *events, size_t n);
 uint64_t hk_story_grace_ns(const hk_event *e);
 /* The code that rank `me` reports. */
 hk_status hk_story_code(const hk_event *e, int me);
-void hk_story_tell(const hk_event *e, int me, char *text, size_t bytes);
+void hk_story_text(const hk_event *e, int me, char *text, size_t bytes);
 #endif

@@ -312,7 +312,7 @@ const hk_tool hk_tool_verify = {
         "ORDER is what is known of the order in which sums are made: fixed (in the order of ranks, the same "
         "wherever it is said; HOCKET_BATCH_INVARIANT=1 takes only these), equal (the same for every element, but "
         "another root, machine or algorithm may have another), sides (equal, but for which of two values is on the "
-        "left of an addition) or varies (with the element's place). docs/numerics.md tells more.\n"
+        "left of an addition) or varies (with the element's place). docs/numerics.md says more.\n"
         "\n"
         "A FILE (- is stdin) holds the programs of all ranks, one after another, as hocket plan --program writes them; "
         "lines that start with # are comments. docs/programs.md explains the form, and what helps if a program "

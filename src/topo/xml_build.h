@@ -36,7 +36,7 @@ typedef struct hk_xml_reader {
   int nhosts;
   bool several;          /* numbers are unique in a host only */
   hk_xml_host step, add; /* difference from host to host; for the host that is being read */
-  bool mcast_told[HK_TOPO_NODES];
+  bool mcast_given[HK_TOPO_NODES];
 } hk_xml_reader;
 
 void hk_xml_join(hk_xml_reader *b, uint32_t x, uint32_t y, hk_edge_kind kind, unsigned count, float gbps, float us);

@@ -236,8 +236,8 @@ static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t
   if (hk_xml_int(b->r, xml, "sm", false, 0, 9999, &v)) g->sm = (int)v;
   g->gdr = hk_xml_int(b->r, xml, "gdr", false, 0, 1, &v) && v;
   hk_xml_float(b->r, xml, "hk_memory", false, 0, 1e6f, &g->memory_gbps);
-  b->mcast_told[index] = hk_xml_int(b->r, xml, "hk_mcast", false, 0, 1, &v);
-  if (b->mcast_told[index]) g->mcast = v;
+  b->mcast_given[index] = hk_xml_int(b->r, xml, "hk_mcast", false, 0, 1, &v);
+  if (b->mcast_given[index]) g->mcast = v;
   take_text(b->t->nodes[index].name, HK_NODE_NAME, text_of(xml, "hk_name"));
   for (uint32_t i = 0; i < b->t->nnodes && g->dev >= 0; i++)
     if (i != index && b->t->nodes[i].kind == HK_NODE_GPU && b->t->nodes[i].gpu.dev == g->dev)
@@ -348,7 +348,7 @@ static void set_multicast(reader *b) {
   for (uint32_t i = 0; i < b->t->nedges; i++) {
     const hk_edge *e = &b->t->edges[i];
     hk_node *from = &b->t->nodes[e->from];
-    if (from->kind == HK_NODE_GPU && b->t->nodes[e->to].kind == HK_NODE_NVS && !b->mcast_told[e->from])
+    if (from->kind == HK_NODE_GPU && b->t->nodes[e->to].kind == HK_NODE_NVS && !b->mcast_given[e->from])
       from->gpu.mcast = from->gpu.sm >= 90;
   }
 }

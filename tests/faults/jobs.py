@@ -41,7 +41,7 @@ def free_port():
 
 
 def environment(cell, rank):
-    """What the ranks of a cell are told.  The limits are short so that what rests on them shows within seconds."""
+    """The environment of a cell's ranks.  The limits are short so that their effects show within seconds."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "HOCKET_"))}
     env.update(HOCKET_DEVICE="host", NCCL_DEBUG="WARN", HOCKET_PEER_TIMEOUT="3", HOCKET_BOOTSTRAP_TIMEOUT="20",
                HOCKET_TEST_SLACK=str(SLACK))

@@ -14,7 +14,7 @@ CRASHED = {-signal.SIGSEGV, -signal.SIGBUS}
 # By outcome: the others' codes (each a possible one; all others have the same, but for {0, 6}), the codes that the victim may
 # have (None: any error), the ends that its process may have, and whom texts must blame: "victim" (first of all ranks),
 # "both" (the victim among others: it has lost one of two), "named" (the victim is in one of the texts), "id" (who made the
-# unique id), or "" (nobody).
+# unique id), or "" (no rank).
 RULES = {
     "survive": ({SUCCESS}, {SUCCESS, NO_CODE}, set(), ""),
     "dead": ({REMOTE}, set(), KILLED, "victim"),

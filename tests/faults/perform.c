@@ -56,7 +56,7 @@ static ncclResult_t join(run *w) {
   if (rc == ncclSuccess && wrong && w->fault == FAULT_extra) {
     ncclComm_t again = NULL;
     rc = ncclCommInitRank(&again, n, id, rank);
-    if (rc == ncclSuccess) return ncclInternalError; /* nobody is left to make it with */
+    if (rc == ncclSuccess) return ncclInternalError; /* no rank is left to make it with */
     op_failed(w, NULL, rc, "ncclCommInitRank, again");
   }
   return rc;
@@ -99,7 +99,7 @@ static ncclResult_t step(run *w, const call *k, int repetition) {
   return rc;
 }
 
-/* May this rank begin the repetition?  Rank 0 decides which is the last, and nobody is ahead of it: without a fault
+/* May this rank begin the repetition?  Rank 0 decides which is the last, and no rank is ahead of it: without a fault
  * all make the same number.  Once a rank has failed there is nothing to agree on. */
 static bool turn(run *w, int repetition, int64_t begin) {
   board *b = w->board;

@@ -62,7 +62,7 @@ static int wrong_arguments(ncclComm_t c, int rank, int n, void *arg) {
   EXPECT(ncclCommDeregister(c, b), ncclInvalidArgument, "registration");
   EXPECT(ncclCommRegister(c, NULL, 8, &handle), ncclInvalidArgument, "8 bytes");
   EXPECT(ncclMemFree(b), ncclInvalidArgument, "");
-  /* A wrong call in a group: the group's end tells, and nothing of the group runs. */
+  /* A wrong call in a group: the group's end returns the error, and nothing of the group runs. */
   faults += RANK_CHECK(ncclGroupStart());
   faults += RANK_CHECK(ncclAllReduce(b, b, 1, ncclFloat32, ncclSum, c, NULL));
   EXPECT(ncclAllReduce(b, b, 1, (ncclDataType_t)99, ncclSum, c, NULL), ncclInvalidArgument, "data type 99");
@@ -343,7 +343,7 @@ START_TEST(abort_unblocks) {
   pthread_join(waiting, &fault);
   pthread_join(ending, NULL);
   ck_assert_ptr_null(fault);
-  /* The other rank is told. */
+  /* The other rank gets the error. */
   ncclResult_t state = ncclSuccess;
   for (int i = 0; i < 2000 && state == ncclSuccess; i++) {
     ck_assert_int_eq(ncclCommGetAsyncError(c[1], &state), ncclSuccess);

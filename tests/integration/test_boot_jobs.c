@@ -49,7 +49,7 @@ static pid_t start(int rank, int nranks, int place, const char *job) {
 
 /* ---- ranks that come twice ---- */
 
-/* Ranks 0 and 1 wait; another process claims to be rank 1, too.  Nobody waits for the deadline, and both are named. */
+/* Ranks 0 and 1 wait; another process claims to be rank 1, too.  No rank waits for the deadline, and both are named. */
 START_TEST(two_processes_with_one_rank) {
   pid_t pids[3];
   char words[64];

@@ -129,7 +129,7 @@ START_TEST(in_a_collective) {
 }
 END_TEST
 
-/* The root of an id that nobody used up lives for its lifetime: a descriptor each. */
+/* The root of an id that no job used lives for its lifetime: a descriptor each. */
 START_TEST(in_init) {
   prepare("1");
   cancel_in_init();

@@ -41,7 +41,7 @@ static int estimates(ncclComm_t c, int rank, int n, void *arg) {
   faults += RANK_CHECK(ncclRecv(data, COUNT, ncclFloat32, from, c, NULL));
   faults += RANK_CHECK(ncclGroupSimulateEnd(&info));
   WANT(info.estimatedTime > small);
-  /* An empty group, and nobody who wants to know. */
+  /* An empty group, and no place for the result. */
   faults += RANK_CHECK(ncclGroupStart());
   faults += RANK_CHECK(ncclGroupSimulateEnd(&info));
   WANT(info.estimatedTime == 0);

@@ -21,7 +21,7 @@ static double seconds(void) {
 
 typedef struct killing {
   int victim, idle; /* idle: the survivors wait outside of any operation and poll for the asynchronous error */
-  int done[2];      /* a pipe: each survivor tells the victim that the first operation is over for it too */
+  int done[2];      /* a pipe: each survivor reports to the victim that its first operation is over */
 } killing;
 
 /* The victim dies between two operations; every survivor gets an error that names it within two seconds. */

@@ -161,7 +161,7 @@ START_TEST(streams) {
 END_TEST
 
 /* The user's own work goes by streams that CUDA orders with the call's and nothing else does: by another blocking one
- * where the call is in the legacy stream, else by that.  Nobody waits for anything, on a device that is slow to
+ * if the call is in the legacy stream, else by that.  No rank waits for anything, on a device that is slow to
  * begin. */
 START_TEST(stream_order) {
   enum { TURNS = 12, BYTES = 8000 };

@@ -103,7 +103,7 @@ START_TEST(is_wrong_without_a_flush) {
 END_TEST
 
 /* What a failed queue pair has not delivered is sent again from the GPU's memory, over a new one with new flushes. */
-START_TEST(mends) {
+START_TEST(recovers) {
   gpu_ranks g;
   if (_i) set("CUDAEMU_RDMA_FLUSH", "0");
   if (_i) set("NCCL_IB_QPS_PER_CONNECTION", "2");
@@ -282,7 +282,7 @@ int main(void) {
   tcase_set_timeout(t, 100);
   tcase_add_loop_test(t, goes_by, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_test(t, is_wrong_without_a_flush);
-  tcase_add_loop_test(t, mends, 0, 2);
+  tcase_add_loop_test(t, recovers, 0, 2);
   tcase_add_test(t, splits);
   tcase_add_loop_test(t, falls_back, 0, 4);
   tcase_add_loop_test(t, gives_way, 0, 3);

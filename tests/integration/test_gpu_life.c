@@ -225,7 +225,7 @@ START_TEST(abort_frees_kernels) {
 }
 END_TEST
 
-/* The aborted communicator's kernel stands behind another one's, which nobody has aborted yet. */
+/* The aborted communicator's kernel is queued after another communicator's, which is not aborted yet. */
 START_TEST(abort_behind_others) {
   gpu_ranks a, b;
   gpu_open(&a, 2, 2, 4096);
@@ -330,7 +330,7 @@ START_TEST(launch_fails) {
 }
 END_TEST
 
-/* A kernel that dies: the device is lost, which its rank notices when it is asked; the others are told. */
+/* A kernel that dies: the device is lost, which its rank finds at the next query; the others are notified. */
 START_TEST(kernel_fails) {
   gpu_ranks g;
   setenv("CUDAEMU_FAIL_KERNEL", "1", 1);
@@ -348,7 +348,7 @@ START_TEST(kernel_fails) {
 }
 END_TEST
 
-/* Work whose peer never comes is told of, and an error where that is asked for. */
+/* Work whose peer never comes is reported, and is an error if the parameter says so. */
 START_TEST(watchdog) {
   gpu_ranks g;
   setenv("HOCKET_WATCHDOG", "1", 1);
@@ -368,7 +368,7 @@ START_TEST(watchdog) {
 }
 END_TEST
 
-/* Ends behind work that nobody waited for, in any order. */
+/* Destroys with work still queued, in any order. */
 START_TEST(ends) {
   for (int order = 0; order < 3; order++) {
     gpu_ranks g;

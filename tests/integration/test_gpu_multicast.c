@@ -234,7 +234,7 @@ static void in_switch(place *p) {
   ck_assert(logged("AllReduce by nvls") && logged("AllGather by nvls") && !logged("choosing from all"));
 }
 
-/* One object for all, with a page that tells when nobody uses it any more. */
+/* One object for all, with a page that shows when its last user is gone. */
 START_TEST(processes) {
   setenv("NCCL_ALGO", "NVLS", 1);
   log_to_files();
@@ -261,7 +261,7 @@ START_TEST(processes_without) {
 }
 END_TEST
 
-/* A process that dies keeps nobody waiting for long, and what it has bound stays. */
+/* A process that dies does not delay the others for long, and what it has bound stays. */
 static void die(place *p) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   ncclResult_t code = ncclSuccess;

@@ -109,7 +109,7 @@ END_TEST
 #define TREES "allreduce:tree;broadcast:tree;reduce:tree"
 static const struct {
   machine machine;
-  const char *algo, *told; /* of the ring orders */
+  const char *algo, *line; /* of the ring orders */
   bool file;               /* they come from a file, turned round */
 } orders[] = {{CIRCLE, RINGS, "Channel 00/04 : 0 2 1 3", false},
               {MESH, RINGS, "Channel 01/04 : 0 3 2 1", false},
@@ -140,8 +140,8 @@ START_TEST(ring_orders) {
   gpu_init_all(&g);
   run_all_collectives(&g);
   gpu_close(&g);
-  find_line(orders[_i].told, line, sizeof line);
-  ck_assert_msg(line[0], "no line with '%s'", orders[_i].told);
+  find_line(orders[_i].line, line, sizeof line);
+  ck_assert_msg(line[0], "no line with '%s'", orders[_i].line);
   find_line(_i == 2 ? "AllReduce by tree" : "AllReduce by ring", line, sizeof line);
   ck_assert_msg(line[0], "another algorithm ran");
   end();

@@ -144,7 +144,7 @@ START_TEST(registers_once) {
   ck_assert_uint_eq(verbs->locked, locked);
   ck_assert(!hk_link_places(t.recv, PIECE));
   ck_assert(!pass(&t, 20));
-  hk_transport_net.memory(t.w->ranks[1].state, t.memory, MEMORY, true); /* nobody takes it back before the end */
+  hk_transport_net.memory(t.w->ranks[1].state, t.memory, MEMORY, true); /* it is not taken back before the end */
   ck_assert(pass(&t, 21));
   close_way(&t);
 }
@@ -165,7 +165,7 @@ START_TEST(nothing_lands_behind) {
   ck_assert(pass(&t, 0));
   int nqps = verbs->nqps;
   offer(&t, 1);
-  hk_transport_net.withdraw(receiver); /* nobody has been told of it, and nobody will be */
+  hk_transport_net.withdraw(receiver); /* no rank knows of it, and none will */
   ck_assert_int_eq(verbs->nqps, nqps);
   progress(&t);
   send_one(&t, 1);
@@ -187,8 +187,8 @@ START_TEST(nothing_lands_behind) {
 }
 END_TEST
 
-/* What was told before new queue pairs were made counts no more: it is told anew. */
-START_TEST(is_told_anew) {
+/* What was sent before new queue pairs were made is void: it is sent again. */
+START_TEST(is_sent_again) {
   way t = open_way(2);
   ck_assert(pass(&t, 0));
   offer(&t, 1);
@@ -423,7 +423,7 @@ static uint64_t writes_now(void) {
 
 static void *end_it(void *arg) {
   giving_up *g = arg;
-  while (writes_now() == g->writes) sched_yield(); /* rank 0 tells of its places */
+  while (writes_now() == g->writes) sched_yield(); /* rank 0 announces its places */
   (void)ncclCommRevoke(g->comm, NCCL_REVOKE_DEFAULT);
   return NULL;
 }
@@ -462,7 +462,7 @@ static int give_up(ncclComm_t c, int rank, int n, void *arg) {
 START_TEST(gives_memory_back_with_an_error) {
   giving_up g = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
   begin_ranks();
-  rdma_param("HOCKET_IB_REPLAY", "0"); /* rank 1 learns at once that nobody listens */
+  rdma_param("HOCKET_IB_REPLAY", "0"); /* rank 1 sees at once that its peer is gone */
   ck_assert_int_eq(ranks_as_threads(2, give_up, &g), 0);
   ck_assert_uint_eq(verbs->landed, 0);
   end();
@@ -478,7 +478,7 @@ int main(void) {
   tcase_add_test(t, registers_once);
   tcase_add_test(t, does_without_what_the_device_refuses);
   tcase_add_test(t, nothing_lands_behind);
-  tcase_add_test(t, is_told_anew);
+  tcase_add_test(t, is_sent_again);
   tcase_add_loop_test(t, carries_streams, 0, (int)HK_ARRAY_LENGTH(streams));
   tcase_add_test(t, follows_to_another_port);
   tcase_add_loop_test(t, notices_lost_and_doubled_messages, 0, 2);

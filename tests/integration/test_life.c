@@ -376,7 +376,7 @@ START_TEST(shrinks_that_differ) {
 }
 END_TEST
 
-/* A rank that gives a wrong color is told at once, and the others wait until it gives a right one. */
+/* A rank that gives a wrong color gets its error at once, and the others wait until it gives a right one. */
 static int wrong_color(ncclComm_t c, int rank, int n, void *arg) {
   (void)arg;
   ncclComm_t child;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one rank lacks (descriptors) or got wrong (a buffer) ends the operation over TCP on both ranks, with that
- * rank's name and that cause: nobody is told to look at the network.
+ * rank's name and that cause: no rank blames the network.
  * check: notsan noasan */
 #include <check.h>
 #include <dirent.h>

@@ -62,15 +62,15 @@ START_TEST(codes) {
   char text[HK_EVENT_TEXT];
   ck_assert_int_eq(hk_story_code(&own, 3), HK_ERR_SYSTEM);
   ck_assert_int_eq(hk_story_code(&own, 0), HK_ERR_REMOTE);
-  hk_story_tell(&own, 3, text, sizeof text);
+  hk_story_text(&own, 3, text, sizeof text);
   ck_assert_str_eq(text, "no memory");
-  hk_story_tell(&own, 0, text, sizeof text);
+  hk_story_text(&own, 0, text, sizeof text);
   ck_assert_str_eq(text, "rank 3 failed: no memory");
   for (int r = 0; r < 3; r++) {
     ck_assert_int_eq(hk_story_code(&verdict, r), HK_ERR_USAGE);
     ck_assert_int_eq(hk_story_code(&dead, r), HK_ERR_REMOTE);
   }
-  hk_story_tell(&dead, 0, text, sizeof text);
+  hk_story_text(&dead, 0, text, sizeof text);
   ck_assert_ptr_nonnull(strstr(text, "rank 2 is gone"));
 }
 END_TEST
@@ -87,7 +87,7 @@ START_TEST(odd_one_out) {
   hk_voice most[] = {voice(0, 7), voice(1, 7), voice(2, 5), voice(3, 7)};
   ck_assert_int_eq(hk_mismatch_odd(most, 4, &right), 2);
   ck_assert_int_eq(most[right].signature, 7);
-  hk_mismatch_tell(most, 4, 2, right, 12, text, sizeof text);
+  hk_mismatch_text(most, 4, 2, right, 12, text, sizeof text);
   ck_assert_ptr_nonnull(strstr(text, "operation 12: rank 2 called Call5(), but ranks 0, 1 and 3 called Call7(): make"));
   hk_voice first[] = {voice(0, 5), voice(1, 7), voice(2, 7)};
   ck_assert_int_eq(hk_mismatch_odd(first, 3, &right), 0);
@@ -100,7 +100,7 @@ START_TEST(odd_one_out) {
   ck_assert_int_eq(even[right].rank, 0);
   hk_voice three[] = {voice(0, 1), voice(1, 2), voice(2, 3)};
   ck_assert_int_eq(hk_mismatch_odd(three, 3, &right), 1);
-  hk_mismatch_tell(three, 3, 1, right, 1, text, sizeof text);
+  hk_mismatch_text(three, 3, 1, right, 1, text, sizeof text);
   ck_assert_ptr_nonnull(strstr(text, "others called something else again"));
   hk_voice alike[] = {voice(0, 1), voice(1, 1)};
   ck_assert_int_eq(hk_mismatch_odd(alike, 2, &right), -1);

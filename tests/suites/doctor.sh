@@ -202,16 +202,16 @@ gids 1 "AF_INET or AF_INET6" NCCL_IB_ADDR_FAMILY=IPX NCCL_DEBUG=NONE
 grep -q '"check":"interfaces"' "$out" || fail "no interface was tried"
 grep -q '"check":"shm"' "$out" || fail "shared memory was not tried"
 NCCL_ALGOO=ring doctor 1 variables
-grep -q "did you mean NCCL_ALGO?" "$out" || fail "a misspelt variable is not told"
+grep -q "did you mean NCCL_ALGO?" "$out" || fail "a misspelt variable is not reported"
 NCCL_TUNER_PLUGIN=nosuchthing doctor 1 plugins
-grep -q "NCCL_TUNER_PLUGIN=nosuchthing cannot be loaded" "$out" || fail "a missing plugin is not told"
+grep -q "NCCL_TUNER_PLUGIN=nosuchthing cannot be loaded" "$out" || fail "a missing plugin is not reported"
 HOCKET_TUNING_FILE=$dir/nosuchfile doctor 1 plugins
-grep -q "HOCKET_TUNING_FILE=$dir/nosuchfile cannot be read" "$out" || fail "a missing file is not told"
+grep -q "HOCKET_TUNING_FILE=$dir/nosuchfile cannot be read" "$out" || fail "a missing file is not reported"
 echo '<system version="1"><cpu></system>' >"$dir/bad.xml"
 NCCL_TOPO_FILE=$dir/bad.xml doctor 1 plugins
-grep -q "hocket topo --lint" "$out" || fail "a broken topology file is not told"
+grep -q "hocket topo --lint" "$out" || fail "a broken topology file is not reported"
 NCCL_SOCKET_IFNAME="=nosuch0" doctor 1 interfaces
-grep -q "no network interface is left" "$out" || fail "a filter that leaves nothing is not told"
+grep -q "no network interface is left" "$out" || fail "a filter that leaves nothing is not reported"
 
 # Frameworks, in invented Python environments on PATH: `python3` there prints its prefix and its one folder of modules.
 lib=$(realpath "$HK_BUILD/lib/libnccl.so.2")
@@ -277,7 +277,7 @@ expect problem peer "no RDMA between the two: this host has no port that is used
 kill $listener
 wait $listener 2>/dev/null
 doctor 1 peer --peer "127.0.0.1:$port"
-grep -q "hocket doctor --listen $port" "$out" || fail "how to listen is not told"
+grep -q "hocket doctor --listen $port" "$out" || fail "the way to listen is not shown"
 
 [ $bad = 0 ] && echo "$checked things looked at"
 exit $bad

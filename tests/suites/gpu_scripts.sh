@@ -35,7 +35,7 @@ if command -v jq >/dev/null; then
     grep -q "$3" "$dir/out" || fails "gpu-bench has no line for $2"
   }
   bench "all_gather, 2" "a size" '^| 1024 | [0-9.]* | [0-9.]* |'
-  grep -q '^[a-z]*: [0-9.]* bytes for one of the message' "$dir/out" || fails "gpu-bench does not tell what an algorithm moves"
+  grep -q '^[a-z]*: [0-9.]* bytes for one of the message' "$dir/out" || fails "gpu-bench does not report what an algorithm moves"
   bench "in" "what is staged" '^[0-9.]* GB/s, [0-9]*% of [0-9.]* GB/s, the rate of pinned copies'
   grep -q '^Hocket: [0-9.]* ms' "$dir/out" || fails "gpu-bench has no line for init"
 else

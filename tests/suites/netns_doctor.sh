@@ -24,15 +24,15 @@ says "eth1 ($(netns_ip 1 1)) here reaches eth1 ($(netns_ip 2 1)) there"
 says "eth0 $(netns_ip 1).* is taken"
 says "eth1 $(netns_ip 1 1).* works too"
 
-# The second network dies in silence; the first still tells what the other host has.
+# The second network drops everything silently; over the first one the other host still reports what it has.
 netns_cut 2 1
 netns_run 1 "$hocket" doctor peer --peer "$(netns_ip 2):$port" >"$dir/out"
 says "eth0 ($(netns_ip 1)) here reaches eth0 ($(netns_ip 2)) there"
 says "eth1 ($(netns_ip 1 1)) here does not reach eth1 ($(netns_ip 2 1)) there"
 says "ip route get $(netns_ip 2 1)"
 
-# Nobody listens, and no such host.
-netns_run 1 "$hocket" doctor peer --peer "$(netns_ip 2):9" >"$dir/out" && fail "a port where nobody listens is no problem"
+# No process listens there; the host does not exist.
+netns_run 1 "$hocket" doctor peer --peer "$(netns_ip 2):9" >"$dir/out" && fail "a port without a listener is not reported as a problem"
 says "hocket doctor --listen 9"
 
 if command -v iptables >/dev/null && netns_run 1 iptables -A INPUT -i lo -d "$(netns_ip 1 1)" -p tcp -j DROP 2>/dev/null; then

@@ -56,7 +56,7 @@ done
 grep -q "NCCL_SOCKET_IFNAME='eth7'.*eth0 (IPv4)" "$logs/run.1" || fail "an interface that does not exist is not named"
 
 unshare -n "$HK_BUILD/bin/all_reduce_perf" -b 8 -e 8 >"$logs/run.1" 2>&1 && fail "a host without any network: no error"
-grep -q 'not even loopback' "$logs/run.1" || fail "a host without any network is not told"
+grep -q 'not even loopback' "$logs/run.1" || fail "a host without any network is not reported"
 
 # The first network is up on both hosts and carries nothing.
 netns_cut 2 0
@@ -78,7 +78,7 @@ for _ in $(seq 100); do
   [ $seen -ge 40 ] && break
   sleep 0.05
 done
-[ $seen -gt 0 ] || fail "nobody was seen to listen in HOCKET_PORT_RANGE"
+[ $seen -gt 0 ] || fail "no rank listens in HOCKET_PORT_RANGE"
 kill -KILL "${netns_pids[@]}"
 netns_wait 5
 rm -rf "$logs"

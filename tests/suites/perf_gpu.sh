@@ -31,7 +31,7 @@ runs 1 all_reduce_perf -t 2 -b 1K -e 64K -f 64 -G 3
 runs 2 all_gather_perf -g 2 -b 1K -e 1K -G 2
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 all_reduce_perf -t 2 -b 1K -e 64K -f 64 # over the network, with the proxy
 # Ranks that share a GPU and its hardware queues: with the driver's 8 they would wait for each other for ever, so the programs ask
-# for 32.  Who asks for fewer is told what may happen.
+# for 32.  A user who asks for fewer gets a warning with the consequence.
 export CUDAEMU_CONNECTIONS=8
 runs 1 all_reduce_perf -t 4 -b 4 -e 64K -f 64
 runs 1 all_reduce_perf -t 8 -b 4 -e 4K -f 64

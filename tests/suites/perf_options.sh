@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The perf binaries' command line: what is wrong is told on stderr with exit code 255, and nothing runs.
+# The perf binaries' command line: an error is reported on stderr with exit code 255, and nothing runs.
 set -u
 perf=$HK_BUILD/bin/all_reduce_perf bad=0 cases=0
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
@@ -53,7 +53,7 @@ NCCL_TESTS_SPLIT=NOT1 "$perf" -b 8 -e 8 >/dev/null 2>"$tmp/err"
 # The help names every option that nccl-tests has a letter for.
 "$perf" --help >"$tmp/help" || complain "--help ends with code $?"
 for letter in t g b e i f n w m N p c o d r z y T G C S J a R x M u I K h; do
-  grep -qE "^  -$letter," "$tmp/help" || complain "--help does not tell -$letter"
+  grep -qE "^  -$letter," "$tmp/help" || complain "--help does not list -$letter"
 done
 # Long names, abbreviations, sizes with units.
 timeout 20 "$perf" --minbytes=1K --maxbytes 1KiB --iters 2 --warmup_iters 0 --check 1 >"$tmp/out" 2>&1 || complain "long options: $(cat "$tmp/out")"

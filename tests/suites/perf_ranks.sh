@@ -61,14 +61,14 @@ for mpirun in "mpirun.openmpi --allow-run-as-root --oversubscribe" "mpirun.mpich
   grep -q 'values : 0 OK' "$tmp/out" && [ "$(grep -c '^#  Rank' "$tmp/out")" = 2 ] || complain "$mpirun: $(cat "$tmp/out")"
 done
 
-# A host name that nobody knows (no name has so long a part) is told long before the end of the wait.
+# An unknown host name (no name has so long a part) is reported long before the end of the wait.
 RANK=1 WORLD_SIZE=2 MASTER_ADDR=$(printf 'x%.0s' {1..70}) MASTER_PORT=$port "$perf" >"$tmp/out" 2>"$tmp/err" &
 parent=$!
 for ((i = 0; i < 200; i++)); do
   grep -q "cannot resolve 'xxx" "$tmp/err" && break
   sleep 0.05
 done
-grep -q "process 1 cannot resolve 'xxx" "$tmp/err" || complain "an unknown host name is not told: $(cat "$tmp/out" "$tmp/err")"
+grep -q "process 1 cannot resolve 'xxx" "$tmp/err" || complain "an unknown host name is not reported: $(cat "$tmp/out" "$tmp/err")"
 kill $parent
 wait $parent 2>/dev/null
 
@@ -76,7 +76,7 @@ wait $parent 2>/dev/null
 NCCL_TESTS_SPLIT="MOD 2" "$perf" --procs 4 -b 8 -e 1K -f 8 -n 3 >"$tmp/out" 2>&1 || complain "NCCL_TESTS_SPLIT: $(cat "$tmp/out")"
 [ "$(awk '/^#  Rank/ { print $5 }' "$tmp/out" | tr '\n' ' ')" = "0 1 0 1 " ] || complain "NCCL_TESTS_SPLIT: wrong groups: $(cat "$tmp/out")"
 
-# kill -9 of one process: the run ends soon, says who died, and leaves nobody behind.
+# kill -9 of one process: the run ends soon, names the killed process, and leaves no process running.
 "$perf" --procs 3 -b 1M -e 1M -n 1000000 -c 0 >"$tmp/out" 2>"$tmp/err" &
 parent=$!
 for ((i = 0; i < 100; i++)); do
@@ -92,7 +92,7 @@ wait $parent
 code=$?
 [ $code = 137 ] || complain "after kill -9 the exit code is $code, not 137"
 [ $((SECONDS - began)) -le 10 ] || complain "after kill -9 the run went on for $((SECONDS - began)) s"
-grep -q "process 1 of 3 (pid ${pids[1]}) was killed by signal 9" "$tmp/err" || complain "nobody says who was killed: $(cat "$tmp/err")"
+grep -q "process 1 of 3 (pid ${pids[1]}) was killed by signal 9" "$tmp/err" || complain "the killed process is not named: $(cat "$tmp/err")"
 for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null && complain "process $pid is left"; done
 
 # A user's small stacks are the user's threads'.

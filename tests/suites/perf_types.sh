@@ -44,7 +44,7 @@ if ${CC:-gcc} -DHOCKET_NO_CUDA_HEADERS -Iinclude -shared -fPIC -o "$tmp/flip.so"
   code=$?
   [ $code = 7 ] || complain "a wrong element gives exit code $code, not 7"
   [ "$(awk '/^ / { print $9, $13 }' "$tmp/out")" = "1 1" ] || complain "one wrong element is not counted as such: $(cat "$tmp/out" "$tmp/err")"
-  grep -q 'Out of bounds values : 2 FAILED' "$tmp/out" || complain "the summary does not tell wrong elements"
+  grep -q 'Out of bounds values : 2 FAILED' "$tmp/out" || complain "the summary does not report wrong elements"
 else
   complain "cannot build the interposing library: $(cat "$tmp/err")"
 fi

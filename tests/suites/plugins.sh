@@ -45,8 +45,8 @@ ln -s "$plugins/libnccl-net-ten.so" "$work/libnccl-net.so"
 run LD_LIBRARY_PATH="$work:$LD_LIBRARY_PATH" || fault "the default name: exit code $?"
 has "net plugin Example \(v10\) from libnccl-net.so" "the default name"
 right "the default name"
-run NCCL_NET_PLUGIN=nobody,lacking,seven NCCL_NET=example || fault "a list: exit code $?"
-has "net plugin nobody cannot be loaded" "a list"
+run NCCL_NET_PLUGIN=absent,lacking,seven NCCL_NET=example || fault "a list: exit code $?"
+has "net plugin absent cannot be loaded" "a list"
 has "net plugin Example \(v8, libnccl-net-lacking.so\) is not used: it has no irecv" "a list"
 has "Example \(v7\)" "a list"
 right "a list"
@@ -58,8 +58,8 @@ has "Using network Socket" "none"
 hasnt "net plugin" "none"
 run NCCL_NET_PLUGIN=six NCCL_NET=socket || fault "another network beside a plugin: exit code $?"
 has "Using network Socket" "another network beside a plugin"
-run NCCL_NET_PLUGIN=six NCCL_NET=pigeon && fault "a network that nobody has is taken"
-has "is 'pigeon', which names no network provider and no plugin" "a network that nobody has"
+run NCCL_NET_PLUGIN=six NCCL_NET=pigeon && fault "a network that does not exist is taken"
+has "is 'pigeon', which names no network provider and no plugin" "a network that does not exist"
 
 # What cannot begin is said in a line, and the next network is taken.
 for wrong in init:"its init fails with code 2 \(system error\)" devices:"devices fails with code 3" \
@@ -155,8 +155,8 @@ for wrong in refuse:"refuses its init with code 3" fail:"fails in startEvent wit
   has "the profiler plugin Example ${wrong#*:}" "a profiler that is to ${wrong%%:*}"
   has "Out of bounds values : 0 OK" "a profiler that is to ${wrong%%:*}"
 done
-run NCCL_PROFILER_PLUGIN=nobody || fault "no such profiler: exit code $?"
-has "NCCL_PROFILER_PLUGIN is nobody, which cannot be loaded" "no such profiler"
+run NCCL_PROFILER_PLUGIN=absent || fault "no such profiler: exit code $?"
+has "NCCL_PROFILER_PLUGIN is absent, which cannot be loaded" "no such profiler"
 
 [ $faults = 0 ] || exit 1
 echo "net plugins of six versions and profilers of four work, and broken ones are named"

@@ -47,8 +47,8 @@ for mode in silent fail refuse; do
   hasnt "AllReduce by (ring|tree)" "a tuner that is to $mode"
 done
 has "refuses its init" "a tuner that refuses"
-run NCCL_TUNER_PLUGIN=nobody || fault "no such tuner: exit code $?"
-has "NCCL_TUNER_PLUGIN is nobody, which cannot be loaded" "no such tuner"
+run NCCL_TUNER_PLUGIN=absent || fault "no such tuner: exit code $?"
+has "NCCL_TUNER_PLUGIN is absent, which cannot be loaded" "no such tuner"
 run NCCL_NET_PLUGIN="$plugins/libnccl-tuner-three.so" || fault "a tuner in a net plugin's library: exit code $?"
 has "tuner plugin three \(v3\)" "a tuner in a net plugin's library"
 run LD_LIBRARY_PATH="$plugins" NCCL_TUNER_PLUGIN=three NCCL_ALGO=^tree || fault "tuner and NCCL_ALGO: exit code $?"

@@ -25,9 +25,9 @@ rc=$?
 [ $rc = 1 ] || complain "the runner's exit code with failures is $rc"
 [ "$(tail -n 1 <<<"$said")" = "4 passed, 4 failed, 2 skipped" ] || complain "the runner counted: $(tail -n 1 <<<"$said")"
 grep -q '^SKIP  absent .*no such thing here' <<<"$said" || complain "the runner does not give a skip's reason"
-grep -q '^FAIL  slow .*killed after its limit of 1 s' <<<"$said" || complain "the runner does not tell a timeout"
-grep -q '^FAIL  crash .*signal SEGV' <<<"$said" || complain "the runner does not tell a crash"
-grep -q '^FLAKY  *once .*passed' <<<"$said" && grep -q '| unlucky' <<<"$said" || complain "the runner does not tell of a first failure"
+grep -q '^FAIL  slow .*killed after its limit of 1 s' <<<"$said" || complain "the runner does not report a timeout"
+grep -q '^FAIL  crash .*signal SEGV' <<<"$said" || complain "the runner does not report a crash"
+grep -q '^FLAKY  *once .*passed' <<<"$said" && grep -q '| unlucky' <<<"$said" || complain "the runner does not report a first failure"
 grep -q '^FAIL  report' <<<"$said" || complain "the runner lets a sanitizer's report pass at the second try"
 grep -q '| because' <<<"$said" || complain "the runner does not show a failure's output"
 rm "$tmp"/tests/suites/{bad,slow,crash,report}.sh

@@ -36,8 +36,8 @@ says '| `NCCL_ALGO` | unset | default |'
 if command -v jq >/dev/null; then
   gives 1 env NCCL_ALGOO=1 HOCKET_SLOTS=4 "$hocket" env --json
   got=$(jq -r '.parameters[] | select(.name == "HOCKET_SLOTS") | "\(.value) \(.default) \(.min) \(.max) \(.origin)"' "$tmp/out")
-  [ "$got" = "4 8 2 64 environment" ] || complain "--json tells of HOCKET_SLOTS: $got"
-  jq -e '.complaints | length == 1 and .[0].wrong' "$tmp/out" >/dev/null || complain "--json does not tell the misspelling"
+  [ "$got" = "4 8 2 64 environment" ] || complain "--json reports of HOCKET_SLOTS: $got"
+  jq -e '.complaints | length == 1 and .[0].wrong' "$tmp/out" >/dev/null || complain "--json does not report the misspelling"
 else
   echo "SKIP: jq is not installed: JSON is not read"
 fi

@@ -33,7 +33,7 @@ says "7 ranks on 1 host"
 gives 0 "$hocket" plan allreduce 1M
 says "on 1 host"
 
-# Wishes count, and are told.
+# The user's choices have their effect and are shown.
 gives 0 env NCCL_ALGO=^tree,ring "$hocket" plan allreduce 64K -m dgx-a100
 says "is excluded by NCCL_ALGO: "
 gives 0 env NCCL_ALGO=ring NCCL_PROTO=Simple "$hocket" plan allreduce 64K -m dgx-a100

@@ -27,7 +27,7 @@ refuses 'unexpected argument' topo dgx-h100
 if "$hocket" topo --lint tests/topologies/ndv2-topo.xml 2>&1 | grep -q 'without expat'; then
   echo "SKIP: built without expat: files are not read"
 else
-  # Files: what is written is read back as the same machine; what is wrong is told with its line.
+  # Files: what is written is read back as the same machine; an error is reported with its line.
   gives 0 "$hocket" topo -m dgx-h100 --xml
   cp "$tmp/out" "$tmp/h100.xml"
   golden topo-dgx-h100.txt topo --file "$tmp/h100.xml"
@@ -57,7 +57,7 @@ if command -v jq >/dev/null; then
   gives 0 "$hocket" topo -m dgx-h100 --json
   got=$(jq -c '[.hosts, (.topologies[0].nodes | map(select(.kind == "GPU")) | length),
     (.topologies[0] as $t | $t.paths | map(select($t.nodes[.from].kind == "GPU" and $t.nodes[.to].kind == "GPU")) | map(.class) | unique)]' "$tmp/out")
-  [ "$got" = '[1,8,["NVL"]]' ] || complain "--json tells of a DGX H100: $got"
+  [ "$got" = '[1,8,["NVL"]]' ] || complain "--json reports of a DGX H100: $got"
 else
   echo "SKIP: jq is not installed: JSON is not read"
 fi

@@ -51,8 +51,8 @@ mkdir "$work/real" && : >"$work/real/linked.conf" && ln -s real/linked.conf "$wo
 grep -q '^\[{"transport":"shm"' "$work/out" || fault "--json beside --out writes no JSON"
 [ "$(ls "$work/real")" = linked.conf ] || fault "something is left beside the constants: $(ls "$work/real")"
 "$tool" tune "${few[@]}" -n 2 -t shm -c broadcast --out /dev/full >"$work/out" 2>&1
-[ $? = 2 ] && grep -q "/dev/full cannot be written: No space left" "$work/out" || fault "a full disk is not told"
-# Runs add up, of tuning and of checking alike; a broken file is told before anything is measured.
+[ $? = 2 ] && grep -q "/dev/full cannot be written: No space left" "$work/out" || fault "a full disk is not reported"
+# Runs add up, of tuning and of checking alike; a broken file is reported before anything is measured.
 for run in 1 2; do
   how=(--out "$work/sum.conf")
   [ $run = 2 ] && how=(--check --json --constants "$work/sum.conf")
@@ -60,11 +60,11 @@ for run in 1 2; do
   grep -q "the times of $run runs* are in $work/sum.times" "$work/out" || fault "--times does not say how many runs there are"
   grep -q "^shm 2 AllReduce 512 ring\( [0-9.e+-]*\)\{$run\}$" "$work/sum.times" || fault "--times: run $run is not in the file"
 done
-grep -q '"runs":2,' "$work/out" || fault "--json does not tell of two runs"
+grep -q '"runs":2,' "$work/out" || fault "--json does not report two runs"
 tail -n 1 "$work/sum.times" >>"$work/sum.times"
 "$tool" tune "${few[@]}" -n 2 -t shm --times "$work/sum.times" >"$work/out" 2>&1
 [ $? = 2 ] && grep -q "two times of" "$work/out" || fault "a time that is there twice is taken"
-grep -q "^[0-9]* ranks over" "$work/out" && fault "a broken file of times is told after measuring"
+grep -q "^[0-9]* ranks over" "$work/out" && fault "a broken file of times is reported after measuring"
 for wrong in "--times -" "--times /no/such/times" "--times $work" "--times /dev/null --between 127.0.0.1:9" "--check --out $work/x" "--json --out -" "--out /no/such/place" "--out $work" "--ranks 1" "--ranks 2,x" "--transports air" "--collectives sum" "--from 4 --to 2" "--milliseconds 0" "--looks -1" "--rest -1" "--between 127.0.0.1:9" \
   "--constants /no/such --check"; do
   # shellcheck disable=SC2086 # words

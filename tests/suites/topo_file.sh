@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# NCCL_TOPO_FILE and NCCL_TOPO_DUMP_FILE at init: the dump of rank 0 can be read back, what is wrong in a file is told, and
+# NCCL_TOPO_FILE and NCCL_TOPO_DUMP_FILE at init: the dump of rank 0 can be read back, an error in a file is reported, and
 # ranks of one host with different files are refused.
 # check: timeout=60
 set -u
@@ -21,9 +21,9 @@ says() {
   grep -qF -- "$1" "$dir/out" || { fail "no '$1'"; cat "$dir/out"; }
 }
 
-# Nobody asks: nothing is looked at.
+# Without the variables nothing is read.
 NCCL_DEBUG=INFO ring >"$dir/out" || fail "a plain run fails"
-grep -q topology "$dir/out" && fail "the machine is looked at though nobody asked"
+grep -q topology "$dir/out" && fail "the machine is examined without need"
 
 NCCL_DEBUG=INFO NCCL_TOPO_DUMP_FILE=$dir/dump.xml ring >"$dir/out" || fail "a run with a dump fails"
 says "the machine's topology is in $dir/dump.xml"
@@ -37,7 +37,7 @@ says "network ports, hash $hash"
 NCCL_DEBUG=INFO NCCL_TOPO_DUMP_FILE_RANK=1 NCCL_TOPO_DUMP_FILE=$dir/dump1.xml ring >"$dir/out" || fail "rank 1 does not dump"
 cmp -s "$dir/dump.xml" "$dir/dump1.xml" || fail "ranks of one host dump different machines"
 
-# What is wrong is said; a dump that fails stops nobody.
+# Errors are reported; a dump that fails does not end init.
 echo '<system version="1"><cpu numaid="0"></system>' >"$dir/broken.xml"
 NCCL_TOPO_FILE=$dir/broken.xml ring >"$dir/out" 2>&1 && fail "a broken file is taken"
 says "$dir/broken.xml:1:"

@@ -238,7 +238,7 @@ START_TEST(enqueued_before) {
 }
 END_TEST
 
-/* Ranks that differ are told so. */
+/* Ranks that differ get an error that says so. */
 static int disagree(ncclComm_t c, int rank, int n, void *arg) {
   float x = 1;
   int faults = 0;
@@ -259,7 +259,7 @@ static int disagreeing_parents(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(disagreement_is_told) {
+START_TEST(disagreement_is_reported) {
   setenv("NCCL_DEBUG", "NONE", 1);
   ck_assert_int_eq(ranks_as_threads(2, _i ? disagreeing_parents : disagree, NULL), 0);
 }
@@ -275,6 +275,6 @@ int main(void) {
   tcase_add_test(t, by_the_environment);
   tcase_add_test(t, switched_between_operations);
   tcase_add_test(t, enqueued_before);
-  tcase_add_loop_test(t, disagreement_is_told, 0, 2);
+  tcase_add_loop_test(t, disagreement_is_reported, 0, 2);
   return suite_run_one("batch invariant", t);
 }

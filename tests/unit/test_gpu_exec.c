@@ -131,7 +131,7 @@ START_TEST(numbers_come_round) {
 }
 END_TEST
 
-/* Slots with addresses instead of data.  Whoever ends spoils its input at once: nobody may still read it; in place,
+/* Slots with addresses instead of data.  A lane that ends overwrites its input at once: no lane may still read it; in place,
  * what was sent is soon overwritten. */
 START_TEST(references) {
   static const size_t counts[] = {1, 200, 1000, 5003};
@@ -233,7 +233,7 @@ START_TEST(references_by_table) {
 END_TEST
 
 /* Of calls that do not match, by words, by lines, and one by each. */
-START_TEST(mismatch_is_told) {
+START_TEST(mismatch_is_reported) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
   set_call(&j, 100, HK_F32, HK_SUM, _i == 1 ? HK_GPU_LL : HK_GPU_SIMPLE, 0);
@@ -333,7 +333,7 @@ int main(void) {
   tcase_add_test(t, references_of_others);
   tcase_add_test(t, references_are_awaited);
   tcase_add_test(t, references_by_table);
-  tcase_add_loop_test(t, mismatch_is_told, 0, 3);
+  tcase_add_loop_test(t, mismatch_is_reported, 0, 3);
   tcase_add_loop_test(t, abort_frees_it, 0, 2);
   tcase_add_loop_test(t, abort_ends_it_at_once, 0, 2);
   tcase_add_loop_test(t, transfers, 0, 2);

@@ -32,7 +32,7 @@ static void reload(void) {
 static const char *complaints(void) {
   reload();
   hk_param_reload();
-  hk_param_tell_names(true);
+  hk_param_report_names(true);
   return scratch_read("log");
 }
 
@@ -176,7 +176,7 @@ END_TEST
 START_TEST(a_misspelling_is_told_once) {
   setenv("NCCL_DEBG", "x", 1);
   reload();
-  for (int i = 0; i < 3; i++) hk_param_tell_names(i < 2);
+  for (int i = 0; i < 3; i++) hk_param_report_names(i < 2);
   for (int i = 0; i < 10; i++) {
     hk_param_int(HK_P_SLOTS);
     hk_log_reset();
@@ -208,8 +208,8 @@ START_TEST(names_are_told_by_one) {
   hk_param_int(HK_P_SLOTS);
   HK_WARN("a line");
   ck_assert_ptr_null(strstr(scratch_read("log"), "HOCKET_FOO"));
-  hk_param_tell_names(_i);
-  hk_param_tell_names(true);
+  hk_param_report_names(_i);
+  hk_param_report_names(true);
   const char *log = scratch_read("log"), *first = strstr(log, "HOCKET_FOO ");
   ck_assert_ptr_nonnull(strstr(log, _i ? "WARN HOCKET_FOO (" : "INFO HOCKET_FOO ("));
   ck_assert_ptr_nonnull(

@@ -67,7 +67,7 @@ START_TEST(fits_constants) {
   hk_constants found = hk_tune_fit(t, 2, &hk_constants_default);
   ck_assert_double_gt(hk_tune_error(t, 2, &hk_constants_default), 0.3);
   ck_assert_double_lt(hk_tune_error(t, 2, &found), 0.05);
-  ck_assert_double_eq(found.memory_alpha_us, k.memory_alpha_us); /* nothing tells of it */
+  ck_assert_double_eq(found.memory_alpha_us, k.memory_alpha_us); /* no row depends on it */
   hk_rules *choices;
   ck_assert_int_eq(hk_tune_choices(t, 2, &k, &choices), HK_OK);
   ck_assert_ptr_null(choices);
@@ -172,9 +172,9 @@ END_TEST
 static double off_by[8];
 static int passes, points_seen, most_rounds;
 
-static hk_status measure_made_up(hk_tune_table *out, const hk_tune_setup *s, void (*tell)(hk_coll, size_t)) {
+static hk_status measure_made_up(hk_tune_table *out, const hk_tune_setup *s, void (*report)(hk_coll, size_t)) {
   hk_tune_table all;
-  ck_assert_ptr_null(tell);
+  ck_assert_ptr_null(report);
   make(&all, s->nranks, 1, s->tcp, s->colls, &hk_constants_default);
   *out = (hk_tune_table){.setup = *s, .machine = all.machine, .at = calloc((size_t)all.n, sizeof *all.at)};
   for (int p = 0; p < s->npoints; p++)

@@ -53,7 +53,7 @@ void hk_doctor_interfaces(hk_doctor *d);
 void hk_doctor_peer(hk_doctor *d);
 int hk_doctor_listen(int port); /* --listen; runs until it is killed */
 /* routes.c: RDMA ports as text, and the paths between those of two hosts */
-size_t hk_doctor_ports_tell(char *text, size_t bytes); /* the lines of this host; returns their length */
+size_t hk_doctor_ports_text(char *text, size_t bytes); /* the lines of this host; returns their length */
 bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *n); /* false: it is no such line */
 void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs);
 /* verbs.c */

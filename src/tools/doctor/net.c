@@ -127,7 +127,7 @@ static void serve(int fd, const hk_addr *listener) {
     if (w < 0 || used + (size_t)w >= sizeof text) break;
     used += (size_t)w;
   }
-  used += hk_doctor_ports_tell(text + used, sizeof text - used);
+  used += hk_doctor_ports_text(text + used, sizeof text - used);
   if (send(fd, text, used, MSG_NOSIGNAL) == (ssize_t)used) shutdown(fd, SHUT_WR);
   close(fd);
 }

@@ -12,7 +12,7 @@ enum { PATIENCE_MS = 2000 };
 
 #define MARK "rdma "
 
-size_t hk_doctor_ports_tell(char *text, size_t bytes) {
+size_t hk_doctor_ports_text(char *text, size_t bytes) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160], gid[48];
   int nnear, n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(ports, &nnear, why, sizeof why);
