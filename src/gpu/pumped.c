@@ -112,8 +112,8 @@ out:
   return rc;
 }
 
-/* Reports to the transport whether the kernel waits for the next slot.  If not, what comes is received all the same, so that
- * the kernel finds it when it needs it. */
+/* Reports to the transport whether the kernel waits for the next slot.  If not, what comes is received all the same, so
+ * that the kernel finds it when it needs it. */
 static void ask(hk_gpu_pumped *f) {
   f->link.waiting = note_of(f) == (uint32_t)(f->link.done + 1) ? HK_LINK_WAITS : HK_LINK_TAKES;
 }

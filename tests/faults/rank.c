@@ -133,7 +133,8 @@ int main(int argc, char **argv) {
   meet(&w, 4);
   stage(&w, "afterwards");
   long wrong = w.wrong;
-  /* Two jobs make no communicator together; and the root of a failed NCCL_COMM_ID reports the failure to late ranks for 10 s. */
+  /* Two jobs make no communicator together; and the root of a failed NCCL_COMM_ID reports the failure to late ranks for
+   * 10 s. */
   ncclResult_t after = two_jobs ? ncclSuccess : fresh(&w, "after");
   meet(&w, 5);
   counts now = measure_settled(&before, 20000);

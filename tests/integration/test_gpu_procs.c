@@ -114,8 +114,8 @@ static void registered(place *p) {
   meet(p);
   for (int r = p->first; r < p->first + p->each; r++) {
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][0]));
-    OK_NCCL(
-        ncclMemFree((void *)(uintptr_t)g->out[r])); /* too early: there is a warning, and no process has it open any more */
+    /* too early: there is a warning, and no process has it open any more */
+    OK_NCCL(ncclMemFree((void *)(uintptr_t)g->out[r]));
     ck_assert(hk_gpu_of(g->comm[r])->views->unusable);
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][1]));
     ck_assert_int_eq(ncclCommDeregister(g->comm[r], handle[r][1]), ncclInvalidArgument);

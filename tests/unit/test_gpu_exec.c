@@ -131,8 +131,8 @@ START_TEST(numbers_come_round) {
 }
 END_TEST
 
-/* Slots with addresses instead of data.  A lane that ends overwrites its input at once: no lane may still read it; in place,
- * what was sent is soon overwritten. */
+/* Slots with addresses instead of data.  A lane that ends overwrites its input at once: no lane may still read it; in
+ * place, what was sent is soon overwritten. */
 START_TEST(references) {
   static const size_t counts[] = {1, 200, 1000, 5003};
   refs_from = 512;
