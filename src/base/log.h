@@ -44,10 +44,10 @@ void hk_log_for_command(void);
 /* The same once in a process, however many communicators come by. */
 #define HK_LOG_ONCE(level, sub, ...)                                                                                   \
   do {                                                                                                                 \
-    static _Atomic(bool) hk_reported;                                                                                      \
+    static _Atomic(bool) hk_done;                                                                                      \
     /* Relaxed: the line is all that hangs on it. */                                                                   \
     if (__builtin_expect(hk_log_on((level), (sub)), 0) &&                                                              \
-        !atomic_exchange_explicit(&hk_reported, true, memory_order_relaxed))                                               \
+        !atomic_exchange_explicit(&hk_done, true, memory_order_relaxed))                                               \
       hk_log_write((level), (sub), __FILE__, __LINE__, __VA_ARGS__);                                                   \
   } while (0)
 #define HK_INFO_ONCE(sub, ...) HK_LOG_ONCE(HK_LOG_INFO, (sub), __VA_ARGS__)
