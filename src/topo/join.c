@@ -7,7 +7,7 @@
 
 static const uint8_t no_channel = 0xff;
 
-void hk_join_describe(hk_join_fact *out, uint64_t host, const hk_topo *t, const hk_channels *const channels[HK_PATTERNS],
+void hk_join_fill(hk_join_fact *out, uint64_t host, const hk_topo *t, const hk_channels *const channels[HK_PATTERNS],
                   int local) {
   memset(out, 0, sizeof *out);
   out->host = host;

@@ -38,7 +38,7 @@ typedef struct hk_join_fact {
 
 /* `channels` are the host's by pattern, entries may be NULL. `local` is this rank's position among the host's ranks, in
  * the order in which the search got their nodes: rising ranks. All bytes are set. */
-void hk_join_describe(hk_join_fact *out, uint64_t host, const hk_topo *t, const hk_channels *const channels[HK_PATTERNS],
+void hk_join_fill(hk_join_fact *out, uint64_t host, const hk_topo *t, const hk_channels *const channels[HK_PATTERNS],
                   int local);
 
 typedef struct hk_joined {

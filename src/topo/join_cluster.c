@@ -39,7 +39,7 @@ static hk_status tell_host(looked *l, const hk_topo *t, const hk_seat *seats, in
     HK_TRY(look_at(l, t, &what, rules), out);
     channels[what.pattern] = l->channels;
   }
-  for (int i = 0; i < n; i++) hk_join_describe(&facts[i], (uint64_t)seats[i].host, t, channels, i);
+  for (int i = 0; i < n; i++) hk_join_fill(&facts[i], (uint64_t)seats[i].host, t, channels, i);
 out:
   return rc;
 }

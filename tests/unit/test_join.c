@@ -25,7 +25,7 @@ static void tell_host(hk_join_fact *facts, uint64_t host, hk_topo *t, int per_ho
     hk_search what = {.pattern = (hk_pattern)k, .nodes = nodes, .nranks = *n, .network = net};
     ck_assert_msg(hk_search_channels(&c[k], p, &what) == HK_OK, "%s", hk_last_error());
   }
-  for (int i = 0; i < *n; i++) hk_join_describe(&facts[i], host, t, (const hk_channels *const *)c, i);
+  for (int i = 0; i < *n; i++) hk_join_fill(&facts[i], host, t, (const hk_channels *const *)c, i);
   for (int k = 0; k < HK_PATTERNS; k++) hk_channels_free(c[k]);
   hk_paths_free(p);
   free(seats);
