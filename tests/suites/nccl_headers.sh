@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # include/nccl.h against NCCL's own headers: all names, values, sizes, offsets and function types of 2.32.3 are here; what older
-# headers have is unchanged.  The headers are taken out of NVIDIA's wheels (300 MB each), and stay in build/nccl-headers.
-# check: timeout=600
+# headers have is unchanged.  The headers are read out of NVIDIA's wheels in the package index, and stay in build/nccl-headers.
+# check: timeout=250
 set -u
 folder=$PWD/build/nccl-headers
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
@@ -12,13 +12,10 @@ command -v python3 >/dev/null || { echo "SKIP: there is no python3"; exit 77; }
 # NCCL's header of a version, from the package index if it is not here; false, with the reason in $reason.
 header() { # version
   [ -e "$folder/$1/nccl.h" ] && return
-  [ -z "${QUICK:-}" ] || { reason="QUICK=1 downloads no wheel"; return 1; }
   mkdir -p "$folder/$1"
-  timeout 140 python3 -m pip download -q --no-deps --no-cache-dir -d "$tmp/wheel" "nvidia-nccl-cu13==$1" >"$tmp/log" 2>&1 ||
-    { reason="pip download: $(tail -n 1 "$tmp/log")"; return 1; }
-  python3 -c 'import sys, zipfile; sys.stdout.write(zipfile.ZipFile(sys.argv[1]).read("nvidia/nccl/include/nccl.h").decode())' \
-    "$tmp"/wheel/*.whl >"$tmp/nccl.h" && mv "$tmp/nccl.h" "$folder/$1/nccl.h"
-  rm -rf "$tmp/wheel"
+  timeout 60 python3 -B tests/headers/wheel_file.py nvidia-nccl-cu13 "$1" nvidia/nccl/include/nccl.h >"$tmp/nccl.h" 2>"$tmp/log" ||
+    { reason=$(tail -n 1 "$tmp/log"); return 1; }
+  mv "$tmp/nccl.h" "$folder/$1/nccl.h"
 }
 
 # NCCL's header includes CUDA's.
