@@ -335,9 +335,15 @@ NCCL_DECLARE_(ncclResult_t, ncclCommCuDevice, (const ncclComm_t comm, int *devic
 NCCL_DECLARE_(ncclResult_t, ncclCommUserRank, (const ncclComm_t comm, int *rank));
 
 #define NCCL_SUSPEND_MEM 0x01 /**< ncclCommSuspend: give memory back */
-/** Not there yet: returns ncclInvalidUsage.  (Gives memory back until ncclCommResume; since 2.29.7.) */
+/** Gives memory back until ncclCommResume: on GPUs that of links and scratch space, whose addresses stay, so that
+ * captured graphs and windows stay valid; on host memory nothing.  Collective; no operation may be under way, and until
+ * ncclCommResume operations return ncclInvalidUsage.  flags: NCCL_SUSPEND_MEM; others are ignored.  Errors:
+ * ncclInvalidArgument, ncclInvalidUsage (suspended already), ncclRemoteError.  Since 2.29.7.  Group: yes.  Capture:
+ * no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommSuspend, (ncclComm_t comm, int flags));
-/** Not there yet: returns ncclInvalidUsage. */
+/** Gets the memory of a suspended communicator again.  Collective.  Errors: as ncclCommSuspend, ncclInvalidUsage (not
+ * suspended), ncclUnhandledCudaError (no memory: the communicator is failed).  Since 2.29.7.  Group: yes.  Capture:
+ * no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommResume, (ncclComm_t comm));
 /** What ncclCommMemStats counts. */
 typedef enum {
@@ -346,8 +352,8 @@ typedef enum {
   ncclStatGpuMemPersist = 2,   /**< bytes of GPU memory that stay */
   ncclStatGpuMemTotal = 3      /**< bytes of GPU memory in all */
 } ncclCommMemStat_t;
-/** Sets *value to a statistic of this rank's communicator: 0 on host memory, which has no GPU memory.  Errors:
- * ncclInvalidArgument, ncclInvalidUsage (on a GPU: not there yet).  Since 2.29.7. */
+/** Sets *value to a statistic of this rank's communicator; on host memory there is no GPU memory.  Errors:
+ * ncclInvalidArgument.  Since 2.29.7.  Group: at once. */
 NCCL_DECLARE_(ncclResult_t, ncclCommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value));
 
 /** The mode of ncclSetEncryption. */
@@ -450,9 +456,9 @@ NCCL_DECLARE_(ncclResult_t, ncclScatter,
                cudaStream_t stream));
 
 /* ---- collectives with options of one call ---- (since 2.31)
- * As the call without Config; config NULL or untouched gives exactly that call.  An option that is set and that this
- * version does not have is refused (docs/status.md).  Errors also: ncclInvalidArgument (config without its initializer,
- * a value out of range, an option that is not supported). */
+ * As the call without Config; config NULL or untouched gives exactly that call.  All ranks give the same options; an
+ * environment variable is stronger than an option, and this is stronger than the communicator's.  Errors also:
+ * ncclInvalidArgument (config without its initializer, a value out of range, algorithms of which none can run). */
 
 /** An option that is not in ncclCollConfig_t; ignored. */
 typedef struct ncclConfigExt {
@@ -477,11 +483,11 @@ typedef struct ncclCollConfig_v23200 {
   int maxCTAs;                       /**< GPU blocks at most */
   int nvlsCTAs;                      /**< GPU blocks for reductions in the NVSwitch, at most */
   int cgaClusterSize;                /**< GPU blocks launched as one cluster */
-  const char *algSelection;          /**< algorithms and protocols to choose from; NULL or "": any */
+  const char *algSelection;          /**< as "RING_LL,TREE": `,` or, `+` and, `^` not, or beginnings; NULL: any */
   int forceAlgSelection;             /**< 1 (default): a selection that cannot be met is an error; 0: it is a wish */
   int CTAPolicy;                     /**< NCCL_CTA_POLICY_* */
   uint64_t userProfilerTag;          /**< for the profiler plugin */
-  cudaEvent_t launchCompletionEvent; /**< recorded when the kernel has begun */
+  cudaEvent_t launchCompletionEvent; /**< of the user's, recorded right before the kernel; NULL: none */
 } ncclCollConfig_t;
 
 #define NCCL_COLLCONFIG_INITIALIZER                                                                                    \

@@ -42,6 +42,9 @@ hk_status hk_cuda_alloc_shared(hk_device *d, size_t bytes, size_t zeroed, bool b
 hk_status hk_cuda_alloc_host(hk_device *d, size_t bytes, hk_memory *out);
 hk_status hk_cuda_pin(hk_device *d, void *host, size_t bytes, hk_memory *out);
 hk_status hk_cuda_release(hk_device *d, hk_memory *m);
+hk_status hk_cuda_park(hk_device *base, hk_memory *m);
+hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q);
+hk_status hk_cuda_finish(hk_device *base);
 hk_status hk_cuda_share(hk_device *d, const hk_memory *m, hk_memory_share *out);
 hk_status hk_cuda_share_address(hk_device *d, const void *p, hk_memory_share *out, uintptr_t *base);
 hk_status hk_cuda_open_share(hk_device *d, const hk_memory_share *s, hk_memory *out);

@@ -45,23 +45,33 @@ static size_t who_reaches(const hk_cuda *d, CUmemAccessDesc *out) {
   return n;
 }
 
+/* Maps physical memory at addresses that are reserved. */
+static hk_status map_at(hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers) {
+  hk_status rc = HK_OK;
+  int ordinal = d->base.limits.ordinal;
+  CUmemAccessDesc access[MOST_DEVICES];
+  size_t n = who_reaches(d, access);
+  HK_CUDA_TRY(hk_cu.MemMap(at, bytes, 0, handle, 0), out, "device %d: mapping %zu bytes", ordinal, bytes);
+  HK_CUDA_TRY(hk_cu.MemSetAccess(at, bytes, access, for_peers ? n : 1), undo, "device %d: access to %zu bytes", ordinal,
+              bytes);
+  return HK_OK;
+undo:
+  hk_cu.MemUnmap(at, bytes);
+out:
+  return rc;
+}
+
 /* Maps physical memory at addresses of its own. */
 hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers, CUdeviceptr *out) {
   hk_status rc = HK_OK;
   int ordinal = d->base.limits.ordinal;
   CUdeviceptr at = 0;
-  CUmemAccessDesc access[MOST_DEVICES];
-  size_t n = who_reaches(d, access);
   HK_CUDA_TRY(hk_cu.MemAddressReserve(&at, bytes, d->granule, 0, 0), out, "device %d: addresses for %zu bytes", ordinal,
               bytes);
-  HK_CUDA_TRY(hk_cu.MemMap(at, bytes, 0, handle, 0), undo_reserve, "device %d: mapping %zu bytes", ordinal, bytes);
-  HK_CUDA_TRY(hk_cu.MemSetAccess(at, bytes, access, for_peers ? n : 1), undo_map, "device %d: access to %zu bytes",
-              ordinal, bytes);
+  HK_TRY(map_at(d, at, handle, bytes, for_peers), undo);
   *out = at;
   return HK_OK;
-undo_map:
-  hk_cu.MemUnmap(at, bytes);
-undo_reserve:
+undo:
   hk_cu.MemAddressFree(at, bytes);
 out:
   return rc;
@@ -198,13 +208,15 @@ undo:
   return rc;
 }
 
-static void unmap_pages(const hk_memory *m) {
+static size_t whole_pages(const hk_memory *m) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  munmap(m->host, (m->bytes + page - 1) / page * page);
+  return (m->bytes + page - 1) / page * page;
 }
+static void unmap_pages(const hk_memory *m) { munmap(m->host, whole_pages(m)); }
 
 static CUresult release_mapping(const hk_memory *m) {
   CUdeviceptr at = address(m->base);
+  if (m->parked) return hk_cu.MemAddressFree(at, m->bytes);
   CUresult code = hk_cu.MemUnmap(at, m->bytes), next = hk_cu.MemAddressFree(at, m->bytes);
   if (code == CUDA_SUCCESS) code = next;
   next = hk_cu.MemRelease(m->handle);
@@ -224,7 +236,7 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
     case HK_MEMORY_MAPPED: code = release_mapping(m); break;
     case HK_MEMORY_MULTICAST: code = hk_cuda_multicast_leave((hk_cuda *)base, m); break;
     case HK_MEMORY_PINNED:
-      code = hk_cu.MemHostUnregister(m->host);
+      if (!m->parked) code = hk_cu.MemHostUnregister(m->host);
       if (code == CUDA_SUCCESS) unmap_pages(m);
       break;
     case HK_MEMORY_REGISTERED: code = hk_cu.MemHostUnregister(m->host); break;
@@ -233,6 +245,91 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
   HK_CUDA_TRY(code, leave, "device %d: freeing %p", base->limits.ordinal, m->base);
 leave:
   memset(m, 0, sizeof *m);
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+/* ---- parked memory ---- */
+
+hk_status hk_cuda_park(hk_device *base, hk_memory *m) {
+  hk_status rc = HK_OK;
+  CUresult code;
+  int mode;
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  if (m->kind == HK_MEMORY_PINNED) {
+    HK_CUDA_TRY(hk_cu.MemHostUnregister(m->host), leave, "device %d: unpinning %p", base->limits.ordinal, m->host);
+    (void)madvise(m->host, whole_pages(m), MADV_DONTNEED);
+  } else {
+    HK_CUDA_TRY(hk_cu.MemUnmap(address(m->base), m->bytes), leave, "device %d: unmapping %p", base->limits.ordinal,
+                m->base);
+    code = hk_cu.MemRelease(m->handle);
+    m->parked = true;
+    HK_CUDA_TRY(code, leave, "device %d: giving back %zu bytes", base->limits.ordinal, m->bytes);
+  }
+  m->parked = true;
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+/* Host memory has one address for both. */
+static hk_status pin_again(hk_cuda *d, hk_memory *m) {
+  hk_status rc = HK_OK;
+  CUdeviceptr at = 0;
+  HK_CUDA_TRY(
+      hk_cu.MemHostRegister(m->host, whole_pages(m), CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), out,
+      "pinning %zu bytes at %p again", m->bytes, m->host);
+  HK_CUDA_TRY(hk_cu.MemHostGetDevicePointer(&at, m->host, 0), out, "device %d: the address of pinned memory",
+              d->base.limits.ordinal);
+  if (pointer(at) != m->base)
+    rc = HK_FAIL(HK_ERR_CUDA, "device %d: pinned memory is at %p now, not at %p", d->base.limits.ordinal, pointer(at),
+                 m->base);
+out:
+  return rc;
+}
+
+hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  CUmemAllocationProp prop = properties(d);
+  CUmemGenericAllocationHandle handle;
+  int mode, ordinal = base->limits.ordinal;
+  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
+  if (m->kind == HK_MEMORY_PINNED) {
+    HK_TRY(pin_again(d, m), leave); /* its pages are zeros */
+    m->parked = false;
+    goto leave;
+  }
+  if (s)
+    HK_CUDA_TRY(
+        hk_cu.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)s->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        leave, "device %d: a peer's memory of %zu bytes", ordinal, m->bytes);
+  else
+    HK_CUDA_TRY(hk_cu.MemCreate(&handle, m->bytes, &prop, 0), leave, "device %d: %zu bytes that were given back",
+                ordinal, m->bytes);
+  HK_TRY(map_at(d, address(m->base), handle, m->bytes, !s), undo);
+  m->handle = handle;
+  m->parked = false;
+  if (zeroed)
+    HK_CUDA_TRY(hk_cu.MemsetD8Async(address(m->base), 0, zeroed, q), leave, "device %d: zeroing %zu bytes", ordinal,
+                zeroed);
+  goto leave;
+undo:
+  hk_cu.MemRelease(handle);
+leave:
+  hk_cuda_leave_relaxed(mode);
+out:
+  return rc;
+}
+
+hk_status hk_cuda_finish(hk_device *base) {
+  hk_status rc = HK_OK;
+  int mode;
+  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_TRY(hk_cu.CtxSynchronize(), leave, "device %d: waiting for all its work", base->limits.ordinal);
+leave:
   hk_cuda_leave_relaxed(mode);
 out:
   return rc;

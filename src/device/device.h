@@ -54,6 +54,7 @@ typedef struct hk_memory {
   void *host; /* for the CPU; NULL if it cannot access it */
   size_t bytes;
   uint64_t handle; /* the implementation's */
+  bool parked;     /* its addresses are there, and nothing is behind them */
   hk_memory_kind kind;
 } hk_memory;
 
@@ -126,6 +127,10 @@ typedef struct hk_device_ops {
   hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out); /* the caller's memory; NULL: no need */
   /* Undoes what made `m`, whichever slot it was; *m is zeroed. Does nothing if m->base is NULL. */
   hk_status (*release)(hk_device *d, hk_memory *m);
+  /* Gives back what is behind the addresses of VMM, MAPPED and PINNED memory, and gets it again; `zeroed` bytes at its
+   * beginning are zeros when `q` has come so far. `s`: what to open, for MAPPED.  release takes parked memory, too. */
+  hk_status (*park)(hk_device *d, hk_memory *m);
+  hk_status (*unpark)(hk_device *d, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q);
   hk_status (*share)(hk_device *d, const hk_memory *m, hk_memory_share *out); /* out->fd is the caller's to close */
   /* The allocation that holds `p`, whichever library made it; it begins at *base. */
   hk_status (*share_address)(hk_device *d, const void *p, hk_memory_share *out, uintptr_t *base);
@@ -155,6 +160,7 @@ typedef struct hk_device_ops {
   /* A NULL queue of the host device: at once. */
   hk_status (*copy)(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);
   hk_status (*wait)(hk_device *d, hk_queue q); /* until all in the queue is done */
+  hk_status (*finish)(hk_device *d);           /* until all on the device is done */
 
   /* All that follows is NULL together if there are no streams. */
   hk_status (*queue_new)(hk_device *d, hk_queue *out); /* of our own, non-blocking, highest priority */

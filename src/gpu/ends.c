@@ -23,6 +23,9 @@ static size_t link_bytes(const hk_transport_env *e, unsigned can) {
   return data_at(e, can) + (size_t)e->nslots * e->slot_bytes;
 }
 
+size_t hk_gpu_link_counters(void) { return LINES_AT; }
+size_t hk_gpu_link_zeros(ncclComm_t c, int peer) { return data_at(&c->wiring.env, hk_gpu_of(c)->routes[peer].can); }
+
 /* ---- between ranks of one process ---- */
 
 static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {

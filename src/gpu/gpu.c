@@ -244,6 +244,7 @@ void hk_gpu_detach(ncclComm_t c) {
     c->backend_state = NULL;
     return;
   }
+  hk_gpu_parked_free(g);
   if (g->in_switch) hk_multicast_leave(&g->world->multicast);
   if (g->device) {
     hk_gpu_ends_free(c);

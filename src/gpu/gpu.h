@@ -153,6 +153,8 @@ typedef struct hk_gpu {
   char **words_at;      /* [nranks]: their addresses for the GPU */
   _Atomic(bool) copied; /* and have been used */
   bool apart;           /* this rank reaches ranks on other GPUs or in other processes */
+  struct hk_gpu_parked *parked; /* [nparked]: what is given back while the communicator is suspended */
+  size_t nparked;
   ncclComm_t comm;
   struct hk_gpu *next; /* of those that may have views */
   struct {
@@ -274,6 +276,16 @@ hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, h
 /* Ends the proxy (proxy.h), after it has sent what is still to be sent; no kernel runs any more, or g->lost. */
 void hk_gpu_proxy_stop(ncclComm_t c);
 void hk_gpu_ends_free(ncclComm_t c);
+
+/* Bytes at the beginning of a link's memory that are counters and words; and that begin with zeros. */
+size_t hk_gpu_link_counters(void);
+size_t hk_gpu_link_zeros(ncclComm_t c, int peer);
+
+/* ---- park.c ---- */
+hk_status hk_gpu_suspend(ncclComm_t c);
+hk_status hk_gpu_resume(ncclComm_t c);
+void hk_gpu_memory_held(ncclComm_t c, uint64_t *may, uint64_t *stays);
+void hk_gpu_parked_free(hk_gpu *g);
 
 /* ---- distance.c ---- */
 /* g->distances, if NCCL_P2P_LEVEL is set. */

@@ -22,6 +22,13 @@ _Static_assert((int)ncclSum == HK_SUM && (int)ncclProd == HK_PROD && (int)ncclMa
                    (int)ncclAvg == HK_AVG,
                "hk_redop has ncclRedOp_t's values");
 
+static hk_status check_active(ncclComm_t c, const char *who) {
+  /* relaxed: suspend and resume are not called at the same time as operations */
+  if (__builtin_expect(!atomic_load_explicit(&c->health.suspended, memory_order_relaxed), 1)) return HK_OK;
+  return HK_FAIL(HK_ERR_USAGE, "%s: the communicator (rank %d of %d) is suspended: call ncclCommResume first", who,
+                 c->rank, c->nranks);
+}
+
 static hk_status check_type(const char *who, size_t count, ncclDataType_t type, size_t blocks) {
   if ((int)type < 0 || type >= ncclNumTypes)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: data type %d is none of ncclDataType_t's (0 to %d)", who, (int)type,
@@ -84,6 +91,7 @@ hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t coun
                   .launched = launched};
   if (o) call.options = *o;
   HK_TRY(hk_comm_check_usable(c, who), out);
+  HK_TRY(check_active(c, who), out);
   bool whole = hk_coll_partition(coll) == HK_PART_WHOLE;
   HK_TRY(check_type(who, count, type, whole ? (size_t)c->nranks : 1), out);
   call.dtype = (uint8_t)type;
@@ -168,6 +176,7 @@ static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type
   hk_status rc = HK_OK;
   bool sends = call->p2p == HK_P2P_SEND;
   HK_TRY(hk_comm_check_usable(call->comm, who), out);
+  HK_TRY(check_active(call->comm, who), out);
   HK_TRY(check_type(who, call->count, type, 1), out);
   call->dtype = (uint8_t)type;
   HK_TRY(check_peer(who, "peer", call->root, call->comm), out);

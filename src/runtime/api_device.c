@@ -155,30 +155,7 @@ HK_API(ncclResult_t, ncclWaitSignal,
   return no_rma("ncclWaitSignal", comm);
 }
 
-/* ---- memory that is given back, encryption ---- */
-
-HK_API(ncclResult_t, ncclCommSuspend, (ncclComm_t comm, int flags)) {
-  hk_status rc = hk_comm_check_usable(comm, "ncclCommSuspend");
-  (void)flags;
-  if (rc == HK_OK)
-    rc = HK_FAIL(HK_ERR_USAGE, "ncclCommSuspend: not part of this version of Hocket: destroy the "
-                               "communicator, and make it again later");
-  return (ncclResult_t)rc;
-}
-HK_API(ncclResult_t, ncclCommResume, (ncclComm_t comm)) {
-  hk_status rc = hk_comm_check_usable(comm, "ncclCommResume");
-  if (rc == HK_OK) rc = HK_FAIL(HK_ERR_USAGE, "ncclCommResume: the communicator is not suspended");
-  return (ncclResult_t)rc;
-}
-HK_API(ncclResult_t, ncclCommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)) {
-  hk_status rc = hk_comm_check_usable(comm, "ncclCommMemStats");
-  if (rc == HK_OK && (!value || (int)stat < ncclStatGpuMemSuspend || stat > ncclStatGpuMemTotal))
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommMemStats: statistic %d (0 to 3), value %p", (int)stat, (void *)value);
-  if (rc == HK_OK && comm->device >= 0)
-    rc = HK_FAIL(HK_ERR_USAGE, "ncclCommMemStats: GPU memory is not counted in this version of Hocket");
-  if (rc == HK_OK) *value = 0; /* a communicator on host memory has no GPU memory */
-  return (ncclResult_t)rc;
-}
+/* ---- encryption ---- */
 
 HK_API(ncclResult_t, ncclSetEncryption, (const ncclEncryptionConfig_t *config)) {
   static const ncclEncryptionConfig_t fresh = NCCL_ENCRYPTION_CONFIG_INITIALIZER;

@@ -109,6 +109,14 @@ typedef struct hk_backend {
    * begun because of what this rank lacks, the communicator must end (hk_group_fail_calls): its other ranks wait. */
   hk_status (*run_group)(const struct hk_call *calls, size_t n);
 
+  /* ---- memory that is given back: by all ranks together, while nothing runs ---- */
+
+  /* Gives memory back, and gets it again.  NULL together: there is nothing to give back. */
+  hk_status (*suspend)(struct ncclComm *c);
+  hk_status (*resume)(struct ncclComm *c);
+  /* Bytes of GPU memory that suspend gives back, and that stay.  NULL: there is none. */
+  void (*memory_held)(struct ncclComm *c, uint64_t *may, uint64_t *stays);
+
   /* ---- failures and the end ---- */
 
   /* Looks for failures of what runs on a device, and warns of what does not end.  From any thread.  NULL: calls report

@@ -44,8 +44,9 @@ typedef struct hk_health {
   _Atomic(int) revoked; /* HK_REVOKED_ bits; waits have ended with `failure`, and children may still be made */
   _Atomic(int) revoker; /* the rank that revoked it, if it was another one */
   _Atomic(bool) finalized;
-  pthread_mutex_t lock;   /* protects the story, and what is needed to report failures */
-  uint32_t *stop_kernels; /* set to 1 with a failure, which ends the communicator's kernels; NULL: it has none */
+  _Atomic(bool) suspended; /* ncclCommSuspend: no operation until ncclCommResume */
+  pthread_mutex_t lock;    /* protects the story, and what is needed to report failures */
+  uint32_t *stop_kernels;  /* set to 1 with a failure, which ends the communicator's kernels; NULL: it has none */
   /* The event that the communicator ends with (story.h): the strongest one so far, until it is settled. `failure` may
    * change until then. */
   hk_event story;

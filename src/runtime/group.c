@@ -27,6 +27,7 @@ typedef struct hk_group {
   hk_call *calls;
   size_t ncalls, room;
   hk_job *jobs, **jobs_end;
+  hk_act *acts;
   hk_profiler *profiler; /* of the first call whose communicator has a profiler */
   void *event;           /* the group's, for that profiler */
   bool watched;          /* it is dropped at the end of its thread */
@@ -177,6 +178,7 @@ static void drop_group(void *arg) {
   if (group.depth > 0)
     HK_WARN("a thread ended between ncclGroupStart and ncclGroupEnd: its %zu operations and %zu inits are dropped",
             calls, jobs);
+  hk_acts_drop(&group.acts);
   free(group.calls);
   group = (hk_group){0};
 }
@@ -379,6 +381,11 @@ static void drop_jobs(hk_status why) {
   }
 }
 
+hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run) {
+  HK_UNCANCELLED;
+  return group.depth > 0 ? hk_group_remember(hk_acts_add(&group.acts, c, run)) : hk_act_now(c, run);
+}
+
 static hk_status submit(const hk_call *call) {
   if (group.depth > 0) {
     if (group.ncalls == group.room) {
@@ -504,9 +511,12 @@ static hk_status end(const char *who, double *us) {
   group.ncalls = group.room = 0;
   if (rc != HK_OK) {
     drop_jobs(rc); /* if one call of a group is wrong, none begins */
+    hk_acts_drop(&group.acts);
     hk_group_fail_calls(calls, n, rc);
   } else if (group.jobs)
     rc = run_jobs();
+  if (rc == HK_OK && group.acts) rc = hk_acts_run(&group.acts);
+  hk_acts_drop(&group.acts);
   if (us) *us = 0;
   if (rc == HK_OK && n) rc = run_calls(calls, n, us);
   for (size_t i = 0; i < n; i++) hold(&calls[i], -1);

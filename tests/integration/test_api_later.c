@@ -119,14 +119,19 @@ static int options_of_a_call(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-/* What is not there says so, and leaves the communicator as it is. */
+/* What is not there or not allowed says so, and leaves the communicator as it is. */
 static int refusals(ncclComm_t c, int rank, int n, void *arg) {
   uint64_t bytes = 1;
   float x = 1;
   int faults = 0;
-  (void)rank, (void)arg;
-  IS(ncclCommSuspend(c, NCCL_SUSPEND_MEM) == ncclInvalidUsage);
+  (void)arg;
   IS(ncclCommResume(c) == ncclInvalidUsage);
+  IS(ncclCommSuspend(c, NCCL_SUSPEND_MEM) == ncclSuccess);
+  IS(ncclCommSuspend(c, NCCL_SUSPEND_MEM) == ncclInvalidUsage);
+  IS(ncclCommMemStats(c, ncclStatGpuMemSuspended, &bytes) == ncclSuccess && bytes == 1);
+  IS(ncclAllReduce(&x, &x, 1, ncclFloat, ncclSum, c, NULL) == ncclInvalidUsage);
+  IS(ncclSend(&x, 1, ncclFloat, (rank + 1) % n, c, NULL) == ncclInvalidUsage);
+  IS(ncclCommResume(c) == ncclSuccess);
   IS(ncclCommMemStats(c, ncclStatGpuMemTotal, &bytes) == ncclSuccess && bytes == 0);
   IS(ncclCommMemStats(c, (ncclCommMemStat_t)4, &bytes) == ncclInvalidArgument);
   IS(ncclSignal(0, 0, 0, 0, c, NULL) == ncclInvalidArgument);

@@ -42,6 +42,17 @@ out:
   return rc;
 }
 
+hk_status hk_share_reopen(const hk_device_env *e, int peer, const hk_share_offer *o, hk_memory *m) {
+  hk_status rc = HK_OK;
+  hk_memory_share share = o->share;
+  size_t bytes;
+  HK_TRY(e->file(e->arg, peer, o->region, &share.fd, &bytes), out);
+  rc = e->device->ops->unpark(e->device, m, &share, 0, NULL);
+  close(share.fd);
+out:
+  return rc;
+}
+
 /* ---- pinned host memory: pages of memory files, which both processes map and pin ---- */
 
 hk_status hk_share_host_make(hk_device *d, size_t bytes, hk_shared *out, uint64_t *region) {

@@ -29,6 +29,8 @@ hk_status hk_share_make(const struct hk_device_env *e, size_t bytes, size_t zero
  * hk_host_take_back. */
 hk_status hk_share_offer_memory(const struct hk_device_env *e, const hk_memory *m, bool first, hk_share_offer *o);
 hk_status hk_share_open(const struct hk_device_env *e, int peer, const hk_share_offer *o, hk_memory *out);
+/* The same for memory that was opened and parked: where it was. */
+hk_status hk_share_reopen(const struct hk_device_env *e, int peer, const hk_share_offer *o, hk_memory *m);
 
 /* ---- pinned host memory ---- */
 /* Zeros, on the NUMA node of the device; *region: by which ranks of other processes open it. */

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A communicator's GPU memory, given back and got again (ncclCommSuspend, ncclCommResume).
+ *
+ * The addresses stay reserved, so plans, links and captured graphs hold what they held.  A rank gives back its own
+ * memory: the links on which it receives, its credits, its scratch.  Of those only counters and words have a meaning
+ * between calls; they are copied to the host.  Data and lines of links begin anew, as in a new link.  What this rank
+ * has opened of other processes' memory is unmapped, and opened again at the same addresses. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../boot/bootstrap.h"
+#include "../device/host.h"
+#include "../runtime/choose.h"
+#include "gpu.h"
+
+/* Memory that a communicator gives back. */
+typedef struct hk_gpu_parked {
+  hk_memory *memory;
+  size_t keep, zeroed; /* bytes at its beginning that are copied; that are zeros before the copy comes back */
+  void *copy;
+  hk_gpu_end *end; /* that it is of, between processes; NULL: of none */
+  int peer;        /* whose memory it is, opened here; -1: this rank's */
+} hk_gpu_parked;
+
+typedef struct visitor {
+  hk_gpu_parked *at; /* NULL: they are counted only */
+  size_t n;
+  uint64_t may, stays; /* bytes of this rank's */
+} visitor;
+
+static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_end *end, int peer) {
+  const bool own = m->kind == HK_MEMORY_VMM || m->kind == HK_MEMORY_PINNED;
+  const bool opened = m->kind == HK_MEMORY_MAPPED;
+  if (!m->base) return;
+  if (m->kind == HK_MEMORY_VMM) v->may += m->bytes;
+  if (m->kind == HK_MEMORY_CLASSIC || m->kind == HK_MEMORY_MULTICAST) v->stays += m->bytes;
+  if (!own && !opened) return; /* by a driver's handle: it cannot be mapped where it was */
+  if (v->at) v->at[v->n] = (hk_gpu_parked){m, keep, zeroed, NULL, end, opened ? peer : -1};
+  v->n++;
+}
+
+/* All memory that this rank has on its GPU for the communicator. */
+static void visit_all(ncclComm_t c, visitor *v) {
+  hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_world *w = g->world;
+  const size_t credits = hk_gpu_probe_at(c->nranks) + (size_t)2 * HK_GPU_PROBE_BYTES;
+  pthread_mutex_lock(&w->lock);
+  for (int r = 0; r < c->nranks; r++)
+    for (hk_gpu_fifo *f = w->fifos[r]; f; f = f->next)
+      if (f->to == c->rank) visit(v, &f->data, hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), NULL, -1);
+  pthread_mutex_unlock(&w->lock);
+  visit(v, &w->credits[c->rank], credits, credits, NULL, -1);
+  for (int r = 0; r < c->nranks; r++) {
+    visit(v, &g->opened[r], 0, 0, NULL, r);
+    for (int s = 0; s < 2; s++)
+      for (hk_gpu_end *x = g->ends[s][r]; x; x = x->next)
+        visit(v, &x->shared.memory, s ? 0 : hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), x, r);
+  }
+  visit(v, &g->scratch, 0, 0, NULL, -1);
+  for (size_t i = 0; i < g->nold; i++) visit(v, &g->old[i], 0, 0, NULL, -1);
+  v->stays += g->page.bytes + g->ends_on_device.bytes;
+  for (const hk_plan *p = c->plans->all; p; p = p->next)
+    if (p->device) v->stays += ((const hk_gpu_plan *)p->device)->memory.bytes;
+  if (g->in_switch) v->stays += w->multicast.own[c->rank].bytes;
+}
+
+void hk_gpu_memory_held(ncclComm_t c, uint64_t *may, uint64_t *stays) {
+  visitor v = {0};
+  visit_all(c, &v);
+  *may = v.may;
+  *stays = v.stays;
+}
+
+void hk_gpu_parked_free(hk_gpu *g) {
+  for (size_t i = 0; i < g->nparked; i++) free(g->parked[i].copy);
+  free(g->parked);
+  g->parked = NULL;
+  g->nparked = 0;
+}
+
+static hk_status save(hk_gpu *g, hk_gpu_parked *p) {
+  hk_status rc = HK_OK;
+  if (!p->keep) return HK_OK;
+  p->copy = malloc(p->keep);
+  if (!p->copy) return HK_FAIL_ERRNO("no memory for the counters of a link");
+  HK_TRY(g->device->ops->copy(g->device, p->copy, p->memory->base, p->keep, g->queue), out);
+out:
+  return rc;
+}
+
+hk_status hk_gpu_suspend(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  const hk_device_ops *ops = g->device->ops;
+  visitor v = {0};
+  HK_TRY(ops->finish(g->device), out); /* replays of captured graphs, too */
+  HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
+  visit_all(c, &v);
+  v.at = calloc(v.n ? v.n : 1, sizeof *v.at);
+  if (!v.at) {
+    rc = HK_FAIL_ERRNO("no memory to suspend a communicator");
+    goto out;
+  }
+  v.n = 0;
+  visit_all(c, &v);
+  g->parked = v.at;
+  g->nparked = v.n;
+  for (size_t i = 0; i < v.n; i++) HK_TRY(save(g, &v.at[i]), out);
+  HK_TRY(ops->wait(g->device, g->queue), out);
+  HK_TRY(hk_bootstrap_barrier(c->bootstrap), out); /* the copies of credits that peers write are there */
+  for (size_t i = 0; i < v.n; i++) HK_TRY(ops->park(g->device, v.at[i].memory), out);
+  for (size_t i = 0; i < v.n; i++) {
+    if (!v.at[i].end || v.at[i].peer >= 0) continue;
+    hk_host_take_back(v.at[i].end->shared.region);
+    v.at[i].end->shared.region = 0;
+  }
+  HK_INFO(HK_SUB_ALLOC, "rank %d of %d: %.1f MB of GPU memory are given back, %.1f MB stay", c->rank, c->nranks,
+          (double)v.may / 1e6, (double)v.stays / 1e6);
+out:
+  return rc;
+}
+
+/* This rank's own memory: with its counters, and offered to the rank of another process that sends to it. */
+static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  const hk_device_ops *ops = g->device->ops;
+  hk_share_offer offer;
+  HK_TRY(ops->unpark(g->device, p->memory, NULL, p->zeroed, g->queue), out);
+  if (p->keep) HK_TRY(ops->copy(g->device, p->memory->base, p->copy, p->keep, g->queue), out);
+  if (!p->end) goto out;
+  HK_TRY(hk_share_offer_memory(&g->links, p->memory, true, &offer), out);
+  p->end->shared.region = offer.region;
+  rc = hk_share_send(&g->links, (int)p->end->link.peer, p->end->channel, &offer);
+out:
+  return rc;
+}
+
+/* Opens what other processes have offered: links one by one, credits as at init. */
+static hk_status open_again(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  hk_share_offer *credits = calloc((size_t)c->nranks, sizeof *credits), offer;
+  if (!credits) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
+  HK_TRY(hk_share_offer_memory(&g->links, &g->world->credits[c->rank], false, &credits[c->rank]), out);
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, credits, sizeof *credits), out);
+  for (size_t i = 0; i < g->nparked; i++) {
+    const hk_gpu_parked *p = &g->parked[i];
+    if (p->peer < 0) continue;
+    offer = credits[p->peer];
+    if (p->end) HK_TRY(hk_share_receive(&g->links, p->peer, p->end->channel, &offer), out);
+    HK_TRY(hk_share_reopen(&g->links, p->peer, &offer, p->memory), out);
+  }
+  HK_TRY(hk_bootstrap_barrier(c->bootstrap), out); /* all have opened the credits */
+out:
+  hk_host_take_back(credits[c->rank].region);
+  free(credits);
+  return rc;
+}
+
+hk_status hk_gpu_resume(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  for (size_t i = 0; i < g->nparked; i++)
+    if (g->parked[i].peer < 0) HK_TRY(get_again(c, &g->parked[i]), out);
+  HK_TRY(g->device->ops->wait(g->device, g->queue), out);
+  if (g->links.processes && g->links.by_file) HK_TRY(open_again(c), out);
+  hk_gpu_parked_free(g);
+out:
+  return rc;
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs what all ranks of a communicator do together, alone or at the end of a group: acts.h. */
+#include "acts.h"
+#include <stdlib.h>
+#include <string.h>
+#include "../base/thread.h"
+
+struct hk_act {
+  pthread_t thread;
+  ncclComm_t comm;
+  hk_act_run *run;
+  hk_status status;
+  bool started;
+  char text[HK_ERROR_TEXT];
+  hk_act *next;
+};
+
+hk_status hk_act_now(ncclComm_t c, hk_act_run *run) {
+  atomic_fetch_add(&c->health.inside, 1); /* an abort waits until this thread has left */
+  hk_status rc = run(c);
+  atomic_fetch_sub(&c->health.inside, 1);
+  return rc;
+}
+
+hk_status hk_acts_add(hk_act **list, ncclComm_t c, hk_act_run *run) {
+  while (*list) list = &(*list)->next;
+  hk_act *a = calloc(1, sizeof *a);
+  if (!a) return HK_FAIL_ERRNO("no memory for a call of a group");
+  *a = (hk_act){.comm = c, .run = run};
+  atomic_fetch_add(&c->health.queued, 1);
+  *list = a;
+  return HK_OK;
+}
+
+static void *in_thread(void *arg) {
+  hk_act *a = arg;
+  a->status = hk_act_now(a->comm, a->run);
+  if (a->status != HK_OK) snprintf(a->text, sizeof a->text, "%s", hk_last_error());
+  return NULL;
+}
+
+/* The communicator may have ended while its call waited in the group. */
+static hk_status start(hk_act *a) {
+  hk_status rc = hk_comm_check_usable(a->comm, "ncclGroupEnd");
+  if (rc != HK_OK) return rc;
+  int err = hk_thread_start(&a->thread, 0, in_thread, a);
+  if (err) return HK_FAIL(HK_ERR_SYSTEM, "no thread for a call of a group: %s", strerror(err));
+  a->started = true;
+  return HK_OK;
+}
+
+hk_status hk_acts_run(hk_act **list) {
+  hk_status first = HK_OK;
+  for (hk_act *a = *list; a; a = a->next) {
+    hk_status rc = start(a);
+    if (rc == HK_OK) continue;
+    a->status = rc;
+    snprintf(a->text, sizeof a->text, "%s", hk_last_error());
+    (void)hk_comm_failed(a->comm, rc); /* its other ranks wait */
+  }
+  for (hk_act *a = *list; a; a = a->next) {
+    if (a->started) pthread_join(a->thread, NULL);
+    if (first != HK_OK || a->status == HK_OK) continue;
+    first = a->status;
+    hk_error_adopt(a->text); /* logged by its own thread */
+  }
+  hk_acts_drop(list);
+  return first;
+}
+
+void hk_acts_drop(hk_act **list) {
+  while (*list) {
+    hk_act *a = *list;
+    *list = a->next;
+    atomic_fetch_sub(&a->comm->health.queued, 1);
+    free(a);
+  }
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that communicators give back for a while. */
+#include "../boot/bootstrap.h"
+#include "api.h"
+#include "comm.h"
+#include "group.h"
+
+static hk_status change(ncclComm_t c, bool suspend) {
+  hk_status rc = HK_OK;
+  const hk_backend *b = c->backend;
+  /* All ranks are in the call: none of them uses another one's memory any more, or before it is there. */
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, suspend ? "ncclCommSuspend" : "ncclCommResume");
+  if (suspend && b->drain) b->drain(c);
+  HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
+  if (b->suspend) HK_TRY(suspend ? b->suspend(c) : b->resume(c), out);
+  HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
+  atomic_store(&c->health.suspended, suspend);
+out:
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
+  return hk_comm_failed(c, rc);
+}
+static hk_status suspend(ncclComm_t c) { return change(c, true); }
+static hk_status resume(ncclComm_t c) { return change(c, false); }
+
+static hk_status submit(ncclComm_t c, const char *who, bool suspended, hk_act_run *run) {
+  hk_status rc = HK_OK;
+  HK_TRY(hk_comm_check_usable(c, who), out);
+  if (atomic_load(&c->health.suspended) != suspended) {
+    rc = HK_FAIL(HK_ERR_USAGE, "%s: the communicator (rank %d of %d) is %s already", who, c->rank, c->nranks,
+                 suspended ? "active" : "suspended");
+    goto out;
+  }
+  rc = hk_group_submit_act(c, run);
+  return rc;
+out:
+  return hk_group_remember(rc);
+}
+
+HK_API(ncclResult_t, ncclCommSuspend, (ncclComm_t comm, int flags)) {
+  if (!(flags & NCCL_SUSPEND_MEM)) { /* NCCL has no other flag, and ignores what it does not know */
+    hk_status rc = hk_comm_check_usable(comm, "ncclCommSuspend");
+    return (ncclResult_t)hk_group_remember(rc);
+  }
+  return (ncclResult_t)submit(comm, "ncclCommSuspend", false, suspend);
+}
+
+HK_API(ncclResult_t, ncclCommResume, (ncclComm_t comm)) {
+  return (ncclResult_t)submit(comm, "ncclCommResume", true, resume);
+}
+
+HK_API(ncclResult_t, ncclCommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)) {
+  uint64_t may = 0, stays = 0; /* a communicator on host memory has no GPU memory */
+  hk_status rc = hk_comm_check_usable(comm, "ncclCommMemStats");
+  if (rc == HK_OK && !value) rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommMemStats: value is NULL");
+  if (rc != HK_OK) return (ncclResult_t)rc;
+  if (comm->backend->memory_held) comm->backend->memory_held(comm, &may, &stays);
+  switch (stat) {
+    case ncclStatGpuMemSuspend: *value = may; break;
+    case ncclStatGpuMemSuspended: *value = atomic_load(&comm->health.suspended); break;
+    case ncclStatGpuMemPersist: *value = stays; break;
+    case ncclStatGpuMemTotal: *value = may + stays; break;
+    default: rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommMemStats: statistic %d is none of ncclCommMemStat_t's", (int)stat);
+  }
+  return (ncclResult_t)rc;
+}
