@@ -19,7 +19,8 @@ enum {
   ROOT_GRACE_S = 3, /* ranks wait longer than their root by this, because its error has more information than theirs */
   /* for a root that closed the connection: its process has ended, or it dropped this rank's older connection */
   ROOT_BACK_S = 1,
-  ROOT_PATIENCE_S = 10 /* for a root that refuses: it may be overloaded, or its host's network is just starting */
+  ROOT_PATIENCE_S = 10, /* for a root that refuses: it may be overloaded, or its host's network is just starting */
+  PREVIOUS_NS = 1000 * 1000 * 1000
 };
 
 static uint8_t *contact_of(const hk_bootstrap *b, int rank) { return b->contacts + (size_t)rank * HK_CONTACT_BYTES; }
@@ -110,6 +111,20 @@ void hk_bootstrap_leave(hk_bootstrap *b) {
   destroy(b);
 }
 
+/* A rank that fails before the rank before it has connected cannot notify that rank. It comes soon, unless it fails, too;
+ * if this rank were gone by then, it would blame this one, whatever the cause. */
+static void await_previous(hk_bootstrap *b) {
+  hk_wait_env env = {.spins = 0};
+  uint64_t deadline_ns = hk_now_ns() + PREVIOUS_NS;
+  hk_overlay_link *l = hk_link_to(b, false, 0);
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  pthread_mutex_lock(&b->lock);
+  while (l->end == HK_END_CLOSED && b->first_event.rank != l->rank && hk_now_ns() < deadline_ns)
+    if (hk_wait_cond(&w, &b->change, &b->lock) != HK_OK) break;
+  pthread_mutex_unlock(&b->lock);
+}
+
 /* A rank that cannot join notifies the ranks that it has links with, so that they need not wait for their deadline. If
  * another rank is the cause, this one has not failed by itself: the event is that rank's death, or what is known of
  * it. */
@@ -126,6 +141,8 @@ static void give_up(hk_bootstrap *b, hk_status rc) {
   bool known = b->broken;
   pthread_mutex_unlock(&b->lock);
   if (!known) hk_bootstrap_announce(b, &e);
+  if (b->member && b->rounds && !b->parent) await_previous(b); /* members of a parent report over the parent */
+  hk_event_repeat(b);
   hk_bootstrap_leave(b);
 }
 
@@ -417,11 +434,13 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   HK_TRY(child_comm(b, parent, members, child), out);
   b->parent = parent;
   b->members = members;
-  pthread_mutex_lock(&parent->lock);
-  b->after_failure = parent->broken;
-  pthread_mutex_unlock(&parent->lock);
   /* relaxed: only this thread writes it */
-  hk_bootstrap_begin(b, (hk_phase)atomic_load_explicit(&parent->phase, memory_order_relaxed), parent->what);
+  hk_phase phase = (hk_phase)atomic_load_explicit(&parent->phase, memory_order_relaxed);
+  pthread_mutex_lock(&parent->lock);
+  /* Only a shrink begins after a failure: ranks that split have just met in the parent, which worked. */
+  b->after_failure = parent->broken && phase == HK_PHASE_SHRINK;
+  pthread_mutex_unlock(&parent->lock);
+  hk_bootstrap_begin(b, phase, parent->what);
   hk_member_join(b);
   HK_TRY(connect_overlay(b, false), out);
   hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));

@@ -136,7 +136,7 @@ static void read_ack(race *r, uint32_t i) {
   }
   if (r->ack == HK_ACK_NO_ROOM) {
     r->no_room = r->hard = r->silent = true; /* silent: a question is answered even without a descriptor */
-    lose(r, i, "its process has no descriptor left");
+    lose(r, i, "its process has no descriptor or no memory left");
     return;
   }
   r->winner = (int)i;
@@ -250,8 +250,8 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
       full_ns = hk_now_ns();
     else if (hk_ago_ns(hk_now_ns(), full_ns) > NO_ROOM_NS)
       return HK_FAIL(HK_ERR_REMOTE,
-                     "%s accepts no connection: its process has no descriptor left; raise its limit of "
-                     "open files (ulimit -n)",
+                     "%s accepts no connection: its process has no descriptor or no memory left; see its output, and "
+                     "raise its limit of open files (ulimit -n)",
                      d->whom);
     if (r.gone) return HK_FAIL(HK_ERR_REMOTE, "%s has left the communicator; %s", d->whom, d->advice);
     uint64_t now = hk_now_ns();

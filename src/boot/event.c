@@ -11,7 +11,7 @@
 _Static_assert(HK_EVENT_TEXT + 512 <= HK_ERROR_TEXT, "an error that quotes an event holds all of it");
 _Static_assert((int)HK_REPLY_TEXT == (int)HK_EVENT_TEXT, "a root's answer holds what an event holds");
 
-static void encode(uint8_t out[HK_EVENT_BYTES], const hk_event *e) {
+void hk_event_encode(uint8_t out[HK_EVENT_BYTES], const hk_event *e) {
   hk_put32(out, (uint32_t)e->kind);
   hk_put32(out + 4, (uint32_t)e->rank);
   hk_put32(out + 8, (uint32_t)e->from);
@@ -90,7 +90,7 @@ bool hk_event_aborted(hk_bootstrap *b, int rank) {
 
 static void pass_on(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
   uint8_t bytes[HK_EVENT_BYTES];
-  encode(bytes, e);
+  hk_event_encode(bytes, e);
   for (int i = 0; i < 2 * b->rounds; i++) {
     hk_overlay_link *l = &b->links[i];
     pthread_mutex_lock(&b->lock);
@@ -99,6 +99,14 @@ static void pass_on(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *f
     if (open)
       (void)hk_overlay_send(l, HK_FRAME_EVENT, 0, bytes, sizeof bytes, e->text, strnlen(e->text, sizeof e->text - 1));
   }
+}
+
+void hk_event_repeat(hk_bootstrap *b) {
+  pthread_mutex_lock(&b->lock);
+  bool broken = b->broken;
+  hk_event e = b->first_event;
+  pthread_mutex_unlock(&b->lock);
+  if (broken) pass_on(b, &e, NULL);
 }
 
 bool hk_bootstrap_left(hk_bootstrap *b, int rank) {
@@ -141,7 +149,7 @@ void hk_event_post(hk_overlay_link *l, hk_message *m, const hk_event *e) {
   size_t text = strnlen(e->text, sizeof e->text - 1);
   hk_frame f = {.type = HK_FRAME_EVENT, .round = l->round, .bytes = (uint32_t)(HK_EVENT_BYTES + text)};
   *m = (hk_message){.frame = f, .from = e->rank == b->rank ? b->rank : l->rank, .towards_next = !l->next};
-  encode(m->data, e);
+  hk_event_encode(m->data, e);
   memcpy(m->data + HK_EVENT_BYTES, e->text, text);
   pthread_mutex_lock(&b->lock);
   *b->events_end = m;

@@ -200,15 +200,19 @@ static bool acknowledge(hk_connection *c, const hk_family *f, const hk_hello *h,
   return hk_connection_send(c, bytes, sizeof bytes);
 }
 
-static void keep_connection(hk_listener *l, hk_family *f, hk_connection *c, const hk_hello *h) {
-  hk_early *p = calloc(1, sizeof *p);
-  if (p) {
-    *p = (hk_early){
-        .comm = h->comm, .to = h->to, .from = h->from, .kind = h->kind, .round = h->round, .tag = h->tag, .fd = c->fd};
-    add_early(l, f, p);
-  }
-  hk_connection_free(c, p != NULL);
-  if (p) hk_fork_closes(p->fd);
+static void keep_connection(hk_listener *l, hk_family *f, hk_connection *c, const hk_hello *h, hk_early *p) {
+  *p = (hk_early){
+      .comm = h->comm, .to = h->to, .from = h->from, .kind = h->kind, .round = h->round, .tag = h->tag, .fd = c->fd};
+  add_early(l, f, p);
+  hk_connection_free(c, true);
+  hk_fork_closes(p->fd);
+}
+
+/* The peer tries again. */
+static void refuse(hk_listener *l, hk_connection *c, const hk_family *f, const hk_hello *h, int why) {
+  (void)hk_listener_refused(l, why);
+  (void)acknowledge(c, f, h, HK_ACK_NO_ROOM);
+  hk_connection_free(c, false);
 }
 
 hk_ack hk_member_activity(hk_listener *l, const hk_family *f, uint64_t comm, int rank, hk_activity *out) {
@@ -253,19 +257,23 @@ void hk_family_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
     return;
   }
   if (c->on_spare) {
-    (void)hk_listener_refused(l);
-    (void)acknowledge(c, f, h, HK_ACK_NO_ROOM);
-    hk_connection_free(c, false);
+    refuse(l, c, f, h, EMFILE);
     return;
   }
   hk_bootstrap *b = find_member(l, h->comm, h->to);
   bool gone = !b && has_gone(f, h->comm, h->to);
+  hk_early *p = b || gone ? NULL : calloc(1, sizeof *p); /* first: the ack is a promise to keep the connection */
+  if (!b && !gone && !p) {
+    refuse(l, c, f, h, ENOMEM);
+    return;
+  }
   if (!acknowledge(c, f, h, gone ? HK_ACK_GONE : HK_ACK_OK) || gone) {
+    free(p);
     hk_connection_free(c, false);
     return;
   }
   if (!b) {
-    keep_connection(l, f, c, h);
+    keep_connection(l, f, c, h, p);
     return;
   }
   int fd = c->fd;

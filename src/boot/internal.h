@@ -65,7 +65,7 @@ struct hk_bootstrap {
   hk_overlay_link *links;      /* [2 * rounds]: to rank + 2^k at 2 k, to rank - 2^k at 2 k + 1 */
   struct hk_bootstrap *parent; /* while joining as a child, else NULL */
   const int *members;          /* our ranks in the parent; while joining as a child, else NULL */
-  bool after_failure;          /* while joining as a child: the parent had failed before the join began */
+  bool after_failure;          /* while joining as a child in a shrink: the parent had failed before the join began */
   uint64_t gathers, barriers;  /* number of collectives so far, on the rank's thread */
   /* The call that the collectives of the rank's thread belong to (hk_bootstrap_begin). */
   char what[128];
@@ -166,9 +166,12 @@ void hk_event_came(hk_bootstrap *b, const hk_event *event, const hk_overlay_link
  * and is consumed. */
 hk_message *hk_event_message(void);
 void hk_event_post(hk_overlay_link *from, hk_message *m, const hk_event *event);
+void hk_event_encode(uint8_t out[HK_EVENT_BYTES], const hk_event *e); /* all but the text, which follows */
 bool hk_event_decode(hk_event *event, const uint8_t *in, size_t bytes, int nranks);
 /* On the service thread: handles events from ranks of this process. */
 void hk_event_work(void *arg, int fd, uint32_t events);
+/* Sends the event that broke this bootstrap again: a link that opened after it has not carried it. */
+void hk_event_repeat(hk_bootstrap *b);
 bool hk_event_dead(hk_bootstrap *b, int rank);
 bool hk_event_aborted(hk_bootstrap *b, int rank);
 #endif

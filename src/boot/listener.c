@@ -180,18 +180,20 @@ static void on_connection(void *arg, int fd, uint32_t events) {
   end_callback(l);
 }
 
-static void admit(hk_listener *l, int fd, bool on_spare) {
+static bool admit(hk_listener *l, int fd, bool on_spare) {
   hk_connection *c = calloc(1, sizeof *c);
   if (!c) {
     close(fd);
-    return;
+    return false;
   }
   if (l->npending >= PENDING_MAX) drop_oldest(l);
   *c = (hk_connection){.listener = l, .fd = fd, .since_ns = hk_now_ns(), .on_spare = on_spare};
   add_pending(l, c);
   hk_fork_closes(fd);
-  if (hk_service_add(l->service, fd, EPOLLIN, on_connection, c) != HK_OK) hk_connection_free(c, false);
+  bool added = hk_service_add(l->service, fd, EPOLLIN, on_connection, c) == HK_OK;
+  if (!added) hk_connection_free(c, false);
   hk_listener_tick(l);
+  return added;
 }
 
 /* There is no descriptor for one more connection. */
@@ -214,8 +216,8 @@ static void note_refusal(hk_listener *l, int why) {
   hk_listener_tick(l);
 }
 
-bool hk_listener_refused(hk_listener *l) {
-  note_refusal(l, EMFILE);
+bool hk_listener_refused(hk_listener *l, int why) {
+  note_refusal(l, why);
   return refuses_for_long(l);
 }
 
@@ -252,8 +254,10 @@ static void on_accept(void *arg, int socket_fd, uint32_t events) {
   for (int i = 0; i < ACCEPTS_PER_CALL && !l->closing; i++) {
     int fd = accept4(socket_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      if (!on_spare) l->refusing_since_ns = 0;
-      admit(l, fd, on_spare);
+      if (!admit(l, fd, on_spare))
+        note_refusal(l, ENOMEM);
+      else if (!on_spare)
+        l->refusing_since_ns = 0;
       on_spare = false;
       continue;
     }

@@ -113,9 +113,9 @@ void hk_listener_tick(hk_listener *l);  /* starts the tick: something now waits 
 hk_status hk_listener_add_socket(hk_listener *l, int socket_fd);
 /* Not under the lock: HK_ERR_SYSTEM with the cause if ranks have been refused for some seconds. */
 hk_status hk_listener_check(hk_listener *l);
-/* A connection that has proved to be a rank's is refused for lack of descriptors. True if that has lasted for some
- * seconds. */
-bool hk_listener_refused(hk_listener *l);
+/* A connection that has proved to be a rank's is refused for lack of descriptors or memory (`why`: an errno). True if
+ * that has lasted for some seconds. */
+bool hk_listener_refused(hk_listener *l, int why);
 /* On the listener's thread: frees the connection and closes it; keep_fd: the caller owns the descriptor now. */
 void hk_connection_free(hk_connection *c, bool keep_fd);
 /* The connection is no longer pending: it belongs to that entry of the root. */

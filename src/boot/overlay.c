@@ -10,7 +10,9 @@
 #include "../base/log.h"
 #include "internal.h"
 
-enum { GOODBYE_NS = 2000 * 1000 * 1000 }; /* for the peers' answers to our goodbye */
+/* For the peers' answers to our goodbye. While ranks still join, a peer's process may have accepted the connection for a
+ * rank that has failed, and does not answer. */
+enum { GOODBYE_NS = 2000 * 1000 * 1000, GOODBYE_JOINING_NS = 300 * 1000 * 1000 };
 
 typedef struct hk_unsent {
   struct hk_unsent *next;
@@ -98,18 +100,14 @@ static void out_of_memory(hk_overlay_link *l, size_t bytes) {
 static void dispatch(hk_overlay_link *l, hk_message *m) {
   hk_bootstrap *b = l->b;
   hk_event e;
-  if (m->frame.type == HK_FRAME_GOODBYE) {
-    end_link(l, HK_END_LEFT);
-    shutdown(l->fd, SHUT_WR); /* the answer: the peer still reads, and learns that no more will come from us */
-  } else if (m->frame.type == HK_FRAME_EVENT) {
+  if (m->frame.type == HK_FRAME_EVENT) {
     if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks)) hk_event_came(b, &e, l);
-  } else {
-    pthread_mutex_lock(&b->lock);
-    put_in_inbox(b, m);
-    pthread_mutex_unlock(&b->lock);
+    free(m);
     return;
   }
-  free(m);
+  pthread_mutex_lock(&b->lock);
+  put_in_inbox(b, m);
+  pthread_mutex_unlock(&b->lock);
 }
 
 /* Reads once.  True: there may be more. */
@@ -133,6 +131,11 @@ static bool receive(hk_overlay_link *l) {
           l, 0, "it sent a message that this version of the library does not know; load the same library on all ranks");
       return false;
     }
+    if (f.type == HK_FRAME_GOODBYE) { /* needs no memory: a peer that leaves must not become this rank's failure */
+      end_link(l, HK_END_LEFT);
+      shutdown(l->fd, SHUT_WR); /* the answer: the peer still reads, and learns that no more will come from us */
+      return false;
+    }
     m = malloc(sizeof *m + f.bytes);
     if (!m) {
       out_of_memory(l, sizeof *m + f.bytes);
@@ -143,9 +146,8 @@ static bool receive(hk_overlay_link *l) {
     if (f.bytes) return true;
   }
   l->incoming = NULL;
-  bool last = m->frame.type == HK_FRAME_GOODBYE;
   dispatch(l, m);
-  return !last;
+  return true;
 }
 
 /* Sends what is left over. Under the lock. False: the connection is broken; receiving finds that out. */
@@ -182,6 +184,30 @@ static void on_link(void *arg, int fd, uint32_t events) {
 
 /* ---- opening links ---- */
 
+/* This rank's failure to use a connection, for the cause in the thread's error. */
+static hk_event refusal(const hk_bootstrap *b, int peer) {
+  hk_event e = {.kind = HK_EVENT_ERROR, .rank = b->rank, .from = b->rank, .code = HK_ERR_SYSTEM};
+  snprintf(e.text, sizeof e.text, "rank %d cannot use its connection with rank %d: %.300s", b->rank, peer,
+           hk_last_error());
+  return e;
+}
+
+/* Ends a connection that is made already with this rank's failure and a goodbye: else the peer would report a death. */
+static void decline(const hk_overlay_link *l, int fd) {
+  hk_event e = refusal(l->b, l->rank);
+  size_t text = strlen(e.text);
+  hk_frame event = {.type = HK_FRAME_EVENT, .round = l->round, .bytes = (uint32_t)(HK_EVENT_BYTES + text)};
+  hk_frame goodbye = {.type = HK_FRAME_GOODBYE, .round = l->round};
+  uint8_t first[HK_FRAME_BYTES + HK_EVENT_BYTES], last[HK_FRAME_BYTES];
+  hk_frame_encode(first, &event);
+  hk_event_encode(first + HK_FRAME_BYTES, &e);
+  hk_frame_encode(last, &goodbye);
+  struct iovec piece[] = {{first, sizeof first}, {e.text, text}, {last, sizeof last}};
+  struct msghdr m = {.msg_iov = piece, .msg_iovlen = 3};
+  (void)sendmsg(fd, &m,
+                MSG_NOSIGNAL | MSG_DONTWAIT); /* a new connection has room; if it has ended, no peer needs this */
+}
+
 hk_status hk_overlay_open(hk_overlay_link *l, int fd) {
   hk_bootstrap *b = l->b;
   hk_watch_silence(fd);
@@ -198,16 +224,15 @@ hk_status hk_overlay_open(hk_overlay_link *l, int fd) {
   }
   pthread_cond_broadcast(&b->change);
   pthread_mutex_unlock(&b->lock);
+  if (rc != HK_OK) decline(l, fd);
   return rc;
 }
 
-/* On the listener's thread: a connection that a peer has made is closed again, for a reason of this rank, which is in
- * the thread's error. */
+/* On the listener's thread: a connection that a peer has made is closed again, for the cause in the thread's error. */
 static void report_refusal(hk_bootstrap *b, int peer) {
-  hk_event e = {.kind = HK_EVENT_ERROR, .rank = b->rank, .from = b->rank, .code = HK_ERR_SYSTEM};
-  hk_message *m = b->rounds ? hk_event_message() : NULL; /* without memory the peer reports a lost connection */
-  snprintf(e.text, sizeof e.text, "rank %d cannot take the connection of rank %d: %.300s", b->rank, peer,
-           hk_last_error());
+  hk_event e = refusal(b, peer);
+  hk_message *m = b->rounds ? hk_event_message()
+                            : NULL; /* without memory the peer alone gets it, or a lost connection */
   if (m) hk_event_post(hk_link_to(b, true, 0), m, &e);
 }
 
@@ -355,10 +380,10 @@ hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, 
  * short. */
 static void await_goodbyes(hk_bootstrap *b) {
   hk_wait_env env = {.spins = 0};
-  uint64_t deadline_ns = hk_now_ns() + GOODBYE_NS;
   hk_waiter w;
   hk_wait_begin(&w, &env);
   pthread_mutex_lock(&b->lock);
+  uint64_t deadline_ns = hk_now_ns() + (uint64_t)(b->known ? GOODBYE_NS : GOODBYE_JOINING_NS);
   for (int i = 0; i < 2 * b->rounds; i++)
     while (!b->links[i].local && b->links[i].end == HK_END_OPEN && hk_now_ns() < deadline_ns)
       if (hk_wait_cond(&w, &b->change, &b->lock) != HK_OK) break;

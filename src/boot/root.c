@@ -334,10 +334,8 @@ static int find_entry(hk_root *r, const hk_hello *h, hk_reply *reply) {
     snprintf(reply->text, sizeof reply->text, "rank %d is out of range: there are %d ranks", h->from, n);
     return -1;
   }
-  if (!r->nranks && !set_shape(r, h)) {
-    *reply = (hk_reply){.status = HK_ERR_SYSTEM, .text = "the root is out of memory"};
-    return -1;
-  }
+  if (r->state == ROOT_GATHERING && !r->nranks && !set_shape(r, h))
+    fail_root(r, HK_ERR_SYSTEM, "the process of the root (process %d) has no memory for %d ranks", (int)getpid(), n);
   if (r->state == ROOT_GATHERING && (n != r->nranks || (int)h->round != r->nroots)) {
     int other = 0;
     while (other + 1 < r->entries && r->entry[other].state == ENTRY_EMPTY) other++;
@@ -414,7 +412,7 @@ static hk_root *find_root(hk_listener *l, uint64_t key) {
 static bool no_room(hk_root *r, hk_listener *l) {
   char at[HK_ADDR_TEXT];
   if (r->state != ROOT_GATHERING) return true; /* it gets the root's error */
-  if (!hk_listener_refused(l)) return false;
+  if (!hk_listener_refused(l, EMFILE)) return false;
   fail_root(r, HK_ERR_SYSTEM,
             "the process of the root (process %d at %s) has no descriptors left for more than %d connections of ranks: "
             "raise its limit of open files (ulimit -n)",

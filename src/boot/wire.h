@@ -97,7 +97,7 @@ typedef enum hk_ack {
   HK_ACK_OK,
   HK_ACK_GONE,    /* the rank `to` has left the communicator */
   HK_ACK_UNKNOWN, /* ASK: the rank is not in the communicator, not yet or no longer */
-  HK_ACK_NO_ROOM  /* its process has no descriptor for this connection */
+  HK_ACK_NO_ROOM  /* its process has no descriptor or no memory for this connection */
 } hk_ack;
 void hk_ack_encode(uint8_t out[HK_ACK_BYTES], hk_ack ack, const uint8_t nonce[HK_NONCE_BYTES],
                    const uint8_t secret[HK_SECRET_BYTES]);
