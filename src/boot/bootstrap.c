@@ -20,7 +20,9 @@ enum {
   /* for a root that closed the connection: its process has ended, or it dropped this rank's older connection */
   ROOT_BACK_S = 1,
   ROOT_PATIENCE_S = 10, /* for a root that refuses: it may be overloaded, or its host's network is just starting */
-  PREVIOUS_NS = 1000 * 1000 * 1000
+  PREVIOUS_NS = 1000 * 1000 * 1000,
+  EXCUSE_NS = 1000 * 1000 * 1000, /* to reach the root with this rank's failure */
+  NAP_NS = 20 * 1000 * 1000
 };
 
 static uint8_t *contact_of(const hk_bootstrap *b, int rank) { return b->contacts + (size_t)rank * HK_CONTACT_BYTES; }
@@ -204,23 +206,30 @@ out:
   return rc;
 }
 
+/* A hello to root `root` of `roots`. The nonce is not set. */
+static hk_hello root_hello(hk_hello_kind kind, const hk_boot_id *id, int root, int roots, int rank, int nranks) {
+  hk_boot_job job = {.token = 0};
+  if (id->from_env) hk_boot_job_here(&job); /* any other id is random: a rank that has it belongs to the job */
+  return (hk_hello){.kind = kind,
+                    .from = rank,
+                    .to = nranks,
+                    .round = (uint32_t)roots,
+                    .tag = (uint64_t)root,
+                    .key = hk_boot_id_key(id),
+                    .job = job.token};
+}
+
 /* Registers with one root; JOIN waits for its answer. */
 static hk_status register_with(const registration *g, hk_hello_kind kind, int root, const hk_wait_env *env,
                                hk_reply *reply) {
   hk_bootstrap *b = g->b;
   const hk_boot_id *id = &g->ids[root];
-  hk_hello h = {.kind = kind,
-                .from = b->rank,
-                .to = b->nranks,
-                .round = (uint32_t)g->nids,
-                .tag = (uint64_t)root,
-                .key = hk_boot_id_key(id)};
+  hk_hello h = root_hello(kind, id, root, g->nids, b->rank, b->nranks);
   hk_status rc = hk_random(h.nonce, sizeof h.nonce);
   *reply = (hk_reply){.status = HK_OK};
   memcpy(h.contact, contact_of(b, b->rank), HK_CONTACT_BYTES);
   hk_boot_job job;
   hk_boot_job_here(&job);
-  if (id->from_env) h.job = job.token; /* any other id is random: a rank that has it belongs to the job */
   if (rc == HK_OK) rc = hk_root_join(&h, reply, env);
   bool ended = false;
   while (rc == HK_IN_PROGRESS) { /* the root is not in this process */
@@ -239,6 +248,32 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
     rc = HK_FAIL(reply->status, "%s", reply->text);
 out:
   return rc;
+}
+
+/* One root at a time. Needs no memory, and no descriptor but the socket. */
+static void excuse_to(const hk_boot_id *id, hk_hello *h, const char *cause, uint64_t deadline_ns) {
+  hk_wait_env env = {.deadline_ns = deadline_ns}, nap = {.spins = 0};
+  hk_dialing d = {.hello = h, .text = cause, .secret = id->secret, .wait = &env, .n = id->n};
+  hk_ack ack;
+  hk_waiter w;
+  if (hk_random(h->nonce, sizeof h->nonce) != HK_OK || hk_root_excuse(h, cause)) return;
+  memcpy(d.at, id->at, sizeof id->at);
+  hk_wait_begin(&w, &nap);
+  while (hk_boot_probe(&d, &ack, NULL, 0) != HK_PROBE_ANSWERED && hk_now_ns() < deadline_ns)
+    (void)hk_wait_nap(&w, -1, NAP_NS); /* nothing else ends this wait */
+}
+
+void hk_bootstrap_excuse(const ncclUniqueId *ids, int nids, int rank, int nranks) {
+  uint64_t deadline_ns = hk_now_ns() + EXCUSE_NS;
+  char cause[HK_ERROR_TEXT];
+  snprintf(cause, sizeof cause, "%s", hk_last_error());
+  for (int i = 0; i < nids; i++) {
+    hk_boot_id id;
+    if (hk_boot_id_decode(&id, &ids[i]) != HK_OK) continue;
+    hk_hello h = root_hello(HK_HELLO_FAILED, &id, i, nids, rank, nranks);
+    excuse_to(&id, &h, cause, deadline_ns);
+  }
+  hk_error_adopt(cause);
 }
 
 /* Gets the next rank's contact and the communicator's id. */
@@ -359,7 +394,10 @@ hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nid
                    nids, o->nranks);
   hk_boot_id *id = calloc((size_t)nids, sizeof *id);
   uint8_t secret[HK_SECRET_BYTES] = {0};
-  if (!id) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d unique ids", nids);
+  if (!id) {
+    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d unique ids", nids);
+    goto out;
+  }
   for (int i = 0; i < nids; i++) {
     HK_TRY(hk_boot_id_decode(&id[i], &ids[i]), out);
     hk_derive(secret, id[i].secret, "family", secret, sizeof secret); /* of all ids, in their order */
@@ -378,6 +416,8 @@ hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nid
           (double)(met_ns - begin_ns) * 1e-6);
 out:
   free(id);
+  if ((rc == HK_ERR_SYSTEM || rc == HK_ERR_INTERNAL) && !(b && b->member))
+    hk_bootstrap_excuse(ids, nids, o->rank, o->nranks);
   if (rc != HK_OK && b) give_up(b, rc);
   if (rc == HK_OK) *out = b;
   return rc;

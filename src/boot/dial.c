@@ -99,10 +99,12 @@ static void send_hello(race *r, uint32_t i) {
     lose_errno(r, i, error);
     return;
   }
-  uint8_t hello[HK_HELLO_BYTES];
-  hk_hello_encode(hello, r->d->hello, r->d->secret);
+  uint8_t out[HK_HELLO_BYTES + HK_REPLY_TEXT];
+  size_t text = r->d->text ? strnlen(r->d->text, HK_REPLY_TEXT) : 0;
+  hk_hello_encode(out, r->d->hello, r->d->secret);
+  if (text) memcpy(out + HK_HELLO_BYTES, r->d->text, text);
   /* The send buffer of a new connection always has room for this. */
-  if (send(t->fd, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
+  if (send(t->fd, out, HK_HELLO_BYTES + text, MSG_NOSIGNAL) != (ssize_t)(HK_HELLO_BYTES + text)) {
     lose_errno(r, i, errno);
     return;
   }

@@ -9,6 +9,7 @@ enum { HK_DIAL_ADDRS = HK_BOOT_ADDRS + 1 };
 
 typedef struct hk_dialing {
   const hk_hello *hello; /* nonce included */
+  const char *text;      /* sent after it, without the final zero; NULL: nothing */
   const uint8_t *secret;
   const char *whom; /* the target in words, for errors */
   uint32_t n;

@@ -110,7 +110,7 @@ static bool read_hello(hk_listener *l, hk_connection *c) {
   hk_hello h;
   if (!hk_hello_decode(&h, c->in))
     hk_connection_free(c, false);
-  else if (h.kind == HK_HELLO_JOIN || h.kind == HK_HELLO_CONTACT)
+  else if (h.kind == HK_HELLO_JOIN || h.kind == HK_HELLO_CONTACT || h.kind == HK_HELLO_FAILED)
     hk_root_hello(l, c, &h);
   else
     hk_family_hello(l, c, &h);

@@ -285,7 +285,7 @@ static bool set_shape(hk_root *r, const hk_hello *h) {
 static bool is_valid(const hk_hello *h) {
   hk_contact c;
   return h->to >= 1 && h->to <= RANKS_MAX && h->round >= 1 && h->round <= (uint32_t)h->to && h->tag < h->round &&
-         h->from >= 0 && hk_contact_decode(&c, h->contact);
+         h->from >= 0 && (h->kind == HK_HELLO_FAILED || hk_contact_decode(&c, h->contact));
 }
 
 /* True if the rank of this entry has closed its connection, though that is not handled yet. The rank may have
@@ -420,12 +420,43 @@ static bool no_room(hk_root *r, hk_listener *l) {
   return true;
 }
 
+static void fail_for_rank(hk_root *r, const hk_hello *h, const char *cause) {
+  if (r->state != ROOT_GATHERING || h->from >= h->to || (r->job.token && h->job != r->job.token)) return;
+  if (!r->nranks) (void)set_shape(r, h); /* for ranks that come later; without memory they get the text alone */
+  fail_root(r, HK_ERR_REMOTE, "rank %d of %d failed: %s", h->from, h->to, cause);
+}
+
+bool hk_root_excuse(const hk_hello *h, const char *cause) {
+  hk_listener_lock();
+  hk_listener *l = hk_listener_current();
+  hk_root *r = l ? find_root(l, h->key) : NULL;
+  if (r) fail_for_rank(r, h, cause);
+  hk_listener_unlock();
+  return r != NULL;
+}
+
+/* The cause came with the hello, in one segment. */
+static void read_excuse(hk_root *r, hk_connection *c, const hk_hello *h) {
+  uint8_t ack[HK_ACK_BYTES];
+  char cause[HK_REPLY_TEXT - 64];
+  ssize_t n = recv(c->fd, cause, sizeof cause - 1, MSG_DONTWAIT);
+  cause[n > 0 ? n : 0] = 0;
+  hk_ack_encode(ack, HK_ACK_OK, h->nonce, r->secret);
+  (void)hk_connection_send(c, ack, sizeof ack);
+  hk_connection_free(c, false);
+  fail_for_rank(r, h, n > 0 ? cause : "see its output");
+}
+
 void hk_root_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
   hk_root *r = find_root(l, h->key);
   uint8_t bytes[HK_REPLY_BYTES];
   hk_reply reply;
   if (!r || !hk_hello_proved(c->in, r->secret) || !is_valid(h)) {
     hk_connection_free(c, false);
+    return;
+  }
+  if (h->kind == HK_HELLO_FAILED) {
+    read_excuse(r, c, h);
     return;
   }
   if (c->on_spare && !no_room(r, l)) {

@@ -220,7 +220,7 @@ bool hk_hello_possible(const uint8_t *in, size_t have) { return !memcmp(in, hell
 
 bool hk_hello_decode(hk_hello *h, const uint8_t in[HK_HELLO_BYTES]) {
   memset(h, 0, sizeof *h);
-  if (memcmp(in, hello_magic, 8) || in[8] < HK_HELLO_JOIN || in[8] > HK_HELLO_ASK) return false;
+  if (memcmp(in, hello_magic, 8) || in[8] < HK_HELLO_JOIN || in[8] > HK_HELLO_FAILED) return false;
   h->kind = (hk_hello_kind)in[8];
   h->from = (int32_t)hk_get32(in + 12);
   h->to = (int32_t)hk_get32(in + 16);

@@ -70,19 +70,20 @@ typedef enum hk_hello_kind {
   HK_HELLO_CONTACT,  /* to a root: only the contact of the first rank after the root's share; no answer */
   HK_HELLO_OVERLAY,  /* a link of the overlay */
   HK_HELLO_DATA,     /* a connection for a transport */
-  HK_HELLO_ASK       /* what does the rank `to` do? The answer is an activity; then the connection ends */
+  HK_HELLO_ASK,      /* what does the rank `to` do? The answer is an activity; then the connection ends */
+  HK_HELLO_FAILED    /* to a root: the rank cannot join. The cause follows as text; after the ack the connection ends */
 } hk_hello_kind;
 typedef struct hk_hello {
   hk_hello_kind kind;
   int32_t from;   /* rank that connects */
-  int32_t to;     /* OVERLAY, DATA, ASK: the rank that is addressed. JOIN, CONTACT: number of ranks */
-  uint32_t round; /* OVERLAY: distance 2^round.  JOIN, CONTACT: number of roots */
+  int32_t to;     /* OVERLAY, DATA, ASK: the rank that is addressed. Else: number of ranks */
+  uint32_t round; /* OVERLAY: distance 2^round.  To a root: number of roots */
   uint64_t key;   /* names the secret: hk_boot_id_key, or a family's */
   uint64_t comm;  /* OVERLAY, DATA, ASK: the communicator */
-  uint64_t tag;   /* DATA: the transport's. JOIN, CONTACT: number of this root */
+  uint64_t tag;   /* DATA: the transport's. To a root: number of this root */
   uint8_t nonce[HK_NONCE_BYTES];
   uint8_t contact[HK_CONTACT_BYTES]; /* JOIN, CONTACT */
-  /* JOIN, CONTACT: the token of hk_boot_job; 0 if the id is not made from NCCL_COMM_ID */
+  /* To a root: the token of hk_boot_job; 0 if the id is not made from NCCL_COMM_ID */
   uint64_t job;
 } hk_hello;
 void hk_hello_encode(uint8_t out[HK_HELLO_BYTES], const hk_hello *h, const uint8_t secret[HK_SECRET_BYTES]);

@@ -27,7 +27,7 @@ static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, 
                               const ncclConfig_t *config, int device) {
   hk_status rc = HK_OK;
   ncclComm_t c = NULL;
-  const ncclUniqueId *ids = how.ids;
+  ncclUniqueId *given = how.ids;
   if (!newcomm) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: comm is NULL", who);
     goto out;
@@ -38,22 +38,25 @@ static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, 
                  nranks, MAX_RANKS);
     goto out;
   }
-  if (how.nids < 1 || how.nids > nranks || !ids) {
+  if (how.nids < 1 || how.nids > nranks || !given) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %d ids for %d ranks: give 1 to nranks ids", who, how.nids, nranks);
     goto out;
   }
+  how.rank = rank;
+  how.nranks = nranks;
   HK_TRY(hk_comm_new(&c, rank, nranks, config), out);
   if (c->device >= 0 && device >= 0) c->device = device;
-  how.ids = malloc((size_t)how.nids * sizeof *ids);
+  how.ids = malloc((size_t)how.nids * sizeof *given);
   if (!how.ids) {
     rc = HK_FAIL_ERRNO("no memory for %d ids", how.nids);
+    how.ids = given;
     hk_comm_release(c);
     goto out;
   }
-  memcpy(how.ids, ids, (size_t)how.nids * sizeof *ids);
+  memcpy(how.ids, given, (size_t)how.nids * sizeof *given);
   return (ncclResult_t)hk_group_submit_init(c, &how, newcomm);
 out:
-  return (ncclResult_t)hk_group_remember(rc);
+  return (ncclResult_t)hk_group_unborn(&how, rc);
 }
 
 HK_API(ncclResult_t, ncclCommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank)) {

@@ -437,7 +437,10 @@ void hk_children_refuse(const hk_init *how) {
   hk_children_watch w = {.how = how};
   hk_event over = {0};
   char cause[HK_ERROR_TEXT], text[1400];
-  if (!how->parent) return;
+  if (!how->parent) {
+    hk_comm_excuse(how);
+    return;
+  }
   snprintf(cause, sizeof cause, "%s", hk_last_error());
   snprintf(text, sizeof text, "rank %d failed: %.1300s", how->parent->rank, cause);
   if (hk_children_turn(how) == HK_OK) {

@@ -30,8 +30,8 @@ hk_status hk_children_watch_end(hk_children_watch *w, hk_status rc);
 void hk_children_enter(hk_init *how);
 /* The child is there, or has failed. */
 void hk_children_leave(ncclComm_t parent);
-/* Instead of making the child, for which this rank lacks something: the thread's error says what. The members get it as
- * this rank's failure, and the child's number is used up here as it is there. Leaves the parent. */
+/* Instead of making the communicator, for which this rank lacks something: the thread's error says what. The others get
+ * it as this rank's failure. A child's number is used up here as it is there; leaves the parent. */
 void hk_children_refuse(const hk_init *how);
 
 /* The parent has failed, on this rank or another one of this host, and was not revoked. */

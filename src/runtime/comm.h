@@ -203,6 +203,7 @@ void hk_wire_answer_with(ncclComm_t c, hk_answer *answer, void *arg);
 typedef struct hk_init {
   ncclUniqueId *ids; /* a copy that the job owns */
   int nids;
+  int rank, nranks;  /* of the new communicator, without a parent */
   ncclComm_t parent; /* split, shrink */
   uint64_t turn;     /* number of the child among the parent's on this rank, from 1 */
   uint64_t split;    /* number of the split among the parent's, from 1, on all ranks */
@@ -213,6 +214,8 @@ typedef struct hk_init {
   bool grows;
 } hk_init;
 hk_status hk_comm_init(ncclComm_t c, const hk_init *how);
+/* A communicator without a parent: the other ranks get the thread's error as the cause why this rank does not join. */
+void hk_comm_excuse(const hk_init *how);
 /* Leaves the communicator, detaches the backend, frees. Not collective. */
 void hk_comm_destroy(ncclComm_t c);
 

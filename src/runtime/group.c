@@ -110,8 +110,8 @@ static void drop_jobs(hk_status why);
 
 hk_status hk_group_unborn(const hk_init *given, hk_status rc) {
   hk_init how = *given;
-  if (is_lack(rc) && how.parent) {
-    drop_jobs(rc); /* the group runs nothing any more, and the numbers of children follow the order of the calls */
+  if (is_lack(rc)) {
+    if (how.parent) drop_jobs(rc); /* the group ends here, and the numbers of children follow the order of the calls */
     hk_children_enter(&how);
     hk_children_refuse(&how);
   }
@@ -329,6 +329,7 @@ static void start_joined(hk_job *j) {
               "memory",
               j->comm->rank, strerror(err));
   fail_all(j);
+  if (!j->how.parent) hk_children_refuse(&j->how);
 }
 
 /* Runs the group's inits in parallel. */
@@ -350,6 +351,7 @@ static hk_status run_jobs(void) {
     if (start_detached(j)) {
       first = HK_IN_PROGRESS;
     } else {
+      if (!j->how.parent) hk_children_refuse(&j->how);
       j->next = unborn;
       unborn = j;
     }
@@ -372,8 +374,9 @@ static void drop_jobs(hk_status why) {
     hk_job *j = group.jobs;
     ncclComm_t parent = j->how.parent;
     group.jobs = j->next;
-    if (is_lack(why) && parent && parent->magic == HK_COMM_LIVE &&
-        atomic_load(&parent->health.closing) == HK_CLOSING_NO) {
+    bool waited_for = !parent ||
+                      (parent->magic == HK_COMM_LIVE && atomic_load(&parent->health.closing) == HK_CLOSING_NO);
+    if (is_lack(why) && waited_for) {
       hk_children_enter(&j->how);
       hk_children_refuse(&j->how);
     }

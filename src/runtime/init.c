@@ -179,13 +179,29 @@ static void on_event(void *arg, const hk_event *e) {
   hk_comm_hear(c, e);
 }
 
-static hk_status join_new(ncclComm_t c, const hk_init *how, const hk_bootstrap_options *o) {
+/* With NCCL_COMM_ID, its id takes the place of those that were given; it is kept in `env`. */
+static hk_status choose_ids(hk_init *how, ncclUniqueId *env) {
+  if (!hk_param_str(HK_P_COMM_ID) || how->grows) return HK_OK;
+  how->ids = env;
+  how->nids = 1;
+  return hk_bootstrap_env_id(env, how->rank);
+}
+
+static hk_status join_new(ncclComm_t c, const hk_init *given, const hk_bootstrap_options *o) {
   ncclUniqueId env;
-  if (hk_param_str(HK_P_COMM_ID) && !how->grows) {
-    hk_status rc = hk_bootstrap_env_id(&env, c->rank);
-    return rc == HK_OK ? hk_bootstrap_join(&c->bootstrap, &env, 1, o) : rc;
-  }
-  return hk_bootstrap_join(&c->bootstrap, how->ids, how->nids, o);
+  hk_init how = *given;
+  hk_status rc = choose_ids(&how, &env);
+  return rc == HK_OK ? hk_bootstrap_join(&c->bootstrap, how.ids, how.nids, o) : rc;
+}
+
+void hk_comm_excuse(const hk_init *given) {
+  ncclUniqueId env;
+  hk_init how = *given;
+  char cause[HK_ERROR_TEXT];
+  snprintf(cause, sizeof cause, "%s", hk_last_error());
+  hk_status rc = choose_ids(&how, &env);
+  hk_error_adopt(cause);
+  if (rc == HK_OK) hk_bootstrap_excuse(how.ids, how.nids, how.rank, how.nranks);
 }
 
 /* A plugin that refuses on one rank is used on none. */
@@ -269,7 +285,9 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .arg = c};
   if (c->rank == 0) hk_param_report_names(true);
   hk_children_watch_begin(&watch, c, how); /* first: members learn of a failure from here on */
-  HK_TRY(hk_service_new(&c->service, "hocket-service"), out);
+  rc = hk_service_new(&c->service, "hocket-service");
+  if (rc != HK_OK && !how->parent) hk_comm_excuse(how);
+  HK_TRY(rc, out);
   o.service = c->service;
   if (how->parent && how->grows)
     HK_TRY(hk_children_grow(c, how, &o), out);

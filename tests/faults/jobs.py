@@ -55,7 +55,7 @@ def environment(cell, rank):
         env.update(HOCKET_WATCHDOG="2", HOCKET_WATCHDOG_ABORT="1")
     if fault in ("missing", "skip", "extra", "nranks", "duplicate", "job"):
         env.update(HOCKET_BOOTSTRAP_TIMEOUT="3")
-    if fault in ("enomem", "emfile") and cell.operation.name == "init":
+    if fault == "emfile" and cell.operation.name == "init":
         env.update(HOCKET_BOOTSTRAP_TIMEOUT="3")
     if fault == "logs":
         env.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/dev/full")

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank that fails before it has met the others: they get its cause from the root at once, not after their deadline.
+ * check: notsan */
+#include "../../src/base/addr.h"
+#include "../support/boot_ranks.h"
+
+enum { RANKS = 4, FAILING = 2, SLOW_S = 30 /* less than HOCKET_BOOTSTRAP_TIMEOUT */ };
+
+static struct board {
+  ncclUniqueId ids[2];
+  int nids;
+  _Atomic(int) joining;
+  hk_status status[RANKS];
+  char text[RANKS][2048];
+} * shared;
+
+static void setup(void) { shared = shared_memory(sizeof *shared); }
+
+static void join(rank_state *r) {
+  atomic_fetch_add(&shared->joining, 1);
+  shared->status[r->rank] = join_rank(r);
+  snprintf(shared->text[r->rank], sizeof shared->text[0], "%s", hk_last_error());
+  leave_rank(r);
+}
+
+static void give_up(void) {
+  (void)HK_FAIL(HK_ERR_SYSTEM, "out of memory for a test");
+  hk_bootstrap_excuse(shared->ids, shared->nids, FAILING, RANKS);
+  ck_assert_str_eq(hk_last_error(), "out of memory for a test");
+}
+
+static void join_or_fail(rank_state *r) {
+  if (r->rank == FAILING)
+    give_up();
+  else
+    join(r);
+}
+
+/* With a job: by NCCL_COMM_ID. */
+typedef struct part {
+  int rank;
+  const char *job;
+} part;
+
+static int process_rank(void *arg) {
+  const part *p = arg;
+  rank_state r = {.rank = p->rank, .nranks = RANKS, .nids = shared->nids, .ids = shared->ids};
+  set_param("HOCKET_JOB", p->job);
+  if (p->job && hk_bootstrap_env_id(&shared->ids[0], p->rank) != HK_OK) return 1;
+  join_or_fail(&r);
+  return 0;
+}
+
+static pid_t start(int rank, const char *job) {
+  part p = {rank, job};
+  return start_process(process_rank, &p);
+}
+
+static void check_text(int rank) {
+  ck_assert_int_eq(shared->status[rank], HK_ERR_REMOTE);
+  ck_assert_str_eq(shared->text[rank], "rank 2 of 4 failed: out of memory for a test");
+}
+
+static void check_texts(uint64_t begin) {
+  for (int i = 0; i < RANKS; i++)
+    if (i != FAILING) check_text(i);
+  ck_assert_uint_lt(hk_now_ns() - begin, SLOW_S * 1000000000ull);
+}
+
+/* The rank fails before the others come, or afterwards; there is one root, or there are two. */
+START_TEST(between_processes) {
+  pid_t pids[RANKS];
+  uint64_t begin = hk_now_ns();
+  shared->nids = 1 + _i / 2;
+  for (int i = 0; i < shared->nids; i++) hold_id(&shared->ids[i]);
+  for (int k = 0; k < RANKS; k++) {
+    int rank = (FAILING + _i % 2 + k) % RANKS;
+    pids[rank] = start(rank, NULL);
+    if (rank == FAILING) ck_assert_int_eq(end_process(pids[rank]), 0);
+  }
+  for (int i = 0; i < RANKS; i++)
+    if (i != FAILING) ck_assert_int_eq(end_process(pids[i]), 0);
+  check_texts(begin);
+}
+END_TEST
+
+/* The root is in the process of all ranks, which leaves nothing behind. */
+START_TEST(in_one_process) {
+  int fds = open_fds();
+  uint64_t begin = hk_now_ns();
+  shared->nids = 1;
+  ck_assert_int_eq(hk_bootstrap_new_id(&shared->ids[0]), HK_OK);
+  free(run_threads(RANKS, shared->ids, 1, join_or_fail, NULL));
+  check_texts(begin);
+  ck_assert(settles_at(open_fds, fds));
+}
+END_TEST
+
+/* No process holds the root: the failing rank does not wait for long. */
+START_TEST(no_root) {
+  uint64_t begin = hk_now_ns();
+  pid_t root = hold_id(&shared->ids[0]);
+  shared->nids = 1;
+  kill(root, SIGKILL);
+  end_process(root);
+  give_up();
+  ck_assert_uint_lt(hk_now_ns() - begin, SLOW_S * 1000000000ull);
+}
+END_TEST
+
+/* A failure in another job with the same NCCL_COMM_ID concerns no rank of this one. */
+START_TEST(another_job) {
+  char text[64];
+  hk_addr a = {.v4 = {.sin_family = AF_INET}};
+  int fd;
+  ck_assert_int_eq(hk_listen(&a, 1, &fd), HK_OK);
+  close(fd); /* a free port */
+  snprintf(text, sizeof text, "127.0.0.1:%u", hk_addr_port(&a));
+  set_param("NCCL_COMM_ID", text);
+  shared->nids = 1;
+  pid_t waits = start(0, "one");
+  ck_assert(await_count(&shared->joining, 1));
+  ck_assert_int_eq(end_process(start(FAILING, "two")), 0);
+  ck_assert_int_eq(waitpid(waits, NULL, WNOHANG), 0);
+  ck_assert_int_eq(end_process(start(FAILING, "one")), 0);
+  ck_assert_int_eq(end_process(waits), 0);
+  check_text(0);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("excuse");
+  tcase_add_checked_fixture(t, setup, NULL);
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, between_processes, 0, 4);
+  tcase_add_test(t, in_one_process);
+  tcase_add_test(t, no_root);
+  tcase_add_test(t, another_job);
+  return suite_run_one("excuse", t);
+}
