@@ -320,7 +320,7 @@ check-frameworks: ## PyTorch, CuPy and nccl4py from the package index with Hocke
 check-allocations: ## refuses each request of memory and for a descriptor in init, split, shrink, first operations: about 10 minutes
 	@scripts/deps.sh check
 	@$(MAKE) $(JOBS) --no-print-directory lib $(FAULT_BIN)
-	@HK_BUILD=$(BUILD) tests/faults/sweep.py --most 250
+	@HK_BUILD=$(BUILD) tests/faults/sweep.py --most 250 --jobs 8
 
 FUZZ_SECONDS ?= 60
 fuzz: ## every fuzz test for FUZZ_SECONDS (60) under ASan and UBSan

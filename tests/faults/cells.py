@@ -48,6 +48,7 @@ class Cell:
     seconds: float
     reason: str = ""  # why it is not applicable, or why it is expected to be unlike its fault's row
     short: bool = False
+    rank: int = 1  # that has the fault
     at: int = 0  # of enomem and emfile: the number of the request that is refused; 0: all
 
     @property
@@ -60,7 +61,7 @@ class Cell:
 
     @property
     def victim(self):
-        return 0 if self.fault.name == "kill_root" else 1
+        return 0 if self.fault.name == "kill_root" else self.rank
 
 
 FAULTS = [Fault(*r) for r in rows("faults.def", "FAULT")]

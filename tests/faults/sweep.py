@@ -3,9 +3,10 @@
 """Refuses one request of memory, or for a descriptor, at a time: the first, the second, ... until an operation makes no more.
 The rank may go on without it, or fail; then all ranks report that.  Nothing hangs, and nothing is left.
 
-  sweep.py [--only TEXT] [--from N] [--most N] [--jobs N]
+  sweep.py [--only TEXT] [--rank N] [--from N] [--most N] [--jobs N]
 
---only takes sweeps whose name (fault-operation-transport) contains one of the words of the text.  Exit code 0: all hold."""
+--only takes sweeps whose name (fault-operation-transport) contains one of the words of the text.  --rank 0 refuses requests of
+the rank that has made the unique id.  Exit code 0: all hold."""
 import argparse
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +46,7 @@ def sweep(cell, o, pool):
     bad, at = 0, o.first
     while at < o.first + o.most:
         numbers = range(at, min(at + o.jobs, o.first + o.most))
-        results = list(pool.map(run, [replace(cell, at=n) for n in numbers]))
+        results = list(pool.map(run, [replace(cell, at=n, rank=o.rank) for n in numbers]))
         for n, (complaints, hit) in zip(numbers, results):
             for complaint in complaints:
                 print(f"FAIL  {cell.name}, request {n}: {complaint}", flush=True)
@@ -60,6 +61,7 @@ def sweep(cell, o, pool):
 def main():
     p = argparse.ArgumentParser(description="Refuses one request at a time.")
     p.add_argument("--only", default="", help="sweeps whose name contains one of these words")
+    p.add_argument("--rank", type=int, default=1, help="the rank whose requests are refused")
     p.add_argument("--from", type=int, default=1, dest="first", help="the first request that is refused")
     p.add_argument("--most", type=int, default=1000, help="requests tried in a sweep")
     p.add_argument("--jobs", type=int, default=4, help="cells at a time")
