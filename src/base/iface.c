@@ -92,7 +92,7 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
   if (exact) names++;
   bool chosen = *names && !exclude;
   ranked *r = calloc((size_t)(n > 0 ? n : 1), sizeof(*r));
-  if (!r) return 0;
+  if (!r) return -1;
   int kept = 0;
   const char *routed_name = NULL; /* the interface by which the route leaves: its other addresses are as good */
   for (int i = 0; i < n && w->local; i++)
@@ -276,6 +276,10 @@ hk_status hk_ifaces(hk_iface *out, int *n, const hk_addr *toward) {
   char names[256];
   list_names(all, count, names, sizeof(names));
   int left = hk_iface_order(all, count, &wish);
+  if (left < 0) {
+    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory choosing an interface");
+    goto out;
+  }
   if (left == 0 && count == 0) {
     rc = HK_FAIL(HK_ERR_SYSTEM,
                  "no network interface of this host is up, not even loopback: ranks meet over one, also on "

@@ -10,7 +10,8 @@ typedef struct hk_iface_wish {
   const hk_addr *local; /* the local address from which the route to the destination leaves, or NULL */
 } hk_iface_wish;
 
-/* Removes from list[0..n) what the settings exclude, sorts the rest, best first, and returns how many are left. */
+/* Removes from list[0..n) what the settings exclude, sorts the rest, best first, and returns how many are left; -1
+ * without memory. */
 int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *wish);
 /* Are both addresses in the network of `prefix` bits?  Link-local addresses match by network only. */
 bool hk_addr_same_net(const hk_addr *a, const hk_addr *b, unsigned prefix);

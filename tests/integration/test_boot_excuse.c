@@ -36,10 +36,10 @@ static void join_or_fail(rank_state *r) {
     join(r);
 }
 
-/* With a job: by NCCL_COMM_ID. */
+/* With a job: by NCCL_COMM_ID. With an interface: the rank's NCCL_SOCKET_IFNAME. */
 typedef struct part {
   int rank;
-  const char *job;
+  const char *job, *interface;
 } part;
 
 static int process_rank(void *arg) {
@@ -47,12 +47,13 @@ static int process_rank(void *arg) {
   rank_state r = {.rank = p->rank, .nranks = RANKS, .nids = shared->nids, .ids = shared->ids};
   set_param("HOCKET_JOB", p->job);
   if (p->job && hk_bootstrap_env_id(&shared->ids[0], p->rank) != HK_OK) return 1;
-  join_or_fail(&r);
+  set_param("NCCL_SOCKET_IFNAME", p->interface);
+  p->interface ? join(&r) : join_or_fail(&r);
   return 0;
 }
 
 static pid_t start(int rank, const char *job) {
-  part p = {rank, job};
+  part p = {.rank = rank, .job = job};
   return start_process(process_rank, &p);
 }
 
@@ -96,6 +97,22 @@ START_TEST(in_one_process) {
 }
 END_TEST
 
+/* A setting that is wrong on one host fails all ranks at once. */
+START_TEST(no_such_interface) {
+  part p = {.rank = FAILING, .interface = "=none0"};
+  shared->nids = 1;
+  hold_id(&shared->ids[0]);
+  pid_t waits = start(0, NULL);
+  ck_assert(await_count(&shared->joining, 1));
+  ck_assert_int_eq(end_process(start_process(process_rank, &p)), 0);
+  ck_assert_int_eq(end_process(waits), 0);
+  ck_assert_int_eq(shared->status[FAILING], HK_ERR_USAGE);
+  ck_assert_int_eq(shared->status[0], HK_ERR_REMOTE);
+  ck_assert_ptr_ne(strstr(shared->text[0], "rank 2 of 4 failed: no network interface is left by NCCL_SOCKET_IFNAME"),
+                   NULL);
+}
+END_TEST
+
 /* No process holds the root: the failing rank does not wait for long. */
 START_TEST(no_root) {
   uint64_t begin = hk_now_ns();
@@ -134,6 +151,7 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, between_processes, 0, 4);
   tcase_add_test(t, in_one_process);
+  tcase_add_test(t, no_such_interface);
   tcase_add_test(t, no_root);
   tcase_add_test(t, another_job);
   return suite_run_one("excuse", t);
