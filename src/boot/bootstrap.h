@@ -18,12 +18,12 @@
 #define HK_BOOT_BOOTSTRAP_H
 #include <nccl.h> /* ncclUniqueId */
 #include <stdbool.h>
-#include "../base/addr.h"
-#include "../base/service.h"
 #include "../base/wait.h"
 #include "activity.h"
 #include "event.h"
 
+union hk_addr;     /* base/addr.h */
+struct hk_service; /* base/service.h */
 typedef struct hk_bootstrap hk_bootstrap;
 
 /* Makes an id and starts its root in this process. The root needs no call: it ends when every rank has its answer,
@@ -36,7 +36,7 @@ typedef struct hk_bootstrap_options {
   int rank, nranks;
   const char *name;        /* of the communicator, for reports; NULL or empty: it has none.  Outlives the bootstrap */
   const hk_wait_env *wait; /* for the blocking calls below; outlives the bootstrap */
-  hk_service *service;
+  struct hk_service *service;
   /* Runs on the service thread, once for each kind of event and rank that it is about (verdicts: for each rank that
    * reports one; lost links: for each that takes precedence over those before). The event is also passed on to the
    * neighbours. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h> /* strncasecmp */
+#include "algorithm.h"
 #include "select.h"
 
 /* NCCL's names; `ours` NULL: nothing here is like it. */

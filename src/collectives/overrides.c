@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h> /* access */
 #include "../base/param.h"
+#include "rules.h"
 
 const char *const hk_agreement_names[HK_AGREE_COUNT] = {
     [HK_AGREE_ALGO] = "NCCL_ALGO",

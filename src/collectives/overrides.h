@@ -3,8 +3,9 @@
  * and the simulator. */
 #ifndef HK_COLLECTIVES_OVERRIDES_H
 #define HK_COLLECTIVES_OVERRIDES_H
+#include "../topo/paths.h"
 #include "machine.h"
-#include "rules.h"
+#include "select.h"
 
 /* Settings that must be equal on all ranks, because otherwise they could decide differently. */
 typedef enum hk_agreement {
@@ -24,14 +25,14 @@ extern const char *const hk_agreement_names[HK_AGREE_COUNT]; /* the variable tha
 
 typedef struct hk_overrides {
   hk_wish wish;
-  hk_rules *rules;     /* that the wish points to; NULL: none */
-  hk_path_rules paths; /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
+  struct hk_rules *rules; /* that the wish points to; NULL: none */
+  hk_path_rules paths;    /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
   /* NCCL_NET_GDR_LEVEL: data of a GPU and a NIC that are further apart goes through host memory */
   hk_path_class gdr_level;
   int cross_nic; /* NCCL_CROSS_NIC: 0, 1, 2 (if it is better) */
   const char *graph_file, *graph_dump_file;
   hk_constants constants;
-  hk_rules *choices;                  /* measured, for the cases that the model gets wrong; NULL: none */
+  struct hk_rules *choices;           /* measured, for the cases that the model gets wrong; NULL: none */
   bool tuned;                         /* the constants were measured */
   uint64_t agreement[HK_AGREE_COUNT]; /* hashes of the settings */
 } hk_overrides;

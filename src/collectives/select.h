@@ -5,7 +5,10 @@
  */
 #ifndef HK_COLLECTIVES_SELECT_H
 #define HK_COLLECTIVES_SELECT_H
-#include "algorithm.h"
+#include "../program/program.h"
+#include "machine.h"
+
+struct hk_algorithm; /* algorithm.h */
 
 enum { HK_ALGORITHM_LIMIT = 32, HK_ALTERNATIVES = HK_ALGORITHM_LIMIT * HK_PROTO_COUNT };
 
@@ -33,7 +36,7 @@ hk_status hk_wish_parse(hk_wish *w, const char *algo, const char *proto);
 bool hk_wish_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes);
 
 typedef struct hk_decision {
-  const hk_algorithm *algorithm;
+  const struct hk_algorithm *algorithm;
   hk_protocol protocol;
   int channels;
   double us;        /* the model's price */
@@ -42,12 +45,12 @@ typedef struct hk_decision {
   const char *note; /* NULL, or why it is not simply the cheapest: a static text ("as the tuning file says") */
 } hk_decision;
 /* Returns true if the algorithm may run with batch_invariant. */
-bool hk_select_invariant(const hk_algorithm *a, hk_coll coll);
+bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
 /* Makes a decision. `wish` may be NULL; if it leaves nothing, it is dropped, and the note says so. */
 void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, hk_decision *out);
 
 /* Prices one algorithm and protocol. Returns false if it cannot run or is excluded. */
-bool hk_select_one(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, const hk_algorithm *a,
+bool hk_select_one(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, const struct hk_algorithm *a,
                    hk_protocol p, hk_decision *out);
 
 typedef struct hk_alternative {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h> /* strncasecmp */
+#include "algorithm.h"
 #include "select.h"
 
 /* NCCL's algorithms that have no counterpart here.  Jobs name them in lists that are meant for several machines. */

@@ -4,9 +4,14 @@
 #include "../base/thread.h"
 #include "../collectives/machine.h"
 #include "../collectives/select.h"
+#include "../kernels/cuda/work.h"
+#include "../runtime/call.h"
 #include "../runtime/group.h"
 #include "../topo/join.h"
+#include "../transport/cuda/multicast.h"
 #include "gpu.h"
+#include "view.h"
+#include "world.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
 
@@ -57,7 +62,7 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 /* What does not fit a slot's lines would go as with Simple. */
 static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, const hk_program *p, size_t bytes) {
   size_t lines = bytes;
-  if (hk_program_in_switch(p)) bytes = lines = hk_gpu_of(c)->world->multicast.slot_bytes;
+  if (hk_program_in_switch(p)) bytes = lines = hk_gpu_of(c)->world->multicast->slot_bytes;
   if (d->protocol == HK_PROTO_LL) lines = HK_GPU_LL_MAX;
   if (d->protocol == HK_PROTO_LL128) lines = HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES);
   return bytes < lines ? bytes : lines;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library's kernels, loaded once on a device for all communicators of the process. */
+#include "code.h"
 #include <stdlib.h>
-#include "../base/log.h"
+#include "../kernels/cuda/work.h"
 #include "../kernels/gpu_image.h"
 #include "gpu.h"
 

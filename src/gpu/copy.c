@@ -11,8 +11,11 @@
  * set back. */
 #include <stdlib.h>
 #include "../base/log.h"
-#include "../boot/bootstrap.h"
+#include "../runtime/call.h"
+#include "../transport/cuda/share.h"
 #include "set.h"
+#include "view.h"
+#include "world.h"
 
 enum { WORD_BYTES = 64 };
 static size_t word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
@@ -32,8 +35,8 @@ static bool open_words(ncclComm_t c, const words *all) {
   for (int r = 0; r < c->nranks; r++) {
     if (!all[r].at) return false;
     g->words_at[r] = (char *)(uintptr_t)all[r].at; /* right for ranks of this process */
-    if (c->peers[r].process == c->peers[c->rank].process) continue;
-    if (hk_share_host_open(&g->links, r, all[r].region, &g->words[r]) != HK_OK) return false;
+    if (!hk_gpu_is_remote(c, r)) continue;
+    if (hk_share_host_open(g->links, r, all[r].region, &g->words[r]) != HK_OK) return false;
     g->words_at[r] = g->words[r].memory.base;
   }
   return true;
@@ -54,9 +57,9 @@ static hk_status make_words(ncclComm_t c) {
   hk_shared *mine = &g->world->words[c->rank]; /* others of this process may write to it when this rank has left */
   if (hk_share_host_make(g->device, word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
     all[c->rank].at = (uintptr_t)mine->memory.base;
-  HK_TRY(hk_bootstrap_allgather(c->bootstrap, all, sizeof *all), out);
+  HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
   fine[c->rank] = open_words(c, all);
-  HK_TRY(hk_bootstrap_allgather(c->bootstrap, fine, sizeof *fine), out);
+  HK_TRY(hk_gpu_exchange(c, fine, sizeof *fine), out);
   for (int r = 0; r < c->nranks; r++) g->copies = g->copies && fine[r];
   if (!g->copies)
     HK_INFO(HK_SUB_INIT, "rank %d: no copy engines: some process has no pinned memory that others can open", c->rank);
@@ -68,15 +71,13 @@ out:
 
 hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   hk_gpu *g = hk_gpu_of(c);
-  bool far = false; /* on all ranks, or on none */
-  for (int r = 0; r < c->nranks; r++) far = far || g->routes[r].can & HK_DEVICE_PUMPED;
   const char *why = c->nranks == 1 ? "there is one rank"
                     : !all
                         ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
-                    : !alone             ? "ranks share a GPU"
-                    : g->staged || far   ? "some GPUs do not reach each other's memory"
-                    : g->links.processes ? hk_wire_no_files(c)
-                                         : NULL;
+                    : !alone                 ? "ranks share a GPU"
+                    : g->staged || g->pumped ? "some GPUs do not reach each other's memory"
+                    : hk_gpu_processes(c)    ? hk_wire_no_files(c)
+                                             : NULL;
   g->copies = asked && !why;
   if (asked)
     HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links of a GPU: each end as the kernels see it (kernels/cuda/work.h), in memory that the device links of the pair
  * give (transport/device_links.h). */
+#include "ends.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
+#include "../transport/cuda/share.h"
+#include "../transport/device_links.h"
 #include "gpu.h"
 #include "proxy.h"
+#include "world.h"
 
 /* The layout of a link's memory: words, the receiver's counter, LL lines, LL128 lines, then data.  With
  * HK_DEVICE_CREDITS the sender's head and counter are in it, too. */
@@ -24,7 +27,7 @@ static size_t link_bytes(const hk_transport_env *e, unsigned can) {
 }
 
 size_t hk_gpu_link_counters(void) { return LINES_AT; }
-size_t hk_gpu_link_zeros(ncclComm_t c, int peer) { return data_at(&c->wiring.env, hk_gpu_of(c)->routes[peer].can); }
+size_t hk_gpu_link_zeros(ncclComm_t c, int peer) { return data_at(hk_wire_env(c), hk_gpu_of(c)->routes[peer].can); }
 
 /* ---- between ranks of one process ---- */
 
@@ -33,7 +36,7 @@ static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_
   hk_gpu_fifo *f = calloc(1, sizeof *f);
   if (!f) return HK_FAIL_ERRNO("no memory for a link");
   *f = (hk_gpu_fifo){.from = (uint16_t)from, .to = (uint16_t)to, .channel = (uint16_t)channel};
-  const hk_transport_env *e = &c->wiring.env;
+  const hk_transport_env *e = hk_wire_env(c);
   const hk_gpu_route *route = &hk_gpu_of(c)->routes[from == c->rank ? to : from];
   hk_status rc = route->by->alloc(w->devices[to], link_bytes(e, route->can), data_at(e, route->can), &f->data);
   if (rc != HK_OK) {
@@ -70,7 +73,7 @@ static hk_gpu_end *find_end(ncclComm_t c, int peer, bool sends, unsigned channel
 /* Takes over `shared`, if it is not NULL. */
 static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, void *base, const hk_shared *shared,
                          hk_gpu_end **out) {
-  const hk_transport_env *e = &c->wiring.env;
+  const hk_transport_env *e = hk_wire_env(c);
   hk_gpu_end **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
   const unsigned can = hk_gpu_of(c)->routes[peer].can;
@@ -116,8 +119,9 @@ static hk_status make_page(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   if (g->page.base) return HK_OK;
   HK_TRY(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->page), out);
-  c->wiring.env.gpu_page = (void *)(((uintptr_t)g->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
-  c->wiring.env.gpu_queue = g->queue;
+  hk_wire_env(c)->gpu_page =
+      (void *)(((uintptr_t)g->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
+  hk_wire_env(c)->gpu_queue = g->queue;
 out:
   return rc;
 }
@@ -126,7 +130,7 @@ static hk_status open_pumped(ncclComm_t c, const hk_link_key *key, hk_gpu_link *
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_proxy *p = g->proxy;
-  const hk_gpu_proxy_env e = {.env = &c->wiring.env,
+  const hk_gpu_proxy_env e = {.env = hk_wire_env(c),
                               .device = g->device,
                               .queue = g->queue,
                               .sends_direct = g->sends_direct,
@@ -138,7 +142,7 @@ static hk_status open_pumped(ncclComm_t c, const hk_link_key *key, hk_gpu_link *
   HK_TRY(make_page(c), out);
   if (!p) HK_TRY(hk_gpu_proxy_new(&e, &p), out);
   g->proxy = p;
-  rc = hk_gpu_proxy_add(p, c->wiring.states[c->wiring.via[key->peer]], key, link);
+  rc = hk_gpu_proxy_add(p, hk_wire_state(c, key->peer), key, link);
 out:
   return rc;
 }
@@ -153,7 +157,7 @@ void hk_gpu_proxy_stop(ncclComm_t c) {
 
 static hk_status add_pumped_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
   hk_status rc = HK_OK;
-  const hk_transport_env *e = &c->wiring.env;
+  const hk_transport_env *e = hk_wire_env(c);
   hk_gpu_end **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
   hk_link_key key = {.peer = (uint16_t)peer, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)channel};
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
@@ -178,16 +182,16 @@ undo:
 static hk_status add_shared_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
-  const hk_transport_env *e = &c->wiring.env;
+  const hk_transport_env *e = hk_wire_env(c);
   const hk_gpu_route *route = &g->routes[peer];
   hk_shared shared = {.region = 0};
   hk_share_offer offer = {.region = 0};
   if (sends) {
-    HK_TRY(hk_share_receive(&g->links, peer, channel, &offer), undo);
-    HK_TRY(route->by->open(&g->links, peer, &offer, &shared), undo);
+    HK_TRY(hk_share_receive(g->links, peer, channel, &offer), undo);
+    HK_TRY(route->by->open(g->links, peer, &offer, &shared), undo);
   } else {
-    HK_TRY(route->by->make(&g->links, link_bytes(e, route->can), data_at(e, route->can), &shared, &offer), undo);
-    HK_TRY(hk_share_send(&g->links, peer, channel, &offer), undo);
+    HK_TRY(route->by->make(g->links, link_bytes(e, route->can), data_at(e, route->can), &shared, &offer), undo);
+    HK_TRY(hk_share_send(g->links, peer, channel, &offer), undo);
   }
   HK_TRY(add_end(c, peer, sends, channel, shared.memory.base, &shared, out), undo);
   return HK_OK;

@@ -7,12 +7,19 @@
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../kernels/cuda/work.h"
 #include "../kernels/gpu_image.h"
 #include "../runtime/mismatch.h"
 #include "../runtime/selection.h"
 #include "../runtime/watch.h"
 #include "../topo/topo.h"
+#include "../transport/cuda/multicast.h"
+#include "../transport/device_links.h"
+#include "../transport/transport.h"
+#include "code.h"
 #include "proxy.h"
+#include "view.h"
+#include "world.h"
 
 int hk_gpu_count(void) {
   int devices;
@@ -29,19 +36,24 @@ int hk_gpu_count(void) {
 
 int hk_gpu_choose(void) { return hk_gpu_count() > 0 ? hk_cuda_current() : -1; }
 
+bool hk_gpu_is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
+
+bool hk_gpu_processes(ncclComm_t c) { return hk_gpu_of(c)->links->processes; }
+
 /* ---- beginning and end ---- */
 
 static hk_status file_of(void *arg, int peer, uint64_t region, int *fd, size_t *bytes) {
   return hk_wire_file(arg, peer, region, fd, bytes);
 }
-static hk_status exchange(void *arg, void *rows, size_t row_bytes) {
-  return hk_bootstrap_allgather(((ncclComm_t)arg)->bootstrap, rows, row_bytes);
+hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes) {
+  return hk_bootstrap_allgather(((ncclComm_t)c)->bootstrap, rows, row_bytes);
 }
 
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   hk_status rc = HK_OK;
-  hk_gpu *g = calloc(1, sizeof *g);
+  hk_gpu *g = calloc(1, sizeof *g + sizeof *g->links);
   if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
+  g->links = (hk_device_env *)(g + 1);
   pthread_mutex_init(&g->lock, NULL);
   pthread_mutex_init(&g->imports_lock, NULL);
   c->backend_state = g;
@@ -54,24 +66,24 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
   if (atomic_load(&c->health.failure)) *c->health.stop_kernels = 1;
   pthread_mutex_unlock(&c->health.lock);
-  g->links = (hk_device_env){.env = &c->wiring.env,
-                             .device = g->device,
-                             .by_file = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0,
-                             .file = file_of,
-                             .exchange = exchange,
-                             .arg = c};
+  *g->links = (hk_device_env){.env = hk_wire_env(c),
+                              .device = g->device,
+                              .by_file = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0,
+                              .file = file_of,
+                              .exchange = hk_gpu_exchange,
+                              .arg = c};
   HK_TRY(hk_gpu_world_join(c), out);
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
   fact->sm = (uint64_t)l->sm;
   if (!hk_bus_id_parse(l->bus_id, &fact->bus)) fact->bus = UINT64_MAX;
-  fact->by_fd = g->links.by_file;
+  fact->by_fd = g->links->by_file;
   const bool no_ctas = (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0;
   fact->copies = no_ctas && l->stream_words &&
                  g->device->ops->word_check(g->device, g->world->credits[c->rank].base, g->queue) == HK_OK;
   fact->multicast = l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0 &&
                     !(c->options.nvls_mode & ncclNvlsHostModeDisableTransport);
-  c->wiring.env.gpu = g->device;
+  hk_wire_env(c)->gpu = g->device;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
 out:
   return rc;
@@ -133,7 +145,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
     if (f->blocks < room.resident) room.resident = f->blocks;
     if (f->sm < room.sm) room.sm = f->sm;
     copies = copies && f->copies;
-    hosts = hosts || c->peers[r].host != c->peers[0].host;
+    hosts = hosts || !hk_wire_near(c, r);
     here += c->peers[r].process == c->peers[c->rank].process && f->id == fact_of(facts, stride, c->rank)->id;
   }
   hk_gpu_check_queues(here, c->device);
@@ -151,6 +163,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   /* A send or receive over the network may use more links than the blocks would ask for, but no more than there are. */
   g->net_parts = c->options.net_channels ? (unsigned)c->options.net_channels : g->parts;
   if (g->net_parts > HK_GPU_P2P_CHANNELS) g->net_parts = HK_GPU_P2P_CHANNELS;
+  g->part_bytes = 4 * (size_t)hk_param_int(HK_P_SLOT_BYTES);
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
   HK_TRY(hk_gpu_topology(c, facts, stride), out);
   g->sends_direct = sends_direct(c);
@@ -245,7 +258,7 @@ void hk_gpu_detach(ncclComm_t c) {
     return;
   }
   hk_gpu_parked_free(g);
-  if (g->in_switch) hk_multicast_leave(&g->world->multicast);
+  if (g->in_switch) hk_multicast_leave(g->world->multicast);
   if (g->device) {
     hk_gpu_ends_free(c);
     hk_gpu_copy_end(c);

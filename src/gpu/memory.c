@@ -2,8 +2,8 @@
 /* GPU memory of ncclMemAlloc. */
 #include <pthread.h>
 #include <stdlib.h>
-#include "../base/log.h"
 #include "gpu.h"
+#include "view.h"
 
 typedef struct allocation {
   hk_memory memory;

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums in the switch (NVLS): the links of the algorithm nvls in multicast memory (transport/cuda/multicast.h), and for
  * which communicators, types and operators there are any. */
+#include "../transport/cuda/multicast.h"
 #include <stdio.h>
 #include "../base/log.h"
+#include "../kernels/cuda/work.h"
+#include "../runtime/call.h"
+#include "../transport/device_links.h"
 #include "gpu.h"
+#include "world.h"
 
 enum { LINE = HK_MULTICAST_LINE };
 _Static_assert(HK_MULTICAST_LINE == 8 * HK_GPU_HEAD_STRIDE && HK_MULTICAST_WORD == 8 * HK_GPU_WORD_STRIDE,
                "the kernels step by these");
 
 hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first) {
-  const hk_multicast *m = &hk_gpu_of(c)->world->multicast;
+  const hk_multicast *m = hk_gpu_of(c)->world->multicast;
   const size_t n = (size_t)c->nranks, me = (size_t)c->rank, peer = need->peer;
   const hk_multicast_layout l = hk_multicast_layout_of(m, c->nranks);
   const size_t data = m->channels * l.given + channel * (l.end - l.given) - l.given;
@@ -75,13 +80,13 @@ static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, 
   for (int r = 0; r < c->nranks && !why[0]; r++) {
     if (!fact_of(facts, stride, r)->multicast)
       snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE is 0", r);
-    else if (c->peers[r].host != c->peers[0].host)
+    else if (!hk_wire_near(c, r))
       snprintf(why, bytes, "rank %d is on another host than rank 0", r);
     for (int k = 0; k < r && !why[0]; k++)
       if (fact_of(facts, stride, k)->id == fact_of(facts, stride, r)->id)
         snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
   }
-  if (!why[0] && hk_gpu_of(c)->links.processes && !hk_gpu_of(c)->links.by_file)
+  if (!why[0] && hk_gpu_of(c)->links->processes && !hk_gpu_of(c)->links->by_file)
     snprintf(why, bytes, "processes cannot pass each other file descriptors of GPU memory");
 }
 
@@ -96,7 +101,7 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
     HK_INFO(HK_SUB_NVLS, "rank %d: no sums in the switch: %s", c->rank, why);
     return HK_OK;
   }
-  HK_TRY(hk_multicast_join(&g->links, &g->world->multicast, g->blocks, &all), out);
+  HK_TRY(hk_multicast_join(g->links, g->world->multicast, g->blocks, &all), out);
   g->in_switch = all;
 out:
   return rc;

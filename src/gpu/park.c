@@ -11,8 +11,11 @@
 #include "../base/log.h"
 #include "../boot/bootstrap.h"
 #include "../device/host.h"
-#include "../runtime/choose.h"
-#include "gpu.h"
+#include "../runtime/plans.h"
+#include "../transport/cuda/multicast.h"
+#include "../transport/device_links.h"
+#include "ends.h"
+#include "world.h"
 
 /* Memory that a communicator gives back. */
 typedef struct hk_gpu_parked {
@@ -62,7 +65,7 @@ static void visit_all(ncclComm_t c, visitor *v) {
   v->stays += g->page.bytes + g->ends_on_device.bytes;
   for (const hk_plan *p = c->plans->all; p; p = p->next)
     if (p->device) v->stays += ((const hk_gpu_plan *)p->device)->memory.bytes;
-  if (g->in_switch) v->stays += w->multicast.own[c->rank].bytes;
+  if (g->in_switch) v->stays += w->multicast->own[c->rank].bytes;
 }
 
 void hk_gpu_memory_held(ncclComm_t c, uint64_t *may, uint64_t *stays) {
@@ -130,9 +133,9 @@ static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
   HK_TRY(ops->unpark(g->device, p->memory, NULL, p->zeroed, g->queue), out);
   if (p->keep) HK_TRY(ops->copy(g->device, p->memory->base, p->copy, p->keep, g->queue), out);
   if (!p->end) goto out;
-  HK_TRY(hk_share_offer_memory(&g->links, p->memory, true, &offer), out);
+  HK_TRY(hk_share_offer_memory(g->links, p->memory, true, &offer), out);
   p->end->shared.region = offer.region;
-  rc = hk_share_send(&g->links, (int)p->end->link.peer, p->end->channel, &offer);
+  rc = hk_share_send(g->links, (int)p->end->link.peer, p->end->channel, &offer);
 out:
   return rc;
 }
@@ -143,14 +146,14 @@ static hk_status open_again(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_share_offer *credits = calloc((size_t)c->nranks, sizeof *credits), offer;
   if (!credits) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
-  HK_TRY(hk_share_offer_memory(&g->links, &g->world->credits[c->rank], false, &credits[c->rank]), out);
-  HK_TRY(hk_bootstrap_allgather(c->bootstrap, credits, sizeof *credits), out);
+  HK_TRY(hk_share_offer_memory(g->links, &g->world->credits[c->rank], false, &credits[c->rank]), out);
+  HK_TRY(hk_gpu_exchange(c, credits, sizeof *credits), out);
   for (size_t i = 0; i < g->nparked; i++) {
     const hk_gpu_parked *p = &g->parked[i];
     if (p->peer < 0) continue;
     offer = credits[p->peer];
-    if (p->end) HK_TRY(hk_share_receive(&g->links, p->peer, p->end->channel, &offer), out);
-    HK_TRY(hk_share_reopen(&g->links, p->peer, &offer, p->memory), out);
+    if (p->end) HK_TRY(hk_share_receive(g->links, p->peer, p->end->channel, &offer), out);
+    HK_TRY(hk_share_reopen(g->links, p->peer, &offer, p->memory), out);
   }
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out); /* all have opened the credits */
 out:
@@ -165,7 +168,7 @@ hk_status hk_gpu_resume(ncclComm_t c) {
   for (size_t i = 0; i < g->nparked; i++)
     if (g->parked[i].peer < 0) HK_TRY(get_again(c, &g->parked[i]), out);
   HK_TRY(g->device->ops->wait(g->device, g->queue), out);
-  if (g->links.processes && g->links.by_file) HK_TRY(open_again(c), out);
+  if (g->links->processes && g->links->by_file) HK_TRY(open_again(c), out);
   hk_gpu_parked_free(g);
 out:
   return rc;

@@ -2,10 +2,16 @@
 /* Plans in device memory, and the arguments of a kernel for a call. */
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "../collectives/algorithm.h"
+#include "../kernels/exec.h"
+#include "../runtime/call.h"
 #include "../runtime/choose.h"
+#include "../transport/cuda/multicast.h"
+#include "code.h"
+#include "ends.h"
 #include "gpu.h"
+#include "view.h"
+#include "world.h"
 
 _Static_assert(HK_GPU_SIMPLE == (int)HK_PROTO_SIMPLE && HK_GPU_LL == (int)HK_PROTO_LL &&
                    HK_GPU_LL128 == (int)HK_PROTO_LL128,
@@ -78,8 +84,8 @@ out:
 
 unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   unsigned most = hk_gpu_of(c)->blocks / (p->nlanes > span ? p->nlanes : span);
-  if (hk_program_in_switch(p) && most > hk_gpu_of(c)->world->multicast.channels)
-    most = hk_gpu_of(c)->world->multicast.channels;
+  if (hk_program_in_switch(p) && most > hk_gpu_of(c)->world->multicast->channels)
+    most = hk_gpu_of(c)->world->multicast->channels;
   return most;
 }
 

@@ -13,8 +13,8 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <unistd.h>
-#include "../base/log.h"
 #include "../base/thread.h"
+#include "../kernels/cuda/work.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)

@@ -2,6 +2,7 @@
 /* One end of a pumped link: its memory, and slots from the kernel to the transport and back (proxy.h). */
 #include <stdlib.h>
 #include <string.h>
+#include "../kernels/cuda/work.h"
 #include "proxy.h"
 
 /* ---- memory ---- */

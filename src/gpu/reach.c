@@ -5,14 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../boot/bootstrap.h"
 #include "../device/host.h"
+#include "../transport/cuda/share.h"
+#include "../transport/device_links.h"
+#include "../transport/transport.h"
 #include "gpu.h"
+#include "world.h"
 
 /* Does only a network join the two?  Both ranks get the same result. */
-static bool by_net(ncclComm_t c, int peer) {
-  return c->wiring.states[c->wiring.via[peer]]->transport->progress != NULL;
-}
+static bool by_net(ncclComm_t c, int peer) { return hk_wire_pumped(c, peer); }
 
 /* Reads the pattern: some machines report peer access and deliver something else. */
 static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t why_bytes) {
@@ -41,7 +42,7 @@ out:
 static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits, char *why, size_t why_bytes) {
   hk_device *d = hk_gpu_of(c)->device;
   if (peer == c->rank) return HK_OK;
-  if (c->peers[peer].host != c->peers[c->rank].host)
+  if (!hk_wire_near(c, peer))
     snprintf(why, why_bytes, "it is on another host");
   else if (hk_gpu_too_far(c, peer, why, why_bytes))
     ; /* the settings forbid it */
@@ -50,7 +51,7 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits
       snprintf(why, why_bytes, "%s", hk_last_error());
   } else if (credits->share.kind == HK_MEMORY_NONE)
     snprintf(why, why_bytes, "its driver does not share memory between processes");
-  else if (hk_share_open(&hk_gpu_of(c)->links, peer, credits, &hk_gpu_of(c)->opened[peer]) != HK_OK)
+  else if (hk_share_open(hk_gpu_of(c)->links, peer, credits, &hk_gpu_of(c)->opened[peer]) != HK_OK)
     snprintf(why, why_bytes, "%s", hk_last_error());
   return HK_OK;
 }
@@ -69,7 +70,7 @@ enum { SOME_STAGED = 1, SOME_NARROW = 2, SOME_AGAIN = 4 };
 static unsigned char sum_up(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, const unsigned char *found) {
   unsigned char some = 0;
   for (int r = 0; r < c->nranks; r++) {
-    const bool near = c->peers[r].host == c->peers[c->rank].host;
+    const bool near = hk_wire_near(c, r);
     if (near && found[r] < HK_REACH_MEMORY) some |= SOME_STAGED;
     if (found[r] < (share_gpu(facts, stride, c->rank, r) ? HK_REACH_MEMORY : HK_REACH_NVLINK)) some |= SOME_NARROW;
     if (found[r] == HK_REACH_NO_FILE) some |= SOME_AGAIN;
@@ -82,9 +83,10 @@ static hk_status choose_links(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     char why[480];
-    const hk_device_links *by = hk_device_links_to(&g->links, r, why, sizeof why);
+    const hk_device_links *by = hk_device_links_to(g->links, r, why, sizeof why);
     if (!by) return HK_FAIL(HK_ERR_SYSTEM, "rank %d's GPU cannot reach rank %d's by any links: %s", c->rank, r, why);
-    g->routes[r] = (hk_gpu_route){.by = by, .can = by->properties(&g->links, r)};
+    g->routes[r] = (hk_gpu_route){.by = by, .can = by->properties(g->links, r)};
+    g->pumped = g->pumped || g->routes[r].can & HK_DEVICE_PUMPED;
   }
   return HK_OK;
 }
@@ -106,14 +108,14 @@ static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, co
   unsigned char *mine = rows + (size_t)c->rank * each;
   mine[0] = sum_up(c, facts, stride, found);
   for (int r = 0; r < c->nranks; r++) {
-    if (c->peers[r].host != c->peers[c->rank].host) continue;
+    if (!hk_wire_near(c, r)) continue;
     if (r == c->rank) place = k;
     mine[1 + k++] = found[r];
   }
-  HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, each), out);
+  HK_TRY(hk_gpu_exchange(c, rows, each), out);
   for (int r = 0; r < c->nranks; r++) {
     const unsigned char *theirs = rows + (size_t)r * each;
-    const bool near = c->peers[r].host == c->peers[c->rank].host;
+    const bool near = hk_wire_near(c, r);
     const unsigned char back = near ? theirs[1 + place] : HK_REACH_NONE;
     some |= theirs[0];
     hk_gpu_of(c)->peers[r] = (hk_device_peer){.reach = found[r] < back ? found[r] : back,
@@ -135,7 +137,7 @@ out:
  * ranks. */
 static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   for (int r = 0; r < c->nranks; r++)
-    if (c->peers[r].host == c->peers[c->rank].host && !fact_of(facts, stride, r)->by_fd)
+    if (hk_wire_near(c, r) && !fact_of(facts, stride, r)->by_fd)
       return "NCCL_CUMEM_ENABLE is 0, or a driver gives none";
   return hk_wire_no_files(c);
 }
@@ -147,8 +149,8 @@ static hk_status use_handles(ncclComm_t c, const char *why) {
   HK_INFO(HK_SUB_INIT | HK_SUB_P2P,
           "rank %d: GPU memory goes to other processes by CUDA IPC handles, not by file descriptors: %s", c->rank, why);
   for (int r = 0; r < c->nranks; r++) HK_TRY(g->device->ops->release(g->device, &g->opened[r]), out);
-  if (!g->links.by_file) return HK_OK;
-  g->links.by_file = false;
+  if (!g->links->by_file) return HK_OK;
+  g->links->by_file = false;
   rc = hk_gpu_credits_again(c);
 out:
   return rc;
@@ -157,10 +159,10 @@ out:
 /* All ranks' offers of their credits; nothing to do if there is one process. */
 static hk_status share_credits(ncclComm_t c, hk_share_offer *all) {
   hk_gpu *g = hk_gpu_of(c);
-  if (!g->links.processes) return HK_OK;
-  if (hk_share_offer_memory(&g->links, &g->world->credits[c->rank], false, &all[c->rank]) != HK_OK)
+  if (!g->links->processes) return HK_OK;
+  if (hk_share_offer_memory(g->links, &g->world->credits[c->rank], false, &all[c->rank]) != HK_OK)
     HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d cannot share its GPU's memory: %s", c->rank, hk_last_error());
-  return hk_bootstrap_allgather(c->bootstrap, all, sizeof *all);
+  return hk_gpu_exchange(c, all, sizeof *all);
 }
 
 static hk_status try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t *got, unsigned char *mine) {
@@ -169,8 +171,7 @@ static hk_status try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t
     char why[200] = "";
     HK_TRY(open_peer(c, r, &credits[r], why, sizeof why), out);
     char again[200];
-    bool by_fd = hk_gpu_is_remote(c, r) && c->peers[r].host == c->peers[c->rank].host &&
-                 credits[r].share.kind == HK_MEMORY_VMM;
+    bool by_fd = hk_gpu_is_remote(c, r) && hk_wire_near(c, r) && credits[r].share.kind == HK_MEMORY_VMM;
     const bool nvlink = hk_gpu_of(c)->nvlink[r];
     mine[r] = !why[0] && nvlink                                     ? HK_REACH_NVLINK
               : !why[0]                                             ? HK_REACH_MEMORY
@@ -228,10 +229,10 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
     rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
     goto out;
   }
-  g->links.peers = g->peers;
-  for (int r = 0; r < c->nranks; r++) g->links.processes = g->links.processes || hk_gpu_is_remote(c, r);
+  g->links->peers = g->peers;
+  for (int r = 0; r < c->nranks; r++) g->links->processes = g->links->processes || hk_gpu_is_remote(c, r);
   HK_TRY(hk_gpu_distances(c, facts, stride), out);
-  const char *why = g->links.processes ? no_fds(c, facts, stride) : NULL;
+  const char *why = g->links->processes ? no_fds(c, facts, stride) : NULL;
   if (why) HK_TRY(use_handles(c, why), out);
   HK_TRY(reach_once(c, facts, stride, &again), out);
   if (!again) goto out;

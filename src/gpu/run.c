@@ -2,10 +2,15 @@
 /* Turns calls into launches: checks them, orders streams, and groups what runs together. */
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
+#include "../kernels/cuda/work.h"
+#include "../kernels/exec.h"
+#include "../runtime/call.h"
 #include "../runtime/choose.h"
 #include "../runtime/watch.h"
+#include "code.h"
 #include "set.h"
+#include "view.h"
+#include "world.h"
 
 /* ---- one call ---- */
 
@@ -258,7 +263,7 @@ out:
 static hk_status offer(const hk_call *call) {
   const hk_plan *plan;
   const hk_launch *launch;
-  if (!hk_gpu_of(call->comm)->links.processes) return HK_OK;
+  if (!hk_gpu_processes(call->comm)) return HK_OK;
   if (call->coll == HK_SENDRECV) return hk_gpu_offer_transfer(call);
   return hk_choose(call->comm, call, &plan, &launch);
 }
@@ -270,7 +275,7 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
   for (size_t i = 0; i < n; i++) {
     hk_gpu_piece *p = &pieces[i];
     ncclComm_t c = calls[i].comm;
-    *p = (hk_gpu_piece){.call = &calls[i], .gpu = hk_gpu_of(c), .comm_id = c->wiring.env.comm_id};
+    *p = (hk_gpu_piece){.call = &calls[i], .gpu = hk_gpu_of(c), .comm_id = hk_gpu_of(c)->world->comm_id};
     if (i && calls[i - 1].stream == p->call->stream && pieces[i - 1].gpu->code == p->gpu->code)
       p->state = pieces[i - 1].state;
     else

@@ -3,16 +3,17 @@
  * transfers.c). */
 #ifndef HK_GPU_SET_H
 #define HK_GPU_SET_H
+#include "../kernels/cuda/work.h"
 #include "gpu.h"
 
 /* A call of a group. */
 typedef struct hk_gpu_piece {
-  const hk_call *call;
+  const struct hk_call *call;
   hk_gpu *gpu;
   uint64_t comm_id;
   hk_queue_state state;
-  hk_gpu_work work;    /* of a collective */
-  hk_gpu_view *window; /* not NULL: copy engines run it; NULL: a kernel does */
+  hk_gpu_work work;           /* of a collective */
+  struct hk_gpu_view *window; /* not NULL: copy engines run it; NULL: a kernel does */
   unsigned blocks, threads;
   unsigned round; /* its number among the collectives of its communicator in the group, from 0 */
   bool placed;
@@ -28,14 +29,14 @@ typedef struct hk_gpu_set {
 
 /* run.c */
 /* `call` has options of its own; NULL: transfers. */
-hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, void *kernel, unsigned blocks, unsigned threads,
+hk_status hk_gpu_launch(hk_gpu *g, const struct hk_call *call, void *kernel, unsigned blocks, unsigned threads,
                         const void *param, hk_queue q);
 
 /* copy.c */
 hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q);
 
 /* transfers.c */
-hk_status hk_gpu_offer_transfer(const hk_call *call);
+hk_status hk_gpu_offer_transfer(const struct hk_call *call);
 /* Launches all sends and receives of the set at once. */
 hk_status hk_gpu_launch_transfers(const hk_gpu_set *s);
 #endif

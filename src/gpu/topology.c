@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../boot/bootstrap.h"
 #include "../runtime/selection.h"
 #include "../topo/detect.h"
+#include "../topo/paths.h"
 #include "gpu.h"
+#include "world.h"
 
 static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
   return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
@@ -46,7 +47,7 @@ static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_
   const hk_topo *t = hk_gpu_of(c)->world->machine->kinds[0];
   int n = 0;
   for (int r = 0; r < c->nranks; r++) {
-    if (c->peers[r].host != c->peers[c->rank].host) continue;
+    if (!hk_wire_near(c, r)) continue;
     seats[n].node = hk_topo_find(t, HK_NODE_GPU, fact_of(facts, stride, r)->bus);
     if (seats[n].node == UINT32_MAX) {
       HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses: rank %d's is not among the %u that %s shows", c->rank,
@@ -73,7 +74,7 @@ static void use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int
 
 static bool alone_on_host(ncclComm_t c) {
   for (int r = 0; r < c->nranks; r++)
-    if (r != c->rank && c->peers[r].host == c->peers[c->rank].host) return false;
+    if (r != c->rank && hk_wire_near(c, r)) return false;
   return true;
 }
 
@@ -97,7 +98,7 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
   /* All ranks must decide alike, and containers may show each rank a different part of the machine: all use rank 0's
    * prices. */
   prices[c->rank] = *g->prices;
-  HK_TRY(hk_bootstrap_allgather(c->bootstrap, prices, sizeof *prices), out);
+  HK_TRY(hk_gpu_exchange(c, prices, sizeof *prices), out);
   *g->prices = prices[0];
   if (g->prices->known)
     HK_INFO(HK_SUB_GRAPH | HK_SUB_TUNING,
@@ -108,4 +109,49 @@ out:
   free(rank);
   free(prices);
   return rc;
+}
+
+/* NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. Distances are looked up only if a level is set: else the driver says which GPUs
+ * can be reached, and reach.c tries whether that is true. */
+hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  hk_paths *paths = NULL;
+  /* The paths themselves, without the rule that the level makes. */
+  static const hk_path_rules plain = {.p2p_level = HK_PATH_SYS};
+  if (!c->selection->overrides.paths.p2p_level || !g->world->machine) return HK_OK;
+  const hk_topo *t = g->world->machine->kinds[0];
+  HK_TRY(hk_paths_new(&paths, t, &plain), out);
+  g->distances = calloc((size_t)c->nranks, 1); /* HK_PATH_LOC */
+  if (!g->distances) {
+    rc = HK_FAIL_ERRNO("no memory for the distances of %d ranks", c->nranks);
+    goto out;
+  }
+  uint32_t mine = hk_topo_find(t, HK_NODE_GPU, fact_of(facts, stride, c->rank)->bus);
+  for (int r = 0; r < c->nranks; r++) {
+    const hk_gpu_fact *f = fact_of(facts, stride, r);
+    if (!hk_wire_near(c, r) || f->id == fact_of(facts, stride, c->rank)->id) continue;
+    uint32_t theirs = hk_topo_find(t, HK_NODE_GPU, f->bus);
+    if (mine != UINT32_MAX && theirs != UINT32_MAX)
+      g->distances[r] = (unsigned char)hk_path_between(paths, mine, theirs)->cls;
+    else
+      HK_INFO(HK_SUB_INIT | HK_SUB_GRAPH,
+              "NCCL_P2P_LEVEL: the path from rank %d's GPU to rank %d's is not known, and counts as near", c->rank, r);
+  }
+out:
+  hk_paths_free(paths);
+  return rc;
+}
+
+bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes) {
+  const hk_path_rules *rules = &c->selection->overrides.paths;
+  const unsigned char *distances = hk_gpu_of(c)->distances;
+  if (rules->no_p2p)
+    snprintf(why, why_bytes, "NCCL_P2P_DISABLE is 1, or NCCL_P2P_LEVEL is LOC");
+  else if (distances && distances[peer] > rules->p2p_level)
+    snprintf(why, why_bytes, "NCCL_P2P_LEVEL is %s, and the path to its GPU is %s",
+             hk_path_class_name(rules->p2p_level), hk_path_class_name((hk_path_class)distances[peer]));
+  else
+    return false;
+  return true;
 }

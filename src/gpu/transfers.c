@@ -3,9 +3,13 @@
  * several links. */
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "../collectives/transfer.h"
+#include "../runtime/call.h"
+#include "../transport/device_links.h"
+#include "code.h"
+#include "ends.h"
 #include "set.h"
+#include "view.h"
 
 /* A transfer, or the part of it that one link moves. */
 typedef struct part {
@@ -124,7 +128,7 @@ out:
 static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
   const hk_gpu *g = hk_gpu_of(c);
   const unsigned most = g->routes[peer].can & HK_DEVICE_PUMPED ? g->net_parts : g->parts;
-  size_t worth = bytes / (4 * c->wiring.env.slot_bytes);
+  size_t worth = bytes / g->part_bytes;
   if (worth < 1) return 1;
   return worth < most ? (unsigned)worth : most;
 }
@@ -171,7 +175,7 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
                                 .lanes = 1},
                        .gpu = hk_gpu_of(c),
                        .comm_id = p->comm_id,
-                       .later = c->options.nvlink_first && c->peers[call->root].host != c->peers[c->rank].host,
+                       .later = c->options.nvlink_first && !hk_wire_near(c, call->root),
                        .delta = (uint32_t)(way < 0 ? way + c->nranks : way),
                        .rank = (uint32_t)c->rank,
                        .sends = sends,

@@ -2,11 +2,17 @@
 /* Registered memory of GPUs, opened for the ranks that read it directly. For a rank of this process this file opens
  * it; for a rank of another process the memory is sent to that process's service thread, which opens it on the rank's
  * GPU and returns the address: no rank waits for another one's call. */
+#include "view.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "../base/log.h"
+#include "../kernels/cuda/work.h"
+#include "../runtime/call.h"
+#include "../transport/device_links.h"
+#include "../transport/transport.h"
 #include "gpu.h"
+#include "world.h"
 
 /* State of the process: allocations are found by address, whichever communicators they are registered with. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

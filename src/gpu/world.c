@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the ranks of one process share on their GPUs, and each rank's credits. */
+#include "world.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "../boot/bootstrap.h"
 #include "../device/host.h"
+#include "../transport/cuda/multicast.h"
+#include "../transport/cuda/share.h"
 #include "gpu.h"
+#include "view.h"
 
 /* The worlds of the process.  They are global because ranks that are threads of a process have nothing else in common
  * when they begin, and because what they share must outlive the rank that leaves first. */
@@ -13,8 +16,9 @@ static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static hk_gpu_world *worlds;
 
 static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
-  hk_gpu_world *w = calloc(1, sizeof *w);
+  hk_gpu_world *w = calloc(1, sizeof *w + sizeof *w->multicast);
   if (!w) return NULL;
+  w->multicast = (hk_multicast *)(w + 1);
   w->comm_id = comm_id;
   w->nranks = nranks;
   w->devices = calloc((size_t)nranks, sizeof(hk_device *));
@@ -43,7 +47,7 @@ static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out) {
   uint64_t *pattern = malloc(HK_GPU_PROBE_BYTES);
   if (!pattern) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   for (unsigned i = 0; i < HK_GPU_PROBE_BYTES / 8; i++) pattern[i] = hk_gpu_probe_word(comm_id, c->rank, i);
-  HK_TRY(hk_share_make(&hk_gpu_of(c)->links, bytes, bytes, out), out);
+  HK_TRY(hk_share_make(hk_gpu_of(c)->links, bytes, bytes, out), out);
   HK_TRY(d->ops->copy(d, (char *)out->base + probe, pattern, HK_GPU_PROBE_BYTES, q), undo);
   HK_TRY(d->ops->wait(d, q), undo);
   goto out;
@@ -104,7 +108,7 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
   *at = w->next;
   pthread_mutex_unlock(&table_lock);
   /* Failures to free are logged; nothing else can be done about them. */
-  hk_multicast_free(&w->multicast, w->devices, w->nranks);
+  hk_multicast_free(w->multicast, w->devices, w->nranks);
   for (int r = 0; r < w->nranks; r++) {
     while (w->fifos[r]) {
       hk_gpu_fifo *f = w->fifos[r];

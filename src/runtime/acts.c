@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs what all ranks of a communicator do together, alone or at the end of a group: acts.h. */
 #include "acts.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/thread.h"

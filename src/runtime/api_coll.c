@@ -3,6 +3,7 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "api.h"
+#include "call.h"
 #include "choose.h"
 #include "comm.h"
 #include "group.h"

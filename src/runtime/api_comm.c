@@ -3,10 +3,10 @@
 #include <hocket.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../program/operation.h"
 #include "api.h"
 #include "comm.h"
 #include "group.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "../program/operation.h"
 #include "api.h"
 #include "comm.h"
 #include "group.h"

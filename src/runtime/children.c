@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Children of a communicator: their members, and how a member that fails or has another list ends the making. */
 #include "children.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h" /* hk_hash */
 #include "story.h"

@@ -5,7 +5,9 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "../collectives/algorithm.h"
 #include "comm.h"
+#include "plans.h"
 #include "selection.h"
 #include "tuner.h"
 
@@ -274,6 +276,19 @@ hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out) {
   return HK_OK;
 }
 
+const hk_machine *hk_choose_machine(ncclComm_t c) { return &c->selection->machine; }
+
+void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms) {
+  c->selection->overrides.wish.barred[coll] = ~algorithms;
+  c->plans->last[coll].valid = false;
+}
+
+hk_status hk_choose_new(ncclComm_t c) {
+  c->plans = calloc(1, sizeof *c->plans);
+  c->selection = calloc(1, sizeof *c->selection);
+  return c->plans && c->selection ? HK_OK : HK_FAIL_ERRNO("no memory for a communicator's plans");
+}
+
 void hk_plans_free(ncclComm_t c) {
   while (c->plans->all) {
     hk_plan *p = c->plans->all;
@@ -281,4 +296,10 @@ void hk_plans_free(ncclComm_t c) {
     plan_free(c, p);
   }
   free(c->plans->scratch);
+}
+
+void hk_selection_free(ncclComm_t c) {
+  hk_layout_free(c->selection->layout);
+  hk_overrides_clear(&c->selection->overrides);
+  hk_tuner_free(c->selection->tuner);
 }

@@ -2,35 +2,29 @@
 /* The plans of a communicator, and which of them runs a call. */
 #ifndef HK_RUNTIME_CHOOSE_H
 #define HK_RUNTIME_CHOOSE_H
-#include "../kernels/exec.h"
-#include "call.h"
+#include <nccl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
 
-/* The newest decision for a collective, so that an equal call needs no new one. */
-typedef struct hk_choice {
-  size_t count;
-  int root;
-  uint8_t dtype, redop;
-  bool valid;
-  hk_call_options options;
-  hk_plan *plan;
-  hk_launch launch;
-} hk_choice;
-
-typedef struct hk_plans {
-  hk_choice last[HK_COLL_COUNT];
-  hk_plan *all;
-  char *scratch;
-  size_t scratch_bytes;
-} hk_plans;
+struct hk_call;
+struct hk_launch;
+struct hk_plan;
 
 /* Writes the plan and the launch arguments of a collective; both are valid until the next call of the same
  * collective. */
-hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch);
+hk_status hk_choose(ncclComm_t c, const struct hk_call *op, const struct hk_plan **plan,
+                    const struct hk_launch **launch);
 /* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
-hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who);
+hk_status hk_choose_check(ncclComm_t c, const struct hk_call *op, const char *who);
 /* Equal calls have equal signatures on all ranks; never 0. */
-uint32_t hk_choose_signature(const hk_call *op);
-double hk_choose_price(ncclComm_t c, const hk_call *op); /* microseconds, by the cost model */
+uint32_t hk_choose_signature(const struct hk_call *op);
+double hk_choose_price(ncclComm_t c, const struct hk_call *op); /* microseconds, by the cost model */
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
+const struct hk_machine *hk_choose_machine(ncclComm_t c); /* collectives/machine.h */
+/* From now on calls of the collective use these algorithms only: bit i is the i-th of the registry. */
+void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms);
+hk_status hk_choose_new(ncclComm_t c); /* c->plans and c->selection */
 void hk_plans_free(ncclComm_t c);
+void hk_selection_free(ncclComm_t c); /* after the backend's detach */
 #endif

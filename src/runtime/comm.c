@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes, fails, checks and frees communicators (comm.h). */
 #include "comm.h"
-#include <limits.h> /* INT_MIN */
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include "../base/log.h"
-#include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../boot/process.h" /* hk_forks */
 #include "choose.h"
-#include "selection.h"
 #include "story.h"
 
 /* Freed communicators are kept here before their memory is freed, so that a use after free finds HK_COMM_FREED. This
@@ -23,149 +19,38 @@ static struct {
   int count;
 } quarantine = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static int or_default(int value, int fallback) { return value == NCCL_CONFIG_UNDEF_INT ? fallback : value; }
-
-/* Size of the structure in the versions that had fewer fields. */
-static size_t known_bytes(unsigned version) {
-  static const struct {
-    unsigned version;
-    size_t bytes;
-  } table[] = {{23100, 120}, {23005, 96}, {23000, 92}, {22900, 88}, {22800, 80},
-               {22700, 72},  {21800, 48}, {21700, 40}, {21400, 24}};
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(table); i++)
-    if (version >= table[i].version) return table[i].bytes;
-  return offsetof(ncclConfig_t, cgaClusterSize);
+static void free_parts(ncclComm_t c) {
+  free(c->order.own_board);
+  free(c->wiring);
+  free(c->plans);
+  free(c->selection);
+  c->order.own_board = c->order.board = NULL;
+  c->wiring = NULL;
+  c->plans = NULL;
+  c->selection = NULL;
 }
-
-/* The values that a field may have, if it is set. */
-static const struct range {
-  const char *field;
-  size_t at;
-  int low, high;
-} ranges[] = {
-#define RANGE(field, low, high)                                                                                        \
-  { #field, offsetof(ncclConfig_t, field), low, high }
-    RANGE(blocking, 0, 1),
-    RANGE(cgaClusterSize, 0, 8),
-    RANGE(minCTAs, 1, INT_MAX),
-    RANGE(maxCTAs, 1, INT_MAX),
-    RANGE(splitShare, 0, 1),
-    RANGE(collnetEnable, 0, 1),
-    RANGE(CTAPolicy, 0, NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO),
-    RANGE(shrinkShare, 0, 1),
-    RANGE(nvlsCTAs, 1, INT_MAX),
-    RANGE(nChannelsPerNetPeer, 1, 64),
-    RANGE(nvlinkCentricSched, 0, 1),
-    RANGE(graphUsageMode, 0, 2),
-    RANGE(numRmaCtx, 0, INT_MAX),
-    RANGE(maxP2pPeers, 1, INT_MAX),
-    RANGE(graphStreamOrdering, 0, 1),
-    RANGE(launchOrderImplicit, 0, 1),
-    RANGE(numRmaSig, 0, INT_MAX),
-    RANGE(rmaEagerInit, 0, 1),
-    RANGE(hostCftMode, 1, 3),
-    RANGE(nvlsHostMode, 0, INT_MAX),
-#undef RANGE
-};
-
-static hk_status check_ranges(const ncclConfig_t *c) {
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(ranges); i++) {
-    const struct range *r = &ranges[i];
-    int value;
-    memcpy(&value, (const char *)c + r->at, sizeof value);
-    if (value != NCCL_CONFIG_UNDEF_INT && (value < r->low || value > r->high))
-      return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: %s is %d; it must be %d to %d, or NCCL_CONFIG_UNDEF_INT", r->field,
-                     value, r->low, r->high);
-  }
-  if (c->nvlsHostMode > 3 && c->nvlsHostMode != INT_MAX)
-    return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: nvlsHostMode is %d; it must be 0 to 3, or INT_MAX", c->nvlsHostMode);
-  if (c->minCTAs != NCCL_CONFIG_UNDEF_INT && c->maxCTAs != NCCL_CONFIG_UNDEF_INT && c->minCTAs > c->maxCTAs)
-    return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: minCTAs %d is more than maxCTAs %d", c->minCTAs, c->maxCTAs);
-  return HK_OK;
-}
-
-hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full) {
-  *full = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
-  if (!given) return HK_OK;
-  if (given->magic != full->magic)
-    return HK_FAIL(HK_ERR_ARGUMENT,
-                   "ncclConfig_t: magic is 0x%x, not 0x%x: start from NCCL_CONFIG_INITIALIZER and set fields after it",
-                   given->magic, full->magic);
-  /* A compiler makes no struct whose size is not a multiple of its alignment; such a size would cut a field in two. */
-  if (given->size < offsetof(ncclConfig_t, cgaClusterSize) || given->size > 65536 ||
-      given->size % _Alignof(ncclConfig_t))
-    return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: size is %zu: start from NCCL_CONFIG_INITIALIZER", given->size);
-  /* The fields of the caller's header: up to its own size, and no more than its version had. */
-  size_t bytes = given->size < sizeof(*full) ? given->size : sizeof(*full);
-  size_t known = known_bytes(given->version);
-  if (known < bytes) bytes = known;
-  memcpy(full, given, bytes);
-  full->size = sizeof(*full);
-  return check_ranges(full);
-}
-
-/* A variable of at least `least` is stronger than the field. */
-static int set_or(int64_t variable, int64_t least, int field, int fallback) {
-  return variable >= least ? (int)variable : or_default(field, fallback);
-}
-
-static void read_options(hk_comm_options *o, const ncclConfig_t *f) {
-  o->blocking = set_or(hk_param_int(HK_P_COMM_BLOCKING), 0, f->blocking, 1) != 0;
-  o->cluster = set_or(hk_param_int(HK_P_CGA_CLUSTER_SIZE), 0, f->cgaClusterSize, 0);
-  o->policy = set_or(hk_param_int(HK_P_CTA_POLICY), 0, f->CTAPolicy, NCCL_CTA_POLICY_DEFAULT);
-  o->nvls_mode = or_default(f->nvlsHostMode, ncclNvlsHostModeEnable);
-  o->nvls_ctas = set_or(hk_param_int(HK_P_NVLS_NCHANNELS), 1, f->nvlsCTAs, 0);
-  o->net_channels = set_or(hk_param_int(HK_P_NCHANNELS_PER_NET_PEER), 1, f->nChannelsPerNetPeer, 0);
-  o->nvlink_first = set_or(hk_param_int(HK_P_NVLINK_CENTRIC), 0, f->nvlinkCentricSched, 0) != 0;
-  o->in_launch_order = set_or(hk_param_int(HK_P_LAUNCH_ORDER_IMPLICIT), 0, f->launchOrderImplicit, 0) != 0;
-  o->loose_captures = set_or(hk_param_int(HK_P_GRAPH_STREAM_ORDERING), 0, f->graphStreamOrdering, 1) == 0;
-  o->min_ctas = or_default(f->minCTAs, 0);
-  o->max_ctas = or_default(f->maxCTAs, 0);
-  o->traffic_class = or_default(f->trafficClass, -1);
-  o->batch_invariant = -1;
-  if (f->commName) snprintf(o->name, sizeof o->name, "%s", f->commName);
-  if (f->netName) snprintf(o->net_name, sizeof o->net_name, "%s", f->netName);
-}
-
-/* One allocation, which free(comm) gives back. */
-typedef struct parts {
-  struct ncclComm comm; /* first */
-  hk_selection selection;
-  hk_plans plans;
-} parts;
 
 hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t *config) {
   hk_status rc = HK_OK;
-  ncclConfig_t full;
-  ncclComm_t c = NULL;
-  HK_TRY(hk_config_read(config, &full), out);
-  parts *all = calloc(1, sizeof *all);
-  if (!all) {
-    rc = HK_FAIL_ERRNO("no memory for a communicator");
-    goto out;
-  }
-  c = &all->comm;
-  c->selection = &all->selection;
-  c->plans = &all->plans;
-  c->order.own_board = c->order.board = aligned_alloc(HK_CACHE_LINE, sizeof(hk_board));
-  if (!c->order.board) {
-    rc = HK_FAIL_ERRNO("no memory for a communicator");
-    free(c);
-    goto out;
-  }
-  memset(c->order.board, 0, sizeof *c->order.board);
+  ncclComm_t c = calloc(1, sizeof *c);
+  if (!c) return HK_FAIL_ERRNO("no memory for a communicator");
+  HK_TRY(hk_options_read(config, &c->options), undo);
+  HK_TRY(hk_watch_new(c), undo);
+  HK_TRY(hk_wire_new(c), undo);
+  HK_TRY(hk_choose_new(c), undo);
   c->magic = HK_COMM_LIVE;
   c->rank = rank;
   c->nranks = nranks;
   c->forks = hk_forks;
   c->backend = hk_backend_choose(&c->device);
-  c->wiring.multicast = c->wiring.sleeper = -1;
   pthread_mutex_init(&c->health.lock, NULL);
   atomic_store(&c->health.progress, HK_IN_PROGRESS);
-  read_options(&c->options, &full);
   c->wait = (hk_wait_env){.failure = &c->health.failure, .check = hk_watch, .arg = c, .spins = 30};
   *out = c;
-out:
+  return HK_OK;
+undo:
+  free_parts(c);
+  free(c);
   return rc;
 }
 
@@ -186,8 +71,7 @@ static ncclComm_t leave_quarantine(void) {
 void hk_comm_release(ncclComm_t c) {
   ncclComm_t old = NULL;
   pthread_mutex_destroy(&c->health.lock);
-  free(c->order.own_board);
-  c->order.own_board = c->order.board = NULL;
+  free_parts(c);
   c->magic = HK_COMM_FREED;
   c->quarantine_next = NULL;
   pthread_mutex_lock(&quarantine.lock);

@@ -2,11 +2,15 @@
 /* The communicator, as one rank sees it. */
 #ifndef HK_RUNTIME_COMM_H
 #define HK_RUNTIME_COMM_H
+#include <nccl.h>
 #include <pthread.h>
+#include "../base/wait.h"
 #include "../boot/event.h"
-#include "../transport/transport.h"
 #include "backend.h"
-#include "call.h"
+
+struct hk_activity; /* boot/activity.h */
+struct hk_call;     /* call.h */
+struct hk_peer;     /* transport/transport.h */
 
 enum { HK_COMM_LIVE = 0x686f636b, HK_COMM_FREED = 0x64656164 };
 
@@ -55,30 +59,6 @@ typedef struct hk_health {
   char text[HK_ERROR_TEXT - 256]; /* the error message of the failure, once settled */
 } hk_health;
 
-typedef struct hk_transfer_run hk_transfer_run;
-/* A link with the queue of sends or receives that use it in turn. */
-typedef struct hk_wired_link {
-  hk_link link;
-  uint64_t issued, served;
-  hk_transfer_run *transfer; /* runs them (transfer.h); NULL: none has used the link */
-} hk_wired_link;
-typedef struct hk_peer_links {
-  hk_wired_link *at[HK_CHANNEL_COUNT][4]; /* [channel][hk_link_kind] */
-} hk_peer_links;
-
-/* How this rank reaches the other ranks. */
-typedef struct hk_wiring {
-  hk_transport_env env;
-  hk_transport_state *states[HK_TRANSPORT_COUNT];
-  bool pumps[HK_TRANSPORT_COUNT]; /* has links that its progress function must move */
-  bool any_pump;
-  uint8_t *via;          /* [nranks] index into states */
-  int sleeper;           /* index of the one transport that reaches all other ranks and can sleep; -1: none */
-  hk_peer_links **links; /* [nranks], made at first use */
-  int multicast;         /* index of the transport with multicast to all ranks; -1: none */
-  int lost;              /* a rank that could not be reached when a link to it was opened, plus 1; 0: none */
-} hk_wiring;
-
 typedef struct hk_inquiry hk_inquiry;
 /* What runs, and in which order. */
 typedef struct hk_comm_order {
@@ -91,8 +71,8 @@ typedef struct hk_comm_order {
   struct hk_attempts *attempts;      /* the same: how often each list was received */
   struct hk_child_failure *failures; /* the same: the errors that children failed with */
   uint32_t announced;
-  const void *looked_at[2]; /* the last buffers received into and sent from: known to be host memory */
-  const hk_call *current;   /* for reports; NULL between operations */
+  const void *looked_at[2];      /* the last buffers received into and sent from: known to be host memory */
+  const struct hk_call *current; /* for reports; NULL between operations */
   const struct hk_exec *exec;
   struct hk_board *board; /* in which other ranks see what this one does: in shared memory, or `own_board` */
   struct hk_board *own_board;
@@ -121,11 +101,11 @@ struct ncclComm {
   hk_health health;
   struct hk_service *service;
   struct hk_bootstrap *bootstrap;
-  hk_peer *peers; /* [nranks] */
+  struct hk_peer *peers; /* [nranks]; transport/transport.h */
   hk_wait_env wait;
-  hk_wiring wiring;
-  struct hk_selection *selection; /* selection.h; in the memory of the communicator, as `plans` is */
-  struct hk_plans *plans;         /* choose.h */
+  struct hk_wiring *wiring;       /* wiring.h */
+  struct hk_selection *selection; /* selection.h */
+  struct hk_plans *plans;         /* plans.h */
   hk_comm_order order;
   const hk_backend *backend;    /* host memory or GPUs */
   void *backend_state;          /* the backend's own, between attach and detach; NULL if it needs none */
@@ -135,7 +115,6 @@ struct ncclComm {
   ncclUniqueId *grow_id; /* of ncclCommGetUniqueId, until ncclCommGrow uses it; NULL: none */
   struct ncclComm *quarantine_next;
 };
-_Static_assert(HK_TRANSPORT_COUNT <= UINT8_MAX, "hk_wiring.via holds an index of a transport");
 _Static_assert(sizeof(struct ncclComm) <= 8192, "a communicator is small");
 
 /* comm.c */
@@ -173,31 +152,40 @@ hk_status hk_comm_check_parent(ncclComm_t c, const char *who);
 /* True for the copy of a parent process's communicator in a forked child. Its shared memory belongs to the parent:
  * nothing may be done with it. */
 bool hk_comm_inherited(ncclComm_t c);
-hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
 
-/* wire.c */
+/* config.c */
+hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
+hk_status hk_options_read(const ncclConfig_t *given, hk_comm_options *out);
+
+/* wire.c; links are in wiring.h */
+struct hk_transport_env *hk_wire_env(ncclComm_t c);
+struct hk_transport_state *hk_wire_state(ncclComm_t c, int peer); /* of the transport that reaches it */
+hk_status hk_wire_new(ncclComm_t c);                              /* c->wiring */
 hk_status hk_wire_attach(ncclComm_t c, void *facts /* HK_TRANSPORT_COUNT * HK_FACT_BYTES */);
 hk_status hk_wire_join(ncclComm_t c, const void *facts, size_t row_bytes, size_t fact_offset);
-hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);
 hk_status hk_wire_progress(ncclComm_t c, bool *moved);
-void hk_wire_report_unread(ncclComm_t c); /* before the end: warns of messages that no call received; unread.c */
-int hk_wire_broken(ncclComm_t c);         /* the lowest rank to which a link has failed, or -1 */
+int hk_wire_broken(ncclComm_t c);            /* the lowest rank to which a link has failed, or -1 */
+bool hk_wire_near(ncclComm_t c, int peer);   /* on this rank's host */
+bool hk_wire_pumped(ncclComm_t c, int peer); /* its slots move over a network */
 /* One pause of a wait. It sleeps if only the network can end the wait and has been silent for a while. */
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
 /* Informs the transports that the user has registered this host memory (there), or that the registration ends. */
 void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there);
 /* An operation has ended with an error: from here on no peer writes to its memory. */
 void hk_wire_withdraw(ncclComm_t c);
+/* before the end: warns of messages that no call received; unread.c */
+void hk_wire_report_unread(ncclComm_t c);
 void hk_wire_free(ncclComm_t c);
 /* Services of transports for ranks of this host, apart from links (transport.h), by the first transport that has
  * them. NULL: the rank has no board here. */
 struct hk_board *hk_wire_board(ncclComm_t c, int rank);
-hk_transport_state *hk_wire_files(ncclComm_t c); /* passes files and questions between processes; NULL: there is none */
+/* Passes files and questions between processes; NULL: there is none. */
+struct hk_transport_state *hk_wire_files(ncclComm_t c);
 const char *hk_wire_no_files(ncclComm_t c);
 hk_status hk_wire_file(ncclComm_t c, int peer, uint64_t region, int *fd, size_t *bytes);
 hk_status hk_wire_ask(ncclComm_t c, int peer, int fd, void *payload);
 hk_status hk_wire_notify(ncclComm_t c, int peer, int fd, void *payload);
-void hk_wire_answer_with(ncclComm_t c, hk_answer *answer, void *arg);
+void hk_wire_answer_with(ncclComm_t c, bool (*answer)(void *arg, void *payload, int fd, char *reason), void *arg);
 
 /* init.c */
 typedef struct hk_init {
@@ -216,6 +204,8 @@ typedef struct hk_init {
 hk_status hk_comm_init(ncclComm_t c, const hk_init *how);
 /* A communicator without a parent: the other ranks get the thread's error as the cause why this rank does not join. */
 void hk_comm_excuse(const hk_init *how);
+/* meet.c: exchanges facts with all ranks, and sets up what depends on them. */
+hk_status hk_comm_meet(ncclComm_t c, bool child);
 /* Leaves the communicator, detaches the backend, frees. Not collective. */
 void hk_comm_destroy(ncclComm_t c);
 
@@ -223,7 +213,10 @@ void hk_comm_destroy(ncclComm_t c);
 void hk_registrations_free(ncclComm_t c);
 
 /* watch.c; the rest of it is in watch.h */
+hk_status hk_watch_new(ncclComm_t c); /* c->order.board */
 /* The hk_wait_env.check of this communicator's waits. */
 hk_status hk_watch(void *comm, uint64_t waited_ns);
-void hk_watch_describe(const hk_call *op, char *text, size_t bytes);
+void hk_watch_end(ncclComm_t c); /* before the communicator's parts go: no question is under way after it */
+void hk_watch_report(void *comm, struct hk_activity *out); /* hk_bootstrap_options.report */
+void hk_watch_describe(const struct hk_call *op, char *text, size_t bytes);
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prices a group of calls by the cost model (estimate.h). */
 #include "estimate.h"
+#include "../program/layout.h"
+#include "call.h"
 #include "choose.h"
 #include "comm.h"
 #include "selection.h"

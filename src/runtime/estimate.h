@@ -2,8 +2,10 @@
 /* The time of a group of calls by the cost model; nothing is run. */
 #ifndef HK_RUNTIME_ESTIMATE_H
 #define HK_RUNTIME_ESTIMATE_H
-#include "call.h"
+#include <stddef.h>
+
+struct hk_call;
 
 /* Returns the microseconds until the last call of the group is complete on this rank. */
-double hk_estimate(const hk_call *calls, size_t n);
+double hk_estimate(const struct hk_call *calls, size_t n);
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "call.h"
 #include "children.h"
 #include "estimate.h"
 #include "profiler.h"

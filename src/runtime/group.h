@@ -6,7 +6,7 @@
 #include "comm.h"
 
 /* Runs the call now, or at the end of the thread's group, or queues it on its stream. */
-hk_status hk_group_submit(const hk_call *call);
+hk_status hk_group_submit(const struct hk_call *call);
 /* Runs an init: now if no group is open, else at the group's end in parallel with the group's other inits; on a
  * thread of its own for nonblocking communicators. Owns `how` from here on. If a blocking init fails, *handle becomes
  * NULL. */
@@ -15,11 +15,11 @@ hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *han
  * this rank lacks something, the other ranks get the error, too. The caller keeps `how`. */
 hk_status hk_group_unborn(const hk_init *how, hk_status rc);
 /* HK_ERR_USAGE for a send or receive of a rank to itself outside of a group: the call would wait for a later one. */
-hk_status hk_group_check_self(const hk_call *call, const char *who);
+hk_status hk_group_check_self(const struct hk_call *call, const char *who);
 /* The calls were not begun, because of `rc`. If the cause is on this rank (memory, the system, CUDA, an error of the
  * library), their communicators end, because their other ranks would wait. A wrong argument is for the caller to
  * correct and changes nothing. */
-void hk_group_fail_calls(const hk_call *calls, size_t n, hk_status rc);
+void hk_group_fail_calls(const struct hk_call *calls, size_t n, hk_status rc);
 /* HK_ERR_USAGE, remembered for the group's end, if calls or children of the communicator wait in an open group of
  * this thread or another one. */
 hk_status hk_group_refuse(ncclComm_t c, const char *who);

@@ -3,7 +3,6 @@
  * the transports. */
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "../base/thread.h"
 #include "../boot/host.h" /* HK_CPU_WORDS */
 #include "../collectives/machine.h"
@@ -13,9 +12,11 @@
 #include "../kernels/exec.h"
 #include "../topo/detect.h"
 #include "backend.h"
+#include "call.h"
 #include "group.h"
 #include "run.h"
 #include "stream.h"
+#include "wiring.h"
 
 /* ---- the process ---- */
 

@@ -3,7 +3,9 @@
 #include "mismatch.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
+#include "../kernels/exec.h"
+#include "../transport/board.h"
+#include "call.h"
 #include "choose.h"
 #include "watch.h"
 

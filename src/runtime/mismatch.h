@@ -22,18 +22,18 @@ int hk_mismatch_odd(const hk_voice *v, int n, int *right);
 void hk_mismatch_text(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes);
 
 /* This rank, in `call`, found that rank `peer` is in another: gives the verdict, unless another rank's comes first. */
-void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer);
+void hk_mismatch_found(ncclComm_t c, const struct hk_call *call, int peer);
 /* The same, because `peer` sent a message with that signature, of `bytes` where `expected` were. */
-void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const struct hk_exec *x);
+void hk_mismatch_slot(ncclComm_t c, const struct hk_call *call, const struct hk_exec *x);
 /* The same for calls on a GPU, of which `peer`'s message does not say what it belongs to. From any thread. */
 void hk_mismatch_message(ncclComm_t c, int peer);
 /* True if some rank's last calls on a GPU differ from this rank's, which then is as above. From any thread. */
 bool hk_mismatch_look_back(ncclComm_t c);
 /* This rank receives `bytes` in `call`, and a piece of `piece` bytes came that belongs to a message of another size. */
-void hk_mismatch_transfer(ncclComm_t c, const hk_call *call, size_t bytes, uint32_t piece);
+void hk_mismatch_transfer(ncclComm_t c, const struct hk_call *call, size_t bytes, uint32_t piece);
 /* Asks some ranks whether they are in this rank's call, and waits for them for a moment; false where one is in another,
  * which then is as above. */
-bool hk_mismatch_compare(ncclComm_t c, const hk_call *call);
+bool hk_mismatch_compare(ncclComm_t c, const struct hk_call *call);
 /* Looks at the boards of this host: true where a rank is in another call than this one, which then is as above. */
 bool hk_mismatch_look(ncclComm_t c);
 

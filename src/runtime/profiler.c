@@ -9,6 +9,8 @@
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../kernels/exec.h"
+#include "../transport/transport.h"
+#include "call.h"
 #include "profiler_abi.h"
 #include "selection.h"
 

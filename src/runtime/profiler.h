@@ -19,13 +19,13 @@ void *hk_profile_group_open(hk_profiler *p, int depth);
 void hk_profile_group_runs(hk_profiler *p, void *group);
 void hk_profile_group_closed(hk_profiler *p, void *group);
 /* Begins the event of a call and stores it in call->event; it ends when the call returns. */
-void hk_profile_call(hk_profiler *p, hk_call *call, void *group);
-void hk_profile_call_over(hk_profiler *p, const hk_call *call);
+void hk_profile_call(hk_profiler *p, struct hk_call *call, void *group);
+void hk_profile_call_over(hk_profiler *p, const struct hk_call *call);
 
 /* Operations, on the thread that runs them. The collectives of a communicator run one after another. */
-void hk_profile_collective(hk_profiler *p, const hk_call *call, const struct hk_plan *plan);
+void hk_profile_collective(hk_profiler *p, const struct hk_call *call, const struct hk_plan *plan);
 void hk_profile_collective_over(hk_profiler *p);
-void *hk_profile_transfer(hk_profiler *p, const hk_call *call); /* returns the event; NULL: none */
+void *hk_profile_transfer(hk_profiler *p, const struct hk_call *call); /* returns the event; NULL: none */
 void hk_profile_over(hk_profiler *p, void *event);
 /* Ends all open events of what ran together. */
 void hk_profile_run_over(hk_profiler *p);

@@ -9,7 +9,9 @@
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../topo/detect.h"
+#include "../topo/join.h"
 #include "../topo/xml.h"
+#include "../transport/transport.h"
 #include "selection.h"
 
 /* The ranks of this host and their positions in its topology. */
@@ -22,10 +24,10 @@ typedef struct home {
 
 /* False, and n is 0, if there are more ranks than the search takes, or GPUs that are not in the topology. */
 static bool place_ranks(ncclComm_t c, const void *cpus, const void *facts, size_t stride, home *h) {
-  for (int r = 0; r < c->nranks; r++) h->network = h->network || c->peers[r].host != c->peers[c->rank].host;
+  for (int r = 0; r < c->nranks; r++) h->network = h->network || !hk_wire_near(c, r);
   for (int r = 0; r < c->nranks; r++) {
     size_t at = (size_t)r * stride;
-    if (c->peers[r].host != c->peers[c->rank].host) continue;
+    if (!hk_wire_near(c, r)) continue;
     if (h->n == HK_SEARCH_RANKS) {
       HK_WARN("more than %d ranks on this host: rings go in the order of ranks", HK_SEARCH_RANKS);
       h->n = 0;

@@ -3,11 +3,13 @@
  * host memory keep their own order. NCCL_GRAPH_DUMP_FILE writes what the search finds. */
 #ifndef HK_RUNTIME_RINGS_H
 #define HK_RUNTIME_RINGS_H
-#include "../topo/join.h"
 #include "comm.h"
+
+struct hk_joined; /* topo/join.h */
 
 /* Collective on GPUs, and if NCCL_GRAPH_FILE is set: it is set on all ranks or none (their overrides were compared).
  * `cpus` are the first rank's processors (HK_CPU_WORDS) and `facts` what its backend publishes;
  * the next rank's are `stride` bytes further. *out is NULL if rings follow the order of ranks. */
-hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const void *facts, size_t stride, bool child, hk_joined **out);
+hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const void *facts, size_t stride, bool child,
+                         struct hk_joined **out);
 #endif

@@ -4,13 +4,16 @@
 #include "run.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "../base/thread.h"
+#include "../kernels/exec.h"
+#include "../transport/board.h"
+#include "call.h"
 #include "choose.h"
 #include "mismatch.h"
 #include "profiler.h"
 #include "transfer.h"
 #include "watch.h"
+#include "wiring.h"
 
 enum { FRAME_BYTES = 3072 }; /* the lanes and pointers of common plans, and small groups, fit on the stack */
 
@@ -68,7 +71,7 @@ static inline bool only_sends(const hk_call *call) {
  * network they compare only at the first call with this plan, because that takes a round trip. */
 static hk_status check_root(const hk_call *call, const hk_exec *x) {
   ncclComm_t c = call->comm;
-  hk_plan *plan = c->plans->last[call->coll].plan;
+  hk_plan *plan = (hk_plan *)(uintptr_t)x->plan; /* the communicator's own */
   if (!only_sends(call)) return HK_OK;
   if (c->order.claims && !hk_claim(c->order.claims, c->order.sequence, x->launch->signature)) {
     hk_mismatch_found(c, call, -1);
@@ -105,7 +108,7 @@ static hk_status run_exec(ncclComm_t c, hk_exec *x) {
     bool moved = false;
     HK_TRY(hk_exec_step(x, &moved), out);
     if (hk_exec_done(x)) break;
-    if (c->wiring.any_pump) HK_TRY(hk_wire_progress(c, &moved), out);
+    if (c->wiring->any_pump) HK_TRY(hk_wire_progress(c, &moved), out);
     if (moved)
       hk_wait_progress(&w);
     else
@@ -237,7 +240,7 @@ static void step_member(member *m, bool *moved) {
       i++;
     }
   }
-  if (c->wiring.any_pump && !member_done(m)) rc = hk_wire_progress(c, moved);
+  if (c->wiring->any_pump && !member_done(m)) rc = hk_wire_progress(c, moved);
 out:
   if (rc != HK_OK) member_ended(m, rc);
 }

@@ -5,8 +5,8 @@
 #include "comm.h"
 
 /* Runs one call: the fast path. */
-hk_status hk_run_one(const hk_call *call);
+hk_status hk_run_one(const struct hk_call *call);
 /* Runs the calls of a group, given in the order in which they were made, of any communicators. The collectives of one
  * communicator run in this order. Its sends and receives, and the other communicators, run at the same time. */
-hk_status hk_run_group(const hk_call *calls, size_t n);
+hk_status hk_run_group(const struct hk_call *calls, size_t n);
 #endif

@@ -7,7 +7,7 @@
 /* Equal on all ranks, fixed at init. */
 typedef struct hk_selection {
   hk_machine machine;
-  hk_layout *layout; /* NULL: one host */
+  struct hk_layout *layout; /* NULL: one host */
   hk_overrides overrides;
   struct hk_tuner *tuner; /* NULL: none */
   unsigned overruled;     /* bit set of 1u << hk_coll: the warning of hk_decision.overruled was given */

@@ -9,7 +9,8 @@
 #define HK_RUNTIME_STORY_H
 #include <stdbool.h>
 #include <stddef.h>
-#include "../boot/bootstrap.h" /* hk_event */
+#include "../base/status.h"
+#include "../boot/event.h"
 
 /* From the strongest to the weakest: */
 typedef enum hk_story_class {

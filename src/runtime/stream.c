@@ -7,6 +7,7 @@
 #include "../base/thread.h"
 #include "../boot/process.h" /* hk_forks */
 #include "api.h"
+#include "call.h"
 #include "group.h"
 #include "run.h"
 

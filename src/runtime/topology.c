@@ -65,7 +65,7 @@ hk_status hk_topology_agree(ncclComm_t c, const void *facts, size_t stride) {
   const hk_topology_fact *mine = (const hk_topology_fact *)((const char *)facts + (size_t)c->rank * stride);
   for (int r = 0; r < c->nranks; r++) {
     const hk_topology_fact *o = (const hk_topology_fact *)((const char *)facts + (size_t)r * stride);
-    if (c->peers[r].host != c->peers[c->rank].host) continue;
+    if (!hk_wire_near(c, r)) continue;
     if (o->file != mine->file)
       return HK_FAIL(
           HK_ERR_USAGE,

@@ -2,11 +2,12 @@
 /* Binds the programs of sends and receives to links, and runs them (transfer.h). */
 #include "transfer.h"
 #include <stdlib.h>
-#include "../base/log.h"
 #include "../collectives/transfer.h"
 #include "../kernels/exec.h"
+#include "call.h"
 #include "mismatch.h"
 #include "profiler.h"
+#include "wiring.h"
 
 enum {
   REF_MAX_BYTES = 1 << 30,   /* one reference: a slot counts bytes in 32 bits */

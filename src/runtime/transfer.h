@@ -9,17 +9,16 @@
 
 /* A send or receive under way. */
 typedef struct hk_transfer {
-  const hk_call *call;
-  hk_wired_link *wired;
+  const struct hk_call *call;
+  struct hk_wired_link *wired;
   uint64_t turn; /* in the link's queue */
   bool begun;
   void *event; /* a profiler's */
 } hk_transfer;
 
 /* Takes the next turn of the call's link, which it opens at first use. The call stays the caller's until the end. */
-hk_status hk_transfer_open(const hk_call *call, hk_transfer *t);
+hk_status hk_transfer_open(const struct hk_call *call, hk_transfer *t);
 /* Runs the transfer until it must wait. *moved is set if anything moved; *over if the transfer is complete.
  * HK_ERR_USAGE: the peer's message has another size, and the verdict is given. HK_ERR_REMOTE: the link failed. */
 hk_status hk_transfer_step(hk_transfer *t, bool *moved, bool *over);
-void hk_transfer_free(hk_transfer_run *run); /* of a link; NULL: does nothing */
 #endif

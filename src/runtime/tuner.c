@@ -8,6 +8,8 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/plugin.h"
+#include "../collectives/algorithm.h"
+#include "../collectives/select.h"
 #include "tuner_abi.h"
 
 struct hk_tuner {

@@ -2,7 +2,11 @@
 /* NCCL tuner plugins: they are asked for every decision that is neither cached nor made by a tuning file. */
 #ifndef HK_RUNTIME_TUNER_H
 #define HK_RUNTIME_TUNER_H
-#include "../collectives/select.h"
+#include "../collectives/machine.h"
+#include "../program/program.h"
+
+struct hk_decision; /* collectives/select.h */
+struct hk_wish;
 
 typedef struct hk_tuner hk_tuner;
 
@@ -13,6 +17,7 @@ uint64_t hk_tuner_hash(const hk_tuner *t); /* hash of its name and version; 0: n
 /* Initialises the plugin for a communicator; false if the plugin refuses. */
 bool hk_tuner_begin(hk_tuner *t, const hk_machine *m, uint64_t comm);
 /* Lets the plugin change a decision. */
-void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes, hk_decision *d);
+void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const struct hk_wish *w, hk_coll coll, size_t bytes,
+                  struct hk_decision *d);
 void hk_tuner_free(hk_tuner *t); /* t may be NULL */
 #endif

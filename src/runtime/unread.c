@@ -3,7 +3,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../boot/bootstrap.h"
-#include "comm.h"
+#include "wiring.h"
 
 enum {
   RANKS_SEARCHED = 64, /* with more, only the links that this rank has used */
@@ -43,7 +43,7 @@ static void look_at(ncclComm_t c, const hk_link *l, int peer, bool p2p) {
 /* A link of shared memory that this rank never used has what its peer wrote all the same. */
 static void search(ncclComm_t c, const hk_link_key *key, int transport) {
   hk_link l = {0};
-  hk_transport_state *s = c->wiring.states[transport];
+  hk_transport_state *s = c->wiring->states[transport];
   l.peer = key->peer;
   l.kind = key->kind;
   l.owner = s;
@@ -57,8 +57,8 @@ static void search(ncclComm_t c, const hk_link_key *key, int transport) {
 static void open_receivers(ncclComm_t c) {
   hk_wired_link *l;
   for (int r = 0; r < c->nranks; r++) {
-    for (int ch = 0; c->wiring.links[r] && ch < HK_CHANNEL_COUNT; ch++) {
-      const hk_wired_link *send = c->wiring.links[r]->at[ch][HK_LINK_SEND];
+    for (int ch = 0; c->wiring->links[r] && ch < HK_CHANNEL_COUNT; ch++) {
+      const hk_wired_link *send = c->wiring->links[r]->at[ch][HK_LINK_SEND];
       hk_link_key key = {.peer = (uint16_t)r, .kind = HK_LINK_RECV, .channel = (uint8_t)ch};
       /* relaxed: a connection that is not made yet has brought nothing */
       if (send && send->link.pumped && atomic_load_explicit(&send->link.state, memory_order_relaxed) == HK_LINK_READY)
@@ -67,7 +67,7 @@ static void open_receivers(ncclComm_t c) {
   }
   for (int r = -1; (r = hk_bootstrap_untaken(c->bootstrap, r)) >= 0;) {
     hk_link_key key = {.peer = (uint16_t)r, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
-    if (hk_transports[c->wiring.via[r]]->progress) (void)hk_wire_link(c, key, &l); /* as above */
+    if (hk_wire_pumped(c, r)) (void)hk_wire_link(c, key, &l); /* as above */
   }
 }
 
@@ -75,7 +75,7 @@ static void open_receivers(ncclComm_t c) {
 static void take_in(ncclComm_t c) {
   open_receivers(c);
   for (int r = 0; r < c->nranks; r++) {
-    const hk_peer_links *p = c->wiring.links[r];
+    const hk_peer_links *p = c->wiring->links[r];
     for (int ch = 0; p && ch < HK_CHANNEL_COUNT; ch++)
       if (p->at[ch][HK_LINK_RECV] && p->at[ch][HK_LINK_RECV]->link.pumped && !p->at[ch][HK_LINK_RECV]->link.waiting)
         p->at[ch][HK_LINK_RECV]->link.waiting = HK_LINK_TAKES;
@@ -87,13 +87,13 @@ static void take_in(ncclComm_t c) {
 }
 
 void hk_wire_report_unread(ncclComm_t c) {
-  const hk_wiring *w = &c->wiring;
+  const hk_wiring *w = c->wiring;
   if (!w->links || !c->bootstrap || c->nranks == 1) return;
   if (atomic_load(&c->health.failure) || atomic_load(&c->health.progress) != HK_OK) return;
   if (w->any_pump || hk_bootstrap_untaken(c->bootstrap, -1) >= 0) take_in(c);
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
-    bool memory = !hk_transports[w->via[r]]->progress && c->nranks <= RANKS_SEARCHED;
+    bool memory = !hk_wire_pumped(c, r) && c->nranks <= RANKS_SEARCHED;
     for (int ch = 0; ch < HK_CHANNEL_COUNT; ch++) {
       static const uint8_t kinds[] = {HK_LINK_RECV, HK_LINK_MCAST_RECV};
       for (size_t k = 0; k < HK_ARRAY_LENGTH(kinds); k++) {

@@ -9,6 +9,10 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../kernels/exec.h"
+#include "../transport/board.h"
+#include "../transport/transport.h"
+#include "call.h"
 #include "choose.h"
 #include "mismatch.h"
 
@@ -351,7 +355,7 @@ static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, 
   if (left < 0) return HK_OK;
   uint64_t now = hk_now_ns(), patience = 0;
   if (now - waited_ns > c->order.left_seen_ns) c->order.left_seen_ns = now; /* the first look of this wait */
-  if (hk_transports[c->wiring.via[left]]->progress) patience = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  if (hk_wire_pumped(c, left)) patience = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
   if (now <= c->order.left_seen_ns + patience) return HK_OK;
   blame_left(c, call, left);
   return HK_ERR_REMOTE;
@@ -373,6 +377,13 @@ static bool is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bo
   for (int i = 0; i < n; i++) far = far || !hk_wire_board(c, peers[i]);
   o->asked_in = o->sequence;
   return far;
+}
+
+hk_status hk_watch_new(ncclComm_t c) {
+  c->order.own_board = c->order.board = aligned_alloc(HK_CACHE_LINE, sizeof(hk_board));
+  if (!c->order.board) return HK_FAIL_ERRNO("no memory for a communicator's board");
+  memset(c->order.board, 0, sizeof *c->order.board);
+  return HK_OK;
 }
 
 hk_status hk_watch(void *comm, uint64_t waited_ns) {

@@ -6,15 +6,15 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
-#include "comm.h"
+#include "../transport/board.h"
 #include "profiler.h"
-#include "transfer.h"
+#include "wiring.h"
 
 /* A wake-up takes some 50 us. That is nothing after a long wait. It is little if other threads want the core and a
  * yield costs their whole time slice, while a thread that is woken runs before them. */
 enum { SLEEP_NS = 20 * 1000 * 1000, SLEEP_BUSY_NS = 200 * 1000, BUSY_YIELD_NS = 20 * 1000 };
 
-static hk_status dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
+static hk_status dial(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
   return hk_bootstrap_dial(((ncclComm_t)arg)->bootstrap, peer, at, tag, fd);
 }
 
@@ -22,9 +22,16 @@ static int take(void *arg, int peer, uint64_t tag) {
   return hk_bootstrap_take(((ncclComm_t)arg)->bootstrap, peer, tag);
 }
 
+hk_status hk_wire_new(ncclComm_t c) {
+  c->wiring = calloc(1, sizeof *c->wiring);
+  if (!c->wiring) return HK_FAIL_ERRNO("no memory for a communicator's links");
+  c->wiring->multicast = c->wiring->sleeper = -1;
+  return HK_OK;
+}
+
 hk_status hk_wire_attach(ncclComm_t c, void *facts) {
   hk_status rc = HK_OK;
-  hk_wiring *w = &c->wiring;
+  hk_wiring *w = c->wiring;
   w->env = (hk_transport_env){.rank = c->rank,
                               .nranks = c->nranks,
                               .comm_id = hk_bootstrap_comm_id(c->bootstrap),
@@ -56,7 +63,7 @@ out:
 
 /* Returns the first transport that reaches the peer; says once why a better one does not. */
 static hk_status choose_transport(ncclComm_t c, int peer) {
-  hk_wiring *w = &c->wiring;
+  hk_wiring *w = c->wiring;
   char why[160], reasons[480] = "";
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++) {
     why[0] = 0;
@@ -86,7 +93,7 @@ static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
 
 /* Uses what the transport of this host's ranks offers apart from links. */
 static void use_shared_words(ncclComm_t c) {
-  hk_transport_state **s = c->wiring.states;
+  hk_transport_state **s = c->wiring->states;
   hk_board *board = hk_wire_board(c, c->rank);
   for (int t = 0; t < HK_TRANSPORT_COUNT && !c->wait.shared_failure; t++)
     if (hk_transports[t]->failure_word) c->wait.shared_failure = hk_transports[t]->failure_word(s[t]);
@@ -100,7 +107,7 @@ static void use_shared_words(ncclComm_t c) {
 
 hk_status hk_wire_join(ncclComm_t c, const void *rows, size_t row_bytes, size_t fact_offset) {
   hk_status rc = HK_OK;
-  hk_wiring *w = &c->wiring;
+  hk_wiring *w = c->wiring;
   char *facts = malloc((size_t)c->nranks * HK_FACT_BYTES);
   if (!facts) {
     rc = HK_FAIL_ERRNO("no memory for the facts of %d ranks", c->nranks);
@@ -124,7 +131,7 @@ out:
 }
 
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
-  const hk_wiring *wiring = &c->wiring;
+  const hk_wiring *wiring = c->wiring;
   hk_status rc = hk_wait_pause(w);
   if (rc != HK_OK || wiring->sleeper < 0 || !w->begin_ns) return rc;
   uint64_t waited = hk_now_ns() - w->begin_ns;
@@ -139,13 +146,13 @@ hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
 hk_board *hk_wire_board(ncclComm_t c, int rank) {
   hk_board *board = NULL;
   for (int t = 0; t < HK_TRANSPORT_COUNT && !board; t++)
-    if (hk_transports[t]->board && c->wiring.states[t]) board = hk_transports[t]->board(c->wiring.states[t], rank);
+    if (hk_transports[t]->board && c->wiring->states[t]) board = hk_transports[t]->board(c->wiring->states[t], rank);
   return board;
 }
 
 hk_transport_state *hk_wire_files(ncclComm_t c) {
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    if (hk_transports[t]->no_files) return c->wiring.states[t];
+    if (hk_transports[t]->no_files) return c->wiring->states[t];
   return NULL;
 }
 
@@ -182,7 +189,7 @@ void hk_wire_answer_with(ncclComm_t c, hk_answer *answer, void *arg) {
 
 hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
   hk_status rc = HK_OK;
-  hk_wiring *w = &c->wiring;
+  hk_wiring *w = c->wiring;
   hk_wired_link *l = NULL;
   bool multicast = key.kind == HK_LINK_MCAST_SEND || key.kind == HK_LINK_MCAST_RECV;
   if (!w->links[key.peer] && !(w->links[key.peer] = calloc(1, sizeof *w->links[key.peer])))
@@ -214,15 +221,23 @@ hk_status hk_wire_progress(ncclComm_t c, bool *moved) {
   hk_status rc = HK_OK;
   hk_cancel_hold();
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    if (c->wiring.pumps[t]) HK_TRY(hk_transports[t]->progress(c->wiring.states[t], moved), out);
+    if (c->wiring->pumps[t]) HK_TRY(hk_transports[t]->progress(c->wiring->states[t], moved), out);
 out:
   return rc;
 }
 
+hk_transport_env *hk_wire_env(ncclComm_t c) { return &c->wiring->env; }
+
+bool hk_wire_near(ncclComm_t c, int peer) { return c->peers[peer].host == c->peers[c->rank].host; }
+
+hk_transport_state *hk_wire_state(ncclComm_t c, int peer) { return c->wiring->states[c->wiring->via[peer]]; }
+
+bool hk_wire_pumped(ncclComm_t c, int peer) { return hk_transports[c->wiring->via[peer]]->progress != NULL; }
+
 int hk_wire_broken(ncclComm_t c) {
-  if (c->wiring.lost) return c->wiring.lost - 1;
-  for (int r = 0; c->wiring.links && r < c->nranks; r++) {
-    const hk_peer_links *p = c->wiring.links[r];
+  if (c->wiring->lost) return c->wiring->lost - 1;
+  for (int r = 0; c->wiring->links && r < c->nranks; r++) {
+    const hk_peer_links *p = c->wiring->links[r];
     for (int i = 0; p && i < HK_CHANNEL_COUNT * 4; i++) {
       const hk_wired_link *l = p->at[i / 4][i % 4];
       /* relaxed: set by the transport's call that failed, on this thread */
@@ -234,13 +249,13 @@ int hk_wire_broken(ncclComm_t c) {
 
 void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there) {
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    if (hk_transports[t]->memory && c->wiring.states[t])
-      hk_transports[t]->memory(c->wiring.states[t], base, bytes, there);
+    if (hk_transports[t]->memory && c->wiring->states[t])
+      hk_transports[t]->memory(c->wiring->states[t], base, bytes, there);
 }
 
 void hk_wire_withdraw(ncclComm_t c) {
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    if (c->wiring.pumps[t] && hk_transports[t]->withdraw) hk_transports[t]->withdraw(c->wiring.states[t]);
+    if (c->wiring->pumps[t] && hk_transports[t]->withdraw) hk_transports[t]->withdraw(c->wiring->states[t]);
 }
 
 static void free_peer_links(hk_peer_links *p) {
@@ -257,7 +272,7 @@ static void free_peer_links(hk_peer_links *p) {
 }
 
 void hk_wire_free(ncclComm_t c) {
-  hk_wiring *w = &c->wiring;
+  hk_wiring *w = c->wiring;
   for (int r = 0; w->links && r < c->nranks; r++)
     if (w->links[r]) free_peer_links(w->links[r]);
   pthread_mutex_lock(&c->health.lock); /* the service thread may be in hk_comm_fail */

@@ -12,8 +12,11 @@
 #ifndef HK_SIM_SIM_H
 #define HK_SIM_SIM_H
 #include <stdio.h>
-#include "../collectives/algorithm.h"
+#include "../collectives/machine.h"
+#include "../program/program.h"
 #include "../topo/search.h"
+
+struct hk_algorithm; /* collectives/algorithm.h */
 
 enum {
   HK_SIM_EVENT_RANKS = 64,
@@ -64,7 +67,7 @@ hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_pe
 void hk_simulator_free(hk_simulator *x); /* NULL is fine */
 int hk_simulator_ranks(const hk_simulator *x);
 /* Why an algorithm cannot do this there, in words that follow its name; NULL if it can. */
-const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk_coll coll);
+const char *hk_simulator_cannot(const hk_simulator *x, const struct hk_algorithm *a, hk_coll coll);
 
 /* `bytes` as nccl-tests counts: the larger of a rank's buffers.  `options` may be NULL. */
 hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, size_t bytes,

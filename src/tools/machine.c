@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "../base/param.h"
+#include "../program/layout.h"
 #include "../runtime/tuner.h"
 #include "../topo/detect.h"
 #include "../topo/synth.h"

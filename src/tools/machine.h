@@ -8,6 +8,9 @@
 #include "../topo/paths.h"
 #include "tools.h"
 
+struct hk_channels; /* topo/search.h */
+struct hk_layout;   /* program/layout.h */
+
 /* A machine in words (synth.h), or NCCL's XML in a file, or (both NULL) the machine at hand. HK_EXIT_OK, or the exit
  * code after the error was printed. */
 int hk_tool_machine(hk_cluster **out, const char *words, const char *file);
@@ -32,8 +35,8 @@ typedef struct hk_inputs {
   hk_cluster *cluster;
   hk_seat *seats;
   int nranks;
-  hk_channels *rings; /* of the first host */
-  hk_layout *layout;
+  struct hk_channels *rings; /* of the first host */
+  struct hk_layout *layout;
   hk_machine machine;
   hk_overrides overrides; /* from the parameters */
   hk_wish wish;           /* from the parameters too */

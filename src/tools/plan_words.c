@@ -2,6 +2,7 @@
 /* Why a plan was chosen, in words. It knows no algorithm: every sentence follows from the model's figures. */
 #include <stdarg.h>
 #include <stdlib.h>
+#include "../collectives/algorithm.h"
 #include "plan.h"
 
 static void say(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -3,6 +3,7 @@
 #include "../sim/sim.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../collectives/algorithm.h"
 #include "machine.h"
 #include "sim_view.h"
 

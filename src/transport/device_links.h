@@ -10,8 +10,10 @@
 #ifndef HK_TRANSPORT_DEVICE_LINKS_H
 #define HK_TRANSPORT_DEVICE_LINKS_H
 #include "../device/device.h"
-#include "cuda/share.h"
-#include "transport.h"
+
+struct hk_share_offer; /* cuda/share.h */
+struct hk_shared;      /* the same */
+struct hk_transport_env;
 
 /* What two ranks have found out about each other's GPU memory: the lesser of both ranks' results, so that both ranks of
  * a pair decide alike. */
@@ -32,7 +34,7 @@ typedef struct hk_device_peer {
 
 /* What device links get from the communicator; lives as long as they do. */
 typedef struct hk_device_env {
-  const hk_transport_env *env;
+  const struct hk_transport_env *env; /* transport.h */
   struct hk_device *device;
   const hk_device_peer *peers; /* [nranks] */
   bool by_file;                /* GPU memory goes to other processes by file descriptor, else by a driver's handle */
@@ -66,8 +68,9 @@ typedef struct hk_device_links {
   hk_status (*alloc)(struct hk_device *receiver, size_t bytes, size_t zeroed, hk_memory *out);
   /* Ranks of two processes: the receiver makes memory and the offer by which the sender opens it.  Undone by
    * hk_share_drop. */
-  hk_status (*make)(const hk_device_env *e, size_t bytes, size_t zeroed, hk_shared *out, hk_share_offer *offer);
-  hk_status (*open)(const hk_device_env *e, int peer, const hk_share_offer *offer, hk_shared *out);
+  hk_status (*make)(const hk_device_env *e, size_t bytes, size_t zeroed, struct hk_shared *out,
+                    struct hk_share_offer *offer);
+  hk_status (*open)(const hk_device_env *e, int peer, const struct hk_share_offer *offer, struct hk_shared *out);
 } hk_device_links;
 
 /* registry.def: in order of preference. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "device_links.h"
+#include "transport.h"
 
 #define HK_TRANSPORT(name) &hk_transport_##name,
 #define HK_DEVICE_LINKS(name)

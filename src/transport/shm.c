@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "../base/param.h"
+#include "board.h"
 #include "shm_state.h"
 
 static hk_status shm_attach(const hk_transport_env *env, hk_transport_state **out, void *fact) {

@@ -7,7 +7,6 @@
 #define HK_TRANSPORT_TRANSPORT_H
 #include "../base/wait.h"
 #include "../program/program.h" /* hk_link_kind */
-#include "board.h"
 #include "link.h"
 
 enum { HK_FACT_BYTES = 768 }; /* the most that a transport may publish about itself to the other ranks */
@@ -23,6 +22,8 @@ typedef struct hk_peer {
 } hk_peer;
 
 union hk_addr;     /* base/addr.h */
+struct hk_board;   /* board.h */
+struct hk_claims;  /* board.h */
 struct hk_service; /* base/service.h: the communicator's service thread */
 
 /* What a transport gets from the communicator; lives as long as the transport's state. */
@@ -117,9 +118,9 @@ typedef struct hk_transport {
    * shares no memory with others. */
   _Atomic(int) *(*failure_word)(hk_transport_state *s);
   /* The board of a rank of this host; only the rank itself posts on it.  NULL result: its board cannot be read here. */
-  hk_board *(*board)(hk_transport_state *s, int rank);
+  struct hk_board *(*board)(hk_transport_state *s, int rank);
   /* The claims of this host's ranks.  NULL result: none. */
-  hk_claims *(*claims)(hk_transport_state *s);
+  struct hk_claims *(*claims)(hk_transport_state *s);
   /* The next five go together.  Why processes of this host cannot get each other's files; NULL result: they can.  The
    * same on all ranks of a host. */
   const char *(*no_files)(const hk_transport_state *s);

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
+#include "../../src/base/service.h"
 #include "../../src/boot/dial.h"
 #include "../../src/boot/process.h"
 #include "../../src/boot/wire.h"

@@ -4,7 +4,7 @@
  * check: timeout=200 notsan */
 #include "../../src/collectives/protocol.h"
 #include "../../src/gpu/gpu.h"
-#include "../../src/runtime/choose.h"
+#include "../../src/runtime/plans.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"
 

@@ -4,6 +4,9 @@
  * check: timeout=300 notsan */
 #include <sys/mman.h>
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/view.h"
+#include "../../src/kernels/cuda/work.h"
+#include "../../src/transport/device_links.h"
 #include "../support/gpu_places.h"
 #include "../support/suite.h"
 
@@ -315,7 +318,7 @@ static int sharing_at;
 
 static void shared_somehow(place *p) {
   const hk_gpu *gpu = hk_gpu_of(p->g.comm[p->first]);
-  ck_assert_int_eq(gpu->links.by_file, sharing[sharing_at].by_fd);
+  ck_assert_int_eq(gpu->links->by_file, sharing[sharing_at].by_fd);
   ck_assert(!gpu->staged);
   gpu_call c = {.coll = HK_ALLGATHER, .count = 1500, .type = ncclFloat32};
   each_call(p, &c, 2);

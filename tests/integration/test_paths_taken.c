@@ -4,6 +4,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include "../../src/runtime/comm.h"
+#include "../../src/runtime/wiring.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
@@ -29,8 +30,8 @@ static const path paths[] = {
 static unsigned slots_with(ncclComm_t c, bool reference) {
   unsigned found = 0;
   for (int peer = 0; peer < c->nranks; peer++)
-    for (int channel = 0; c->wiring.links[peer] && channel < HK_CHANNEL_COUNT; channel++) {
-      const hk_wired_link *w = c->wiring.links[peer]->at[channel][HK_LINK_SEND];
+    for (int channel = 0; c->wiring->links[peer] && channel < HK_CHANNEL_COUNT; channel++) {
+      const hk_wired_link *w = c->wiring->links[peer]->at[channel][HK_LINK_SEND];
       for (uint32_t s = 0; w && s <= w->link.mask && s < w->link.done; s++)
         found += ((w->link.slots[s].flags & HK_SLOT_REF) != 0) == reference;
     }

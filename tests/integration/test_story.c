@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include "../../src/runtime/mismatch.h"
 #include "../../src/runtime/story.h"
+#include "../../src/transport/board.h"
 #include "../../src/transport/shm.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

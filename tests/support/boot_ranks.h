@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
+#include "../../src/base/service.h"
 #include "../../src/boot/bootstrap.h"
 #include "suite.h"
 

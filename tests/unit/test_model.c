@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/collectives/algorithm.h"
 #include "../../src/collectives/protocol.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"

@@ -5,7 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
+#include "../../src/collectives/algorithm.h"
 #include "../../src/collectives/overrides.h"
+#include "../../src/collectives/rules.h"
+#include "../../src/collectives/select.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
 

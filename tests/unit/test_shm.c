@@ -6,7 +6,11 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include "../../src/base/addr.h"
+#include "../../src/base/service.h"
+#include "../../src/transport/board.h"
 #include "../../src/transport/shm_socket.h"
+#include "../../src/transport/transport.h"
 #include "../support/shm_world.h"
 #include "../support/suite.h"
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "../../src/collectives/algorithm.h"
 #include "../../src/collectives/protocol.h"
 #include "../../src/sim/flow.h"
 #include "../../src/sim/sim.h"

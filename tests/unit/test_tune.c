@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../../src/collectives/algorithm.h"
+#include "../../src/collectives/rules.h"
 #include "../../src/tools/tune/tune.h"
 #include "../support/suite.h"
 

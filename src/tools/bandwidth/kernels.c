@@ -2,7 +2,8 @@
 /* The rate of the executor within a GPU if it never waits: copies and sums. */
 #include <string.h>
 #include "../../base/wait.h" /* hk_now_ns */
-#include "../../gpu/gpu.h"
+#include "../../gpu/code.h"
+#include "../../kernels/cuda/work.h"
 #include "../../kernels/gpu_image.h"
 #include "../../kernels/reduce.h"
 #include "../../program/builder.h"

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include "../../collectives/algorithm.h"
 #include "tune.h"
 
 /* The machine that the ranks saw, with other constants. */

@@ -14,9 +14,9 @@
 #include <unistd.h>
 #include "../../base/param.h"
 #include "../../base/wait.h" /* hk_now_ns */
+#include "../../collectives/algorithm.h"
+#include "../../runtime/call.h"
 #include "../../runtime/choose.h"
-#include "../../runtime/comm.h"
-#include "../../runtime/selection.h"
 #include "../../transport/link.h" /* HK_MCAST_SLOTS */
 #include "tune.h"
 
@@ -86,10 +86,7 @@ static hk_status call(rank_state *r, hk_coll coll, size_t bytes) {
 }
 
 /* Makes every rank use this algorithm from now on. */
-static void force(rank_state *r, hk_coll coll, int algorithm) {
-  r->comm->selection->overrides.wish.barred[coll] = ~(1u << algorithm);
-  r->comm->plans->last[coll].valid = false;
-}
+static void force(rank_state *r, hk_coll coll, int algorithm) { hk_choose_only(r->comm, (int)coll, 1u << algorithm); }
 
 /* Meets, and sleeps if the user wants it: all ranks together, in proportion to the time since the last sleep. */
 static bool meet_and_rest(rank_state *r) {
@@ -196,7 +193,7 @@ static hk_status measure_point(rank_state *r, const hk_tune_point *p) {
   trial t[HK_ALGORITHM_LIMIT];
   int n = 0;
   for (int i = 0; hk_algorithms[i]; i++)
-    if ((p->algorithms >> i & 1u) && hk_algorithm_supports(hk_algorithms[i], &r->comm->selection->machine, p->coll))
+    if ((p->algorithms >> i & 1u) && hk_algorithm_supports(hk_algorithms[i], hk_choose_machine(r->comm), p->coll))
       t[n++] = (trial){.algorithm = i};
   hk_status rc = try_all(r, p->coll, p->bytes, t, n);
   if (rc != HK_OK || r->rank) return rc;
@@ -260,7 +257,7 @@ static hk_status join(rank_state *r) {
     HK_TRY(share_id(r), out);
   HK_TRY((hk_status)ncclCommInitRank(&r->comm, r->setup->nranks, r->s->id, r->rank), out);
   if (r->setup->between) HK_TRY((hk_status)ncclCommSplit(r->comm, 0, r->rank, &r->control, NULL), out);
-  if (r->rank == 0) r->s->machine = r->comm->selection->machine;
+  if (r->rank == 0) r->s->machine = *hk_choose_machine(r->comm);
   size_t bytes = r->setup->to + 4096;
   r->in = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   r->out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -11,6 +11,7 @@
 #include <sched.h> /* sched_getaffinity */
 #include <stdlib.h>
 #include <string.h>
+#include "../../collectives/algorithm.h"
 #include "../tools.h"
 #include "tune.h"
 

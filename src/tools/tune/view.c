@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "../../base/json.h"
+#include "../../collectives/algorithm.h"
 #include "../tools.h"
 #include "tune.h"
 

@@ -6,6 +6,8 @@
 #include <unistd.h>
 #include "../../base/log.h"
 #include "../../device/host.h"
+#include "../device_links.h"
+#include "../transport.h"
 
 enum {
   SLOT_BYTES = 64 << 10, /* enough for a chunk: the switch's answer takes a microsecond or two */

@@ -12,7 +12,9 @@
 #ifndef HK_TRANSPORT_CUDA_MULTICAST_H
 #define HK_TRANSPORT_CUDA_MULTICAST_H
 #include <stdatomic.h>
-#include "../device_links.h"
+#include "../../device/device.h"
+
+struct hk_device_env;
 
 enum { HK_MULTICAST_RANKS = 16, HK_MULTICAST_CHANNELS = 16 };
 enum { HK_MULTICAST_LINE = 128, HK_MULTICAST_WORD = 16 }; /* bytes: of a counter with its line, of a slot's word */
@@ -38,7 +40,7 @@ hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks);
 
 /* By all ranks, on at most `channels` channels (rank 0's number counts).  *all: every rank takes part; else none does,
  * and the reason is logged. */
-hk_status hk_multicast_join(const hk_device_env *e, hk_multicast *m, unsigned channels, bool *all);
+hk_status hk_multicast_join(const struct hk_device_env *e, hk_multicast *m, unsigned channels, bool *all);
 void hk_multicast_leave(hk_multicast *m); /* this rank's kernels have ended */
 /* The kernels of all ranks of this process have ended.  devices[r] NULL: rank r is in another process. */
 void hk_multicast_free(hk_multicast *m, hk_device *const *devices, int nranks);

@@ -2,6 +2,7 @@
 /* Links between two GPUs that reach each other's memory, over NVLink or PCIe: in the receiver's GPU memory. */
 #include "p2p.h"
 #include <stdio.h>
+#include "../device_links.h"
 
 bool hk_p2p_reachable(const hk_device_env *e, int peer, char *why, size_t why_bytes) {
   if (e->peers[peer].reach >= HK_REACH_MEMORY) return true;

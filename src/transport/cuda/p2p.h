@@ -3,6 +3,7 @@
 #ifndef HK_TRANSPORT_CUDA_P2P_H
 #define HK_TRANSPORT_CUDA_P2P_H
 #include "../device_links.h"
+#include "share.h"
 
 /* The slots of hk_device_links. */
 bool hk_p2p_reachable(const hk_device_env *e, int peer, char *why, size_t why_bytes);

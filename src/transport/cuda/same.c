@@ -2,6 +2,7 @@
 /* Links between ranks that share a GPU, in the GPU's memory: as p2p.c makes it, but it keeps lines whole, and memory
  * has one address for all ranks of a process. */
 #include <stdio.h>
+#include "../device_links.h"
 #include "p2p.h"
 
 static bool same_reachable(const hk_device_env *e, int peer, char *why, size_t why_bytes) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "../../device/host.h"
 #include "../device_links.h"
+#include "../transport.h"
 
 enum { GRANULE = 2 << 20 }; /* the driver's pages */
 

@@ -3,6 +3,7 @@
  * NUMA node of the receiver's GPU. */
 #include <stdio.h>
 #include "../device_links.h"
+#include "share.h"
 
 static bool staged_reachable(const hk_device_env *e, int peer, char *why, size_t why_bytes) {
   if (e->peers[peer].shares_memory) return true;

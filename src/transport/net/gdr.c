@@ -4,7 +4,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "../../base/log.h"
 #include "../../base/param.h"
+#include "../../topo/detect.h"
 
 const char *hk_gdr_method_name(hk_gdr_method method) {
   static const char *const names[] = {"host memory", "dma-buf", "nvidia-peermem"};
@@ -18,6 +20,12 @@ void hk_gdr_add_cause(char why[HK_GDR_WHY], const char *format, ...) {
   va_start(args, format);
   vsnprintf(why + used, HK_GDR_WHY - used, format, args);
   va_end(args);
+}
+
+void hk_gdr_look(hk_topo **t, hk_paths **paths, int rank) {
+  static const hk_path_rules own_paths = {.no_pxn = true}; /* without paths through another GPU */
+  if (hk_topo_detect_with_file(t, 0) != HK_OK || hk_paths_new(paths, *t, &own_paths) != HK_OK)
+    HK_INFO(HK_SUB_NET, "rank %d: the distance of network cards from its GPU is not known: %s", rank, hk_last_error());
 }
 
 /* Returns true if the port belongs to the card at this PCI address. */

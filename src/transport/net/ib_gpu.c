@@ -12,7 +12,6 @@
 #include <string.h>
 #include "../../base/log.h"
 #include "../../base/param.h"
-#include "../../topo/detect.h"
 #include "ib.h"
 #include "ib_gdr.h"
 
@@ -87,14 +86,12 @@ static void settle_ports(hk_ib_ctx *x, finding *f) {
 }
 
 void hk_ib_gpu_find_ports(hk_ib_ctx *x) {
-  static const hk_path_rules own_paths = {.no_pxn = true}; /* without paths through another GPU */
   finding found[HK_IB_PORTS];
   hk_topo *t = NULL;
   hk_paths *paths = NULL;
   if (x->gpu.known || !x->env->gpu_page) return;
   x->gpu.known = true;
-  if (hk_topo_detect_with_file(&t, 0) != HK_OK || hk_paths_new(&paths, t, &own_paths) != HK_OK)
-    HK_INFO(HK_SUB_NET, "rank %d: the distance of cards from its GPU is not known: %s", x->env->rank, hk_last_error());
+  hk_gdr_look(&t, &paths, x->env->rank);
   pthread_mutex_lock(&x->lock);
   for (int i = 0; i < x->nports; i++) {
     found[i] = (finding){.port = x->ports[i]};

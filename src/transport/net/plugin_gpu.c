@@ -12,7 +12,6 @@
 #include <unistd.h>
 #include "../../base/log.h"
 #include "../../base/param.h"
-#include "../../topo/detect.h"
 #include "gdr.h"
 #include "plugin.h"
 
@@ -179,16 +178,13 @@ static void settle_devices(hk_plugin_ctx *x, const finding *f, int n) {
 }
 
 void hk_plugin_gpu_find_devices(hk_plugin_ctx *x) {
-  static const hk_path_rules own_paths = {.no_pxn = true}; /* without paths through another GPU */
   finding found[HK_ARRAY_LENGTH(x->plugin.devices)];
   hk_topo *t = NULL;
   hk_paths *paths = NULL;
   int n = x->plugin.ndevices;
   if (x->gpu_known || !x->env->gpu_page) return;
   x->gpu_known = true;
-  if (hk_topo_detect_with_file(&t, 0) != HK_OK || hk_paths_new(&paths, t, &own_paths) != HK_OK)
-    HK_INFO(HK_SUB_NET, "rank %d: the distance of devices from its GPU is not known: %s", x->env->rank,
-            hk_last_error());
+  hk_gdr_look(&t, &paths, x->env->rank);
   for (int i = 0; i < n; i++) {
     found[i] = (finding){.device = x->plugin.devices[i]};
     look_at_device(x, paths, &found[i]);

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HK_GPU_CODE_H
+#define HK_GPU_CODE_H
+#include <pthread.h>
+#include "../device/device.h"
+
+/* The kernels on a device; the communicators of the process share them. */
+typedef struct hk_gpu_code {
+  int ordinal, refs;
+  hk_device *device;
+  void *module, *batch, *transfers;
+  unsigned threads, resident; /* of a block; blocks that the device runs at once */
+  pthread_mutex_t lock;       /* of the orders, which are of communicators with launchOrderImplicit */
+  hk_queue_order order, captured;
+  struct hk_gpu_code *next;
+} hk_gpu_code;
+
+hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out);
+void hk_gpu_code_put(hk_gpu_code *code);
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the ranks of a communicator on GPUs share within a process, and the credits of their links. */
+#ifndef HK_GPU_WORLD_H
+#define HK_GPU_WORLD_H
+#include "gpu.h"
+
+struct hk_call;
+struct hk_gpu_link;  /* kernels/cuda/work.h */
+struct hk_link_need; /* program/program.h */
+
+/* One direction between two ranks on a channel: the receiver's memory. */
+typedef struct hk_gpu_fifo {
+  uint16_t from, to, channel;
+  hk_memory data;
+  struct hk_gpu_fifo *next;
+} hk_gpu_fifo;
+
+/* What the ranks of a communicator that are threads of one process share. */
+typedef struct hk_gpu_world {
+  uint64_t comm_id;
+  int refs, nranks;
+  pthread_mutex_t lock;           /* of the FIFOs, and of `looked` */
+  hk_device **devices;            /* [nranks]; NULL: the rank is in another process */
+  hk_memory *credits;             /* [nranks]: of the ranks of this process, hk_gpu_credit */
+  struct hk_shared *words;        /* [nranks]: the same, copy.c's */
+  hk_gpu_fifo **fifos;            /* [nranks], by sender */
+  struct hk_gpu_view *late;       /* of ranks that have left: streams of others may still write to what they had open */
+  struct hk_multicast *multicast; /* transport/cuda/multicast.h */
+  bool looked;                    /* the machine's topology was read, once for all ranks: topology.c */
+  struct hk_cluster *machine;
+  struct hk_paths *paths;
+  struct hk_gpu_world *next;
+} hk_gpu_world;
+
+/* Makes this rank's credits, too. */
+hk_status hk_gpu_world_join(ncclComm_t c);
+void hk_gpu_world_leave(hk_gpu_world *w);
+/* Makes this rank's credits anew, as links.by_file has changed. */
+hk_status hk_gpu_credits_again(ncclComm_t c);
+
+/* A rank's credits, in its GPU's memory: for each link on which it sends the head, which the receiver writes, and its
+ * counter; for pumped links the counters of both directions.  After them a pattern that the other ranks try to read,
+ * and room for what this rank reads of theirs. */
+enum { HK_GPU_CREDIT_BYTES = 128, HK_GPU_SENT_AT = 64, HK_GPU_RECEIVED_AT = 96, HK_GPU_PROBE_BYTES = 4096 };
+static inline size_t hk_gpu_probe_at(int nranks) { return (size_t)nranks * HK_GPU_CHANNELS * HK_GPU_CREDIT_BYTES; }
+static inline uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i) {
+  return (comm_id + (uint64_t)rank * 64 + i + 1) * 0x9e3779b97f4a7c15u;
+}
+static inline char *hk_gpu_credits_of(ncclComm_t c, int rank) {
+  hk_gpu *g = hk_gpu_of(c);
+  return hk_gpu_is_remote(c, rank) ? g->opened[rank].base : g->world->credits[rank].base;
+}
+/* Of `rank`'s link to `peer`. */
+static inline char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel) {
+  return hk_gpu_credits_of(c, rank) + ((size_t)peer * HK_GPU_CHANNELS + channel) * HK_GPU_CREDIT_BYTES;
+}
+
+/* ---- multicast.c ---- */
+/* After hk_gpu_reach, by all ranks: g->in_switch, the same on all.  What prevents it is logged. */
+hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
+struct hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const struct hk_link_need *need, unsigned channel, bool first);
+/* Can the switch do the call's operator for its type? */
+bool hk_gpu_switch_reduces(const struct hk_call *call);
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HK_RUNTIME_PLANS_H
+#define HK_RUNTIME_PLANS_H
+#include "../kernels/exec.h"
+#include "call.h"
+
+/* The newest decision for a collective, so that an equal call needs no new one. */
+typedef struct hk_choice {
+  size_t count;
+  int root;
+  uint8_t dtype, redop;
+  bool valid;
+  hk_call_options options;
+  hk_plan *plan;
+  hk_launch launch;
+} hk_choice;
+
+typedef struct hk_plans {
+  hk_choice last[HK_COLL_COUNT];
+  hk_plan *all;
+  char *scratch;
+  size_t scratch_bytes;
+} hk_plans;
+#endif
