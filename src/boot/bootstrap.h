@@ -97,6 +97,10 @@ const uint8_t *hk_bootstrap_secret(const hk_bootstrap *b); /* 16 bytes */
  * that tag, or -1 if it has not come yet. The caller closes the descriptor. */
 hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, uint64_t tag, int *fd);
 int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag);
+/* Gives each connection with that tag to fn(arg, rank, fd), which owns it, as soon as it comes; those that have come
+ * already, before this returns. fn runs on the listener's thread and must not block. One tag for each bootstrap; fn
+ * NULL ends it, and after that fn does not run. */
+void hk_bootstrap_serve(hk_bootstrap *b, uint64_t tag, void (*fn)(void *arg, int rank, int fd), void *arg);
 /* The lowest rank above `after` of which a data connection has come that was not taken; -1: there is none. */
 int hk_bootstrap_untaken(hk_bootstrap *b, int after);
 /* Sends a goodbye to the neighbours, so that they do not take the end of the connection for a death, and frees. Not

@@ -87,6 +87,9 @@ struct hk_bootstrap {
   hk_message *events, **events_end; /* for the service thread, from ranks of this process */
   hk_service_work event_work;
   hk_delivery *deliveries, **deliveries_end;
+  void (*serve)(void *arg, int rank, int fd); /* hk_bootstrap_serve; NULL: none */
+  void *serve_arg;
+  uint64_t serve_tag;
   uint64_t *seen, *dead; /* a bit for each kind of event and rank that it was about; a bit for each dead rank */
   uint32_t *shrinks;     /* [nranks] number of the newest HK_EVENT_SHRINK of each */
   uint64_t gone_ns;      /* when a member was first seen to have left or aborted the parent; 0: not yet */

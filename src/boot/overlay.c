@@ -261,8 +261,13 @@ void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd) {
   }
   *v = (hk_delivery){.from = from, .tag = tag, .fd = fd};
   pthread_mutex_lock(&b->lock);
-  *b->deliveries_end = v;
-  b->deliveries_end = &v->next;
+  if (b->serve && b->serve_tag == tag) {
+    b->serve(b->serve_arg, from, fd);
+    free(v);
+  } else {
+    *b->deliveries_end = v;
+    b->deliveries_end = &v->next;
+  }
   pthread_mutex_unlock(&b->lock);
 }
 
