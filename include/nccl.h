@@ -529,21 +529,28 @@ NCCL_DECLARE_(ncclResult_t, ncclScatterConfig,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                cudaStream_t stream, const ncclCollConfig_t *config));
 
-/* ---- one-sided operations ---- (since 2.29; not there yet: docs/status.md)
- * ncclCommQueryProperties gives hostRmaSupport = false, and each call returns ncclInvalidArgument. */
+/* ---- one-sided operations ---- (since 2.29; on host memory: docs/rma.md)
+ * A rank writes into another rank's window, which makes no call for it, and signals it.  Puts and signals to one peer
+ * in one context arrive in the order of their calls: a signal that was waited for says that the data of its put is
+ * there, and that of all earlier ones.  All ranks have registered the window with NCCL_WIN_COLL_SYMMETRIC, and
+ * ncclConfig_t's numRmaCtx and numRmaSig are 1 (the default) or more.  Errors: ncclInvalidArgument, also if
+ * ncclCommQueryProperties gives hostRmaSupport = false; ncclInvalidUsage (no window yet; the peer's window was
+ * deregistered or is smaller); ncclRemoteError.  Group: yes; the order of a group's puts and waits does not matter. */
 
 /** Signals to wait for: opCnt of them from rank `peer`, with index sigIdx, in context ctx. */
 typedef struct {
   int opCnt, peer, sigIdx, ctx;
 } ncclWaitSignalDesc_t;
-/** Not there yet: writes `count` elements to peerWinOffset of the peer's window, then signals it. */
+/** Writes `count` elements to byte peerWinOffset of rank peer's window, then signals it.  peerWin is this rank's handle
+ * of the window.  localbuff may be any memory; it is free again when the stream comes past the call (stream NULL: when
+ * the call returns).  A count of 0 only signals.  flags is 0. */
 NCCL_DECLARE_(ncclResult_t, ncclPutSignal,
               (const void *localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,
                size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream));
-/** Not there yet: signals a peer. */
+/** Signals a peer, after all earlier puts to it in that context.  flags is 0. */
 NCCL_DECLARE_(ncclResult_t, ncclSignal,
               (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream));
-/** Not there yet: waits for signals. */
+/** Waits until the signals of all descriptors have come, and takes them: the next call waits for later ones. */
 NCCL_DECLARE_(ncclResult_t, ncclWaitSignal,
               (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream));
 
@@ -648,7 +655,7 @@ typedef struct ncclCommProperties {
   NCCL_BOOL_ multimemSupport;                /**< multicast memory for kernels: false */
   ncclGinType_t ginType;                     /**< network for kernels: NCCL_GIN_TYPE_NONE */
   int nLsaTeams;                             /**< LSA teams; each rank is one */
-  NCCL_BOOL_ hostRmaSupport;                 /**< one-sided operations: false */
+  NCCL_BOOL_ hostRmaSupport;                 /**< one-sided operations: on host memory */
   ncclGinType_t railedGinType;               /**< as ginType, within rails */
   uint64_t commHash;                         /**< equal on all ranks, differs between communicators */
   int ginMinStride;                          /**< 0 */

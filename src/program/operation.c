@@ -22,12 +22,21 @@ size_t hk_dtype_size(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[
 const char *hk_dtype_name(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[t].name : "unknown type"; }
 const char *hk_redop_name(hk_redop op) { return (unsigned)op < HK_REDOP_COUNT ? redops[op] : "unknown operator"; }
 
+const char *hk_p2p_name(hk_p2p p) {
+  static const char *const names[] = {"none", "Send", "Recv", "PutSignal", "WaitSignal"};
+  return (unsigned)p < HK_ARRAY_LENGTH(names) ? names[p] : "unknown";
+}
+
 void hk_operation_describe(const hk_operation *o, char *text, size_t bytes) {
   hk_coll coll = (hk_coll)o->coll;
   char op[48] = "", root[24] = "";
   const char *name = hk_coll_name(coll);
+  if (coll == HK_SENDRECV && o->p2p == HK_P2P_WAIT) {
+    snprintf(text, bytes, "WaitSignal(%llu signals, rank %d)", (unsigned long long)o->count, o->root);
+    return;
+  }
   if (coll == HK_SENDRECV) {
-    name = o->p2p == HK_P2P_SEND ? "Send to" : "Recv from";
+    name = o->p2p == HK_P2P_SEND ? "Send to" : o->p2p == HK_P2P_PUT ? "PutSignal to" : "Recv from";
     snprintf(root, sizeof root, ", rank %d", o->root);
   }
   if (hk_coll_reduces(coll))

@@ -26,7 +26,10 @@ typedef enum hk_redop { HK_SUM, HK_PROD, HK_MAX, HK_MIN, HK_AVG, HK_PREMULSUM, H
 /* A flag beside the operator: the sum must be made in the fixed order.  Ranks that differ in it make different
  * calls. */
 enum { HK_REDOP_INVARIANT = 128 };
-typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV } hk_p2p;
+/* PUT: also a signal alone, with count 0.  WAIT: for `count` signals. */
+typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV, HK_P2P_PUT, HK_P2P_WAIT } hk_p2p;
+/* "Send", "Recv", "PutSignal", "WaitSignal" */
+const char *hk_p2p_name(hk_p2p p);
 
 /* These accept any value: a value that names nothing has size 0 and the name "unknown type" or "unknown operator". */
 size_t hk_dtype_size(hk_dtype t); /* bytes of an element */
@@ -42,6 +45,7 @@ typedef struct hk_operation {
   uint8_t redop;  /* hk_redop, perhaps with HK_REDOP_INVARIANT */
 } hk_operation;
 
-/* "AllReduce(1000 x float, sum)", "Send to(5 x int8, rank 3)".  Accepts any values of the fields. */
+/* "AllReduce(1000 x float, sum)", "Send to(5 x int8, rank 3)", "WaitSignal(2 signals, rank 3)".  Accepts any values of
+ * the fields. */
 void hk_operation_describe(const hk_operation *o, char *text, size_t bytes);
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL's device API from the host's side.  Kernels of users cannot communicate yet (docs/status.md): no communicator
- * supports the device API, one-sided operations, multimem or CFT, and ncclCommQueryProperties says so.  Load/store
+ * supports the device API, multimem or CFT, and ncclCommQueryProperties says so.  Load/store
  * (LSA) teams have one rank each.  What needs more is refused with the reason. */
 #include <string.h>
 #include "../base/status.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "api.h"
-#include "comm.h"
+#include "rma.h"
 
 static ncclResult_t unsupported(const char *who) {
   return (ncclResult_t)HK_FAIL(
@@ -59,6 +59,7 @@ HK_API(ncclResult_t, ncclCommQueryProperties, (ncclComm_t comm, ncclCommProperti
                                .cudaDev = comm->device < 0 ? 0 : comm->device,
                                .nvmlDev = comm->device < 0 ? 0 : comm->device,
                                .nLsaTeams = comm->nranks,
+                               .hostRmaSupport = hk_rma_supported(comm),
                                .commHash = hk_bootstrap_comm_id(comm->bootstrap)};
   size_t bytes = known_bytes(props->version);
   if (bytes > props->size) bytes = props->size;
@@ -124,35 +125,6 @@ HK_API(ncclResult_t, ncclLLA2ACreateRequirement,
        (int nBlocks, int nSlots, ncclLLA2AHandle_t *h, ncclDevResourceRequirements_t *r)) {
   (void)nBlocks, (void)nSlots, (void)h, (void)r;
   return unsupported("ncclLLA2ACreateRequirement");
-}
-
-/* ---- one-sided operations ---- */
-
-static ncclResult_t no_rma(const char *who, ncclComm_t c) {
-  hk_status rc = hk_comm_check_usable(c, who);
-  if (rc == HK_OK)
-    rc = HK_FAIL(HK_ERR_ARGUMENT,
-                 "%s: one-sided operations are not part of this version of Hocket (ncclCommQueryProperties gives "
-                 "hostRmaSupport = false): use ncclSend and ncclRecv",
-                 who);
-  return (ncclResult_t)rc;
-}
-HK_API(ncclResult_t, ncclPutSignal,
-       (const void *localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,
-        size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream)) {
-  (void)localbuff, (void)count, (void)datatype, (void)peer, (void)peerWin, (void)peerWinOffset;
-  (void)sigIdx, (void)ctx, (void)flags, (void)stream;
-  return no_rma("ncclPutSignal", comm);
-}
-HK_API(ncclResult_t, ncclSignal,
-       (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream)) {
-  (void)peer, (void)sigIdx, (void)ctx, (void)flags, (void)stream;
-  return no_rma("ncclSignal", comm);
-}
-HK_API(ncclResult_t, ncclWaitSignal,
-       (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream)) {
-  (void)nDesc, (void)signalDescs, (void)stream;
-  return no_rma("ncclWaitSignal", comm);
 }
 
 /* ---- encryption ---- */

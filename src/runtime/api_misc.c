@@ -9,6 +9,7 @@
 #include "api.h"
 #include "comm.h"
 #include "group.h"
+#include "rma.h"
 
 /* nccl4py and other tools search the library's bytes for this. */
 __attribute__((used)) static const char version_text[] = "NCCL version 2.32.3+cuda13.4";
@@ -73,7 +74,8 @@ struct hk_registration {
   ncclComm_t comm;
   void *base;
   size_t bytes;
-  void *handle; /* the backend's; NULL: it has none */
+  void *handle;    /* the backend's; NULL: it has none */
+  uint64_t window; /* number among the symmetric windows, from 1; 0: it is none */
   hk_registration *next;
 };
 enum { REGISTRATION_LIVE = 0x72656721 };
@@ -90,8 +92,16 @@ static hk_status add_registration(const char *who, ncclComm_t c, void *base, siz
     free(r);
     return rc;
   }
+  if (symmetric && hk_rma_supported(c) && atomic_load(&c->health.progress) == HK_OK) {
+    if ((rc = hk_rma_begin(c)) != HK_OK) {
+      if (r->handle) c->backend->memory_drop(c, base, bytes, r->handle);
+      free(r);
+      return rc;
+    }
+  }
   /* Frameworks register from any thread, while they hold an allocator's locks. */
   pthread_mutex_lock(&c->health.lock);
+  if (symmetric) r->window = ++c->windows;
   r->next = c->registrations;
   c->registrations = r;
   pthread_mutex_unlock(&c->health.lock);
@@ -109,9 +119,30 @@ static hk_status remove_registration(const char *who, ncclComm_t c, hk_registrat
   if (found) *at = r->next;
   pthread_mutex_unlock(&c->health.lock);
   if (!found) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a registration of this communicator", who, (void *)r);
+  if (r->window) hk_rma_dropped(c);
   if (r->handle) c->backend->memory_drop(c, r->base, r->bytes, r->handle);
   free(r);
   return HK_OK;
+}
+
+hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window *out) {
+  pthread_mutex_lock(&c->health.lock);
+  const hk_registration *r = c->registrations;
+  while (r && r->window != number) r = r->next;
+  if (r) *out = (hk_window){r->base, r->bytes};
+  hk_window_state state = r ? HK_WINDOW_OPEN : number > c->windows ? HK_WINDOW_LATER : HK_WINDOW_GONE;
+  pthread_mutex_unlock(&c->health.lock);
+  return state;
+}
+
+uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes) {
+  pthread_mutex_lock(&c->health.lock);
+  const hk_registration *r = c->registrations;
+  while (r && (const void *)r != (const void *)win) r = r->next;
+  uint64_t number = r ? r->window : 0;
+  *bytes = r ? r->bytes : 0;
+  pthread_mutex_unlock(&c->health.lock);
+  return number;
 }
 
 void hk_registrations_free(ncclComm_t c) {

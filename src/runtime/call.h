@@ -29,6 +29,8 @@ typedef struct hk_call {
   int root;             /* or the peer of a send or receive */
   uint64_t scalar;      /* one element, for HK_PREMULSUM; or its address */
   bool scalar_on_device;
+  uint32_t signal;         /* of a put or a wait for signals: context * rma_signals + index */
+  uint64_t window, offset; /* of a put: the window's number (rma.h), bytes */
   cudaStream_t stream;
   hk_call_options options;
   void *launched;            /* an event of the user's, recorded when the kernel is launched; NULL: none */
@@ -43,5 +45,6 @@ hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, nc
 hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
                             int root, ncclComm_t c, cudaStream_t stream, const hk_call_options *o, bool must,
                             void *launched);
+static inline bool hk_call_is_rma(const hk_call *c) { return c->p2p == HK_P2P_PUT || c->p2p == HK_P2P_WAIT; }
 static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_INVARIANT); }
 #endif

@@ -6,6 +6,7 @@
 #include "../boot/bootstrap.h"
 #include "../boot/process.h" /* hk_forks */
 #include "choose.h"
+#include "rma.h"
 #include "story.h"
 
 /* Freed communicators are kept here before their memory is freed, so that a use after free finds HK_COMM_FREED. This
@@ -82,6 +83,7 @@ void hk_comm_release(ncclComm_t c) {
   quarantine.last = c;
   if (++quarantine.count > QUARANTINE) old = leave_quarantine();
   pthread_mutex_unlock(&quarantine.lock);
+  if (old) hk_rma_free(old->rma);
   free(old);
 }
 

@@ -27,6 +27,8 @@ typedef struct hk_comm_options {
   bool loose_captures;  /* captured calls are ordered by the user's streams alone */
   int min_ctas, max_ctas, traffic_class;
   int batch_invariant; /* a parent's setting; -1: as HOCKET_BATCH_INVARIANT says */
+  int rma_contexts, rma_signals; /* of one-sided operations */
+  bool rma_eager;                /* they are there without a window */
   char name[64], net_name[32];
 } hk_comm_options;
 
@@ -91,6 +93,7 @@ typedef struct hk_user_redop {
 } hk_user_redop;
 
 typedef struct hk_registration hk_registration;
+typedef struct hk_rma hk_rma;
 
 struct ncclComm {
   uint32_t magic; /* HK_COMM_LIVE, HK_COMM_FREED */
@@ -112,6 +115,8 @@ struct ncclComm {
   struct hk_profiler *profiler; /* NULL: none */
   hk_user_redop *redops;        /* [HK_REDOP_LIMIT], made at first use */
   hk_registration *registrations;
+  uint64_t windows;      /* symmetric ones registered so far, equal on all ranks; under health.lock */
+  hk_rma *rma;           /* one-sided operations (rma.h), from the first window on */
   ncclUniqueId *grow_id; /* of ncclCommGetUniqueId, until ncclCommGrow uses it; NULL: none */
   struct ncclComm *quarantine_next;
 };

@@ -109,6 +109,9 @@ hk_status hk_options_read(const ncclConfig_t *given, hk_comm_options *o) {
   o->max_ctas = or_default(f->maxCTAs, 0);
   o->traffic_class = or_default(f->trafficClass, -1);
   o->batch_invariant = -1;
+  o->rma_contexts = set_or(hk_param_int(HK_P_NUM_RMA_CTX), 0, f->numRmaCtx, 1);
+  o->rma_signals = or_default(f->numRmaSig, 1);
+  o->rma_eager = or_default(f->rmaEagerInit, 0) != 0;
   if (f->commName) snprintf(o->name, sizeof o->name, "%s", f->commName);
   if (f->netName) snprintf(o->net_name, sizeof o->net_name, "%s", f->netName);
   return HK_OK;

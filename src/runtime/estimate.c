@@ -24,8 +24,9 @@ static double comm_us(const hk_call *calls, size_t n, ncclComm_t c) {
   double collectives = 0, sends = 0, receives = 0;
   for (size_t i = 0; i < n; i++) {
     if (calls[i].comm != c) continue;
+    if (calls[i].p2p == HK_P2P_WAIT) continue;
     if (calls[i].coll == HK_SENDRECV)
-      *(calls[i].p2p == HK_P2P_SEND ? &sends : &receives) += message_us(&calls[i]);
+      *(calls[i].p2p == HK_P2P_RECV ? &receives : &sends) += message_us(&calls[i]);
     else
       collectives += hk_choose_price(c, &calls[i]);
   }

@@ -14,6 +14,7 @@
 #include "backend.h"
 #include "call.h"
 #include "group.h"
+#include "rma.h"
 #include "run.h"
 #include "stream.h"
 #include "wiring.h"
@@ -85,10 +86,7 @@ static hk_status refuse_gpu_memory(const hk_call *call) {
           HK_ERR_USAGE,
           "%s: %p is memory of GPU %d, but this communicator works on host memory (HOCKET_DEVICE=host, or a library "
           "without GPU kernels: make NVCC=/path/to/nvcc): copy the data to the host and call with that",
-          call->p2p == HK_P2P_SEND   ? "Send"
-          : call->p2p == HK_P2P_RECV ? "Recv"
-                                     : hk_coll_name((hk_coll)call->coll),
-          buffers[i], device);
+          call->p2p ? hk_p2p_name((hk_p2p)call->p2p) : hk_coll_name((hk_coll)call->coll), buffers[i], device);
   return HK_OK;
 }
 
@@ -127,9 +125,10 @@ static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, const h
 /* Checks the buffer of a transfer if it is not the buffer of the last one. The plan of a transfer is not new at any
  * call, so binding does not check it. */
 static hk_status check_memory(const hk_call *call) {
-  const void *buffer = call->p2p == HK_P2P_SEND ? call->in : call->out;
-  const void **seen = &call->comm->order.looked_at[call->p2p == HK_P2P_SEND];
-  if (buffer == *seen || call->count == 0) return HK_OK;
+  bool in = call->p2p == HK_P2P_SEND || call->p2p == HK_P2P_PUT;
+  const void *buffer = in ? call->in : call->out;
+  const void **seen = &call->comm->order.looked_at[in];
+  if (buffer == *seen || call->count == 0 || call->p2p == HK_P2P_WAIT) return HK_OK;
   hk_status rc = refuse_gpu_memory(call);
   if (rc == HK_OK) *seen = buffer;
   return rc;
@@ -144,7 +143,7 @@ static hk_status check(const hk_call *call, const char *who) {
         "%s: launchCompletionEvent is a CUDA event, and this communicator works on host memory: leave it out", who);
   if (!call->p2p) return HK_OK;
   HK_TRY(check_memory(call), out);
-  if (hk_stream_is_null(call->stream))
+  if (hk_stream_is_null(call->stream) && !hk_call_is_rma(call))
     rc = hk_group_check_self(call, who); /* a stream's thread can wait for a later call */
 out:
   return rc;

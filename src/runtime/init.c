@@ -11,6 +11,7 @@
 #include "choose.h"
 #include "comm.h"
 #include "profiler.h"
+#include "rma.h"
 #include "story.h"
 
 /* Another rank revoked the communicator. False: this rank knows of a failure already and decides itself what to do
@@ -136,6 +137,7 @@ void hk_comm_destroy(ncclComm_t c) {
   if (c->backend->drain) c->backend->drain(c); /* peers may wait for what it sends until then */
   c->backend->stop(c);
   hk_wire_free(c);
+  hk_rma_end(c);
   /* Before the bootstrap, which owns the communicator's name; after the networks, which report events to it. */
   hk_profiler_free(c);
   if (c->bootstrap) hk_bootstrap_leave(c->bootstrap);

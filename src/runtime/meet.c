@@ -13,6 +13,7 @@
 #include "../topo/join.h"
 #include "profiler.h"
 #include "rings.h"
+#include "rma.h"
 #include "selection.h"
 #include "topology.h"
 #include "tuner.h"
@@ -197,6 +198,7 @@ hk_status hk_comm_meet(ncclComm_t c, bool child) {
   HK_TRY(describe_machine(c, rows, rings), out);
   if (c->selection->tuner) HK_TRY(begin_tuner(c), out); /* all ranks have it, or none */
   if (c->profiler) hk_profiler_begin(c);
+  HK_TRY(hk_rma_meet(c), out);
   /* No rank may use a link before every rank can be reached by it. */
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (last barrier)");
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);

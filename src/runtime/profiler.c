@@ -175,7 +175,7 @@ static const char *type_name(uint8_t dtype) {
 }
 
 static const char *function_of(const hk_call *call) {
-  if (call->p2p != HK_P2P_NONE) return call->p2p == HK_P2P_SEND ? "Send" : "Recv";
+  if (call->p2p != HK_P2P_NONE) return hk_p2p_name((hk_p2p)call->p2p);
   return hk_coll_name((hk_coll)call->coll);
 }
 

@@ -11,6 +11,7 @@
 #include "choose.h"
 #include "mismatch.h"
 #include "profiler.h"
+#include "rma.h"
 #include "transfer.h"
 #include "watch.h"
 #include "wiring.h"
@@ -150,9 +151,42 @@ not_begun:
   return not_begun(c, call, rc);
 }
 
+/* ---- one-sided operations ---- */
+
+/* Waits for the signals of the call. They may come over any transport or none, and what this rank sends may have to be
+ * moved meanwhile. */
+static hk_status wait_signals(ncclComm_t c, const hk_call *call) {
+  hk_status rc = HK_OK;
+  hk_waiter w;
+  hk_wait_begin(&w, &c->wait);
+  while (!hk_rma_arrived(call)) {
+    bool moved = false;
+    if (c->wiring->any_pump) HK_TRY(hk_wire_progress(c, &moved), out);
+    if (moved)
+      hk_wait_progress(&w);
+    else
+      HK_TRY(hk_wait_pause(&w), out);
+  }
+out:
+  return rc;
+}
+
+static hk_status one_sided(const hk_call *call) {
+  ncclComm_t c = call->comm;
+  bool puts = call->p2p == HK_P2P_PUT;
+  if (!puts && hk_rma_arrived(call)) return HK_OK;
+  c->order.current = call;
+  if (!puts) hk_watch_transfer(c, call);
+  hk_status rc = puts ? hk_rma_put(call) : wait_signals(c, call);
+  if (__builtin_expect(rc != HK_OK, 0)) rc = puts ? not_begun(c, call, rc) : ended(c, call, NULL, call->root, rc);
+  c->order.current = NULL;
+  if (!puts) hk_watch_transfer(c, NULL);
+  return rc;
+}
+
 hk_status hk_run_one(const hk_call *call) {
-  if (call->coll == HK_SENDRECV) return hk_run_group(call, 1);
-  return collective(call);
+  if (call->coll != HK_SENDRECV) return collective(call);
+  return hk_call_is_rma(call) ? one_sided(call) : hk_run_group(call, 1);
 }
 
 /* ---- groups ---- */
@@ -164,6 +198,8 @@ typedef struct member {
   size_t ncollectives, next;
   hk_transfer *transfers;
   size_t ntransfers;
+  const hk_call **puts, **waits; /* one-sided operations */
+  size_t nputs, nwaits;
   hk_exec exec;
   void *memory;
   bool running;
@@ -209,26 +245,57 @@ out:
   return rc;
 }
 
+/* Shows what the rank waits in, if it is in no other operation. */
+static void watch(ncclComm_t c, const hk_call *call) {
+  if (c->order.current) return;
+  c->order.current = call;
+  hk_watch_transfer(c, call);
+}
+
 /* Ends the member's part of the group with the status that all ranks agree on after `rc`. */
 static void member_ended(member *m, hk_status rc) {
-  const hk_call *call = m->next < m->ncollectives ? m->collectives[m->next] : m->transfers[0].call;
+  const hk_call *call = m->next < m->ncollectives ? m->collectives[m->next]
+                        : m->ntransfers           ? m->transfers[0].call
+                        : m->nputs                ? m->puts[0]
+                                                  : m->waits[0];
   m->status = ended(m->comm, call, m->running ? &m->exec : NULL, m->peer, rc);
 }
 
 static bool member_done(const member *m) {
-  return m->status != HK_OK || (m->next == m->ncollectives && m->ntransfers == 0);
+  return m->status != HK_OK || (m->next == m->ncollectives && m->ntransfers == 0 && m->nputs == 0 && m->nwaits == 0);
+}
+
+/* Puts wait for no call of another rank, so they come first, in their order. */
+static hk_status step_one_sided(member *m, bool *moved) {
+  hk_status rc = HK_OK;
+  for (; m->nputs; m->nputs--, m->puts++, *moved = true) {
+    m->peer = m->puts[0]->root;
+    HK_TRY(hk_rma_put(m->puts[0]), out);
+    m->peer = -1;
+  }
+  for (size_t i = 0; i < m->nwaits;) {
+    const hk_call *call = m->waits[i];
+    if (!hk_rma_arrived(call)) {
+      watch(m->comm, call);
+      i++;
+      continue;
+    }
+    if (m->comm->order.current == call) m->comm->order.current = NULL;
+    m->waits[i] = m->waits[--m->nwaits];
+    *moved = true;
+  }
+out:
+  return rc;
 }
 
 static void step_member(member *m, bool *moved) {
   hk_status rc = HK_OK;
   ncclComm_t c = m->comm;
+  if (m->nputs || m->nwaits) HK_TRY(step_one_sided(m, moved), out);
   HK_TRY(step_collectives(m, moved), out);
   for (size_t i = 0; i < m->ntransfers;) {
     bool over = false;
-    if (!c->order.current) {
-      c->order.current = m->transfers[i].call;
-      hk_watch_transfer(c, c->order.current);
-    }
+    watch(c, m->transfers[i].call);
     m->peer = m->transfers[i].call->root;
     HK_TRY(hk_transfer_step(&m->transfers[i], moved, &over), out);
     m->peer = -1;
@@ -315,29 +382,35 @@ static inline member *find_member(group_run *g, ncclComm_t c, member *last) {
   return &g->members[g->n++];
 }
 
-/* Sorts the calls by communicator; `collectives` and `transfers` have room for n each. */
-static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const hk_call **collectives,
+static size_t *count_of(member *m, const hk_call *call) {
+  if (call->coll != HK_SENDRECV) return &m->ncollectives;
+  return call->p2p == HK_P2P_PUT ? &m->nputs : call->p2p == HK_P2P_WAIT ? &m->nwaits : &m->ntransfers;
+}
+
+/* Sorts the calls by communicator and kind; `others` and `transfers` have room for n each. */
+static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const hk_call **others,
                             hk_transfer *transfers) {
   member *m = NULL;
   for (size_t i = 0; i < n; i++) {
     m = find_member(g, calls[i].comm, m);
-    if (calls[i].coll == HK_SENDRECV)
-      m->ntransfers++;
-    else
-      m->ncollectives++;
+    *count_of(m, &calls[i]) += 1;
   }
   for (size_t k = 0; k < g->n; k++) {
     m = &g->members[k];
-    m->collectives = collectives;
+    m->collectives = others;
+    m->puts = m->collectives + m->ncollectives;
+    m->waits = m->puts + m->nputs;
     m->transfers = transfers;
-    collectives += m->ncollectives;
+    others = m->waits + m->nwaits;
     transfers += m->ntransfers;
-    m->ncollectives = m->ntransfers = 0;
+    m->ncollectives = m->ntransfers = m->nputs = m->nwaits = 0;
   }
   for (size_t i = 0; i < n; i++) {
     m = find_member(g, calls[i].comm, m);
-    if (calls[i].coll != HK_SENDRECV) {
-      m->collectives[m->ncollectives++] = &calls[i];
+    size_t *of_kind = count_of(m, &calls[i]);
+    if (of_kind != &m->ntransfers) {
+      const hk_call **list = of_kind == &m->ncollectives ? m->collectives : of_kind == &m->nputs ? m->puts : m->waits;
+      list[(*of_kind)++] = &calls[i];
       continue;
     }
     hk_status rc = hk_transfer_open(&calls[i], &m->transfers[m->ntransfers]);

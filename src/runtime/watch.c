@@ -31,6 +31,10 @@ void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
                     .dtype = call->dtype,
                     .redop = call->redop};
   hk_operation_describe(&o, text, bytes);
+  if (!hk_call_is_rma(call)) return;
+  size_t used = strlen(text);
+  uint32_t signals = (uint32_t)call->comm->options.rma_signals;
+  snprintf(text + used, bytes - used, " with signal %u of context %u", call->signal % signals, call->signal / signals);
 }
 
 /* The peers that the call waits for, each once. */
@@ -43,13 +47,14 @@ static int waits_for(ncclComm_t c, int *peers, int room) {
 
 /* ---- what this rank does ---- */
 
-/* A transfer in one word: 2 bits p2p (0: it is over), 6 type, 20 peer, 36 count. */
+/* A transfer in one word: 3 bits p2p (0: it is over), 5 type, 20 peer, 36 count. */
+_Static_assert(HK_P2P_WAIT < 8 && HK_DTYPE_COUNT <= 32, "they fit into their bits");
 void hk_watch_transfer(ncclComm_t c, const hk_call *call) {
   uint64_t most = ((uint64_t)1 << 36) - 1, count = call && call->count < most ? call->count : most;
   /* relaxed, both: it is written by this thread, read for reports, and alone */
   uint64_t before = atomic_load_explicit(&c->order.board->transfer, memory_order_relaxed);
-  uint64_t word = before & ~(uint64_t)3;
-  if (call) word = (uint64_t)call->p2p | (uint64_t)call->dtype << 2 | (uint64_t)call->root << 8 | count << 28;
+  uint64_t word = before & ~(uint64_t)7;
+  if (call) word = (uint64_t)call->p2p | (uint64_t)call->dtype << 3 | (uint64_t)call->root << 8 | count << 28;
   atomic_store_explicit(&c->order.board->transfer, word, memory_order_relaxed);
 }
 
@@ -92,14 +97,14 @@ static void read_board(const hk_board *b, hk_activity *out) {
   for (uint64_t i = 0; i < HK_ACTIVITY_PAST && i + 1 < out->sequence; i++)
     if (hk_board_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
   uint32_t newest = (uint32_t)out->sequence;
-  out->moves = (transfer >> 28) * hk_dtype_size((hk_dtype)(transfer >> 2 & 63));
+  out->moves = (transfer >> 28) * hk_dtype_size((hk_dtype)(transfer >> 3 & 31));
   if (out->sequence > over) {
     out->phase = HK_PHASE_OPERATION;
-  } else if (transfer & 3) {
+  } else if (transfer & 7) {
     out->phase = HK_PHASE_OPERATION;
     out->coll = HK_SENDRECV;
-    out->p2p = transfer & 3;
-    out->dtype = transfer >> 2 & 63;
+    out->p2p = transfer & 7;
+    out->dtype = transfer >> 3 & 31;
     out->root = (int32_t)(transfer >> 8 & 0xfffff);
     out->count = transfer >> 28;
   }

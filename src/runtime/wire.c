@@ -22,6 +22,10 @@ static int take(void *arg, int peer, uint64_t tag) {
   return hk_bootstrap_take(((ncclComm_t)arg)->bootstrap, peer, tag);
 }
 
+static void serve(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int peer, int fd), void *fn_arg) {
+  hk_bootstrap_serve(((ncclComm_t)arg)->bootstrap, tag, fn, fn_arg);
+}
+
 hk_status hk_wire_new(ncclComm_t c) {
   c->wiring = calloc(1, sizeof *c->wiring);
   if (!c->wiring) return HK_FAIL_ERRNO("no memory for a communicator's links");
@@ -41,6 +45,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .service = c->service,
                               .dial = dial,
                               .take = take,
+                              .serve = serve,
                               .arg = c,
                               .gpu = w->env.gpu, /* from the backend */
                               .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),

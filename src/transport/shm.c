@@ -120,4 +120,6 @@ const hk_transport hk_transport_shm = {
     .ask = hk_shm_question,
     .notify = hk_shm_notice,
     .answer_with = hk_shm_answer_with,
+    .writable = hk_shm_writable,
+    .write = hk_shm_write,
 };

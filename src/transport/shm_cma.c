@@ -87,6 +87,31 @@ bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link) {
   return true;
 }
 
+bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes) {
+  const hk_transport_env *env = state->env;
+  unsigned char seen[64];
+  const hk_shm_state *s = (const hk_shm_state *)state;
+  return !(s->fact.flags & HK_SHM_FACT_P2P_OFF) && hk_param_int(HK_P_CMA) && bytes <= sizeof seen &&
+         read_all(env->peers[peer].pid, at, seen, bytes) == 0 && memcmp(seen, expected, bytes) == 0;
+}
+
+hk_status hk_shm_write(hk_transport_state *state, int peer, uint64_t at, const void *from, size_t bytes) {
+  const hk_transport_env *env = state->env;
+  for (size_t done = 0; done < bytes;) {
+    struct iovec local = {(void *)((uintptr_t)from + done), bytes - done};
+    struct iovec remote = {(void *)(uintptr_t)(at + done), bytes - done};
+    ssize_t n = process_vm_writev(env->peers[peer].pid, &local, 1, &remote, 1, 0);
+    if (n <= 0)
+      return HK_FAIL(
+          HK_ERR_REMOTE,
+          "rank %d cannot write %zu bytes to rank %d's memory (%s): has its process ended, or were the buffer "
+          "or the window freed?",
+          env->rank, bytes, peer, n ? strerror(errno) : "nothing was written");
+    done += (size_t)n;
+  }
+  return HK_OK;
+}
+
 hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *ref, void *to, size_t bytes) {
   const hk_transport_env *env = state->env;
   const hk_peer *peer = &env->peers[link->peer];

@@ -213,10 +213,23 @@ out:
   return rc;
 }
 
+static hk_status ask_here(hk_shm_state *s, int peer, int fd, void *payload) {
+  hk_shm_process *p = s->process;
+  char reason[HK_SHM_REASON] = "the rank has left";
+  pthread_mutex_lock(&p->lock);
+  hk_shm_state *to = p->members;
+  while (to && to->base.env->rank != peer) to = to->next_member;
+  bool good = to && to->answer && to->answer(to->answer_arg, payload, fd, reason);
+  pthread_mutex_unlock(&p->lock);
+  if (good) return HK_OK;
+  return HK_FAIL(HK_ERR_REMOTE, "rank %d refuses what rank %d asks for: %s", peer, s->base.env->rank, reason);
+}
+
 static hk_status ask_rank(hk_shm_state *s, int peer, int fd, void *payload, bool answered) {
   const hk_transport_env *env = s->base.env;
   hk_status rc = HK_OK;
   hk_shm_message m = {.verb = HK_SHM_ASK_RANK, .processes = (uint32_t)peer};
+  if (env->peers[peer].process == env->peers[env->rank].process) return ask_here(s, peer, fd, payload);
   int none = -1, socket = s->process && s->process->names ? hk_shm_dial(s->process->names[peer]) : -1;
   if (socket < 0 && !answered) return HK_OK;
   if (socket < 0)

@@ -112,7 +112,9 @@ void hk_shm_cma_prepare(hk_shm_state *s);                /* publishes a word for
 void hk_shm_cma_try(hk_shm_state *s, const void *facts); /* tries to read all others' words; publishes success */
 /* Returns true if all readers of the link can read this process's memory. */
 bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link);
-/* The transport's `fetch`. */
+/* The transport's `writable`, `write` and `fetch`. */
+bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes);
+hk_status hk_shm_write(hk_transport_state *state, int peer, uint64_t at, const void *from, size_t bytes);
 hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
 
 static inline const hk_shm_fact *hk_shm_fact_of(const void *facts, int rank) {

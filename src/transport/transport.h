@@ -41,6 +41,8 @@ typedef struct hk_transport_env {
   hk_status (*dial)(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd);
   /* Takes the connection that `peer` opened with `tag`; -1 if it has not arrived yet. */
   int (*take)(void *arg, int peer, uint64_t tag);
+  /* Gives connections with that tag to fn(fn_arg, peer, fd) as they come, on the listener's thread; fn NULL ends it. */
+  void (*serve)(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int peer, int fd), void *fn_arg);
   void *arg;
   size_t slot_bytes;
   uint32_t nslots;
@@ -126,13 +128,18 @@ typedef struct hk_transport {
   const char *(*no_files)(const hk_transport_state *s);
   /* The file of a region (device/host.h) of a rank of another process, for the caller to map and close. */
   hk_status (*file)(hk_transport_state *s, int peer, uint64_t region, int *fd, size_t *bytes);
-  /* Sends a question to a rank of another process and waits for the answer, which replaces `payload`
-   * (HK_QUESTION_BYTES); `fd` goes with it unless it is -1. */
+  /* Sends a question to a rank of this host and waits for the answer, which replaces `payload` (HK_QUESTION_BYTES);
+   * `fd` goes with it unless it is -1. A rank of this process is asked directly, even if no_files has a reason. */
   hk_status (*ask)(hk_transport_state *s, int peer, int fd, void *payload);
   /* The same without waiting for an answer.  A process that has ended needs no notice: this is no error. */
   hk_status (*notify)(hk_transport_state *s, int peer, int fd, void *payload);
   /* Sets the function that answers questions to this rank, until `detach`.  NULL: all are refused. */
   void (*answer_with)(hk_transport_state *s, hk_answer *answer, void *arg);
+  /* The next two go together. Can this rank write to any memory of a rank of another process? `bytes` bytes at address
+   * `at` there are equal to `expected`, which is tried. */
+  bool (*writable)(hk_transport_state *s, int peer, uint64_t at, const void *expected, size_t bytes);
+  /* Writes to address `at` there. */
+  hk_status (*write)(hk_transport_state *s, int peer, uint64_t at, const void *from, size_t bytes);
 } hk_transport;
 
 /* registry.def: in order of preference. */

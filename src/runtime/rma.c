@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One-sided operations on host memory (rma.h). A window of another rank is written to in one of these ways, the first
+ * that is possible: stores, if its memory is in this process or can be mapped; a copy by the kernel; messages that the
+ * peer's service thread carries out. The signal of a put goes the same way as the data or after it has arrived. */
+#include "rma.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../base/thread.h"
+#include "../device/host.h"
+#include "../kernels/reduce.h"
+#include "wiring.h"
+
+enum { LINE = 2 * HK_CACHE_LINE, NAP_NS = 200 * 1000, STREAM_MIN_BYTES = 4 << 20, SIGNALS_MAX = 1 << 20 };
+
+/* The signal table, in memory that other processes can map. The counters of each rank have cache lines of their own. */
+typedef struct table {
+  _Alignas(
+      LINE) _Atomic uint64_t dropped; /* windows deregistered: what other ranks know about windows is out of date */
+  uint8_t proof[16];                  /* other processes read it to see whether they reach this memory */
+  _Alignas(LINE) _Atomic uint64_t counters[];
+} table;
+
+typedef enum way { BY_STORES, BY_COPY, BY_MESSAGES } way;
+
+/* A window of another rank. */
+typedef struct target {
+  bool known;
+  way way;
+  char *base;       /* BY_STORES: here */
+  uint64_t address; /* there */
+  size_t bytes;
+  char *mapping; /* NULL: nothing was mapped for it */
+  size_t mapped;
+} target;
+
+typedef struct peer {
+  uint64_t dropped; /* its table's, when the windows below were looked up */
+  target *windows;  /* by number; the table first */
+  size_t n;
+} peer;
+
+struct hk_rma {
+  table *table;
+  size_t table_bytes, row; /* row: counters of one rank in the table */
+  uint64_t *consumed;      /* as the table's counters */
+  hk_messages *messages;
+  peer *peers; /* [nranks] */
+};
+
+/* A question to a rank of this host, and its answer. */
+typedef struct question {
+  uint64_t window, state; /* hk_window_state */
+  uint64_t address, bytes;
+  uint64_t region, offset; /* the memory's region (device/host.h); 0: none */
+  uint64_t proof_at;
+  uint8_t proof[16];
+} question;
+_Static_assert(sizeof(question) <= HK_QUESTION_BYTES, "a question is one message");
+
+/* ---- this rank's windows, as others see them: on any thread ---- */
+
+static hk_window_state find_window(void *arg, uint64_t number, hk_window *out) {
+  ncclComm_t c = arg;
+  pthread_mutex_lock(&c->health.lock);
+  hk_rma *r = c->rma;
+  pthread_mutex_unlock(&c->health.lock);
+  if (!r) return HK_WINDOW_LATER;
+  if (number) return hk_registration_window(c, number, out);
+  *out = (hk_window){(char *)r->table, r->table_bytes};
+  return HK_WINDOW_OPEN;
+}
+
+static bool answer(void *arg, void *payload, int fd, char *reason) {
+  ncclComm_t c = arg;
+  hk_window w = {NULL, 0};
+  question q;
+  (void)fd, (void)reason;
+  memcpy(&q, payload, sizeof q);
+  q.state = find_window(c, q.window, &w);
+  if (q.state == HK_WINDOW_OPEN) {
+    hk_host_span span = hk_host_find(w.base);
+    bool inside = span.region && (uintptr_t)w.base + w.bytes <= span.end;
+    q.address = (uint64_t)(uintptr_t)w.base;
+    q.bytes = w.bytes;
+    q.region = inside ? span.region : 0;
+    q.offset = inside ? (uintptr_t)w.base - span.begin : 0;
+    q.proof_at = (uint64_t)(uintptr_t)c->rma->table->proof;
+    memcpy(q.proof, c->rma->table->proof, sizeof q.proof);
+  }
+  memcpy(payload, &q, sizeof q);
+  return true;
+}
+
+static void count(_Atomic uint64_t *counter) {
+  /* relaxed: this rank alone counts it up.  release: who sees the signal sees the data of this and all earlier puts */
+  atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_release);
+}
+
+static bool count_message(void *arg, int from, uint32_t signal) {
+  ncclComm_t c = arg;
+  if (signal >= c->rma->row) return false;
+  count(&c->rma->table->counters[(size_t)from * c->rma->row + signal]);
+  return true;
+}
+
+static void refused(void *arg, int from, const char *text) {
+  hk_comm_blame(arg, HK_EVENT_VERDICT, from, HK_ERR_USAGE, text);
+}
+
+/* ---- begin and end ---- */
+
+static hk_status make(ncclComm_t c, hk_rma **out) {
+  hk_messages_options o = {.window = find_window, .signal = count_message, .refused = refused, .arg = c};
+  hk_status rc = HK_OK;
+  hk_rma *r = calloc(1, sizeof *r);
+  if (!r) return HK_FAIL_ERRNO("no memory for one-sided operations");
+  if ((uint64_t)c->options.rma_contexts * (uint64_t)c->options.rma_signals > SIGNALS_MAX) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%d contexts (numRmaCtx) with %d signals (numRmaSig): %d signals are the most",
+                 c->options.rma_contexts, c->options.rma_signals, SIGNALS_MAX);
+    goto out;
+  }
+  r->row = hk_round_up((size_t)c->options.rma_contexts * (size_t)c->options.rma_signals, LINE / sizeof(uint64_t));
+  r->table_bytes = sizeof(table) + (size_t)c->nranks * r->row * sizeof(uint64_t);
+  r->consumed = calloc((size_t)c->nranks * r->row, sizeof *r->consumed);
+  r->peers = calloc((size_t)c->nranks, sizeof *r->peers);
+  if (!r->consumed || !r->peers) {
+    rc = HK_FAIL_ERRNO("no memory for the signals of %d ranks", c->nranks);
+    goto out;
+  }
+  HK_TRY(hk_host_alloc((void **)&r->table, r->table_bytes), out);
+  HK_TRY(hk_messages_new(&r->messages, &c->wiring->env, &o), out);
+  if (getrandom(r->table->proof, sizeof r->table->proof, 0) != (ssize_t)sizeof r->table->proof)
+    rc = HK_FAIL_ERRNO("no random bytes for one-sided operations");
+out:
+  if (rc != HK_OK) {
+    hk_messages_free(r->messages);
+    hk_rma_free(r);
+  }
+  *out = rc == HK_OK ? r : NULL;
+  return rc;
+}
+
+hk_status hk_rma_meet(ncclComm_t c) {
+  if (!hk_rma_supported(c)) return HK_OK;
+  hk_wire_answer_with(c, answer, c);
+  return c->options.rma_eager ? hk_rma_begin(c) : HK_OK;
+}
+
+hk_status hk_rma_begin(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_rma *r = NULL;
+  if (c->rma) return HK_OK;
+  HK_TRY(make(c, &r), out);
+  pthread_mutex_lock(&c->health.lock);
+  bool first = !c->rma;
+  if (first) c->rma = r;
+  pthread_mutex_unlock(&c->health.lock);
+  if (!first) { /* two threads registered the first windows */
+    hk_messages_free(r->messages);
+    hk_rma_free(r);
+    return HK_OK;
+  }
+  hk_messages_serve(r->messages);
+out:
+  return rc;
+}
+
+static void forget(peer *p, size_t from) {
+  for (size_t i = from; i < p->n; i++) {
+    if (p->windows[i].mapping) munmap(p->windows[i].mapping, p->windows[i].mapped);
+    p->windows[i] = (target){0};
+  }
+}
+
+void hk_rma_end(ncclComm_t c) {
+  hk_rma *r = c->rma;
+  if (!r) return;
+  hk_messages_free(r->messages);
+  for (int i = 0; i < c->nranks; i++) {
+    forget(&r->peers[i], 0);
+    free(r->peers[i].windows);
+  }
+  free(r->peers);
+  r->peers = NULL;
+}
+
+void hk_rma_free(hk_rma *r) {
+  if (!r) return;
+  if (r->table) (void)hk_host_free(r->table);
+  free(r->consumed);
+  free(r->peers);
+  free(r);
+}
+
+void hk_rma_dropped(ncclComm_t c) {
+  /* release: who sees the number asks again, and no longer finds the window */
+  if (c->rma) atomic_fetch_add_explicit(&c->rma->table->dropped, 1, memory_order_release);
+}
+
+/* ---- windows of other ranks: on the rank's thread ---- */
+
+/* Can this rank ask the peer's process about its memory, and write to that? */
+static bool is_near(ncclComm_t c, int rank) {
+  const hk_peer *it = &c->peers[rank], *me = &c->peers[c->rank];
+  if (hk_param_int(HK_P_P2P_DISABLE)) return rank == c->rank;
+  return it->process == me->process || (it->host == me->host && !hk_wire_no_files(c));
+}
+
+static hk_status map_window(ncclComm_t c, int rank, const question *q, target *t) {
+  hk_status rc = HK_OK;
+  int fd = -1;
+  HK_TRY(hk_wire_file(c, rank, q->region, &fd, &t->mapped), out);
+  void *m = mmap(NULL, t->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (m == MAP_FAILED) {
+    rc = HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's window", c->rank, t->mapped, rank);
+    goto out;
+  }
+  t->mapping = m;
+  t->base = t->mapping + q->offset;
+out:
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
+static hk_status ask_near(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
+  hk_status rc = HK_OK;
+  unsigned char payload[HK_QUESTION_BYTES] = {0};
+  question q = {.window = number};
+  memcpy(payload, &q, sizeof q);
+  if (rank == c->rank)
+    (void)answer(c, payload, -1, NULL);
+  else
+    HK_TRY(hk_wire_ask(c, rank, -1, payload), out);
+  memcpy(&q, payload, sizeof q);
+  *state = (hk_window_state)q.state;
+  *t = (target){.known = true, .way = BY_STORES, .address = q.address, .bytes = q.bytes};
+  if (*state != HK_WINDOW_OPEN) goto out;
+  if (c->peers[rank].process == c->peers[c->rank].process) {
+    t->base = (char *)(uintptr_t)q.address;
+    goto out;
+  }
+  if (q.region) {
+    rc = map_window(c, rank, &q, t);
+    goto out;
+  }
+  hk_transport_state *s = hk_wire_files(c);
+  bool copies = s->transport->writable && s->transport->writable(s, rank, q.proof_at, q.proof, sizeof q.proof);
+  t->way = copies ? BY_COPY : BY_MESSAGES;
+out:
+  return rc;
+}
+
+/* Looks the window up; a rank that has not registered it yet is waited for. */
+static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  hk_window_state state = HK_WINDOW_LATER;
+  hk_waiter w;
+  hk_cancel_hold();
+  hk_wait_begin(&w, &c->wait);
+  for (;;) {
+    if (is_near(c, call->root)) {
+      HK_TRY(ask_near(c, call->root, number, t, &state), out);
+    } else {
+      *t = (target){.known = true, .way = BY_MESSAGES};
+      HK_TRY(hk_messages_ask(c->rma->messages, call->root, number, &state, &t->bytes), out);
+    }
+    if (state != HK_WINDOW_LATER) break;
+    HK_TRY(hk_wait_nap(&w, -1, NAP_NS), out);
+  }
+  if (state == HK_WINDOW_OPEN) return HK_OK;
+  rc = HK_FAIL(HK_ERR_USAGE,
+               "rank %d puts to window %llu of rank %d, which has deregistered it: a window must stay registered until "
+               "all puts to it have arrived",
+               c->rank, (unsigned long long)number, call->root);
+out:
+  t->known = false;
+  return rc;
+}
+
+static hk_status find_target(const hk_call *call, uint64_t number, target **out) {
+  hk_status rc = HK_OK;
+  peer *p = &call->comm->rma->peers[call->root];
+  if (number >= p->n) {
+    target *more = realloc(p->windows, (number + 1) * sizeof *more);
+    if (!more) return HK_FAIL_ERRNO("no memory for %llu windows", (unsigned long long)number);
+    memset(more + p->n, 0, (number + 1 - p->n) * sizeof *more);
+    p->windows = more;
+    p->n = number + 1;
+  }
+  if (!p->windows[number].known) HK_TRY(look_up(call, number, &p->windows[number]), out);
+  *out = &p->windows[number];
+out:
+  return rc;
+}
+
+/* The peer's signal table. What is known of its windows is forgotten if it has deregistered any. */
+static inline hk_status find_table(const hk_call *call, target *out) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  peer *p = &c->rma->peers[call->root];
+  target *t;
+  HK_TRY(find_target(call, 0, &t), out);
+  *out = *t;
+  if (__builtin_expect(t->bytes != c->rma->table_bytes, 0)) {
+    rc = HK_FAIL(HK_ERR_USAGE,
+                 "rank %d has other numbers of contexts and signals than rank %d: set numRmaCtx and numRmaSig "
+                 "(NCCL_NUM_RMA_CTX) equally on all ranks",
+                 call->root, c->rank);
+    goto out;
+  }
+  if (t->way != BY_STORES) return HK_OK;
+  /* acquire: pairs with the release in hk_rma_dropped */
+  uint64_t dropped = atomic_load_explicit(&((table *)(void *)t->base)->dropped, memory_order_acquire);
+  if (__builtin_expect(dropped != p->dropped, 0)) forget(p, 1);
+  p->dropped = dropped;
+out:
+  return rc;
+}
+
+/* ---- operations ---- */
+
+static hk_status send_message(const hk_call *call, size_t bytes, uint32_t signal) {
+  hk_put put = {.window = call->window, .offset = call->offset, .data = call->in, .bytes = bytes, .signal = signal};
+  put.answered = signal == HK_NO_SIGNAL; /* it is counted by a store, which must not come first */
+  return hk_messages_put(call->comm->rma->messages, call->root, &put);
+}
+
+/* Writes the data. *signalled: the signal went with it. */
+static inline hk_status write_data(const hk_call *call, size_t bytes, bool by_stores, bool *signalled) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  target *t;
+  HK_TRY(find_target(call, call->window, &t), out);
+  if (call->offset > t->bytes || bytes > t->bytes - call->offset)
+    return HK_FAIL(HK_ERR_USAGE,
+                   "rank %d puts %zu bytes at %llu of window %llu of rank %d, which has %zu bytes: all ranks must "
+                   "register the same windows in the same order",
+                   c->rank, bytes, (unsigned long long)call->offset, (unsigned long long)call->window, call->root,
+                   t->bytes);
+  if (t->way == BY_STORES) {
+    void *to = t->base + call->offset;
+    const void *from = call->in;
+    hk_move(NULL, &to, 1, &from, 1, -1, bytes, bytes >= STREAM_MIN_BYTES ? HK_MOVE_STREAM : 0);
+  } else if (t->way == BY_COPY) {
+    hk_transport_state *s = hk_wire_files(c);
+    rc = s->transport->write(s, call->root, t->address + call->offset, call->in, bytes);
+  } else {
+    *signalled = !by_stores;
+    rc = send_message(call, bytes, by_stores ? HK_NO_SIGNAL : call->signal);
+  }
+out:
+  return rc;
+}
+
+hk_status hk_rma_put(const hk_call *call) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  target t;
+  bool signalled = false;
+  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
+  HK_TRY(find_table(call, &t), out);
+  bool by_stores = t.way == BY_STORES;
+  if (bytes) HK_TRY(write_data(call, bytes, by_stores, &signalled), out);
+  if (by_stores)
+    count(&((table *)(void *)t.base)->counters[(size_t)c->rank * c->rma->row + call->signal]);
+  else if (!signalled)
+    rc = send_message(call, 0, call->signal);
+out:
+  return rc;
+}
+
+bool hk_rma_arrived(const hk_call *call) {
+  hk_rma *r = call->comm->rma;
+  size_t at = (size_t)call->root * r->row + call->signal;
+  /* acquire: pairs with the release in `count`; the data of the put is read after it */
+  uint64_t come = atomic_load_explicit(&r->table->counters[at], memory_order_acquire);
+  if (come - r->consumed[at] < call->count) return false;
+  r->consumed[at] += call->count;
+  return true;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * One-sided operations on host memory: puts into other ranks' windows, signals, and waits for signals.
+ *
+ * Windows are numbered from 1 in the order of their registration, which is the same on all ranks: a put names its
+ * window by this number. Window 0 is the rank's signal table: a counter for each rank, context and signal. Only one
+ * rank counts up a counter, and only the table's owner waits for it. See docs/rma.md.
+ */
+#ifndef HK_RUNTIME_RMA_H
+#define HK_RUNTIME_RMA_H
+#include "../transport/messages.h" /* hk_window */
+#include "call.h"
+#include "comm.h"
+
+/* True if the communicator has one-sided operations at all. */
+static inline bool hk_rma_supported(const struct ncclComm *c) {
+  return c->device < 0 && c->options.rma_contexts > 0 && c->options.rma_signals > 0;
+}
+
+/* At the end of init: other ranks of this host can ask for windows, though there are none yet. */
+hk_status hk_rma_meet(ncclComm_t c);
+/* From any thread, with the first window: other ranks can write to this rank from here on. Does nothing after that. */
+hk_status hk_rma_begin(ncclComm_t c);
+/* From any thread: a window has been removed from the communicator's registrations. */
+void hk_rma_dropped(ncclComm_t c);
+/* After the transports are detached, before the bootstrap leaves: ends the connections. The table stays, because a rank
+ * of this process may be about to write to it. */
+void hk_rma_end(ncclComm_t c);
+void hk_rma_free(hk_rma *r);
+
+/* api_misc.c, from any thread: this rank's window of that number, from 1. */
+hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window *out);
+/* The number of a window and its size; 0: it is no symmetric window of the communicator. */
+uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes);
+
+/* Carries out a put or signal: `in` may be used again after it returns. */
+hk_status hk_rma_put(const hk_call *call);
+/* True if the signals have come that the call waits for; they are consumed then. */
+bool hk_rma_arrived(const hk_call *call);
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One-sided operations as messages: see messages.h. */
+#include "messages.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../base/service.h"
+#include "../base/thread.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are sent as they are in memory");
+
+/* The tag of these connections. BUDGET: bytes in one callback, so that others on the service get their turn. */
+enum { TAG = 0x726d61, BUDGET = 4 << 20, DISCARD = 4096 };
+
+typedef enum verb { ASK, PUT, PUT_ANSWERED } verb;
+typedef struct hk_message_header {
+  uint32_t verb, signal;
+  uint64_t window, offset, bytes;
+} hk_message_header;
+_Static_assert(sizeof(hk_message_header) == 32, "part of the wire format");
+
+typedef struct answer {
+  uint64_t state, bytes;
+} answer;
+
+typedef struct incoming {
+  struct incoming *next;
+  hk_messages *owner;
+  int fd, from;
+  hk_message_header header;
+  size_t got;  /* bytes of the header */
+  size_t left; /* bytes of the data that have not come yet */
+  bool wrong;  /* the data is dropped */
+} incoming;
+
+struct hk_messages {
+  const hk_transport_env *env;
+  hk_messages_options o;
+  int *fds;           /* [nranks] to each peer; -1: none yet */
+  incoming *incoming; /* changed by `serve`'s callback */
+};
+
+/* ---- receiver: on the service thread ---- */
+
+static void refuse(incoming *in, const char *why, size_t has) {
+  const hk_transport_env *env = in->owner->env;
+  const hk_message_header *h = &in->header;
+  char text[320];
+  snprintf(text, sizeof text,
+           "rank %d put %llu bytes at %llu of window %llu of rank %d, %s (%zu bytes): a window must stay registered "
+           "until all puts to it have arrived",
+           in->from, (unsigned long long)h->bytes, (unsigned long long)h->offset, (unsigned long long)h->window,
+           env->rank, why, has);
+  in->wrong = true;
+  in->owner->o.refused(in->owner->o.arg, in->from, text);
+}
+
+/* Where the next byte of the data belongs; NULL: nowhere. The window may have gone since the last look. */
+static char *place(incoming *in) {
+  const hk_message_header *h = &in->header;
+  hk_window w = {NULL, 0};
+  if (in->wrong) return NULL;
+  hk_window_state state = in->owner->o.window(in->owner->o.arg, h->window, &w);
+  if (state == HK_WINDOW_OPEN && h->offset <= w.bytes && h->bytes <= w.bytes - h->offset)
+    return w.base + h->offset + (h->bytes - in->left);
+  refuse(in, state == HK_WINDOW_OPEN ? "which is smaller" : "which is not registered (any more)", w.bytes);
+  return NULL;
+}
+
+/* An answer always fits into the send buffer: the peer waits for it before it sends more. */
+static bool reply(incoming *in, hk_window_state state, size_t bytes) {
+  answer a = {state, bytes};
+  return send(in->fd, &a, sizeof a, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof a;
+}
+
+/* The message is complete. False: the connection is of no use any more. */
+static bool carry_out(incoming *in) {
+  const hk_messages_options *o = &in->owner->o;
+  const hk_message_header *h = &in->header;
+  hk_window w = {NULL, 0};
+  in->got = 0;
+  if (h->verb == ASK) {
+    hk_window_state state = o->window(o->arg, h->window, &w);
+    return reply(in, state, w.bytes);
+  }
+  if (h->signal != HK_NO_SIGNAL && !in->wrong && !o->signal(o->arg, in->from, h->signal))
+    refuse(in, "which has fewer contexts or signals", 0);
+  return h->verb != PUT_ANSWERED || reply(in, in->wrong ? HK_WINDOW_GONE : HK_WINDOW_OPEN, 0);
+}
+
+/* Reads once. Gives the bytes read, 0 if there are none now, -1 if the connection has ended. */
+static ssize_t read_some(incoming *in) {
+  char dropped[DISCARD];
+  ssize_t n;
+  if (in->got < sizeof in->header) {
+    n = recv(in->fd, (char *)&in->header + in->got, sizeof in->header - in->got, MSG_DONTWAIT);
+  } else {
+    char *to = place(in);
+    size_t most = to ? in->left : in->left < DISCARD ? in->left : DISCARD;
+    n = recv(in->fd, to ? to : dropped, most, MSG_DONTWAIT);
+  }
+  if (n < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
+  return n > 0 ? n : -1;
+}
+
+static void on_data(void *arg, int fd, uint32_t events) {
+  incoming *in = arg;
+  (void)fd, (void)events;
+  for (size_t budget = BUDGET; budget;) {
+    bool in_header = in->got < sizeof in->header;
+    ssize_t n = read_some(in);
+    if (n == 0) return;
+    if (n < 0) goto ended; /* the peer has left or died: if that matters, the control connections report it */
+    budget -= (size_t)n < budget ? (size_t)n : budget;
+    if (in_header) {
+      in->got += (size_t)n;
+      if (in->got < sizeof in->header) continue;
+      in->left = in->header.bytes;
+      in->wrong = false;
+    } else {
+      in->left -= (size_t)n;
+    }
+    if (in->left == 0 && !carry_out(in)) goto ended;
+  }
+  return;
+ended:
+  hk_service_remove(in->owner->env->service, in->fd);
+  (void)shutdown(in->fd, SHUT_RDWR); /* it is closed with the communicator */
+}
+
+/* A peer has connected; the peer sees it if this is refused, and reports it. On the listener's thread, or in
+ * hk_messages_serve. */
+static void on_connection(void *arg, int from, int fd) {
+  hk_messages *m = arg;
+  incoming *in = malloc(sizeof *in);
+  if (!in) {
+    close(fd);
+    return;
+  }
+  *in = (incoming){.owner = m, .fd = fd, .from = from};
+  if (hk_service_add(m->env->service, fd, EPOLLIN, on_data, in) != HK_OK) {
+    close(fd);
+    free(in);
+    return;
+  }
+  in->next = m->incoming;
+  m->incoming = in;
+}
+
+/* ---- sender: on the rank's thread ---- */
+
+static hk_status lost(hk_messages *m, int peer, int error) {
+  return HK_FAIL(HK_ERR_REMOTE, "rank %d lost its connection to rank %d for one-sided operations (%s)", m->env->rank,
+                 peer, error ? strerror(error) : "the peer closed it");
+}
+
+static hk_status connect_to(hk_messages *m, int peer) {
+  if (m->fds[peer] >= 0) return HK_OK;
+  hk_cancel_hold();
+  return m->env->dial(m->env->arg, peer, NULL, TAG, &m->fds[peer]);
+}
+
+static hk_status send_all(hk_messages *m, int peer, struct iovec *piece, int pieces) {
+  hk_status rc = HK_OK;
+  char what[64];
+  while (pieces) {
+    struct msghdr message = {.msg_iov = piece, .msg_iovlen = (size_t)pieces};
+    ssize_t n = sendmsg(m->fds[peer], &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      snprintf(what, sizeof what, "rank %d to take a put", peer);
+      HK_TRY(hk_wait_fd(m->env->wait, m->fds[peer], POLLOUT, what), out);
+      continue;
+    }
+    if (n < 0) return lost(m, peer, errno);
+    for (; pieces && (size_t)n >= piece->iov_len; piece++, pieces--) n -= (ssize_t)piece->iov_len;
+    if (pieces) {
+      piece->iov_base = (char *)piece->iov_base + n;
+      piece->iov_len -= (size_t)n;
+    }
+  }
+out:
+  return rc;
+}
+
+static hk_status await_answer(hk_messages *m, int peer, answer *a) {
+  hk_status rc = HK_OK;
+  char what[64];
+  for (size_t got = 0; got < sizeof *a;) {
+    ssize_t n = recv(m->fds[peer], (char *)a + got, sizeof *a - got, MSG_DONTWAIT);
+    if (n > 0) {
+      got += (size_t)n;
+    } else if (n < 0 && errno == EAGAIN) {
+      snprintf(what, sizeof what, "rank %d to answer for a window", peer);
+      HK_TRY(hk_wait_fd(m->env->wait, m->fds[peer], POLLIN, what), out);
+    } else if (n == 0 || errno != EINTR) {
+      return lost(m, peer, n ? errno : 0);
+    }
+  }
+out:
+  return rc;
+}
+
+hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, size_t *bytes) {
+  hk_status rc = HK_OK;
+  hk_message_header h = {.verb = ASK, .signal = HK_NO_SIGNAL, .window = window};
+  answer a = {0};
+  HK_TRY(connect_to(m, peer), out);
+  HK_TRY(send_all(m, peer, &(struct iovec){&h, sizeof h}, 1), out);
+  HK_TRY(await_answer(m, peer, &a), out);
+  *state = (hk_window_state)a.state;
+  *bytes = a.bytes;
+out:
+  return rc;
+}
+
+hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put) {
+  hk_status rc = HK_OK;
+  hk_message_header h = {.verb = put->answered ? PUT_ANSWERED : PUT,
+                         .signal = put->signal,
+                         .window = put->window,
+                         .offset = put->offset,
+                         .bytes = put->bytes};
+  struct iovec piece[] = {{&h, sizeof h}, {(void *)(uintptr_t)put->data, put->bytes}};
+  answer a = {0};
+  HK_TRY(connect_to(m, peer), out);
+  HK_TRY(send_all(m, peer, piece, put->bytes ? 2 : 1), out);
+  if (!put->answered) goto out;
+  HK_TRY(await_answer(m, peer, &a), out);
+  if (a.state != HK_WINDOW_OPEN)
+    rc = HK_FAIL(HK_ERR_USAGE, "rank %d has deregistered window %llu, or it is smaller than the put", peer,
+                 (unsigned long long)put->window);
+out:
+  return rc;
+}
+
+/* ---- both ---- */
+
+hk_status hk_messages_new(hk_messages **out, const hk_transport_env *env, const hk_messages_options *o) {
+  hk_messages *m = calloc(1, sizeof *m);
+  int *fds = malloc((size_t)env->nranks * sizeof *fds);
+  if (!m || !fds) {
+    free(m);
+    free(fds);
+    return HK_FAIL_ERRNO("no memory for one-sided operations of %d ranks", env->nranks);
+  }
+  *m = (hk_messages){.env = env, .o = *o, .fds = fds};
+  for (int r = 0; r < env->nranks; r++) fds[r] = -1;
+  *out = m;
+  return HK_OK;
+}
+
+void hk_messages_serve(hk_messages *m) { m->env->serve(m->env->arg, TAG, on_connection, m); }
+
+void hk_messages_free(hk_messages *m) {
+  if (!m) return;
+  m->env->serve(m->env->arg, TAG, NULL, NULL); /* no connection comes after this */
+  for (incoming *in = m->incoming, *next; in; in = next) {
+    next = in->next;
+    hk_service_remove(m->env->service, in->fd);
+    close(in->fd);
+    free(in);
+  }
+  for (int r = 0; r < m->env->nranks; r++)
+    if (m->fds[r] >= 0) close(m->fds[r]);
+  free(m->fds);
+  free(m);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * One-sided operations for a peer whose memory this rank cannot write to: each is a message over a TCP connection of
+ * its own (one for each pair of ranks and direction, made at the first message). The service thread of the receiver's
+ * communicator stores the data and counts the signal, so the receiver makes no call for it. The messages of one rank
+ * are carried out in their order.
+ *
+ * On the wire: a header (hk_message_header in messages.c) and its data; an answer of 16 bytes if one is asked for.
+ */
+#ifndef HK_TRANSPORT_MESSAGES_H
+#define HK_TRANSPORT_MESSAGES_H
+#include "transport.h"
+
+typedef enum hk_window_state {
+  HK_WINDOW_LATER, /* the rank has not registered it yet */
+  HK_WINDOW_OPEN,
+  HK_WINDOW_GONE /* it was deregistered */
+} hk_window_state;
+
+/* Memory of this rank into which other ranks write. */
+typedef struct hk_window {
+  char *base;
+  size_t bytes;
+} hk_window;
+
+typedef struct hk_messages_options {
+  /* This rank's window of that number. On the service thread. */
+  hk_window_state (*window)(void *arg, uint64_t number, hk_window *out);
+  /* Counts a signal of rank `from`; false: there is no such one. On the service thread. */
+  bool (*signal)(void *arg, int from, uint32_t signal);
+  /* A message of rank `from` cannot be carried out, for the reason `text`. On the service thread. */
+  void (*refused)(void *arg, int from, const char *text);
+  void *arg;
+} hk_messages_options;
+
+enum { HK_NO_SIGNAL = UINT32_MAX };
+
+typedef struct hk_put {
+  uint64_t window, offset;
+  const void *data;
+  size_t bytes;
+  uint32_t signal; /* counted when the data is there; HK_NO_SIGNAL: none */
+  bool answered;   /* wait until the data is there */
+} hk_put;
+
+typedef struct hk_messages hk_messages;
+hk_status hk_messages_new(hk_messages **out, const hk_transport_env *env, const hk_messages_options *o);
+/* From here on messages of other ranks are taken, also those that have come before. */
+void hk_messages_serve(hk_messages *m);
+/* After it returns, nothing of this rank's memory is written. May be NULL. */
+void hk_messages_free(hk_messages *m);
+
+/* The next two are for the rank's thread; they block until the peer's service thread has taken the bytes. */
+
+/* What rank `peer` has as that window. */
+hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, size_t *bytes);
+hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put);
+#endif
