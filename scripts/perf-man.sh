@@ -7,7 +7,7 @@ quote() { sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^\([.']\)/\\\\\&\1/"; }
 cat <<'END'
 .TH HOCKET-PERF 1 "" "Hocket"
 .SH NAME
-all_reduce_perf, all_gather_perf, reduce_scatter_perf, broadcast_perf, reduce_perf, sendrecv_perf, alltoall_perf,
+all_reduce_perf, all_gather_perf, reduce_scatter_perf, broadcast_perf, reduce_perf, sendrecv_perf, put_perf, alltoall_perf,
 gather_perf, scatter_perf, hypercube_perf \- measure and check collective operations
 .SH SYNOPSIS
 .B all_reduce_perf

@@ -62,6 +62,8 @@ static void start(perf_worker *w, bool in_place, long iteration) {
                      .step = step,
                      .rank = r->rank,
                      .nranks = job->nranks,
+                     .window = job->o->reg == 2 ? r->recv_handle : NULL,
+                     .window_at = (size_t)(r->recv - (char *)r->recv_block) + shift + recv_at,
                      .comm = r->comm,
                      .stream = r->stream};
       perf_check_nccl(coll->run(&c), coll->name);
@@ -123,6 +125,7 @@ static uint64_t check(perf_worker *w, bool in_place, bool compared) {
   uint64_t wrong = 0;
   for (int c = 0; c < w->job->o->check && !wrong; c++) {
     fill(w, in_place);
+    if (coll->windows) perf_team_barrier(&w->job->team, w->thread); /* no rank writes before all are ready for it */
     start(w, in_place, 0);
     synchronize(w);
     uint64_t mine = compared ? count_wrong(w, in_place) : 0;

@@ -225,5 +225,6 @@ void perf_options_parse(perf_options *o, int argc, char **argv) {
       if (rows[i].letter == c && rows[i].help) apply(o, &rows[i], optarg);
   }
   if (optind < argc) wrong(o, "unexpected argument '%s'", argv[optind]);
+  if (perf_collective.windows) o->reg = 2;
   validate(o);
 }

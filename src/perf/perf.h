@@ -70,6 +70,8 @@ typedef struct perf_call {
   ncclDataType_t type;
   ncclRedOp_t op;
   int root, step, rank, nranks;
+  ncclWindow_t window; /* that `recv` is in, at this byte; NULL: in none */
+  size_t window_at;
   ncclComm_t comm;
   cudaStream_t stream;
 } perf_call;
@@ -80,6 +82,7 @@ typedef struct perf_coll {
   const char *name;
   bool has_op, has_root;   /* -o and -r have an effect */
   bool only_pow2;          /* runs only if the number of ranks is a power of two */
+  bool windows;            /* buffers must be windows (-R 2): others may write to them at any time */
   bool unchecked_in_place; /* in place has no meaning: timed, not checked */
   const char *no_op;       /* the redop column; NULL: the name of -o's */
   void (*sizes)(size_t count, size_t elem, size_t nranks, perf_sizes *out);
