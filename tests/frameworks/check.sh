@@ -35,9 +35,10 @@ judge() { # name command...
   shift
   timeout -k 5 400 "$@" >"$log" 2>&1
   rc=$?
+  [ $rc = 0 ] && [[ $(tail -n 1 "$log") == SKIP:* ]] && rc=77
   case $rc in
     0) passed=$((passed + 1)); line PASS "$name" "$(tail -n 1 "$log")" ;;
-    77) skip "$name" "$(tail -n 1 "$log")" ;;
+    77) skip "$name" "$(tail -n 1 "$log" | sed 's/^SKIP: //')" ;;
     *) failed=$((failed + 1)); line FAIL "$name" "exit code $rc"; tail -n 20 "$log" | sed 's/^/      | /' ;;
   esac
 }
@@ -81,7 +82,13 @@ for version in ${TORCH:-2.15 2.14 2.12 2.11}; do
   if ! cudart; then skip torch-emulated "$reason"; continue; fi
   emulated torch-2.15-cuda 1 $here/torch_cuda.py
   for n in 2 4 8; do emulated "torch-2.15-c10d-$n" "$n" tests/gpu/torch_c10d.py; done
+  TORCH_DIST_USE_NCCL2=0 emulated torch-2.15-c10d-older 4 tests/gpu/torch_c10d.py # the implementation of earlier versions
   emulated torch-2.15-train-2 2 tests/gpu/torch_train.py
+  for part in nonblocking timeout watchdog abort pool suspend symmetric; do
+    emulated "torch-2.15-$part" 2 $here/torch_process_group.py $part
+  done
+  emulated torch-2.15-lost 3 $here/torch_process_group.py lost
+  emulated torch-2.15-shrink 4 $here/torch_process_group.py shrink
 done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

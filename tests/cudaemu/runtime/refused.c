@@ -2,9 +2,6 @@
 /* What PyTorch's libraries import of CUDA 13's runtime and the emulated driver has nothing for: attributes of kernels,
  * libraries of kernels, memory pools, managed memory, nodes added by hand, events of other processes.  Their parameters
  * are not looked at.  CUDA's header declares them otherwise, so it is not included. */
-/* What PyTorch's libraries import of CUDA 13's runtime and the emulated driver has nothing for: kernels' attributes, libraries
- * of kernels, memory pools, managed memory, nodes added by hand, events of other processes.  Their parameters are not looked
- * at, so that CUDA's header is not needed; it must not be included, because it declares them otherwise. */
 #define REFUSE(name)                                                                                                   \
   int name(void);                                                                                                      \
   int name(void) { return cudart_note(NOT_SUPPORTED); }
