@@ -204,7 +204,7 @@ hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, h
   hk_status rc = HK_OK;
   hk_gpu_fifo *f;
   if ((*out = find_end(c, peer, sends, channel))) return HK_OK;
-  if (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_PUMPED) return add_pumped_end(c, peer, sends, channel, out);
+  if (hk_gpu_is_pumped(c, peer)) return add_pumped_end(c, peer, sends, channel, out);
   if (hk_gpu_is_remote(c, peer)) return add_shared_end(c, peer, sends, channel, out);
   HK_TRY(get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f), out);
   rc = add_end(c, peer, sends, channel, f->data.base, NULL, out);

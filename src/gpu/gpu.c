@@ -37,6 +37,9 @@ int hk_gpu_count(void) {
 int hk_gpu_choose(void) { return hk_gpu_count() > 0 ? hk_cuda_current() : -1; }
 
 bool hk_gpu_is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
+bool hk_gpu_can_read(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_READS) != 0; }
+bool hk_gpu_is_local(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_LOCAL) != 0; }
+bool hk_gpu_is_pumped(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_PUMPED) != 0; }
 
 bool hk_gpu_processes(ncclComm_t c) { return hk_gpu_of(c)->links->processes; }
 
@@ -89,10 +92,6 @@ out:
   return rc;
 }
 
-static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
-  return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
-}
-
 static int by_id(const void *a, const void *b) {
   const uint64_t *x = a, *y = b;
   return *x < *y ? -1 : *x > *y;
@@ -112,7 +111,7 @@ int hk_gpu_most_equal(uint64_t *ids, int n) {
 static hk_status count_sharers(const hk_gpu_fact *facts, size_t stride, int nranks, int *most) {
   uint64_t *ids = malloc((size_t)nranks * sizeof *ids);
   if (!ids) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", nranks);
-  for (int r = 0; r < nranks; r++) ids[r] = fact_of(facts, stride, r)->id;
+  for (int r = 0; r < nranks; r++) ids[r] = hk_gpu_fact_of(facts, stride, r)->id;
   *most = hk_gpu_most_equal(ids, nranks);
   free(ids);
   return HK_OK;
@@ -141,12 +140,12 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   }
   HK_TRY(count_sharers(facts, stride, c->nranks, &g->sharers), out);
   for (int r = 0; r < c->nranks; r++) {
-    const hk_gpu_fact *f = fact_of(facts, stride, r);
+    const hk_gpu_fact *f = hk_gpu_fact_of(facts, stride, r);
     if (f->blocks < room.resident) room.resident = f->blocks;
     if (f->sm < room.sm) room.sm = f->sm;
     copies = copies && f->copies;
     hosts = hosts || !hk_wire_near(c, r);
-    here += c->peers[r].process == c->peers[c->rank].process && f->id == fact_of(facts, stride, c->rank)->id;
+    here += c->peers[r].process == c->peers[c->rank].process && f->id == hk_gpu_fact_of(facts, stride, c->rank)->id;
   }
   hk_gpu_check_queues(here, c->device);
   g->sm = (int)room.sm;

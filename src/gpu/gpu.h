@@ -138,12 +138,19 @@ typedef struct hk_gpu_fact {
   uint64_t by_fd;     /* its memory can go to other processes by file descriptor */
   uint64_t multicast; /* it can have memory that a switch copies to and adds up from, and NCCL_NVLS_ENABLE is not 0 */
 } hk_gpu_fact;
+static inline const hk_gpu_fact *hk_gpu_fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
+  return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
+}
 /* Opens c->device; before the ranks' exchange. */
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
 /* After it; facts are `stride` bytes apart. */
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 bool hk_gpu_is_remote(ncclComm_t c, int peer); /* in another process */
-bool hk_gpu_processes(ncclComm_t c);           /* the ranks are in several processes */
+/* HK_DEVICE_READS, HK_DEVICE_LOCAL and HK_DEVICE_PUMPED of the links to a peer (transport/device_links.h). */
+bool hk_gpu_can_read(ncclComm_t c, int peer);
+bool hk_gpu_is_local(ncclComm_t c, int peer);
+bool hk_gpu_is_pumped(ncclComm_t c, int peer);
+bool hk_gpu_processes(ncclComm_t c); /* the ranks are in several processes */
 /* An allgather of all ranks of the communicator `c`. */
 hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes);
 int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent id; sorts them */

@@ -69,21 +69,17 @@ bool hk_gpu_switch_reduces(const hk_call *call) {
   }
 }
 
-static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
-  return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
-}
-
 /* Why there is none, from what all ranks know; empty: nothing prevents it. */
 static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, char *why, size_t bytes) {
   why[0] = 0;
   if (c->nranks > HK_MULTICAST_RANKS) snprintf(why, bytes, "%d ranks are more than %d", c->nranks, HK_MULTICAST_RANKS);
   for (int r = 0; r < c->nranks && !why[0]; r++) {
-    if (!fact_of(facts, stride, r)->multicast)
+    if (!hk_gpu_fact_of(facts, stride, r)->multicast)
       snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE is 0", r);
     else if (!hk_wire_near(c, r))
       snprintf(why, bytes, "rank %d is on another host than rank 0", r);
     for (int k = 0; k < r && !why[0]; k++)
-      if (fact_of(facts, stride, k)->id == fact_of(facts, stride, r)->id)
+      if (hk_gpu_fact_of(facts, stride, k)->id == hk_gpu_fact_of(facts, stride, r)->id)
         snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
   }
   if (!why[0] && hk_gpu_of(c)->links->processes && !hk_gpu_of(c)->links->by_file)

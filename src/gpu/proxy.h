@@ -14,11 +14,15 @@
  * They are the proxy's only input from the kernel, so it knows nothing about programs, calls or launches, and replays
  * of captured launches need no call of the host.
  *
- *   sender's kernel     waits until head >= k - slots, writes slot k's data, its length as the note, then the word
- *   (release) sender's proxy      finds word k (acquire), fills slot k of the transport's FIFO, and lets the transport
- *   make progress transport           moves the slot; at the sender it advances the head when the slot's memory is free
- *   again receiver's proxy    finds slot k in its FIFO (acquire) and stores word k (release)
- *   receiver's kernel   finds word k (acquire), reads the data, stores head = k (release), which the transport looks at
+ * For slot k, in this order:
+ * 1. The sender's kernel waits until head >= k - slots, writes the slot's data, its length as the note, then the word
+ *    (release).
+ * 2. The sender's proxy finds word k (acquire), fills slot k of the transport's FIFO, and lets the transport make
+ *    progress.
+ * 3. The transport moves the slot.  At the sender it advances the head when the slot's memory is free again.
+ * 4. The receiver's proxy finds slot k in its FIFO (acquire) and stores word k (release).
+ * 5. The receiver's kernel finds word k (acquire), reads the data and stores head = k (release), which the transport
+ *    looks at.
  *
  * A receiver's kernel that finds no word k leaves k as its note: it waits.  Until then what comes is received ahead,
  * and a peer that has left is no error.  From then on it is one.
@@ -53,8 +57,8 @@ typedef struct hk_gpu_pumped {
   hk_memory fifo;                       /* the transport's host memory, pinned */
   hk_memory words;                      /* words and notes; then data, if the transport receives into other memory */
   char *data;                           /* of the kernel's slots */
-  bool on_gpu; /* `data` is in the GPU's memory; if the transport has taken link.gpu back, slots
-                                           are copied from and to it */
+  /* `data` is in the GPU's memory; if the transport has taken link.gpu back, slots are copied from and to it */
+  bool on_gpu;
   uint16_t channel;
   struct hk_gpu_pumped *next;
 } hk_gpu_pumped;

@@ -56,12 +56,8 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits
   return HK_OK;
 }
 
-static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
-  return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
-}
-
 static bool share_gpu(const hk_gpu_fact *facts, size_t stride, int a, int b) {
-  return fact_of(facts, stride, a)->id == fact_of(facts, stride, b)->id;
+  return hk_gpu_fact_of(facts, stride, a)->id == hk_gpu_fact_of(facts, stride, b)->id;
 }
 
 /* What holds for some rank: the first byte of each rank's row.  Then its hk_device_reach of each rank of its host. */
@@ -137,7 +133,7 @@ out:
  * ranks. */
 static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   for (int r = 0; r < c->nranks; r++)
-    if (hk_wire_near(c, r) && !fact_of(facts, stride, r)->by_fd)
+    if (hk_wire_near(c, r) && !hk_gpu_fact_of(facts, stride, r)->by_fd)
       return "NCCL_CUMEM_ENABLE is 0, or a driver gives none";
   return hk_wire_no_files(c);
 }

@@ -10,10 +10,6 @@
 #include "gpu.h"
 #include "world.h"
 
-static const hk_gpu_fact *fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
-  return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
-}
-
 /* The first rank of a process reads the topology for all its ranks.  If it cannot be read, as in some containers, that
  * is no failure. */
 static void look(ncclComm_t c) {
@@ -48,7 +44,7 @@ static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_
   int n = 0;
   for (int r = 0; r < c->nranks; r++) {
     if (!hk_wire_near(c, r)) continue;
-    seats[n].node = hk_topo_find(t, HK_NODE_GPU, fact_of(facts, stride, r)->bus);
+    seats[n].node = hk_topo_find(t, HK_NODE_GPU, hk_gpu_fact_of(facts, stride, r)->bus);
     if (seats[n].node == UINT32_MAX) {
       HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses: rank %d's is not among the %u that %s shows", c->rank,
               r, hk_topo_count(t, HK_NODE_GPU), t->name);
@@ -127,10 +123,10 @@ hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride
     rc = HK_FAIL_ERRNO("no memory for the distances of %d ranks", c->nranks);
     goto out;
   }
-  uint32_t mine = hk_topo_find(t, HK_NODE_GPU, fact_of(facts, stride, c->rank)->bus);
+  uint32_t mine = hk_topo_find(t, HK_NODE_GPU, hk_gpu_fact_of(facts, stride, c->rank)->bus);
   for (int r = 0; r < c->nranks; r++) {
-    const hk_gpu_fact *f = fact_of(facts, stride, r);
-    if (!hk_wire_near(c, r) || f->id == fact_of(facts, stride, c->rank)->id) continue;
+    const hk_gpu_fact *f = hk_gpu_fact_of(facts, stride, r);
+    if (!hk_wire_near(c, r) || f->id == hk_gpu_fact_of(facts, stride, c->rank)->id) continue;
     uint32_t theirs = hk_topo_find(t, HK_NODE_GPU, f->bus);
     if (mine != UINT32_MAX && theirs != UINT32_MAX)
       g->distances[r] = (unsigned char)hk_path_between(paths, mine, theirs)->cls;

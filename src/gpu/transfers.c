@@ -5,7 +5,6 @@
 #include <string.h>
 #include "../collectives/transfer.h"
 #include "../runtime/call.h"
-#include "../transport/device_links.h"
 #include "code.h"
 #include "ends.h"
 #include "set.h"
@@ -127,7 +126,7 @@ out:
 /* The number of links that share out the message: the same at both ends. */
 static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
   const hk_gpu *g = hk_gpu_of(c);
-  const unsigned most = g->routes[peer].can & HK_DEVICE_PUMPED ? g->net_parts : g->parts;
+  const unsigned most = hk_gpu_is_pumped(c, peer) ? g->net_parts : g->parts;
   size_t worth = bytes / g->part_bytes;
   if (worth < 1) return 1;
   return worth < most ? (unsigned)worth : most;

@@ -9,7 +9,6 @@
 #include "../base/log.h"
 #include "../kernels/cuda/work.h"
 #include "../runtime/call.h"
-#include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "gpu.h"
 #include "world.h"
@@ -76,8 +75,7 @@ static bool answer(void *arg, void *payload, int fd, char *reason) {
 void hk_gpu_views_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++)
-    g->apart = g->apart || (g->routes[r].can & HK_DEVICE_READS &&
-                            (!(g->routes[r].can & HK_DEVICE_LOCAL) || hk_gpu_is_remote(c, r)));
+    g->apart = g->apart || (hk_gpu_can_read(c, r) && (!hk_gpu_is_local(c, r) || hk_gpu_is_remote(c, r)));
   if (!g->apart) return;
   g->comm = c;
   hk_wire_answer_with(c, answer, g);
@@ -94,7 +92,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
   hk_gpu *g = hk_gpu_of(c);
   bool remote = hk_gpu_is_remote(c, r);
   uint64_t there = base;
-  if (r == c->rank || !(g->routes[r].can & HK_DEVICE_READS) || (remote && hk_wire_no_files(c))) return;
+  if (r == c->rank || !hk_gpu_can_read(c, r) || (remote && hk_wire_no_files(c))) return;
   if (remote) {
     unsigned char payload[HK_QUESTION_BYTES] = {0};
     question q = {.verb = OPEN,
@@ -107,7 +105,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
     if (hk_wire_ask(c, r, share->fd, payload) != HK_OK) return;
     memcpy(&q, payload, sizeof q);
     there = q.address;
-  } else if (!(g->routes[r].can & HK_DEVICE_LOCAL) && share->kind == HK_MEMORY_VMM) {
+  } else if (!hk_gpu_is_local(c, r) && share->kind == HK_MEMORY_VMM) {
     /* A mapping may grant access to its own device only; classic memory has one address for all contexts with peer
      * access. */
     hk_device *d = g->world->devices[r];
@@ -359,10 +357,9 @@ fail:
 hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, bool *reads, const int64_t **table) {
   hk_status rc = HK_OK;
   hk_gpu_view *v;
-  const unsigned can = hk_gpu_of(c)->routes[peer].can;
   *table = NULL;
-  *reads = can & HK_DEVICE_LOCAL && !hk_gpu_is_remote(c, peer);
-  if (!(can & HK_DEVICE_READS) || *reads) return HK_OK;
+  *reads = hk_gpu_is_local(c, peer) && !hk_gpu_is_remote(c, peer);
+  if (!hk_gpu_can_read(c, peer) || *reads) return HK_OK;
   HK_TRY(find(c, p, bytes, false, &v), out);
   *reads = v && v->seen[peer] != HK_GPU_UNSEEN;
   if (*reads) *table = v->table.base;
