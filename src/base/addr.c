@@ -150,34 +150,27 @@ static bool try_listen(hk_addr *a, int backlog, int *out) {
 }
 
 hk_status hk_listen(hk_addr *a, int backlog, int *fd) {
-  hk_status rc = HK_OK;
   unsigned first = 0, last = 0;
   char text[HK_ADDR_TEXT];
   *fd = -1;
-  if (hk_addr_port(a) == 0) HK_TRY(port_range(&first, &last), out);
-  if (first == 0) {
-    if (!try_listen(a, backlog, fd))
-      rc = HK_FAIL_ERRNO("cannot listen on %s; check that the address is this host's and the port is free",
-                         hk_addr_format(a, text));
-    goto out;
-  }
+  if (hk_addr_port(a) == 0) HK_OR_RETURN(port_range(&first, &last));
+  if (first == 0)
+    return try_listen(a, backlog, fd)
+               ? HK_OK
+               : HK_FAIL_ERRNO("cannot listen on %s; check that the address is this host's and the port is free",
+                               hk_addr_format(a, text));
   /* The ranks of a host begin at different ports of the range, so that they do not all try the same ones. */
   unsigned count = last - first + 1, start = (unsigned)((hk_now_ns() >> 10) ^ (uint64_t)getpid() * 7919u) % count;
   for (unsigned i = 0; i < count; i++) {
     hk_addr_set_port(a, first + (start + i) % count);
-    if (try_listen(a, backlog, fd)) goto out;
-    if (errno != EADDRINUSE && errno != EACCES) {
-      rc = HK_FAIL_ERRNO("cannot listen on %s", hk_addr_format(a, text));
-      goto out;
-    }
+    if (try_listen(a, backlog, fd)) return HK_OK;
+    if (errno != EADDRINUSE && errno != EACCES) return HK_FAIL_ERRNO("cannot listen on %s", hk_addr_format(a, text));
   }
   hk_addr_set_port(a, 0);
-  rc = HK_FAIL(HK_ERR_SYSTEM,
-               "no port of HOCKET_PORT_RANGE=%u-%u is free on %s; widen the range (each rank takes one port "
-               "for a communicator)",
-               first, last, hk_addr_format(a, text));
-out:
-  return rc;
+  return HK_FAIL(HK_ERR_SYSTEM,
+                 "no port of HOCKET_PORT_RANGE=%u-%u is free on %s; widen the range (each rank takes one port "
+                 "for a communicator)",
+                 first, last, hk_addr_format(a, text));
 }
 
 hk_status hk_connect_start(const hk_addr *to, int *out) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The form of error handling: a status code, HK_TRY with a visible jump, one `out:` label, and undo in reverse
- * order. */
+/* The form of error handling: a status code; HK_TRY with a visible jump to one `out:` label, which undoes in reverse
+ * order; HK_OR_RETURN if there is nothing to undo. */
 #ifndef HK_BASE_STATUS_H
 #define HK_BASE_STATUS_H
 #include <stddef.h>
@@ -36,6 +36,13 @@ hk_status hk_fail_errno_at(const char *file, int line, const char *format, ...)
   do {                                                                                                                 \
     rc = (call);                                                                                                       \
     if (__builtin_expect(rc != HK_OK, 0)) goto label;                                                                  \
+  } while (0)
+
+/* Runs `call`; unless it returns HK_OK, returns the code from the function. For functions that have nothing to undo. */
+#define HK_OR_RETURN(call)                                                                                             \
+  do {                                                                                                                 \
+    const hk_status hk_failed_with = (call);                                                                           \
+    if (__builtin_expect(hk_failed_with != HK_OK, 0)) return hk_failed_with;                                           \
   } while (0)
 
 /* The text of this thread's newest error, or of the process's newest if this thread had none; never NULL. Valid until

@@ -189,10 +189,9 @@ static hk_status dial_root(const hk_boot_id *id, const hk_hello *h, bool ended, 
 /* Reads the root's answer.  HK_IN_PROGRESS: the connection broke, or `ended`; join again. */
 static hk_status read_reply(int fd, const hk_boot_id *id, const hk_hello *h, const hk_wait_env *env, hk_reply *reply,
                             bool *ended) {
-  hk_status rc;
   uint8_t bytes[HK_REPLY_BYTES];
   for (size_t have = 0; have < sizeof bytes;) {
-    HK_TRY(hk_wait_fd(env, fd, POLLIN, "the other ranks to join (the root's answer)"), out);
+    HK_OR_RETURN(hk_wait_fd(env, fd, POLLIN, "the other ranks to join (the root's answer)"));
     ssize_t n = recv(fd, bytes + have, sizeof bytes - have, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     *ended = n == 0;
@@ -202,8 +201,7 @@ static hk_status read_reply(int fd, const hk_boot_id *id, const hk_hello *h, con
   if (!hk_reply_decode(reply, bytes, h->nonce, id->secret))
     return HK_FAIL(HK_ERR_REMOTE,
                    "the root of the unique id sent an answer with a wrong proof: start again with a new unique id");
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* A hello to root `root` of `roots`. The nonce is not set. */
@@ -278,7 +276,6 @@ void hk_bootstrap_excuse(const ncclUniqueId *ids, int nids, int rank, int nranks
 
 /* Gets the next rank's contact and the communicator's id. */
 static hk_status meet(const registration *g) {
-  hk_status rc;
   hk_bootstrap *b = g->b;
   hk_contact own;
   hk_reply reply;
@@ -287,38 +284,35 @@ static hk_status meet(const registration *g) {
   env.check = b->o.wait->check;
   env.arg = b->o.wait->arg;
   int root = root_of(b->rank, g->nids, b->nranks);
-  HK_TRY(hk_listener_contact(b->listener, &own, &g->ids[root].at[0]), out);
+  HK_OR_RETURN(hk_listener_contact(b->listener, &own, &g->ids[root].at[0]));
   hk_contact_encode(contact_of(b, b->rank), &own);
   if (g->nids > 1 && b->rank == low_rank(root, g->nids, b->nranks))
-    HK_TRY(register_with(g, HK_HELLO_CONTACT, (root + g->nids - 1) % g->nids, &env, &reply), out);
-  HK_TRY(register_with(g, HK_HELLO_JOIN, root, &env, &reply), out);
+    HK_OR_RETURN(register_with(g, HK_HELLO_CONTACT, (root + g->nids - 1) % g->nids, &env, &reply));
+  HK_OR_RETURN(register_with(g, HK_HELLO_JOIN, root, &env, &reply));
   memcpy(contact_of(b, (b->rank + 1) % b->nranks), reply.next, HK_CONTACT_BYTES);
   uint8_t salt[8] = {0};
   /* With one root, its salt distinguishes the communicators of one NCCL_COMM_ID. With several, all ranks know only
    * the ids. */
   if (g->nids == 1) hk_put64(salt, reply.salt);
   b->comm = hk_derive64(b->family->secret, "communicator", salt, sizeof salt);
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- the overlay ---- */
 
 static hk_status connect_overlay(hk_bootstrap *b, bool doubling) {
-  hk_status rc = HK_OK;
   hk_message *m = NULL;
   hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));
   for (int k = 0; k < b->rounds; k++) {
-    HK_TRY(hk_overlay_connect(b, k, &env), out);
+    HK_OR_RETURN(hk_overlay_connect(b, k, &env));
     if (!doubling || k + 1 == b->rounds) continue;
     hk_overlay_link *next = hk_link_to(b, true, k), *previous = hk_link_to(b, false, k);
-    HK_TRY(hk_overlay_send(previous, HK_FRAME_CONTACT, 0, contact_of(b, next->rank), HK_CONTACT_BYTES, NULL, 0), out);
-    HK_TRY(hk_overlay_await(next, HK_FRAME_CONTACT, 0, &env, &m), out);
+    HK_OR_RETURN(hk_overlay_send(previous, HK_FRAME_CONTACT, 0, contact_of(b, next->rank), HK_CONTACT_BYTES, NULL, 0));
+    HK_OR_RETURN(hk_overlay_await(next, HK_FRAME_CONTACT, 0, &env, &m));
     memcpy(contact_of(b, hk_link_to(b, true, k + 1)->rank), m->data, HK_CONTACT_BYTES);
     free(m);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Bruck's algorithm: before round k a rank has the rows of itself and the 2^k - 1 ranks after it. It sends as many of
@@ -355,24 +349,19 @@ out:
 
 /* Dissemination: after round k a rank knows that the 2^(k+1) - 1 ranks before it have entered. */
 static hk_status barrier(hk_bootstrap *b, const hk_wait_env *env) {
-  hk_status rc = HK_OK;
   uint64_t seq = ++b->barriers;
   for (int k = 0; k < b->rounds; k++) {
     hk_message *m;
-    HK_TRY(hk_overlay_send(hk_link_to(b, true, k), HK_FRAME_BARRIER, seq, NULL, 0, NULL, 0), out);
-    HK_TRY(hk_overlay_await(hk_link_to(b, false, k), HK_FRAME_BARRIER, seq, env, &m), out);
+    HK_OR_RETURN(hk_overlay_send(hk_link_to(b, true, k), HK_FRAME_BARRIER, seq, NULL, 0, NULL, 0));
+    HK_OR_RETURN(hk_overlay_await(hk_link_to(b, false, k), HK_FRAME_BARRIER, seq, env, &m));
     free(m);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status gather_contacts(hk_bootstrap *b) {
-  hk_status rc;
   hk_wait_env env = hk_report_begin(b, true);
-  HK_TRY(gather(b, b->contacts, HK_CONTACT_BYTES, &env), out);
-out:
-  return rc;
+  return gather(b, b->contacts, HK_CONTACT_BYTES, &env);
 }
 
 static void now_known(hk_bootstrap *b) {
@@ -514,7 +503,6 @@ uint64_t hk_bootstrap_comm_id(const hk_bootstrap *b) { return b->comm; }
 const uint8_t *hk_bootstrap_secret(const hk_bootstrap *b) { return b->family->secret; }
 
 hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
-  hk_status rc;
   *fd = -1;
   if (peer < 0 || peer >= b->nranks)
     return HK_FAIL(HK_ERR_INTERNAL, "a transport asked for a connection to rank %d of %d", peer, b->nranks);
@@ -522,14 +510,12 @@ hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, 
   hk_wait_env env = env_until(b, (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT));
   hk_hello h = hk_overlay_hello(b, HK_HELLO_DATA, peer);
   h.tag = tag;
-  HK_TRY(hk_overlay_dial(b, &h, at, &env,
-                         "see that rank's output, and check that its interfaces can be reached from here "
-                         "(NCCL_SOCKET_IFNAME chooses)",
-                         fd),
-         out);
+  HK_OR_RETURN(hk_overlay_dial(b, &h, at, &env,
+                               "see that rank's output, and check that its interfaces can be reached from here "
+                               "(NCCL_SOCKET_IFNAME chooses)",
+                               fd));
   hk_fork_forget(*fd); /* owned by the transport from here on */
-out:
-  return rc;
+  return HK_OK;
 }
 
 int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag) {

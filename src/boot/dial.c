@@ -227,7 +227,6 @@ out:
 }
 
 hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
-  hk_status rc = HK_OK;
   /* The deadline is checked here, so that its error can say what went wrong with each address. */
   hk_wait_env env = *d->wait;
   env.deadline_ns = 0;
@@ -237,7 +236,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   *fd = -1;
   hk_wait_begin(&r.w, &env);
   for (;;) {
-    HK_TRY(run_race(&r), out);
+    HK_OR_RETURN(run_race(&r));
     if (r.winner >= 0) {
       *fd = r.tries[r.winner].fd;
       return HK_OK;
@@ -267,11 +266,10 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
       return HK_FAIL(HK_ERR_REMOTE, "cannot reach %s after %.1f s (%s); %s", d->whom, (double)(now - begin_ns) * 1e-9,
                      r.why, d->advice);
     HK_TRACE(HK_SUB_BOOTSTRAP, "%s not reached (%s), trying again", d->whom, r.why);
-    HK_TRY(hk_wait_nap(&r.w, -1, backoff * 1000000ull), out);
+    HK_OR_RETURN(hk_wait_nap(&r.w, -1, backoff * 1000000ull));
     backoff = backoff < BACKOFF_LAST_MS ? 2 * backoff : BACKOFF_LAST_MS;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Reads what follows the ack.  False: it did not come. */

@@ -67,22 +67,18 @@ out:
 }
 
 hk_status hk_bootstrap_env_id(ncclUniqueId *out, int rank) {
-  hk_status rc;
   static const uint8_t public_key[HK_SECRET_BYTES] = "NCCL_COMM_ID key";
   const char *text = hk_param_str(HK_P_COMM_ID);
   hk_boot_id id = {.from_env = true, .n = 1};
   memset(out, 0, sizeof *out);
   if (!text || !*text) return HK_FAIL(HK_ERR_USAGE, "NCCL_COMM_ID is not set");
-  HK_TRY(hk_addr_parse(&id.at[0], text), out);
-  if (!hk_addr_port(&id.at[0])) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT,
-                 "NCCL_COMM_ID=%s has no port: write host:port with a port that is free on rank 0's host", text);
-    goto out;
-  }
+  HK_OR_RETURN(hk_addr_parse(&id.at[0], text));
+  if (!hk_addr_port(&id.at[0]))
+    return HK_FAIL(HK_ERR_ARGUMENT,
+                   "NCCL_COMM_ID=%s has no port: write host:port with a port that is free on rank 0's host", text);
   /* Any process that knows the address can derive this secret; the variable has no room for a better one. */
   hk_derive(id.secret, public_key, "secret", text, strlen(text));
-  if (rank == 0) HK_TRY(start_env_root(&id, text), out);
+  if (rank == 0) HK_OR_RETURN(start_env_root(&id, text));
   hk_boot_id_encode(out, &id);
-out:
-  return rc;
+  return HK_OK;
 }

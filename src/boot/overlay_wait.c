@@ -43,14 +43,13 @@ void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing
 
 hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
                           int *fd) {
-  hk_status rc;
   hk_contact c;
   char whom[48];
   snprintf(whom, sizeof whom, "rank %d of %d", h->to, b->nranks);
   *fd = -1;
   if (!hk_contact_decode(&c, b->contacts + (size_t)h->to * HK_CONTACT_BYTES))
     return HK_FAIL(HK_ERR_INTERNAL, "no usable address of %s is known", whom);
-  HK_TRY(hk_random(h->nonce, sizeof h->nonce), out);
+  HK_OR_RETURN(hk_random(h->nonce, sizeof h->nonce));
   hk_dialing d = {
       .hello = h, .secret = b->family->secret, .whom = whom, .wait = env, .advice = advice, .patience_ns = 1000000000};
   if (h->kind == HK_HELLO_DATA) d.slow_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
@@ -59,9 +58,7 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
     hk_addr_set_port(&d.at[d.n++], hk_addr_port(&c.at[0]));
   }
   hk_overlay_addresses(b, &c, &d);
-  HK_TRY(hk_boot_dial(&d, fd), out);
-out:
-  return rc;
+  return hk_boot_dial(&d, fd);
 }
 
 /* ---- waits ---- */

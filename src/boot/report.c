@@ -178,23 +178,18 @@ hk_status hk_bootstrap_check(hk_bootstrap *b) {
 }
 
 hk_status hk_report_check(void *arg, uint64_t waited_ns) {
-  hk_status rc;
   hk_bootstrap *b = arg;
   const hk_wait_env *base = b->o.wait;
   /* relaxed: only this thread writes it */
   int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
   /* a rank that waits for others must be able to accept their connections */
-  HK_TRY(hk_listener_check(b->listener), out);
-  if (base->check) HK_TRY(base->check(base->arg, waited_ns), out);
-  if (b->also) HK_TRY(b->also(b->also_arg), out);
-  if (b->parent && awaited >= 0 && hk_event_dead(b->parent, b->members[awaited])) {
-    rc = HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, has died", awaited,
-                 b->nranks, b->members[awaited]);
-    goto out;
-  }
-  rc = look(b);
-out:
-  return rc;
+  HK_OR_RETURN(hk_listener_check(b->listener));
+  if (base->check) HK_OR_RETURN(base->check(base->arg, waited_ns));
+  if (b->also) HK_OR_RETURN(b->also(b->also_arg));
+  if (b->parent && awaited >= 0 && hk_event_dead(b->parent, b->members[awaited]))
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, has died", awaited,
+                   b->nranks, b->members[awaited]);
+  return look(b);
 }
 
 hk_wait_env hk_report_begin(hk_bootstrap *b, bool bounded) {

@@ -30,16 +30,13 @@ static void home_free(home *h) {
 
 static hk_status home_of(home *h, const hk_cluster *c, const hk_seat *seats, int nranks, int host,
                          const hk_path_rules *rules) {
-  hk_status rc = HK_OK;
   *h = (home){.t = hk_cluster_host(c, host)};
   h->nodes = malloc((size_t)nranks * sizeof *h->nodes);
   h->load = malloc((h->t->nedges + 1) * sizeof *h->load);
   if (!h->nodes || !h->load) return HK_FAIL_ERRNO("no memory for a host's %d ranks", nranks);
   for (int r = 0; r < nranks; r++)
     if (seats[r].host == host) h->nodes[h->n++] = seats[r].node;
-  HK_TRY(hk_paths_new(&h->paths, h->t, rules), out);
-out:
-  return rc;
+  return hk_paths_new(&h->paths, h->t, rules);
 }
 
 static void add(home *h, const hk_path *p, double bytes) {

@@ -63,17 +63,16 @@ static hk_status read_constants(hk_overrides *o) {
 }
 
 hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels) {
-  hk_status rc = HK_OK;
   const char *algo = hk_param_str(HK_P_ALGO), *proto = hk_param_str(HK_P_PROTO);
   const char *rules = hk_param_str(HK_P_TUNING_FILE);
   *o = (hk_overrides){.gdr_level = HK_PATH_PXB};
-  HK_TRY(hk_wish_parse(&o->wish, algo, proto), out);
-  HK_TRY(read_channels(o, min_channels, max_channels), out);
-  if (rules && *rules) HK_TRY(hk_rules_read(&o->rules, rules), out);
+  HK_OR_RETURN(hk_wish_parse(&o->wish, algo, proto));
+  HK_OR_RETURN(read_channels(o, min_channels, max_channels));
+  if (rules && *rules) HK_OR_RETURN(hk_rules_read(&o->rules, rules));
   o->wish.rules = o->rules;
   o->wish.batch_invariant = hk_param_int(HK_P_BATCH_INVARIANT) != 0;
-  HK_TRY(read_level(HK_P_P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level), out);
-  HK_TRY(read_level(HK_P_NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level), out);
+  HK_OR_RETURN(read_level(HK_P_P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level));
+  HK_OR_RETURN(read_level(HK_P_NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level));
   /* In the rules LOC means the default; for users it means that no GPU reaches another one. */
   o->paths.no_p2p = hk_param_int(HK_P_P2P_DISABLE) != 0 || (hk_param_str(HK_P_P2P_LEVEL) && !o->paths.p2p_level);
   o->paths.no_pxn = hk_param_int(HK_P_PXN_DISABLE) != 0;
@@ -81,7 +80,7 @@ hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels)
   o->cross_nic = (int)hk_param_int(HK_P_CROSS_NIC);
   o->graph_file = hk_param_str(HK_P_GRAPH_FILE);
   o->graph_dump_file = hk_param_str(HK_P_GRAPH_DUMP_FILE);
-  HK_TRY(read_constants(o), out);
+  HK_OR_RETURN(read_constants(o));
   o->agreement[HK_AGREE_ALGO] = hash_text(algo);
   o->agreement[HK_AGREE_PROTO] = hash_text(proto);
   o->agreement[HK_AGREE_TUNING_FILE] = hk_rules_hash(o->rules);
@@ -90,8 +89,7 @@ hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels)
   o->agreement[HK_AGREE_P2P_LEVEL] =
       hk_topo_mix(hk_topo_mix(hk_topo_mix(1, (uint64_t)o->paths.p2p_level), o->paths.no_pxn), o->paths.no_nvb);
   o->agreement[HK_AGREE_GDR_LEVEL] = (uint64_t)o->gdr_level;
-out:
-  return rc;
+  return HK_OK;
 }
 
 void hk_overrides_clear(hk_overrides *o) {

@@ -62,27 +62,19 @@ int hk_cuda_attribute(CUdevice device, int which) {
   return hk_cu.DeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }
 
-hk_status hk_cuda_enter(hk_cuda *d) {
-  hk_status rc = HK_OK;
-  HK_CUDA_TRY(hk_cu.CtxPushCurrent(d->context), out, "entering device %d", d->base.limits.ordinal);
-out:
-  return rc;
+hk_status hk_cuda_enter(hk_device *base, bool *entered) {
+  HK_CUDA_OR_RETURN(hk_cu.CtxPushCurrent(((hk_cuda *)base)->context), "entering device %d", base->limits.ordinal);
+  *entered = true;
+  return HK_OK;
 }
 
-void hk_cuda_leave(void) {
+void hk_cuda_leave(const bool *entered) {
   CUcontext old;
-  hk_cu.CtxPopCurrent(&old); /* pushed by us: it cannot fail */
+  if (*entered) hk_cu.CtxPopCurrent(&old); /* pushed by us: it cannot fail */
 }
 
-hk_status hk_cuda_enter_relaxed(hk_cuda *d, int *mode) {
-  hk_status rc = hk_cuda_enter(d);
-  *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  if (rc == HK_OK) hk_cu.ThreadExchangeStreamCaptureMode(mode); /* fails only for a mode that does not exist */
-  return rc;
-}
-void hk_cuda_leave_relaxed(int mode) {
-  hk_cu.ThreadExchangeStreamCaptureMode(&mode);
-  hk_cuda_leave();
+void hk_cuda_set_capture_mode(int *mode) {
+  hk_cu.ThreadExchangeStreamCaptureMode(mode); /* fails only for a mode that does not exist */
 }
 
 static void close_device(hk_device *base) {

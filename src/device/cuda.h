@@ -26,13 +26,24 @@ hk_status hk_cuda_fail(CUresult code, const char *file, int line, const char *fo
       goto label;                                                                                                      \
     }                                                                                                                  \
   } while (0)
+#define HK_CUDA_OR_RETURN(call, ...)                                                                                   \
+  do {                                                                                                                 \
+    const CUresult hk_code = (call);                                                                                   \
+    if (__builtin_expect(hk_code != CUDA_SUCCESS, 0)) return hk_cuda_fail(hk_code, __FILE__, __LINE__, __VA_ARGS__);   \
+  } while (0)
 
-/* Makes the device's context current; hk_cuda_leave brings back what was. */
-hk_status hk_cuda_enter(hk_cuda *d);
-void hk_cuda_leave(void);
-/* The same for what must work while a thread of the process captures a graph in the global mode. */
-hk_status hk_cuda_enter_relaxed(hk_cuda *d, int *mode);
-void hk_cuda_leave_relaxed(int mode);
+/* Makes the device's context current to the end of the block, or returns the error. RELAXED: also while a thread of the
+ * process captures a graph in the global mode. */
+#define HK_CUDA_ENTER(base)                                                                                            \
+  __attribute__((cleanup(hk_cuda_leave), unused)) bool hk_entered = false;                                             \
+  HK_OR_RETURN(hk_cuda_enter((base), &hk_entered))
+#define HK_CUDA_ENTER_RELAXED(base)                                                                                    \
+  HK_CUDA_ENTER(base);                                                                                                 \
+  __attribute__((cleanup(hk_cuda_set_capture_mode), unused)) int hk_mode = CU_STREAM_CAPTURE_MODE_RELAXED;             \
+  hk_cuda_set_capture_mode(&hk_mode)
+hk_status hk_cuda_enter(hk_device *d, bool *entered);
+void hk_cuda_leave(const bool *entered);
+void hk_cuda_set_capture_mode(int *mode);          /* the thread's; *mode becomes the mode before */
 int hk_cuda_attribute(CUdevice device, int which); /* 0 if the driver does not know it */
 
 /* cuda_memory.c */

@@ -107,88 +107,65 @@ out:
   return rc;
 }
 
-hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memory *out) {
-  hk_status rc = alloc_vmm(d, bytes, out);
-  if (rc == HK_OK) rc = zero(d, address(out->base), zeroed);
-  if (rc != HK_OK && out->base) (void)hk_cuda_release(&d->base, out); /* the first failure is reported */
+static hk_status alloc_classic(const hk_cuda *d, size_t bytes, hk_memory *out) {
+  CUdeviceptr at;
+  HK_CUDA_OR_RETURN(hk_cu.MemAlloc(&at, bytes), "device %d: %zu bytes", d->base.limits.ordinal, bytes);
+  *out = (hk_memory){.base = pointer(at), .bytes = bytes, .kind = HK_MEMORY_CLASSIC};
+  return HK_OK;
+}
+
+/* Zeroes the first `bytes` of new memory, or frees it. */
+static hk_status zeroed_or_freed(hk_cuda *d, size_t bytes, hk_memory *m) {
+  hk_status rc = bytes ? zero(d, address(m->base), bytes) : HK_OK;
+  if (rc != HK_OK) (void)hk_cuda_release(&d->base, m); /* the first failure is reported */
   return rc;
+}
+
+hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memory *out) {
+  HK_OR_RETURN(alloc_vmm(d, bytes, out));
+  return zeroed_or_freed(d, zeroed, out);
 }
 
 /* Small pieces do not waste a granule of 2 MiB. */
 hk_status hk_cuda_alloc(hk_device *base, size_t bytes, hk_memory *out) {
-  hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
-  CUdeviceptr at;
-  int mode;
   memset(out, 0, sizeof *out);
   if (bytes == 0) bytes = 1;
   if (bytes > SIZE_MAX / 2) return HK_FAIL(HK_ERR_ARGUMENT, "cannot allocate %zu bytes", bytes);
-  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
-  if (d->granule && bytes >= d->granule / 2) {
-    HK_TRY(alloc_vmm(d, bytes, out), leave);
-  } else {
-    HK_CUDA_TRY(hk_cu.MemAlloc(&at, bytes), leave, "device %d: %zu bytes", base->limits.ordinal, bytes);
-    *out = (hk_memory){.base = pointer(at), .bytes = bytes, .kind = HK_MEMORY_CLASSIC};
-  }
-  rc = zero(d, address(out->base), out->bytes);
-leave:
-  hk_cuda_leave_relaxed(mode);
-  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is reported */
-out:
-  return rc;
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_OR_RETURN(d->granule && bytes >= d->granule / 2 ? alloc_vmm(d, bytes, out) : alloc_classic(d, bytes, out));
+  return zeroed_or_freed(d, out->bytes, out);
 }
 
 /* Classic memory: access to mappings would have to be given to each peer. */
 hk_status hk_cuda_alloc_open(hk_device *base, size_t bytes, size_t zeroed, hk_memory *out) {
-  hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
-  CUdeviceptr at;
-  int mode;
   memset(out, 0, sizeof *out);
-  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
-  HK_CUDA_TRY(hk_cu.MemAlloc(&at, bytes), leave, "device %d: %zu bytes", base->limits.ordinal, bytes);
-  *out = (hk_memory){.base = pointer(at), .bytes = bytes, .kind = HK_MEMORY_CLASSIC};
-  if (zeroed) rc = zero(d, at, zeroed);
-leave:
-  hk_cuda_leave_relaxed(mode);
-  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is reported */
-out:
-  return rc;
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_OR_RETURN(alloc_classic(d, bytes, out));
+  return zeroed_or_freed(d, zeroed, out);
 }
 
 hk_status hk_cuda_alloc_shared(hk_device *base, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out) {
-  hk_status rc = HK_OK;
-  hk_cuda *d = (hk_cuda *)base;
-  int mode;
   if (!by_fd || !base->limits.fd_handles) return hk_cuda_alloc_open(base, bytes, zeroed, out);
   memset(out, 0, sizeof *out);
-  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
-  HK_TRY(alloc_vmm(d, bytes, out), leave);
-  if (zeroed) rc = zero(d, address(out->base), zeroed);
-leave:
-  hk_cuda_leave_relaxed(mode);
-  if (rc != HK_OK && out->base) (void)hk_cuda_release(base, out); /* the first failure is reported */
-out:
-  return rc;
+  HK_CUDA_ENTER_RELAXED(base);
+  return hk_cuda_alloc_mapped((hk_cuda *)base, bytes, zeroed, out);
 }
 
 hk_status hk_cuda_pin(hk_device *base, void *host, size_t bytes, hk_memory *out) {
-  hk_status rc = HK_OK;
+  hk_status rc;
   CUdeviceptr at;
-  int mode;
   memset(out, 0, sizeof *out);
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
-  HK_CUDA_TRY(hk_cu.MemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), leave,
-              "pinning %zu bytes at %p (ulimit -l says how much a process may have)", bytes, host);
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(hk_cu.MemHostRegister(host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+                    "pinning %zu bytes at %p (ulimit -l says how much a process may have)", bytes, host);
   HK_CUDA_TRY(hk_cu.MemHostGetDevicePointer(&at, host, 0), undo, "device %d: the address of pinned memory",
               base->limits.ordinal);
   *out = (hk_memory){.base = pointer(at), .host = host, .bytes = bytes, .kind = HK_MEMORY_REGISTERED};
-  goto leave;
+  return HK_OK;
 undo:
   hk_cu.MemHostUnregister(host);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
   return rc;
 }
 
@@ -224,11 +201,10 @@ static CUresult release_mapping(const hk_memory *m) {
 }
 
 hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
-  hk_status rc = HK_OK;
+  const void *at = m->base;
   CUresult code = CUDA_SUCCESS;
-  int mode;
-  if (!m->base) return HK_OK;
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  if (!at) return HK_OK;
+  HK_CUDA_ENTER_RELAXED(base);
   switch (m->kind) {
     case HK_MEMORY_NONE: break;
     case HK_MEMORY_CLASSIC: code = hk_cu.MemFree(address(m->base)); break;
@@ -242,52 +218,39 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
     case HK_MEMORY_REGISTERED: code = hk_cu.MemHostUnregister(m->host); break;
     case HK_MEMORY_OPENED: code = hk_cu.IpcCloseMemHandle(address(m->base)); break;
   }
-  HK_CUDA_TRY(code, leave, "device %d: freeing %p", base->limits.ordinal, m->base);
-leave:
   memset(m, 0, sizeof *m);
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  HK_CUDA_OR_RETURN(code, "device %d: freeing %p", base->limits.ordinal, at);
+  return HK_OK;
 }
 
 /* ---- parked memory ---- */
 
 hk_status hk_cuda_park(hk_device *base, hk_memory *m) {
-  hk_status rc = HK_OK;
-  CUresult code;
-  int mode;
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_ENTER_RELAXED(base);
   if (m->kind == HK_MEMORY_PINNED) {
-    HK_CUDA_TRY(hk_cu.MemHostUnregister(m->host), leave, "device %d: unpinning %p", base->limits.ordinal, m->host);
+    HK_CUDA_OR_RETURN(hk_cu.MemHostUnregister(m->host), "device %d: unpinning %p", base->limits.ordinal, m->host);
     (void)madvise(m->host, whole_pages(m), MADV_DONTNEED);
-  } else {
-    HK_CUDA_TRY(hk_cu.MemUnmap(address(m->base), m->bytes), leave, "device %d: unmapping %p", base->limits.ordinal,
-                m->base);
-    code = hk_cu.MemRelease(m->handle);
     m->parked = true;
-    HK_CUDA_TRY(code, leave, "device %d: giving back %zu bytes", base->limits.ordinal, m->bytes);
+    return HK_OK;
   }
+  HK_CUDA_OR_RETURN(hk_cu.MemUnmap(address(m->base), m->bytes), "device %d: unmapping %p", base->limits.ordinal,
+                    m->base);
   m->parked = true;
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  HK_CUDA_OR_RETURN(hk_cu.MemRelease(m->handle), "device %d: giving back %zu bytes", base->limits.ordinal, m->bytes);
+  return HK_OK;
 }
 
 /* Host memory has one address for both. */
 static hk_status pin_again(hk_cuda *d, hk_memory *m) {
-  hk_status rc = HK_OK;
   CUdeviceptr at = 0;
-  HK_CUDA_TRY(
-      hk_cu.MemHostRegister(m->host, whole_pages(m), CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), out,
+  HK_CUDA_OR_RETURN(
+      hk_cu.MemHostRegister(m->host, whole_pages(m), CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
       "pinning %zu bytes at %p again", m->bytes, m->host);
-  HK_CUDA_TRY(hk_cu.MemHostGetDevicePointer(&at, m->host, 0), out, "device %d: the address of pinned memory",
-              d->base.limits.ordinal);
-  if (pointer(at) != m->base)
-    rc = HK_FAIL(HK_ERR_CUDA, "device %d: pinned memory is at %p now, not at %p", d->base.limits.ordinal, pointer(at),
+  HK_CUDA_OR_RETURN(hk_cu.MemHostGetDevicePointer(&at, m->host, 0), "device %d: the address of pinned memory",
+                    d->base.limits.ordinal);
+  if (pointer(at) == m->base) return HK_OK;
+  return HK_FAIL(HK_ERR_CUDA, "device %d: pinned memory is at %p now, not at %p", d->base.limits.ordinal, pointer(at),
                  m->base);
-out:
-  return rc;
 }
 
 hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q) {
@@ -295,97 +258,83 @@ hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s
   hk_cuda *d = (hk_cuda *)base;
   CUmemAllocationProp prop = properties(d);
   CUmemGenericAllocationHandle handle;
-  int mode, ordinal = base->limits.ordinal;
-  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
+  int ordinal = base->limits.ordinal;
+  HK_CUDA_ENTER_RELAXED(base);
   if (m->kind == HK_MEMORY_PINNED) {
-    HK_TRY(pin_again(d, m), leave); /* its pages are zeros */
+    HK_OR_RETURN(pin_again(d, m)); /* its pages are zeros */
     m->parked = false;
-    goto leave;
+    return HK_OK;
   }
   if (s)
-    HK_CUDA_TRY(
+    HK_CUDA_OR_RETURN(
         hk_cu.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)s->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-        leave, "device %d: a peer's memory of %zu bytes", ordinal, m->bytes);
+        "device %d: a peer's memory of %zu bytes", ordinal, m->bytes);
   else
-    HK_CUDA_TRY(hk_cu.MemCreate(&handle, m->bytes, &prop, 0), leave, "device %d: %zu bytes that were given back",
-                ordinal, m->bytes);
+    HK_CUDA_OR_RETURN(hk_cu.MemCreate(&handle, m->bytes, &prop, 0), "device %d: %zu bytes that were given back",
+                      ordinal, m->bytes);
   HK_TRY(map_at(d, address(m->base), handle, m->bytes, !s), undo);
   m->handle = handle;
   m->parked = false;
   if (zeroed)
-    HK_CUDA_TRY(hk_cu.MemsetD8Async(address(m->base), 0, zeroed, q), leave, "device %d: zeroing %zu bytes", ordinal,
-                zeroed);
-  goto leave;
+    HK_CUDA_OR_RETURN(hk_cu.MemsetD8Async(address(m->base), 0, zeroed, q), "device %d: zeroing %zu bytes", ordinal,
+                      zeroed);
+  return HK_OK;
 undo:
   hk_cu.MemRelease(handle);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
   return rc;
 }
 
 hk_status hk_cuda_finish(hk_device *base) {
-  hk_status rc = HK_OK;
-  int mode;
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
-  HK_CUDA_TRY(hk_cu.CtxSynchronize(), leave, "device %d: waiting for all its work", base->limits.ordinal);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(hk_cu.CtxSynchronize(), "device %d: waiting for all its work", base->limits.ordinal);
+  return HK_OK;
 }
 
 /* ---- other processes ---- */
 
 hk_status hk_cuda_share(hk_device *base, const hk_memory *m, hk_memory_share *out) {
-  hk_status rc = HK_OK;
   CUipcMemHandle handle;
   memset(out, 0, sizeof *out);
   *out = (hk_memory_share){.bytes = m->bytes, .kind = m->kind, .fd = -1};
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_ENTER(base);
   if (m->kind == HK_MEMORY_VMM) {
-    HK_CUDA_TRY(hk_cu.MemExportToShareableHandle(&out->fd, m->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-                leave, "device %d: a file descriptor of %zu bytes", base->limits.ordinal, m->bytes);
+    HK_CUDA_OR_RETURN(
+        hk_cu.MemExportToShareableHandle(&out->fd, m->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        "device %d: a file descriptor of %zu bytes", base->limits.ordinal, m->bytes);
   } else if (m->kind == HK_MEMORY_CLASSIC) {
-    HK_CUDA_TRY(hk_cu.IpcGetMemHandle(&handle, address(m->base)), leave, "device %d: a handle of %zu bytes",
-                base->limits.ordinal, m->bytes);
+    HK_CUDA_OR_RETURN(hk_cu.IpcGetMemHandle(&handle, address(m->base)), "device %d: a handle of %zu bytes",
+                      base->limits.ordinal, m->bytes);
     memcpy(out->handle, handle.reserved, sizeof out->handle);
   } else {
-    rc = HK_FAIL(HK_ERR_INTERNAL, "device %d: memory of kind %d cannot be shared", base->limits.ordinal, (int)m->kind);
+    return HK_FAIL(HK_ERR_INTERNAL, "device %d: memory of kind %d cannot be shared", base->limits.ordinal,
+                   (int)m->kind);
   }
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_share_address(hk_device *base, const void *p, hk_memory_share *out, uintptr_t *begin) {
-  hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
-  int mode, classic = 0;
+  int classic = 0;
   CUdeviceptr first = 0;
   CUmemGenericAllocationHandle physical = 0;
   hk_memory m = {.kind = HK_MEMORY_CLASSIC};
   memset(out, 0, sizeof *out);
   out->fd = -1;
-  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
-  HK_CUDA_TRY(hk_cu.MemGetAddressRange(&first, &m.bytes, address(p)), leave, "device %d: whose memory %p is",
-              base->limits.ordinal, p);
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(hk_cu.MemGetAddressRange(&first, &m.bytes, address(p)), "device %d: whose memory %p is",
+                    base->limits.ordinal, p);
   m.base = pointer(first);
   *begin = (uintptr_t)m.base;
   if (d->granule && hk_cu.MemRetainAllocationHandle &&
       hk_cu.PointerGetAttribute(&classic, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, first) == CUDA_SUCCESS &&
       !(classic & 0xff)) {
-    HK_CUDA_TRY(hk_cu.MemRetainAllocationHandle(&physical, m.base), leave, "device %d: the physical memory of %p",
-                base->limits.ordinal, p);
+    HK_CUDA_OR_RETURN(hk_cu.MemRetainAllocationHandle(&physical, m.base), "device %d: the physical memory of %p",
+                      base->limits.ordinal, p);
     m.kind = HK_MEMORY_VMM;
     m.handle = physical;
   }
-  rc = hk_cuda_share(base, &m, out);
+  hk_status rc = hk_cuda_share(base, &m, out);
   if (m.kind == HK_MEMORY_VMM) hk_cu.MemRelease(physical);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
   return rc;
 }
 
@@ -406,64 +355,54 @@ out:
 }
 
 hk_status hk_cuda_open_share(hk_device *base, const hk_memory_share *s, hk_memory *out) {
-  hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
   CUipcMemHandle handle;
   CUdeviceptr at;
-  int mode;
   memset(out, 0, sizeof *out);
-  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
+  HK_CUDA_ENTER_RELAXED(base);
   if (s->kind == HK_MEMORY_VMM) {
-    if (d->granule)
-      rc = open_fd(d, s, out);
-    else
-      rc = HK_FAIL(HK_ERR_CUDA, "device %d: a peer's memory comes by file descriptor, which the device cannot open",
+    if (d->granule) return open_fd(d, s, out);
+    return HK_FAIL(HK_ERR_CUDA, "device %d: a peer's memory comes by file descriptor, which the device cannot open",
                    base->limits.ordinal);
   } else if (s->kind == HK_MEMORY_CLASSIC) {
     memcpy(handle.reserved, s->handle, sizeof handle.reserved);
-    HK_CUDA_TRY(hk_cu.IpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), leave,
-                "device %d: a peer's memory of %llu bytes (a container without a shared IPC namespace forbids it)",
-                base->limits.ordinal, (unsigned long long)s->bytes);
+    HK_CUDA_OR_RETURN(
+        hk_cu.IpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+        "device %d: a peer's memory of %llu bytes (a container without a shared IPC namespace forbids it)",
+        base->limits.ordinal, (unsigned long long)s->bytes);
     *out = (hk_memory){.base = pointer(at), .bytes = s->bytes, .kind = HK_MEMORY_OPENED};
   } else {
-    rc = HK_FAIL(HK_ERR_INTERNAL, "device %d: a peer shares memory of kind %u", base->limits.ordinal, s->kind);
+    return HK_FAIL(HK_ERR_INTERNAL, "device %d: a peer shares memory of kind %u", base->limits.ordinal, s->kind);
   }
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_peer(hk_device *base, int other, char *why, size_t why_bytes) {
-  hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
   CUdevice peer;
   CUcontext context;
   int can = 0;
   why[0] = 0;
   if (other == base->limits.ordinal) return HK_OK;
-  HK_CUDA_TRY(hk_cu.DeviceGet(&peer, other), out, "device %d", other);
-  HK_CUDA_TRY(hk_cu.DeviceCanAccessPeer(&can, d->device, peer), out, "devices %d and %d", base->limits.ordinal, other);
+  HK_CUDA_OR_RETURN(hk_cu.DeviceGet(&peer, other), "device %d", other);
+  HK_CUDA_OR_RETURN(hk_cu.DeviceCanAccessPeer(&can, d->device, peer), "devices %d and %d", base->limits.ordinal, other);
   if (!can) {
     snprintf(why, why_bytes, "the driver says that device %d cannot reach the memory of device %d",
              base->limits.ordinal, other);
     return HK_ERR_CUDA;
   }
   /* The peer's primary context stays retained: mappings into it must not outlive it. */
-  HK_CUDA_TRY(hk_cu.DevicePrimaryCtxRetain(&context, peer), out, "the primary context of device %d", other);
-  HK_TRY(hk_cuda_enter(d), out);
+  HK_CUDA_OR_RETURN(hk_cu.DevicePrimaryCtxRetain(&context, peer), "the primary context of device %d", other);
+  HK_CUDA_ENTER(base);
   CUresult code = hk_cu.CtxEnablePeerAccess(context, 0);
-  hk_cuda_leave();
   if (code != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-    HK_CUDA_TRY(code, out, "peer access from device %d to %d", base->limits.ordinal, other);
-out:
-  return rc;
+    HK_CUDA_OR_RETURN(code, "peer access from device %d to %d", base->limits.ordinal, other);
+  return HK_OK;
 }
 
 /* ---- addresses ---- */
 
 hk_status hk_cuda_pointer(hk_device *base, const void *p, hk_pointer *out) {
-  hk_status rc = HK_OK;
   int type = 0, managed = 0, device = -1;
   CUdeviceptr begin = 0;
   size_t bytes = 0;
@@ -473,11 +412,11 @@ hk_status hk_cuda_pointer(hk_device *base, const void *p, hk_pointer *out) {
                  CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID};
   void *values[] = {&type, &managed, &device, &begin, &bytes, &id};
   *out = (hk_pointer){.kind = HK_POINTER_HOST, .device = -1};
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_ENTER(base);
   /* Unlike for a single attribute, memory that CUDA does not know is no error: all come back as 0. */
-  HK_CUDA_TRY(hk_cu.PointerGetAttributes((unsigned)HK_ARRAY_LENGTH(which), which, values, address(p)), leave,
-              "device %d: whose memory %p is", base->limits.ordinal, p);
-  if (type == 0) goto leave;
+  HK_CUDA_OR_RETURN(hk_cu.PointerGetAttributes((unsigned)HK_ARRAY_LENGTH(which), which, values, address(p)),
+                    "device %d: whose memory %p is", base->limits.ordinal, p);
+  if (type == 0) return HK_OK;
   *out = (hk_pointer){.kind = managed                        ? HK_POINTER_MANAGED
                               : type == CU_MEMORYTYPE_DEVICE ? HK_POINTER_DEVICE
                                                              : HK_POINTER_PINNED,
@@ -485,16 +424,11 @@ hk_status hk_cuda_pointer(hk_device *base, const void *p, hk_pointer *out) {
                       .base = (uintptr_t)begin,
                       .bytes = bytes,
                       .id = id};
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, int *fd) {
-  hk_status rc = HK_OK;
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  int mode;
   *fd = -1;
   if (!base->limits.dmabuf)
     return HK_FAIL(HK_ERR_CUDA, "device %d: the driver gives no dma-buf (it needs the open kernel modules)",
@@ -502,27 +436,19 @@ hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, int *fd) 
   if (((uintptr_t)p | bytes) & (page - 1))
     return HK_FAIL(HK_ERR_INTERNAL, "device %d: a dma-buf of %zu bytes at %p: not whole pages", base->limits.ordinal,
                    bytes, p);
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out); /* a proxy asks while others capture */
-  HK_CUDA_TRY(hk_cu.MemGetHandleForAddressRange(fd, address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0), leave,
-              "device %d: a dma-buf of %zu bytes at %p", base->limits.ordinal, bytes, p);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  HK_CUDA_ENTER_RELAXED(base); /* a proxy asks while others capture */
+  HK_CUDA_OR_RETURN(hk_cu.MemGetHandleForAddressRange(fd, address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
+                    "device %d: a dma-buf of %zu bytes at %p", base->limits.ordinal, bytes, p);
+  return HK_OK;
 }
 
 hk_status hk_cuda_rdma_flush(hk_device *base) {
-  hk_status rc = HK_OK;
-  int mode;
   if (!base->limits.rdma_flush)
     return HK_FAIL(HK_ERR_CUDA, "device %d: the driver has no call that waits for what cards write to its memory",
                    base->limits.ordinal);
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
-  HK_CUDA_TRY(hk_cu.FlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
-                                             CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER),
-              leave, "device %d: waiting for what a network card has written to its memory", base->limits.ordinal);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(hk_cu.FlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                                   CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER),
+                    "device %d: waiting for what a network card has written to its memory", base->limits.ordinal);
+  return HK_OK;
 }

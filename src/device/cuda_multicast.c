@@ -5,62 +5,46 @@
 #include "cuda.h"
 
 hk_status hk_cuda_multicast_new(hk_device *base, unsigned devices, size_t *bytes, uint64_t *object) {
-  hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
   size_t granule = 0;
   CUmulticastObjectProp prop = {
       .numDevices = devices, .size = *bytes, .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
   CUmemGenericAllocationHandle handle;
-  HK_TRY(hk_cuda_enter(d), out);
-  HK_CUDA_TRY(hk_cu.MulticastGetGranularity(&granule, &prop, CU_MULTICAST_GRANULARITY_MINIMUM), leave,
-              "device %d: the granularity of multicast objects", base->limits.ordinal);
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.MulticastGetGranularity(&granule, &prop, CU_MULTICAST_GRANULARITY_MINIMUM),
+                    "device %d: the granularity of multicast objects", base->limits.ordinal);
   if (granule < d->granule) granule = d->granule;
   *bytes = prop.size = (*bytes + granule - 1) / granule * granule;
-  HK_CUDA_TRY(hk_cu.MulticastCreate(&handle, &prop), leave,
-              "device %d: a multicast object of %zu bytes over %u devices (is nvidia-fabricmanager running?)",
-              base->limits.ordinal, prop.size, devices);
+  HK_CUDA_OR_RETURN(hk_cu.MulticastCreate(&handle, &prop),
+                    "device %d: a multicast object of %zu bytes over %u devices (is nvidia-fabricmanager running?)",
+                    base->limits.ordinal, prop.size, devices);
   *object = handle;
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_multicast_share(hk_device *base, uint64_t object, int *fd) {
-  hk_status rc = HK_OK;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(hk_cu.MemExportToShareableHandle(fd, object, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), leave,
-              "device %d: a file descriptor of a multicast object", base->limits.ordinal);
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.MemExportToShareableHandle(fd, object, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+                    "device %d: a file descriptor of a multicast object", base->limits.ordinal);
+  return HK_OK;
 }
 
 hk_status hk_cuda_multicast_open(hk_device *base, int fd, uint64_t *object) {
-  hk_status rc = HK_OK;
   CUmemGenericAllocationHandle handle;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(
       hk_cu.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-      leave, "device %d: a multicast object of another process", base->limits.ordinal);
+      "device %d: a multicast object of another process", base->limits.ordinal);
   *object = handle;
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_multicast_add(hk_device *base, uint64_t object) {
-  hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
-  HK_TRY(hk_cuda_enter(d), out);
-  HK_CUDA_TRY(hk_cu.MulticastAddDevice(object, d->device), leave, "device %d: joining a multicast object",
-              base->limits.ordinal);
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.MulticastAddDevice(object, d->device), "device %d: joining a multicast object",
+                    base->limits.ordinal);
+  return HK_OK;
 }
 
 hk_status hk_cuda_multicast_bind(hk_device *base, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
@@ -68,23 +52,19 @@ hk_status hk_cuda_multicast_bind(hk_device *base, uint64_t object, size_t bytes,
   hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
   CUdeviceptr at;
-  int mode;
   memset(own, 0, sizeof *own);
   memset(all, 0, sizeof *all);
-  HK_TRY(hk_cuda_enter_relaxed(d, &mode), out);
-  HK_TRY(hk_cuda_alloc_mapped(d, bytes, zeroed, own), leave);
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_OR_RETURN(hk_cuda_alloc_mapped(d, bytes, zeroed, own));
   HK_CUDA_TRY(hk_cu.MulticastBindMem(object, 0, own->handle, 0, bytes, 0), undo_own,
               "device %d: binding %zu bytes to a multicast object", base->limits.ordinal, bytes);
   HK_TRY(hk_cuda_map(d, object, bytes, false, &at), undo_bind);
   *all = (hk_memory){.base = (void *)(uintptr_t)at, .bytes = bytes, .handle = object, .kind = HK_MEMORY_MULTICAST};
-  goto leave;
+  return HK_OK;
 undo_bind:
   hk_cu.MulticastUnbind(object, d->device, 0, bytes);
 undo_own:
   (void)hk_cuda_release(base, own); /* the first failure is reported */
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
   return rc;
 }
 
@@ -97,11 +77,7 @@ CUresult hk_cuda_multicast_leave(hk_cuda *d, const hk_memory *all) {
 }
 
 hk_status hk_cuda_multicast_free(hk_device *base, uint64_t object) {
-  hk_status rc = HK_OK;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(hk_cu.MemRelease(object), leave, "device %d: freeing a multicast object", base->limits.ordinal);
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.MemRelease(object), "device %d: freeing a multicast object", base->limits.ordinal);
+  return HK_OK;
 }

@@ -6,30 +6,20 @@
 #include "cuda.h"
 
 hk_status hk_cuda_copy(hk_device *base, void *to, const void *from, size_t bytes, hk_queue q) {
-  hk_status rc = HK_OK;
-  int mode;
   if (bytes == 0) return HK_OK;
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
-  HK_CUDA_TRY(hk_cu.MemcpyAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, q), leave,
-              "device %d: a copy of %zu bytes from %p to %p", base->limits.ordinal, bytes, from, to);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(hk_cu.MemcpyAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, q),
+                    "device %d: a copy of %zu bytes from %p to %p", base->limits.ordinal, bytes, from, to);
+  return HK_OK;
 }
 
 /* A word that the stream writes, or waits for, in its turn. */
 static hk_status word(hk_device *base, CUresult (*call)(CUstream, CUdeviceptr, uint32_t, unsigned), unsigned flags,
                       const char *doing, void *at, uint32_t value, hk_queue q) {
-  hk_status rc = HK_OK;
-  int mode;
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
-  HK_CUDA_TRY(call(q, (CUdeviceptr)(uintptr_t)at, value, flags), leave, "device %d: %s a word at %p",
-              base->limits.ordinal, doing, at);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(call(q, (CUdeviceptr)(uintptr_t)at, value, flags), "device %d: %s a word at %p",
+                    base->limits.ordinal, doing, at);
+  return HK_OK;
 }
 
 hk_status hk_cuda_word_write(hk_device *base, void *at, uint32_t value, hk_queue q) {
@@ -41,179 +31,136 @@ hk_status hk_cuda_word_wait(hk_device *base, void *at, uint32_t value, hk_queue 
 }
 
 hk_status hk_cuda_word_check(hk_device *base, void *at, hk_queue q) {
-  hk_status rc = HK_OK;
   CUdeviceptr p = (CUdeviceptr)(uintptr_t)at;
   CUgraph graph = NULL;
-  int mode, ordinal = base->limits.ordinal;
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
-  HK_CUDA_TRY(hk_cu.StreamBeginCapture(q, CU_STREAM_CAPTURE_MODE_RELAXED), leave, "device %d: a capture", ordinal);
+  int ordinal = base->limits.ordinal;
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(hk_cu.StreamBeginCapture(q, CU_STREAM_CAPTURE_MODE_RELAXED), "device %d: a capture", ordinal);
   CUresult code = hk_cu.StreamWriteValue32(q, p, 0, CU_STREAM_WRITE_VALUE_DEFAULT);
   if (code == CUDA_SUCCESS) code = hk_cu.StreamWaitValue32(q, p, 0, CU_STREAM_WAIT_VALUE_EQ);
   CUresult ended = hk_cu.StreamEndCapture(q, &graph);
   if (graph) hk_cu.GraphDestroy(graph);
-  HK_CUDA_TRY(code == CUDA_SUCCESS ? ended : code, leave,
-              "device %d: words that a captured stream writes and waits for", ordinal);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  HK_CUDA_OR_RETURN(code == CUDA_SUCCESS ? ended : code, "device %d: words that a captured stream writes and waits for",
+                    ordinal);
+  return HK_OK;
 }
 
 hk_status hk_cuda_wait(hk_device *base, hk_queue q) {
-  hk_status rc = HK_OK;
-  int mode;
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
-  HK_CUDA_TRY(hk_cu.StreamSynchronize(q), leave, "device %d: waiting for a stream", base->limits.ordinal);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(hk_cu.StreamSynchronize(q), "device %d: waiting for a stream", base->limits.ordinal);
+  return HK_OK;
 }
 
 hk_status hk_cuda_queue_new(hk_device *base, hk_queue *out) {
-  hk_status rc = HK_OK;
   CUstream stream = NULL;
   *out = NULL;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(hk_cu.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, base->limits.priority), leave,
-              "device %d: a stream", base->limits.ordinal);
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.StreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, base->limits.priority),
+                    "device %d: a stream", base->limits.ordinal);
   *out = stream;
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_queue_free(hk_device *base, hk_queue q) {
-  hk_status rc = HK_OK;
   if (!q) return HK_OK;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(hk_cu.StreamDestroy(q), leave, "device %d: destroying a stream", base->limits.ordinal);
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.StreamDestroy(q), "device %d: destroying a stream", base->limits.ordinal);
+  return HK_OK;
 }
 
 static hk_status kind_of(const hk_device *base, CUstream q, hk_queue_kind *out) {
-  hk_status rc = HK_OK;
   unsigned flags = 0;
   *out = HK_QUEUE_LEGACY;
   if (q == NULL || q == CU_STREAM_LEGACY) return HK_OK;
   *out = HK_QUEUE_PER_THREAD;
   if (q == CU_STREAM_PER_THREAD) return HK_OK;
-  HK_CUDA_TRY(hk_cu.StreamGetFlags(q, &flags), out, "device %d: the stream %p is none, or is destroyed",
-              base->limits.ordinal, (void *)q);
+  HK_CUDA_OR_RETURN(hk_cu.StreamGetFlags(q, &flags), "device %d: the stream %p is none, or is destroyed",
+                    base->limits.ordinal, (void *)q);
   *out = flags & CU_STREAM_NON_BLOCKING ? HK_QUEUE_NON_BLOCKING : HK_QUEUE_BLOCKING;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_queue_state(hk_device *base, hk_queue q, hk_queue_state *out) {
-  hk_status rc = HK_OK;
   int status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = NULL;
   memset(out, 0, sizeof *out);
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_TRY(kind_of(base, q, &out->kind), leave);
+  HK_CUDA_ENTER(base);
+  HK_OR_RETURN(kind_of(base, q, &out->kind));
   CUresult code = hk_cu.StreamGetCaptureInfo(q, &status, &out->capture, &graph, NULL, NULL);
   /* Asking the legacy stream while another one captures is refused; it captures nothing itself. */
   if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && out->kind == HK_QUEUE_LEGACY) {
-    rc = HK_FAIL(HK_ERR_USAGE,
-                 "device %d: the legacy default stream cannot be used while a graph is captured in a blocking stream: "
-                 "give the call the stream that captures, or make that one non-blocking",
-                 base->limits.ordinal);
-    goto leave;
+    return HK_FAIL(
+        HK_ERR_USAGE,
+        "device %d: the legacy default stream cannot be used while a graph is captured in a blocking stream: "
+        "give the call the stream that captures, or make that one non-blocking",
+        base->limits.ordinal);
   }
-  HK_CUDA_TRY(code, leave, "device %d: whether the stream %p captures", base->limits.ordinal, q);
+  HK_CUDA_OR_RETURN(code, "device %d: whether the stream %p captures", base->limits.ordinal, q);
   if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
-    rc = HK_FAIL(HK_ERR_USAGE, "device %d: the capture of stream %p is broken by an earlier error: end it first",
-                 base->limits.ordinal, q);
+    return HK_FAIL(HK_ERR_USAGE, "device %d: the capture of stream %p is broken by an earlier error: end it first",
+                   base->limits.ordinal, q);
   out->capturing = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
   if (out->capturing)
     out->graph = graph;
   else
     out->capture = 0;
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- order ---- */
 
 hk_status hk_cuda_order_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
-  hk_status rc = HK_OK;
   /* The stream itself keeps the order; but CUDA's handle of the thread's own stream means another one in each
    * thread. */
-  if (!o->used || (o->last == q && q != CU_STREAM_PER_THREAD)) goto out;
+  if (!o->used || (o->last == q && q != CU_STREAM_PER_THREAD)) return HK_OK;
   /* An event belongs to its capture, or to none.  Work of different captures meets when the graphs are launched: there
    * the user's streams are what orders it. */
-  if (s->capture != o->capture) goto out;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(hk_cu.StreamWaitEvent(q, o->event, 0), leave, "device %d: order between streams", base->limits.ordinal);
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  if (s->capture != o->capture) return HK_OK;
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.StreamWaitEvent(q, o->event, 0), "device %d: order between streams", base->limits.ordinal);
+  return HK_OK;
 }
 
 hk_status hk_cuda_order_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
-  hk_status rc = HK_OK;
   CUevent event = o->event;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_ENTER(base);
   if (!event) {
-    HK_CUDA_TRY(hk_cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING), leave, "device %d: an event", base->limits.ordinal);
+    HK_CUDA_OR_RETURN(hk_cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING), "device %d: an event", base->limits.ordinal);
     o->event = event;
   }
-  HK_CUDA_TRY(hk_cu.EventRecord(event, q), leave, "device %d: order between streams", base->limits.ordinal);
+  HK_CUDA_OR_RETURN(hk_cu.EventRecord(event, q), "device %d: order between streams", base->limits.ordinal);
   o->last = q;
   o->capture = s->capture;
   o->used = true;
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_order_done(hk_device *base, const hk_queue_order *o, bool *done) {
-  hk_status rc = HK_OK;
-  int mode;
   *done = true;
   if (!o->used) return HK_OK;
-  HK_TRY(hk_cuda_enter_relaxed((hk_cuda *)base, &mode), out);
+  HK_CUDA_ENTER_RELAXED(base);
   CUresult code = hk_cu.EventQuery(o->event);
   *done = code != CUDA_ERROR_NOT_READY;
-  if (*done) HK_CUDA_TRY(code, leave, "device %d: the work in its streams failed", base->limits.ordinal);
-leave:
-  hk_cuda_leave_relaxed(mode);
-out:
-  return rc;
+  if (*done) HK_CUDA_OR_RETURN(code, "device %d: the work in its streams failed", base->limits.ordinal);
+  return HK_OK;
 }
 
 hk_status hk_cuda_order_free(hk_device *base, hk_queue_order *o) {
-  hk_status rc = HK_OK;
-  if (!o->event) goto out;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(hk_cu.EventDestroy(o->event), leave, "device %d: an event", base->limits.ordinal);
-leave:
-  hk_cuda_leave();
-out:
+  const CUevent event = o->event;
   memset(o, 0, sizeof *o);
-  return rc;
+  if (!event) return HK_OK;
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.EventDestroy(event), "device %d: an event", base->limits.ordinal);
+  return HK_OK;
 }
 
 hk_status hk_cuda_record(hk_device *base, void *event, hk_queue q, const hk_queue_state *s) {
-  hk_status rc = HK_OK;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(s->capturing && hk_cu.EventRecordWithFlags
-                  ? hk_cu.EventRecordWithFlags(event, q, CU_EVENT_RECORD_EXTERNAL)
-                  : hk_cu.EventRecord(event, q),
-              leave, "device %d: recording the event %p", base->limits.ordinal, event);
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(s->capturing && hk_cu.EventRecordWithFlags
+                        ? hk_cu.EventRecordWithFlags(event, q, CU_EVENT_RECORD_EXTERNAL)
+                        : hk_cu.EventRecord(event, q),
+                    "device %d: recording the event %p", base->limits.ordinal, event);
+  return HK_OK;
 }
 
 hk_status hk_cuda_graph_keep(hk_device *base, const hk_queue_state *s, void (*done)(void *), void *arg) {
@@ -236,76 +183,52 @@ out:
 /* ---- kernels ---- */
 
 hk_status hk_cuda_load(hk_device *base, const void *image, void **module) {
-  hk_status rc = HK_OK;
   CUmodule m;
-  int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   *module = NULL;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  hk_cu.ThreadExchangeStreamCaptureMode(&mode); /* loading must not break another thread's capture */
-  HK_CUDA_TRY(hk_cu.ModuleLoadData(&m, image), leave, "device %d, sm_%d: the kernels", base->limits.ordinal,
-              base->limits.sm);
+  HK_CUDA_ENTER_RELAXED(base); /* loading must not break another thread's capture */
+  HK_CUDA_OR_RETURN(hk_cu.ModuleLoadData(&m, image), "device %d, sm_%d: the kernels", base->limits.ordinal,
+                    base->limits.sm);
   *module = m;
-leave:
-  hk_cu.ThreadExchangeStreamCaptureMode(&mode);
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_unload(hk_device *base, void *module) {
-  hk_status rc = HK_OK;
   if (!module) return HK_OK;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(hk_cu.ModuleUnload(module), leave, "device %d: unloading the kernels", base->limits.ordinal);
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.ModuleUnload(module), "device %d: unloading the kernels", base->limits.ordinal);
+  return HK_OK;
 }
 
 hk_status hk_cuda_function(hk_device *base, void *module, const char *name, void **out) {
-  hk_status rc = HK_OK;
   CUfunction f;
   *out = NULL;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(hk_cu.ModuleGetFunction(&f, module, name), leave, "device %d: the kernel %s", base->limits.ordinal, name);
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.ModuleGetFunction(&f, module, name), "device %d: the kernel %s", base->limits.ordinal, name);
   *out = f;
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_resident(hk_device *base, void *function, unsigned threads, unsigned shared_bytes, unsigned *out) {
-  hk_status rc = HK_OK;
   int blocks = 0;
   *out = 0;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(hk_cu.OccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)threads, shared_bytes), leave,
-              "device %d: how many blocks of %u threads run at once", base->limits.ordinal, threads);
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.OccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)threads, shared_bytes),
+                    "device %d: how many blocks of %u threads run at once", base->limits.ordinal, threads);
   *out = (unsigned)blocks * (unsigned)base->limits.multiprocessors;
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_block_threads(hk_device *base, void *function, unsigned *out) {
-  hk_status rc = HK_OK;
   int most = 0;
   *out = 0;
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
-  HK_CUDA_TRY(hk_cu.FuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function), leave,
-              "device %d: how many threads a kernel's blocks can have", base->limits.ordinal);
+  HK_CUDA_ENTER(base);
+  HK_CUDA_OR_RETURN(hk_cu.FuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function),
+                    "device %d: how many threads a kernel's blocks can have", base->limits.ordinal);
   *out = (unsigned)most;
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_launch(hk_device *base, const hk_kernel_launch *l, hk_queue q) {
-  hk_status rc = HK_OK;
   void *params[] = {(void *)(uintptr_t)l->param};
   CUlaunchAttribute attributes[3];
   CUlaunchConfig c = {.gridDimX = l->blocks,
@@ -331,13 +254,10 @@ hk_status hk_cuda_launch(hk_device *base, const hk_kernel_launch *l, hk_queue q)
     attributes[c.numAttrs] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PRIORITY};
     attributes[c.numAttrs++].value.priority = l->priority;
   }
-  HK_TRY(hk_cuda_enter((hk_cuda *)base), out);
+  HK_CUDA_ENTER(base);
   CUresult code = c.numAttrs && hk_cu.LaunchKernelEx ? hk_cu.LaunchKernelEx(&c, l->function, params, NULL)
                                                      : hk_cu.LaunchKernel(l->function, l->blocks, 1, 1, l->threads, 1,
                                                                           1, l->shared_bytes, q, params, NULL);
-  HK_CUDA_TRY(code, leave, "device %d: launching %u blocks of %u threads", base->limits.ordinal, l->blocks, l->threads);
-leave:
-  hk_cuda_leave();
-out:
-  return rc;
+  HK_CUDA_OR_RETURN(code, "device %d: launching %u blocks of %u threads", base->limits.ordinal, l->blocks, l->threads);
+  return HK_OK;
 }

@@ -170,7 +170,6 @@ static hk_status drain_wholes(pair *p, bool *any) {
 
 /* Empties slots into the requests, and reports what the next one waits for. */
 static hk_status drain(pair *p, bool *any) {
-  hk_status rc = HK_OK;
   hk_link *l = &p->link;
   if (l->placed) return drain_wholes(p, any);
   for (; p->done < p->posted; p->done++) {
@@ -185,14 +184,13 @@ static hk_status drain(pair *p, bool *any) {
         return HK_OK;
       }
       const hk_slot *s = hk_link_recv_slot(l);
-      HK_TRY(r->begun ? take_piece(p, r, s) : begin(p, r, s), out);
+      HK_OR_RETURN(r->begun ? take_piece(p, r, s) : begin(p, r, s));
       hk_link_release(l);
       *any = true;
     }
     r->over = true;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status pair_progress(pair *p) {

@@ -203,16 +203,14 @@ out:
 
 /* Over sockets nothing needs to be registered. */
 static int reg_v8(void *comm, void *data, size_t bytes, int type, void **registration) {
-  hk_status rc;
   pair *p = comm;
   *registration = NULL;
   if (type == NET_PLUGIN_CUDA_MEMORY) return reg_gpu(p, data, bytes, -1, 0, registration);
   if (type != NET_PLUGIN_HOST_MEMORY)
     return HK_FAIL(HK_ERR_USAGE, "memory of an unknown kind, %d, to be registered", type);
-  HK_TRY(new_memory(data, bytes, registration), out);
+  HK_OR_RETURN(new_memory(data, bytes, registration));
   if (p->link.placed) hk_transport_net.memory(p->state, data, bytes, true);
-out:
-  return rc;
+  return HK_OK;
 }
 static int reg_v6(void *comm, void *data, int bytes, int type, void **registration) {
   return reg_v8(comm, data, (size_t)bytes, type, registration);
@@ -243,14 +241,11 @@ static hk_status within(const pair *p, const void *data, size_t bytes, const pai
 /* ---- messages ---- */
 
 static int isend_v9(void *comm, void *data, size_t bytes, int tag, void *registration, void **request) {
-  hk_status rc;
   (void)tag; /* receives are single, so order is enough */
   *request = NULL;
-  HK_TRY(within(comm, data, bytes, registration), out);
+  HK_OR_RETURN(within(comm, data, bytes, registration));
   *request = pair_post(comm, data, bytes);
-  rc = pair_progress(comm);
-out:
-  return rc;
+  return pair_progress(comm);
 }
 static int isend_v6(void *comm, void *data, int bytes, int tag, void *registration, void **request) {
   return isend_v9(comm, data, (size_t)bytes, tag, registration, request);
@@ -261,14 +256,12 @@ static int isend_v10(void *comm, void *data, size_t bytes, int tag, void *regist
 }
 
 static int irecv_v9(void *comm, int n, void **data, size_t *bytes, int *tags, void **registrations, void **request) {
-  hk_status rc = HK_OK;
   (void)tags;
   *request = NULL;
   if (n != 1) return HK_FAIL(HK_ERR_USAGE, "a receive of %d buffers: the net plugin supports one", n);
-  HK_TRY(within(comm, data[0], bytes[0], registrations[0]), out);
+  HK_OR_RETURN(within(comm, data[0], bytes[0], registrations[0]));
   *request = pair_post(comm, data[0], bytes[0]);
-out:
-  return rc;
+  return HK_OK;
 }
 static int irecv_v6(void *comm, int n, void **data, int *bytes, int *tags, void **registrations, void **request) {
   size_t room = (size_t)bytes[0];

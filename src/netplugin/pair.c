@@ -26,15 +26,13 @@ static hk_status broken(pair *p, const char *doing, int err) {
 }
 
 static hk_status write_whole(pair *p, int fd, const void *data, size_t bytes) {
-  hk_status rc = HK_OK;
   for (const char *at = data; bytes > 0;) {
     ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return broken(p, "calling it", errno);
     if (n > 0) at += n, bytes -= (size_t)n;
-    if (bytes > 0) HK_TRY(hk_wait_fd(&p->wait, fd, POLLOUT, "a connection of the net plugin"), out);
+    if (bytes > 0) HK_OR_RETURN(hk_wait_fd(&p->wait, fd, POLLOUT, "a connection of the net plugin"));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
@@ -98,15 +96,13 @@ static int take(void *arg, int peer, uint64_t tag) {
 
 /* The address of this side: the interface that NCCL_SOCKET_IFNAME and the like select. */
 static hk_status own_address(hk_addr *a) {
-  hk_status rc;
   hk_iface ifaces[IFACES];
   int n = IFACES;
-  HK_TRY(hk_ifaces(ifaces, &n, NULL), out);
+  HK_OR_RETURN(hk_ifaces(ifaces, &n, NULL));
   if (n < 1)
     return HK_FAIL(HK_ERR_SYSTEM, "no network interface of this host is up that NCCL_SOCKET_IFNAME takes (ip address)");
   *a = ifaces[0].addr;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status listen_at(hk_addr *a, int *fd) {
@@ -207,18 +203,15 @@ void pair_listener_free(pair_listener *l) {
 }
 
 hk_status pair_dial(const pair_handle *handle, pair **out) {
-  hk_status rc;
   int fd;
   if (handle->magic != MAGIC) return HK_FAIL(HK_ERR_ARGUMENT, "connect was given a handle of another network");
-  HK_TRY(hk_connect_start(&handle->at, &fd), out);
-  HK_TRY(pair_new(true, fd, handle->key, out), out);
+  HK_OR_RETURN(hk_connect_start(&handle->at, &fd));
+  HK_OR_RETURN(pair_new(true, fd, handle->key, out));
   (*out)->control = handle->at;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status pair_answer(pair_listener *l, pair **out) {
-  hk_status rc = HK_OK;
   hk_addr from;
   socklen_t n = sizeof from;
   memset(&from, 0, sizeof from);
@@ -226,11 +219,10 @@ hk_status pair_answer(pair_listener *l, pair **out) {
   *out = NULL;
   if (fd < 0)
     return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? HK_OK : HK_FAIL_ERRNO("accept failed");
-  HK_TRY(pair_new(false, fd, l->key, out), out);
+  HK_OR_RETURN(pair_new(false, fd, l->key, out));
   (*out)->control = from;
   (*out)->step = PAIR_EXCHANGING;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- steps ---- */
@@ -268,7 +260,6 @@ static hk_status exchange_hello(pair *p) {
 }
 
 static hk_status open_link(pair *p) {
-  hk_status rc;
   char facts[2][HK_FACT_BYTES], why[160] = "", text[HK_ADDR_TEXT];
   int me = p->env.rank;
   /* Channels begin with different ports; here connections do, at random. */
@@ -283,16 +274,13 @@ static hk_status open_link(pair *p) {
   if (ends_on_one_host(p->fd)) p->peers[1].host = p->peers[0].host;
   memcpy(facts[me], p->mine.facts, HK_FACT_BYTES);
   memcpy(facts[1 - me], p->theirs.facts, HK_FACT_BYTES);
-  HK_TRY(hk_transport_net.join(p->state, facts), out);
-  if (!hk_transport_net.reachable(p->state, 1 - me, why, sizeof why)) {
-    rc = HK_FAIL(HK_ERR_SYSTEM, "the net plugin has no way to its peer at %s: %s", hk_addr_format(&p->control, text),
-                 why);
-    goto out;
-  }
-  HK_TRY(hk_transport_net.open(p->state, &key, &p->link), out);
+  HK_OR_RETURN(hk_transport_net.join(p->state, facts));
+  if (!hk_transport_net.reachable(p->state, 1 - me, why, sizeof why))
+    return HK_FAIL(HK_ERR_SYSTEM, "the net plugin has no way to its peer at %s: %s", hk_addr_format(&p->control, text),
+                   why);
+  HK_OR_RETURN(hk_transport_net.open(p->state, &key, &p->link));
   p->open = true;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status pair_advance(pair *p) {

@@ -165,14 +165,12 @@ static hk_status check_move(const place_in_program *at, const hk_instr *i) {
   if (i->flags & ~(unsigned)(HK_INSTR_FINAL | HK_INSTR_TABLE | HK_INSTR_COPY | HK_INSTR_IN_SWITCH))
     return REJECT(at, "unknown flags %#x", i->flags);
   const hk_operand *o = hk_instr_operands(at->p, i);
-  hk_status rc;
-  for (uint32_t k = 0; k < n; k++) HK_TRY(check_operand(at, &o[k], k >= i->ndst), out);
-  HK_TRY(check_sources(at, i, o + i->ndst), out);
-  HK_TRY(check_destinations(at, i, o), out);
-  if (i->flags & HK_INSTR_IN_SWITCH) HK_TRY(check_in_switch(at, i, o), out);
-  if (at->v->split) HK_TRY(check_one_block(at, o, n), out);
-out:
-  return rc;
+  for (uint32_t k = 0; k < n; k++) HK_OR_RETURN(check_operand(at, &o[k], k >= i->ndst));
+  HK_OR_RETURN(check_sources(at, i, o + i->ndst));
+  HK_OR_RETURN(check_destinations(at, i, o));
+  if (i->flags & HK_INSTR_IN_SWITCH) HK_OR_RETURN(check_in_switch(at, i, o));
+  if (at->v->split) HK_OR_RETURN(check_one_block(at, o, n));
+  return HK_OK;
 }
 
 /* Far above any algorithm's, and little enough to run. */
@@ -212,12 +210,10 @@ static hk_status check_lane(hk_verifier *v, const hk_program *p, int lane) {
 }
 
 hk_status hk_verify_static(hk_verifier *v) {
-  hk_status rc = HK_OK;
   for (int r = 0; r < v->nranks; r++) {
-    HK_TRY(check_header(v, r), out);
-    HK_TRY(check_links(v, r), out);
-    for (int lane = 0; lane < v->programs[r]->nlanes; lane++) HK_TRY(check_lane(v, v->programs[r], lane), out);
+    HK_OR_RETURN(check_header(v, r));
+    HK_OR_RETURN(check_links(v, r));
+    for (int lane = 0; lane < v->programs[r]->nlanes; lane++) HK_OR_RETURN(check_lane(v, v->programs[r], lane));
   }
-out:
-  return rc;
+  return HK_OK;
 }

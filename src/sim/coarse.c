@@ -45,13 +45,12 @@ static hk_side *side_of(const coarse *c, const hk_lane_state *t, const hk_operan
 /* Adds the load of the current instruction, `times` times. */
 static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
   hk_sim *s = c->s;
-  hk_status rc = HK_OK;
   double limit = 0;
   size_t bytes = hk_lane_bytes(s, t), at = (size_t)(t - s->threads);
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   if (!bytes) return HK_OK;
-  HK_TRY(hk_step_uses(s, t, bytes, &limit), out);
+  HK_OR_RETURN(hk_step_uses(s, t, bytes, &limit));
   double all = times * (double)bytes;
   c->moved[at] += all;
   c->pace[c->first[at] + t->at.pc - t->at.first] = limit;
@@ -69,8 +68,7 @@ static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
       c->need[f->entries[u].resource] += s->alike * f->entries[u].weight * all /
                                          s->world.net.resources[f->entries[u].resource].capacity;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* One wave of a thread. The iterations of a repeat differ only in the links of stepping operands. */
@@ -100,12 +98,11 @@ typedef struct crossing {
 
 /* Calls for every link of every host that crosses spines, on every channel. */
 static hk_status for_crossings(coarse *c, void (*each)(coarse *, const crossing *, double *), double *loads) {
-  hk_status rc = HK_OK;
   hk_sim *s = c->s;
   const hk_world *w = &s->world;
   for (int r = 0; r < w->nranks; r++) {
     const hk_program *p;
-    HK_TRY(hk_programs_get(&s->programs, r, 0, &p), out);
+    HK_OR_RETURN(hk_programs_get(&s->programs, r, 0, &p));
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t i = 0; i < p->nlinks; i++) {
       int a = w->seats[r].host, b = w->seats[l[i].peer].host;
@@ -123,8 +120,7 @@ static hk_status for_crossings(coarse *c, void (*each)(coarse *, const crossing 
       }
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static void add_load(coarse *c, const crossing *at, double *loads) {
@@ -150,7 +146,6 @@ static int count_crossing(const hk_world *w, const hk_node *x, const hk_node *y,
 }
 
 static hk_status load_shifted(coarse *c, int leaves) {
-  hk_status rc = HK_OK;
   hk_sim *s = c->s;
   const hk_world *w = &s->world;
   const hk_topo *t = hk_world_topo(w, 0);
@@ -159,7 +154,7 @@ static hk_status load_shifted(coarse *c, int leaves) {
   double bytes = 0;
   for (uint32_t r = 0; r < w->first_rank[1]; r++) {
     const hk_program *p;
-    HK_TRY(hk_programs_get(&s->programs, (int)r, 0, &p), out);
+    HK_OR_RETURN(hk_programs_get(&s->programs, (int)r, 0, &p));
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t i = 0; i < p->nlinks; i++) {
       uint32_t side = s->first_side[(size_t)r * (size_t)s->channels] + i, leave, enter;
@@ -176,8 +171,7 @@ static hk_status load_shifted(coarse *c, int leaves) {
   double us = bytes / leaves / w->spines / hk_world_uplink(w);
   for (uint32_t i = 0; i < s->nsides; i++)
     if (c->uplink[i] > 0) c->uplink[i] = us;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status load_fabric(coarse *c) {
@@ -205,14 +199,13 @@ static double use_us(const coarse *c, const hk_entry *e, double bytes) {
 
 /* Of each thread's instructions. */
 static hk_status set_paces(coarse *c) {
-  hk_status rc = HK_OK;
   hk_sim *s = c->s;
   for (uint32_t k = 0; k < s->nthreads; k++) {
     hk_lane_state *t = &s->threads[k];
     for (t->at.pc = t->at.first; t->at.pc < t->at.end; t->at.pc++) {
       double limit = 0, *pace = &c->pace[c->first[k] + t->at.pc - t->at.first];
       if (t->instrs[t->at.pc].op == HK_OP_REPEAT || *pace <= 0) continue;
-      HK_TRY(hk_step_uses(s, t, s->sizes.chunk, &limit), out);
+      HK_OR_RETURN(hk_step_uses(s, t, s->sizes.chunk, &limit));
       double us = limit > 0 ? 1 / limit : 0;
       for (uint32_t u = 0; u < t->flow.n; u++) us = fmax(us, use_us(c, &t->flow.entries[u], c->moved[k]));
       *pace = us > 0 ? 1 / us : 0;
@@ -220,8 +213,7 @@ static hk_status set_paces(coarse *c) {
     t->at.pc = t->at.first;
     hk_flow_clear(&t->flow);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Of what goes to other hosts. */
@@ -241,7 +233,6 @@ static void set_queues(coarse *c) {
 static void again(coarse *c, uint32_t thread) { c->todo[c->ntodo++] = thread; }
 
 static hk_status notify(coarse *c, const hk_side *e, double at) {
-  hk_status rc = HK_OK;
   for (uint32_t i = 0; i < e->ntargets; i++) {
     hk_side *to = &c->s->sides[c->s->targets[e->first_target + i]];
     if (to->left) {
@@ -249,14 +240,13 @@ static hk_status notify(coarse *c, const hk_side *e, double at) {
       if (--*left) continue;
       *left = to->ntargets;
     }
-    HK_TRY(hk_times_push(&to->times, at), out);
+    HK_OR_RETURN(hk_times_push(&to->times, at));
     if (to->waiting) {
       to->waiting = false;
       again(c, to->thread);
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* A message for another host, handed to the network alone. */
@@ -303,7 +293,6 @@ static double ready_at(coarse *c, hk_lane_state *t, double at) {
 
 static hk_status run_thread(coarse *c, uint32_t k) {
   hk_sim *s = c->s;
-  hk_status rc = HK_OK;
   hk_lane_state *t = &s->threads[k];
   for (;;) {
     hk_cursor_move(&t->at, t->instrs);
@@ -319,13 +308,13 @@ static hk_status run_thread(coarse *c, uint32_t k) {
     const hk_instr *i = &t->instrs[t->at.pc];
     const hk_operand *o = hk_lane_operands(t);
     for (unsigned n = 0; n < i->ndst; n++)
-      if (o[n].space == HK_LINK) HK_TRY(send(c, side_of(c, t, &o[n]), bytes, at), out);
+      if (o[n].space == HK_LINK) HK_OR_RETURN(send(c, side_of(c, t, &o[n]), bytes, at));
     for (unsigned n = i->ndst; n < (unsigned)i->ndst + i->nsrc; n++) {
       if (o[n].space != HK_LINK) continue;
       hk_side *e = side_of(c, t, &o[n]);
       hk_times_pop(&e->times);
       e->consumed++;
-      HK_TRY(notify(c, e, at + e->us), out);
+      HK_OR_RETURN(notify(c, e, at + e->us));
     }
     if (hk_cursor_next(&t->at, &s->sizes, (unsigned)s->all_channels)) continue;
     t->state = HK_T_DONE;
@@ -333,8 +322,7 @@ static hk_status run_thread(coarse *c, uint32_t k) {
     if (at > s->finished) s->finished = at;
     return HK_OK;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Runs all threads from the beginning, with `longest` bytes of a block. */
@@ -407,24 +395,22 @@ static double waves_of(const hk_sim *s) {
 }
 
 static hk_status run_waves(coarse *c, bool shared, double *us) {
-  hk_status rc = HK_OK;
   hk_sim *s = c->s;
   size_t wave = s->sizes.chunk * (size_t)s->all_channels;
   double waves = waves_of(s);
   c->shared = shared;
-  HK_TRY(set_paces(c), out);
+  HK_OR_RETURN(set_paces(c));
   set_queues(c);
   if (waves <= WAVES) {
-    HK_TRY(run_all(c, s->sizes.longest), out);
+    HK_OR_RETURN(run_all(c, s->sizes.longest));
     *us = s->finished;
   } else {
-    HK_TRY(run_all(c, WAVES / 2 * wave), out);
+    HK_OR_RETURN(run_all(c, WAVES / 2 * wave));
     double half = s->finished;
-    HK_TRY(run_all(c, WAVES * wave), out);
+    HK_OR_RETURN(run_all(c, WAVES * wave));
     *us = s->finished + (waves - WAVES) * (s->finished - half) / (WAVES / 2);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The time that the busiest resource needs, with what must come before and after. Notes the load of each resource for

@@ -203,7 +203,6 @@ static hk_status find_flow(hk_net *n, hk_flow *f) {
 
 /* All flows of a resource are computed from here on. */
 static hk_status take_whole(hk_net *n, uint32_t resource) {
-  hk_status rc = HK_OK;
   hk_resource *r = &n->resources[resource];
   r->whole = n->stamp;
   r->dirty = false;
@@ -214,7 +213,7 @@ static hk_status take_whole(hk_net *n, uint32_t resource) {
   for (hk_entry *e = r->flows; e; e = e->next) {
     hk_flow *f = e->flow;
     if (f->stamp == n->stamp) continue;
-    HK_TRY(find_flow(n, f), out);
+    HK_OR_RETURN(find_flow(n, f));
     for (uint32_t i = 0; i < f->n; i++) {
       hk_resource *other = &n->resources[f->entries[i].resource];
       if (other->stamp == n->stamp || !(other->dirty || is_tight(other))) continue;
@@ -222,8 +221,7 @@ static hk_status take_whole(hk_net *n, uint32_t resource) {
       n->tight[n->ntight++] = f->entries[i].resource;
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Computes which part of each resource is left for the flows that are computed. */
@@ -326,36 +324,32 @@ static bool is_fair(const hk_net *n, uint32_t resource) {
 enum { ROUNDS = 3 }; /* then all that can be reached is computed at once */
 
 static hk_status settle(hk_net *n) {
-  hk_status rc = HK_OK;
   n->stamp++;
   n->nfound = n->ntight = 0;
   for (uint32_t i = 0; i < n->ndirty; i++)
-    if (n->resources[n->dirty[i]].dirty) HK_TRY(take_whole(n, n->dirty[i]), out);
+    if (n->resources[n->dirty[i]].dirty) HK_OR_RETURN(take_whole(n, n->dirty[i]));
   for (int round = 0;; round++) {
     bool fair = true;
     fill(n);
     for (uint32_t t = 0; t < n->ntight; t++) {
       if (n->resources[n->tight[t]].whole == n->stamp || (round < ROUNDS && is_fair(n, n->tight[t]))) continue;
-      HK_TRY(take_whole(n, n->tight[t]), out);
+      HK_OR_RETURN(take_whole(n, n->tight[t]));
       fair = false;
     }
     if (fair) break;
   }
-  for (uint32_t i = 0; i < n->nfound; i++) HK_TRY(set_rate(n, n->found[i], n->found[i]->next), out);
+  for (uint32_t i = 0; i < n->nfound; i++) HK_OR_RETURN(set_rate(n, n->found[i], n->found[i]->next));
   n->ndirty = 0;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_net_next(hk_net *n, hk_sim_event **out) {
-  hk_status rc = HK_OK;
   *out = NULL;
   /* Changes at the same time change rates only once. */
-  if (n->ndirty && (!n->nheap || n->heap[0]->at > n->now)) HK_TRY(settle(n), out);
+  if (n->ndirty && (!n->nheap || n->heap[0]->at > n->now)) HK_OR_RETURN(settle(n));
   if (!n->nheap) return HK_OK;
   *out = n->heap[0];
   if ((*out)->at > n->now) n->now = (*out)->at;
   hk_net_cancel(n, *out);
-out:
-  return rc;
+  return HK_OK;
 }

@@ -33,18 +33,16 @@ static void drop_programs(hk_programs *p, int rank) {
 }
 
 hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out) {
-  hk_status rc = HK_OK;
   int order = channel % p->norders;
   hk_program **at = &p->at[(size_t)order * (size_t)p->what.nranks + (size_t)rank];
   if (!*at) {
     hk_build what = p->what;
     what.rank = rank;
     what.channel = order;
-    HK_TRY(hk_algorithm_build(p->algorithm, &what, at), out);
+    HK_OR_RETURN(hk_algorithm_build(p->algorithm, &what, at));
   }
   *out = *at;
-out:
-  return rc;
+  return HK_OK;
 }
 
 uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel, uint32_t near) {
@@ -137,31 +135,29 @@ static hk_status add_joint(folding *f, uint32_t host, uint64_t what) {
 
 /* The host's own colour, and its joints. */
 static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
-  hk_status rc = HK_OK;
   hk_world *w = f->w;
   uint64_t h = hk_topo_mix(hk_world_topo(w, host)->hash, w->first_rank[host + 1] - w->first_rank[host]);
   f->first[host] = f->n;
   for (uint32_t r = w->first_rank[host]; r < w->first_rank[host + 1]; r++) {
     const hk_program *p, *other;
-    HK_TRY(hk_programs_get(programs, (int)r, 0, &p), out);
+    HK_OR_RETURN(hk_programs_get(programs, (int)r, 0, &p));
     h = hk_topo_mix(h, shape_hash(p));
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t i = 0; i < p->nlinks; i++) {
       uint32_t peer = l[i].peer, at = (uint32_t)w->seats[peer].host;
       if (l[i].kind == HK_LINK_MCAST_SEND) continue;
-      HK_TRY(hk_programs_get(programs, (int)peer, 0, &other), out);
+      HK_OR_RETURN(hk_programs_get(programs, (int)peer, 0, &other));
       uint32_t back = hk_link_find(other, hk_link_other_side((hk_link_kind)l[i].kind), (int)r, l[i].channel, 0);
       uint64_t what =
           hk_topo_mix(hk_topo_mix((uint64_t)(r - w->first_rank[host]) << 32 | i, peer - w->first_rank[at]), back);
       if (at == (uint32_t)host)
         h = hk_topo_mix(h, what);
       else
-        HK_TRY(add_joint(f, at, what), out);
+        HK_OR_RETURN(add_joint(f, at, what));
     }
   }
   f->colour[host] = h;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -231,20 +227,17 @@ static bool is_shifted(const hk_world *w, const hk_program *first, const hk_prog
 
 /* Checks one host; its programs are not kept. */
 static hk_status look_shifted(const hk_world *w, hk_programs *programs, int host, bool *same) {
-  hk_status rc = HK_OK;
   const hk_program *first, *p;
   for (uint32_t r = w->first_rank[host]; r < w->first_rank[host + 1] && *same; r++) {
-    HK_TRY(hk_programs_get(programs, hk_world_rep(w, (int)r), 0, &first), out);
-    HK_TRY(hk_programs_get(programs, (int)r, 0, &p), out);
+    HK_OR_RETURN(hk_programs_get(programs, hk_world_rep(w, (int)r), 0, &first));
+    HK_OR_RETURN(hk_programs_get(programs, (int)r, 0, &p));
     *same = is_shifted(w, first, p, (int)r);
     drop_programs(programs, (int)r);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status fold_shifted(hk_world *w, hk_programs *programs, bool *same) {
-  hk_status rc = HK_OK;
   int n = w->c->nhosts, looked[] = {1, 2, 3, n / 2, n - 1};
   *same = true;
   for (int h = 0; h < n; h++) {
@@ -255,10 +248,9 @@ static hk_status fold_shifted(hk_world *w, hk_programs *programs, bool *same) {
   *same = *same && w->first_rank[n] == (uint32_t)n * w->first_rank[1];
   w->size[0] = (uint32_t)n;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(looked) && *same; i++)
-    if (looked[i] > 0 && looked[i] < n) HK_TRY(look_shifted(w, programs, looked[i], same), out);
+    if (looked[i] > 0 && looked[i] < n) HK_OR_RETURN(look_shifted(w, programs, looked[i], same));
   w->folded = w->shifted = *same;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_fold(hk_world *w, hk_programs *programs, bool shifted) {

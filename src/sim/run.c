@@ -39,14 +39,12 @@ static hk_status wake(hk_sim *s, hk_side *e) {
 }
 
 static hk_status deliver(hk_sim *s, const hk_side *e, double at, bool reference) {
-  hk_status rc = HK_OK;
   for (uint32_t i = 0; i < e->ntargets; i++) {
     hk_side *r = &s->sides[s->targets[e->first_target + i]];
-    HK_TRY(hk_times_push(&r->times, reference ? -1 - at : at), out);
-    HK_TRY(wake(s, r), out);
+    HK_OR_RETURN(hk_times_push(&r->times, reference ? -1 - at : at));
+    HK_OR_RETURN(wake(s, r));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status start_queue(hk_sim *s, hk_queue *q) {
@@ -57,7 +55,6 @@ static hk_status start_queue(hk_sim *s, hk_queue *q) {
 }
 
 static hk_status publish(hk_sim *s, hk_lane_state *t, hk_side *e, size_t bytes) {
-  hk_status rc = HK_OK;
   if (e->credits)
     e->credits--;
   else
@@ -69,22 +66,18 @@ static hk_status publish(hk_sim *s, hk_lane_state *t, hk_side *e, size_t bytes) 
     t->lent = t->lent || reference;
     return deliver(s, e, now(s) + e->us, reference);
   }
-  HK_TRY(hk_times_push(&e->queue->bytes, (double)bytes), out);
-  if (e->queue->bytes.count == 1) HK_TRY(start_queue(s, e->queue), out);
-out:
-  return rc;
+  HK_OR_RETURN(hk_times_push(&e->queue->bytes, (double)bytes));
+  if (e->queue->bytes.count == 1) HK_OR_RETURN(start_queue(s, e->queue));
+  return HK_OK;
 }
 
 /* A message has left for the other host. */
 static hk_status sent(hk_sim *s, hk_queue *q) {
-  hk_status rc = HK_OK;
   hk_side *e = &s->sides[q->end];
   hk_flow_stop(&s->world.net, &q->flow);
   hk_times_pop(&q->bytes);
-  if (q->bytes.count) HK_TRY(start_queue(s, q), out);
-  rc = deliver(s, e, now(s) + e->us, false);
-out:
-  return rc;
+  if (q->bytes.count) HK_OR_RETURN(start_queue(s, q));
+  return deliver(s, e, now(s) + e->us, false);
 }
 
 static void finish_thread(hk_sim *s, hk_lane_state *t, double at) {
@@ -94,7 +87,6 @@ static void finish_thread(hk_sim *s, hk_lane_state *t, double at) {
 }
 
 static hk_status release(hk_sim *s, hk_side *e) {
-  hk_status rc = HK_OK;
   double at = now(s) + e->us;
   hk_times_pop(&e->times);
   e->consumed++;
@@ -105,14 +97,13 @@ static hk_status release(hk_sim *s, hk_side *e) {
       if (--*left) continue;
       *left = sender->ntargets;
     }
-    HK_TRY(hk_times_push(&sender->times, at), out);
+    HK_OR_RETURN(hk_times_push(&sender->times, at));
     hk_lane_state *t = &s->threads[sender->thread];
     t->outstanding--;
     if (t->state == HK_T_DRAINING && !t->outstanding) finish_thread(s, t, at);
-    HK_TRY(wake(s, sender), out);
+    HK_OR_RETURN(wake(s, sender));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- instructions ---- */
@@ -150,27 +141,24 @@ static hk_status give_core(hk_sim *s, int rank) {
 }
 
 static hk_status finish(hk_sim *s, hk_lane_state *t, size_t bytes) {
-  hk_status rc = HK_OK;
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   s->steps++;
-  HK_TRY(keep_span(s, t), out);
+  HK_OR_RETURN(keep_span(s, t));
   for (unsigned k = 0; k < i->ndst; k++)
-    if (o[k].space == HK_LINK) HK_TRY(publish(s, t, hk_lane_side(s, t, &o[k]), bytes), out);
+    if (o[k].space == HK_LINK) HK_OR_RETURN(publish(s, t, hk_lane_side(s, t, &o[k]), bytes));
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++)
-    if (o[k].space == HK_LINK) HK_TRY(release(s, hk_lane_side(s, t, &o[k])), out);
+    if (o[k].space == HK_LINK) HK_OR_RETURN(release(s, hk_lane_side(s, t, &o[k])));
   t->scan = 0;
   t->state = HK_T_READY;
   if (hk_cursor_next(&t->at, &s->sizes, (unsigned)s->all_channels)) {
-    HK_TRY(proceed(s, t), out);
+    HK_OR_RETURN(proceed(s, t));
   } else if (t->lent && t->outstanding) {
     t->state = HK_T_DRAINING;
   } else {
     finish_thread(s, t, now(s));
   }
-  rc = give_core(s, t->rank);
-out:
-  return rc;
+  return give_core(s, t->rank);
 }
 
 /* When all links of the instruction are ready; -1: not known yet, and the thread is woken when it may be. */
@@ -229,17 +217,14 @@ static hk_status proceed(hk_sim *s, hk_lane_state *t) {
 }
 
 static hk_status start(hk_sim *s, hk_lane_state *t) {
-  hk_status rc = HK_OK;
   size_t bytes = hk_lane_bytes(s, t);
   double limit = 0;
   t->began = now(s);
   t->refers = false;
-  if (bytes) HK_TRY(hk_step_uses(s, t, bytes, &limit), out);
+  if (bytes) HK_OR_RETURN(hk_step_uses(s, t, bytes, &limit));
   if (limit <= 0) return finish(s, t, bytes);
   t->state = HK_T_MOVING;
-  rc = hk_flow_start(&s->world.net, &t->flow, (double)bytes, limit);
-out:
-  return rc;
+  return hk_flow_start(&s->world.net, &t->flow, (double)bytes, limit);
 }
 
 static hk_status stuck(const hk_sim *s) {

@@ -46,16 +46,14 @@ static hk_status search_rings(hk_simulator *x, int kind, int first, int n) {
 }
 
 static hk_status look_at_kinds(hk_simulator *x) {
-  hk_status rc = HK_OK;
   for (int first = 0, next; first < x->nranks; first = next) {
     int host = x->seats[first].host, kind = x->c->kind_of ? x->c->kind_of[host] : 0;
     for (next = first; next < x->nranks && x->seats[next].host == host; next++) {}
     if (x->paths[kind]) continue;
-    HK_TRY(hk_paths_new(&x->paths[kind], x->c->kinds[kind], NULL), out);
-    HK_TRY(search_rings(x, kind, first, next - first), out);
+    HK_OR_RETURN(hk_paths_new(&x->paths[kind], x->c->kinds[kind], NULL));
+    HK_OR_RETURN(search_rings(x, kind, first, next - first));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_per_host) {
@@ -158,12 +156,11 @@ static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *
 
 /* Channels with the same programs do the same at flow level: one represents all. */
 static hk_status fold_channels(hk_sim *s) {
-  hk_status rc = HK_OK;
   const hk_program *a, *b;
   bool same = true;
   for (int k = 1; k < s->programs.norders && same; k++) {
-    HK_TRY(hk_programs_get(&s->programs, 0, 0, &a), out);
-    HK_TRY(hk_programs_get(&s->programs, 0, k, &b), out);
+    HK_OR_RETURN(hk_programs_get(&s->programs, 0, 0, &a));
+    HK_OR_RETURN(hk_programs_get(&s->programs, 0, k, &b));
     const hk_link_need *x = hk_program_links(a), *y = hk_program_links(b);
     same = a->nlinks == b->nlinks;
     for (uint32_t i = 0; i < a->nlinks && same; i++) same = x[i].peer == y[i].peer;
@@ -171,8 +168,7 @@ static hk_status fold_channels(hk_sim *s) {
   int orders = same ? 1 : s->programs.norders;
   if (s->channels > orders) s->channels = orders;
   s->alike = (double)s->all_channels / s->channels;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* All ranks have as many links to other hosts as the first rank. */
@@ -190,12 +186,11 @@ static hk_status count_far_links(hk_sim *s, double *out) {
 
 static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d, hk_coll coll, size_t bytes,
                          const hk_sim_options *o) {
-  hk_status rc = HK_OK;
   hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
   *s = (hk_sim){.options = o, .coll = coll, .channels = d->channels};
-  HK_TRY(hk_world_init(&s->world, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed), out);
-  HK_TRY(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1), out);
-  HK_TRY(launch(s, x, d, bytes), out);
+  HK_OR_RETURN(hk_world_init(&s->world, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
+  HK_OR_RETURN(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1));
+  HK_OR_RETURN(launch(s, x, d, bytes));
   take_constants(s, x, d);
   /* No more channels than chunks. */
   size_t chunks = (s->sizes.longest + s->sizes.chunk - 1) / s->sizes.chunk;
@@ -204,17 +199,15 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
   s->all_channels = s->channels;
   s->alike = 1;
   double far_links;
-  HK_TRY(count_far_links(s, &far_links), out);
+  HK_OR_RETURN(count_far_links(s, &far_links));
   s->coarse = !o->exact && (o->folded || x->nranks > HK_SIM_EVENT_RANKS || far_links > HK_SIM_EVENT_LINKS);
   if (s->coarse) {
-    HK_TRY(fold_channels(s), out);
-    if (x->c->nhosts > 1) HK_TRY(hk_fold(&s->world, &s->programs, o->shifted), out);
+    HK_OR_RETURN(fold_channels(s));
+    if (x->c->nhosts > 1) HK_OR_RETURN(hk_fold(&s->world, &s->programs, o->shifted));
   }
   s->keep_spans = o->timeline && !s->coarse;
-  HK_TRY(hk_world_furnish(&s->world), out);
-  rc = hk_sim_wire(s);
-out:
-  return rc;
+  HK_OR_RETURN(hk_world_furnish(&s->world));
+  return hk_sim_wire(s);
 }
 
 /* ---- the result ---- */

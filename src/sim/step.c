@@ -34,13 +34,11 @@ static hk_status use(const work *w, uint32_t resource, double weight) {
 static hk_side *side_of(const work *w, const hk_operand *o) { return hk_lane_side(w->s, w->t, o); }
 
 static hk_status use_route(const work *w, const hk_side *e, double weight) {
-  hk_status rc = HK_OK;
   for (uint32_t i = 0; i < e->nuses; i++) {
     const hk_use *u = &w->s->uses[e->first_use + i];
-    HK_TRY(use(w, u->resource, u->weight * weight), out);
+    HK_OR_RETURN(use(w, u->resource, u->weight * weight));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- GPUs ---- */
@@ -51,35 +49,30 @@ static hk_status use_switch(const work *w, int rank, bool down) {
 
 /* A store that the switch copies to all. */
 static hk_status multicast(const work *w, const hk_side *e) {
-  hk_status rc = HK_OK;
   const hk_world *world = &w->s->world;
-  HK_TRY(use_switch(w, w->t->rank, false), out);
-  HK_TRY(use_switch(w, w->t->rank, true), out);
+  HK_OR_RETURN(use_switch(w, w->t->rank, false));
+  HK_OR_RETURN(use_switch(w, w->t->rank, true));
   for (uint32_t i = 0; i < e->ntargets; i++) {
     int rank = w->s->threads[w->s->sides[w->s->targets[e->first_target + i]].thread].rank;
-    HK_TRY(use_switch(w, rank, true), out);
-    HK_TRY(use(w, hk_world_memory(world, rank), 1), out);
+    HK_OR_RETURN(use_switch(w, rank, true));
+    HK_OR_RETURN(use(w, hk_world_memory(world, rank), 1));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status gpu_source(const work *w, const hk_operand *o) {
-  hk_status rc = HK_OK;
   const hk_world *world = &w->s->world;
   uint32_t memory = hk_world_memory(world, w->t->rank);
   if (o->space != HK_LINK) {
-    if (w->fused) HK_TRY(use_switch(w, w->t->rank, false), out);
+    if (w->fused) HK_OR_RETURN(use_switch(w, w->t->rank, false));
     return use(w, memory, 1);
   }
   const hk_side *e = side_of(w, o);
   if (e->multicast || !e->times.count || hk_times_first(&e->times) >= 0)
     return use(w, memory, e->multicast ? 1 : w->s->wire);
-  HK_TRY(use(w, hk_world_memory(world, e->peer), 1), out);
+  HK_OR_RETURN(use(w, hk_world_memory(world, e->peer), 1));
   if (w->fused) return use_switch(w, e->peer, false);
-  rc = use_route(w, e, w->s->wire);
-out:
-  return rc;
+  return use_route(w, e, w->s->wire);
 }
 
 static hk_status gpu_destination(const work *w, const hk_operand *o, bool refers) {
@@ -101,22 +94,19 @@ static bool hands_over(const work *w, const hk_instr *i, const hk_operand *o) {
 }
 
 static hk_status gpu_uses(work *w, const hk_instr *i, const hk_operand *o, bool refers) {
-  hk_status rc = HK_OK;
   unsigned links = 0;
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++)
     links += o[k].space == HK_LINK && !side_of(w, &o[k])->multicast;
   w->fused = i->flags & HK_INSTR_IN_SWITCH && i->nsrc > 1 && links;
-  for (unsigned k = 0; k < i->ndst; k++) HK_TRY(gpu_destination(w, &o[k], refers), out);
-  for (unsigned k = 0; k < i->nsrc; k++) HK_TRY(gpu_source(w, &o[i->ndst + k]), out);
-  if (w->fused) HK_TRY(use_switch(w, w->t->rank, true), out);
-out:
-  return rc;
+  for (unsigned k = 0; k < i->ndst; k++) HK_OR_RETURN(gpu_destination(w, &o[k], refers));
+  for (unsigned k = 0; k < i->nsrc; k++) HK_OR_RETURN(gpu_source(w, &o[i->ndst + k]));
+  if (w->fused) HK_OR_RETURN(use_switch(w, w->t->rank, true));
+  return HK_OK;
 }
 
 /* ---- CPUs ---- */
 
 static hk_status cpu_uses(const work *w, const hk_instr *i, const hk_operand *o, bool refers, double *limit) {
-  hk_status rc = HK_OK;
   const hk_world *world = &w->s->world;
   unsigned written = 0;
   for (unsigned k = 0; k < i->ndst; k++) written += o[k].space != HK_LINK || !refers || side_of(w, &o[k])->queue;
@@ -126,15 +116,14 @@ static hk_status cpu_uses(const work *w, const hk_instr *i, const hk_operand *o,
     return HK_OK;
   }
   *limit = 1 / us;
-  HK_TRY(use(w, hk_world_cores(world, w->t->rank), us), out);
+  HK_OR_RETURN(use(w, hk_world_cores(world, w->t->rank), us));
   if (w->s->cached) return HK_OK;
-  HK_TRY(use(w, hk_world_memory(world, w->t->rank), written), out);
+  HK_OR_RETURN(use(w, hk_world_memory(world, w->t->rank), written));
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++) {
-    if (o[k].space == HK_LINK) HK_TRY(use_route(w, side_of(w, &o[k]), 1), out);
-    HK_TRY(use(w, hk_world_memory(world, o[k].space == HK_LINK ? side_of(w, &o[k])->peer : w->t->rank), 1), out);
+    if (o[k].space == HK_LINK) HK_OR_RETURN(use_route(w, side_of(w, &o[k]), 1));
+    HK_OR_RETURN(use(w, hk_world_memory(world, o[k].space == HK_LINK ? side_of(w, &o[k])->peer : w->t->rank), 1));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit) {

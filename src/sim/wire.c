@@ -90,12 +90,11 @@ static double latency(const hk_sim *s, const hk_route *route, bool same) {
 
 /* A sender's path to its peer. */
 static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
-  hk_status rc = HK_OK;
   hk_route route;
   e->credits = s->nslots;
   e->peer = hk_world_rep(&s->world, need->peer);
-  HK_TRY(hk_world_route(&s->world, rank, need->peer, channel, &route), out);
-  HK_TRY(keep_route(s, e, &route), out);
+  HK_OR_RETURN(hk_world_route(&s->world, rank, need->peer, channel, &route));
+  HK_OR_RETURN(keep_route(s, e, &route));
   e->us = (float)latency(s, &route, true);
   if (route.net) {
     e->queue = calloc(1, sizeof *e->queue);
@@ -103,43 +102,39 @@ static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const
     hk_queue *q = e->queue;
     q->end = (uint32_t)(e - s->sides);
     for (uint32_t i = 0; i < route.n; i++)
-      HK_TRY(hk_flow_use(&s->world.net, &q->flow, route.uses[i].resource, route.uses[i].weight * s->wire), out);
+      HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, route.uses[i].resource, route.uses[i].weight * s->wire));
     if (!s->gpu) { /* the copies of the kernel are work of the ranks' cores */
       double us = 1e-3 / HK_SIM_SOCKET_GBPS;
-      HK_TRY(hk_flow_use(&s->world.net, &q->flow, hk_world_cores(&s->world, rank), us), out);
-      HK_TRY(hk_flow_use(&s->world.net, &q->flow, hk_world_cores(&s->world, e->peer), us), out);
+      HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, hk_world_cores(&s->world, rank), us));
+      HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, hk_world_cores(&s->world, e->peer), us));
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* A receiver inside a host: the path from its sender's memory, for messages that are references. */
 static hk_status open_receiver(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
-  hk_status rc = HK_OK;
   hk_route route = {.n = 0};
   e->peer = hk_world_rep(&s->world, need->peer);
   if (s->world.seats[rank].host == s->world.seats[need->peer].host) {
-    HK_TRY(hk_world_route(&s->world, need->peer, rank, channel, &route), out);
-    HK_TRY(keep_route(s, e, &route), out);
+    HK_OR_RETURN(hk_world_route(&s->world, need->peer, rank, channel, &route));
+    HK_OR_RETURN(keep_route(s, e, &route));
     e->us = (float)latency(s, &route, true);
   } else {
-    HK_TRY(hk_world_route(&s->world, rank, need->peer, channel, &route), out);
+    HK_OR_RETURN(hk_world_route(&s->world, rank, need->peer, channel, &route));
     e->us = (float)latency(s, &route, true);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status open_sides(hk_sim *s, int rank, int channel) {
-  hk_status rc = HK_OK;
   const hk_program *p;
-  HK_TRY(hk_programs_get(&s->programs, rank, channel, &p), out);
+  HK_OR_RETURN(hk_programs_get(&s->programs, rank, channel, &p));
   const hk_link_need *needs = hk_program_links(p);
   uint32_t thread = s->first_thread[rank];
   for (int c = 0; c < channel; c++) {
     const hk_program *other;
-    HK_TRY(hk_programs_get(&s->programs, rank, c, &other), out);
+    HK_OR_RETURN(hk_programs_get(&s->programs, rank, c, &other));
     thread += other->nlanes;
   }
   for (uint32_t i = 0; i < p->nlinks; i++) {
@@ -147,16 +142,15 @@ static hk_status open_sides(hk_sim *s, int rank, int channel) {
     e->thread = thread + needs[i].lane;
     e->sends = hk_link_sends((hk_link_kind)needs[i].kind);
     e->multicast = needs[i].kind == HK_LINK_MCAST_SEND || needs[i].kind == HK_LINK_MCAST_RECV;
-    if (needs[i].kind == HK_LINK_SEND) HK_TRY(open_sender(s, e, rank, channel, &needs[i]), out);
-    if (!e->sends) HK_TRY(open_receiver(s, e, rank, channel, &needs[i]), out);
+    if (needs[i].kind == HK_LINK_SEND) HK_OR_RETURN(open_sender(s, e, rank, channel, &needs[i]));
+    if (!e->sends) HK_OR_RETURN(open_receiver(s, e, rank, channel, &needs[i]));
     if (needs[i].kind == HK_LINK_MCAST_SEND) {
       e->credits = s->nslots;
       e->peer = rank;
       e->us = (float)(s->gpu ? s->sync_us * (1 - HK_GPU_SYNC_LANE) + 0.7 : HK_SIM_MEMORY_US);
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- which side gets whose messages ---- */
@@ -179,7 +173,6 @@ static hk_status add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
 /* The other side of a rank's link; HK_NOBODY if the peer has none. `near`: in, where it may be; out, where it was. */
 static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need *l, int peer, uint32_t *near,
                             uint32_t *out) {
-  hk_status rc = HK_OK;
   const hk_program *p;
   int rep = hk_world_rep(&s->world, peer);
   int named = l->kind == HK_LINK_MCAST_RECV ? peer : rank; /* a multicast sender's peer is itself */
@@ -187,12 +180,11 @@ static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need
     named = hk_world_shift(&s->world, named, peer);
     peer = rep;
   }
-  HK_TRY(hk_programs_get(&s->programs, peer, channel, &p), out);
+  HK_OR_RETURN(hk_programs_get(&s->programs, peer, channel, &p));
   uint32_t link = hk_link_find(p, hk_link_other_side((hk_link_kind)l->kind), named, l->channel, *near);
   if (link != HK_NOBODY) *near = link + 1; /* the links of both ranks are in similar orders */
   *out = link == HK_NOBODY ? HK_NOBODY : side_of(s, rep, channel, link);
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status tie_links(hk_sim *s, ties *t, int rank, int channel) {
@@ -247,11 +239,10 @@ static hk_status lay_out_ties(hk_sim *s, const ties *t) {
 /* ---- threads ---- */
 
 static hk_status open_threads(hk_sim *s, int rank) {
-  hk_status rc = HK_OK;
   uint32_t at = s->first_thread[rank];
   for (int c = 0; c < s->channels; c++) {
     const hk_program *p;
-    HK_TRY(hk_programs_get(&s->programs, rank, c, &p), out);
+    HK_OR_RETURN(hk_programs_get(&s->programs, rank, c, &p));
     const hk_lane *lanes = hk_program_lanes(p);
     for (unsigned l = 0; l < p->nlanes; l++, at++) {
       hk_lane_state *t = &s->threads[at];
@@ -267,8 +258,7 @@ static hk_status open_threads(hk_sim *s, int rank) {
       s->live += t->state != HK_T_DONE;
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_sim_wire(hk_sim *s) {

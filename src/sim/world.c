@@ -60,43 +60,38 @@ int hk_world_leaves(const hk_world *w) {
 /* ---- resources ---- */
 
 static hk_status furnish_host(hk_world *w, int host) {
-  hk_status rc = HK_OK;
   const hk_topo *t = hk_world_topo(w, host);
   uint32_t r;
   w->base[host] = w->net.nresources;
   for (uint32_t i = 0; i < t->nedges; i++)
-    HK_TRY(hk_net_add(&w->net, (double)t->edges[i].gbps * BYTES_PER_US, &r), out);
+    HK_OR_RETURN(hk_net_add(&w->net, (double)t->edges[i].gbps * BYTES_PER_US, &r));
   for (uint32_t i = 0; i < t->nnodes; i++) {
     const hk_node *n = &t->nodes[i];
     double gbps = n->kind == HK_NODE_GPU ? n->gpu.memory_gbps : n->kind == HK_NODE_CPU ? n->cpu.memory_gbps : 0;
     if (gbps <= 0) gbps = n->kind == HK_NODE_GPU ? HK_GPU_MEMORY_GBPS : HK_SIM_CPU_MEMORY_GBPS;
-    HK_TRY(hk_net_add(&w->net, gbps * BYTES_PER_US, &r), out);
+    HK_OR_RETURN(hk_net_add(&w->net, gbps * BYTES_PER_US, &r));
   }
   for (uint32_t i = 0; i < t->nnodes; i++) {
     const hk_node *n = &t->nodes[i];
-    HK_TRY(hk_net_add(&w->net, n->kind == HK_NODE_CPU && n->cpu.cores > 0 ? n->cpu.cores : 1, &r), out);
+    HK_OR_RETURN(hk_net_add(&w->net, n->kind == HK_NODE_CPU && n->cpu.cores > 0 ? n->cpu.cores : 1, &r));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_world_furnish(hk_world *w) {
-  hk_status rc = HK_OK;
   uint32_t r;
   for (int h = 0; h < w->c->nhosts; h++)
-    if (w->rep[h] == (uint32_t)h) HK_TRY(furnish_host(w, h), out);
+    if (w->rep[h] == (uint32_t)h) HK_OR_RETURN(furnish_host(w, h));
   w->fabric_base = w->net.nresources;
   if (!w->folded) {
     double each = hk_world_uplink(w);
-    for (int i = 0; i < 2 * hk_world_leaves(w) * w->spines; i++) HK_TRY(hk_net_add(&w->net, each, &r), out);
+    for (int i = 0; i < 2 * hk_world_leaves(w) * w->spines; i++) HK_OR_RETURN(hk_net_add(&w->net, each, &r));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_world_init(hk_world *w, const hk_cluster *c, const hk_seat *seats, int nranks, hk_paths *const *paths,
                         hk_channels *const *rings, uint64_t seed) {
-  hk_status rc = HK_OK;
   const hk_fabric *f = &c->fabric;
   *w = (hk_world){.c = c, .seats = seats, .nranks = nranks, .paths = paths, .rings = rings, .seed = seed};
   w->spines = f->spines > 1 && !f->adaptive ? f->spines : 1;
@@ -106,18 +101,15 @@ hk_status hk_world_init(hk_world *w, const hk_cluster *c, const hk_seat *seats, 
   w->rep = malloc(hosts * sizeof *w->rep);
   w->size = malloc(hosts * sizeof *w->size);
   w->base = calloc(hosts, sizeof *w->base);
-  if (!w->first_rank || !w->rep || !w->size || !w->base) {
-    rc = HK_FAIL_ERRNO("no memory to simulate %d hosts", c->nhosts);
-    goto out;
-  }
+  if (!w->first_rank || !w->rep || !w->size || !w->base)
+    return HK_FAIL_ERRNO("no memory to simulate %d hosts", c->nhosts);
   for (int r = 0; r < nranks; r++) w->first_rank[seats[r].host + 1]++;
   for (int h = 0; h < c->nhosts; h++) {
     w->first_rank[h + 1] += w->first_rank[h];
     w->rep[h] = (uint32_t)h;
     w->size[h] = 1;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 void hk_world_free(hk_world *w) {

@@ -73,7 +73,6 @@ static int read_algorithms(const char *list, const char **out, int room, int *n)
 enum { SERIES = 64 };
 
 static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, const char *algorithm, bool list) {
-  hk_status rc = HK_OK;
   hk_sim_options how = {.algorithm = algorithm,
                         .protocol = o->protocol ? o->protocol - 1 : -1,
                         .channels = o->channels,
@@ -90,10 +89,9 @@ static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, c
     hk_sim_row *row = hk_sim_view_add(v);
     if (!row) return HK_FAIL_ERRNO("no memory for the results");
     *row = (hk_sim_row){.site = site, .series = series, .bytes = bytes, .wanted = algorithm};
-    HK_TRY(hk_sim_run(&row->result, site->simulator, o->coll, bytes, &how), out);
+    HK_OR_RETURN(hk_sim_run(&row->result, site->simulator, o->coll, bytes, &how));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static int write_trace(const hk_sim_view *v, const char *file) {

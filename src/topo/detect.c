@@ -17,36 +17,29 @@ static void name_machine(const hk_scan *s, char *name, size_t bytes) {
 
 /* One remark for a property that many devices share. */
 static hk_status remark_common(hk_scan *s) {
-  hk_status rc = HK_OK;
   const char *why = s->machine && s->ngpu > 0
                         ? ": this is a virtual machine, and its PCI tree is what the hypervisor shows; a topology "
                           "file (NCCL_TOPO_FILE) would say more"
                         : "";
   if (s->shy)
-    HK_TRY(
+    HK_OR_RETURN(
         hk_topo_remark(s->t, "%d PCI device%s no link speed; one of the third generation or the GPU's own is assumed%s",
-                       s->shy, s->shy > 1 ? "s show" : " shows", why),
-        out);
+                       s->shy, s->shy > 1 ? "s show" : " shows", why));
   if (s->homeless && hk_scan_cpu_count(s) > 1)
-    HK_TRY(hk_topo_remark(s->t, "%d PCI device%s no NUMA node and count%s as the first CPU's%s", s->homeless,
-                          s->homeless > 1 ? "s have" : " has", s->homeless > 1 ? "" : "s", s->shy ? "" : why),
-           out);
-out:
-  return rc;
+    HK_OR_RETURN(hk_topo_remark(s->t, "%d PCI device%s no NUMA node and count%s as the first CPU's%s", s->homeless,
+                                s->homeless > 1 ? "s have" : " has", s->homeless > 1 ? "" : "s", s->shy ? "" : why));
+  return HK_OK;
 }
 
 static hk_status scan(hk_scan *s) {
-  hk_status rc;
-  HK_TRY(hk_scan_cpus(s), out);
-  HK_TRY(hk_scan_pci(s), out);
-  if (!(s->flags & HK_DETECT_NO_GPU)) HK_TRY(hk_scan_gpus(s), out);
-  if (!(s->flags & HK_DETECT_NO_NET)) HK_TRY(hk_scan_nets(s), out);
-  HK_TRY(hk_scan_gpu_place(s), out);
-  HK_TRY(hk_scan_net_place(s), out);
-  HK_TRY(remark_common(s), out);
-  HK_TRY(hk_topo_finish(s->t), out);
-out:
-  return rc;
+  HK_OR_RETURN(hk_scan_cpus(s));
+  HK_OR_RETURN(hk_scan_pci(s));
+  if (!(s->flags & HK_DETECT_NO_GPU)) HK_OR_RETURN(hk_scan_gpus(s));
+  if (!(s->flags & HK_DETECT_NO_NET)) HK_OR_RETURN(hk_scan_nets(s));
+  HK_OR_RETURN(hk_scan_gpu_place(s));
+  HK_OR_RETURN(hk_scan_net_place(s));
+  HK_OR_RETURN(remark_common(s));
+  return hk_topo_finish(s->t);
 }
 
 hk_status hk_topo_detect(hk_topo **out, unsigned flags, const char *sys) {

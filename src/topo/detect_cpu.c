@@ -188,17 +188,15 @@ static hk_status one_node(hk_scan *s, const hk_cpu_info *like) {
 
 /* Two NUMA nodes of one socket are linked inside the chip, as fast as the memory that they share. */
 static hk_status link_cpus(hk_scan *s) {
-  hk_status rc = HK_OK;
   for (uint32_t a = 0; a < s->t->nnodes; a++)
     for (uint32_t b = a + 1; b < s->t->nnodes; b++) {
       const hk_cpu_info *x = &s->t->nodes[a].cpu, *y = &s->t->nodes[b].cpu;
       int package = package_of(s, x->mask);
       float gbps = hk_cpu_link_gbps(x);
       if (package >= 0 && package == package_of(s, y->mask) && x->memory_gbps / 2 > gbps) gbps = x->memory_gbps / 2;
-      HK_TRY(hk_topo_link(s->t, a, b, HK_EDGE_SYS, 1, gbps, hk_link_us(HK_EDGE_SYS, false)), out);
+      HK_OR_RETURN(hk_topo_link(s->t, a, b, HK_EDGE_SYS, 1, gbps, hk_link_us(HK_EDGE_SYS, false)));
     }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_scan_cpus(hk_scan *s) {

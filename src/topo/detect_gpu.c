@@ -53,44 +53,37 @@ static hk_status missing_remarks(hk_scan *s, bool cuda, bool nvml) {
     nvidia = nvidia || s->pci[s->gpu[i].pci].vendor == NVIDIA;
     hidden += s->pci[s->gpu[i].pci].made_up;
   }
-  hk_status rc = HK_OK;
   if (s->live && !cuda && (nvidia || driver_is_here(s)))
-    HK_TRY(hk_topo_remark(s->t,
-                          "NVIDIA GPUs are there, but the CUDA driver (libcuda.so.1) cannot be used: their order and "
-                          "properties are not known; in a container, run it with its GPUs (--gpus all)"),
-           out);
+    HK_OR_RETURN(hk_topo_remark(
+        s->t, "NVIDIA GPUs are there, but the CUDA driver (libcuda.so.1) cannot be used: their order and "
+              "properties are not known; in a container, run it with its GPUs (--gpus all)"));
   if (nvidia && !nvml)
-    HK_TRY(hk_topo_remark(s->t, "NVLinks cannot be seen: NVML (libnvidia-ml.so.1) %s",
-                          s->live ? "cannot be used" : "is not used for a recorded machine"),
-           out);
+    HK_OR_RETURN(hk_topo_remark(s->t, "NVLinks cannot be seen: NVML (libnvidia-ml.so.1) %s",
+                                s->live ? "cannot be used" : "is not used for a recorded machine"));
   if (hidden)
-    HK_TRY(hk_topo_remark(s->t,
-                          "%d GPU%s shown by the driver but not by sysfs: the place in the PCI tree of %s is not known",
-                          hidden, hidden > 1 ? "s are" : " is", hidden > 1 ? "them" : "it"),
-           out);
-out:
-  return rc;
+    HK_OR_RETURN(hk_topo_remark(
+        s->t, "%d GPU%s shown by the driver but not by sysfs: the place in the PCI tree of %s is not known", hidden,
+        hidden > 1 ? "s are" : " is", hidden > 1 ? "them" : "it"));
+  return HK_OK;
 }
 
 hk_status hk_scan_gpus(hk_scan *s) {
-  hk_status rc = HK_OK;
   int n = s->npci, cuda_count = 0;
   bool nvml = false;
   for (int i = 0; i < n; i++)
     if (is_gpu(&s->pci[i]) && !hk_scan_gpu_add(s, s->pci[i].id)) return HK_FAIL_ERRNO("no memory for the list of GPUs");
   bool ask = s->live || (s->flags & HK_DETECT_DRIVERS);
   bool cuda = ask && hk_scan_cuda(s, &cuda_count);
-  if (cuda && cuda_count > 0) HK_TRY(drop_invisible(s), out);
-  if (ask) HK_TRY(hk_scan_nvml(s, &nvml), out);
+  if (cuda && cuda_count > 0) HK_OR_RETURN(drop_invisible(s));
+  if (ask) HK_OR_RETURN(hk_scan_nvml(s, &nvml));
   hk_scan_amd(s);
-  HK_TRY(missing_remarks(s, cuda, nvml), out);
+  HK_OR_RETURN(missing_remarks(s, cuda, nvml));
   /* Without the driver the order is that of bus ids, as with CUDA_DEVICE_ORDER=PCI_BUS_ID. */
   for (int i = 0; i < s->ngpu; i++) {
     if (s->gpu[i].dev < 0) s->gpu[i].dev = i;
     hk_scan_pci_keep(s, s->gpu[i].pci);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static uint32_t node_of(const hk_scan *s, uint64_t id) {
@@ -101,7 +94,6 @@ static uint32_t node_of(const hk_scan *s, uint64_t id) {
 
 /* Both ends of a link between two GPUs report it: only the report of the lower node counts. */
 static hk_status place_links(hk_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
-  hk_status rc = HK_OK;
   uint32_t me = s->pci[g->pci].node;
   float each = hk_nvlink_gbps(g->sm);
   if (each <= 0) each = hk_nvlink_gbps(70);
@@ -109,21 +101,21 @@ static hk_status place_links(hk_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
     int links = g->far[i].links;
     float gbps = (g->far[i].gbps > 0 ? g->far[i].gbps : each) * (float)links;
     if (g->far[i].kind == HK_FAR_SWITCH) {
-      if (*nvs == HK_NO_NODE) HK_TRY(hk_topo_add(s->t, HK_NODE_NVS, 0, nvs), out);
-      HK_TRY(hk_topo_link(s->t, me, *nvs, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, false)),
-             out);
+      if (*nvs == HK_NO_NODE) HK_OR_RETURN(hk_topo_add(s->t, HK_NODE_NVS, 0, nvs));
+      HK_OR_RETURN(
+          hk_topo_link(s->t, me, *nvs, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, false)));
     } else if (g->far[i].kind == HK_FAR_CPU) {
       uint32_t cpu = hk_scan_cpu_of(s, s->t->nodes[me].numa);
-      HK_TRY(hk_topo_link(s->t, me, cpu, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)), out);
+      HK_OR_RETURN(
+          hk_topo_link(s->t, me, cpu, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)));
     } else {
       uint32_t other = node_of(s, g->far[i].id);
       if (other == HK_NO_NODE || other <= me) continue;
-      HK_TRY(hk_topo_link(s->t, me, other, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)),
-             out);
+      HK_OR_RETURN(
+          hk_topo_link(s->t, me, other, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)));
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status remark_links_down(hk_scan *s) {
@@ -145,11 +137,10 @@ static hk_status remark_links_down(hk_scan *s) {
 }
 
 hk_status hk_scan_gpu_place(hk_scan *s) {
-  hk_status rc = HK_OK;
   uint32_t node, nvs = HK_NO_NODE;
   for (int i = 0; i < s->ngpu; i++) {
     hk_gpu_seen *g = &s->gpu[i];
-    HK_TRY(hk_scan_pci_place(s, g->pci, HK_NODE_GPU, &node), out);
+    HK_OR_RETURN(hk_scan_pci_place(s, g->pci, HK_NODE_GPU, &node));
     hk_node *n = &s->t->nodes[node];
     snprintf(n->name, sizeof n->name, "%s", g->name);
     n->gpu = (hk_gpu_info){.dev = g->dev,
@@ -160,10 +151,8 @@ hk_status hk_scan_gpu_place(hk_scan *s) {
                            .fabric = g->fabric};
     uint32_t cpu = hk_scan_cpu_of(s, n->numa);
     if (g->c2c_gbps > 0)
-      HK_TRY(hk_topo_link(s->t, node, cpu, HK_EDGE_C2C, 1, g->c2c_gbps, hk_link_us(HK_EDGE_C2C, true)), out);
+      HK_OR_RETURN(hk_topo_link(s->t, node, cpu, HK_EDGE_C2C, 1, g->c2c_gbps, hk_link_us(HK_EDGE_C2C, true)));
   }
-  for (int i = 0; i < s->ngpu; i++) HK_TRY(place_links(s, &s->gpu[i], &nvs), out);
-  HK_TRY(remark_links_down(s), out);
-out:
-  return rc;
+  for (int i = 0; i < s->ngpu; i++) HK_OR_RETURN(place_links(s, &s->gpu[i], &nvs));
+  return remark_links_down(s);
 }

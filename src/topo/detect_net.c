@@ -209,11 +209,10 @@ static int card_of(const hk_scan *s, int pci) {
 }
 
 hk_status hk_scan_nets(hk_scan *s) {
-  hk_status rc = HK_OK;
   int unknown = 0;
-  HK_TRY(scan_rdma(s), out);
-  if (s->nnet == 0) HK_TRY(scan_interfaces(s, true, &unknown), out);
-  if (s->nnet == 0) HK_TRY(scan_interfaces(s, false, &unknown), out);
+  HK_OR_RETURN(scan_rdma(s));
+  if (s->nnet == 0) HK_OR_RETURN(scan_interfaces(s, true, &unknown));
+  if (s->nnet == 0) HK_OR_RETURN(scan_interfaces(s, false, &unknown));
   merge_functions(s);
   for (int i = 0; i < s->nnet; i++) {
     hk_net_seen *n = &s->net[i];
@@ -221,24 +220,19 @@ hk_status hk_scan_nets(hk_scan *s) {
     if (!(n->mbps > 0 && n->mbps < 1e8f)) n->mbps = 10000;
   }
   if (unknown)
-    HK_TRY(hk_topo_remark(s->t, "%s's speed is not known (a virtual interface): 10 Gb/s is assumed", s->net[0].name),
-           out);
-out:
-  return rc;
+    HK_OR_RETURN(
+        hk_topo_remark(s->t, "%s's speed is not known (a virtual interface): 10 Gb/s is assumed", s->net[0].name));
+  return HK_OK;
 }
 
 /* A port whose device is not visible is attached to the first CPU, as a device with an address that no bus has. */
 static hk_status place_bare(hk_scan *s, int i, uint32_t *nic) {
-  hk_status rc;
   float gbps = hk_pci_gbps(hk_pci_gts(3), 16);
-  HK_TRY(hk_topo_add(s->t, HK_NODE_NIC, (uint64_t)0xffffff << 20 | (uint64_t)i << 4, nic), out);
+  HK_OR_RETURN(hk_topo_add(s->t, HK_NODE_NIC, (uint64_t)0xffffff << 20 | (uint64_t)i << 4, nic));
   s->t->nodes[*nic].numa = s->t->nodes[0].numa;
-  HK_TRY(hk_topo_link(s->t, *nic, 0, HK_EDGE_PCI, 1, gbps, hk_link_us(HK_EDGE_PCI, false)), out);
-  HK_TRY(hk_topo_remark(s->t, "the place of network port %s in the PCI tree is not known: its device cannot be seen",
-                        s->net[i].name),
-         out);
-out:
-  return rc;
+  HK_OR_RETURN(hk_topo_link(s->t, *nic, 0, HK_EDGE_PCI, 1, gbps, hk_link_us(HK_EDGE_PCI, false)));
+  return hk_topo_remark(s->t, "the place of network port %s in the PCI tree is not known: its device cannot be seen",
+                        s->net[i].name);
 }
 
 /* Whether NICs reach GPU memory, through the peer memory module or through dma-bufs. */
@@ -251,18 +245,17 @@ static bool peer_memory(const hk_scan *s) {
 }
 
 hk_status hk_scan_net_place(hk_scan *s) {
-  hk_status rc = HK_OK;
   bool gdr = peer_memory(s), rdma = false;
   for (int i = 0; i < s->ngpu; i++) gdr = gdr || s->gpu[i].dmabuf;
   for (int i = 0; i < s->nnet; i++) {
     const hk_net_seen *seen = &s->net[i];
     uint32_t nic, net;
     if (seen->pci >= 0)
-      HK_TRY(hk_scan_pci_place(s, seen->pci, HK_NODE_NIC, &nic), out);
+      HK_OR_RETURN(hk_scan_pci_place(s, seen->pci, HK_NODE_NIC, &nic));
     else
-      HK_TRY(place_bare(s, i, &nic), out);
+      HK_OR_RETURN(place_bare(s, i, &nic));
     if (!s->t->nodes[nic].name[0]) memcpy(s->t->nodes[nic].name, seen->name, sizeof seen->name);
-    HK_TRY(hk_topo_add(s->t, HK_NODE_NET, (uint64_t)i, &net), out);
+    HK_OR_RETURN(hk_topo_add(s->t, HK_NODE_NET, (uint64_t)i, &net));
     hk_node *n = &s->t->nodes[net];
     n->numa = s->t->nodes[nic].numa;
     memcpy(n->name, seen->name, sizeof n->name);
@@ -271,12 +264,10 @@ hk_status hk_scan_net_place(hk_scan *s) {
     n->net.ethernet = seen->ethernet;
     rdma = rdma || seen->rdma;
     float us = hk_link_us(HK_EDGE_PORT, false);
-    HK_TRY(hk_topo_link(s->t, nic, net, HK_EDGE_PORT, 1, hk_port_gbps(seen->mbps), us), out);
+    HK_OR_RETURN(hk_topo_link(s->t, nic, net, HK_EDGE_PORT, 1, hk_port_gbps(seen->mbps), us));
   }
   if (rdma && s->ngpu > 0 && !gdr)
-    HK_TRY(hk_topo_remark(s->t, "NICs do not reach GPU memory: no peer memory module and no dma-buf; modprobe "
-                                "nvidia-peermem"),
-           out);
-out:
-  return rc;
+    HK_OR_RETURN(hk_topo_remark(s->t, "NICs do not reach GPU memory: no peer memory module and no dma-buf; modprobe "
+                                      "nvidia-peermem"));
+  return HK_OK;
 }

@@ -218,7 +218,6 @@ static float assumed_rate(const hk_scan *s, const hk_pci_seen *p) {
 }
 
 hk_status hk_scan_pci_place(hk_scan *s, int i, hk_node_kind kind, uint32_t *node) {
-  hk_status rc = HK_OK;
   float rate;
   uint32_t above;
   *node = s->pci[i].node;
@@ -226,10 +225,10 @@ hk_status hk_scan_pci_place(hk_scan *s, int i, hk_node_kind kind, uint32_t *node
   int up = climb(s, i, &rate), numa = numa_of(s, i);
   hk_pci_seen *p = &s->pci[i];
   if (up >= 0)
-    HK_TRY(hk_scan_pci_place(s, up, HK_NODE_PCI, &above), out);
+    HK_OR_RETURN(hk_scan_pci_place(s, up, HK_NODE_PCI, &above));
   else
     above = hk_scan_cpu_of(s, numa), s->homeless += numa < 0;
-  HK_TRY(hk_topo_add(s->t, kind, p->id, node), out);
+  HK_OR_RETURN(hk_topo_add(s->t, kind, p->id, node));
   s->t->nodes[*node].numa = (int16_t)(numa >= 0 ? numa : s->t->nodes[above].numa);
   s->t->nodes[*node].pci = p->info;
   p->node = *node;
@@ -237,8 +236,6 @@ hk_status hk_scan_pci_place(hk_scan *s, int i, hk_node_kind kind, uint32_t *node
     rate = assumed_rate(s, p);
     if (!p->made_up) s->shy++;
   }
-  HK_TRY(remark_slow(s, p), out);
-  HK_TRY(hk_topo_link(s->t, *node, above, HK_EDGE_PCI, 1, rate, hk_link_us(HK_EDGE_PCI, false)), out);
-out:
-  return rc;
+  HK_OR_RETURN(remark_slow(s, p));
+  return hk_topo_link(s->t, *node, above, HK_EDGE_PCI, 1, rate, hk_link_us(HK_EDGE_PCI, false));
 }

@@ -248,9 +248,8 @@ static uint64_t hash_of(const joiner *w) {
 
 static hk_status join_all(joiner *w) {
   hk_joined *j = w->j;
-  hk_status rc;
   int leader;
-  HK_TRY(find_homes(w), out);
+  HK_OR_RETURN(find_homes(w));
   for (int h = 0; h < j->nhosts; h++) check_home(w, h);
   j->nchannels = fewest(w, &leader);
   rate(w);
@@ -258,15 +257,12 @@ static hk_status join_all(joiner *w) {
   size_t n = (size_t)j->nchannels * (size_t)j->nranks + 1;
   j->order = malloc(n * sizeof *j->order);
   j->up = j->pattern == HK_PATTERN_TREE ? malloc(n * sizeof *j->up) : NULL;
-  if (!j->order || (j->pattern == HK_PATTERN_TREE && !j->up)) {
-    rc = HK_FAIL_ERRNO("no memory for %d channels of %d ranks", j->nchannels, j->nranks);
-    goto out;
-  }
+  if (!j->order || (j->pattern == HK_PATTERN_TREE && !j->up))
+    return HK_FAIL_ERRNO("no memory for %d channels of %d ranks", j->nchannels, j->nranks);
   write_orders(w);
   if (j->up) write_trees(w);
   j->hash = hash_of(w);
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_join(hk_joined **out, hk_pattern pattern, const hk_join_fact *facts, int nranks) {

@@ -13,22 +13,19 @@ typedef struct looked {
 } looked;
 
 static hk_status look_at(looked *l, const hk_topo *t, const hk_search *what, const hk_path_rules *rules) {
-  hk_status rc = HK_OK;
   if (l->channels && l->n == what->nranks && !memcmp(l->nodes, what->nodes, (size_t)l->n * sizeof *l->nodes))
     return HK_OK;
   hk_channels_free(l->channels);
   l->channels = NULL;
-  if (!l->paths) HK_TRY(hk_paths_new(&l->paths, t, rules), out);
-  HK_TRY(hk_search_channels(&l->channels, l->paths, what), out);
+  if (!l->paths) HK_OR_RETURN(hk_paths_new(&l->paths, t, rules));
+  HK_OR_RETURN(hk_search_channels(&l->channels, l->paths, what));
   l->n = what->nranks;
   memcpy(l->nodes, what->nodes, (size_t)l->n * sizeof *l->nodes);
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status tell_host(looked *l, const hk_topo *t, const hk_seat *seats, int n, const hk_search *wishes,
                            const hk_path_rules *rules, hk_join_fact *facts) {
-  hk_status rc = HK_OK;
   uint32_t nodes[HK_SEARCH_RANKS];
   hk_search what = *wishes;
   const hk_channels *channels[HK_PATTERNS] = {NULL};
@@ -36,12 +33,11 @@ static hk_status tell_host(looked *l, const hk_topo *t, const hk_seat *seats, in
     for (int i = 0; i < n; i++) nodes[i] = seats[i].node;
     what.nodes = nodes;
     what.nranks = n;
-    HK_TRY(look_at(l, t, &what, rules), out);
+    HK_OR_RETURN(look_at(l, t, &what, rules));
     channels[what.pattern] = l->channels;
   }
   for (int i = 0; i < n; i++) hk_join_fill(&facts[i], (uint64_t)seats[i].host, t, channels, i);
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_seat *seats, int nranks, const hk_search *what,

@@ -88,7 +88,6 @@ static hk_status add_hops(finder *f, const uint32_t *hops, uint32_t n, uint32_t 
 }
 
 static hk_status keep(finder *f, uint32_t from, uint32_t to, hk_path_class cls, const uint32_t *hops, uint32_t n) {
-  hk_status rc;
   uint32_t back[HOPS_MOST];
   hk_path path = {.cls = (uint8_t)cls, .nhops = (uint8_t)n};
   for (uint32_t i = 0; i < n; i++) {
@@ -97,12 +96,11 @@ static hk_status keep(finder *f, uint32_t from, uint32_t to, hk_path_class cls, 
     path.us += e->us;
     back[n - 1 - i] = e->back;
   }
-  HK_TRY(add_hops(f, hops, n, &path.first), out);
+  HK_OR_RETURN(add_hops(f, hops, n, &path.first));
   *path_at(f, from, to) = path;
-  HK_TRY(add_hops(f, back, n, &path.first), out);
+  HK_OR_RETURN(add_hops(f, back, n, &path.first));
   *path_at(f, to, from) = path;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Concatenates two paths; false if the result is too long or uses an edge twice. */
@@ -165,7 +163,6 @@ static hk_status keep_walked(finder *f, uint32_t from, uint32_t to, hk_path_clas
 
 /* All paths of exactly this class, given those of the better ones. */
 static hk_status find_class(finder *f, hk_path_class cls) {
-  hk_status rc = HK_OK;
   for (uint32_t from = 0; from < f->p->n; from++) {
     uint32_t missing = 0;
     if (f->looks > looks_most)
@@ -177,20 +174,18 @@ static hk_status find_class(finder *f, hk_path_class cls) {
       walk(f, f->p->ends[from], cls, f->speeds[s]);
       for (uint32_t to = from + 1; to < f->p->n; to++) {
         if (path_at(f, from, to)->cls != HK_PATH_DIS || f->via[f->p->ends[to]] == NO_EDGE) continue;
-        HK_TRY(keep_walked(f, from, to, cls), out);
+        HK_OR_RETURN(keep_walked(f, from, to, cls));
         missing--;
       }
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* --- Paths through devices --- */
 
 /* GPU to GPU through the GPU with the widest NVLinks to both. */
 static hk_status through_gpus(finder *f) {
-  hk_status rc = HK_OK;
   uint32_t first = UINT32_MAX, end = 0;
   for (uint32_t i = 0; i < f->p->n; i++)
     if (kind_of(f, i) == HK_NODE_GPU) {
@@ -213,10 +208,9 @@ static hk_status through_gpus(finder *f) {
         best = m;
       }
       if (best == UINT32_MAX || !join(f, path_at(f, a, best), path_at(f, best, b), hops, &n)) continue;
-      HK_TRY(keep(f, a, b, HK_PATH_NVB, hops, n), out);
+      HK_OR_RETURN(keep(f, a, b, HK_PATH_NVB, hops, n));
     }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static bool nearer(const hk_path *a, const hk_path *b) {
@@ -243,7 +237,6 @@ static hk_path_class default_p2p_level(const hk_topo *t) {
 
 /* GPU to GPU paths that peer access must not use go through the memory of a CPU. */
 static hk_status through_host(finder *f, hk_path_class level) {
-  hk_status rc = HK_OK;
   for (uint32_t a = 0; a < f->p->n; a++)
     for (uint32_t b = a + 1; b < f->p->n; b++) {
       const hk_path *old = path_at(f, a, b);
@@ -253,16 +246,14 @@ static hk_status through_host(finder *f, hk_path_class level) {
       const hk_path *x = path_at(f, a, cpu), *y = path_at(f, cpu, b);
       if (y->cls == HK_PATH_DIS || !join(f, x, y, hops, &n)) continue;
       hk_path_class cls = x->cls > y->cls ? x->cls : y->cls;
-      HK_TRY(keep(f, a, b, cls > HK_PATH_PHB ? cls : HK_PATH_PHB, hops, n), out);
+      HK_OR_RETURN(keep(f, a, b, cls > HK_PATH_PHB ? cls : HK_PATH_PHB, hops, n));
       path_at(f, a, b)->host = path_at(f, b, a)->host = true;
     }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* To a NET through the GPU that has the widest path there without a host bridge. */
 static hk_status through_relays(finder *f) {
-  hk_status rc = HK_OK;
   for (uint32_t a = 0; a < f->p->n; a++)
     for (uint32_t net = 0; net < f->p->n; net++) {
       const hk_path *old = path_at(f, a, net);
@@ -278,10 +269,9 @@ static hk_status through_relays(finder *f) {
         best = m;
       }
       if (best == UINT32_MAX || !join(f, path_at(f, a, best), path_at(f, best, net), hops, &n)) continue;
-      HK_TRY(keep(f, a, net, HK_PATH_PXN, hops, n), out);
+      HK_OR_RETURN(keep(f, a, net, HK_PATH_PXN, hops, n));
     }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* --- All together --- */

@@ -172,10 +172,9 @@ typedef struct best {
 } best;
 
 static hk_status consider(const hk_ground *g, best *b, int n) {
-  hk_status rc;
   hk_rating rating;
   if (!n) return HK_OK;
-  HK_TRY(hk_rate_channels(g, b->next, n, &rating), out);
+  HK_OR_RETURN(hk_rate_channels(g, b->next, n, &rating));
   hk_rate now = score(rating.both * n, n), same = b->score / 1000;
   int classes = rating.inter_class * 16 + rating.intra_class;
   if (!b->n || now > b->score + same || (now >= b->score - same && classes < b->classes)) {
@@ -184,8 +183,7 @@ static hk_status consider(const hk_ground *g, best *b, int n) {
     b->classes = classes;
     memcpy(b->at, b->next, (size_t)n * sizeof *b->at);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The ranks in their own order: used if nothing better is found. */
@@ -200,31 +198,27 @@ static void natural(const hk_ground *g, hk_walk_channel *c) {
 
 /* First with the NICs and rails that are preferred, then with every one that is allowed. */
 static hk_status try_speed(const hk_ground *g, best *b, hk_rate speed, int most, uint32_t *steps) {
-  hk_status rc = HK_OK;
   bool pairs = g->what->pattern == HK_PATTERN_RING && !g->what->network && g->nsites > 2 && most > 1;
   bool cross = g->what->pattern == HK_PATTERN_RING && g->what->cross_nic && g->nnets > 1;
   for (int way = 0, n = 0; way <= (pairs || cross) && n < most; way++) {
     uint32_t stop = *steps + (g->nsites <= HK_SEARCH_EXACT ? STEPS_PER_SPEED : STEPS_PER_LARGE);
     hk_walk_rules rules = {.speed = speed, .most = most, .pairs = way ? cross : pairs, .cross = cross && way};
-    HK_TRY(hk_walk(g, &rules, steps, stop < HK_SEARCH_STEPS ? stop : HK_SEARCH_STEPS, b->next, &n), out);
-    HK_TRY(consider(g, b, n), out);
+    HK_OR_RETURN(hk_walk(g, &rules, steps, stop < HK_SEARCH_STEPS ? stop : HK_SEARCH_STEPS, b->next, &n));
+    HK_OR_RETURN(consider(g, b, n));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status try_speeds(const hk_ground *g, best *b, uint32_t stop, uint32_t *steps) {
-  hk_status rc;
   speeds list;
   hk_rate bound;
-  HK_TRY(hk_search_bound(g, &bound), out);
+  HK_OR_RETURN(hk_search_bound(g, &bound));
   if (bound <= 0 || bound == HK_NO_BOUND) return HK_OK; /* a site that no path leads to, or nothing that is shared */
-  HK_TRY(find_speeds(g, bound, &list), out);
+  HK_OR_RETURN(find_speeds(g, bound, &list));
   for (int i = 0; i < list.n && *steps < stop && list.at[i].promise > b->score + b->score / 1000; i++)
-    HK_TRY(try_speed(g, b, list.at[i].speed, list.at[i].most, steps), out);
+    HK_OR_RETURN(try_speed(g, b, list.at[i].speed, list.at[i].most, steps));
   b->sure = list.n && list.at[0].promise <= b->score + b->score / 1000;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Rings that close inside the host, opened near a NET: the last rank's way to the NET often is the way to the first

@@ -249,32 +249,27 @@ static hk_status take_machine(reader *r, hk_synth_spec *s, const preset **found)
 
 /* All words after the current one that belong to the machine. */
 static hk_status take_options(reader *r, hk_synth_spec *s) {
-  hk_status rc;
-  HK_TRY(next(r), out);
+  HK_OR_RETURN(next(r));
   while (*r->word && strcmp(r->word, "and") && strncmp(r->word, "fabric=", 7)) {
-    HK_TRY(take_option(r, s), out);
-    HK_TRY(next(r), out);
+    HK_OR_RETURN(take_option(r, s));
+    HK_OR_RETURN(next(r));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The current word and its options. Afterwards the current word is the first that does not belong to the machine. */
 static hk_status read_machine(reader *r, hk_synth_spec *s) {
   const preset *found;
-  hk_status rc;
   *s = (hk_synth_spec){.nvlink = -1, .numa = 1, .trays = 1, .nswitch = -1, .gdr = 1};
   snprintf(s->name, sizeof s->name, "%.63s", r->word);
-  HK_TRY(take_machine(r, s, &found), out);
+  HK_OR_RETURN(take_machine(r, s, &found));
   if (found) {
     reader inner = {.text = found->machine, .at = found->machine};
-    HK_TRY(next(&inner), out);
-    HK_TRY(take_machine(&inner, s, &found), out);
-    HK_TRY(take_options(&inner, s), out);
+    HK_OR_RETURN(next(&inner));
+    HK_OR_RETURN(take_machine(&inner, s, &found));
+    HK_OR_RETURN(take_options(&inner, s));
   }
-  HK_TRY(take_options(r, s), out);
-out:
-  return rc;
+  return take_options(r, s);
 }
 
 /* --- The fabric --- */
@@ -314,13 +309,12 @@ static hk_status take_fabric_word(const reader *r, const char *word, hk_fabric *
 /* Leaf switches have 64 ports: 32 down and, without oversubscription, 32 up. */
 static hk_status read_fabric(reader *r, int nics, hk_fabric *f) {
   fabric_words w = {0};
-  hk_status rc;
   char *word = r->word + strlen("fabric=");
   for (;;) {
     size_t n = strcspn(word, ",");
     bool last = !word[n];
     word[n] = 0;
-    HK_TRY(take_fabric_word(r, word, f, &w), out);
+    HK_OR_RETURN(take_fabric_word(r, word, f, &w));
     if (last) break;
     word += n + 1;
   }
@@ -330,9 +324,7 @@ static hk_status read_fabric(reader *r, int nics, hk_fabric *f) {
     int ports = f->rail || nics < 1 ? f->hosts_per_leaf : f->hosts_per_leaf * nics;
     f->spines = w.spines ? w.spines : (int)ceilf((float)ports / f->oversub);
   }
-  rc = next(r);
-out:
-  return rc;
+  return next(r);
 }
 
 /* --- Clusters --- */
@@ -359,23 +351,21 @@ enum { HOSTS = 1 << 20, KINDS = 64 };
 static hk_status read_part(reader *r, hk_cluster **c, int *nics) {
   hk_synth_spec s;
   hk_topo *t;
-  hk_status rc;
   int hosts = 1, had = *c ? (*c)->nhosts : 0;
   if (!strncmp(r->word, "nodes=", 6)) {
-    HK_TRY(whole(r, r->word + 6, "how many hosts", 1, HOSTS - had, &hosts), out);
-    HK_TRY(next(r), out);
+    HK_OR_RETURN(whole(r, r->word + 6, "how many hosts", 1, HOSTS - had, &hosts));
+    HK_OR_RETURN(next(r));
     if (strcmp(r->word, "of")) return wrong(r, r->word, "of");
-    HK_TRY(next(r), out);
+    HK_OR_RETURN(next(r));
   }
-  HK_TRY(read_machine(r, &s), out);
-  HK_TRY(hk_synth_build(&t, &s), out);
+  HK_OR_RETURN(read_machine(r, &s));
+  HK_OR_RETURN(hk_synth_build(&t, &s));
   *nics = s.nnics;
   if (!*c)
-    HK_TRY(hk_cluster_of(c, t, hosts), out);
+    HK_OR_RETURN(hk_cluster_of(c, t, hosts));
   else
-    HK_TRY(add_kind(*c, t, hosts), out);
-out:
-  return rc;
+    HK_OR_RETURN(add_kind(*c, t, hosts));
+  return HK_OK;
 }
 
 static hk_status check_nics(const hk_cluster *c) {

@@ -35,11 +35,10 @@ static int count_cpus(const hk_synth_spec *s) {
 
 static hk_status add_cpus(builder *b) {
   const hk_cpu_part *part = b->cpu_part;
-  hk_status rc = HK_OK;
   int cores = b->s->cores ? b->s->cores : part->cores / b->s->numa;
   if (cores < 1) cores = 1;
   for (int i = 0; i < b->ncpus; i++) {
-    HK_TRY(hk_topo_add(b->t, HK_NODE_CPU, (uint64_t)i, &b->cpu[i]), out);
+    HK_OR_RETURN(hk_topo_add(b->t, HK_NODE_CPU, (uint64_t)i, &b->cpu[i]));
     hk_node *n = &b->t->nodes[b->cpu[i]];
     n->numa = (int16_t)i;
     snprintf(n->cpu.arch, sizeof n->cpu.arch, "%s", part->arch);
@@ -52,22 +51,19 @@ static hk_status add_cpus(builder *b) {
       n->cpu.mask[(c + k) / 64] |= 1ull << ((c + k) % 64);
     /* All CPUs of one tray are linked. */
     for (int j = i / b->per_tray * b->per_tray; j < i; j++)
-      HK_TRY(hk_topo_link(b->t, b->cpu[j], b->cpu[i], HK_EDGE_SYS, 1, hk_cpu_link_gbps(&n->cpu),
-                          hk_link_us(HK_EDGE_SYS, false)),
-             out);
+      HK_OR_RETURN(hk_topo_link(b->t, b->cpu[j], b->cpu[i], HK_EDGE_SYS, 1, hk_cpu_link_gbps(&n->cpu),
+                                hk_link_us(HK_EDGE_SYS, false)));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* A PCI function on the next bus of a CPU's domain, linked to `parent`. */
 static hk_status add_pci(builder *b, hk_node_kind kind, int cpu, uint32_t parent, int gen, int width, uint32_t *out) {
-  hk_status rc;
   if (b->next_bus[cpu] >= 255)
     return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: more than 255 PCI devices at one CPU; give it more CPUs (cpu=)",
                    b->t->name);
   uint64_t id = (uint64_t)cpu << 20 | (uint64_t)++b->next_bus[cpu] << 12;
-  HK_TRY(hk_topo_add(b->t, kind, id, out), out);
+  HK_OR_RETURN(hk_topo_add(b->t, kind, id, out));
   hk_node *n = &b->t->nodes[*out];
   n->numa = (int16_t)cpu;
   n->pci.class_code = kind == HK_NODE_PCI   ? 0x060400
@@ -76,18 +72,14 @@ static hk_status add_pci(builder *b, hk_node_kind kind, int cpu, uint32_t parent
                                             : 0x020700;
   n->pci.gts = n->pci.max_gts = hk_pci_gts(gen);
   n->pci.width = n->pci.max_width = width;
-  HK_TRY(
-      hk_topo_link(b->t, parent, *out, HK_EDGE_PCI, 1, hk_pci_gbps(n->pci.gts, width), hk_link_us(HK_EDGE_PCI, false)),
-      out);
-out:
-  return rc;
+  return hk_topo_link(b->t, parent, *out, HK_EDGE_PCI, 1, hk_pci_gbps(n->pci.gts, width),
+                      hk_link_us(HK_EDGE_PCI, false));
 }
 
 static hk_status add_gpu(builder *b, int i, int cpu, uint32_t parent) {
   const hk_gpu_part *part = b->s->gpu;
-  hk_status rc;
   int gen = part->pci_gen < b->gen ? part->pci_gen : b->gen;
-  HK_TRY(add_pci(b, HK_NODE_GPU, cpu, parent, gen, part->pci_width, &b->gpu[i]), out);
+  HK_OR_RETURN(add_pci(b, HK_NODE_GPU, cpu, parent, gen, part->pci_width, &b->gpu[i]));
   hk_node *n = &b->t->nodes[b->gpu[i]];
   n->pci.vendor = part->kind == HK_GPU_AMD ? 0x1002 : 0x10de;
   snprintf(n->name, sizeof n->name, "%s", part->name);
@@ -97,20 +89,18 @@ static hk_status add_gpu(builder *b, int i, int cpu, uint32_t parent) {
   n->gpu.gdr = b->s->gdr;
   n->gpu.mcast = b->s->join == HK_JOIN_NVSWITCH && part->sm >= 90;
   if (part->c2c_gbps > 0)
-    HK_TRY(hk_topo_link(b->t, b->cpu[cpu], b->gpu[i], HK_EDGE_C2C, 1, part->c2c_gbps, hk_link_us(HK_EDGE_C2C, false)),
-           out);
-out:
-  return rc;
+    HK_OR_RETURN(
+        hk_topo_link(b->t, b->cpu[cpu], b->gpu[i], HK_EDGE_C2C, 1, part->c2c_gbps, hk_link_us(HK_EDGE_C2C, false)));
+  return HK_OK;
 }
 
 static hk_status add_nic(builder *b, int i, int cpu, uint32_t parent) {
   uint32_t nic, net;
-  hk_status rc;
   float mbps = b->s->gbit * 1000;
   int rails = b->s->nnics / b->s->trays > 0 ? b->s->nnics / b->s->trays : 1;
-  HK_TRY(add_pci(b, HK_NODE_NIC, cpu, parent, b->gen, 16, &nic), out);
+  HK_OR_RETURN(add_pci(b, HK_NODE_NIC, cpu, parent, b->gen, 16, &nic));
   snprintf(b->t->nodes[nic].name, HK_NODE_NAME, "mlx5_%d", i);
-  HK_TRY(hk_topo_add(b->t, HK_NODE_NET, (uint64_t)i, &net), out);
+  HK_OR_RETURN(hk_topo_add(b->t, HK_NODE_NET, (uint64_t)i, &net));
   hk_node *n = &b->t->nodes[net];
   n->numa = (int16_t)cpu;
   snprintf(n->name, sizeof n->name, "mlx5_%d", i);
@@ -118,9 +108,7 @@ static hk_status add_nic(builder *b, int i, int cpu, uint32_t parent) {
       (hk_net_info){.dev = i, .port = 1, .mbps = mbps, .guid = 0x486f636b65740000u + (uint64_t)i, .rail = i % rails};
   n->net.gdr = b->s->gdr;
   n->net.ethernet = b->s->ethernet;
-  HK_TRY(hk_topo_link(b->t, nic, net, HK_EDGE_PORT, 1, hk_port_gbps(mbps), hk_link_us(HK_EDGE_PORT, false)), out);
-out:
-  return rc;
+  return hk_topo_link(b->t, nic, net, HK_EDGE_PORT, 1, hk_port_gbps(mbps), hk_link_us(HK_EDGE_PORT, false));
 }
 
 /* The parent, of `n`, of item i of `of`, if they are divided in runs. */
@@ -129,20 +117,18 @@ static int share(int i, int of, int n) { return (int)((long)i * n / of); }
 /* Switch by switch, or CPU by CPU: first the GPUs, then the NICs, so that bus ids rise with the numbers. */
 static hk_status add_devices(builder *b) {
   const hk_synth_spec *s = b->s;
-  hk_status rc = HK_OK;
   int parents = s->nswitch > 0 ? s->nswitch : b->ncpus;
   for (int p = 0, g = 0, n = 0; p < parents; p++) {
     int cpu = share(p, parents, b->ncpus);
     uint32_t parent = b->cpu[cpu];
     if (s->nswitch > 0) {
-      HK_TRY(add_pci(b, HK_NODE_PCI, cpu, parent, b->gen, 16, &b->sw[p]), out);
+      HK_OR_RETURN(add_pci(b, HK_NODE_PCI, cpu, parent, b->gen, 16, &b->sw[p]));
       parent = b->sw[p];
     }
-    for (; g < s->ngpus && share(g, s->ngpus, parents) == p; g++) HK_TRY(add_gpu(b, g, cpu, parent), out);
-    for (; n < s->nnics && share(n, s->nnics, parents) == p; n++) HK_TRY(add_nic(b, n, cpu, parent), out);
+    for (; g < s->ngpus && share(g, s->ngpus, parents) == p; g++) HK_OR_RETURN(add_gpu(b, g, cpu, parent));
+    for (; n < s->nnics && share(n, s->nnics, parents) == p; n++) HK_OR_RETURN(add_nic(b, n, cpu, parent));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status wire(builder *b, uint32_t x, uint32_t y, int count, bool direct) {
@@ -153,43 +139,36 @@ static hk_status wire(builder *b, uint32_t x, uint32_t y, int count, bool direct
 }
 
 static hk_status add_wires(builder *b, const hk_synth_wire *w, uint32_t n) {
-  hk_status rc = HK_OK;
   for (uint32_t i = 0; i < n; i++) {
     if (w[i].a >= b->s->ngpus || w[i].b >= b->s->ngpus)
       return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: link %d-%d, but the GPUs are 0 to %d", b->t->name, w[i].a, w[i].b,
                      b->s->ngpus - 1);
-    HK_TRY(wire(b, b->gpu[w[i].a], b->gpu[w[i].b], w[i].count, true), out);
+    HK_OR_RETURN(wire(b, b->gpu[w[i].a], b->gpu[w[i].b], w[i].count, true));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status add_nvswitch(builder *b, int links) {
   uint32_t nvs;
-  hk_status rc;
-  HK_TRY(hk_topo_add(b->t, HK_NODE_NVS, 0, &nvs), out);
+  HK_OR_RETURN(hk_topo_add(b->t, HK_NODE_NVS, 0, &nvs));
   if (b->s->chips) snprintf(b->t->nodes[nvs].name, HK_NODE_NAME, "%d NVSwitches", b->s->chips);
-  for (int g = 0; g < b->s->ngpus; g++) HK_TRY(wire(b, b->gpu[g], nvs, links, false), out);
-out:
-  return rc;
+  for (int g = 0; g < b->s->ngpus; g++) HK_OR_RETURN(wire(b, b->gpu[g], nvs, links, false));
+  return HK_OK;
 }
 
 static hk_status add_mesh(builder *b, int links) {
-  hk_status rc = HK_OK;
   int n = b->s->ngpus;
   if (n > 1 && links < n - 1)
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "machine %s: a mesh of %d GPUs needs %d links at each; a %s has %d (nvlink= changes it)", b->t->name,
                    n, n - 1, b->s->gpu->name, links);
   for (int i = 0; i < n; i++)
-    for (int k = i + 1; k < n; k++) HK_TRY(wire(b, b->gpu[i], b->gpu[k], links / (n - 1), true), out);
-out:
-  return rc;
+    for (int k = i + 1; k < n; k++) HK_OR_RETURN(wire(b, b->gpu[i], b->gpu[k], links / (n - 1), true));
+  return HK_OK;
 }
 
 static hk_status join_gpus(builder *b) {
   const hk_synth_spec *s = b->s;
-  hk_status rc = HK_OK;
   int links = !s->gpu ? 0 : s->nvlink >= 0 ? s->nvlink : s->gpu->links;
   if (s->join == HK_JOIN_PCIE || !s->ngpus) return HK_OK;
   if (links < 1)
@@ -203,10 +182,9 @@ static hk_status join_gpus(builder *b) {
       if (s->ngpus == 8) return add_wires(b, cube, HK_ARRAY_LENGTH(cube));
       return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: a hybrid cube mesh has 8 GPUs, not %d", b->t->name, s->ngpus);
     case HK_JOIN_PAIRS:
-      for (int i = 0; i + 1 < s->ngpus; i += 2) HK_TRY(wire(b, b->gpu[i], b->gpu[i + 1], links, true), out);
+      for (int i = 0; i + 1 < s->ngpus; i += 2) HK_OR_RETURN(wire(b, b->gpu[i], b->gpu[i + 1], links, true));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_synth_build(hk_topo **out, const hk_synth_spec *spec) {

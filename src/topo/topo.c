@@ -63,39 +63,35 @@ static hk_status grow(void *array, uint32_t n, uint32_t more, size_t size) {
 }
 
 hk_status hk_topo_add(hk_topo *t, hk_node_kind kind, uint64_t id, uint32_t *out) {
-  hk_status rc;
   if ((unsigned)kind >= HK_NODE_KINDS) return HK_FAIL(HK_ERR_ARGUMENT, "%d is not a kind of node", (int)kind);
   if (finished(t)) return HK_FAIL(HK_ERR_USAGE, "topology %s is finished: no node can be added", t->name);
   if (t->nnodes >= HK_TOPO_NODES)
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s has more than %d nodes; describe one host, not a cluster", t->name,
                    HK_TOPO_NODES);
-  HK_TRY(grow(&t->nodes, t->nnodes, 1, sizeof *t->nodes), out);
+  HK_OR_RETURN(grow(&t->nodes, t->nnodes, 1, sizeof *t->nodes));
   hk_node *n = &t->nodes[t->nnodes];
   memset(n, 0, sizeof *n);
   n->kind = (uint8_t)kind;
   n->numa = -1;
   n->id = id;
   *out = t->nnodes++;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_topo_link(hk_topo *t, uint32_t a, uint32_t b, hk_edge_kind kind, unsigned count, float gbps, float us) {
-  hk_status rc;
   if (finished(t)) return HK_FAIL(HK_ERR_USAGE, "topology %s is finished: no link can be added", t->name);
   if (a >= t->nnodes || b >= t->nnodes || a == b)
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s: a link from node %u to node %u of %u", t->name, a, b, t->nnodes);
   if (t->nedges >= 2 * HK_TOPO_LINKS)
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s has more than %d links", t->name, HK_TOPO_LINKS);
-  HK_TRY(grow(&t->edges, t->nedges, 2, sizeof *t->edges), out);
+  HK_OR_RETURN(grow(&t->edges, t->nedges, 2, sizeof *t->edges));
   hk_edge e = {.from = a, .to = b, .kind = (uint8_t)kind, .gbps = gbps, .us = us};
   e.count = (uint16_t)(count < UINT16_MAX ? count : UINT16_MAX);
   t->edges[t->nedges++] = e;
   e.from = b;
   e.to = a;
   t->edges[t->nedges++] = e;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_topo_remark(hk_topo *t, const char *format, ...) {
@@ -328,20 +324,18 @@ static uint64_t hash_of(const hk_topo *t) {
 }
 
 hk_status hk_topo_finish(hk_topo *t) {
-  hk_status rc;
   if (finished(t)) return HK_FAIL(HK_ERR_USAGE, "topology %s is finished already", t->name);
   if (!t->nnodes) return HK_FAIL(HK_ERR_ARGUMENT, "topology %s is empty; it needs a CPU or a GPU", t->name);
-  HK_TRY(sort_nodes(t), out);
+  HK_OR_RETURN(sort_nodes(t));
   sort_edges(t);
-  HK_TRY(check_edges(t), out);
-  HK_TRY(check_connected(t), out);
+  HK_OR_RETURN(check_edges(t));
+  HK_OR_RETURN(check_connected(t));
   for (uint32_t k = 0, i = 0; k <= HK_NODE_KINDS; k++) {
     while (i < t->nnodes && t->nodes[i].kind < k) i++;
     t->first_of[k] = i;
   }
   t->hash = hash_of(t);
-out:
-  return rc;
+  return HK_OK;
 }
 
 uint32_t hk_topo_find(const hk_topo *t, hk_node_kind kind, uint64_t id) {

@@ -76,34 +76,30 @@ static hk_xml_node *brother(hk_xml_node *parent, const hk_xml_node *n) {
 }
 
 static hk_status add_attrs(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
-  hk_status rc = HK_OK;
   /* A link's bandwidth belongs to the speed in the same element. */
   bool own_speed = is(to, "pci") && (hk_xml_get(to, "link_speed") || hk_xml_get(to, "link_width"));
   for (const hk_xml_attr *a = from->attrs; a; a = a->next)
     if (!hk_xml_get(to, a->name) && !(own_speed && !strncmp(a->name, "hk_", 3)))
-      HK_TRY(hk_xml_set(t, to, a->name, a->value), out);
-out:
-  return rc;
+      HK_OR_RETURN(hk_xml_set(t, to, a->name, a->value));
+  return HK_OK;
 }
 
 /* Merges all that is inside a GPU's or NIC's <pci>. A file with NVLinks of a GPU has all of them. */
 static hk_status add_inside(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
-  hk_status rc;
   bool links = is(to, "gpu") && (hk_xml_child(to, "nvlink") || hk_xml_child(to, "xgmi"));
-  HK_TRY(add_attrs(t, to, from), out);
+  HK_OR_RETURN(add_attrs(t, to, from));
   /* The numbers by which this process addresses its devices are those of the machine, whatever the file has. */
   if ((is(to, "gpu") || is(to, "net")) && hk_xml_get(from, "dev"))
-    HK_TRY(hk_xml_set(t, to, "dev", hk_xml_get(from, "dev")), out);
+    HK_OR_RETURN(hk_xml_set(t, to, "dev", hk_xml_get(from, "dev")));
   for (const hk_xml_node *c = from->first; c; c = c->next) {
     if (is(c, "pci") || (links && (is(c, "nvlink") || is(c, "xgmi")))) continue;
     hk_xml_node *mine = brother(to, c);
     if (mine)
-      HK_TRY(add_inside(t, mine, c), out);
+      HK_OR_RETURN(add_inside(t, mine, c));
     else
-      HK_TRY(hk_xml_graft(t, to, c, true, NULL), out);
+      HK_OR_RETURN(hk_xml_graft(t, to, c, true, NULL));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static bool is_device(const hk_xml_node *n) {
@@ -121,15 +117,13 @@ static hk_status same_host(hk_xml_tree *t, hk_xml_node *cpu) {
 static hk_status place(hk_xml_tree *t, const hk_xml_node *seen, hk_xml_node **out) {
   const char *key = key_of(seen), *value = key ? hk_xml_get(seen, key) : NULL;
   hk_xml_node *above;
-  hk_status rc = HK_OK;
   if (!seen->parent) return *out = t->root, HK_OK;
   *out = value ? find(t->root, seen->name, key, value) : NULL;
   if (*out) return add_attrs(t, *out, seen);
-  HK_TRY(place(t, seen->parent, &above), out);
-  HK_TRY(hk_xml_graft(t, above, seen, false, out), out);
-  if (is(seen, "cpu")) HK_TRY(same_host(t, *out), out);
-out:
-  return rc;
+  HK_OR_RETURN(place(t, seen->parent, &above));
+  HK_OR_RETURN(hk_xml_graft(t, above, seen, false, out));
+  if (is(seen, "cpu")) HK_OR_RETURN(same_host(t, *out));
+  return HK_OK;
 }
 
 /* The file's element of a device: a <pci> by its bus id; a NIC that is no PCI device by its port's name. */
@@ -144,17 +138,15 @@ static hk_xml_node *in_file(hk_xml_tree *t, const hk_xml_node *seen) {
 
 static hk_status add_seen(hk_xml_tree *t, const hk_xml_node *seen) {
   hk_xml_node *at;
-  hk_status rc = HK_OK;
   if (is_device(seen) || (is(seen, "nic") && is(seen->parent, "cpu"))) {
     at = in_file(t, seen);
     if (at) return add_inside(t, at, seen);
-    HK_TRY(place(t, seen->parent, &at), out);
+    HK_OR_RETURN(place(t, seen->parent, &at));
     return hk_xml_graft(t, at, seen, true, NULL);
   }
-  if (is(seen, "cpu")) HK_TRY(place(t, seen, &at), out); /* with or without devices: ranks may sit there */
-  for (const hk_xml_node *c = seen->first; c; c = c->next) HK_TRY(add_seen(t, c), out);
-out:
-  return rc;
+  if (is(seen, "cpu")) HK_OR_RETURN(place(t, seen, &at)); /* with or without devices: ranks may sit there */
+  for (const hk_xml_node *c = seen->first; c; c = c->next) HK_OR_RETURN(add_seen(t, c));
+  return HK_OK;
 }
 
 static bool kept(const hk_xml_node *n) {

@@ -106,7 +106,6 @@ static void read_class(hk_xml_report *r, const hk_xml_node *xml, const char *nam
 }
 
 static hk_status read_graph(reader *b, const hk_xml_node *xml, hk_pattern pattern) {
-  hk_status rc = HK_OK;
   long stated = 0;
   int n = 0;
   for (const hk_xml_node *x = xml->first; x; x = x->next) n += !strcmp(x->name, "channel");
@@ -116,7 +115,7 @@ static hk_status read_graph(reader *b, const hk_xml_node *xml, hk_pattern patter
   }
   if (hk_xml_int(b->r, xml, "nchannels", false, 0, 65535, &stated) && stated != n)
     hk_xml_say(b->r, xml, false, "nchannels=\"%ld\", but there are %d <channel>", stated, n);
-  HK_TRY(new_channels(&b->c, pattern, b->what->nranks, n), out);
+  HK_OR_RETURN(new_channels(&b->c, pattern, b->what->nranks, n));
   read_class(b->r, xml, "typeintra", &b->c->intra_cls);
   read_class(b->r, xml, "typeinter", &b->c->inter_cls);
   hk_xml_float(b->r, xml, "speedintra", false, 0, 1e6f, &b->c->intra_gbps);
@@ -126,8 +125,7 @@ static hk_status read_graph(reader *b, const hk_xml_node *xml, hk_pattern patter
   for (const hk_xml_node *x = xml->first; x; x = x->next)
     if (!strcmp(x->name, "channel")) read_channel(b, x, &b->c->at[n++]);
   b->c->hash = hk_channels_hash(b->c);
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status read_graphs(reader *b, const hk_xml_node *root, hk_pattern pattern) {

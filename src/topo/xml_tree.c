@@ -123,14 +123,13 @@ static hk_xml_node *add(hk_xml_tree *t, hk_xml_node *parent, const char *name) {
 }
 
 hk_status hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep, hk_xml_node **out) {
-  hk_status rc = HK_OK;
   hk_xml_node *n = add(t, parent, from->name);
   if (out) *out = n;
   if (!n) return HK_FAIL_ERRNO("no memory for XML");
-  for (const hk_xml_attr *a = from->attrs; a; a = a->next) HK_TRY(hk_xml_set(t, n, a->name, a->value), out);
-  for (const hk_xml_node *c = deep ? from->first : NULL; c; c = c->next) HK_TRY(hk_xml_graft(t, n, c, true, NULL), out);
-out:
-  return rc;
+  for (const hk_xml_attr *a = from->attrs; a; a = a->next) HK_OR_RETURN(hk_xml_set(t, n, a->name, a->value));
+  for (const hk_xml_node *c = deep ? from->first : NULL; c; c = c->next)
+    HK_OR_RETURN(hk_xml_graft(t, n, c, true, NULL));
+  return HK_OK;
 }
 
 void hk_xml_remove(hk_xml_node *n) {

@@ -68,9 +68,8 @@ static hk_status self_fifo_memory(self_state *s, unsigned channel, size_t *paylo
 static hk_status self_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
   self_state *s = (self_state *)state;
   const hk_transport_env *env = state->env;
-  hk_status rc;
   size_t payload_at;
-  HK_TRY(self_fifo_memory(s, key->channel, &payload_at), out);
+  HK_OR_RETURN(self_fifo_memory(s, key->channel, &payload_at));
   char *memory = s->fifos[key->channel].memory;
   bool sends = hk_link_sends((hk_link_kind)key->kind);
   *link = (hk_link){
@@ -88,8 +87,7 @@ static hk_status self_open(hk_transport_state *state, const hk_link_key *key, hk
       .owner = state,
   };
   atomic_init(&link->state, HK_LINK_READY);
-out:
-  return rc;
+  return HK_OK;
 }
 
 static void self_detach(hk_transport_state *state) {

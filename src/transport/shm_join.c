@@ -153,26 +153,24 @@ static hk_status report_no_descriptor(const question *q) {
 
 /* Asks for the arena and waits for the verdict. `reason` stays empty if it is ON. */
 static hk_status agree(question *q, uint32_t processes, char *reason) {
-  hk_status rc;
   hk_shm_message m;
   int fd;
   fill(q, &m, HK_SHM_ASK_ARENA);
   m.processes = processes;
-  HK_TRY(hk_shm_send_wait(q->socket, q->env->wait, &m, -1), out);
+  HK_OR_RETURN(hk_shm_send_wait(q->socket, q->env->wait, &m, -1));
   for (;;) {
-    HK_TRY(hk_shm_receive_wait(q->socket, q->env, q->leader, q->leading ? take_failure_reports : NULL, q, &m, &fd),
-           out);
+    HK_OR_RETURN(
+        hk_shm_receive_wait(q->socket, q->env, q->leader, q->leading ? take_failure_reports : NULL, q, &m, &fd));
     if (m.verb == HK_SHM_ON) break;
     if (m.verb == HK_SHM_GRANT) {
-      HK_TRY(fd >= 0 ? map_and_report(q, fd) : report_no_descriptor(q), out);
+      HK_OR_RETURN(fd >= 0 ? map_and_report(q, fd) : report_no_descriptor(q));
       continue;
     }
     if (fd >= 0) close(fd);
     snprintf(reason, HK_SHM_REASON, "%s", m.reason[0] ? m.reason : "no reason was given");
     break;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status ask_leader(hk_shm_state *s, const void *facts, char *reason) {
@@ -211,23 +209,17 @@ static hk_status remember_names(hk_shm_process *p, const hk_transport_env *env, 
 static hk_status settle(hk_shm_state *s, const void *facts) {
   const hk_transport_env *env = s->base.env;
   hk_shm_process *p = s->process;
-  hk_status rc = HK_OK;
   p->index = malloc((size_t)env->nranks * sizeof *p->index);
   if (!p->index) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
   number(p, env, false);
   if (p->one_process || facts_forbid(p, env, facts, p->reason)) {
     hk_shm_process_close_socket(p);
   } else {
-    HK_TRY(ask_leader(s, facts, p->reason), out);
-    if (!p->reason[0]) {
-      rc = remember_names(p, env, facts);
-      goto out;
-    }
+    HK_OR_RETURN(ask_leader(s, facts, p->reason));
+    if (!p->reason[0]) return remember_names(p, env, facts);
     HK_INFO(HK_SUB_INIT | HK_SUB_SHM, "no shared memory between the processes of this host: %s", p->reason);
   }
-  rc = settle_alone(p, env, hk_shm_fact_of(facts, env->rank));
-out:
-  return rc;
+  return settle_alone(p, env, hk_shm_fact_of(facts, env->rank));
 }
 
 /* The other ranks of the process sleep until its lowest rank is done. */

@@ -38,11 +38,10 @@ out:
 }
 
 static hk_status fill(const bench *x, hk_dtype type, bool adds, hk_gpu_batch *batch) {
-  hk_status rc = HK_OK;
   const unsigned most = x->code->resident < UINT16_MAX ? x->code->resident : UINT16_MAX, blocks = most ? most : 1;
   const size_t bytes = x->b->bytes, chunk = (bytes / blocks / WAVES + 1023) & ~(size_t)1023;
   hk_reducer r;
-  HK_TRY(hk_reducer_init(&r, type, HK_SUM, 2, NULL), out);
+  HK_OR_RETURN(hk_reducer_init(&r, type, HK_SUM, 2, NULL));
   *batch = (hk_gpu_batch){.works = 1, .end = {blocks}};
   batch->work[0] = (hk_gpu_work){.program = x->program[adds].base,
                                  .in = x->in.base,
@@ -53,27 +52,24 @@ static hk_status fill(const bench *x, hk_dtype type, bool adds, hk_gpu_batch *ba
                                  .channels = (uint16_t)blocks,
                                  .orders = 1,
                                  .lanes = 1};
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status timed(const bench *x, hk_dtype type, bool adds, double *rate) {
-  hk_status rc = HK_OK;
   hk_device *d = x->code->device;
   hk_gpu_batch batch;
-  HK_TRY(fill(x, type, adds, &batch), out);
+  HK_OR_RETURN(fill(x, type, adds, &batch));
   const hk_kernel_launch l = {
       .function = x->code->batch, .blocks = batch.end[0], .threads = x->code->threads, .param = &batch};
   for (int round = 0; round <= ROUNDS; round++) { /* the first one warms up */
     const int runs = round ? x->b->copies : 1;
     const uint64_t begin = hk_now_ns();
-    for (int i = 0; i < runs; i++) HK_TRY(d->ops->launch(d, &l, NULL), out);
-    HK_TRY(d->ops->wait(d, NULL), out);
+    for (int i = 0; i < runs; i++) HK_OR_RETURN(d->ops->launch(d, &l, NULL));
+    HK_OR_RETURN(d->ops->wait(d, NULL));
     const double ns = (double)(hk_now_ns() - begin) + 1, moved = (double)x->b->bytes * (adds ? 3 : 2) * runs / ns;
     if (round && moved > *rate) *rate = moved;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status measure(hk_bw *b, int gpu) {
@@ -97,11 +93,9 @@ out:
 }
 
 hk_status hk_bw_run_kernels(hk_bw *b) {
-  hk_status rc = HK_OK;
   for (int g = 0; g < b->ngpus; g++)
     for (int k = 0; k < HK_BW_KERNELS; k++) b->kernel[g][k] = -1;
   if (!hk_gpu_image_here()) return HK_OK;
-  for (int g = 0; g < b->ngpus; g++) HK_TRY(measure(b, g), out);
-out:
-  return rc;
+  for (int g = 0; g < b->ngpus; g++) HK_OR_RETURN(measure(b, g));
+  return HK_OK;
 }

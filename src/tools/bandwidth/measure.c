@@ -25,27 +25,25 @@ typedef struct way {
 
 /* GB/s of all directions together: the fastest of some rounds. */
 static hk_status timed(const hk_bw *b, const way *ways, int n, double *out) {
-  hk_status rc = HK_OK;
   double best = 0;
   for (int round = 0; round <= ROUNDS; round++) { /* the first one warms up */
     int copies = round ? b->copies : 1;
     uint64_t begin = hk_now_ns();
     for (int i = 0; i < copies; i++)
       for (int k = 0; k < n; k++) {
-        HK_CUDA_TRY(hk_cu.CtxSetCurrent(ways[k].context), out, "cannot enter a GPU");
-        HK_CUDA_TRY(hk_cu.MemcpyAsync(ways[k].to, ways[k].from, b->bytes, ways[k].stream), out, "cannot copy %zu bytes",
-                    b->bytes);
+        HK_CUDA_OR_RETURN(hk_cu.CtxSetCurrent(ways[k].context), "cannot enter a GPU");
+        HK_CUDA_OR_RETURN(hk_cu.MemcpyAsync(ways[k].to, ways[k].from, b->bytes, ways[k].stream),
+                          "cannot copy %zu bytes", b->bytes);
       }
     for (int k = 0; k < n; k++) {
-      HK_CUDA_TRY(hk_cu.CtxSetCurrent(ways[k].context), out, "cannot enter a GPU");
-      HK_CUDA_TRY(hk_cu.StreamSynchronize(ways[k].stream), out, "a copy failed");
+      HK_CUDA_OR_RETURN(hk_cu.CtxSetCurrent(ways[k].context), "cannot enter a GPU");
+      HK_CUDA_OR_RETURN(hk_cu.StreamSynchronize(ways[k].stream), "a copy failed");
     }
     double ns = (double)(hk_now_ns() - begin), rate = (double)b->bytes * copies * n / (ns > 0 ? ns : 1);
     if (round && rate > best) best = rate;
   }
   *out = best;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- host memory ---- */
@@ -64,12 +62,9 @@ static void run_on(const hk_topo *t, int node, cpu_set_t *before) {
 }
 
 static hk_status measure_memory(const hk_bw *b, hk_bw_host *h, const gpu *g, void *memory, hk_bw_memory kind) {
-  hk_status rc = HK_OK;
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)memory;
-  HK_TRY(timed(b, &(way){g->context, g->stream, g->a, at}, 1, &h->to[kind]), out);
-  HK_TRY(timed(b, &(way){g->context, g->stream, at, g->a}, 1, &h->from[kind]), out);
-out:
-  return rc;
+  HK_OR_RETURN(timed(b, &(way){g->context, g->stream, g->a, at}, 1, &h->to[kind]));
+  return timed(b, &(way){g->context, g->stream, at, g->a}, 1, &h->from[kind]);
 }
 
 static hk_status measure_host(const hk_bw *b, hk_bw_host *h, const gpu *g) {
@@ -128,51 +123,45 @@ out:
 }
 
 static hk_status enable_peers(const hk_bw *b, const gpu *g) {
-  hk_status rc = HK_OK;
   for (int i = 0; i < b->npairs; i++) {
     const hk_bw_pair *p = &b->pair[i];
     if (!p->peer) continue;
-    HK_CUDA_TRY(hk_cu.CtxSetCurrent(g[p->from].context), out, "cannot enter GPU %d", p->from);
+    HK_CUDA_OR_RETURN(hk_cu.CtxSetCurrent(g[p->from].context), "cannot enter GPU %d", p->from);
     CUresult code = hk_cu.CtxEnablePeerAccess(g[p->to].context, 0);
     if (code != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-      HK_CUDA_TRY(code, out, "GPU %d should reach GPU %d, but cannot", p->from, p->to);
+      HK_CUDA_OR_RETURN(code, "GPU %d should reach GPU %d, but cannot", p->from, p->to);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Measures without peer access first, because it stays enabled once it is enabled. */
 static hk_status measure_pairs(hk_bw *b, const gpu *g) {
-  hk_status rc = HK_OK;
   for (int i = 0; i < b->npairs; i++) {
     hk_bw_pair *p = &b->pair[i];
     way there = copy_way(&g[p->from], &g[p->to]);
-    HK_TRY(timed(b, &there, 1, p->from == p->to ? &p->direct : &p->staged), out);
+    HK_OR_RETURN(timed(b, &there, 1, p->from == p->to ? &p->direct : &p->staged));
   }
-  HK_TRY(enable_peers(b, g), out);
+  HK_OR_RETURN(enable_peers(b, g));
   for (int i = 0; i < b->npairs; i++) {
     hk_bw_pair *p = &b->pair[i];
     if (!p->peer) continue;
     way ways[2] = {copy_way(&g[p->from], &g[p->to]), copy_way(&g[p->to], &g[p->from])};
-    HK_TRY(timed(b, ways, 1, &p->direct), out);
-    HK_TRY(timed(b, ways, 2, &p->both), out);
-    HK_TRY(check_data(b, p, g), out);
+    HK_OR_RETURN(timed(b, ways, 1, &p->direct));
+    HK_OR_RETURN(timed(b, ways, 2, &p->both));
+    HK_OR_RETURN(check_data(b, p, g));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status open_gpu(const hk_bw *b, int i, gpu *g) {
-  hk_status rc = HK_OK;
   CUdevice device;
-  HK_CUDA_TRY(hk_cu.DeviceGet(&device, i), out, "cannot open GPU %d", i);
-  HK_CUDA_TRY(hk_cu.DevicePrimaryCtxRetain(&g->context, device), out, "cannot open GPU %d", i);
-  HK_CUDA_TRY(hk_cu.CtxSetCurrent(g->context), out, "cannot enter GPU %d", i);
-  HK_CUDA_TRY(hk_cu.StreamCreateWithPriority(&g->stream, CU_STREAM_NON_BLOCKING, 0), out, "no stream on GPU %d", i);
-  HK_CUDA_TRY(hk_cu.MemAlloc(&g->a, b->bytes), out, "no %zu bytes on GPU %d: ask for fewer with --bytes", b->bytes, i);
-  HK_CUDA_TRY(hk_cu.MemAlloc(&g->b, b->bytes), out, "no %zu bytes on GPU %d: ask for fewer with --bytes", b->bytes, i);
-out:
-  return rc;
+  HK_CUDA_OR_RETURN(hk_cu.DeviceGet(&device, i), "cannot open GPU %d", i);
+  HK_CUDA_OR_RETURN(hk_cu.DevicePrimaryCtxRetain(&g->context, device), "cannot open GPU %d", i);
+  HK_CUDA_OR_RETURN(hk_cu.CtxSetCurrent(g->context), "cannot enter GPU %d", i);
+  HK_CUDA_OR_RETURN(hk_cu.StreamCreateWithPriority(&g->stream, CU_STREAM_NON_BLOCKING, 0), "no stream on GPU %d", i);
+  HK_CUDA_OR_RETURN(hk_cu.MemAlloc(&g->a, b->bytes), "no %zu bytes on GPU %d: ask for fewer with --bytes", b->bytes, i);
+  HK_CUDA_OR_RETURN(hk_cu.MemAlloc(&g->b, b->bytes), "no %zu bytes on GPU %d: ask for fewer with --bytes", b->bytes, i);
+  return HK_OK;
 }
 static void close_gpu(int i, gpu *g) {
   CUdevice device;

@@ -59,7 +59,6 @@ static size_t middle(size_t a, size_t b) { return (size_t)sqrt((double)a * (doub
 
 /* The rules of one collective; way[i] is the state of stage i. */
 static hk_status add_rules(hk_rules **out, const hk_tune_table *t, int coll, const stage *at, const int *way, int n) {
-  hk_status rc = HK_OK;
   for (int i = 0, end; i < n; i = end) {
     for (end = i + 1; end < n && way[end] == way[i];) end++;
     if (way[i] == MODEL) continue;
@@ -71,10 +70,9 @@ static hk_status add_rules(hk_rules **out, const hk_tune_table *t, int coll, con
                  .algorithm = way[i],
                  .protocol = -1,
                  .via = t->setup.tcp ? HK_VIA_SOCKETS : HK_VIA_MEMORY};
-    HK_TRY(hk_rules_add(out, &r), out);
+    HK_OR_RETURN(hk_rules_add(out, &r));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 enum { SIZES = 64 };
@@ -87,7 +85,6 @@ static hk_status choose_ranges(hk_rules **out, const hk_tune_table *t, int coll,
 }
 
 hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants *k, hk_rules **out) {
-  hk_status rc = HK_OK;
   stage at[SIZES];
   *out = NULL;
   for (int i = 0; i < n; i++) {
@@ -96,14 +93,13 @@ hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants
     int sizes = 0, coll = -1;
     while (hk_tune_next(t, k, NULL, &g)) {
       if (sizes && (coll != t->at[g.first].coll || sizes == SIZES)) {
-        HK_TRY(choose_ranges(out, t, coll, at, sizes), out);
+        HK_OR_RETURN(choose_ranges(out, t, coll, at, sizes));
         sizes = 0;
       }
       coll = t->at[g.first].coll;
       fill(&at[sizes++], t, &g);
     }
-    if (sizes) HK_TRY(choose_ranges(out, t, coll, at, sizes), out);
+    if (sizes) HK_OR_RETURN(choose_ranges(out, t, coll, at, sizes));
   }
-out:
-  return rc;
+  return HK_OK;
 }

@@ -161,12 +161,10 @@ out:
 }
 
 hk_status hk_tune_look_again(hk_tune_table *tables, int n, const hk_tune_look *look) {
-  hk_status rc = HK_OK;
   int others, missed = mark_missed(tables, n, look, &others);
   if (look->draw) draw(tables, n, look, missed > look->draw ? missed : look->draw, others);
-  for (int i = 0; i < n; i++) HK_TRY(look_at(&tables[i], look), out);
-out:
-  return rc;
+  for (int i = 0; i < n; i++) HK_OR_RETURN(look_at(&tables[i], look));
+  return HK_OK;
 }
 
 static double swept(const hk_tune_cell *c) { return c->looks ? c->swept : c->us; }

@@ -256,10 +256,8 @@ static hk_status measure_one(hk_tune_table *t, const hk_tune_setup *s, void (*pr
 }
 
 static hk_status measure(const hk_tune_setup *s, hk_tune_table *t, int n) {
-  hk_status rc = HK_OK;
-  for (int i = 0; i < n; i++) HK_TRY(measure_one(&t[i], &s[i], show_progress), out);
-out:
-  return rc;
+  for (int i = 0; i < n; i++) HK_OR_RETURN(measure_one(&t[i], &s[i], show_progress));
+  return HK_OK;
 }
 
 typedef struct in_force {
@@ -285,16 +283,14 @@ static int passes(const options *o) { return o->quick || o->between ? 0 : o->loo
 /* Fits, and measures again what the model gets wrong with these constants. */
 static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const hk_constants *first,
                            hk_constants *out) {
-  hk_status rc = HK_OK;
   *out = hk_tune_fit(tables, n, first);
   for (int pass = 0; pass < passes(o); pass++) {
     hk_tune_judge j = {.constants = out, .limit = LIMIT_WRITTEN};
     hk_tune_look look = {.judges = &j, .njudges = 1, .measure = measure_one, .progress = show_progress};
-    HK_TRY(hk_tune_look_again(tables, n, &look), out);
+    HK_OR_RETURN(hk_tune_look_again(tables, n, &look));
     *out = hk_tune_fit(tables, n, first);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Constants of one host with choices; those between hosts stay as they are. */

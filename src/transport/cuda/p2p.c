@@ -20,12 +20,10 @@ hk_status hk_p2p_alloc(hk_device *receiver, size_t bytes, size_t zeroed, hk_memo
 }
 
 hk_status hk_p2p_make(const hk_device_env *e, size_t bytes, size_t zeroed, hk_shared *out, hk_share_offer *offer) {
-  hk_status rc = HK_OK;
-  HK_TRY(hk_share_make(e, bytes, zeroed, &out->memory), out);
-  HK_TRY(hk_share_offer_memory(e, &out->memory, true, offer), out);
+  HK_OR_RETURN(hk_share_make(e, bytes, zeroed, &out->memory));
+  HK_OR_RETURN(hk_share_offer_memory(e, &out->memory, true, offer));
   out->region = offer->region;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_p2p_open(const hk_device_env *e, int peer, const hk_share_offer *offer, hk_shared *out) {

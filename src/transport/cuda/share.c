@@ -57,14 +57,11 @@ out:
 /* ---- pinned host memory: pages of memory files, which both processes map and pin ---- */
 
 hk_status hk_share_host_make(hk_device *d, size_t bytes, hk_shared *out, uint64_t *region) {
-  hk_status rc = HK_OK;
   bytes = (bytes + 4095) & ~(size_t)4095;
-  HK_TRY(hk_host_alloc(&out->host, bytes), out);
+  HK_OR_RETURN(hk_host_alloc(&out->host, bytes));
   hk_host_place(out->host, bytes, d->limits.host_numa);
   *region = hk_host_find(out->host).region;
-  HK_TRY(d->ops->pin(d, out->host, bytes, &out->memory), out);
-out:
-  return rc;
+  return d->ops->pin(d, out->host, bytes, &out->memory);
 }
 
 hk_status hk_share_host_open(const hk_device_env *e, int peer, uint64_t region, hk_shared *out) {

@@ -254,16 +254,14 @@ static hk_net_end *take_ceded(hk_ib_ctx *x) {
 /* Opens ceded ends with the next network. Not under the lock: the other network may connect to the peer, whose service
  * thread may wait for its own lock. */
 static hk_status fall_back(hk_ib_ctx *x) {
-  hk_status rc = HK_OK;
   hk_net_end *e;
   do {
     pthread_mutex_lock(&x->lock);
     e = x->ceding ? take_ceded(x) : NULL;
     pthread_mutex_unlock(&x->lock);
-    if (e) HK_TRY(hk_net_fall_back(e), out);
+    if (e) HK_OR_RETURN(hk_net_fall_back(e));
   } while (e);
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Waits until the last messages have arrived: messages in flight are lost when the queue pairs are destroyed. */
@@ -306,24 +304,23 @@ static void ib_close(void *ctx, hk_net_end *e) {
 /* ---- progress ---- */
 
 static hk_status progress(hk_ib_ctx *x, bool *moved) {
-  hk_status rc = HK_OK;
   bool any = false;
   x->steps++;
-  HK_TRY(hk_ib_poll(x, &any), out);
+  HK_OR_RETURN(hk_ib_poll(x, &any));
   bool look = x->idle % IDLE_POLLS == 0;
   uint64_t now = look ? hk_now_ns() : 0;
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[i];
     if (!c) continue;
     /* Messages that have arrived are delivered even if the queue pairs have failed since: the peer may have ended. */
-    if (c->phase != HK_IB_FAILED) HK_TRY(hk_ib_deliver(c, &any), out);
+    if (c->phase != HK_IB_FAILED) HK_OR_RETURN(hk_ib_deliver(c, &any));
     if (c->phase == HK_IB_UP) {
       if (c->announced < c->offered)
-        HK_TRY(hk_ib_place_announce(c), out); /* before credits that let the peer use them */
-      HK_TRY(hk_ib_send(c, &any), out);
-      if (c->recv) HK_TRY(hk_ib_return_credit(c), out);
+        HK_OR_RETURN(hk_ib_place_announce(c)); /* before credits that let the peer use them */
+      HK_OR_RETURN(hk_ib_send(c, &any));
+      if (c->recv) HK_OR_RETURN(hk_ib_return_credit(c));
     }
-    if (look || c->phase != HK_IB_UP) HK_TRY(hk_ib_conn_step(c, now ? now : hk_now_ns()), out);
+    if (look || c->phase != HK_IB_UP) HK_OR_RETURN(hk_ib_conn_step(c, now ? now : hk_now_ns()));
   }
   if (any) {
     *moved = true;
@@ -332,10 +329,9 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
   x->idle++;
   if (look && now >= x->next_events_ns) {
     x->next_events_ns = now + HK_IB_TICK_MS * 1000000ull;
-    HK_TRY(hk_ib_handle_events(x), out);
+    HK_OR_RETURN(hk_ib_handle_events(x));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status ib_progress(void *ctx, bool *moved) {

@@ -102,7 +102,6 @@ static hk_status on_cede(hk_ib_conn *c, const hk_ib_msg *m) {
 }
 
 hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e) {
-  hk_status rc = HK_OK;
   char why[160];
   bool sends = e == c->send;
   if (c->ceded & hk_ib_direction(c, sends)) {
@@ -115,9 +114,7 @@ hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e) {
   if (sends) return HK_OK;
   hk_ib_msg m = {.kind = HK_IB_RING};
   fill_rings(c, &m);
-  HK_TRY(hk_ib_send_message(c, &m), out);
-out:
-  return rc;
+  return hk_ib_send_message(c, &m);
 }
 
 static hk_status send_hello(hk_ib_conn *c) {
@@ -168,12 +165,11 @@ void hk_ib_send_bye(hk_ib_conn *c) {
 /* Makes this epoch's queue pairs on the chosen paths, and their description in c->ours. *made is false if memory could
  * not be registered, which has been handled. */
 static hk_status prepare(hk_ib_conn *c, uint32_t nqps, bool *made) {
-  hk_status rc = HK_OK;
   *made = true;
   hk_ib_ctx *x = c->ctx;
   char why[160];
   hk_ib_path *refused;
-  HK_TRY(hk_ib_open_paths(c, &refused, why), out);
+  HK_OR_RETURN(hk_ib_open_paths(c, &refused, why));
   if (refused) {
     *made = false;
     /* Once the connection was up, messages may be under way that only this connection can send again. */
@@ -181,7 +177,7 @@ static hk_status prepare(hk_ib_conn *c, uint32_t nqps, bool *made) {
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: if that is too little, " HK_IB_MORE_MEMORY, x->env->rank, why);
   }
   hk_ib_measure(c);
-  HK_TRY(hk_ib_make_qps(c, nqps), out);
+  HK_OR_RETURN(hk_ib_make_qps(c, nqps));
   hk_ib_describe_path(c, &c->paths[0], c->route);
   c->ours =
       (hk_ib_epoch){.nqps = (uint8_t)nqps, .psn = (c->serial * 2654435761u) & 0xffffff, .received = hk_ib_received(c)};
@@ -191,8 +187,7 @@ static hk_status prepare(hk_ib_conn *c, uint32_t nqps, bool *made) {
   /* acquire: as in fill_header */
   if (c->recv) c->ours.consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
   c->returned = c->ours.consumed;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status send_epoch(hk_ib_conn *c) {
@@ -219,20 +214,18 @@ static hk_status cannot_join(hk_ib_conn *c);
 
 /* Begins an epoch: the lower rank. */
 static hk_status begin_epoch(hk_ib_conn *c) {
-  hk_status rc;
   bool made;
-  HK_TRY(end_epoch(c), out);
+  HK_OR_RETURN(end_epoch(c));
   hk_ib_choose_paths(c);
   c->epoch++;
   c->attempts++;
   if (device_failed(c)) return cannot_join(c);
   uint32_t nqps = c->peer_nqps * c->npaths;
-  HK_TRY(prepare(c, nqps < HK_IB_QPS ? nqps : HK_IB_QPS, &made), out);
-  if (!made) goto out;
-  HK_TRY(send_epoch(c), out);
+  HK_OR_RETURN(prepare(c, nqps < HK_IB_QPS ? nqps : HK_IB_QPS, &made));
+  if (!made) return HK_OK;
+  HK_OR_RETURN(send_epoch(c));
   if (c->phase != HK_IB_FAILED) c->phase = HK_IB_PAIRING;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Handles queue pairs that could not be connected (errno): the port is down, or its GID is gone. */
@@ -296,7 +289,6 @@ static hk_status ready(hk_ib_conn *c) {
 }
 
 static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
-  hk_status rc = HK_OK;
   const hk_ib_epoch *t = &m->epoch_info;
   if (!c->greeted || t->nqps < 1 || t->nqps > HK_IB_QPS)
     return bad_message(c, "its description of queue pairs is not valid");
@@ -305,23 +297,21 @@ static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
     if (t->nqps != c->nqps || t->npaths != c->npaths)
       return bad_message(c, "its description of queue pairs is not valid");
   } else {
-    HK_TRY(end_epoch(c), out);
+    HK_OR_RETURN(end_epoch(c));
     c->epoch = m->epoch;
     c->attempts++;
     if (c->epoch > 1 && !c->broken_ns) hk_ib_begin_repairs(c, hk_now_ns());
     if (!hk_ib_take_paths(c, t)) return bad_message(c, "it chose ports that were not offered");
     if (device_failed(c)) return cannot_join(c);
     bool made;
-    HK_TRY(prepare(c, t->nqps, &made), out);
-    if (!made) goto out;
+    HK_OR_RETURN(prepare(c, t->nqps, &made));
+    if (!made) return HK_OK;
   }
   if (c->send && !hk_ib_can_rewind(c, t->received))
     return hk_ib_fail(c, "it lacks a message whose arrival its card has acknowledged", "see both hosts' kernel logs");
   if (join(c, t, m->ring) != HK_OK) return cannot_join(c);
-  if (!hk_ib_dials(c)) HK_TRY(send_epoch(c), out);
-  HK_TRY(ready(c), out);
-out:
-  return rc;
+  if (!hk_ib_dials(c)) HK_OR_RETURN(send_epoch(c));
+  return ready(c);
 }
 
 static void come_up(hk_ib_conn *c) {
@@ -379,7 +369,6 @@ static hk_status on_message(hk_ib_conn *c, const hk_ib_msg *m) {
 }
 
 static hk_status read_messages(hk_ib_conn *c) {
-  hk_status rc = HK_OK;
   while (!c->eof && c->phase != HK_IB_FAILED && c->ceded != HK_IB_BOTH) {
     ssize_t n = recv(c->fd, (char *)&c->in + c->in_got, sizeof c->in - c->in_got, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
@@ -393,10 +382,9 @@ static hk_status read_messages(hk_ib_conn *c) {
     if (c->in_got < sizeof c->in) continue;
     c->in_got = 0;
     c->in.broken.text[sizeof c->in.broken.text - 1] = '\0';
-    HK_TRY(on_message(c, &c->in), out);
+    HK_OR_RETURN(on_message(c, &c->in));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Returns true if a lane waits for this connection. */
@@ -419,7 +407,6 @@ static bool dial_abandoned(hk_ib_conn *c) {
 }
 
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
-  hk_status rc = HK_OK;
   hk_ib_ctx *x = c->ctx;
   if (c->failed) return !x->serving && needed(c) ? c->failed : HK_OK;
   if (c->ceded == HK_IB_BOTH) return HK_OK;
@@ -429,26 +416,25 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   if (c->phase == HK_IB_DIALING) {
     uint64_t tag = (uint64_t)'V' << 56 | (uint64_t)c->channel;
     if (hk_ib_dials(c))
-      HK_TRY(x->env->dial(x->env->arg, c->peer, NULL, tag, &c->fd), out);
+      HK_OR_RETURN(x->env->dial(x->env->arg, c->peer, NULL, tag, &c->fd));
     else
       c->fd = x->env->take(x->env->arg, c->peer, tag);
     if (c->fd < 0) return HK_OK;
-    HK_TRY(send_hello(c), out);
+    HK_OR_RETURN(send_hello(c));
   }
   if (c->phase == HK_IB_UP && now < c->next_look_ns) return HK_OK;
   c->next_look_ns = now + (uint64_t)LOOK_MS * MS;
-  HK_TRY(read_messages(c), out);
+  HK_OR_RETURN(read_messages(c));
   if (dial_abandoned(c)) return HK_OK;
   if (hk_ib_host_is_silent(c, now))
     return hk_ib_fail(c, "its host does not answer",
                       "check that host, cable and switch; HOCKET_PEER_TIMEOUT waits longer");
-  if (c->phase == HK_IB_UP && !c->bye && !c->eof) HK_TRY(hk_ib_fence(c, false), out);
-  if (c->phase == HK_IB_UP && !c->bye) HK_TRY(hk_ib_check_progress(c, now), out);
-  if (c->phase == HK_IB_BACKING_OFF && now >= c->retry_ns && !c->eof) HK_TRY(begin_epoch(c), out);
+  if (c->phase == HK_IB_UP && !c->bye && !c->eof) HK_OR_RETURN(hk_ib_fence(c, false));
+  if (c->phase == HK_IB_UP && !c->bye) HK_OR_RETURN(hk_ib_check_progress(c, now));
+  if (c->phase == HK_IB_BACKING_OFF && now >= c->retry_ns && !c->eof) HK_OR_RETURN(begin_epoch(c));
   /* Messages that were sent before the socket's end have arrived: another poll of the completions finds them. */
   if (c->eof && !x->serving && needed(c) && c->looks++ > 1)
     return hk_ib_fail(c, "its process has ended, or its communicator was destroyed or aborted",
                       "look at that rank's output and at its host's kernel log");
-out:
-  return rc;
+  return HK_OK;
 }

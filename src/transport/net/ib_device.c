@@ -136,16 +136,14 @@ const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port) {
 /* Connections on the device get new queue pairs. Those on a failed completion queue `cq` cannot: it is not known which
  * messages have arrived and were acknowledged by the card. */
 static hk_status lost(hk_ib_ctx *x, const hk_ib_device *d, const hk_ib_cq *cq, const char *what) {
-  hk_status rc = HK_OK;
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[i];
     bool concerned = false;
     for (uint32_t p = 0; c && p < c->npaths && !cq; p++) concerned = concerned || c->paths[p].device == d;
     for (uint32_t q = 0; c && q < c->nqps && !concerned; q++) concerned = cq && c->qps[q].cq == cq;
-    if (concerned) HK_TRY(hk_ib_lost(c, what, !cq), out);
+    if (concerned) HK_OR_RETURN(hk_ib_lost(c, what, !cq));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status handle(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e) {
@@ -175,18 +173,16 @@ static hk_status handle(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event 
 }
 
 hk_status hk_ib_handle_events(hk_ib_ctx *x) {
-  hk_status rc = HK_OK;
   for (int i = 0; i < x->ndevices; i++) {
     hk_ib_device *d = &x->devices[i];
     hk_ibv_async_event e;
     while (x->api->get_async_event(d->context, &e) == 0) {
       hk_ibv_async_event copy = e;
       x->api->ack_async_event(&e); /* before the queue of the event is destroyed */
-      HK_TRY(handle(x, d, &copy), out);
+      HK_OR_RETURN(handle(x, d, &copy));
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {

@@ -143,7 +143,6 @@ static bool user_keys(hk_ib_conn *c, const char *data, uint32_t bytes, uint32_t 
 
 /* Finds the address of a large message and its keys for all paths. */
 static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_t lkeys[HK_IB_PATHS]) {
-  hk_status rc = HK_OK;
   hk_slot *s = hk_net_slot(c->send, k);
   hk_link *l = c->send->link;
   if (l->gpu) { /* register_rings has registered it */
@@ -164,19 +163,16 @@ static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_
   for (uint32_t i = 0; i < c->npaths; i++) {
     hk_ib_path *w = &c->paths[i];
     if (!w->send_mr)
-      HK_TRY(
-          hk_ib_register(c->ctx, w->device, l->payload, (size_t)c->ctx->env->nslots * l->slot_bytes, true, &w->send_mr),
-          out);
+      HK_OR_RETURN(hk_ib_register(c->ctx, w->device, l->payload, (size_t)c->ctx->env->nslots * l->slot_bytes, true,
+                                  &w->send_mr));
     lkeys[i] = w->send_mr->lkey;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Posts the parts of a large message that go over other queue pairs than its header. */
 static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *from, uint32_t bytes,
                             const uint32_t lkeys[HK_IB_PATHS], const hk_ib_target *to, uint32_t each) {
-  hk_status rc = HK_OK;
   for (uint32_t i = 1; i < c->nqps && i * each < bytes; i++) {
     uint32_t other = (qp + i) % c->nqps, path = other % c->npaths, at = i * each, left = bytes - at;
     hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, left < each ? left : each, lkeys[path]};
@@ -184,14 +180,12 @@ static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *
     if (c->send->link->gpu || c->send->link->placed)
       wr.send_flags &= ~(unsigned)HK_IBV_SEND_INLINE; /* for inline data the CPU would have to read it */
     c->pending[ring(c, k)]++;
-    HK_TRY(post(c, other, &wr, &wr, 1, ring(c, k)), out);
+    HK_OR_RETURN(post(c, other, &wr, &wr, 1, ring(c, k)));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
-  hk_status rc = HK_OK;
   hk_slot *s = hk_net_slot(c->send, k);
   const char *from;
   const hk_ib_path *w = c->qps[qp].path;
@@ -202,20 +196,18 @@ static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   uint32_t each = split ? ((s->bytes + c->nqps - 1) / c->nqps + 4095) & ~4095u : s->bytes;
   hk_ib_target to = in_fifo(c, k);
   bool placed = hk_ib_place_find(c, k, s->bytes, &to);
-  HK_TRY(source_of(c, k, &from, lkeys), out);
+  HK_OR_RETURN(source_of(c, k, &from, lkeys));
   fill_header(c, k, h);
   h->where = placed ? HK_IB_IN_PLACE : HK_IB_IN_FIFO;
   h->parts = (uint16_t)((s->bytes + each - 1) / each - 1);
   c->pending[ring(c, k)] = 1;
-  HK_TRY(post_parts(c, k, qp, from, s->bytes, lkeys, &to, each), out);
+  HK_OR_RETURN(post_parts(c, k, qp, from, s->bytes, lkeys, &to, each));
   hk_ibv_sge data = {(uint64_t)(uintptr_t)from, s->bytes < each ? s->bytes : each, lkeys[qp % c->npaths]};
   hk_ibv_sge head = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER, w->arena_mr->lkey};
   hk_ibv_send_wr last = write_with_imm(c, qp, &head, w->peer_arena.addr + hk_ib_rx_offset(c, k), w->peer_arena.rkey,
                                        ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
   hk_ibv_send_wr first = plain_write(c, qp, &data, &to, &last);
-  HK_TRY(post(c, qp, &first, &last, 2, ring(c, k)), out);
-out:
-  return rc;
+  return post(c, qp, &first, &last, 2, ring(c, k));
 }
 
 /* Gives slots back to the lane: small ones once they are in the ring, large ones once they have arrived. */
@@ -251,7 +243,6 @@ static bool is_small(const hk_ib_conn *c, uint64_t k) {
 static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_net_filled(c->send, k); }
 
 hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
-  hk_status rc = HK_OK;
   uint32_t n = c->ctx->env->nslots;
   if (!c->send || !c->paths[0].peer_ring.addr || c->ceded & hk_ib_direction(c, true)) return HK_OK;
   while (filled(c, c->posted) && (c->posted - c->credit < n || c->posted - credit(c) < n)) {
@@ -261,20 +252,19 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
      * slot again. */
     bool small = k < c->given ? c->sizes[i] == 1 : is_small(c, k);
     for (uint32_t q = 0; q < c->nqps; q++)
-      if (!has_room(&c->qps[q], 3)) goto out;
+      if (!has_room(&c->qps[q], 3)) return HK_OK;
     bool known = true;
     if (c->send->link->placed && !small)
-      HK_TRY(hk_ib_place_is_known(c, k, hk_net_slot(c->send, k)->bytes, &known), out);
+      HK_OR_RETURN(hk_ib_place_is_known(c, k, hk_net_slot(c->send, k)->bytes, &known));
     if (!known) break;
     if (k >= c->given) c->sizes[i] = 0;
-    HK_TRY(small ? post_small(c, k, qp) : post_large(c, k, qp), out);
+    HK_OR_RETURN(small ? post_small(c, k, qp) : post_large(c, k, qp));
     c->sizes[i] = small ? 1 : 2;
     c->posted++;
     *moved = true;
   }
   give_back(c);
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at, bool *posted) {
@@ -291,17 +281,15 @@ hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at
 }
 
 hk_status hk_ib_return_credit(hk_ib_conn *c) {
-  hk_status rc = HK_OK;
   bool posted;
   /* acquire: as in fill_header */
   uint64_t consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
   if (consumed - c->returned < (c->ctx->env->nslots + 1) / 2) return HK_OK;
   uint64_t *word = (uint64_t *)(void *)(c->arena + 64);
   *word = consumed;
-  HK_TRY(hk_ib_write(c, word, sizeof *word, 0, &posted), out);
+  HK_OR_RETURN(hk_ib_write(c, word, sizeof *word, 0, &posted));
   if (posted) c->returned = consumed;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_ib_fence(hk_ib_conn *c, bool all) {
@@ -356,11 +344,10 @@ static hk_status out_of_order(hk_ib_conn *c, uint32_t number) {
 }
 
 static hk_status arrived(hk_ib_conn *c, uint32_t qp, uint32_t imm) {
-  hk_status rc = HK_OK;
   hk_ib_qp *q = &c->qps[qp];
   uint32_t number = imm & ~HK_IB_HAS_HEADER;
   if (++q->recv_owed >= RECV_BATCH) {
-    HK_TRY(hk_ib_post_recv(c, qp, q->recv_owed), out);
+    HK_OR_RETURN(hk_ib_post_recv(c, qp, q->recv_owed));
     q->recv_owed = 0;
   }
   if (!c->recv) return out_of_order(c, number);
@@ -373,12 +360,10 @@ static hk_status arrived(hk_ib_conn *c, uint32_t qp, uint32_t imm) {
     c->parts[i]++;
   else if (c->headers[i]++)
     return out_of_order(c, number);
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
-  hk_status rc = HK_OK;
   hk_ibv_wc wc[POLLED];
   for (int d = 0; d < x->ndevices; d++) {
     for (int q = 0; q < x->devices[d].ncqs; q++) {
@@ -392,17 +377,17 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
           if (!c || c->serial != (uint32_t)(wc[i].wr_id >> 32) || c->failed) continue;
           if ((wc[i].wr_id & 15) == HK_IB_FLUSHED) { /* also for messages of queue pairs that have ended since */
             *moved = true;
-            HK_TRY(hk_ib_gpu_flushed(c, &wc[i]), out);
+            HK_OR_RETURN(hk_ib_gpu_flushed(c, &wc[i]));
           }
           if ((wc[i].wr_id & 15) == HK_IB_FLUSHED || qp >= c->nqps) continue;
           *moved = true;
           if (wc[i].status == HK_IBV_WC_SUCCESS) c->came = c->pairs[c->qps[qp].path->pair].worked = true;
           if (wc[i].status != HK_IBV_WC_SUCCESS)
-            HK_TRY(hk_ib_broken(c, qp, &wc[i], (wc[i].wr_id & 15) == HK_IB_SENT ? "sending" : "receiving"), out);
+            HK_OR_RETURN(hk_ib_broken(c, qp, &wc[i], (wc[i].wr_id & 15) == HK_IB_SENT ? "sending" : "receiving"));
           else if ((wc[i].wr_id & 15) == HK_IB_SENT)
             sent(c, &c->qps[qp]);
           else
-            HK_TRY(arrived(c, qp, ntohl(wc[i].imm_data)), out);
+            HK_OR_RETURN(arrived(c, qp, ntohl(wc[i].imm_data)));
         }
       } while (n == POLLED);
       if (n < 0)
@@ -411,8 +396,7 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
                        x->env->rank, x->devices[d].name);
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- arrived messages ---- */

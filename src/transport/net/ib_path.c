@@ -167,21 +167,19 @@ static void free_path_memory(hk_ib_ctx *x, hk_ib_path *w) {
 }
 
 hk_status hk_ib_open_paths(hk_ib_conn *c, hk_ib_path **refused, char why[160]) {
-  hk_status rc = HK_OK;
   hk_ib_ctx *x = c->ctx;
   hk_ib_device *d;
   *refused = NULL;
   for (uint32_t i = c->npaths; i < HK_IB_PATHS; i++) free_path_memory(x, &c->paths[i]);
   for (hk_ib_path *w = c->paths; w < c->paths + c->npaths && !*refused; w++) {
     w->bad = false;
-    HK_TRY(hk_ib_device_open(x, hk_ib_my_port(c, w)->device, &d), out);
+    HK_OR_RETURN(hk_ib_device_open(x, hk_ib_my_port(c, w)->device, &d));
     if (d != w->device) free_path_memory(x, w);
     w->device = d;
     if (!w->arena_mr) w->arena_mr = hk_ib_try_register(x, d, c->arena, c->arena_bytes, false, why);
     if (!w->arena_mr || !register_rings(c, w, why)) *refused = w;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 void hk_ib_free_memory(hk_ib_conn *c) {

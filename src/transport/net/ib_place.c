@@ -128,20 +128,18 @@ static bool fill_entry(hk_ib_conn *c, uint64_t k) {
 }
 
 hk_status hk_ib_place_announce(hk_ib_conn *c) {
-  hk_status rc = HK_OK;
   bool posted = true;
   if (c->announced < c->recv->next) c->announced = c->recv->next; /* slots that have come need no place */
   while (c->announced < c->offered && posted) {
     uint64_t first = c->announced, end = first;
     while (end < c->offered && end < first + ONCE && (end == first || end % HK_IB_PLACES) && fill_entry(c, end)) end++;
     uint32_t bytes = (uint32_t)((end - first) * sizeof(hk_ib_place));
-    if (bytes) HK_TRY(hk_ib_write(c, entry(c, TABLE_OUT, first), bytes, TABLE_IN + entry_at(first), &posted), out);
+    if (bytes) HK_OR_RETURN(hk_ib_write(c, entry(c, TABLE_OUT, first), bytes, TABLE_IN + entry_at(first), &posted));
     if (!bytes && c->recv->link->placed && offer_of(c, first))
       return hk_ib_fail(c, "the memory to receive into cannot be registered", HK_IB_MORE_MEMORY);
     if (posted) c->announced = bytes ? end : first + 1;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Returns true if the peer may still write to an announced place. */

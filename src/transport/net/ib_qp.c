@@ -64,14 +64,12 @@ static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
 }
 
 hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n) {
-  hk_status rc = HK_OK;
   for (c->nqps = 0; c->nqps < n;) {
     uint32_t i = c->nqps++;
-    HK_TRY(make_qp(c, i), out);
-    HK_TRY(hk_ib_post_recv(c, i, c->qps[i].recv_depth), out);
+    HK_OR_RETURN(make_qp(c, i));
+    HK_OR_RETURN(hk_ib_post_recv(c, i, c->qps[i].recv_depth));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The environment beats the configuration, as in NCCL. */
@@ -181,10 +179,8 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
 }
 
 hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs) {
-  hk_status rc = HK_OK;
-  for (uint32_t i = 0; i < c->nqps; i++) HK_TRY(join_qp(c, i, theirs), out);
-out:
-  return rc;
+  for (uint32_t i = 0; i < c->nqps; i++) HK_OR_RETURN(join_qp(c, i, theirs));
+  return HK_OK;
 }
 
 void hk_ib_drop_qps(hk_ib_conn *c) {

@@ -183,19 +183,16 @@ static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t
 
 /* Allocates the payloads in the memory of the end's GPU. */
 static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_device *gpu) {
-  hk_status rc = HK_OK;
   size_t bytes = hk_round_up(env->nslots * env->slot_bytes, HK_DEVICE_PAGE);
-  HK_TRY(gpu->ops->alloc_open(gpu, bytes + HK_DEVICE_PAGE, 0, &e->gpu_memory), out);
+  HK_OR_RETURN(gpu->ops->alloc_open(gpu, bytes + HK_DEVICE_PAGE, 0, &e->gpu_memory));
   e->link->payload = (char *)hk_round_up((uintptr_t)e->gpu_memory.base, HK_DEVICE_PAGE);
   e->link->gpu = e->gpu = gpu;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Copies the payloads that the lane has filled already. Small ones go to their slots' headers, where host memory has
  * them. */
 static hk_status copy_filled(hk_net_end *e, char *to) {
-  hk_status rc = HK_OK;
   hk_link *l = e->link;
   hk_queue q = l->owner->env->gpu_queue;
   /* relaxed: this thread, as the provider, writes it */
@@ -204,22 +201,19 @@ static hk_status copy_filled(hk_net_end *e, char *to) {
     hk_slot *s = hk_net_slot(e, k);
     size_t at = (size_t)((uint32_t)k & l->mask) * l->slot_bytes;
     void *place = s->bytes <= HK_SLOT_INLINE ? (void *)s->small : to + at;
-    HK_TRY(e->gpu->ops->copy(e->gpu, place, l->payload + at, s->bytes, q), out);
+    HK_OR_RETURN(e->gpu->ops->copy(e->gpu, place, l->payload + at, s->bytes, q));
   }
-  rc = e->gpu->ops->wait(e->gpu, q);
-out:
-  return rc;
+  return e->gpu->ops->wait(e->gpu, q);
 }
 
 hk_status hk_net_move_to_host(hk_net_end *e, const char *why) {
-  hk_status rc = HK_OK;
   hk_link *l = e->link;
   net_state *s = (net_state *)l->owner;
   int rank = s->base.env->rank;
   char *host = (char *)e->memory + e->payload_at;
   bool sends = hk_link_sends((hk_link_kind)e->key.kind);
   if (!l->gpu) return HK_OK;
-  if (sends) HK_TRY(copy_filled(e, host), out);
+  if (sends) HK_OR_RETURN(copy_filled(e, host));
   l->payload = host;
   l->gpu = NULL;
   if (why && !s->move_reported)
@@ -231,8 +225,7 @@ hk_status hk_net_move_to_host(hk_net_end *e, const char *why) {
     HK_INFO(HK_SUB_NET, "rank %d: %s: data passes through host memory on channel %d %s rank %d", rank, why,
             e->key.channel, sends ? "to" : "from", e->key.peer);
   s->move_reported = s->move_reported || why;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static void unmap_fifo(hk_net_end *e) {
@@ -339,11 +332,9 @@ static void net_close(hk_link *link) {
 
 static hk_status net_progress(hk_transport_state *state, bool *moved) {
   net_state *s = (net_state *)state;
-  hk_status rc = HK_OK;
   for (int i = 0; i < s->nused; i++)
-    if (s->used[i].nends) HK_TRY(s->used[i].provider->progress(s->used[i].ctx, moved), out);
-out:
-  return rc;
+    if (s->used[i].nends) HK_OR_RETURN(s->used[i].provider->progress(s->used[i].ctx, moved));
+  return HK_OK;
 }
 
 /* Sleeps only if one network alone is in use: a message of the other one would have to wait. */

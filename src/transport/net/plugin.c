@@ -76,7 +76,6 @@ static char *payload_of(const hk_plugin_end *e, uint64_t k) {
 
 /* Posts the messages of the next slot. *whole: all of them are posted. */
 static hk_status post_slot(hk_plugin_end *e, bool *whole, bool *moved) {
-  hk_status rc = HK_OK;
   const hk_slot *s = hk_net_slot(e->end, e->posted);
   bool large = is_apart(e, s);
   *whole = false;
@@ -84,25 +83,23 @@ static hk_status post_slot(hk_plugin_end *e, bool *whole, bool *moved) {
     char *entry = entry_of(e, 0, e->posted);
     memcpy(entry, s, HEADER);
     if (!large) memcpy(entry + HEADER, hk_net_slot_data(e->end, e->posted), s->bytes);
-    HK_TRY(post(e, &e->lane[0], entry, HEADER + (large ? 0 : s->bytes), &e->begun[0], moved), out);
+    HK_OR_RETURN(post(e, &e->lane[0], entry, HEADER + (large ? 0 : s->bytes), &e->begun[0], moved));
   }
   if (large && !e->begun[1]) /* at least a byte: not all plugins send empty messages */
-    HK_TRY(post(e, &e->lane[1], payload_of(e, e->posted), s->bytes ? s->bytes : 1, &e->begun[1], moved), out);
+    HK_OR_RETURN(post(e, &e->lane[1], payload_of(e, e->posted), s->bytes ? s->bytes : 1, &e->begun[1], moved));
   *whole = e->begun[0] && (!large || e->begun[1]);
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status send_slots(hk_plugin_end *e, bool *moved) {
-  hk_status rc = HK_OK;
   bool whole = true;
   while (whole && e->posted - e->end->next < HK_PLUGIN_WINDOW && hk_net_filled(e->end, e->posted)) {
-    HK_TRY(post_slot(e, &whole, moved), out);
+    HK_OR_RETURN(post_slot(e, &whole, moved));
     if (!whole) break;
     e->posted++;
     e->begun[0] = e->begun[1] = false;
   }
-  for (int i = 0; i < HK_PLUGIN_LANES; i++) HK_TRY(test_lane(e, &e->lane[i], moved), out);
+  for (int i = 0; i < HK_PLUGIN_LANES; i++) HK_OR_RETURN(test_lane(e, &e->lane[i], moved));
   uint64_t before = e->end->next;
   while (e->end->next < e->posted && e->lane[0].done > e->end->next) {
     bool large = is_apart(e, hk_net_slot(e->end, e->end->next));
@@ -111,8 +108,7 @@ static hk_status send_slots(hk_plugin_end *e, bool *moved) {
     e->end->next++;
   }
   if (e->end->next != before) hk_net_give_credit(e->end, e->end->next);
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- receiving ---- */
@@ -120,20 +116,18 @@ out:
 /* Posts receives for messages that may come. A place is free once the lane has given back the slot that was read from
  * it. */
 static hk_status post_receives(hk_plugin_end *e, bool *moved) {
-  hk_status rc = HK_OK;
   hk_plugin_lane *small = &e->lane[0], *large = &e->lane[1];
   uint64_t slots = (uint64_t)e->end->link->mask + 1;
   /* acquire: pairs with hk_link_release; the lane's reads of the places are over before anything is received there */
   uint64_t freed = atomic_load_explicit(&e->end->link->heads->value, memory_order_acquire);
   bool begun = true;
   while (begun && small->posted < freed + slots && small->posted < e->end->next + HK_PLUGIN_WINDOW)
-    HK_TRY(post(e, small, entry_of(e, 0, small->posted), small->entry, &begun, moved), out);
+    HK_OR_RETURN(post(e, small, entry_of(e, 0, small->posted), small->entry, &begun, moved));
   begun = e->large_seen || e->wire.apart; /* without a large message so far, perhaps none will ever come */
   while (begun && large->posted < e->large + slots && large->posted < e->large + HK_PLUGIN_WINDOW &&
          (large->posted < slots || e->owner[(uint32_t)large->posted & e->end->link->mask] <= freed))
-    HK_TRY(post(e, large, entry_of(e, 1, large->posted), large->entry, &begun, moved), out);
-out:
-  return rc;
+    HK_OR_RETURN(post(e, large, entry_of(e, 1, large->posted), large->entry, &begun, moved));
+  return HK_OK;
 }
 
 static hk_status garbage(hk_plugin_end *e, const hk_slot *h, int size) {
@@ -312,26 +306,24 @@ static hk_status check_peers(hk_plugin_ctx *x) {
 }
 
 static hk_status plugins_progress(void *ctx, bool *moved) {
-  hk_status rc = HK_OK;
   hk_plugin_ctx *x = ctx;
   bool any = false;
   for (int i = 0; i < x->nends; i++) {
     hk_plugin_end *e = x->ends[i];
     if (e->step == HK_PLUGIN_FAILED && wanted(e)) return e->failed;
-    if (e->step < HK_PLUGIN_READY || e->joining.active) HK_TRY(hk_plugin_connect(e), out);
+    if (e->step < HK_PLUGIN_READY || e->joining.active) HK_OR_RETURN(hk_plugin_connect(e));
     if (e->step != HK_PLUGIN_READY) continue;
     if (e->sends)
-      HK_TRY(send_slots(e, &any), out);
+      HK_OR_RETURN(send_slots(e, &any));
     else
-      HK_TRY(receive_slots(e, &any), out);
+      HK_OR_RETURN(receive_slots(e, &any));
   }
   if (any)
     x->idle = 0;
   else if (++x->idle % IDLE_POLLS == 0)
-    HK_TRY(check_peers(x), out);
+    HK_OR_RETURN(check_peers(x));
   *moved |= any;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* A plugin has nothing to wait for in the kernel. A short sleep gives the core to other threads. */

@@ -67,22 +67,18 @@ bool hk_plugin_peer_gone(hk_plugin_end *e) {
 }
 
 static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
-  hk_status rc;
   for (const char *p = data; bytes > 0;) {
     ssize_t n = send(e->fd, p, bytes, MSG_NOSIGNAL);
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
       return not_connected(e, "the peer closed the connection that exchanges the plugins' handles");
     if (n > 0) p += n, bytes -= (size_t)n;
     if (bytes > 0 && n <= 0)
-      HK_TRY(hk_wait_fd(e->ctx->env->wait, e->fd, POLLOUT, "the exchange of a network plugin's handles"), out);
+      HK_OR_RETURN(hk_wait_fd(e->ctx->env->wait, e->fd, POLLOUT, "the exchange of a network plugin's handles"));
   }
-  rc = HK_OK;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_plugin_listen(hk_plugin_end *e) {
-  hk_status rc = HK_OK;
   const hk_transport_env *env = e->ctx->env;
   if (e->sends) return HK_OK; /* the receiver begins */
   e->wire = (hk_plugin_wire){.magic = WIRE_MAGIC, .lanes = HK_PLUGIN_LANES, .apart = e->end->link->gpu != NULL};
@@ -90,10 +86,8 @@ hk_status hk_plugin_listen(hk_plugin_end *e) {
     int code = hk_net_plugin_listen(&e->ctx->plugin, e->device->index, e->wire.handles[i], &e->lane[i].listener);
     if (code || !e->lane[i].listener) return hk_plugin_failed(e, "listen", code);
   }
-  HK_TRY(env->dial(env->arg, e->end->key.peer, NULL, tag_of(e), &e->fd), out);
-  HK_TRY(write_all(e, &e->wire, sizeof e->wire), out);
-out:
-  return rc;
+  HK_OR_RETURN(env->dial(env->arg, e->end->key.peer, NULL, tag_of(e), &e->fd));
+  return write_all(e, &e->wire, sizeof e->wire);
 }
 
 /* Reads the peer's message before the plugin's connections are made; e->wire_got is the number of bytes that have
@@ -114,44 +108,39 @@ static void handles_exchanged(hk_plugin_end *e) {
 }
 
 static hk_status exchange_handles(hk_plugin_end *e) {
-  hk_status rc = HK_OK;
   const hk_transport_env *env = e->ctx->env;
   char answer;
   if (!e->sends) {
-    HK_TRY(read_some(e, &answer, 1), out);
+    HK_OR_RETURN(read_some(e, &answer, 1));
     if (e->wire_got) handles_exchanged(e);
     return HK_OK;
   }
   if (e->fd < 0 && (e->fd = env->take(env->arg, e->end->key.peer, tag_of(e))) < 0) return HK_OK;
-  HK_TRY(read_some(e, &e->wire, sizeof e->wire), out);
+  HK_OR_RETURN(read_some(e, &e->wire, sizeof e->wire));
   if (e->wire_got < sizeof e->wire) return HK_OK;
   if (e->wire.magic != WIRE_MAGIC || e->wire.lanes != HK_PLUGIN_LANES)
     return not_connected(e, "the peer's handles are not valid: do all ranks run the same version of this library?");
-  HK_TRY(write_all(e, &ANSWER, 1), out);
+  HK_OR_RETURN(write_all(e, &ANSWER, 1));
   handles_exchanged(e);
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Registers the lane's memory. If the device refuses a GPU's memory, the lane uses host memory from now on. */
 static hk_status register_lane(hk_plugin_end *e, int i) {
-  hk_status rc = HK_OK;
   hk_plugin_lane *l = &e->lane[i];
   hk_link *link = e->end->link;
   size_t entries = (size_t)link->mask + 1;
   bool taken = false;
-  if (i == 1 && link->gpu) HK_TRY(hk_plugin_gpu_register(e, l, &taken), out);
+  if (i == 1 && link->gpu) HK_OR_RETURN(hk_plugin_gpu_register(e, l, &taken));
   if (taken) return HK_OK;
   if (i == 1) l->memory = link->payload;
   int code = hk_net_plugin_register(&e->ctx->plugin, l->comm, l->memory, entries * l->entry, NET_PLUGIN_HOST_MEMORY,
                                     &l->registration);
   if (code) return hk_plugin_failed(e, "regMr (pinning memory: see ulimit -l)", code);
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status join_lane(hk_plugin_end *e, int i) {
-  hk_status rc = HK_OK;
   hk_plugin_lane *l = &e->lane[i];
   hk_net_plugin *p = &e->ctx->plugin;
   if (l->comm) return HK_OK;
@@ -159,11 +148,10 @@ static hk_status join_lane(hk_plugin_end *e, int i) {
                       : hk_net_plugin_accept(p, l->listener, &l->comm);
   if (code) return hk_plugin_failed(e, e->sends ? "connect" : "accept", code);
   if (!l->comm) return HK_OK;
-  HK_TRY(register_lane(e, i), out);
+  HK_OR_RETURN(register_lane(e, i));
   if (l->listener) p->lib->calls->close_listen(l->listener);
   l->listener = NULL;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static void send_beat(hk_plugin_end *e, uint64_t now) {
@@ -206,14 +194,13 @@ static hk_status watch_joining(hk_plugin_end *e) {
 }
 
 hk_status hk_plugin_connect(hk_plugin_end *e) {
-  hk_status rc = HK_OK;
   const hk_net_plugin_lib *lib = e->ctx->plugin.lib;
   bool all = true;
-  if (e->step == HK_PLUGIN_EXCHANGING) HK_TRY(exchange_handles(e), out);
+  if (e->step == HK_PLUGIN_EXCHANGING) HK_OR_RETURN(exchange_handles(e));
   if (e->step == HK_PLUGIN_READY) return watch_joining(e);
   if (e->step != HK_PLUGIN_CONNECTING) return HK_OK;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
-    HK_TRY(join_lane(e, i), out);
+    HK_OR_RETURN(join_lane(e, i));
     all = all && e->lane[i].comm;
   }
   if (all) {
@@ -223,9 +210,7 @@ hk_status hk_plugin_connect(hk_plugin_end *e) {
     HK_INFO(HK_SUB_NET, "rank %d: channel %d %s rank %d by net plugin %s (v%d), device %s", e->ctx->env->rank,
             e->end->key.channel, e->sends ? "to" : "from", e->end->key.peer, lib->name, lib->version, e->device->name);
   }
-  HK_TRY(watch_joining(e), out);
-out:
-  return rc;
+  return watch_joining(e);
 }
 
 void hk_plugin_disconnect(hk_plugin_end *e) {

@@ -217,7 +217,6 @@ static hk_status request_flush(hk_plugin_end *e, hk_plugin_lane *l) {
 }
 
 hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) {
-  hk_status rc = HK_OK;
   hk_plugin_flush *f = &e->flush;
   hk_device *gpu = e->end->link->gpu;
   const net_plugin_v *c = e->ctx->plugin.lib->calls;
@@ -225,10 +224,10 @@ hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) 
   if (!(e->device->force_flush && !hk_param_int(HK_P_GDR_FLUSH_DISABLE)) && !hk_gdr_needs_flush(gpu)) {
     f->seen = l->done;
   } else if (!c->iflush) {
-    if (f->seen < l->done) HK_TRY(gpu->ops->rdma_flush(gpu), out); /* for all messages that have come until now */
+    if (f->seen < l->done) HK_OR_RETURN(gpu->ops->rdma_flush(gpu)); /* for all messages that have come until now */
     f->seen = l->done;
   } else {
-    while (f->asked < l->done) HK_TRY(request_flush(e, l), out);
+    while (f->asked < l->done) HK_OR_RETURN(request_flush(e, l));
     for (; f->seen < f->asked; f->seen++) {
       void *request = f->requests[f->seen % HK_PLUGIN_WINDOW];
       int done = !request, sizes[HK_PLUGIN_WINDOW] = {0}, code = request ? c->test(request, &done, sizes) : 0;
@@ -237,6 +236,5 @@ hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) 
     }
   }
   *moved = *moved || f->seen != before;
-out:
-  return rc;
+  return HK_OK;
 }

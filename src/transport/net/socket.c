@@ -157,7 +157,6 @@ static bool leads_to(int fd, const hk_addr *to) {
 }
 
 static hk_status dial(socket_ctx *x, hk_socket_conn *c) {
-  hk_status rc;
   const hk_transport_env *env = x->env;
   hk_socket_fact fact;
   hk_socket_route routes[HK_SOCKET_ADDRS];
@@ -165,7 +164,7 @@ static hk_status dial(socket_ctx *x, hk_socket_conn *c) {
   int n = same_host(x, c->peer) ? 0 : hk_socket_routes(x->ifaces, x->nifaces, &fact, x->chosen, routes);
   for (; c->nconnected < c->nsockets; c->nconnected++) {
     int *fd = &c->fd[c->nconnected];
-    HK_TRY(env->dial(env->arg, c->peer, n ? &routes[0].to : NULL, tag_of(c, c->nconnected), fd), out);
+    HK_OR_RETURN(env->dial(env->arg, c->peer, n ? &routes[0].to : NULL, tag_of(c, c->nconnected), fd));
     set_options(x, c->peer, *fd);
     /* If the address does not answer soon, `dial` connects to the address that the bootstrap knows. */
     if (n && !leads_to(*fd, &routes[0].to)) {
@@ -174,8 +173,7 @@ static hk_status dial(socket_ctx *x, hk_socket_conn *c) {
     }
   }
   connected(x, c);
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The higher rank: takes the sockets that have been accepted. */
@@ -300,17 +298,16 @@ static void ask_epoll(socket_ctx *x, int patience_ms) {
 
 /* Sends what is filled, and collects the connections whose messages lanes expect. */
 static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting) {
-  hk_status rc = HK_OK;
   *nwaiting = x->nblocked = 0;
   for (int i = 0; i < x->nconns; i++) {
     hk_socket_conn *c = x->conns[i];
     if (!conn_ready(c)) continue;
     if (hk_socket_send_pending(c)) {
       if (c->failed) return c->failed;
-      HK_TRY(hk_socket_send(c, moved), out);
+      HK_OR_RETURN(hk_socket_send(c, moved));
       if (hk_socket_send_blocked(c)) {
         x->nblocked++;
-        HK_TRY(watch(x, c), out);
+        HK_OR_RETURN(watch(x, c));
       }
     }
     if (c->recv && c->recv->link->waiting) {
@@ -318,28 +315,24 @@ static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting) {
       x->waiting[(*nwaiting)++] = c;
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Nothing moved: checks every second whether the hosts of the peers that lanes wait for still answer. */
 static hk_status check_silence(socket_ctx *x, int nwaiting) {
-  hk_status rc = HK_OK;
   uint64_t now = hk_now_ns();
   if (now < x->next_check_ns) return HK_OK;
   x->next_check_ns = now + 1000000000u;
   for (int i = 0; i < nwaiting; i++)
-    if (hk_socket_waited_for(x->waiting[i])) HK_TRY(hk_socket_check_silence(x->waiting[i], x->silence_s, now), out);
+    if (hk_socket_waited_for(x->waiting[i])) HK_OR_RETURN(hk_socket_check_silence(x->waiting[i], x->silence_s, now));
   for (int i = 0; i < x->nconns; i++)
     if (conn_ready(x->conns[i]) && hk_socket_send_pending(x->conns[i]))
-      HK_TRY(hk_socket_check_silence(x->conns[i], x->silence_s, now), out);
-out:
-  return rc;
+      HK_OR_RETURN(hk_socket_check_silence(x->conns[i], x->silence_s, now));
+  return HK_OK;
 }
 
 static hk_status socket_progress(void *ctx, bool *moved) {
   socket_ctx *x = ctx;
-  hk_status rc;
   bool any = false;
   int nwaiting;
   if (x->nconnecting)
@@ -347,22 +340,21 @@ static hk_status socket_progress(void *ctx, bool *moved) {
       if (!conn_ready(x->conns[i])) accept_sockets(x, x->conns[i]);
   bool asked = x->nblocked > 0;
   if (asked) ask_epoll(x, 0);
-  HK_TRY(send_all(x, &any, &nwaiting), out);
+  HK_OR_RETURN(send_all(x, &any, &nwaiting));
   bool direct = nwaiting <= ASKED_DIRECTLY;
   if (!direct) {
-    for (int i = 0; i < nwaiting; i++) HK_TRY(watch(x, x->waiting[i]), out);
+    for (int i = 0; i < nwaiting; i++) HK_OR_RETURN(watch(x, x->waiting[i]));
     if (!asked) ask_epoll(x, 0);
   }
   for (int i = 0; i < nwaiting; i++)
-    if (direct || x->waiting[i]->readable) HK_TRY(hk_socket_receive(x->waiting[i], &any), out);
+    if (direct || x->waiting[i]->readable) HK_OR_RETURN(hk_socket_receive(x->waiting[i], &any));
   if (any) {
     *moved = true;
     x->idle = 0;
   } else if (++x->idle % IDLE_POLLS == 0) {
-    HK_TRY(check_silence(x, nwaiting), out);
+    HK_OR_RETURN(check_silence(x, nwaiting));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static void socket_sleep(void *ctx) {

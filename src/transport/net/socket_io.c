@@ -197,9 +197,8 @@ static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
 }
 
 hk_status hk_socket_send(hk_socket_conn *c, bool *moved) {
-  hk_status rc = HK_OK;
   if (hold_back(c)) return HK_OK;
-  for (unsigned s = 0; s < c->nsockets; s++) HK_TRY(push(c, s, moved), out);
+  for (unsigned s = 0; s < c->nsockets; s++) HK_OR_RETURN(push(c, s, moved));
   uint64_t all = c->tx[0].slot;
   for (unsigned s = 1; s < c->nsockets; s++)
     if (c->tx[s].slot < all) all = c->tx[s].slot;
@@ -207,8 +206,7 @@ hk_status hk_socket_send(hk_socket_conn *c, bool *moved) {
     c->send->next = all;
     hk_net_give_credit(c->send, all);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- receiving ---- */
@@ -255,18 +253,16 @@ static uint32_t take_ahead(hk_socket_rx *r, void *to, uint32_t room) {
 
 /* Moves bytes that were read ahead into the message. */
 static hk_status use_ahead(hk_socket_conn *c) {
-  hk_status rc = HK_OK;
   hk_socket_rx *r = &c->rx;
   if (!r->begun) {
     if (r->ahead_end) r->head_got += take_ahead(r, (char *)&r->head + r->head_got, HEADER - r->head_got);
-    HK_TRY(begin(c), out);
+    HK_OR_RETURN(begin(c));
   }
   if (r->begun && r->ahead_end) {
     uint32_t at, bytes = part(c, r->head.bytes, 0, &at);
     r->got[0] += take_ahead(r, r->place + r->got[0], bytes - r->got[0]);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The probable place of the next payload, before its header has come: successive messages mostly have one size. */
@@ -281,23 +277,20 @@ static char *guess(const hk_socket_conn *c, uint32_t *room) {
 
 /* Assigns n bytes, which were read to the header, the guessed place and the read-ahead buffer, to where they belong. */
 static hk_status sort_guessed(hk_socket_conn *c, size_t n, char *guessed, uint32_t room) {
-  hk_status rc = HK_OK;
   hk_socket_rx *r = &c->rx;
   uint32_t head = HEADER - r->head_got, keep = 0, at;
   if (n < head) head = (uint32_t)n;
   r->head_got += head;
   uint32_t rest = (uint32_t)(n - head), in_guess = rest < room ? rest : room;
   r->ahead_end = rest - in_guess;
-  HK_TRY(begin(c), out);
+  HK_OR_RETURN(begin(c));
   if (r->begun) {
     uint32_t bytes = part(c, r->head.bytes, 0, &at);
     keep = in_guess < bytes ? in_guess : bytes;
     if (keep && r->place != guessed) memmove(r->place, guessed, keep);
     r->got[0] = keep;
   }
-  HK_TRY(unread(c, guessed + keep, in_guess - keep), out);
-out:
-  return rc;
+  return unread(c, guessed + keep, in_guess - keep);
 }
 
 /* One read from the first socket; the read-ahead buffer is empty. *more: the socket may have more bytes. */
