@@ -232,11 +232,10 @@ static int run(void *into, int nargs, char **args) {
   return code;
 }
 
-static const hk_tool_option rows[] = {
-    {.name = "set", .help = "only parameters that something sets", .field = offsetof(options, set)},
-    {.name = "json", .help = "write JSON", .field = offsetof(options, json)},
-    {.name = "markdown", .help = "write a Markdown table, for a report", .field = offsetof(options, markdown)},
-    {0}};
+static const hk_tool_option rows[] = {HK_ROW_FLAG(set, "set", "only parameters that something sets"),
+                                      HK_ROW_FLAG(json, "json", "write JSON"),
+                                      HK_ROW_FLAG(markdown, "markdown", "write a Markdown table, for a report"),
+                                      {0}};
 
 const hk_tool hk_tool_env = {
     .name = "env",

@@ -16,19 +16,14 @@ struct hk_layout;   /* program/layout.h */
 int hk_tool_machine(hk_cluster **out, const char *words, const char *file);
 /* For options' tables: --machine's and --file's rows. */
 const char *hk_tool_preset_word(int i);
-#define HK_OPTION_MACHINE(type, member)                                                                                \
-  {                                                                                                                    \
-    .letter = 'm', .name = "machine", .argument = "STRING",                                                            \
-    .help = "a machine in words, as dgx-h100 or "                                                                      \
-            "'nodes=4 of 8xa100:nvswitch6 nic=8x200'; without it and --file: the machine at hand",                     \
-    .kind = HK_OPTION_TEXT, .field = offsetof(type, member), .words = hk_tool_preset_word                              \
-  }
-#define HK_OPTION_XML(type, member)                                                                                    \
-  {                                                                                                                    \
-    .letter = 'f', .name = "file", .argument = "FILE",                                                                 \
-    .help = "a machine in NCCL's topology XML, or a folder that scripts/record-machine.sh made",                       \
-    .kind = HK_OPTION_FILE, .field = offsetof(type, member)                                                            \
-  }
+#define HK_ROW_MACHINE(member)                                                                                         \
+  HK_ROW_TEXT(member, "machine", "STRING",                                                                             \
+              "a machine in words, as dgx-h100 or "                                                                    \
+              "'nodes=4 of 8xa100:nvswitch6 nic=8x200'; without it and --file: the machine at hand",                   \
+              .letter = 'm', .words = hk_tool_preset_word)
+#define HK_ROW_XML(member)                                                                                             \
+  HK_ROW_FILE(member, "file", "FILE",                                                                                  \
+              "a machine in NCCL's topology XML, or a folder that scripts/record-machine.sh made", .letter = 'f')
 
 /* All that a choice depends on, as a communicator there has it. */
 typedef struct hk_inputs {

@@ -6,11 +6,9 @@
  *
  *   typedef struct options { hk_coll coll; size_t bytes; bool json; const char *machine; } options;
  *   static const hk_tool_option rows[] = {
- *       {.letter = 'm', .name = "machine", .argument = "STRING", .help = "a machine in words, as dgx-h100",
- *        .kind = HK_OPTION_TEXT, .field = offsetof(options, machine)},
- *       {.name = "bytes", .argument = "SIZE", .help = "size of the message", .def = "1M", .kind = HK_OPTION_SIZE,
- *        .field = offsetof(options, bytes)},
- *       {.name = "json", .help = "write JSON", .field = offsetof(options, json)},
+ *       HK_ROW_TEXT(machine, "machine", "STRING", "a machine in words, as dgx-h100", .letter = 'm'),
+ *       HK_ROW_SIZE(bytes, "bytes", "SIZE", "size of the message", .def = "1M"),
+ *       HK_ROW_FLAG(json, "json", "write JSON"),
  *       {0}};
  *   static int run(void *into, int nargs, char **args) { options *o = into; ...; return HK_EXIT_OK; }
  *   const hk_tool hk_tool_sim = {.name = "sim", .about = "what a machine would do", .options = rows,
@@ -51,10 +49,29 @@ typedef struct hk_tool_option {
   const char *name, *argument; /* argument: its name in the help; NULL for flags */
   const char *help, *def;      /* def: read as if the user had given it; NULL leaves the field zero */
   hk_option_kind kind;
-  size_t field; /* offset in the command's options */
-  int low, high;
+  size_t field;         /* offset in the command's options */
+  int low, high;        /* both 0: any */
   hk_tool_words *words; /* HK_OPTION_WORD: the possible words; TEXT: for completion; else NULL */
 } hk_tool_option;
+
+/* A row for each kind. The command's struct is `options`, and a member of it whose type is not the kind's does not
+ * compile. What a row may have besides (.letter, .def, .low, .high, .words) follows. */
+#define HK_ROW_FLAG(member, name, help, ...) HK_ROW(FLAG, bool, member, name, NULL, help, __VA_ARGS__)
+#define HK_ROW_INT(member, name, argument, help, ...) HK_ROW(INT, int, member, name, argument, help, __VA_ARGS__)
+#define HK_ROW_SIZE(member, name, argument, help, ...) HK_ROW(SIZE, size_t, member, name, argument, help, __VA_ARGS__)
+#define HK_ROW_NUMBER(member, name, argument, help, ...)                                                               \
+  HK_ROW(NUMBER, double, member, name, argument, help, __VA_ARGS__)
+#define HK_ROW_TEXT(member, name, argument, help, ...)                                                                 \
+  HK_ROW(TEXT, const char *, member, name, argument, help, __VA_ARGS__)
+#define HK_ROW_FILE(member, name, argument, help, ...)                                                                 \
+  HK_ROW(FILE, const char *, member, name, argument, help, __VA_ARGS__)
+#define HK_ROW_WORD(member, name, argument, help, ...) HK_ROW(WORD, int, member, name, argument, help, __VA_ARGS__)
+#define HK_ROW_COLL(member, name, argument, help, ...) HK_ROW(COLL, hk_coll, member, name, argument, help, __VA_ARGS__)
+#define HK_ROW(kind_, type, member, name_, argument_, help_, ...)                                                      \
+  {                                                                                                                    \
+    .kind = HK_OPTION_##kind_, .name = name_, .argument = argument_, .help = help_,                                    \
+    .field = offsetof(options, member) + 0 * sizeof(_Generic(&((options *)0)->member, type * : 0)), __VA_ARGS__        \
+  }
 
 typedef struct hk_tool {
   const char *name, *about;      /* about: one line, lower case, no full stop */

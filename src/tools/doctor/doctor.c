@@ -154,25 +154,13 @@ static int run(void *into, int nargs, char **args) {
 }
 
 static const hk_tool_option rows[] = {
-    {.name = "peer",
-     .argument = "HOST[:PORT]",
-     .kind = HK_OPTION_TEXT,
-     .field = offsetof(options, peer),
-     .help = "also try connections to another host, on which 'hocket doctor --listen PORT' runs (port 7461)"},
-    {.name = "listen",
-     .argument = "PORT",
-     .kind = HK_OPTION_INT,
-     .field = offsetof(options, listen),
-     .def = "-1",
-     .low = -1,
-     .high = 65535,
-     .help = "answer a doctor on another host until killed, with this host's addresses; 0 takes any port"},
-    {.name = "root",
-     .argument = "FOLDER",
-     .kind = HK_OPTION_FILE,
-     .field = offsetof(options, root),
-     .help = "check a copy of another machine's /sys and /proc; nothing is tried"},
-    {.name = "json", .help = "write JSON", .field = offsetof(options, json)},
+    HK_ROW_TEXT(peer, "peer", "HOST[:PORT]",
+                "also try connections to another host, on which 'hocket doctor --listen PORT' runs (port 7461)"),
+    HK_ROW_INT(listen, "listen", "PORT",
+               "answer a doctor on another host until killed, with this host's addresses; 0 takes any port",
+               .def = "-1", .low = -1, .high = 65535),
+    HK_ROW_FILE(root, "root", "FOLDER", "check a copy of another machine's /sys and /proc; nothing is tried"),
+    HK_ROW_FLAG(json, "json", "write JSON"),
     {0}};
 
 const hk_tool hk_tool_doctor = {
