@@ -95,3 +95,8 @@ void hk_json_put_integer(hk_json *w, const char *key, long long v) { hk_json_key
 void hk_json_put_number(hk_json *w, const char *key, double v) { hk_json_key(w, key), hk_json_number(w, v); }
 
 void hk_json_put_boolean(hk_json *w, const char *key, bool v) { hk_json_key(w, key), hk_json_boolean(w, v); }
+
+void hk_json_begin(hk_json *w, const char *key, char bracket) {
+  hk_json_key(w, key);
+  hk_json_open(w, bracket);
+}

@@ -29,4 +29,5 @@ void hk_json_put_text(hk_json *w, const char *key, const char *text);
 void hk_json_put_integer(hk_json *w, const char *key, long long v);
 void hk_json_put_boolean(hk_json *w, const char *key, bool v);
 void hk_json_put_number(hk_json *w, const char *key, double v);
+void hk_json_begin(hk_json *w, const char *key, char bracket);
 #endif

@@ -76,17 +76,17 @@ void perf_report_open(const perf_options *o, int library_version) {
   hk_json_put_integer(w, "version", JSON_VERSION);
   now_text(text, sizeof text);
   hk_json_put_text(w, "start_time", text);
-  hk_json_key(w, "args"), hk_json_open(w, '[');
+  hk_json_begin(w, "args", '[');
   for (int i = 0; i < o->argc; i++) hk_json_text(w, o->argv[i]);
   hk_json_close(w);
-  hk_json_key(w, "env"), hk_json_open(w, '[');
+  hk_json_begin(w, "env", '[');
   for (char **e = environ; *e; e++) hk_json_text(w, *e);
   hk_json_close(w);
   hk_json_put_integer(w, "nccl_version", library_version);
 }
 
 static void json_config(hk_json *w, const perf_options *o) {
-  hk_json_key(w, "config"), hk_json_open(w, '{');
+  hk_json_begin(w, "config", '{');
   hk_json_put_integer(w, "nthreads", o->threads);
   hk_json_put_integer(w, "ngpus", o->gpus);
   hk_json_put_integer(w, "minimum_bytes", (long long)o->min_bytes);
@@ -104,7 +104,7 @@ static void json_config(hk_json *w, const perf_options *o) {
   hk_json_put_text(w, "per_iter_timing", o->per_iter ? "true" : "false");
   hk_json_put_integer(w, "per_iter_skip", o->per_iter_skip);
   hk_json_put_text(w, "parallel_init", o->parallel_init ? "true" : "false");
-  hk_json_key(w, "devices"), hk_json_open(w, '[');
+  hk_json_begin(w, "devices", '[');
 }
 
 void perf_report_header(const perf_options *o, int library_version) {
@@ -152,7 +152,7 @@ void perf_report_place(const perf_place *p) {
 void perf_report_table(void) {
   const perf_options *o = out.o;
   hk_json_close(&out.json), hk_json_close(&out.json);
-  hk_json_key(&out.json, "results"), hk_json_open(&out.json, '[');
+  hk_json_begin(&out.json, "results", '[');
   const char *time_name = o->cputime ? "cputime" : "time";
   const char *stamp = o->timestamps ? "timestamp" : "", *stamp_format = o->timestamps ? TIME_FORMAT : "";
   int width = o->timestamps ? 19 : 0;
@@ -202,7 +202,7 @@ static void stats_half(const perf_iter_stats *s, bool in_place) {
   double variation = s->average > 0 ? 100 * s->deviation / s->average : 0;
   add_fitted(s->min, 7), add_fitted(s->max, 7), add_fitted(s->p99, 7), add_fitted(variation, 7);
   hk_json *w = &out.json;
-  hk_json_key(w, in_place ? "in_place_per_iter" : "out_of_place_per_iter"), hk_json_open(w, '{');
+  hk_json_begin(w, in_place ? "in_place_per_iter" : "out_of_place_per_iter", '{');
   hk_json_put_integer(w, "skipped_iterations", s->skipped);
   hk_json_put_number(w, "min_us", s->min);
   hk_json_put_number(w, "max_us", s->max);
@@ -212,11 +212,11 @@ static void stats_half(const perf_iter_stats *s, bool in_place) {
   hk_json_put_number(w, "p99_us", s->p99);
   hk_json_put_number(w, "stdev_us", s->deviation);
   hk_json_put_number(w, "cv_pct", variation);
-  hk_json_key(w, "times_us"), hk_json_open(w, '[');
+  hk_json_begin(w, "times_us", '[');
   for (int i = 0; i < s->count; i++) hk_json_number(w, s->times[i]);
   hk_json_close(w);
   if (s->processes > 1) {
-    hk_json_key(w, "per_process_max_times_us"), hk_json_open(w, '[');
+    hk_json_begin(w, "per_process_max_times_us", '[');
     for (int p = 0; p < s->processes; p++) {
       hk_json_open(w, '[');
       for (int i = 0; i < s->count; i++) hk_json_number(w, s->by_process[(size_t)p * (size_t)s->count + (size_t)i]);
@@ -234,7 +234,7 @@ void perf_report_half(const perf_result *r, bool in_place) {
   else
     add("    N/A");
   hk_json *w = &out.json;
-  hk_json_key(w, in_place ? "in_place" : "out_of_place"), hk_json_open(w, '{');
+  hk_json_begin(w, in_place ? "in_place" : "out_of_place", '{');
   hk_json_put_number(w, out.o->cputime ? "cpu_time" : "time", r->usec);
   hk_json_put_number(w, "alg_bw", r->alg_bw);
   hk_json_put_number(w, "bus_bw", r->bus_bw);
@@ -270,11 +270,11 @@ void perf_report_footer(long errors, double bandwidth, double wanted, const char
   printf("#\n# Collective test concluded: %s\n", program);
   hk_json *w = &out.json;
   hk_json_close(w);
-  hk_json_key(w, "out_of_bounds"), hk_json_open(w, '{');
+  hk_json_begin(w, "out_of_bounds", '{');
   hk_json_put_integer(w, "count", errors);
   hk_json_put_text(w, "okay", errors ? "false" : "true");
   hk_json_close(w);
-  hk_json_key(w, "average_bus_bandwidth"), hk_json_open(w, '{');
+  hk_json_begin(w, "average_bus_bandwidth", '{');
   hk_json_put_number(w, "bandwidth", bandwidth);
   hk_json_put_text(w, "okay", !checked ? "unchecked" : enough ? "true" : "false");
   hk_json_close(w);
@@ -309,7 +309,7 @@ void perf_report_close(const char *error) {
   hk_json *w = &out.json;
   if (!w->f) return;
   char text[64];
-  hk_json_key(w, "errors"), hk_json_open(w, '[');
+  hk_json_begin(w, "errors", '[');
   if (error) hk_json_text(w, error);
   hk_json_close(w);
   now_text(text, sizeof text);

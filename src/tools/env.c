@@ -144,8 +144,7 @@ static void print_markdown(const options *o, int nargs, char **args) {
 static void print_json(const options *o, int nargs, char **args, const complaints *c) {
   hk_json w = {.f = stdout};
   hk_json_open(&w, '{');
-  hk_json_key(&w, "parameters");
-  hk_json_open(&w, '[');
+  hk_json_begin(&w, "parameters", '[');
   for (int i = 0; i < HK_P_COUNT; i++) {
     hk_param_info p;
     hk_param_describe((hk_param_id)i, &p);
@@ -168,8 +167,7 @@ static void print_json(const options *o, int nargs, char **args, const complaint
     hk_json_close(&w);
   }
   hk_json_close(&w);
-  hk_json_key(&w, "complaints");
-  hk_json_open(&w, '[');
+  hk_json_begin(&w, "complaints", '[');
   for (int i = 0; i < c->n; i++) {
     hk_json_open(&w, '{');
     hk_json_put_boolean(&w, "wrong", c->at[i].wrong);

@@ -270,8 +270,7 @@ static void put_decision(const hk_plan_report *r, const hk_decision *d, hk_json 
 /* A list of paragraphs. */
 static void put_why(const hk_plan_report *r, hk_json *w) {
   char *why = hk_plan_explain(r), *line = why;
-  hk_json_key(w, "why");
-  hk_json_open(w, '[');
+  hk_json_begin(w, "why", '[');
   while (line && *line) {
     char *end = strchr(line, '\n');
     if (end) *end = 0;
@@ -286,14 +285,12 @@ static void put_report(const hk_plan_report *r, hk_json *w) {
   hk_json_open(w, '{');
   hk_json_put_text(w, "collective", hk_coll_name(r->coll));
   hk_json_put_integer(w, "bytes", (long long)r->bytes);
-  hk_json_key(w, "chosen");
-  hk_json_open(w, '{');
+  hk_json_begin(w, "chosen", '{');
   put_decision(r, &r->chosen, w);
   if (r->chosen.note) hk_json_put_text(w, "note", r->chosen.note);
   hk_json_close(w);
   put_why(r, w);
-  hk_json_key(w, "alternatives");
-  hk_json_open(w, '[');
+  hk_json_begin(w, "alternatives", '[');
   for (int i = 0; i < r->n; i++) {
     hk_json_open(w, '{');
     if (r->rows[i].why[0]) {
@@ -316,8 +313,7 @@ static int print_json(const hk_inputs *w, const hk_coll *only, const size_t *byt
   hk_json_put_text(&j, "machine", w->cluster->name);
   hk_json_put_integer(&j, "ranks", w->nranks);
   hk_json_put_integer(&j, "hosts", w->machine.nhosts);
-  hk_json_key(&j, "plans");
-  hk_json_open(&j, '[');
+  hk_json_begin(&j, "plans", '[');
   for (int c = 0; c < HK_COLL_COUNT; c++) {
     if (only && *only != (hk_coll)c) continue;
     for (size_t b = bytes ? *bytes : 8; b <= (bytes ? *bytes : (size_t)1 << 34); b = bytes ? b + 1 : 2 * b) {

@@ -74,8 +74,7 @@ void hk_sim_view_json(const hk_sim_view *v, FILE *to) {
   hk_json j = {.f = to};
   hk_json_open(&j, '{');
   hk_json_put_text(&j, "collective", hk_coll_name(v->coll));
-  hk_json_key(&j, "results");
-  hk_json_open(&j, '[');
+  hk_json_begin(&j, "results", '[');
   for (int i = 0; i < v->nrows; i++) {
     const hk_sim_row *r = &v->rows[i];
     hk_json_open(&j, '{');
@@ -90,8 +89,7 @@ void hk_sim_view_json(const hk_sim_view *v, FILE *to) {
     hk_json_put_number(&j, "us", r->result.us);
     hk_json_put_number(&j, "algbw_gbps", r->result.algbw);
     hk_json_put_number(&j, "busbw_gbps", r->result.busbw);
-    hk_json_key(&j, "links");
-    hk_json_open(&j, '[');
+    hk_json_begin(&j, "links", '[');
     for (uint32_t k = 0; k < r->result.nloads && k < LINKS; k++) {
       hk_json_open(&j, '{');
       hk_json_put_text(&j, "name", r->result.loads[k].name);

@@ -221,8 +221,7 @@ static int run(void *into, int nargs, char **args) {
   hk_json w = {.f = stdout}, *json = o->proof.json ? &w : NULL;
   if (json) {
     hk_json_open(json, '{');
-    hk_json_key(json, "proofs");
-    hk_json_open(json, '[');
+    hk_json_begin(json, "proofs", '[');
   }
   int code = HK_EXIT_OK;
   for (int i = 0; i < nargs; i++) {

@@ -89,12 +89,10 @@ void hk_bw_json(const hk_bw *b) {
   hk_json w = {.f = stdout};
   hk_json_open(&w, '{');
   hk_json_put_integer(&w, "bytes", (long long)b->bytes);
-  hk_json_key(&w, "gpus");
-  hk_json_open(&w, '[');
+  hk_json_begin(&w, "gpus", '[');
   for (int i = 0; i < b->ngpus; i++) hk_json_text(&w, b->gpu_name[i]);
   hk_json_close(&w);
-  hk_json_key(&w, "host");
-  hk_json_open(&w, '[');
+  hk_json_begin(&w, "host", '[');
   for (int i = 0; i < b->nhosts; i++) {
     const hk_bw_host *h = &b->host[i];
     hk_json_open(&w, '{');
@@ -111,8 +109,7 @@ void hk_bw_json(const hk_bw *b) {
     hk_json_close(&w);
   }
   hk_json_close(&w);
-  hk_json_key(&w, "pairs");
-  hk_json_open(&w, '[');
+  hk_json_begin(&w, "pairs", '[');
   for (int i = 0; i < b->npairs; i++) {
     const hk_bw_pair *p = &b->pair[i];
     hk_json_open(&w, '{');
@@ -131,8 +128,7 @@ void hk_bw_json(const hk_bw *b) {
     hk_json_close(&w);
   }
   hk_json_close(&w);
-  hk_json_key(&w, "kernels");
-  hk_json_open(&w, '[');
+  hk_json_begin(&w, "kernels", '[');
   for (int g = 0; g < b->ngpus; g++) {
     hk_json_open(&w, '{');
     hk_json_put_integer(&w, "gpu", g);

@@ -105,8 +105,7 @@ static void print_json(const hk_doctor *d) {
   hk_json_open(&w, '{');
   hk_json_put_integer(&w, "problems", count(d, HK_DOC_PROBLEM));
   hk_json_put_integer(&w, "notes", count(d, HK_DOC_NOTE));
-  hk_json_key(&w, "findings");
-  hk_json_open(&w, '[');
+  hk_json_begin(&w, "findings", '[');
   for (int i = 0; i < d->n; i++) {
     hk_json_open(&w, '{');
     hk_json_put_text(&w, "check", d->at[i].check);

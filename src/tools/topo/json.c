@@ -50,8 +50,7 @@ static void put_edges(const hk_topo *t, hk_json *w) {
                                       [HK_EDGE_C2C] = "C2C",
                                       [HK_EDGE_SYS] = "SYS",
                                       [HK_EDGE_PORT] = "PORT"};
-  hk_json_key(w, "edges");
-  hk_json_open(w, '[');
+  hk_json_begin(w, "edges", '[');
   for (uint32_t i = 0; i < t->nedges; i++) {
     const hk_edge *e = &t->edges[i];
     hk_json_open(w, '{');
@@ -67,8 +66,7 @@ static void put_edges(const hk_topo *t, hk_json *w) {
 }
 
 static void put_paths(const hk_paths *p, hk_json *w) {
-  hk_json_key(w, "paths");
-  hk_json_open(w, '[');
+  hk_json_begin(w, "paths", '[');
   for (uint32_t i = 0; i < p->n; i++)
     for (uint32_t j = 0; j < p->n; j++) {
       const hk_path *path = &p->at[(size_t)i * p->n + j];
@@ -91,8 +89,7 @@ static void put_topology(const hk_topo *t, hk_json *w) {
   hk_json_put_text(w, "name", t->name);
   snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t->hash);
   hk_json_put_text(w, "hash", hash);
-  hk_json_key(w, "nodes");
-  hk_json_open(w, '[');
+  hk_json_begin(w, "nodes", '[');
   for (uint32_t i = 0; i < t->nnodes; i++) put_node(t, i, w);
   hk_json_close(w);
   put_edges(t, w);
@@ -110,8 +107,7 @@ void hk_view_json(const hk_cluster *c, hk_json *w) {
   hk_json_put_text(w, "name", c->name);
   hk_json_put_integer(w, "hosts", c->nhosts);
   if (c->nhosts > 1) {
-    hk_json_key(w, "fabric");
-    hk_json_open(w, '{');
+    hk_json_begin(w, "fabric", '{');
     hk_json_put_boolean(w, "rail", c->fabric.rail);
     hk_json_put_integer(w, "hosts_per_leaf", c->fabric.hosts_per_leaf);
     hk_json_put_integer(w, "spines", c->fabric.spines);
@@ -120,13 +116,11 @@ void hk_view_json(const hk_cluster *c, hk_json *w) {
     hk_json_put_number(w, "hop_us", (double)c->fabric.hop_us);
     hk_json_put_number(w, "base_us", (double)c->fabric.base_us);
     hk_json_close(w);
-    hk_json_key(w, "kind_of_host");
-    hk_json_open(w, '[');
+    hk_json_begin(w, "kind_of_host", '[');
     for (int h = 0; h < c->nhosts; h++) hk_json_integer(w, c->kind_of ? c->kind_of[h] : 0);
     hk_json_close(w);
   }
-  hk_json_key(w, "topologies");
-  hk_json_open(w, '[');
+  hk_json_begin(w, "topologies", '[');
   for (int k = 0; k < c->nkinds; k++) put_topology(c->kinds[k], w);
   hk_json_close(w);
   hk_json_close(w);

@@ -33,8 +33,7 @@ int hk_topo_lint(const char *path, hk_json *w) {
   if (w) {
     hk_json_open(w, '{');
     hk_json_put_text(w, "file", path);
-    hk_json_key(w, "findings");
-    hk_json_open(w, '[');
+    hk_json_begin(w, "findings", '[');
   }
   hk_status rc = hk_topo_read_xml(&topo, path, print_finding, &t);
   if (w) {

@@ -78,8 +78,7 @@ void hk_tune_print_choices(const hk_tune_table *t, int n, const hk_constants *k,
 }
 
 static void put_times(hk_json *w, const char *key, const hk_tune_table *t, const hk_tune_group *g, bool swept) {
-  hk_json_key(w, key);
-  hk_json_open(w, '{');
+  hk_json_begin(w, key, '{');
   for (const hk_tune_cell *c = &t->at[g->first]; c < &t->at[g->first + g->n]; c++)
     hk_json_put_number(w, hk_algorithms[c->algorithm]->name, swept && c->looks ? c->swept : c->us);
   hk_json_close(w);
