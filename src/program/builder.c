@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "cursor.h"
 #include "program_internal.h" /* hk_program_assemble */
 
@@ -37,22 +38,13 @@ struct hk_builder {
 
 static size_t operand_count(const hk_instr *i) { return (size_t)i->ndst + i->nsrc; }
 
-/* Makes room for `more` items of `size` bytes in a growing array. */
-static bool reserve(hk_builder *b, void **array, size_t *room, size_t used, size_t more, size_t size) {
-  if (used + more <= *room) return true;
-  size_t want = *room ? *room : 8;
-  while (want < used + more) want *= 2;
-  void *p = realloc(*array, want * size);
-  if (!p) {
-    b->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of %zu x %zu bytes", want, size);
-    return false;
-  }
-  *array = p;
-  *room = want;
-  return true;
-}
+/* Makes room for `more` items in a growing array. */
 #define RESERVE(b, field, more)                                                                                        \
-  reserve((b), (void **)&(b)->field, &(b)->field##_room, (b)->n##field, (more), sizeof *(b)->field)
+  (HK_RESERVE((b)->field, (b)->field##_room, (b)->n##field + (more)) || no_room(b, (b)->n##field, sizeof *(b)->field))
+static bool no_room(hk_builder *b, size_t n, size_t bytes) {
+  b->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of over %zu x %zu bytes", n, bytes);
+  return false;
+}
 
 hk_status hk_builder_new(hk_builder **out, const hk_build *what) {
   *out = NULL;

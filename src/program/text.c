@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "program_internal.h"
 
 typedef struct parser {
@@ -32,19 +33,13 @@ static hk_status fail(parser *p, const char *format, ...) {
   return p->error;
 }
 
-static bool grow(parser *p, void **array, size_t *room, size_t used, size_t size) {
-  if (used < *room) return true;
-  size_t want = *room ? *room * 2 : 16;
-  void *more = realloc(*array, want * size);
-  if (!more) {
-    if (!p->error) p->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of %zu x %zu bytes", want, size);
-    return false;
-  }
-  *array = more;
-  *room = want;
-  return true;
+static bool no_room(parser *p, size_t n, size_t bytes) {
+  if (!p->error) p->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of over %zu x %zu bytes", n, bytes);
+  return false;
 }
-#define GROW(p, field) grow((p), (void **)&(p)->field, &(p)->field##_room, (p)->head.n##field, sizeof *(p)->field)
+#define GROW(p, field)                                                                                                 \
+  (HK_RESERVE((p)->field, (p)->field##_room, (p)->head.n##field + 1u) ||                                               \
+   no_room((p), (p)->head.n##field, sizeof *(p)->field))
 
 /* ---- small pieces; each moves the cursor after what it read ---- */
 

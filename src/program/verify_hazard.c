@@ -11,6 +11,7 @@
  * searching backwards from the event at hand: what is the latest event of each thread that it knows of? For what lands
  * before its turn the event at hand is the one that sent it. */
 #include <stdlib.h>
+#include "../base/array.h"
 #include "verify_internal.h"
 
 static bool take_read(hk_verifier *v, uint32_t *index) {
@@ -19,13 +20,7 @@ static bool take_read(hk_verifier *v, uint32_t *index) {
     v->free_read = v->reads[*index].next;
     return true;
   }
-  if (v->nreads == v->reads_room) {
-    uint32_t room = v->reads_room ? v->reads_room * 2 : 1024;
-    hk_read *reads = realloc(v->reads, room * sizeof *reads);
-    if (!reads) return false;
-    v->reads = reads;
-    v->reads_room = room;
-  }
+  if (!HK_RESERVE(v->reads, v->reads_room, v->nreads + 1)) return false;
   *index = v->nreads++;
   return true;
 }

@@ -4,6 +4,7 @@
  * places. */
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "verify_internal.h"
 
 const char *hk_order_name(hk_order o) {
@@ -21,20 +22,12 @@ void hk_orders_free(hk_orders *o) {
   memset(o, 0, sizeof *o);
 }
 
-/* Doubles an array that is full. */
-static bool grow(hk_orders *o, uint32_t **array, uint32_t *room, uint32_t used) {
-  if (used < *room) return true;
-  uint32_t more = *room ? *room * 2 : 1024;
-  uint32_t *p = *room < HK_NO_ORDER / 2 ? realloc(*array, more * sizeof *p) : NULL;
-  o->failed = o->failed || !p;
-  if (!p) return false;
-  *array = p;
-  *room = more;
-  return true;
-}
+/* Room for one more. */
+#define GROW(o, array, room, used)                                                                                     \
+  (((used) < HK_NO_ORDER / 2 && HK_RESERVE((o)->array, (o)->room, (used) + 1)) || ((o)->failed = true, false))
 
 void hk_orders_part(hk_orders *o, uint32_t part) {
-  if (grow(o, &o->parts, &o->parts_room, o->nparts)) o->parts[o->nparts++] = part;
+  if (GROW(o, parts, parts_room, o->nparts)) o->parts[o->nparts++] = part;
 }
 
 static uint32_t begin_of(const hk_orders *o, uint32_t sum) { return sum ? o->ends[sum - 1] : 0; }
@@ -74,7 +67,7 @@ static bool grow_table(hk_orders *o) {
 
 uint32_t hk_orders_sum(hk_orders *o) {
   uint32_t begin = begin_of(o, o->count);
-  if (o->failed || !grow_table(o) || !grow(o, &o->ends, &o->ends_room, o->count)) return HK_NO_ORDER;
+  if (o->failed || !grow_table(o) || !GROW(o, ends, ends_room, o->count)) return HK_NO_ORDER;
   uint32_t at = place_of(o, begin, o->nparts - begin);
   if (o->table[at]) {
     o->nparts = begin;

@@ -2,6 +2,7 @@
 /* Symbolic values: which ranks' inputs a value contains, as sets that are shared until they change. */
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "verify_internal.h"
 
 void hk_set_pool_init(hk_set_pool *p, int nranks) {
@@ -18,13 +19,7 @@ void hk_set_pool_free(hk_set_pool *p) {
 }
 
 static bool add_chunk(hk_set_pool *p) {
-  if (p->nchunks == p->room) {
-    size_t room = p->room ? p->room * 2 : 16;
-    char **chunks = realloc(p->chunks, room * sizeof *chunks);
-    if (!chunks) return false;
-    p->chunks = chunks;
-    p->room = room;
-  }
+  if (!HK_RESERVE(p->chunks, p->room, p->nchunks + 1)) return false;
   char *c = malloc(p->set_bytes * HK_SETS_PER_CHUNK);
   if (!c) return false;
   p->chunks[p->nchunks++] = c;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 
 /* Relative: capacities within it are equal. */
 #define SAME 1e-9
@@ -42,13 +43,7 @@ static void sink(hk_net *n, uint32_t i, hk_sim_event *e) {
 
 hk_status hk_net_at(hk_net *n, hk_sim_event *e, double at) {
   if (!e->place) {
-    if (n->nheap == n->heap_room) {
-      uint32_t room = n->heap_room ? 2 * n->heap_room : 256;
-      hk_sim_event **grown = realloc(n->heap, room * sizeof *grown);
-      if (!grown) return HK_FAIL_ERRNO("no memory for %u events", room);
-      n->heap = grown;
-      n->heap_room = room;
-    }
+    if (!HK_RESERVE(n->heap, n->heap_room, n->nheap + 1)) return HK_FAIL_ERRNO("no memory for %u events", n->nheap + 1);
     e->at = at;
     rise(n, n->nheap++, e);
     return HK_OK;
@@ -115,13 +110,7 @@ hk_status hk_flow_use(hk_net *n, hk_flow *f, uint32_t resource, double weight) {
     f->entries[i].weight += (float)weight;
     return HK_OK;
   }
-  if (f->n == f->room) {
-    uint32_t room = f->room ? 2 * f->room : 8;
-    hk_entry *grown = realloc(f->entries, room * sizeof *grown);
-    if (!grown) return HK_FAIL_ERRNO("no memory for a flow over %u links", room);
-    f->entries = grown;
-    f->room = room;
-  }
+  if (!HK_RESERVE(f->entries, f->room, f->n + 1)) return HK_FAIL_ERRNO("no memory for a flow over %u links", f->n + 1);
   f->entries[f->n++] = (hk_entry){.flow = f, .resource = resource, .weight = (float)weight};
   return HK_OK;
 }
@@ -189,13 +178,8 @@ void hk_flow_stop(hk_net *n, hk_flow *f) {
 
 static hk_status find_flow(hk_net *n, hk_flow *f) {
   if (f->stamp == n->stamp) return HK_OK;
-  if (n->nfound == n->found_room) {
-    uint32_t room = n->found_room ? 2 * n->found_room : 256;
-    hk_flow **grown = realloc(n->found, room * sizeof *grown);
-    if (!grown) return HK_FAIL_ERRNO("no memory for %u flows", room);
-    n->found = grown;
-    n->found_room = room;
-  }
+  if (!HK_RESERVE(n->found, n->found_room, n->nfound + 1))
+    return HK_FAIL_ERRNO("no memory for %u flows", n->nfound + 1);
   f->stamp = n->stamp;
   n->found[n->nfound++] = f;
   return HK_OK;

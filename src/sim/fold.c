@@ -7,6 +7,7 @@
  * links to look at all hosts, see "shifted hosts". */
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "run.h"
 
 /* ---- programs ---- */
@@ -122,13 +123,7 @@ typedef struct folding {
 } folding;
 
 static hk_status add_joint(folding *f, uint32_t host, uint64_t what) {
-  if (f->n == f->room) {
-    size_t room = f->room ? 2 * f->room : 1024;
-    joint *grown = realloc(f->joints, room * sizeof *grown);
-    if (!grown) return HK_FAIL_ERRNO("no memory for %zu links", room);
-    f->joints = grown;
-    f->room = room;
-  }
+  if (!HK_RESERVE(f->joints, f->room, f->n + 1)) return HK_FAIL_ERRNO("no memory for %zu links", f->n + 1);
   f->joints[f->n++] = (joint){.host = host, .what = what};
   return HK_OK;
 }

@@ -3,6 +3,7 @@
  * that (and on a CPU the rank's core), moves, then signals: as src/kernels/exec.c does. */
 #include "run.h"
 #include <stdlib.h>
+#include "../base/array.h"
 #include "model.h"
 
 enum { QUEUE_IDS = 1u << 30 }; /* events of network queues come after those of threads at the same time */
@@ -110,13 +111,8 @@ static hk_status release(hk_sim *s, hk_side *e) {
 
 static hk_status keep_span(hk_sim *s, const hk_lane_state *t) {
   if (!s->keep_spans) return HK_OK;
-  if (s->nspans == s->spans_room) {
-    uint32_t room = s->spans_room ? 2 * s->spans_room : 1024;
-    hk_sim_span *grown = realloc(s->spans, room * sizeof *grown);
-    if (!grown) return HK_FAIL_ERRNO("no memory for a timeline of %u instructions", room);
-    s->spans = grown;
-    s->spans_room = room;
-  }
+  if (!HK_RESERVE(s->spans, s->spans_room, s->nspans + 1))
+    return HK_FAIL_ERRNO("no memory for a timeline of %u instructions", s->nspans + 1);
   s->spans[s->nspans++] = (hk_sim_span){.begin_us = t->began,
                                         .end_us = now(s),
                                         .rank = (uint16_t)t->rank,

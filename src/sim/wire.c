@@ -5,20 +5,9 @@
  * its peer consumes, and a receiver gets what its peer sends. So several receivers may get messages from one sender. */
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "model.h"
 #include "run.h"
-
-#define GROW(array, room, need)                                                                                        \
-  do {                                                                                                                 \
-    if ((need) > (room)) {                                                                                             \
-      uint32_t more = (room) ? 2 * (room) : 256;                                                                       \
-      while (more < (need)) more *= 2;                                                                                 \
-      void *grown = realloc((array), more * sizeof *(array));                                                          \
-      if (!grown) return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->world.nranks);                             \
-      (array) = grown;                                                                                                 \
-      (room) = more;                                                                                                   \
-    }                                                                                                                  \
-  } while (0)
 
 static bool simulated(const hk_sim *s, int rank) {
   int host = s->world.seats[rank].host;
@@ -74,7 +63,8 @@ out:
 /* ---- sides ---- */
 
 static hk_status keep_route(hk_sim *s, hk_side *e, const hk_route *route) {
-  GROW(s->uses, s->uses_room, s->nuses + route->n);
+  if (!HK_RESERVE(s->uses, s->uses_room, s->nuses + route->n))
+    return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->world.nranks);
   if (route->n) memcpy(s->uses + s->nuses, route->uses, route->n * sizeof *s->uses);
   e->first_use = s->nuses;
   e->nuses = route->n;
@@ -165,7 +155,7 @@ typedef struct ties {
 } ties;
 
 static hk_status add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
-  GROW(t->at, t->room, t->n + 1);
+  if (!HK_RESERVE(t->at, t->room, t->n + 1)) return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->world.nranks);
   t->at[t->n++] = (tie){.from = from, .to = to};
   return HK_OK;
 }

@@ -5,18 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../base/array.h"
 #include "../base/json.h"
 #include "../collectives/protocol.h"
 
 hk_sim_row *hk_sim_view_add(hk_sim_view *v) {
-  if (v->nrows == v->room) {
-    int room = v->room ? 2 * v->room : 32;
-    hk_sim_row *grown = realloc(v->rows, sizeof *grown * (size_t)room);
-    if (!grown) return NULL;
-    v->rows = grown;
-    v->room = room;
-  }
-  return &v->rows[v->nrows++];
+  return HK_RESERVE(v->rows, v->room, v->nrows + 1) ? &v->rows[v->nrows++] : NULL;
 }
 
 void hk_sim_view_clear(hk_sim_view *v) {

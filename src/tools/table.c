@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../base/array.h"
 #include "tools.h"
 
 const char *hk_tool_style(FILE *to, hk_style s) {
@@ -110,11 +111,7 @@ hk_table *hk_table_new(const char *columns) {
 void hk_table_narrow(hk_table *t) { t->gap = 1; }
 
 static void add_cell(hk_table *t, hk_style s, char *text) {
-  if (t->ncells == t->room) {
-    t->room = t->room ? 2 * t->room : 64;
-    t->cells = realloc(t->cells, t->room * sizeof *t->cells);
-  }
-  if (!t->cells || !text) abort();
+  if (!HK_RESERVE(t->cells, t->room, t->ncells + 1) || !text) abort();
   t->cells[t->ncells++] = (cell){s, text};
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "../base/array.h"
 
 enum { NO_EDGE = 0xffffffffu, HOPS_MOST = 255 };
 
@@ -73,14 +74,8 @@ static hk_path_class class_of_edge(const hk_topo *t, const hk_edge *e) {
 /* --- Keeping a path and its mirror image --- */
 
 static hk_status add_hops(finder *f, const uint32_t *hops, uint32_t n, uint32_t *first) {
-  if (f->nhops + n > f->hopcap) {
-    uint32_t cap = f->hopcap ? f->hopcap * 2 : 1024;
-    while (cap < f->nhops + n) cap *= 2;
-    uint32_t *more = realloc(f->p->hops, cap * sizeof *more);
-    if (!more) return HK_FAIL_ERRNO("no memory for the hops of %u paths", f->p->n * f->p->n);
-    f->p->hops = more;
-    f->hopcap = cap;
-  }
+  if (!HK_RESERVE(f->p->hops, f->hopcap, f->nhops + n))
+    return HK_FAIL_ERRNO("no memory for the hops of %u paths", f->p->n * f->p->n);
   *first = f->nhops;
   memcpy(f->p->hops + f->nhops, hops, n * sizeof *hops);
   f->nhops += n;

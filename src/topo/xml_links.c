@@ -2,6 +2,7 @@
 /* NVLinks, xGMI and C2C in a topology's XML: rows at GPUs, to links between nodes. */
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "facts.h"
 #include "xml_build.h"
 
@@ -9,15 +10,9 @@ typedef hk_xml_reader reader;
 typedef struct hk_xml_link link_row;
 
 void hk_xml_take_link(reader *b, const hk_xml_node *xml, uint32_t gpu, uint32_t cpu) {
-  if (b->nrows == b->cap) {
-    b->cap = b->cap ? b->cap * 2 : 64;
-    link_row *more = realloc(b->rows, b->cap * sizeof *more);
-    if (!more) {
-      b->rc = HK_FAIL_ERRNO("no memory for %u NVLinks", b->cap);
-      b->cap = b->nrows;
-      return;
-    }
-    b->rows = more;
+  if (!HK_RESERVE(b->rows, b->cap, b->nrows + 1)) {
+    b->rc = HK_FAIL_ERRNO("no memory for %u NVLinks", b->nrows + 1);
+    return;
   }
   b->rows[b->nrows] = (link_row){.xml = xml,
                                  .gpu = gpu,

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
+#include "../../base/array.h"
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "../../base/service.h"
@@ -123,12 +124,8 @@ static hk_status new_conn(hk_ib_ctx *x, int peer, int channel, hk_ib_conn **out)
   hk_ib_conn *c = NULL;
   while (index < x->room && x->conns[index]) index++;
   if (index == x->room) {
-    uint32_t room = x->room ? 2 * x->room : 16;
-    hk_ib_conn **more = realloc(x->conns, room * sizeof *more);
-    if (!more) goto no_memory;
-    memset(more + x->room, 0, (room - x->room) * sizeof *more);
-    x->conns = more;
-    x->room = room;
+    if (!HK_RESERVE(x->conns, x->room, index + 1)) goto no_memory;
+    memset(x->conns + index, 0, (x->room - index) * sizeof *x->conns);
   }
   c = calloc(1, sizeof *c);
   if (!c || !(c->pending = calloc(4, n))) goto no_memory;

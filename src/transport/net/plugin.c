@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "../../base/array.h"
 #include "../../base/log.h"
 #include "../../base/param.h"
 
@@ -254,12 +255,7 @@ static hk_status plugins_open(void *ctx, hk_net_end *end) {
   e->device = &x->plugin.devices[end->key.channel % x->plugin.ndevices];
   e->ring = aligned_alloc(HK_PLUGIN_ENTRY, slots * HK_PLUGIN_ENTRY);
   e->owner = calloc(slots, sizeof *e->owner);
-  if (x->nends == x->room) {
-    int room = x->room ? 2 * x->room : 16;
-    void *more = realloc(x->ends, (size_t)room * sizeof *x->ends);
-    if (more) x->ends = more, x->room = room;
-  }
-  if (!e->ring || !e->owner || x->nends == x->room) {
+  if (!e->ring || !e->owner || !HK_RESERVE(x->ends, x->room, x->nends + 1)) {
     rc = HK_FAIL_ERRNO("no memory for a link to rank %u", end->key.peer);
     goto out;
   }
