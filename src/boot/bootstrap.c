@@ -232,7 +232,7 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   bool ended = false;
   while (rc == HK_IN_PROGRESS) { /* the root is not in this process */
     int fd;
-    HK_TRY(dial_root(id, &h, ended, env, &fd), out);
+    HK_OR_RETURN(dial_root(id, &h, ended, env, &fd));
     if (kind == HK_HELLO_JOIN) rc = read_reply(fd, id, &h, env, reply, &ended);
     hk_boot_close(fd);
   }
@@ -244,7 +244,6 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
         hk_param_str(HK_P_COMM_ID), reply->text, b->rank, b->nranks, job.text);
   else if (rc == HK_OK && reply->status != HK_OK)
     rc = HK_FAIL(reply->status, "%s", reply->text);
-out:
   return rc;
 }
 
@@ -326,16 +325,15 @@ static hk_status gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_
     size_t first = count < n - me ? count : n - me; /* rows before the numbering wraps */
     hk_overlay_link *next = hk_link_to(b, true, k), *previous = hk_link_to(b, false, k);
     hk_message *m;
-    HK_TRY(hk_overlay_send(previous, HK_FRAME_GATHER, seq, table + me * bytes, first * bytes, table,
-                           (count - first) * bytes),
-           out);
-    HK_TRY(hk_overlay_await(next, HK_FRAME_GATHER, seq, env, &m), out);
+    HK_OR_RETURN(hk_overlay_send(previous, HK_FRAME_GATHER, seq, table + me * bytes, first * bytes, table,
+                                 (count - first) * bytes));
+    HK_OR_RETURN(hk_overlay_await(next, HK_FRAME_GATHER, seq, env, &m));
     if (m->frame.bytes != count * bytes) {
       rc = HK_FAIL(HK_ERR_REMOTE,
                    "rank %d gathers %zu bytes a rank and rank %d gathers %zu: all ranks must load the same library",
                    next->rank, m->frame.bytes / count, b->rank, bytes);
       free(m);
-      goto out;
+      return rc;
     }
     size_t from = (size_t)next->rank;
     first = count < n - from ? count : n - from;
@@ -343,7 +341,6 @@ static hk_status gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_
     memcpy(table, m->data + first * bytes, (count - first) * bytes);
     free(m);
   }
-out:
   return rc;
 }
 

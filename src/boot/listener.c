@@ -321,16 +321,15 @@ hk_status hk_listener_add_socket(hk_listener *l, int socket_fd) {
 
 /* The best addresses of this host. Link-local ones, which mean nothing to other hosts, only if there are no others. */
 static hk_status own_addresses(hk_contact *c, const hk_addr *toward) {
-  hk_status rc;
+  hk_status rc = HK_OK;
   hk_iface list[IFACES];
   int n = IFACES;
-  HK_TRY(hk_ifaces(list, &n, toward), out);
+  HK_OR_RETURN(hk_ifaces(list, &n, toward));
   c->n = 0;
   for (int pass = 0; pass < 2 && !c->n; pass++)
     for (int i = 0; i < n && c->n < HK_BOOT_ADDRS; i++)
       if (pass || !hk_addr_is_link_local(&list[i].addr)) c->at[c->n++] = list[i].addr;
   if (!c->n) rc = HK_FAIL(HK_ERR_SYSTEM, "this host has no network address, not even loopback's");
-out:
   return rc;
 }
 

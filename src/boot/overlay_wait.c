@@ -185,7 +185,7 @@ out:
 /* ---- opening links ---- */
 
 static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
-  hk_status rc;
+  hk_status rc = HK_OK;
   hk_bootstrap *b = l->b;
   int fd;
   if (hk_contact_process(b->contacts + (size_t)l->rank * HK_CONTACT_BYTES) == b->listener->contact.process) {
@@ -204,10 +204,9 @@ static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
   rc = hk_overlay_dial(b, &h, NULL, &until, "see that rank's output, and check that its host can be reached", &fd);
   end_awaiting(b, rc);
   b->dialing = false;
-  HK_TRY(rc, out);
+  HK_OR_RETURN(rc);
   rc = hk_overlay_open(l, fd);
   if (rc != HK_OK) close(fd);
-out:
   return rc;
 }
 

@@ -220,11 +220,6 @@ int hk_cuda_current(void) {
   return 0;
 }
 
-hk_status hk_cuda_open_current(hk_device **out) {
-  int devices;
-  return hk_cuda_open(hk_cuda_here(&devices) ? hk_cuda_current() : 0, out);
-}
-
 bool hk_cuda_owns(const void *p, int *device) {
   CUresult (*attribute)(void *, int, CUdeviceptr) = NULL;
   int type = 0, managed = 0;

@@ -66,14 +66,13 @@ hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t by
   hk_status rc = HK_OK;
   int ordinal = d->base.limits.ordinal;
   CUdeviceptr at = 0;
-  HK_CUDA_TRY(hk_cu.MemAddressReserve(&at, bytes, d->granule, 0, 0), out, "device %d: addresses for %zu bytes", ordinal,
-              bytes);
+  HK_CUDA_OR_RETURN(hk_cu.MemAddressReserve(&at, bytes, d->granule, 0, 0), "device %d: addresses for %zu bytes",
+                    ordinal, bytes);
   HK_TRY(map_at(d, at, handle, bytes, for_peers), undo);
   *out = at;
   return HK_OK;
 undo:
   hk_cu.MemAddressFree(at, bytes);
-out:
   return rc;
 }
 
@@ -83,13 +82,12 @@ static hk_status alloc_vmm(hk_cuda *d, size_t bytes, hk_memory *out) {
   CUmemGenericAllocationHandle handle;
   CUdeviceptr at;
   size_t whole = (bytes + d->granule - 1) / d->granule * d->granule;
-  HK_CUDA_TRY(hk_cu.MemCreate(&handle, whole, &prop, 0), out, "device %d: %zu bytes", d->base.limits.ordinal, whole);
+  HK_CUDA_OR_RETURN(hk_cu.MemCreate(&handle, whole, &prop, 0), "device %d: %zu bytes", d->base.limits.ordinal, whole);
   HK_TRY(hk_cuda_map(d, handle, whole, true, &at), undo);
   *out = (hk_memory){.base = pointer(at), .bytes = whole, .handle = handle, .kind = HK_MEMORY_VMM};
   return HK_OK;
 undo:
   hk_cu.MemRelease(handle);
-out:
   return rc;
 }
 
@@ -97,13 +95,12 @@ static hk_status zero(hk_cuda *d, CUdeviceptr at, size_t bytes) {
   hk_status rc = HK_OK;
   hk_queue q = d->base.own;
   /* A stream for each allocation would take the hardware queues that kernels need (docs/gpu.md). */
-  if (!q) HK_TRY(hk_cuda_queue_new(&d->base, &q), out);
+  if (!q) HK_OR_RETURN(hk_cuda_queue_new(&d->base, &q));
   HK_CUDA_TRY(hk_cu.MemsetD8Async(at, 0, bytes, q), undo, "device %d: zeroing %zu bytes", d->base.limits.ordinal,
               bytes);
   rc = hk_cuda_wait(&d->base, q);
 undo:
   if (q != d->base.own) hk_cu.StreamDestroy(q);
-out:
   return rc;
 }
 
@@ -342,15 +339,14 @@ static hk_status open_fd(hk_cuda *d, const hk_memory_share *s, hk_memory *out) {
   hk_status rc = HK_OK;
   CUmemGenericAllocationHandle handle;
   CUdeviceptr at;
-  HK_CUDA_TRY(
+  HK_CUDA_OR_RETURN(
       hk_cu.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)s->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-      out, "device %d: a peer's memory of %llu bytes", d->base.limits.ordinal, (unsigned long long)s->bytes);
+      "device %d: a peer's memory of %llu bytes", d->base.limits.ordinal, (unsigned long long)s->bytes);
   HK_TRY(hk_cuda_map(d, handle, s->bytes, false, &at), undo);
   *out = (hk_memory){.base = pointer(at), .bytes = s->bytes, .handle = handle, .kind = HK_MEMORY_MAPPED};
   return HK_OK;
 undo:
   hk_cu.MemRelease(handle);
-out:
   return rc;
 }
 

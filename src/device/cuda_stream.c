@@ -169,14 +169,13 @@ hk_status hk_cuda_graph_keep(hk_device *base, const hk_queue_state *s, void (*do
   if (!hk_cu.UserObjectCreate || !hk_cu.GraphRetainUserObject || !hk_cu.UserObjectRelease)
     return HK_FAIL(HK_ERR_CUDA, "device %d: the driver is too old to report when a captured graph ends (CUDA 11.3)",
                    base->limits.ordinal);
-  HK_CUDA_TRY(hk_cu.UserObjectCreate(&object, arg, done, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC), out,
-              "device %d: an object for a graph", base->limits.ordinal);
+  HK_CUDA_OR_RETURN(hk_cu.UserObjectCreate(&object, arg, done, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
+                    "device %d: an object for a graph", base->limits.ordinal);
   HK_CUDA_TRY(hk_cu.GraphRetainUserObject(s->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE), undo,
               "device %d: an object in a graph", base->limits.ordinal);
   return HK_OK;
 undo:
   hk_cu.UserObjectRelease(object, 1); /* runs `done` */
-out:
   return rc;
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A device: it has memory and runs kernels. cuda.c and the other cuda_*.c are one implementation, by CUDA's driver;
- * hk_device_host in host_device.c is another, memory that the CPU itself works on, without streams or launches.
+ * A device: it has memory and runs kernels. cuda.c and the other cuda_*.c are the implementation by CUDA's driver.
  *
  * A slot of the table that may be NULL says so; the others are always there. All may be called from any thread, and
  * leave the thread's current CUDA context as it was. A failure names the driver's error, the device and what was tried.
@@ -194,13 +193,10 @@ typedef struct hk_device_ops {
 } hk_device_ops;
 
 /* ---- the implementations ---- */
-hk_device *hk_device_host(void); /* one for the process, never closed */
 /* True if the CUDA driver starts and shows a device, and HOCKET_DEVICE is not "host". */
 bool hk_cuda_here(int *devices);
 /* The device of the calling thread's current context; 0 if it has none. Only if hk_cuda_here is true. */
 int hk_cuda_current(void);
-/* Opens that one's primary context. */
-hk_status hk_cuda_open_current(hk_device **out);
 hk_status hk_cuda_open(int ordinal, hk_device **out);
 /* Is this the memory of a GPU? Costs nothing if the process has not loaded the driver; loads nothing itself. */
 bool hk_cuda_owns(const void *p, int *device);

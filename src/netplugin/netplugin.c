@@ -186,18 +186,17 @@ static hk_status new_memory(void *data, size_t bytes, void **registration) {
 
 /* `fd`: of a dma-buf; -1: none. */
 static hk_status reg_gpu(pair *p, void *data, size_t bytes, int fd, uint64_t offset, void **registration) {
-  hk_status rc;
+  hk_status rc = HK_OK;
   if (!p->link.placed)
     return HK_FAIL(
         HK_ERR_USAGE,
         "memory of a GPU cannot be registered with this connection: it uses sockets, because RDMA does not work on one "
         "of the two sides (NCCL_DEBUG=INFO gives the reason); NCCL_NET_GDR_LEVEL=LOC keeps data in host memory");
-  HK_TRY(new_memory(data, bytes, registration), out);
+  HK_OR_RETURN(new_memory(data, bytes, registration));
   rc = hk_net_gpu_memory(&p->link, data, bytes, fd, offset);
   if (rc == HK_OK) return HK_OK;
   free(*registration);
   *registration = NULL;
-out:
   return rc;
 }
 

@@ -237,28 +237,27 @@ hk_status hk_sim_loop(hk_sim *s) {
   hk_status rc = HK_OK;
   for (uint32_t i = 0; i < s->nthreads; i++)
     if (s->threads[i].state == HK_T_READY)
-      HK_TRY(s->cores ? proceed(s, &s->threads[i])
-                      : hk_net_at(&s->world.net, &s->threads[i].flow.end, HK_GPU_STAGGER_US * s->threads[i].channel),
-             out);
+      HK_OR_RETURN(s->cores
+                       ? proceed(s, &s->threads[i])
+                       : hk_net_at(&s->world.net, &s->threads[i].flow.end, HK_GPU_STAGGER_US * s->threads[i].channel));
   for (;;) {
     hk_sim_event *e;
-    HK_TRY(hk_net_next(&s->world.net, &e), out);
+    HK_OR_RETURN(hk_net_next(&s->world.net, &e));
     if (!e) break;
     if (e->id >= QUEUE_IDS) {
-      HK_TRY(sent(s, s->sides[e->id - QUEUE_IDS].queue), out);
+      HK_OR_RETURN(sent(s, s->sides[e->id - QUEUE_IDS].queue));
       continue;
     }
     hk_lane_state *t = &s->threads[e->id];
     switch (t->state) {
-      case HK_T_READY: HK_TRY(s->cores ? take_core(s, t) : proceed(s, t), out); break;
-      case HK_T_STARTING: HK_TRY(start(s, t), out); break;
+      case HK_T_READY: HK_OR_RETURN(s->cores ? take_core(s, t) : proceed(s, t)); break;
+      case HK_T_STARTING: HK_OR_RETURN(start(s, t)); break;
       default:
         hk_flow_stop(&s->world.net, &t->flow);
-        HK_TRY(finish(s, t, hk_lane_bytes(s, t)), out);
+        HK_OR_RETURN(finish(s, t, hk_lane_bytes(s, t)));
         break;
     }
   }
   if (s->live) rc = stuck(s);
-out:
   return rc;
 }

@@ -26,26 +26,22 @@ static hk_status count(hk_sim *s) {
   size_t threads = 0, sides = 0;
   s->first_thread = malloc(ranks * sizeof *s->first_thread);
   s->first_side = malloc(ranks * channels * sizeof *s->first_side);
-  if (!s->first_thread || !s->first_side) {
-    rc = HK_FAIL_ERRNO("no memory to simulate %zu ranks", ranks);
-    goto out;
-  }
+  if (!s->first_thread || !s->first_side) return HK_FAIL_ERRNO("no memory to simulate %zu ranks", ranks);
   for (int r = 0; r < s->world.nranks; r++) {
     s->first_thread[r] = HK_NOBODY;
     if (!simulated(s, r)) continue;
     s->first_thread[r] = (uint32_t)threads;
     for (int c = 0; c < s->channels; c++) {
       const hk_program *p;
-      HK_TRY(hk_programs_get(&s->programs, r, c, &p), out);
+      HK_OR_RETURN(hk_programs_get(&s->programs, r, c, &p));
       s->first_side[(size_t)r * channels + (size_t)c] = (uint32_t)sides;
       threads += p->nlanes;
       sides += p->nlinks;
     }
-    if (sides > HK_SIM_SIDES) {
-      rc = HK_FAIL(HK_ERR_ARGUMENT, "%s of %d ranks has more links than the simulator can hold; try another algorithm",
-                   s->programs.algorithm->name, s->world.nranks);
-      goto out;
-    }
+    if (sides > HK_SIM_SIDES)
+      return HK_FAIL(HK_ERR_ARGUMENT,
+                     "%s of %d ranks has more links than the simulator can hold; try another algorithm",
+                     s->programs.algorithm->name, s->world.nranks);
   }
   s->nthreads = (uint32_t)threads;
   s->nsides = (uint32_t)sides;
@@ -56,7 +52,6 @@ static hk_status count(hk_sim *s) {
     rc = HK_FAIL_ERRNO("no memory to simulate %zu lanes and %zu links", threads, sides);
   for (size_t r = 0; rc == HK_OK && !s->gpu && r < ranks; r++)
     s->cores[r] = (hk_core){.head = HK_NOBODY, .tail = HK_NOBODY};
-out:
   return rc;
 }
 
@@ -178,9 +173,8 @@ static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need
 }
 
 static hk_status tie_links(hk_sim *s, ties *t, int rank, int channel) {
-  hk_status rc = HK_OK;
   const hk_program *p;
-  HK_TRY(hk_programs_get(&s->programs, rank, channel, &p), out);
+  HK_OR_RETURN(hk_programs_get(&s->programs, rank, channel, &p));
   const hk_link_need *needs = hk_program_links(p);
   uint32_t near = 0;
   for (uint32_t i = 0; i < p->nlinks; i++) {
@@ -188,18 +182,15 @@ static hk_status tie_links(hk_sim *s, ties *t, int rank, int channel) {
     bool all = needs[i].kind == HK_LINK_MCAST_SEND;
     for (int peer = all ? 0 : needs[i].peer; peer < (all ? s->world.nranks : needs[i].peer + 1); peer++) {
       if (all && peer == rank) continue;
-      HK_TRY(other_side(s, rank, channel, &needs[i], peer, &near, &other), out);
+      HK_OR_RETURN(other_side(s, rank, channel, &needs[i], peer, &near, &other));
       if (other == HK_NOBODY && all) continue;
-      if (other == HK_NOBODY) {
-        rc =
-            HK_FAIL(HK_ERR_INTERNAL, "%s: rank %d has no other side of rank %d's link %u", p->algorithm, peer, rank, i);
-        goto out;
-      }
-      HK_TRY(add_tie(s, t, other, mine), out);
+      if (other == HK_NOBODY)
+        return HK_FAIL(HK_ERR_INTERNAL, "%s: rank %d has no other side of rank %d's link %u", p->algorithm, peer, rank,
+                       i);
+      HK_OR_RETURN(add_tie(s, t, other, mine));
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status lay_out_ties(hk_sim *s, const ties *t) {

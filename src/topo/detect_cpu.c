@@ -205,9 +205,9 @@ hk_status hk_scan_cpus(hk_scan *s) {
   uint64_t may[HK_CPU_MASK_WORDS];
   memset(&like, 0, sizeof like);
   identify(s, &like, &s->machine);
-  if (!hk_scan_hwloc_cpus(s, &rc)) HK_TRY(nodes_of_sysfs(s, &like), out);
-  HK_TRY(rc, out);
-  if (s->t->nnodes == 0) HK_TRY(one_node(s, &like), out);
+  if (!hk_scan_hwloc_cpus(s, &rc)) HK_OR_RETURN(nodes_of_sysfs(s, &like));
+  HK_OR_RETURN(rc);
+  if (s->t->nnodes == 0) HK_OR_RETURN(one_node(s, &like));
   allowed(s, may);
   for (uint32_t i = 0; i < s->t->nnodes; i++) {
     hk_cpu_info *cpu = &s->t->nodes[i].cpu;
@@ -227,8 +227,7 @@ hk_status hk_scan_cpus(hk_scan *s) {
     /* All cores, whatever this process may use: all processes of a host must get the same result. */
     cpu->memory_gbps = memory_rate(cpu, count_cores(s, cpu->mask, cpu->mask), sharers);
   }
-  HK_TRY(link_cpus(s), out);
-out:
+  HK_OR_RETURN(link_cpus(s));
   return rc;
 }
 

@@ -32,12 +32,11 @@ hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, s
 hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, void *arg) {
   char *text;
   size_t bytes;
-  hk_status rc;
+  hk_status rc = HK_OK;
   *out = NULL;
-  HK_TRY(hk_xml_read_file(path, &text, &bytes), out);
+  HK_OR_RETURN(hk_xml_read_file(path, &text, &bytes));
   rc = hk_topo_parse_xml(out, path, text, bytes, sink, arg);
   free(text);
-out:
   return rc;
 }
 

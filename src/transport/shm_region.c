@@ -205,11 +205,10 @@ hk_status hk_shm_region_file(hk_transport_state *state, int peer, uint64_t regio
   if (!s->process || !s->process->names)
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d shares no memory with rank %d (%s)", state->env->rank, peer,
                    hk_shm_no_files(state));
-  HK_TRY(ask(s, peer, &m, fd), out);
+  HK_OR_RETURN(ask(s, peer, &m, fd));
   *bytes = m.bytes;
   if (m.verb != HK_SHM_REGION || *fd < 0)
     rc = HK_FAIL(HK_ERR_REMOTE, "rank %d has no memory region %llu any more", peer, (unsigned long long)region);
-out:
   return rc;
 }
 

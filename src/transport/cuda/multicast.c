@@ -81,19 +81,15 @@ static hk_status map_left(hk_multicast *m, int fd) {
 static hk_status offer_object(const hk_device_env *e, hk_multicast *m, offer *o) {
   hk_status rc = HK_OK;
   int fd;
-  HK_TRY(e->device->ops->multicast_share(e->device, m->object, &fd), out);
-  HK_TRY(hk_host_lend(fd, m->bytes, false, &o->object), out);
+  HK_OR_RETURN(e->device->ops->multicast_share(e->device, m->object, &fd));
+  HK_OR_RETURN(hk_host_lend(fd, m->bytes, false, &o->object));
   fd = hk_host_memfd("hocket-left", page());
-  if (fd < 0) {
-    rc = HK_FAIL_ERRNO("a page for the processes of a communicator");
-    goto out;
-  }
+  if (fd < 0) return HK_FAIL_ERRNO("a page for the processes of a communicator");
   rc = map_left(m, fd);
   if (rc != HK_OK)
     close(fd);
   else
     rc = hk_host_lend(fd, page(), false, &o->left);
-out:
   return rc;
 }
 
@@ -104,14 +100,13 @@ static hk_status make(const hk_device_env *e, hk_multicast *m, unsigned channels
   if (e->env->rank != 0) return HK_OK;
   choose_sizes(m, e->env, channels);
   m->bytes = bytes_of(m, e->env->nranks);
-  HK_TRY(d->ops->multicast_new(d, (unsigned)e->env->nranks, &m->bytes, &m->object), out);
+  HK_OR_RETURN(d->ops->multicast_new(d, (unsigned)e->env->nranks, &m->bytes, &m->object));
   m->made = true;
   o->bytes = m->bytes;
   o->slot_bytes = m->slot_bytes;
   o->nslots = m->nslots;
   o->channels = m->channels;
   if (e->processes) rc = offer_object(e, m, o);
-out:
   return rc;
 }
 

@@ -36,10 +36,9 @@ hk_status hk_share_open(const hk_device_env *e, int peer, const hk_share_offer *
   hk_status rc = HK_OK;
   hk_memory_share share = o->share;
   size_t bytes;
-  if (o->region) HK_TRY(e->file(e->arg, peer, o->region, &share.fd, &bytes), out);
+  if (o->region) HK_OR_RETURN(e->file(e->arg, peer, o->region, &share.fd, &bytes));
   rc = e->device->ops->open(e->device, &share, out);
   if (o->region) close(share.fd);
-out:
   return rc;
 }
 

@@ -199,7 +199,7 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
   for (uint32_t i = 0; i < x->room && !c; i++)
     if (x->conns[i] && x->conns[i]->peer == e->key.peer && x->conns[i]->channel == e->key.channel) c = x->conns[i];
   bool fresh = !c, sends = e->key.kind == HK_LINK_SEND;
-  if (fresh) HK_TRY(new_conn(x, e->key.peer, e->key.channel, &c), out);
+  if (fresh) HK_OR_RETURN(new_conn(x, e->key.peer, e->key.channel, &c));
   e->priv = c;
   *(sends ? &c->send : &c->recv) = e;
   if (!sends) hk_ib_place_min(x, e->link);
@@ -216,19 +216,17 @@ undo:
     free_conn(c);
   else
     hk_ib_unregister_end(c, sends);
-out:
   return rc;
 }
 
 static hk_status ib_open(void *ctx, hk_net_end *e) {
   hk_ib_ctx *x = ctx;
-  hk_status rc;
-  HK_TRY(start_ticking(x), out);
+  hk_status rc = HK_OK;
+  HK_OR_RETURN(start_ticking(x));
   hk_ib_gpu_find_ports(x);
   pthread_mutex_lock(&x->lock);
   rc = open_end(x, e);
   pthread_mutex_unlock(&x->lock);
-out:
   return rc;
 }
 

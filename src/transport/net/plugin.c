@@ -180,16 +180,15 @@ static hk_status deliver(hk_plugin_end *e, bool *delivered) {
 static hk_status receive_slots(hk_plugin_end *e, bool *moved) {
   hk_status rc = HK_OK;
   bool delivered = true;
-  HK_TRY(post_receives(e, moved), out);
-  HK_TRY(test_lane(e, &e->lane[0], moved), out);
-  if (e->large_seen || e->wire.apart) HK_TRY(test_lane(e, &e->lane[1], moved), out);
-  if (e->end->link->gpu) HK_TRY(hk_plugin_gpu_flush(e, &e->lane[1], moved), out);
-  while (delivered && e->end->next < e->lane[0].done) HK_TRY(deliver(e, &delivered), out);
+  HK_OR_RETURN(post_receives(e, moved));
+  HK_OR_RETURN(test_lane(e, &e->lane[0], moved));
+  if (e->large_seen || e->wire.apart) HK_OR_RETURN(test_lane(e, &e->lane[1], moved));
+  if (e->end->link->gpu) HK_OR_RETURN(hk_plugin_gpu_flush(e, &e->lane[1], moved));
+  while (delivered && e->end->next < e->lane[0].done) HK_OR_RETURN(deliver(e, &delivered));
   const hk_plugin_lane *needed =
       &e->lane[e->end->next < e->lane[0].done]; /* once a header has come: its payload's lane */
   if (needed->broken && e->end->link->waiting == HK_LINK_WAITS)
     rc = hk_plugin_failed(e, needed->broke_in, needed->broken);
-out:
   return rc;
 }
 

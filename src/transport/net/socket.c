@@ -241,7 +241,7 @@ static hk_status socket_open(void *ctx, hk_net_end *e) {
   for (int i = 0; i < x->nconns && !c; i++)
     if (x->conns[i]->peer == e->key.peer && x->conns[i]->channel == e->key.channel) c = x->conns[i];
   bool fresh = !c;
-  if (fresh) HK_TRY(new_conn(x, e->key.peer, e->key.channel, &c), out);
+  if (fresh) HK_OR_RETURN(new_conn(x, e->key.peer, e->key.channel, &c));
   e->priv = c;
   *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = e;
   if (conn_ready(c))
@@ -253,7 +253,6 @@ static hk_status socket_open(void *ctx, hk_net_end *e) {
     else
       free_conn(x, c);
   }
-out:
   return rc;
 }
 

@@ -389,8 +389,8 @@ hk_status hk_socket_receive(hk_socket_conn *c, bool *moved) {
   uint32_t at;
   bool more = true;
   while (hk_net_has_room(c->recv)) {
-    HK_TRY(use_ahead(c), out);
-    if (r->begun && c->nsockets > 1) HK_TRY(read_others(c, moved), out);
+    HK_OR_RETURN(use_ahead(c));
+    if (r->begun && c->nsockets > 1) HK_OR_RETURN(read_others(c, moved));
     if (complete(c)) {
       deliver(c);
       *moved = true;
@@ -403,9 +403,8 @@ hk_status hk_socket_receive(hk_socket_conn *c, bool *moved) {
       if (hk_socket_waited_for(c)) rc = hk_socket_broken(c, "waiting for a message", 0);
       break;
     }
-    HK_TRY(read_first(c, moved, &more), out);
+    HK_OR_RETURN(read_first(c, moved, &more));
     if (r->eof) more = true; /* the next round reports it */
   }
-out:
   return rc;
 }
