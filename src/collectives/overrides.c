@@ -16,8 +16,8 @@ const char *const hk_agreement_names[HK_AGREE_COUNT] = {
     [HK_AGREE_P2P_LEVEL] = "NCCL_P2P_LEVEL, NCCL_PXN_DISABLE or NCCL_NVB_DISABLE",
     [HK_AGREE_GDR_LEVEL] = "NCCL_NET_GDR_LEVEL",
     [HK_AGREE_CONFIG] =
-        "nvlsCTAs, nChannelsPerNetPeer, nvlinkCentricSched or CTAPolicy of ncclConfig_t, or the variables "
-        "that set them (NCCL_NVLS_NCHANNELS, NCCL_NCHANNELS_PER_NET_PEER, NCCL_CTA_POLICY, ...)",
+        ("nvlsCTAs, nChannelsPerNetPeer, nvlinkCentricSched or CTAPolicy of ncclConfig_t, or the variables "
+         "that set them (NCCL_NVLS_NCHANNELS, NCCL_NCHANNELS_PER_NET_PEER, NCCL_CTA_POLICY, ...)"),
     [HK_AGREE_BATCH_INVARIANT] = "HOCKET_BATCH_INVARIANT (or hocketCommSetBatchInvariant on the parent)",
 };
 
