@@ -159,9 +159,11 @@ hk_status hk_shm_receive_wait(int socket, const hk_transport_env *env, int peer,
                               hk_shm_message *m, int *fd) {
   enum { LOOK_MS = 20 };
   hk_waiter w;
-  hk_shm_address from;
+  hk_shm_address from, to = {.bytes = sizeof to.un};
   hk_shm_message ping = {.verb = HK_SHM_PING};
   memcpy(ping.secret, env->secret, sizeof ping.secret);
+  if (getpeername(socket, (struct sockaddr *)&to.un, &to.bytes))
+    return HK_FAIL_ERRNO("rank %d cannot wait for the shared memory of rank %d", env->rank, peer);
   hk_wait_begin(&w, env->wait);
   while (!hk_shm_receive(socket, env->secret, m, &from, fd)) {
     struct pollfd readable = {.fd = socket, .events = POLLIN};
@@ -169,7 +171,8 @@ hk_status hk_shm_receive_wait(int socket, const hk_transport_env *env, int peer,
     if (look) look(arg);
     hk_status rc = hk_wait_slow(&w);
     if (rc != HK_OK) return rc;
-    if (hk_shm_send(socket, NULL, &ping, -1) || errno == EAGAIN) continue;
+    /* To its name: a send to the dead end of a connection empties this socket's queue. */
+    if (hk_shm_send(socket, &to, &ping, -1) || errno == EAGAIN) continue;
     /* Its last message, such as a refusal, may have come just before its end. */
     do {
       if (hk_shm_receive(socket, env->secret, m, &from, fd)) return HK_OK;

@@ -428,6 +428,45 @@ START_TEST(hostile) {
 }
 END_TEST
 
+/* ---- a process that ends while another waits for its answer ---- */
+
+typedef struct speaker {
+  int socket;
+  hk_shm_address to;
+  hk_shm_message m;
+  bool speaks;
+} speaker;
+
+/* Between two looks of the process that waits. */
+static void end_speaker(void *arg) {
+  speaker *s = arg;
+  if (s->socket < 0) return;
+  hk_shm_message stray = s->m;
+  stray.secret[0] ^= 1;
+  ck_assert(hk_shm_send(s->socket, &s->to, &stray, -1));
+  if (s->speaks) ck_assert(hk_shm_send(s->socket, &s->to, &s->m, -1));
+  close(s->socket);
+  s->socket = -1;
+}
+
+START_TEST(last_words) {
+  char name[HK_SHM_NAME];
+  hk_wait_env wait = {.deadline_ns = hk_now_ns() + 10000000000u};
+  hk_transport_env env = {.rank = 1, .wait = &wait, .secret = (const uint8_t *)"sixteen letters."};
+  speaker s = {.socket = hk_shm_listen(name), .m = {.verb = HK_SHM_REFUSE, .reason = "enough"}, .speaks = _i};
+  hk_shm_message m;
+  int own = hk_shm_dial(name), fd;
+  memcpy(s.m.secret, env.secret, sizeof s.m.secret);
+  ck_assert(hk_shm_send(own, NULL, &s.m, -1) && hk_shm_receive(s.socket, env.secret, &m, &s.to, &fd));
+  hk_status rc = hk_shm_receive_wait(own, &env, 2, end_speaker, &s, &m, &fd);
+  if (_i)
+    ck_assert_msg(rc == HK_OK && m.verb == HK_SHM_REFUSE && !strcmp(m.reason, "enough"), "%s", hk_last_error());
+  else
+    ck_assert_msg(rc == HK_ERR_REMOTE && strstr(hk_last_error(), "rank 2's process ended"), "%s", hk_last_error());
+  close(own);
+}
+END_TEST
+
 /* ---- the board alone: readers see whole entries however fast the writer is ---- */
 
 static hk_board board;
@@ -478,6 +517,7 @@ int main(void) {
   tcase_add_loop_test(c, no_leaks, 0, 2);
   tcase_add_test(c, many_ranks);
   tcase_add_test(c, hostile);
+  tcase_add_loop_test(c, last_words, 0, 2);
   tcase_add_test(c, board_is_whole);
   return suite_run_one("shm", c);
 }
