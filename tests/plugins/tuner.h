@@ -50,6 +50,9 @@ static inline ncclResult_t change(void *context, size_t bytes, float **prices, i
   s->calls++;
   if (asked("fail") || algorithms != ALGORITHMS || protocols != PROTOCOLS) return ncclInvalidUsage;
   if (asked("silent")) return ncclSuccess;
+  for (int a = 0; a < ALGORITHMS && asked("dear"); a++) /* the others cost more */
+    for (int p = 0; p < PROTOCOLS && a != prefer(bytes); p++) table[a][p] *= table[a][p] > 0 ? 1000 : 1;
+  if (asked("dear")) return ncclSuccess;
   if (table[prefer(bytes)][SIMPLE] >= 0) table[prefer(bytes)][SIMPLE] = 0;
   if (asked("channels")) *channels = 2;
   return ncclSuccess;

@@ -85,6 +85,8 @@ static const struct {
     {CPU(GPU("1:0.0", "<gpu dev=\"0\" sm=\"90\"><nvlink target=\"up\" count=\"2\"/></gpu>")), 3, 95, "needs a target",
      false},
     {CPU(GPU("1:0.0", "<gpu dev=\"0\" sm=\"90\"><c2c bw=\"0\" count=\"2\"/></gpu>")), 3, 95, "bw=\"0\"", false},
+    {CPU(GPU("1:0.0", "<gpu dev=\"0\" sm=\"90\"><c2c count=\"2\"/></gpu>")), 3, 95, "needs the attribute bw", false},
+    {CPU(GPU("1:0.0", "<gpu dev=\"0\" sm=\"90\"><c2c bw=\"9\" count=\"0\"/></gpu>")), 3, 95, "count=\"0\"", false},
     {CPU(NET("name=\"a\"")), 4, 1, "needs the attribute dev", false},
     {CPU(NET("dev=\"0\" speed=\"-1\"")), 4, 1, "speed=\"-1\"", false},
     {CPU(NET("dev=\"0\" speed=\"NaN\"")), 4, 1, "speed=\"NaN\"", false},
