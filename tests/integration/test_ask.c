@@ -4,6 +4,8 @@
 #include "../support/boot_ranks.h"
 
 enum { PATIENT_NS = 1000000000 };
+/* What another process or thread is about to do is done by then. */
+static uint64_t soon(void) { return hk_now_ns() + 15000000000u; }
 
 /* What each rank reports: its number in every field, so that answers cannot be mixed up. */
 static void report(void *arg, hk_activity *out) {
@@ -104,11 +106,8 @@ static void start_ranks(pid_t pids[RANKS]) {
 /* Asks until the answer is `wanted`: what led to it happens in another process, at its own pace. */
 static hk_presence ask_for(rank_state *r, int rank, hk_presence wanted, hk_activity *a) {
   hk_presence p = wanted;
-  for (int i = 0; i < 50; i++) {
-    p = ask(r, rank, a);
-    if (p == wanted) break;
-    usleep(20000);
-  }
+  for (uint64_t until = soon(); hk_now_ns() < until; usleep(20000))
+    if ((p = ask(r, rank, a)) == wanted) break;
   return p;
 }
 
@@ -121,7 +120,8 @@ START_TEST(processes_answer) {
   ck_assert(await_count(&shared->joined, RANKS - 1));
 
   /* One that waits inside the bootstrap says for whom. */
-  for (int i = 0; i < 500 && (a.waits_for = -1, ask(&r, WAITS, &a), a.waits_for < 0); i++) usleep(10000);
+  for (uint64_t until = soon(); a.waits_for = -1, ask(&r, WAITS, &a), a.waits_for < 0 && hk_now_ns() < until;)
+    usleep(10000);
   ck_assert_int_eq(ask(&r, WAITS, &a), HK_PRESENCE_ANSWERS);
   ck_assert(is_report_of(&a, WAITS));
   ck_assert_int_ge(a.waits_for, 0);
@@ -163,7 +163,7 @@ static void split_without_two(rank_state *r) {
   } else {
     hk_activity a;
     bool seen[2] = {false, false};
-    for (int i = 0; i < 1000 && !(seen[0] && seen[1]); i++) {
+    for (uint64_t until = soon(); hk_now_ns() < until && !(seen[0] && seen[1]);) {
       for (int k = 0; k < 2; k++)
         if (hk_bootstrap_ask(r->b, k, PATIENT_NS, &a) == HK_PRESENCE_ANSWERS && a.waits_for == 2) seen[k] = true;
       usleep(5000);
