@@ -121,6 +121,24 @@ START_TEST(mixed_hosts) {
 }
 END_TEST
 
+/* All channels leave by one rail: each host still uses each of its own channels once. */
+START_TEST(one_rail) {
+  hk_join_fact facts[16];
+  int n;
+  tell_host(facts, 7, m_dgx_h100(8), 0, true, &n);
+  tell_host(facts + n, 8, m_dgx_h100(8), 0, true, &n);
+  for (int r = 0; r < 2 * n; r++)
+    for (int c = 0; c < 8; c++) facts[r].part[HK_PATTERN_RING].rail[c] = 0;
+  hk_joined *j = join(HK_PATTERN_RING, facts, 2 * n);
+  ck_assert_int_eq(j->nchannels, 8);
+  for (int a = 0; a < 8; a++)
+    for (int b = 0; b < a; b++)
+      for (int h = 0; h < 2; h++)
+        ck_assert_mem_ne(j->order + (2 * a + h) * n, j->order + (2 * b + h) * n, (size_t)n * sizeof *j->order);
+  hk_joined_free(j);
+}
+END_TEST
+
 /* Ranks dealt out over hosts in turn; CPUs beside GPUs. */
 START_TEST(interleaved_ranks) {
   hk_join_fact a[8], b[4], facts[12];
@@ -358,6 +376,7 @@ int main(void) {
   tcase_set_timeout(t, 60);
   tcase_add_test(t, one_host);
   tcase_add_test(t, mixed_hosts);
+  tcase_add_test(t, one_rail);
   tcase_add_test(t, interleaved_ranks);
   tcase_add_test(t, split_host);
   tcase_add_test(t, trees_of_hosts);
