@@ -20,8 +20,7 @@ struct hk_profiler {
   void *context;
   int mask;
   bool begun;
-  _Atomic(bool) complained; /* of a call that failed; calls and operations may be in different threads */
-  void *group, *coll;       /* open events of what runs now */
+  void *group, *coll; /* open events of what runs now */
   void *kernels[HK_CHANNELS];
   unsigned nkernels;
   uint64_t sequence;
@@ -97,9 +96,9 @@ void hk_profiler_free(ncclComm_t c) {
 /* ---- events ---- */
 
 static void check(hk_profiler *p, const char *what, ncclResult_t rc) {
-  if (rc == ncclSuccess || atomic_exchange(&p->complained, true)) return;
-  HK_WARN("the profiler plugin %s fails in %s with code %d (%s): its events are not complete", name_of(p), what,
-          (int)rc, hk_plugin_result((int)rc));
+  if (rc == ncclSuccess) return;
+  HK_WARN_ONCE("the profiler plugin %s fails in %s with code %d (%s): its events are not complete", name_of(p), what,
+               (int)rc, hk_plugin_result((int)rc));
 }
 
 /* Before v5 a collective or transfer belongs to its group. */

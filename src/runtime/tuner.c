@@ -18,7 +18,6 @@ struct hk_tuner {
   int version;
   void *context;
   bool begun;
-  bool complained; /* of a call that failed */
 };
 
 static const char *name_of(const hk_tuner *t) {
@@ -151,8 +150,7 @@ void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_wish *w, hk_coll co
   after = before;
   ncclResult_t rc = ask(t, m, function, bytes, &after, &channels);
   if (rc != ncclSuccess) {
-    if (!t->complained) HK_WARN("the tuner plugin %s fails with code %d: the model decides", name_of(t), (int)rc);
-    t->complained = true;
+    HK_WARN_ONCE("the tuner plugin %s fails with code %d: the model decides", name_of(t), (int)rc);
     return;
   }
   const hk_decision *best = NULL;
