@@ -4,29 +4,34 @@
 # notices shows a missing test, or code that makes no difference. `make mutations` runs it.
 #
 #   SEED=number      which mutants (default: a new number each time; it is printed)
-#   MINUTES=number   for how long mutants are tried (default 30)
-#   FILES=pattern    only sources whose path contains this; src/kernels/cuda: the mutations of tests/suites/gpu_mutations.sh
+#   MINUTES=number   for how long mutants are tried (default 30); MOST=number: how many
+#   FILES=pattern    only places whose "path:line:" matches this (an extended regular expression); src/kernels/cuda: the mutations
+#                    of tests/suites/gpu_mutations.sh
 #   TESTS=pattern    only unit tests whose names match this (an extended regular expression)
-#   LONGEST=number   tests that take more seconds (default 60) are run only if their name fits the file
+#   LONGEST=number   tests that take more seconds (default 60) are left out, under sanitizers those that take a quarter of it
 #   SANITIZE=0       without the build under ASan and UBSan, which sees what a plain build hides
 #   SANITIZE=thread  weakens memory orders only, and runs the tests under TSan: without it no x86 machine shows a difference
+#   JOBS=number      mutants at a time (default: as many as the machine has cores)
+#   RECORD=0         each test that fits TESTS runs for each place: no build that records lines
 #
 # First all tests run once in a build that records which lines each of them executes. A mutant is one changed object in front of
-# the library's archive. It runs against the tests that execute the line and those whose names fit the file, quick ones first. The
-# first failure ends it. A test that has to be killed is a hang; then others are tried, because a failure says more. Results are
-# lines of build/mutations/results: noticed, hang or SURVIVED, the place, the change, the test and the seconds until then.
+# the library's archive. It runs against the tests that execute the line, quick ones first, and those that noticed others in the
+# file. The first failure ends it. A test that has to be killed is a hang; then others are tried, because a failure says more.
+# Results are lines of build/mutations/results: noticed, hang or SURVIVED, the place, the change, the test and the seconds until then.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-SEED=${SEED:-$RANDOM} MINUTES=${MINUTES:-30} FILES=${FILES:-} TESTS=${TESTS:-.} LONGEST=${LONGEST:-60} SANITIZE=${SANITIZE:-1}
+SEED=${SEED:-$RANDOM} MINUTES=${MINUTES:-30} MOST=${MOST:-100000} FILES=${FILES:-} TESTS=${TESTS:-.} LONGEST=${LONGEST:-60} SANITIZE=${SANITIZE:-1}
+JOBS=${JOBS:-$(nproc)} RECORD=${RECORD:-1} base=${HK_MUTATIONS:-$PWD/build/mutations}
 make=${HK_MAKE:-make} HK_BUILD=${HK_BUILD:-build/gcc}
-work=$PWD/build/mutations results=$PWD/build/mutations/results
+results=$base/results
 hang_s=20 # a test that takes so much longer than without a mutation hangs
-mkdir -p "$work/lines" && : >"$results"
-export HOCKET_DEVICE=host NCCL_DEBUG=NONE CK_VERBOSITY=silent CK_DEFAULT_TIMEOUT=300
+mkdir -p "$base/lines" && : >"$results" && : >>"$base/kills"
+# With the watchdog, what is stuck in an operation is an error and no hang.
+export HOCKET_WATCHDOG=15 HOCKET_WATCHDOG_ABORT=1 HOCKET_DEVICE=host NCCL_DEBUG=NONE CK_VERBOSITY=silent CK_DEFAULT_TIMEOUT=300
 build() { # folder make-options...
-  "$make" --no-print-directory -j"$(nproc)" BUILD="$1" "${@:2}" tests >"$work/build.log" 2>&1 && return
+  "$make" --no-print-directory -j"$(nproc)" BUILD="$1" "${@:2}" tests >"$base/build.log" 2>&1 && return
   echo "$1 does not build:"
-  tail -n 5 "$work/build.log"
+  tail -n 5 "$base/build.log"
   exit 1
 }
 build "$HK_BUILD"
@@ -36,14 +41,17 @@ esac
 
 # "file<TAB>line<TAB>name of the operator" for every place that can be changed. The operators are in mutant().
 candidates() {
-  find src/base src/program src/collectives src/kernels src/transport src/topo src/sim src/runtime src/boot src/gpu \
-    -name '*.c' -path "*$FILES*" 2>/dev/null | grep -v '_abi' | sort | while IFS= read -r file; do
-    case $file in src/gpu/*) [[ $FILES == *gpu* ]] || continue ;; esac
+  find src/{base,boot,collectives,device,gpu,kernels,program,runtime,sim,topo,transport} -name '*.c' | sort | while IFS= read -r file; do
     # A line whose next one reports that memory is short makes no difference while there is memory.
     sed -E '$!N; /\n.*no memory/s/^[^\n]*/#/; P; D' "$file" | awk -v file="$file" -v orders="$([ "$SANITIZE" = thread ] && echo 1)" '
-      /^ *(\/\*|\*|\/\/|#)/ || /^[^ ]/ || /no memory|HK_(INFO|WARN|LOG|FAIL)|_Static_assert|snprintf|case HK_/ { next }
+      text { text = !/;$/; next } # the rest of a message
+      /HK_(TRACE|INFO|WARN|FAIL)|snprintf/ { text = !/;( *\/\*.*)?$/; next }
+      /^ *(\/\*|\*|\/\/|#)/ || /^[^ ]/ || /no memory|_Static_assert|case HK_/ { next }
       { line = $0; sub(/ *\/\*.*/, "", line); gsub(/"[^"]*"/, "\"\"", line) }
-      # Limits of clocks: a nanosecond more makes no difference.
+      # A nap or a yield that is left out costs only time.
+      / nanosleep\(|sched_yield\(/ { next }
+      # Limits of clocks, and tolerances: a nanosecond or a rounding error more makes no difference.
+      / \(1 [+-] SAME/ { next }
       line ~ /_ns[^a-z_]/ { gsub(/ [<>]=? /, " ", line) }
       orders { if (line ~ /memory_order_(release|acquire)/) print file "\t" FNR "\trelax"; next }
       line ~ / \+ / { print file "\t" FNR "\tplus" }
@@ -112,64 +120,66 @@ link_test() { # folder test
   [ -e "$object" ] || object=$1/tests/integration/$2.o
   [ "$2" = test_tune ] && extra=("$1"/src/tools/tune/{choices,fit,look,polish,times}.o)
   # shellcheck disable=SC2046
-  cc -o "$1/tests/mutant" "$object" "${extra[@]}" "$work/mutant.o" "$1/libsupport.a" "$1/libhocket-internal.a" -pthread \
+  cc -o "$1/tests/mutant-$$-$job" "$object" "${extra[@]}" "$work/mutant.o" "$1/libsupport.a" "$1/libhocket-internal.a" -pthread \
     $(sanitizer "$1") "${check_libs[@]}" -lm 2>/dev/null
 }
 
-# Runs every test once: the lines that it executes, and how long it takes. What was recorded for equal sources is taken again.
+# Runs every test once: the lines that it executes, its milliseconds, its exit code. What was recorded for equal sources is taken again.
 declare -A usual=()
+record_test() { # folder test
+  local dir=$base/record/$2 begin=${EPOCHREALTIME/./} rc
+  mkdir -p "$dir/$PWD"
+  GCOV_PREFIX=$dir timeout -k 5 "$LONGEST" "$1/tests/$2" >/dev/null 2>&1 </dev/null
+  rc=$?
+  echo "$(((${EPOCHREALTIME/./} - begin) / 1000)) $rc" >"$base/lines/$2.ms"
+  find "$1/src" -name '*.gcno' -print0 | xargs -0 cp -l --parents -t "$dir/$PWD"
+  find "$dir" -name '*.gcda' -print0 | xargs -0 -r gcov -t 2>/dev/null |
+    awk -F: '$2 == "    0" && $3 == "Source" { file = $4 } $1 ~ /[0-9]/ && file ~ /\.c$/ { print file ":" $2 + 0 }' |
+    sort -u >"$base/lines/$2"
+  rm -rf "$dir"
+}
+sum() { find "$@" -type f -print0 | sort -z | xargs -0 cat | sha1sum; }
 record() {
-  local folder=$HK_BUILD-coverage key test begin took rc
-  key=$(find Makefile src include tests -type f -print0 | sort -z | xargs -0 cat | sha1sum)
-  if [ "$key" != "$(cat "$work/lines/key" 2>/dev/null)" ]; then
-    build "$folder" CFLAGS="-O1 -g1 -w --coverage -fprofile-update=atomic" LDFLAGS=--coverage
-    rm -f "$work"/lines/* && mkdir -p "$work/lines"
-    echo "$key" >"$work/lines/key"
+  local folder=$HK_BUILD-coverage test took rc file tests
+  mapfile -t tests < <(cd tests && find unit integration -name 'test_*.c' | sed 's,.*/,,;s/\.c$//' | sort | grep -E "$TESTS")
+  if [ "$RECORD" = 0 ]; then
+    for test in "${tests[@]}"; do usual[$test]=$((LONGEST * 100)); done
+    return
   fi
-  for test in $(cd tests && find unit integration -name 'test_*.c' | sed 's,.*/,,;s/\.c$//' | sort | grep -E "$TESTS"); do
-    [[ $test == test_gpu* || $test == test_cuda* ]] && [[ $FILES != *gpu* ]] && continue
-    if [ ! -e "$work/lines/$test.s" ]; then
-      find "$folder" -name '*.gcda' -delete
-      begin=$SECONDS
-      timeout -k 5 "$LONGEST" "$folder/tests/$test" >/dev/null 2>&1 </dev/null
-      echo "$((SECONDS - begin + 1)) $?" >"$work/lines/$test.s"
-      find "$folder/src" -name '*.gcda' -print0 | xargs -0 -r gcov -t 2>/dev/null |
-        awk -F: '$2 == "    0" && $3 == "Source" { file = $4 } $1 ~ /[0-9]/ && file ~ /\.c$/ { print file ":" $2 + 0 }' |
-        sort -u >"$work/lines/$test"
+  # A child of a test that ends with _exit is recorded, too.
+  echo 'void __gcov_dump(void), __real__exit(int); void __wrap__exit(int code) { __gcov_dump(), __real__exit(code); }' |
+    cc -x c -c -fPIC -o "$base/dump.o" -
+  build "$folder" CFLAGS="-O1 -g1 -w --coverage -fprofile-update=atomic" LDFLAGS="--coverage -Wl,--wrap=_exit,$base/dump.o"
+  key=$(sum Makefile src include tests/support)
+  for test in "${tests[@]}"; do
+    file=$base/lines/$test
+    took="$key $(sum "tests/unit/$test.c" "tests/integration/$test.c" 2>/dev/null)"
+    if [ "$took" != "$(cat "$file.key" 2>/dev/null)" ]; then
+      echo "$took" >"$file.key"
+      record_test "$folder" "$test" &
+      while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
     fi
-    read -r took rc <"$work/lines/$test.s"
+  done
+  wait
+  for test in "${tests[@]}"; do
+    [ -e "$base/lines/$test.ms" ] || continue
+    read -r took rc <"$base/lines/$test.ms"
     case $rc in
       0) usual[$test]=$took ;;
-      124 | 137) usual[$test]=$((2 * LONGEST)) ;; # it executed what was not recorded
+      124 | 137) echo "$test takes more than $LONGEST s: left out" ;;
       *) echo "$test fails without a mutation: left out" ;;
     esac
   done
 }
 
-# The tests for a place: quick ones first.
+# The tests that execute a place: quick ones first, and those that have noticed a mutant of the file. Tests of GPUs, which are slow
+# without one, only if no other does.
 order() { # file line
-  local stem like part test
-  part=$(cut -d / -f 2 <<<"$1")
-  stem=$(basename "$1" .c)
-  like="test_.*(${stem%%_*}|$stem"
-  case $part in
-    program) like+="|verify|program|json|layout" ;;
-    collectives) like+="|algorithms|select|model|choice|overrides" ;;
-    kernels) like+="|reduce|exec|collectives" ;;
-    transport) like+="|link|shm|net|ib" ;;
-    topo) like+="|topo|paths|search|synth|detect|join" ;;
-    sim) like+="|sim" ;;
-    boot) like+="|boot|ask|faults" ;;
-    runtime) like+="|api|faults|story|comm|collectives|life" ;;
-  esac
-  like+=")"
   for test in "${!usual[@]}"; do
-    if [[ $test =~ $like ]]; then
-      echo "$((usual[$test])) $test"
-    elif grep -qxF -e "$1:$2" -e "$1:$(($2 - 1))" -e "$1:$(($2 - 2))" "$work/lines/$test"; then # a part of a longer statement, too
-      echo "$((usual[$test] + 1)) $test"
+    if [ "$RECORD" = 0 ] || grep -qxF -e "$1:$2" -e "$1:$(($2 - 1))" -e "$1:$(($2 - 2))" "$base/lines/$test"; then # or a longer statement
+      echo "$((usual[$test] / (1 + 4 * $(grep -cxF "$1 $test" "$base/kills")))) $test"
     fi
-  done | sort -n | cut -d ' ' -f 2
+  done | sort -n | awk '$2 !~ /^test_(gpu|cuda)/ { print $2; n++; next } { gpu = gpu $2 "\n" } END { if (!n) printf "%s", gpu }'
 }
 
 # Does the test pass without a mutation? Asked when it notices its first one.
@@ -195,16 +205,21 @@ until_failure() { # limit program
 
 # Runs the tests of a build until one fails. Sets `how` and `by`.
 run_tests() { # folder tests...
-  local folder=$1 test limit rc factor=2 hangs=0
-  [ "$folder" = "$HK_BUILD" ] || factor=6
+  local folder=$1 test limit rc factor=3 hangs=0
+  [ "$folder" = "$HK_BUILD" ] || factor=8
   for test in "${@:2}"; do
+    [ $factor = 8 ] && [ "${usual[$test]}" -gt $((LONGEST * 250)) ] && continue
     [ "${sound[$folder/$test]:-}" = no ] && continue
     link_test "$folder" "$test" || continue
-    limit=$((factor * usual[$test] + hang_s))
-    until_failure "$limit" "$folder/tests/mutant"
+    limit=$((factor * usual[$test] / 1000 + hang_s))
+    until_failure "$limit" "$folder/tests/mutant-$$-$job"
     rc=$?
     [ $rc = 0 ] && continue
     is_sound "$folder" "$test" $((3 * limit)) || continue
+    # What the machine's load may do is not noticed: a failure must come twice, and without the mutation no hang.
+    if [ $rc = 124 ] || [ $rc = 137 ]; then timeout -k 5 "$limit" "$folder/tests/$test" >/dev/null 2>&1 </dev/null
+    else ! until_failure "$limit" "$folder/tests/mutant-$$-$job"
+    fi || continue
     by=$test
     [ "$folder" = "$HK_BUILD" ] || by+=" (${folder#"$HK_BUILD"-})"
     if [ $rc != 124 ] && [ $rc != 137 ]; then
@@ -212,9 +227,9 @@ run_tests() { # folder tests...
       return 0
     fi
     how=hang
-    [ $((++hangs)) = 2 ] && return 0
+    [ $((++hangs)) = 2 ] && break
   done
-  [ $how = hang ]
+  return 1
 }
 
 root=$PWD
@@ -222,24 +237,35 @@ read -ra check_libs <<<"$(pkg-config --libs check)"
 builds=("$HK_BUILD")
 [ "$SANITIZE" = 1 ] && { builds+=("$HK_BUILD-address-undefined"); build "${builds[1]}" SAN=address,undefined; }
 [ "$SANITIZE" = thread ] && { builds=("$HK_BUILD-thread"); build "${builds[0]}" SAN=thread; }
-echo "SEED=$SEED, $MINUTES minutes; results in build/mutations/results"
+echo "SEED=$SEED, $MINUTES minutes; results in $results"
 record
-candidates | awk -v seed="$SEED" 'BEGIN { srand(seed) } { print rand() "\t" $0 }' | sort -k 1,1 | cut -f 2- >"$work/places"
-[ -s "$work/places" ] || { echo "no source fits FILES=$FILES"; exit 1; }
+candidates | awk -v seed="$SEED" 'BEGIN { srand(seed) } { print rand() "\t" $0 }' | sort -k 1,1 | cut -f 2- |
+  awk -F '\t' -v only="$FILES" '$1 ":" $2 ":" ~ only' | head -n "$MOST" >"$base/places"
+[ -s "$base/places" ] || { echo "no source fits FILES=$FILES"; exit 1; }
+
+# Tries every JOBSth place.
+try_places() { # number
+  local job=$1 n=0 file at operator begin tests each how by
+  work=$base/job$1 && mkdir -p "$work"
+  while IFS=$'\t' read -r file at operator <&3 && [ $SECONDS -lt $end ]; do
+    [ $((n++ % JOBS)) = "$1" ] && mutant "$file" "$at" "$operator" || continue
+    how=SURVIVED by="no test" begin=$SECONDS
+    mapfile -t tests < <(order "$file" "$at")
+    [ ${#tests[@]} -gt 0 ] || by="no test executes it"
+    for each in "${builds[@]}"; do
+      compile "$each" "$file" || { how=""; break; }
+      run_tests "$each" "${tests[@]}" && break
+    done
+    [ -n "$how" ] && printf '%-8s  %s:%s  %s  [%s, %d s]\n' "$how" "$file" "$at" "$(sed -n "${at}s/^ *//p" "$work/mutant.c")" \
+      "$by" $((SECONDS - begin)) | tee -a "$results"
+    [ "$how" = noticed ] && echo "$file ${by%% *}" >>"$base/kills"
+  done 3<"$base/places"
+}
 
 end=$((SECONDS + MINUTES * 60))
-while IFS=$'\t' read -r file at operator <&3; do
-  [ $SECONDS -lt $end ] || break
-  mutant "$file" "$at" "$operator" || continue
-  how=SURVIVED by="no test" begin=$SECONDS
-  mapfile -t tests < <(order "$file" "$at")
-  for each in "${builds[@]}"; do
-    compile "$each" "$file" || { how=""; break; }
-    run_tests "$each" "${tests[@]}" && break
-  done
-  [ -n "$how" ] && printf '%-8s  %s:%s  %s  [%s, %d s]\n' "$how" "$file" "$at" "$(sed -n "${at}s/^ *//p" "$work/mutant.c")" "$by" \
-    $((SECONDS - begin)) | tee -a "$results"
-done 3<"$work/places"
+trap 'rm -f "$HK_BUILD"*/tests/mutant-$$-*' EXIT
+for ((job = 0; job < JOBS; job++)); do try_places $job & done
+wait
 
 count() { grep -c "^$1" "$results"; }
 all=$(grep -c . "$results") noticed=$(count noticed) hangs=$(count hang) survived=$(count SURVIVED)

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests of the GPU kernels fail when a kernel is broken: each mutation below is made to a copy of the sources, and the
 # tests that should notice are run with it.  A mutation that none notices survives: that is a hole in the tests, and fails.
-# MUTATIONS=all (make mutations FILES=src/kernels/cuda) tries all and writes build/mutations/results; without it only those marked `quick`.  ONLY_MUTATION=text: by description.
+# MUTATIONS=all (make mutations FILES=src/kernels/cuda) tries all and writes build/mutations/results; without it only
+# those marked `quick`.  ONLY_MUTATION=text: by description.  PATIENCE=number: on a slow or busy machine a test has so many times as long.
 # check: timeout=150
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 [ -e "$HK_BUILD/libsupport.a" ] || { echo "SKIP: the tests are not built"; exit 77; }
 case $HK_BUILD in *-*) echo "SKIP: tried with the plain build only"; exit 77 ;; esac
-report=/dev/null
+report=/dev/null PATIENCE=${PATIENCE:-1}
 [ "${MUTATIONS:-}" = all ] && mkdir -p build/mutations && report=build/mutations/results && : >$report
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 mkdir -p "$dir/tests/unit" && cp -r src include "$dir" && cp -r tests/support tests/cudaemu "$dir/tests"
@@ -34,18 +35,18 @@ try() {
   case $1 in
     exec | wide)
       program $source || return 2
-      ! HOCKET_TEST_STUCK=5 run timeout 60 "$dir/program" # timeout, for a process group of its own: Check kills that
+      ! HOCKET_TEST_STUCK=$((5 * PATIENCE)) run timeout $((60 * PATIENCE)) "$dir/program" # timeout, for a process group of its own: Check kills that
       ;;
     exec-races | wide-races)
       program $source -fsanitize=thread || return 2
-      ! HOCKET_TEST_STUCK=20 run timeout 120 "$dir/program"
+      ! HOCKET_TEST_STUCK=$((20 * PATIENCE)) run timeout $((120 * PATIENCE)) "$dir/program"
       ;;
     emulated | multicast) # stores wait in buffers until something orders them; threads run in changing order
       local program=test_device
       [ "$1" = multicast ] && program=test_gpu_multicast
       c++ -x c++ -std=c++17 -fno-exceptions -fno-rtti -DHK_CUDAEMU -D_GNU_SOURCE -I"$dir/tests/cudaemu" -fPIC -shared -w \
         -fvisibility=hidden -ffp-contract=off -O1 -o "$dir/kernels.so" "$dir/src/kernels/cuda/exec.cu" 2>"$dir/log" || return 2
-      ! HOCKET_CUDA_IMAGE=$dir/kernels.so CUDAEMU_WEAK=1 CUDAEMU_SEED=3 CK_FORK=yes run timeout -k 5 60 "$HK_BUILD/tests/$program"
+      ! HOCKET_CUDA_IMAGE=$dir/kernels.so CUDAEMU_WEAK=1 CUDAEMU_SEED=3 CK_FORK=yes run timeout -k 5 $((60 * PATIENCE)) "$HK_BUILD/tests/$program"
       ;;
   esac
 }
