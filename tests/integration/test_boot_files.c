@@ -96,38 +96,6 @@ static int root_without(void *arg) {
 START_TEST(root_without_descriptors) { ck_assert_int_eq(end_process(start_process(root_without, NULL)), 0); }
 END_TEST
 
-/* The root's process has no descriptor left at first: a rank waits until it has some. */
-static int root_full_at_first(void *arg) {
-  struct rlimit enough, few;
-  ncclComm_t c = NULL;
-  (void)arg;
-  if (getrlimit(RLIMIT_NOFILE, &enough) || ncclGetUniqueId(&boards->id) != ncclSuccess) return 1;
-  few = enough;
-  few.rlim_cur = (rlim_t)(open_fds() - 3);
-  if (setrlimit(RLIMIT_NOFILE, &few)) return 1;
-  atomic_store(&boards->id_made, 1);
-  await_count(&boards->over, 1);
-  usleep(500000); /* the other asks at once, and again while this rank sleeps */
-  if (setrlimit(RLIMIT_NOFILE, &enough)) return 1;
-  if (ncclCommInitRank(&c, 2, boards->id, 0) != ncclSuccess) return 2;
-  return ncclCommDestroy(c) != ncclSuccess;
-}
-static int joins_early(void *arg) {
-  ncclComm_t c = NULL;
-  (void)arg;
-  await_count(&boards->id_made, 1);
-  atomic_store(&boards->over, 1);
-  if (ncclCommInitRank(&c, 2, boards->id, 1) != ncclSuccess) return 2;
-  return ncclCommDestroy(c) != ncclSuccess;
-}
-
-START_TEST(root_without_descriptors_for_a_moment) {
-  pid_t root = start_process(root_full_at_first, NULL), rank = start_process(joins_early, NULL);
-  ck_assert_int_eq(end_process(rank), 0);
-  ck_assert_int_eq(end_process(root), 0);
-}
-END_TEST
-
 static void setup(void) { boards = shared_memory(CASES * sizeof *boards); }
 
 int main(void) {
@@ -136,6 +104,5 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_test(t, few_descriptors);
   tcase_add_test(t, root_without_descriptors);
-  tcase_add_test(t, root_without_descriptors_for_a_moment);
   return suite_run_one("descriptors", t);
 }
