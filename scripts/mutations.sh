@@ -24,7 +24,7 @@ SEED=${SEED:-$RANDOM} MINUTES=${MINUTES:-30} MOST=${MOST:-100000} FILES=${FILES:
 JOBS=${JOBS:-$(nproc)} RECORD=${RECORD:-1} base=${HK_MUTATIONS:-$PWD/build/mutations}
 make=${HK_MAKE:-make} HK_BUILD=${HK_BUILD:-build/gcc}
 results=$base/results
-hang_s=20 # a test that takes so much longer than without a mutation hangs
+hang_s=45 # a test that takes so much longer than without a mutation hangs
 mkdir -p "$base/lines" && : >"$results" && : >>"$base/kills"
 # With the watchdog, what is stuck in an operation is an error and no hang.
 export HOCKET_WATCHDOG=15 HOCKET_WATCHDOG_ABORT=1 HOCKET_DEVICE=host NCCL_DEBUG=NONE CK_VERBOSITY=silent CK_DEFAULT_TIMEOUT=300
@@ -92,7 +92,9 @@ mutant() { # file line operator
     drop) script='s/^( +).*;( *\/\*.*)?$/\1;/' ;;
     relax) script='s/memory_order_(release|acquire)/memory_order_relaxed/' ;;
   esac
-  sed -E "$2$script" "$1" >"$work/mutant.c"
+  # The larger or the smaller of two: it does not matter which if they are equal.
+  [[ $3 =~ ^(less|most|more|least)$ ]] && script="/ ([^&|()]+) [<>]=? ([^&|()]+)\\) (\\2 = \\1|\\1 = \\2);/! $script"
+  sed -E "$2{$script}" "$1" >"$work/mutant.c"
   ! cmp -s "$1" "$work/mutant.c"
 }
 
