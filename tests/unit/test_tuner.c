@@ -7,7 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
+#include "../../src/collectives/algorithm.h"
 #include "../../src/collectives/machine.h"
+#include "../../src/collectives/select.h"
 #include "../../src/runtime/tuner.h"
 #include "../support/suite.h"
 
