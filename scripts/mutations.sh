@@ -41,9 +41,11 @@ esac
 
 # "file<TAB>line<TAB>name of the operator" for every place that can be changed. The operators are in mutant().
 candidates() {
-  find src/{base,boot,collectives,device,gpu,kernels,program,runtime,sim,topo,transport} -name '*.c' | sort | while IFS= read -r file; do
-    # A line whose next one reports that memory is short makes no difference while there is memory.
-    sed -E '$!N; /\n.*no memory/s/^[^\n]*/#/; P; D' "$file" | awk -v file="$file" -v orders="$([ "$SANITIZE" = thread ] && echo 1)" '
+  find src/{base,boot,collectives,device,gpu,kernels,program,runtime,sim,topo,transport} -name '*.c' | sort |
+    xargs awk -v orders="$([ "$SANITIZE" = thread ] && echo 1)" '
+      function add(operator) { held = held FILENAME "\t" FNR "\t" operator "\n" }
+      # A line whose next one reports that memory is short makes no difference while there is memory.
+      { if (!/no memory/) printf "%s", held; held = "" }
       text { text = !/;$/; next } # the rest of a message
       /HK_(TRACE|INFO|WARN|FAIL)|snprintf/ { text = !/;( *\/\*.*)?$/; next }
       /^ *(\/\*|\*|\/\/|#)/ || /^[^ ]/ || /no memory|_Static_assert|case HK_/ { next }
@@ -53,23 +55,23 @@ candidates() {
       # Limits of clocks, and tolerances: a nanosecond or a rounding error more makes no difference.
       / \(1 [+-] SAME/ { next }
       line ~ /_ns[^a-z_]/ { gsub(/ [<>]=? /, " ", line) }
-      orders { if (line ~ /memory_order_(release|acquire)/) print file "\t" FNR "\trelax"; next }
-      line ~ / \+ / { print file "\t" FNR "\tplus" }
-      line ~ / - / { print file "\t" FNR "\tminus" }
-      line ~ / < / { print file "\t" FNR "\tless" }
-      line ~ / <= / { print file "\t" FNR "\tmost" }
-      line ~ / > / { print file "\t" FNR "\tmore" }
-      line ~ / >= / { print file "\t" FNR "\tleast" }
-      line ~ / == / { print file "\t" FNR "\tequal" }
-      line ~ / != / { print file "\t" FNR "\tdiffers" }
-      line ~ / && / { print file "\t" FNR "\tand" }
-      line ~ / \|\| / { print file "\t" FNR "\tor" }
-      line ~ /[^a-z_]true[^a-z_]/ { print file "\t" FNR "\ttrue" }
-      line ~ /[^a-z_]false[^a-z_]/ { print file "\t" FNR "\tfalse" }
-      line ~ /^ +if \(.*\)( |$)/ { print file "\t" FNR "\tnegate" }
-      line ~ /^ +[a-z_]+\(.*\);$/ { print file "\t" FNR "\tdrop" }
-      line ~ /^ +[a-z_>.\[\]-]+ [+|&-]?= .*;$/ { print file "\t" FNR "\tdrop" }'
-  done
+      orders { if (line ~ /memory_order_(release|acquire)/) add("relax"); next }
+      line ~ / \+ / { add("plus") }
+      line ~ / - / { add("minus") }
+      line ~ / < / { add("less") }
+      line ~ / <= / { add("most") }
+      line ~ / > / { add("more") }
+      line ~ / >= / { add("least") }
+      line ~ / == / { add("equal") }
+      line ~ / != / { add("differs") }
+      line ~ / && / { add("and") }
+      line ~ / \|\| / { add("or") }
+      line ~ /[^a-z_]true[^a-z_]/ { add("true") }
+      line ~ /[^a-z_]false[^a-z_]/ { add("false") }
+      line ~ /^ +if \(.*\)( |$)/ { add("negate") }
+      line ~ /^ +[a-z_]+\(.*\);$/ { add("drop") }
+      line ~ /^ +[a-z_>.\[\]-]+ [+|&-]?= .*;$/ { add("drop") }
+      END { printf "%s", held }'
 }
 
 # Writes the mutant's source beside the copied tree; false if nothing changed.
@@ -177,11 +179,13 @@ record() {
 # The tests that execute a place: quick ones first, and those that have noticed a mutant of the file. Tests of GPUs, which are slow
 # without one, only if no other does.
 order() { # file line
-  for test in "${!usual[@]}"; do
-    if [ "$RECORD" = 0 ] || grep -qxF -e "$1:$2" -e "$1:$(($2 - 1))" -e "$1:$(($2 - 2))" "$base/lines/$test"; then # or a longer statement
-      echo "$((usual[$test] / (1 + 4 * $(grep -cxF "$1 $test" "$base/kills")))) $test"
+  local test
+  { if [ "$RECORD" = 0 ]; then printf '%s\n' "${!usual[@]}"
+    else grep -lxF -e "$1:$2" -e "$1:$(($2 - 1))" -e "$1:$(($2 - 2))" "$base"/lines/test_* | sed 's,.*/,,' # or a longer statement
     fi
-  done | sort -n | awk '$2 !~ /^test_(gpu|cuda)/ { print $2; n++; next } { gpu = gpu $2 "\n" } END { if (!n) printf "%s", gpu }'
+  } | while read -r test; do [ -n "${usual[$test]:-}" ] && echo "${usual[$test]} $test"; done |
+    awk -v file="$1" 'old { n[$2] += $1 == file; next } { print $1 / (1 + 4 * n[$2]), $2 }' old=1 "$base/kills" old=0 - | sort -n |
+    awk '$2 !~ /^test_(gpu|cuda)/ { print $2; n++; next } { gpu = gpu $2 "\n" } END { if (!n) printf "%s", gpu }'
 }
 
 # Does the test pass without a mutation? Asked when it notices its first one.
