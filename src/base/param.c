@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "env_plugin.h"
 #include "log.h"
 #include "param_names.h"
 
@@ -199,7 +200,12 @@ static void read_files(void) {
 
 /* The text in force for a row, NULL if nothing sets it; the first file's setting counts. */
 static const char *lookup(const char *name, const char **origin) {
-  const char *text = getenv(name);
+  const char *text;
+  if (hk_env_plugin_get(name, &text)) {
+    *origin = text ? "environment plugin" : "default";
+    return text ? keep(text) : NULL;
+  }
+  text = getenv(name);
   *origin = "environment";
   if (text) return keep(text);
   for (setting *s = table.settings; s; s = s->next)
@@ -318,6 +324,9 @@ static void load(int again, void (*report)(void *, bool, const char *), void *ar
   }
   table.settings_end = &table.settings;
   table.complaints_end = &table.complaints;
+  char said[600];
+  bool fine = hk_env_plugin_load(said, sizeof said);
+  if (said[0]) complain(fine ? HK_LOG_INFO : HK_LOG_WARN, "%s", said);
   read_files();
   for (int id = 0; id < HK_P_COUNT; id++) set_row(id);
   check_environment();

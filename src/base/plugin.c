@@ -23,7 +23,7 @@ static void *open_library(const char *file, char *why, size_t why_bytes) {
 static _Atomic(unsigned) absent;
 
 static unsigned bit_of(const char *kind) {
-  static const char *const kinds[] = {"net", "tuner", "profiler"};
+  static const char *const kinds[] = {"net", "tuner", "profiler", "env"};
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(kinds); i++)
     if (strcmp(kind, kinds[i]) == 0) return 1u << i;
   return 0;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../runtime/call.h"
+#include "../runtime/profiler.h"
 #include "../transport/cuda/share.h"
 #include "set.h"
 #include "view.h"
@@ -148,8 +149,9 @@ hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q) {
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype), at = (uintptr_t)call->out - p->window->begin;
-  int blocks = hk_coll_out_blocks((hk_coll)call->coll, c->nranks);
+  int blocks = hk_coll_out_blocks((hk_coll)call->coll, c->nranks), copies = 0;
   atomic_store(&hk_gpu_of(c)->copied, true);
+  if (c->profiler) hk_profile_copy_sync(c->profiler, p->event, false);
   HK_TRY(meet(c, false, q), out);
   for (int i = 0; i < c->nranks; i++) { /* each begins with another one, so that all links are in use */
     int r = (c->rank + i) % c->nranks, part;
@@ -157,8 +159,14 @@ hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q) {
     for (int b = 0; b < blocks; b++, to += bytes) {
       if (!gives(call, r, b, &part)) continue;
       const char *from = (const char *)call->in + (size_t)part * bytes;
-      if (to != from) HK_TRY(d->ops->copy(d, to, from, bytes, q), out);
+      if (to == from) continue;
+      HK_TRY(d->ops->copy(d, to, from, bytes, q), out);
+      copies++;
     }
+  }
+  if (c->profiler) {
+    hk_profile_copy_batch(c->profiler, p->event, copies, bytes * (size_t)copies);
+    hk_profile_copy_sync(c->profiler, p->event, true);
   }
   rc = meet(c, true, q);
 out:

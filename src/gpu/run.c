@@ -2,10 +2,12 @@
 /* Turns calls into launches: checks them, orders streams, and groups what runs together. */
 #include <stdlib.h>
 #include <string.h>
+#include "../collectives/protocol.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/exec.h"
 #include "../runtime/call.h"
 #include "../runtime/choose.h"
+#include "../runtime/profiler.h"
 #include "../runtime/watch.h"
 #include "code.h"
 #include "set.h"
@@ -88,6 +90,18 @@ static void post(const hk_call *call, const hk_queue_state *s) {
   hk_watch_enqueued(call->comm, call, !g->captures);
 }
 
+/* The event of an operation that is about to be put in its stream, for a profiler. */
+static void *profile(const hk_call *call, bool by_copies) {
+  const hk_plan *plan;
+  const hk_launch *l;
+  ncclComm_t c = call->comm;
+  if (!c->profiler) return NULL;
+  if (call->coll == HK_SENDRECV) return hk_profile_transfer(c->profiler, call);
+  if (by_copies) return hk_profile_copies(c->profiler, call);
+  if (hk_choose(c, call, &plan, &l) != HK_OK) return NULL; /* it was chosen before, so this finds it */
+  return hk_profile_enqueued(c->profiler, call, plan, hk_protocols[l->protocol].name);
+}
+
 static hk_status run_one(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
@@ -106,8 +120,13 @@ static hk_status run_one(const hk_call *call) {
   rc = begin_chain(g, chain, q, &s);
   hk_gpu_batch batch = {.works = 1, .end = {blocks}, .work = {work}};
   post(call, &s);
+  void *event = profile(call, false);
   if (rc == HK_OK) rc = record(call, q, &s);
   if (rc == HK_OK) rc = hk_gpu_launch(g, call, g->code->batch, blocks, threads, &batch, q);
+  if (c->profiler) {
+    hk_profile_over(c->profiler, event);
+    hk_profile_run_over(c->profiler);
+  }
   HK_TRY(end_chain(g, chain, q, &s, rc), failed);
   HK_TRY(hk_gpu_order_end(g, order, q, &s), failed);
   return HK_OK;
@@ -295,6 +314,7 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
     if (rc != HK_OK) return hk_comm_failed(c, rc);
     pieces[i].round = hk_gpu_of(c)->round++;
   }
+  for (size_t i = 0; i < n; i++) pieces[i].event = profile(&calls[i], pieces[i].window != NULL);
   for (size_t i = 0; i < n; i++) hk_gpu_of(calls[i].comm)->round = 0;
 out:
   return rc;
@@ -304,11 +324,13 @@ static hk_status run_group(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
   hk_gpu_piece *pieces = malloc(n * sizeof *pieces);
   hk_gpu_set s = {.at = malloc(n * sizeof(hk_gpu_piece *))};
+  size_t begun = 0; /* calls whose events a profiler has */
   if (!pieces || !s.at) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
     goto out;
   }
   HK_TRY(prepare(calls, n, pieces), out);
+  begun = n;
   for (size_t i = 0; i < n; i++) {
     hk_gpu_piece *first = &pieces[i];
     if (first->placed) continue;
@@ -324,6 +346,10 @@ static hk_status run_group(const hk_call *calls, size_t n) {
     HK_TRY(run_set(&s), out);
   }
 out:
+  for (size_t i = 0; pieces && i < begun; i++)
+    if (calls[i].comm->profiler) hk_profile_over(calls[i].comm->profiler, pieces[i].event);
+  for (size_t i = 0; i < begun; i++)
+    if (calls[i].comm->profiler) hk_profile_run_over(calls[i].comm->profiler);
   free(pieces);
   free(s.at);
   return rc;

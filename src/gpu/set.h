@@ -17,6 +17,7 @@ typedef struct hk_gpu_piece {
   unsigned blocks, threads;
   unsigned round; /* its number among the collectives of its communicator in the group, from 0 */
   bool placed;
+  void *event; /* a profiler's; NULL: none */
 } hk_gpu_piece;
 
 /* The pieces that are launched together: those on one device, and in the same capture or in none. */

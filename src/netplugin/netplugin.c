@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions that NCCL calls: ncclNetPlugin_v6 to ncclNetPlugin_v11. Results are hk_status values, which are
+/* The functions that NCCL calls: ncclNetPlugin_v6 to ncclNetPlugin_v12. Results are hk_status values, which are
  * ncclResult_t's. */
 #include "netplugin.h"
 #include <pthread.h>
@@ -87,6 +87,19 @@ static int properties_v9(int device, void *out) {
 static int properties_v11(int device, void *out) {
   net_plugin_properties_v11 p = {.max_multi_request = 1};
   properties_v9(device, &p.base);
+  memcpy(out, &p, sizeof p);
+  return HK_OK;
+}
+static int properties_v12(int device, void *out) {
+  pthread_once(&looked, look);
+  net_plugin_properties_v12 p = {PROPERTIES,
+                                 .ndevices = 1,
+                                 .devices = {device},
+                                 .max_message = MOST_BYTES,
+                                 .max_collective = MOST_BYTES,
+                                 .max_multi_request = 1,
+                                 .rail = -1,
+                                 .plane = -1};
   memcpy(out, &p, sizeof p);
   return HK_OK;
 }
@@ -322,3 +335,4 @@ PLUGIN(v8, v6, v8, v6, v7, v7, v8, v6, v6, NULL);
 PLUGIN(v9, v6, v9, v6, v7, v7, v8, v9, v9, NULL);
 PLUGIN(v10, v10, v9, v6, v10, v7, v8, v10, v10, NULL);
 PLUGIN(v11, v11, v11, v11, v11, v7, v8, v10, v10, end_v11);
+PLUGIN(v12, v11, v12, v11, v11, v7, v8, v10, v10, end_v11);

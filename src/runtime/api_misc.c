@@ -3,6 +3,7 @@
 #include <hocket.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/env_plugin.h"
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../program/operation.h"
@@ -13,6 +14,9 @@
 
 /* nccl4py and other tools search the library's bytes for this. */
 __attribute__((used)) static const char version_text[] = "NCCL version 2.32.3+cuda13.4";
+
+_Static_assert(HK_NCCL_MAJOR == NCCL_MAJOR && HK_NCCL_MINOR == NCCL_MINOR && HK_NCCL_PATCH == NCCL_PATCH,
+               "plugins get the version that programs see");
 
 HK_EXPORT int hocketVersion(void) { return 0 * 10000 + 1 * 100 + 0; }
 

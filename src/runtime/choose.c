@@ -234,6 +234,8 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
   a->chunk = chunk_of(c, &d, choice->plan, a->block_bytes);
+  if (c->selection->tuner)
+    a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;
   a->signature = hk_choose_signature(op);
   a->move_flags = whole >= STREAM_MIN_BYTES ? HK_MOVE_STREAM : 0;

@@ -24,6 +24,7 @@ struct hk_profiler {
   void *kernels[HK_CHANNELS];
   unsigned nkernels;
   uint64_t sequence;
+  uint32_t copies; /* collectives by copy engines so far */
 };
 
 static const profiler_v *calls_of(const hk_profiler *p) { return p->plugin.symbol; }
@@ -36,7 +37,7 @@ hk_status hk_profiler_load(ncclComm_t c) {
   char why[256];
   hk_plugin plugin;
   if (name && (!*name || !strcmp(name, "none"))) return HK_OK;
-  if (!hk_plugin_find("profiler", name, "ncclProfiler_v", 5, 2, &plugin, why, sizeof why)) {
+  if (!hk_plugin_find("profiler", name, "ncclProfiler_v", 6, 2, &plugin, why, sizeof why)) {
     if (name) HK_WARN("NCCL_PROFILER_PLUGIN is %s, which cannot be loaded: %s. Going on without it", name, why);
     if (!name && *why) HK_WARN("the profiler plugin %s. Going on without it", why);
     return HK_OK;
@@ -77,6 +78,7 @@ void hk_profiler_begin(ncclComm_t c) {
     rc = v->init.v2(&p->context, &p->mask);
   if (p->plugin.version < 3) p->mask &= PROFILE_KERNEL_CHANNEL - 1;
   if (p->plugin.version < 5) p->mask &= PROFILE_GROUP_API - 1;
+  if (p->plugin.version < 6) p->mask &= PROFILE_COPY_COLL - 1;
   p->begun = rc == ncclSuccess;
   if (p->begun) return;
   HK_WARN("the profiler plugin %s refuses its init with code %d (%s). Going on without it", name_of(p), (int)rc,
@@ -226,8 +228,9 @@ static void *group_of(hk_profiler *p) {
   return p->group;
 }
 
-void hk_profile_collective(hk_profiler *p, const hk_call *call, const hk_plan *plan) {
-  unsigned channels = plan->channels < HK_CHANNELS ? plan->channels : HK_CHANNELS;
+/* The event of a collective, and that its kernel is launched. */
+static void *begin_collective(hk_profiler *p, const hk_call *call, const hk_plan *plan, const char *protocol,
+                              unsigned channels) {
   profile_event_v5 launch = {.type = PROFILE_KERNEL_LAUNCH, .parent = call->group_event};
   profile_event_v5 e = {.type = PROFILE_COLL, .parent = call->event};
   e.coll = (profile_coll_v5){.sequence = p->sequence++,
@@ -240,17 +243,58 @@ void hk_profile_collective(hk_profiler *p, const hk_call *call, const hk_plan *p
                              .channels = (uint8_t)channels,
                              .warps = 1,
                              .algorithm = plan->program->algorithm,
-                             .protocol = "SIMPLE",
+                             .protocol = protocol,
                              .group = group_of(p)};
-  p->coll = start(p, &e);
+  void *event = start(p, &e);
   launch.launch.stream = call->stream;
   hk_profile_over(p, start(p, &launch));
+  return event;
+}
+
+void hk_profile_collective(hk_profiler *p, const hk_call *call, const hk_plan *plan) {
+  unsigned channels = plan->channels < HK_CHANNELS ? plan->channels : HK_CHANNELS;
+  p->coll = begin_collective(p, call, plan, "SIMPLE", channels);
   if (!(p->mask & PROFILE_KERNEL_CHANNEL)) return;
   for (p->nkernels = 0; p->nkernels < channels; p->nkernels++) {
     profile_event_v5 k = {.type = PROFILE_KERNEL_CHANNEL, .parent = p->coll};
     k.kernel = (profile_kernel_v4){.channel = (uint8_t)p->nkernels, .timer = hk_now_ns()};
     p->kernels[p->nkernels] = start(p, &k);
   }
+}
+
+void *hk_profile_enqueued(hk_profiler *p, const hk_call *call, const hk_plan *plan, const char *protocol) {
+  return begin_collective(p, call, plan, protocol, plan->channels < UINT8_MAX ? plan->channels : UINT8_MAX);
+}
+
+void *hk_profile_copies(hk_profiler *p, const hk_call *call) {
+  profile_event_v5 e = {.type = PROFILE_COPY_COLL, .parent = call->event};
+  e.copy_coll = (profile_copy_coll){.sequence = p->sequence++,
+                                    .function = function_of(call),
+                                    .in = call->in,
+                                    .out = call->out,
+                                    .count = call->count,
+                                    .root = call->root,
+                                    .type = type_name(call->dtype),
+                                    .sync = "UC",
+                                    .batch = (uint32_t)p->comm->nranks,
+                                    .batches = 1,
+                                    .number = p->copies++,
+                                    .stream = call->stream};
+  return start(p, &e);
+}
+
+void hk_profile_copy_sync(hk_profiler *p, void *parent, bool complete) {
+  profile_event_v5 e = {.type = PROFILE_COPY_SYNC, .parent = parent};
+  e.copy_sync.complete = complete;
+  e.copy_sync.ranks = p->comm->nranks;
+  hk_profile_over(p, start(p, &e));
+}
+
+void hk_profile_copy_batch(hk_profiler *p, void *parent, int operations, size_t bytes) {
+  profile_event_v5 e = {.type = PROFILE_COPY_BATCH, .parent = parent};
+  e.copy_batch.operations = operations;
+  e.copy_batch.bytes = bytes;
+  hk_profile_over(p, start(p, &e));
 }
 
 void hk_profile_collective_over(hk_profiler *p) {

@@ -25,6 +25,12 @@ void hk_profile_call_over(hk_profiler *p, const struct hk_call *call);
 /* Operations, on the thread that runs them. The collectives of a communicator run one after another. */
 void hk_profile_collective(hk_profiler *p, const struct hk_call *call, const struct hk_plan *plan);
 void hk_profile_collective_over(hk_profiler *p);
+/* The same on a GPU: an operation's event ends when it is in its stream, as in NCCL.  Returns the event. */
+void *hk_profile_enqueued(hk_profiler *p, const struct hk_call *call, const struct hk_plan *plan, const char *protocol);
+/* By copy engines; and its parts. */
+void *hk_profile_copies(hk_profiler *p, const struct hk_call *call);
+void hk_profile_copy_sync(hk_profiler *p, void *parent, bool complete);
+void hk_profile_copy_batch(hk_profiler *p, void *parent, int operations, size_t bytes);
 void *hk_profile_transfer(hk_profiler *p, const struct hk_call *call); /* returns the event; NULL: none */
 void hk_profile_over(hk_profiler *p, void *event);
 /* Ends all open events of what ran together. */

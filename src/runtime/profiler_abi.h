@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The ABI of NCCL's profiler plugins, versions 2 to 5: facts about the layout, in our words. A plugin exports one or
- * several of ncclProfiler_v2 to _v5; the newest is used. All have name, init, startEvent, stopEvent, recordEventState
+ * The ABI of NCCL's profiler plugins, versions 2 to 6: facts about the layout, in our words. A plugin exports one or
+ * several of ncclProfiler_v2 to _v6; the newest is used. All have name, init, startEvent, stopEvent, recordEventState
  * and finalize.
  *
  * v2  group, coll, p2p and proxy events
  * v3  also kernel channels and events of net plugins
  * v4  init gets the communicator; times of kernel channels
  * v5  calls of the API and kernel launches; a collective's parent is its call, not its group
+ * v6  collectives that copy engines run
  */
 #ifndef HK_RUNTIME_PROFILER_ABI_H
 #define HK_RUNTIME_PROFILER_ABI_H
@@ -28,7 +29,10 @@ enum { /* types: bits of the mask that init returns */
        PROFILE_GROUP_API = 256, /* this one and the next: v5 */
        PROFILE_COLL_API = 512,
        PROFILE_P2P_API = 1024,
-       PROFILE_KERNEL_LAUNCH = 2048
+       PROFILE_KERNEL_LAUNCH = 2048,
+       PROFILE_COPY_COLL = 4096, /* this one and the next two: v6 */
+       PROFILE_COPY_SYNC = 8192,
+       PROFILE_COPY_BATCH = 16384
 };
 enum { /* states */
        PROFILE_NET_PLUGIN_UPDATE = 21,
@@ -123,7 +127,21 @@ typedef struct profile_event_v3 {
   };
 } profile_event_v3;
 
-/* v4, too, except for the type, which is one byte there, and the fields marked above */
+typedef struct profile_copy_coll { /* v6 */
+  uint64_t sequence;
+  const char *function;
+  const void *in;
+  void *out;
+  size_t count;
+  int root;
+  const char *type, *sync;
+  bool batch_sync;
+  uint32_t batch, batches, number;
+  void *stream;
+} profile_copy_coll;
+
+/* v6, too, whose further events need no more room; v4, too, except for the type, which is one byte there, and the
+ * fields marked above */
 typedef struct profile_event_v5 {
   uint64_t type;
   void *parent;
@@ -155,6 +173,16 @@ typedef struct profile_event_v5 {
     profile_p2p_v5 p2p;
     profile_kernel_v4 kernel;
     profile_net_plugin net;
+    profile_copy_coll copy_coll;
+    struct {
+      bool complete;
+      int ranks;
+    } copy_sync;
+    struct {
+      int operations;
+      size_t bytes;
+      bool sync;
+    } copy_batch;
   };
 } profile_event_v5;
 _Static_assert(sizeof(profile_event_v2) == 24 + 104, "as NCCL lays it out");
@@ -162,7 +190,7 @@ _Static_assert(sizeof(profile_event_v3) == 24 + 96, "as NCCL lays it out");
 _Static_assert(sizeof(profile_event_v5) == 24 + 88, "as NCCL lays it out");
 _Static_assert(offsetof(profile_coll_v5, group) == 80 && offsetof(profile_p2p_v5, group) == 40, "where v4's parts end");
 
-typedef union profile_state { /* v4 and v5; this library reports no states of v2 and v3 */
+typedef union profile_state { /* v4 to v6; this library reports no states of v2 and v3 */
   size_t bytes;
   int operations;
   void *data;

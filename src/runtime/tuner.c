@@ -14,7 +14,7 @@
 
 struct hk_tuner {
   void *library;
-  const void *symbol; /* tuner_v2 ... tuner_v5 */
+  const void *symbol; /* tuner_v2 ... tuner_v6 */
   int version;
   void *context;
   bool begun;
@@ -33,7 +33,7 @@ hk_status hk_tuner_load(hk_tuner **out) {
   hk_plugin plugin;
   *out = NULL;
   if (name && (!*name || !strcmp(name, "none"))) return HK_OK;
-  if (!hk_plugin_find("tuner", name, "ncclTunerPlugin_v", 5, 2, &plugin, why, sizeof why)) {
+  if (!hk_plugin_find("tuner", name, "ncclTunerPlugin_v", 6, 2, &plugin, why, sizeof why)) {
     if (name) HK_WARN("NCCL_TUNER_PLUGIN is %s, which cannot be loaded: %s. Going on without it", name, why);
     if (!name && *why) HK_WARN("the tuner plugin %s. Going on without it", why);
     return HK_OK;
@@ -59,7 +59,7 @@ uint64_t hk_tuner_hash(const hk_tuner *t) {
 bool hk_tuner_begin(hk_tuner *t, const hk_machine *m, uint64_t comm) {
   ncclResult_t rc;
   size_t n = (size_t)m->nranks, hosts = (size_t)m->nhosts;
-  if (t->version == 5) {
+  if (t->version >= 5) {
     tuner_domains_v5 domains = {
         .domains = m->nhosts, .least_ranks = m->least_per_host, .most_ranks = m->ranks_per_host};
     tuner_constants_v5 *constants = calloc(1, sizeof *constants);
@@ -138,7 +138,7 @@ static ncclResult_t ask(hk_tuner *t, const hk_machine *m, int function, size_t b
   if (t->version == 3)
     return ((const tuner_v3 *)t->symbol)
         ->get(t->context, function, bytes, 1, table, TUNER_ALGORITHMS, TUNER_PROTOCOLS, channels);
-  return ((const tuner_v4 *)t->symbol) /* v5 as well */
+  return ((const tuner_v4 *)t->symbol) /* the same in v5 and v6 */
       ->get(t->context, function, bytes, 1, table, TUNER_ALGORITHMS, TUNER_PROTOCOLS, 0, channels);
 }
 
@@ -172,4 +172,19 @@ void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_wish *w, hk_coll co
     d->note = "as the tuner plugin says";
   }
   if (channels > 0) d->channels = channels;
+}
+
+size_t hk_tuner_chunk(const hk_tuner *t, hk_coll coll, size_t bytes, const hk_decision *d, int channels, size_t chunk) {
+  enum { LEAST = 64 }; /* chunks begin on cache lines */
+  int function = function_of(coll), algorithm = -1, protocol = 0;
+  size_t wanted = chunk;
+  const tuner_v6 *v = t->symbol;
+  if (t->version < 6 || !t->begun || !v->chunk || function < 0) return chunk;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(known); i++)
+    if (!strcmp(known[i].ours, d->algorithm->name)) algorithm = known[i].theirs;
+  while (protocols[protocol] != d->protocol) protocol++;
+  if (algorithm < 0 || v->chunk(t->context, function, bytes, algorithm, protocol, channels, &wanted) != ncclSuccess)
+    return chunk;
+  wanted = wanted / LEAST * LEAST;
+  return wanted >= chunk ? chunk : wanted < LEAST ? LEAST : wanted; /* the model's is the largest that slots take */
 }

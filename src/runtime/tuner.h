@@ -19,5 +19,8 @@ bool hk_tuner_begin(hk_tuner *t, const hk_machine *m, uint64_t comm);
 /* Lets the plugin change a decision. */
 void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const struct hk_wish *w, hk_coll coll, size_t bytes,
                   struct hk_decision *d);
+/* Lets a plugin of version 6 make the chunk smaller; `chunk`: the model's. */
+size_t hk_tuner_chunk(const hk_tuner *t, hk_coll coll, size_t bytes, const struct hk_decision *d, int channels,
+                      size_t chunk);
 void hk_tuner_free(hk_tuner *t); /* t may be NULL */
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The ABI of NCCL's tuner plugins, versions 2 to 5: facts about the layout, in our words. A plugin exports one or
- * several of ncclTunerPlugin_v2 to _v5; the newest is used.
+ * The ABI of NCCL's tuner plugins, versions 2 to 6: facts about the layout, in our words. A plugin exports one or
+ * several of ncclTunerPlugin_v2 to _v6; the newest is used.
  *
  * v2  sets algorithm, protocol and channels (all preset to -1, -1, 0: not set)
  * v3  gets a table of microseconds, [algorithm][protocol], and may change it; -1 means "cannot run"
  * v4  also gets whether buffers are registered
  * v5  has the arguments of init in another order, with the NVLink domains and the library's constants
+ * v6  may also change the chunk: the bytes of a block that one step moves
  */
 #ifndef HK_RUNTIME_TUNER_ABI_H
 #define HK_RUNTIME_TUNER_ABI_H
@@ -72,6 +73,14 @@ typedef struct tuner_v5 {
   ncclResult_t (*finalize)(void *context);
 } tuner_v5;
 
+typedef struct tuner_v6 {
+  tuner_v5 as_v5;
+  /* May be NULL. */
+  ncclResult_t (*chunk)(void *context, int function, size_t bytes, int algorithm, int protocol, int channels,
+                        size_t *chunk);
+} tuner_v6;
+
+_Static_assert(sizeof(tuner_v6) == 40, "v6's struct is 40 bytes");
 _Static_assert(sizeof(tuner_v2) == 32 && sizeof(tuner_v5) == 32, "the plugin's struct is 32 bytes");
 _Static_assert(sizeof(tuner_constants_v5) == 8 * (21 + 63 + 60), "as NCCL lays it out");
 #endif

@@ -154,6 +154,45 @@ START_TEST(launch_order) {
 }
 END_TEST
 
+static bool traced(const char *path, const char *text) {
+  char line[512];
+  bool found = false;
+  FILE *f = fopen(path, "r");
+  while (f && fgets(line, sizeof line, f)) found = found || strstr(line, text);
+  if (f) fclose(f);
+  return found;
+}
+
+/* A profiler gets the operations, with what was chosen, and the launches. */
+START_TEST(profiled) {
+  ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
+  char trace[64], file[96];
+  gpu_ranks g;
+  snprintf(trace, sizeof trace, "/tmp/hocket-profiled.%d", (int)getpid());
+  snprintf(file, sizeof file, "%s.%d", trace, (int)getpid());
+  setenv("NCCL_PROFILER_PLUGIN", emu_file("../plugins/libnccl-profiler-six.so"), 1);
+  setenv("HOCKET_TEST_TRACE", trace, 1);
+  gpu_open(&g, 2, 2, COUNT * 4);
+  gpu_init_all(&g);
+  gpu_fill(&g, &sums);
+  k.algSelection = "RING_LL";
+  OK_NCCL(all_reduce(&g, &k, NULL));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; r++) {
+    cudaStream_t q = (cudaStream_t)(void *)g.stream[r];
+    OK_NCCL(ncclSend((void *)(uintptr_t)g.in[r], COUNT, ncclFloat32, 1 - r, g.comm[r], q));
+    OK_NCCL(ncclRecv((void *)(uintptr_t)g.out[r], COUNT, ncclFloat32, 1 - r, g.comm[r], q));
+  }
+  OK_NCCL(ncclGroupEnd());
+  gpu_wait(&g);
+  gpu_close(&g);
+  ck_assert(traced(file, "coll AllReduce sequence 0 count 5000 type ncclFloat32"));
+  ck_assert(traced(file, "algorithm ring protocol LL"));
+  ck_assert(traced(file, "launch") && traced(file, "p2p Send count 5000") && traced(file, "p2p Recv count 5000"));
+  unlink(file);
+}
+END_TEST
+
 int main(void) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
   gpu_environment();
@@ -164,5 +203,6 @@ int main(void) {
   tcase_add_test(t, launch_events);
   tcase_add_test(t, options_of_a_communicator);
   tcase_add_test(t, launch_order);
+  tcase_add_test(t, profiled);
   return suite_run_one("gpu_config", t);
 }

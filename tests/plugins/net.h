@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The example net plugin, over TCP on 127.0.0.1; the file that includes this one defines VERSION, 6 to 11.  It is
+/* The example net plugin, over TCP on 127.0.0.1; the file that includes this one defines VERSION, 6 to 12.  It is
  * strict where real ones are: memory must be registered, a connection has 8 requests, connect and accept need several
  * calls, at most one message is moved by a call of test.  HOCKET_TEST_NET says what it does wrong:
  *   init, devices, none (no device), listen, connect, accept, isend, irecv, test: fails there
@@ -107,11 +107,14 @@ typedef struct properties {
   int gpu_type, gpu_version;
 #endif
 #if VERSION >= 9
-  int ndevices, devices[4];
+  int ndevices, devices[VERSION >= 12 ? 8 : 4];
   size_t most, most_collective;
 #endif
 #if VERSION >= 11
   int most_requests;
+#endif
+#if VERSION >= 12
+  int16_t rail, plane;
 #endif
 } properties;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The example profiler; the file that includes this one defines VERSION, 2 to 5.  It writes what it is told to the
+/* The example profiler; the file that includes this one defines VERSION, 2 to 6.  It writes what it is told to the
  * file that HOCKET_TEST_TRACE names, with the process's id behind it: "start ID KIND PARENT rank R ...", "state ID
  * NUMBER", "stop ID".  HOCKET_TEST_PROFILER=refuse: init fails; fail: startEvent fails; a number: the mask of types. */
 #include <nccl.h>
@@ -74,6 +74,29 @@ typedef struct description {
       int64_t id;
       void *data;
     } net;
+#if VERSION >= 6
+    struct {
+      uint64_t sequence;
+      const char *function;
+      const void *in;
+      void *out;
+      size_t count;
+      int root;
+      const char *type, *sync;
+      bool batch_sync;
+      uint32_t batch, batches, number;
+      void *stream;
+    } copies;
+    struct {
+      bool complete;
+      int ranks;
+    } copy_sync;
+    struct {
+      int operations;
+      size_t bytes;
+      bool sync;
+    } copy_batch;
+#endif
   };
 } description;
 
@@ -99,7 +122,7 @@ static ncclResult_t begin(void **context, int *mask) {
   }
   users += trace != NULL;
   pthread_mutex_unlock(&lock);
-  *mask = mode && atoi(mode) ? atoi(mode) : 0xfff;
+  *mask = mode && atoi(mode) ? atoi(mode) : VERSION >= 6 ? 0x7fff : 0xfff;
   *context = &events;
   return trace ? ncclSuccess : ncclSystemError;
 }
@@ -125,6 +148,11 @@ static void describe(const description *d) {
               d->call_api.count, d->call_api.type);
       return;
     case 2048: fprintf(trace, "launch"); return;
+#endif
+#if VERSION >= 6
+    case 4096: fprintf(trace, "copies %s count %zu", d->copies.function, d->copies.count); return;
+    case 8192: fprintf(trace, "copysync ranks %d", d->copy_sync.ranks); return;
+    case 16384: fprintf(trace, "copybatch of %d, %zu bytes", d->copy_batch.operations, d->copy_batch.bytes); return;
 #endif
     default: fprintf(trace, "unknown %d", (int)d->type);
   }

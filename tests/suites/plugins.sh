@@ -26,7 +26,7 @@ right() { # what
 
 # Every version, by name; the newest of a library's.
 version=6
-for name in six seven eight nine ten eleven; do
+for name in six seven eight nine ten eleven twelve; do
   run NCCL_NET_PLUGIN=$name || fault "net plugin $name: exit code $?"
   has "net plugin Example \(v$version\) from libnccl-net-$name.so" "net plugin $name"
   right "net plugin $name"
@@ -85,7 +85,7 @@ broken short "got a message of 3 bytes from rank [01] by net plugin Example .* t
 
 # ---- our own networks as a plugin ----
 from=8
-for version in 6 7 8 9 10 11; do
+for version in 6 7 8 9 10 11 12; do
   run LD_LIBRARY_PATH="$PWD/$HK_BUILD/lib" NCCL_NET_PLUGIN=hocket HOCKET_NET_PLUGIN_VERSION=$version ||
     fault "the own networks as a plugin v$version: exit code $?"
   has "net plugin Hocket \(v$version\) from libnccl-net-hocket.so" "the own networks as a plugin"
@@ -97,6 +97,29 @@ run LD_LIBRARY_PATH="$PWD/$HK_BUILD/lib" NCCL_NET_PLUGIN=hocket HOCKET_SLOTS=2 H
   fault "the own networks as a plugin, small slots: exit code $?"
 has "Out of bounds values : 0 OK" "the own networks as a plugin, small slots"
 ranks=2 operation=all_reduce
+
+# ---- the environment ----
+# A plugin's values count in place of the environment's, and of NCCL's variables only.
+env_says() { # what, settings...
+  local what=$1
+  shift
+  env "$@" timeout 30 "$bin/hocket" env >"$work/out" 2>&1
+  [ $? -le 1 ] || fault "$what: hocket env fails" # 1: something is wrong with the settings
+}
+for name in one two; do
+  env_says "env plugin $name" NCCL_ENV_PLUGIN=$name NCCL_ALGO=tree EXAMPLE_ALGO=ring HOCKET_SLOTS=16 EXAMPLE_DEBUG=INFO
+  has "NCCL_ALGO +ring" "env plugin $name"
+  has "HOCKET_SLOTS +16" "env plugin $name"
+  has "environment plugin Example \(v[12]\) from libnccl-env-$name.so" "env plugin $name"
+  has "example environment: finalize" "env plugin $name"
+done
+env_says "an env plugin that refuses" NCCL_ENV_PLUGIN=two HOCKET_TEST_ENV=refuse NCCL_ALGO=tree
+has "libnccl-env-two.so is not used: its init fails with code 3" "an env plugin that refuses"
+has "NCCL_ALGO +tree" "an env plugin that refuses"
+env_says "no such env plugin" NCCL_ENV_PLUGIN=nobody NCCL_ALGO=tree
+has "environment plugin .*nobody.* is not used" "no such env plugin"
+env_says "env plugin none" NCCL_ENV_PLUGIN=none NCCL_ALGO=tree
+has "NCCL_ALGO +tree" "env plugin none"
 
 # ---- profilers ----
 # Every event that starts stops once, parents are of the kind that the version says, numbers of collectives rise.
@@ -147,6 +170,7 @@ all="group coll kernel net groupapi collapi launch"
 profile 5 all_reduce "$all; states: 21 22 23 24" NCCL_PROFILER_PLUGIN=five NCCL_NET_PLUGIN=ten
 grep -hq "coll AllReduce sequence 0 count [0-9]* type ncclFloat32 channels 1 algorithm [a-z]* protocol SIMPLE" "$work"/trace.* ||
   fault "profiler v5: no line of an AllReduce: $(grep -h " coll " "$work"/trace.* | head -n 2)"
+profile 6 all_reduce "$all; states: 21 22 23 24" NCCL_PROFILER_PLUGIN=six NCCL_NET_PLUGIN=twelve
 profile 5 sendrecv "group p2p groupapi p2papi; states: 23 24" NCCL_PROFILER_PLUGIN=five
 profile 5 all_reduce "coll; states:" NCCL_PROFILER_PLUGIN=five HOCKET_TEST_PROFILER=2
 operation=all_reduce
@@ -159,4 +183,4 @@ run NCCL_PROFILER_PLUGIN=absent || fault "no such profiler: exit code $?"
 has "NCCL_PROFILER_PLUGIN is absent, which cannot be loaded" "no such profiler"
 
 [ $faults = 0 ] || exit 1
-echo "net plugins of six versions and profilers of four work, and broken ones are named"
+echo "net plugins of seven versions, profilers of five and environments of two work, and broken ones are named"

@@ -31,7 +31,7 @@ run HOCKET_TUNING_FILE="$work/wrong.csv" && fault "a wrong tuning file is taken"
 has "wrong.csv:1: field 6 \(algorithm\) is \"halvign\"" "a wrong tuning file"
 
 # The plugin by its path and by its name; what it prefers runs.
-for version in two three four five; do
+for version in two three four five six; do
   run LD_LIBRARY_PATH="$plugins" NCCL_TUNER_PLUGIN=$version || fault "tuner $version: exit code $?"
   has "tuner plugin $version \(v" "tuner $version"
   has "example tuner: 2 ranks, 1 hosts" "tuner $version"
@@ -39,9 +39,12 @@ for version in two three four five; do
   has "AllReduce by ring" "tuner $version"
   has "example tuner: asked [1-9]" "tuner $version"
 done
+run LD_LIBRARY_PATH="$plugins" NCCL_TUNER_PLUGIN=five || fault "the newest version of a plugin: exit code $?"
 has "tuner plugin five \(v5\)" "the newest version of a plugin"
 run NCCL_TUNER_PLUGIN="$plugins/libnccl-tuner-four.so" HOCKET_TEST_TUNER=channels || fault "channels by plugin: exit code $?"
 has "AllReduce by ring: [0-9]+ lanes, [0-9]+ links, [0-9]+ instructions, 2 channels" "channels by plugin"
+run LD_LIBRARY_PATH="$plugins" NCCL_TUNER_PLUGIN=six HOCKET_TEST_TUNER=chunk || fault "chunks by plugin: exit code $?"
+has "example tuner: chunk of function 4, [0-9]+ bytes, [01]/2, 1 channels: [0-9]+" "chunks by plugin"
 for mode in silent fail refuse; do
   run NCCL_TUNER_PLUGIN="$plugins/libnccl-tuner-three.so" HOCKET_TEST_TUNER=$mode || fault "tuner that is to $mode: exit code $?"
   hasnt "AllReduce by (ring|tree)" "a tuner that is to $mode"

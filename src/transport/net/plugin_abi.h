@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The ABI of NCCL's net plugins, versions 6 to 11. A plugin exports one or several structs ncclNetPlugin_v6 to _v11.
+ * The ABI of NCCL's net plugins, versions 6 to 12. A plugin exports one or several structs ncclNetPlugin_v6 to _v12.
  *
  * The members of all versions have the same offsets; newer versions have more of them, and some members have other
  * arguments. So one struct describes them all, with a union for members whose arguments differ:
@@ -11,6 +11,7 @@
  *   v9   sizes of isend and irecv are size_t; makeVDevice
  *   v10  init gets a profiler callback, connect a configuration, isend and irecv a profiler handle
  *   v11  a context for each communicator, made by init and ended by finalize; setNetAttr
+ *   v12  devices of up to eight others, rail and plane of a device
  *
  * Results are ncclResult_t's, declared as int because this folder does not include nccl.h. connect and accept may leave
  * the comm NULL, and isend and irecv the request: then the call is to be repeated later.
@@ -23,7 +24,7 @@
 
 enum {
   NET_PLUGIN_OLDEST = 6,
-  NET_PLUGIN_NEWEST = 11,
+  NET_PLUGIN_NEWEST = 12,
   NET_PLUGIN_HANDLE = 128,    /* bytes of listen's handle */
   NET_PLUGIN_HOST_MEMORY = 1, /* a bit of the property `memory`, and regMr's type */
   NET_PLUGIN_CUDA_MEMORY = 2,
@@ -34,7 +35,7 @@ enum {
 /* The callback for events that init of v10 and v11 gets. */
 typedef int (*net_plugin_profiler)(void **event, int type, void *parent, int64_t id, void *data);
 
-typedef struct net_plugin_config { /* v10, v11 */
+typedef struct net_plugin_config { /* v10 and newer */
   int traffic_class;
 } net_plugin_config;
 
@@ -144,6 +145,21 @@ typedef struct net_plugin_properties_v11 {
   int max_multi_request;
 } net_plugin_properties_v11;
 
+typedef struct net_plugin_properties_v12 {
+  char *name, *pci_path;
+  uint64_t guid;
+  int memory, global_registrations, force_flush, speed, port;
+  float latency;
+  int max_comms, max_receives;
+  int gpu_type, gpu_version;
+  int ndevices, devices[8]; /* that this one is made of */
+  size_t max_message, max_collective;
+  int max_multi_request;
+  int16_t rail, plane; /* -1: unknown */
+} net_plugin_properties_v12;
+
+_Static_assert(sizeof(net_plugin_properties_v12) == 128 && offsetof(net_plugin_properties_v12, rail) == 124,
+               "as NCCL lays it out");
 _Static_assert(sizeof(net_plugin_properties_v6) == 48, "as NCCL lays it out");
 _Static_assert(sizeof(net_plugin_properties_v7) == 56, "as NCCL lays it out");
 _Static_assert(sizeof(net_plugin_properties_v8) == 64, "as NCCL lays it out");

@@ -91,6 +91,7 @@ static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_ne
     net_plugin_properties_v8 v8;
     net_plugin_properties_v9 v9;
     net_plugin_properties_v11 v11;
+    net_plugin_properties_v12 v12;
   } p;
   memset(&p, 0, sizeof p);
   int code = l->calls->properties(i, &p), memory, gpu = 0;
@@ -114,7 +115,8 @@ static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_ne
     d->speed = p.v9.speed;
     gpu = p.v9.gpu_type;
     d->force_flush = p.v9.force_flush != 0;
-    if (p.v9.max_message) d->max_message = p.v9.max_message;
+    const size_t most = l->version >= 12 ? p.v12.max_message : p.v9.max_message;
+    if (most) d->max_message = most;
   }
   if (gpu)
     snprintf(why, why_bytes, "device %s needs a kernel of its own on the GPU (type %d), which is not supported",
