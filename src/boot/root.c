@@ -222,12 +222,19 @@ static void free_root(hk_root *r) {
   hk_listener_put_inside(l);
 }
 
+/* For another process: what this one lacks is not that rank's own failure. */
+static void encode_reply(const hk_root *r, hk_reply *reply, const uint8_t nonce[HK_NONCE_BYTES],
+                         uint8_t out[HK_REPLY_BYTES]) {
+  if (reply->status == HK_ERR_SYSTEM) reply->status = HK_ERR_REMOTE;
+  hk_reply_encode(out, reply, nonce, r->secret);
+}
+
 static void send_reply(hk_root *r, int at) {
   entry *s = &r->entry[at];
   uint8_t bytes[HK_REPLY_BYTES];
   hk_reply reply;
   reply_of(r, at, &reply);
-  hk_reply_encode(bytes, &reply, s->nonce, r->secret);
+  encode_reply(r, &reply, s->nonce, bytes);
   /* a rank that has closed in the meantime needs no answer */
   (void)hk_connection_send(s->connection, bytes, sizeof bytes);
   hk_connection_free(s->connection, false);
@@ -469,7 +476,7 @@ void hk_root_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
   bool acknowledged = hk_connection_send(c, bytes, HK_ACK_BYTES);
   int at = acknowledged ? find_entry(r, h, &reply) : -1;
   if (acknowledged && at < 0) {
-    hk_reply_encode(bytes, &reply, h->nonce, r->secret);
+    encode_reply(r, &reply, h->nonce, bytes);
     (void)hk_connection_send(c, bytes, sizeof bytes);
   }
   if (at >= 0) fill_entry(r, at, h);

@@ -90,6 +90,8 @@ def judge_code(cell, rank, facts):
         yield f"rank {rank} gets {code}, not {' or '.join(map(str, sorted(others)))}: {text}"
     elif cell.fault.name == "duplicate" and "rank 0 of 4 has joined twice" not in text:  # neither of the two is the wrong one
         yield f"rank {rank} does not say that rank 0 came twice: {text}"
+    elif cell.victim == 0 and "the process of the root" in text:  # it may be no rank
+        pass
     elif blamed == "victim" and cell.fault.name != "duplicate" and accused(text, rank) != cell.victim:
         yield f"rank {rank} does not blame rank {cell.victim}: {text}"
     elif blamed == "both" and not re.search(rf"\branks? {cell.victim}\b|\band (rank )?{cell.victim}\b", text):
