@@ -402,7 +402,8 @@ hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nid
           (double)(met_ns - begin_ns) * 1e-6);
 out:
   free(id);
-  if (rc != HK_OK && rc != HK_ERR_REMOTE && !(b && b->member)) /* a root that has ended ignores it */
+  /* A wrong argument is for the caller to correct. A root that has ended ignores the excuse. */
+  if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !(b && b->member))
     hk_bootstrap_excuse(ids, nids, o->rank, o->nranks);
   if (rc != HK_OK && b) give_up(b, rc);
   if (rc == HK_OK) *out = b;
