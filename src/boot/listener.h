@@ -30,7 +30,7 @@ struct hk_message;
 /* An accepted connection. Used on the listener's thread only. */
 typedef struct hk_connection {
   struct hk_listener *listener;
-  struct hk_connection *next, *prev; /* in the admission queue, oldest first */
+  struct hk_connection *next, *prev; /* in the admission queue, oldest first; then `next` is the root's */
   int fd;
   uint64_t since_ns;
   bool on_spare;        /* has the spare descriptor: it gets an answer and is closed */

@@ -40,10 +40,12 @@ typedef struct waiter { /* a rank of the root's own process */
 
 typedef enum entry_state { ENTRY_EMPTY, ENTRY_JOINED, ENTRY_LOST } entry_state;
 typedef struct entry {
-  uint8_t state;             /* entry_state */
-  uint64_t lost_ns;          /* with ENTRY_LOST: when */
-  uint64_t back_ns;          /* with ENTRY_LOST: for how long the rank may join again */
-  hk_connection *connection; /* at most one of the two is set */
+  uint8_t state;    /* entry_state */
+  uint64_t lost_ns; /* with ENTRY_LOST: when */
+  uint64_t back_ns; /* with ENTRY_LOST: for how long the rank may join again */
+  /* At most one of the two is set. A rank that waits long for an ack tries another address with the same nonce, and keeps
+   * whichever connection it likes: it gets the answer over all of them. */
+  hk_connection *connection; /* linked by `next` */
   waiter *waiter;
   uint8_t nonce[HK_NONCE_BYTES];
   uint8_t contact[HK_CONTACT_BYTES];
@@ -222,6 +224,14 @@ static void free_root(hk_root *r) {
   hk_listener_put_inside(l);
 }
 
+static void free_connections(entry *s) {
+  for (hk_connection *c = s->connection, *next; c; c = next) {
+    next = c->next;
+    hk_connection_free(c, false);
+  }
+  s->connection = NULL;
+}
+
 /* For another process: what this one lacks is not that rank's own failure. */
 static void encode_reply(const hk_root *r, hk_reply *reply, const uint8_t nonce[HK_NONCE_BYTES],
                          uint8_t out[HK_REPLY_BYTES]) {
@@ -235,10 +245,9 @@ static void send_reply(hk_root *r, int at) {
   hk_reply reply;
   reply_of(r, at, &reply);
   encode_reply(r, &reply, s->nonce, bytes);
-  /* a rank that has closed in the meantime needs no answer */
-  (void)hk_connection_send(s->connection, bytes, sizeof bytes);
-  hk_connection_free(s->connection, false);
-  s->connection = NULL;
+  for (hk_connection *c = s->connection; c; c = c->next)
+    (void)hk_connection_send(c, bytes, sizeof bytes); /* a rank that has closed in the meantime needs no answer */
+  free_connections(s);
 }
 
 void hk_roots_sweep(hk_listener *l) {
@@ -384,8 +393,7 @@ static int find_entry(hk_root *r, const hk_hello *h, hk_reply *reply) {
 /* An earlier connection in this entry is of an earlier attempt of the same rank, and is closed. */
 static void fill_entry(hk_root *r, int at, const hk_hello *h) {
   entry *s = &r->entry[at];
-  if (s->connection) hk_connection_free(s->connection, false);
-  s->connection = NULL;
+  if (!hk_bytes_equal(s->nonce, h->nonce, HK_NONCE_BYTES)) free_connections(s);
   if (s->state != ENTRY_JOINED) r->joined++;
   s->state = ENTRY_JOINED;
   memcpy(s->nonce, h->nonce, HK_NONCE_BYTES);
@@ -484,18 +492,22 @@ void hk_root_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
     hk_connection_free(c, false);
   } else {
     hk_watch_silence(c->fd);
-    r->entry[at].connection = c;
     hk_connection_joined(c, r, at);
+    c->next = r->entry[at].connection;
+    r->entry[at].connection = c;
   }
   end_where_complete(r);
 }
 
 void hk_root_connection_ended(hk_connection *c) {
   hk_root *r = c->root;
-  if (r->state == ROOT_GATHERING)
+  hk_connection **at = &r->entry[c->entry].connection;
+  bool only = *at == c && !c->next;
+  while (*at != c) at = &(*at)->next;
+  if (only && r->state == ROOT_GATHERING)
     lose_entry(r, c->entry);
   else
-    r->entry[c->entry].connection = NULL;
+    *at = c->next;
   hk_connection_free(c, false);
 }
 
