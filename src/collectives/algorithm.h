@@ -17,7 +17,9 @@ typedef struct hk_shape {
 typedef struct hk_algorithm {
   const char *name;  /* as NCCL_ALGO spells it, lower case */
   const char *about; /* one line */
-  unsigned colls;    /* bit set of 1u << hk_coll */
+  /* Bit set of 1u << hk_coll.  What follows and has a hk_coll never gets an uneven one, but its plain one: the programs
+   * and prices are the same. */
+  unsigned colls;
   /* Bit set of 1u << hk_coll: sums are made in the fixed order (HK_FIXED_ORDER_SOURCES), whatever the root and the
    * layout. The verifier proves it. */
   unsigned fixed_order;
@@ -37,7 +39,10 @@ typedef struct hk_algorithm {
 extern const hk_algorithm *const hk_algorithms[];
 const hk_algorithm *hk_algorithm_by_name(const char *name);
 static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_machine *m, hk_coll coll) {
-  return (a->colls >> coll & 1u) && (!a->cannot || !a->cannot(m, coll));
+  return (a->colls >> coll & 1u) && (!a->cannot || !a->cannot(m, hk_coll_plain(coll)));
+}
+static inline double hk_algorithm_cost(const hk_algorithm *a, const hk_machine *m, hk_coll coll, size_t bytes) {
+  return a->cost(m, hk_coll_plain(coll), bytes);
 }
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out);
 /* Bytes of a block that one wave moves, for a plan of the algorithm's program p: all ranks get the same value. */

@@ -210,7 +210,7 @@ const hk_algorithm hk_algorithm_direct = {
     .name = "direct",
     .about = "every block directly to its destination; one step or two, links to all ranks",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_BROADCAST | 1u << HK_REDUCE |
-             1u << HK_GATHER | 1u << HK_SCATTER,
+             1u << HK_GATHER | 1u << HK_SCATTER | 1u << HK_ALLGATHERV | 1u << HK_REDUCE_SCATTERV,
     .fixed_order = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_REDUCE,
     .cost = cost,
     .shape = shape,

@@ -152,7 +152,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
 const hk_algorithm hk_algorithm_doubling = {
     .name = "doubling",
     .about = "exchange with the rank that differs in one bit, bit after bit; log2 n steps",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
+    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
+             1u << HK_REDUCE_SCATTERV,
     .cannot = cannot,
     .cost = cost,
     .shape = shape,

@@ -72,7 +72,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
 const hk_algorithm hk_algorithm_nvls = {
     .name = "nvls",
     .about = "sums and copies made by the switch; fewest bytes a rank; needs NVLS",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHER,
+    .colls = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHER | 1u << HK_ALLGATHERV |
+             1u << HK_REDUCE_SCATTERV,
     .protocols = 1u << HK_PROTO_SIMPLE, /* a switch adds up data, not lines with flags in them */
     .cannot = cannot,
     .cost = cost,

@@ -107,7 +107,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
 const hk_algorithm hk_algorithm_oneshot = {
     .name = "oneshot",
     .about = "every rank writes once to memory that all others read; one step; needs multicast",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_ALLGATHER,
+    .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_ALLGATHER | 1u << HK_ALLGATHERV,
     .fixed_order = 1u << HK_ALLREDUCE,
     .cannot = cannot,
     .cost = cost,

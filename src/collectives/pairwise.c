@@ -49,7 +49,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
 const hk_algorithm hk_algorithm_pairwise = {
     .name = "pairwise",
     .about = "step j: send to rank + j, receive from rank - j; fewest bytes",
-    .colls = 1u << HK_ALLTOALL,
+    .colls = 1u << HK_ALLTOALL | 1u << HK_ALLTOALLV,
     .cost = cost,
     .shape = shape,
     .build = build,

@@ -119,7 +119,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
 const hk_algorithm hk_algorithm_pat = {
     .name = "pat",
     .about = "parallel trees, farthest first; log2 n steps for any n, log2 n links, fewest bytes",
-    .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
+    .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV | 1u << HK_REDUCE_SCATTERV,
     .cannot = cannot,
     .cost = cost,
     .shape = shape,

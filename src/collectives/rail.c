@@ -236,7 +236,8 @@ const hk_algorithm hk_algorithm_rail = {
     .name = "rail",
     .about =
         "between hosts only equal local ranks communicate, inside all ranks; nothing crosses a rail fabric's spines",
-    .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLTOALL,
+    .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLTOALL | 1u << HK_ALLGATHERV |
+             1u << HK_REDUCE_SCATTERV,
     .cannot = cannot,
     .cost = cost,
     .build = build,

@@ -22,7 +22,7 @@ const hk_algorithm *hk_algorithm_by_name(const char *name) {
 
 hk_shape hk_algorithm_shape(const hk_algorithm *a, const hk_machine *m, hk_coll coll) {
   if (m->nranks < 2 || !a->shape) return (hk_shape){.fan = 1, .depth = 1};
-  return a->shape(m, coll);
+  return a->shape(m, hk_coll_plain(coll));
 }
 
 /* One rank: for all collectives, the output is the input, and a reduction is complete with it. */
@@ -35,6 +35,8 @@ static void build_alone(hk_builder *b, const hk_build *what) {
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out) {
   hk_status rc = HK_OK;
   hk_builder *b;
+  hk_build plain = *what;
+  plain.coll = hk_coll_plain(what->coll);
   *out = NULL;
   if (!(a->colls >> what->coll & 1u))
     return HK_FAIL(HK_ERR_INTERNAL, "The algorithm %s has no program for %s", a->name, hk_coll_name(what->coll));
@@ -42,7 +44,7 @@ hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_pro
   if (what->nranks == 1)
     build_alone(b, what);
   else
-    a->build(b, what);
+    a->build(b, &plain);
   rc = hk_builder_finish(b, a->name, out);
 out:
   return rc;

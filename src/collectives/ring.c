@@ -132,7 +132,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
 const hk_algorithm hk_algorithm_ring = {
     .name = "ring",
     .about = "each rank receives from the one before and sends to the one after; fewest bytes, two links, many steps",
-    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
+    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
+             1u << HK_REDUCE_SCATTERV,
     .cost = cost,
     .shape = shape,
     .build = build,

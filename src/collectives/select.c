@@ -9,7 +9,7 @@
 static bool barred(const hk_wish *w, hk_coll coll, int algorithm) { return w && (w->barred[coll] >> algorithm & 1u); }
 
 bool hk_select_invariant(const hk_algorithm *a, hk_coll coll) {
-  return !hk_coll_reduces(coll) || (a->fixed_order >> coll & 1u);
+  return !hk_coll_reduces(coll) || (a->fixed_order >> hk_coll_plain(coll) & 1u);
 }
 /* Is it kept out because its sums' order is not the fixed one? */
 static bool varies(const hk_wish *w, hk_coll coll, const hk_algorithm *a) {
@@ -50,12 +50,12 @@ static void price(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t by
   *out = (hk_decision){.algorithm = a, .protocol = p, .channels = first};
   if (m->nranks < 2) return;
   if (p == HK_PROTO_SIMPLE && first == 1 && last == 1 && m->channels == 1 && m->channel_us_per_b == 0) {
-    out->us = a->cost(m, coll, bytes); /* the host: there is nothing to vary */
+    out->us = hk_algorithm_cost(a, m, coll, bytes); /* the host: there is nothing to vary */
     return;
   }
   for (int c = first; c <= last; c = c * 2 > last && c < last ? last : c * 2) {
     hk_machine as = hk_machine_as(m, p, c);
-    double us = a->cost(&as, coll, bytes);
+    double us = hk_algorithm_cost(a, &as, coll, bytes);
     if (c > first && us >= out->us * (1 - worth)) continue;
     out->channels = c;
     out->us = us;
@@ -164,7 +164,7 @@ int hk_select_all(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t
   for (int i = 0; hk_algorithms[i]; i++) {
     const hk_algorithm *a = hk_algorithms[i];
     hk_alternative row = {.what.algorithm = a, .what.channels = 1};
-    const char *cannot = a->cannot && (a->colls >> coll & 1u) ? a->cannot(m, coll) : NULL;
+    const char *cannot = a->cannot && (a->colls >> coll & 1u) ? a->cannot(m, hk_coll_plain(coll)) : NULL;
     if (!(a->colls >> coll & 1u)) continue; /* another collective's */
     if (cannot)
       snprintf(row.why, sizeof row.why, "%s", cannot);

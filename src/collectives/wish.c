@@ -80,7 +80,7 @@ static hk_status parse(const vocabulary *v, const char *spec, uint32_t barred[HK
     if (colon && coll < 0)
       return HK_FAIL(HK_ERR_ARGUMENT,
                      "%s: \"%.*s\" is no collective: allreduce, broadcast, reduce, allgather, "
-                     "reducescatter, alltoall, gather or scatter",
+                     "reducescatter, alltoall, gather, scatter, allgatherv, reducescatterv or alltoallv",
                      v->variable, (int)(colon - spec), spec);
     for (int c = 0; c < HK_COLL_COUNT; c++) {
       if (coll >= 0 ? c != coll : own[c]) continue;

@@ -6,7 +6,7 @@
  *
  * Order: the instructions of a lane in turn; the body of a repeat `count` times, with iteration = 0, 1, ...; at the end
  * of the lane the next wave, until no block has bytes left. If a plan has n channels, the lane of channel c does waves
- * c, c + n, c + 2n, ...
+ * c, c + n, c + 2n, ... In an uneven collective a wave leaves out what hk_cursor_skips says.
  *
  *   hk_cursor c;
  *   if (hk_cursor_begin(&c, lane, channel, &sizes))
@@ -21,12 +21,19 @@
 #define HK_PROGRAM_CURSOR_H
 #include "program.h"
 
+/* A block of an uneven collective. */
+typedef struct hk_extent {
+  uint64_t at, bytes; /* from the start of the buffer; its length */
+} hk_extent;
+
 /* How a call divides its buffers, in bytes. */
 typedef struct hk_sizes {
   uint64_t total;       /* HK_PART_SPLIT: of the message */
   uint64_t block_bytes; /* from one block to the next, and of every block that the message's end does not clip */
   uint64_t longest;     /* of the longest block */
   uint64_t chunk;       /* of a block that one wave moves; not 0 */
+  /* An uneven collective's: in_blocks of the input, then out_blocks of the output.  NULL: all blocks are equally long. */
+  const hk_extent *table;
 } hk_sizes;
 
 /* Bytes from one block to the next for messages of `total` bytes, made of elements of `unit` bytes. Blocks of a split
@@ -37,9 +44,9 @@ HK_INLINE uint64_t hk_block_bytes(const hk_program *p, uint64_t total, uint64_t 
   return block >= 1024 ? (block + 63) & ~(uint64_t)63 : block;
 }
 
-/* Fills in `longest`. */
+/* Fills in `longest`.  `block_bytes` of an uneven collective: of the longest block; the caller sets `table`. */
 HK_INLINE hk_sizes hk_sizes_of(hk_partition partition, uint64_t total, uint64_t block_bytes, uint64_t chunk) {
-  hk_sizes s = {total, block_bytes, block_bytes, chunk};
+  hk_sizes s = {total, block_bytes, block_bytes, chunk, 0};
   if (partition == HK_PART_SPLIT && total < block_bytes) s.longest = total;
   return s;
 }
@@ -124,23 +131,57 @@ HK_INLINE unsigned hk_cursor_block(const hk_cursor *c, const hk_program *p, cons
 }
 HK_INLINE unsigned hk_cursor_link(const hk_cursor *c, const hk_operand *o) { return hk_operand_link(o, c->iteration); }
 
+/* The extent of a block in input or output; of a link's, that of the side with a block for each rank. */
+HK_INLINE const hk_extent *hk_cursor_extent(const hk_cursor *c, const hk_program *p, const hk_operand *o,
+                                            const hk_sizes *s) {
+  int out = o->space == HK_LINK ? p->out_blocks > p->in_blocks : o->space == HK_OUT;
+  return &s->table[(out ? p->in_blocks : 0) + hk_cursor_block(c, p, o)];
+}
+
+/* The operand whose block says how much an instruction of an uneven collective moves. */
+HK_INLINE const hk_operand *hk_uneven_operand(const hk_instr *i, const hk_operand *o) {
+  const hk_operand *link = o, *end = o + i->ndst + i->nsrc;
+  for (; o < end; o++) {
+    if (o->space == HK_IN || o->space == HK_OUT) return o;
+    if (o->space == HK_LINK) link = o;
+  }
+  return link;
+}
+
+/* The length of the block that the MOVE i with operands o moves a part of. */
+HK_INLINE uint64_t hk_cursor_length(const hk_cursor *c, const hk_program *p, const hk_instr *i, const hk_operand *o,
+                                    const hk_sizes *s) {
+  if (p->partition != HK_PART_SPLIT)
+    return s->table ? hk_cursor_extent(c, p, hk_uneven_operand(i, o), s)->bytes : s->block_bytes;
+  /* All operands name one block of the message, but those in scratch. */
+  const hk_operand *last = o + i->ndst + i->nsrc - 1;
+  while (o < last && o->space == HK_SCRATCH) o++;
+  uint64_t at = hk_cursor_block(c, p, o) * s->block_bytes;
+  uint64_t left = at < s->total ? s->total - at : 0;
+  return left < s->block_bytes ? left : s->block_bytes;
+}
+
 /* Bytes that the MOVE i with operands o moves: the part of its block that this wave covers, clipped at the ends of the
  * block and of the message. 0 if it only sends or takes empty slots. */
 HK_INLINE uint64_t hk_cursor_bytes(const hk_cursor *c, const hk_program *p, const hk_instr *i, const hk_operand *o,
                                    const hk_sizes *s) {
   if (!i->ndst || !i->nsrc) return 0;
-  uint64_t block = s->block_bytes;
-  if (p->partition == HK_PART_SPLIT) {
-    /* All operands name one block of the message, but those in scratch. */
-    const hk_operand *last = o + i->ndst + i->nsrc - 1;
-    while (o < last && o->space == HK_SCRATCH) o++;
-    uint64_t at = hk_cursor_block(c, p, o) * s->block_bytes;
-    uint64_t left = at < s->total ? s->total - at : 0;
-    if (left < block) block = left;
-  }
+  uint64_t block = hk_cursor_length(c, p, i, o, s);
   uint64_t left = c->offset < block ? block - c->offset : 0;
   return left < s->chunk ? left : s->chunk;
 }
+
+/* Is the MOVE that moves `bytes` left out?  A block of an uneven collective that has ended takes no part in further
+ * waves, so that ranks that know only their own blocks agree on the slots of each link. In wave 0 every block takes
+ * part, because empty slots synchronise. */
+HK_INLINE int hk_cursor_skips(const hk_cursor *c, const hk_sizes *s, uint64_t bytes) {
+  return bytes == 0 && s->table && c->offset > 0;
+}
+
+/* If each pair of ranks has a length of its own (hk_coll_pairs), the slots' signatures differ by this, so that two ranks
+ * find at the first slot that they disagree about it. And what such a difference says of the other rank's length. */
+HK_INLINE uint32_t hk_length_mark(uint64_t bytes) { return (uint32_t)(bytes ^ bytes >> 32) * 0x85ebca6bu; }
+HK_INLINE uint32_t hk_length_of_mark(uint32_t mark) { return mark * 0xa5cb9243u; }
 
 /* Bytes from one scratch buffer of a lane to the next: whole cache lines. */
 HK_INLINE uint64_t hk_scratch_stride(uint64_t chunk) { return (chunk + 63) & ~(uint64_t)63; }
@@ -149,6 +190,7 @@ HK_INLINE uint64_t hk_scratch_stride(uint64_t chunk) { return (chunk + 63) & ~(u
  * (not for HK_LINK). */
 HK_INLINE uint64_t hk_cursor_at(const hk_cursor *c, const hk_program *p, const hk_operand *o, const hk_sizes *s) {
   uint64_t block = hk_cursor_block(c, p, o);
-  return o->space == HK_SCRATCH ? block * hk_scratch_stride(s->chunk) : block * s->block_bytes + c->offset;
+  if (o->space == HK_SCRATCH) return block * hk_scratch_stride(s->chunk);
+  return (s->table ? hk_cursor_extent(c, p, o, s)->at : block * s->block_bytes) + c->offset;
 }
 #endif

@@ -40,11 +40,21 @@ void hk_coll_source(hk_coll c, int rank, int n, int root, int block, int *from, 
   *from = rank;
   *part = block;
   switch (c) {
-#define HK_COLL(id, name, reduces, root_, whole, in, out, in_root, out_root, bus, alias, from_, part_) \
+#define HK_COLL(id, name, reduces, root_, whole, in, out, in_root, out_root, bus, alias, from_, part_, ...) \
     case HK_##id: *from = from_; *part = part_; return;
 #include "coll.def"
     case HK_SENDRECV: return;
   }
+}
+
+hk_coll hk_coll_plain(hk_coll c) {
+  switch (c) {
+#define HK_COLL(id, name, reduces, root_, whole, in, out, in_root, out_root, bus, alias, from, part, plain) \
+    case HK_##id: return HK_##plain;
+#include "coll.def"
+    case HK_SENDRECV: return c;
+  }
+  return c;
 }
 /* clang-format on */
 

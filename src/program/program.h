@@ -11,7 +11,9 @@
  *   - HK_PART_SPLIT (allreduce, broadcast, reduce): the message of `count` elements is divided into `blocks` equal
  *     blocks (the last ones shorter or empty). Input, output and link operands of one instruction name the same block.
  *   - HK_PART_WHOLE (the others): every block is a whole message of `count` elements; input has in_blocks of them,
- *     output out_blocks, one after another.
+ *     output out_blocks, one after another. In an uneven collective (hk_coll_uneven) each block has a place and a length
+ *     of its own, from a table of the call (cursor.h), and each instruction names the block whose length it moves: its
+ *     first operand in input or output; without one, its link operands' block.
  *
  * Waits and signals are implied by operands: a source on a link waits for a filled slot and returns the credit
  * afterwards; a destination on a link waits for a credit and publishes the slot afterwards. An instruction waits for
@@ -77,6 +79,11 @@ enum {
   HK_COLLS_OUT_ROOT = 0
 #define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, ...) | (out_root) << HK_##id
 #include "coll.def"
+  ,
+  HK_COLLS_UNEVEN = 0
+#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, bus, alias, from, part, plain) \
+  | (HK_##plain != HK_##id) << HK_##id
+#include "coll.def"
 };
 /* clang-format on */
 
@@ -104,6 +111,13 @@ HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) {
 HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
   return !hk_coll_in_set(HK_COLLS_OUT_ROOT, c) || rank == root;
 }
+/* Does each block have a length of its own?  And does each pair of ranks have one, which no third rank knows? */
+HK_INLINE int hk_coll_uneven(hk_coll c) { return hk_coll_in_set(HK_COLLS_UNEVEN, c); }
+HK_INLINE int hk_coll_pairs(hk_coll c) {
+  return hk_coll_in_set((unsigned)HK_COLLS_UNEVEN & (unsigned)HK_COLLS_IN_EACH & (unsigned)HK_COLLS_OUT_EACH, c);
+}
+/* The collective whose programs it runs. */
+hk_coll hk_coll_plain(hk_coll c);
 /* In place: the output block at the address of input block `block` of `rank`; -1: none. */
 int hk_coll_alias(hk_coll c, int rank, int nranks, int root, int block);
 /* The rank, and the block of its input, whose data output block `block` of `rank` holds. If the collective reduces, the

@@ -5,6 +5,7 @@
  *   verify_static.c  rules that need no run: indices, shapes, equal blocks
  *   verify_links.c   pairs the links of all programs into channels
  *   verify_run.c     one schedule of all lanes of all ranks, with symbolic values
+ *   verify_uneven.c  blocks of different lengths
  *   verify_value.c   the values: where data came from, which ranks it holds
  *   verify_order.c   in which order they were added
  *   verify_hazard.c  when an output block may be read and written: happens-before
@@ -150,7 +151,7 @@ typedef struct hk_verifier {
   int nranks;
   hk_verify_options options;
   hk_verify_report *report;
-  bool reduces, split;
+  bool reduces, split, uneven;
   bool switch_adds; /* a switch makes some sum: its order is not known */
 
   hk_thread *threads;
@@ -194,6 +195,19 @@ static inline hk_place *hk_place_at(const hk_verifier *v, const hk_thread *t, un
 }
 /* The output block that in place is the same memory as an input block; -1: none. */
 int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block);
+
+/* ---- lengths of an uneven collective ----
+ * A length is known by the input block that has it: by its number if the collective reduces (all ranks' are equally
+ * long), otherwise by rank and number. */
+enum { HK_NO_LENGTH = UINT32_MAX };
+/* The length that the current MOVE of t moves; HK_NO_LENGTH if no operand says. */
+uint32_t hk_length_of_move(const hk_thread *t, const hk_instr *i, const hk_operand *o);
+/* Fault unless the user's operands of the MOVE have that length. */
+hk_status hk_length_check_operands(hk_verifier *v, const hk_thread *t, const hk_instr *i, const hk_operand *o);
+hk_status hk_length_check_value(hk_verifier *v, const hk_thread *t, uint32_t length, hk_value x);
+/* Has the block with this length, or the output block of a rank, a part in the wave? */
+bool hk_length_reaches(const hk_verifier *v, uint32_t length, uint64_t wave);
+bool hk_length_reaches_output(const hk_verifier *v, const hk_program *p, unsigned block, uint64_t wave);
 
 /* ---- parts; each gives HK_OK, or an error with the report filled ---- */
 hk_status hk_verify_static(hk_verifier *v);

@@ -132,7 +132,9 @@ static hk_status read_source(const step *s, const hk_operand *o, hk_value *out) 
     case HK_SCRATCH: rc = read_scratch(s, block, out); break;
     default: rc = receive(s, o, out); break;
   }
-  if (rc || !s->v->split || hk_value_kind(*out) < HK_VALUE_LEAF) return rc;
+  if (rc || hk_value_kind(*out) < HK_VALUE_LEAF) return rc;
+  if (s->v->uneven) return hk_length_check_value(s->v, s->t, hk_length_of_move(s->t, s->i, s->dst), *out);
+  if (!s->v->split) return HK_OK;
   /* Blocks differ in length, so data of one block cannot pass for another's. */
   for (unsigned k = 0; k < (unsigned)s->i->ndst + s->i->nsrc; k++) {
     if (s->dst[k].space == HK_SCRATCH) continue;
@@ -305,6 +307,7 @@ static hk_status execute(const step *s) {
   hk_status rc;
   hk_value x = HK_VALUE_NONE;
   s->t->event++;
+  if (s->v->uneven) HK_TRY(hk_length_check_operands(s->v, s->t, s->i, s->dst), out);
   HK_TRY(reduce(s, &x), out);
   for (unsigned k = 0; k < s->i->ndst; k++) {
     const hk_operand *o = &s->dst[k];
@@ -331,11 +334,13 @@ static hk_status run_thread(hk_verifier *v, hk_thread *t) {
     const hk_instr *i = hk_cursor_move(&t->at, t->instrs);
     const hk_operand *o = hk_instr_operands(t->program, i);
     step s = {.v = v, .t = t, .i = i, .dst = o, .src = o + i->ndst};
-    if (!all_ready(&s)) return HK_OK;
-    hk_status rc = execute(&s);
-    if (rc) return rc;
-    v->report->steps++;
-    t->scan = 0;
+    if (!v->uneven || hk_length_reaches(v, hk_length_of_move(t, i, o), t->at.offset)) {
+      if (!all_ready(&s)) return HK_OK;
+      hk_status rc = execute(&s);
+      if (rc) return rc;
+      v->report->steps++;
+      t->scan = 0;
+    }
     if (!hk_cursor_next(&t->at, &waves, 1)) {
       t->state = HK_THREAD_DONE;
       return HK_OK;

@@ -88,7 +88,7 @@ int hk_simulator_ranks(const hk_simulator *x) { return x->nranks; }
 
 const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
   if (!(a->colls >> coll & 1u)) return "does not do this collective";
-  return a->cannot ? a->cannot(&x->machine, coll) : NULL;
+  return a->cannot ? a->cannot(&x->machine, hk_coll_plain(coll)) : NULL;
 }
 
 /* ---- what runs ---- */

@@ -26,7 +26,7 @@ void hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_t byt
 double hk_plan_latency(const hk_plan_report *r, const hk_decision *d) {
   if (r->world->nranks < 2) return 0;
   hk_machine as = hk_machine_as(&r->world->machine, d->protocol, d->channels);
-  double us = d->algorithm->cost(&as, r->coll, 8);
+  double us = hk_algorithm_cost(d->algorithm, &as, r->coll, 8);
   return us < d->us ? us : d->us;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../base/param.h"
 #include "../collectives/machine.h"
+#include "../collectives/select.h"
 #include "proof.h"
 
 enum { MOST_RANKS = 4096 };
@@ -19,14 +20,17 @@ hk_status hk_prove(const hk_program *const *programs, int nranks, const hk_proof
   unsigned slots = o->slots > 0 ? (unsigned)o->slots : (unsigned)hk_param_int(HK_P_SLOTS);
   hk_status rc = HK_OK;
   hk_order order = HK_ORDER_FIXED;
-  for (int in_place = 0; in_place < 2 && rc == HK_OK; in_place++) {
+  /* Out of place and in place, with equal lengths and, if blocks may differ in length, with some random ones. */
+  int runs = hk_coll_uneven((hk_coll)programs[0]->coll) ? 8 : 2;
+  for (int k = 0; k < runs && rc == HK_OK; k++) {
     hk_verify_options v = {.slots = slots,
                            .waves = o->waves > 0 ? (unsigned)o->waves : slots + 1,
-                           .in_place = in_place,
+                           .in_place = k % 2,
+                           .lengths = (uint64_t)k / 2,
                            .orders = true,
                            .least = o->fixed_order ? HK_ORDER_FIXED : HK_ORDER_VARIES};
     rc = hk_verify(programs, nranks, &v, report);
-    if (report->order < order) order = report->order;
+    if (!v.lengths && report->order < order) order = report->order;
   }
   report->order = order;
   return rc;
@@ -155,7 +159,7 @@ static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o
   hk_order order = HK_ORDER_FIXED;
   hk_proof_options proof = o->proof;
   proof.fixed_order = hk_coll_reduces(coll) &&
-                      (proof.fixed_order || (a->fixed_order >> coll & 1u)); /* what is marked is proved */
+                      (proof.fixed_order || hk_select_invariant(a, coll)); /* what is marked is proved */
   uint64_t instructions = 0;
   hk_program *sample = NULL;
   for (int n = 1; n <= MOST_RANKS && rc == HK_OK; n++) {

@@ -77,7 +77,7 @@ expect "topo" hocket to
 expect "verify" hocket help ver
 expect "--machine --matrix" hocket topo --ma
 expect "dgx-h100 dgx-h200" hocket topo --machine dgx-h
-expect "allreduce allgather alltoall" hocket plan all
+expect "allreduce allgather alltoall allgatherv alltoallv" hocket plan all
 expect "ring" hocket verify --algorithm ri
 expect "NCCL_ALGO" hocket env NCCL_ALG
 expect "bash zsh" hocket completion ""

@@ -64,8 +64,14 @@ typedef struct prove_range {
 static inline void prove(const hk_algorithm *a, hk_coll coll, int nranks, int root, prove_range range) {
   hk_program **p = prove_build(a, coll, nranks, root);
   for (unsigned slots = range.first_slots; slots <= range.last_slots; slots++) {
-    for (int in_place = !range.out_of_place; in_place < 2; in_place++) {
-      hk_verify_options o = {.slots = slots, .waves = range.waves ? range.waves : slots + 1, .in_place = in_place};
+    int runs = hk_coll_uneven(coll) ? 8 : 2; /* with equal lengths, then with random ones */
+    for (int k = 0; k < runs; k++) {
+      int in_place = k % 2;
+      if (!in_place && !range.out_of_place) continue;
+      hk_verify_options o = {.slots = slots,
+                             .waves = range.waves ? range.waves : slots + 1,
+                             .in_place = in_place,
+                             .lengths = (uint64_t)(k / 2 * (nranks + 1))};
       hk_verify_report report;
       hk_status rc = hk_verify((const hk_program *const *)p, nranks, &o, &report);
       ck_assert_msg(rc == HK_OK, "%s %s, %d ranks, root %d, %u slots, %u waves, %s place: %s", a->name,

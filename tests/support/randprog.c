@@ -389,7 +389,7 @@ void randprog_make(randprog *out, uint64_t seed, int nranks, int coll) {
   world *w = calloc(1, sizeof *w);
   w->seed = seed * 2 + 1;
   w->n = nranks ? nranks : 1 + (int)roll(w, RAND_RANKS);
-  w->coll = coll >= 0 ? (hk_coll)coll : (hk_coll)roll(w, HK_COLL_COUNT);
+  w->coll = coll >= 0 ? (hk_coll)coll : hk_coll_plain((hk_coll)roll(w, HK_COLL_COUNT));
   w->root = hk_coll_has_root(w->coll) ? (int)roll(w, (unsigned)w->n) : 0;
   w->lanes = 1 + (int)roll(w, RAND_LANES);
   w->blocks = 1 + (int)roll(w, 9);

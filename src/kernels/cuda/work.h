@@ -124,9 +124,9 @@ typedef struct hk_gpu_transfers {
 } hk_gpu_transfers;
 
 #ifdef __cplusplus
-static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 152, "one layout");
+static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 160, "one layout");
 #else
-_Static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 152, "one layout");
+_Static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 160, "one layout");
 #endif
 
 /* The names of the kernels. */

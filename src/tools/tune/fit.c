@@ -34,7 +34,7 @@ static bool next_group(const hk_tune_table *t, const hk_machine *m, hk_tune_grou
   g->best = g->chosen = g->first;
   while (g->first + g->n < t->n && a[g->n].coll == a->coll && a[g->n].bytes == a->bytes) {
     int i = g->first + g->n++;
-    double us = hk_algorithms[t->at[i].algorithm]->cost(m, (hk_coll)a->coll, a->bytes);
+    double us = hk_algorithm_cost(hk_algorithms[t->at[i].algorithm], m, (hk_coll)a->coll, a->bytes);
     if (t->at[i].us < t->at[g->best].us) g->best = i;
     if (i > g->first && us >= least) continue;
     least = us;
@@ -68,7 +68,7 @@ static double misfit(const hk_tune_table *tables, int n, const hk_constants *k) 
       double best = t->at[g.best].us, regret = log(t->at[g.chosen].us / best);
       for (int c = g.first; c < g.first + g.n; c++) {
         const hk_tune_cell *cell = &t->at[c];
-        double us = hk_algorithms[cell->algorithm]->cost(&m, (hk_coll)cell->coll, cell->bytes);
+        double us = hk_algorithm_cost(hk_algorithms[cell->algorithm], &m, (hk_coll)cell->coll, cell->bytes);
         double off = log(us / cell->us), weight = best / cell->us;
         sum += weight * weight * off * off;
         weights += weight * weight;
@@ -88,7 +88,8 @@ double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k) 
     for (int c = 0; c < tables[i].n; c++) {
       const hk_tune_cell *cell = &tables[i].at[c];
       if (cell->rough) continue;
-      sum += fabs(log(hk_algorithms[cell->algorithm]->cost(&m, (hk_coll)cell->coll, cell->bytes) / cell->us));
+      sum +=
+          fabs(log(hk_algorithm_cost(hk_algorithms[cell->algorithm], &m, (hk_coll)cell->coll, cell->bytes) / cell->us));
       count++;
     }
   }

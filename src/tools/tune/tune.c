@@ -116,7 +116,8 @@ static bool plan_all(const options *o, hk_tune_setup *s) {
     return hk_tool_wrong("--times: a file, and of times that were measured on one host"), false;
   if (o->out && o->json && !strcmp(o->out, "-"))
     return hk_tool_wrong("--out - and --json: both would go to stdout; give a file for the constants"), false;
-  s->colls = colls ? colls : (1u << HK_COLL_COUNT) - 1;
+  s->colls = (colls ? colls : (1u << HK_COLL_COUNT) - 1) &
+             ~(unsigned)HK_COLLS_UNEVEN; /* what is plain holds for them */
   if (!o->quick && !o->between) return true;
   if (!colls) s->colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_BROADCAST;
   s->step = o->quick ? 32 : 8;
