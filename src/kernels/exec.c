@@ -29,6 +29,8 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   x->out = out;
   x->nlanes = x->live = p->nlanes * plan->channels;
   x->sizes = hk_sizes_of((hk_partition)p->partition, launch->total, launch->block_bytes, launch->chunk);
+  x->sizes.table = launch->table;
+  x->pairs = hk_coll_pairs((hk_coll)p->coll);
   x->lanes = memory;
   x->ahead = plan->pumped ? x->lanes + x->nlanes : NULL;
   x->pointers = (const void **)(x->lanes + x->nlanes * (plan->pumped ? 2 : 1));
@@ -98,7 +100,7 @@ static hk_status bad_slot(hk_exec *x, const hk_link *link, const hk_slot *s, siz
 /* The addresses of the sources; *fresh is the index of the user's input among them, or -1. `to` is an output that gets
  * the one source unchanged, or NULL. */
 static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
-                                const void **src, int *fresh, void *to) {
+                                uint32_t signature, const void **src, int *fresh, void *to) {
   *fresh = -1;
   for (unsigned k = 0; k < n; k++) {
     if (o[k].space != HK_LINK) {
@@ -108,7 +110,7 @@ static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_opera
     }
     hk_link *link = link_of(l, &o[k]);
     const hk_slot *s = hk_link_recv_slot(link);
-    if (__builtin_expect(s->signature != x->signature || s->bytes != bytes, 0)) return bad_slot(x, link, s, bytes);
+    if (__builtin_expect(s->signature != signature || s->bytes != bytes, 0)) return bad_slot(x, link, s, bytes);
     /* Data that only the kernel can read is copied directly into the output, if there is one. */
     if (to && hk_slot_private(s)) {
       if (hk_link_fetch(link, s, to) != HK_OK) goto broken;
@@ -174,8 +176,13 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
   void **dst = (void **)(x->pointers + x->plan->max_operands);
   int fresh;
   bool staged, reduces = hk_coll_reduces((hk_coll)x->plan->program->coll);
+  uint32_t signature = x->signature;
+  if (__builtin_expect(x->pairs, 0)) {
+    x->expected_length = hk_cursor_length(&l->at, x->plan->program, i, o, &x->sizes);
+    signature ^= hk_length_mark(x->expected_length);
+  }
   void *to = nsrc == 1 && o[ndst].space == HK_LINK ? output_of(x, l, o, ndst) : NULL;
-  HK_TRY(gather_sources(x, l, o + ndst, nsrc, bytes, src, &fresh, to), out);
+  HK_TRY(gather_sources(x, l, o + ndst, nsrc, bytes, signature, src, &fresh, to), out);
   const hk_reducer *r = &x->launch->reducer;
   bool final = i->flags & HK_INSTR_FINAL;
   bool plain = !reduces || (nsrc <= 1 && !(fresh >= 0 && r->pre) && !(final && r->post));
@@ -193,7 +200,7 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
   for (unsigned k = 0; k < ndst; k++) {
     if (o[k].space != HK_LINK) continue;
     hk_link *link = link_of(l, &o[k]);
-    hk_link_publish(link, (uint32_t)bytes, x->signature, link->slots[(uint32_t)link->done & link->mask].flags);
+    hk_link_publish(link, (uint32_t)bytes, signature, link->slots[(uint32_t)link->done & link->mask].flags);
   }
   for (unsigned k = ndst; k < ndst + nsrc; k++)
     if (o[k].space == HK_LINK) hk_link_release(link_of(l, &o[k]));
@@ -254,6 +261,10 @@ static void look_ahead(const hk_exec *x, const hk_lane_run *l) {
   while (!a->done) {
     const hk_instr *i = hk_cursor_move(&a->at, a->instrs);
     const hk_operand *o = hk_instr_operands(x->plan->program, i), *end = o + i->ndst + i->nsrc;
+    if (hk_cursor_skips(&a->at, &x->sizes, bytes_of(x, a, i, o))) {
+      a->done = !step_on(x, a);
+      continue;
+    }
     for (const hk_operand *src = o + i->ndst; src < end; src++) {
       if (src->space != HK_LINK) continue;
       const hk_link *link = link_of(a, src);
@@ -294,6 +305,10 @@ static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
     if (__builtin_expect(x->ahead != NULL, 0)) look_ahead(x, l);
     const hk_operand *o = hk_instr_operands(x->plan->program, i);
     size_t bytes = bytes_of(x, l, i, o);
+    if (__builtin_expect(hk_cursor_skips(&l->at, &x->sizes, bytes), 0)) {
+      advance(x, l);
+      continue;
+    }
     if (!all_ready(x, l, o, i->ndst, i->nsrc, bytes)) return HK_OK;
     hk_status rc = run_move(x, l, i, o, bytes);
     if (__builtin_expect(rc != HK_OK, 0)) return rc;

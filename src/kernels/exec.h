@@ -34,6 +34,8 @@ typedef struct hk_launch {
   uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
   uint32_t move_flags; /* HK_MOVE_STREAM or 0 */
   uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */
+  /* Of an uneven collective: the blocks of the call, not cached; block_bytes is the longest.  NULL otherwise. */
+  const hk_extent *table;
 } hk_launch;
 
 typedef struct hk_lane_run {
@@ -53,6 +55,7 @@ typedef struct hk_exec {
   /* the signature in slots: the launch's, until the caller makes it differ from one call to the next */
   uint32_t signature;
   unsigned nlanes, live;
+  bool pairs;            /* hk_coll_pairs: the length of a block is in its slots' signatures */
   hk_sizes sizes;        /* of the launch */
   const void **pointers; /* [2 * max_operands], for the current move */
   hk_lane_run *lanes;
@@ -61,6 +64,7 @@ typedef struct hk_exec {
   /* Set with the failure: the peer whose slot was wrong, and the content of the slot. */
   int bad_peer;
   uint32_t bad_bytes, expected_bytes, bad_signature;
+  uint64_t expected_length; /* of the block; if `pairs` */
 } hk_exec;
 
 /* Bytes that hk_exec_init needs at `memory`, beside the scratch. */

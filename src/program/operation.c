@@ -43,6 +43,11 @@ void hk_operation_describe(const hk_operation *o, char *text, size_t bytes) {
     snprintf(op, sizeof op, ", %s%s", hk_redop_name((hk_redop)(o->redop & ~HK_REDOP_INVARIANT)),
              o->redop & HK_REDOP_INVARIANT ? ", batch-invariant" : "");
   if (hk_coll_has_root(coll)) snprintf(root, sizeof root, ", root %d", o->root);
+  if (hk_coll_pairs(coll)) {
+    snprintf(text, bytes, "%s(%s)", name, hk_dtype_name((hk_dtype)o->dtype));
+    return;
+  }
+  if (hk_coll_uneven(coll)) snprintf(root, sizeof root, ", counts %08x", (unsigned)o->root);
   snprintf(text, bytes, "%s(%llu x %s%s%s)", name, (unsigned long long)o->count, hk_dtype_name((hk_dtype)o->dtype), op,
            root);
 }

@@ -37,12 +37,13 @@ const char *hk_dtype_name(hk_dtype t);
 const char *hk_redop_name(hk_redop op);
 
 typedef struct hk_operation {
-  uint64_t count; /* elements, as the call counts them */
-  int32_t root;   /* or the peer of a send or receive */
-  uint8_t coll;   /* hk_coll */
-  uint8_t p2p;    /* hk_p2p, if coll is HK_SENDRECV */
-  uint8_t dtype;  /* hk_dtype */
-  uint8_t redop;  /* hk_redop, perhaps with HK_REDOP_INVARIANT */
+  uint64_t
+      count; /* elements, as the call counts them; of an uneven collective: of all blocks (0: each pair has its own) */
+  int32_t root;  /* or the peer of a send or receive; of an uneven collective: a hash of all counts */
+  uint8_t coll;  /* hk_coll */
+  uint8_t p2p;   /* hk_p2p, if coll is HK_SENDRECV */
+  uint8_t dtype; /* hk_dtype */
+  uint8_t redop; /* hk_redop, perhaps with HK_REDOP_INVARIANT */
 } hk_operation;
 
 /* "AllReduce(1000 x float, sum)", "Send to(5 x int8, rank 3)", "WaitSignal(2 signals, rank 3)".  Accepts any values of

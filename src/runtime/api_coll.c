@@ -7,6 +7,7 @@
 #include "choose.h"
 #include "comm.h"
 #include "group.h"
+#include "uneven.h"
 
 _Static_assert((int)ncclSuccess == HK_OK && (int)ncclUnhandledCudaError == HK_ERR_CUDA &&
                    (int)ncclSystemError == HK_ERR_SYSTEM && (int)ncclInternalError == HK_ERR_INTERNAL &&
@@ -73,15 +74,60 @@ static hk_status check_buffer(const char *who, const char *what, const void *buf
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is NULL with count %zu", who, what, call->count);
 }
 
+static hk_status check_buffers(const char *who, const hk_call *call) {
+  hk_status rc = HK_OK;
+  const hk_blocks *b = call->blocks;
+  hk_coll coll = (hk_coll)call->coll;
+  int rank = call->comm->rank, root = call->root;
+  if (b && ((!call->in && b->in_end) || (!call->out && b->out_end)))
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is NULL, and not all of its counts are 0", who,
+                   !call->in && b->in_end ? "sendbuff" : "recvbuff");
+  if (b) return HK_OK;
+  if (hk_coll_has_input(coll, rank, root)) HK_TRY(check_buffer(who, "sendbuff", call->in, call), out);
+  if (hk_coll_has_output(coll, rank, root)) rc = check_buffer(who, "recvbuff", call->out, call);
+out:
+  return rc;
+}
+
+/* `counts` is NULL if blocks are equally long. `must`: as in hk_coll_call_with. */
+static hk_status call_of(hk_call *call, const hk_counts *counts, ncclDataType_t type, int op, bool must) {
+  static const char *const names[] = {
+#define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, bus, alias, from, part, plain)             \
+  HK_##plain == HK_##id ? "nccl" name : "hocket" name,
+#include "../program/coll.def"
+  };
+  hk_status rc = HK_OK;
+  hk_coll coll = (hk_coll)call->coll;
+  const char *who = names[coll];
+  ncclComm_t c = call->comm;
+  HK_TRY(hk_comm_check_usable(c, who), out);
+  HK_TRY(check_active(c, who), out);
+  HK_TRY(check_type(who, call->count, type, hk_coll_partition(coll) == HK_PART_WHOLE ? (size_t)c->nranks : 1), out);
+  call->dtype = (uint8_t)type;
+  if (counts) HK_TRY(hk_call_count(call, counts, who), out);
+  if (hk_coll_reduces(coll)) HK_TRY(check_redop(who, c, type, op, call), out);
+  if (hk_coll_has_root(coll)) HK_TRY(check_peer(who, "root", call->root, c), out);
+  HK_TRY(check_buffers(who, call), out);
+  HK_TRY(c->backend->check(call, who), out);
+  if (must) HK_TRY(hk_choose_check(c, call, who), out);
+  HK_INFO(HK_SUB_COLL,
+          "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d]",
+          hk_coll_name(coll), (unsigned long long)c->order.sequence, call->in, call->out, call->count, (int)type, op,
+          call->root, (void *)c, c->nranks);
+  /* If there is nothing to move, and all ranks know it, nothing is done. */
+  return call->count || hk_coll_pairs(coll) ? hk_group_submit(call) : HK_OK;
+out:
+  return hk_group_remember(rc);
+}
+
+hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
+                       ncclComm_t c, cudaStream_t stream) {
+  return hk_coll_call_with(coll, in, out, count, type, op, root, c, stream, NULL, false, NULL);
+}
+
 hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
                             int root, ncclComm_t c, cudaStream_t stream, const hk_call_options *o, bool must,
                             void *launched) {
-  static const char *const names[] = {
-#define HK_COLL(id, name, ...) "nccl" name,
-#include "../program/coll.def"
-  };
-  const char *who = names[coll];
-  hk_status rc = HK_OK;
   hk_call call = {.comm = c,
                   .in = in,
                   .out = out,
@@ -91,29 +137,15 @@ hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t coun
                   .stream = stream,
                   .launched = launched};
   if (o) call.options = *o;
-  HK_TRY(hk_comm_check_usable(c, who), out);
-  HK_TRY(check_active(c, who), out);
-  bool whole = hk_coll_partition(coll) == HK_PART_WHOLE;
-  HK_TRY(check_type(who, count, type, whole ? (size_t)c->nranks : 1), out);
-  call.dtype = (uint8_t)type;
-  if (hk_coll_reduces(coll)) HK_TRY(check_redop(who, c, type, op, &call), out);
-  if (hk_coll_has_root(coll)) HK_TRY(check_peer(who, "root", root, c), out);
-  if (hk_coll_has_input(coll, c->rank, root)) HK_TRY(check_buffer(who, "sendbuff", in, &call), out);
-  if (hk_coll_has_output(coll, c->rank, root)) HK_TRY(check_buffer(who, "recvbuff", out, &call), out);
-  HK_TRY(c->backend->check(&call, who), out);
-  if (must) HK_TRY(hk_choose_check(c, &call, who), out);
-  HK_INFO(HK_SUB_COLL,
-          "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d]", who + 4,
-          (unsigned long long)c->order.sequence, in, out, count, (int)type, op, root, (void *)c, c->nranks);
-  if (count == 0) return HK_OK; /* there is nothing to move, and all ranks know it */
-  return hk_group_submit(&call);
-out:
-  return hk_group_remember(rc);
+  return call_of(&call, NULL, type, op, must);
 }
 
-hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
-                       ncclComm_t c, cudaStream_t stream) {
-  return hk_coll_call_with(coll, in, out, count, type, op, root, c, stream, NULL, false, NULL);
+hk_status hk_coll_call_uneven(hk_coll coll, const void *in, void *out, const hk_counts *counts, ncclDataType_t type,
+                              int op, ncclComm_t c, cudaStream_t stream) {
+  hk_call call = {.comm = c, .in = in, .out = out, .coll = (uint8_t)coll, .stream = stream};
+  hk_status rc = call_of(&call, counts, type, op, false);
+  hk_call_hold(&call, -1);
+  return rc;
 }
 
 /* The operator of a collective without one. */

@@ -3,9 +3,19 @@
 #ifndef HK_RUNTIME_CALL_H
 #define HK_RUNTIME_CALL_H
 #include <nccl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
+#include "../program/cursor.h"
 #include "../program/operation.h"
-#include "../program/program.h"
+
+/* The blocks of a call of an uneven collective: of all copies of the call, which may outlive the user's arrays. */
+typedef struct hk_blocks {
+  _Atomic(int) refs;
+  uint64_t longest;         /* bytes of the longest block */
+  uint64_t in_end, out_end; /* bytes of the input and of the output up to the end of the last block; 0: all are empty */
+  hk_extent table[];        /* as hk_sizes has it */
+} hk_blocks;
 
 enum { HK_CALL_PROTOCOLS = 3, HK_CALL_CTAS = 64 };
 /* What ncclCollConfig_t asks for in one call; all 0: nothing.  It is compared as bytes, so it has no gaps. */
@@ -22,15 +32,16 @@ typedef struct hk_call {
   ncclComm_t comm;
   const void *in;
   void *out;
-  size_t count;         /* elements, as the call counts them */
+  size_t count;         /* elements, as the call counts them; uneven: of all blocks; 0 if each pair has a count */
   uint8_t coll;         /* hk_coll */
   uint8_t p2p;          /* hk_p2p, if coll is HK_SENDRECV */
   uint8_t dtype, redop; /* hk_redop, perhaps with HK_REDOP_INVARIANT */
-  int root;             /* or the peer of a send or receive */
+  int root;             /* or the peer of a send or receive; uneven: a hash of all counts */
   uint64_t scalar;      /* one element, for HK_PREMULSUM; or its address */
   bool scalar_on_device;
   uint32_t signal;         /* of a put or a wait for signals: context * rma_signals + index */
   uint64_t window, offset; /* of a put: the window's number (rma.h), bytes */
+  hk_blocks *blocks;       /* of an uneven collective; NULL otherwise */
   cudaStream_t stream;
   hk_call_options options;
   void *launched;            /* an event of the user's, recorded when the kernel is launched; NULL: none */
@@ -46,5 +57,16 @@ hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t coun
                             int root, ncclComm_t c, cudaStream_t stream, const hk_call_options *o, bool must,
                             void *launched);
 static inline bool hk_call_is_rma(const hk_call *c) { return c->p2p == HK_P2P_PUT || c->p2p == HK_P2P_WAIT; }
+/* The same for an uneven collective: the user's arrays have a count for each block of a buffer, and
+ * where it begins (NULL: after the one before), in elements. If the other buffer has one block, its arrays are NULL: it is this rank's block. */
+typedef struct hk_counts {
+  const size_t *in, *in_at, *out, *out_at;
+} hk_counts;
+hk_status hk_coll_call_uneven(hk_coll coll, const void *in, void *out, const hk_counts *counts, ncclDataType_t type,
+                              int op, ncclComm_t c, cudaStream_t stream);
+/* A copy of the call is made (1), or gone (-1). */
+static inline void hk_call_hold(const hk_call *call, int by) {
+  if (call->blocks && atomic_fetch_add(&call->blocks->refs, by) + by == 0) free(call->blocks);
+}
 static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_INVARIANT); }
 #endif

@@ -148,9 +148,23 @@ static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, 
 /* Outputs so large that they do not stay in the cache are written past it. */
 enum { STREAM_MIN_BYTES = 8 << 20 };
 
+/* If each pair of ranks has a count of its own, no rank knows the others': all choose as for blocks of this many
+ * bytes. */
+enum { PAIR_BYTES = 1 << 20 };
+
+/* The elements of a block for which all ranks choose alike. Of an uneven collective: those of the longest block, rounded
+ * up to a power of two, so that calls with other counts often need no new choice. */
+static size_t choice_count(const hk_call *op) {
+  if (!op->blocks) return op->count;
+  size_t unit = hk_dtype_size((hk_dtype)op->dtype), longest = op->blocks->longest / unit, count = 1;
+  if (hk_coll_pairs((hk_coll)op->coll)) return PAIR_BYTES / unit;
+  while (count < longest) count *= 2;
+  return count;
+}
+
 /* Bytes of the larger of a rank's buffers. */
 static size_t whole_bytes(ncclComm_t c, const hk_call *op) {
-  size_t bytes = op->count * hk_dtype_size((hk_dtype)op->dtype);
+  size_t bytes = choice_count(op) * hk_dtype_size((hk_dtype)op->dtype);
   bool parts = hk_coll_partition((hk_coll)op->coll) == HK_PART_WHOLE;
   return parts ? bytes * (size_t)c->nranks : bytes;
 }
@@ -198,6 +212,8 @@ static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decisio
   const hk_selection *s = c->selection;
   const hk_coll coll = (hk_coll)op->coll;
   hk_machine m = machine_for(c, op);
+  /* Two ranks that disagree about a length could wait for lines that the other sends in another form. */
+  if (hk_coll_pairs(coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
   hk_wish wish = wish_of(c, op);
   hk_select(&m, &wish, coll, bytes, d);
   if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &wish, coll, bytes, d);
@@ -224,7 +240,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   hk_cancel_hold(); /* links may be opened */
   hk_coll coll = (hk_coll)op->coll;
   hk_launch *a = &choice->launch;
-  size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = op->count * unit;
+  size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = choice_count(op) * unit;
   size_t whole = whole_bytes(c, op);
   hk_decision d;
   select_for(c, op, whole, &d);
@@ -243,7 +259,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks,
                            hk_call_op(op) == HK_PREMULSUM ? &op->scalar : NULL),
            out);
-  choice->count = op->count;
+  choice->count = choice_count(op);
   choice->root = op->root;
   choice->dtype = op->dtype;
   choice->redop = op->redop;
@@ -256,10 +272,16 @@ out:
 
 hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch) {
   hk_choice *choice = &c->plans->last[op->coll];
-  if (!(choice->valid && choice->count == op->count && choice->dtype == op->dtype && choice->redop == op->redop &&
-        choice->root == op->root && !memcmp(&choice->options, &op->options, sizeof op->options))) {
+  if (!(choice->valid && choice->count == choice_count(op) && choice->dtype == op->dtype &&
+        choice->redop == op->redop && (choice->root == op->root || op->blocks) &&
+        !memcmp(&choice->options, &op->options, sizeof op->options))) {
     hk_status rc = decide(c, op, choice);
     if (rc != HK_OK) return rc;
+  }
+  if (op->blocks) { /* the call's own */
+    choice->launch.signature = hk_choose_signature(op);
+    choice->launch.block_bytes = op->blocks->longest;
+    choice->launch.table = op->blocks->table;
   }
   *plan = choice->plan;
   *launch = &choice->launch;

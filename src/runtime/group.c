@@ -69,6 +69,7 @@ static void free_how(hk_init *how) {
 static void hold(const hk_call *call, int by) {
   atomic_fetch_add(&call->comm->health.queued, by);
   if (call->comm->backend->hold) call->comm->backend->hold(call, by);
+  hk_call_hold(call, by);
 }
 
 static void hold_parent(const hk_job *j, int by) {

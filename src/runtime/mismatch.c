@@ -18,7 +18,8 @@ static const uint64_t ask_ns = 250 * 1000000u, asking_ns = 1000 * 1000000u; /* o
 static const uint64_t compare_ns = 100 * 1000000u;                          /* the same, if nothing is wrong yet */
 static const uint64_t coming_ns = 300 * 1000000u; /* for ranks that have not made the call yet */
 
-#define ADVICE "make the same call with the same count, type, operator and root on all ranks, in the same order"
+#define ADVICE                                                                                                         \
+  "make the same call with the same count (or counts), type, operator and root on all ranks, in the same order"
 
 static int voices_for(const hk_voice *v, int n, uint32_t signature) {
   int count = 0;
@@ -185,10 +186,33 @@ static void tell_left_over(ncclComm_t c, const hk_exec *x, const char *mine, cha
            c->rank, mine, (unsigned long long)c->order.sequence, x->bad_peer, x->bad_bytes);
 }
 
+/* Did both ranks make the same call, with counts for each other that differ?  Gives both counts. */
+static bool tell_pair(ncclComm_t c, const hk_call *call, const hk_exec *x, char *text, size_t bytes) {
+  hk_activity a;
+  uint64_t operation = c->order.sequence;
+  size_t unit = hk_dtype_size((hk_dtype)call->dtype), sent = hk_length_of_mark(x->bad_signature ^ x->signature);
+  if (!x->pairs || sent % unit) return false;
+  if (hk_watch_call_of(c, x->bad_peer, operation, ask_ns, &a)) { /* or it has left */
+    uint32_t theirs = hk_watch_signature(&a, operation);
+    if (theirs && theirs != hk_choose_signature(call)) return false;
+  }
+  snprintf(text, bytes,
+           "in %s, operation %llu, rank %d sends rank %d %zu elements of %s, but rank %d expects %zu: make "
+           "sendcounts[%d] of rank %d and recvcounts[%d] of rank %d equal",
+           hk_coll_name((hk_coll)call->coll), (unsigned long long)operation, x->bad_peer, c->rank, sent / unit,
+           hk_dtype_name((hk_dtype)call->dtype), c->rank, (size_t)x->expected_length / unit, c->rank, x->bad_peer,
+           x->bad_peer, c->rank);
+  return true;
+}
+
 void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
   char text[sizeof c->health.story.text], mine[160], now[400];
   hk_activity a;
   if (too_late(c) || judge(c, c->order.sequence, call, x->bad_peer)) return;
+  if (tell_pair(c, call, x, text, sizeof text)) {
+    give(c, x->bad_peer, text);
+    return;
+  }
   hk_watch_describe(call, mine, sizeof mine);
   if (x->bad_signature == x->signature) {
     snprintf(text, sizeof text, "rank %d in %s: rank %d sent %u bytes where %u were expected", c->rank, mine,
@@ -255,6 +279,14 @@ void hk_mismatch_message(ncclComm_t c, int peer) {
   hk_presence p = known ? hk_watch_ask(c, peer, ask_ns, &there) : HK_PRESENCE_UNKNOWN;
   hk_activity_describe(&here, HK_PRESENCE_ANSWERS, mine, sizeof mine);
   hk_activity_describe(&there, p, theirs, sizeof theirs);
+  if (p == HK_PRESENCE_ANSWERS && hk_coll_pairs((hk_coll)here.coll) && here.sequence == there.sequence) {
+    snprintf(text, sizeof text,
+             "in %s, rank %d sends rank %d another number of elements than that one expects: make sendcounts[%d] of "
+             "rank %d and recvcounts[%d] of rank %d equal",
+             hk_coll_name((hk_coll)here.coll), peer, c->rank, c->rank, peer, peer, c->rank);
+    give(c, peer, text);
+    return;
+  }
   snprintf(
       text, sizeof text,
       "rank %d got a message of rank %d that belongs to another call than its own; rank %d %s; rank %d %s: " ADVICE,

@@ -6,7 +6,7 @@
 
 /* The newest decision for a collective, so that an equal call needs no new one. */
 typedef struct hk_choice {
-  size_t count;
+  size_t count; /* of a block, for which it was made */
   int root;
   uint8_t dtype, redop;
   bool valid;

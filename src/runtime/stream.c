@@ -57,6 +57,7 @@ static hk_status run_batch(batch *b) {
   for (size_t i = 0; i < b->n; i++) {
     if (b->turns[i] != UINT64_MAX) hk_turn_over(b->calls[i].comm);
     atomic_fetch_sub(&b->calls[i].comm->health.inside, 1);
+    hk_call_hold(&b->calls[i], -1);
   }
   return rc;
 }
@@ -134,6 +135,7 @@ hk_status hk_stream_enqueue(cudaStream_t stream, const hk_call *calls, size_t n)
     turns[i] = UINT64_MAX;
     if (first) hk_turn_take(calls[i].comm, &turns[i]);
     atomic_fetch_add(&calls[i].comm->health.inside, 1);
+    hk_call_hold(&calls[i], 1);
   }
   append((hocketStream_t)(void *)stream, b);
   return HK_OK;

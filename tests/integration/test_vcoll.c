@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: timeout=300 */
+/* Collectives whose blocks differ in length: random counts, zeros, one rank with everything; packed and with gaps, in
+ * place and not, in groups and on streams, all types; counts that do not match; wrong arguments. */
+#include <check.h>
+#include <hocket.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../support/ranks.h"
+#include "../support/suite.h"
+
+enum { MOST = 8, GAP = 3, CANARY = 0x55 };
+typedef enum { RANDOM, SPARSE, ONE_HAS_ALL, EQUAL, NONE, PATTERNS } pattern;
+
+/* What a round calls. */
+typedef struct spec {
+  pattern counts;
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  size_t most; /* elements of a block */
+  uint64_t seed;
+  int gaps, in_place;
+} spec;
+
+/* The blocks of a buffer. */
+typedef struct blocks {
+  size_t count[MOST], at[MOST], end;
+} blocks;
+
+static uint64_t mix(uint64_t x) {
+  x = (x ^ x >> 31) * 0x9e3779b97f4a7c15u;
+  return x ^ x >> 29;
+}
+
+/* Elements of block j of rank i (or, if all ranks have the same counts, of i = 0). */
+static size_t count_of(const spec *s, int i, int j) {
+  uint64_t h = mix(mix(s->seed + (uint64_t)i * 64) + (uint64_t)j);
+  switch (s->counts) {
+    case RANDOM: return h % (s->most + 1);
+    case SPARSE: return h % 4 ? 0 : (h >> 8) % (s->most + 1);
+    case ONE_HAS_ALL: return j == (int)(s->seed % 2) ? s->most : 0;
+    case EQUAL: return s->most;
+    default: return 0;
+  }
+}
+
+/* Gaps: blocks lie apart, in the reverse order of ranks. */
+static void lay_out(blocks *b, int n, int gaps) {
+  b->end = 0;
+  for (int k = 0; k < n; k++) {
+    int i = gaps ? n - 1 - k : k;
+    b->at[i] = b->end;
+    b->end += b->count[i] + (gaps ? GAP : 0);
+  }
+}
+
+static double value(int from, int block, size_t k) {
+  return (double)(mix((uint64_t)(from * 64 + block) * 7919 + k) % 8);
+}
+
+static void *buffer(const spec *s, const blocks *b) {
+  size_t bytes = b->end * test_type_bytes(s->type) + 1;
+  return memset(malloc(bytes), CANARY, bytes);
+}
+
+static int wrong(const spec *s, const char *what, int rank, int n, int block, size_t k, double got, double want) {
+  fprintf(stderr,
+          "%s pattern %d seed %llu most %zu type %d op %d gaps %d in place %d: rank %d of %d, block %d, element "
+          "%zu is %g, not %g\n",
+          what, s->counts, (unsigned long long)s->seed, s->most, s->type, s->op, s->gaps, s->in_place, rank, n, block,
+          k, got, want);
+  return 1;
+}
+
+/* Nothing between the blocks was written. */
+static int check_gaps(const spec *s, const char *what, const blocks *b, const char *out, int n) {
+  size_t unit = test_type_bytes(s->type);
+  for (int i = 0; s->gaps && i < n; i++)
+    for (size_t k = (b->at[i] + b->count[i]) * unit; k < (b->at[i] + b->count[i] + GAP) * unit; k++)
+      if (out[k] != CANARY) return wrong(s, what, -1, n, i, k, out[k], CANARY);
+  return 0;
+}
+
+static int alltoallv(const spec *s, ncclComm_t c, int rank, int n) {
+  blocks in, out;
+  int faults = 0;
+  for (int i = 0; i < n; i++) in.count[i] = count_of(s, rank, i), out.count[i] = count_of(s, i, rank);
+  lay_out(&in, n, 0);
+  lay_out(&out, n, s->gaps);
+  char *from = buffer(s, &in), *to = buffer(s, &out);
+  for (int j = 0; j < n; j++)
+    for (size_t k = 0; k < in.count[j]; k++) test_store(s->type, from, in.at[j] + k, value(rank, j, k));
+  faults += RANK_CHECK(hocketAlltoAllv(from, in.count, NULL, to, out.count, out.at, s->type, c, NULL));
+  for (int i = 0; i < n && !faults; i++)
+    for (size_t k = 0; k < out.count[i] && !faults; k++)
+      if (test_load(s->type, to, out.at[i] + k) != value(i, rank, k))
+        faults += wrong(s, "alltoallv", rank, n, i, k, test_load(s->type, to, out.at[i] + k), value(i, rank, k));
+  faults += check_gaps(s, "alltoallv", &out, to, n);
+  free(from);
+  free(to);
+  return faults;
+}
+
+static int allgatherv(const spec *s, ncclComm_t c, int rank, int n) {
+  blocks b;
+  int faults = 0;
+  for (int i = 0; i < n; i++) b.count[i] = count_of(s, 0, i);
+  lay_out(&b, n, s->gaps);
+  char *own = buffer(s, &b), *to = buffer(s, &b);
+  char *from = s->in_place ? to + b.at[rank] * test_type_bytes(s->type) : own;
+  for (size_t k = 0; k < b.count[rank]; k++) test_store(s->type, from, k, value(rank, 0, k));
+  faults += RANK_CHECK(hocketAllGatherv(from, to, b.count, s->gaps ? b.at : NULL, s->type, c, NULL));
+  for (int i = 0; i < n && !faults; i++)
+    for (size_t k = 0; k < b.count[i] && !faults; k++)
+      if (test_load(s->type, to, b.at[i] + k) != value(i, 0, k))
+        faults += wrong(s, "allgatherv", rank, n, i, k, test_load(s->type, to, b.at[i] + k), value(i, 0, k));
+  faults += check_gaps(s, "allgatherv", &b, to, n);
+  free(own);
+  free(to);
+  return faults;
+}
+
+static int reduce_scatterv(const spec *s, ncclComm_t c, int rank, int n) {
+  blocks b;
+  size_t unit = test_type_bytes(s->type), first = 0;
+  int faults = 0;
+  for (int i = 0; i < n; i++) b.count[i] = count_of(s, 0, i);
+  lay_out(&b, n, s->gaps);
+  char *from = buffer(s, &b), *own = buffer(s, &b), *to = s->in_place ? from + b.at[rank] * unit : own;
+  for (size_t i = 0, e = 0; i < (size_t)n; i++) {
+    if (i == (size_t)rank) first = e;
+    for (size_t k = 0; k < b.count[i]; k++, e++) test_store(s->type, from, b.at[i] + k, test_value(rank, n, e, s->op));
+  }
+  faults += RANK_CHECK(hocketReduceScatterv(from, to, b.count, s->gaps ? b.at : NULL, s->type, s->op, c, NULL));
+  for (size_t k = 0; k < b.count[rank] && !faults; k++) {
+    double tolerance, want = test_reduced(s->type, n, first + k, s->op, &tolerance), got = test_load(s->type, to, k);
+    if (fabs(got - want) > tolerance * fabs(want)) faults += wrong(s, "reduce_scatterv", rank, n, rank, k, got, want);
+  }
+  free(from);
+  free(own);
+  return faults;
+}
+
+static int all_three(const spec *s, ncclComm_t c, int rank, int n) {
+  return alltoallv(s, c, rank, n) + allgatherv(s, c, rank, n) + reduce_scatterv(s, c, rank, n);
+}
+
+/* Sizes with one wave and with many. */
+static int random_counts(ncclComm_t c, int rank, int n, void *arg) {
+  static const size_t most[] = {1, 5, 300, 5000, 70000};
+  size_t sizes = *(const int *)arg ? 5 : 4;
+  int faults = 0;
+  for (uint64_t k = 0; k < 12 * sizes && !faults; k++) {
+    spec s = {.counts = (pattern)(k % PATTERNS),
+              .type = k % 3 ? ncclFloat32 : ncclUint8,
+              .op = ncclSum,
+              .most = most[k % sizes],
+              .seed = k,
+              .gaps = k % 2 != 0,
+              .in_place = k % 4 / 2 != 0};
+    faults += all_three(&s, c, rank, n);
+  }
+  return faults;
+}
+
+static int all_types(ncclComm_t c, int rank, int n, void *arg) {
+  int faults = 0;
+  (void)arg;
+  for (int t = 0; t < ncclNumTypes && !faults; t++)
+    for (int o = 0; o < ncclNumOps && !faults; o++) {
+      spec s = {RANDOM, (ncclDataType_t)t, (ncclRedOp_t)o, 1500, (uint64_t)(t * 8 + o), t % 2, o % 2};
+      faults += o ? reduce_scatterv(&s, c, rank, n) : all_three(&s, c, rank, n);
+    }
+  return faults;
+}
+
+/* In a group with another collective, then on a stream; the arrays change as soon as the calls have returned. */
+static int grouped(ncclComm_t c, int rank, int n, void *arg) {
+  enum { EACH = 20000 };
+  size_t counts[MOST], none[MOST] = {0};
+  int faults = 0, *in = malloc(sizeof *in * EACH * MOST), *out = malloc(sizeof *out * EACH * MOST), one = 1, sum = 0;
+  hocketStream_t stream;
+  (void)arg;
+  faults += RANK_CHECK(hocketStreamCreate(&stream));
+  for (int way = 0; way < 2 && !faults; way++) {
+    cudaStream_t s = way ? hocketStreamAsCuda(stream) : NULL;
+    size_t first = 0;
+    for (int i = 0; i < n; i++) counts[i] = (size_t)(EACH / (i + 1));
+    for (size_t k = 0; k < counts[rank]; k++) in[k] = rank * EACH + (int)k;
+    memset(out, 0, sizeof *out * EACH * MOST);
+    if (!way) faults += RANK_CHECK(ncclGroupStart());
+    faults += RANK_CHECK(hocketAllGatherv(in, out, counts, NULL, ncclInt32, c, s));
+    faults += RANK_CHECK(ncclAllReduce(&one, &sum, 1, ncclInt32, ncclSum, c, s));
+    faults += RANK_CHECK(hocketAlltoAllv(NULL, none, NULL, NULL, none, NULL, ncclInt32, c, s));
+    for (int i = 0; i < n; i++) counts[i] = 7777777;
+    faults += way ? RANK_CHECK(hocketStreamSynchronize(stream)) : RANK_CHECK(ncclGroupEnd());
+    faults += sum != n;
+    for (int i = 0; i < n; i++)
+      for (int k = 0; k < EACH / (i + 1); k++, first++) faults += out[first] != i * EACH + k;
+  }
+  faults += RANK_CHECK(hocketStreamDestroy(stream));
+  free(in);
+  free(out);
+  return faults;
+}
+
+/* Batch-invariant: the bits of a sum do not depend on how the elements are shared out. */
+static int invariant(ncclComm_t c, int rank, int n, void *arg) {
+  enum { TOTAL = 30000 };
+  float *in = malloc(TOTAL * sizeof *in), *out = malloc(TOTAL * sizeof *out), *all[2];
+  size_t counts[MOST];
+  int faults = 0;
+  (void)arg;
+  faults += RANK_CHECK(hocketCommSetBatchInvariant(c, 1));
+  for (size_t k = 0; k < TOTAL; k++) in[k] = (float)(mix((uint64_t)rank * TOTAL + k) % 100003) / 7.0f;
+  for (int way = 0; way < 2; way++) {
+    size_t left = TOTAL;
+    for (int i = 0; i < n; i++) left -= counts[i] = i == n - 1 ? left : way ? left / 2 : left / (size_t)(n - i);
+    all[way] = malloc(TOTAL * sizeof(float));
+    faults += RANK_CHECK(hocketReduceScatterv(in, out, counts, NULL, ncclFloat32, ncclSum, c, NULL));
+    faults += RANK_CHECK(hocketAllGatherv(out, all[way], counts, NULL, ncclFloat32, c, NULL));
+  }
+  faults += memcmp(all[0], all[1], TOTAL * sizeof(float)) != 0;
+  free(all[0]);
+  free(all[1]);
+  free(in);
+  free(out);
+  return faults;
+}
+
+static int expect(ncclResult_t got, ncclResult_t want, const char *word) {
+  const char *text = ncclGetLastError(NULL);
+  if (got == want && (!word || strstr(text, word))) return 0;
+  fprintf(stderr, "result %d, not %d; the error has no \"%s\": %s\n", got, want, word ? word : "", text);
+  return 1;
+}
+
+/* Nothing is changed by a wrong argument: the communicator goes on. */
+static int wrong_arguments(ncclComm_t c, int rank, int n, void *arg) {
+  size_t counts[MOST] = {0}, at[MOST] = {0}, big[MOST] = {0};
+  int x = 0, y = 0, faults = 0;
+  (void)arg;
+  big[0] = (size_t)1 << 61;
+  at[n - 1] = (size_t)-1;
+  counts[rank] = 1;
+#define BAD(call, word) faults += expect(call, ncclInvalidArgument, word)
+  BAD(hocketAllGatherv(&x, &y, NULL, NULL, ncclInt32, c, NULL), "counts is NULL");
+  BAD(hocketReduceScatterv(&x, &y, NULL, NULL, ncclInt32, ncclSum, c, NULL), "sendcounts is NULL");
+  BAD(hocketAlltoAllv(&x, counts, NULL, &y, NULL, NULL, ncclInt32, c, NULL), "recvcounts is NULL");
+  BAD(hocketAlltoAllv(&x, counts, NULL, &y, at, NULL, ncclInt32, c, NULL), "recv");
+  BAD(hocketAlltoAllv(&x, counts, NULL, &y, big, NULL, ncclInt32, c, NULL), "more than memory");
+  BAD(hocketAllGatherv(&x, &y, counts, at, ncclInt32, c, NULL), "more than memory");
+  BAD(hocketAllGatherv(NULL, &y, counts, NULL, ncclInt32, c, NULL), "sendbuff is NULL");
+  BAD(hocketAllGatherv(&x, &y, counts, NULL, (ncclDataType_t)99, c, NULL), "data type");
+  BAD(hocketReduceScatterv(&x, &y, counts, NULL, ncclInt32, (ncclRedOp_t)77, c, NULL), "operator");
+  counts[rank] = 0;
+  faults += RANK_CHECK(hocketAllGatherv(NULL, NULL, counts, NULL, ncclInt32, c, NULL));
+  spec s = {RANDOM, ncclInt32, ncclSum, 100, 5, 0, 0};
+  return faults + all_three(&s, c, rank, n);
+}
+
+/* Rank 0 sends rank 1 less than it expects, in the first message or in a later one; or more. Rank 1 finds it; the others,
+ * which may have all that is theirs, learn it in this call or in the next one. */
+static int pair_differs(ncclComm_t c, int rank, int n, void *arg) {
+  static const size_t sent[] = {8, 900000, 0, 40}, expected[] = {9, 900001, 40, 0};
+  int way = *(const int *)arg;
+  size_t in[MOST] = {0}, out[MOST] = {0}, room = 2000000;
+  int *from = calloc(room, sizeof *from), *to = calloc(room, sizeof *to);
+  char both[96];
+  for (int i = 0; i < n; i++) in[i] = out[i] = i == rank ? 0 : 5;
+  if (rank == 0) in[1] = sent[way];
+  if (rank == 1) out[0] = expected[way];
+  snprintf(both, sizeof both, "rank 0 sends rank 1 %zu elements of int32, but rank 1 expects %zu", sent[way],
+           expected[way]);
+  ncclResult_t rc = hocketAlltoAllv(from, in, NULL, to, out, NULL, ncclInt32, c, NULL);
+  if (rc == ncclSuccess && rank != 1) rc = ncclAllReduce(from, to, 100, ncclInt32, ncclSum, c, NULL);
+  int faults = expect(rc, ncclInvalidUsage, both);
+  free(from);
+  free(to);
+  return faults;
+}
+
+/* The same number of elements in all, shared out in another way on rank 1. */
+static int counts_differ(ncclComm_t c, int rank, int n, void *arg) {
+  size_t counts[MOST];
+  int *from = calloc(4000, sizeof *from), *to = calloc(4000, sizeof *to);
+  for (int i = 0; i < n; i++) counts[i] = 100;
+  if (rank == 1) counts[0]++, counts[n - 1]--;
+  ncclResult_t rc = *(const int *)arg ? hocketAllGatherv(from, to, counts, NULL, ncclInt32, c, NULL)
+                                      : hocketReduceScatterv(from, to, counts, NULL, ncclInt32, ncclSum, c, NULL);
+  int faults = expect(rc, ncclInvalidUsage, "rank 1 called");
+  free(from);
+  free(to);
+  return faults;
+}
+
+/* ---- tests ---- */
+
+static void transport(const char *name) {
+  if (strcmp(name, "direct")) setenv("NCCL_P2P_DISABLE", "1", 1);
+  if (!strcmp(name, "net")) setenv("NCCL_SHM_DISABLE", "1", 1);
+}
+static const char *const transports[] = {"direct", "staged", "net"};
+static const int sizes[] = {1, 2, 3, 5, 8};
+
+START_TEST(by_threads) {
+  int large = sizes[_i % 5] <= 3;
+  transport(transports[_i / 5]);
+  ck_assert_int_eq(ranks_as_threads(sizes[_i % 5], random_counts, &large), 0);
+}
+END_TEST
+
+START_TEST(by_processes) {
+  int large = 1;
+  transport(transports[_i]);
+  ck_assert_int_eq(ranks_as_processes(3, random_counts, &large), 0);
+}
+END_TEST
+
+/* Every algorithm that can. */
+START_TEST(by_algorithm) {
+  static const char *const algorithms[] = {"direct", "ring", "doubling", "pat", "oneshot"};
+  int large = 0;
+  setenv("NCCL_ALGO", algorithms[_i], 1);
+  ck_assert_int_eq(ranks_as_threads(4, random_counts, &large), 0);
+}
+END_TEST
+
+START_TEST(types) {
+  transport(transports[_i]);
+  ck_assert_int_eq(ranks_as_threads(3, all_types, NULL), 0);
+}
+END_TEST
+
+START_TEST(groups_and_streams) {
+  transport(transports[_i]);
+  ck_assert_int_eq(ranks_as_threads(3, grouped, NULL), 0);
+}
+END_TEST
+
+START_TEST(batch_invariant) { ck_assert_int_eq(ranks_as_threads(5, invariant, NULL), 0); }
+END_TEST
+
+START_TEST(arguments) { ck_assert_int_eq(ranks_as_threads(2, wrong_arguments, NULL), 0); }
+END_TEST
+
+START_TEST(mismatched_pairs) {
+  int way = _i % 4;
+  transport(transports[_i / 4]);
+  ck_assert_int_eq(ranks_as_threads(3, pair_differs, &way), 0);
+}
+END_TEST
+
+START_TEST(mismatched_counts) {
+  int gather = _i % 2;
+  transport(transports[_i / 2]);
+  ck_assert_int_eq(ranks_as_threads(3, counts_differ, &gather), 0);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("vcoll");
+  tcase_set_timeout(t, 120);
+  tcase_add_loop_test(t, by_threads, 0, 15);
+  tcase_add_loop_test(t, by_processes, 0, 3);
+  tcase_add_loop_test(t, by_algorithm, 0, 5);
+  tcase_add_loop_test(t, types, 0, 3);
+  tcase_add_loop_test(t, groups_and_streams, 0, 3);
+  tcase_add_test(t, batch_invariant);
+  tcase_add_test(t, arguments);
+  tcase_add_loop_test(t, mismatched_pairs, 0, 12);
+  tcase_add_loop_test(t, mismatched_counts, 0, 6);
+  return suite_run_one("vcoll", t);
+}
