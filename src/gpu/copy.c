@@ -122,7 +122,8 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out) {
   hk_coll coll = (hk_coll)call->coll;
   *out = NULL;
   if (call->options.policy && !((call->options.policy - 1) & NCCL_CTA_POLICY_ZERO)) return HK_OK;
-  if (!hk_gpu_of(c)->copies || call->p2p || hk_coll_reduces(coll)) return HK_OK;
+  /* Of an uneven collective a rank does not know the other ranks' displacements. */
+  if (!hk_gpu_of(c)->copies || call->p2p || hk_coll_reduces(coll) || hk_coll_uneven(coll)) return HK_OK;
   /* A rank without an output would not know which window the root has. */
   if (hk_coll_in_set(HK_COLLS_OUT_ROOT, coll) || !has_no_order(call, bytes)) return HK_OK;
   return hk_gpu_view_window(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), out);

@@ -35,12 +35,11 @@ enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
 enum { HK_GPU_BLOCKS = 32 };        /* of a launch for one rank at most */
 enum { HK_GPU_WIDE_BYTES = 65536 }; /* LL128 lines of a slot, if a link has them */
 
-/* A table of transfers that a launch reads, in pinned memory.  Reused when the launch has ended, or its graph is
- * destroyed. */
+/* A table that a launch reads, in pinned memory.  Reused when the launch has ended, or its graph is destroyed. */
 typedef struct hk_gpu_table {
   hk_memory memory;
   hk_queue_order order;
-  _Atomic(int) refs; /* the communicator's, and a graph's */
+  _Atomic(int) refs; /* the communicator's, a graph's, and that of a call that is being enqueued */
   struct hk_gpu_table *next;
 } hk_gpu_table;
 

@@ -21,14 +21,16 @@ static hk_queue_order *order_of(hk_gpu *g, const hk_queue_state *s) { return s->
 static hk_status check_buffers(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
+  const hk_blocks *b = call->blocks;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   bool in = call->p2p ? call->p2p == HK_P2P_SEND : hk_coll_has_input((hk_coll)call->coll, c->rank, call->root);
   bool out = call->p2p ? call->p2p == HK_P2P_RECV : hk_coll_has_output((hk_coll)call->coll, c->rank, call->root);
   size_t n_in = call->p2p ? 1 : (size_t)hk_coll_in_blocks((hk_coll)call->coll, c->nranks);
   size_t n_out = call->p2p ? 1 : (size_t)hk_coll_out_blocks((hk_coll)call->coll, c->nranks);
+  size_t in_bytes = b ? b->in_end : bytes * n_in, out_bytes = b ? b->out_end : bytes * n_out;
+  if (in && in_bytes) HK_TRY(hk_gpu_check_pointer(c, "sendbuff", call->in, in_bytes), out);
+  if (out && out_bytes) HK_TRY(hk_gpu_check_pointer(c, "recvbuff", call->out, out_bytes), out);
   if (bytes == 0) return HK_OK;
-  if (in) HK_TRY(hk_gpu_check_pointer(c, "sendbuff", call->in, bytes * n_in), out);
-  if (out) HK_TRY(hk_gpu_check_pointer(c, "recvbuff", call->out, bytes * n_out), out);
   if (hk_call_op(call) == HK_PREMULSUM && call->scalar_on_device)
     rc = hk_gpu_check_pointer(c, "the operator's scalar", (void *)(uintptr_t)call->scalar, 1);
 out:
@@ -102,6 +104,22 @@ static void *profile(const hk_call *call, bool by_copies) {
   return hk_profile_enqueued(c->profiler, call, plan, hk_protocols[l->protocol].name);
 }
 
+/* The kernel's arguments for a call; of an uneven collective they point to a table. */
+static hk_status work_of(hk_gpu_piece *p) {
+  hk_status rc = HK_OK;
+  const hk_call *call = p->call;
+  ncclComm_t c = call->comm;
+  HK_TRY(hk_gpu_work_of(c, call, &p->work, &p->blocks, &p->threads), out);
+  if (!call->blocks) return HK_OK;
+  size_t n =
+      (size_t)(hk_coll_in_blocks((hk_coll)call->coll, c->nranks) + hk_coll_out_blocks((hk_coll)call->coll, c->nranks));
+  HK_TRY(hk_gpu_table_get(p->gpu, n * sizeof(hk_extent), &p->table), out);
+  memcpy(p->table->memory.host, call->blocks->table, n * sizeof(hk_extent));
+  p->work.sizes.table = (const hk_extent *)p->table->memory.base;
+out:
+  return rc;
+}
+
 static hk_status run_one(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
@@ -109,30 +127,31 @@ static hk_status run_one(const hk_call *call) {
   const hk_device_ops *ops = g->device->ops;
   hk_queue q = call->stream;
   hk_queue_state s;
-  hk_gpu_work work;
-  unsigned blocks, threads;
+  hk_gpu_piece p = {.call = call, .gpu = g};
   HK_TRY(check_call(call), out);
   HK_TRY(ops->queue_state(g->device, q, &s), out);
   hk_queue_order *order = order_of(g, &s);
-  HK_TRY(hk_gpu_work_of(c, call, &work, &blocks, &threads), failed);
+  HK_TRY(work_of(&p), failed);
   HK_TRY(begin_order(c, q, &s), failed);
   hk_queue_order *chain = chain_of(call, &s);
   rc = begin_chain(g, chain, q, &s);
-  hk_gpu_batch batch = {.works = 1, .end = {blocks}, .work = {work}};
+  hk_gpu_batch batch = {.works = 1, .end = {p.blocks}, .work = {p.work}};
   post(call, &s);
   void *event = profile(call, false);
   if (rc == HK_OK) rc = record(call, q, &s);
-  if (rc == HK_OK) rc = hk_gpu_launch(g, call, g->code->batch, blocks, threads, &batch, q);
+  if (rc == HK_OK) rc = hk_gpu_launch(g, call, g->code->batch, p.blocks, p.threads, &batch, q);
+  if (rc == HK_OK && p.table) rc = hk_gpu_table_used(g, p.table, &s, q);
   if (c->profiler) {
     hk_profile_over(c->profiler, event);
     hk_profile_run_over(c->profiler);
   }
   HK_TRY(end_chain(g, chain, q, &s, rc), failed);
   HK_TRY(hk_gpu_order_end(g, order, q, &s), failed);
-  return HK_OK;
+  goto out;
 failed:
   hk_comm_failed(c, rc);
 out:
+  hk_gpu_table_put(p.table);
   return rc;
 }
 
@@ -269,6 +288,8 @@ static hk_status run_set(hk_gpu_set *s) {
   HK_TRY(join_streams(s), out);
   rc = begin_chain(s->gpu, chain, s->queue, state);
   if (rc == HK_OK) rc = launch_collectives(s);
+  for (size_t i = 0; rc == HK_OK && i < s->n; i++)
+    if (s->at[i]->table) rc = hk_gpu_table_used(s->gpu, s->at[i]->table, &s->at[i]->state, s->queue);
   if (rc == HK_OK) rc = hk_gpu_launch_transfers(s);
   HK_TRY(end_chain(s->gpu, chain, s->queue, state, rc), out);
   HK_TRY(part_streams(s), out);
@@ -309,8 +330,7 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
     ncclComm_t c = calls[i].comm;
     post(&calls[i], &pieces[i].state);
     if (calls[i].coll == HK_SENDRECV) continue;
-    rc = pieces[i].window ? hk_gpu_view_meet(c, pieces[i].window)
-                          : hk_gpu_work_of(c, &calls[i], &pieces[i].work, &pieces[i].blocks, &pieces[i].threads);
+    rc = pieces[i].window ? hk_gpu_view_meet(c, pieces[i].window) : work_of(&pieces[i]);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
     pieces[i].round = hk_gpu_of(c)->round++;
   }
@@ -322,7 +342,7 @@ out:
 
 static hk_status run_group(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
-  hk_gpu_piece *pieces = malloc(n * sizeof *pieces);
+  hk_gpu_piece *pieces = calloc(n, sizeof *pieces);
   hk_gpu_set s = {.at = malloc(n * sizeof(hk_gpu_piece *))};
   size_t begun = 0; /* calls whose events a profiler has */
   if (!pieces || !s.at) {
@@ -350,6 +370,7 @@ out:
     if (calls[i].comm->profiler) hk_profile_over(calls[i].comm->profiler, pieces[i].event);
   for (size_t i = 0; i < begun; i++)
     if (calls[i].comm->profiler) hk_profile_run_over(calls[i].comm->profiler);
+  for (size_t i = 0; pieces && i < n; i++) hk_gpu_table_put(pieces[i].table);
   free(pieces);
   free(s.at);
   return rc;

@@ -13,6 +13,7 @@ typedef struct hk_gpu_piece {
   uint64_t comm_id;
   hk_queue_state state;
   hk_gpu_work work;           /* of a collective */
+  hk_gpu_table *table;        /* which `work` reads; NULL: none */
   struct hk_gpu_view *window; /* not NULL: copy engines run it; NULL: a kernel does */
   unsigned blocks, threads;
   unsigned round; /* its number among the collectives of its communicator in the group, from 0 */
@@ -27,6 +28,13 @@ typedef struct hk_gpu_set {
   hk_gpu *gpu;
   hk_queue queue; /* on which all is launched */
 } hk_gpu_set;
+
+/* table.c */
+/* A table that no launch uses.  It is the caller's until hk_gpu_table_put, which accepts NULL. */
+hk_status hk_gpu_table_get(hk_gpu *g, size_t bytes, hk_gpu_table **out);
+void hk_gpu_table_put(hk_gpu_table *t);
+/* A launch in the queue reads the table: keeps it until the launch has ended, or its graph is destroyed. */
+hk_status hk_gpu_table_used(hk_gpu *g, hk_gpu_table *t, const hk_queue_state *s, hk_queue q);
 
 /* run.c */
 /* `call` has options of its own; NULL: transfers. */

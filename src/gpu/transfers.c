@@ -18,65 +18,10 @@ typedef struct part {
   uint32_t later, delta, rank, sends, channel, index;
 } part;
 
-/* ---- tables ---- */
-
-enum { TABLE_BYTES = 16384, ENDS_BYTES = 65536 };
-
-static hk_status reusable(hk_gpu *g, hk_gpu_table *t, size_t bytes, bool *yes) {
-  bool done = false;
-  *yes = false;
-  if (t->memory.bytes < bytes || atomic_load(&t->refs) > 1) return HK_OK;
-  hk_status rc = g->device->ops->order_done(g->device, &t->order, &done);
-  *yes = done;
-  return rc;
-}
-
-static hk_status get_table(hk_gpu *g, size_t bytes, hk_gpu_table **out) {
-  hk_status rc = HK_OK;
-  hk_gpu_table *t;
-  for (t = g->tables; t; t = t->next) {
-    bool yes;
-    HK_TRY(reusable(g, t, bytes, &yes), out);
-    if (yes) break;
-  }
-  if (!t) {
-    t = calloc(1, sizeof *t);
-    if (!t) return HK_FAIL_ERRNO("no memory for a table of transfers");
-    atomic_store(&t->refs, 1);
-    rc = g->device->ops->alloc_host(g->device, bytes < TABLE_BYTES ? TABLE_BYTES : bytes, &t->memory);
-    if (rc != HK_OK) {
-      free(t);
-      return rc;
-    }
-    t->next = g->tables;
-    g->tables = t;
-  }
-  *out = t;
-out:
-  return rc;
-}
-
-/* Called on a thread of the driver, which may not call CUDA. */
-static void graph_gone(void *arg) {
-  hk_gpu_table *t = arg;
-  if (atomic_fetch_sub(&t->refs, 1) == 1) free(t);
-}
-
-/* Keeps the table until the launch, or the graph that holds it, no longer needs it. */
-static hk_status hold_table(const hk_gpu_set *s, hk_gpu_table *t) {
-  hk_status rc = HK_OK;
-  const hk_gpu_piece *p = s->at[0];
-  hk_device *d = s->gpu->device;
-  if (!p->state.capturing) return d->ops->order_end(d, &t->order, s->queue, &p->state);
-  atomic_fetch_add(&t->refs, 1);
-  rc = d->ops->graph_keep(d, &p->state, graph_gone, t);
-  return rc;
-}
-
 /* ---- links ---- */
 
 /* What the kernel reads of a link's end in device memory: the link, then the program of a transfer over it. */
-enum { PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15 };
+enum { PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15, ENDS_BYTES = 65536 };
 
 static hk_status room_for_end(hk_gpu *g, size_t bytes, char **out) {
   hk_status rc = HK_OK;
@@ -250,12 +195,13 @@ hk_status hk_gpu_launch_transfers(const hk_gpu_set *s) {
   for (size_t i = 0; i < s->n; i++)
     if (s->at[i]->call->coll == HK_SENDRECV) HK_TRY(add_parts(s->at[i], parts, &n), out);
   qsort(parts, n, sizeof *parts, by_turn);
-  HK_TRY(get_table(s->gpu, n * sizeof(hk_gpu_work), &table), out);
+  HK_TRY(hk_gpu_table_get(s->gpu, n * sizeof(hk_gpu_work), &table), out);
   unsigned blocks = fill_table(table->memory.host, parts, n);
   hk_gpu_transfers param = {.work = table->memory.base};
   HK_TRY(hk_gpu_launch(s->gpu, NULL, s->gpu->code->transfers, blocks, s->gpu->code->threads, &param, s->queue), out);
-  HK_TRY(hold_table(s, table), out);
+  HK_TRY(hk_gpu_table_used(s->gpu, table, &s->at[0]->state, s->queue), out);
 out:
+  hk_gpu_table_put(table);
   free(parts);
   return rc;
 }

@@ -340,14 +340,17 @@ out:
 hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in, const int64_t **out) {
   hk_status rc = HK_OK;
   hk_coll coll = (hk_coll)call->coll;
+  const hk_blocks *b = call->blocks;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
+  size_t in_bytes = b ? b->in_end : bytes * (size_t)hk_coll_in_blocks(coll, c->nranks);
+  size_t out_bytes = b ? b->out_end : bytes * (size_t)hk_coll_out_blocks(coll, c->nranks);
   hk_gpu_view *v;
   if (hk_coll_has_input(coll, c->rank, call->root)) {
-    HK_TRY(find(c, call->in, bytes * (size_t)hk_coll_in_blocks(coll, c->nranks), false, &v), fail);
+    HK_TRY(find(c, call->in, in_bytes, false, &v), fail);
     *in = v ? v->table.base : NULL;
   }
   if (hk_coll_has_output(coll, c->rank, call->root)) {
-    HK_TRY(find(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), false, &v), fail);
+    HK_TRY(find(c, call->out, out_bytes, false, &v), fail);
     *out = v ? v->table.base : NULL;
   }
 fail:

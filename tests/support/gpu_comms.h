@@ -2,7 +2,7 @@
 /* Ranks on the emulated GPUs: their memory, streams and data, and what collectives must give. */
 #ifndef HK_TESTS_GPU_COMMS_H
 #define HK_TESTS_GPU_COMMS_H
-#include <nccl.h>
+#include <hocket.h>
 #include <stdbool.h>
 #include <string.h>
 #include "../../src/program/program.h"
@@ -88,14 +88,16 @@ static inline void gpu_wait(const gpu_ranks *g) {
 /* Where the call's input and output of rank r begin. */
 static inline CUdeviceptr gpu_out(const gpu_ranks *g, const gpu_call *c, int r) {
   size_t bytes = c->count * test_type_bytes(c->type);
-  if (c->in_place && (c->coll == HK_REDUCE_SCATTER || c->coll == HK_SCATTER))
+  hk_coll coll = hk_coll_plain(c->coll);
+  if (c->in_place && (coll == HK_REDUCE_SCATTER || coll == HK_SCATTER))
     return g->out[r] + c->offset + (size_t)r * bytes;
   return g->out[r] + c->offset;
 }
 static inline CUdeviceptr gpu_in(const gpu_ranks *g, const gpu_call *c, int r) {
   size_t bytes = c->count * test_type_bytes(c->type);
   if (!c->in_place) return g->in[r] + c->offset;
-  if (c->coll == HK_ALLGATHER || c->coll == HK_GATHER) return g->out[r] + c->offset + (size_t)r * bytes;
+  hk_coll coll = hk_coll_plain(c->coll);
+  if (coll == HK_ALLGATHER || coll == HK_GATHER) return g->out[r] + c->offset + (size_t)r * bytes;
   return g->out[r] + c->offset;
 }
 
@@ -120,6 +122,8 @@ static inline ncclResult_t gpu_submit(const gpu_ranks *g, const gpu_call *c, int
   const void *in = (const void *)(uintptr_t)gpu_in(g, c, r);
   void *out = (void *)(uintptr_t)gpu_out(g, c, r);
   cudaStream_t s = (cudaStream_t)(void *)g->stream[r];
+  size_t n[GPU_RANKS]; /* of an uneven collective */
+  for (int i = 0; i < g->n; i++) n[i] = c->count;
   switch (c->coll) {
     case HK_ALLREDUCE: return ncclAllReduce(in, out, c->count, c->type, c->op, g->comm[r], s);
     case HK_BROADCAST: return ncclBroadcast(in, out, c->count, c->type, c->root, g->comm[r], s);
@@ -129,6 +133,9 @@ static inline ncclResult_t gpu_submit(const gpu_ranks *g, const gpu_call *c, int
     case HK_ALLTOALL: return ncclAlltoAll(in, out, c->count, c->type, g->comm[r], s);
     case HK_GATHER: return ncclGather(in, out, c->count, c->type, c->root, g->comm[r], s);
     case HK_SCATTER: return ncclScatter(in, out, c->count, c->type, c->root, g->comm[r], s);
+    case HK_ALLGATHERV: return hocketAllGatherv(in, out, n, NULL, c->type, g->comm[r], s);
+    case HK_REDUCE_SCATTERV: return hocketReduceScatterv(in, out, n, NULL, c->type, c->op, g->comm[r], s);
+    case HK_ALLTOALLV: return hocketAlltoAllv(in, n, NULL, out, n, NULL, c->type, g->comm[r], s);
     default: return ncclInternalError;
   }
 }
@@ -142,7 +149,7 @@ static inline void gpu_group(const gpu_ranks *g, const gpu_call *c) {
 static inline double gpu_wanted(const gpu_ranks *g, const gpu_call *c, int r, size_t i, double *tolerance) {
   size_t block = i / c->count, at = i % c->count;
   *tolerance = 0;
-  switch (c->coll) {
+  switch (hk_coll_plain(c->coll)) {
     case HK_ALLREDUCE:
     case HK_REDUCE: return test_reduced(c->type, g->n, i, c->op, tolerance);
     case HK_REDUCE_SCATTER: return test_reduced(c->type, g->n, (size_t)r * c->count + i, c->op, tolerance);

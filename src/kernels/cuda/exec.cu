@@ -15,6 +15,8 @@ typedef struct hk_gpu_shared {
   const char *sum;  /* that slot's multicast address */
   hk_gpu_work work; /* of a transfer: a copy, because the table is far */
   uint32_t whole;   /* of a receive: the slot refers to all of the message */
+  hk_sizes sizes;   /* of an uneven collective, with its table here, if there is room: the host's memory is far */
+  hk_extent extents[HK_GPU_EXTENTS];
 } hk_gpu_shared;
 
 /* Where a lane is: the same in every thread of the block. */
@@ -23,11 +25,13 @@ typedef struct hk_gpu_lane {
   const hk_program *program;
   hk_gpu_link *links; /* of the channel */
   char *scratch;
+  const hk_sizes *sizes;
   hk_cursor at;
   uint32_t window; /* the first instruction in shared memory */
   uint32_t lane;
-  bool any;  /* it has something to do */
-  bool owed; /* references were given out */
+  uint32_t signature; /* in slots of the current instruction */
+  bool any;           /* it has something to do */
+  bool owed;          /* references were given out */
 } hk_gpu_lane;
 
 enum { NO_WINDOW = 0x7fffffff };
@@ -51,7 +55,7 @@ HK_DEVICE uint64_t *counter(const hk_gpu_lane *l, hk_gpu_shared *s, unsigned lin
 }
 
 HK_DEVICE char *user_address(const hk_gpu_lane *l, const hk_operand *o) {
-  uint64_t at = hk_cursor_at(&l->at, l->program, o, &l->work->sizes);
+  uint64_t at = hk_cursor_at(&l->at, l->program, o, l->sizes);
   switch (o->space) {
     case HK_IN: return (char *)l->work->in + at;
     case HK_OUT: return l->work->out + at;
@@ -219,7 +223,7 @@ HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand 
   const hk_gpu_link *link = &l->links[index];
   const hk_gpu_work *w = l->work;
   uint64_t done = *counter(l, s, index), slot = done & (link->nslots - 1);
-  uint32_t tag = tag_of(w->signature, bytes);
+  uint32_t tag = tag_of(l->signature, bytes);
   if (sends && by_reference(l, o, stable, bytes)) {
     if (!wait_credit(link, done, w->state)) return false;
     refresh_lines(link, done);
@@ -257,7 +261,7 @@ HK_DEVICE void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *
   unsigned index = hk_cursor_link(&l->at, o);
   const hk_gpu_link *link = &l->links[index];
   uint64_t *done = counter(l, s, index);
-  uint32_t tag = tag_of(l->work->signature, bytes) ^ (by_reference(l, o, stable, bytes) ? BY_REFERENCE : 0);
+  uint32_t tag = tag_of(l->signature, bytes) ^ (by_reference(l, o, stable, bytes) ? BY_REFERENCE : 0);
   if (!sends && link->head)
     post_signal(link, link->head, *done + 1); /* release: our reads of the slot are over */
   else if (sends && lines_for(link, l->work->proto, bytes) == PLAIN)
@@ -324,10 +328,13 @@ HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shap
 HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, const bool transfer) {
   const hk_operand *o = hk_instr_operands(l->program, i);
   unsigned ndst = i->ndst, nsrc = i->nsrc, n = ndst + nsrc;
-  uint64_t bytes = hk_cursor_bytes(&l->at, l->program, i, o, &l->work->sizes);
+  uint64_t bytes = hk_cursor_bytes(&l->at, l->program, i, o, l->sizes);
+  if (!transfer && hk_cursor_skips(&l->at, l->sizes, bytes)) return true;
+  if (!transfer && l->sizes->table && hk_coll_pairs((hk_coll)l->program->coll))
+    l->signature = l->work->signature ^ hk_length_mark(hk_cursor_length(&l->at, l->program, i, o, l->sizes));
   hk_gpu_stable stable = stable_copy(l, i, o, bytes);
   int stop = 0;
-  if (hk_thread() == 0) s->move.tag = tag_of(l->work->signature, bytes);
+  if (hk_thread() == 0) s->move.tag = tag_of(l->signature, bytes);
   const hk_gpu_link *sum = transfer ? 0 : summed(l, i, o);
   if (sum && hk_thread() == 0) prepare_own(l, s, i, o, sum);
   if (hk_thread() < HK_WARP)
@@ -364,7 +371,7 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, con
 
 /* To the next instruction; false at the lane's end.  A call, so that the lane lies in memory: what it would have of
  * registers, all data movement would lack. */
-HK_DEVICE_CALL bool advance(hk_gpu_lane *l) { return hk_cursor_next(&l->at, &l->work->sizes, l->work->channels); }
+HK_DEVICE_CALL bool advance(hk_gpu_lane *l) { return hk_cursor_next(&l->at, l->sizes, l->work->channels); }
 
 /* The scalar of premulsum as the host would have given it. */
 HK_DEVICE uint64_t read_scalar(const hk_gpu_reducer *r) {
@@ -394,6 +401,17 @@ HK_DEVICE hk_gpu_lane begin(const hk_gpu_work *w, unsigned block, hk_gpu_shared 
   l.links = w->links + (uint64_t)channel * w->nlinks;
   l.scratch = w->scratch + (uint64_t)block * w->scratch_bytes;
   l.window = NO_WINDOW;
+  l.signature = w->signature;
+  l.sizes = &w->sizes;
+  const uint32_t blocks = (uint32_t)p->in_blocks + p->out_blocks;
+  if (w->sizes.table && blocks <= HK_GPU_EXTENTS) {
+    for (unsigned i = hk_thread(); i < blocks; i += hk_threads()) s->extents[i] = w->sizes.table[i];
+    if (hk_thread() == 0) {
+      s->sizes = w->sizes;
+      s->sizes.table = s->extents;
+    }
+    l.sizes = &s->sizes;
+  }
   const hk_link_need *needs = hk_program_links(p);
   if (p->nlinks <= HK_GPU_LINKS) /* the other lanes' links are theirs: they may be writing their counters back */
     for (unsigned i = hk_thread(); i < p->nlinks; i += hk_threads())

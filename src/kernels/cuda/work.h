@@ -36,6 +36,7 @@
 enum {
   HK_GPU_OPERANDS = 136,   /* of one instruction at most: programs with more are not for GPUs */
   HK_GPU_WINDOW = 32,      /* instructions that a block holds in its shared memory */
+  HK_GPU_EXTENTS = 128,    /* of an uneven call's table that a block holds there; a longer one stays in host memory */
   HK_GPU_LINKS = 160,      /* of one program whose counters a block holds there; more stay in device memory */
   HK_GPU_THREADS = 512,    /* of a block at most */
   HK_GPU_LL_MAX = 16384,   /* bytes of a slot's data that its LL lines can carry */

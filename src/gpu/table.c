@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables that launches read, in pinned host memory (hk_gpu_table): transfers of a group, blocks of an uneven call. */
+#include <stdlib.h>
+#include "../base/log.h"
+#include "set.h"
+
+enum { TABLE_BYTES = 16384 };
+
+static hk_status reusable(hk_gpu *g, hk_gpu_table *t, size_t bytes, bool *yes) {
+  bool done = false;
+  *yes = false;
+  if (t->memory.bytes < bytes || atomic_load(&t->refs) > 1) return HK_OK;
+  hk_status rc = g->device->ops->order_done(g->device, &t->order, &done);
+  *yes = done;
+  return rc;
+}
+
+hk_status hk_gpu_table_get(hk_gpu *g, size_t bytes, hk_gpu_table **out) {
+  hk_status rc = HK_OK;
+  hk_gpu_table *t;
+  *out = NULL;
+  for (t = g->tables; t; t = t->next) {
+    bool yes;
+    HK_TRY(reusable(g, t, bytes, &yes), out);
+    if (yes) break;
+  }
+  if (!t) {
+    t = calloc(1, sizeof *t);
+    if (!t) return HK_FAIL_ERRNO("no memory for a table");
+    atomic_store(&t->refs, 1);
+    rc = g->device->ops->alloc_host(g->device, bytes < TABLE_BYTES ? TABLE_BYTES : bytes, &t->memory);
+    if (rc != HK_OK) {
+      free(t);
+      return rc;
+    }
+    t->next = g->tables;
+    g->tables = t;
+  }
+  atomic_fetch_add(&t->refs, 1);
+  *out = t;
+out:
+  return rc;
+}
+
+void hk_gpu_table_put(hk_gpu_table *t) {
+  if (t && atomic_fetch_sub(&t->refs, 1) == 1) free(t);
+}
+
+/* Called on a thread of the driver, which may not call CUDA. */
+static void graph_gone(void *arg) { hk_gpu_table_put(arg); }
+
+hk_status hk_gpu_table_used(hk_gpu *g, hk_gpu_table *t, const hk_queue_state *s, hk_queue q) {
+  hk_device *d = g->device;
+  if (!s->capturing) return d->ops->order_end(d, &t->order, q, s);
+  atomic_fetch_add(&t->refs, 1);
+  return d->ops->graph_keep(d, s, graph_gone, t);
+}
