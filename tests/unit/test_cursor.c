@@ -169,11 +169,35 @@ START_TEST(sizes_of_a_split_message) {
 }
 END_TEST
 
+START_TEST(uneven_blocks) {
+  static const hk_extent table[] = {{0, 10}, {10, 0}, {16, 25}, {40, 5}}; /* three of the input, one of the output */
+  const hk_program p = {.partition = HK_PART_WHOLE, .in_blocks = 3, .out_blocks = 1, .blocks = 3};
+  const hk_instr i = {.ndst = 1, .nsrc = 1};
+  hk_operand o[2] = {{.space = HK_LINK}, {.space = HK_IN, .block = 2}};
+  hk_sizes s = hk_sizes_of(HK_PART_WHOLE, 25, 25, 8);
+  hk_cursor c = {.offset = 8};
+  s.table = table;
+  ck_assert_uint_eq(hk_cursor_bytes(&c, &p, &i, o, &s), 8); /* the input's block, whatever the link's is called */
+  ck_assert_uint_eq(hk_cursor_at(&c, &p, &o[1], &s), 24);
+  o[1].block = 0;
+  ck_assert_uint_eq(hk_cursor_bytes(&c, &p, &i, o, &s), 2);
+  o[1].block = 1;
+  ck_assert_uint_eq(hk_cursor_bytes(&c, &p, &i, o, &s), 0);
+  ck_assert(hk_cursor_skips(&c, &s, 0));
+  c.offset = 0;
+  ck_assert(!hk_cursor_skips(&c, &s, 0));
+  o[1] = (hk_operand){.space = HK_SCRATCH}; /* the link's block, of the side with more */
+  ck_assert_uint_eq(hk_cursor_length(&c, &p, &i, o, &s), 10);
+  ck_assert_uint_eq(hk_length_of_mark(hk_length_mark(123456789)), 123456789);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("cursor");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, walks_like_the_expansion, 0, 120);
   tcase_add_loop_test(t, scans_like_the_expansion, 0, 60);
   tcase_add_test(t, sizes_of_a_split_message);
+  tcase_add_test(t, uneven_blocks);
   return suite_run_one("cursor", t);
 }
