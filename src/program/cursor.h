@@ -32,7 +32,7 @@ typedef struct hk_sizes {
   uint64_t block_bytes; /* from one block to the next, and of every block that the message's end does not clip */
   uint64_t longest;     /* of the longest block */
   uint64_t chunk;       /* of a block that one wave moves; not 0 */
-  /* An uneven collective's: in_blocks of the input, then out_blocks of the output.  NULL: all blocks are equally long. */
+  /* Of an uneven collective: in_blocks of the input, then out_blocks of the output.  NULL: all are equally long. */
   const hk_extent *table;
 } hk_sizes;
 
@@ -178,8 +178,9 @@ HK_INLINE int hk_cursor_skips(const hk_cursor *c, const hk_sizes *s, uint64_t by
   return bytes == 0 && s->table && c->offset > 0;
 }
 
-/* If each pair of ranks has a length of its own (hk_coll_pairs), the slots' signatures differ by this, so that two ranks
- * find at the first slot that they disagree about it. And what such a difference says of the other rank's length. */
+/* If each pair of ranks has a length of its own (hk_coll_pairs), the slots' signatures differ by this, so that two
+ * ranks find at the first slot that they disagree about it. And what such a difference says of the other rank's
+ * length. */
 HK_INLINE uint32_t hk_length_mark(uint64_t bytes) { return (uint32_t)(bytes ^ bytes >> 32) * 0x85ebca6bu; }
 HK_INLINE uint32_t hk_length_of_mark(uint32_t mark) { return mark * 0xa5cb9243u; }
 

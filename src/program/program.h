@@ -11,9 +11,9 @@
  *   - HK_PART_SPLIT (allreduce, broadcast, reduce): the message of `count` elements is divided into `blocks` equal
  *     blocks (the last ones shorter or empty). Input, output and link operands of one instruction name the same block.
  *   - HK_PART_WHOLE (the others): every block is a whole message of `count` elements; input has in_blocks of them,
- *     output out_blocks, one after another. In an uneven collective (hk_coll_uneven) each block has a place and a length
- *     of its own, from a table of the call (cursor.h), and each instruction names the block whose length it moves: its
- *     first operand in input or output; without one, its link operands' block.
+ *     output out_blocks, one after another. In an uneven collective (hk_coll_uneven) each block has a place and a
+ *     length of its own, from a table of the call (cursor.h), and each instruction names the block whose length it
+ *     moves: its first operand in input or output; without one, its link operands' block.
  *
  * Waits and signals are implied by operands: a source on a link waits for a filled slot and returns the credit
  * afterwards; a destination on a link waits for a credit and publishes the slot afterwards. An instruction waits for

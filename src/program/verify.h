@@ -11,8 +11,8 @@
  *    all its readers have consumed it. HK_INSTR_COPY forbids references. What a lane receives into one output as it is
  *    (hk_instr_lands) may be written there as soon as it has been sent: that, not the lane's turn, must be ordered;
  *  - scratch is written before it is read (in the first wave, hence in each);
- *  - in an uneven collective, whatever the lengths of blocks: each instruction moves as much as its operands' blocks and
- *    the data that it reads are long;
+ *  - in an uneven collective, whatever the lengths of blocks: each instruction moves as much as its operands' blocks
+ *    and the data that it reads are long;
  *  - static rules: indices in range, at most one HK_IN source in an instruction, equal blocks in a split instruction,
  *    no input or output if only the root has one.
  *

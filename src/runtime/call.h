@@ -58,7 +58,8 @@ hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t coun
                             void *launched);
 static inline bool hk_call_is_rma(const hk_call *c) { return c->p2p == HK_P2P_PUT || c->p2p == HK_P2P_WAIT; }
 /* The same for an uneven collective: the user's arrays have a count for each block of a buffer, and
- * where it begins (NULL: after the one before), in elements. If the other buffer has one block, its arrays are NULL: it is this rank's block. */
+ * where it begins (NULL: after the one before), in elements. If the other buffer has one block, its arrays are NULL: it
+ * is this rank's block. */
 typedef struct hk_counts {
   const size_t *in, *in_at, *out, *out_at;
 } hk_counts;

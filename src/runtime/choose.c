@@ -152,8 +152,8 @@ enum { STREAM_MIN_BYTES = 8 << 20 };
  * bytes. */
 enum { PAIR_BYTES = 1 << 20 };
 
-/* The elements of a block for which all ranks choose alike. Of an uneven collective: those of the longest block, rounded
- * up to a power of two, so that calls with other counts often need no new choice. */
+/* The elements of a block for which all ranks choose alike. Of an uneven collective: those of the longest block,
+ * rounded up to a power of two, so that calls with other counts often need no new choice. */
 static size_t choice_count(const hk_call *op) {
   if (!op->blocks) return op->count;
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), longest = op->blocks->longest / unit, count = 1;

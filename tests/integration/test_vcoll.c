@@ -261,8 +261,8 @@ static int wrong_arguments(ncclComm_t c, int rank, int n, void *arg) {
   return faults + all_three(&s, c, rank, n);
 }
 
-/* Rank 0 sends rank 1 less than it expects, in the first message or in a later one; or more. Rank 1 finds it; the others,
- * which may have all that is theirs, learn it in this call or in the next one. */
+/* Rank 0 sends rank 1 less than it expects, in the first message or in a later one; or more. Rank 1 finds it; the
+ * others, which may have all that is theirs, learn it in this call or in the next one. */
 static int pair_differs(ncclComm_t c, int rank, int n, void *arg) {
   static const size_t sent[] = {8, 900000, 0, 40}, expected[] = {9, 900001, 40, 0};
   int way = *(const int *)arg;
