@@ -35,11 +35,47 @@ static void sendrecv(const run *r) {
                MPI_STATUS_IGNORE);
 }
 
+/* As perf_ramp in src/perf/shapes.c: blocks that grow evenly. */
+static int ramp(const run *r, int block) {
+  long n = r->nranks, parts = n * (n + 1) / 2, before = (long)block * (block + 1) / 2;
+  return (int)(r->whole / parts * before + r->whole % parts * before / parts);
+}
+enum { MOST_RANKS = 1024 };
+static void ramps(const run *r, int first, int *counts, int *at) {
+  for (int p = 0, next = 0; p < r->nranks; next += counts[p++]) {
+    int block = (first + p) % r->nranks;
+    counts[p] = ramp(r, block + 1) - ramp(r, block);
+    at[p] = next;
+  }
+}
+static void all_gatherv(const run *r) {
+  int counts[MOST_RANKS], at[MOST_RANKS];
+  ramps(r, 0, counts, at);
+  MPI_Allgatherv(r->in, counts[r->rank], MPI_FLOAT, r->out, counts, at, MPI_FLOAT, MPI_COMM_WORLD);
+}
+static void reduce_scatterv(const run *r) {
+  int counts[MOST_RANKS], at[MOST_RANKS];
+  ramps(r, 0, counts, at);
+  MPI_Reduce_scatter(r->in, r->out, counts, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+static void alltoallv(const run *r) {
+  int counts[MOST_RANKS], at[MOST_RANKS];
+  ramps(r, r->rank, counts, at);
+  MPI_Alltoallv(r->in, counts, at, MPI_FLOAT, r->out, counts, at, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
 static const struct {
   const char *name;
   void (*call)(const run *r);
-} operations[] = {{"all_reduce", all_reduce}, {"all_gather", all_gather}, {"reduce_scatter", reduce_scatter},
-                  {"broadcast", broadcast},   {"alltoall", alltoall},     {"sendrecv", sendrecv}};
+} operations[] = {{"all_reduce", all_reduce},
+                  {"all_gather", all_gather},
+                  {"reduce_scatter", reduce_scatter},
+                  {"broadcast", broadcast},
+                  {"alltoall", alltoall},
+                  {"sendrecv", sendrecv},
+                  {"all_gatherv", all_gatherv},
+                  {"reduce_scatterv", reduce_scatterv},
+                  {"alltoallv", alltoallv}};
 enum { OPERATIONS = sizeof operations / sizeof operations[0] };
 
 static double batch(const run *r, void (*call)(const run *), long iterations) {

@@ -16,7 +16,8 @@ import sys
 import limits
 from peers import candidates
 
-OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"]
+OPERATIONS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv",
+              "all_gatherv", "reduce_scatterv", "alltoallv"]
 SIZES = [8, 32, 8192, 131072, 2 << 20, 32 << 20, 128 << 20]
 
 

@@ -8,7 +8,8 @@ cat <<'END'
 .TH HOCKET-PERF 1 "" "Hocket"
 .SH NAME
 all_reduce_perf, all_gather_perf, reduce_scatter_perf, broadcast_perf, reduce_perf, sendrecv_perf, put_perf, alltoall_perf,
-gather_perf, scatter_perf, hypercube_perf \- measure and check collective operations
+gather_perf, scatter_perf, hypercube_perf, all_gatherv_perf, reduce_scatterv_perf, alltoallv_perf \- measure and check
+collective operations
 .SH SYNOPSIS
 .B all_reduce_perf
 .RI [ options ]

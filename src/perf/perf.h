@@ -104,6 +104,13 @@ void perf_sizes_same(size_t count, size_t elem, size_t nranks, perf_sizes *out);
 void perf_sizes_gather(size_t count, size_t elem, size_t nranks, perf_sizes *out);
 void perf_sizes_scatter(size_t count, size_t elem, size_t nranks, perf_sizes *out);
 void perf_sizes_alltoall(size_t count, size_t elem, size_t nranks, perf_sizes *out);
+/* Blocks of different lengths, which share out `total` elements: number `block` begins at perf_ramp; the last one is
+ * longest. */
+enum { PERF_RAMP_RANKS = 1024 };
+size_t perf_ramp(size_t total, int nranks, size_t block);
+size_t perf_ramp_count(size_t total, int nranks, size_t block);
+/* Fails if the library lacks the function, or there are too many ranks. */
+void perf_ramp_check(bool known, int nranks);
 double perf_factor_one(int nranks);
 double perf_factor_ranks(int nranks);
 double perf_factor_ring(int nranks);       /* (n - 1) / n */

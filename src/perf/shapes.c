@@ -26,6 +26,20 @@ void perf_sizes_alltoall(size_t count, size_t elem, size_t nranks, perf_sizes *o
   *out = (perf_sizes){.send = block * nranks, .recv = block * nranks, .param = block};
 }
 
+size_t perf_ramp(size_t total, int nranks, size_t block) {
+  size_t n = (size_t)nranks, parts = n * (n + 1) / 2, before = block * (block + 1) / 2;
+  return total / parts * before + total % parts * before / parts;
+}
+
+size_t perf_ramp_count(size_t total, int nranks, size_t block) {
+  return perf_ramp(total, nranks, block + 1) - perf_ramp(total, nranks, block);
+}
+
+void perf_ramp_check(bool known, int nranks) {
+  if (!known) perf_fail(PERF_UNSUPPORTED, "this library has no such function: it is Hocket's own");
+  if (nranks > PERF_RAMP_RANKS) perf_fail(PERF_UNSUPPORTED, "%d ranks: at most %d", nranks, PERF_RAMP_RANKS);
+}
+
 double perf_factor_one(int nranks) {
   (void)nranks;
   return 1;
