@@ -61,8 +61,8 @@ ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
  *
  * hocketAlltoAllv: rank r sends sendcounts[p] elements of its block p to rank p, which receives them as its block r.
  * Each rank gives only its own counts: sendcounts[p] on rank r and recvcounts[r] on rank p must be equal.  If they are
- * not, rank p gets ncclInvalidUsage, with a message that names both ranks and both counts, and the others get it in this
- * call or in their next one.  The two buffers must not overlap: it cannot run in place.
+ * not, rank p gets ncclInvalidUsage, with a message that names both ranks and both counts, and the others get it in
+ * this call or in their next one.  The two buffers must not overlap: it cannot run in place.
  */
 ncclResult_t hocketAlltoAllv(const void *sendbuff, const size_t *sendcounts, const size_t *sdispls, void *recvbuff,
                              const size_t *recvcounts, const size_t *rdispls, ncclDataType_t datatype, ncclComm_t comm,
@@ -76,7 +76,8 @@ ncclResult_t hocketAllGatherv(const void *sendbuff, void *recvbuff, const size_t
 /**
  * Rank r receives the sendcounts[r] elements that result from block r of all ranks' send buffers, reduced by `op`.  All
  * ranks give the same counts; displacements may differ.  In place: recvbuff is where block r of sendbuff begins.
- * hocketCommSetBatchInvariant holds for it as for ncclReduceScatter: an element's bits then do not depend on the counts.
+ * hocketCommSetBatchInvariant holds for it as for ncclReduceScatter: an element's bits then do not depend on the
+ * counts.
  */
 ncclResult_t hocketReduceScatterv(const void *sendbuff, void *recvbuff, const size_t *sendcounts, const size_t *sdispls,
                                   ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);

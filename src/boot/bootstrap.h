@@ -51,8 +51,8 @@ typedef struct hk_bootstrap_options {
 /* Joins the communicator of `ids`. Collective over nranks. On an error *out is NULL, the thread has the message, and
  * the ranks that this one is connected to are notified. */
 hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nids, const hk_bootstrap_options *o);
-/* This rank fails before hk_bootstrap_join, for the cause in the thread's error, which stays: the ranks that wait for it
- * at the roots of `ids` get the cause. Takes a second at most, without an effect if no root can be reached. */
+/* This rank fails before hk_bootstrap_join, for the cause in the thread's error, which stays: the ranks that wait for
+ * it at the roots of `ids` get the cause. Takes a second at most, without an effect if no root can be reached. */
 void hk_bootstrap_excuse(const ncclUniqueId *ids, int nids, int rank, int nranks);
 /* Joins a communicator made from another one's ranks: new rank i is the parent's rank members[i]. `child`
  * distinguishes the children of one parent and is equal on all members. Works while other ranks of the parent are

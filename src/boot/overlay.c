@@ -10,8 +10,8 @@
 #include "../base/log.h"
 #include "internal.h"
 
-/* For the peers' answers to our goodbye. While ranks still join, a peer's process may have accepted the connection for a
- * rank that has failed, and does not answer. */
+/* For the peers' answers to our goodbye. While ranks still join, a peer's process may have accepted the connection for
+ * a rank that has failed, and does not answer. */
 enum { GOODBYE_NS = 2000 * 1000 * 1000, GOODBYE_JOINING_NS = 300 * 1000 * 1000 };
 
 typedef struct hk_unsent {

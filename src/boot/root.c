@@ -43,8 +43,8 @@ typedef struct entry {
   uint8_t state;    /* entry_state */
   uint64_t lost_ns; /* with ENTRY_LOST: when */
   uint64_t back_ns; /* with ENTRY_LOST: for how long the rank may join again */
-  /* At most one of the two is set. A rank that waits long for an ack tries another address with the same nonce, and keeps
-   * whichever connection it likes: it gets the answer over all of them. */
+  /* At most one of the two is set. A rank that waits long for an ack tries another address with the same nonce, and
+   * keeps one of the connections: it gets the answer over all of them. */
   hk_connection *connection; /* linked by `next` */
   waiter *waiter;
   uint8_t nonce[HK_NONCE_BYTES];

@@ -43,8 +43,8 @@ static uint32_t signal_number(ncclComm_t c, int sig, int ctx) {
   return (uint32_t)ctx * (uint32_t)c->options.rma_signals + (uint32_t)sig;
 }
 
-/* The data of a put and where it goes. Windows are of equal size on all ranks, so that this rank's own shows what is too
- * much; the peer's is looked at when the put runs. */
+/* The data of a put and where it goes. Windows are of equal size on all ranks, so this rank's own shows what is too
+ * much; the peer's is checked when the put runs. */
 static hk_status check_data(hk_call *call, ncclDataType_t type, ncclWindow_t win) {
   size_t bytes, end, room;
   if ((int)type < 0 || type >= ncclNumTypes)

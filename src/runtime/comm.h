@@ -26,7 +26,7 @@ typedef struct hk_comm_options {
   bool in_launch_order; /* calls of such communicators run on a GPU in the order of the calls */
   bool loose_captures;  /* captured calls are ordered by the user's streams alone */
   int min_ctas, max_ctas, traffic_class;
-  int batch_invariant; /* a parent's setting; -1: as HOCKET_BATCH_INVARIANT says */
+  int batch_invariant;           /* a parent's setting; -1: as HOCKET_BATCH_INVARIANT says */
   int rma_contexts, rma_signals; /* of one-sided operations */
   bool rma_eager;                /* they are there without a window */
   char name[64], net_name[32];

@@ -13,6 +13,7 @@
 #include "../base/log.h"
 #include "../base/service.h"
 #include "../base/thread.h"
+#include "transport.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are sent as they are in memory");
 

@@ -9,7 +9,12 @@
  */
 #ifndef HK_TRANSPORT_MESSAGES_H
 #define HK_TRANSPORT_MESSAGES_H
-#include "transport.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "../base/status.h"
+
+struct hk_transport_env; /* transport.h */
 
 typedef enum hk_window_state {
   HK_WINDOW_LATER, /* the rank has not registered it yet */
@@ -44,7 +49,7 @@ typedef struct hk_put {
 } hk_put;
 
 typedef struct hk_messages hk_messages;
-hk_status hk_messages_new(hk_messages **out, const hk_transport_env *env, const hk_messages_options *o);
+hk_status hk_messages_new(hk_messages **out, const struct hk_transport_env *env, const hk_messages_options *o);
 /* From here on messages of other ranks are taken, also those that have come before. */
 void hk_messages_serve(hk_messages *m);
 /* After it returns, nothing of this rank's memory is written. May be NULL. */

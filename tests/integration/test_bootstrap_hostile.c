@@ -296,8 +296,8 @@ START_TEST(crowd) {
 }
 END_TEST
 
-/* A rank that waits long for an ack tries a second address, and keeps one of the two connections. The root does not know
- * which one: its answer comes over either. */
+/* A rank that waits long for an ack tries a second address, and keeps one of the two connections. The root does not
+ * know which one: its answer comes over both. */
 START_TEST(two_connections_of_one_rank) {
   int fds[3];
   uint8_t hello[HK_HELLO_BYTES], in[HK_ACK_BYTES + HK_REPLY_BYTES];
