@@ -20,6 +20,7 @@ static const struct {
     {HK_P_DEBUG_FILE, "any text is a file's name; the log itself is read there: test_log"},
     {HK_P_TOPO_DUMP_FILE, "any text is a file's name; one that cannot be written: cannot_be_written"},
     {HK_P_GRAPH_DUMP_FILE, "any text is a file's name; one that cannot be written: cannot_be_written"},
+    {HK_P_ENV_PLUGIN, "read once in a process, before the other parameters: the suite plugins"},
     {HK_P_CUDA_IMAGE, "read on GPUs only: test_gpu_life"},
     {HK_P_IB_HCA, "needs RDMA devices: rdma"},
     {HK_P_IB_ADDR_FAMILY, "needs RDMA devices: rdma"},
