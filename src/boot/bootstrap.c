@@ -233,7 +233,7 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   while (rc == HK_IN_PROGRESS) { /* the root is not in this process */
     int fd;
     HK_OR_RETURN(dial_root(id, &h, ended, env, &fd));
-    if (kind == HK_HELLO_JOIN) rc = read_reply(fd, id, &h, env, reply, &ended);
+    rc = kind == HK_HELLO_JOIN ? read_reply(fd, id, &h, env, reply, &ended) : HK_OK;
     hk_boot_close(fd);
   }
   if (rc == HK_OK && reply->other_job)
@@ -464,8 +464,8 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   /* relaxed: only this thread writes it */
   hk_phase phase = (hk_phase)atomic_load_explicit(&parent->phase, memory_order_relaxed);
   pthread_mutex_lock(&parent->lock);
-  /* Only a shrink begins after a failure: ranks that split have just met in the parent, which worked. */
-  b->after_failure = parent->broken && phase == HK_PHASE_SHRINK;
+  /* A failure during a split ends it. Ranks that shrink have not met in the parent, and it may fail until now. */
+  b->after_failure = phase == HK_PHASE_SHRINK ? parent->broken : parent->failed_before;
   pthread_mutex_unlock(&parent->lock);
   hk_bootstrap_begin(b, phase, parent->what);
   hk_member_join(b);

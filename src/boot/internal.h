@@ -65,7 +65,8 @@ struct hk_bootstrap {
   hk_overlay_link *links;      /* [2 * rounds]: to rank + 2^k at 2 k, to rank - 2^k at 2 k + 1 */
   struct hk_bootstrap *parent; /* while joining as a child, else NULL */
   const int *members;          /* our ranks in the parent; while joining as a child, else NULL */
-  bool after_failure;          /* while joining as a child in a shrink: the parent had failed before the join began */
+  bool after_failure;          /* while joining as a child: the parent had failed before */
+  bool failed_before;          /* when the call of `what` began */
   uint64_t gathers, barriers;  /* number of collectives so far, on the rank's thread */
   /* The call that the collectives of the rank's thread belong to (hk_bootstrap_begin). */
   char what[128];

@@ -38,6 +38,9 @@ void hk_bootstrap_begin(hk_bootstrap *b, hk_phase phase, const char *what) {
   if (atomic_load_explicit(&b->phase, memory_order_relaxed) != (int)phase)
     atomic_store_explicit(&b->phase_since_ns, hk_now_ns(), memory_order_relaxed);
   atomic_store_explicit(&b->phase, (int)phase, memory_order_relaxed);
+  pthread_mutex_lock(&b->lock);
+  b->failed_before = b->broken;
+  pthread_mutex_unlock(&b->lock);
   begin_wait(b, phase == HK_PHASE_INIT);
 }
 
