@@ -117,7 +117,7 @@ env_says "an env plugin that refuses" NCCL_ENV_PLUGIN=two HOCKET_TEST_ENV=refuse
 has "libnccl-env-two.so is not used: its init fails with code 3" "an env plugin that refuses"
 has "NCCL_ALGO +tree" "an env plugin that refuses"
 env_says "no such env plugin" NCCL_ENV_PLUGIN=absent NCCL_ALGO=tree
-has "environment plugin .*nobody.* is not used" "no such env plugin"
+has "environment plugin .*absent.* is not used" "no such env plugin"
 env_says "env plugin none" NCCL_ENV_PLUGIN=none NCCL_ALGO=tree
 has "NCCL_ALGO +tree" "env plugin none"
 
