@@ -49,7 +49,8 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   }
 }
 
-static void *user_address(const hk_exec *x, const hk_lane_run *l, const hk_operand *o) {
+static inline __attribute__((always_inline)) void *user_address(const hk_exec *x, const hk_lane_run *l,
+                                                                const hk_operand *o) {
   size_t at = hk_cursor_at(&l->at, x->plan->program, o, &x->sizes);
   switch (o->space) {
     case HK_IN: return (void *)(uintptr_t)(x->in + at);

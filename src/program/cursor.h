@@ -192,6 +192,7 @@ HK_INLINE uint64_t hk_scratch_stride(uint64_t chunk) { return (chunk + 63) & ~(u
 HK_INLINE uint64_t hk_cursor_at(const hk_cursor *c, const hk_program *p, const hk_operand *o, const hk_sizes *s) {
   uint64_t block = hk_cursor_block(c, p, o);
   if (o->space == HK_SCRATCH) return block * hk_scratch_stride(s->chunk);
-  return (s->table ? hk_cursor_extent(c, p, o, s)->at : block * s->block_bytes) + c->offset;
+  if (__builtin_expect(s->table != 0, 0)) return hk_cursor_extent(c, p, o, s)->at + c->offset;
+  return block * s->block_bytes + c->offset;
 }
 #endif
