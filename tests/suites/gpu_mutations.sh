@@ -122,7 +122,7 @@ mutate exec-races - exec.cu 's/if (hk_barrier_or(stop)) return false;/if (stop) 
 mutate exec quick program/cursor.h 's/block \* s->block_bytes + c->offset;/block * s->block_bytes + c->offset % (3 * s->chunk);/' \
   "the fourth wave moves the wrong chunk"
 mutate exec - program/cursor.h 's/c->offset = channel \* s->chunk;/c->offset = 0;/' "every channel begins with the first chunk"
-mutate exec - program/cursor.h 's/if (left < block) block = left;//' "the last block is not clipped"
+mutate exec - program/cursor.h 's/return left < s->block_bytes ? left : s->block_bytes;/return s->block_bytes;/' "the last block is not clipped"
 mutate exec - program/cursor.h 's/return left < s->chunk ? left : s->chunk;/return s->chunk;/' "the last chunk is not clipped"
 mutate exec - program/cursor.h 's/hk_operand_link(o, c->iteration)/hk_operand_link(o, 0)/' "a repeat uses its first link only"
 mutate exec - program/cursor.h 's/if (++c->iteration < c->count)/if (++c->iteration + 1 < c->count)/' "a repeat ends early"
