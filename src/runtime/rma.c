@@ -13,6 +13,7 @@
 #include "../base/thread.h"
 #include "../device/host.h"
 #include "../kernels/reduce.h"
+#include "watch.h"
 #include "wiring.h"
 
 enum { LINE = 2 * HK_CACHE_LINE, NAP_NS = 200 * 1000, STREAM_MIN_BYTES = 4 << 20, SIGNALS_MAX = 1 << 20 };
@@ -259,9 +260,12 @@ out:
 static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
+  const hk_call *shown = c->order.current; /* NULL in a group */
   hk_window_state state = HK_WINDOW_LATER;
   hk_waiter w;
   hk_cancel_hold();
+  c->order.current = call;
+  hk_watch_transfer(c, call);
   hk_wait_begin(&w, &c->wait);
   for (;;) {
     if (is_near(c, call->root)) {
@@ -273,13 +277,15 @@ static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
     if (state != HK_WINDOW_LATER) break;
     HK_TRY(hk_wait_nap(&w, -1, NAP_NS), out);
   }
-  if (state == HK_WINDOW_OPEN) return HK_OK;
-  rc = HK_FAIL(HK_ERR_USAGE,
-               "rank %d puts to window %llu of rank %d, which has deregistered it: a window must stay registered until "
-               "all puts to it have arrived",
-               c->rank, (unsigned long long)number, call->root);
+  if (state != HK_WINDOW_OPEN)
+    rc = HK_FAIL(HK_ERR_USAGE,
+                 "rank %d puts to window %llu of rank %d, which has deregistered it: a window must stay registered "
+                 "until all puts to it have arrived",
+                 c->rank, (unsigned long long)number, call->root);
 out:
-  t->known = false;
+  hk_watch_transfer(c, NULL);
+  c->order.current = shown;
+  t->known = rc == HK_OK;
   return rc;
 }
 

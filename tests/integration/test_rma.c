@@ -4,6 +4,8 @@
  * check: timeout=300 */
 #include <check.h>
 #include <hocket.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -394,6 +396,78 @@ static int leave_early(ncclComm_t c, int rank, int n, void *arg) {
 START_TEST(left) { run(_i, leave_early); }
 END_TEST
 
+/* Rank 0 puts, alone or in a group, to a window that rank 1 never registers: the watchdog names put and rank. */
+static int never_registered(ncclComm_t c, int rank, int n, void *arg) {
+  const setting *s = arg;
+  window first, second;
+  int faults = open_window(c, WINDOW, s->plain, &first), grouped = getenv("GROUPED") != NULL;
+  (void)n;
+  if (rank == 0) {
+    ncclResult_t rc = ncclSuccess;
+    faults += open_window(c, WINDOW, s->plain, &second);
+    if (grouped) faults += RANK_CHECK(ncclGroupStart());
+    rc = ncclPutSignal(&faults, 1, ncclInt, 1, second.win, 0, 0, 1, 0, c, NULL);
+    if (grouped) {
+      IS(rc == ncclSuccess);
+      faults += RANK_CHECK(ncclSignal(0, 0, 0, 0, c, NULL)); /* one call alone would not be run as a group */
+      rc = ncclGroupEnd();
+    }
+    IS(rc == ncclRemoteError);
+    if (s->plain) free(second.memory);
+  } else {
+    ncclResult_t rc = ncclSuccess;
+    while (!RANK_CHECK(ncclCommGetAsyncError(c, &rc)) && rc == ncclSuccess) sched_yield();
+    IS(rc == ncclRemoteError);
+  }
+  IS(strstr(ncclGetLastError(c), "PutSignal to(1 x int32, rank 1) with signal 0 of context 1") != NULL);
+  IS(strstr(ncclGetLastError(c), "for rank 1") != NULL);
+  if (s->plain) free(first.memory);
+  return faults;
+}
+
+START_TEST(watched) {
+  setenv("HOCKET_WATCHDOG", "1", 1);
+  setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
+  if (_i >= 2) setenv("GROUPED", "1", 1);
+  run(_i % 2 ? 5 : 0, never_registered);
+}
+END_TEST
+
+static void *abort_it(void *c) {
+  sched_yield();
+  ncclCommAbort(c); /* it may come before, in or after the wait: each is right */
+  return NULL;
+}
+
+/* Another thread aborts the communicator while rank 0 waits for a signal that never comes. */
+START_TEST(aborted) {
+  ncclComm_t c[2];
+  ncclWindow_t win;
+  ncclUniqueId id;
+  pthread_t thread;
+  void *memory = aligned_alloc(4096, WINDOW);
+  ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+  ncclGroupStart();
+  for (int r = 0; r < 2; r++) ck_assert_int_eq(ncclCommInitRank(&c[r], 2, id, r), ncclSuccess);
+  ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+  for (int r = 0; r < 2; r++)
+    ck_assert_int_eq(ncclCommWindowRegister(c[r], memory, WINDOW, &win, NCCL_WIN_COLL_SYMMETRIC), ncclSuccess);
+  ncclWaitSignalDesc_t d = {.opCnt = 1, .peer = 1};
+  if (_i) ncclGroupStart();
+  ncclResult_t rc = ncclSuccess;
+  if (_i) rc = ncclWaitSignal(1, &d, c[0], NULL);
+  pthread_create(&thread, NULL, abort_it, c[0]);
+  rc = _i ? ncclGroupEnd() : ncclWaitSignal(1, &d, c[0], NULL);
+  ck_assert_int_ne(rc, ncclSuccess);
+  pthread_join(thread, NULL);
+  d.peer = 0;
+  ck_assert_int_eq(ncclWaitSignal(1, &d, c[1], NULL), ncclRemoteError);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(c[1]), "rank 0 aborted"));
+  ck_assert_int_eq(ncclCommAbort(c[1]), ncclSuccess);
+  free(memory);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("rma");
   tcase_add_test(t, configured);
@@ -403,5 +477,7 @@ int main(void) {
   tcase_add_loop_test(t, killed, 0, 2);
 #endif
   tcase_add_loop_test(t, left, 0, 3);
+  tcase_add_loop_test(t, watched, 0, 4);
+  tcase_add_loop_test(t, aborted, 0, 2);
   return suite_run_one("rma", t);
 }

@@ -66,6 +66,7 @@ table broadcast_perf -r 1 -d half && rows broadcast "$(row half none 1 '     0')
 table reduce_perf -r 1 -o avg -d bfloat16 && rows reduce "$(row bfloat16 avg 1 '     0')"
 table alltoall_perf -d int8 && rows alltoall "$(row int8 none -1 '  N/A')"
 table sendrecv_perf -d uint64 && rows sendrecv "$(row uint64 sum -1 '  N/A')"
+table put_perf -R 2 -d half && rows put "$(row half sum -1 '  N/A')"
 table gather_perf -d f8e4m3 && rows gather "$(row f8e4m3 none 0 '     0')"
 table scatter_perf -d f8e5m2 && rows scatter "$(row f8e5m2 none 0 '     0')"
 table all_gatherv_perf -d int8 && rows all_gatherv "$(row int8 none -1 '     0')"
