@@ -31,6 +31,8 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   x->sizes = hk_sizes_of((hk_partition)p->partition, launch->total, launch->block_bytes, launch->chunk);
   x->sizes.table = launch->table;
   x->pairs = hk_coll_pairs((hk_coll)p->coll);
+  x->whole = launch->block_bytes <= launch->chunk && !launch->table &&
+             (p->partition == HK_PART_WHOLE || p->blocks * launch->block_bytes == launch->total);
   x->lanes = memory;
   x->ahead = plan->pumped ? x->lanes + x->nlanes : NULL;
   x->pointers = (const void **)(x->lanes + x->nlanes * (plan->pumped ? 2 : 1));
@@ -225,6 +227,7 @@ static inline void advance(hk_exec *x, hk_lane_run *l) {
 }
 
 static inline size_t bytes_of(const hk_exec *x, const hk_lane_run *l, const hk_instr *i, const hk_operand *o) {
+  if (x->whole) return i->ndst && i->nsrc ? x->sizes.longest : 0; /* the same, without a look at the operands */
   return hk_cursor_bytes(&l->at, x->plan->program, i, o, &x->sizes);
 }
 

@@ -56,6 +56,7 @@ typedef struct hk_exec {
   uint32_t signature;
   unsigned nlanes, live;
   bool pairs;            /* hk_coll_pairs: the length of a block is in its slots' signatures */
+  bool whole;            /* each block has sizes.longest bytes, and the first wave moves all of them */
   hk_sizes sizes;        /* of the launch */
   const void **pointers; /* [2 * max_operands], for the current move */
   hk_lane_run *lanes;
