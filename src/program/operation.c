@@ -5,21 +5,17 @@
 #include "../base/status.h" /* HK_ARRAY_LENGTH */
 #include "program.h"        /* collectives */
 
-static const struct {
-  const char *name;
-  uint8_t bytes;
-} dtypes[HK_DTYPE_COUNT] = {
-    [HK_I8] = {"int8", 1},    [HK_U8] = {"uint8", 1},      [HK_I32] = {"int32", 4},   [HK_U32] = {"uint32", 4},
-    [HK_I64] = {"int64", 8},  [HK_U64] = {"uint64", 8},    [HK_F16] = {"half", 2},    [HK_F32] = {"float", 4},
-    [HK_F64] = {"double", 8}, [HK_BF16] = {"bfloat16", 2}, [HK_E4M3] = {"f8e4m3", 1}, [HK_E5M2] = {"f8e5m2", 1},
+static const char *const dtypes[HK_DTYPE_COUNT] = {
+    [HK_I8] = "int8",    [HK_U8] = "uint8",      [HK_I32] = "int32",   [HK_U32] = "uint32",
+    [HK_I64] = "int64",  [HK_U64] = "uint64",    [HK_F16] = "half",    [HK_F32] = "float",
+    [HK_F64] = "double", [HK_BF16] = "bfloat16", [HK_E4M3] = "f8e4m3", [HK_E5M2] = "f8e5m2",
 };
 static const char *const redops[HK_REDOP_COUNT] = {
     [HK_SUM] = "sum", [HK_PROD] = "prod", [HK_MAX] = "max",
     [HK_MIN] = "min", [HK_AVG] = "avg",   [HK_PREMULSUM] = "premulsum",
 };
 
-size_t hk_dtype_size(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[t].bytes : 0; }
-const char *hk_dtype_name(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[t].name : "unknown type"; }
+const char *hk_dtype_name(hk_dtype t) { return (unsigned)t < HK_DTYPE_COUNT ? dtypes[t] : "unknown type"; }
 const char *hk_redop_name(hk_redop op) { return (unsigned)op < HK_REDOP_COUNT ? redops[op] : "unknown operator"; }
 
 const char *hk_p2p_name(hk_p2p p) {

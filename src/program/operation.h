@@ -32,7 +32,13 @@ typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV, HK_P2P_PUT, HK_P2P_
 const char *hk_p2p_name(hk_p2p p);
 
 /* These accept any value: a value that names nothing has size 0 and the name "unknown type" or "unknown operator". */
-size_t hk_dtype_size(hk_dtype t); /* bytes of an element */
+static inline size_t hk_dtype_size(hk_dtype t) { /* bytes of an element */
+  static const uint8_t bytes[HK_DTYPE_COUNT] = {
+      [HK_I8] = 1,  [HK_U8] = 1,  [HK_I32] = 4, [HK_U32] = 4,  [HK_I64] = 8,  [HK_U64] = 8,
+      [HK_F16] = 2, [HK_F32] = 4, [HK_F64] = 8, [HK_BF16] = 2, [HK_E4M3] = 1, [HK_E5M2] = 1,
+  };
+  return (unsigned)t < HK_DTYPE_COUNT ? bytes[t] : 0;
+}
 const char *hk_dtype_name(hk_dtype t);
 const char *hk_redop_name(hk_redop op);
 
