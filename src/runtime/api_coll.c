@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The collectives and point-to-point calls: arguments are checked here, before anything is enqueued. */
+#include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "api.h"
@@ -24,7 +25,7 @@ _Static_assert((int)ncclSum == HK_SUM && (int)ncclProd == HK_PROD && (int)ncclMa
                    (int)ncclAvg == HK_AVG,
                "hk_redop has ncclRedOp_t's values");
 
-static hk_status check_active(ncclComm_t c, const char *who) {
+static inline hk_status check_active(ncclComm_t c, const char *who) {
   /* relaxed: suspend and resume are not called at the same time as operations */
   if (__builtin_expect(!atomic_load_explicit(&c->health.suspended, memory_order_relaxed), 1)) return HK_OK;
   return HK_FAIL(HK_ERR_USAGE, "%s: the communicator (rank %d of %d) is suspended: call ncclCommResume first", who,
@@ -36,6 +37,7 @@ static hk_status check_type(const char *who, size_t count, ncclDataType_t type, 
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: data type %d is none of ncclDataType_t's (0 to %d)", who, (int)type,
                    ncclNumTypes - 1);
   size_t bytes;
+  if (__builtin_expect((count | blocks) >> 28 == 0, 1)) return HK_OK; /* fits, without multiplications */
   if (__builtin_mul_overflow(count, hk_dtype_size((hk_dtype)type), &bytes) ||
       __builtin_mul_overflow(bytes, blocks, &bytes) || bytes > (size_t)1 << 62)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: count %zu of %s for %zu ranks is more bytes than memory has addresses", who,
@@ -74,7 +76,7 @@ static hk_status check_buffer(const char *who, const char *what, const void *buf
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is NULL with count %zu", who, what, call->count);
 }
 
-static hk_status check_buffers(const char *who, const hk_call *call) {
+static inline __attribute__((always_inline)) hk_status check_buffers(const char *who, const hk_call *call) {
   hk_status rc = HK_OK;
   const hk_blocks *b = call->blocks;
   hk_coll coll = (hk_coll)call->coll;
@@ -90,7 +92,8 @@ out:
 }
 
 /* `counts` is NULL if blocks are equally long. `must`: as in hk_coll_call_with. */
-static hk_status call_of(hk_call *call, const hk_counts *counts, ncclDataType_t type, int op, bool must) {
+static inline __attribute__((always_inline)) hk_status call_of(hk_call *call, const hk_counts *counts,
+                                                               ncclDataType_t type, int op, bool must) {
   static const char *const names[] = {
 #define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, bus, alias, from, part, plain)             \
   HK_##plain == HK_##id ? "nccl" name : "hocket" name,
@@ -120,9 +123,18 @@ out:
   return hk_group_remember(rc);
 }
 
+/* In line in each function of the API, where `coll` is a constant: the tests of call_of's sets are folded. */
+static inline __attribute__((always_inline)) hk_status plain(hk_coll coll, const void *in, void *out, size_t count,
+                                                             ncclDataType_t type, int op, int root, ncclComm_t c,
+                                                             cudaStream_t stream) {
+  hk_call call = {
+      .comm = c, .in = in, .out = out, .count = count, .coll = (uint8_t)coll, .root = root, .stream = stream};
+  return call_of(&call, NULL, type, op, false);
+}
+
 hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
                        ncclComm_t c, cudaStream_t stream) {
-  return hk_coll_call_with(coll, in, out, count, type, op, root, c, stream, NULL, false, NULL);
+  return plain(coll, in, out, count, type, op, root, c, stream);
 }
 
 hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
@@ -136,7 +148,11 @@ hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t coun
                   .root = root,
                   .stream = stream,
                   .launched = launched};
-  if (o) call.options = *o;
+  if (o) {
+    static const hk_call_options none;
+    call.options = *o;
+    call.asks = memcmp(o, &none, sizeof none) != 0;
+  }
   return call_of(&call, NULL, type, op, must);
 }
 
@@ -154,13 +170,13 @@ enum { NO_OP = -1 };
 HK_API(ncclResult_t, ncclAllReduce,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)hk_coll_call(HK_ALLREDUCE, sendbuff, recvbuff, count, datatype, (int)op, 0, comm, stream);
+  return (ncclResult_t)plain(HK_ALLREDUCE, sendbuff, recvbuff, count, datatype, (int)op, 0, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclBroadcast,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)hk_coll_call(HK_BROADCAST, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
+  return (ncclResult_t)plain(HK_BROADCAST, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclBcast,
@@ -171,38 +187,37 @@ HK_API(ncclResult_t, ncclBcast,
 HK_API(ncclResult_t, ncclReduce,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
         ncclComm_t comm, cudaStream_t stream)) {
-  return (ncclResult_t)hk_coll_call(HK_REDUCE, sendbuff, recvbuff, count, datatype, (int)op, root, comm, stream);
+  return (ncclResult_t)plain(HK_REDUCE, sendbuff, recvbuff, count, datatype, (int)op, root, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclReduceScatter,
        (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
         ncclComm_t comm, cudaStream_t stream)) {
-  return (ncclResult_t)hk_coll_call(HK_REDUCE_SCATTER, sendbuff, recvbuff, recvcount, datatype, (int)op, 0, comm,
-                                    stream);
+  return (ncclResult_t)plain(HK_REDUCE_SCATTER, sendbuff, recvbuff, recvcount, datatype, (int)op, 0, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclAllGather,
        (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)hk_coll_call(HK_ALLGATHER, sendbuff, recvbuff, sendcount, datatype, NO_OP, 0, comm, stream);
+  return (ncclResult_t)plain(HK_ALLGATHER, sendbuff, recvbuff, sendcount, datatype, NO_OP, 0, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclAlltoAll,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)hk_coll_call(HK_ALLTOALL, sendbuff, recvbuff, count, datatype, NO_OP, 0, comm, stream);
+  return (ncclResult_t)plain(HK_ALLTOALL, sendbuff, recvbuff, count, datatype, NO_OP, 0, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclGather,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)hk_coll_call(HK_GATHER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
+  return (ncclResult_t)plain(HK_GATHER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclScatter,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)hk_coll_call(HK_SCATTER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
+  return (ncclResult_t)plain(HK_SCATTER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
 }
 
 static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type) {

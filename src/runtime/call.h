@@ -32,13 +32,19 @@ typedef struct hk_call {
   ncclComm_t comm;
   const void *in;
   void *out;
-  size_t count;         /* elements, as the call counts them; uneven: of all blocks; 0 if each pair has a count */
-  uint8_t coll;         /* hk_coll */
-  uint8_t p2p;          /* hk_p2p, if coll is HK_SENDRECV */
-  uint8_t dtype, redop; /* hk_redop, perhaps with HK_REDOP_INVARIANT */
-  int root;             /* or the peer of a send or receive; uneven: a hash of all counts */
-  uint64_t scalar;      /* one element, for HK_PREMULSUM; or its address */
+  size_t count; /* elements, as the call counts them; uneven: of all blocks; 0 if each pair has a count */
+  union {
+    struct {
+      uint8_t coll;         /* hk_coll */
+      uint8_t p2p;          /* hk_p2p, if coll is HK_SENDRECV */
+      uint8_t dtype, redop; /* hk_redop, perhaps with HK_REDOP_INVARIANT */
+      int root;             /* or the peer of a send or receive; uneven: a hash of all counts */
+    };
+    uint64_t kind; /* these fields in one word, which calls are compared by */
+  };
+  uint64_t scalar; /* one element, for HK_PREMULSUM; or its address */
   bool scalar_on_device;
+  bool asks;               /* `options` are not all 0 */
   uint32_t signal;         /* of a put or a wait for signals: context * rma_signals + index */
   uint64_t window, offset; /* of a put: the window's number (rma.h), bytes */
   hk_blocks *blocks;       /* of an uneven collective; NULL otherwise */

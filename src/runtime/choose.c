@@ -155,7 +155,7 @@ enum { PAIR_BYTES = 1 << 20 };
 /* The elements of a block for which all ranks choose alike. Of an uneven collective: those of the longest block,
  * rounded up to a power of two, so that calls with other counts often need no new choice. */
 static size_t choice_count(const hk_call *op) {
-  if (!op->blocks) return op->count;
+  if (__builtin_expect(!op->blocks, 1)) return op->count;
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), longest = op->blocks->longest / unit, count = 1;
   if (hk_coll_pairs((hk_coll)op->coll)) return PAIR_BYTES / unit;
   while (count < longest) count *= 2;
@@ -260,7 +260,8 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
                            hk_call_op(op) == HK_PREMULSUM ? &op->scalar : NULL),
            out);
   choice->count = choice_count(op);
-  choice->root = op->root;
+  choice->kind = op->kind;
+  choice->asks = op->asks;
   choice->dtype = op->dtype;
   choice->redop = op->redop;
   choice->options = op->options;
@@ -270,22 +271,35 @@ out:
   return rc;
 }
 
-hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch) {
-  hk_choice *choice = &c->plans->last[op->coll];
-  if (!(choice->valid && choice->count == choice_count(op) && choice->dtype == op->dtype &&
-        choice->redop == op->redop && (choice->root == op->root || op->blocks) &&
-        !memcmp(&choice->options, &op->options, sizeof op->options))) {
-    hk_status rc = decide(c, op, choice);
-    if (rc != HK_OK) return rc;
-  }
+/* Is the choice for an earlier call of the collective right for this one, too? */
+static bool holds(const hk_choice *choice, const hk_call *op) {
+  bool alike = choice->kind == op->kind;
+  if (op->blocks) alike = choice->dtype == op->dtype && choice->redop == op->redop; /* `root` is a hash of the counts */
+  return choice->valid && alike && choice->count == choice_count(op) && choice->asks == op->asks &&
+         !memcmp(&choice->options, &op->options, sizeof op->options);
+}
+
+/* For calls that differ from the last one, or ask for something more. */
+static __attribute__((noinline)) hk_status choose(ncclComm_t c, const hk_call *op, hk_choice *choice) {
+  hk_status rc = HK_OK;
+  if (!holds(choice, op)) HK_TRY(decide(c, op, choice), out);
   if (op->blocks) { /* the call's own */
     choice->launch.signature = hk_choose_signature(op);
     choice->launch.block_bytes = op->blocks->longest;
     choice->launch.table = op->blocks->table;
   }
+out:
+  return rc;
+}
+
+hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch) {
+  hk_status rc = HK_OK;
+  hk_choice *choice = &c->plans->last[op->coll];
+  bool same = choice->kind == op->kind && choice->count == op->count && choice->valid;
+  if (__builtin_expect(!same || op->blocks || op->asks || choice->asks, 0)) rc = choose(c, op, choice);
   *plan = choice->plan;
   *launch = &choice->launch;
-  return HK_OK;
+  return rc;
 }
 
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out) {

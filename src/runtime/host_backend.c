@@ -136,7 +136,7 @@ static hk_status check_memory(const hk_call *call) {
 
 static hk_status check(const hk_call *call, const char *who) {
   hk_status rc = HK_OK;
-  HK_TRY(hk_stream_check(call->stream, who), out);
+  if (!hk_stream_is_null(call->stream)) HK_TRY(hk_stream_check(call->stream, who), out);
   if (call->launched)
     return HK_FAIL(
         HK_ERR_ARGUMENT,
@@ -164,11 +164,13 @@ static hk_status run_one(const hk_call *call) {
   /* A store is enough: one thread at a time may call.  relaxed: an abort from another thread that does not see it yet
    * races with the call itself, which no library can prevent; an abort that begins during the call's waits sees it. */
   atomic_store_explicit(&c->health.calling, true, memory_order_relaxed);
-  bool held = hk_cancel_held;
+  bool *holds = &hk_cancel_held;
+  __asm__("" : "+r"(holds)); /* finding a thread-local variable takes a function call: once, not at each use */
+  bool held = *holds;
   if (rc == HK_OK) rc = hk_run_one(call);
   /* release: a thread that sees false may free what the call used */
   atomic_store_explicit(&c->health.calling, false, memory_order_release);
-  if (__builtin_expect(hk_cancel_held, 0) && !held) hk_cancel_release();
+  if (__builtin_expect(*holds, 0) && !held) hk_cancel_release();
   return rc;
 }
 

@@ -6,10 +6,10 @@
 
 /* The newest decision for a collective, so that an equal call needs no new one. */
 typedef struct hk_choice {
-  size_t count; /* of a block, for which it was made */
-  int root;
+  size_t count;  /* of a block, for which it was made */
+  uint64_t kind; /* of the call, with its data type and operator; as in hk_call */
   uint8_t dtype, redop;
-  bool valid;
+  bool valid, asks;
   hk_call_options options;
   hk_plan *plan;
   hk_launch launch;

@@ -8,6 +8,7 @@
 static inline bool hk_stream_is_null(cudaStream_t s) { return (uintptr_t)s <= 2; }
 /* Copies the calls. HK_ERR_ARGUMENT if `stream` is not a stream of this library. */
 hk_status hk_stream_enqueue(cudaStream_t stream, const struct hk_call *calls, size_t n);
+/* HK_OK, or the error that `stream` is no stream of this library, or of a process that forked this one. */
 hk_status hk_stream_check(cudaStream_t stream, const char *who);
 /* A call that waits in a group keeps its stream (`by` 1) until the group has ended (`by` -1). */
 void hk_stream_hold(cudaStream_t stream, int by);
