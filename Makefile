@@ -148,6 +148,7 @@ $(FATBIN): $(wildcard src/kernels/cuda/*) src/program/program.h
 $(BUILD)/expat.o: $(EXPAT)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) -r -nostdlib -o $@ -Wl,--whole-archive $< -Wl,--no-whole-archive
+	@objcopy --redefine-sym arc4random_buf=hk_xml_salt $@
 
 # -z nodelete: service threads and fork handlers run our code even after a dlclose.
 # -z defs: a symbol that nobody defines is an error now, not at load time (sanitizer run times define some later).

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #ifndef HK_NO_EXPAT
 #include <expat.h>
 #endif
@@ -180,6 +181,13 @@ hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r) {
 }
 #else
 bool hk_xml_available(void) { return true; }
+
+/* Expat's arc4random_buf (see the Makefile), for the salt of its hash tables: glibc has that function since 2.36 only.
+ * An element has few attributes, so that a salt that is known does no harm either. */
+void hk_xml_salt(void *out, size_t bytes);
+void hk_xml_salt(void *out, size_t bytes) {
+  if (getrandom(out, bytes, 0) != (ssize_t)bytes) memset(out, 0, bytes);
+}
 
 typedef struct parse {
   XML_Parser expat;
