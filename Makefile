@@ -85,6 +85,14 @@ EXAMPLE_BIN := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/examples/%)
 # The networks as a net plugin for NCCL.
 NETPLUGIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/netplugin/*.c))
 NETPLUGIN_SO := $(BUILD)/lib/libnccl-net-hocket.so
+# The Python package, complete in a folder: PYTHONPATH=build/gcc/python. Its library has a name of its own, so that a process
+# can have NCCL's, too; its binaries have no debug information.
+PYTHON := $(BUILD)/python
+PYTHON_SRC := $(wildcard python/hocket/*.py python/hocket/*/*.py) python/hocket/py.typed
+PYTHON_SO := $(PYTHON)/hocket/lib/libhocket.so
+PYTHON_BIN := $(PERF_SRC:src/perf/%.c=$(PYTHON)/hocket/bin/%) $(PYTHON)/hocket/bin/hocket
+PYTHON_ALL := $(if $(SAN),,$(PYTHON_SO) $(PYTHON_BIN) $(PYTHON_SRC:python/%=$(PYTHON)/%) $(PYTHON)/hocket/_generated.py \
+              $(patsubst include/%,$(PYTHON)/hocket/include/%,$(wildcard include/*.h)))
 ALL_OBJ := $(sort $(LIB_OBJ) $(NETPLUGIN_OBJ) $(TOOL_OBJ) $(PERF_COMMON_OBJ)) $(PERF_SRC:%.c=$(BUILD)/%.o) $(UNIT_SRC:%.c=$(BUILD)/%.o) \
            $(EXAMPLE_SRC:%.c=$(BUILD)/%.o) $(HELPER_SRC:%.c=$(BUILD)/%.o) $(ROCE_BIN:$(BUILD)/roce/%=$(BUILD)/tests/roce/%.o) $(SUPPORT_OBJ) $(FAULT_OBJ) $(BUILD)/tests/faults/fail.o $(FAKE_SRC:%.c=$(BUILD)/%.o) $(EMU_OBJ)
 
@@ -109,7 +117,7 @@ else
 say =
 endif
 
-.PHONY: all lib perf tool tests check-build examples docs man demo check check-san check-tsan check-roce check-faults check-allocations check-frameworks figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all lib perf tool python wheel tests check-build examples docs man demo check check-san check-tsan check-roce check-faults check-allocations check-frameworks figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -120,8 +128,10 @@ perf: $(PERF_BIN) ## the *_perf binaries
 tool: $(TOOL) ## the command hocket
 tests: $(UNIT_BIN) $(HELPER_BIN) $(FAULT_BIN) $(ROCE_BIN) $(PLUGIN_SO) $(NETPLUGIN_SO) $(FAKE_SO) $(EMU_SO) ## unit tests and the suites' helper programs, without running them
 	@:
+python: $(PYTHON_ALL) ## the Python package, in build/gcc/python (PYTHONPATH)
+	@:
 examples: $(EXAMPLE_BIN)
-check-build: all tests
+check-build: all python tests
 	@:
 man: $(MAN) $(COMPLETION)
 
@@ -150,13 +160,15 @@ $(BUILD)/expat.o: $(EXPAT)
 	$(call say,LD,$@)$(CC) -r -nostdlib -o $@ -Wl,--whole-archive $< -Wl,--no-whole-archive
 	@objcopy --redefine-sym arc4random_buf=hk_xml_salt $@
 
+# A library of NCCL in the same process must not take the package's calls of its own functions.
+LDFLAGS_libhocket := -Wl,-Bsymbolic -Wl,--strip-debug
 # -z nodelete: service threads and fork handlers run our code even after a dlclose.
 # -z defs: a symbol that nobody defines is an error now, not at load time (sanitizer run times define some later).
-$(SO): $(LIB_OBJ) $(BUILD)/files src/libnccl.map
+$(SO) $(PYTHON_SO): $(LIB_OBJ) $(BUILD)/files src/libnccl.map
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,libnccl.so.2 -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -Wl,--as-needed \
+	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,$(@F) $(LDFLAGS_$(basename $(@F))) -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -Wl,--as-needed \
 	  $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(LIB_OBJ) $(HK_LDFLAGS) $(LDFLAGS) -lm
-	@ln -sf libnccl.so.2 $(@D)/libnccl.so
+	$(if $(filter $(SO),$@),@ln -sf libnccl.so.2 $(@D)/libnccl.so)
 
 $(LIBA): $(LIB_OBJ) $(BUILD)/files
 	@rm -f $@
@@ -171,10 +183,32 @@ $(BUILD)/bin/%_perf: $(BUILD)/src/perf/%_perf.o $(PERF_COMMON_OBJ) $(SO)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) $(LINK_SO)
 
+$(PYTHON)/hocket/bin/%_perf: $(BUILD)/src/perf/%_perf.o $(PERF_COMMON_OBJ) $(PYTHON_SO)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(PYTHON)/hocket/lib -lhocket -Wl,--strip-debug \
+	  -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm
+
 # It has the library inside: it must run where none is installed, and looks at its internals.
 $(BUILD)/bin/hocket: $(TOOL_OBJ) $(LIBA) $(BUILD)/files
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $(TOOL_OBJ) $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) -lm
+
+$(PYTHON)/hocket/bin/hocket: $(BUILD)/bin/hocket
+	@mkdir -p $(@D)
+	@strip --strip-debug -o $@ $<
+$(PYTHON)/hocket/%: python/hocket/%
+	@mkdir -p $(@D)
+	@cp $< $@
+$(PYTHON)/hocket/include/%.h: include/%.h
+	@mkdir -p $(@D)
+	@cp $< $@
+# What the sources say elsewhere: the version, and the variables of launchers.
+$(PYTHON)/hocket/_generated.py: include/hocket.h src/base/launchers.def Makefile
+	@mkdir -p $(@D)
+	@{ echo '# SPDX-License-Identifier: Apache-2.0'; echo '"""Made by the Makefile."""'; \
+	  sed -n 's/^#define HOCKET_\(MAJOR\|MINOR\|PATCH\) //p' $< | paste -sd . | sed 's/.*/VERSION = "&"/'; \
+	  echo 'LAUNCHERS = ['; sed -n 's/^HK_LAUNCHER\((.*)\)$$/    \1,/p' src/base/launchers.def; echo ']'; \
+	  echo 'JOBS = ['; sed -n 's/^HK_LAUNCHER_JOB\((.*)\)$$/    \1,/p' src/base/launchers.def; echo ']'; } > $@
 
 $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 	@rm -f $@
@@ -317,6 +351,13 @@ check-frameworks: ## PyTorch, CuPy and nccl4py from the package index with Hocke
 	@scripts/deps.sh check
 	@$(MAKE) $(JOBS) --no-print-directory lib
 	@HK_BUILD=$(BUILD) tests/frameworks/check.sh || [ $$? = 77 ]
+
+# The kernels need nvcc; without it the wheel is for CPUs alone, and says so.
+WHEEL_NVCC ?= $(or $(NVCC),$(shell PATH=$$PATH:/usr/local/cuda/bin command -v nvcc))
+wheel: ## Python wheels in build/wheel: hocket-*.whl, and hocket_nccl_cu13-*.whl, which takes NCCL's place
+	@scripts/deps.sh build wheel
+	@$(MAKE) $(JOBS) --no-print-directory NVCC=$(WHEEL_NVCC) $(if $(WHEEL_NVCC),BUILD=build/gpu-wheel) lib python
+	@HK_BUILD=$(if $(WHEEL_NVCC),build/gpu-wheel,$(BUILD)) scripts/wheel.sh
 
 check-allocations: ## refuses each request of memory and for a descriptor in init, split, shrink, first operations: about 10 minutes
 	@scripts/deps.sh check

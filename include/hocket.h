@@ -12,6 +12,10 @@
 
 #include <nccl.h>
 
+#define HOCKET_MAJOR 0
+#define HOCKET_MINOR 1
+#define HOCKET_PATCH 0
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -23,7 +23,11 @@ want_check() {
   wish librdmacm-dev "file:/usr/include/rdma/rdma_cma.h" "what we declare of rdma_cm is compared with it"
   wish libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "compiles for another kind of CPU"
   wish iproute2 "cmd:ip" "hosts as network namespaces"
-  wish python3 "cmd:python3" "runs the fault matrix"
+  wish python3 "cmd:python3" "runs the fault matrix and the tests of the Python package"
+  wish python3-venv "py:ensurepip" "tests of the wheel install it in an environment of its own"
+  wish python3-numpy "file:/usr/lib/python3/dist-packages/numpy" "the Python package is tried on its arrays"
+  wish python3-mpi4py "file:/usr/lib/python3/dist-packages/mpi4py" "the Python package joins its communicators"
+  wish pyflakes3 "cmd:pyflakes3" "looks for faults in the Python sources"
   wish procps "cmd:ps" "process tests look at the process table"
   wish jq "cmd:jq" "reads the JSON that commands write"
   wish mandoc "cmd:mandoc" "checks the manual pages"
@@ -51,12 +55,17 @@ want_roce() {
   wish ibverbs-providers "lib:libibverbs/librxe-rdmav34" "RDMA devices in software"
   wish perftest "cmd:ib_write_bw" "RDMA's limits, to compare with"
 }
+want_wheel() {
+  need python3 "cmd:python3" "builds the wheel"
+  need python3-venv "py:ensurepip" "the tools that build the wheel stay in an environment of their own"
+}
 want_plot() { need gnuplot-nox "cmd:gnuplot" "draws the plots"; }
 
 have() {
   case $1 in
     cmd:*) PATH=$PATH:/usr/sbin:/sbin command -v "${1#cmd:}" >/dev/null ;;
     file:*) [ -e "${1#file:}" ] ;;
+    py:*) python3 -c "import ${1#py:}" 2>/dev/null ;;
     lib:*) for file in /usr/lib*/*/"${1#lib:}".{so,a} /usr/lib*/"${1#lib:}".{so,a}; do [ -e "$file" ] && return 0; done
       return 1 ;;
   esac

@@ -18,7 +18,7 @@ __attribute__((used)) static const char version_text[] = "NCCL version 2.32.3+cu
 _Static_assert(HK_NCCL_MAJOR == NCCL_MAJOR && HK_NCCL_MINOR == NCCL_MINOR && HK_NCCL_PATCH == NCCL_PATCH,
                "plugins get the version that programs see");
 
-HK_EXPORT int hocketVersion(void) { return 0 * 10000 + 1 * 100 + 0; }
+HK_EXPORT int hocketVersion(void) { return HOCKET_MAJOR * 10000 + HOCKET_MINOR * 100 + HOCKET_PATCH; }
 
 HK_EXPORT int hocketDeviceCount(void) { return hk_backend_devices(); }
 

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the ranks of a job find each other: by MPI, a launcher's environment, or an address."""
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import struct
+import sys
+import time
+from typing import Any, NamedTuple
+
+from . import _generated
+from ._comm import Communicator
+from ._lib import ID_BYTES, InvalidUsage, RemoteError, unique_id
+
+_MAGIC = b"hkpyid1\n"
+_HELLO = struct.Struct("=8sQii")  # magic, job, size, rank
+_REPORT_SECONDS = 10.0
+
+
+class Place(NamedTuple):
+    """What a launcher says about this process."""
+
+    launcher: str  #: "ompi", "pmi", "torchrun", "slurm", or "none"
+    rank: int
+    size: int
+    local_size: int  #: ranks on this host; 0: not known
+
+
+def place() -> Place:
+    """Rank and size of this process by the variables of Open MPI, MPICH, torchrun or Slurm; else 0 of 1."""
+    for launcher, rank, size, other_size, local_size in _generated.LAUNCHERS:
+        r, n = _number(rank), _number(size)
+        if n is None:
+            n = _number(other_size)
+        if r is None or n is None:
+            continue
+        if r >= n:
+            raise InvalidUsage(f"{rank}={r} is not below {size}={n}")
+        return Place(launcher, r, n, _number(local_size) or 0)
+    return Place("none", 0, 1, 1)
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable) if variable else None
+    if not text:
+        return None
+    if not text.isdigit():
+        raise InvalidUsage(f"the environment's {variable}={text} is no number")
+    return int(text)
+
+
+def _job() -> str:
+    """The name of this job, equal on all ranks, as the library itself names jobs (docs/bootstrap.md)."""
+    given = os.environ.get("HOCKET_JOB")
+    if given:
+        return f"HOCKET_JOB={given}"
+    for variable, second, not_with in _generated.JOBS:
+        value = os.environ.get(variable)
+        if value:
+            more = os.environ.get(second, "") if second and not os.environ.get(not_with) else ""
+            return f"{variable}={value} {more} {os.getuid()}"
+    return f"user {os.getuid()}"
+
+
+def _token() -> int:
+    return int.from_bytes(hashlib.sha256(_job().encode()).digest()[:8], "little")
+
+
+def init(address: str | None = None, rank: int | None = None, size: int | None = None, *, mpi: Any = None,
+         **options: int | str) -> Communicator:
+    """The communicator of all processes of this job.
+
+    Without arguments the launcher's environment says who they are: mpirun (for several hosts mpi4py is needed), srun,
+    torchrun or `python -m hocket.run`. A program that no launcher started is the only rank.
+
+    mpi: a communicator of mpi4py, whose ranks become the ranks. address: "host:port" on rank 0's host, with rank and
+    size unless a launcher gives them. Options are fields of ncclConfig_t.
+
+    RemoteError: ranks are missing after HOCKET_BOOTSTRAP_TIMEOUT seconds (300); the text says which.
+    """
+    if mpi is not None:
+        return from_mpi(mpi, **options)
+    here = place()
+    rank, size = here.rank if rank is None else rank, here.size if size is None else size
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} of {size}: give both, with 0 <= rank < size")
+    if size == 1 or os.environ.get("NCCL_COMM_ID"):  # with NCCL_COMM_ID every rank makes the same id
+        return Communicator.from_id(unique_id(), rank, size, **options)
+    if address is None and here.launcher in ("ompi", "pmi") and "MASTER_ADDR" not in os.environ:
+        world = _mpi_world(here)
+        if world is not None:
+            return from_mpi(world, **options)
+    meeting = _parse(address) if address is not None else _address_of(here, size)
+    return Communicator.from_id(_exchange(meeting, rank, size), rank, size, **options)
+
+
+def from_mpi(mpi: Any, **options: int | str) -> Communicator:
+    """A communicator with the ranks of a communicator of mpi4py. All of its ranks call it."""
+    rank, size = mpi.Get_rank(), mpi.Get_size()
+    made = mpi.bcast(unique_id() if rank == 0 else None, root=0)
+    return Communicator.from_id(made, rank, size, **options)
+
+
+def _mpi_world(here: Place) -> Any:
+    """mpi4py's communicator of all ranks, if it is needed: MPI is not started only because it is installed."""
+    if "mpi4py.MPI" not in sys.modules and here.local_size == here.size:
+        return None
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):  # RuntimeError: there is no MPI library
+        return None
+    # Under the mpirun of another MPI every process is the only one of its world.
+    return MPI.COMM_WORLD if MPI.COMM_WORLD.Get_size() == here.size else None
+
+
+# An address is (host, port); a host that begins with a zero byte is the name of a local socket.
+_Address = tuple[str, int]
+
+
+def _parse(text: str) -> _Address:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is no address: write host:port with a port that is free on rank 0's host")
+    return host.strip("[]"), int(port)
+
+
+def _address_of(here: Place, size: int) -> _Address:
+    host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT")
+    if host and port:
+        # torchrun's own store listens on the port itself.
+        return host, port + (os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
+    if here.launcher == "slurm":
+        nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST") or "127.0.0.1"
+        return _first_node(nodes), 20000 + _token() % 10000
+    if here.launcher in ("ompi", "pmi") and here.local_size == size:
+        # A launcher that gives the job no name starts its ranks from one process.
+        name = _job() if any(os.environ.get(v[0]) for v in _generated.JOBS) else f"{os.getppid()} {os.getuid()}"
+        return f"\0hocket-{hashlib.sha256(name.encode()).hexdigest()[:32]}", 0
+    raise InvalidUsage(
+        f"{size} ranks, and nothing says where rank 0 is: install mpi4py, or set MASTER_ADDR and MASTER_PORT on all "
+        "ranks, or call hocket.init(address='host:port')")
+
+
+def _first_node(nodes: str) -> str:
+    """ "node[07-09,12],other" begins with node07."""
+    found = re.match(r"([^,\[]*)(?:\[(\d+))?", nodes)
+    return (found.group(1) + (found.group(2) or "")) if found else nodes
+
+
+def _limit() -> float:
+    return float(_number("HOCKET_BOOTSTRAP_TIMEOUT") or 300)
+
+
+def _where(at: _Address) -> str:
+    return "on this host" if at[0][0] == "\0" else f"at {at[0]}:{at[1]}"
+
+
+def _exchange(at: _Address, rank: int, size: int) -> bytes:
+    """Rank 0 makes an id, and gives it to all others. The id has a secret: who knows the address can get it."""
+    if rank == 0:
+        made = unique_id()
+        with _listen(at) as listener:
+            _serve(listener, at, size, made)
+        return made
+    return _ask(at, rank, size)
+
+
+def _listen(at: _Address) -> socket.socket:
+    host, port = at
+    try:
+        if host[0] == "\0":
+            local = socket.socket(socket.AF_UNIX)
+            local.bind(host)
+            local.listen(4096)
+            return local
+        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if not re.match(r"127\.|::1$|localhost$", host):
+            # The host's own name may be a loopback address there: listen at all of its addresses.
+            where = ("::" if family == socket.AF_INET6 else "0.0.0.0", port)
+        return socket.create_server(where[:2], family=family, backlog=4096)
+    except OSError as error:
+        raise InvalidUsage(f"rank 0 cannot listen {_where(at)}: {error.strerror or error}: the address must be of rank "
+                           "0's host, and its port be free") from error
+
+
+def _serve(listener: socket.socket, at: _Address, size: int, made: bytes) -> None:
+    begin, missing, reported = time.monotonic(), set(range(1, size)), False
+    while missing:
+        passed = time.monotonic() - begin
+        if passed > _limit():
+            raise RemoteError(f"ranks {_list(missing)} of {size} have not come {_where(at)} after {passed:.0f} s: they "
+                              "must be started with the same address and reach this host")
+        if passed > _REPORT_SECONDS and not reported:
+            print(f"hocket: rank 0 waits {_where(at)} for ranks {_list(missing)} of {size}", file=sys.stderr,
+                  flush=True)
+            reported = True
+        listener.settimeout(1)
+        try:
+            peer, _ = listener.accept()
+        except TimeoutError:
+            continue
+        with peer:
+            missing.discard(_greet(peer, size, made))
+
+
+def _greet(peer: socket.socket, size: int, made: bytes) -> int:
+    """Answers a rank; -1 if it is none of this job."""
+    try:
+        peer.settimeout(5)
+        if peer.family == socket.AF_UNIX:
+            _, uid, _ = struct.unpack("=iii", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != os.getuid():
+                return -1
+        magic, job, its_size, rank = _HELLO.unpack(_read(peer, _HELLO.size))
+        if magic != _MAGIC:
+            return -1
+        if job != _token():
+            peer.sendall(b"J" + f"the job there is {_job()}".encode())
+        elif its_size != size or not 0 < rank < size:
+            peer.sendall(b"E" + f"rank 0 was started with {size} ranks, rank {rank} with {its_size}".encode())
+        else:
+            peer.sendall(b"I" + made)
+            return int(rank)
+    except (OSError, struct.error):
+        pass  # it tries again
+    return -1
+
+
+def _read(peer: socket.socket, n: int) -> bytes:
+    data = b""
+    while len(data) < n:
+        more = peer.recv(n - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _connect(at: _Address) -> socket.socket:
+    if at[0][0] != "\0":
+        return socket.create_connection(at, timeout=10)
+    peer = socket.socket(socket.AF_UNIX)
+    try:
+        peer.settimeout(10)
+        peer.connect(at[0])
+    except OSError:
+        peer.close()
+        raise
+    return peer
+
+
+def _ask(at: _Address, rank: int, size: int) -> bytes:
+    begin, pause, last = time.monotonic(), 0.005, "no answer"
+    while time.monotonic() - begin < _limit():
+        try:
+            with _connect(at) as peer:
+                peer.sendall(_HELLO.pack(_MAGIC, _token(), size, rank))
+                answer = _read(peer, 1 + 4096)
+            if answer[:1] == b"I" and len(answer) == 1 + ID_BYTES:
+                return answer[1:]
+            last = answer[1:].decode(errors="replace") or "no answer"
+            if answer[:1] == b"E":
+                raise InvalidUsage(f"rank {rank}: {last}: all must give the same number")
+            if answer[:1] == b"J":
+                last += f", this one is {_job()}: give jobs on one host different ports"
+        except OSError as error:
+            last = str(error)
+        time.sleep(pause)  # rank 0 may not have started yet
+        pause = min(2 * pause, 0.2)
+    raise RemoteError(f"rank {rank} of {size} did not get the id from rank 0 {_where(at)} within {_limit():.0f} s: "
+                      f"{last}")
+
+
+def _list(ranks: set[int]) -> str:
+    listed = sorted(ranks)
+    return ", ".join(map(str, listed[:20])) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of the wheel as commands: `hocket` and the *_perf binaries."""
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+_BINARIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
+
+
+def start(name: str, arguments: list[str]) -> NoReturn:
+    """Becomes a program of the wheel."""
+    path = os.path.join(_BINARIES, name)
+    os.execv(path, [name, *arguments])
+
+
+def main() -> NoReturn:
+    """The program that has the name of the command."""
+    start(os.path.basename(sys.argv[0]), sys.argv[1:])
