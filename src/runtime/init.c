@@ -136,8 +136,8 @@ void hk_comm_destroy(ncclComm_t c) {
   atomic_store_explicit(&c->order.board->phase, HK_PHASE_DESTROY, memory_order_relaxed);
   if (c->backend->drain) c->backend->drain(c); /* peers may wait for what it sends until then */
   c->backend->stop(c);
+  hk_rma_end(c); /* its messages use the transports */
   hk_wire_free(c);
-  hk_rma_end(c);
   /* Before the bootstrap, which owns the communicator's name; after the networks, which report events to it. */
   hk_profiler_free(c);
   if (c->bootstrap) hk_bootstrap_leave(c->bootstrap);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided operations on host memory (rma.h). A window of another rank is written to in one of these ways, the first
- * that is possible: stores, if its memory is in this process or can be mapped; a copy by the kernel; messages that the
- * peer's service thread carries out. The signal of a put goes the same way as the data or after it has arrived. */
+ * that is possible: stores, if its memory is in this process or can be mapped; a copy by the kernel; writes by the network
+ * card; messages that the peer's service thread carries out. The signal of a put goes the same way as the data or after it has arrived. */
 #include "rma.h"
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 #include "../base/thread.h"
 #include "../device/host.h"
 #include "../kernels/reduce.h"
+#include "../transport/remote.h"
 #include "watch.h"
 #include "wiring.h"
 
@@ -26,7 +27,7 @@ typedef struct table {
   _Alignas(LINE) _Atomic uint64_t counters[];
 } table;
 
-typedef enum way { BY_STORES, BY_COPY, BY_MESSAGES } way;
+typedef enum way { BY_STORES, BY_COPY, BY_CARD, BY_MESSAGES } way;
 
 /* A window of another rank. */
 typedef struct target {
@@ -43,6 +44,8 @@ typedef struct peer {
   uint64_t dropped; /* its table's, when the windows below were looked up */
   target *windows;  /* by number; the table first */
   size_t n;
+  const hk_remote *remote; /* of the network by which it is reached; NULL: not looked for, or none */
+  void *network;
 } peer;
 
 struct hk_rma {
@@ -109,6 +112,17 @@ static bool count_message(void *arg, int from, uint32_t signal) {
   return true;
 }
 
+static hk_window_state join(void *arg, int from) {
+  ncclComm_t c = arg;
+  hk_rma *r = c->rma;
+  void *network;
+  bool came = false;
+  const hk_remote *remote = hk_wire_remote(c, from, &network);
+  if (!remote || remote->accept(network, from, &r->table->counters[(size_t)from * r->row], r->row, &came) != HK_OK)
+    return HK_WINDOW_GONE;
+  return came ? HK_WINDOW_OPEN : HK_WINDOW_LATER;
+}
+
 static void refused(void *arg, int from, const char *text) {
   hk_comm_blame(arg, HK_EVENT_VERDICT, from, HK_ERR_USAGE, text);
 }
@@ -116,7 +130,7 @@ static void refused(void *arg, int from, const char *text) {
 /* ---- begin and end ---- */
 
 static hk_status make(ncclComm_t c, hk_rma **out) {
-  hk_messages_options o = {.window = find_window, .signal = count_message, .refused = refused, .arg = c};
+  hk_messages_options o = {.window = find_window, .signal = count_message, .join = join, .refused = refused, .arg = c};
   hk_status rc = HK_OK;
   hk_rma *r = calloc(1, sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for one-sided operations");
@@ -256,35 +270,58 @@ out:
   return rc;
 }
 
+static hk_status ask_far(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
+  hk_status rc = HK_OK;
+  peer *p = &c->rma->peers[rank];
+  hk_window there;
+  HK_TRY(hk_messages_ask(c->rma->messages, rank, number, state, &there), out);
+  *t = (target){.known = true, .way = BY_MESSAGES, .address = (uint64_t)(uintptr_t)there.base, .bytes = there.bytes};
+  if (*state != HK_WINDOW_OPEN) goto out;
+  if (number == 0 && (p->remote = hk_wire_remote(c, rank, &p->network)))
+    HK_TRY(p->remote->open(p->network, rank, c->rma->row), out);
+  if (p->remote) t->way = BY_CARD;
+out:
+  return rc;
+}
+
+/* What the rank waits in, as others see it. */
+static const hk_call *show(const hk_call *call) {
+  ncclComm_t c = call->comm;
+  const hk_call *before = c->order.current; /* NULL in a group */
+  c->order.current = call;
+  hk_watch_transfer(c, call);
+  return before;
+}
+
+static void show_again(const hk_call *call, const hk_call *before) {
+  hk_watch_transfer(call->comm, NULL);
+  call->comm->order.current = before;
+}
+
+static hk_status is_gone(const hk_call *call, uint64_t number) {
+  return HK_FAIL(HK_ERR_USAGE,
+                 "rank %d puts to window %llu of rank %d, which has deregistered it: a window must stay registered "
+                 "until all puts to it have arrived",
+                 call->comm->rank, (unsigned long long)number, call->root);
+}
+
 /* Looks the window up; a rank that has not registered it yet is waited for. */
 static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
-  const hk_call *shown = c->order.current; /* NULL in a group */
+  const hk_call *before = show(call);
   hk_window_state state = HK_WINDOW_LATER;
   hk_waiter w;
   hk_cancel_hold();
-  c->order.current = call;
-  hk_watch_transfer(c, call);
   hk_wait_begin(&w, &c->wait);
   for (;;) {
-    if (is_near(c, call->root)) {
-      HK_TRY(ask_near(c, call->root, number, t, &state), out);
-    } else {
-      *t = (target){.known = true, .way = BY_MESSAGES};
-      HK_TRY(hk_messages_ask(c->rma->messages, call->root, number, &state, &t->bytes), out);
-    }
+    HK_TRY((is_near(c, call->root) ? ask_near : ask_far)(c, call->root, number, t, &state), out);
     if (state != HK_WINDOW_LATER) break;
     HK_TRY(hk_wait_nap(&w, -1, NAP_NS), out);
   }
-  if (state != HK_WINDOW_OPEN)
-    rc = HK_FAIL(HK_ERR_USAGE,
-                 "rank %d puts to window %llu of rank %d, which has deregistered it: a window must stay registered "
-                 "until all puts to it have arrived",
-                 c->rank, (unsigned long long)number, call->root);
+  if (state != HK_WINDOW_OPEN) rc = is_gone(call, number);
 out:
-  hk_watch_transfer(c, NULL);
-  c->order.current = shown;
+  show_again(call, before);
   t->known = rc == HK_OK;
   return rc;
 }
@@ -337,6 +374,61 @@ static hk_status send_message(const hk_call *call, size_t bytes, uint32_t signal
   return hk_messages_put(call->comm->rma->messages, call->root, &put);
 }
 
+static hk_status run_on_card(const hk_call *call, const hk_remote_put *put, hk_remote_state *state) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  peer *p = &c->rma->peers[call->root];
+  const hk_call *before = show(call);
+  hk_window_state joined;
+  hk_waiter w;
+  hk_wait_begin(&w, &c->wait);
+  for (;;) {
+    HK_TRY(p->remote->put(p->network, call->root, put, state), out);
+    if (*state > HK_REMOTE_PEER) goto out;
+    if (*state == HK_REMOTE_BUSY) {
+      HK_TRY(hk_wait_pause(&w), out);
+      continue;
+    }
+    hk_cancel_hold();
+    HK_TRY(hk_messages_join(c->rma->messages, call->root, &joined), out);
+    if (joined == HK_WINDOW_GONE) {
+      rc = HK_FAIL(HK_ERR_REMOTE,
+                   "rank %d lost the connection to rank %d for one-sided operations, which cannot accept it or has "
+                   "given it up: see that rank's output",
+                   c->rank, call->root);
+      goto out;
+    }
+    HK_TRY(hk_wait_nap(&w, -1, NAP_NS), out);
+  }
+out:
+  show_again(call, before);
+  return rc;
+}
+
+/* `t`: the window; NULL: a signal alone. */
+static hk_status put_by_card(const hk_call *call, const target *t, size_t bytes) {
+  hk_status rc = HK_OK;
+  peer *p = &call->comm->rma->peers[call->root];
+  hk_remote_state state;
+  hk_remote_put put = {.offset = call->offset, .data = call->in, .bytes = bytes, .signal = call->signal};
+  if (t) put.window = (hk_remote_window){call->window, t->address, t->bytes};
+  HK_TRY(run_on_card(call, &put, &state), out);
+  if (state == HK_REMOTE_NOWHERE) {
+    put.bytes = 0;
+    HK_TRY(send_message(call, bytes, HK_NO_SIGNAL), out);
+    rc = run_on_card(call, &put, &state);
+  } else if (state == HK_REMOTE_UNUSABLE) {
+    for (size_t i = 0; i < p->n; i++) p->windows[i].way = BY_MESSAGES;
+    p->remote = NULL;
+    rc = send_message(call, bytes, call->signal);
+  } else if (state == HK_REMOTE_DENIED) {
+    rc = is_gone(call, call->window);
+    refused(call->comm, call->root, hk_last_error()); /* no other put can reach that rank: all ranks end with it */
+  }
+out:
+  return rc;
+}
+
 /* Writes the data. *signalled: the signal went with it. */
 static inline hk_status write_data(const hk_call *call, size_t bytes, bool by_stores, bool *signalled) {
   hk_status rc = HK_OK;
@@ -356,6 +448,9 @@ static inline hk_status write_data(const hk_call *call, size_t bytes, bool by_st
   } else if (t->way == BY_COPY) {
     hk_transport_state *s = hk_wire_files(c);
     rc = s->transport->write(s, call->root, t->address + call->offset, call->in, bytes);
+  } else if (t->way == BY_CARD) {
+    *signalled = true;
+    rc = put_by_card(call, t, bytes);
   } else {
     *signalled = !by_stores;
     rc = send_message(call, bytes, by_stores ? HK_NO_SIGNAL : call->signal);
@@ -376,7 +471,7 @@ hk_status hk_rma_put(const hk_call *call) {
   if (by_stores)
     count(&((table *)(void *)t.base)->counters[(size_t)c->rank * c->rma->row + call->signal]);
   else if (!signalled)
-    rc = send_message(call, 0, call->signal);
+    rc = t.way == BY_CARD ? put_by_card(call, NULL, 0) : send_message(call, 0, call->signal);
 out:
   return rc;
 }

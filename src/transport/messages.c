@@ -20,7 +20,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are sent as t
 /* The tag of these connections. BUDGET: bytes in one callback, so that others on the service get their turn. */
 enum { TAG = 0x726d61, BUDGET = 4 << 20, DISCARD = 4096 };
 
-typedef enum verb { ASK, PUT, PUT_ANSWERED } verb;
+typedef enum verb { ASK, PUT, PUT_ANSWERED, JOIN } verb;
 typedef struct hk_message_header {
   uint32_t verb, signal;
   uint64_t window, offset, bytes;
@@ -28,7 +28,7 @@ typedef struct hk_message_header {
 _Static_assert(sizeof(hk_message_header) == 32, "part of the wire format");
 
 typedef struct answer {
-  uint64_t state, bytes;
+  uint64_t state, base, bytes;
 } answer;
 
 typedef struct incoming {
@@ -76,8 +76,8 @@ static char *place(incoming *in) {
 }
 
 /* An answer always fits into the send buffer: the peer waits for it before it sends more. */
-static bool reply(incoming *in, hk_window_state state, size_t bytes) {
-  answer a = {state, bytes};
+static bool reply(incoming *in, hk_window_state state, hk_window w) {
+  answer a = {state, (uint64_t)(uintptr_t)w.base, w.bytes};
   return send(in->fd, &a, sizeof a, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof a;
 }
 
@@ -89,11 +89,12 @@ static bool carry_out(incoming *in) {
   in->got = 0;
   if (h->verb == ASK) {
     hk_window_state state = o->window(o->arg, h->window, &w);
-    return reply(in, state, w.bytes);
+    return reply(in, state, w);
   }
+  if (h->verb == JOIN) return reply(in, o->join(o->arg, in->from), w);
   if (h->signal != HK_NO_SIGNAL && !in->wrong && !o->signal(o->arg, in->from, h->signal))
     refuse(in, "which has fewer contexts or signals", 0);
-  return h->verb != PUT_ANSWERED || reply(in, in->wrong ? HK_WINDOW_GONE : HK_WINDOW_OPEN, 0);
+  return h->verb != PUT_ANSWERED || reply(in, in->wrong ? HK_WINDOW_GONE : HK_WINDOW_OPEN, w);
 }
 
 /* Reads once. Gives the bytes read, 0 if there are none now, -1 if the connection has ended. */
@@ -209,17 +210,26 @@ out:
   return rc;
 }
 
-hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, size_t *bytes) {
+static hk_status ask(hk_messages *m, int peer, verb v, uint64_t window, hk_window_state *state, hk_window *out) {
   hk_status rc = HK_OK;
-  hk_message_header h = {.verb = ASK, .signal = HK_NO_SIGNAL, .window = window};
+  hk_message_header h = {.verb = v, .signal = HK_NO_SIGNAL, .window = window};
   answer a = {0};
   HK_TRY(connect_to(m, peer), out);
   HK_TRY(send_all(m, peer, &(struct iovec){&h, sizeof h}, 1), out);
   HK_TRY(await_answer(m, peer, &a), out);
   *state = (hk_window_state)a.state;
-  *bytes = a.bytes;
+  *out = (hk_window){(char *)(uintptr_t)a.base, a.bytes};
 out:
   return rc;
+}
+
+hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, hk_window *out) {
+  return ask(m, peer, ASK, window, state, out);
+}
+
+hk_status hk_messages_join(hk_messages *m, int peer, hk_window_state *state) {
+  hk_window none;
+  return ask(m, peer, JOIN, 0, state, &none);
 }
 
 hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * One-sided operations for a peer whose memory this rank cannot write to: each is a message over a TCP connection of
+ * One-sided operations for a peer whose memory neither this rank nor its network card can write to: each is a message over a TCP connection of
  * its own (one for each pair of ranks and direction, made at the first message). The service thread of the receiver's
  * communicator stores the data and counts the signal, so the receiver makes no call for it. The messages of one rank
  * are carried out in their order.
@@ -33,6 +33,9 @@ typedef struct hk_messages_options {
   hk_window_state (*window)(void *arg, uint64_t number, hk_window *out);
   /* Counts a signal of rank `from`; false: there is no such one. On the service thread. */
   bool (*signal)(void *arg, int from, uint32_t signal);
+  /* Rank `from` has opened a connection for writes by its card (remote.h): accepts it, or does what it waits for. LATER:
+   * it has not arrived; GONE: that is not possible. On the service thread. */
+  hk_window_state (*join)(void *arg, int from);
   /* A message of rank `from` cannot be carried out, for the reason `text`. On the service thread. */
   void (*refused)(void *arg, int from, const char *text);
   void *arg;
@@ -57,7 +60,9 @@ void hk_messages_free(hk_messages *m);
 
 /* The next two are for the rank's thread; they block until the peer's service thread has taken the bytes. */
 
-/* What rank `peer` has as that window. */
-hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, size_t *bytes);
+/* What rank `peer` has as that window; `out->base` is an address there. */
+hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, hk_window *out);
+/* Lets rank `peer` do its `join`. */
+hk_status hk_messages_join(hk_messages *m, int peer, hk_window_state *state);
 hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put);
 #endif

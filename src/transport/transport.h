@@ -24,6 +24,7 @@ typedef struct hk_peer {
 union hk_addr;     /* base/addr.h */
 struct hk_board;   /* board.h */
 struct hk_claims;  /* board.h */
+struct hk_remote;  /* remote.h */
 struct hk_service; /* base/service.h: the communicator's service thread */
 
 /* What a transport gets from the communicator; lives as long as the transport's state. */
@@ -112,6 +113,9 @@ typedef struct hk_transport {
   /* NULL: nothing to give back. */
   void (*close)(hk_link *link);
   void (*detach)(hk_transport_state *s);
+  /* The functions of one-sided operations on `peer`, and what goes first to each. NULL result, or no such function: it
+   * has none. From any thread. */
+  const struct hk_remote *(*remote)(hk_transport_state *s, int peer, void **ctx);
 
   /* What a transport may offer to the ranks of a host beside links: each slot may be NULL, and the first transport that
    * offers it is used.  Valid from `join` to `detach`. */

@@ -44,8 +44,11 @@ typedef struct fake_verbs_state {
   /* Faults of the next writes with immediate data: so many are... */
   int lost, doubled, broken, denied; /* `broken`: never answered, `denied`: the key is wrong */
   int skip;                          /* ...after so many that go through */
-  int overrun;                       /* the next so many completions find their queue full */
-  int fatal;                         /* the device of the next so many reports that it fails, and answers no more */
+  /* Faults of the next writes without immediate data, after so many that go through: they never arrive, or they arrive
+   * and the sender is not told. */
+  int passing, severed, unanswered;
+  int overrun; /* the next so many completions find their queue full */
+  int fatal;   /* the device of the next so many reports that it fails, and answers no more */
   /* what there is */
   int nmrs, nqps, ncqs, nchannels;
   uint64_t opened;                             /* times that a device was, so far */

@@ -127,7 +127,7 @@ static int unreachable(const qp *p) {
 
 static int faulty(int *count) { return *count > 0 ? (*count)--, 1 : 0; }
 
-enum { LATER = -1, LOST = -2 };
+enum { LATER = -1, LOST = -2, UNANSWERED = -3 };
 /* What befalls a write with immediate, by the test's will. */
 static int fault(qp *p) {
   if (fake_verbs.skip > 0) {
@@ -142,6 +142,15 @@ static int fault(qp *p) {
   if (faulty(&fake_verbs.broken)) return HK_IBV_WC_RETRY_EXC_ERR;
   if (faulty(&fake_verbs.denied)) return HK_IBV_WC_REM_ACCESS_ERR;
   return faulty(&fake_verbs.lost) ? LOST : 0;
+}
+
+static int plain_fault(void) {
+  if (fake_verbs.passing > 0) {
+    fake_verbs.passing--;
+    return 0;
+  }
+  if (faulty(&fake_verbs.severed)) return HK_IBV_WC_RETRY_EXC_ERR;
+  return faulty(&fake_verbs.unanswered) ? UNANSWERED : 0;
 }
 
 static void arrive(qp *to, const request *r) {
@@ -173,8 +182,8 @@ static int carry_out(qp *p, request *r) {
                                 read ? HK_IBV_ACCESS_REMOTE_READ : HK_IBV_ACCESS_REMOTE_WRITE)
                   : NULL;
   if (n && !far) return HK_IBV_WC_REM_ACCESS_ERR;
-  int status = imm ? fault(p) : 0;
-  if (status) return status;
+  int status = imm ? fault(p) : read || !n ? 0 : plain_fault();
+  if (status && status != UNANSWERED) return status;
   char *remote = n ? far->host + (r->wr.wr.rdma.remote_addr - far->iova) : NULL;
   ++*(read ? &fake_verbs.reads : &fake_verbs.writes);
   fake_verbs.device[p->device].writes += !read;
@@ -190,7 +199,7 @@ static int carry_out(qp *p, request *r) {
     fake_verbs.landed++;
   if (imm) arrive(to, r);
   if (imm && !fake_verbs.skip && faulty(&fake_verbs.doubled)) arrive(to, r);
-  return 0;
+  return status ? HK_IBV_WC_RETRY_EXC_ERR : 0;
 }
 
 static void pump(qp *p) {

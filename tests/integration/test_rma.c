@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided operations on host memory: the same bodies for ranks that are threads or processes, over each way into a
- * peer's memory: stores, copies by the kernel, messages.
+ * peer's memory: stores, copies by the kernel, writes by a network card (the fake libibverbs.so.1), messages.
  * check: timeout=300 */
 #include <check.h>
 #include <hocket.h>
@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "../support/fake_rdma.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
@@ -65,19 +66,24 @@ static unsigned char byte_of(int rank, size_t i, int round) {
 
 typedef struct setting {
   const char *what, *variable;
-  int processes, plain, far; /* far: the memory of a peer cannot be reached, all goes in messages */
+  int processes, plain, far; /* far: the memory of a peer cannot be reached, all goes in messages... */
+  int cards;                 /* ...or is written by network cards, so many for each rank */
 } setting;
 
 static const setting settings[] = {
-    {"threads", NULL, 0, 0, 0},
-    {"threads, plain memory", NULL, 0, 1, 0},
-    {"processes", NULL, 1, 0, 0},
-    {"processes, plain memory, copied by the kernel", NULL, 1, 1, 0},
-    {"processes, plain memory, answered messages", "HOCKET_CMA=0", 1, 1, 0},
-    {"processes without shared memory: messages", "NCCL_SHM_DISABLE=1", 1, 0, 1},
-    {"threads without access to each other: messages", "NCCL_P2P_DISABLE=1", 0, 1, 1},
+    {"threads", NULL, 0, 0, 0, 0},
+    {"threads, plain memory", NULL, 0, 1, 0, 0},
+    {"processes", NULL, 1, 0, 0, 0},
+    {"processes, plain memory, copied by the kernel", NULL, 1, 1, 0, 0},
+    {"processes, plain memory, answered messages", "HOCKET_CMA=0", 1, 1, 0, 0},
+    {"processes without shared memory: messages", "NCCL_SHM_DISABLE=1", 1, 0, 1, 0},
+    {"threads without access to each other: messages", "NCCL_P2P_DISABLE=1", 0, 1, 1, 0},
+    {"threads without access to each other: a card", "NCCL_P2P_DISABLE=1", 0, 0, 1, 1},
+    {"threads without access to each other: cards", "NCCL_P2P_DISABLE=1", 0, 1, 1, 2},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };
+
+static fake_verbs_state *verbs;
 
 static void run(int i, rank_body body) {
   const setting *s = &settings[i];
@@ -88,9 +94,18 @@ static void run(int i, rank_body body) {
     *strchr(variable, '=') = 0;
     setenv(variable, strchr(s->variable, '=') + 1, 1);
   }
+  if (s->cards) {
+    rdma_plenty = true;
+    verbs = rdma_begin(s->cards);
+    rdma_param("NCCL_NET", "IB");
+    rdma_param("NCCL_SHM_DISABLE", "1");
+    rdma_param("NCCL_NET_FORCE_MERGE", s->cards > 1 ? "fake0,fake1" : "");
+    rdma_param("NCCL_IB_QPS_PER_CONNECTION", s->cards > 1 ? "2" : "1");
+  }
   int faults = s->processes ? ranks_as_processes(RANKS, body, (void *)(uintptr_t)s)
                             : ranks_as_threads(RANKS, body, (void *)(uintptr_t)s);
   ck_assert_msg(faults == 0, "%s: %d faults", s->what, faults);
+  if (s->cards) rdma_end(verbs);
 }
 
 /* Each rank puts to the next one: sizes and offsets around cache lines and pages, each in a context of its own turn. */

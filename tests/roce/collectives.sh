@@ -24,11 +24,12 @@ run() { # ranks program options...
   ran=$((ran + 1))
 }
 
-all="all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv hypercube"
+all="all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv put hypercube"
 if [ "${1:-}" = short ]; then
   run 2 all_reduce -b 24 -e 2M -f 90
   run 2 sendrecv -b 4 -e 1M -f 60 -R 1
   run 4 alltoall -b 64 -e 256K -f 60
+  run 3 put -b 4 -e 4M -f 60
   run 4 reduce_scatter -b 64 -e 256K -f 60
   settings="env NCCL_IB_QPS_PER_CONNECTION=3 NCCL_IB_SPLIT_DATA_ON_QPS=1" run 3 all_reduce -b 1000 -e 1M -f 32 -d int8
 else

@@ -74,6 +74,20 @@ for i in 1 2 3; do wire loss 100%; sleep 0.8; wire ok; sleep 0.5; done
 succeeds "three outages of 0.8 s"
 mended "three outages of 0.8 s"
 
+for way in "-R 2" "-R 0"; do # from registered memory, and copied
+  # shellcheck disable=SC2086 # words
+  begin 2 env NCCL_IB_QPS_PER_CONNECTION=2 "$HK_BUILD/bin/put_perf" -b 8 -e 8M -f 100 -w 1 -c 1 -n 60 $way
+  under_way 0.3
+  for i in 1 2 3; do wire loss 100%; sleep 0.8; wire ok; sleep 0.5; done
+  succeeds "three outages of 0.8 s amid puts ($way)"
+  mended "three outages of 0.8 s amid puts ($way)"
+done
+begin 2 env HOCKET_PEER_TIMEOUT=4 "$HK_BUILD/bin/put_perf" -b 8 -e 8 -w 1 -c 1 -n 1000000
+under_way 0.3
+wire down
+ends "the link stays down amid puts" 20 "one-sided operations|lost the connection to rank"
+wire up
+
 begin 2 env HOCKET_PEER_TIMEOUT=4 "${perf[@]}" -n 1000000
 under_way 0.3
 wire down

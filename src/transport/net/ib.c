@@ -88,7 +88,7 @@ static void free_conn(hk_ib_conn *c) {
   hk_ib_drop_qps(c);
   hk_ib_free_memory(c);
   if (c->fd >= 0) close(c->fd);
-  if (c->arena) munmap(c->arena, c->arena_bytes);
+  if (c->arena && (c->dials || !c->remote.n)) munmap(c->arena, c->arena_bytes);
   free(c->pending);
   x->conns[c->index] = NULL;
   x->nconns--;
@@ -119,7 +119,7 @@ static void ib_fini(void *ctx) {
 
 /* ---- connections ---- */
 
-static hk_status new_conn(hk_ib_ctx *x, int peer, int channel, hk_ib_conn **out) {
+hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_t arena_bytes, hk_ib_conn **out) {
   uint32_t n = x->env->nslots, index = 0;
   hk_ib_conn *c = NULL;
   while (index < x->room && x->conns[index]) index++;
@@ -132,11 +132,13 @@ static hk_status new_conn(hk_ib_ctx *x, int peer, int channel, hk_ib_conn **out)
   c->sizes = c->pending + n;
   c->headers = c->sizes + n;
   c->parts = c->headers + n;
-  c->arena_bytes = (2 * (size_t)n + 1) * HK_IB_ENTRY;
-  c->arena = mmap(NULL, c->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  c->arena_bytes = arena_bytes;
+  c->arena = arena;
+  if (!arena) c->arena = mmap(NULL, c->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (c->arena == MAP_FAILED) goto no_memory;
   c->ctx = x;
   c->peer = peer;
+  c->dials = x->env->rank < peer;
   c->channel = (uint8_t)channel;
   c->index = index;
   c->serial = ++x->serial;
@@ -177,7 +179,7 @@ static void on_tick(void *arg, int fd, uint32_t events) {
   pthread_mutex_unlock(&x->lock);
 }
 
-static hk_status start_ticking(hk_ib_ctx *x) {
+hk_status hk_ib_start_ticking(hk_ib_ctx *x) {
   hk_status rc = HK_OK;
   if (x->timer >= 0 || !x->env->service) return HK_OK;
   x->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -199,7 +201,8 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
   for (uint32_t i = 0; i < x->room && !c; i++)
     if (x->conns[i] && x->conns[i]->peer == e->key.peer && x->conns[i]->channel == e->key.channel) c = x->conns[i];
   bool fresh = !c, sends = e->key.kind == HK_LINK_SEND;
-  if (fresh) HK_OR_RETURN(new_conn(x, e->key.peer, e->key.channel, &c));
+  size_t arena_bytes = (2 * (size_t)x->env->nslots + 1) * HK_IB_ENTRY;
+  if (fresh) HK_OR_RETURN(hk_ib_conn_new(x, e->key.peer, e->key.channel, NULL, arena_bytes, &c));
   e->priv = c;
   *(sends ? &c->send : &c->recv) = e;
   if (!sends) hk_ib_place_min(x, e->link);
@@ -222,7 +225,7 @@ undo:
 static hk_status ib_open(void *ctx, hk_net_end *e) {
   hk_ib_ctx *x = ctx;
   hk_status rc = HK_OK;
-  HK_OR_RETURN(start_ticking(x));
+  HK_OR_RETURN(hk_ib_start_ticking(x));
   hk_ib_gpu_find_ports(x);
   pthread_mutex_lock(&x->lock);
   rc = open_end(x, e);
@@ -345,7 +348,7 @@ static bool may_sleep(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
   bool moved = false;
   for (uint32_t i = 0; i < x->room; i++) {
     const hk_ib_conn *c = x->conns[i];
-    if (!c) continue;
+    if (!c || c->remote.n) continue;
     if (c->phase != HK_IB_UP || (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)))) return false;
   }
   return hk_ib_arm(x, fds) && hk_ib_poll(x, &moved) == HK_OK && !moved;
@@ -383,5 +386,6 @@ const hk_net_provider hk_net_ib = {
     .progress = ib_progress,
     .sleep = ib_sleep,
     .close = ib_close,
+    .remote = &hk_ib_remote_table,
     .fini = ib_fini,
 };

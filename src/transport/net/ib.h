@@ -60,6 +60,9 @@ enum {
   HK_IB_PLACES = HK_LINK_AHEAD,
   HK_IB_TICK_MS = 100,
   HK_IB_KERNEL_TEXT = 180, /* bytes of hk_ib_kernel_reason */
+  HK_IB_REMOTE = 255,      /* the channel of connections for one-sided operations */
+  HK_IB_STAGES = 8,        /* ib_remote.c: pieces that are copied before they are sent */
+  HK_IB_WINDOWS = 16,      /* whose keys are kept */
   HK_IB_MAGIC = 0x686b6962
 };
 #define HK_IB_HAS_HEADER 0x80000000u /* flag of an immediate */
@@ -72,7 +75,9 @@ typedef enum hk_ib_kind {
   HK_IB_RING,
   HK_IB_BROKEN,
   HK_IB_BYE,
-  HK_IB_CEDE
+  HK_IB_CEDE,
+  HK_IB_ASK, /* a put's origin, for the keys of a window */
+  HK_IB_KEYS
 } hk_ib_kind;
 
 enum { HK_IB_ON_GPU = 1 }; /* the CPU cannot access it: payloads of every size are to be written there */
@@ -96,6 +101,14 @@ typedef struct hk_ib_epoch {
   hk_ibv_ece ece[HK_IB_QPS];       /* hk_ib_fill_ece; all 0: none */
 } hk_ib_epoch;
 
+typedef struct hk_ib_keys {
+  uint64_t window, addr, bytes; /* a hk_remote_window; bytes 0: the signal alone is asked for */
+  uint64_t value;               /* of the signal */
+  uint32_t signal;
+  uint32_t registered; /* 0: a card takes no such memory */
+  uint32_t rkeys[HK_IB_PATHS];
+} hk_ib_keys;
+
 typedef struct hk_ib_msg {
   uint32_t magic, kind;
   uint32_t epoch;
@@ -115,7 +128,8 @@ typedef struct hk_ib_msg {
     struct {
       uint32_t directions;
       char cause[156];
-    } cede; /* HK_IB_CEDE */
+    } cede;          /* HK_IB_CEDE */
+    hk_ib_keys keys; /* HK_IB_ASK, HK_IB_KEYS */
   };
 } hk_ib_msg;
 
@@ -214,6 +228,22 @@ typedef struct hk_ib_flush {
   hk_ib_cq *cq;
 } hk_ib_flush;
 
+/* One-sided operations of one rank on another: ib_remote.c. */
+typedef struct hk_ib_remote {
+  size_t n;                                            /* signals; 0: this is a connection of links */
+  bool busy, begun, again, asked, answered, signalled; /* of the put under way; again: parts of it may have arrived */
+  bool denied;                                         /* a window was no longer registered */
+  uint32_t epoch;                                      /* in which the put was begun, and the keys are valid */
+  uint32_t piece;
+  uint64_t target, value; /* of the signal: after the put; as the target's answer has it */
+  size_t sent;            /* bytes that were posted */
+  struct {
+    uint32_t qp, position;
+  } staged[HK_IB_STAGES];
+  hk_ib_keys keys[HK_IB_WINDOWS];
+  uint32_t nkeys;
+} hk_ib_remote;
+
 typedef struct hk_ib_region hk_ib_region; /* ib_memory.c */
 struct hk_ib_ctx;
 typedef struct hk_ib_conn {
@@ -221,6 +251,7 @@ typedef struct hk_ib_conn {
   int peer;
   uint8_t channel;
   uint8_t phase;    /* hk_ib_phase */
+  bool dials;       /* this rank opens the control connection and begins epochs: of links, the lower one */
   bool eof;         /* the peer has closed the control socket */
   bool greeted;     /* the peer's HELLO has come */
   bool bye;         /* the peer has closed its connection in order, and said how much it has received */
@@ -267,6 +298,7 @@ typedef struct hk_ib_conn {
   hk_ib_offered offers[HK_IB_PLACES];
   uint64_t offered, announced; /* slots up to the last one offered by a lane; announced to the peer in this epoch */
   hk_ib_flush flush;
+  hk_ib_remote remote;
 } hk_ib_conn;
 
 typedef struct hk_ib_ctx {
@@ -315,6 +347,12 @@ static inline size_t hk_ib_rx_offset(const hk_ib_conn *c, uint64_t k) {
 }
 /* At the arena's start: the peer writes there how many slots it has read. */
 static inline _Atomic uint64_t *hk_ib_credit_word(const hk_ib_conn *c) { return (_Atomic uint64_t *)(void *)c->arena; }
+
+/* ---- ib.c: the context ---- */
+/* A connection that is not connected yet. `arena`: memory of the caller's that stays the caller's; NULL: it is made. */
+hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_t arena_bytes, hk_ib_conn **out);
+/* From here on the service thread does what connections need; not under the lock. */
+hk_status hk_ib_start_ticking(hk_ib_ctx *x);
 
 /* ---- ib_device.c: devices, completion queues, registrations, events ---- */
 /* Opens a device, once; *out stays valid until the context ends. */
@@ -375,6 +413,13 @@ hk_status hk_ib_place_is_known(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *
 /* Receiver: the place to which the peer has written slot k; NULL if no such place was announced. */
 void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes);
 
+/* ---- ib_remote.c: one-sided operations ---- */
+struct hk_remote;
+extern const struct hk_remote hk_ib_remote_table;
+/* HK_IB_ASK and HK_IB_KEYS have come. */
+hk_status hk_ib_remote_asked(hk_ib_conn *c, const hk_ib_msg *m);
+hk_status hk_ib_remote_answered(hk_ib_conn *c, const hk_ib_msg *m);
+
 /* ---- ib_gpu.c: payloads in a GPU's memory ---- */
 /* Finds which ports are near the rank's GPU, and which can register its memory. Sorts x->ports and removes those that
  * do not fit. Before the first connection; takes the lock. */
@@ -404,11 +449,9 @@ hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e);
 /* Sends a control message; fills its common fields. A connection that the peer has closed is no error (c->eof). */
 hk_status hk_ib_send_message(hk_ib_conn *c, hk_ib_msg *m);
 void hk_ib_send_bye(hk_ib_conn *c); /* ends the connection in order: reports how much has been received */
-/* Returns true if this rank opens the control connection and begins epochs: the lower rank. */
-static inline bool hk_ib_dials(const hk_ib_conn *c) { return c->ctx->env->rank < c->peer; }
 /* The direction of one of the connection's ends. */
 static inline uint8_t hk_ib_direction(const hk_ib_conn *c, bool sends) {
-  return hk_ib_dials(c) == sends ? HK_IB_UPWARD : HK_IB_DOWNWARD;
+  return c->dials == sends ? HK_IB_UPWARD : HK_IB_DOWNWARD;
 }
 
 /* ---- ib_repair.c: failures ---- */
@@ -486,6 +529,15 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved); /* hands messages that have
 /* The same number as hk_ib_arrived_to; forgets parts of later slots. For the end of an epoch. */
 uint64_t hk_ib_received(hk_ib_conn *c);
 hk_status hk_ib_return_credit(hk_ib_conn *c); /* writes the credit to the peer once half of the slots are owed */
+typedef struct hk_ib_source {
+  const void *from;
+  uint32_t bytes, lkey;
+  bool readable; /* by the CPU: it goes with the request if it is short enough */
+} hk_ib_source;
+/* Posts a write to an address of the peer's. `report`: its completion counts in the queue pair's `done`. *posted is
+ * false if the queue has no room. */
+hk_status hk_ib_post_write(hk_ib_conn *c, uint32_t qp, const hk_ib_source *s, uint64_t to, uint32_t rkey, bool report,
+                           bool *posted);
 /* Writes a few bytes of this rank's arena into the peer's, at offset `at`. *posted is false if the queue has no
  * room. */
 hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at, bool *posted);

@@ -262,13 +262,13 @@ static hk_status on_hello(hk_ib_conn *c, const hk_ib_msg *m) {
   }
   c->peer_nqps = m->hello.nqps < mine ? m->hello.nqps : mine;
   if (c->peer_nqps < 1) c->peer_nqps = 1;
-  c->npairs = hk_ib_pairs(c->mine, c->nmine, c->theirs, c->ntheirs, hk_ib_dials(c), c->ctx->wish.version, c->pairs);
+  c->npairs = hk_ib_pairs(c->mine, c->nmine, c->theirs, c->ntheirs, c->dials, c->ctx->wish.version, c->pairs);
   if (!c->npairs)
     return hk_ib_fail(c, "no GID of this rank's ports is of the same kind and address family as one of the other's",
                       "give the interfaces of both hosts addresses of one family, or choose with NCCL_IB_HCA, "
                       "NCCL_IB_GID_INDEX, NCCL_IB_ADDR_FAMILY");
   c->phase = HK_IB_PAIRING;
-  return hk_ib_dials(c) ? begin_epoch(c) : HK_OK;
+  return c->dials ? begin_epoch(c) : HK_OK;
 }
 
 static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memory ring[HK_IB_PATHS]) {
@@ -292,7 +292,7 @@ static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
   const hk_ib_epoch *t = &m->epoch_info;
   if (!c->greeted || t->nqps < 1 || t->nqps > HK_IB_QPS)
     return bad_message(c, "its description of queue pairs is not valid");
-  if (hk_ib_dials(c)) {
+  if (c->dials) {
     if (m->epoch != c->epoch || c->phase != HK_IB_PAIRING) return HK_OK; /* from an earlier epoch */
     if (t->nqps != c->nqps || t->npaths != c->npaths)
       return bad_message(c, "its description of queue pairs is not valid");
@@ -310,7 +310,7 @@ static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
   if (c->send && !hk_ib_can_rewind(c, t->received))
     return hk_ib_fail(c, "it lacks a message whose arrival its card has acknowledged", "see both hosts' kernel logs");
   if (join(c, t, m->ring) != HK_OK) return cannot_join(c);
-  if (!hk_ib_dials(c)) HK_OR_RETURN(send_epoch(c));
+  if (!c->dials) HK_OR_RETURN(send_epoch(c));
   return ready(c);
 }
 
@@ -338,7 +338,7 @@ static void come_up(hk_ib_conn *c) {
 
 /* The peer reports that its requests have failed. */
 static hk_status on_broken(hk_ib_conn *c, const hk_ib_msg *m) {
-  if (m->epoch != c->epoch || !hk_ib_dials(c) || c->phase == HK_IB_BACKING_OFF) return HK_OK;
+  if (m->epoch != c->epoch || !c->dials || c->phase == HK_IB_BACKING_OFF) return HK_OK;
   snprintf(c->cause, sizeof c->cause, "rank %d reports: %.150s", c->peer, m->broken.text);
   for (uint32_t i = 0; i < c->npaths; i++) c->paths[i].bad = c->paths[i].bad || m->broken.bad >> i & 1;
   return hk_ib_repair(c, "look at that rank's output", false);
@@ -364,6 +364,8 @@ static hk_status on_message(hk_ib_conn *c, const hk_ib_msg *m) {
       if (m->received >= c->posted) hk_ib_rewind(c, m->received, c->credit);
       return HK_OK;
     case HK_IB_CEDE: return on_cede(c, m);
+    case HK_IB_ASK: return hk_ib_remote_asked(c, m);
+    case HK_IB_KEYS: return hk_ib_remote_answered(c, m);
     default: return bad_message(c, "its control message is not valid");
   }
 }
@@ -389,14 +391,14 @@ static hk_status read_messages(hk_ib_conn *c) {
 
 /* Returns true if a lane waits for this connection. */
 static bool needed(const hk_ib_conn *c) {
-  return (c->recv && c->recv->link->waiting == HK_LINK_WAITS) ||
+  return c->remote.busy || (c->recv && c->recv->link->waiting == HK_LINK_WAITS) ||
          (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)));
 }
 
 /* A peer that gets no answer in time connects again and closes the first control socket. If this rank has taken the
  * closed one, it drops it and waits for the next. */
 static bool dial_abandoned(hk_ib_conn *c) {
-  if (!c->eof || c->greeted || hk_ib_dials(c)) return false;
+  if (!c->eof || c->greeted || c->dials) return false;
   close(c->fd);
   c->fd = -1;
   c->eof = false;
@@ -412,10 +414,12 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   if (c->ceded == HK_IB_BOTH) return HK_OK;
   hk_ib_count_repairs(c, now);
   /* Opening the control connection waits for the peer's service thread, so the service thread does not do it. */
-  if (x->serving && (c->phase == HK_IB_DIALING || hk_ib_gpu_unsettled(c))) return HK_OK;
+  if (x->serving && ((c->phase == HK_IB_DIALING && c->fd < 0) || hk_ib_gpu_unsettled(c))) return HK_OK;
   if (c->phase == HK_IB_DIALING) {
     uint64_t tag = (uint64_t)'V' << 56 | (uint64_t)c->channel;
-    if (hk_ib_dials(c))
+    if (c->fd >= 0)
+      ; /* ib_remote.c has opened or taken it */
+    else if (c->dials)
       HK_OR_RETURN(x->env->dial(x->env->arg, c->peer, NULL, tag, &c->fd));
     else
       c->fd = x->env->take(x->env->arg, c->peer, tag);

@@ -78,7 +78,7 @@ static hk_ibv_send_wr write_with_imm(const hk_ib_conn *c, uint32_t qp, hk_ibv_sg
 static hk_status post(hk_ib_conn *c, uint32_t qp, hk_ibv_send_wr *wr, hk_ibv_send_wr *last, uint32_t n, uint32_t slot) {
   hk_ib_qp *q = &c->qps[qp];
   hk_ibv_send_wr *bad;
-  bool signaled = slot != NO_SLOT || signal_due(q);
+  bool signaled = slot != NO_SLOT || last->send_flags & HK_IBV_SEND_SIGNALED || signal_due(q);
   if (signaled) last->send_flags |= HK_IBV_SEND_SIGNALED;
   int err = q->qp->context->ops.post_send(q->qp, wr, &bad);
   if (err) return cannot_post(c, "send", err);
@@ -267,17 +267,24 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
   return HK_OK;
 }
 
+hk_status hk_ib_post_write(hk_ib_conn *c, uint32_t qp, const hk_ib_source *s, uint64_t to, uint32_t rkey, bool report,
+                           bool *posted) {
+  hk_ibv_sge sge = {(uint64_t)(uintptr_t)s->from, s->bytes, s->lkey};
+  hk_ibv_send_wr wr = {
+      .wr_id = hk_ib_request_id(c, qp, HK_IB_SENT), .sg_list = &sge, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
+  *posted = has_room(&c->qps[qp], 1);
+  if (!*posted) return HK_OK;
+  if (s->readable && s->bytes <= c->qps[qp].inline_bytes) wr.send_flags = HK_IBV_SEND_INLINE;
+  if (report) wr.send_flags |= HK_IBV_SEND_SIGNALED;
+  wr.wr.rdma.remote_addr = to;
+  wr.wr.rdma.rkey = rkey;
+  return post(c, qp, &wr, &wr, 1, NO_SLOT);
+}
+
 hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at, bool *posted) {
   const hk_ib_path *w = c->qps[0].path;
-  hk_ibv_sge sge = {(uint64_t)(uintptr_t)from, bytes, w->arena_mr->lkey};
-  hk_ibv_send_wr wr = {
-      .wr_id = hk_ib_request_id(c, 0, HK_IB_SENT), .sg_list = &sge, .num_sge = 1, .opcode = HK_IBV_WR_RDMA_WRITE};
-  *posted = has_room(&c->qps[0], 1);
-  if (!*posted) return HK_OK;
-  if (bytes <= c->qps[0].inline_bytes) wr.send_flags = HK_IBV_SEND_INLINE;
-  wr.wr.rdma.remote_addr = w->peer_arena.addr + at;
-  wr.wr.rdma.rkey = w->peer_arena.rkey;
-  return post(c, 0, &wr, &wr, 1, NO_SLOT);
+  hk_ib_source s = {from, bytes, w->arena_mr->lkey, true};
+  return hk_ib_post_write(c, 0, &s, w->peer_arena.addr + at, w->peer_arena.rkey, false, posted);
 }
 
 hk_status hk_ib_return_credit(hk_ib_conn *c) {

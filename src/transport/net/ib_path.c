@@ -107,7 +107,7 @@ static uint8_t mtu_of(const hk_ib_conn *c, const hk_ib_path *w) {
 }
 
 void hk_ib_fill_paths(hk_ib_conn *c) {
-  bool low = c->ctx->env->rank < c->peer;
+  bool low = c->dials;
   c->ours.npaths = (uint8_t)c->npaths;
   for (uint32_t i = 0; i < c->npaths; i++) {
     const hk_ib_pair *p = &c->pairs[c->paths[i].pair];

@@ -109,7 +109,7 @@ hk_status hk_ib_repair(hk_ib_conn *c, const char *advice, bool notify) {
   }
   HK_INFO(HK_SUB_NET, "rank %d to rank %d (%s, channel %d): %s; new queue pairs will send again", c->ctx->env->rank,
           c->peer, c->route, c->channel, c->cause);
-  if (hk_ib_dials(c)) {
+  if (c->dials) {
     uint64_t wait = (uint64_t)BACK_OFF_MS * c->attempts;
     c->retry_ns = now + (wait < BACK_OFF_MOST_MS ? wait : BACK_OFF_MOST_MS) * MS;
     c->phase = HK_IB_BACKING_OFF;
@@ -129,6 +129,7 @@ hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const ch
   const hk_ib_port *port = hk_ib_my_port(c, w);
   const char *state = hk_ib_port_state(c->ctx, w->device, port->number);
   w->bad = true;
+  c->remote.denied = c->remote.n && wc->status == HK_IBV_WC_REM_ACCESS_ERR;
   snprintf(c->cause, sizeof c->cause, "%s failed with %s, vendor error %#x, while port %d of %s is %s", doing,
            hk_ibv_status_words(wc->status), wc->vendor_err, port->number, w->device->name, state);
   const char *advice = strcmp(state, "DOWN") == 0

@@ -386,6 +386,14 @@ hk_status hk_net_gpu_visible(hk_link *l, const void *at, uint64_t slots, bool *y
   return e->used->provider->gpu_visible(e->used->ctx, e, at, slots, yes);
 }
 
+static const struct hk_remote *net_remote(hk_transport_state *state, int peer, void **ctx) {
+  net_state *s = (net_state *)state;
+  char why[160];
+  hk_net_used *u = s->names && peer != state->env->rank ? provider_of(s, peer, why, sizeof why) : NULL;
+  if (u) *ctx = u->ctx;
+  return u ? u->provider->remote : NULL;
+}
+
 static void net_withdraw(hk_transport_state *state) {
   net_state *s = (net_state *)state;
   for (int i = 0; i < s->nused; i++)
@@ -437,5 +445,6 @@ const hk_transport hk_transport_net = {
     .offer = net_offer,
     .withdraw = net_withdraw,
     .close = net_close,
+    .remote = net_remote,
     .detach = net_detach,
 };

@@ -74,6 +74,7 @@ typedef struct hk_net_provider {
   void (*sleep)(void *ctx);
   void (*close)(void *ctx, hk_net_end *end);
   void (*fini)(void *ctx);
+  const struct hk_remote *remote; /* one-sided operations (transport/remote.h), with this ctx; NULL: none */
 } hk_net_provider;
 
 extern const hk_net_provider hk_net_ib, hk_net_socket;
