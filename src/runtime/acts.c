@@ -10,34 +10,48 @@ struct hk_act {
   pthread_t thread;
   ncclComm_t comm;
   hk_act_run *run;
+  void *arg;
   hk_status status;
-  bool started;
+  bool started; /* the thread, which runs the communicator's later ones, too */
   char text[HK_ERROR_TEXT];
   hk_act *next;
 };
 
-hk_status hk_act_now(ncclComm_t c, hk_act_run *run) {
+hk_status hk_act_now(ncclComm_t c, hk_act_run *run, void *arg) {
   atomic_fetch_add(&c->health.inside, 1); /* an abort waits until this thread has left */
-  hk_status rc = run(c);
+  hk_status rc = run(c, arg);
   atomic_fetch_sub(&c->health.inside, 1);
+  free(arg);
   return rc;
 }
 
-hk_status hk_acts_add(hk_act **list, ncclComm_t c, hk_act_run *run) {
+hk_status hk_acts_add(hk_act **list, ncclComm_t c, hk_act_run *run, void *arg) {
   while (*list) list = &(*list)->next;
   hk_act *a = calloc(1, sizeof *a);
-  if (!a) return HK_FAIL_ERRNO("no memory for a call of a group");
-  *a = (hk_act){.comm = c, .run = run};
+  if (!a) {
+    free(arg);
+    return HK_FAIL_ERRNO("no memory for a call of a group");
+  }
+  *a = (hk_act){.comm = c, .run = run, .arg = arg};
   atomic_fetch_add(&c->health.queued, 1);
   *list = a;
   return HK_OK;
 }
 
 static void *in_thread(void *arg) {
-  hk_act *a = arg;
-  a->status = hk_act_now(a->comm, a->run);
-  if (a->status != HK_OK) snprintf(a->text, sizeof a->text, "%s", hk_last_error());
+  hk_act *first = arg;
+  for (hk_act *a = first; a && first->status == HK_OK; a = a->next) {
+    if (a->comm != first->comm) continue;
+    first->status = hk_act_now(a->comm, a->run, a->arg);
+    a->arg = NULL;
+  }
+  if (first->status != HK_OK) snprintf(first->text, sizeof first->text, "%s", hk_last_error());
   return NULL;
+}
+
+static bool is_first(const hk_act *list, const hk_act *a) {
+  while (list->comm != a->comm) list = list->next;
+  return list == a;
 }
 
 /* The communicator may have ended while its call waited in the group. */
@@ -53,7 +67,7 @@ static hk_status start(hk_act *a) {
 hk_status hk_acts_run(hk_act **list) {
   hk_status first = HK_OK;
   for (hk_act *a = *list; a; a = a->next) {
-    hk_status rc = start(a);
+    hk_status rc = is_first(*list, a) ? start(a) : HK_OK;
     if (rc == HK_OK) continue;
     a->status = rc;
     snprintf(a->text, sizeof a->text, "%s", hk_last_error());
@@ -74,6 +88,7 @@ void hk_acts_drop(hk_act **list) {
     hk_act *a = *list;
     *list = a->next;
     atomic_fetch_sub(&a->comm->health.queued, 1);
+    free(a->arg);
     free(a);
   }
 }

@@ -386,9 +386,9 @@ static void drop_jobs(hk_status why) {
   }
 }
 
-hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run) {
+hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run, void *arg) {
   HK_UNCANCELLED;
-  return group.depth > 0 ? hk_group_remember(hk_acts_add(&group.acts, c, run)) : hk_act_now(c, run);
+  return group.depth > 0 ? hk_group_remember(hk_acts_add(&group.acts, c, run, arg)) : hk_act_now(c, run, arg);
 }
 
 static hk_status submit(const hk_call *call) {

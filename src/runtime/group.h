@@ -28,8 +28,8 @@ hk_status hk_group_refuse(ncclComm_t c, const char *who);
 bool hk_group_drop(ncclComm_t c, const char *who);
 /* Remembers an argument error inside a group: the group's end returns it and runs nothing. */
 hk_status hk_group_remember(hk_status rc);
-/* Runs it now, or at the end of the thread's group, together with the group's others and before its calls. */
-hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run);
+/* Runs it now, or at the end of the thread's group, together with the group's others and before its calls (acts.h). */
+hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run, void *arg);
 hk_status hk_group_start(void);
 hk_status hk_group_end(void);
 /* As the end of the group, but its calls are priced (microseconds; 0 if an init was in the group) and not run. */

@@ -19,8 +19,8 @@ out:
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
   return hk_comm_failed(c, rc);
 }
-static hk_status suspend(ncclComm_t c) { return change(c, true); }
-static hk_status resume(ncclComm_t c) { return change(c, false); }
+static hk_status suspend(ncclComm_t c, void *arg) { return (void)arg, change(c, true); }
+static hk_status resume(ncclComm_t c, void *arg) { return (void)arg, change(c, false); }
 
 static hk_status submit(ncclComm_t c, const char *who, bool suspended, hk_act_run *run) {
   hk_status rc = HK_OK;
@@ -30,7 +30,7 @@ static hk_status submit(ncclComm_t c, const char *who, bool suspended, hk_act_ru
                  suspended ? "active" : "suspended");
     goto out;
   }
-  rc = hk_group_submit_act(c, run);
+  rc = hk_group_submit_act(c, run, NULL);
   return rc;
 out:
   return hk_group_remember(rc);
