@@ -64,7 +64,8 @@ hk_status hk_cuda_pointer(hk_device *d, const void *p, hk_pointer *out);
 hk_status hk_cuda_dmabuf(hk_device *d, const void *p, size_t bytes, int *fd);
 hk_status hk_cuda_rdma_flush(hk_device *d);
 size_t hk_cuda_granule(hk_cuda *d);
-/* Physical memory at addresses of its own, for this device, or for all that reach its memory. */
+/* Physical memory at addresses that are reserved, or of its own, for this device, or for all that reach its memory. */
+hk_status hk_cuda_map_at(hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers);
 hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers, CUdeviceptr *out);
 /* HK_MEMORY_VMM whatever the size; inside the device's context. */
 hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memory *out);
@@ -78,6 +79,14 @@ hk_status hk_cuda_multicast_bind(hk_device *d, uint64_t object, size_t bytes, si
                                  hk_memory *all);
 hk_status hk_cuda_multicast_free(hk_device *d, uint64_t object);
 CUresult hk_cuda_multicast_leave(hk_cuda *d, const hk_memory *all); /* the release of `all` */
+
+/* cuda_space.c */
+hk_status hk_cuda_space_new(hk_device *d, size_t bytes, void **out);
+hk_status hk_cuda_space_free(hk_device *d, void *at, size_t bytes);
+hk_status hk_cuda_place(hk_device *d, void *at, size_t bytes, const void *p, int fd, hk_memory *out);
+hk_status hk_cuda_multicast_map(hk_device *d, uint64_t object, size_t bytes, hk_memory *all);
+hk_status hk_cuda_multicast_attach(hk_device *d, uint64_t object, size_t at, const hk_memory *m);
+hk_status hk_cuda_multicast_detach(hk_device *d, uint64_t object, size_t at, size_t bytes);
 
 /* cuda_stream.c */
 hk_status hk_cuda_copy(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);

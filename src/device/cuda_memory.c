@@ -45,8 +45,8 @@ static size_t who_reaches(const hk_cuda *d, CUmemAccessDesc *out) {
   return n;
 }
 
-/* Maps physical memory at addresses that are reserved. */
-static hk_status map_at(hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers) {
+hk_status hk_cuda_map_at(hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes,
+                         bool for_peers) {
   hk_status rc = HK_OK;
   int ordinal = d->base.limits.ordinal;
   CUmemAccessDesc access[MOST_DEVICES];
@@ -68,7 +68,7 @@ hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t by
   CUdeviceptr at = 0;
   HK_CUDA_OR_RETURN(hk_cu.MemAddressReserve(&at, bytes, d->granule, 0, 0), "device %d: addresses for %zu bytes",
                     ordinal, bytes);
-  HK_TRY(map_at(d, at, handle, bytes, for_peers), undo);
+  HK_TRY(hk_cuda_map_at(d, at, handle, bytes, for_peers), undo);
   *out = at;
   return HK_OK;
 undo:
@@ -191,7 +191,8 @@ static void unmap_pages(const hk_memory *m) { munmap(m->host, whole_pages(m)); }
 static CUresult release_mapping(const hk_memory *m) {
   CUdeviceptr at = address(m->base);
   if (m->parked) return hk_cu.MemAddressFree(at, m->bytes);
-  CUresult code = hk_cu.MemUnmap(at, m->bytes), next = hk_cu.MemAddressFree(at, m->bytes);
+  CUresult code = hk_cu.MemUnmap(at, m->bytes);
+  CUresult next = m->kind == HK_MEMORY_PLACED ? CUDA_SUCCESS : hk_cu.MemAddressFree(at, m->bytes);
   if (code == CUDA_SUCCESS) code = next;
   next = hk_cu.MemRelease(m->handle);
   return code == CUDA_SUCCESS ? next : code;
@@ -206,7 +207,8 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
     case HK_MEMORY_NONE: break;
     case HK_MEMORY_CLASSIC: code = hk_cu.MemFree(address(m->base)); break;
     case HK_MEMORY_VMM:
-    case HK_MEMORY_MAPPED: code = release_mapping(m); break;
+    case HK_MEMORY_MAPPED:
+    case HK_MEMORY_PLACED: code = release_mapping(m); break;
     case HK_MEMORY_MULTICAST: code = hk_cuda_multicast_leave((hk_cuda *)base, m); break;
     case HK_MEMORY_PINNED:
       if (!m->parked) code = hk_cu.MemHostUnregister(m->host);
@@ -269,7 +271,7 @@ hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s
   else
     HK_CUDA_OR_RETURN(hk_cu.MemCreate(&handle, m->bytes, &prop, 0), "device %d: %zu bytes that were given back",
                       ordinal, m->bytes);
-  HK_TRY(map_at(d, address(m->base), handle, m->bytes, !s), undo);
+  HK_TRY(hk_cuda_map_at(d, address(m->base), handle, m->bytes, !s), undo);
   m->handle = handle;
   m->parked = false;
   if (zeroed)

@@ -12,7 +12,8 @@
 #include <stdint.h>
 #include "../base/status.h"
 
-enum { HK_DEVICE_PAGE = 65536 }; /* what network cards are given of a GPU's memory is whole ones */
+enum { HK_DEVICE_GRANULE = 2 << 20 }; /* virtual memory begins and ends at multiples of it */
+enum { HK_DEVICE_PAGE = 65536 };      /* what network cards are given of a GPU's memory is whole ones */
 struct hk_device_ops;
 
 /* What the device can do, asked once. */
@@ -45,6 +46,7 @@ typedef enum hk_memory_kind {
   HK_MEMORY_REGISTERED, /* the same, but the caller's own */
   HK_MEMORY_OPENED,     /* of another process, by a handle */
   HK_MEMORY_MAPPED,     /* of another process, by a file descriptor */
+  HK_MEMORY_PLACED,     /* of this process or another one, mapped into a space of addresses */
   HK_MEMORY_MULTICAST   /* no memory: the address of a multicast object */
 } hk_memory_kind;
 
@@ -155,6 +157,18 @@ typedef struct hk_device_ops {
   hk_status (*multicast_bind)(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
                               hk_memory *all);
   hk_status (*multicast_free)(hk_device *d, uint64_t object);
+  /* The object's address without memory of d's; its release frees the object, too.  Then memory of `place`, which takes
+   * part at that offset. */
+  hk_status (*multicast_map)(hk_device *d, uint64_t object, size_t bytes, hk_memory *all);
+  hk_status (*multicast_attach)(hk_device *d, uint64_t object, size_t at, const hk_memory *m);
+  hk_status (*multicast_detach)(hk_device *d, uint64_t object, size_t at, size_t bytes);
+
+  /* Addresses without memory (limits.fd_handles; else NULL together). */
+  hk_status (*space_new)(hk_device *d, size_t bytes, void **out);
+  hk_status (*space_free)(hk_device *d, void *at, size_t bytes);
+  /* Maps at `at` in them the allocation that holds `p`, of this process; or, if p is NULL, that of the file descriptor,
+   * which stays the caller's.  Only d gets access. */
+  hk_status (*place)(hk_device *d, void *at, size_t bytes, const void *p, int fd, hk_memory *out);
 
   /* A NULL queue of the host device: at once. */
   hk_status (*copy)(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 enum { ALIGN = 256 };
-static const size_t span = (size_t)1 << 38; /* of addresses */
+static const size_t span = (size_t)1 << 40; /* of addresses */
 static uint64_t base;
 static int heap = -1;
 static size_t used[EMU_DEVICES];

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "memory.h"
 
-enum { BINDINGS = 2 * EMU_DEVICES };
+enum { BINDINGS = 16 * EMU_DEVICES };
 enum state { FREE, CHANGING, THERE };
 typedef struct binding {
   unsigned state; /* released with all that is below */

@@ -11,12 +11,10 @@
 #include "../device_links.h"
 #include "../transport.h"
 
-enum { GRANULE = 2 << 20 }; /* the driver's pages */
-
 /* ---- GPU memory ---- */
 
 hk_status hk_share_make(const hk_device_env *e, size_t bytes, size_t zeroed, hk_memory *out) {
-  size_t whole = (bytes + GRANULE - 1) / GRANULE * GRANULE;
+  size_t whole = (bytes + HK_DEVICE_GRANULE - 1) / HK_DEVICE_GRANULE * HK_DEVICE_GRANULE;
   return e->device->ops->alloc_shared(e->device, whole, zeroed, e->by_file, out);
 }
 
