@@ -654,7 +654,7 @@ typedef struct ncclCommProperties {
   NCCL_BOOL_ deviceApiSupport;               /**< kernels may communicate: false */
   NCCL_BOOL_ multimemSupport;                /**< multicast memory for kernels: false */
   ncclGinType_t ginType;                     /**< network for kernels: NCCL_GIN_TYPE_NONE */
-  int nLsaTeams;                             /**< LSA teams; each rank is one */
+  int nLsaTeams;                             /**< LSA teams; on host memory each rank is one */
   NCCL_BOOL_ hostRmaSupport;                 /**< one-sided operations: on host memory */
   ncclGinType_t railedGinType;               /**< as ginType, within rails */
   uint64_t commHash;                         /**< equal on all ranks, differs between communicators */
@@ -677,13 +677,14 @@ typedef struct ncclCommProperties {
  * thread. */
 NCCL_DECLARE_(ncclResult_t, ncclCommQueryProperties, (ncclComm_t comm, ncclCommProperties_t *props));
 /** The address at which this rank's device code reaches `offset` bytes into the window of rank `lsaRank` of the LSA
- * team. Errors: ncclInvalidArgument (no window, offset past its end, no such rank). */
+ * team. Valid until the window is deregistered.  Errors: ncclInvalidArgument (no window, offset past its end, no such
+ * rank), ncclInvalidUsage (a window for the network alone).  Any thread. */
 NCCL_DECLARE_(ncclResult_t, ncclGetLsaDevicePointer, (ncclWindow_t win, size_t offset, int lsaRank, void **outPtr));
 /** The same for a rank of the communicator; NULL if it is not in the LSA team. */
 NCCL_DECLARE_(ncclResult_t, ncclGetPeerDevicePointer, (ncclWindow_t win, size_t offset, int peer, void **outPtr));
-/** The multicast address of the LSA team: NULL, there is none. */
+/** The multicast address of the LSA team; NULL without NVLS.  The first call on a communicator is collective. */
 NCCL_DECLARE_(ncclResult_t, ncclGetLsaMultimemDevicePointer, (ncclWindow_t win, size_t offset, void **outPtr));
-/** The multicast address of a team: NULL, there is none. */
+/** The multicast address of a team, whose handle ncclDevCommCreate gave; NULL without NVLS. */
 NCCL_DECLARE_(ncclResult_t, ncclGetMultimemDevicePointer,
               (ncclWindow_t win, size_t offset, ncclMultimemHandle_t multimem, void **outPtr));
 /** Not there yet: returns ncclInvalidUsage. */
@@ -713,9 +714,9 @@ NCCL_DECLARE_(ncclResult_t, ncclDevCommCreate, (ncclComm_t, ncclDevCommRequireme
 NCCL_DECLARE_(ncclResult_t, ncclDevCommDestroy, (ncclComm_t, ncclDevComm_t const *));
 /** All ranks.  An unusable communicator gives an empty team, here and below, with a line in the log. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamWorld, (ncclComm_t));
-/** The ranks whose memory this rank's device code can load from and store to: this rank alone, so far. */
+/** The ranks whose memory this rank's device code can load from and store to: on GPUs consecutive ranks of a host. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamLsa, (ncclComm_t));
-/** The ranks with the same place in their LSA teams: all, so far. */
+/** The ranks with the same place in their LSA teams. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamRail, (ncclComm_t));
 /** The number in the communicator of the team's rank `rank`. */
 NCCL_DECLARE_(int, ncclTeamRankToWorld, (ncclComm_t, ncclTeam_t, int rank));

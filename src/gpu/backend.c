@@ -139,4 +139,5 @@ const hk_backend hk_backend_gpu = {
     .detach = hk_gpu_detach,
     .memory_add = memory_add,
     .memory_drop = memory_drop,
+    .windows = &hk_gpu_windows,
 };

@@ -84,8 +84,11 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   const bool no_ctas = (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0;
   fact->copies = no_ctas && l->stream_words &&
                  g->device->ops->word_check(g->device, g->world->credits[c->rank].base, g->queue) == HK_OK;
-  fact->multicast = l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0 &&
-                    !(c->options.nvls_mode & ncclNvlsHostModeDisableTransport);
+  if (l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0)
+    fact->multicast = (c->options.nvls_mode & ncclNvlsHostModeDisableTransport ? 0 : HK_GPU_MULTICAST_SUMS) |
+                      (c->options.nvls_mode & ncclNvlsHostModeDisableSymmetricMultimem ? 0 : HK_GPU_MULTICAST_WINDOWS);
+  fact->window_stride = (uint64_t)hk_param_int(HK_P_WIN_STRIDE);
+  if (!fact->window_stride) fact->window_stride = l->memory_bytes;
   hk_wire_env(c)->gpu = g->device;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
 out:
@@ -171,6 +174,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   HK_TRY(hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1),
          out);
   HK_TRY(hk_gpu_multicast_join(c, facts, stride), out);
+  hk_gpu_windows_begin(c, facts, stride);
 out:
   return rc;
 }
@@ -257,6 +261,7 @@ void hk_gpu_detach(ncclComm_t c) {
     return;
   }
   hk_gpu_parked_free(g);
+  hk_gpu_windows_end(c);
   if (g->in_switch) hk_multicast_leave(g->world->multicast);
   if (g->device) {
     hk_gpu_ends_free(c);

@@ -23,6 +23,7 @@ struct hk_device_peer; /* the same */
 struct hk_gpu_code;    /* code.h */
 struct hk_gpu_end;     /* ends.h */
 struct hk_gpu_import;  /* view.h */
+struct hk_gpu_space;   /* window.c */
 struct hk_gpu_view;    /* view.h */
 struct hk_gpu_work;    /* kernels/cuda/work.h */
 struct hk_gpu_world;   /* world.h */
@@ -80,6 +81,10 @@ typedef struct hk_gpu {
   int sharers;                        /* ranks of the device that has most; equal on all ranks */
   struct hk_gpu_proxy *_Atomic proxy; /* NULL: no link over the network yet */
   bool in_switch;                     /* the world has multicast memory */
+  bool windows;                       /* this rank's memory can be a window */
+  bool multimem;                      /* windows can have multicast memory */
+  size_t window_stride;               /* of the ranks' parts of a space, on all ranks */
+  struct hk_gpu_space *space;         /* of windows; NULL: there has been none */
   bool lost;                          /* its work will not end soon: nothing that a kernel may use is freed */
   struct hk_gpu *next_lost;
   hk_memory page;          /* for networks to try: hk_transport_env.gpu_page */
@@ -132,11 +137,13 @@ typedef struct hk_gpu_fact {
   uint64_t id;     /* of the device: equal for ranks that share it */
   uint64_t blocks; /* that it runs at once */
   uint64_t sm;
-  uint64_t bus;       /* its PCI address: hk_bus_id_parse */
-  uint64_t copies;    /* it asks for copy engines, and can */
-  uint64_t by_fd;     /* its memory can go to other processes by file descriptor */
-  uint64_t multicast; /* it can have memory that a switch copies to and adds up from, and NCCL_NVLS_ENABLE is not 0 */
+  uint64_t bus;           /* its PCI address: hk_bus_id_parse */
+  uint64_t window_stride; /* bytes of addresses that it needs for a rank's windows */
+  uint8_t copies;         /* it asks for copy engines, and can */
+  uint8_t by_fd;          /* its memory can go to other processes by file descriptor */
+  uint8_t multicast;      /* for what it can have memory that a switch copies to and adds up from: HK_GPU_MULTICAST_ */
 } hk_gpu_fact;
+enum { HK_GPU_MULTICAST_SUMS = 1, HK_GPU_MULTICAST_WINDOWS = 2 };
 static inline const hk_gpu_fact *hk_gpu_fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
   return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
 }
@@ -214,6 +221,13 @@ void hk_gpu_topology_free(struct hk_gpu_world *w);
 hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 /* Do the settings forbid to reach the peer's GPU directly?  `why` gets the setting. */
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
+
+/* ---- window.c ---- */
+extern const struct hk_window_ops hk_gpu_windows;
+/* After hk_gpu_reach and hk_gpu_multicast_join: c->lsa, and the stride. */
+void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
+void hk_gpu_windows_end(ncclComm_t c); /* no kernel runs any more */
+size_t hk_gpu_windows_held(hk_gpu *g); /* bytes of the library's own memory in windows */
 
 /* ---- memory.c ---- */
 /* Memory that other processes can open; zeros. */

@@ -70,12 +70,11 @@ bool hk_gpu_switch_reduces(const hk_call *call) {
 }
 
 /* Why there is none, from what all ranks know; empty: nothing prevents it. */
-static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, char *why, size_t bytes) {
+static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, int use, char *why, size_t bytes) {
   why[0] = 0;
-  if (c->nranks > HK_MULTICAST_RANKS) snprintf(why, bytes, "%d ranks are more than %d", c->nranks, HK_MULTICAST_RANKS);
   for (int r = 0; r < c->nranks && !why[0]; r++) {
-    if (!hk_gpu_fact_of(facts, stride, r)->multicast)
-      snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE is 0", r);
+    if (!(hk_gpu_fact_of(facts, stride, r)->multicast & use))
+      snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE or nvlsHostMode forbid it", r);
     else if (!hk_wire_near(c, r))
       snprintf(why, bytes, "rank %d is on another host than rank 0", r);
     for (int k = 0; k < r && !why[0]; k++)
@@ -92,7 +91,11 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
   bool all = false;
   char why[120];
   if (c->nranks < 2) return HK_OK;
-  look_against(c, facts, stride, why, sizeof why);
+  look_against(c, facts, stride, HK_GPU_MULTICAST_WINDOWS, why, sizeof why);
+  g->multimem = !why[0];
+  look_against(c, facts, stride, HK_GPU_MULTICAST_SUMS, why, sizeof why);
+  if (c->nranks > HK_MULTICAST_RANKS && !why[0])
+    snprintf(why, sizeof why, "%d ranks are more than %d", c->nranks, HK_MULTICAST_RANKS);
   if (why[0]) {
     HK_INFO(HK_SUB_NVLS, "rank %d: no sums in the switch: %s", c->rank, why);
     return HK_OK;

@@ -62,7 +62,7 @@ static void visit_all(ncclComm_t c, visitor *v) {
   }
   visit(v, &g->scratch, 0, 0, NULL, -1);
   for (size_t i = 0; i < g->nold; i++) visit(v, &g->old[i], 0, 0, NULL, -1);
-  v->stays += g->page.bytes + g->ends_on_device.bytes;
+  v->stays += g->page.bytes + g->ends_on_device.bytes + hk_gpu_windows_held(g);
   for (const hk_plan *p = c->plans->all; p; p = p->next)
     if (p->device) v->stays += ((const hk_gpu_plan *)p->device)->memory.bytes;
   if (g->in_switch) v->stays += w->multicast->own[c->rank].bytes;

@@ -8,6 +8,7 @@
 #include "../boot/bootstrap.h"
 #include "api.h"
 #include "rma.h"
+#include "windows.h"
 
 static ncclResult_t unsupported(const char *who) {
   return (ncclResult_t)HK_FAIL(
@@ -58,7 +59,7 @@ HK_API(ncclResult_t, ncclCommQueryProperties, (ncclComm_t comm, ncclCommProperti
                                .nRanks = comm->nranks,
                                .cudaDev = comm->device < 0 ? 0 : comm->device,
                                .nvmlDev = comm->device < 0 ? 0 : comm->device,
-                               .nLsaTeams = comm->nranks,
+                               .nLsaTeams = comm->nranks / comm->lsa.ranks,
                                .hostRmaSupport = hk_rma_supported(comm),
                                .commHash = hk_bootstrap_comm_id(comm->bootstrap)};
   size_t bytes = known_bytes(props->version);
@@ -71,19 +72,23 @@ out:
 /* ---- teams ---- */
 
 /* A team cannot report an error: for a communicator that is none it is empty, and the log says why. */
-static ncclTeam_t team(const char *who, ncclComm_t c, bool alone) {
-  if (hk_comm_check_usable(c, who) != HK_OK) return (ncclTeam_t){0, 0, 0};
-  return alone ? (ncclTeam_t){1, 0, 1} : (ncclTeam_t){c->nranks, c->rank, 1};
+static bool usable(const char *who, ncclComm_t c) { return hk_comm_check_usable(c, who) == HK_OK; }
+static const ncclTeam_t empty = {0, 0, 0}, alone = {1, 0, 1};
+
+HK_API(ncclTeam_t, ncclTeamWorld, (ncclComm_t c)) {
+  return usable("ncclTeamWorld", c) ? (ncclTeam_t){c->nranks, c->rank, 1} : empty;
 }
-HK_API(ncclTeam_t, ncclTeamWorld, (ncclComm_t c)) { return team("ncclTeamWorld", c, false); }
-HK_API(ncclTeam_t, ncclTeamLsa, (ncclComm_t c)) { return team("ncclTeamLsa", c, true); }
-/* The ranks with the same place in their LSA teams: all, as these have one rank. */
-HK_API(ncclTeam_t, ncclTeamRail, (ncclComm_t c)) { return team("ncclTeamRail", c, false); }
+HK_API(ncclTeam_t, ncclTeamLsa, (ncclComm_t c)) { return usable("ncclTeamLsa", c) ? hk_lsa_team(c) : empty; }
+/* The ranks with the same place in their LSA teams. */
+HK_API(ncclTeam_t, ncclTeamRail, (ncclComm_t c)) {
+  if (!usable("ncclTeamRail", c)) return empty;
+  return (ncclTeam_t){c->nranks / c->lsa.ranks, c->rank / c->lsa.ranks, c->lsa.ranks};
+}
 HK_API(ncclTeam_t, ncclTeamCft, (ncclComm_t c, ncclCftTeamMode_t mode)) {
   (void)mode;
-  return team("ncclTeamCft", c, true);
+  return usable("ncclTeamCft", c) ? alone : empty;
 }
-HK_API(ncclTeam_t, ncclTeamCftMultimem, (ncclComm_t c)) { return team("ncclTeamCftMultimem", c, true); }
+HK_API(ncclTeam_t, ncclTeamCftMultimem, (ncclComm_t c)) { return usable("ncclTeamCftMultimem", c) ? alone : empty; }
 
 HK_API(int, ncclTeamRankToWorld, (ncclComm_t c, ncclTeam_t t, int rank)) {
   if (hk_comm_check_usable(c, "ncclTeamRankToWorld") != HK_OK) return -1;
@@ -91,7 +96,7 @@ HK_API(int, ncclTeamRankToWorld, (ncclComm_t c, ncclTeam_t t, int rank)) {
 }
 HK_API(int, ncclTeamRankToLsa, (ncclComm_t c, ncclTeam_t t, int rank)) {
   if (hk_comm_check_usable(c, "ncclTeamRankToLsa") != HK_OK) return -1;
-  return (rank - t.rank) * t.stride; /* this rank is number 0 of its LSA team */
+  return c->rank % c->lsa.ranks + (rank - t.rank) * t.stride;
 }
 
 /* ---- what device code would need ---- */

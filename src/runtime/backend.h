@@ -27,6 +27,7 @@ struct hk_machine;
 struct hk_plan;
 struct hk_program;
 struct hk_topo;
+struct hk_window_ops;
 struct ncclComm;
 
 /* What a rank publishes of what it works on.  Part of what ranks exchange at init: its size is part of the format. */
@@ -140,6 +141,9 @@ typedef struct hk_backend {
   hk_status (*memory_add)(struct ncclComm *c, void *base, size_t bytes, bool symmetric, void **handle);
   /* Takes that back; no call uses the memory any more. */
   void (*memory_drop)(struct ncclComm *c, void *base, size_t bytes, void *handle);
+  /* Windows that kernels of users reach (windows.h); join has filled ncclComm.lsa.  NULL: a window is only registered
+   * memory, each rank's own. */
+  const struct hk_window_ops *windows;
 } hk_backend;
 
 extern const hk_backend hk_backend_gpu, hk_backend_host;

@@ -44,6 +44,7 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
   c->nranks = nranks;
   c->forks = hk_forks;
   c->backend = hk_backend_choose(&c->device);
+  c->lsa.ranks = 1;
   pthread_mutex_init(&c->health.lock, NULL);
   atomic_store(&c->health.progress, HK_IN_PROGRESS);
   c->wait = (hk_wait_env){.failure = &c->health.failure, .check = hk_watch, .arg = c, .spins = 30};

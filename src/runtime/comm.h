@@ -32,6 +32,13 @@ typedef struct hk_comm_options {
   char name[64], net_name[32];
 } hk_comm_options;
 
+/* What kernels of users can do (windows.h).  Equal on all ranks. */
+typedef struct hk_lsa {
+  int ranks;     /* consecutive ones that reach each other's memory by loads and stores: a team */
+  bool kernels;  /* they can communicate: the device API is there */
+  bool multimem; /* over multicast memory, too */
+} hk_lsa;
+
 /* Whether the end of a communicator has begun: then calls return an error when they enter it. */
 typedef enum hk_closing { HK_CLOSING_NO, HK_CLOSING_DESTROY, HK_CLOSING_ABORT } hk_closing;
 
@@ -114,6 +121,7 @@ struct ncclComm {
   void *backend_state;          /* the backend's own, between attach and detach; NULL if it needs none */
   struct hk_profiler *profiler; /* NULL: none */
   hk_user_redop *redops;        /* [HK_REDOP_LIMIT], made at first use */
+  hk_lsa lsa;
   hk_registration *registrations;
   uint64_t windows;      /* symmetric ones registered so far, equal on all ranks; under health.lock */
   hk_rma *rma;           /* one-sided operations (rma.h), from the first window on */
@@ -217,7 +225,7 @@ hk_status hk_comm_meet(ncclComm_t c, bool child);
 /* Leaves the communicator, detaches the backend, frees. Not collective. */
 void hk_comm_destroy(ncclComm_t c);
 
-/* api_misc.c */
+/* api_register.c */
 void hk_registrations_free(ncclComm_t c);
 
 /* watch.c; the rest of it is in watch.h */

@@ -28,7 +28,7 @@ void hk_rma_dropped(ncclComm_t c);
 void hk_rma_end(ncclComm_t c);
 void hk_rma_free(hk_rma *r);
 
-/* api_misc.c, from any thread: this rank's window of that number, from 1. */
+/* api_register.c, from any thread: this rank's window of that number, from 1. */
 hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window *out);
 /* The number of a window and its size; 0: it is no symmetric window of the communicator. */
 uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes);

@@ -95,6 +95,7 @@ static void registered(place *p) {
   gpu_ranks *g = &p->g;
   void *handle[GPU_RANKS][2];
   size_t room = (size_t)g->n * ZERO_COPY_COUNT * 4;
+  OK_NCCL(ncclGroupStart());
   for (int r = p->first; r < p->first + p->each; r++) {
     void *out;
     emu_use(g->device[r]);
@@ -104,6 +105,7 @@ static void registered(place *p) {
     OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], room, &handle[r][0]));
     OK_NCCL(ncclCommWindowRegister(g->comm[r], out, room, (ncclWindow_t *)(void *)&handle[r][1], 0));
   }
+  OK_NCCL(ncclGroupEnd());
   big_calls(p);
   for (int r = p->first; r < p->first + p->each; r++) {
     int views = 0;
@@ -194,16 +196,18 @@ static void die(place *p) {
 
 static void open_windows(place *p, size_t room) {
   gpu_ranks *g = &p->g;
-  ncclWindow_t window;
+  static ncclWindow_t window[GPU_RANKS];
+  OK_NCCL(ncclGroupStart());
   for (int r = p->first; r < p->first + p->each; r++) {
     void *out;
     emu_use(g->device[r]);
     g->in[r] = gpu_alloc(g->device[r], room);
     OK_NCCL(ncclMemAlloc(&out, room));
     g->out[r] = (CUdeviceptr)(uintptr_t)out;
-    OK_NCCL(ncclCommWindowRegister(g->comm[r], out, room, &window, NCCL_WIN_COLL_SYMMETRIC));
+    OK_NCCL(ncclCommWindowRegister(g->comm[r], out, room, &window[r], NCCL_WIN_COLL_SYMMETRIC));
     ck_assert(hk_gpu_of(g->comm[r])->copies);
   }
+  OK_NCCL(ncclGroupEnd());
 }
 
 /* Captured once, replayed with other data. */

@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Symmetric windows: which ranks are a team, where windows lie, their mappings, and what kernels read of them. */
+#include "window.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../device/host.h"
+#include "../transport/device_links.h"
+#include "../transport/transport.h"
+#include "world.h"
+
+/* Windows as kernels read them, with a table in which a kernel finds the window of an address (ncclFindWindow).  The
+ * layout of NVIDIA's device code. */
+enum { PAGE_WINDOWS = 32 };
+typedef struct entry {
+  uintptr_t begin, bytes; /* 0: free */
+  hk_device_window *window;
+} entry;
+typedef struct page {
+  entry entries[PAGE_WINDOWS];
+  struct page *next;
+  char pad[1024 - PAGE_WINDOWS * sizeof(entry) - sizeof(struct page *)];
+  struct {
+    hk_device_window window;
+    char pad[128 - sizeof(hk_device_window)];
+  } windows[PAGE_WINDOWS];
+} page;
+_Static_assert(offsetof(page, next) == 768 && offsetof(page, windows) == 1024 && sizeof(page) == 5120,
+               "a table of 776 bytes, then windows in lines of their own");
+
+/* Memory of a team of ranks in an NVSwitch: what lies at an offset in all of their parts. */
+typedef struct team {
+  ncclTeam_t which;
+  uint64_t object;
+  hk_memory all;
+  struct team *next;
+} team;
+
+struct hk_gpu_space {
+  pthread_mutex_t lock; /* windows may be dropped by any thread */
+  char *base;           /* NULL: there has been no window */
+  size_t stride;
+  hk_gpu_window *windows; /* by `begin` */
+  team *teams;
+  hk_memory *pages; /* of GPU memory, each one page */
+  uint32_t *used;   /* slots of each page */
+  unsigned npages;
+};
+
+/* ---- teams ---- */
+
+static const uint64_t stride_unit = UINT64_C(1) << 32; /* device code adds it to the upper half of an address */
+
+static int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
+
+/* The longest teams of equal size whose ranks follow each other and are on one host. */
+static int team_size(ncclComm_t c) {
+  int size = 0;
+  for (int r = 0, run = 0; r < c->nranks; r++) {
+    run++;
+    if (r + 1 < c->nranks && c->peers[r + 1].host == c->peers[r].host) continue;
+    size = common_divisor(run, size);
+    run = 0;
+  }
+  return size;
+}
+
+static int first_of_team(ncclComm_t c) { return c->rank - c->rank % c->lsa.ranks; }
+
+void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+  hk_gpu *g = hk_gpu_of(c);
+  size_t most = 1;
+  g->windows = true;
+  for (int r = 0; r < c->nranks; r++) {
+    const hk_gpu_fact *f = hk_gpu_fact_of(facts, stride, r);
+    g->windows = g->windows && f->by_fd;
+    if (f->window_stride > most) most = f->window_stride;
+  }
+  g->window_stride = hk_round_up(most, stride_unit);
+  c->lsa.ranks = g->windows && !g->staged ? team_size(c) : 1;
+  for (int i = 0; i < c->lsa.ranks; i++)
+    g->windows = g->windows && (g->links->by_file || !hk_gpu_is_remote(c, first_of_team(c) + i));
+  c->lsa.kernels = g->windows && c->lsa.ranks == c->nranks; /* equal on all ranks, which are on one host */
+  c->lsa.multimem = c->lsa.kernels && g->multimem;
+  HK_INFO(HK_SUB_INIT, "rank %d: LSA teams of %d ranks; kernels of users %s communicate, %s multicast memory", c->rank,
+          c->lsa.ranks, c->lsa.kernels ? "can" : "cannot", c->lsa.multimem ? "with" : "without");
+}
+
+/* ---- the space ---- */
+
+static hk_status space_of(ncclComm_t c, struct hk_gpu_space **out) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  struct hk_gpu_space *s = g->space;
+  if (!s) {
+    s = calloc(1, sizeof *s);
+    if (!s) return HK_FAIL_ERRNO("no memory for windows");
+    pthread_mutex_init(&s->lock, NULL);
+    s->stride = g->window_stride;
+    g->space = s;
+  }
+  if (!s->base) HK_TRY(g->device->ops->space_new(g->device, (size_t)c->lsa.ranks * s->stride, (void **)&s->base), out);
+  *out = s;
+out:
+  return rc;
+}
+
+/* The lowest offset from `from` on with room for so many bytes; SIZE_MAX: there is none. */
+static size_t find_room(struct hk_gpu_space *s, size_t from, size_t bytes) {
+  pthread_mutex_lock(&s->lock);
+  for (const hk_gpu_window *w = s->windows; w && w->begin < from + bytes; w = w->next)
+    if (w->end > from) from = w->end;
+  pthread_mutex_unlock(&s->lock);
+  return bytes <= s->stride && from <= s->stride - bytes ? from : SIZE_MAX;
+}
+
+static void insert(struct hk_gpu_space *s, hk_gpu_window *w) {
+  hk_gpu_window **at = &s->windows;
+  while (*at && (*at)->begin < w->begin) at = &(*at)->next;
+  w->next = *at;
+  *at = w;
+}
+
+/* ---- what kernels read ---- */
+
+static page *page_of(const struct hk_gpu_space *s, unsigned slot) { return s->pages[slot / PAGE_WINDOWS].base; }
+static hk_device_window *window_in(const struct hk_gpu_space *s, unsigned slot) {
+  return &page_of(s, slot)->windows[slot % PAGE_WINDOWS].window;
+}
+static entry *entry_in(const struct hk_gpu_space *s, unsigned slot) {
+  return &page_of(s, slot)->entries[slot % PAGE_WINDOWS];
+}
+
+static hk_status add_page(hk_gpu *g, struct hk_gpu_space *s) {
+  hk_status rc = HK_OK;
+  hk_memory *pages = realloc(s->pages, (s->npages + 1) * sizeof *pages);
+  if (pages) s->pages = pages;
+  uint32_t *used = realloc(s->used, (s->npages + 1) * sizeof *used);
+  if (used) s->used = used;
+  if (!pages || !used) return HK_FAIL_ERRNO("no memory for windows");
+  hk_memory *new = &s->pages[s->npages];
+  HK_TRY(g->device->ops->alloc_open(g->device, sizeof(page), sizeof(page), new), out);
+  if (s->npages) {
+    page *last = s->pages[s->npages - 1].base;
+    HK_TRY(g->device->ops->copy(g->device, &last->next, &new->base, sizeof new->base, g->queue), undo);
+  }
+  s->used[s->npages++] = 0;
+  return HK_OK;
+undo:
+  (void)g->device->ops->release(g->device, new);
+out:
+  return rc;
+}
+
+/* Copies `bytes` to where kernels read; the queue runs nothing but the library's own copies. */
+static hk_status put(hk_gpu *g, void *to, const void *from, size_t bytes) {
+  hk_status rc = g->device->ops->copy(g->device, to, from, bytes, g->queue);
+  return rc == HK_OK ? g->device->ops->wait(g->device, g->queue) : rc;
+}
+
+/* Under the lock. */
+static hk_status publish(ncclComm_t c, hk_gpu_window *w, int flags) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  struct hk_gpu_space *s = g->space;
+  unsigned p = 0;
+  while (p < s->npages && s->used[p] == UINT32_MAX) p++;
+  if (p == s->npages) HK_TRY(add_page(g, s), out);
+  w->slot = p * PAGE_WINDOWS + (unsigned)__builtin_ctz(~s->used[p]);
+  w->seen.image = (hk_device_window){.host = w,
+                                     .flat = s->base + w->at,
+                                     .lsa_rank = c->rank % c->lsa.ranks,
+                                     .world_rank = c->rank,
+                                     .stride_4g = (uint32_t)(s->stride / stride_unit),
+                                     .multicast_4k = (uint32_t)(w->at / 4096),
+                                     .flags = (uint32_t)flags,
+                                     .segments = 1,
+                                     .cft_endpoint = UINT32_MAX};
+  hk_device_window *there = window_in(s, w->slot);
+  HK_TRY(put(g, there, &w->seen.image, sizeof *there), out);
+  HK_TRY(put(g, entry_in(s, w->slot), &(entry){w->user, w->bytes, there}, sizeof(entry)), out);
+  w->seen.handle = (ncclWindow_t)(void *)there;
+  s->used[p] |= UINT32_C(1) << w->slot % PAGE_WINDOWS;
+out:
+  return rc;
+}
+
+static void *table(ncclComm_t c) {
+  const struct hk_gpu_space *s = hk_gpu_of(c)->space;
+  return s && s->npages ? s->pages[0].base : NULL;
+}
+
+/* ---- a window ---- */
+
+/* What a rank publishes of its memory. */
+typedef struct row {
+  uint64_t could;  /* the step is done */
+  uint64_t before; /* bytes of the allocation before the window, and from its beginning on */
+  uint64_t after;
+  uint64_t address; /* for ranks of its process */
+  uint64_t region;  /* for the others (device/host.h) */
+  uint64_t place;   /* offset for all allocations */
+} row;
+
+/* All ranks take the step together: *all, if each of them could. */
+static hk_status step(ncclComm_t c, row *rows, bool could, bool *all) {
+  hk_status rc = HK_OK;
+  rows[c->rank].could = could;
+  HK_TRY(hk_gpu_exchange(c, rows, sizeof *rows), out);
+  *all = true;
+  for (int r = 0; r < c->nranks; r++) *all = *all && rows[r].could;
+out:
+  return rc;
+}
+
+/* Which allocation it is, and its file.  False, with the reason in the log: others cannot map it. */
+static bool offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
+  hk_device *d = hk_gpu_of(c)->device;
+  hk_memory_share share = {.fd = -1};
+  hk_pointer whose = {.device = -1};
+  uintptr_t base = 0;
+  const void *user = (const void *)w->user;
+  const char *why = NULL;
+  if (!user)
+    why = hk_last_error(); /* of the library's allocation */
+  else if (!hk_gpu_of(c)->windows)
+    why = "memory does not go to other processes by file descriptor";
+  else if (d->ops->pointer(d, user, &whose) != HK_OK || whose.kind != HK_POINTER_DEVICE ||
+           whose.device != d->limits.ordinal)
+    why = "it is not memory of the communicator's GPU";
+  else if (d->ops->share_address(d, user, &share, &base) != HK_OK)
+    why = hk_last_error();
+  else if (share.kind != HK_MEMORY_VMM)
+    why = "it is not virtual memory (cuMemCreate): give memory of ncclMemAlloc";
+  else if (w->user + w->bytes > base + share.bytes)
+    why = "it lies in several allocations";
+  else if (hk_host_lend(share.fd, share.bytes, false, &mine->region) != HK_OK)
+    why = hk_last_error();
+  if (why) {
+    HK_INFO(HK_SUB_REG, "rank %d: %zu bytes at %p are no window: %s", c->rank, w->bytes, user, why);
+    if (share.fd >= 0 && !mine->region) close(share.fd);
+    return false;
+  }
+  mine->before = w->user - base;
+  mine->after = share.bytes - mine->before;
+  mine->address = w->user;
+  return true;
+}
+
+/* Where the window is to be: every rank names the lowest offset that it has free, until all name the same. */
+static hk_status agree_on_place(ncclComm_t c, row *rows, hk_gpu_window *w, bool *all) {
+  hk_status rc = HK_OK;
+  struct hk_gpu_space *s = NULL;
+  size_t before = 0, after = 0, from = 0;
+  bool aligned = true, same = false;
+  for (int r = 0; r < c->nranks; r++) {
+    if (rows[r].before > before) before = rows[r].before;
+    if (rows[r].after > after) after = rows[r].after;
+    aligned = aligned && (rows[r].before - rows[0].before) % HK_DEVICE_GRANULE == 0;
+  }
+  if (!aligned)
+    HK_WARN("rank %d: the ranks' windows begin at different offsets in their allocations: give memory of ncclMemAlloc "
+            "from its beginning. There is no window",
+            c->rank);
+  bool could = aligned && space_of(c, &s) == HK_OK;
+  while (!same) {
+    const size_t place = could ? find_room(s, from, before + after) : SIZE_MAX;
+    if (could && place == SIZE_MAX)
+      HK_WARN("rank %d: no room of %zu bytes in the %zu bytes of addresses for a rank's windows (NCCL_WIN_STRIDE)",
+              c->rank, before + after, s->stride);
+    rows[c->rank].place = place;
+    HK_TRY(step(c, rows, place != SIZE_MAX, all), out);
+    if (!*all) return HK_OK;
+    same = true;
+    for (int r = 0; r < c->nranks; r++) {
+      if (rows[r].place > from) from = rows[r].place;
+      same = same && rows[r].place == rows[0].place;
+    }
+  }
+  w->begin = from;
+  w->end = from + before + after;
+  w->at = from + before;
+out:
+  return rc;
+}
+
+static hk_status map_part(ncclComm_t c, hk_gpu_window *w, int r, const row *theirs) {
+  hk_status rc = HK_OK;
+  const hk_gpu *g = hk_gpu_of(c);
+  const bool here = !hk_gpu_is_remote(c, r);
+  const int place = r - first_of_team(c);
+  char *at = g->space->base + (size_t)place * g->space->stride + w->at - theirs->before;
+  size_t bytes = theirs->before + theirs->after, file_bytes;
+  int fd = -1;
+  if (!here) HK_TRY(g->links->file(g->links->arg, r, theirs->region, &fd, &file_bytes), out);
+  rc = g->device->ops->place(g->device, at, bytes, here ? (const void *)(uintptr_t)theirs->address : NULL, fd,
+                             &w->parts[place]);
+out:
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
+static hk_status attach(const hk_gpu *g, const team *t, const hk_gpu_window *w) {
+  const hk_memory *own = &w->parts[w->seen.image.lsa_rank];
+  const char *part = g->space->base + (size_t)w->seen.image.lsa_rank * g->space->stride;
+  return g->device->ops->multicast_attach(g->device, t->object, (size_t)((char *)own->base - part), own);
+}
+
+static hk_status map_all(ncclComm_t c, hk_gpu_window *w, const row *rows, int flags) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  const int first = first_of_team(c);
+  for (int r = first; r < first + c->lsa.ranks; r++) HK_TRY(map_part(c, w, r, &rows[r]), out);
+  pthread_mutex_lock(&g->space->lock);
+  rc = publish(c, w, flags);
+  for (const team *t = g->space->teams; t && rc == HK_OK; t = t->next) rc = attach(g, t, w);
+  insert(g->space, w);
+  pthread_mutex_unlock(&g->space->lock);
+out:
+  return rc;
+}
+
+/* What is there of it, also after map_all has failed. */
+static void forget(ncclComm_t c, hk_gpu_window *w) {
+  hk_gpu *g = hk_gpu_of(c);
+  const hk_device_ops *ops = g->device->ops;
+  struct hk_gpu_space *s = g->space;
+  if (s) {
+    pthread_mutex_lock(&s->lock);
+    hk_gpu_window **at = &s->windows;
+    while (*at && *at != w) at = &(*at)->next;
+    if (*at) *at = w->next;
+    if (w->seen.handle) {
+      (void)put(g, entry_in(s, w->slot), &(entry){0}, sizeof(entry));
+      s->used[w->slot / PAGE_WINDOWS] &= ~(UINT32_C(1) << w->slot % PAGE_WINDOWS);
+    }
+    for (int i = 0; w->parts && i < c->lsa.ranks; i++) {
+      const char *part = s->base + (size_t)i * s->stride;
+      for (const team *t = w->seen.handle && i == w->seen.image.lsa_rank ? s->teams : NULL; t; t = t->next)
+        (void)ops->multicast_detach(g->device, t->object, (size_t)((char *)w->parts[i].base - part), w->parts[i].bytes);
+      (void)ops->release(g->device, &w->parts[i]);
+    }
+    pthread_mutex_unlock(&s->lock);
+  }
+  (void)ops->release(g->device, &w->own);
+  free(w->parts);
+  free(w);
+}
+
+static void drop(ncclComm_t c, hk_symmetric *w) { forget(c, (hk_gpu_window *)(void *)w); }
+
+/* `w` is there with its memory, if this rank has any. */
+static hk_status add_window(ncclComm_t c, hk_gpu_window *w, int flags, hk_symmetric **out) {
+  hk_status rc = HK_OK;
+  bool all = false;
+  row *rows = calloc((size_t)c->nranks, sizeof *rows);
+  *out = NULL;
+  if (!rows) {
+    rc = HK_FAIL_ERRNO("no memory for a window of %d ranks", c->nranks);
+    goto out;
+  }
+  HK_TRY(step(c, rows, offer(c, w, &rows[c->rank]), &all), out);
+  if (all) HK_TRY(agree_on_place(c, rows, w, &all), out);
+  if (all) HK_TRY(step(c, rows, map_all(c, w, rows, flags) == HK_OK, &all), out);
+  if (all) {
+    *out = &w->seen;
+    HK_INFO(HK_SUB_REG, "rank %d: window %p of %zu bytes at %p, offset 0x%zx", c->rank, (void *)w->seen.handle,
+            w->bytes, (void *)w->user, w->at);
+  }
+out:
+  if (rows) hk_host_take_back(rows[c->rank].region); /* all have opened it */
+  free(rows);
+  if (!*out) forget(c, w);
+  return rc;
+}
+
+static hk_gpu_window *window_new(ncclComm_t c, uintptr_t user, size_t bytes) {
+  hk_gpu_window *w = calloc(1, sizeof *w);
+  if (w) w->parts = calloc((size_t)c->lsa.ranks, sizeof *w->parts);
+  if (w && !w->parts) {
+    free(w);
+    w = NULL;
+  }
+  if (!w) {
+    (void)HK_FAIL_ERRNO("no memory for a window of %zu bytes", bytes);
+    return NULL;
+  }
+  w->user = user;
+  w->bytes = bytes;
+  return w;
+}
+
+static hk_status add(ncclComm_t c, void *base, size_t bytes, int flags, hk_symmetric **out) {
+  hk_gpu_window *w = window_new(c, (uintptr_t)base, bytes);
+  return w ? add_window(c, w, flags, out) : HK_ERR_SYSTEM;
+}
+
+static hk_status add_memory(ncclComm_t c, size_t bytes, hk_symmetric **out) {
+  hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_window *w = window_new(c, 0, bytes);
+  if (!w) return HK_ERR_SYSTEM;
+  if (g->device->ops->alloc_shared(g->device, bytes, bytes, true, &w->own) == HK_OK) w->user = (uintptr_t)w->own.base;
+  return add_window(c, w, NCCL_WIN_COLL_SYMMETRIC, out);
+}
+
+/* ---- multicast memory ---- */
+
+/* By the team's first rank, which offers the object to the others. */
+static hk_status make_object(const hk_gpu *g, ncclTeam_t which, team *t, uint64_t *region) {
+  hk_status rc = HK_OK;
+  int fd = -1;
+  size_t bytes = g->window_stride;
+  HK_TRY(g->device->ops->multicast_new(g->device, (unsigned)which.nRanks, &bytes, &t->object), out);
+  HK_TRY(g->device->ops->multicast_share(g->device, t->object, &fd), out);
+  rc = hk_host_lend(fd, bytes, false, region);
+out:
+  return rc;
+}
+
+static hk_status open_object(ncclComm_t c, int owner, uint64_t region, team *t) {
+  hk_status rc = HK_OK;
+  const hk_gpu *g = hk_gpu_of(c);
+  size_t bytes;
+  int fd = -1;
+  if (hk_gpu_is_remote(c, owner))
+    HK_TRY(g->links->file(g->links->arg, owner, region, &fd, &bytes), out);
+  else
+    fd = hk_host_export(region, &bytes);
+  rc = g->device->ops->multicast_open(g->device, fd, &t->object);
+out:
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
+static hk_status bind_all(const hk_gpu *g, team *t) {
+  hk_status rc = HK_OK;
+  pthread_mutex_lock(&g->space->lock);
+  HK_TRY(g->device->ops->multicast_map(g->device, t->object, g->window_stride, &t->all), out);
+  for (const hk_gpu_window *w = g->space->windows; w; w = w->next) HK_TRY(attach(g, t, w), out);
+out:
+  pthread_mutex_unlock(&g->space->lock);
+  return rc;
+}
+
+static void free_team(hk_gpu *g, team *t) {
+  if (t->all.base)
+    (void)g->device->ops->release(g->device, &t->all); /* frees the object, too */
+  else if (t->object)
+    (void)g->device->ops->multicast_free(g->device, t->object);
+  free(t);
+}
+
+static hk_status make_team(ncclComm_t c, ncclTeam_t which, team *t, bool *all) {
+  hk_status rc = HK_OK;
+  const hk_gpu *g = hk_gpu_of(c);
+  struct hk_gpu_space *s;
+  const int owner = c->rank - which.rank * which.stride;
+  row *rows = calloc((size_t)c->nranks, sizeof *rows);
+  if (!rows) return HK_FAIL_ERRNO("no memory for a team of %d ranks", which.nRanks);
+  hk_status mine = space_of(c, &s);
+  if (mine == HK_OK && which.rank == 0) mine = make_object(g, which, t, &rows[c->rank].region);
+  HK_TRY(step(c, rows, mine == HK_OK, all), out);
+  if (*all && which.rank != 0) mine = open_object(c, owner, rows[owner].region, t);
+  if (*all && mine == HK_OK) mine = g->device->ops->multicast_add(g->device, t->object);
+  if (*all) HK_TRY(step(c, rows, mine == HK_OK, all), out);
+  if (*all) HK_TRY(step(c, rows, bind_all(g, t) == HK_OK, all), out);
+out:
+  hk_host_take_back(rows[c->rank].region);
+  free(rows);
+  return rc;
+}
+
+static hk_status multicast(ncclComm_t c, ncclTeam_t which, char **out) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  bool all = false;
+  team *t = g->space ? g->space->teams : NULL;
+  while (t && (t->which.nRanks != which.nRanks || t->which.stride != which.stride || t->which.rank != which.rank))
+    t = t->next;
+  *out = t ? t->all.base : NULL;
+  if (t) return HK_OK;
+  t = calloc(1, sizeof *t);
+  if (!t) return HK_FAIL_ERRNO("no memory for a team of %d ranks", which.nRanks);
+  t->which = which;
+  rc = make_team(c, which, t, &all);
+  if (rc != HK_OK || !all) {
+    free_team(g, t);
+    return rc;
+  }
+  pthread_mutex_lock(&g->space->lock);
+  t->next = g->space->teams;
+  g->space->teams = t;
+  pthread_mutex_unlock(&g->space->lock);
+  *out = t->all.base;
+  return HK_OK;
+}
+
+/* ---- the end ---- */
+
+void hk_gpu_windows_end(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  struct hk_gpu_space *s = g->space;
+  if (!s) return;
+  while (s->windows) forget(c, s->windows);
+  while (s->teams) {
+    team *t = s->teams;
+    s->teams = t->next;
+    free_team(g, t);
+  }
+  for (unsigned i = 0; i < s->npages; i++) (void)g->device->ops->release(g->device, &s->pages[i]);
+  if (s->base) (void)g->device->ops->space_free(g->device, s->base, (size_t)c->lsa.ranks * s->stride);
+  pthread_mutex_destroy(&s->lock);
+  free(s->pages);
+  free(s->used);
+  free(s);
+  g->space = NULL;
+}
+
+size_t hk_gpu_windows_held(hk_gpu *g) {
+  size_t bytes = 0;
+  if (!g->space) return 0;
+  pthread_mutex_lock(&g->space->lock);
+  for (const hk_gpu_window *w = g->space->windows; w; w = w->next) bytes += w->own.bytes;
+  pthread_mutex_unlock(&g->space->lock);
+  return bytes;
+}
+
+const hk_window_ops hk_gpu_windows = {
+    .add = add, .add_memory = add_memory, .drop = drop, .multicast = multicast, .table = table};

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registered memory and windows in the API, and the addresses of windows for kernels of users. */
+#include <stdlib.h>
+#include "../base/log.h"
+#include "../base/thread.h"
+#include "../boot/bootstrap.h"
+#include "api.h"
+#include "group.h"
+#include "rma.h"
+#include "windows.h"
+
+struct hk_registration {
+  ncclComm_t comm;
+  void *base;
+  size_t bytes;
+  int flags; /* NCCL_WIN_, of a window */
+  bool is_window;
+  void *user;              /* the user's handle; a window's may be an address in GPU memory */
+  void *handle;            /* the backend's for the memory; NULL: it has none */
+  hk_symmetric *symmetric; /* NULL: other ranks do not map it */
+  uint64_t number;         /* among the symmetric windows, from 1; 0: it is none of them */
+  hk_registration *next, *next_window;
+};
+
+/* The windows of the process: calls that take a window take no communicator. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static hk_registration *windows;
+
+static void publish(hk_registration *r) {
+  pthread_mutex_lock(&lock);
+  r->next_window = windows;
+  windows = r;
+  pthread_mutex_unlock(&lock);
+}
+
+static void withdraw(const hk_registration *r) {
+  pthread_mutex_lock(&lock);
+  hk_registration **at = &windows;
+  while (*at && *at != r) at = &(*at)->next_window;
+  if (*at) *at = r->next_window;
+  pthread_mutex_unlock(&lock);
+}
+
+static hk_status add(const hk_registration *given, void **out) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = given->comm;
+  const bool symmetric = given->flags & NCCL_WIN_COLL_SYMMETRIC;
+  hk_registration *r = malloc(sizeof *r);
+  if (!r) return HK_FAIL_ERRNO("no memory for a registration");
+  *r = *given;
+  HK_TRY(c->backend->memory_add(c, r->base, r->bytes, symmetric, &r->handle), undo);
+  if (symmetric && hk_rma_supported(c) && atomic_load(&c->health.progress) == HK_OK)
+    HK_TRY(hk_rma_begin(c), undo_memory);
+  r->user = r->symmetric ? (void *)r->symmetric->handle : r;
+  /* Frameworks register from any thread, while they hold an allocator's locks. */
+  pthread_mutex_lock(&c->health.lock);
+  if (symmetric) r->number = ++c->windows;
+  r->next = c->registrations;
+  c->registrations = r;
+  pthread_mutex_unlock(&c->health.lock);
+  if (r->is_window) publish(r);
+  *out = r->user;
+  return HK_OK;
+undo_memory:
+  if (r->handle) c->backend->memory_drop(c, r->base, r->bytes, r->handle);
+undo:
+  free(r);
+  return rc;
+}
+
+static hk_status drop(const char *who, ncclComm_t c, const void *handle) {
+  hk_status rc = hk_comm_check(c, who);
+  if (rc != HK_OK || !handle) return rc;
+  pthread_mutex_lock(&c->health.lock);
+  hk_registration **at = &c->registrations;
+  while (*at && (*at)->user != handle) at = &(*at)->next;
+  hk_registration *r = *at;
+  if (r) *at = r->next;
+  pthread_mutex_unlock(&c->health.lock);
+  if (!r) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a registration of this communicator", who, handle);
+  if (r->is_window) withdraw(r);
+  if (r->number) hk_rma_dropped(c);
+  if (r->handle) c->backend->memory_drop(c, r->base, r->bytes, r->handle);
+  if (r->symmetric) c->backend->windows->drop(c, r->symmetric);
+  free(r);
+  return HK_OK;
+}
+
+/* Under c->health.lock. */
+static const hk_registration *numbered(ncclComm_t c, uint64_t number) {
+  const hk_registration *r = c->registrations;
+  while (r && r->number != number) r = r->next;
+  return r;
+}
+
+hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window *out) {
+  pthread_mutex_lock(&c->health.lock);
+  const hk_registration *r = numbered(c, number);
+  if (r) *out = (hk_window){r->base, r->bytes};
+  hk_window_state state = r ? HK_WINDOW_OPEN : number > c->windows ? HK_WINDOW_LATER : HK_WINDOW_GONE;
+  pthread_mutex_unlock(&c->health.lock);
+  return state;
+}
+
+hk_symmetric *hk_symmetric_window(ncclComm_t c, uint64_t number) {
+  pthread_mutex_lock(&c->health.lock);
+  const hk_registration *r = numbered(c, number);
+  hk_symmetric *w = r ? r->symmetric : NULL;
+  pthread_mutex_unlock(&c->health.lock);
+  return w;
+}
+
+uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes) {
+  pthread_mutex_lock(&c->health.lock);
+  const hk_registration *r = c->registrations;
+  while (r && r->user != (const void *)win) r = r->next;
+  uint64_t number = r ? r->number : 0;
+  *bytes = r ? r->bytes : 0;
+  pthread_mutex_unlock(&c->health.lock);
+  return number;
+}
+
+/* The backend has gone, with what it had of them. */
+void hk_registrations_free(ncclComm_t c) {
+  while (c->registrations) {
+    hk_registration *r = c->registrations;
+    c->registrations = r->next;
+    if (r->is_window) withdraw(r);
+    free(r);
+  }
+}
+
+HK_API(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle)) {
+  HK_UNCANCELLED;
+  hk_status rc = hk_comm_check(comm, "ncclCommRegister");
+  if (rc == HK_OK && (!handle || (!buff && size)))
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommRegister: %zu bytes at %p", size, buff);
+  if (rc == HK_OK) rc = add(&(hk_registration){.comm = comm, .base = buff, .bytes = size}, handle);
+  return (ncclResult_t)rc;
+}
+
+/* Also accepts windows: PyTorch passes every handle here. */
+HK_API(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle)) {
+  HK_UNCANCELLED;
+  return (ncclResult_t)drop("ncclCommDeregister", comm, handle);
+}
+
+/* ---- windows ---- */
+
+typedef struct registering {
+  hk_registration window;
+  ncclWindow_t *out;
+} registering;
+
+static hk_status map_and_add(ncclComm_t c, void *arg) {
+  registering *a = arg;
+  const hk_window_ops *ops = c->backend->windows;
+  hk_registration *w = &a->window;
+  void *handle = NULL;
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "ncclCommWindowRegister");
+  hk_status rc = ops->add(c, w->base, w->bytes, w->flags, &w->symmetric);
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
+  if (rc != HK_OK) return hk_comm_failed(c, rc);
+  if (!w->symmetric) return HK_OK;
+  rc = add(w, &handle);
+  if (rc != HK_OK) ops->drop(c, w->symmetric);
+  *a->out = handle;
+  return rc;
+}
+
+static hk_status check_window(ncclComm_t c, const void *buff, size_t size, const ncclWindow_t *win, int flags) {
+  const int known = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | NCCL_WIN_GIN_ONLY; /* there is no CFT */
+  hk_status rc = c && c->backend && c->backend->windows ? hk_comm_check_usable(c, "ncclCommWindowRegister")
+                                                        : hk_comm_check(c, "ncclCommWindowRegister");
+  if (rc != HK_OK) return rc;
+  if (!win || !buff || !size)
+    return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommWindowRegister: %zu bytes at %p, the window's place is %p", size, buff,
+                   (const void *)win);
+  if (flags & ~known || (flags & NCCL_WIN_COLL_SYMMETRIC && flags & NCCL_WIN_GIN_ONLY))
+    return HK_FAIL(HK_ERR_ARGUMENT,
+                   "ncclCommWindowRegister: flags 0x%x: give NCCL_WIN_DEFAULT, NCCL_WIN_COLL_SYMMETRIC or "
+                   "NCCL_WIN_GIN_ONLY, perhaps with NCCL_WIN_STRICT_ORDERING",
+                   (unsigned)flags);
+  if ((uintptr_t)buff % NCCL_WIN_REQUIRED_ALIGNMENT)
+    return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommWindowRegister: %p is not aligned to %d bytes", buff,
+                   NCCL_WIN_REQUIRED_ALIGNMENT);
+  return HK_OK;
+}
+
+HK_API(ncclResult_t, ncclCommWindowRegister,
+       (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)) {
+  HK_UNCANCELLED;
+  if (win) *win = NULL;
+  hk_status rc = check_window(comm, buff, size, win, winFlags);
+  if (rc != HK_OK) return (ncclResult_t)hk_group_remember(rc);
+  const hk_registration window = {.comm = comm, .base = buff, .bytes = size, .flags = winFlags, .is_window = true};
+  if (!comm->backend->windows) return (ncclResult_t)add(&window, (void **)win);
+  registering *a = malloc(sizeof *a);
+  if (!a) return (ncclResult_t)hk_group_remember(hk_comm_failed(comm, HK_FAIL_ERRNO("no memory for a window")));
+  *a = (registering){window, win};
+  return (ncclResult_t)hk_group_submit_act(comm, map_and_add, a);
+}
+
+HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win)) {
+  HK_UNCANCELLED;
+  return (ncclResult_t)drop("ncclCommWindowDeregister", comm, win);
+}
+
+/* ---- addresses in windows: they stay valid as long as the window is registered ---- */
+
+static hk_status find(const char *who, ncclWindow_t win, const void *out, const hk_registration **found) {
+  pthread_mutex_lock(&lock);
+  const hk_registration *r = windows;
+  while (r && r->user != (const void *)win) r = r->next_window;
+  pthread_mutex_unlock(&lock);
+  *found = r;
+  if (!r || !out)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: window %p is NULL or not a window, or the place for the answer is NULL", who,
+                   (const void *)win);
+  return HK_OK;
+}
+
+/* The same for device code. */
+static hk_status find_at(const char *who, ncclWindow_t win, size_t offset, const void *out,
+                         const hk_registration **found) {
+  hk_status rc = find(who, win, out, found);
+  if (rc == HK_OK && offset >= (*found)->bytes)
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: offset %zu of a window of %zu bytes", who, offset, (*found)->bytes);
+  if (rc == HK_OK && (*found)->flags & NCCL_WIN_GIN_ONLY)
+    rc = HK_FAIL(HK_ERR_USAGE, "%s: the window was registered with NCCL_WIN_GIN_ONLY: it has no addresses", who);
+  return rc;
+}
+
+HK_API(ncclResult_t, ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void **outUserPtr)) {
+  const hk_registration *r = NULL;
+  hk_status rc = hk_comm_check(comm, "ncclWinGetUserPtr");
+  if (rc == HK_OK) rc = find("ncclWinGetUserPtr", win, outUserPtr, &r);
+  if (rc == HK_OK) *outUserPtr = r->base;
+  return (ncclResult_t)rc;
+}
+
+/* On host memory a team is one rank. */
+static void *address(const hk_registration *r, int lsa_rank, size_t offset) {
+  return (r->symmetric ? hk_symmetric_at(r->symmetric, lsa_rank) : (char *)r->base) + offset;
+}
+
+HK_API(ncclResult_t, ncclGetLsaDevicePointer, (ncclWindow_t win, size_t offset, int lsaRank, void **outPtr)) {
+  const hk_registration *r = NULL;
+  hk_status rc = find_at("ncclGetLsaDevicePointer", win, offset, outPtr, &r);
+  if (rc == HK_OK && (lsaRank < 0 || lsaRank >= r->comm->lsa.ranks))
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclGetLsaDevicePointer: rank %d of an LSA team of %d ranks", lsaRank,
+                 r->comm->lsa.ranks);
+  if (rc == HK_OK) *outPtr = address(r, lsaRank, offset);
+  return (ncclResult_t)rc;
+}
+
+HK_API(ncclResult_t, ncclGetPeerDevicePointer, (ncclWindow_t win, size_t offset, int peer, void **outPtr)) {
+  const hk_registration *r = NULL;
+  hk_status rc = find_at("ncclGetPeerDevicePointer", win, offset, outPtr, &r);
+  if (rc == HK_OK && (peer < 0 || peer >= r->comm->nranks))
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclGetPeerDevicePointer: rank %d of %d", peer, r->comm->nranks);
+  if (rc != HK_OK) return (ncclResult_t)rc;
+  int lsa_rank = hk_lsa_rank(r->comm, peer);
+  *outPtr = lsa_rank < 0 ? NULL : address(r, lsa_rank, offset);
+  return ncclSuccess;
+}
+
+static void *multimem_at(const hk_registration *r, char *base, size_t offset) {
+  return base && r->symmetric ? base + (size_t)r->symmetric->image.multicast_4k * 4096 + offset : NULL;
+}
+
+/* The first one of a communicator makes the memory, so all ranks make it together. */
+HK_API(ncclResult_t, ncclGetLsaMultimemDevicePointer, (ncclWindow_t win, size_t offset, void **outPtr)) {
+  HK_UNCANCELLED;
+  const hk_registration *r = NULL;
+  char *base = NULL;
+  hk_status rc = find_at("ncclGetLsaMultimemDevicePointer", win, offset, outPtr, &r);
+  if (rc != HK_OK) return (ncclResult_t)rc;
+  if (r->comm->lsa.multimem) {
+    rc = hk_comm_check_usable(r->comm, "ncclGetLsaMultimemDevicePointer");
+    if (rc == HK_OK) rc = r->comm->backend->windows->multicast(r->comm, hk_lsa_team(r->comm), &base);
+    if (rc != HK_OK) return (ncclResult_t)hk_comm_failed(r->comm, rc);
+  }
+  *outPtr = multimem_at(r, base, offset);
+  return ncclSuccess;
+}
+
+HK_API(ncclResult_t, ncclGetMultimemDevicePointer,
+       (ncclWindow_t win, size_t offset, ncclMultimemHandle_t multimem, void **outPtr)) {
+  const hk_registration *r = NULL;
+  if (!multimem.mcBasePtr)
+    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclGetMultimemDevicePointer: the multimem handle is empty");
+  hk_status rc = find_at("ncclGetMultimemDevicePointer", win, offset, outPtr, &r);
+  if (rc == HK_OK) *outPtr = multimem_at(r, r->comm->lsa.multimem ? multimem.mcBasePtr : NULL, offset);
+  return (ncclResult_t)rc;
+}
+
+/* CFT needs a Blackwell GPU and a driver that knows it: elsewhere NCCL refuses these, too. */
+static ncclResult_t no_cft(const char *who) {
+  return (ncclResult_t)HK_FAIL(HK_ERR_USAGE, "%s: CFT needs a Blackwell GPU and is not part of this version of Hocket",
+                               who);
+}
+HK_API(ncclResult_t, ncclGetMultimemDeviceLeInfo,
+       (ncclWindow_t win, size_t offset, ncclCftLeId *leId, size_t *leOffset)) {
+  (void)win, (void)offset, (void)leId, (void)leOffset;
+  return no_cft("ncclGetMultimemDeviceLeInfo");
+}
+HK_API(ncclResult_t, ncclGetPeerDeviceLeInfo,
+       (ncclWindow_t win, size_t offset, int peerWorld, ncclCftLeId *leId, size_t *leOffset)) {
+  (void)win, (void)offset, (void)peerWorld, (void)leId, (void)leOffset;
+  return no_cft("ncclGetPeerDeviceLeInfo");
+}
+HK_API(ncclResult_t, ncclGetCftDeviceLeInfo,
+       (ncclWindow_t win, size_t offset, int peerCft, ncclTeam_t cftTeam, ncclCftLeId *leId, size_t *leOffset)) {
+  (void)win, (void)offset, (void)peerCft, (void)cftTeam, (void)leId, (void)leOffset;
+  return no_cft("ncclGetCftDeviceLeInfo");
+}

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Symmetric windows on emulated GPUs: where each rank maps the others' memory, of threads and of processes, what is no
+ * window, and what is wrong to ask.
+ * check: timeout=200 notsan */
+#include "../../src/gpu/window.h"
+#include "../support/gpu_places.h"
+
+enum { WINDOW = 2 << 20 };
+
+typedef struct region {
+  char *memory; /* of ncclMemAlloc */
+  size_t bytes;
+  ncclWindow_t win;
+} region;
+static region regions[GPU_RANKS];
+
+static void alloc_all(const place *p, region *all, size_t bytes) {
+  for (int r = p->first; r < p->first + p->each; r++) {
+    emu_use(p->g.device[r]);
+    OK_NCCL(ncclMemAlloc((void **)&all[r].memory, bytes));
+    all[r].bytes = bytes;
+  }
+}
+static void register_all(const place *p, region *all, size_t from, int flags) {
+  OK_NCCL(ncclGroupStart());
+  for (int r = p->first; r < p->first + p->each; r++)
+    OK_NCCL(ncclCommWindowRegister(p->g.comm[r], all[r].memory + from, all[r].bytes - from, &all[r].win, flags));
+  OK_NCCL(ncclGroupEnd());
+}
+static void deregister_all(const place *p, region *all, bool free_too) {
+  for (int r = p->first; r < p->first + p->each; r++) {
+    OK_NCCL(ncclCommWindowDeregister(p->g.comm[r], all[r].win));
+    if (free_too) OK_NCCL(ncclMemFree(all[r].memory));
+  }
+}
+
+static void barrier(const place *p) {
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 1, .type = ncclFloat32, .op = ncclSum};
+  each_call((place *)(uintptr_t)p, &c, 1);
+}
+
+static int32_t peek(const gpu_ranks *g, int r, const void *at) {
+  int32_t x;
+  emu_use(g->device[r]);
+  OK(MemcpyAsync((CUdeviceptr)(uintptr_t)&x, (CUdeviceptr)(uintptr_t)at, sizeof x, g->stream[r]));
+  OK(StreamSynchronize(g->stream[r]));
+  return x;
+}
+static void poke(const gpu_ranks *g, int r, void *at, int32_t x) {
+  emu_use(g->device[r]);
+  OK(MemcpyAsync((CUdeviceptr)(uintptr_t)at, (CUdeviceptr)(uintptr_t)&x, sizeof x, g->stream[r]));
+  OK(StreamSynchronize(g->stream[r]));
+}
+
+/* Every rank writes a word of its own into each window, through its own mappings; everything arrives, once. */
+static void all_write(const place *p, const region *all, size_t from) {
+  const gpu_ranks *g = &p->g;
+  for (int r = p->first; r < p->first + p->each; r++) {
+    for (int k = 0; k < g->n; k++) {
+      void *at = NULL, *same = NULL;
+      OK_NCCL(ncclGetPeerDevicePointer(all[r].win, 4u * (unsigned)r, k, &at));
+      OK_NCCL(ncclGetLsaDevicePointer(all[r].win, 4u * (unsigned)r, k, &same));
+      ck_assert(at && at == same);
+      poke(g, r, at, 1000 + 100 * r + k);
+    }
+  }
+  barrier(p);
+  for (int r = p->first; r < p->first + p->each; r++)
+    for (int k = 0; k < g->n; k++) ck_assert_int_eq(peek(g, r, all[r].memory + from + 4 * k), 1000 + 100 * k + r);
+  barrier(p);
+}
+
+/* What kernels read agrees with what the host says. */
+static void check_image(const place *p, const region *all) {
+  for (int r = p->first; r < p->first + p->each; r++) {
+    hk_device_window w;
+    void *at = NULL, *user = NULL;
+    emu_use(p->g.device[r]);
+    emu_read(&w, (CUdeviceptr)(uintptr_t)all[r].win, sizeof w);
+    ck_assert_int_eq(w.lsa_rank, r);
+    ck_assert_int_eq(w.world_rank, r);
+    ck_assert_uint_eq(w.stride_4g, 1);
+    ck_assert_uint_eq(w.cft_endpoint, UINT32_MAX);
+    for (int k = 0; k < p->g.n; k++) {
+      OK_NCCL(ncclGetLsaDevicePointer(all[r].win, 0, k, &at));
+      ck_assert_ptr_eq(at, w.flat + ((uint64_t)k << 32));
+    }
+    OK_NCCL(ncclWinGetUserPtr(p->g.comm[r], all[r].win, &user));
+    ck_assert_ptr_eq(user, all[r].memory);
+  }
+}
+
+/* The ranks' offsets are equal: an allreduce shows the largest, and that of the negative the smallest. */
+static void check_offsets(const place *p, const region *all) {
+  gpu_ranks *g = (gpu_ranks *)(uintptr_t)&p->g;
+  for (int sign = 1; sign >= -1; sign -= 2) {
+    for (int r = p->first; r < p->first + p->each; r++) {
+      hk_device_window w;
+      emu_use(g->device[r]);
+      emu_read(&w, (CUdeviceptr)(uintptr_t)all[r].win, sizeof w);
+      poke(g, r, (void *)(uintptr_t)g->in[r], sign * (int32_t)w.multicast_4k);
+    }
+    OK_NCCL(ncclGroupStart());
+    for (int r = p->first; r < p->first + p->each; r++)
+      OK_NCCL(ncclAllReduce((void *)(uintptr_t)g->in[r], (void *)(uintptr_t)g->out[r], 1, ncclInt32, ncclMax,
+                            g->comm[r], (cudaStream_t)(void *)g->stream[r]));
+    OK_NCCL(ncclGroupEnd());
+    for (int r = p->first; r < p->first + p->each; r++)
+      ck_assert_int_eq(peek(g, r, (void *)(uintptr_t)g->out[r]), peek(g, r, (void *)(uintptr_t)g->in[r]));
+  }
+}
+
+static void one_window(place *p) {
+  ncclTeam_t lsa = ncclTeamLsa(p->g.comm[p->first]), rail = ncclTeamRail(p->g.comm[p->first]);
+  ck_assert(lsa.nRanks == p->g.n && lsa.rank == p->first && lsa.stride == 1);
+  ck_assert(rail.nRanks == 1 && rail.rank == 0 && rail.stride == p->g.n);
+  ck_assert_int_eq(ncclTeamRankToLsa(p->g.comm[p->first], lsa, 1), 1);
+  alloc_all(p, regions, WINDOW);
+  register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
+  check_image(p, regions);
+  check_offsets(p, regions);
+  all_write(p, regions, 0);
+  deregister_all(p, regions, true);
+}
+
+static const int shapes[][2] = {{1, 2}, {1, 8}, {2, 1}, {2, 2}, {4, 1}};
+START_TEST(windows) { ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], 8, 1, one_window), 0); }
+END_TEST
+
+/* Two ranks on each GPU. */
+START_TEST(shared_gpu) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 2 : 4, 2, 1, one_window), 0); }
+END_TEST
+
+/* Many at a time, in one group, that come and go in another order on each rank; the table that kernels search has them,
+ * and only them. */
+static void many(place *p) {
+  enum { N = 34 };
+  static region all[N][GPU_RANKS];
+  const gpu_ranks *g = &p->g;
+  for (int i = 0; i < N; i++) alloc_all(p, all[i], i % 4 ? WINDOW : 2 * WINDOW);
+  OK_NCCL(ncclGroupStart());
+  for (int i = 0; i < N; i++) register_all(p, all[i], 0, i % 2 ? NCCL_WIN_DEFAULT : NCCL_WIN_COLL_SYMMETRIC);
+  OK_NCCL(ncclGroupEnd());
+  for (int i = 0; i < N; i += 17) all_write(p, all[i], 0);
+  /* half of them go, the other half stays where it is */
+  for (int r = p->first; r < p->first + p->each; r++)
+    for (int k = 0; k < N; k += 2) OK_NCCL(ncclCommWindowDeregister(g->comm[r], all[r % 2 ? N - 2 - k : k][r].win));
+  for (int i = 0; i < N; i += 2) register_all(p, all[i], 0, NCCL_WIN_COLL_SYMMETRIC);
+  for (int i = 0; i < N; i += 11) {
+    check_offsets(p, all[i]);
+    all_write(p, all[i], 0);
+  }
+  for (int r = p->first; r < p->first + p->each; r++) {
+    const uint64_t *table = hk_gpu_windows.table(g->comm[r]);
+    uint64_t entries[97];
+    int found = 0;
+    emu_use(g->device[r]);
+    while (table) {
+      emu_read(entries, (CUdeviceptr)(uintptr_t)table, sizeof entries);
+      for (int e = 0; e < 32; e++)
+        for (int i = 0; i < N; i++)
+          found += entries[3 * e] == (uintptr_t)all[i][r].memory && entries[3 * e + 1] == all[i][r].bytes &&
+                   entries[3 * e + 2] == (uintptr_t)all[i][r].win;
+      table = (const uint64_t *)(uintptr_t)entries[96];
+    }
+    ck_assert_int_eq(found, N);
+  }
+  for (int i = 0; i < N; i++) deregister_all(p, all[i], true);
+}
+START_TEST(come_and_go) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 3, 8, 1, many), 0); }
+END_TEST
+
+/* A part of an allocation, at the same distance from its beginning on all ranks, or a multiple of the driver's page
+ * apart; else there is no window. */
+static void parts(place *p) {
+  region apart[GPU_RANKS];
+  alloc_all(p, regions, 3 * WINDOW);
+  register_all(p, regions, 8192, NCCL_WIN_COLL_SYMMETRIC);
+  all_write(p, regions, 8192);
+  deregister_all(p, regions, false);
+  for (int skip = 0; skip < 2; skip++) {
+    memcpy(apart, regions, sizeof apart);
+    OK_NCCL(ncclGroupStart());
+    for (int r = p->first; r < p->first + p->each; r++) {
+      apart[r].memory += (size_t)r * (skip ? 4096 : WINDOW);
+      OK_NCCL(ncclCommWindowRegister(p->g.comm[r], apart[r].memory, WINDOW, &apart[r].win, NCCL_WIN_COLL_SYMMETRIC));
+    }
+    OK_NCCL(ncclGroupEnd());
+    for (int r = p->first; r < p->first + p->each; r++) ck_assert((apart[r].win == NULL) == (skip == 1));
+    if (!skip) all_write(p, apart, 0);
+    deregister_all(p, apart, false);
+  }
+}
+START_TEST(inside_allocations) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, parts), 0); }
+END_TEST
+
+/* Memory that others cannot map, on one rank: success, and no window on any. */
+static void no_window(place *p) {
+  alloc_all(p, regions, WINDOW);
+  for (int r = p->first; r < p->first + p->each; r++) {
+    regions[r].win = (ncclWindow_t)(void *)&regions;
+    if (r == 0) regions[0].memory = (char *)(uintptr_t)gpu_alloc(p->g.device[0], WINDOW);
+  }
+  register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert_ptr_null(regions[r].win);
+  deregister_all(p, regions, false);
+  barrier(p);
+}
+START_TEST(no_windows) {
+  if (_i == 2) setenv("NCCL_CUMEM_ENABLE", "0", 1);
+  if (_i == 3) setenv("CUDAEMU_IMPORT", "0", 1); /* found out when the first of another process is opened */
+  ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, no_window), 0);
+}
+END_TEST
+
+/* GPUs that do not reach each other: each rank is a team. */
+static void alone(place *p) {
+  void *at;
+  int r = p->first;
+  ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
+  OK_NCCL(ncclCommQueryProperties(p->g.comm[r], &props));
+  ck_assert(!props.deviceApiSupport && props.nLsaTeams == p->g.n);
+  alloc_all(p, regions, WINDOW);
+  register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
+  for (int k = 0; k < p->g.n; k++) {
+    OK_NCCL(ncclGetPeerDevicePointer(regions[r].win, 0, k, &at));
+    ck_assert((at != NULL) == (k == r));
+  }
+  ck_assert_int_eq(ncclGetLsaDevicePointer(regions[r].win, 0, 1, &at), ncclInvalidArgument);
+  deregister_all(p, regions, true);
+}
+START_TEST(no_peers) {
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  ck_assert_int_eq(run_processes(2, 1, 8, 1, alone), 0);
+}
+END_TEST
+
+/* Hosts of two ranks each: two teams. */
+static void two_hosts(place *p) {
+  const int first = p->first, other = first ? 0 : 2;
+  void *at;
+  ncclTeam_t lsa = ncclTeamLsa(p->g.comm[first + 1]), rail = ncclTeamRail(p->g.comm[first + 1]);
+  ck_assert(lsa.nRanks == 2 && lsa.rank == 1 && rail.nRanks == 2 && rail.rank == first / 2 && rail.stride == 2);
+  alloc_all(p, regions, WINDOW);
+  register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
+  OK_NCCL(ncclGetPeerDevicePointer(regions[first].win, 0, other, &at));
+  ck_assert_ptr_null(at);
+  OK_NCCL(ncclGetPeerDevicePointer(regions[first].win, 0, first + 1, &at));
+  poke(&p->g, first, at, 77 + first);
+  ck_assert_int_eq(peek(&p->g, first + 1, regions[first + 1].memory), 77 + first);
+  deregister_all(p, regions, true);
+}
+START_TEST(hosts) { ck_assert_int_eq(run_processes(2, 2, 4, 2, two_hosts), 0); }
+END_TEST
+
+/* Windows stay when the library's memory is given back, and when the user's address is gone. */
+static void kept(place *p) {
+  alloc_all(p, regions, WINDOW);
+  register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
+  for (int on = 0; on < 2; on++) {
+    OK_NCCL(ncclGroupStart());
+    for (int r = p->first; r < p->first + p->each; r++)
+      OK_NCCL(on ? ncclCommResume(p->g.comm[r]) : ncclCommSuspend(p->g.comm[r], NCCL_SUSPEND_MEM));
+    OK_NCCL(ncclGroupEnd());
+  }
+  all_write(p, regions, 0);
+  check_image(p, regions);
+  /* the communicator's end does what is left */
+}
+START_TEST(suspended) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, kept), 0); }
+END_TEST
+
+static void wrong(place *p) {
+  ncclComm_t c = p->g.comm[0];
+  ncclWindow_t win = (ncclWindow_t)(void *)p;
+  void *at;
+  char other;
+  alloc_all(p, regions, WINDOW);
+  ck_assert_int_eq(ncclCommWindowRegister(c, NULL, WINDOW, &win, 0), ncclInvalidArgument);
+  ck_assert_ptr_null(win);
+  ck_assert_int_eq(ncclCommWindowRegister(c, regions[0].memory, 0, &win, 0), ncclInvalidArgument);
+  ck_assert_int_eq(ncclCommWindowRegister(c, regions[0].memory + 1, 8, &win, 0), ncclInvalidArgument);
+  ck_assert_int_eq(ncclCommWindowRegister(c, regions[0].memory, 8, NULL, 0), ncclInvalidArgument);
+  ck_assert_int_eq(ncclCommWindowRegister(c, regions[0].memory, 8, &win, 5), ncclInvalidArgument);
+  ck_assert_int_eq(ncclCommWindowRegister(c, regions[0].memory, 8, &win, NCCL_WIN_CFT_COUNTED), ncclInvalidArgument);
+  /* none of a group runs if one of its calls is wrong */
+  OK_NCCL(ncclGroupStart());
+  OK_NCCL(ncclCommWindowRegister(c, regions[0].memory, WINDOW, &win, 0));
+  ck_assert_int_eq(ncclCommWindowRegister(c, NULL, 8, &win, 0), ncclInvalidArgument);
+  ck_assert_int_eq(ncclGroupEnd(), ncclInvalidArgument);
+  ck_assert_ptr_null(win);
+
+  register_all(p, regions, 0, NCCL_WIN_GIN_ONLY);
+  ck_assert_int_eq(ncclGetLsaDevicePointer(regions[0].win, 0, 0, &at), ncclInvalidUsage);
+  OK_NCCL(ncclWinGetUserPtr(c, regions[0].win, &at));
+  deregister_all(p, regions, false);
+
+  register_all(p, regions, 0, 0);
+  win = regions[0].win;
+  OK_NCCL(ncclGetLsaDevicePointer(win, WINDOW - 1, 1, &at));
+  ck_assert_int_eq(ncclGetLsaDevicePointer(win, WINDOW, 1, &at), ncclInvalidArgument);
+  ck_assert_int_eq(ncclGetLsaDevicePointer(win, 0, 2, &at), ncclInvalidArgument);
+  ck_assert_int_eq(ncclGetLsaDevicePointer(win, 0, -1, &at), ncclInvalidArgument);
+  ck_assert_int_eq(ncclGetLsaDevicePointer(win, 0, 0, NULL), ncclInvalidArgument);
+  ck_assert_int_eq(ncclGetLsaDevicePointer(NULL, 0, 0, &at), ncclInvalidArgument);
+  ck_assert_int_eq(ncclGetPeerDevicePointer(win, 0, 2, &at), ncclInvalidArgument);
+  ck_assert_int_eq(ncclGetPeerDevicePointer((ncclWindow_t)(void *)&other, 0, 0, &at), ncclInvalidArgument);
+  ck_assert_int_eq(ncclGetMultimemDevicePointer(win, 0, (ncclMultimemHandle_t){NULL}, &at), ncclInvalidArgument);
+  OK_NCCL(ncclGetMultimemDevicePointer(win, 0, (ncclMultimemHandle_t){regions}, &at)); /* there is no multicast */
+  ck_assert_ptr_null(at);
+  OK_NCCL(ncclGetLsaMultimemDevicePointer(win, 0, &at));
+  ck_assert_ptr_null(at);
+  OK_NCCL(ncclCommDeregister(c, win)); /* as PyTorch does */
+  ck_assert_int_eq(ncclCommWindowDeregister(c, win), ncclInvalidArgument);
+  ck_assert_int_eq(ncclGetLsaDevicePointer(win, 0, 0, &at), ncclInvalidArgument);
+  OK_NCCL(ncclCommWindowDeregister(c, NULL));
+}
+START_TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
+END_TEST
+
+/* No addresses for a second window: it is refused on all ranks, and the first stays. */
+static void no_room(place *p) {
+  static region second[GPU_RANKS];
+  const size_t bytes = (size_t)3 << 30; /* of memory that nothing touches */
+  for (int r = p->first; r < p->first + p->each; r++) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, p->g.device[r]}};
+    CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr at;
+    emu_use(p->g.device[r]);
+    OK(MemCreate(&handle, bytes, &prop, 0));
+    OK(MemAddressReserve(&at, bytes, 0, 0, 0));
+    OK(MemMap(at, bytes, 0, handle, 0));
+    OK(MemSetAccess(at, bytes, &access, 1));
+    regions[r] = (region){(char *)(uintptr_t)at, bytes, NULL};
+  }
+  register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
+  check_offsets(p, regions);
+  memcpy(second, regions, sizeof second);
+  register_all(p, second, 0, NCCL_WIN_COLL_SYMMETRIC);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert_ptr_null(second[r].win);
+  deregister_all(p, regions, false);
+}
+START_TEST(full) { ck_assert_int_eq(run_processes(2, 1, 8, 1, no_room), 0); }
+END_TEST
+
+int main(void) {
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  TCase *t = tcase_create("gpu_window");
+  tcase_set_timeout(t, 100);
+  tcase_add_loop_test(t, windows, 0, 5);
+  tcase_add_loop_test(t, shared_gpu, 0, 2);
+  tcase_add_loop_test(t, come_and_go, 0, 2);
+  tcase_add_loop_test(t, inside_allocations, 0, 2);
+  tcase_add_loop_test(t, no_windows, 0, 4);
+  tcase_add_test(t, no_peers);
+  tcase_add_test(t, hosts);
+  tcase_add_loop_test(t, suspended, 0, 2);
+  tcase_add_test(t, arguments);
+  tcase_add_test(t, full);
+  return suite_run_one("gpu_window", t);
+}
