@@ -1,10 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's kernels, loaded once on a device for all communicators of the process. */
+/* Whether there are GPUs and kernels for them, and the kernels, loaded once on a device for all communicators of the
+ * process. */
 #include "code.h"
 #include <stdlib.h>
+#include "../base/log.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/gpu_image.h"
 #include "gpu.h"
+
+int hk_gpu_count(void) {
+  int devices;
+  if (!hk_cuda_here(&devices)) return 0;
+  if (!hk_gpu_image_here()) {
+    HK_INFO_ONCE(HK_SUB_INIT,
+                 "%d GPUs are here, but this library has no kernels (make NVCC=/path/to/nvcc): communicators "
+                 "work on host memory",
+                 devices);
+    return 0;
+  }
+  return devices;
+}
+
+int hk_gpu_choose(void) { return hk_gpu_count() > 0 ? hk_cuda_current() : -1; }
 
 /* Global, because communicators have no other object in common. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A communicator's GPU: which one, its beginning and end, its failures, and whose memory a pointer is. */
+/* A communicator's GPU: which one, its beginning and its end. */
 #include "gpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +8,7 @@
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../kernels/cuda/work.h"
-#include "../kernels/gpu_image.h"
-#include "../runtime/mismatch.h"
-#include "../runtime/selection.h"
-#include "../runtime/watch.h"
+#include "../runtime/choose.h"
 #include "../topo/topo.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
@@ -20,21 +17,6 @@
 #include "proxy.h"
 #include "view.h"
 #include "world.h"
-
-int hk_gpu_count(void) {
-  int devices;
-  if (!hk_cuda_here(&devices)) return 0;
-  if (!hk_gpu_image_here()) {
-    HK_INFO_ONCE(HK_SUB_INIT,
-                 "%d GPUs are here, but this library has no kernels (make NVCC=/path/to/nvcc): communicators "
-                 "work on host memory",
-                 devices);
-    return 0;
-  }
-  return devices;
-}
-
-int hk_gpu_choose(void) { return hk_gpu_count() > 0 ? hk_cuda_current() : -1; }
 
 bool hk_gpu_is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
 bool hk_gpu_can_read(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_READS) != 0; }
@@ -153,7 +135,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_gpu_check_queues(here, c->device);
   g->sm = (int)room.sm;
   room.ranks = (uint64_t)g->sharers;
-  room.wished = (uint64_t)c->selection->overrides.wish.max_channels; /* equal on all ranks: init compares it */
+  room.wished = (uint64_t)hk_choose_most_channels(c); /* equal on all ranks: init compares it */
   if (hosts && (!room.wished || room.wished > HK_GPU_NET_CHANNELS)) room.wished = HK_GPU_NET_CHANNELS;
   g->blocks = hk_gpu_share(&room);
   HK_INFO(HK_SUB_INIT,
@@ -186,48 +168,6 @@ hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_qu
   pthread_mutex_unlock(&g->lock);
   hk_gpu_proxy_wake(g->proxy, s->capturing);
   return rc;
-}
-
-hk_status hk_gpu_over(hk_gpu *g, bool *done) {
-  pthread_mutex_lock(&g->lock);
-  hk_status rc = g->device->ops->order_done(g->device, &g->order, done);
-  pthread_mutex_unlock(&g->lock);
-  return rc;
-}
-
-enum { PATIENCE_S = 3 };
-
-/* What is lost, so that it can be found in a dump of the process. */
-static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
-static hk_gpu *lost;
-
-static void give_up(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
-  HK_WARN("rank %d of %d: the failed communicator's work on GPU %d does not end, because other work is before it in "
-          "its stream: its memory there is not freed",
-          c->rank, c->nranks, c->device);
-  g->lost = true;
-  pthread_mutex_lock(&lost_lock);
-  g->next_lost = lost;
-  lost = g;
-  pthread_mutex_unlock(&lost_lock);
-}
-
-void hk_gpu_drain(ncclComm_t c) {
-  hk_wait_env env = {.spins = 100};
-  hk_waiter w;
-  bool done = false;
-  if (!hk_gpu_of(c) || !hk_gpu_of(c)->device || hk_gpu_of(c)->lost) return;
-  uint64_t until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
-  hk_wait_begin(&w, &env);
-  while (hk_gpu_over(hk_gpu_of(c), &done) == HK_OK && !done) {
-    if (!atomic_load(&c->health.failure))
-      until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
-    else if (hk_now_ns() > until)
-      return give_up(c);
-    if (atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
-    (void)hk_wait_pause(&w);
-  }
 }
 
 static void free_tables(hk_gpu *g) {
@@ -289,99 +229,4 @@ void hk_gpu_detach(ncclComm_t c) {
   free(g->old);
   free(g);
   c->backend_state = NULL;
-}
-
-/* ---- failures ---- */
-
-/* Reports work that does not end, as hk_watch reports the host's waits. Called again and again until it ends. */
-static hk_status watch(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
-  uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u, now = hk_now_ns(), waited = 0;
-  bool due = false;
-  pthread_mutex_lock(&g->lock);
-  if (g->seen != g->launches || !g->seen_ns) {
-    g->seen = g->launches;
-    g->seen_ns = now;
-    g->reported_ns = 0;
-  }
-  waited = hk_ago_ns(now, g->seen_ns);
-  due = limit && waited >= limit && waited >= 2 * g->reported_ns;
-  if (due) g->reported_ns = waited;
-  pthread_mutex_unlock(&g->lock);
-  if (!due) return HK_OK;
-  if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* the LL protocols' messages do not say what they belong to */
-  char peers[96], who[160] = "", last[240], others[700], links[480];
-  hk_gpu_proxy_waits_for(g->proxy, peers, sizeof peers);
-  if (peers[0]) snprintf(who, sizeof who, "; it waits for data over the network from rank %s", peers);
-  hk_watch_apart(c, last, sizeof last, others, sizeof others);
-  hk_gpu_proxy_report(g->proxy, links, sizeof links);
-  if (hk_param_int(HK_P_WATCHDOG_ABORT))
-    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s", c->rank,
-                   c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);
-  HK_WARN(
-      "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s: have all ranks made it, or is other "
-      "work in its stream? (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)",
-      c->rank, c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);
-  return HK_OK;
-}
-
-hk_status hk_gpu_watch(ncclComm_t c) {
-  bool done;
-  hk_status rc = hk_gpu_over(hk_gpu_of(c), &done);
-  return rc == HK_OK && !done ? watch(c) : rc;
-}
-
-hk_status hk_gpu_look(ncclComm_t c, bool ask) {
-  hk_gpu *g = hk_gpu_of(c);
-  if (g && ask && atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
-  if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
-  hk_gpu_state *s = g->state.host;
-  /* acquire: the kernel wrote the peer before it wrote the error */
-  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) == HK_GPU_MISMATCH) {
-    hk_mismatch_message(c, (int)__atomic_load_n(&s->peer, __ATOMIC_RELAXED));
-    return HK_ERR_USAGE;
-  }
-  return ask ? hk_gpu_watch(c) : HK_OK;
-}
-
-/* ---- pointers ---- */
-
-hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes) {
-  hk_status rc = HK_OK;
-  hk_gpu *g = hk_gpu_of(c);
-  uintptr_t begin = (uintptr_t)p, end = begin + bytes;
-  hk_pointer whose;
-  for (int i = 0; i < HK_GPU_RANGES; i++)
-    if (begin >= g->good[i].begin && end <= g->good[i].end) return HK_OK;
-  HK_TRY(g->device->ops->pointer(g->device, p, &whose), out);
-  if (whose.kind == HK_POINTER_HOST) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT,
-                 "%s %p is host memory, but this communicator works on GPU %d: give memory of that GPU, or set "
-                 "HOCKET_DEVICE=host for communicators on host memory",
-                 what, p, c->device);
-    goto out;
-  }
-  if (whose.kind == HK_POINTER_DEVICE && whose.device != c->device) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT,
-                 "%s %p is memory of GPU %d, but this communicator works on GPU %d: give memory of that GPU, or make "
-                 "the communicator with GPU %d current",
-                 what, p, whose.device, c->device, whose.device);
-    goto out;
-  }
-  /* Allocators that map physical pieces side by side give buffers over several of them. */
-  if (whose.base && whose.bytes && end > whose.base + whose.bytes) {
-    hk_pointer last;
-    HK_TRY(g->device->ops->pointer(g->device, (const void *)(end - 1), &last), out);
-    if (last.kind == HK_POINTER_HOST)
-      rc = HK_FAIL(HK_ERR_ARGUMENT, "%s %p: the call's %zu bytes do not fit its allocation, which ends after %zu", what,
-                   p, bytes, (size_t)(whose.base + whose.bytes - begin));
-    goto out;
-  }
-  if (whose.base && whose.bytes) {
-    g->good[g->next_good].begin = whose.base;
-    g->good[g->next_good].end = whose.base + whose.bytes;
-    g->next_good = (g->next_good + 1) % HK_GPU_RANGES;
-  }
-out:
-  return rc;
 }

@@ -128,10 +128,12 @@ typedef struct hk_gpu_plan {
   bool in_switch;                               /* HK_INSTR_IN_SWITCH of some instruction */
 } hk_gpu_plan;
 
-/* ---- gpu.c ---- */
+/* ---- code.c; the rest is in code.h ---- */
 /* The device that a communicator made by this thread works on; -1: host memory. */
 int hk_gpu_choose(void);
 int hk_gpu_count(void); /* devices that communicators can use */
+
+/* ---- gpu.c ---- */
 /* What a rank publishes about its GPU. */
 typedef struct hk_gpu_fact {
   uint64_t id;     /* of the device: equal for ranks that share it */
@@ -161,20 +163,20 @@ bool hk_gpu_processes(ncclComm_t c); /* the ranks are in several processes */
 hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes);
 int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent id; sorts them */
 void hk_gpu_detach(ncclComm_t c);
+/* After work was put into the queue: notes it in `order` or `captured`. */
+hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+
+/* ---- look.c ---- */
 /* Have all launches ended?  An error if one failed.  From any thread. */
 hk_status hk_gpu_over(hk_gpu *g, bool *done);
 /* Waits until all launches have ended, also with an error.  A failed communicator's work may be queued after other work
  * that never ends: it is given up after some seconds. */
 void hk_gpu_drain(ncclComm_t c);
-/* After work was put into the queue: notes it in `order` or `captured`. */
-hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
 /* Reports launches that do not end, as hk_watch does for the host's waits; an error if a kernel has failed, or if the
  * watchdog is to end the communicator.  From any thread. */
 hk_status hk_gpu_watch(ncclComm_t c);
 /* Notices what kernels report; with `ask` also what the driver knows, which takes a call to it. */
 hk_status hk_gpu_look(ncclComm_t c, bool ask);
-/* HK_ERR_ARGUMENT if c's device cannot use `p`. */
-hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
 
 /* ---- share.c ---- */
 /* What a rank must know about the ranks' GPUs to compute its share; equal on all ranks. */
@@ -234,6 +236,8 @@ size_t hk_gpu_windows_held(hk_gpu *g); /* bytes of the library's own memory in w
 hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out);
 /* False if hk_gpu_mem_alloc did not give it. */
 bool hk_gpu_mem_free(void *p, hk_status *rc);
+/* HK_ERR_ARGUMENT if c's device cannot use `p`. */
+hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
 
 /* ---- copy.c ---- */
 /* By all ranks.  asked: this rank asks for it; all: all ranks do, and can; alone: no two ranks share a GPU. */

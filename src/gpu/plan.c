@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans in device memory, and the arguments of a kernel for a call. */
+#include "../kernels/exec.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../collectives/algorithm.h"
-#include "../kernels/exec.h"
 #include "../runtime/call.h"
 #include "../runtime/choose.h"
 #include "../transport/cuda/multicast.h"

@@ -29,6 +29,7 @@ typedef struct hk_gpu_world {
   bool looked;                    /* the machine's topology was read, once for all ranks: topology.c */
   struct hk_cluster *machine;
   struct hk_paths *paths;
+  struct hk_gpu *lost; /* ranks that ended while their work did not: found here in a dump of the process */
   struct hk_gpu_world *next;
 } hk_gpu_world;
 

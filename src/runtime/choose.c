@@ -316,6 +316,8 @@ hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out) {
 
 const hk_machine *hk_choose_machine(ncclComm_t c) { return &c->selection->machine; }
 
+int hk_choose_most_channels(ncclComm_t c) { return c->selection->overrides.wish.max_channels; }
+
 void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms) {
   c->selection->overrides.wish.barred[coll] = ~algorithms;
   c->plans->last[coll].valid = false;

@@ -22,6 +22,7 @@ uint32_t hk_choose_signature(const struct hk_call *op);
 double hk_choose_price(ncclComm_t c, const struct hk_call *op); /* microseconds, by the cost model */
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
 const struct hk_machine *hk_choose_machine(ncclComm_t c); /* collectives/machine.h */
+int hk_choose_most_channels(ncclComm_t c);                /* that the user allows, equal on all ranks; 0: any number */
 /* From now on calls of the collective use these algorithms only: bit i is the i-th of the registry. */
 void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms);
 hk_status hk_choose_new(ncclComm_t c); /* c->plans and c->selection */

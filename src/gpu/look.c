@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether a communicator's launches have ended: the wait for them, those that never do, and failures that kernels
+ * report. */
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../kernels/cuda/work.h"
+#include "../runtime/mismatch.h"
+#include "../runtime/watch.h"
+#include "gpu.h"
+#include "proxy.h"
+#include "world.h"
+
+hk_status hk_gpu_over(hk_gpu *g, bool *done) {
+  pthread_mutex_lock(&g->lock);
+  hk_status rc = g->device->ops->order_done(g->device, &g->order, done);
+  pthread_mutex_unlock(&g->lock);
+  return rc;
+}
+
+enum { PATIENCE_S = 3 };
+
+static void give_up(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  HK_WARN("rank %d of %d: the failed communicator's work on GPU %d does not end, because other work is before it in "
+          "its stream: its memory there is not freed",
+          c->rank, c->nranks, c->device);
+  g->lost = true;
+  pthread_mutex_lock(&g->world->lock); /* there is work, so the rank has joined its world, which it never leaves */
+  g->next_lost = g->world->lost;
+  g->world->lost = g;
+  pthread_mutex_unlock(&g->world->lock);
+}
+
+void hk_gpu_drain(ncclComm_t c) {
+  hk_wait_env env = {.spins = 100};
+  hk_waiter w;
+  bool done = false;
+  if (!hk_gpu_of(c) || !hk_gpu_of(c)->device || hk_gpu_of(c)->lost) return;
+  uint64_t until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
+  hk_wait_begin(&w, &env);
+  while (hk_gpu_over(hk_gpu_of(c), &done) == HK_OK && !done) {
+    if (!atomic_load(&c->health.failure))
+      until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
+    else if (hk_now_ns() > until)
+      return give_up(c);
+    if (atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
+    (void)hk_wait_pause(&w);
+  }
+}
+
+/* ---- failures ---- */
+
+/* Reports work that does not end, as hk_watch reports the host's waits. Called again and again until it ends. */
+static hk_status watch(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u, now = hk_now_ns(), waited = 0;
+  bool due = false;
+  pthread_mutex_lock(&g->lock);
+  if (g->seen != g->launches || !g->seen_ns) {
+    g->seen = g->launches;
+    g->seen_ns = now;
+    g->reported_ns = 0;
+  }
+  waited = hk_ago_ns(now, g->seen_ns);
+  due = limit && waited >= limit && waited >= 2 * g->reported_ns;
+  if (due) g->reported_ns = waited;
+  pthread_mutex_unlock(&g->lock);
+  if (!due) return HK_OK;
+  if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* the LL protocols' messages do not say what they belong to */
+  char peers[96], who[160] = "", last[240], others[700], links[480];
+  hk_gpu_proxy_waits_for(g->proxy, peers, sizeof peers);
+  if (peers[0]) snprintf(who, sizeof who, "; it waits for data over the network from rank %s", peers);
+  hk_watch_apart(c, last, sizeof last, others, sizeof others);
+  hk_gpu_proxy_report(g->proxy, links, sizeof links);
+  if (hk_param_int(HK_P_WATCHDOG_ABORT))
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s", c->rank,
+                   c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);
+  HK_WARN(
+      "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s: have all ranks made it, or is other "
+      "work in its stream? (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)",
+      c->rank, c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);
+  return HK_OK;
+}
+
+hk_status hk_gpu_watch(ncclComm_t c) {
+  bool done;
+  hk_status rc = hk_gpu_over(hk_gpu_of(c), &done);
+  return rc == HK_OK && !done ? watch(c) : rc;
+}
+
+hk_status hk_gpu_look(ncclComm_t c, bool ask) {
+  hk_gpu *g = hk_gpu_of(c);
+  if (g && ask && atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
+  if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
+  hk_gpu_state *s = g->state.host;
+  /* acquire: the kernel wrote the peer before it wrote the error */
+  if (__atomic_load_n(&s->error, __ATOMIC_ACQUIRE) == HK_GPU_MISMATCH) {
+    hk_mismatch_message(c, (int)__atomic_load_n(&s->peer, __ATOMIC_RELAXED));
+    return HK_ERR_USAGE;
+  }
+  return ask ? hk_gpu_watch(c) : HK_OK;
+}
