@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans in device memory, and the arguments of a kernel for a call. */
-#include "../kernels/exec.h"
+#include "../kernels/plan.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../collectives/algorithm.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "../collectives/protocol.h"
 #include "../kernels/cuda/work.h"
-#include "../kernels/exec.h"
+#include "../kernels/plan.h"
 #include "../runtime/call.h"
 #include "../runtime/choose.h"
 #include "../runtime/profiler.h"
@@ -101,7 +101,8 @@ static void *profile(const hk_call *call, bool by_copies) {
   if (call->coll == HK_SENDRECV) return hk_profile_transfer(c->profiler, call);
   if (by_copies) return hk_profile_copies(c->profiler, call);
   if (hk_choose(c, call, &plan, &l) != HK_OK) return NULL; /* it was chosen before, so this finds it */
-  return hk_profile_enqueued(c->profiler, call, plan, hk_protocols[l->protocol].name);
+  return hk_profile_enqueued(c->profiler, call, plan->program->algorithm, hk_protocols[l->protocol].name,
+                             plan->channels);
 }
 
 /* The kernel's arguments for a call; of an uneven collective they point to a table. */

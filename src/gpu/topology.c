@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../collectives/overrides.h"
 #include "../runtime/selection.h"
 #include "../topo/detect.h"
 #include "../topo/paths.h"
@@ -21,7 +22,7 @@ static void look(ncclComm_t c) {
   w->looked = true;
   HK_TRY(hk_topo_detect_with_file(&t, 0), out);
   HK_TRY(hk_cluster_of(&w->machine, t, 1), out); /* takes over t, or frees it */
-  HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], &c->selection->overrides.paths), out);
+  HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], &c->selection->overrides->paths), out);
 out:
   if (rc != HK_OK) {
     HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses, without the machine's topology: %s", c->rank,
@@ -64,7 +65,7 @@ static void use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int
   for (int i = 0; i < n; i++)
     hk_gpu_of(c)->nvlink[rank[i]] = hk_path_between(w->paths, mine, seats[i].node)->cls == HK_PATH_NVL;
   if (c->rank == 0 && /* its prices hold for all */
-      hk_gpu_prices_of(hk_gpu_of(c)->prices, w->machine, seats, n, &c->selection->overrides) != HK_OK)
+      hk_gpu_prices_of(hk_gpu_of(c)->prices, w->machine, seats, n, c->selection->overrides) != HK_OK)
     HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
 }
 
@@ -115,7 +116,7 @@ hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride
   hk_paths *paths = NULL;
   /* The paths themselves, without the rule that the level makes. */
   static const hk_path_rules plain = {.p2p_level = HK_PATH_SYS};
-  if (!c->selection->overrides.paths.p2p_level || !g->world->machine) return HK_OK;
+  if (!c->selection->overrides->paths.p2p_level || !g->world->machine) return HK_OK;
   const hk_topo *t = g->world->machine->kinds[0];
   HK_TRY(hk_paths_new(&paths, t, &plain), out);
   g->distances = calloc((size_t)c->nranks, 1); /* HK_PATH_LOC */
@@ -140,7 +141,7 @@ out:
 }
 
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes) {
-  const hk_path_rules *rules = &c->selection->overrides.paths;
+  const hk_path_rules *rules = &c->selection->overrides->paths;
   const unsigned char *distances = hk_gpu_of(c)->distances;
   if (rules->no_p2p)
     snprintf(why, why_bytes, "NCCL_P2P_DISABLE is 1, or NCCL_P2P_LEVEL is LOC");

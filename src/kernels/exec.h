@@ -8,35 +8,7 @@
 #include <stdbool.h>
 #include "../program/cursor.h"
 #include "../transport/link.h"
-#include "reduce.h"
-
-/* A program bound to links: immutable once made, cached by the communicator. */
-typedef struct hk_plan {
-  const hk_program *program;
-  hk_link **links;   /* [channels][program->nlinks] */
-  unsigned channels; /* copies of the program's lanes that share out the waves */
-  unsigned orders;   /* GPUs: channel c has the program of ring order c % orders: `program`, then `more` */
-  hk_program **more; /* [orders - 1] */
-  unsigned max_operands;
-  bool pumped;          /* some links lead over a network */
-  bool compared;        /* the caller's: other ranks have been asked whether they make the same call */
-  void *device;         /* the plan on a GPU (gpu/gpu.h); NULL on the host, which has `links` */
-  struct hk_plan *next; /* in the cache */
-} hk_plan;
-
-/* What one call adds to a plan, besides its buffers: equal for equal calls, so it is cached too. */
-typedef struct hk_launch {
-  size_t total;        /* HK_PART_SPLIT: bytes of the message */
-  size_t block_bytes;  /* distance between blocks, and the length of all but clipped ones */
-  size_t chunk;        /* bytes of a block that one wave moves */
-  size_t unit;         /* bytes of an element: 1 for plain copies */
-  hk_reducer reducer;  /* valid if the collective reduces */
-  uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
-  uint32_t move_flags; /* HK_MOVE_STREAM or 0 */
-  uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */
-  /* Of an uneven collective: the blocks of the call, not cached; block_bytes is the longest.  NULL otherwise. */
-  const hk_extent *table;
-} hk_launch;
+#include "plan.h"
 
 typedef struct hk_lane_run {
   const hk_instr *instrs; /* of the program */

@@ -3,6 +3,7 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "api.h"
+#include "call.h"
 #include "group.h"
 #include "rma.h"
 

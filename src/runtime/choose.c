@@ -6,6 +6,7 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../collectives/algorithm.h"
+#include "../collectives/overrides.h"
 #include "comm.h"
 #include "plans.h"
 #include "selection.h"
@@ -173,7 +174,7 @@ static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 
 /* The communicator's wish, and the call's. */
 static hk_wish wish_of(ncclComm_t c, const hk_call *op) {
-  hk_wish wish = c->selection->overrides.wish;
+  hk_wish wish = c->selection->overrides->wish;
   const hk_call_options *o = &op->options;
   _Static_assert(sizeof wish.only == sizeof o->only, "one bit set for each protocol");
   memcpy(wish.only, o->only, sizeof wish.only);
@@ -316,16 +317,17 @@ hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out) {
 
 const hk_machine *hk_choose_machine(ncclComm_t c) { return &c->selection->machine; }
 
-int hk_choose_most_channels(ncclComm_t c) { return c->selection->overrides.wish.max_channels; }
+int hk_choose_most_channels(ncclComm_t c) { return c->selection->overrides->wish.max_channels; }
 
 void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms) {
-  c->selection->overrides.wish.barred[coll] = ~algorithms;
+  c->selection->overrides->wish.barred[coll] = ~algorithms;
   c->plans->last[coll].valid = false;
 }
 
 hk_status hk_choose_new(ncclComm_t c) {
   c->plans = calloc(1, sizeof *c->plans);
-  c->selection = calloc(1, sizeof *c->selection);
+  c->selection = calloc(1, sizeof *c->selection + sizeof(hk_overrides));
+  if (c->selection) c->selection->overrides = (hk_overrides *)(c->selection + 1);
   return c->plans && c->selection ? HK_OK : HK_FAIL_ERRNO("no memory for a communicator's plans");
 }
 
@@ -340,6 +342,6 @@ void hk_plans_free(ncclComm_t c) {
 
 void hk_selection_free(ncclComm_t c) {
   hk_layout_free(c->selection->layout);
-  hk_overrides_clear(&c->selection->overrides);
+  hk_overrides_clear(c->selection->overrides);
   hk_tuner_free(c->selection->tuner);
 }

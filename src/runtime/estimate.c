@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prices a group of calls by the cost model (estimate.h). */
 #include "estimate.h"
-#include "../program/layout.h"
 #include "call.h"
 #include "choose.h"
 #include "comm.h"
@@ -11,10 +10,8 @@
 static double message_us(const hk_call *call) {
   ncclComm_t c = call->comm;
   const hk_machine *m = &c->selection->machine;
-  const hk_layout *l = c->selection->layout;
   if (call->root == c->rank) return (double)(call->count * hk_dtype_size((hk_dtype)call->dtype)) * m->copy_us_per_b;
-  bool far = l && l->host[call->root] != l->host[c->rank];
-  const hk_level *level = far ? &m->between : &m->inside;
+  const hk_level *level = hk_wire_near(c, call->root) ? &m->inside : &m->between;
   double bytes = (double)(call->count * hk_dtype_size((hk_dtype)call->dtype));
   return level->alpha_us + m->sync_us + bytes * (level->ring_us_per_b + (m->overlap ? 0 : 2 * m->copy_us_per_b));
 }

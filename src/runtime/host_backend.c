@@ -9,12 +9,11 @@
 #include "../collectives/select.h"
 #include "../device/device.h" /* hk_cuda_owns */
 #include "../device/host.h"
-#include "../kernels/exec.h"
+#include "../kernels/plan.h"
 #include "../topo/detect.h"
 #include "backend.h"
 #include "call.h"
 #include "group.h"
-#include "rma.h"
 #include "run.h"
 #include "stream.h"
 #include "wiring.h"

@@ -7,17 +7,15 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
-#include "../boot/bootstrap.h"
-#include "../kernels/exec.h"
-#include "../transport/transport.h"
+#include "../transport/transport.h" /* HK_CHANNELS */
 #include "call.h"
 #include "profiler_abi.h"
-#include "selection.h"
 
 struct hk_profiler {
   ncclComm_t comm;
   hk_plugin plugin;
   void *context;
+  uint64_t id; /* of the communicator */
   int mask;
   bool begun;
   void *group, *coll; /* open events of what runs now */
@@ -63,13 +61,12 @@ hk_status hk_profiler_load(ncclComm_t c) {
   return HK_OK;
 }
 
-void hk_profiler_begin(ncclComm_t c) {
+void hk_profiler_begin(ncclComm_t c, uint64_t id, int hosts) {
   hk_profiler *p = c->profiler;
   const profiler_v *v = calls_of(p);
-  uint64_t id = hk_bootstrap_comm_id(c->bootstrap);
   const char *name = c->options.name[0] ? c->options.name : NULL;
-  int hosts = c->selection->machine.nhosts;
   ncclResult_t rc;
+  p->id = id;
   if (p->plugin.version >= 5)
     rc = v->init.v5(&p->context, id, &p->mask, name, hosts, c->nranks, c->rank, hk_plugin_log);
   else if (p->plugin.version == 4)
@@ -110,14 +107,13 @@ static void *parent_before_v5(const profile_event_v5 *e) {
 
 static void as_v2(const hk_profiler *p, const profile_event_v5 *e, profile_event_v2 *to) {
   const char *name = p->comm->options.name;
-  uint64_t comm = hk_bootstrap_comm_id(p->comm->bootstrap);
   *to = (profile_event_v2){.type = (uint8_t)e->type, .parent = parent_before_v5(e), .rank = e->rank};
   if (e->type == PROFILE_COLL) {
     const profile_coll_v5 *c = &e->coll;
-    to->coll.call = (profile_coll_v2){name, comm, c->sequence, c->function, c->in, c->out, c->count, c->root, c->type};
+    to->coll.call = (profile_coll_v2){name, p->id, c->sequence, c->function, c->in, c->out, c->count, c->root, c->type};
     to->coll.choice = (profile_choice_v2){c->channels, c->warps, c->algorithm, c->protocol};
   } else if (e->type == PROFILE_P2P) {
-    to->p2p = (profile_p2p_v2){name, comm, e->p2p.function, e->p2p.buffer, e->p2p.type, e->p2p.count, e->p2p.peer};
+    to->p2p = (profile_p2p_v2){name, p->id, e->p2p.function, e->p2p.buffer, e->p2p.type, e->p2p.count, e->p2p.peer};
   }
 }
 
@@ -229,7 +225,7 @@ static void *group_of(hk_profiler *p) {
 }
 
 /* The event of a collective, and that its kernel is launched. */
-static void *begin_collective(hk_profiler *p, const hk_call *call, const hk_plan *plan, const char *protocol,
+static void *begin_collective(hk_profiler *p, const hk_call *call, const char *algorithm, const char *protocol,
                               unsigned channels) {
   profile_event_v5 launch = {.type = PROFILE_KERNEL_LAUNCH, .parent = call->group_event};
   profile_event_v5 e = {.type = PROFILE_COLL, .parent = call->event};
@@ -242,7 +238,7 @@ static void *begin_collective(hk_profiler *p, const hk_call *call, const hk_plan
                              .type = type_name(call->dtype),
                              .channels = (uint8_t)channels,
                              .warps = 1,
-                             .algorithm = plan->program->algorithm,
+                             .algorithm = algorithm,
                              .protocol = protocol,
                              .group = group_of(p)};
   void *event = start(p, &e);
@@ -251,9 +247,9 @@ static void *begin_collective(hk_profiler *p, const hk_call *call, const hk_plan
   return event;
 }
 
-void hk_profile_collective(hk_profiler *p, const hk_call *call, const hk_plan *plan) {
-  unsigned channels = plan->channels < HK_CHANNELS ? plan->channels : HK_CHANNELS;
-  p->coll = begin_collective(p, call, plan, "SIMPLE", channels);
+void hk_profile_collective(hk_profiler *p, const hk_call *call, const char *algorithm, unsigned channels) {
+  if (channels > HK_CHANNELS) channels = HK_CHANNELS;
+  p->coll = begin_collective(p, call, algorithm, "SIMPLE", channels);
   if (!(p->mask & PROFILE_KERNEL_CHANNEL)) return;
   for (p->nkernels = 0; p->nkernels < channels; p->nkernels++) {
     profile_event_v5 k = {.type = PROFILE_KERNEL_CHANNEL, .parent = p->coll};
@@ -262,8 +258,9 @@ void hk_profile_collective(hk_profiler *p, const hk_call *call, const hk_plan *p
   }
 }
 
-void *hk_profile_enqueued(hk_profiler *p, const hk_call *call, const hk_plan *plan, const char *protocol) {
-  return begin_collective(p, call, plan, protocol, plan->channels < UINT8_MAX ? plan->channels : UINT8_MAX);
+void *hk_profile_enqueued(hk_profiler *p, const hk_call *call, const char *algorithm, const char *protocol,
+                          unsigned channels) {
+  return begin_collective(p, call, algorithm, protocol, channels < UINT8_MAX ? channels : UINT8_MAX);
 }
 
 void *hk_profile_copies(hk_profiler *p, const hk_call *call) {

@@ -10,8 +10,9 @@ typedef struct hk_profiler hk_profiler;
 /* Loads the plugin that NCCL_PROFILER_PLUGIN names, else libnccl-profiler.so. c->profiler stays NULL if there is
  * none. A named one that cannot be loaded is a warning. */
 hk_status hk_profiler_load(ncclComm_t c);
-/* Initialises the plugin once the communicator's facts are known; one that refuses is dropped. */
-void hk_profiler_begin(ncclComm_t c);
+/* Initialises the plugin once the communicator's facts are known; one that refuses is dropped. `id` is the
+ * communicator's number, equal on all ranks. */
+void hk_profiler_begin(ncclComm_t c, uint64_t id, int hosts);
 void hk_profiler_free(ncclComm_t c);
 
 /* Calls of the API, on the caller's thread. `group` is a group's event; NULL if the plugin gets none. */
@@ -23,10 +24,11 @@ void hk_profile_call(hk_profiler *p, struct hk_call *call, void *group);
 void hk_profile_call_over(hk_profiler *p, const struct hk_call *call);
 
 /* Operations, on the thread that runs them. The collectives of a communicator run one after another. */
-void hk_profile_collective(hk_profiler *p, const struct hk_call *call, const struct hk_plan *plan);
+void hk_profile_collective(hk_profiler *p, const struct hk_call *call, const char *algorithm, unsigned channels);
 void hk_profile_collective_over(hk_profiler *p);
 /* The same on a GPU: an operation's event ends when it is in its stream, as in NCCL.  Returns the event. */
-void *hk_profile_enqueued(hk_profiler *p, const struct hk_call *call, const struct hk_plan *plan, const char *protocol);
+void *hk_profile_enqueued(hk_profiler *p, const struct hk_call *call, const char *algorithm, const char *protocol,
+                          unsigned channels);
 /* By copy engines; and its parts. */
 void *hk_profile_copies(hk_profiler *p, const struct hk_call *call);
 void hk_profile_copy_sync(hk_profiler *p, void *parent, bool complete);

@@ -8,10 +8,10 @@
 #include "../base/log.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../collectives/overrides.h"
 #include "../topo/detect.h"
 #include "../topo/join.h"
 #include "../topo/xml.h"
-#include "../transport/transport.h"
 #include "selection.h"
 
 /* The ranks of this host and their positions in its topology. */
@@ -47,7 +47,7 @@ static bool place_ranks(ncclComm_t c, const void *cpus, const void *facts, size_
 }
 
 static hk_search search_for(const ncclComm_t c, const home *h, hk_pattern pattern) {
-  const hk_overrides *o = &c->selection->overrides;
+  const hk_overrides *o = c->selection->overrides;
   return (hk_search){.pattern = pattern,
                      .nodes = h->nodes,
                      .nranks = h->n,
@@ -61,7 +61,7 @@ static hk_status find(hk_channels **out, const ncclComm_t c, const home *h, hk_p
   hk_status rc;
   hk_paths *paths = NULL;
   hk_search what = search_for(c, h, pattern);
-  HK_TRY(hk_paths_new(&paths, h->t, &c->selection->overrides.paths), out);
+  HK_TRY(hk_paths_new(&paths, h->t, &c->selection->overrides->paths), out);
   rc = hk_search_channels(out, paths, &what);
 out:
   hk_paths_free(paths);
@@ -108,7 +108,7 @@ static hk_status join_hosts(ncclComm_t c, const home *h, const char *path, hk_jo
   if (h->n && path) HK_TRY(hk_channels_read_xml(&rings, path, HK_PATTERN_RING, h->t, &what), out);
   if (h->n && !rings) HK_TRY(find(&rings, c, h, HK_PATTERN_RING), out);
   const hk_channels *const orders[HK_PATTERNS] = {[HK_PATTERN_RING] = rings};
-  hk_join_fill(&facts[c->rank], c->peers[c->rank].host, h->t, orders, h->local);
+  hk_join_fill(&facts[c->rank], hk_host_id(), h->t, orders, h->local);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
   HK_TRY(hk_join(out, HK_PATTERN_RING, facts, c->nranks), out);
   if ((*out)->split_host >= 0 && c->rank == 0)
@@ -129,7 +129,7 @@ out:
 hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const void *facts, size_t stride, bool child,
                          hk_joined **out) {
   hk_status rc = HK_OK;
-  const hk_overrides *o = &c->selection->overrides;
+  const hk_overrides *o = c->selection->overrides;
   bool dumps = o->graph_dump_file && *o->graph_dump_file && c->rank == 0 && !child;
   bool reads = o->graph_file && *o->graph_file && c->nranks > 1;
   bool joins = reads || (c->backend->ring_orders && c->nranks > 1);

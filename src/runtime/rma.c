@@ -14,6 +14,7 @@
 #include "../device/host.h"
 #include "../kernels/reduce.h"
 #include "../transport/remote.h"
+#include "call.h"
 #include "watch.h"
 #include "wiring.h"
 

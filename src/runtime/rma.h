@@ -9,8 +9,9 @@
 #ifndef HK_RUNTIME_RMA_H
 #define HK_RUNTIME_RMA_H
 #include "../transport/messages.h" /* hk_window */
-#include "call.h"
 #include "comm.h"
+
+struct hk_call;
 
 /* True if the communicator has one-sided operations at all. */
 static inline bool hk_rma_supported(const struct ncclComm *c) {
@@ -34,7 +35,7 @@ hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window 
 uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes);
 
 /* Carries out a put or signal: `in` may be used again after it returns. */
-hk_status hk_rma_put(const hk_call *call);
+hk_status hk_rma_put(const struct hk_call *call);
 /* True if the signals have come that the call waits for; they are consumed then. */
-bool hk_rma_arrived(const hk_call *call);
+bool hk_rma_arrived(const struct hk_call *call);
 #endif

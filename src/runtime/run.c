@@ -10,6 +10,7 @@
 #include "call.h"
 #include "choose.h"
 #include "mismatch.h"
+#include "post.h"
 #include "profiler.h"
 #include "rma.h"
 #include "transfer.h"
@@ -90,7 +91,8 @@ static inline hk_status begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
   c->order.exec = x;
   x->signature = hk_signature_at(x->signature, c->order.sequence); /* slots that an earlier call left do not match */
   hk_watch_post(c, call, x->launch->signature);
-  if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_collective(c->profiler, call, x->plan);
+  if (__builtin_expect(c->profiler != NULL, 0))
+    hk_profile_collective(c->profiler, call, x->plan->program->algorithm, x->plan->channels);
   return hk_coll_has_root((hk_coll)call->coll) ? check_root(call, x) : HK_OK;
 }
 

@@ -2,14 +2,14 @@
 /* What a communicator's decisions rest on. */
 #ifndef HK_RUNTIME_SELECTION_H
 #define HK_RUNTIME_SELECTION_H
-#include "../collectives/overrides.h"
+#include "../collectives/machine.h"
 
 /* Equal on all ranks, fixed at init. */
 typedef struct hk_selection {
   hk_machine machine;
-  struct hk_layout *layout; /* NULL: one host */
-  hk_overrides overrides;
-  struct hk_tuner *tuner; /* NULL: none */
-  unsigned overruled;     /* bit set of 1u << hk_coll: the warning of hk_decision.overruled was given */
+  struct hk_layout *layout;       /* NULL: one host */
+  struct hk_overrides *overrides; /* collectives/overrides.h */
+  struct hk_tuner *tuner;         /* NULL: none */
+  unsigned overruled;             /* bit set of 1u << hk_coll: the warning of hk_decision.overruled was given */
 } hk_selection;
 #endif

@@ -15,6 +15,7 @@
 #include "call.h"
 #include "choose.h"
 #include "mismatch.h"
+#include "post.h"
 
 enum { FOUND = 12 }; /* ranks in one report */
 static const uint64_t first_ask_ns = 200 * 1000000u, patience_ns = 1000 * 1000000u;

@@ -3,26 +3,11 @@
 #ifndef HK_RUNTIME_WATCH_H
 #define HK_RUNTIME_WATCH_H
 #include "../boot/activity.h"
-#include "../transport/board.h"
-#include "call.h"
 #include "comm.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && offsetof(hk_board_op, root) == 20 &&
-                   offsetof(hk_board_op, coll) == 24 && offsetof(hk_board_op, op) == 26,
-               "hk_watch_post packs an hk_board_op");
-/* The operation that this rank begins, where peers that wait can see it. */
-static inline void hk_watch_post(ncclComm_t c, const struct hk_call *call, uint32_t signature) {
-  hk_board_put(c->order.board, c->order.sequence, call->count, signature | (uint64_t)(uint32_t)call->root << 32,
-               call->coll | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16);
-}
 /* The next operation, which this rank has put on a stream. `traceable`: it is known which one of all ranks' operations
  * it is; after the capture of a graph, which may be replayed, it is not. */
 void hk_watch_enqueued(ncclComm_t c, const struct hk_call *call, bool traceable);
-/* It is over. */
-static inline void hk_watch_over(ncclComm_t c) {
-  /* relaxed: it is read for reports, and alone */
-  atomic_store_explicit(&c->order.board->over, c->order.sequence, memory_order_relaxed);
-}
 /* A send or receive that this rank waits in; NULL: none. */
 void hk_watch_transfer(ncclComm_t c, const struct hk_call *call);
 

@@ -239,6 +239,8 @@ hk_transport_state *hk_wire_state(ncclComm_t c, int peer) { return c->wiring->st
 
 bool hk_wire_pumped(ncclComm_t c, int peer) { return hk_transports[c->wiring->via[peer]]->progress != NULL; }
 
+bool hk_wire_multicasts(ncclComm_t c) { return c->wiring->multicast >= 0; }
+
 int hk_wire_broken(ncclComm_t c) {
   if (c->wiring->lost) return c->wiring->lost - 1;
   for (int r = 0; c->wiring->links && r < c->nranks; r++) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/proxy.h"
+#include "../../src/runtime/call.h"
 #include "../../src/runtime/mismatch.h"
 #include "../../src/runtime/watch.h"
 #include "../support/fake_rdma.h"

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What runs: a program bound to links, and what one call adds to it. The executors (exec.h, cuda/exec.cu) run it. */
+#ifndef HK_KERNELS_PLAN_H
+#define HK_KERNELS_PLAN_H
+#include <stdbool.h>
+#include "reduce.h"
+
+struct hk_extent;  /* program/cursor.h */
+struct hk_link;    /* transport/link.h */
+struct hk_program; /* program/program.h */
+
+/* A program bound to links: immutable once made, cached by the communicator. */
+typedef struct hk_plan {
+  const struct hk_program *program;
+  struct hk_link **links;   /* [channels][program->nlinks] */
+  unsigned channels;        /* copies of the program's lanes that share out the waves */
+  unsigned orders;          /* GPUs: channel c has the program of ring order c % orders: `program`, then `more` */
+  struct hk_program **more; /* [orders - 1] */
+  unsigned max_operands;
+  bool pumped;          /* some links lead over a network */
+  bool compared;        /* the caller's: other ranks have been asked whether they make the same call */
+  void *device;         /* the plan on a GPU (gpu/gpu.h); NULL on the host, which has `links` */
+  struct hk_plan *next; /* in the cache */
+} hk_plan;
+
+/* What one call adds to a plan, besides its buffers: equal for equal calls, so it is cached too. */
+typedef struct hk_launch {
+  size_t total;        /* HK_PART_SPLIT: bytes of the message */
+  size_t block_bytes;  /* distance between blocks, and the length of all but clipped ones */
+  size_t chunk;        /* bytes of a block that one wave moves */
+  size_t unit;         /* bytes of an element: 1 for plain copies */
+  hk_reducer reducer;  /* valid if the collective reduces */
+  uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
+  uint32_t move_flags; /* HK_MOVE_STREAM or 0 */
+  uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */
+  /* Of an uneven collective: the blocks of the call, not cached; block_bytes is the longest.  NULL otherwise. */
+  const struct hk_extent *table;
+} hk_launch;
+#endif

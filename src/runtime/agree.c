@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compares the ranks' settings (agree.h). */
+#include "agree.h"
+#include <stdio.h>
+#include <string.h>
+#include "../base/param.h"
+#include "../collectives/overrides.h"
+#include "../collectives/rules.h"
+#include "../program/operation.h" /* HK_REDOP_INVARIANT */
+#include "selection.h"
+#include "tuner.h"
+
+typedef struct agree_fact {
+  uint64_t slot_bytes, nslots;
+  uint64_t agreement[HK_AGREE_COUNT];
+  uint64_t tuner; /* hk_tuner_hash */
+  hk_constants constants;
+  uint64_t choices; /* hash of the measured ones */
+} agree_fact;
+_Static_assert(sizeof(agree_fact) == HK_AGREE_FACT_BYTES, "its size is part of the format");
+
+hk_status hk_agree_publish(ncclComm_t c, void *fact) {
+  hk_status rc = HK_OK;
+  agree_fact *f = fact;
+  hk_selection *s = c->selection;
+  const hk_comm_options *o = &c->options;
+  HK_TRY(hk_overrides_read(s->overrides, o->min_ctas, o->max_ctas), out);
+  if (o->batch_invariant >= 0 ? o->batch_invariant : s->overrides->wish.batch_invariant)
+    c->redop_flags = HK_REDOP_INVARIANT;
+  HK_TRY(hk_tuner_load(&s->tuner), out);
+  f->slot_bytes = (uint64_t)hk_param_int(HK_P_SLOT_BYTES);
+  f->nslots = (uint64_t)hk_param_int(HK_P_SLOTS);
+  memcpy(f->agreement, s->overrides->agreement, sizeof f->agreement);
+  f->agreement[HK_AGREE_BATCH_INVARIANT] = c->redop_flags;
+  const int settings[] = {o->nvls_ctas, o->net_channels, o->nvlink_first, o->policy & NCCL_CTA_POLICY_EFFICIENCY};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(settings); i++)
+    f->agreement[HK_AGREE_CONFIG] = hk_topo_mix(f->agreement[HK_AGREE_CONFIG], (uint64_t)settings[i]);
+  f->tuner = hk_tuner_hash(s->tuner);
+  f->choices = hk_rules_hash(s->overrides->choices);
+  f->constants = s->overrides->constants;
+out:
+  return rc;
+}
+
+/* The name of a setting that differs; NULL: none does. */
+static const char *difference(const agree_fact *a, const agree_fact *b) {
+  if (a->slot_bytes != b->slot_bytes) return "HOCKET_SLOT_BYTES";
+  if (a->nslots != b->nslots) return "HOCKET_SLOTS";
+  for (int k = 0; k < HK_AGREE_COUNT; k++)
+    if (a->agreement[k] != b->agreement[k]) return hk_agreement_names[k];
+  return a->tuner != b->tuner ? "NCCL_TUNER_PLUGIN (or the plugin is not found on all hosts)" : NULL;
+}
+
+hk_status hk_agree_compare(ncclComm_t c, const void *facts, size_t stride) {
+  const agree_fact *first = facts; /* so that all ranks name the same pair */
+  hk_overrides *own = c->selection->overrides;
+  for (int r = 0; r < c->nranks; r++) {
+    const agree_fact *f = (const void *)((const char *)facts + (size_t)r * stride);
+    const char *what = difference(f, first);
+    if (what) {
+      char text[256];
+      snprintf(text, sizeof text, "rank 0 and rank %d have different values of %s: set it equally on all ranks", r,
+               what);
+      hk_comm_blame(c, HK_EVENT_VERDICT, r, HK_ERR_USAGE, text);
+      return HK_ERR_USAGE;
+    }
+    if (f->choices != first->choices) own->wish.choices = NULL;
+  }
+  /* Hosts may have different measurements or none: rank 0's constants count for all, and measured choices count if
+   * all hosts have the same. */
+  own->constants = first->constants;
+  return HK_OK;
+}

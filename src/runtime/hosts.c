@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The machine of the cost model, from what the ranks published (hosts.h). */
+#include "hosts.h"
+#include <stdlib.h>
+#include "../base/param.h"
+#include "../boot/bootstrap.h"
+#include "../boot/host.h"
+#include "../collectives/overrides.h"
+#include "../program/layout.h"
+#include "../topo/join.h"
+#include "../transport/transport.h"
+#include "rings.h"
+#include "selection.h"
+#include "tuner.h"
+
+static uint64_t word_of(const hk_host_rows *rows, const uint64_t *first, int rank, int word) {
+  return ((const uint64_t *)(const void *)((const char *)first + (size_t)rank * rows->stride))[word];
+}
+
+/* Counts ranks and cores of rank r's host. */
+static void count_host(ncclComm_t c, const hk_host_rows *rows, int r, int *ranks, int *cores) {
+  uint64_t cpus[HK_CPU_WORDS] = {0};
+  *ranks = *cores = 0;
+  for (int i = 0; i < c->nranks; i++) {
+    if (c->peers[i].host != c->peers[r].host) continue;
+    (*ranks)++;
+    for (int k = 0; k < HK_CPU_WORDS; k++) cpus[k] |= word_of(rows, rows->cpus, i, k);
+  }
+  for (int k = 0; k < HK_CPU_WORDS; k++) *cores += __builtin_popcountll(cpus[k]);
+}
+
+/* The facts about hosts that the cost model needs. They are the same on all ranks, because they depend only on what all
+ * ranks have exchanged. */
+static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_t *spins) {
+  hk_host_facts f = {.nranks = c->nranks,
+                     .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
+                     .multicast = hk_wire_multicasts(c),
+                     .cores_per_host = 1 << 20,
+                     .least_per_host = c->nranks};
+  int my_ranks = 1, my_cores = 1;
+  bool shm_off = false;
+  for (int r = 0; r < c->nranks; r++) {
+    int first = 1, ranks, cores;
+    shm_off = shm_off || word_of(rows, rows->shm_off, r, 0);
+    for (int i = 0; i < r && first; i++) first = c->peers[i].host != c->peers[r].host;
+    if (!first) continue;
+    count_host(c, rows, r, &ranks, &cores);
+    f.nhosts++;
+    if (ranks > f.ranks_per_host) f.ranks_per_host = ranks;
+    if (ranks < f.least_per_host) f.least_per_host = ranks;
+    if (cores < f.cores_per_host) f.cores_per_host = cores;
+    if (hk_wire_near(c, r)) {
+      my_ranks = ranks;
+      my_cores = cores;
+    }
+  }
+  f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
+  int64_t set = hk_param_int(HK_P_SPIN);
+  /* If there are more ranks than cores, spinning only keeps the awaited rank from running. If not, the scheduler may
+   * still have put two ranks on one core, because something else runs: a microsecond is long enough for a peer that
+   * runs, and a yield costs less than that if no other thread is ready. */
+  *spins = set >= 0 ? (uint32_t)set : my_ranks > my_cores ? 0 : 30;
+  return f;
+}
+
+static hk_status make_layout(ncclComm_t c, const hk_joined *rings) {
+  uint64_t *hosts = malloc((size_t)c->nranks * sizeof *hosts);
+  if (!hosts) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", c->nranks);
+  for (int r = 0; r < c->nranks; r++) hosts[r] = c->peers[r].host;
+  hk_status rc = hk_layout_new(&c->selection->layout, c->nranks, hosts, NULL, rings ? rings->order : NULL,
+                               rings ? rings->nchannels : 1);
+  free(hosts);
+  return rc;
+}
+
+/* A plugin that refuses on one rank is used on none. */
+static hk_status begin_tuner(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_selection *s = c->selection;
+  unsigned char *ready = calloc((size_t)c->nranks, 1);
+  bool all = true;
+  if (!ready) return HK_FAIL_ERRNO("no memory to agree on a tuner plugin");
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (agreement on a tuner plugin)");
+  ready[c->rank] = hk_tuner_begin(s->tuner, &s->machine, hk_bootstrap_comm_id(c->bootstrap));
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, ready, 1), out);
+  for (int r = 0; r < c->nranks; r++) all = all && ready[r];
+  if (!all) {
+    hk_tuner_free(s->tuner);
+    s->tuner = NULL;
+  }
+out:
+  free(ready);
+  return rc;
+}
+
+hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int *nhosts) {
+  hk_status rc = HK_OK;
+  hk_joined *rings = NULL;
+  HK_TRY(hk_rings_agree(c, rows->cpus, rows->backend, rows->stride, child, &rings), out);
+  hk_host_facts f = count_hosts(c, rows, &c->wait.spins);
+  c->backend->machine(c, &f, rings, &c->selection->overrides->constants, &c->selection->machine);
+  *nhosts = f.nhosts;
+  if (f.nhosts > 1 || rings) HK_TRY(make_layout(c, rings), out);
+  if (c->selection->tuner) HK_TRY(begin_tuner(c), out); /* all ranks have it, or none */
+out:
+  hk_joined_free(rings);
+  return rc;
+}

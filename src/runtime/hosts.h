@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ranks' hosts at init: how many ranks and cores each has, the ring orders, and the machine of the cost model that
+ * follows. */
+#ifndef HK_RUNTIME_HOSTS_H
+#define HK_RUNTIME_HOSTS_H
+#include "comm.h"
+
+/* What the ranks published; the next rank's is `stride` bytes further. */
+typedef struct hk_host_rows {
+  size_t stride;
+  const uint64_t *cpus;    /* HK_CPU_WORDS: processors that the rank may use */
+  const uint64_t *shm_off; /* NCCL_SHM_DISABLE */
+  const void *backend;     /* its backend's fact */
+} hk_host_rows;
+
+/* Collective. Finds the ring orders and fills in c->selection and the spins of c->wait. *nhosts: the number of hosts.
+ * `child`: of a split or shrink. */
+hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int *nhosts);
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Posts operations on this rank's board: in each call, so inline. */
+#ifndef HK_RUNTIME_POST_H
+#define HK_RUNTIME_POST_H
+#include "../transport/board.h"
+#include "call.h"
+#include "comm.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && offsetof(hk_board_op, root) == 20 &&
+                   offsetof(hk_board_op, coll) == 24 && offsetof(hk_board_op, op) == 26,
+               "hk_watch_post packs an hk_board_op");
+/* The operation that this rank begins, where peers that wait can see it. */
+static inline void hk_watch_post(ncclComm_t c, const struct hk_call *call, uint32_t signature) {
+  hk_board_put(c->order.board, c->order.sequence, call->count, signature | (uint64_t)(uint32_t)call->root << 32,
+               call->coll | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16);
+}
+/* It is over. */
+static inline void hk_watch_over(ncclComm_t c) {
+  /* relaxed: it is read for reports, and alone */
+  atomic_store_explicit(&c->order.board->over, c->order.sequence, memory_order_relaxed);
+}
+#endif
