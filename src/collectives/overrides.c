@@ -92,6 +92,8 @@ hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels)
   return HK_OK;
 }
 
+uint64_t hk_overrides_choices(const hk_overrides *o) { return hk_rules_hash(o->choices); }
+
 void hk_overrides_clear(hk_overrides *o) {
   hk_rules_free(o->rules);
   hk_rules_free(o->choices);

@@ -40,5 +40,6 @@ typedef struct hk_overrides {
 /* min_channels and max_channels (0: none) are ncclConfig_t's minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting
  * is wrong.  Clear in any case. */
 hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels);
+uint64_t hk_overrides_choices(const hk_overrides *o); /* hash of the measured choices; 0: none */
 void hk_overrides_clear(hk_overrides *o);
 #endif

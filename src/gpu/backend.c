@@ -110,7 +110,6 @@ static void memory_drop(ncclComm_t c, void *base, size_t bytes, void *handle) {
 }
 
 const hk_backend hk_backend_gpu = {
-    .own_links = true,
     .ring_orders = true,
     .late_scalars = true,
     .devices = hk_gpu_count,

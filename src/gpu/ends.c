@@ -6,6 +6,7 @@
 #include <string.h>
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
+#include "../transport/transport.h"
 #include "gpu.h"
 #include "proxy.h"
 #include "world.h"

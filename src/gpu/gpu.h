@@ -90,6 +90,7 @@ typedef struct hk_gpu {
   hk_memory page;          /* for networks to try: hk_transport_env.gpu_page */
   hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
   size_t nold;
+  size_t plan_bytes; /* of the plans on the device */
   hk_gpu_table *tables;
   struct hk_gpu_view *views, *dropped; /* dropped: launches may be reading their tables */
   struct hk_gpu_import *imports;       /* changed by the service thread, until no rank asks any more */
@@ -159,7 +160,7 @@ bool hk_gpu_can_read(ncclComm_t c, int peer);
 bool hk_gpu_is_local(ncclComm_t c, int peer);
 bool hk_gpu_is_pumped(ncclComm_t c, int peer);
 bool hk_gpu_processes(ncclComm_t c); /* the ranks are in several processes */
-/* An allgather of all ranks of the communicator `c`. */
+/* An allgather of all ranks of the communicator `c`; with 0 bytes a barrier. */
 hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes);
 int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent id; sorts them */
 void hk_gpu_detach(ncclComm_t c);
@@ -177,6 +178,9 @@ void hk_gpu_drain(ncclComm_t c);
 hk_status hk_gpu_watch(ncclComm_t c);
 /* Notices what kernels report; with `ask` also what the driver knows, which takes a call to it. */
 hk_status hk_gpu_look(ncclComm_t c, bool ask);
+
+/* ---- world.c; the rest is in world.h ---- */
+void hk_gpu_lose(hk_gpu *g); /* sets g->lost, and keeps it for as long as the process lives */
 
 /* ---- share.c ---- */
 /* What a rank must know about the ranks' GPUs to compute its share; equal on all ranks. */

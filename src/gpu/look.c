@@ -8,7 +8,6 @@
 #include "../runtime/watch.h"
 #include "gpu.h"
 #include "proxy.h"
-#include "world.h"
 
 hk_status hk_gpu_over(hk_gpu *g, bool *done) {
   pthread_mutex_lock(&g->lock);
@@ -24,11 +23,7 @@ static void give_up(ncclComm_t c) {
   HK_WARN("rank %d of %d: the failed communicator's work on GPU %d does not end, because other work is before it in "
           "its stream: its memory there is not freed",
           c->rank, c->nranks, c->device);
-  g->lost = true;
-  pthread_mutex_lock(&g->world->lock); /* there is work, so the rank has joined its world, which it never leaves */
-  g->next_lost = g->world->lost;
-  g->world->lost = g;
-  pthread_mutex_unlock(&g->world->lock);
+  hk_gpu_lose(g);
 }
 
 void hk_gpu_drain(ncclComm_t c) {

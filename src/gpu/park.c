@@ -9,9 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../base/log.h"
-#include "../boot/bootstrap.h"
 #include "../device/host.h"
-#include "../runtime/plans.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "ends.h"
@@ -62,9 +60,7 @@ static void visit_all(ncclComm_t c, visitor *v) {
   }
   visit(v, &g->scratch, 0, 0, NULL, -1);
   for (size_t i = 0; i < g->nold; i++) visit(v, &g->old[i], 0, 0, NULL, -1);
-  v->stays += g->page.bytes + g->ends_on_device.bytes + hk_gpu_windows_held(g);
-  for (const hk_plan *p = c->plans->all; p; p = p->next)
-    if (p->device) v->stays += ((const hk_gpu_plan *)p->device)->memory.bytes;
+  v->stays += g->page.bytes + g->ends_on_device.bytes + hk_gpu_windows_held(g) + g->plan_bytes;
   if (g->in_switch) v->stays += w->multicast->own[c->rank].bytes;
 }
 
@@ -98,7 +94,7 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   const hk_device_ops *ops = g->device->ops;
   visitor v = {0};
   HK_TRY(ops->finish(g->device), out); /* replays of captured graphs, too */
-  HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
+  HK_TRY(hk_gpu_exchange(c, NULL, 0), out);
   visit_all(c, &v);
   v.at = calloc(v.n ? v.n : 1, sizeof *v.at);
   if (!v.at) {
@@ -111,7 +107,7 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   g->nparked = v.n;
   for (size_t i = 0; i < v.n; i++) HK_TRY(save(g, &v.at[i]), out);
   HK_TRY(ops->wait(g->device, g->queue), out);
-  HK_TRY(hk_bootstrap_barrier(c->bootstrap), out); /* the copies of credits that peers write are there */
+  HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* the copies of credits that peers write are there */
   for (size_t i = 0; i < v.n; i++) HK_TRY(ops->park(g->device, v.at[i].memory), out);
   for (size_t i = 0; i < v.n; i++) {
     if (!v.at[i].end || v.at[i].peer >= 0) continue;
@@ -155,7 +151,7 @@ static hk_status open_again(ncclComm_t c) {
     if (p->end) HK_TRY(hk_share_receive(g->links, p->peer, p->end->channel, &offer), out);
     HK_TRY(hk_share_reopen(g->links, p->peer, &offer, p->memory), out);
   }
-  HK_TRY(hk_bootstrap_barrier(c->bootstrap), out); /* all have opened the credits */
+  HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* all have opened the credits */
 out:
   hk_host_take_back(credits[c->rank].region);
   free(credits);

@@ -3,7 +3,7 @@
 #include "../kernels/plan.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../collectives/algorithm.h"
+#include "../collectives/protocol.h"
 #include "../runtime/call.h"
 #include "../runtime/choose.h"
 #include "../transport/cuda/multicast.h"
@@ -124,6 +124,7 @@ static hk_status upload(ncclComm_t c, const hk_plan *plan) {
     memcpy(image + k * gp->program_bytes, program_of(plan, k), program_of(plan, k)->bytes);
   HK_TRY(each_link(c, plan, (hk_gpu_link *)(void *)(image + links_at)), out);
   HK_TRY(d->ops->alloc_open(d, bytes, 0, &memory), out);
+  hk_gpu_of(c)->plan_bytes += memory.bytes;
   gp->memory = memory;
   gp->links_at = links_at;
   HK_TRY(d->ops->copy(d, memory.base, image, bytes, hk_gpu_of(c)->queue), out);
@@ -135,10 +136,10 @@ out:
 
 void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan) {
   hk_gpu_plan *gp = plan->device;
+  hk_gpu *g = hk_gpu_of(c);
   if (!gp) return;
-  if (!hk_gpu_of(c)->lost)
-    (void)hk_gpu_of(c)->device->ops->release(hk_gpu_of(c)->device,
-                                             &gp->memory); /* a failure is logged, and nothing else to do */
+  g->plan_bytes -= gp->memory.bytes;
+  if (!g->lost) (void)g->device->ops->release(g->device, &gp->memory); /* a failure is logged, and nothing else to do */
   free(gp);
 }
 

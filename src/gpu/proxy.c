@@ -5,7 +5,6 @@
  * for NAP_NS at a time, after LONG_NS for LONG_NAP_NS: the first slot may be that late then.  When all launches have
  * ended it sleeps until the next one.  A captured launch is replayed without a call of the host, so a communicator with
  * captured launches keeps polling every LONG_NAP_NS, which takes some thousandths of a core. */
-#include "proxy.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 #include "../base/thread.h"
 #include "../kernels/cuda/work.h"
+#include "pumped.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)

@@ -31,48 +31,31 @@
  */
 #ifndef HK_GPU_PROXY_H
 #define HK_GPU_PROXY_H
+#include <stdbool.h>
+#include <stdint.h>
 #include "../device/device.h"
-#include "../kernels/cuda/work.h"
-#include "../transport/transport.h"
+
+struct hk_gpu_link; /* kernels/cuda/work.h */
+struct hk_link_key; /* transport/transport.h */
+struct hk_transport_env;
+struct hk_transport_state;
+struct hk_wait_env; /* base/wait.h */
 
 /* Of collectives between hosts at most: one thread serves them all. */
 enum { HK_GPU_NET_CHANNELS = 16 };
 
 /* What a proxy gets from the communicator; copied. */
 typedef struct hk_gpu_proxy_env {
-  const hk_transport_env *env;
+  const struct hk_transport_env *env;
   hk_device *device;
   hk_queue queue;    /* for copies between the GPU's memory and the host's */
   bool sends_direct; /* network cards may read the GPU's memory */
-  const hk_wait_env *wait;
+  const struct hk_wait_env *wait;
   hk_status (*over)(void *arg, bool *done); /* have all launches ended? */
   hk_status (*check)(void *arg); /* the watchdog, about every 100 ms without a slot while launches run; NULL: none */
   void (*failed)(void *arg, hk_status rc); /* the proxy gives up: ends the kernels, and reports it to the other ranks */
   void *arg;
 } hk_gpu_proxy_env;
-
-/* ---- pumped.c: one end ---- */
-typedef struct hk_gpu_pumped {
-  _Alignas(HK_CACHE_LINE) hk_link link; /* the transport's end; the proxy is its lane */
-  hk_memory fifo;                       /* the transport's host memory, pinned */
-  hk_memory words;                      /* words and notes; then data, if the transport receives into other memory */
-  char *data;                           /* of the kernel's slots */
-  /* `data` is in the GPU's memory; if the transport has taken link.gpu back, slots are copied from and to it */
-  bool on_gpu;
-  uint16_t channel;
-  struct hk_gpu_pumped *next;
-} hk_gpu_pumped;
-
-/* Opens and pins; fills data, word and head of `out`. */
-hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
-                            hk_gpu_link *out, hk_gpu_pumped **end);
-void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *end);
-/* Before the transport's progress: takes what the kernel has sent, or sees whether it waits. */
-hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
-/* After it: hands over what has arrived. */
-hk_status hk_gpu_pumped_after(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
-/* Has the transport taken all that the kernel has sent? */
-bool hk_gpu_pumped_quiet(hk_gpu_pumped *end);
 
 /* What a link waits for. */
 typedef enum hk_gpu_proxy_waits {
@@ -95,13 +78,12 @@ typedef struct hk_gpu_proxy_link {
   uint64_t done, head; /* slots that the proxy has moved; that the receiver has given back */
   uint32_t credits;    /* slots that may be filled now */
 } hk_gpu_proxy_link;
-void hk_gpu_pumped_look(const hk_gpu_pumped *end, hk_gpu_proxy_link *out);
 
-/* ---- proxy.c: the thread ---- */
 typedef struct hk_gpu_proxy hk_gpu_proxy;
 hk_status hk_gpu_proxy_new(const hk_gpu_proxy_env *e, hk_gpu_proxy **out);
 /* One end of a link by a transport; the first one starts the thread. */
-hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_link_key *key, hk_gpu_link *out);
+hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, struct hk_transport_state *via, const struct hk_link_key *key,
+                           struct hk_gpu_link *out);
 /* After each launch.  NULL: nothing to do. */
 void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured);
 /* The states of up to `room` links; gives how many there are.  From any thread. */

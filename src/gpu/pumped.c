@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One end of a pumped link: its memory, and slots from the kernel to the transport and back (proxy.h). */
+#include "pumped.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../kernels/cuda/work.h"
-#include "proxy.h"
 
 /* ---- memory ---- */
 

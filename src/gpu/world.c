@@ -96,6 +96,14 @@ out:
   return rc;
 }
 
+void hk_gpu_lose(hk_gpu *g) {
+  g->lost = true;
+  pthread_mutex_lock(&table_lock); /* there is work, so the rank has joined its world, which it never leaves */
+  g->next_lost = g->world->lost;
+  g->world->lost = g;
+  pthread_mutex_unlock(&table_lock);
+}
+
 void hk_gpu_world_leave(hk_gpu_world *w) {
   if (!w) return;
   pthread_mutex_lock(&table_lock);

@@ -5,7 +5,6 @@
 #include <string.h>
 #include "../base/param.h"
 #include "../collectives/overrides.h"
-#include "../collectives/rules.h"
 #include "../program/operation.h" /* HK_REDOP_INVARIANT */
 #include "selection.h"
 #include "tuner.h"
@@ -36,7 +35,7 @@ hk_status hk_agree_publish(ncclComm_t c, void *fact) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(settings); i++)
     f->agreement[HK_AGREE_CONFIG] = hk_topo_mix(f->agreement[HK_AGREE_CONFIG], (uint64_t)settings[i]);
   f->tuner = hk_tuner_hash(s->tuner);
-  f->choices = hk_rules_hash(s->overrides->choices);
+  f->choices = hk_overrides_choices(s->overrides);
   f->constants = s->overrides->constants;
 out:
   return rc;

@@ -36,9 +36,6 @@ enum { HK_BACKEND_FACT_BYTES = 56 };
 typedef struct hk_backend {
   /* ---- properties ---- */
 
-  /* Calls use links of the backend's own, not those of hk_wire_link.  So nothing is said of, or looked for in, the
-   * latter. */
-  bool own_links;
   /* Channels may go in different ring orders.  So init searches for these orders, and a plan has a program for each. */
   bool ring_orders;
   /* A scalar of ncclScalarDevice is read when a call runs (hk_call.scalar_on_device), not when the operator is made. */

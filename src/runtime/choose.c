@@ -9,6 +9,7 @@
 #include "../collectives/overrides.h"
 #include "comm.h"
 #include "plans.h"
+#include "rings.h"
 #include "selection.h"
 #include "tuner.h"
 
@@ -316,6 +317,22 @@ hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out) {
 }
 
 const hk_machine *hk_choose_machine(ncclComm_t c) { return &c->selection->machine; }
+
+const hk_constants *hk_choose_constants(ncclComm_t c) { return &c->selection->overrides->constants; }
+
+hk_status hk_choose_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels) {
+  return hk_layout_new(&c->selection->layout, c->nranks, hosts, NULL, order, nchannels);
+}
+
+void hk_choose_rings(ncclComm_t c, hk_ring_settings *out) {
+  const hk_overrides *o = c->selection->overrides;
+  *out = (hk_ring_settings){.paths = &o->paths,
+                            .cross_nic = o->cross_nic,
+                            .min_channels = o->wish.min_channels,
+                            .max_channels = o->wish.max_channels,
+                            .graph_file = o->graph_file,
+                            .dump_file = o->graph_dump_file};
+}
 
 int hk_choose_most_channels(ncclComm_t c) { return c->selection->overrides->wish.max_channels; }
 

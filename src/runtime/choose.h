@@ -10,6 +10,7 @@
 struct hk_call;
 struct hk_launch;
 struct hk_plan;
+struct hk_ring_settings; /* rings.h */
 
 /* Writes the plan and the launch arguments of a collective; both are valid until the next call of the same
  * collective. */
@@ -22,7 +23,11 @@ uint32_t hk_choose_signature(const struct hk_call *op);
 double hk_choose_price(ncclComm_t c, const struct hk_call *op); /* microseconds, by the cost model */
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
 const struct hk_machine *hk_choose_machine(ncclComm_t c); /* collectives/machine.h */
-int hk_choose_most_channels(ncclComm_t c);                /* that the user allows, equal on all ranks; 0: any number */
+const struct hk_constants *hk_choose_constants(ncclComm_t c);
+/* Sets the layout of the ranks, as hk_layout_new. */
+hk_status hk_choose_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels);
+void hk_choose_rings(ncclComm_t c, struct hk_ring_settings *out); /* the user's settings */
+int hk_choose_most_channels(ncclComm_t c); /* that the user allows, equal on all ranks; 0: any number */
 /* From now on calls of the collective use these algorithms only: bit i is the i-th of the registry. */
 void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms);
 hk_status hk_choose_new(ncclComm_t c); /* c->plans and c->selection */

@@ -233,7 +233,8 @@ void hk_registrations_free(ncclComm_t c);
 hk_status hk_watch_new(ncclComm_t c); /* c->order.board */
 /* The hk_wait_env.check of this communicator's waits. */
 hk_status hk_watch(void *comm, uint64_t waited_ns);
-void hk_watch_end(ncclComm_t c); /* before the communicator's parts go: no question is under way after it */
+/* Before the communicator's parts go: other ranks see that it ends, and no question is under way after it. */
+void hk_watch_end(ncclComm_t c);
 void hk_watch_report(void *comm, struct hk_activity *out); /* hk_bootstrap_options.report */
 void hk_watch_describe(const struct hk_call *op, char *text, size_t bytes);
 #endif

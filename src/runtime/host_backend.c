@@ -14,9 +14,9 @@
 #include "backend.h"
 #include "call.h"
 #include "group.h"
+#include "links.h"
 #include "run.h"
 #include "stream.h"
-#include "wiring.h"
 
 /* ---- the process ---- */
 

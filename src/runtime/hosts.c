@@ -5,13 +5,20 @@
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
-#include "../collectives/overrides.h"
-#include "../program/layout.h"
 #include "../topo/join.h"
 #include "../transport/transport.h"
+#include "choose.h"
 #include "rings.h"
 #include "selection.h"
 #include "tuner.h"
+
+int hk_hosts_publish(uint64_t *cpus, uint64_t *shm_off) {
+  int cores = 0;
+  hk_host_cpus(cpus);
+  for (int i = 0; i < HK_CPU_WORDS; i++) cores += __builtin_popcountll(cpus[i]);
+  *shm_off = (uint64_t)hk_param_int(HK_P_SHM_DISABLE);
+  return cores;
+}
 
 static uint64_t word_of(const hk_host_rows *rows, const uint64_t *first, int rank, int word) {
   return ((const uint64_t *)(const void *)((const char *)first + (size_t)rank * rows->stride))[word];
@@ -67,8 +74,7 @@ static hk_status make_layout(ncclComm_t c, const hk_joined *rings) {
   uint64_t *hosts = malloc((size_t)c->nranks * sizeof *hosts);
   if (!hosts) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", c->nranks);
   for (int r = 0; r < c->nranks; r++) hosts[r] = c->peers[r].host;
-  hk_status rc = hk_layout_new(&c->selection->layout, c->nranks, hosts, NULL, rings ? rings->order : NULL,
-                               rings ? rings->nchannels : 1);
+  hk_status rc = hk_choose_layout(c, hosts, rings ? rings->order : NULL, rings ? rings->nchannels : 1);
   free(hosts);
   return rc;
 }
@@ -96,9 +102,11 @@ out:
 hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int *nhosts) {
   hk_status rc = HK_OK;
   hk_joined *rings = NULL;
-  HK_TRY(hk_rings_agree(c, rows->cpus, rows->backend, rows->stride, child, &rings), out);
+  hk_ring_settings set;
+  hk_choose_rings(c, &set);
+  HK_TRY(hk_rings_agree(c, &set, rows->cpus, rows->backend, rows->stride, child, &rings), out);
   hk_host_facts f = count_hosts(c, rows, &c->wait.spins);
-  c->backend->machine(c, &f, rings, &c->selection->overrides->constants, &c->selection->machine);
+  c->backend->machine(c, &f, rings, hk_choose_constants(c), &c->selection->machine);
   *nhosts = f.nhosts;
   if (f.nhosts > 1 || rings) HK_TRY(make_layout(c, rings), out);
   if (c->selection->tuner) HK_TRY(begin_tuner(c), out); /* all ranks have it, or none */

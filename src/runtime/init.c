@@ -6,7 +6,6 @@
 #include "../base/param.h"
 #include "../base/service.h"
 #include "../boot/bootstrap.h"
-#include "../transport/board.h"
 #include "children.h"
 #include "choose.h"
 #include "comm.h"
@@ -132,8 +131,6 @@ out:
 
 void hk_comm_destroy(ncclComm_t c) {
   hk_watch_end(c);
-  /* relaxed: for reports only, and independent */
-  atomic_store_explicit(&c->order.board->phase, HK_PHASE_DESTROY, memory_order_relaxed);
   if (c->backend->drain) c->backend->drain(c); /* peers may wait for what it sends until then */
   c->backend->stop(c);
   hk_rma_end(c); /* its messages use the transports */

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h> /* getpid */
-#include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../transport/transport.h"
@@ -25,12 +24,11 @@ typedef struct hk_row {
 } hk_row;
 
 static void fill_row(ncclComm_t c, hk_row *row) {
-  hk_host_cpus(row->cpus);
-  int cores = 0;
-  for (int i = 0; i < HK_CPU_WORDS; i++) cores += __builtin_popcountll(row->cpus[i]);
-  row->peer = (hk_peer){
-      .host = hk_host_id(), .process = hk_process_id(), .pid = (int32_t)getpid(), .device = c->device, .cores = cores};
-  row->shm_off = (uint64_t)hk_param_int(HK_P_SHM_DISABLE);
+  row->peer = (hk_peer){.host = hk_host_id(),
+                        .process = hk_process_id(),
+                        .pid = (int32_t)getpid(),
+                        .device = c->device,
+                        .cores = hk_hosts_publish(row->cpus, &row->shm_off)};
   c->peers[c->rank] = row->peer;
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
-#include "../transport/transport.h" /* HK_CHANNELS */
+#include "../transport/link.h" /* HK_CHANNELS */
 #include "call.h"
 #include "profiler_abi.h"
 

@@ -8,14 +8,12 @@
 #include "../base/log.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
-#include "../collectives/overrides.h"
-#include "../topo/detect.h"
 #include "../topo/join.h"
 #include "../topo/xml.h"
-#include "selection.h"
 
 /* The ranks of this host and their positions in its topology. */
 typedef struct home {
+  const hk_ring_settings *set;
   const hk_topo *t; /* NULL: not known */
   uint32_t nodes[HK_SEARCH_RANKS];
   int n, local; /* number of ranks; this rank's position among them */
@@ -46,22 +44,21 @@ static bool place_ranks(ncclComm_t c, const void *cpus, const void *facts, size_
   return true;
 }
 
-static hk_search search_for(const ncclComm_t c, const home *h, hk_pattern pattern) {
-  const hk_overrides *o = c->selection->overrides;
+static hk_search search_for(const home *h, hk_pattern pattern) {
   return (hk_search){.pattern = pattern,
                      .nodes = h->nodes,
                      .nranks = h->n,
                      .network = h->network && h->t && hk_topo_count(h->t, HK_NODE_NET) > 0,
-                     .cross_nic = (hk_cross_nic)o->cross_nic,
-                     .min_channels = o->wish.min_channels,
-                     .max_channels = o->wish.max_channels};
+                     .cross_nic = (hk_cross_nic)h->set->cross_nic,
+                     .min_channels = h->set->min_channels,
+                     .max_channels = h->set->max_channels};
 }
 
-static hk_status find(hk_channels **out, const ncclComm_t c, const home *h, hk_pattern pattern) {
+static hk_status find(hk_channels **out, const home *h, hk_pattern pattern) {
   hk_status rc;
   hk_paths *paths = NULL;
-  hk_search what = search_for(c, h, pattern);
-  HK_TRY(hk_paths_new(&paths, h->t, &c->selection->overrides->paths), out);
+  hk_search what = search_for(h, pattern);
+  HK_TRY(hk_paths_new(&paths, h->t, h->set->paths), out);
   rc = hk_search_channels(out, paths, &what);
 out:
   hk_paths_free(paths);
@@ -69,19 +66,19 @@ out:
 }
 
 /* A dump that fails is no reason to stop a job. */
-static void dump(const ncclComm_t c, const home *h, const char *path) {
+static void dump(int rank, const home *h, const char *path) {
   hk_channels *found[2] = {NULL, NULL};
-  hk_search what = search_for(c, h, HK_PATTERN_RING);
+  hk_search what = search_for(h, HK_PATTERN_RING);
   int n = 0;
-  if (find(&found[n], c, h, HK_PATTERN_RING) == HK_OK) n++;
-  if (find(&found[n], c, h, HK_PATTERN_TREE) == HK_OK) n++;
+  if (find(&found[n], h, HK_PATTERN_RING) == HK_OK) n++;
+  if (find(&found[n], h, HK_PATTERN_TREE) == HK_OK) n++;
   FILE *f = n ? fopen(path, "we") : NULL;
   bool bad = !f || hk_channels_write_xml((const hk_channels *const *)found, n, h->t, &what, f) != HK_OK;
   if (f && fclose(f) != 0) bad = true;
   if (bad)
     HK_WARN("NCCL_GRAPH_DUMP_FILE: cannot write %s: %s", path, n ? strerror(errno) : hk_last_error());
   else
-    HK_INFO(HK_SUB_GRAPH, "the channels of rank %d's host are in %s", c->rank, path);
+    HK_INFO(HK_SUB_GRAPH, "the channels of rank %d's host are in %s", rank, path);
   for (int i = 0; i < 2; i++) hk_channels_free(found[i]);
 }
 
@@ -101,12 +98,12 @@ static void log_rings(const hk_joined *j) {
 static hk_status join_hosts(ncclComm_t c, const home *h, const char *path, hk_joined **out) {
   hk_status rc = HK_OK;
   hk_channels *rings = NULL;
-  hk_search what = search_for(c, h, HK_PATTERN_RING);
+  hk_search what = search_for(h, HK_PATTERN_RING);
   hk_join_fact *facts = calloc((size_t)c->nranks, sizeof *facts);
   if (!facts) return HK_FAIL_ERRNO("no memory for the channels of %d ranks", c->nranks);
   /* A rank without channels takes part, too: the others wait for its row. */
   if (h->n && path) HK_TRY(hk_channels_read_xml(&rings, path, HK_PATTERN_RING, h->t, &what), out);
-  if (h->n && !rings) HK_TRY(find(&rings, c, h, HK_PATTERN_RING), out);
+  if (h->n && !rings) HK_TRY(find(&rings, h, HK_PATTERN_RING), out);
   const hk_channels *const orders[HK_PATTERNS] = {[HK_PATTERN_RING] = rings};
   hk_join_fill(&facts[c->rank], hk_host_id(), h->t, orders, h->local);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
@@ -126,21 +123,20 @@ out:
   return rc;
 }
 
-hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const void *facts, size_t stride, bool child,
-                         hk_joined **out) {
+hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const void *cpus, const void *facts, size_t stride,
+                         bool child, hk_joined **out) {
   hk_status rc = HK_OK;
-  const hk_overrides *o = c->selection->overrides;
-  bool dumps = o->graph_dump_file && *o->graph_dump_file && c->rank == 0 && !child;
-  bool reads = o->graph_file && *o->graph_file && c->nranks > 1;
+  bool dumps = set->dump_file && *set->dump_file && c->rank == 0 && !child;
+  bool reads = set->graph_file && *set->graph_file && c->nranks > 1;
   bool joins = reads || (c->backend->ring_orders && c->nranks > 1);
   hk_topo *seen = NULL;
-  home h = {.t = NULL};
+  home h = {.set = set};
   *out = NULL;
   if (!dumps && !joins) return HK_OK;
   HK_TRY(c->backend->topology(c, &seen, &h.t), out);
   bool fits = h.t && place_ranks(c, cpus, facts, stride, &h);
-  if (dumps && fits) dump(c, &h, o->graph_dump_file);
-  if (joins) HK_TRY(join_hosts(c, &h, reads ? o->graph_file : NULL, out), out);
+  if (dumps && fits) dump(c->rank, &h, set->dump_file);
+  if (joins) HK_TRY(join_hosts(c, &h, reads ? set->graph_file : NULL, out), out);
 out:
   hk_topo_free(seen);
   return rc;

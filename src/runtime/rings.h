@@ -5,11 +5,20 @@
 #define HK_RUNTIME_RINGS_H
 #include "comm.h"
 
-struct hk_joined; /* topo/join.h */
+struct hk_joined;     /* topo/join.h */
+struct hk_path_rules; /* topo/paths.h */
+
+/* The user's settings for ring orders. */
+typedef struct hk_ring_settings {
+  const struct hk_path_rules *paths;
+  int cross_nic; /* hk_cross_nic */
+  int min_channels, max_channels;
+  const char *graph_file, *dump_file; /* NULL or empty: none */
+} hk_ring_settings;
 
 /* Collective on GPUs, and if NCCL_GRAPH_FILE is set: it is set on all ranks or none (their overrides were compared).
  * `cpus` are the first rank's processors (HK_CPU_WORDS) and `facts` what its backend publishes;
  * the next rank's are `stride` bytes further. *out is NULL if rings follow the order of ranks. */
-hk_status hk_rings_agree(ncclComm_t c, const void *cpus, const void *facts, size_t stride, bool child,
-                         struct hk_joined **out);
+hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const void *cpus, const void *facts, size_t stride,
+                         bool child, struct hk_joined **out);
 #endif

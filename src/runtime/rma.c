@@ -14,9 +14,9 @@
 #include "../device/host.h"
 #include "../kernels/reduce.h"
 #include "../transport/remote.h"
+#include "../transport/transport.h"
 #include "call.h"
 #include "watch.h"
-#include "wiring.h"
 
 enum { LINE = 2 * HK_CACHE_LINE, NAP_NS = 200 * 1000, STREAM_MIN_BYTES = 4 << 20, SIGNALS_MAX = 1 << 20 };
 
@@ -149,7 +149,7 @@ static hk_status make(ncclComm_t c, hk_rma **out) {
     goto out;
   }
   HK_TRY(hk_host_alloc((void **)&r->table, r->table_bytes), out);
-  HK_TRY(hk_messages_new(&r->messages, &c->wiring->env, &o), out);
+  HK_TRY(hk_messages_new(&r->messages, hk_wire_env(c), &o), out);
   if (getrandom(r->table->proof, sizeof r->table->proof, 0) != (ssize_t)sizeof r->table->proof)
     rc = HK_FAIL_ERRNO("no random bytes for one-sided operations");
 out:

@@ -417,6 +417,7 @@ static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const 
     }
     hk_status rc = hk_transfer_open(&calls[i], &m->transfers[m->ntransfers]);
     if (rc != HK_OK) return ended(m->comm, &calls[i], NULL, calls[i].root, rc);
+    if (m->comm->profiler) m->transfers[m->ntransfers].event = hk_profile_transfer(m->comm->profiler, &calls[i]);
     m->ntransfers++;
   }
   return HK_OK;

@@ -5,9 +5,8 @@
 #include "../collectives/transfer.h"
 #include "../kernels/exec.h"
 #include "call.h"
+#include "links.h"
 #include "mismatch.h"
-#include "profiler.h"
-#include "wiring.h"
 
 enum {
   REF_MAX_BYTES = 1 << 30,   /* one reference: a slot counts bytes in 32 bits */
@@ -53,7 +52,6 @@ hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
   HK_TRY(hk_wire_link(call->comm, key, &t->wired), out);
   if (!t->wired->transfer) HK_TRY(make_run(call->comm, call, &t->wired->link, &t->wired->transfer), out);
   t->turn = t->wired->issued++;
-  if (call->comm->profiler) t->event = hk_profile_transfer(call->comm->profiler, call);
 out:
   return rc;
 }

@@ -13,7 +13,7 @@ typedef struct hk_transfer {
   struct hk_wired_link *wired;
   uint64_t turn; /* in the link's queue */
   bool begun;
-  void *event; /* a profiler's */
+  void *event; /* a profiler's: the caller's */
 } hk_transfer;
 
 /* Takes the next turn of the call's link, which it opens at first use. The call stays the caller's until the end. */

@@ -257,7 +257,11 @@ static void drop_inquiry(ncclComm_t c) {
   c->order.inquiry = NULL;
 }
 
-void hk_watch_end(ncclComm_t c) { drop_inquiry(c); }
+void hk_watch_end(ncclComm_t c) {
+  drop_inquiry(c);
+  /* relaxed: for reports only, and independent */
+  atomic_store_explicit(&c->order.board->phase, HK_PHASE_DESTROY, memory_order_relaxed);
+}
 
 uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation) {
   if (operation > a->sequence || a->sequence - operation > HK_ACTIVITY_PAST) return 0;

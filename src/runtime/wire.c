@@ -6,7 +6,6 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
-#include "../transport/board.h"
 #include "profiler.h"
 #include "wiring.h"
 
@@ -74,7 +73,7 @@ static hk_status choose_transport(ncclComm_t c, int peer) {
     why[0] = 0;
     if (hk_transports[t]->reachable(w->states[t], peer, why, sizeof why)) {
       w->via[peer] = (uint8_t)t;
-      if (!c->backend->own_links)
+      if (!w->env.gpu) /* else the links of its kernels are what matters, and are reported by the backend */
         HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, peer, hk_transports[t]->name,
                 reasons[0] ? "; not via " : "", reasons);
       return HK_OK;
@@ -99,7 +98,7 @@ static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
 /* Uses what the transport of this host's ranks offers apart from links. */
 static void use_shared_words(ncclComm_t c) {
   hk_transport_state **s = c->wiring->states;
-  hk_board *board = hk_wire_board(c, c->rank);
+  struct hk_board *board = hk_wire_board(c, c->rank);
   for (int t = 0; t < HK_TRANSPORT_COUNT && !c->wait.shared_failure; t++)
     if (hk_transports[t]->failure_word) c->wait.shared_failure = hk_transports[t]->failure_word(s[t]);
   for (int t = 0; t < HK_TRANSPORT_COUNT && !c->order.claims; t++)
@@ -148,8 +147,8 @@ hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
 
 /* ---- services of transports apart from links ---- */
 
-hk_board *hk_wire_board(ncclComm_t c, int rank) {
-  hk_board *board = NULL;
+struct hk_board *hk_wire_board(ncclComm_t c, int rank) {
+  struct hk_board *board = NULL;
   for (int t = 0; t < HK_TRANSPORT_COUNT && !board; t++)
     if (hk_transports[t]->board && c->wiring->states[t]) board = hk_transports[t]->board(c->wiring->states[t], rank);
   return board;

@@ -69,6 +69,14 @@ typedef struct hk_head {
 typedef enum hk_link_waiting { HK_LINK_NO_WAIT, HK_LINK_WAITS, HK_LINK_TAKES } hk_link_waiting;
 typedef enum hk_link_state { HK_LINK_CONNECTING, HK_LINK_READY, HK_LINK_FAILED } hk_link_state;
 
+/* Which link: both ends name it alike, but for the peer and the kind. */
+typedef struct hk_link_key {
+  uint16_t peer;
+  uint8_t kind;    /* hk_link_kind */
+  uint8_t channel; /* 0..HK_CHANNELS-1: collective lanes; HK_CHANNEL_P2P: send/recv */
+} hk_link_key;
+enum { HK_CHANNELS = 8, HK_CHANNEL_P2P = HK_CHANNELS, HK_CHANNEL_COUNT };
+
 struct hk_transport;
 /* One end of a link, private to its rank. It stays at its address from open to close. */
 typedef struct hk_link {

@@ -60,13 +60,6 @@ typedef struct hk_transport_env {
   void *profiler;
 } hk_transport_env;
 
-typedef struct hk_link_key {
-  uint16_t peer;
-  uint8_t kind;    /* hk_link_kind */
-  uint8_t channel; /* 0..HK_CHANNELS-1: collective lanes; HK_CHANNEL_P2P: send/recv */
-} hk_link_key;
-enum { HK_CHANNELS = 8, HK_CHANNEL_P2P = HK_CHANNELS, HK_CHANNEL_COUNT };
-
 typedef struct hk_transport_state {
   const struct hk_transport *transport;
   const hk_transport_env *env;

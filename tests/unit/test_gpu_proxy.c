@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "../../src/base/wait.h"
-#include "../../src/gpu/proxy.h"
+#include "../../src/gpu/pumped.h"
 #include "../support/suite.h"
 
 enum { SLOTS = 4, SLOT_BYTES = 4096, RANK = 0, PEER = 1, SIGNATURE = 0x9f03 };

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One end of a link whose slots the proxy moves (proxy.h): between the kernel's memory and the transport's. */
+#ifndef HK_GPU_PUMPED_H
+#define HK_GPU_PUMPED_H
+#include "../kernels/cuda/work.h"
+#include "../transport/transport.h"
+#include "proxy.h"
+
+typedef struct hk_gpu_pumped {
+  _Alignas(HK_CACHE_LINE) hk_link link; /* the transport's end; the proxy is its lane */
+  hk_memory fifo;                       /* the transport's host memory, pinned */
+  hk_memory words;                      /* words and notes; then data, if the transport receives into other memory */
+  char *data;                           /* of the kernel's slots */
+  /* `data` is in the GPU's memory; if the transport has taken link.gpu back, slots are copied from and to it */
+  bool on_gpu;
+  uint16_t channel;
+  struct hk_gpu_pumped *next;
+} hk_gpu_pumped;
+
+/* Opens and pins; fills data, word and head of `out`. */
+hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
+                            hk_gpu_link *out, hk_gpu_pumped **end);
+void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *end);
+/* Before the transport's progress: takes what the kernel has sent, or sees whether it waits. */
+hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
+/* After it: hands over what has arrived. */
+hk_status hk_gpu_pumped_after(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
+/* Has the transport taken all that the kernel has sent? */
+bool hk_gpu_pumped_quiet(hk_gpu_pumped *end);
+void hk_gpu_pumped_look(const hk_gpu_pumped *end, hk_gpu_proxy_link *out);
+#endif
