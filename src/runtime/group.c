@@ -1,25 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups: collects the calls and inits of a thread, and runs them at the end (group.h). */
+/* Groups: collects the calls and inits of a thread, and runs them at the end (group.h, jobs.h). */
 #include "group.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "call.h"
-#include "children.h"
 #include "estimate.h"
+#include "jobs.h"
 #include "profiler.h"
-
-/* An init, split or shrink that waits for the group's end or runs in its thread. */
-typedef struct hk_job {
-  pthread_t thread;
-  ncclComm_t comm;
-  hk_init how;
-  ncclComm_t *handle;
-  hk_status status;
-  bool started;
-  struct hk_job *next, *all; /* all: the first blocking one of the group */
-} hk_job;
 
 enum { FIRST_ROOM = 64 }; /* calls */
 typedef struct hk_group {
@@ -27,7 +16,7 @@ typedef struct hk_group {
   hk_status error;
   hk_call *calls;
   size_t ncalls, room;
-  hk_job *jobs, **jobs_end;
+  hk_jobs jobs;
   hk_act *acts;
   hk_profiler *profiler; /* of the first call whose communicator has a profiler */
   void *event;           /* the group's, for that profiler */
@@ -57,13 +46,6 @@ hk_status hk_group_start(void) {
   return HK_OK;
 }
 
-static void free_how(hk_init *how) {
-  free(how->ids);
-  free(how->exclude);
-  how->ids = NULL;
-  how->exclude = NULL;
-}
-
 /* ---- calls in a group keep the memory of their communicators and streams ---- */
 
 static void hold(const hk_call *call, int by) {
@@ -72,12 +54,7 @@ static void hold(const hk_call *call, int by) {
   hk_call_hold(call, by);
 }
 
-static void hold_parent(const hk_job *j, int by) {
-  if (j->how.parent) atomic_fetch_add(&j->how.parent->health.queued, by);
-}
-
-/* After its calls were queued the communicator may have ended, or the process may have been forked. */
-static hk_status still_there(ncclComm_t c) {
+hk_status hk_group_still_there(ncclComm_t c) {
   if (c->magic == HK_COMM_LIVE && atomic_load(&c->health.closing) == HK_CLOSING_NO)
     return hk_comm_check(c, "ncclGroupEnd");
   return HK_FAIL(
@@ -88,9 +65,8 @@ static hk_status still_there(ncclComm_t c) {
 }
 
 hk_status hk_group_refuse(ncclComm_t c, const char *who) {
-  int calls = 0, jobs = 0, queued = atomic_load(&c->health.queued);
+  int calls = 0, jobs = hk_jobs_of(&group.jobs, c), queued = atomic_load(&c->health.queued);
   for (size_t i = 0; i < group.ncalls; i++) calls += group.calls[i].comm == c;
-  for (const hk_job *j = group.jobs; j; j = j->next) jobs += j->comm == c || j->how.parent == c;
   if (calls || jobs)
     return hk_group_remember(HK_FAIL(
         HK_ERR_USAGE,
@@ -105,27 +81,9 @@ hk_status hk_group_refuse(ncclComm_t c, const char *who) {
       who, queued, c->rank, c->nranks));
 }
 
-/* True if this rank lacks something; a wrong argument is for the caller to correct, while the others wait. */
-static bool is_lack(hk_status rc) { return rc == HK_ERR_SYSTEM || rc == HK_ERR_CUDA || rc == HK_ERR_INTERNAL; }
-
-static void drop_jobs(hk_status why);
-
-hk_status hk_group_unborn(const hk_init *given, hk_status rc) {
-  hk_init how = *given;
-  if (is_lack(rc)) {
-    if (how.parent) drop_jobs(rc); /* the group ends here, and the numbers of children follow the order of the calls */
-    hk_children_enter(&how);
-    hk_children_refuse(&how);
-  }
+hk_status hk_group_unborn(const hk_init *how, hk_status rc) {
+  if (hk_lacks(rc)) hk_jobs_unborn(&group.jobs, how, rc);
   return hk_group_remember(rc);
-}
-
-static void drop_job(hk_job *j) {
-  *j->handle = NULL;
-  free_how(&j->how);
-  hk_comm_release(j->comm);
-  hold_parent(j, -1);
-  free(j);
 }
 
 bool hk_group_drop(ncclComm_t c, const char *who) {
@@ -141,19 +99,7 @@ bool hk_group_drop(ncclComm_t c, const char *who) {
     dropped++;
   }
   group.ncalls = kept;
-  hk_job **at = &group.jobs;
-  for (hk_job *j = group.jobs, *next; j; j = next) {
-    next = j->next;
-    if (j->how.parent != c && j->comm != c) {
-      at = &j->next;
-      continue;
-    }
-    *at = next;
-    freed = freed || j->comm == c;
-    drop_job(j);
-    dropped++;
-  }
-  group.jobs_end = at;
+  dropped += hk_jobs_drop(&group.jobs, c, &freed);
   if (dropped)
     (void)hk_group_remember(HK_FAIL(
         HK_ERR_USAGE,
@@ -167,16 +113,8 @@ bool hk_group_drop(ncclComm_t c, const char *who) {
  * communicators from being destroyed. */
 static void drop_group(void *arg) {
   (void)arg;
-  size_t calls = group.ncalls, jobs = 0;
+  size_t calls = group.ncalls, jobs = hk_jobs_abandon(&group.jobs);
   for (size_t i = 0; i < calls; i++) hold(&group.calls[i], -1);
-  while (group.jobs) {
-    hk_job *j = group.jobs;
-    ncclComm_t nowhere;
-    group.jobs = j->next;
-    j->handle = &nowhere; /* the caller's handle may have been on the stack that this function runs on */
-    drop_job(j);
-    jobs++;
-  }
   if (group.depth > 0)
     HK_WARN("a thread ended between ncclGroupStart and ncclGroupEnd: its %zu operations and %zu inits are dropped",
             calls, jobs);
@@ -194,196 +132,18 @@ static void watch_thread(void) {
   group.watched = true;
 }
 
-/* ---- inits ---- */
-
-static void run_job(hk_job *j) {
-  ncclComm_t parent = j->how.parent;
-  hk_status rc = parent ? still_there(parent) : HK_OK;
-  if (rc == HK_OK && parent) rc = hk_children_turn(&j->how);
-  if (rc == HK_OK) {
-    /* The communicator's owner may destroy it as soon as the init has ended: nothing of it is used after that. */
-    j->status = hk_comm_init(j->comm, &j->how);
-  } else {
-    hk_comm_fail(j->comm, rc, hk_last_error());
-    j->status = rc;
-    atomic_store(&j->comm->health.progress, (int)rc);
-  }
-  free_how(&j->how);
-  hk_children_leave(parent);
-}
-
-/* Before run_job, on the calling thread: the ends of the communicator and of its parent wait for the init. */
-static void enter_init(hk_job *j) {
-  atomic_fetch_add(&j->comm->health.inside, 1);
-  hk_children_enter(&j->how);
-}
-
-/* Inits of a group wait for each other: if one fails, perhaps before the others could learn of it, all fail. None of
- * them is freed before all have ended. */
-static void fail_all(const hk_job *failed) {
-  for (hk_job *j = failed->all; j; j = j->next) hk_comm_fail(j->comm, failed->status, hk_last_error());
-}
-
-static void *joined_job(void *arg) {
-  hk_job *j = arg;
-  run_job(j);
-  if (j->status != HK_OK) fail_all(j);
-  return NULL;
-}
-
-static void *detached_job(void *arg) {
-  hk_job *j = arg;
-  ncclComm_t c = j->comm;
-  run_job(j);
-  free(j);
-  bool no_member = c->nranks == 0; /* a split's rank without color: no other rank knows the communicator */
-  atomic_fetch_sub(&c->health.inside, 1);
-  if (no_member) hk_comm_destroy(c);
-  return NULL;
-}
-
-/* After a failed init. Its handle was visible from the beginning, so another thread may have aborted it, and then
- * frees it. */
-static void discard(ncclComm_t c) {
-  int none = HK_CLOSING_NO;
-  bool ours = atomic_compare_exchange_strong(&c->health.closing, &none, (int)HK_CLOSING_DESTROY);
-  atomic_fetch_sub(&c->health.inside, 1);
-  if (ours) hk_comm_destroy(c);
-}
-
-/* After a blocking init: the caller gets no failed communicator, and none for a rank without color. Frees the job. */
-static hk_status settle(hk_job *j) {
-  hk_status rc = j->status;
-  free_how(&j->how);                                                   /* of one that did not run */
-  if (rc != HK_OK && j->started) hk_error_adopt(j->comm->health.text); /* logged by the init's own thread */
-  if (rc != HK_OK || j->comm->nranks == 0) {
-    __atomic_store_n(j->handle, NULL, __ATOMIC_RELAXED); /* as the caller had set it */
-    discard(j->comm);
-  } else {
-    atomic_fetch_sub(&j->comm->health.inside, 1);
-  }
-  free(j);
-  return rc;
-}
-
-/* False: the caller still owns the job. */
-static bool start_detached(hk_job *j) {
-  pthread_t thread;
-  if (j->how.parent && !j->how.exclude && j->how.color < 0) *j->handle = NULL;
-  int err = hk_thread_start(&thread, 0, detached_job, j);
-  if (err == 0)
-    pthread_detach(thread);
-  else
-    j->status = HK_FAIL(HK_ERR_SYSTEM, "no thread for the init of a nonblocking communicator: %s", strerror(err));
-  return err == 0;
-}
-
-/* Of two lists, in the order of their turns: a child's turn comes after those before it. */
-static void refuse_unstarted(hk_job *const lists[2]) {
-  for (;;) {
-    hk_job *low = NULL;
-    for (int i = 0; i < 2; i++)
-      for (hk_job *j = lists[i]; j; j = j->next)
-        if (!j->started && j->how.parent && (!low || j->how.turn < low->how.turn)) low = j;
-    if (!low) return;
-    hk_children_refuse(&low->how);
-    low->how.parent = NULL;
-  }
-}
-
 hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *handle) {
-  hk_job *j = calloc(1, sizeof *j);
+  hk_job *j = hk_job_new(c, how, handle);
   if (!j) {
-    hk_init copy = *how;
     hk_status rc = hk_group_unborn(how, HK_FAIL_ERRNO("no memory for an init"));
-    free_how(&copy);
+    free(how->ids);
+    free(how->exclude);
     hk_comm_release(c);
     return rc;
   }
-  *j = (hk_job){.comm = c, .how = *how, .handle = handle};
-  if (group.depth > 0) {
-    *handle = c;
-    if (!group.jobs) group.jobs_end = &group.jobs;
-    *group.jobs_end = j;
-    group.jobs_end = &j->next;
-    hold_parent(j, 1);
-    return HK_OK;
-  }
-  enter_init(j);
-  /* release: another thread that reads the handle may abort the init, and must find the communicator complete */
-  __atomic_store_n(handle, c, __ATOMIC_RELEASE);
-  if (c->options.blocking)
-    run_job(j);
-  else if (start_detached(j))
-    return HK_IN_PROGRESS;
-  else
-    hk_children_refuse(&j->how);
-  return settle(j);
-}
-
-static void start_joined(hk_job *j) {
-  int err = hk_thread_start(&j->thread, 0, joined_job, j);
-  j->started = err == 0;
-  if (j->started) return;
-  j->status =
-      HK_FAIL(HK_ERR_SYSTEM,
-              "no thread for the init of rank %d in a group (%s): raise the limit of processes (ulimit -u) or of "
-              "memory",
-              j->comm->rank, strerror(err));
-  fail_all(j);
-  if (!j->how.parent) hk_children_refuse(&j->how);
-}
-
-/* Runs the group's inits in parallel. */
-static hk_status run_jobs(void) {
-  hk_status first = HK_OK, rc;
-  hk_job *blocking = NULL, **end = &blocking, *detached = NULL, **detached_end = &detached, *unborn = NULL;
-  for (hk_job *j = group.jobs; j; j = j->next) {
-    enter_init(j);
-    hold_parent(j, -1);
-    hk_job ***at = j->comm->options.blocking ? &end : &detached_end;
-    **at = j;
-    *at = &j->next;
-  }
-  *end = *detached_end = group.jobs = NULL;
-  for (hk_job *j = blocking; j; j = j->next) j->all = blocking;
-  for (hk_job *j = blocking; j; j = j->next) start_joined(j);
-  for (hk_job *j = detached, *next; j; j = next) {
-    next = j->next;
-    if (start_detached(j)) {
-      first = HK_IN_PROGRESS;
-    } else {
-      if (!j->how.parent) hk_children_refuse(&j->how);
-      j->next = unborn;
-      unborn = j;
-    }
-  }
-  refuse_unstarted((hk_job *const[2]){blocking, unborn});
-  for (hk_job *j = blocking; j; j = j->next)
-    if (j->started) pthread_join(j->thread, NULL);
-  *end = unborn;
-  for (hk_job *j = blocking, *next; j; j = next) {
-    next = j->next;
-    rc = settle(j); /* frees j */
-    if (first == HK_OK || (first == HK_IN_PROGRESS && rc != HK_OK)) first = rc;
-  }
-  return first;
-}
-
-/* The group failed before its inits began. */
-static void drop_jobs(hk_status why) {
-  while (group.jobs) {
-    hk_job *j = group.jobs;
-    ncclComm_t parent = j->how.parent;
-    group.jobs = j->next;
-    bool waited_for = !parent ||
-                      (parent->magic == HK_COMM_LIVE && atomic_load(&parent->health.closing) == HK_CLOSING_NO);
-    if (is_lack(why) && waited_for) {
-      hk_children_enter(&j->how);
-      hk_children_refuse(&j->how);
-    }
-    drop_job(j);
-  }
+  if (group.depth == 0) return hk_job_run(j);
+  hk_jobs_add(&group.jobs, j);
+  return HK_OK;
 }
 
 hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run, void *arg) {
@@ -448,7 +208,7 @@ static void mark_inside(const hk_call *calls, size_t n, int by) {
 }
 
 void hk_group_fail_calls(const hk_call *calls, size_t n, hk_status rc) {
-  if (!is_lack(rc)) return;
+  if (!hk_lacks(rc)) return;
   mark_inside(calls, n, 1);
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
@@ -485,9 +245,9 @@ static hk_status run_sorted(const hk_call *calls, size_t n) {
 /* Runs the calls, or prices them if `us` is not NULL. Those without a stream run on this thread. */
 static hk_status run_calls(const hk_call *calls, size_t n, double *us) {
   hk_status rc = HK_OK;
-  /* from here on an abort waits for this thread; an abort that did not see it is found by still_there */
+  /* from here on an abort waits for this thread; an abort that did not see it is found by hk_group_still_there */
   mark_inside(calls, n, 1);
-  for (size_t i = 0; i < n; i++) HK_TRY(still_there(calls[i].comm), out);
+  for (size_t i = 0; i < n; i++) HK_TRY(hk_group_still_there(calls[i].comm), out);
   if (us) {
     *us = hk_estimate(calls, n);
     goto out;
@@ -515,11 +275,11 @@ static hk_status end(const char *who, double *us) {
   group.calls = NULL;
   group.ncalls = group.room = 0;
   if (rc != HK_OK) {
-    drop_jobs(rc); /* if one call of a group is wrong, none begins */
+    hk_jobs_refuse(&group.jobs, rc); /* if one call of a group is wrong, none begins */
     hk_acts_drop(&group.acts);
     hk_group_fail_calls(calls, n, rc);
-  } else if (group.jobs)
-    rc = run_jobs();
+  } else if (group.jobs.first)
+    rc = hk_jobs_run(&group.jobs);
   if (rc == HK_OK && group.acts) rc = hk_acts_run(&group.acts);
   hk_acts_drop(&group.acts);
   if (us) *us = 0;

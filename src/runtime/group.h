@@ -30,6 +30,8 @@ bool hk_group_drop(ncclComm_t c, const char *who);
 hk_status hk_group_remember(hk_status rc);
 /* Runs it now, or at the end of the thread's group, together with the group's others and before its calls (acts.h). */
 hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run, void *arg);
+/* After its calls were queued a communicator may have ended, or the process may have been forked: HK_ERR_USAGE. */
+hk_status hk_group_still_there(ncclComm_t c);
 hk_status hk_group_start(void);
 hk_status hk_group_end(void);
 /* As the end of the group, but its calls are priced (microseconds; 0 if an init was in the group) and not run. */

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs inits, splits and shrinks (jobs.h). */
+#include "jobs.h"
+#include <stdlib.h>
+#include <string.h>
+#include "../base/thread.h"
+#include "children.h"
+#include "group.h"
+
+struct hk_job {
+  pthread_t thread;
+  ncclComm_t comm;
+  hk_init how;
+  ncclComm_t *handle;
+  hk_status status;
+  bool started;
+  struct hk_job *next, *all; /* all: the first blocking one of the group */
+};
+
+hk_job *hk_job_new(ncclComm_t c, const hk_init *how, ncclComm_t *handle) {
+  hk_job *j = calloc(1, sizeof *j);
+  if (j) *j = (hk_job){.comm = c, .how = *how, .handle = handle};
+  return j;
+}
+
+static void free_how(hk_init *how) {
+  free(how->ids);
+  free(how->exclude);
+  how->ids = NULL;
+  how->exclude = NULL;
+}
+
+static void hold_parent(const hk_job *j, int by) {
+  if (j->how.parent) atomic_fetch_add(&j->how.parent->health.queued, by);
+}
+
+/* One that has not begun. */
+static void drop_job(hk_job *j) {
+  free_how(&j->how);
+  hk_comm_release(j->comm);
+  hold_parent(j, -1);
+  free(j);
+}
+
+static void run_job(hk_job *j) {
+  ncclComm_t parent = j->how.parent;
+  hk_status rc = parent ? hk_group_still_there(parent) : HK_OK;
+  if (rc == HK_OK && parent) rc = hk_children_turn(&j->how);
+  if (rc == HK_OK) {
+    /* The communicator's owner may destroy it as soon as the init has ended: nothing of it is used after that. */
+    j->status = hk_comm_init(j->comm, &j->how);
+  } else {
+    hk_comm_fail(j->comm, rc, hk_last_error());
+    j->status = rc;
+    atomic_store(&j->comm->health.progress, (int)rc);
+  }
+  free_how(&j->how);
+  hk_children_leave(parent);
+}
+
+/* Before run_job, on the calling thread: the ends of the communicator and of its parent wait for the init. */
+static void enter_init(hk_job *j) {
+  atomic_fetch_add(&j->comm->health.inside, 1);
+  hk_children_enter(&j->how);
+}
+
+/* Inits of a group wait for each other: if one fails, perhaps before the others could learn of it, all fail. None of
+ * them is freed before all have ended. */
+static void fail_all(const hk_job *failed) {
+  for (hk_job *j = failed->all; j; j = j->next) hk_comm_fail(j->comm, failed->status, hk_last_error());
+}
+
+static void *joined_job(void *arg) {
+  hk_job *j = arg;
+  run_job(j);
+  if (j->status != HK_OK) fail_all(j);
+  return NULL;
+}
+
+static void *detached_job(void *arg) {
+  hk_job *j = arg;
+  ncclComm_t c = j->comm;
+  run_job(j);
+  free(j);
+  bool no_member = c->nranks == 0; /* a split's rank without color: no other rank knows the communicator */
+  atomic_fetch_sub(&c->health.inside, 1);
+  if (no_member) hk_comm_destroy(c);
+  return NULL;
+}
+
+/* After a failed init. Its handle was visible from the beginning, so another thread may have aborted it, and then
+ * frees it. */
+static void discard(ncclComm_t c) {
+  int none = HK_CLOSING_NO;
+  bool ours = atomic_compare_exchange_strong(&c->health.closing, &none, (int)HK_CLOSING_DESTROY);
+  atomic_fetch_sub(&c->health.inside, 1);
+  if (ours) hk_comm_destroy(c);
+}
+
+/* After a blocking init: the caller gets no failed communicator, and none for a rank without color. Frees the job. */
+static hk_status settle(hk_job *j) {
+  hk_status rc = j->status;
+  free_how(&j->how);                                                   /* of one that did not run */
+  if (rc != HK_OK && j->started) hk_error_adopt(j->comm->health.text); /* logged by the init's own thread */
+  if (rc != HK_OK || j->comm->nranks == 0) {
+    __atomic_store_n(j->handle, NULL, __ATOMIC_RELAXED); /* as the caller had set it */
+    discard(j->comm);
+  } else {
+    atomic_fetch_sub(&j->comm->health.inside, 1);
+  }
+  free(j);
+  return rc;
+}
+
+/* False: the caller still owns the job. */
+static bool start_detached(hk_job *j) {
+  pthread_t thread;
+  if (j->how.parent && !j->how.exclude && j->how.color < 0) *j->handle = NULL;
+  int err = hk_thread_start(&thread, 0, detached_job, j);
+  if (err == 0)
+    pthread_detach(thread);
+  else
+    j->status = HK_FAIL(HK_ERR_SYSTEM, "no thread for the init of a nonblocking communicator: %s", strerror(err));
+  return err == 0;
+}
+
+/* Of two lists, in the order of their turns: a child's turn comes after those before it. */
+static void refuse_unstarted(hk_job *const lists[2]) {
+  for (;;) {
+    hk_job *low = NULL;
+    for (int i = 0; i < 2; i++)
+      for (hk_job *j = lists[i]; j; j = j->next)
+        if (!j->started && j->how.parent && (!low || j->how.turn < low->how.turn)) low = j;
+    if (!low) return;
+    hk_children_refuse(&low->how);
+    low->how.parent = NULL;
+  }
+}
+
+hk_status hk_job_run(hk_job *j) {
+  enter_init(j);
+  /* release: another thread that reads the handle may abort the init, and must find the communicator complete */
+  __atomic_store_n(j->handle, j->comm, __ATOMIC_RELEASE);
+  if (j->comm->options.blocking)
+    run_job(j);
+  else if (start_detached(j))
+    return HK_IN_PROGRESS;
+  else
+    hk_children_refuse(&j->how);
+  return settle(j);
+}
+
+void hk_jobs_add(hk_jobs *list, hk_job *j) {
+  *j->handle = j->comm;
+  if (!list->first) list->end = &list->first;
+  *list->end = j;
+  list->end = &j->next;
+  hold_parent(j, 1);
+}
+
+int hk_jobs_of(const hk_jobs *list, ncclComm_t c) {
+  int n = 0;
+  for (const hk_job *j = list->first; j; j = j->next) n += j->comm == c || j->how.parent == c;
+  return n;
+}
+
+size_t hk_jobs_drop(hk_jobs *list, ncclComm_t c, bool *freed) {
+  size_t dropped = 0;
+  hk_job **at = &list->first;
+  for (hk_job *j = list->first, *next; j; j = next) {
+    next = j->next;
+    if (j->how.parent != c && j->comm != c) {
+      at = &j->next;
+      continue;
+    }
+    *at = next;
+    *freed = *freed || j->comm == c;
+    *j->handle = NULL;
+    drop_job(j);
+    dropped++;
+  }
+  list->end = at;
+  return dropped;
+}
+
+size_t hk_jobs_abandon(hk_jobs *list) {
+  size_t dropped = 0;
+  for (hk_job *j; (j = list->first); dropped++) {
+    list->first = j->next;
+    drop_job(j);
+  }
+  return dropped;
+}
+
+static void start_joined(hk_job *j) {
+  int err = hk_thread_start(&j->thread, 0, joined_job, j);
+  j->started = err == 0;
+  if (j->started) return;
+  j->status =
+      HK_FAIL(HK_ERR_SYSTEM,
+              "no thread for the init of rank %d in a group (%s): raise the limit of processes (ulimit -u) or of "
+              "memory",
+              j->comm->rank, strerror(err));
+  fail_all(j);
+  if (!j->how.parent) hk_children_refuse(&j->how);
+}
+
+hk_status hk_jobs_run(hk_jobs *list) {
+  hk_status first = HK_OK, rc;
+  hk_job *blocking = NULL, **end = &blocking, *detached = NULL, **detached_end = &detached, *unborn = NULL;
+  for (hk_job *j = list->first; j; j = j->next) {
+    enter_init(j);
+    hold_parent(j, -1);
+    hk_job ***at = j->comm->options.blocking ? &end : &detached_end;
+    **at = j;
+    *at = &j->next;
+  }
+  *end = *detached_end = list->first = NULL;
+  for (hk_job *j = blocking; j; j = j->next) j->all = blocking;
+  for (hk_job *j = blocking; j; j = j->next) start_joined(j);
+  for (hk_job *j = detached, *next; j; j = next) {
+    next = j->next;
+    if (start_detached(j)) {
+      first = HK_IN_PROGRESS;
+    } else {
+      if (!j->how.parent) hk_children_refuse(&j->how);
+      j->next = unborn;
+      unborn = j;
+    }
+  }
+  refuse_unstarted((hk_job *const[2]){blocking, unborn});
+  for (hk_job *j = blocking; j; j = j->next)
+    if (j->started) pthread_join(j->thread, NULL);
+  *end = unborn;
+  for (hk_job *j = blocking, *next; j; j = next) {
+    next = j->next;
+    rc = settle(j); /* frees j */
+    if (first == HK_OK || (first == HK_IN_PROGRESS && rc != HK_OK)) first = rc;
+  }
+  return first;
+}
+
+void hk_jobs_refuse(hk_jobs *list, hk_status why) {
+  while (list->first) {
+    hk_job *j = list->first;
+    ncclComm_t parent = j->how.parent;
+    list->first = j->next;
+    bool waited_for = !parent ||
+                      (parent->magic == HK_COMM_LIVE && atomic_load(&parent->health.closing) == HK_CLOSING_NO);
+    if (hk_lacks(why) && waited_for) {
+      hk_children_enter(&j->how);
+      hk_children_refuse(&j->how);
+    }
+    *j->handle = NULL;
+    drop_job(j);
+  }
+}
+
+void hk_jobs_unborn(hk_jobs *list, const hk_init *given, hk_status why) {
+  hk_init how = *given;
+  if (how.parent) hk_jobs_refuse(list, why);
+  hk_children_enter(&how);
+  hk_children_refuse(&how);
+}

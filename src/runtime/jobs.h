@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inits, splits and shrinks: one alone, or those of a group, which run at the same time because they wait for each
+ * other. */
+#ifndef HK_RUNTIME_JOBS_H
+#define HK_RUNTIME_JOBS_H
+#include "comm.h"
+
+typedef struct hk_job hk_job;
+/* Those of a thread's group, in the order of the calls. All zero: none. */
+typedef struct hk_jobs {
+  hk_job *first, **end;
+} hk_jobs;
+
+/* The job owns what `how` points to. *handle, the caller's, gets the communicator. NULL: no memory. */
+hk_job *hk_job_new(ncclComm_t c, const hk_init *how, ncclComm_t *handle);
+/* Runs it, and frees it. A nonblocking communicator's runs on a thread of its own: HK_IN_PROGRESS. */
+hk_status hk_job_run(hk_job *j);
+/* Appends it. Its parent's memory is kept until it has run. */
+void hk_jobs_add(hk_jobs *list, hk_job *j);
+/* Runs all at the same time, and frees them. */
+hk_status hk_jobs_run(hk_jobs *list);
+/* The group failed with `why` before they began: frees them. If this rank lacks something, the other ranks, which wait
+ * for it, get the cause. */
+void hk_jobs_refuse(hk_jobs *list, hk_status why);
+/* An init that comes after them cannot begin, for lack of something: its other ranks get the cause. A child ends the
+ * group here, because the numbers of children follow the order of the calls. */
+void hk_jobs_unborn(hk_jobs *list, const hk_init *given, hk_status why);
+/* The number of those that make the communicator, or a child of it. */
+int hk_jobs_of(const hk_jobs *list, ncclComm_t c);
+/* Frees these, and returns how many there were. *freed is set if `c` itself was freed. */
+size_t hk_jobs_drop(hk_jobs *list, ncclComm_t c, bool *freed);
+/* Frees all at the end of their thread, and returns how many there were. The handles may have been on its stack: they
+ * are not written. */
+size_t hk_jobs_abandon(hk_jobs *list);
+
+/* True if this rank lacks something; a wrong argument is for the caller to correct, while the others wait. */
+static inline bool hk_lacks(hk_status rc) { return rc == HK_ERR_SYSTEM || rc == HK_ERR_CUDA || rc == HK_ERR_INTERNAL; }
+#endif
