@@ -14,7 +14,7 @@ src/base/service.c: pthread_cond_wait(     until a callback is over, and callbac
 src/runtime/stream.c: pthread_cond_wait(&s->work    a stream's own thread, without work
 src/runtime/stream.c: pthread_cond_wait(&s->idle    the stream's operations end, each by waits of its own that see aborts
 src/runtime/stream.c: pthread_join(        after `stop`: as above
-src/runtime/group.c: pthread_join(         inits of a group: their waits see aborts and have deadlines
+src/runtime/jobs.c: pthread_join(          inits of a group: their waits see aborts and have deadlines
 src/runtime/acts.c: pthread_join(          what all ranks do together: the same
 src/runtime/watch.c: pthread_join(         an inquiry: its questions take seconds at most
 src/boot/lost.c: pthread_join(     a question to a listener: it has a deadline of 0.7 s

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Failures in making a child.
+ *
+ * A rank that fails in making a child may have no link with those that wait for it, or none in which they wait.  It
+ * reports the failure over the parent's overlay, which leaves the parent as it is.  A rank that fails because of
+ * another one reports what it knows, so that those that wait for it end, too.  Members collect these notices for a
+ * short time and take the strongest. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../boot/bootstrap.h"
+#include "children_internal.h"
+#include "story.h"
+
+enum { OWN = 'o', CAUSED = 'c', BEFORE = 'b', AFTER = 'a' };
+static const uint64_t GRACE_NS = 200000000u;
+
+/* A rank's failure in making a child.  The text: '#', the child's key, a space, two letters (see note_failure), the
+ * words. */
+typedef struct hk_child_failure {
+  struct hk_child_failure *next;
+  int rank;
+  char text[HK_EVENT_TEXT];
+} hk_child_failure;
+
+/* Keeps the newest failures. A member may still be making an earlier child, but not one of long ago. */
+void hk_children_keep_failure(ncclComm_t parent, const hk_event *e) {
+  enum { KEPT = 64 };
+  hk_child_failure *f = malloc(sizeof *f); /* without memory the failure shows as a timeout */
+  if (!f) return;
+  f->rank = e->rank;
+  snprintf(f->text, sizeof f->text, "%s", e->text);
+  f->next = parent->order.failures;
+  parent->order.failures = f;
+  for (int i = 1; i < KEPT && f; i++) f = f->next;
+  if (!f || !f->next) return;
+  free(f->next); /* the list grows by one at a time: it is the last */
+  f->next = NULL;
+}
+
+void hk_children_free_failures(ncclComm_t parent) {
+  while (parent->order.failures) {
+    hk_child_failure *f = parent->order.failures;
+    parent->order.failures = f->next;
+    free(f);
+  }
+}
+
+/* Then that is the story. */
+static bool parent_is_over(const hk_children_watch *w) {
+  return atomic_load(&w->how->parent->health.closing) == HK_CLOSING_ABORT || hk_children_parent_failed(w->how->parent);
+}
+
+static bool is_member(const hk_children_watch *w, int rank) {
+  if (w->how->exclude) return !hk_children_excludes(w->how, rank);
+  for (int i = 0; i < w->c->nranks; i++)
+    if (w->members && w->members[i] == rank) return true;
+  return false;
+}
+
+/* The letters of the notice if it is about this child and ends it here, else NULL.  A split that a rank leaves before
+ * its members are known is over for all ranks. */
+static const char *ends_child(const hk_children_watch *w, const hk_child_failure *f) {
+  size_t key = strlen(w->key);
+  const char *letters = f->text + 1 + key + 1;
+  if (!key || strncmp(f->text + 1, w->key, key) != 0 || f->text[1 + key] != ' ') return NULL;
+  return (letters[1] == BEFORE && !w->how->exclude) || is_member(w, f->rank) ? letters : NULL;
+}
+
+/* The strongest notice: a rank's failure of its own, then the lowest rank's.  The words into `words`; false: there is
+ * none. */
+static bool find_failure(const hk_children_watch *w, bool *own, char words[HK_EVENT_TEXT]) {
+  ncclComm_t parent = w->how->parent;
+  int rank = -1;
+  *own = false;
+  pthread_mutex_lock(&parent->health.lock);
+  for (const hk_child_failure *f = parent->order.failures; f; f = f->next) {
+    const char *letters = ends_child(w, f);
+    bool o = letters && letters[0] == OWN;
+    if (!letters || (rank >= 0 && (o != *own ? *own : f->rank > rank))) continue;
+    rank = f->rank;
+    *own = o;
+    snprintf(words, HK_EVENT_TEXT, "%s", letters + 2);
+  }
+  pthread_mutex_unlock(&parent->health.lock);
+  return rank >= 0;
+}
+
+static void note_failure(const hk_children_watch *w, char whose, const char *words) {
+  hk_event e = {0};
+  snprintf(e.text, sizeof e.text, "%c%s %c%c%.1400s", HK_CHILDREN_FAILED, w->key, whose, w->members ? AFTER : BEFORE,
+           words);
+  hk_children_announce(w->how->parent, &e);
+}
+
+void hk_children_note_own(const hk_children_watch *w, const char *words) { note_failure(w, OWN, words); }
+
+hk_status hk_children_check_failures(void *watch) {
+  hk_children_watch *w = watch;
+  char words[HK_EVENT_TEXT];
+  bool own;
+  int failure = atomic_load(&w->c->health.failure); /* waits in the parent's collectives do not look at it */
+  if (failure) return HK_FAIL((hk_status)failure, "another call ended the making of the new communicator");
+  if (w->c->bootstrap || !find_failure(w, &own, words))
+    return HK_OK; /* a child that all have joined has its own events */
+  if (!w->heard_ns) w->heard_ns = hk_now_ns();
+  if (!own && hk_now_ns() - w->heard_ns < GRACE_NS) return HK_OK;
+  return HK_FAIL(HK_ERR_REMOTE, "%s", words);
+}
+
+/* A member that has its result may abort the parent while others still collect: that is no cause of theirs. */
+static bool aborted_since(const hk_children_watch *w) {
+  ncclComm_t parent = w->how->parent;
+  char words[HK_EVENT_TEXT];
+  bool own;
+  if (atomic_load(&parent->health.closing) == HK_CLOSING_ABORT || !find_failure(w, &own, words)) return false;
+  (void)hk_comm_settle(parent, NULL);
+  pthread_mutex_lock(&parent->health.lock);
+  bool aborted = parent->health.settle_ns && parent->health.story.kind == HK_EVENT_ABORT;
+  pthread_mutex_unlock(&parent->health.lock);
+  return aborted;
+}
+
+/* What an event of the child said that ended its making here, or the thread's error. */
+static void cause_of(ncclComm_t c, char *text, size_t bytes) {
+  pthread_mutex_lock(&c->health.lock);
+  if (c->health.settle_ns)
+    hk_story_text(&c->health.story, c->rank, text, bytes);
+  else
+    snprintf(text, bytes, "%s", hk_last_error());
+  pthread_mutex_unlock(&c->health.lock);
+}
+
+hk_status hk_children_settle_failure(hk_children_watch *w, hk_status rc) {
+  char words[HK_EVENT_TEXT], text[1400];
+  bool own, aborted = atomic_load(&w->c->health.closing) == HK_CLOSING_ABORT;
+  hk_wait_env env = {.spins = 0};
+  hk_waiter nap;
+  if (!w->key[0] || w->c->bootstrap || w->verdict[0] || (parent_is_over(w) && !aborted_since(w))) return rc;
+  if (aborted || rc != HK_ERR_REMOTE) {
+    snprintf(text, sizeof text, "rank %d %s%.1300s", w->how->parent->rank,
+             aborted ? "aborted the new communicator" : "failed: ", aborted ? "" : hk_last_error());
+    hk_children_note_own(w, text);
+    return rc;
+  }
+  cause_of(w->c, text, sizeof text);
+  if (!find_failure(w, &own, words)) note_failure(w, CAUSED, text);
+  if (!w->heard_ns) w->heard_ns = hk_now_ns();
+  hk_wait_begin(&nap, &env);
+  while (find_failure(w, &own, words) && !own && hk_now_ns() - w->heard_ns < GRACE_NS && !parent_is_over(w))
+    (void)hk_wait_nap(&nap, -1, 1000 * 1000);
+  if (!find_failure(w, &own, words) || (parent_is_over(w) && !aborted_since(w))) return rc;
+  w->settled = true;
+  return HK_FAIL(HK_ERR_REMOTE, "%s", words);
+}
