@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joins and leaves a communicator, and makes the collectives over the overlay. See docs/bootstrap.md. */
+/* Joins and leaves a communicator. See docs/bootstrap.md. */
 #include "bootstrap.h"
 #include <errno.h>
 #include <poll.h>
@@ -24,8 +24,6 @@ enum {
   EXCUSE_NS = 1000 * 1000 * 1000, /* to reach the root with this rank's failure */
   NAP_NS = 20 * 1000 * 1000
 };
-
-static uint8_t *contact_of(const hk_bootstrap *b, int rank) { return b->contacts + (size_t)rank * HK_CONTACT_BYTES; }
 
 /* A rank that waits for others must be able to accept their connections. */
 static hk_status check_waiting(void *arg, uint64_t waited_ns) {
@@ -225,7 +223,7 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   hk_hello h = root_hello(kind, id, root, g->nids, b->rank, b->nranks);
   hk_status rc = hk_random(h.nonce, sizeof h.nonce);
   *reply = (hk_reply){.status = HK_OK};
-  memcpy(h.contact, contact_of(b, b->rank), HK_CONTACT_BYTES);
+  memcpy(h.contact, hk_contact_of(b, b->rank), HK_CONTACT_BYTES);
   hk_boot_job job;
   hk_boot_job_here(&job);
   if (rc == HK_OK) rc = hk_root_join(&h, reply, env);
@@ -284,11 +282,11 @@ static hk_status meet(const registration *g) {
   env.arg = b->o.wait->arg;
   int root = root_of(b->rank, g->nids, b->nranks);
   HK_OR_RETURN(hk_listener_contact(b->listener, &own, &g->ids[root].at[0]));
-  hk_contact_encode(contact_of(b, b->rank), &own);
+  hk_contact_encode(hk_contact_of(b, b->rank), &own);
   if (g->nids > 1 && b->rank == low_rank(root, g->nids, b->nranks))
     HK_OR_RETURN(register_with(g, HK_HELLO_CONTACT, (root + g->nids - 1) % g->nids, &env, &reply));
   HK_OR_RETURN(register_with(g, HK_HELLO_JOIN, root, &env, &reply));
-  memcpy(contact_of(b, (b->rank + 1) % b->nranks), reply.next, HK_CONTACT_BYTES);
+  memcpy(hk_contact_of(b, (b->rank + 1) % b->nranks), reply.next, HK_CONTACT_BYTES);
   uint8_t salt[8] = {0};
   /* With one root, its salt distinguishes the communicators of one NCCL_COMM_ID. With several, all ranks know only
    * the ids. */
@@ -298,68 +296,6 @@ static hk_status meet(const registration *g) {
 }
 
 /* ---- the overlay ---- */
-
-static hk_status connect_overlay(hk_bootstrap *b, bool doubling) {
-  hk_message *m = NULL;
-  hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));
-  for (int k = 0; k < b->rounds; k++) {
-    HK_OR_RETURN(hk_overlay_connect(b, k, &env));
-    if (!doubling || k + 1 == b->rounds) continue;
-    hk_overlay_link *next = hk_link_to(b, true, k), *previous = hk_link_to(b, false, k);
-    HK_OR_RETURN(hk_overlay_send(previous, HK_FRAME_CONTACT, 0, contact_of(b, next->rank), HK_CONTACT_BYTES, NULL, 0));
-    HK_OR_RETURN(hk_overlay_await(next, HK_FRAME_CONTACT, 0, &env, &m));
-    memcpy(contact_of(b, hk_link_to(b, true, k + 1)->rank), m->data, HK_CONTACT_BYTES);
-    free(m);
-  }
-  return HK_OK;
-}
-
-/* Bruck's algorithm: before round k a rank has the rows of itself and the 2^k - 1 ranks after it. It sends as many of
- * them as are still missing there to the rank 2^k before it, and receives as many from the rank 2^k after it. */
-static hk_status gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_wait_env *env) {
-  hk_status rc = HK_OK;
-  size_t n = (size_t)b->nranks, me = (size_t)b->rank;
-  uint64_t seq = ++b->gathers;
-  for (int k = 0; k < b->rounds; k++) {
-    size_t have = (size_t)1 << k, count = have < n - have ? have : n - have;
-    size_t first = count < n - me ? count : n - me; /* rows before the numbering wraps */
-    hk_overlay_link *next = hk_link_to(b, true, k), *previous = hk_link_to(b, false, k);
-    hk_message *m;
-    HK_OR_RETURN(hk_overlay_send(previous, HK_FRAME_GATHER, seq, table + me * bytes, first * bytes, table,
-                                 (count - first) * bytes));
-    HK_OR_RETURN(hk_overlay_await(next, HK_FRAME_GATHER, seq, env, &m));
-    if (m->frame.bytes != count * bytes) {
-      rc = HK_FAIL(HK_ERR_REMOTE,
-                   "rank %d gathers %zu bytes a rank and rank %d gathers %zu: all ranks must load the same library",
-                   next->rank, m->frame.bytes / count, b->rank, bytes);
-      free(m);
-      return rc;
-    }
-    size_t from = (size_t)next->rank;
-    first = count < n - from ? count : n - from;
-    memcpy(table + from * bytes, m->data, first * bytes);
-    memcpy(table, m->data + first * bytes, (count - first) * bytes);
-    free(m);
-  }
-  return rc;
-}
-
-/* Dissemination: after round k a rank knows that the 2^(k+1) - 1 ranks before it have entered. */
-static hk_status barrier(hk_bootstrap *b, const hk_wait_env *env) {
-  uint64_t seq = ++b->barriers;
-  for (int k = 0; k < b->rounds; k++) {
-    hk_message *m;
-    HK_OR_RETURN(hk_overlay_send(hk_link_to(b, true, k), HK_FRAME_BARRIER, seq, NULL, 0, NULL, 0));
-    HK_OR_RETURN(hk_overlay_await(hk_link_to(b, false, k), HK_FRAME_BARRIER, seq, env, &m));
-    free(m);
-  }
-  return HK_OK;
-}
-
-static hk_status gather_contacts(hk_bootstrap *b) {
-  hk_wait_env env = hk_report_begin(b, true);
-  return gather(b, b->contacts, HK_CONTACT_BYTES, &env);
-}
 
 static void now_known(hk_bootstrap *b) {
   hk_bootstrap_begin(b, HK_PHASE_IDLE, NULL);
@@ -394,8 +330,9 @@ hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nid
   HK_TRY(meet(&g), out);
   uint64_t met_ns = hk_now_ns();
   hk_member_join(b);
-  HK_TRY(connect_overlay(b, true), out);
-  HK_TRY(gather_contacts(b), out);
+  HK_TRY(hk_overlay_open_all(b, true), out);
+  hk_wait_env env = hk_report_begin(b, true);
+  HK_TRY(hk_overlay_gather(b, b->contacts, HK_CONTACT_BYTES, &env), out);
   now_known(b);
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "Bootstrap: rank %d of %d joined %016llx in %.1f ms (%.1f for all to come)",
           b->rank, b->nranks, (unsigned long long)b->comm, (double)(hk_now_ns() - begin_ns) * 1e-6,
@@ -457,7 +394,7 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   *out = NULL;
   HK_TRY(check_members(parent, members, o), out);
   HK_TRY(create(&b, o, parent->family->secret), out);
-  for (int i = 0; i < b->nranks; i++) memcpy(contact_of(b, i), contact_of(parent, members[i]), HK_CONTACT_BYTES);
+  for (int i = 0; i < b->nranks; i++) memcpy(hk_contact_of(b, i), hk_contact_of(parent, members[i]), HK_CONTACT_BYTES);
   HK_TRY(child_comm(b, parent, members, child), out);
   b->parent = parent;
   b->members = members;
@@ -469,31 +406,15 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   pthread_mutex_unlock(&parent->lock);
   hk_bootstrap_begin(b, phase, parent->what);
   hk_member_join(b);
-  HK_TRY(connect_overlay(b, false), out);
+  HK_TRY(hk_overlay_open_all(b, false), out);
   hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));
-  HK_TRY(barrier(b, &env), out); /* an ack says only that the member's process runs */
+  HK_TRY(hk_overlay_barrier(b, &env), out); /* an ack says only that the member's process runs */
   now_known(b);
 out:
   if (rc != HK_OK && b) give_up(b, rc);
   if (rc == HK_OK) *out = b;
   return rc;
 }
-
-/* ---- collectives ---- */
-
-hk_status hk_bootstrap_allgather(hk_bootstrap *b, void *table, size_t bytes) {
-  hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));
-  return bytes ? gather(b, table, bytes, &env) : barrier(b, &env);
-}
-
-void hk_bootstrap_skip(hk_bootstrap *b) { b->gathers++; }
-
-void hk_bootstrap_also(hk_bootstrap *b, hk_status (*check)(void *arg), void *arg) {
-  b->also = check;
-  b->also_arg = arg;
-}
-
-hk_status hk_bootstrap_barrier(hk_bootstrap *b) { return hk_bootstrap_allgather(b, NULL, 0); }
 
 /* ---- data connections ---- */
 
@@ -514,48 +435,4 @@ hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, 
                                fd));
   hk_fork_forget(*fd); /* owned by the transport from here on */
   return HK_OK;
-}
-
-int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag) {
-  int fd = -1;
-  pthread_mutex_lock(&b->lock);
-  for (hk_delivery **at = &b->deliveries; *at; at = &(*at)->next) {
-    hk_delivery *v = *at;
-    if (v->from != peer || v->tag != tag) continue;
-    *at = v->next;
-    if (!v->next) b->deliveries_end = at;
-    fd = v->fd;
-    free(v);
-    break;
-  }
-  pthread_mutex_unlock(&b->lock);
-  return fd;
-}
-
-void hk_bootstrap_serve(hk_bootstrap *b, uint64_t tag, void (*fn)(void *arg, int rank, int fd), void *arg) {
-  pthread_mutex_lock(&b->lock);
-  b->serve = fn;
-  b->serve_arg = arg;
-  b->serve_tag = tag;
-  for (hk_delivery **at = &b->deliveries; fn && *at;) {
-    hk_delivery *v = *at;
-    if (v->tag != tag) {
-      at = &v->next;
-      continue;
-    }
-    *at = v->next;
-    if (!v->next) b->deliveries_end = at;
-    fn(arg, v->from, v->fd);
-    free(v);
-  }
-  pthread_mutex_unlock(&b->lock);
-}
-
-int hk_bootstrap_untaken(hk_bootstrap *b, int after) {
-  int low = -1;
-  pthread_mutex_lock(&b->lock);
-  for (const hk_delivery *v = b->deliveries; v; v = v->next)
-    if (v->from > after && (low < 0 || v->from < low)) low = v->from;
-  pthread_mutex_unlock(&b->lock);
-  return low;
 }

@@ -107,6 +107,10 @@ static inline hk_overlay_link *hk_link_to(hk_bootstrap *b, bool next, int round)
   return &b->links[2 * round + !next];
 }
 
+static inline uint8_t *hk_contact_of(const hk_bootstrap *b, int rank) {
+  return b->contacts + (size_t)rank * HK_CONTACT_BYTES;
+}
+
 /* ---- overlay.c ---- */
 hk_status hk_overlay_init(hk_bootstrap *b);
 /* Sends a frame whose payload is in two pieces (either may be empty). Never blocks: what the socket does not accept
@@ -142,6 +146,14 @@ void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing
 /* Connects to a rank's listener: sends `h` with a new nonce. `at` (may be NULL) is tried first. */
 hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
                           int *fd);
+
+/* ---- gather.c ---- */
+/* Opens the links of all rounds. `doubling`: this rank knows only the next rank's contact, and learns those of the
+ * others on the way. */
+hk_status hk_overlay_open_all(hk_bootstrap *b, bool doubling);
+/* As hk_bootstrap_allgather and hk_bootstrap_barrier. */
+hk_status hk_overlay_gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_wait_env *env);
+hk_status hk_overlay_barrier(hk_bootstrap *b, const hk_wait_env *env);
 
 /* ---- lost.c ---- */
 typedef struct hk_lost hk_lost;

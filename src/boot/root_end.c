@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of roots: the answers, reports of ranks that are missing, deadlines, and errors that end a root. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "root.h"
+
+enum {
+  FIRST_REPORT_SECONDS = 10, /* of ranks that are missing; less with a smaller HOCKET_WATCHDOG */
+  REPORT_SECONDS = 30,       /* between two reports */
+  LINGER_SECONDS = 10        /* a failed root stays so long, to send the cause to late ranks */
+};
+
+static void reply_of(const hk_root *r, int at, hk_reply *reply) {
+  *reply = (hk_reply){.status = r->status, .salt = r->salt};
+  snprintf(reply->text, sizeof reply->text, "%s", r->text);
+  if (r->state == HK_ROOT_DONE) memcpy(reply->next, r->entry[(at + 1) % r->entries].contact, HK_CONTACT_BYTES);
+}
+
+void hk_root_end(hk_root *r, hk_root_state state) {
+  r->state = state;
+  r->ended_ns = hk_now_ns();
+  /* Before any rank is answered: a rank that has the answer may start the next communicator with the same
+   * NCCL_COMM_ID, and must not find this root. (The sweep closes the socket: only the listener's thread may.) */
+  if (state == HK_ROOT_DONE && r->socket_fd >= 0) shutdown(r->socket_fd, SHUT_RDWR);
+  for (int i = 0; i < r->entries; i++) {
+    hk_root_waiter *w = r->entry[i].waiter;
+    if (!w) continue;
+    reply_of(r, i, &w->reply);
+    w->done = true;
+    r->entry[i].waiter = NULL;
+    pthread_cond_signal(&w->cond);
+  }
+  r->sweep = true;
+  hk_service_post(r->listener->service, &r->listener->sweep);
+  hk_listener_tick(r->listener);
+}
+
+void hk_root_fail(hk_root *r, hk_status status, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(r->text, sizeof r->text, format, args);
+  va_end(args);
+  r->status = status;
+  HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "Bootstrap root: %s", r->text);
+  hk_root_end(r, HK_ROOT_FAILED);
+}
+
+/* Writes "3, 5-7, 9", the ranks whose entries are in `state`; as many as fit. Returns how many there are. */
+static int list_ranks(const hk_root *r, hk_entry_state state, char *text, size_t room) {
+  int count = 0, listed = 0;
+  size_t used = 0;
+  text[0] = 0;
+  for (int i = 0; i < r->entries; i++) {
+    if (r->entry[i].state != state) continue;
+    int first = i;
+    /* Ranges stop where the numbering wraps. */
+    while (i + 1 < r->entries && r->entry[i + 1].state == state && hk_root_rank(r, i + 1) > hk_root_rank(r, i)) i++;
+    count += i - first + 1;
+    char one[48];
+    int n = snprintf(one, sizeof one, i > first ? "%s%d-%d" : "%s%d", used ? ", " : "", hk_root_rank(r, first),
+                     hk_root_rank(r, i));
+    if (used + (size_t)n + 24 > room) continue; /* room for the "and" below */
+    memcpy(text + used, one, (size_t)n + 1);
+    used += (size_t)n;
+    listed += i - first + 1;
+  }
+  if (listed < count) snprintf(text + used, room - used, " and %d more", count - listed);
+  return count;
+}
+
+static int only_rank(const hk_root *r) {
+  int at = 0;
+  while (at + 1 < r->entries && r->entry[at].state != HK_ENTRY_JOINED) at++;
+  return hk_root_rank(r, at);
+}
+
+/* Roots of this process that exactly one rank has joined. */
+static int roots_with_one_rank(const hk_listener *l) {
+  int n = 0;
+  for (const hk_root *r = l->roots; r; r = r->next) n += r->state == HK_ROOT_GATHERING && r->joined == 1;
+  return n;
+}
+
+/* What to check if ranks do not join. */
+static void advise(const hk_root *r, char *text, size_t room) {
+  char at[HK_ADDR_TEXT];
+  int single = roots_with_one_rank(r->listener);
+  if (r->socket_fd >= 0)
+    snprintf(text, room, "each must be started with the same NCCL_COMM_ID and reach this host");
+  else if (r->joined == 1 && single > 1)
+    snprintf(text, room,
+             "%d unique ids of this process have one rank each: one rank calls ncclGetUniqueId and gives the 128 bytes "
+             "to all others",
+             single);
+  else if (r->joined == 1)
+    snprintf(
+        text, room,
+        "only rank %d has come: if each rank calls ncclGetUniqueId, each has an id of its own and waits alone; one "
+        "rank calls it and gives the 128 bytes to all others",
+        only_rank(r));
+  else
+    snprintf(text, room, "each must be started with this unique id and reach this host at %s",
+             hk_addr_format(&r->listener->contact.at[0], at));
+}
+
+/* Ranks may be slow to start, so this is no error yet; but only the root knows which ones are missing. */
+static void report_missing(hk_root *r, uint64_t now) {
+  char list[512], advice[320];
+  uint64_t watchdog = (uint64_t)hk_param_int(HK_P_WATCHDOG), first = FIRST_REPORT_SECONDS;
+  if (watchdog < first) first = watchdog;
+  if (!watchdog || hk_ago_ns(now, r->first_ns) < first * HK_SECOND_NS) return;
+  if (r->reported_ns && hk_ago_ns(now, r->reported_ns) < REPORT_SECONDS * HK_SECOND_NS) return;
+  r->reported_ns = now;
+  int missing = list_ranks(r, HK_ENTRY_EMPTY, list, sizeof list);
+  if (!missing) return;
+  advise(r, advice, sizeof advice);
+  HK_WARN("after %llu s %d of %d ranks have joined%s, and rank%s %s %s missing: %s (it gives up after %lld s, "
+          "HOCKET_BOOTSTRAP_TIMEOUT)",
+          (unsigned long long)(hk_ago_ns(now, r->first_ns) / HK_SECOND_NS), r->joined, r->entries,
+          r->nroots > 1 ? " at this one of several roots" : "", missing > 1 ? "s" : "", list,
+          missing > 1 ? "are" : "is", advice, (long long)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT));
+}
+
+static void check_deadlines(hk_root *r, uint64_t now) {
+  uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT);
+  char list[512], advice[320];
+  if (hk_ago_ns(now, r->first_ns) >= limit * HK_SECOND_NS) {
+    int missing = list_ranks(r, HK_ENTRY_EMPTY, list, sizeof list);
+    if (!missing) missing = list_ranks(r, HK_ENTRY_LOST, list, sizeof list);
+    advise(r, advice, sizeof advice);
+    hk_root_fail(r, HK_ERR_REMOTE, "rank%s %s of %d %s not joined after %llu s, %d %s; %s", missing > 1 ? "s" : "",
+                 list, r->nranks, missing > 1 ? "have" : "has", (unsigned long long)limit, r->joined,
+                 r->joined == 1 ? "has" : "have", advice);
+    return;
+  }
+  report_missing(r, now);
+  for (int i = 0; i < r->entries; i++) {
+    if (r->entry[i].state != HK_ENTRY_LOST || hk_ago_ns(now, r->entry[i].lost_ns) < r->entry[i].back_ns) continue;
+    int lost = list_ranks(r, HK_ENTRY_LOST, list, sizeof list);
+    hk_root_fail(r, HK_ERR_REMOTE,
+                 "rank%s %s of %d joined and then died (connection closed) while other ranks had yet to come; "
+                 "see the output of that process",
+                 lost > 1 ? "s" : "", list, r->nranks);
+    return;
+  }
+}
+
+static void free_root(hk_root *r) {
+  hk_listener *l = r->listener;
+  hk_root **at = &l->roots;
+  while (*at != r) at = &(*at)->next;
+  *at = r->next;
+  if (r->socket_fd >= 0) {
+    hk_service_remove(l->service, r->socket_fd);
+    hk_boot_close(r->socket_fd);
+  }
+  free(r->entry);
+  free(r);
+  hk_listener_put_inside(l);
+}
+
+void hk_root_drop(hk_entry *s) {
+  for (hk_connection *c = s->connection, *next; c; c = next) {
+    next = c->next;
+    hk_connection_free(c, false);
+  }
+  s->connection = NULL;
+}
+
+void hk_root_encode(const hk_root *r, hk_reply *reply, const uint8_t nonce[HK_NONCE_BYTES],
+                    uint8_t out[HK_REPLY_BYTES]) {
+  if (reply->status == HK_ERR_SYSTEM) reply->status = HK_ERR_REMOTE;
+  hk_reply_encode(out, reply, nonce, r->secret);
+}
+
+static void send_reply(hk_root *r, int at) {
+  hk_entry *s = &r->entry[at];
+  uint8_t bytes[HK_REPLY_BYTES];
+  hk_reply reply;
+  reply_of(r, at, &reply);
+  hk_root_encode(r, &reply, s->nonce, bytes);
+  for (hk_connection *c = s->connection; c; c = c->next)
+    (void)hk_connection_send(c, bytes, sizeof bytes); /* a rank that has closed in the meantime needs no answer */
+  hk_root_drop(s);
+}
+
+void hk_roots_sweep(hk_listener *l) {
+  for (hk_root *r = l->roots, *next; r; r = next) {
+    next = r->next;
+    if (!r->sweep) continue;
+    r->sweep = false;
+    for (int i = 0; i < r->entries; i++)
+      if (r->entry[i].connection) send_reply(r, i);
+    if (r->state == HK_ROOT_DONE) free_root(r);
+  }
+}
+
+bool hk_roots_expire(hk_listener *l, uint64_t now) {
+  for (hk_root *r = l->roots, *next; r; r = next) {
+    next = r->next;
+    if (r->state == HK_ROOT_GATHERING && r->nranks)
+      check_deadlines(r, now);
+    else if (r->state == HK_ROOT_GATHERING &&
+             hk_ago_ns(now, r->born_ns) >= (uint64_t)hk_param_int(HK_P_ID_LIFETIME) * HK_SECOND_NS)
+      free_root(r);
+    else if (r->state == HK_ROOT_FAILED && !r->sweep && hk_ago_ns(now, r->ended_ns) >= LINGER_SECONDS * HK_SECOND_NS)
+      free_root(r);
+  }
+  return l->roots;
+}
+
+void hk_roots_accept_again(hk_listener *l) {
+  for (hk_root *r = l->roots; r; r = r->next)
+    if (r->socket_fd >= 0 && r->state != HK_ROOT_DONE) hk_service_modify(l->service, r->socket_fd, EPOLLIN);
+}
