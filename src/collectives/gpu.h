@@ -31,6 +31,9 @@ enum {
 /* The exponent x between two bounds of a time: lower^(1 - x) upper^x. The lower bound is without contention, the upper
  * one with contention all the time. Fitted to the simulator's event level at 64 ranks. */
 #define HK_GPU_SHARED 0.3
-/* GB/s that one lane (a thread block) moves, by compute capability: NCCL's perChMaxRingLL128Bw and perChMaxTreeBw. */
-static inline double hk_gpu_lane_gbps(int sm) { return sm >= 100 ? 40 : sm >= 90 ? 36.7 : sm >= 80 ? 24 : 20; }
+/* GB/s that one lane (a thread block) moves, by hk_gpu_info.sm: NCCL's perChMaxRingLL128Bw and perChMaxTreeBw. AMD's
+ * (from 900 on) are like the oldest: nothing is published. */
+static inline double hk_gpu_lane_gbps(int sm) {
+  return sm >= 900 ? 20 : sm >= 100 ? 40 : sm >= 90 ? 36.7 : sm >= 80 ? 24 : 20;
+}
 #endif

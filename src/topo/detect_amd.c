@@ -50,10 +50,13 @@ static void add_link(hk_scan *s, hk_gpu_seen *g, const char *node, const char *l
 }
 
 void hk_scan_amd(hk_scan *s) {
-  char **nodes = hk_root_list(s->sys, NODES);
+  char **nodes = hk_root_list(s->sys, NODES), text[4096];
   for (char **node = nodes; node && *node; node++) {
     hk_gpu_seen *g = gpu_of(s, *node);
     if (!g) continue;
+    hk_root_text(s->sys, text, sizeof text, NODES "/%s/properties", *node);
+    long long gfx = property(text, "gfx_target_version"); /* 90402: gfx942 */
+    if (gfx >= 90000) g->sm = (int)(gfx / 10000 * 100 + gfx / 100 % 100 * 10 + gfx % 100);
     if (!g->name[0]) hk_root_text(s->sys, g->name, sizeof g->name, NODES "/%s/name", *node);
     g->nfars = 0;
     char **links = hk_root_list(s->sys, NODES "/%s/io_links", *node);

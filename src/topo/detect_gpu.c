@@ -149,6 +149,7 @@ hk_status hk_scan_gpu_place(hk_scan *s) {
                            .gdr = g->gdr,
                            .mcast = g->mcast,
                            .fabric = g->fabric};
+    if (!(g->memory_gbps > 0)) hk_gpu_part_like(n, &n->gpu.memory_gbps);
     uint32_t cpu = hk_scan_cpu_of(s, n->numa);
     if (g->c2c_gbps > 0)
       HK_OR_RETURN(hk_topo_link(s->t, node, cpu, HK_EDGE_C2C, 1, g->c2c_gbps, hk_link_us(HK_EDGE_C2C, true)));

@@ -1,24 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Figures that are the same for all machines: parts by name, and what links of each kind carry. */
-/* A model that is not in the table is like the newest older one. */
 #include "facts.h"
 #include <string.h>
 #include <strings.h>
 
 const hk_gpu_part hk_gpu_parts[] = {
 #define HK_GPU_PART(name, kind, ...) {name, HK_GPU_##kind, __VA_ARGS__},
+#define HK_GPU_DEVICE(...)
 #define HK_CPU_PART(...)
 #include "parts.def"
 #undef HK_GPU_PART
+#undef HK_GPU_DEVICE
 #undef HK_CPU_PART
 };
 const unsigned hk_gpu_part_count = HK_ARRAY_LENGTH(hk_gpu_parts);
 
+static const struct {
+  uint16_t vendor, device;
+  const char *part;
+  float memory_gbps; /* 0: the part's */
+} gpu_devices[] = {
+#define HK_GPU_PART(...)
+#define HK_GPU_DEVICE(...) {__VA_ARGS__},
+#define HK_CPU_PART(...)
+#include "parts.def"
+#undef HK_GPU_PART
+#undef HK_GPU_DEVICE
+#undef HK_CPU_PART
+};
+
 const hk_cpu_part hk_cpu_parts[] = {
 #define HK_GPU_PART(...)
+#define HK_GPU_DEVICE(...)
 #define HK_CPU_PART(...) {__VA_ARGS__},
 #include "parts.def"
 #undef HK_GPU_PART
+#undef HK_GPU_DEVICE
 #undef HK_CPU_PART
 };
 const unsigned hk_cpu_part_count = HK_ARRAY_LENGTH(hk_cpu_parts);
@@ -32,6 +49,19 @@ const hk_cpu_part *hk_cpu_part_find(const char *name) {
   for (unsigned i = 0; i < hk_cpu_part_count; i++)
     if (!strcasecmp(hk_cpu_parts[i].name, name)) return &hk_cpu_parts[i];
   return NULL;
+}
+
+const hk_gpu_part *hk_gpu_part_like(const hk_node *gpu, float *memory_gbps) {
+  const hk_gpu_part *p = NULL;
+  float own = 0;
+  for (unsigned i = 0; i < HK_ARRAY_LENGTH(gpu_devices) && !p; i++)
+    if (gpu_devices[i].vendor == gpu->pci.vendor && gpu_devices[i].device == gpu->pci.device)
+      p = hk_gpu_part_find(gpu_devices[i].part), own = gpu_devices[i].memory_gbps;
+  if (!p) p = hk_gpu_part_find(gpu->name);
+  for (unsigned i = 0; i < hk_gpu_part_count && !p && gpu->gpu.sm > 0; i++)
+    if (hk_gpu_parts[i].sm == gpu->gpu.sm) p = &hk_gpu_parts[i];
+  if (memory_gbps && p) *memory_gbps = own > 0 ? own : p->memory_gbps;
+  return p;
 }
 
 /* A model that is not in the table is like the newest older one. */
@@ -52,8 +82,6 @@ float hk_cpu_link_gbps(const hk_cpu_info *cpu) {
   return strcmp(cpu->arch, "ppc64") ? 10 : 32;
 }
 
-/* On a small system wires are not the larger part of a message's time. These values are what a store or read of a few
- * bytes takes longer than one that does not cross the link. */
 float hk_port_gbps(float mbps) { return mbps / 8000 * 0.975f; }
 
 float hk_pci_gts(int gen) {

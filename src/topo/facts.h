@@ -11,10 +11,9 @@ typedef enum hk_gpu_kind { HK_GPU_NVIDIA, HK_GPU_AMD } hk_gpu_kind;
 typedef struct hk_gpu_part {
   const char *name; /* "h100" */
   uint8_t kind;     /* hk_gpu_kind */
-  int sm;           /* compute capability; 0: not NVIDIA's */
+  int sm;           /* as in hk_gpu_info */
   float memory_gbps;
-  int links;       /* NVLinks or xGMI links; 0: none */
-  float link_gbps; /* of one; 0: hk_nvlink_gbps(sm) */
+  int links; /* NVLinks or xGMI links; 0: none */
   int pci_gen, pci_width;
   float c2c_gbps; /* to its CPU; 0: none */
 } hk_gpu_part;
@@ -34,6 +33,9 @@ extern const hk_cpu_part hk_cpu_parts[];
 extern const unsigned hk_cpu_part_count;
 const hk_gpu_part *hk_gpu_part_find(const char *name); /* NULL: unknown */
 const hk_cpu_part *hk_cpu_part_find(const char *name);
+/* Of a GPU, from its PCI device, else its name, else its sm: the part (NULL: unknown) and, if it is not NULL,
+ * *memory_gbps, where variants of a part differ. */
+const hk_gpu_part *hk_gpu_part_like(const hk_node *gpu, float *memory_gbps);
 /* The newest part of the table that is not newer than this CPU; NULL: none. */
 const hk_cpu_part *hk_cpu_part_like(const hk_cpu_info *cpu);
 

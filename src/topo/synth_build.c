@@ -133,7 +133,7 @@ static hk_status add_devices(builder *b) {
 
 static hk_status wire(builder *b, uint32_t x, uint32_t y, int count, bool direct) {
   const hk_gpu_part *part = b->s->gpu;
-  float each = part->link_gbps > 0 ? part->link_gbps : hk_nvlink_gbps(part->sm);
+  float each = hk_nvlink_gbps(part->sm);
   return hk_topo_link(b->t, x, y, HK_EDGE_NVLINK, (unsigned)count, (float)count * each,
                       hk_link_us(HK_EDGE_NVLINK, direct));
 }

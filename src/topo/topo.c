@@ -397,9 +397,14 @@ float hk_pci_gbps(float gts, int width) {
   return gts * (float)width / 8 * coded * 0.82f;
 }
 
-/* Raw rates are 20 (Pascal), 25 (Volta to Hopper) and 50 GB/s (Blackwell); these are the rates that collectives
- * reach. */
+/* Raw rates are 20 (Pascal), 25 (Volta to Hopper) and 50 GB/s (Blackwell), of xGMI 32 (MI50, MI100), 50 (MI200), 64
+ * (MI300) and 76.8 (MI350); these are the rates that collectives reach. */
 float hk_nvlink_gbps(int sm) {
+  if (sm >= 1000) return 0; /* AMD's graphics cards */
+  if (sm >= 950) return 57.6f;
+  if (sm >= 940) return 48;
+  if (sm >= 910) return 36;
+  if (sm >= 900) return 24;
   if (sm >= 120) return 0; /* workstation Blackwell has none */
   if (sm >= 100) return 40.1f;
   if (sm >= 90) return 20.6f;

@@ -57,7 +57,7 @@ typedef struct hk_pci_info {
 } hk_pci_info;
 typedef struct hk_gpu_info {
   int dev;           /* CUDA's number, or the position in a synthetic machine */
-  int sm;            /* 90: compute capability 9.0; 0: unknown */
+  int sm;            /* 90: compute capability 9.0; from 900 on AMD's: 942 is gfx942, 910 gfx90a; 0: unknown */
   float memory_gbps; /* read + write of device memory */
   bool gdr;          /* a NIC may read and write its memory */
   bool mcast;        /* NVLS: the switch can multicast and reduce */
@@ -134,7 +134,7 @@ void hk_bus_id_format(uint64_t id, char *text);
 
 /* Bandwidth of a link in GB/s, one direction, as a large copy sees it; 0 for what is unknown. */
 float hk_pci_gbps(float gts, int width);
-float hk_nvlink_gbps(int sm); /* one link of the generation that this compute capability has */
+float hk_nvlink_gbps(int sm); /* one NVLink or xGMI link of such a GPU */
 
 /* How domains are joined. */
 typedef struct hk_fabric {

@@ -4,7 +4,8 @@
 #define HK_TOPO_XML_BUILD_H
 #include "xml_tree.h"
 
-enum { HK_XML_CPUS = 1024 };
+enum { HK_XML_CPUS = 1024, HK_PCI_AMD = 0x1002 };
+#define HK_CPU_AMD "AuthenticAMD"
 
 /* An <nvlink>, <xgmi> or <c2c>: processed when all devices are known. */
 struct hk_xml_link {

@@ -150,6 +150,7 @@ static uint32_t read_cpu(reader *b, const hk_xml_node *xml) {
   take_text(n->cpu.arch, sizeof n->cpu.arch, text_of(xml, "arch"));
   take_text(n->cpu.vendor, sizeof n->cpu.vendor, text_of(xml, "vendor"));
   if (hk_xml_int(b->r, xml, "familyid", false, -1, 65535, &v)) n->cpu.family = (int)v;
+  if (!strcmp(n->cpu.vendor, HK_CPU_AMD) && n->cpu.family >= 0x80) n->cpu.family = 15 + (n->cpu.family >> 4);
   if (hk_xml_int(b->r, xml, "modelid", false, -1, 65535, &v)) n->cpu.model = (int)v;
   read_affinity(b, xml, &n->cpu);
   if (hk_xml_int(b->r, xml, "hk_cores", false, 0, 65536, &v)) n->cpu.cores = (int)v;
@@ -171,8 +172,20 @@ static void read_cpu_link(reader *b, const hk_xml_node *xml, uint32_t cpu) {
     hk_xml_join(b, cpu, other, HK_EDGE_SYS, 1, gbps, us);
 }
 
+/* Memory that the file does not give: the part's, divided among the NUMA nodes of two sockets. */
+static void know_cpu(reader *b, uint32_t at) {
+  hk_cpu_info *cpu = &b->t->nodes[b->cpu[at]].cpu;
+  const hk_cpu_part *part = hk_cpu_part_like(cpu);
+  uint32_t nodes = 0;
+  if (hk_xml_get(b->cpu_xml[at], "hk_memory") || !part) return;
+  for (uint32_t i = 0; i < b->ncpus; i++)
+    nodes += !strcmp(text_of(b->cpu_xml[i], "host_hash"), text_of(b->cpu_xml[at], "host_hash"));
+  cpu->memory_gbps = part->memory_gbps / (float)(nodes > 1 ? nodes / 2 : 1);
+}
+
 /* Links between CPUs: the named ones, or links among all with one host_hash. */
 static void join_cpus(reader *b, const hk_xml_node *system) {
+  for (uint32_t i = 0; i < b->ncpus; i++) know_cpu(b, i);
   bool named = !strcmp(text_of(system, "hk_cpu_links"), "1");
   for (uint32_t i = 0; i < b->ncpus; i++) {
     const char *host = text_of(b->cpu_xml[i], "host_hash");
@@ -220,7 +233,29 @@ static void read_pci_info(reader *b, const hk_xml_node *xml, hk_pci_info *p) {
 static hk_node_kind kind_of(const hk_xml_node *xml, uint32_t class_code) {
   if (hk_xml_child(xml, "gpu")) return HK_NODE_GPU;
   if (hk_xml_child(xml, "nic")) return HK_NODE_NIC;
+  if (class_code >> 8 == 0x1200) return HK_NODE_GPU; /* AMD's accelerators */
   return class_code >> 16 == 0x03 ? HK_NODE_GPU : class_code >> 16 == 0x02 ? HK_NODE_NIC : HK_NODE_PCI;
+}
+
+/* RCCL's gcn: "942", "gfx942:sramecc+:xnack-", "gfx90a" (as a number 910). Its sm counts compute units. */
+static int gfx_of(reader *b, const hk_xml_node *xml) {
+  const char *text = text_of(xml, "gcn");
+  char *end;
+  if (!*text) return 0;
+  if (!strncmp(text, "gfx", 3)) text += 3;
+  long v = strtol(text, &end, 10);
+  if (v == 90 && *end == 'a') v = 910, end++;
+  if (v >= 900 && v < 2000 && (!*end || *end == ':')) return (int)v;
+  hk_xml_say(b->r, xml, true, "gcn=\"%.40s\" is not one of AMD's GPUs, such as gfx942", text_of(xml, "gcn"));
+  return 0;
+}
+
+/* What follows from the PCI device and sm, if the file does not say it. */
+static void know_gpu(hk_node *n, bool nameless) {
+  const hk_gpu_part *part = hk_gpu_part_like(n, &n->gpu.memory_gbps);
+  if (!part) return;
+  if (!n->gpu.sm) n->gpu.sm = part->sm;
+  if (nameless && n->pci.device) snprintf(n->name, sizeof n->name, "%s", part->name);
 }
 
 static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t cpu) {
@@ -230,15 +265,18 @@ static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t
   *g = (hk_gpu_info){.dev = -1, .gdr = true};
   if (!xml) { /* a file for NCCL_TOPO_FILE, which leaves this to detection */
     hk_xml_say(b->r, pci, false, "a GPU without <gpu>: its number, sm and NVLinks are left to detection");
+    know_gpu(&b->t->nodes[index], true);
     return;
   }
   if (hk_xml_int(b->r, xml, "dev", true, -1, 65535, &v)) g->dev = (int)v + (v < 0 ? 0 : b->add.dev);
   if (hk_xml_int(b->r, xml, "sm", false, 0, 9999, &v)) g->sm = (int)v;
+  if (b->t->nodes[index].pci.vendor == HK_PCI_AMD || hk_xml_get(xml, "gcn")) g->sm = gfx_of(b, xml);
   g->gdr = hk_xml_int(b->r, xml, "gdr", false, 0, 1, &v) && v;
+  take_text(b->t->nodes[index].name, HK_NODE_NAME, text_of(xml, "hk_name"));
+  know_gpu(&b->t->nodes[index], !hk_xml_get(xml, "hk_name"));
   hk_xml_float(b->r, xml, "hk_memory", false, 0, 1e6f, &g->memory_gbps);
   b->mcast_given[index] = hk_xml_int(b->r, xml, "hk_mcast", false, 0, 1, &v);
   if (b->mcast_given[index]) g->mcast = v;
-  take_text(b->t->nodes[index].name, HK_NODE_NAME, text_of(xml, "hk_name"));
   for (uint32_t i = 0; i < b->t->nnodes && g->dev >= 0; i++)
     if (i != index && b->t->nodes[i].kind == HK_NODE_GPU && b->t->nodes[i].gpu.dev == g->dev)
       hk_xml_say(b->r, xml, true, "a second GPU with dev=\"%d\"; each needs its own", g->dev);
@@ -404,8 +442,8 @@ static bool check_root(hk_xml_report *r, const hk_xml_node *root) {
     hk_xml_say(r, root, true, "a topology begins with <system>, not <%.40s>", root->name);
     return false;
   }
-  if (hk_xml_int(r, root, "version", true, 0, 1000000, &version) && version != 1)
-    hk_xml_say(r, root, true, "version %ld of the topology XML; only version 1 is known", version);
+  if (hk_xml_int(r, root, "version", true, 0, 1000000, &version) && version != 1 && version != 2)
+    hk_xml_say(r, root, true, "version %ld of the topology XML; only NCCL's 1 and RCCL's 2 are known", version);
   return true;
 }
 

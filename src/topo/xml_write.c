@@ -75,8 +75,8 @@ static void write_links(const writer *w, const hk_node *n) {
     if (e->kind == HK_EDGE_NVLINK) {
       if (peer->kind == HK_NODE_GPU) hk_bus_id_format(peer->id, bus);
       indent(w);
-      fprintf(w->to, "<%s target=\"%s\" count=\"%u\" tclass=\"0x%06x\"", n->pci.vendor == 0x1002 ? "xgmi" : "nvlink",
-              bus, e->count,
+      fprintf(w->to, "<%s target=\"%s\" count=\"%u\" tclass=\"0x%06x\"",
+              n->pci.vendor == HK_PCI_AMD ? "xgmi" : "nvlink", bus, e->count,
               peer->kind == HK_NODE_GPU   ? 0x030200
               : peer->kind == HK_NODE_CPU ? 0x068001
                                           : 0x068000);
@@ -100,9 +100,11 @@ static void write_gpu(writer *w, const hk_node *n) {
     switched |= t->nodes[t->edges[e].to].kind == HK_NODE_NVS;
   }
   indent(w);
-  fprintf(w->to, "<gpu dev=\"%d\" sm=\"%d\" rank=\"%d\" gdr=\"%d\"", n->gpu.dev, n->gpu.sm, n->gpu.dev, n->gpu.gdr);
-  if (n->name[0]) put_text(w, "hk_name", n->name);
-  if (n->gpu.memory_gbps > 0) put_float(w, "hk_memory", n->gpu.memory_gbps);
+  fprintf(w->to, "<gpu dev=\"%d\" sm=\"%d\" rank=\"%d\" gdr=\"%d\"", n->gpu.dev, n->gpu.sm < 900 ? n->gpu.sm : 0,
+          n->gpu.dev, n->gpu.gdr);
+  if (n->gpu.sm >= 900) fprintf(w->to, " gcn=\"%d\"", n->gpu.sm);
+  if (n->name[0] || n->pci.device) put_text(w, "hk_name", n->name);
+  if (n->gpu.memory_gbps > 0 || hk_gpu_part_like(n, NULL)) put_float(w, "hk_memory", n->gpu.memory_gbps);
   if (n->gpu.mcast != (switched && n->gpu.sm >= 90)) fprintf(w->to, " hk_mcast=\"%d\"", n->gpu.mcast);
   fputs(inner ? ">\n" : "/>\n", w->to);
   if (!inner) return;
@@ -262,9 +264,10 @@ static void write_cpu(writer *w, uint32_t index) {
   if (cores) put_affinity(w, cpu);
   if (cpu->arch[0]) put_text(w, "arch", cpu->arch);
   if (cpu->vendor[0]) put_text(w, "vendor", cpu->vendor);
-  fprintf(w->to, " familyid=\"%d\" modelid=\"%d\"", cpu->family, cpu->model);
+  bool extended = !strcmp(cpu->vendor, HK_CPU_AMD) && cpu->family > 15; /* NCCL adds the parts of CPUID otherwise */
+  fprintf(w->to, " familyid=\"%d\" modelid=\"%d\"", extended ? 15 | (cpu->family - 15) << 4 : cpu->family, cpu->model);
   if (cpu->cores != cores) fprintf(w->to, " hk_cores=\"%d\"", cpu->cores);
-  if (cpu->memory_gbps > 0) put_float(w, "hk_memory", cpu->memory_gbps);
+  if (cpu->memory_gbps > 0 || hk_cpu_part_like(cpu)) put_float(w, "hk_memory", cpu->memory_gbps);
   fputs(">\n", w->to);
   w->depth++;
   for (uint32_t e = n->first_edge; e < n->first_edge + n->nedges && w->cpu_links; e++) {
