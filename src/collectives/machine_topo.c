@@ -10,8 +10,8 @@
 
 enum { HOST_SLOT_BYTES = 128 << 10 };
 
-/* How many channels are worth trying, by compute capability. */
-static const struct { int sm, channels; } generations[] = {{90, 32}, {80, 24}, {70, 16}, {0, 8}};
+/* How many channels are worth trying, by hk_gpu_info.sm. RCCL has 28 to 32 on a MI300X. */
+static const struct { int sm, channels; } generations[] = {{910, 32}, {900, 16}, {90, 32}, {80, 24}, {70, 16}, {0, 8}};
 
 /* The ranks of one host of a kind. */
 typedef struct home {
@@ -289,6 +289,7 @@ static hk_status use_rings(hk_machine *m, const hk_cluster *c, const hk_seat *se
     between = (double)all->inter_gbps;
     hk_joined_free(all);
   }
+  m->rings = (int)n;
   if (inside > 0) m->inside.ring_us_per_b = 1 / (n * inside) / 1000;
   if (m->nhosts > 1 && between > 0) m->between.ring_us_per_b = 1 / (n * between) / 1000;
   return HK_OK;

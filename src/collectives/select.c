@@ -41,6 +41,12 @@ static void channel_range(const hk_machine *m, const hk_wish *w, int *first, int
   if (*first > *last) *first = *last;
 }
 
+/* A few channels more than a multiple of the rings would load some rings, and their NICs, more than all others. */
+static int whole_rings(const hk_machine *m, int channels, int least) {
+  int over = m->rings > 0 && channels > m->rings ? channels % m->rings : 0;
+  return 8 * over <= channels && channels - over >= least ? channels - over : channels;
+}
+
 /* The best number of channels for an algorithm and protocol. */
 static void price(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes, const hk_algorithm *a,
                   hk_protocol p, hk_decision *out) {
@@ -54,10 +60,11 @@ static void price(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t by
     return;
   }
   for (int c = first; c <= last; c = c * 2 > last && c < last ? last : c * 2) {
-    hk_machine as = hk_machine_as(m, p, c);
+    int n = whole_rings(m, c, first);
+    hk_machine as = hk_machine_as(m, p, n);
     double us = hk_algorithm_cost(a, &as, coll, bytes);
     if (c > first && us >= out->us * (1 - worth)) continue;
-    out->channels = c;
+    out->channels = n;
     out->us = us;
   }
 }

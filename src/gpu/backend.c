@@ -55,6 +55,7 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
   if (rings && rings->intra_gbps > 0)
     f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);
   *out = hk_machine_of_gpus(&f, constants);
+  if (rings) out->rings = rings->nchannels;
 }
 
 /* ---- plans ---- */

@@ -27,6 +27,11 @@ else
 fi
 gives 2 "$hocket" sim "nodes=16 of dgx-h100" -b 64K -e 64K --trace "$tmp/trace.json"
 says "flow level, which has no timeline"
+# Channels are a multiple of the rings, or nearly: one ring more on 31 would double the time.
+gives 0 "$hocket" sim -b 1G -e 1G mi300x
+says "  Simple          28  5."
+gives 0 "$hocket" sim -b 1G -e 1G "nodes=2 of dgx-h100 nic=32x100"
+says "  Simple          31  5."
 refuses "did you mean 'ring'?" sim -a rign dgx-h100
 refuses "does not do this collective" sim -a pairwise dgx-h100
 refuses "needs" sim -a nvls dgx-a100
