@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * TLS 1.3 with a pre-shared key for the connections of tcp.h, by OpenSSL 3, which is found at run time. A process has
+ * one key, or none; with a key it sends nothing in plain text but a rank's report that it cannot join. The two ends
+ * prove the key to each other in the handshake. No certificate is accepted. docs/encryption.md says more.
+ */
+#ifndef HK_BASE_TLS_H
+#define HK_BASE_TLS_H
+#include <stdbool.h>
+#include <stddef.h>
+#include "status.h"
+
+enum { HK_TLS_KEY_LEAST = 32, HK_TLS_KEY_MOST = 512, HK_TLS_FIRST_BYTE = 0x16 };
+
+/* The next two are called under a lock of the caller. */
+
+/* The key of ncclSetEncryption, NULL: none. Goes before HOCKET_ENCRYPTION_KEY_FILE from now on. HK_ERR_ARGUMENT for a
+ * length that is not allowed; HK_ERR_USAGE if it is another key than before and that one is in use. */
+hk_status hk_tls_set_key(const char *key, bool in_use);
+/* Before the process's first connection: takes the key that is set, and OpenSSL. HK_ERR_USAGE if there is a key that
+ * cannot be used: then no connection may be made. */
+hk_status hk_tls_prepare(void);
+bool hk_tls_on(void); /* the process has a key: each connection must be TLS */
+
+typedef enum hk_tls_state {
+  HK_TLS_OPEN,    /* the handshake is over, or this process has no key */
+  HK_TLS_WAITS,   /* for the peer: call again when the descriptor is readable */
+  HK_TLS_PLAIN,   /* the peer that has connected speaks plain text */
+  HK_TLS_CLOSED,  /* the peer closed the connection, or the network did */
+  HK_TLS_REFUSED, /* the two have no common key; `why` says more */
+} hk_tls_state;
+enum { HK_TLS_WHY = 160 };
+/* The next step of the handshake, on the side that connected or that accepted. */
+hk_tls_state hk_tls_connect(int fd, char why[HK_TLS_WHY]);
+hk_tls_state hk_tls_accept(int fd, char why[HK_TLS_WHY]);
+/* For a process without a key, on a connection that begins with HK_TLS_FIRST_BYTE and ends here: reads the rest, and
+ * answers that there is no key if the peer asks for one of Hocket's. Any other stranger gets no answer. */
+void hk_tls_refuse(int fd);
+
+/* For `hocket doctor`: OpenSSL's version, or NULL and the reason in `why`. */
+const char *hk_tls_library(char *why, size_t bytes);
+/* Reads HOCKET_ENCRYPTION_KEY_FILE. HK_OK with an empty `key` if it is not set. */
+hk_status hk_tls_key_file(char key[HK_TLS_KEY_MOST + 1]);
+#endif
