@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../base/tcp.h"
 #include "dial.h"
 #include "internal.h"
 #include "job.h"
@@ -190,7 +191,7 @@ static hk_status read_reply(int fd, const hk_boot_id *id, const hk_hello *h, con
   uint8_t bytes[HK_REPLY_BYTES];
   for (size_t have = 0; have < sizeof bytes;) {
     HK_OR_RETURN(hk_wait_fd(env, fd, POLLIN, "the other ranks to join (the root's answer)"));
-    ssize_t n = recv(fd, bytes + have, sizeof bytes - have, MSG_DONTWAIT);
+    ssize_t n = hk_tcp_recv(fd, bytes + have, sizeof bytes - have);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     *ended = n == 0;
     if (n <= 0) return HK_IN_PROGRESS;

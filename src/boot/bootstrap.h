@@ -48,6 +48,8 @@ typedef struct hk_bootstrap_options {
   void *arg;
 } hk_bootstrap_options;
 
+/* The key of ncclSetEncryption; NULL: none. HK_ERR_USAGE if the process has a listener with another key. */
+hk_status hk_bootstrap_encrypt(const char *key);
 /* Joins the communicator of `ids`. Collective over nranks. On an error *out is NULL, the thread has the message, and
  * the ranks that this one is connected to are notified. */
 hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nids, const hk_bootstrap_options *o);

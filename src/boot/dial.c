@@ -10,6 +10,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "../base/log.h"
+#include "../base/tcp.h"
+#include "../base/tls.h"
 #include "process.h"
 
 enum {
@@ -28,8 +30,8 @@ enum {
 #define NO_ROOM_NS 8000000000ull
 
 typedef struct attempt {
-  int fd; /* -1: not begun, or failed */
-  bool connected;
+  int fd;                  /* -1: not begun, or failed */
+  bool connected, greeted; /* greeted: the hello is sent; with encryption that is after the handshake */
   uint64_t since_ns;
   uint32_t have;
   uint8_t ack[HK_ACK_BYTES];
@@ -46,6 +48,7 @@ typedef struct race {
   bool gone;                    /* the rank has left */
   hk_ack ack;                   /* of the winner */
   bool no_room;                 /* its process has no descriptor for the connection */
+  bool no_key;                  /* its process has no encryption key, or another one */
   bool probing;                 /* any ack wins */
   bool hard;                    /* some address failed, but not by refusing or closing */
   int own;                      /* errno if this process cannot make a socket, else 0 */
@@ -85,12 +88,36 @@ static void begin(race *r) {
     lose_errno(r, i, errno);
     return;
   }
+  hk_tcp_new(t->fd);
   hk_fork_closes(t->fd);
   hk_watch_silence(t->fd); /* a host that disappears while we wait for its process ends the connection */
   if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) lose_errno(r, i, errno);
 }
 
+/* A rank that cannot join reports that in plain text: the cause may be that the processes have no common key. */
+static hk_tls_state secure(race *r, uint32_t i) {
+  char why[HK_TLS_WHY];
+  hk_tls_state s = r->d->hello->kind == HK_HELLO_FAILED ? HK_TLS_OPEN : hk_tls_connect(r->tries[i].fd, why);
+  if (s == HK_TLS_OPEN || s == HK_TLS_WAITS) return s;
+  r->closed = true;
+  r->no_key |= s == HK_TLS_REFUSED;
+  lose(r, i, why);
+  return s;
+}
+
 static void send_hello(race *r, uint32_t i) {
+  attempt *t = &r->tries[i];
+  if (secure(r, i) != HK_TLS_OPEN) return;
+  uint8_t out[HK_HELLO_BYTES + HK_REPLY_TEXT];
+  size_t text = r->d->text ? strnlen(r->d->text, HK_REPLY_TEXT) : 0;
+  hk_hello_encode(out, r->d->hello, r->d->secret);
+  if (text) memcpy(out + HK_HELLO_BYTES, r->d->text, text);
+  /* The send buffer of a new connection always has room for this. */
+  if (hk_tcp_send(t->fd, out, HK_HELLO_BYTES + text) != (ssize_t)(HK_HELLO_BYTES + text)) lose_errno(r, i, errno);
+  t->greeted = true;
+}
+
+static void end_connect(race *r, uint32_t i) {
   attempt *t = &r->tries[i];
   int error = 0;
   socklen_t size = sizeof error;
@@ -99,22 +126,14 @@ static void send_hello(race *r, uint32_t i) {
     lose_errno(r, i, error);
     return;
   }
-  uint8_t out[HK_HELLO_BYTES + HK_REPLY_TEXT];
-  size_t text = r->d->text ? strnlen(r->d->text, HK_REPLY_TEXT) : 0;
-  hk_hello_encode(out, r->d->hello, r->d->secret);
-  if (text) memcpy(out + HK_HELLO_BYTES, r->d->text, text);
-  /* The send buffer of a new connection always has room for this. */
-  if (send(t->fd, out, HK_HELLO_BYTES + text, MSG_NOSIGNAL) != (ssize_t)(HK_HELLO_BYTES + text)) {
-    lose_errno(r, i, errno);
-    return;
-  }
   t->connected = true;
   t->since_ns = hk_now_ns();
+  send_hello(r, i);
 }
 
 static void read_ack(race *r, uint32_t i) {
   attempt *t = &r->tries[i];
-  ssize_t n = recv(t->fd, t->ack + t->have, sizeof t->ack - t->have, 0);
+  ssize_t n = hk_tcp_recv(t->fd, t->ack + t->have, sizeof t->ack - t->have);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n < 0) {
     lose_errno(r, i, errno);
@@ -192,10 +211,8 @@ static hk_status poll_tries(race *r) {
   if (rc != HK_OK) return rc;
   for (uint32_t k = 0; k < n && r->winner < 0 && !r->gone; k++) {
     if (!p[k].revents) continue;
-    if (r->tries[which[k]].connected)
-      read_ack(r, which[k]);
-    else
-      send_hello(r, which[k]);
+    const attempt *t = &r->tries[which[k]];
+    (t->greeted ? read_ack : t->connected ? send_hello : end_connect)(r, which[k]);
   }
   return HK_OK;
 }
@@ -207,7 +224,7 @@ static hk_status run_race(race *r) {
   r->winner = -1;
   r->hard = r->silent = r->closed = r->refused = false;
   r->own = 0;
-  r->no_room = false;
+  r->no_room = r->no_key = false;
   r->why[0] = 0;
   for (;;) {
     while (overdue(r) && !(r->probing && hk_now_ns() >= r->d->wait->deadline_ns)) begin(r);
@@ -245,6 +262,11 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
       return HK_FAIL(HK_ERR_SYSTEM, "rank %d cannot open a connection to %s: %s (%s)%s", d->hello->from, d->whom,
                      strerror(r.own), strerrorname_np(r.own),
                      r.own == EMFILE ? "; raise its limit of open files (ulimit -n)" : "");
+    if (r.no_key)
+      return HK_FAIL(HK_ERR_USAGE,
+                     "no encrypted connection to %s (%s): give all processes of the job the same key "
+                     "(ncclSetEncryption before ncclGetUniqueId, or HOCKET_ENCRYPTION_KEY_FILE)",
+                     d->whom, r.why);
     if (!r.no_room)
       full_ns = 0;
     else if (!full_ns)
@@ -275,7 +297,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
 /* Reads what follows the ack.  False: it did not come. */
 static bool read_answer(int fd, hk_waiter *w, uint64_t deadline_ns, uint8_t *answer, size_t bytes, bool *closed) {
   for (size_t have = 0; have < bytes;) {
-    ssize_t n = recv(fd, answer + have, bytes - have, MSG_DONTWAIT);
+    ssize_t n = hk_tcp_recv(fd, answer + have, bytes - have);
     if (n > 0) {
       have += (size_t)n;
       continue;

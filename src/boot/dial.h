@@ -24,8 +24,9 @@ typedef struct hk_dialing {
   uint64_t slow_ns;
 } hk_dialing;
 
-/* Returns a connected, nonblocking socket whose other end has proved that it knows the secret. HK_ERR_REMOTE if no
- * address leads to such a process, or if the rank has left. The message says what went wrong with each address. */
+/* Returns a connected, nonblocking socket (base/tcp.h) whose other end has proved that it knows the secret, and the
+ * encryption key if there is one. HK_ERR_REMOTE if no address leads to such a process, or if the rank has left;
+ * HK_ERR_USAGE if the two processes have no common key. The message says what went wrong with each address. */
 hk_status hk_boot_dial(const hk_dialing *d, int *fd);
 
 /* The result of one question to a listener: the hello is sent, the ack and the next `bytes` bytes are read. */

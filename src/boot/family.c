@@ -6,7 +6,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../base/log.h"
 #include "../base/param.h"
+#include "../base/tcp.h"
 #include "internal.h"
 
 /* Ranks that wait for the same event give up within this time of each other. */
@@ -248,7 +250,10 @@ static void answer_question(hk_listener *l, hk_connection *c, const hk_family *f
 
 void hk_family_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
   hk_family *f = find_family(l, h->key);
-  if (!f || !hk_hello_proved(c->in, f->secret)) {
+  if (c->plain)
+    HK_INFO(HK_SUB_BOOTSTRAP, "a connection of rank %d is refused: it is not encrypted, and this process has a key",
+            h->from);
+  if (!f || !hk_hello_proved(c->in, f->secret) || c->plain) {
     hk_connection_free(c, false);
     return;
   }
@@ -281,5 +286,5 @@ void hk_family_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
   if (h->kind == HK_HELLO_DATA)
     hk_overlay_keep(b, h->from, h->tag, fd);
   else if (!hk_overlay_accept(b, h, fd))
-    close(fd);
+    hk_tcp_close(fd);
 }

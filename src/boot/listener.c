@@ -13,7 +13,10 @@
 #include <unistd.h>
 #include "../base/iface.h" /* loopback and link-local addresses */
 #include "../base/log.h"
+#include "../base/tcp.h"
+#include "../base/tls.h"
 #include "../base/wait.h"
+#include "bootstrap.h"
 #include "process.h"
 
 enum { KEEP_CONTACT_NS = 1000000000, QUIET_NS = 1000000000, SPARE_NS = 200000000 };
@@ -94,16 +97,37 @@ void hk_connection_joined(hk_connection *c, struct hk_root *root, int at) {
 }
 
 bool hk_connection_send(hk_connection *c, const void *bytes, size_t n) {
-  return send(c->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n;
+  return hk_tcp_send(c->fd, bytes, n) == (ssize_t)n;
+}
+
+/* If this process has a key, the handshake comes first. A peer without one is heard, so that it gets an error. */
+static hk_tls_state secure(hk_connection *c) {
+  char why[HK_TLS_WHY];
+  if (c->ready) return HK_TLS_OPEN;
+  hk_tls_state s = hk_tls_accept(c->fd, why);
+  if (s == HK_TLS_REFUSED) HK_INFO(HK_SUB_BOOTSTRAP, "a connection to this process is refused: %s", why);
+  c->plain = s == HK_TLS_PLAIN;
+  c->ready = c->plain || s == HK_TLS_OPEN;
+  return c->ready ? HK_TLS_OPEN : s;
+}
+
+static void refuse_garbage(hk_connection *c) {
+  if (c->have && c->in[0] == HK_TLS_FIRST_BYTE && !hk_tls_on()) {
+    HK_INFO(HK_SUB_BOOTSTRAP, "a connection to this process is refused: it is encrypted, and this process has no key");
+    hk_tls_refuse(c->fd);
+  }
+  hk_connection_free(c, false);
 }
 
 /* Reads what the connection brought. False if it stays in the queue, because the hello is not complete. */
 static bool read_hello(hk_listener *l, hk_connection *c) {
-  ssize_t n = recv(c->fd, c->in + c->have, sizeof c->in - c->have, MSG_DONTWAIT);
+  hk_tls_state state = secure(c);
+  if (state == HK_TLS_WAITS) return false;
+  ssize_t n = state == HK_TLS_OPEN ? hk_tcp_recv(c->fd, c->in + c->have, sizeof c->in - c->have) : 0;
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n > 0) c->have += (uint32_t)n;
   if (n <= 0 || !hk_hello_possible(c->in, c->have)) {
-    hk_connection_free(c, false);
+    refuse_garbage(c);
     return true;
   }
   if (c->have < sizeof c->in) return false;
@@ -189,6 +213,7 @@ static bool admit(hk_listener *l, int fd, bool on_spare) {
   if (l->npending >= PENDING_MAX) drop_oldest(l);
   *c = (hk_connection){.listener = l, .fd = fd, .since_ns = hk_now_ns(), .on_spare = on_spare};
   add_pending(l, c);
+  hk_tcp_new(fd);
   hk_fork_closes(fd);
   bool added = hk_service_add(l->service, fd, EPOLLIN, on_connection, c) == HK_OK;
   if (!added) hk_connection_free(c, false);
@@ -380,6 +405,7 @@ static hk_status new_listener(hk_listener **out) {
   l->sweep = (hk_service_work){.fn = on_sweep, .arg = l};
   l->contact.process = hk_process_nonce();
   l->contact.pid = (uint32_t)getpid();
+  HK_TRY(hk_tls_prepare(), out);
   HK_TRY(own_addresses(&l->contact, NULL), out);
   HK_TRY(listen_for(&l->contact, &at, &l->fd), out);
   hk_fork_closes(l->fd);
@@ -396,6 +422,13 @@ out:
   } else {
     *out = l;
   }
+  return rc;
+}
+
+hk_status hk_bootstrap_encrypt(const char *key) {
+  hk_listener_lock();
+  hk_status rc = hk_tls_set_key(key, process.listener != NULL);
+  hk_listener_unlock();
   return rc;
 }
 

@@ -34,6 +34,8 @@ typedef struct hk_connection {
   int fd;
   uint64_t since_ns;
   bool on_spare;        /* has the spare descriptor: it gets an answer and is closed */
+  bool ready;           /* the handshake is over if this process has a key, or `plain` */
+  bool plain;           /* the peer speaks plain text though this process has a key: it gets an error */
   struct hk_root *root; /* not NULL: a rank that waits for the root's answer, no longer in the queue */
   int entry;
   uint32_t have;

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "../base/log.h"
+#include "../base/tcp.h"
 #include "internal.h"
 
 /* For the peers' answers to our goodbye. While ranks still join, a peer's process may have accepted the connection for
@@ -115,7 +116,7 @@ static bool receive(hk_overlay_link *l) {
   hk_message *m = l->incoming;
   uint8_t *to = m ? m->data : l->header;
   size_t want = m ? m->frame.bytes : sizeof l->header;
-  ssize_t n = recv(l->fd, to + l->have, want - l->have, MSG_DONTWAIT);
+  ssize_t n = hk_tcp_recv(l->fd, to + l->have, want - l->have);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n <= 0) {
     hk_overlay_died(l, n < 0 ? errno : 0, NULL);
@@ -154,7 +155,7 @@ static bool receive(hk_overlay_link *l) {
 static bool flush(hk_overlay_link *l) {
   while (l->unsent) {
     hk_unsent *u = l->unsent;
-    ssize_t n = send(l->fd, u->data + u->sent, u->bytes - u->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = hk_tcp_send(l->fd, u->data + u->sent, u->bytes - u->sent);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return errno == EAGAIN;
     u->sent += (size_t)n;
@@ -203,9 +204,7 @@ static void decline(const hk_overlay_link *l, int fd) {
   hk_event_encode(first + HK_FRAME_BYTES, &e);
   hk_frame_encode(last, &goodbye);
   struct iovec piece[] = {{first, sizeof first}, {e.text, text}, {last, sizeof last}};
-  struct msghdr m = {.msg_iov = piece, .msg_iovlen = 3};
-  (void)sendmsg(fd, &m,
-                MSG_NOSIGNAL | MSG_DONTWAIT); /* a new connection has room; if it has ended, no peer needs this */
+  (void)hk_tcp_sendv(fd, piece, 3); /* a new connection has room; if it has ended, no peer needs this */
 }
 
 hk_status hk_overlay_open(hk_overlay_link *l, int fd) {
@@ -256,7 +255,7 @@ void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd) {
       (void)HK_FAIL_ERRNO("no memory for a data connection");
       report_refusal(b, from);
     }
-    close(fd);
+    hk_tcp_close(fd);
     return;
   }
   *v = (hk_delivery){.from = from, .tag = tag, .fd = fd};
@@ -335,9 +334,8 @@ static hk_status send_on_socket(hk_overlay_link *l, struct iovec *piece, int pie
   if (l->end != HK_END_OPEN) goto out; /* the peer has left or died: a wait for it returns the cause */
   ssize_t n = 0;
   if (!l->unsent) {
-    struct msghdr m = {.msg_iov = piece, .msg_iovlen = (size_t)pieces};
     do {
-      n = sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+      n = hk_tcp_sendv(l->fd, piece, pieces);
     } while (n < 0 && errno == EINTR);
     if (n < 0 && errno != EAGAIN) goto out; /* broken: the service thread reads the cause */
     if (n < 0) n = 0;
@@ -432,7 +430,7 @@ void hk_overlay_free(hk_bootstrap *b) {
   free_messages(b->events);
   for (hk_delivery *v = b->deliveries, *next; v; v = next) {
     next = v->next;
-    close(v->fd);
+    hk_tcp_close(v->fd);
     free(v);
   }
   free(b->links);

@@ -10,6 +10,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/silence.h"
+#include "../base/tcp.h"
 #include "wire.h" /* hk_random */
 
 enum { COND_SLICE_NS = 50 * 1000 * 1000, KEEPALIVES = 3 };
@@ -82,7 +83,7 @@ void hk_fork_forget(int fd) {
 void hk_boot_close(int fd) {
   if (fd < 0) return;
   hk_fork_forget(fd);
-  close(fd);
+  hk_tcp_close(fd);
 }
 
 uint64_t hk_process_nonce(void) {

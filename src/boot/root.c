@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../base/tcp.h"
 
 enum {
   RANKS_MAX = 1 << 20,
@@ -179,17 +180,17 @@ static bool no_room(hk_root *r, hk_listener *l) {
   return true;
 }
 
-static void fail_for_rank(hk_root *r, const hk_hello *h, const char *cause) {
+static void fail_for_rank(hk_root *r, const hk_hello *h, hk_status status, const char *cause) {
   if (r->state != HK_ROOT_GATHERING || h->from >= h->to || (r->job.token && h->job != r->job.token)) return;
   if (!r->nranks) (void)set_shape(r, h); /* for ranks that come later; without memory they get the text alone */
-  hk_root_fail(r, HK_ERR_REMOTE, "rank %d of %d failed: %s", h->from, h->to, cause);
+  hk_root_fail(r, status, "rank %d of %d failed: %s", h->from, h->to, cause);
 }
 
 bool hk_root_excuse(const hk_hello *h, const char *cause) {
   hk_listener_lock();
   hk_listener *l = hk_listener_current();
   hk_root *r = l ? find_root(l, h->key) : NULL;
-  if (r) fail_for_rank(r, h, cause);
+  if (r) fail_for_rank(r, h, HK_ERR_REMOTE, cause);
   hk_listener_unlock();
   return r != NULL;
 }
@@ -198,12 +199,12 @@ bool hk_root_excuse(const hk_hello *h, const char *cause) {
 static void read_excuse(hk_root *r, hk_connection *c, const hk_hello *h) {
   uint8_t ack[HK_ACK_BYTES];
   char cause[HK_REPLY_TEXT - 64];
-  ssize_t n = recv(c->fd, cause, sizeof cause - 1, MSG_DONTWAIT);
+  ssize_t n = hk_tcp_recv(c->fd, cause, sizeof cause - 1);
   cause[n > 0 ? n : 0] = 0;
   hk_ack_encode(ack, HK_ACK_OK, h->nonce, r->secret);
   (void)hk_connection_send(c, ack, sizeof ack);
   hk_connection_free(c, false);
-  fail_for_rank(r, h, n > 0 ? cause : "see its output");
+  fail_for_rank(r, h, HK_ERR_REMOTE, n > 0 ? cause : "see its output");
 }
 
 void hk_root_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
@@ -224,6 +225,11 @@ void hk_root_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
     hk_connection_free(c, false);
     return;
   }
+  if (c->plain)
+    fail_for_rank(
+        r, h, HK_ERR_USAGE,
+        "its process has no encryption key, and the root's has one: give all processes of the job the same key "
+        "(ncclSetEncryption before ncclGetUniqueId, or HOCKET_ENCRYPTION_KEY_FILE)");
   hk_ack_encode(bytes, HK_ACK_OK, h->nonce, r->secret);
   bool acknowledged = hk_connection_send(c, bytes, HK_ACK_BYTES);
   int at = acknowledged ? find_entry(r, h, &reply) : -1;

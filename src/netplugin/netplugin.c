@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/param.h"
 #include "../transport/net/ib_gdr.h"
 #include "../transport/net/net.h"
 
@@ -14,19 +15,23 @@ enum { SPEED_MBPS = 10000, MOST_BYTES = 1 << 30, CONNECTIONS = 65536 };
 
 /* Parameters and log come from the environment. NCCL's own log callback is not needed, because the lines look alike. */
 static int begin_v6(hk_plugin_logger log) {
+  const char *key = hk_param_str(HK_P_ENCRYPTION_KEY_FILE);
   (void)log;
-  return HK_OK;
+  if (!key || !*key) return HK_OK;
+  return HK_FAIL(HK_ERR_USAGE,
+                 "HOCKET_ENCRYPTION_KEY_FILE is set, and the net plugin encrypts nothing: use it without a "
+                 "key, on a network that encrypts");
 }
 static int begin_v10(hk_plugin_logger log, net_plugin_profiler profiler) {
-  (void)log, (void)profiler;
-  return HK_OK;
+  (void)profiler;
+  return begin_v6(log);
 }
 static int begin_v11(void **context, uint64_t comm, net_plugin_config *config, hk_plugin_logger log,
                      net_plugin_profiler profiler) {
   static char all; /* all communicators share one context, which is empty */
-  (void)comm, (void)config, (void)log, (void)profiler;
+  (void)comm, (void)config, (void)profiler;
   *context = &all;
-  return HK_OK;
+  return begin_v6(log);
 }
 static int end_v11(void *context) {
   (void)context;

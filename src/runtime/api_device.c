@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/status.h"
 #include "../base/thread.h"
+#include "../base/tls.h"
 #include "../boot/bootstrap.h"
 #include "api.h"
 #include "rma.h"
@@ -136,15 +137,16 @@ HK_API(ncclResult_t, ncclLLA2ACreateRequirement,
 
 HK_API(ncclResult_t, ncclSetEncryption, (const ncclEncryptionConfig_t *config)) {
   static const ncclEncryptionConfig_t fresh = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
-  if (!config) return ncclSuccess;
+  if (!config) return (ncclResult_t)hk_bootstrap_encrypt(NULL);
   if (config->magic != fresh.magic || config->size < sizeof fresh || config->mode < NCCL_ENCRYPTION_MODE_NONE ||
       config->mode > NCCL_ENCRYPTION_MODE_PSK)
     return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
                                  "ncclSetEncryption: size %zu, magic 0x%x, mode %d: start from "
                                  "NCCL_ENCRYPTION_CONFIG_INITIALIZER",
                                  config->size, config->magic, config->mode);
-  if (config->mode == NCCL_ENCRYPTION_MODE_NONE) return ncclSuccess;
-  return (ncclResult_t)HK_FAIL(HK_ERR_USAGE,
-                               "ncclSetEncryption: TLS is not part of this version of Hocket: use an encrypted network "
-                               "(WireGuard, IPsec)");
+  if (config->mode == NCCL_ENCRYPTION_MODE_NONE) return (ncclResult_t)hk_bootstrap_encrypt(NULL);
+  if (!config->psk || strlen(config->psk) < HK_TLS_KEY_LEAST)
+    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclSetEncryption: the key must be text of at least %d bytes",
+                                 HK_TLS_KEY_LEAST);
+  return (ncclResult_t)hk_bootstrap_encrypt(config->psk);
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/service.h"
+#include "../base/tcp.h"
 #include "../base/thread.h"
 #include "transport.h"
 
@@ -78,7 +79,7 @@ static char *place(incoming *in) {
 /* An answer always fits into the send buffer: the peer waits for it before it sends more. */
 static bool reply(incoming *in, hk_window_state state, hk_window w) {
   answer a = {state, (uint64_t)(uintptr_t)w.base, w.bytes};
-  return send(in->fd, &a, sizeof a, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof a;
+  return hk_tcp_send(in->fd, &a, sizeof a) == (ssize_t)sizeof a;
 }
 
 /* The message is complete. False: the connection is of no use any more. */
@@ -102,11 +103,11 @@ static ssize_t read_some(incoming *in) {
   char dropped[DISCARD];
   ssize_t n;
   if (in->got < sizeof in->header) {
-    n = recv(in->fd, (char *)&in->header + in->got, sizeof in->header - in->got, MSG_DONTWAIT);
+    n = hk_tcp_recv(in->fd, (char *)&in->header + in->got, sizeof in->header - in->got);
   } else {
     char *to = place(in);
     size_t most = to ? in->left : in->left < DISCARD ? in->left : DISCARD;
-    n = recv(in->fd, to ? to : dropped, most, MSG_DONTWAIT);
+    n = hk_tcp_recv(in->fd, to ? to : dropped, most);
   }
   if (n < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
   return n > 0 ? n : -1;
@@ -114,8 +115,8 @@ static ssize_t read_some(incoming *in) {
 
 static void on_data(void *arg, int fd, uint32_t events) {
   incoming *in = arg;
-  (void)fd, (void)events;
-  for (size_t budget = BUDGET; budget;) {
+  (void)events;
+  for (size_t budget = BUDGET; budget || hk_tcp_unread(fd);) {
     bool in_header = in->got < sizeof in->header;
     ssize_t n = read_some(in);
     if (n == 0) return;
@@ -143,12 +144,12 @@ static void on_connection(void *arg, int from, int fd) {
   hk_messages *m = arg;
   incoming *in = malloc(sizeof *in);
   if (!in) {
-    close(fd);
+    hk_tcp_close(fd);
     return;
   }
   *in = (incoming){.owner = m, .fd = fd, .from = from};
   if (hk_service_add(m->env->service, fd, EPOLLIN, on_data, in) != HK_OK) {
-    close(fd);
+    hk_tcp_close(fd);
     free(in);
     return;
   }
@@ -173,8 +174,7 @@ static hk_status send_all(hk_messages *m, int peer, struct iovec *piece, int pie
   hk_status rc = HK_OK;
   char what[64];
   while (pieces) {
-    struct msghdr message = {.msg_iov = piece, .msg_iovlen = (size_t)pieces};
-    ssize_t n = sendmsg(m->fds[peer], &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = hk_tcp_sendv(m->fds[peer], piece, pieces);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
       snprintf(what, sizeof what, "rank %d to take a put", peer);
@@ -196,7 +196,7 @@ static hk_status await_answer(hk_messages *m, int peer, answer *a) {
   hk_status rc = HK_OK;
   char what[64];
   for (size_t got = 0; got < sizeof *a;) {
-    ssize_t n = recv(m->fds[peer], (char *)a + got, sizeof *a - got, MSG_DONTWAIT);
+    ssize_t n = hk_tcp_recv(m->fds[peer], (char *)a + got, sizeof *a - got);
     if (n > 0) {
       got += (size_t)n;
     } else if (n < 0 && errno == EAGAIN) {
@@ -276,11 +276,11 @@ void hk_messages_free(hk_messages *m) {
   for (incoming *in = m->incoming, *next; in; in = next) {
     next = in->next;
     hk_service_remove(m->env->service, in->fd);
-    close(in->fd);
+    hk_tcp_close(in->fd);
     free(in);
   }
   for (int r = 0; r < m->env->nranks; r++)
-    if (m->fds[r] >= 0) close(m->fds[r]);
+    if (m->fds[r] >= 0) hk_tcp_close(m->fds[r]);
   free(m->fds);
   free(m);
 }

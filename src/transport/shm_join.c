@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../base/log.h"
+#include "../base/tcp.h"
 #include "../device/host.h" /* hk_host_memfd */
 #include "shm_socket.h"
 
@@ -104,9 +105,9 @@ static void take_failure_reports(void *arg) {
     int fd = env->take(env->arg, r, FAILURE_TAG);
     if (fd < 0) continue;
     char reason[HK_SHM_REASON + 1] = "it cannot reach the others' sockets";
-    ssize_t n = recv(fd, reason, sizeof reason - 1, MSG_DONTWAIT);
+    ssize_t n = hk_tcp_recv(fd, reason, sizeof reason - 1);
     if (n > 0) reason[n] = 0;
-    close(fd);
+    hk_tcp_close(fd);
     pthread_mutex_lock(&q->process->lock);
     hk_shm_refuse_all(q->process, reason);
     pthread_mutex_unlock(&q->process->lock);
@@ -120,8 +121,8 @@ static hk_status report_unreachable(const question *q, const char *reason) {
   hk_status rc = env->dial(env->arg, q->leader, NULL, FAILURE_TAG, &fd);
   if (rc != HK_OK) return rc;
   /* Best effort: the connection alone is the report. */
-  if (send(fd, reason, strlen(reason), MSG_NOSIGNAL) < 0) HK_INFO(HK_SUB_SHM, "cannot send the reason: %s", reason);
-  close(fd);
+  if (hk_tcp_send(fd, reason, strlen(reason)) < 0) HK_INFO(HK_SUB_SHM, "cannot send the reason: %s", reason);
+  hk_tcp_close(fd);
   return HK_OK;
 }
 

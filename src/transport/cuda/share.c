@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../../base/tcp.h"
 #include "../../device/host.h"
 #include "../device_links.h"
 #include "../transport.h"
@@ -98,10 +99,10 @@ hk_status hk_share_send(const hk_device_env *e, int peer, unsigned channel, cons
   int fd = -1;
   HK_TRY(e->env->dial(e->env->arg, peer, NULL, tag_of(channel), &fd), out);
   /* A new connection takes so few bytes at once. */
-  if (send(fd, o, sizeof *o, MSG_NOSIGNAL) != (ssize_t)sizeof *o)
+  if (hk_tcp_send(fd, o, sizeof *o) != (ssize_t)sizeof *o)
     rc = HK_FAIL_ERRNO("sending the offer of a link's memory to rank %d", peer);
 out:
-  if (fd >= 0) close(fd);
+  if (fd >= 0) hk_tcp_close(fd);
   return rc;
 }
 
@@ -113,7 +114,7 @@ hk_status hk_share_receive(const hk_device_env *e, int peer, unsigned channel, h
   hk_wait_begin(&w, e->env->wait);
   while ((fd = e->env->take(e->env->arg, peer, tag_of(channel))) < 0) HK_TRY(hk_wait_pause(&w), out);
   while (got < sizeof *o) {
-    ssize_t n = recv(fd, (char *)o + got, sizeof *o - got, MSG_DONTWAIT);
+    ssize_t n = hk_tcp_recv(fd, (char *)o + got, sizeof *o - got);
     if (n > 0) {
       got += (size_t)n;
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
@@ -124,6 +125,6 @@ hk_status hk_share_receive(const hk_device_env *e, int peer, unsigned channel, h
     }
   }
 out:
-  if (fd >= 0) close(fd);
+  if (fd >= 0) hk_tcp_close(fd);
   return rc;
 }

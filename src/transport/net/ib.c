@@ -12,6 +12,7 @@
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "../../base/service.h"
+#include "../../base/tcp.h"
 
 enum { IDLE_POLLS = 64, FLUSH_S = 2 };
 
@@ -87,7 +88,7 @@ static void free_conn(hk_ib_conn *c) {
   hk_ib_send_bye(c);
   hk_ib_drop_qps(c);
   hk_ib_free_memory(c);
-  if (c->fd >= 0) close(c->fd);
+  if (c->fd >= 0) hk_tcp_close(c->fd);
   if (c->arena && (c->dials || !c->remote.n)) munmap(c->arena, c->arena_bytes);
   free(c->pending);
   x->conns[c->index] = NULL;

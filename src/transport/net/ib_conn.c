@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "../../base/log.h"
 #include "../../base/param.h"
+#include "../../base/tcp.h"
 #include "ib.h"
 
 #define MS 1000000u
@@ -22,7 +23,7 @@ hk_status hk_ib_send_message(hk_ib_conn *c, hk_ib_msg *m) {
   m->epoch = c->epoch;
   m->nslots = c->ctx->env->nslots;
   m->slot_bytes = (uint32_t)c->ctx->env->slot_bytes;
-  ssize_t n = send(c->fd, m, sizeof *m, MSG_NOSIGNAL);
+  ssize_t n = hk_tcp_send(c->fd, m, sizeof *m);
   if (n == (ssize_t)sizeof *m) return HK_OK;
   if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) { /* an error only if a lane still waits */
     c->eof = true;
@@ -372,7 +373,7 @@ static hk_status on_message(hk_ib_conn *c, const hk_ib_msg *m) {
 
 static hk_status read_messages(hk_ib_conn *c) {
   while (!c->eof && c->phase != HK_IB_FAILED && c->ceded != HK_IB_BOTH) {
-    ssize_t n = recv(c->fd, (char *)&c->in + c->in_got, sizeof c->in - c->in_got, MSG_DONTWAIT);
+    ssize_t n = hk_tcp_recv(c->fd, (char *)&c->in + c->in_got, sizeof c->in - c->in_got);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (n <= 0) {
@@ -399,7 +400,7 @@ static bool needed(const hk_ib_conn *c) {
  * closed one, it drops it and waits for the next. */
 static bool dial_abandoned(hk_ib_conn *c) {
   if (!c->eof || c->greeted || c->dials) return false;
-  close(c->fd);
+  hk_tcp_close(c->fd);
   c->fd = -1;
   c->eof = false;
   c->in_got = 0;

@@ -10,8 +10,8 @@
  * final. If it is the new one, the put has arrived; otherwise all of it is written again. The target cannot have seen
  * the signal, so it does not use the data yet. */
 #include <string.h>
-#include <unistd.h>
 #include "../../base/log.h"
+#include "../../base/tcp.h"
 #include "../remote.h"
 #include "ib.h"
 
@@ -101,7 +101,7 @@ static hk_status remote_open(void *ctx, int peer, size_t n) {
   pthread_mutex_lock(&x->lock);
   rc = add(x, peer, fd, NULL, n, &c);
   pthread_mutex_unlock(&x->lock);
-  if (rc != HK_OK) close(fd);
+  if (rc != HK_OK) hk_tcp_close(fd);
 out:
   return rc;
 }

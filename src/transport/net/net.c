@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include "../../base/log.h"
 #include "../../base/param.h"
+#include "../../base/tls.h"
 #include "plugin.h" /* NCCL's net plugins, which are preferred to the table's providers */
 
 extern const hk_transport hk_transport_net; /* registry.c names it */
@@ -103,6 +104,9 @@ static hk_status net_attach(const hk_transport_env *env, hk_transport_state **ou
   if (s->nused)
     HK_INFO(HK_SUB_INIT | HK_SUB_NET, "Using network %s%s%s%s", shown(s->used[0].name), s->nused > 1 ? " (" : "",
             s->nused > 1 ? shown(s->used[1].name) : "", s->nused > 1 ? " with ranks that do not have it)" : "");
+  if (s->nused && s->used[0].provider != &hk_net_socket && hk_tls_on())
+    HK_WARN_ONCE("encryption covers TCP only: network %s carries data as it is (NCCL_NET=Socket encrypts everything)",
+                 shown(s->used[0].name));
   *out = &s->base;
   return HK_OK;
 out:

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "../../base/log.h"
+#include "../../base/tcp.h"
 #include "plugin.h"
 
 enum { WIRE_MAGIC = 0x486b4e51 };
@@ -59,7 +60,7 @@ bool hk_plugin_peer_gone(hk_plugin_end *e) {
   char beats[64];
   ssize_t n;
   if (e->fd < 0) return false;
-  while ((n = recv(e->fd, beats, sizeof beats, MSG_DONTWAIT)) > 0) {
+  while ((n = hk_tcp_recv(e->fd, beats, sizeof beats)) > 0) {
     e->joining.heard_ns = hk_now_ns();
     if (memchr(beats, READY, (size_t)n)) e->joining.peer_ready = true;
   }
@@ -68,7 +69,7 @@ bool hk_plugin_peer_gone(hk_plugin_end *e) {
 
 static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
   for (const char *p = data; bytes > 0;) {
-    ssize_t n = send(e->fd, p, bytes, MSG_NOSIGNAL);
+    ssize_t n = hk_tcp_send(e->fd, p, bytes);
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
       return not_connected(e, "the peer closed the connection that exchanges the plugins' handles");
     if (n > 0) p += n, bytes -= (size_t)n;
@@ -93,7 +94,7 @@ hk_status hk_plugin_listen(hk_plugin_end *e) {
 /* Reads the peer's message before the plugin's connections are made; e->wire_got is the number of bytes that have
  * come. */
 static hk_status read_some(hk_plugin_end *e, void *to, size_t bytes) {
-  ssize_t n = recv(e->fd, (char *)to + e->wire_got, bytes - e->wire_got, MSG_DONTWAIT);
+  ssize_t n = hk_tcp_recv(e->fd, (char *)to + e->wire_got, bytes - e->wire_got);
   if (n > 0) e->wire_got += (size_t)n;
   if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
     return not_connected(e, "the peer closed it before it was made");
@@ -159,7 +160,7 @@ static void send_beat(hk_plugin_end *e, uint64_t now) {
   if (now < e->joining.beat_ns && !ready) return;
   e->joining.beat_ns = now + beat_every_ns;
   /* If the peer does not read, its socket's buffer limits the number of beats. */
-  ssize_t n = send(e->fd, ready ? &READY : &BEAT, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  ssize_t n = hk_tcp_send(e->fd, ready ? &READY : &BEAT, 1);
   if (n == 1 && ready) e->joining.notified = true;
 }
 
@@ -221,5 +222,5 @@ void hk_plugin_disconnect(hk_plugin_end *e) {
     if (l->comm) (e->sends ? c->close_send : c->close_recv)(l->comm);
     if (l->listener) c->close_listen(l->listener);
   }
-  if (e->fd >= 0) close(e->fd);
+  if (e->fd >= 0) hk_tcp_close(e->fd);
 }

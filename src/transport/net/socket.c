@@ -11,6 +11,7 @@
 #include "../../base/iface.h"
 #include "../../base/log.h"
 #include "../../base/param.h"
+#include "../../base/tcp.h"
 
 enum {
   MY_IFACES = 32,
@@ -229,7 +230,7 @@ static void free_conn(socket_ctx *x, hk_socket_conn *c) {
   x->conns[i] = x->conns[--x->nconns];
   if (!conn_ready(c)) x->nconnecting--;
   for (int s = 0; s < HK_SOCKETS_MAX; s++)
-    if (c->fd[s] >= 0) close(c->fd[s]); /* leaves the epoll set too */
+    if (c->fd[s] >= 0) hk_tcp_close(c->fd[s]); /* leaves the epoll set too */
   free(c->rx.ahead);
   free(c);
 }

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
+#include "../../base/tcp.h"
 #include "socket.h"
 
 enum { IOV_MAX_USED = 16, HEADER = sizeof(hk_wire_header) };
@@ -33,6 +33,7 @@ static const char *advice(int err) {
     case EHOSTUNREACH:
     case ENETUNREACH:
     case ENETDOWN: return "its host does not answer: check that it is up, the cable, the switch and the routes";
+    case EBADMSG: return "TLS found the data forged or damaged on the way";
     default: return "check the network between the two hosts";
   }
 }
@@ -176,9 +177,7 @@ static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
       advance(c, s, 0); /* skips slots of which this socket carries no part */
       return HK_OK;
     }
-    struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)n};
-    ssize_t sent = n == 1 ? send(c->fd[s], iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL)
-                          : sendmsg(c->fd[s], &m, MSG_NOSIGNAL);
+    ssize_t sent = n == 1 ? hk_tcp_send(c->fd[s], iov[0].iov_base, iov[0].iov_len) : hk_tcp_sendv(c->fd[s], iov, n);
     if (sent < 0) {
       if (errno == EINTR) continue;
       const hk_slot *slot = hk_net_slot(c->send, t->slot);
@@ -313,7 +312,7 @@ static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
   }
   iov[n++] = (struct iovec){r->ahead, HK_AHEAD_BYTES};
   *more = false;
-  ssize_t got = readv(c->fd[0], iov, n);
+  ssize_t got = hk_tcp_readv(c->fd[0], iov, n);
   if (got < 0 && errno == EFAULT)
     return r->begun ? bad_buffer(c, false, r->place, r->head.bytes) : bad_buffer(c, false, guessed, room);
   if (got < 0) {
@@ -342,7 +341,7 @@ static hk_status read_others(hk_socket_conn *c, bool *moved) {
   for (unsigned s = 1; s < c->nsockets; s++) {
     uint32_t at, bytes = part(c, r->head.bytes, s, &at);
     while (r->got[s] < bytes) {
-      ssize_t got = recv(c->fd[s], r->place + at + r->got[s], bytes - r->got[s], 0);
+      ssize_t got = hk_tcp_recv(c->fd[s], r->place + at + r->got[s], bytes - r->got[s]);
       if (got == 0) return hk_socket_broken(c, "receiving a message", 0);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
