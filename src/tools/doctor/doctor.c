@@ -24,6 +24,7 @@ static const check checks[] = {
     {"plugins", "plugins and files that variables name", hk_doctor_plugins},
     {"frameworks", "which NCCL PyTorch, CuPy, JAX and vLLM would use", hk_doctor_frameworks},
     {"interfaces", "which network interface is used, and whether connections work", hk_doctor_interfaces},
+    {"encryption", "whether TCP connections can be encrypted (TLS), and by whom", hk_doctor_encryption},
     {"peer", "connections and RDMA routes to another host (--peer)", hk_doctor_peer},
     {"gids", "which GID a RoCE port uses", hk_doctor_gids},
     {"verbs", "RDMA devices open and take memory", hk_doctor_verbs},

@@ -50,6 +50,7 @@ void hk_doctor_numa(hk_doctor *d);
 void hk_doctor_governor(hk_doctor *d);
 /* net.c */
 void hk_doctor_interfaces(hk_doctor *d);
+void hk_doctor_encryption(hk_doctor *d);
 void hk_doctor_peer(hk_doctor *d);
 int hk_doctor_listen(int port); /* --listen; runs until it is killed */
 /* routes.c: RDMA ports as text, and the paths between those of two hosts */

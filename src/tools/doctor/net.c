@@ -9,6 +9,7 @@
 #include "../../base/iface.h"
 #include "../../base/param.h"
 #include "../../base/root.h"
+#include "../../base/tls.h"
 #include "../../base/wait.h"
 #include "doctor.h"
 
@@ -108,6 +109,29 @@ void hk_doctor_interfaces(hk_doctor *d) {
   }
   if (n > 0 && list[0].kind == HK_IFACE_LOOPBACK)
     hk_doctor_say(d, HK_DOC_NOTE, "ip -brief address", "only loopback is up: ranks on other hosts cannot be reached");
+}
+
+void hk_doctor_encryption(hk_doctor *d) {
+  char why[256], ways[256], key[HK_TLS_KEY_MOST + 1];
+  if (!d->live) return;
+  if (hk_tls_key_file(key) != HK_OK) {
+    hk_doctor_say(d, HK_DOC_PROBLEM, "name another file in HOCKET_ENCRYPTION_KEY_FILE, or chmod 600 this one", "%s",
+                  hk_last_error());
+    return;
+  }
+  bool wanted = *key;
+  explicit_bzero(key, sizeof key);
+  const char *version = hk_tls_library(why, sizeof why);
+  hk_root_text(d->root, ways, sizeof ways, "/proc/sys/net/ipv4/tcp_available_ulp");
+  bool kernel = strstr(ways, "tls") != NULL;
+  if (!version)
+    hk_doctor_say(d, wanted ? HK_DOC_PROBLEM : HK_DOC_NOTE, "apt install libssl3",
+                  "connections cannot be encrypted: %s%s", why,
+                  wanted ? ", and HOCKET_ENCRYPTION_KEY_FILE is set" : "");
+  else
+    hk_doctor_say(d, HK_DOC_OK, kernel || !wanted ? NULL : "modprobe tls", "connections %s: TLS 1.3 by %s%s",
+                  wanted ? "are encrypted (HOCKET_ENCRYPTION_KEY_FILE)" : "can be encrypted", version,
+                  kernel ? " and the kernel" : "; this kernel has no TLS of its own (module tls)");
 }
 
 /* ---- another host ---- */
