@@ -51,6 +51,12 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
  * does not fit this call (mismatched arguments), see bad_*; HK_ERR_REMOTE: a link failed. */
 hk_status hk_exec_step(hk_exec *x, bool *moved);
 static inline bool hk_exec_done(const hk_exec *x) { return x->live == 0; }
+/* Have all instructions run?  Readers may still use what they sent. */
+static inline bool hk_exec_computed(const hk_exec *x) {
+  for (unsigned i = 0; i < x->nlanes; i++)
+    if (!x->lanes[i].done && !x->lanes[i].draining) return false;
+  return true;
+}
 /* For the watchdog: the peers that lanes wait for, each once; returns the number found, at most `room`.  Of a multicast
  * sender these are the readers that have not given back the slots that it needs. */
 int hk_exec_waits_for(const hk_exec *x, int *peers, int room);

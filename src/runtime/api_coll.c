@@ -91,7 +91,7 @@ out:
   return rc;
 }
 
-/* `counts` is NULL if blocks are equally long. `must`: as in hk_coll_call_with. */
+/* `counts` is NULL if blocks are equally long. `must`: as in hk_call_wish. */
 static inline __attribute__((always_inline)) hk_status call_of(hk_call *call, const hk_counts *counts,
                                                                ncclDataType_t type, int op, bool must) {
   static const char *const names[] = {
@@ -138,8 +138,7 @@ hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, nc
 }
 
 hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
-                            int root, ncclComm_t c, cudaStream_t stream, const hk_call_options *o, bool must,
-                            void *launched) {
+                            int root, ncclComm_t c, cudaStream_t stream, const hk_call_wish *w) {
   hk_call call = {.comm = c,
                   .in = in,
                   .out = out,
@@ -147,13 +146,12 @@ hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t coun
                   .coll = (uint8_t)coll,
                   .root = root,
                   .stream = stream,
-                  .launched = launched};
-  if (o) {
-    static const hk_call_options none;
-    call.options = *o;
-    call.asks = memcmp(o, &none, sizeof none) != 0;
-  }
-  return call_of(&call, NULL, type, op, must);
+                  .options = w->options,
+                  .tag = w->tag,
+                  .launched = w->launched};
+  static const hk_call_options none;
+  call.asks = memcmp(&w->options, &none, sizeof none) != 0;
+  return call_of(&call, NULL, type, op, w->must);
 }
 
 hk_status hk_coll_call_uneven(hk_coll coll, const void *in, void *out, const hk_counts *counts, ncclDataType_t type,

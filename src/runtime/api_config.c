@@ -30,14 +30,7 @@ static hk_status copy_config(const char *who, const ncclCollConfig_t *given, ncc
   return HK_OK;
 }
 
-/* What a call asks for.  userProfilerTag is for profiler plugins of version 7, and the library loads none. */
-typedef struct wanted {
-  hk_call_options options;
-  bool must; /* the selection of algorithms cannot be dropped */
-  void *launched;
-} wanted;
-
-static hk_status read_config(const char *who, const ncclCollConfig_t *given, wanted *w) {
+static hk_status read_config(const char *who, const ncclCollConfig_t *given, hk_call_wish *w) {
   hk_status rc = HK_OK;
   ncclCollConfig_t c;
   char why[160];
@@ -52,6 +45,7 @@ static hk_status read_config(const char *who, const ncclCollConfig_t *given, wan
     o->cluster = (uint8_t)(c.cgaClusterSize + 1);
   if (hk_param_int(HK_P_CTA_POLICY) < 0 && c.CTAPolicy >= 0) o->policy = (uint8_t)(c.CTAPolicy + 1);
   w->launched = c.launchCompletionEvent;
+  w->tag = c.userProfilerTag;
   if (!c.algSelection || !*c.algSelection) return HK_OK;
   w->must = c.forceAlgSelection != 0;
   if (hk_wish_only(c.algSelection, o->only, why, sizeof why)) return HK_OK;
@@ -65,11 +59,10 @@ out:
 
 #define WITH_CONFIG(name, coll, params, in, out, count, op, root)                                                      \
   HK_API(ncclResult_t, name##Config, params) {                                                                         \
-    wanted w;                                                                                                          \
+    hk_call_wish w;                                                                                                    \
     hk_status rc = read_config(#name "Config", config, &w);                                                            \
     if (rc != HK_OK) return (ncclResult_t)hk_group_remember(rc);                                                       \
-    return (ncclResult_t)hk_coll_call_with(coll, in, out, count, datatype, op, root, comm, stream, &w.options, w.must, \
-                                           w.launched);                                                                \
+    return (ncclResult_t)hk_coll_call_with(coll, in, out, count, datatype, op, root, comm, stream, &w);                \
   }
 WITH_CONFIG(ncclReduce, HK_REDUCE,
             (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,

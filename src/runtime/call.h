@@ -50,6 +50,7 @@ typedef struct hk_call {
   hk_blocks *blocks;       /* of an uneven collective; NULL otherwise */
   cudaStream_t stream;
   hk_call_options options;
+  uint64_t tag;              /* of the user's, for a profiler; 0: none */
   void *launched;            /* an event of the user's, recorded when the kernel is launched; NULL: none */
   void *event, *group_event; /* of a profiler, for the call and for the group around it; NULL without one */
 } hk_call;
@@ -58,10 +59,15 @@ typedef struct hk_call {
  * this function. */
 hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
                        ncclComm_t c, cudaStream_t stream);
-/* The same, as `o` says; `must`: HK_ERR_ARGUMENT if nothing of o->only can run. */
+/* What a call asks for beside its arguments. */
+typedef struct hk_call_wish {
+  hk_call_options options;
+  bool must;      /* HK_ERR_ARGUMENT if nothing of options.only can run */
+  uint64_t tag;   /* as in hk_call */
+  void *launched; /* the same */
+} hk_call_wish;
 hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
-                            int root, ncclComm_t c, cudaStream_t stream, const hk_call_options *o, bool must,
-                            void *launched);
+                            int root, ncclComm_t c, cudaStream_t stream, const hk_call_wish *w);
 static inline bool hk_call_is_rma(const hk_call *c) { return c->p2p == HK_P2P_PUT || c->p2p == HK_P2P_WAIT; }
 /* The same for an uneven collective: the user's arrays have a count for each block of a buffer, and
  * where it begins (NULL: after the one before), in elements. If the other buffer has one block, its arrays are NULL: it

@@ -21,6 +21,7 @@ struct hk_profiler {
   void *group, *coll; /* open events of what runs now */
   void *kernels[HK_CHANNELS];
   unsigned nkernels;
+  uint64_t began, computed; /* of the collective that runs now; when its last instruction had run, 0: not yet */
   uint64_t sequence;
   uint32_t copies; /* collectives by copy engines so far */
 };
@@ -35,7 +36,7 @@ hk_status hk_profiler_load(ncclComm_t c) {
   char why[256];
   hk_plugin plugin;
   if (name && (!*name || !strcmp(name, "none"))) return HK_OK;
-  if (!hk_plugin_find("profiler", name, "ncclProfiler_v", 6, 2, &plugin, why, sizeof why)) {
+  if (!hk_plugin_find("profiler", name, "ncclProfiler_v", 7, 2, &plugin, why, sizeof why)) {
     if (name) HK_WARN("NCCL_PROFILER_PLUGIN is %s, which cannot be loaded: %s. Going on without it", name, why);
     if (!name && *why) HK_WARN("the profiler plugin %s. Going on without it", why);
     return HK_OK;
@@ -76,6 +77,8 @@ void hk_profiler_begin(ncclComm_t c, uint64_t id, int hosts) {
   if (p->plugin.version < 3) p->mask &= PROFILE_KERNEL_CHANNEL - 1;
   if (p->plugin.version < 5) p->mask &= PROFILE_GROUP_API - 1;
   if (p->plugin.version < 6) p->mask &= PROFILE_COPY_COLL - 1;
+  if (p->plugin.version < 7) p->mask &= PROFILE_KERNEL_PHASE - 1;
+  if (p->mask & PROFILE_KERNEL_PHASE) p->mask |= PROFILE_KERNEL_CHANNEL; /* phases are parts of it */
   p->begun = rc == ncclSuccess;
   if (p->begun) return;
   HK_WARN("the profiler plugin %s refuses its init with code %d (%s). Going on without it", name_of(p), (int)rc,
@@ -101,15 +104,15 @@ static void check(hk_profiler *p, const char *what, ncclResult_t rc) {
 }
 
 /* Before v5 a collective or transfer belongs to its group. */
-static void *parent_before_v5(const profile_event_v5 *e) {
+static void *parent_before_v5(const profile_event *e) {
   return e->type == PROFILE_COLL ? e->coll.group : e->type == PROFILE_P2P ? e->p2p.group : e->parent;
 }
 
-static void as_v2(const hk_profiler *p, const profile_event_v5 *e, profile_event_v2 *to) {
+static void as_v2(const hk_profiler *p, const profile_event *e, profile_event_v2 *to) {
   const char *name = p->comm->options.name;
   *to = (profile_event_v2){.type = (uint8_t)e->type, .parent = parent_before_v5(e), .rank = e->rank};
   if (e->type == PROFILE_COLL) {
-    const profile_coll_v5 *c = &e->coll;
+    const profile_coll *c = &e->coll;
     to->coll.call = (profile_coll_v2){name, p->id, c->sequence, c->function, c->in, c->out, c->count, c->root, c->type};
     to->coll.choice = (profile_choice_v2){c->channels, c->warps, c->algorithm, c->protocol};
   } else if (e->type == PROFILE_P2P) {
@@ -117,7 +120,7 @@ static void as_v2(const hk_profiler *p, const profile_event_v5 *e, profile_event
   }
 }
 
-static void as_v3(const hk_profiler *p, const profile_event_v5 *e, profile_event_v3 *to) {
+static void as_v3(const hk_profiler *p, const profile_event *e, profile_event_v3 *to) {
   profile_event_v2 two;
   as_v2(p, e, &two);
   *to = (profile_event_v3){.type = two.type, .parent = two.parent, .rank = two.rank};
@@ -134,7 +137,7 @@ static void as_v3(const hk_profiler *p, const profile_event_v5 *e, profile_event
 }
 
 /* NULL if the plugin does not want such events. */
-static void *start(hk_profiler *p, profile_event_v5 *e) {
+static void *start(hk_profiler *p, profile_event *e) {
   void *event = NULL;
   union {
     profile_event_v2 v2;
@@ -179,7 +182,7 @@ static const char *function_of(const hk_call *call) {
 /* ---- calls of the API ---- */
 
 void *hk_profile_group_open(hk_profiler *p, int depth) {
-  profile_event_v5 e = {.type = PROFILE_GROUP_API, .group_api.depth = depth};
+  profile_event e = {.type = PROFILE_GROUP_API, .group_api.depth = depth};
   void *event = start(p, &e);
   record(p, event, PROFILE_GROUP_START_OVER, (profile_state){0});
   return event;
@@ -192,7 +195,7 @@ void hk_profile_group_runs(hk_profiler *p, void *group) {
 void hk_profile_group_closed(hk_profiler *p, void *group) { hk_profile_over(p, group); }
 
 void hk_profile_call(hk_profiler *p, hk_call *call, void *group) {
-  profile_event_v5 e = {.parent = group};
+  profile_event e = {.parent = group};
   const char *type = type_name(call->dtype);
   if (call->coll == HK_SENDRECV) {
     e.type = PROFILE_P2P_API;
@@ -200,6 +203,7 @@ void hk_profile_call(hk_profiler *p, hk_call *call, void *group) {
     e.p2p_api.count = call->count;
     e.p2p_api.type = type;
     e.p2p_api.stream = call->stream;
+    e.p2p_api.tag = call->tag;
   } else {
     e.type = PROFILE_COLL_API;
     e.coll_api.function = function_of(call);
@@ -207,6 +211,7 @@ void hk_profile_call(hk_profiler *p, hk_call *call, void *group) {
     e.coll_api.type = type;
     e.coll_api.root = call->root;
     e.coll_api.stream = call->stream;
+    e.coll_api.tag = call->tag;
   }
   call->group_event = group;
   call->event = start(p, &e);
@@ -218,7 +223,7 @@ void hk_profile_call_over(hk_profiler *p, const hk_call *call) { hk_profile_over
 
 static void *group_of(hk_profiler *p) {
   if (!p->group) {
-    profile_event_v5 e = {.type = PROFILE_GROUP};
+    profile_event e = {.type = PROFILE_GROUP};
     p->group = start(p, &e);
   }
   return p->group;
@@ -227,20 +232,21 @@ static void *group_of(hk_profiler *p) {
 /* The event of a collective, and that its kernel is launched. */
 static void *begin_collective(hk_profiler *p, const hk_call *call, const char *algorithm, const char *protocol,
                               unsigned channels) {
-  profile_event_v5 launch = {.type = PROFILE_KERNEL_LAUNCH, .parent = call->group_event};
-  profile_event_v5 e = {.type = PROFILE_COLL, .parent = call->event};
-  e.coll = (profile_coll_v5){.sequence = p->sequence++,
-                             .function = function_of(call),
-                             .in = call->in,
-                             .out = call->out,
-                             .count = call->count,
-                             .root = call->root,
-                             .type = type_name(call->dtype),
-                             .channels = (uint8_t)channels,
-                             .warps = 1,
-                             .algorithm = algorithm,
-                             .protocol = protocol,
-                             .group = group_of(p)};
+  profile_event launch = {.type = PROFILE_KERNEL_LAUNCH, .parent = call->group_event};
+  profile_event e = {.type = PROFILE_COLL, .parent = call->event};
+  e.coll = (profile_coll){.sequence = p->sequence++,
+                          .function = function_of(call),
+                          .in = call->in,
+                          .out = call->out,
+                          .count = call->count,
+                          .root = call->root,
+                          .type = type_name(call->dtype),
+                          .channels = (uint8_t)channels,
+                          .warps = 1,
+                          .algorithm = algorithm,
+                          .protocol = protocol,
+                          .group = group_of(p),
+                          .tag = call->tag};
   void *event = start(p, &e);
   launch.launch.stream = call->stream;
   hk_profile_over(p, start(p, &launch));
@@ -251,9 +257,11 @@ void hk_profile_collective(hk_profiler *p, const hk_call *call, const char *algo
   if (channels > HK_CHANNELS) channels = HK_CHANNELS;
   p->coll = begin_collective(p, call, algorithm, "SIMPLE", channels);
   if (!(p->mask & PROFILE_KERNEL_CHANNEL)) return;
+  p->began = hk_now_ns();
+  p->computed = 0;
   for (p->nkernels = 0; p->nkernels < channels; p->nkernels++) {
-    profile_event_v5 k = {.type = PROFILE_KERNEL_CHANNEL, .parent = p->coll};
-    k.kernel = (profile_kernel_v4){.channel = (uint8_t)p->nkernels, .timer = hk_now_ns()};
+    profile_event k = {.type = PROFILE_KERNEL_CHANNEL, .parent = p->coll};
+    k.kernel = (profile_kernel_v4){.channel = (uint8_t)p->nkernels, .timer = p->began};
     p->kernels[p->nkernels] = start(p, &k);
   }
 }
@@ -264,7 +272,7 @@ void *hk_profile_enqueued(hk_profiler *p, const hk_call *call, const char *algor
 }
 
 void *hk_profile_copies(hk_profiler *p, const hk_call *call) {
-  profile_event_v5 e = {.type = PROFILE_COPY_COLL, .parent = call->event};
+  profile_event e = {.type = PROFILE_COPY_COLL, .parent = call->event};
   e.copy_coll = (profile_copy_coll){.sequence = p->sequence++,
                                     .function = function_of(call),
                                     .in = call->in,
@@ -276,27 +284,52 @@ void *hk_profile_copies(hk_profiler *p, const hk_call *call) {
                                     .batch = (uint32_t)p->comm->nranks,
                                     .batches = 1,
                                     .number = p->copies++,
-                                    .stream = call->stream};
+                                    .stream = call->stream,
+                                    .tag = call->tag};
   return start(p, &e);
 }
 
 void hk_profile_copy_sync(hk_profiler *p, void *parent, bool complete) {
-  profile_event_v5 e = {.type = PROFILE_COPY_SYNC, .parent = parent};
+  profile_event e = {.type = PROFILE_COPY_SYNC, .parent = parent};
   e.copy_sync.complete = complete;
   e.copy_sync.ranks = p->comm->nranks;
   hk_profile_over(p, start(p, &e));
 }
 
 void hk_profile_copy_batch(hk_profiler *p, void *parent, int operations, size_t bytes) {
-  profile_event_v5 e = {.type = PROFILE_COPY_BATCH, .parent = parent};
+  profile_event e = {.type = PROFILE_COPY_BATCH, .parent = parent};
   e.copy_batch.operations = operations;
   e.copy_batch.bytes = bytes;
   hk_profile_over(p, start(p, &e));
 }
 
+void hk_profile_computed(hk_profiler *p) {
+  if (p->mask & PROFILE_KERNEL_PHASE && !p->computed) p->computed = hk_now_ns();
+}
+
+/* The parts of a channel's time.  Programs begin without a barrier, so there is no phase 0; one without length is not
+ * reported, as in NCCL. */
+static void phases(hk_profiler *p, unsigned channel, uint64_t end) {
+  static const char *const names[] = {NULL, "compute", "final_sync"};
+  const uint64_t times[] = {0, p->began, p->computed ? p->computed : end, end};
+  for (uint8_t i = 1; i < HK_ARRAY_LENGTH(names); i++) {
+    profile_event e = {.type = PROFILE_KERNEL_PHASE, .parent = p->kernels[channel]};
+    if (times[i] == times[i + 1]) continue;
+    e.kernel_phase.channel = (uint8_t)channel;
+    e.kernel_phase.phase = i;
+    e.kernel_phase.name = names[i];
+    e.kernel_phase.timer = times[i];
+    void *event = start(p, &e);
+    record(p, event, PROFILE_KERNEL_PHASE_STOP, (profile_state){.timer = times[i + 1]});
+    hk_profile_over(p, event);
+  }
+}
+
 void hk_profile_collective_over(hk_profiler *p) {
+  uint64_t end = hk_now_ns();
   for (unsigned i = 0; i < p->nkernels; i++) {
-    record(p, p->kernels[i], PROFILE_KERNEL_CHANNEL_STOP, (profile_state){.timer = hk_now_ns()});
+    phases(p, i, end);
+    record(p, p->kernels[i], PROFILE_KERNEL_CHANNEL_STOP, (profile_state){.timer = end});
     hk_profile_over(p, p->kernels[i]);
   }
   p->nkernels = 0;
@@ -305,14 +338,15 @@ void hk_profile_collective_over(hk_profiler *p) {
 }
 
 void *hk_profile_transfer(hk_profiler *p, const hk_call *call) {
-  profile_event_v5 e = {.type = PROFILE_P2P, .parent = call->event};
-  e.p2p = (profile_p2p_v5){.function = function_of(call),
-                           .buffer = call->p2p == HK_P2P_SEND ? (void *)(uintptr_t)call->in : call->out,
-                           .type = type_name(call->dtype),
-                           .count = call->count,
-                           .peer = call->root,
-                           .channels = 1,
-                           .group = group_of(p)};
+  profile_event e = {.type = PROFILE_P2P, .parent = call->event};
+  e.p2p = (profile_p2p){.function = function_of(call),
+                        .buffer = call->p2p == HK_P2P_SEND ? (void *)(uintptr_t)call->in : call->out,
+                        .type = type_name(call->dtype),
+                        .count = call->count,
+                        .peer = call->root,
+                        .channels = 1,
+                        .group = group_of(p),
+                        .tag = call->tag};
   return start(p, &e);
 }
 
@@ -333,7 +367,7 @@ int hk_profile_net_event(void **event, int type, void *profiler, int64_t id, voi
   enum { START, STOP, UPDATE, UPDATE_AND_STOP };
   hk_profiler *p = profiler;
   if (type == START) {
-    profile_event_v5 e = {.type = PROFILE_NET_PLUGIN, .net = {id, data}};
+    profile_event e = {.type = PROFILE_NET_PLUGIN, .net = {id, data}};
     *event = NULL;
     if (!p || !(p->mask & PROFILE_NET_PLUGIN)) return ncclSuccess;
     e.parent = p->coll;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The ABI of NCCL's profiler plugins, versions 2 to 6: facts about the layout, in our words. A plugin exports one or
- * several of ncclProfiler_v2 to _v6; the newest is used. All have name, init, startEvent, stopEvent, recordEventState
+ * The ABI of NCCL's profiler plugins, versions 2 to 7: facts about the layout, in our words. A plugin exports one or
+ * several of ncclProfiler_v2 to _v7; the newest is used. All have name, init, startEvent, stopEvent, recordEventState
  * and finalize.
  *
  * v2  group, coll, p2p and proxy events
@@ -9,6 +9,7 @@
  * v4  init gets the communicator; times of kernel channels
  * v5  calls of the API and kernel launches; a collective's parent is its call, not its group
  * v6  collectives that copy engines run
+ * v7  the tag that the user gave a call, and the phases of a kernel
  */
 #ifndef HK_RUNTIME_PROFILER_ABI_H
 #define HK_RUNTIME_PROFILER_ABI_H
@@ -32,13 +33,15 @@ enum { /* types: bits of the mask that init returns */
        PROFILE_KERNEL_LAUNCH = 2048,
        PROFILE_COPY_COLL = 4096, /* this one and the next two: v6 */
        PROFILE_COPY_SYNC = 8192,
-       PROFILE_COPY_BATCH = 16384
+       PROFILE_COPY_BATCH = 16384,
+       PROFILE_KERNEL_PHASE = 32768 /* v7; includes PROFILE_KERNEL_CHANNEL */
 };
 enum { /* states */
        PROFILE_NET_PLUGIN_UPDATE = 21,
        PROFILE_KERNEL_CHANNEL_STOP = 22,
        PROFILE_GROUP_START_OVER = 23,
-       PROFILE_GROUP_END_BEGINS = 24
+       PROFILE_GROUP_END_BEGINS = 24,
+       PROFILE_KERNEL_PHASE_STOP = 31
 };
 
 /* Parts of descriptions that several versions share. */
@@ -76,16 +79,17 @@ typedef struct profile_p2p_v2 {
   size_t count;
   int peer;
 } profile_p2p_v2;
-typedef struct profile_p2p_v5 {
+typedef struct profile_p2p {
   const char *function;
   void *buffer;
   const char *type;
   size_t count;
   int peer;
   uint8_t channels; /* v4 ends here */
-  void *group;
-} profile_p2p_v5;
-typedef struct profile_coll_v5 {
+  void *group;      /* v6 */
+  uint64_t tag;
+} profile_p2p;
+typedef struct profile_coll {
   uint64_t sequence;
   const char *function;
   const void *in;
@@ -95,8 +99,11 @@ typedef struct profile_coll_v5 {
   const char *type;
   uint8_t channels, warps;
   const char *algorithm, *protocol; /* v4 ends here */
-  void *group;
-} profile_coll_v5;
+  void *group;                      /* v6 */
+  const char *variant;              /* of a kernel for symmetric memory; NULL: none */
+  bool symmetric;
+  uint64_t tag;
+} profile_coll;
 
 typedef struct profile_event_v2 {
   uint8_t type;
@@ -137,12 +144,13 @@ typedef struct profile_copy_coll { /* v6 */
   const char *type, *sync;
   bool batch_sync;
   uint32_t batch, batches, number;
-  void *stream;
+  void *stream; /* v6 ends here */
+  uint64_t tag;
 } profile_copy_coll;
 
-/* v6, too, whose further events need no more room; v4, too, except for the type, which is one byte there, and the
- * fields marked above */
-typedef struct profile_event_v5 {
+/* v7; v5 and v6, too, which lack the tags and are shorter; v4, too, except for the type, which is one byte there, and
+ * the fields marked above */
+typedef struct profile_event {
   uint64_t type;
   void *parent;
   int rank;
@@ -158,6 +166,7 @@ typedef struct profile_event_v5 {
       int root;
       void *stream;
       bool captured;
+      uint64_t tag;
     } coll_api;
     struct {
       const char *function;
@@ -165,12 +174,13 @@ typedef struct profile_event_v5 {
       const char *type;
       void *stream;
       bool captured;
+      uint64_t tag;
     } p2p_api;
     struct {
       void *stream;
     } launch;
-    profile_coll_v5 coll;
-    profile_p2p_v5 p2p;
+    profile_coll coll;
+    profile_p2p p2p;
     profile_kernel_v4 kernel;
     profile_net_plugin net;
     profile_copy_coll copy_coll;
@@ -183,14 +193,20 @@ typedef struct profile_event_v5 {
       size_t bytes;
       bool sync;
     } copy_batch;
+    struct {
+      uint8_t channel, phase;
+      const char *name;
+      uint64_t timer;
+    } kernel_phase;
   };
-} profile_event_v5;
+} profile_event;
 _Static_assert(sizeof(profile_event_v2) == 24 + 104, "as NCCL lays it out");
 _Static_assert(sizeof(profile_event_v3) == 24 + 96, "as NCCL lays it out");
-_Static_assert(sizeof(profile_event_v5) == 24 + 88, "as NCCL lays it out");
-_Static_assert(offsetof(profile_coll_v5, group) == 80 && offsetof(profile_p2p_v5, group) == 40, "where v4's parts end");
+_Static_assert(sizeof(profile_event) == 24 + 112, "as NCCL lays it out");
+_Static_assert(offsetof(profile_coll, group) == 80 && offsetof(profile_p2p, group) == 40, "where v4's parts end");
+_Static_assert(offsetof(profile_coll, variant) == 88 && offsetof(profile_copy_coll, tag) == 88, "where v6's parts end");
 
-typedef union profile_state { /* v4 to v6; this library reports no states of v2 and v3 */
+typedef union profile_state { /* v4 to v7; this library reports no states of v2 and v3 */
   size_t bytes;
   int operations;
   void *data;

@@ -110,6 +110,7 @@ static hk_status run_exec(ncclComm_t c, hk_exec *x) {
   for (;;) {
     bool moved = false;
     HK_TRY(hk_exec_step(x, &moved), out);
+    if (__builtin_expect(c->profiler != NULL, 0) && hk_exec_computed(x)) hk_profile_computed(c->profiler);
     if (hk_exec_done(x)) break;
     if (c->wiring->any_pump) HK_TRY(hk_wire_progress(c, &moved), out);
     if (moved)
@@ -237,6 +238,7 @@ static hk_status step_collectives(member *m, bool *moved) {
   while (m->next < m->ncollectives) {
     if (!m->running) HK_TRY(begin_collective(m), out);
     HK_TRY(hk_exec_step(&m->exec, moved), out);
+    if (c->profiler && hk_exec_computed(&m->exec)) hk_profile_computed(c->profiler);
     if (!hk_exec_done(&m->exec)) goto out;
     m->running = false;
     m->next++;

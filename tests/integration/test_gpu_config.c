@@ -163,19 +163,27 @@ static bool traced(const char *path, const char *text) {
   return found;
 }
 
+/* The example profiler of this version (tests/plugins/profiler.h) writes to `file`. */
+static void profile_to(const char *version, char file[96]) {
+  char trace[64], plugin[64];
+  snprintf(trace, sizeof trace, "/tmp/hocket-profiled.%d", (int)getpid());
+  snprintf(file, 96, "%s.%d", trace, (int)getpid());
+  snprintf(plugin, sizeof plugin, "../plugins/libnccl-profiler-%s.so", version);
+  setenv("NCCL_PROFILER_PLUGIN", emu_file(plugin), 1);
+  setenv("HOCKET_TEST_TRACE", trace, 1);
+}
+
 /* A profiler gets the operations, with what was chosen, and the launches. */
 START_TEST(profiled) {
   ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
-  char trace[64], file[96];
+  char file[96];
   gpu_ranks g;
-  snprintf(trace, sizeof trace, "/tmp/hocket-profiled.%d", (int)getpid());
-  snprintf(file, sizeof file, "%s.%d", trace, (int)getpid());
-  setenv("NCCL_PROFILER_PLUGIN", emu_file("../plugins/libnccl-profiler-six.so"), 1);
-  setenv("HOCKET_TEST_TRACE", trace, 1);
+  profile_to("seven", file);
   gpu_open(&g, 2, 2, COUNT * 4);
   gpu_init_all(&g);
   gpu_fill(&g, &sums);
   k.algSelection = "RING_LL";
+  k.userProfilerTag = 1u << 31;
   OK_NCCL(all_reduce(&g, &k, NULL));
   OK_NCCL(ncclGroupStart());
   for (int r = 0; r < 2; r++) {
@@ -187,8 +195,80 @@ START_TEST(profiled) {
   gpu_wait(&g);
   gpu_close(&g);
   ck_assert(traced(file, "coll AllReduce sequence 0 count 5000 type ncclFloat32"));
-  ck_assert(traced(file, "algorithm ring protocol LL"));
+  ck_assert(traced(file, "algorithm ring protocol LL tag 2147483648"));
   ck_assert(traced(file, "launch") && traced(file, "p2p Send count 5000") && traced(file, "p2p Recv count 5000"));
+  unlink(file);
+}
+END_TEST
+
+/* Lines of a trace about an event of rank 0, in order. */
+static int lines_of(const char *path, const char *begin, char lines[][160], int room) {
+  char line[512];
+  int n = 0;
+  FILE *f = fopen(path, "r");
+  while (f && n < room && fgets(line, sizeof line, f)) {
+    const char *at = strstr(line, " rank 0 ");
+    if (at && strstr(at, begin)) snprintf(lines[n++], 160, "%.*s", (int)strcspn(line, "\n"), line);
+  }
+  if (f) fclose(f);
+  return n;
+}
+
+/* Collectives by copy engines: each has two meetings of the ranks and a batch of copies. */
+START_TEST(copies_profiled) {
+  enum { CALLS = 3, ROOM = 2 << 20 };
+  static const char *const tags[] = {"", " tag 5"};
+  ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
+  char file[96], copies[CALLS + 1][160], parts[3 * CALLS + 1][160], want[200];
+  void *memory[2];
+  ncclWindow_t windows[2];
+  gpu_ranks g;
+  k.userProfilerTag = 5;
+  setenv("NCCL_CTA_POLICY", "2", 1);
+  profile_to(_i ? "seven" : "six", file);
+  gpu_open(&g, 2, 2, COUNT * 4);
+  gpu_init_all(&g);
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; r++) {
+    emu_use(g.device[r]);
+    OK_NCCL(ncclMemAlloc(&memory[r], ROOM));
+    OK_NCCL(ncclCommWindowRegister(g.comm[r], memory[r], ROOM, &windows[r], NCCL_WIN_COLL_SYMMETRIC));
+  }
+  OK_NCCL(ncclGroupEnd());
+  for (int i = 0; i < CALLS; i++) { /* the last one in place: a rank has its own part already */
+    OK_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; r++) {
+      void *in = i == 2 ? (char *)memory[r] + r * COUNT * 4 : (void *)(uintptr_t)g.in[r];
+      OK_NCCL(ncclAllGatherConfig(in, memory[r], COUNT, ncclFloat32, g.comm[r], (cudaStream_t)(void *)g.stream[r], &k));
+    }
+    OK_NCCL(ncclGroupEnd());
+  }
+  gpu_wait(&g);
+  for (int r = 0; r < 2; r++) {
+    OK_NCCL(ncclCommWindowDeregister(g.comm[r], windows[r]));
+    OK_NCCL(ncclMemFree(memory[r]));
+  }
+  gpu_close(&g);
+  ck_assert_int_eq(lines_of(file, "copies ", copies, CALLS + 1), CALLS);
+  ck_assert_int_eq(lines_of(file, " copy", parts, 3 * CALLS + 1), 3 * CALLS);
+  for (int i = 0; i < CALLS; i++) {
+    long id = atol(copies[i] + strlen("start ")), parent;
+    snprintf(
+        want, sizeof want,
+        "copies AllGather sequence %d count 5000 root 0 type ncclFloat32 sync UC batch 2 in 1 number %d stream %p%s", i,
+        i, (void *)g.stream[0], tags[_i]);
+    const char *at = strstr(copies[i], "copies ");
+    ck_assert_str_eq(at, want);
+    static const char *const what[] = {"copysync begin ranks 2", NULL, "copysync end ranks 2"};
+    for (int part = 0; part < 3; part++) {
+      char batch[64];
+      int sent = i == 2 ? 1 : 2;
+      snprintf(batch, sizeof batch, "copybatch of %d, %d bytes", sent, sent * COUNT * 4);
+      ck_assert_int_eq(sscanf(parts[3 * i + part], "start %*d parent %ld", &parent), 1);
+      ck_assert_int_eq(parent, id);
+      ck_assert_str_eq(strstr(parts[3 * i + part], "copy"), what[part] ? what[part] : batch);
+    }
+  }
   unlink(file);
 }
 END_TEST
@@ -204,5 +284,6 @@ int main(void) {
   tcase_add_test(t, options_of_a_communicator);
   tcase_add_test(t, launch_order);
   tcase_add_test(t, profiled);
+  tcase_add_loop_test(t, copies_profiled, 0, 2);
   return suite_run_one("gpu_config", t);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The example profiler; the file that includes this one defines VERSION, 2 to 6.  It writes what it is told to the
+/* The example profiler; the file that includes this one defines VERSION, 2 to 7.  It writes what it is told to the
  * file that HOCKET_TEST_TRACE names, with the process's id behind it: "start ID KIND PARENT rank R ...", "state ID
  * NUMBER", "stop ID".  HOCKET_TEST_PROFILER=refuse: init fails; fail: startEvent fails; a number: the mask of types. */
 #include <nccl.h>
@@ -32,7 +32,11 @@ typedef struct description {
       const char *function;
       size_t count;
       const char *type;
-    } call_api; /* of collectives and of transfers: they begin alike */
+      int root;
+      void *stream;
+      bool captured;
+      uint64_t tag;
+    } call_api; /* of collectives; those of transfers begin alike */
     struct {
       void *stream;
     } launch;
@@ -54,6 +58,14 @@ typedef struct description {
 #endif
       uint8_t channels, warps;
       const char *algorithm, *protocol;
+#if VERSION >= 5
+      void *group;
+#endif
+#if VERSION >= 7
+      const char *variant;
+      bool symmetric;
+      uint64_t tag;
+#endif
     } coll;
     struct {
 #if VERSION < 4
@@ -86,6 +98,9 @@ typedef struct description {
       bool batch_sync;
       uint32_t batch, batches, number;
       void *stream;
+#if VERSION >= 7
+      uint64_t tag;
+#endif
     } copies;
     struct {
       bool complete;
@@ -97,11 +112,24 @@ typedef struct description {
       bool sync;
     } copy_batch;
 #endif
+#if VERSION >= 7
+    struct {
+      uint8_t channel, phase;
+      const char *name;
+      uint64_t timer;
+    } kernel_phase;
+#endif
   };
 } description;
+#if VERSION == 7
+_Static_assert(sizeof(description) == 136, "as NCCL lays it out");
+#elif VERSION >= 5
+_Static_assert(sizeof(description) == 112, "as NCCL lays it out");
+#endif
 
 typedef struct event {
   long id;
+  uint64_t began; /* of a phase */
   struct event *next;
 } event;
 
@@ -122,7 +150,7 @@ static ncclResult_t begin(void **context, int *mask) {
   }
   users += trace != NULL;
   pthread_mutex_unlock(&lock);
-  *mask = mode && atoi(mode) ? atoi(mode) : VERSION >= 6 ? 0x7fff : 0xfff;
+  *mask = mode && atoi(mode) ? atoi(mode) : VERSION >= 7 ? 0xffff : VERSION == 6 ? 0x7fff : 0xfff;
   *context = &events;
   return trace ? ncclSuccess : ncclSystemError;
 }
@@ -134,6 +162,9 @@ static void describe(const description *d) {
       fprintf(trace, "coll %s sequence %llu count %zu type %s channels %d algorithm %s protocol %s", d->coll.function,
               (unsigned long long)d->coll.sequence, d->coll.count, d->coll.type, d->coll.channels, d->coll.algorithm,
               d->coll.protocol);
+#if VERSION >= 7
+      fprintf(trace, " tag %llu%s", (unsigned long long)d->coll.tag, d->coll.symmetric ? " symmetric" : "");
+#endif
       return;
     case 4:
       fprintf(trace, "p2p %s count %zu type %s peer %d", d->p2p.function, d->p2p.count, d->p2p.type, d->p2p.peer);
@@ -146,13 +177,30 @@ static void describe(const description *d) {
     case 1024:
       fprintf(trace, "%s %s count %zu type %s", d->type == 512 ? "collapi" : "p2papi", d->call_api.function,
               d->call_api.count, d->call_api.type);
+#if VERSION >= 7
+      if (d->type == 512) fprintf(trace, " tag %llu", (unsigned long long)d->call_api.tag);
+#endif
       return;
     case 2048: fprintf(trace, "launch"); return;
 #endif
 #if VERSION >= 6
-    case 4096: fprintf(trace, "copies %s count %zu", d->copies.function, d->copies.count); return;
-    case 8192: fprintf(trace, "copysync ranks %d", d->copy_sync.ranks); return;
+    case 4096:
+      fprintf(trace, "copies %s sequence %llu count %zu root %d type %s sync %s batch %u in %u number %u stream %p",
+              d->copies.function, (unsigned long long)d->copies.sequence, d->copies.count, d->copies.root,
+              d->copies.type, d->copies.sync, d->copies.batch, d->copies.batches, d->copies.number, d->copies.stream);
+#if VERSION >= 7
+      fprintf(trace, " tag %llu", (unsigned long long)d->copies.tag);
+#endif
+      return;
+    case 8192:
+      fprintf(trace, "copysync %s ranks %d", d->copy_sync.complete ? "end" : "begin", d->copy_sync.ranks);
+      return;
     case 16384: fprintf(trace, "copybatch of %d, %zu bytes", d->copy_batch.operations, d->copy_batch.bytes); return;
+#endif
+#if VERSION >= 7
+    case 32768:
+      fprintf(trace, "phase %d %s channel %d", d->kernel_phase.phase, d->kernel_phase.name, d->kernel_phase.channel);
+      return;
 #endif
     default: fprintf(trace, "unknown %d", (int)d->type);
   }
@@ -166,6 +214,9 @@ static ncclResult_t start(void *context, void **out, void *of) {
   if (!e) return ncclSystemError;
   pthread_mutex_lock(&lock);
   e->id = ++events;
+#if VERSION >= 7
+  e->began = d->type == 32768 ? d->kernel_phase.timer : 0;
+#endif
   e->next = all;
   all = e;
   fprintf(trace, "start %ld parent %ld rank %d ", e->id, d->parent ? ((event *)d->parent)->id : 0, d->rank);
@@ -182,7 +233,9 @@ static ncclResult_t stop(void *of) {
 }
 
 static ncclResult_t record(void *of, int state, void *arguments) {
-  fprintf(trace, "state %ld %d%s\n", ((event *)of)->id, state, state == 22 && !*(uint64_t *)arguments ? " wrong" : "");
+  const event *e = of;
+  bool wrong = (state == 22 && !*(uint64_t *)arguments) || (state == 31 && *(uint64_t *)arguments <= e->began);
+  fprintf(trace, "state %ld %d%s\n", e->id, state, wrong ? " wrong" : "");
   return ncclSuccess;
 }
 

@@ -130,7 +130,7 @@ check_trace() { # version, file
       id = $2; kind[id] = $7; open[id] = 1; seen[$7]++
       parent = $4 ? kind[$4] : "-"
       want = $7 == "coll" ? (version >= 5 ? "collapi" : "group") : $7 == "p2p" ? (version >= 5 ? "p2papi" : "group") : \
-             $7 == "collapi" || $7 == "p2papi" || $7 == "launch" ? "groupapi" : $7 == "kernel" ? "coll" : \
+             $7 == "collapi" || $7 == "p2papi" || $7 == "launch" ? "groupapi" : $7 == "kernel" ? "coll" : $7 == "phase" ? "kernel" : \
              $7 == "net" ? parent : "-"
       if (parent != want && (parent != "-" || seen[want])) wrong("its parent is " parent ", not " want)
       if ($7 == "coll" && $10 != next_sequence++) wrong("number " next_sequence - 1 " was due")
@@ -142,10 +142,10 @@ check_trace() { # version, file
       for (id in open) if (open[id]) wrong("event " id " (" kind[id] ") is left open")
       if (!over) wrong("no finalize")
       printf "seen:"
-      n = split("group coll p2p kernel net groupapi collapi p2papi launch", names, " ")
+      n = split("group coll p2p kernel phase net groupapi collapi p2papi launch", names, " ")
       for (i = 1; i <= n; i++) if (seen[names[i]]) printf " %s", names[i]
       printf "; states:"
-      for (i = 20; i < 30; i++) if (states[i]) printf " %d", i
+      for (i = 20; i < 32; i++) if (states[i]) printf " %d", i
       print ""
       exit bad
     }' "$2"
@@ -171,6 +171,7 @@ profile 5 all_reduce "$all; states: 21 22 23 24" NCCL_PROFILER_PLUGIN=five NCCL_
 grep -hq "coll AllReduce sequence 0 count [0-9]* type ncclFloat32 channels 1 algorithm [a-z]* protocol SIMPLE" "$work"/trace.* ||
   fault "profiler v5: no line of an AllReduce: $(grep -h " coll " "$work"/trace.* | head -n 2)"
 profile 6 all_reduce "$all; states: 21 22 23 24" NCCL_PROFILER_PLUGIN=six NCCL_NET_PLUGIN=twelve
+profile 7 all_reduce "${all/kernel/kernel phase}; states: 21 22 23 24 31" NCCL_PROFILER_PLUGIN=seven NCCL_NET_PLUGIN=twelve
 profile 5 sendrecv "group p2p groupapi p2papi; states: 23 24" NCCL_PROFILER_PLUGIN=five
 profile 5 all_reduce "coll; states:" NCCL_PROFILER_PLUGIN=five HOCKET_TEST_PROFILER=2
 operation=all_reduce
@@ -183,4 +184,4 @@ run NCCL_PROFILER_PLUGIN=absent || fault "no such profiler: exit code $?"
 has "NCCL_PROFILER_PLUGIN is absent, which cannot be loaded" "no such profiler"
 
 [ $faults = 0 ] || exit 1
-echo "net plugins of seven versions, profilers of five and environments of two work, and broken ones are named"
+echo "net plugins of seven versions, profilers of six and environments of two work, and broken ones are named"
