@@ -347,9 +347,9 @@ check-faults: ## every fault in every operation on every transport, about 15 min
 	@$(MAKE) $(JOBS) --no-print-directory lib $(FAULT_BIN)
 	@HK_BUILD=$(BUILD) tests/faults/matrix.py --write docs/faults.md
 
-check-frameworks: ## PyTorch, CuPy and nccl4py from the package index with Hocket in NCCL's place; about 15 GB under build/
+check-frameworks: ## PyTorch, CuPy, JAX, vLLM's and other clients from the package index with Hocket in NCCL's place; about 10 GB under build/
 	@scripts/deps.sh check
-	@$(MAKE) $(JOBS) --no-print-directory lib
+	@$(MAKE) $(JOBS) --no-print-directory lib $(EMU_SO)
 	@HK_BUILD=$(BUILD) tests/frameworks/check.sh || [ $$? = 77 ]
 
 # The kernels need nvcc; without it the wheel is for CPUs alone, and says so.

@@ -1,26 +1,40 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Real clients of NCCL with Hocket in NCCL's place, on a machine without a GPU: PyTorch's wheels load it, CuPy and nccl4py call it on
-# host memory, and PyTorch 2.15's own ProcessGroupNCCL runs on emulated GPUs (docs/cudaemu.md) with a runtime that is made here.
-# Wheels come from the package index and stay under build/frameworks (about 15 GB with all versions of PyTorch).
+# Real clients of NCCL with Hocket in NCCL's place, on a machine without a GPU: PyTorch's wheels load it, CuPy, nccl4py and the
+# ctypes tables of vLLM and SGLang call it on host memory, JAX's library finds what it looks for, and PyTorch 2.15's own
+# ProcessGroupNCCL runs on emulated GPUs (docs/cudaemu.md) with a runtime that is made here.
+# Wheels come from the package index and stay under build/frameworks; NVIDIA's NCCL is not among them.
 # Environment: HK_BUILD, TORCH="2.15 2.14 ..." (versions to try), ONLY=pattern of names.
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc}
 lib=$PWD/$HK_BUILD/lib/libnccl.so.2
 folder=$PWD/build/frameworks here=tests/frameworks
+older=$folder/older
 passed=0 failed=0 skipped=0
 line() { printf '%s  %-16s %s\n' "$1" "$2" "$3"; }
 skip() { skipped=$((skipped + 1)); line SKIP "$1" "$2"; }
 wanted() { [[ $1 == *${ONLY:-}* || ${ONLY:-} == "$1"* ]]; }
-export HOCKET_DEVICE=host PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=$folder/cache
+export HOCKET_DEVICE=host PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 mkdir -p "$folder"
 
 # A virtual environment with these packages; false, with the reason in $reason, if the index does not have them.
-have() { # environment packages...
-  local env=$folder/$1
+have() { # environment, then options and packages of wheels.py...
+  local env=$folder/$1 python="$folder/$1/bin/python" stamp
+  stamp=$folder/$(tr -c '[:alnum:].\n' '-' <<<"$*").installed
   shift
-  [ -x "$env/bin/pip" ] || python3 -m venv "$env" >"$folder/log" 2>&1 || { reason="python3 -m venv: $(tail -n 1 "$folder/log")"; return 1; }
-  timeout 900 "$env/bin/pip" install -q "$@" >"$folder/log" 2>&1 || { reason="pip install $*: $(tail -n 1 "$folder/log")"; return 1; }
+  [ -e "$stamp" ] && return
+  reachable || { reason="the package index cannot be reached"; return 1; }
+  [ -x "$python" ] || python3 -m venv "$env" >"$folder/log" 2>&1 || { reason="python3 -m venv: $(tail -n 1 "$folder/log")"; return 1; }
+  echo "      $(date +%T) $*"
+  "$python" -B $here/wheels.py "$folder/wheels" "$@" >"$folder/log" 2>&1 || { reason=$(tail -n 1 "$folder/log"); return 1; }
+  [[ $* == *--target* ]] || : >"$stamp"
+}
+
+index=
+reachable() {
+  [ -n "$index" ] ||
+    index=$(timeout 60 python3 -B tests/headers/wheel_file.py pip 25.0 pip/__init__.py >"$folder/log" 2>&1 && echo yes || echo no)
+  [ "$index" = yes ]
 }
 
 # Runs a script with the library preloaded; its last line is the result.
@@ -64,21 +78,53 @@ emulated() { # name processes script...
 
 [ -e "$lib" ] || { echo "$lib is not built"; exit 1; }
 command -v python3 >/dev/null || { echo "SKIP: there is no python3"; exit 77; }
-gigabytes=$(df -BG --output=avail "$folder" | tail -n 1 | tr -dc 0-9)
-echo "frameworks: wheels go to build/frameworks, about 15 GB; $gigabytes GB are free"
+gigabytes=$(df -BG --output=avail "$folder" | tail -n 1 | tr -dc 0-9) held=$(du -sBG "$folder" | tr -dc '0-9\n' | head -n 1)
+echo "frameworks: wheels go to build/frameworks, about 10 GB; it has $held GB, and $gigabytes GB are free"
 
-if wanted nccl4py; then
-  if have nccl4py nccl4py cuda-bindings numpy; then try nccl4py nccl4py $here/nccl4py_calls.py; else skip nccl4py "$reason"; fi
+small() { # name: what this client and the other small ones need
+  wanted "$1" || return
+  have clients --without 'nvidia-*' nccl4py cuda-bindings numpy cupy-cuda13x || { skip "$1" "$reason"; return 1; }
+}
+small nccl4py && try nccl4py clients $here/nccl4py_calls.py
+small cupy && try cupy clients $here/cupy_calls.py
+
+# The file by which a package calls NCCL, out of its wheel; the rest of the wheel is not downloaded.
+table() { # name version file
+  local file=$folder/$1-$2-pynccl_wrapper.py
+  small "$1" || return
+  if [ ! -e "$file" ]; then
+    python3 -B tests/headers/wheel_file.py "$1" "$2" "$3" >"$file.part" 2>"$folder/log" || { skip "$1" "$(tail -n 1 "$folder/log")"; return; }
+    mv "$file.part" "$file"
+  fi
+  judge "$1" "$folder/clients/bin/python" -B $here/ctypes_table.py "$file" "$lib" "$1" "$2"
+}
+table vllm 0.33.0 vllm/distributed/device_communicators/pynccl_wrapper.py
+table sglang 0.5.23 sglang/srt/distributed/device_communicators/pynccl_wrapper.py
+
+# JAX loads NCCL from the place of NVIDIA's wheel, so the library is put there.
+if wanted jax; then
+  if have clients --without 'nvidia-*' 'jax[cuda13]'; then
+    place=$(echo "$folder"/clients/lib/python3*/site-packages)/nvidia/nccl/lib
+    mkdir -p "$place" && ln -sf "$lib" "$place"
+    judge jax "$folder/clients/bin/python" -B $here/jax_loads.py "$lib"
+  else
+    skip jax "$reason"
+  fi
 fi
-if wanted cupy; then
-  if have cupy cupy-cuda13x numpy; then try cupy cupy $here/cupy_calls.py; else skip cupy "$reason"; fi
-fi
+
 for version in ${TORCH:-2.15 2.14 2.12 2.11}; do
   name=torch-$version
   wanted "$name" || continue
-  if [ "$gigabytes" -lt 15 ]; then skip "$name" "less than 15 GB are free"; continue; fi
-  if have torch "torch==$version.*" numpy; then try "$name" torch $here/torch_loads.py "$lib"; else skip "$name" "$reason"; continue; fi
-  if [ "$version" != 2.15 ]; then continue; fi
+  if [ $((gigabytes + held)) -lt 10 ]; then skip "$name" "less than 10 GB are free"; continue; fi
+  have torch --without 'nvidia-nccl-*,triton' "torch==2.15.*" numpy || { skip "$name" "$reason"; continue; }
+  if [ "$version" != 2.15 ]; then # with what 2.15 needs; the versions of one major version of CUDA may be mixed
+    have torch --alone --target "$older" "torch==$version.*" || { skip "$name" "$reason"; continue; }
+    ln -sfn "$folder"/torch/lib/python3*/site-packages/nvidia "$older/nvidia"
+    PYTHONPATH=$older try "$name" torch $here/torch_loads.py "$lib" "$version"
+    rm -rf "$older"
+    continue
+  fi
+  try "$name" torch $here/torch_loads.py "$lib" "$version"
   if ! cudart; then skip torch-emulated "$reason"; continue; fi
   emulated torch-2.15-cuda 1 $here/torch_cuda.py
   for n in 2 4 8; do emulated "torch-2.15-c10d-$n" "$n" tests/gpu/torch_c10d.py; done
@@ -91,4 +137,5 @@ for version in ${TORCH:-2.15 2.14 2.12 2.11}; do
   emulated torch-2.15-shrink 4 $here/torch_process_group.py shrink
 done
 echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed = 0 ]
+[ $failed = 0 ] || exit 1
+[ $passed != 0 ] || exit 77

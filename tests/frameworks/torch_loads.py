@@ -5,7 +5,8 @@ import sys
 
 import torch
 
-library = sys.argv[1]
+library, release = sys.argv[1:]
+assert torch.__version__.startswith(release + "."), torch.__version__
 maps = open("/proc/self/maps").read()
 assert library in maps, "the library is not loaded"
 assert torch.distributed.is_nccl_available()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints one file of a wheel in the package index, by range requests: NVIDIA's wheels have 300 MB, the header 30 KB.
+"""Prints one text file of a wheel in the package index, by range requests: NVIDIA's wheels have 300 MB, the header 30 KB.
 
 usage: wheel_file.py PROJECT VERSION FILE
 """
@@ -59,7 +59,7 @@ def main(project, version, name):
     request = urllib.request.Request(page, headers={"Accept": "application/vnd.pypi.simple.v1+json"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         files = json.load(answer)["files"]
-    urls = [f["url"] for f in files if f"-{version}-" in f["filename"] and f["filename"].endswith("x86_64.whl")]
+    urls = [f["url"] for f in files if f"-{version}-" in f["filename"] and f["filename"].endswith(("x86_64.whl", "-any.whl"))]
     if not urls:
         sys.exit(f"the package index has no {project} {version}")
     wheel = io.BufferedReader(Remote(urllib.parse.urljoin(page, urls[0])), 1 << 16)
