@@ -77,8 +77,10 @@ hk_status hk_cuda_multicast_open(hk_device *d, int fd, uint64_t *object);
 hk_status hk_cuda_multicast_add(hk_device *d, uint64_t object);
 hk_status hk_cuda_multicast_bind(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
                                  hk_memory *all);
+hk_status hk_cuda_multicast_again(hk_device *d, const hk_memory *own, hk_memory *all);
 hk_status hk_cuda_multicast_free(hk_device *d, uint64_t object);
-CUresult hk_cuda_multicast_leave(hk_cuda *d, const hk_memory *all); /* the release of `all` */
+CUresult hk_cuda_multicast_park(const hk_cuda *d, hk_memory *all);
+CUresult hk_cuda_multicast_leave(const hk_cuda *d, hk_memory *all); /* the release of `all` */
 
 /* cuda_space.c */
 hk_status hk_cuda_space_new(hk_device *d, size_t bytes, void **out);

@@ -214,7 +214,9 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
       if (!m->parked) code = hk_cu.MemHostUnregister(m->host);
       if (code == CUDA_SUCCESS) unmap_pages(m);
       break;
-    case HK_MEMORY_REGISTERED: code = hk_cu.MemHostUnregister(m->host); break;
+    case HK_MEMORY_REGISTERED:
+      if (!m->parked) code = hk_cu.MemHostUnregister(m->host);
+      break;
     case HK_MEMORY_OPENED: code = hk_cu.IpcCloseMemHandle(address(m->base)); break;
   }
   memset(m, 0, sizeof *m);
@@ -224,11 +226,18 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
 
 /* ---- parked memory ---- */
 
+static bool is_pinned(const hk_memory *m) { return m->kind == HK_MEMORY_PINNED || m->kind == HK_MEMORY_REGISTERED; }
+
 hk_status hk_cuda_park(hk_device *base, hk_memory *m) {
   HK_CUDA_ENTER_RELAXED(base);
-  if (m->kind == HK_MEMORY_PINNED) {
+  if (m->kind == HK_MEMORY_MULTICAST) {
+    HK_CUDA_OR_RETURN(hk_cuda_multicast_park((hk_cuda *)base, m), "device %d: leaving a multicast object",
+                      base->limits.ordinal);
+    return HK_OK;
+  }
+  if (is_pinned(m)) {
     HK_CUDA_OR_RETURN(hk_cu.MemHostUnregister(m->host), "device %d: unpinning %p", base->limits.ordinal, m->host);
-    (void)madvise(m->host, whole_pages(m), MADV_DONTNEED);
+    (void)madvise(m->host, whole_pages(m), m->kind == HK_MEMORY_PINNED ? MADV_DONTNEED : MADV_REMOVE);
     m->parked = true;
     return HK_OK;
   }
@@ -259,7 +268,7 @@ hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s
   CUmemGenericAllocationHandle handle;
   int ordinal = base->limits.ordinal;
   HK_CUDA_ENTER_RELAXED(base);
-  if (m->kind == HK_MEMORY_PINNED) {
+  if (is_pinned(m)) {
     HK_OR_RETURN(pin_again(d, m)); /* its pages are zeros */
     m->parked = false;
     return HK_OK;

@@ -68,11 +68,30 @@ undo_own:
   return rc;
 }
 
-CUresult hk_cuda_multicast_leave(hk_cuda *d, const hk_memory *all) {
-  CUdeviceptr at = (CUdeviceptr)(uintptr_t)all->base;
-  CUresult code = hk_cu.MemUnmap(at, all->bytes), next = hk_cu.MemAddressFree(at, all->bytes);
-  if (code == CUDA_SUCCESS) code = next;
-  next = hk_cu.MulticastUnbind(all->handle, d->device, 0, all->bytes);
+hk_status hk_cuda_multicast_again(hk_device *base, const hk_memory *own, hk_memory *all) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(hk_cu.MulticastBindMem(all->handle, 0, own->handle, 0, all->bytes, 0),
+                    "device %d: binding %zu bytes to a multicast object again", base->limits.ordinal, all->bytes);
+  HK_TRY(hk_cuda_map_at(d, (CUdeviceptr)(uintptr_t)all->base, all->handle, all->bytes, false), undo);
+  all->parked = false;
+  return HK_OK;
+undo:
+  hk_cu.MulticastUnbind(all->handle, d->device, 0, all->bytes);
+  return rc;
+}
+
+CUresult hk_cuda_multicast_park(const hk_cuda *d, hk_memory *all) {
+  CUresult code = hk_cu.MemUnmap((CUdeviceptr)(uintptr_t)all->base, all->bytes),
+           next = hk_cu.MulticastUnbind(all->handle, d->device, 0, all->bytes);
+  all->parked = true;
+  return code == CUDA_SUCCESS ? next : code;
+}
+
+CUresult hk_cuda_multicast_leave(const hk_cuda *d, hk_memory *all) {
+  CUresult code = all->parked ? CUDA_SUCCESS : hk_cuda_multicast_park(d, all),
+           next = hk_cu.MemAddressFree((CUdeviceptr)(uintptr_t)all->base, all->bytes);
   return code == CUDA_SUCCESS ? next : code;
 }
 

@@ -128,8 +128,10 @@ typedef struct hk_device_ops {
   hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out); /* the caller's memory; NULL: no need */
   /* Undoes what made `m`, whichever slot it was; *m is zeroed. Does nothing if m->base is NULL. */
   hk_status (*release)(hk_device *d, hk_memory *m);
-  /* Gives back what is behind the addresses of VMM, MAPPED and PINNED memory, and gets it again; `zeroed` bytes at its
-   * beginning are zeros when `q` has come so far. `s`: what to open, for MAPPED.  release takes parked memory, too. */
+  /* Gives back what is behind the addresses of VMM, MAPPED, PINNED, REGISTERED and MULTICAST memory, and gets it again
+   * (the last: multicast_again); `zeroed` bytes at its beginning are zeros when `q` has come so far.  REGISTERED is
+   * whole pages of a shared mapping, whose content all lose.  `s`: what to open, for MAPPED.  release takes parked
+   * memory, too. */
   hk_status (*park)(hk_device *d, hk_memory *m);
   hk_status (*unpark)(hk_device *d, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q);
   hk_status (*share)(hk_device *d, const hk_memory *m, hk_memory_share *out); /* out->fd is the caller's to close */
@@ -156,6 +158,8 @@ typedef struct hk_device_ops {
    * released, `all` first, before the object is freed; no device may use `all` before every one has bound. */
   hk_status (*multicast_bind)(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
                               hk_memory *all);
+  /* Binds what multicast_bind made, after both were parked and `own` is there again. */
+  hk_status (*multicast_again)(hk_device *d, const hk_memory *own, hk_memory *all);
   hk_status (*multicast_free)(hk_device *d, uint64_t object);
   /* The object's address without memory of d's; its release frees the object, too.  Then memory of `place`, which takes
    * part at that offset. */

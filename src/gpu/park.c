@@ -31,12 +31,12 @@ typedef struct visitor {
 } visitor;
 
 static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_end *end, int peer) {
-  const bool own = m->kind == HK_MEMORY_VMM || m->kind == HK_MEMORY_PINNED;
   const bool opened = m->kind == HK_MEMORY_MAPPED;
   if (!m->base) return;
   if (m->kind == HK_MEMORY_VMM) v->may += m->bytes;
-  if (m->kind == HK_MEMORY_CLASSIC || m->kind == HK_MEMORY_MULTICAST) v->stays += m->bytes;
-  if (!own && !opened) return; /* by a driver's handle: it cannot be mapped where it was */
+  if (m->kind == HK_MEMORY_CLASSIC) v->stays += m->bytes;
+  /* By a driver's handle: it cannot be mapped where it was. */
+  if (m->kind == HK_MEMORY_CLASSIC || m->kind == HK_MEMORY_OPENED) return;
   if (v->at) v->at[v->n] = (hk_gpu_parked){m, keep, zeroed, NULL, end, opened ? peer : -1};
   v->n++;
 }
@@ -61,7 +61,11 @@ static void visit_all(ncclComm_t c, visitor *v) {
   visit(v, &g->scratch, 0, 0, NULL, -1);
   for (size_t i = 0; i < g->nold; i++) visit(v, &g->old[i], 0, 0, NULL, -1);
   v->stays += g->page.bytes + g->ends_on_device.bytes + hk_gpu_windows_held(g) + g->plan_bytes;
-  if (g->in_switch) v->stays += w->multicast->own[c->rank].bytes;
+  if (g->in_switch) {
+    const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
+    visit(v, &w->multicast->own[c->rank], signals, signals, NULL, -1);
+    visit(v, &w->multicast->all[c->rank], 0, 0, NULL, -1);
+  }
 }
 
 void hk_gpu_memory_held(ncclComm_t c, uint64_t *may, uint64_t *stays) {
@@ -108,9 +112,9 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   for (size_t i = 0; i < v.n; i++) HK_TRY(save(g, &v.at[i]), out);
   HK_TRY(ops->wait(g->device, g->queue), out);
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* the copies of credits that peers write are there */
-  for (size_t i = 0; i < v.n; i++) HK_TRY(ops->park(g->device, v.at[i].memory), out);
+  for (size_t i = v.n; i-- > 0;) HK_TRY(ops->park(g->device, v.at[i].memory), out); /* leaves the switch first */
   for (size_t i = 0; i < v.n; i++) {
-    if (!v.at[i].end || v.at[i].peer >= 0) continue;
+    if (!v.at[i].end || v.at[i].peer >= 0 || v.at[i].memory->kind == HK_MEMORY_REGISTERED) continue;
     hk_host_take_back(v.at[i].end->shared.region);
     v.at[i].end->shared.region = 0;
   }
@@ -126,9 +130,11 @@ static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   hk_share_offer offer;
+  if (p->memory->kind == HK_MEMORY_MULTICAST)
+    return ops->multicast_again(g->device, &g->world->multicast->own[c->rank], p->memory);
   HK_TRY(ops->unpark(g->device, p->memory, NULL, p->zeroed, g->queue), out);
   if (p->keep) HK_TRY(ops->copy(g->device, p->memory->base, p->copy, p->keep, g->queue), out);
-  if (!p->end) goto out;
+  if (!p->end || p->memory->kind == HK_MEMORY_REGISTERED) goto out; /* both processes still have it mapped */
   HK_TRY(hk_share_offer_memory(g->links, p->memory, true, &offer), out);
   p->end->shared.region = offer.region;
   rc = hk_share_send(g->links, (int)p->end->link.peer, p->end->channel, &offer);

@@ -2,7 +2,10 @@
 /* ncclCommSuspend, ncclCommResume and ncclCommMemStats on emulated GPUs: how much memory is given back, how long it
  * takes to get it again, and what still works afterwards.
  * check: timeout=200 notsan */
+#include <sys/stat.h>
 #include "../../src/base/wait.h"
+#include "../../src/device/host.h"
+#include "../../src/gpu/ends.h"
 #include "../support/gpu_places.h"
 #include "../support/suite.h"
 
@@ -19,7 +22,7 @@ static size_t in_use(int devices) {
   return sum;
 }
 
-static uint64_t stat(ncclComm_t c, ncclCommMemStat_t what) {
+static uint64_t held(ncclComm_t c, ncclCommMemStat_t what) {
   uint64_t value = 0;
   OK_NCCL(ncclCommMemStats(c, what, &value));
   return value;
@@ -62,18 +65,18 @@ START_TEST(threads) {
   for (int turn = 0; turn < 3; turn++) {
     uint64_t total = 0, may = 0;
     for (int r = 0; r < n; r++) {
-      total += stat(g.comm[r], ncclStatGpuMemTotal);
-      may += stat(g.comm[r], ncclStatGpuMemSuspend);
-      ck_assert_uint_eq(stat(g.comm[r], ncclStatGpuMemTotal) - stat(g.comm[r], ncclStatGpuMemSuspend),
-                        stat(g.comm[r], ncclStatGpuMemPersist));
-      ck_assert_uint_eq(stat(g.comm[r], ncclStatGpuMemSuspended), 0);
+      total += held(g.comm[r], ncclStatGpuMemTotal);
+      may += held(g.comm[r], ncclStatGpuMemSuspend);
+      ck_assert_uint_eq(held(g.comm[r], ncclStatGpuMemTotal) - held(g.comm[r], ncclStatGpuMemSuspend),
+                        held(g.comm[r], ncclStatGpuMemPersist));
+      ck_assert_uint_eq(held(g.comm[r], ncclStatGpuMemSuspended), 0);
     }
     ck_assert_uint_le(may, active);
     ck_assert_uint_ge(total, active / 100 * 99);
     ck_assert_int_eq(ncclCommResume(g.comm[0]), ncclInvalidUsage);
     each(&g, 0, n, true);
     size_t left = in_use(devices) - before;
-    ck_assert_uint_eq(stat(g.comm[0], ncclStatGpuMemSuspended), 1);
+    ck_assert_uint_eq(held(g.comm[0], ncclStatGpuMemSuspended), 1);
     ck_assert_msg(left <= active / 20, "%zu of %zu bytes are left", left, active);
     ck_assert_int_eq(ncclCommSuspend(g.comm[0], NCCL_SUSPEND_MEM), ncclInvalidUsage);
     ck_assert_int_eq(gpu_submit(&g, &sums, 0), ncclInvalidUsage);
@@ -117,6 +120,85 @@ static void suspended_twice(place *p) {
   }
 }
 
+/* Sums in the switch: memory leaves the multicast object and joins it again. */
+START_TEST(in_switch) {
+  gpu_ranks g;
+  setenv("NCCL_ALGO", "nvls", 1);
+  gpu_open(&g, 8, 8, 1 << 19);
+  size_t before = in_use(8);
+  gpu_init_all(&g);
+  for (int turn = 0; turn < 3; turn++) {
+    for (int r = 0; r < 8; r++) ck_assert(hk_gpu_of(g.comm[r])->in_switch);
+    gpu_fill(&g, &sums);
+    for (int i = 0; i < 3; i++) gpu_group(&g, &sums); /* the slots' counters go on */
+    gpu_wait(&g);
+    gpu_check(&g, &sums);
+    size_t active = in_use(8) - before;
+    each(&g, 0, 8, true);
+    size_t left = in_use(8) - before;
+    ck_assert_msg(left <= active / 20, "%zu of %zu bytes are left", left, active);
+    if (turn == 2) break; /* and ends so */
+    each(&g, 0, 8, false);
+    ck_assert_uint_eq(in_use(8) - before, active);
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+static void in_switch_twice(place *p) {
+  gpu_call c = sums;
+  each_call(p, &c, 2);
+  for (int turn = 0; turn < 2; turn++) {
+    size_t active = in_use(8);
+    each(&p->g, p->first, p->each, true);
+    ck_assert_uint_lt(in_use(8), active / 2);
+    each(&p->g, p->first, p->each, false);
+    ck_assert_uint_eq(in_use(8), active);
+    each_call(p, &c, 2);
+  }
+}
+
+START_TEST(in_switch_of_processes) {
+  setenv("NCCL_ALGO", "nvls", 1);
+  ck_assert_int_eq(run_processes(4, 2, 8, 1, in_switch_twice), 0);
+}
+END_TEST
+
+/* Bytes of the files behind the rank's links in pinned memory that processes share. */
+static size_t behind_links(ncclComm_t c) {
+  size_t sum = 0, bytes;
+  struct stat st;
+  for (int s = 0; s < 2; s++)
+    for (int r = 0; r < c->nranks; r++)
+      for (const hk_gpu_end *x = hk_gpu_of(c)->ends[s][r]; x; x = x->next) {
+        int fd = x->shared.host ? hk_host_export(hk_host_find(x->shared.host).region, &bytes) : -1;
+        if (fd >= 0 && fstat(fd, &st) == 0) sum += (size_t)st.st_blocks * 512;
+        if (fd >= 0) close(fd);
+      }
+  return sum;
+}
+
+static void staged_twice(place *p) {
+  ncclComm_t comm = p->g.comm[p->first];
+  gpu_call c = sums;
+  each_call(p, &c, 2);
+  for (int turn = 0; turn < 2; turn++) {
+    ck_assert_uint_gt(behind_links(comm), 0);
+    each(&p->g, p->first, p->each, true);
+    ck_assert_uint_eq(behind_links(comm), 0);
+    each(&p->g, p->first, p->each, false);
+    each_call(p, &c, 2);
+    each_ring(p, 1);
+  }
+}
+
+/* Links through pinned memory of the host, which both processes keep mapped. */
+START_TEST(staged) {
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  ck_assert_int_eq(run_processes(3, 1, 3, 1, staged_twice), 0);
+}
+END_TEST
+
 START_TEST(processes) {
   static const int shapes[][2] = {{8, 1}, {2, 2}};
   ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], 8, 1, suspended_twice), 0);
@@ -126,11 +208,15 @@ END_TEST
 int main(void) {
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("HOCKET_SLOTS", "8", 1);
+  setenv("CUDAEMU_MULTICAST", "1", 1);
   gpu_environment();
   if (!gpu_here()) return 77;
   TCase *t = tcase_create("suspend");
   tcase_set_timeout(t, 190);
   tcase_add_loop_test(t, threads, 0, 3);
   tcase_add_loop_test(t, processes, 0, 2);
+  tcase_add_test(t, in_switch);
+  tcase_add_test(t, in_switch_of_processes);
+  tcase_add_test(t, staged);
   return suite_run_one("gpu_suspend", t);
 }

@@ -29,8 +29,7 @@ hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks) {
   l.end = l.sums + slots;
   return l;
 }
-/* The signals begin with zeros. */
-static size_t zeroed_of(const hk_multicast *m, int nranks) {
+size_t hk_multicast_signals(const hk_multicast *m, int nranks) {
   return m->channels * hk_multicast_layout_of(m, nranks).given;
 }
 static size_t bytes_of(const hk_multicast *m, int nranks) {
@@ -144,8 +143,8 @@ hk_status hk_multicast_join(const hk_device_env *e, hk_multicast *m, unsigned ch
   if (*all) HK_TRY(all_could(e, d->ops->multicast_add(d, m->object), &o, all), out);
   if (*all)
     HK_TRY(all_could(e,
-                     d->ops->multicast_bind(d, m->object, m->bytes, zeroed_of(m, e->env->nranks), &m->own[rank],
-                                            &m->all[rank]),
+                     d->ops->multicast_bind(d, m->object, m->bytes, hk_multicast_signals(m, e->env->nranks),
+                                            &m->own[rank], &m->all[rank]),
                      &o, all),
            out);
   if (*all) atomic_store(&m->bound, true);

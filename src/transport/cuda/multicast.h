@@ -37,6 +37,8 @@ typedef struct hk_multicast_layout {
   size_t done, word, adds, reads, given, sums, end;
 } hk_multicast_layout;
 hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks);
+/* The bytes of signals, which begin with zeros. */
+size_t hk_multicast_signals(const hk_multicast *m, int nranks);
 
 /* By all ranks, on at most `channels` channels (rank 0's number counts).  *all: every rank takes part; else none does,
  * and the reason is logged. */
