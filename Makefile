@@ -117,7 +117,7 @@ else
 say =
 endif
 
-.PHONY: all lib perf tool python wheel tests check-build examples docs man demo check check-san check-tsan check-roce check-faults check-allocations check-frameworks figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all lib perf tool python wheel tests check-build examples docs man demo check check-san check-tsan check-roce check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -351,6 +351,11 @@ check-frameworks: ## PyTorch, CuPy, JAX, vLLM's and other clients from the packa
 	@scripts/deps.sh check
 	@$(MAKE) $(JOBS) --no-print-directory lib $(EMU_SO)
 	@HK_BUILD=$(BUILD) tests/frameworks/check.sh || [ $$? = 77 ]
+
+check-torch: ## PyTorch's torch.distributed with the backend hocket, and PyTorch's own tests of it; TORCH=2.15; 6 GB under build/
+	@scripts/deps.sh check
+	@$(MAKE) $(JOBS) --no-print-directory python
+	@HK_BUILD=$(BUILD) tests/python/check_torch.sh || [ $$? = 77 ]
 
 # The kernels need nvcc; without it the wheel is for CPUs alone, and says so.
 WHEEL_NVCC ?= $(or $(NVCC),$(shell PATH=$$PATH:/usr/local/cuda/bin command -v nvcc))

@@ -6,7 +6,7 @@
     x = np.full(1000, comm.rank, np.float32)
     comm.all_reduce(x)                   # in place; every rank has the sum
 
-docs/python.md is a tutorial.
+docs/python.md is a tutorial. `import hocket.torch` gives PyTorch the backend "hocket" (docs/torch.md).
 """
 from __future__ import annotations
 

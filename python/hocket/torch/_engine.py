@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a group needs to run operations: its communicator, a host stream for what is asynchronous, and channels for
+messages."""
+from __future__ import annotations
+
+import ctypes
+import datetime
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .._buffers import DataType
+from .._comm import Communicator
+from .._lib import IN_PROGRESS, Error, fail, lib, unique_id
+from .._stream import Stream
+from ._work import SEM_POST, Completer, Done, Together, Work, backend_error
+
+Call = Callable[["int | None"], int]  # with a stream's handle, or None to block; gives an ncclResult_t
+_POLL_SECONDS = 0.001
+
+
+class Engine:
+    """One rank's part of a group. Operations are collective in the order of the calls; sends and receives go beside
+    them, those from one rank to another with one tag in their order."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: float, name: str) -> None:
+        self.store, self.rank, self.size, self.timeout, self.name = store, rank, size, timeout, name
+        self.lock, self.finishing = threading.RLock(), threading.RLock()
+        self.sequence = self._barriers = 0
+        self.comm = Communicator.from_id(self._shared_id("id", rank == 0), rank, size, commName=name[:60] or "hocket")
+        self.handle = self.comm.handle
+        self._stream: Stream | None = None
+        self.completer = Completer()
+        self._works: deque[Work] = deque()
+        self._channels: dict[tuple[int, int, int], _Channel] = {}
+        self._ops: dict[Any, int] = {}
+        self._batch: list[tuple[Call, Any, list[torch.Tensor], Callable[[], object] | None]] | None = None
+        self._batch_parts: list[Work] = []
+        self._error: BaseException | None = None
+        self.since: float | None = None  # when the blocking call under way began
+        self.limit = timeout
+        _watch.add(self)
+
+    def _shared_id(self, key: str, make: bool) -> bytes:
+        """An id that one rank makes, from the group's store."""
+        if make:
+            made = unique_id()
+            self.store.set(f"hocket/{key}", made)
+            return made
+        return bytes(self.store.get(f"hocket/{key}"))
+
+    # ---- collectives ----
+
+    def issue(self, call: Call, opts: Any, held: Any, result: list[torch.Tensor],
+              finish: Callable[[], object] | None) -> Any:
+        """Runs a call now, if the caller waits for it, else on the stream."""
+        if self._batch is not None:
+            self._batch.append((call, held, result, finish))
+            return None
+        if opts is not None and getattr(opts, "asyncOp", True) is False:
+            return self._blocking(call, opts, result, finish)
+        with self.lock:
+            self._usable()
+            self.sequence += 1
+            stream = self._stream or self._open_stream()
+            work = Work(self, held, result, finish)
+            code = call(stream.handle)
+            if code:
+                self._refused(code)
+            return self._marked(work, opts)
+
+    def _blocking(self, call: Call, opts: Any, result: list[torch.Tensor], finish: Callable[[], object] | None) -> Any:
+        with self.lock:
+            if self._error is not None:
+                raise self._error
+            self.sequence += 1
+            self.limit = _seconds(opts) or self.timeout
+            self.since = time.monotonic()
+            if self.limit < _watch.period:
+                _watch.hurry()
+            code = call(None)
+            self.since = None
+            if code:
+                self._refused(code)
+        if finish is not None:
+            with torch.no_grad():
+                finish()
+        return None
+
+    def _marked(self, work: Work, opts: Any) -> Work:
+        """After its calls are enqueued: the stream's thread sets the mark."""
+        stream = self._stream
+        assert stream is not None
+        code = lib.hocketStreamLaunch(stream.handle, SEM_POST, work.mark.address)
+        if code:
+            self._refused(code)
+        work.limit = _seconds(opts) or self.timeout
+        self._keep(work)
+        return work
+
+    def _keep(self, work: Work) -> None:
+        """Its tensors live until it is over, even if the caller drops the work."""
+        works = self._works
+        works.append(work)
+        while works and works[0].mark.test():
+            done = works.popleft()
+            if done._finish is None:
+                done.held = None
+        if work.limit < _watch.period:
+            _watch.hurry()
+
+    def _refused(self, code: int) -> None:
+        self._usable()  # if this side ended it, that is the cause, and there is no communicator to ask
+        try:
+            fail(code, self.handle)
+        except Error as error:
+            raise backend_error(error) from error
+
+    def _usable(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _open_stream(self) -> Stream:
+        self._stream = Stream()
+        return self._stream
+
+    def failure(self) -> BaseException | None:
+        """The failure of the stream's operations, or the reason why the group was ended."""
+        if self._error is not None:
+            return self._error
+        stream = self._stream
+        if stream is None:
+            return None
+        code = lib.hocketStreamQuery(stream.handle)
+        if code in (0, IN_PROGRESS):
+            return None
+        try:
+            fail(code, self.handle)
+        except Error as error:
+            return backend_error(error)
+
+    def wait(self, work: Any) -> None:
+        """For operations that are made of several."""
+        if work is not None:
+            work.wait()
+
+    def done(self, result: list[torch.Tensor]) -> Work:
+        return Done(self, result)
+
+    def counts(self, counts: list[int], width: int = 1) -> Any:
+        """For the library; elements that it has no type for count as bytes."""
+        return (ctypes.c_size_t * len(counts))(*[n * width for n in counts])
+
+    def premul(self, op: Any, dtype: DataType) -> int:
+        """An operator that multiplies first; the few that exist at a time are kept."""
+        factor = op.__getstate__()[1]
+        number = float(factor.item() if isinstance(factor, torch.Tensor) else factor)
+        if (number, dtype) not in self._ops:
+            if len(self._ops) > 32:
+                self.drain()
+                for old in self._ops.values():
+                    self.comm.free_op(old)
+                self._ops.clear()
+            self._ops[number, dtype] = self.comm.premul_sum(number, dtype)
+        return self._ops[number, dtype]
+
+    # ---- several as one ----
+
+    @property
+    def batching(self) -> bool:
+        return self._batch is not None
+
+    def open_batch(self) -> None:
+        if self._batch is not None:
+            raise RuntimeError("operations of this group are being coalesced already")
+        self._batch, self._batch_parts = [], []
+
+    def close_batch(self) -> None:
+        self._batch, self._batch_parts = None, []
+
+    def coalesced(self, opts: Any) -> Any:
+        """Issues what was collected as one group of the library."""
+        batch, parts = self._batch or [], list(self._batch_parts)
+        self._batch = None
+        if not batch:
+            return Together(self, parts) if parts else Done(self, [])
+        finishes = [finish for _, _, _, finish in batch if finish is not None]
+
+        def call(stream: int | None) -> int:
+            lib.ncclGroupStart()
+            for each, _, _, _ in batch:
+                code = each(stream)
+                if code:
+                    break
+            return lib.ncclGroupEnd()
+
+        result = [tensor for each in batch for tensor in each[2]]
+        work = self.issue(call, opts, [held for _, held, _, _ in batch], result,
+                          (lambda: [finish() for finish in finishes]) if finishes else None)
+        return Together(self, [work, *parts]) if parts and work is not None else work
+
+    # ---- sends and receives ----
+
+    def transfer(self, src: int, dst: int, tag: int, call: Callable[[int, int], int], held: Any,
+                 result: list[torch.Tensor], finish: Callable[[], object] | None) -> Work:
+        """A message. It must not wait for others, so each pair of ranks and each tag has a communicator of its own."""
+        with self.lock:
+            self._usable()
+            channel = self._channels.get((src, dst, tag))
+            if channel is None:
+                channel = self._channels[src, dst, tag] = _Channel(self, src, dst, tag)
+        work = Work(channel, held, result, finish, src)
+        work.limit = self.timeout
+        channel.issue(work, call)
+        if self._batch is not None:
+            self._batch_parts.append(work)
+        return work
+
+    # ---- barriers ----
+
+    def monitored_barrier(self, seconds: float, all_ranks: bool) -> None:
+        """Rank 0 learns of every rank through the store, and names those that do not come."""
+        self._barriers += 1
+        key, until = f"hocket/barrier/{self._barriers}", time.monotonic() + seconds
+        if self.rank:
+            self.store.set(f"{key}/{self.rank}", b"here")
+            self._wait_for(f"{key}/go", until, f"Rank {self.rank} did not hear from rank 0 in monitoredBarrier within "
+                                               f"{int(seconds * 1000)} ms")
+            said = bytes(self.store.get(f"{key}/go")).decode()
+            if said != "go":
+                raise RuntimeError(f"Rank {self.rank} successfully reached monitoredBarrier, but {said}")
+            return
+        late = []
+        for rank in range(1, self.size):
+            try:
+                self._wait_for(f"{key}/{rank}", until, "")
+            except RuntimeError:
+                late.append(rank)
+                if not all_ranks:
+                    break
+        text = f"Rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))} failed to pass monitoredBarrier in " \
+               f"{int(seconds * 1000)} ms"
+        self.store.set(f"{key}/go", text if late else "go")
+        if late:
+            raise RuntimeError(f"[Rank 0]: {text}")
+
+    def _wait_for(self, key: str, until: float, text: str) -> None:
+        try:
+            self.store.wait([key], datetime.timedelta(seconds=max(until - time.monotonic(), _POLL_SECONDS)))
+        except Exception as error:
+            raise RuntimeError(text) from error
+
+    # ---- the end ----
+
+    def drain(self, seconds: float | None = None) -> bool:
+        """Waits for everything under way; False: some of it is not over after so many seconds."""
+        until = None if seconds is None else time.monotonic() + seconds
+        for work in list(self._works):
+            if not work.mark.wait(None if until is None else max(until - time.monotonic(), 0)):
+                return False
+        return all(channel.drain(until) for channel in list(self._channels.values()))
+
+    def expire(self, now: float) -> float:
+        """Ends the group if an operation takes longer than its time. Gives the time at which to look again."""
+        begun, next_look = [], now + self.timeout
+        since, limit = self.since, self.limit
+        if since is not None:
+            begun.append((since, limit))
+        for works in [self._works, *(channel.works for channel in list(self._channels.values()))]:
+            begun += [(work.born, work.limit) for work in list(works)[:1] if not work.mark.test()]
+        for since, limit in begun:
+            if now > since + limit:
+                self.abort(f"Timed out after {limit:g} s: an operation of group {self.name!r} (rank {self.rank} of "
+                           f"{self.size}) was not complete: another rank has not made the call, or is slow")
+            next_look = min(next_look, since + limit)
+        return next_look
+
+    def abort(self, why: str) -> None:
+        """Ends all operations; those who wait for them get an error with this text."""
+        if self._error is None:
+            self._error = torch.distributed.DistBackendError(why)
+        self.comm.abort()
+        for channel in list(self._channels.values()):
+            channel.abort()
+
+    def shutdown(self) -> None:
+        """Waits a while for what is under way, and leaves."""
+        _watch.remove(self)
+        ended = self._error is not None or not self.drain(min(self.timeout, 10.0))
+        if ended:
+            self.abort("the group was destroyed")
+        self.completer.close()
+        for channel in self._channels.values():
+            channel.close()
+        if self._stream is not None:
+            lib.hocketStreamSynchronize(self._stream.handle)
+        if self._error is None:
+            self._error = torch.distributed.DistBackendError("the group was destroyed")
+            try:
+                self.comm.close()
+            except Error as error:
+                raise backend_error(error) from error
+
+
+class _Channel:
+    """Messages from one rank to another with one tag: a communicator of these two, with a stream. It is made on a
+    thread of its own when the first message is sent and received, because neither may wait for the other rank."""
+
+    def __init__(self, engine: Engine, src: int, dst: int, tag: int) -> None:
+        self.engine, self.key, self.sends = weakref.proxy(engine), f"p2p/{src}/{dst}/{tag}", src == engine.rank
+        self.lock, self.finishing = threading.Lock(), engine.finishing
+        self.completer = Completer()
+        self._comm: Communicator | None = None
+        self._stream = Stream()
+        self._early: list[tuple[Work, Callable[[int, int], int]]] = []
+        self.works: deque[Work] = deque()
+        self._error: BaseException | None = None
+        threading.Thread(target=self._open, name=f"hocket {self.key}", daemon=True).start()
+
+    def _open(self) -> None:
+        try:
+            comm = Communicator.from_id(self._id(), int(not self.sends), 2)
+        except BaseException as error:
+            with self.lock:
+                self._error = self._error or backend_error(error)
+                for work, _ in self._early:
+                    work.mark.set()
+            return
+        with self.lock:
+            self._comm = comm
+            for work, call in self._early:
+                self._enqueue(work, call)
+            self._early.clear()
+            if self._error is not None:
+                comm.abort()
+
+    def _id(self) -> bytes:
+        """The receiver asks for an id, the sender makes one. The store is polled, because its other users must not wait
+        as long as the other rank takes."""
+        store, mine, theirs = self.engine.store, f"hocket/{self.key}/id", f"hocket/{self.key}/wanted"
+        if not self.sends:
+            store.set(theirs, b"1")
+        awaited, pause = theirs if self.sends else mine, _POLL_SECONDS / 10
+        while not store.check([awaited]):
+            if self._error is not None:
+                raise self._error
+            time.sleep(pause)
+            pause = min(2 * pause, 20 * _POLL_SECONDS)
+        if not self.sends:
+            return bytes(store.get(mine))
+        made = unique_id()
+        store.set(mine, made)
+        return made
+
+    def issue(self, work: Work, call: Callable[[int, int], int]) -> None:
+        with self.lock:
+            if self._error is not None:
+                raise self._error
+            if self._comm is None:
+                self._early.append((work, call))
+            else:
+                self._enqueue(work, call)
+            self.works.append(work)
+            while self.works and self.works[0].mark.test():
+                self.works.popleft()
+
+    def _enqueue(self, work: Work, call: Callable[[int, int], int]) -> None:
+        assert self._comm is not None
+        if call(self._comm.handle, self._stream.handle):
+            self._error = self._error or self._failed(1)
+        lib.hocketStreamLaunch(self._stream.handle, SEM_POST, work.mark.address)
+
+    def _failed(self, code: int) -> BaseException | None:
+        try:
+            fail(code, self._comm.handle if self._comm else None)
+        except Error as error:
+            return backend_error(error)
+
+    def failure(self) -> BaseException | None:
+        """As Engine.failure()."""
+        code = lib.hocketStreamQuery(self._stream.handle)
+        return self._error or (None if code in (0, IN_PROGRESS) else self._failed(code))
+
+    def drain(self, until: float | None) -> bool:
+        return all(work.mark.wait(None if until is None else max(until - time.monotonic(), 0))
+                   for work in list(self.works))
+
+    def abort(self) -> None:
+        with self.lock:
+            self._error = self._error or torch.distributed.DistBackendError("the group was ended")
+            for work, _ in self._early:
+                work.mark.set()
+            self._early.clear()
+            if self._comm is not None:
+                self._comm.abort()
+
+    def close(self) -> None:
+        self.completer.close()
+        lib.hocketStreamSynchronize(self._stream.handle)
+        if self._comm is not None:
+            self._comm.close()
+
+
+class _Watch:
+    """A thread that looks for operations that take longer than their time."""
+
+    def __init__(self) -> None:
+        self.period = 3600.0
+        self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def add(self, engine: Engine) -> None:
+        with self._wake:
+            self._engines.add(engine)
+            self.period = min(self.period, engine.timeout)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="hocket timeouts", daemon=True)
+                self._thread.start()
+            self._wake.notify()
+
+    def remove(self, engine: Engine) -> None:
+        with self._wake:
+            self._engines.discard(engine)
+
+    def hurry(self) -> None:
+        """An operation with less time than the others' begins."""
+        with self._wake:
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            now = time.monotonic()
+            with self._wake:
+                engines = list(self._engines)
+            look = now + 60
+            for engine in engines:
+                look = min(look, engine.expire(now))
+            engines, engine = [], None  # they may end while this thread sleeps
+            with self._wake:
+                self._wake.wait(min(max(look - time.monotonic(), 0.01), 60) + 0.005)
+
+
+_watch = _Watch()
+
+
+def _seconds(opts: Any) -> float | None:
+    """The time that a call was given; None: the group's."""
+    timeout = getattr(opts, "timeout", None)
+    seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else -1.0
+    return seconds if seconds > 0 else None

@@ -1,0 +1,495 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations of torch.distributed, as a ProcessGroup of its own or as the part of one for tensors of the CPU."""
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import ProcessGroup
+
+from .._buffers import DataType
+from .._comm import Op
+from .._lib import lib
+from ._engine import Engine
+from ._work import Work
+
+Tensor = torch.Tensor
+_TYPES = {torch.int8: DataType.INT8, torch.uint8: DataType.UINT8, torch.bool: DataType.UINT8,
+          torch.int32: DataType.INT32, torch.int64: DataType.INT64, torch.float16: DataType.FLOAT16,
+          torch.float32: DataType.FLOAT32, torch.float64: DataType.FLOAT64, torch.bfloat16: DataType.BFLOAT16,
+          torch.float8_e4m3fn: DataType.FLOAT8_E4M3, torch.float8_e5m2: DataType.FLOAT8_E5M2,
+          torch.uint32: DataType.UINT32, torch.uint64: DataType.UINT64}
+_Kind = c10d.ReduceOp.RedOpType
+_OPS = {_Kind.SUM: Op.SUM, _Kind.PRODUCT: Op.PROD, _Kind.MIN: Op.MIN, _Kind.MAX: Op.MAX, _Kind.AVG: Op.AVG}
+# Truth values: a sum is "or", a product "and".
+_BOOL_OPS = {_Kind.SUM: Op.MAX, _Kind.PRODUCT: Op.MIN, _Kind.MIN: Op.MIN, _Kind.MAX: Op.MAX, _Kind.BAND: Op.MIN,
+             _Kind.BOR: Op.MAX}
+_BITS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
+    _Kind.BAND: torch.bitwise_and, _Kind.BOR: torch.bitwise_or, _Kind.BXOR: torch.bitwise_xor}
+_BYTE = DataType.UINT8
+
+
+def _kind(op: Any) -> Any:
+    return getattr(op, "op", op)
+
+
+def _list(tensors: Any) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _check(t: Tensor) -> None:
+    if not t.is_cpu:
+        raise ValueError(f"this group has no backend for tensors of {t.device}: the backend hocket is for those of the "
+                         "CPU; init_process_group('cpu:hocket,cuda:nccl') has both")
+    if t.is_sparse:
+        raise ValueError("sparse tensors can only be summed by all_reduce")
+
+
+def _size(t: Tensor) -> tuple[int, int]:
+    """Count and type where elements are only moved."""
+    dtype = _TYPES.get(t.dtype)
+    return (t.numel() * t.element_size(), _BYTE) if dtype is None else (t.numel(), dtype)
+
+
+@torch.no_grad()
+def _flat(tensors: list[Tensor]) -> Tensor:
+    """All elements one after the other: without a copy if they are so already."""
+    first, at = tensors[0], tensors[0].data_ptr()
+    for t in tensors:
+        if not t.is_contiguous() or t.dtype != first.dtype or t.data_ptr() != at or (
+                t.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()):
+            return torch.cat([x.reshape(-1) for x in tensors])
+        at += t.numel() * t.element_size()
+    return first.as_strided((sum(t.numel() for t in tensors),), (1,))
+
+
+def _scattered(flat: Tensor, tensors: list[Tensor]) -> Callable[[], None] | None:
+    """What puts the parts of flat into the tensors."""
+    if tensors and flat.untyped_storage().data_ptr() == tensors[0].untyped_storage().data_ptr():
+        return None
+
+    def finish() -> None:
+        for part, t in zip(flat.split([t.numel() for t in tensors]), tensors):
+            t.copy_(part.view(t.shape))
+    return finish
+
+
+@torch.no_grad()
+def _room(tensors: list[Tensor]) -> Tensor:
+    """Memory for all elements: the tensors' own if they lie one after the other."""
+    at, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
+    for t in tensors:
+        if not t.is_contiguous() or t.data_ptr() != at or t.untyped_storage().data_ptr() != storage:
+            return torch.empty(sum(x.numel() for x in tensors), dtype=tensors[0].dtype)
+        at += t.numel() * t.element_size()
+    return tensors[0].as_strided((sum(t.numel() for t in tensors),), (1,))
+
+
+class Operations:
+    """Everything that torch.distributed calls. `e` is the engine: communicator, stream, and works under way."""
+
+    e: Engine
+
+    # ---- reductions ----
+
+    def _op(self, op: Any, dtype: torch.dtype) -> int:
+        kind = _kind(op)
+        table = _BOOL_OPS if dtype == torch.bool else _OPS
+        found = table.get(kind)
+        if found is None:
+            if kind == _Kind.PREMUL_SUM:
+                return self.e.premul(op, _TYPES[dtype])
+            raise ValueError(f"the backend hocket has no {kind} of {dtype}")
+        return int(found)
+
+    def _reducible(self, t: Tensor) -> int:
+        dtype = _TYPES.get(t.dtype)
+        if dtype is None:
+            raise ValueError(f"Invalid scalar type {t.dtype}: the backend hocket reduces {', '.join(map(str, _TYPES))}")
+        return dtype
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        tensor = tensors if isinstance(tensors, Tensor) else tensors[0]
+        if tensor.is_sparse:
+            return self._allreduce_sparse(tensor, opts)
+        if not tensor.is_cpu:
+            _check(tensor)
+        op = opts.reduceOp if hasattr(opts, "reduceOp") else opts if opts is not None else _Kind.SUM
+        kind = _kind(op)
+        if kind in _BITS and tensor.dtype != torch.bool:
+            return self._bitwise(tensor, _BITS[kind], -1)
+        dtype, code = self._reducible(tensor), self._op(op, tensor.dtype)
+        x = tensor if tensor.is_contiguous() else tensor.contiguous()
+        at, n, comm = x.data_ptr(), x.numel(), self.e.handle
+        finish = None if x is tensor else lambda: tensor.copy_(x)
+        return self.e.issue(lambda s: lib.ncclAllReduce(at, at, n, dtype, code, comm, s), opts, x, [tensor], finish)
+
+    def _bitwise(self, tensor: Tensor, by: Callable[[Tensor, Tensor], Tensor], root: int) -> Any:
+        """There is no bitwise operator in the library: all elements come to every rank."""
+        if tensor.dtype.is_floating_point:
+            raise ValueError(f"Cannot use a bitwise ReduceOp with {tensor.dtype}")
+        every = torch.empty((self.e.size, *tensor.shape), dtype=tensor.dtype)
+        self.e.wait(self._gathered(every, tensor.contiguous(), None))
+        if root in (-1, self.e.rank):
+            total = every[0]
+            for part in every[1:]:
+                total = by(total, part)
+            tensor.copy_(total)
+        return self.e.done([tensor])
+
+    def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> Any:
+        """Sums of sparse tensors: every rank gets the elements of all."""
+        if opts is not None and _kind(opts.reduceOp) != _Kind.SUM:
+            raise ValueError("sparse tensors can only be summed")
+        mine = tensor.coalesce()
+        shape = [self.e.size, 2]
+        counts = torch.empty(shape, dtype=torch.int64)
+        self.e.wait(self._gathered(counts, torch.tensor([mine._nnz(), mine.sparse_dim()]), None))
+        number = counts[:, 0].tolist()
+        if counts[:, 1].unique().numel() != 1:
+            raise ValueError("the tensors of all ranks must have the same sparse dimensions")
+        indices = [torch.empty((n, mine.sparse_dim()), dtype=torch.int64) for n in number]
+        values = [torch.empty((n, *mine.values().shape[1:]), dtype=mine.dtype) for n in number]
+        self.e.wait(self.allgather([indices], [mine.indices().t().contiguous()], None))
+        self.e.wait(self.allgather([values], [mine.values()], None))
+        total = torch.sparse_coo_tensor(torch.cat(indices).t(), torch.cat(values), tensor.shape).coalesce()
+        tensor.copy_(total)
+        return self.e.done([total])
+
+    allreduce_sparse = allreduce
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        return self._together([lambda t=t: self.allreduce([t], opts) for t in _list(tensors)], opts)
+
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Any:
+        tensor = _list(tensors)[0]
+        _check(tensor)
+        root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
+        op = getattr(opts, "reduceOp", op if op is not None else _Kind.SUM)
+        if _kind(op) in _BITS and tensor.dtype != torch.bool:
+            return self._bitwise(tensor, _BITS[_kind(op)], root)
+        dtype, code = self._reducible(tensor), self._op(op, tensor.dtype)
+        x = tensor.contiguous()
+        at, n, comm = x.data_ptr(), x.numel(), self.e.handle
+        finish = None if x is tensor or self.e.rank != root else lambda: tensor.copy_(x)
+        return self.e.issue(lambda s: lib.ncclReduce(at, at, n, dtype, code, root, comm, s), opts, x, [tensor], finish)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        output, parts = _list(outputs)[0], _list(inputs[0])
+        if len(parts) != self.e.size:
+            raise ValueError(f"reduce_scatter: {len(parts)} inputs for {self.e.size} ranks")
+        counts = [t.numel() for t in parts]
+        if output.numel() != counts[self.e.rank]:
+            raise ValueError(f"reduce_scatter: the output has {output.numel()} elements, input {self.e.rank} has "
+                             f"{counts[self.e.rank]}")
+        if len(set(counts)) == 1:
+            return self.reduce_scatter_single(output, _flat(parts), opts)
+        for t in (output, *parts):
+            _check(t)
+        given, x = _flat(parts), output.contiguous()
+        dtype, code = self._reducible(given), self._op(getattr(opts, "reduceOp", _Kind.SUM), given.dtype)
+        a, b, comm, n = given.data_ptr(), x.data_ptr(), self.e.handle, self.e.counts(counts)
+        return self.e.issue(lambda s: lib.hocketReduceScatterv(a, b, n, None, dtype, code, comm, s), opts,
+                            (given, x, n), [output], None if x is output else lambda: output.copy_(x))
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
+        _check(output)
+        _check(given)
+        if given.numel() != output.numel() * self.e.size or given.dtype != output.dtype:
+            raise ValueError(f"reduce_scatter: input of {given.numel()} {given.dtype}, output of {output.numel()} "
+                             f"{output.dtype}: the input must be {self.e.size} times as long as the output")
+        op = getattr(opts, "reduceOp", _Kind.SUM)
+        if _kind(op) in _BITS and given.dtype != torch.bool:
+            whole = given.contiguous().clone()
+            self.e.wait(self._bitwise(whole, _BITS[_kind(op)], -1))
+            output.copy_(whole.view(self.e.size, -1)[self.e.rank].view(output.shape))
+            return self.e.done([output])
+        dtype, code = self._reducible(given), self._op(op, given.dtype)
+        x, y = given.contiguous(), output.contiguous()
+        a, b, n, comm = x.data_ptr(), y.data_ptr(), y.numel(), self.e.handle
+        return self.e.issue(lambda s: lib.ncclReduceScatter(a, b, n, dtype, code, comm, s), opts, (x, y), [output],
+                            None if y is output else lambda: output.copy_(y))
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._together([lambda o=o, i=i: self.reduce_scatter_single(o, i, opts)
+                               for o, i in zip(outputs, inputs)], opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # ---- moves ----
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        tensor = _list(tensors)[0]
+        _check(tensor)
+        root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
+        x = tensor if tensor.is_contiguous() else tensor.contiguous()
+        at, (n, dtype), comm = x.data_ptr(), _size(x), self.e.handle
+        finish = None if x is tensor or self.e.rank == root else lambda: tensor.copy_(x)
+        return self.e.issue(lambda s: lib.ncclBroadcast(at, at, n, dtype, root, comm, s), opts, x, [tensor], finish)
+
+    def _gathered(self, output: Tensor, given: Tensor, opts: Any, result: list[Tensor] | None = None,
+                  finish: Callable[[], object] | None = None) -> Any:
+        a, b, (n, dtype), comm = given.data_ptr(), output.data_ptr(), _size(given), self.e.handle
+        return self.e.issue(lambda s: lib.ncclAllGather(a, b, n, dtype, comm, s), opts, (given, output),
+                            result or [output], finish)
+
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
+        _check(output)
+        _check(given)
+        if output.numel() != given.numel() * self.e.size or given.dtype != output.dtype:
+            raise ValueError(f"all_gather: input of {given.numel()} {given.dtype}, output of {output.numel()} "
+                             f"{output.dtype}: the output must be {self.e.size} times as long as the input")
+        y = output.contiguous()
+        return self._gathered(y, given.contiguous(), opts, [output], None if y is output else lambda: output.copy_(y))
+
+    _allgather_base = all_gather_single
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        parts = _list(outputs[0] if not isinstance(outputs[0], Tensor) else outputs)
+        given = _list(inputs)[0]
+        for t in (given, *parts):
+            _check(t)
+        if len(parts) != self.e.size:
+            raise ValueError(f"all_gather: {len(parts)} outputs for {self.e.size} ranks")
+        counts, x = [t.numel() for t in parts], given.contiguous()
+        if counts[self.e.rank] != x.numel() or any(t.dtype != x.dtype for t in parts):
+            raise ValueError(f"all_gather: input of {x.numel()} {x.dtype}, output {self.e.rank} of "
+                             f"{counts[self.e.rank]} {parts[self.e.rank].dtype}")
+        y = _room(parts)
+        finish = _scattered(y, parts)
+        if len(set(counts)) == 1:
+            return self._gathered(y, x, opts, parts, finish)
+        (_, dtype), width = _size(x), 1 if x.dtype in _TYPES else x.element_size()
+        a, b, comm, n = x.data_ptr(), y.data_ptr(), self.e.handle, self.e.counts(counts, width)
+        return self.e.issue(lambda s: lib.hocketAllGatherv(a, b, n, None, dtype, comm, s), opts, (x, y, n), parts,
+                            finish)
+
+    def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._together([lambda o=o, i=i: self.allgather([o], [i], opts)
+                               for o, i in zip(output_lists, inputs)], opts)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        return self._together([lambda o=o, i=i: self.all_gather_single(o, i, opts)
+                               for o, i in zip(outputs, inputs)], opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        given = _list(inputs)[0]
+        _check(given)
+        root = getattr(opts, "rootRank", 0)
+        x, y, parts = given.contiguous(), given, []
+        if self.e.rank == root:
+            parts = _list(outputs[0])
+            if len(parts) != self.e.size or any(t.numel() != x.numel() or t.dtype != x.dtype for t in parts):
+                raise ValueError(f"gather: the outputs must be {self.e.size} tensors like the input")
+            y = _room(parts)
+        finish = _scattered(y, parts) if parts else None
+        a, b, (n, dtype), comm = x.data_ptr(), y.data_ptr(), _size(x), self.e.handle
+        return self.e.issue(lambda s: lib.ncclGather(a, b, n, dtype, root, comm, s), opts, (x, y), parts, finish)
+
+    def gather_single(self, output: Any, given: Tensor, opts: Any = None) -> Any:
+        root = getattr(opts, "rootRank", 0)
+        return self.gather([list(output.chunk(self.e.size))] if self.e.rank == root else [], [given], opts)
+
+    gather_into_tensor = gather_single
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        output = _list(outputs)[0]
+        _check(output)
+        root = getattr(opts, "rootRank", 0)
+        y, x = output.contiguous(), output
+        if self.e.rank == root:
+            parts = _list(inputs[0])
+            if len(parts) != self.e.size or any(t.numel() != y.numel() or t.dtype != y.dtype for t in parts):
+                raise ValueError(f"scatter: the inputs must be {self.e.size} tensors like the output")
+            x = _flat(parts)
+        a, b, (n, dtype), comm = x.data_ptr(), y.data_ptr(), _size(y), self.e.handle
+        return self.e.issue(lambda s: lib.ncclScatter(a, b, n, dtype, root, comm, s), opts, (x, y), [output],
+                            None if y is output else lambda: output.copy_(y))
+
+    def all_to_all_single(self, output: Tensor, given: Tensor, output_splits: Any = None, input_splits: Any = None,
+                          opts: Any = None) -> Any:
+        _check(output)
+        _check(given)
+        x, y, size = given.contiguous(), output.contiguous(), self.e.size
+        finish = None if y is output else lambda: output.copy_(y)
+        a, b, comm, dtype = x.data_ptr(), y.data_ptr(), self.e.handle, _size(x)[1]
+        width = 1 if x.dtype in _TYPES else x.element_size()
+        if not output_splits and not input_splits:
+            if x.numel() != y.numel() or x.numel() % size or (x.dim() and x.size(0) % size):
+                raise ValueError(f"all_to_all: {tuple(x.shape)} and {tuple(y.shape)} cannot be divided among {size} "
+                                 "ranks")
+            n = x.numel() // size * width
+            return self.e.issue(lambda s: lib.ncclAlltoAll(a, b, n, dtype, comm, s), opts, (x, y), [output], finish)
+        sent = self.e.counts(_splits(input_splits, x, size), width)
+        got = self.e.counts(_splits(output_splits, y, size), width)
+        return self.e.issue(lambda s: lib.hocketAlltoAllv(a, sent, None, b, got, None, dtype, comm, s), opts,
+                            (x, y, sent, got), [output], finish)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        outs, ins = _list(outputs), _list(inputs)
+        for t in (*outs, *ins):
+            _check(t)
+        if len(outs) != self.e.size or len(ins) != self.e.size:
+            raise ValueError(f"all_to_all: {len(ins)} inputs and {len(outs)} outputs for {self.e.size} ranks")
+        x, y = _flat(ins), _room(outs)
+        width, dtype = 1 if x.dtype in _TYPES else x.element_size(), _size(x)[1]
+        sent = self.e.counts([t.numel() for t in ins], width)
+        got = self.e.counts([t.numel() for t in outs], width)
+        a, b, comm = x.data_ptr(), y.data_ptr(), self.e.handle
+        return self.e.issue(lambda s: lib.hocketAlltoAllv(a, sent, None, b, got, None, dtype, comm, s), opts,
+                            (x, y, sent, got), outs, _scattered(y, outs))
+
+    # ---- sends and receives ----
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
+        tensor = _list(tensors)[0]
+        _check(tensor)
+        x = tensor.contiguous()
+        at, (n, dtype) = x.data_ptr(), _size(x)
+        return self.e.transfer(self.e.rank, dst, tag, lambda comm, s: lib.ncclSend(at, n, dtype, 1, comm, s), x,
+                               [tensor], None)
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
+        tensor = _list(tensors)[0]
+        _check(tensor)
+        y = tensor.contiguous()
+        at, (n, dtype) = y.data_ptr(), _size(y)
+        return self.e.transfer(src, self.e.rank, tag, lambda comm, s: lib.ncclRecv(at, n, dtype, 0, comm, s), y,
+                               [tensor], None if y is tensor else lambda: tensor.copy_(y))
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        raise RuntimeError("the backend hocket cannot receive from any source: name the rank that sends")
+
+    # ---- barriers ----
+
+    def barrier(self, opts: Any = None) -> Any:
+        mark = torch.zeros(1, dtype=torch.int32)
+        at, comm = mark.data_ptr(), self.e.handle
+        return self.e.issue(lambda s: lib.ncclAllReduce(at, at, 1, DataType.INT32, Op.SUM, comm, s), opts, mark, [mark],
+                            None)
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        given = getattr(timeout, "timeout", timeout)  # BarrierOptions, from C++
+        seconds = given.total_seconds() if isinstance(given, datetime.timedelta) else self.e.timeout
+        self.e.monitored_barrier(seconds if seconds > 0 else self.e.timeout, wait_all_ranks)
+
+    # ---- several operations as one ----
+
+    def _together(self, calls: list[Callable[[], Any]], opts: Any) -> Any:
+        if self.e.batching:
+            for call in calls:
+                call()
+            return None
+        self.e.open_batch()
+        try:
+            for call in calls:
+                call()
+            return self.e.coalesced(opts)
+        finally:
+            self.e.close_batch()
+
+    def start_coalescing(self, _: Any = None) -> None:
+        self.e.open_batch()
+
+    def end_coalescing(self, _: Any = None) -> Any:
+        try:
+            return self.e.coalesced(None)
+        finally:
+            self.e.close_batch()
+
+    _start_coalescing = start_coalescing
+    _end_coalescing = end_coalescing
+
+    # ---- the rest ----
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self.e.timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        self.e.sequence = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.e.sequence
+
+    def _wait_for_pending_works(self) -> None:
+        self.e.drain()
+
+    def abort(self) -> None:
+        self.e.abort("the group was aborted")
+
+    def shutdown(self) -> None:
+        self.e.shutdown()
+
+    def getBackendName(self) -> str:  # noqa: N802 (PyTorch's name)
+        return "hocket"
+
+    name = getBackendName
+
+
+def _splits(splits: Any, t: Tensor, size: int) -> list[int]:
+    """Elements for each rank; splits are of the first dimension."""
+    if not splits:
+        if t.dim() == 0 or t.size(0) % size:
+            raise ValueError(f"all_to_all: {tuple(t.shape)} cannot be divided among {size} ranks")
+        return [t.numel() // size] * size
+    rows = t.size(0) if t.dim() else 1
+    if len(splits) != size or sum(splits) != rows:
+        raise ValueError(f"Number of elements of the splits {list(splits)} must be those of the first dimension, "
+                         f"{rows}, for {size} ranks")
+    each = t.numel() // rows if rows else 0
+    return [int(n) * each for n in splits]
+
+
+class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
+    """The part of a group for the CPU's tensors, beside another backend for those of a GPU."""
+
+    def __init__(self, engine: Engine) -> None:
+        c10d.Backend.__init__(self, engine.rank, engine.size)
+        self.e = engine
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return True
+
+    @property
+    def options(self) -> Any:
+        made = c10d.Backend.Options("hocket", datetime.timedelta(seconds=self.e.timeout))
+        return made
+
+
+class HocketGroup(Operations, ProcessGroup):
+    """A group whose only backend is this one. torch.distributed's functions call it without a way through C++."""
+
+    def __init__(self, engine: Engine) -> None:
+        ProcessGroup.__init__(self, engine.store, engine.rank, engine.size)
+        self.e = engine
+        self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+        try:
+            self._part = HocketBackend(engine)
+            self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._part)
+        except (TypeError, RuntimeError):  # before PyTorch 2.13 a Backend cannot be made in Python
+            self._part = None
+
+
+def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: Any) -> Any:
+    """What torch.distributed gets for one group: all members call it."""
+    engine = Engine(store, rank, size, timeout, name)
+    if beside is not None and not _alone(beside):
+        return HocketBackend(engine)
+    return HocketGroup(engine)
+
+
+def _alone(group: Any) -> bool:
+    """Is the group's default backend, which torch.distributed has set before, this one?"""
+    return bool(group.name() == "custom" or group.name() == "hocket")

@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The backend hocket of torch.distributed with PyTorch's wheel from the package index: every collective beside Gloo, training,
+# and PyTorch's own tests. The wheel stays in build/frameworks/torch (6 GB), the environment of `make check-frameworks`.
+# Environment: HK_BUILD, TORCH=2.15 (version), ONLY=pattern of names, INSTALL=no (only if the wheel is there), OWN=no (not PyTorch's
+# own tests).
+set -u
+HK_BUILD=${HK_BUILD:-build/gcc} TORCH=${TORCH:-2.15}
+env=$PWD/build/frameworks/torch here=tests/python
+passed=0 failed=0 skipped=0
+tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=$PWD/build/frameworks/cache PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$PWD/$HK_BUILD/python OMP_NUM_THREADS=1
+line() { printf '%s  %-16s %s\n' "$1" "$2" "$3"; }
+[ -e "$HK_BUILD/python/hocket/lib/libhocket.so" ] || { echo "SKIP: the Python package is not built: make python"; exit 77; }
+version() { [[ $(sed -n "s/^__version__ = '\(.*\)'/\1/p" "$env"/lib/python3*/site-packages/torch/version.py 2>/dev/null) == "$TORCH".* ]]; }
+if ! version; then
+  [ "${INSTALL:-}" != no ] || { echo "SKIP: PyTorch $TORCH is not in build/frameworks: make check-torch installs it (6 GB)"; exit 77; }
+  mkdir -p build/frameworks
+  [ -x "$env/bin/pip" ] || python3 -m venv "$env" || { echo "SKIP: python3 -m venv fails"; exit 77; }
+  timeout 900 "$env/bin/pip" install -q "torch==$TORCH.*" numpy expecttest >"$tmp/log" 2>&1 ||
+    { tail -n 2 "$tmp/log"; echo "SKIP: PyTorch $TORCH cannot be had from the package index"; exit 77; }
+fi
+
+try() { # name ranks script...
+  local name=$1 ranks=$2 rc
+  shift 2
+  [[ $name == *${ONLY:-}* ]] || return 0
+  timeout -k 5 200 "$env/bin/python" -m hocket.run -n "$ranks" "$@" >"$tmp/out" 2>&1
+  rc=$?
+  if [ $rc = 0 ]; then
+    passed=$((passed + 1))
+    line PASS "$name" "$(tail -n 1 "$tmp/out")"
+    grep '^SKIP: ' "$tmp/out"
+  else
+    failed=$((failed + 1))
+    line FAIL "$name" "exit code $rc"
+    grep -v 'NCCL WARN' "$tmp/out" | tail -n 20 | sed 's/^/      | /'
+  fi
+}
+
+for n in 2 4; do try c10d-$n $n $here/torch_c10d.py; done
+try c10d-mixed 2 $here/torch_c10d.py cpu:hocket,cuda:gloo
+for n in 2 4; do try train-$n $n $here/torch_train.py; done
+if [ "${OWN:-}" != no ] && [[ own == *${ONLY:-}* ]]; then
+  "$env/bin/python" -c 'import expecttest' 2>/dev/null || "$env/bin/pip" install -q expecttest
+  if timeout -k 5 1500 "$env/bin/python" $here/torch_own.py; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every collective of torch.distributed with the backend hocket, compared with Gloo's result.
+
+python -m hocket.run -n N tests/python/torch_c10d.py [backend of the default group]
+"""
+import datetime
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+import hocket.torch
+
+hocket.torch.register()
+backend = sys.argv[1] if len(sys.argv) > 1 else "hocket"
+dist.init_process_group(backend, timeout=datetime.timedelta(seconds=60))
+rank, size = dist.get_rank(), dist.get_world_size()
+ours, theirs = dist.group.WORLD, dist.new_group(backend="gloo")
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+TYPES = (*FLOATS, torch.int32, torch.int64, torch.int8, torch.uint8)
+after, before = (rank + 1) % size, (rank - 1) % size
+
+
+def fail(text):
+    raise SystemExit(f"rank {rank}: {text}")
+
+
+def same(what, got, want):
+    for x, y in zip(got, want, strict=True):
+        if x.is_sparse:
+            x, y = x.to_dense(), y.to_dense()
+        if x.dtype != y.dtype or not torch.equal(x, y):
+            fail(f"{what}: {x.flatten()[:4]} instead of {y.flatten()[:4]}")
+
+
+def compare(what, call, *tensors, result=lambda *t: t):
+    """call(group, tensors...) on both backends, synchronously and not; the tensors that result() names are compared."""
+    for mode in ("sync", "async", "future"):
+        both = []
+        for group in (ours, theirs):
+            copies = [[x.clone() for x in t] if isinstance(t, list) else t.clone() for t in tensors]
+            work = call(group, mode != "sync", *copies)
+            if mode == "async":
+                work.wait()
+                if not work.is_completed() and type(work).__module__.startswith("hocket"):
+                    fail(f"{what}: work that was waited for is not completed")
+            elif mode == "future" and group is ours:  # Gloo's work has one for some operations only
+                work.get_future().wait()
+            elif mode == "future":
+                work.wait()
+            flat = []
+            for t in result(*copies):
+                flat += t if isinstance(t, list) else [t]
+            both.append(flat)
+        same(f"{what} ({mode})", *both)
+
+
+def basis(n, dtype):
+    return ((torch.arange(n) + 3 * rank) % 5).to(dtype)
+
+
+def reductions(dtype, n):
+    ops = [dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX]
+    if n < 100:
+        ops.append(dist.ReduceOp.PRODUCT)
+    if dtype in (torch.int32, torch.int64, torch.uint8) and n < 100:
+        ops += [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR]
+    for op in ops:
+        compare(f"all_reduce {op} {dtype}", lambda g, a, x: dist.all_reduce(x, op, g, a), basis(n, dtype))
+        compare(f"reduce {op} {dtype}", lambda g, a, x: dist.reduce(x, size - 1, op, g, a), basis(n, dtype),
+                result=lambda x: [x] if rank == size - 1 else [])
+    compare(f"reduce_scatter_tensor {dtype}", lambda g, a, x, y: dist.reduce_scatter_tensor(y, x, group=g, async_op=a),
+            basis(n * size, dtype), basis(n, dtype), result=lambda x, y: [y])
+
+
+def moves(dtype, n):
+    x, many = basis(n, dtype), [torch.zeros(n, dtype=dtype) for _ in range(size)]
+    compare(f"broadcast {dtype}", lambda g, a, t: dist.broadcast(t, size - 1, g, a), x)
+    compare(f"all_gather {dtype}", lambda g, a, t, o: dist.all_gather(o, t, g, a), x, many, result=lambda t, o: o)
+    compare(f"all_gather_into_tensor {dtype}", lambda g, a, t, o: dist.all_gather_into_tensor(o, t, g, a), x,
+            torch.zeros(n * size, dtype=dtype), result=lambda t, o: [o])
+    compare(f"gather {dtype}", lambda g, a, t, o: dist.gather(t, o if rank == 0 else None, 0, g, a), x, many,
+            result=lambda t, o: o)
+    compare(f"scatter {dtype}", lambda g, a, t, i: dist.scatter(t, i if rank == 0 else None, 0, g, a), x,
+            [(basis(n, torch.int64) + r).to(dtype) for r in range(size)], result=lambda t, i: [t])
+    compare(f"all_to_all_single {dtype}", lambda g, a, i, o: dist.all_to_all_single(o, i, group=g, async_op=a),
+            basis(n * size, dtype), torch.zeros(n * size, dtype=dtype), result=lambda i, o: [o])
+
+
+def uneven():
+    sent, got = [rank + p + 1 for p in range(size)], [p + rank + 1 for p in range(size)]
+    compare("all_to_all_single, uneven",
+            lambda g, a, i, o: dist.all_to_all_single(o, i, got, sent, group=g, async_op=a),
+            torch.arange(2.0 * sum(sent)).view(-1, 2) + 100 * rank, torch.zeros(sum(got), 2), result=lambda i, o: [o])
+    # Gloo has none of these; the results are known.
+    parts = [torch.empty(r + 1, dtype=torch.int16) for r in range(size)]
+    dist.all_gather(parts, torch.full((rank + 1,), rank, dtype=torch.int16))
+    same("all_gather, uneven", parts, [torch.full((r + 1,), r, dtype=torch.int16) for r in range(size)])
+    part = torch.empty(rank + 1)
+    dist.reduce_scatter(part, [torch.full((r + 1,), float(r)) for r in range(size)])
+    same("reduce_scatter, uneven", [part], [torch.full((rank + 1,), float(rank * size))])
+    part = torch.empty(3)
+    dist.reduce_scatter(part, [torch.full((3,), float(r)) for r in range(size)])
+    same("reduce_scatter", [part], [torch.full((3,), float(rank * size))])
+    outs = [torch.empty(p + 1) for p in range(size)]
+    dist.all_to_all(outs, [torch.full((rank + 1,), float(10 * rank + p)) for p in range(size)])
+    same("all_to_all", outs, [torch.full((p + 1,), float(10 * p + rank)) for p in range(size)])
+
+
+def forms():
+    """Tensors that are not contiguous, parts of others, complex, truth values, averages, nothing at all."""
+    whole = torch.arange(24.0).view(4, 6) + rank
+    x = whole.clone().t()
+    dist.all_reduce(x)
+    same("all_reduce of a transposed tensor", [x], [(torch.arange(24.0).view(4, 6) * size + sum(range(size))).t()])
+    x = torch.zeros(4, 6)
+    dist.broadcast(x[:, 2], 0) if rank else dist.broadcast(whole[:, 2], 0)
+    if rank:
+        same("broadcast of a column", [x[:, 2]], [torch.arange(24.0).view(4, 6)[:, 2]])
+    compare("complex", lambda g, a, x: dist.all_reduce(x, group=g, async_op=a), torch.full((7,), complex(rank, 1)))
+    x = torch.tensor([rank == 0, True, False])
+    dist.all_reduce(x)
+    same("truth values", [x], [torch.tensor([True, True, False])])
+    x = torch.full((5,), float(rank))
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    same("average", [x], [torch.full((5,), sum(range(size)) / size)])
+    x = torch.full((5,), float(rank + 1))
+    dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))
+    same("premul_sum", [x], [torch.full((5,), sum(range(1, size + 1)) / 2)])
+    dist.all_reduce(torch.empty(0))
+    big = torch.zeros(size * 4).view(size, 4)
+    parts = list(big.unbind(0))
+    dist.all_gather(parts, torch.full((4,), float(rank)))
+    same("all_gather into parts of a tensor", [big], [torch.arange(float(size)).repeat_interleave(4).view(size, 4)])
+    for n in (1, 5):
+        indices = torch.tensor([[(rank + k) % 7 for k in range(n)]])
+        sparse = torch.sparse_coo_tensor(indices, torch.arange(2.0 * n).view(n, 2) + 1, (7, 2))
+        if dist.get_backend() == "hocket":
+            compare("sparse tensors", lambda g, a, x: dist.all_reduce(x, group=g, async_op=a), sparse)
+
+
+def messages():
+    mine, got = torch.full((100000,), float(rank)), torch.empty(100000)
+    for _ in range(3):
+        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, after), dist.P2POp(dist.irecv, got, before)])
+        for work in works:
+            work.wait()
+        same("batch_isend_irecv", [got], [torch.full((100000,), float(before))])
+    # Sends that are not received yet do not block, whatever their order and size; tags may come in any order.
+    first, second = torch.full((1 << 18,), 1.0 + rank), torch.full((3,), 2.0 + rank)
+    works = [dist.isend(first, after, tag=1), dist.isend(second, after, tag=2)]
+    x, y = torch.empty(3), torch.empty(1 << 18)
+    dist.recv(x, before, tag=2)
+    dist.recv(y, before, tag=1)
+    for work in works:
+        work.wait()
+    same("tags", [x, y], [torch.full((3,), 2.0 + before), torch.full((1 << 18,), 1.0 + before)])
+    # A collective that is under way does not keep a message from going, nor the other way round.
+    total, note = torch.ones(1000), torch.full((1,), float(rank))
+    if rank == 0:
+        dist.recv(note, 1)
+        dist.all_reduce(total)
+    else:
+        work = dist.all_reduce(total, async_op=True)
+        if rank == 1:
+            dist.send(note, 0)
+        work.wait()
+    same("a message beside a collective", [total], [torch.full((1000,), float(size))])
+    if rank == 0:
+        same("a message beside a collective", [note], [torch.ones(1)])
+    things = [{"rank": rank, "text": "x" * 100 * rank}]
+    if rank == 0:
+        dist.send_object_list(things, 1)
+    elif rank == 1:
+        dist.recv_object_list(things, 0)
+        if things != [{"rank": 0, "text": ""}]:
+            fail(f"send_object_list: {things}")
+
+
+def coalesced():
+    many = [torch.full((1 << k,), float(rank)) for k in range(12)]
+    with dist._coalescing_manager():
+        for x in many:
+            dist.all_reduce(x)
+    same("coalesced all_reduce", many, [torch.full((1 << k,), float(sum(range(size)))) for k in range(12)])
+    outs = [torch.empty(size << k) for k in range(6)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for k, out in enumerate(outs):
+            dist.all_gather_into_tensor(out, torch.full((1 << k,), float(rank + k)))
+    manager.wait()
+    same("coalesced all_gather", outs, [(torch.arange(size) + float(k)).repeat_interleave(1 << k) for k in range(6)])
+    parts = [torch.empty(1 << k) for k in range(6)]
+    with dist._coalescing_manager():
+        for part, out in zip(parts, outs):
+            dist.reduce_scatter_tensor(part, out)
+    same("coalesced reduce_scatter", parts, [torch.full((1 << k,), float(size * (rank + k))) for k in range(6)])
+
+
+def overlap():
+    """Work that is asynchronous goes on by itself, and the caller is free while it waits for a late rank."""
+    many = [torch.full((1 << k,), float(rank)) for k in range(16)]
+    works = [dist.all_reduce(x, async_op=True) for x in many]
+    for work in reversed(works):
+        work.wait()
+    same("many at once", many, [torch.full((1 << k,), float(sum(range(size)))) for k in range(16)])
+    x, called = torch.ones(4), threading.Event()
+    if rank == 0:
+        time.sleep(0.3)
+    begin = time.monotonic()
+    work = dist.all_reduce(x, async_op=True)
+    future = work.get_future().then(lambda f: (called.set(), f.value()[0] * 2)[1])
+    if time.monotonic() - begin > 0.25 or (rank and work.is_completed()):
+        fail("an asynchronous call waits")
+    same("what a future gives", [future.wait()], [torch.full((4,), 2.0 * size)])
+    if not called.is_set() or not work.is_success() or work.exception() is not None:
+        fail("a future's work is not complete")
+    if rank == 0:
+        time.sleep(0.5)
+    try:
+        work = dist.all_reduce(x, async_op=True)
+        work.wait(datetime.timedelta(milliseconds=100))
+        if rank:
+            fail("wait() with a time-out waits longer")
+    except RuntimeError as error:
+        if not rank or "timed out" not in str(error):
+            raise
+    work.wait()
+    del x, work
+    dist.all_reduce(torch.ones(1 << 20), async_op=True)  # the tensors live as long as they are used
+
+
+def groups():
+    for members in (list(range(0, size, 2)), list(range(size))[::-1], [size - 1]):
+        group = dist.new_group(members)
+        if rank in members:
+            x = torch.full((10,), float(rank))
+            dist.all_reduce(x, group=group)
+            same("a sub-group", [x], [torch.full((10,), float(sum(members)))])
+            dist.broadcast(x, src=members[-1], group=group)
+            dist.barrier(group=group)
+            dist.destroy_process_group(group)
+    gathered = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank})
+    if gathered != [{"rank": r} for r in range(size)]:
+        fail(f"all_gather_object: {gathered}")
+
+
+def barriers():
+    dist.barrier()
+    dist.barrier(async_op=True).wait()
+    if size < 2:
+        return
+    dist.monitored_barrier()
+    try:
+        if rank != size - 1:
+            dist.monitored_barrier(timeout=datetime.timedelta(seconds=0.5))
+            fail("monitored_barrier waits for a rank that never comes")
+    except RuntimeError as error:
+        text = f"Rank {size - 1} failed to pass monitoredBarrier" if rank == 0 else "monitoredBarrier"
+        if text not in str(error):
+            fail(f"monitored_barrier: {error}")
+    theirs.barrier().wait()
+    # Who waits longer than the group's time gets an error, and so does every later call.
+    group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=1))
+    begin = time.monotonic()
+    if rank == 0:
+        for what in ("first", "second"):
+            try:
+                dist.barrier(group=group)
+                fail(f"the {what} barrier ends without the others")
+            except RuntimeError as error:
+                if "Timed out after 1 s" not in str(error):
+                    fail(f"{what} barrier: {error}")
+        if not 0.9 < time.monotonic() - begin < 20:
+            fail(f"the time-out came after {time.monotonic() - begin} s")
+    theirs.barrier().wait()
+
+
+def refusals():
+    for what, text, call in (
+            ("bitwise", "bitwise", lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)),
+            ("int16", "Invalid scalar type", lambda: dist.all_reduce(torch.ones(2, dtype=torch.int16))),
+            ("sizes", "times as long", lambda: dist.all_gather_into_tensor(torch.ones(size + 1), torch.ones(1))),
+            ("any source", "any source", lambda: dist.recv(torch.ones(1)))):
+        try:
+            call()
+        except (RuntimeError, ValueError, TypeError) as error:
+            if text not in str(error):
+                fail(f"{what}: {error!r}")
+        else:
+            fail(f"{what} is not refused")
+    dist.barrier()
+    if size > 1:
+        group = dist.new_group(list(range(size)))
+        for asynchronous in (False, True):
+            try:
+                work = dist.all_reduce(torch.ones(4 + rank % 2), group=group, async_op=asynchronous)
+                work.wait()
+                fail("calls that differ are not reported")
+            except RuntimeError as error:
+                if not isinstance(error, dist.DistBackendError) or "rank" not in str(error):
+                    fail(f"calls that differ: {error!r}")
+    theirs.barrier().wait()
+
+
+for dtype in TYPES:
+    reductions(dtype, 10)
+    moves(dtype, 10)
+reductions(torch.float32, 30000)
+moves(torch.bfloat16, 30000)
+moves(torch.bool, 33)
+uneven()
+forms()
+coalesced()
+if size > 1:
+    messages()
+overlap()
+groups()
+barriers()
+refusals()
+dist.destroy_process_group()
+if rank == 0:
+    print(f"{size} ranks, {backend}: every collective as Gloo does it; messages, groups, time-outs, errors")
