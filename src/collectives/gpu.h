@@ -23,7 +23,6 @@
 /* In-switch reduction and multicast reach this part of a link's bandwidth: 480 GB/s busbw of 8 H100 are 480 * 9 / 14 =
  * 309 GB/s on the wire in each direction, of 370.8 (NCCL's nvlsEfficiency says 0.85). */
 #define HK_GPU_IN_SWITCH 0.83
-#define HK_GPU_MEMORY_GBPS 1000.0 /* if the topology does not have it */
 enum {
   HK_GPU_SLOT_BYTES = 512 << 10, /* with Simple: NCCL's 4 MiB buffers in 8 steps */
   HK_GPU_SLOTS = 8

@@ -68,7 +68,7 @@ static hk_status furnish_host(hk_world *w, int host) {
   for (uint32_t i = 0; i < t->nnodes; i++) {
     const hk_node *n = &t->nodes[i];
     double gbps = n->kind == HK_NODE_GPU ? n->gpu.memory_gbps : n->kind == HK_NODE_CPU ? n->cpu.memory_gbps : 0;
-    if (gbps <= 0) gbps = n->kind == HK_NODE_GPU ? HK_GPU_MEMORY_GBPS : HK_SIM_CPU_MEMORY_GBPS;
+    if (gbps <= 0) gbps = n->kind == HK_NODE_GPU ? HK_GPU_MEMORY_GBPS : HK_CPU_MEMORY_GBPS;
     HK_OR_RETURN(hk_net_add(&w->net, gbps * BYTES_PER_US, &r));
   }
   for (uint32_t i = 0; i < t->nnodes; i++) {

@@ -31,7 +31,11 @@ static hk_status read_machine(hk_topo **out, const char *file) {
 
 int hk_tool_machine(hk_cluster **out, const char *words, const char *file) {
   *out = NULL;
-  if (words && file) return hk_tool_wrong("--machine and --file are two machines: give one of them");
+  if (words && file)
+    return hk_tool_wrong(
+        "--machine and --file are two machines; the file with the GPUs and NVLinks of the other one is "
+        "--machine '%s as %s'",
+        file, words);
   hk_status rc = HK_OK;
   hk_topo *t = NULL;
   if (words) {
@@ -42,6 +46,12 @@ int hk_tool_machine(hk_cluster **out, const char *words, const char *file) {
   }
 out:
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
+}
+
+void hk_tool_remarks(const hk_topo *t, FILE *to) {
+  if (!t->remarks || !t->remarks[0]) return;
+  fprintf(to, "\nRemarks:\n");
+  hk_tool_wrap(to, 2, t->remarks);
 }
 
 /* ---- all that a choice depends on ---- */
@@ -73,13 +83,20 @@ out:
   return rc;
 }
 
-static int take_seats(hk_inputs *w, int nranks) {
+/* The words of one host, so that "nodes=N of" can be put before them; NULL: there are several kinds. */
+static const char *one_host(const hk_cluster *c, const char *words, const char *file) {
+  const char *of = words && !strncmp(words, "nodes=", 6) ? strstr(words, " of ") : NULL;
+  return c->nkinds > 1 ? NULL : of ? of + 4 : words ? words : file;
+}
+
+static int take_seats(hk_inputs *w, int nranks, const char *host) {
   int hosts = w->cluster->nhosts, per_host = (nranks + hosts - 1) / hosts;
   hk_status rc = hk_cluster_seats(w->cluster, per_host, &w->seats, &w->nranks);
   if (rc != HK_OK) return hk_tool_failed(rc);
   if (nranks > w->nranks)
-    return hk_tool_wrong("%d ranks, but %s has %d GPUs: name a machine with more hosts, as 'nodes=%d of %s'", nranks,
-                         w->cluster->name, w->nranks, (nranks * hosts + w->nranks - 1) / w->nranks, w->cluster->name);
+    return hk_tool_wrong("%d ranks, but %s has %d GPUs: name a machine with more hosts, as --machine 'nodes=%d of %s'",
+                         nranks, w->cluster->name, w->nranks, (nranks * hosts + w->nranks - 1) / w->nranks,
+                         host ? host : "dgx-h100");
   if (nranks) w->nranks = nranks;
   if (w->nranks <= UINT16_MAX) return HK_EXIT_OK;
   return hk_tool_wrong("%s has %d ranks; %d is the most that a communicator can have", w->cluster->name, w->nranks,
@@ -104,7 +121,7 @@ static void heed_host_settings(hk_inputs *w) {
 int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks) {
   *w = (hk_inputs){0};
   int code = hk_tool_machine(&w->cluster, words, file);
-  if (code == HK_EXIT_OK) code = take_seats(w, nranks);
+  if (code == HK_EXIT_OK) code = take_seats(w, nranks, one_host(w->cluster, words, file));
   if (code != HK_EXIT_OK) return code;
   hk_status rc = HK_OK;
   HK_TRY(hk_overrides_read(&w->overrides, 0, 0), out);

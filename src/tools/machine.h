@@ -14,6 +14,8 @@ struct hk_layout;   /* program/layout.h */
 /* A machine in words (synth.h), or NCCL's XML in a file, or (both NULL) the machine at hand. HK_EXIT_OK, or the exit
  * code after the error was printed. */
 int hk_tool_machine(hk_cluster **out, const char *words, const char *file);
+/* The remarks about a machine, after a heading; nothing if there are none. */
+void hk_tool_remarks(const hk_topo *t, FILE *to);
 /* For options' tables: --machine's and --file's rows. */
 const char *hk_tool_preset_word(int i);
 #define HK_ROW_MACHINE(member)                                                                                         \

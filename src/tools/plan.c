@@ -152,6 +152,10 @@ static void print_model(const hk_inputs *w) {
                                     : "Costs are built in; hocket tune measures those of this machine.");
 }
 
+static void print_remarks(const hk_inputs *w) {
+  for (int k = 0; k < w->cluster->nkinds; k++) hk_tool_remarks(w->cluster->kinds[k], stdout);
+}
+
 static int print_one(const hk_plan_report *r, const options *o) {
   const hk_inputs *w = r->world;
   hk_simulator *x = NULL;
@@ -185,6 +189,7 @@ static int print_one(const hk_plan_report *r, const options *o) {
   print_table(r, o->all, x);
   print_model(w);
 out:
+  print_remarks(w);
   hk_simulator_free(x);
   return HK_EXIT_OK;
 }
@@ -218,6 +223,7 @@ static void print_ranges(const hk_inputs *w, const hk_coll *only) {
   hk_tool_wrap(stdout, 0,
                "Sizes are those of the larger of a rank's buffers. Channels and bandwidth are those of the "
                "longest message of a row (of the last row: 16 GiB).");
+  print_remarks(w);
 }
 
 /* ---- programs ---- */
@@ -313,6 +319,7 @@ static int print_json(const hk_inputs *w, const hk_coll *only, const size_t *byt
   hk_json_put_text(&j, "machine", w->cluster->name);
   hk_json_put_integer(&j, "ranks", w->nranks);
   hk_json_put_integer(&j, "hosts", w->machine.nhosts);
+  hk_json_put_text(&j, "remarks", w->cluster->kinds[0]->remarks);
   hk_json_begin(&j, "plans", '[');
   for (int c = 0; c < HK_COLL_COUNT; c++) {
     if (only && *only != (hk_coll)c) continue;

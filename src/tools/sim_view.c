@@ -8,6 +8,7 @@
 #include "../base/array.h"
 #include "../base/json.h"
 #include "../collectives/protocol.h"
+#include "machine.h"
 
 hk_sim_row *hk_sim_view_add(hk_sim_view *v) {
   return HK_RESERVE(v->rows, v->room, v->nrows + 1) ? &v->rows[v->nrows++] : NULL;
@@ -43,6 +44,7 @@ void hk_sim_view_table(const hk_sim_view *v, FILE *to) {
                    hk_tool_time(time, r->result.us), r->result.algbw, r->result.busbw);
     }
     hk_table_print(t, 2, to);
+    for (int k = 0; k < s->cluster->nkinds; k++) hk_tool_remarks(s->cluster->kinds[k], to);
   }
 }
 
@@ -73,6 +75,7 @@ void hk_sim_view_json(const hk_sim_view *v, FILE *to) {
     const hk_sim_row *r = &v->rows[i];
     hk_json_open(&j, '{');
     hk_json_put_text(&j, "machine", r->site->name);
+    hk_json_put_text(&j, "remarks", r->site->cluster->kinds[0]->remarks);
     hk_json_put_integer(&j, "ranks", r->result.nranks);
     hk_json_put_integer(&j, "bytes", (long long)r->bytes);
     hk_json_put_text(&j, "algorithm", r->result.algorithm);

@@ -9,6 +9,7 @@
 #include <strings.h>
 #include "../base/param_names.h" /* hk_param_nearest */
 #include "synth_spec.h"
+#include "xml.h"
 
 typedef struct preset {
   const char *name, *machine, *about;
@@ -233,7 +234,7 @@ static hk_status take_parts(reader *r, char *part, int count, hk_synth_spec *s) 
 
 static hk_status take_machine(reader *r, hk_synth_spec *s, const preset **found) {
   const char *at = r->word, *names[HK_ARRAY_LENGTH(presets)];
-  char list[500] = "COUNTxGPU such as 8xh100:nvswitch4, COUNTxcpu, or one of ";
+  char list[600] = "COUNTxGPU such as 8xh100:nvswitch4, COUNTxcpu, a file (FILE.xml), or one of ";
   long count;
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(presets); i++) {
     *found = &presets[i];
@@ -347,6 +348,30 @@ static hk_status add_kind(hk_cluster *c, hk_topo *t, int hosts) {
 
 enum { HOSTS = 1 << 20, KINDS = 64 };
 
+static bool names_file(const char *word) {
+  size_t n = strlen(word);
+  return strchr(word, '/') || (n > 4 && !strcmp(word + n - 4, ".xml"));
+}
+
+/* FILE [as machine] */
+static hk_status read_file(reader *r, hk_topo **out, int *nics) {
+  hk_synth_spec s;
+  hk_topo *file = NULL;
+  hk_status rc;
+  HK_TRY(hk_topo_read_xml(out, r->word, NULL, NULL), out);
+  HK_TRY(next(r), out);
+  if (strcmp(r->word, "as") != 0) goto out;
+  file = *out;
+  HK_TRY(next(r), out);
+  HK_TRY(read_machine(r, &s), out);
+  rc = hk_synth_complete(out, file, &s);
+out:
+  if (*out) *nics = (int)hk_topo_count(*out, HK_NODE_NET);
+  if (file && *out != file) hk_topo_free(file);
+  if (rc != HK_OK && *out) hk_topo_free(*out), *out = NULL;
+  return rc;
+}
+
 /* [nodes=N of] machine */
 static hk_status read_part(reader *r, hk_cluster **c, int *nics) {
   hk_synth_spec s;
@@ -358,9 +383,13 @@ static hk_status read_part(reader *r, hk_cluster **c, int *nics) {
     if (strcmp(r->word, "of")) return wrong(r, r->word, "of");
     HK_OR_RETURN(next(r));
   }
-  HK_OR_RETURN(read_machine(r, &s));
-  HK_OR_RETURN(hk_synth_build(&t, &s));
-  *nics = s.nnics;
+  if (names_file(r->word)) {
+    HK_OR_RETURN(read_file(r, &t, nics));
+  } else {
+    HK_OR_RETURN(read_machine(r, &s));
+    HK_OR_RETURN(hk_synth_build(&t, &s));
+    *nics = s.nnics;
+  }
   if (!*c)
     HK_OR_RETURN(hk_cluster_of(c, t, hosts));
   else
@@ -368,11 +397,20 @@ static hk_status read_part(reader *r, hk_cluster **c, int *nics) {
   return HK_OK;
 }
 
-static hk_status check_nics(const hk_cluster *c) {
+static hk_status check_kinds(const hk_cluster *c) {
+  bool gpus = false;
+  for (int i = 0; i < c->nkinds; i++) gpus |= hk_topo_count(c->kinds[i], HK_NODE_GPU) > 0;
+  for (int i = 0; i < c->nkinds && gpus; i++)
+    if (!hk_topo_count(c->kinds[i], HK_NODE_GPU))
+      HK_OR_RETURN(hk_topo_remark(c->kinds[i],
+                                  "hosts without GPUs beside hosts with GPUs: one communicator has ranks on "
+                                  "GPUs or on CPUs, so plans and simulations of both together mean little"));
   for (int i = 0; i < c->nkinds && c->nhosts > 1; i++)
     if (!hk_topo_count(c->kinds[i], HK_NODE_NET))
-      return HK_FAIL(HK_ERR_ARGUMENT, "machine: %d hosts, but %s has no NICs; add them, as in nic=8x400", c->nhosts,
-                     c->kinds[i]->name);
+      return HK_FAIL(
+          HK_ERR_ARGUMENT,
+          "machine: %d hosts, but %s has no NICs; add them, as in nic=8x400 (to a file: FILE as 8xh100 nic=8x400)",
+          c->nhosts, c->kinds[i]->name);
   return HK_OK;
 }
 
@@ -400,7 +438,7 @@ hk_status hk_cluster_from_string(hk_cluster **out, const char *text) {
     rc = wrong(&r, r.word, "the end of the text");
     goto out;
   }
-  HK_TRY(check_nics(c), out);
+  HK_TRY(check_kinds(c), out);
   snprintf(c->name, sizeof c->name, "%.63s", text);
   *out = c;
   c = NULL;

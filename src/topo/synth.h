@@ -3,7 +3,7 @@
  * Machines from a short string, as hwloc has.  Words are separated by spaces; docs/topology.md says what each means.
  *
  *   cluster := [part "and"]... part [fabric=LIST]     hosts of several kinds, in this order
- *   part    := ["nodes=N" "of"] machine
+ *   part    := ["nodes=N" "of"] (machine | FILE ["as" machine])     NCCL's XML: a word with "/" or ending in ".xml"
  *   machine := (PRESET | NxGPU[:JOIN] | Nxcpu) option...
  *   JOIN    := nvswitch[CHIPS] | pcie[SWITCHES] | mesh | cube | pairs
  *   option  := cpu=[Nx]CPU | numa=N | cores=N | pci=GENERATION | switch=N | nic=NxGBIT | net=ib|eth | gdr=0|1 |
@@ -16,6 +16,7 @@
  *   nvl72
  *   2xcpu cores=32 nic=1x100
  *   nodes=2048 of dgx-h100 fabric=rail,fattree,oversub=2
+ *   nodes=4 of ndv4-topo.xml as 8xa100:nvswitch6 nic=8x200
  */
 #ifndef HK_TOPO_SYNTH_H
 #define HK_TOPO_SYNTH_H

@@ -76,29 +76,35 @@ static hk_status add_pci(builder *b, hk_node_kind kind, int cpu, uint32_t parent
                       hk_link_us(HK_EDGE_PCI, false));
 }
 
+/* All that follows from the words alone. */
+static void describe_gpu(const builder *b, hk_node *n) {
+  const hk_gpu_part *part = b->s->gpu;
+  n->pci.vendor = part->kind == HK_GPU_AMD ? 0x1002 : 0x10de;
+  snprintf(n->name, sizeof n->name, "%s", part->name);
+  n->gpu.sm = part->sm;
+  n->gpu.memory_gbps = part->memory_gbps;
+  n->gpu.mcast = b->s->join == HK_JOIN_NVSWITCH && part->sm >= 90;
+}
+
 static hk_status add_gpu(builder *b, int i, int cpu, uint32_t parent) {
   const hk_gpu_part *part = b->s->gpu;
   int gen = part->pci_gen < b->gen ? part->pci_gen : b->gen;
   HK_OR_RETURN(add_pci(b, HK_NODE_GPU, cpu, parent, gen, part->pci_width, &b->gpu[i]));
   hk_node *n = &b->t->nodes[b->gpu[i]];
-  n->pci.vendor = part->kind == HK_GPU_AMD ? 0x1002 : 0x10de;
-  snprintf(n->name, sizeof n->name, "%s", part->name);
   n->gpu.dev = i;
-  n->gpu.sm = part->sm;
-  n->gpu.memory_gbps = part->memory_gbps;
   n->gpu.gdr = b->s->gdr;
-  n->gpu.mcast = b->s->join == HK_JOIN_NVSWITCH && part->sm >= 90;
+  describe_gpu(b, n);
   if (part->c2c_gbps > 0)
     HK_OR_RETURN(
         hk_topo_link(b->t, b->cpu[cpu], b->gpu[i], HK_EDGE_C2C, 1, part->c2c_gbps, hk_link_us(HK_EDGE_C2C, false)));
   return HK_OK;
 }
 
-static hk_status add_nic(builder *b, int i, int cpu, uint32_t parent) {
-  uint32_t nic, net;
+/* The port of a NIC that is there. */
+static hk_status add_port(builder *b, int i, int cpu, uint32_t nic) {
+  uint32_t net;
   float mbps = b->s->gbit * 1000;
   int rails = b->s->nnics / b->s->trays > 0 ? b->s->nnics / b->s->trays : 1;
-  HK_OR_RETURN(add_pci(b, HK_NODE_NIC, cpu, parent, b->gen, 16, &nic));
   snprintf(b->t->nodes[nic].name, HK_NODE_NAME, "mlx5_%d", i);
   HK_OR_RETURN(hk_topo_add(b->t, HK_NODE_NET, (uint64_t)i, &net));
   hk_node *n = &b->t->nodes[net];
@@ -109,6 +115,12 @@ static hk_status add_nic(builder *b, int i, int cpu, uint32_t parent) {
   n->net.gdr = b->s->gdr;
   n->net.ethernet = b->s->ethernet;
   return hk_topo_link(b->t, nic, net, HK_EDGE_PORT, 1, hk_port_gbps(mbps), hk_link_us(HK_EDGE_PORT, false));
+}
+
+static hk_status add_nic(builder *b, int i, int cpu, uint32_t parent) {
+  uint32_t nic;
+  HK_OR_RETURN(add_pci(b, HK_NODE_NIC, cpu, parent, b->gen, 16, &nic));
+  return add_port(b, i, cpu, nic);
 }
 
 /* The parent, of `n`, of item i of `of`, if they are divided in runs. */
@@ -187,14 +199,101 @@ static hk_status join_gpus(builder *b) {
   return HK_OK;
 }
 
+/* --- A file, with parts in words --- */
+
+/* What the file has, but for links between GPUs; PCI links whose speed it does not have are as usual for the GPU. */
+static hk_status copy_file(builder *b, const hk_topo *file) {
+  uint32_t at, gpus = 0;
+  for (uint32_t i = 0; i < file->nnodes; i++) { /* NVSwitches are in the middle: what follows them moves up */
+    const hk_node *n = &file->nodes[i];
+    if (n->kind == HK_NODE_NVS) continue;
+    HK_OR_RETURN(hk_topo_add(b->t, (hk_node_kind)n->kind, n->id, &at));
+    hk_node *copy = &b->t->nodes[at];
+    *copy = *n;
+    copy->first_edge = copy->nedges = 0;
+    if (n->kind != HK_NODE_GPU) continue;
+    if (n->gpu.dev < 0 || n->gpu.dev >= b->s->ngpus || gpus++ >= (uint32_t)b->s->ngpus) break;
+    b->gpu[n->gpu.dev] = at;
+    describe_gpu(b, copy);
+  }
+  if (gpus != (uint32_t)b->s->ngpus || hk_topo_count(file, HK_NODE_GPU) != gpus)
+    return HK_FAIL(HK_ERR_ARGUMENT, "machine %s has %u GPUs, but %d were named for it", file->name,
+                   hk_topo_count(file, HK_NODE_GPU), b->s->ngpus);
+  uint32_t gone = hk_topo_count(file, HK_NODE_NVS), nvs = file->first_of[HK_NODE_NVS];
+  for (uint32_t i = 0; i < file->nedges; i++) {
+    const hk_edge *e = &file->edges[i];
+    const hk_pci_info *p = &file->nodes[e->to].pci;
+    if (e->from > e->to || e->kind == HK_EDGE_NVLINK) continue;
+    bool guessed = e->kind == HK_EDGE_PCI && file->nodes[e->to].id < HK_NIC_VIRTUAL && !(p->gts > 0);
+    HK_OR_RETURN(hk_topo_link(b->t, e->from - (e->from > nvs ? gone : 0), e->to - (e->to > nvs ? gone : 0),
+                              (hk_edge_kind)e->kind, e->count, guessed ? hk_pci_gbps(hk_pci_gts(b->gen), 16) : e->gbps,
+                              e->us));
+  }
+  return HK_OK;
+}
+
+/* NICs without a port, as in files that leave ports to detection, get one. */
+static hk_status complete_nics(builder *b, const hk_topo *file) {
+  uint32_t gone = hk_topo_count(file, HK_NODE_NVS), first = file->first_of[HK_NODE_NIC];
+  if (hk_topo_count(file, HK_NODE_NET) || !b->s->nnics) return HK_OK;
+  if (hk_topo_count(file, HK_NODE_NIC) != (uint32_t)b->s->nnics)
+    return HK_FAIL(HK_ERR_ARGUMENT, "machine %s has %u NICs, but %d were named for it (nic=)", file->name,
+                   hk_topo_count(file, HK_NODE_NIC), b->s->nnics);
+  for (int i = 0; i < b->s->nnics; i++)
+    HK_OR_RETURN(add_port(b, i, file->nodes[first + (uint32_t)i].numa, first + (uint32_t)i - gone));
+  return HK_OK;
+}
+
+static void choose_join(hk_synth_spec *s) {
+  if (s->join == HK_JOIN_DEFAULT && s->gpu)
+    s->join = !s->gpu->links || s->ngpus == 1 ? HK_JOIN_PCIE
+              : s->gpu->kind == HK_GPU_AMD    ? HK_JOIN_MESH
+                                              : HK_JOIN_NVSWITCH;
+}
+
+/* What is possible, but may not be meant. */
+static hk_status remark_words(builder *b) {
+  const hk_synth_spec *s = b->s;
+  int parents = s->nswitch > 0 ? s->nswitch : b->ncpus;
+  if (parents && s->ngpus % parents && s->ngpus > 1)
+    HK_OR_RETURN(hk_topo_remark(b->t, "%d GPUs are divided unevenly among %d %s", s->ngpus, parents,
+                                s->nswitch > 0 ? "PCIe switches" : "CPUs"));
+  if (s->ngpus == 1 && s->gpu->links)
+    HK_OR_RETURN(hk_topo_remark(b->t, "one GPU alone: its %d NVLinks lead nowhere", s->gpu->links));
+  return HK_OK;
+}
+
+hk_status hk_synth_complete(hk_topo **out, const hk_topo *file, const hk_synth_spec *spec) {
+  hk_synth_spec s = *spec;
+  builder b = {.s = &s};
+  hk_status rc;
+  *out = NULL;
+  if (!s.gpu || s.trays > 1)
+    return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: \"%s\" has no GPUs of one host, which is what a file can be given",
+                   file->name, s.name);
+  choose_join(&s);
+  b.gen = s.pci ? s.pci : s.gpu->pci_gen;
+  HK_TRY(hk_topo_new(&b.t, file->name), out);
+  HK_TRY(copy_file(&b, file), out);
+  HK_TRY(complete_nics(&b, file), out);
+  HK_TRY(join_gpus(&b), out);
+  HK_TRY(hk_topo_finish(b.t), out);
+  HK_TRY(hk_topo_remark_guesses(b.t, false), out);
+  HK_TRY(remark_words(&b), out);
+  *out = b.t;
+  b.t = NULL;
+out:
+  hk_topo_free(b.t);
+  return rc;
+}
+
 hk_status hk_synth_build(hk_topo **out, const hk_synth_spec *spec) {
   hk_synth_spec s = *spec;
   builder b = {.s = &s};
   bool c2c = s.gpu && s.gpu->c2c_gbps > 0;
   hk_status rc;
   *out = NULL;
-  if (s.join == HK_JOIN_DEFAULT && s.gpu)
-    s.join = !s.gpu->links || s.ngpus == 1 ? HK_JOIN_PCIE : s.gpu->kind == HK_GPU_AMD ? HK_JOIN_MESH : HK_JOIN_NVSWITCH;
+  choose_join(&s);
   b.gen = s.pci ? s.pci : s.gpu ? s.gpu->pci_gen : 5;
   b.cpu_part = s.cpu ? s.cpu : usual_cpu(b.gen, c2c);
   b.ncpus = count_cpus(&s);
@@ -213,6 +312,8 @@ hk_status hk_synth_build(hk_topo **out, const hk_synth_spec *spec) {
   HK_TRY(add_devices(&b), out);
   HK_TRY(join_gpus(&b), out);
   HK_TRY(hk_topo_finish(b.t), out);
+  HK_TRY(hk_topo_remark_guesses(b.t, false), out);
+  HK_TRY(remark_words(&b), out);
   *out = b.t;
   b.t = NULL;
 out:

@@ -39,4 +39,6 @@ typedef struct hk_synth_spec {
 
 /* Finished.  Errors begin with the machine's name. */
 hk_status hk_synth_build(hk_topo **out, const hk_synth_spec *s);
+/* The machine of a file with the GPUs and their links that `s` has, and ports for its NICs if it has none. */
+hk_status hk_synth_complete(hk_topo **out, const hk_topo *file, const hk_synth_spec *s);
 #endif

@@ -94,6 +94,12 @@ static void find_hosts(reader *b, const hk_xml_node *system) {
   if (b->several) largest(system, &b->step);
 }
 
+static int host_at(reader *b, int numa) {
+  for (uint32_t i = 0; i < b->ncpus; i++)
+    if (b->t->nodes[b->cpu[i]].numa == numa) return host_of(b, b->cpu_xml[i]);
+  return -1;
+}
+
 /* From here on elements of this CPU's host are read. */
 static void enter_host(reader *b, const hk_xml_node *cpu) {
   int host = b->several ? host_of(b, cpu) : 0;
@@ -407,6 +413,22 @@ static void number_gpus(reader *b) {
   }
 }
 
+/* A port's GUID is its own, unless somebody has put one host into the file twice to get two. */
+static void check_hosts(reader *b, const hk_xml_node *system) {
+  for (uint32_t i = 0; i < b->t->nnodes && b->nhosts > 1; i++)
+    for (uint32_t k = 0; k < i; k++) {
+      const hk_node *x = &b->t->nodes[i], *y = &b->t->nodes[k];
+      if (x->kind != HK_NODE_NET || y->kind != HK_NODE_NET || !x->net.guid || x->net.guid != y->net.guid) continue;
+      if (host_at(b, x->numa) == host_at(b, y->numa)) continue;
+      hk_xml_say(
+          b->r, system, true,
+          "the same host twice: %.30s and %.30s have one guid; hosts in one file share NVLinks, as in a rack; name "
+          "hosts that share a network 'nodes=2 of FILE'",
+          y->name, x->name);
+      return;
+    }
+}
+
 static void read_system(reader *b, const hk_xml_node *system) {
   bool any = false;
   find_hosts(b, system);
@@ -420,6 +442,7 @@ static void read_system(reader *b, const hk_xml_node *system) {
     }
   }
   if (!any) hk_xml_say(b->r, system, true, "<system> without a <cpu>; every device belongs to one");
+  check_hosts(b, system);
   join_cpus(b, system);
   hk_xml_join_links(b);
   set_multicast(b);
@@ -461,6 +484,7 @@ hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree,
   HK_TRY(hk_xml_status(r), out);
   HK_TRY(b.rc, out);
   HK_TRY(hk_topo_finish(b.t), out);
+  HK_TRY(hk_topo_remark_guesses(b.t, true), out);
   *out = b.t;
   b.t = NULL;
 out:

@@ -64,7 +64,7 @@ gives 0 env HOCKET_TUNING_FILE="$tmp/rules.csv" "$hocket" plan allreduce 8 -m dg
 says "tree, protocol"
 says "tuning file"
 
-refuses "11 ranks, but dgx-h100 has 8 GPUs: name a machine with more hosts, as 'nodes=2 of dgx-h100'" plan allreduce 1 -m dgx-h100 -n 11
+refuses "11 ranks, but dgx-h100 has 8 GPUs: name a machine with more hosts, as --machine 'nodes=2 of dgx-h100'" plan allreduce 1 -m dgx-h100 -n 11
 refuses "--program: of which COLLECTIVE and SIZE?" plan --program
 refuses "--rank 9, but there are 8 ranks" plan allreduce 1M -m dgx-h100 --program --rank 9
 gives 0 "$hocket" plan broadcast 1M -m dgx-h100 --program --rank 3 --root 2

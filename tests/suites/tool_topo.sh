@@ -22,6 +22,13 @@ says "dgx-h100"
 gives 0 "$hocket" topo # whatever it is
 narrow topo
 says "CPU0"
+# What is possible, but may not be meant.
+gives 0 "$hocket" topo -m 'dgx-h100 switch=3'
+says "8 GPUs are divided unevenly among 3 PCIe switches"
+gives 0 "$hocket" plan -m 1xh100
+says "18 NVLinks lead nowhere"
+gives 0 "$hocket" sim -b 1K -e 1K 'dgx-h100 and 1xcpu cores=2 nic=1x100'
+says "ranks on GPUs or on CPUs"
 refuses 'did you mean dgx-h100?' topo -m dgx-h10
 refuses 'unexpected argument' topo dgx-h100
 if "$hocket" topo --lint tests/topologies/ndv2-topo.xml 2>&1 | grep -q 'without expat'; then
@@ -45,6 +52,28 @@ else
   gives 2 "$hocket" topo --file "$tmp/wrong.xml"
   gives 2 "$hocket" topo --lint "$tmp/none.xml"
   says "No such file"
+  # A cloud's file has PCI devices only: the words complete it, and several hosts can be like it.
+  clouds=$PWD/tests/topologies
+  gives 0 "$hocket" plan allreduce 1G -f "$clouds/ndv4-topo.xml"
+  says "no links between the 8 GPUs"
+  says "a default"
+  gives 0 "$hocket" topo -m "$clouds/ndv4-topo.xml as dgx-a100"
+  says "8 a100, NVSwitch, 8 x 200 Gb/s network, 4 NUMA nodes"
+  gives 0 "$hocket" topo -m "$clouds/ndv2-topo.xml as 8xv100:cube nic=1x100"
+  says "GPU0    X  NV1  NV1  NV2  NV2  NVB  NVB  NVB  PHB"
+  gives 0 "$hocket" sim -b 1M -e 1M "nodes=4 of $clouds/ndv4-topo.xml as dgx-a100" "$tmp/h100.xml"
+  says "AllReduce on 32 ranks"
+  refuses "has 8 GPUs, but 4 were named" topo -m "$clouds/ndv4-topo.xml as 4xa100"
+  refuses "has 8 NICs, but 4 were named" topo -m "$clouds/ndv4-topo.xml as 8xa100 nic=4x200"
+  refuses "has no GPUs of one host" topo -m "$clouds/ndv4-topo.xml as 2xcpu"
+  refuses "cannot open" topo -m "$tmp/none.xml"
+  refuses "--machine 'nodes=2 of $tmp/h100.xml'" plan -f "$tmp/h100.xml" -n 16
+  refuses "--machine 'nodes=2 of dgx-h100 switch=4'" plan -m 'nodes=1 of dgx-h100 switch=4' -n 16
+  # The same host twice is not two hosts.
+  { sed '/<\/system/d; s/<cpu /<cpu host_hash="0x1" /' "$tmp/h100.xml"
+    sed '/<system/d; s/<cpu /<cpu host_hash="0x2" /' "$tmp/h100.xml"; } >"$tmp/twice.xml"
+  gives 1 "$hocket" topo --lint "$tmp/twice.xml"
+  says "the same host twice"
   refuses "two machines" topo -m dgx-h100 -f "$tmp/h100.xml"
   refuses "2 kinds of hosts" topo -m 'dgx-h100 and dgx-a100' --xml
   for file in tests/topologies/*.xml tests/topologies/synthetic/*.xml; do

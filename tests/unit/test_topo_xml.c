@@ -243,6 +243,8 @@ START_TEST(hosts_in_one_file) {
       if (strstr(line, "system")) continue;
       if (!strncmp(line, "  <cpu ", 7))
         fprintf(f, "<cpu host_hash=\"0x%x\" %s\n", 0xabc + h, line + 7);
+      else if (strstr(line, " guid=\"0x4")) /* another host's */
+        *strstr(line, " guid=\"0x4") = 0, fprintf(f, "%s guid=\"0x%d%s\n", line, h + 1, line + strlen(line) + 10);
       else
         fprintf(f, "%s\n", line);
     }

@@ -34,19 +34,13 @@ static void print_fabric(const hk_cluster *c) {
   putchar('\n');
 }
 
-static void print_remarks(const hk_topo *t, FILE *to) {
-  if (!t->remarks || !t->remarks[0]) return;
-  fprintf(to, "\nRemarks:\n");
-  hk_tool_wrap(to, 2, t->remarks);
-}
-
 static int print_host(const options *o, const hk_topo *t, bool network, FILE *to) {
   char summary[256];
   fprintf(to, "%s%s%s: %s\n\n", hk_tool_style(to, HK_STYLE_BOLD), t->name, hk_tool_style(to, HK_STYLE_PLAIN),
           hk_topo_summary(t, summary));
   if (o->tree) {
     hk_view_tree(t, to);
-    print_remarks(t, to);
+    hk_tool_remarks(t, to);
     return HK_EXIT_OK;
   }
   hk_paths *p;
@@ -74,7 +68,7 @@ static int print_host(const options *o, const hk_topo *t, bool network, FILE *to
     hk_view_parts(t, p, to);
   }
   hk_paths_free(p);
-  print_remarks(t, to);
+  hk_tool_remarks(t, to);
   return HK_EXIT_OK;
 }
 
