@@ -16,6 +16,7 @@
 enum {
   LINE_BYTES = HK_ERROR_TEXT + 512,
   LEVEL_UNREAD = -1,
+  ONCE_ROOM = 64, /* more lines than have HK_LOG_ONCE */
   DEFAULT_SUBSYSTEMS = HK_SUB_INIT | HK_SUB_BOOTSTRAP | HK_SUB_ENV
 };
 
@@ -27,6 +28,11 @@ static struct {
   bool command;
   bool chosen; /* the user set NCCL_DEBUG */
   _Atomic(bool) version_shown;
+  struct {
+    const char *file;
+    int line;
+  } once[ONCE_ROOM]; /* of lines that are written once in a process */
+  int nwritten;
   char path[512];
   char host[64];
 } logs = {.level = LEVEL_UNREAD, .lock = PTHREAD_MUTEX_INITIALIZER};
@@ -173,6 +179,20 @@ bool hk_log_version_due(void) {
   if (!hk_log_on(HK_LOG_VERSION, ~0u) || !logs.chosen) return false;
   /* relaxed: it publishes nothing */
   return !atomic_exchange_explicit(&logs.version_shown, true, memory_order_relaxed);
+}
+
+bool hk_log_first(const char *file, int line) {
+  int i = 0;
+  pthread_mutex_lock(&logs.lock);
+  while (i < logs.nwritten && (logs.once[i].line != line || strcmp(logs.once[i].file, file) != 0)) i++;
+  bool first = i == logs.nwritten && i < ONCE_ROOM;
+  if (first) {
+    logs.once[i].file = file;
+    logs.once[i].line = line;
+    logs.nwritten++;
+  }
+  pthread_mutex_unlock(&logs.lock);
+  return first;
 }
 
 static size_t prefix(char *line, size_t room, hk_log_level level, const char *file, int at) {

@@ -3,7 +3,6 @@
  * NCCL_DEBUG_SUBSYS, to stdout or NCCL_DEBUG_FILE (%h host, %p pid). */
 #ifndef HK_BASE_LOG_H
 #define HK_BASE_LOG_H
-#include <stdatomic.h>
 #include <stdbool.h>
 
 typedef enum { HK_LOG_NONE, HK_LOG_VERSION, HK_LOG_WARN, HK_LOG_INFO, HK_LOG_TRACE } hk_log_level;
@@ -28,6 +27,8 @@ typedef enum {
 bool hk_log_on(hk_log_level level, unsigned subsystems);
 void hk_log_write(hk_log_level level, unsigned subsystems, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6), cold));
+/* True the first time in a process for a line of the source. */
+bool hk_log_first(const char *file, int line);
 /* True once in a process, and only if NCCL_DEBUG was set to VERSION or more: the version must be printed. */
 bool hk_log_version_due(void);
 /* Reads the variables again at the next line (ncclResetDebugInit). */
@@ -44,10 +45,7 @@ void hk_log_for_command(void);
 /* The same once in a process, however many communicators come by. */
 #define HK_LOG_ONCE(level, sub, ...)                                                                                   \
   do {                                                                                                                 \
-    static _Atomic(bool) hk_done;                                                                                      \
-    /* Relaxed: the line is all that hangs on it. */                                                                   \
-    if (__builtin_expect(hk_log_on((level), (sub)), 0) &&                                                              \
-        !atomic_exchange_explicit(&hk_done, true, memory_order_relaxed))                                               \
+    if (__builtin_expect(hk_log_on((level), (sub)), 0) && hk_log_first(__FILE__, __LINE__))                            \
       hk_log_write((level), (sub), __FILE__, __LINE__, __VA_ARGS__);                                                   \
   } while (0)
 #define HK_INFO_ONCE(sub, ...) HK_LOG_ONCE(HK_LOG_INFO, (sub), __VA_ARGS__)
