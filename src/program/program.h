@@ -184,6 +184,7 @@ typedef enum hk_link_kind {
   HK_LINK_MCAST_SEND, /* one slot that every other rank reads; peer is the rank itself */
   HK_LINK_MCAST_RECV  /* reads the multicast slots of `peer` */
 } hk_link_kind;
+enum { HK_LINK_KINDS = HK_LINK_MCAST_RECV + 1 };
 HK_INLINE int hk_link_sends(hk_link_kind k) { return k == HK_LINK_SEND || k == HK_LINK_MCAST_SEND; }
 
 /* A link need. Two links with equal (kind pair, peers, channel) on the two ranks are the two ends of one connection. A

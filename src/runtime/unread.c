@@ -56,14 +56,13 @@ static void search(ncclComm_t c, const hk_link_key *key, int transport) {
  * it. */
 static void open_receivers(ncclComm_t c) {
   hk_wired_link *l;
-  for (int r = 0; r < c->nranks; r++) {
-    for (int ch = 0; c->wiring->links[r] && ch < HK_CHANNEL_COUNT; ch++) {
-      const hk_wired_link *send = c->wiring->links[r]->at[ch][HK_LINK_SEND];
-      hk_link_key key = {.peer = (uint16_t)r, .kind = HK_LINK_RECV, .channel = (uint8_t)ch};
-      /* relaxed: a connection that is not made yet has brought nothing */
-      if (send && send->link.pumped && atomic_load_explicit(&send->link.state, memory_order_relaxed) == HK_LINK_READY)
-        (void)hk_wire_link(c, key, &l); /* without memory nothing is reported */
-    }
+  hk_link_walk walk = {0};
+  for (const hk_wired_link *sends; (sends = hk_wire_next(c, &walk));) {
+    hk_link_key key = {.peer = sends->link.peer, .kind = HK_LINK_RECV, .channel = (uint8_t)walk.channel};
+    /* relaxed: a connection that is not made yet has brought nothing */
+    if (sends->link.kind == HK_LINK_SEND && sends->link.pumped &&
+        atomic_load_explicit(&sends->link.state, memory_order_relaxed) == HK_LINK_READY)
+      (void)hk_wire_link(c, key, &l); /* without memory nothing is reported */
   }
   for (int r = -1; (r = hk_bootstrap_untaken(c->bootstrap, r)) >= 0;) {
     hk_link_key key = {.peer = (uint16_t)r, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
@@ -74,12 +73,9 @@ static void open_receivers(ncclComm_t c) {
 /* What a network has brought to this host already; nothing is waited for. */
 static void take_in(ncclComm_t c) {
   open_receivers(c);
-  for (int r = 0; r < c->nranks; r++) {
-    const hk_peer_links *p = c->wiring->links[r];
-    for (int ch = 0; p && ch < HK_CHANNEL_COUNT; ch++)
-      if (p->at[ch][HK_LINK_RECV] && p->at[ch][HK_LINK_RECV]->link.pumped && !p->at[ch][HK_LINK_RECV]->link.waiting)
-        p->at[ch][HK_LINK_RECV]->link.waiting = HK_LINK_TAKES;
-  }
+  hk_link_walk walk = {0};
+  for (hk_wired_link *l; (l = hk_wire_next(c, &walk));)
+    if (l->link.kind == HK_LINK_RECV && l->link.pumped && !l->link.waiting) l->link.waiting = HK_LINK_TAKES;
   for (int i = 0; i < LOOKS; i++) {
     bool moved = false;
     if (hk_wire_progress(c, &moved) != HK_OK) return;

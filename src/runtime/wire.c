@@ -238,18 +238,28 @@ hk_transport_state *hk_wire_state(ncclComm_t c, int peer) { return c->wiring->st
 
 bool hk_wire_pumped(ncclComm_t c, int peer) { return hk_transports[c->wiring->via[peer]]->progress != NULL; }
 
+hk_wired_link *hk_wire_next(ncclComm_t c, hk_link_walk *walk) {
+  enum { EACH = HK_CHANNEL_COUNT * HK_LINK_KINDS };
+  for (; c->wiring->links && walk->peer < c->nranks; walk->peer++, walk->i = 0) {
+    const hk_peer_links *p = c->wiring->links[walk->peer];
+    while (p && walk->i < EACH) {
+      int i = walk->i++;
+      walk->channel = i / HK_LINK_KINDS;
+      hk_wired_link *l = p->at[i / HK_LINK_KINDS][i % HK_LINK_KINDS];
+      if (l) return l;
+    }
+  }
+  return NULL;
+}
+
 bool hk_wire_multicasts(ncclComm_t c) { return c->wiring->multicast >= 0; }
 
 int hk_wire_broken(ncclComm_t c) {
   if (c->wiring->lost) return c->wiring->lost - 1;
-  for (int r = 0; c->wiring->links && r < c->nranks; r++) {
-    const hk_peer_links *p = c->wiring->links[r];
-    for (int i = 0; p && i < HK_CHANNEL_COUNT * 4; i++) {
-      const hk_wired_link *l = p->at[i / 4][i % 4];
-      /* relaxed: set by the transport's call that failed, on this thread */
-      if (l && atomic_load_explicit(&l->link.state, memory_order_relaxed) == HK_LINK_FAILED) return r;
-    }
-  }
+  hk_link_walk walk = {0};
+  /* relaxed: set by the transport's call that failed, on this thread */
+  for (const hk_wired_link *l; (l = hk_wire_next(c, &walk));)
+    if (atomic_load_explicit(&l->link.state, memory_order_relaxed) == HK_LINK_FAILED) return l->link.peer;
   return -1;
 }
 
@@ -269,23 +279,15 @@ void hk_wire_withdraw(ncclComm_t c) {
     if (c->wiring->pumps[t] && hk_transports[t]->withdraw) hk_transports[t]->withdraw(c->wiring->states[t]);
 }
 
-static void free_peer_links(hk_peer_links *p) {
-  for (int ch = 0; ch < HK_CHANNEL_COUNT; ch++) {
-    for (int k = 0; k < 4; k++) {
-      hk_wired_link *l = p->at[ch][k];
-      if (!l) continue;
-      if (l->link.owner->transport->close) l->link.owner->transport->close(&l->link);
-      hk_transfer_free(l->transfer);
-      free(l);
-    }
-  }
-  free(p);
-}
-
 void hk_wire_free(ncclComm_t c) {
   hk_wiring *w = c->wiring;
-  for (int r = 0; w->links && r < c->nranks; r++)
-    if (w->links[r]) free_peer_links(w->links[r]);
+  hk_link_walk walk = {0};
+  for (hk_wired_link *l; (l = hk_wire_next(c, &walk));) {
+    if (l->link.owner->transport->close) l->link.owner->transport->close(&l->link);
+    hk_transfer_free(l->transfer);
+    free(l);
+  }
+  for (int r = 0; w->links && r < c->nranks; r++) free(w->links[r]);
   pthread_mutex_lock(&c->health.lock); /* the service thread may be in hk_comm_fail */
   c->wait.shared_failure = NULL;       /* it is in the transport's memory, as the board is */
   c->order.board = c->order.own_board;

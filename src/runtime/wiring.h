@@ -6,7 +6,7 @@
 #include "links.h"
 
 typedef struct hk_peer_links {
-  hk_wired_link *at[HK_CHANNEL_COUNT][4]; /* [channel][hk_link_kind] */
+  hk_wired_link *at[HK_CHANNEL_COUNT][HK_LINK_KINDS]; /* [channel][hk_link_kind] */
 } hk_peer_links;
 
 typedef struct hk_wiring {
@@ -21,4 +21,11 @@ typedef struct hk_wiring {
   int lost;              /* a rank that could not be reached when a link to it was opened, plus 1; 0: none */
 } hk_wiring;
 _Static_assert(HK_TRANSPORT_COUNT <= UINT8_MAX, "hk_wiring.via holds an index of a transport");
+
+/* All links that were opened, one after another; NULL: no more. Begin with a walk of zeros. It has the link's channel;
+ * the link may be freed before the next one is asked for. */
+typedef struct hk_link_walk {
+  int peer, channel, i;
+} hk_link_walk;
+hk_wired_link *hk_wire_next(ncclComm_t c, hk_link_walk *walk);
 #endif
