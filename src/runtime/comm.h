@@ -76,7 +76,7 @@ typedef struct hk_comm_order {
   _Atomic(uint64_t) served;  /* turns that have ended */
   uint64_t children, splits; /* number of children and of splits begun; all ranks have the same number of splits */
   _Atomic(uint64_t) children_over;
-  struct hk_notice *notices;         /* under health.lock, children.c: what ranks exclude in shrinks under way */
+  struct hk_notice *notices;         /* under health.lock, children_lists.c: what ranks exclude in shrinks under way */
   struct hk_attempts *attempts;      /* the same: how often each list was received */
   struct hk_child_failure *failures; /* the same: the errors that children failed with */
   uint32_t announced;
@@ -170,7 +170,7 @@ bool hk_comm_inherited(ncclComm_t c);
 hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
 hk_status hk_options_read(const ncclConfig_t *given, hk_comm_options *out);
 
-/* wire.c; links are in wiring.h */
+/* wire.c; the rest is in links.h and wiring.h */
 struct hk_transport_env *hk_wire_env(ncclComm_t c);
 struct hk_transport_state *hk_wire_state(ncclComm_t c, int peer); /* of the transport that reaches it */
 hk_status hk_wire_new(ncclComm_t c);                              /* c->wiring */

@@ -16,5 +16,11 @@ for page in *.md docs/*.md docs/results/*.md; do
     [ -e "$(dirname "$page")/$target" ] || { echo "$page links to $target, which is not there"; bad=1; }
   done < <(grep -oE '\]\([^)#]+' "$page" | cut -c 3- | grep -vE '^(https?|mailto):')
 done
-[ $bad = 0 ] && echo "parameters are up to date, $links links lead somewhere"
+# Source files that the pages name, by the path or its end.  NCCL has src/graph, and a reader makes NAME.c.
+files=0
+while IFS=: read -r page file; do
+  files=$((files + 1))
+  git ls-files | grep -qE "(^|/)${file//./\\.}$" || { echo "$page names $file, which is not there"; bad=1; }
+done < <(grep -oE '`[a-zA-Z0-9_/]+\.(c|h|cu|def)`' CONTRIBUTING.md docs/*.md | tr -d '`' | grep -vE 'NAME|src/graph/' | sort -u)
+[ $bad = 0 ] && echo "parameters are up to date, $links links lead somewhere, $files source files are named"
 exit $bad
