@@ -40,9 +40,14 @@ static void expect_all(rank_state *r, hk_status status) {
   free(r);
 }
 
-START_TEST(thread_ranks) {
+static ncclUniqueId new_id(void) {
   ncclUniqueId id;
   ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  return id;
+}
+
+START_TEST(thread_ranks) {
+  ncclUniqueId id = new_id();
   expect_all(run_threads(counts[_i], &id, 1, join_and_gather, NULL), HK_OK);
 }
 END_TEST
@@ -72,8 +77,7 @@ out:
 
 START_TEST(barrier) {
   _Atomic(int) come = 0;
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   expect_all(run_threads(counts[_i], &id, 1, count_and_cross, &come), HK_OK);
 }
 END_TEST
@@ -87,8 +91,7 @@ static void join_and_leave(rank_state *r) {
 START_TEST(many_ranks_in_one_process) {
   struct rlimit limit = {1024, 1024};
   ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   uint64_t begin = hk_now_ns();
   expect_all(run_threads(256, &id, 1, join_and_leave, NULL), HK_OK);
   printf("256 ranks in one process joined and left in %.1f ms\n", (double)(hk_now_ns() - begin) * 1e-6);
@@ -97,8 +100,7 @@ END_TEST
 
 START_TEST(nothing_is_left_over) {
   int alone = threads_alone();
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   free(run_threads(3, &id, 1, join_and_leave, NULL));
   ck_assert(settles_at(threads, alone));
   int fds = open_fds();
@@ -164,8 +166,7 @@ START_TEST(wrong_ids) {
 END_TEST
 
 START_TEST(wrong_arguments) {
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   static const int cases[][3] = {{0, 0, 1}, {-1, 2, 1}, {2, 2, 1}, {0, -5, 1}, {0, 1, 2}, {0, 2, 0}};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
     rank_state r = {.rank = cases[i][0], .nranks = cases[i][1], .nids = cases[i][2], .ids = &id};
@@ -180,8 +181,7 @@ END_TEST
 /* Ranks that give up do not keep the others: the root names who is missing. */
 START_TEST(missing_ranks_are_named) {
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "1");
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   rank_state *r = new_ranks(8, &id, 1, join_only, NULL);
   for (int i = 0; i < 8; i++)
     if (i != 3 && i != 5 && i != 6) start_threads(&r[i], 1);
@@ -221,8 +221,7 @@ START_TEST(one_missing_rank_of_several_roots) {
 END_TEST
 
 START_TEST(disagreement) {
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   rank_state *r = new_ranks(3, &id, 1, join_only, NULL);
   r[2].nranks = 4;
   start_threads(r, 3);
@@ -238,8 +237,7 @@ END_TEST
 
 /* Two that claim one rank: all that wait, and those that come a little later, learn it at once. */
 START_TEST(a_rank_twice) {
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   rank_state *r = new_ranks(4, &id, 1, join_only, NULL);
   r[2].rank = 1;
   start_threads(r, 3);
@@ -259,8 +257,7 @@ END_TEST
 
 /* The failure word ends a wait at once. */
 START_TEST(abort_while_joining) {
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   rank_state *r = new_ranks(2, &id, 1, join_only, NULL);
   start_threads(r, 1);
   poll(NULL, 0, 50);
@@ -313,8 +310,7 @@ out:
 START_TEST(children) {
   static const int cases[][2] = {{1, 1}, {2, 1}, {5, 2}, {8, 2}, {8, 3}, {16, 16}, {33, 4}};
   child_case c = {.parts = cases[_i][1]};
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   expect_all(run_threads(cases[_i][0], &id, 1, split, &c), HK_OK);
 }
 END_TEST
@@ -335,8 +331,7 @@ out:
 }
 
 START_TEST(child_outlives_parent) {
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   expect_all(run_threads(6, &id, 1, outlive, NULL), HK_OK);
 }
 END_TEST
@@ -376,8 +371,7 @@ out:
 }
 
 START_TEST(data_connections) {
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   expect_all(run_threads(5, &id, 1, dial_all, NULL), HK_OK);
 }
 END_TEST
@@ -423,8 +417,7 @@ out:
 
 START_TEST(abort_reaches_all) {
   _Atomic(int) joined_and_done[2] = {0, 0};
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   expect_all(run_threads(counts[_i + 1], &id, 1, announce, joined_and_done), HK_OK);
 }
 END_TEST
@@ -442,8 +435,7 @@ out:
 
 START_TEST(leaving_is_no_death) {
   _Atomic(int) turn = 0;
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   expect_all(run_threads(9, &id, 1, leave_in_turn, &turn), HK_OK);
 }
 END_TEST
@@ -457,8 +449,7 @@ out:
 }
 
 START_TEST(waiting_for_a_departed_rank) {
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ncclUniqueId id = new_id();
   rank_state *r = run_threads(4, &id, 1, wait_for_the_departed, NULL);
   for (int i = 0; i < 4; i++) ck_assert_int_eq(r[i].status, i == 2 ? HK_OK : HK_ERR_REMOTE);
   free(r);

@@ -99,14 +99,19 @@ static void new_ids(stage *s) {
   memcpy(s->ids, shared->ids, sizeof s->ids);
 }
 
+/* New ids and processes: every rank succeeds, and every process. */
+static void run_stage(stage *s) {
+  pid_t pids[MAX_RANKS];
+  new_ids(s);
+  start_all(s, pids);
+  end_all(s, pids);
+}
+
 START_TEST(process_ranks) {
   static const int cases[][3] = {{1, 1, 1},  {2, 1, 1}, {3, 1, 1}, {5, 1, 1}, {8, 1, 1},
                                  {33, 1, 1}, {3, 5, 1}, {4, 2, 1}, {8, 1, 3}, {3, 4, 4}};
   stage s = {.nprocs = cases[_i][0], .per_proc = cases[_i][1], .nids = cases[_i][2], .body = join_and_gather};
-  pid_t pids[MAX_RANKS];
-  new_ids(&s);
-  start_all(&s, pids);
-  end_all(&s, pids);
+  run_stage(&s);
 }
 END_TEST
 
@@ -212,10 +217,7 @@ out:
 
 START_TEST(long_text_about_another_rank) {
   stage s = {.nprocs = 5, .per_proc = 1, .nids = 1, .body = report_another};
-  pid_t pids[MAX_RANKS];
-  new_ids(&s);
-  start_all(&s, pids);
-  end_all(&s, pids);
+  run_stage(&s);
 }
 END_TEST
 
@@ -309,10 +311,7 @@ static void leave_in_child(rank_state *r) {
 
 START_TEST(leaving_in_a_forked_child) {
   stage s = {.nprocs = 3, .per_proc = 1, .nids = 1, .body = leave_in_child};
-  pid_t pids[MAX_RANKS];
-  new_ids(&s);
-  start_all(&s, pids);
-  end_all(&s, pids);
+  run_stage(&s);
 }
 END_TEST
 
@@ -453,10 +452,7 @@ out:
 
 START_TEST(data_connections) {
   stage s = {.nprocs = 3, .per_proc = 2, .nids = 1, .body = dial_all};
-  pid_t pids[MAX_RANKS];
-  new_ids(&s);
-  start_all(&s, pids);
-  end_all(&s, pids);
+  run_stage(&s);
 }
 END_TEST
 
