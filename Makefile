@@ -117,7 +117,7 @@ else
 say =
 endif
 
-.PHONY: all lib perf tool python wheel tests check-build examples docs man demo check check-san check-tsan check-roce check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all lib perf tool python wheel tests check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -341,6 +341,11 @@ check-roce: ## RDMA between two soft-RoCE devices in a QEMU guest: collectives, 
 	@scripts/deps.sh build roce
 	@$(MAKE) $(JOBS) --no-print-directory lib perf tool $(ROCE_BIN) $(EMU_SO)
 	@HK_BUILD=$(BUILD) tests/roce/check.sh
+
+check-slurm: ## the perf binaries and an example under a real Slurm with two nodes on this machine (root)
+	@scripts/deps.sh build slurm
+	@$(MAKE) $(JOBS) --no-print-directory lib perf examples
+	@HK_BUILD=$(BUILD) tests/slurm/check.sh || [ $$? = 77 ]
 
 check-faults: ## every fault in every operation on every transport, about 15 minutes; writes the tables in docs/faults.md
 	@scripts/deps.sh check

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# deps.sh SET...: installs with apt what is missing of the sets `build`, `check`, `bench`, `roce`; says what and why, says nothing
+# deps.sh SET...: installs with apt what is missing of the sets `build`, `check`, `bench`, `roce`, `slurm`; says what and why, says nothing
 # when all is there.  Things are looked for by what they give (a command, a header), so that other systems work too.
 # shellcheck disable=SC2317 # the sets are called by name
 set -u
@@ -27,6 +27,7 @@ want_check() {
   wish python3-venv "py:ensurepip" "tests of the wheel install it in an environment of its own"
   wish python3-numpy "file:/usr/lib/python3/dist-packages/numpy" "the Python package is tried on its arrays"
   wish python3-mpi4py "file:/usr/lib/python3/dist-packages/mpi4py" "the Python package joins its communicators"
+  wish python3-yaml "file:/usr/lib/python3/dist-packages/yaml" "reads the manifest of docs/deploy.md"
   wish pyflakes3 "cmd:pyflakes3" "looks for faults in the Python sources"
   wish procps "cmd:ps" "process tests look at the process table"
   wish jq "cmd:jq" "reads the JSON that commands write"
@@ -43,6 +44,11 @@ want_bench() {
   wish mpich "cmd:mpirun.mpich" "a peer to compare with"
   wish libmpich-dev "cmd:mpicc.mpich" "a peer to compare with"
   wish iproute2 "cmd:ip" "hosts as network namespaces"
+}
+# A Slurm of its own: tests/slurm/.
+want_slurm() {
+  wish slurm-wlm "cmd:srun" "a launcher of clusters"
+  wish munge "file:/usr/sbin/munged" "Slurm's daemons recognise each other by it"
 }
 # A guest with soft-RoCE: tests/roce/.
 want_roce() {
