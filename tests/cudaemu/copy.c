@@ -97,7 +97,8 @@ static CUresult run_fill(void *data, CUcontext ctx) {
   (void)ctx;
   emu_memory_open();
   char *p = (char *)(uintptr_t)f->at;
-  for (size_t i = 0; i < f->count; i++) memcpy(p + i * f->bytes, &f->value, f->bytes);
+  if (f->bytes == 1) memset(p, (int)f->value, f->count);
+  for (size_t i = 0; f->bytes > 1 && i < f->count; i++) memcpy(p + i * f->bytes, &f->value, f->bytes);
   emu_memory_close();
   return CUDA_SUCCESS;
 }

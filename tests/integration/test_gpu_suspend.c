@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ncclCommSuspend, ncclCommResume and ncclCommMemStats on emulated GPUs: how much memory is given back, how long it
- * takes to get it again, and what still works afterwards.
+/* ncclCommSuspend, ncclCommResume and ncclCommMemStats on emulated GPUs: how much memory is given back, and what
+ * still works afterwards.  bench/suspend.c measures how long it takes.
  * check: timeout=200 notsan */
 #include <sys/stat.h>
-#include "../../src/base/wait.h"
 #include "../../src/device/host.h"
 #include "../../src/gpu/ends.h"
 #include "../support/gpu_places.h"
@@ -81,10 +80,7 @@ START_TEST(threads) {
     ck_assert_int_eq(ncclCommSuspend(g.comm[0], NCCL_SUSPEND_MEM), ncclInvalidUsage);
     ck_assert_int_eq(gpu_submit(&g, &sums, 0), ncclInvalidUsage);
     ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "ncclCommResume"));
-    uint64_t begin = hk_now_ns();
     each(&g, 0, n, false);
-    printf("%d ranks, %d devices: %zu of %zu KiB given back, back after %.1f ms\n", n, devices, (active - left) / 1024,
-           active / 1024, (double)(hk_now_ns() - begin) / 1e6);
     ck_assert_uint_eq(in_use(devices) - before, active);
     gpu_fill(&g, &sums);
     if (replay)
@@ -113,9 +109,7 @@ static void suspended_twice(place *p) {
     size_t active = in_use(8);
     each(&p->g, p->first, p->each, true);
     ck_assert_uint_lt(in_use(8), active / 2); /* buffers of this test stay */
-    uint64_t begin = hk_now_ns();
     each(&p->g, p->first, p->each, false);
-    if (p->process == 0) fprintf(stderr, "processes: back after %.1f ms\n", (double)(hk_now_ns() - begin) / 1e6);
     ck_assert_uint_eq(in_use(8), active);
   }
 }
