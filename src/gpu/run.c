@@ -2,6 +2,7 @@
 /* Turns calls into launches: checks them, orders streams, and groups what runs together. */
 #include <stdlib.h>
 #include <string.h>
+#include "../base/log.h"
 #include "../collectives/protocol.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/plan.h"
@@ -88,6 +89,10 @@ static hk_status record(const hk_call *call, hk_queue q, const hk_queue_state *s
 /* Posts the call on the board, for the other ranks. */
 static void post(const hk_call *call, const hk_queue_state *s) {
   hk_gpu *g = hk_gpu_of(call->comm);
+  if (s->capturing && !g->captures && call->comm->options.no_captures)
+    HK_INFO(HK_SUB_COLL,
+            "rank %d of %d: a call is captured, and graphUsageMode is 0: this is right here, but another NCCL may hang",
+            call->comm->rank, call->comm->nranks);
   g->captures = g->captures || s->capturing;
   hk_watch_enqueued(call->comm, call, !g->captures);
 }

@@ -2,6 +2,8 @@
 /* Options of communicators and of calls on GPUs, on the driver that runs on the CPU: what they change, and that results
  * stay right.
  * check: timeout=200 notsan */
+#include "../../src/base/log.h"
+#include "../../src/base/param.h"
 #include "../../src/collectives/protocol.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/runtime/plans.h"
@@ -119,6 +121,47 @@ START_TEST(options_of_a_communicator) {
 }
 END_TEST
 
+static bool traced(const char *path, const char *text) {
+  char line[512];
+  bool found = false;
+  FILE *f = fopen(path, "r");
+  while (f && fgets(line, sizeof line, f)) found = found || strstr(line, text);
+  if (f) fclose(f);
+  return found;
+}
+
+/* A capture against the promise of graphUsageMode 0 works, and the log says so once for each rank. */
+START_TEST(broken_promise) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  char file[64];
+  CUgraph graph;
+  CUgraphExec exec;
+  gpu_ranks g;
+  snprintf(file, sizeof file, "/tmp/hocket-promise.%d", (int)getpid());
+  setenv("NCCL_DEBUG", "INFO", 1);
+  setenv("NCCL_DEBUG_SUBSYS", "COLL", 1);
+  setenv("NCCL_DEBUG_FILE", file, 1);
+  hk_param_reload();
+  hk_log_reset();
+  config.graphUsageMode = _i;
+  gpu_open(&g, 1, 1, COUNT * 4);
+  init_config(&g, &config);
+  gpu_fill(&g, &sums);
+  OK(StreamBeginCapture(g.stream[0], CU_STREAM_CAPTURE_MODE_RELAXED));
+  gpu_group(&g, &sums);
+  OK(StreamEndCapture(g.stream[0], &graph));
+  OK(GraphInstantiateWithFlags(&exec, graph, 0));
+  OK(GraphDestroy(graph));
+  OK(GraphLaunch(exec, g.stream[0]));
+  gpu_wait(&g);
+  gpu_check(&g, &sums);
+  OK(GraphExecDestroy(exec));
+  gpu_close(&g);
+  ck_assert(traced(file, "graphUsageMode is 0") == (_i == 0));
+  unlink(file);
+}
+END_TEST
+
 /* Two communicators on the same GPUs, each rank by streams of its own: their calls run in the order of the calls, so
  * the second one reads what the first one has written. */
 START_TEST(launch_order) {
@@ -153,15 +196,6 @@ START_TEST(launch_order) {
   for (int k = 0; k < 2; k++) gpu_close(&g[k]);
 }
 END_TEST
-
-static bool traced(const char *path, const char *text) {
-  char line[512];
-  bool found = false;
-  FILE *f = fopen(path, "r");
-  while (f && fgets(line, sizeof line, f)) found = found || strstr(line, text);
-  if (f) fclose(f);
-  return found;
-}
 
 /* The example profiler of this version (tests/plugins/profiler.h) writes to `file`. */
 static void profile_to(const char *version, char file[96]) {
@@ -282,6 +316,7 @@ int main(void) {
   tcase_add_test(t, options_of_a_call);
   tcase_add_test(t, launch_events);
   tcase_add_test(t, options_of_a_communicator);
+  tcase_add_loop_test(t, broken_promise, 0, 2);
   tcase_add_test(t, launch_order);
   tcase_add_test(t, profiled);
   tcase_add_loop_test(t, copies_profiled, 0, 2);
