@@ -188,8 +188,8 @@ hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
 void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there);
 /* An operation has ended with an error: from here on no peer writes to its memory. */
 void hk_wire_withdraw(ncclComm_t c);
-/* How the network that reaches `peer` writes into its memory (transport/remote.h), and what goes first to each function.
- * NULL: it does not. From any thread. */
+/* How the network that reaches `peer` writes into its memory (transport/remote.h), and what goes first to each
+ * function. NULL: it does not. From any thread. */
 const struct hk_remote *hk_wire_remote(ncclComm_t c, int peer, void **ctx);
 /* before the end: warns of messages that no call received; unread.c */
 void hk_wire_report_unread(ncclComm_t c);

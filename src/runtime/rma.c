@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided operations on host memory (rma.h). A window of another rank is written to in one of these ways, the first
- * that is possible: stores, if its memory is in this process or can be mapped; a copy by the kernel; writes by the network
- * card; messages that the peer's service thread carries out. The signal of a put goes the same way as the data or after it has arrived. */
+ * that is possible: stores, if its memory is in this process or can be mapped; a copy by the kernel; writes by the
+ * network card; messages that the peer's service thread carries out. The signal of a put goes the same way as the data
+ * or after it has arrived. */
 #include "rma.h"
 #include <stdlib.h>
 #include <string.h>

@@ -24,8 +24,8 @@ hk_status hk_rma_meet(ncclComm_t c);
 hk_status hk_rma_begin(ncclComm_t c);
 /* From any thread: a window has been removed from the communicator's registrations. */
 void hk_rma_dropped(ncclComm_t c);
-/* Before the transports are detached: ends the connections for messages. The table stays, because a rank of this process
- * or a network card may be about to write to it. */
+/* Before the transports are detached: ends the connections for messages. The table stays, because a rank of this
+ * process or a network card may be about to write to it. */
 void hk_rma_end(ncclComm_t c);
 void hk_rma_free(hk_rma *r);
 

@@ -139,8 +139,8 @@ float hk_nvlink_gbps(int sm); /* one NVLink or xGMI link of such a GPU */
 /* GB/s of memory, read and write, for nodes that do not have it. */
 #define HK_GPU_MEMORY_GBPS 1000.0
 #define HK_CPU_MEMORY_GBPS 60.0
-/* Adds remarks about defaults that count for this finished topology, and about links and ports that it may lack; `file`:
- * it comes from a file, which may leave them to detection. */
+/* Adds remarks about defaults that count for this finished topology, and about links and ports that it may lack;
+ * `file`: it comes from a file, which may leave them to detection. */
 hk_status hk_topo_remark_guesses(hk_topo *t, bool file);
 
 /* How domains are joined. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * One-sided operations for a peer whose memory neither this rank nor its network card can write to: each is a message over a TCP connection of
- * its own (one for each pair of ranks and direction, made at the first message). The service thread of the receiver's
- * communicator stores the data and counts the signal, so the receiver makes no call for it. The messages of one rank
- * are carried out in their order.
+ * One-sided operations for a peer whose memory neither this rank nor its network card can write to: each is a message
+ * over a TCP connection of its own (one for each pair of ranks and direction, made at the first message). The service
+ * thread of the receiver's communicator stores the data and counts the signal, so the receiver makes no call for it.
+ * The messages of one rank are carried out in their order.
  *
  * On the wire: a header (hk_message_header in messages.c) and its data; an answer of 16 bytes if one is asked for.
  */
@@ -33,8 +33,8 @@ typedef struct hk_messages_options {
   hk_window_state (*window)(void *arg, uint64_t number, hk_window *out);
   /* Counts a signal of rank `from`; false: there is no such one. On the service thread. */
   bool (*signal)(void *arg, int from, uint32_t signal);
-  /* Rank `from` has opened a connection for writes by its card (remote.h): accepts it, or does what it waits for. LATER:
-   * it has not arrived; GONE: that is not possible. On the service thread. */
+  /* Rank `from` has opened a connection for writes by its card (remote.h): accepts it, or does what it waits for.
+   * LATER: it has not arrived; GONE: that is not possible. On the service thread. */
   hk_window_state (*join)(void *arg, int from);
   /* A message of rank `from` cannot be carried out, for the reason `text`. On the service thread. */
   void (*refused)(void *arg, int from, const char *text);
