@@ -98,6 +98,7 @@ static hk_status wish_algorithm(hk_wish *w, const hk_simulator *x, hk_coll coll,
   if (!a) return HK_FAIL(HK_ERR_ARGUMENT, "there is no algorithm '%s'", name);
   const char *cannot = hk_simulator_cannot(x, a, coll);
   if (cannot) return HK_FAIL(HK_ERR_ARGUMENT, "%s of %s by %s: it %s", hk_coll_name(coll), x->c->name, name, cannot);
+  w->barred[coll] = 0;
   for (int i = 0; hk_algorithms[i]; i++)
     if (hk_algorithms[i] != a) w->barred[coll] |= 1u << i;
   return HK_OK;
@@ -105,7 +106,8 @@ static hk_status wish_algorithm(hk_wish *w, const hk_simulator *x, hk_coll coll,
 
 static hk_status decide(const hk_simulator *x, hk_coll coll, size_t bytes, const hk_sim_options *o, hk_decision *out) {
   hk_status rc = HK_OK;
-  hk_wish wish = {.min_channels = o->channels, .max_channels = o->channels};
+  hk_wish wish = o->wish ? *o->wish : (hk_wish){.min_channels = 0};
+  if (o->channels) wish.min_channels = wish.max_channels = o->channels;
   if (o->algorithm) HK_TRY(wish_algorithm(&wish, x, coll, o->algorithm), failed);
   if (o->protocol >= 0) {
     if (!(x->machine.protocols >> o->protocol & 1u)) {

@@ -192,6 +192,7 @@ static int read_line(const hk_tool *t, int argc, char **argv, void *into) {
   make_tables(t->options, n, longs, letters);
   optind = 1;
   opterr = 0;
+  bool given[MOST_OPTIONS] = {false};
   for (;;) {
     int at = optind, c = getopt_long(argc, argv, letters, longs, NULL);
     if (c == -1) break;
@@ -209,6 +210,11 @@ static int read_line(const hk_tool *t, int argc, char **argv, void *into) {
       fprintf(stderr, "Try 'hocket %s --help'.\n", t->name);
       return HK_EXIT_TROUBLE;
     }
+    /* Numbers and words may be given again, to change a script's; a second name would silently lose the first. */
+    bool *had = &given[o - t->options];
+    if (*had && (o->kind == HK_OPTION_TEXT || o->kind == HK_OPTION_FILE))
+      return hk_tool_wrong("--%s is given twice, and only one can be used", o->name);
+    *had = true;
     if (!apply(o, optarg, into)) return HK_EXIT_TROUBLE;
   }
   int args = argc - optind;

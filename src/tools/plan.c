@@ -92,15 +92,22 @@ static void print_excluded(const hk_plan_report *r) {
   }
 }
 
-/* The simulator's time for an alternative, as text; "-" if it has none, or if the price is far too high: the slowest
+/* The simulator's time for an alternative; below 0 if it has none, or if the price is far too high: the slowest
  * programs take longest to simulate. */
-static void simulated(const hk_simulator *x, const hk_plan_report *r, const hk_decision *d, char *text) {
+static double simulated(const hk_simulator *x, const hk_plan_report *r, const hk_decision *d) {
   hk_sim_options o = {.algorithm = d->algorithm->name, .protocol = (int)d->protocol, .channels = d->channels};
   hk_sim_result result;
-  snprintf(text, 32, "-");
-  if (!x || d->us > 4 * r->chosen.us || hk_sim_run(&result, x, r->coll, r->bytes, &o) != HK_OK) return;
-  hk_tool_time(text, result.us);
+  if (!x || d->us > 4 * r->chosen.us || hk_sim_run(&result, x, r->coll, r->bytes, &o) != HK_OK) return -1;
+  double us = result.us;
   hk_sim_result_clear(&result);
+  return us;
+}
+
+static int open_simulator(hk_simulator **x, const hk_inputs *w) {
+  hk_status rc = hk_simulator_new(x, w->cluster, (w->nranks + w->cluster->nhosts - 1) / w->cluster->nhosts);
+  if (rc != HK_OK) return hk_tool_failed(rc);
+  if (hk_simulator_ranks(*x) == w->nranks) return HK_EXIT_OK;
+  return hk_tool_wrong("--simulate takes all %d ranks of the machine: leave --ranks out", hk_simulator_ranks(*x));
 }
 
 static void print_table(const hk_plan_report *r, bool all, const hk_simulator *x) {
@@ -113,7 +120,8 @@ static void print_table(const hk_plan_report *r, bool all, const hk_simulator *x
     excluded |= a->why[0] != 0;
     bool chosen = same_plan(&a->what, &r->chosen);
     if (a->why[0] || !(all || chosen || best_of_its_kind(r, i))) continue;
-    if (x) simulated(x, r, &a->what, sim);
+    double us = simulated(x, r, &a->what);
+    if (x) us < 0 ? (void)strcpy(sim, "-") : (void)hk_tool_time(sim, us);
     hk_table_row(t, chosen ? HK_STYLE_GREEN : HK_STYLE_PLAIN, "%s\t%s\t%d\t%s\t%s\t%.3g\t%s%.2f\t%s",
                  a->what.algorithm->name, hk_protocols[a->what.protocol].name, a->what.channels,
                  hk_tool_time(time, a->what.us), hk_tool_time(latency, hk_plan_latency(r, &a->what)),
@@ -156,18 +164,8 @@ static void print_remarks(const hk_inputs *w) {
   for (int k = 0; k < w->cluster->nkinds; k++) hk_tool_remarks(w->cluster->kinds[k], stdout);
 }
 
-static int print_one(const hk_plan_report *r, const options *o) {
+static void print_one(const hk_plan_report *r, const options *o, const hk_simulator *x) {
   const hk_inputs *w = r->world;
-  hk_simulator *x = NULL;
-  if (o->simulate) {
-    hk_status rc = hk_simulator_new(&x, w->cluster, (w->nranks + w->cluster->nhosts - 1) / w->cluster->nhosts);
-    if (rc != HK_OK) return hk_tool_failed(rc);
-    int all = hk_simulator_ranks(x);
-    if (all != w->nranks) {
-      hk_simulator_free(x);
-      return hk_tool_wrong("--simulate takes all %d ranks of the machine: leave --ranks out", all);
-    }
-  }
   char size[32], place[512], time[32], text[700];
   snprintf(text, sizeof text, "%s of %s, %s", hk_coll_name(r->coll), hk_tool_bytes(size, r->bytes),
            place_of(w, place, sizeof place));
@@ -190,8 +188,6 @@ static int print_one(const hk_plan_report *r, const options *o) {
   print_model(w);
 out:
   print_remarks(w);
-  hk_simulator_free(x);
-  return HK_EXIT_OK;
 }
 
 static void range_rows(const hk_inputs *w, hk_coll coll, hk_table *t) {
@@ -287,7 +283,7 @@ static void put_why(const hk_plan_report *r, hk_json *w) {
   free(why);
 }
 
-static void put_report(const hk_plan_report *r, hk_json *w) {
+static void put_report(const hk_plan_report *r, const hk_simulator *x, hk_json *w) {
   hk_json_open(w, '{');
   hk_json_put_text(w, "collective", hk_coll_name(r->coll));
   hk_json_put_integer(w, "bytes", (long long)r->bytes);
@@ -303,7 +299,9 @@ static void put_report(const hk_plan_report *r, hk_json *w) {
       hk_json_put_text(w, "algorithm", r->rows[i].what.algorithm->name);
       hk_json_put_text(w, "excluded", r->rows[i].why);
     } else {
+      double us = simulated(x, r, &r->rows[i].what);
       put_decision(r, &r->rows[i].what, w);
+      if (us >= 0) hk_json_put_number(w, "simulated_us", us);
     }
     hk_json_close(w);
   }
@@ -311,7 +309,7 @@ static void put_report(const hk_plan_report *r, hk_json *w) {
   hk_json_close(w);
 }
 
-static int print_json(const hk_inputs *w, const hk_coll *only, const size_t *bytes) {
+static int print_json(const hk_inputs *w, const hk_coll *only, const size_t *bytes, const hk_simulator *x) {
   hk_json j = {.f = stdout};
   hk_plan_report *r = malloc(sizeof *r);
   if (!r) return hk_tool_wrong("out of memory");
@@ -325,7 +323,7 @@ static int print_json(const hk_inputs *w, const hk_coll *only, const size_t *byt
     if (only && *only != (hk_coll)c) continue;
     for (size_t b = bytes ? *bytes : 8; b <= (bytes ? *bytes : (size_t)1 << 34); b = bytes ? b + 1 : 2 * b) {
       hk_plan_ask(r, w, (hk_coll)c, b);
-      put_report(r, &j);
+      put_report(r, x, &j);
     }
   }
   hk_json_close(&j);
@@ -341,25 +339,29 @@ static int run(void *into, int nargs, char **args) {
   size_t bytes = 0;
   if (nargs > 0 && !hk_tool_coll(args[0], &coll)) return HK_EXIT_TROUBLE;
   if (nargs > 1 && !hk_tool_size("SIZE", args[1], &bytes)) return HK_EXIT_TROUBLE;
-  if (o->program && nargs < 2) return hk_tool_wrong("--program: of which COLLECTIVE and SIZE?");
+  if ((o->program || o->simulate) && nargs < 2)
+    return hk_tool_wrong("--%s: of which COLLECTIVE and SIZE?", o->program ? "program" : "simulate");
   hk_inputs w;
+  hk_simulator *x = NULL;
   int code = hk_inputs_open(&w, o->machine, o->file, o->ranks);
+  if (code == HK_EXIT_OK && o->simulate) code = open_simulator(&x, &w);
   if (code != HK_EXIT_OK) goto out;
   if (o->program) {
     code = print_program(&w, coll, bytes, o);
   } else if (o->json) {
-    code = print_json(&w, nargs > 0 ? &coll : NULL, nargs > 1 ? &bytes : NULL);
+    code = print_json(&w, nargs > 0 ? &coll : NULL, nargs > 1 ? &bytes : NULL, x);
   } else if (nargs < 2) {
     print_ranges(&w, nargs > 0 ? &coll : NULL);
   } else {
     hk_plan_report *r = malloc(sizeof *r);
-    if (r) {
-      hk_plan_ask(r, &w, coll, bytes);
-      code = print_one(r, o);
-    }
+    if (r)
+      hk_plan_ask(r, &w, coll, bytes), print_one(r, o, x);
+    else
+      code = hk_tool_wrong("out of memory");
     free(r);
   }
 out:
+  hk_simulator_free(x);
   hk_inputs_close(&w);
   return code;
 }

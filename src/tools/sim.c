@@ -15,6 +15,7 @@ typedef struct options {
   const char *algorithms, *plot, *trace;
   int protocol, channels, per_host, seed;
   bool exact, flow, links, json;
+  hk_overrides overrides; /* no option: what the parameters say */
 } options;
 
 static const char *protocol_word(int i) {
@@ -73,7 +74,8 @@ static int read_algorithms(const char *list, const char **out, int room, int *n)
 enum { SERIES = 64 };
 
 static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, const char *algorithm, bool list) {
-  hk_sim_options how = {.algorithm = algorithm,
+  hk_sim_options how = {.wish = &o->overrides.wish,
+                        .algorithm = algorithm,
                         .protocol = o->protocol ? o->protocol - 1 : -1,
                         .channels = o->channels,
                         .chunk = o->chunk,
@@ -118,7 +120,8 @@ static int run(void *into, int nargs, char **args) {
   if (o->begin < 1 || o->end < o->begin) return hk_tool_wrong("--begin must be at least 1 and at most --end");
   code = read_algorithms(o->algorithms, algorithms, SERIES, &n);
   if (code != HK_EXIT_OK) return code;
-  code = o->plot ? hk_sim_view_can_plot(o->plot) : HK_EXIT_OK;
+  hk_status read = hk_overrides_read(&o->overrides, 0, 0);
+  code = read != HK_OK ? hk_tool_failed(read) : o->plot ? hk_sim_view_can_plot(o->plot) : HK_EXIT_OK;
   if (code == HK_EXIT_OK) code = open_machines(&v, o, nargs, args);
   for (int m = 0; m < v.nsites && code == HK_EXIT_OK; m++)
     for (int a = 0; a < n && code == HK_EXIT_OK; a++) {
@@ -131,6 +134,7 @@ static int run(void *into, int nargs, char **args) {
   if (code == HK_EXIT_OK && o->plot) code = hk_sim_view_plot(&v, o->plot);
   if (code == HK_EXIT_OK && o->trace) code = write_trace(&v, o->trace);
   hk_sim_view_clear(&v);
+  hk_overrides_clear(&o->overrides);
   return code;
 }
 
@@ -167,7 +171,9 @@ const hk_tool hk_tool_sim = {
         "Runs the programs of all ranks against the machine's links and shows the time, the algorithm's bandwidth and "
         "the bus bandwidth as nccl-tests defines them, for sizes from --begin to --end. Sizes are those of the larger "
         "of a rank's buffers.\n\n"
-        "Machines are named in words, as for `hocket topo`; several are compared. Up to 64 ranks are simulated event "
+        "Machines are named in words, as for `hocket topo`, or as FILE.xml; several are compared. The parameters that "
+        "change the library's choice (NCCL_ALGO, NCCL_MIN_NCHANNELS and others) have their effect here too, unless an "
+        "option says otherwise. Up to 64 ranks are simulated event "
         "by event, more at flow level. docs/simulator.md describes the model, its constants and its error.",
     .examples =
         "hocket sim dgx-h100\n  an allreduce on 8 H100\n"

@@ -130,6 +130,7 @@ static hk_status take_net(const reader *r, const char *value, hk_synth_spec *s) 
 
 static hk_status take_links(const reader *r, const char *value, hk_synth_spec *s) {
   const char *at = value, *from;
+  if (s->joined) return wrong(r, r->word, "no links= here: the GPUs are joined by the word after \":\" already");
   s->nwires = 0;
   s->join = HK_JOIN_WIRES;
   for (;;) {
@@ -207,6 +208,7 @@ static hk_status take_join(const reader *r, const char *join, hk_synth_spec *s) 
     if (strncmp(join, joins[i].name, n) || (*at && !joins[i].counted)) continue;
     if (*at && (!number(&at, 1, HK_SYNTH_GPUS, &count) || *at)) return wrong(r, join + n, "how many, or nothing");
     s->join = joins[i].join;
+    s->joined = true;
     if (s->join == HK_JOIN_PCIE && count) s->nswitch = (int)count;
     if (s->join == HK_JOIN_NVSWITCH) s->chips = (int)count;
     return HK_OK;
@@ -269,6 +271,7 @@ static hk_status read_machine(reader *r, hk_synth_spec *s) {
     HK_OR_RETURN(next(&inner));
     HK_OR_RETURN(take_machine(&inner, s, &found));
     HK_OR_RETURN(take_options(&inner, s));
+    s->joined = false; /* options change a preset */
   }
   return take_options(r, s);
 }

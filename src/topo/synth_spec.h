@@ -31,7 +31,7 @@ typedef struct hk_synth_spec {
   int pci, nswitch;       /* generation, 0: the GPU's; PCI switches, -1: none */
   int nnics;
   int gdr;
-  bool ethernet;
+  bool ethernet, joined; /* joined: the words say by what */
   float gbit;
   uint32_t nwires;
   hk_synth_wire wires[HK_SYNTH_WIRES];

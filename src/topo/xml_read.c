@@ -361,7 +361,13 @@ static void read_pci(reader *b, const hk_xml_node *xml, uint32_t cpu, uint32_t p
   b->t->nodes[index].pci = info;
   float gbps = hk_xml_pci_gbps(&info), us = hk_link_us(HK_EDGE_PCI, false);
   if ((!(info.gts > 0) || !info.width) && !hk_xml_get(xml, "hk_bw"))
-    hk_xml_say(b->r, xml, false, "<pci> %s without link_speed and link_width counts as 8 GT/s with 16 lanes", bus);
+    hk_xml_say(b->r, xml, false, "<pci> %s without %s counts as %s", bus,
+               info.gts > 0 ? "link_width"
+               : info.width ? "link_speed"
+                            : "link_speed and link_width",
+               info.gts > 0 ? "16 lanes"
+               : info.width ? "8 GT/s"
+                            : "8 GT/s with 16 lanes");
   hk_xml_own_figures(b->r, xml, &gbps, &us);
   hk_xml_join(b, parent, index, HK_EDGE_PCI, 1, gbps, us);
   if (kind == HK_NODE_GPU) read_gpu(b, xml, index, cpu);

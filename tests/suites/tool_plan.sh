@@ -75,6 +75,10 @@ if command -v jq >/dev/null; then
     and (.why | length > 2) and (.alternatives | length > 5)
     and (.chosen.us == (.alternatives | map(.us // 1e9) | min))' "$tmp/out" >/dev/null || complain "--json is not as it should be"
   gives 0 "$hocket" plan -m dgx-h100 --json
+  gives 0 "$hocket" plan -s --json allreduce 1M -m dgx-h100
+  jq -e '.plans[0].alternatives[0].simulated_us > 0' "$tmp/out" >/dev/null || complain "--json lacks the simulated times"
+  refuses "--simulate: of which COLLECTIVE and SIZE?" plan -s -m dgx-h100
+  gives 0 "$hocket" plan --json -m dgx-h100
   jq -e '.plans | length > 100' "$tmp/out" >/dev/null || complain "--json of all sizes is short"
 else
   echo "SKIP: jq is not installed: JSON is not read"

@@ -52,6 +52,9 @@ else
   gives 2 "$hocket" topo --file "$tmp/wrong.xml"
   gives 2 "$hocket" topo --lint "$tmp/none.xml"
   says "No such file"
+  printf '<system version="1"><cpu numaid="0"><pci busid="1:0.0" class="0x030200" link_speed="16 GT/s" link_width="0"/></cpu></system>' >"$tmp/width.xml"
+  gives 0 "$hocket" topo --lint "$tmp/width.xml"
+  says "without link_width counts as 16 lanes"
   # A cloud's file has PCI devices only: the words complete it, and several hosts can be like it.
   clouds=$PWD/tests/topologies
   gives 0 "$hocket" plan allreduce 1G -f "$clouds/ndv4-topo.xml"

@@ -205,6 +205,7 @@ START_TEST(what_is_said_about_errors) {
       {"8xl4:nvswitch", "no NVLinks at l4", "nvlink=", 0},
       {"12xmi300x:mesh", "needs 11 links", "nvlink=", 0},
       {"4xv100:cube", "8 GPUs, not 4", "", 0},
+      {"8xv100:cube links=0-1", "\"links=0-1\"", "joined by the word after", 13},
       {"8xl4 trays=2", "nvswitch", "nodes=2", 0},
       {"8xh100 trays=3", "trays=3", "evenly", 0},
       {"576xl4 cpu=1xgenoa", "255 PCI devices", "cpu=", 0},
