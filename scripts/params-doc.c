@@ -56,9 +56,9 @@ static const char about[] =
     "(ncclInvalidArgument, ncclInvalidUsage): a name of no algorithm, interface, family, level or network, a list without a\n"
     "name in it, a file that cannot be read.\n"
     "\n"
-    "Names.  A name that starts with HOCKET_ and is none of these, and one that starts with NCCL_ and is near to one of these,\n"
-    "is reported at WARN with the nearest name, once a job: by rank 0 of the first communicator (other processes: at INFO).\n"
-    "NCCL's variables that have no effect here, and other names that start with NCCL_, are reported at INFO only.\n";
+    "Names.  A name that starts with HOCKET_ or NCCL_ and is near to one of these is reported at WARN with that name, once a\n"
+    "job: by rank 0 of the first communicator (other processes: at INFO).  NCCL's variables that have no effect here, and\n"
+    "other names that start with HOCKET_ or NCCL_, which may be a user's own, are reported at INFO only.\n";
 
 int main(int argc, char **argv) {
   markdown = argc > 1 && !strcmp(argv[1], "markdown");

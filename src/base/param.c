@@ -133,9 +133,7 @@ static void check_name(const char *name, const char *origin) {
     complain(HK_LOG_INFO, "%.100s (%s) is known and has no effect in this library", name, origin);
   else if (misspelt)
     complain(HK_LOG_WARN, "%.100s (%s) is no parameter and is ignored; did you mean %s?", name, origin, nearest);
-  else if (!strncmp(name, "HOCKET_", 7) && nearest)
-    complain(HK_LOG_WARN, "%.100s (%s) is no parameter and is ignored; the nearest name is %s", name, origin, nearest);
-  else /* perhaps a plugin's or a newer NCCL's: worth a line, not a warning */
+  else /* perhaps a user's own, a plugin's or a newer NCCL's: worth a line, not a warning */
     complain(HK_LOG_INFO, "%.100s (%s) is not known here and is ignored", name, origin);
   if (*from && (*from)->level == HK_LOG_WARN) (*from)->of_names = true;
 }

@@ -11,9 +11,9 @@
 #include "root.h"
 
 enum {
-  FIRST_REPORT_SECONDS = 10, /* of ranks that are missing; less with a smaller HOCKET_WATCHDOG */
-  REPORT_SECONDS = 30,       /* between two reports */
-  LINGER_SECONDS = 10        /* a failed root stays so long, to send the cause to late ranks */
+  FIRST_REPORT_SECONDS = 8, /* of ranks that are missing; less with a smaller HOCKET_WATCHDOG */
+  REPORT_SECONDS = 30,      /* between two reports */
+  LINGER_SECONDS = 10       /* a failed root stays so long, to send the cause to late ranks */
 };
 
 static void reply_of(const hk_root *r, int at, hk_reply *reply) {
@@ -102,7 +102,7 @@ static void advise(const hk_root *r, char *text, size_t room) {
     snprintf(
         text, room,
         "only rank %d has come: if each rank calls ncclGetUniqueId, each has an id of its own and waits alone; one "
-        "rank calls it and gives the 128 bytes to all others",
+        "rank calls it and gives the 128 bytes to all others, or all are started with NCCL_COMM_ID=host:port",
         only_rank(r));
   else
     snprintf(text, room, "each must be started with this unique id and reach this host at %s",

@@ -27,6 +27,17 @@ void hk_help_all(FILE *to) {
   hk_table_print(t, 2, to);
 }
 
+void hk_help_first(FILE *to) {
+  hk_table *t = hk_table_new("lw");
+  fputs("Usage: hocket COMMAND [OPTIONS] ...\n\nTry first:\n", to);
+  hk_table_row(t, HK_STYLE_PLAIN, "hocket topo\tthis machine: how its parts reach each other");
+  hk_table_row(t, HK_STYLE_PLAIN, "hocket doctor\tis anything wrong with its setup?");
+  hk_table_row(t, HK_STYLE_PLAIN, "hocket plan allreduce 1M\twhat would run for 1 MiB, and why");
+  hk_table_row(t, HK_STYLE_PLAIN, "all_reduce_perf --procs 2\thow fast it is, between two processes");
+  hk_table_row(t, HK_STYLE_PLAIN, "hocket help\tall commands");
+  hk_table_print(t, 2, to);
+}
+
 /* "-m, --machine STRING" */
 static void option_left(const hk_tool_option *o, char *text, size_t room) {
   int n = o->letter ? snprintf(text, room, "-%c, --%s", o->letter, o->name) : snprintf(text, room, "    --%s", o->name);

@@ -5,6 +5,7 @@
 #include "tools.h"
 
 void hk_help_all(FILE *to);                   /* `hocket help` */
+void hk_help_first(FILE *to);                 /* `hocket` alone */
 void hk_help_one(const hk_tool *t, FILE *to); /* `hocket help CMD` */
 void hk_man_all(FILE *to);
 void hk_man_one(const hk_tool *t, FILE *to);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command `hocket`: finds the subcommand and runs it. */
+#include "hocket.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param_names.h"
 #include "help.h"
-#include "nccl.h"
 
 #define HK_TOOL(name) extern const hk_tool hk_tool_##name;
 #include "commands.def"
@@ -55,12 +55,13 @@ static int help(int argc, char **argv) {
 static int start(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : NULL;
   if (!name) {
-    hk_help_all(stderr);
+    hk_help_first(stderr);
     return HK_EXIT_TROUBLE;
   }
   if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return help(argc - 1, argv + 1);
   if (!strcmp(name, "--version") || !strcmp(name, "-V")) {
-    printf("hocket %d.%d.%d\n", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+    printf("hocket %d.%d.%d (NCCL %d.%d.%d)\n", HOCKET_MAJOR, HOCKET_MINOR, HOCKET_PATCH, NCCL_MAJOR, NCCL_MINOR,
+           NCCL_PATCH);
     return HK_EXIT_OK;
   }
   const hk_tool *t = hk_tool_by_name(name);
