@@ -275,8 +275,8 @@ class Engine:
             begun += [(work.born, work.limit) for work in list(works)[:1] if not work.mark.test()]
         for since, limit in begun:
             if now > since + limit:
-                self.abort(f"Timed out after {limit:g} s: an operation of group {self.name!r} (rank {self.rank} of "
-                           f"{self.size}) was not complete: another rank has not made the call, or is slow")
+                self.abort(f"[Rank {self.rank}] Timed out after {limit:g} s: an operation of group {self.name!r} with "
+                           f"{self.size} ranks was not complete: another rank has not made the call, or is slow")
             next_look = min(next_look, since + limit)
         return next_look
 

@@ -270,8 +270,9 @@ class Operations:
                             finish)
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._together([lambda o=o, i=i: self.allgather([o], [i], opts)
-                               for o, i in zip(output_lists, inputs)], opts)
+        # output_lists[r][k]: input k of rank r
+        return self._together([lambda o=o, i=i: self.allgather([list(o)], [i], opts)
+                               for o, i in zip(zip(*output_lists), inputs)], opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         return self._together([lambda o=o, i=i: self.all_gather_single(o, i, opts)
