@@ -42,6 +42,15 @@ try() { # name ranks script...
 for n in 2 4; do try c10d-$n $n $here/torch_c10d.py; done
 try c10d-mixed 2 $here/torch_c10d.py cpu:hocket,cuda:gloo
 for n in 2 4; do try train-$n $n $here/torch_train.py; done
+if [[ docs == *${ONLY:-}* ]]; then
+  if PATH=$env/bin:$PATH timeout 200 "$env/bin/python" $here/docs.py docs/torch.md "$tmp" >"$tmp/out" 2>&1; then
+    passed=$((passed + 1))
+    line PASS docs "$(tail -n 1 "$tmp/out")"
+  else
+    failed=$((failed + 1))
+    line FAIL docs "$(tail -n 3 "$tmp/out")"
+  fi
+fi
 if [ "${OWN:-}" != no ] && [[ own == *${ONLY:-}* ]]; then
   "$env/bin/python" -c 'import expecttest' 2>/dev/null || "$env/bin/pip" install -q expecttest
   if timeout -k 5 1500 "$env/bin/python" $here/torch_own.py; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
