@@ -229,12 +229,15 @@ class Engine:
         key, until = f"hocket/barrier/{self._barriers}", time.monotonic() + seconds
         if self.rank:
             self.store.set(f"{key}/{self.rank}", b"here")
-            self._wait_for(f"{key}/go", until, f"Rank {self.rank} did not hear from rank 0 in monitoredBarrier within "
-                                               f"{int(seconds * 1000)} ms")
+            came = f"Rank {self.rank} successfully reached monitoredBarrier, but received errors while waiting for " \
+                   "send/recv from rank 0. Please check rank 0 logs for faulty rank"
+            self._wait_for(f"{key}/go", until, f"{came}: no word from it within {int(seconds * 1000)} ms")
             said = bytes(self.store.get(f"{key}/go")).decode()
             if said != "go":
-                raise RuntimeError(f"Rank {self.rank} successfully reached monitoredBarrier, but {said}")
+                raise RuntimeError(f"{came}: {said}")
             return
+        if seconds == 0 and self.size > 1:
+            raise RuntimeError(f"Rank {self.rank} timed out in monitoredBarrier after 0 ms")
         late = []
         for rank in range(1, self.size):
             try:

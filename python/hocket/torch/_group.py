@@ -380,8 +380,8 @@ class Operations:
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         given = getattr(timeout, "timeout", timeout)  # BarrierOptions, from C++
-        seconds = given.total_seconds() if isinstance(given, datetime.timedelta) else self.e.timeout
-        self.e.monitored_barrier(seconds if seconds > 0 else self.e.timeout, wait_all_ranks)
+        seconds = given.total_seconds() if isinstance(given, datetime.timedelta) else -1
+        self.e.monitored_barrier(seconds if seconds >= 0 else self.e.timeout, wait_all_ranks)
 
     # ---- several operations as one ----
 
