@@ -24,6 +24,8 @@ void hk_help_all(FILE *to) {
   }
   hk_table_cell(t, HK_STYLE_BOLD, "help COMMAND");
   hk_table_cell(t, HK_STYLE_PLAIN, "how to use a command; the same as hocket COMMAND --help");
+  hk_table_cell(t, HK_STYLE_BOLD, "help machine");
+  hk_table_cell(t, HK_STYLE_PLAIN, "all words that describe a machine");
   hk_table_print(t, 2, to);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param_names.h"
+#include "../topo/synth.h"
 #include "help.h"
 
 #define HK_TOOL(name) extern const hk_tool hk_tool_##name;
@@ -44,6 +45,7 @@ static int help(int argc, char **argv) {
   bool man = argc > 1 && !strcmp(argv[1], "--man");
   argc -= man, argv += man;
   const hk_tool *t = argc > 1 ? hk_tool_by_name(argv[1]) : NULL;
+  if (argc > 1 && !strcmp(argv[1], "machine")) return hk_synth_help(stdout), HK_EXIT_OK;
   if (argc > 1 && !t && strcmp(argv[1], "hocket") != 0) return unknown(argv[1]);
   if (man)
     t ? hk_man_one(t, stdout) : hk_man_all(stdout);

@@ -149,6 +149,17 @@ static hk_status take_links(const reader *r, const char *value, hk_synth_spec *s
   }
 }
 
+/* LINKS or LINKSxGBPS */
+static hk_status take_nvlink(const reader *r, const char *value, hk_synth_spec *s) {
+  const char *at = value;
+  long n;
+  bool good = number(&at, 1, 64, &n);
+  if (good && *at == 'x') at++, good = decimal(&at, 0.1f, 10000, &s->link_gbps);
+  if (!good || *at) return wrong(r, value, "links a GPU, 1 to 64, or with the GB/s of one, as in 18x20.6");
+  s->nvlink = (int)n;
+  return HK_OK;
+}
+
 typedef struct option {
   const char *key;
   hk_status (*take)(const reader *r, const char *value, hk_synth_spec *s); /* NULL: a number */
@@ -159,19 +170,21 @@ typedef struct option {
 #define NUMBER(key, field, what, min, max)                                                                             \
   { key, NULL, what, offsetof(hk_synth_spec, field), min, max }
 static const option options[] = {
-    {"cpu=", take_cpu, NULL, 0, 0, 0},
-    {"nic=", take_nic, NULL, 0, 0, 0},
-    {"net=", take_net, NULL, 0, 0, 0},
-    {"links=", take_links, NULL, 0, 0, 0},
+    {"cpu=", take_cpu, "sockets and CPUs, as 2xgenoa", 0, 0, 0},
+    {"nic=", take_nic, "NICs and their Gb/s, as 8x400; 0: none", 0, 0, 0},
+    {"net=", take_net, "ib or eth", 0, 0, 0},
+    {"links=", take_links, "exactly these links, as 0-1*2,1-2: two between GPU 0 and 1", 0, 0, 0},
+    {"nvlink=", take_nvlink, "links a GPU, 18, or with the GB/s of one, 18x20.6", 0, 0, 0},
+    NUMBER("sm=", sm, "a GPU's compute capability, 90, or AMD's gfx number, 942", 30, 1999),
+    NUMBER("memory=", memory, "a GPU's memory bandwidth in GB/s", 1, 1000000),
     NUMBER("numa=", numa, "NUMA nodes a socket", 1, 64),
     NUMBER("cores=", cores, "cores a NUMA node", 1, 1024),
     NUMBER("pci=", pci, "a PCI generation", 1, 6),
     NUMBER("switch=", nswitch, "PCI switches", 0, HK_SYNTH_GPUS),
     NUMBER("gdr=", gdr, "whether NICs reach GPU memory", 0, 1),
-    NUMBER("nvlink=", nvlink, "links a GPU", 1, 64),
     NUMBER("trays=", trays, "hosts that share the NVLinks", 1, HK_SYNTH_GPUS),
 };
-#define OPTION_WORDS "cpu=, numa=, cores=, pci=, switch=, nic=, net=, gdr=, nvlink=, links=, trays="
+#define OPTION_WORDS "cpu=, numa=, cores=, pci=, switch=, nic=, net=, gdr=, nvlink=, links=, sm=, memory=, trays="
 
 static hk_status take_option(const reader *r, hk_synth_spec *s) {
   const char *names[HK_ARRAY_LENGTH(options)];
@@ -453,4 +466,38 @@ out:
 void hk_synth_presets(FILE *to) {
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(presets); i++)
     fprintf(to, "%-12s %-50s %s\n", presets[i].name, presets[i].about, presets[i].machine);
+}
+
+static void list(FILE *to, const char *what, const char *const *names, unsigned n) {
+  int column = fprintf(to, "\n%s:", what);
+  for (unsigned i = 0; i < n; i++) {
+    if (column + (int)strlen(names[i]) > 96) column = fprintf(to, "\n ") - 1;
+    column += fprintf(to, " %s%s", names[i], i + 1 < n ? "," : "\n");
+  }
+}
+
+void hk_synth_help(FILE *to) {
+  const char *names[64];
+  unsigned n = 0;
+  fputs("A machine in words, for --machine of topo, plan and sim, and as an argument of sim:\n\n"
+        "  [nodes=N of] MACHINE OPTION... [and [nodes=N of] MACHINE OPTION...]... [fabric=LIST]\n\n"
+        "MACHINE is one of\n"
+        "  a preset          dgx-h100                   hocket topo --presets lists them\n"
+        "  COUNTxGPU[:JOIN]  8xa100:nvswitch6\n"
+        "  COUNTxcpu         2xcpu                      sockets without GPUs\n"
+        "  FILE              topo.xml                   NCCL's XML\n"
+        "  FILE as MACHINE   topo.xml as 8xv100:cube    with its GPUs, their links, and ports for NICs without one\n",
+        to);
+  for (; n < hk_gpu_part_count && n < HK_ARRAY_LENGTH(names); n++) names[n] = hk_gpu_parts[n].name;
+  list(to, "GPU", names, n);
+  fputs("  A GPU that is not listed: 8xgpu:nvswitch sm=90 memory=4000 nvlink=18x20.6 pci=5\n"
+        "\nJOIN: nvswitch[CHIPS], pcie[SWITCHES], mesh, cube (of 8 GPUs), pairs\n",
+        to);
+  for (n = 0; n < hk_cpu_part_count && n < HK_ARRAY_LENGTH(names); n++) names[n] = hk_cpu_parts[n].name;
+  list(to, "CPU", names, n);
+  fputs("\nOPTION, which also changes a preset:\n", to);
+  for (unsigned i = 0; i < HK_ARRAY_LENGTH(options); i++) fprintf(to, "  %-9s %s\n", options[i].key, options[i].what);
+  fputs("\nLIST, with commas: rail, fattree, leaf=HOSTS, oversub=X, spines=N, ecmp, adaptive, hop=US, base=US\n"
+        "\ndocs/topology.md has the details, and the sources of the figures.\n",
+        to);
 }

@@ -7,7 +7,7 @@
  *   machine := (PRESET | NxGPU[:JOIN] | Nxcpu) option...
  *   JOIN    := nvswitch[CHIPS] | pcie[SWITCHES] | mesh | cube | pairs
  *   option  := cpu=[Nx]CPU | numa=N | cores=N | pci=GENERATION | switch=N | nic=NxGBIT | net=ib|eth | gdr=0|1 |
- *              nvlink=LINKS | links=A-B[*COUNT],... | trays=N
+ *              nvlink=LINKS[xGBPS] | links=A-B[*COUNT],... | trays=N | sm=N | memory=GBPS
  *   LIST    := comma-separated: rail, fattree, leaf=HOSTS, oversub=X, spines=N, ecmp, adaptive, hop=US, base=US
  *
  *   dgx-h100
@@ -26,6 +26,8 @@
 /* HK_ERR_ARGUMENT quotes the wrong word, its position (the first character is 1) and the words that are possible
  * there. */
 hk_status hk_cluster_from_string(hk_cluster **out, const char *text);
+/* The grammar with all words, for `hocket help machine`. */
+void hk_synth_help(FILE *to);
 /* A table of the presets with one line about each, for --help. */
 void hk_synth_presets(FILE *to);
 #endif

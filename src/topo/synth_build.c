@@ -79,11 +79,11 @@ static hk_status add_pci(builder *b, hk_node_kind kind, int cpu, uint32_t parent
 /* All that follows from the words alone. */
 static void describe_gpu(const builder *b, hk_node *n) {
   const hk_gpu_part *part = b->s->gpu;
-  n->pci.vendor = part->kind == HK_GPU_AMD ? 0x1002 : 0x10de;
+  n->gpu.sm = b->s->sm ? b->s->sm : part->sm;
+  n->gpu.memory_gbps = b->s->memory ? (float)b->s->memory : part->memory_gbps;
+  n->gpu.mcast = b->s->join == HK_JOIN_NVSWITCH && n->gpu.sm >= 90;
+  n->pci.vendor = n->gpu.sm >= 900 ? 0x1002 : 0x10de;
   snprintf(n->name, sizeof n->name, "%s", part->name);
-  n->gpu.sm = part->sm;
-  n->gpu.memory_gbps = part->memory_gbps;
-  n->gpu.mcast = b->s->join == HK_JOIN_NVSWITCH && part->sm >= 90;
 }
 
 static hk_status add_gpu(builder *b, int i, int cpu, uint32_t parent) {
@@ -144,8 +144,8 @@ static hk_status add_devices(builder *b) {
 }
 
 static hk_status wire(builder *b, uint32_t x, uint32_t y, int count, bool direct) {
-  const hk_gpu_part *part = b->s->gpu;
-  float each = hk_nvlink_gbps(part->sm);
+  float each = b->s->link_gbps > 0 ? b->s->link_gbps : hk_nvlink_gbps(b->s->sm ? b->s->sm : b->s->gpu->sm);
+  if (!(each > 0)) each = 20; /* as in files */
   return hk_topo_link(b->t, x, y, HK_EDGE_NVLINK, (unsigned)count, (float)count * each,
                       hk_link_us(HK_EDGE_NVLINK, direct));
 }
@@ -179,9 +179,11 @@ static hk_status add_mesh(builder *b, int links) {
   return HK_OK;
 }
 
+static int links_of(const hk_synth_spec *s) { return !s->gpu ? 0 : s->nvlink >= 0 ? s->nvlink : s->gpu->links; }
+
 static hk_status join_gpus(builder *b) {
   const hk_synth_spec *s = b->s;
-  int links = !s->gpu ? 0 : s->nvlink >= 0 ? s->nvlink : s->gpu->links;
+  int links = links_of(s);
   if (s->join == HK_JOIN_PCIE || !s->ngpus) return HK_OK;
   if (links < 1)
     return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: no NVLinks at %s; say :pcie, or how many with nvlink=", b->t->name,
@@ -246,9 +248,9 @@ static hk_status complete_nics(builder *b, const hk_topo *file) {
 
 static void choose_join(hk_synth_spec *s) {
   if (s->join == HK_JOIN_DEFAULT && s->gpu)
-    s->join = !s->gpu->links || s->ngpus == 1 ? HK_JOIN_PCIE
-              : s->gpu->kind == HK_GPU_AMD    ? HK_JOIN_MESH
-                                              : HK_JOIN_NVSWITCH;
+    s->join = !links_of(s) || s->ngpus == 1 ? HK_JOIN_PCIE
+              : s->gpu->kind == HK_GPU_AMD  ? HK_JOIN_MESH
+                                            : HK_JOIN_NVSWITCH;
 }
 
 /* What is possible, but may not be meant. */

@@ -27,6 +27,8 @@ typedef struct hk_synth_spec {
   int ngpus, sockets;     /* sockets 0: as usual with these GPUs */
   int join, chips;        /* hk_synth_join; NVSwitch chips, for the name only */
   int nvlink;             /* links a GPU; -1: the part's */
+  int sm, memory;         /* as in hk_gpu_info; 0: the part's */
+  float link_gbps;        /* of one link; 0: as usual for the sm */
   int numa, cores, trays; /* NUMA nodes a socket; cores a NUMA node, 0: the part's; hosts that share the domain */
   int pci, nswitch;       /* generation, 0: the GPU's; PCI switches, -1: none */
   int nnics;

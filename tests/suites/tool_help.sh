@@ -94,4 +94,7 @@ else
   echo "SKIP: zsh is not installed: its completion is not read"
 fi
 refuses "there is no completion for 'fish'" completion fish
+gives 0 "$hocket" help machine
+says "8xgpu:nvswitch sm=90"
+says "nvlink="
 finish

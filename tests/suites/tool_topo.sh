@@ -22,6 +22,14 @@ says "dgx-h100"
 gives 0 "$hocket" topo # whatever it is
 narrow topo
 says "CPU0"
+# A GPU that is not listed: the same figures by words and by name are the same prices.
+gives 0 "$hocket" sim -b 64M -e 64M --json '8xgpu:nvswitch sm=90 memory=3350 nvlink=18 pci=5'
+sed 's/"machine":"[^"]*"//' "$tmp/out" >"$tmp/by-words"
+gives 0 "$hocket" sim -b 64M -e 64M --json 8xh100:nvswitch
+sed 's/"machine":"[^"]*"//' "$tmp/out" | cmp - "$tmp/by-words" || complain "a GPU in words is another one"
+gives 0 "$hocket" topo -m '2xgpu:pairs nvlink=4x50'
+says "their lanes and links count as 20 GB/s each, a default"
+refuses "18x20.6" topo -m '8xgpu nvlink=0x3'
 # What is possible, but may not be meant.
 gives 0 "$hocket" topo -m 'dgx-h100 switch=3'
 says "8 GPUs are divided unevenly among 3 PCIe switches"

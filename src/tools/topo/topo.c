@@ -192,7 +192,7 @@ const hk_tool hk_tool_topo = {
         "  2xcpu cores=32 nic=1x100 net=eth\n"
         "  nodes=16 of dgx-a100 fabric=rail,fattree,oversub=2\n"
         "\n"
-        "docs/topology.md has all words, and the sources of the bandwidths.",
+        "`hocket help machine` has all words, docs/topology.md the sources of the bandwidths too.",
     .findings = "--lint found an error in the file",
     .examples = "hocket topo\n"
                 "  the machine at hand\n"
