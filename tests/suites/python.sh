@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check: timeout=300
+# check: timeout=400
 # The Python package as `make python` lays it out: what memory objects have, all operations between processes, how ranks find each
 # other, the programs as modules, and that the sources have no fault that pyflakes or ruff sees.
 set -u
