@@ -479,7 +479,7 @@ class HocketGroup(Operations, ProcessGroup):
         try:
             self._part = HocketBackend(engine)
             self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._part)
-        except (TypeError, RuntimeError):  # before PyTorch 2.13 a Backend cannot be made in Python
+        except (TypeError, RuntimeError):  # in earlier versions a Backend cannot be made in Python
             self._part = None
 
 
