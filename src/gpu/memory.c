@@ -20,7 +20,11 @@ hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out) {
   allocation *a = calloc(1, sizeof *a);
   if (!a) return HK_FAIL_ERRNO("no memory for an allocation");
   HK_TRY(hk_cuda_open(device, &a->device), undo);
-  HK_TRY(a->device->ops->alloc(a->device, bytes, &a->memory), undo);
+  /* Of any size it may become a window, which other processes map; `alloc` gives small pieces of pages. */
+  if (bytes && bytes <= SIZE_MAX / 2)
+    HK_TRY(a->device->ops->alloc_shared(a->device, bytes, bytes, true, &a->memory), undo);
+  else
+    HK_TRY(a->device->ops->alloc(a->device, bytes, &a->memory), undo);
   *out = a->memory.base;
   pthread_mutex_lock(&lock);
   a->next = all;

@@ -127,6 +127,17 @@ static const int shapes[][2] = {{1, 2}, {1, 8}, {2, 1}, {2, 2}, {4, 1}};
 START_TEST(windows) { ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], 8, 1, one_window), 0); }
 END_TEST
 
+/* Small memory of ncclMemAlloc, as PyTorch gives. */
+static void small_window(place *p) {
+  alloc_all(p, regions, 25600);
+  register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
+  ck_assert_ptr_nonnull(regions[p->first].win);
+  all_write(p, regions, 0);
+  deregister_all(p, regions, true);
+}
+START_TEST(small) { ck_assert_int_eq(run_processes(2, 1, 2, 1, small_window), 0); }
+END_TEST
+
 /* Two ranks on each GPU. */
 START_TEST(shared_gpu) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 2 : 4, 2, 1, one_window), 0); }
 END_TEST
@@ -352,6 +363,7 @@ int main(void) {
   TCase *t = tcase_create("gpu_window");
   tcase_set_timeout(t, 100);
   tcase_add_loop_test(t, windows, 0, 5);
+  tcase_add_test(t, small);
   tcase_add_loop_test(t, shared_gpu, 0, 2);
   tcase_add_loop_test(t, come_and_go, 0, 2);
   tcase_add_loop_test(t, inside_allocations, 0, 2);
