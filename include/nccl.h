@@ -217,7 +217,7 @@ typedef enum {
   ncclScalarHostImmediate = 1 /**< in host memory, read during the call */
 } ncclScalarResidence_t;
 
-/* Device API: declared so that programs link; see docs/status.md for what works. */
+/* Device API: see below and docs/device-api.md. */
 
 /** A subset of a communicator's ranks: nRanks of them, `stride` apart; this rank is number `rank`. */
 typedef struct ncclTeam {
@@ -381,8 +381,9 @@ NCCL_DECLARE_(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff
  * ncclInvalidArgument (an unknown handle).  Any thread.  Group: at once.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle));
 /** Registers memory of all ranks as a window.  Collective over comm.  With NCCL_WIN_COLL_SYMMETRIC all ranks give
- * the same size, and buff lies on a multiple of NCCL_WIN_REQUIRED_ALIGNMENT.  Errors: ncclInvalidArgument.  Capture:
- * no. */
+ * the same size, and buff lies on a multiple of NCCL_WIN_REQUIRED_ALIGNMENT.  On GPUs *win is for kernels, too, and NULL
+ * if some rank's memory is not of ncclMemAlloc or cuMemCreate.  Errors: ncclInvalidArgument.  Group: *win is set at its
+ * end.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommWindowRegister,
               (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags));
 /** Sets *outUserPtr to the address with which this rank registered the window.  Errors: ncclInvalidArgument.  Since
@@ -615,9 +616,10 @@ NCCL_DECLARE_(ncclResult_t, ncclParamGetAllParameterKeys, (const char ***table, 
 /** Prints all parameters with their values to stdout. */
 NCCL_DECLARE_(void, ncclParamDumpAll, (void));
 
-/* ---- device API ---- Kernels of users cannot communicate yet (docs/status.md): declared so that programs link. */
+/* ---- device API ---- Kernels of users load from and store to other GPUs' memory: docs/device-api.md.  Structures that
+ * are only declared here are those of NVIDIA's nccl_device.h. */
 
-/** Kinds of network that kernels could use; none is there yet. */
+/** Kinds of network that kernels could use; none is there. */
 typedef enum {
   NCCL_GIN_TYPE_NONE = 0,
   NCCL_GIN_TYPE_PROXY = 2,
@@ -651,8 +653,8 @@ typedef struct ncclCommProperties {
   int nRanks;                                /**< ranks */
   int cudaDev;                               /**< CUDA device; 0 on host memory */
   int nvmlDev;                               /**< the same device for NVML */
-  NCCL_BOOL_ deviceApiSupport;               /**< kernels may communicate: false */
-  NCCL_BOOL_ multimemSupport;                /**< multicast memory for kernels: false */
+  NCCL_BOOL_ deviceApiSupport;               /**< kernels may communicate: on GPUs that all reach each other */
+  NCCL_BOOL_ multimemSupport;                /**< multicast memory for kernels: NVLS */
   ncclGinType_t ginType;                     /**< network for kernels: NCCL_GIN_TYPE_NONE */
   int nLsaTeams;                             /**< LSA teams; on host memory each rank is one */
   NCCL_BOOL_ hostRmaSupport;                 /**< one-sided operations: on host memory */
@@ -661,7 +663,7 @@ typedef struct ncclCommProperties {
   int ginMinStride;                          /**< 0 */
   ncclGinConnectionType_t ginConnectionType; /**< NCCL_GIN_CONNECTION_NONE */
   NCCL_BOOL_ ginSupport[64];                 /**< by ncclGinType_t: all false */
-  size_t devCommRuntimeVersionSize;          /**< bytes of the library's own ncclDevComm_t: 0 */
+  size_t devCommRuntimeVersionSize;          /**< bytes of the library's own ncclDevComm_t */
   NCCL_BOOL_ cftSupport;                     /**< false */
   NCCL_BOOL_ cftMulticastSupport;            /**< false */
   NCCL_BOOL_ cftCountedSupport;              /**< false */
@@ -687,30 +689,32 @@ NCCL_DECLARE_(ncclResult_t, ncclGetLsaMultimemDevicePointer, (ncclWindow_t win, 
 /** The multicast address of a team, whose handle ncclDevCommCreate gave; NULL without NVLS. */
 NCCL_DECLARE_(ncclResult_t, ncclGetMultimemDevicePointer,
               (ncclWindow_t win, size_t offset, ncclMultimemHandle_t multimem, void **outPtr));
-/** Not there yet: returns ncclInvalidUsage. */
+/** There is no CFT and no GIN: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclGetMultimemDeviceLeInfo,
               (ncclWindow_t win, size_t offset, ncclCftLeId *leId, size_t *leOffset));
-/** Not there yet: returns ncclInvalidUsage. */
+/** There is no CFT and no GIN: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclGetPeerDeviceLeInfo,
               (ncclWindow_t win, size_t offset, int peerWorld, ncclCftLeId *leId, size_t *leOffset));
-/** Not there yet: returns ncclInvalidUsage. */
+/** There is no CFT and no GIN: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclGetCftDeviceLeInfo,
               (ncclWindow_t win, size_t offset, int peerCft, ncclTeam_t cftTeam, ncclCftLeId *leId, size_t *leOffset));
 /** Ranks joined by CFT: this rank alone. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamCft, (ncclComm_t, ncclCftTeamMode_t mode));
 /** Ranks joined by CFT with multicast: this rank alone. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamCftMultimem, (ncclComm_t));
-/** Not there yet: returns ncclInvalidUsage. */
+/** There is no CFT and no GIN: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclGinOutboxCreateRequirement,
               (int nBlocks, int log2Size, ncclGinOutboxHandle_t *, ncclDevResourceRequirements_t *));
-/** Not there yet: returns ncclInvalidUsage. */
+/** There is no CFT and no GIN: returns ncclInvalidUsage. */
 NCCL_DECLARE_(ncclResult_t, ncclGinInboxA2ACreateRequirement,
               (ncclTeam_t peers, int nBlocks, int log2Size, ncclGinInboxA2AHandle_t *,
                ncclDevResourceRequirements_t *));
 
-/** Not there yet: returns ncclInvalidUsage. */
+/** Fills *out, by the version in the requirements, for kernels of this rank; all ranks give the same requirements.
+ * Errors: ncclInvalidArgument (also: GIN or CFT is asked for, multicast memory without NVLS), ncclInvalidUsage (no
+ * deviceApiSupport; requirements without their initializer).  Group: *out is filled at its end.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclDevCommCreate, (ncclComm_t, ncclDevCommRequirements_t const *, ncclDevComm_t *));
-/** Not there yet: returns ncclInvalidUsage. */
+/** Ends it on this rank; no kernel may still use it.  One of zeros is ignored.  Errors: ncclInvalidArgument. */
 NCCL_DECLARE_(ncclResult_t, ncclDevCommDestroy, (ncclComm_t, ncclDevComm_t const *));
 /** All ranks.  An unusable communicator gives an empty team, here and below, with a line in the log. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamWorld, (ncclComm_t));
@@ -722,15 +726,17 @@ NCCL_DECLARE_(ncclTeam_t, ncclTeamRail, (ncclComm_t));
 NCCL_DECLARE_(int, ncclTeamRankToWorld, (ncclComm_t, ncclTeam_t, int rank));
 /** The number in the LSA team of the team's rank `rank`. */
 NCCL_DECLARE_(int, ncclTeamRankToLsa, (ncclComm_t, ncclTeam_t, int rank));
-/** Not there yet: returns ncclInvalidUsage. */
+/** Describes nBarriers barriers of a part of the LSA team, for the list that ncclDevCommCreate gets.  Errors:
+ * ncclInvalidArgument. */
 NCCL_DECLARE_(ncclResult_t, ncclLsaBarrierCreateRequirement,
               (ncclTeam_t, int nBarriers, ncclLsaBarrierHandle_t *, ncclDevResourceRequirements_t *));
-/** Not there yet: returns ncclInvalidUsage. */
+/** Describes barriers over the network, which ncclDevCommCreate refuses.  Errors: ncclInvalidArgument. */
 NCCL_DECLARE_(ncclResult_t, ncclGinBarrierCreateRequirement,
               (ncclComm_t, ncclTeam_t, int nBarriers, ncclGinBarrierHandle_t *, ncclDevResourceRequirements_t *));
-/** Not there yet: gives 0, with a line in the log. */
+/** Slots for an exchange of maxElts elements of maxEltSize bytes. */
 NCCL_DECLARE_(int, ncclLLA2ACalcSlots, (int maxElts, int maxEltSize));
-/** Not there yet: returns ncclInvalidUsage. */
+/** Describes the memory of exchanges by LL lines, as ncclLsaBarrierCreateRequirement does.  Errors:
+ * ncclInvalidArgument. */
 NCCL_DECLARE_(ncclResult_t, ncclLLA2ACreateRequirement,
               (int nBlocks, int nSlots, ncclLLA2AHandle_t *, ncclDevResourceRequirements_t *));
 

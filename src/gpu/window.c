@@ -186,9 +186,17 @@ out:
   return rc;
 }
 
-static void *table(ncclComm_t c) {
-  const struct hk_gpu_space *s = hk_gpu_of(c)->space;
-  return s && s->npages ? s->pages[0].base : NULL;
+static hk_status table(ncclComm_t c, void **out) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  struct hk_gpu_space *s;
+  HK_TRY(space_of(c, &s), out);
+  pthread_mutex_lock(&s->lock);
+  if (!s->npages) rc = add_page(g, s);
+  *out = rc == HK_OK ? s->pages[0].base : NULL;
+  pthread_mutex_unlock(&s->lock);
+out:
+  return rc;
 }
 
 /* ---- a window ---- */

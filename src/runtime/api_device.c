@@ -1,34 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's device API from the host's side.  Kernels of users cannot communicate yet (docs/status.md): no communicator
- * supports the device API, multimem or CFT, and ncclCommQueryProperties says so.  Load/store
- * (LSA) teams have one rank each.  What needs more is refused with the reason. */
+/* NCCL's device API from the host's side: properties, teams, and what device code asks of ncclDevCommCreate
+ * (device_comm.c).  Kernels load, store and use multicast memory; there is no network for them (GIN), and no CFT. */
 #include <string.h>
 #include "../base/status.h"
 #include "../base/thread.h"
 #include "../base/tls.h"
 #include "../boot/bootstrap.h"
 #include "api.h"
+#include "device_abi.h"
 #include "rma.h"
 #include "windows.h"
-
-static ncclResult_t unsupported(const char *who) {
-  return (ncclResult_t)HK_FAIL(
-      HK_ERR_USAGE,
-      "%s: the device API is not part of this version of Hocket (ncclCommQueryProperties gives "
-      "deviceApiSupport = false)",
-      who);
-}
-
-HK_API(ncclResult_t, ncclDevCommCreate, (ncclComm_t c, ncclDevCommRequirements_t const *r, ncclDevComm_t *out)) {
-  HK_UNCANCELLED;
-  (void)c, (void)r, (void)out;
-  return unsupported("ncclDevCommCreate");
-}
-HK_API(ncclResult_t, ncclDevCommDestroy, (ncclComm_t c, ncclDevComm_t const *d)) {
-  HK_UNCANCELLED;
-  (void)c, (void)d;
-  return unsupported("ncclDevCommDestroy");
-}
 
 /* ---- properties ---- */
 
@@ -60,9 +41,12 @@ HK_API(ncclResult_t, ncclCommQueryProperties, (ncclComm_t comm, ncclCommProperti
                                .nRanks = comm->nranks,
                                .cudaDev = comm->device < 0 ? 0 : comm->device,
                                .nvmlDev = comm->device < 0 ? 0 : comm->device,
+                               .deviceApiSupport = comm->lsa.kernels,
+                               .multimemSupport = comm->lsa.multimem,
                                .nLsaTeams = comm->nranks / comm->lsa.ranks,
                                .hostRmaSupport = hk_rma_supported(comm),
-                               .commHash = hk_bootstrap_comm_id(comm->bootstrap)};
+                               .commHash = hk_bootstrap_comm_id(comm->bootstrap),
+                               .devCommRuntimeVersionSize = hk_device_comm_bytes()};
   size_t bytes = known_bytes(props->version);
   if (bytes > props->size) bytes = props->size;
   memcpy((char *)props + first, (const char *)&full + first, bytes - first);
@@ -100,37 +84,67 @@ HK_API(int, ncclTeamRankToLsa, (ncclComm_t c, ncclTeam_t t, int rank)) {
   return c->rank % c->lsa.ranks + (rank - t.rank) * t.stride;
 }
 
-/* ---- what device code would need ---- */
+/* ---- resources of device code: a description for the list that ncclDevCommCreate gets ---- */
+
+/* Fills *r: `bytes` of the buffer, whose place becomes known to *h. */
+static ncclResult_t describe(const char *who, bool fine, hk_device_handle *h, hk_resource_wish *r, int count,
+                             size_t bytes, size_t align) {
+  if (!fine || !h || !r)
+    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
+                                 "%s: a number is out of range, or handle %p or requirement %p is NULL", who, (void *)h,
+                                 (void *)r);
+  *h = (hk_device_handle){.count = count};
+  *r = (hk_resource_wish){.bytes = bytes, .align = align, .handle = &h->place};
+  return ncclSuccess;
+}
+
+static bool in_range(int64_t count) { return count >= 0 && count <= 1 << 24; }
 
 HK_API(ncclResult_t, ncclLsaBarrierCreateRequirement,
        (ncclTeam_t t, int n, ncclLsaBarrierHandle_t *h, ncclDevResourceRequirements_t *r)) {
-  (void)t, (void)n, (void)h, (void)r;
-  return unsupported("ncclLsaBarrierCreateRequirement");
+  bool fine = in_range(n) && t.nRanks > 0;
+  return describe("ncclLsaBarrierCreateRequirement", fine, (hk_device_handle *)h, (hk_resource_wish *)r, n,
+                  fine ? hk_barrier_bytes(n, t.nRanks) : 0, sizeof(uint32_t));
 }
+
+/* Signals of a network that is not there: ncclDevCommCreate refuses them. */
 HK_API(ncclResult_t, ncclGinBarrierCreateRequirement,
        (ncclComm_t c, ncclTeam_t t, int n, ncclGinBarrierHandle_t *h, ncclDevResourceRequirements_t *r)) {
-  (void)c, (void)t, (void)n, (void)h, (void)r;
-  return unsupported("ncclGinBarrierCreateRequirement");
+  hk_resource_wish *w = (hk_resource_wish *)r;
+  hk_status rc = hk_comm_check_usable(c, "ncclGinBarrierCreateRequirement");
+  bool fine = t.nRanks > 0 && in_range(n) && in_range((int64_t)n * t.nRanks);
+  if (rc == HK_OK) rc = (hk_status)describe("ncclGinBarrierCreateRequirement", fine, (hk_device_handle *)h, w, 0, 0, 0);
+  if (rc != HK_OK) return (ncclResult_t)rc;
+  w->gin_signals = n * t.nRanks;
+  w->first_signal = w->handle;
+  w->handle = NULL;
+  return ncclSuccess;
+}
+
+static ncclResult_t no_network(const char *who) {
+  return (ncclResult_t)HK_FAIL(HK_ERR_USAGE,
+                               "%s: there is no GIN (ncclCommQueryProperties gives ginType = NCCL_GIN_TYPE_NONE)", who);
 }
 HK_API(ncclResult_t, ncclGinOutboxCreateRequirement,
        (int nBlocks, int log2Size, ncclGinOutboxHandle_t *h, ncclDevResourceRequirements_t *r)) {
   (void)nBlocks, (void)log2Size, (void)h, (void)r;
-  return unsupported("ncclGinOutboxCreateRequirement");
+  return no_network("ncclGinOutboxCreateRequirement");
 }
 HK_API(ncclResult_t, ncclGinInboxA2ACreateRequirement,
        (ncclTeam_t peers, int nBlocks, int log2Size, ncclGinInboxA2AHandle_t *h, ncclDevResourceRequirements_t *r)) {
   (void)peers, (void)nBlocks, (void)log2Size, (void)h, (void)r;
-  return unsupported("ncclGinInboxA2ACreateRequirement");
+  return no_network("ncclGinInboxA2ACreateRequirement");
 }
+
+/* A slot of 16 bytes carries 8, between two epochs. */
 HK_API(int, ncclLLA2ACalcSlots, (int maxElts, int maxEltSize)) {
-  (void)maxElts, (void)maxEltSize;
-  (void)unsupported("ncclLLA2ACalcSlots");
-  return 0;
+  return maxElts < 0 || maxEltSize < 0 ? 0 : maxElts * (int)(((unsigned)maxEltSize + 7) / 8);
 }
 HK_API(ncclResult_t, ncclLLA2ACreateRequirement,
        (int nBlocks, int nSlots, ncclLLA2AHandle_t *h, ncclDevResourceRequirements_t *r)) {
-  (void)nBlocks, (void)nSlots, (void)h, (void)r;
-  return unsupported("ncclLLA2ACreateRequirement");
+  bool fine = in_range(nBlocks) && in_range(nSlots);
+  size_t bytes = fine ? (size_t)16 * (size_t)nBlocks * (1 + 2 * (size_t)nSlots) : 0;
+  return describe("ncclLLA2ACreateRequirement", fine, (hk_device_handle *)h, (hk_resource_wish *)r, nSlots, bytes, 16);
 }
 
 /* ---- encryption ---- */

@@ -124,9 +124,10 @@ struct ncclComm {
   hk_user_redop *redops;        /* [HK_REDOP_LIMIT], made at first use */
   hk_lsa lsa;
   hk_registration *registrations;
-  uint64_t windows;      /* symmetric ones registered so far, equal on all ranks; under health.lock */
-  hk_rma *rma;           /* one-sided operations (rma.h), from the first window on */
-  ncclUniqueId *grow_id; /* of ncclCommGetUniqueId, until ncclCommGrow uses it; NULL: none */
+  struct hk_device_comm *device_comms; /* device_comm.c; under health.lock */
+  uint64_t windows;                    /* symmetric ones registered so far, equal on all ranks; under health.lock */
+  hk_rma *rma;                         /* one-sided operations (rma.h), from the first window on */
+  ncclUniqueId *grow_id;               /* of ncclCommGetUniqueId, until ncclCommGrow uses it; NULL: none */
   struct ncclComm *quarantine_next;
 };
 _Static_assert(sizeof(struct ncclComm) <= 8192, "a communicator is small");
@@ -227,8 +228,9 @@ hk_status hk_comm_meet(ncclComm_t c, bool child);
 /* Leaves the communicator, detaches the backend, frees. Not collective. */
 void hk_comm_destroy(ncclComm_t c);
 
-/* api_register.c */
+/* api_register.c, device_comm.c: when the backend has freed its windows */
 void hk_registrations_free(ncclComm_t c);
+void hk_device_comms_free(ncclComm_t c);
 
 /* watch.c; the rest of it is in watch.h */
 hk_status hk_watch_new(ncclComm_t c); /* c->order.board */

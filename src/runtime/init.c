@@ -146,6 +146,7 @@ void hk_comm_destroy(ncclComm_t c) {
   free(c->redops);
   free(c->grow_id);
   hk_registrations_free(c);
+  hk_device_comms_free(c);
   hk_children_free(c);
   hk_comm_release(c);
 }

@@ -44,7 +44,8 @@ typedef struct hk_window_ops {
   /* By all ranks together, each with its own team of at least one rank: the address of the team's multicast memory.
    * *out stays NULL as above. */
   hk_status (*multicast)(ncclComm_t c, ncclTeam_t team, char **out);
-  void *(*table)(ncclComm_t c); /* in GPU memory, of all windows; NULL: there has not been any */
+  /* In GPU memory, of all of this rank's windows. */
+  hk_status (*table)(ncclComm_t c, void **out);
 } hk_window_ops;
 
 /* Where kernels of this rank have the window of rank `lsa_rank` of the team. */
@@ -59,6 +60,8 @@ static inline int hk_lsa_rank(const struct ncclComm *c, int rank) {
   return rank / c->lsa.ranks == c->rank / c->lsa.ranks ? rank % c->lsa.ranks : -1;
 }
 
+/* device_comm.c: of the newest layout. */
+size_t hk_device_comm_bytes(void);
 /* api_register.c, from any thread: this rank's window of that number, from 1, among the communicator's; NULL: it has
  * none, or only memory that other ranks do not map. */
 hk_symmetric *hk_symmetric_window(ncclComm_t c, uint64_t number);

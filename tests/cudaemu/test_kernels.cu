@@ -69,6 +69,77 @@ HK_KERNEL void halves(HK_PARAMS(halves_params) p) {
   for (uint32_t i = hk_thread(); i < 65536; i += hk_threads()) p.back[i] = (uint16_t)hk_f32_to_f16(hk_f16_to_f32(i));
 }
 
+/* ---- as NVIDIA's device code does it: a peer's address, a barrier, an allreduce ---- */
+
+HK_DEVICE char *lsa_at(const char *base, HK_PARAMS(lsa_params) p, int rank) {
+  return (char *)((uintptr_t)base + ((uintptr_t)(uint32_t)rank * p.stride_4g << 32));
+}
+HK_DEVICE void multi_add(void *at, uint32_t x) {
+  char *views[CUDAEMU_VIEWS];
+  unsigned n = cudaemu_driver->views(at, sizeof x, views);
+  for (unsigned d = 0; d < n; d++) __atomic_fetch_add((uint32_t *)(void *)views[d], x, __ATOMIC_RELEASE);
+}
+
+/* Epochs over multicast memory, epochs over single stores, the switch's inbox (barriers of each), an inbox a rank. */
+HK_DEVICE void lsa_barrier(HK_PARAMS(lsa_params) p) {
+  const size_t at = (size_t)p.place * 128, b = hk_block(), n = p.barriers, t = (size_t)p.ranks;
+  uint32_t *mine = (uint32_t *)(void *)(lsa_at(p.buffer, p, p.rank) + at);
+  uint32_t *epoch = mine + (p.all_buffer ? 0 : n) + b;
+  hk_barrier();
+  hk_fence();
+  if (p.all_buffer) {
+    if (hk_thread() == 0) {
+      multi_add((uint32_t *)(void *)(p.all_buffer + at) + 2 * n + b, 1);
+      while (hk_load_relaxed(mine + 2 * n + b) - (*epoch + (uint32_t)t) > UINT32_MAX / 2) hk_relax();
+      *epoch += (uint32_t)t;
+    }
+  } else {
+    for (int r = (int)hk_thread(); r < p.ranks; r += (int)hk_threads()) {
+      uint32_t *theirs = (uint32_t *)(void *)(lsa_at(p.buffer, p, r) + at);
+      hk_store_relaxed(theirs + 3 * n + b * t + (size_t)p.rank, *epoch + 1);
+    }
+    for (int r = (int)hk_thread(); r < p.ranks; r += (int)hk_threads())
+      while (hk_load_relaxed(mine + 3 * n + b * t + (size_t)r) - (*epoch + 1) > UINT32_MAX / 2) hk_relax();
+    hk_barrier();
+    if (hk_thread() == 0) *epoch += 1;
+  }
+  hk_fence();
+  hk_barrier();
+}
+
+HK_KERNEL void lsa_allreduce(HK_PARAMS(lsa_params) p) {
+  const uint32_t first = hk_block() * hk_threads() + hk_thread(), step = hk_blocks() * hk_threads();
+  for (uint32_t round = 1; round <= p.rounds; round++) {
+    for (uint32_t i = first; i < p.count; i += step) {
+      const uint32_t x = (uint32_t)(p.rank + 1) * round + i;
+      hk_store(lsa_at(p.in, p, p.rank) + 16 * (size_t)i, hk_vec{{x, x, x, x}});
+    }
+    lsa_barrier(p);
+    for (uint32_t i = first; i < p.count; i += step) {
+      const size_t at = 16 * (size_t)i;
+      hk_vec sum = {{0, 0, 0, 0}};
+      if ((int)((i / step) % (uint32_t)p.ranks) != p.rank) continue;
+      if (p.all_in) {
+        hk_multi_store(p.all_out + at, hk_multi_reduce(p.all_in + at, HK_MULTI_ADD_32));
+        continue;
+      }
+      for (int r = 0; r < p.ranks; r++) {
+        hk_vec v = hk_load(lsa_at(p.in, p, r) + at);
+        for (int k = 0; k < 4; k++) sum.w[k] += v.w[k];
+      }
+      for (int r = 0; r < p.ranks; r++) hk_store(lsa_at(p.out, p, r) + at, sum);
+    }
+    lsa_barrier(p);
+    for (uint32_t i = first; i < p.count; i += step) {
+      hk_vec v = hk_load(lsa_at(p.out, p, p.rank) + 16 * (size_t)i);
+      const uint32_t n = (uint32_t)p.ranks, want = n * (n + 1) / 2 * round + n * i;
+      for (int k = 0; k < 4; k++)
+        if (v.w[k] != want) *p.bad = round;
+    }
+    lsa_barrier(p);
+  }
+}
+
 /* Half of the threads wait for the rest, who never come. */
 HK_KERNEL void stuck(HK_PARAMS(barriers_params) p) {
   uint64_t all[HK_WARP];

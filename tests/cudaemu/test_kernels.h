@@ -21,6 +21,17 @@ typedef struct publish_params {
   uint32_t *flag, *stale;
   uint32_t vectors, value, fence;
 } publish_params;
+/* What ncclDevCommCreate gives, as far as the kernel needs it. */
+typedef struct lsa_params {
+  char *in, *out;           /* rank 0's part of two windows */
+  char *buffer;             /* and of the resource buffer */
+  uint32_t stride_4g;       /* from rank to rank */
+  uint32_t barriers, place; /* of the buffer, in units of 128 bytes */
+  int rank, ranks;
+  char *all_in, *all_out, *all_buffer; /* the same in multicast memory; NULL: there is none */
+  uint32_t count, rounds;
+  uint32_t *bad;
+} lsa_params;
 typedef struct halves_params {
   uint16_t *back;
 } halves_params;

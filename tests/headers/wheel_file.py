@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints one text file of a wheel in the package index, by range requests: NVIDIA's wheels have 300 MB, the header 30 KB.
+"""Prints one text file of a wheel in the package index, by range requests: NVIDIA's wheels have 300 MB, the header 30 KB.  Or copies
+the files of a folder.
 
 usage: wheel_file.py PROJECT VERSION FILE
+       wheel_file.py PROJECT VERSION FOLDER/ TO
 """
 import io
 import json
@@ -54,7 +56,7 @@ def index():
     return os.environ.get("PIP_INDEX_URL") or found.stdout.strip() or "https://pypi.org/simple"
 
 
-def main(project, version, name):
+def main(project, version, name, to=None):
     page = f"{index().rstrip('/')}/{project}/"
     request = urllib.request.Request(page, headers={"Accept": "application/vnd.pypi.simple.v1+json"})
     with urllib.request.urlopen(request, timeout=30) as answer:
@@ -63,7 +65,16 @@ def main(project, version, name):
     if not urls:
         sys.exit(f"the package index has no {project} {version}")
     wheel = io.BufferedReader(Remote(urllib.parse.urljoin(page, urls[0])), 1 << 16)
-    sys.stdout.write(zipfile.ZipFile(wheel).read(name).decode())
+    files = zipfile.ZipFile(wheel)
+    if to is None:
+        sys.stdout.write(files.read(name).decode())
+        return
+    for inside in files.namelist():
+        if inside.startswith(name) and not inside.endswith("/"):
+            path = os.path.join(to, inside[len(name):])
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as out:
+                out.write(files.read(inside))
 
 
 if __name__ == "__main__":

@@ -162,9 +162,10 @@ static void many(place *p) {
     all_write(p, all[i], 0);
   }
   for (int r = p->first; r < p->first + p->each; r++) {
-    const uint64_t *table = hk_gpu_windows.table(g->comm[r]);
+    void *table = NULL;
     uint64_t entries[97];
     int found = 0;
+    ck_assert_int_eq(hk_gpu_windows.table(g->comm[r], &table), HK_OK);
     emu_use(g->device[r]);
     while (table) {
       emu_read(entries, (CUdeviceptr)(uintptr_t)table, sizeof entries);
@@ -172,7 +173,7 @@ static void many(place *p) {
         for (int i = 0; i < N; i++)
           found += entries[3 * e] == (uintptr_t)all[i][r].memory && entries[3 * e + 1] == all[i][r].bytes &&
                    entries[3 * e + 2] == (uintptr_t)all[i][r].win;
-      table = (const uint64_t *)(uintptr_t)entries[96];
+      table = (void *)(uintptr_t)entries[96];
     }
     ck_assert_int_eq(found, N);
   }

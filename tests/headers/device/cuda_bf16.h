@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For NVIDIA's nccl.h, on machines without CUDA. */
+#pragma once
