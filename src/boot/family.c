@@ -8,7 +8,6 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
-#include "../base/tcp.h"
 #include "internal.h"
 
 /* Ranks that wait for the same event give up within this time of each other. */
@@ -286,5 +285,5 @@ void hk_family_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
   if (h->kind == HK_HELLO_DATA)
     hk_overlay_keep(b, h->from, h->tag, fd);
   else if (!hk_overlay_accept(b, h, fd))
-    hk_tcp_close(fd);
+    hk_boot_close(fd);
 }

@@ -6,7 +6,6 @@
 #include "../base/iface.h" /* link-local addresses */
 #include "../base/log.h"
 #include "../base/param.h"
-#include "../base/tcp.h"
 #include "dial.h"
 #include "internal.h"
 
@@ -207,7 +206,7 @@ static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
   b->dialing = false;
   HK_OR_RETURN(rc);
   rc = hk_overlay_open(l, fd);
-  if (rc != HK_OK) hk_tcp_close(fd);
+  if (rc != HK_OK) hk_boot_close(fd);
   return rc;
 }
 

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/param.h"
 #include "../transport/net/ib_gdr.h"
 #include "../transport/net/net.h"
 
@@ -15,12 +14,8 @@ enum { SPEED_MBPS = 10000, MOST_BYTES = 1 << 30, CONNECTIONS = 65536 };
 
 /* Parameters and log come from the environment. NCCL's own log callback is not needed, because the lines look alike. */
 static int begin_v6(hk_plugin_logger log) {
-  const char *key = hk_param_str(HK_P_ENCRYPTION_KEY_FILE);
   (void)log;
-  if (!key || !*key) return HK_OK;
-  return HK_FAIL(HK_ERR_USAGE,
-                 "HOCKET_ENCRYPTION_KEY_FILE is set, and the net plugin encrypts nothing: use it without a "
-                 "key, on a network that encrypts");
+  return pair_allowed();
 }
 static int begin_v10(hk_plugin_logger log, net_plugin_profiler profiler) {
   (void)profiler;

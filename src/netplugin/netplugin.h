@@ -111,6 +111,8 @@ void pair_listener_free(pair_listener *l);
 hk_status pair_dial(const pair_handle *handle, pair **out);
 hk_status pair_answer(pair_listener *l, pair **out); /* *out stays NULL until a peer has connected */
 hk_status pair_advance(pair *p);
+/* HK_ERR_USAGE if connections would have to be encrypted. */
+hk_status pair_allowed(void);
 void pair_free(pair *p);
 
 /* messages.c */

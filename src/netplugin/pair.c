@@ -94,6 +94,13 @@ static int take(void *arg, int peer, uint64_t tag) {
 
 /* ---- the pair ---- */
 
+hk_status pair_allowed(void) {
+  const char *key = hk_param_str(HK_P_ENCRYPTION_KEY_FILE);
+  if (!key || !*key) return HK_OK;
+  return HK_FAIL(HK_ERR_USAGE, "HOCKET_ENCRYPTION_KEY_FILE is set, and the net plugin encrypts nothing: use it without "
+                               "a key, on a network that encrypts");
+}
+
 /* The address of this side: the interface that NCCL_SOCKET_IFNAME and the like select. */
 static hk_status own_address(hk_addr *a) {
   hk_iface ifaces[IFACES];
