@@ -5,7 +5,7 @@ set -u
 export HK_BUILD=${HK_BUILD:-build/gcc}
 tests/roce/image.sh || { code=$?; [ $code = 77 ] && exit 0; exit $code; }
 failed=0 # the time limit is for hangs: on a busy machine the collectives alone take half an hour
-for part in collectives devices faults storm; do
+for part in collectives devices faults storm ktls; do
   [ -x tests/roce/$part.sh ] || continue
   [[ $part == *${ONLY:-}* ]] || continue
   began=$SECONDS

@@ -27,7 +27,7 @@ differ() { # what says variables-of-rank-0 variables-of-rank-1
   local r pids=() code of=("$3" "$4")
   runs=$((runs + 1))
   for r in 0 1; do
-    # shellcheck disable=SC2086 # words
+    # shellcheck disable=SC2046 # words
     env RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" \
       ${of[$r]} timeout 20 "$bin/all_reduce_perf" --launcher torchrun -b 8 -e 8 -n 1 >"$tmp/out.$r" 2>&1 &
     pids+=($!)

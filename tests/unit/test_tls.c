@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -200,9 +201,16 @@ END_TEST
 /* Bytes that something between the two changed, and bytes that were never encrypted. */
 START_TEST(forged) {
   int fd[2];
+  char layer[16] = "";
+  socklen_t room = sizeof layer;
   char record[64] = {0x17, 3, 3, 0, 40}, to[64];
   if (!have_openssl()) return;
   open_pair(fd);
+  if (getsockopt(fd[0], IPPROTO_TCP, TCP_ULP, layer, &room) == 0 && strcmp(layer, "tls") == 0) {
+    printf("SKIP: the kernel encrypts whatever this test writes\n");
+    close_pair(fd);
+    return;
+  }
   if (_i) memcpy(record, "GET / HTTP/1.0\r\n", 16);
   ck_assert_int_eq(send(fd[0], record, 45, 0), 45);
   ck_assert_int_eq(receive_when_there(fd[1], to, sizeof to), -1);
@@ -211,6 +219,12 @@ START_TEST(forged) {
   close_pair(fd);
 }
 END_TEST
+
+static hk_tls_state connect_when_there(int fd, char *why) {
+  struct pollfd p = {.fd = fd, .events = POLLIN};
+  ck_assert_int_eq(poll(&p, 1, 5000), 1);
+  return hk_tls_connect(fd, why);
+}
 
 START_TEST(plain_peers) {
   int fd[2];
@@ -221,6 +235,8 @@ START_TEST(plain_peers) {
   connect_pair(fd); /* it connects and speaks plain text */
   ck_assert_int_eq(hk_tls_accept(fd[1], why), HK_TLS_WAITS);
   ck_assert_int_eq(send(fd[0], "hello", 5, 0), 5);
+  struct pollfd p = {.fd = fd[1], .events = POLLIN};
+  ck_assert_int_eq(poll(&p, 1, 5000), 1);
   ck_assert_int_eq(hk_tls_accept(fd[1], why), HK_TLS_PLAIN);
   ck_assert_int_eq(hk_tcp_recv(fd[1], to, sizeof to), 5);
   close_pair(fd);
@@ -229,19 +245,19 @@ START_TEST(plain_peers) {
   ck_assert_int_eq(receive_when_there(fd[1], to, sizeof to), sizeof to); /* as the first bytes of a hello */
   ck_assert_int_eq(to[0], HK_TLS_FIRST_BYTE);
   hk_tls_refuse(fd[1]);
-  ck_assert_int_eq(hk_tls_connect(fd[0], why), HK_TLS_REFUSED);
+  ck_assert_int_eq(connect_when_there(fd[0], why), HK_TLS_REFUSED);
   ck_assert_msg(strstr(why, "no encryption key"), "%s", why);
   close_pair(fd);
   connect_pair(fd); /* it accepts and answers in plain text */
   ck_assert_int_eq(hk_tls_connect(fd[0], why), HK_TLS_WAITS);
   ck_assert_int_eq(send(fd[1], "not TLS at all", 14, 0), 14);
-  ck_assert_int_eq(hk_tls_connect(fd[0], why), HK_TLS_REFUSED);
+  ck_assert_int_eq(connect_when_there(fd[0], why), HK_TLS_REFUSED);
   ck_assert_msg(strstr(why, "does not speak TLS"), "%s", why);
   close_pair(fd);
   connect_pair(fd); /* it closes */
   ck_assert_int_eq(hk_tls_connect(fd[0], why), HK_TLS_WAITS);
   hk_tcp_close(fd[1]);
-  ck_assert_int_eq(hk_tls_connect(fd[0], why), HK_TLS_CLOSED);
+  ck_assert_int_eq(connect_when_there(fd[0], why), HK_TLS_CLOSED);
   hk_tcp_close(fd[0]);
 }
 END_TEST
@@ -312,6 +328,7 @@ END_TEST
 
 int main(void) {
   TCase *t = tcase_create("tls");
+  tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, pieces, 0, 2);
   tcase_add_test(t, threads);
   tcase_add_test(t, unread);
