@@ -210,9 +210,9 @@ static int read_line(const hk_tool *t, int argc, char **argv, void *into) {
       fprintf(stderr, "Try 'hocket %s --help'.\n", t->name);
       return HK_EXIT_TROUBLE;
     }
-    /* Numbers and words may be given again, to change a script's; a second name would silently lose the first. */
+    /* Most options may be given again, to change a script's; a second machine or file would silently lose the first. */
     bool *had = &given[o - t->options];
-    if (*had && (o->kind == HK_OPTION_TEXT || o->kind == HK_OPTION_FILE))
+    if (*had && (o->kind == HK_OPTION_FILE || !strcmp(o->name, "machine")))
       return hk_tool_wrong("--%s is given twice, and only one can be used", o->name);
     *had = true;
     if (!apply(o, optarg, into)) return HK_EXIT_TROUBLE;
