@@ -74,7 +74,8 @@ static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, 
   why[0] = 0;
   for (int r = 0; r < c->nranks && !why[0]; r++) {
     if (!(hk_gpu_fact_of(facts, stride, r)->multicast & use))
-      snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE or nvlsHostMode forbid it", r);
+      snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE is 0 or nvlsHostMode forbids it",
+               r);
     else if (!hk_wire_near(c, r))
       snprintf(why, bytes, "rank %d is on another host than rank 0", r);
     for (int k = 0; k < r && !why[0]; k++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device communicators on emulated GPUs: the layout of every version, kernels that use what is in them as NVIDIA's device
- * code does (tests/suites/nccl_device.sh runs that itself), resources, and what is refused.
+/* Device communicators on emulated GPUs: the layout of every version, kernels that use what is in them as NVIDIA's
+ * device code does (tests/suites/nccl_device.sh runs that itself), resources, and what is refused.
  * check: timeout=200 notsan */
 #include "../../src/runtime/device_abi.h"
 #include "../../src/runtime/windows.h"
