@@ -241,6 +241,7 @@ static hk_status create(ncclComm_t c, void *arg) {
   hk_symmetric *window = NULL;
   char *multimem = NULL;
   void *table = NULL;
+  bool agreed = true; /* what CUDA lacks on one rank all ranks know */
   struct hk_device_comm *d = calloc(1, sizeof *d);
   const size_t bytes = arrange(a, c->lsa.ranks, false);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "ncclDevCommCreate");
@@ -257,6 +258,7 @@ static hk_status create(ncclComm_t c, void *arg) {
     goto out;
   }
   HK_TRY(get_multicast(c, a, &multimem), out);
+  agreed = false;
   HK_TRY(c->backend->windows->table(c, &table), out);
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
   (void)arrange(a, c->lsa.ranks, true);
@@ -271,7 +273,7 @@ out:
   if (rc == HK_OK) return HK_OK;
   if (window) c->backend->windows->drop(c, window);
   free(d);
-  return rc == HK_ERR_CUDA ? rc : hk_comm_failed(c, rc); /* CUDA: all ranks have it */
+  return rc == HK_ERR_CUDA && agreed ? rc : hk_comm_failed(c, rc);
 }
 
 HK_API(ncclResult_t, ncclDevCommCreate, (ncclComm_t c, ncclDevCommRequirements_t const *reqs, ncclDevComm_t *out)) {
