@@ -103,6 +103,7 @@ hk_status hk_cuda_record(hk_device *base, void *event, hk_queue q, const hk_queu
 hk_status hk_cuda_order_done(hk_device *d, const hk_queue_order *o, bool *done);
 hk_status hk_cuda_word_write(hk_device *d, void *at, uint32_t value, hk_queue q);
 hk_status hk_cuda_word_wait(hk_device *d, void *at, uint32_t value, hk_queue q);
+hk_status hk_cuda_word_reach(hk_device *d, void *at, uint32_t value, hk_queue q);
 hk_status hk_cuda_word_check(hk_device *d, void *at, hk_queue q);
 hk_status hk_cuda_graph_keep(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
 hk_status hk_cuda_load(hk_device *d, const void *image, void **module);

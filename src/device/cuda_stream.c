@@ -30,6 +30,10 @@ hk_status hk_cuda_word_wait(hk_device *base, void *at, uint32_t value, hk_queue 
   return word(base, hk_cu.StreamWaitValue32, CU_STREAM_WAIT_VALUE_EQ, "waiting for", at, value, q);
 }
 
+hk_status hk_cuda_word_reach(hk_device *base, void *at, uint32_t value, hk_queue q) {
+  return word(base, hk_cu.StreamWaitValue32, CU_STREAM_WAIT_VALUE_GEQ, "waiting for", at, value, q);
+}
+
 hk_status hk_cuda_word_check(hk_device *base, void *at, hk_queue q) {
   CUdeviceptr p = (CUdeviceptr)(uintptr_t)at;
   CUgraph graph = NULL;

@@ -26,7 +26,7 @@ typedef struct hk_device_limits {
   bool vmm, multicast, clusters, dmabuf, gdr, integrated;
   bool rdma_ordered; /* what a card has written to its memory its kernels see before later signals of the host */
   bool rdma_flush;   /* else: the driver has a call for that, rdma_flush */
-  bool stream_words; /* the driver knows word_write and word_wait */
+  bool stream_words; /* the driver knows word_write, word_wait and word_reach */
   bool fd_handles;   /* its memory can go to other processes by file descriptor */
   char name[64], bus_id[16];
   unsigned char uuid[16];
@@ -195,6 +195,8 @@ typedef struct hk_device_ops {
    * captured. */
   hk_status (*word_write)(hk_device *d, void *at, uint32_t value, hk_queue q);
   hk_status (*word_wait)(hk_device *d, void *at, uint32_t value, hk_queue q);
+  /* Waits for the value or a later one; values are cyclic. */
+  hk_status (*word_reach)(hk_device *d, void *at, uint32_t value, hk_queue q);
   /* Whether the driver takes both in a capture too; `q` is ours, and not used by others now. */
   hk_status (*word_check)(hk_device *d, void *at, hk_queue q);
   /* `done(arg)` once, when no replay of the graph under capture can come any more: what its launches use lives as

@@ -10,6 +10,7 @@
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"
 #include "gpu.h"
+#include "rma.h"
 #include "view.h"
 #include "world.h"
 
@@ -80,7 +81,7 @@ static hk_status check(const hk_call *call, const char *who) {
         "%s: CTAPolicy of one call has NCCL_CTA_POLICY_ZERO, and the communicator's has not: copy engines are "
         "set up at init, so give it to the communicator, too (ncclConfig_t, or NCCL_CTA_POLICY=2)",
         who);
-  return call->p2p ? hk_group_check_self(call, who) : HK_OK;
+  return call->p2p && !hk_call_is_rma(call) ? hk_group_check_self(call, who) : HK_OK;
 }
 
 static hk_status run_one(const hk_call *call) {
@@ -137,6 +138,7 @@ const hk_backend hk_backend_gpu = {
     .drain = hk_gpu_drain,
     .stop = hk_gpu_proxy_stop,
     .detach = hk_gpu_detach,
+    .rma_begin = hk_gpu_rma_begin,
     .memory_add = memory_add,
     .memory_drop = memory_drop,
     .windows = &hk_gpu_windows,

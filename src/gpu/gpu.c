@@ -15,6 +15,7 @@
 #include "../transport/transport.h"
 #include "code.h"
 #include "proxy.h"
+#include "rma.h"
 #include "view.h"
 #include "world.h"
 
@@ -157,6 +158,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
          out);
   HK_TRY(hk_gpu_multicast_join(c, facts, stride), out);
   hk_gpu_windows_begin(c, facts, stride);
+  c->one_sided = c->lsa.kernels && g->device->limits.stream_words;
 out:
   return rc;
 }
@@ -206,6 +208,7 @@ void hk_gpu_detach(ncclComm_t c) {
   if (g->device) {
     hk_gpu_ends_free(c);
     hk_gpu_copy_end(c);
+    hk_gpu_rma_end(c);
     free(g->nvlink);
     free(g->prices);
     g->nvlink = NULL;

@@ -23,6 +23,7 @@ struct hk_device_peer; /* the same */
 struct hk_gpu_code;    /* code.h */
 struct hk_gpu_end;     /* ends.h */
 struct hk_gpu_import;  /* view.h */
+struct hk_gpu_rma;     /* rma.c */
 struct hk_gpu_space;   /* window.c */
 struct hk_gpu_view;    /* view.h */
 struct hk_gpu_work;    /* kernels/cuda/work.h */
@@ -101,6 +102,7 @@ typedef struct hk_gpu {
   struct hk_shared *words;      /* [nranks]: of copy engines; opened, if the rank is in another process */
   char **words_at;              /* [nranks]: their addresses for the GPU */
   _Atomic(bool) copied;         /* and have been used */
+  struct hk_gpu_rma *rma;       /* one-sided operations; NULL: no window yet */
   bool apart;                   /* this rank reaches ranks on other GPUs or in other processes */
   struct hk_gpu_parked *parked; /* [nparked]: what is given back while the communicator is suspended */
   size_t nparked;

@@ -8,6 +8,7 @@
 #include "../runtime/watch.h"
 #include "gpu.h"
 #include "proxy.h"
+#include "rma.h"
 
 hk_status hk_gpu_over(hk_gpu *g, bool *done) {
   pthread_mutex_lock(&g->lock);
@@ -26,6 +27,12 @@ static void give_up(ncclComm_t c) {
   hk_gpu_lose(g);
 }
 
+/* Of a failed communicator: what waits for other ranks. */
+static void free_streams(ncclComm_t c) {
+  hk_gpu_copy_free(c);
+  (void)hk_gpu_rma_free(c);
+}
+
 void hk_gpu_drain(ncclComm_t c) {
   hk_wait_env env = {.spins = 100};
   hk_waiter w;
@@ -38,9 +45,10 @@ void hk_gpu_drain(ncclComm_t c) {
       until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
     else if (hk_now_ns() > until)
       return give_up(c);
-    if (atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
+    if (atomic_load(&c->health.failure)) free_streams(c);
     (void)hk_wait_pause(&w);
   }
+  if (atomic_load(&c->health.failure)) hk_gpu_rma_free_replays(c);
 }
 
 /* ---- failures ---- */
@@ -85,7 +93,7 @@ hk_status hk_gpu_watch(ncclComm_t c) {
 
 hk_status hk_gpu_look(ncclComm_t c, bool ask) {
   hk_gpu *g = hk_gpu_of(c);
-  if (g && ask && atomic_load(&c->health.failure)) hk_gpu_copy_free(c);
+  if (g && ask && atomic_load(&c->health.failure)) free_streams(c);
   if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
   hk_gpu_state *s = g->state.host;
   /* acquire: the kernel wrote the peer before it wrote the error */

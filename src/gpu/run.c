@@ -11,6 +11,7 @@
 #include "../runtime/profiler.h"
 #include "../runtime/watch.h"
 #include "code.h"
+#include "rma.h"
 #include "set.h"
 #include "view.h"
 #include "world.h"
@@ -24,7 +25,8 @@ static hk_status check_buffers(const hk_call *call) {
   ncclComm_t c = call->comm;
   const hk_blocks *b = call->blocks;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
-  bool in = call->p2p ? call->p2p == HK_P2P_SEND : hk_coll_has_input((hk_coll)call->coll, c->rank, call->root);
+  bool in = call->p2p ? call->p2p == HK_P2P_SEND || call->p2p == HK_P2P_PUT
+                      : hk_coll_has_input((hk_coll)call->coll, c->rank, call->root);
   bool out = call->p2p ? call->p2p == HK_P2P_RECV : hk_coll_has_output((hk_coll)call->coll, c->rank, call->root);
   size_t n_in = call->p2p ? 1 : (size_t)hk_coll_in_blocks((hk_coll)call->coll, c->nranks);
   size_t n_out = call->p2p ? 1 : (size_t)hk_coll_out_blocks((hk_coll)call->coll, c->nranks);
@@ -382,6 +384,52 @@ out:
   return rc;
 }
 
-hk_status hk_gpu_run(const hk_call *calls, size_t n) {
+/* ---- one-sided operations ---- */
+
+/* Those that put, or those that wait. */
+static hk_status run_one_sided(const hk_call *calls, size_t n, hk_p2p kind) {
+  hk_status rc = HK_OK;
+  for (size_t i = 0; i < n; i++) {
+    const hk_call *call = &calls[i];
+    ncclComm_t c = call->comm;
+    hk_gpu *g = hk_gpu_of(c);
+    hk_queue_state s;
+    if (call->p2p != kind) continue;
+    HK_TRY(g->device->ops->queue_state(g->device, call->stream, &s), out);
+    post(call, &s);
+    rc = begin_order(c, call->stream, &s);
+    if (rc == HK_OK) rc = hk_gpu_rma_enqueue(call, &s);
+    if (rc == HK_OK) rc = hk_gpu_order_end(g, order_of(g, &s), call->stream, &s);
+    if (rc != HK_OK) return hk_comm_failed(c, rc);
+  }
+out:
+  return rc;
+}
+
+static hk_status run_others(const hk_call *calls, size_t n) {
   return n == 1 && calls->coll != HK_SENDRECV && !hk_gpu_of(calls->comm)->copies ? run_one(calls) : run_group(calls, n);
+}
+
+/* Puts wait for no call of another rank, so they come first, and waits last. */
+hk_status hk_gpu_run(const hk_call *calls, size_t n) {
+  hk_status rc = HK_OK;
+  hk_call *others = NULL;
+  size_t nothers = 0;
+  for (size_t i = 0; i < n; i++) nothers += !hk_call_is_rma(&calls[i]);
+  if (nothers == n) return run_others(calls, n);
+  for (size_t i = 0; i < n; i++) HK_TRY(check_call(&calls[i]), out);
+  if (nothers && !(others = malloc(nothers * sizeof *others))) {
+    rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
+    for (size_t i = 0; i < n; i++) (void)hk_comm_failed(calls[i].comm, rc); /* their other ranks would wait */
+    return rc;
+  }
+  nothers = 0;
+  for (size_t i = 0; i < n; i++)
+    if (!hk_call_is_rma(&calls[i])) others[nothers++] = calls[i];
+  HK_TRY(run_one_sided(calls, n, HK_P2P_PUT), out);
+  if (nothers) HK_TRY(run_others(others, nothers), out);
+  rc = run_one_sided(calls, n, HK_P2P_WAIT);
+out:
+  free(others);
+  return rc;
 }

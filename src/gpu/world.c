@@ -25,10 +25,12 @@ static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
   w->credits = calloc((size_t)nranks, sizeof(hk_memory));
   w->fifos = calloc((size_t)nranks, sizeof(hk_gpu_fifo *));
   w->words = calloc((size_t)nranks, sizeof(hk_shared));
-  if (!w->devices || !w->credits || !w->fifos || !w->words) {
+  w->signals = calloc((size_t)nranks, sizeof(hk_shared));
+  if (!w->devices || !w->credits || !w->fifos || !w->words || !w->signals) {
     free(w->devices);
     free(w->credits);
     free(w->words);
+    free(w->signals);
     free(w->fifos);
     free(w);
     return NULL;
@@ -131,6 +133,7 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
     if (!d) continue;
     (void)d->ops->release(d, &w->credits[r]);
     hk_share_drop(d, &w->words[r]);
+    hk_share_drop(d, &w->signals[r]);
     d->ops->close(d);
   }
   hk_gpu_topology_free(w);
@@ -138,6 +141,7 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
   free(w->devices);
   free(w->credits);
   free(w->words);
+  free(w->signals);
   free(w->fifos);
   free(w);
 }

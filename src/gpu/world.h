@@ -23,6 +23,7 @@ typedef struct hk_gpu_world {
   hk_device **devices;            /* [nranks]; NULL: the rank is in another process */
   hk_memory *credits;             /* [nranks]: of the ranks of this process, hk_gpu_credit */
   struct hk_shared *words;        /* [nranks]: the same, copy.c's */
+  struct hk_shared *signals;      /* [nranks]: the same, rma.c's */
   hk_gpu_fifo **fifos;            /* [nranks], by sender */
   struct hk_gpu_view *late;       /* of ranks that have left: streams of others may still write to what they had open */
   struct hk_multicast *multicast; /* transport/cuda/multicast.h */

@@ -50,12 +50,10 @@ static void release(const perf_job *job, void *p) {
 /* Registers or deregisters a buffer. */
 static void registration(const perf_job *job, perf_rank *r, void *block, size_t bytes, void **handle, bool on) {
   if (job->o->reg == 2) {
-    ncclWindow_t window = *handle;
-    if (on)
-      NCCL(ncclCommWindowRegister(r->comm, block, bytes, &window, NCCL_WIN_COLL_SYMMETRIC));
+    if (on) /* written at the group's end */
+      NCCL(ncclCommWindowRegister(r->comm, block, bytes, (ncclWindow_t *)(void *)handle, NCCL_WIN_COLL_SYMMETRIC));
     else
-      NCCL(ncclCommWindowDeregister(r->comm, window));
-    *handle = window;
+      NCCL(ncclCommWindowDeregister(r->comm, *handle));
   } else if (on) {
     NCCL(ncclCommRegister(r->comm, block, bytes, handle));
   } else {

@@ -49,7 +49,7 @@ static hk_status add(const hk_registration *given, void **out) {
   if (!r) return HK_FAIL_ERRNO("no memory for a registration");
   *r = *given;
   HK_TRY(c->backend->memory_add(c, r->base, r->bytes, symmetric, &r->handle), undo);
-  if (symmetric && hk_rma_supported(c) && atomic_load(&c->health.progress) == HK_OK)
+  if (symmetric && hk_rma_supported(c) && !c->backend->rma_begin && atomic_load(&c->health.progress) == HK_OK)
     HK_TRY(hk_rma_begin(c), undo_memory);
   r->user = r->symmetric ? (void *)r->symmetric->handle : r;
   /* Frameworks register from any thread, while they hold an allocator's locks. */
@@ -160,6 +160,7 @@ static hk_status map_and_add(ncclComm_t c, void *arg) {
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "ncclCommWindowRegister");
   hk_status rc = ops->add(c, w->base, w->bytes, w->flags, &w->symmetric);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
+  if (rc == HK_OK && w->symmetric && c->backend->rma_begin && hk_rma_supported(c)) rc = c->backend->rma_begin(c);
   if (rc != HK_OK) return hk_comm_failed(c, rc);
   if (!w->symmetric) return HK_OK;
   rc = add(w, &handle);

@@ -27,13 +27,13 @@ static hk_status check_comm(const char *who, ncclComm_t c) {
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "%s: this communicator has no one-sided operations (ncclCommQueryProperties gives hostRmaSupport = "
                    "false: %s): use ncclSend and ncclRecv",
-                   who, c->device >= 0 ? "it works on GPUs" : "numRmaCtx or numRmaSig is 0");
-  if (!c->windows && !c->rma)
+                   who, c->one_sided ? "numRmaCtx or numRmaSig is 0" : "its GPUs do not all reach each other's memory");
+  if (!c->windows && !c->options.rma_eager)
     return HK_FAIL(HK_ERR_USAGE,
                    "%s: no window has been registered on this communicator: all ranks call ncclCommWindowRegister with "
                    "NCCL_WIN_COLL_SYMMETRIC first",
                    who);
-  return hk_rma_begin(c);
+  return c->backend->rma_begin ? HK_OK : hk_rma_begin(c);
 }
 
 static hk_status check_flags(const char *who, unsigned flags) {

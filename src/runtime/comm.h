@@ -123,6 +123,7 @@ struct ncclComm {
   struct hk_profiler *profiler; /* NULL: none */
   hk_user_redop *redops;        /* [HK_REDOP_LIMIT], made at first use */
   hk_lsa lsa;
+  bool one_sided; /* the ranks can write to each other's windows (rma.h); equal on all ranks */
   hk_registration *registrations;
   struct hk_device_comm *device_comms; /* device_comm.c; under health.lock */
   uint64_t windows;                    /* symmetric ones registered so far, equal on all ranks; under health.lock */

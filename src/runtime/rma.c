@@ -163,7 +163,9 @@ out:
 }
 
 hk_status hk_rma_meet(ncclComm_t c) {
+  if (!c->backend->rma_begin) c->one_sided = true;
   if (!hk_rma_supported(c)) return HK_OK;
+  if (c->backend->rma_begin) return c->options.rma_eager ? c->backend->rma_begin(c) : HK_OK;
   hk_wire_answer_with(c, answer, c);
   return c->options.rma_eager ? hk_rma_begin(c) : HK_OK;
 }

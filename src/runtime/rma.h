@@ -15,7 +15,7 @@ struct hk_call;
 
 /* True if the communicator has one-sided operations at all. */
 static inline bool hk_rma_supported(const struct ncclComm *c) {
-  return c->device < 0 && c->options.rma_contexts > 0 && c->options.rma_signals > 0;
+  return c->one_sided && c->options.rma_contexts > 0 && c->options.rma_signals > 0;
 }
 
 /* At the end of init: other ranks of this host can ask for windows, though there are none yet. */

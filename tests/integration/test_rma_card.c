@@ -56,6 +56,7 @@ static int put_and_take(ncclComm_t c, int rank, int n, void *arg) {
   unsigned char *window = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), *data = malloc(p->bytes);
   ncclWindow_t win;
   void *handle = NULL;
+  memset(window, 0xEE, bytes); /* before anything can come */
   int faults = RANK_CHECK(ncclCommWindowRegister(c, window, bytes, &win, NCCL_WIN_COLL_SYMMETRIC));
   (void)n;
   if (rank == 0 && p->register_it) faults += RANK_CHECK(ncclCommRegister(c, data, p->bytes, &handle));
@@ -64,7 +65,6 @@ static int put_and_take(ncclComm_t c, int rank, int n, void *arg) {
     verbs->watched = (char *)window;
     verbs->watched_bytes = bytes;
     pthread_mutex_unlock(&verbs->lock);
-    memset(window, 0xEE, bytes);
   }
   for (int k = 0; k < PUTS; k++) {
     unsigned char *at = window + (size_t)k * p->bytes;

@@ -27,6 +27,7 @@ runs 2 reduce_scatter_perf -t 4 -b 1000 -e 1000 -d half
 runs 2 broadcast_perf -t 2 -b 100 -e 100K -f 10 -u 1 -d uint8
 runs 1 alltoall_perf -t 2 -b 200K -e 200K
 runs 2 sendrecv_perf -t 2 -b 200K -e 200K
+runs 2 put_perf -t 2 -b 8 -e 200K -f 50 -R 2
 runs 1 all_reduce_perf -t 2 -b 1K -e 64K -f 64 -G 3
 runs 2 all_gather_perf -g 2 -b 1K -e 1K -G 2
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 all_reduce_perf -t 2 -b 1K -e 64K -f 64 # over the network, with the proxy

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One-sided operations between GPUs that reach each other's memory, without a block of threads: a put is a copy to the
+ * peer's window and a word that the stream writes after it, a wait is a word that the stream waits for.
+ *
+ * The words are in pinned host memory of the rank that waits, for the reason given in copy.c.  A signal that no graph
+ * captured is a count, which its sender writes and of which both ranks know what comes next.  A captured one may be
+ * replayed, so it is a 1 that the receiver sets back; then it gives the word back to the sender, whose next replay
+ * waits for that. The words of a signal take turns: the n-th put of a capture goes with the n-th wait of one. */
+#include "rma.h"
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../runtime/call.h"
+#include "../transport/cuda/share.h"
+#include "window.h"
+#include "world.h"
+
+enum { TURNS = 15, TABLE_MAX = 1 << 28 };
+
+/* One signal of one other rank. */
+typedef struct words {
+  uint32_t count;        /* of signals, cyclic; that rank writes it */
+  uint32_t full[TURNS];  /* 1: that rank's captured signal has come */
+  uint32_t taken[TURNS]; /* 1: that rank has taken this rank's captured signal */
+  uint32_t unused;
+} words;
+_Static_assert(sizeof(words) == 128, "ranks do not share a cache line");
+
+/* What this rank has enqueued. */
+typedef struct counts {
+  uint32_t sent, awaited;       /* not captured */
+  uint32_t put_turn, wait_turn; /* in the current capture */
+} counts;
+
+struct hk_gpu_rma {
+  size_t row; /* signals of one rank */
+  hk_shared *opened;
+  words **tables; /* [nranks] */
+  counts *counts; /* [nranks * row] */
+  uint64_t capture;
+};
+
+static words *words_at(ncclComm_t c, int table, int other, uint32_t signal) {
+  const struct hk_gpu_rma *r = hk_gpu_of(c)->rma;
+  return r->tables[table] + (size_t)other * r->row + signal;
+}
+
+/* ---- begin and end ---- */
+
+typedef struct offer {
+  uint64_t region, at, signals;
+} offer;
+
+static hk_status open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *all) {
+  hk_status rc = HK_OK;
+  const hk_gpu *g = hk_gpu_of(c);
+  for (int i = 0; i < c->nranks; i++) {
+    if (all[i].signals != all[c->rank].signals)
+      return HK_FAIL(HK_ERR_USAGE,
+                     "rank %d has %llu signals (numRmaCtx times numRmaSig) and rank %d has %llu: set them "
+                     "(NCCL_NUM_RMA_CTX) equally on all ranks",
+                     i, (unsigned long long)all[i].signals, c->rank, (unsigned long long)all[c->rank].signals);
+    r->tables[i] = (void *)(uintptr_t)all[i].at; /* right for ranks of this process */
+    if (!hk_gpu_is_remote(c, i)) continue;
+    HK_TRY(hk_share_host_open(g->links, i, all[i].region, &r->opened[i]), out);
+    r->tables[i] = r->opened[i].memory.base;
+  }
+out:
+  return rc;
+}
+
+static void end(ncclComm_t c, struct hk_gpu_rma *r) {
+  for (int i = 0; r->opened && i < c->nranks; i++) hk_share_drop(hk_gpu_of(c)->device, &r->opened[i]);
+  free(r->opened);
+  free(r->tables);
+  free(r->counts);
+  free(r);
+}
+
+hk_status hk_gpu_rma_begin(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  size_t n = (size_t)c->nranks, row = (size_t)c->options.rma_contexts * (size_t)c->options.rma_signals;
+  if (g->rma) return HK_OK;
+  struct hk_gpu_rma *r = calloc(1, sizeof *r);
+  offer *all = calloc(n, sizeof *all);
+  if (r) r->row = row;
+  if (r) r->opened = calloc(n, sizeof *r->opened);
+  if (r) r->tables = calloc(n, sizeof *r->tables);
+  if (r) r->counts = calloc(n * row, sizeof *r->counts);
+  if (!r || !all || !r->opened || !r->tables || !r->counts) {
+    rc = HK_FAIL_ERRNO("no memory for %zu signals of %zu ranks", row, n);
+    goto out;
+  }
+  if (n * row > TABLE_MAX / sizeof(words)) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%zu signals (numRmaCtx times numRmaSig) of %zu ranks: %zu in all are the most", row,
+                 n, TABLE_MAX / sizeof(words));
+    goto out;
+  }
+  hk_shared *mine = &g->world->signals[c->rank]; /* others of this process may write to it when this rank has left */
+  HK_TRY(hk_share_host_make(g->device, n * row * sizeof(words), mine, &all[c->rank].region), out);
+  for (size_t i = 0; i < n * row; i++)
+    for (int k = 0; k < TURNS; k++) ((words *)mine->memory.host)[i].taken[k] = 1;
+  all[c->rank].at = (uintptr_t)mine->memory.base;
+  all[c->rank].signals = row;
+  HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
+  HK_TRY(open_tables(c, r, all), out);
+  g->rma = r;
+out:
+  if (rc != HK_OK && r) end(c, r);
+  free(all);
+  return rc;
+}
+
+void hk_gpu_rma_end(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  if (g->rma) end(c, g->rma);
+  g->rma = NULL;
+}
+
+/* Sets the word; false: it was set. */
+static bool set(uint32_t *word) { return __atomic_exchange_n(word, 1, __ATOMIC_RELAXED) != 1; }
+
+bool hk_gpu_rma_free(ncclComm_t c) {
+  const hk_gpu *g = hk_gpu_of(c);
+  bool any = false;
+  if (!g->rma) return false;
+  words *mine = g->world->signals[c->rank].memory.host;
+  for (size_t i = 0; i < (size_t)c->nranks * g->rma->row; i++) { /* relaxed, all: no data depends on it */
+    __atomic_store_n(&mine[i].count, __atomic_load_n(&g->rma->counts[i].awaited, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    for (int k = 0; k < TURNS; k++) {
+      any = set(&mine[i].full[k]) || any;
+      any = set(&mine[i].taken[k]) || any;
+    }
+  }
+  return any;
+}
+
+void hk_gpu_rma_free_replays(ncclComm_t c) {
+  enum { QUIET_MS = 50, PATIENCE_MS = 3000 };
+  const hk_wait_env env = {.spins = 100};
+  hk_waiter w;
+  if (!hk_gpu_of(c)->rma || !hk_gpu_of(c)->rma->capture) return;
+  const uint64_t begin = hk_now_ns(), ms = 1000000;
+  uint64_t taken = begin;
+  hk_wait_begin(&w, &env);
+  do {
+    if (hk_gpu_rma_free(c)) taken = hk_now_ns();
+    (void)hk_wait_pause(&w);
+  } while (hk_now_ns() < taken + QUIET_MS * ms && hk_now_ns() < begin + PATIENCE_MS * ms);
+}
+
+/* ---- calls ---- */
+
+/* Waits for the word to be 1 and sets it back. */
+static hk_status take(hk_device *d, uint32_t *word, hk_queue q) {
+  hk_status rc = d->ops->word_wait(d, word, 1, q);
+  return rc == HK_OK ? d->ops->word_write(d, word, 0, q) : rc;
+}
+
+static hk_status copy(const hk_call *call, size_t bytes) {
+  ncclComm_t c = call->comm;
+  hk_device *d = hk_gpu_of(c)->device;
+  hk_symmetric *w = hk_symmetric_window(c, call->window);
+  if (!w)
+    return HK_FAIL(HK_ERR_USAGE,
+                   "rank %d puts to window %llu, which it has deregistered: a window must stay registered until all "
+                   "puts to it have arrived",
+                   c->rank, (unsigned long long)call->window);
+  char *to = hk_symmetric_at(w, hk_lsa_rank(c, call->root)) + call->offset;
+  return d->ops->copy(d, to, call->in, bytes, call->stream);
+}
+
+static hk_status put(const hk_call *call, bool captured, counts *n) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  hk_device *d = hk_gpu_of(c)->device;
+  words *there = words_at(c, call->root, c->rank, call->signal);
+  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
+  uint32_t *word = &there->count, value = n->sent + 1;
+  if (captured) {
+    uint32_t turn = n->put_turn++ % TURNS;
+    word = &there->full[turn];
+    value = 1;
+    HK_TRY(take(d, &words_at(c, c->rank, call->root, call->signal)->taken[turn], call->stream), out);
+  }
+  if (bytes) HK_TRY(copy(call, bytes), out);
+  HK_TRY(d->ops->word_write(d, word, value, call->stream), out);
+  if (!captured) n->sent = value;
+out:
+  return rc;
+}
+
+static hk_status await(const hk_call *call, bool captured, counts *n) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  hk_device *d = hk_gpu_of(c)->device;
+  words *here = words_at(c, c->rank, call->root, call->signal);
+  words *there = words_at(c, call->root, c->rank, call->signal);
+  if (!captured) {
+    uint32_t to = n->awaited + (uint32_t)call->count;
+    /* relaxed: hk_gpu_rma_free reads it in any thread */
+    __atomic_store_n(&n->awaited, to, __ATOMIC_RELAXED);
+    return d->ops->word_reach(d, &here->count, to, call->stream);
+  }
+  for (size_t i = 0; i < call->count; i++) {
+    uint32_t turn = n->wait_turn++ % TURNS;
+    HK_TRY(take(d, &here->full[turn], call->stream), out);
+    HK_TRY(d->ops->word_write(d, &there->taken[turn], 1, call->stream), out);
+  }
+out:
+  return rc;
+}
+
+hk_status hk_gpu_rma_enqueue(const hk_call *call, const hk_queue_state *s) {
+  struct hk_gpu_rma *r = hk_gpu_of(call->comm)->rma;
+  counts *n = &r->counts[(size_t)call->root * r->row + call->signal];
+  if (s->capturing && s->capture != r->capture) {
+    r->capture = s->capture;
+    for (size_t i = 0; i < (size_t)call->comm->nranks * r->row; i++) r->counts[i].put_turn = r->counts[i].wait_turn = 0;
+  }
+  return (call->p2p == HK_P2P_PUT ? put : await)(call, s->capturing, n);
+}

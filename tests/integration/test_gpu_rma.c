@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One-sided operations on emulated GPUs, of ranks that are threads, processes, or share a GPU: puts, signals and waits
+ * on streams, in groups and in captured graphs; what is wrong to ask; aborts and dead ranks.
+ * check: timeout=300 notsan */
+#include <pthread.h>
+#include "../support/gpu_places.h"
+
+enum { WINDOW = 2 << 20, CONTEXTS = 4 };
+
+static char *memory[GPU_RANKS];
+static ncclWindow_t windows[GPU_RANKS];
+
+static cudaStream_t stream_of(const place *p, int r) { return (cudaStream_t)(void *)p->g.stream[r]; }
+#define EACH(r, p) for (int r = (p)->first; r < (p)->first + (p)->each; r++)
+
+static void open_windows(const place *p) {
+  EACH(r, p) {
+    emu_use(p->g.device[r]);
+    OK_NCCL(ncclMemAlloc((void **)&memory[r], WINDOW));
+    OK(MemsetD8Async((CUdeviceptr)(uintptr_t)memory[r], 0, WINDOW, p->g.stream[r]));
+    OK(StreamSynchronize(p->g.stream[r]));
+  }
+  OK_NCCL(ncclGroupStart());
+  EACH(r, p)
+  OK_NCCL(ncclCommWindowRegister(p->g.comm[r], memory[r], WINDOW, &windows[r], NCCL_WIN_COLL_SYMMETRIC));
+  OK_NCCL(ncclGroupEnd());
+  EACH(r, p) ck_assert_ptr_nonnull(windows[r]);
+}
+static void barrier(place *p) {
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 1, .type = ncclFloat32, .op = ncclSum};
+  each_call(p, &c, 1);
+}
+static void close_windows(place *p) {
+  barrier(p);
+  EACH(r, p) {
+    OK_NCCL(ncclCommWindowDeregister(p->g.comm[r], windows[r]));
+    OK_NCCL(ncclMemFree(memory[r]));
+  }
+}
+
+static void read_window(const place *p, int r, size_t at, void *to, size_t bytes) {
+  emu_use(p->g.device[r]);
+  OK(MemcpyAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)(memory[r] + at), bytes, p->g.stream[r]));
+  OK(StreamSynchronize(p->g.stream[r]));
+}
+static void set_input(const place *p, int r, const void *from, size_t bytes) {
+  emu_use(p->g.device[r]);
+  OK(MemcpyAsync(p->g.in[r], (CUdeviceptr)(uintptr_t)from, bytes, p->g.stream[r]));
+  OK(StreamSynchronize(p->g.stream[r]));
+}
+static ncclResult_t put(const place *p, int r, size_t from, size_t bytes, int to, size_t at, int ctx) {
+  const char *in = (const char *)(uintptr_t)p->g.in[r] + from;
+  return ncclPutSignal(in, bytes, ncclInt8, to, windows[r], at, 0, ctx, 0, p->g.comm[r], stream_of(p, r));
+}
+static ncclResult_t await(const place *p, int r, int from, int count, int ctx) {
+  ncclWaitSignalDesc_t d = {.opCnt = count, .peer = from, .ctx = ctx};
+  return ncclWaitSignal(1, &d, p->g.comm[r], stream_of(p, r));
+}
+
+static const int shapes[][3] = {{1, 2, 8}, {1, 4, 8}, {2, 1, 8}, {2, 2, 8}, {3, 1, 8}, {1, 2, 1}, {2, 1, 1}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+static void run(int shape, void (*body)(place *)) {
+  setenv("NCCL_NUM_RMA_CTX", "4", 1);
+  ck_assert_int_eq(run_processes(shapes[shape][0], shapes[shape][1], shapes[shape][2], 1, body), 0);
+}
+
+/* All to all, the own rank too, in all contexts: sizes, offsets, nothing but a signal. */
+static void everywhere(place *p) {
+  static const size_t sizes[] = {1, 4, 100, 5000, 0};
+  const int n = p->g.n;
+  ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
+  open_windows(p);
+  for (int round = 0; round < 10; round++) {
+    const size_t bytes = sizes[round % 5];
+    EACH(r, p) {
+      char data[8192];
+      OK_NCCL(ncclCommQueryProperties(p->g.comm[r], &props));
+      ck_assert(props.hostRmaSupport);
+      for (size_t i = 0; i < bytes; i++) data[i] = (char)(r * 50 + round * 3 + (int)i);
+      set_input(p, r, data, bytes + 1);
+    }
+    EACH(r, p)
+    for (int to = 0; to < n; to++)
+      OK_NCCL(put(p, r, 0, bytes, (r + to) % n, (size_t)r * 8192 + (unsigned)round, (r + round) % CONTEXTS));
+    EACH(r, p) for (int from = 0; from < n; from++) OK_NCCL(await(p, r, from, 1, (from + round) % CONTEXTS));
+    EACH(r, p)
+    for (int from = 0; from < n; from++) {
+      char got[8192];
+      read_window(p, r, (size_t)from * 8192 + (unsigned)round, got, bytes + 1);
+      suite_all(i, bytes, got[i] == (char)(from * 50 + round * 3 + (int)i));
+    }
+    barrier(p); /* all have looked */
+  }
+  close_windows(p);
+}
+START_TEST(to_all) { run(_i, everywhere); }
+END_TEST
+
+/* A signal says that all earlier puts to the peer in its context are there; signals come before their wait, and count. */
+static void in_order(place *p) {
+  enum { PUTS = 60 };
+  int32_t values[PUTS];
+  open_windows(p);
+  for (int round = 0; round < 3; round++) {
+    EACH(r, p) {
+      for (int i = 0; i < PUTS; i++) values[i] = r * 1000 + round * 100 + i;
+      set_input(p, r, values, sizeof values);
+    }
+    EACH(r, p) {
+      for (unsigned i = 0; i < PUTS; i++) OK_NCCL(put(p, r, 4 * i, 4, (r + 1) % p->g.n, 256 * i, 1));
+      for (int i = 0; i < 5; i++) OK_NCCL(ncclSignal((r + 1) % p->g.n, 0, 3, 0, p->g.comm[r], stream_of(p, r)));
+    }
+    EACH(r, p) {
+      int before = (r + p->g.n - 1) % p->g.n;
+      ncclWaitSignalDesc_t d[] = {{.opCnt = 3, .peer = before, .ctx = 3}, {.opCnt = PUTS, .peer = before, .ctx = 1}};
+      OK_NCCL(ncclWaitSignal(2, d, p->g.comm[r], stream_of(p, r)));
+      OK_NCCL(await(p, r, before, 2, 3));
+    }
+    EACH(r, p)
+    for (unsigned i = 0; i < PUTS; i++) {
+      int32_t got;
+      read_window(p, r, 256 * i, &got, sizeof got);
+      ck_assert_int_eq(got, (r + p->g.n - 1) % p->g.n * 1000 + round * 100 + (int)i);
+    }
+    barrier(p);
+  }
+  close_windows(p);
+}
+START_TEST(order) { run(_i, in_order); }
+END_TEST
+
+/* Waits before the puts that end them, beside collectives and sends. */
+static void in_groups(place *p) {
+  gpu_call sum = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
+  char *in, *out;
+  open_windows(p);
+  for (int round = 0; round < 5; round++) {
+    gpu_fill_some(&p->g, &sum, p->first, p->each);
+    OK_NCCL(ncclGroupStart());
+    EACH(r, p) {
+      for (int from = 0; from < p->g.n; from++) OK_NCCL(await(p, r, from, 2, round % CONTEXTS));
+      in = (char *)(uintptr_t)p->g.in[r], out = (char *)(uintptr_t)p->g.out[r];
+      for (int to = 0; to < p->g.n; to++) {
+        OK_NCCL(put(p, r, 0, 4000, to, (size_t)r * 4096, round % CONTEXTS));
+        OK_NCCL(ncclSignal(to, 0, round % CONTEXTS, 0, p->g.comm[r], stream_of(p, r)));
+      }
+      OK_NCCL(gpu_submit(&p->g, &sum, r));
+      OK_NCCL(ncclSend(in, 4000, ncclInt8, (r + 1) % p->g.n, p->g.comm[r], stream_of(p, r)));
+      OK_NCCL(ncclRecv(out + 8192, 4000, ncclInt8, (r + p->g.n - 1) % p->g.n, p->g.comm[r], stream_of(p, r)));
+    }
+    OK_NCCL(ncclGroupEnd());
+    gpu_check_some(&p->g, &sum, p->first, p->each);
+    EACH(r, p)
+    for (int from = 0; from < p->g.n; from++) {
+      float got[1000];
+      read_window(p, r, (size_t)from * 4096, got, sizeof got);
+      suite_all(i, 1000, (double)got[i] == test_value(from, p->g.n, i, ncclSum));
+    }
+    barrier(p);
+  }
+  close_windows(p);
+}
+START_TEST(groups) { run(_i, in_groups); }
+END_TEST
+
+/* Captured once, replayed with other data; what is not captured between the replays counts for itself. */
+static void in_graphs(place *p) {
+  enum { PUTS = 3, BYTES = 600 };
+  CUgraphExec exec[GPU_RANKS];
+  const int n = p->g.n;
+  open_windows(p);
+  EACH(r, p) {
+    CUgraph graph;
+    emu_use(p->g.device[r]);
+    OK(StreamBeginCapture(p->g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
+    for (unsigned i = 0; i < PUTS; i++)
+      for (int to = 0; to < n; to++) OK_NCCL(put(p, r, BYTES * i, BYTES, to, ((size_t)r * PUTS + i) * 1024, 2));
+    for (int from = 0; from < n; from++) OK_NCCL(await(p, r, from, PUTS, 2));
+    OK(StreamEndCapture(p->g.stream[r], &graph));
+    OK(GraphInstantiateWithFlags(&exec[r], graph, 0));
+    OK(GraphDestroy(graph));
+  }
+  for (int round = 0; round < 4; round++) {
+    EACH(r, p) {
+      char data[PUTS * BYTES];
+      for (int i = 0; i < PUTS * BYTES; i++) data[i] = (char)(r * 40 + round * 7 + i);
+      set_input(p, r, data, sizeof data);
+    }
+    EACH(r, p) {
+      emu_use(p->g.device[r]);
+      OK(GraphLaunch(exec[r], p->g.stream[r]));
+    }
+    EACH(r, p) OK_NCCL(put(p, r, 0, 8, (r + 1) % n, 1 << 20, 2));
+    EACH(r, p) OK_NCCL(await(p, r, (r + n - 1) % n, 1, 2));
+    EACH(r, p)
+    for (int from = 0; from < n; from++)
+      for (int i = 0; i < PUTS; i++) {
+        char got[BYTES];
+        read_window(p, r, ((size_t)from * PUTS + (unsigned)i) * 1024, got, sizeof got);
+        suite_all(k, BYTES, got[k] == (char)(from * 40 + round * 7 + i * BYTES + (int)k));
+      }
+    barrier(p);
+  }
+  EACH(r, p) OK(GraphExecDestroy(exec[r]));
+  close_windows(p);
+}
+START_TEST(graphs) { run(_i, in_graphs); }
+END_TEST
+
+/* Replays run ahead of their waits as far as the receiver lets them: nothing is lost. */
+static void run_ahead(place *p) {
+  enum { REPLAYS = 20 };
+  CUgraph graph;
+  CUgraphExec exec;
+  const int r = p->first;
+  open_windows(p);
+  emu_use(p->g.device[r]);
+  OK(StreamBeginCapture(p->g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
+  if (r == 0)
+    OK_NCCL(put(p, 0, 0, 64, 1, 0, 0));
+  else
+    OK_NCCL(await(p, 1, 0, 1, 0));
+  OK(StreamEndCapture(p->g.stream[r], &graph));
+  OK(GraphInstantiateWithFlags(&exec, graph, 0));
+  for (int i = 0; i < REPLAYS; i++) OK(GraphLaunch(exec, p->g.stream[r]));
+  OK(StreamSynchronize(p->g.stream[r]));
+  OK(GraphExecDestroy(exec));
+  OK(GraphDestroy(graph));
+  close_windows(p);
+}
+START_TEST(replays_run_ahead) { run(2, run_ahead); }
+END_TEST
+
+static void wrong(place *p) {
+  static char host[64];
+  const ncclComm_t c = p->g.comm[0];
+  const cudaStream_t s = stream_of(p, 0);
+  ncclWaitSignalDesc_t d = {.opCnt = 1};
+  char *in = (char *)(uintptr_t)p->g.in[0];
+  ck_assert_int_eq(ncclSignal(0, 0, 0, 0, c, s), ncclInvalidUsage); /* no window yet */
+  ck_assert_int_eq(ncclWaitSignal(1, &d, c, s), ncclInvalidUsage);
+  open_windows(p);
+#define PUT(from, to, win, at, sig, ctx, flags) ncclPutSignal(from, 16, ncclInt8, to, win, at, sig, ctx, flags, c, s)
+  ck_assert_int_eq(PUT(in, 2, windows[0], 0, 0, 0, 0), ncclInvalidArgument);
+  ck_assert_int_eq(PUT(in, -1, windows[0], 0, 0, 0, 0), ncclInvalidArgument);
+  ck_assert_int_eq(PUT(in, 1, windows[0], 0, 1, 0, 0), ncclInvalidArgument);
+  ck_assert_int_eq(PUT(in, 1, windows[0], 0, 0, CONTEXTS, 0), ncclInvalidArgument);
+  ck_assert_int_eq(PUT(in, 1, windows[0], 0, 0, 0, 1), ncclInvalidArgument);
+  ck_assert_int_eq(PUT(in, 1, windows[0], WINDOW - 15, 0, 0, 0), ncclInvalidArgument);
+  ck_assert_int_eq(PUT(in, 1, NULL, 0, 0, 0, 0), ncclInvalidArgument);
+  ck_assert_int_eq(PUT(host, 1, windows[0], 0, 0, 0, 0), ncclInvalidArgument);
+  ck_assert_int_eq(PUT(in, 1, windows[1], 0, 0, 0, 0), ncclInvalidArgument); /* another rank's handle */
+  d.opCnt = 0;
+  ck_assert_int_eq(ncclWaitSignal(1, &d, c, s), ncclInvalidArgument);
+  OK_NCCL(PUT(in, 1, windows[0], WINDOW - 16, 0, 0, 0));
+  OK_NCCL(await(p, 1, 0, 1, 0));
+#undef PUT
+  close_windows(p);
+}
+START_TEST(arguments) { run(0, wrong); }
+END_TEST
+
+/* As the configuration says: signals by their index, without a window; none at all. */
+START_TEST(configured) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
+  ncclUniqueId id;
+  ncclComm_t c[2];
+  CUstream s[2];
+  emu_start(8);
+  config.numRmaCtx = 2;
+  config.numRmaSig = 3;
+  config.rmaEagerInit = 1;
+  for (int some = 1; some >= 0; some--) {
+    OK_NCCL(ncclGetUniqueId(&id));
+    OK_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; r++) {
+      emu_use(r);
+      OK_NCCL(ncclCommInitRankConfig(&c[r], 2, id, r, &config));
+    }
+    OK_NCCL(ncclGroupEnd());
+    OK_NCCL(ncclCommQueryProperties(c[0], &props));
+    ck_assert_int_eq(props.hostRmaSupport, some);
+    for (int r = 0; r < 2 && some; r++) {
+      emu_use(r);
+      s[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+      for (int i = 0; i < 6; i++)
+        for (int k = 0; k <= i; k++) OK_NCCL(ncclSignal(1 - r, i % 3, i / 3, 0, c[r], (cudaStream_t)(void *)s[r]));
+      ck_assert_int_eq(ncclSignal(1 - r, 3, 0, 0, c[r], (cudaStream_t)(void *)s[r]), ncclInvalidArgument);
+    }
+    for (int r = 0; r < 2 && some; r++) {
+      for (int i = 5; i >= 0; i--) {
+        ncclWaitSignalDesc_t d = {.opCnt = i + 1, .peer = 1 - r, .sigIdx = i % 3, .ctx = i / 3};
+        OK_NCCL(ncclWaitSignal(1, &d, c[r], (cudaStream_t)(void *)s[r]));
+      }
+      emu_use(r);
+      OK(StreamSynchronize(s[r]));
+    }
+    if (!some) ck_assert_int_eq(ncclSignal(1, 0, 0, 0, c[0], NULL), ncclInvalidArgument);
+    for (int r = 0; r < 2; r++) OK_NCCL(ncclCommDestroy(c[r]));
+    config.numRmaSig = 0;
+  }
+}
+END_TEST
+
+/* GPUs that do not reach each other have no one-sided operations, and say so. */
+static void apart(place *p) {
+  ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
+  OK_NCCL(ncclCommQueryProperties(p->g.comm[p->first], &props));
+  ck_assert(!props.hostRmaSupport);
+  ck_assert_int_eq(ncclSignal(0, 0, 0, 0, p->g.comm[p->first], stream_of(p, p->first)), ncclInvalidArgument);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(p->g.comm[p->first]), "do not all reach each other"));
+}
+START_TEST(no_peers) {
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  run(2, apart);
+}
+END_TEST
+
+/* ---- failures ---- */
+
+static ncclResult_t wait_for_error(ncclComm_t c) {
+  ncclResult_t code = ncclSuccess;
+  for (int i = 0; i < 10000 && code == ncclSuccess; i++) {
+    OK_NCCL(ncclCommGetAsyncError(c, &code));
+    usleep(1000);
+  }
+  return code;
+}
+
+/* Streams that wait for signals that never come, captured or not, go on when their communicator is aborted. */
+static int captured;
+static ncclResult_t signal_to(const place *p, int r, int to) {
+  return to < 0 ? ncclSuccess : ncclSignal(to, 0, 0, 0, p->g.comm[r], stream_of(p, r));
+}
+/* Before the wait rank `victim` is signalled: when it fails, no call of this rank is still to be made. */
+static void enqueue_wait(const place *p, int r, int from, int victim) {
+  CUgraph graph;
+  CUgraphExec exec;
+  emu_use(p->g.device[r]);
+  if (captured) {
+    OK(StreamBeginCapture(p->g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK_NCCL(await(p, r, from, 2, 1));
+    OK(StreamEndCapture(p->g.stream[r], &graph));
+    OK(GraphInstantiateWithFlags(&exec, graph, 0));
+    OK_NCCL(signal_to(p, r, victim));
+    OK(GraphLaunch(exec, p->g.stream[r]));
+    return;
+  }
+  OK_NCCL(ncclGroupStart());
+  OK_NCCL(signal_to(p, r, victim));
+  OK_NCCL(await(p, r, from, 2, 1));
+  OK_NCCL(ncclGroupEnd());
+}
+static void hear_all(const place *p, int r) {
+  for (int k = 0; k < p->g.n; k++)
+    if (k != r) OK_NCCL(await(p, r, k, 1, 0));
+  emu_use(p->g.device[r]);
+  OK(StreamSynchronize(p->g.stream[r]));
+}
+
+static void *abort_it(void *comm) {
+  OK_NCCL(ncclCommAbort((ncclComm_t)comm));
+  return NULL;
+}
+static void abort_waits(place *p) {
+  pthread_t id;
+  const int r = p->first;
+  open_windows(p);
+  if (r == 0) {
+    hear_all(p, 0);
+    enqueue_wait(p, 0, 1, -1);
+    ck_assert_int_eq(pthread_create(&id, NULL, abort_it, p->g.comm[0]), 0);
+    OK(StreamSynchronize(p->g.stream[0]));
+    pthread_join(id, NULL);
+  } else {
+    OK_NCCL(signal_to(p, 1, 0));
+    ck_assert_int_eq(wait_for_error(p->g.comm[1]), ncclRemoteError);
+    ck_assert_ptr_nonnull(strstr(ncclGetLastError(p->g.comm[1]), "rank 0 aborted"));
+    OK_NCCL(ncclCommAbort(p->g.comm[1]));
+  }
+  p->g.comm[r] = NULL;
+}
+START_TEST(aborted) {
+  captured = _i;
+  run(2, abort_waits);
+}
+END_TEST
+
+/* A rank dies: those that wait for it, or for another one, learn of it, and their streams go on. */
+static void die(place *p) {
+  const int r = p->first;
+  open_windows(p);
+  if (r == 1) {
+    hear_all(p, 1);
+    kill(getpid(), SIGKILL);
+  }
+  enqueue_wait(p, r, r == 0 ? 1 : 0, 1);
+  ck_assert_int_eq(wait_for_error(p->g.comm[r]), ncclRemoteError);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(p->g.comm[r]), "rank 1"));
+  ck_assert_int_eq(await(p, r, 1, 1, 0), ncclRemoteError);
+  OK_NCCL(ncclCommAbort(p->g.comm[r]));
+  OK(StreamSynchronize(p->g.stream[r]));
+  p->g.comm[r] = NULL;
+}
+START_TEST(killed) {
+  captured = _i;
+  setenv("NCCL_NUM_RMA_CTX", "4", 1);
+  ck_assert_int_eq(run_processes(3, 1, 8, 1, die), 1); /* the dead one */
+}
+END_TEST
+
+int main(void) {
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  TCase *t = tcase_create("gpu_rma");
+  tcase_set_timeout(t, 100);
+  tcase_add_loop_test(t, to_all, 0, SHAPES);
+  tcase_add_loop_test(t, order, 0, SHAPES);
+  tcase_add_loop_test(t, groups, 0, SHAPES);
+  tcase_add_loop_test(t, graphs, 0, SHAPES);
+  tcase_add_test(t, replays_run_ahead);
+  tcase_add_test(t, arguments);
+  tcase_add_test(t, configured);
+  tcase_add_test(t, no_peers);
+  tcase_add_loop_test(t, aborted, 0, 2);
+  tcase_add_loop_test(t, killed, 0, 2);
+  return suite_run_one("gpu_rma", t);
+}
