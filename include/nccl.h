@@ -381,8 +381,8 @@ NCCL_DECLARE_(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff
  * ncclInvalidArgument (an unknown handle).  Any thread.  Group: at once.  Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle));
 /** Registers memory of all ranks as a window.  Collective over comm.  With NCCL_WIN_COLL_SYMMETRIC all ranks give
- * the same size, and buff lies on a multiple of NCCL_WIN_REQUIRED_ALIGNMENT.  On GPUs *win is for kernels, too, and NULL
- * if some rank's memory is not of ncclMemAlloc or cuMemCreate.  Errors: ncclInvalidArgument.  Group: *win is set at its
+ * the same size, and buff lies on a multiple of NCCL_WIN_REQUIRED_ALIGNMENT.  On GPUs *win is for kernels, too, and
+ * NULL if some rank's memory is not of ncclMemAlloc or cuMemCreate.  Errors: ncclInvalidArgument.  Group: *win is set at its
  * end.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommWindowRegister,
               (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags));

@@ -141,6 +141,7 @@ START_TEST(broken_promise) {
   setenv("NCCL_DEBUG", "INFO", 1);
   setenv("NCCL_DEBUG_SUBSYS", "COLL", 1);
   setenv("NCCL_DEBUG_FILE", file, 1);
+  unsetenv("HOCKET_DEVICE"); /* of the runner: parameters are read here, before gpu_open */
   hk_param_reload();
   hk_log_reset();
   config.graphUsageMode = _i;
