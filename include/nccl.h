@@ -382,8 +382,8 @@ NCCL_DECLARE_(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff
 NCCL_DECLARE_(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle));
 /** Registers memory of all ranks as a window.  Collective over comm.  With NCCL_WIN_COLL_SYMMETRIC all ranks give
  * the same size, and buff lies on a multiple of NCCL_WIN_REQUIRED_ALIGNMENT.  On GPUs *win is for kernels, too, and
- * NULL if some rank's memory is not of ncclMemAlloc or cuMemCreate.  Errors: ncclInvalidArgument.  Group: *win is set at its
- * end.  Capture: no. */
+ * NULL if some rank's memory is not of ncclMemAlloc or cuMemCreate.  Errors: ncclInvalidArgument.  Group: *win is set
+ * at its end.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommWindowRegister,
               (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags));
 /** Sets *outUserPtr to the address with which this rank registered the window.  Errors: ncclInvalidArgument.  Since

@@ -4,12 +4,13 @@
 #define HK_GPU_RMA_H
 #include "gpu.h"
 
-/* By all ranks, with the first window or at the end of init: makes the words of the signals. Does nothing after that. */
+/* By all ranks, with the first window or at the end of init: makes the words of the signals. Does nothing after
+ * that. */
 hk_status hk_gpu_rma_begin(ncclComm_t c);
 /* Enqueues a put, a signal or a wait on the call's stream, whose state is `s`. */
 hk_status hk_gpu_rma_enqueue(const struct hk_call *call, const hk_queue_state *s);
-/* Releases the streams of a failed communicator that wait for signals.  To be repeated until they have ended.  True if a
- * captured wait may have gone on. */
+/* Releases the streams of a failed communicator that wait for signals.  To be repeated until they have ended.  True if
+ * a captured wait may have gone on. */
 bool hk_gpu_rma_free(ncclComm_t c);
 /* The same for replays of captured graphs, whose end cannot be asked for: until none has gone on for a while. */
 void hk_gpu_rma_free_replays(ncclComm_t c);

@@ -107,8 +107,8 @@ typedef struct hk_backend {
    * begun because of what this rank lacks, the communicator must end (hk_group_fail_calls): its other ranks wait. */
   hk_status (*run_group)(const struct hk_call *calls, size_t n);
 
-  /* What one-sided operations need, if ncclComm.one_sided, which join has filled.  By all ranks: with each window, and at
-   * the end of init if the user asks for that.  NULL: runtime/rma.h does them. */
+  /* What one-sided operations need, if ncclComm.one_sided, which join has filled.  By all ranks: with each window,
+   * and at the end of init if the user asks for that.  NULL: runtime/rma.h does them. */
   hk_status (*rma_begin)(struct ncclComm *c);
 
   /* ---- memory that is given back: by all ranks together, while nothing runs ---- */

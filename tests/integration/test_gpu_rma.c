@@ -96,7 +96,8 @@ static void everywhere(place *p) {
 START_TEST(to_all) { run(_i, everywhere); }
 END_TEST
 
-/* A signal says that all earlier puts to the peer in its context are there; signals come before their wait, and count. */
+/* A signal says that all earlier puts to the peer in its context are there; signals come before their wait, and
+ * count. */
 static void in_order(place *p) {
   enum { PUTS = 60 };
   int32_t values[PUTS];
