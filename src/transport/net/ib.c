@@ -180,7 +180,8 @@ static void on_tick(void *arg, int fd, uint32_t events) {
   pthread_mutex_unlock(&x->lock);
 }
 
-hk_status hk_ib_start_ticking(hk_ib_ctx *x) {
+/* Under the lock: the rank's thread and its service both open connections. */
+static hk_status start_timer(hk_ib_ctx *x) {
   hk_status rc = HK_OK;
   if (x->timer >= 0 || !x->env->service) return HK_OK;
   x->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -193,6 +194,13 @@ hk_status hk_ib_start_ticking(hk_ib_ctx *x) {
     close(x->timer);
     x->timer = -1;
   }
+  return rc;
+}
+
+hk_status hk_ib_start_ticking(hk_ib_ctx *x) {
+  pthread_mutex_lock(&x->lock);
+  hk_status rc = start_timer(x);
+  pthread_mutex_unlock(&x->lock);
   return rc;
 }
 
