@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 enum { ALIGN = 256 };
-static const size_t span = (size_t)1 << 40; /* of addresses */
+/* Of addresses: spaces for the windows of eight ranks.  Under TSan there is less room. */
+static size_t span = (size_t)1 << 40;
 static uint64_t base;
 static int heap = -1;
 static size_t used[EMU_DEVICES];
@@ -18,7 +19,9 @@ emu_area *emu_areas;
 
 void emu_memory_start(void) {
   if (base) return;
-  void *p = mmap(NULL, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  enum { FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
+  void *p = mmap(NULL, span, PROT_NONE, FLAGS, -1, 0);
+  if (p == MAP_FAILED) p = mmap(NULL, span /= 4, PROT_NONE, FLAGS, -1, 0);
   heap = memfd_create("cudaemu-heap", MFD_CLOEXEC);
   if (p == MAP_FAILED || heap < 0 || ftruncate(heap, (off_t)span) != 0) {
     perror("cudaemu: no room for the devices' memory");

@@ -99,7 +99,7 @@ static bool have_openssl(void) {
 
 static int exchange(ncclComm_t c, int rank, int n) {
   int faults = 0;
-  float *a = malloc(BYTES * (size_t)n), *b = malloc(BYTES * (size_t)n);
+  float *a = calloc((size_t)n, BYTES), *b = malloc(BYTES * (size_t)n);
   size_t each = BYTES / sizeof *a;
   for (size_t i = 0; i < each * (size_t)n; i++) a[i] = (float)(rank + 1 + (int)(i % 7));
   faults += RANK_CHECK(ncclAllReduce(a, b, each, ncclFloat, ncclSum, c, NULL));
