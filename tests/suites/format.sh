@@ -9,22 +9,17 @@ format=$(command -v clang-format-14 || command -v clang-format) || { echo "SKIP:
 [[ $($format --version) == *"version 14."* ]] || { echo "SKIP: $($format --version); the form is that of version 14"; exit 77; }
 write=${1:-}
 
-# shellcheck disable=SC2317 # xargs calls it
-one() { # file: complains of it, or rewrites it
-  # A header gets another name, or clang-format takes some of them for Objective-C.
-  local name=${1/%.h/_header.c} out
-  out=$(mktemp)
-  "$format" --assume-filename="$name" <"$1" >"$out"
-  if ! cmp -s "$1" "$out"; then
-    if [ "$write" = --write ]; then cat "$out" >"$1"; else echo "$1:"; diff "$1" "$out" | head -n 6; fi
-  fi
-  rm -f "$out"
-}
-export -f one
-export format write
-# shellcheck disable=SC2016 # for the inner shell
-bad=$(find src include tests examples bench \( -name '*.c' -o -name '*.h' -o -name '*.cu' \) -print0 | LC_ALL=C sort -z |
-  xargs -0 -n 1 -P "$(nproc)" bash -c 'one "$0"')
+copy=$(mktemp -d) && trap 'rm -rf "$copy"' EXIT
+# All files at once, as copies: a process for each of them takes three times as long.  A header gets another name, or clang-format
+# takes some of them for Objective-C.
+find src include tests examples bench \( -name '*.c' -o -name '*.h' -o -name '*.cu' \) | LC_ALL=C sort >"$copy/files"
+cp .clang-format "$copy/" && tar -cf - -T "$copy/files" | tar -xf - -C "$copy" --transform 's/\.h$/.h_header.c/'
+sed "s,\.h\$,.h_header.c,; s,^,$copy/," "$copy/files" | xargs -n 40 -P "$(nproc)" "$format" -i
+bad=$(while IFS= read -r file; do
+  formed=$copy/${file/%.h/.h_header.c}
+  cmp -s "$file" "$formed" && continue
+  if [ "$write" = --write ]; then cat "$formed" >"$file"; else echo "$file:"; diff "$file" "$formed" | head -n 6; fi
+done <"$copy/files")
 # shellcheck disable=SC2016 # awk's own variables
 long=$(find src include tests examples bench \( -name '*.[ch]' -o -name '*.cu' -o -path 'src/*.def' \) -print0 |
   xargs -0 awk 'length($0) > 120 { print FILENAME ":" FNR ": " length($0) " columns" }')
