@@ -89,6 +89,23 @@ START_TEST(asks_for_few_reports) {
 }
 END_TEST
 
+/* The receiver ends before it has looked for the message, which is dropped. */
+START_TEST(ends_with_an_unread_message) {
+  hk_link *send, *recv;
+  unsigned number = 1;
+  begin(1);
+  net_world *w = net_world_new(2, 8, 131072);
+  make_way(w, &send, &recv);
+  uint64_t before = verbs->writes;
+  ck_assert(net_try_send(send, &number, sizeof number, 7, false));
+  while (verbs->writes == before) ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
+  net_unlink(recv);
+  net_unlink(send);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
 /* A large message that the sender's memory holds; the receiver gets it, and the sender knows that it has arrived. */
 static void pass_by_reference(net_world *w, hk_link *send, hk_link *recv, const char *from, uint32_t bytes) {
   uint32_t n, signature;
@@ -624,6 +641,7 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_test(t, asks_for_few_reports);
+  tcase_add_test(t, ends_with_an_unread_message);
   tcase_add_loop_test(t, sends_registered_memory, 0, 3);
   tcase_add_test(t, copies_what_the_device_refuses);
   tcase_add_test(t, sleeps_until_something_comes);
