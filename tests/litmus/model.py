@@ -80,8 +80,8 @@ def includes(e, other):
 class Program:
     """The events of all threads, and all that does not depend on the execution."""
 
-    def __init__(self, threads, one_address=()):
-        self.events, self.one_address = [], one_address
+    def __init__(self, threads, one_address=(), bound=False):
+        self.events, self.one_address, self.bound = [], one_address, bound
         for t in threads:
             for e in t:
                 e.index = len(self.events)
@@ -143,16 +143,20 @@ class Program:
     def dependencies(self):
         """No operation is there before what makes it happen: a poll that ends comes before all that follows it in the
         thread, a barrier before what follows it in any of its threads, an atomic's read and a register before the
-        write."""
+        write. `bound`, an assumption: a load has its value when its thread passes a barrier or its kernel ends."""
         dep = Relation(self.n)
         for e in self.events:
             if e.kind == "R" and e.wanted:
                 dep.rows[e.index] |= self.po.rows[e.index]
             if e.kind == "B":
-                dep.rows[e.index] |= self.po.rows[e.index]
+                after = self.po.rows[e.index]
                 for other in self.events:
                     if self.bars.has(e.index, other.index):
-                        dep.rows[e.index] |= self.po.rows[other.index]
+                        after |= self.po.rows[other.index]
+                dep.rows[e.index] |= after
+                for r in self.reads:
+                    if self.bound and self.po.has(r.index, e.index):
+                        dep.rows[r.index] |= after
             if e.kind == "W" and callable(e.value):
                 for r in e.value.reads:
                     dep.add(r.index, e.index)
