@@ -5,7 +5,8 @@
  *
  * Host streams.  Where buffers are host memory, the stream argument of a collective is either NULL, and the call (or
  * the end of its group) returns when the operation is complete, or a hocketStream_t, cast to cudaStream_t: the call
- * returns after enqueue, and operations of one stream run in order on the stream's own thread.
+ * returns after enqueue, and operations of one stream run in order: on the stream's own thread, or on a thread that
+ * waits for them (hocketStreamSynchronize, hocketStreamWait) before they have begun.
  */
 #ifndef HOCKET_H_
 #define HOCKET_H_
@@ -29,7 +30,21 @@ ncclResult_t hocketStreamCreate(hocketStream_t *stream);
 ncclResult_t hocketStreamSynchronize(hocketStream_t stream);
 /** ncclSuccess when all that was enqueued is complete, ncclInProgress when not, or the first failure. */
 ncclResult_t hocketStreamQuery(hocketStream_t stream);
-/** Runs fn(arg) on the stream's thread after all that was enqueued before.  fn must not call the API. */
+/**
+ * How much was enqueued so far: a place to wait for.  A call, a group's calls for this stream and a function count 1
+ * each.
+ */
+ncclResult_t hocketStreamPosition(hocketStream_t stream, uint64_t *position);
+/**
+ * Waits until all up to a position is complete, for at most so many nanoseconds; -1: without a limit, 0: does not wait.
+ * ncclInProgress when the time is over, else ncclSuccess or the first failure, which hocketStreamSynchronize gives,
+ * too.
+ */
+ncclResult_t hocketStreamWait(hocketStream_t stream, uint64_t position, int64_t nanoseconds);
+/**
+ * Runs fn(arg) after all that was enqueued before, on the stream's thread or on one that waits for the stream.  fn must
+ * not call the API.
+ */
 ncclResult_t hocketStreamLaunch(hocketStream_t stream, void (*fn)(void *arg), void *arg);
 /** Waits for all that was enqueued, then frees. */
 ncclResult_t hocketStreamDestroy(hocketStream_t stream);

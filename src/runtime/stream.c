@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host streams: their threads, queues and the turns of communicators (stream.h). */
+/* Host streams: their threads, queues and the turns of communicators (stream.h).
+ *
+ * Batches run one at a time, in their order: on the stream's thread, or on a thread that waits for the stream and finds
+ * that none has begun. Such a thread would else sleep, and two changes of threads cost more than a small operation. Who
+ * waits soon after each call, time after time, also saves the wake of the stream's thread: it naps then and looks by
+ * itself, so that a batch for which no thread waits begins at most two naps late. */
 #include "stream.h"
+#include <errno.h>
 #include <hocket.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "../base/thread.h"
 #include "../boot/process.h" /* hk_forks */
 #include "api.h"
@@ -11,7 +18,12 @@
 #include "group.h"
 #include "run.h"
 
-enum { STREAM_LIVE = 0x7374726d };
+enum {
+  STREAM_LIVE = 0x7374726d,
+  HABIT = 3, /* from so many on the next batch is expected to be waited for soon, too */
+  NAP_NS = 100 * 1000,
+  NAPS = 10 /* without a new batch; then the stream's thread sleeps until it is woken */
+};
 
 typedef struct batch {
   struct batch *next;
@@ -19,20 +31,44 @@ typedef struct batch {
   void *arg;
   uint64_t *turns; /* [n] */
   size_t n;
-  hk_call calls[];
+  hk_call calls[]; /* [n], then the turns */
 } batch;
 
 struct hocketStream {
   uint32_t magic;
   unsigned forks;      /* hk_forks at its making: a forked child has no copy of the thread */
+  uint32_t modes;      /* of arithmetic, which its batches run with: those of the thread that made it */
   _Atomic(int) queued; /* calls in open groups that use it */
   pthread_t thread;
-  pthread_mutex_t lock;
-  pthread_cond_t work, idle;
+  pthread_mutex_t lock; /* protects what is below */
+  pthread_cond_t work, progress;
   batch *first, **end;
-  bool busy, stop;
+  uint64_t given, begun, over; /* batches; at most one has begun and is not over */
+  uint64_t wanted;             /* the lowest `over` for which a thread sleeps; UINT64_MAX: none does */
+  unsigned habit;              /* batches in a row that were waited for before they began and before the next one */
+  bool napping, stop;
   hk_status status; /* the first failure since the last synchronize */
 };
+
+/* ---- modes of arithmetic: rounding, flush to zero. A sum must not depend on which thread makes it. ---- */
+
+#if defined(__x86_64__)
+enum { FLAGS = 0x3f }; /* what has happened so far, no mode */
+static uint32_t get_modes(void) { return __builtin_ia32_stmxcsr() & ~(uint32_t)FLAGS; }
+static void set_modes(uint32_t modes) { __builtin_ia32_ldmxcsr((__builtin_ia32_stmxcsr() & FLAGS) | modes); }
+#elif defined(__aarch64__)
+static uint32_t get_modes(void) {
+  uint64_t fpcr;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+  return (uint32_t)fpcr;
+}
+static void set_modes(uint32_t modes) { __asm__ volatile("msr fpcr, %0" ::"r"((uint64_t)modes)); }
+#else
+static uint32_t get_modes(void) { return 0; }
+static void set_modes(uint32_t modes) { (void)modes; }
+#endif
+
+/* ---- turns ---- */
 
 void hk_turn_take(ncclComm_t c, uint64_t *turn) { *turn = atomic_fetch_add(&c->order.issued, 1); }
 
@@ -62,31 +98,104 @@ static hk_status run_batch(batch *b) {
   return rc;
 }
 
+/* Runs the next batch. The lock is held, but not while the batch runs. */
+static void run_next(hocketStream_t s) {
+  hk_status rc = HK_OK;
+  batch *b = s->first;
+  s->first = b->next;
+  if (!s->first) s->end = &s->first;
+  s->begun++;
+  pthread_mutex_unlock(&s->lock);
+  if (b->fn)
+    b->fn(b->arg);
+  else
+    rc = run_batch(b);
+  free(b);
+  pthread_mutex_lock(&s->lock);
+  if (rc != HK_OK && s->status == HK_OK) s->status = rc;
+  s->over++;
+  if (s->over < s->wanted) return;
+  s->wanted = UINT64_MAX; /* those that sleep for more set it again */
+  pthread_cond_broadcast(&s->progress);
+}
+
+/* A batch waits, and none is under way. */
+static bool ready(const struct hocketStream *s) { return s->first && s->begun == s->over; }
+
+/* The stream's thread is to begin soon, because no thread seems to wait. */
+static void hasten(hocketStream_t s) {
+  s->habit = 0;
+  pthread_cond_signal(&s->work);
+}
+
+static void nap(hocketStream_t s) {
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_nsec += NAP_NS;
+  if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+  s->napping = true;
+  (void)pthread_cond_timedwait(&s->work, &s->lock, &until);
+  s->napping = false;
+}
+
+/* On the stream's thread: waits for a batch that it is to begin. False: the stream has ended, and nothing is left. */
+static bool await_work(hocketStream_t s) {
+  uint64_t seen = UINT64_MAX; /* the batch that was ready before the last nap */
+  unsigned naps = 0;
+  for (;;) {
+    bool now = ready(s);
+    if (now && (s->habit < HABIT || s->stop || seen == s->begun)) return true;
+    if (!s->first && s->stop) return false;
+    if (!now && (s->habit < HABIT || naps == NAPS)) {
+      pthread_cond_wait(&s->work, &s->lock);
+      naps = 0;
+      continue;
+    }
+    uint64_t before = s->begun;
+    seen = now ? before : UINT64_MAX;
+    nap(s);
+    naps = s->begun == before ? naps + 1 : 0;
+  }
+}
+
 static void *stream_thread(void *arg) {
   hocketStream_t s = arg;
   pthread_mutex_lock(&s->lock);
-  for (;;) {
-    while (!s->first && !s->stop) pthread_cond_wait(&s->work, &s->lock);
-    batch *b = s->first;
-    if (!b) break; /* stopped, and nothing is left */
-    s->first = b->next;
-    if (!s->first) s->end = &s->first;
-    s->busy = true;
-    pthread_mutex_unlock(&s->lock);
-    hk_status rc = HK_OK;
-    if (b->fn)
-      b->fn(b->arg);
-    else
-      rc = run_batch(b);
-    free(b->turns);
-    free(b);
-    pthread_mutex_lock(&s->lock);
-    if (rc != HK_OK && s->status == HK_OK) s->status = rc;
-    s->busy = false;
-    if (!s->first) pthread_cond_broadcast(&s->idle);
+  while (await_work(s)) {
+    s->habit = 0;
+    run_next(s);
   }
   pthread_mutex_unlock(&s->lock);
   return NULL;
+}
+
+/* Waits until so many batches are over, and runs those that are not begun. The lock is held. */
+static void reach(hocketStream_t s, uint64_t position) {
+  while (s->over < position) {
+    if (s->begun == s->over) {
+      uint32_t modes = get_modes();
+      if (modes != s->modes) set_modes(s->modes);
+      if (s->habit < HABIT && !s->first->next) s->habit++;
+      run_next(s);
+      if (modes != s->modes) set_modes(modes);
+      continue;
+    }
+    if (position < s->wanted) s->wanted = position;
+    pthread_cond_wait(&s->progress, &s->lock);
+  }
+  if (ready(s)) hasten(s); /* what other threads enqueued meanwhile */
+}
+
+/* The same with an absolute time, or NULL: now. Only waits, because who runs a batch cannot leave in time. False: they
+ * are not over. */
+static bool reach_until(hocketStream_t s, uint64_t position, const struct timespec *until) {
+  if (s->over < position && ready(s)) hasten(s);
+  while (s->over < position) {
+    if (!until) return false;
+    if (position < s->wanted) s->wanted = position;
+    if (pthread_cond_timedwait(&s->progress, &s->lock, until) == ETIMEDOUT) return s->over >= position;
+  }
+  return true;
 }
 
 static hk_status inherited(hocketStream_t s, const char *who) {
@@ -112,28 +221,24 @@ void hk_stream_hold(cudaStream_t stream, int by) { atomic_fetch_add(&((hocketStr
 
 static void append(hocketStream_t s, batch *b) {
   pthread_mutex_lock(&s->lock);
+  if (s->first) s->habit = 0; /* an earlier one is not waited for yet */
   *s->end = b;
   s->end = &b->next;
-  pthread_cond_signal(&s->work);
+  s->given++;
+  if (!s->napping || s->habit < HABIT) pthread_cond_signal(&s->work);
   pthread_mutex_unlock(&s->lock);
 }
 
 hk_status hk_stream_enqueue(cudaStream_t stream, const hk_call *calls, size_t n) {
-  batch *b = calloc(1, sizeof *b + n * sizeof *calls);
-  uint64_t *turns = malloc(n * sizeof *turns);
-  if (!b || !turns) {
-    free(b);
-    free(turns);
-    return HK_FAIL_ERRNO("no memory to enqueue %zu calls", n);
-  }
-  b->turns = turns;
-  b->n = n;
+  batch *b = malloc(sizeof *b + n * (sizeof *calls + sizeof *b->turns));
+  if (!b) return HK_FAIL_ERRNO("no memory to enqueue %zu calls", n);
+  *b = (batch){.n = n, .turns = (uint64_t *)(b->calls + n)};
   memcpy(b->calls, calls, n * sizeof *calls);
   for (size_t i = 0; i < n; i++) {
     bool first = true; /* one turn for each communicator and batch, taken for its first call */
     for (size_t k = 0; k < i && first; k++) first = calls[k].comm != calls[i].comm;
-    turns[i] = UINT64_MAX;
-    if (first) hk_turn_take(calls[i].comm, &turns[i]);
+    b->turns[i] = UINT64_MAX;
+    if (first) hk_turn_take(calls[i].comm, &b->turns[i]);
     atomic_fetch_add(&calls[i].comm->health.inside, 1);
     hk_call_hold(&calls[i], 1);
   }
@@ -148,10 +253,12 @@ HK_EXPORT ncclResult_t hocketStreamCreate(hocketStream_t *stream) {
   if (!s) return (ncclResult_t)HK_FAIL_ERRNO("no memory for a stream");
   s->magic = STREAM_LIVE;
   s->forks = hk_forks;
+  s->modes = get_modes();
   s->end = &s->first;
+  s->wanted = UINT64_MAX;
   pthread_mutex_init(&s->lock, NULL);
-  pthread_cond_init(&s->work, NULL);
-  pthread_cond_init(&s->idle, NULL);
+  hk_cond_init(&s->work);
+  hk_cond_init(&s->progress);
   int err = hk_thread_start(&s->thread, 0, stream_thread, s);
   if (err) {
     free(s);
@@ -171,9 +278,40 @@ HK_EXPORT ncclResult_t hocketStreamSynchronize(hocketStream_t s) {
   hk_status rc = check_own(s, "hocketStreamSynchronize");
   if (rc != HK_OK) return (ncclResult_t)rc;
   pthread_mutex_lock(&s->lock);
-  while (s->first || s->busy) pthread_cond_wait(&s->idle, &s->lock);
+  reach(s, s->given);
   rc = s->status;
   s->status = HK_OK;
+  pthread_mutex_unlock(&s->lock);
+  return (ncclResult_t)rc;
+}
+
+HK_EXPORT ncclResult_t hocketStreamPosition(hocketStream_t s, uint64_t *position) {
+  HK_UNCANCELLED;
+  hk_status rc = check_own(s, "hocketStreamPosition");
+  if (rc != HK_OK) return (ncclResult_t)rc;
+  if (!position) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "hocketStreamPosition: position is NULL");
+  pthread_mutex_lock(&s->lock);
+  *position = s->given;
+  pthread_mutex_unlock(&s->lock);
+  return ncclSuccess;
+}
+
+HK_EXPORT ncclResult_t hocketStreamWait(hocketStream_t s, uint64_t position, int64_t ns) {
+  HK_UNCANCELLED;
+  hk_status rc = check_own(s, "hocketStreamWait");
+  if (rc != HK_OK) return (ncclResult_t)rc;
+  pthread_mutex_lock(&s->lock);
+  if (position > s->given) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "hocketStreamWait: position %llu, and the stream was given %llu operations so far",
+                 (unsigned long long)position, (unsigned long long)s->given);
+  } else if (ns < 0) {
+    reach(s, position);
+    rc = s->status;
+  } else {
+    uint64_t at = ns ? hk_now_ns() + (uint64_t)ns : 0;
+    struct timespec until = {.tv_sec = (time_t)(at / 1000000000u), .tv_nsec = (long)(at % 1000000000u)};
+    rc = reach_until(s, position, ns ? &until : NULL) ? s->status : HK_IN_PROGRESS;
+  }
   pthread_mutex_unlock(&s->lock);
   return (ncclResult_t)rc;
 }
@@ -182,7 +320,8 @@ HK_EXPORT ncclResult_t hocketStreamQuery(hocketStream_t s) {
   hk_status rc = check_own(s, "hocketStreamQuery");
   if (rc != HK_OK) return (ncclResult_t)rc;
   pthread_mutex_lock(&s->lock);
-  rc = s->status != HK_OK ? s->status : s->first || s->busy ? HK_IN_PROGRESS : HK_OK;
+  rc = s->status != HK_OK ? s->status : s->over < s->given ? HK_IN_PROGRESS : HK_OK;
+  if (ready(s)) hasten(s);
   pthread_mutex_unlock(&s->lock);
   return (ncclResult_t)rc;
 }
@@ -221,7 +360,7 @@ HK_EXPORT ncclResult_t hocketStreamDestroy(hocketStream_t s) {
   s->magic = 0;
   pthread_mutex_destroy(&s->lock);
   pthread_cond_destroy(&s->work);
-  pthread_cond_destroy(&s->idle);
+  pthread_cond_destroy(&s->progress);
   free(s);
   return ncclSuccess;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host streams: a thread for each, which runs batches of calls in order. */
+/* Host streams: a thread for each, which runs batches of calls in order; so do threads that wait for them. */
 #ifndef HK_RUNTIME_STREAM_H
 #define HK_RUNTIME_STREAM_H
 #include "comm.h"

@@ -12,7 +12,9 @@ src/base/service.c: epoll_wait(            the service thread sleeps until somet
 src/base/service.c: pthread_join(          after `stop`: the thread ends with the callback under way, and callbacks do not block
 src/base/service.c: pthread_cond_wait(     until a callback is over, and callbacks do not block
 src/runtime/stream.c: pthread_cond_wait(&s->work    a stream's own thread, without work
-src/runtime/stream.c: pthread_cond_wait(&s->idle    the stream's operations end, each by waits of its own that see aborts
+src/runtime/stream.c: pthread_cond_timedwait(&s->work    the same: a nap
+src/runtime/stream.c: pthread_cond_wait(&s->progress    the stream's operations end, each by waits of its own that see aborts
+src/runtime/stream.c: pthread_cond_timedwait(&s->progress    the same, until the time that the caller gave
 src/runtime/stream.c: pthread_join(        after `stop`: as above
 src/runtime/jobs.c: pthread_join(          inits of a group: their waits see aborts and have deadlines
 src/runtime/acts.c: pthread_join(          what all ranks do together: the same
