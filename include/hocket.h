@@ -101,6 +101,13 @@ ncclResult_t hocketAllGatherv(const void *sendbuff, void *recvbuff, const size_t
 ncclResult_t hocketReduceScatterv(const void *sendbuff, void *recvbuff, const size_t *sendcounts, const size_t *sdispls,
                                   ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 
+/**
+ * *waits is 1 if a message has come that `peer` sent (ncclSend) and that no ncclRecv took, else 0; also 0 while a call
+ * of the communicator is under way on a stream.  For receives from whichever rank sends first, on host memory.  Never
+ * waits.
+ */
+ncclResult_t hocketCommProbe(ncclComm_t comm, int peer, int *waits);
+
 /** Hocket's own version: major * 10000 + minor * 100 + patch. */
 int hocketVersion(void);
 

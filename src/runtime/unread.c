@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages that came and that no call received: the last sign that ranks made different calls. */
+/* Messages that came and that no call received: at the end the last sign that ranks made different calls; before it
+ * what a receive from whichever rank sends first looks for. */
+#include <hocket.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "api.h"
 #include "wiring.h"
 
 enum {
@@ -103,4 +107,36 @@ void hk_wire_report_unread(ncclComm_t c) {
       }
     }
   }
+}
+
+/* Nothing of the communicator is under way, so its links may be looked at here. */
+static hk_status probe(ncclComm_t c, int peer, bool *waits) {
+  hk_status rc = HK_OK;
+  hk_wired_link *w;
+  bool moved = false;
+  hk_link_key key = {.peer = (uint16_t)peer, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
+  HK_TRY(hk_wire_link(c, key, &w), out);
+  if (w->link.pumped && !hk_link_can_recv(&w->link)) {
+    if (!w->link.waiting) w->link.waiting = HK_LINK_TAKES;
+    HK_TRY(hk_wire_progress(c, &moved), out);
+  }
+  *waits = hk_link_can_recv(&w->link);
+out:
+  return hk_comm_failed(c, rc);
+}
+
+HK_EXPORT ncclResult_t hocketCommProbe(ncclComm_t comm, int peer, int *waits) {
+  HK_UNCANCELLED;
+  bool found = false;
+  hk_status rc = hk_comm_check_usable(comm, "hocketCommProbe");
+  if (rc != HK_OK) return (ncclResult_t)rc;
+  if (!waits || peer < 0 || peer >= comm->nranks || peer == comm->rank || comm->device >= 0)
+    return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
+                                 "hocketCommProbe: peer %d, waits %p: it wants another one of %d ranks and host memory",
+                                 peer, (void *)waits, comm->nranks);
+  /* acquire: pairs with hk_turn_over; what the last batch on a stream did to the links is complete */
+  if (atomic_load_explicit(&comm->order.served, memory_order_acquire) == atomic_load(&comm->order.issued))
+    rc = probe(comm, peer, &found);
+  *waits = found;
+  return (ncclResult_t)rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host streams: which thread runs a batch, in which order, and what is seen of it from other threads. */
+/* Host streams: which thread runs a batch, in which order, and what is seen of it from other threads. And
+ * hocketCommProbe. */
 #include <check.h>
 #include <fenv.h>
 #include <hocket.h>
@@ -183,6 +184,58 @@ START_TEST(modes) {
 }
 END_TEST
 
+/* ---- hocketCommProbe ---- */
+
+enum { LONG = 300000 };
+
+/* Rank 0 receives two messages of each other rank, in the order in which they come. */
+static int receive_all(ncclComm_t c, int n) {
+  int faults = 0, left = 2 * (n - 1), waits = 1;
+  float *x = calloc(LONG, sizeof *x);
+  hk_wait_env env = {.deadline_ns = hk_now_ns() + 60000000000u};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  while (left && !faults) {
+    for (int p = 1; p < n; p++) {
+      faults += RANK_CHECK(hocketCommProbe(c, p, &waits));
+      if (!waits) continue;
+      faults += RANK_CHECK(ncclRecv(x, p % 2 ? 3 : LONG, ncclFloat32, p, c, NULL));
+      faults += x[0] != (float)p;
+      left--;
+    }
+    if (hk_wait_pause(&w) != HK_OK) faults++;
+  }
+  for (int p = 1; p < n; p++) faults += RANK_CHECK(hocketCommProbe(c, p, &waits)) + waits;
+  free(x);
+  return faults;
+}
+
+static int probes(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  int faults = 0, waits = 1;
+  float sum = 1, *x = calloc(LONG, sizeof *x);
+  faults += RANK_CHECK(hocketCommProbe(c, (rank + 1) % n, &waits)) + (waits && rank); /* only rank 0 gets messages */
+  faults += hocketCommProbe(c, rank, &waits) != ncclInvalidArgument;
+  faults += hocketCommProbe(c, n, &waits) != ncclInvalidArgument;
+  faults += hocketCommProbe(c, (rank + 1) % n, NULL) != ncclInvalidArgument;
+  x[0] = (float)rank;
+  for (int k = 0; k < 2 && rank; k++) faults += RANK_CHECK(ncclSend(x, rank % 2 ? 3 : LONG, ncclFloat32, 0, c, NULL));
+  if (rank == 0) faults += receive_all(c, n);
+  free(x);
+  faults += RANK_CHECK(ncclAllReduce(&sum, &sum, 1, ncclFloat32, ncclSum, c, NULL));
+  return faults + (sum != (float)n);
+}
+
+START_TEST(probe) {
+  if (_i) { /* over TCP */
+    setenv("NCCL_SHM_DISABLE", "1", 1);
+    setenv("NCCL_P2P_DISABLE", "1", 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  }
+  ck_assert_int_eq(ranks_as_processes(3, probes, NULL), 0);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("stream");
   tcase_set_timeout(t, 120);
@@ -191,5 +244,6 @@ int main(void) {
   tcase_add_test(t, many_threads);
   tcase_add_test(t, streams_in_turn);
   tcase_add_test(t, modes);
+  tcase_add_loop_test(t, probe, 0, 2);
   return suite_run_one("host streams", t);
 }
