@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any, NoReturn
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -133,9 +133,12 @@ _CALLS: dict[str, list[Any]] = {
     "hocketAllGatherv": [_BUF, _OUT, _SIZES, _SIZES, _T, _COMM, _STREAM],
     "hocketReduceScatterv": [_BUF, _OUT, _SIZES, _SIZES, _T, c_int, _COMM, _STREAM],
     "hocketCommSetBatchInvariant": [_COMM, c_int],
+    "hocketCommProbe": [_COMM, c_int, POINTER(c_int)],
     "hocketStreamCreate": [POINTER(c_void_p)],
     "hocketStreamSynchronize": [c_void_p],
     "hocketStreamQuery": [c_void_p],
+    "hocketStreamPosition": [c_void_p, POINTER(c_uint64)],
+    "hocketStreamWait": [c_void_p, c_uint64, c_int64],
     "hocketStreamLaunch": [c_void_p, c_void_p, c_void_p],
     "hocketStreamDestroy": [c_void_p],
     "hocketDeviceCount": [],
@@ -143,12 +146,12 @@ _CALLS: dict[str, list[Any]] = {
 }
 
 
-def _load() -> ctypes.CDLL:
+def _load(kind: type[ctypes.CDLL], handle: int | None = None) -> Any:
     if not os.path.exists(LIBRARY):
         raise ImportError(f"{LIBRARY} is not there: install the wheel (`make wheel`), or in a source tree run `make "
                           "python` and set PYTHONPATH=build/gcc/python")
     # A file name of its own, and not NCCL's: the library of NCCL that PyTorch loads stays what PyTorch uses.
-    library = ctypes.CDLL(LIBRARY)
+    library = kind(LIBRARY, handle=handle)
     for name, arguments in _CALLS.items():
         getattr(library, name).argtypes = arguments
     library.ncclGetLastError.argtypes = [_COMM]
@@ -156,7 +159,8 @@ def _load() -> ctypes.CDLL:
     return library
 
 
-lib = _load()
+lib = _load(ctypes.CDLL)
+quick = _load(ctypes.PyDLL, lib._handle)  # for what never waits: other threads of Python get no turn meanwhile
 
 
 def fail(code: int, comm: int | None = None) -> NoReturn:

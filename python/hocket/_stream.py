@@ -6,10 +6,10 @@ import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable, Iterator
-from ctypes import byref, c_void_p
+from ctypes import byref, c_uint64, c_void_p
 from typing import Any, Union
 
-from ._lib import IN_PROGRESS, InvalidArgument, check, fail, lib
+from ._lib import IN_PROGRESS, InvalidArgument, check, fail, lib, quick
 
 #: The argument `stream` of an operation: a Stream, a CUDA stream's handle, an object that has one, or None.
 StreamLike = Union["Stream", int, Any, None]
@@ -18,7 +18,8 @@ _Function = ctypes.CFUNCTYPE(None, c_void_p)
 
 
 class Stream:
-    """A host stream: operations that are given to it return at once and run in their order on the stream's own thread.
+    """A host stream: operations that are given to it return at once and run in their order, on the stream's own thread
+    or on one that waits for them.
 
     The stream keeps the arrays of its operations alive until synchronize(). The end of a `with` block waits for all of
     them. Errors of operations are raised by synchronize().
@@ -45,9 +46,24 @@ class Stream:
             fail(code)
         return bool(code == 0)
 
+    def position(self) -> int:
+        """How many operations and functions were given so far; a group counts once."""
+        count = c_uint64()
+        check(quick.hocketStreamPosition(self.handle, byref(count)))
+        return count.value
+
+    def reach(self, position: int, seconds: float | None = None) -> int:
+        """Waits until all up to a position is complete. The result is an ncclResult_t: IN_PROGRESS after so many
+        seconds (0: does not wait), else 0 or the first failure."""
+        if seconds is None:
+            return int(lib.hocketStreamWait(self.handle, position, -1))
+        if seconds <= 0:
+            return int(quick.hocketStreamWait(self.handle, position, 0))
+        return int(lib.hocketStreamWait(self.handle, position, int(seconds * 1e9)))
+
     def call(self, function: Callable[[], object]) -> None:
-        """Calls a function on the stream's thread after all operations that were given before. It must call nothing of
-        the library. An exception in it is printed and ignored."""
+        """Calls a function after all operations that were given before, on the stream's thread or on one that waits for
+        the stream. It must call nothing of the library. An exception in it is printed and ignored."""
         c = _Function(lambda _: (function(), None)[1])
         self._held.append(c)
         check(lib.hocketStreamLaunch(self.handle, ctypes.cast(c, c_void_p), None))

@@ -10,15 +10,17 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from ctypes import byref, c_int, c_uint64
 from typing import Any
 
 import torch
 
 from .._buffers import DataType
 from .._comm import Communicator
-from .._lib import IN_PROGRESS, Error, fail, lib, unique_id
+from .._lib import IN_PROGRESS, Error, fail, lib, quick, unique_id
 from .._stream import Stream
-from ._work import SEM_POST, Completer, Done, Together, Work, backend_error
+from ._anyone import NOT_ENQUEUED, AnySource
+from ._work import Completer, Done, Together, Work, backend_error
 
 Call = Callable[["int | None"], int]  # with a stream's handle, or None to block; gives an ncclResult_t
 _POLL_SECONDS = 0.001
@@ -36,8 +38,11 @@ class Engine:
         self.handle = self.comm.handle
         self._stream: Stream | None = None
         self.completer = Completer()
+        self._position = c_uint64()
+        self._position_at = byref(self._position)
         self._works: deque[Work] = deque()
         self._channels: dict[tuple[int, int, int], _Channel] = {}
+        self._anyone: dict[int, AnySource] = {}
         self._ops: dict[Any, int] = {}
         self._batch: list[tuple[Call, Any, list[torch.Tensor], Callable[[], object] | None]] | None = None
         self._batch_parts: list[Work] = []
@@ -65,14 +70,18 @@ class Engine:
         if opts is not None and getattr(opts, "asyncOp", True) is False:
             return self._blocking(call, opts, result, finish)
         with self.lock:
-            self._usable()
+            if self._error is not None:
+                raise self._error
             self.sequence += 1
             stream = self._stream or self._open_stream()
             work = Work(self, held, result, finish)
             code = call(stream.handle)
             if code:
                 self._refused(code)
-            return self._marked(work, opts)
+            quick.hocketStreamPosition(stream.handle, self._position_at)
+            work.place, work.limit = self._position.value, _seconds(opts) or self.timeout
+            self._keep(work)
+            return work
 
     def _blocking(self, call: Call, opts: Any, result: list[torch.Tensor], finish: Callable[[], object] | None) -> Any:
         with self.lock:
@@ -92,22 +101,11 @@ class Engine:
                 finish()
         return None
 
-    def _marked(self, work: Work, opts: Any) -> Work:
-        """After its calls are enqueued: the stream's thread sets the mark."""
-        stream = self._stream
-        assert stream is not None
-        code = lib.hocketStreamLaunch(stream.handle, SEM_POST, work.mark.address)
-        if code:
-            self._refused(code)
-        work.limit = _seconds(opts) or self.timeout
-        self._keep(work)
-        return work
-
     def _keep(self, work: Work) -> None:
         """Its tensors live until it is over, even if the caller drops the work."""
         works = self._works
         works.append(work)
-        while works and works[0].mark.test():
+        while len(works) > 1 and works[0].arrived():
             done = works.popleft()
             if done._finish is None:
                 done.held = None
@@ -129,6 +127,10 @@ class Engine:
         self._stream = Stream()
         return self._stream
 
+    def ended(self) -> BaseException | None:
+        """The reason why the group was ended; None: it was not."""
+        return self._error
+
     def failure(self) -> BaseException | None:
         """The failure of the stream's operations, or the reason why the group was ended."""
         if self._error is not None:
@@ -143,6 +145,12 @@ class Engine:
             fail(code, self.handle)
         except Error as error:
             return backend_error(error)
+
+    def reach(self, work: Work, seconds: float | None) -> int:
+        """Waits until the work is complete: Stream.reach()."""
+        if seconds is None:
+            return int(lib.hocketStreamWait(self._stream.handle, work.place, -1))  # type: ignore[union-attr]
+        return self._stream.reach(work.place, seconds)  # type: ignore[arg-type, union-attr]
 
     def wait(self, work: Any) -> None:
         """For operations that are made of several."""
@@ -209,14 +217,31 @@ class Engine:
     def transfer(self, src: int, dst: int, tag: int, call: Callable[[int, int], int], held: Any,
                  result: list[torch.Tensor], finish: Callable[[], object] | None) -> Work:
         """A message. It must not wait for others, so each pair of ranks and each tag has a communicator of its own."""
+        channel = self.channel(src, dst, tag)
+        return self._issued(Work(channel, held, result, finish, src), channel, call)
+
+    def channel(self, src: int, dst: int, tag: int) -> _Channel:
+        """For messages from one rank to another with one tag."""
         with self.lock:
             self._usable()
-            channel = self._channels.get((src, dst, tag))
-            if channel is None:
-                channel = self._channels[src, dst, tag] = _Channel(self, src, dst, tag)
-        work = Work(channel, held, result, finish, src)
+            found = self._channels.get((src, dst, tag))
+            if found is None:
+                found = self._channels[src, dst, tag] = _Channel(self, src, dst, tag)
+            return found
+
+    def receive_any(self, tag: int, call: Callable[[int, int], int], held: Any, result: list[torch.Tensor],
+                    finish: Callable[[], object] | None) -> Work:
+        """A message from whichever rank sends one with this tag first."""
+        with self.lock:
+            self._usable()
+            if tag not in self._anyone:
+                self._anyone[tag] = AnySource(self, tag)
+            anyone = self._anyone[tag]
+        return self._issued(Work(anyone, held, result, finish), anyone, call)
+
+    def _issued(self, work: Work, queue: Any, call: Callable[[int, int], int]) -> Work:
         work.limit = self.timeout
-        channel.issue(work, call)
+        queue.issue(work, call)
         if self._batch is not None:
             self._batch_parts.append(work)
         return work
@@ -264,7 +289,7 @@ class Engine:
         """Waits for everything under way; False: some of it is not over after so many seconds."""
         until = None if seconds is None else time.monotonic() + seconds
         for work in list(self._works):
-            if not work.mark.wait(None if until is None else max(until - time.monotonic(), 0)):
+            if not work.arrived(None if until is None else max(until - time.monotonic(), 0)):
                 return False
         return all(channel.drain(until) for channel in list(self._channels.values()))
 
@@ -274,8 +299,8 @@ class Engine:
         since, limit = self.since, self.limit
         if since is not None:
             begun.append((since, limit))
-        for works in [self._works, *(channel.works for channel in list(self._channels.values()))]:
-            begun += [(work.born, work.limit) for work in list(works)[:1] if not work.mark.test()]
+        for works in [self._works, *(queue.works for queue in [*self._channels.values(), *self._anyone.values()])]:
+            begun += [(work.born, work.limit) for work in list(works)[:1] if not work.arrived()]
         for since, limit in begun:
             if now > since + limit:
                 self.abort(f"[Rank {self.rank}] Timed out after {limit:g} s: an operation of group {self.name!r} with "
@@ -298,6 +323,8 @@ class Engine:
         if ended:
             self.abort("the group was destroyed")
         self.completer.close()
+        for anyone in self._anyone.values():
+            anyone.close()
         for channel in self._channels.values():
             channel.close()
         if self._stream is not None:
@@ -316,11 +343,13 @@ class _Channel:
 
     def __init__(self, engine: Engine, src: int, dst: int, tag: int) -> None:
         self.engine, self.key, self.sends = weakref.proxy(engine), f"p2p/{src}/{dst}/{tag}", src == engine.rank
+        self.source = src
         self.lock, self.finishing = threading.Lock(), engine.finishing
         self.completer = Completer()
         self._comm: Communicator | None = None
         self._stream = Stream()
         self._early: list[tuple[Work, Callable[[int, int], int]]] = []
+        self._opened = threading.Event()  # early works have a place, or there is an error
         self.works: deque[Work] = deque()
         self._error: BaseException | None = None
         threading.Thread(target=self._open, name=f"hocket {self.key}", daemon=True).start()
@@ -331,14 +360,14 @@ class _Channel:
         except BaseException as error:
             with self.lock:
                 self._error = self._error or backend_error(error)
-                for work, _ in self._early:
-                    work.mark.set()
+                self._opened.set()
             return
         with self.lock:
             self._comm = comm
             for work, call in self._early:
                 self._enqueue(work, call)
             self._early.clear()
+            self._opened.set()
             if self._error is not None:
                 comm.abort()
 
@@ -369,14 +398,26 @@ class _Channel:
             else:
                 self._enqueue(work, call)
             self.works.append(work)
-            while self.works and self.works[0].mark.test():
+            while len(self.works) > 1 and self.works[0].arrived():
                 self.works.popleft()
+
+    def waits(self) -> bool:
+        """A message has come that no earlier receive takes."""
+        found = c_int()
+        with self.lock:
+            if self._comm is None or self._error is not None or any(not work.arrived() for work in self.works):
+                return False
+            code = quick.hocketCommProbe(self._comm.handle, 0, byref(found))  # the sender is rank 0 of the two
+            if code:
+                self._error = self._failed(code)
+        return bool(found.value)
 
     def _enqueue(self, work: Work, call: Callable[[int, int], int]) -> None:
         assert self._comm is not None
         if call(self._comm.handle, self._stream.handle):
             self._error = self._error or self._failed(1)
-        lib.hocketStreamLaunch(self._stream.handle, SEM_POST, work.mark.address)
+            return
+        work.place = self._stream.position()
 
     def _failed(self, code: int) -> BaseException | None:
         try:
@@ -384,27 +425,35 @@ class _Channel:
         except Error as error:
             return backend_error(error)
 
+    def reach(self, work: Work, seconds: float | None) -> int:
+        """As Engine.reach()."""
+        if work.place is None and not self._opened.wait(seconds):
+            return IN_PROGRESS
+        return self._stream.reach(work.place, seconds) if work.place is not None else NOT_ENQUEUED
+
     def failure(self) -> BaseException | None:
         """As Engine.failure()."""
         code = lib.hocketStreamQuery(self._stream.handle)
         return self._error or (None if code in (0, IN_PROGRESS) else self._failed(code))
 
     def drain(self, until: float | None) -> bool:
-        return all(work.mark.wait(None if until is None else max(until - time.monotonic(), 0))
+        return all(work.arrived(None if until is None else max(until - time.monotonic(), 0))
                    for work in list(self.works))
 
     def abort(self) -> None:
         with self.lock:
             self._error = self._error or torch.distributed.DistBackendError("the group was ended")
-            for work, _ in self._early:
-                work.mark.set()
             self._early.clear()
+            self._opened.set()
             if self._comm is not None:
                 self._comm.abort()
 
     def close(self) -> None:
         self.completer.close()
         lib.hocketStreamSynchronize(self._stream.handle)
+        with self.lock:
+            if self._comm is None:  # its thread is still asking the store
+                self._error = self._error or torch.distributed.DistBackendError("the group was destroyed")
         if self._comm is not None:
             self._comm.close()
 

@@ -368,7 +368,12 @@ class Operations:
                                [tensor], None if y is tensor else lambda: tensor.copy_(y))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        raise RuntimeError("the backend hocket cannot receive from any source: name the rank that sends")
+        tensor = _list(tensors)[0]
+        _check(tensor)
+        y = tensor.contiguous()
+        at, (n, dtype) = y.data_ptr(), _size(y)
+        return self.e.receive_any(tag, lambda comm, s: lib.ncclRecv(at, n, dtype, 0, comm, s), y, [tensor],
+                                  None if y is tensor else lambda: tensor.copy_(y))
 
     # ---- barriers ----
 

@@ -1,103 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations under way: a mark in memory that the stream's thread sets, and what torch.distributed wants to know."""
+"""Operations under way, and what torch.distributed wants to know of them."""
 from __future__ import annotations
 
-import ctypes
 import datetime
-import errno
 import queue
 import threading
 import time
 from collections.abc import Callable
-from ctypes import c_int, c_long, c_uint, c_void_p
 from typing import Any
 
 import torch
 from torch.distributed import DistBackendError
 from torch.distributed import Work as TorchWork
 
-# Semaphores of the C library: the stream's thread posts one after an operation without any Python, and a thread that
-# waits for one gives other threads their turn.
-_libc = ctypes.CDLL(None, use_errno=True)
-_quick = ctypes.PyDLL(None)
-SEM_POST: int = ctypes.cast(_libc.sem_post, c_void_p).value or 0
-_sem_init, _sem_post, _sem_try = _quick.sem_init, _quick.sem_post, _quick.sem_trywait
-_sem_wait, _sem_clockwait = _libc.sem_wait, _libc.sem_clockwait
+from .._lib import IN_PROGRESS
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = [("seconds", c_long), ("nanoseconds", c_long)]
-
-
-_Semaphore = ctypes.c_char * 32
-_sem_init.argtypes = [c_void_p, c_int, c_uint]
-_sem_post.argtypes = _sem_try.argtypes = _sem_wait.argtypes = [c_void_p]
-_sem_clockwait.argtypes = [c_void_p, c_int, ctypes.POINTER(_Timespec)]
-
-
-class Mark:
-    """Is set once, and can be waited for by any number of threads."""
-
-    __slots__ = ("memory", "address", "is_set")
-
-    def __init__(self) -> None:
-        self.memory = _Semaphore()
-        self.address = ctypes.addressof(self.memory)
-        self.is_set = False
-        _sem_init(self.address, 0, 0)
-
-    def set(self) -> None:
-        """From Python; a stream's thread calls sem_post itself."""
-        _sem_post(self.address)
-
-    def test(self) -> bool:
-        """Is it set? Never waits."""
-        if not self.is_set and _sem_try(self.address) == 0:
-            self.is_set = True
-            _sem_post(self.address)  # for others that wait
-        return self.is_set
-
-    def wait(self, seconds: float | None) -> bool:
-        """False: it is not set after so many seconds."""
-        if self.test():
-            return True
-        until = None
-        if seconds is not None:
-            at = time.monotonic() + seconds
-            until = _Timespec(int(at), int(at % 1 * 1e9))
-        while True:
-            if until is None:
-                code = _sem_wait(self.address)
-            else:
-                code = _sem_clockwait(self.address, time.CLOCK_MONOTONIC, until)
-            if code == 0:
-                self.is_set = True
-                _sem_post(self.address)
-                return True
-            if ctypes.get_errno() == errno.ETIMEDOUT:
-                return False
-            # A signal: Python handles it between two calls.
+_UNLIMITED = datetime.timedelta(0)
 
 
 class Work(TorchWork):
-    """An operation. `result` are its output tensors; `finish` is done once, by the first who sees that it is over."""
+    """An operation. `result` are its output tensors; `finish` is done once, by the first who sees that it is over. The
+    owner has a stream; `place` is the operation's position there, None before it is enqueued."""
+
+    place: int | None = None
+    error: BaseException | None = None
+    over = False
+    limit = 0.0  # seconds; the group ends when an operation takes longer
+    _future: torch.futures.Future | None = None
+    _source = -1
 
     def __init__(self, owner: Any, held: Any, result: list[torch.Tensor], finish: Callable[[], object] | None,
                  source: int = -1) -> None:
         super().__init__()
-        self.owner, self.held, self.tensors, self._finish, self._source = owner, held, result, finish, source
-        self.mark = Mark()
-        self.error: BaseException | None = None
-        self.over = False
-        self.born, self.limit = time.monotonic(), 0.0  # seconds; the group ends when an operation takes longer
-        self._future: torch.futures.Future | None = None
+        self.owner, self.held, self.tensors, self._finish = owner, held, result, finish
+        if source >= 0:
+            self._source = source
+        self.born = time.monotonic()
+
+    def arrived(self, seconds: float | None = 0.0) -> bool:
+        """Waits until the operation is complete, for so many seconds at most; what is left to do is not done yet."""
+        return self.over or self.owner.reach(self, seconds) != IN_PROGRESS
+
+    def _finished(self, seconds: float | None) -> bool:
+        """The same, and what is left to do is done."""
+        code = self.owner.reach(self, seconds)
+        if code == IN_PROGRESS:
+            return False
+        self.end(self.owner.failure() if code else None)
+        return True
 
     def end(self, error: BaseException | None = None) -> None:
         """The operation is over: notes how, and does what is left to do."""
+        if error is None and self._finish is None:  # nothing is left, and a second time does no harm
+            self.held, self.over = None, True
+            return
         with self.owner.finishing:
             if self.over:
                 return
-            self.error = error or self.owner.failure()
+            self.error = error
             if self.error is None and self._finish is not None:
                 try:
                     with torch.no_grad():
@@ -107,22 +68,17 @@ class Work(TorchWork):
             self._finish = self.held = None
             self.over = True
 
-    def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
+    def wait(self, timeout: datetime.timedelta = _UNLIMITED) -> bool:
         if not self.over:
-            seconds = timeout.total_seconds() if timeout else None
-            if seconds is None or seconds <= 0:
-                seconds = None
-            if not self.mark.wait(seconds):
+            seconds = timeout.total_seconds()
+            if not self._finished(seconds if seconds > 0 else None):
                 raise RuntimeError(f"Operation timed out! It is not complete after {seconds} s")
-            self.end()
         if self.error is not None:
             raise self.error
         return True
 
     def is_completed(self) -> bool:
-        if not self.over and self.mark.test():
-            self.end()
-        return self.over
+        return self.over or self._finished(0.0)
 
     def is_success(self) -> bool:
         return self.is_completed() and self.error is None
@@ -173,7 +129,7 @@ class Together(Work):
             self.end(next((part.error for part in self.parts if part.error), None))
         return self.over
 
-    def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
+    def wait(self, timeout: datetime.timedelta = _UNLIMITED) -> bool:
         for part in self.parts:
             part.wait(timeout)
         self.is_completed()
