@@ -1,12 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The backend hocket of torch.distributed with PyTorch's wheel from the package index: every collective beside Gloo, training,
-# and PyTorch's own tests. The wheel stays in build/frameworks/torch (6 GB), the environment of `make check-frameworks`.
+# and PyTorch's own tests. The wheel stays in build/frameworks/torch (6 GB), the environment of `make check-frameworks`; another
+# version than TORCH's default in build/frameworks/torch-VERSION.
 # Environment: HK_BUILD, TORCH=2.15 (version), ONLY=pattern of names, INSTALL=no (only if the wheel is there), OWN=no (not PyTorch's
 # own tests).
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc} TORCH=${TORCH:-2.15}
 env=$PWD/build/frameworks/torch here=tests/python
+[ "$TORCH" = 2.15 ] || env+=-$TORCH
 passed=0 failed=0 skipped=0
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=$PWD/build/frameworks/cache PYTHONDONTWRITEBYTECODE=1
@@ -42,6 +44,7 @@ try() { # name ranks script...
 for n in 2 4; do try c10d-$n $n $here/torch_c10d.py; done
 try c10d-mixed 2 $here/torch_c10d.py cpu:hocket,cuda:gloo
 for n in 2 4; do try train-$n $n $here/torch_train.py; done
+for n in 2 4; do try parallel-$n $n $here/torch_parallel.py; done
 if [[ docs == *${ONLY:-}* ]]; then
   if PATH=$env/bin:$PATH timeout 200 "$env/bin/python" $here/docs.py docs/torch.md "$tmp" >"$tmp/out" 2>&1; then
     passed=$((passed + 1))
