@@ -6,7 +6,7 @@
  *
  * No rank is answered before all have joined, so that an error (missing ranks, disagreement, a rank that joins twice)
  * reaches all alike. A root belongs to the process's listener and has no thread of its own. It may end on a rank's
- * thread; the sweep, on the listener's thread, then answers and closes the connections (root_end.c).
+ * thread, which answers; the sweep, on the listener's thread, closes the connections (root_end.c).
  */
 #include "root.h"
 #include <errno.h>

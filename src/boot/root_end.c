@@ -22,12 +22,25 @@ static void reply_of(const hk_root *r, int at, hk_reply *reply) {
   if (r->state == HK_ROOT_DONE) memcpy(reply->next, r->entry[(at + 1) % r->entries].contact, HK_CONTACT_BYTES);
 }
 
+static void send_reply(hk_root *r, int at) {
+  hk_entry *s = &r->entry[at];
+  uint8_t bytes[HK_REPLY_BYTES];
+  hk_reply reply;
+  reply_of(r, at, &reply);
+  hk_root_encode(r, &reply, s->nonce, bytes);
+  for (hk_connection *c = s->connection; c; c = c->next)
+    (void)hk_connection_send(c, bytes, sizeof bytes); /* a rank that has closed in the meantime needs no answer */
+}
+
 void hk_root_end(hk_root *r, hk_root_state state) {
   r->state = state;
   r->ended_ns = hk_now_ns();
   /* Before any rank is answered: a rank that has the answer may start the next communicator with the same
    * NCCL_COMM_ID, and must not find this root. (The sweep closes the socket: only the listener's thread may.) */
   if (state == HK_ROOT_DONE && r->socket_fd >= 0) shutdown(r->socket_fd, SHUT_RDWR);
+  /* Ranks of other processes first: a rank of this one that gets an error may end the process at once. */
+  for (int i = 0; i < r->entries; i++)
+    if (r->entry[i].connection) send_reply(r, i);
   for (int i = 0; i < r->entries; i++) {
     hk_root_waiter *w = r->entry[i].waiter;
     if (!w) continue;
@@ -179,24 +192,12 @@ void hk_root_encode(const hk_root *r, hk_reply *reply, const uint8_t nonce[HK_NO
   hk_reply_encode(out, reply, nonce, r->secret);
 }
 
-static void send_reply(hk_root *r, int at) {
-  hk_entry *s = &r->entry[at];
-  uint8_t bytes[HK_REPLY_BYTES];
-  hk_reply reply;
-  reply_of(r, at, &reply);
-  hk_root_encode(r, &reply, s->nonce, bytes);
-  for (hk_connection *c = s->connection; c; c = c->next)
-    (void)hk_connection_send(c, bytes, sizeof bytes); /* a rank that has closed in the meantime needs no answer */
-  hk_root_drop(s);
-}
-
 void hk_roots_sweep(hk_listener *l) {
   for (hk_root *r = l->roots, *next; r; r = next) {
     next = r->next;
     if (!r->sweep) continue;
     r->sweep = false;
-    for (int i = 0; i < r->entries; i++)
-      if (r->entry[i].connection) send_reply(r, i);
+    for (int i = 0; i < r->entries; i++) hk_root_drop(&r->entry[i]);
     if (r->state == HK_ROOT_DONE) free_root(r);
   }
 }

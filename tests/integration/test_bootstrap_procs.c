@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
+#include "../../src/boot/root.h"
 #include "../support/boot_ranks.h"
 
 enum { MAX_RANKS = 128 };
@@ -112,6 +113,48 @@ START_TEST(process_ranks) {
                                  {33, 1, 1}, {3, 5, 1}, {4, 2, 1}, {8, 1, 3}, {3, 4, 4}};
   stage s = {.nprocs = cases[_i][0], .per_proc = cases[_i][1], .nids = cases[_i][2], .body = join_and_gather};
   run_stage(&s);
+}
+END_TEST
+
+/* The root's process fails its root and is gone at once, as after a rank's error there: who has joined gets the
+ * cause. */
+static int fail_and_exit(void *arg) {
+  (void)arg;
+  if (hk_bootstrap_new_id(&shared->ids[0]) != HK_OK) return 1;
+  atomic_store(&shared->ids_made, 1);
+  for (;;) {
+    hk_listener_lock();
+    hk_root *r = hk_listener_current()->roots;
+    if (r->joined == 1) {
+      hk_root_fail(r, HK_ERR_USAGE, "the cause that all ranks get");
+      _exit(0); /* with the lock: the listener's thread does nothing more */
+    }
+    hk_listener_unlock();
+    sched_yield();
+  }
+}
+
+static void hear_the_cause(rank_state *r) {
+  if (join_rank(r) != HK_OK && strstr(hk_last_error(), "the cause that all ranks get"))
+    r->status = HK_OK;
+  else
+    fail_rank(r, "join");
+}
+
+static int join_as_second(void *arg) {
+  rank_state *r = new_ranks(2, ((stage *)arg)->ids, 1, hear_the_cause, arg);
+  hear_the_cause(&r[1]);
+  if (r[1].status != HK_OK) fprintf(stderr, "%s\n", shared->text[1]);
+  return r[1].status != HK_OK;
+}
+
+START_TEST(root_process_ends) {
+  stage s = {.nprocs = 2, .nids = 1};
+  pid_t root = start_process(fail_and_exit, NULL);
+  ck_assert(await_count(&shared->ids_made, 1));
+  memcpy(s.ids, shared->ids, sizeof s.ids);
+  ck_assert_int_eq(end_process(start_process(join_as_second, &s)), 0);
+  ck_assert_int_eq(end_process(root), 0);
 }
 END_TEST
 
@@ -549,6 +592,7 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, process_ranks, 0, 10);
   tcase_add_loop_test(t, init_time, 0, 3);
+  tcase_add_test(t, root_process_ends);
   tcase_add_test(t, data_connections);
   tcase_add_loop_test(t, comm_id_from_the_environment, 0, 3);
   tcase_add_test(t, bad_comm_id);
