@@ -105,7 +105,7 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
     rc = HK_FAIL_ERRNO("no memory to suspend a communicator");
     goto out;
   }
-  v.n = 0;
+  v = (visitor){.at = v.at};
   visit_all(c, &v);
   g->parked = v.at;
   g->nparked = v.n;
@@ -124,43 +124,97 @@ out:
   return rc;
 }
 
-/* This rank's own memory: with its counters, and offered to the rank of another process that sends to it. */
+/* This rank's own memory, with its counters. */
 static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
-  hk_share_offer offer;
   if (p->memory->kind == HK_MEMORY_MULTICAST)
     return ops->multicast_again(g->device, &g->world->multicast->own[c->rank], p->memory);
   HK_TRY(ops->unpark(g->device, p->memory, NULL, p->zeroed, g->queue), out);
   if (p->keep) HK_TRY(ops->copy(g->device, p->memory->base, p->copy, p->keep, g->queue), out);
-  if (!p->end || p->memory->kind == HK_MEMORY_REGISTERED) goto out; /* both processes still have it mapped */
-  HK_TRY(hk_share_offer_memory(g->links, p->memory, true, &offer), out);
-  p->end->shared.region = offer.region;
-  rc = hk_share_send(g->links, (int)p->end->link.peer, p->end->channel, &offer);
 out:
   return rc;
 }
 
-/* Opens what other processes have offered: links one by one, credits as at init. */
+/* ---- what other processes open again ---- */
+
+/* Memory that a rank offers to the one that sends to it. */
+typedef struct link_offer {
+  uint64_t region, bytes;
+  uint32_t kind;
+  uint16_t peer, channel;
+} link_offer;
+/* What each rank publishes first. */
+typedef struct row {
+  hk_share_offer credits;
+  uint64_t links; /* that it offers */
+} row;
+
+/* Links in pinned memory stay mapped in both processes. */
+static bool is_offered(const hk_gpu_parked *p) {
+  return p->end && p->peer < 0 && p->memory->kind != HK_MEMORY_REGISTERED;
+}
+
+static hk_status offer_links(ncclComm_t c, link_offer *mine) {
+  hk_status rc = HK_OK;
+  const hk_gpu *g = hk_gpu_of(c);
+  hk_share_offer offer;
+  for (size_t i = 0; i < g->nparked; i++) {
+    const hk_gpu_parked *p = &g->parked[i];
+    if (!is_offered(p)) continue;
+    HK_TRY(hk_share_offer_memory(g->links, p->memory, true, &offer), out);
+    p->end->shared.region = offer.region;
+    *mine++ =
+        (link_offer){offer.region, offer.share.bytes, offer.share.kind, (uint16_t)p->end->link.peer, p->end->channel};
+  }
+out:
+  return rc;
+}
+
+static hk_status reopen_link(ncclComm_t c, const hk_gpu_parked *p, const link_offer *theirs, size_t n) {
+  const link_offer *o = theirs;
+  while (o < theirs + n && !(o->region && o->peer == c->rank && o->channel == p->end->channel)) o++;
+  if (o == theirs + n)
+    return HK_FAIL(HK_ERR_INTERNAL, "rank %d does not offer its link from rank %d on channel %u again", p->peer,
+                   c->rank, p->end->channel);
+  const hk_share_offer offer = {.region = o->region, .share = {.bytes = o->bytes, .kind = o->kind, .fd = -1}};
+  return hk_share_reopen(hk_gpu_of(c)->links, p->peer, &offer, p->memory);
+}
+
+/* All offers in two exchanges: a connection for each of them took most of the time. */
 static hk_status open_again(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
-  hk_share_offer *credits = calloc((size_t)c->nranks, sizeof *credits), offer;
-  if (!credits) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
-  HK_TRY(hk_share_offer_memory(g->links, &g->world->credits[c->rank], false, &credits[c->rank]), out);
-  HK_TRY(hk_gpu_exchange(c, credits, sizeof *credits), out);
+  link_offer *links = NULL;
+  size_t most = 0;
+  row *rows = calloc((size_t)c->nranks, sizeof *rows);
+  if (!rows) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
+  HK_TRY(hk_share_offer_memory(g->links, &g->world->credits[c->rank], false, &rows[c->rank].credits), out);
+  for (size_t i = 0; i < g->nparked; i++) rows[c->rank].links += is_offered(&g->parked[i]);
+  HK_TRY(hk_gpu_exchange(c, rows, sizeof *rows), out);
+  for (int r = 0; r < c->nranks; r++)
+    if (rows[r].links > most) most = rows[r].links;
+  links = calloc((size_t)c->nranks * most + 1, sizeof *links);
+  if (!links) {
+    rc = HK_FAIL_ERRNO("no memory for %zu links of %d ranks", most, c->nranks);
+    goto out;
+  }
+  HK_TRY(offer_links(c, links + (size_t)c->rank * most), out);
+  if (most) HK_TRY(hk_gpu_exchange(c, links, most * sizeof *links), out);
   for (size_t i = 0; i < g->nparked; i++) {
     const hk_gpu_parked *p = &g->parked[i];
     if (p->peer < 0) continue;
-    offer = credits[p->peer];
-    if (p->end) HK_TRY(hk_share_receive(g->links, p->peer, p->end->channel, &offer), out);
-    HK_TRY(hk_share_reopen(g->links, p->peer, &offer, p->memory), out);
+    if (p->end)
+      HK_TRY(reopen_link(c, p, links + (size_t)p->peer * most, rows[p->peer].links), out);
+    else
+      HK_TRY(hk_share_reopen(g->links, p->peer, &rows[p->peer].credits, p->memory), out);
   }
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* all have opened the credits */
 out:
-  hk_host_take_back(credits[c->rank].region);
-  free(credits);
+  hk_host_take_back(rows[c->rank].credits.region);
+  free(links);
+  free(rows);
   return rc;
 }
 
