@@ -237,7 +237,8 @@ hk_status hk_cuda_park(hk_device *base, hk_memory *m) {
   }
   if (is_pinned(m)) {
     HK_CUDA_OR_RETURN(hk_cu.MemHostUnregister(m->host), "device %d: unpinning %p", base->limits.ordinal, m->host);
-    (void)madvise(m->host, whole_pages(m), m->kind == HK_MEMORY_PINNED ? MADV_DONTNEED : MADV_REMOVE);
+    if (m->kind == HK_MEMORY_PINNED || madvise(m->host, whole_pages(m), MADV_REMOVE) != 0)
+      (void)madvise(m->host, whole_pages(m), MADV_DONTNEED); /* a private mapping */
     m->parked = true;
     return HK_OK;
   }

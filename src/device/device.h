@@ -130,7 +130,7 @@ typedef struct hk_device_ops {
   hk_status (*release)(hk_device *d, hk_memory *m);
   /* Gives back what is behind the addresses of VMM, MAPPED, PINNED, REGISTERED and MULTICAST memory, and gets it again
    * (the last: multicast_again); `zeroed` bytes at its beginning are zeros when `q` has come so far.  REGISTERED is
-   * whole pages of a shared mapping, whose content all lose.  `s`: what to open, for MAPPED.  release takes parked
+   * whole pages; if the mapping is shared, all lose the content.  `s`: what to open, for MAPPED.  release takes parked
    * memory, too. */
   hk_status (*park)(hk_device *d, hk_memory *m);
   hk_status (*unpark)(hk_device *d, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q);

@@ -13,6 +13,7 @@
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "ends.h"
+#include "pumped.h"
 #include "world.h"
 
 /* Memory that a communicator gives back. */
@@ -60,6 +61,12 @@ static void visit_all(ncclComm_t c, visitor *v) {
   }
   visit(v, &g->scratch, 0, 0, NULL, -1);
   for (size_t i = 0; i < g->nold; i++) visit(v, &g->old[i], 0, 0, NULL, -1);
+  for (hk_gpu_pumped *f = hk_gpu_proxy_links(g->proxy); f; f = f->next) {
+    hk_memory *on_gpu = hk_gpu_pumped_payload(f, true);
+    if (v->at && !f->rests) continue;
+    visit(v, hk_gpu_pumped_payload(f, false), 0, 0, NULL, -1);
+    if (on_gpu) visit(v, on_gpu, 0, 0, NULL, -1);
+  }
   v->stays += g->page.bytes + g->ends_on_device.bytes + hk_gpu_windows_held(g) + g->plan_bytes;
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
@@ -99,6 +106,9 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   visitor v = {0};
   HK_TRY(ops->finish(g->device), out); /* replays of captured graphs, too */
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out);
+  HK_TRY(hk_gpu_proxy_pause(g->proxy), out);
+  HK_TRY(hk_gpu_exchange(c, NULL, 0), out);
+  HK_TRY(hk_gpu_proxy_rest(g->proxy, true), out);
   visit_all(c, &v);
   v.at = calloc(v.n ? v.n : 1, sizeof *v.at);
   if (!v.at) {
@@ -224,6 +234,8 @@ hk_status hk_gpu_resume(ncclComm_t c) {
   for (size_t i = 0; i < g->nparked; i++)
     if (g->parked[i].peer < 0) HK_TRY(get_again(c, &g->parked[i]), out);
   HK_TRY(g->device->ops->wait(g->device, g->queue), out);
+  HK_TRY(hk_gpu_proxy_rest(g->proxy, false), out);
+  hk_gpu_proxy_go_on(g->proxy);
   if (g->links->processes && g->links->by_file) HK_TRY(open_again(c), out);
   hk_gpu_parked_free(g);
 out:

@@ -38,6 +38,7 @@ struct hk_gpu_proxy {
   hk_gpu_pumped *links;
   uint64_t asked_ns;
   bool idle; /* the thread sleeps until a launch */
+  bool paused;
   hk_wait_env wait;
 };
 
@@ -57,6 +58,7 @@ out:
 
 static hk_status pump(hk_gpu_proxy *p, bool *moved) {
   hk_status rc = HK_OK;
+  if (p->paused) return HK_OK;
   for (hk_gpu_pumped *f = p->links; f; f = f->next) HK_TRY(hk_gpu_pumped_before(&p->env, f, moved), out);
   HK_TRY(progress(p, moved), out);
   for (hk_gpu_pumped *f = p->links; f; f = f->next) HK_TRY(hk_gpu_pumped_after(&p->env, f, moved), out);
@@ -200,6 +202,43 @@ void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured) {
   /* It can only fail if the counter is full, and then the thread is awake anyway. */
   if (write(p->wake, &one, sizeof one) < 0) return;
 }
+
+hk_status hk_gpu_proxy_pause(hk_gpu_proxy *p) {
+  hk_status rc = HK_OK;
+  hk_waiter w;
+  if (!p) return HK_OK;
+  hk_gpu_proxy_wake(p, false); /* credits may be under way */
+  hk_wait_begin(&w, p->env.wait);
+  while (!all_quiet(p)) HK_TRY(hk_wait_pause(&w), out);
+  enter(p);
+  p->paused = true;
+  leave(p);
+out:
+  return rc;
+}
+
+hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests) {
+  hk_status rc = HK_OK;
+  for (hk_gpu_pumped *f = hk_gpu_proxy_links(p); f; f = f->next) {
+    const hk_transport *t = f->link.owner->transport;
+    bool it = rests;
+    if (!t->rest || (!rests && !f->rests)) continue;
+    HK_TRY(t->rest(&f->link, &it), out);
+    f->rests = rests && it;
+  }
+out:
+  return rc;
+}
+
+void hk_gpu_proxy_go_on(hk_gpu_proxy *p) {
+  if (!p) return;
+  enter(p);
+  p->paused = false;
+  leave(p);
+  hk_gpu_proxy_wake(p, false);
+}
+
+hk_gpu_pumped *hk_gpu_proxy_links(hk_gpu_proxy *p) { return p ? p->links : NULL; }
 
 void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost) {
   atomic_store(&p->stop, true);

@@ -86,6 +86,13 @@ hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, struct hk_transport_state *via, cons
                            struct hk_gpu_link *out);
 /* After each launch.  NULL: nothing to do. */
 void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured);
+/* Stops at a moment when all that the kernels have sent is with the peers, until hk_gpu_proxy_go_on. */
+hk_status hk_gpu_proxy_pause(hk_gpu_proxy *p);
+/* Paused, as are the proxies of the other ranks: lets the links rest, and wakes them (transport.h). */
+hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests);
+void hk_gpu_proxy_go_on(hk_gpu_proxy *p);
+/* The links; they are only added by hk_gpu_proxy_add.  NULL: there are none. */
+struct hk_gpu_pumped *hk_gpu_proxy_links(hk_gpu_proxy *p);
 /* The states of up to `room` links; gives how many there are.  From any thread. */
 int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room);
 /* "receives from rank 2, channel 0: ready, 5 slots done, head 5, 8 credits, word 4:9f03, note 6, waits for the

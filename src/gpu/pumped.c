@@ -12,16 +12,18 @@ static size_t words_bytes(const hk_transport_env *e) {
   return (size_t)e->nslots * HK_GPU_WORD_STRIDE * sizeof(uint64_t);
 }
 
-/* Slots' headers, head counter and, if it is the host's, payload are in one mapping, which begins with the headers. */
+/* Slots' headers and the head counter, and payloads if they are the host's, are in one mapping, from page to page. */
 static hk_status pin_fifo(hk_device *d, hk_gpu_pumped *f) {
   hk_link *l = &f->link;
   char *begin = (char *)l->slots;
-  char *end = l->gpu ? (char *)(l->heads + 1) : l->payload + (size_t)(l->mask + 1) * l->slot_bytes;
-  return d->ops->pin(d, begin, pages((size_t)(end - begin)), &f->fifo);
+  HK_OR_RETURN(d->ops->pin(d, begin, pages((size_t)((char *)(l->heads + 1) - begin)), &f->fifo));
+  return l->gpu ? HK_OK : d->ops->pin(d, l->payload, pages((size_t)(l->mask + 1) * l->slot_bytes), &f->payload);
 }
 
-static void *on_device(const hk_gpu_pumped *f, const void *at) {
-  return (char *)f->fifo.base + ((const char *)at - (const char *)f->fifo.host);
+hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *f, bool gpu) {
+  const hk_transport *t = f->link.owner->transport;
+  if (!gpu) return &f->payload;
+  return t->gpu_memory && f->on_gpu ? t->gpu_memory(&f->link) : NULL;
 }
 
 hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
@@ -48,8 +50,8 @@ hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, 
   f->data = own ? (char *)f->words.host + words : f->link.payload;
   f->on_gpu = f->link.gpu != NULL;
   out->word = f->words.base;
-  out->data = own ? (char *)f->words.base + words : f->link.gpu ? f->link.payload : on_device(f, f->link.payload);
-  out->head = on_device(f, &f->link.heads->value);
+  out->data = own ? (char *)f->words.base + words : f->link.gpu ? f->link.payload : f->payload.base;
+  out->head = (uint64_t *)(void *)((char *)f->fifo.base + ((char *)&f->link.heads->value - (char *)f->fifo.host));
   *end = f;
   return HK_OK;
 undo:
@@ -62,6 +64,7 @@ void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
   hk_device *d = e->device;
   (void)d->ops->release(d, &f->words);
   (void)d->ops->release(d, &f->fifo);
+  (void)d->ops->release(d, &f->payload);
   if (f->link.owner->transport->close) f->link.owner->transport->close(&f->link);
   free(f);
 }

@@ -8,7 +8,9 @@
 
 typedef struct hk_gpu_pumped {
   _Alignas(HK_CACHE_LINE) hk_link link; /* the transport's end; the proxy is its lane */
-  hk_memory fifo;                       /* the transport's host memory, pinned */
+  hk_memory fifo;                       /* the transport's host memory, pinned: headers and head counter... */
+  hk_memory payload;                    /* ...and payloads, if they are there */
+  bool rests;                           /* nothing but the kernels uses the payloads */
   hk_memory words;                      /* words and notes; then data, if the transport receives into other memory */
   char *data;                           /* of the kernel's slots */
   /* `data` is in the GPU's memory; if the transport has taken link.gpu back, slots are copied from and to it */
@@ -27,5 +29,7 @@ hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bo
 hk_status hk_gpu_pumped_after(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
 /* Has the transport taken all that the kernel has sent? */
 bool hk_gpu_pumped_quiet(hk_gpu_pumped *end);
+/* The memory of the link's payloads: pinned, and the GPU's.  Each may be none. */
+hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *end, bool gpu);
 void hk_gpu_pumped_look(const hk_gpu_pumped *end, hk_gpu_proxy_link *out);
 #endif

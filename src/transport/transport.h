@@ -24,6 +24,7 @@ typedef struct hk_peer {
 union hk_addr;     /* base/addr.h */
 struct hk_board;   /* board.h */
 struct hk_claims;  /* board.h */
+struct hk_memory;  /* device/device.h */
 struct hk_remote;  /* remote.h */
 struct hk_service; /* base/service.h: the communicator's service thread */
 
@@ -103,6 +104,12 @@ typedef struct hk_transport {
   void (*withdraw)(hk_transport_state *s);
   /* Copies what a reference with HK_REGION_PRIVATE names.  NULL: `refer` gives no such reference. */
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
+  /* A link through which nothing is under way, on both sides: with *rests nothing but the lane uses the memory of its
+   * payloads, until a call with false.  The link goes on when both sides have made that.  *rests becomes false if this
+   * is not possible.  NULL: it is not. */
+  hk_status (*rest)(hk_link *link, bool *rests);
+  /* The GPU's memory that the link has for payloads; base NULL: none.  With `rest`. */
+  struct hk_memory *(*gpu_memory)(hk_link *link);
   /* NULL: nothing to give back. */
   void (*close)(hk_link *link);
   void (*detach)(hk_transport_state *s);

@@ -62,6 +62,7 @@ static void configure(void) {
   emu.captured_words = number("CUDAEMU_CAPTURED_WORDS", 1) != 0;
   emu.ipc = number("CUDAEMU_IPC", 1) != 0;
   emu.dmabuf = number("CUDAEMU_DMABUF", 0) != 0;
+  emu.dmabuf_vmm = number("CUDAEMU_DMABUF", 0) > 1;
   emu.rdma_flush = (int)number("CUDAEMU_RDMA_FLUSH", 1);
   emu.rdma_order = (int)number("CUDAEMU_RDMA_ORDER", CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
   emu.multicast = emu.vmm && number("CUDAEMU_MULTICAST", 0) != 0;
@@ -209,6 +210,7 @@ CUresult cuDeviceGetAttribute(int *value, int which, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *value = emu.vmm; break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = emu.dmabuf; break;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: *value = emu.dmabuf && emu.dmabuf_vmm; break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: *value = emu.rdma_flush; break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: *value = emu.rdma_order; break;
     case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: *value = emu.multicast; break;
@@ -216,7 +218,6 @@ CUresult cuDeviceGetAttribute(int *value, int which, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
-    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: *value = 0; break;
     default: return CUDA_ERROR_INVALID_VALUE;

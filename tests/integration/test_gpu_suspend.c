@@ -2,9 +2,11 @@
 /* ncclCommSuspend, ncclCommResume and ncclCommMemStats on emulated GPUs: how much memory is given back, and what
  * still works afterwards.  bench/suspend.c measures how long it takes.
  * check: timeout=200 notsan */
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include "../../src/device/host.h"
 #include "../../src/gpu/ends.h"
+#include "../../src/gpu/pumped.h"
 #include "../support/gpu_places.h"
 #include "../support/suite.h"
 
@@ -193,6 +195,43 @@ START_TEST(staged) {
 }
 END_TEST
 
+/* Pages of the rank's network links that are pinned, or are there though they are not. */
+static size_t of_network(ncclComm_t c) {
+  size_t sum = 0;
+  for (hk_gpu_pumped *f = hk_gpu_proxy_links(hk_gpu_of(c)->proxy); f; f = f->next) {
+    static unsigned char there[1 << 16];
+    const hk_memory *m = &f->payload;
+    sum += f->fifo.bytes + f->words.bytes + (m->parked ? 0 : m->bytes);
+    if (!m->parked) continue;
+    ck_assert_int_eq(mincore(m->host, m->bytes, there), 0);
+    for (size_t i = 0; i < m->bytes / 4096; i++) sum += there[i] & 1 ? 4096 : 0;
+  }
+  return sum;
+}
+
+static void network_twice(place *p) {
+  ncclComm_t comm = p->g.comm[p->first];
+  gpu_call c = sums;
+  each_call(p, &c, 2);
+  for (int turn = 0; turn < 3; turn++) {
+    const size_t active = of_network(comm);
+    ck_assert_uint_gt(active, 1 << 20);
+    each(&p->g, p->first, p->each, true);
+    const size_t left = of_network(comm);
+    ck_assert_msg(left <= active / 20, "%zu of %zu bytes are left", left, active);
+    if (turn == 2) break; /* and ends so */
+    each(&p->g, p->first, p->each, false);
+    ck_assert_uint_eq(of_network(comm), active);
+    each_call(p, &c, 2);
+    each_ring(p, 1);
+    each_call(p, &c, 2);
+  }
+}
+
+/* Links over TCP.  test_gpu_direct: by cards. */
+START_TEST(hosts) { ck_assert_int_eq(run_processes(3, 1, 3, 3, network_twice), 0); }
+END_TEST
+
 START_TEST(processes) {
   static const int shapes[][2] = {{8, 1}, {2, 2}};
   ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], 8, 1, suspended_twice), 0);
@@ -212,5 +251,6 @@ int main(void) {
   tcase_add_test(t, in_switch);
   tcase_add_test(t, in_switch_of_processes);
   tcase_add_test(t, staged);
+  tcase_add_test(t, hosts);
   return suite_run_one("gpu_suspend", t);
 }

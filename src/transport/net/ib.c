@@ -394,6 +394,7 @@ const hk_net_provider hk_net_ib = {
     .withdraw = hk_ib_place_withdraw,
     .progress = ib_progress,
     .sleep = ib_sleep,
+    .rest = hk_ib_rest,
     .close = ib_close,
     .remote = &hk_ib_remote_table,
     .fini = ib_fini,

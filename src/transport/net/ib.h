@@ -207,6 +207,7 @@ typedef enum hk_ib_phase {
   HK_IB_READYING,
   HK_IB_UP,
   HK_IB_BACKING_OFF, /* the lower rank: until a new epoch */
+  HK_IB_RESTING,     /* no queue pairs, nothing is registered, and messages are not read */
   HK_IB_FAILED
 } hk_ib_phase;
 
@@ -255,6 +256,7 @@ typedef struct hk_ib_conn {
   bool eof;         /* the peer has closed the control socket */
   bool greeted;     /* the peer's HELLO has come */
   bool bye;         /* the peer has closed its connection in order, and said how much it has received */
+  bool rested;      /* it was up until it was to rest; this epoch begins after that */
   bool came;        /* a request has completed in this epoch */
   uint8_t looks;    /* checks of the completions since the control socket's end */
   uint8_t ceded;    /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
@@ -404,6 +406,8 @@ void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */
 /* The provider's `offer` and `withdraw`. */
 void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes);
 void hk_ib_place_withdraw(void *ctx);
+/* As hk_net_provider's: a connection that is up rests, both ends together. */
+hk_status hk_ib_rest(void *ctx, hk_net_end *e, bool *rests);
 /* Announces offers to the peer: those since the last call, or all of them in a new epoch. */
 hk_status hk_ib_place_announce(hk_ib_conn *c);
 /* Sender: fills `to` with the place of slot k. Returns false if none is known. */

@@ -243,6 +243,32 @@ static hk_status cannot_join(hk_ib_conn *c) {
   return hk_ib_repair(c, "check the port's state and its GIDs (hocket doctor)", true);
 }
 
+/* The rank that begins epochs may not have rested: then it gets a message of this one. */
+static hk_status go_on(hk_ib_conn *c) {
+  hk_ib_msg m = {.kind = HK_IB_BROKEN};
+  snprintf(m.broken.text, sizeof m.broken.text, "the connection was suspended");
+  c->phase = HK_IB_PAIRING;
+  return c->dials ? begin_epoch(c) : hk_ib_send_message(c, &m);
+}
+
+hk_status hk_ib_rest(void *ctx, hk_net_end *e, bool *rests) {
+  hk_ib_ctx *x = ctx;
+  hk_ib_conn *c = e->priv;
+  hk_status rc = HK_OK;
+  pthread_mutex_lock(&x->lock);
+  if (!*rests && c->phase == HK_IB_RESTING) {
+    rc = go_on(c);
+  } else if (*rests && c->phase == HK_IB_UP && !c->ceded && !c->eof) {
+    rc = end_epoch(c);
+    hk_ib_free_memory(c);
+    c->phase = HK_IB_RESTING;
+    c->rested = true;
+  }
+  *rests = c->phase == HK_IB_RESTING;
+  pthread_mutex_unlock(&x->lock);
+  return rc;
+}
+
 /* ---- the peer's messages ---- */
 
 static hk_status bad_message(hk_ib_conn *c, const char *what) {
@@ -301,7 +327,7 @@ static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
     HK_OR_RETURN(end_epoch(c));
     c->epoch = m->epoch;
     c->attempts++;
-    if (c->epoch > 1 && !c->broken_ns) hk_ib_begin_repairs(c, hk_now_ns());
+    if (c->epoch > 1 && !c->broken_ns && !c->rested) hk_ib_begin_repairs(c, hk_now_ns());
     if (!hk_ib_take_paths(c, t)) return bad_message(c, "it chose ports that were not offered");
     if (device_failed(c)) return cannot_join(c);
     bool made;
@@ -333,8 +359,12 @@ static void come_up(hk_ib_conn *c) {
         c->ctx->env->rank, c->channel, c->peer, i ? "also " : "", route,
         hk_ib_pair_words(c->mine, c->theirs, &c->pairs[w->pair], words), w->pair + 1, c->npairs,
         (c->nqps - i + c->npaths - 1) / c->npaths, c->nqps - i <= c->npaths ? "" : "s", 128 << c->ours.paths[i].mtu,
-        c->round_trip_us, (double)(4096ull << c->timeout) / 1e6, c->epoch > 1 ? ", after a failure" : "");
+        c->round_trip_us, (double)(4096ull << c->timeout) / 1e6,
+        c->epoch <= 1 ? ""
+        : c->rested   ? ", after a rest"
+                      : ", after a failure");
   }
+  c->rested = false;
 }
 
 /* The peer reports that its requests have failed. */
@@ -412,7 +442,7 @@ static bool dial_abandoned(hk_ib_conn *c) {
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   hk_ib_ctx *x = c->ctx;
   if (c->failed) return !x->serving && needed(c) ? c->failed : HK_OK;
-  if (c->ceded == HK_IB_BOTH) return HK_OK;
+  if (c->ceded == HK_IB_BOTH || c->phase == HK_IB_RESTING) return HK_OK;
   hk_ib_count_repairs(c, now);
   /* Opening the control connection waits for the peer's service thread, so the service thread does not do it. */
   if (x->serving && ((c->phase == HK_IB_DIALING && c->fd < 0) || hk_ib_gpu_unsettled(c))) return HK_OK;

@@ -188,7 +188,9 @@ static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t
 /* Allocates the payloads in the memory of the end's GPU. */
 static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_device *gpu) {
   size_t bytes = hk_round_up(env->nslots * env->slot_bytes, HK_DEVICE_PAGE);
-  HK_OR_RETURN(gpu->ops->alloc_open(gpu, bytes + HK_DEVICE_PAGE, 0, &e->gpu_memory));
+  /* Virtual memory, if cards take that: a suspended communicator can give it back. */
+  const bool virtual = gpu->limits.gdr && gpu->limits.fd_handles;
+  HK_OR_RETURN(gpu->ops->alloc_shared(gpu, bytes + (virtual ? 0 : HK_DEVICE_PAGE), 0, virtual, &e->gpu_memory));
   e->link->payload = (char *)hk_round_up((uintptr_t)e->gpu_memory.base, HK_DEVICE_PAGE);
   e->link->gpu = e->gpu = gpu;
   return HK_OK;
@@ -323,6 +325,16 @@ out:
   return rc;
 }
 
+static hk_status net_rest(hk_link *link, bool *rests) {
+  hk_net_end *e = link->priv;
+  const hk_net_provider *p = e->used ? e->used->provider : NULL;
+  if (p && p->rest) return p->rest(e->used->ctx, e, rests);
+  *rests = *rests && p && !p->copies;
+  return HK_OK;
+}
+
+static hk_memory *net_gpu_memory(hk_link *link) { return &((hk_net_end *)link->priv)->gpu_memory; }
+
 static void net_close(hk_link *link) {
   hk_net_end *e = link->priv;
   if (e->used) {
@@ -448,6 +460,8 @@ const hk_transport hk_transport_net = {
     .memory = net_memory,
     .offer = net_offer,
     .withdraw = net_withdraw,
+    .rest = net_rest,
+    .gpu_memory = net_gpu_memory,
     .close = net_close,
     .remote = net_remote,
     .detach = net_detach,

@@ -72,6 +72,8 @@ typedef struct hk_net_provider {
   hk_status (*progress)(void *ctx, bool *moved);
   /* Sleeps until `progress` may have something to do, or about a millisecond.  NULL: cannot. */
   void (*sleep)(void *ctx);
+  /* As the transport's. NULL: never if the provider copies, else always. */
+  hk_status (*rest)(void *ctx, hk_net_end *end, bool *rests);
   void (*close)(void *ctx, hk_net_end *end);
   void (*fini)(void *ctx);
   const struct hk_remote *remote; /* one-sided operations (transport/remote.h), with this ctx; NULL: none */
