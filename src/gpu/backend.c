@@ -9,6 +9,7 @@
 #include "../runtime/group.h"
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"
+#include "far.h"
 #include "gpu.h"
 #include "rma.h"
 #include "view.h"
@@ -96,6 +97,11 @@ static hk_status run_one(const hk_call *call) {
 
 static hk_status look(ncclComm_t c) { return hk_gpu_look(c, true); }
 
+static void stop(ncclComm_t c) {
+  hk_gpu_proxy_stop(c);
+  hk_gpu_far_stop(c);
+}
+
 /* ---- registered memory ---- */
 
 static hk_status memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {
@@ -136,7 +142,7 @@ const hk_backend hk_backend_gpu = {
     .run_group = hk_gpu_run,
     .look = look,
     .drain = hk_gpu_drain,
-    .stop = hk_gpu_proxy_stop,
+    .stop = stop,
     .detach = hk_gpu_detach,
     .rma_begin = hk_gpu_rma_begin,
     .memory_add = memory_add,

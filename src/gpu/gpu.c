@@ -158,7 +158,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
          out);
   HK_TRY(hk_gpu_multicast_join(c, facts, stride), out);
   hk_gpu_windows_begin(c, facts, stride);
-  c->one_sided = c->lsa.kernels && g->device->limits.stream_words;
+  c->one_sided = g->windows && g->device->limits.stream_words;
 out:
   return rc;
 }

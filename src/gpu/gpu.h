@@ -22,6 +22,7 @@ struct hk_device_links;
 struct hk_device_peer; /* the same */
 struct hk_gpu_code;    /* code.h */
 struct hk_gpu_end;     /* ends.h */
+struct hk_gpu_far;     /* far.h */
 struct hk_gpu_import;  /* view.h */
 struct hk_gpu_rma;     /* rma.c */
 struct hk_gpu_space;   /* window.c */
@@ -103,6 +104,7 @@ typedef struct hk_gpu {
   char **words_at;              /* [nranks]: their addresses for the GPU */
   _Atomic(bool) copied;         /* and have been used */
   struct hk_gpu_rma *rma;       /* one-sided operations; NULL: no window yet */
+  struct hk_gpu_far *far;       /* those with ranks that are not in the LSA team; NULL: there are none */
   bool apart;                   /* this rank reaches ranks on other GPUs or in other processes */
   struct hk_gpu_parked *parked; /* [nparked]: what is given back while the communicator is suspended */
   size_t nparked;

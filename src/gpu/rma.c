@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-sided operations between GPUs that reach each other's memory, without a block of threads: a put is a copy to the
- * peer's window and a word that the stream writes after it, a wait is a word that the stream waits for.
+/* One-sided operations on GPUs, without a block of threads: a put is a copy to the peer's window and a word that the
+ * stream writes after it, a wait is a word that the stream waits for.  Between GPUs that do not reach each other far.c
+ * copies and writes instead.
  *
  * The words are in pinned host memory of the rank that waits, for the reason given in copy.c.  A signal that no graph
  * captured is a count, which its sender writes and of which both ranks know what comes next.  A captured one may be
  * replayed, so it is a 1 that the receiver sets back; then it gives the word back to the sender, whose next replay
  * waits for that. The words of a signal take turns: the n-th put of a capture goes with the n-th wait of one. */
 #include "rma.h"
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "../runtime/call.h"
 #include "../transport/cuda/share.h"
+#include "far.h"
 #include "window.h"
 #include "world.h"
 
@@ -24,6 +27,7 @@ typedef struct words {
   uint32_t taken[TURNS]; /* 1: that rank has taken this rank's captured signal */
   uint32_t unused;
 } words;
+enum { WORDS = sizeof(words) / sizeof(uint32_t) };
 _Static_assert(sizeof(words) == 128, "ranks do not share a cache line");
 
 /* What this rank has enqueued. */
@@ -49,6 +53,7 @@ static words *words_at(ncclComm_t c, int table, int other, uint32_t signal) {
 
 typedef struct offer {
   uint64_t region, at, signals;
+  hk_rma_offer far;
 } offer;
 
 static hk_status open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *all) {
@@ -61,7 +66,7 @@ static hk_status open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *al
                      "(NCCL_NUM_RMA_CTX) equally on all ranks",
                      i, (unsigned long long)all[i].signals, c->rank, (unsigned long long)all[c->rank].signals);
     r->tables[i] = (void *)(uintptr_t)all[i].at; /* right for ranks of this process */
-    if (!hk_gpu_is_remote(c, i)) continue;
+    if (!hk_gpu_is_remote(c, i) || hk_gpu_is_far(c, i)) continue;
     HK_TRY(hk_share_host_open(g->links, i, all[i].region, &r->opened[i]), out);
     r->tables[i] = r->opened[i].memory.base;
   }
@@ -81,6 +86,7 @@ hk_status hk_gpu_rma_begin(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks, row = (size_t)c->options.rma_contexts * (size_t)c->options.rma_signals;
+  const bool far = c->lsa.ranks < c->nranks; /* equal on all ranks */
   if (g->rma) return HK_OK;
   struct hk_gpu_rma *r = calloc(1, sizeof *r);
   offer *all = calloc(n, sizeof *all);
@@ -103,19 +109,33 @@ hk_status hk_gpu_rma_begin(ncclComm_t c) {
     for (int k = 0; k < TURNS; k++) ((words *)mine->memory.host)[i].taken[k] = 1;
   all[c->rank].at = (uintptr_t)mine->memory.base;
   all[c->rank].signals = row;
+  if (far) HK_TRY(hk_gpu_far_begin(c, &all[c->rank].far), out);
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
   HK_TRY(open_tables(c, r, all), out);
   g->rma = r;
+  if (far) rc = hk_gpu_far_start(c, &all[0].far, sizeof *all);
 out:
-  if (rc != HK_OK && r) end(c, r);
+  if (rc != HK_OK && r && !g->rma) end(c, r);
   free(all);
   return rc;
 }
 
 void hk_gpu_rma_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_far_end(c);
   if (g->rma) end(c, g->rma);
   g->rma = NULL;
+}
+
+bool hk_gpu_rma_come(ncclComm_t c, int from, uint32_t word) {
+  const hk_gpu *g = hk_gpu_of(c);
+  uint32_t *at = (uint32_t *)(void *)((words *)g->world->signals[c->rank].memory.host + (size_t)from * g->rma->row) +
+                 word;
+  if (word / WORDS >= g->rma->row) return false;
+  /* relaxed: far.c's thread alone counts it up.  release: the data is there for who sees it */
+  const uint32_t value = word % WORDS ? 1 : __atomic_load_n(at, __ATOMIC_RELAXED) + 1;
+  __atomic_store_n(at, value, __ATOMIC_RELEASE);
+  return true;
 }
 
 /* Sets the word; false: it was set. */
@@ -123,8 +143,8 @@ static bool set(uint32_t *word) { return __atomic_exchange_n(word, 1, __ATOMIC_R
 
 bool hk_gpu_rma_free(ncclComm_t c) {
   const hk_gpu *g = hk_gpu_of(c);
-  bool any = false;
-  if (!g->rma) return false;
+  bool any = hk_gpu_far_free(c);
+  if (!g->rma) return any;
   words *mine = g->world->signals[c->rank].memory.host;
   for (size_t i = 0; i < (size_t)c->nranks * g->rma->row; i++) { /* relaxed, all: no data depends on it */
     __atomic_store_n(&mine[i].count, __atomic_load_n(&g->rma->counts[i].awaited, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
@@ -158,46 +178,57 @@ static hk_status take(hk_device *d, uint32_t *word, hk_queue q) {
   return rc == HK_OK ? d->ops->word_write(d, word, 0, q) : rc;
 }
 
-static hk_status copy(const hk_call *call, size_t bytes) {
+/* Writes the word of that signal of the peer after the data, if there is any. */
+static hk_status send(const hk_call *call, size_t offset, uint32_t value, size_t bytes, const hk_queue_state *s) {
+  hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
-  hk_symmetric *w = hk_symmetric_window(c, call->window);
-  if (!w)
+  hk_symmetric *w = bytes ? hk_symmetric_window(c, call->window) : NULL;
+  if (bytes && !w)
     return HK_FAIL(HK_ERR_USAGE,
                    "rank %d puts to window %llu, which it has deregistered: a window must stay registered until all "
                    "puts to it have arrived",
                    c->rank, (unsigned long long)call->window);
-  char *to = hk_symmetric_at(w, hk_lsa_rank(c, call->root)) + call->offset;
-  return d->ops->copy(d, to, call->in, bytes, call->stream);
-}
-
-static hk_status put(const hk_call *call, bool captured, counts *n) {
-  hk_status rc = HK_OK;
-  ncclComm_t c = call->comm;
-  hk_device *d = hk_gpu_of(c)->device;
-  words *there = words_at(c, call->root, c->rank, call->signal);
-  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
-  uint32_t *word = &there->count, value = n->sent + 1;
-  if (captured) {
-    uint32_t turn = n->put_turn++ % TURNS;
-    word = &there->full[turn];
-    value = 1;
-    HK_TRY(take(d, &words_at(c, c->rank, call->root, call->signal)->taken[turn], call->stream), out);
+  if (hk_gpu_is_far(c, call->root)) {
+    const hk_gpu_far_op op = {.peer = call->root,
+                              .word = call->signal * WORDS + (uint32_t)(offset / sizeof(uint32_t)),
+                              .from = call->in,
+                              .bytes = bytes,
+                              .window = call->window,
+                              .offset = call->offset};
+    return hk_gpu_far_enqueue(c, &op, call->stream, s);
   }
-  if (bytes) HK_TRY(copy(call, bytes), out);
-  HK_TRY(d->ops->word_write(d, word, value, call->stream), out);
-  if (!captured) n->sent = value;
+  if (bytes) {
+    char *to = hk_symmetric_at(w, hk_lsa_rank(c, call->root)) + call->offset;
+    HK_TRY(d->ops->copy(d, to, call->in, bytes, call->stream), out);
+  }
+  rc = d->ops->word_write(d, (char *)words_at(c, call->root, c->rank, call->signal) + offset, value, call->stream);
 out:
   return rc;
 }
 
-static hk_status await(const hk_call *call, bool captured, counts *n) {
+static hk_status put(const hk_call *call, const hk_queue_state *s, counts *n) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  hk_device *d = hk_gpu_of(c)->device;
+  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
+  if (s->capturing) {
+    uint32_t turn = n->put_turn++ % TURNS;
+    HK_TRY(take(d, &words_at(c, c->rank, call->root, call->signal)->taken[turn], call->stream), out);
+    return send(call, offsetof(words, full) + turn * sizeof(uint32_t), 1, bytes, s);
+  }
+  HK_TRY(send(call, offsetof(words, count), n->sent + 1, bytes, s), out);
+  n->sent++;
+out:
+  return rc;
+}
+
+static hk_status await(const hk_call *call, const hk_queue_state *s, counts *n) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
   words *here = words_at(c, c->rank, call->root, call->signal);
-  words *there = words_at(c, call->root, c->rank, call->signal);
-  if (!captured) {
+  if (!s->capturing) {
     uint32_t to = n->awaited + (uint32_t)call->count;
     /* relaxed: hk_gpu_rma_free reads it in any thread */
     __atomic_store_n(&n->awaited, to, __ATOMIC_RELAXED);
@@ -206,7 +237,7 @@ static hk_status await(const hk_call *call, bool captured, counts *n) {
   for (size_t i = 0; i < call->count; i++) {
     uint32_t turn = n->wait_turn++ % TURNS;
     HK_TRY(take(d, &here->full[turn], call->stream), out);
-    HK_TRY(d->ops->word_write(d, &there->taken[turn], 1, call->stream), out);
+    HK_TRY(send(call, offsetof(words, taken) + turn * sizeof(uint32_t), 1, 0, s), out);
   }
 out:
   return rc;
@@ -219,5 +250,5 @@ hk_status hk_gpu_rma_enqueue(const hk_call *call, const hk_queue_state *s) {
     r->capture = s->capture;
     for (size_t i = 0; i < (size_t)call->comm->nranks * r->row; i++) r->counts[i].put_turn = r->counts[i].wait_turn = 0;
   }
-  return (call->p2p == HK_P2P_PUT ? put : await)(call, s->capturing, n);
+  return (call->p2p == HK_P2P_PUT ? put : await)(call, s, n);
 }

@@ -27,7 +27,10 @@ static hk_status check_comm(const char *who, ncclComm_t c) {
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "%s: this communicator has no one-sided operations (ncclCommQueryProperties gives hostRmaSupport = "
                    "false: %s): use ncclSend and ncclRecv",
-                   who, c->one_sided ? "numRmaCtx or numRmaSig is 0" : "its GPUs do not all reach each other's memory");
+                   who,
+                   c->one_sided ? "numRmaCtx or numRmaSig is 0"
+                                : "its GPUs' memory cannot be made into windows (NCCL_CUMEM_ENABLE=0, or a driver "
+                                  "without virtual memory or stream memory operations)");
   if (!c->windows && !c->options.rma_eager)
     return HK_FAIL(HK_ERR_USAGE,
                    "%s: no window has been registered on this communicator: all ranks call ncclCommWindowRegister with "

@@ -19,7 +19,7 @@
 #include "call.h"
 #include "watch.h"
 
-enum { LINE = 2 * HK_CACHE_LINE, NAP_NS = 200 * 1000, STREAM_MIN_BYTES = 4 << 20, SIGNALS_MAX = 1 << 20 };
+enum { LINE = 2 * HK_CACHE_LINE, PAGE = 4096, NAP_NS = 200 * 1000, STREAM_MIN_BYTES = 4 << 20, SIGNALS_MAX = 1 << 20 };
 
 /* The signal table, in memory that other processes can map. The counters of each rank have cache lines of their own. */
 typedef struct table {
@@ -28,6 +28,8 @@ typedef struct table {
   uint8_t proof[16];                  /* other processes read it to see whether they reach this memory */
   _Alignas(LINE) _Atomic uint64_t counters[];
 } table;
+
+_Static_assert(LINE / sizeof(uint64_t) == HK_RMA_ROW, "a row is whole lines");
 
 typedef enum way { BY_STORES, BY_COPY, BY_CARD, BY_MESSAGES } way;
 
@@ -53,6 +55,7 @@ typedef struct peer {
 struct hk_rma {
   table *table;
   size_t table_bytes, row; /* row: counters of one rank in the table */
+  size_t inbox_at;         /* in the table: of a backend's packets; 0: there is none */
   uint64_t *consumed;      /* as the table's counters */
   hk_messages *messages;
   peer *peers; /* [nranks] */
@@ -131,7 +134,7 @@ static void refused(void *arg, int from, const char *text) {
 
 /* ---- begin and end ---- */
 
-static hk_status make(ncclComm_t c, hk_rma **out) {
+static hk_status make(ncclComm_t c, size_t inbox_bytes, hk_rma **out) {
   hk_messages_options o = {.window = find_window, .signal = count_message, .join = join, .refused = refused, .arg = c};
   hk_status rc = HK_OK;
   hk_rma *r = calloc(1, sizeof *r);
@@ -143,6 +146,10 @@ static hk_status make(ncclComm_t c, hk_rma **out) {
   }
   r->row = hk_round_up((size_t)c->options.rma_contexts * (size_t)c->options.rma_signals, LINE / sizeof(uint64_t));
   r->table_bytes = sizeof(table) + (size_t)c->nranks * r->row * sizeof(uint64_t);
+  if (inbox_bytes) {
+    r->inbox_at = hk_round_up(r->table_bytes, PAGE);
+    r->table_bytes = r->inbox_at + inbox_bytes;
+  }
   r->consumed = calloc((size_t)c->nranks * r->row, sizeof *r->consumed);
   r->peers = calloc((size_t)c->nranks, sizeof *r->peers);
   if (!r->consumed || !r->peers) {
@@ -170,11 +177,11 @@ hk_status hk_rma_meet(ncclComm_t c) {
   return c->options.rma_eager ? hk_rma_begin(c) : HK_OK;
 }
 
-hk_status hk_rma_begin(ncclComm_t c) {
+static hk_status begin(ncclComm_t c, size_t inbox_bytes) {
   hk_status rc = HK_OK;
   hk_rma *r = NULL;
   if (c->rma) return HK_OK;
-  HK_TRY(make(c, &r), out);
+  HK_TRY(make(c, inbox_bytes, &r), out);
   pthread_mutex_lock(&c->health.lock);
   bool first = !c->rma;
   if (first) c->rma = r;
@@ -188,6 +195,8 @@ hk_status hk_rma_begin(ncclComm_t c) {
 out:
   return rc;
 }
+
+hk_status hk_rma_begin(ncclComm_t c) { return begin(c, 0); }
 
 static void forget(peer *p, size_t from) {
   for (size_t i = from; i < p->n; i++) {
@@ -223,24 +232,26 @@ void hk_rma_dropped(ncclComm_t c) {
 
 /* ---- windows of other ranks: on the rank's thread ---- */
 
-/* Can this rank ask the peer's process about its memory, and write to that? */
+/* Can this rank ask the peer's process about its memory, and write to that?  Of packets only the table is asked for,
+ * and a rank that shares memory has offered that. */
 static bool is_near(ncclComm_t c, int rank) {
   const hk_peer *it = &c->peers[rank], *me = &c->peers[c->rank];
+  if (c->rma->inbox_at) return false;
   if (hk_param_int(HK_P_P2P_DISABLE)) return rank == c->rank;
   return it->process == me->process || (it->host == me->host && !hk_wire_no_files(c));
 }
 
-static hk_status map_window(ncclComm_t c, int rank, const question *q, target *t) {
+static hk_status map_window(ncclComm_t c, int rank, uint64_t region, uint64_t offset, target *t) {
   hk_status rc = HK_OK;
   int fd = -1;
-  HK_TRY(hk_wire_file(c, rank, q->region, &fd, &t->mapped), out);
+  HK_TRY(hk_wire_file(c, rank, region, &fd, &t->mapped), out);
   void *m = mmap(NULL, t->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (m == MAP_FAILED) {
     rc = HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's window", c->rank, t->mapped, rank);
     goto out;
   }
   t->mapping = m;
-  t->base = t->mapping + q->offset;
+  t->base = t->mapping + offset;
 out:
   if (fd >= 0) close(fd);
   return rc;
@@ -264,7 +275,7 @@ static hk_status ask_near(ncclComm_t c, int rank, uint64_t number, target *t, hk
     goto out;
   }
   if (q.region) {
-    rc = map_window(c, rank, &q, t);
+    rc = map_window(c, rank, q.region, q.offset, t);
     goto out;
   }
   hk_transport_state *s = hk_wire_files(c);
@@ -288,9 +299,10 @@ out:
   return rc;
 }
 
-/* What the rank waits in, as others see it. */
+/* What the rank waits in, as others see it.  A backend's packets are no calls of the user's. */
 static const hk_call *show(const hk_call *call) {
   ncclComm_t c = call->comm;
+  if (c->rma->inbox_at) return NULL;
   const hk_call *before = c->order.current; /* NULL in a group */
   c->order.current = call;
   hk_watch_transfer(c, call);
@@ -298,6 +310,7 @@ static const hk_call *show(const hk_call *call) {
 }
 
 static void show_again(const hk_call *call, const hk_call *before) {
+  if (call->comm->rma->inbox_at) return;
   hk_watch_transfer(call->comm, NULL);
   call->comm->order.current = before;
 }
@@ -488,4 +501,45 @@ bool hk_rma_arrived(const hk_call *call) {
   if (come - r->consumed[at] < call->count) return false;
   r->consumed[at] += call->count;
   return true;
+}
+
+/* ---- packets ---- */
+
+hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, hk_rma_offer *mine) {
+  hk_status rc = HK_OK;
+  HK_TRY(begin(c, inbox_bytes), out);
+  char *at = (char *)c->rma->table;
+  hk_host_span span = hk_host_find(at);
+  *mine = (hk_rma_offer){(uint64_t)(uintptr_t)at, span.region, span.region ? (uintptr_t)at - span.begin : 0};
+  hk_wire_memory(c, at, c->rma->table_bytes, true); /* a card may write to it */
+out:
+  return rc;
+}
+
+hk_status hk_rma_take_offer(ncclComm_t c, int rank, const hk_rma_offer *o) {
+  hk_status rc = HK_OK;
+  peer *p = &c->rma->peers[rank];
+  const bool here = c->peers[rank].process == c->peers[c->rank].process;
+  if (here ? hk_param_int(HK_P_P2P_DISABLE) && hk_param_int(HK_P_SHM_DISABLE)
+           : !o->region || !hk_wire_near(c, rank) || hk_wire_no_files(c))
+    return HK_OK;
+  p->windows = calloc(1, sizeof *p->windows);
+  if (!p->windows) return HK_FAIL_ERRNO("no memory for a window");
+  p->n = 1;
+  target *t = &p->windows[0];
+  *t = (target){.way = BY_STORES, .base = (char *)(uintptr_t)o->address, .bytes = c->rma->table_bytes};
+  if (!here) HK_TRY(map_window(c, rank, o->region, o->offset, t), out);
+  t->known = true;
+out:
+  return rc;
+}
+
+char *hk_rma_inbox(ncclComm_t c, size_t *offset) {
+  *offset = c->rma->inbox_at;
+  return (char *)c->rma->table + c->rma->inbox_at;
+}
+
+uint64_t hk_rma_count(ncclComm_t c, int rank, uint32_t signal) {
+  /* acquire: pairs with the release in `count`; the packet is read after it */
+  return atomic_load_explicit(&c->rma->table->counters[(size_t)rank * c->rma->row + signal], memory_order_acquire);
 }

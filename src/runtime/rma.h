@@ -38,4 +38,20 @@ uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes);
 hk_status hk_rma_put(const struct hk_call *call);
 /* True if the signals have come that the call waits for; they are consumed then. */
 bool hk_rma_arrived(const struct hk_call *call);
+
+/* ---- a backend's own packets (gpu/far.c): calls of hk_rma_put with window 0, for which it uses signals itself ---- */
+
+enum { HK_RMA_ROW = 16 }; /* a rank has so many signals for packets at least, whatever the options are */
+/* How a rank of this host reaches the table. */
+typedef struct hk_rma_offer {
+  uint64_t address, region, offset; /* region: 0: it has none */
+} hk_rma_offer;
+
+/* As hk_rma_begin; window 0 gets an inbox of so many bytes for what other ranks put. */
+hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, hk_rma_offer *mine);
+/* What `rank` has given as its offer.  Ranks that share no memory need no offer. */
+hk_status hk_rma_take_offer(ncclComm_t c, int rank, const hk_rma_offer *o);
+char *hk_rma_inbox(ncclComm_t c, size_t *offset); /* this rank's; its offset in window 0, on all ranks */
+/* Signals of that rank and number so far. */
+uint64_t hk_rma_count(ncclComm_t c, int rank, uint32_t signal);
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-sided operations on emulated GPUs, of ranks that are threads, processes, or share a GPU: puts, signals and waits
- * on streams, in groups and in captured graphs; what is wrong to ask; aborts and dead ranks.
+/* One-sided operations on emulated GPUs, of ranks that are threads, processes, or share a GPU, and of ranks whose GPUs
+ * do not reach each other (by shared memory, and by messages of TCP; test_gpu_direct: by cards): puts, signals and
+ * waits on streams, in groups and in captured graphs; what is wrong to ask; aborts and dead ranks.
  * check: timeout=300 notsan */
 #include <pthread.h>
 #include "../support/gpu_places.h"
@@ -57,11 +58,16 @@ static ncclResult_t await(const place *p, int r, int from, int count, int ctx) {
   return ncclWaitSignal(1, &d, p->g.comm[r], stream_of(p, r));
 }
 
-static const int shapes[][3] = {{1, 2, 8}, {1, 4, 8}, {2, 1, 8}, {2, 2, 8}, {3, 1, 8}, {1, 2, 1}, {2, 1, 1}};
+/* Processes, ranks of each, GPUs, hosts, and whether GPUs of one host reach each other. */
+static const int shapes[][5] = {{1, 2, 8, 1, 1}, {1, 4, 8, 1, 1}, {2, 1, 8, 1, 1}, {2, 2, 8, 1, 1}, {3, 1, 8, 1, 1},
+                                {1, 2, 1, 1, 1}, {2, 1, 1, 1, 1}, {2, 1, 8, 2, 1}, {3, 1, 8, 3, 1}, {2, 2, 8, 2, 1},
+                                {1, 2, 8, 1, 0}, {3, 1, 8, 1, 0}, {2, 2, 2, 1, 0}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 static void run(int shape, void (*body)(place *)) {
+  const int *s = shapes[shape];
   setenv("NCCL_NUM_RMA_CTX", "4", 1);
-  ck_assert_int_eq(run_processes(shapes[shape][0], shapes[shape][1], shapes[shape][2], 1, body), 0);
+  if (!s[4]) setenv("NCCL_P2P_DISABLE", "1", 1);
+  ck_assert_int_eq(run_processes(s[0], s[1], s[2], s[3], body), 0);
 }
 
 /* All to all, the own rank too, in all contexts: sizes, offsets, nothing but a signal. */
@@ -164,6 +170,35 @@ static void in_groups(place *p) {
 START_TEST(groups) { run(_i, in_groups); }
 END_TEST
 
+/* From a window, in pieces if it has to be. */
+static void in_pieces(place *p) {
+  enum { BYTES = (1 << 20) - 100, FROM = 1 << 20 };
+  char *data = malloc(BYTES);
+  open_windows(p);
+  for (int round = 0; round < 2; round++) {
+    EACH(r, p) {
+      for (int i = 0; i < BYTES; i++) data[i] = (char)(r * 50 + round * 3 + i + i / 1000);
+      emu_use(p->g.device[r]);
+      OK(MemcpyAsync((CUdeviceptr)(uintptr_t)(memory[r] + FROM), (CUdeviceptr)(uintptr_t)data, BYTES, p->g.stream[r]));
+      OK(StreamSynchronize(p->g.stream[r]));
+    }
+    EACH(r, p)
+    OK_NCCL(ncclPutSignal(memory[r] + FROM, BYTES, ncclInt8, (r + 1) % p->g.n, windows[r], 0, 0, 0, 0, p->g.comm[r],
+                          stream_of(p, r)));
+    EACH(r, p) OK_NCCL(await(p, r, (r + p->g.n - 1) % p->g.n, 1, 0));
+    EACH(r, p) {
+      const int from = (r + p->g.n - 1) % p->g.n;
+      read_window(p, r, 0, data, BYTES);
+      suite_all(i, BYTES, data[i] == (char)(from * 50 + round * 3 + (int)i + (int)i / 1000));
+    }
+    barrier(p);
+  }
+  close_windows(p);
+  free(data);
+}
+START_TEST(pieces) { run(_i, in_pieces); }
+END_TEST
+
 /* Captured once, replayed with other data; what is not captured between the replays counts for itself. */
 static void in_graphs(place *p) {
   enum { PUTS = 3, BYTES = 600 };
@@ -229,7 +264,7 @@ static void run_ahead(place *p) {
   OK(GraphDestroy(graph));
   close_windows(p);
 }
-START_TEST(replays_run_ahead) { run(2, run_ahead); }
+START_TEST(replays_run_ahead) { run(_i ? 7 : 2, run_ahead); }
 END_TEST
 
 static void wrong(place *p) {
@@ -304,16 +339,16 @@ START_TEST(configured) {
 }
 END_TEST
 
-/* GPUs that do not reach each other have no one-sided operations, and say so. */
+/* Memory that cannot be a window: there are no one-sided operations, and the calls say so. */
 static void apart(place *p) {
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
   OK_NCCL(ncclCommQueryProperties(p->g.comm[p->first], &props));
   ck_assert(!props.hostRmaSupport);
   ck_assert_int_eq(ncclSignal(0, 0, 0, 0, p->g.comm[p->first], stream_of(p, p->first)), ncclInvalidArgument);
-  ck_assert_ptr_nonnull(strstr(ncclGetLastError(p->g.comm[p->first]), "do not all reach each other"));
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(p->g.comm[p->first]), "cannot be made into windows"));
 }
-START_TEST(no_peers) {
-  setenv("NCCL_P2P_DISABLE", "1", 1);
+START_TEST(no_windows) {
+  setenv("NCCL_CUMEM_ENABLE", "0", 1);
   run(2, apart);
 }
 END_TEST
@@ -383,8 +418,8 @@ static void abort_waits(place *p) {
   p->g.comm[r] = NULL;
 }
 START_TEST(aborted) {
-  captured = _i;
-  run(2, abort_waits);
+  captured = _i % 2;
+  run(_i < 2 ? 2 : 7, abort_waits);
 }
 END_TEST
 
@@ -405,9 +440,9 @@ static void die(place *p) {
   p->g.comm[r] = NULL;
 }
 START_TEST(killed) {
-  captured = _i;
+  captured = _i % 2;
   setenv("NCCL_NUM_RMA_CTX", "4", 1);
-  ck_assert_int_eq(run_processes(3, 1, 8, 1, die), 1); /* the dead one */
+  ck_assert_int_eq(run_processes(3, 1, 8, _i < 2 ? 1 : 3, die), 1); /* the dead one */
 }
 END_TEST
 
@@ -420,11 +455,12 @@ int main(void) {
   tcase_add_loop_test(t, order, 0, SHAPES);
   tcase_add_loop_test(t, groups, 0, SHAPES);
   tcase_add_loop_test(t, graphs, 0, SHAPES);
-  tcase_add_test(t, replays_run_ahead);
+  tcase_add_loop_test(t, pieces, 2, SHAPES);
+  tcase_add_loop_test(t, replays_run_ahead, 0, 2);
   tcase_add_test(t, arguments);
   tcase_add_test(t, configured);
-  tcase_add_test(t, no_peers);
-  tcase_add_loop_test(t, aborted, 0, 2);
-  tcase_add_loop_test(t, killed, 0, 2);
+  tcase_add_test(t, no_windows);
+  tcase_add_loop_test(t, aborted, 0, 4);
+  tcase_add_loop_test(t, killed, 0, 4);
   return suite_run_one("gpu_rma", t);
 }

@@ -30,7 +30,11 @@ runs 2 sendrecv_perf -t 2 -b 200K -e 200K
 runs 2 put_perf -t 2 -b 8 -e 200K -f 50 -R 2
 runs 1 all_reduce_perf -t 2 -b 1K -e 64K -f 64 -G 3
 runs 2 all_gather_perf -g 2 -b 1K -e 1K -G 2
+runs 1 put_perf -t 2 -b 8 -e 200K -f 50 -G 3
+runs 1 put_perf -g 2 -b 1K -e 1K -G 3
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 all_reduce_perf -t 2 -b 1K -e 64K -f 64 # over the network, with the proxy
+NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 put_perf -t 2 -b 8 -e 200K -f 50
+NCCL_P2P_DISABLE=1 runs 2 put_perf -t 2 -b 8 -e 200K -f 50 -G 3
 # Ranks that share a GPU and its hardware queues: with the driver's 8 they would wait for each other for ever, so the programs ask
 # for 32.  A user who asks for fewer gets a warning with the consequence.
 export CUDAEMU_CONNECTIONS=8

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One-sided operations between GPUs that do not reach each other: the carrier and its packets (far.h). */
+#include "far.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include "../base/log.h"
+#include "../base/thread.h"
+#include "../boot/bootstrap.h"
+#include "../runtime/call.h"
+#include "rma.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+/* The carrier spins and yields for so long after a packet; then it sleeps for NAP_NS at a time, after LONG_NS for
+ * LONG_NAP_NS: the first packet may be that late then.  At the end it waits for so long for its last packets. */
+#define YIELDING_NS (100 * US)
+#define NAP_NS (50 * US)
+#define LONG_NS (1000 * MS)
+#define LONG_NAP_NS (1 * MS)
+#define LAST_NS (2000 * MS)
+
+enum { SLOTS = 4, PIECE_MIN = 4096, PIECE_MAX = 128 << 10, INBOX_BYTES = 8 << 20, BLOCK_JOBS = 64 };
+enum { CAME, GIVEN_BACK }; /* signals between two ranks: packets, slots */
+_Static_assert(GIVEN_BACK < (int)HK_RMA_ROW, "both are there");
+
+/* A packet is this and its data. */
+typedef struct head {
+  uint64_t window, offset;
+  uint32_t bytes, word;
+} head;
+enum { NO_WORD = UINT32_MAX, DATA_AT = 64 };
+_Static_assert(sizeof(head) <= DATA_AT, "the data is aligned");
+
+typedef enum job_state { JOB_FREE, JOB_ARMED } job_state;
+
+/* A put in a stream, or in a graph.  Its words are in pinned memory: `go` is the stream's, `done` the carrier's. A
+ * captured one's are 1 and are set back, another one's are `turn`, which grows with each use of the job. */
+typedef struct job {
+  _Atomic(int) state;
+  uint32_t turn;
+  hk_gpu_far_op op;
+  uint32_t *go, *done;       /* for the CPU */
+  uint32_t *go_at, *done_at; /* for the GPU */
+  struct hk_gpu_far *far;
+  bool running; /* from here on the carrier's */
+  bool last;    /* its last packet has been sent */
+  size_t sent;
+} job;
+
+typedef struct block {
+  struct block *next;
+  bool captured;
+  hk_memory words;
+  job jobs[BLOCK_JOBS];
+} block;
+
+typedef struct other {
+  uint64_t sent, taken; /* packets */
+  bool deaf;            /* it takes no more signals of ours: its end has begun */
+} other;
+
+struct hk_gpu_far {
+  ncclComm_t comm;
+  hk_device *device;
+  hk_queue queue;
+  size_t piece, slot_bytes;
+  hk_memory inbox; /* pinned; the memory is runtime/rma.c's */
+  char *inbox_host;
+  size_t inbox_at;
+  hk_memory stage;       /* of the packet that is being sent */
+  block *_Atomic blocks; /* grows at its beginning */
+  other *others;
+  int blocked; /* the rank whose slots are full; -1 */
+  pthread_t thread;
+  bool running;
+  _Atomic(bool) stop;
+  uint64_t stop_ns;
+  hk_wait_env wait;
+  _Atomic(int) refs; /* the communicator's, and one for each captured job, whose graph may live longer */
+};
+
+/* ---- packets ---- */
+
+static hk_status put(struct hk_gpu_far *f, int peer, const void *from, size_t bytes, uint64_t offset, uint32_t signal) {
+  const hk_call call = {.comm = f->comm,
+                        .in = from,
+                        .count = bytes,
+                        .coll = HK_SENDRECV,
+                        .p2p = HK_P2P_PUT,
+                        .dtype = HK_U8,
+                        .root = peer,
+                        .offset = offset,
+                        .signal = signal};
+  return hk_rma_put(&call);
+}
+
+static uint64_t slot_at(const struct hk_gpu_far *f, int from, uint64_t packet) {
+  return ((uint64_t)from * SLOTS + packet % SLOTS) * f->slot_bytes;
+}
+
+/* Sends the job's next packet; *sent is false if the peer has no slot for it. */
+static hk_status send_packet(struct hk_gpu_far *f, job *j, bool *sent) {
+  hk_status rc = HK_OK;
+  const hk_gpu_far_op *op = &j->op;
+  hk_device *d = f->device;
+  other *p = &f->others[op->peer];
+  const size_t left = op->bytes - j->sent, bytes = left < f->piece ? left : f->piece;
+  *sent = p->sent - hk_rma_count(f->comm, op->peer, GIVEN_BACK) < SLOTS;
+  if (!*sent) return HK_OK;
+  char *stage = f->stage.host;
+  const head h = {op->window, op->offset + j->sent, (uint32_t)bytes, bytes == left ? op->word : NO_WORD};
+  memcpy(stage, &h, sizeof h);
+  if (bytes) {
+    HK_TRY(d->ops->copy(d, (char *)f->stage.base + DATA_AT, (const char *)op->from + j->sent, bytes, f->queue), out);
+    HK_TRY(d->ops->wait(d, f->queue), out);
+  }
+  HK_TRY(put(f, op->peer, stage, DATA_AT + bytes, f->inbox_at + slot_at(f, f->comm->rank, p->sent), CAME), out);
+  p->sent++;
+  j->sent += bytes;
+  j->last = bytes == left;
+out:
+  return rc;
+}
+
+static hk_status run_job(struct hk_gpu_far *f, job *j, bool captured, bool *moved) {
+  hk_status rc = HK_OK;
+  /* acquire: pairs with the release in hk_gpu_far_enqueue */
+  if (atomic_load_explicit(&j->state, memory_order_acquire) != JOB_ARMED) return HK_OK;
+  if (!j->running) {
+    /* acquire: the GPU has written the data that the put reads before it */
+    if (__atomic_load_n(j->go, __ATOMIC_ACQUIRE) != j->turn) return HK_OK;
+    if (captured) __atomic_store_n(j->go, 0, __ATOMIC_RELAXED); /* relaxed: the stream waits for `done` first */
+    j->running = true;
+    j->last = false;
+    j->sent = 0;
+  }
+  while (!j->last) {
+    bool sent;
+    HK_TRY(send_packet(f, j, &sent), out);
+    if (!sent) f->blocked = j->op.peer;
+    if (!sent) return HK_OK;
+    *moved = true;
+  }
+  j->running = false;
+  const uint32_t turn = j->turn;
+  /* release, both: the stream may change the data, and the next put the job, which is read no more.  In this order: a
+   * job that is free may get another turn. */
+  __atomic_store_n(j->done, turn, __ATOMIC_RELEASE);
+  if (!captured) atomic_store_explicit(&j->state, JOB_FREE, memory_order_release);
+out:
+  return rc;
+}
+
+static hk_status send_all(struct hk_gpu_far *f, bool *moved) {
+  hk_status rc = HK_OK;
+  f->blocked = -1;
+  for (block *b = atomic_load(&f->blocks); b; b = b->next)
+    for (int i = 0; i < BLOCK_JOBS; i++) HK_TRY(run_job(f, &b->jobs[i], b->captured, moved), out);
+out:
+  return rc;
+}
+
+/* Carries a packet out; *done is false if this rank has not registered the window yet. */
+static hk_status carry_out(struct hk_gpu_far *f, int from, const head *h, const char *data, bool *done) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = f->comm;
+  hk_window w = {NULL, 0};
+  *done = true;
+  if (h->bytes) {
+    const hk_window_state state = hk_registration_window(c, h->window, &w);
+    *done = state != HK_WINDOW_LATER;
+    if (!*done) return HK_OK;
+    if (state == HK_WINDOW_GONE || h->offset > w.bytes || h->bytes > w.bytes - h->offset)
+      return HK_FAIL(HK_ERR_USAGE,
+                     "rank %d puts %u bytes at %llu of window %llu of rank %d, which %s: a window must stay registered "
+                     "until all puts to it have arrived",
+                     from, h->bytes, (unsigned long long)h->offset, (unsigned long long)h->window, c->rank,
+                     state == HK_WINDOW_GONE ? "is deregistered" : "is smaller");
+    HK_TRY(f->device->ops->copy(f->device, w.base + h->offset, data, h->bytes, f->queue), out);
+    HK_TRY(f->device->ops->wait(f->device, f->queue), out);
+  }
+  if (h->word != NO_WORD && !hk_gpu_rma_come(c, from, h->word))
+    rc = HK_FAIL(HK_ERR_INTERNAL, "rank %d: a packet of rank %d has a signal that does not exist", c->rank, from);
+out:
+  return rc;
+}
+
+static hk_status receive(struct hk_gpu_far *f, int from, bool *moved) {
+  hk_status rc = HK_OK;
+  other *p = &f->others[from];
+  while (p->taken != hk_rma_count(f->comm, from, CAME)) {
+    const uint64_t at = slot_at(f, from, p->taken);
+    bool done;
+    head h;
+    memcpy(&h, f->inbox_host + at, sizeof h);
+    if (h.bytes > f->piece) return HK_FAIL(HK_ERR_INTERNAL, "a packet of rank %d has %u bytes", from, h.bytes);
+    HK_TRY(carry_out(f, from, &h, (char *)f->inbox.base + at + DATA_AT, &done), out);
+    if (!done) return HK_OK;
+    p->taken++;
+    *moved = true;
+    if (p->deaf) continue;
+    rc = put(f, from, NULL, 0, 0, GIVEN_BACK);
+    if (rc == HK_OK || atomic_load(&f->comm->health.failure)) continue;
+    /* It has ended, and waits for nothing; if it has died, the control connections report that. */
+    p->deaf = true;
+    rc = HK_OK;
+  }
+out:
+  return rc;
+}
+
+/* ---- the carrier ---- */
+
+static hk_status rest(hk_waiter *w) {
+  const uint64_t waited = w->begin_ns ? hk_now_ns() - w->begin_ns : 0;
+  if (waited < YIELDING_NS) return hk_wait_pause(w);
+  return hk_wait_nap(w, -1, waited < LONG_NS ? NAP_NS : LONG_NAP_NS);
+}
+
+/* About every 100 ms without a packet. */
+static hk_status check(void *arg, uint64_t waited_ns) {
+  const struct hk_gpu_far *f = arg;
+  (void)waited_ns;
+  if (f->blocked < 0 || atomic_load(&f->stop) || !hk_bootstrap_left(f->comm->bootstrap, f->blocked)) return HK_OK;
+  return HK_FAIL(HK_ERR_REMOTE,
+                 "rank %d has left the communicator (ncclCommDestroy), and rank %d puts to it: wait for the signals of "
+                 "all puts before a rank destroys its communicator",
+                 f->blocked, f->comm->rank);
+}
+
+/* Have the other ranks taken all packets?  They give the slots back by this rank's memory. */
+static bool is_quiet(struct hk_gpu_far *f) {
+  if (hk_now_ns() - f->stop_ns > LAST_NS) return true;
+  for (int r = 0; r < f->comm->nranks; r++)
+    if (f->others[r].sent != hk_rma_count(f->comm, r, GIVEN_BACK) && !hk_bootstrap_left(f->comm->bootstrap, r))
+      return false;
+  return true;
+}
+
+static void *carry(void *arg) {
+  struct hk_gpu_far *f = arg;
+  ncclComm_t c = f->comm;
+  hk_status rc = HK_OK;
+  hk_waiter w;
+  prctl(PR_SET_NAME, "hocket-carrier");
+  (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* naps end on time; the kernel's default slack is 50 us */
+  hk_wait_begin(&w, &f->wait);
+  while (!(atomic_load(&f->stop) && is_quiet(f))) {
+    bool moved = false;
+    for (int r = 0; r < c->nranks; r++)
+      if (hk_gpu_is_far(c, r)) HK_TRY(receive(f, r, &moved), out);
+    HK_TRY(send_all(f, &moved), out);
+    if (moved)
+      hk_wait_progress(&w);
+    else
+      HK_TRY(rest(&w), out);
+  }
+out:
+  if (rc != HK_OK && !atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc); /* else the failure is known */
+  return NULL;
+}
+
+/* ---- begin and end ---- */
+
+static void drop(struct hk_gpu_far *f) {
+  if (atomic_fetch_sub(&f->refs, 1) != 1) return;
+  for (block *b = atomic_load(&f->blocks), *next; b; b = next) {
+    next = b->next;
+    free(b);
+  }
+  free(f->others);
+  free(f);
+}
+
+hk_status hk_gpu_far_begin(ncclComm_t c, hk_rma_offer *mine) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  const hk_device_ops *ops = g->device->ops;
+  struct hk_gpu_far *f = calloc(1, sizeof *f);
+  if (f) f->others = calloc((size_t)c->nranks, sizeof *f->others);
+  if (!f || !f->others) {
+    free(f);
+    return HK_FAIL_ERRNO("no memory for one-sided operations");
+  }
+  atomic_store(&f->refs, 1);
+  f->comm = c;
+  f->device = g->device;
+  f->blocked = -1;
+  f->wait = (hk_wait_env){.failure = c->wait.failure, .spins = c->wait.spins, .check = check, .arg = f};
+  g->far = f;
+  f->piece = INBOX_BYTES / SLOTS / (size_t)c->nranks;
+  f->piece = f->piece < PIECE_MIN ? PIECE_MIN : f->piece > PIECE_MAX ? PIECE_MAX : f->piece & ~(size_t)(PIECE_MIN - 1);
+  f->slot_bytes = DATA_AT + f->piece;
+  const size_t bytes = (size_t)c->nranks * SLOTS * f->slot_bytes;
+  HK_TRY(hk_rma_begin_packets(c, bytes, mine), out);
+  f->inbox_host = hk_rma_inbox(c, &f->inbox_at);
+  HK_TRY(ops->pin(g->device, f->inbox_host, bytes, &f->inbox), out);
+  HK_TRY(ops->alloc_host(g->device, f->slot_bytes, &f->stage), out);
+  hk_wire_memory(c, f->stage.host, f->slot_bytes, true); /* a card may send from it, until the transports end */
+  rc = ops->queue_new(g->device, &f->queue);
+out:
+  return rc;
+}
+
+hk_status hk_gpu_far_start(ncclComm_t c, const hk_rma_offer *offers, size_t stride) {
+  hk_status rc = HK_OK;
+  struct hk_gpu_far *f = hk_gpu_of(c)->far;
+  for (int r = 0; r < c->nranks; r++)
+    if (hk_gpu_is_far(c, r))
+      HK_TRY(hk_rma_take_offer(c, r, (const void *)((const char *)offers + (size_t)r * stride)), out);
+  int error = hk_thread_start(&f->thread, 0, carry, f);
+  f->running = error == 0;
+  if (error)
+    rc = HK_FAIL(HK_ERR_SYSTEM,
+                 "cannot start rank %d's thread for one-sided operations: %s; check the limit of threads "
+                 "(ulimit -u)",
+                 c->rank, strerror(error));
+out:
+  return rc;
+}
+
+void hk_gpu_far_stop(ncclComm_t c) {
+  struct hk_gpu_far *f = hk_gpu_of(c) ? hk_gpu_of(c)->far : NULL;
+  if (!f || !f->running) return;
+  f->stop_ns = hk_now_ns();
+  atomic_store(&f->stop, true);
+  pthread_join(f->thread, NULL);
+  f->running = false;
+}
+
+void hk_gpu_far_end(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  struct hk_gpu_far *f = g->far;
+  if (!f) return;
+  const hk_device_ops *ops = g->device->ops;
+  g->far = NULL;
+  for (block *b = atomic_load(&f->blocks); b; b = b->next) (void)ops->release(g->device, &b->words);
+  (void)ops->release(g->device, &f->stage);
+  (void)ops->release(g->device, &f->inbox);
+  (void)ops->queue_free(g->device, f->queue);
+  drop(f);
+}
+
+/* ---- calls ---- */
+
+static hk_status new_block(struct hk_gpu_far *f, bool captured, block **out) {
+  block *b = calloc(1, sizeof *b);
+  if (!b) return HK_FAIL_ERRNO("no memory for one-sided operations");
+  hk_status rc = f->device->ops->alloc_host(f->device, BLOCK_JOBS * 2 * sizeof(uint32_t), &b->words);
+  if (rc != HK_OK) {
+    free(b);
+    return rc;
+  }
+  for (size_t i = 0; i < BLOCK_JOBS; i++) {
+    job *j = &b->jobs[i];
+    j->far = f;
+    j->go = (uint32_t *)b->words.host + 2 * i;
+    j->done = j->go + 1;
+    j->go_at = (uint32_t *)b->words.base + 2 * i;
+    j->done_at = j->go_at + 1;
+  }
+  b->captured = captured;
+  b->next = atomic_load(&f->blocks);
+  atomic_store(&f->blocks, b);
+  *out = b;
+  return HK_OK;
+}
+
+static hk_status free_job(struct hk_gpu_far *f, bool captured, job **out) {
+  hk_status rc = HK_OK;
+  block *b;
+  for (b = atomic_load(&f->blocks); b; b = b->next)
+    for (int i = 0; b->captured == captured && i < BLOCK_JOBS; i++) {
+      *out = &b->jobs[i];
+      /* acquire: who has freed it uses it no more */
+      if (atomic_load_explicit(&b->jobs[i].state, memory_order_acquire) == JOB_FREE) return HK_OK;
+    }
+  rc = new_block(f, captured, &b);
+  if (rc == HK_OK) *out = &b->jobs[0];
+  return rc;
+}
+
+/* Called on a thread of the driver, which may not call CUDA. */
+static void graph_gone(void *arg) {
+  job *j = arg;
+  struct hk_gpu_far *f = j->far;
+  atomic_store_explicit(&j->state, JOB_FREE, memory_order_release); /* release: no replay uses it */
+  drop(f);
+}
+
+hk_status hk_gpu_far_enqueue(ncclComm_t c, const hk_gpu_far_op *op, hk_queue q, const hk_queue_state *s) {
+  hk_status rc = HK_OK;
+  struct hk_gpu_far *f = hk_gpu_of(c)->far;
+  hk_device *d = f->device;
+  const hk_device_ops *ops = d->ops;
+  job *j;
+  HK_TRY(free_job(f, s->capturing, &j), out);
+  j->op = *op;
+  j->turn = s->capturing ? 1 : j->turn + 1;
+  atomic_store_explicit(&j->state, JOB_ARMED, memory_order_release); /* release: the carrier reads the rest */
+  if (s->capturing) {
+    atomic_fetch_add(&f->refs, 1);
+    HK_TRY(ops->graph_keep(d, s, graph_gone, j), out);
+  }
+  HK_TRY(ops->word_write(d, j->go_at, j->turn, q), out);
+  if (!s->capturing) return ops->word_reach(d, j->done_at, j->turn, q);
+  HK_TRY(ops->word_wait(d, j->done_at, 1, q), out);
+  rc = ops->word_write(d, j->done_at, 0, q);
+out:
+  return rc;
+}
+
+bool hk_gpu_far_free(ncclComm_t c) {
+  struct hk_gpu_far *f = hk_gpu_of(c)->far;
+  bool any = false;
+  for (block *b = f ? atomic_load(&f->blocks) : NULL; b; b = b->next)
+    for (int i = 0; i < BLOCK_JOBS; i++) { /* relaxed, both: no data depends on it */
+      job *j = &b->jobs[i];
+      if (atomic_load(&j->state) != JOB_ARMED) continue;
+      any = (__atomic_exchange_n(j->done, j->turn, __ATOMIC_RELAXED) != j->turn && b->captured) || any;
+    }
+  return any;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * One-sided operations between GPUs that do not reach each other's memory: those of several hosts, or without peer
+ * access.  A thread of each rank, the carrier, moves them by way of host memory.
+ *
+ * Every rank has an inbox in host memory, with some slots for each other rank.  The stream of a put sets a word and
+ * waits for another one.  The carrier, which polls, copies the data from the GPU in pieces, and puts each as a packet
+ * into the peer's inbox with the one-sided operations of host memory (runtime/rma.h): by stores, by the network card,
+ * or by messages.  Their signals count the packets of a pair of ranks, and the slots that were given back.  The peer's
+ * carrier copies the packet to its GPU's window and then writes the word for which its own streams wait (rma.c).  The
+ * put's stream goes on when the last packet has left this rank's memory.
+ *
+ * The words are the input from the GPU, so a captured put is replayed without a call of the host.
+ */
+#ifndef HK_GPU_FAR_H
+#define HK_GPU_FAR_H
+#include "../runtime/rma.h"
+#include "../runtime/windows.h"
+#include "gpu.h"
+
+/* Data for a rank's window, and a word of its signals that is written after it. */
+typedef struct hk_gpu_far_op {
+  int peer;
+  uint32_t word; /* as for hk_gpu_rma_come */
+  const void *from;
+  size_t bytes; /* 0: the word alone */
+  uint64_t window, offset;
+} hk_gpu_far_op;
+
+static inline bool hk_gpu_is_far(const struct ncclComm *c, int peer) { return hk_lsa_rank(c, peer) < 0; }
+
+/* By all ranks: makes the inbox. */
+hk_status hk_gpu_far_begin(ncclComm_t c, hk_rma_offer *mine);
+/* After the ranks have exchanged their offers, `stride` bytes apart: starts the carrier. */
+hk_status hk_gpu_far_start(ncclComm_t c, const hk_rma_offer *offers, size_t stride);
+hk_status hk_gpu_far_enqueue(ncclComm_t c, const hk_gpu_far_op *op, hk_queue q, const hk_queue_state *s);
+/* Releases the streams of a failed communicator that wait for the carrier.  True if a captured one may have gone on. */
+bool hk_gpu_far_free(ncclComm_t c);
+void hk_gpu_far_stop(ncclComm_t c); /* ends the carrier: no stream has work for it */
+void hk_gpu_far_end(ncclComm_t c);
+#endif
