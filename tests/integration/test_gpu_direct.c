@@ -203,6 +203,98 @@ START_TEST(is_exported) {
 }
 END_TEST
 
+static size_t in_use(void) {
+  size_t sum = 0;
+  for (int d = 0; d < 2; d++) {
+    size_t left = 0, all = 0;
+    emu_use(d);
+    OK(MemGetInfo(&left, &all));
+    sum += all - left;
+  }
+  return sum;
+}
+
+/* Suspended: what the cards had of the GPUs' memory is given back, and comes again with new queue pairs. */
+START_TEST(suspends) {
+  gpu_ranks g;
+  set("CUDAEMU_DMABUF", _i ? "0" : "2"); /* 0: links in host memory */
+  set("HOCKET_SLOT_BYTES", "131072");
+  begin(&g, 2, true);
+  const size_t before = in_use();
+  gpu_init_all(&g);
+  gpu_call_all(&g);
+  for (int turn = 0; turn < 3; turn++) {
+    const size_t active = in_use() - before;
+    const uint64_t memories = now(&verbs->registered);
+    ck_assert_int_gt(verbs->nmrs, 0);
+    for (int suspend = 1; suspend >= 0; suspend--) {
+      OK_NCCL(ncclGroupStart());
+      for (int r = 0; r < 2; r++)
+        OK_NCCL(suspend ? ncclCommSuspend(g.comm[r], NCCL_SUSPEND_MEM) : ncclCommResume(g.comm[r]));
+      OK_NCCL(ncclGroupEnd());
+      if (!suspend) break;
+      const size_t left = in_use() - before;
+      ck_assert_msg(_i || left <= active / 20, "%zu of %zu bytes are left", left, active);
+      ck_assert_int_eq(verbs->nmrs, 0);
+      ck_assert_int_eq(verbs->nqps, 0);
+    }
+    gpu_call_all(&g);
+    ck_assert_uint_gt(now(&verbs->registered), memories);
+    ck_assert_uint_eq(in_use() - before, active);
+  }
+  end(&g);
+}
+END_TEST
+
+/* One-sided operations: the cards write into the peer's host memory, from which its carrier copies to the GPU.  Also if
+ * a queue pair fails. */
+START_TEST(one_sided) {
+  enum { BYTES = 400000, ROUNDS = 3 };
+  gpu_ranks g;
+  char *memory[2];
+  static char data[BYTES];
+  ncclWindow_t window[2];
+  begin(&g, 2, false);
+  gpu_init_all(&g);
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; r++) {
+    emu_use(r);
+    OK_NCCL(ncclMemAlloc((void **)&memory[r], 1 << 20));
+    OK_NCCL(ncclCommWindowRegister(g.comm[r], memory[r], 1 << 20, &window[r], NCCL_WIN_COLL_SYMMETRIC));
+  }
+  OK_NCCL(ncclGroupEnd());
+  const uint64_t before = now(&verbs->writes);
+  verbs->passing = 3;
+  verbs->severed = _i;
+  for (int round = 0; round < ROUNDS; round++) {
+    for (int r = 0; r < 2; r++) {
+      cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
+      for (int i = 0; i < BYTES; i++) data[i] = (char)(r + 7 * round + i + i / 1000);
+      emu_use(r);
+      OK(MemcpyAsync((CUdeviceptr)(uintptr_t)(memory[r] + BYTES), (CUdeviceptr)(uintptr_t)data, BYTES, g.stream[r]));
+      OK(StreamSynchronize(g.stream[r]));
+      OK_NCCL(ncclPutSignal(memory[r] + BYTES, BYTES, ncclInt8, 1 - r, window[r], 0, 0, 0, 0, g.comm[r], s));
+    }
+    for (int r = 0; r < 2; r++) {
+      ncclWaitSignalDesc_t d = {.opCnt = 1, .peer = 1 - r};
+      OK_NCCL(ncclWaitSignal(1, &d, g.comm[r], (cudaStream_t)(void *)g.stream[r]));
+      emu_use(r);
+      OK(MemcpyAsync((CUdeviceptr)(uintptr_t)data, (CUdeviceptr)(uintptr_t)memory[r], BYTES, g.stream[r]));
+      OK(StreamSynchronize(g.stream[r]));
+      suite_all(i, BYTES, data[i] == (char)(1 - r + 7 * round + (int)i + (int)i / 1000));
+    }
+    gpu_wait(&g);
+  }
+  ck_assert_uint_ge(now(&verbs->writes) - before, 2 * 2 * ROUNDS); /* of data and of signals */
+  ck_assert_int_eq(verbs->severed, 0);
+  for (int r = 0; r < 2; r++) {
+    OK_NCCL(ncclCommWindowDeregister(g.comm[r], window[r]));
+    OK_NCCL(ncclMemFree(memory[r]));
+  }
+  end(&g);
+}
+END_TEST
+
 /* Rank 1 opens its links while rank 0's kernel waits for it already: nothing there may wait for kernels. */
 START_TEST(opens_beside_a_kernel) {
   gpu_ranks g;
@@ -287,6 +379,8 @@ int main(void) {
   tcase_add_loop_test(t, falls_back, 0, 4);
   tcase_add_loop_test(t, gives_way, 0, 3);
   tcase_add_loop_test(t, is_exported, 0, (int)HK_ARRAY_LENGTH(exports));
+  tcase_add_loop_test(t, one_sided, 0, 2);
+  tcase_add_loop_test(t, suspends, 0, 2);
   tcase_add_test(t, opens_beside_a_kernel);
   tcase_add_loop_test(t, keeps_to_the_distance, 0, (int)HK_ARRAY_LENGTH(levels));
   suite_add_tcase(s, t);
