@@ -105,8 +105,9 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   const hk_device_ops *ops = g->device->ops;
   visitor v = {0};
   HK_TRY(ops->finish(g->device), out); /* replays of captured graphs, too */
+  HK_TRY(hk_gpu_proxy_settle(g->proxy), out);
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out);
-  HK_TRY(hk_gpu_proxy_pause(g->proxy), out);
+  hk_gpu_proxy_pause(g->proxy);
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out);
   HK_TRY(hk_gpu_proxy_rest(g->proxy, true), out);
   visit_all(c, &v);

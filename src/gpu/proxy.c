@@ -203,19 +203,26 @@ void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured) {
   if (write(p->wake, &one, sizeof one) < 0) return;
 }
 
-hk_status hk_gpu_proxy_pause(hk_gpu_proxy *p) {
+hk_status hk_gpu_proxy_settle(hk_gpu_proxy *p) {
   hk_status rc = HK_OK;
   hk_waiter w;
   if (!p) return HK_OK;
-  hk_gpu_proxy_wake(p, false); /* credits may be under way */
+  hk_gpu_proxy_wake(p, false); /* peers may wait for slots that it has not given back yet */
   hk_wait_begin(&w, p->env.wait);
   while (!all_quiet(p)) HK_TRY(hk_wait_pause(&w), out);
-  enter(p);
-  p->paused = true;
-  leave(p);
 out:
   return rc;
 }
+
+static void set_paused(hk_gpu_proxy *p, bool paused) {
+  if (!p) return;
+  enter(p);
+  p->paused = paused;
+  leave(p);
+  if (!paused) hk_gpu_proxy_wake(p, false);
+}
+void hk_gpu_proxy_pause(hk_gpu_proxy *p) { set_paused(p, true); }
+void hk_gpu_proxy_go_on(hk_gpu_proxy *p) { set_paused(p, false); }
 
 hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests) {
   hk_status rc = HK_OK;
@@ -228,14 +235,6 @@ hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests) {
   }
 out:
   return rc;
-}
-
-void hk_gpu_proxy_go_on(hk_gpu_proxy *p) {
-  if (!p) return;
-  enter(p);
-  p->paused = false;
-  leave(p);
-  hk_gpu_proxy_wake(p, false);
 }
 
 hk_gpu_pumped *hk_gpu_proxy_links(hk_gpu_proxy *p) { return p ? p->links : NULL; }

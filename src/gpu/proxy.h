@@ -86,9 +86,11 @@ hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, struct hk_transport_state *via, cons
                            struct hk_gpu_link *out);
 /* After each launch.  NULL: nothing to do. */
 void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured);
-/* Stops at a moment when all that the kernels have sent is with the peers, until hk_gpu_proxy_go_on. */
-hk_status hk_gpu_proxy_pause(hk_gpu_proxy *p);
-/* Paused, as are the proxies of the other ranks: lets the links rest, and wakes them (transport.h). */
+/* Waits until the peers have given back all slots that the kernels have sent. */
+hk_status hk_gpu_proxy_settle(hk_gpu_proxy *p);
+/* Stops, until hk_gpu_proxy_go_on.  All ranks have settled: their proxies need this one's slots no more. */
+void hk_gpu_proxy_pause(hk_gpu_proxy *p);
+/* All ranks have paused: lets the links rest, and wakes them (transport.h). */
 hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests);
 void hk_gpu_proxy_go_on(hk_gpu_proxy *p);
 /* The links; they are only added by hk_gpu_proxy_add.  NULL: there are none. */
