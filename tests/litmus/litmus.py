@@ -194,7 +194,7 @@ def main(files):
     known = primitives()
     # The kernels before and after they have one fence for all signals of a step: the former file goes with them.
     links = "one_fence.litmus" if "hk_fence" in known else "links.litmus"
-    tests = [t for f in ("known.litmus", links) for t in read(here / f, known)]
+    tests = [t for f in ("known.litmus", links, "host.litmus") for t in read(here / f, known)]
     wrong, needed = [], {}
     for t in tests:
         found, needed[t.name] = check(t)

@@ -250,6 +250,17 @@ class Execution:
                 fr.add(r.index, r.pair.index)
         return fr
 
+    def races(self, cause):
+        """Two accesses of different threads, one a write and one weak, neither of which causes the other."""
+        memory = self.p.reads + self.p.writes
+        for a in self.p.writes:
+            for b in memory:
+                if a.place != b.place or a.thread == b.thread or (a.strong() and b.strong()):
+                    continue
+                if not cause.has(a.index, b.index) and not cause.has(b.index, a.index):
+                    return True
+        return False
+
     def allowed(self):
         p = self.p
         base = self.base_causality()
@@ -258,6 +269,7 @@ class Execution:
             if any(base.has(b.index, a.index) and p.ms.has(a.index, b.index) for b in self.fences[i + 1 :]):
                 return False
         cause = self.causality(base)
+        self.race = self.races(cause)
         # Causality: a read does not read a write that it precedes ...
         if any(w and cause.has(r.index, w.index) for r, w in self.source.items()):
             return False
@@ -324,4 +336,4 @@ def executions(program):
             x = Execution(program, source, order)
             registers = x.values()
             if registers is not None and x.allowed():
-                yield registers
+                yield {**registers, "race": x.race}
