@@ -10,11 +10,7 @@
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
-static int is(int fine, const char *what) {
-  if (!fine) fprintf(stderr, "not so: %s (%s)\n", what, ncclGetLastError(NULL));
-  return !fine;
-}
-#define IS(condition) faults += is(condition, #condition)
+#define IS(condition) faults += RANK_IS(condition)
 
 static int properties(ncclComm_t c, int rank, int n, void *arg) {
   ncclCommProperties_t p = NCCL_COMM_PROPERTIES_INITIALIZER;
@@ -107,7 +103,8 @@ static int options_of_a_call(ncclComm_t c, int rank, int n, void *arg) {
     for (k.forceAlgSelection = 0; k.forceAlgSelection < 2; k.forceAlgSelection++) {
       ncclResult_t rc = ncclAllReduceConfig(in, out, 4, ncclFloat, ncclSum, c, NULL, &k);
       int works = selections[i].works || !k.forceAlgSelection;
-      if (rc != (works ? ncclSuccess : ncclInvalidArgument)) faults += is(0, selections[i].selection);
+      if (rc != (works ? ncclSuccess : ncclInvalidArgument))
+        faults += rank_is_at(0, selections[i].selection, __FILE__, __LINE__);
     }
   }
   k.algSelection = "RING";

@@ -13,6 +13,7 @@
 #include "../../src/boot/process.h"
 #include "../../src/boot/wire.h"
 #include "../support/boot_ranks.h"
+#include "../support/fuzz.h"
 
 enum { PORTS = 24, HELD = 600, RANKS = 5 };
 
@@ -23,18 +24,6 @@ typedef struct board {
   char text[256];
 } board;
 static board *shared;
-
-static uint64_t state;
-static uint32_t rnd(uint32_t below) { /* xorshift64* */
-  state ^= state >> 12;
-  state ^= state << 25;
-  state ^= state >> 27;
-  return (uint32_t)((state * 0x2545f4914f6cdd1du) >> 33) % below;
-}
-
-static void any_bytes(void *out, size_t n) {
-  for (size_t i = 0; i < n; i++) ((uint8_t *)out)[i] = (uint8_t)rnd(256);
-}
 
 /* ---- the strangers ---- */
 
@@ -104,7 +93,7 @@ static int attack(void *arg) {
   (void)arg;
   int held[HELD];
   for (int i = 0; i < HELD; i++) held[i] = -1;
-  state = (uint64_t)getpid() * 0x9e3779b97f4a7c15u + 1;
+  fuzz_state = (uint64_t)getpid() * 0x9e3779b97f4a7c15u + 1;
   while (!atomic_load(&shared->stop)) {
     int i = (int)rnd(HELD);
     if (held[i] >= 0) {
@@ -372,7 +361,7 @@ START_TEST(slow_loris) {
   ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
   shared->id = id;
   ck_assert_int_eq(hk_boot_id_decode(&decoded, &id), HK_OK);
-  state = 1;
+  fuzz_state = 1;
   forged_hello(hello);
   int fd = knock(hk_addr_port(&decoded.at[0]));
   ck_assert_int_ge(fd, 0);

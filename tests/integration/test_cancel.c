@@ -2,14 +2,13 @@
 /* A thread that is cancelled inside the library ends after its call, not within it: the communicator can be aborted,
  * the other ranks learn of it, and nothing stays behind. */
 #include <check.h>
-#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
-#include "../../src/base/param.h"
+#include "../support/process.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
@@ -23,21 +22,12 @@ typedef struct scene {
   pthread_t thread[2];
 } scene;
 
-static int count_in(const char *folder) {
-  int n = 0;
-  DIR *d = opendir(folder);
-  ck_assert_ptr_nonnull(d);
-  while (readdir(d)) n++;
-  closedir(d);
-  return n;
-}
-
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL); }
 
 /* Threads that have been joined may show for a moment more. */
 static void expect_count(const char *folder, int n) {
   int now = 0;
-  for (int i = 0; i < 2000 && (now = count_in(folder)) != n; i++) nap();
+  for (int i = 0; i < 2000 && (now = count_entries(folder)) != n; i++) nap();
   ck_assert_msg(now == n, "%d in %s, there were %d", now, folder, n);
 }
 
@@ -122,7 +112,7 @@ static void prepare(const char *no_shm) {
 START_TEST(in_a_collective) {
   prepare(_i ? "1" : "0");
   cancel_in_collective(); /* what a process keeps for its life is there after this */
-  int files = count_in("/proc/self/fd"), threads = count_in("/proc/self/task");
+  int files = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
   cancel_in_collective();
   expect_count("/proc/self/fd", files);
   expect_count("/proc/self/task", threads);
@@ -133,7 +123,7 @@ END_TEST
 START_TEST(in_init) {
   prepare("1");
   cancel_in_init();
-  int threads = count_in("/proc/self/task");
+  int threads = count_entries("/proc/self/task");
   cancel_in_init();
   expect_count("/proc/self/task", threads);
 }

@@ -178,11 +178,6 @@ static int all_sizes(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-static void transport(const char *name) {
-  if (strcmp(name, "direct")) setenv("NCCL_P2P_DISABLE", "1", 1);
-  if (!strcmp(name, "net")) setenv("NCCL_SHM_DISABLE", "1", 1);
-}
-
 static const char *const transports[] = {"direct", "staged", "net"};
 static const int sizes[] = {1, 2, 3, 4, 5, 8};
 #ifdef __SANITIZE_THREAD__
@@ -198,34 +193,34 @@ enum { MOST_FEW = 300000, MOST_MANY = 70000, MOST_APART = 140000 };
 #endif
 
 START_TEST(types_threads) {
-  transport(transports[_i / 6]);
+  ranks_reach_by(transports[_i / 6]);
   ck_assert_int_eq(ranks_as_threads(sizes[_i % 6], all_types, NULL), 0);
 }
 END_TEST
 
 START_TEST(sizes_threads) {
-  transport(transports[_i / 6]);
+  ranks_reach_by(transports[_i / 6]);
   size_t most = sizes[_i % 6] > 3 ? MOST_MANY : MOST_FEW;
   ck_assert_int_eq(ranks_as_threads(sizes[_i % 6], all_sizes, &most), 0);
 }
 END_TEST
 
 START_TEST(sizes_processes) {
-  transport(transports[_i / 3]);
+  ranks_reach_by(transports[_i / 3]);
   size_t most = MOST_APART;
   ck_assert_int_eq(ranks_as_processes(2 + 3 * (_i % 3) / 2, all_sizes, &most), 0);
 }
 END_TEST
 
 START_TEST(types_processes) {
-  transport(transports[_i]);
+  ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_processes(3, all_types, NULL), 0);
 }
 END_TEST
 
 START_TEST(mixed) {
   size_t most = MOST_MANY;
-  transport(transports[_i]);
+  ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_mixed(2, 3, all_sizes, &most), 0);
 }
 END_TEST

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dead peers, mismatches in processes, and nothing left behind by a thousand communicators. */
 #include <check.h>
-#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,14 +9,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "../support/process.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
-
-static double seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 typedef struct killing {
   int victim, idle; /* idle: the survivors wait outside of any operation and poll for the asynchronous error */
@@ -171,14 +165,6 @@ START_TEST(forked_children) { ck_assert_int_eq(ranks_as_processes(2, use_after_f
 END_TEST
 #endif
 
-static int open_files(void) {
-  DIR *d = opendir("/proc/self/fd");
-  int n = 0;
-  while (readdir(d)) n++;
-  closedir(d);
-  return n;
-}
-
 static long mapped_areas(void) {
   FILE *f = fopen("/proc/self/maps", "r");
   long n = 0;
@@ -211,12 +197,12 @@ static void one_round(int n) {
 
 START_TEST(thousand_inits) {
   for (int i = 0; i < 100; i++) one_round(2); /* caches, arenas of malloc, the quarantine */
-  int files = open_files();                   /* with the last roots' ends perhaps still open: never too few */
+  int files = open_fds();                     /* with the last roots' ends perhaps still open: never too few */
   long areas = mapped_areas(), kb = resident_kb();
   for (int i = 0; i < 1000; i++) one_round(2);
   /* The threads of the last roots end by themselves; that they do is the condition, not how soon. */
-  for (double end = seconds() + 20; open_files() > files && seconds() < end;) usleep(1000);
-  ck_assert_int_le(open_files(), files);
+  for (double end = seconds() + 20; open_fds() > files && seconds() < end;) usleep(1000);
+  ck_assert_int_le(open_fds(), files);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   printf("SKIP: mapped areas %ld, resident %ld KiB before: sanitizers keep freed memory\n", areas, kb);
 #else

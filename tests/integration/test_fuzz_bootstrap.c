@@ -7,26 +7,7 @@
 #include "../../src/base/addr.h"
 #include "../../src/boot/internal.h"
 #include "../support/boot_ranks.h"
-
-static uint64_t state;
-static uint32_t rnd(uint32_t below) { /* xorshift64* */
-  state ^= state >> 12;
-  state ^= state << 25;
-  state ^= state >> 27;
-  return (uint32_t)((state * 0x2545f4914f6cdd1du) >> 33) % below;
-}
-
-static uint64_t seed_and_deadline(uint64_t *seed) {
-  const char *seconds = getenv("HOCKET_TEST_SECONDS"), *given = getenv("HOCKET_TEST_SEED");
-  *seed = given ? strtoull(given, NULL, 10) : 1;
-  state = *seed * 0x9e3779b97f4a7c15u + 1;
-  printf("seed %llu\n", (unsigned long long)*seed);
-  return hk_now_ns() + (uint64_t)((seconds ? atof(seconds) : 1.0) * 1e9);
-}
-
-static void any_bytes(void *out, size_t n) {
-  for (size_t i = 0; i < n; i++) ((uint8_t *)out)[i] = (uint8_t)rnd(256);
-}
+#include "../support/fuzz.h"
 
 /* Changes a few bytes; true where something is different now. */
 static bool damage(uint8_t *p, size_t n) {
@@ -134,7 +115,7 @@ static void try_id(void) {
 }
 
 START_TEST(decoders) {
-  uint64_t seed, deadline = seed_and_deadline(&seed);
+  fuzz_begin();
   uint8_t secret[16];
   do {
     any_bytes(secret, sizeof secret);
@@ -143,7 +124,7 @@ START_TEST(decoders) {
     try_activity(secret);
     try_frames();
     try_id();
-  } while (hk_now_ns() < deadline);
+  } while (fuzz_goes_on());
 }
 END_TEST
 
@@ -315,7 +296,7 @@ static void join_and_leave(rank_state *r) {
 }
 
 START_TEST(connections) {
-  uint64_t seed, deadline = seed_and_deadline(&seed);
+  fuzz_begin();
   int rounds = 0;
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "3");
   do {
@@ -329,11 +310,11 @@ START_TEST(connections) {
     ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
     pester_root(&id, true);
     rank_state *r = run_threads(2, &id, 1, join_and_leave, NULL);
-    ck_assert_msg(r[0].status == HK_OK && r[1].status == HK_OK, "seed %llu: %s", (unsigned long long)seed,
+    ck_assert_msg(r[0].status == HK_OK && r[1].status == HK_OK, "seed %llu: %s", (unsigned long long)fuzz_seed,
                   hk_last_error());
     free(r);
     rounds++;
-  } while (hk_now_ns() < deadline);
+  } while (fuzz_goes_on());
   printf("%d rounds\n", rounds);
 }
 END_TEST

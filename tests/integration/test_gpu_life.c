@@ -173,15 +173,6 @@ END_TEST
 
 /* ---- failures ---- */
 
-static ncclResult_t wait_for_error(ncclComm_t c) {
-  ncclResult_t code = ncclSuccess;
-  for (int i = 0; i < 5000 && code == ncclSuccess; i++) {
-    OK_NCCL(ncclCommGetAsyncError(c, &code));
-    usleep(1000);
-  }
-  return code;
-}
-
 static void *abort_it(void *arg) {
   usleep(20000);
   OK_NCCL(ncclCommAbort((ncclComm_t)arg));

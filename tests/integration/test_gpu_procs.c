@@ -38,21 +38,16 @@ START_TEST(processes) {
 }
 END_TEST
 
-static void meet(place *p) {
-  gpu_call c = {.coll = HK_ALLREDUCE, .count = 1, .type = ncclFloat32, .op = ncclSum};
-  each_call(p, &c, 1);
-}
-
 /* Without a PCI tree in sight the emulated GPUs meet at the CPU, which is farther than a switch. */
 static void near_enough(place *p) {
   ck_assert(!hk_gpu_of(p->g.comm[p->first])->staged);
   ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->cluster, 2);
-  meet(p);
+  meet_all(p);
 }
 static void too_far(place *p) {
   ck_assert(hk_gpu_of(p->g.comm[p->first])->staged);
   ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->blocks, 2);
-  meet(p);
+  meet_all(p);
 }
 
 START_TEST(levels) {
@@ -116,7 +111,7 @@ static void registered(place *p) {
     }
     ck_assert_int_eq(views, 2);
   }
-  meet(p);
+  meet_all(p);
   for (int r = p->first; r < p->first + p->each; r++) {
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][0]));
     /* too early: there is a warning, and no process has it open any more */
@@ -151,7 +146,7 @@ static void outlive(place *p) {
   OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], room, &handle));
   each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
   ck_assert(hk_gpu_of(g->comm[r])->views->made);
-  meet(p);
+  meet_all(p);
   if (r == 0) {
     OK_NCCL(ncclCommDestroy(g->comm[r]));
     g->comm[r] = NULL;
@@ -262,7 +257,7 @@ END_TEST
 /* What cannot be captured is not begun: graphs would need kernels, and all ranks must do the same. */
 static void by_kernels(place *p) {
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->copies);
-  meet(p);
+  meet_all(p);
 }
 
 START_TEST(copy_engines_refused) {

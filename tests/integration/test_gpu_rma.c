@@ -27,12 +27,8 @@ static void open_windows(const place *p) {
   OK_NCCL(ncclGroupEnd());
   EACH(r, p) ck_assert_ptr_nonnull(windows[r]);
 }
-static void barrier(place *p) {
-  gpu_call c = {.coll = HK_ALLREDUCE, .count = 1, .type = ncclFloat32, .op = ncclSum};
-  each_call(p, &c, 1);
-}
 static void close_windows(place *p) {
-  barrier(p);
+  meet_all(p);
   EACH(r, p) {
     OK_NCCL(ncclCommWindowDeregister(p->g.comm[r], windows[r]));
     OK_NCCL(ncclMemFree(memory[r]));
@@ -95,7 +91,7 @@ static void everywhere(place *p) {
       read_window(p, r, (size_t)from * 8192 + (unsigned)round, got, bytes + 1);
       suite_all(i, bytes, got[i] == (char)(from * 50 + round * 3 + (int)i));
     }
-    barrier(p); /* all have looked */
+    meet_all(p); /* all have looked */
   }
   close_windows(p);
 }
@@ -129,7 +125,7 @@ static void in_order(place *p) {
       read_window(p, r, 256 * i, &got, sizeof got);
       ck_assert_int_eq(got, (r + p->g.n - 1) % p->g.n * 1000 + round * 100 + (int)i);
     }
-    barrier(p);
+    meet_all(p);
   }
   close_windows(p);
 }
@@ -163,7 +159,7 @@ static void in_groups(place *p) {
       read_window(p, r, (size_t)from * 4096, got, sizeof got);
       suite_all(i, 1000, (double)got[i] == test_value(from, p->g.n, i, ncclSum));
     }
-    barrier(p);
+    meet_all(p);
   }
   close_windows(p);
 }
@@ -191,7 +187,7 @@ static void in_pieces(place *p) {
       read_window(p, r, 0, data, BYTES);
       suite_all(i, BYTES, data[i] == (char)(from * 50 + round * 3 + (int)i + (int)i / 1000));
     }
-    barrier(p);
+    meet_all(p);
   }
   close_windows(p);
   free(data);
@@ -235,7 +231,7 @@ static void in_graphs(place *p) {
         read_window(p, r, ((size_t)from * PUTS + (unsigned)i) * 1024, got, sizeof got);
         suite_all(k, BYTES, got[k] == (char)(from * 40 + round * 7 + i * BYTES + (int)k));
       }
-    barrier(p);
+    meet_all(p);
   }
   EACH(r, p) OK(GraphExecDestroy(exec[r]));
   close_windows(p);
@@ -354,15 +350,6 @@ START_TEST(no_windows) {
 END_TEST
 
 /* ---- failures ---- */
-
-static ncclResult_t wait_for_error(ncclComm_t c) {
-  ncclResult_t code = ncclSuccess;
-  for (int i = 0; i < 10000 && code == ncclSuccess; i++) {
-    OK_NCCL(ncclCommGetAsyncError(c, &code));
-    usleep(1000);
-  }
-  return code;
-}
 
 /* Streams that wait for signals that never come, captured or not, go on when their communicator is aborted. */
 static int captured;

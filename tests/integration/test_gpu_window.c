@@ -34,11 +34,6 @@ static void deregister_all(const place *p, region *all, bool free_too) {
   }
 }
 
-static void barrier(const place *p) {
-  gpu_call c = {.coll = HK_ALLREDUCE, .count = 1, .type = ncclFloat32, .op = ncclSum};
-  each_call((place *)(uintptr_t)p, &c, 1);
-}
-
 static int32_t peek(const gpu_ranks *g, int r, const void *at) {
   int32_t x;
   emu_use(g->device[r]);
@@ -64,10 +59,10 @@ static void all_write(const place *p, const region *all, size_t from) {
       poke(g, r, at, 1000 + 100 * r + k);
     }
   }
-  barrier(p);
+  meet_all((place *)(uintptr_t)p);
   for (int r = p->first; r < p->first + p->each; r++)
     for (int k = 0; k < g->n; k++) ck_assert_int_eq(peek(g, r, all[r].memory + from + 4 * k), 1000 + 100 * k + r);
-  barrier(p);
+  meet_all((place *)(uintptr_t)p);
 }
 
 /* What kernels read agrees with what the host says. */
@@ -216,7 +211,7 @@ static void no_window(place *p) {
   register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
   for (int r = p->first; r < p->first + p->each; r++) ck_assert_ptr_null(regions[r].win);
   deregister_all(p, regions, false);
-  barrier(p);
+  meet_all((place *)(uintptr_t)p);
 }
 START_TEST(no_windows) {
   if (_i == 2) setenv("NCCL_CUMEM_ENABLE", "0", 1);

@@ -19,11 +19,7 @@
 
 enum { WINDOW = 1 << 16, RANKS = 3, CONTEXTS = 4 };
 
-static int is(int fine, const char *what, int line) {
-  if (!fine) fprintf(stderr, "line %d: not so: %s (%s)\n", line, what, ncclGetLastError(NULL));
-  return !fine;
-}
-#define IS(condition) faults += is(condition, #condition, __LINE__)
+#define IS(condition) faults += RANK_IS(condition)
 
 typedef struct window {
   unsigned char *memory;

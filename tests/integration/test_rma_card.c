@@ -12,11 +12,7 @@
 enum { PUTS = 12, PIECE = 70000, WINDOW = PUTS * PIECE, LARGE = 5 << 20 };
 
 static fake_verbs_state *verbs;
-static int is(int fine, const char *what, int line) {
-  if (!fine) fprintf(stderr, "line %d: not so: %s (%s)\n", line, what, ncclGetLastError(NULL));
-  return !fine;
-}
-#define IS(condition) faults += is(condition, #condition, __LINE__)
+#define IS(condition) faults += RANK_IS(condition)
 
 static void set(int *what, int value) {
   pthread_mutex_lock(&verbs->lock);

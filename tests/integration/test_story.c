@@ -17,6 +17,7 @@
 #include "../../src/runtime/story.h"
 #include "../../src/transport/board.h"
 #include "../../src/transport/shm.h"
+#include "../support/process.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
@@ -147,12 +148,6 @@ typedef struct scene {
 
 static outcome *out;        /* [RANKS], in memory of all processes, as is: */
 static _Atomic(int) *ready; /* ranks that have a communicator */
-
-static double seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* A rank that an error has not reached in its call learns of it later. */
 static ncclResult_t later(ncclComm_t c, ncclResult_t rc) {

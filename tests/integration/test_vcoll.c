@@ -298,23 +298,19 @@ static int counts_differ(ncclComm_t c, int rank, int n, void *arg) {
 
 /* ---- tests ---- */
 
-static void transport(const char *name) {
-  if (strcmp(name, "direct")) setenv("NCCL_P2P_DISABLE", "1", 1);
-  if (!strcmp(name, "net")) setenv("NCCL_SHM_DISABLE", "1", 1);
-}
 static const char *const transports[] = {"direct", "staged", "net"};
 static const int sizes[] = {1, 2, 3, 5, 8};
 
 START_TEST(by_threads) {
   int large = sizes[_i % 5] <= 3;
-  transport(transports[_i / 5]);
+  ranks_reach_by(transports[_i / 5]);
   ck_assert_int_eq(ranks_as_threads(sizes[_i % 5], random_counts, &large), 0);
 }
 END_TEST
 
 START_TEST(by_processes) {
   int large = 1;
-  transport(transports[_i]);
+  ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_processes(3, random_counts, &large), 0);
 }
 END_TEST
@@ -329,13 +325,13 @@ START_TEST(by_algorithm) {
 END_TEST
 
 START_TEST(types) {
-  transport(transports[_i]);
+  ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_threads(3, all_types, NULL), 0);
 }
 END_TEST
 
 START_TEST(groups_and_streams) {
-  transport(transports[_i]);
+  ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_threads(3, grouped, NULL), 0);
 }
 END_TEST
@@ -348,14 +344,14 @@ END_TEST
 
 START_TEST(mismatched_pairs) {
   int way = _i % 4;
-  transport(transports[_i / 4]);
+  ranks_reach_by(transports[_i / 4]);
   ck_assert_int_eq(ranks_as_threads(3, pair_differs, &way), 0);
 }
 END_TEST
 
 START_TEST(mismatched_counts) {
   int gather = _i % 2;
-  transport(transports[_i / 2]);
+  ranks_reach_by(transports[_i / 2]);
   ck_assert_int_eq(ranks_as_threads(3, counts_differ, &gather), 0);
 }
 END_TEST

@@ -3,7 +3,6 @@
 #ifndef HK_TESTS_BOOT_RANKS_H
 #define HK_TESTS_BOOT_RANKS_H
 #include <check.h>
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -14,9 +13,9 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/boot/bootstrap.h"
+#include "process.h"
 #include "suite.h"
 
 enum { MAX_EVENTS = 80 };
@@ -171,14 +170,6 @@ static inline pid_t hold_id(ncclUniqueId *id) {
   return pid;
 }
 
-static inline int count_entries(const char *folder) {
-  int n = 0;
-  DIR *d = opendir(folder);
-  while (readdir(d)) n++;
-  closedir(d);
-  return n;
-}
-static inline int open_fds(void) { return count_entries("/proc/self/fd"); }
 static inline int threads(void) { return count_entries("/proc/self/task"); }
 
 /* The count without ours; a sanitizer's own thread begins with the first other one. */
@@ -198,13 +189,5 @@ static inline bool settles_at(int (*count)(void), int wanted) {
   while (count() > wanted)
     if (hk_wait_pause(&w) != HK_OK) return false;
   return true;
-}
-
-static inline void set_param(const char *name, const char *value) {
-  if (value)
-    setenv(name, value, 1);
-  else
-    unsetenv(name);
-  hk_param_reload();
 }
 #endif

@@ -4,6 +4,7 @@
 #ifndef HK_TEST_FUZZ_H
 #define HK_TEST_FUZZ_H
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include "../../src/base/wait.h" /* hk_now_ns */
 
@@ -13,6 +14,7 @@ static inline void fuzz_begin(void) {
   const char *seconds = getenv("HOCKET_TEST_SECONDS"), *seed = getenv("HOCKET_TEST_SEED");
   fuzz_seed = seed ? strtoull(seed, NULL, 10) : 1;
   fuzz_state = fuzz_seed * 0x9e3779b97f4a7c15u + 1;
+  printf("seed %llu\n", (unsigned long long)fuzz_seed);
   fuzz_deadline_ns = hk_now_ns() + (uint64_t)((seconds ? atof(seconds) : 1.0) * 1e9);
 }
 static inline int fuzz_goes_on(void) { return hk_now_ns() < fuzz_deadline_ns; }
@@ -24,4 +26,7 @@ static inline uint64_t rnd64(void) { /* xorshift64* */
   return fuzz_state * 0x2545f4914f6cdd1du;
 }
 static inline uint32_t rnd(uint32_t below) { return (uint32_t)(rnd64() >> 33) % below; }
+static inline void any_bytes(void *out, size_t n) {
+  for (size_t i = 0; i < n; i++) ((uint8_t *)out)[i] = (uint8_t)rnd(256);
+}
 #endif

@@ -68,6 +68,15 @@ static inline void gpu_open(gpu_ranks *g, int n, int devices, size_t room) {
   }
 }
 static inline void gpu_init_all(gpu_ranks *g) { OK_NCCL(ncclCommInitAll(g->comm, g->n, g->device)); }
+/* The communicator's failure; ncclSuccess if none comes within ten seconds. */
+static inline ncclResult_t wait_for_error(ncclComm_t c) {
+  ncclResult_t code = ncclSuccess;
+  for (int i = 0; i < 10000 && code == ncclSuccess; i++) {
+    OK_NCCL(ncclCommGetAsyncError(c, &code));
+    usleep(1000);
+  }
+  return code;
+}
 static inline void gpu_close(gpu_ranks *g) {
   for (int r = 0; r < g->n; r++)
     if (g->comm[r]) OK_NCCL(ncclCommDestroy(g->comm[r]));

@@ -14,6 +14,16 @@ int rank_check_at(ncclResult_t result, const char *call, const char *file, int l
   return 1;
 }
 
+int rank_is_at(int fine, const char *what, const char *file, int line) {
+  if (!fine) fprintf(stderr, "%s:%d: not so: %s (%s)\n", file, line, what, ncclGetLastError(NULL));
+  return !fine;
+}
+
+void ranks_reach_by(const char *how) {
+  if (strcmp(how, "direct")) setenv("NCCL_P2P_DISABLE", "1", 1);
+  if (!strcmp(how, "net")) setenv("NCCL_SHM_DISABLE", "1", 1);
+}
+
 typedef struct rank_thread {
   pthread_t thread;
   ncclUniqueId id;

@@ -22,6 +22,11 @@ int ranks_share_id(const int ends[2], int p, int n, ncclUniqueId *id);
 /* Prints file, line and the last error, and counts a fault, where the call does not give ncclSuccess. */
 #define RANK_CHECK(call) rank_check_at((call), #call, __FILE__, __LINE__)
 int rank_check_at(ncclResult_t result, const char *call, const char *file, int line);
+/* The same if the condition does not hold. */
+#define RANK_IS(condition) rank_is_at(condition, #condition, __FILE__, __LINE__)
+int rank_is_at(int fine, const char *what, const char *file, int line);
+/* Communicators made from here on reach other ranks by "direct" (reads of their memory), "shm" or "net". */
+void ranks_reach_by(const char *how);
 
 /* ---- data whose results are known exactly ---- */
 double test_value(int rank, int nranks, uint64_t element, ncclRedOp_t op);

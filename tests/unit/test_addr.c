@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "../../src/base/addr.h"
 #include "../../src/base/iface.h"
-#include "../../src/base/param.h"
+#include "../support/process.h"
 #include "../support/suite.h"
 
 static hk_addr addr(const char *host, unsigned port) {
@@ -26,14 +26,6 @@ static hk_addr addr(const char *host, unsigned port) {
   }
   hk_addr_set_port(&a, port);
   return a;
-}
-
-static void set_param(const char *name, const char *value) {
-  if (value)
-    setenv(name, value, 1);
-  else
-    unsetenv(name);
-  hk_param_reload();
 }
 
 static void expect_parse(const char *text, const char *host, unsigned port) {

@@ -15,7 +15,7 @@ static const char *any_name(void) {
   return info.name;
 }
 
-static size_t any_bytes(char *out, size_t longest) {
+static size_t any_text(char *out, size_t longest) {
   static const char likely[] = "=#\n \t,^%0123456789xX-+NCCL_DEBUG";
   size_t n = rnd((uint32_t)longest + 1);
   for (size_t i = 0; i < n; i++) out[i] = (char)(rnd(4) ? likely[rnd(sizeof likely - 1)] : (char)(1 + rnd(255)));
@@ -31,9 +31,9 @@ static void write_config(void) {
     char junk[200];
     switch (rnd(6)) {
       case 0: fprintf(f, "%s=%lld\n", any_name(), (long long)(int32_t)rnd(~0u >> rnd(31))); break;
-      case 1: any_bytes(junk, 40), fprintf(f, "%s=%s\n", any_name(), junk); break;
-      case 2: any_bytes(junk, 199), fprintf(f, "%s", junk); break;
-      case 3: any_bytes(junk, 10), fprintf(f, "%s%s = 1\n", any_name(), junk); break;
+      case 1: any_text(junk, 40), fprintf(f, "%s=%s\n", any_name(), junk); break;
+      case 2: any_text(junk, 199), fprintf(f, "%s", junk); break;
+      case 3: any_text(junk, 10), fprintf(f, "%s%s = 1\n", any_name(), junk); break;
       case 4: fprintf(f, "%*s\n", (int)rnd(9000), "x=1"); break;
       case 5: fputc(0, f); break; /* a byte that ends a C string */
     }
@@ -87,7 +87,7 @@ START_TEST(files_and_environments) {
     const char *name = any_name();
     int mine = strcmp(name, "NCCL_CONF_FILE") && strncmp(name, "NCCL_DEBUG", 10);
     write_config();
-    if (mine) any_bytes(junk, 99), setenv(name, junk, 1);
+    if (mine) any_text(junk, 99), setenv(name, junk, 1);
     hk_param_reload();
     check_table();
     check_one_value();
@@ -104,9 +104,9 @@ START_TEST(log_settings) {
   ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout)); /* names that cannot be opened fall back to it */
   do {
     char junk[100], path[400];
-    any_bytes(junk, 99);
+    any_text(junk, 99);
     setenv(rnd(4) ? "NCCL_DEBUG_SUBSYS" : "NCCL_DEBUG", junk, 1);
-    any_bytes(junk, 99);
+    any_text(junk, 99);
     for (char *c = junk; *c; c++)
       if (*c == '/') *c = '%';
     snprintf(path, sizeof path, "%s/%s", scratch_folder, rnd(2) ? "%h%p%" : junk);
@@ -124,7 +124,7 @@ START_TEST(nearest_names) {
   do {
     char junk[120];
     const char *name = any_name(), *list[] = {name, junk};
-    size_t n = any_bytes(junk, 119);
+    size_t n = any_text(junk, 119);
     unsigned there, back;
     const char *found = hk_param_nearest(junk, list, 1, &there);
     ck_assert_msg((found == NULL) == (n > 96), "seed %llu", (unsigned long long)fuzz_seed);

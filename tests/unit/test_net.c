@@ -1,22 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The net transport over sockets: messages between ranks that are threads. */
 #include <check.h>
-#include <dirent.h>
 #include <netinet/tcp.h> /* TCP_CONGESTION */
-#include "../../src/base/param.h"
 #include "../../src/transport/net/socket.h"
 #include "../support/net_streams.h"
+#include "../support/process.h"
 #include "../support/suite.h"
 
 enum { MOST = 262144 };
-
-static void set_param(const char *name, const char *value) {
-  if (value)
-    setenv(name, value, 1);
-  else
-    unsetenv(name);
-  hk_param_reload();
-}
 
 static const struct {
   const char *sockets;
@@ -206,18 +197,9 @@ START_TEST(congestion_is_between_hosts) {
 END_TEST
 
 /* The higher rank comes first and sends before anybody has called. */
-static int open_files(void) {
-  int n = 0;
-  DIR *d = opendir("/proc/self/fd");
-  ck_assert_ptr_nonnull(d);
-  while (readdir(d)) n++;
-  closedir(d);
-  return n;
-}
-
 /* Sockets and what waits for them, after links that blocked and slept. */
 START_TEST(leaves_no_descriptors) {
-  int before = open_files();
+  int before = open_fds();
   for (int round = 0; round < 3; round++) {
     static unsigned char data[MOST];
     net_world *w = net_world_new(2, 8, MOST);
@@ -230,11 +212,11 @@ START_TEST(leaves_no_descriptors) {
     hk_transport_net.sleep(w->ranks[0].state);
     ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_OK); /* takes the connection */
     hk_transport_net.sleep(w->ranks[1].state);
-    ck_assert_int_gt(open_files(), before + 3);
+    ck_assert_int_gt(open_fds(), before + 3);
     net_unlink(from);
     net_unlink(to);
     net_world_free(w);
-    ck_assert_int_eq(open_files(), before);
+    ck_assert_int_eq(open_fds(), before);
   }
 }
 END_TEST

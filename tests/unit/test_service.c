@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The service thread: what its callbacks are promised. */
 #include <check.h>
-#include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -12,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/service.h"
-#include "../../src/base/wait.h"
+#include "../support/process.h"
 #include "../support/suite.h"
 
 /* Waits for a counter that callbacks raise; the deadline only ends a broken test. */
@@ -21,14 +20,6 @@ static void await(_Atomic(int) *counter, int at_least) {
   hk_waiter w;
   hk_wait_begin(&w, &env);
   while (atomic_load(counter) < at_least) ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
-}
-
-static int open_fds(void) {
-  int n = 0;
-  DIR *d = opendir("/proc/self/fd");
-  while (readdir(d)) n++;
-  closedir(d);
-  return n;
 }
 
 typedef struct probe {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How ranks come to share an arena, and what happens where they cannot. */
 #include <check.h>
-#include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -11,19 +10,12 @@
 #include "../../src/transport/board.h"
 #include "../../src/transport/shm_socket.h"
 #include "../../src/transport/transport.h"
+#include "../support/process.h"
 #include "../support/shm_world.h"
 #include "../support/suite.h"
 
-static unsigned count_in(const char *folder) {
-  unsigned n = 0;
-  DIR *d = opendir(folder);
-  while (readdir(d)) n++;
-  closedir(d);
-  return n;
-}
-
-static unsigned count_maps(void) {
-  unsigned n = 0;
+static int count_maps(void) {
+  int n = 0;
   int c;
   FILE *f = fopen("/proc/self/maps", "r");
   while ((c = getc(f)) != EOF) n += c == '\n';
@@ -292,7 +284,7 @@ static void nothing(world_rank *r) {
   world_barrier(r); /* all have joined */
   /* One rank counts: who counts has the folder open himself. */
   bool counts = r->env.rank == 0;
-  unsigned fds = counts ? count_in("/proc/self/fd") : 0, maps = counts ? count_maps() : 0;
+  int fds = counts ? open_fds() : 0, maps = counts ? count_maps() : 0;
   world_barrier(r);
   /* A second communicator, again and again, beside the first. */
   for (int i = 0; i < LIVES; i++) {
@@ -308,9 +300,9 @@ static void nothing(world_rank *r) {
     r->transport->detach(s);
   }
   world_barrier(r);
-  if (counts) MUST(count_in("/proc/self/fd") <= fds);
+  if (counts) MUST(open_fds() <= fds);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  if (counts) printf("SKIP: %u mapped areas before: sanitizers keep maps of their own\n", maps);
+  if (counts) printf("SKIP: %d mapped areas before: sanitizers keep maps of their own\n", maps);
 #else
   if (counts) MUST(count_maps() <= maps + 8);
 #endif
@@ -400,16 +392,16 @@ static void send_junk(const world_rank *r, int socket) {
 }
 
 /* Who sent the junk has gone on, but this process's service may hold descriptors of it that it is about to close. */
-static void await_closed(unsigned most) {
+static void await_closed(int most) {
   hk_wait_env env = {.deadline_ns = hk_now_ns() + 20000000000u};
   hk_waiter w;
   hk_wait_begin(&w, &env);
-  while (count_in("/proc/self/fd") > most) MUST(hk_wait_pause(&w) == HK_OK);
+  while (open_fds() > most) MUST(hk_wait_pause(&w) == HK_OK);
 }
 
 static hk_status join_under_fire(hk_transport_state *s, const void *facts) {
   world_rank *r = (world_rank *)((char *)s->env - offsetof(world_rank, env));
-  unsigned fds = count_in("/proc/self/fd");
+  int fds = open_fds();
   int socket = hk_shm_dial(hk_shm_fact_of(facts, 0)->name);
   MUST(socket >= 0);
   for (int i = 0; i < 500; i++) send_junk(r, socket);

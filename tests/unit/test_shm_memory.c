@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host device's allocator, and references to its memory over links. */
 #include <check.h>
-#include <dirent.h>
 #include "../../src/device/host.h"
+#include "../support/process.h"
 #include "../support/shm_world.h"
 #include "../support/suite.h"
-
-static unsigned count_in(const char *folder) {
-  unsigned n = 0;
-  DIR *d = opendir(folder);
-  while (readdir(d)) n++;
-  closedir(d);
-  return n;
-}
 
 /* Mappings of this process whose line holds `text`. */
 static unsigned count_maps(const char *text) {
@@ -25,7 +17,7 @@ static unsigned count_maps(const char *text) {
 }
 
 START_TEST(allocator) {
-  unsigned fds = count_in("/proc/self/fd");
+  int fds = open_fds();
   enum { N = 40 };
   char *p[N];
   for (size_t i = 0; i < N; i++) {
@@ -49,7 +41,7 @@ START_TEST(allocator) {
   ck_assert_int_eq(hk_host_alloc((void **)&p[0], 100), HK_OK);
   ck_assert(hk_host_find(p[0]).region > last);
   ck_assert_int_eq(hk_host_free(p[0]), HK_OK);
-  ck_assert_uint_eq(count_in("/proc/self/fd"), fds);
+  ck_assert_uint_eq(open_fds(), fds);
 }
 END_TEST
 

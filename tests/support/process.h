@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tests set and count in their own process. */
+#ifndef HK_TESTS_PROCESS_H
+#define HK_TESTS_PROCESS_H
+#include <check.h>
+#include <dirent.h>
+#include <stdlib.h>
+#include "../../src/base/param.h"
+#include "../../src/base/wait.h"
+
+static inline int count_entries(const char *folder) {
+  int n = 0;
+  DIR *d = opendir(folder);
+  ck_assert_ptr_nonnull(d);
+  while (readdir(d)) n++;
+  closedir(d);
+  return n;
+}
+static inline int open_fds(void) { return count_entries("/proc/self/fd"); }
+
+/* NULL: unset. */
+static inline void set_param(const char *name, const char *value) {
+  if (value)
+    setenv(name, value, 1);
+  else
+    unsetenv(name);
+  hk_param_reload();
+}
+
+static inline double seconds(void) { return (double)hk_now_ns() * 1e-9; }
+#endif
