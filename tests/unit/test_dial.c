@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections of the bootstrap: what listeners of all kinds come to, in a dial and in a question. */
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include "../../src/base/tcp.h"
+#include "../../src/boot/dial.h"
+#include "../../src/boot/process.h"
+#include "../support/boot_ranks.h"
+
+/* What the process at an address does. */
+typedef enum manner {
+  ABSENT,   /* it does not listen */
+  SILENT,   /* it does not accept */
+  CLOSES,   /* after the hello */
+  RESETS,   /* the same, with a reset */
+  STRANGER, /* it does not know the secret */
+  GONE,     /* the rank has left */
+  ENDS,     /* it accepts, and closes the connection */
+  HALF,     /* it gives half of the answer */
+  ANSWERS
+} manner;
+
+static const uint8_t secret[HK_SECRET_BYTES], other_secret[HK_SECRET_BYTES] = {1};
+static const char answer[8] = "answers";
+enum { MORE_MS = 300 }; /* the deadline of those that never answer */
+
+typedef struct process {
+  manner manner;
+  int listener;
+  hk_addr at;
+  _Atomic(int) hellos;
+} process;
+
+static void *serve(void *arg) {
+  process *p = arg;
+  for (;;) {
+    struct pollfd caller = {.fd = p->listener, .events = POLLIN};
+    uint8_t in[HK_HELLO_BYTES], ack[HK_ACK_BYTES];
+    hk_hello h;
+    poll(&caller, 1, -1);
+    int fd = accept(p->listener, NULL, NULL);
+    if (recv(fd, in, sizeof in, MSG_WAITALL) != HK_HELLO_BYTES || !hk_hello_decode(&h, in)) abort();
+    atomic_fetch_add(&p->hellos, 1);
+    if (p->manner == RESETS)
+      setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
+    if (p->manner > RESETS) {
+      hk_ack_encode(ack, p->manner == GONE ? HK_ACK_GONE : HK_ACK_OK, h.nonce,
+                    p->manner == STRANGER ? other_secret : secret);
+      send(fd, ack, 10, MSG_NOSIGNAL);
+      if (p->manner == ANSWERS) poll(NULL, 0, 20); /* it may come in two pieces */
+      send(fd, ack + 10, sizeof ack - 10, MSG_NOSIGNAL);
+      if (p->manner >= HALF) send(fd, answer, p->manner == HALF ? 4 : sizeof answer, MSG_NOSIGNAL);
+    }
+    if (p->manner != HALF) close(fd);
+  }
+  return NULL;
+}
+
+static void start_as(process *p, manner m) {
+  pthread_t thread;
+  p->manner = m;
+  p->at.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  ck_assert_int_eq(hk_listen(&p->at, 16, &p->listener), HK_OK);
+  if (m == ABSENT) close(p->listener);
+  if (m == ABSENT || m == SILENT) return;
+  ck_assert_int_eq(pthread_create(&thread, NULL, serve, p), 0);
+  pthread_detach(thread); /* it ends with the test's process */
+}
+
+static process processes[2];
+static hk_wait_env wait_env;
+static const hk_hello hello = {.kind = HK_HELLO_DATA, .to = 1};
+
+static hk_dialing dialing_of(uint32_t n) {
+  hk_dialing d = {.hello = &hello, .secret = secret, .whom = "it", .advice = "look there", .n = n, .wait = &wait_env};
+  d.patience_ns = 600000000;
+  for (uint32_t i = 0; i < n; i++) d.at[i] = processes[i].at;
+  return d;
+}
+
+static double seconds_since(uint64_t begin) { return (double)(hk_now_ns() - begin) * 1e-9; }
+
+/* ---- dials ---- */
+
+typedef struct dial_row {
+  manner manner;
+  bool deadline;
+  int hellos;  /* at least */
+  double took; /* at least, seconds */
+  const char *text[2];
+} dial_row;
+static const dial_row dials[] = {
+    {ABSENT, false, 0, 0.6, {"cannot reach it after ", ": Connection refused); look there"}},
+    {SILENT, true, 0, 0.3, {"cannot reach it after ", ": connected, but no answer); look there"}},
+    {CLOSES, false, 6, 0.6, {"cannot reach it after ", ": closed the connection without an answer); look there"}},
+    {RESETS, false, 6, 0.6, {"cannot reach it after ", ": Connection reset by peer); look there"}},
+    {STRANGER, false, 6, 0.6, {"cannot reach it after ", ": another process listens there); look there"}},
+    {GONE, false, 1, 0, {"it has left the communicator; look there", ""}},
+};
+
+START_TEST(fails) {
+  const dial_row *row = &dials[_i];
+  int fd = 5, before = open_fds();
+  start_as(&processes[0], row->manner);
+  hk_dialing d = dialing_of(1);
+  uint64_t begin = hk_now_ns();
+  if (row->deadline) wait_env.deadline_ns = begin + MORE_MS * 1000000u;
+  ck_assert_int_eq(hk_boot_dial(&d, &fd), HK_ERR_REMOTE);
+  ck_assert_int_eq(fd, -1);
+  ck_assert_msg(seconds_since(begin) >= row->took, "after %.3f s", seconds_since(begin));
+  for (int i = 0; i < 2; i++) ck_assert_msg(strstr(hk_last_error(), row->text[i]), "%s", hk_last_error());
+  ck_assert_int_ge(atomic_load(&processes[0].hellos), row->hellos);
+  if (row->manner == SILENT) ck_assert_int_eq(open_fds(), before + 1); /* the listener */
+}
+END_TEST
+
+/* The second address is tried as soon as the first one fails, or after two seconds without an answer there. */
+START_TEST(second_address) {
+  static const manner firsts[] = {ABSENT, STRANGER, SILENT};
+  int fd;
+  start_as(&processes[0], firsts[_i]);
+  start_as(&processes[1], ENDS);
+  hk_dialing d = dialing_of(2);
+  uint64_t begin = hk_now_ns();
+  ck_assert_msg(hk_boot_dial(&d, &fd) == HK_OK, "%s", hk_last_error());
+  ck_assert_int_eq(seconds_since(begin) >= 1.9, firsts[_i] == SILENT);
+  ck_assert_int_eq(atomic_load(&processes[1].hellos), 1);
+  hk_addr peer;
+  socklen_t size = sizeof peer;
+  ck_assert_int_eq(getpeername(fd, &peer.sa, &size), 0);
+  ck_assert_int_eq(hk_addr_port(&peer), hk_addr_port(&processes[1].at));
+  hk_boot_close(fd);
+}
+END_TEST
+
+/* This process has no descriptor left: that is its own failure. */
+START_TEST(no_descriptor) {
+  int fd;
+  start_as(&processes[0], SILENT);
+  hk_dialing d = dialing_of(1);
+  struct rlimit none = {.rlim_cur = (rlim_t)processes[0].listener + 1, .rlim_max = (rlim_t)processes[0].listener + 1};
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+  ck_assert_int_eq(hk_boot_dial(&d, &fd), HK_ERR_SYSTEM);
+  ck_assert_msg(strstr(hk_last_error(), "rank 0 cannot open a connection to it: Too many open files (EMFILE); raise"),
+                "%s", hk_last_error());
+}
+END_TEST
+
+/* An address that this host has no protocol for is no failure of this process. */
+START_TEST(no_protocol) {
+  int fd;
+  hk_dialing d = dialing_of(1);
+  d.at[0].sa.sa_family = AF_MAX;
+  wait_env.deadline_ns = hk_now_ns() + MORE_MS * 1000000u;
+  ck_assert_int_eq(hk_boot_dial(&d, &fd), HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), ": Address family not supported by protocol); look there"), "%s",
+                hk_last_error());
+}
+END_TEST
+
+/* A rank that ends the wait by its failure word gets that error. */
+START_TEST(failure_ends_it) {
+  static _Atomic(int) failure = HK_ERR_REMOTE;
+  int fd;
+  start_as(&processes[0], SILENT);
+  hk_dialing d = dialing_of(1);
+  wait_env.failure = &failure;
+  ck_assert_int_eq(hk_boot_dial(&d, &fd), HK_ERR_REMOTE);
+  ck_assert_ptr_null(strstr(hk_last_error(), "cannot reach it"));
+}
+END_TEST
+
+/* ---- questions ---- */
+
+static const struct {
+  manner manner;
+  hk_probe probe;
+  hk_ack ack;
+} probes[] = {
+    {ABSENT, HK_PROBE_REFUSED, 99},     {SILENT, HK_PROBE_SILENT, 99},      {CLOSES, HK_PROBE_CLOSED, 99},
+    {RESETS, HK_PROBE_CLOSED, 99},      {STRANGER, HK_PROBE_CLOSED, 99},    {GONE, HK_PROBE_CLOSED, HK_ACK_GONE},
+    {ENDS, HK_PROBE_CLOSED, HK_ACK_OK}, {HALF, HK_PROBE_SILENT, HK_ACK_OK}, {ANSWERS, HK_PROBE_ANSWERED, HK_ACK_OK},
+};
+
+START_TEST(asks) {
+  char got[sizeof answer] = "";
+  hk_ack ack = 99;
+  start_as(&processes[0], probes[_i].manner);
+  hk_dialing d = dialing_of(1);
+  int before = open_fds();
+  wait_env.deadline_ns = hk_now_ns() + MORE_MS * 1000000u;
+  ck_assert_int_eq(hk_boot_probe(&d, &ack, got, sizeof got), probes[_i].probe);
+  ck_assert_int_eq(ack, probes[_i].ack);
+  if (probes[_i].probe == HK_PROBE_ANSWERED) ck_assert_str_eq(got, answer);
+  if (probes[_i].manner == SILENT) ck_assert_int_eq(open_fds(), before);
+}
+END_TEST
+
+START_TEST(asks_no_address) {
+  hk_dialing d = dialing_of(0);
+  hk_ack ack;
+  ck_assert_int_eq(hk_boot_probe(&d, &ack, NULL, 0), HK_PROBE_UNREACHABLE);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("dial");
+  tcase_add_loop_test(t, fails, 0, HK_ARRAY_LENGTH(dials));
+  tcase_add_loop_test(t, second_address, 0, 3);
+  tcase_add_test(t, no_descriptor);
+  tcase_add_test(t, no_protocol);
+  tcase_add_test(t, failure_ends_it);
+  tcase_add_loop_test(t, asks, 0, HK_ARRAY_LENGTH(probes));
+  tcase_add_test(t, asks_no_address);
+  return suite_run_one("dial", t);
+}
