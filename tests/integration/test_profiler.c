@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* What profiler plugins of every version get to see of a collective, and of a send and a receive in a group. */
+/* What profiler plugins of every version get to see of operations, groups and net plugins. */
 #include <libgen.h>
 #include <nccl.h>
 #include "../../src/base/param.h"
 #include "../../src/base/status.h"
+#include "../../src/runtime/call.h"
+#include "../../src/runtime/profiler.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 
 static const char *const versions[] = {"two", "three", "four", "five", "six", "seven"};
 
-/* Runs the calls on one rank with the example profiler (tests/plugins/profiler.h); gives what it wrote. */
-static const char *trace_of(const char *version, const char *mode) {
-  char self[3800] = "", path[4096], name[64];
-  float in[16] = {1}, out[16];
+/* A communicator of one rank with the example profiler of this version (tests/plugins/profiler.h). */
+static ncclComm_t open_traced(const char *version, const char *mode) {
+  char self[3800] = "", path[4096];
   ncclComm_t c;
   ck_assert_int_gt((int)readlink("/proc/self/exe", self, sizeof self - 1), 0);
   snprintf(path, sizeof path, "%s/../plugins/libnccl-profiler-%s.so", dirname(self), version);
@@ -23,13 +24,12 @@ static const char *trace_of(const char *version, const char *mode) {
   setenv("HOCKET_TEST_PROFILER", mode, 1);
   hk_param_reload();
   ck_assert_int_eq(ncclCommInitAll(&c, 1, (int[]){0}), ncclSuccess);
-  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
-  config.userProfilerTag = 77;
-  ck_assert_int_eq(ncclAllReduceConfig(in, out, 16, ncclFloat32, ncclSum, c, NULL, &config), ncclSuccess);
-  ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
-  ck_assert_int_eq(ncclSend(in, 8, ncclBfloat16, 0, c, NULL), ncclSuccess);
-  ck_assert_int_eq(ncclRecv(out, 8, ncclBfloat16, 0, c, NULL), ncclSuccess);
-  ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+  return c;
+}
+
+/* Gives what the profiler wrote. */
+static const char *close_traced(ncclComm_t c) {
+  char name[64];
   ck_assert_int_eq(ncclCommDestroy(c), ncclSuccess);
   snprintf(name, sizeof name, "trace.%d", (int)getpid());
   const char *text = scratch_read(name);
@@ -37,9 +37,23 @@ static const char *trace_of(const char *version, const char *mode) {
   return text;
 }
 
+/* The events of a collective, and of a send and a receive in a group. */
+static const char *trace_of(const char *version, const char *mode) {
+  float in[16] = {1}, out[16];
+  ncclComm_t c = open_traced(version, mode);
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  config.userProfilerTag = 77;
+  ck_assert_int_eq(ncclAllReduceConfig(in, out, 16, ncclFloat32, ncclSum, c, NULL, &config), ncclSuccess);
+  ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+  ck_assert_int_eq(ncclSend(in, 8, ncclBfloat16, 0, c, NULL), ncclSuccess);
+  ck_assert_int_eq(ncclRecv(out, 8, ncclBfloat16, 0, c, NULL), ncclSuccess);
+  ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+  return close_traced(c);
+}
+
 #define COLL "coll AllReduce sequence 0 count 16 type ncclFloat32 channels 1 algorithm direct protocol SIMPLE"
 #define HALVES "count 8 type ncclBfloat16 peer 0"
-#define SINCE_FIVE(tag)                                                                                                \
+#define SINCE_FIVE(tag, none)                                                                                          \
   "start 1 parent 0 rank 0 groupapi depth 0\n"                                                                         \
   "state 1 23\n"                                                                                                       \
   "state 1 24\n"                                                                                                       \
@@ -57,9 +71,9 @@ static const char *trace_of(const char *version, const char *mode) {
   "stop 1\n"                                                                                                           \
   "start 7 parent 0 rank 0 groupapi depth 1\n"                                                                         \
   "state 7 23\n"                                                                                                       \
-  "start 8 parent 7 rank 0 p2papi Send count 8 type ncclBfloat16\n"                                                    \
+  "start 8 parent 7 rank 0 p2papi Send count 8 type ncclBfloat16" none "\n"                                            \
   "stop 8\n"                                                                                                           \
-  "start 9 parent 7 rank 0 p2papi Recv count 8 type ncclBfloat16\n"                                                    \
+  "start 9 parent 7 rank 0 p2papi Recv count 8 type ncclBfloat16" none "\n"                                            \
   "stop 9\n"                                                                                                           \
   "state 7 24\n"                                                                                                       \
   "start 10 parent 0 rank 0 group\n"                                                                                   \
@@ -108,9 +122,9 @@ static const char *const expected[] = {"start 1 parent 0 rank 0 group\n"
                                        "stop 6\n"
                                        "stop 4\n"
                                        "finalize\n",
-                                       SINCE_FIVE(""),
-                                       SINCE_FIVE(""),
-                                       SINCE_FIVE(" tag 77")};
+                                       SINCE_FIVE("", ""),
+                                       SINCE_FIVE("", ""),
+                                       SINCE_FIVE(" tag 77", " tag 0")};
 
 /* Without phases: their number depends on the clock. */
 START_TEST(events) { ck_assert_str_eq(trace_of(versions[_i], _i < 5 ? "" : "32767"), expected[_i]); }
@@ -140,10 +154,179 @@ START_TEST(less) {
 }
 END_TEST
 
+/* The event of a net plugin belongs to the collective that runs. It is there from v3 on, its update from v4 on. */
+START_TEST(net_events) {
+  char parts[256];
+  snprintf(parts, sizeof parts,
+           "start 2 parent 1 rank 0 net id 42\n%sstop 2\nstart 3 parent 1 rank 0 net id 43\n%sstop 3\n",
+           _i > 1 ? "state 2 21\n" : "", _i > 1 ? "state 3 21\n" : "");
+  ncclComm_t c = open_traced(versions[_i], "130"); /* collectives and net plugins */
+  hk_profiler *p = c->profiler;
+  hk_call call = {.comm = c, .coll = HK_ALLREDUCE, .count = 16, .dtype = ncclFloat32};
+  void *event = &call;
+  char want[512];
+  ck_assert_int_eq(hk_profile_net_event(&event, 0, NULL, 42, NULL), ncclSuccess);
+  ck_assert_ptr_null(event);
+  hk_profile_collective(p, &call, "direct", 1);
+  for (int how = 0; how < 2; how++) {
+    event = &call;
+    ck_assert_int_eq(hk_profile_net_event(&event, 0, p, 42 + how, NULL), ncclSuccess);
+    ck_assert_int_eq(event != NULL, _i > 0);
+    if (!how) ck_assert_int_eq(hk_profile_net_event(&event, 2, NULL, 0, NULL), ncclSuccess); /* an update */
+    ck_assert_int_eq(event != NULL, _i > 0);
+    ck_assert_int_eq(hk_profile_net_event(&event, how ? 3 : 1, NULL, 0, NULL), ncclSuccess);
+    ck_assert_ptr_null(event);
+  }
+  hk_profile_run_over(p);
+  snprintf(want, sizeof want, "start 1 parent 0 rank 0 " COLL "%s\n%sstop 1\nfinalize\n", _i < 5 ? "" : " tag 0",
+           _i ? parts : "");
+  ck_assert_str_eq(close_traced(c), want);
+}
+END_TEST
+
+/* What a call says is in its events, and each has its parent. */
+START_TEST(parts) {
+  ncclComm_t c = open_traced("seven", "32767");
+  hk_profiler *p = c->profiler;
+  hk_call coll = {.comm = c, .coll = HK_BROADCAST, .count = 16, .root = 3, .stream = (void *)16, .tag = 9};
+  hk_call p2p = {.comm = c, .coll = HK_SENDRECV, .p2p = HK_P2P_RECV, .count = 8, .root = 2, .stream = (void *)32};
+  p2p.dtype = HK_DTYPE_COUNT;
+  p2p.in = (void *)48;
+  p2p.out = (void *)64;
+  void *group = hk_profile_group_open(p, 2);
+  p2p.tag = 5;
+  hk_profile_call(p, &coll, group);
+  hk_profile_call_over(p, &coll);
+  hk_profile_call(p, &p2p, group);
+  hk_profile_call_over(p, &p2p);
+  hk_profile_over(p, hk_profile_enqueued(p, &coll, "ring", "LL", 300));
+  hk_profile_over(p, hk_profile_transfer(p, &p2p));
+  void *copies = hk_profile_copies(p, &coll);
+  hk_profile_copy_sync(p, copies, false);
+  hk_profile_copy_batch(p, copies, 3, 4096);
+  hk_profile_over(p, copies);
+  hk_profile_over(p, hk_profile_copies(p, &coll));
+  hk_profile_run_over(p);
+  hk_profile_group_closed(p, group);
+  ck_assert_str_eq(close_traced(c),
+                   "start 1 parent 0 rank 0 groupapi depth 2\n"
+                   "state 1 23\n"
+                   "start 2 parent 1 rank 0 collapi Broadcast count 16 type ncclInt8 root 3 stream 0x10 tag 9\n"
+                   "stop 2\n"
+                   "start 3 parent 1 rank 0 p2papi Recv count 8 type unknown stream 0x20 tag 5\n"
+                   "stop 3\n"
+                   "start 4 parent 0 rank 0 group\n"
+                   "start 5 parent 2 rank 0 coll Broadcast sequence 0 count 16 type ncclInt8 channels 255 algorithm "
+                   "ring protocol LL root 3 tag 9\n"
+                   "start 6 parent 1 rank 0 launch stream 0x10\n"
+                   "stop 6\n"
+                   "stop 5\n"
+                   "start 7 parent 3 rank 0 p2p Recv count 8 type unknown peer 2 buffer 0x40\n"
+                   "stop 7\n"
+                   "start 8 parent 2 rank 0 copies Broadcast sequence 1 count 16 root 3 type ncclInt8 sync UC batch 1 "
+                   "in 1 number 0 stream 0x10 tag 9\n"
+                   "start 9 parent 8 rank 0 copysync begin ranks 1\n"
+                   "stop 9\n"
+                   "start 10 parent 8 rank 0 copybatch of 3, 4096 bytes\n"
+                   "stop 10\n"
+                   "stop 8\n"
+                   "start 11 parent 2 rank 0 copies Broadcast sequence 2 count 16 root 3 type ncclInt8 sync UC batch 1 "
+                   "in 1 number 1 stream 0x10 tag 9\n"
+                   "stop 11\n"
+                   "stop 4\n"
+                   "stop 1\n"
+                   "finalize\n");
+}
+END_TEST
+
+static void await_tick(void) {
+  for (uint64_t now = hk_now_ns(); hk_now_ns() == now;) continue;
+}
+
+/* Each channel's kernel, from v3 on; with v7 in two phases, of which the first ends with the first hk_profile_computed
+ * of the collective. */
+START_TEST(channels) {
+  static const char *const ends[] = {"stop 1\nstop 2\n", "state 1 22\nstop 1\nstate 2 22\nstop 2\n"};
+  ncclComm_t c = open_traced(versions[_i], _i < 5 ? "64" : "32768");
+  hk_call call = {.comm = c, .coll = HK_ALLREDUCE, .count = 16, .dtype = ncclFloat32};
+  for (int k = 0; k < 2; k++) {
+    hk_profile_collective(c->profiler, &call, "direct", 2);
+    for (int i = 0; i < 2; i++) {
+      await_tick();
+      hk_profile_computed(c->profiler);
+    }
+    hk_profile_collective_over(c->profiler);
+    hk_profile_collective_over(c->profiler); /* there is nothing more to end */
+  }
+  const char *text = close_traced(c), *begin = "start 1 parent 0 rank 0 kernel channel 0\n"
+                                               "start 2 parent 0 rank 0 kernel channel 1\n";
+  ck_assert_ptr_null(strstr(text, "wrong"));
+  if (_i == 0) {
+    ck_assert_str_eq(text, "finalize\n");
+    return;
+  }
+  ck_assert_int_eq(strncmp(text, begin, strlen(begin)), 0);
+  if (_i < 5) {
+    ck_assert_int_eq(strncmp(text + strlen(begin), ends[_i > 1], strlen(ends[_i > 1])), 0);
+    return;
+  }
+  const char *all = "start 3 parent 1 rank 0 phase 1 compute channel 0\nstate 3 31\nstop 3\n"
+                    "start 4 parent 1 rank 0 phase 2 final_sync channel 0\nstate 4 31\nstop 4\nstate 1 22\nstop 1\n"
+                    "start 5 parent 2 rank 0 phase 1 compute channel 1\nstate 5 31\nstop 5\n"
+                    "start 6 parent 2 rank 0 phase 2 final_sync channel 1\nstate 6 31\nstop 6\nstate 2 22\nstop 2\n"
+                    "start 7 parent 0 rank 0 kernel channel 0\n";
+  ck_assert_msg(!strncmp(text + strlen(begin), all, strlen(all)), "%s", text);
+  ck_assert_ptr_nonnull(strstr(text, "start 10 parent 7 rank 0 phase 2 final_sync channel 0\n"));
+}
+END_TEST
+
+/* Copy engines are reported from v6 on, and what a plugin refuses is reported once. */
+START_TEST(copies) {
+  char log[64];
+  snprintf(log, sizeof log, "/tmp/hocket-test-log.%d", (int)getpid());
+  setenv("NCCL_DEBUG", "WARN", 1);
+  setenv("NCCL_DEBUG_FILE", log, 1);
+  ncclComm_t c = open_traced(versions[_i], _i < 2 ? "fail" : "");
+  hk_call call = {.comm = c, .coll = HK_ALLREDUCE, .count = 16, .dtype = ncclFloat32};
+  hk_profile_over(c->profiler, hk_profile_copies(c->profiler, &call));
+  hk_profile_over(c->profiler, hk_profile_enqueued(c->profiler, &call, "ring", "LL", 1));
+  ck_assert_int_eq(strstr(close_traced(c), "copies AllReduce") != NULL, _i >= 4);
+  char text[4096];
+  FILE *f = fopen(log, "r");
+  text[f ? fread(text, 1, sizeof text - 1, f) : 0] = 0;
+  if (f) fclose(f);
+  unlink(log);
+  ck_assert_int_eq(strstr(text, "the profiler plugin Example fails in startEvent with code 3") != NULL, _i < 2);
+}
+END_TEST
+
+/* Each outermost group with calls has an event of its own, also after one with none. */
+START_TEST(groups) {
+  ncclComm_t c = open_traced("seven", "256");
+  float x[2] = {1};
+  for (int i = 0; i < 2; i++) {
+    for (int depth = 0; depth < 2; depth++) ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+    for (int call = 0; call < 2; call++)
+      ck_assert_int_eq(ncclAllReduce(x, x, 2, ncclFloat32, ncclSum, c, NULL), ncclSuccess);
+    for (int depth = 0; depth < 2; depth++) ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+    ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+    ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+  }
+  ck_assert_str_eq(close_traced(c), "start 1 parent 0 rank 0 groupapi depth 2\nstate 1 23\nstate 1 24\nstop 1\n"
+                                    "start 2 parent 0 rank 0 groupapi depth 2\nstate 2 23\nstate 2 24\nstop 2\n"
+                                    "finalize\n");
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("profiler");
   tcase_add_loop_test(t, events, 0, HK_ARRAY_LENGTH(versions));
   tcase_add_test(t, phases);
   tcase_add_loop_test(t, less, 0, HK_ARRAY_LENGTH(versions));
+  tcase_add_loop_test(t, net_events, 0, HK_ARRAY_LENGTH(versions));
+  tcase_add_test(t, parts);
+  tcase_add_loop_test(t, channels, 0, HK_ARRAY_LENGTH(versions));
+  tcase_add_loop_test(t, copies, 0, HK_ARRAY_LENGTH(versions));
+  tcase_add_test(t, groups);
   return suite_run_one("profiler", t);
 }

@@ -36,7 +36,15 @@ typedef struct description {
       void *stream;
       bool captured;
       uint64_t tag;
-    } call_api; /* of collectives; those of transfers begin alike */
+    } coll_api;
+    struct {
+      const char *function;
+      size_t count;
+      const char *type;
+      void *stream;
+      bool captured;
+      uint64_t tag;
+    } p2p_api;
     struct {
       void *stream;
     } launch;
@@ -155,6 +163,12 @@ static ncclResult_t begin(void **context, int *mask) {
   return trace ? ncclSuccess : ncclSystemError;
 }
 
+/* What is usually 0 is written only if it is not. */
+static void describe_more(int root, void *stream) {
+  if (root) fprintf(trace, " root %d", root);
+  if (stream) fprintf(trace, " stream %p", stream);
+}
+
 static void describe(const description *d) {
   switch (d->type) {
     case 1: fprintf(trace, "group"); return;
@@ -162,26 +176,39 @@ static void describe(const description *d) {
       fprintf(trace, "coll %s sequence %llu count %zu type %s channels %d algorithm %s protocol %s", d->coll.function,
               (unsigned long long)d->coll.sequence, d->coll.count, d->coll.type, d->coll.channels, d->coll.algorithm,
               d->coll.protocol);
+      describe_more(d->coll.root, NULL);
 #if VERSION >= 7
       fprintf(trace, " tag %llu%s", (unsigned long long)d->coll.tag, d->coll.symmetric ? " symmetric" : "");
 #endif
       return;
     case 4:
       fprintf(trace, "p2p %s count %zu type %s peer %d", d->p2p.function, d->p2p.count, d->p2p.type, d->p2p.peer);
+      if ((uintptr_t)d->p2p.buffer < 4096) fprintf(trace, " buffer %p", d->p2p.buffer); /* one that a test invented */
       return;
-    case 64: fprintf(trace, "kernel channel %d", d->kernel.channel); return;
+    case 64:
+      fprintf(trace, "kernel channel %d%s", d->kernel.channel, VERSION >= 4 && !d->kernel.timer ? " wrong" : "");
+      return;
     case 128: fprintf(trace, "net id %lld", (long long)d->net.id); return;
 #if VERSION >= 5
     case 256: fprintf(trace, "groupapi depth %d", d->group_api.depth); return;
     case 512:
-    case 1024:
-      fprintf(trace, "%s %s count %zu type %s", d->type == 512 ? "collapi" : "p2papi", d->call_api.function,
-              d->call_api.count, d->call_api.type);
+      fprintf(trace, "collapi %s count %zu type %s", d->coll_api.function, d->coll_api.count, d->coll_api.type);
+      describe_more(d->coll_api.root, d->coll_api.stream);
 #if VERSION >= 7
-      if (d->type == 512) fprintf(trace, " tag %llu", (unsigned long long)d->call_api.tag);
+      fprintf(trace, " tag %llu", (unsigned long long)d->coll_api.tag);
 #endif
       return;
-    case 2048: fprintf(trace, "launch"); return;
+    case 1024:
+      fprintf(trace, "p2papi %s count %zu type %s", d->p2p_api.function, d->p2p_api.count, d->p2p_api.type);
+      describe_more(0, d->p2p_api.stream);
+#if VERSION >= 7
+      fprintf(trace, " tag %llu", (unsigned long long)d->p2p_api.tag);
+#endif
+      return;
+    case 2048:
+      fprintf(trace, "launch");
+      describe_more(0, d->launch.stream);
+      return;
 #endif
 #if VERSION >= 6
     case 4096:
@@ -199,7 +226,8 @@ static void describe(const description *d) {
 #endif
 #if VERSION >= 7
     case 32768:
-      fprintf(trace, "phase %d %s channel %d", d->kernel_phase.phase, d->kernel_phase.name, d->kernel_phase.channel);
+      fprintf(trace, "phase %d %s channel %d%s", d->kernel_phase.phase, d->kernel_phase.name, d->kernel_phase.channel,
+              d->kernel_phase.timer ? "" : " wrong");
       return;
 #endif
     default: fprintf(trace, "unknown %d", (int)d->type);
