@@ -70,6 +70,84 @@ static int wrong_arguments(ncclComm_t c, int rank, int n, void *arg) {
   return faults + works(c, n);
 }
 
+/* Groups of all lengths around the room that a thread keeps for calls; then the first error of a group, and of an inner
+ * one, is the result, and the next group knows nothing of it. */
+static int groups(ncclComm_t c, int rank, int n, void *arg) {
+  static const int lengths[] = {64, 65, 1, 64, 130, 63};
+  float in[130] = {0}, out[130];
+  int faults = 0;
+  (void)arg;
+  EXPECT(ncclAllReduce(in, out, 1, (ncclDataType_t)99, ncclSum, c, NULL), ncclInvalidArgument, "data type 99");
+  for (size_t g = 0; g < sizeof lengths / sizeof *lengths; g++) {
+    faults += RANK_CHECK(ncclGroupStart());
+    for (int i = 0; i < lengths[g]; i++) {
+      in[i] = (float)(rank + i);
+      out[i] = -1;
+      faults += RANK_CHECK(ncclAllReduce(in + i, out + i, 1, ncclFloat32, ncclSum, c, NULL));
+    }
+    faults += RANK_CHECK(ncclGroupEnd());
+    for (int i = 0; i < lengths[g]; i++) faults += out[i] != (float)(n * i + n * (n - 1) / 2);
+  }
+  out[0] = -1;
+  faults += RANK_CHECK(ncclGroupStart());
+  faults += RANK_CHECK(ncclGroupStart());
+  faults += RANK_CHECK(ncclAllReduce(in, out, 1, ncclFloat32, ncclSum, c, NULL));
+  EXPECT(ncclGroupSimulateEnd(NULL), ncclInvalidUsage, "inside another one");
+  EXPECT(ncclAllReduce(in, out, 1, (ncclDataType_t)99, ncclSum, c, NULL), ncclInvalidArgument, "data type 99");
+  EXPECT(ncclGroupEnd(), ncclInvalidUsage, "");
+  EXPECT(ncclGroupEnd(), ncclInvalidUsage, "no group is open");
+  faults += RANK_CHECK(ncclGroupStart());
+  faults += RANK_CHECK(ncclGroupEnd());
+  return faults + (out[0] != -1) + works(c, n);
+}
+
+/* The estimate of a group of `sums` allreduces, of `sends` to and `receives` from the next rank, all of `count` bytes,
+ * and of `own` transfers to this rank itself. */
+static double estimate(ncclComm_t c, int rank, int n, size_t count, const int calls[4], int *faults) {
+  static char b[1];
+  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+  int next = (rank + 1) % n;
+  *faults += RANK_CHECK(ncclGroupStart());
+  for (int i = 0; i < calls[0]; i++) *faults += RANK_CHECK(ncclAllReduce(b, b, count, ncclInt8, ncclSum, c, NULL));
+  for (int i = 0; i < calls[1]; i++) *faults += RANK_CHECK(ncclSend(b, count, ncclInt8, next, c, NULL));
+  for (int i = 0; i < calls[2]; i++) *faults += RANK_CHECK(ncclRecv(b, count, ncclInt8, next, c, NULL));
+  for (int i = 0; i < calls[3]; i++) *faults += RANK_CHECK(ncclSend(b, count, ncclInt8, rank, c, NULL));
+  *faults += RANK_CHECK(ncclGroupSimulateEnd(&info));
+  return info.estimatedTime;
+}
+
+/* Collectives run one after another, and so do sends, and receives; the sends beside the receives. */
+static int estimates(ncclComm_t c, int rank, int n, void *arg) {
+  enum { BYTES = 1 << 20 };
+  int faults = 0;
+  (void)arg;
+  double sum = estimate(c, rank, n, BYTES, (int[]){1, 0, 0, 0}, &faults);
+  double message = estimate(c, rank, n, BYTES, (int[]){0, 1, 0, 0}, &faults);
+  double own = estimate(c, rank, n, BYTES, (int[]){0, 0, 0, 1}, &faults);
+  const struct {
+    int calls[4];
+    double us;
+  } rows[] = {{{0, 0, 0, 0}, 0},           {{2, 0, 0, 0}, 2 * sum},
+              {{0, 2, 0, 0}, 2 * message}, {{0, 2, 1, 0}, 2 * message},
+              {{0, 1, 3, 0}, 3 * message}, {{1, 1, 1, 0}, sum + message},
+              {{0, 0, 0, 2}, 2 * own},     {{1, 1, 0, 1}, sum + message + own}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    double us = estimate(c, rank, n, BYTES, rows[i].calls, &faults);
+    if (us >= rows[i].us * 0.999 && us <= rows[i].us * 1.001) continue;
+    fprintf(stderr, "row %zu: %g us, not %g\n", i, us, rows[i].us);
+    faults++;
+  }
+  faults += !(own > 0 && message > own && sum > message);
+  double twice = estimate(c, rank, n, 2 * BYTES, (int[]){0, 1, 0, 0}, &faults);
+  return faults + !(twice > 1.5 * message && twice < 2 * message) + works(c, n);
+}
+
+START_TEST(estimated_groups) { ck_assert_int_eq(ranks_as_threads(3, estimates, NULL), 0); }
+END_TEST
+
+START_TEST(many_groups) { ck_assert_int_eq(ranks_as_threads(3, groups, NULL), 0); }
+END_TEST
+
 START_TEST(arguments) { ck_assert_int_eq(ranks_as_threads(3, wrong_arguments, NULL), 0); }
 END_TEST
 
@@ -371,6 +449,8 @@ int main(void) {
   TCase *t = tcase_create("all");
   tcase_set_timeout(t, 60);
   tcase_add_test(t, arguments);
+  tcase_add_test(t, many_groups);
+  tcase_add_test(t, estimated_groups);
   tcase_add_test(t, init_arguments);
   tcase_add_test(t, old_configs);
   tcase_add_test(t, use_after_free);
