@@ -14,27 +14,28 @@
 #   JOBS=number      mutants at a time (default: as many as the machine has cores)
 #   RECORD=0         each test that fits TESTS runs for each place: no build that records lines
 #
-# First all tests run once in a build that records which lines each of them executes. A mutant is one changed object in front of
-# the library's archive. It runs against the tests that execute the line, quick ones first, and those that noticed others in the
-# file. The first failure ends it. A test that has to be killed is a hang; then others are tried, because a failure says more.
-# Results are lines of build/mutations/results: noticed, hang or SURVIVED, the place, the change, the test and the seconds until then.
+# First all tests run once with a library that records which lines each of them executes. A mutant is one changed object in front of
+# the library's archive; one whose code is as before is no mutant. It runs against the tests that execute the line, quick ones first,
+# and those that noticed others in the file. The first failure ends it. A test that has to be killed is a hang; then others are tried,
+# because a failure says more. Results are lines of build/mutations/results: noticed, hang or SURVIVED, the place, the change, the
+# test and the seconds until then.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 SEED=${SEED:-$RANDOM} MINUTES=${MINUTES:-30} MOST=${MOST:-100000} FILES=${FILES:-} TESTS=${TESTS:-.} LONGEST=${LONGEST:-60} SANITIZE=${SANITIZE:-1}
 JOBS=${JOBS:-$(nproc)} RECORD=${RECORD:-1} base=${HK_MUTATIONS:-$PWD/build/mutations}
 make=${HK_MAKE:-make} HK_BUILD=${HK_BUILD:-build/gcc}
 results=$base/results
-hang_s=45 # a test that takes so much longer than without a mutation hangs
+hang_s=15 # a test that takes so much longer than without a mutation hangs
 mkdir -p "$base/lines" && : >"$results" && : >>"$base/kills"
 # With the watchdog, what is stuck in an operation is an error and no hang.
-export HOCKET_WATCHDOG=15 HOCKET_WATCHDOG_ABORT=1 HOCKET_DEVICE=host NCCL_DEBUG=NONE CK_VERBOSITY=silent CK_DEFAULT_TIMEOUT=300
-build() { # folder make-options...
-  "$make" --no-print-directory -j"$(nproc)" BUILD="$1" "${@:2}" tests >"$base/build.log" 2>&1 && return
+export HOCKET_WATCHDOG=8 HOCKET_WATCHDOG_ABORT=1 HOCKET_DEVICE=host NCCL_DEBUG=NONE CK_VERBOSITY=silent CK_DEFAULT_TIMEOUT=300
+build() { # folder target make-options...
+  "$make" --no-print-directory -j"$(nproc)" BUILD="$1" "${@:2}" >"$base/build.log" 2>&1 && return
   echo "$1 does not build:"
   tail -n 5 "$base/build.log"
   exit 1
 }
-build "$HK_BUILD"
+build "$HK_BUILD" tests
 case $FILES in src/kernels/cuda*)
   MUTATIONS=all HK_BUILD=$HK_BUILD exec tests/suites/gpu_mutations.sh ;;
 esac
@@ -50,8 +51,8 @@ candidates() {
       /HK_(TRACE|INFO|WARN|FAIL)|snprintf/ { text = !/;( *\/\*.*)?$/; next }
       /^ *(\/\*|\*|\/\/|#)/ || /^[^ ]/ || /no memory|_Static_assert|case HK_/ { next }
       { line = $0; sub(/ *\/\*.*/, "", line); gsub(/"[^"]*"/, "\"\"", line) }
-      # A nap or a yield that is left out costs only time.
-      / nanosleep\(|sched_yield\(/ { next }
+      # What is left out costs only time: a nap, a yield, that something moved and so no nap is due.
+      / nanosleep\(|sched_yield\(|^ *\*moved = true;/ { next }
       # Limits of clocks, and tolerances: a nanosecond or a rounding error more makes no difference.
       / \(1 [+-] SAME/ { next }
       line ~ /_ns[^a-z_]/ { gsub(/ [<>]=? /, " ", line) }
@@ -100,8 +101,8 @@ mutant() { # file line operator
   ! cmp -s "$1" "$work/mutant.c"
 }
 
-# Compiles the mutant as if it were in its file's folder; false: it is no C.
-compile() { # folder file
+# Compiles a source, or the mutant, as if it were in its file's folder; false: it is no C.
+compile() { # folder file source object
   local options=()
   case $2 in
     *_avx2.c) options=(-mavx2 -mfma -mf16c) ;;
@@ -110,8 +111,7 @@ compile() { # folder file
   [ -e "$1/expat.o" ] || options+=(-DHK_NO_EXPAT)
   # shellcheck disable=SC2046 # several words
   (cd "$(dirname "$2")" && cc -std=c11 -D_GNU_SOURCE -DHOCKET_NO_CUDA_HEADERS -I"$root/include" -iquote . -fPIC \
-    -fvisibility=hidden -fno-math-errno -pthread -w -O1 -g1 $(sanitizer "$1") "${options[@]}" -c -x c -o "$work/mutant.o" - \
-    <"$work/mutant.c" 2>/dev/null)
+    -fvisibility=hidden -fno-math-errno -pthread -w -O1 -g1 $(sanitizer "$1") "${options[@]}" -c -x c -o "$4" - 2>/dev/null) <"$3"
 }
 sanitizer() { # folder
   case $1 in
@@ -119,32 +119,50 @@ sanitizer() { # folder
     *-thread) echo "-fsanitize=thread -fno-omit-frame-pointer" ;;
   esac
 }
-link_test() { # folder test
+# Unlocking a mutex that is not locked ends the test: without this, a lock that is left out shows only under TSan.
+cc -x c -c -o "$base/locked.o" - <<'C'
+#include <pthread.h>
+#include <stdlib.h>
+int __real_pthread_mutex_unlock(pthread_mutex_t *m), __wrap_pthread_mutex_unlock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *m) {
+  if (!m->__data.__lock) abort();
+  return __real_pthread_mutex_unlock(m);
+}
+C
+link_test() { # folder test program library options...
   local object=$1/tests/unit/$2.o extra=()
   [ -e "$object" ] || object=$1/tests/integration/$2.o
   [ "$2" = test_tune ] && extra=("$1"/src/tools/tune/{choices,fit,look,polish,times}.o)
   # shellcheck disable=SC2046
-  cc -o "$1/tests/mutant-$$-$job" "$object" "${extra[@]}" "$work/mutant.o" "$1/libsupport.a" "$1/libhocket-internal.a" -pthread \
-    $(sanitizer "$1") "${check_libs[@]}" -lm 2>/dev/null
+  cc -o "$3" "$object" "${extra[@]}" "${@:5}" "$1/libsupport.a" "$4" -Wl,--strip-debug,--wrap=pthread_mutex_unlock \
+    "$base/locked.o" -pthread $(sanitizer "$1") "${check_libs[@]}" -lm 2>/dev/null
 }
 
-# Runs every test once: the lines that it executes, its milliseconds, its exit code. What was recorded for equal sources is taken again.
+# Runs every test once: the lines that it executes, its milliseconds, its exit code. Only the library is one that records. What was
+# recorded is taken again if all the files that the test executed are as they were.
 declare -A usual=()
 record_test() { # folder test
-  local dir=$base/record/$2 begin=${EPOCHREALTIME/./} rc
+  local dir=$base/record/$2 program=$HK_BUILD/tests/mutant-$$-$2 begin rc
   mkdir -p "$dir/$PWD"
-  GCOV_PREFIX=$dir timeout -k 5 "$LONGEST" "$1/tests/$2" >/dev/null 2>&1 </dev/null
+  link_test "$HK_BUILD" "$2" "$program" "$1/libhocket-internal.a" "$base/dump.o" --coverage -Wl,--wrap=_exit
+  begin=${EPOCHREALTIME/./}
+  GCOV_PREFIX=$dir timeout -k 5 "$LONGEST" "$program" >/dev/null 2>&1 </dev/null
   rc=$?
+  rm -f "$program"
   echo "$(((${EPOCHREALTIME/./} - begin) / 1000)) $rc" >"$base/lines/$2.ms"
   find "$1/src" -name '*.gcno' -print0 | xargs -0 cp -l --parents -t "$dir/$PWD"
   find "$dir" -name '*.gcda' -print0 | xargs -0 -r gcov -t 2>/dev/null |
     awk -F: '$2 == "    0" && $3 == "Source" { file = $4 } $1 ~ /[0-9]/ && file ~ /\.c$/ { print file ":" $2 + 0 }' |
     sort -u >"$base/lines/$2"
   rm -rf "$dir"
+  case $rc in 0 | 124 | 137) key_of "$2" >"$base/lines/$2.key" ;; esac # a failure may be the machine's
 }
-sum() { find "$@" -type f -print0 | sort -z | xargs -0 cat | sha1sum; }
+# What a record depends on: headers, the test, the sources that it executed.
+key_of() { # test
+  echo "$headers" "$({ ls -d "tests"/*/"$1.c" && cut -d : -f 1 "$base/lines/$1" | uniq; } 2>/dev/null | xargs cat 2>/dev/null | sha1sum)"
+}
 record() {
-  local folder=$HK_BUILD-coverage test took rc file tests
+  local folder=$HK_BUILD-coverage test took rc tests headers
   mapfile -t tests < <(cd tests && find unit integration -name 'test_*.c' | sed 's,.*/,,;s/\.c$//' | sort | grep -E "$TESTS")
   if [ "$RECORD" = 0 ]; then
     for test in "${tests[@]}"; do usual[$test]=$((LONGEST * 100)); done
@@ -152,17 +170,13 @@ record() {
   fi
   # A child of a test that ends with _exit is recorded, too.
   echo 'void __gcov_dump(void), __real__exit(int); void __wrap__exit(int code) { __gcov_dump(), __real__exit(code); }' |
-    cc -x c -c -fPIC -o "$base/dump.o" -
-  build "$folder" CFLAGS="-O1 -g1 -w --coverage -fprofile-update=atomic" LDFLAGS="--coverage -Wl,--wrap=_exit,$base/dump.o"
-  key=$(sum Makefile src include tests/support)
+    cc -x c -c -o "$base/dump.o" -
+  build "$folder" "$folder/libhocket-internal.a" CFLAGS="-O1 -g1 -w --coverage -fprofile-update=atomic"
+  headers=$(find Makefile src include tests/support -type f ! -path 'src/*.c' -print0 | sort -z | xargs -0 cat | sha1sum)
   for test in "${tests[@]}"; do
-    file=$base/lines/$test
-    took="$key $(sum "tests/unit/$test.c" "tests/integration/$test.c" 2>/dev/null)"
-    if [ "$took" != "$(cat "$file.key" 2>/dev/null)" ]; then
-      echo "$took" >"$file.key"
-      record_test "$folder" "$test" &
-      while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
-    fi
+    [ "$(key_of "$test")" = "$(cat "$base/lines/$test.key" 2>/dev/null)" ] && continue
+    record_test "$folder" "$test" &
+    while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
   done
   wait
   for test in "${tests[@]}"; do
@@ -211,20 +225,20 @@ until_failure() { # limit program
 
 # Runs the tests of a build until one fails. Sets `how` and `by`.
 run_tests() { # folder tests...
-  local folder=$1 test limit rc factor=3 hangs=0
+  local folder=$1 program=$1/tests/mutant-$$-$job test limit rc factor=3 hangs=0
   [ "$folder" = "$HK_BUILD" ] || factor=8
   for test in "${@:2}"; do
     [ $factor = 8 ] && [ "${usual[$test]}" -gt $((LONGEST * 250)) ] && continue
     [ "${sound[$folder/$test]:-}" = no ] && continue
-    link_test "$folder" "$test" || continue
+    link_test "$folder" "$test" "$program" "$folder/libhocket-internal.a" "$work/mutant.o" || continue
     limit=$((factor * usual[$test] / 1000 + hang_s))
-    until_failure "$limit" "$folder/tests/mutant-$$-$job"
+    until_failure "$limit" "$program"
     rc=$?
     [ $rc = 0 ] && continue
     is_sound "$folder" "$test" $((3 * limit)) || continue
     # What the machine's load may do is not noticed: a failure must come twice, and without the mutation no hang.
     if [ $rc = 124 ] || [ $rc = 137 ]; then timeout -k 5 "$limit" "$folder/tests/$test" >/dev/null 2>&1 </dev/null
-    else ! until_failure "$limit" "$folder/tests/mutant-$$-$job"
+    else ! until_failure "$limit" "$program"
     fi || continue
     by=$test
     [ "$folder" = "$HK_BUILD" ] || by+=" (${folder#"$HK_BUILD"-})"
@@ -241,8 +255,9 @@ run_tests() { # folder tests...
 root=$PWD
 read -ra check_libs <<<"$(pkg-config --libs check)"
 builds=("$HK_BUILD")
-[ "$SANITIZE" = 1 ] && { builds+=("$HK_BUILD-address-undefined"); build "${builds[1]}" SAN=address,undefined; }
-[ "$SANITIZE" = thread ] && { builds=("$HK_BUILD-thread"); build "${builds[0]}" SAN=thread; }
+# With the flags of `make check`: it builds the same.
+[ "$SANITIZE" = 1 ] && { builds+=("$HK_BUILD-address-undefined"); build "${builds[1]}" tests SAN=address,undefined CFLAGS="-O1 -g1"; }
+[ "$SANITIZE" = thread ] && { builds=("$HK_BUILD-thread"); build "${builds[0]}" tests SAN=thread CFLAGS="-O1 -g1"; }
 echo "SEED=$SEED, $MINUTES minutes; results in $results"
 record
 candidates | awk -v seed="$SEED" 'BEGIN { srand(seed) } { print rand() "\t" $0 }' | sort -k 1,1 | cut -f 2- |
@@ -259,7 +274,9 @@ try_places() { # number
     mapfile -t tests < <(order "$file" "$at")
     [ ${#tests[@]} -gt 0 ] || by="no test executes it"
     for each in "${builds[@]}"; do
-      compile "$each" "$file" || { how=""; break; }
+      compile "$each" "$file" "$work/mutant.c" "$work/mutant.o" || { how=""; break; }
+      # Equal code: the compiler has proved that the change makes no difference.
+      [ "$each" = "${builds[0]}" ] && compile "$each" "$file" "$file" "$work/same.o" && cmp -s "$work/same.o" "$work/mutant.o" && { how=""; break; }
       run_tests "$each" "${tests[@]}" && break
     done
     [ -n "$how" ] && printf '%-8s  %s:%s  %s  [%s, %d s]\n' "$how" "$file" "$at" "$(sed -n "${at}s/^ *//p" "$work/mutant.c")" \
