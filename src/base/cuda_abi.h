@@ -167,7 +167,11 @@ enum { /* CUlaunchAttributeID */
        CU_LAUNCH_ATTRIBUTE_PRIORITY = 8,
        CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN = 10
 };
-enum { CU_EVENT_RECORD_EXTERNAL = 1 };
+enum { CU_EVENT_RECORD_EXTERNAL = 1, CU_EVENT_WAIT_EXTERNAL = 1 };
+/* `extra` of a launch: the parameters as bytes. */
+#define CU_LAUNCH_PARAM_END ((void *)(uintptr_t)0)
+#define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)(uintptr_t)1)
+#define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)(uintptr_t)2)
 enum { CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT = 0, CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE = 1 };
 typedef union CUlaunchAttributeValue {
   char pad[64];
@@ -235,6 +239,7 @@ HK_ABI_ASSERT(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) 
   NEED(DeviceGet, cuDeviceGet, (CUdevice * device, int ordinal))                                                       \
   NEED(DeviceGetName, cuDeviceGetName, (char *name, int bytes, CUdevice device))                                       \
   NEED(DeviceGetUuid, cuDeviceGetUuid, (CUuuid * uuid, CUdevice device))                                               \
+  MAY(DeviceGetUuidOfSlice, cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device))                                      \
   NEED(DeviceGetAttribute, cuDeviceGetAttribute, (int *value, int which, CUdevice device))                             \
   NEED(DeviceGetPCIBusId, cuDeviceGetPCIBusId, (char *text, int bytes, CUdevice device))                               \
   NEED(DeviceTotalMem, cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device))                                         \
@@ -287,6 +292,7 @@ HK_ABI_ASSERT(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) 
   NEED(StreamGetFlags, cuStreamGetFlags, (CUstream stream, unsigned *flags))                                           \
   NEED(StreamGetPriority, cuStreamGetPriority, (CUstream stream, int *priority))                                       \
   NEED(StreamGetCtx, cuStreamGetCtx, (CUstream stream, CUcontext * ctx))                                               \
+  MAY(StreamGetId, cuStreamGetId, (CUstream stream, unsigned long long *id))                                           \
   NEED(StreamGetCaptureInfo, cuStreamGetCaptureInfo_v2,                                                                \
        (CUstream stream, int *status, uint64_t *id, CUgraph *graph, const CUgraphNode **deps, size_t *ndeps))          \
   NEED(StreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies,                                             \
@@ -299,6 +305,10 @@ HK_ABI_ASSERT(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, hStream) 
   NEED(GraphLaunch, cuGraphLaunch, (CUgraphExec exec, CUstream stream))                                                \
   NEED(GraphExecDestroy, cuGraphExecDestroy, (CUgraphExec exec))                                                       \
   NEED(GraphDestroy, cuGraphDestroy, (CUgraph graph))                                                                  \
+  MAY(GraphAddEventRecordNode, cuGraphAddEventRecordNode,                                                              \
+      (CUgraphNode * node, CUgraph graph, const CUgraphNode *deps, size_t ndeps, CUevent event))                       \
+  MAY(GraphAddDependencies, cuGraphAddDependencies,                                                                    \
+      (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count))                                   \
   MAY(UserObjectCreate, cuUserObjectCreate,                                                                            \
       (CUuserObject * object, void *ptr, CUhostFn destroy, unsigned refs, unsigned flags))                             \
   MAY(UserObjectRelease, cuUserObjectRelease, (CUuserObject object, unsigned count))                                   \

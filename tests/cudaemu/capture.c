@@ -78,6 +78,17 @@ CUresult emu_capture_break(CUstream s) {
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+CUresult emu_capture_wait_external(CUstream s, CUevent e) {
+  CUresult code = emu_capture_add(s, NULL);
+  if (!code) s->tips[0]->waits = e;
+  return code;
+}
+CUresult emu_capture_record_external(CUstream s, CUevent e) {
+  CUresult code = emu_capture_add(s, NULL);
+  if (!code) s->tips[0]->records = e;
+  return code;
+}
+
 CUresult emu_capture_event(CUstream s, CUevent e) {
   if (s->capture->broken) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   emu_event_reset(e);
@@ -151,7 +162,7 @@ static bool leave(emu_capture *c) {
   bool joined = true, *seen = calloc(c->graph->count + 1, sizeof *seen);
   if (!seen) abort();
   for (size_t i = 0; i < c->origin->ntips; i++) mark(seen, c->origin->tips[i]);
-  for (size_t i = 0; i < c->graph->count; i++) joined = joined && seen[i];
+  for (size_t i = 0; i < c->graph->count; i++) joined = joined && (seen[i] || c->graph->nodes[i]->apart);
   free(seen);
   for (int d = 0; d < emu.ndevices; d++) {
     CUcontext ctx = emu_primary(d);

@@ -56,6 +56,10 @@ static void configure(void) {
   emu.memory = (size_t)number("CUDAEMU_MEMORY_MB", 4096) << 20;
   emu.strict = number("CUDAEMU_STRICT", 0) != 0;
   emu.weak = number("CUDAEMU_WEAK", 0) != 0;
+  emu.mig = number("CUDAEMU_MIG", 0) != 0;
+  emu.sync_alloc = number("CUDAEMU_SYNC_ALLOC", 0) != 0;
+  emu.one_context = number("CUDAEMU_ONE_CONTEXT", 0) != 0;
+  emu.slice_us = (unsigned)number("CUDAEMU_SLICE_US", 0);
   emu.resident = number("CUDAEMU_RESIDENT", 0) != 0;
   emu.vmm = number("CUDAEMU_VMM", 1) != 0;
   emu.import = number("CUDAEMU_IMPORT", 1) != 0;
@@ -161,7 +165,13 @@ CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
   if (!code) snprintf(name, (size_t)bytes, "Emulated GPU sm_%d", emu.sm);
   return code;
 }
+/* With CUDAEMU_MIG the devices are slices of one GPU, whose id the older call gives for all. */
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
+  CUresult code = cuDeviceGetUuid_v2(uuid, device);
+  if (!code && emu.mig) uuid->bytes[15] = 0xff;
+  return code;
+}
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
   CUresult code = bad_device(device);
   if (code) return code;
   memset(uuid, 0, sizeof *uuid);
@@ -169,8 +179,6 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
   uuid->bytes[15] = (unsigned char)device;
   return code;
 }
-EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
 /* Where the fake libnvidia-ml.so.1 stands beside this (tests/fakes/gpus.h), the GPUs are the same. */
 static int pci_domain(void) { return getenv("HOCKET_TEST_GPUS") ? 0xff : 0; }
 static int pci_bus(int device) { return device + (getenv("HOCKET_TEST_GPUS") ? 1 : 0x10); }

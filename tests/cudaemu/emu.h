@@ -22,10 +22,11 @@ enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20, EMU_QUEUES = 32
 typedef struct emu_config {
   int ndevices, sm, sms, max_threads;
   size_t memory;
-  bool strict, weak, resident, vmm, import, captured_words, ipc, dmabuf, dmabuf_vmm, multicast, corrupt_peer;
+  bool strict, weak, resident, sync_alloc, one_context, mig, vmm, import, captured_words, ipc, dmabuf, dmabuf_vmm;
+  bool multicast, corrupt_peer;
   int rdma_flush, rdma_order;
   bool peer[EMU_DEVICES][EMU_DEVICES];
-  unsigned seed, slow_us, watchdog, connections;
+  unsigned seed, slow_us, slice_us, watchdog, connections;
   long fail_alloc, fail_launch, fail_kernel, fail_multicast; /* the n-th fails, from 1; 0: none */
 } emu_config;
 extern emu_config emu;
@@ -78,6 +79,7 @@ struct emu_op {
 };
 struct CUstream_st {
   CUcontext ctx;
+  uint64_t id; /* never another stream's */
   unsigned flags, queue;
   int priority;
   bool legacy, closing, started;
@@ -102,6 +104,8 @@ struct CUevent_st {
 CUstream emu_stream(CUstream handle, CUresult *code); /* the object that a handle means */
 CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority);
 void emu_stream_close(CUstream s);
+/* CUDAEMU_ONE_CONTEXT: the stream is of another context than the current one. Takes the lock. */
+bool emu_foreign(CUstream handle);
 emu_op *emu_enqueue(CUstream s, emu_work *work, emu_op **deps, size_t ndeps); /* a reference for the caller */
 void emu_op_unref(emu_op *op);
 void emu_wait(emu_op *op);
@@ -116,6 +120,8 @@ CUresult emu_capture_implicit(CUcontext ctx); /* the legacy stream is used */
 CUresult emu_capture_break(CUstream s);       /* the stream is synchronised or queried */
 CUresult emu_capture_event(CUstream s, CUevent e);
 CUresult emu_capture_wait(CUstream s, CUevent e);
+CUresult emu_capture_wait_external(CUstream s, CUevent e);
+CUresult emu_capture_record_external(CUstream s, CUevent e);
 void emu_event_reset(CUevent e);
 
 /* ---- memory ---- */

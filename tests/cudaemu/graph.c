@@ -117,6 +117,42 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
   return CUDA_SUCCESS;
 }
 
+/* Nodes by hand: those that record an event, and more dependencies of a node that no other one depends on. */
+CUresult cuGraphAddEventRecordNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t ndeps,
+                                   CUevent event) {
+  if (!node || !graph || !event || (ndeps && !deps)) return CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&emu_lock);
+  CUgraphNode *copy = malloc(sizeof *copy * (ndeps + 1));
+  if (!copy) abort();
+  if (ndeps) memcpy(copy, deps, sizeof *copy * ndeps);
+  *node = emu_graph_add(graph, NULL, copy, ndeps);
+  (*node)->records = event;
+  (*node)->apart = true;
+  free(copy);
+  return emu_unlock(CUDA_SUCCESS);
+}
+static void move_to_end(CUgraph g, CUgraphNode n) {
+  for (size_t i = n->index; i + 1 < g->count; i++) {
+    g->nodes[i] = g->nodes[i + 1];
+    g->nodes[i]->index = i;
+  }
+  g->nodes[g->count - 1] = n;
+  n->index = g->count - 1;
+}
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count) {
+  if (!graph || (count && (!from || !to))) return CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&emu_lock);
+  for (size_t i = 0; i < count; i++) {
+    CUgraphNode n = to[i];
+    if (!n->apart) return emu_unlock(CUDA_ERROR_NOT_SUPPORTED);
+    n->deps = realloc(n->deps, sizeof(CUgraphNode) * (n->ndeps + 1));
+    if (!n->deps) abort();
+    n->deps[n->ndeps++] = from[i];
+    move_to_end(graph, n);
+  }
+  return emu_unlock(CUDA_SUCCESS);
+}
+
 /* ---- instances ---- */
 
 typedef struct step {
@@ -124,6 +160,7 @@ typedef struct step {
   size_t *deps, ndeps;
   unsigned chain;
   bool leaf;
+  CUevent waits, records;
 } step;
 struct CUgraphExec_st {
   int refs; /* the user's, and one for each launch that goes on */
@@ -186,7 +223,8 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
   for (size_t i = 0; i < graph->count; i++) {
     CUgraphNode n = graph->nodes[i];
     step *s = &x->steps[i];
-    *s = (step){.work = n->work, .ndeps = n->ndeps, .leaf = true, .deps = malloc(sizeof(size_t) * (n->ndeps + 1))};
+    *s = (step){.work = n->work, .ndeps = n->ndeps, .leaf = true, .waits = n->waits, .records = n->records};
+    s->deps = malloc(sizeof(size_t) * (n->ndeps + 1));
     if (!s->deps) abort();
     if (s->work) __atomic_add_fetch(&s->work->refs, 1, __ATOMIC_RELAXED);
     for (size_t k = 0; k < n->ndeps; k++) s->deps[k] = n->deps[k]->index;
@@ -234,6 +272,8 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, update_info *info
     exec->steps[i].work = graph->nodes[i]->work;
     if (exec->steps[i].work) __atomic_add_fetch(&exec->steps[i].work->refs, 1, __ATOMIC_RELAXED);
     emu_work_unref(old);
+    exec->steps[i].waits = graph->nodes[i]->waits;
+    exec->steps[i].records = graph->nodes[i]->records;
   }
   return emu_unlock(CUDA_SUCCESS);
 }
@@ -251,6 +291,8 @@ static CUresult launch_captured(CUgraphExec x, CUstream s) {
     for (size_t k = 0; k < t->ndeps; k++) deps[k] = made[t->deps[k]];
     if (t->work) __atomic_add_fetch(&t->work->refs, 1, __ATOMIC_RELAXED);
     made[i] = emu_graph_add(g, t->work, t->ndeps ? deps : before, t->ndeps ? t->ndeps : ntips);
+    made[i]->waits = t->waits;
+    made[i]->records = t->records;
   }
   for (size_t i = 0; i < x->count; i++)
     if (x->steps[i].leaf) deps[nends++] = made[i];
@@ -262,15 +304,21 @@ static CUresult launch_captured(CUgraphExec x, CUstream s) {
 }
 
 static void launch_steps(CUgraphExec x, CUstream s) {
-  emu_op **ops = calloc(x->count + 1, sizeof(emu_op *)), **deps = calloc(x->count + 1, sizeof(emu_op *));
+  emu_op **ops = calloc(x->count + 1, sizeof(emu_op *)), **deps = calloc(x->count + 2, sizeof(emu_op *));
   if (!ops || !deps) abort();
   emu_op *start = emu_enqueue(s, NULL, &x->last, x->last ? 1 : 0);
   for (size_t i = 0; i < x->count; i++) {
     step *t = &x->steps[i];
     for (size_t k = 0; k < t->ndeps; k++) deps[k] = ops[t->deps[k]];
+    size_t ndeps = t->ndeps;
+    if (!ndeps) deps[ndeps++] = start;
+    if (t->waits && t->waits->op) deps[ndeps++] = t->waits->op; /* what the event means at the launch */
     if (t->work) __atomic_add_fetch(&t->work->refs, 1, __ATOMIC_RELAXED);
-    ops[i] =
-        emu_enqueue(t->chain ? x->streams[t->chain] : s, t->work, t->ndeps ? deps : &start, t->ndeps ? t->ndeps : 1);
+    ops[i] = emu_enqueue(t->chain ? x->streams[t->chain] : s, t->work, deps, ndeps);
+    if (!t->records) continue;
+    emu_event_reset(t->records);
+    t->records->op = ops[i];
+    ops[i]->refs++;
   }
   size_t n = 0;
   for (size_t i = 0; i < x->count; i++)

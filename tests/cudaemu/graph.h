@@ -8,6 +8,8 @@ struct CUgraphNode_st {
   emu_work *work; /* NULL: it only orders */
   CUgraphNode *deps;
   size_t ndeps, index;
+  CUevent waits, records; /* an event of the user's, at each launch; NULL: none */
+  bool apart;             /* added by hand: no stream of the capture has to reach it */
 };
 typedef struct emu_held {
   CUuserObject object;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a kernel: the threads of all its blocks are fibers of the caller's thread, visited in turn.  A fiber gives way
  * at barriers and in hk_relax() only.  With CUDAEMU_SEED the order changes from visit to visit. */
+#include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 #include "emu.h"
 #include "fiber.h"
 
@@ -419,6 +422,58 @@ static void leave_room(runner *r) {
   pthread_mutex_unlock(&room_lock);
 }
 
+/* ---- time slices (CUDAEMU_SLICE_US) ---- Of the processes that share a device one at a time runs its kernels, as on
+ * a GPU without MPS.  They take turns by the lock of a byte of a file. */
+static struct {
+  pthread_mutex_t lock;
+  unsigned kernels;
+  uint64_t begin_ns;
+} slices[EMU_DEVICES];
+static int slice_file = -1;
+
+static void slice_lock(int device, short type) {
+  struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = device, .l_len = 1};
+  while (fcntl(slice_file, F_OFD_SETLKW, &l) < 0 && errno == EINTR) {}
+}
+static void slice_enter(int device) {
+  char path[256];
+  if (!emu.slice_us) return;
+  pthread_mutex_lock(&room_lock);
+  if (slice_file < 0) {
+    const char *named = getenv("CUDAEMU_SLICE_FILE");
+    snprintf(path, sizeof path, "/tmp/cudaemu-slices-%u", (unsigned)getuid());
+    slice_file = open(named ? named : path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (slice_file < 0) abort();
+  }
+  pthread_mutex_unlock(&room_lock);
+  pthread_mutex_lock(&slices[device].lock);
+  if (slices[device].kernels++ == 0) {
+    slice_lock(device, F_WRLCK);
+    slices[device].begin_ns = emu_now_ns();
+  }
+  pthread_mutex_unlock(&slices[device].lock);
+}
+static void slice_leave(int device) {
+  if (!emu.slice_us) return;
+  pthread_mutex_lock(&slices[device].lock);
+  if (--slices[device].kernels == 0) slice_lock(device, F_UNLCK);
+  pthread_mutex_unlock(&slices[device].lock);
+}
+/* At the end of the slice the process's other kernels stop here, too, until it is its turn again. */
+static void slice_turn(int device) {
+  const uint64_t slice_ns = (uint64_t)emu.slice_us * 1000;
+  const struct timespec others = {0, 50000}; /* else this process could take the lock again before one that waits */
+  if (!emu.slice_us) return;
+  pthread_mutex_lock(&slices[device].lock);
+  if (emu_now_ns() - slices[device].begin_ns > slice_ns) {
+    slice_lock(device, F_UNLCK);
+    nanosleep(&others, NULL);
+    slice_lock(device, F_WRLCK);
+    slices[device].begin_ns = emu_now_ns();
+  }
+  pthread_mutex_unlock(&slices[device].lock);
+}
+
 bool emu_grid_run(const emu_grid *g, int device) {
   static unsigned launches;
   runner r = {.grid = g, .device = device};
@@ -427,11 +482,13 @@ bool emu_grid_run(const emu_grid *g, int device) {
   unsigned idles = 0;
   uint64_t begin = emu_now_ns();
   running = &r;
+  slice_enter(device);
   queue_up(&r);
   if (!ok) fprintf(stderr, "cudaemu: no memory for %u blocks of %u threads\n", g->blocks, g->threads);
   while (ok) {
     seen s = {false, false};
     unsigned live = 0, here = 0, first = emu.seed ? random_next(&r) % g->blocks : 0;
+    slice_turn(device);
     admit(&r);
     for (unsigned k = 0; k < g->blocks; k++) {
       const unsigned i = (first + k) % g->blocks;
@@ -458,6 +515,7 @@ bool emu_grid_run(const emu_grid *g, int device) {
   running = NULL;
   current = NULL;
   leave_room(&r);
+  slice_leave(device);
   drop_blocks(&r);
   return ok;
 }

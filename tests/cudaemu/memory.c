@@ -135,19 +135,23 @@ bool emu_take(int device, size_t bytes) {
 }
 void emu_give(int device, size_t bytes) { used[device] -= bytes; }
 
+static void await(CUcontext ctx) {
+  for (CUstream s = ctx ? ctx->streams : NULL; s;) {
+    bool waits = s->last && !s->last->done && !s->capture;
+    if (waits) emu_wait(s->last);
+    s = waits ? ctx->streams : s->next;
+  }
+}
 CUresult emu_await_all(void) {
   CUresult code = CUDA_SUCCESS;
   if (!emu_context(&code)) return code;
   if ((code = emu_capture_forbids()) != CUDA_SUCCESS) return code;
-  for (int d = 0; d < emu.ndevices; d++) {
-    CUcontext ctx = emu_primary(d);
-    for (CUstream s = ctx ? ctx->streams : NULL; s;) {
-      bool waits = s->last && !s->last->done && !s->capture;
-      if (waits) emu_wait(s->last);
-      s = waits ? ctx->streams : s->next;
-    }
-  }
+  for (int d = 0; d < emu.ndevices; d++) await(emu_primary(d));
   return code;
+}
+/* CUDAEMU_SYNC_ALLOC: what is allocated or pinned outside of virtual memory comes after all work on the device. */
+static void sync_alloc(CUcontext ctx) {
+  if (emu.sync_alloc) await(ctx);
 }
 
 /* ---- device memory ---- */
@@ -159,6 +163,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) {
   CUcontext ctx = emu_context(&code);
   if (ctx) code = emu_capture_forbids();
   if (!ctx || code) return emu_unlock(code);
+  sync_alloc(ctx);
   size_t rounded = (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1), pages = (bytes + EMU_PAGE - 1) & ~(size_t)(EMU_PAGE - 1);
   if (!emu_take(ctx->device, pages)) return emu_unlock(CUDA_ERROR_OUT_OF_MEMORY);
   uint64_t at = emu_find_room(pages, EMU_PAGE, 0);
@@ -220,6 +225,7 @@ CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags) {
   CUcontext ctx = emu_context(&code);
   if (ctx) code = emu_capture_forbids();
   if (!ctx || code) return emu_unlock(code);
+  sync_alloc(ctx);
   if (emu_fails(&emu.fail_alloc)) return emu_unlock(CUDA_ERROR_OUT_OF_MEMORY);
   void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return emu_unlock(CUDA_ERROR_OUT_OF_MEMORY);
@@ -245,13 +251,16 @@ CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned flags) {
   pthread_mutex_lock(&emu_lock);
   CUcontext ctx = emu_context(&code);
   if (!ctx) return emu_unlock(code);
+  sync_alloc(ctx);
   for (emu_area *a = emu_areas; a; a = a->next)
     if (at < a->at + a->bytes && a->at < at + bytes) return emu_unlock(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   emu_area_add(EMU_REGISTERED, at, bytes)->device = ctx->device;
   return emu_unlock(CUDA_SUCCESS);
 }
 CUresult cuMemHostUnregister(void *ptr) {
+  CUresult code;
   pthread_mutex_lock(&emu_lock);
+  sync_alloc(emu_context(&code));
   emu_area *a = emu_area_at((uint64_t)(uintptr_t)ptr, EMU_REGISTERED);
   if (a) emu_area_drop(a);
   return emu_unlock(a ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);

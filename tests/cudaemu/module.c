@@ -170,9 +170,28 @@ static bool take_params(char *to, const void *from) {
   return got > 0;
 }
 
+/* The other way to pass parameters: as so many bytes.  What the kernel finds after them is garbage. */
+static bool take_extra(char *to, void **extra) {
+  const void *from = NULL;
+  size_t bytes = 0;
+  for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+      from = extra[1];
+    else if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+      bytes = *(const size_t *)extra[1];
+    else
+      return false;
+  }
+  if (!from || !bytes || bytes > CUDAEMU_PARAM_BYTES) return false;
+  memset(to, 0xa5, CUDAEMU_PARAM_BYTES);
+  memcpy(to, from, bytes);
+  return true;
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
-  if (!config || !function || extra) return CUDA_ERROR_INVALID_VALUE;
+  if (!config || !function || (params && extra)) return CUDA_ERROR_INVALID_VALUE;
   const CUlaunchConfig *c = config;
+  if (emu_foreign(c->hStream)) return CUDA_ERROR_INVALID_HANDLE;
   if (!c->gridDimX || !c->blockDimX || c->gridDimY != 1 || c->gridDimZ != 1 || c->blockDimY != 1 || c->blockDimZ != 1)
     return CUDA_ERROR_INVALID_VALUE; /* only x is emulated */
   if (c->blockDimX > 1024) return CUDA_ERROR_INVALID_VALUE;
@@ -194,7 +213,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
   *g = (emu_grid){function->entry, function->name, c->gridDimX, c->blockDimX, c->sharedMemBytes, NULL};
   g->params = aligned_alloc(64, CUDAEMU_PARAM_BYTES);
   if (!g->params) abort();
-  if (params && params[0] && !take_params(g->params, params[0])) {
+  if (params && params[0] ? !take_params(g->params, params[0]) : extra && !take_extra(g->params, extra)) {
     free(g->params);
     free(g);
     return CUDA_ERROR_INVALID_VALUE;

@@ -173,9 +173,11 @@ void emu_wait(emu_op *op) {
 /* ---- streams ---- */
 
 CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority) {
+  static uint64_t ids;
   CUstream s = calloc(1, sizeof *s);
   if (!s) abort();
   s->ctx = ctx;
+  s->id = ++ids;
   s->flags = flags;
   s->priority = priority;
   if (emu.connections) s->queue = ctx->nstreams++ % emu.connections;
@@ -229,6 +231,16 @@ CUstream emu_stream(CUstream handle, CUresult *code) {
   }
   *code = emu_started() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_INITIALIZED;
   return NULL;
+}
+
+bool emu_foreign(CUstream handle) {
+  CUresult code;
+  if (!emu.one_context || (uintptr_t)handle <= 2) return false;
+  pthread_mutex_lock(&emu_lock);
+  CUcontext ctx = emu_context(&code);
+  const bool foreign = !ctx || !known(ctx, handle);
+  pthread_mutex_unlock(&emu_lock);
+  return foreign;
 }
 
 CUresult emu_submit(CUstream handle, emu_work *w) {
@@ -315,6 +327,13 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *ctx) {
   if (s) *ctx = s->ctx;
   return emu_unlock(code);
 }
+CUresult cuStreamGetId(CUstream stream, unsigned long long *id) {
+  CUresult code = CUDA_SUCCESS;
+  pthread_mutex_lock(&emu_lock);
+  CUstream s = emu_stream(stream, &code);
+  if (s) *id = s->id;
+  return emu_unlock(code);
+}
 CUresult cuCtxSynchronize(void) {
   CUresult code = CUDA_SUCCESS;
   pthread_mutex_lock(&emu_lock);
@@ -356,7 +375,7 @@ void emu_event_reset(CUevent e) {
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   CUresult code = CUDA_SUCCESS;
-  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  if (!event || emu_foreign(stream)) return CUDA_ERROR_INVALID_HANDLE;
   pthread_mutex_lock(&emu_lock);
   CUstream s = emu_stream(stream, &code);
   if (s && s->legacy) code = emu_capture_implicit(s->ctx);
@@ -366,25 +385,23 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   event->op = emu_enqueue(s, NULL, NULL, 0);
   return emu_unlock(CUDA_SUCCESS);
 }
-/* Nodes of graphs that record an event of the user's are not there. */
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
   CUresult code = CUDA_SUCCESS;
+  if (!event || flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&emu_lock);
   CUstream s = emu_stream(stream, &code);
-  const int captures = s && s->capture;
+  if (s && s->capture && flags) return emu_unlock(emu_capture_record_external(s, event));
   pthread_mutex_unlock(&emu_lock);
-  if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
-  if (flags && captures) return CUDA_ERROR_NOT_SUPPORTED;
   return code ? code : cuEventRecord(event, stream);
 }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   CUresult code = CUDA_SUCCESS;
-  (void)flags;
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   pthread_mutex_lock(&emu_lock);
   CUstream s = emu_stream(stream, &code);
   if (s && s->legacy) code = emu_capture_implicit(s->ctx);
   if (!s || code) return emu_unlock(code);
+  if (s->capture && flags & CU_EVENT_WAIT_EXTERNAL) return emu_unlock(emu_capture_wait_external(s, event));
   if (s->capture || event->capture) return emu_unlock(emu_capture_wait(s, event));
   if (event->op && !event->op->done) emu_op_unref(emu_enqueue(s, NULL, &event->op, 1));
   return emu_unlock(CUDA_SUCCESS);
