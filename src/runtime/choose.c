@@ -281,10 +281,29 @@ static bool holds(const hk_choice *choice, const hk_call *op) {
          !memcmp(&choice->options, &op->options, sizeof op->options);
 }
 
+static hk_choice *kept_for(ncclComm_t c, const hk_call *op) {
+  const uint64_t h = (choice_count(op) * 0x9e3779b97f4a7c15u ^ op->kind) * 0xc2b2ae3d27d4eb4fu;
+  return &c->plans->kept[h >> 32 & (HK_CHOICES_KEPT - 1)];
+}
+
+/* The one of an earlier call, or a new one.  A tuner plugin is asked whenever the call changes. */
+static hk_status decide_once(ncclComm_t c, const hk_call *op, hk_choice *choice) {
+  hk_status rc = HK_OK;
+  hk_choice *kept = kept_for(c, op);
+  if (!c->selection->tuner && kept->kind == op->kind && holds(kept, op)) {
+    *choice = *kept;
+    return HK_OK;
+  }
+  HK_TRY(decide(c, op, choice), out);
+  if (choice->valid) *kept = *choice;
+out:
+  return rc;
+}
+
 /* For calls that differ from the last one, or ask for something more. */
 static __attribute__((noinline)) hk_status choose(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   hk_status rc = HK_OK;
-  if (!holds(choice, op)) HK_TRY(decide(c, op, choice), out);
+  if (!holds(choice, op)) HK_TRY(decide_once(c, op, choice), out);
   if (op->blocks) { /* the call's own */
     choice->launch.signature = hk_choose_signature(op);
     choice->launch.block_bytes = op->blocks->longest;
@@ -339,6 +358,7 @@ int hk_choose_most_channels(ncclComm_t c) { return c->selection->overrides->wish
 void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms) {
   c->selection->overrides->wish.barred[coll] = ~algorithms;
   c->plans->last[coll].valid = false;
+  memset(c->plans->kept, 0, sizeof c->plans->kept);
 }
 
 hk_status hk_choose_new(ncclComm_t c) {

@@ -15,8 +15,12 @@ typedef struct hk_choice {
   hk_launch launch;
 } hk_choice;
 
+/* Decisions for earlier calls, found by a hash: programs that use some sizes in turn decide once for each. */
+enum { HK_CHOICES_KEPT = 64 };
+
 typedef struct hk_plans {
   hk_choice last[HK_COLL_COUNT];
+  hk_choice kept[HK_CHOICES_KEPT];
   hk_plan *all;
   char *scratch;
   size_t scratch_bytes;
