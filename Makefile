@@ -49,15 +49,30 @@ HK_CFLAGS += -DHK_NO_EXPAT
 else
 LIB_OBJ += $(BUILD)/expat.o
 endif
-# The GPU kernels, where NVCC=/path/to/nvcc asks for them; without it the library has none and says so when it needs them.
-# One file for all compilers and sanitizers, and for every architecture, with PTX for those to come.
-NVCC ?=
-GPU_ARCHS ?= 75 80 86 89 90 100 103 120
+# The GPU kernels.  All of them take nvcc some minutes, which nobody wants to wait for who has no GPU.  So NVCC unset means: for
+# the GPUs of this machine, if there are any and nvcc is found.  NVCC=yes (or a path) means for every architecture, NVCC=no none.
+# One file for all compilers and sanitizers.  PTX of the newest is for those to come, that of the oldest for all between.
+GPUS_HERE ?= $(wildcard /proc/driver/nvidia/gpus/*)
+NVCC_HERE := $(firstword $(shell command -v nvcc) $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda)))
+NVCC_HINT := it is in NVIDIA's CUDA toolkit, and in the Python package nvidia-cuda-nvcc; then NVCC=/path/to/nvcc
+CARD_ARCHS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -dc '0-9\n' | sort -nu)
+EVERY_ARCH := 75 80 86 89 90 100 103 120
+ifeq ($(origin NVCC),undefined)
+NVCC := $(if $(GPUS_HERE),$(NVCC_HERE))
+GPU_ARCHS ?= $(or $(if $(NVCC),$(CARD_ARCHS)),$(EVERY_ARCH))
+KERNELS_WHY := $(if $(GPUS_HERE),no nvcc is found: $(NVCC_HINT),no GPU is here (NVCC=yes builds them for all GPUs, in some minutes))
+else ifeq ($(NVCC),yes)
+override NVCC := $(or $(NVCC_HERE),$(error NVCC=yes: no nvcc in PATH, CUDA_HOME or /usr/local/cuda: $(NVCC_HINT)))
+else ifeq ($(NVCC),no)
+override NVCC :=
+endif
+GPU_ARCHS ?= $(EVERY_ARCH)
 FATBIN := build/cuda/kernels.fatbin
+PTX_ARCHS := $(sort $(firstword $(GPU_ARCHS)) $(lastword $(GPU_ARCHS)))
 GPU_FLAGS := -std=c++17 -O3 -fmad=false -maxrregcount=128 $(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
-             -gencode arch=compute_$(lastword $(GPU_ARCHS)),code=compute_$(lastword $(GPU_ARCHS))
+             $(foreach a,$(PTX_ARCHS),-gencode arch=compute_$a,code=compute_$a)
 ifneq ($(NVCC),)
-CFLAGS_image := -DHK_GPU_FATBIN='"$(FATBIN)"'
+CFLAGS_image := -DHK_GPU_FATBIN='"$(FATBIN)"' -DHK_GPU_ARCHS='"$(GPU_ARCHS)"'
 $(BUILD)/src/kernels/gpu_image.o: $(FATBIN)
 endif
 PERF_COMMON_OBJ := $(PERF_COMMON_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/base/json.o
@@ -117,12 +132,14 @@ else
 say =
 endif
 
-.PHONY: all lib perf tool python wheel tests check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all kernels-note lib perf tool python wheel tests check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-all: lib perf tool examples man $(if $(wildcard /usr/include/check.h),tests) ## library, programs, examples, tests (default)
+all: lib perf tool examples man $(if $(wildcard /usr/include/check.h),tests) kernels-note ## library, programs, examples, tests (default)
+kernels-note:
+	@echo "GPU kernels: $(if $(NVCC),in the library: sm_$(subst $() ,$(comma) ,$(GPU_ARCHS)) and PTX of $(PTX_ARCHS) for others (by $(NVCC)),none$(if $(KERNELS_WHY),: $(KERNELS_WHY)))"
 lib: $(SO) $(LIBA) $(NETPLUGIN_SO) ## libnccl.so.2, and libnccl-net-hocket.so
 perf: $(PERF_BIN) ## the *_perf binaries
 tool: $(TOOL) ## the command hocket
@@ -150,10 +167,12 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(HK_CFLAGS) $(CFLAGS) $(CFLAGS_$(lastword $(subst _, ,$*))) -c $< -o $@
 
-$(FATBIN): $(wildcard src/kernels/cuda/*) src/program/program.h
+build/cuda/flags: FORCE
+	@mkdir -p $(@D); echo '$(NVCC) $(GPU_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(GPU_FLAGS)' > $@
+$(FATBIN): build/cuda/flags $(wildcard src/kernels/cuda/*) src/program/program.h
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)$(NVCC) -fatbin --threads 2 $(GPU_FLAGS) -o $@ src/kernels/cuda/exec.cu
-	@echo "  GPU kernels for sm_$(subst $() ,$(comma) ,$(GPU_ARCHS)) and PTX: $$(wc -c < $@) bytes"
+	@echo "  GPU kernels: $$(wc -c < $@) bytes"
 
 $(BUILD)/expat.o: $(EXPAT)
 	@mkdir -p $(@D)
@@ -303,10 +322,10 @@ docs: $(BUILD)/params-doc tool ## regenerate docs/parameters.md, and what `hocke
 deps: ## install with apt what building, testing and measuring need
 	@scripts/deps.sh check bench
 
-demo: ## install what is missing, build, run an allreduce between two processes
+demo: ## install what is missing, build, run an allreduce on the GPUs, if there are any, else between two processes
 	@scripts/deps.sh build
-	@$(MAKE) $(JOBS) --no-print-directory lib perf
-	@scripts/demo.sh $(BUILD)
+	@$(MAKE) $(JOBS) --no-print-directory lib perf kernels-note
+	@scripts/demo.sh $(BUILD) "$(NVCC)"
 
 check: ## install what is missing, build, run every test; ONLY=pattern for some, QUICK=1 without sanitizers and clang
 	@scripts/deps.sh check
@@ -319,6 +338,11 @@ mutations: ## break the code in random places: does a unit test notice?  SEED=, 
 
 gpu-mutations: ## make mutations FILES=src/kernels/cuda
 	@$(MAKE) --no-print-directory mutations FILES=src/kernels/cuda
+
+gpu-modes: ## the tests of GPUs on the emulated driver, in each of its modes; about 15 minutes
+	@scripts/deps.sh check
+	@$(MAKE) $(JOBS) --no-print-directory tests
+	@HK_BUILD=$(BUILD) tests/gpu/modes.sh
 
 gpu-check: ## is everything right on the GPU at hand?  Under ten minutes; results in build/gpu/
 	@tests/gpu/check.sh || [ $$? = 77 ]
@@ -363,10 +387,10 @@ check-torch: ## PyTorch's torch.distributed with the backend hocket, and PyTorch
 	@HK_BUILD=$(BUILD) tests/python/check_torch.sh || [ $$? = 77 ]
 
 # The kernels need nvcc; without it the wheel is for CPUs alone, and says so.
-WHEEL_NVCC ?= $(or $(NVCC),$(shell PATH=$$PATH:/usr/local/cuda/bin command -v nvcc))
+WHEEL_NVCC ?= $(or $(NVCC),$(NVCC_HERE))
 wheel: ## Python wheels in build/wheel: hocket-*.whl, and hocket_nccl_cu13-*.whl, which takes NCCL's place
 	@scripts/deps.sh build wheel
-	@$(MAKE) $(JOBS) --no-print-directory NVCC=$(WHEEL_NVCC) $(if $(WHEEL_NVCC),BUILD=build/gpu-wheel) lib python
+	@$(MAKE) $(JOBS) --no-print-directory NVCC=$(or $(WHEEL_NVCC),no) $(if $(WHEEL_NVCC),BUILD=build/gpu-wheel) lib python
 	@HK_BUILD=$(if $(WHEEL_NVCC),build/gpu-wheel,$(BUILD)) scripts/wheel.sh
 
 check-allocations: ## refuses each request of memory and for a descriptor in init, split, shrink, first operations: about 10 minutes
@@ -401,6 +425,6 @@ clean: ## remove build/
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS=$$'\t' read -r target text; do \
 	  printf '  make %-13s %s\n' "$$target" "$$text"; done
-	@echo "  Options: CC=clang, SAN=address,undefined or SAN=thread, CFLAGS=..., NVCC=/path/to/nvcc (GPU kernels), V=1 (show commands), PREFIX=, DESTDIR="
+	@echo "  Options: CC=clang, SAN=address,undefined or SAN=thread, CFLAGS=..., NVCC=yes|no|/path/to/nvcc (GPU kernels), V=1 (show commands), PREFIX=, DESTDIR="
 
 -include $(ALL_OBJ:.o=.d) $(wildcard $(BUILD)/cudaemu/*.d)

@@ -13,7 +13,7 @@ int hk_gpu_count(void) {
   if (!hk_cuda_here(&devices)) return 0;
   if (!hk_gpu_image_here()) {
     HK_INFO_ONCE(HK_SUB_INIT,
-                 "%d GPUs are here, but this library has no kernels (make NVCC=/path/to/nvcc): communicators "
+                 "%d GPUs are here, but this library has no kernels (make NVCC=yes): communicators "
                  "work on host memory",
                  devices);
     return 0;
@@ -33,6 +33,10 @@ static hk_status load(hk_gpu_code *k) {
   size_t bytes;
   hk_device *d = k->device;
   HK_TRY(hk_gpu_image(&image, &bytes), out);
+  if (!hk_gpu_image_fits(d->limits.sm))
+    HK_WARN("the library has no kernels for sm_%d: the driver compiles them from PTX, which takes some 20 s the first "
+            "time (it keeps the result under CUDA_CACHE_PATH); make NVCC=yes GPU_ARCHS=%d builds them in",
+            d->limits.sm, d->limits.sm);
   HK_TRY(d->ops->load(d, image, &k->module), out);
   HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch), out);
   HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers), out);

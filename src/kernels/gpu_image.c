@@ -54,6 +54,22 @@ bool hk_gpu_image_here(void) {
 #endif
 }
 
+bool hk_gpu_archs_fit(const char *archs, int sm) {
+  char *end;
+  for (long each; (each = strtol(archs, &end, 10)) > 0; archs = end)
+    if (each / 10 == sm / 10 && each <= sm) return true;
+  return false;
+}
+
+bool hk_gpu_image_fits(int sm) {
+#ifdef HK_GPU_ARCHS
+  return hk_param_str(HK_P_CUDA_IMAGE) || hk_gpu_archs_fit(HK_GPU_ARCHS, sm);
+#else
+  (void)sm;
+  return true; /* a file of the user's */
+#endif
+}
+
 hk_status hk_gpu_image(const void **image, size_t *bytes) {
   hk_status rc = HK_OK;
   const char *name = hk_param_str(HK_P_CUDA_IMAGE);
@@ -73,7 +89,7 @@ hk_status hk_gpu_image(const void **image, size_t *bytes) {
   *image = NULL;
   *bytes = 0;
   return HK_FAIL(HK_ERR_CUDA,
-                 "this library has no GPU kernels inside: build it with make NVCC=/path/to/nvcc, or name a "
+                 "this library has no GPU kernels inside: build it with make NVCC=yes (or a path), or name a "
                  "file of kernels in HOCKET_CUDA_IMAGE");
 #endif
 }

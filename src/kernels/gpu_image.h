@@ -10,4 +10,8 @@ bool hk_gpu_image_here(void); /* built in, or named */
 /* The image for the device's `load`: kernels for every supported GPU. HOCKET_CUDA_IMAGE names a file that is used in
  * their place and stays in memory. HK_ERR_CUDA if the library was built without nvcc. */
 hk_status hk_gpu_image(const void **image, size_t *bytes);
+/* Has it code for a GPU of that generation (90: sm_90)?  Else the driver must compile PTX, which takes some 20 s. */
+bool hk_gpu_image_fits(int sm);
+/* The same for a list of generations, as "75 80". */
+bool hk_gpu_archs_fit(const char *archs, int sm);
 #endif

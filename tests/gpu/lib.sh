@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # For check.sh and bench.sh: which card, a build with kernels for it, results.  They need no network.
-#   NVCC=PATH          nvcc; else the one in PATH or /usr/local/cuda/bin
+#   NVCC=PATH          nvcc; else the one in PATH, CUDA_HOME/bin or /usr/local/cuda/bin
 #   HK_GPU_BUILD=DIR   a build to use as it is, kernels included (HOCKET_CUDA_IMAGE), instead of making one
 #   HK_GPU_MINUTES=N   after so many nothing new is started (9)
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
@@ -13,7 +13,7 @@ skip_all() { echo "SKIP: $*"; exit 77; }
 left() { echo $((minutes * 60 - (SECONDS - began))); }
 late() { [ "$(left)" -le 0 ]; }
 ask() { nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null; }
-find_nvcc() { NVCC=${NVCC:-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)}; }
+find_nvcc() { NVCC=${NVCC:-$(command -v nvcc "${CUDA_HOME:-}/bin/nvcc" /usr/local/cuda/bin/nvcc | head -n 1)}; }
 find_capability() { capability=$(ask compute_cap | head -n 1 | tr -dc 0-9); }
 
 # prepare NAME: $build, $library, $card, $driver, $gpus, $report.
