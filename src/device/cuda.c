@@ -62,7 +62,13 @@ int hk_cuda_attribute(CUdevice device, int which) {
   return hk_cu.DeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }
 
+bool hk_cuda_is_current(const hk_device *base) {
+  CUcontext current = NULL;
+  return hk_cu.CtxGetCurrent(&current) == CUDA_SUCCESS && current == ((const hk_cuda *)base)->context;
+}
+
 hk_status hk_cuda_enter(hk_device *base, bool *entered) {
+  if (hk_cuda_is_current(base)) return HK_OK; /* one call and not two */
   HK_CUDA_OR_RETURN(hk_cu.CtxPushCurrent(((hk_cuda *)base)->context), "entering device %d", base->limits.ordinal);
   *entered = true;
   return HK_OK;
@@ -122,6 +128,8 @@ static const hk_device_ops ops = {.name = "cuda",
                                   .order_begin = hk_cuda_order_begin,
                                   .order_end = hk_cuda_order_end,
                                   .order_free = hk_cuda_order_free,
+                                  .replay_begin = hk_cuda_replay_begin,
+                                  .replay_end = hk_cuda_replay_end,
                                   .record = hk_cuda_record,
                                   .order_done = hk_cuda_order_done,
                                   .word_write = hk_cuda_word_write,
@@ -177,7 +185,9 @@ static void read_limits(hk_cuda *d, int ordinal) {
   if (hk_cu.DeviceGetName(l->name, (int)sizeof l->name, g) != CUDA_SUCCESS) l->name[0] = 0;
   if (hk_cu.DeviceGetPCIBusId(l->bus_id, (int)sizeof l->bus_id, g) != CUDA_SUCCESS) l->bus_id[0] = 0;
   l->host_numa = numa_of(g, l->bus_id);
-  if (hk_cu.DeviceGetUuid(&uuid, g) == CUDA_SUCCESS) memcpy(l->uuid, uuid.bytes, sizeof l->uuid);
+  /* The older call gives all slices of a GPU (MIG) the id of the GPU. */
+  if ((hk_cu.DeviceGetUuidOfSlice ? hk_cu.DeviceGetUuidOfSlice : hk_cu.DeviceGetUuid)(&uuid, g) == CUDA_SUCCESS)
+    memcpy(l->uuid, uuid.bytes, sizeof l->uuid);
   if (hk_cu.DriverGetVersion(&version) != CUDA_SUCCESS) version = 0;
   d->granule = l->vmm && l->fd_handles ? hk_cuda_granule(d) : 0;
   l->fd_handles = d->granule != 0;

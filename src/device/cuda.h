@@ -2,6 +2,7 @@
 /* Inside the CUDA device. */
 #ifndef HK_DEVICE_CUDA_H
 #define HK_DEVICE_CUDA_H
+#include <stdatomic.h>
 #include "../base/cuda_abi.h"
 #include "device.h"
 
@@ -9,7 +10,9 @@ typedef struct hk_cuda {
   hk_device base;
   CUdevice device;
   CUcontext context; /* the primary one, retained */
-  size_t granule;    /* of VMM allocations; 0: none are made */
+  /* The driver has refused a call because another context was current: it is asked first which one is. */
+  _Atomic(bool) wary;
+  size_t granule; /* of VMM allocations; 0: none are made */
 } hk_cuda;
 
 /* The driver's functions; all NULL unless hk_cuda_here() or an open device says that it is there. */
@@ -42,6 +45,7 @@ hk_status hk_cuda_fail(CUresult code, const char *file, int line, const char *fo
   __attribute__((cleanup(hk_cuda_set_capture_mode), unused)) int hk_mode = CU_STREAM_CAPTURE_MODE_RELAXED;             \
   hk_cuda_set_capture_mode(&hk_mode)
 hk_status hk_cuda_enter(hk_device *d, bool *entered);
+bool hk_cuda_is_current(const hk_device *d);
 void hk_cuda_leave(const bool *entered);
 void hk_cuda_set_capture_mode(int *mode);          /* the thread's; *mode becomes the mode before */
 int hk_cuda_attribute(CUdevice device, int which); /* 0 if the driver does not know it */
@@ -99,6 +103,8 @@ hk_status hk_cuda_queue_state(hk_device *d, hk_queue q, hk_queue_state *out);
 hk_status hk_cuda_order_begin(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
 hk_status hk_cuda_order_end(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
 hk_status hk_cuda_order_free(hk_device *d, hk_queue_order *o);
+hk_status hk_cuda_replay_begin(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+hk_status hk_cuda_replay_end(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
 hk_status hk_cuda_record(hk_device *base, void *event, hk_queue q, const hk_queue_state *s);
 hk_status hk_cuda_order_done(hk_device *d, const hk_queue_order *o, bool *done);
 hk_status hk_cuda_word_write(hk_device *d, void *at, uint32_t value, hk_queue q);

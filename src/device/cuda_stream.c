@@ -72,70 +72,129 @@ hk_status hk_cuda_queue_free(hk_device *base, hk_queue q) {
   return HK_OK;
 }
 
-static hk_status kind_of(const hk_device *base, CUstream q, hk_queue_kind *out) {
-  unsigned flags = 0;
-  *out = HK_QUEUE_LEGACY;
-  if (q == NULL || q == CU_STREAM_LEGACY) return HK_OK;
-  *out = HK_QUEUE_PER_THREAD;
-  if (q == CU_STREAM_PER_THREAD) return HK_OK;
-  HK_CUDA_OR_RETURN(hk_cu.StreamGetFlags(q, &flags), "device %d: the stream %p is none, or is destroyed",
-                    base->limits.ordinal, (void *)q);
-  *out = flags & CU_STREAM_NON_BLOCKING ? HK_QUEUE_NON_BLOCKING : HK_QUEUE_BLOCKING;
-  return HK_OK;
+/* ---- calls without a change of context ----
+ * A stream's handle names its context, so calls for a piece of work are made as they are, and again in the device's
+ * context if the driver refuses them because another one is current.  In a capture a refused call could break it. */
+
+static bool refused(hk_device *base, CUresult code) {
+  if (code != CUDA_ERROR_INVALID_CONTEXT && code != CUDA_ERROR_INVALID_HANDLE) return false;
+  if (!hk_cuda_is_current(base)) /* relaxed: only whether to ask first */
+    atomic_store_explicit(&((hk_cuda *)base)->wary, true, memory_order_relaxed);
+  return true;
+}
+#define IN_CONTEXT(base, its_here, code, call)                                                                         \
+  do {                                                                                                                 \
+    if (its_here) (code) = (call);                                                                                     \
+    if (!(its_here) || refused((base), (code))) {                                                                      \
+      HK_CUDA_ENTER(base);                                                                                             \
+      (code) = (call);                                                                                                 \
+    }                                                                                                                  \
+  } while (0)
+
+/* Streams that are numbers are those of the current context. */
+static bool is_special(CUstream q) { return (uintptr_t)q <= (uintptr_t)CU_STREAM_PER_THREAD; }
+static bool is_legacy(CUstream q) { return is_special(q) && q != CU_STREAM_PER_THREAD; }
+
+/* A handle may be given to another stream when its own is destroyed; its id is not. */
+static uint64_t id_of(CUstream q) {
+  unsigned long long id = 0;
+  if (is_special(q)) return is_legacy(q) ? UINT64_MAX : 0;
+  return hk_cu.StreamGetId && hk_cu.StreamGetId(q, &id) == CUDA_SUCCESS ? id : 0;
 }
 
 hk_status hk_cuda_queue_state(hk_device *base, hk_queue q, hk_queue_state *out) {
-  int status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult code = CUDA_SUCCESS;
+  int status = CU_STREAM_CAPTURE_STATUS_NONE, ordinal = base->limits.ordinal;
   CUgraph graph = NULL;
   memset(out, 0, sizeof *out);
-  HK_CUDA_ENTER(base);
-  HK_OR_RETURN(kind_of(base, q, &out->kind));
-  CUresult code = hk_cu.StreamGetCaptureInfo(q, &status, &out->capture, &graph, NULL, NULL);
+  /* relaxed: only whether to ask first */
+  const bool asks = is_special(q) || atomic_load_explicit(&((hk_cuda *)base)->wary, memory_order_relaxed);
+  out->here = !asks || hk_cuda_is_current(base);
+  IN_CONTEXT(base, out->here, code, hk_cu.StreamGetCaptureInfo(q, &status, &out->capture, &graph, NULL, NULL));
   /* Asking the legacy stream while another one captures is refused; it captures nothing itself. */
-  if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && out->kind == HK_QUEUE_LEGACY) {
+  if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && is_legacy(q)) {
     return HK_FAIL(
         HK_ERR_USAGE,
         "device %d: the legacy default stream cannot be used while a graph is captured in a blocking stream: "
         "give the call the stream that captures, or make that one non-blocking",
-        base->limits.ordinal);
+        ordinal);
   }
-  HK_CUDA_OR_RETURN(code, "device %d: whether the stream %p captures", base->limits.ordinal, q);
+  HK_CUDA_OR_RETURN(code, "device %d: whether the stream %p captures (is it destroyed?)", ordinal, q);
   if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
     return HK_FAIL(HK_ERR_USAGE, "device %d: the capture of stream %p is broken by an earlier error: end it first",
-                   base->limits.ordinal, q);
+                   ordinal, q);
+  out->id = id_of(q);
   out->capturing = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  if (out->capturing)
-    out->graph = graph;
-  else
-    out->capture = 0;
+  out->graph = out->capturing ? graph : NULL;
+  if (!out->capturing) out->capture = 0;
+  if (out->capturing && !asks) out->here = hk_cuda_is_current(base);
   return HK_OK;
 }
 
 /* ---- order ---- */
 
-hk_status hk_cuda_order_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
-  /* The stream itself keeps the order; but CUDA's handle of the thread's own stream means another one in each
-   * thread. */
-  if (!o->used || (o->last == q && q != CU_STREAM_PER_THREAD)) return HK_OK;
-  /* An event belongs to its capture, or to none.  Work of different captures meets when the graphs are launched: there
-   * the user's streams are what orders it. */
-  if (s->capture != o->capture) return HK_OK;
+static hk_status need_event(hk_device *base, hk_queue_order *o) {
+  CUevent event = NULL;
+  if (o->event) return HK_OK;
   HK_CUDA_ENTER(base);
-  HK_CUDA_OR_RETURN(hk_cu.StreamWaitEvent(q, o->event, 0), "device %d: order between streams", base->limits.ordinal);
+  HK_CUDA_OR_RETURN(hk_cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING), "device %d: an event", base->limits.ordinal);
+  o->event = event;
+  return HK_OK;
+}
+
+hk_status hk_cuda_order_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+  CUresult code = CUDA_SUCCESS;
+  /* The stream itself keeps the order, but not between it and graphs that were launched elsewhere. */
+  if (!o->used || (o->last == s->id && s->id && !o->replays)) return HK_OK;
+  /* An event belongs to its capture, or to none. */
+  if (s->capture != o->capture) return HK_OK;
+  IN_CONTEXT(base, s->here, code, hk_cu.StreamWaitEvent(q, o->event, 0));
+  HK_CUDA_OR_RETURN(code, "device %d: order between streams", base->limits.ordinal);
   return HK_OK;
 }
 
 hk_status hk_cuda_order_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
-  CUevent event = o->event;
-  HK_CUDA_ENTER(base);
-  if (!event) {
-    HK_CUDA_OR_RETURN(hk_cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING), "device %d: an event", base->limits.ordinal);
-    o->event = event;
-  }
-  HK_CUDA_OR_RETURN(hk_cu.EventRecord(event, q), "device %d: order between streams", base->limits.ordinal);
-  o->last = q;
+  CUresult code = CUDA_SUCCESS;
+  HK_OR_RETURN(need_event(base, o));
+  IN_CONTEXT(base, s->here, code, hk_cu.EventRecord(o->event, q));
+  HK_CUDA_OR_RETURN(code, "device %d: order between streams", base->limits.ordinal);
+  o->last = s->id;
   o->capture = s->capture;
   o->used = true;
+  return HK_OK;
+}
+
+hk_status hk_cuda_replay_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+  CUresult code = CUDA_SUCCESS;
+  if (!hk_cu.GraphAddEventRecordNode || !hk_cu.GraphAddDependencies) return HK_OK; /* before CUDA 11.1 */
+  HK_OR_RETURN(need_event(base, o));
+  if (o->graph == s->capture) return HK_OK; /* an earlier piece of the graph waits */
+  IN_CONTEXT(base, s->here, code, hk_cu.StreamWaitEvent(q, o->event, CU_EVENT_WAIT_EXTERNAL));
+  HK_CUDA_OR_RETURN(code, "device %d: a node of a graph that waits for an event", base->limits.ordinal);
+  return HK_OK;
+}
+
+/* One node for the whole graph, so that it does not stand between the pieces: the next one's end is added to it. */
+hk_status hk_cuda_replay_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+  int status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = NULL;
+  const CUgraphNode *ends = NULL;
+  size_t n = 0;
+  uint64_t id;
+  if (!hk_cu.GraphAddEventRecordNode || !hk_cu.GraphAddDependencies) return HK_OK;
+  HK_CUDA_ENTER(base);
+  CUresult code = hk_cu.StreamGetCaptureInfo(q, &status, &id, &graph, &ends, &n);
+  if (code == CUDA_SUCCESS && o->graph != s->capture) {
+    code = hk_cu.GraphAddEventRecordNode((CUgraphNode *)&o->node, graph, ends, n, o->event);
+    o->graph = s->capture;
+  } else {
+    for (size_t i = 0; code == CUDA_SUCCESS && i < n; i++) {
+      const CUgraphNode node = o->node;
+      code = hk_cu.GraphAddDependencies(graph, &ends[i], &node, 1);
+    }
+  }
+  HK_CUDA_OR_RETURN(code, "device %d: a node of a graph that records an event", base->limits.ordinal);
+  o->used = o->replays = true;
   return HK_OK;
 }
 
@@ -257,10 +316,16 @@ hk_status hk_cuda_launch(hk_device *base, const hk_kernel_launch *l, hk_queue q)
     attributes[c.numAttrs] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PRIORITY};
     attributes[c.numAttrs++].value.priority = l->priority;
   }
-  HK_CUDA_ENTER(base);
-  CUresult code = c.numAttrs && hk_cu.LaunchKernelEx ? hk_cu.LaunchKernelEx(&c, l->function, params, NULL)
-                                                     : hk_cu.LaunchKernel(l->function, l->blocks, 1, 1, l->threads, 1,
-                                                                          1, l->shared_bytes, q, params, NULL);
+  size_t bytes = l->param_bytes;
+  void *buffer[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, params[0], CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                    CU_LAUNCH_PARAM_END};
+  void **list = bytes ? NULL : params, **extra = bytes ? buffer : NULL;
+  CUresult code = CUDA_SUCCESS;
+  if (c.numAttrs && hk_cu.LaunchKernelEx)
+    IN_CONTEXT(base, l->here, code, hk_cu.LaunchKernelEx(&c, l->function, list, extra));
+  else
+    IN_CONTEXT(base, l->here, code,
+               hk_cu.LaunchKernel(l->function, l->blocks, 1, 1, l->threads, 1, 1, l->shared_bytes, q, list, extra));
   HK_CUDA_OR_RETURN(code, "device %d: launching %u blocks of %u threads", base->limits.ordinal, l->blocks, l->threads);
   return HK_OK;
 }

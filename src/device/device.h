@@ -80,14 +80,9 @@ typedef struct hk_pointer {
  * ---- */
 typedef void *hk_queue;
 
-typedef enum hk_queue_kind {
-  HK_QUEUE_LEGACY,
-  HK_QUEUE_PER_THREAD,
-  HK_QUEUE_BLOCKING,
-  HK_QUEUE_NON_BLOCKING
-} hk_queue_kind;
 typedef struct hk_queue_state {
-  hk_queue_kind kind;
+  uint64_t id; /* the stream's, never another one's; 0: unknown, or another stream in each thread */
+  bool here;   /* the device's context seems to be the thread's: calls for this piece of work need not enter it */
   bool capturing;
   uint64_t capture; /* its id, never 0 while capturing */
   void *graph;
@@ -95,12 +90,15 @@ typedef struct hk_queue_state {
 
 /* Work that must run one after another though it comes by several streams, such as a communicator's. Zeroed, then
  * `order_begin` before and `order_end` after each piece of work; work in a captured graph is ordered within the
- * capture. */
+ * capture.  `replay_begin` and `replay_end` order the replays of such a graph with the work that is not captured. */
 typedef struct hk_queue_order {
   void *event;
-  hk_queue last;
+  uint64_t last;    /* id of the stream of the last piece */
   uint64_t capture; /* of the last piece; 0: not captured */
   bool used;
+  bool replays;   /* graphs may record the event, at any time: so it is always waited for */
+  uint64_t graph; /* the capture whose graph has had `node` */
+  void *node;     /* records the event when all pieces of that graph are over */
 } hk_queue_order;
 
 typedef struct hk_kernel_launch {
@@ -109,7 +107,9 @@ typedef struct hk_kernel_launch {
   unsigned cluster;   /* blocks a cluster; 0 and 1: none */
   int priority;       /* 0: the stream's */
   bool remote_domain; /* its fences need not wait for other kernels' writes (sm_90) */
+  bool here;          /* as in hk_queue_state */
   const void *param;  /* the kernel's one parameter, copied before the call returns */
+  size_t param_bytes; /* that the kernel reads of it; 0: all */
 } hk_kernel_launch;
 
 typedef struct hk_device_ops {
@@ -187,6 +187,10 @@ typedef struct hk_device_ops {
   hk_status (*order_begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   hk_status (*order_end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   hk_status (*order_free)(hk_device *d, hk_queue_order *o);
+  /* In a capture, around a piece of work: each replay of the graph runs after what was in the order before, its earlier
+   * replays included, and what comes into the order later runs after the replay.  NULL together: the driver cannot. */
+  hk_status (*replay_begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+  hk_status (*replay_end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   /* Records an event of the user's; in a capture, at each replay. */
   hk_status (*record)(hk_device *d, void *event, hk_queue q, const hk_queue_state *s);
   /* Is the last piece of work done?  It was not captured. */

@@ -43,11 +43,13 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   pthread_mutex_init(&g->lock, NULL);
   pthread_mutex_init(&g->imports_lock, NULL);
   c->backend_state = g;
+  g->comm = c;
   HK_TRY(hk_gpu_code_get(c->device, &g->code), out);
   HK_TRY(hk_cuda_open(c->device, &g->device), out);
   HK_TRY(g->device->ops->queue_new(g->device, &g->queue), out);
   g->device->own = g->queue;
-  HK_TRY(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state), &g->state), out);
+  HK_TRY(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state), out);
+  HK_TRY(hk_gpu_tables_begin(g), out);
   pthread_mutex_lock(&c->health.lock); /* from now on hk_comm_fail ends kernels too */
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
   if (atomic_load(&c->health.failure)) *c->health.stop_kernels = 1;
@@ -153,6 +155,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   HK_TRY(hk_gpu_topology(c, facts, stride), out);
   g->sends_direct = sends_direct(c);
   HK_TRY(hk_gpu_reach(c, facts, stride), out);
+  HK_TRY(hk_gpu_room_begin(c), out);
   hk_gpu_views_begin(c);
   HK_TRY(hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1),
          out);
@@ -166,10 +169,16 @@ out:
 hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   pthread_mutex_lock(&g->lock);
   hk_status rc = g->device->ops->order_end(g->device, o, q, s);
+  if (rc == HK_OK && hk_gpu_mixes(g, s)) rc = g->device->ops->replay_end(g->device, &g->order, q, s);
   g->launches++;
   pthread_mutex_unlock(&g->lock);
   hk_gpu_proxy_wake(g->proxy, s->capturing);
   return rc;
+}
+
+bool hk_gpu_mixes(const hk_gpu *g, const hk_queue_state *s) {
+  const hk_comm_options *o = &g->comm->options;
+  return s->capturing && o->mixes_graphs && !o->loose_captures;
 }
 
 static void free_tables(hk_gpu *g) {
@@ -214,9 +223,9 @@ void hk_gpu_detach(ncclComm_t c) {
     g->nvlink = NULL;
     const hk_device_ops *ops = g->device->ops;
     free_tables(g);
+    hk_gpu_room_free(g);
     (void)ops->release(g->device, &g->page);
     (void)ops->release(g->device, &g->scratch);
-    (void)ops->release(g->device, &g->ends_on_device);
     for (size_t i = 0; i < g->nold; i++) (void)ops->release(g->device, &g->old[i]);
     (void)ops->release(g->device, &g->state);
     (void)ops->order_free(g->device, &g->order);

@@ -24,6 +24,7 @@ struct hk_gpu_code;    /* code.h */
 struct hk_gpu_end;     /* ends.h */
 struct hk_gpu_far;     /* far.h */
 struct hk_gpu_import;  /* view.h */
+struct hk_gpu_piece;   /* set.h */
 struct hk_gpu_rma;     /* rma.c */
 struct hk_gpu_space;   /* window.c */
 struct hk_gpu_view;    /* view.h */
@@ -52,12 +53,22 @@ typedef struct hk_gpu_route {
   unsigned can; /* its properties: HK_DEVICE_* */
 } hk_gpu_route;
 
+/* A piece of device memory that things of the communicator lie in: room.c. */
+typedef struct hk_gpu_chunk {
+  hk_memory memory; /* base NULL: it is the rest of the credits' */
+  char *at;
+  size_t bytes, used;
+  struct hk_gpu_chunk *next;
+} hk_gpu_chunk;
+
+/* Tables that are there from the beginning: pinning memory later could wait for kernels that wait for this rank. */
+enum { HK_GPU_TABLES = 8, HK_GPU_TABLE_BYTES = 16384, HK_GPU_TABLES_BYTES = HK_GPU_TABLES * HK_GPU_TABLE_BYTES };
 enum { HK_GPU_RANGES = 4 };
 typedef struct hk_gpu {
   hk_device *device;
   struct hk_gpu_world *world;
   struct hk_gpu_code *code;
-  hk_memory state; /* an hk_gpu_state */
+  hk_memory state; /* an hk_gpu_state, then the first tables */
   hk_queue queue;  /* the communicator's own: uploads, and waits for work */
   hk_queue_order order, captured;
   pthread_mutex_t lock;    /* of `order`, which any thread that asks for errors reads */
@@ -92,7 +103,7 @@ typedef struct hk_gpu {
   hk_memory page;          /* for networks to try: hk_transport_env.gpu_page */
   hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
   size_t nold;
-  size_t plan_bytes; /* of the plans on the device */
+  hk_gpu_chunk *room, *first_room; /* first_room: in the credits' memory */
   hk_gpu_table *tables;
   struct hk_gpu_view *views, *dropped; /* dropped: launches may be reading their tables */
   struct hk_gpu_import *imports;       /* changed by the service thread, until no rank asks any more */
@@ -114,9 +125,12 @@ typedef struct hk_gpu {
     uintptr_t begin, end;
   } good[HK_GPU_RANGES]; /* memory that was checked and may be used */
   unsigned next_good;
-  unsigned round;           /* collectives of the current group so far */
-  hk_memory ends_on_device; /* room for links that transfers use */
-  size_t ends_used;
+  struct {
+    struct hk_gpu_piece *last; /* the newest collective of the current group; NULL: none */
+    unsigned stages;           /* of the group so far */
+    unsigned length;           /* collectives in the newest stage */
+    size_t scratch;            /* bytes that they use */
+  } stage;
   struct {
     unsigned links;
     struct hk_gpu_work *last[HK_GPU_BLOCKS]; /* of each block */
@@ -127,7 +141,7 @@ static inline hk_gpu *hk_gpu_of(const struct ncclComm *c) { return c->backend_st
 
 /* What a device has of a plan. */
 typedef struct hk_gpu_plan {
-  hk_memory memory; /* the programs, then their links */
+  char *image; /* the programs, then their links; NULL: not there yet */
   size_t links_at, program_bytes;
   unsigned span, lanes, nlinks, scratch_blocks; /* but for the span: of the program that has most */
   bool in_switch;                               /* HK_INSTR_IN_SWITCH of some instruction */
@@ -168,6 +182,8 @@ bool hk_gpu_processes(ncclComm_t c); /* the ranks are in several processes */
 hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes);
 int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent id; sorts them */
 void hk_gpu_detach(ncclComm_t c);
+/* Are replays of what is captured ordered with the communicator's other work? */
+bool hk_gpu_mixes(const hk_gpu *g, const hk_queue_state *s);
 /* After work was put into the queue: notes it in `order` or `captured`. */
 hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
 
@@ -265,6 +281,19 @@ hk_status hk_gpu_bind(ncclComm_t c, struct hk_plan *plan, unsigned span, const s
 void hk_gpu_plan_free(ncclComm_t c, struct hk_plan *plan);
 hk_status hk_gpu_work_of(ncclComm_t c, const struct hk_call *call, struct hk_gpu_work *work, unsigned *blocks,
                          unsigned *threads);
+
+/* Scratch of `bytes` at `after` in the communicator's.  What earlier launches use stays. */
+hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out);
+
+/* ---- table.c; the rest is in set.h ---- */
+hk_status hk_gpu_tables_begin(hk_gpu *g); /* in g->state */
+
+/* ---- room.c ---- */
+/* When the credits are there. */
+hk_status hk_gpu_room_begin(ncclComm_t c);
+/* Device memory that stays as long as the communicator; not zeroed. */
+hk_status hk_gpu_room_get(hk_gpu *g, size_t bytes, void **out);
+void hk_gpu_room_free(hk_gpu *g);
 
 /* ---- run.c ---- */
 /* Enqueues calls, all of communicators on GPUs. */

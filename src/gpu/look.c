@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a communicator's launches have ended: the wait for them, those that never do, and failures that kernels
  * report. */
+#include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../kernels/cuda/work.h"
@@ -58,8 +59,12 @@ static hk_status watch(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u, now = hk_now_ns(), waited = 0;
   bool due = false;
+  hk_gpu_state *s = g->state.host;
   pthread_mutex_lock(&g->lock);
-  if (g->seen != g->launches || !g->seen_ns) {
+  /* A graph may be replayed at any time without a call here: whether one hangs is seen by the kernels that end.
+   * relaxed: nothing else depends on it */
+  const bool moves = __atomic_exchange_n(&s->ended, 0, __ATOMIC_RELAXED) != 0;
+  if (g->seen != g->launches || !g->seen_ns || moves) {
     g->seen = g->launches;
     g->seen_ns = now;
     g->reported_ns = 0;
@@ -74,6 +79,7 @@ static hk_status watch(ncclComm_t c) {
   hk_gpu_proxy_waits_for(g->proxy, peers, sizeof peers);
   if (peers[0]) snprintf(who, sizeof who, "; it waits for data over the network from rank %s", peers);
   hk_watch_apart(c, last, sizeof last, others, sizeof others);
+  if (g->captures) strncat(last, "; or a replay of a graph that it is in", sizeof last - strlen(last) - 1);
   hk_gpu_proxy_report(g->proxy, links, sizeof links);
   if (hk_param_int(HK_P_WATCHDOG_ABORT))
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s", c->rank,

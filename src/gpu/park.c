@@ -46,13 +46,16 @@ static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_e
 static void visit_all(ncclComm_t c, visitor *v) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_world *w = g->world;
-  const size_t credits = hk_gpu_probe_at(c->nranks) + (size_t)2 * HK_GPU_PROBE_BYTES;
+  const size_t credits = hk_gpu_credit_bytes(c->nranks), used = g->first_room->used;
+  /* Plans lie after the credits. */
+  const size_t keep = used ? (size_t)(g->first_room->at - (char *)w->credits[c->rank].base) + used : credits;
   pthread_mutex_lock(&w->lock);
   for (int r = 0; r < c->nranks; r++)
     for (hk_gpu_fifo *f = w->fifos[r]; f; f = f->next)
       if (f->to == c->rank) visit(v, &f->data, hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), NULL, -1);
   pthread_mutex_unlock(&w->lock);
-  visit(v, &w->credits[c->rank], credits, credits, NULL, -1);
+  visit(v, &w->credits[c->rank], keep, credits, NULL, -1);
+  for (hk_gpu_chunk *k = g->room; k; k = k->next) visit(v, &k->memory, k->used, 0, NULL, -1);
   for (int r = 0; r < c->nranks; r++) {
     visit(v, &g->opened[r], 0, 0, NULL, r);
     for (int s = 0; s < 2; s++)
@@ -67,7 +70,7 @@ static void visit_all(ncclComm_t c, visitor *v) {
     visit(v, hk_gpu_pumped_payload(f, false), 0, 0, NULL, -1);
     if (on_gpu) visit(v, on_gpu, 0, 0, NULL, -1);
   }
-  v->stays += g->page.bytes + g->ends_on_device.bytes + hk_gpu_windows_held(g) + g->plan_bytes;
+  v->stays += g->page.bytes + hk_gpu_windows_held(g);
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
     visit(v, &w->multicast->own[c->rank], signals, signals, NULL, -1);

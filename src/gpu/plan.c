@@ -115,7 +115,7 @@ static hk_status upload(ncclComm_t c, const hk_plan *plan) {
   hk_status rc = HK_OK;
   hk_gpu_plan *gp = plan->device;
   hk_device *d = hk_gpu_of(c)->device;
-  hk_memory memory;
+  void *at;
   size_t links_at = plan->orders * gp->program_bytes,
          bytes = links_at + (size_t)plan->channels * gp->nlinks * sizeof(hk_gpu_link);
   char *image = calloc(1, bytes);
@@ -123,39 +123,36 @@ static hk_status upload(ncclComm_t c, const hk_plan *plan) {
   for (unsigned k = 0; k < plan->orders; k++)
     memcpy(image + k * gp->program_bytes, program_of(plan, k), program_of(plan, k)->bytes);
   HK_TRY(each_link(c, plan, (hk_gpu_link *)(void *)(image + links_at)), out);
-  HK_TRY(d->ops->alloc_open(d, bytes, 0, &memory), out);
-  hk_gpu_of(c)->plan_bytes += memory.bytes;
-  gp->memory = memory;
-  gp->links_at = links_at;
-  HK_TRY(d->ops->copy(d, memory.base, image, bytes, hk_gpu_of(c)->queue), out);
+  HK_TRY(hk_gpu_room_get(hk_gpu_of(c), bytes, &at), out);
+  HK_TRY(d->ops->copy(d, at, image, bytes, hk_gpu_of(c)->queue), out);
   HK_TRY(d->ops->wait(d, hk_gpu_of(c)->queue), out);
+  gp->image = at;
+  gp->links_at = links_at;
 out:
   free(image);
   return rc;
 }
 
+/* Its memory is the communicator's: room.c. */
 void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan) {
-  hk_gpu_plan *gp = plan->device;
-  hk_gpu *g = hk_gpu_of(c);
-  if (!gp) return;
-  g->plan_bytes -= gp->memory.bytes;
-  if (!g->lost) (void)g->device->ops->release(g->device, &gp->memory); /* a failure is logged, and nothing else to do */
-  free(gp);
+  (void)c;
+  free(plan->device);
 }
 
-/* Scratch for `bytes`.  What earlier launches use stays. */
-static hk_status get_scratch(ncclComm_t c, size_t bytes) {
+hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_memory more;
-  if (g->scratch.bytes >= bytes) return HK_OK;
-  hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old);
-  if (!old) return HK_FAIL_ERRNO("no memory for scratch");
-  g->old = old;
-  if (bytes < 2 * g->scratch.bytes) bytes = 2 * g->scratch.bytes;
-  HK_TRY(g->device->ops->alloc_open(g->device, bytes, 0, &more), out);
-  if (g->scratch.base) g->old[g->nold++] = g->scratch;
-  g->scratch = more;
+  if (g->scratch.bytes < after + bytes) {
+    size_t wanted = after + bytes < 2 * g->scratch.bytes ? 2 * g->scratch.bytes : after + bytes;
+    hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old);
+    if (!old) return HK_FAIL_ERRNO("no memory for scratch");
+    g->old = old;
+    HK_TRY(g->device->ops->alloc_shared(g->device, wanted, 0, true, &more), out); /* not classic memory: see room.c */
+    if (g->scratch.base) g->old[g->nold++] = g->scratch;
+    g->scratch = more;
+  }
+  *out = (char *)g->scratch.base + after;
 out:
   return rc;
 }
@@ -175,19 +172,20 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   const hk_program *p = plan->program;
   const hk_gpu_plan *gp = plan->device;
   const hk_reducer *r = &l->reducer;
-  if (!gp->memory.base) HK_TRY(upload(c, plan), out);
+  char *scratch_at = NULL;
+  if (!gp->image) HK_TRY(upload(c, plan), out);
   *blocks = plan->channels * gp->lanes;
   *threads = threads_for(hk_gpu_of(c)->code, l->chunk);
   size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);
-  if (scratch) HK_TRY(get_scratch(c, scratch * *blocks), out);
+  if (scratch) HK_TRY(hk_gpu_scratch(c, 0, scratch * *blocks, &scratch_at), out);
   const int64_t *seen_in = NULL, *seen_out = NULL;
   if (l->protocol == HK_PROTO_SIMPLE && !gp->in_switch) /* a switch adds up what lies in slots */
     HK_TRY(hk_gpu_views_of(c, call, &seen_in, &seen_out), out);
-  *work = (hk_gpu_work){.program = gp->memory.base,
-                        .links = (hk_gpu_link *)(void *)((char *)gp->memory.base + gp->links_at),
+  *work = (hk_gpu_work){.program = gp->image,
+                        .links = (hk_gpu_link *)(void *)(gp->image + gp->links_at),
                         .in = call->in,
                         .out = call->out,
-                        .scratch = hk_gpu_of(c)->scratch.base,
+                        .scratch = scratch_at,
                         .scratch_bytes = scratch,
                         .sizes = hk_sizes_of((hk_partition)p->partition, l->total, l->block_bytes, l->chunk),
                         .state = hk_gpu_of(c)->state.base,

@@ -74,12 +74,11 @@ static bool all_quiet(hk_gpu_proxy *p) {
   return quiet;
 }
 
-/* The watchdog, about every 100 ms without a slot.  Nothing can wait while the thread sleeps until a launch; and
- * whether replays have ended is not known. */
+/* The watchdog, about every 100 ms without a slot.  Nothing can wait while the thread sleeps until a launch. */
 static hk_status check(void *arg, uint64_t waited_ns) {
   const hk_gpu_proxy *p = arg;
   (void)waited_ns;
-  return p->env.check && !p->idle && !atomic_load(&p->replays) ? p->env.check(p->env.arg) : HK_OK;
+  return p->env.check && !p->idle ? p->env.check(p->env.arg) : HK_OK;
 }
 
 /* Is there nothing to do before the next launch? */

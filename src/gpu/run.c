@@ -47,20 +47,24 @@ static hk_status check_call(const hk_call *call) {
   return check_buffers(call);
 }
 
-hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, void *kernel, unsigned blocks, unsigned threads,
-                        const void *param, hk_queue q) {
+hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, hk_kernel_launch *l, hk_queue q) {
   unsigned cluster = call && call->options.cluster ? call->options.cluster - 1u : g->cluster;
-  hk_kernel_launch l = {
-      .function = kernel, .blocks = blocks, .threads = threads, .remote_domain = true, .param = param};
-  if (cluster > 1 && blocks % cluster == 0) l.cluster = cluster; /* a grid is whole clusters */
-  return g->device->ops->launch(g->device, &l, q);
+  l->remote_domain = true;
+  if (cluster > 1 && l->blocks % cluster == 0) l->cluster = cluster; /* a grid is whole clusters */
+  return g->device->ops->launch(g->device, l, q);
 }
 
 /* The earlier work of the communicator comes first. */
 static hk_status begin_order(ncclComm_t c, hk_queue q, const hk_queue_state *s) {
+  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   if (s->capturing && c->options.loose_captures) return HK_OK;
-  return g->device->ops->order_begin(g->device, order_of(g, s), q, s);
+  if (hk_gpu_mixes(g, s)) {
+    pthread_mutex_lock(&g->lock);
+    rc = g->device->ops->replay_begin(g->device, &g->order, q, s);
+    pthread_mutex_unlock(&g->lock);
+  }
+  return rc == HK_OK ? g->device->ops->order_begin(g->device, order_of(g, s), q, s) : rc;
 }
 
 /* launchOrderImplicit: what is launched between the two functions comes after what other such communicators have
@@ -128,33 +132,58 @@ out:
   return rc;
 }
 
+/* One launch of n pieces that come with all that are chained to them. */
+static hk_status launch_pieces(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_queue q) {
+  hk_gpu_batch batch; /* what is not set is not passed */
+  hk_kernel_launch l = {.function = g->code->batch, .here = at[0]->state.here, .param = &batch};
+  unsigned works = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (at[i]->chained) continue;
+    batch.work[works] = at[i]->work;
+    batch.end[works++] = l.blocks += at[i]->blocks;
+    if (at[i]->threads > l.threads) l.threads = at[i]->threads;
+  }
+  batch.works = works;
+  for (size_t i = 0, head = 0; i < n; i++) {
+    if (at[i]->chained) continue;
+    hk_gpu_work *before = &batch.work[head++];
+    for (const hk_gpu_piece *p = at[i]->then; p; p = p->then) {
+      before->next = works;
+      before = &batch.work[works++];
+      *before = p->work;
+      if (p->threads > l.threads) l.threads = p->threads;
+    }
+  }
+  l.param_bytes = offsetof(hk_gpu_batch, work) + works * sizeof(hk_gpu_work);
+  return hk_gpu_launch(g, at[0]->call, &l, q);
+}
+
 static hk_status run_one(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   hk_queue q = call->stream;
-  hk_queue_state s;
   hk_gpu_piece p = {.call = call, .gpu = g};
+  hk_queue_state *s = &p.state;
   HK_TRY(check_call(call), out);
-  HK_TRY(ops->queue_state(g->device, q, &s), out);
-  hk_queue_order *order = order_of(g, &s);
+  HK_TRY(ops->queue_state(g->device, q, s), out);
+  hk_queue_order *order = order_of(g, s);
   HK_TRY(work_of(&p), failed);
-  HK_TRY(begin_order(c, q, &s), failed);
-  hk_queue_order *chain = chain_of(call, &s);
-  rc = begin_chain(g, chain, q, &s);
-  hk_gpu_batch batch = {.works = 1, .end = {p.blocks}, .work = {p.work}};
-  post(call, &s);
+  HK_TRY(begin_order(c, q, s), failed);
+  hk_queue_order *chain = chain_of(call, s);
+  rc = begin_chain(g, chain, q, s);
+  post(call, s);
   void *event = profile(call, false);
-  if (rc == HK_OK) rc = record(call, q, &s);
-  if (rc == HK_OK) rc = hk_gpu_launch(g, call, g->code->batch, p.blocks, p.threads, &batch, q);
-  if (rc == HK_OK && p.table) rc = hk_gpu_table_used(g, p.table, &s, q);
+  if (rc == HK_OK) rc = record(call, q, s);
+  if (rc == HK_OK) rc = launch_pieces(g, (hk_gpu_piece *const[]){&p}, 1, q);
+  if (rc == HK_OK && p.table) rc = hk_gpu_table_used(g, p.table, s, q);
   if (c->profiler) {
     hk_profile_over(c->profiler, event);
     hk_profile_run_over(c->profiler);
   }
-  HK_TRY(end_chain(g, chain, q, &s, rc), failed);
-  HK_TRY(hk_gpu_order_end(g, order, q, &s), failed);
+  HK_TRY(end_chain(g, chain, q, s, rc), failed);
+  HK_TRY(hk_gpu_order_end(g, order, q, s), failed);
   goto out;
 failed:
   hk_comm_failed(c, rc);
@@ -185,7 +214,7 @@ static hk_status join_streams(hk_gpu_set *s) {
     HK_TRY(begin_order(p->call->comm, q, &p->state), out);
     if (q == s->queue) continue;
     HK_TRY(hk_gpu_order_end(p->gpu, order_in(p), q, &p->state), out);
-    HK_TRY(ops->order_begin(p->gpu->device, order_in(p), s->queue, &p->state), out);
+    HK_TRY(ops->order_begin(p->gpu->device, order_in(p), s->queue, &s->at[0]->state), out);
   }
 out:
   return rc;
@@ -196,7 +225,7 @@ static hk_status part_streams(hk_gpu_set *s) {
   hk_status rc = HK_OK;
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_piece *p = s->at[i];
-    if (!spoken_for(s, i, false)) HK_TRY(hk_gpu_order_end(p->gpu, order_in(p), s->queue, &p->state), out);
+    if (!spoken_for(s, i, false)) HK_TRY(hk_gpu_order_end(p->gpu, order_in(p), s->queue, &s->at[0]->state), out);
   }
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_piece *p = s->at[i];
@@ -210,16 +239,11 @@ out:
 /* ---- collectives of a set ---- */
 
 static hk_status launch_batch(const hk_gpu_set *s, hk_gpu_piece *const *at, size_t n) {
-  hk_gpu_batch batch = {.works = (uint32_t)n};
-  unsigned blocks = 0, threads = 0;
-  for (size_t i = 0; i < n; i++) {
-    hk_status rc = record(at[i]->call, s->queue, &at[i]->state);
-    if (rc != HK_OK) return rc;
-    batch.work[i] = at[i]->work;
-    batch.end[i] = blocks += at[i]->blocks;
-    if (at[i]->threads > threads) threads = at[i]->threads;
-  }
-  return hk_gpu_launch(s->gpu, at[0]->call, s->gpu->code->batch, blocks, threads, &batch, s->queue);
+  hk_status rc = HK_OK;
+  for (size_t i = 0; i < n; i++) HK_TRY(record(at[i]->call, s->queue, &at[i]->state), out);
+  rc = launch_pieces(s->gpu, at, n, s->queue);
+out:
+  return rc;
 }
 
 /* One order on all devices: a launch that cannot run at once waits for the same communicators on each device. */
@@ -229,7 +253,7 @@ static int by_comm(const void *a, const void *b) {
 }
 
 /* The ranks of a communicator wait for each other, so they are in one launch. */
-static hk_status launch_round(const hk_gpu_set *s, hk_gpu_piece **at, size_t n) {
+static hk_status launch_stage(const hk_gpu_set *s, hk_gpu_piece **at, size_t n) {
   hk_status rc = HK_OK;
   size_t begin = 0, end = 0;
   qsort(at, n, sizeof *at, by_comm);
@@ -250,12 +274,12 @@ out:
   return rc;
 }
 
-/* Runs the round's copies after its kernels, also in one order on all devices. */
-static hk_status copy_round(const hk_gpu_set *s, unsigned round, hk_gpu_piece **at) {
+/* Runs the stage's copies after its kernels, also in one order on all devices. */
+static hk_status copy_stage(const hk_gpu_set *s, unsigned stage, hk_gpu_piece **at) {
   hk_status rc = HK_OK;
   size_t n = 0;
   for (size_t i = 0; i < s->n; i++)
-    if (s->at[i]->window && s->at[i]->round == round) at[n++] = s->at[i];
+    if (s->at[i]->window && s->at[i]->stage == stage) at[n++] = s->at[i];
   qsort(at, n, sizeof *at, by_comm);
   for (size_t i = 0; i < n; i++) {
     HK_TRY(record(at[i]->call, s->queue, &at[i]->state), out);
@@ -269,16 +293,16 @@ static hk_status launch_collectives(const hk_gpu_set *s) {
   hk_status rc = HK_OK;
   hk_gpu_piece **at = malloc(s->n * sizeof(hk_gpu_piece *));
   if (!at) return HK_FAIL_ERRNO("no memory for a group of %zu calls", s->n);
-  for (unsigned round = 0;; round++) {
+  for (unsigned stage = 0;; stage++) {
     size_t n = 0;
     bool more = false;
     for (size_t i = 0; i < s->n; i++) {
       if (s->at[i]->call->coll == HK_SENDRECV) continue;
-      more = more || s->at[i]->round > round;
-      if (s->at[i]->round == round && !s->at[i]->window) at[n++] = s->at[i];
+      more = more || s->at[i]->stage > stage;
+      if (s->at[i]->stage == stage && !s->at[i]->window) at[n++] = s->at[i];
     }
-    if (n) HK_TRY(launch_round(s, at, n), out);
-    HK_TRY(copy_round(s, round, at), out);
+    if (n) HK_TRY(launch_stage(s, at, n), out);
+    HK_TRY(copy_stage(s, stage, at), out);
     if (!more) break;
   }
 out:
@@ -297,7 +321,7 @@ static hk_status run_set(hk_gpu_set *s) {
   rc = begin_chain(s->gpu, chain, s->queue, state);
   if (rc == HK_OK) rc = launch_collectives(s);
   for (size_t i = 0; rc == HK_OK && i < s->n; i++)
-    if (s->at[i]->table) rc = hk_gpu_table_used(s->gpu, s->at[i]->table, &s->at[i]->state, s->queue);
+    if (s->at[i]->table) rc = hk_gpu_table_used(s->gpu, s->at[i]->table, state, s->queue);
   if (rc == HK_OK) rc = hk_gpu_launch_transfers(s);
   HK_TRY(end_chain(s->gpu, chain, s->queue, state, rc), out);
   HK_TRY(part_streams(s), out);
@@ -314,6 +338,33 @@ static hk_status offer(const hk_call *call) {
   if (!hk_gpu_processes(call->comm)) return HK_OK;
   if (call->coll == HK_SENDRECV) return hk_gpu_offer_transfer(call);
   return hk_choose(call->comm, call, &plan, &launch);
+}
+
+/* Collectives of a communicator that follow each other with the same plan are one stage: the blocks of the first run
+ * the others, too, each over its own links.  The stages of all communicators are launched in turn.  All ranks find the
+ * same stages: they agree on plans, and on the ranks of the GPU that has most. */
+static hk_status choose_stage(hk_gpu_piece *p) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = p->gpu;
+  hk_gpu_piece *last = g->stage.last;
+  const size_t scratch = p->work.scratch_bytes * p->blocks;
+  p->chained = last && !p->window && !last->window && last->work.links == p->work.links &&
+               last->state.capture == p->state.capture && last->call->options.cluster == p->call->options.cluster &&
+               (g->stage.length + 1) * (unsigned)g->sharers <= HK_GPU_BATCH;
+  if (p->chained) {
+    last->then = p;
+    p->stage = last->stage;
+    g->stage.length++;
+    if (scratch) HK_TRY(hk_gpu_scratch(p->call->comm, g->stage.scratch, scratch, &p->work.scratch), out);
+    g->stage.scratch += scratch;
+  } else {
+    p->stage = g->stage.stages++;
+    g->stage.length = 1;
+    g->stage.scratch = scratch;
+  }
+  g->stage.last = p;
+out:
+  return rc;
 }
 
 /* Finds all errors of the calls before anything is launched. */
@@ -340,10 +391,10 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
     if (calls[i].coll == HK_SENDRECV) continue;
     rc = pieces[i].window ? hk_gpu_view_meet(c, pieces[i].window) : work_of(&pieces[i]);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
-    pieces[i].round = hk_gpu_of(c)->round++;
+    rc = choose_stage(&pieces[i]);
+    if (rc != HK_OK) return hk_comm_failed(c, rc);
   }
   for (size_t i = 0; i < n; i++) pieces[i].event = profile(&calls[i], pieces[i].window != NULL);
-  for (size_t i = 0; i < n; i++) hk_gpu_of(calls[i].comm)->round = 0;
 out:
   return rc;
 }
@@ -357,6 +408,7 @@ static hk_status run_group(const hk_call *calls, size_t n) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
     goto out;
   }
+  for (size_t i = 0; i < n; i++) memset(&hk_gpu_of(calls[i].comm)->stage, 0, sizeof hk_gpu_of(calls[i].comm)->stage);
   HK_TRY(prepare(calls, n, pieces), out);
   begun = n;
   for (size_t i = 0; i < n; i++) {

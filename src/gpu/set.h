@@ -16,7 +16,9 @@ typedef struct hk_gpu_piece {
   hk_gpu_table *table;        /* which `work` reads; NULL: none */
   struct hk_gpu_view *window; /* not NULL: copy engines run it; NULL: a kernel does */
   unsigned blocks, threads;
-  unsigned round; /* its number among the collectives of its communicator in the group, from 0 */
+  unsigned stage;            /* of the collectives of its communicator in the group, from 0 */
+  struct hk_gpu_piece *then; /* of the same stage: the blocks of this one run it next; NULL: none */
+  bool chained;              /* it is another piece's `then` */
   bool placed;
   void *event; /* a profiler's; NULL: none */
 } hk_gpu_piece;
@@ -26,7 +28,7 @@ typedef struct hk_gpu_set {
   hk_gpu_piece **at;
   size_t n;
   hk_gpu *gpu;
-  hk_queue queue; /* on which all is launched */
+  hk_queue queue; /* on which all is launched: the first piece's, which has its state */
 } hk_gpu_set;
 
 /* table.c */
@@ -38,8 +40,7 @@ hk_status hk_gpu_table_used(hk_gpu *g, hk_gpu_table *t, const hk_queue_state *s,
 
 /* run.c */
 /* `call` has options of its own; NULL: transfers. */
-hk_status hk_gpu_launch(hk_gpu *g, const struct hk_call *call, void *kernel, unsigned blocks, unsigned threads,
-                        const void *param, hk_queue q);
+hk_status hk_gpu_launch(hk_gpu *g, const struct hk_call *call, hk_kernel_launch *l, hk_queue q);
 
 /* copy.c */
 hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q);

@@ -4,8 +4,6 @@
 #include "../base/log.h"
 #include "set.h"
 
-enum { TABLE_BYTES = 16384 };
-
 static hk_status reusable(hk_gpu *g, hk_gpu_table *t, size_t bytes, bool *yes) {
   bool done = false;
   *yes = false;
@@ -15,9 +13,30 @@ static hk_status reusable(hk_gpu *g, hk_gpu_table *t, size_t bytes, bool *yes) {
   return rc;
 }
 
+static hk_status new_table(hk_gpu *g, hk_gpu_table **out) {
+  hk_gpu_table *t = calloc(1, sizeof *t);
+  if (!t) return HK_FAIL_ERRNO("no memory for a table");
+  atomic_store(&t->refs, 1);
+  t->next = g->tables;
+  g->tables = *out = t;
+  return HK_OK;
+}
+
+hk_status hk_gpu_tables_begin(hk_gpu *g) {
+  hk_status rc = HK_OK;
+  hk_gpu_table *t = NULL;
+  for (size_t i = 0, at = sizeof(hk_gpu_state); i < HK_GPU_TABLES; i++, at += HK_GPU_TABLE_BYTES) {
+    HK_TRY(new_table(g, &t), out);
+    t->memory = (hk_memory){.base = (char *)g->state.base + at, .host = (char *)g->state.host + at};
+    t->memory.bytes = HK_GPU_TABLE_BYTES;
+  }
+out:
+  return rc;
+}
+
 hk_status hk_gpu_table_get(hk_gpu *g, size_t bytes, hk_gpu_table **out) {
   hk_status rc = HK_OK;
-  hk_gpu_table *t;
+  hk_gpu_table *t = NULL;
   *out = NULL;
   for (t = g->tables; t; t = t->next) {
     bool yes;
@@ -25,16 +44,9 @@ hk_status hk_gpu_table_get(hk_gpu *g, size_t bytes, hk_gpu_table **out) {
     if (yes) break;
   }
   if (!t) {
-    t = calloc(1, sizeof *t);
-    if (!t) return HK_FAIL_ERRNO("no memory for a table");
-    atomic_store(&t->refs, 1);
-    rc = g->device->ops->alloc_host(g->device, bytes < TABLE_BYTES ? TABLE_BYTES : bytes, &t->memory);
-    if (rc != HK_OK) {
-      free(t);
-      return rc;
-    }
-    t->next = g->tables;
-    g->tables = t;
+    HK_TRY(new_table(g, &t), out);
+    HK_TRY(g->device->ops->alloc_host(g->device, bytes < HK_GPU_TABLE_BYTES ? HK_GPU_TABLE_BYTES : bytes, &t->memory),
+           out); /* then it has no bytes, and no call gets it */
   }
   atomic_fetch_add(&t->refs, 1);
   *out = t;

@@ -21,31 +21,15 @@ typedef struct part {
 /* ---- links ---- */
 
 /* What the kernel reads of a link's end in device memory: the link, then the program of a transfer over it. */
-enum { PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15, ENDS_BYTES = 65536 };
-
-static hk_status room_for_end(hk_gpu *g, size_t bytes, char **out) {
-  hk_status rc = HK_OK;
-  hk_memory more;
-  if (!g->ends_on_device.base || g->ends_used + bytes > g->ends_on_device.bytes) {
-    hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old);
-    if (!old) return HK_FAIL_ERRNO("no memory for links");
-    g->old = old;
-    HK_TRY(g->device->ops->alloc_open(g->device, ENDS_BYTES, 0, &more), out);
-    if (g->ends_on_device.base) g->old[g->nold++] = g->ends_on_device;
-    g->ends_on_device = more;
-    g->ends_used = 0;
-  }
-  *out = (char *)g->ends_on_device.base + g->ends_used;
-out:
-  return rc;
-}
+enum { PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15 };
 
 static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_end *e) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_device *d = g->device;
   hk_program *program = NULL;
-  char image[1024], *at = NULL;
+  char image[1024];
+  void *at = NULL;
   if (e->device) return HK_OK;
   HK_TRY(hk_transfer_build(c->rank, c->nranks, call->root, call->p2p == HK_P2P_SEND, &program), out);
   const size_t bytes = (PROGRAM_AT + program->bytes + 15) & ~(size_t)15;
@@ -56,10 +40,9 @@ static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_end *e)
   memset(image, 0, bytes);
   memcpy(image, &e->link, sizeof e->link);
   memcpy(image + PROGRAM_AT, program, program->bytes);
-  HK_TRY(room_for_end(g, bytes, &at), out);
+  HK_TRY(hk_gpu_room_get(g, bytes, &at), out);
   HK_TRY(d->ops->copy(d, at, image, bytes, g->queue), out);
   HK_TRY(d->ops->wait(d, g->queue), out);
-  g->ends_used += bytes;
   e->device = at;
 out:
   hk_program_free(program);
@@ -195,11 +178,21 @@ hk_status hk_gpu_launch_transfers(const hk_gpu_set *s) {
   for (size_t i = 0; i < s->n; i++)
     if (s->at[i]->call->coll == HK_SENDRECV) HK_TRY(add_parts(s->at[i], parts, &n), out);
   qsort(parts, n, sizeof *parts, by_turn);
-  HK_TRY(hk_gpu_table_get(s->gpu, n * sizeof(hk_gpu_work), &table), out);
-  unsigned blocks = fill_table(table->memory.host, parts, n);
-  hk_gpu_transfers param = {.work = table->memory.base};
-  HK_TRY(hk_gpu_launch(s->gpu, NULL, s->gpu->code->transfers, blocks, s->gpu->code->threads, &param, s->queue), out);
-  HK_TRY(hk_gpu_table_used(s->gpu, table, &s->at[0]->state, s->queue), out);
+  hk_gpu_transfers param = {.work = NULL};
+  hk_kernel_launch l = {.function = s->gpu->code->transfers,
+                        .threads = s->gpu->code->threads,
+                        .here = s->at[0]->state.here,
+                        .param = &param,
+                        .param_bytes = offsetof(hk_gpu_transfers, own)};
+  if (n > HK_GPU_BATCH) {
+    HK_TRY(hk_gpu_table_get(s->gpu, n * sizeof(hk_gpu_work), &table), out);
+    param.work = table->memory.base;
+  } else {
+    l.param_bytes += n * sizeof(hk_gpu_work);
+  }
+  l.blocks = fill_table(table ? table->memory.host : param.own, parts, n);
+  HK_TRY(hk_gpu_launch(s->gpu, NULL, &l, s->queue), out);
+  if (table) HK_TRY(hk_gpu_table_used(s->gpu, table, &s->at[0]->state, s->queue), out);
 out:
   hk_gpu_table_put(table);
   free(parts);

@@ -77,7 +77,6 @@ void hk_gpu_views_begin(ncclComm_t c) {
   for (int r = 0; r < c->nranks; r++)
     g->apart = g->apart || (hk_gpu_can_read(c, r) && (!hk_gpu_is_local(c, r) || hk_gpu_is_remote(c, r)));
   if (!g->apart) return;
-  g->comm = c;
   hk_wire_answer_with(c, answer, g);
   pthread_mutex_lock(&lock);
   g->next = all;
@@ -116,7 +115,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
 }
 
 /* Returns the table's memory: a dropped view's, if no launch can use it any more. */
-static hk_status get_table(ncclComm_t c, hk_memory *out) {
+static hk_status get_table(ncclComm_t c, int64_t **out) {
   hk_gpu *g = hk_gpu_of(c);
   bool done = false;
   hk_gpu_view *old = g->dropped;
@@ -131,14 +130,14 @@ static hk_status get_table(ncclComm_t c, hk_memory *out) {
       return HK_OK;
     }
   }
-  return g->device->ops->alloc_open(g->device, (size_t)c->nranks * sizeof(int64_t), 0, out);
+  return hk_gpu_room_get(g, (size_t)c->nranks * sizeof(int64_t), (void **)out);
 }
 
 static hk_status fill_table(ncclComm_t c, hk_gpu_view *v) {
   hk_status rc = HK_OK;
   hk_device *d = hk_gpu_of(c)->device;
-  if (!v->table.base) HK_TRY(get_table(c, &v->table), out);
-  HK_TRY(d->ops->copy(d, v->table.base, v->seen, (size_t)c->nranks * sizeof *v->seen, hk_gpu_of(c)->queue), out);
+  if (!v->table) HK_TRY(get_table(c, &v->table), out);
+  HK_TRY(d->ops->copy(d, v->table, v->seen, (size_t)c->nranks * sizeof *v->seen, hk_gpu_of(c)->queue), out);
   rc = d->ops->wait(d, hk_gpu_of(c)->queue);
 out:
   return rc;
@@ -199,8 +198,7 @@ static void free_lists(hk_gpu_view *v) {
   v->theirs = NULL;
 }
 
-static void free_view(hk_gpu *g, hk_gpu_view *v) {
-  (void)g->device->ops->release(g->device, &v->table);
+static void free_view(hk_gpu_view *v) {
   free_lists(v);
   free(v);
 }
@@ -243,7 +241,7 @@ void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v) {
   v->next = g->dropped;
   g->dropped = v;
   free_lists(v);
-  if (!v->table.base) {
+  if (!v->table) {
     g->dropped = v->next;
     free(v);
   }
@@ -293,12 +291,11 @@ void hk_gpu_views_end(ncclComm_t c) {
     v->next = g->world->late;
     g->world->late = v;
     pthread_mutex_unlock(&g->world->lock);
-    (void)g->device->ops->release(g->device, &v->table);
   }
   while (g->dropped) {
     hk_gpu_view *v = g->dropped;
     g->dropped = v->next;
-    free_view(g, v);
+    free_view(v);
   }
   while (g->imports) close_import(g, &(question){.from = g->imports->from, .key = g->imports->key});
 }
@@ -347,11 +344,11 @@ hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in,
   hk_gpu_view *v;
   if (hk_coll_has_input(coll, c->rank, call->root)) {
     HK_TRY(find(c, call->in, in_bytes, false, &v), fail);
-    *in = v ? v->table.base : NULL;
+    *in = v ? v->table : NULL;
   }
   if (hk_coll_has_output(coll, c->rank, call->root)) {
     HK_TRY(find(c, call->out, out_bytes, false, &v), fail);
-    *out = v ? v->table.base : NULL;
+    *out = v ? v->table : NULL;
   }
 fail:
   return rc;
@@ -365,7 +362,7 @@ hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, b
   if (!hk_gpu_can_read(c, peer) || *reads) return HK_OK;
   HK_TRY(find(c, p, bytes, false, &v), out);
   *reads = v && v->seen[peer] != HK_GPU_UNSEEN;
-  if (*reads) *table = v->table.base;
+  if (*reads) *table = v->table;
 out:
   return rc;
 }

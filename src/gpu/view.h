@@ -17,7 +17,7 @@ typedef struct hk_gpu_view {
   uint64_t *theirs;  /* [nranks] where the others' windows of this key begin for this rank; 0: not known yet */
   int64_t *seen;     /* [nranks], as a kernel's table */
   hk_memory *opened; /* [nranks]: by this process, for its ranks on other GPUs */
-  hk_memory table;   /* of `seen` in device memory */
+  int64_t *table;    /* of `seen` in device memory; NULL: none yet */
   struct hk_gpu_view *next;
 } hk_gpu_view;
 

@@ -45,7 +45,7 @@ static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out) {
   hk_status rc = HK_OK;
   hk_device *d = hk_gpu_of(c)->device;
   hk_queue q = hk_gpu_of(c)->queue;
-  size_t probe = hk_gpu_probe_at(c->nranks), bytes = probe + (size_t)2 * HK_GPU_PROBE_BYTES;
+  size_t probe = hk_gpu_probe_at(c->nranks), bytes = hk_gpu_credit_bytes(c->nranks);
   uint64_t *pattern = malloc(HK_GPU_PROBE_BYTES);
   if (!pattern) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   for (unsigned i = 0; i < HK_GPU_PROBE_BYTES / 8; i++) pattern[i] = hk_gpu_probe_word(comm_id, c->rank, i);

@@ -45,6 +45,9 @@ hk_status hk_gpu_credits_again(ncclComm_t c);
  * and room for what this rank reads of theirs. */
 enum { HK_GPU_CREDIT_BYTES = 128, HK_GPU_SENT_AT = 64, HK_GPU_RECEIVED_AT = 96, HK_GPU_PROBE_BYTES = 4096 };
 static inline size_t hk_gpu_probe_at(int nranks) { return (size_t)nranks * HK_GPU_CHANNELS * HK_GPU_CREDIT_BYTES; }
+static inline size_t hk_gpu_credit_bytes(int nranks) {
+  return hk_gpu_probe_at(nranks) + (size_t)2 * HK_GPU_PROBE_BYTES;
+}
 static inline uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i) {
   return (comm_id + (uint64_t)rank * 64 + i + 1) * 0x9e3779b97f4a7c15u;
 }

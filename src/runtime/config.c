@@ -106,6 +106,8 @@ hk_status hk_options_read(const ncclConfig_t *given, hk_comm_options *o) {
   o->in_launch_order = set_or(hk_param_int(HK_P_LAUNCH_ORDER_IMPLICIT), 0, f->launchOrderImplicit, 0) != 0;
   o->loose_captures = set_or(hk_param_int(HK_P_GRAPH_STREAM_ORDERING), 0, f->graphStreamOrdering, 1) == 0;
   o->no_captures = f->graphUsageMode == 0;
+  o->mixes_graphs = hk_param_int(HK_P_GRAPH_MIXING) >= 0 ? hk_param_int(HK_P_GRAPH_MIXING) != 0
+                                                         : or_default(f->graphUsageMode, 2) == 2;
   o->min_ctas = or_default(f->minCTAs, 0);
   o->max_ctas = or_default(f->maxCTAs, 0);
   o->traffic_class = or_default(f->trafficClass, -1);

@@ -234,13 +234,15 @@ START_TEST(cuda_streams) {
   hk_queue q;
   if (!d) return;
   ck_assert_int_eq(d->ops->queue_state(d, NULL, &s), HK_OK);
-  ck_assert_int_eq(s.kind, HK_QUEUE_LEGACY);
+  const uint64_t legacy = s.id;
   ck_assert(!s.capturing);
   ck_assert_int_eq(d->ops->queue_state(d, (hk_queue)(uintptr_t)2, &s), HK_OK);
-  ck_assert_int_eq(s.kind, HK_QUEUE_PER_THREAD);
+  ck_assert_uint_eq(s.id, 0); /* each thread's is another one */
+  ck_assert_int_eq(d->ops->queue_state(d, (hk_queue)(uintptr_t)1, &s), HK_OK);
+  ck_assert_uint_eq(s.id, legacy);
   ck_assert_int_eq(d->ops->queue_new(d, &q), HK_OK);
   ck_assert_int_eq(d->ops->queue_state(d, q, &s), HK_OK);
-  ck_assert_int_eq(s.kind, HK_QUEUE_NON_BLOCKING);
+  ck_assert(s.id != 0 && s.id != legacy);
   ck_assert_int_eq(d->ops->queue_free(d, q), HK_OK);
   d->ops->close(d);
 }

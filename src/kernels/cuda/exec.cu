@@ -450,6 +450,7 @@ HK_DEVICE bool run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared 
   }
   hk_barrier();
   if (l.owed && !failed) await_owed(&l, s);
+  if (hk_thread() == 0 && block == 0) hk_store_relaxed(&work->state->ended, 1); /* relaxed: it orders nothing */
   if (l.program->nlinks > HK_GPU_LINKS || !l.any) return !failed;
   const hk_link_need *needs = hk_program_links(l.program);
   for (unsigned i = hk_thread(); i < l.program->nlinks; i += hk_threads())
@@ -460,19 +461,23 @@ HK_DEVICE bool run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared 
 /* The only kernel that runs collectives: each would have its own copy of all data movement. */
 HK_KERNEL void hk_run_batch(HK_PARAMS(hk_gpu_batch) batch) {
   HK_SHARED(hk_gpu_shared, s);
-  unsigned i = 0;
+  uint32_t i = 0;
   while (hk_block() >= batch.end[i]) i++;
-  run_block(&batch.work[i], hk_block() - (i ? batch.end[i - 1] : 0), s, false);
+  const unsigned block = hk_block() - (i ? batch.end[i - 1] : 0);
+  while (run_block(&batch.work[i], block, s, false) && (i = batch.work[i].next) != 0)
+    hk_barrier(); /* no thread uses what the last one left in shared memory */
 }
 
-/* Sends and receives: programs of one instruction, from a table in host memory, because a group may have any number. */
+/* Sends and receives: programs of one instruction.  A group may have any number of them: those that do not fit the
+ * parameters are in a table in host memory. */
 HK_KERNEL void hk_run_transfers(HK_PARAMS(hk_gpu_transfers) table) {
   HK_SHARED(hk_gpu_shared, s);
+  const hk_gpu_work *works = table.work ? table.work : table.own;
   uint32_t i = hk_block();
   do {
     hk_barrier(); /* no thread uses what the last one left in shared memory */
     for (uint32_t k = hk_thread(); k < sizeof s->work / 4; k += hk_threads())
-      ((uint32_t *)&s->work)[k] = ((const uint32_t *)&table.work[i])[k];
+      ((uint32_t *)&s->work)[k] = ((const uint32_t *)&works[i])[k];
     if (hk_thread() == 0) s->whole = 0;
     hk_barrier();
     if (!run_block(&s->work, 0, s, true)) return;

@@ -79,7 +79,8 @@ typedef struct hk_gpu_state {
   uint32_t abort; /* by the host: kernels leave at once */
   uint32_t error; /* 0, or an hk_gpu_error */
   uint32_t peer, found, expected;
-  uint32_t reserved[11];
+  uint32_t ended; /* 1 when a kernel ends: the watchdog sets it back */
+  uint32_t reserved[10];
 } hk_gpu_state;
 typedef enum hk_gpu_error { HK_GPU_OK, HK_GPU_MISMATCH = 1 } hk_gpu_error;
 
@@ -107,13 +108,13 @@ typedef struct hk_gpu_work {
   uint32_t signature, program_bytes, nlinks; /* nlinks: of the program that has most */
   uint16_t channels, orders, lanes;          /* lanes: of the program that has most */
   uint8_t proto, reserved;
-  uint32_t next; /* of a transfer: the one that the same block runs after it; 0: none */
+  uint32_t next; /* the one that the same block runs after it, over the same links; 0: none */
 } hk_gpu_work;
 
 /* A kernel's parameters: one of them, or several at the same time, of one rank or of ranks that share the device. */
 enum { HK_GPU_BATCH = (4096 - 128) / sizeof(hk_gpu_work) }; /* a kernel's parameters are 4 KiB at most */
 typedef struct hk_gpu_batch {
-  uint32_t works;
+  uint32_t works;             /* that have blocks of their own; others follow them, as somebody's `next` */
   uint32_t end[HK_GPU_BATCH]; /* the grid's blocks before end[i], and not before end[i - 1], are work i's */
   hk_gpu_work work[HK_GPU_BATCH];
 } hk_gpu_batch;
@@ -121,7 +122,8 @@ typedef struct hk_gpu_batch {
 /* The sends and receives of a group, or their parts that go over one link: each runs a program of one instruction
  * (collectives/transfer.h) in one block. */
 typedef struct hk_gpu_transfers {
-  const hk_gpu_work *work; /* the grid's blocks begin with as many as they are */
+  const hk_gpu_work *work; /* the grid's blocks begin with as many as they are; NULL: `own`, as far as it is used */
+  hk_gpu_work own[HK_GPU_BATCH];
 } hk_gpu_transfers;
 
 #ifdef __cplusplus

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a call costs on the host: calls of the driver, launches of a group, bytes of parameters; and that nothing is
+ * allocated in a way that waits for kernels.  On the driver that runs on the CPU.
+ * check: notsan */
+#include "../../src/device/device.h"
+#include "../../src/gpu/gpu.h"
+#include "../../src/kernels/gpu_image.h"
+#include "../../src/runtime/plans.h"
+#include "../support/driver_calls.h"
+#include "../support/gpu_comms.h"
+#include "../support/suite.h"
+
+static bool counted;
+static void count_calls(void) {
+  if (!counted && !driver_calls_begin()) printf("SKIP: calls of the driver are not counted on this machine\n");
+  counted = true;
+}
+#define MOST(most)                                                                                                     \
+  do {                                                                                                                 \
+    char list[400];                                                                                                    \
+    const unsigned n = driver_calls_sum(list, sizeof list);                                                            \
+    ck_assert_msg(n <= (most), "%u calls of the driver, not %u:%s", n, (unsigned)(most), list);                        \
+  } while (0)
+
+/* Two ranks, each on a GPU of its own, that have made the call before. */
+static void open_two(gpu_ranks *g, const gpu_call *c) {
+  gpu_open(g, 2, 2, 1 << 18);
+  for (int r = 0; r < 2; r++) { /* the default stream's kind would wait for all others */
+    emu_use(r);
+    OK(StreamDestroy(g->stream[r]));
+    g->stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  }
+  gpu_init_all(g);
+  gpu_fill(g, c);
+  for (int i = 0; i < 2; i++)
+    for (int r = 0; r < 2; r++) {
+      emu_use(r);
+      OK_NCCL(gpu_submit(g, c, r));
+    }
+  gpu_wait(g);
+  count_calls();
+}
+
+/* The state of the stream, the launch, the event that the next call or stream waits for; and which stream or context it
+ * is: NCCL makes these four, too. */
+START_TEST(plain_collective) {
+  gpu_ranks g;
+  const gpu_call c = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
+  open_two(&g, &c);
+  for (int i = 0; i < 4; i++)
+    for (int r = 0; r < 2; r++) {
+      emu_use(r);
+      if (i == 2) OK(StreamDestroy(g.stream[r]));
+      if (i == 2) g.stream[r] = NULL; /* the legacy stream, whose handle means another stream for each GPU */
+      driver_calls_forget();
+      OK_NCCL(gpu_submit(&g, &c, r));
+      MOST(i == 2 ? 5 : 4); /* 5: the stream is another one than before */
+    }
+  gpu_wait(&g);
+  gpu_check(&g, &c);
+  emu_use(0);
+  for (int r = 0; r < 2; r++) g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  gpu_close(&g);
+}
+END_TEST
+
+/* With another GPU's context, or none, the call works as well, also if the driver takes streams of the current context
+ * only. */
+START_TEST(other_context) {
+  gpu_ranks g;
+  const gpu_call c = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
+  setenv("CUDAEMU_ONE_CONTEXT", _i ? "1" : "0", 1);
+  open_two(&g, &c);
+  for (int i = 0; i < 3; i++)
+    for (int r = 0; r < 2; r++) {
+      if (i < 2) emu_use(1 - r);
+      if (i == 2) OK(CtxSetCurrent(NULL));
+      driver_calls_forget();
+      OK_NCCL(gpu_submit(&g, &c, r));
+      MOST(30); /* each call of the driver may come twice, with the context asked for, pushed and popped */
+      CUcontext now = NULL;
+      OK(CtxGetCurrent(&now));
+      emu_use(1 - r);
+      CUcontext before = NULL;
+      OK(CtxGetCurrent(&before));
+      ck_assert_ptr_eq(now, i < 2 ? before : NULL);
+    }
+  for (int r = 0; r < 2; r++) {
+    emu_use(r);
+    OK(StreamSynchronize(g.stream[r]));
+  }
+  gpu_check(&g, &c);
+  for (int r = 0; r < 2; r++) OK_NCCL(ncclCommDestroy(g.comm[r]));
+}
+END_TEST
+
+/* A group's collectives of one communicator that have the same plan are one launch on each GPU, whatever their sizes,
+ * types and operators; another plan begins another launch. */
+START_TEST(one_launch) {
+  enum { CALLS = 6, ROOM = 30000 };
+  gpu_ranks g;
+  uint32_t got[ROOM / 4];
+  const gpu_call c = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
+  setenv("NCCL_ALGO", "ring", 1);
+  setenv("NCCL_PROTO", _i ? "LL" : "Simple", 1);
+  setenv("NCCL_MIN_NCHANNELS", "2", 1);
+  setenv("NCCL_MAX_NCHANNELS", "2", 1);
+  open_two(&g, &c);
+  for (int r = 0; r < 2; r++) OK(MemsetD8Async(g.in[r], (unsigned char)(r + 1), (size_t)CALLS * ROOM, g.stream[r]));
+  for (int round = -1; round < 3; round++) { /* in the first one a driver may refuse a launch, and get it again */
+    driver_calls_forget();
+    OK_NCCL(ncclGroupStart());
+    for (int k = 0; k < CALLS; k++)
+      for (int r = 0; r < 2; r++) {
+        const void *in = (const void *)(uintptr_t)(g.in[r] + (size_t)k * ROOM);
+        void *out = (void *)(uintptr_t)(g.out[r] + (size_t)k * ROOM);
+        cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
+        const size_t n = (size_t)(k + 1) * 1000;
+        if (round == 2 && k == 3)
+          OK_NCCL(ncclReduceScatter(in, out, n / 2, ncclUint32, ncclSum, g.comm[r], s));
+        else
+          OK_NCCL(ncclAllReduce(in, out, n, ncclUint32, k == 2 ? ncclMax : ncclSum, g.comm[r], s));
+      }
+    OK_NCCL(ncclGroupEnd());
+    if (round >= 0) ck_assert_uint_eq(driver_launches(), round == 2 ? 6 : 2);
+  }
+  gpu_wait(&g);
+  for (int r = 0; r < 2; r++)
+    for (int k = 0; k < CALLS; k++) {
+      const size_t n = (size_t)(k + 1) * 1000;
+      emu_read(got, g.out[r] + (size_t)k * ROOM, n * 4);
+      suite_all(i, n, got[i] == (k == 2 ? 0x02020202u : 0x03030303u));
+    }
+  gpu_close(&g);
+}
+END_TEST
+
+/* A kind of call that was made before needs no new choice, whatever came between. */
+START_TEST(choices_are_kept) {
+  gpu_ranks g;
+  enum { MARK = 12345 };
+  const gpu_call a = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
+  const gpu_call b = {.coll = HK_ALLREDUCE, .count = 4000, .type = ncclFloat32, .op = ncclSum};
+  open_two(&g, &a);
+  for (int i = 0; i < 2; i++) {
+    const gpu_call *c = i ? &a : &b;
+    gpu_group(&g, c);
+    gpu_wait(&g);
+    hk_plans *p = g.comm[0]->plans;
+    ck_assert_uint_eq(p->last[HK_ALLREDUCE].count, c->count);
+    ck_assert(i ? p->last[HK_ALLREDUCE].launch.move_flags == MARK : p->last[HK_ALLREDUCE].launch.move_flags == 0);
+    for (int k = 0; k < HK_CHOICES_KEPT; k++)
+      if (p->kept[k].valid && p->kept[k].count == a.count) p->kept[k].launch.move_flags = MARK; /* GPUs ignore it */
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+/* Of programs with scratch each call has its own; and ranks that share a GPU may have no more works than fit one
+ * launch. */
+START_TEST(one_launch_with_scratch) {
+  enum { N = 5, CALLS = 8, ROOM = 8000 };
+  gpu_ranks g;
+  uint32_t got[ROOM / 4];
+  setenv("NCCL_ALGO", _i ? "tree" : "halving,doubling,pat", 1);
+  setenv("NCCL_PROTO", "Simple", 1);
+  gpu_open(&g, N, 1, CALLS * ROOM);
+  gpu_init_all(&g);
+  for (int r = 0; r < N; r++) OK(MemsetD8Async(g.in[r], (unsigned char)(r + 1), CALLS * ROOM, g.stream[r]));
+  for (int r = 0; r < N; r++) OK(StreamSynchronize(g.stream[r]));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < N; r++)
+    for (int k = 0; k < CALLS; k++)
+      OK_NCCL(ncclReduce((const void *)(uintptr_t)(g.in[r] + (size_t)k * ROOM),
+                         (void *)(uintptr_t)(g.out[r] + (size_t)k * ROOM), (size_t)ROOM / 4 - (size_t)k * 100,
+                         ncclUint32, ncclSum, 0, g.comm[r], (cudaStream_t)(void *)g.stream[r]));
+  OK_NCCL(ncclGroupEnd());
+  gpu_wait(&g);
+  for (int k = 0; k < CALLS; k++) {
+    const size_t n = (size_t)ROOM / 4 - (size_t)k * 100;
+    emu_read(got, g.out[0] + (size_t)k * ROOM, n * 4);
+    suite_all(i, n, got[i] == 0x0f0f0f0fu);
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+/* A driver whose allocations wait for all work on the device: the first call of each kind comes while another rank's
+ * kernel is on the same GPU and waits for it. */
+START_TEST(no_allocation_waits) {
+  enum { N = 3 };
+  gpu_ranks g;
+  setenv("CUDAEMU_SYNC_ALLOC", "1", 1);
+  gpu_open(&g, N, 1, 1 << 18);
+  for (int r = 0; r < N; r++) {
+    OK(StreamDestroy(g.stream[r]));
+    g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  }
+  gpu_init_all(&g);
+  for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++)
+    for (size_t count = 10; count < 10000; count *= 400) {
+      const gpu_call c = {.coll = coll, .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
+      for (int r = 0; r < N; r++) OK_NCCL(gpu_submit(&g, &c, r));
+      gpu_wait(&g);
+    }
+  for (int r = 0; r < N; r++) {
+    cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
+    OK_NCCL(ncclGroupStart());
+    for (int p = 0; p < N; p++)
+      for (int k = 0; k < 8; k++) {
+        const size_t at = (size_t)(8 * p + k) * 1024;
+        OK_NCCL(ncclSend((const void *)(uintptr_t)(g.in[r] + at), 256, ncclUint32, p, g.comm[r], s));
+        OK_NCCL(ncclRecv((void *)(uintptr_t)(g.out[r] + at), 256, ncclUint32, p, g.comm[r], s));
+      }
+    OK_NCCL(ncclGroupEnd());
+  }
+  gpu_wait(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+/* A handle that means another stream than before: its work is not ordered by itself. */
+static unsigned long long id;
+static CUresult get_id(CUstream q, unsigned long long *out) {
+  (void)q;
+  *out = id;
+  return CUDA_SUCCESS;
+}
+START_TEST(handle_again) {
+  hk_device *d;
+  hk_queue q;
+  hk_queue_state s;
+  hk_queue_order o = {0};
+  gpu_environment();
+  emu_start(1);
+  ck_assert_int_eq(hk_cuda_open(0, &d), HK_OK);
+  count_calls();
+  if (_i) hk_cu.StreamGetId = NULL; /* an older driver: nothing is known */
+  if (!_i) hk_cu.StreamGetId = get_id;
+  ck_assert_int_eq(d->ops->queue_new(d, &q), HK_OK);
+  for (id = 7; id < 9; id++)
+    for (int k = 0; k < 2; k++) {
+      driver_calls_forget();
+      ck_assert_int_eq(d->ops->queue_state(d, q, &s), HK_OK);
+      ck_assert_uint_eq(s.id, _i ? 0 : id);
+      ck_assert_int_eq(d->ops->order_begin(d, &o, q, &s), HK_OK);
+      ck_assert_uint_eq(driver_calls[CALL_StreamWaitEvent], (_i && o.used) || (id == 8 && k == 0));
+      ck_assert_int_eq(d->ops->order_end(d, &o, q, &s), HK_OK);
+    }
+  ck_assert_int_eq(d->ops->order_free(d, &o), HK_OK);
+  ck_assert_int_eq(d->ops->queue_free(d, q), HK_OK);
+  d->ops->close(d);
+}
+END_TEST
+
+/* GPUs run code of their own generation, made for them or for an earlier one of it. */
+START_TEST(generations) {
+  ck_assert(hk_gpu_archs_fit("75 80 86", 86) && hk_gpu_archs_fit("75 80", 87) && hk_gpu_archs_fit("100 103", 101));
+  ck_assert(!hk_gpu_archs_fit("75 80 90 100 103 120", 110) && !hk_gpu_archs_fit("86", 80) && !hk_gpu_archs_fit("", 90));
+}
+END_TEST
+
+/* Slices of a GPU are GPUs of their own. */
+START_TEST(slices) {
+  hk_device *d[2];
+  setenv("CUDAEMU_MIG", "1", 1);
+  gpu_environment();
+  emu_start(2);
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(hk_cuda_open(i, &d[i]), HK_OK);
+  CUuuid uuid[2];
+  for (int i = 0; i < 2; i++) OK(DeviceGetUuid(&uuid[i], i));
+  ck_assert_mem_eq(&uuid[0], &uuid[1], sizeof uuid[0]);
+  ck_assert_mem_ne(d[0]->limits.uuid, d[1]->limits.uuid, sizeof d[0]->limits.uuid);
+  for (int i = 0; i < 2; i++) d[i]->ops->close(d[i]);
+}
+END_TEST
+
+int main(void) {
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  TCase *t = tcase_create("gpu_calls");
+  tcase_set_timeout(t, 60);
+  tcase_add_test(t, plain_collective);
+  tcase_add_loop_test(t, other_context, 0, 2);
+  tcase_add_test(t, choices_are_kept);
+  tcase_add_loop_test(t, one_launch, 0, 2);
+  tcase_add_loop_test(t, one_launch_with_scratch, 0, 2);
+  tcase_add_test(t, no_allocation_waits);
+  tcase_add_loop_test(t, handle_again, 0, 2);
+  tcase_add_test(t, slices);
+  tcase_add_test(t, generations);
+  return suite_run_one("gpu_calls", t);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Replays of captured graphs: their order with other calls and with each other, and replays that hang.
+ * check: notsan */
+#include <stdatomic.h>
+#include "../../src/gpu/gpu.h"
+#include "../../src/kernels/cuda/work.h"
+#include "../support/gpu_comms.h"
+#include "../support/suite.h"
+
+enum { COUNT = 500, PART = 4096 };
+
+/* Rank r of the group sums up part `from` of its memory into part `to`. */
+static void sum_up(const gpu_ranks *g, int from, int to, CUstream q) {
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < g->n; r++) {
+    char *at = (char *)(uintptr_t)g->out[r];
+    OK_NCCL(ncclAllReduce(at + (size_t)from * PART, at + (size_t)to * PART, COUNT, ncclUint32, ncclSum, g->comm[r],
+                          (cudaStream_t)(void *)q));
+  }
+  OK_NCCL(ncclGroupEnd());
+}
+static CUgraphExec capture(const gpu_ranks *g, int from, int to, CUstream q, int pieces) {
+  CUgraph graph;
+  CUgraphExec exec;
+  OK(StreamBeginCapture(q, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  for (int i = 0; i < pieces; i++) sum_up(g, from, to, q);
+  OK(StreamEndCapture(q, &graph));
+  OK(GraphInstantiateWithFlags(&exec, graph, 0));
+  OK(GraphDestroy(graph));
+  return exec;
+}
+
+static _Atomic(bool) open_gate;
+static void gate(void *arg) {
+  (void)arg;
+  while (!atomic_load(&open_gate)) usleep(100);
+}
+
+/* The first is held back in its stream, the second comes by another stream and reads what the first one writes. */
+enum { REPLAY_THEN_CALL, CALL_THEN_REPLAY, TWO_GRAPHS, NOT_ORDERED };
+START_TEST(order) {
+  gpu_ranks g;
+  uint32_t got[COUNT];
+  if (_i == NOT_ORDERED) setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 1);
+  gpu_open(&g, 2, 1, 4 * PART);
+  gpu_init_all(&g);
+  CUstream a = emu_new_stream(CU_STREAM_NON_BLOCKING), b = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  for (int r = 0; r < 2; r++) {
+    OK(MemsetD8Async(g.out[r], 0, 4 * PART, a));
+    OK(MemsetD8Async(g.out[r], 1, PART, a));
+  }
+  OK(StreamSynchronize(a));
+  sum_up(&g, 3, 3, b); /* plans are there */
+  CUgraphExec first = capture(&g, 0, 1, a, 3), second = capture(&g, 1, 2, b, 3);
+  OK(StreamSynchronize(b));
+  OK(LaunchHostFunc(a, gate, NULL));
+  if (_i == CALL_THEN_REPLAY)
+    sum_up(&g, 0, 1, a);
+  else
+    OK(GraphLaunch(first, a));
+  if (_i == REPLAY_THEN_CALL || _i == NOT_ORDERED)
+    sum_up(&g, 1, 2, b);
+  else
+    OK(GraphLaunch(second, b));
+  /* If the second did not wait, it would be over soon. */
+  for (int i = 0; (i < 200 || _i == NOT_ORDERED) && cu.StreamQuery(b) != CUDA_SUCCESS; i++) usleep(1000);
+  atomic_store(&open_gate, true);
+  OK(StreamSynchronize(a));
+  OK(StreamSynchronize(b));
+  for (int r = 0; r < 2; r++) {
+    emu_read(got, g.out[r] + (size_t)2 * PART, sizeof got);
+    suite_all(i, COUNT, got[i] == (_i == NOT_ORDERED ? 0 : 0x04040404u));
+  }
+  OK(GraphExecDestroy(first));
+  OK(GraphExecDestroy(second));
+  OK(StreamDestroy(a));
+  OK(StreamDestroy(b));
+  gpu_close(&g);
+}
+END_TEST
+
+/* A graph of which one rank's replay never comes: no call is made, but the watchdog sees it, and only if no kernel has
+ * ended meanwhile.  Over the network the proxy asks, and no thread of the user's has to. */
+START_TEST(hangs) {
+  gpu_ranks g;
+  CUgraphExec exec[2];
+  ncclResult_t rc = ncclSuccess;
+  setenv("HOCKET_WATCHDOG", "1", 1);
+  setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
+  setenv("NCCL_P2P_DISABLE", _i ? "1" : "0", 1);
+  setenv("NCCL_SHM_DISABLE", _i ? "1" : "0", 1);
+  gpu_open(&g, 2, 2, 8192);
+  gpu_init_all(&g);
+  const gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
+  for (int r = 0; r < 2; r++) {
+    CUgraph graph;
+    emu_use(r);
+    OK(StreamDestroy(g.stream[r]));
+    g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+    OK(StreamBeginCapture(g.stream[r], CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK_NCCL(gpu_submit(&g, &c, r));
+    OK(StreamEndCapture(g.stream[r], &graph));
+    OK(GraphInstantiateWithFlags(&exec[r], graph, 0));
+    OK(GraphDestroy(graph));
+  }
+  for (int i = 0; i < 3; i++)
+    for (int r = 0; r < 2; r++) OK(GraphLaunch(exec[r], g.stream[r]));
+  gpu_wait(&g);
+  emu_use(0);
+  OK(GraphLaunch(exec[0], g.stream[0]));
+  if (!_i) { /* a kernel has ended since the last look: this is no hang, however long ago the last call was */
+    hk_gpu *x = hk_gpu_of(g.comm[0]);
+    x->seen = x->launches;
+    x->seen_ns = 1;
+    ck_assert_uint_eq(((hk_gpu_state *)x->state.host)->ended, 1);
+    ck_assert_int_eq(hk_gpu_watch(g.comm[0]), HK_OK);
+    ck_assert_uint_gt(x->seen_ns, 1);
+  }
+  for (; _i && !atomic_load(&g.comm[0]->health.failure);) usleep(1000);
+  for (; rc == ncclSuccess || rc == ncclInProgress; usleep(1000)) OK_NCCL(ncclCommGetAsyncError(g.comm[0], &rc));
+  ck_assert_int_eq(rc, ncclRemoteError);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "or a replay of a graph"));
+  gpu_wait(&g);
+  for (int r = 0; r < 2; r++) OK(GraphExecDestroy(exec[r]));
+  gpu_close(&g);
+}
+END_TEST
+
+int main(void) {
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  TCase *t = tcase_create("gpu_replay");
+  tcase_set_timeout(t, 60);
+  tcase_add_loop_test(t, order, REPLAY_THEN_CALL, NOT_ORDERED + 1);
+  tcase_add_loop_test(t, hangs, 0, 2);
+  return suite_run_one("gpu_replay", t);
+}
