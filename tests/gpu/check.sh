@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # make gpu-check: is everything right on the GPU at hand?  Collectives x types x operators x sizes x ranks, threads and
 # processes, odd alignments, graphs, sanitizers; PyTorch, CuPy, ctypes, nccl-tests where they are.  One line for each run;
-# the last one counts.  Under ten minutes, what tells most first.
+# the last one counts.  Under ten minutes, what tells most first: within a minute a line says whether the basics work.  What is
+# not over in its time is described (stacks, what each rank and its proxy wait for, kernels) and ended.
 #   HK_GPU_LARGEST=1G   the largest message
 #   HK_GPU_RANKS="1 2 4 8", ONLY=text of a line
 #   NCCL_TESTS=DIR      nccl-tests' sources.  They are built with this library, or with NCCL_HOME=DIR (those that want a header
@@ -14,7 +15,8 @@ mkdir -p build
 prepare gpu-check
 largest=${HK_GPU_LARGEST:-1G} ranks=${HK_GPU_RANKS:-1 2 4 8}
 passed=0 failed=0 skipped=0 seconds=150
-export NCCL_DEBUG=${NCCL_DEBUG:-WARN} PYTHONDONTWRITEBYTECODE=1
+# What waits for ten seconds is reported, by each rank for itself.
+export NCCL_DEBUG=${NCCL_DEBUG:-WARN} PYTHONDONTWRITEBYTECODE=1 HOCKET_WATCHDOG=${HOCKET_WATCHDOG:-10}
 out=$(mktemp) && trap 'rm -f "$out"' EXIT
 
 verdict() { # WORD TEXT
@@ -25,6 +27,43 @@ wanted() { [[ $1 == *"${ONLY:-}"* ]]; }
 skip() { # NAME REASON
   if wanted "$1"; then verdict SKIP "$1: $2"; fi
 }
+# What the processes of a session do: threads with their stacks, as far as a debugger is here, and kernels.  What each rank,
+# its proxy and its links wait for the library has printed before: HOCKET_WATCHDOG.
+describe() { # SESSION
+  local pid task
+  while read -r pid; do
+    echo "process $pid: $(tr '\0' ' ' <"/proc/$pid/cmdline" | cut -c 1-120)"
+    if command -v gdb >/dev/null; then
+      timeout 15 gdb -p "$pid" -batch -ex 'set pagination off' -ex 'thread apply all backtrace 12' 2>/dev/null | grep '^Thread\|^#'
+    else
+      for task in "/proc/$pid/task"/*; do
+        echo "  thread ${task##*/} $(cat "$task/comm" 2>/dev/null), in $(cat "$task/wchan" 2>/dev/null)"
+      done
+    fi
+    if command -v cuda-gdb >/dev/null; then
+      timeout 20 cuda-gdb -p "$pid" -batch -ex 'info cuda kernels' -ex 'info cuda blocks' 2>/dev/null | tail -n 40
+    fi
+  done < <(awk -v s="$1" '{ pid = $1; sub(/.*\) /, ""); if ($4 == s) print pid }' /proc/[0-9]*/stat 2>/dev/null)
+}
+# Runs a command with its output in $out; 124: it was not over in time.
+bounded() { # SECONDS COMMAND...
+  local limit=$1 pid watcher code
+  shift
+  rm -f "$out.late"
+  setsid "$@" >"$out" 2>&1 </dev/null &
+  pid=$!
+  export -f describe
+  # shellcheck disable=SC2016 # expanded by the other shell
+  setsid bash -c 'sleep "$1"; : >"$3.late"; describe "$2" >>"$3" 2>&1; kill -TERM -- "-$2"; sleep 5; kill -KILL -- "-$2"' \
+    watcher "$limit" "$pid" "$out" >/dev/null 2>&1 &
+  watcher=$!
+  wait "$pid"
+  code=$?
+  { kill -TERM -- "-$watcher"; wait "$watcher"; } 2>/dev/null
+  [ -e "$out.late" ] && code=124
+  rm -f "$out.late"
+  return $code
+}
 # try NAME COMMAND...: passes where the command ends with 0; 77 says that something it needs is not there, and what.  Lines of
 # a passing command that begin with SKIP count.  Nothing is started when time is over, nothing runs for more than 40 s then.
 try() {
@@ -33,23 +72,36 @@ try() {
   wanted "$name" || return
   late && { verdict SKIP "$name: no time left (HK_GPU_MINUTES=$minutes)"; return; }
   limit=$(($(left) + 40))
-  [ "$limit" -gt $seconds ] && limit=$seconds
-  timeout -k 5 "$limit" "$@" >"$out" 2>&1
+  [ "$limit" -gt "$seconds" ] && limit=$seconds
+  bounded "$limit" "$@"
   code=$?
   if [ $code = 0 ]; then
     verdict PASS "$name ($((SECONDS - from)) s)"
     while read -r line; do verdict SKIP "$name: ${line#SKIP: }"; done < <(grep '^SKIP: ' "$out")
   elif [ $code = 77 ]; then
     verdict SKIP "$name: $(tail -n 1 "$out" | sed 's/^SKIP: //')"
-  elif [ $code = 124 ] && [ "$limit" -lt $seconds ]; then
+  elif [ $code = 124 ] && [ "$limit" -lt "$seconds" ]; then
     verdict SKIP "$name: not over when time was (HK_GPU_MINUTES=$minutes)"
   else
-    verdict FAIL "$name: exit code $code"
-    tail -n 8 "$out" | sed 's/^/      /' | tee -a "$report"
+    verdict FAIL "$name: $([ $code = 124 ] && echo "not over after $limit s" || echo "exit code $code")"
+    tail -n "$([ $code = 124 ] && echo 200 || echo 8)" "$out" | sed 's/^/      /' | tee -a "$report"
   fi
 }
 perf() { # NAME PROGRAM ARGUMENTS...
   try "$1" "$build/bin/$2_perf" "${@:3}" -w 1
+}
+# The first minute.
+basics() {
+  local seconds=20 before=$failed ran=$passed n=1
+  [ "$gpus" -gt 1 ] && n=$gpus
+  perf "basics: $n ranks, each on a GPU of its own" all_reduce -t "$n" -b 8 -e 1M -f 32 -n 2
+  perf "basics: 2 ranks on one GPU" all_reduce -t 2 -b 8 -e 1M -f 32 -n 2
+  [ "$gpus" -gt 1 ] && perf "basics: 2 processes, each on a GPU of its own" all_reduce --procs 2 -b 8 -e 1M -f 32 -n 2
+  perf "basics: sends and receives" sendrecv -t 2 -b 8 -e 1M -f 32 -n 2
+  perf "basics: a captured graph" all_reduce -t 2 -G 2 -b 8 -e 64K -f 32 -n 2
+  [ "$passed" = "$ran" ] && [ "$failed" = "$before" ] && return
+  if [ "$failed" = "$before" ]; then set -- "the basics work"; else set -- "the basics do NOT work: $((failed - before)) of them failed"; fi
+  echo "After $((SECONDS - began)) s: $1." | tee -a "$report"
 }
 all="all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv"
 
@@ -78,13 +130,37 @@ large_sizes() {
     perf "$c, 2 ranks, to $largest" "$c" -t 2 -b 1M -e "$largest" -f 32 -n 2
   done
 }
-# Several ranks a thread: groups; registered memory and windows; every root; processes, on one GPU and on all.
+# Several ranks a thread: groups; registered memory and windows; every root.
 kinds_of_calls() {
-  local c n
   perf "allreduce, 4 ranks of one thread" all_reduce -g 4 -b 1K -e 16M -f 128 -n 4
   perf "allreduce, ncclMemAlloc, registered" all_reduce -t 2 -R 1 -b 1K -e 64M -f 64 -n 4
   perf "allgather, symmetric windows" all_gather -t 2 -R 2 -b 1K -e 64M -f 64 -n 4
   perf "broadcast, every root" broadcast -t 4 -r all -b 64K -e 64K -n 2
+}
+# Processes that share a GPU take turns in slices of milliseconds, and each step between them costs such a slice: so they come
+# late, and under MPS, which lets them run side by side, if it can be started for them alone.
+mps=
+begin_mps() {
+  [ "$gpus" = 1 ] && command -v nvidia-cuda-mps-control >/dev/null || return
+  mps=$(mktemp -d)
+  export CUDA_MPS_PIPE_DIRECTORY=$mps CUDA_MPS_LOG_DIRECTORY=$mps
+  timeout 10 nvidia-cuda-mps-control -d >/dev/null 2>&1 && return
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+  rm -rf "$mps"
+  mps=
+}
+end_mps() {
+  [ -n "$mps" ] || return
+  echo quit | timeout 10 nvidia-cuda-mps-control >/dev/null 2>&1
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+  rm -rf "$mps"
+  mps=
+}
+trap 'end_mps; rm -f "$out"' EXIT
+processes() {
+  local c n
+  begin_mps
+  echo "Processes that share a GPU: $([ -n "$mps" ] && echo "under MPS" || echo "in turns, without MPS")" >>"$report"
   for c in $all; do perf "$c, 2 processes" "$c" --procs 2 -b 1K -e 16M -f 128 -n 4; done
   for c in all_reduce all_gather alltoall; do
     for n in 4 8; do perf "$c, $n processes" "$c" --procs "$n" -b 1K -e 1M -f 32 -n 2; done
@@ -170,14 +246,17 @@ nccl_tests() {
   done
 }
 
+basics
 types_and_operators
 graphs
-frameworks
 kinds_of_calls
 small_sizes
-sanitizers
-nccl_tests
 links
+processes
+frameworks
+nccl_tests
+end_mps
+sanitizers
 large_sizes
 echo "$passed passed, $failed failed, $skipped skipped; $report" | tee -a "$report"
 [ "$failed" = 0 ]

@@ -9,6 +9,26 @@ emulator=$(cd "$HK_BUILD/cudaemu" 2>/dev/null && pwd)
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 bad=0
 fails() { echo "FAIL: $1"; tail -n 10 "$dir/out"; bad=1; }
+# Which kernels `make` builds in, and what the demo runs on.
+note() { # TEXT VARIABLES...
+  local text=$1
+  shift
+  env -u NVCC -u GPU_ARCHS make --no-print-directory "$@" kernels-note >"$dir/out" 2>&1
+  grep -q -- "$text" "$dir/out" || fails "make $* does not say: $text"
+}
+note "none: no GPU is here" GPUS_HERE=
+note "none$" NVCC=no
+note "sm_90 and PTX of 90 " NVCC=/x/nvcc GPU_ARCHS=90
+note "sm_75, 80, .* and PTX of 120 75 " NVCC=/x/nvcc
+note "none: no nvcc is found" GPUS_HERE=x NVCC_HERE=
+note "in the library: sm_.* (by /y/nvcc)" GPUS_HERE=x NVCC_HERE=/y/nvcc
+mkdir "$dir/smi"
+printf '#!/bin/sh\necho "a card"\n' >"$dir/smi/nvidia-smi" && chmod +x "$dir/smi/nvidia-smi"
+HK_DEMO_LARGEST=64K scripts/demo.sh "$HK_BUILD" >"$dir/out" 2>&1 || fails "the demo without a GPU"
+grep -q "The demo runs on two processes on the CPU" "$dir/out" || fails "the demo does not say that it uses the CPU"
+PATH=$dir/smi:$PATH LD_LIBRARY_PATH=$emulator HOCKET_CUDA_IMAGE=$emulator/kernels.so CUDAEMU_DEVICES=1 HK_DEMO_LARGEST=2K \
+  scripts/demo.sh "$HK_BUILD" >"$dir/out" 2>&1 || fails "the demo on a GPU"
+grep -q "The demo runs on two ranks on one GPU" "$dir/out" || fails "the demo does not say that it uses the GPU"
 mkdir "$dir/few" # no nvidia-smi among them
 for tool in dirname mkdir; do ln -s "$(command -v $tool)" "$dir/few"; done
 PATH=$dir/few "$BASH" tests/gpu/check.sh >"$dir/out" 2>&1
@@ -18,6 +38,16 @@ export HK_GPU_BUILD=$dir HK_GPU_RANKS=2 HK_GPU_LARGEST=1M LD_LIBRARY_PATH=$emula
   CUDAEMU_DEVICES=1 CUDAEMU_MEMORY_MB=512 HK_GPU_MINUTES=1
 ONLY="all_gather, 2 ranks" tests/gpu/check.sh >"$dir/out" 2>&1 || fails "gpu-check"
 grep -q "^PASS  all_gather, 2 ranks, to 1M" "$dir/out" || fails "gpu-check has no line for a run"
+# What hangs is described and ended: a rank that never comes, because its process is stopped.
+printf '#!/bin/bash\nkill -STOP $$\n' >"$dir/stopped" && chmod +x "$dir/stopped"
+(
+  export out=$dir/bounded
+  eval "$(sed -n '/^describe() {/,/^}/p; /^bounded() {/,/^}/p' tests/gpu/check.sh)"
+  bounded 1 "$dir/stopped"
+  echo "code $?"
+) >"$dir/out" 2>&1
+grep -q "^code 124" "$dir/out" || fails "gpu-check does not end what hangs"
+grep -q "^process [0-9]*: /bin/bash $dir/stopped" "$dir/bounded" || fails "gpu-check does not describe what hangs"
 if command -v python3 >/dev/null; then
   for script in tests/gpu/*.py; do
     python3 -c 'import sys; compile(open(sys.argv[1]).read(), sys.argv[1], "exec")' "$script" >"$dir/out" 2>&1 || fails "$script"
