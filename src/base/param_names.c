@@ -80,5 +80,5 @@ const char *hk_param_begins_like(const char *name, const char *const *names, siz
 bool hk_param_misspelt(const char *name, unsigned distance) {
   const char *stem = strchr(name, '_');
   size_t length = stem ? strlen(stem + 1) : strlen(name);
-  return distance <= (length < 4 ? 1 : length < 7 ? 2 : 3);
+  return distance <= (length < 5 ? 1 : length < 7 ? 2 : 3);
 }
