@@ -386,12 +386,14 @@ check-torch: ## PyTorch's torch.distributed with the backend hocket, and PyTorch
 	@$(MAKE) $(JOBS) --no-print-directory python
 	@HK_BUILD=$(BUILD) tests/python/check_torch.sh || [ $$? = 77 ]
 
-# The kernels need nvcc; without it the wheel is for CPUs alone, and says so.
-WHEEL_NVCC ?= $(or $(NVCC),$(NVCC_HERE))
+# The kernels need nvcc: this machine's, or the package index's. Without it (WHEEL_NVCC=) the wheel is for CPUs alone.
+WHEEL_NVCC ?= $(or $(NVCC),$(NVCC_HERE),index)
 wheel: ## Python wheels in build/wheel: hocket-*.whl, and hocket_nccl_cu13-*.whl, which takes NCCL's place
 	@scripts/deps.sh build wheel
-	@$(MAKE) $(JOBS) --no-print-directory NVCC=$(or $(WHEEL_NVCC),no) $(if $(WHEEL_NVCC),BUILD=build/gpu-wheel) lib python
-	@HK_BUILD=$(if $(WHEEL_NVCC),build/gpu-wheel,$(BUILD)) scripts/wheel.sh
+	@nvcc="$(WHEEL_NVCC)"; if [ "$$nvcc" = index ]; then nvcc=$$(scripts/get_nvcc.sh); fi; \
+	[ -n "$$nvcc" ] || echo "without nvcc the wheel is for CPUs alone"; \
+	build=$${nvcc:+build/gpu-wheel}; build=$${build:-$(BUILD)}; \
+	$(MAKE) $(JOBS) --no-print-directory NVCC="$${nvcc:-no}" BUILD="$$build" lib python && HK_BUILD="$$build" scripts/wheel.sh
 
 check-allocations: ## refuses each request of memory and for a descriptor in init, split, shrink, first operations: about 10 minutes
 	@scripts/deps.sh check
