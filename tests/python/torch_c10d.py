@@ -4,6 +4,7 @@
 python -m hocket.run -n N tests/python/torch_c10d.py [backend of the default group]
 """
 import datetime
+import os
 import sys
 import threading
 import time
@@ -15,7 +16,14 @@ import hocket.torch
 
 hocket.torch.register()
 backend = sys.argv[1] if len(sys.argv) > 1 else "hocket"
-dist.init_process_group(backend, timeout=datetime.timedelta(seconds=60))
+try:
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=60))
+except RuntimeError as trouble:
+    if "has no place for a backend of Python's" not in str(trouble):
+        raise
+    if os.environ["RANK"] == "0":
+        print(f"SKIP: {trouble}")
+    sys.exit(0)
 rank, size = dist.get_rank(), dist.get_world_size()
 ours, theirs = dist.group.WORLD, dist.new_group(backend="gloo")
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -265,10 +273,15 @@ def barriers():
     dist.barrier(async_op=True).wait()
     if size < 2:
         return
-    dist.monitored_barrier()
+    monitored = dist.monitored_barrier
+    try:
+        monitored()
+    except ValueError:  # earlier versions let Gloo alone pass
+        monitored = ours.monitored_barrier
+        monitored()
     try:
         if rank != size - 1:
-            dist.monitored_barrier(timeout=datetime.timedelta(seconds=0.5))
+            monitored(timeout=datetime.timedelta(seconds=0.5))
             fail("monitored_barrier waits for a rank that never comes")
     except RuntimeError as error:
         text = f"Rank {size - 1} failed to pass monitoredBarrier" if rank == 0 else "monitoredBarrier"

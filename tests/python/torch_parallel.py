@@ -94,7 +94,7 @@ def seeded(make):
 def text(part=0):
     torch.manual_seed(2 + part)
     tokens = torch.randint(WORDS, (BATCH, LENGTH + 1))
-    return tokens[:, :-1], tokens[:, 1:]
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 def optimise(model, loss_of):

@@ -43,7 +43,7 @@ def _list(tensors: Any) -> list[Tensor]:
 def _check(t: Tensor) -> None:
     if not t.is_cpu:
         raise ValueError(f"this group has no backend for tensors of {t.device}: the backend hocket is for those of the "
-                         "CPU; init_process_group('cpu:hocket,cuda:nccl') has both")
+                         "CPU; init_process_group('cpu:hocket,cuda:nccl') has both, with PyTorch 2.15")
     if t.is_sparse:
         raise ValueError("sparse tensors can only be summed by all_reduce")
 
@@ -477,23 +477,47 @@ class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
 class HocketGroup(Operations, ProcessGroup):
     """A group whose only backend is this one. torch.distributed's functions call it without a way through C++."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, part: HocketBackend) -> None:
         ProcessGroup.__init__(self, engine.store, engine.rank, engine.size)
-        self.e = engine
+        self.e, self._part = engine, part
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
-        try:
-            self._part = HocketBackend(engine)
-            self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._part)
-        except (TypeError, RuntimeError):  # in earlier versions a Backend cannot be made in Python
-            self._part = None
+        self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, part)
+
+
+class LoneGroup(Operations, ProcessGroup):
+    """The same for versions of PyTorch that make no Backend of Python's. They keep a group's name in its backends."""
+
+    _name = _description = ""
+
+    def __init__(self, engine: Engine) -> None:
+        ProcessGroup.__init__(self, engine.rank, engine.size)
+        self.e = engine
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 (PyTorch's name, as below)
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._description
 
 
 def create(store: Any, rank: int, size: int, timeout: float, name: str, beside: Any) -> Any:
     """What torch.distributed gets for one group: all members call it."""
     engine = Engine(store, rank, size, timeout, name)
-    if beside is not None and not _alone(beside):
-        return HocketBackend(engine)
-    return HocketGroup(engine)
+    alone = beside is None or _alone(beside)
+    try:
+        part = HocketBackend(engine)
+    except TypeError as error:
+        if alone:
+            return LoneGroup(engine)
+        raise RuntimeError(f"PyTorch {torch.__version__} has no place for a backend of Python's beside another one: "
+                           "init_process_group('hocket') works") from error
+    return HocketGroup(engine, part) if alone else part
 
 
 def _alone(group: Any) -> bool:
