@@ -49,12 +49,13 @@ static hk_status wrong(const reader *r, const char *part, const char *could) {
   return HK_FAIL(HK_ERR_ARGUMENT, "machine: \"%.40s\" at position %zu; expected: %s", part, position, could);
 }
 
-/* As wrong(), and suggests the nearest of `names`. */
+/* As wrong(), and suggests the nearest of `names`: "nic=" for "nc=3". */
 static hk_status unknown(const reader *r, const char *part, const char *could, const char *const *names, size_t n) {
   unsigned distance;
-  char text[700];
-  const char *near = hk_param_nearest(part, names, n, &distance);
-  if (!near || !hk_param_misspelt(part, distance)) return wrong(r, part, could);
+  char text[700], key[sizeof r->word];
+  snprintf(key, sizeof key, "%.*s", (int)(strcspn(part, "=") + 1), part);
+  const char *near = hk_param_nearest(key, names, n, &distance);
+  if (!near || !hk_param_misspelt(key, distance)) return wrong(r, part, could);
   snprintf(text, sizeof text, "%s (did you mean %s?)", could, near);
   return wrong(r, part, text);
 }
