@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include "../../src/base/tcp.h"
 #include "../../src/boot/dial.h"
 #include "../../src/boot/process.h"
@@ -16,6 +18,7 @@ typedef enum manner {
   RESETS,   /* the same, with a reset */
   STRANGER, /* it does not know the secret */
   GONE,     /* the rank has left */
+  FULL,     /* it has no descriptor left */
   ENDS,     /* it accepts, and closes the connection */
   HALF,     /* it gives half of the answer */
   ANSWERS
@@ -27,10 +30,24 @@ enum { MORE_MS = 300 }; /* the deadline of those that never answer */
 
 typedef struct process {
   manner manner;
+  const manner *first; /* of the first connections, SILENT after the last one; NULL: all are alike */
+  uint64_t takes_ns;   /* for each connection, on the clock of this test */
+  size_t text;         /* bytes that follow the hello */
+  char heard[16];
   int listener;
   hk_addr at;
   _Atomic(int) hellos;
 } process;
+
+/* The library's clock. Ten seconds pass at once if a process takes that long. */
+static _Atomic(uint64_t) passed_ns;
+int clock_gettime(clockid_t clock, struct timespec *ts) {
+  long rc = syscall(SYS_clock_gettime, clock, ts);
+  uint64_t ns = (uint64_t)ts->tv_nsec + atomic_load(&passed_ns);
+  ts->tv_sec += (time_t)(ns / 1000000000);
+  ts->tv_nsec = (long)(ns % 1000000000);
+  return (int)rc;
+}
 
 static void *serve(void *arg) {
   process *p = arg;
@@ -41,18 +58,23 @@ static void *serve(void *arg) {
     poll(&caller, 1, -1);
     int fd = accept(p->listener, NULL, NULL);
     if (recv(fd, in, sizeof in, MSG_WAITALL) != HK_HELLO_BYTES || !hk_hello_decode(&h, in)) abort();
+    manner m = p->first && *p->first != SILENT ? *p->first++ : p->manner;
+    if (p->text && recv(fd, p->heard, p->text, MSG_WAITALL) != (ssize_t)p->text) abort();
     atomic_fetch_add(&p->hellos, 1);
-    if (p->manner == RESETS)
-      setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
-    if (p->manner > RESETS) {
-      hk_ack_encode(ack, p->manner == GONE ? HK_ACK_GONE : HK_ACK_OK, h.nonce,
-                    p->manner == STRANGER ? other_secret : secret);
+    atomic_fetch_add(&passed_ns, p->takes_ns);
+    if (m == RESETS) setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
+    if (m > RESETS) {
+      hk_ack_encode(ack,
+                    m == GONE   ? HK_ACK_GONE
+                    : m == FULL ? HK_ACK_NO_ROOM
+                                : HK_ACK_OK,
+                    h.nonce, m == STRANGER ? other_secret : secret);
       send(fd, ack, 10, MSG_NOSIGNAL);
-      if (p->manner == ANSWERS) poll(NULL, 0, 20); /* it may come in two pieces */
+      if (m == ANSWERS) poll(NULL, 0, 20); /* it may come in two pieces */
       send(fd, ack + 10, sizeof ack - 10, MSG_NOSIGNAL);
-      if (p->manner >= HALF) send(fd, answer, p->manner == HALF ? 4 : sizeof answer, MSG_NOSIGNAL);
+      if (m >= HALF) send(fd, answer, m == HALF ? 4 : sizeof answer, MSG_NOSIGNAL);
     }
-    if (p->manner != HALF) close(fd);
+    if (m != HALF) close(fd);
   }
   return NULL;
 }
@@ -134,6 +156,37 @@ START_TEST(second_address) {
 }
 END_TEST
 
+/* A process without a descriptor is waited for, but not for long, and other trouble between ends that time. */
+static const struct {
+  manner first[5];
+  hk_status status;
+} fulls[] = {{{FULL, ENDS}, HK_OK}, {{FULL, CLOSES, FULL, ENDS}, HK_OK}, {{FULL, FULL, ENDS}, HK_ERR_REMOTE}};
+
+START_TEST(full) {
+  int fd;
+  processes[0].first = fulls[_i].first;
+  processes[0].takes_ns = 9000000000u;
+  start_as(&processes[0], ENDS);
+  hk_dialing d = dialing_of(1);
+  ck_assert_msg(hk_boot_dial(&d, &fd) == fulls[_i].status, "%s", hk_last_error());
+  if (fulls[_i].status != HK_OK)
+    ck_assert_ptr_nonnull(strstr(hk_last_error(), "it accepts no connection: its process"));
+  if (fulls[_i].status == HK_OK) hk_boot_close(fd);
+}
+END_TEST
+
+START_TEST(text_follows) {
+  int fd;
+  processes[0].text = 5;
+  start_as(&processes[0], ENDS);
+  hk_dialing d = dialing_of(1);
+  d.text = "words";
+  ck_assert_msg(hk_boot_dial(&d, &fd) == HK_OK, "%s", hk_last_error());
+  ck_assert_str_eq(processes[0].heard, "words");
+  hk_boot_close(fd);
+}
+END_TEST
+
 /* This process has no descriptor left: that is its own failure. */
 START_TEST(no_descriptor) {
   int fd;
@@ -182,9 +235,11 @@ static const struct {
   hk_probe probe;
   hk_ack ack;
 } probes[] = {
-    {ABSENT, HK_PROBE_REFUSED, 99},     {SILENT, HK_PROBE_SILENT, 99},      {CLOSES, HK_PROBE_CLOSED, 99},
-    {RESETS, HK_PROBE_CLOSED, 99},      {STRANGER, HK_PROBE_CLOSED, 99},    {GONE, HK_PROBE_CLOSED, HK_ACK_GONE},
-    {ENDS, HK_PROBE_CLOSED, HK_ACK_OK}, {HALF, HK_PROBE_SILENT, HK_ACK_OK}, {ANSWERS, HK_PROBE_ANSWERED, HK_ACK_OK},
+    {ABSENT, HK_PROBE_REFUSED, 99},     {SILENT, HK_PROBE_SILENT, 99},
+    {CLOSES, HK_PROBE_CLOSED, 99},      {RESETS, HK_PROBE_CLOSED, 99},
+    {STRANGER, HK_PROBE_CLOSED, 99},    {GONE, HK_PROBE_CLOSED, HK_ACK_GONE},
+    {FULL, HK_PROBE_SILENT, 99},        {ENDS, HK_PROBE_CLOSED, HK_ACK_OK},
+    {HALF, HK_PROBE_SILENT, HK_ACK_OK}, {ANSWERS, HK_PROBE_ANSWERED, HK_ACK_OK},
 };
 
 START_TEST(asks) {
@@ -212,6 +267,8 @@ int main(void) {
   TCase *t = tcase_create("dial");
   tcase_add_loop_test(t, fails, 0, HK_ARRAY_LENGTH(dials));
   tcase_add_loop_test(t, second_address, 0, 3);
+  tcase_add_loop_test(t, full, 0, HK_ARRAY_LENGTH(fulls));
+  tcase_add_test(t, text_follows);
   tcase_add_test(t, no_descriptor);
   tcase_add_test(t, no_protocol);
   tcase_add_test(t, failure_ends_it);

@@ -85,7 +85,8 @@ START_TEST(nvswitch) {
   f = search(m_dgx_h100(8), 0, ring_net);
   expect(&f, 8, 46.35f);
   ck_assert_int_eq(f.c->inter_cls, HK_PATH_PXN);
-  for (int i = 0; i < 8; i++) { /* enters and leaves by a rail of its own, next to its first rank */
+  ck_assert_uint_le(f.c->steps, 240); /* 30 a ring: it takes nothing back, and ends with the last one */
+  for (int i = 0; i < 8; i++) {       /* enters and leaves by a rail of its own, next to its first rank */
     ck_assert_int_eq(f.t->nodes[f.c->at[i].net_in].net.rail, i);
     ck_assert_int_eq(f.t->nodes[f.nodes[f.c->at[i].order[0]]].gpu.dev, i);
   }
@@ -138,6 +139,7 @@ START_TEST(cube_mesh) {
   f = search(m_dgx1v(4), 0, tree_net);
   ck_assert_int_eq(f.c->nchannels, 4);
   ck_assert_float_ge(f.c->intra_gbps, 12);
+  ck_assert_uint_lt(f.c->steps, 300);
   done(&f);
   f = search(m_dgx1v(0), 0, star);
   ck_assert_int_eq(f.c->nchannels, 0); /* no switch */
