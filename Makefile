@@ -79,6 +79,8 @@ PERF_COMMON_OBJ := $(PERF_COMMON_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/base/json.o
 PERF_BIN := $(PERF_SRC:src/perf/%.c=$(BUILD)/bin/%)
 TOOL_OBJ := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 TOOL := $(if $(TOOL_SRC),$(BUILD)/bin/hocket)
+# Parts of the tool that have tests of their own.
+TUNE_OBJ := $(patsubst %,$(BUILD)/src/tools/tune/%.o,choices fit look polish times)
 UNIT_BIN := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(UNIT_SRC)))
 # Plugins that tests load: tests/plugins/NAME.c becomes plugins/libNAME.so.
 PLUGIN_SRC := $(wildcard tests/plugins/*.c)
@@ -132,7 +134,7 @@ else
 say =
 endif
 
-.PHONY: all kernels-note lib perf tool python wheel tests check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all kernels-note lib perf tool python wheel tests test-parts check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -143,7 +145,10 @@ kernels-note:
 lib: $(SO) $(LIBA) $(NETPLUGIN_SO) ## libnccl.so.2, and libnccl-net-hocket.so
 perf: $(PERF_BIN) ## the *_perf binaries
 tool: $(TOOL) ## the command hocket
-tests: $(UNIT_BIN) $(HELPER_BIN) $(FAULT_BIN) $(ROCE_BIN) $(PLUGIN_SO) $(NETPLUGIN_SO) $(FAKE_SO) $(EMU_SO) ## unit tests and the suites' helper programs, without running them
+# What tests are linked from, and what they load.
+test-parts: $(UNIT_SRC:%.c=$(BUILD)/%.o) $(TUNE_OBJ) $(BUILD)/libsupport.a $(LIBA) $(HELPER_BIN) $(PLUGIN_SO) $(NETPLUGIN_SO) $(FAKE_SO) $(EMU_SO)
+	@:
+tests: test-parts $(UNIT_BIN) $(FAULT_BIN) $(ROCE_BIN) ## unit tests and the suites' helper programs, without running them
 	@:
 python: $(PYTHON_ALL) ## the Python package, in build/gcc/python (PYTHONPATH)
 	@:
@@ -233,8 +238,7 @@ $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 	@rm -f $@
 	$(call say,AR,$@)ar rcs $@ $(SUPPORT_OBJ)
 
-# Parts of the tool that have tests of their own.
-$(BUILD)/tests/test_tune: $(patsubst %,$(BUILD)/src/tools/tune/%.o,choices fit look polish times)
+$(BUILD)/tests/test_tune: $(TUNE_OBJ)
 
 # By its source and not by any object of that name: a build folder may have objects of sources that were moved.
 LINK_TEST = $(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
