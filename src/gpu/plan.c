@@ -157,9 +157,10 @@ out:
   return rc;
 }
 
-/* A few vectors for each thread: more threads only wait for each other at barriers. */
-static unsigned threads_for(const hk_gpu_code *k, size_t chunk) {
-  size_t wanted = hk_round_up(chunk / 64, 32);
+/* Four vectors for each thread (of LL128's lines, 60 bytes), all of which it has under way at once: more threads only
+ * wait for each other at barriers. One with LL: a thread asks for the next vector's lines when it has this one's. */
+static unsigned threads_for(const hk_gpu_code *k, size_t chunk, hk_protocol protocol) {
+  size_t wanted = hk_round_up(chunk / (protocol == HK_PROTO_LL ? 16 : 60), 32);
   if (wanted < 96) wanted = 96;
   return wanted < k->threads ? (unsigned)wanted : k->threads;
 }
@@ -175,7 +176,7 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   char *scratch_at = NULL;
   if (!gp->image) HK_TRY(upload(c, plan), out);
   *blocks = plan->channels * gp->lanes;
-  *threads = threads_for(hk_gpu_of(c)->code, l->chunk);
+  *threads = threads_for(hk_gpu_of(c)->code, l->chunk, (hk_protocol)l->protocol);
   size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);
   if (scratch) HK_TRY(hk_gpu_scratch(c, 0, scratch * *blocks, &scratch_at), out);
   const int64_t *seen_in = NULL, *seen_out = NULL;

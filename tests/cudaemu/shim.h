@@ -69,6 +69,9 @@ HK_DEVICE void hk_store(void *p, hk_vec v) {
   else
     memcpy(__builtin_assume_aligned(p, 16), &v, 16);
 }
+HK_DEVICE void hk_load_if(hk_vec *v, const void *p, int on) {
+  if (on) *v = hk_load(p);
+}
 HK_DEVICE hk_vec hk_load_half(const void *p) {
   hk_vec v = {{0, 0, 0, 0}};
   memcpy(&v, p, 8);
@@ -82,6 +85,9 @@ HK_DEVICE hk_vec hk_load_line(const void *p) {
   hk_vec v;
   memcpy(&v, half, 16);
   return v;
+}
+HK_DEVICE void hk_load_line_if(hk_vec *v, const void *p, int on) {
+  if (on) *v = hk_load_line(p);
 }
 HK_DEVICE void hk_store_line(void *p, hk_vec v) {
   uint64_t half[2];

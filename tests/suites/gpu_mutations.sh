@@ -131,15 +131,15 @@ mutate exec - move.h 's/^      if (i < n) p\[i\] = /      p[i] = /' "odd ends ar
 # Lines.
 mutate exec - exec.cu 's/line_flag(done + 1, tag)/line_flag(sends ? done + 1 : done, tag)/' "a receiver waits for the flag before"
 mutate exec - exec.cu 's/  refresh_lines(link, done);//' "old flags stay when numbers come round"
-mutate exec - move.h 's/if (of_another_call(line->w\[1\], flag) || .*/if (0) {/' "an LL line of another call is waited for"
-mutate wide - wide.h 's/if (here \&\& v\[j\].w\[3\] != m->tag) {/if (0) {/' "an LL128 line of another call is waited for"
+mutate exec - move.h 's/if (!of_another_call(found, flag)) continue;/continue;/' "an LL line of another call is waited for"
+mutate wide - wide.h 's/if (v\[j\].w\[2\] == flag \&\& v\[j\].w\[3\] != tag) {/if (0) {/' "an LL128 line of another call is waited for"
 mutate exec - exec.cu 's/polls % POLLS_BETWEEN_LOOKS == 0 \&\& came_in_lines/0 \&\& came_in_lines/' "lines that come where a word is expected are not seen"
-mutate exec - move.h 's/while (line->w\[1\] != flag || line->w\[3\] != flag)/while (line->w[1] != flag)/' "the second half of an LL line is not waited for"
+mutate exec - move.h 's/line\[k\].w\[1\] == flag \&\& line\[k\].w\[3\] == flag/line[k].w[1] == flag/' "the second half of an LL line is not waited for"
 mutate exec - move.h 's/if (n > 8) hk_store_line/if (n > 9) hk_store_line/' "a short LL line is not written"
 mutate wide quick wide.h 's/line.w\[2\] = m->flag\[k\];/line.w[2] = m->flag[k] - (pair > 0);/' \
   "an LL128 line goes without its flag"
 mutate wide-races - wide.h 's/if (!hk_warp_any(missing)) return true;/if (!missing) return true;/' "LL128 data is used before its flag"
-mutate wide - wide.h 's/missing |= !here/missing = !here/' "only the last LL128 line in flight is waited for"
+mutate wide - wide.h 's/missing |= v\[j\]/missing = v[j]/' "only the last LL128 line in flight is waited for"
 mutate wide - wide.h 's/: 0, left > 112 \* line}/: 0, left > 128 * line}/;s/left > 112 \* line/left > 128 * line/' "a short second LL128 line is not sent"
 mutate wide - wide.h 's/224 + 8 \* line/224/' "both half vectors of a pair are the first"
 mutate emulated - wide.h 's/+ 16 \* (hk_thread() % PAIR_THREADS)/+ 16 * (hk_thread() % PAIR_THREADS ^ 1)/' "eight threads have a line's pieces in another order"
@@ -163,7 +163,7 @@ mutate exec - reduce.h 's/if ((int)k == s->fresh) premultiply/if (0) premultiply
 mutate exec - reduce.h 's/if (s->divided) divide/if (0) divide/' "nothing is divided"
 mutate exec - number.h 's/ || (x) != (x))/)/' "a NaN is lost"
 mutate exec - number.h 's/a\[i\] = widen(type, narrow(type, a\[i\]));/;/' "a product is not rounded to its type"
-mutate exec - reduce.h 's/load_any(m, s->src + k, i, n)/load_any(m, s->src, i, n)/' "odd ends reduce the first source only"
+mutate exec - reduce.h 's/v\[0\] = load_plain(m->at\[s->src + k\]/v[0] = load_plain(m->at[s->src]/' "odd ends reduce the first source only"
 # Ends.
 mutate exec - move.h 's/return hk_load_relaxed(&state->abort) != 0 || /return /' "an abort is not seen"
 mutate exec - move.h 's/if (!got.here) return false;//' "what did not come before an abort is stored"

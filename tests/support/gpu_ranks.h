@@ -15,7 +15,7 @@ _Static_assert(SAME(T_I8, HK_I8) && SAME(T_U64, HK_U64) && SAME(T_F16, HK_F16) &
 _Static_assert(SAME(T_BF16, HK_BF16) && SAME(T_E5M2, HK_E5M2), "one numbering");
 _Static_assert(SAME(OP_SUM, HK_SUM) && SAME(OP_PROD, HK_PROD) && SAME(OP_MAX, HK_MAX) && SAME(OP_MIN, HK_MIN), "too");
 
-enum { SLOTS = 4, SLOT_BYTES = 4096, WIDE_BYTES = 2560, RANKS = 5, CHANNELS = 2 };
+enum { SLOTS = 4, SLOT_BYTES = 4096, WIDE_BYTES = 2560, RANKS = 5, CHANNELS = 2, SIGNATURE = 0x1234 };
 
 /* ---- launches ---- */
 
@@ -215,7 +215,7 @@ static inline void set_call(job *j, size_t count, hk_dtype type, hk_redop op, ui
                                             .reduces = (uint8_t)hk_coll_reduces(j->coll),
                                             .divisor = j->reducer.divisor,
                                             .scalar = j->reducer.scalar.bits},
-                                .signature = 0x1234,
+                                .signature = SIGNATURE,
                                 .nlinks = p->nlinks,
                                 .channels = (uint16_t)j->channels,
                                 .orders = 1,
@@ -228,12 +228,14 @@ static inline void run_all(job *j) {
   for (int r = 0; r < j->n; r++) join(&j->r[r].run);
 }
 
-/* Lines that were written 2^32 slots ago: their flags are those of the slots from number `first` on. */
-static inline void age_lines(uint32_t first) {
+/* Lines that were written 2^32 slots ago, for slots of `bytes`: their flags are those of the slots from number `first`
+ * on. */
+static inline void age_lines(uint32_t first, uint64_t bytes) {
+  const uint32_t tag = tag_of(SIGNATURE, bytes);
   for (int i = 0; i < RANKS * RANKS * 16; i++) {
     fifo *f = (&fifos[0][0][0])[i];
     for (uint32_t n = first; f && n < first + SLOTS; n++) {
-      const hk_vec old = {{7, line_flag(n, 0), 7, line_flag(n, 0)}}, last = {{7, 7, n, n}};
+      const hk_vec old = {{7, line_flag(n, tag), 7, line_flag(n, tag)}}, last = {{7, 7, n, tag}};
       char *lines = f->lines + (size_t)((n - 1) % SLOTS) * 2 * HK_GPU_LL_MAX;
       char *wide = f->wide + (size_t)((n - 1) % SLOTS) * WIDE_BYTES;
       for (size_t k = 0; k < 2 * (size_t)HK_GPU_LL_MAX; k += 16) memcpy(lines + k, &old, sizeof old);

@@ -83,6 +83,9 @@ HK_DEVICE hk_vec hk_load(const void *p) {
   return v;
 }
 HK_DEVICE void hk_store(void *p, hk_vec v) { memcpy(p, &v, sizeof v); }
+HK_DEVICE void hk_load_if(hk_vec *v, const void *p, int on) {
+  if (on) memcpy(v, p, sizeof *v);
+}
 HK_DEVICE hk_vec hk_load_half(const void *p) {
   hk_vec v = {{0, 0, 0, 0}};
   memcpy(&v, p, 8);
@@ -96,6 +99,9 @@ HK_DEVICE hk_vec hk_load_line(const void *p) {
     memcpy(&v.w[2 * i], &half, sizeof half);
   }
   return v;
+}
+HK_DEVICE void hk_load_line_if(hk_vec *v, const void *p, int on) {
+  if (on) *v = hk_load_line(p);
 }
 /* The halves arrive in either order, and now and then long after each other. */
 HK_DEVICE void hk_store_line(void *p, hk_vec v) {

@@ -117,8 +117,8 @@ START_TEST(numbers_come_round) {
   static const uint64_t begins[] = {0xffffe, 0x3ffffffe, 0xfffffffe};
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
-  age_lines((uint32_t)begins[_i] +
-            6); /* a ring's four slots, up to the number that ends in 4: the first ones fill little */
+  /* A ring's four slots of 600 floats, up to the number that ends in 4: the first ones fill little. */
+  age_lines((uint32_t)begins[_i] + 6, 600 * sizeof(float) / 3);
   for (int i = 0; i < 4; i++) {
     size_t count = i ? 600 : 3;
     set_call(&j, count, HK_F32, HK_SUM, i == 2 ? HK_GPU_SIMPLE : HK_GPU_LL, 0);

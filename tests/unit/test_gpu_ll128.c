@@ -71,7 +71,7 @@ START_TEST(numbers_come_round) {
   static const uint32_t protos[] = {HK_GPU_LL128, HK_GPU_LL128, HK_GPU_LL, HK_GPU_LL128, HK_GPU_SIMPLE, HK_GPU_LL128};
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
-  age_lines((uint32_t)begins[_i] + 6);
+  age_lines((uint32_t)begins[_i] + 6, 600 * sizeof(float) / 3);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(protos); i++) {
     size_t count = i ? 600 : 3; /* the first ones fill little of their slots */
     set_call(&j, count, HK_F32, HK_SUM, protos[i], 0);

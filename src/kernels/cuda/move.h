@@ -34,7 +34,11 @@ typedef struct hk_gpu_shape {
   uint64_t bytes;
 } hk_gpu_shape;
 
-enum { POLLS_BETWEEN_LOOKS = 256 }; /* a look at the abort flag goes to the host's memory */
+enum {
+  POLLS_BETWEEN_LOOKS = 256, /* a look at the abort flag goes to the host's memory */
+  POLLS_BETWEEN_TAGS = 16,   /* after so many, a line that is not there may be of another call */
+  LINES_MOST = 8             /* sources whose LL lines are waited for at once: two vectors of registers each */
+};
 
 /* In a wait's loop; true when the wait is to be given up. */
 HK_DEVICE bool give_up(hk_gpu_state *state, uint32_t *polls) {
@@ -103,18 +107,52 @@ HK_DEVICE uint32_t line_flag(uint64_t number, uint32_t tag) {
 HK_DEVICE bool of_another_call(uint32_t found, uint32_t flag) {
   return found != flag && (found ^ flag) >> HK_GPU_LL_TAG_BITS == 0;
 }
-/* False when the wait is given up: *line is no data then. */
-HK_DEVICE bool wait_line(const hk_gpu_move *m, unsigned k, const char *p, hk_vec *line) {
-  const uint32_t flag = m->flag[k];
-  uint32_t polls = 0;
-  *line = hk_load_line(p);
-  while (line->w[1] != flag || line->w[3] != flag) {
-    if (of_another_call(line->w[1], flag) || of_another_call(line->w[3], flag)) {
-      report(m->state, m->peer[k], of_another_call(line->w[1], flag) ? line->w[1] : line->w[3], flag);
-      return false;
+/* Of a wait for lines, now and then: has a line come that is of another call?  Says so. */
+HK_DEVICE_CALL bool lines_of_another_call(const hk_gpu_move *m, unsigned first, uint64_t i, uint32_t missing) {
+  for (unsigned k = 0; missing >> k; k++) {
+    if (!(missing >> k & 1)) continue;
+    const uint32_t flag = m->flag[first + k / 2];
+    const hk_vec line = hk_load_line(m->at[first + k / 2] + 32 * i + 16 * (k % 2));
+    const uint32_t found = of_another_call(line.w[1], flag) ? line.w[1] : line.w[3];
+    if (!of_another_call(found, flag)) continue;
+    report(m->state, m->peer[first + k / 2], found, flag);
+    return true;
+  }
+  return false;
+}
+/* Waits for vector i, n bytes of it, of those of the sources `first`, `first` + 1, ... that come in lines; `count` of
+ * them, `most` at most. All lines are asked for before one is looked at, and then those that were not there: a one-shot
+ * waits for its slowest peer, not for one peer after the other. False when the wait is given up: what is in v then is
+ * no data. */
+HK_DEVICE bool load_lines(const hk_gpu_move *m, unsigned first, unsigned count, uint64_t i, unsigned n, const int most,
+                          hk_vec *v) {
+  hk_vec line[2 * LINES_MOST];
+  uint32_t missing = 0, polls = 0; /* bits 2 k and 2 k + 1: the lines of source k */
+  HK_UNROLL
+  for (int k = 0; k < most; k++) {
+    if (k < (int)count && m->lines[first + k]) missing |= (n > 8 ? 3u : 1u) << 2 * k;
+    for (int w = 0; w < 4; w++) line[2 * k].w[w] = line[2 * k + 1].w[w] = 0;
+  }
+  while (missing) { /* volatile: the lines take the registers, there are none to keep addresses and flags in */
+    HK_UNROLL
+    for (int k = 0; k < most; k++) {
+      const char *from = *(char *const volatile *)&m->at[first + (k < (int)count ? k : 0)] + 32 * i;
+      hk_load_line_if(&line[2 * k], from, missing >> 2 * k & 1);
+      hk_load_line_if(&line[2 * k + 1], from + 16, missing >> (2 * k + 1) & 1);
     }
+    HK_UNROLL
+    for (int k = 0; k < 2 * most; k++) {
+      const uint32_t flag = *(const volatile uint32_t *)&m->flag[first + (k / 2 < (int)count ? k / 2 : 0)];
+      if (line[k].w[1] == flag && line[k].w[3] == flag) missing &= ~(1u << k);
+    }
+    if (!missing) break;
     if (give_up(m->state, &polls)) return false;
-    *line = hk_load_line(p);
+    if (polls % POLLS_BETWEEN_TAGS == 0 && lines_of_another_call(m, first, i, missing)) return false;
+  }
+  HK_UNROLL
+  for (int k = 0; k < most; k++) {
+    const hk_vec data = {{line[2 * k].w[0], line[2 * k].w[2], line[2 * k + 1].w[0], line[2 * k + 1].w[2]}};
+    v[k] = data;
   }
   return true;
 }
@@ -124,18 +162,14 @@ typedef struct hk_gpu_got {
   hk_vec v;
   bool here;
 } hk_gpu_got;
+HK_DEVICE_CALL hk_vec load_plain(const char *p, unsigned n) { return load_pieces(p, n); }
 HK_DEVICE_CALL hk_gpu_got load_any(const hk_gpu_move *m, unsigned k, uint64_t i, unsigned n) {
-  hk_gpu_got got = {{{0, 0, 0, 0}}, true};
-  if (!m->lines[k]) {
+  hk_gpu_got got;
+  got.here = true;
+  if (m->lines[k])
+    got.here = load_lines(m, k, 1, i, n, 1, &got.v);
+  else
     got.v = load_pieces(m->at[k] + 16 * i, n);
-    return got;
-  }
-  hk_vec a, b = {{0, 0, 0, 0}};
-  got.here = wait_line(m, k, m->at[k] + 32 * i, &a) && (n <= 8 || wait_line(m, k, m->at[k] + 32 * i + 16, &b));
-  got.v.w[0] = a.w[0];
-  got.v.w[1] = a.w[2];
-  got.v.w[2] = b.w[0];
-  got.v.w[3] = b.w[2];
   return got;
 }
 HK_DEVICE_CALL void store_all(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i, unsigned n, hk_vec v) {
@@ -171,10 +205,15 @@ HK_DEVICE void copy_fast(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t v
       for (int j = 0; j < COPY_FLIGHT; j++) hk_store(m->at[k] + 16 * (i + j * step), v[j]);
     }
   }
-  for (; i < vectors; i += step) {
-    hk_vec v = hk_load(from + 16 * i);
-    HK_NO_UNROLL
-    for (unsigned k = 0; k < s->ndst; k++) hk_store(m->at[k] + 16 * i, v);
+  if (i >= vectors) return;
+  hk_vec v[COPY_FLIGHT - 1] = {{{0, 0, 0, 0}}}; /* what is left, and all that a small chunk has: likewise at once */
+  HK_UNROLL
+  for (int j = 0; j < COPY_FLIGHT - 1; j++) hk_load_if(&v[j], from + 16 * (i + j * step), i + j * step < vectors);
+  HK_NO_UNROLL
+  for (unsigned k = 0; k < s->ndst; k++) {
+    HK_UNROLL
+    for (int j = 0; j < COPY_FLIGHT - 1; j++)
+      if (i + j * step < vectors) hk_store(m->at[k] + 16 * (i + j * step), v[j]);
   }
 }
 /* False, here and in all that moves data: this thread has given up a wait. */

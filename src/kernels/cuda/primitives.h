@@ -91,6 +91,14 @@ HK_DEVICE void hk_store(void *p, hk_vec v) {
   asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
                : "memory");
 }
+/* With `on`; without, nothing is read and *v stays. No branch, so that several may be under way. */
+HK_DEVICE void hk_load_if(hk_vec *v, const void *p, int on) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %5, 0;\n\t"
+               "@p ld.global.v4.u32 {%0,%1,%2,%3}, [%4];}"
+               : "+r"(v->w[0]), "+r"(v->w[1]), "+r"(v->w[2]), "+r"(v->w[3])
+               : "l"(p), "r"(on)
+               : "memory");
+}
 /* The first 8 bytes of a vector; the rest of a loaded one is zeros. */
 HK_DEVICE hk_vec hk_load_half(const void *p) {
   hk_vec v = {{0, 0, 0, 0}};
@@ -110,6 +118,14 @@ HK_DEVICE hk_vec hk_load_line(const void *p) {
                : "l"(p)
                : "memory");
   return v;
+}
+/* With `on`; without, nothing is read and *v stays. No branch, so that several may be under way. */
+HK_DEVICE void hk_load_line_if(hk_vec *v, const void *p, int on) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %5, 0;\n\t"
+               "@p ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];}"
+               : "+r"(v->w[0]), "+r"(v->w[1]), "+r"(v->w[2]), "+r"(v->w[3])
+               : "l"(p), "r"(on)
+               : "memory");
 }
 HK_DEVICE void hk_store_line(void *p, hk_vec v) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]),

@@ -16,112 +16,146 @@ HK_DEVICE hk_vec end_reduce(const int type, const hk_gpu_move *m, const hk_gpu_s
   return encode(type, a);
 }
 
-/* Vectors in flight of each source: as many as leave the accumulators in registers. */
+/* Registers have no index: a loop that is not unrolled takes v[0] of several. */
+HK_DEVICE void move_up(hk_vec *v, const int n) {
+  HK_UNROLL
+  for (int j = 0; j + 1 < n; j++) v[j] = v[j + 1];
+}
+
+/* Vectors of LL128 lines in flight, of three sources or more: as many as leave the accumulators in registers. */
 #define REDUCE_FLIGHT(type) (IS_BYTE(type) ? 1 : IS_HALF(type) ? 2 : 4)
 enum { FLIGHT_MAX = 4 };
 
-/* The operator is looked at for each vector: one copy of the code a type. */
-enum { ANY_OP = -1 };
-HK_DEVICE void combine_by(const int type, const int op, const hk_gpu_move *m, uint32_t *a, const uint32_t *b) {
-  switch (op == ANY_OP ? (int)m->reducer.op : op) {
+/* The operator is looked at for each vector, which costs less than memory does: one copy of the code a type. */
+HK_DEVICE void combine_by(const int type, const hk_gpu_move *m, uint32_t *a, const uint32_t *b) {
+  switch (m->reducer.op) {
     case OP_PROD: combine(type, OP_PROD, a, b); break;
     case OP_MAX: combine(type, OP_MAX, a, b); break;
     case OP_MIN: combine(type, OP_MIN, a, b); break;
     default: combine(type, OP_SUM, a, b); break; /* avg and premulsum too */
   }
 }
+/* Source k's vector is the next one of the sum, a. */
+HK_DEVICE void take(const int type, const hk_gpu_move *m, const hk_gpu_shape *s, unsigned k, hk_vec v, uint32_t *a) {
+  uint32_t b[WORDS_MAX];
+  begin_reduce(type, m, s, k, v, b);
+  if (k) combine_by(type, m, a, b);
+  HK_UNROLL
+  for (int j = 0; j < WORDS(type); j++)
+    if (k == 0) a[j] = b[j];
+}
 
-/* An operand's vectors i, i + step, ... Past the last one the first is read again: no branch, no element undefined, and
- * nothing that another thread may be overwriting in place. */
-HK_DEVICE void load_flight(const hk_gpu_move *m, unsigned operand, uint32_t i, uint32_t step, uint32_t vectors,
-                           const int flight, hk_vec *v) {
-  const char *from = m->at[operand];
-  HK_UNROLL
-  for (int j = 0; j < flight; j++) {
-    uint32_t at = i + (uint32_t)j * step;
-    v[j] = hk_load(from + (uint64_t)16 * (at < vectors ? at : i));
-  }
-}
-HK_DEVICE void add_source(const int type, const int op, const hk_gpu_move *m, const hk_gpu_shape *s, unsigned k,
-                          const int flight, const hk_vec *v, uint32_t a[][WORDS_MAX]) {
-  HK_UNROLL
-  for (int j = 0; j < flight; j++) {
-    uint32_t b[WORDS_MAX];
-    begin_reduce(type, m, s, k, v[j], b);
-    combine_by(type, op, m, a[j], b);
-  }
-}
-HK_DEVICE void reduce_fast(const int type, const int op, const hk_gpu_move *m, const hk_gpu_shape *s,
+enum { LOADS = 8 };
+/* A thread has LOADS vectors under way: those of `span` sources, at LOADS / span places. They are added in a loop with
+ * one copy of the code: the compiler would mix an unrolled one with the loads, and then fewer are under way when the
+ * first is waited for. Of more than LOADS sources (span = LOADS) so many at a time. */
+HK_DEVICE void reduce_fast(const int type, const int span, const hk_gpu_move *m, const hk_gpu_shape *s,
                            uint32_t vectors) {
-  const int flight = REDUCE_FLIGHT(type);
-  const uint32_t step = hk_threads();
+  const uint32_t step = hk_threads(), places = LOADS / span;
   HK_NO_UNROLL
-  for (uint32_t i = hk_thread(); i < vectors; i += (uint32_t)flight * step) {
-    uint32_t a[FLIGHT_MAX][WORDS_MAX];
-    hk_vec v[FLIGHT_MAX], next[FLIGHT_MAX];
-    /* The first two sources are all in flight before the first is looked at; a single one is read twice, without a
-     * branch. */
-    load_flight(m, s->src, i, step, vectors, flight, v);
-    load_flight(m, s->src + (s->nsrc > 1), i, step, vectors, flight, next);
-    HK_UNROLL
-    for (int j = 0; j < flight; j++) begin_reduce(type, m, s, 0, v[j], a[j]);
-    if (s->nsrc > 1) add_source(type, op, m, s, 1, flight, next, a);
+  for (uint32_t i = hk_thread(); i < vectors; i += places * step) {
+    hk_vec v[LOADS], sum[LOADS / 2] = {{{0, 0, 0, 0}}};
+    uint32_t a[WORDS_MAX] = {0};
     HK_NO_UNROLL
-    for (unsigned k = 2; k < s->nsrc; k++) {
-      load_flight(m, s->src + k, i, step, vectors, flight, v);
-      add_source(type, op, m, s, k, flight, v, a);
+    for (unsigned first = 0; first < s->nsrc; first += (unsigned)span) {
+      HK_UNROLL
+      for (int q = 0; q < LOADS; q++) {
+        const unsigned k = first + (unsigned)(q % span);
+        const uint32_t at = i + (uint32_t)(q / span) * step;
+        const int on = k < s->nsrc && at < vectors;
+        for (int w = 0; w < 4; w++) v[q].w[w] = 0;
+        hk_load_if(&v[q], m->at[s->src + (k < s->nsrc ? k : 0)] + (uint64_t)16 * at, on);
+      }
+      HK_NO_UNROLL
+      for (unsigned place = 0; place < places; place++) {
+        HK_NO_UNROLL
+        for (unsigned k = first; k < first + (unsigned)span; k++) {
+          if (k < s->nsrc) take(type, m, s, k, v[0], a);
+          move_up(v, LOADS);
+        }
+        move_up(sum, (int)places);
+        if (first + (unsigned)span >= s->nsrc) sum[places - 1] = end_reduce(type, m, s, a);
+      }
     }
-    HK_UNROLL
-    for (int j = 0; j < flight; j++) v[j] = end_reduce(type, m, s, a[j]);
     HK_NO_UNROLL
     for (unsigned k = 0; k < s->ndst; k++) {
       char *to = m->at[k];
       HK_UNROLL
-      for (int j = 0; j < flight; j++)
-        if (j == 0 || i + (uint32_t)j * step < vectors) hk_store(to + (uint64_t)16 * (i + (uint32_t)j * step), v[j]);
+      for (int j = 0; j < (int)places; j++)
+        if (i + (uint32_t)j * step < vectors) hk_store(to + (uint64_t)16 * (i + (uint32_t)j * step), sum[j]);
     }
   }
 }
 /* What the fast loops leave, from vector `i` on. */
 HK_DEVICE bool reduce_rest(const int type, const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i) {
+  unsigned plain = 0; /* the first source that does not come in lines: loaded before the wait for those that do */
+  while (plain < s->nsrc && m->lines[s->src + plain]) plain++;
   for (; 16 * i < s->bytes; i += hk_threads()) {
-    uint32_t a[WORDS_MAX], b[WORDS_MAX];
-    unsigned n = piece_of(s, i);
-    hk_gpu_got got = load_any(m, s->src, i, n);
-    if (!got.here) return false;
-    begin_reduce(type, m, s, 0, got.v, a);
-    for (unsigned k = 1; k < s->nsrc; k++) {
-      got = load_any(m, s->src + k, i, n);
-      if (!got.here) return false;
-      begin_reduce(type, m, s, k, got.v, b);
-      combine_by(type, ANY_OP, m, a, b);
+    uint32_t a[WORDS_MAX] = {0};
+    const unsigned n = piece_of(s, i);
+    hk_vec own = {{0, 0, 0, 0}};
+    if (plain < s->nsrc) own = load_plain(m->at[s->src + plain] + 16 * i, n);
+    HK_NO_UNROLL
+    for (unsigned k = 0; k < s->nsrc;) {
+      hk_vec v[LINES_MOST];
+      const unsigned end = s->nsrc - k < LINES_MOST ? s->nsrc : k + LINES_MOST;
+      if (!load_lines(m, s->src + k, end - k, i, n, LINES_MOST, v)) return false;
+      HK_NO_UNROLL
+      for (; k < end; k++) {
+        if (k == plain)
+          v[0] = own;
+        else if (!m->lines[s->src + k])
+          v[0] = load_plain(m->at[s->src + k] + 16 * i, n);
+        take(type, m, s, k, v[0], a);
+        move_up(v, LINES_MOST);
+      }
     }
     store_all(m, s, i, n, end_reduce(type, m, s, a));
   }
   return true;
 }
 
-/* The same if LL128 lines are among the operands. */
+/* The same if LL128 lines are among the operands: two sources, as most instructions have, with all lines of a pass
+ * under way ... */
+HK_DEVICE bool reduce_two_wide(const int type, const hk_gpu_move *m, const hk_gpu_shape *s) {
+  const uint64_t step = hk_threads() / PAIR_THREADS;
+  for (uint64_t i = warp_pair(); i * PAIR_DATA < s->bytes; i += FLIGHT_MAX * step) {
+    hk_gpu_share share[FLIGHT_MAX];
+    hk_vec v[FLIGHT_MAX], next[FLIGHT_MAX];
+    HK_UNROLL
+    for (int j = 0; j < FLIGHT_MAX; j++) share[j] = share_of(s, own_pair(i) + j * step);
+    if (!load_shares(m, s->src, share, own_pair(i), step, FLIGHT_MAX, v)) return false;
+    if (!load_shares(m, s->src + 1, share, own_pair(i), step, FLIGHT_MAX, next)) return false;
+    HK_NO_UNROLL
+    for (int j = 0; j < FLIGHT_MAX; j++) { /* as in reduce_fast */
+      uint32_t a[WORDS_MAX] = {0};
+      take(type, m, s, 0, v[0], a);
+      take(type, m, s, 1, next[0], a);
+      move_up(v, FLIGHT_MAX);
+      move_up(next, FLIGHT_MAX);
+      v[FLIGHT_MAX - 1] = end_reduce(type, m, s, a);
+    }
+    HK_NO_UNROLL
+    for (unsigned k = 0; k < s->ndst; k++) store_shares(m, k, share, own_pair(i), step, FLIGHT_MAX, v);
+  }
+  return true;
+}
+/* ... and any number of them, with as many as leave the accumulators in registers. */
 HK_DEVICE bool reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_shape *s) {
   const int flight = REDUCE_FLIGHT(type);
   const uint64_t step = hk_threads() / PAIR_THREADS;
+  if (s->nsrc == 2) return reduce_two_wide(type, m, s);
   for (uint64_t i = warp_pair(); i * PAIR_DATA < s->bytes; i += flight * step) {
     hk_gpu_share share[FLIGHT_MAX];
-    uint32_t a[FLIGHT_MAX][WORDS_MAX], b[WORDS_MAX];
+    uint32_t a[FLIGHT_MAX][WORDS_MAX] = {{0}};
     hk_vec v[FLIGHT_MAX];
     HK_UNROLL
     for (int j = 0; j < flight; j++) share[j] = share_of(s, own_pair(i) + j * step);
-    if (!load_shares(m, s->src, share, own_pair(i), step, flight, v)) return false;
-    HK_UNROLL
-    for (int j = 0; j < flight; j++) begin_reduce(type, m, s, 0, v[j], a[j]);
     HK_NO_UNROLL
-    for (unsigned k = 1; k < s->nsrc; k++) {
+    for (unsigned k = 0; k < s->nsrc; k++) {
       if (!load_shares(m, s->src + k, share, own_pair(i), step, flight, v)) return false;
       HK_UNROLL
-      for (int j = 0; j < flight; j++) {
-        begin_reduce(type, m, s, k, v[j], b);
-        combine_by(type, ANY_OP, m, a[j], b);
-      }
+      for (int j = 0; j < flight; j++) take(type, m, s, k, v[j], a[j]);
     }
     HK_UNROLL
     for (int j = 0; j < flight; j++) v[j] = end_reduce(type, m, s, a[j]);
@@ -139,18 +173,16 @@ HK_DEVICE bool reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_sh
     return reduce_wide(type, m, &s);                                                                                   \
   }                                                                                                                    \
   HK_DEVICE_CALL bool reduce_rest_##name(const hk_gpu_move *m, const hk_gpu_shape *shape, uint64_t i) {                \
-    const hk_gpu_shape s = *shape;                                                                                     \
-    return reduce_rest(type, m, &s, i);                                                                                \
+    return reduce_rest(type, m, shape, i); /* the lines take the registers */                                          \
   }                                                                                                                    \
   HK_DEVICE_CALL void reduce_##name(const hk_gpu_move *m, const hk_gpu_shape *shape, uint32_t vectors) {               \
     const hk_gpu_shape s = *shape;                                                                                     \
-    switch (IS_BYTE(type) ? ANY_OP : m->reducer.op) {                                                                  \
-      case ANY_OP: reduce_fast(type, ANY_OP, m, &s, vectors); break; /* decoding takes the time, and the room */       \
-      case OP_PROD: reduce_fast(type, OP_PROD, m, &s, vectors); break;                                                 \
-      case OP_MAX: reduce_fast(type, OP_MAX, m, &s, vectors); break;                                                   \
-      case OP_MIN: reduce_fast(type, OP_MIN, m, &s, vectors); break;                                                   \
-      default: reduce_fast(type, OP_SUM, m, &s, vectors); break;                                                       \
-    }                                                                                                                  \
+    if (s.nsrc <= 2)                                                                                                   \
+      reduce_fast(type, 2, m, &s, vectors);                                                                            \
+    else if (s.nsrc <= 4)                                                                                              \
+      reduce_fast(type, 4, m, &s, vectors);                                                                            \
+    else                                                                                                               \
+      reduce_fast(type, LOADS, m, &s, vectors);                                                                        \
   }
 REDUCE_OF(i8, T_I8)
 REDUCE_OF(u8, T_U8)
@@ -169,7 +201,7 @@ REDUCE_OF(e5m2, T_E5M2)
   if (s->wide) return reduce_wide_##name(m, s);                                                                        \
   if (whole) reduce_##name(m, s, (uint32_t)whole);                                                                     \
   return 16 * whole >= s->bytes || reduce_rest_##name(m, s, whole + hk_thread())
-HK_DEVICE bool reduce_any(const hk_gpu_move *m, const hk_gpu_shape *s) {
+HK_DEVICE_CALL bool reduce_any(const hk_gpu_move *m, const hk_gpu_shape *s) {
   uint64_t whole = s->simple ? s->bytes / 16 : 0;
   switch (m->reducer.dtype) {
     case T_I8: REDUCE_CASE(i8);

@@ -40,23 +40,26 @@ HK_DEVICE bool load_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share 
     return true;
   }
   const char *from = m->at[k] + pair * PAIR_BYTES + 16 * (hk_thread() % PAIR_THREADS);
-  const uint32_t flag = m->flag[k];
-  uint32_t polls = 0;
+  const uint32_t flag = m->flag[k], tag = m->tag;
+  uint32_t polls = 0, found = 0;
   for (;;) {
     int missing = 0, stop = 0;
+    hk_warp_barrier(); /* the eight threads of a line together */
+    /* All that is in flight is asked for before any of it is looked at. */
+    HK_UNROLL
+    for (int j = 0; j < flight; j++) v[j] = hk_load_wide(from + j * step * PAIR_BYTES, share[j].sent);
     HK_UNROLL
     for (int j = 0; j < flight; j++) {
-      v[j] = hk_load_wide(from + j * step * PAIR_BYTES, share[j].sent);
       /* The data counts only with the flag that came with it, so all is read anew until all flags are there. */
       if (!share[j].sent || !beside_flag()) continue;
-      const int here = v[j].w[2] == flag;
-      missing |= !here || v[j].w[3] != m->tag;
-      if (here && v[j].w[3] != m->tag) {
-        report(m->state, m->peer[k], v[j].w[3], m->tag);
+      missing |= v[j].w[2] != flag || v[j].w[3] != tag;
+      if (v[j].w[2] == flag && v[j].w[3] != tag) {
+        found = v[j].w[3];
         stop = 1;
       }
     }
     if (!hk_warp_any(missing)) return true;
+    if (stop) report(m->state, m->peer[k], found, tag);
     stop |= give_up(m->state, &polls);
     if (hk_warp_any(stop)) return false;
   }
@@ -77,6 +80,7 @@ HK_DEVICE void store_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share
       line.w[2] = m->flag[k];
       line.w[3] = m->tag;
     }
+    hk_warp_barrier(); /* as above */
     hk_store_wide(to + j * step * PAIR_BYTES, line, share[j].sent);
   }
 }
