@@ -8,8 +8,9 @@
 /* One end of a link. */
 typedef struct hk_gpu_end {
   hk_gpu_link link;
-  void *device;     /* its copy and the program of transfers over it (transfers.c); NULL: none yet */
-  hk_shared shared; /* between processes: the receiver's own memory, or as the sender has opened it */
+  void *device;           /* its copy and the program of transfers over it (transfers.c); NULL: none yet */
+  uint32_t program_bytes; /* of that program */
+  hk_shared shared;       /* between processes: the receiver's own memory, or as the sender has opened it */
   struct hk_gpu_end *next;
   uint16_t channel;
 } hk_gpu_end;

@@ -44,6 +44,7 @@ static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_end *e)
   HK_TRY(d->ops->copy(d, at, image, bytes, g->queue), out);
   HK_TRY(d->ops->wait(d, g->queue), out);
   e->device = at;
+  e->program_bytes = (uint32_t)program->bytes;
 out:
   hk_program_free(program);
   return rc;
@@ -96,6 +97,7 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
                                 .state = hk_gpu_of(c)->state.base,
                                 .seen_in = refers ? seen : NULL,
                                 .signature = hk_transfer_signature(bytes),
+                                .program_bytes = e->program_bytes,
                                 .nlinks = 1,
                                 .channels = 1,
                                 .orders = 1,

@@ -165,11 +165,10 @@ HK_DEVICE void hk_multi_store(void *p, hk_vec v) {
   unsigned n = cudaemu_driver->views(p, 16, views);
   for (unsigned d = 0; d < n; d++) hk_store(views[d], v);
 }
-HK_DEVICE void hk_multi_store_release(uint64_t *p, uint64_t v) {
+HK_DEVICE void hk_multi_store_signal(uint64_t *p, uint64_t v) {
   char *views[CUDAEMU_VIEWS];
   unsigned n = cudaemu_driver->views(p, 8, views);
-  if (cudaemu_driver->weak) cudaemu_driver->fence();
-  for (unsigned d = 0; d < n; d++) __atomic_store_n((uint64_t *)(void *)views[d], v, __ATOMIC_RELEASE);
+  for (unsigned d = 0; d < n; d++) __atomic_store_n((uint64_t *)(void *)views[d], v, __ATOMIC_RELAXED);
 }
 HK_DEVICE void hk_multi_fence(void) {
   if (cudaemu_driver->weak) cudaemu_driver->fence();
@@ -185,6 +184,8 @@ HK_DEVICE void hk_fence(void) {
   if (cudaemu_driver->weak) cudaemu_driver->fence();
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
+HK_DEVICE void hk_store_signal(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+HK_DEVICE uint64_t hk_load_signal(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 /* Relaxed: what the thread stored before may well become visible later. */
 HK_DEVICE uint32_t hk_load_relaxed(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 HK_DEVICE void hk_store_relaxed(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }

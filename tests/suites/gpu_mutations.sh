@@ -101,18 +101,23 @@ for mode in exec wide emulated multicast; do
 done
 
 # Credits, slots and words.
-mutate exec - exec.cu 's/HK_GPU_HEAD_STRIDE) + k->nslots/HK_GPU_HEAD_STRIDE) + k->nslots + 1/' \
+mutate exec - exec.cu 's/while (done >= head + k->nslots)/while (done >= head + k->nslots + 1)/' \
   "a sender overruns its receiver by a slot"
 mutate exec - exec.cu 's/if ((uint32_t)word == tag) return true;/return true;/' "a receiver takes another call's slot for its own"
-mutate exec - exec.cu 's/(done + 1) << 32 | tag/(done + 2) << 32 | tag/' "a word says the wrong number"
-mutate exec quick exec.cu 's/  \*done += 1;/  *done += sends;/' "a receiver misses a slot"
+mutate exec - exec.cu 's/(\*done + 1) << 32 | tag/(*done + 2) << 32 | tag/' "a word says the wrong number"
+mutate exec quick exec.cu 's/  \*done += 1;/  *done += k < ndst;/' "a receiver misses a slot"
 mutate exec-races - exec.cu 's/while ((uint32_t)(word >> 32) != (uint32_t)(done + 1))/while (0)/' "a receiver does not wait for the word"
-mutate exec-races - exec.cu 's/post_signal(link, link->head, \*done + 1); .*/*link->head = *done + 1;/' "a credit comes back without order"
-mutate exec-races quick exec.cu 's/post_signal(k, word_of(k, done), /*word_of(k, done) = (/' "a word is stored without order"
+mutate exec-races - exec.cu 's/post_signal(link, link->head, \*done);/*link->head = *done;/' "a credit comes back without order"
+mutate exec-races quick exec.cu 's/if (hk_warp_any(plain)) hk_fence();/hk_warp_any(plain);/' "words and heads are stored without a fence"
+mutate exec-races - exec.cu 's/plain |= orders(s, link, k < ndst, bytes);/plain |= k < ndst \&\& orders(s, link, true, bytes);/' \
+  "a head is stored without a fence"
+mutate exec-races - exec.cu 's/post_signal(link, word_of(link, \*done), /*word_of(link, *done) = (/' "a word is stored without order"
 mutate exec-races - exec.cu 's/uint64_t word = hk_load_acquire(at);/uint64_t word = *at;/;s/word = hk_load_acquire(at);/word = *(volatile const uint64_t *)at;/' \
   "a word is read without order"
-mutate emulated - exec.cu 's/post_signal(k, word_of(k, done), /*(volatile uint64_t *)word_of(k, done) = (/;/word_of(k, done) = (/{s/^/hk_relax();/};s/if (hk_barrier_or(!here)) return false; .*//;s/^  hk_barrier();$//' \
+mutate emulated - exec.cu 's/if (hk_warp_any(plain)) hk_fence();.*/hk_warp_any(plain); hk_relax();/;s/if (hk_barrier_or(!here)) return false; .*//;s/^  hk_barrier();$//' \
   "a word overtakes its data"
+mutate exec - exec.cu 's/\*seen = least;/*seen = least + 1;/' "a sender remembers more credits than it has"
+mutate exec - exec.cu 's/\*s->links\[k\].done = s->done\[k\];/;/' "counters of links that do not fit are not kept"
 # Barriers between the threads of a block.
 mutate exec-races - exec.cu 's/if (hk_barrier_or(!here)) return false; .*/if (!here) return false;/' "no barrier between the data and the signals"
 mutate exec-races - exec.cu 's/hk_warp_barrier(); .*//' "no barrier behind the counters"
@@ -146,11 +151,11 @@ mutate emulated - wide.h 's/+ 16 \* (hk_thread() % PAIR_THREADS)/+ 16 * (hk_thre
 # References.
 mutate exec - exec.cu 's/if (l.owed \&\& !failed) await_owed(&l, s);//' "a kernel ends while others read its user's buffer"
 mutate exec - exec.cu 's/ || (i->flags & HK_INSTR_COPY)) return s/) return s/' "what is soon overwritten goes by reference"
-mutate exec - exec.cu 's/place += !by_reference(l, \&first\[j\], stable, bytes)/place++/' "destinations do not close up round references"
-mutate exec - exec.cu 's/return at + (uint64_t)stable.seen\[k->peer\]/return at + (uint64_t)stable.seen[0]/' "all receivers read where the first one sees it"
+mutate exec - exec.cu 's/place += !s->refers\[j\]/place++/' "destinations do not close up round references"
+mutate exec - exec.cu 's/return at + (uint64_t)stable.seen\[link->peer\]/return at + (uint64_t)stable.seen[0]/' "all receivers read where the first one sees it"
 # Sums in the switch.
 mutate exec - exec.cu 's/i <= k->others/i < 1/' "a multicast sender waits for its first receiver only"
-mutate multicast - exec.cu 's/  hk_barrier();  *\/\* all of our part.*//' "the switch adds up before a rank's own part is there"
+mutate multicast - exec.cu '/All of our part/,/add_in_switch/{/add_in_switch/!d}' "the switch adds up before a rank's own part is there"
 mutate multicast - exec.cu 's/link->own + slot \* link->slot_bytes/link->own/' "a rank's own part always goes into the first slot"
 mutate multicast - exec.cu 's/s->sum = link->data + slot \* link->slot_bytes;/s->sum = link->data + (slot ^ 1) * link->slot_bytes;/' "the switch adds up another slot"
 mutate multicast - exec.cu 's/s->own.reducer.pre ? 0 : -1/-1/' "a rank's own part is not premultiplied"

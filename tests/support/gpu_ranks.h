@@ -216,7 +216,8 @@ static inline void set_call(job *j, size_t count, hk_dtype type, hk_redop op, ui
                                             .divisor = j->reducer.divisor,
                                             .scalar = j->reducer.scalar.bits},
                                 .signature = SIGNATURE,
-                                .nlinks = p->nlinks,
+                                .program_bytes = count % 2 ? (uint32_t)p->bytes : 0, /* in shared memory, or not */
+                                .nlinks = count % 3 == 1 && j->channels == 1 ? HK_GPU_LINKS + 1 : p->nlinks,
                                 .channels = (uint16_t)j->channels,
                                 .orders = 1,
                                 .lanes = (uint16_t)p->nlanes,

@@ -22,7 +22,7 @@
 #ifndef GPU_WARP
 #define GPU_WARP 2
 #endif
-enum { HK_WARP = GPU_WARP, GPU_THREADS = 2 * GPU_WARP, GPU_SHARED = 16384 };
+enum { HK_WARP = GPU_WARP, GPU_THREADS = 2 * GPU_WARP, GPU_SHARED = 49152 };
 
 typedef struct gpu_block {
   unsigned index, blocks;
@@ -33,6 +33,7 @@ typedef struct gpu_block {
 typedef struct gpu_thread {
   gpu_block *block;
   unsigned index, ors, votes, wides;
+  bool fenced; /* since the block's last barrier */
   struct {
     void *at; /* NULL: none */
     uint64_t word[2];
@@ -48,10 +49,12 @@ HK_DEVICE unsigned hk_blocks(void) { return gpu_me->block->blocks; }
 HK_DEVICE void gpu_flush_line(void);
 HK_DEVICE void hk_barrier(void) {
   gpu_flush_line();
+  gpu_me->fenced = false;
   pthread_barrier_wait(&gpu_me->block->all);
 }
 HK_DEVICE int hk_barrier_or(int x) {
   gpu_flush_line();
+  gpu_me->fenced = false;
   _Atomic int *mine = &gpu_me->block->ors[gpu_me->ors++ & 1], *other = &gpu_me->block->ors[gpu_me->ors & 1];
   if (x) atomic_store(mine, 1);
   pthread_barrier_wait(&gpu_me->block->all);
@@ -167,13 +170,21 @@ HK_DEVICE void hk_multi_store(void *p, hk_vec v) {
   (void)p, (void)v;
   abort();
 }
-HK_DEVICE void hk_multi_store_release(uint64_t *p, uint64_t v) {
+HK_DEVICE void hk_multi_store_signal(uint64_t *p, uint64_t v) {
   (void)p, (void)v;
   abort();
 }
 HK_DEVICE void hk_multi_fence(void) { abort(); }
 HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-HK_DEVICE void hk_store_release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+/* TSan knows no fences, so a fence makes releases of the signals that follow it, until the block's next barrier. */
+HK_DEVICE void hk_fence(void) { gpu_me->fenced = true; }
+HK_DEVICE void hk_store_signal(uint64_t *p, uint64_t v) {
+  if (gpu_me->fenced)
+    __atomic_store_n(p, v, __ATOMIC_RELEASE);
+  else
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+HK_DEVICE uint64_t hk_load_signal(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 HK_DEVICE uint32_t hk_load_relaxed(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 HK_DEVICE void hk_store_relaxed(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 HK_DEVICE uint32_t hk_swap_if(uint32_t *p, uint32_t from, uint32_t to) {

@@ -7,37 +7,61 @@
 #include "in_switch.h"
 #include "reduce.h"
 
+/* All that a block reads again and again: memory is far, and an acquire empties the cache that would hold it. */
 typedef struct hk_gpu_shared {
-  hk_instr window[HK_GPU_WINDOW]; /* instructions from `first` of the lane on */
-  uint64_t done[HK_GPU_LINKS];    /* the links' counters */
+  hk_gpu_work work;                     /* the call's; the members below replace some of it */
+  uint64_t program[HK_GPU_PROGRAM / 8]; /* all of it; only hk_program if it is longer, and then: */
+  hk_instr window[HK_GPU_WINDOW];       /* instructions from `first` of the lane on */
+  hk_operand operands[HK_GPU_OPERANDS]; /* of an instruction that has them in the side table */
+  hk_gpu_link links[HK_GPU_LINKS];      /* of the channel, or if they are more, of the operands of an instruction; */
+  uint64_t done[HK_GPU_LINKS];          /* their counters, */
+  uint64_t seen[HK_GPU_LINKS];          /* and of those that send what was seen of the heads, by an acquire */
+  uint64_t refers[HK_GPU_OPERANDS]; /* of destinations: where the receiver reads the memory itself; 0: it gets a copy */
   hk_gpu_move move;
-  hk_gpu_move own;  /* of what the switch adds up: this rank's part on its way into its slot */
-  const char *sum;  /* that slot's multicast address */
-  hk_gpu_work work; /* of a transfer: a copy, because the table is far */
-  uint32_t whole;   /* of a receive: the slot refers to all of the message */
-  hk_sizes sizes;   /* of an uneven collective, with its table here, if there is room: the host's memory is far */
-  hk_extent extents[HK_GPU_EXTENTS];
+  hk_gpu_move own;                   /* of what the switch adds up: this rank's part on its way into its slot */
+  const char *sum;                   /* that slot's multicast address */
+  uint32_t whole;                    /* of a receive: the slot refers to all of the message */
+  hk_extent extents[HK_GPU_EXTENTS]; /* the table of work.sizes, if there is room */
 } hk_gpu_shared;
 
 /* Where a lane is: the same in every thread of the block. */
 typedef struct hk_gpu_lane {
-  const hk_gpu_work *work;
-  const hk_program *program;
-  hk_gpu_link *links; /* of the channel */
+  const hk_program *program; /* in device memory: what is not in shared memory */
+  hk_gpu_link *links;        /* of the channel, there */
   char *scratch;
-  const hk_sizes *sizes;
   hk_cursor at;
   uint32_t window; /* the first instruction in shared memory */
   uint32_t lane;
   uint32_t signature; /* in slots of the current instruction */
   bool any;           /* it has something to do */
   bool owed;          /* references were given out */
+  bool whole;         /* the program is in shared memory */
+  bool fits;          /* so are the channel's links */
 } hk_gpu_lane;
 
 enum { NO_WINDOW = 0x7fffffff };
 
+/* To shared memory, a multiple of 4 bytes; 16-aligned there and here. All of it is under way at once, if it is no more
+ * than a vector for each thread. */
+HK_DEVICE void bring(void *to, const void *from, uint32_t bytes) {
+  HK_NO_UNROLL
+  for (uint32_t i = 16 * hk_thread(); i < bytes; i += 16 * hk_threads()) {
+    uint32_t *w = (uint32_t *)((char *)to + i);
+    if (bytes - i >= 16) {
+      const hk_vec v = hk_load((const char *)from + i);
+      for (unsigned k = 0; k < 4; k++) w[k] = v.w[k];
+    } else {
+      for (unsigned k = 0; k < (bytes - i) / 4; k++) w[k] = ((const uint32_t *)from)[i / 4 + k];
+    }
+  }
+}
+
+/* Its accessors reach what follows the struct only with `whole`. */
+HK_DEVICE const hk_program *program_of(const hk_gpu_shared *s) { return (const hk_program *)(const void *)s->program; }
+
 /* The instruction at the lane's pc, from shared memory; the block fetches ahead when it leaves the window. */
 HK_DEVICE const hk_instr *fetch(hk_gpu_lane *l, hk_gpu_shared *s) {
+  if (l->whole) return hk_program_instrs(program_of(s)) + l->at.pc;
   if (l->at.pc - l->window >= HK_GPU_WINDOW) {
     hk_barrier(); /* no thread reads the old ones any more */
     l->window = l->at.pc;
@@ -49,16 +73,40 @@ HK_DEVICE const hk_instr *fetch(hk_gpu_lane *l, hk_gpu_shared *s) {
   }
   return &s->window[l->at.pc - l->window];
 }
-
-HK_DEVICE uint64_t *counter(const hk_gpu_lane *l, hk_gpu_shared *s, unsigned link) {
-  return l->program->nlinks <= HK_GPU_LINKS ? &s->done[link] : l->links[link].done;
+HK_DEVICE const hk_operand *operands_of(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
+  if (l->whole || !(i->flags & HK_INSTR_TABLE)) return hk_instr_operands(program_of(s), i);
+  const hk_operand *from = hk_instr_operands(l->program, i);
+  hk_barrier(); /* no thread reads the last instruction's any more */
+  for (uint32_t k = hk_thread(); k < (uint32_t)i->ndst + i->nsrc; k += hk_threads()) s->operands[k] = from[k];
+  hk_barrier();
+  return s->operands;
+}
+HK_DEVICE unsigned lane_of_link(const hk_gpu_lane *l, const hk_gpu_shared *s, unsigned i) {
+  if (l->whole) return hk_program_links(program_of(s))[i].lane;
+  return hk_program_links(l->program)[i].lane;
 }
 
-HK_DEVICE char *user_address(const hk_gpu_lane *l, const hk_operand *o) {
-  uint64_t at = hk_cursor_at(&l->at, l->program, o, l->sizes);
+/* Where a link of operand k is in shared memory. */
+HK_DEVICE unsigned place_of(const hk_gpu_lane *l, const hk_operand *o, unsigned k) {
+  return l->fits ? hk_cursor_link(&l->at, o) : k;
+}
+/* An instruction's links, if the channel's do not fit: by the first warp, each by the thread that waits and signals for
+ * it. */
+HK_DEVICE void bring_links(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned n) {
+  for (unsigned k = hk_thread(); k < n; k += HK_WARP) {
+    if (o[k].space != HK_LINK) continue;
+    s->links[k] = l->links[hk_cursor_link(&l->at, &o[k])];
+    s->done[k] = *s->links[k].done;
+    s->seen[k] = 0;
+  }
+  hk_warp_barrier();
+}
+
+HK_DEVICE_CALL char *user_address(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_operand *o) {
+  uint64_t at = hk_cursor_at(&l->at, program_of(s), o, &s->work.sizes);
   switch (o->space) {
-    case HK_IN: return (char *)l->work->in + at;
-    case HK_OUT: return l->work->out + at;
+    case HK_IN: return (char *)s->work.in + at;
+    case HK_OUT: return s->work.out + at;
     default: return l->scratch + at;
   }
 }
@@ -73,13 +121,9 @@ HK_DEVICE uint64_t *word_of(const hk_gpu_link *k, uint64_t done) {
 HK_DEVICE uint32_t *note_of(const hk_gpu_link *k, uint64_t done) { return (uint32_t *)(word_of(k, done) + 1); }
 HK_DEVICE void post_signal(const hk_gpu_link *k, uint64_t *at, uint64_t value) {
   if (k->multi & HK_GPU_MULTI_SIGNAL)
-    hk_multi_store_release(at, value); /* release: as the caller needs it */
+    hk_multi_store_signal(at, value);
   else
-    hk_store_release(at, value); /* release: the same */
-}
-HK_DEVICE void publish(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint64_t bytes) {
-  if (k->proxied) hk_store_relaxed(note_of(k, done), (uint32_t)bytes); /* relaxed: the release below is after it */
-  post_signal(k, word_of(k, done), (done + 1) << 32 | tag);            /* release: the data is there before the word */
+    hk_store_signal(at, value);
 }
 /* Both ends get the same answer. */
 HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t bytes) {
@@ -88,11 +132,24 @@ HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t byte
   return PLAIN;
 }
 
-HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, hk_gpu_state *state) {
+/* The reader's loads of the slot's last message are before our stores: acquire, of the head that it stored after a
+ * fence. With `lines` neither is needed (litmus: line_step). A reader takes a line only with the flag of its slot, and
+ * then stores the head: so what it took is not what is stored here, after the head and with another flag. Nor do
+ * relaxed heads of lines release the slots of earlier launches: a kernel's loads have ended with it. */
+HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, bool lines, hk_gpu_state *state, uint64_t *seen) {
+  uint64_t least = ~(uint64_t)0;
   uint32_t polls = 0;
-  for (uint32_t i = 0; i <= k->others; i++)
-    while (done >= hk_load_acquire(k->head + i * HK_GPU_HEAD_STRIDE) + k->nslots)
+  if (done < *seen + k->nslots) return true;
+  for (uint32_t i = 0; i <= k->others; i++) {
+    const uint64_t *at = k->head + i * HK_GPU_HEAD_STRIDE;
+    uint64_t head = lines ? hk_load_signal(at) : hk_load_acquire(at);
+    while (done >= head + k->nslots) {
       if (give_up(state, &polls)) return false;
+      head = lines ? hk_load_signal(at) : hk_load_acquire(at);
+    }
+    if (head < least) least = head;
+  }
+  if (!lines) *seen = least;
   return true;
 }
 
@@ -173,10 +230,11 @@ typedef struct hk_gpu_stable {
 
 /* As in the host's executor: the user's memory that holds the same bytes and does not change until the operation
  * ends. */
-HK_DEVICE hk_gpu_stable stable_copy(const hk_gpu_lane *l, const hk_instr *i, const hk_operand *o, uint64_t bytes) {
-  const hk_gpu_work *w = l->work;
-  hk_gpu_stable s = {0, 0};
-  if (w->proto != HK_GPU_SIMPLE || bytes == 0 || (i->flags & HK_INSTR_COPY)) return s;
+HK_DEVICE hk_gpu_stable stable_copy(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_instr *i,
+                                    const hk_operand *o, uint64_t bytes) {
+  const hk_gpu_work *w = &s->work;
+  hk_gpu_stable stable = {0, 0};
+  if (w->proto != HK_GPU_SIMPLE || bytes == 0 || (i->flags & HK_INSTR_COPY)) return stable;
   const hk_operand *from = &o[i->ndst];
   const hk_gpu_reducer *r = &w->reducer;
   bool changed = r->reduces && ((from->space == HK_IN && r->pre) || (r->post && (i->flags & HK_INSTR_FINAL)));
@@ -184,50 +242,48 @@ HK_DEVICE hk_gpu_stable stable_copy(const hk_gpu_lane *l, const hk_instr *i, con
     from = 0;
     for (unsigned k = 0; k < i->ndst && !from; k++)
       if (o[k].space == HK_OUT) from = &o[k];
-    if (!from) return s;
+    if (!from) return stable;
   }
-  s.at = user_address(l, from);
-  s.seen = from->space == HK_IN ? w->seen_in : w->seen_out;
-  return s;
+  stable.at = user_address(l, s, from);
+  stable.seen = from->space == HK_IN ? w->seen_in : w->seen_out;
+  return stable;
 }
-/* The address at which the receiver of link operand `o` reads the memory itself; 0: it gets a copy. */
-HK_DEVICE uint64_t reference(const hk_gpu_lane *l, const hk_operand *o, hk_gpu_stable stable, uint64_t bytes) {
+/* `refers` of operand k. */
+HK_DEVICE uint64_t reference(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_operand *o, unsigned k,
+                             hk_gpu_stable stable, uint64_t bytes) {
   if (!stable.at || o->space != HK_LINK) return 0;
-  const hk_gpu_link *k = &l->links[hk_cursor_link(&l->at, o)];
+  const hk_gpu_link *link = &s->links[place_of(l, o, k)];
   uint64_t at = (uint64_t)(uintptr_t)stable.at;
-  if (k->refs) return bytes >= k->refs ? at : 0;
-  if (!stable.seen || bytes < HK_GPU_REF_MIN || stable.seen[k->peer] == HK_GPU_UNSEEN) return 0;
-  return at + (uint64_t)stable.seen[k->peer];
-}
-HK_DEVICE bool by_reference(const hk_gpu_lane *l, const hk_operand *o, hk_gpu_stable stable, uint64_t bytes) {
-  return reference(l, o, stable, bytes) != 0;
+  if (link->refs) return bytes >= link->refs ? at : 0;
+  if (!stable.seen || bytes < HK_GPU_REF_MIN || stable.seen[link->peer] == HK_GPU_UNSEEN) return 0;
+  return at + (uint64_t)stable.seen[link->peer];
 }
 
 /* Waits for operand k of the instruction and sets the address of its data; the caller's thread does it alone.
  * `transfer`: a receive's first slot may refer to all of the message, whose size the sender chooses. */
-HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned k, bool sends,
-                       uint64_t bytes, hk_gpu_stable stable, const bool transfer) {
+HK_DEVICE_CALL bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned k, bool sends,
+                            uint64_t bytes, bool stable, bool transfer) {
   hk_gpu_move *m = &s->move;
-  const hk_operand *first = o - k;
-  if (sends && stable.at) { /* those that go by reference get no data: the others close up */
+  const unsigned at = place_of(l, o, k);
+  const uint64_t refers = sends && stable ? s->refers[k] : 0;
+  if (sends && stable) { /* those that go by reference get no data: the others close up */
     unsigned place = 0;
-    for (unsigned j = 0; j < k; j++) place += !by_reference(l, &first[j], stable, bytes);
+    for (unsigned j = 0; j < k; j++) place += !s->refers[j];
     k = place;
   }
   if (o->space != HK_LINK) {
     m->lines[k] = PLAIN;
-    m->at[k] = user_address(l, o);
+    m->at[k] = user_address(l, s, o);
     return true;
   }
-  unsigned index = hk_cursor_link(&l->at, o);
-  const hk_gpu_link *link = &l->links[index];
-  const hk_gpu_work *w = l->work;
-  uint64_t done = *counter(l, s, index), slot = done & (link->nslots - 1);
+  const hk_gpu_link *link = &s->links[at];
+  const hk_gpu_work *w = &s->work;
+  uint64_t done = s->done[at], slot = done & (link->nslots - 1);
   uint32_t tag = tag_of(l->signature, bytes);
-  if (sends && by_reference(l, o, stable, bytes)) {
-    if (!wait_credit(link, done, w->state)) return false;
+  if (refers) {
+    if (!wait_credit(link, done, false, w->state, &s->seen[at])) return false;
     refresh_lines(link, done);
-    put_reference(link, done, reference(l, o, stable, bytes));
+    put_reference(link, done, refers);
     return true; /* place k is another's */
   }
   unsigned lines = lines_for(link, w->proto, bytes);
@@ -249,35 +305,61 @@ HK_DEVICE bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand 
     report(w->state, link->peer, 0, tag);
     return false;
   }
-  if (!wait_credit(link, done, w->state)) return false;
+  if (!wait_credit(link, done, lines != PLAIN, w->state, &s->seen[at])) return false;
   refresh_lines(link, done);
   return true;
 }
 
-/* Signals operand k after the data has moved. */
-HK_DEVICE void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, bool sends, uint64_t bytes,
-                      hk_gpu_stable stable) {
-  if (o->space != HK_LINK) return;
-  unsigned index = hk_cursor_link(&l->at, o);
-  const hk_gpu_link *link = &l->links[index];
-  uint64_t *done = counter(l, s, index);
-  uint32_t tag = tag_of(l->signature, bytes) ^ (by_reference(l, o, stable, bytes) ? BY_REFERENCE : 0);
-  if (!sends && link->head)
-    post_signal(link, link->head, *done + 1); /* release: our reads of the slot are over */
-  else if (sends && lines_for(link, l->work->proto, bytes) == PLAIN)
-    publish(link, *done, tag, bytes);
-  *done += 1;
+/* Does the operand signal after plain stores or loads of the slot's data?  Lines need no order: see wait_credit. */
+HK_DEVICE bool orders(const hk_gpu_shared *s, const hk_gpu_link *link, bool sends, uint64_t bytes) {
+  return (sends || link->head) && lines_for(link, s->work.proto, bytes) == PLAIN;
+}
+/* Signals all operands after the data has moved; the first warp does it. One fence serves all of them, and words go
+ * before heads, because a peer waits for them. */
+HK_DEVICE_CALL void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned ndst, unsigned n,
+                           uint64_t bytes, bool stable, bool switched) {
+  int plain = 0;
+  for (unsigned k = hk_thread(); k < n; k += HK_WARP) {
+    if (o[k].space != HK_LINK) continue;
+    const unsigned at = place_of(l, &o[k], k);
+    const hk_gpu_link *link = &s->links[at];
+    plain |= orders(s, link, k < ndst, bytes);
+    if (k < ndst && link->proxied)
+      hk_store_relaxed(note_of(link, s->done[at]), (uint32_t)bytes); /* relaxed: the fence is after it */
+  }
+  if (switched) hk_multi_fence();     /* what went everywhere is read by the readers' own addresses */
+  if (hk_warp_any(plain)) hk_fence(); /* the data is there before the words, and was read before the heads */
+  for (unsigned k = hk_thread(); k < ndst; k += HK_WARP) {
+    if (o[k].space != HK_LINK) continue;
+    const unsigned at = place_of(l, &o[k], k);
+    const hk_gpu_link *link = &s->links[at];
+    uint64_t *done = &s->done[at];
+    const uint32_t tag = tag_of(l->signature, bytes) ^ (stable && s->refers[k] ? BY_REFERENCE : 0);
+    if (orders(s, link, true, bytes)) post_signal(link, word_of(link, *done), (*done + 1) << 32 | tag);
+    *done += 1;
+  }
+  for (unsigned k = hk_thread(); k < n; k += HK_WARP) {
+    if (k < ndst || o[k].space != HK_LINK) continue;
+    const unsigned at = place_of(l, &o[k], k);
+    const hk_gpu_link *link = &s->links[at];
+    uint64_t *done = &s->done[at];
+    *done += 1;
+    if (link->head) post_signal(link, link->head, *done);
+  }
+  for (unsigned k = hk_thread(); !l->fits && k < n; k += HK_WARP)
+    if (o[k].space == HK_LINK) *s->links[k].done = s->done[k];
+  hk_warp_barrier(); /* the counters, for whichever thread has the link next */
 }
 
 /* ---- instructions ---- */
 
 /* What the data movement needs to know of the instruction. */
-HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_instr *i, const hk_operand *o,
-                                uint64_t bytes, hk_gpu_stable stable) {
+HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_shared *s, const hk_instr *i, const hk_operand *o, uint64_t bytes,
+                                bool stable) {
   hk_gpu_shape shape = {0, i->ndst, i->nsrc, -1, false, true, false, false, bytes};
   uintptr_t low = 0;
   unsigned lines = 0;
-  for (unsigned k = 0; k < i->ndst; k++) shape.ndst += !by_reference(l, &o[k], stable, bytes);
+  for (unsigned k = 0; k < i->ndst; k++) shape.ndst += !(stable && s->refers[k]);
   for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) {
     if (k >= shape.ndst && k < i->ndst) continue;
     low |= (uintptr_t)s->move.at[k];
@@ -287,28 +369,29 @@ HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_lane *l, const hk_gpu_shared *s, co
   shape.simple = !lines && (low & 15) == 0;
   shape.wide = (lines & WIDE_LINES) != 0;
   shape.switched = (lines & EVERYWHERE) != 0;
-  const hk_gpu_reducer *r = &l->work->reducer;
+  const hk_gpu_reducer *r = &s->work.reducer;
   if (!r->pre) shape.fresh = -1;
   shape.divided = r->post && (i->flags & HK_INSTR_FINAL);
   return shape;
 }
 
 /* If the switch adds: the first link among the sources, whose slot represents those of all ranks; else NULL. */
-HK_DEVICE const hk_gpu_link *summed(const hk_gpu_lane *l, const hk_instr *i, const hk_operand *o) {
+HK_DEVICE const hk_gpu_link *summed(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_instr *i,
+                                    const hk_operand *o) {
   if (!(i->flags & HK_INSTR_IN_SWITCH) || i->nsrc < 2 || !i->ndst) return 0;
   const unsigned k = i->ndst + (o[i->ndst].space != HK_LINK);
-  return &l->links[hk_cursor_link(&l->at, &o[k])];
+  return &s->links[place_of(l, &o[k], k)];
 }
 /* By a thread of the first warp, which has the counters: this rank's part goes into its own slot first. */
 HK_DEVICE void prepare_own(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, const hk_operand *o,
                            const hk_gpu_link *link) {
-  const uint64_t slot = *counter(l, s, (unsigned)(link - l->links)) & (link->nslots - 1);
+  const uint64_t slot = s->done[link - s->links] & (link->nslots - 1);
   unsigned k = i->ndst;
   while (o[k].space == HK_LINK) k++;
   s->sum = link->data + slot * link->slot_bytes;
   s->own.lines[0] = s->own.lines[1] = PLAIN;
   s->own.at[0] = link->own + slot * link->slot_bytes;
-  s->own.at[1] = user_address(l, &o[k]);
+  s->own.at[1] = user_address(l, s, &o[k]);
   s->own.reducer = s->move.reducer;
   s->own.state = s->move.state;
 }
@@ -319,40 +402,52 @@ HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shap
     (void)reduce_any(&s->own, &own); /* plain memory: nothing is waited for */
   else
     (void)copy_move(&s->own, &own);
-  hk_barrier();     /* all of our part is there ... */
-  hk_multi_fence(); /* ... by its other address, too; what the others have sent was acquired ahead of the barrier */
+  /* All of our part is there, also by its other address, and so is what others have sent, which was acquired before the
+   * barrier: the fence of one thread that is between a store and a load is enough. */
+  hk_barrier();
+  if (hk_thread() < HK_WARP) hk_multi_fence();
+  hk_barrier();
   add_in_switch(&s->move, shape, s->sum);
 }
 
 /* Runs the MOVE at the lane's pc; false if the block is to end. */
 HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, const bool transfer) {
-  const hk_operand *o = hk_instr_operands(l->program, i);
+  const hk_program *p = program_of(s);
+  const hk_sizes *sizes = &s->work.sizes;
+  const hk_operand *o = operands_of(l, s, i);
   unsigned ndst = i->ndst, nsrc = i->nsrc, n = ndst + nsrc;
-  uint64_t bytes = hk_cursor_bytes(&l->at, l->program, i, o, l->sizes);
-  if (!transfer && hk_cursor_skips(&l->at, l->sizes, bytes)) return true;
-  if (!transfer && l->sizes->table && hk_coll_pairs((hk_coll)l->program->coll))
-    l->signature = l->work->signature ^ hk_length_mark(hk_cursor_length(&l->at, l->program, i, o, l->sizes));
-  hk_gpu_stable stable = stable_copy(l, i, o, bytes);
+  uint64_t bytes = hk_cursor_bytes(&l->at, p, i, o, sizes);
+  if (!transfer && hk_cursor_skips(&l->at, sizes, bytes)) return true;
+  if (!transfer && sizes->table && hk_coll_pairs((hk_coll)p->coll))
+    l->signature = s->work.signature ^ hk_length_mark(hk_cursor_length(&l->at, p, i, o, sizes));
+  if (!l->fits && hk_thread() < HK_WARP) bring_links(l, s, o, n);
+  const hk_gpu_stable copy = stable_copy(l, s, i, o, bytes);
+  const bool stable = copy.at != 0;
+  if (stable && hk_thread() < HK_WARP) {
+    for (unsigned k = hk_thread(); k < ndst; k += HK_WARP) s->refers[k] = reference(l, s, &o[k], k, copy, bytes);
+    hk_warp_barrier();
+  }
   int stop = 0;
   if (hk_thread() == 0) s->move.tag = tag_of(l->signature, bytes);
-  const hk_gpu_link *sum = transfer ? 0 : summed(l, i, o);
+  const hk_gpu_link *sum = transfer ? 0 : summed(l, s, i, o);
   if (sum && hk_thread() == 0) prepare_own(l, s, i, o, sum);
-  if (hk_thread() < HK_WARP)
-    for (unsigned k = hk_thread(); k < n; k += HK_WARP)
-      stop |= !prepare(l, s, &o[k], k, k < ndst, bytes, stable, transfer);
+  HK_NO_UNROLL
+  for (unsigned k = hk_thread() < HK_WARP ? hk_thread() : n; k < n; k += HK_WARP)
+    stop |= !prepare(l, s, &o[k], k, k < ndst, bytes, stable, transfer);
   if (hk_barrier_or(stop)) return false;
-  if (transfer && s->whole) l->at.offset = bytes = l->work->sizes.longest; /* the last wave */
-  bool here = true;                                                        /* all that this thread waited for */
+  if (transfer && s->whole) l->at.offset = bytes = sizes->longest; /* the last wave */
+  bool here = true, switched = false;                              /* `here`: all that this thread waited for */
   if (bytes) {
-    hk_gpu_shape shape = shape_of(l, s, i, o, bytes, stable);
+    hk_gpu_shape shape = shape_of(s, i, o, bytes, stable);
     l->owed |= shape.ndst < ndst;
+    switched = shape.switched;
     if (shape.ndst == 0)
       ; /* all by reference */
     else if (transfer)
       here = copy_move(&s->move, &shape);
     else if (sum)
       reduce_in_switch(s, &shape);
-    else if (l->work->reducer.reduces && (nsrc > 1 || shape.fresh >= 0 || shape.divided))
+    else if (s->work.reducer.reduces && (nsrc > 1 || shape.fresh >= 0 || shape.divided))
       here = reduce_any(&s->move, &shape);
     else if (shape.wide)
       here = copy_wide(&s->move, &shape);
@@ -362,64 +457,58 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, con
       here = copy_move(&s->move, &shape);
   }
   if (hk_barrier_or(!here)) return false; /* the data is not whole: nothing is signalled, and the lane ends */
-  if (hk_thread() < HK_WARP) {
-    for (unsigned k = hk_thread(); k < n; k += HK_WARP) finish(l, s, &o[k], k < ndst, bytes, stable);
-    hk_warp_barrier(); /* the counters, for whichever thread has the link next */
-  }
+  if (hk_thread() < HK_WARP) finish(l, s, o, ndst, n, bytes, stable, sum || switched);
   return true;
 }
 
 /* To the next instruction; false at the lane's end.  A call, so that the lane lies in memory: what it would have of
  * registers, all data movement would lack. */
-HK_DEVICE_CALL bool advance(hk_gpu_lane *l) { return hk_cursor_next(&l->at, l->sizes, l->work->channels); }
-
-/* The scalar of premulsum as the host would have given it. */
-HK_DEVICE uint64_t read_scalar(const hk_gpu_reducer *r) {
-  const uint8_t *from = (const uint8_t *)(uintptr_t)r->scalar;
-  uint64_t bits = 0;
-  for (unsigned i = 0; i < r->elem_bytes; i++) bits |= (uint64_t)from[i] << 8 * i;
-  switch (r->dtype) {
-    case T_I8: return widen(T_I8, (uint32_t)bits);
-    case T_F16: return widen(T_F16, (uint32_t)bits);
-    case T_BF16: return widen(T_BF16, (uint32_t)bits);
-    case T_E4M3: return widen(T_E4M3, (uint32_t)bits);
-    case T_E5M2: return widen(T_E5M2, (uint32_t)bits);
-    default: return bits;
-  }
+HK_DEVICE_CALL bool advance(hk_gpu_lane *l, const hk_gpu_work *w) {
+  return hk_cursor_next(&l->at, &w->sizes, w->channels);
 }
 
-/* `block`: of the work's blocks. */
-HK_DEVICE hk_gpu_lane begin(const hk_gpu_work *w, unsigned block, hk_gpu_shared *s) {
+/* `block`: of the work's blocks, of which s->work is. Two round trips to memory: what is the same for all calls of the
+ * plan, then the links' counters. */
+HK_DEVICE hk_gpu_lane begin(unsigned block, hk_gpu_shared *s) {
   hk_gpu_lane l = {0};
-  unsigned channel = block / w->lanes;
-  const hk_program *p =
-      (const hk_program *)((const char *)w->program + (uint64_t)(channel % w->orders) * w->program_bytes);
-  l.work = w;
-  l.program = p;
-  l.lane = block % w->lanes;
-  l.any = l.lane < p->nlanes && hk_cursor_begin(&l.at, &hk_program_lanes(p)[l.lane], channel, &w->sizes);
+  hk_gpu_work *w = &s->work;
+  const unsigned channel = block / w->lanes;
+  l.program = (const hk_program *)((const char *)w->program + (uint64_t)(channel % w->orders) * w->program_bytes);
   l.links = w->links + (uint64_t)channel * w->nlinks;
-  l.scratch = w->scratch + (uint64_t)block * w->scratch_bytes;
-  l.window = NO_WINDOW;
-  l.signature = w->signature;
-  l.sizes = &w->sizes;
-  const uint32_t blocks = (uint32_t)p->in_blocks + p->out_blocks;
-  if (w->sizes.table && blocks <= HK_GPU_EXTENTS) {
-    for (unsigned i = hk_thread(); i < blocks; i += hk_threads()) s->extents[i] = w->sizes.table[i];
-    if (hk_thread() == 0) {
-      s->sizes = w->sizes;
-      s->sizes.table = s->extents;
-    }
-    l.sizes = &s->sizes;
-  }
-  const hk_link_need *needs = hk_program_links(p);
-  if (p->nlinks <= HK_GPU_LINKS) /* the other lanes' links are theirs: they may be writing their counters back */
-    for (unsigned i = hk_thread(); i < p->nlinks; i += hk_threads())
-      if (needs[i].lane == l.lane) s->done[i] = *l.links[i].done;
+  l.whole = w->program_bytes && w->program_bytes <= HK_GPU_PROGRAM;
+  l.fits = w->nlinks <= HK_GPU_LINKS;
+  bring(s->program, l.program, l.whole ? w->program_bytes : (uint32_t)sizeof *l.program);
+  if (l.fits) bring(s->links, l.links, w->nlinks * (uint32_t)sizeof *l.links);
   if (hk_thread() == 0) {
     s->move.reducer = w->reducer;
     if (w->reducer.by_address) s->move.reducer.scalar = read_scalar(&w->reducer);
     s->move.state = w->state;
+  }
+  hk_barrier();
+  const hk_program *p = program_of(s);
+  l.lane = block % w->lanes;
+  if (l.lane < p->nlanes) {
+    const hk_lane lane = l.whole ? hk_program_lanes(p)[l.lane] : hk_program_lanes(l.program)[l.lane];
+    l.any = hk_cursor_begin(&l.at, &lane, channel, &w->sizes);
+  }
+  l.scratch = w->scratch + (uint64_t)block * w->scratch_bytes;
+  l.window = NO_WINDOW;
+  l.signature = w->signature;
+  const hk_extent *table = w->sizes.table;
+  const uint32_t blocks = (uint32_t)p->in_blocks + p->out_blocks;
+  const bool here = table && blocks <= HK_GPU_EXTENTS;
+  for (unsigned i = hk_thread(); here && i < blocks; i += hk_threads()) s->extents[i] = table[i];
+  for (unsigned i = hk_thread(); l.fits && i < p->nlinks; i += hk_threads()) {
+    if (lane_of_link(&l, s, i) != l.lane) continue; /* the other lanes' are theirs: they may be writing counters back */
+    const hk_gpu_link *k = &s->links[i];
+    const bool counts = k->sends && !k->others; /* of one head, which an acquire makes good for every protocol */
+    const uint64_t seen = counts ? hk_load_acquire(k->head) : 0;
+    s->done[i] = *k->done;
+    s->seen[i] = seen;
+  }
+  if (here) {
+    hk_barrier();
+    if (hk_thread() == 0) w->sizes.table = s->extents;
   }
   hk_barrier();
   return l;
@@ -427,17 +516,19 @@ HK_DEVICE hk_gpu_lane begin(const hk_gpu_work *w, unsigned block, hk_gpu_shared 
 
 /* The user may write what was given out as soon as the kernel has ended: all must have come back. */
 HK_DEVICE void await_owed(const hk_gpu_lane *l, hk_gpu_shared *s) {
-  const hk_link_need *needs = hk_program_links(l->program);
-  for (unsigned i = hk_thread(); i < l->program->nlinks; i += hk_threads()) {
-    const hk_gpu_link *k = &l->links[i];
-    if (needs[i].lane != l->lane || !k->sends || *counter(l, s, i) == 0) continue;
-    wait_credit(k, *counter(l, s, i) - 1 + k->nslots, l->work->state); /* head = done: nothing is on its way */
+  for (unsigned i = hk_thread(); i < program_of(s)->nlinks; i += hk_threads()) {
+    const hk_gpu_link *k = l->fits ? &s->links[i] : &l->links[i];
+    if (lane_of_link(l, s, i) != l->lane || !k->sends) continue;
+    const uint64_t done = l->fits ? s->done[i] : *k->done;
+    uint64_t seen = 0;
+    if (done) wait_credit(k, done - 1 + k->nslots, false, s->work.state, &seen); /* head = done: none is on its way */
   }
 }
 
-/* False if the kernel is to end. `transfer` is a constant: sends and receives need no data movement but a copy. */
-HK_DEVICE bool run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared *s, const bool transfer) {
-  hk_gpu_lane l = begin(work, block, s);
+/* Runs s->work. False if the kernel is to end. `transfer` is a constant: sends and receives need no data movement but a
+ * copy. */
+HK_DEVICE bool run_block(unsigned block, hk_gpu_shared *s, const bool transfer) {
+  hk_gpu_lane l = begin(block, s);
   bool going = l.any, failed = false;
   while (going) {
     const hk_instr *i = fetch(&l, s);
@@ -446,15 +537,14 @@ HK_DEVICE bool run_block(const hk_gpu_work *work, unsigned block, hk_gpu_shared 
       continue;
     }
     failed = !run_move(&l, s, i, transfer);
-    going = !failed && advance(&l);
+    going = !failed && advance(&l, &s->work);
   }
   hk_barrier();
   if (l.owed && !failed) await_owed(&l, s);
-  if (hk_thread() == 0 && block == 0) hk_store_relaxed(&work->state->ended, 1); /* relaxed: it orders nothing */
-  if (l.program->nlinks > HK_GPU_LINKS || !l.any) return !failed;
-  const hk_link_need *needs = hk_program_links(l.program);
-  for (unsigned i = hk_thread(); i < l.program->nlinks; i += hk_threads())
-    if (needs[i].lane == l.lane) *l.links[i].done = s->done[i];
+  if (hk_thread() == 0 && block == 0) hk_store_relaxed(&s->work.state->ended, 1); /* relaxed: it orders nothing */
+  if (!l.fits || !l.any) return !failed;
+  for (unsigned i = hk_thread(); i < program_of(s)->nlinks; i += hk_threads())
+    if (lane_of_link(&l, s, i) == l.lane) *s->links[i].done = s->done[i];
   return !failed;
 }
 
@@ -464,8 +554,13 @@ HK_KERNEL void hk_run_batch(HK_PARAMS(hk_gpu_batch) batch) {
   uint32_t i = 0;
   while (hk_block() >= batch.end[i]) i++;
   const unsigned block = hk_block() - (i ? batch.end[i - 1] : 0);
-  while (run_block(&batch.work[i], block, s, false) && (i = batch.work[i].next) != 0)
+  do {
     hk_barrier(); /* no thread uses what the last one left in shared memory */
+    if (hk_thread() == 0) s->work = batch.work[i];
+    hk_barrier();
+    if (!run_block(block, s, false)) return;
+    i = s->work.next;
+  } while (i);
 }
 
 /* Sends and receives: programs of one instruction.  A group may have any number of them: those that do not fit the
@@ -480,7 +575,7 @@ HK_KERNEL void hk_run_transfers(HK_PARAMS(hk_gpu_transfers) table) {
       ((uint32_t *)&s->work)[k] = ((const uint32_t *)&works[i])[k];
     if (hk_thread() == 0) s->whole = 0;
     hk_barrier();
-    if (!run_block(&s->work, 0, s, true)) return;
+    if (!run_block(0, s, true)) return;
     i = s->work.next;
   } while (i);
 }

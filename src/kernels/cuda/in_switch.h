@@ -105,7 +105,6 @@ HK_DEVICE_CALL void add_in_switch(const hk_gpu_move *m, const hk_gpu_shape *shap
       if (s.divided) v[j] = divide_vector(&m->reducer, v[j]);
     store_switched(m, &s, i, vectors, v);
   }
-  hk_multi_fence(); /* they read it by their own addresses */
 }
 
 /* Destinations <- a source in plain memory. */
@@ -123,6 +122,5 @@ HK_DEVICE_CALL void copy_in_switch(const hk_gpu_move *m, const hk_gpu_shape *sha
     }
     store_switched(m, &s, i, vectors, v);
   }
-  hk_multi_fence(); /* as above */
 }
 #endif

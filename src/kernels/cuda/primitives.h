@@ -160,10 +160,18 @@ HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) {
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
-/* Everything that the thread did before it, and what others did before an earlier barrier, is visible to the
- * thread that acquires the value. */
-HK_DEVICE void hk_store_release(uint64_t *p, uint64_t v) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+/* Everything that the thread did before it, and what others did before an earlier barrier, is visible to the thread
+ * that acquires a value that this thread stores after it by hk_store_signal. It waits until all earlier stores have
+ * arrived, about a microsecond: at most one in an instruction. */
+HK_DEVICE void hk_fence(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+/* A link's word or head, in one piece. Of themselves they order nothing. */
+HK_DEVICE void hk_store_signal(uint64_t *p, uint64_t v) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+HK_DEVICE uint64_t hk_load_signal(const uint64_t *p) {
+  uint64_t v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
 }
 /* No order at all: for words on whose value no other memory depends, such as the abort flag. */
 HK_DEVICE uint32_t hk_load_relaxed(const uint32_t *p) {
@@ -237,9 +245,9 @@ HK_DEVICE void hk_multi_store(void *p, hk_vec v) {
                "f"(__uint_as_float(v.w[1])), "f"(__uint_as_float(v.w[2])), "f"(__uint_as_float(v.w[3]))
                : "memory");
 }
-/* As hk_store_release, on each of the GPUs. */
-HK_DEVICE void hk_multi_store_release(uint64_t *p, uint64_t v) {
-  asm volatile("multimem.st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+/* As hk_store_signal, on each of the GPUs. */
+HK_DEVICE void hk_multi_store_signal(uint64_t *p, uint64_t v) {
+  asm volatile("multimem.st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 #else
 HK_DEVICE hk_vec hk_multi_reduce(const void *, const int) {
@@ -247,7 +255,7 @@ HK_DEVICE hk_vec hk_multi_reduce(const void *, const int) {
   return hk_vec{{0, 0, 0, 0}};
 }
 HK_DEVICE void hk_multi_store(void *, hk_vec) { __trap(); }
-HK_DEVICE void hk_multi_store_release(uint64_t *, uint64_t) { __trap(); }
+HK_DEVICE void hk_multi_store_signal(uint64_t *, uint64_t) { __trap(); }
 #endif
 /* Between a thread's accesses to the same memory by its own address and by a multicast one. */
 HK_DEVICE void hk_multi_fence(void) { asm volatile("fence.proxy.alias;" ::: "memory"); }

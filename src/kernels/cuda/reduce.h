@@ -16,6 +16,21 @@ HK_DEVICE hk_vec end_reduce(const int type, const hk_gpu_move *m, const hk_gpu_s
   return encode(type, a);
 }
 
+/* The scalar of premulsum as the host would have given it. */
+HK_DEVICE uint64_t read_scalar(const hk_gpu_reducer *r) {
+  const uint8_t *from = (const uint8_t *)(uintptr_t)r->scalar;
+  uint64_t bits = 0;
+  for (unsigned i = 0; i < r->elem_bytes; i++) bits |= (uint64_t)from[i] << 8 * i;
+  switch (r->dtype) {
+    case T_I8: return widen(T_I8, (uint32_t)bits);
+    case T_F16: return widen(T_F16, (uint32_t)bits);
+    case T_BF16: return widen(T_BF16, (uint32_t)bits);
+    case T_E4M3: return widen(T_E4M3, (uint32_t)bits);
+    case T_E5M2: return widen(T_E5M2, (uint32_t)bits);
+    default: return bits;
+  }
+}
+
 /* Registers have no index: a loop that is not unrolled takes v[0] of several. */
 HK_DEVICE void move_up(hk_vec *v, const int n) {
   HK_UNROLL

@@ -34,10 +34,11 @@
 #include "../../program/cursor.h"
 
 enum {
-  HK_GPU_OPERANDS = 136,   /* of one instruction at most: programs with more are not for GPUs */
-  HK_GPU_WINDOW = 32,      /* instructions that a block holds in its shared memory */
-  HK_GPU_EXTENTS = 128,    /* of an uneven call's table that a block holds there; a longer one stays in host memory */
-  HK_GPU_LINKS = 160,      /* of one program whose counters a block holds there; more stay in device memory */
+  HK_GPU_OPERANDS = 136, /* of one instruction at most: programs with more are not for GPUs */
+  HK_GPU_PROGRAM = 8192, /* bytes of a program that a block holds in its shared memory; of a longer one it holds ... */
+  HK_GPU_WINDOW = 32,    /* ... so many instructions */
+  HK_GPU_EXTENTS = 128,  /* of an uneven call's table that a block holds there; a longer one stays in host memory */
+  HK_GPU_LINKS = 160, /* of one program that a block holds there with their counters; if they are more, an operand's */
   HK_GPU_THREADS = 512,    /* of a block at most */
   HK_GPU_LL_MAX = 16384,   /* bytes of a slot's data that its LL lines can carry */
   HK_GPU_LL_TAG_BITS = 12, /* of an LL line's flag; the slot's number has the others */
@@ -47,7 +48,7 @@ typedef enum hk_gpu_proto { HK_GPU_SIMPLE, HK_GPU_LL, HK_GPU_LL128 } hk_gpu_prot
 /* Bytes of a message that LL128 lines of `bytes` carry. */
 #define HK_GPU_LL128_CARRIES(bytes) ((bytes) / 256 * 240)
 
-/* One end of a link, in device memory, private to the rank and the kernel that runs. */
+/* One end of a link, in device memory, private to the rank and the kernel that runs. 16-aligned, as is its size. */
 typedef struct hk_gpu_link {
   uint64_t *done;              /* slots sent or received so far: of the end, whichever plan uses it */
   uint64_t *head;              /* slots that the receiver has given back */
@@ -64,6 +65,7 @@ typedef struct hk_gpu_link {
   char *own;     /* in the switch, of a receiver: this rank's part of the slots whose sums it reads; else NULL */
   uint32_t multi;  /* HK_GPU_MULTI_* */
   uint32_t others; /* of a sender: receivers beside one; each has a head, head[i * HK_GPU_HEAD_STRIDE] */
+  uint64_t reserved;
 } hk_gpu_link;
 
 /* What to add to an address in registered memory for rank r to read it at, [r] of a table; or that it cannot. */
@@ -95,7 +97,7 @@ typedef struct hk_gpu_reducer {
 
 /* One call: channels * lanes blocks. */
 typedef struct hk_gpu_work {
-  const void *program; /* hk_programs, each at a multiple of program_bytes: channel c runs number c % orders */
+  const void *program; /* hk_programs, 16-aligned, program_bytes apart: channel c runs number c % orders */
   hk_gpu_link *links;  /* [channels][nlinks] */
   const char *in;
   char *out;
@@ -104,9 +106,11 @@ typedef struct hk_gpu_work {
   hk_sizes sizes;
   hk_gpu_state *state;
   hk_gpu_reducer reducer;
-  const int64_t *seen_in, *seen_out;         /* of the memory of `in` and `out`; NULL: not registered */
-  uint32_t signature, program_bytes, nlinks; /* nlinks: of the program that has most */
-  uint16_t channels, orders, lanes;          /* lanes: of the program that has most */
+  const int64_t *seen_in, *seen_out; /* of the memory of `in` and `out`; NULL: not registered */
+  uint32_t signature;
+  uint32_t program_bytes;           /* of the longest; 0 with one program: not known */
+  uint32_t nlinks;                  /* of the program that has most */
+  uint16_t channels, orders, lanes; /* lanes: of the program that has most */
   uint8_t proto, reserved;
   uint32_t next; /* the one that the same block runs after it, over the same links; 0: none */
 } hk_gpu_work;
@@ -127,9 +131,9 @@ typedef struct hk_gpu_transfers {
 } hk_gpu_transfers;
 
 #ifdef __cplusplus
-static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 160, "one layout");
+static_assert(sizeof(hk_gpu_link) == 96 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 160, "one layout");
 #else
-_Static_assert(sizeof(hk_gpu_link) == 88 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 160, "one layout");
+_Static_assert(sizeof(hk_gpu_link) == 96 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 160, "one layout");
 #endif
 
 /* The names of the kernels. */
