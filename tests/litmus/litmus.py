@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the litmus tests: litmus.py [-v]. links.litmus says how tests are written.
+"""Runs the litmus tests, and compares the comments of the kernels with them: litmus.py [-v].
+links.litmus says how tests are written.
 
 The operations of a test are primitives of src/kernels/cuda/primitives.h, and their PTX is read from there, or PTX.
 """
@@ -22,6 +23,12 @@ def functions(text):
     for m in at.finditer(text):
         begin = text.rfind("/*", 0, m.start())
         yield m[1], text[begin : text.find("*/", begin)] if begin >= 0 else "", m[2] or m[3] or ""
+
+
+def tags(text):
+    """The tests that comments name: "litmus: slot, credit"."""
+    lists = re.findall(r"litmus: (\w+(?:,\s+(?:\* )?\w+)*)", text)
+    return [name for names in lists for name in re.findall(r"\w+", names)]
 
 
 def short(ptx):
@@ -189,18 +196,56 @@ def check(test):
     return wrong + [f"{test.name}: needs {x}, and does not say so" for x in order if x not in test.needs], needed
 
 
+def primitive_comments(known, needed):
+    """Of the ordered primitives: what their comments do not say, or say wrongly; and which of them tests need."""
+    wrong, ordered, seen, file = [], set(), set(), "primitives.h"
+    for name, comment, _ in functions((HEADERS / file).read_text()):
+        if name in seen or name not in known or known[name] in ("ld", "st"):
+            continue
+        seen.add(name)
+        needs = {"order": set(), "scope": set()}
+        for t, found in needed.items():
+            for op, what in found:
+                if name in re.split(r"\W", op):
+                    needs[what].add(t)
+        said = tags(comment)
+        if said == ["none"]:
+            wrong += [f"{file}: {name} names no litmus test, but {t} needs it" for t in sorted(needs["order"])]
+            continue
+        ordered.add(name)
+        wrong += [f"{file}: {name} names {t}, which does not need it" for t in said if t not in needs["order"]]
+        if not said:
+            wrong.append(f"{file}: {name} ({known[name]}) names no litmus test that fails without it")
+        if known[name].endswith(".sys") and not needs["scope"]:
+            wrong.append(f"{file}: no litmus test needs the scope of {name}")
+    return wrong, {name for name in ordered if known[name] != "bar"}
+
+
+def call_comments(ordered, tests):
+    """Each function of the kernels that calls an ordered primitive names a test that has it."""
+    wrong, has = [], {t.name: {op.name for ops in t.threads for op in ops} for t in tests}
+    for file in ("move.h", "wide.h", "reduce.h", "in_switch.h", "exec.cu"):
+        for name, comment, body in functions((HEADERS / file).read_text()):
+            said = tags(f"{comment}; {body}")
+            wrong += [f"{file}: {name} names {t}, no litmus test" for t in said if t not in has and t != "none"]
+            for call in sorted(ordered & set(re.findall(r"\w+(?=\()", body))):
+                if "none" not in said and not any(call in has.get(t, ()) for t in said):
+                    wrong.append(f"{file}: {name} calls {call} and names no litmus test that has it")
+    return wrong
+
+
 def main(files):
     verbose, here = "-v" in files, Path(__file__).parent
     known = primitives()
-    # The kernels before and after they have one fence for all signals of a step: the former file goes with them.
-    links = "one_fence.litmus" if "hk_fence" in known else "links.litmus"
-    tests = [t for f in ("known.litmus", links, "host.litmus") for t in read(here / f, known)]
+    tests = [t for f in ("known.litmus", "links.litmus", "host.litmus") for t in read(here / f, known)]
     wrong, needed = [], {}
     for t in tests:
         found, needed[t.name] = check(t)
         wrong += found
         if verbose:
             print(t.name, "may" if t.allowed else "never", *(f"{label}[{what}]" for label, what in needed[t.name]))
+    found, ordered = primitive_comments(known, needed)
+    wrong += found + call_comments(ordered, tests)
     for w in wrong:
         print(w)
     weaker = sum(map(len, needed.values()))

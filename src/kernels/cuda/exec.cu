@@ -119,6 +119,7 @@ HK_DEVICE uint64_t *word_of(const hk_gpu_link *k, uint64_t done) {
   return k->word + (done & (k->nslots - 1)) * HK_GPU_WORD_STRIDE;
 }
 HK_DEVICE uint32_t *note_of(const hk_gpu_link *k, uint64_t done) { return (uint32_t *)(word_of(k, done) + 1); }
+/* litmus: slot, credit, line, switch_sums, switch_given_again */
 HK_DEVICE void post_signal(const hk_gpu_link *k, uint64_t *at, uint64_t value) {
   if (k->multi & HK_GPU_MULTI_SIGNAL)
     hk_multi_store_signal(at, value);
@@ -133,9 +134,10 @@ HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t byte
 }
 
 /* The reader's loads of the slot's last message are before our stores: acquire, of the head that it stored after a
- * fence. With `lines` neither is needed (litmus: line_step). A reader takes a line only with the flag of its slot, and
- * then stores the head: so what it took is not what is stored here, after the head and with another flag. Nor do
- * relaxed heads of lines release the slots of earlier launches: a kernel's loads have ended with it. */
+ * fence (litmus: credit). With `lines` neither is needed (litmus: line, line_step). A reader takes a line only with the
+ * flag of its slot, and then stores the head: so what it took is not what is stored here, after the head and with
+ * another flag. Nor do relaxed heads of lines release the slots of earlier launches: a kernel's loads have ended with
+ * it (litmus: slot_before_launch_bound). *seen is of acquires only: slots count on it (litmus: credit_seen_relaxed). */
 HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, bool lines, hk_gpu_state *state, uint64_t *seen) {
   uint64_t least = ~(uint64_t)0;
   uint32_t polls = 0;
@@ -156,7 +158,8 @@ HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, bool lines, hk_g
 /* Of a tag: the slot holds an address. */
 enum { BY_REFERENCE = 0x5bd1e995 };
 
-/* Has the peer sent the slot in lines, although this call expects a word? Checked now and then during a wait. */
+/* Has the peer sent the slot in lines, although this call expects a word? Checked now and then during a wait.
+ * litmus: none; for a report */
 HK_DEVICE_CALL bool came_in_lines(const hk_gpu_link *k, uint64_t done, uint32_t *found) {
   const uint64_t slot = done & (k->nslots - 1);
   const uint32_t number = (uint32_t)(done + 1);
@@ -172,7 +175,8 @@ HK_DEVICE_CALL bool came_in_lines(const hk_gpu_link *k, uint64_t done, uint32_t 
   return v.w[2] == number;
 }
 
-/* Waits for the slot; *data becomes the address of its data. `whole`: the tag of a reference of another length. */
+/* Waits for the slot; *data becomes the address of its data. `whole`: the tag of a reference of another length.
+ * litmus: slot, reference, pumped_receive */
 HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint32_t whole, hk_gpu_state *state,
                          char **data) {
   uint32_t polls = 0, found;
@@ -200,7 +204,7 @@ HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint
 }
 
 /* Before the numbers in flags wrap round, every line gets a new one, so that an old flag never matches. LL's flags have
- * fewer bits; each is written anew four times in a round. */
+ * fewer bits; each is written anew four times in a round. litmus: refresh */
 enum { LL_NUMBER_BITS = 32 - HK_GPU_LL_TAG_BITS };
 HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
   const uint64_t slot = done & (k->nslots - 1), number = done + 1;
@@ -315,7 +319,7 @@ HK_DEVICE bool orders(const hk_gpu_shared *s, const hk_gpu_link *link, bool send
   return (sends || link->head) && lines_for(link, s->work.proto, bytes) == PLAIN;
 }
 /* Signals all operands after the data has moved; the first warp does it. One fence serves all of them, and words go
- * before heads, because a peer waits for them. */
+ * before heads, because a peer waits for them. litmus: step, reference, pumped_send, switch_sums, slot_before_line */
 HK_DEVICE_CALL void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned ndst, unsigned n,
                            uint64_t bytes, bool stable, bool switched) {
   int plain = 0;
@@ -395,6 +399,7 @@ HK_DEVICE void prepare_own(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_inst
   s->own.reducer = s->move.reducer;
   s->own.state = s->move.state;
 }
+/* litmus: switch_given, switch_sums_again */
 HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shape) {
   const uintptr_t low = (uintptr_t)s->own.at[0] | (uintptr_t)s->own.at[1];
   const hk_gpu_shape own = {1, 1, 1, s->own.reducer.pre ? 0 : -1, false, (low & 15) == 0, false, false, shape->bytes};
@@ -502,6 +507,7 @@ HK_DEVICE hk_gpu_lane begin(unsigned block, hk_gpu_shared *s) {
     if (lane_of_link(&l, s, i) != l.lane) continue; /* the other lanes' are theirs: they may be writing counters back */
     const hk_gpu_link *k = &s->links[i];
     const bool counts = k->sends && !k->others; /* of one head, which an acquire makes good for every protocol */
+    /* litmus: credit_seen */
     const uint64_t seen = counts ? hk_load_acquire(k->head) : 0;
     s->done[i] = *k->done;
     s->seen[i] = seen;

@@ -107,7 +107,7 @@ HK_DEVICE uint32_t line_flag(uint64_t number, uint32_t tag) {
 HK_DEVICE bool of_another_call(uint32_t found, uint32_t flag) {
   return found != flag && (found ^ flag) >> HK_GPU_LL_TAG_BITS == 0;
 }
-/* Of a wait for lines, now and then: has a line come that is of another call?  Says so. */
+/* Of a wait for lines, now and then: has a line come that is of another call?  Says so. litmus: none; for a report */
 HK_DEVICE_CALL bool lines_of_another_call(const hk_gpu_move *m, unsigned first, uint64_t i, uint32_t missing) {
   for (unsigned k = 0; missing >> k; k++) {
     if (!(missing >> k & 1)) continue;
@@ -123,7 +123,7 @@ HK_DEVICE_CALL bool lines_of_another_call(const hk_gpu_move *m, unsigned first, 
 /* Waits for vector i, n bytes of it, of those of the sources `first`, `first` + 1, ... that come in lines; `count` of
  * them, `most` at most. All lines are asked for before one is looked at, and then those that were not there: a one-shot
  * waits for its slowest peer, not for one peer after the other. False when the wait is given up: what is in v then is
- * no data. */
+ * no data. litmus: line, line_polled_again */
 HK_DEVICE bool load_lines(const hk_gpu_move *m, unsigned first, unsigned count, uint64_t i, unsigned n, const int most,
                           hk_vec *v) {
   hk_vec line[2 * LINES_MOST];
@@ -180,7 +180,7 @@ HK_DEVICE_CALL void store_all(const hk_gpu_move *m, const hk_gpu_shape *s, uint6
     }
     uint32_t flag = m->flag[k];
     hk_vec a = {{v.w[0], flag, v.w[1], flag}}, b = {{v.w[2], flag, v.w[3], flag}};
-    hk_store_line(m->at[k] + 32 * i, a);
+    hk_store_line(m->at[k] + 32 * i, a); /* litmus: line, line_step */
     if (n > 8) hk_store_line(m->at[k] + 32 * i + 16, b);
   }
 }

@@ -6,6 +6,9 @@
  *
  * A program's lane is one block of threads.  Every wait calls hk_relax() in its loop.
  *
+ * "litmus: NAME" in the kernels' comments names a test of tests/litmus/links.litmus: it fails if what it is said of
+ * orders less. "litmus: none": no protocol needs the order. docs/gpu-memory-model.md explains it; a suite compares.
+ *
  *   HK_KERNEL void name(HK_PARAMS(struct) p)     a kernel; its parameters are one struct, immutable
  *   HK_DEVICE type name(...)                     a function of a kernel
  *   HK_SHARED(type, name)                        first in a kernel: `type *name` of the block's; not initialised
@@ -59,11 +62,12 @@ HK_DEVICE unsigned hk_threads(void) { return blockDim.x; } /* of the block: a mu
 HK_DEVICE unsigned hk_block(void) { return blockIdx.x; }
 HK_DEVICE unsigned hk_blocks(void) { return gridDim.x; }
 
-/* Of all threads of the block.  What any of them wrote before is seen by all after. */
+/* Of all threads of the block.  What any of them wrote before is seen by all after. litmus: shared, reference */
 HK_DEVICE void hk_barrier(void) { __syncthreads(); }
-/* The same; gives whether `x` was nonzero in any of them. */
+/* The same; gives whether `x` was nonzero in any of them. litmus: slot, credit, line, wide */
 HK_DEVICE int hk_barrier_or(int x) { return __syncthreads_or(x); }
-/* Of the threads of the caller's warp, all of which call it; orders their accesses to memory as the barrier does. */
+/* Of the threads of the caller's warp, all of which call it; orders their accesses to memory as the barrier does.
+ * litmus: counter */
 HK_DEVICE void hk_warp_barrier(void) { __syncwarp(); }
 /* Whether x is nonzero in any of the warp's threads, all of which call it. */
 HK_DEVICE int hk_warp_any(int x) { return __any_sync(0xffffffffu, x); }
@@ -111,6 +115,7 @@ HK_DEVICE void hk_store_half(void *p, hk_vec v) {
 
 /* ---- LL lines: two words of data, each with its flag, that a reader polls. Each half of 8 bytes is read and written
  * in one piece, so that a word is there when its flag is. ---- */
+/* litmus: none; for reports */
 HK_DEVICE hk_vec hk_load_line(const void *p) {
   hk_vec v;
   asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -119,7 +124,8 @@ HK_DEVICE hk_vec hk_load_line(const void *p) {
                : "memory");
   return v;
 }
-/* With `on`; without, nothing is read and *v stays. No branch, so that several may be under way. */
+/* With `on`; without, nothing is read and *v stays. No branch, so that several may be under way.
+ * litmus: line, line_polled_again */
 HK_DEVICE void hk_load_line_if(hk_vec *v, const void *p, int on) {
   asm volatile("{.reg .pred p; setp.ne.s32 p, %5, 0;\n\t"
                "@p ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];}"
@@ -127,6 +133,7 @@ HK_DEVICE void hk_load_line_if(hk_vec *v, const void *p, int on) {
                : "l"(p), "r"(on)
                : "memory");
 }
+/* litmus: line, line_polled_again, refresh */
 HK_DEVICE void hk_store_line(void *p, hk_vec v) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]),
                "r"(v.w[3])
@@ -136,7 +143,8 @@ HK_DEVICE void hk_store_line(void *p, hk_vec v) {
 /* ---- LL128 lines: all threads of a warp call these. Eight neighbours with `on` set have the eight pieces, in order,
  * of an aligned line of 128 bytes; they write it with one instruction, and read it with one, and the memory (the
  * device's own, or another's over NVLink) lets a reader see it whole or not at all. PTX does not promise that; the
- * hardware does, and all of LL128 rests on it. Without `on` nothing is written, and what is read means nothing. ---- */
+ * hardware does, and all of LL128 rests on it. Without `on` nothing is written, and what is read means nothing.
+ * litmus: wide, wide_polled_again ---- */
 HK_DEVICE hk_vec hk_load_wide(const void *p, int on) {
   hk_vec v = {{0, 0, 0, 0}};
   asm volatile("{.reg .pred p; setp.ne.s32 p, %5, 0;\n\t"
@@ -154,7 +162,8 @@ HK_DEVICE void hk_store_wide(void *p, hk_vec v, int on) {
 }
 
 /* ---- synchronisation between ranks: system scope, as the other rank may be another GPU or the CPU ---- */
-/* Nothing after it in the thread's order, or after a later barrier, is done before it. */
+/* Nothing after it in the thread's order, or after a later barrier, is done before it. litmus: slot, credit, reference,
+ * pumped_receive, switch_given, switch_sums */
 HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) {
   uint64_t v;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
@@ -162,18 +171,21 @@ HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) {
 }
 /* Everything that the thread did before it, and what others did before an earlier barrier, is visible to the thread
  * that acquires a value that this thread stores after it by hk_store_signal. It waits until all earlier stores have
- * arrived, about a microsecond: at most one in an instruction. */
+ * arrived, about a microsecond: at most one in an instruction. litmus: slot, credit, step, reference, slot_before_line,
+ * pumped_send, pumped_receive, switch_sums */
 HK_DEVICE void hk_fence(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-/* A link's word or head, in one piece. Of themselves they order nothing. */
+/* A link's word or head, in one piece. Of themselves they order nothing. litmus: slot, credit, step, line */
 HK_DEVICE void hk_store_signal(uint64_t *p, uint64_t v) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
+/* litmus: line, wide; others need an acquire: credit_no_acquire */
 HK_DEVICE uint64_t hk_load_signal(const uint64_t *p) {
   uint64_t v;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
-/* No order at all: for words on whose value no other memory depends, such as the abort flag. */
+/* No order at all: for words on whose value no other memory depends, such as the abort flag. litmus: none; they are
+ * strong so that a poll ends */
 HK_DEVICE uint32_t hk_load_relaxed(const uint32_t *p) {
   uint32_t v;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -182,7 +194,7 @@ HK_DEVICE uint32_t hk_load_relaxed(const uint32_t *p) {
 HK_DEVICE void hk_store_relaxed(uint32_t *p, uint32_t v) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-/* Sets *p to `to` if it is `from`; returns the old value. */
+/* Sets *p to `to` if it is `from`; returns the old value. litmus: none */
 HK_DEVICE uint32_t hk_swap_if(uint32_t *p, uint32_t from, uint32_t to) { return atomicCAS_system(p, from, to); }
 
 /* ---- multicast addresses (NVLS): each means the same place in the memory of several GPUs, and only these go there.
@@ -203,7 +215,7 @@ HK_DEVICE uint32_t hk_swap_if(uint32_t *p, uint32_t from, uint32_t to) { return 
                : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])                                                \
                : "l"(at)                                                                                               \
                : "memory")
-/* In no promised order: what the floats' sums are depends on the switch. */
+/* In no promised order: what the floats' sums are depends on the switch. litmus: none; hk_multi_fence orders it */
 HK_DEVICE hk_vec hk_multi_reduce(const void *p, const int what) {
   const char *at = (const char *)p;
   hk_vec v;
@@ -240,12 +252,13 @@ HK_DEVICE hk_vec hk_multi_reduce(const void *p, const int what) {
   }
   return v;
 }
+/* litmus: none; hk_multi_fence orders it */
 HK_DEVICE void hk_multi_store(void *p, hk_vec v) {
   asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(__uint_as_float(v.w[0])),
                "f"(__uint_as_float(v.w[1])), "f"(__uint_as_float(v.w[2])), "f"(__uint_as_float(v.w[3]))
                : "memory");
 }
-/* As hk_store_signal, on each of the GPUs. */
+/* As hk_store_signal, on each of the GPUs. litmus: switch_given, switch_given_again, switch_sums */
 HK_DEVICE void hk_multi_store_signal(uint64_t *p, uint64_t v) {
   asm volatile("multimem.st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
@@ -257,7 +270,8 @@ HK_DEVICE hk_vec hk_multi_reduce(const void *, const int) {
 HK_DEVICE void hk_multi_store(void *, hk_vec) { __trap(); }
 HK_DEVICE void hk_multi_store_signal(uint64_t *, uint64_t) { __trap(); }
 #endif
-/* Between a thread's accesses to the same memory by its own address and by a multicast one. */
+/* Between accesses to the same memory by its own address and by a multicast one: of one thread, or of two if it is on
+ * the way of causality from one to the other. litmus: switch_given, switch_given_again, switch_sums */
 HK_DEVICE void hk_multi_fence(void) { asm volatile("fence.proxy.alias;" ::: "memory"); }
 
 /* ---- arithmetic that compilers would fuse or that the machine has an instruction for ---- */

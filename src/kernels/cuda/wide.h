@@ -50,7 +50,8 @@ HK_DEVICE bool load_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share 
     for (int j = 0; j < flight; j++) v[j] = hk_load_wide(from + j * step * PAIR_BYTES, share[j].sent);
     HK_UNROLL
     for (int j = 0; j < flight; j++) {
-      /* The data counts only with the flag that came with it, so all is read anew until all flags are there. */
+      /* The data counts only with the flag that came with it, so all is read anew until all flags are there.
+       * litmus: wide, wide_polled_again */
       if (!share[j].sent || !beside_flag()) continue;
       missing |= v[j].w[2] != flag || v[j].w[3] != tag;
       if (v[j].w[2] == flag && v[j].w[3] != tag) {
@@ -72,7 +73,7 @@ HK_DEVICE void store_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share
     for (int j = 0; j < flight; j++) store_pieces(m->at[k] + share[j].at, v[j], share[j].n);
     return;
   }
-  char *to = m->at[k] + pair * PAIR_BYTES + 16 * (hk_thread() % PAIR_THREADS);
+  char *to = m->at[k] + pair * PAIR_BYTES + 16 * (hk_thread() % PAIR_THREADS); /* litmus: wide */
   HK_UNROLL
   for (int j = 0; j < flight; j++) {
     hk_vec line = v[j];
