@@ -69,7 +69,8 @@ endif
 GPU_ARCHS ?= $(EVERY_ARCH)
 FATBIN := build/cuda/kernels.fatbin
 PTX_ARCHS := $(sort $(firstword $(GPU_ARCHS)) $(lastword $(GPU_ARCHS)))
-GPU_FLAGS := -std=c++17 -O3 -fmad=false -maxrregcount=128 $(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+GPU_CXXFLAGS := -std=c++17 -O3 -fmad=false -maxrregcount=128
+GPU_FLAGS := $(GPU_CXXFLAGS) $(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
              $(foreach a,$(PTX_ARCHS),-gencode arch=compute_$a,code=compute_$a)
 ifneq ($(NVCC),)
 CFLAGS_image := -DHK_GPU_FATBIN='"$(FATBIN)"' -DHK_GPU_ARCHS='"$(GPU_ARCHS)"'
@@ -134,7 +135,7 @@ else
 say =
 endif
 
-.PHONY: all kernels-note lib perf tool python wheel tests test-parts check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all kernels-note lib perf tool python wheel tests test-parts check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes sass gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -178,6 +179,12 @@ $(FATBIN): build/cuda/flags $(wildcard src/kernels/cuda/*) src/program/program.h
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)$(NVCC) -fatbin --threads 2 $(GPU_FLAGS) -o $@ src/kernels/cuda/exec.cu
 	@echo "  GPU kernels: $$(wc -c < $@) bytes"
+
+# One architecture's machine code, which the suites gpu_compile and sass read; what ptxas says of it is beside it.
+build/cuda/sm_%.cubin: $(wildcard src/kernels/cuda/*) src/program/program.h src/program/cursor.h
+	@mkdir -p $(@D)
+	$(call say,NVCC,$@)$(NVCC) -cubin $(GPU_CXXFLAGS) -Werror all-warnings -Xptxas -v -arch=sm_$* -o $@ \
+	  src/kernels/cuda/exec.cu 2> $@.log || { cat $@.log; rm -f $@; exit 1; }
 
 $(BUILD)/expat.o: $(EXPAT)
 	@mkdir -p $(@D)
@@ -347,6 +354,10 @@ gpu-modes: ## the tests of GPUs on the emulated driver, in each of its modes; ab
 	@scripts/deps.sh check
 	@$(MAKE) $(JOBS) --no-print-directory tests
 	@HK_BUILD=$(BUILD) tests/gpu/modes.sh
+
+sass: ## counts what matters in the machine code of the GPU kernels, for sm_80, 90 and 100: docs/results/sass.md
+	@scripts/nvdisasm.sh get >/dev/null
+	@ARCHS="80 90 100" HK_MAKE=$(MAKE) tests/suites/sass.sh || [ $$? = 77 ]
 
 gpu-check: ## is everything right on the GPU at hand?  Under ten minutes; results in build/gpu/
 	@tests/gpu/check.sh || [ $$? = 77 ]

@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the machine code of the GPU kernels (nvdisasm -c) and counts what decides their speed: docs/results/sass.md
+says what each figure means.
+
+    sass.py FILE...            a table for each file (SASS of one architecture)
+    sass.py --gate FILE...     the same, and exit code 1 if a figure is worse than GATES allows
+    sass.py --function TEXT FILE   the code of the functions whose name contains TEXT
+"""
+import re
+import sys
+
+INSTR = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P[0-9T]+)\s+)?([A-Z][A-Z0-9_.]*)\s*(.*?)\s*;")
+LABEL = re.compile(r"^([.$A-Za-z_][^\s:]*):$")
+FUNCTION = re.compile(r"^\s*\.type\s+(\S+),@function")
+REGISTER = re.compile(r"\bR(\d+)(\.64)?")
+TARGET = re.compile(r"`\(([^)]+)\)")
+ENDS = ("BRA", "RET", "EXIT", "BRX", "JMP", "JMX", "KILL", "BPT")
+WIDE = 16
+
+
+class Instr:
+    def __init__(self, at, predicate, op, rest):
+        self.at, self.predicate, self.op, self.rest = at, predicate, op, rest
+        self.base = op.split(".")[0]
+        self.target = TARGET.search(rest).group(1) if TARGET.search(rest) else None
+        self.load = self.base in ("LDG", "LD", "LDGMC", "LDG_MC")
+        self.store = self.base in ("STG", "ST", "STS", "STL", "RED", "ATOM", "ATOMG", "ATOMS")
+        self.vector = ".128" in op
+        self.strong = ".STRONG.SYS" in op
+        parts = split_operands(rest)
+        self.writes, reads = set(), parts
+        if parts and not self.store and self.base not in ("BRA", "RET", "CALL", "BAR", "MEMBAR", "EXIT"):
+            first = REGISTER.match(parts[0])
+            if first:
+                n = 4 if self.vector else 2 if ".64" in op or ".WIDE" in op or self.base in ("DADD", "DMUL", "DFMA") else 1
+                self.writes = {int(first.group(1)) + i for i in range(n)}
+                reads = parts[1:]
+            elif re.match(r"U?P[0-9T]", parts[0]):
+                reads = parts[1:]
+        self.reads = set()
+        for i, part in enumerate(reads):
+            for number, wide in REGISTER.findall(part):
+                data = self.store and i == len(reads) - 1
+                n = 4 if data and self.vector else 2 if wide or (data and ".64" in op) or self.base[0] == "D" else 1
+                self.reads |= {int(number) + k for k in range(n)}
+
+
+def split_operands(text):
+    parts, depth, now = [], 0, ""
+    for c in text:
+        depth += (c in "[(") - (c in "])")
+        if c == "," and depth == 0:
+            parts.append(now.strip())
+            now = ""
+        else:
+            now += c
+    return parts + [now.strip()] if now.strip() else parts
+
+
+class Function:
+    def __init__(self, name):
+        self.symbol, self.name = name, plain_name(name)
+        self.code, self.labels = [], {}  # labels: index of the instruction after them
+
+    def branch_targets(self):
+        return {i.target for i in self.code if i.target and i.base not in ("CALL", "RET")}
+
+    def loops(self):
+        """(first, last) instruction of each backward branch."""
+        found = []
+        for k, i in enumerate(self.code):
+            to = self.labels.get(i.target)
+            if i.base == "BRA" and to is not None and to < k:
+                found.append((to, k))
+        return found
+
+    def flights(self, wanted):
+        """How many of the `wanted` loads are under way whenever the first of them is used, or control joins or ends."""
+        pending, count, found = set(), 0, []
+        targets = self.branch_targets()
+        joins = {self.labels[t] for t in targets if t in self.labels}
+        for k, i in enumerate(self.code):
+            if count and (k in joins or i.reads & pending or i.base == "CALL"):
+                found.append(count)
+                pending, count = set(), 0
+            pending -= i.writes
+            if wanted(i):
+                pending |= i.writes
+                count += 1
+            if i.base in ENDS and not i.predicate and count:
+                found.append(count)
+                pending, count = set(), 0
+        return sorted(found, reverse=True)
+
+    def locals_in_loops(self):
+        spans = self.loops()
+        return sum(1 for k, i in enumerate(self.code) if i.base in ("LDL", "STL") and any(a <= k <= b for a, b in spans))
+
+    def count(self, test):
+        return sum(1 for i in self.code if test(i))
+
+
+def plain_name(symbol):
+    """Of a mangled symbol: the function's own name."""
+    last = symbol.split("$")[-1]
+    m = re.match(r"_ZN?L?(\d+)", last)
+    while m:
+        n = int(m.group(1))
+        name, rest = last[m.end() : m.end() + n], last[m.end() + n :]
+        m = re.match(r"(\d+)", rest) if symbol.find("_ZN") >= 0 else None
+        if not m:
+            return name
+        last = rest
+    return last
+
+
+def read(path):
+    functions, names, here, kernel = [], set(), None, ""
+    for line in open(path, encoding="utf-8"):
+        line = line.rstrip("\n")
+        f = FUNCTION.match(line)
+        if f:
+            names.add(f.group(1))
+        label = LABEL.match(line)
+        if label:
+            name = label.group(1)
+            if name in names:
+                here = Function(name)
+                functions.append(here)
+                kernel = kernel if "$" in name else name
+                here.kernel = kernel
+            elif here:
+                here.labels[name] = len(here.code)
+            continue
+        i = INSTR.match(line)
+        if i and here:
+            here.code.append(Instr(int(i.group(1), 16), i.group(2), i.group(3), i.group(4)))
+    return functions
+
+
+def prologue(functions, kernel, generic):
+    """Round trips to memory on the shortest way through the kernel to the first call that moves data: a thread issues in
+    order, so one that uses what a load returns waits for it, and loads that are under way together cost one. Loops that
+    load are not left out. Loads by generic addresses count if `generic`: shared memory is read by them, too."""
+    movers = {g.symbol for g in functions if g.kernel == kernel and re.match(r"(copy|reduce|store)_", g.name)}
+    f = next((g for g in functions if g.name == kernel), None)
+    return shortest(f, lambda i: i.base == "CALL" and i.target in movers, generic) if f else None
+
+
+def is_line_store(i):
+    return i.store and i.vector and i.strong
+
+
+def shortest(f, is_goal, generic):
+    """Over (instruction -> time, what is under way until when), each the least of all ways: none is shorter than the
+    result."""
+    loops = [(a, b) for a, b in f.loops() if any(i.base == "LDG" for i in f.code[a : b + 1])]
+    best, work, answer = {0: (0, {})}, [0], None
+    while work:
+        k = work.pop()
+        now, ready = best[k]
+        while k < len(f.code):
+            i = f.code[k]
+            now = max([now] + [ready[r] for r in i.reads if r in ready])
+            ready = {r: t for r, t in ready.items() if t > now and r not in i.writes}
+            if answer is not None and now >= answer:
+                break
+            if is_goal(i):
+                answer = now
+                break
+            if i.load and (generic or i.base != "LD"):
+                ready.update({r: now + 1 for r in i.writes})
+            follow = []
+            if i.base == "BRA" and i.target in f.labels:
+                to = f.labels[i.target]
+                conditional = i.predicate or re.search(r"\bU?P\d", i.rest.split("`")[0])
+                if not conditional or not any(k < a and b < to for a, b in loops):
+                    follow.append(to)
+                if conditional:
+                    follow.append(k + 1)
+            elif i.base in ("EXIT", "RET", "BRX", "KILL") and not i.predicate:
+                break
+            else:
+                k += 1
+                continue
+            for to in follow:
+                state = (now, dict(ready))
+                if to in best:
+                    a, b = best[to]
+                    state = (min(a, now), {r: min(t, b[r]) for r, t in ready.items() if r in b})
+                    if state == best[to]:
+                        continue
+                best[to] = state
+                work.append(to)
+            break
+    return answer
+
+
+def figures(functions):
+    rows = []
+    for f in functions:
+        if not f.code:
+            continue
+        plain = f.flights(lambda i: i.load and i.vector and not i.strong)
+        strong = f.flights(lambda i: i.load and i.vector and i.strong)
+        rows.append(
+            {
+                "kernel": f.kernel,
+                "name": f.name,
+                "instructions": len(f.code),
+                "plain": plain,
+                "strong": strong,
+                "line_stores": f.count(is_line_store),
+                "fences": f.count(lambda i: i.base == "MEMBAR" and "SYS" in i.op),
+                "locals": f.locals_in_loops(),
+                "registers": max((r for i in f.code for r in i.writes | i.reads if r < 255), default=0) + 1,
+            }
+        )
+    return rows
+
+
+# What must hold, of the functions whose name matches in the kernel of collectives: see docs/results/sass.md.
+GATES = [
+    ("reduce_(?!rest|wide|any)", "16-byte loads in flight in all three loops", lambda r: r["plain"][:3] == [8, 8, 8]),
+    ("copy_move", "16-byte loads in flight", lambda r: r["plain"][:1] == [8]),
+    ("reduce_rest_", "polls in flight: two lines of eight sources", lambda r: r["strong"][:1] == [16]),
+    ("reduce_wide_|copy_wide", "LL128 lines in flight", lambda r: r["strong"][:1] == [4]),
+    ("(copy|reduce)_(?!rest|any)", "no local memory in loops", lambda r: r["locals"] == 0),
+    ("", "128 registers at most", lambda r: r["registers"] <= 128),
+    ("(?!finish|hk_run_batch)", "no system fence", lambda r: r["fences"] == 0),
+    ("finish", "one system fence, and one between aliases", lambda r: r["fences"] <= 2),
+    ("hk_run_batch", "one system fence between aliases", lambda r: r["fences"] <= 1),
+]
+ROUND_TRIPS = 2  # before data is moved
+
+
+def judge(path, functions, rows):
+    """Prints what does not hold; gives how much."""
+    bad = 0
+    rows = [r for r in rows if r["kernel"] == "hk_run_batch"]
+    for name, what, holds in GATES:
+        of = [r for r in rows if re.match(name, r["name"]) and not r["name"].startswith("__cuda")]
+        if not of:
+            print(f"{path}: no function is like {name}: change GATES")
+            bad += 1
+        for r in of:
+            if not holds(r):
+                print(f"{path}: {r['name']} fails: {what}")
+                bad += 1
+    trips = prologue(functions, "hk_run_batch", False)
+    if trips is None or trips > ROUND_TRIPS:
+        print(f"{path}: {trips} round trips before data is moved; {ROUND_TRIPS} are the most")
+        bad += 1
+    return bad
+
+
+def some(counts):
+    """8 8 8 2 1 as `8x3 2 1`."""
+    out = []
+    for n in sorted(set(counts), reverse=True):
+        times = counts.count(n)
+        out.append(f"{n}x{times}" if times > 1 else str(n))
+    return " ".join(out[:4]) or "-"
+
+
+def main(args):
+    if args[:1] == ["--function"]:
+        for f in read(args[2]):
+            if args[1] in f.name:
+                print(f"{f.kernel}: {f.name}")
+                at = {k: n for n, k in f.labels.items()}
+                for k, i in enumerate(f.code):
+                    if k in at:
+                        print(at[k] + ":")
+                    print(f"  {i.at:05x} {i.predicate or '':5} {i.op} {i.rest}")
+        return 0
+    gate = args[:1] == ["--gate"]
+    failed = 0
+    for path in args[gate:]:
+        functions = read(path)
+        rows = figures(functions)
+        known, all_loads = (prologue(functions, "hk_run_batch", generic) for generic in (False, True))
+        print(f"{path}: {known} round trips before data is moved ({all_loads} with generic loads)")
+        print(f"{'function':22}{'instr':>7}{'regs':>5}  {'loads in flight':24}{'polls in flight':20}{'fences':>7}{'local':>6}")
+        for r in rows:
+            if r["kernel"] == "hk_run_batch":
+                print(
+                    f"{r['name']:22}{r['instructions']:7}{r['registers']:5}  {some(r['plain']):24}{some(r['strong']):20}"
+                    f"{r['fences']:7}{r['locals']:6}"
+                )
+        if gate:
+            failed += judge(path, functions, rows)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
