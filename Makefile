@@ -88,7 +88,7 @@ PLUGIN_SRC := $(wildcard tests/plugins/*.c)
 PLUGIN_SO := $(PLUGIN_SRC:tests/plugins/%.c=$(BUILD)/plugins/lib%.so)
 HELPER_BIN := $(HELPER_SRC:tests/helpers/%.c=$(BUILD)/helpers/%)
 # The CUDA driver that runs on the CPU, kernels of the library compiled for it, and its tests' own (tests/cudaemu/).
-EMU_SRC := $(wildcard tests/cudaemu/*.c)
+EMU_SRC := $(wildcard tests/cudaemu/*.c tests/ptxemu/*.c)
 EMU_OBJ := $(EMU_SRC:%.c=$(BUILD)/%.o)
 EMU_SO := $(if $(EMU_SRC),$(BUILD)/cudaemu/libcuda.so.1) \
           $(if $(shell command -v g++),$(if $(wildcard src/kernels/cuda/*.cu),$(BUILD)/cudaemu/kernels.so) \
@@ -266,7 +266,7 @@ $(BUILD)/fakes/%.so.1: $(BUILD)/tests/fakes/%.o
 $(EMU_OBJ): override CFLAGS += $(if $(findstring thread,$(SAN)),-fno-sanitize=thread)
 $(BUILD)/cudaemu/libcuda.so.1: $(EMU_OBJ)
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ $(HK_LDFLAGS) $(LDFLAGS) -ldl
+	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ $(HK_LDFLAGS) $(LDFLAGS) -ldl -lm
 EMU_CXXFLAGS = -x c++ -std=c++17 -fno-exceptions -fno-rtti -DHK_CUDAEMU -D_GNU_SOURCE -Itests/cudaemu -fPIC -shared \
                -fvisibility=hidden -ffp-contract=off -Wall -Werror -MMD -MP -MF $(@:.so=.d) \
                $(if $(findstring thread,$(SAN)),,$(SAN_CFLAGS))
@@ -276,6 +276,16 @@ $(BUILD)/cudaemu/kernels.so: $(wildcard src/kernels/cuda/*.cu) $(BUILD)/flags
 $(BUILD)/cudaemu/test_kernels.so: tests/cudaemu/test_kernels.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(EMU_CXXFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS)
+
+# The kernels as nvcc makes them, for the interpreter in the emulated driver (tests/ptxemu/): CUDAEMU_PTX.
+PTX_NVCC = $(or $(NVCC),$(NVCC_HERE))
+PTX_FLAGS := -ptx -std=c++17 -O3 -fmad=false
+build/cuda/%/kernels.ptx: $(wildcard src/kernels/cuda/*) src/program/program.h src/program/cursor.h
+	@mkdir -p $(@D)
+	$(call say,NVCC,$@)$(PTX_NVCC) $(PTX_FLAGS) -arch=compute_$* -o $@ src/kernels/cuda/exec.cu
+build/cuda/%/test_kernels.ptx: $(wildcard tests/cudaemu/test_kernels.*) src/kernels/cuda/primitives.h
+	@mkdir -p $(@D)
+	$(call say,NVCC,$@)$(PTX_NVCC) $(PTX_FLAGS) -arch=compute_$* -o $@ $<
 
 # Programs that suites run: they see the public API only, as users do.
 $(BUILD)/plugins/lib%.so: tests/plugins/%.c $(wildcard tests/plugins/*.h) $(BUILD)/flags

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "../../src/base/cuda_abi.h"
+#include "../ptxemu/ptxemu.h"
 #include "kernel.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -131,6 +132,8 @@ bool emu_memory_is_device(uint64_t at);
 void emu_memory_open(void);
 void emu_memory_close(void);
 int emu_memory_device(uint64_t at); /* -1: host */
+/* What memory is there, from *begin on: addresses of the same memory have the same key. */
+void emu_memory_area(uint64_t at, uint64_t *begin, uint64_t *bytes, uint64_t *key);
 /* How many devices have memory at a multicast address, and where; 0: it is none, or not all have. */
 unsigned emu_multicast_views(const void *address, size_t bytes, char *views[EMU_DEVICES]);
 
@@ -141,12 +144,16 @@ typedef struct emu_grid {
   unsigned blocks, threads;
   size_t dynamic_shared;
   void *params;
+  ptx_launch launch; /* .kernel: it is PTX */
 } emu_grid;
 /* Runs it in the caller's thread.  False: its threads wait for each other for ever. */
 bool emu_grid_run(const emu_grid *g, int device);
 extern const cudaemu_driver_calls emu_kernel_calls;
 cudaemu_driver_calls *emu_kernel_table(void);
 uint64_t emu_now_ns(void);
+/* Memory for a launch, perhaps of a past one; at least *bytes, which becomes what it is. */
+void *emu_take_pages(size_t *bytes);
+void emu_give_pages(void *memory, size_t bytes);
 
 /* Takes the lock, for functions with one exit. */
 static inline CUresult emu_unlock(CUresult code) {

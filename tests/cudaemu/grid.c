@@ -52,9 +52,11 @@ struct block {
   warp *warps;
   unsigned char *state;
   char *shared;
-  size_t filled; /* bytes of `shared` that hold garbage or variables */
+  size_t filled;    /* bytes of `shared` that hold garbage or variables */
+  ptx_visit of_ptx; /* where the kernel is PTX: the others are not in use */
 };
 typedef struct runner {
+  ptx_grid *ptx; /* of a kernel in PTX, which has no fibers */
   emu_fiber home;
   const emu_grid *grid;
   block *blocks;
@@ -258,7 +260,7 @@ static struct cached {
   size_t bytes;
 } cache[64];
 static pthread_mutex_t cache_lock = PTHREAD_MUTEX_INITIALIZER;
-static void *take_memory(size_t *bytes) {
+void *emu_take_pages(size_t *bytes) {
   void *found = NULL;
   pthread_mutex_lock(&cache_lock);
   for (int i = 0; i < 64 && !found; i++)
@@ -272,7 +274,7 @@ static void *take_memory(size_t *bytes) {
   found = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return found == MAP_FAILED ? NULL : found;
 }
-static void give_memory(void *memory, size_t bytes) {
+void emu_give_pages(void *memory, size_t bytes) {
   pthread_mutex_lock(&cache_lock);
   for (int i = 0; i < 64 && memory; i++)
     if (!cache[i].memory) {
@@ -299,10 +301,24 @@ static void make_block(runner *r, unsigned index, char *stacks) {
   }
 }
 
+static bool make_ptx(runner *r) {
+  const emu_grid *g = r->grid;
+  ptx_launch l = g->launch;
+  l.params = g->params;
+  l.device = r->device;
+  l.sms = (unsigned)emu.sms;
+  l.seed = emu.seed;
+  l.weak = emu.weak;
+  r->ptx = ptx_grid_new(&l);
+  r->blocks = r->ptx ? calloc(g->blocks, sizeof *r->blocks) : NULL;
+  for (unsigned i = 0; r->blocks && i < g->blocks; i++) r->blocks[i].live = g->threads;
+  return r->blocks != NULL;
+}
 static bool make_blocks(runner *r) {
+  if (r->grid->launch.kernel) return make_ptx(r);
   unsigned n = r->grid->threads, nwarps = (n + CUDAEMU_WARP - 1) / CUDAEMU_WARP;
   r->bytes = (size_t)r->grid->blocks * (SHARED + (size_t)n * STACK);
-  r->memory = take_memory(&r->bytes);
+  r->memory = emu_take_pages(&r->bytes);
   r->blocks = calloc(r->grid->blocks, sizeof *r->blocks);
   if (!r->memory || !r->blocks) return false;
   char *memory = r->memory;
@@ -319,22 +335,35 @@ static bool make_blocks(runner *r) {
   return true;
 }
 static void drop_blocks(runner *r) {
+  if (r->ptx) ptx_grid_drop(r->ptx);
   for (unsigned i = 0; r->blocks && i < r->grid->blocks; i++) {
     free(r->blocks[i].threads);
     free(r->blocks[i].warps);
     free(r->blocks[i].state);
   }
   free(r->blocks);
-  if (r->memory) give_memory(r->memory, r->bytes);
+  if (r->memory) emu_give_pages(r->memory, r->bytes);
 }
 
 /* ---- the visits ---- */
 
 typedef struct seen {
-  bool ready, progress;
+  bool ready, progress, failed;
 } seen;
 
+static void visit_ptx(runner *r, block *b, seen *s) {
+  ptx_visit *v = &b->of_ptx;
+  ptx_grid_visit(r->ptx, (unsigned)(b - r->blocks), v);
+  b->live = v->live;
+  s->ready |= v->ready;
+  s->progress |= v->progress;
+  s->failed |= v->failed;
+}
 static void visit_block(runner *r, block *b, seen *s) {
+  if (r->ptx) {
+    visit_ptx(r, b, s);
+    return;
+  }
   unsigned n = r->grid->threads, first = emu.seed ? random_next(r) % n : 0;
   bool down = emu.seed && (random_next(r) & 1);
   for (unsigned k = 0; k < n && b->live; k++) {
@@ -352,10 +381,18 @@ static void tell_stuck(const runner *r, const char *what) {
           what);
   for (unsigned i = 0; i < r->grid->blocks; i++) {
     unsigned count[4] = {0};
-    for (unsigned k = 0; k < r->grid->threads; k++) count[r->blocks[i].state[k]]++;
+    const block *b = &r->blocks[i];
+    for (unsigned k = 0; k < r->grid->threads && !r->ptx; k++) count[b->state[k]]++;
+    if (r->ptx) {
+      count[AT_BARRIER] = b->of_ptx.at_barrier;
+      count[AT_WARP] = b->of_ptx.at_warp;
+      count[ENDED] = r->grid->threads - b->live;
+      count[READY] = b->live - count[AT_BARRIER] - count[AT_WARP];
+    }
     fprintf(stderr, "cudaemu:   block %u: %u threads run, %u at the block's barrier, %u at a warp's, %u ended\n", i,
             count[READY], count[AT_BARRIER], count[AT_WARP], count[ENDED]);
   }
+  if (r->ptx) ptx_grid_describe(r->ptx);
 }
 
 /* Nothing but waiting: first the core, then a little time is left to others. */
@@ -484,9 +521,10 @@ bool emu_grid_run(const emu_grid *g, int device) {
   running = &r;
   slice_enter(device);
   queue_up(&r);
-  if (!ok) fprintf(stderr, "cudaemu: no memory for %u blocks of %u threads\n", g->blocks, g->threads);
+  if (!ok && !g->launch.kernel)
+    fprintf(stderr, "cudaemu: no memory for %u blocks of %u threads\n", g->blocks, g->threads);
   while (ok) {
-    seen s = {false, false};
+    seen s = {false, false, false};
     unsigned live = 0, here = 0, first = emu.seed ? random_next(&r) % g->blocks : 0;
     slice_turn(device);
     admit(&r);
@@ -500,7 +538,8 @@ bool emu_grid_run(const emu_grid *g, int device) {
       }
       live += b->live;
     }
-    if (!live) break;
+    if (s.failed) ok = false;
+    if (!live || !ok) break;
     if (here && !s.ready) {
       tell_stuck(&r, "is stuck: every thread waits at a barrier that some do not reach");
       ok = false;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { ALIGN = 256 };
@@ -126,6 +127,20 @@ int emu_memory_device(uint64_t at) {
   int device = a ? a->device : -1;
   pthread_mutex_unlock(&emu_lock);
   return device;
+}
+void emu_memory_area(uint64_t at, uint64_t *begin, uint64_t *bytes, uint64_t *key) {
+  struct stat s;
+  *begin = *key = at & ~(uint64_t)(EMU_PAGE - 1);
+  *bytes = EMU_PAGE;
+  if (!emu_memory_is_device(at)) return;
+  pthread_mutex_lock(&emu_lock);
+  const emu_area *a = emu_area_of(at);
+  if (a && a->kind != EMU_SPACE) {
+    *begin = *key = a->at;
+    *bytes = a->bytes;
+    if (a->kind == EMU_MAP && a->phys && fstat(a->phys->fd, &s) == 0) *key = ((uint64_t)s.st_ino << 44) + a->offset;
+  }
+  pthread_mutex_unlock(&emu_lock);
 }
 
 bool emu_take(int device, size_t bytes) {

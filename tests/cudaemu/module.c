@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels' images and launches.  An image is a shared object (its bytes), the text "cudaemu:PATH", or anything made
- * for a real device: in its place kernels.so beside this library is loaded, or what CUDAEMU_KERNELS names. */
+/* Kernels' images and launches.  An image is a shared object (its bytes), the text "cudaemu:PATH", PTX, a fatbin with
+ * PTX, or anything else for a real device: in its place kernels.so beside this library is loaded, or what
+ * CUDAEMU_KERNELS names. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <limits.h>
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -15,11 +17,13 @@
 
 struct CUfunc_st {
   cudaemu_entry entry;
+  ptx_fn *ptx; /* in place of entry */
   char name[128];
   int max_dynamic;
   CUfunction next;
 };
 struct CUmod_st {
+  ptx_module *ptx; /* in place of library */
   void *library;
   int fd; /* of an image in memory; open as long as it is loaded, for its name is the loader's key */
   CUfunction functions;
@@ -64,6 +68,56 @@ static void *open_image(const char *image, int *fd) {
   if (!library) fprintf(stderr, "cudaemu: the kernels cannot be loaded: %s\n", dlerror());
   return library;
 }
+
+/* ---- PTX: an image that is PTX, and, with CUDAEMU_PTX, what stands beside the objects that are asked for ---- */
+
+static char *read_text(const char *path) {
+  FILE *f = fopen(path, "r");
+  long bytes = f && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+  char *text = bytes > 0 ? malloc((size_t)bytes + 1) : NULL;
+  if (text) {
+    rewind(f);
+    text[fread(text, 1, (size_t)bytes, f)] = '\0';
+  }
+  if (f) fclose(f);
+  return text;
+}
+/* With CUDAEMU_PTX, in place of the object X.so: X.ptx in that folder, or beside X.so (1), or that file. */
+static char *text_beside(const char *image) {
+  char so[PATH_MAX], path[PATH_MAX + 300];
+  const char *named = getenv("CUDAEMU_PTX");
+  if (!named || !*named || strcmp(named, "0") == 0) return NULL;
+  default_path(so, sizeof so);
+  if (strncmp(image, "cudaemu:", 8) == 0 && image[8]) snprintf(so, sizeof so, "%s", image + 8);
+  const size_t stem = strlen(so) > 3 ? strlen(so) - 3 : 0;
+  const char *slash = strrchr(so, '/'), *name = slash ? slash + 1 : so;
+  struct stat s;
+  if (strcmp(named, "1") == 0)
+    snprintf(path, sizeof path, "%.*s.ptx", (int)stem, so);
+  else if (stat(named, &s) == 0 && S_ISDIR(s.st_mode))
+    snprintf(path, sizeof path, "%s/%.*s.ptx", named, (int)(so + stem - name), name);
+  else
+    return read_text(named);
+  return read_text(path);
+}
+/* NULL: it is to be an object.  So is a library's own fatbin of Hocket's kernels: compiled they are quicker. */
+static char *text_of(const char *image) {
+  char why[200];
+  char *text = ptx_of_image(image, emu.sm, why, sizeof why);
+  if (!text) return text_beside(image);
+  if (strchr(" \t\n/.", *image) || getenv("CUDAEMU_PTX") || !strstr(text, ".entry hk_run_batch(")) return text;
+  free(text);
+  return NULL;
+}
+static ptx_module *open_ptx(const char *image) {
+  char why[200], *text = text_of(image);
+  if (!text) return NULL;
+  ptx_module *m = ptx_module_load(text, strlen(text), why, sizeof why);
+  if (!m) fprintf(stderr, "cudaemu: %s\n", why);
+  free(text);
+  return m;
+}
+
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   CUresult code = CUDA_SUCCESS;
   if (!module || !image) return CUDA_ERROR_INVALID_VALUE;
@@ -71,6 +125,14 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   CUcontext ctx = emu_context(&code);
   pthread_mutex_unlock(&emu_lock);
   if (!ctx) return code;
+  ptx_module *ptx = open_ptx(image);
+  if (ptx) {
+    *module = calloc(1, sizeof **module);
+    if (!*module) abort();
+    (*module)->ptx = ptx;
+    (*module)->fd = -1;
+    return CUDA_SUCCESS;
+  }
   int fd = -1;
   void *library = open_image(image, &fd);
   const cudaemu_driver_calls **table = library ? (const cudaemu_driver_calls **)dlsym(library, "cudaemu_driver") : NULL;
@@ -98,18 +160,21 @@ CUresult cuModuleUnload(CUmodule module) {
     module->functions = f->next;
     free(f);
   }
-  dlclose(module->library);
+  if (module->library) dlclose(module->library);
+  if (module->ptx) ptx_module_drop(module->ptx);
   if (module->fd >= 0) close(module->fd);
   free(module);
   return CUDA_SUCCESS;
 }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
   if (!function || !module || !name) return CUDA_ERROR_INVALID_VALUE;
-  void *entry = dlsym(module->library, name);
-  if (!entry || strlen(name) >= sizeof(*function)->name) return CUDA_ERROR_NOT_FOUND;
+  ptx_fn *ptx = module->ptx ? ptx_module_kernel(module->ptx, name) : NULL;
+  void *entry = module->ptx ? NULL : dlsym(module->library, name);
+  if ((!entry && !ptx) || strlen(name) >= sizeof(*function)->name) return CUDA_ERROR_NOT_FOUND;
   CUfunction f = calloc(1, sizeof *f);
   if (!f) abort();
   f->entry = (cudaemu_entry)(uintptr_t)entry;
+  f->ptx = ptx;
   snprintf(f->name, sizeof f->name, "%s", name);
   f->max_dynamic = 48 << 10;
   pthread_mutex_lock(&emu_lock);
@@ -117,6 +182,16 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
   module->functions = f;
   pthread_mutex_unlock(&emu_lock);
   *function = f;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *at, size_t *bytes, CUmodule module, const char *name);
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *at, size_t *bytes, CUmodule module, const char *name) {
+  size_t n;
+  if (!module || !name) return CUDA_ERROR_INVALID_VALUE;
+  const void *variable = module->ptx ? ptx_module_variable(module->ptx, name, &n) : NULL;
+  if (!variable) return CUDA_ERROR_NOT_FOUND;
+  if (at) *at = (CUdeviceptr)(uintptr_t)variable;
+  if (bytes) *bytes = n;
   return CUDA_SUCCESS;
 }
 CUresult cuFuncGetAttribute(int *value, int which, CUfunction function) {
@@ -187,14 +262,29 @@ static bool take_extra(char *to, void **extra) {
   memcpy(to, from, bytes);
   return true;
 }
+static bool take_ptx_params(char *to, const ptx_fn *f, void **params, void **extra) {
+  size_t at, bytes;
+  if (!params && extra) { /* as so many bytes: from the emulator's own copy, whose end is garbage */
+    char all[CUDAEMU_PARAM_BYTES];
+    if (ptx_kernel_param_bytes(f) > sizeof all || !take_extra(all, extra)) return false;
+    memcpy(to, all, ptx_kernel_param_bytes(f));
+    return true;
+  }
+  for (unsigned n = 0; ptx_kernel_param(f, n, &at, &bytes); n++) {
+    if (!params) return false;
+    memcpy(to + at, params[n], bytes);
+  }
+  return true;
+}
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
   if (!config || !function || (params && extra)) return CUDA_ERROR_INVALID_VALUE;
   const CUlaunchConfig *c = config;
   if (emu_foreign(c->hStream)) return CUDA_ERROR_INVALID_HANDLE;
-  if (!c->gridDimX || !c->blockDimX || c->gridDimY != 1 || c->gridDimZ != 1 || c->blockDimY != 1 || c->blockDimZ != 1)
-    return CUDA_ERROR_INVALID_VALUE; /* only x is emulated */
-  if (c->blockDimX > 1024) return CUDA_ERROR_INVALID_VALUE;
+  const unsigned blocks = c->gridDimX * c->gridDimY * c->gridDimZ, threads = c->blockDimX * c->blockDimY * c->blockDimZ;
+  if (!blocks || !threads || threads > 1024) return CUDA_ERROR_INVALID_VALUE;
+  if (!function->ptx && (blocks != c->gridDimX || threads != c->blockDimX))
+    return CUDA_ERROR_INVALID_VALUE; /* objects have x alone */
   if (c->sharedMemBytes > (unsigned)function->max_dynamic) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < c->numAttrs; i++) {
     const CUlaunchAttribute *a = &c->attrs[i];
@@ -210,10 +300,18 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
   if (fault) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   emu_grid *g = calloc(1, sizeof *g);
   if (!g) abort();
-  *g = (emu_grid){function->entry, function->name, c->gridDimX, c->blockDimX, c->sharedMemBytes, NULL};
-  g->params = aligned_alloc(64, CUDAEMU_PARAM_BYTES);
+  *g = (emu_grid){function->entry, function->name, blocks, threads, c->sharedMemBytes, NULL, {0}};
+  if (function->ptx)
+    g->launch = (ptx_launch){.kernel = function->ptx,
+                             .grid = {c->gridDimX, c->gridDimY, c->gridDimZ},
+                             .block = {c->blockDimX, c->blockDimY, c->blockDimZ},
+                             .dynamic_shared = c->sharedMemBytes};
+  g->params =
+      aligned_alloc(64, function->ptx ? (ptx_kernel_param_bytes(function->ptx) + 127) / 64 * 64 : CUDAEMU_PARAM_BYTES);
   if (!g->params) abort();
-  if (params && params[0] ? !take_params(g->params, params[0]) : extra && !take_extra(g->params, extra)) {
+  if (function->ptx         ? !take_ptx_params(g->params, function->ptx, params, extra)
+      : params && params[0] ? !take_params(g->params, params[0])
+                            : extra && !take_extra(g->params, extra)) {
     free(g->params);
     free(g);
     return CUDA_ERROR_INVALID_VALUE;

@@ -3,6 +3,11 @@
 #include "../../src/kernels/cuda/primitives.h"
 #include "test_kernels.h"
 
+#ifndef HK_CUDAEMU /* shim.h has these */
+HK_DEVICE uint32_t hk_warp_ballot(int x) { return __ballot_sync(0xffffffffu, x); }
+HK_DEVICE uint32_t hk_warp_shuffle(uint32_t x, unsigned lane) { return __shfl_sync(0xffffffffu, x, (int)lane); }
+#endif
+
 typedef struct barriers_row {
   uint32_t x[1024];
 } barriers_row;
@@ -40,29 +45,31 @@ HK_KERNEL void pass_on(HK_PARAMS(pass_on_params) p) {
       hk_relax();
     }
     p.count[me]++;
-    hk_store_release(&p.flag[next], next == 0 ? round + 1 : round);
+    hk_fence(); /* the count is there before the flag */
+    hk_store_signal(&p.flag[next], next == 0 ? round + 1 : round);
   }
 }
 
-/* Data, then a flag; with `fence` the flag is a release, else it is not ordered. */
+/* Data, then a flag; with `fence` the data is there before it, else it is not ordered. */
 HK_KERNEL void publish(HK_PARAMS(publish_params) p) {
   hk_vec v = {{p.value, p.value, p.value, p.value}};
   for (uint32_t i = hk_thread(); i < p.vectors; i += hk_threads()) hk_store(p.data + i, v);
   if (p.fence) hk_barrier();
-  if (hk_thread() != 0) {
-    if (!p.fence) /* what they stored may wait in their buffers as long as they run */
-      for (int i = 0; i < 64; i++) hk_relax();
-    return;
+  if (hk_thread() == 0) {
+    if (p.fence) hk_fence();
+    hk_store_relaxed(p.flag, p.value);
   }
-  hk_store_relaxed(p.flag, p.value);
-  for (int i = 0; i < 32; i++) hk_relax();
+  /* What is stored may wait as long as its thread runs: until the observer has looked, and writes beside the flag. */
+  while (hk_load_relaxed(p.flag + 1) != p.value) hk_relax();
 }
 HK_KERNEL void observe(HK_PARAMS(publish_params) p) {
   if (hk_thread() != 0) return;
   while (hk_load_relaxed(p.flag) != p.value) hk_relax();
+  if (p.fence) hk_fence();
   uint32_t stale = 0;
   for (uint32_t i = 0; i < p.vectors; i++) stale += hk_load(p.data + i).w[0] != p.value;
   *p.stale = stale;
+  hk_store_relaxed(p.flag + 1, p.value);
 }
 
 HK_KERNEL void halves(HK_PARAMS(halves_params) p) {
@@ -71,17 +78,21 @@ HK_KERNEL void halves(HK_PARAMS(halves_params) p) {
 
 /* ---- as NVIDIA's device code does it: a peer's address, a barrier, an allreduce ---- */
 
-HK_DEVICE char *lsa_at(const char *base, HK_PARAMS(lsa_params) p, int rank) {
+HK_DEVICE char *lsa_at(const char *base, const lsa_params &p, int rank) {
   return (char *)((uintptr_t)base + ((uintptr_t)(uint32_t)rank * p.stride_4g << 32));
 }
 HK_DEVICE void multi_add(void *at, uint32_t x) {
+#ifndef HK_CUDAEMU
+  asm volatile("multimem.red.release.sys.global.add.u32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+#else
   char *views[CUDAEMU_VIEWS];
   unsigned n = cudaemu_driver->views(at, sizeof x, views);
   for (unsigned d = 0; d < n; d++) __atomic_fetch_add((uint32_t *)(void *)views[d], x, __ATOMIC_RELEASE);
+#endif
 }
 
 /* Epochs over multicast memory, epochs over single stores, the switch's inbox (barriers of each), an inbox a rank. */
-HK_DEVICE void lsa_barrier(HK_PARAMS(lsa_params) p) {
+HK_DEVICE void lsa_barrier(const lsa_params &p) {
   const size_t at = (size_t)p.place * 128, b = hk_block(), n = p.barriers, t = (size_t)p.ranks;
   uint32_t *mine = (uint32_t *)(void *)(lsa_at(p.buffer, p, p.rank) + at);
   uint32_t *epoch = mine + (p.all_buffer ? 0 : n) + b;
@@ -142,10 +153,9 @@ HK_KERNEL void lsa_allreduce(HK_PARAMS(lsa_params) p) {
 
 /* Half of the threads wait for the rest, who never come. */
 HK_KERNEL void stuck(HK_PARAMS(barriers_params) p) {
-  uint64_t all[HK_WARP];
   (void)p;
   if (hk_thread() % 2)
     hk_barrier();
   else
-    cudaemu_driver->warp(1, all);
+    hk_warp_barrier();
 }
