@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rest of CUDA 13's runtime that PyTorch's libraries import, over the emulated driver; with cudart.c it makes a
- * libcudart.so.13.  It is compiled with the headers of the wheel nvidia-cuda-runtime, whose layouts it so has.  Kernels
- * are registered and never loaded, and no kernel runs: a launch is an error that names it once.  What needs kernels,
- * memory pools, managed memory or events of other processes is refused as not supported. */
+/* The rest of CUDA 13's runtime that PyTorch's libraries import, over the emulated driver; with cudart.c and kernels.c
+ * it makes a libcudart.so.13.  It is compiled with CUDA's headers (the wheel nvidia-cuda-runtime has them), whose
+ * layouts it so has.  What needs memory pools, managed memory or events of other processes is refused as not
+ * supported. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,98 +16,6 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
 CUresult cuMemsetD8_v2(CUdeviceptr ptr, unsigned char value, size_t count);
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
-
-/* ---- kernels: registered, never run ---- */
-
-typedef struct kernel {
-  const void *host;
-  const char *name;
-} kernel;
-static kernel *kernels;
-static size_t nkernels, room;
-
-void **__cudaRegisterFatBinary(void *image);
-void **__cudaRegisterFatBinary(void *image) {
-  void **handle = malloc(sizeof *handle);
-  if (!handle) abort();
-  *handle = image;
-  return handle;
-}
-void __cudaRegisterFatBinaryEnd(void **handle);
-void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
-void __cudaUnregisterFatBinary(void **handle);
-void __cudaUnregisterFatBinary(void **handle) { free(handle); }
-/* Called by constructors of libraries only, one after another. */
-void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int threads, uint3 *tid,
-                            uint3 *bid, dim3 *block, dim3 *grid, int *warp);
-void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int threads, uint3 *tid,
-                            uint3 *bid, dim3 *block, dim3 *grid, int *warp) {
-  (void)handle, (void)device, (void)threads, (void)tid, (void)bid, (void)block, (void)grid, (void)warp;
-  if (nkernels == room) {
-    room = room ? 2 * room : 4096;
-    kernels = realloc(kernels, room * sizeof *kernels);
-    if (!kernels) abort();
-  }
-  kernels[nkernels++] = (kernel){host, name};
-}
-void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t bytes, int constant,
-                       int global);
-void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t bytes, int constant,
-                       int global) {
-  (void)handle, (void)host, (void)device, (void)name, (void)ext, (void)bytes, (void)constant, (void)global;
-}
-
-static cudaError_t refuse_kernel(const void *host) {
-  const char *name = "of unknown name";
-  for (size_t i = 0; i < nkernels; i++)
-    if (kernels[i].host == host) name = kernels[i].name;
-  fprintf(stderr, "cudaemu: kernel %s cannot run here: only copies can, and Hocket's own kernels\n", name);
-  return cudart_note(CUDA_ERROR_NO_BINARY_FOR_GPU);
-}
-static _Thread_local struct {
-  dim3 grid, block;
-  size_t shared;
-  void *stream;
-} configured;
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream);
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream) {
-  configured.grid = grid;
-  configured.block = block;
-  configured.shared = shared;
-  configured.stream = stream;
-  return 0;
-}
-cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
-cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream) {
-  *grid = configured.grid;
-  *block = configured.block;
-  *shared = configured.shared;
-  memcpy(stream, &configured.stream, sizeof configured.stream);
-  return cudaSuccess;
-}
-cudaError_t __cudaGetKernel(cudaKernel_t *handle, const void *host);
-cudaError_t __cudaGetKernel(cudaKernel_t *handle, const void *host) {
-  *handle = (cudaKernel_t)(uintptr_t)host;
-  return cudaSuccess;
-}
-cudaError_t __cudaLaunchKernel(cudaKernel_t handle, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s);
-cudaError_t __cudaLaunchKernel(cudaKernel_t handle, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s) {
-  (void)grid, (void)block, (void)args, (void)shared, (void)s;
-  return refuse_kernel(handle);
-}
-cudaError_t cudaLaunchKernel(const void *fn, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s) {
-  (void)grid, (void)block, (void)args, (void)shared, (void)s;
-  return refuse_kernel(fn);
-}
-cudaError_t cudaLaunchCooperativeKernel(const void *fn, dim3 grid, dim3 block, void **args, size_t shared,
-                                        cudaStream_t s) {
-  (void)grid, (void)block, (void)args, (void)shared, (void)s;
-  return refuse_kernel(fn);
-}
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *fn, void **args) {
-  (void)config, (void)args;
-  return refuse_kernel(fn);
-}
 
 /* ---- devices ---- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What PyTorch's libraries import of CUDA 13's runtime and the emulated driver has nothing for: attributes of kernels,
- * libraries of kernels, memory pools, managed memory, nodes added by hand, events of other processes.  Their parameters
+/* What PyTorch's libraries import of CUDA 13's runtime and the emulated driver has nothing for: libraries of kernels,
+ * memory pools, managed memory, nodes added by hand, events of other processes.  Their parameters
  * are not looked at.  CUDA's header declares them otherwise, so it is not included. */
 #define REFUSE(name)                                                                                                   \
   int name(void);                                                                                                      \
@@ -8,13 +8,7 @@
 enum { NOT_SUPPORTED = 801 };
 int cudart_note(int code);
 
-REFUSE(cudaFuncGetAttributes)
-REFUSE(cudaFuncSetAttribute)
 REFUSE(cudaKernelSetAttributeForDevice)
-REFUSE(cudaOccupancyMaxActiveBlocksPerMultiprocessor)
-REFUSE(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)
-REFUSE(cudaGetSymbolAddress)
-REFUSE(cudaMemcpyToSymbol)
 REFUSE(cudaLibraryLoadData)
 REFUSE(cudaLibraryLoadFromFile)
 REFUSE(cudaLibraryUnload)
