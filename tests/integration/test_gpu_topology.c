@@ -2,39 +2,23 @@
 /* Emulated GPUs in machines from a file (NCCL_TOPO_FILE): what goes over NVLink, and what that and PCI cost.
  * check: timeout=300 notsan */
 #include "../support/gpu_comms.h"
+#include "../support/gpu_machine.h"
 #include "../support/suite.h"
 
 static char dir[64];
 
 typedef enum machine { MESH, PCI, CIRCLE } machine;
 
-/* Four GPUs at the emulated driver's places, each below its own root port; NVLinks between all, or from 0 to 2 to 1 to
- * 3 to 0. */
+/* NVLinks between all, none, or from 0 to 2 to 1 to 3 to 0. */
 static void write_machine(machine m) {
-  static const bool joined[][4][4] = {
+  static const bool joined[][MACHINE_GPUS][MACHINE_GPUS] = {
       [MESH] = {{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}},
       [PCI] = {{0}},
       [CIRCLE] = {{0, 0, 1, 1}, {0, 0, 1, 1}, {1, 1, 0, 0}, {1, 1, 0, 0}},
   };
   char path[96];
   snprintf(path, sizeof path, "%s/machine.xml", dir);
-  FILE *f = fopen(path, "w");
-  ck_assert_ptr_nonnull(f);
-  fputs("<system version=\"1\"><cpu numaid=\"0\" affinity=\"0000ffff\" arch=\"x86_64\" vendor=\"GenuineIntel\" "
-        "familyid=\"6\" modelid=\"143\">\n",
-        f);
-  for (int g = 0; g < 4; g++) {
-    fprintf(f,
-            "<pci busid=\"0000:%x:00.0\" class=\"0x030200\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\"><gpu "
-            "dev=\"%d\" sm=\"90\" rank=\"%d\" gdr=\"1\">",
-            0x10 + g, g, g);
-    for (int k = 0; k < 4; k++)
-      if (joined[m][g][k]) fprintf(f, "<nvlink target=\"0000:%x:00.0\" count=\"6\" tclass=\"0x030200\"/>", 0x10 + k);
-    fputs("</gpu></pci>\n", f);
-  }
-  fputs("</cpu></system>\n", f);
-  ck_assert_int_eq(fclose(f), 0);
-  setenv("NCCL_TOPO_FILE", path, 1);
+  gpu_machine_write(path, joined[m]);
 }
 
 /* The last line of the log with the text; empty: none. */

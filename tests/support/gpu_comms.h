@@ -27,6 +27,7 @@ typedef struct gpu_call {
   int root;
   bool in_place;
   size_t offset; /* bytes, of both buffers */
+  size_t shift;  /* other values: what is left of the call before is wrong */
 } gpu_call;
 
 #define OK_NCCL(call) ck_assert_msg((call) == ncclSuccess, "%s: %s", #call, ncclGetLastError(NULL))
@@ -117,7 +118,7 @@ static inline void gpu_fill_some(const gpu_ranks *g, const gpu_call *c, int firs
   char *host = malloc(n * unit + 1);
   for (int r = first; r < first + ranks; r++) {
     if (!hk_coll_has_input(c->coll, r, c->root)) continue;
-    for (size_t i = 0; i < n; i++) test_store(c->type, host, i, test_value(r, g->n, i, c->op));
+    for (size_t i = 0; i < n; i++) test_store(c->type, host, i, test_value(r, g->n, c->shift + i, c->op));
     emu_use(g->device[r]);
     OK(MemcpyAsync(gpu_in(g, c, r), (CUdeviceptr)(uintptr_t)host, n * unit, g->stream[r]));
     OK(StreamSynchronize(g->stream[r]));
@@ -156,13 +157,13 @@ static inline void gpu_group(const gpu_ranks *g, const gpu_call *c) {
 
 /* Element i of rank r's output. */
 static inline double gpu_wanted(const gpu_ranks *g, const gpu_call *c, int r, size_t i, double *tolerance) {
-  size_t block = i / c->count, at = i % c->count;
+  size_t block = i / c->count, at = c->shift + i % c->count, all = c->shift + i;
   *tolerance = 0;
   switch (hk_coll_plain(c->coll)) {
     case HK_ALLREDUCE:
-    case HK_REDUCE: return test_reduced(c->type, g->n, i, c->op, tolerance);
-    case HK_REDUCE_SCATTER: return test_reduced(c->type, g->n, (size_t)r * c->count + i, c->op, tolerance);
-    case HK_BROADCAST: return test_value(c->root, g->n, i, c->op);
+    case HK_REDUCE: return test_reduced(c->type, g->n, all, c->op, tolerance);
+    case HK_REDUCE_SCATTER: return test_reduced(c->type, g->n, (size_t)r * c->count + all, c->op, tolerance);
+    case HK_BROADCAST: return test_value(c->root, g->n, all, c->op);
     case HK_ALLTOALL: return test_value((int)block, g->n, (size_t)r * c->count + at, c->op);
     case HK_SCATTER: return test_value(c->root, g->n, (size_t)r * c->count + at, c->op);
     default: return test_value((int)block, g->n, at, c->op);

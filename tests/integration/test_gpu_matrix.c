@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Types, operators, collectives and protocols on emulated GPUs, as a matrix that is quick enough for the interpreter of
+ * the kernels' PTX (docs/cudaemu.md).  The values of a call are others than those of the call before, and what is not
+ * ordered shows.  MATRIX=all: more counts, ranks and algorithms.
+ * check: timeout=120 notsan noasan */
+#include <pthread.h>
+#include "../support/gpu_comms.h"
+#include "../support/gpu_machine.h"
+#include "../support/suite.h"
+
+static const char *const protocols[] = {"Simple", "LL", "LL128"};
+enum { PROTOCOLS = 3, RANKS = 3 };
+static bool all; /* the large matrix */
+
+static void try(const gpu_ranks *g, gpu_call *c) {
+  c->shift += 7919;
+  gpu_fill(g, c);
+  gpu_group(g, c);
+  gpu_check(g, c);
+}
+/* On one GPU, or each on its own: with NVLinks between all, so that LL128 goes there, too. */
+static void begin(gpu_ranks *g, const char *protocol, bool apart, size_t room) {
+  static const bool mesh[MACHINE_GPUS][MACHINE_GPUS] = {{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}};
+  char path[] = "/tmp/hocket-matrix-XXXXXX";
+  const int fd = mkstemp(path);
+  ck_assert_int_ge(fd, 0);
+  close(fd);
+  gpu_machine_write(path, mesh);
+  setenv("NCCL_PROTO", protocol, 1);
+  gpu_open(g, RANKS, apart ? RANKS : 1, room);
+  gpu_init_all(g);
+  unlink(path);
+}
+/* With a switch that adds up. */
+static void begin_switch(gpu_ranks *g, size_t room) {
+  setenv("CUDAEMU_MULTICAST", "1", 1);
+  setenv("NCCL_ALGO", "NVLS", 1);
+  gpu_open(g, RANKS, RANKS, room);
+  gpu_init_all(g);
+}
+
+/* ---- what the arithmetic gives ---- */
+
+static void try_types(const gpu_ranks *g) {
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 67};
+  for (c.type = ncclInt8; c.type < ncclNumTypes; c.type++)
+    for (c.op = ncclSum; c.op < ncclNumOps; c.op++) {
+      c.offset = 0;
+      c.in_place = c.op == ncclMax;
+      try(g, &c);
+      if (!all && c.op != (ncclRedOp_t)(c.type % ncclNumOps)) continue;
+      c.offset = test_type_bytes(c.type); /* no vector is aligned */
+      c.count = all ? 1203 : 67;
+      try(g, &c);
+      c.count = 67;
+    }
+}
+START_TEST(types) {
+  gpu_ranks g;
+  begin(&g, protocols[_i], false, 1 << 14);
+  try_types(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+START_TEST(types_in_switch) {
+  gpu_ranks g;
+  begin_switch(&g, 1 << 14);
+  try_types(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+/* ---- what goes where ---- */
+
+START_TEST(collectives) {
+  static const size_t counts[] = {77, 1300, 1, 9001};
+  gpu_ranks g;
+  begin(&g, protocols[_i % PROTOCOLS], _i >= PROTOCOLS, 1 << 18);
+  for (size_t k = 0; k < (all ? 4 : 2); k++)
+    for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++) {
+      if (coll == HK_ALLTOALLV && _i % PROTOCOLS) continue; /* it has the protocol Simple alone */
+      gpu_call c = {.coll = coll,
+                    .count = counts[k],
+                    .type = k % 2 ? ncclFloat32 : ncclBfloat16,
+                    .root = (int)k % g.n,
+                    .in_place = k % 2 && hk_coll_plain(coll) != HK_ALLTOALL,
+                    .offset = k % 2 ? 0 : 6};
+      try(&g, &c);
+      if (all) try(&g, &c);
+    }
+  gpu_close(&g);
+}
+END_TEST
+
+/* Sends and receives of each pair, another size each. */
+START_TEST(transfers) {
+  enum { ROOM = 1 << 16, PLACE = ROOM / 4 };
+  static char in[RANKS][ROOM], out[ROOM];
+  gpu_ranks g;
+  begin(&g, protocols[_i], _i != 1, ROOM);
+  for (int r = 0; r < RANKS; r++) {
+    emu_use(g.device[r]);
+    for (size_t i = 0; i < ROOM; i++) in[r][i] = (char)(i * 7 + (size_t)r * 31 + i / 253);
+    OK(MemcpyAsync(g.in[r], (CUdeviceptr)(uintptr_t)in[r], ROOM, g.stream[r]));
+    OK(StreamSynchronize(g.stream[r]));
+  }
+#define SIZE(from, to) ((size_t)((from)*5003 + (to)*70))
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < RANKS; r++)
+    for (int p = 0; p < RANKS; p++) {
+      cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
+      const size_t odd = p == 2 ? 4 : 0;
+      char *from = (char *)(uintptr_t)g.in[r] + p * PLACE + odd, *to = (char *)(uintptr_t)g.out[r] + p * PLACE;
+      OK_NCCL(ncclSend(from, SIZE(r, p), ncclInt8, p, g.comm[r], s));
+      OK_NCCL(ncclRecv(to, SIZE(p, r), ncclInt8, p, g.comm[r], s));
+    }
+  OK_NCCL(ncclGroupEnd());
+  gpu_wait(&g);
+  for (int r = 0; r < RANKS; r++) {
+    emu_read(out, g.out[r], ROOM);
+    for (int p = 0; p < RANKS; p++) ck_assert_mem_eq(out + p * PLACE, in[p] + r * PLACE + (r == 2 ? 4 : 0), SIZE(p, r));
+  }
+  gpu_close(&g);
+}
+END_TEST
+
+/* ---- what is ordered ---- */
+
+/* Each call has what the one before has left, so an error in any shows in the last; slots come round. */
+static void repeat(const gpu_ranks *g, size_t count, int times) {
+  uint32_t *got = malloc(4 * count), want = 1;
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    for (size_t i = 0; i < count; i++) got[i] = (uint32_t)i;
+    OK(MemcpyAsync(g->out[r], (CUdeviceptr)(uintptr_t)got, 4 * count, g->stream[r]));
+    OK(StreamSynchronize(g->stream[r]));
+  }
+  for (int k = 0; k < times; k++) {
+    want *= (uint32_t)g->n;
+    OK_NCCL(ncclGroupStart());
+    for (int r = 0; r < g->n; r++)
+      OK_NCCL(ncclAllReduce((void *)(uintptr_t)g->out[r], (void *)(uintptr_t)g->out[r], count, ncclUint32, ncclSum,
+                            g->comm[r], (cudaStream_t)(void *)g->stream[r]));
+    OK_NCCL(ncclGroupEnd());
+  }
+  gpu_wait(g);
+  for (int r = 0; r < g->n; r++) {
+    emu_read(got, g->out[r], 4 * count);
+    suite_all(i, count, got[i] == want * (uint32_t)i);
+  }
+  free(got);
+}
+START_TEST(repeated) {
+  static const char *const algos[] = {"", "Ring", "Tree"};
+  gpu_ranks g;
+  if (_i >= 2 * PROTOCOLS) setenv("NCCL_ALGO", algos[_i / (2 * PROTOCOLS)], 1);
+  begin(&g, protocols[_i % PROTOCOLS], _i / PROTOCOLS % 2, 1 << 16);
+  repeat(&g, 40, all ? 40 : 12);
+  repeat(&g, 2000, all ? 40 : 8);
+  gpu_close(&g);
+}
+END_TEST
+START_TEST(repeated_in_switch) {
+  gpu_ranks g;
+  begin_switch(&g, 1 << 16);
+  repeat(&g, 40, all ? 40 : 12);
+  repeat(&g, 9000, 4);
+  gpu_close(&g);
+}
+END_TEST
+
+/* Large messages go by reference, without a copy into slots; the next call writes what the last one let others read. */
+START_TEST(references) {
+  static const hk_coll colls[] = {HK_BROADCAST, HK_ALLGATHER, HK_ALLREDUCE};
+  gpu_ranks g;
+  setenv("HOCKET_SLOT_BYTES", "131072", 1);
+  begin(&g, "Simple", false, 1 << 19);
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(colls); k++) {
+    gpu_call c = {.coll = colls[k], .count = 40000, .type = ncclInt32, .root = 1};
+    try(&g, &c);
+  }
+  repeat(&g, 40000, 3);
+  gpu_close(&g);
+}
+END_TEST
+
+/* ---- what ends it ---- */
+
+static void *abort_it(void *arg) {
+  OK_NCCL(ncclCommAbort(arg));
+  return NULL;
+}
+/* A rank is missing; one of the others is aborted while its kernel waits. */
+START_TEST(aborted) {
+  gpu_ranks g;
+  pthread_t id;
+  begin(&g, protocols[_i], true, 1 << 14);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32};
+  gpu_fill(&g, &c);
+  for (int r = 0; r < 2; r++) OK_NCCL(gpu_submit(&g, &c, r));
+  usleep(20000); /* they wait */
+  ck_assert_int_eq(pthread_create(&id, NULL, abort_it, g.comm[0]), 0);
+  for (int r = 0; r < 2; r++) {
+    emu_use(g.device[r]);
+    OK(StreamSynchronize(g.stream[r]));
+  }
+  pthread_join(id, NULL);
+  g.comm[0] = NULL;
+  for (int r = 1; r < RANKS; r++) ck_assert_int_eq(wait_for_error(g.comm[r]), ncclRemoteError);
+  gpu_close(&g);
+}
+END_TEST
+
+START_TEST(mismatched) {
+  gpu_ranks g;
+  begin(&g, protocols[_i], true, 1 << 14);
+  for (int r = 0; r < RANKS; r++) {
+    gpu_call c = {.coll = HK_ALLREDUCE, .count = 100 + (size_t)(r == 2), .type = ncclFloat32};
+    OK_NCCL(gpu_submit(&g, &c, r));
+  }
+  for (int r = 0; r < RANKS; r++) ck_assert_int_eq(wait_for_error(g.comm[r]), ncclInvalidUsage);
+  gpu_wait(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+static TCase *add_case(Suite *s, const char *name) {
+  TCase *t = tcase_create(name);
+  tcase_set_timeout(t, 100);
+  suite_add_tcase(s, t);
+  return t;
+}
+int main(void) {
+  const char *size = getenv("MATRIX");
+  all = size && strcmp(size, "all") == 0;
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  Suite *s = suite_create("gpu_matrix");
+  TCase *order = add_case(s, "order"), *types_of = add_case(s, "types"), *nvls = add_case(s, "switch");
+  TCase *places = add_case(s, "places"), *ends = add_case(s, "ends");
+  tcase_add_loop_test(order, repeated, 0, all ? 6 * PROTOCOLS : 4 * PROTOCOLS);
+  tcase_add_test(order, references);
+  tcase_add_loop_test(types_of, types, 0, PROTOCOLS);
+  tcase_add_test(nvls, types_in_switch);
+  tcase_add_test(nvls, repeated_in_switch);
+  tcase_add_loop_test(places, collectives, 0, 2 * PROTOCOLS);
+  tcase_add_loop_test(places, transfers, 0, PROTOCOLS);
+  tcase_add_loop_test(ends, aborted, 0, PROTOCOLS);
+  tcase_add_loop_test(ends, mismatched, 0, PROTOCOLS);
+  return suite_run(s);
+}
