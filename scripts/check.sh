@@ -12,19 +12,23 @@
 #   timeout=N   seconds before it is killed (120; a unit test under sanitizers gets five times as many)
 #   root        a suite that needs root (run through sudo -n where possible, else skipped)
 #   notsan, noasan  a unit test that is not run under that sanitizer: it takes too long there, or proves nothing (no threads)
+#   long=GROUPS (of unit, asan, tsan, suites: "asan,tsan") takes long, and others of the group cover most of it: left out
+#               there unless LONG=1 or ONLY asks for it
 #   alone       runs with no other test beside it: it measures time
-# As many tests run at a time as there are cores (JOBS=1: one after the other).  Results are printed as they come.
+# As many tests run at a time as there are cores (JOBS=1: one after the other).  Results are printed as they come;
+# build/check-logs/times has the seconds and the CPU seconds of each test.
 # Environment: HK_BUILD, HK_MAKE, ONLY=pattern (substring or glob of a name), QUICK=1 (no sanitizers, no second compiler),
-# JOBS=number of tests at a time.
+# LONG=1 (also what takes long), JOBS=number of tests at a time.
+# shellcheck disable=SC2030,SC2031 # tests count in processes of their own, and leave the counts in files
 set -u
-HK_BUILD=${HK_BUILD:-build/gcc} HK_MAKE=${HK_MAKE:-make} ONLY=${ONLY:-} QUICK=${QUICK:-}
+HK_BUILD=${HK_BUILD:-build/gcc} HK_MAKE=${HK_MAKE:-make} ONLY=${ONLY:-} QUICK=${QUICK:-} LONG=${LONG:-}
 export HK_BUILD HK_MAKE
 logs=build/check-logs
 mkdir -p "$logs"
 width=${JOBS:-$(nproc)}
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 left_out=0
 started=$SECONDS
-rm -f "$logs"/*.flaky
+rm -f "$logs"/*.flaky "$logs/times"
 # What the user has set for their own jobs must not change what is tested.
 for variable in $(compgen -e | grep -E '^(NCCL|HOCKET)_' | grep -v '^HOCKET_TEST_'); do unset "$variable"; done
 # On a machine with GPUs most tests are of host memory still; tests of GPUs bring a driver of their own and unset this.
@@ -50,13 +54,22 @@ option() { # file option default
   echo "$3"
 }
 
-# Runs a command with its output in a log; prints nothing.  Sets `took`, `last` (line of output) and `rc`.
+# Is this test of the group left out because it takes long?
+too_long() { # source group
+  [ -z "$LONG$ONLY" ] && [[ ,$(option "$1" long no), == *,$2,* ]] && left_out=$((left_out + 1))
+}
+
+# Runs a command with its output in a log; prints nothing.  Sets `took`, `cpu_ms` (of all its processes), `last` (line of
+# output) and `rc`.
 attempt() { # log limit command...
-  local log=$1 limit=$2 begin=$EPOCHREALTIME
+  local log=$1 limit=$2 TIMEFORMAT='%R %U %S' real user system
   shift 2
-  timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null
+  { time timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null; } 2>"$log.time"
   rc=$?
-  took=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f s", b - a }')
+  read -r real user system < <(tail -n 1 "$log.time") # the shell's own words on a crash come before it
+  rm -f "$log.time"
+  cpu_ms=$((cpu_ms + 10#${user/./} + 10#${system/./}))
+  took=$(printf '%.1f s' "$real")
   last=$(grep -v '^[[:space:]]*$' "$log" | tail -n 1 | cut -c 1-160)
 }
 
@@ -111,20 +124,22 @@ run_test() { # name timeout command...
 
 # ---- tests side by side ----
 # A test runs in a process of its own, which leaves what it prints and counts in files.
-declare -A jobs=() group_ms=()
+declare -A jobs=() group_ms=() group_cpu=()
 group=""
 
 reap() { # waits for one test and shows its result
-  local pid base p=0 f=1 s=0 ms=0
+  local pid base p=0 f=1 s=0 ms=0 cpu=0
   wait -n -p pid "${!jobs[@]}"
   base=${jobs[$pid]}
   unset "jobs[$pid]"
   cat "$base.out"
-  [ -e "$base.counts" ] && read -r p f s ms <"$base.counts"
+  [ -e "$base.counts" ] && read -r p f s ms cpu <"$base.counts"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
   local of=${base##*/}
   of=${of%%.*}
   group_ms[$of]=$((${group_ms[$of]:-0} + ms))
+  group_cpu[$of]=$((${group_cpu[$of]:-0} + cpu))
+  printf '%8.1f %8.1f  %s\n' "$((ms / 100))e-1" "$((cpu / 100))e-1" "${base##*/}" >>"$logs/times"
 }
 drain() { while [ ${#jobs[@]} -gt 0 ]; do reap; done; }
 
@@ -136,27 +151,33 @@ start() { # alone? name timeout command...
   rm -f "$base.counts"
   [ "$alone" = yes ] && drain
   while [ ${#jobs[@]} -ge "$width" ]; do reap; done
-  # shellcheck disable=SC2030,SC2031 # the counts leave the process by a file
   (
     trap - EXIT
-    passed=0 failed=0 skipped=0
+    passed=0 failed=0 skipped=0 cpu_ms=0
     begin=${EPOCHREALTIME/./}
     run_test "$@"
-    echo "$passed $failed $skipped $(((${EPOCHREALTIME/./} - begin) / 1000))" >"$base.counts"
+    echo "$passed $failed $skipped $(((${EPOCHREALTIME/./} - begin) / 1000)) $cpu_ms" >"$base.counts"
   ) >"$base.out" 2>&1 &
   jobs[$!]=$base
   [ "$alone" = yes ] && drain
   return 0
 }
 
-unit_tests() { # folder prefix skip-option timeout-factor
-  local source name limit
+# Prints the sources of a group's unit tests.
+unit_sources() { # prefix skip-option
+  local source
   for source in tests/unit/test_*.c tests/integration/test_*.c; do
     [ -e "$source" ] || continue
+    wanted "$1$(basename "$source" .c)" && { [ -z "$2" ] || [ "$(option "$source" "$2" no)" = no ]; } && echo "$source"
+  done
+}
+
+unit_tests() { # folder prefix skip-option timeout-factor
+  local source name
+  for source in $(unit_sources "$2" "$3"); do
+    too_long "$source" "$group" && continue
     name=$(basename "$source" .c)
-    [ -n "$3" ] && [ "$(option "$source" "$3" no)" = yes ] && continue
-    limit=$(option "$source" timeout 120)
-    start "$(option "$source" alone no)" "$2$name" $((limit * $4)) "${wrap[@]}" "$1/tests/$name"
+    start "$(option "$source" alone no)" "$2$name" $(($(option "$source" timeout 120) * $4)) "${wrap[@]}" "$1/tests/$name"
   done
 }
 
@@ -172,6 +193,7 @@ suites() {
   local suite name limit alone
   for suite in $(suites_by_limit); do
     name=$(basename "$suite" .sh)
+    too_long "$suite" suites && continue
     limit=$(option "$suite" timeout 120)
     alone=$(option "$suite" alone no)
     if [ "$(option "$suite" root no)" = yes ] && [ "$(id -u)" != 0 ]; then
@@ -186,60 +208,75 @@ suites() {
   done
 }
 
-# Can programs built with -fsanitize=$1 run here?  Sets `wrap` to what has to stand before them.
-sanitizer_runs() {
+# Can programs that $1 builds with -fsanitize=$2 run here?  Sets `wrap` to what has to stand before them.
+sanitizer_runs() { # compiler sanitizers
   local probe=$logs/probe
   wrap=()
   echo 'int main(void) { return 0; }' >"$probe.c"
-  reason="the compiler has no run time for -fsanitize=$1"
-  gcc "-fsanitize=$1" -o "$probe" "$probe.c" 2>/dev/null || return 1
+  reason="$1 is not installed"
+  command -v "$1" >/dev/null || return 1
+  reason="$1 has no run time for -fsanitize=$2"
+  "$1" "-fsanitize=$2" -o "$probe" "$probe.c" 2>/dev/null || return 1
   "$probe" 2>/dev/null && return 0
   wrap=(setarch -R) # TSan's map of the address space does not fit some kernels' randomization
   setarch -R "$probe" 2>/dev/null && return 0
   wrap=()
-  reason="programs built with -fsanitize=$1 do not start here: $("$probe" 2>&1 | head -n 1)"
+  reason="programs built with -fsanitize=$2 do not start here: $("$probe" 2>&1 | head -n 1)"
   return 1
 }
 
+# A second compiler warns of other things: everything is built with it, and under ASan at once if it can.
+second=clang
+[[ $HK_BUILD == *clang* ]] && second=gcc
+address=$second why_not=
+sanitizer_runs $second address,undefined || address=gcc why_not=$reason
+# Sets `build` to the command that builds a group's tests, or everything with the second compiler.
 # Reports need lines, and no more: variables take a seventh of the time.
-# shellcheck disable=SC2206 # the command may have arguments
-sanitizer_build=($HK_MAKE --no-print-directory CC=gcc "CFLAGS=-O1 -g1" tests)
+sanitizer_build() { # prefix compiler sanitizers skip-option jobs
+  # shellcheck disable=SC2206 # the command may have arguments
+  build=($HK_MAKE --no-print-directory "CC=$2" "CFLAGS=-O1 -g1" "SAN=$3" "-j$5")
+  local source
+  if [ "$2" = $second ]; then build+=(all tests); else build+=(test-libraries); fi
+  for source in $(unit_sources "$1" "$4"); do build+=("build/$2-${3//,/-}/tests/$(basename "$source" .c)"); done
+}
 
 # The sanitizers' builds run beside the plain tests, at the lowest priority.
 declare -A ahead=()
 trap 'kill "${ahead[@]}" "${!jobs[@]}" 2>/dev/null' EXIT
-build_ahead() { # sanitizers...
-  local each
-  for each in "$@"; do
-    sanitizer_runs "$each" || continue
-    nice -n 19 "${sanitizer_build[@]}" -j$((($(nproc) + 1) / 2)) "SAN=$each" >"$logs/$each.build.log" 2>&1 &
-    ahead[$each]=$!
-  done
+build_ahead() { # prefix compiler sanitizers skip-option
+  sanitizer_runs "$2" "$3" || return
+  sanitizer_build "$@" $((($(nproc) + 1) / 2))
+  nice -n 19 "${build[@]}" >"$logs/$3.build.log" 2>&1 &
+  ahead[$3]=$!
 }
 
 # Builds what runs under a sanitizer, then starts its tests.
-sanitized() { # prefix sanitizers skip-option
+sanitized() { # prefix compiler sanitizers skip-option
   case $ONLY in *asan:* | *tsan:*) [[ $ONLY == *$1* ]] || return 0 ;; esac
-  if ! sanitizer_runs "$2"; then skip "$1" "$reason"; return; fi
-  local name found=
-  for name in tests/unit/test_*.c tests/integration/test_*.c; do wanted "$1$(basename "$name" .c)" && found=1; done
-  [ -n "$found" ] || return 0
-  local folder=build/gcc-${2//,/-} rc
-  if [ -n "${ahead[$2]:-}" ]; then wait "${ahead[$2]}"
-  else "${sanitizer_build[@]}" -j"$(nproc)" "SAN=$2" >"$logs/$2.build.log" 2>&1
-  fi
+  if ! sanitizer_runs "$2" "$3"; then skip "$1" "$reason"; return; fi
+  [ -n "$(unit_sources "$1" "$4")" ] || { [ "$2" = $second ] && wanted second-compiler; } || return 0
+  local rc
+  sanitizer_build "$@" "$(nproc)"
+  if [ -n "${ahead[$3]:-}" ]; then wait "${ahead[$3]}"; else "${build[@]}" >"$logs/$3.build.log" 2>&1; fi
   rc=$?
-  unset "ahead[$2]"
+  unset "ahead[$3]"
   if [ $rc != 0 ]; then
-    fail "$1build" "the sanitizer build fails: see $logs/$2.build.log"
-    tail -n 10 "$logs/$2.build.log" | sed 's/^/      | /'
+    fail "$1build" "the sanitizer build fails: see $logs/$3.build.log"
+    tail -n 10 "$logs/$3.build.log" | sed 's/^/      | /'
     return
   fi
+  if [ "$2" = $second ] && wanted second-compiler; then
+    passed=$((passed + 1))
+    line PASS second-compiler "$("$2" --version | head -n 1): everything builds"
+  fi
   group=${1%:}
-  CK_TIMEOUT_MULTIPLIER=5 unit_tests "$folder" "$1" "$3" 5
+  CK_TIMEOUT_MULTIPLIER=5 unit_tests "build/$2-${3//,/-}" "$1" "$4" 5
 }
 
-[ -n "$QUICK$ONLY" ] || build_ahead address,undefined thread
+if [ -z "$QUICK$ONLY" ]; then
+  build_ahead asan: "$address" address,undefined noasan
+  build_ahead tsan: gcc thread notsan
+fi
 wrap=()
 group=suites
 suites
@@ -247,15 +284,20 @@ group=unit
 unit_tests "$HK_BUILD" "" "" 1
 if [ -z "$QUICK" ]; then
   export UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=second_deadlock_stack=1
-  sanitized asan: address,undefined noasan
-  sanitized tsan: thread notsan
+  # clang's leak check guesses where threads keep the variables of libraries that are loaded late, and crashes at times
+  export ASAN_OPTIONS=intercept_tls_get_addr=0
+  [ $address = $second ] || ! wanted second-compiler || skip second-compiler "$why_not"
+  sanitized asan: "$address" address,undefined noasan
+  sanitized tsan: gcc thread notsan
 fi
 drain
 [ $((passed + failed + skipped)) -gt 0 ] || fail "check" "no test matches ONLY=$ONLY"
 echo
 for group in suites unit asan tsan; do
-  [ -n "${group_ms[$group]:-}" ] && printf '%-7s %5d s of tests\n' "$group" $(((group_ms[$group] + 500) / 1000))
+  [ -n "${group_ms[$group]:-}" ] && printf '%-7s %5d s of tests, %5d s of CPU\n' "$group" \
+    $(((group_ms[$group] + 500) / 1000)) $(((group_cpu[$group] + 500) / 1000))
 done
 echo "took $((SECONDS - started)) s, $width tests at a time"
+[ $left_out = 0 ] || echo "left out because they take long: $left_out tests; make check LONG=1 runs them too"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]

@@ -18,6 +18,7 @@ want_check() {
   need pkg-config "cmd:pkg-config" "tests of the installed library"
   wish g++ "cmd:g++" "compiles the GPU kernels for a CPU"
   wish clang "cmd:clang" "builds everything with a second compiler"
+  wish libclang-rt-dev "asan:clang" "the second compiler's run time of ASan and UBSan"
   wish clang-format "cmd:clang-format" "checks the form of the sources"
   wish libibverbs-dev "file:/usr/include/infiniband/verbs.h" "what we declare of verbs is compared with it"
   wish librdmacm-dev "file:/usr/include/rdma/rdma_cma.h" "what we declare of rdma_cm is compared with it"
@@ -71,6 +72,7 @@ have() {
   case $1 in
     cmd:*) PATH=$PATH:/usr/sbin:/sbin command -v "${1#cmd:}" >/dev/null ;;
     file:*) [ -e "${1#file:}" ] ;;
+    asan:*) echo 'int main(void) { return 0; }' | "${1#asan:}" -fsanitize=address -x c -o /dev/null - 2>/dev/null ;;
     py:*) python3 -c "import ${1#py:}" 2>/dev/null ;;
     lib:*) for file in /usr/lib*/*/"${1#lib:}".{so,a} /usr/lib*/"${1#lib:}".{so,a}; do [ -e "$file" ] && return 0; done
       return 1 ;;

@@ -19,6 +19,7 @@ suite slow $'# check: timeout=1\nsleep 20'
 suite crash 'kill -SEGV $$'
 suite once '[ -e once ] || { touch once; echo unlucky; exit 1; }'
 suite report '[ -e report ] || { touch report; echo "WARNING: ThreadSanitizer: data race"; exit 1; }'
+suite long $'# check: long=suites\nexit 1'
 suite clean '[ -z "${NCCL_DEBUG:-}" ]'
 said=$(cd "$tmp" && NCCL_DEBUG=INFO HK_BUILD=b ONLY='' QUICK=1 scripts/check.sh 2>&1)
 rc=$?
@@ -30,6 +31,8 @@ grep -q '^FAIL  crash .*signal SEGV' <<<"$said" || complain "the runner does not
 grep -q '^FLAKY  *once .*passed' <<<"$said" && grep -q '| unlucky' <<<"$said" || complain "the runner does not report a first failure"
 grep -q '^FAIL  report' <<<"$said" || complain "the runner lets a sanitizer's report pass at the second try"
 grep -q '| because' <<<"$said" || complain "the runner does not show a failure's output"
+grep -q '^left out .* 1 tests' <<<"$said" || complain "the runner does not leave out what takes long"
+grep -q 'suites.good$' "$tmp/build/check-logs/times" || complain "the runner lists no times"
 rm "$tmp"/tests/suites/{bad,slow,crash,report}.sh
 (cd "$tmp" && HK_BUILD=b ONLY='' QUICK=1 scripts/check.sh >/dev/null 2>&1) || complain "the runner fails without a failure"
 (cd "$tmp" && HK_BUILD=b ONLY=nosuch QUICK=1 scripts/check.sh >/dev/null 2>&1) && complain "the runner passes without a test"

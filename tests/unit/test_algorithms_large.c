@@ -5,7 +5,7 @@
  * right in place is right out of it but for copies to itself), and for a dozen roots, the first, the second and the
  * last among them: programs depend on rank - root only, which 64 ranks with every root have shown.  HOCKET_TEST_FULL=1
  * runs every root, 2 to 8 slots, in place and out of it.
- * check: timeout=300 noasan notsan notsan */
+ * check: timeout=300 noasan notsan long=unit */
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"
 
