@@ -382,6 +382,62 @@ START_TEST(ends) {
 }
 END_TEST
 
+/* One-sided operations, also after the communicator was suspended: by the carriers, where only the network joins the
+ * GPUs. */
+START_TEST(one_sided) {
+  enum { RANKS = 3, BYTES = 140000 };
+  gpu_ranks g;
+  char *memory[RANKS];
+  static char data[BYTES];
+  ncclWindow_t window[RANKS];
+  gpu_open(&g, RANKS, RANKS, 1 << 18);
+  gpu_init_all(&g);
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < RANKS; r++) {
+    emu_use(r);
+    OK_NCCL(ncclMemAlloc((void **)&memory[r], 1 << 18));
+    OK_NCCL(ncclCommWindowRegister(g.comm[r], memory[r], 1 << 18, &window[r], NCCL_WIN_COLL_SYMMETRIC));
+  }
+  OK_NCCL(ncclGroupEnd());
+  for (int round = 0; round < 4; round++) {
+    for (int r = 0; r < RANKS; r++) {
+      cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
+      ncclWaitSignalDesc_t d = {.opCnt = 2, .peer = (r + RANKS - 1) % RANKS};
+      emu_use(r);
+      OK(MemsetD8Async(g.in[r], (unsigned char)(10 * round + r), BYTES, g.stream[r]));
+      OK_NCCL(ncclGroupStart());
+      OK_NCCL(ncclWaitSignal(1, &d, g.comm[r], s));
+      OK_NCCL(ncclPutSignal((void *)(uintptr_t)g.in[r], BYTES, ncclInt8, (r + 1) % RANKS, window[r], 100, 0, 0, 0,
+                            g.comm[r], s));
+      OK_NCCL(ncclSignal((r + 1) % RANKS, 0, 0, 0, g.comm[r], s));
+      OK_NCCL(ncclGroupEnd());
+    }
+    gpu_wait(&g);
+    for (int r = 0; r < RANKS; r++) {
+      emu_use(r);
+      OK(MemcpyAsync((CUdeviceptr)(uintptr_t)data, (CUdeviceptr)(uintptr_t)memory[r] + 100, BYTES, g.stream[r]));
+      OK(StreamSynchronize(g.stream[r]));
+      suite_all(i, BYTES, data[i] == 10 * round + (r + RANKS - 1) % RANKS);
+    }
+    for (int suspend = 1; suspend >= 0 && round == 1; suspend--) {
+      OK_NCCL(ncclGroupStart());
+      for (int r = 0; r < RANKS; r++)
+        OK_NCCL(suspend ? ncclCommSuspend(g.comm[r], NCCL_SUSPEND_MEM) : ncclCommResume(g.comm[r]));
+      OK_NCCL(ncclGroupEnd());
+    }
+    gpu_call c = {.coll = HK_ALLREDUCE, .count = 300, .type = ncclFloat32, .op = ncclSum};
+    gpu_fill(&g, &c);
+    gpu_group(&g, &c);
+    gpu_check(&g, &c);
+  }
+  for (int r = 0; r < RANKS; r++) {
+    OK_NCCL(ncclCommWindowDeregister(g.comm[r], window[r]));
+    OK_NCCL(ncclMemFree(memory[r]));
+  }
+  gpu_close(&g);
+}
+END_TEST
+
 /* No memory on the device at any step of init: an error in words, and nothing is left. */
 START_TEST(no_memory) {
   gpu_ranks g;
@@ -451,6 +507,7 @@ int main(void) {
   tcase_add_test(t, kernel_fails);
   tcase_add_test(t, watchdog);
   tcase_add_test(t, ends);
+  tcase_add_test(t, one_sided);
   tcase_add_loop_test(t, no_memory, 0, 4);
   suite_add_tcase(s, t);
   t = tcase_create("gpu_net");
@@ -462,6 +519,7 @@ int main(void) {
   tcase_add_test(t, kernel_fails);
   tcase_add_test(t, watchdog);
   tcase_add_test(t, ends);
+  tcase_add_test(t, one_sided);
   tcase_add_test(t, verbs);
   suite_add_tcase(s, t);
   return suite_run(s);
