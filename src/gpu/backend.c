@@ -9,7 +9,6 @@
 #include "../runtime/group.h"
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"
-#include "far.h"
 #include "gpu.h"
 #include "rma.h"
 #include "view.h"
@@ -99,7 +98,7 @@ static hk_status look(ncclComm_t c) { return hk_gpu_look(c, true); }
 
 static void stop(ncclComm_t c) {
   hk_gpu_proxy_stop(c);
-  hk_gpu_far_stop(c);
+  hk_gpu_rma_stop(c);
 }
 
 /* ---- registered memory ---- */

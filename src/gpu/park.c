@@ -13,7 +13,7 @@
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "ends.h"
-#include "pumped.h"
+#include "proxy.h"
 #include "world.h"
 
 /* Memory that a communicator gives back. */
@@ -42,6 +42,8 @@ static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_e
   v->n++;
 }
 
+static void visit_payload(void *v, hk_memory *m) { visit(v, m, 0, 0, NULL, -1); }
+
 /* All memory that this rank has on its GPU for the communicator. */
 static void visit_all(ncclComm_t c, visitor *v) {
   hk_gpu *g = hk_gpu_of(c);
@@ -64,12 +66,7 @@ static void visit_all(ncclComm_t c, visitor *v) {
   }
   visit(v, &g->scratch, 0, 0, NULL, -1);
   for (size_t i = 0; i < g->nold; i++) visit(v, &g->old[i], 0, 0, NULL, -1);
-  for (hk_gpu_pumped *f = hk_gpu_proxy_links(g->proxy); f; f = f->next) {
-    hk_memory *on_gpu = hk_gpu_pumped_payload(f, true);
-    if (v->at && !f->rests) continue;
-    visit(v, hk_gpu_pumped_payload(f, false), 0, 0, NULL, -1);
-    if (on_gpu) visit(v, on_gpu, 0, 0, NULL, -1);
-  }
+  hk_gpu_proxy_payloads(g->proxy, v->at != NULL, visit_payload, v);
   v->stays += g->page.bytes + hk_gpu_windows_held(g);
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);

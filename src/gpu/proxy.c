@@ -236,6 +236,15 @@ out:
   return rc;
 }
 
+void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *arg, hk_memory *m), void *arg) {
+  for (hk_gpu_pumped *f = hk_gpu_proxy_links(p); f; f = f->next) {
+    hk_memory *on_gpu = hk_gpu_pumped_payload(f, true);
+    if (resting && !f->rests) continue;
+    visit(arg, hk_gpu_pumped_payload(f, false));
+    if (on_gpu) visit(arg, on_gpu);
+  }
+}
+
 hk_gpu_pumped *hk_gpu_proxy_links(hk_gpu_proxy *p) { return p ? p->links : NULL; }
 
 void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost) {

@@ -93,6 +93,8 @@ void hk_gpu_proxy_pause(hk_gpu_proxy *p);
 /* All ranks have paused: lets the links rest, and wakes them (transport.h). */
 hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests);
 void hk_gpu_proxy_go_on(hk_gpu_proxy *p);
+/* The memories of the links' payloads, each; `resting`: only of links that rest. */
+void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *arg, hk_memory *m), void *arg);
 /* The links; they are only added by hk_gpu_proxy_add.  NULL: there are none. */
 struct hk_gpu_pumped *hk_gpu_proxy_links(hk_gpu_proxy *p);
 /* The states of up to `room` links; gives how many there are.  From any thread. */

@@ -120,6 +120,8 @@ out:
   return rc;
 }
 
+void hk_gpu_rma_stop(ncclComm_t c) { hk_gpu_far_stop(c); }
+
 void hk_gpu_rma_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_far_end(c);
