@@ -95,6 +95,7 @@ static const hk_device_ops ops = {.name = "cuda",
                                   .alloc_open = hk_cuda_alloc_open,
                                   .alloc_shared = hk_cuda_alloc_shared,
                                   .alloc_host = hk_cuda_alloc_host,
+                                  .alloc_host_late = hk_cuda_alloc_host_late,
                                   .pin = hk_cuda_pin,
                                   .release = hk_cuda_release,
                                   .park = hk_cuda_park,
@@ -191,6 +192,8 @@ static void read_limits(hk_cuda *d, int ordinal) {
   if (hk_cu.DriverGetVersion(&version) != CUDA_SUCCESS) version = 0;
   d->granule = l->vmm && l->fd_handles ? hk_cuda_granule(d) : 0;
   l->fd_handles = d->granule != 0;
+  l->late_host = d->granule && hk_param_int(HK_P_CUMEM_ENABLE) != 0 && hk_param_int(HK_P_CUMEM_HOST_ENABLE) != 0 &&
+                 hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   l->multicast = d->granule && hk_cu.MulticastCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
   HK_INFO(HK_SUB_INIT, "device %d is %s, sm_%d, %s, %d multiprocessors; driver for CUDA %d.%d", ordinal, l->name, l->sm,
           l->bus_id, l->multiprocessors, version / 1000, version % 1000 / 10);

@@ -55,6 +55,7 @@ hk_status hk_cuda_alloc(hk_device *d, size_t bytes, hk_memory *out);
 hk_status hk_cuda_alloc_open(hk_device *d, size_t bytes, size_t zeroed, hk_memory *out);
 hk_status hk_cuda_alloc_shared(hk_device *d, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out);
 hk_status hk_cuda_alloc_host(hk_device *d, size_t bytes, hk_memory *out);
+hk_status hk_cuda_alloc_host_late(hk_device *d, size_t bytes, hk_memory *out);
 hk_status hk_cuda_pin(hk_device *d, void *host, size_t bytes, hk_memory *out);
 hk_status hk_cuda_release(hk_device *d, hk_memory *m);
 hk_status hk_cuda_park(hk_device *base, hk_memory *m);

@@ -4,11 +4,19 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "../base/log.h"
 #include "cuda.h"
 #include "host.h"
 
 static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 static void *pointer(CUdeviceptr p) { return (void *)(uintptr_t)p; }
+
+/* Of the host's memory: on the node that the device hangs on. */
+static CUmemAllocationProp host_properties(const hk_cuda *d) {
+  const int node = d->base.limits.host_numa;
+  return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                               .location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, node < 0 ? 0 : node}};
+}
 
 static CUmemAllocationProp properties(const hk_cuda *d) {
   CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -61,6 +69,27 @@ out:
   return rc;
 }
 
+/* The host's memory, for the host and all devices of the process. */
+static hk_status map_host_at(const hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes) {
+  hk_status rc = HK_OK;
+  int devices = 0;
+  size_t n = 0;
+  CUdevice device;
+  CUmemAccessDesc access[MOST_DEVICES + 1];
+  access[n++] = (CUmemAccessDesc){host_properties(d).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  if (hk_cu.DeviceGetCount(&devices) != CUDA_SUCCESS) devices = 0;
+  for (int i = 0; i < devices && n <= MOST_DEVICES; i++)
+    if (hk_cu.DeviceGet(&device, i) == CUDA_SUCCESS)
+      access[n++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  HK_CUDA_TRY(hk_cu.MemMap(at, bytes, 0, handle, 0), out, "mapping %zu bytes of the host's memory", bytes);
+  HK_CUDA_TRY(hk_cu.MemSetAccess(at, bytes, access, n), undo, "access of host and devices to %zu bytes", bytes);
+  return HK_OK;
+undo:
+  hk_cu.MemUnmap(at, bytes);
+out:
+  return rc;
+}
+
 /* Maps physical memory at addresses of its own. */
 hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers, CUdeviceptr *out) {
   hk_status rc = HK_OK;
@@ -73,6 +102,34 @@ hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t by
   return HK_OK;
 undo:
   hk_cu.MemAddressFree(at, bytes);
+  return rc;
+}
+
+hk_status hk_cuda_alloc_host_late(hk_device *base, size_t bytes, hk_memory *out) {
+  hk_status rc = HK_OK;
+  hk_cuda *d = (hk_cuda *)base;
+  const CUmemAllocationProp prop = host_properties(d);
+  CUmemGenericAllocationHandle handle;
+  CUdeviceptr at = 0;
+  if (!base->limits.late_host) return hk_cuda_alloc_host(base, bytes, out);
+  const size_t whole = (bytes + d->granule - 1) / d->granule * d->granule;
+  memset(out, 0, sizeof *out);
+  HK_CUDA_ENTER_RELAXED(base);
+  if (hk_cu.MemCreate(&handle, whole, &prop, 0) != CUDA_SUCCESS) { /* the process may not use that node's memory */
+    HK_INFO(HK_SUB_ALLOC,
+            "device %d: no virtual memory of the host on node %d: it is pinned, which may wait for kernels",
+            base->limits.ordinal, prop.location.id);
+    return hk_cuda_alloc_host(base, bytes, out);
+  }
+  HK_CUDA_TRY(hk_cu.MemAddressReserve(&at, whole, d->granule, 0, 0), undo, "addresses for %zu bytes of the host",
+              whole);
+  HK_TRY(map_host_at(d, at, handle, whole), undo);
+  memset(pointer(at), 0, whole);
+  *out = (hk_memory){.base = pointer(at), .host = pointer(at), .bytes = whole, .handle = handle, .kind = HK_MEMORY_VMM};
+  return HK_OK;
+undo:
+  if (at) hk_cu.MemAddressFree(at, whole);
+  hk_cu.MemRelease(handle);
   return rc;
 }
 
@@ -265,7 +322,7 @@ static hk_status pin_again(hk_cuda *d, hk_memory *m) {
 hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q) {
   hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
-  CUmemAllocationProp prop = properties(d);
+  const CUmemAllocationProp prop = m->host ? host_properties(d) : properties(d);
   CUmemGenericAllocationHandle handle;
   int ordinal = base->limits.ordinal;
   HK_CUDA_ENTER_RELAXED(base);
@@ -281,7 +338,9 @@ hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s
   else
     HK_CUDA_OR_RETURN(hk_cu.MemCreate(&handle, m->bytes, &prop, 0), "device %d: %zu bytes that were given back",
                       ordinal, m->bytes);
-  HK_TRY(hk_cuda_map_at(d, address(m->base), handle, m->bytes, !s), undo);
+  HK_TRY(m->host ? map_host_at(d, address(m->base), handle, m->bytes)
+                 : hk_cuda_map_at(d, address(m->base), handle, m->bytes, !s),
+         undo);
   m->handle = handle;
   m->parked = false;
   if (zeroed)

@@ -28,6 +28,7 @@ typedef struct hk_device_limits {
   bool rdma_flush;   /* else: the driver has a call for that, rdma_flush */
   bool stream_words; /* the driver knows word_write, word_wait and word_reach */
   bool fd_handles;   /* its memory can go to other processes by file descriptor */
+  bool late_host;    /* the driver gives pinned memory while kernels run: alloc_host_late */
   char name[64], bus_id[16];
   unsigned char uuid[16];
 } hk_device_limits;
@@ -41,7 +42,7 @@ typedef struct hk_device {
 typedef enum hk_memory_kind {
   HK_MEMORY_NONE,
   HK_MEMORY_CLASSIC,    /* cuMemAlloc, or the host's */
-  HK_MEMORY_VMM,        /* of physical memory mapped into reserved addresses */
+  HK_MEMORY_VMM,        /* of physical memory mapped into reserved addresses; of the host's memory, if `host` is set */
   HK_MEMORY_PINNED,     /* of the host, page-locked, that the device reaches too, near it */
   HK_MEMORY_REGISTERED, /* the same, but the caller's own */
   HK_MEMORY_OPENED,     /* of another process, by a handle */
@@ -124,7 +125,10 @@ typedef struct hk_device_ops {
   /* The same, for other processes too: with a file descriptor if `by_fd` and limits.fd_handles, else with a
    * handle. */
   hk_status (*alloc_shared)(hk_device *d, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out);
-  hk_status (*alloc_host)(hk_device *d, size_t bytes, hk_memory *out);      /* pinned, zeroed, both reach it */
+  hk_status (*alloc_host)(hk_device *d, size_t bytes, hk_memory *out); /* pinned, zeroed, both reach it */
+  /* The same, by virtual memory of the host.  Other allocations of pinned memory, `pin` and their release may wait for
+   * all work on the device; this does not.  With limits.late_host; else it is alloc_host. */
+  hk_status (*alloc_host_late)(hk_device *d, size_t bytes, hk_memory *out);
   hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out); /* the caller's memory; NULL: no need */
   /* Undoes what made `m`, whichever slot it was; *m is zeroed. Does nothing if m->base is NULL. */
   hk_status (*release)(hk_device *d, hk_memory *m);

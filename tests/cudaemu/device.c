@@ -62,6 +62,7 @@ static void configure(void) {
   emu.slice_us = (unsigned)number("CUDAEMU_SLICE_US", 0);
   emu.resident = number("CUDAEMU_RESIDENT", 0) != 0;
   emu.vmm = number("CUDAEMU_VMM", 1) != 0;
+  emu.late_host = emu.vmm && number("CUDAEMU_HOST_VMM", 1) != 0;
   emu.import = number("CUDAEMU_IMPORT", 1) != 0;
   emu.captured_words = number("CUDAEMU_CAPTURED_WORDS", 1) != 0;
   emu.ipc = number("CUDAEMU_IPC", 1) != 0;
@@ -216,6 +217,7 @@ CUresult cuDeviceGetAttribute(int *value, int which, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: *value = emu.sm >= 90; break;
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *value = emu.vmm; break;
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *value = emu.late_host; break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = emu.dmabuf; break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: *value = emu.dmabuf && emu.dmabuf_vmm; break;

@@ -92,6 +92,7 @@ uint64_t emu_find_room(size_t bytes, size_t align, uint64_t wish) {
 
 static int rights(const emu_area *a) {
   if (a->phys && a->phys->multicast) return PROT_NONE; /* only multimem instructions go there */
+  if (a->phys && a->phys->host) return a->by_host ? PROT_READ | PROT_WRITE : PROT_NONE;
   return a->accessible && (!emu.strict || opened) ? PROT_READ | PROT_WRITE : PROT_NONE;
 }
 bool emu_area_map(emu_area *a, int fd) {
@@ -142,6 +143,10 @@ void emu_memory_area(uint64_t at, uint64_t *begin, uint64_t *bytes, uint64_t *ke
   }
   pthread_mutex_unlock(&emu_lock);
 }
+
+/* Virtual memory of the host lies among that of devices: for tests whose cards take one and not the other. */
+EXPORT extern int cudaemu_of_host(const void *at);
+int cudaemu_of_host(const void *at) { return emu_memory_device((uint64_t)(uintptr_t)at) < 0; }
 
 bool emu_take(int device, size_t bytes) {
   if (emu_fails(&emu.fail_alloc) || bytes > emu.memory - used[device]) return false;
@@ -291,7 +296,9 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *ptr, void *host, unsigned fla
 
 /* ---- what a pointer is ---- */
 
-static bool of_host(const emu_area *a) { return a->kind == EMU_HOST || a->kind == EMU_REGISTERED; }
+static bool of_host(const emu_area *a) {
+  return a->kind == EMU_HOST || a->kind == EMU_REGISTERED || (a->phys && a->phys->host);
+}
 static bool pointer_number(const emu_area *a, int which, CUdeviceptr ptr, uint64_t *x) {
   enum { RDMA_CAPABLE = 15, ACCESS_FLAGS = 16, MAPPING_SIZE = 18, MAPPING_BASE = 19, MEMORY_BLOCK_ID = 20 };
   switch (which) {

@@ -13,6 +13,7 @@ typedef struct emu_phys {      /* what a CUmemGenericAllocationHandle means */
   int refs, fd, device, types; /* types: handles that may be exported */
   size_t bytes;
   emu_multicast *multicast; /* it is no memory but one of these */
+  bool host;                /* the host's memory: device is -1 */
 } emu_phys;
 void emu_phys_unref(emu_phys *p);
 emu_multicast *emu_multicast_open(int fd, size_t *bytes); /* of an object's file; NULL: it cannot be mapped */
@@ -27,10 +28,10 @@ typedef struct emu_area {
   size_t pages;
   int device, refs;
   uint64_t id;
-  emu_phys *phys; /* EMU_MAP */
-  size_t offset;  /* in the file */
-  bool accessible;
-  char key[64]; /* EMU_IMPORT: the handle */
+  emu_phys *phys;           /* EMU_MAP */
+  size_t offset;            /* in the file */
+  bool accessible, by_host; /* by_host: the CPU may access it, too (memory of the host's) */
+  char key[64];             /* EMU_IMPORT: the handle */
   struct emu_area *next;
 } emu_area;
 

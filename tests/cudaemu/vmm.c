@@ -15,7 +15,7 @@ void emu_phys_unref(emu_phys *p) {
   if (--p->refs) return;
   if (p->multicast)
     emu_multicast_drop(p->multicast);
-  else
+  else if (!p->host)
     emu_give(p->device, p->bytes);
   close(p->fd);
   free(p);
@@ -33,16 +33,18 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
     return CUDA_ERROR_INVALID_VALUE;
   if (!emu.vmm || prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return CUDA_ERROR_NOT_SUPPORTED;
-  int device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? prop->location.id : 0;
-  if (device < 0 || device >= emu.ndevices) return CUDA_ERROR_INVALID_DEVICE;
+  const bool host = prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  int device = host ? -1 : prop->location.id;
+  if (host && (!emu.late_host || prop->location.id != 0)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!host && (device < 0 || device >= emu.ndevices)) return CUDA_ERROR_INVALID_DEVICE;
   pthread_mutex_lock(&emu_lock);
   if (!emu_started()) return emu_unlock(CUDA_ERROR_NOT_INITIALIZED);
-  if (!emu_take(device, bytes)) return emu_unlock(CUDA_ERROR_OUT_OF_MEMORY);
+  if (host ? emu_fails(&emu.fail_alloc) : !emu_take(device, bytes)) return emu_unlock(CUDA_ERROR_OUT_OF_MEMORY);
   char name[32];
   snprintf(name, sizeof name, "cudaemu-%d", device); /* the importer reads the device from it */
   emu_phys *p = calloc(1, sizeof *p);
   if (!p) abort();
-  *p = (emu_phys){1, memfd_create(name, MFD_CLOEXEC), device, prop->requestedHandleTypes, bytes, NULL};
+  *p = (emu_phys){1, memfd_create(name, MFD_CLOEXEC), device, prop->requestedHandleTypes, bytes, NULL, host};
   if (p->fd < 0 || ftruncate(p->fd, (off_t)bytes) != 0) {
     emu_phys_unref(p);
     return emu_unlock(CUDA_ERROR_OUT_OF_MEMORY);
@@ -87,7 +89,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     return CUDA_ERROR_INVALID_VALUE;
   emu_phys *p = calloc(1, sizeof *p);
   if (!p) abort();
-  *p = (emu_phys){1, fcntl(fd, F_DUPFD_CLOEXEC, 0), device, type, (size_t)st.st_size, NULL};
+  *p = (emu_phys){1, fcntl(fd, F_DUPFD_CLOEXEC, 0), device, type, (size_t)st.st_size, NULL, false};
   if (multicast) p->multicast = emu_multicast_open(p->fd, &p->bytes);
   if (p->fd < 0 || (multicast && !p->multicast)) {
     if (p->fd >= 0) close(p->fd);
@@ -165,6 +167,7 @@ static void unmap(emu_area *a, const CUmemAccessDesc *desc) {
   emu_area_drop(a);
 }
 static void set_access(emu_area *a, const CUmemAccessDesc *desc) {
+  if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE) a->by_host = desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
   a->accessible = desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE || (a->accessible && desc->location.id != a->device);
   emu_area_protect(a);
 }
@@ -184,6 +187,8 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *de
       code = CUDA_ERROR_INVALID_DEVICE;
     else if (device && a && a->phys && a->phys->multicast && !emu_multicast_has(a->phys->multicast, d))
       code = CUDA_ERROR_INVALID_VALUE;
+    else if (!device && a && a->phys && !a->phys->host)
+      code = CUDA_ERROR_NOT_SUPPORTED; /* the host reaches no device's memory */
     else if (device && a && a->phys && a->device >= 0 && d != a->device && !emu.peer[d][a->device])
       code = CUDA_ERROR_NOT_SUPPORTED;
     else

@@ -36,6 +36,7 @@ typedef struct fake_verbs_state {
   uint64_t dmabuf_most;      /* so many are taken, and no more; 0: without bound */
   char *gpu;                 /* memory that only a peer memory module may register, and not without it */
   uint64_t gpu_bytes;
+  int (*of_host)(const void *at); /* what lies among it and is the host's all the same; NULL: nothing */
   int peermem;
   /* Writes to GPU memory, that of dma-bufs and of `gpu`, wait for a flush: fake_verbs_flush, or a read from there. */
   int late;

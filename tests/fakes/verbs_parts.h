@@ -58,7 +58,10 @@ extern memory *mrs[MRS];
 static inline void lock(void) { pthread_mutex_lock(&fake_verbs.lock); }
 static inline void unlock(void) { pthread_mutex_unlock(&fake_verbs.lock); }
 static inline int index_of(const hk_ibv_context *c) { return ((device *)(void *)c->device)->index; }
-static inline int on_gpu(const char *at) { return at >= fake_verbs.gpu && at < fake_verbs.gpu + fake_verbs.gpu_bytes; }
+static inline int on_gpu(const char *at) {
+  return at >= fake_verbs.gpu && at < fake_verbs.gpu + fake_verbs.gpu_bytes &&
+         !(fake_verbs.of_host && fake_verbs.of_host(at));
+}
 
 /* verbs_requests.c: what a context's users call, and under the lock: ends all requests; forgets writes to memory of a
  * GPU's that it has not seen yet. */

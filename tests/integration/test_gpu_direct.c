@@ -27,6 +27,7 @@ static void begin(gpu_ranks *g, int ranks, bool late) {
   void *fakes = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
   ck_assert(driver && fakes);
   *(void **)dlsym(driver, "cudaemu_rdma_flush") = dlsym(fakes, "fake_verbs_flush");
+  *(void **)&verbs->of_host = dlsym(driver, "cudaemu_of_host");
 }
 static void end(gpu_ranks *g) {
   gpu_close(g);

@@ -93,7 +93,32 @@ static void check_placed(const void *p, int node) {
   ck_assert_uint_eq(mask[0], 1);
 }
 
+/* Pinned memory that may be allocated while kernels run: the host and the device reach it, and it can be given back. */
+static void check_late(hk_device *d, size_t bytes) {
+  hk_memory m;
+  hk_pointer p;
+  char back[2] = {1, 1};
+  ck_assert_int_eq(d->ops->alloc_host_late(d, bytes, &m), HK_OK);
+  ck_assert_uint_ge(m.bytes, bytes);
+  ck_assert(m.kind == (d->limits.late_host ? HK_MEMORY_VMM : HK_MEMORY_PINNED));
+  ck_assert_int_eq(d->ops->pointer(d, m.host, &p), HK_OK);
+  ck_assert_int_eq(p.kind, HK_POINTER_PINNED);
+  for (int again = 0; again < 2; again++) {
+    char *end = (char *)m.host + bytes - 1;
+    if (!again) ck_assert_int_eq(*end, 0);
+    *end = 7;
+    ck_assert_int_eq(d->ops->copy(d, back, (char *)m.base + bytes - 1, 1, NULL), HK_OK);
+    ck_assert_int_eq(d->ops->wait(d, NULL), HK_OK);
+    ck_assert_int_eq(back[0], 7);
+    if (again) break;
+    ck_assert_int_eq(d->ops->park(d, &m), HK_OK);
+    ck_assert_int_eq(d->ops->unpark(d, &m, NULL, 0, NULL), HK_OK);
+  }
+  ck_assert_int_eq(d->ops->release(d, &m), HK_OK);
+}
+
 START_TEST(cuda_memory) {
+  if (_i) setenv("NCCL_CUMEM_HOST_ENABLE", "0", 1);
   hk_device *d = cuda();
   static const size_t sizes[] = {1, 5000, 3 << 20};
   char back[64];
@@ -119,6 +144,7 @@ START_TEST(cuda_memory) {
     ck_assert_int_eq(*(char *)pinned.host, 0);
     check_placed(pinned.host, d->limits.host_numa);
     ck_assert_int_eq(d->ops->release(d, &pinned), HK_OK);
+    check_late(d, sizes[i]);
   }
   ck_assert_int_eq(d->ops->pointer(d, back, &(hk_pointer){0}), HK_OK);
   d->ops->close(d);
@@ -256,7 +282,7 @@ int main(void) {
   suite_add_tcase(s, t);
   t = tcase_create("cuda");
   tcase_set_timeout(t, 60);
-  tcase_add_test(t, cuda_memory);
+  tcase_add_loop_test(t, cuda_memory, 0, 2);
   tcase_add_test(t, cuda_streams);
   tcase_add_test(t, cuda_allreduce);
   suite_add_tcase(s, t);
