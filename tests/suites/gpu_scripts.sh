@@ -38,6 +38,16 @@ export HK_GPU_BUILD=$dir HK_GPU_RANKS=2 HK_GPU_LARGEST=1M LD_LIBRARY_PATH=$emula
   CUDAEMU_DEVICES=1 CUDAEMU_MEMORY_MB=512 HK_GPU_MINUTES=1
 ONLY="all_gather, 2 ranks" tests/gpu/check.sh >"$dir/out" 2>&1 || fails "gpu-check"
 grep -q "^PASS  all_gather, 2 ranks, to 1M" "$dir/out" || fails "gpu-check has no line for a run"
+# Processes that share the only GPU run under an MPS of their own, which is ended; they come when the threads have been tried.
+# shellcheck disable=SC2016 # the script's variables
+printf '#!/bin/sh\n[ "$1" = -d ] || read -r word\necho "$CUDA_MPS_PIPE_DIRECTORY $1$word" >>%s/mps\n' "$dir" >"$dir/smi/nvidia-cuda-mps-control"
+chmod +x "$dir/smi/nvidia-cuda-mps-control"
+PATH=$dir/smi:$PATH ONLY="all_gather, 4 processes" tests/gpu/check.sh >"$dir/out" 2>&1 || fails "gpu-check, processes"
+grep -q "^PASS  all_gather, 4 processes" "$dir/out" || fails "gpu-check has no line for processes"
+{ read -r -a begin && read -r -a quit; } <"$dir/mps"
+[ "${begin[*]} ${quit[*]}" = "${quit[0]} -d ${quit[0]} quit" ] || fails "gpu-check does not start and end MPS"
+order=$(sed -n '/^basics$/,$p' tests/gpu/check.sh | grep -x 'small_sizes\|processes' | tr '\n' ' ')
+[ "$order" = "small_sizes processes " ] || fails "gpu-check runs processes that share a GPU before the threads"
 # What hangs is described and ended: a rank that never comes, because its process is stopped.
 printf '#!/bin/bash\nkill -STOP $$\n' >"$dir/stopped" && chmod +x "$dir/stopped"
 (
