@@ -109,16 +109,24 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
 
 static hk_status proxy_over(void *comm, bool *done) { return hk_gpu_over(hk_gpu_of(comm), done); }
 static hk_status proxy_check(void *comm) { return hk_gpu_watch(comm); }
+static hk_status proxy_pinned(void *comm, bool payload, size_t bytes, hk_memory *out) {
+  return hk_gpu_pinned_get(hk_gpu_of(comm), payload ? HK_GPU_PINNED_PAYLOADS : HK_GPU_PINNED_STAYS, bytes, out);
+}
+static void proxy_unpinned(void *comm, hk_memory *payload) {
+  hk_gpu_pinned_unget(hk_gpu_of(comm), HK_GPU_PINNED_PAYLOADS, payload);
+}
 static void proxy_failed(void *arg, hk_status rc) {
   ncclComm_t c = arg;
   if (!atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc); /* else the failure is known */
 }
 
 /* Memory of the GPU that networks may try before the first link. */
-static hk_status make_page(ncclComm_t c) {
+hk_status hk_gpu_pumped_begin(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
-  if (g->page.base) return HK_OK;
+  bool any = false;
+  for (int r = 0; r < c->nranks; r++) any = any || hk_gpu_is_pumped(c, r);
+  if (!any) return HK_OK;
   HK_TRY(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->page), out);
   hk_wire_env(c)->gpu_page =
       (void *)(((uintptr_t)g->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
@@ -139,8 +147,9 @@ static hk_status open_pumped(ncclComm_t c, const hk_link_key *key, hk_gpu_link *
                               .over = proxy_over,
                               .check = proxy_check,
                               .failed = proxy_failed,
+                              .pinned = proxy_pinned,
+                              .unpinned = proxy_unpinned,
                               .arg = c};
-  HK_TRY(make_page(c), out);
   if (!p) HK_TRY(hk_gpu_proxy_new(&e, &p), out);
   g->proxy = p;
   rc = hk_gpu_proxy_add(p, hk_wire_state(c, key->peer), key, link);

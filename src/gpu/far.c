@@ -347,7 +347,8 @@ void hk_gpu_far_end(ncclComm_t c) {
 static hk_status new_block(struct hk_gpu_far *f, bool captured, block **out) {
   block *b = calloc(1, sizeof *b);
   if (!b) return HK_FAIL_ERRNO("no memory for one-sided operations");
-  hk_status rc = f->device->ops->alloc_host(f->device, BLOCK_JOBS * 2 * sizeof(uint32_t), &b->words);
+  hk_status rc =
+      hk_gpu_pinned_get(hk_gpu_of(f->comm), HK_GPU_PINNED_STAYS, BLOCK_JOBS * 2 * sizeof(uint32_t), &b->words);
   if (rc != HK_OK) {
     free(b);
     return rc;

@@ -155,6 +155,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   HK_TRY(hk_gpu_topology(c, facts, stride), out);
   g->sends_direct = sends_direct(c);
   HK_TRY(hk_gpu_reach(c, facts, stride), out);
+  HK_TRY(hk_gpu_pumped_begin(c), out);
   HK_TRY(hk_gpu_room_begin(c), out);
   hk_gpu_views_begin(c);
   HK_TRY(hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1),

@@ -53,13 +53,16 @@ typedef struct hk_gpu_route {
   unsigned can; /* its properties: HK_DEVICE_* */
 } hk_gpu_route;
 
-/* A piece of device memory that things of the communicator lie in: room.c. */
+/* A piece of memory that things of the communicator lie in: room.c. */
 typedef struct hk_gpu_chunk {
   hk_memory memory; /* base NULL: it is the rest of the credits' */
   char *at;
   size_t bytes, used;
   struct hk_gpu_chunk *next;
 } hk_gpu_chunk;
+
+/* Pinned memory: what stays, and payloads, which a suspended communicator gives back. */
+typedef enum hk_gpu_pinned { HK_GPU_PINNED_STAYS, HK_GPU_PINNED_PAYLOADS, HK_GPU_PINNED } hk_gpu_pinned;
 
 /* Tables that are there from the beginning: pinning memory later could wait for kernels that wait for this rank. */
 enum { HK_GPU_TABLES = 8, HK_GPU_TABLE_BYTES = 16384, HK_GPU_TABLES_BYTES = HK_GPU_TABLES * HK_GPU_TABLE_BYTES };
@@ -104,6 +107,7 @@ typedef struct hk_gpu {
   hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
   size_t nold;
   hk_gpu_chunk *room, *first_room; /* first_room: in the credits' memory */
+  hk_gpu_chunk *pinned[HK_GPU_PINNED];
   hk_gpu_table *tables;
   struct hk_gpu_view *views, *dropped; /* dropped: launches may be reading their tables */
   struct hk_gpu_import *imports;       /* changed by the service thread, until no rank asks any more */
@@ -228,6 +232,8 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 /* Ends the proxy (proxy.h), after it has sent what is still to be sent; no kernel runs any more, or g->lost. */
 void hk_gpu_proxy_stop(ncclComm_t c);
 void hk_gpu_ends_free(ncclComm_t c);
+/* After hk_gpu_reach: what links over the network need and must not be allocated later. */
+hk_status hk_gpu_pumped_begin(ncclComm_t c);
 
 /* Bytes at the beginning of a link's memory that are counters and words; and that begin with zeros. */
 size_t hk_gpu_link_counters(void);
@@ -293,6 +299,9 @@ hk_status hk_gpu_tables_begin(hk_gpu *g); /* in g->state */
 hk_status hk_gpu_room_begin(ncclComm_t c);
 /* Device memory that stays as long as the communicator; not zeroed. */
 hk_status hk_gpu_room_get(hk_gpu *g, size_t bytes, void **out);
+/* Pinned memory, zeros, in whole pages, which hk_gpu_room_free releases.  unget: what the last get gave. */
+hk_status hk_gpu_pinned_get(hk_gpu *g, hk_gpu_pinned which, size_t bytes, hk_memory *out);
+void hk_gpu_pinned_unget(hk_gpu *g, hk_gpu_pinned which, hk_memory *m);
 void hk_gpu_room_free(hk_gpu *g);
 
 /* ---- run.c ---- */

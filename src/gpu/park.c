@@ -33,8 +33,8 @@ typedef struct visitor {
 
 static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_end *end, int peer) {
   const bool opened = m->kind == HK_MEMORY_MAPPED;
-  if (!m->base) return;
-  if (m->kind == HK_MEMORY_VMM) v->may += m->bytes;
+  if (!m->base || m->kind == HK_MEMORY_NONE) return; /* a part of a room */
+  if (m->kind == HK_MEMORY_VMM && !m->host) v->may += m->bytes;
   if (m->kind == HK_MEMORY_CLASSIC) v->stays += m->bytes;
   /* By a driver's handle: it cannot be mapped where it was. */
   if (m->kind == HK_MEMORY_CLASSIC || m->kind == HK_MEMORY_OPENED) return;
@@ -67,6 +67,8 @@ static void visit_all(ncclComm_t c, visitor *v) {
   visit(v, &g->scratch, 0, 0, NULL, -1);
   for (size_t i = 0; i < g->nold; i++) visit(v, &g->old[i], 0, 0, NULL, -1);
   hk_gpu_proxy_payloads(g->proxy, v->at != NULL, visit_payload, v);
+  for (hk_gpu_chunk *k = g->pinned[HK_GPU_PINNED_PAYLOADS]; k && (!v->at || hk_gpu_proxy_rests(g->proxy)); k = k->next)
+    visit(v, &k->memory, 0, 0, NULL, -1);
   v->stays += g->page.bytes + hk_gpu_windows_held(g);
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);

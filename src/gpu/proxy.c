@@ -178,13 +178,20 @@ static void leave(hk_gpu_proxy *p) {
   atomic_fetch_sub(&p->callers, 1);
 }
 
+/* Without the lock whenever the driver may wait for kernels, which may wait for slots that the proxy is to move. */
 hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_link_key *key, hk_gpu_link *out) {
   hk_gpu_pumped *f;
+  HK_OR_RETURN(hk_gpu_pumped_new(&p->env, via, key, &f));
   enter(p);
-  hk_status rc = hk_gpu_pumped_new(&p->env, via, key, out, &f);
+  hk_status rc = hk_gpu_pumped_open(f, via, key);
+  leave(p);
+  if (rc == HK_OK) rc = hk_gpu_pumped_bind(&p->env, f, out);
+  enter(p);
   if (rc == HK_OK) {
     f->next = p->links;
     p->links = f;
+  } else {
+    hk_gpu_pumped_free(&p->env, f);
   }
   leave(p);
   if (rc == HK_OK && !p->running) rc = start_thread(p);
@@ -243,6 +250,12 @@ void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *ar
     visit(arg, hk_gpu_pumped_payload(f, false));
     if (on_gpu) visit(arg, on_gpu);
   }
+}
+
+bool hk_gpu_proxy_rests(hk_gpu_proxy *p) {
+  bool all = true;
+  for (const hk_gpu_pumped *f = hk_gpu_proxy_links(p); f; f = f->next) all = all && f->rests;
+  return all;
 }
 
 hk_gpu_pumped *hk_gpu_proxy_links(hk_gpu_proxy *p) { return p ? p->links : NULL; }

@@ -54,6 +54,9 @@ typedef struct hk_gpu_proxy_env {
   hk_status (*over)(void *arg, bool *done); /* have all launches ended? */
   hk_status (*check)(void *arg); /* the watchdog, about every 100 ms without a slot while launches run; NULL: none */
   void (*failed)(void *arg, hk_status rc); /* the proxy gives up: ends the kernels, and reports it to the other ranks */
+  /* Pinned memory for links, zeros, which the proxy releases; and the payloads of the last call of it, if unused. */
+  hk_status (*pinned)(void *arg, bool payload, size_t bytes, hk_memory *out);
+  void (*unpinned)(void *arg, hk_memory *payload);
   void *arg;
 } hk_gpu_proxy_env;
 
@@ -93,6 +96,8 @@ void hk_gpu_proxy_pause(hk_gpu_proxy *p);
 /* All ranks have paused: lets the links rest, and wakes them (transport.h). */
 hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests);
 void hk_gpu_proxy_go_on(hk_gpu_proxy *p);
+/* Do all links rest? */
+bool hk_gpu_proxy_rests(hk_gpu_proxy *p);
 /* The memories of the links' payloads, each; `resting`: only of links that rest. */
 void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *arg, hk_memory *m), void *arg);
 /* The links; they are only added by hk_gpu_proxy_add.  NULL: there are none. */

@@ -12,24 +12,18 @@ static size_t words_bytes(const hk_transport_env *e) {
   return (size_t)e->nslots * HK_GPU_WORD_STRIDE * sizeof(uint64_t);
 }
 
-/* Slots' headers and the head counter, and payloads if they are the host's, are in one mapping, from page to page. */
-static hk_status pin_fifo(hk_device *d, hk_gpu_pumped *f) {
-  hk_link *l = &f->link;
-  char *begin = (char *)l->slots;
-  HK_OR_RETURN(d->ops->pin(d, begin, pages((size_t)((char *)(l->heads + 1) - begin)), &f->fifo));
-  return l->gpu ? HK_OK : d->ops->pin(d, l->payload, pages((size_t)(l->mask + 1) * l->slot_bytes), &f->payload);
-}
-
 hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *f, bool gpu) {
   const hk_transport *t = f->link.owner->transport;
   if (!gpu) return &f->payload;
   return t->gpu_memory && f->on_gpu ? t->gpu_memory(&f->link) : NULL;
 }
 
+static size_t control_bytes(const hk_transport_env *e) { return pages(e->nslots * sizeof(hk_slot) + sizeof(hk_head)); }
+static size_t payload_bytes(const hk_transport_env *e) { return pages((size_t)e->nslots * e->slot_bytes); }
+
 hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
-                            hk_gpu_link *out, hk_gpu_pumped **end) {
+                            hk_gpu_pumped **end) {
   hk_status rc = HK_OK;
-  hk_device *d = e->device;
   hk_gpu_pumped *f = aligned_alloc(HK_CACHE_LINE, sizeof *f);
   if (!f) return HK_FAIL_ERRNO("no memory for a link to rank %u", key->peer);
   memset(f, 0, sizeof *f);
@@ -37,21 +31,12 @@ hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, 
   f->link.peer = key->peer;
   f->link.kind = key->kind;
   f->link.owner = via;
-  if (key->kind == HK_LINK_RECV || e->sends_direct) f->link.gpu = d;
-  rc = via->transport->open(via, key, &f->link);
-  if (rc != HK_OK) {
-    free(f);
-    return rc;
-  }
-  HK_TRY(pin_fifo(d, f), undo);
-  size_t own = f->link.delivers_ref ? (size_t)e->env->nslots * e->env->slot_bytes : 0,
-         words = pages(words_bytes(e->env));
-  HK_TRY(d->ops->alloc_host(d, words + own, &f->words), undo);
-  f->data = own ? (char *)f->words.host + words : f->link.payload;
-  f->on_gpu = f->link.gpu != NULL;
-  out->word = f->words.base;
-  out->data = own ? (char *)f->words.base + words : f->link.gpu ? f->link.payload : f->payload.base;
-  out->head = (uint64_t *)(void *)((char *)f->fifo.base + ((char *)&f->link.heads->value - (char *)f->fifo.host));
+  if (key->kind == HK_LINK_RECV || e->sends_direct) f->link.gpu = e->device;
+  HK_TRY(e->pinned(e->arg, false, pages(words_bytes(e->env)), &f->words), undo);
+  HK_TRY(e->pinned(e->arg, false, control_bytes(e->env), &f->fifo), undo);
+  HK_TRY(e->pinned(e->arg, true, payload_bytes(e->env), &f->payload), undo);
+  f->link.slots = f->fifo.host;
+  f->link.payload = f->payload.host;
   *end = f;
   return HK_OK;
 undo:
@@ -59,13 +44,51 @@ undo:
   return rc;
 }
 
+hk_status hk_gpu_pumped_open(hk_gpu_pumped *f, hk_transport_state *via, const hk_link_key *key) {
+  hk_status rc = via->transport->open(via, key, &f->link);
+  f->opened = rc == HK_OK;
+  return rc;
+}
+
+/* What the transport has in memory of its own: headers and head counter, and payloads if they are the host's, each from
+ * page to page. */
+static hk_status pin_others(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
+  hk_status rc = HK_OK;
+  hk_device *d = e->device;
+  hk_link *l = &f->link;
+  if ((void *)l->slots != f->fifo.host) {
+    HK_TRY(d->ops->release(d, &f->fifo), out);
+    HK_TRY(d->ops->pin(d, l->slots, control_bytes(e->env), &f->fifo), out);
+  }
+  if (l->payload == f->payload.host) return HK_OK;
+  e->unpinned(e->arg, &f->payload);
+  if (!l->gpu) HK_TRY(d->ops->pin(d, l->payload, payload_bytes(e->env), &f->payload), out);
+out:
+  return rc;
+}
+
+hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, hk_gpu_link *out) {
+  hk_status rc = HK_OK;
+  HK_TRY(pin_others(e, f), out);
+  const bool own = f->link.delivers_ref;
+  if (own) HK_TRY(e->pinned(e->arg, false, payload_bytes(e->env), &f->own), out);
+  f->data = own ? f->own.host : f->link.payload;
+  f->on_gpu = f->link.gpu != NULL;
+  out->word = f->words.base;
+  out->data = own ? f->own.base : f->on_gpu ? f->link.payload : f->payload.base;
+  out->head = (uint64_t *)(void *)((char *)f->fifo.base + ((char *)&f->link.heads->value - (char *)f->fifo.host));
+out:
+  return rc;
+}
+
 /* Failures are logged; nothing else can be done about them. */
 void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
   hk_device *d = e->device;
   (void)d->ops->release(d, &f->words);
+  (void)d->ops->release(d, &f->own);
   (void)d->ops->release(d, &f->fifo);
   (void)d->ops->release(d, &f->payload);
-  if (f->link.owner->transport->close) f->link.owner->transport->close(&f->link);
+  if (f->opened && f->link.owner->transport->close) f->link.owner->transport->close(&f->link);
   free(f);
 }
 

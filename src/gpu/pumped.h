@@ -8,10 +8,12 @@
 
 typedef struct hk_gpu_pumped {
   _Alignas(HK_CACHE_LINE) hk_link link; /* the transport's end; the proxy is its lane */
-  hk_memory fifo;                       /* the transport's host memory, pinned: headers and head counter... */
+  hk_memory fifo;                       /* the FIFO's host memory, pinned: headers and head counter... */
   hk_memory payload;                    /* ...and payloads, if they are there */
+  bool opened;                          /* by the transport */
   bool rests;                           /* nothing but the kernels uses the payloads */
-  hk_memory words;                      /* words and notes; then data, if the transport receives into other memory */
+  hk_memory words;                      /* words and notes */
+  hk_memory own;                        /* the kernel's data, if the transport receives into other memory */
   char *data;                           /* of the kernel's slots */
   /* `data` is in the GPU's memory; if the transport has taken link.gpu back, slots are copied from and to it */
   bool on_gpu;
@@ -19,9 +21,12 @@ typedef struct hk_gpu_pumped {
   struct hk_gpu_pumped *next;
 } hk_gpu_pumped;
 
-/* Opens and pins; fills data, word and head of `out`. */
+/* Gets its pinned memory; lets the transport open it; and gets what else that means, and fills data, word and head of
+ * `out`. */
 hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
-                            hk_gpu_link *out, hk_gpu_pumped **end);
+                            hk_gpu_pumped **end);
+hk_status hk_gpu_pumped_open(hk_gpu_pumped *end, hk_transport_state *via, const hk_link_key *key);
+hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, hk_gpu_link *out);
 void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *end);
 /* Before the transport's progress: takes what the kernel has sent, or sees whether it waits. */
 hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);

@@ -1,25 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device memory for what is small and stays as long as the communicator: plans, the ends of transfers, tables.
+/* Memory that calls need and that stays as long as the communicator: of the device, for plans, the ends of transfers,
+ * tables; pinned memory of the host, for links over the network, and more tables.
  *
- * It is what the credits leave of their granule.  More comes as virtual memory.  Classic memory and pinned memory
- * may be allocated only when all work on the device is over, and kernels that wait for a launch of this very thread
- * would then wait for ever. */
+ * The device's is what the credits leave of their granule.  More comes as virtual memory, and so does the host's, if
+ * the driver has that.  Classic memory and other pinned memory may be allocated only when all work on the device is
+ * over, and kernels that wait for a launch of this very thread would then wait for ever. */
 #include <stdlib.h>
+#include <string.h>
 #include "../program/program.h"
 #include "world.h"
 
-enum { CHUNK_BYTES = 65536, ALIGN = 256 };
+enum { CHUNK_BYTES = 65536, ALIGN = 256, PAGE = 4096 };
 
-static hk_status add_chunk(hk_gpu *g, size_t bytes) {
+static hk_status add_chunk(hk_gpu *g, hk_gpu_chunk **list, size_t bytes, bool host) {
   hk_status rc = HK_OK;
+  const hk_device_ops *ops = g->device->ops;
   hk_gpu_chunk *k = calloc(1, sizeof *k);
   if (!k) return HK_FAIL_ERRNO("no memory for plans on device %d", g->device->limits.ordinal);
   if (bytes < CHUNK_BYTES) bytes = CHUNK_BYTES;
-  HK_TRY(g->device->ops->alloc_shared(g->device, bytes, 0, true, &k->memory), undo);
+  HK_TRY(host ? ops->alloc_host_late(g->device, bytes, &k->memory)
+              : ops->alloc_shared(g->device, bytes, 0, true, &k->memory),
+         undo);
   k->at = k->memory.base;
   k->bytes = k->memory.bytes;
-  k->next = g->room;
-  g->room = k;
+  k->next = *list;
+  *list = k;
   return HK_OK;
 undo:
   free(k);
@@ -42,18 +47,41 @@ hk_status hk_gpu_room_get(hk_gpu *g, size_t bytes, void **out) {
   hk_status rc = HK_OK;
   *out = NULL;
   bytes = hk_round_up(bytes, ALIGN);
-  if (g->room->used + bytes > g->room->bytes) HK_TRY(add_chunk(g, bytes), out);
+  if (g->room->used + bytes > g->room->bytes) HK_TRY(add_chunk(g, &g->room, bytes, false), out);
   *out = g->room->at + g->room->used;
   g->room->used += bytes;
 out:
   return rc;
 }
 
-void hk_gpu_room_free(hk_gpu *g) {
-  while (g->room) {
-    hk_gpu_chunk *k = g->room;
-    g->room = k->next;
+hk_status hk_gpu_pinned_get(hk_gpu *g, hk_gpu_pinned which, size_t bytes, hk_memory *out) {
+  hk_status rc = HK_OK;
+  hk_gpu_chunk **list = &g->pinned[which];
+  memset(out, 0, sizeof *out);
+  bytes = hk_round_up(bytes, PAGE);
+  if (!*list || (*list)->used + bytes > (*list)->bytes) HK_TRY(add_chunk(g, list, bytes, true), out);
+  hk_gpu_chunk *k = *list;
+  *out = (hk_memory){.base = k->at + k->used, .host = (char *)k->memory.host + k->used, .bytes = bytes};
+  k->used += bytes;
+out:
+  return rc;
+}
+
+void hk_gpu_pinned_unget(hk_gpu *g, hk_gpu_pinned which, hk_memory *m) {
+  g->pinned[which]->used -= m->bytes;
+  memset(m, 0, sizeof *m);
+}
+
+static void free_chunks(hk_gpu *g, hk_gpu_chunk **list) {
+  while (*list) {
+    hk_gpu_chunk *k = *list;
+    *list = k->next;
     (void)g->device->ops->release(g->device, &k->memory); /* a failure is logged, and nothing else to do */
     free(k);
   }
+}
+
+void hk_gpu_room_free(hk_gpu *g) {
+  free_chunks(g, &g->room);
+  for (int i = 0; i < HK_GPU_PINNED; i++) free_chunks(g, &g->pinned[i]);
 }

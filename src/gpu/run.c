@@ -388,10 +388,11 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
     post(&calls[i], &pieces[i].state);
-    if (calls[i].coll == HK_SENDRECV) continue;
-    rc = pieces[i].window ? hk_gpu_view_meet(c, pieces[i].window) : work_of(&pieces[i]);
-    if (rc != HK_OK) return hk_comm_failed(c, rc);
-    rc = choose_stage(&pieces[i]);
+    const bool transfer = calls[i].coll == HK_SENDRECV;
+    rc = transfer           ? hk_gpu_ready_transfer(&calls[i])
+         : pieces[i].window ? hk_gpu_view_meet(c, pieces[i].window)
+                            : work_of(&pieces[i]);
+    if (rc == HK_OK && !transfer) rc = choose_stage(&pieces[i]);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
   }
   for (size_t i = 0; i < n; i++) pieces[i].event = profile(&calls[i], pieces[i].window != NULL);

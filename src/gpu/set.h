@@ -47,6 +47,8 @@ hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q);
 
 /* transfers.c */
 hk_status hk_gpu_offer_transfer(const struct hk_call *call);
+/* Gets the links: to be called for all transfers of a group before its first launch. */
+hk_status hk_gpu_ready_transfer(const struct hk_call *call);
 /* Launches all sends and receives of the set at once. */
 hk_status hk_gpu_launch_transfers(const hk_gpu_set *s);
 #endif

@@ -45,8 +45,9 @@ hk_status hk_gpu_table_get(hk_gpu *g, size_t bytes, hk_gpu_table **out) {
   }
   if (!t) {
     HK_TRY(new_table(g, &t), out);
-    HK_TRY(g->device->ops->alloc_host(g->device, bytes < HK_GPU_TABLE_BYTES ? HK_GPU_TABLE_BYTES : bytes, &t->memory),
-           out); /* then it has no bytes, and no call gets it */
+    HK_TRY(
+        hk_gpu_pinned_get(g, HK_GPU_PINNED_STAYS, bytes < HK_GPU_TABLE_BYTES ? HK_GPU_TABLE_BYTES : bytes, &t->memory),
+        out); /* then it has no bytes, and no call gets it */
   }
   atomic_fetch_add(&t->refs, 1);
   *out = t;

@@ -71,6 +71,20 @@ out:
   return rc;
 }
 
+hk_status hk_gpu_ready_transfer(const hk_call *call) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = call->comm;
+  const bool sends = call->p2p == HK_P2P_SEND;
+  const unsigned of = parts_of(c, call->root, call->count * hk_dtype_size((hk_dtype)call->dtype));
+  for (unsigned k = 0; k < of; k++) {
+    hk_gpu_end *e;
+    HK_TRY(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e), out);
+    HK_TRY(end_on_device(c, call, e), out);
+  }
+out:
+  return rc;
+}
+
 static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
   hk_status rc = HK_OK;
   const hk_call *call = p->call;
@@ -87,7 +101,6 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
     hk_gpu_end *e;
     size_t at = k * each < bytes ? k * each : bytes, size = bytes - at < each ? bytes - at : each;
     HK_TRY(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e), out);
-    HK_TRY(end_on_device(c, call, e), out);
     bool refers = reads && size >= HK_GPU_REF_MIN; /* then all of it is one slot; the receiver sees it in the tag */
     parts[*n] = (part){.work = {.program = (char *)e->device + PROGRAM_AT,
                                 .links = e->device,

@@ -80,6 +80,8 @@ enum { HK_CHANNELS = 8, HK_CHANNEL_P2P = HK_CHANNELS, HK_CHANNEL_COUNT };
 struct hk_transport;
 /* One end of a link, private to its rank. It stays at its address from open to close. */
 typedef struct hk_link {
+  /* The caller may set `slots` and `payload` before `open`: zeroed memory of its own for headers and a head, and for
+   * payloads, which stays until the link is closed. A transport that uses other memory replaces them. */
   hk_slot *slots;
   char *payload;      /* slot i's data at payload + i * slot_bytes, page-aligned */
   hk_head *heads;     /* sender: [nheads], of all readers; receiver: its own */

@@ -186,23 +186,29 @@ START_TEST(one_launch_with_scratch) {
 END_TEST
 
 /* A driver whose allocations wait for all work on the device: the first call of each kind comes while another rank's
- * kernel is on the same GPU and waits for it. */
+ * kernel is on the same GPU and waits for it.  With links in the GPU's memory, in pinned memory, and over the
+ * network. */
 START_TEST(no_allocation_waits) {
   enum { N = 3 };
   gpu_ranks g;
   setenv("CUDAEMU_SYNC_ALLOC", "1", 1);
+  if (_i > 0) setenv("NCCL_P2P_DISABLE", "1", 1);
+  if (_i > 1) setenv("NCCL_SHM_DISABLE", "1", 1);
+  if (_i == 0) setenv("NCCL_ALGO", "halving,doubling,pat,tree", 1); /* some need scratch */
   gpu_open(&g, N, 1, 1 << 18);
   for (int r = 0; r < N; r++) {
     OK(StreamDestroy(g.stream[r]));
     g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
   }
   gpu_init_all(&g);
+  for (int r = 0; r < N; r++) hk_gpu_of(g.comm[r])->room->used = hk_gpu_of(g.comm[r])->room->bytes; /* more is needed */
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++)
     for (size_t count = 10; count < 10000; count *= 400) {
       const gpu_call c = {.coll = coll, .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
       for (int r = 0; r < N; r++) OK_NCCL(gpu_submit(&g, &c, r));
       gpu_wait(&g);
     }
+  ck_assert(_i > 0 || hk_gpu_of(g.comm[0])->scratch.base);
   for (int r = 0; r < N; r++) {
     cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
     OK_NCCL(ncclGroupStart());
@@ -215,6 +221,42 @@ START_TEST(no_allocation_waits) {
     OK_NCCL(ncclGroupEnd());
   }
   gpu_wait(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+/* The same driver without virtual memory of the host: there a link's memory waits.  It is made before the first launch
+ * of its group, and the proxy moves slots meanwhile, so a rank that has its GPU alone does not wait for itself. */
+START_TEST(older_driver) {
+  enum { N = 2 };
+  gpu_ranks g;
+  setenv("CUDAEMU_SYNC_ALLOC", "1", 1);
+  setenv("CUDAEMU_HOST_VMM", "0", 1);
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  if (_i) setenv("NCCL_SHM_DISABLE", "1", 1);
+  setenv("CUDAEMU_SLOW_US", "5000", 1); /* what is asked for next finds kernels that have not ended */
+  gpu_open(&g, N, N, 1 << 18);
+  gpu_init_all(&g);
+  const gpu_call sum = {.coll = HK_ALLREDUCE, .count = 50000, .type = ncclFloat32, .op = ncclSum};
+  gpu_fill(&g, &sum);
+  for (int from = 0; from < N; from++) { /* each time over a new link, whose memory is not there yet */
+    for (int r = 0; r < N; r++)
+      for (int i = 0; i < HK_GPU_PINNED; i++) {
+        hk_gpu_chunk *k = hk_gpu_of(g.comm[r])->pinned[i];
+        if (k) k->used = k->bytes;
+      }
+    OK_NCCL(ncclGroupStart());
+    for (int r = 0; r < N; r++) {
+      cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
+      OK_NCCL(gpu_submit(&g, &sum, r));
+      if (r == from)
+        OK_NCCL(ncclSend((const void *)(uintptr_t)g.in[r], 300, ncclUint32, 1 - r, g.comm[r], s));
+      else
+        OK_NCCL(ncclRecv((void *)(uintptr_t)(g.out[r] + 240000), 300, ncclUint32, from, g.comm[r], s));
+    }
+    OK_NCCL(ncclGroupEnd());
+  }
+  gpu_check(&g, &sum);
   gpu_close(&g);
 }
 END_TEST
@@ -285,7 +327,8 @@ int main(void) {
   tcase_add_test(t, choices_are_kept);
   tcase_add_loop_test(t, one_launch, 0, 2);
   tcase_add_loop_test(t, one_launch_with_scratch, 0, 2);
-  tcase_add_test(t, no_allocation_waits);
+  tcase_add_loop_test(t, no_allocation_waits, 0, 3);
+  tcase_add_loop_test(t, older_driver, 0, 2);
   tcase_add_loop_test(t, handle_again, 0, 2);
   tcase_add_test(t, slices);
   tcase_add_test(t, generations);

@@ -176,6 +176,11 @@ static hk_status check(void *arg) {
   atomic_fetch_add(&w->checks, 1);
   return atomic_load(&w->refuse) ? HK_FAIL(HK_ERR_REMOTE, "the watchdog ends it") : HK_OK;
 }
+static hk_status pinned(void *arg, bool payload, size_t bytes, hk_memory *out) {
+  (void)payload;
+  return fake_alloc_host(&((world *)arg)->device, bytes, out);
+}
+static void unpinned(void *arg, hk_memory *m) { (void)fake_release(&((world *)arg)->device, m); }
 static void failed(void *arg, hk_status rc) { atomic_store(&((world *)arg)->failed, (int)rc); }
 
 static void begin(world *w, memory kind) {
@@ -193,6 +198,8 @@ static void begin(world *w, memory kind) {
                               .over = over,
                               .check = check,
                               .failed = failed,
+                              .pinned = pinned,
+                              .unpinned = unpinned,
                               .arg = w};
   atomic_store(&copies, 0);
   ck_assert_int_eq(hk_gpu_proxy_new(&e, &w->proxy), HK_OK);

@@ -216,7 +216,7 @@ hk_status hk_net_move_to_host(hk_net_end *e, const char *why) {
   hk_link *l = e->link;
   net_state *s = (net_state *)l->owner;
   int rank = s->base.env->rank;
-  char *host = (char *)e->memory + e->payload_at;
+  char *host = e->host_payload;
   bool sends = hk_link_sends((hk_link_kind)e->key.kind);
   if (!l->gpu) return HK_OK;
   if (sends) HK_OR_RETURN(copy_filled(e, host));
@@ -239,22 +239,27 @@ static void unmap_fifo(hk_net_end *e) {
   if (e->gpu_memory.base) (void)e->gpu->ops->release(e->gpu, &e->gpu_memory); /* a failure is logged */
 }
 
-/* Makes the FIFO. Mapped, not malloc'ed: only pages that are used cost memory, and they are zeroed, which is an empty
- * FIFO. */
+/* Makes the FIFO, as far as the caller has no memory for it. Mapped, not malloc'ed: only pages that are used cost
+ * memory, and they are zeroed, which is an empty FIFO. */
 static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_net_provider *p, hk_device *gpu) {
-  size_t control = env->nslots * sizeof(hk_slot) + sizeof(hk_head);
-  e->payload_at = hk_round_up(control, 4096);
-  e->bytes = e->payload_at + env->nslots * env->slot_bytes;
-  e->memory = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (e->memory == MAP_FAILED) {
-    e->memory = NULL;
-    return HK_FAIL_ERRNO("rank %d cannot map %zu bytes for a link to rank %u", env->rank, e->bytes, e->key.peer);
+  hk_slot *slots = e->link->slots;
+  const size_t control = slots ? 0 : hk_round_up(env->nslots * sizeof(hk_slot) + sizeof(hk_head), 4096);
+  e->host_payload = gpu ? NULL : e->link->payload; /* a GPU's move to host memory that nothing else uses */
+  e->bytes = control + (e->host_payload ? 0 : env->nslots * env->slot_bytes);
+  if (e->bytes) {
+    e->memory = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (e->memory == MAP_FAILED) {
+      e->memory = NULL;
+      return HK_FAIL_ERRNO("rank %d cannot map %zu bytes for a link to rank %u", env->rank, e->bytes, e->key.peer);
+    }
   }
+  if (!slots) slots = e->memory;
+  if (!e->host_payload) e->host_payload = (char *)e->memory + control;
   bool sends = hk_link_sends((hk_link_kind)e->key.kind);
   *e->link = (hk_link){
-      .slots = e->memory,
-      .heads = (hk_head *)((char *)e->memory + env->nslots * sizeof(hk_slot)),
-      .payload = (char *)e->memory + e->payload_at,
+      .slots = slots,
+      .heads = (hk_head *)(slots + env->nslots),
+      .payload = e->host_payload,
       .mask = env->nslots - 1,
       .area_mask = env->nslots - 1,
       .limit = sends ? env->nslots : 0, /* an empty FIFO: all slots may be filled */

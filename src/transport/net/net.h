@@ -25,8 +25,10 @@ typedef struct hk_net_end {
   hk_link *link;
   hk_link_key key;
   uint64_t next; /* slots that the provider has taken (SEND) or delivered (RECV) */
-  void *memory;  /* the FIFO in host memory; pages for payloads are used only if these are not in a GPU's memory */
-  size_t bytes, payload_at;
+  void
+      *memory; /* what of the FIFO in host memory is not the caller's (hk_link); only pages that are used cost memory */
+  size_t bytes;
+  char *host_payload; /* its payloads; used only if they are not in a GPU's memory */
   hk_device *gpu;
   hk_memory gpu_memory;     /* the payloads in that GPU's memory; base NULL: they are in host memory */
   struct hk_net_used *used; /* private to net.c: the provider that serves the end */
