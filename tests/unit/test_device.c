@@ -124,6 +124,7 @@ START_TEST(cuda_memory) {
   char back[64];
   if (!d) return;
   ck_assert_int_ge(d->limits.sm, 70);
+  ck_assert_int_eq(d->limits.fd_handles, d->limits.vmm);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes); i++) {
     hk_memory m, pinned;
     hk_pointer p;

@@ -2,8 +2,17 @@
 /* Which kind of links two GPUs get, and what it can do, for everything that ranks can find out about each other. */
 /* check: notsan */
 #include <check.h>
+#include <linux/sockios.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "../../src/base/wait.h"
+#include "../../src/transport/cuda/share.h"
 #include "../../src/transport/device_links.h"
+#include "../../src/transport/transport.h"
 #include "../support/suite.h"
 
 static const struct {
@@ -64,12 +73,55 @@ START_TEST(contract) {
 }
 END_TEST
 
+/* ---- offers ---- */
+
+static int pair[2];
+static int take(void *arg, int peer, uint64_t tag) {
+  (void)arg;
+  return peer == 1 && tag ? pair[0] : -1;
+}
+
+static void *send_in_pieces(void *offer) {
+  const size_t pieces[] = {1, 7, sizeof(hk_share_offer) - 8};
+  const char *at = offer;
+  for (int i = 0; i < 3; at += pieces[i++]) {
+    if (send(pair[1], at, pieces[i], 0) != (ssize_t)pieces[i]) abort();
+    for (int left = 1; left;) /* until the other end has taken it */
+      if (ioctl(pair[1], SIOCOUTQ, &left)) abort();
+  }
+  return NULL;
+}
+
+/* An offer may come in pieces, and its connection may end before it is complete. */
+START_TEST(offers) {
+  hk_wait_env wait = {.spins = 0};
+  const hk_transport_env env = {.wait = &wait, .take = take};
+  const hk_device_env e = {.env = &env};
+  hk_share_offer sent, got;
+  pthread_t thread;
+  memset(&sent, 0x5a, sizeof sent);
+  memset(&got, 0, sizeof got);
+  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+  ck_assert_int_eq(pthread_create(&thread, NULL, send_in_pieces, &sent), 0);
+  ck_assert_int_eq(hk_share_receive(&e, 1, 0, &got), HK_OK);
+  pthread_join(thread, NULL);
+  ck_assert_mem_eq(&got, &sent, sizeof sent);
+  close(pair[1]);
+  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+  ck_assert_int_eq(send(pair[1], &sent, 8, 0), 8);
+  close(pair[1]);
+  ck_assert_int_eq(hk_share_receive(&e, 1, 0, &got), HK_ERR_REMOTE);
+  ck_assert_str_eq(hk_last_error(), "rank 1 closed a connection before it offered a link's memory");
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("device_links");
   TCase *t = tcase_create("device_links");
   tcase_add_loop_test(t, choice, 0, (int)(sizeof cases / sizeof *cases));
   tcase_add_test(t, reasons);
   tcase_add_test(t, contract);
+  tcase_add_test(t, offers);
   suite_add_tcase(s, t);
   return suite_run(s);
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections of the bootstrap: what listeners of all kinds come to, in a dial and in a question. */
+/* Connections of the bootstrap: what listeners of all kinds come to, in a dial and in a question; what forks close. */
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/tcp.h"
 #include "../../src/boot/dial.h"
@@ -263,6 +265,36 @@ START_TEST(asks_no_address) {
 }
 END_TEST
 
+/* ---- forks ---- */
+
+static int hooks_run[3];
+static void hook_before(void) { hooks_run[0]++; }
+static void hook_parent(void) { hooks_run[1]++; }
+static void hook_child(void) { hooks_run[2]++; }
+
+/* What a forked child finds: descriptors of the bootstrap are closed, and it is another process. The first fork is one
+ * without any. */
+START_TEST(forks) {
+  static const hk_fork_hooks hooks = {hook_before, hook_parent, hook_child};
+  uint64_t nonce = hk_process_nonce();
+  int kept = dup(0), watched[2] = {dup(0), fcntl(0, F_DUPFD, 100)}, status;
+  hk_on_fork(&hooks);
+  for (int round = 0; round < 3; round++) {
+    pid_t child = fork();
+    if (!child) {
+      bool open = fcntl(kept, F_GETFD) >= 0 && fcntl(watched[0], F_GETFD) >= 0;
+      bool closed = fcntl(watched[0], F_GETFD) < 0 && fcntl(watched[1], F_GETFD) < 0;
+      _exit((round == 1 ? closed : open) && hk_forks == 1 && hooks_run[2] == 1 && hk_process_nonce() != nonce ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(status == 0, "fork %d: %#x", round, (unsigned)status);
+    ck_assert(hooks_run[0] == round + 1 && hooks_run[1] == round + 1 && !hooks_run[2]);
+    for (int i = 0; i < 2; i++) (round ? hk_fork_forget : hk_fork_closes)(watched[i]);
+  }
+  ck_assert(hk_forks == 0 && hk_process_nonce() == nonce);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("dial");
   tcase_add_loop_test(t, fails, 0, HK_ARRAY_LENGTH(dials));
@@ -274,5 +306,6 @@ int main(void) {
   tcase_add_test(t, failure_ends_it);
   tcase_add_loop_test(t, asks, 0, HK_ARRAY_LENGTH(probes));
   tcase_add_test(t, asks_no_address);
+  tcase_add_test(t, forks);
   return suite_run_one("dial", t);
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
-#include "../../src/collectives/algorithm.h"
+#include "../../src/collectives/cost.h"
 #include "../../src/collectives/overrides.h"
 #include "../../src/collectives/rules.h"
 #include "../../src/collectives/select.h"
@@ -129,6 +129,12 @@ START_TEST(constants) {
   ck_assert_int_eq(hk_constants_read(&back, NULL, path), HK_OK);
   ck_assert_double_eq(back.switch_us, 3);
   ck_assert_double_eq(back.tcp_alpha_us, hk_constants_default.tcp_alpha_us);
+  hk_overrides o;
+  setenv("HOCKET_TUNE_FILE", path, 1);
+  hk_param_reload();
+  ck_assert_int_eq(hk_overrides_read(&o, 0, 0), HK_OK);
+  ck_assert(o.tuned);
+  ck_assert_double_eq(o.constants.switch_us, 3);
   static const char *const wrong[] = {"switch_us = fast", "switch_us = -1", "switch = 3", "copy_mb_s 3",
                                       "copy_mb_s = nan"};
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(wrong); i++) {
@@ -279,12 +285,29 @@ START_TEST(gpu_choices) {
 }
 END_TEST
 
+/* A lane that only sends fills more slots than the caches hold, so that its bytes cost more. It does not if a message
+ * takes two rounds, if a wave waits for another rank, or over sockets. */
+START_TEST(runs_ahead) {
+  const hk_shape shape = {.fan = 1, .depth = 1};
+  const size_t bytes = 64 << 20;
+  hk_machine m = host(2), sockets = m;
+  sockets.inside.ring_us_per_b = sockets.inside.mesh_us_per_b = 1e-3;
+  for (int i = 0; i < 4; i++) {
+    hk_work alone = {.rounds = i == 1 ? 2 : 1, .again = i == 2, .written = (double)bytes, .block = bytes}, all = alone;
+    const hk_machine *on = i == 3 ? &sockets : &m;
+    all.share = 1;
+    ck_assert_int_eq(hk_price(on, &shape, &alone) > hk_price(on, &shape, &all), i == 0);
+  }
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("overrides");
   tcase_add_test(t, rules_in_order);
   tcase_add_test(t, measured_choices);
   tcase_add_test(t, rules_wrong);
   tcase_add_test(t, constants);
+  tcase_add_test(t, runs_ahead);
   tcase_add_test(t, settings);
   tcase_add_loop_test(t, settings_wrong, 0, 10);
   tcase_add_test(t, machines);
