@@ -243,8 +243,8 @@ record() {
   done
 }
 
-# The tests that execute a place: quick ones first, and those that are named after the file or noticed a mutant of it. Tests of GPUs, which are slow
-# without one, only if no other does.
+# The tests that execute a place: quick ones first, and those that are named after the file or noticed a mutant of it. Tests of
+# GPUs, which are slow without one, come last; for other parts than GPUs' they come only if no other test executes the place.
 order() { # file line
   local test
   { if [ "$RECORD" = 0 ]; then printf '%s\n' "${!usual[@]}"
@@ -253,7 +253,8 @@ order() { # file line
   } | while read -r test; do [ -n "${usual[$test]:-}" ] && echo "${usual[$test]} $test"; done |
     awk -v file="$1" -v name="$(basename "$1" .c)" 'old { n[$2] += $1 == file; next }
       { print $1 / (1 + 4 * (n[$2] + !!index($2, name))), $2 }' old=1 "$base/kills" old=0 - | sort -n |
-    awk '$2 !~ /^test_(gpu|cuda)/ { print $2; n++; next } { gpu = gpu $2 "\n" } END { if (!n) printf "%s", gpu }'
+    awk -v all="$([[ $1 =~ ^src/(gpu|device|transport/cuda)/ ]] && echo 1)" '
+      $2 !~ /^test_(gpu|cuda)/ { print $2; n++; next } { gpu = gpu $2 "\n" } END { if (!n || all) printf "%s", gpu }'
 }
 
 # Does the test pass without a mutation? Asked when it notices its first one.
