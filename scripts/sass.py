@@ -6,7 +6,10 @@ says what each figure means.
     sass.py FILE...            a table for each file (SASS of one architecture)
     sass.py --gate FILE...     the same, and exit code 1 if a figure is worse than GATES allows
     sass.py --function TEXT FILE   the code of the functions whose name contains TEXT
+    sass.py --line TEXT FILE       of the kernels whose symbol contains TEXT, also other libraries': what comes before
+                                   the first line of LL is stored, on the shortest way
 """
+import heapq
 import re
 import sys
 
@@ -33,7 +36,8 @@ class Instr:
         if parts and not self.store and self.base not in ("BRA", "RET", "CALL", "BAR", "MEMBAR", "EXIT"):
             first = REGISTER.match(parts[0])
             if first:
-                n = 4 if self.vector else 2 if ".64" in op or ".WIDE" in op or self.base in ("DADD", "DMUL", "DFMA") else 1
+                double = ".64" in op or ".WIDE" in op or self.base in ("DADD", "DMUL", "DFMA")
+                n = 4 if self.vector else 2 if double else 1
                 self.writes = {int(first.group(1)) + i for i in range(n)}
                 reads = parts[1:]
             elif re.match(r"U?P[0-9T]", parts[0]):
@@ -95,7 +99,8 @@ class Function:
 
     def locals_in_loops(self):
         spans = self.loops()
-        return sum(1 for k, i in enumerate(self.code) if i.base in ("LDL", "STL") and any(a <= k <= b for a, b in spans))
+        local = [k for k, i in enumerate(self.code) if i.base in ("LDL", "STL")]
+        return sum(1 for k in local if any(a <= k <= b for a, b in spans))
 
     def count(self, test):
         return sum(1 for i in self.code if test(i))
@@ -140,7 +145,7 @@ def read(path):
 
 
 def prologue(functions, kernel, generic):
-    """Round trips to memory on the shortest way through the kernel to the first call that moves data: a thread issues in
+    """Round trips to memory on the shortest way through the kernel to the first call that moves data. A thread issues in
     order, so one that uses what a load returns waits for it, and loads that are under way together cost one. Loops that
     load are not left out. Loads by generic addresses count if `generic`: shared memory is read by them, too."""
     movers = {g.symbol for g in functions if g.kernel == kernel and re.match(r"(copy|reduce|store)_", g.name)}
@@ -195,6 +200,52 @@ def shortest(f, is_goal, generic):
                 work.append(to)
             break
     return answer
+
+
+def fewest(function, of_kernel, is_goal, known, within=()):
+    """Instructions up to a goal on the shortest way, calls with theirs; to the function's return if is_goal is None."""
+    key = (function.symbol, is_goal is None)
+    if key in known or function.symbol in within:
+        return known.get(key)
+    within += (function.symbol,)
+    least, ways, best = {0: 0}, [(0, 0)], None
+    while ways:
+        now, k = heapq.heappop(ways)
+        if best is not None and now >= best:
+            break
+        if now > least[k] or k >= len(function.code):
+            continue
+        i, cost, follow = function.code[k], 1, [k + 1]
+        if is_goal(i) if is_goal else i.base == "RET":
+            best = now + 1
+            break
+        if i.base in ENDS and i.target not in function.labels and not i.predicate:
+            continue
+        if i.base == "BRA" and i.target in function.labels:
+            conditional = i.predicate or re.search(r"\bU?P\d", i.rest.split("`")[0])
+            follow = [function.labels[i.target]] + ([k + 1] if conditional else [])
+        elif i.base == "CALL" and i.target in of_kernel:
+            callee = of_kernel[i.target]
+            inside = fewest(callee, of_kernel, is_goal, known, within) if is_goal else None
+            if inside is not None:
+                best = min(now + 1 + inside, now + 1 + inside if best is None else best)
+            cost += fewest(callee, of_kernel, None, known, within) or 0
+        for to in follow:
+            if now + cost < least.get(to, now + cost + 1):
+                least[to] = now + cost
+                heapq.heappush(ways, (now + cost, to))
+    known[key] = best
+    return best
+
+
+def before_a_line(path, text):
+    functions = [f for f in read(path) if f.code]
+    for f in functions:
+        if text in f.symbol and "$" not in f.symbol:
+            of_kernel = {g.symbol: g for g in functions if g.kernel == f.kernel}
+            least, trips = fewest(f, of_kernel, is_line_store, {}), shortest(f, is_line_store, True)
+            print(f"{f.symbol}: {len(f.code)} instructions, {least} and {trips or '?'} round trips before the first line;")
+            print(f"  polls in flight {some(f.flights(lambda i: i.load and i.strong))}")
 
 
 def figures(functions):
@@ -275,6 +326,9 @@ def main(args):
                         print(at[k] + ":")
                     print(f"  {i.at:05x} {i.predicate or '':5} {i.op} {i.rest}")
         return 0
+    if args[:1] == ["--line"]:
+        before_a_line(args[2], args[1])
+        return 0
     gate = args[:1] == ["--gate"]
     failed = 0
     for path in args[gate:]:
@@ -282,12 +336,13 @@ def main(args):
         rows = figures(functions)
         known, all_loads = (prologue(functions, "hk_run_batch", generic) for generic in (False, True))
         print(f"{path}: {known} round trips before data is moved ({all_loads} with generic loads)")
-        print(f"{'function':22}{'instr':>7}{'regs':>5}  {'loads in flight':24}{'polls in flight':20}{'fences':>7}{'local':>6}")
+        titles = f"{'function':22}{'instr':>7}{'regs':>5}  {'loads in flight':24}{'polls in flight':20}"
+        print(titles + f"{'fences':>7}{'local':>6}")
         for r in rows:
             if r["kernel"] == "hk_run_batch":
                 print(
-                    f"{r['name']:22}{r['instructions']:7}{r['registers']:5}  {some(r['plain']):24}{some(r['strong']):20}"
-                    f"{r['fences']:7}{r['locals']:6}"
+                    f"{r['name']:22}{r['instructions']:7}{r['registers']:5}  {some(r['plain']):24}"
+                    f"{some(r['strong']):20}{r['fences']:7}{r['locals']:6}"
                 )
         if gate:
             failed += judge(path, functions, rows)
