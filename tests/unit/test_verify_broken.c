@@ -169,6 +169,12 @@ static const broken cases[] = {
     {"an impossible peer", "flat-broadcast", 2, PLAIN,
      {{0, "0=send(1)", "0=send(7)"}, {0, "send(1)", "send(7)"}},
      0, 0, -1, "link 0 is impossible: kind 0, peer 7 of 2"},
+    {"the multicast of another rank", "multicast-broadcast", 3, PLAIN,
+     {{0, "0=mcast(0)", "0=mcast(1)"}, {0, "mcast(0)", "mcast(1)"}},
+     0, 0, -1, "link 0 is impossible: kind 2, peer 1 of 3"},
+    {"its own multicast is received", "multicast-broadcast", 3, PLAIN,
+     {{1, "0=mcast-recv(0)", "0=mcast-recv(1)"}, {1, "mcast-recv(0)", "mcast-recv(1)"}},
+     1, 0, -1, "link 0 is impossible: kind 3, peer 1 of 3"},
 
     /* ---- hazards ---- */
     {"input overwritten while a slot may refer to it", "oneshot-allreduce", 3, IN_PLACE,
