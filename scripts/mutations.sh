@@ -8,7 +8,7 @@
 #   FILES=pattern    only places whose "path:line:" matches this (an extended regular expression); src/kernels/cuda: the mutations
 #                    of tests/suites/gpu_mutations.sh
 #   TESTS=pattern    only unit tests whose names match this (an extended regular expression)
-#   LONGEST=number   tests that take more seconds (default 30) are left out, under sanitizers those that take a quarter of it
+#   LONGEST=number   tests that take more seconds (default 60) are left out, under sanitizers those that take a quarter of it
 #   EACH=number      tests that take so many seconds together (default 60) are tried for a mutant, under a sanitizer a quarter of it
 #   SANITIZE=0       without the build under ASan and UBSan, which sees what a plain build hides
 #   SANITIZE=thread  weakens memory orders only, and runs the tests under TSan: without it no x86 machine shows a difference
@@ -23,7 +23,7 @@
 # noticed, hang or SURVIVED, the place, the change, the test and the seconds until then.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-SEED=${SEED:-$RANDOM} MINUTES=${MINUTES:-30} MOST=${MOST:-100000} FILES=${FILES:-} TESTS=${TESTS:-.} LONGEST=${LONGEST:-30} EACH=${EACH:-60} SANITIZE=${SANITIZE:-1}
+SEED=${SEED:-$RANDOM} MINUTES=${MINUTES:-30} MOST=${MOST:-100000} FILES=${FILES:-} TESTS=${TESTS:-.} LONGEST=${LONGEST:-60} EACH=${EACH:-60} SANITIZE=${SANITIZE:-1}
 JOBS=${JOBS:-$(nproc)} RECORD=${RECORD:-1} base=${HK_MUTATIONS:-$PWD/build/mutations}
 make=${HK_MAKE:-make} HK_BUILD=${HK_BUILD:-build/gcc}
 results=$base/results
