@@ -138,7 +138,7 @@ else
 say =
 endif
 
-.PHONY: all kernels-note lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes sass gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all kernels-note lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-check gpu-bench bench bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -185,11 +185,18 @@ $(FATBIN): build/cuda/flags $(wildcard src/kernels/cuda/*) src/program/program.h
 	$(call say,NVCC,$@)$(NVCC) -fatbin --threads 2 $(GPU_FLAGS) -o $@ src/kernels/cuda/exec.cu
 	@echo "  GPU kernels: $$(wc -c < $@) bytes"
 
-# One architecture's machine code, which the suites gpu_compile and sass read; what ptxas says of it is beside it.
-build/cuda/sm_%.cubin: $(wildcard src/kernels/cuda/*) src/program/program.h src/program/cursor.h
+# One architecture's PTX, which the interpreter in the emulated driver runs (CUDAEMU_PTX, tests/ptxemu/), and the machine code that is made
+# of it, which the suites gpu_compile and sass read; what ptxas says of that is beside it.
+ONE_NVCC = $(or $(NVCC),$(NVCC_HERE))
+build/cuda/%/kernels.ptx: $(wildcard src/kernels/cuda/*) src/program/program.h src/program/cursor.h
 	@mkdir -p $(@D)
-	$(call say,NVCC,$@)$(NVCC) -cubin $(GPU_CXXFLAGS) -Werror all-warnings -Xptxas -v -arch=sm_$* -o $@ \
-	  src/kernels/cuda/exec.cu 2> $@.log || { cat $@.log; rm -f $@; exit 1; }
+	$(call say,NVCC,$@)$(ONE_NVCC) -ptx $(GPU_CXXFLAGS) -Werror all-warnings -arch=compute_$* -o $@ src/kernels/cuda/exec.cu
+build/cuda/%/test_kernels.ptx: $(wildcard tests/cudaemu/test_kernels.*) src/kernels/cuda/primitives.h
+	@mkdir -p $(@D)
+	$(call say,NVCC,$@)$(ONE_NVCC) -ptx $(GPU_CXXFLAGS) -arch=compute_$* -o $@ $<
+build/cuda/sm_%.cubin: build/cuda/%/kernels.ptx
+	$(call say,NVCC,$@)$(ONE_NVCC) -cubin $(GPU_CXXFLAGS) -Werror all-warnings -Xptxas -v -arch=sm_$* -o $@ $< 2> $@.log || \
+	  { cat $@.log; rm -f $@; exit 1; }
 
 $(BUILD)/expat.o: $(EXPAT)
 	@mkdir -p $(@D)
@@ -282,16 +289,6 @@ $(BUILD)/cudaemu/test_kernels.so: tests/cudaemu/test_kernels.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(EMU_CXXFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS)
 
-# The kernels as nvcc makes them, for the interpreter in the emulated driver (tests/ptxemu/): CUDAEMU_PTX.
-PTX_NVCC = $(or $(NVCC),$(NVCC_HERE))
-PTX_FLAGS := -ptx -std=c++17 -O3 -fmad=false
-build/cuda/%/kernels.ptx: $(wildcard src/kernels/cuda/*) src/program/program.h src/program/cursor.h
-	@mkdir -p $(@D)
-	$(call say,NVCC,$@)$(PTX_NVCC) $(PTX_FLAGS) -arch=compute_$* -o $@ src/kernels/cuda/exec.cu
-build/cuda/%/test_kernels.ptx: $(wildcard tests/cudaemu/test_kernels.*) src/kernels/cuda/primitives.h
-	@mkdir -p $(@D)
-	$(call say,NVCC,$@)$(PTX_NVCC) $(PTX_FLAGS) -arch=compute_$* -o $@ $<
-
 # Programs that suites run: they see the public API only, as users do.
 $(BUILD)/plugins/lib%.so: tests/plugins/%.c $(wildcard tests/plugins/*.h) $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -373,6 +370,10 @@ gpu-modes: ## the tests of GPUs on the emulated driver, in each of its modes; ab
 sass: ## counts what matters in the machine code of the GPU kernels, for sm_80, 90 and 100: docs/results/sass.md
 	@scripts/nvdisasm.sh get >/dev/null
 	@ARCHS="80 90 100" HK_MAKE=$(MAKE) tests/suites/sass.sh || [ $$? = 77 ]
+
+gpu-ptx: ## the GPU tests with the kernels as nvcc makes them, run by the interpreter in the emulated driver, whole and broken
+	@$(MAKE) $(JOBS) --no-print-directory check-build
+	@PTX=all HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" tests/suites/gpu_ptx.sh || [ $$? = 77 ]
 
 gpu-check: ## is everything right on the GPU at hand?  Under ten minutes; results in build/gpu/
 	@tests/gpu/check.sh || [ $$? = 77 ]

@@ -75,6 +75,8 @@ static void configure(void) {
   emu.seed = (unsigned)number("CUDAEMU_SEED", 0);
   emu.slow_us = (unsigned)number("CUDAEMU_SLOW_US", 0);
   emu.watchdog = (unsigned)number("CUDAEMU_WATCHDOG", 0);
+  emu.aliases = number("CUDAEMU_WEAK", 0) == 2;
+  emu.patience = (unsigned)number("CUDAEMU_PATIENCE", 0);
   emu.connections = connections();
   emu.fail_alloc = number("CUDAEMU_FAIL_ALLOC", 0);
   emu.fail_launch = number("CUDAEMU_FAIL_LAUNCH", 0);

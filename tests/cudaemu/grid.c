@@ -64,7 +64,8 @@ typedef struct runner {
   void *memory;
   size_t bytes;
   int device;
-  unsigned admitted;   /* blocks that run, or have run */
+  unsigned admitted; /* blocks that run, or have run */
+  unsigned steps, waits;
   struct runner *next; /* that waits for room on the device */
 } runner;
 
@@ -309,6 +310,7 @@ static bool make_ptx(runner *r) {
   l.sms = (unsigned)emu.sms;
   l.seed = emu.seed;
   l.weak = emu.weak;
+  l.aliases = emu.aliases;
   r->ptx = ptx_grid_new(&l);
   r->blocks = r->ptx ? calloc(g->blocks, sizeof *r->blocks) : NULL;
   for (unsigned i = 0; r->blocks && i < g->blocks; i++) r->blocks[i].live = g->threads;
@@ -511,6 +513,16 @@ static void slice_turn(int device) {
   pthread_mutex_unlock(&slices[device].lock);
 }
 
+/* So many visits without a step of any kernel of the process (CUDAEMU_PATIENCE). */
+static bool waits_for_nothing(runner *r, bool progress) {
+  static unsigned steps;
+  if (progress) __atomic_add_fetch(&steps, 1, __ATOMIC_RELAXED); /* relaxed: a number, no more */
+  const unsigned now = __atomic_load_n(&steps, __ATOMIC_RELAXED);
+  r->waits = now != r->steps ? 0 : r->waits + 1;
+  r->steps = now;
+  return r->waits > emu.patience;
+}
+
 bool emu_grid_run(const emu_grid *g, int device) {
   static unsigned launches;
   runner r = {.grid = g, .device = device};
@@ -545,6 +557,10 @@ bool emu_grid_run(const emu_grid *g, int device) {
       ok = false;
     }
     idles = s.progress ? 0 : idles + 1;
+    if (emu.patience && waits_for_nothing(&r, s.progress)) {
+      tell_stuck(&r, "waits, and no other kernel does anything");
+      ok = false;
+    }
     if (idles) idle(idles);
     if (emu.watchdog && !told && idles && emu_now_ns() - begin > emu.watchdog * 1000000000ull) {
       tell_stuck(&r, "still runs");

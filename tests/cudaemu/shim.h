@@ -176,10 +176,6 @@ HK_DEVICE void hk_multi_fence(void) {
 
 /* ---- synchronisation ---- */
 HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-HK_DEVICE void hk_store_release(uint64_t *p, uint64_t v) {
-  if (cudaemu_driver->weak) cudaemu_driver->fence();
-  __atomic_store_n(p, v, __ATOMIC_RELEASE);
-}
 HK_DEVICE void hk_fence(void) {
   if (cudaemu_driver->weak) cudaemu_driver->fence();
   __atomic_thread_fence(__ATOMIC_SEQ_CST);

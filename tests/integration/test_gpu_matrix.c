@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Types, operators, collectives and protocols on emulated GPUs, as a matrix that is quick enough for the interpreter of
- * the kernels' PTX (docs/cudaemu.md).  The values of a call are others than those of the call before, and what is not
- * ordered shows.  MATRIX=all: more counts, ranks and algorithms.
+ * the kernels' PTX: the suite gpu_ptx runs it so, whole and broken (tests/gpu/ptx_mutations.py).  The values of a call
+ * are others than those of the call before, and what is not ordered shows.  MATRIX=all: more counts and algorithms.
  * check: timeout=120 notsan noasan */
 #include <pthread.h>
+#include <sys/mman.h>
 #include "../support/gpu_comms.h"
 #include "../support/gpu_machine.h"
 #include "../support/suite.h"
@@ -225,9 +226,18 @@ START_TEST(mismatched) {
 }
 END_TEST
 
+/* After a failure the rest is not tried: broken kernels would make each test hang. */
+static struct progress { int begun, done; } * progress;
+static void test_begins(void) {
+  if (progress->begun != progress->done) ck_abort_msg("not tried: another one failed");
+  progress->begun++;
+}
+static void test_ends(void) { progress->done++; }
+
 static TCase *add_case(Suite *s, const char *name) {
   TCase *t = tcase_create(name);
   tcase_set_timeout(t, 100);
+  tcase_add_checked_fixture(t, test_begins, test_ends);
   suite_add_tcase(s, t);
   return t;
 }
@@ -236,6 +246,8 @@ int main(void) {
   all = size && strcmp(size, "all") == 0;
   gpu_environment();
   if (!gpu_here()) return 77;
+  progress = mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (progress == MAP_FAILED) return 1;
   Suite *s = suite_create("gpu_matrix");
   TCase *order = add_case(s, "order"), *types_of = add_case(s, "types"), *nvls = add_case(s, "switch");
   TCase *places = add_case(s, "places"), *ends = add_case(s, "ends");

@@ -6,7 +6,7 @@
  * barriers, have put before it.  Strong stores arrive in time by themselves, in pieces that nothing orders; weak ones
  * need not.  Who shares the list sees the store: a load lets what overlaps it arrive first.
  *
- * No release puts multicast stores before anything: an alias fence does.
+ * With `aliases` no release puts multicast stores before anything: an alias fence does.
  *
  * A weak load gets the oldest value that it may: what the place held before all stores of others that are later than
  * what the thread has acquired (history.c).  Loads of a narrow scope are as weak, but to what is in their scope. */
@@ -270,8 +270,8 @@ void ptx_model_release(ptx_warp *w, uint32_t lanes, ptx_scope scope) {
   uint64_t seen = 0;
   for (uint32_t left = lanes; left; left &= left - 1) raise(&seen, w->seen[SEEN_SYS][__builtin_ctz(left)]);
   if (scope == SCOPE_SYS) {
-    flush(of_warp(w), lanes, true, false);
-    flush(of_block(w->block), ~0u, false, false);
+    flush(of_warp(w), lanes, true, !w->grid->l.aliases);
+    flush(of_block(w->block), ~0u, false, !w->grid->l.aliases);
     flush_device(d);
   } else {
     move(of_warp(w), lanes, scope == SCOPE_CTA ? w->block : NULL, d);

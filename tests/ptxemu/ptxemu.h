@@ -31,7 +31,8 @@ typedef struct ptx_launch {
   const void *params;
   int device;
   unsigned sms, seed;
-  bool weak; /* the memory model, not just memory: model.h */
+  bool weak;    /* the memory model, not just memory: model.c */
+  bool aliases; /* multicast stores are ordered by alias fences alone, not by releases */
 } ptx_launch;
 /* NULL, with the reason on stderr: the kernel has an instruction that is not known. */
 ptx_grid *ptx_grid_new(const ptx_launch *l);
