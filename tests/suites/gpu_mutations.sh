@@ -133,6 +133,7 @@ mutate exec - program/cursor.h 's/hk_operand_link(o, c->iteration)/hk_operand_li
 mutate exec - program/cursor.h 's/if (++c->iteration < c->count)/if (++c->iteration + 1 < c->count)/' "a repeat ends early"
 mutate exec - move.h 's/hk_store(m->at\[k\] + 16 \* (i + j \* step), v\[j\])/hk_store(m->at[k] + 16 * (i + j * step), v[j ^ 1])/' "vectors in flight change places"
 mutate exec - move.h 's/^      if (i < n) p\[i\] = /      p[i] = /' "odd ends are written too far"
+mutate exec - move.h 's/part\[i\] >> down | part\[i + 1\] << up/part[i] >> down/' "misaligned words lose bytes"
 # Lines.
 mutate exec - exec.cu 's/line_flag(done + 1, tag)/line_flag(sends ? done + 1 : done, tag)/' "a receiver waits for the flag before"
 mutate exec - exec.cu 's/  refresh_lines(link, done);//' "old flags stay when numbers come round"

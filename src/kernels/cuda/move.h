@@ -57,6 +57,33 @@ HK_DEVICE_CALL void report(hk_gpu_state *state, uint32_t peer, uint32_t found, u
 
 /* ---- one vector, anywhere ---- */
 
+/* A whole vector at an address that is `head` bytes before a multiple of 4: these bytes, three words, and the bytes
+ * that are left. Nothing outside of it is touched: another thread, or nobody, may own that. `head` is a constant, so
+ * that no branch is between the loads. */
+HK_DEVICE hk_vec load_shifted(const char *p, const unsigned head) {
+  const unsigned up = 8 * head, down = 32 - up;
+  uint32_t part[5] = {0, 0, 0, 0, 0};
+  HK_UNROLL
+  for (unsigned i = 0; i < 3; i++) {
+    part[i + 1] = *(const uint32_t *)(p + head + 4 * i);
+    if (i < head) part[0] |= (uint32_t)(uint8_t)p[i] << 8 * i;
+    if (i < 4 - head) part[4] |= (uint32_t)(uint8_t)p[head + 12 + i] << 8 * i;
+  }
+  hk_vec v = {{part[0] | part[1] << up, 0, 0, 0}};
+  HK_UNROLL
+  for (unsigned i = 1; i < 4; i++) v.w[i] = part[i] >> down | part[i + 1] << up;
+  return v;
+}
+HK_DEVICE void store_shifted(char *p, hk_vec v, const unsigned head) {
+  const unsigned up = 8 * head, down = 32 - up;
+  const uint32_t last = v.w[3] >> up;
+  HK_UNROLL
+  for (unsigned i = 0; i < 3; i++) {
+    *(uint32_t *)(p + head + 4 * i) = v.w[i] >> up | v.w[i + 1] << down;
+    if (i < head) p[i] = (char)(v.w[0] >> 8 * i);
+    if (i < 4 - head) p[head + 12 + i] = (char)(last >> 8 * i);
+  }
+}
 /* Calls, not inlined: the loops that should be fast seldom need them, and each type and operator would have its own
  * copy. */
 HK_DEVICE_CALL hk_vec load_odd(const char *p, unsigned n) {
@@ -65,11 +92,17 @@ HK_DEVICE_CALL hk_vec load_odd(const char *p, unsigned n) {
     HK_UNROLL
     for (unsigned i = 0; i < 4; i++)
       if (4 * i < n) v.w[i] = ((const uint32_t *)p)[i];
-  } else {
-    HK_UNROLL
-    for (unsigned i = 0; i < 16; i++)
-      if (i < n) v.w[i / 4] |= (uint32_t)(uint8_t)p[i] << 8 * (i % 4);
+    return v;
   }
+  switch (n == 16 ? -(uintptr_t)p & 3 : 0) {
+    case 1: return load_shifted(p, 1);
+    case 2: return load_shifted(p, 2);
+    case 3: return load_shifted(p, 3);
+    default: break;
+  }
+  HK_UNROLL
+  for (unsigned i = 0; i < 16; i++)
+    if (i < n) v.w[i / 4] |= (uint32_t)(uint8_t)p[i] << 8 * (i % 4);
   return v;
 }
 HK_DEVICE_CALL void store_odd(char *p, hk_vec v, unsigned n) {
@@ -77,11 +110,17 @@ HK_DEVICE_CALL void store_odd(char *p, hk_vec v, unsigned n) {
     HK_UNROLL
     for (unsigned i = 0; i < 4; i++)
       if (4 * i < n) ((uint32_t *)p)[i] = v.w[i];
-  } else {
-    HK_UNROLL
-    for (unsigned i = 0; i < 16; i++)
-      if (i < n) p[i] = (char)(v.w[i / 4] >> 8 * (i % 4));
+    return;
   }
+  switch (n == 16 ? -(uintptr_t)p & 3 : 0) {
+    case 1: store_shifted(p, v, 1); return;
+    case 2: store_shifted(p, v, 2); return;
+    case 3: store_shifted(p, v, 3); return;
+    default: break;
+  }
+  HK_UNROLL
+  for (unsigned i = 0; i < 16; i++)
+    if (i < n) p[i] = (char)(v.w[i / 4] >> 8 * (i % 4));
 }
 /* n: 0 to 16 bytes. */
 HK_DEVICE hk_vec load_pieces(const char *p, unsigned n) {
