@@ -115,6 +115,27 @@ START_TEST(reading) {
 }
 END_TEST
 
+/* Each field is read from the first version on that has it. */
+START_TEST(first_versions) {
+  static const struct {
+    unsigned version;
+    size_t at;
+  } first[] = {{21400, offsetof(ncclConfig_t, cgaClusterSize)},      {21700, offsetof(ncclConfig_t, minCTAs)},
+               {22800, offsetof(ncclConfig_t, nvlinkCentricSched)},  {22900, offsetof(ncclConfig_t, numRmaCtx)},
+               {23005, offsetof(ncclConfig_t, graphStreamOrdering)}, {23100, offsetof(ncclConfig_t, nvlsHostMode)}};
+  for (size_t i = 0; i < sizeof first / sizeof *first; i++)
+    for (unsigned before = 0; before < 2; before++) {
+      ncclConfig_t given = NCCL_CONFIG_INITIALIZER, full;
+      int value = 1;
+      given.version = first[i].version - before;
+      memcpy((char *)&given + first[i].at, &value, sizeof value);
+      ck_assert_int_eq(hk_config_read(&given, &full), HK_OK);
+      memcpy(&value, (char *)&full + first[i].at, sizeof value);
+      ck_assert_msg(value == (before ? NCCL_CONFIG_UNDEF_INT : 1), "version %u: %d", given.version, value);
+    }
+}
+END_TEST
+
 START_TEST(creating) {
   setenv("NCCL_DEBUG", "NONE", 1);
   fuzz_begin();
@@ -140,6 +161,7 @@ END_TEST
 
 int main(void) {
   TCase *t = tcase_create("fuzz_config");
+  tcase_add_test(t, first_versions);
   tcase_add_test(t, reading);
   tcase_add_test(t, creating);
   return suite_run_one("fuzz_config", t);
