@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The proxy: the thread that moves the slots of a communicator's pumped links (proxy.h).
  *
- * A GPU cannot wake a thread, so the proxy polls.  It spins while slots move.  After YIELDING_NS without one it sleeps
- * for NAP_NS at a time, after LONG_NS for LONG_NAP_NS: the first slot may be that late then.  When all launches have
- * ended it sleeps until the next one.  A captured launch is replayed without a call of the host, so a communicator with
- * captured launches keeps polling every LONG_NAP_NS, which takes some thousandths of a core. */
+ * A GPU cannot wake a thread, so the proxy polls, and only yields while slots move or a kernel may be about to post one.
+ * When all launches have ended it sleeps until the next one.  After YIELDING_NS without a slot, though a launch runs, it
+ * sleeps for NAP_NS at a time: a slot that has been waited for that long is late by little.  A captured launch is
+ * replayed without a call of the host, so a communicator with captured launches keeps polling, after LONG_NS every
+ * LONG_NAP_NS, which takes a hundredth of a core. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +19,10 @@
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
-#define YIELDING_NS (100 * US)
-#define NAP_NS (50 * US)
+#define YIELDING_NS (100 * MS)
+#define NAP_NS (20 * US)
 #define LONG_NS (1000 * MS)
-#define LONG_NAP_NS (1 * MS)
+#define LONG_NAP_NS (250 * US)
 #define ASK_NS (10 * MS) /* between two questions to the driver whether all launches have ended */
 #define SLEEP_NS (50 * MS)
 
@@ -109,9 +110,10 @@ static hk_status nap(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches, uint64_t 
 static hk_status rest(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches) {
   hk_status rc = HK_OK;
   uint64_t now = w->begin_ns ? hk_now_ns() : 0, waited = now - w->begin_ns;
-  if (!w->begin_ns || waited < YIELDING_NS || atomic_load(&p->stop)) return hk_wait_pause(w);
-  if (waited >= ASK_NS) HK_TRY(find_idle(p, now, &p->idle), out);
-  if (!p->idle) return nap(p, w, launches, waited < LONG_NS ? NAP_NS : LONG_NAP_NS);
+  if (!w->begin_ns || waited < ASK_NS || atomic_load(&p->stop)) return hk_wait_pause(w);
+  HK_TRY(find_idle(p, now, &p->idle), out);
+  if (!p->idle && waited < YIELDING_NS) return hk_wait_pause(w);
+  if (!p->idle) return nap(p, w, launches, atomic_load(&p->replays) && waited >= LONG_NS ? LONG_NAP_NS : NAP_NS);
   while (rc == HK_OK && atomic_load(&p->launches) == launches) rc = nap(p, w, launches, SLEEP_NS);
   p->idle = false;
 out:
