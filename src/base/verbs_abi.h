@@ -254,6 +254,7 @@ typedef struct hk_ibv_device_attr {
   uint8_t local_ca_ack_delay, phys_port_cnt;
 } hk_ibv_device_attr;
 
+enum { HK_IBV_PORT_GRH_REQUIRED = 1 }; /* a port's `flags` */
 enum { HK_IBV_PORT_DOWN = 1, HK_IBV_PORT_ACTIVE = 4, HK_IBV_LAYER_INFINIBAND = 1, HK_IBV_LAYER_ETHERNET = 2 };
 typedef struct hk_ibv_port_attr {
   int state, max_mtu, active_mtu, gid_tbl_len;

@@ -78,9 +78,60 @@ START_TEST(leaves_others_aside) {
   hk_param_reload();
   for (size_t i = 0; i < HK_ARRAY_LENGTH(kinds); i++) {
     fm_file("sys/class/infiniband/x0/node_type", "%s\n", kinds[i].type);
-    ck_assert_int_eq(hk_ib_ports(ports, &near, why, sizeof why), !kinds[i].why);
+    ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), !kinds[i].why);
     if (kinds[i].why) ck_assert_msg(strstr(why, "x0 is ") && strstr(why, kinds[i].why), "%s", why);
   }
+  scratch_remove();
+}
+END_TEST
+
+static bool refuses_one(void *arg, const char *device, char *why, size_t why_bytes) {
+  snprintf(why, why_bytes, "Operation not permitted");
+  return strcmp(device, arg) != 0;
+}
+
+static void active_port(const char *name, const char *function, const char *rate) {
+  char path[160], target[96];
+  snprintf(path, sizeof path, "sys/class/infiniband/%s/ports/1/state", name);
+  fm_file(path, "4: ACTIVE\n");
+  snprintf(path, sizeof path, "sys/class/infiniband/%s/ports/1/rate", name);
+  fm_file(path, "%s\n", rate);
+  snprintf(path, sizeof path, "sys/class/infiniband/%s/ports/1/link_layer", name);
+  fm_file(path, "InfiniBand\n");
+  snprintf(path, sizeof path, "sys/class/infiniband/%s/device", name);
+  snprintf(target, sizeof target, "../../../devices/pci0000:00/%s", function);
+  fm_link(path, target);
+  snprintf(path, sizeof path, "sys/devices/pci0000:00/%s/class", function);
+  fm_file(path, "0x020000\n");
+}
+
+/* A container sees devices that it may not open: they are left out, and a virtual function is not left out for the sake
+ * of a physical one that is. */
+START_TEST(leaves_out_what_does_not_open) {
+  static const struct {
+    const char *refused;
+    int n;
+    const char *first;
+  } cases[] = {{"none", 1, "pf"}, {"pf", 1, "vf"}, {"vf", 1, "pf"}};
+  hk_ib_port ports[HK_IB_PORTS];
+  char why[160];
+  int near;
+  scratch_make();
+  active_port("pf", "0000:03:00.0", "100 Gb/sec (4X EDR)");
+  active_port("vf", "0000:03:00.2", "100 Gb/sec (4X EDR)");
+  fm_link("sys/devices/pci0000:00/0000:03:00.2/physfn", "../0000:03:00.0");
+  setenv("HOCKET_IB_ROOT", scratch_folder, 1);
+  hk_param_reload();
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
+    void *refused = (void *)(uintptr_t)cases[i].refused;
+    ck_assert_int_eq(hk_ib_ports(ports, &near, refuses_one, refused, why, sizeof why), cases[i].n);
+    ck_assert_str_eq(ports[0].device, cases[i].first);
+    ck_assert_uint_eq(ports[0].mbps, 100000);
+  }
+  setenv("NCCL_IB_HCA", "=pf", 1);
+  hk_param_reload();
+  ck_assert_int_eq(hk_ib_ports(ports, &near, refuses_one, (void *)(uintptr_t) "pf", why, sizeof why), 0);
+  ck_assert_msg(strstr(why, "pf cannot be opened: Operation not permitted"), "%s", why);
   scratch_remove();
 }
 END_TEST
@@ -205,6 +256,121 @@ START_TEST(merges_ports) {
 }
 END_TEST
 
+/* Slow ports stand by behind fast ones, even near ones, and are of no card with them. */
+START_TEST(slow_ports_stand_by) {
+  static const struct {
+    int near, fast_near; /* ports that are near; of these, those that take turns afterwards */
+    uint32_t mbps[4];
+    const char *order, *cards;
+  } cases[] = {{2, 4, {0, 0, 0, 0}, "0123", "0000"},
+               {2, 2, {25000, 400000, 400000, 25000}, "1203", "0022"},
+               {1, 3, {25000, 400000, 400000, 400000}, "1230", "0003"},
+               {0, 3, {25000, 400000, 400000, 400000}, "1230", "0003"},
+               {4, 4, {200000, 400000, 400000, 400000}, "0123", "0111"}};
+  setenv("NCCL_NET_MERGE_LEVEL", "SYS", 1);
+  hk_param_reload();
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(cases); k++) {
+    hk_ib_port ports[4];
+    int n = 4, near = cases[k].near;
+    for (int i = 0; i < n; i++) ports[i] = (hk_ib_port){.number = (uint8_t)i, .mbps = cases[k].mbps[i]};
+    ck_assert_int_eq(hk_ib_merge("/nowhere", ports, &n, &near), HK_OK);
+    ck_assert_int_eq(near, cases[k].fast_near);
+    for (int i = 0; i < n; i++) {
+      ck_assert_int_eq(ports[i].number, cases[k].order[i] - '0');
+      ck_assert_int_eq(ports[i].card, cases[k].cards[i] - '0');
+    }
+  }
+}
+END_TEST
+
+/* ---- rails and subnets ---- */
+
+static void set_param(const char *name, const char *value) {
+  setenv(name, value, 1);
+  hk_param_reload();
+}
+
+START_TEST(reads_rails) {
+  ck_assert_int_eq(hk_ib_hca_rail("mlx5_0:1:3:0,mlx5_1:1:4", "mlx5_0", 1), 3);
+  ck_assert_int_eq(hk_ib_hca_rail("=mlx5_0:1:3:0,mlx5_1::4", "mlx5_1", 1), 4);
+  ck_assert_int_eq(hk_ib_hca_rail("mlx5_0:1,mlx5_1", "mlx5_1", 1), -1);
+  ck_assert_int_eq(hk_ib_hca_rail("mlx5_0:1,mlx5_1:1:2", "mlx5_0", 1), -1);
+  ck_assert_int_eq(hk_ib_hca_rail("^mlx5_0:1:2", "mlx5_1", 1), -1);
+  ck_assert_int_eq(hk_ib_hca_rail(NULL, "mlx5_0", 1), -1);
+  ck_assert(hk_ib_hca_takes("mlx5_0:1:3:0", "mlx5_0", 1) && !hk_ib_hca_takes("mlx5_0:1:3:0", "mlx5_0", 2));
+}
+END_TEST
+
+/* Two ranks that begin with ports of different rails. */
+START_TEST(one_rail_before_two) {
+  hk_ib_port a[2] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_port b[2] = {port("b1", "12", HK_IBV_LAYER_ETHERNET), port("b0", "11", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_pair x[HK_IB_PAIRS];
+  for (int i = 0; i < 2; i++) {
+    a[i].position = (uint8_t)i;
+    b[i].position = (uint8_t)(1 - i);
+    a[i].rail = b[i].rail = -1;
+  }
+  hk_ib_pairs(a, 2, b, 2, true, 2, x);
+  ck_assert(x[0].mine == 0 && x[0].theirs == 1); /* a0 and b0, although b1 is b's first */
+  for (int i = 0; i < 2; i++) {                  /* what the user says counts: a0 and b1 are one rail */
+    a[i].rail = (int16_t)i;
+    b[i].rail = (int16_t)i;
+  }
+  int n = hk_ib_pairs(a, 2, b, 2, true, 2, x);
+  for (int i = 0; i < n; i++) ck_assert_int_eq(x[i].mine == x[i].theirs, i < n / 2);
+  set_param("NCCL_CROSS_NIC", "0");
+  int isolated = hk_ib_pairs(a, 2, b, 2, true, 2, x);
+  ck_assert_int_eq(isolated, n / 2);
+  for (int i = 0; i < isolated; i++) ck_assert_int_eq(x[i].mine, x[i].theirs);
+  b[0].rail = b[1].rail = 7; /* without a common rail there is nothing better */
+  ck_assert_int_gt(hk_ib_pairs(a, 2, b, 2, true, 2, x), 0);
+}
+END_TEST
+
+/* A GPU's near port is on another rail than the peer's, and rails are not connected: the far port of the same rail. */
+START_TEST(far_port_of_the_rail) {
+  hk_ib_port a[2] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_port b[1] = {port("b1", "12", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_pair x[HK_IB_PAIRS];
+  a[1].far = 1;
+  a[1].position = b[0].position = 1;
+  for (int i = 0; i < 2; i++) a[i].rail = b[0].rail = -1;
+  int n = hk_ib_pairs(a, 2, b, 1, true, 2, x);
+  for (int i = 0; i < n; i++) ck_assert_int_eq(x[i].mine, 0);
+  set_param("NCCL_CROSS_NIC", "0");
+  n = hk_ib_pairs(a, 2, b, 1, true, 2, x);
+  for (int i = 0; i < n; i++) ck_assert_int_eq(x[i].mine, 1);
+}
+END_TEST
+
+static hk_ib_port infiniband(int lid, const char *first, const char *second) {
+  hk_ib_port p = {.number = 1, .layer = HK_IBV_LAYER_INFINIBAND, .lid = (uint16_t)lid, .rail = -1};
+  p.gids[p.ngids++] = gid(0, HK_IB_GID_IB, first, 64);
+  if (second) p.gids[p.ngids++] = gid(1, HK_IB_GID_IB, second, 64);
+  return p;
+}
+
+START_TEST(knows_subnets) {
+  hk_ib_port a = infiniband(1, "fe80::1", NULL), same = infiniband(2, "fe80::2", NULL);
+  hk_ib_port here = infiniband(3, "fec0:0:0:1::3", "fec0:0:30:1::3"),
+             there = infiniband(4, "fec0:0:0:2::4", "fec0:0:40:2::4");
+  hk_ib_port both[2] = {there, infiniband(5, "fec0:0:0:1::5", NULL)};
+  hk_ib_pair x[HK_IB_PAIRS];
+  char words[64];
+  ck_assert(hk_ib_one_subnet(&a, &same) && !hk_ib_one_subnet(&here, &there) && hk_ib_one_subnet(&here, &both[1]));
+  ck_assert_uint_eq(hk_ib_router_lid(&there.gids[1].gid), 0x40);
+  ck_assert_int_eq(hk_ib_pairs(&here, 1, &there, 1, true, 2, x), 1);
+  ck_assert(x[0].my_gid == 1 && x[0].their_gid == 1); /* those that routers forward */
+  ck_assert_ptr_nonnull(strstr(hk_ib_pair_words(&here, &there, &x[0], words), "two subnets"));
+  ck_assert_int_eq(hk_ib_pairs(&here, 1, both, 2, true, 2, x), 2);
+  ck_assert_int_eq(x[0].theirs, 1); /* its own subnet first */
+  both[0].ngids = 1;                /* without a GID that routers forward: not at all */
+  ck_assert_int_eq(hk_ib_pairs(&here, 1, both, 2, true, 2, x), 1);
+  ck_assert_int_eq(x[0].theirs, 1);
+}
+END_TEST
+
 START_TEST(refuses_an_unknown_level) {
   hk_ib_port port = {.number = 1};
   int n = 1, near = 0;
@@ -232,7 +398,7 @@ START_TEST(offers_whole_cards) {
     for (int i = 0; i < 4; i++) ck_assert_int_eq(out[i].mtu, offers[k].offered[i] - '0');
   }
   hk_ib_port out[HK_IB_OFFERED];
-  ck_assert_int_eq(hk_ib_offer(ports, 5, 0, 2, out), HK_IB_OFFERED);
+  ck_assert_int_eq(hk_ib_offer(ports, 5, 0, 2, out), 5);
   ck_assert_int_eq(out[0].mtu, 4);
   ck_assert_int_eq(hk_ib_offer(ports, 0, 0, 2, out), 0);
 }
@@ -248,5 +414,11 @@ int main(void) {
   tcase_add_loop_test(t, merges_ports, 0, (int)HK_ARRAY_LENGTH(merges));
   tcase_add_test(t, refuses_an_unknown_level);
   tcase_add_test(t, offers_whole_cards);
+  tcase_add_test(t, leaves_out_what_does_not_open);
+  tcase_add_test(t, slow_ports_stand_by);
+  tcase_add_test(t, reads_rails);
+  tcase_add_test(t, one_rail_before_two);
+  tcase_add_test(t, far_port_of_the_rail);
+  tcase_add_test(t, knows_subnets);
   return suite_run_one("ib_port", t);
 }

@@ -20,7 +20,8 @@ typedef struct cards {
 static void open_cards(cards *c) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160];
-  int nnear, listed = 0, n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(ports, &nnear, why, sizeof why);
+  int nnear, listed = 0,
+             n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(ports, &nnear, NULL, NULL, why, sizeof why);
   if (n == 0 || !(c->api = hk_ibv_load(why, sizeof why))) return; /* the check verbs reports why */
   hk_ibv_device **list = c->api->get_device_list(&listed);
   for (int i = 0; i < n; i++) {
@@ -76,7 +77,7 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
     hk_doctor_say(d, *staged ? HK_DOC_NOTE : HK_DOC_OK,
                   *staged ? "NCCL_NET_GDR_LEVEL=SYS lets pairs that are further apart do it too; measure it" : NULL,
                   "GPU %d: %s%s%s%s%s", gpu->limits.ordinal, reached, *reached && *staged ? "; " : "", staged,
-                  *reached ? "; it " : "", *reached ? hk_ib_flushing_words(hk_ib_flushing_of(gpu)) : "");
+                  *reached ? "; it " : "", *reached ? hk_ib_flushing_words(hk_ib_flushing_of(gpu, false)) : "");
 }
 
 void hk_doctor_gpu_pairs(hk_doctor *d) {

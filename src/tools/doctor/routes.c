@@ -15,7 +15,7 @@ enum { PATIENCE_MS = 2000 };
 size_t hk_doctor_ports_text(char *text, size_t bytes) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160], gid[48];
-  int nnear, n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(ports, &nnear, why, sizeof why);
+  int nnear, n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(ports, &nnear, NULL, NULL, why, sizeof why);
   size_t used = 0;
   for (int i = 0; i < n; i++) {
     const hk_ib_port *p = &ports[i];
@@ -95,7 +95,7 @@ void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs) {
   hk_ib_port mine[HK_IB_PORTS];
   hk_ib_gid_wish wish;
   char why[160];
-  int nnear, n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(mine, &nnear, why, sizeof why);
+  int nnear, n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(mine, &nnear, NULL, NULL, why, sizeof why);
   if ((n == 0 && ntheirs == 0) || hk_ib_gid_wishes(&wish) != HK_OK) return; /* the check gids reports why */
   if (n == 0 || ntheirs == 0)
     hk_doctor_say(d, HK_DOC_PROBLEM, "hocket doctor verbs gids, there and here",

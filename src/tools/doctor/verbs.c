@@ -61,7 +61,7 @@ void hk_doctor_verbs(hk_doctor *d) {
     hk_doctor_say(d, HK_DOC_NOTE, "unset NCCL_IB_DISABLE", "NCCL_IB_DISABLE=1: RDMA ports are not used");
     return;
   }
-  n = hk_ib_ports(ports, &nnear, why, sizeof why);
+  n = hk_ib_ports(ports, &nnear, NULL, NULL, why, sizeof why);
   if (n == 0) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "ibv_devinfo; look at NCCL_IB_HCA and at the cable", "no RDMA port is used: %s",
                   why);

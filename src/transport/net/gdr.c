@@ -65,8 +65,19 @@ bool hk_gdr_too_far(hk_path_class cls, char *why, size_t why_bytes) {
   return *why != 0;
 }
 
-bool hk_gdr_needs_flush(const hk_device *gpu) {
-  return !gpu->limits.rdma_ordered && !hk_param_int(HK_P_GDR_FLUSH_DISABLE);
+bool hk_gdr_is_split(const hk_paths *paths, int gpu, hk_path_class card) {
+  uint32_t from = UINT32_MAX;
+  if (card > HK_PATH_PXB) return false;
+  for (uint32_t i = 0; paths && i < paths->topo->nnodes; i++)
+    if (paths->topo->nodes[i].kind == HK_NODE_GPU && paths->topo->nodes[i].gpu.dev == gpu) from = i;
+  for (uint32_t i = 0; from != UINT32_MAX && i < paths->topo->nnodes; i++)
+    if (paths->topo->nodes[i].kind == HK_NODE_CPU && hk_path_between(paths, from, i)->cls == HK_PATH_C2C) return true;
+  return false;
+}
+
+bool hk_gdr_needs_flush(const hk_device *gpu, bool split) {
+  if (hk_param_int(HK_P_GDR_FLUSH_DISABLE)) return false;
+  return split || hk_param_int(HK_P_NET_FORCE_FLUSH) || !gpu->limits.rdma_ordered;
 }
 
 int hk_gdr_dmabuf(hk_device *gpu, const void *p, size_t bytes, char why[HK_GDR_WHY]) {

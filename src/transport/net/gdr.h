@@ -21,9 +21,12 @@ hk_path_class hk_gdr_distance(const hk_paths *paths, int gpu, const char *card, 
 /* Returns true if the settings forbid GPUDirect RDMA over this distance; `why` names the setting. An unknown distance
  * (HK_PATH_DIS) is allowed. */
 bool hk_gdr_too_far(hk_path_class cls, char *why, size_t why_bytes);
+/* Returns true if a card at this distance writes to the GPU by PCI, and its completions, which are in the CPU's memory,
+ * reach the GPU by C2C: then the GPU's order of writes says nothing. */
+bool hk_gdr_is_split(const hk_paths *paths, int gpu, hk_path_class card);
 /* Returns true if a flush is needed before the GPU sees what a card has written to its memory and reported as
- * complete. */
-bool hk_gdr_needs_flush(const hk_device *gpu);
+ * complete. `split`: hk_gdr_is_split. */
+bool hk_gdr_needs_flush(const hk_device *gpu, bool split);
 
 enum { HK_GDR_WHY = 256 };
 /* Appends a cause to those in `why`. */

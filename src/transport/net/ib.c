@@ -24,14 +24,26 @@ _Static_assert(sizeof(ib_fact) <= HK_NET_FACT_BYTES, "the fact fits");
 
 /* ---- context ---- */
 
+/* One device that opens is enough here: init tries all. */
+typedef struct trial {
+  const hk_ibv *api;
+  bool opened;
+} trial;
+static bool one_opens(void *arg, const char *device, char *why, size_t why_bytes) {
+  trial *t = arg;
+  return t->opened = t->opened || hk_ibv_opens((void *)(uintptr_t)t->api, device, why, why_bytes);
+}
+
 static bool ib_usable(char *why, size_t why_bytes) {
   hk_ib_port ports[HK_IB_PORTS];
   int nnear;
+  trial t = {0};
   if (hk_param_int(HK_P_IB_DISABLE)) {
     snprintf(why, why_bytes, "NCCL_IB_DISABLE=1");
     return false;
   }
-  return hk_ib_ports(ports, &nnear, why, why_bytes) > 0 && hk_ibv_load(why, why_bytes);
+  if (!hk_ib_ports(ports, &nnear, NULL, NULL, why, why_bytes) || !(t.api = hk_ibv_load(why, why_bytes))) return false;
+  return hk_ib_ports(ports, &nnear, one_opens, &t, why, why_bytes) > 0;
 }
 
 static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
@@ -44,8 +56,9 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   x->timer = -1;
   x->api = hk_ibv_load(why, sizeof why);
   x->timeout_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  x->scarce = hk_ib_memory_is_scarce();
   HK_TRY(hk_ib_gid_wishes(&x->wish), out);
-  x->nports = hk_ib_ports(x->ports, &x->nnear, why, sizeof why);
+  x->nports = hk_ib_ports(x->ports, &x->nnear, hk_ibv_opens, (void *)(uintptr_t)x->api, why, sizeof why);
   f->nports = (uint8_t)x->nports;
   for (int i = 0; i < x->nports; i++) {
     const hk_ib_port *p = &x->ports[i];

@@ -49,7 +49,7 @@
 
 enum {
   HK_IB_QPS = 8,
-  HK_IB_PATHS = HK_IB_OFFERED,
+  HK_IB_PATHS = 4,
   HK_IB_ENTRY = 4096, /* bytes of an entry of the rings for small messages: header and payload */
   HK_IB_HEADER = 32,
   HK_IB_SMALL = HK_IB_ENTRY - HK_IB_HEADER,
@@ -318,6 +318,7 @@ typedef struct hk_ib_ctx {
   pthread_mutex_t lock; /* for everything that is not atomic or set once, and for the connections */
   uint64_t steps, seen; /* calls of progress; at the last tick */
   bool ceding;          /* there may be ends that wait for another network */
+  bool scarce; /* hk_ib_memory_is_scarce() at init */
   bool scarce_reported, asked_kernel;
   bool serving;          /* the service thread holds the lock */
   hk_ib_region *regions; /* memory that the user has registered */
@@ -366,7 +367,8 @@ hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries);
 /* Registers memory for remote writes. `data`: payloads, which may be written in any order. Returns NULL with errno, and
  * the cause and the process's limit in `why`. */
 hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, char why[160]);
-/* Returns true if the memory that this process may lock is limited, so that registering may fail. */
+/* Returns true if the memory that this process may lock is limited, so that registering may fail: by RLIMIT_MEMLOCK,
+ * which does not apply to a process with CAP_IPC_LOCK. */
 bool hk_ib_memory_is_scarce(void);
 #define HK_IB_MORE_MEMORY "raise it (ulimit -l unlimited; LimitMEMLOCK=infinity; docker --ulimit memlock=-1)"
 /* The same as an error that says what to do. */

@@ -129,7 +129,7 @@ static hk_status send_hello(hk_ib_conn *c) {
   c->nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->mine);
   /* Also with GPU memory, because one card must do all flushes, and within a net plugin, which may register such
    * memory. */
-  bool alone = hk_ib_memory_is_scarce() || x->gpu.direct || x->env->within_plugin;
+  bool alone = x->scarce || x->gpu.direct || x->env->within_plugin;
   for (int i = 0; i < c->nmine && alone; i++) c->mine[i].card = (uint8_t)i;
   m.hello.nports = (uint32_t)c->nmine;
   m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
@@ -198,11 +198,11 @@ static hk_status send_epoch(hk_ib_conn *c) {
   return hk_ib_send_message(c, &m);
 }
 
-/* Returns true, with errno, if a device of the chosen ports has failed. */
+/* Returns true, with errno, if a device of the chosen ports has failed or cannot be opened. */
 static bool device_failed(hk_ib_conn *c) {
   hk_ib_device *d;
   for (hk_ib_path *w = c->paths; w < c->paths + c->npaths; w++)
-    w->bad = hk_ib_device_open(c->ctx, hk_ib_my_port(c, w)->device, &d) == HK_OK && d->gone;
+    w->bad = hk_ib_device_open(c->ctx, hk_ib_my_port(c, w)->device, &d) != HK_OK || d->gone;
   for (const hk_ib_path *w = c->paths; w < c->paths + c->npaths; w++) {
     if (!w->bad) continue;
     errno = ENODEV;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include "../../base/log.h"
@@ -80,9 +81,25 @@ hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
   return q;
 }
 
+/* The kernel asks for the capability in the first user namespace: in another one it has no effect. */
+static bool may_lock_all(void) {
+  enum { IPC_LOCK = 14 };
+  unsigned long long caps = 0;
+  unsigned from = 1, to = 1, count = 0;
+  char line[256];
+  FILE *f = fopen("/proc/self/uid_map", "re");
+  bool first = f && fscanf(f, "%u %u %u", &from, &to, &count) == 3 && !from && !to && count == UINT32_MAX;
+  if (f) fclose(f);
+  f = first ? fopen("/proc/self/status", "re") : NULL;
+  while (f && fgets(line, sizeof line, f))
+    if (strncmp(line, "CapEff:", 7) == 0) caps = strtoull(line + 7, NULL, 16);
+  if (f) fclose(f);
+  return caps >> IPC_LOCK & 1;
+}
+
 bool hk_ib_memory_is_scarce(void) {
   struct rlimit limit;
-  return getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && !may_lock_all();
 }
 
 hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, char why[160]) {

@@ -11,9 +11,9 @@
 /* Reads are for flushes. */
 enum { ACCESS = HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE | HK_IBV_ACCESS_REMOTE_READ };
 
-hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu) {
-  if (!hk_gdr_needs_flush(gpu)) return HK_IB_NO_FLUSH;
-  return gpu->limits.rdma_flush ? HK_IB_DRIVER_FLUSH : HK_IB_READ_FLUSH;
+hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu, bool split) {
+  if (!hk_gdr_needs_flush(gpu, split)) return HK_IB_NO_FLUSH;
+  return gpu->limits.rdma_flush && !gpu->limits.rdma_ordered ? HK_IB_DRIVER_FLUSH : HK_IB_READ_FLUSH;
 }
 
 const char *hk_ib_flushing_words(hk_ib_flushing f) {
@@ -116,9 +116,9 @@ void hk_ib_gpu_support(bool *dmabuf, bool *address) {
   int nnear, ndevices = 0;
   *dmabuf = *address = false;
   if (hk_param_int(HK_P_IB_DISABLE)) return;
-  int n = hk_ib_ports(ports, &nnear, why, sizeof why);
-  const hk_ibv *api = n > 0 ? hk_ibv_load(why, sizeof why) : NULL;
-  hk_ibv_device **list = api ? api->get_device_list(&ndevices) : NULL;
+  const hk_ibv *api = hk_ibv_load(why, sizeof why);
+  int n = api ? hk_ib_ports(ports, &nnear, hk_ibv_opens, (void *)(uintptr_t)api, why, sizeof why) : 0;
+  hk_ibv_device **list = n > 0 ? api->get_device_list(&ndevices) : NULL;
   *address = list && (hk_root_has(hk_ib_root(), "/sys/module/nvidia_peermem") ||
                       hk_root_has(hk_ib_root(), "/sys/module/nv_peer_mem") ||
                       hk_root_has(hk_ib_root(), "/sys/kernel/mm/memory_peers/nv_mem"));

@@ -21,8 +21,9 @@ typedef enum hk_ib_flushing {
   HK_IB_READ_FLUSH    /* by a read of the card from there, after its writes */
 } hk_ib_flushing;
 
-hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu); /* what this GPU needs */
-const char *hk_ib_flushing_words(hk_ib_flushing f);     /* "needs no flush" */
+/* What this GPU needs. `split`: hk_gdr_is_split; the call of its driver relies on its order, and does nothing then. */
+hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu, bool split);
+const char *hk_ib_flushing_words(hk_ib_flushing f); /* "needs no flush" */
 
 /* Registers whole pages of `gpu`'s memory for remote writes. Failure is HK_GDR_STAGED. */
 void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes, hk_ib_gpu_memory *out);

@@ -21,8 +21,10 @@
 typedef struct finding {
   hk_ib_port port;
   hk_path_class cls;
-  bool takes;
+  bool takes, slow, split; /* split: hk_gdr_is_split */
 } finding;
+
+static int price_of(const finding *f) { return f->port.far * 1000 + f->slow * 100 + (int)f->cls; }
 
 /* A card that cannot be tried counts as one that refuses. */
 static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
@@ -30,6 +32,7 @@ static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
   hk_ib_device *d;
   hk_ib_gpu_memory m = {.method = HK_GDR_STAGED};
   f->cls = hk_gdr_distance(paths, gpu->limits.ordinal, f->port.device, NULL);
+  f->split = hk_gdr_is_split(paths, gpu->limits.ordinal, f->cls);
   if (!hk_gdr_too_far(f->cls, m.why, sizeof m.why) &&
       (hk_ib_device_open(x, f->port.device, &d) != HK_OK ||
        hk_ib_gpu_probe(x->api, d->context, gpu, x->env->gpu_page, &m) != HK_OK))
@@ -42,12 +45,19 @@ static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
           m.why);
 }
 
-/* Sorts the ports by their distance from the GPU, stably; an unknown distance is last. */
-static void sort_by_distance(finding *f, int n) {
+/* Sorts the ports: those that take the GPU's memory first if there are any, the fast ones first, then by their distance
+ * from the GPU, stably; an unknown distance is last. */
+static void sort_by_distance(finding *f, int n, bool direct) {
+  hk_ib_port all[HK_IB_PORTS];
+  for (int i = 0; i < n; i++) {
+    all[i] = f[i].port;
+    f[i].port.far = direct && !f[i].takes;
+  }
+  for (int i = 0; i < n; i++) f[i].slow = hk_ib_is_slow(&f[i].port, all, n);
   for (int i = 1; i < n; i++) {
     finding one = f[i];
     int at = i;
-    for (; at > 0 && f[at - 1].cls > one.cls; at--) f[at] = f[at - 1];
+    for (; at > 0 && price_of(&f[at - 1]) > price_of(&one); at--) f[at] = f[at - 1];
     f[at] = one;
   }
 }
@@ -63,23 +73,20 @@ static bool enough(const finding *f, int n) {
   return n > 0 && all == taken;
 }
 
+/* Ports that do not take the GPU's memory stay as the last ones if others do: they may be the only ones on a peer's
+ * rail. */
 static void settle_ports(hk_ib_ctx *x, finding *f) {
-  int n = 0, before = x->nports;
-  x->gpu.direct = enough(f, before);
-  sort_by_distance(f, before);
-  for (int i = 0; i < before; i++)
-    if (f[i].takes || !x->gpu.direct) x->ports[n++] = f[i].port;
+  int n = x->nports;
+  x->gpu.direct = enough(f, n);
+  sort_by_distance(f, n, x->gpu.direct);
+  for (int i = 0; i < n; i++) x->ports[i] = f[i].port;
   if (f[0].cls != HK_PATH_DIS || x->gpu.direct) { /* otherwise those near the CPU stay first */
-    x->nports = n;
     x->nnear = 0;
-    hk_path_class best = HK_PATH_DIS;
-    for (int i = 0; i < before; i++) {
-      if (!f[i].takes && x->gpu.direct) continue;
-      if (x->nnear == 0) best = f[i].cls;
-      x->nnear += f[i].cls == best;
-    }
+    while (x->nnear < n && price_of(&f[x->nnear]) == price_of(&f[0])) x->nnear++;
   }
-  x->gpu.flushing = (uint8_t)hk_ib_flushing_of(x->env->gpu);
+  bool split = false;
+  for (int i = 0; i < n; i++) split = split || (f[i].takes && f[i].split);
+  x->gpu.flushing = (uint8_t)hk_ib_flushing_of(x->env->gpu, split);
   if (x->gpu.direct)
     HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d %s", x->env->rank, x->env->gpu->limits.ordinal,
             hk_ib_flushing_words((hk_ib_flushing)x->gpu.flushing));
@@ -127,9 +134,9 @@ bool hk_ib_gpu_unsettled(const hk_ib_conn *c) { return is_unsettled(c, c->send) 
 
 hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char why[160]) {
   hk_ib_ctx *x = c->ctx;
-  hk_ib_gpu_memory m;
+  hk_ib_gpu_memory m = {.why = "it is on another rail's port"};
   size_t bytes = hk_round_up(hk_ib_ring_bytes(c), HK_DEVICE_PAGE);
-  hk_ib_gpu_register(x->api, w->device->pd, e->link->gpu, e->link->payload, bytes, &m);
+  if (!hk_ib_my_port(c, w)->far) hk_ib_gpu_register(x->api, w->device->pd, e->link->gpu, e->link->payload, bytes, &m);
   if (m.mr) {
     hk_ib_count_pinned(x, m.mr);
     c->on_cards |= direction_of(c, e);

@@ -120,6 +120,32 @@ static void sort_by_card(hk_ib_port *ports, int n, int *nnear) {
   memcpy(ports, sorted, (size_t)n * sizeof *ports);
 }
 
+/* ---- speeds ---- */
+
+bool hk_ib_is_slow(const hk_ib_port *port, const hk_ib_port *all, int n) {
+  uint32_t best = 0;
+  for (int i = 0; i < n; i++)
+    if (all[i].mbps > best) best = all[i].mbps;
+  return port->mbps && port->mbps < best / 2;
+}
+
+/* Ports that are near, then the other ones, and after these the slow ones, whether they are near or not: a slow port
+ * next to the CPU carries less than a fast one behind the other socket. */
+static void sort_by_speed(hk_ib_port *ports, int n, int *nnear) {
+  hk_ib_port sorted[HK_IB_PORTS];
+  int done = 0, near = 0;
+  for (int pass = 0; pass < 2; pass++)
+    for (int i = 0; i < n; i++)
+      if (hk_ib_is_slow(&ports[i], ports, n) == (pass == 1)) {
+        near += i < *nnear && pass == 0;
+        sorted[done++] = ports[i];
+      }
+  int fast = 0;
+  for (int i = 0; i < n; i++) fast += !hk_ib_is_slow(&ports[i], ports, n);
+  *nnear = near || fast == n ? near : fast; /* slow ones take no turns */
+  memcpy(ports, sorted, (size_t)n * sizeof *ports);
+}
+
 hk_status hk_ib_merge(const char *root, hk_ib_port *ports, int *n, int *nnear) {
   hk_status rc = HK_OK;
   const char *sets = hk_param_str(HK_P_NET_FORCE_MERGE);
@@ -130,13 +156,15 @@ hk_status hk_ib_merge(const char *root, hk_ib_port *ports, int *n, int *nnear) {
   if (hk_param_int(HK_P_IB_MERGE_NICS)) HK_TRY(wanted_level(&most), out);
   for (int i = 0; i < *n; i++) find_place(root, &ports[i], &places[i]);
   if (hk_param_int(HK_P_IB_MERGE_VFS)) *n = drop_functions(ports, places, *n, nnear);
+  sort_by_speed(ports, *n, nnear);
+  for (int i = 0; i < *n; i++) find_place(root, &ports[i], &places[i]); /* in the new order */
   for (int i = 0; i < *n; i++) {
     set[i] = hk_param_int(HK_P_IB_MERGE_NICS) ? named_set(sets, ports[i].device) : 0;
     ports[i].card = (uint8_t)i;
     for (int j = 0; j < i && ports[i].card == i; j++) {
       bool together = set[i] || set[j] ? set[i] == set[j]
                                        : most > ITSELF && distance(places[i].path, places[j].path) <= most;
-      if (together && ports[i].layer == ports[j].layer) ports[i].card = ports[j].card;
+      if (together && ports[i].layer == ports[j].layer && ports[i].mbps == ports[j].mbps) ports[i].card = ports[j].card;
     }
   }
   sort_by_card(ports, *n, nnear);

@@ -20,24 +20,44 @@ const char *hk_ib_root(void) {
 
 /* ---- NCCL_IB_HCA ---- */
 
-/* Matches one item, "mlx5_0" or "mlx5_0:1": devices whose name begins so, or (`exact`) is that. */
+/* Matches one item, "mlx5_0", "mlx5_0:1" or "mlx5_0:1:3:0" (with rail and plane): devices whose name begins so, or
+ * (`exact`) is that. A port that is not a number is any. */
 static bool item_takes(const char *item, size_t n, bool exact, const char *device, int port) {
   const char *colon = memchr(item, ':', n);
   size_t name = colon ? (size_t)(colon - item) : n;
-  if (colon && atoi(colon + 1) != port) return false;
+  if (colon && colon[1] >= '0' && colon[1] <= '9' && atoi(colon + 1) != port) return false;
   return strncmp(item, device, name) == 0 && (!exact || device[name] == '\0');
 }
 
-bool hk_ib_hca_takes(const char *filter, const char *device, int port) {
-  if (!filter || !*filter) return true;
-  bool exclude = false, exact = false, listed = false;
-  for (; *filter == '^' || *filter == '='; filter++) *(*filter == '^' ? &exclude : &exact) = true;
+/* The first item that names the port; NULL: none. */
+static const char *item_of(const char *filter, const char *device, int port, bool *exclude) {
+  bool exact = false;
+  *exclude = false;
+  for (; *filter == '^' || *filter == '='; filter++) *(*filter == '^' ? exclude : &exact) = true;
   while (*filter) {
     size_t n = strcspn(filter, ",");
-    if (n) listed = listed || item_takes(filter, n, exact, device, port);
+    if (n && item_takes(filter, n, exact, device, port)) return filter;
     filter += n + (filter[n] == ',');
   }
+  return NULL;
+}
+
+bool hk_ib_hca_takes(const char *filter, const char *device, int port) {
+  bool exclude;
+  if (!filter || !*filter) return true;
+  bool listed = item_of(filter, device, port, &exclude) != NULL;
   return listed != exclude;
+}
+
+int hk_ib_hca_rail(const char *filter, const char *device, int port) {
+  bool exclude;
+  const char *item = filter ? item_of(filter, device, port, &exclude) : NULL;
+  if (!item || exclude) return -1;
+  for (int colons = 0; colons < 2; item++) { /* after the name and the port */
+    if (!*item || *item == ',') return -1;
+    colons += *item == ':';
+  }
+  return *item >= '0' && *item <= '9' ? atoi(item) : -1;
 }
 
 /* ---- GIDs ---- */
@@ -202,7 +222,9 @@ static bool read_port(const char *device, int number, const struct ifaddrs *all,
   hk_root_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/link_layer", device, number);
   bool ethernet = strcmp(text, "Ethernet") == 0;
   hk_root_number(hk_ib_root(), &lid, RDMA "/%s/ports/%d/lid", device, number);
+  if (!hk_root_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/rate", device, number)) text[0] = '\0';
   *p = (hk_ib_port){.lid = (uint16_t)lid,
+                    .mbps = (uint32_t)(strtod(text, NULL) * 1000), /* "100 Gb/sec (4X EDR)" */
                     .number = (uint8_t)number,
                     .layer = ethernet ? HK_IBV_LAYER_ETHERNET : HK_IBV_LAYER_INFINIBAND,
                     .mtu = ethernet ? mtu_of(device, number) : 5};
@@ -224,51 +246,81 @@ static bool is_near(const char *device) {
   return getcpu(&cpu, &here) == 0 && (long long)here == node;
 }
 
-int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, char *why, size_t why_bytes) {
-  const char *filter = hk_param_str(HK_P_IB_HCA);
-  int n = 0, seen = 0;
-  bool named = false, others = false; /* by NCCL_IB_HCA */
-  *nnear = 0;
-  struct ifaddrs *all = NULL;
+/* A search for ports. */
+typedef struct search {
+  const char *filter; /* NCCL_IB_HCA */
   hk_ib_gid_wish wish;
-  char **devices = hk_root_list(hk_ib_root(), RDMA), *text = why;
-  if (hk_ib_gid_wishes(&wish) != HK_OK) {
-    snprintf(why, why_bytes, "%s", hk_last_error());
-    free(devices);
-    return 0;
-  }
-  snprintf(why, why_bytes, "this machine has no RDMA device (" RDMA " is empty)");
-  if (devices && getifaddrs(&all) != 0) all = NULL;
-  for (char **d = devices; d && *d; d++) {
-    if (strlen(*d) >= HK_IB_NAME) continue;
-    char **ports = hk_root_list(hk_ib_root(), RDMA "/%s/ports", *d);
-    for (char **p = ports; p && *p && n < HK_IB_PORTS; p++, seen++) {
-      hk_ib_port port;
-      if (!hk_ib_hca_takes(filter, *d, atoi(*p))) {
-        others = true;
-        if (!n && !seen) snprintf(text, why_bytes, "NCCL_IB_HCA=%.60s names none of the RDMA devices here", filter);
-        continue;
-      }
-      named = true;
-      if (!read_port(*d, atoi(*p), all, &wish, &port, text, why_bytes)) continue;
-      int at = n++;
-      if (is_near(*d)) {
-        at = (*nnear)++;
-        memmove(&out[at + 1], &out[at], (size_t)(n - 1 - at) * sizeof *out);
-      }
-      out[at] = port;
+  struct ifaddrs *all;
+  hk_ib_opens *opens;
+  void *arg;
+  hk_ib_port *out;
+  int n, seen, near;
+  bool named, others; /* by NCCL_IB_HCA */
+  char *why;
+  size_t why_bytes;
+} search;
+
+/* A port whose device cannot be opened is left out before ports are compared, so that it stands in no other's way. */
+static bool can_open(search *s, const char *device) {
+  char cause[160];
+  if (!s->opens || s->opens(s->arg, device, cause, sizeof cause)) return true;
+  snprintf(s->why, s->why_bytes, "RDMA device %.31s cannot be opened: %s", device, cause);
+  HK_INFO(HK_SUB_INIT | HK_SUB_NET, "%s", s->why);
+  return false;
+}
+
+static void read_device(search *s, const char *device) {
+  bool tried = false, opens = false;
+  char **ports = hk_root_list(hk_ib_root(), RDMA "/%s/ports", device);
+  for (char **p = ports; p && *p && s->n < HK_IB_PORTS; p++, s->seen++) {
+    hk_ib_port port;
+    if (!hk_ib_hca_takes(s->filter, device, atoi(*p))) {
+      s->others = true;
+      if (!s->n && !s->seen)
+        snprintf(s->why, s->why_bytes, "NCCL_IB_HCA=%.60s names none of the RDMA devices here", s->filter);
+      continue;
     }
-    free(ports);
+    s->named = true;
+    if (!read_port(device, atoi(*p), s->all, &s->wish, &port, s->why, s->why_bytes)) continue;
+    if (!tried) opens = can_open(s, device);
+    tried = true;
+    if (!opens) continue;
+    port.rail = (int16_t)hk_ib_hca_rail(s->filter, device, atoi(*p));
+    port.position = (uint8_t)s->n;
+    int at = s->n++;
+    if (is_near(device)) {
+      at = s->near++;
+      memmove(&s->out[at + 1], &s->out[at], (size_t)(s->n - 1 - at) * sizeof *s->out);
+    }
+    s->out[at] = port;
   }
-  if (all) freeifaddrs(all);
-  free(devices);
-  if (filter && *filter && others && !named)
-    HK_WARN_ONCE("NCCL_IB_HCA=%.100s names none of the RDMA devices here: RDMA is not used", filter);
-  if (hk_ib_merge(hk_ib_root(), out, &n, nnear) != HK_OK) {
+  free(ports);
+}
+
+int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, hk_ib_opens *opens, void *arg, char *why, size_t why_bytes) {
+  search s = {.filter = hk_param_str(HK_P_IB_HCA), .opens = opens, .arg = arg, .out = out};
+  *nnear = 0;
+  s.why = why;
+  s.why_bytes = why_bytes;
+  if (hk_ib_gid_wishes(&s.wish) != HK_OK) {
     snprintf(why, why_bytes, "%s", hk_last_error());
     return 0;
   }
-  return n;
+  char **devices = hk_root_list(hk_ib_root(), RDMA);
+  snprintf(why, why_bytes, "this machine has no RDMA device (" RDMA " is empty)");
+  if (devices && getifaddrs(&s.all) != 0) s.all = NULL;
+  for (char **d = devices; d && *d; d++)
+    if (strlen(*d) < HK_IB_NAME) read_device(&s, *d);
+  if (s.all) freeifaddrs(s.all);
+  free(devices);
+  if (s.filter && *s.filter && s.others && !s.named)
+    HK_WARN_ONCE("NCCL_IB_HCA=%.100s names none of the RDMA devices here: RDMA is not used", s.filter);
+  *nnear = s.near;
+  if (hk_ib_merge(hk_ib_root(), out, &s.n, nnear) != HK_OK) {
+    snprintf(why, why_bytes, "%s", hk_last_error());
+    return 0;
+  }
+  return s.n;
 }
 
 /* ---- pairs ---- */
@@ -280,17 +332,77 @@ static int gid_pair_cost(const hk_ib_gid *a, const hk_ib_gid *b, int version) {
   return hk_ib_gid_cost(a, version) * 2 + !same_bits(a->gid.raw, b->gid.raw, offset + bits);
 }
 
+/* A pair's cost has these parts, the first one in its highest bits: no way leads from one port to the other; a port is
+ * far from its rank's GPU; two rails by NCCL_IB_HCA; the GIDs; and within a CLASS the positions. */
+enum { CLASS = 32, RAILS = CLASS << 5, FAR = RAILS << 1, ISOLATED = FAR << 1, OTHER_POSITION = 3 };
+_Static_assert(2 * (HK_IB_OFFERED - 1) + OTHER_POSITION < CLASS, "positions do not change the class");
+_Static_assert(2 * ISOLATED <= 1 << 16, "a cost has 16 bits");
+
+/* Of more pairs than there is room for, the best are kept. */
 static void add_pair(hk_ib_pair *out, int *n, hk_ib_pair p, bool caller) {
-  int at = *n;
-  if (at == HK_IB_PAIRS) return;
-  ++*n;
 #define KEY(x)                                                                                                         \
   ((uint32_t)(x).cost << 16 | (uint32_t)(caller ? (x).mine : (x).theirs) << 12 |                                       \
    (uint32_t)(caller ? (x).theirs : (x).mine) << 8 | (uint32_t)(caller ? (x).my_gid : (x).their_gid) << 4 |            \
    (uint32_t)(caller ? (x).their_gid : (x).my_gid))
+  if (*n == HK_IB_PAIRS && KEY(out[*n - 1]) < KEY(p)) return;
+  int at = *n < HK_IB_PAIRS ? (*n)++ : *n - 1;
   for (; at > 0 && KEY(out[at - 1]) > KEY(p); at--) out[at] = out[at - 1];
 #undef KEY
   out[at] = p;
+}
+
+/* A GID that routers between InfiniBand subnets forward has their LID in these two bytes; the two after them number the
+ * subnet. */
+uint16_t hk_ib_router_lid(const hk_ibv_gid *g) { return (uint16_t)(g->raw[4] << 8 | g->raw[5]); }
+
+static uint8_t routed_gid(const hk_ib_port *p) {
+  uint8_t i = 0;
+  while (i < p->ngids && !hk_ib_router_lid(&p->gids[i].gid)) i++;
+  return i < p->ngids ? i : 0;
+}
+static bool is_routed(const hk_ib_port *p) { return p->ngids && hk_ib_router_lid(&p->gids[routed_gid(p)].gid); }
+
+bool hk_ib_one_subnet(const hk_ib_port *a, const hk_ib_port *b) {
+  if (!a->ngids || !b->ngids) return true;
+  for (int i = 0; i < a->ngids; i++)
+    for (int j = 0; j < b->ngids; j++) {
+      const uint8_t *p = a->gids[i].gid.raw, *q = b->gids[j].gid.raw;
+      if (memcmp(p, q, 4) == 0 && memcmp(p + 6, q + 6, 2) == 0) return true;
+    }
+  return false;
+}
+
+/* The part of the cost that depends on the ports alone. NCCL_CROSS_NIC=0 says that rails are not connected. */
+static int port_cost(const hk_ib_port *a, const hk_ib_port *b) {
+  bool given = a->rail >= 0 && b->rail >= 0, one = given ? a->rail == b->rail : a->position == b->position;
+  int cost = a->far || b->far ? FAR : 0;
+  if (one) return cost;
+  return cost + (hk_param_int(HK_P_CROSS_NIC) == 0 ? ISOLATED : given ? RAILS : OTHER_POSITION);
+}
+
+static void add_infiniband(const hk_ib_port *mine, const hk_ib_port *theirs, hk_ib_pair p, bool caller, hk_ib_pair *out,
+                           int *n) {
+  if (!hk_ib_one_subnet(mine, theirs)) {
+    p.my_gid = routed_gid(mine);
+    p.their_gid = routed_gid(theirs);
+    p.cost = (uint16_t)((p.cost + CLASS) | (is_routed(mine) && is_routed(theirs) ? 0 : ISOLATED));
+  }
+  add_pair(out, n, p, caller);
+}
+
+static void add_ethernet(const hk_ib_port *mine, const hk_ib_port *theirs, hk_ib_pair p, bool caller, int version,
+                         hk_ib_pair *out, int *n) {
+  for (int a = 0; a < mine->ngids && a < HK_IB_GIDS; a++) {
+    for (int b = 0; b < theirs->ngids && b < HK_IB_GIDS; b++) {
+      hk_ib_pair one = p;
+      int cost = gid_pair_cost(&mine->gids[a], &theirs->gids[b], version);
+      if (cost < 0) continue;
+      one.my_gid = (uint8_t)a;
+      one.their_gid = (uint8_t)b;
+      one.cost = (uint16_t)(p.cost + cost * CLASS);
+      add_pair(out, n, one, caller);
+    }
+  }
 }
 
 int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int ntheirs, bool caller, int version,
@@ -298,40 +410,33 @@ int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int
   int n = 0;
   for (int i = 0; i < nmine; i++) {
     for (int j = 0; j < ntheirs; j++) {
-      hk_ib_pair p = {.mine = (uint8_t)i, .theirs = (uint8_t)j, .cost = (uint16_t)(i + j)};
-      if (mine[i].layer != theirs[j].layer) continue;
-      if (mine[i].layer == HK_IBV_LAYER_INFINIBAND) {
-        add_pair(out, &n, p, caller); /* the subnet manager makes the routes; GIDs matter only between subnets */
-        continue;
-      }
-      for (int a = 0; a < mine[i].ngids && a < HK_IB_GIDS; a++) {
-        for (int b = 0; b < theirs[j].ngids && b < HK_IB_GIDS; b++) {
-          int cost = gid_pair_cost(&mine[i].gids[a], &theirs[j].gids[b], version);
-          if (cost < 0) continue;
-          p.my_gid = (uint8_t)a;
-          p.their_gid = (uint8_t)b;
-          p.cost = (uint16_t)(cost * 16 + i + j);
-          add_pair(out, &n, p, caller);
-        }
-      }
+      const hk_ib_port *a = &mine[i], *b = &theirs[j];
+      hk_ib_pair p = {.mine = (uint8_t)i, .theirs = (uint8_t)j, .cost = (uint16_t)(port_cost(a, b) + i + j)};
+      if (a->layer != b->layer) continue;
+      if (a->layer == HK_IBV_LAYER_INFINIBAND)
+        add_infiniband(a, b, p, caller, out, &n);
+      else
+        add_ethernet(a, b, p, caller, version, out, &n);
     }
   }
+  for (int worst = FAR; worst <= ISOLATED; worst *= 2)
+    while (n > 0 && out[0].cost < worst && out[n - 1].cost >= worst) n--;
   return n;
 }
 
-/* Costs of pairs of one class differ only in their lowest bits: i and j in hk_ib_pairs. */
+/* Costs of pairs of one class differ only in their positions. */
 bool hk_ib_pairs_go_together(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *first,
                              const hk_ib_pair *second) {
   return first->mine != second->mine && first->theirs != second->theirs &&
          mine[first->mine].card == mine[second->mine].card &&
-         theirs[first->theirs].card == theirs[second->theirs].card && first->cost / 16 == second->cost / 16;
+         theirs[first->theirs].card == theirs[second->theirs].card && first->cost / CLASS == second->cost / CLASS;
 }
 
 const char *hk_ib_pair_words(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *pair, char text[64]) {
   char kind[40];
   const hk_ib_port *p = &mine[pair->mine], *q = &theirs[pair->theirs];
   if (p->layer == HK_IBV_LAYER_INFINIBAND) {
-    snprintf(text, 64, "InfiniBand, LID %u to %u", p->lid, q->lid);
+    snprintf(text, 64, "InfiniBand, LID %u to %u%s", p->lid, q->lid, hk_ib_one_subnet(p, q) ? "" : ", two subnets");
     return text;
   }
   const hk_ib_gid *a = &p->gids[pair->my_gid], *b = &q->gids[pair->their_gid];

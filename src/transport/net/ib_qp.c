@@ -79,15 +79,27 @@ static uint8_t traffic_class(const hk_transport_env *env) {
   return set < 0 ? 0 : (uint8_t)set;
 }
 
+/* InfiniBand needs a global header between subnets, or if the subnet manager says that the port does. */
+static bool is_global(const hk_ib_conn *c, const hk_ib_path *path, bool one_subnet) {
+  const hk_ib_port *mine = hk_ib_my_port(c, path);
+  hk_ibv_port_attr attr;
+  memset(&attr, 0, sizeof attr);
+  if (mine->layer == HK_IBV_LAYER_ETHERNET || !one_subnet) return true;
+  return mine->ngids && hk_ib_their_port(c, path)->ngids &&
+         c->ctx->api->query_port(path->device->context, mine->number, &attr) == 0 &&
+         attr.flags & HK_IBV_PORT_GRH_REQUIRED;
+}
+
 static void route_to(const hk_ib_conn *c, const hk_ib_path *path, hk_ibv_ah_attr *ah) {
   const hk_ib_pair *pair = &c->pairs[path->pair];
   const hk_ib_port *mine = hk_ib_my_port(c, path), *their = hk_ib_their_port(c, path);
+  const hk_ibv_gid *to = &their->gids[pair->their_gid].gid;
+  bool one_subnet = mine->layer == HK_IBV_LAYER_ETHERNET || hk_ib_one_subnet(mine, their);
   *ah = (hk_ibv_ah_attr){.dlid = their->lid, .sl = (uint8_t)hk_param_int(HK_P_IB_SL), .port_num = mine->number};
-  /* InfiniBand needs global routing only between subnets. */
-  bool ethernet = mine->layer == HK_IBV_LAYER_ETHERNET;
-  if (!ethernet && (!mine->ngids || !their->ngids || mine->gids[0].gid.words[0] == their->gids[0].gid.words[0])) return;
+  if (!is_global(c, path, one_subnet)) return;
+  if (!one_subnet && hk_ib_router_lid(to)) ah->dlid = hk_ib_router_lid(to);
   ah->is_global = 1;
-  ah->grh = (hk_ibv_global_route){.dgid = their->gids[pair->their_gid].gid,
+  ah->grh = (hk_ibv_global_route){.dgid = *to,
                                   .sgid_index = mine->gids[pair->my_gid].index,
                                   .hop_limit = 255,
                                   .traffic_class = traffic_class(c->ctx->env)};

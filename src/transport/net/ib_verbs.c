@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loading libibverbs, and texts for its status codes. */
 #include "ib_verbs.h"
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include "../../base/dl.h"
 #include "../../base/log.h"
 #include "../../base/status.h"
@@ -50,6 +52,22 @@ const hk_ibv *hk_ibv_load(char *why, size_t why_bytes) {
   if (hk_dl_load(&library)) return &functions;
   snprintf(why, why_bytes, "%s", library.why);
   return NULL;
+}
+
+bool hk_ibv_opens(void *api, const char *device, char *why, size_t why_bytes) {
+  const hk_ibv *v = api;
+  int n = 0;
+  hk_ibv_device **list = v->get_device_list(&n);
+  hk_ibv_context *context = NULL;
+  errno = ENODEV; /* libibverbs lists only devices whose files exist */
+  for (int i = 0; list && i < n && !context; i++)
+    if (strcmp(list[i]->name, device) == 0) context = v->open_device(list[i]);
+  if (!context)
+    snprintf(why, why_bytes, "%s (%s): is its file in /dev/infiniband here, and may this user write to it",
+             strerror(errno), strerrorname_np(errno));
+  if (list) v->free_device_list(list);
+  if (context) v->close_device(context);
+  return context != NULL;
 }
 
 const char *hk_ibv_status_words(int status) {

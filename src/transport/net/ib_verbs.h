@@ -39,6 +39,8 @@ typedef struct hk_ibv {
 
 /* Loads the library, once. Returns NULL with the reason in `why` if it is not there. From any thread. */
 const hk_ibv *hk_ibv_load(char *why, size_t why_bytes);
+/* Tries to open a device, and closes it. Returns false with the reason. `api`: what hk_ibv_load returned. */
+bool hk_ibv_opens(void *api, const char *device, char *why, size_t why_bytes);
 /* The text of a completion's status: "RETRY_EXC_ERR (transport retry counter exceeded)". */
 const char *hk_ibv_status_words(int status);
 #endif

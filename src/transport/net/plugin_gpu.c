@@ -142,15 +142,16 @@ static const char *pci_of(const hk_net_device *d, char path[PATH_MAX]) {
 /* Returns true if received data can be made visible to the GPU: by the plugin, or by the GPU's driver. */
 static bool can_flush(const hk_plugin_ctx *x, const hk_net_device *d) {
   hk_device *gpu = x->env->gpu;
-  return x->plugin.lib->calls->iflush || gpu->limits.rdma_flush || !(d->force_flush || hk_gdr_needs_flush(gpu));
+  return x->plugin.lib->calls->iflush || gpu->limits.rdma_flush || !(d->force_flush || hk_gdr_needs_flush(gpu, false));
 }
 
 static void look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) {
-  const hk_net_device *d = &f->device;
+  hk_net_device *d = &f->device;
   hk_device *gpu = x->env->gpu;
   gpu_memory m = {.method = HK_GDR_STAGED};
   char path[PATH_MAX];
   f->cls = hk_gdr_distance(paths, gpu->limits.ordinal, d->name, pci_of(d, path));
+  d->force_flush = d->force_flush || hk_gdr_is_split(paths, gpu->limits.ordinal, f->cls);
   if (!(d->memory & (NET_PLUGIN_CUDA_MEMORY | NET_PLUGIN_DMABUF)))
     snprintf(m.why, sizeof m.why, "it supports no memory of GPUs");
   else if (!can_flush(x, d))
@@ -221,7 +222,7 @@ hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) 
   hk_device *gpu = e->end->link->gpu;
   const net_plugin_v *c = e->ctx->plugin.lib->calls;
   uint64_t before = f->seen;
-  if (!(e->device->force_flush && !hk_param_int(HK_P_GDR_FLUSH_DISABLE)) && !hk_gdr_needs_flush(gpu)) {
+  if (!(e->device->force_flush && !hk_param_int(HK_P_GDR_FLUSH_DISABLE)) && !hk_gdr_needs_flush(gpu, false)) {
     f->seen = l->done;
   } else if (!c->iflush) {
     if (f->seen < l->done) HK_OR_RETURN(gpu->ops->rdma_flush(gpu)); /* for all messages that have come until now */
