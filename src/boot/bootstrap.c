@@ -437,3 +437,17 @@ hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, 
   hk_fork_forget(*fd); /* owned by the transport from here on */
   return HK_OK;
 }
+
+hk_status hk_bootstrap_redial(hk_bootstrap *b, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
+  uint64_t limit_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u, begin_ns = hk_now_ns();
+  hk_wait_env env = {.failure = stop, .shared_failure = b->o.wait->failure, .deadline_ns = begin_ns + limit_ns};
+  hk_hello h = hk_overlay_hello(b, HK_HELLO_DATA, peer);
+  h.tag = tag;
+  *gone = hk_event_dead(b, peer);
+  if (*gone) return HK_ERR_REMOTE;
+  hk_status rc = hk_overlay_dial(b, &h, NULL, &env, "it is tried again", fd);
+  if (rc == HK_OK) hk_fork_forget(*fd); /* owned by the transport from here on */
+  /* A host that does not answer takes all of the time; a process that refuses, or a rank that has left, does not. */
+  *gone = rc != HK_OK && !atomic_load(stop) && hk_now_ns() - begin_ns < limit_ns / 2;
+  return rc;
+}

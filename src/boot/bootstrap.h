@@ -99,6 +99,12 @@ const uint8_t *hk_bootstrap_secret(const hk_bootstrap *b); /* 16 bytes */
  * that tag, or -1 if it has not come yet. The caller closes the descriptor. */
 hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, uint64_t tag, int *fd);
 int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag);
+/* The same from any thread, without the checks of the rank's waits, until *stop is not 0. *gone: no process listens
+ * there any more, or the rank has left. */
+hk_status hk_bootstrap_redial(hk_bootstrap *b, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone);
+/* After that rank's facts are known: silence on a control connection with it is no death before that many seconds. For
+ * ranks whose data goes over another network, which finds a host that is gone by itself. */
+void hk_bootstrap_tolerate(hk_bootstrap *b, int rank, unsigned seconds);
 /* Gives each connection with that tag to fn(arg, rank, fd), which owns it, as soon as it comes; those that have come
  * already, before this returns. fn runs on the listener's thread and must not block. One tag for each bootstrap; fn
  * NULL ends it, and after that fn does not run. */

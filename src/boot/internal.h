@@ -37,6 +37,7 @@ typedef struct hk_overlay_link {
   int fd;                                 /* -1 if local or not open */
   struct hk_unsent *unsent, **unsent_end; /* what the socket did not accept at once */
   hk_silence silence;                     /* of the peer's host, while data is unacknowledged */
+  unsigned limit_s;                       /* hk_bootstrap_tolerate; 0: HOCKET_PEER_TIMEOUT */
   struct hk_lost *lost;                   /* lost.c: the link ended, and a thread asks why */
   /* Of the service thread: the frame that is being received. */
   uint32_t have; /* bytes received of the header, then of the payload */

@@ -5,14 +5,14 @@
 #include "../base/param.h"
 #include "internal.h"
 
-enum { LOOK_MS = 1000 };
+enum { LOOK_MS = 1000, PROBES_MOST = 127 /* that the kernel counts */ };
 
 /* True if the host of the link's peer is gone. *pending: data is unacknowledged. */
 static bool look_at(hk_overlay_link *l, unsigned limit_s, uint64_t now, bool *pending) {
   unsigned quiet_s;
   if (l->end != HK_END_OPEN || l->local || !hk_silence_pending(l->fd)) return false;
   *pending = true;
-  return hk_silence_broken(&l->silence, l->fd, limit_s, now, &quiet_s);
+  return hk_silence_broken(&l->silence, l->fd, l->limit_s > limit_s ? l->limit_s : limit_s, now, &quiet_s);
 }
 
 static void look(void *arg, int fd, uint32_t events) {
@@ -29,6 +29,19 @@ static void look(void *arg, int fd, uint32_t events) {
   if (!pending) hk_service_tick(b->o.service, 0, NULL, NULL);
   pthread_mutex_unlock(&b->lock);
   if (gone) hk_overlay_died(gone, ETIMEDOUT, NULL);
+}
+
+void hk_bootstrap_tolerate(hk_bootstrap *b, int rank, unsigned seconds) {
+  unsigned limit_s = (unsigned)hk_param_int(HK_P_PEER_TIMEOUT), quarter_s = limit_s / 4 ? limit_s / 4 : 1;
+  unsigned probes = seconds / quarter_s + 1;
+  pthread_mutex_lock(&b->lock);
+  for (int i = 0; i < 2 * b->rounds; i++) {
+    hk_overlay_link *l = &b->links[i];
+    if (l->rank != rank || l->end != HK_END_OPEN || l->local) continue;
+    l->limit_s = seconds;
+    hk_silence_watch(l->fd, limit_s, probes < PROBES_MOST ? (int)probes : PROBES_MOST);
+  }
+  pthread_mutex_unlock(&b->lock);
 }
 
 void hk_silence_begin(hk_bootstrap *b) {

@@ -12,9 +12,16 @@
 /* A wake-up takes some 50 us. That is nothing after a long wait. It is little if other threads want the core and a
  * yield costs their whole time slice, while a thread that is woken runs before them. */
 enum { SLEEP_NS = 20 * 1000 * 1000, SLEEP_BUSY_NS = 200 * 1000, BUSY_YIELD_NS = 20 * 1000 };
+/* For so long the control connections may be away while data goes over another network: a switch may reboot, and the
+ * data's network finds hosts that are gone. */
+enum { CONTROL_AWAY_S = 600 };
 
 static hk_status dial(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
   return hk_bootstrap_dial(((ncclComm_t)arg)->bootstrap, peer, at, tag, fd);
+}
+
+static hk_status redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
+  return hk_bootstrap_redial(((ncclComm_t)arg)->bootstrap, peer, tag, stop, fd, gone);
 }
 
 static int take(void *arg, int peer, uint64_t tag) {
@@ -43,6 +50,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .wait = &c->wait,
                               .service = c->service,
                               .dial = dial,
+                              .redial = redial,
                               .take = take,
                               .serve = serve,
                               .arg = c,
@@ -126,6 +134,10 @@ hk_status hk_wire_join(ncclComm_t c, const void *rows, size_t row_bytes, size_t 
   }
   for (int r = 0; r < c->nranks; r++) HK_TRY(choose_transport(c, r), out);
   w->sleeper = only_sleeper(w, c->rank, c->nranks);
+  for (int r = 0; r < c->nranks; r++) {
+    const hk_transport *t = hk_transports[w->via[r]];
+    if (t->apart && t->apart(w->states[w->via[r]], r)) hk_bootstrap_tolerate(c->bootstrap, r, CONTROL_AWAY_S);
+  }
   for (int t = 0; t < HK_TRANSPORT_COUNT && w->multicast < 0; t++)
     if (hk_transports[t]->multicast && hk_transports[t]->multicast(w->states[t])) w->multicast = t;
   use_shared_words(c);

@@ -43,6 +43,10 @@ typedef struct hk_transport_env {
   hk_status (*dial)(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd);
   /* Takes the connection that `peer` opened with `tag`; -1 if it has not arrived yet. */
   int (*take)(void *arg, int peer, uint64_t tag);
+  /* `dial` from any thread, to a peer to which there was a connection: none of the checks of the rank's waits run, and
+   * *stop (an hk_status that is not HK_OK) ends it. *gone: no process listens there any more, or the rank has left. NULL:
+   * lost connections are not made again. */
+  hk_status (*redial)(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone);
   /* Gives connections with that tag to fn(fn_arg, peer, fd) as they come, on the listener's thread; fn NULL ends it. */
   void (*serve)(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int peer, int fd), void *fn_arg);
   void *arg;
@@ -81,6 +85,9 @@ typedef struct hk_transport {
   hk_status (*join)(hk_transport_state *s, const void *facts);
   /* Can this rank reach `peer`?  If not, `why` gets the reason in words.  Symmetric: both ranks get the same result. */
   bool (*reachable)(hk_transport_state *s, int peer, char *why, size_t why_bytes);
+  /* Does data to the peer go over a network of its own, not TCP, which finds by itself that the peer's host is gone?
+   * NULL: no. */
+  bool (*apart)(hk_transport_state *s, int peer);
   /* Can links of kind HK_LINK_MCAST_* be opened?  NULL: no. */
   bool (*multicast)(hk_transport_state *s);
   /* Fills one end of a link; the peer opens the other end, in any order.  The link's state may be CONNECTING. */

@@ -115,6 +115,7 @@ static void ib_fini(void *ctx) {
     hk_service_remove(x->env->service, x->timer);
     close(x->timer);
   }
+  hk_ib_control_end(x);
   for (uint32_t i = 0; i < x->room; i++) /* connections whose ends another network carries */
     if (x->conns[i]) free_conn(x->conns[i]);
   hk_ib_user_free(x);
@@ -393,6 +394,7 @@ static void ib_sleep(void *ctx) {
 const hk_net_provider hk_net_ib = {
     .name = "IB",
     .copies = true,
+    .apart = true,
     .usable = ib_usable,
     .init = ib_init,
     .join = ib_join,

@@ -76,6 +76,7 @@ typedef enum hk_ib_kind {
   HK_IB_BROKEN,
   HK_IB_BYE,
   HK_IB_CEDE,
+  HK_IB_END, /* the connection has failed and ends */
   HK_IB_ASK, /* a put's origin, for the keys of a window */
   HK_IB_KEYS
 } hk_ib_kind;
@@ -257,6 +258,7 @@ typedef struct hk_ib_conn {
   bool greeted;     /* the peer's HELLO has come */
   bool bye;         /* the peer has closed its connection in order, and said how much it has received */
   bool rested;      /* it was up until it was to rest; this epoch begins after that */
+  bool gone;        /* no process listens where the peer's did, or it has left the communicator or the connection */
   bool came;        /* a request has completed in this epoch */
   uint8_t looks;    /* checks of the completions since the control socket's end */
   uint8_t ceded;    /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
@@ -270,7 +272,9 @@ typedef struct hk_ib_conn {
   uint32_t in_got, epoch, attempts;
   uint64_t broken_ns, up_ns, retry_ns, next_look_ns, stalled_ns, stepped_ns;
   uint64_t repairing_ns; /* time since broken_ns, without the time in which one of the two processes took no part */
-  uint64_t silent_ns;    /* when to check the peer's host again, while the peer's answer is waited for */
+  uint64_t silent_ns;    /* when to check the peer's host again */
+  uint64_t back_ns;      /* when to use a port again that came back; 0: none has */
+  uint64_t lost_ns;      /* when the control connection was found lost; 0: it is there */
   hk_silence silence;    /* the state of these checks */
   uint64_t mark;         /* completions at the last check of progress */
   char cause[200];       /* of the last failure */
@@ -321,6 +325,9 @@ typedef struct hk_ib_ctx {
   bool scarce; /* hk_ib_memory_is_scarce() at init */
   bool scarce_reported, asked_kernel;
   bool serving;          /* the service thread holds the lock */
+  pthread_t redialer;            /* ib_control.c */
+  bool redialer_made, redialing; /* redialing: the thread will take the lock again */
+  _Atomic(int) stop;             /* an hk_status: ends what that thread waits for */
   hk_ib_region *regions; /* memory that the user has registered */
   _Atomic(bool) any_region;
   uint64_t pinned, pinned_most; /* bytes registered with devices */
@@ -460,6 +467,19 @@ static inline uint8_t hk_ib_direction(const hk_ib_conn *c, bool sends) {
   return c->dials == sends ? HK_IB_UPWARD : HK_IB_DOWNWARD;
 }
 
+/* ---- ib_control.c: a control connection that is lost or silent ---- */
+uint64_t hk_ib_control_tag(const hk_ib_conn *c);
+void hk_ib_control_begin(hk_ib_conn *c); /* sets the options of a new control socket */
+/* Returns true if the control connection is lost, and its end does not show that the peer has gone. */
+bool hk_ib_control_may_return(const hk_ib_conn *c);
+/* A lost control connection: the dialling rank has a thread make a new one, the other one takes it. An error if RDMA
+ * fails for too long, too. */
+hk_status hk_ib_control_check(hk_ib_conn *c, uint64_t now);
+/* Once a second: takes a new control connection for one that only the peer has lost. If a lane `waits` and the control
+ * connection is silent, asks the peer's card whether its host is there. */
+hk_status hk_ib_control_ask(hk_ib_conn *c, uint64_t now, bool waits);
+void hk_ib_control_end(hk_ib_ctx *x); /* ends the thread; not under the lock */
+
 /* ---- ib_repair.c: failures ---- */
 /* A request on a queue pair has failed: begins a new epoch, or fails the connection. */
 hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const char *doing);
@@ -476,6 +496,9 @@ void hk_ib_begin_repairs(hk_ib_conn *c, uint64_t now);
 void hk_ib_count_repairs(hk_ib_conn *c, uint64_t now);
 /* Returns true if the peer's answer is waited for and its host does not answer the kernel's questions. */
 bool hk_ib_host_is_silent(hk_ib_conn *c, uint64_t now);
+/* A port is up again: after BACK_MS without another change, connections that had left it begin an epoch over it. */
+void hk_ib_port_came_back(hk_ib_ctx *x, const hk_ib_device *d, int port, uint64_t now);
+hk_status hk_ib_go_back(hk_ib_conn *c, uint64_t now);
 /* Fails the connection with HK_ERR_REMOTE. */
 hk_status hk_ib_fail(hk_ib_conn *c, const char *cause, const char *advice);
 void hk_ib_mark_failed(hk_ib_conn *c); /* the same without an error message */
@@ -553,6 +576,9 @@ void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed);
 /* Posts an empty write that reports its completion after requests that do not: after all of them, or after those that
  * were there at the last call. */
 hk_status hk_ib_fence(hk_ib_conn *c, bool all);
+/* Posts an empty write on each queue pair on which nothing is under way: its completion, or its failure, says whether
+ * the peer's card is there. */
+hk_status hk_ib_ask_card(hk_ib_conn *c);
 /* Returns true if all slots after the first `received` can be sent again. A large message cannot, once its arrival was
  * acknowledged: its memory belongs to the lane again. */
 bool hk_ib_can_rewind(const hk_ib_conn *c, uint64_t received);

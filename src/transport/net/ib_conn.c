@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections: the control socket and its messages, and epochs of queue pairs. ib_repair.c handles failures. */
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include "../../base/log.h"
 #include "../../base/param.h"
@@ -13,8 +10,7 @@
 #include "ib.h"
 
 #define MS 1000000u
-enum { LOOK_MS = 50 };   /* between two reads of the control socket of a connection that is up */
-enum { KEEPALIVES = 4 }; /* without an answer, until the kernel ends the control connection */
+enum { LOOK_MS = 50 }; /* between two reads of the control socket of a connection that is up */
 
 /* ---- the control socket ---- */
 
@@ -121,9 +117,7 @@ hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e) {
 static hk_status send_hello(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_msg m = {.kind = HK_IB_HELLO};
-  int one = 1;
-  (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  hk_silence_watch(c->fd, (unsigned)(x->timeout_ns / 1000 / MS), KEEPALIVES);
+  hk_ib_control_begin(c);
   /* Ranks of a host, and channels of a rank, begin with different near ports. Each path of a connection registers the
    * same memory again, so there is only one if locked memory is scarce. */
   c->nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->mine);
@@ -158,6 +152,8 @@ out:
 
 /* The peer may not know whether its last messages have arrived, and cannot ask afterwards. */
 void hk_ib_send_bye(hk_ib_conn *c) {
+  hk_ib_msg end = {.kind = HK_IB_END};
+  if (c->failed && c->fd >= 0 && !c->eof) (void)hk_ib_send_message(c, &end);
   if (!c->greeted || c->failed || c->eof || c->ceded == HK_IB_BOTH || end_epoch(c) != HK_OK) return;
   hk_ib_msg m = {.kind = HK_IB_BYE, .received = c->received};
   (void)hk_ib_send_message(c, &m);
@@ -394,6 +390,7 @@ static hk_status on_message(hk_ib_conn *c, const hk_ib_msg *m) {
       c->bye = true;
       if (m->received >= c->posted) hk_ib_rewind(c, m->received, c->credit);
       return HK_OK;
+    case HK_IB_END: c->gone = true; return HK_OK;
     case HK_IB_CEDE: return on_cede(c, m);
     case HK_IB_ASK: return hk_ib_remote_asked(c, m);
     case HK_IB_KEYS: return hk_ib_remote_answered(c, m);
@@ -447,7 +444,7 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   /* Opening the control connection waits for the peer's service thread, so the service thread does not do it. */
   if (x->serving && ((c->phase == HK_IB_DIALING && c->fd < 0) || hk_ib_gpu_unsettled(c))) return HK_OK;
   if (c->phase == HK_IB_DIALING) {
-    uint64_t tag = (uint64_t)'V' << 56 | (uint64_t)c->channel;
+    uint64_t tag = hk_ib_control_tag(c);
     if (c->fd >= 0)
       ; /* ib_remote.c has opened or taken it */
     else if (c->dials)
@@ -461,6 +458,9 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   c->next_look_ns = now + (uint64_t)LOOK_MS * MS;
   HK_OR_RETURN(read_messages(c));
   if (dial_abandoned(c)) return HK_OK;
+  HK_OR_RETURN(hk_ib_control_check(c, now));
+  HK_OR_RETURN(hk_ib_control_ask(c, now, needed(c)));
+  HK_OR_RETURN(hk_ib_go_back(c, now));
   if (hk_ib_host_is_silent(c, now))
     return hk_ib_fail(c, "its host does not answer",
                       "check that host, cable and switch; HOCKET_PEER_TIMEOUT waits longer");
@@ -468,7 +468,7 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   if (c->phase == HK_IB_UP && !c->bye) HK_OR_RETURN(hk_ib_check_progress(c, now));
   if (c->phase == HK_IB_BACKING_OFF && now >= c->retry_ns && !c->eof) HK_OR_RETURN(begin_epoch(c));
   /* Messages that were sent before the socket's end have arrived: another poll of the completions finds them. */
-  if (c->eof && !x->serving && needed(c) && c->looks++ > 1)
+  if (c->eof && !hk_ib_control_may_return(c) && !x->serving && needed(c) && c->looks++ > 1)
     return hk_ib_fail(c, "its process has ended, or its communicator was destroyed or aborted",
                       "look at that rank's output and at its host's kernel log");
   return HK_OK;

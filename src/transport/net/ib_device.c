@@ -171,6 +171,7 @@ static hk_status handle(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event 
     case HK_IBV_EVENT_PORT_ACTIVE:
       HK_INFO(HK_SUB_NET, "rank %d: port %d of RDMA device %s is %s", x->env->rank, e->element.port_num, d->name,
               e->event_type == HK_IBV_EVENT_PORT_ERR ? "down" : "up");
+      if (e->event_type == HK_IBV_EVENT_PORT_ACTIVE) hk_ib_port_came_back(x, d, e->element.port_num, hk_now_ns());
       return HK_OK;
     case HK_IBV_EVENT_DEVICE_FATAL:
       snprintf(what, sizeof what, "RDMA device %s has failed or is being removed", d->name);

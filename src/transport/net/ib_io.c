@@ -299,23 +299,34 @@ hk_status hk_ib_return_credit(hk_ib_conn *c) {
   return HK_OK;
 }
 
+static hk_status post_empty(hk_ib_conn *c, uint32_t qp) {
+  hk_ib_qp *q = &c->qps[qp];
+  hk_ibv_send_wr wr = {
+      .wr_id = hk_ib_request_id(c, qp, HK_IB_SENT), .opcode = HK_IBV_WR_RDMA_WRITE, .send_flags = HK_IBV_SEND_SIGNALED};
+  wr.wr.rdma.remote_addr = q->path->peer_arena.addr;
+  wr.wr.rdma.rkey = q->path->peer_arena.rkey;
+  hk_ibv_send_wr *bad;
+  int err = q->qp->context->ops.post_send(q->qp, &wr, &bad);
+  if (err) return cannot_post(c, "send", err);
+  q->looked = ++q->posted;
+  note_signal(q, NO_SLOT);
+  return HK_OK;
+}
+
 hk_status hk_ib_fence(hk_ib_conn *c, bool all) {
   for (uint32_t i = 0; i < c->nqps; i++) {
     hk_ib_qp *q = &c->qps[i];
     bool still = q->looked == q->posted;
     q->looked = q->posted;
     if (q->signaled == q->posted || !(all || still) || !has_room(q, 1)) continue;
-    hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, i, HK_IB_SENT),
-                         .opcode = HK_IBV_WR_RDMA_WRITE,
-                         .send_flags = HK_IBV_SEND_SIGNALED};
-    wr.wr.rdma.remote_addr = q->path->peer_arena.addr;
-    wr.wr.rdma.rkey = q->path->peer_arena.rkey;
-    hk_ibv_send_wr *bad;
-    int err = q->qp->context->ops.post_send(q->qp, &wr, &bad);
-    if (err) return cannot_post(c, "send", err);
-    q->looked = ++q->posted;
-    note_signal(q, NO_SLOT);
+    HK_OR_RETURN(post_empty(c, i));
   }
+  return HK_OK;
+}
+
+hk_status hk_ib_ask_card(hk_ib_conn *c) {
+  for (uint32_t i = 0; i < c->nqps; i++)
+    if (c->qps[i].first == c->qps[i].last && has_room(&c->qps[i], 1)) HK_OR_RETURN(post_empty(c, i));
   return HK_OK;
 }
 

@@ -9,6 +9,8 @@
 
 #define MS 1000000u
 enum { BACK_OFF_MS = 50, BACK_OFF_MOST_MS = 500, STEADY_MS = 3000, SECOND_MS = 1000 };
+/* A link that comes back may flap. */
+enum { BACK_MS = 2000 };
 /* A longer gap between two steps counts for only so much: the process or its machine was stopped. */
 enum { STEP_COUNTS_MS = 500 };
 
@@ -176,4 +178,29 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
            (double)limit / 1e9, (unsigned long long)c->posted, (unsigned long long)c->given,
            (unsigned long long)c->credit, (unsigned long long)(c->recv ? c->recv->next : 0));
   return hk_ib_repair(c, advice_for(HK_IBV_WC_RETRY_EXC_ERR), true);
+}
+
+/* ---- ports that come back ---- */
+
+void hk_ib_port_came_back(hk_ib_ctx *x, const hk_ib_device *d, int port, uint64_t now) {
+  for (uint32_t i = 0; i < x->room; i++) {
+    hk_ib_conn *c = x->conns[i];
+    for (int p = 0; c && p < c->nmine; p++)
+      if (c->epoch > 1 && c->mine[p].number == port && strcmp(c->mine[p].device, d->name) == 0)
+        c->back_ns = now + (uint64_t)BACK_MS * MS;
+  }
+}
+
+/* Only the dialling rank knows which pairs were left out; the other one asks it to choose again. */
+hk_status hk_ib_go_back(hk_ib_conn *c, uint64_t now) {
+  bool left = !c->dials;
+  if (!c->back_ns || now < c->back_ns || c->phase != HK_IB_UP || c->bye || c->eof || c->remote.n) return HK_OK;
+  c->back_ns = 0;
+  for (int i = 0; i < c->npairs; i++) {
+    left = left || (c->pairs[i].out && c->pairs[i].worked);
+    c->pairs[i].out = c->pairs[i].out && !c->pairs[i].worked;
+  }
+  if (!left) return HK_OK;
+  snprintf(c->cause, sizeof c->cause, "a port of rank %d is up again", c->ctx->env->rank);
+  return hk_ib_repair(c, "look at that port's link", true);
 }

@@ -183,6 +183,13 @@ static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t
   return provider_of(s, peer, why, why_bytes) != NULL;
 }
 
+static bool net_apart(hk_transport_state *state, int peer) {
+  net_state *s = (net_state *)state;
+  char why[160];
+  const hk_net_used *u = s->names && peer != state->env->rank ? provider_of(s, peer, why, sizeof why) : NULL;
+  return u && u->provider->apart;
+}
+
 /* ---- links ---- */
 
 /* Allocates the payloads in the memory of the end's GPU. */
@@ -457,6 +464,7 @@ const hk_transport hk_transport_net = {
     .attach = net_attach,
     .join = net_join,
     .reachable = net_reachable,
+    .apart = net_apart,
     .open = net_open,
     .progress = net_progress,
     .sleep = net_sleep,

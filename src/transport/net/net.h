@@ -43,6 +43,7 @@ typedef struct hk_net_provider {
   bool (*usable)(char *why, size_t why_bytes);
   /* Data to send must be in the FIFO, or in memory that `refer` allows. False: it may be anywhere (by_ref). */
   bool copies;
+  bool apart;        /* data does not go over TCP: transport.h */
   bool delivers_ref; /* slots that it delivers may refer to memory of its own */
   /* Makes the context and fills `fact` (HK_NET_FACT_BYTES, zeroed). */
   hk_status (*init)(const hk_transport_env *env, void **ctx, void *fact);

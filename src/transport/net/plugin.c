@@ -330,6 +330,7 @@ static void plugins_sleep(void *ctx) {
 const hk_net_provider hk_net_plugins = {
     .name = "plugin",
     .copies = true, /* what is sent must be registered: it is the FIFO's own memory */
+    .apart = true,
     .delivers_ref = true,
     .usable = plugins_usable,
     .init = plugins_init,
