@@ -4,6 +4,8 @@
  * calls, at most one message is moved by a call of test.  HOCKET_TEST_NET says what it does wrong:
  *   init, devices, none (no device), listen, connect, accept, isend, irecv, test: fails there
  *   half: connect never ends; short: the fifth message of a connection comes out too short
+ *   shared: connections that a thread makes share an endpoint, and closing a receiver with receives under way aborts it
+ *     (as aws-ofi-nccl 1.16 does)
  *
  * HOCKET_TEST_NET_GPU lets it take memory of GPUs, as many words as are needed: dmabuf, address (what a peer memory
  * module does; only where the CPU gets at that memory), none (it says that it does, and refuses), late (a GPU sees
@@ -53,6 +55,7 @@ typedef struct region {
 
 typedef struct comm {
   int fd, sends;
+  int *aborted; /* the endpoint's */
   uint64_t posted, finished, seen;
   request requests[REQUESTS], flushes[REQUESTS];
   region *memory;
@@ -141,8 +144,10 @@ static ncclResult_t describe(int device, void *to) {
 static comm *new_comm(int fd, int sends) {
   comm *c = calloc(1, sizeof *c);
   if (!c) abort();
+  static _Thread_local int endpoint;
   c->fd = fd;
   c->sends = sends;
+  c->aborted = &endpoint;
   return c;
 }
 
@@ -268,6 +273,7 @@ static ncclResult_t post(comm *c, void *data, size_t bytes, void *registration, 
   region *m = registration;
   int open = 0;
   *out = NULL;
+  if (*c->aborted) return ncclSystemError;
   if (!m || m != c->memory || !lies_in(m, at, bytes)) return ncclInvalidUsage;
   request *r = &c->requests[c->posted % REQUESTS];
   for (int i = 0; i < REQUESTS; i++) open += c->requests[i].busy + c->flushes[i].busy;
@@ -305,6 +311,7 @@ static ncclResult_t test(void *of, int *done, int *sizes) {
   request *r = of;
   comm *c = r->comm;
   *done = 0;
+  if (*c->aborted) return ncclSystemError;
   if (!r->busy) return ncclInvalidUsage;
   if (r->flush) {
     *done = --r->flush == 0;
@@ -329,6 +336,7 @@ static ncclResult_t test(void *of, int *done, int *sizes) {
 
 static ncclResult_t hang_up(void *of) {
   comm *c = of;
+  for (int i = 0; i < REQUESTS && !c->sends; i++) *c->aborted |= c->requests[i].busy && wrong("shared");
   close(c->fd);
   free(c);
   return ncclSuccess;

@@ -38,11 +38,9 @@ typedef struct side {
 } side;
 
 /* Both ways at once: every message's size and bytes follow from its number. */
-static void *run_side(void *arg) {
-  side *s = arg;
-  net_rank *r = s->rank;
+static hk_status exchange(net_rank *r, hk_link *send, hk_link *recv) {
+  hk_status rc = HK_OK;
   unsigned char *out = malloc(SLOT), *in = malloc(SLOT);
-  hk_link *send = net_link(r, 1 - r->rank, HK_LINK_SEND, 0), *recv = net_link(r, 1 - r->rank, HK_LINK_RECV, 0);
   hk_waiter w;
   hk_wait_begin(&w, &r->wait);
   for (unsigned sent = 0, got = 0; sent < ROUNDS || got < ROUNDS || !hk_link_drained(send);) {
@@ -57,17 +55,25 @@ static void *run_side(void *arg) {
       got++;
       moved = true;
     }
-    if ((s->rc = net_progress(r, &wire)) != HK_OK) break;
+    if ((rc = net_progress(r, &wire)) != HK_OK) break;
     if (moved || wire)
       hk_wait_progress(&w);
-    else if ((s->rc = hk_wait_pause(&w)) != HK_OK)
+    else if ((rc = hk_wait_pause(&w)) != HK_OK)
       break;
   }
+  free(out);
+  free(in);
+  return rc;
+}
+
+static void *run_side(void *arg) {
+  side *s = arg;
+  net_rank *r = s->rank;
+  hk_link *send = net_link(r, 1 - r->rank, HK_LINK_SEND, 0), *recv = net_link(r, 1 - r->rank, HK_LINK_RECV, 0);
+  s->rc = exchange(r, send, recv);
   if (s->rc != HK_OK) snprintf(s->text, sizeof s->text, "%s", hk_last_error());
   net_unlink(send);
   net_unlink(recv);
-  free(out);
-  free(in);
   return NULL;
 }
 
@@ -165,7 +171,7 @@ START_TEST(opens_its_cards_once) {
     ck_assert_int_eq(new.base.memory, old.memory);
     ck_assert_int_eq(new.base.speed, old.speed);
   }
-  ck_assert_uint_eq(verbs->opened, 2);
+  ck_assert_uint_eq(verbs->opened, 2 * 2); /* may it be opened, and does it take dma-bufs */
   rdma_end(verbs);
 }
 END_TEST
@@ -207,6 +213,52 @@ static hk_status progress_for(net_rank *a, net_rank *b, unsigned ms) {
   }
   return rc;
 }
+
+/* A rank of two communicators: the first one ends, the other goes on. */
+typedef struct two {
+  net_rank *ranks[2];
+  hk_status rc;
+  char text[512];
+} two;
+
+static void *run_two(void *arg) {
+  two *t = arg;
+  hk_link *send[2], *recv[2];
+  for (int w = 0; w < 2; w++) {
+    send[w] = net_link(t->ranks[w], 1 - t->ranks[w]->rank, HK_LINK_SEND, 0);
+    recv[w] = net_link(t->ranks[w], 1 - t->ranks[w]->rank, HK_LINK_RECV, 0);
+  }
+  for (int w = 0; w < 2 && t->rc == HK_OK; w++) t->rc = exchange(t->ranks[w], send[w], recv[w]);
+  bool sender_first = t->ranks[0]->rank == 0;
+  net_unlink(sender_first ? send[0] : recv[0]);
+  net_unlink(sender_first ? recv[0] : send[0]);
+  if (t->rc == HK_OK) t->rc = exchange(t->ranks[1], send[1], recv[1]);
+  if (t->rc != HK_OK) snprintf(t->text, sizeof t->text, "%s", hk_last_error());
+  net_unlink(send[1]);
+  net_unlink(recv[1]);
+  return NULL;
+}
+
+/* No receive is under way when a connection is closed: it would end those of other communicators. */
+START_TEST(leaves_other_communicators_alone) {
+  pthread_t threads[2];
+  net_world *w[2];
+  two t[2] = {0};
+  use_plugin("plugins", "libnccl-net-eleven.so", "11");
+  setenv("HOCKET_TEST_NET", "shared", 1);
+  for (int k = 0; k < 2; k++) w[k] = net_world_new(2, 8, SLOT);
+  for (int i = 0; i < 2; i++) {
+    for (int k = 0; k < 2; k++) {
+      w[k]->ranks[i].wait = (hk_wait_env){.spins = 0, .deadline_ns = hk_now_ns() + 60000000000u};
+      t[i].ranks[k] = &w[k]->ranks[i];
+    }
+    ck_assert_int_eq(pthread_create(&threads[i], NULL, run_two, &t[i]), 0);
+  }
+  for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+  for (int i = 0; i < 2; i++) ck_assert_msg(t[i].rc == HK_OK, "rank %d: %s", i, t[i].text);
+  for (int k = 0; k < 2; k++) net_world_free(w[k]);
+}
+END_TEST
 
 /* The plugin's connect does not end. That is an error after HOCKET_PEER_TIMEOUT, in which both ranks tried: while one
  * of them makes no call, as one that is stopped, the other waits. */
@@ -258,6 +310,7 @@ int main(void) {
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_loop_test(t, names_a_peer_that_goes, 2, 4); /* the example and ours */
   tcase_add_loop_test(t, names_a_peer_that_goes, 6, 7);
+  tcase_add_test(t, leaves_other_communicators_alone);
   tcase_add_test(t, opens_its_cards_once);
   tcase_add_test(t, hangs_up_on_strangers);
   tcase_add_test(t, tells_that_nobody_answers);

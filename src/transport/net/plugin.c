@@ -27,9 +27,7 @@ static hk_status fault(hk_plugin_end *e, hk_plugin_lane *l, const char *doing, i
   return HK_OK;
 }
 
-/* Takes completed requests in the order in which they were posted; sizes[k % HK_PLUGIN_WINDOW] keeps the size of number
- * k. */
-static hk_status test_lane(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) {
+hk_status hk_plugin_test(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) {
   while (!l->broken && l->done < l->posted) {
     int done = 0, sizes[HK_PLUGIN_WINDOW] = {0}; /* room for plugins that fill more than the one size asked for */
     int code = e->ctx->plugin.lib->calls->test(l->requests[l->done % HK_PLUGIN_WINDOW], &done, sizes);
@@ -41,8 +39,7 @@ static hk_status test_lane(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) {
   return HK_OK;
 }
 
-/* Posts a send or a receive. *begun is false if the plugin had no room for it. */
-static hk_status post(hk_plugin_end *e, hk_plugin_lane *l, void *data, size_t bytes, bool *begun, bool *moved) {
+hk_status hk_plugin_post(hk_plugin_end *e, hk_plugin_lane *l, void *data, size_t bytes, bool *begun, bool *moved) {
   void *request = NULL;
   hk_net_plugin *p = &e->ctx->plugin;
   *begun = false;
@@ -84,10 +81,11 @@ static hk_status post_slot(hk_plugin_end *e, bool *whole, bool *moved) {
     char *entry = entry_of(e, 0, e->posted);
     memcpy(entry, s, HEADER);
     if (!large) memcpy(entry + HEADER, hk_net_slot_data(e->end, e->posted), s->bytes);
-    HK_OR_RETURN(post(e, &e->lane[0], entry, HEADER + (large ? 0 : s->bytes), &e->begun[0], moved));
+    HK_OR_RETURN(hk_plugin_post(e, &e->lane[0], entry, HEADER + (large ? 0 : s->bytes), &e->begun[0], moved));
   }
   if (large && !e->begun[1]) /* at least a byte: not all plugins send empty messages */
-    HK_OR_RETURN(post(e, &e->lane[1], payload_of(e, e->posted), s->bytes ? s->bytes : 1, &e->begun[1], moved));
+    HK_OR_RETURN(
+        hk_plugin_post(e, &e->lane[1], payload_of(e, e->posted), s->bytes ? s->bytes : 1, &e->begun[1], moved));
   *whole = e->begun[0] && (!large || e->begun[1]);
   return HK_OK;
 }
@@ -100,7 +98,7 @@ static hk_status send_slots(hk_plugin_end *e, bool *moved) {
     e->posted++;
     e->begun[0] = e->begun[1] = false;
   }
-  for (int i = 0; i < HK_PLUGIN_LANES; i++) HK_OR_RETURN(test_lane(e, &e->lane[i], moved));
+  for (int i = 0; i < HK_PLUGIN_LANES; i++) HK_OR_RETURN(hk_plugin_test(e, &e->lane[i], moved));
   uint64_t before = e->end->next;
   while (e->end->next < e->posted && e->lane[0].done > e->end->next) {
     bool large = is_apart(e, hk_net_slot(e->end, e->end->next));
@@ -121,13 +119,14 @@ static hk_status post_receives(hk_plugin_end *e, bool *moved) {
   uint64_t slots = (uint64_t)e->end->link->mask + 1;
   /* acquire: pairs with hk_link_release; the lane's reads of the places are over before anything is received there */
   uint64_t freed = atomic_load_explicit(&e->end->link->heads->value, memory_order_acquire);
-  bool begun = true;
+  bool begun = !e->drain.ending;
   while (begun && small->posted < freed + slots && small->posted < e->end->next + HK_PLUGIN_WINDOW)
-    HK_OR_RETURN(post(e, small, entry_of(e, 0, small->posted), small->entry, &begun, moved));
-  begun = e->large_seen || e->wire.apart; /* without a large message so far, perhaps none will ever come */
+    HK_OR_RETURN(hk_plugin_post(e, small, entry_of(e, 0, small->posted), small->entry, &begun, moved));
+  begun = !e->drain.ending &&
+          (e->large_seen || e->wire.apart); /* without a large message so far, perhaps none will ever come */
   while (begun && large->posted < e->large + slots && large->posted < e->large + HK_PLUGIN_WINDOW &&
          (large->posted < slots || e->owner[(uint32_t)large->posted & e->end->link->mask] <= freed))
-    HK_OR_RETURN(post(e, large, entry_of(e, 1, large->posted), large->entry, &begun, moved));
+    HK_OR_RETURN(hk_plugin_post(e, large, entry_of(e, 1, large->posted), large->entry, &begun, moved));
   return HK_OK;
 }
 
@@ -151,6 +150,7 @@ static hk_status deliver(hk_plugin_end *e, bool *delivered) {
   int size = e->lane[0].sizes[end->next % HK_PLUGIN_WINDOW];
   hk_slot h;
   *delivered = false;
+  if (e->drain.ending && size < HEADER) return HK_OK; /* the sender has sent all */
   memset(&h, 0, sizeof h);
   memcpy(&h, entry, HEADER);
   bool large = size == HEADER && (h.bytes > 0 || e->wire.apart);
@@ -181,8 +181,8 @@ static hk_status receive_slots(hk_plugin_end *e, bool *moved) {
   hk_status rc = HK_OK;
   bool delivered = true;
   HK_OR_RETURN(post_receives(e, moved));
-  HK_OR_RETURN(test_lane(e, &e->lane[0], moved));
-  if (e->large_seen || e->wire.apart) HK_OR_RETURN(test_lane(e, &e->lane[1], moved));
+  HK_OR_RETURN(hk_plugin_test(e, &e->lane[0], moved));
+  if (e->large_seen || e->wire.apart) HK_OR_RETURN(hk_plugin_test(e, &e->lane[1], moved));
   if (e->end->link->gpu) HK_OR_RETURN(hk_plugin_gpu_flush(e, &e->lane[1], moved));
   while (delivered && e->end->next < e->lane[0].done) HK_OR_RETURN(deliver(e, &delivered));
   const hk_plugin_lane *needed =
@@ -232,6 +232,7 @@ static void plugins_fini(void *ctx) {
 
 static void free_end(hk_plugin_end *e) {
   hk_plugin_ctx *x = e->ctx;
+  hk_plugin_drain(e);
   for (int i = 0; i < x->nends; i++)
     if (x->ends[i] == e) {
       x->ends[i] = x->ends[--x->nends];
@@ -265,7 +266,6 @@ static hk_status plugins_open(void *ctx, hk_net_end *end) {
   e->lane[1].memory = end->link->payload;
   e->lane[1].entry = end->link->slot_bytes;
   end->priv = e;
-  HK_TRY(hk_plugin_listen(e), out);
 out:
   if (rc != HK_OK) free_end(e);
   return rc;
@@ -281,12 +281,14 @@ static bool wanted(const hk_plugin_end *e) {
   return e->sends ? hk_net_filled(e->end, e->end->next) : e->end->link->waiting == HK_LINK_WAITS;
 }
 
-/* Nothing moves: checks whether the peers that lanes wait for have ended. */
+/* Nothing moves: checks whether peers close, and whether those that lanes wait for have ended. */
 static hk_status check_peers(hk_plugin_ctx *x) {
   uint64_t now = hk_now_ns();
   for (int i = 0; i < x->nends; i++) {
     hk_plugin_end *e = x->ends[i];
-    if (e->step != HK_PLUGIN_READY || !wanted(e) || !hk_plugin_peer_gone(e)) continue;
+    if (e->step != HK_PLUGIN_READY) continue;
+    HK_OR_RETURN(hk_plugin_drain_step(e));
+    if (!wanted(e) || !e->drain.gone) continue;
     if (!e->deadline_ns) e->deadline_ns = now + LAST_DATA_NS;
     if (now < e->deadline_ns) continue;
     hk_plugin_mark_failed(e, HK_ERR_REMOTE);

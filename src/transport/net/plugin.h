@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * NCCL's net plugins as a provider. plugin_load.c finds plugins and hides the differences of their versions; plugin.c
- * moves slots with them; plugin_connect.c makes the connections; plugin_gpu.c registers GPU memory.
+ * moves slots with them; plugin_connect.c makes the connections and plugin_drain.c ends them; plugin_gpu.c registers
+ * GPU memory.
  *
  * A direction of a channel between two ranks has two connections of the plugin: the first for messages of up to
  * HK_PLUGIN_EAGER bytes with their headers, the second for the payloads of larger ones, whose headers go over the
@@ -123,6 +124,17 @@ typedef struct hk_plugin_joining {
   bool notified, peer_ready;    /* this rank has reported that it is ready; the peer has */
 } hk_plugin_joining;
 
+/* The end of a connection: plugin_drain.c. */
+enum { HK_PLUGIN_ENDING = 'E', HK_PLUGIN_POSTED = 'P' };
+typedef struct hk_plugin_drain_state {
+  bool ending; /* this end is closed, or ENDING has come: no more receives are posted */
+  bool told;   /* RECV: POSTED was sent */
+  bool asked;  /* SEND: it has come */
+  bool gone;   /* nothing more is to be expected of the peer */
+  uint8_t got; /* bytes of POSTED */
+  uint64_t posted[HK_PLUGIN_LANES];
+} hk_plugin_drain_state;
+
 typedef struct hk_plugin_end {
   hk_plugin_ctx *ctx;
   hk_net_end *end;
@@ -135,6 +147,7 @@ typedef struct hk_plugin_end {
   size_t wire_got;
   uint64_t deadline_ns; /* for data after the peer has closed; 0: it has not */
   hk_plugin_joining joining;
+  hk_plugin_drain_state drain;
   char *ring;
   hk_plugin_lane lane[HK_PLUGIN_LANES];
   bool begun[HK_PLUGIN_LANES]; /* SEND: which messages of the next slot are posted */
@@ -151,9 +164,20 @@ struct hk_plugin_ctx {
   hk_plugin_end **ends;
   int nends, room;
   unsigned idle;
-  uint64_t timeout_ns;
-  bool gpu_known, gpu_direct; /* the devices were examined; some can register the GPU's memory */
+  uint64_t timeout_ns, drain_ns; /* drain_ns: until then ends that are closed wait for their peers */
+  bool gpu_known, gpu_direct;    /* the devices were examined; some can register the GPU's memory */
 };
+
+/* Posts a send or a receive. *begun is false if the plugin had no room for it. */
+hk_status hk_plugin_post(hk_plugin_end *e, hk_plugin_lane *l, void *data, size_t bytes, bool *begun, bool *moved);
+/* Takes completed requests in the order in which they were posted; sizes[k % HK_PLUGIN_WINDOW] keeps the size of number
+ * k. */
+hk_status hk_plugin_test(hk_plugin_end *e, hk_plugin_lane *l, bool *moved);
+/* ---- plugin_drain.c ---- */
+/* Before the end is closed: completes all requests together with the peer, or gives up after a moment. */
+void hk_plugin_drain(hk_plugin_end *e);
+/* Does this rank's part if the peer is closing. */
+hk_status hk_plugin_drain_step(hk_plugin_end *e);
 
 void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc);
 /* Fails the end with an error of the plugin in call `doing`. */

@@ -56,13 +56,28 @@ static hk_status not_connected(hk_plugin_end *e, const char *what) {
 
 static uint64_t tag_of(const hk_plugin_end *e) { return ((uint64_t)'P' << 56) | e->end->key.channel; }
 
+/* A beat, READY, or a part of what plugin_drain.c sends. */
+static void hear_byte(hk_plugin_end *e, char byte) {
+  hk_plugin_drain_state *d = &e->drain;
+  if (d->got && d->got <= sizeof d->posted) {
+    ((char *)d->posted)[d->got++ - 1] = byte;
+    d->asked = d->got > sizeof d->posted;
+  } else if (byte == HK_PLUGIN_POSTED && e->sends) {
+    d->got = 1;
+  } else if (byte == HK_PLUGIN_ENDING && !e->sends) {
+    d->ending = true;
+  } else if (byte == READY) {
+    e->joining.peer_ready = true;
+  }
+}
+
 bool hk_plugin_peer_gone(hk_plugin_end *e) {
   char beats[64];
   ssize_t n;
   if (e->fd < 0) return false;
   while ((n = hk_tcp_recv(e->fd, beats, sizeof beats)) > 0) {
     e->joining.heard_ns = hk_now_ns();
-    if (memchr(beats, READY, (size_t)n)) e->joining.peer_ready = true;
+    for (ssize_t i = 0; i < n; i++) hear_byte(e, beats[i]);
   }
   return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
@@ -112,6 +127,8 @@ static hk_status exchange_handles(hk_plugin_end *e) {
   const hk_transport_env *env = e->ctx->env;
   char answer;
   if (!e->sends) {
+    /* Not when the end is opened: a plugin may keep resources for each thread, and this one makes all other calls. */
+    if (e->fd < 0) HK_OR_RETURN(hk_plugin_listen(e));
     HK_OR_RETURN(read_some(e, &answer, 1));
     if (e->wire_got) handles_exchanged(e);
     return HK_OK;
