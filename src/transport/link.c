@@ -35,6 +35,11 @@ void hk_link_warm(const hk_link *l, uint32_t bytes) {
   for (uint32_t i = 0; i < bytes; i += HK_CACHE_LINE) fetch_for_writing(next + i);
 }
 
+void hk_link_ring(hk_link *l) {
+  l->rung = 1;
+  if (l->owner && l->owner->transport->ring) l->owner->transport->ring(l);
+}
+
 bool hk_link_drained(hk_link *l) { return given_back(l) >= l->done; }
 
 int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int room) {

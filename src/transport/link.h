@@ -108,6 +108,9 @@ typedef struct hk_link {
    * transport clears it with every slot that it fills. Progress then need not ask the network about links that no lane
    * waits for. */
   uint8_t waiting;
+  /* Sender of a pumped link: the transport knows that there may be slots to move. It clears this when it has moved them
+   * all, so that its progress need not look at links on which nothing is sent. */
+  uint8_t rung;
   struct hk_transport_state *owner; /* for resolve */
   void *priv;                       /* private to the transport */
   /* Receiver of a pumped link: payloads of at least this many bytes may be written straight to their places, if these
@@ -148,6 +151,7 @@ static inline void *hk_link_send_buffer(hk_link *l, size_t bytes) { return hk_li
 enum { HK_LINK_WARM = 16384 };
 void hk_link_warm(const hk_link *l, uint32_t bytes);
 
+void hk_link_ring(hk_link *l); /* sets `rung` and notifies the transport */
 /* Writes the next slot's header and publishes the slot. Its payload must be complete. */
 static inline void hk_link_fill(hk_link *l, uint32_t bytes, uint32_t signature, uint32_t flags) {
   hk_slot *s = &l->slots[(uint32_t)l->done & l->mask];
@@ -157,6 +161,7 @@ static inline void hk_link_fill(hk_link *l, uint32_t bytes, uint32_t signature, 
   l->done++;
   /* release: the payload and the fields above must be visible before the receiver sees the number */
   atomic_store_explicit(&s->seq, (uint32_t)l->done, memory_order_release);
+  if (__builtin_expect(l->pumped && !l->rung, 0)) hk_link_ring(l);
 }
 /* The same, and prefetches the slot after it if that helps (hk_link_warm). */
 static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signature, uint32_t flags) {

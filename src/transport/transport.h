@@ -95,6 +95,9 @@ typedef struct hk_transport {
   /* Moves what can be moved on pumped links, never blocks; *moved is set if anything moved.  NULL: the two ends of a
    * link share memory, so that a slot is there for the receiver when the sender has published it. */
   hk_status (*progress)(hk_transport_state *s, bool *moved);
+  /* A lane has filled a slot of a pumped link that was not `rung`.  On the lanes' thread.  NULL: progress looks at all
+   * links. */
+  void (*ring)(hk_link *link);
   /* Sleeps until there may be something to move, or about a millisecond.  NULL: there is nothing to sleep on. */
   void (*sleep)(hk_transport_state *s);
   /* Turns a reference of `link` into an address.  NULL: no references are sent across processes. */

@@ -14,6 +14,8 @@
 fake_verbs_state fake_verbs = {.lock = PTHREAD_MUTEX_INITIALIZER};
 qp *qps[QPS];
 memory *mrs[MRS];
+context *contexts;
+static int free_qps = 1, free_mrs; /* none below is free */
 static device devices[FAKE_VERBS_DEVICES];
 
 __attribute__((constructor)) static void begin(void) {
@@ -78,15 +80,22 @@ hk_ibv_context *ibv_open_device(hk_ibv_device *d) {
     free(c);
     return NULL;
   }
+  c->v.device = d;
   lock();
   fake_verbs.opened++;
+  c->next = contexts;
+  contexts = c;
   unlock();
-  c->v.device = d;
   set_operations(&c->v);
   c->v.async_fd = c->events[0];
   return &c->v;
 }
 int ibv_close_device(hk_ibv_context *c) {
+  lock();
+  context **at = &contexts;
+  while (*at != (context *)c) at = &(*at)->next;
+  *at = (*at)->next;
+  unlock();
   close(((context *)c)->events[0]);
   close(((context *)c)->events[1]);
   free(c);
@@ -104,7 +113,8 @@ int ibv_query_port(hk_ibv_context *c, uint8_t port, hk_ibv_port_attr *attr) {
                              .max_mtu = 5,
                              .active_mtu = 5,
                              .gid_tbl_len = FAKE_VERBS_GIDS,
-                             .link_layer = HK_IBV_LAYER_ETHERNET};
+                             .link_layer = HK_IBV_LAYER_ETHERNET,
+                             .flags = (uint8_t)fake_verbs.flags};
   unlock();
   return 0;
 }
@@ -132,9 +142,10 @@ int ibv_dealloc_pd(hk_ibv_pd *pd) {
 
 static hk_ibv_mr *add_memory(hk_ibv_pd *pd, memory want) {
   memory *m = calloc(1, sizeof *m);
-  uint32_t i = 0;
   lock();
+  uint32_t i = (uint32_t)free_mrs;
   while (i < MRS && mrs[i]) i++;
+  free_mrs = (int)i;
   if (!m || i == MRS || fake_verbs.device[index_of(pd->context)].full ||
       (fake_verbs.lockable && fake_verbs.locked + want.v.length > fake_verbs.lockable)) {
     unlock();
@@ -193,6 +204,7 @@ int ibv_dereg_mr(hk_ibv_mr *v) {
   memory *m = (memory *)v;
   lock();
   mrs[v->lkey >> 1] = NULL;
+  if ((int)(v->lkey >> 1) < free_mrs) free_mrs = (int)(v->lkey >> 1);
   fake_verbs.nmrs--;
   fake_verbs.locked -= v->length;
   if (m->map || on_gpu(m->host)) drop_late(m->host, v->length);
@@ -283,8 +295,9 @@ hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr) {
   p->all = attr->sq_sig_all;
   p->ece = fake_verbs.device[p->device].ece;
   lock();
-  uint32_t i = 1; /* no queue pair has number 0 */
+  uint32_t i = (uint32_t)free_qps; /* no queue pair has number 0 */
   while (i < QPS && qps[i]) i++;
+  free_qps = (int)i;
   if (i < QPS) {
     qps[i] = p;
     p->v.qp_num = i;
@@ -312,6 +325,8 @@ int ibv_modify_qp(hk_ibv_qp *v, hk_ibv_qp_attr *attr, int mask) {
     p->sgid = attr->ah_attr.grh.sgid_index;
     fake_verbs.traffic_class = attr->ah_attr.grh.traffic_class;
     fake_verbs.service_level = attr->ah_attr.sl;
+    fake_verbs.dlid = attr->ah_attr.dlid;
+    fake_verbs.global = attr->ah_attr.is_global;
   }
   if (!err && mask & HK_IBV_QP_STATE && p->v.state == HK_IBV_QPS_RTR) fake_verbs.device[p->device].agreed = p->ece;
   if (!err && mask & HK_IBV_QP_TIMEOUT) fake_verbs.timeout = attr->timeout;
@@ -338,6 +353,7 @@ int ibv_destroy_qp(hk_ibv_qp *v) {
   qp *p = (qp *)v;
   lock();
   qps[v->qp_num] = NULL;
+  if ((int)v->qp_num < free_qps) free_qps = (int)v->qp_num;
   fake_verbs.nqps--;
   unlock();
   free_qp(p);

@@ -58,5 +58,9 @@ typedef struct fake_verbs_state {
   uint64_t watched_bytes, landed;              /* ...how many writes go there */
   uint64_t reports, heard; /* completions of sends, and events on completion channels, that were asked for */
   unsigned timeout, retries, traffic_class, service_level; /* of the queue pair that was joined last */
+  unsigned dlid, global;                                   /* its destination; 1: with a global header */
+  unsigned flags;                                          /* of all ports */
 } fake_verbs_state;
+/* The library also exports void fake_verbs_port(int device, int up): the port's link comes or goes, and the device's
+ * users hear of it. */
 #endif

@@ -8,7 +8,7 @@
 #define EXPORT __attribute__((visibility("default")))
 EXPORT extern fake_verbs_state fake_verbs;
 
-enum { QPS = 512, MRS = 1024, MAX_WR = 16384, MAX_INLINE = 512, EVENTS = 64, SMALL = 4096 };
+enum { QPS = 32768, MRS = 65536, MAX_WR = 16384, MAX_INLINE = 512, EVENTS = 64, SMALL = 4096 };
 
 typedef struct device {
   hk_ibv_device v; /* first: callers hold pointers to these */
@@ -17,7 +17,9 @@ typedef struct device {
 typedef struct context {
   hk_ibv_context v;
   int events[2]; /* a pipe of asynchronous ones */
+  struct context *next;
 } context;
+extern context *contexts; /* that are open */
 typedef struct memory {
   hk_ibv_mr v;
   char *host; /* where address `iova` lies */

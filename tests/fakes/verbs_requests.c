@@ -16,6 +16,18 @@ static void tell_event(hk_ibv_context *c, int type, void *object) {
   if (write(((context *)c)->events[1], &e, sizeof e) < 0) abort();
 }
 
+EXPORT void fake_verbs_port(int number, int up);
+void fake_verbs_port(int number, int up) {
+  lock();
+  fake_verbs.device[number].down = !up;
+  for (context *c = contexts; c; c = c->next) {
+    hk_ibv_async_event e = {.event_type = up ? HK_IBV_EVENT_PORT_ACTIVE : HK_IBV_EVENT_PORT_ERR};
+    e.element.port_num = 1;
+    if (index_of(&c->v) == number && write(c->events[1], &e, sizeof e) < 0) abort();
+  }
+  unlock();
+}
+
 static void complete(queue *q, hk_ibv_wc wc) {
   if (q->full) return;
   if ((fake_verbs.overrun > 0 && !fake_verbs.skip) || q->tail - q->head == (uint32_t)q->v.cqe) {
@@ -246,8 +258,8 @@ static int post_recv(hk_ibv_qp *v, hk_ibv_recv_wr *wr, hk_ibv_recv_wr **bad) {
     p->recv[p->recv_last++ % p->recv_depth] = wr->wr_id;
   }
   if (p->v.state == HK_IBV_QPS_ERR) fail_qp(p);
-  for (int i = 0; i < QPS; i++)
-    if (qps[i] && qps[i]->dest == p->v.qp_num) pump(qps[i]);
+  qp *from = p->dest < QPS ? qps[p->dest] : NULL; /* reliable queue pairs are joined in pairs */
+  if (from && from->dest == p->v.qp_num) pump(from);
   unlock();
   return err;
 }

@@ -5,7 +5,10 @@
 #define HK_TEST_FAKE_RDMA_H
 #include <dlfcn.h>
 #include <libgen.h>
+#include <linux/capability.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include "../../src/base/param.h"
 #include "../fakes/verbs.h"
 #include "fake_machine.h"
@@ -16,6 +19,16 @@ int getrlimit(__rlimit_resource_t resource, struct rlimit *limit) {
   if (resource != RLIMIT_MEMLOCK || !rdma_plenty) return prlimit(0, resource, NULL, limit);
   *limit = (struct rlimit){RLIM_INFINITY, RLIM_INFINITY};
   return 0;
+}
+
+/* Has or drops CAP_IPC_LOCK; false: it is not permitted. */
+static inline bool rdma_lock(bool has) {
+  const uint32_t lock = 1u << 14;
+  struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct data[2];
+  ck_assert_int_eq(syscall(SYS_capget, &head, data), 0);
+  data[0].effective = has ? data[0].effective | lock : data[0].effective & ~lock;
+  return syscall(SYS_capset, &head, data) == 0;
 }
 
 static inline void rdma_param(const char *name, const char *value) {
@@ -60,6 +73,7 @@ static inline void *rdma_fake(const char *file, const char *symbol) {
 static inline fake_verbs_state *rdma_begin(int devices) {
   fake_verbs_state *v = rdma_fake("libibverbs.so.1", "fake_verbs");
   scratch_make();
+  ck_assert(rdma_lock(false)); /* root has it, and then no limit counts */
   v->ndevices = devices;
   for (int i = 0; i < devices; i++) {
     snprintf(v->device[i].name, sizeof v->device[i].name, "fake%d", i);

@@ -14,7 +14,10 @@
 #include "../../src/base/addr.h"
 #include "../../src/transport/transport.h"
 
-enum { NET_RANKS = 8, NET_MAIL = 1024 };
+#ifndef NET_RANKS
+#define NET_RANKS 8
+#endif
+enum { NET_MAIL = 1024 > 4 * NET_RANKS ? 1024 : 4 * NET_RANKS };
 
 typedef struct net_world net_world;
 typedef struct net_rank {
@@ -35,6 +38,9 @@ struct net_world {
   } mail[NET_MAIL];
   int nmail;
   int dials;
+  bool dark; /* no connection can be made again */
+  int wires[NET_MAIL][2];
+  int nwires; /* of connections so far */
   hk_peer peers[NET_RANKS];
   net_rank ranks[NET_RANKS];
 };
@@ -69,9 +75,29 @@ static inline hk_status net_dial(void *arg, int peer, const hk_addr *at, uint64_
   w->mail[w->nmail].to = peer;
   w->mail[w->nmail].fd = both[1];
   w->mail[w->nmail++].tag = tag;
+  if (w->nwires < NET_MAIL) memcpy(w->wires[w->nwires++], both, sizeof both);
   pthread_mutex_unlock(&w->lock);
   *fd = both[0];
   return HK_OK;
+}
+
+static inline hk_status net_redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
+  const net_rank *r = arg;
+  (void)stop;
+  *gone = false;
+  pthread_mutex_lock(&r->world->lock);
+  bool dark = r->world->dark;
+  pthread_mutex_unlock(&r->world->lock);
+  return dark ? HK_ERR_REMOTE : net_dial(arg, peer, NULL, tag, fd);
+}
+
+/* Ends all connections between the ranks, as something between their hosts may do. */
+static inline void net_cut(net_world *w, bool dark) {
+  pthread_mutex_lock(&w->lock);
+  w->dark = dark;
+  for (int i = 0; i < 2 * w->nwires; i++) (void)shutdown(w->wires[i / 2][i % 2], SHUT_RDWR);
+  w->nwires = 0;
+  pthread_mutex_unlock(&w->lock);
 }
 
 static inline int net_take(void *arg, int peer, uint64_t tag) {
@@ -109,6 +135,7 @@ static inline net_world *net_world_of(int n, uint32_t nslots, size_t slot_bytes,
                                 .peers = w->peers,
                                 .wait = &r->wait,
                                 .dial = net_dial,
+                                .redial = net_redial,
                                 .take = net_take,
                                 .arg = r,
                                 .slot_bytes = slot_bytes,

@@ -2,6 +2,8 @@
 /* The verbs provider between ranks that are threads, over the fake libibverbs.so.1: data, faults, memory that runs
  * out. */
 #include <check.h>
+#include <errno.h>
+#include <linux/filter.h>
 #include <sys/resource.h>
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib.h"
@@ -111,6 +113,19 @@ START_TEST(ends_with_an_unread_message) {
 }
 END_TEST
 
+static void carry(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes) {
+  static char out[65536], in[65536];
+  uint32_t got = UINT32_MAX, signature;
+  bool direct;
+  memset(out, (int)bytes, bytes);
+  while (!net_try_send(send, out, bytes, 1, false))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  while (!net_try_recv(recv, in, bytes, false, &got, &signature, &direct))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  ck_assert_uint_eq(got, bytes);
+  ck_assert_mem_eq(in, out, bytes);
+}
+
 /* A large message that the sender's memory holds; the receiver gets it, and the sender knows that it has arrived. */
 static void pass_by_reference(net_world *w, hk_link *send, hk_link *recv, const char *from, uint32_t bytes) {
   uint32_t n, signature;
@@ -145,6 +160,8 @@ START_TEST(sends_registered_memory) {
   for (size_t i = 0; i < REGISTERED; i++) memory[i] = (char)(i * 7 + i / 251);
   int before = verbs->nmrs;
   ck_assert(!hk_link_refer(send, memory, PIECE, &ref));
+  carry(w, send, recv, 60000); /* for the first large message the FIFOs are registered */
+  before = verbs->nmrs;
   hk_transport_net.memory(sender, memory, REGISTERED, true);
   for (int i = 0; i < 10; i++) {
     pass_by_reference(w, send, recv, memory + i * 1234, PIECE);
@@ -437,7 +454,150 @@ START_TEST(ends_at_once_without_replay) {
 }
 END_TEST
 
+/* ---- devices that cannot be opened ---- */
+
+/* The only one: sockets. One of several, of one rank or of both: the others. */
+START_TEST(does_without_what_does_not_open) {
+  stream t[2];
+  int devices = _i ? 3 : 1;
+  begin(devices);
+  if (!_i) rdma_param("NCCL_NET", "");
+  for (int i = 0; i < (_i == 2 ? 2 : 1); i++) verbs->device[i].refuses_open = EPERM;
+  net_world *w = net_world_new(2, 8, 131072);
+  make_streams(w, t, 32, 20000);
+  run_streams(w, t, 2);
+  ck_assert_int_eq(verbs->writes > 0, _i > 0);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+static void second_has_no_right(int rank) { verbs->device[0].refuses_open = rank ? EPERM : 0; }
+START_TEST(one_rank_may_not_open) {
+  stream t[2];
+  begin(2);
+  net_world *w = net_world_of(2, 8, 131072, second_has_no_right);
+  verbs->device[0].refuses_open = 0;
+  make_streams(w, t, 32, 20000);
+  run_streams(w, t, 2);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+/* ---- control connections ---- */
+
+static net_world *cut_world;
+static void cut_once(unsigned i) {
+  if (i == 60) net_cut(cut_world, false);
+}
+static void cut_for_long(unsigned i) {
+  if (i == 40) net_cut(cut_world, true);
+  if (i == 100) cut_world->dark = false;
+}
+static void cut_and_break(unsigned i) {
+  if (i == 40) net_cut(cut_world, true);
+  if (i == 100) verbs->broken = 1; /* RDMA needs it now */
+  if (i == 100) cut_world->dark = false;
+}
+
+/* Something ends the control connection: RDMA goes on, and another connection is made. */
+START_TEST(survives_a_lost_control_connection) {
+  static void (*const cuts[])(unsigned) = {cut_once, cut_for_long, cut_and_break};
+  stream t[2];
+  begin(1);
+  cut_world = net_world_new(2, 8, 131072);
+  make_streams(cut_world, t, 160, 20000);
+  t[_i % 2].before = cuts[_i];
+  run_streams(cut_world, t, 2);
+  net_world_free(cut_world);
+  end();
+}
+END_TEST
+
+static void be_silent(net_world *w) {
+  struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
+  struct sock_fprog program = {.len = 1, .filter = &nothing};
+  for (int i = 0; i < 2; i++)
+    ck_assert_int_eq(setsockopt(w->wires[0][i], SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+}
+
+/* No packet of the control connection arrives any more, and a rank waits. If RDMA works, it goes on waiting; if not,
+ * the host is gone. */
+START_TEST(asks_the_card_about_a_silent_host) {
+  hk_link *send, *recv;
+  hk_status rc = HK_OK;
+  begin(1);
+  rdma_param("HOCKET_PEER_TIMEOUT", "2");
+  net_world *w = net_world_new(2, 8, 131072);
+  make_way(w, &send, &recv);
+  pass_on(w, send, recv, 1);
+  be_silent(w);
+  recv->waiting = HK_LINK_WAITS;
+  uint64_t begin_ns = hk_now_ns(), before = verbs->writes;
+  while (rc == HK_OK && hk_now_ns() - begin_ns < 6000000000u) rc = net_progress(&w->ranks[1], NULL);
+  ck_assert_msg(rc == HK_OK, "%s", hk_last_error());
+  ck_assert_uint_gt(verbs->writes, before);
+  pass_on(w, send, recv, 2);
+  verbs->device[0].dead = 1;
+  recv->waiting = HK_LINK_WAITS;
+  begin_ns = hk_now_ns();
+  while (rc == HK_OK && hk_now_ns() - begin_ns < 20000000000u) rc = net_progress(&w->ranks[1], NULL);
+  ck_assert_int_eq(rc, HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), "host does not answer"), "%s", hk_last_error());
+  verbs->device[0].dead = 0;
+  net_unlink(recv);
+  net_unlink(send);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+/* ---- many connections ---- */
+
+/* Progress looks at connections on which something moves. The FIFO of one that carries only small messages costs no
+ * registered memory. */
+START_TEST(idle_connections_cost_nothing) {
+  enum { CHANNELS = 8, ARENAS = 2 * CHANNELS * (2 * 8 + 1) * 4096 };
+  hk_link *send[CHANNELS], *recv[CHANNELS];
+  begin(1);
+  rdma_plenty = true;
+  net_world *w = net_world_new(2, 8, 131072);
+  for (int i = 0; i < CHANNELS; i++) {
+    send[i] = net_link(&w->ranks[0], 1, HK_LINK_SEND, i);
+    recv[i] = net_link(&w->ranks[1], 0, HK_LINK_RECV, i);
+    for (uint32_t n = 0; n < 10; n++) carry(w, send[i], recv[i], 400 * n);
+  }
+  for (int i = 0; i < 2; i++) {
+    const hk_net_end *e = i ? recv[0]->priv : send[0]->priv;
+    const hk_ib_conn *c = e->priv;
+    for (int k = 0; k < 100 && c->ctx->nactive; k++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+    ck_assert_uint_eq(c->ctx->nactive, 0);
+  }
+  ck_assert_uint_eq(verbs->locked, ARENAS);
+  carry(w, send[3], recv[3], 60000);
+  ck_assert_uint_eq(verbs->locked, ARENAS + 2 * 8 * 131072);
+  for (int i = 0; i < CHANNELS; i++) {
+    net_unlink(send[i]);
+    net_unlink(recv[i]);
+  }
+  net_world_free(w);
+  end();
+}
+END_TEST
+
 /* ---- memory that runs out ---- */
+
+/* The limit does not apply to a process with CAP_IPC_LOCK in the first user namespace. */
+START_TEST(may_lock_as_root) {
+  struct rlimit limit = {65536, 65536};
+  begin(1); /* drops it */
+  ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  ck_assert(hk_ib_memory_is_scarce());
+  if (rdma_lock(true)) ck_assert(!hk_ib_memory_is_scarce());
+  end();
+}
+END_TEST
 
 enum { NSLOTS = 8, RING = NSLOTS * 65536, ARENA = (2 * NSLOTS + 1) * 4096 };
 /* Of both ranks, as they share the device. */
@@ -479,19 +639,6 @@ START_TEST(insists_on_rdma) {
   end();
 }
 END_TEST
-
-static void carry(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes) {
-  static char out[65536], in[65536];
-  uint32_t got = UINT32_MAX, signature;
-  bool direct;
-  memset(out, (int)bytes, bytes);
-  while (!net_try_send(send, out, bytes, 1, false))
-    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
-  while (!net_try_recv(recv, in, bytes, false, &got, &signature, &direct))
-    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
-  ck_assert_uint_eq(got, bytes);
-  ck_assert_mem_eq(in, out, bytes);
-}
 
 /* One direction is under way when there is no memory for the other. */
 START_TEST(one_direction_gives_way) {
@@ -593,6 +740,33 @@ START_TEST(agrees_on_merged_ports) {
 }
 END_TEST
 
+static void (*set_port)(int number, int up);
+static net_rank *flapping;
+static void flap(unsigned i) {
+  if (i == 60) set_port(0, 0);
+  if (i != 100) return;
+  set_port(0, 1);
+  for (uint64_t until = hk_now_ns() + 2500000000u; hk_now_ns() < until;) /* it must stay up for two seconds */
+    ck_assert_int_eq(net_progress(flapping, NULL), HK_OK);
+}
+
+/* A port that is up again carries messages again. */
+START_TEST(goes_back_to_a_port) {
+  stream t[2];
+  begin_merged(2);
+  set_port = (void (*)(int, int))(uintptr_t)dlsym(dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD), "fake_verbs_port");
+  net_world *w = net_world_new(2, 8, 131072);
+  make_streams(w, t, 400, 20000);
+  t[_i].before = flap;
+  flapping = t[_i].rank;
+  run_streams(w, t, 2);
+  uint64_t before = verbs->device[0].writes;
+  ck_assert_uint_gt(before, 300);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
 /* One of two ports goes down: the other carries on alone. */
 START_TEST(goes_on_with_one_port) {
   stream t[2];
@@ -664,6 +838,12 @@ int main(void) {
   tcase_add_test(t, notices_a_doubled_message);
   tcase_add_test(t, tells_of_a_wrong_key);
   tcase_add_test(t, ends_at_once_without_replay);
+  tcase_add_loop_test(t, does_without_what_does_not_open, 0, 3);
+  tcase_add_test(t, one_rank_may_not_open);
+  tcase_add_loop_test(t, survives_a_lost_control_connection, 0, 3);
+  tcase_add_test(t, asks_the_card_about_a_silent_host);
+  tcase_add_test(t, idle_connections_cost_nothing);
+  tcase_add_test(t, may_lock_as_root);
   tcase_add_loop_test(t, gives_way_to_tcp, 0, (int)HK_ARRAY_LENGTH(lockable));
   tcase_add_loop_test(t, insists_on_rdma, 0, 2);
   tcase_add_loop_test(t, one_direction_gives_way, 0, 2);
@@ -672,6 +852,7 @@ int main(void) {
   tcase_add_loop_test(t, spreads_over_ports, 0, 3);
   tcase_add_loop_test(t, agrees_on_merged_ports, 0, 3);
   tcase_add_test(t, goes_on_with_one_port);
+  tcase_add_loop_test(t, goes_back_to_a_port, 0, 2);
   tcase_add_loop_test(t, leaves_a_port_that_reaches_nobody, 0, 3);
   tcase_add_loop_test(t, mends_merged_ports, 0, 2);
   return suite_run_one("ib", t);

@@ -14,7 +14,12 @@
 #include "../../base/service.h"
 #include "../../base/tcp.h"
 
-enum { IDLE_POLLS = 64, FLUSH_S = 2 };
+enum {
+  IDLE_POLLS = 64,  /* without a message, between two looks at the clock */
+  BUSY_POLLS = 256, /* the same with messages */
+  SWEEP_MS = 5,     /* between two looks at connections on which nothing moves */
+  FLUSH_S = 2
+};
 
 /* What a rank publishes about itself. */
 typedef struct ib_fact {
@@ -96,6 +101,24 @@ static bool ib_reachable(void *ctx, int peer, char *why, size_t why_bytes) {
   return false;
 }
 
+/* ---- the connections that may have something to move ---- */
+
+void hk_ib_stir(hk_ib_conn *c) {
+  hk_ib_ctx *x = c->ctx;
+  if (c->place) return;
+  x->active[x->nactive++] = c;
+  c->place = x->nactive;
+}
+
+static void leave_active(hk_ib_conn *c) {
+  hk_ib_ctx *x = c->ctx;
+  if (!c->place) return;
+  hk_ib_conn *last = x->active[--x->nactive];
+  x->active[c->place - 1] = last;
+  last->place = c->place;
+  c->place = 0;
+}
+
 static void free_conn(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_send_bye(c);
@@ -104,6 +127,7 @@ static void free_conn(hk_ib_conn *c) {
   if (c->fd >= 0) hk_tcp_close(c->fd);
   if (c->arena && (c->dials || !c->remote.n)) munmap(c->arena, c->arena_bytes);
   free(c->pending);
+  leave_active(c);
   x->conns[c->index] = NULL;
   x->nconns--;
   free(c);
@@ -129,6 +153,7 @@ static void ib_fini(void *ctx) {
   for (int i = 0; i < x->ndevices; i++) hk_ib_device_close(x, &x->devices[i]);
   pthread_mutex_destroy(&x->lock);
   free(x->conns);
+  free(x->active);
   free(x);
 }
 
@@ -139,8 +164,13 @@ hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_
   hk_ib_conn *c = NULL;
   while (index < x->room && x->conns[index]) index++;
   if (index == x->room) {
-    if (!HK_RESERVE(x->conns, x->room, index + 1)) goto no_memory;
-    memset(x->conns + index, 0, (x->room - index) * sizeof *x->conns);
+    uint32_t room = x->room;
+    if (!HK_RESERVE(x->conns, room, index + 1)) goto no_memory;
+    hk_ib_conn **active = realloc(x->active, room * sizeof *active);
+    if (!active) goto no_memory;
+    x->active = active;
+    memset(x->conns + index, 0, (room - index) * sizeof *x->conns);
+    x->room = room;
   }
   c = calloc(1, sizeof *c);
   if (!c || !(c->pending = calloc(4, n))) goto no_memory;
@@ -161,6 +191,7 @@ hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_
   snprintf(c->route, sizeof c->route, "not connected");
   x->conns[index] = c;
   x->nconns++;
+  x->sweep = true;
   *out = c;
   return HK_OK;
 no_memory:
@@ -229,6 +260,7 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
   e->priv = c;
   *(sends ? &c->send : &c->recv) = e;
   if (!sends) hk_ib_place_min(x, e->link);
+  x->sweep = true;
   if (c->phase == HK_IB_UP)
     atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in come_up() */
   if (fresh)
@@ -324,24 +356,62 @@ static void ib_close(void *ctx, hk_net_end *e) {
 
 /* ---- progress ---- */
 
+/* Until a lane fills a slot (hk_link_ring), a completion comes, or a sweep, there is nothing to do for it. */
+static bool is_quiet(const hk_ib_conn *c) {
+  if (c->phase == HK_IB_FAILED || c->phase == HK_IB_RESTING) return true;
+  if (c->phase != HK_IB_UP || c->asked || c->announced < c->offered) return false;
+  if (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted))) return false;
+  if (!c->recv) return true;
+  /* acquire: pairs with hk_link_release, as in hk_ib_return_credit */
+  uint64_t consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
+  return consumed == c->recv->next && consumed - c->returned < (c->ctx->env->nslots + 1) / 2 &&
+         !c->headers[(uint32_t)c->recv->next & (c->ctx->env->nslots - 1)];
+}
+
+static void ib_ring(void *ctx, hk_net_end *e) {
+  hk_ib_ctx *x = ctx;
+  pthread_mutex_lock(&x->lock);
+  if (e->priv) hk_ib_stir(e->priv);
+  pthread_mutex_unlock(&x->lock);
+}
+
+static hk_status serve(hk_ib_conn *c, bool look, uint64_t now, bool *any) {
+  /* Messages that have arrived are delivered even if the queue pairs have failed since: the peer may have ended. */
+  if (c->phase != HK_IB_FAILED) HK_OR_RETURN(hk_ib_deliver(c, any));
+  if (c->phase == HK_IB_UP) {
+    if (c->announced < c->offered)
+      HK_OR_RETURN(hk_ib_place_announce(c)); /* before credits that let the peer use them */
+    HK_OR_RETURN(hk_ib_send(c, any));
+    if (c->recv) HK_OR_RETURN(hk_ib_return_credit(c));
+  }
+  if (look || c->asked || c->phase != HK_IB_UP) HK_OR_RETURN(hk_ib_conn_step(c, now ? now : hk_now_ns()));
+  return HK_OK;
+}
+
 static hk_status progress(hk_ib_ctx *x, bool *moved) {
   bool any = false;
   x->steps++;
   HK_OR_RETURN(hk_ib_poll(x, &any));
-  bool look = x->idle % IDLE_POLLS == 0;
+  bool look = x->idle % IDLE_POLLS == 0 || x->steps % BUSY_POLLS == 0;
   uint64_t now = look ? hk_now_ns() : 0;
-  for (uint32_t i = 0; i < x->room; i++) {
-    hk_ib_conn *c = x->conns[i];
-    if (!c) continue;
-    /* Messages that have arrived are delivered even if the queue pairs have failed since: the peer may have ended. */
-    if (c->phase != HK_IB_FAILED) HK_OR_RETURN(hk_ib_deliver(c, &any));
-    if (c->phase == HK_IB_UP) {
-      if (c->announced < c->offered)
-        HK_OR_RETURN(hk_ib_place_announce(c)); /* before credits that let the peer use them */
-      HK_OR_RETURN(hk_ib_send(c, &any));
-      if (c->recv) HK_OR_RETURN(hk_ib_return_credit(c));
+  if (now >= x->next_sweep_ns && look) x->sweep = true;
+  if (x->sweep) {
+    x->sweep = false;
+    x->next_sweep_ns = (now ? now : hk_now_ns()) + SWEEP_MS * 1000000ull;
+    for (uint32_t i = 0; i < x->room; i++)
+      if (x->conns[i]) hk_ib_stir(x->conns[i]);
+    look = true;
+  }
+  for (uint32_t i = 0; i < x->nactive;) {
+    hk_ib_conn *c = x->active[i];
+    HK_OR_RETURN(serve(c, look, now, &any));
+    if (c->send) c->send->link->rung = 0;
+    if (!is_quiet(c)) {
+      if (c->send) c->send->link->rung = 1;
+      i++;
+    } else {
+      leave_active(c);
     }
-    if (look || c->phase != HK_IB_UP) HK_OR_RETURN(hk_ib_conn_step(c, now ? now : hk_now_ns()));
   }
   if (any) {
     *moved = true;
@@ -408,6 +478,7 @@ const hk_net_provider hk_net_ib = {
     .offer = hk_ib_place_offer,
     .withdraw = hk_ib_place_withdraw,
     .progress = ib_progress,
+    .ring = ib_ring,
     .sleep = ib_sleep,
     .rest = hk_ib_rest,
     .close = ib_close,

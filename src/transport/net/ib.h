@@ -66,6 +66,7 @@ enum {
   HK_IB_MAGIC = 0x686b6962
 };
 #define HK_IB_HAS_HEADER 0x80000000u /* flag of an immediate */
+#define HK_IB_WANTS_RING 0x7fffffffu /* an immediate without data: the sender has a message for the FIFO */
 
 /* ---- messages of the control socket ---- */
 typedef enum hk_ib_kind {
@@ -81,7 +82,10 @@ typedef enum hk_ib_kind {
   HK_IB_KEYS
 } hk_ib_kind;
 
-enum { HK_IB_ON_GPU = 1 }; /* the CPU cannot access it: payloads of every size are to be written there */
+enum {
+  HK_IB_ON_GPU = 1, /* the CPU cannot access it: payloads of every size are to be written there */
+  HK_IB_OPEN = 2    /* there is a receiver, whether its FIFO is registered or not */
+};
 typedef struct hk_ib_memory {
   uint64_t addr; /* 0: not known yet */
   uint32_t rkey, flags;
@@ -173,7 +177,7 @@ typedef struct hk_ib_device {
   hk_ibv_channel *channel; /* of completions, for threads that sleep; NULL: not available */
   hk_ib_cq cqs[HK_IB_CQS];
   int ncqs;
-  uint32_t max_wr;
+  uint32_t max_wr, max_cqe;
   bool gone; /* failed or removed */
 } hk_ib_device;
 
@@ -260,10 +264,13 @@ typedef struct hk_ib_conn {
   bool rested;      /* it was up until it was to rest; this epoch begins after that */
   bool gone;        /* no process listens where the peer's did, or it has left the communicator or the connection */
   bool came;        /* a request has completed in this epoch */
+  bool wanted;      /* the peer has messages for the FIFO: it is registered */
+  bool asked;       /* this rank has sent HK_IB_WANTS_RING in this epoch */
   uint8_t looks;    /* checks of the completions since the control socket's end */
   uint8_t ceded;    /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
   uint8_t on_cards; /* directions whose GPU memory is registered with a card: it cannot move to host memory */
   uint32_t index, serial;
+  uint32_t place; /* in the context's active ones, counted from 1; 0: it is not there */
   hk_net_end *send, *recv;
   hk_status failed;
   /* control */
@@ -318,17 +325,23 @@ typedef struct hk_ib_ctx {
   int ndevices;
   hk_ib_conn **conns; /* [room]; by index, NULL: free */
   uint32_t room, nconns, serial;
+  /* The connections that may have something to move. Progress looks at these alone, and at all others after SWEEP_MS
+   * (ib.c), or if `sweep` is set. */
+  hk_ib_conn **active; /* [room] */
+  uint32_t nactive;
+  bool sweep;
+  uint64_t next_sweep_ns;
   uint32_t idle;
   pthread_mutex_t lock; /* for everything that is not atomic or set once, and for the connections */
   uint64_t steps, seen; /* calls of progress; at the last tick */
   bool ceding;          /* there may be ends that wait for another network */
-  bool scarce; /* hk_ib_memory_is_scarce() at init */
+  bool scarce;          /* hk_ib_memory_is_scarce() at init */
   bool scarce_reported, asked_kernel;
-  bool serving;          /* the service thread holds the lock */
+  bool serving;                  /* the service thread holds the lock */
   pthread_t redialer;            /* ib_control.c */
   bool redialer_made, redialing; /* redialing: the thread will take the lock again */
   _Atomic(int) stop;             /* an hk_status: ends what that thread waits for */
-  hk_ib_region *regions; /* memory that the user has registered */
+  hk_ib_region *regions;         /* memory that the user has registered */
   _Atomic(bool) any_region;
   uint64_t pinned, pinned_most; /* bytes registered with devices */
   uint64_t placed, copied;      /* large messages that came straight to their places; that were copied from a FIFO */
@@ -361,6 +374,8 @@ static inline _Atomic uint64_t *hk_ib_credit_word(const hk_ib_conn *c) { return 
 /* ---- ib.c: the context ---- */
 /* A connection that is not connected yet. `arena`: memory of the caller's that stays the caller's; NULL: it is made. */
 hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_t arena_bytes, hk_ib_conn **out);
+/* Progress looks at the connection: something may be there to move. */
+void hk_ib_stir(hk_ib_conn *c);
 /* From here on the service thread does what connections need; not under the lock. */
 hk_status hk_ib_start_ticking(hk_ib_ctx *x);
 
@@ -457,6 +472,8 @@ void hk_ib_gpu_drop(hk_ib_conn *c); /* frees the flush's queue pair, with the co
 /* Goes on with connecting and repairing, and reads the control socket; `now` is hk_now_ns(). Never blocks on the peer,
  * except to open the control connection. */
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now);
+/* The peer wants the FIFO: registers and announces it. */
+hk_status hk_ib_provide_ring(hk_ib_conn *c);
 /* Registers and announces an end that was opened on a connection that exists already. */
 hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e);
 /* Sends a control message; fills its common fields. A connection that the peer has closed is no error (c->eof). */
@@ -521,9 +538,9 @@ void hk_ib_fill_paths(hk_ib_conn *c); /* writes them to c->ours */
 /* Opens the paths' devices and registers the connection's memory with them. *refused: a path whose device accepts no
  * more memory, with the cause in `why`; NULL: none. */
 hk_status hk_ib_open_paths(hk_ib_conn *c, hk_ib_path **refused, char why[160]);
-/* Registers what must be registered before the first message of a direction: the FIFO that receives large messages. If
- * memory may run out, or is a GPU's, also the FIFO that sends them, because a fallback is not possible later. Returns
- * the path whose device refuses, or NULL. */
+/* Registers the FIFOs that must be registered by now. The one that receives large messages is registered when the first
+ * one wants to come; but if memory may run out, or is a GPU's, both are before the first message, because a fallback is
+ * not possible later. Returns the path whose device refuses, or NULL. */
 hk_ib_path *hk_ib_register_rings(hk_ib_conn *c, char why[160]);
 void hk_ib_free_memory(hk_ib_conn *c);
 void hk_ib_unregister_end(hk_ib_conn *c, bool sends); /* the FIFO of one direction */

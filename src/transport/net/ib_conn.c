@@ -38,7 +38,7 @@ static void fill_rings(const hk_ib_conn *c, hk_ib_msg *m) {
   for (uint32_t i = 0; i < c->npaths && c->recv; i++) {
     m->ring[i] = memory_of(c->paths[i].recv_mr);
     if (c->paths[i].recv_mr) m->ring[i].addr = (uint64_t)(uintptr_t)c->recv->link->payload;
-    if (c->recv->link->gpu) m->ring[i].flags = HK_IB_ON_GPU;
+    m->ring[i].flags = HK_IB_OPEN | (c->recv->link->gpu ? HK_IB_ON_GPU : 0);
   }
 }
 
@@ -109,6 +109,17 @@ hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e) {
   hk_ib_path *refused = hk_ib_register_rings(c, why);
   if (refused) return cannot_register(c, refused, hk_ib_direction(c, sends), why);
   if (sends) return HK_OK;
+  hk_ib_msg m = {.kind = HK_IB_RING};
+  fill_rings(c, &m);
+  return hk_ib_send_message(c, &m);
+}
+
+hk_status hk_ib_provide_ring(hk_ib_conn *c) {
+  char why[160];
+  if (!c->recv || c->paths[0].recv_mr) return HK_OK;
+  if (hk_ib_register_rings(c, why)) /* small messages have come already: no other network can take over */
+    return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: if that is too little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
+                   c->ctx->env->rank, why);
   hk_ib_msg m = {.kind = HK_IB_RING};
   fill_rings(c, &m);
   return hk_ib_send_message(c, &m);
@@ -244,6 +255,7 @@ static hk_status go_on(hk_ib_conn *c) {
   hk_ib_msg m = {.kind = HK_IB_BROKEN};
   snprintf(m.broken.text, sizeof m.broken.text, "the connection was suspended");
   c->phase = HK_IB_PAIRING;
+  hk_ib_stir(c);
   return c->dials ? begin_epoch(c) : hk_ib_send_message(c, &m);
 }
 
@@ -301,6 +313,7 @@ static hk_status join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_ib_memo
   }
   hk_ib_rewind(c, theirs->received, theirs->consumed);
   c->announced = 0; /* places have other keys in this epoch */
+  c->asked = false;
   return hk_ib_join_qps(c, theirs);
 }
 
@@ -373,6 +386,7 @@ static hk_status on_broken(hk_ib_conn *c, const hk_ib_msg *m) {
 
 static hk_status on_ring(hk_ib_conn *c, const hk_ib_msg *m) {
   for (uint32_t i = 0; i < c->npaths && m->epoch == c->epoch; i++) c->paths[i].peer_ring = m->ring[i];
+  if (c->npaths && c->paths[0].peer_ring.addr) c->asked = false;
   return HK_OK;
 }
 
@@ -454,7 +468,7 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
     if (c->fd < 0) return HK_OK;
     HK_OR_RETURN(send_hello(c));
   }
-  if (c->phase == HK_IB_UP && now < c->next_look_ns) return HK_OK;
+  if (c->phase == HK_IB_UP && !c->asked && now < c->next_look_ns) return HK_OK;
   c->next_look_ns = now + (uint64_t)LOOK_MS * MS;
   HK_OR_RETURN(read_messages(c));
   if (dial_abandoned(c)) return HK_OK;

@@ -40,6 +40,7 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
   }
   memcpy(d->name, name, strnlen(name, sizeof d->name - 1));
   d->max_wr = attr.max_qp_wr > 0 ? (uint32_t)attr.max_qp_wr : 128;
+  d->max_cqe = attr.max_cqe > 0 ? (uint32_t)attr.max_cqe : HK_IB_CQ_DEPTH;
   /* Events are polled, never waited for. */
   int flags = fcntl(d->context->async_fd, F_GETFL);
   if (flags >= 0) (void)fcntl(d->context->async_fd, F_SETFL, flags | O_NONBLOCK);
@@ -68,9 +69,15 @@ void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
 hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
   for (int i = 0; i < d->ncqs; i++)
     if (d->cqs[i].used + entries <= d->cqs[i].room) return &d->cqs[i];
-  if (d->ncqs == HK_IB_CQS) return NULL;
+  if (d->ncqs == HK_IB_CQS) {
+    errno = ENOSPC;
+    return NULL;
+  }
   hk_ib_cq *q = &d->cqs[d->ncqs];
-  uint32_t depth = d->ncqs ? HK_IB_CQ_DEPTH : HK_IB_CQ_DEPTH / 4;
+  /* Each holds as much as all before it, so that a few are enough for any number of peers. */
+  uint32_t depth = HK_IB_CQ_DEPTH / 4;
+  for (int i = 0; i < d->ncqs; i++) depth += d->cqs[i].room;
+  if (depth > d->max_cqe) depth = d->max_cqe;
   if (depth < entries) depth = entries;
   q->cq = x->api->create_cq(d->context, (int)depth, NULL, d->channel, 0);
   if (!q->cq) return NULL;

@@ -242,9 +242,25 @@ static bool is_small(const hk_ib_conn *c, uint64_t k) {
 
 static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_net_filled(c->send, k); }
 
+static bool is_placed(hk_ib_conn *c, uint64_t k) {
+  hk_ib_target to;
+  return hk_ib_place_find(c, k, hk_net_slot(c->send, k)->bytes, &to);
+}
+
+/* The receiver registers its FIFO for the first message that goes there. */
+static hk_status ask_for_ring(hk_ib_conn *c) {
+  hk_ibv_sge none = {0};
+  const hk_ib_path *w = c->qps[0].path;
+  if (c->asked) return HK_OK;
+  hk_ibv_send_wr wr = write_with_imm(c, 0, &none, w->peer_arena.addr, w->peer_arena.rkey, HK_IB_WANTS_RING);
+  wr.num_sge = 0;
+  c->asked = true;
+  return post(c, 0, &wr, &wr, 1, NO_SLOT);
+}
+
 hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
   uint32_t n = c->ctx->env->nslots;
-  if (!c->send || !c->paths[0].peer_ring.addr || c->ceded & hk_ib_direction(c, true)) return HK_OK;
+  if (!c->send || !(c->paths[0].peer_ring.flags & HK_IB_OPEN) || c->ceded & hk_ib_direction(c, true)) return HK_OK;
   while (filled(c, c->posted) && (c->posted - c->credit < n || c->posted - credit(c) < n)) {
     uint64_t k = c->posted;
     uint32_t qp = (uint32_t)(k % c->nqps), i = ring(c, k);
@@ -256,6 +272,10 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
     bool known = true;
     if (c->send->link->placed && !small)
       HK_OR_RETURN(hk_ib_place_is_known(c, k, hk_net_slot(c->send, k)->bytes, &known));
+    if (!small && !c->paths[0].peer_ring.addr && !is_placed(c, k)) {
+      HK_OR_RETURN(ask_for_ring(c));
+      known = false;
+    }
     if (!known) break;
     if (k >= c->given) c->sizes[i] = 0;
     HK_OR_RETURN(small ? post_small(c, k, qp) : post_large(c, k, qp));
@@ -361,12 +381,16 @@ static hk_status out_of_order(hk_ib_conn *c, uint32_t number) {
   return hk_ib_fail(c, cause, "do all ranks run the same version of this library?");
 }
 
-static hk_status arrived(hk_ib_conn *c, uint32_t qp, uint32_t imm) {
+static hk_status arrived(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc) {
   hk_ib_qp *q = &c->qps[qp];
-  uint32_t number = imm & ~HK_IB_HAS_HEADER;
+  uint32_t imm = ntohl(wc->imm_data), number = imm & ~HK_IB_HAS_HEADER;
   if (++q->recv_owed >= RECV_BATCH) {
     HK_OR_RETURN(hk_ib_post_recv(c, qp, q->recv_owed));
     q->recv_owed = 0;
+  }
+  if (imm == HK_IB_WANTS_RING && wc->byte_len == 0) { /* parts of messages are not empty */
+    c->wanted = true;
+    return hk_ib_provide_ring(c);
   }
   if (!c->recv) return HK_OK; /* its receiver has ended, and reads no more messages */
   uint32_t ahead = (number - (uint32_t)c->recv->next) & ~HK_IB_HAS_HEADER, i = ring(c, number);
@@ -394,18 +418,20 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
           hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
           if (!c || c->serial != (uint32_t)(wc[i].wr_id >> 32) || c->failed) continue;
           if ((wc[i].wr_id & 15) == HK_IB_FLUSHED) { /* also for messages of queue pairs that have ended since */
+            hk_ib_stir(c);
             *moved = true;
             HK_OR_RETURN(hk_ib_gpu_flushed(c, &wc[i]));
           }
           if ((wc[i].wr_id & 15) == HK_IB_FLUSHED || qp >= c->nqps) continue;
           *moved = true;
+          hk_ib_stir(c);
           if (wc[i].status == HK_IBV_WC_SUCCESS) c->came = c->pairs[c->qps[qp].path->pair].worked = true;
           if (wc[i].status != HK_IBV_WC_SUCCESS)
             HK_OR_RETURN(hk_ib_broken(c, qp, &wc[i], (wc[i].wr_id & 15) == HK_IB_SENT ? "sending" : "receiving"));
           else if ((wc[i].wr_id & 15) == HK_IB_SENT)
             sent(c, &c->qps[qp]);
           else
-            HK_OR_RETURN(arrived(c, qp, ntohl(wc[i].imm_data)));
+            HK_OR_RETURN(arrived(c, qp, &wc[i]));
         }
       } while (n == POLLED);
       if (n < 0)

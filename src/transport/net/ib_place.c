@@ -91,6 +91,7 @@ void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t 
   if (k >= e->next && k < e->next + HK_IB_PLACES && hk_ib_is_registered(x, to, bytes)) {
     c->offers[k % HK_IB_PLACES] = (hk_ib_offered){.slot = k + 1, .to = to, .bytes = bytes};
     if (k >= c->offered) c->offered = k + 1;
+    hk_ib_stir(c);
   }
   pthread_mutex_unlock(&x->lock);
 }

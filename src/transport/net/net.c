@@ -365,6 +365,11 @@ static hk_status net_progress(hk_transport_state *state, bool *moved) {
   return HK_OK;
 }
 
+static void net_ring(hk_link *link) {
+  hk_net_end *e = link->priv;
+  if (e && e->used && e->used->provider->ring) e->used->provider->ring(e->used->ctx, e);
+}
+
 /* Sleeps only if one network alone is in use: a message of the other one would have to wait. */
 static void net_sleep(hk_transport_state *state) {
   net_state *s = (net_state *)state;
@@ -467,6 +472,7 @@ const hk_transport hk_transport_net = {
     .apart = net_apart,
     .open = net_open,
     .progress = net_progress,
+    .ring = net_ring,
     .sleep = net_sleep,
     .resolve = net_resolve,
     .refer = net_refer,

@@ -71,6 +71,8 @@ typedef struct hk_net_provider {
   /* As the transport's. NULL: `progress` writes what arrives to the places of hk_net_place. */
   void (*offer)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes);
   void (*withdraw)(void *ctx);
+  /* As the transport's `ring`. */
+  void (*ring)(void *ctx, hk_net_end *end);
   /* Moves what can be moved; never blocks. */
   hk_status (*progress)(void *ctx, bool *moved);
   /* Sleeps until `progress` may have something to do, or about a millisecond.  NULL: cannot. */
