@@ -2,7 +2,7 @@
 /* The proxy: the thread that moves the slots of a communicator's pumped links (proxy.h).
  *
  * A GPU cannot wake a thread, so the proxy polls, and only yields while slots move or a kernel may be about to post one.
- * When all launches have ended it sleeps until the next one.  After YIELDING_NS without a slot, though a launch runs, it
+ * When all launches have ended it sleeps until the next one, for SLEEP_NS at most.  After YIELDING_NS without a slot, though a launch runs, it
  * sleeps for NAP_NS at a time: a slot that has been waited for that long is late by little.  A captured launch is
  * replayed without a call of the host, so a communicator with captured launches keeps polling, after LONG_NS every
  * LONG_NAP_NS, which takes a hundredth of a core. */
@@ -114,7 +114,7 @@ static hk_status rest(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches) {
   HK_TRY(find_idle(p, now, &p->idle), out);
   if (!p->idle && waited < YIELDING_NS) return hk_wait_pause(w);
   if (!p->idle) return nap(p, w, launches, atomic_load(&p->replays) && waited >= LONG_NS ? LONG_NAP_NS : NAP_NS);
-  while (rc == HK_OK && atomic_load(&p->launches) == launches) rc = nap(p, w, launches, SLEEP_NS);
+  rc = nap(p, w, launches, SLEEP_NS); /* and then one look at the network: a peer may end a connection */
   p->idle = false;
 out:
   return rc;

@@ -13,6 +13,7 @@ enum {
   HEADER = offsetof(hk_slot, small),
   NAP_NS = 50000,
   IDLE_POLLS = 256,         /* between two checks of the peers */
+  CHECK_NS = 10000000,      /* the same, if progress is called seldom */
   LAST_DATA_NS = 1000000000 /* for so long, data that a peer sent before it closed may still be under way */
 };
 _Static_assert(HEADER + HK_PLUGIN_EAGER == HK_PLUGIN_ENTRY, "a small message fills an entry");
@@ -315,10 +316,12 @@ static hk_status plugins_progress(void *ctx, bool *moved) {
     else
       HK_OR_RETURN(receive_slots(e, &any));
   }
-  if (any)
+  if (any) {
     x->idle = 0;
-  else if (++x->idle % IDLE_POLLS == 0)
+  } else if (++x->idle % IDLE_POLLS == 0 || hk_ago_ns(hk_now_ns(), x->checked_ns) > CHECK_NS) {
+    x->checked_ns = hk_now_ns();
     HK_OR_RETURN(check_peers(x));
+  }
   *moved |= any;
   return HK_OK;
 }

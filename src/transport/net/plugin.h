@@ -165,6 +165,7 @@ struct hk_plugin_ctx {
   int nends, room;
   unsigned idle;
   uint64_t timeout_ns, drain_ns; /* drain_ns: until then ends that are closed wait for their peers */
+  uint64_t checked_ns;           /* the last check of the peers */
   bool gpu_known, gpu_direct;    /* the devices were examined; some can register the GPU's memory */
 };
 
