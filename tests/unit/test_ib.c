@@ -373,6 +373,47 @@ START_TEST(uses_settings) {
 }
 END_TEST
 
+/* The ports as InfiniBand ones, each in its own subnet, with a GID that routers forward, or both in one. */
+static void make_infiniband(bool apart) {
+  char path[160];
+  for (int i = 0; i < 2; i++) {
+    snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/link_layer", i);
+    fm_file(path, "InfiniBand\n");
+    snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/lid", i);
+    fm_file(path, "0x%x\n", 5 + i);
+    for (int k = 0; k < 4; k++) {
+      snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/gids/%d", i, k);
+      if (k > 1)
+        fm_file(path, "0000:0000:0000:0000:0000:0000:0000:0000\n");
+      else
+        fm_file(path, "fec0:0000:%04x:%04x:0000:0000:0000:00%02x\n", k ? 0x30 : 0, apart ? 1 + i : 1, 1 + i);
+    }
+  }
+}
+
+static const struct {
+  bool apart;
+  unsigned flags, global, lid[2];
+} routes[] = {{false, 0, 0, {5, 6}}, {false, 1, 1, {5, 6}}, {true, 0, 1, {0x30, 0x30}}};
+
+/* The global header between subnets, to the router's LID, and where the subnet manager wants it. */
+START_TEST(routes_infiniband) {
+  hk_link *send, *recv;
+  begin(2);
+  make_infiniband(routes[_i].apart);
+  verbs->flags = routes[_i].flags;
+  net_world *w = net_world_of(2, 8, 131072, own_card);
+  make_way(w, &send, &recv);
+  pass_on(w, send, recv, 1);
+  ck_assert_uint_eq(verbs->global, routes[_i].global);
+  ck_assert(verbs->dlid == routes[_i].lid[0] || verbs->dlid == routes[_i].lid[1]);
+  net_unlink(recv);
+  net_unlink(send);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
 START_TEST(waits_as_long_as_the_path_takes) {
   uint64_t bound = 20000000000u;
   ck_assert_uint_eq(hk_ib_timeout_for(0, 6, bound), 14);
@@ -832,6 +873,7 @@ int main(void) {
   tcase_add_test(t, tells_of_an_overflow);
   tcase_add_loop_test(t, agrees_on_options, 0, HK_ARRAY_LENGTH(options));
   tcase_add_loop_test(t, uses_settings, 0, 2);
+  tcase_add_loop_test(t, routes_infiniband, 0, HK_ARRAY_LENGTH(routes));
   tcase_add_test(t, waits_as_long_as_the_path_takes);
   tcase_add_test(t, tries_the_next_gid);
   tcase_add_test(t, notices_a_lost_message);
