@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The proxy: the thread that moves the slots of a communicator's pumped links (proxy.h).
  *
- * A GPU cannot wake a thread, so the proxy polls, and only yields while slots move or a kernel may be about to post one.
- * When all launches have ended it sleeps until the next one, for SLEEP_NS at most.  After YIELDING_NS without a slot, though a launch runs, it
- * sleeps for NAP_NS at a time: a slot that has been waited for that long is late by little.  A captured launch is
- * replayed without a call of the host, so a communicator with captured launches keeps polling, after LONG_NS every
- * LONG_NAP_NS, which takes a hundredth of a core. */
+ * A GPU cannot wake a thread, so the proxy polls, and only yields while slots move or a kernel may be about to post
+ * one. When all launches have ended it sleeps until the next one, for SLEEP_NS at most.  After YIELDING_NS without a
+ * slot, though a launch runs, it sleeps for NAP_NS at a time: a slot that has been waited for that long is late by
+ * little.  A captured launch is replayed without a call of the host, so a communicator with captured launches keeps
+ * polling, after LONG_NS every LONG_NAP_NS, which takes a hundredth of a core. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
