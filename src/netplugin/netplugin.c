@@ -2,15 +2,13 @@
 /* The functions that NCCL calls: ncclNetPlugin_v6 to ncclNetPlugin_v12. Results are hk_status values, which are
  * ncclResult_t's. */
 #include "netplugin.h"
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../transport/net/ib_gdr.h"
 #include "../transport/net/net.h"
 
 #define EXPORT __attribute__((visibility("default"))) extern
 
-enum { SPEED_MBPS = 10000, MOST_BYTES = 1 << 30, CONNECTIONS = 65536 };
+enum { MOST_BYTES = 1 << 30, CONNECTIONS = 65536 };
 
 /* Parameters and log come from the environment. NCCL's own log callback is not needed, because the lines look alike. */
 static int begin_v6(hk_plugin_logger log) {
@@ -34,34 +32,16 @@ static int end_v11(void *context) {
 }
 
 static int devices(int *n) {
-  *n = 1;
+  *n = pair_devices();
   return HK_OK;
 }
 
-/* The device's properties, for every version. Finding them opens all RDMA devices, and NCCL asks often, so it is done
- * once in a process. The answer is the same for all its communicators. */
-static struct { int memory, speed; } about;
-static pthread_once_t looked = PTHREAD_ONCE_INIT;
-
-static void look(void) {
-  hk_iface ifaces[32];
-  bool dmabuf, address;
-  int n = (int)HK_ARRAY_LENGTH(ifaces);
-  bool known = hk_ifaces(ifaces, &n, NULL) == HK_OK && n > 0 && ifaces[0].speed_mbps;
-  about.speed = known ? (int)ifaces[0].speed_mbps : SPEED_MBPS;
-  hk_ib_gpu_support(&dmabuf, &address); /* GPUs' memory is used over RDMA only, by the ways that its cards have */
-  about.memory = NET_PLUGIN_HOST_MEMORY | (address ? NET_PLUGIN_CUDA_MEMORY : 0) | (dmabuf ? NET_PLUGIN_DMABUF : 0);
-}
-
-static char device_name[] = "hocket0";
-
-#define PROPERTIES                                                                                                     \
-  .name = device_name, .guid = 1, .memory = about.memory, .speed = about.speed, .port = device,                        \
-  .max_comms = CONNECTIONS, .max_receives = 1
+#define PROPERTIES(d)                                                                                                  \
+  .name = (d)->name, .pci_path = *(d)->pci ? (d)->pci : NULL, .guid = (d)->guid, .memory = (d)->memory,                \
+  .speed = (d)->speed, .port = (d)->port, .max_comms = CONNECTIONS, .max_receives = 1
 
 static int properties_v6(int device, void *out) {
-  pthread_once(&looked, look);
-  net_plugin_properties_v6 p = {PROPERTIES};
+  net_plugin_properties_v6 p = {PROPERTIES(pair_device_at(device))};
   memcpy(out, &p, sizeof p);
   return HK_OK;
 }
@@ -72,15 +52,13 @@ static int properties_v7(int device, void *out) {
   return HK_OK;
 }
 static int properties_v8(int device, void *out) {
-  pthread_once(&looked, look);
-  net_plugin_properties_v8 p = {PROPERTIES};
+  net_plugin_properties_v8 p = {PROPERTIES(pair_device_at(device))};
   memcpy(out, &p, sizeof p);
   return HK_OK;
 }
 static int properties_v9(int device, void *out) {
-  pthread_once(&looked, look);
-  net_plugin_properties_v9 p = {PROPERTIES, .ndevices = 1, .devices = {device}, .max_message = MOST_BYTES,
-                                .max_collective = MOST_BYTES};
+  net_plugin_properties_v9 p = {PROPERTIES(pair_device_at(device)), .ndevices = 1, .devices = {device},
+                                .max_message = MOST_BYTES, .max_collective = MOST_BYTES};
   memcpy(out, &p, sizeof p);
   return HK_OK;
 }
@@ -91,15 +69,10 @@ static int properties_v11(int device, void *out) {
   return HK_OK;
 }
 static int properties_v12(int device, void *out) {
-  pthread_once(&looked, look);
-  net_plugin_properties_v12 p = {PROPERTIES,
-                                 .ndevices = 1,
-                                 .devices = {device},
-                                 .max_message = MOST_BYTES,
-                                 .max_collective = MOST_BYTES,
-                                 .max_multi_request = 1,
-                                 .rail = -1,
-                                 .plane = -1};
+  const pair_device *d = pair_device_at(device);
+  net_plugin_properties_v12 p = {
+      PROPERTIES(pair_device_at(device)), .ndevices = 1,          .devices = {device},      .max_message = MOST_BYTES,
+      .max_collective = MOST_BYTES,       .max_multi_request = 1, .rail = (int16_t)d->rail, .plane = -1};
   memcpy(out, &p, sizeof p);
   return HK_OK;
 }
@@ -109,8 +82,7 @@ static int properties_v12(int device, void *out) {
 static int listen_v6(int device, void *handle, void **listener) {
   pair_handle h;
   pair_listener *l = NULL;
-  (void)device;
-  hk_status rc = pair_listen(&h, &l);
+  hk_status rc = pair_listen(device, &h, &l);
   memcpy(handle, &h, sizeof h);
   *listener = l;
   return rc;
@@ -124,10 +96,9 @@ static int listen_v11(void *context, int device, void *handle, void **listener) 
 static int connect_v6(int device, void *handle, void **comm) {
   hk_status rc = HK_OK;
   pair_handle h;
-  (void)device;
   *comm = NULL;
   memcpy(&h, handle, sizeof h);
-  if (!h.begun) HK_TRY(pair_dial(&h, &h.begun), out);
+  if (!h.begun) HK_TRY(pair_dial(device, &h, &h.begun), out);
   HK_TRY(pair_advance(h.begun), out);
   if (h.begun->step == PAIR_READY) {
     *comm = h.begun;

@@ -5,8 +5,8 @@
  * A connection of the plugin is a world of two ranks, the sender 0 and the receiver 1, joined by the net transport,
  * which chooses RDMA or sockets as it does in Hocket. A control connection does what the bootstrap does for a
  * communicator: listen's handle has the receiver's address and a key; the two sides exchange the transport's facts over
- * the control connection, and data connections arrive on a listener that each side keeps. pair.c makes the pair,
- * messages.c moves messages, netplugin.c has the functions that NCCL calls.
+ * the control connection, and data connections arrive on a listener that each side keeps. devices.c finds the devices,
+ * pair.c makes the pair, messages.c moves messages, netplugin.c has the functions that NCCL calls.
  *
  * Over RDMA a message is a slot. The sender's card reads its bytes from the sender's memory and writes them to their
  * place, in memory of the host or of a GPU (hk_link.placed): NCCL registers all that it sends and receives.
@@ -17,6 +17,7 @@
 #ifndef HK_NETPLUGIN_NETPLUGIN_H
 #define HK_NETPLUGIN_NETPLUGIN_H
 #include "../base/addr.h"
+#include "../transport/net/ib_port.h"
 #include "../transport/net/plugin_abi.h"
 #include "../transport/transport.h"
 
@@ -100,15 +101,27 @@ typedef struct pair {
 } pair;
 
 typedef struct pair_listener {
-  int fd;
+  int fd, device;
   uint8_t key[PAIR_KEY];
   pair *begun; /* the pair that is being accepted */
 } pair_listener;
 
+/* An RDMA card (NCCL_NET_MERGE_LEVEL), or, on a machine without RDMA, its first interface. A connection that is made or
+ * accepted with a card uses it as long as it works. */
+typedef struct pair_device {
+  char name[4 * HK_IB_NAME], pci[256]; /* a path in /sys; "": unknown */
+  char device[HK_IB_NAME];             /* of RDMA; "": an interface */
+  uint64_t guid;
+  int port, memory, speed; /* of RDMA; NET_PLUGIN_*_MEMORY; Mb/s */
+  int rail;                /* -1: unknown */
+} pair_device;
+int pair_devices(void);
+pair_device *pair_device_at(int i); /* the first one if there is no such one */
+
 /* pair.c. One step of connecting; PAIR_READY is its end. */
-hk_status pair_listen(pair_handle *handle, pair_listener **out);
+hk_status pair_listen(int device, pair_handle *handle, pair_listener **out);
 void pair_listener_free(pair_listener *l);
-hk_status pair_dial(const pair_handle *handle, pair **out);
+hk_status pair_dial(int device, const pair_handle *handle, pair **out);
 hk_status pair_answer(pair_listener *l, pair **out); /* *out stays NULL until a peer has connected */
 hk_status pair_advance(pair *p);
 /* HK_ERR_USAGE if connections would have to be encrypted. */

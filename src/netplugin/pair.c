@@ -131,8 +131,9 @@ static bool ends_on_one_host(int fd) {
   return hk_addr_same_host(&here, &there);
 }
 
-static hk_status pair_new(bool sends, int fd, const uint8_t key[PAIR_KEY], pair **out) {
+static hk_status pair_new(bool sends, int device, int fd, const uint8_t key[PAIR_KEY], pair **out) {
   hk_status rc;
+  const pair_device *on = pair_device_at(device);
   hk_addr own;
   pair *p = calloc(1, sizeof *p);
   if (!p) {
@@ -156,6 +157,8 @@ static hk_status pair_new(bool sends, int fd, const uint8_t key[PAIR_KEY], pair 
                               .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
                               .nslots = (uint32_t)hk_param_int(HK_P_SLOTS),
                               .traffic_class = NET_PLUGIN_UNDEFINED,
+                              .device = on->device,
+                              .device_port = on->port,
                               .within_plugin = true};
   memcpy(&p->env.comm_id, key, sizeof p->env.comm_id);
   p->deadline_ns = hk_now_ns() + (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * SECOND_NS;
@@ -182,12 +185,13 @@ void pair_free(pair *p) {
   free(p);
 }
 
-hk_status pair_listen(pair_handle *handle, pair_listener **out) {
+hk_status pair_listen(int device, pair_handle *handle, pair_listener **out) {
   hk_status rc;
   pair_listener *l = calloc(1, sizeof *l);
   memset(handle, 0, sizeof *handle);
   if (!l) return HK_FAIL_ERRNO("no memory for a listener");
   l->fd = -1;
+  l->device = device;
   handle->magic = MAGIC;
   HK_TRY(own_address(&handle->at), out);
   HK_TRY(listen_at(&handle->at, &l->fd), out);
@@ -209,11 +213,11 @@ void pair_listener_free(pair_listener *l) {
   free(l);
 }
 
-hk_status pair_dial(const pair_handle *handle, pair **out) {
+hk_status pair_dial(int device, const pair_handle *handle, pair **out) {
   int fd;
   if (handle->magic != MAGIC) return HK_FAIL(HK_ERR_ARGUMENT, "connect was given a handle of another network");
   HK_OR_RETURN(hk_connect_start(&handle->at, &fd));
-  HK_OR_RETURN(pair_new(true, fd, handle->key, out));
+  HK_OR_RETURN(pair_new(true, device, fd, handle->key, out));
   (*out)->control = handle->at;
   return HK_OK;
 }
@@ -226,7 +230,7 @@ hk_status pair_answer(pair_listener *l, pair **out) {
   *out = NULL;
   if (fd < 0)
     return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? HK_OK : HK_FAIL_ERRNO("accept failed");
-  HK_OR_RETURN(pair_new(false, fd, l->key, out));
+  HK_OR_RETURN(pair_new(false, l->device, fd, l->key, out));
   (*out)->control = from;
   (*out)->step = PAIR_EXCHANGING;
   return HK_OK;
@@ -269,7 +273,7 @@ static hk_status exchange_hello(pair *p) {
 static hk_status open_link(pair *p) {
   char facts[2][HK_FACT_BYTES], why[160] = "", text[HK_ADDR_TEXT];
   int me = p->env.rank;
-  /* Channels begin with different ports; here connections do, at random. */
+  /* Channels begin with different ports of a card; here connections do, at random. */
   hk_link_key key = {.peer = (uint16_t)(1 - me),
                      .kind = p->sends ? HK_LINK_SEND : HK_LINK_RECV,
                      .channel = p->mine.key[0] % HK_CHANNELS};

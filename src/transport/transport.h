@@ -44,8 +44,8 @@ typedef struct hk_transport_env {
   /* Takes the connection that `peer` opened with `tag`; -1 if it has not arrived yet. */
   int (*take)(void *arg, int peer, uint64_t tag);
   /* `dial` from any thread, to a peer to which there was a connection: none of the checks of the rank's waits run, and
-   * *stop (an hk_status that is not HK_OK) ends it. *gone: no process listens there any more, or the rank has left. NULL:
-   * lost connections are not made again. */
+   * *stop (an hk_status that is not HK_OK) ends it. *gone: no process listens there any more, or the rank has left.
+   * NULL: lost connections are not made again. */
   hk_status (*redial)(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone);
   /* Gives connections with that tag to fn(fn_arg, peer, fd) as they come, on the listener's thread; fn NULL ends it. */
   void (*serve)(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int peer, int fd), void *fn_arg);
@@ -60,6 +60,10 @@ typedef struct hk_transport_env {
   void *gpu_page;
   void *gpu_queue;    /* hk_queue: for short copies from and to its memory, from any thread */
   bool within_plugin; /* this library runs as NCCL's net plugin: no plugins are loaded, and NCCL_NET is ignored */
+  /* The RDMA device, and the number of its port, whose card carries the connections as long as it works; NULL or empty:
+   * no particular one. */
+  const char *device;
+  int device_port;
   /* For network plugins that report events of their own; `profiler` goes into each request.  NULL: no profiler. */
   int (*net_event)(void **event, int type, void *profiler, int64_t id, void *data);
   void *profiler;

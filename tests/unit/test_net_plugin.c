@@ -171,7 +171,68 @@ START_TEST(opens_its_cards_once) {
     ck_assert_int_eq(new.base.memory, old.memory);
     ck_assert_int_eq(new.base.speed, old.speed);
   }
-  ck_assert_uint_eq(verbs->opened, 2 * 2); /* may it be opened, and does it take dma-bufs */
+  ck_assert_uint_eq(verbs->opened, 2 * 3); /* twice whether it can be opened, and does it take dma-bufs */
+  rdma_end(verbs);
+}
+END_TEST
+
+/* NCCL chooses a card by its place and speed, and gets that card. */
+START_TEST(shows_and_uses_its_cards) {
+  static const char data[64] = "over the second card";
+  fake_verbs_state *verbs = rdma_begin(3);
+  _Alignas(16) char handle[NET_PLUGIN_HANDLE] = {0};
+  char in[64], *to = in;
+  void *listener, *comm[2] = {NULL}, *memory[2], *request[2] = {NULL};
+  int n, done[2] = {0}, size = sizeof in, tag = 0;
+  for (int i = 0; i < 3; i++) { /* the first two are ports of one card */
+    char path[96];
+    snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/rate", i);
+    fm_file(path, "%d Gb/sec (4X NDR)\n", i < 2 ? 200 : 400);
+    snprintf(path, sizeof path, "sys/class/infiniband/fake%d/sys_image_guid", i);
+    fm_file(path, "0c42:a103:0066:f0d%d\n", i / 2);
+    snprintf(path, sizeof path, "sys/class/infiniband/fake%d/device", i);
+    fm_link(path, i < 2 ? "../../../devices/pci0000:00/0000:03:00.0" : "../../../devices/pci0000:40/0000:41:00.0");
+  }
+  fm_file("sys/devices/pci0000:00/0000:03:00.0/class", "0x020000\n");
+  fm_file("sys/devices/pci0000:40/0000:41:00.0/class", "0x020000\n");
+  const net_plugin_v *v = exported("9");
+  net_plugin_properties_v9 p[2];
+  ck_assert_int_eq(v->devices(&n), HK_OK);
+  ck_assert_int_eq(n, 2);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(v->properties(i, &p[i]), HK_OK);
+    ck_assert_int_eq(p[i].speed, 400000);
+    ck_assert_int_eq(p[i].devices[0], i);
+    ck_assert_uint_eq(p[i].guid, 0x0c42a1030066f0d0 + (uint64_t)i);
+  }
+  ck_assert_str_eq(p[0].name, "fake0+fake1");
+  ck_assert_str_eq(p[1].name, "fake2");
+  ck_assert_msg(p[1].pci_path && strstr(p[1].pci_path, "/sys/devices/pci0000:40/0000:41:00.0"), "%s", p[1].pci_path);
+  ck_assert_int_eq(v->listen.v6(1, handle, &listener), HK_OK);
+  for (uint64_t until = hk_now_ns() + 20000000000u; !comm[0] || !comm[1];) {
+    if (!comm[0]) ck_assert_int_eq(v->connect.v7(1, handle, &comm[0], NULL), HK_OK);
+    if (!comm[1]) ck_assert_int_eq(v->accept.v7(listener, &comm[1], NULL), HK_OK);
+    ck_assert(hk_now_ns() < until);
+  }
+  char out[64];
+  memcpy(out, data, sizeof out);
+  ck_assert_int_eq(v->reg.v8(comm[0], out, sizeof out, NET_PLUGIN_HOST_MEMORY, &memory[0]), HK_OK);
+  ck_assert_int_eq(v->reg.v8(comm[1], in, sizeof in, NET_PLUGIN_HOST_MEMORY, &memory[1]), HK_OK);
+  size_t room = sizeof in;
+  ck_assert_int_eq(v->irecv.v9(comm[1], 1, (void **)&to, &room, &tag, &memory[1], &request[1]), HK_OK);
+  ck_assert_int_eq(v->isend.v9(comm[0], out, sizeof out, 0, memory[0], &request[0]), HK_OK);
+  for (uint64_t until = hk_now_ns() + 20000000000u; !done[0] || !done[1];) {
+    for (int i = 0; i < 2; i++)
+      if (!done[i]) ck_assert_int_eq(v->test(request[i], &done[i], &size), HK_OK);
+    ck_assert(hk_now_ns() < until);
+  }
+  ck_assert_mem_eq(in, data, sizeof in);
+  ck_assert_uint_gt(verbs->device[2].writes, 0);
+  ck_assert_uint_eq(verbs->device[0].writes + verbs->device[1].writes, 0);
+  for (int i = 0; i < 2; i++) v->dereg(comm[i], memory[i]);
+  v->close_send(comm[0]);
+  v->close_recv(comm[1]);
+  v->close_listen(listener);
   rdma_end(verbs);
 }
 END_TEST
@@ -312,6 +373,7 @@ int main(void) {
   tcase_add_loop_test(t, names_a_peer_that_goes, 6, 7);
   tcase_add_test(t, leaves_other_communicators_alone);
   tcase_add_test(t, opens_its_cards_once);
+  tcase_add_test(t, shows_and_uses_its_cards);
   tcase_add_test(t, hangs_up_on_strangers);
   tcase_add_test(t, tells_that_nobody_answers);
   tcase_add_test(t, waits_for_a_stopped_peer);

@@ -64,6 +64,7 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   x->scarce = hk_ib_memory_is_scarce();
   HK_TRY(hk_ib_gid_wishes(&x->wish), out);
   x->nports = hk_ib_ports(x->ports, &x->nnear, hk_ibv_opens, (void *)(uintptr_t)x->api, why, sizeof why);
+  if (env->device && *env->device) hk_ib_prefer(x->ports, x->nports, &x->nnear, env->device, env->device_port);
   f->nports = (uint8_t)x->nports;
   for (int i = 0; i < x->nports; i++) {
     const hk_ib_port *p = &x->ports[i];

@@ -64,13 +64,16 @@ typedef bool hk_ib_opens(void *arg, const char *device, char *why, size_t why_by
 int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, hk_ib_opens *opens, void *arg, char *why, size_t why_bytes);
 
 /* ---- ib_merge.c ---- */
-/* Returns true if a port has less than half of the speed of the fastest one of all; an unknown speed is fast. Slow ports
- * stand by: they carry data only if no fast port does. */
+/* Returns true if a port has less than half of the speed of the fastest one of all; an unknown speed is fast. Slow
+ * ports stand by: they carry data only if no fast port does. */
 bool hk_ib_is_slow(const hk_ib_port *port, const hk_ib_port *all, int n);
 /* Numbers the cards by NCCL_IB_MERGE_NICS, NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE, and makes the ports of a card
  * adjacent. Ports of different speeds stay apart: messages take turns over the ports of a card. Of functions with the
  * same port (NCCL_IB_MERGE_VFS) one is kept. HK_ERR_USAGE if a value is not valid. */
 hk_status hk_ib_merge(const char *root, hk_ib_port *ports, int *n, int *nnear);
+/* Puts the card with this port first, as the only near one, whatever rails say: somebody else has chosen it. Nothing if
+ * there is no such port. */
+void hk_ib_prefer(hk_ib_port *ports, int n, int *nnear, const char *device, int number);
 /* Fills `out` with the ports that a rank offers a peer, best first: whole cards. Each `turn` begins with another near
  * card, and then with another port. Returns their number. */
 int hk_ib_offer(const hk_ib_port *ports, int n, int nnear, int turn, hk_ib_port out[HK_IB_OFFERED]);
@@ -106,8 +109,8 @@ typedef struct hk_ib_pair {
  * others. */
 int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int ntheirs, bool caller, int version,
                 hk_ib_pair out[HK_IB_PAIRS]);
-/* Returns true if two InfiniBand ports are in one subnet; else packets need a global header, and go to the router, whose
- * LID is in the peer's GID (0: it is not there). */
+/* Returns true if two InfiniBand ports are in one subnet; else packets need a global header, and go to the router,
+ * whose LID is in the peer's GID (0: it is not there). */
 bool hk_ib_one_subnet(const hk_ib_port *a, const hk_ib_port *b);
 uint16_t hk_ib_router_lid(const hk_ibv_gid *g);
 /* Returns true if the second pair is as good as the first, and between other ports of the same two cards. */
