@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control connections that something closes while both processes live: no rank is reported as gone.
+/* Control connections that something closes, or on which nothing arrives, while both processes live: no rank is
+ * reported as gone.
  * check: notsan */
+#include <linux/filter.h>
 #include <sys/socket.h>
+#include "../../src/base/param.h"
 #include "../../src/boot/internal.h"
 #include "../support/boot_ranks.h"
 
-enum { RANKS_MOST = 9, VICTIM = 3 };
+enum { RANKS_MOST = 9, VICTIM = 3, LIMIT_S = 2, AWAY_S = 8 };
 
 typedef struct board {
   _Atomic(int) joined, done;
@@ -73,6 +76,56 @@ START_TEST(lost_connections_are_no_deaths) {
 }
 END_TEST
 
+/* Nothing that comes in reaches the sockets while the control network is away. */
+static void set_away(hk_bootstrap *b, bool away) {
+  struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
+  struct sock_fprog program = {.len = 1, .filter = &nothing};
+  pthread_mutex_lock(&b->lock);
+  for (int i = 0; i < 2 * b->rounds; i++)
+    if (b->links[i].fd >= 0)
+      ck_assert_int_eq(
+          setsockopt(b->links[i].fd, SOL_SOCKET, away ? SO_ATTACH_FILTER : SO_DETACH_FILTER, &program, sizeof program),
+          0);
+  pthread_mutex_unlock(&b->lock);
+}
+
+static int run_tolerant_rank(void *arg) {
+  const stage *s = arg;
+  rank_state r = {.rank = s->rank, .nranks = s->nranks, .ids = &shared->id, .nids = 1};
+  if (join_rank(&r) != HK_OK) complain(&r, "join", hk_last_error());
+  atomic_fetch_add(&shared->joined, 1);
+  if (!r.b || !await_count(&shared->joined, r.nranks)) return 1;
+  for (int i = 0; i < r.nranks; i++) hk_bootstrap_tolerate(r.b, i, 600);
+  set_away(r.b, true);
+  for (uint64_t until = hk_now_ns() + AWAY_S * UINT64_C(1000000000); hk_now_ns() < until;) usleep(10000);
+  set_away(r.b, false);
+  atomic_fetch_add(&shared->done, 1);
+  await_count(&shared->done, r.nranks);
+  if (hk_bootstrap_barrier(r.b) != HK_OK) complain(&r, "a barrier", hk_last_error());
+  if (atomic_load(&r.nevents)) complain(&r, "an event", "of a control network that is away");
+  leave_rank(&r);
+  return 0;
+}
+
+/* A reboot of the management network's switch, which is longer than HOCKET_PEER_TIMEOUT, while data goes over RDMA. */
+START_TEST(silence_of_the_control_network_is_no_death) {
+  enum { RANKS = 3 };
+  pid_t pids[RANKS], maker;
+  char limit[8];
+  snprintf(limit, sizeof limit, "%d", LIMIT_S);
+  setenv("HOCKET_PEER_TIMEOUT", limit, 1);
+  hk_param_reload();
+  maker = hold_id(&shared->id);
+  for (int i = 0; i < RANKS; i++) pids[i] = start_process(run_tolerant_rank, &(stage){i, RANKS});
+  for (int i = 0; i < RANKS; i++) {
+    int status = end_process(pids[i]);
+    ck_assert_msg(!status && !shared->wrong[i][0], "rank %d: status %d, %s", i, status, shared->wrong[i]);
+  }
+  kill(maker, SIGKILL);
+  end_process(maker);
+}
+END_TEST
+
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
 int main(void) {
@@ -81,5 +134,6 @@ int main(void) {
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, lost_connections_are_no_deaths, 4, 6);
   tcase_add_loop_test(t, lost_connections_are_no_deaths, 9, 10);
+  tcase_add_test(t, silence_of_the_control_network_is_no_death);
   return suite_run_one("lost connections", t);
 }

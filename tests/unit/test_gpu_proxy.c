@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The proxy of GPU links alone: the test plays the kernels on a device that is ordinary memory, and the network. */
 #include <check.h>
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -396,6 +399,48 @@ START_TEST(sleeps) {
 }
 END_TEST
 
+/* How often the proxy's thread has gone to sleep so far; a yield is no sleep. */
+static long sleeps_so_far(void) {
+  char path[300], line[128] = "";
+  long count = -1;
+  DIR *threads = opendir("/proc/self/task");
+  ck_assert_ptr_nonnull(threads);
+  for (struct dirent *d; count < 0 && (d = readdir(threads));) {
+    snprintf(path, sizeof path, "/proc/self/task/%.20s/status", d->d_name);
+    FILE *f = fopen(path, "re");
+    bool proxy = f && fgets(line, sizeof line, f) && strstr(line, "hocket-proxy");
+    while (proxy && count < 0 && fgets(line, sizeof line, f))
+      (void)sscanf(line, "voluntary_ctxt_switches: %ld", &count);
+    if (f) fclose(f);
+  }
+  closedir(threads);
+  ck_assert_int_ge(count, 0);
+  return count;
+}
+
+/* While a launch runs, its next slot does not wait for a proxy that sleeps. A test that is stopped for a tenth of a
+ * second sees a sleep all the same: the best of several looks counts. */
+START_TEST(stays_awake_while_a_launch_runs) {
+  world *w = calloc(1, sizeof *w);
+  long least = LONG_MAX;
+  atomic_store(&w->net.takes, 20);
+  begin(w, HOST);
+  for (uint64_t k = 0; k < 20 && least > 0; k++) {
+    send_slot(w, k, 64);
+    UNTIL(atomic_load(&w->net.taken) == k + 1 && has_credit(w, k));
+    const uint64_t from = hk_now_ns() + UINT64_C(2000000), until = from + UINT64_C(20000000);
+    UNTIL(hk_now_ns() > from);
+    long before = sleeps_so_far();
+    UNTIL(hk_now_ns() > until);
+    long count = sleeps_so_far() - before;
+    if (count < least) least = count;
+  }
+  ck_assert_int_eq(least, 0);
+  hk_gpu_proxy_end(w->proxy, false);
+  free(w);
+}
+END_TEST
+
 /* While launches run without a slot the watchdog looks, and may end it. */
 START_TEST(watched) {
   world *w = calloc(1, sizeof *w);
@@ -449,6 +494,7 @@ int main(void) {
   tcase_add_test(t, connecting);
   tcase_add_test(t, ends_drained);
   tcase_add_test(t, sleeps);
+  tcase_add_test(t, stays_awake_while_a_launch_runs);
   tcase_add_test(t, watched);
   tcase_add_loop_test(t, fails, 0, 2);
   tcase_add_test(t, ends_with_failure);

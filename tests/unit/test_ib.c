@@ -594,6 +594,14 @@ START_TEST(asks_the_card_about_a_silent_host) {
 }
 END_TEST
 
+/* NCCL's defaults last for half a minute. */
+START_TEST(outlasts_nccl) {
+  unsetenv("HOCKET_PEER_TIMEOUT");
+  hk_param_reload();
+  ck_assert_int_ge(hk_param_int(HK_P_PEER_TIMEOUT), 30);
+}
+END_TEST
+
 /* ---- many connections ---- */
 
 /* Progress looks at connections on which something moves. The FIFO of one that carries only small messages costs no
@@ -884,6 +892,7 @@ int main(void) {
   tcase_add_test(t, one_rank_may_not_open);
   tcase_add_loop_test(t, survives_a_lost_control_connection, 0, 3);
   tcase_add_test(t, asks_the_card_about_a_silent_host);
+  tcase_add_test(t, outlasts_nccl);
   tcase_add_test(t, idle_connections_cost_nothing);
   tcase_add_test(t, may_lock_as_root);
   tcase_add_loop_test(t, gives_way_to_tcp, 0, (int)HK_ARRAY_LENGTH(lockable));

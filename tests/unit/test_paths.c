@@ -4,7 +4,9 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/base/param.h"
 #include "../../src/topo/paths.h"
+#include "../../src/transport/net/gdr.h"
 #include "../support/suite.h"
 #include "../support/topo_checks.h"
 #include "../support/topo_machines.h"
@@ -154,6 +156,28 @@ START_TEST(cascaded_switches) {
 }
 END_TEST
 
+/* A card writes to the GPU by PCI, and its completions reach it by C2C: the GPU's order of writes says nothing. */
+START_TEST(split_ways) {
+  hk_topo *grace = m_nvl(1), *plain = m_xgmi(1);
+  hk_paths *c2c = paths_of(grace, NULL), *pci = paths_of(plain, NULL);
+  hk_device gpu = {.limits.rdma_ordered = true};
+  for (int cls = HK_PATH_LOC; cls <= HK_PATH_DIS; cls++) {
+    ck_assert_int_eq(hk_gdr_is_split(c2c, 0, (hk_path_class)cls), cls <= HK_PATH_PXB);
+    ck_assert(!hk_gdr_is_split(pci, 0, (hk_path_class)cls));
+  }
+  ck_assert(!hk_gdr_is_split(c2c, 999, HK_PATH_PIX) && !hk_gdr_is_split(NULL, 0, HK_PATH_PIX));
+  ck_assert(hk_gdr_needs_flush(&gpu, true) && !hk_gdr_needs_flush(&gpu, false));
+  setenv("NCCL_NET_FORCE_FLUSH", "1", 1);
+  hk_param_reload();
+  ck_assert(hk_gdr_needs_flush(&gpu, false));
+  setenv("NCCL_GDR_FLUSH_DISABLE", "1", 1);
+  hk_param_reload();
+  ck_assert(!hk_gdr_needs_flush(&gpu, true));
+  done(grace, c2c);
+  done(plain, pci);
+}
+END_TEST
+
 START_TEST(chip_to_chip) {
   hk_topo *t = m_nvl(18);
   hk_paths *p = paths_of(t, NULL);
@@ -222,6 +246,7 @@ int main(void) {
   tcase_add_test(t, pci_boxes);
   tcase_add_test(t, cascaded_switches);
   tcase_add_test(t, chip_to_chip);
+  tcase_add_test(t, split_ways);
   tcase_add_test(t, nearest_nets);
   tcase_add_test(t, mesh);
   return suite_run_one("paths", t);
