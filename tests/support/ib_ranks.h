@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For tests of the verbs provider between ranks that are threads, over the fake libibverbs.so.1. */
+#ifndef HK_TESTS_IB_RANKS_H
+#define HK_TESTS_IB_RANKS_H
+#include <check.h>
+#include "../../src/base/param.h"
+#include "../../src/transport/net/ib.h"
+#include "fake_rdma.h"
+#include "net_streams.h"
+#include "suite.h"
+
+static fake_verbs_state *verbs;
+
+static inline void begin(int devices) {
+  verbs = rdma_begin(devices);
+  rdma_param("NCCL_NET", "IB");
+}
+static inline void end(void) { rdma_end(verbs); }
+
+static inline void make_streams(net_world *w, stream t[2], unsigned count, uint32_t most) {
+  for (int i = 0; i < 2; i++)
+    t[i] = (stream){
+        .rank = &w->ranks[i], .peer = 1 - i, .channel = 3, .count = count, .most = most, .want = true, .both = true};
+}
+
+/* One way from rank 0 to rank 1, both of this thread. */
+static inline void make_way(net_world *w, hk_link **send, hk_link **recv) {
+  *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 3);
+  *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 3);
+  while (atomic_load(&(*send)->state) != HK_LINK_READY || atomic_load(&(*recv)->state) != HK_LINK_READY)
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+}
+
+static inline void pass_on(net_world *w, hk_link *send, hk_link *recv, unsigned number) {
+  uint32_t bytes, signature, got;
+  bool direct;
+  while (!net_try_send(send, &number, sizeof number, 7, false))
+    ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
+  while (!net_try_recv(recv, &got, sizeof got, false, &bytes, &signature, &direct))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  ck_assert_uint_eq(got, number);
+}
+
+static inline void carry(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes) {
+  static char out[65536], in[65536];
+  uint32_t got = UINT32_MAX, signature;
+  bool direct;
+  memset(out, (int)bytes, bytes);
+  while (!net_try_send(send, out, bytes, 1, false))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  while (!net_try_recv(recv, in, bytes, false, &got, &signature, &direct))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  ck_assert_uint_eq(got, bytes);
+  ck_assert_mem_eq(in, out, bytes);
+}
+
+static inline void pull_cable(unsigned i) {
+  if (i != 60) return;
+  pthread_mutex_lock(&verbs->lock);
+  verbs->device[0].down = 1;
+  pthread_mutex_unlock(&verbs->lock);
+}
+#endif
