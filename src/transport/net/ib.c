@@ -17,7 +17,8 @@
 enum {
   IDLE_POLLS = 64,  /* without a message, between two looks at the clock */
   BUSY_POLLS = 256, /* the same with messages */
-  SWEEP_MS = 5,     /* between two looks at connections on which nothing moves */
+  SWEEP_MS = 5,     /* between two looks at connections on which nothing moves... */
+  SWEEP_MOST = 64,  /* ...of which each takes so many, so that the number of all does not matter */
   FLUSH_S = 2
 };
 
@@ -192,7 +193,7 @@ hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_
   snprintf(c->route, sizeof c->route, "not connected");
   x->conns[index] = c;
   x->nconns++;
-  x->sweep = true;
+  hk_ib_stir(c);
   *out = c;
   return HK_OK;
 no_memory:
@@ -261,7 +262,7 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
   e->priv = c;
   *(sends ? &c->send : &c->recv) = e;
   if (!sends) hk_ib_place_min(x, e->link);
-  x->sweep = true;
+  hk_ib_stir(c);
   if (c->phase == HK_IB_UP)
     atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in come_up() */
   if (fresh)
@@ -389,19 +390,22 @@ static hk_status serve(hk_ib_conn *c, bool look, uint64_t now, bool *any) {
   return HK_OK;
 }
 
+static void sweep(hk_ib_ctx *x) {
+  for (uint32_t i = 0; i < SWEEP_MOST && i < x->room; i++, x->swept++) {
+    if (x->swept >= x->room) x->swept = 0;
+    if (x->conns[x->swept]) hk_ib_stir(x->conns[x->swept]);
+  }
+}
+
 static hk_status progress(hk_ib_ctx *x, bool *moved) {
   bool any = false;
   x->steps++;
   HK_OR_RETURN(hk_ib_poll(x, &any));
   bool look = x->idle % IDLE_POLLS == 0 || x->steps % BUSY_POLLS == 0;
   uint64_t now = look ? hk_now_ns() : 0;
-  if (now >= x->next_sweep_ns && look) x->sweep = true;
-  if (x->sweep) {
-    x->sweep = false;
-    x->next_sweep_ns = (now ? now : hk_now_ns()) + SWEEP_MS * 1000000ull;
-    for (uint32_t i = 0; i < x->room; i++)
-      if (x->conns[i]) hk_ib_stir(x->conns[i]);
-    look = true;
+  if (look && now >= x->next_sweep_ns) {
+    x->next_sweep_ns = now + SWEEP_MS * 1000000ull;
+    sweep(x);
   }
   for (uint32_t i = 0; i < x->nactive;) {
     hk_ib_conn *c = x->active[i];
@@ -440,9 +444,9 @@ static hk_status ib_progress(void *ctx, bool *moved) {
  * round trip, and falling asleep and waking up would add to that. */
 static bool may_sleep(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
   bool moved = false;
-  for (uint32_t i = 0; i < x->room; i++) {
-    const hk_ib_conn *c = x->conns[i];
-    if (!c || c->remote.n) continue;
+  for (uint32_t i = 0; i < x->nactive; i++) {
+    const hk_ib_conn *c = x->active[i];
+    if (c->remote.n) continue;
     if (c->phase != HK_IB_UP || (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)))) return false;
   }
   return hk_ib_arm(x, fds) && hk_ib_poll(x, &moved) == HK_OK && !moved;

@@ -209,11 +209,10 @@ typedef struct hk_ib_ctx {
   int ndevices;
   hk_ib_conn **conns; /* [room]; by index, NULL: free */
   uint32_t room, nconns, serial;
-  /* The connections that may have something to move. Progress looks at these alone, and at all others after SWEEP_MS
-   * (ib.c), or if `sweep` is set. */
-  hk_ib_conn **active; /* [room] */
-  uint32_t nactive;
-  bool sweep;
+  /* The connections that may have something to move. Progress looks at these alone, and now and then at a few others
+   * (ib.c). */
+  hk_ib_conn **active;     /* [room] */
+  uint32_t nactive, swept; /* swept: the index with which the next look at others begins */
   uint64_t next_sweep_ns;
   uint32_t idle;
   pthread_mutex_t lock; /* for everything that is not atomic or set once, and for the connections */
