@@ -138,7 +138,7 @@ else
 say =
 endif
 
-.PHONY: all kernels-note lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-check gpu-bench bench bench-kernels deps install \
+.PHONY: all kernels-note lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-check gpu-bench bench bench-peers bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -445,6 +445,12 @@ bench: ## measure Hocket and its peers side by side
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIBA)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $< $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) -lm
+# Over the fake libibverbs, whose support files are those of the tests.
+$(BUILD)/bench/ib_peers: $(BUILD)/bench/ib_peers.o $(LIBA) $(FAKE_SO)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -o $@ $< $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS)
+bench-peers: $(BUILD)/bench/ib_peers ## what a rank with 1024 and with 4096 peers costs over (fake) RDMA
+	@for n in 1 64 1024 4096; do $< $$n || exit 1; done
 bench-kernels: $(BUILD)/bench/kernels ## how fast one core copies and reduces
 	$<
 

@@ -52,6 +52,7 @@ typedef struct fake_verbs_state {
   int fatal;   /* the device of the next so many reports that it fails, and answers no more */
   /* what there is */
   int nmrs, nqps, ncqs, nchannels;
+  int without_channels;                        /* devices have no completion channels, which cost descriptors */
   uint64_t opened;                             /* times that a device was, so far */
   uint64_t writes, reads, dmabufs, registered; /* so far; `registered`: times that memory was taken */
   char *watched;                               /* memory of which it is counted... */
