@@ -236,7 +236,7 @@ static int post_send(hk_ibv_qp *v, hk_ibv_send_wr *wr, hk_ibv_send_wr **bad) {
     request *r = &p->send[p->last++ % p->depth];
     r->wr = *wr;
     r->sge = wr->num_sge ? *wr->sg_list : (hk_ibv_sge){0};
-    if (wr->send_flags & HK_IBV_SEND_INLINE && r->sge.length <= MAX_INLINE)
+    if (wr->send_flags & HK_IBV_SEND_INLINE && r->sge.length && r->sge.length <= MAX_INLINE)
       memcpy(r->inlined, (const void *)(uintptr_t)r->sge.addr, r->sge.length);
     if (p->v.state == HK_IBV_QPS_ERR) end_request(p, HK_IBV_WC_WR_FLUSH_ERR);
   }
