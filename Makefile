@@ -188,12 +188,14 @@ $(FATBIN): build/cuda/flags $(wildcard src/kernels/cuda/*) src/program/program.h
 # One architecture's PTX, which the interpreter in the emulated driver runs (CUDAEMU_PTX, tests/ptxemu/), and the machine code that is made
 # of it, which the suites gpu_compile and sass read; what ptxas says of that is beside it.
 ONE_NVCC = $(or $(NVCC),$(NVCC_HERE))
+# Registers are ptxas' business: nvcc 13.0 gives the limit to a ptxas without a machine, which finds it too big.
+PTX_FLAGS := $(filter-out -maxrregcount=%,$(GPU_CXXFLAGS))
 build/cuda/%/kernels.ptx: $(wildcard src/kernels/cuda/*) src/program/program.h src/program/cursor.h
 	@mkdir -p $(@D)
-	$(call say,NVCC,$@)$(ONE_NVCC) -ptx $(GPU_CXXFLAGS) -Werror all-warnings -arch=compute_$* -o $@ src/kernels/cuda/exec.cu
+	$(call say,NVCC,$@)$(ONE_NVCC) -ptx $(PTX_FLAGS) -Werror all-warnings -arch=compute_$* -o $@ src/kernels/cuda/exec.cu
 build/cuda/%/test_kernels.ptx: $(wildcard tests/cudaemu/test_kernels.*) src/kernels/cuda/primitives.h
 	@mkdir -p $(@D)
-	$(call say,NVCC,$@)$(ONE_NVCC) -ptx $(GPU_CXXFLAGS) -arch=compute_$* -o $@ $<
+	$(call say,NVCC,$@)$(ONE_NVCC) -ptx $(PTX_FLAGS) -arch=compute_$* -o $@ $<
 build/cuda/sm_%.cubin: build/cuda/%/kernels.ptx
 	$(call say,NVCC,$@)$(ONE_NVCC) -cubin $(GPU_CXXFLAGS) -Werror all-warnings -Xptxas -v -arch=sm_$* -o $@ $< 2> $@.log || \
 	  { cat $@.log; rm -f $@; exit 1; }
