@@ -21,8 +21,9 @@ static pthread_once_t looked = PTHREAD_ONCE_INIT;
 /* `below` is a folder of /sys/class. */
 static void set_pci(pair_device *d, const char *root, const char *below, const char *name) {
   char path[HK_ROOT_PATH];
-  if (hk_root_real(root, path, "/sys/class/%s/%s/device", below, name) && strlen(path) < sizeof d->pci)
-    snprintf(d->pci, sizeof d->pci, "%s", path);
+  if (!hk_root_real(root, path, "/sys/class/%s/%s/device", below, name)) return;
+  size_t n = strlen(path);
+  if (n < sizeof d->pci) memcpy(d->pci, path, n + 1);
 }
 
 /* Without RDMA: the first interface of this host. */
