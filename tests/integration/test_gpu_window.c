@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Symmetric windows on emulated GPUs: where each rank maps the others' memory, of threads and of processes, what is no
  * window, and what is wrong to ask.
- * check: timeout=200 notsan */
+ * check: timeout=200 notsan long=asan */
 #include "../../src/gpu/window.h"
 #include "../support/gpu_places.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs provider between ranks that are threads: devices and ports that are not there, control connections that are
- * lost, idle connections, ports that act as one. */
+ * lost, idle connections, ports that act as one.
+ * check: long=asan */
 #include <errno.h>
 #include <linux/filter.h>
 #include "../support/ib_ranks.h"
