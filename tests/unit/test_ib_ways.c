@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs provider between ranks that are threads: devices and ports that are not there, control connections that are
  * lost, idle connections, ports that act as one.
- * check: long=asan */
+ * check: long=asan,tsan */
 #include <errno.h>
 #include <linux/filter.h>
 #include "../support/ib_ranks.h"
