@@ -182,7 +182,7 @@ build/cuda/flags: FORCE
 	@mkdir -p $(@D); echo '$(NVCC) $(GPU_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(GPU_FLAGS)' > $@
 $(FATBIN): build/cuda/flags $(wildcard src/kernels/cuda/*) src/program/program.h
 	@mkdir -p $(@D)
-	$(call say,NVCC,$@)$(NVCC) -fatbin --threads 2 $(GPU_FLAGS) -o $@ src/kernels/cuda/exec.cu
+	$(call say,NVCC,$@)$(NVCC) -fatbin --threads 2 -Xfatbin -compress-all $(GPU_FLAGS) -o $@ src/kernels/cuda/exec.cu
 	@echo "  GPU kernels: $$(wc -c < $@) bytes"
 
 # One architecture's PTX, which the interpreter in the emulated driver runs (CUDAEMU_PTX, tests/ptxemu/), and the machine code that is made
