@@ -101,7 +101,7 @@ START_TEST(transfers) {
   enum { ROOM = 1 << 16, PLACE = ROOM / 4 };
   static char in[RANKS][ROOM], out[ROOM];
   gpu_ranks g;
-  setenv("HOCKET_SLOT_BYTES", "2048", 1);
+  setenv("HOCKET_SLOT_BYTES", "4096", 1);
   setenv("HOCKET_SLOTS", "2", 1);
   begin(&g, protocols[_i], _i != 1, ROOM);
   for (int r = 0; r < RANKS; r++) {
@@ -110,7 +110,7 @@ START_TEST(transfers) {
     OK(MemcpyAsync(g.in[r], (CUdeviceptr)(uintptr_t)in[r], ROOM, g.stream[r]));
     OK(StreamSynchronize(g.stream[r]));
   }
-#define SIZE(from, to) ((size_t)((from)*5003 + (to)*70))
+#define SIZE(from, to) ((size_t)((from)*8009 + (to)*70))
   OK_NCCL(ncclGroupStart());
   for (int r = 0; r < RANKS; r++)
     for (int p = 0; p < RANKS; p++) {
