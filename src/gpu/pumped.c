@@ -47,6 +47,9 @@ undo:
 hk_status hk_gpu_pumped_open(hk_gpu_pumped *f, hk_transport_state *via, const hk_link_key *key) {
   hk_status rc = via->transport->open(via, key, &f->link);
   f->opened = rc == HK_OK;
+  /* Read here, under the proxy's lock: the transport's progress may take link.gpu back while the link is bound. */
+  f->on_gpu = f->link.gpu != NULL;
+  f->data = f->link.payload;
   return rc;
 }
 
@@ -60,9 +63,9 @@ static hk_status pin_others(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
     HK_TRY(d->ops->release(d, &f->fifo), out);
     HK_TRY(d->ops->pin(d, l->slots, control_bytes(e->env), &f->fifo), out);
   }
-  if (l->payload == f->payload.host) return HK_OK;
+  if (f->data == f->payload.host) return HK_OK;
   e->unpinned(e->arg, &f->payload);
-  if (!l->gpu) HK_TRY(d->ops->pin(d, l->payload, payload_bytes(e->env), &f->payload), out);
+  if (!f->on_gpu) HK_TRY(d->ops->pin(d, f->data, payload_bytes(e->env), &f->payload), out);
 out:
   return rc;
 }
@@ -70,12 +73,13 @@ out:
 hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, hk_gpu_link *out) {
   hk_status rc = HK_OK;
   HK_TRY(pin_others(e, f), out);
-  const bool own = f->link.delivers_ref;
-  if (own) HK_TRY(e->pinned(e->arg, false, payload_bytes(e->env), &f->own), out);
-  f->data = own ? f->own.host : f->link.payload;
-  f->on_gpu = f->link.gpu != NULL;
+  out->data = f->on_gpu ? f->data : f->payload.base;
+  if (f->link.delivers_ref) {
+    HK_TRY(e->pinned(e->arg, false, payload_bytes(e->env), &f->own), out);
+    f->data = f->own.host;
+    out->data = f->own.base;
+  }
   out->word = f->words.base;
-  out->data = own ? f->own.base : f->on_gpu ? f->link.payload : f->payload.base;
   out->head = (uint64_t *)(void *)((char *)f->fifo.base + ((char *)&f->link.heads->value - (char *)f->fifo.host));
 out:
   return rc;

@@ -24,6 +24,7 @@ enum { SLOTS = 4, SLOT_BYTES = 4096, RANK = 0, PEER = 1, SIGNATURE = 0x9f03 };
 /* ---- a device ---- */
 
 static _Atomic(int) copies;
+static _Atomic(bool) *pin_after; /* fake_pin waits until this is set, unless it is NULL */
 static hk_status fake_alloc_host(hk_device *d, size_t bytes, hk_memory *out) {
   (void)d;
   void *p = calloc(1, bytes);
@@ -33,6 +34,7 @@ static hk_status fake_alloc_host(hk_device *d, size_t bytes, hk_memory *out) {
 }
 static hk_status fake_pin(hk_device *d, void *host, size_t bytes, hk_memory *out) {
   (void)d;
+  if (pin_after) UNTIL(atomic_load(pin_after));
   *out = (hk_memory){.base = host, .host = host, .bytes = bytes, .kind = HK_MEMORY_REGISTERED};
   return HK_OK;
 }
@@ -207,7 +209,10 @@ static void begin(world *w, memory kind) {
   atomic_store(&copies, 0);
   ck_assert_int_eq(hk_gpu_proxy_new(&e, &w->proxy), HK_OK);
   ck_assert_int_eq(hk_gpu_proxy_add(w->proxy, &w->net.base, &keys[0], &w->send), HK_OK);
+  /* The GPU's memory is taken back after the second link is open and before it is bound. */
+  pin_after = kind == GPU_TAKEN_BACK ? &w->net.settled : NULL;
   ck_assert_int_eq(hk_gpu_proxy_add(w->proxy, &w->net.base, &keys[1], &w->recv), HK_OK);
+  pin_after = NULL;
 }
 
 static hk_gpu_proxy_link look(world *w, bool sends) {
