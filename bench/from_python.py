@@ -6,7 +6,7 @@
 
 Each round measures every candidate once, one after the other in the same processes, so that whatever else the machine
 does meets all of them; ratios are medians over the rounds' ratios. Needs PyTorch and Hocket's package (PYTHONPATH or
-the wheel); mpi4py takes part if it is installed and mpirun is there. About five minutes on two cores.
+the wheel); mpi4py takes part if it is installed and mpirun is there. About two minutes on two cores.
 """
 import argparse
 import importlib.util

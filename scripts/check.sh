@@ -208,7 +208,7 @@ suites() {
   done
 }
 
-# Can programs that $1 builds with -fsanitize=$2 run here?  Sets `wrap` to what has to stand before them.
+# Can programs that $1 builds with -fsanitize=$2 run here?  Sets `wrap` to the words that go before the command.
 sanitizer_runs() { # compiler sanitizers
   local probe=$logs/probe
   wrap=()

@@ -69,7 +69,7 @@ static void *open_image(const char *image, int *fd) {
   return library;
 }
 
-/* ---- PTX: an image that is PTX, and, with CUDAEMU_PTX, what stands beside the objects that are asked for ---- */
+/* ---- PTX: an image that is PTX, and, with CUDAEMU_PTX, what is beside the objects that are asked for ---- */
 
 static char *read_text(const char *path) {
   FILE *f = fopen(path, "r");

@@ -143,7 +143,7 @@ RULES = [
 # What no run can notice, and why.
 EQUIVALENT = [
     ("a head is read without acquire, or stored without release", ANY, ACQUIRE + "|" + RELEASE,
-     "loads have their values where they stand, never after a later store of the thread: tests/litmus, credit_bound"),
+     "a load has its value at once, never after a later store of the thread: tests/litmus, credit_bound"),
     ("the barrier of a warp before its LL128 lines is left out", r"wide", r"bar\.warp\.sync",
      "only a warp that has parted shows it, and what nvcc writes does not part it there"),
     ("the first error is noted by an exchange of narrow scope", r"^report$", r"atom\.sys", "exchanges of the host are always whole"),

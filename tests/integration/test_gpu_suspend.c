@@ -203,7 +203,7 @@ static size_t of_network(ncclComm_t c) {
       static unsigned char there[1 << 16];
       const hk_memory *m = &k->memory;
       if (!m->parked) sum += which == HK_GPU_PINNED_STAYS ? k->used : m->bytes;
-      if (!m->parked || m->kind == HK_MEMORY_VMM) continue; /* there is nothing behind its addresses */
+      if (!m->parked || m->kind == HK_MEMORY_VMM) continue; /* its addresses have no memory */
       ck_assert_int_eq(mincore(m->host, m->bytes, there), 0);
       for (size_t i = 0; i < m->bytes / 4096; i++) sum += there[i] & 1 ? 4096 : 0;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs warps: threads that are at the same place go together.  Where they part, the group that is behind goes first, so
- * that it meets the others where their ways join; one that waits gives way, as threads of sm_70 and later do. */
+/* Runs warps: threads that are at the same place go together.  If they part, the group at the earlier instruction goes
+ * first, so that it meets the others at the end of the branch; one that waits gives way, as threads of sm_70 and later
+ * do. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +63,7 @@ static ptx_group *add_group(ptx_warp *w, ptx_ins *pc, uint32_t lanes, int32_t fp
   *g = (ptx_group){.pc = pc, .lanes = lanes, .fp = fp, .state = ST_READY};
   return g;
 }
-/* Where two have met, one is left. */
+/* Two groups that have met become one. */
 static ptx_group *meet(ptx_warp *w, ptx_group *g) {
   for (unsigned k = 0; k < w->ngroups; k++) {
     ptx_group *o = &w->group[k];
@@ -76,7 +77,7 @@ static ptx_group *meet(ptx_warp *w, ptx_group *g) {
   }
   return g;
 }
-/* Inner calls first, then whoever is behind. */
+/* Inner calls first, then the earliest instruction. */
 static ptx_group *choose(ptx_warp *w) {
   ptx_group *best = NULL;
   for (unsigned k = 0; k < w->ngroups; k++) {

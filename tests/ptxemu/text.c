@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PTX as text: tokens, and what stands at a module's level: variables, and functions whose bodies are decoded later. */
+/* PTX as text: tokens, and what is at a module's level: variables, and functions whose bodies are decoded later. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

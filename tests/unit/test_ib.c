@@ -194,7 +194,7 @@ START_TEST(takes_the_call_that_counts) {
 }
 END_TEST
 
-START_TEST(mends_broken_queue_pairs) {
+START_TEST(repairs_broken_queue_pairs) {
   stream t[2];
   begin(1);
   verbs->skip = 20 + 20 * _i;
@@ -545,7 +545,7 @@ int main(void) {
   tcase_add_test(t, copies_what_the_device_refuses);
   tcase_add_test(t, sleeps_until_something_comes);
   tcase_add_test(t, takes_the_call_that_counts);
-  tcase_add_loop_test(t, mends_broken_queue_pairs, 0, 3);
+  tcase_add_loop_test(t, repairs_broken_queue_pairs, 0, 3);
   tcase_add_test(t, waits_for_a_stopped_peer);
   tcase_add_test(t, moves_to_another_port);
   tcase_add_test(t, leaves_a_failing_device);

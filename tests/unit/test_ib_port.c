@@ -256,7 +256,7 @@ START_TEST(merges_ports) {
 }
 END_TEST
 
-/* Slow ports stand by behind fast ones, even near ones, and are of no card with them. */
+/* Slow ports come after fast ones, even if they are near, and are not merged with them. */
 START_TEST(slow_ports_stand_by) {
   static const struct {
     int near, fast_near; /* ports that are near; of these, those that take turns afterwards */

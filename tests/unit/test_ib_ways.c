@@ -253,7 +253,7 @@ END_TEST
 
 /* A port's cable leads somewhere else, or its device takes no memory: it is left out after one try.  The connection
  * begins with device 1. */
-START_TEST(leaves_a_port_that_reaches_nobody) {
+START_TEST(leaves_a_port_without_a_peer) {
   stream t[2];
   int bad = _i == 2 ? 1 : 0;
   begin_merged(2);
@@ -270,7 +270,7 @@ START_TEST(leaves_a_port_that_reaches_nobody) {
 }
 END_TEST
 
-START_TEST(mends_merged_ports) {
+START_TEST(repairs_merged_ports) {
   stream t[2];
   begin_merged(2);
   verbs->skip = 30;
@@ -299,7 +299,7 @@ int main(void) {
   tcase_add_loop_test(t, agrees_on_merged_ports, 0, 3);
   tcase_add_test(t, goes_on_with_one_port);
   tcase_add_loop_test(t, goes_back_to_a_port, 0, 2);
-  tcase_add_loop_test(t, leaves_a_port_that_reaches_nobody, 0, 3);
-  tcase_add_loop_test(t, mends_merged_ports, 0, 2);
+  tcase_add_loop_test(t, leaves_a_port_without_a_peer, 0, 3);
+  tcase_add_loop_test(t, repairs_merged_ports, 0, 2);
   return suite_run_one("ib_ways", t);
 }

@@ -58,7 +58,7 @@ HK_DEVICE_CALL void report(hk_gpu_state *state, uint32_t peer, uint32_t found, u
 /* ---- one vector, anywhere ---- */
 
 /* A whole vector at an address that is `head` bytes before a multiple of 4: these bytes, three words, and the bytes
- * that are left. Nothing outside of it is touched: another thread, or nobody, may own that. `head` is a constant, so
+ * that are left. Nothing outside of it is touched: it may be of another thread, or of none. `head` is a constant, so
  * that no branch is between the loads. */
 HK_DEVICE hk_vec load_shifted(const char *p, const unsigned head) {
   const unsigned up = 8 * head, down = 32 - up;

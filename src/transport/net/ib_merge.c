@@ -130,18 +130,17 @@ bool hk_ib_is_slow(const hk_ib_port *port, const hk_ib_port *all, int n) {
 }
 
 /* Ports that are near, then the other ones, and after these the slow ones, whether they are near or not: a slow port
- * next to the CPU carries less than a fast one behind the other socket. */
+ * next to the CPU carries less than a fast one at the other socket. */
 static void sort_by_speed(hk_ib_port *ports, int n, int *nnear) {
   hk_ib_port sorted[HK_IB_PORTS];
-  int done = 0, near = 0;
-  for (int pass = 0; pass < 2; pass++)
-    for (int i = 0; i < n; i++)
-      if (hk_ib_is_slow(&ports[i], ports, n) == (pass == 1)) {
-        near += i < *nnear && pass == 0;
-        sorted[done++] = ports[i];
-      }
-  int fast = 0;
-  for (int i = 0; i < n; i++) fast += !hk_ib_is_slow(&ports[i], ports, n);
+  int fast = 0, near = 0;
+  for (int i = 0; i < n; i++)
+    if (!hk_ib_is_slow(&ports[i], ports, n)) {
+      near += i < *nnear;
+      sorted[fast++] = ports[i];
+    }
+  for (int i = 0, at = fast; i < n; i++)
+    if (hk_ib_is_slow(&ports[i], ports, n)) sorted[at++] = ports[i];
   *nnear = near || fast == n ? near : fast; /* slow ones take no turns */
   memcpy(ports, sorted, (size_t)n * sizeof *ports);
 }

@@ -260,7 +260,8 @@ typedef struct search {
   size_t why_bytes;
 } search;
 
-/* A port whose device cannot be opened is left out before ports are compared, so that it stands in no other's way. */
+/* A port whose device cannot be opened is left out before ports are compared, so that no other one is left out because
+ * of it. */
 static bool can_open(search *s, const char *device) {
   char cause[160];
   if (!s->opens || s->opens(s->arg, device, cause, sizeof cause)) return true;

@@ -127,11 +127,11 @@ typedef struct hk_plugin_joining {
 /* The end of a connection: plugin_drain.c. */
 enum { HK_PLUGIN_ENDING = 'E', HK_PLUGIN_POSTED = 'P' };
 typedef struct hk_plugin_drain_state {
-  bool ending; /* this end is closed, or ENDING has come: no more receives are posted */
-  bool told;   /* RECV: POSTED was sent */
-  bool asked;  /* SEND: it has come */
-  bool gone;   /* nothing more is to be expected of the peer */
-  uint8_t got; /* bytes of POSTED */
+  bool ending;   /* this end is closed, or ENDING has come: no more receives are posted */
+  bool reported; /* RECV: POSTED was sent */
+  bool asked;    /* SEND: it has come */
+  bool gone;     /* the peer sends nothing more */
+  uint8_t got;   /* bytes of POSTED */
   uint64_t posted[HK_PLUGIN_LANES];
 } hk_plugin_drain_state;
 

@@ -17,14 +17,14 @@ enum { PATIENCE_MS = 2000, SENTINEL_BYTES = 1, NAP_NS = 100000 };
 #define MS UINT64_C(1000000)
 
 /* Receiver: reports what it has posted. If the socket takes nothing, the peer has not read beats for a long time. */
-static void tell_posted(hk_plugin_end *e) {
+static void report_posted(hk_plugin_end *e) {
   char text[1 + sizeof e->drain.posted];
   uint64_t posted[HK_PLUGIN_LANES];
-  if (e->drain.told || e->fd < 0) return;
+  if (e->drain.reported || e->fd < 0) return;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) posted[i] = e->lane[i].posted;
   text[0] = HK_PLUGIN_POSTED;
   memcpy(text + 1, posted, sizeof posted);
-  e->drain.told = true;
+  e->drain.reported = true;
   (void)hk_tcp_send(e->fd, text, sizeof text);
 }
 
@@ -45,15 +45,15 @@ hk_status hk_plugin_drain_step(hk_plugin_end *e) {
   bool moved = false;
   if (e->step != HK_PLUGIN_READY) return HK_OK;
   e->drain.gone = e->drain.gone || hk_plugin_peer_gone(e);
-  if (!e->sends && e->drain.ending) tell_posted(e);
+  if (!e->sends && e->drain.ending) report_posted(e);
   if (e->sends && e->drain.asked) rc = send_sentinels(e);
-  for (int i = 0; i < HK_PLUGIN_LANES && rc == HK_OK && (e->sends ? e->drain.asked : e->drain.told); i++)
+  for (int i = 0; i < HK_PLUGIN_LANES && rc == HK_OK && (e->sends ? e->drain.asked : e->drain.reported); i++)
     rc = hk_plugin_test(e, &e->lane[i], &moved);
   return rc;
 }
 
 static bool is_done(const hk_plugin_end *e) {
-  bool agreed = e->sends ? e->drain.asked : e->drain.told, all = true;
+  bool agreed = e->sends ? e->drain.asked : e->drain.reported, all = true;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     const hk_plugin_lane *l = &e->lane[i];
     if (l->broken) return true;
@@ -72,7 +72,7 @@ void hk_plugin_drain(hk_plugin_end *e) {
   if (e->sends)
     (void)hk_tcp_send(e->fd, (char[]){HK_PLUGIN_ENDING}, 1);
   else
-    tell_posted(e);
+    report_posted(e);
   /* The ends of a communicator are closed one after the other, and have this time together. */
   if (now > x->drain_ns + 5 * PATIENCE_MS * MS) x->drain_ns = now + PATIENCE_MS * MS;
   hk_wait_begin(&w, &env);
