@@ -52,7 +52,7 @@ HK_CFLAGS += -DHK_NO_EXPAT
 else
 LIB_OBJ += $(BUILD)/expat.o
 endif
-# The GPU kernels.  All of them take nvcc some minutes, which nobody wants to wait for who has no GPU.  So NVCC unset means: for
+# The GPU kernels.  All of them take nvcc some minutes, and who has no GPU does not want to wait for them.  So NVCC unset means: for
 # the GPUs of this machine, if there are any and nvcc is found.  NVCC=yes (or a path) means for every architecture, NVCC=no none.
 # One file for all compilers and sanitizers.  PTX of the newest is for those to come, that of the oldest for all between.
 GPUS_HERE ?= $(wildcard /proc/driver/nvidia/gpus/*)
@@ -208,7 +208,7 @@ $(BUILD)/expat.o: $(EXPAT)
 # A library of NCCL in the same process must not take the package's calls of its own functions.
 LDFLAGS_libhocket := -Wl,-Bsymbolic -Wl,--strip-debug
 # -z nodelete: service threads and fork handlers run our code even after a dlclose.
-# -z defs: a symbol that nobody defines is an error now, not at load time (sanitizer run times define some later).
+# -z defs: a symbol that no object defines is an error now, not at load time (sanitizer run times define some later).
 $(SO) $(PYTHON_SO): $(LIB_OBJ) $(BUILD)/files src/libnccl.map
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,$(@F) $(LDFLAGS_$(basename $(@F))) -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -Wl,--as-needed \

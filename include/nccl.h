@@ -99,7 +99,7 @@ typedef enum {
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096 /**< bytes; of a window's address */
 
 #define NCCL_CTA_POLICY_DEFAULT 0x00    /**< as many blocks as speed asks for */
-#define NCCL_CTA_POLICY_EFFICIENCY 0x01 /**< fewer blocks where that costs little */
+#define NCCL_CTA_POLICY_EFFICIENCY 0x01 /**< fewer blocks if that costs little */
 #define NCCL_CTA_POLICY_ZERO 0x02       /**< no blocks where copy engines can do the work */
 
 #define NCCL_SHRINK_DEFAULT 0x00
@@ -407,7 +407,7 @@ NCCL_DECLARE_(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 
 /* ---- collectives ---- All ranks make the same call with the same count, datatype, op and root; ranks that differ
  * are named and all get ncclInvalidUsage.  Counts are elements of `datatype`.  A count of 0 is a call without
- * effect. sendbuff and recvbuff may be the same place where the text says "in place"; otherwise they do not overlap.
+ * effect. sendbuff and recvbuff may be the same place if the text says "in place"; otherwise they do not overlap.
  * Buffers need no alignment beyond their type's.  Errors: ncclInvalidArgument (NULL with a count, a bad type,
  * operator or root), ncclInvalidUsage (ranks disagree; memory of the wrong device), ncclRemoteError,
  * ncclSystemError, ncclUnhandledCudaError.  Group: yes.  Capture: yes. */

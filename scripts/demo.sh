@@ -16,7 +16,7 @@ else
   ranks=(--procs 2) what="two processes on the CPU"
   if [ "$gpus" != 0 ]; then what+=": there are GPUs, but the library has no kernels for them (make NVCC=yes)"; else what+=": there is no GPU"; fi
 fi
-# The slots between the processes are memory that nobody has touched yet: ten warm-up rounds go through all of them.
+# The slots between the processes are memory that no process has touched yet: ten warm-up rounds go through all of them.
 set -- "${ranks[@]}" -b 8 -e "$largest" -f 4 -w 10
 echo "The demo runs on $what."
 echo "$perf $*"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # transcripts.sh BUILD FILE...: runs the commands that stand in ```console blocks after "$ hocket" and writes what they print
-# now below them, so that pages never show what nobody sees any more.  With CHECK=1 it changes nothing and says which differ;
+# now below them, so that pages never show what no command prints any more.  With CHECK=1 it changes nothing and says which differ;
 # exit code 1 where a command fails.
 set -u
 PATH=$PWD/$1/bin:$PATH

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The one place where bytes go into and out of the TCP connections between ranks. If the process has an encryption key
- * (tls.h), they pass through TLS. The descriptor stays the handle, as with the kernel's own TLS: whoever has it needs
+ * (tls.h), they pass through TLS. The descriptor stays the handle, as with the kernel's own TLS: a holder of it needs
  * not know which of the two it is. All calls return what send(2) and recv(2) do and never block; EBADMSG means that
  * TLS found the data forged or damaged.
  *

@@ -24,7 +24,7 @@ typedef struct hk_algorithm {
    * layout. The verifier proves it. */
   unsigned fixed_order;
   unsigned protocols; /* bit set of 1u << hk_protocol that its links may use; 0: all */
-  /* Why it cannot run here, in words that follow its name ("needs ..."); NULL where it can.  The slot may be NULL:
+  /* Why it cannot run here, in words that follow its name ("needs ..."); NULL if it can.  The slot may be NULL:
    * every number of ranks from 1 on, any machine.  Must not depend on the rank asking. */
   const char *(*cannot)(const hk_machine *m, hk_coll coll);
   /* Microseconds for `bytes`: the size of the larger of a rank's buffers, as nccl-tests counts. */

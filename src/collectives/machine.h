@@ -76,7 +76,7 @@ typedef struct hk_machine {
   double channel_us;               /* one channel more */
   double channel_us_per_b;         /* GPUs: one byte on one lane of one channel, which one core moves */
   int channels;       /* that share out the message, in the decision being priced: 1 unless hk_machine_as set it */
-  int max_channels;   /* worth trying; 1 on the host, where one thread runs all */
+  int max_channels;   /* worth trying; 1 on the host: one thread runs all */
   int rings;          /* orders that channels take in turn; a channel more than a multiple loads one twice; 0: one */
   unsigned protocols; /* bit set of 1u << hk_protocol: those of the links here */
   size_t slot_bytes;  /* the largest chunk */

@@ -174,7 +174,7 @@ hk_status hk_cuda_replay_begin(hk_device *base, hk_queue_order *o, hk_queue q, c
   return HK_OK;
 }
 
-/* One node for the whole graph, so that it does not stand between the pieces: the next one's end is added to it. */
+/* One node for the whole graph, so that it does not come between the pieces: the next one's end is added to it. */
 hk_status hk_cuda_replay_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   int status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = NULL;

@@ -56,7 +56,7 @@ typedef struct hk_memory {
   void *host; /* for the CPU; NULL if it cannot access it */
   size_t bytes;
   uint64_t handle; /* the implementation's */
-  bool parked;     /* its addresses are there, and nothing is behind them */
+  bool parked;     /* its addresses are there, without memory */
   hk_memory_kind kind;
 } hk_memory;
 
@@ -132,7 +132,7 @@ typedef struct hk_device_ops {
   hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out); /* the caller's memory; NULL: no need */
   /* Undoes what made `m`, whichever slot it was; *m is zeroed. Does nothing if m->base is NULL. */
   hk_status (*release)(hk_device *d, hk_memory *m);
-  /* Gives back what is behind the addresses of VMM, MAPPED, PINNED, REGISTERED and MULTICAST memory, and gets it again
+  /* Gives back the memory at the addresses of VMM, MAPPED, PINNED, REGISTERED and MULTICAST memory, and gets it again
    * (the last: multicast_again); `zeroed` bytes at its beginning are zeros when `q` has come so far.  REGISTERED is
    * whole pages; if the mapping is shared, all lose the content.  `s`: what to open, for MAPPED.  release takes parked
    * memory, too. */

@@ -58,7 +58,7 @@ static void from_environment(perf_launch *l, const char *wanted) {
 
 /* ------------------------------------------------------------ --procs -- */
 
-static void tell_end(const pid_t *pids, int n, pid_t pid, int status) {
+static void report_end(const pid_t *pids, int n, pid_t pid, int status) {
   int p = 0;
   while (p < n && pids[p] != pid) p++;
   if (WIFSIGNALED(status))
@@ -96,7 +96,7 @@ static void reap(brood *b) {
   pid_t pid;
   while (b->left && (pid = waitpid(-1, &status, WNOHANG)) > 0) {
     bool killed = WIFSIGNALED(status), good = !killed && WEXITSTATUS(status) == 0;
-    if (!b->ending && !good && (killed || !b->code)) tell_end(b->pids, b->n, pid, status);
+    if (!b->ending && !good && (killed || !b->code)) report_end(b->pids, b->n, pid, status);
     if (!b->ending && killed && !b->signalled) b->code = 128 + WTERMSIG(status), b->signalled = true;
     if (!good && !b->code) b->code = WEXITSTATUS(status);
     for (int p = 0; p < b->n; p++)

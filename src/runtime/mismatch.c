@@ -166,7 +166,7 @@ void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer) {
 /* ---- a message that does not fit ---- */
 
 /* Both are in the same call now: the message is left from an earlier one. */
-static void tell_left_over(ncclComm_t c, const hk_exec *x, const char *mine, char *text, size_t bytes) {
+static void describe_left_over(ncclComm_t c, const hk_exec *x, const char *mine, char *text, size_t bytes) {
   hk_call theirs;
   hk_board_op o;
   uint64_t k;
@@ -187,7 +187,7 @@ static void tell_left_over(ncclComm_t c, const hk_exec *x, const char *mine, cha
 }
 
 /* Did both ranks make the same call, with counts for each other that differ?  Gives both counts. */
-static bool tell_pair(ncclComm_t c, const hk_call *call, const hk_exec *x, char *text, size_t bytes) {
+static bool describe_pair(ncclComm_t c, const hk_call *call, const hk_exec *x, char *text, size_t bytes) {
   hk_activity a;
   uint64_t operation = c->order.sequence;
   size_t unit = hk_dtype_size((hk_dtype)call->dtype), sent = hk_length_of_mark(x->bad_signature ^ x->signature);
@@ -209,7 +209,7 @@ void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
   char text[sizeof c->health.story.text], mine[160], now[400];
   hk_activity a;
   if (too_late(c) || judge(c, c->order.sequence, call, x->bad_peer)) return;
-  if (tell_pair(c, call, x, text, sizeof text)) {
+  if (describe_pair(c, call, x, text, sizeof text)) {
     give(c, x->bad_peer, text);
     return;
   }
@@ -229,7 +229,7 @@ void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
              c->rank, mine, (unsigned long long)c->order.sequence, x->bad_peer, x->bad_bytes, x->expected_bytes,
              x->bad_peer, now);
   } else {
-    tell_left_over(c, x, mine, text, sizeof text);
+    describe_left_over(c, x, mine, text, sizeof text);
   }
   give(c, x->bad_peer, text);
 }

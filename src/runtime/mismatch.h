@@ -15,7 +15,7 @@ typedef struct hk_voice {
 } hk_voice;
 
 /* Sorts out who differs.  Gives the index of the lowest rank that differs from most ranks, and of one of those in
- * *right; where no call has most voices, or two ranks are all, *right is the voice of the lowest rank and the result
+ * *right; if no call has most voices, or two ranks are all, *right is the voice of the lowest rank and the result
  * the lowest that differs from it.  -1 where all agree. */
 int hk_mismatch_odd(const hk_voice *v, int n, int *right);
 /* The verdict in words; `odd` as above. */
@@ -31,10 +31,10 @@ void hk_mismatch_message(ncclComm_t c, int peer);
 bool hk_mismatch_look_back(ncclComm_t c);
 /* This rank receives `bytes` in `call`, and a piece of `piece` bytes came that belongs to a message of another size. */
 void hk_mismatch_transfer(ncclComm_t c, const struct hk_call *call, size_t bytes, uint32_t piece);
-/* Asks some ranks whether they are in this rank's call, and waits for them for a moment; false where one is in another,
+/* Asks some ranks whether they are in this rank's call, and waits for them for a moment; false if one is in another,
  * which then is as above. */
 bool hk_mismatch_compare(ncclComm_t c, const struct hk_call *call);
-/* Looks at the boards of this host: true where a rank is in another call than this one, which then is as above. */
+/* Looks at the boards of this host: true if a rank is in another call than this one, which then is as above. */
 bool hk_mismatch_look(ncclComm_t c);
 
 /* The signature of a call as operation `sequence`: what its messages carry. */

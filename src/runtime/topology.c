@@ -34,7 +34,7 @@ static void dump(const hk_topo *t, const char *path) {
     HK_INFO(HK_SUB_GRAPH, "the machine's topology is in %s", path);
 }
 
-static void tell_remarks(const hk_topo *t) {
+static void report_remarks(const hk_topo *t) {
   char *text = t->remarks ? strdup(t->remarks) : NULL, *save = NULL;
   for (char *line = text ? strtok_r(text, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
     HK_INFO(HK_SUB_GRAPH, "topology: %s", line);
@@ -54,7 +54,7 @@ hk_status hk_topology_publish(ncclComm_t c, bool child, hk_topology_fact *out) {
   HK_INFO(HK_SUB_GRAPH, "topology of %s: %u CPUs, %u GPUs, %u network ports, hash %016llx", t->name,
           hk_topo_count(t, HK_NODE_CPU), hk_topo_count(t, HK_NODE_GPU), hk_topo_count(t, HK_NODE_NET),
           (unsigned long long)t->hash);
-  tell_remarks(t);
+  report_remarks(t);
   if (dumps) dump(t, to);
 out:
   hk_topo_free(t);

@@ -278,7 +278,7 @@ static bool disagrees(ncclComm_t c, const hk_inquiry *q, const found *f) {
 /* ---- reports ---- */
 
 /* "; rank 2 is in ..., and waits for rank 3 itself; rank 3 ...". */
-static void tell_found(const hk_inquiry *q, char *text, size_t bytes) {
+static void describe_found(const hk_inquiry *q, char *text, size_t bytes) {
   size_t used = 0;
   text[0] = 0;
   for (int i = 0; i < q->n && used < bytes; i++) {
@@ -289,7 +289,7 @@ static void tell_found(const hk_inquiry *q, char *text, size_t bytes) {
 }
 
 /* "2, 5": the ranks that hold the others up, as far as the chain was followed. */
-static void tell_guilty(const hk_inquiry *q, char *text, size_t bytes, int *first) {
+static void describe_guilty(const hk_inquiry *q, char *text, size_t bytes, int *first) {
   size_t used = 0;
   *first = -1;
   text[0] = 0;
@@ -305,8 +305,8 @@ static hk_status report(ncclComm_t c, const hk_call *call, const hk_inquiry *q, 
   char what[160], known[800], guilty[96], text[sizeof c->health.story.text];
   int first;
   hk_watch_describe(call, what, sizeof what);
-  tell_found(q, known, sizeof known);
-  tell_guilty(q, guilty, sizeof guilty, &first);
+  describe_found(q, known, sizeof known);
+  describe_guilty(q, guilty, sizeof guilty, &first);
   snprintf(text, sizeof text,
            "communicator %016llx%s%s: rank %d of %d has waited %llu s in %s, operation %llu, for rank %s%s",
            (unsigned long long)hk_bootstrap_comm_id(c->bootstrap), c->options.name[0] ? " " : "", c->options.name,

@@ -214,7 +214,7 @@ hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
   if (!*at) {
     hk_cancel_hold(); /* a connection may be made */
     int t = multicast ? w->multicast : w->via[key.peer];
-    if (t < 0) return HK_FAIL(HK_ERR_INTERNAL, "a program asks for multicast where no transport has it");
+    if (t < 0) return HK_FAIL(HK_ERR_INTERNAL, "a program asks for multicast, and no transport has it");
     l = aligned_alloc(HK_CACHE_LINE, (sizeof *l + HK_CACHE_LINE - 1) & ~(size_t)(HK_CACHE_LINE - 1));
     if (!l) return HK_FAIL_ERRNO("no memory for a link to rank %d", key.peer);
     memset(l, 0, sizeof *l);

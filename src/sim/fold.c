@@ -50,7 +50,7 @@ uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned
   const hk_link_need *l = hk_program_links(p);
   for (uint32_t n = 0, i = near < p->nlinks ? near : 0; n < p->nlinks; n++, i = i + 1 < p->nlinks ? i + 1 : 0)
     if (l[i].peer == peer && l[i].kind == kind && l[i].channel == channel) return i;
-  return HK_NOBODY;
+  return HK_SIM_NONE;
 }
 
 /* ---- colours ---- */
@@ -192,8 +192,8 @@ static hk_status represent(const folding *f) {
   memset(table, 0xff, room * sizeof *table);
   for (int h = 0; h < n; h++) {
     size_t at = hk_topo_mix(f->colour[h], 7) & (room - 1);
-    while (table[at] != HK_NOBODY && f->colour[table[at]] != f->colour[h]) at = (at + 1) & (room - 1);
-    if (table[at] == HK_NOBODY) {
+    while (table[at] != HK_SIM_NONE && f->colour[table[at]] != f->colour[h]) at = (at + 1) & (room - 1);
+    if (table[at] == HK_SIM_NONE) {
       table[at] = (uint32_t)h;
       w->size[h] = 0;
     }

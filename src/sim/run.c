@@ -126,11 +126,11 @@ static hk_status give_core(hk_sim *s, int rank) {
   if (!s->cores) return HK_OK;
   hk_core *c = &s->cores[rank];
   c->busy = false;
-  if (c->head == HK_NOBODY) return HK_OK;
+  if (c->head == HK_SIM_NONE) return HK_OK;
   hk_lane_state *t = &s->threads[c->head];
   c->head = t->next;
-  if (c->head == HK_NOBODY) c->tail = HK_NOBODY;
-  t->next = HK_NOBODY;
+  if (c->head == HK_SIM_NONE) c->tail = HK_SIM_NONE;
+  t->next = HK_SIM_NONE;
   c->busy = true;
   t->state = HK_T_STARTING;
   return hk_net_at(&s->world.net, &t->flow.end, now(s) + s->lane_us);
@@ -186,8 +186,8 @@ static hk_status take_core(hk_sim *s, hk_lane_state *t) {
     return hk_net_at(&s->world.net, &t->flow.end, now(s) + s->lane_us);
   }
   t->state = HK_T_QUEUED;
-  t->next = HK_NOBODY;
-  if (c->tail == HK_NOBODY)
+  t->next = HK_SIM_NONE;
+  if (c->tail == HK_SIM_NONE)
     c->head = me;
   else
     s->threads[c->tail].next = me;

@@ -18,7 +18,7 @@
 #include "sim.h"
 #include "world.h"
 
-#define HK_NOBODY UINT32_MAX
+#define HK_SIM_NONE UINT32_MAX
 enum { HK_SIM_SIDES = 8 << 20 };
 
 /* Built on demand and kept to the end. */
@@ -32,7 +32,7 @@ hk_status hk_programs_init(hk_programs *p, const hk_algorithm *a, const hk_build
 void hk_programs_free(hk_programs *p);
 hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out);
 /* The link of a rank's program with this kind, peer and channel number in the program, searched from link `near` on;
- * HK_NOBODY: none. */
+ * HK_SIM_NONE: none. */
 uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel, uint32_t near);
 static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
   switch (k) {
@@ -120,7 +120,7 @@ typedef struct hk_sim {
 
   hk_lane_state *threads;
   uint32_t nthreads, live;
-  uint32_t *first_thread; /* [nranks] of representatives' ranks, HK_NOBODY for others */
+  uint32_t *first_thread; /* [nranks] of representatives' ranks, HK_SIM_NONE for others */
   hk_side *sides;
   uint32_t nsides;
   uint32_t *first_side; /* [nranks * channels] */

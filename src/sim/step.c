@@ -27,7 +27,7 @@ typedef struct work {
 } work;
 
 static hk_status use(const work *w, uint32_t resource, double weight) {
-  if (resource == HK_NOBODY) return HK_OK;
+  if (resource == HK_SIM_NONE) return HK_OK;
   return hk_flow_use(&w->s->world.net, w->f, resource, weight);
 }
 

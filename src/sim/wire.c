@@ -28,7 +28,7 @@ static hk_status count(hk_sim *s) {
   s->first_side = malloc(ranks * channels * sizeof *s->first_side);
   if (!s->first_thread || !s->first_side) return HK_FAIL_ERRNO("no memory to simulate %zu ranks", ranks);
   for (int r = 0; r < s->world.nranks; r++) {
-    s->first_thread[r] = HK_NOBODY;
+    s->first_thread[r] = HK_SIM_NONE;
     if (!simulated(s, r)) continue;
     s->first_thread[r] = (uint32_t)threads;
     for (int c = 0; c < s->channels; c++) {
@@ -51,7 +51,7 @@ static hk_status count(hk_sim *s) {
   if (!s->threads || !s->sides || (!s->gpu && !s->cores))
     rc = HK_FAIL_ERRNO("no memory to simulate %zu lanes and %zu links", threads, sides);
   for (size_t r = 0; rc == HK_OK && !s->gpu && r < ranks; r++)
-    s->cores[r] = (hk_core){.head = HK_NOBODY, .tail = HK_NOBODY};
+    s->cores[r] = (hk_core){.head = HK_SIM_NONE, .tail = HK_SIM_NONE};
   return rc;
 }
 
@@ -155,7 +155,7 @@ static hk_status add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
   return HK_OK;
 }
 
-/* The other side of a rank's link; HK_NOBODY if the peer has none. `near`: in, where it may be; out, where it was. */
+/* The other side of a rank's link; HK_SIM_NONE if the peer has none. `near`: in, where it may be; out, where it was. */
 static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need *l, int peer, uint32_t *near,
                             uint32_t *out) {
   const hk_program *p;
@@ -167,8 +167,8 @@ static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need
   }
   HK_OR_RETURN(hk_programs_get(&s->programs, peer, channel, &p));
   uint32_t link = hk_link_find(p, hk_link_other_side((hk_link_kind)l->kind), named, l->channel, *near);
-  if (link != HK_NOBODY) *near = link + 1; /* the links of both ranks are in similar orders */
-  *out = link == HK_NOBODY ? HK_NOBODY : side_of(s, rep, channel, link);
+  if (link != HK_SIM_NONE) *near = link + 1; /* the links of both ranks are in similar orders */
+  *out = link == HK_SIM_NONE ? HK_SIM_NONE : side_of(s, rep, channel, link);
   return HK_OK;
 }
 
@@ -183,8 +183,8 @@ static hk_status tie_links(hk_sim *s, ties *t, int rank, int channel) {
     for (int peer = all ? 0 : needs[i].peer; peer < (all ? s->world.nranks : needs[i].peer + 1); peer++) {
       if (all && peer == rank) continue;
       HK_OR_RETURN(other_side(s, rank, channel, &needs[i], peer, &near, &other));
-      if (other == HK_NOBODY && all) continue;
-      if (other == HK_NOBODY)
+      if (other == HK_SIM_NONE && all) continue;
+      if (other == HK_SIM_NONE)
         return HK_FAIL(HK_ERR_INTERNAL, "%s: rank %d has no other side of rank %d's link %u", p->algorithm, peer, rank,
                        i);
       HK_OR_RETURN(add_tie(s, t, other, mine));
@@ -233,7 +233,7 @@ static hk_status open_threads(hk_sim *s, int rank) {
       t->rank = rank;
       t->channel = (uint16_t)c;
       t->lane = (uint16_t)l;
-      t->next = HK_NOBODY;
+      t->next = HK_SIM_NONE;
       t->flow.end.id = at;
       t->state = hk_cursor_begin(&t->at, &lanes[l], (unsigned)c, &s->sizes) ? HK_T_READY : HK_T_DONE;
       s->live += t->state != HK_T_DONE;

@@ -24,7 +24,7 @@ static hk_status look_at(looked *l, const hk_topo *t, const hk_search *what, con
   return HK_OK;
 }
 
-static hk_status tell_host(looked *l, const hk_topo *t, const hk_seat *seats, int n, const hk_search *wishes,
+static hk_status fill_host(looked *l, const hk_topo *t, const hk_seat *seats, int n, const hk_search *wishes,
                            const hk_path_rules *rules, hk_join_fact *facts) {
   uint32_t nodes[HK_SEARCH_RANKS];
   hk_search what = *wishes;
@@ -55,7 +55,7 @@ hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_seat *s
   for (int first = 0, next; first < nranks; first = next) {
     int host = seats[first].host;
     for (next = first; next < nranks && seats[next].host == host; next++) {}
-    HK_TRY(tell_host(&kinds[c->kind_of ? c->kind_of[host] : 0], hk_cluster_host(c, host), seats + first, next - first,
+    HK_TRY(fill_host(&kinds[c->kind_of ? c->kind_of[host] : 0], hk_cluster_host(c, host), seats + first, next - first,
                      &wishes, rules, facts + first),
            out);
   }

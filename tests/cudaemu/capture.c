@@ -157,7 +157,7 @@ static void mark(bool *seen, CUgraphNode n) {
   seen[n->index] = true;
   for (size_t i = 0; i < n->ndeps; i++) mark(seen, n->deps[i]);
 }
-/* The streams leave; true where all that they did is behind the origin. */
+/* The streams leave; true if all that they did comes after the origin. */
 static bool leave(emu_capture *c) {
   bool joined = true, *seen = calloc(c->graph->count + 1, sizeof *seen);
   if (!seen) abort();

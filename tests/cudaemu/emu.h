@@ -61,7 +61,7 @@ CUcontext emu_context(CUresult *code);
 typedef struct emu_op emu_op;
 typedef struct emu_work { /* what an operation does, immutable once made; shared by a graph's node and its launches */
   int refs;
-  bool blocks; /* it begins when it ends: what is behind it in a hardware queue waits for it */
+  bool blocks; /* it begins when it ends: what comes after it in a hardware queue waits for it */
   CUresult (*run)(void *data, CUcontext ctx); /* NULL: nothing, it only orders */
   void (*drop)(void *data);                   /* with the last reference; may be NULL */
   void *data;                                 /* freed after drop */
@@ -77,7 +77,7 @@ struct emu_op {
   emu_op **deps; /* done before it runs, beside what stands before it in the stream */
   size_t ndeps;
   struct CUstream_st *stream;
-  emu_op *next, *behind; /* in its stream, in its hardware queue */
+  emu_op *next, *queued; /* in its stream, in its hardware queue */
 };
 struct CUstream_st {
   CUcontext ctx;

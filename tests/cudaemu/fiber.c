@@ -72,7 +72,7 @@ void emu_fiber_make(emu_fiber *f, void *stack, size_t bytes, void (*entry)(void 
   f->sp = sp;
 #endif
 #ifdef EMU_ASAN
-  __asan_unpoison_memory_region(stack, bytes); /* whoever had it before may have left in the middle */
+  __asan_unpoison_memory_region(stack, bytes); /* the fiber that had it before may have left in the middle */
 #endif
 }
 

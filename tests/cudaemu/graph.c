@@ -167,7 +167,7 @@ struct CUgraphExec_st {
   step *steps;
   size_t count;
   unsigned chains;
-  CUstream *streams; /* of the chains behind the first, made for the context of the first launch */
+  CUstream *streams; /* of the chains after the first, made for the context of the first launch */
   emu_op *last;      /* of the last launch: launches of one instance follow each other */
   emu_held *objects;
   size_t nobjects;
@@ -197,7 +197,7 @@ static void launch_over(void *data) {
   emu_bury();
 }
 
-/* A node continues the chain of its first dependency that nobody has continued yet. */
+/* A node continues the chain of its first dependency that no node has continued yet. */
 static void choose_chain(CUgraphExec x, size_t i) {
   for (size_t k = 0; k < x->steps[i].ndeps; k++) {
     step *before = &x->steps[x->steps[i].deps[k]];

@@ -16,7 +16,7 @@ typedef struct emu_held {
   unsigned count;
 } emu_held;
 struct CUgraph_st {
-  CUgraphNode *nodes; /* behind those they depend on */
+  CUgraphNode *nodes; /* after those they depend on */
   size_t count;
   emu_held *objects;
   size_t nobjects;

@@ -153,7 +153,7 @@ static int barrier(int x) {
     open_barrier(b);
   else
     give_way(t, AT_BARRIER);
-  return b->result; /* nobody passes the next barrier before this thread gets there */
+  return b->result; /* no thread passes the next barrier before this thread gets there */
 }
 
 static void open_warp(block *b, warp *w) {
@@ -196,7 +196,7 @@ static void move_line(warp *w, unsigned first) {
     for (unsigned i = 0; i < 8; i++) memcpy(bytes + (size_t)16 * i, w->piece[first + i].value, 16);
     memcpy(line, bytes, 120);
     memcpy(&word, bytes + 120, 8);
-    __atomic_store_n(last, word, __ATOMIC_RELEASE); /* release: behind the line's data, for the acquire below */
+    __atomic_store_n(last, word, __ATOMIC_RELEASE); /* release: after the line's data, for the acquire below */
   } else {
     word = __atomic_load_n(last, __ATOMIC_ACQUIRE);
     memcpy(bytes, line, 120);
@@ -378,7 +378,7 @@ static void visit_block(runner *r, block *b, seen *s) {
   }
 }
 
-static void tell_stuck(const runner *r, const char *what) {
+static void report_stuck(const runner *r, const char *what) {
   fprintf(stderr, "cudaemu: kernel %s (%u blocks of %u threads) %s\n", r->grid->name, r->grid->blocks, r->grid->threads,
           what);
   for (unsigned i = 0; i < r->grid->blocks; i++) {
@@ -527,7 +527,7 @@ bool emu_grid_run(const emu_grid *g, int device) {
   static unsigned launches;
   runner r = {.grid = g, .device = device};
   r.random = (emu.seed + 1) * 2654435761u ^ (__atomic_add_fetch(&launches, 1, __ATOMIC_RELAXED) * 40503u) ^ 1u << 31;
-  bool ok = make_blocks(&r), told = false;
+  bool ok = make_blocks(&r), reported = false;
   unsigned idles = 0;
   uint64_t begin = emu_now_ns();
   running = &r;
@@ -553,18 +553,18 @@ bool emu_grid_run(const emu_grid *g, int device) {
     if (s.failed) ok = false;
     if (!live || !ok) break;
     if (here && !s.ready) {
-      tell_stuck(&r, "is stuck: every thread waits at a barrier that some do not reach");
+      report_stuck(&r, "is stuck: every thread waits at a barrier that some do not reach");
       ok = false;
     }
     idles = s.progress ? 0 : idles + 1;
     if (emu.patience && waits_for_nothing(&r, s.progress)) {
-      tell_stuck(&r, "waits, and no other kernel does anything");
+      report_stuck(&r, "waits, and no other kernel does anything");
       ok = false;
     }
     if (idles) idle(idles);
-    if (emu.watchdog && !told && idles && emu_now_ns() - begin > emu.watchdog * 1000000000ull) {
-      tell_stuck(&r, "still runs");
-      told = true;
+    if (emu.watchdog && !reported && idles && emu_now_ns() - begin > emu.watchdog * 1000000000ull) {
+      report_stuck(&r, "still runs");
+      reported = true;
     }
   }
   running = NULL;

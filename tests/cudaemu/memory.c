@@ -191,7 +191,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) {
     emu_give(ctx->device, pages);
     return emu_unlock(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  /* Strictly, it ends at a page's end: the next byte is nobody's. */
+  /* Strictly, it ends at a page's end: the next byte belongs to no allocation. */
   emu_area *a = emu_area_add(EMU_BLOCK, emu.strict ? at + pages - rounded : at, bytes);
   a->page = at;
   a->pages = pages;

@@ -2,7 +2,8 @@
 /**
  * Memory of the emulated devices: pages of memory files, mapped into one range of addresses in which nothing else lies.
  * Classic allocations are parts of the process's heap file, at the offset of their address in the range; physical
- * allocations (cuMemCreate) have a file each.  Whoever gets the file, by descriptor or through /proc, has the memory.
+ * allocations (cuMemCreate) have a file each.  A process that gets the file, by descriptor or through /proc, has the
+ * memory.
  */
 #ifndef HK_CUDAEMU_MEMORY_H
 #define HK_CUDAEMU_MEMORY_H
@@ -24,7 +25,7 @@ typedef struct emu_area {
   emu_kind kind;
   uint64_t at; /* what the caller knows */
   size_t bytes;
-  uint64_t page; /* pages mapped or reserved: with the guard behind them */
+  uint64_t page; /* pages mapped or reserved: with the guard after them */
   size_t pages;
   int device, refs;
   uint64_t id;
@@ -40,7 +41,7 @@ emu_area *emu_area_of(uint64_t at);             /* not EMU_SPACE, unless nothing
 emu_area *emu_area_at(uint64_t at, emu_kind k); /* that begins there */
 emu_area *emu_area_add(emu_kind kind, uint64_t at, size_t bytes);
 void emu_area_drop(emu_area *a);
-/* Free addresses, with a gap behind them; 0: none.  wish: taken where free. */
+/* Free addresses, with a gap after them; 0: none.  wish: taken if it is free. */
 uint64_t emu_find_room(size_t bytes, size_t align, uint64_t wish);
 bool emu_area_map(emu_area *a, int fd); /* a's pages from its offset in the file, as accessible as they may be now */
 void emu_area_unmap(emu_area *a);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Multicast objects: an address means the same place of memory on each of several devices.  Kernels get at those
- * places one by one (shim.h); the address itself is nobody's memory, so that a plain access to it is a crash.
+ * places one by one (shim.h); the address itself is no memory, so that a plain access to it is a crash.
  *
  * What is bound where lies in a memory file, so that an object can go to other processes by its descriptor.  A binding
  * names its process and that one's descriptor of the memory; each process maps it for itself when a kernel first uses

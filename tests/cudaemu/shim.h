@@ -102,7 +102,7 @@ HK_DEVICE hk_vec hk_load_wide(const void *p, int on) {
 }
 HK_DEVICE void hk_store_wide(void *p, hk_vec v, int on) { cudaemu_driver->line(p, &v, on, 1); }
 
-/* ---- multicast: device after device, in an order that nobody may count on ---- */
+/* ---- multicast: device after device, in an order that no program may count on ---- */
 template <typename T, typename F>
 static hk_vec cudaemu_reduce(char *const *views, unsigned n, unsigned first, F combine) {
   T sum[16 / sizeof(T)], one[16 / sizeof(T)];

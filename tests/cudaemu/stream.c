@@ -61,7 +61,7 @@ static void join_queue(emu_op *op) {
   if (!emu.connections) return;
   op->refs++;
   if (q->last)
-    q->last->behind = op;
+    q->last->queued = op;
   else
     q->first = op;
   q->last = op;
@@ -70,7 +70,7 @@ static void join_queue(emu_op *op) {
 static void leave_queue(emu_op *op) {
   emu_queue *q = queue_of(op);
   if (!emu.connections) return;
-  q->first = op->behind;
+  q->first = op->queued;
   if (!q->first) q->last = NULL;
   pthread_cond_broadcast(&emu_news);
   emu_op_unref(op);
@@ -296,7 +296,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   if (s && s->capture) code = emu_capture_break(s);
   if (!s || code) return emu_unlock(code);
   CUcontext ctx = s->ctx;
-  if (s->legacy) /* it waits for what it would order itself behind */
+  if (s->legacy) /* it waits for what it would be ordered after */
     for (CUstream other = ctx->streams; other;) {
       emu_op *last = other->flags & CU_STREAM_NON_BLOCKING || other == s ? NULL : other->last;
       bool waits = last && !last->done;
@@ -411,7 +411,7 @@ CUresult cuEventQuery(CUevent event) {
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   pthread_mutex_lock(&emu_lock);
   code = event->capture ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : emu_capture_forbids();
-  if (!code) (void)emu_context(&code); /* tells of an earlier failure */
+  if (!code) (void)emu_context(&code); /* reports an earlier failure */
   if (!code && event->op) code = event->op->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   return emu_unlock(code);
 }

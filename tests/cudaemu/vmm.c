@@ -197,7 +197,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *de
   return emu_unlock(code);
 }
 
-/* What a network card would get: the file itself, whose position tells where the memory begins in it. */
+/* What a network card would get: the file itself, whose position is where the memory begins in it. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t bytes, int type,
                                        unsigned long long flags) {
   char path[64];
@@ -219,7 +219,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t byt
   return emu_unlock(CUDA_ERROR_INVALID_VALUE);
 }
 
-/* Cards are others' business here: a test tells what a flush does. */
+/* No cards are emulated here: a test says what a flush does. */
 EXPORT extern void (*cudaemu_rdma_flush)(void);
 void (*cudaemu_rdma_flush)(void);
 CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) {

@@ -75,7 +75,7 @@ int rdma_destroy_id(hk_rdma_cm_id *id) {
   return 0;
 }
 
-static int tell(hk_rdma_cm_id *id, int kind, int err) {
+static int report(hk_rdma_cm_id *id, int kind, int err) {
   hk_rdma_cm_event e = {.id = id, .event = kind, .status = -err};
   if (fake_cm.mute) return 0;
   return write(((channel *)id->channel)->in, &e, sizeof e) == sizeof e ? 0 : -1;
@@ -95,15 +95,15 @@ int rdma_resolve_addr(hk_rdma_cm_id *id, struct sockaddr *from, struct sockaddr 
   spell(to, fake_cm.to);
   pthread_mutex_unlock(&lock);
   if (fake_cm.refused) return fail(fake_cm.refused);
-  if (fake_cm.addr_error) return tell(id, HK_RDMA_CM_ADDR_ERROR, fake_cm.addr_error);
+  if (fake_cm.addr_error) return report(id, HK_RDMA_CM_ADDR_ERROR, fake_cm.addr_error);
   id->verbs = &context;
   id->port_num = 1;
-  return tell(id, HK_RDMA_CM_ADDR_RESOLVED, 0);
+  return report(id, HK_RDMA_CM_ADDR_RESOLVED, 0);
 }
 
 int rdma_resolve_route(hk_rdma_cm_id *id, int ms) {
   (void)ms;
-  return tell(id, fake_cm.route_error ? HK_RDMA_CM_ROUTE_ERROR : HK_RDMA_CM_ROUTE_RESOLVED, fake_cm.route_error);
+  return report(id, fake_cm.route_error ? HK_RDMA_CM_ROUTE_ERROR : HK_RDMA_CM_ROUTE_RESOLVED, fake_cm.route_error);
 }
 
 int rdma_get_cm_event(hk_rdma_event_channel *c, hk_rdma_cm_event **out) {

@@ -46,7 +46,7 @@ typedef struct fake_verbs_state {
   int lost, doubled, broken, denied; /* `broken`: never answered, `denied`: the key is wrong */
   int skip;                          /* ...after so many that go through */
   /* Faults of the next writes without immediate data, after so many that go through: they never arrive, or they arrive
-   * and the sender is not told. */
+   * and the sender gets no error. */
   int passing, severed, unanswered;
   int overrun; /* the next so many completions find their queue full */
   int fatal;   /* the device of the next so many reports that it fails, and answers no more */

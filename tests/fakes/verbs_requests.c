@@ -10,7 +10,7 @@
 
 /* ---- completions ---- */
 
-static void tell_event(hk_ibv_context *c, int type, void *object) {
+static void report_event(hk_ibv_context *c, int type, void *object) {
   hk_ibv_async_event e = {.event_type = type};
   e.element.object = object;
   if (write(((context *)c)->events[1], &e, sizeof e) < 0) abort();
@@ -33,7 +33,7 @@ static void complete(queue *q, hk_ibv_wc wc) {
   if ((fake_verbs.overrun > 0 && !fake_verbs.skip) || q->tail - q->head == (uint32_t)q->v.cqe) {
     if (fake_verbs.overrun > 0) fake_verbs.overrun--;
     q->full = 1; /* dead from here on, as a card's is */
-    tell_event(q->v.context, HK_IBV_EVENT_CQ_ERR, q);
+    report_event(q->v.context, HK_IBV_EVENT_CQ_ERR, q);
     return;
   }
   q->wc[q->tail++ % (uint32_t)q->v.cqe] = wc;
@@ -67,7 +67,7 @@ void fail_qp(qp *p) {
                                                 .qp_num = p->v.qp_num});
 }
 
-/* ---- writes to GPUs that nobody sees yet ---- */
+/* ---- writes to GPUs that are not visible yet ---- */
 
 typedef struct late {
   char *to;
@@ -126,7 +126,7 @@ static void move(char *to, const char *from, size_t bytes) {
   for (; bytes >= 8; bytes -= 8, to += 8, from += 8) {
     uint64_t word;
     memcpy(&word, from, 8);
-    /* release: whoever sees a word sees those before it */
+    /* release: a reader that sees a word sees those before it */
     atomic_store_explicit((_Atomic uint64_t *)(void *)to, word, memory_order_release);
   }
   memcpy(to, from, bytes);
@@ -148,7 +148,7 @@ static int fault(qp *p) {
   }
   if (faulty(&fake_verbs.fatal)) {
     fake_verbs.device[p->device].dead = 1;
-    tell_event(p->v.context, HK_IBV_EVENT_DEVICE_FATAL, NULL);
+    report_event(p->v.context, HK_IBV_EVENT_DEVICE_FATAL, NULL);
     return LATER;
   }
   if (faulty(&fake_verbs.broken)) return HK_IBV_WC_RETRY_EXC_ERR;

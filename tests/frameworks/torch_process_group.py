@@ -83,7 +83,7 @@ def timeout():
 
 
 def watchdog():
-    """Nobody waits for the call: the watchdog ends it, and the process goes on."""
+    """No thread waits for the call: the watchdog ends it, and the process goes on."""
     start()
     group = dist.new_group(timeout=timedelta(seconds=5))
     check_sum(group)

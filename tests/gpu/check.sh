@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make gpu-check: is everything right on the GPU at hand?  Collectives x types x operators x sizes x ranks, threads and
 # processes, odd alignments, graphs, sanitizers; PyTorch, CuPy, ctypes, nccl-tests where they are.  One line for each run;
-# the last one counts.  Under ten minutes, what tells most first: within a minute a line says whether the basics work.  What is
+# the last one counts.  Under ten minutes, what shows most first: within a minute a line says whether the basics work.  What is
 # not over in its time is described (stacks, what each rank and its proxy wait for, kernels) and ended.
 #   HK_GPU_LARGEST=1G   the largest message
 #   HK_GPU_RANKS="1 2 4 8", ONLY=text of a line

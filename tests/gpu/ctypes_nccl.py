@@ -166,7 +166,7 @@ def collectives(nccl, gpu, comm, rank, nranks):
 
 
 def abort(nccl, gpu, comm, rank, nranks):
-    """A kernel whose last peer never comes leaves when another thread aborts; that peer is told."""
+    """A kernel whose last peer never comes leaves when another thread aborts; that peer gets an error."""
     last, code, data = nranks - 1, c_int(), gpu.allocate(COUNT)
     nccl.ncclAllReduce(data, data, COUNT, FLOAT, SUM, comm, gpu.stream)  # the first call waits for its peers' links
     nccl.ncclGroupStart()  # the last one has come so far

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A network switch in user space, with delay and loss (tc's netem is missing from many kernels):
  *   switch DELAY_MS LOSS_PERCENT INTERFACE...
- * Passes each frame that comes in on one of the interfaces to the one behind which its destination was last seen, to
+ * Passes each frame that comes in on one of the interfaces to the one at which its destination was last seen, to
  * all others where that is unknown; DELAY_MS later, and LOSS_PERCENT of them not at all.  Runs until killed. */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -85,7 +85,7 @@ START_TEST(between_processes) {
 }
 END_TEST
 
-/* The root is in the process of all ranks, which leaves nothing behind. */
+/* The root is in the process of all ranks, which leaves nothing. */
 START_TEST(in_one_process) {
   int fds = open_fds();
   uint64_t begin = hk_now_ns();

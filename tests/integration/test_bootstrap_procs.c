@@ -76,7 +76,7 @@ static void join_and_gather(rank_state *r) {
   }
   shared->join_ns[r->rank] = hk_now_ns() - begin;
   if (!gathers(r->b, r->rank, r->nranks, 100)) fail_rank(r, "allgather");
-  /* More than a socket takes at once, and everybody leaves straight afterwards. */
+  /* More than a socket takes at once, and all ranks leave straight afterwards. */
   if (!gathers(r->b, r->rank, r->nranks, 4000000 / r->nranks)) fail_rank(r, "large allgather");
   if (hk_bootstrap_barrier(r->b) != HK_OK) fail_rank(r, "barrier");
   if (atomic_load(&r->nevents)) fail_rank(r, "an event");

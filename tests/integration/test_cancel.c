@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A thread that is cancelled inside the library ends after its call, not within it: the communicator can be aborted,
- * the other ranks learn of it, and nothing stays behind. */
+ * the other ranks learn of it, and nothing is left over. */
 #include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>

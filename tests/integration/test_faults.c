@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dead peers, mismatches in processes, and nothing left behind by a thousand communicators. */
+/* Dead peers, mismatches in processes, and nothing left over by a thousand communicators. */
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,8 +24,8 @@ static int survive(ncclComm_t c, int rank, int n, void *arg) {
   float b[1000] = {0};
   int faults = RANK_CHECK(ncclAllReduce(b, b, 1000, ncclFloat32, ncclSum, c, NULL));
   if (rank == k->victim) {
-    char told;
-    for (int r = 1; r < n; r++) faults += read(k->done[0], &told, 1) != 1;
+    char word;
+    for (int r = 1; r < n; r++) faults += read(k->done[0], &word, 1) != 1;
     fflush(NULL);
     kill(getpid(), SIGKILL);
   }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: timeout=300 notsan
  * Every order of calls that docs/recovery.md allows, after every kind of failure: each call gives the code that its
- * table names, on all ranks, in bounded time; afterwards a new communicator works, and nothing is left behind.
+ * table names, on all ranks, in bounded time; afterwards a new communicator works, and nothing is left over.
  *
  * Ranks are processes.  Without HOCKET_TEST_SECONDS the fixed orders run, and a few random ones; with it random ones
  * for that long, from HOCKET_TEST_SEED. */
@@ -250,7 +250,7 @@ static void take_step(rank_run *r, step what) {
   if (!s->keep) end_children(r);
 }
 
-/* ---- what is left behind ---- */
+/* ---- what is left over ---- */
 
 static int entries(const char *folder) {
   DIR *d = opendir(folder);

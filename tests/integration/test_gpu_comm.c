@@ -65,7 +65,7 @@ END_TEST
 
 /* ---- sends and receives ---- */
 
-/* Everybody to everybody, itself too, each pair another size; twice over the same links in one group. */
+/* Every rank to every rank, itself too, each pair another size; twice over the same links in one group. */
 START_TEST(all_to_all_by_transfers) {
   enum { N = 4, ROOM = 1 << 18 };
   gpu_ranks g;
@@ -134,7 +134,7 @@ static int fill_and_run(gpu_ranks *g, unsigned value) {
 }
 
 /* Each kind for all ranks in turn: the communicators' work stays in order, and ranks of one device do not wait for ever
- * behind each other in the one legacy stream. */
+ * one after the other in the one legacy stream. */
 START_TEST(streams) {
   gpu_ranks g;
   CUstream own[GPU_RANKS], others[GPU_RANKS];

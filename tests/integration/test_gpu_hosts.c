@@ -160,7 +160,7 @@ static void abort_one(place *p) {
   meet(p->g.n);
   if (p->process == 2) return expect_failure(p, "rank 0");
   if (p->process == 1) {
-    (void)gpu_submit(g, &c, 1); /* before or behind the news */
+    (void)gpu_submit(g, &c, 1); /* before or after the news */
     return expect_failure(p, "rank 0");
   }
   OK_NCCL(gpu_submit(g, &c, 0));

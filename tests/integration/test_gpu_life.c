@@ -84,7 +84,7 @@ START_TEST(graphs) {
   OK(GraphExecDestroy(exec)); /* while it runs */
   OK(StreamSynchronize(g.stream[0]));
   gpu_close(&g);
-  OK(GraphExecDestroy(again)); /* behind its communicators */
+  OK(GraphExecDestroy(again)); /* after its communicators */
 }
 END_TEST
 
@@ -332,7 +332,7 @@ START_TEST(kernel_fails) {
   ncclResult_t rc = gpu_submit(&g, &c, 0);
   ck_assert(rc == ncclSuccess || rc == ncclUnhandledCudaError); /* the kernel may die before its call has returned */
   ck_assert_int_eq(wait_for_error(g.comm[0]), ncclUnhandledCudaError);
-  (void)gpu_submit(&g, &c, 1); /* before or behind the news */
+  (void)gpu_submit(&g, &c, 1); /* before or after the news */
   ck_assert_int_eq(wait_for_error(g.comm[1]), ncclRemoteError);
   emu_use(1);
   OK(StreamSynchronize(g.stream[1]));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Net plugins that take GPUs' memory: ranks on emulated GPUs that only the example plugin joins.  It has the memory by
- * dma-bufs or, as with a peer memory module, by its address, and shows a GPU what came there only behind iflush.
+ * dma-bufs or, as with a peer memory module, by its address, and shows a GPU what came there only after iflush.
  * check: notsan */
 #include <stdatomic.h>
 #include "../../src/base/param.h"

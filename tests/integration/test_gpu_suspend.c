@@ -160,7 +160,7 @@ START_TEST(in_switch_of_processes) {
 }
 END_TEST
 
-/* Bytes of the files behind the rank's links in pinned memory that processes share. */
+/* Bytes of the files of the rank's links in pinned memory that processes share. */
 static size_t behind_links(ncclComm_t c) {
   size_t sum = 0, bytes;
   struct stat st;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: timeout=300 */
 /* Messages that the sender's card writes straight into memory that the receiver has registered, over the fake
- * libibverbs.so.1: what lands and what does not, faults amid it, and that nothing lands behind an operation's back. */
+ * libibverbs.so.1: what lands and what does not, faults amid it, and that nothing lands after an operation is over. */
 #include <check.h>
 #include <nccl.h>
 #include <sched.h>
@@ -387,7 +387,7 @@ START_TEST(operates) {
   verbs->skip = s.skip;
   verbs->broken = s.broken;
   ck_assert_int_eq(ranks_as_threads(RANKS, operate, &s), 0);
-  ck_assert_uint_gt(verbs->landed, 0); /* what needs a credit comes behind the places */
+  ck_assert_uint_gt(verbs->landed, 0); /* what needs a credit comes after the places */
   ck_assert_int_eq(verbs->broken, 0);
   end();
 }

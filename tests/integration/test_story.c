@@ -113,7 +113,7 @@ START_TEST(claims) {
   static hk_claims c;
   ck_assert(hk_claim(&c, 1, 7) && hk_claim(&c, 1, 7));
   ck_assert(!hk_claim(&c, 1, 8));
-  ck_assert(hk_claim(&c, 1 + HK_CLAIMS, 9) && hk_claim(&c, 1, 8)); /* too late to tell */
+  ck_assert(hk_claim(&c, 1 + HK_CLAIMS, 9) && hk_claim(&c, 1, 8)); /* too late to report */
   ck_assert(!hk_claim(&c, 1 + HK_CLAIMS, 8));
   uint64_t late = ((uint64_t)1 << 32) + 3; /* numbers wrap in the words */
   ck_assert(hk_claim(&c, late - HK_CLAIMS, 1) && hk_claim(&c, late, 2) && !hk_claim(&c, late, 3));

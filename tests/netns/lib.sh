@@ -61,7 +61,7 @@ netns_net() { # number
   netns_settle "eth$k"
 }
 
-# The kernel tells that a cable is in up to a second after both ends are up; before that nobody would choose it.
+# The kernel reports a cable up to a second after both ends are up; before that no rank would choose it.
 netns_settle() { # interface
   local i n
   for ((i = 1; i <= netns_count; i++)); do

@@ -9,7 +9,7 @@
  *
  * HOCKET_TEST_NET_GPU lets it take memory of GPUs, as many words as are needed: dmabuf, address (what a peer memory
  * module does; only where the CPU gets at that memory), none (it says that it does, and refuses), late (a GPU sees
- * what was received only behind iflush), force (v9: it says that iflush must be called). */
+ * what was received only after iflush), force (v9: it says that iflush must be called). */
 #include <errno.h>
 #include <fcntl.h>
 #include <nccl.h>
@@ -69,7 +69,7 @@ typedef struct handle {
 
 static logger say;
 /* v10 and newer: for a profiler, what happens to a send; 0 starts, 3 updates and stops. */
-static ncclResult_t (*tell)(void **event, int type, void *parent, int64_t id, void *data);
+static ncclResult_t (*report)(void **event, int type, void *parent, int64_t id, void *data);
 
 static int wrong(const char *what) {
   const char *mode = getenv("HOCKET_TEST_NET");
@@ -328,7 +328,7 @@ static ncclResult_t test(void *of, int *done, int *sizes) {
   }
   if (!r->over) return ncclSuccess;
   *done = 1;
-  if (tell && r->event) tell(&r->event, 3, NULL, 4711, r);
+  if (report && r->event) report(&r->event, 3, NULL, 4711, r);
   if (sizes) sizes[0] = c->seen++ == 4 && wrong("short") ? 3 : (int)r->size;
   r->busy = 0;
   return ncclSuccess;
@@ -364,7 +364,7 @@ typedef int io_bytes;
 #define EVENT void *event,
 #define EVENTS void **events,
 #define TELL_EVENT                                                                                                     \
-  if (rc == ncclSuccess && *out && tell) tell(&((request *)*out)->event, 0, event, 4711, NULL)
+  if (rc == ncclSuccess && *out && report) report(&((request *)*out)->event, 0, event, 4711, NULL)
 #define EVENTS_UNUSED (void)events
 #else
 #define EVENT
@@ -377,7 +377,7 @@ typedef int io_bytes;
 static int contexts;
 static ncclResult_t begin_v(void **context, uint64_t id, int *traffic_class, logger log, void *profiler) {
   (void)id, (void)traffic_class;
-  memcpy(&tell, &profiler, sizeof tell);
+  memcpy(&report, &profiler, sizeof report);
   *context = &contexts;
   contexts++;
   return begin(log);
@@ -398,7 +398,7 @@ static ncclResult_t connect_v(void *context, int device, void *from, void **out 
 #else
 #if VERSION >= 10
 static ncclResult_t begin_v(logger log, void *profiler) {
-  memcpy(&tell, &profiler, sizeof tell);
+  memcpy(&report, &profiler, sizeof report);
   return begin(log);
 }
 static ncclResult_t connect_v(int device, int *traffic_class, void *from, void **out GPU) {

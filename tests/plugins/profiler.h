@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The example profiler; the file that includes this one defines VERSION, 2 to 7.  It writes what it is told to the
- * file that HOCKET_TEST_TRACE names, with the process's id behind it: "start ID KIND PARENT rank R ...", "state ID
+/* The example profiler; the file that includes this one defines VERSION, 2 to 7.  It writes what it is called with to
+ * the file that HOCKET_TEST_TRACE names, followed by the process's id: "start ID KIND PARENT rank R ...", "state ID
  * NUMBER", "stop ID".  HOCKET_TEST_PROFILER=refuse: init fails; fail: startEvent fails; a number: the mask of types. */
 #include <nccl.h>
 #include <pthread.h>

@@ -5,7 +5,7 @@ set -u
 . tests/roce/ranks.sh
 logs=$(mktemp -d)
 ran=0
-tell() { # what: with what the ranks logged, so that a failure explains itself
+explain() { # what: with what the ranks logged, so that a failure explains itself
   echo "$* (after $SECONDS s)"
   tail -n 40 "$logs"/*.[0-9]*
   grep . /sys/class/infiniband/rxe*/ports/1/hw_counters/* | grep -v ':0$'
@@ -18,9 +18,9 @@ run() { # ranks program options...
   roce_ranks "$n" "$logs/$program" ${settings:-env} NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET "$HK_BUILD/bin/${program}_perf" -n 1 -w 0 -c 1 "$@"
   roce_wait 200 # a limit for hangs: emulated processors of a busy machine are slow
   for ((r = 0; r < n; r++)); do
-    [ "${roce_codes[r]}" = 0 ] || tell "$program on $n ranks (${settings:-}): rank $r ended with code ${roce_codes[r]}"
+    [ "${roce_codes[r]}" = 0 ] || explain "$program on $n ranks (${settings:-}): rank $r ended with code ${roce_codes[r]}"
   done
-  grep -q 'Out of bounds values : 0 OK' "$logs/$program.0" || tell "$program on $n ranks (${settings:-}): wrong results"
+  grep -q 'Out of bounds values : 0 OK' "$logs/$program.0" || explain "$program on $n ranks (${settings:-}): wrong results"
   ran=$((ran + 1))
 }
 
@@ -51,7 +51,7 @@ else
   for settings in "NCCL_NET_FORCE_MERGE=rxe0,rxe1" "NCCL_NET_FORCE_MERGE=rxe0,rxe1 NCCL_IB_SPLIT_DATA_ON_QPS=1"; do
     settings="env NCCL_DEBUG=INFO $settings"
     ROCE_HCA=rxe run 2 all_reduce -b 24 -e 2M -f 37
-    grep -q "also over rxe" "$logs/all_reduce.0" || tell "two ports do not act as one"
+    grep -q "also over rxe" "$logs/all_reduce.0" || explain "two ports do not act as one"
   done
   # The same networks as a net plugin, loaded back.  Each of its connections opens the device anew, which takes long there.
   settings="env HOCKET_PEER_TIMEOUT=150 NCCL_NET_PLUGIN=$PWD/$HK_BUILD/lib/libnccl-net-hocket.so" run 2 all_reduce -b 24 -e 256K -f 100

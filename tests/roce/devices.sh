@@ -19,7 +19,7 @@ right() { # what
   grep -q 'Out of bounds values : 0 OK' "$logs/run.0" || fail "$1: wrong results"
   ran=$((ran + 1))
 }
-told() { grep -qF -- "$2" "$logs/run.0" || fail "$1: nobody says '$2'"; }
+says() { grep -qF -- "$2" "$logs/run.0" || fail "$1: no line says '$2'"; }
 
 # A true dma-buf and a real device.
 for module in udmabuf vgem; do modprobe -q $module; done
@@ -48,20 +48,20 @@ few=(-b 256 -e 16K -f 64 -n 1 -w 0 -c 1)
 if [ -e "$emulator/kernels.so" ]; then
   gpus CUDAEMU_STRICT=1 "$HK_BUILD/bin/all_reduce_perf" "${few[@]}"
   right "GPU memory that cannot be registered"
-  told "GPU memory that cannot be registered" "data passes through host memory; $refusal; nvidia-peermem: it is not loaded"
+  says "GPU memory that cannot be registered" "data passes through host memory; $refusal; nvidia-peermem: it is not loaded"
   for program in all_reduce sendrecv; do
     gpus "$HK_BUILD/bin/${program}_perf" "${few[@]}"
     right "$program on GPU memory"
-    told "$program on GPU memory" "GPUDirect RDMA by nvidia-peermem; $refusal"
+    says "$program on GPU memory" "GPUDirect RDMA by nvidia-peermem; $refusal"
   done
   gpus CUDAEMU_RDMA_ORDER=0 CUDAEMU_RDMA_FLUSH=0 "$HK_BUILD/bin/all_reduce_perf" "${few[@]}"
   right "GPU memory that needs flushes"
-  told "GPU memory that needs flushes" "is flushed by reads of the card"
+  says "GPU memory that needs flushes" "is flushed by reads of the card"
 else
   echo "SKIP: no emulated GPU (g++)"
 fi
 
-# An iWARP device is told of and left aside.  A kernel without siw (Debian's) gets one by name: a soft-RoCE device that says so.
+# An iWARP device is reported and left aside.  A kernel without siw (Debian's) gets one by name: a soft-RoCE device that says so.
 if modprobe -q siw && rdma link add siw0 type siw netdev lo; then
   iwarp=siw0
 else
@@ -73,14 +73,14 @@ fi
 rm -f "$logs"/*
 ROCE_HCA="=$iwarp" roce_ranks 2 "$logs/run" env NCCL_DEBUG=INFO "$HK_BUILD/bin/all_reduce_perf" "${few[@]}"
 right "an iWARP device"
-told "an iWARP device" "$iwarp is an iWARP device"
-told "an iWARP device" "network IB is off"
+says "an iWARP device" "$iwarp is an iWARP device"
+says "an iWARP device" "network IB is off"
 ROCE_HCA="=$iwarp" roce_ranks 2 "$logs/run" env NCCL_NET=IB "$HK_BUILD/bin/all_reduce_perf" "${few[@]}"
 roce_wait 60
 for code in "${roce_codes[@]}"; do case $code in 0 | 124) fail "iWARP insisted on: codes ${roce_codes[*]}" ;; esac; done
-told "iWARP insisted on" "iWARP"
+says "iWARP insisted on" "iWARP"
 "$HK_BUILD/bin/hocket" doctor gids verbs --json >"$logs/run.0"
-told "doctor" "$iwarp:1 is not used: $iwarp is an iWARP device"
+says "doctor" "$iwarp:1 is not used: $iwarp is an iWARP device"
 [ $iwarp = siw0 ] || umount /sys/class/infiniband/rxe1/node_type
 ran=$((ran + 2))
 
@@ -90,19 +90,19 @@ listener=$!
 until grep -q listening "$logs/listener"; do sleep 0.1; kill -0 $listener || fail "no doctor listens"; done
 peer() { NCCL_IB_HCA="=rxe0" "$HK_BUILD/bin/hocket" doctor peer --peer 127.0.0.1:7461 --json >"$logs/run.0"; }
 peer
-told "two doctors" "rxe0:1 GID 1 (::ffff:10.0.0.1) here, rxe1:1 GID 1 (::ffff:10.0.0.2) there: RoCE v2, IPv4"
+says "two doctors" "rxe0:1 GID 1 (::ffff:10.0.0.1) here, rxe1:1 GID 1 (::ffff:10.0.0.2) there: RoCE v2, IPv4"
 if grep -q librdmacm "$logs/run.0"; then
   echo "SKIP: no librdmacm"
 else
-  told "two doctors" "rxe0:1 resolves 10.0.0.2"
+  says "two doctors" "rxe0:1 resolves 10.0.0.2"
   wire loss 100%
   ip neigh del 10.0.0.2 dev v0
   peer
-  told "two doctors, the cable cut" "10.0.0.2 does not answer to neighbour discovery from 10.0.0.1"
+  says "two doctors, the cable cut" "10.0.0.2 does not answer to neighbour discovery from 10.0.0.1"
   wire ok
   wire up
   peer
-  told "two doctors, the cable mended" "rxe0:1 resolves 10.0.0.2"
+  says "two doctors, the cable repaired" "rxe0:1 resolves 10.0.0.2"
   ran=$((ran + 3))
 fi
 kill $listener

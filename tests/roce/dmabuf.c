@@ -95,7 +95,7 @@ static hk_status give(hk_device *d, const void *p, size_t bytes, int *fd) {
 }
 
 static int wrong(const char *what, const hk_ib_gpu_memory *m) {
-  printf("%s: way %s, told: %s\n", what, hk_gdr_method_name(m->method), m->why);
+  printf("%s: way %s, says: %s\n", what, hk_gdr_method_name(m->method), m->why);
   return 1;
 }
 

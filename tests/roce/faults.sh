@@ -42,11 +42,11 @@ ends() { # what seconds words...
   for code in "${roce_codes[@]}"; do
     case $code in 0 | 124) fail "$what: ended with codes ${roce_codes[*]}" ;; esac
   done
-  for words in "$@"; do grep -qE -- "$words" "$logs"/run.* || fail "$what: nobody says '$words'"; done
+  for words in "$@"; do grep -qE -- "$words" "$logs"/run.* || fail "$what: no rank says '$words'"; done
   ran=$((ran + 1))
   echo "ok: $what"
 }
-mended() { grep -q "after a failure" "$logs"/run.* || fail "$1: no queue pair was replaced: the test tests nothing"; }
+repaired() { grep -q "after a failure" "$logs"/run.* || fail "$1: no queue pair was replaced: the test tests nothing"; }
 
 wire loss 1%
 begin 2 "${perf[@]}" -n 15
@@ -62,17 +62,17 @@ begin 2 "${perf[@]}" -n 800
 under_way 0.3
 wire down; sleep 0.6; wire up
 succeeds "the link down for 0.6 s"
-mended "the link down for 0.6 s"
+repaired "the link down for 0.6 s"
 begin 4 "${perf[@]}" -n 80
 under_way 0
 wire loss 100%; sleep 3; wire ok
 succeeds "nothing comes through for 3 s"
-mended "nothing comes through for 3 s"
+repaired "nothing comes through for 3 s"
 begin 2 env NCCL_IB_QPS_PER_CONNECTION=2 NCCL_IB_SPLIT_DATA_ON_QPS=1 "$HK_BUILD/bin/sendrecv_perf" -b 3 -e 3M -f 10 -w 1 -c 1 -n 60 -R 1
 under_way 0.3
 for i in 1 2 3; do wire loss 100%; sleep 0.8; wire ok; sleep 0.5; done
 succeeds "three outages of 0.8 s"
-mended "three outages of 0.8 s"
+repaired "three outages of 0.8 s"
 
 for way in "-R 2" "-R 0"; do # from registered memory, and copied
   # shellcheck disable=SC2086 # words
@@ -80,7 +80,7 @@ for way in "-R 2" "-R 0"; do # from registered memory, and copied
   under_way 0.3
   for i in 1 2 3; do wire loss 100%; sleep 0.8; wire ok; sleep 0.5; done
   succeeds "three outages of 0.8 s amid puts ($way)"
-  mended "three outages of 0.8 s amid puts ($way)"
+  repaired "three outages of 0.8 s amid puts ($way)"
 done
 begin 2 env HOCKET_PEER_TIMEOUT=4 "$HK_BUILD/bin/put_perf" -b 8 -e 8 -w 1 -c 1 -n 1000000
 under_way 0.3
@@ -93,7 +93,7 @@ under_way 0.3
 wire down
 ends "the link stays down" 20 "RETRY_EXC_ERR|LOC_QP_OP_ERR|cannot be connected|is DOWN" "rxe[01]" "check"
 if ldconfig -p | grep -q librdmacm.so.1; then
-  grep -q "the kernel says: " "$logs"/run.* || fail "the link stays down: nobody asks the kernel"
+  grep -q "the kernel says: " "$logs"/run.* || fail "the link stays down: no rank asks the kernel"
 fi
 wire up
 begin 2 "${perf[@]}" -n 3
@@ -119,7 +119,7 @@ ends "too little memory may be locked" 20 "may lock 48 KiB"
 
 begin 2 env NCCL_NET= setpriv --bounding-set -all --inh-caps -all --ambient-caps -all --reuid 65534 --clear-groups bash -c 'ulimit -l 48; exec "$@"' - "${perf[@]}" -n 3
 succeeds "too little memory may be locked, and TCP takes over"
-grep -q "TCP carries channel" "$logs/run.0" || fail "nobody says that TCP carries it"
+grep -q "TCP carries channel" "$logs/run.0" || fail "no rank says that TCP carries it"
 
 # One rank has no RDMA: they meet over TCP.
 rm -f "$logs"/run.*

@@ -4,7 +4,7 @@
 # Runs a command as root in a guest with Debian's kernel and two soft-RoCE devices, on a copy-on-write view of this
 # machine's root file system, in the same folder.  Output and exit code are the command's; 124: the time limit, 125: the
 # guest died, 77: no guest can be made here (a line says why).  The environment is not carried over: use env NAME=value.
-# In the guest rxe0 (10.0.0.1, interface v0) and rxe1 (10.0.0.2, v1) are joined by a cable; `wire` breaks and mends it (init).
+# In the guest rxe0 (10.0.0.1, interface v0) and rxe1 (10.0.0.2, v1) are joined by a cable; `wire` breaks and repairs it (init).
 # What the command writes into $JOB comes back in --keep's folder.
 set -u
 here=$(dirname "$(readlink -f "$0")")

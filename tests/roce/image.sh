@@ -31,7 +31,7 @@ version=$(ls $out/kernel/lib/modules)
 depmod -b "$PWD/$out/kernel" "$version"
 
 # An emulated CPU boots the unpacked kernel two seconds sooner than one that unpacks itself.  In the boot image the compressed
-# kernel begins at a magic number; bytes behind its end make the unpacker complain, so what counts is what comes out.
+# kernel begins at a magic number; bytes after its end make the unpacker complain, so what counts is what comes out.
 image=$out/kernel/boot/vmlinuz-$version
 unpack() { # program pattern
   local at

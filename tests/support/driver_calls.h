@@ -24,7 +24,7 @@ static const char *const driver_names[] = {
 };
 enum { THUNK_BYTES = 64 };
 
-/* False on machines for which nobody has written the instructions. */
+/* False on machines whose instructions are not known here. */
 static inline bool driver_thunk(char *at, const void *function, const uint64_t *counter) {
   const uint64_t target = (uintptr_t)function, count = (uintptr_t)counter;
 #if defined __x86_64__ /* mov r11, counter; lock inc qword [r11]; mov r11, function; jmp r11 */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Machines for tests: small /sys and /proc trees below a scratch folder.  Calls build up one machine; paths of PCI
- * devices are written as in /sys/devices, "0000:00:01.0/0000:01:00.0" for a device behind a root port. */
+ * devices are written as in /sys/devices, "0000:00:01.0/0000:01:00.0" for a device below a root port. */
 #ifndef HK_TEST_FAKE_MACHINE_H
 #define HK_TEST_FAKE_MACHINE_H
 #include <stdarg.h>

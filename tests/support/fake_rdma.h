@@ -83,7 +83,7 @@ static inline fake_verbs_state *rdma_begin(int devices) {
   rdma_param("HOCKET_IB_ROOT", scratch_folder);
   return v;
 }
-/* Nothing is left behind. */
+/* Nothing is left over. */
 static inline void rdma_end(const fake_verbs_state *v) {
   ck_assert_int_eq(v->nqps, 0);
   ck_assert_int_eq(v->nmrs, 0);

@@ -177,7 +177,7 @@ static inline void close_job(job *j) {
   drop_fifos();
 }
 
-/* The buffers begin `offset` bytes behind a multiple of 16. */
+/* The buffers begin `offset` bytes after a multiple of 16. */
 static inline void set_call(job *j, size_t count, hk_dtype type, hk_redop op, uint32_t proto, size_t offset) {
   uint64_t scalar = type == HK_F32 ? 0x40200000u : type == HK_F16 ? 0x4100u : 3;
   ck_assert_int_eq(hk_reducer_init(&j->reducer, type, op, j->n, op == HK_PREMULSUM ? &scalar : NULL), HK_OK);
@@ -246,12 +246,12 @@ static inline void age_lines(uint32_t first, uint64_t bytes) {
   }
 }
 
-/* Nothing is written behind the outputs, which were zeros. */
+/* Nothing is written after the outputs, which were zeros. */
 static inline void check_ends(const job *j) {
   static const char zeros[32];
   for (int r = 0; r < j->n; r++) {
-    size_t behind = 32 - (size_t)(j->r[r].run.work.out - j->r[r].out);
-    ck_assert_mem_eq(j->r[r].run.work.out + j->out_bytes, zeros, behind);
+    size_t after = 32 - (size_t)(j->r[r].run.work.out - j->r[r].out);
+    ck_assert_mem_eq(j->r[r].run.work.out + j->out_bytes, zeros, after);
   }
 }
 

@@ -60,7 +60,7 @@ HK_DEVICE int hk_barrier_or(int x) {
   pthread_barrier_wait(&gpu_me->block->all);
   int any = atomic_load(mine);
   pthread_barrier_wait(&gpu_me->block->all);
-  atomic_store(other, 0); /* for the next but one: nobody looks at it before two more barriers */
+  atomic_store(other, 0); /* for the next but one: no thread looks at it before two more barriers */
   return any;
 }
 HK_DEVICE void hk_warp_barrier(void) { pthread_barrier_wait(&gpu_me->block->warp[gpu_me->index / HK_WARP]); }
@@ -117,7 +117,7 @@ HK_DEVICE void hk_store_line(void *p, hk_vec v) {
     if (turn % 101 == 0) sched_yield();
   }
 }
-/* Lines of eight threads: the last word, the flag, is written behind all else, and read before it. */
+/* Lines of eight threads: the last word, the flag, is written after all else, and read before it. */
 HK_DEVICE uint64_t gpu_check_piece(const void *p) {
   if ((uintptr_t)p % 128 != gpu_me->index % 8 * 16) abort(); /* not the line's piece that is this thread's */
   return gpu_me->index % 8 == 7;

@@ -30,7 +30,7 @@ typedef struct stream {
   uint32_t most;  /* bytes of the largest */
   bool by_ref, want, both;
   unsigned char
-      *places; /* registered memory for all messages that come, `most` + 1 bytes each: told ahead; NULL: none */
+      *places; /* registered memory for all messages that come, `most` + 1 bytes each: announced ahead; NULL: none */
   void (*before)(unsigned i); /* called before message i is sent; may be NULL */
   unsigned direct;            /* messages that came straight to their place */
   hk_status rc;
@@ -62,7 +62,7 @@ static inline void *run_stream(void *arg) {
   int me = t->rank->rank;
   hk_link *send = NULL, *recv = NULL;
   t->rc = HK_OK;
-  /* The peer may have failed already, and told us, before we begin. */
+  /* The peer may have failed already, and reported it, before we begin. */
   if (t->both || me < t->peer) t->rc = net_try_link(t->rank, t->peer, HK_LINK_SEND, t->channel, &send);
   if (t->rc == HK_OK && (t->both || me > t->peer))
     t->rc = net_try_link(t->rank, t->peer, HK_LINK_RECV, t->channel, &recv);

@@ -202,7 +202,7 @@ static inline bool net_try_send(hk_link *l, const void *data, uint32_t bytes, ui
   return true;
 }
 
-/* One message as a lane receives it; `want`: it says where it wants it. *direct tells whether it was put there. */
+/* One message as a lane receives it; `want`: it says where it wants it. *direct: was it put there?. */
 static inline bool net_try_recv(hk_link *l, void *data, uint32_t room, bool want, uint32_t *bytes, uint32_t *signature,
                                 bool *direct) {
   if (!hk_link_can_recv(l)) {

@@ -84,7 +84,7 @@ START_TEST(numbers_come_round) {
 END_TEST
 
 /* Of calls that do not match, by lines, and by lines where a word is expected. */
-START_TEST(mismatch_is_told) {
+START_TEST(mismatch_is_reported) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
   set_call(&j, 100, HK_F32, HK_SUM, _i ? HK_GPU_SIMPLE : HK_GPU_LL128, 0);
@@ -117,7 +117,7 @@ int main(void) {
   tcase_add_loop_test(t, types, 0, SUITE_FEW(HK_DTYPE_COUNT));
   tcase_add_loop_test(t, copies, 0, 3);
   tcase_add_loop_test(t, numbers_come_round, 0, 2);
-  tcase_add_loop_test(t, mismatch_is_told, 0, 2);
+  tcase_add_loop_test(t, mismatch_is_reported, 0, 2);
   tcase_add_test(t, abort_frees_it);
   tcase_add_loop_test(t, abort_ends_it_at_once, 0, 2);
   return suite_run_one("gpu_ll128", t);

@@ -11,7 +11,7 @@
 #include "../support/topo_machines.h"
 
 /* The facts of one host's ranks, one after another.  `net`: other hosts take part. */
-static void tell_host(hk_join_fact *facts, uint64_t host, hk_topo *t, int per_host, bool net, int *n) {
+static void add_host(hk_join_fact *facts, uint64_t host, hk_topo *t, int per_host, bool net, int *n) {
   hk_cluster *cluster;
   hk_seat *seats;
   hk_paths *p;
@@ -75,7 +75,7 @@ static hk_joined *join(hk_pattern pattern, const hk_join_fact *facts, int n) {
 START_TEST(one_host) {
   hk_join_fact facts[8];
   int n;
-  tell_host(facts, 7, m_dgx_h100(8), 0, false, &n);
+  add_host(facts, 7, m_dgx_h100(8), 0, false, &n);
   hk_joined *j = join(HK_PATTERN_RING, facts, n);
   ck_assert_int_eq(j->nhosts, 1);
   ck_assert_int_eq(j->nchannels, 8);
@@ -93,11 +93,11 @@ END_TEST
 START_TEST(mixed_hosts) {
   hk_join_fact facts[24];
   int n, at = 0;
-  tell_host(facts, 30, m_dgx_h100(8), 0, true, &n);
+  add_host(facts, 30, m_dgx_h100(8), 0, true, &n);
   at += n;
-  tell_host(facts + at, 20, m_dgx1v(4), 0, true, &n);
+  add_host(facts + at, 20, m_dgx1v(4), 0, true, &n);
   at += n;
-  tell_host(facts + at, 10, m_dgx_h100(8), 0, true, &n);
+  add_host(facts + at, 10, m_dgx_h100(8), 0, true, &n);
   at += n;
   hk_joined *j = join(HK_PATTERN_RING, facts, at);
   ck_assert_int_eq(j->nhosts, 3);
@@ -125,8 +125,8 @@ END_TEST
 START_TEST(one_rail) {
   hk_join_fact facts[16];
   int n;
-  tell_host(facts, 7, m_dgx_h100(8), 0, true, &n);
-  tell_host(facts + n, 8, m_dgx_h100(8), 0, true, &n);
+  add_host(facts, 7, m_dgx_h100(8), 0, true, &n);
+  add_host(facts + n, 8, m_dgx_h100(8), 0, true, &n);
   for (int r = 0; r < 2 * n; r++)
     for (int c = 0; c < 8; c++) facts[r].part[HK_PATTERN_RING].rail[c] = 0;
   hk_joined *j = join(HK_PATTERN_RING, facts, 2 * n);
@@ -143,8 +143,8 @@ END_TEST
 START_TEST(interleaved_ranks) {
   hk_join_fact a[8], b[4], facts[12];
   int na, nb, n = 0;
-  tell_host(a, 99, m_dgx_h100(8), 0, true, &na);
-  tell_host(b, 11, m_cpu_host(2, 1), 4, true, &nb);
+  add_host(a, 99, m_dgx_h100(8), 0, true, &na);
+  add_host(b, 11, m_cpu_host(2, 1), 4, true, &nb);
   for (int i = 0; i < 8; i++) {
     if (i < nb) facts[n++] = b[i];
     facts[n++] = a[i];
@@ -171,8 +171,8 @@ START_TEST(split_host) {
   hk_join_fact facts[16];
   int n;
   for (int bad = 0; bad < 4; bad++) {
-    tell_host(facts, 1, m_dgx_h100(8), 0, true, &n);
-    tell_host(facts + 8, 2, m_dgx_h100(8), 0, true, &n);
+    add_host(facts, 1, m_dgx_h100(8), 0, true, &n);
+    add_host(facts + 8, 2, m_dgx_h100(8), 0, true, &n);
     hk_join_part *part = &facts[11].part[HK_PATTERN_RING];
     if (bad == 0) part->hash++;
     if (bad == 1) part->nchannels = 200;
@@ -203,7 +203,7 @@ START_TEST(trees_of_hosts) {
   enum { MOST = 70 };
   hk_join_fact facts[MOST], one;
   int n;
-  tell_host(&one, 0, m_cpu_host(1, 2), 1, true, &n);
+  add_host(&one, 0, m_cpu_host(1, 2), 1, true, &n);
   one.part[HK_PATTERN_TREE].nchannels = 2;
   for (int hosts = 1; hosts <= MOST; hosts++) {
     int inner[2][MOST] = {{0}}, twice = 0, deepest = 0;
@@ -243,7 +243,7 @@ START_TEST(many_ranks) {
   enum { HOSTS = 2048 };
   hk_join_fact *facts = calloc(HOSTS * 8, sizeof *facts);
   int n;
-  tell_host(facts, 0, m_dgx_h100(8), 0, true, &n);
+  add_host(facts, 0, m_dgx_h100(8), 0, true, &n);
   for (int i = 8; i < HOSTS * 8; i++) {
     facts[i] = facts[i % 8];
     facts[i].host = (uint64_t)(i / 8) * 0x9e3779b97f4a7c15u;

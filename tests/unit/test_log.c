@@ -100,7 +100,7 @@ START_TEST(subsystems_filter) {
 }
 END_TEST
 
-START_TEST(wrong_settings_are_told) {
+START_TEST(wrong_settings_are_reported) {
   log_with("LOUD", "INIT,NETT");
   HK_WARN("next");
   const char *text = scratch_read("log");
@@ -224,7 +224,7 @@ int main(void) {
   tcase_add_test(t, version_is_told_once);
   tcase_add_test(t, levels_filter);
   tcase_add_test(t, subsystems_filter);
-  tcase_add_test(t, wrong_settings_are_told);
+  tcase_add_test(t, wrong_settings_are_reported);
   tcase_add_test(t, file_name_expands);
   tcase_add_test(t, long_lines_are_cut_whole);
   tcase_add_test(t, text_cannot_forge_lines);

@@ -158,7 +158,7 @@ START_TEST(sizes_of_fifos_are_rounded_up) {
 }
 END_TEST
 
-START_TEST(misspellings_are_told) {
+START_TEST(misspellings_are_reported) {
   setenv("NCCL_DEBGU_FILE", "x", 1);
   setenv("NCCL_SOCKET_IFNAMES", "x", 1);
   setenv("HOCKET_SLOT", "x", 1);
@@ -289,7 +289,7 @@ int main(void) {
   tcase_add_test(t, file_syntax);
   tcase_add_test(t, numbers);
   tcase_add_test(t, sizes_of_fifos_are_rounded_up);
-  tcase_add_test(t, misspellings_are_told);
+  tcase_add_test(t, misspellings_are_reported);
   tcase_add_test(t, a_misspelling_is_told_once);
   tcase_add_test(t, inert_names_are_no_misspellings);
   tcase_add_loop_test(t, names_are_told_by_one, 0, 2);

@@ -16,7 +16,7 @@ typedef struct hk_gpu_shared {
   hk_gpu_link links[HK_GPU_LINKS];      /* of the channel, or if they are more, of the operands of an instruction; */
   uint64_t done[HK_GPU_LINKS];          /* their counters, */
   uint64_t seen[HK_GPU_LINKS];          /* and of those that send what was seen of the heads, by an acquire */
-  uint64_t refers[HK_GPU_OPERANDS]; /* of destinations: where the receiver reads the memory itself; 0: it gets a copy */
+  uint64_t refers[HK_GPU_OPERANDS]; /* of destinations: the receiver reads the memory there itself; 0: it gets a copy */
   hk_gpu_move move;
   hk_gpu_move own;                   /* of what the switch adds up: this rank's part on its way into its slot */
   const char *sum;                   /* that slot's multicast address */

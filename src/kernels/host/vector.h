@@ -132,7 +132,7 @@ INLINE vraw choose(vraw mask, vraw yes, vraw no) { return (yes & mask) | (no & ~
 
 #define IS_INTEGER(type) ((type) <= HK_U64)
 _Static_assert(HK_I8 == 0 && HK_U64 == 5, "the integer types come first");
-/* yes where a < b, for the integer types */
+/* yes if a < b, for the integer types */
 INLINE vraw choose_less(const int type, vraw a, vraw b, vraw yes, vraw no) {
   switch (type) {
     case HK_I8: return choose((vraw)((vi8)a < (vi8)b), yes, no);

@@ -122,7 +122,7 @@ static bool ask(python *p) {
   return answers;
 }
 
-/* The package's folder, and the version in its name: a dash stands only before that. */
+/* The package's folder, and the version in its name: a dash comes only before that. */
 static bool find(const python *p, const char *pattern, char folder[2 * HK_ROOT_PATH], char version[64]) {
   bool found = false;
   for (int k = 0; k < p->n && !found; k++) {
@@ -166,7 +166,7 @@ static bool newer_than_this(const char *nccl) {
   return sscanf(nccl, "%d.%d.%d", &major, &minor, &patch) >= 2 && NCCL_VERSION(major, minor, patch) > NCCL_VERSION_CODE;
 }
 
-static void tell(hk_doctor *d, const python *p, const framework *f, const char *folder, const char *version) {
+static void report(hk_doctor *d, const python *p, const framework *f, const char *folder, const char *version) {
   char own[HK_ROOT_PATH], fix[256], nccl[32], built[64] = "with the NCCL of its PyTorch";
   const char *named = f->variable ? getenv(f->variable) : NULL;
   if (f->key) snprintf(built, sizeof built, "for an NCCL that it does not name");
@@ -212,7 +212,7 @@ static int look(hk_doctor *d, python *p, char seen[PYTHONS][HK_ROOT_PATH], int *
   for (size_t i = 0; i < HK_ARRAY_LENGTH(frameworks); i++) {
     char folder[2 * HK_ROOT_PATH], version[64];
     if (!find(p, frameworks[i].package, folder, version)) continue;
-    tell(d, p, &frameworks[i], folder, version);
+    report(d, p, &frameworks[i], folder, version);
     found++;
   }
   return found;
