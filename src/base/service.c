@@ -280,16 +280,19 @@ void hk_service_remove(hk_service *s, int fd) {
   pthread_mutex_unlock(&s->lock);
 }
 
-hk_status hk_service_tick(hk_service *s, unsigned period_ms, hk_service_fn fn, void *arg) {
+void hk_service_tick(hk_service *s, unsigned period_ms, hk_service_fn fn, void *arg) {
   pthread_mutex_lock(&s->lock);
-  s->tick = fn;
-  s->tick_arg = arg;
-  s->period_ns = (uint64_t)period_ms * 1000000u;
-  s->next_tick_ns = hk_now_ns() + s->period_ns;
-  if (!period_ms) settle(s, -1, &s->tick);
-  wake(s);
+  if (!period_ms) {
+    s->period_ns = 0;
+    settle(s, -1, &s->tick);
+  } else if (!s->period_ns) {
+    s->tick = fn;
+    s->tick_arg = arg;
+    s->period_ns = (uint64_t)period_ms * 1000000u;
+    s->next_tick_ns = hk_now_ns() + s->period_ns;
+    wake(s);
+  }
   pthread_mutex_unlock(&s->lock);
-  return HK_OK;
 }
 
 void hk_service_post(hk_service *s, hk_service_work *work) {

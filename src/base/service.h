@@ -26,8 +26,8 @@ hk_status hk_service_modify(hk_service *s, int fd, uint32_t epoll_events);
  * fd. A caller that is not a callback must hold no lock that a callback takes, because it may have to wait for one. */
 void hk_service_remove(hk_service *s, int fd);
 /* Calls fn(arg, -1, 0) about every `period_ms` on the service thread, until the service is freed or the period is set
- * to 0. One timer for each service. */
-hk_status hk_service_tick(hk_service *s, unsigned period_ms, hk_service_fn fn, void *arg);
+ * to 0. One timer for each service: if it runs, it goes on as it is. */
+void hk_service_tick(hk_service *s, unsigned period_ms, hk_service_fn fn, void *arg);
 
 /* Work for the service thread: fn(arg, -1, 0) runs once for any number of posts before it. */
 typedef struct hk_service_work {

@@ -97,7 +97,6 @@ struct hk_bootstrap {
   uint64_t gone_ns;      /* when a member was first seen to have left or aborted the parent; 0: not yet */
   bool known;            /* `contacts` is complete, and the service thread may read it */
   bool leaving;          /* this rank leaves: links may end */
-  bool looking;          /* the tick of silence.c runs */
   bool broken;           /* an event came: collectives cannot complete */
   hk_event first_event;
   uint64_t lost_ns; /* when the first HK_EVENT_LINK came; 0: none */

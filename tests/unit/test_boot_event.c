@@ -28,7 +28,6 @@ static void setup(void) {
                                .listener = &listener,
                                .contacts = contacts,
                                .links = links,
-                               .looking = true, /* no timer */
                                .events_end = &boot.events,
                                .event_work = {.fn = hk_event_work, .arg = &boot},
                                .seen = calloc(words, sizeof *boot.seen),
