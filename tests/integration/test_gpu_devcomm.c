@@ -225,6 +225,10 @@ static void addresses(place *p) {
   OK_NCCL(ncclCommWindowRegister(p->g.comm[r], all[r].in, WINDOW, &all[r].win_in, 0));
   OK_NCCL(ncclGetLsaMultimemDevicePointer(all[r].win_in, 64, &same));
   ck_assert_ptr_eq(at, same);
+  emu_read(&w, (CUdeviceptr)(uintptr_t)all[r].win_out, sizeof w); /* it does not begin the memory */
+  OK_NCCL(ncclGetLsaMultimemDevicePointer(all[r].win_out, 8, &same));
+  ck_assert_ptr_eq(same, FIELD(char *, v->multimem) + (size_t)w.multicast_4k * 4096 + 8);
+  ck_assert_ptr_ne((char *)same - 8, (char *)at - 64);
 }
 START_TEST(multicast_addresses) {
   setenv("CUDAEMU_MULTICAST", "1", 1);

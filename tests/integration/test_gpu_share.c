@@ -2,6 +2,7 @@
 /* What a communicator takes of a GPU, so that several can overlap; and that they do, on an emulated device with room
  * for so many blocks. */
 #include "../../src/gpu/gpu.h"
+#include "../../src/kernels/cuda/work.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"
 
@@ -111,6 +112,32 @@ START_TEST(transfers_take_turns) {
 }
 END_TEST
 
+/* As many ranks of a communicator on one device as a launch has room for, and one more. A second communicator, whose
+ * ranks do not fit beside the first one's, gets a launch of its own. */
+START_TEST(full_launch) {
+  enum { MOST = HK_GPU_BATCH + 1, PAIR = 2 };
+  const int n = HK_GPU_BATCH + _i;
+  ncclComm_t comm[MOST], pair[PAIR];
+  int device[MOST] = {0};
+  setenv("CUDAEMU_RESIDENT", "1", 1);
+  setenv("NCCL_MAX_NCHANNELS", "1", 1);
+  gpu_environment();
+  emu_start(8);
+  CUdeviceptr memory = gpu_alloc(0, (MOST + PAIR) * sizeof(float));
+  OK_NCCL(ncclCommInitAll(comm, n, device));
+  OK_NCCL(ncclCommInitAll(pair, PAIR, device));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < n + PAIR; r++) {
+    float *at = (float *)(uintptr_t)memory + r;
+    OK_NCCL(ncclBroadcast(at, at, 1, ncclFloat32, 0, r < n ? comm[r] : pair[r - n], NULL));
+  }
+  ck_assert_int_eq(ncclGroupEnd(), _i ? ncclInvalidUsage : ncclSuccess);
+  if (_i) return;
+  OK(StreamSynchronize(NULL));
+  for (int r = 0; r < n + PAIR; r++) OK_NCCL(ncclCommDestroy(r < n ? comm[r] : pair[r - n]));
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("gpu_share");
   tcase_set_timeout(t, 60);
@@ -119,6 +146,7 @@ int main(void) {
   if (gpu_here()) {
     tcase_add_test(t, communicators_overlap);
     tcase_add_loop_test(t, transfers_take_turns, 0, 2);
+    tcase_add_loop_test(t, full_launch, 0, 2);
   }
   return suite_run_one("gpu_share", t);
 }

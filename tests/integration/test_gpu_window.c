@@ -315,7 +315,7 @@ static void wrong(place *p) {
   ck_assert_int_eq(ncclGetMultimemDevicePointer(win, 0, (ncclMultimemHandle_t){NULL}, &at), ncclInvalidArgument);
   OK_NCCL(ncclGetMultimemDevicePointer(win, 0, (ncclMultimemHandle_t){regions}, &at)); /* there is no multicast */
   ck_assert_ptr_null(at);
-  OK_NCCL(ncclGetLsaMultimemDevicePointer(win, 0, &at));
+  OK_NCCL(ncclGetLsaMultimemDevicePointer(win, 8, &at));
   ck_assert_ptr_null(at);
   OK_NCCL(ncclCommDeregister(c, win)); /* as PyTorch does */
   ck_assert_int_eq(ncclCommWindowDeregister(c, win), ncclInvalidArgument);
