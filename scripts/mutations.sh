@@ -18,9 +18,11 @@
 # First all tests run once with a library that records which lines each of them executes; later runs repeat this only for tests that
 # execute a source that has changed. A mutant is one changed object in front of the library's archive; one whose code is as before is
 # no mutant. It runs against the tests that execute the line, quick ones first, and those that noticed others in the file; then
-# against the suites whose line "check:" has covers=PATH, if the file's path begins with it. The first failure ends it. A test that
-# has to be killed is a hang; then others are tried, because a failure says more. Results are lines of build/mutations/results:
-# noticed, hang or SURVIVED, the place, the change, the test and the seconds until then.
+# against the suites whose line "check:" has covers=PATH,PATH, if the file's path begins with one. The first failure ends it. A test of
+# which no case ends for a time is killed: that is a hang. Then one more test is tried, because a failure says more. Results are
+# lines of build/mutations/results: noticed, hang, SLOW (a hang of more than 20 s), SURVIVED or equal (scripts/mutations.txt says
+# why the change makes no difference), the place, the change, the test and the seconds until then.
+# Each test runs in scripts/contain.c, so that no process of a broken one is left over.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 SEED=${SEED:-$RANDOM} MINUTES=${MINUTES:-30} MOST=${MOST:-100000} FILES=${FILES:-} TESTS=${TESTS:-.} LONGEST=${LONGEST:-60} EACH=${EACH:-60} SANITIZE=${SANITIZE:-1}
@@ -28,16 +30,17 @@ JOBS=${JOBS:-$(nproc)} RECORD=${RECORD:-1} base=${HK_MUTATIONS:-$PWD/build/mutat
 make=${HK_MAKE:-make} HK_BUILD=${HK_BUILD:-build/gcc}
 results=$base/results
 hang_s=15 # a test case, or a whole test that takes so much longer than without a mutation, hangs
+equals=scripts/mutations.txt
 mkdir -p "$base/lines" && : >"$results" && : >>"$base/kills"
 # With the watchdog, what is stuck in an operation is an error and no hang.
-export HOCKET_WATCHDOG=8 HOCKET_WATCHDOG_ABORT=1 HOCKET_DEVICE=host NCCL_DEBUG=NONE CK_VERBOSITY=silent CK_DEFAULT_TIMEOUT=$hang_s
+export HOCKET_WATCHDOG=8 HOCKET_WATCHDOG_ABORT=1 HOCKET_DEVICE=host NCCL_DEBUG=NONE CK_VERBOSITY=silent CK_DEFAULT_TIMEOUT=120
 build() { # folder target make-options...
   "$make" --no-print-directory -j"$(nproc)" BUILD="$1" "${@:2}" >"$base/build.log" 2>&1 && return
   echo "$1 does not build:"
   tail -n 5 "$base/build.log"
   exit 1
 }
-build "$HK_BUILD" test-parts perf
+build "$HK_BUILD" test-parts perf tool
 case $FILES in src/kernels/cuda*)
   MUTATIONS=all HK_BUILD=$HK_BUILD exec tests/suites/gpu_mutations.sh ;;
 esac
@@ -56,6 +59,8 @@ candidates() {
       { line = $0; sub(/ *\/\*.*/, "", line); gsub(/"[^"]*"/, "\"\"", line) }
       # What is left out costs only time: a nap, a yield, that something moved and so no nap is due.
       / nanosleep\(|sched_yield\(|^ *\*moved = true;/ { next }
+      # No descriptor is 0, and no errno is EINTR after a call that moved nothing.
+      { gsub(/(fd|socket|spare)(\[[a-z]+\])? (<|>=) 0/, "", line); if (line ~ /EINTR/) gsub(/ < 0/, "", line) }
       # Limits of clocks, and tolerances: a nanosecond or a rounding error more makes no difference.
       / \(1 [+-] SAME/ { next }
       line ~ /_ns[^a-z_]/ { gsub(/ [<>]=? /, " ", line) }
@@ -129,6 +134,7 @@ sanitizer() { # folder
   esac
 }
 # Unlocking a mutex that is not locked ends the test: without this, a lock that is left out shows only under TSan.
+cc -O1 -o "$base/contain" scripts/contain.c || exit 1
 cc -x c -c -o "$base/locked.o" - <<'C'
 #include <pthread.h>
 #include <stdlib.h>
@@ -154,7 +160,7 @@ link_test() { # folder test program library options...
 #
 # At the start of each basic block the library calls a function, which sets the block's byte of a file. So what children do counts,
 # too, however they end. The library is one object here: a block is at the same distance from its begin in every test.
-declare -A usual=()
+declare -A usual=() pause=()
 recorder() { # folder
   printf '.text\n.globl hk_begin\n.hidden hk_begin\nhk_begin:\n.section .note.GNU-stack\n' | cc -x assembler -c -o "$base/begin.o" -
   cc -r -nostdlib -o "$base/whole.o" "$base/begin.o" -Wl,--whole-archive "$1/libhocket-internal.a" -Wl,--no-whole-archive || exit 1
@@ -194,34 +200,34 @@ C
     awk '$2 == 1 { block = $1 + 5; next } { print block, $3 }' | uniq >"$base/blocks"
 }
 record_test() { # test
-  local lines=$base/lines/$1 program=$HK_BUILD/tests/mutant-$$-$1 begin rc
+  local lines=$base/lines/$1 program=$HK_BUILD/tests/mutant-$$-$1 begin rc silence
   rm -f "$lines" "$lines.ms" "$lines.key"
   link_test "$HK_BUILD" "$1" "$program" "$base/whole.o" "$base/recorder.o" || return
   rm -f "$lines.seen" && truncate -s "$((text_bytes))" "$lines.seen"
   begin=${EPOCHREALTIME/./}
-  HK_RECORD=$lines.seen CK_TIMEOUT_MULTIPLIER=4 timeout -k 5 "$LONGEST" "$program" >/dev/null 2>&1 </dev/null
+  silence=$(HK_RECORD=$lines.seen CK_TIMEOUT_MULTIPLIER=4 CK_TAP_LOG_FILE_NAME=$lines.tap "$base/contain" "$lines.tap" "$LONGEST" "$LONGEST" "$program")
   rc=$?
   if [ $rc = 124 ]; then # recording takes long: what it takes without
     link_test "$HK_BUILD" "$1" "$program" "$HK_BUILD/libhocket-internal.a" || return
     begin=${EPOCHREALTIME/./}
-    timeout -k 5 "$LONGEST" "$program" >/dev/null 2>&1 </dev/null
+    silence=$(CK_TAP_LOG_FILE_NAME=$lines.tap "$base/contain" "$lines.tap" "$LONGEST" "$LONGEST" "$program")
     rc=$?
   fi
-  echo "$(((${EPOCHREALTIME/./} - begin) / 1000)) $rc" >"$lines.ms"
+  echo "$(((${EPOCHREALTIME/./} - begin) / 1000)) $rc $silence" >"$lines.ms"
   cmp -l "$lines.seen" /dev/zero 2>/dev/null |
     awk 'NR == FNR { seen[$1 - 1]; next } $1 in seen { print $2 }' - "$base/blocks" | sort -u >"$lines"
-  rm -f "$lines.seen" "$program"
-  case $rc in 0 | 124 | 137) key_of "$1" >"$lines.key" ;; esac # a failure may be the machine's
+  rm -f "$lines.seen" "$lines.tap" "$program"
+  case $rc in 0 | 124) key_of "$1" >"$lines.key" ;; esac # a failure may be the machine's
 }
 # What a record depends on: the test, and the sources that it executed.
 key_of() { # test
   { ls -d "tests"/*/"$1.c" && cut -d : -f 1 "$base/lines/$1" | uniq; } 2>/dev/null | xargs cat 2>/dev/null | sha1sum
 }
 record() {
-  local folder=$HK_BUILD-coverage test took rc tests text_bytes
+  local folder=$HK_BUILD-coverage test took rc silence tests text_bytes
   mapfile -t tests < <(cd tests && find unit integration -name 'test_*.c' | sed 's,.*/,,;s/\.c$//' | sort | grep -E "$TESTS")
   if [ "$RECORD" = 0 ]; then
-    for test in "${tests[@]}"; do usual[$test]=$((LONGEST * 100)); done
+    for test in "${tests[@]}"; do usual[$test]=$((LONGEST * 100)) pause[$test]=0; done
     return
   fi
   build "$folder" "$folder/libhocket-internal.a" CFLAGS="-O1 -g1 -w -fsanitize-coverage=trace-pc"
@@ -234,10 +240,100 @@ record() {
   wait
   for test in "${tests[@]}"; do
     [ -e "$base/lines/$test.ms" ] || { echo "$test cannot be linked to the library as one object: left out"; continue; }
-    read -r took rc <"$base/lines/$test.ms"
+    read -r took rc silence <"$base/lines/$test.ms"
     case $rc in
-      0) usual[$test]=$took ;;
-      124 | 137) echo "$test takes more than $LONGEST s: left out" ;;
+      0) usual[$test]=$took pause[$test]=$silence ;;
+      124) echo "$test takes more than $LONGEST s: left out" ;;
+      *) echo "$test fails without a mutation: left out" ;;
+    esac
+  done
+}
+
+# The tests that execute a place: quick ones first, and those that are named after the file or noticed a mutant of it. Tests of
+# GPUs, which are slow without one, come last for other parts than GPUs'.
+order() { # folder
+  printf '.text\n.globl hk_begin\n.hidden hk_begin\nhk_begin:\n.section .note.GNU-stack\n' | cc -x assembler -c -o "$base/begin.o" -
+  cc -r -nostdlib -o "$base/whole.o" "$base/begin.o" -Wl,--whole-archive "$1/libhocket-internal.a" -Wl,--no-whole-archive || exit 1
+  cc -x c -O2 -c -o "$base/recorder.o" - <<'C'
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+extern __attribute__((visibility("hidden"))) char hk_begin[];
+static char *seen;
+static size_t bytes;
+__attribute__((constructor(101))) static void open_record(void) {
+  const char *path = getenv("HK_RECORD");
+  struct stat st;
+  int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+  if (fd < 0 || fstat(fd, &st)) return;
+  bytes = (size_t)st.st_size;
+  char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at != MAP_FAILED) seen = at;
+  close(fd);
+}
+void __sanitizer_cov_trace_pc(void) {
+  size_t at = (size_t)((char *)__builtin_return_address(0) - hk_begin);
+  if (seen && at < bytes && !seen[at]) seen[at] = 1;
+}
+C
+  text_bytes=$(readelf -SW "$base/whole.o" | sed -n 's/^ *\[ *[0-9]*\] \.text  *PROGBITS  *[0-9a-f]* [0-9a-f]* \([0-9a-f]*\) .*/0x\1/p')
+  # "number of the block's byte  file:line": a row of the line table belongs to the last block that begins before it. The byte is that
+  # of the address to which the call returns, 4 after its operand. The call begins a byte before its operand.
+  { objdump -r -j .text "$base/whole.o" | awk '$3 ~ /__sanitizer_cov_trace_pc/ { print $1 }'
+    readelf -W --debug-dump=decodedline "$base/whole.o" 2>/dev/null |
+      awk 'sub(/:(\[\+\+\])?$/, "") { file = $NF; sub(/^\.\//, "", file); next }
+        file ~ /^src\/.*\.c$/ && NF > 2 && $2 ~ /^[0-9]+$/ { print substr($3, $3 ~ /^0x/ ? 3 : 1), file ":" $2 }'
+  } | awk 'function value(hex, n, i) { for (i = 1; i <= length(hex); i++) n = 16 * n + index("123456789abcdef", substr(hex, i, 1)); return n }
+      { print value($1) - (NF == 1), NF, $2 }' | sort -k 1,1n -k 2,2n |
+    awk '$2 == 1 { block = $1 + 5; next } { print block, $3 }' | uniq >"$base/blocks"
+}
+record_test() { # test
+  local lines=$base/lines/$1 program=$HK_BUILD/tests/mutant-$$-$1 begin rc silence
+  rm -f "$lines" "$lines.ms" "$lines.key"
+  link_test "$HK_BUILD" "$1" "$program" "$base/whole.o" "$base/recorder.o" || return
+  rm -f "$lines.seen" && truncate -s "$((text_bytes))" "$lines.seen"
+  begin=${EPOCHREALTIME/./}
+  silence=$(HK_RECORD=$lines.seen CK_TIMEOUT_MULTIPLIER=4 CK_TAP_LOG_FILE_NAME=$lines.tap "$base/contain" "$lines.tap" "$LONGEST" "$LONGEST" "$program")
+  rc=$?
+  if [ $rc = 124 ]; then # recording takes long: what it takes without
+    link_test "$HK_BUILD" "$1" "$program" "$HK_BUILD/libhocket-internal.a" || return
+    begin=${EPOCHREALTIME/./}
+    silence=$(CK_TAP_LOG_FILE_NAME=$lines.tap "$base/contain" "$lines.tap" "$LONGEST" "$LONGEST" "$program")
+    rc=$?
+  fi
+  echo "$(((${EPOCHREALTIME/./} - begin) / 1000)) $rc $silence" >"$lines.ms"
+  cmp -l "$lines.seen" /dev/zero 2>/dev/null |
+    awk 'NR == FNR { seen[$1 - 1]; next } $1 in seen { print $2 }' - "$base/blocks" | sort -u >"$lines"
+  rm -f "$lines.seen" "$lines.tap" "$program"
+  case $rc in 0 | 124) key_of "$1" >"$lines.key" ;; esac # a failure may be the machine's
+}
+# What a record depends on: the test, and the sources that it executed.
+key_of() { # test
+  { ls -d "tests"/*/"$1.c" && cut -d : -f 1 "$base/lines/$1" | uniq; } 2>/dev/null | xargs cat 2>/dev/null | sha1sum
+}
+record() {
+  local folder=$HK_BUILD-coverage test took rc silence tests text_bytes
+  mapfile -t tests < <(cd tests && find unit integration -name 'test_*.c' | sed 's,.*/,,;s/\.c$//' | sort | grep -E "$TESTS")
+  if [ "$RECORD" = 0 ]; then
+    for test in "${tests[@]}"; do usual[$test]=$((LONGEST * 100)) pause[$test]=0; done
+    return
+  fi
+  build "$folder" "$folder/libhocket-internal.a" CFLAGS="-O1 -g1 -w -fsanitize-coverage=trace-pc"
+  recorder "$folder"
+  for test in "${tests[@]}"; do
+    [ "$(key_of "$test")" = "$(cat "$base/lines/$test.key" 2>/dev/null)" ] && continue
+    record_test "$test" &
+    while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
+  done
+  wait
+  for test in "${tests[@]}"; do
+    [ -e "$base/lines/$test.ms" ] || { echo "$test cannot be linked to the library as one object: left out"; continue; }
+    read -r took rc silence <"$base/lines/$test.ms"
+    case $rc in
+      0) usual[$test]=$took pause[$test]=$silence ;;
+      124) echo "$test takes more than $LONGEST s: left out" ;;
       *) echo "$test fails without a mutation: left out" ;;
     esac
   done
@@ -253,87 +349,103 @@ order() { # file line
   } | while read -r test; do [ -n "${usual[$test]:-}" ] && echo "${usual[$test]} $test"; done |
     awk -v file="$1" -v name="$(basename "$1" .c)" 'old { n[$2] += $1 == file; next }
       { print $1 / (1 + 4 * (n[$2] + !!index($2, name))), $2 }' old=1 "$base/kills" old=0 - | sort -n |
-    awk -v all="$([[ $1 =~ ^src/(gpu|device|transport/cuda)/ ]] && echo 1)" '
-      $2 !~ /^test_(gpu|cuda)/ { print $2; n++; next } { gpu = gpu $2 "\n" } END { if (!n || all) printf "%s", gpu }'
+    awk -v late="$([[ $1 =~ ^src/(gpu|device|transport/cuda)/ ]] || echo 1)" '
+      late && $2 ~ /^test_(gpu|cuda)/ { gpu = gpu $2 "\n"; next } { print $2 } END { printf "%s", gpu }'
+}
+
+# Runs a test program until its first failure. Sets `silent`: the milliseconds in which no test case ended.
+until_failure() { # folder test program
+  local factor=3 longest limit
+  [ "$1" = "$HK_BUILD" ] || factor=8
+  longest=$((factor * pause[$2] / 1000)) limit=$((factor * usual[$2] / 1000 + hang_s))
+  rm -f "$work/tap"
+  silent=$(CK_TAP_LOG_FILE_NAME=$work/tap "$base/contain" "$work/tap" $((longest > hang_s ? longest : hang_s)) $limit "$3")
 }
 
 # Does the test pass without a mutation? Asked when it notices its first one.
 declare -A sound=()
-is_sound() { # folder test limit
+is_sound() { # folder test
+  local silent
   if [ -z "${sound[$1/$2]:-}" ]; then
     sound[$1/$2]=no
     link_test "$1" "$2" "$program.sound" "$1/libhocket-internal.a"
-    timeout -k 5 "$3" "$program.sound" >/dev/null 2>&1 </dev/null && sound[$1/$2]=yes
+    until_failure "$1" "$2" "$program.sound" || until_failure "$1" "$2" "$program.sound" && sound[$1/$2]=yes
     rm -f "$program.sound"
     [ "${sound[$1/$2]}" = no ] && echo "$2 fails without a mutation ($1): left out"
   fi
   [ "${sound[$1/$2]}" = yes ]
 }
 
-# Runs a test program until its first failure, of which Check writes a line. 124: it hangs.
-until_failure() { # limit program
-  local pid rc
-  : >"$work/tap"
-  CK_TAP_LOG_FILE_NAME=$work/tap timeout -k 5 "$1" "$2" >/dev/null 2>&1 </dev/null &
-  pid=$!
-  tail -n +1 -s 0.1 -f --pid=$pid "$work/tap" 2>/dev/null | grep -q -m 1 '^not ok' && kill $pid 2>/dev/null
-  wait $pid
-  rc=$?
-  [ $rc != 0 ] && grep -m 1 '^not ok' "$work/tap" | grep -q 'timeout expired' && rc=124
-  [ $rc = 137 ] && rc=124
-  return $rc
-}
-
-# Runs the tests of a build until one fails. Sets `how` and `by`.
+# Runs the tests of a build until one fails, or two hang. Sets `how` and `by`.
 run_tests() { # folder tests...
-  local folder=$1 program=$1/tests/mutant-$$-$job test limit rc factor=3 hangs=0 left=$((EACH * 1000))
-  [ "$folder" = "$HK_BUILD" ] || factor=8 left=$((left / 4))
+  local folder=$1 program=$1/tests/mutant-$$-$job test rc hung='' silent left=$((EACH * 1000)) suffix=''
+  [ "$folder" = "$HK_BUILD" ] || left=$((left / 4)) suffix=" (${folder#"$HK_BUILD"-})"
   for test in "${@:2}"; do
-    [ $factor = 8 ] && [ "${usual[$test]}" -gt $((LONGEST * 250)) ] && continue
+    [ -n "$suffix" ] && [ "${usual[$test]}" -gt $((LONGEST * 250)) ] && continue
     [ "${sound[$folder/$test]:-}" = no ] && continue
     [ $left -gt 0 ] || break
     left=$((left - usual[$test]))
     link_test "$folder" "$test" "$program" "$folder/libhocket-internal.a" "$work/mutant.o" || continue
-    limit=$((factor * usual[$test] / 1000 + hang_s))
-    until_failure "$limit" "$program"
+    until_failure "$folder" "$test" "$program"
     rc=$?
-    [ $rc = 0 ] && continue
-    # What the machine's load may do is not noticed: it must come twice, and not without the mutation.
-    is_sound "$folder" "$test" $((3 * limit)) || continue
-    until_failure "$limit" "$program"
-    rc=$?
-    [ $rc = 0 ] && continue
-    by=$test
-    [ "$folder" = "$HK_BUILD" ] || by+=" (${folder#"$HK_BUILD"-})"
-    if [ $rc != 124 ]; then
-      how=noticed
-      return 0
-    fi
-    how=hang
-    [ $((++hangs)) = 2 ] && break
+    [ $rc != 0 ] && is_sound "$folder" "$test" || continue
+    # What the machine's load may do is not noticed: it must come twice.
+    [ $rc != 124 ] && { until_failure "$folder" "$test" "$program"; rc=$?; }
+    case $rc in
+      0) continue ;;
+      124) [ -n "$hung" ] && break || { hung=$test && cp "$program" "$program.hung" && how=$(hang_of) by=$test$suffix; } ;;
+      *) how=noticed by=$test$suffix; return 0 ;;
+    esac
   done
-  return 1
+  [ -n "$hung" ] || return 1
+  [ $rc = 124 ] && [ "$hung" != "$test" ] && return 0
+  until_failure "$folder" "$hung" "$program.hung" && how=SURVIVED by="no test"
+  [ "$how" != SURVIVED ]
+}
+hang_of() { [ "$silent" -gt 20999 ] && echo SLOW || echo hang; }
+
+# Links the library and the command hocket with the mutant, for suites.
+link_tree() { # folder file
+  local source objects=()
+  mkdir -p "$1/lib" && cp -al "$HK_BUILD"/{bin,plugins,fakes,cudaemu} "$1" && rm "$1/bin/hocket" || return 1
+  for source in "${sources[@]}"; do [ "$source" = "$2" ] || objects+=("$HK_BUILD/${source%.c}.o"); done
+  [ -e "$HK_BUILD/expat.o" ] && objects+=("$HK_BUILD/expat.o")
+  cc "${linker[@]}" -shared -Wl,-soname,libnccl.so.2 -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -o "$1/lib/libnccl.so.2" \
+    "${objects[@]}" "$work/mutant.o" -pthread -lm &&
+    cc "${linker[@]}" -o "$1/bin/hocket" "$HK_BUILD"/src/tools/*.o "$HK_BUILD"/src/tools/*/*.o "$work/mutant.o" \
+      "$HK_BUILD/libhocket-internal.a" -pthread -lm
 }
 
 # Runs the suites that cover the file, with a library that has the mutant.
 run_suites() { # file
-  local suite covers tree=build/mutant-$$-$job source objects=()
+  local suite paths path covers tree=build/mutant-$$-$job
   for suite in tests/suites/*.sh; do
-    covers=$(sed -n '10q;s/^# check:.* covers=\([^ ]*\).*/\1/p' "$suite")
-    [ -n "$covers" ] && [[ $1 == "$covers"* ]] && [ "${sound[$suite]:-}" != no ] || continue
-    mkdir -p "$tree/lib" && cp -al "$HK_BUILD"/{bin,plugins} "$tree" || return 1
-    for source in "${sources[@]}"; do [ "$source" = "$1" ] || objects+=("$HK_BUILD/${source%.c}.o"); done
-    [ -e "$HK_BUILD/expat.o" ] && objects+=("$HK_BUILD/expat.o")
-    cc "${linker[@]}" -shared -Wl,-soname,libnccl.so.2 -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -o "$tree/lib/libnccl.so.2" \
-      "${objects[@]}" "$work/mutant.o" -pthread -lm || continue
-    HK_BUILD=$tree timeout -k 5 300 "$suite" >"$work/suite" 2>&1 </dev/null && continue
-    [ "${sound[$suite]:-}" = yes ] || { timeout -k 5 300 "$suite" >/dev/null 2>&1 </dev/null && sound[$suite]=yes || sound[$suite]=no; }
+    paths=$(sed -n '10q;s/^# check:.* covers=\([^ ]*\).*/\1/p' "$suite") covers=''
+    for path in ${paths//,/ }; do [[ $1 == "$path"* ]] && covers=yes; done
+    [ -n "$covers" ] && [ "${sound[$suite]:-}" != no ] || continue
+    [ -e "$tree" ] || link_tree "$tree" "$1" || break
+    HK_BUILD=$tree "$base/contain" - 300 300 "$suite" >/dev/null && continue
+    [ "${sound[$suite]:-}" = yes ] || { "$base/contain" - 300 300 "$suite" >/dev/null && sound[$suite]=yes || sound[$suite]=no; }
     [ "${sound[$suite]}" = yes ] || { echo "$suite fails without a mutation: left out"; continue; }
     how=noticed by=$(basename "$suite")
     break
   done
   rm -rf "$tree"
 }
+
+# Is there an argument that this change makes no difference?
+is_listed() { # file line operator
+  grep -qF -- "$1: $3: $(sed -n "$2s/^ *//p" "$1")    " "$equals"
+}
+# A line of the list whose code is no longer there.
+grep -v '^#' "$equals" | while IFS= read -r line; do
+  code=${line#*: *: }
+  grep -qF -- "${code%%    *}" "${line%%:*}" || echo "$equals: this code is no longer there: $line"
+done
+
+# Who ends this ends the tests under way, too: scripts/contain.c sees that its shell has ended.
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$HK_BUILD"*/tests/mutant-$$-* build/mutant-$$-*' EXIT
+trap 'exit 143' INT TERM HUP
 
 root=$PWD
 read -ra check_libs <<<"$(pkg-config --libs check)"
@@ -351,13 +463,15 @@ candidates | awk -v seed="$SEED" 'BEGIN { srand(seed) } { print rand() "\t" $0 }
 try_places() { # number
   local job=$1 n=0 file at operator begin tests each how by
   work=$base/job$1 && mkdir -p "$work"
-  while IFS=$'\t' read -r file at operator <&3 && [ $SECONDS -lt $end ]; do
+  while IFS=$'\t' read -r file at operator <&3 && [ $SECONDS -lt $end ] && [ -e /proc/$$ ]; do
     [ $((n++ % JOBS)) = "$1" ] && mutant "$file" "$at" "$operator" || continue
     how=SURVIVED by="no test" begin=$SECONDS
     mapfile -t tests < <(order "$file" "$at")
     [ ${#tests[@]} -gt 0 ] || by="no test executes it"
     is_equal "$file" && continue
+    is_listed "$file" "$at" "$operator" && how=equal by="$equals"
     for each in "${builds[@]}"; do
+      [ "$how" = equal ] && break
       compile "$each" "$file" "$work/mutant.c" "$work/mutant.o" -O1 -g1 || { how=""; break; }
       run_tests "$each" "${tests[@]}" && break
       [ "$each" = "$HK_BUILD" ] && [ "$how" = SURVIVED ] && run_suites "$file" && [ "$how" = noticed ] && break
@@ -369,11 +483,12 @@ try_places() { # number
 }
 
 end=$((SECONDS + MINUTES * 60))
-trap 'rm -rf "$HK_BUILD"*/tests/mutant-$$-* build/mutant-$$-*' EXIT
 for ((job = 0; job < JOBS; job++)); do try_places $job & done
 wait
 
-count() { grep -c "^$1" "$results"; }
-all=$(grep -c . "$results") noticed=$(count noticed) hangs=$(count hang) survived=$(count SURVIVED)
+count() { grep -c "^$1 " "$results"; }
+share() { echo "$1 ($(((100 * $1 + all / 2) / (all > 0 ? all : 1)))%)"; }
+all=$(grep -vc '^equal ' "$results") survived=$(count SURVIVED)
 echo
-echo "SEED=$SEED: $all mutants, $noticed noticed, $hangs noticed as a hang only, $survived survived"
+echo "SEED=$SEED: $all mutants, noticed $(share $((all - survived))): by a failure $(share "$(count noticed)"), by a hang of at most 20 s" \
+  "$(share "$(count hang)"), by a longer hang $(share "$(count SLOW)"); survived $(share "$survived"); equal by argument, not counted: $(count equal)"

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # hocket env: parameters, where their values come from, and what is wrong with them.
 # shellcheck disable=SC2154 # lib.sh sets hocket and tmp
+# check: covers=src/base/param
 set -u
 . tests/golden/lib.sh
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # hocket plan: the choice, its reasons and prices.  Prices change with the model, so words and order are looked at.
 # shellcheck disable=SC2154 # lib.sh sets hocket and tmp
+# check: covers=src/collectives/
 set -u
 . tests/golden/lib.sh
 

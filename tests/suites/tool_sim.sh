@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # hocket sim: tables, JSON, links, timelines, pictures, several machines, and wrong input.
 # shellcheck disable=SC2154 # lib.sh sets hocket and tmp
+# check: covers=src/sim/
 set -u
 . tests/golden/lib.sh
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # hocket topo: tables, tree, picture and JSON of synthetic machines, and of this one.
 # shellcheck disable=SC2154 # lib.sh sets hocket and tmp
+# check: covers=src/topo/
 set -u
 . tests/golden/lib.sh
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # hocket verify: algorithms by name, programs from files, and where it says that a fault is.
 # shellcheck disable=SC2154 # lib.sh sets hocket and tmp
+# check: covers=src/program/
 set -u
 . tests/golden/lib.sh
 
