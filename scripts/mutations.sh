@@ -134,7 +134,6 @@ sanitizer() { # folder
   esac
 }
 # Unlocking a mutex that is not locked ends the test: without this, a lock that is left out shows only under TSan.
-cc -O1 -o "$base/contain" scripts/contain.c || exit 1
 cc -x c -c -o "$base/locked.o" - <<'C'
 #include <pthread.h>
 #include <stdlib.h>
@@ -153,6 +152,13 @@ link_test() { # folder test program library options...
   # shellcheck disable=SC2046
   cc "${linker[@]}" -o "$3" "$object" "${extra[@]}" "${@:5}" "$1/libsupport.a" "$4" -Wl,--strip-debug,--wrap=pthread_mutex_unlock \
     "$base/locked.o" -pthread $(sanitizer "$1") "${check_libs[@]}" -lm 2>/dev/null
+}
+
+cc -O1 -o "$base/contain" scripts/contain.c || exit 1
+# Prints the longest time in which no test case ended; its exit code is that of scripts/contain.c.
+contain() { # tap silence limit program
+  rm -f "$1"
+  CK_TAP_LOG_FILE_NAME=$1 "$base/contain" "$@" 3>&1 >/dev/null 2>&1 </dev/null
 }
 
 # Runs every test once: the lines that it executes, its milliseconds, its exit code. Only the library records. What was recorded is
@@ -205,12 +211,12 @@ record_test() { # test
   link_test "$HK_BUILD" "$1" "$program" "$base/whole.o" "$base/recorder.o" || return
   rm -f "$lines.seen" && truncate -s "$((text_bytes))" "$lines.seen"
   begin=${EPOCHREALTIME/./}
-  silence=$(HK_RECORD=$lines.seen CK_TIMEOUT_MULTIPLIER=4 CK_TAP_LOG_FILE_NAME=$lines.tap "$base/contain" "$lines.tap" "$LONGEST" "$LONGEST" "$program")
+  silence=$(HK_RECORD=$lines.seen CK_TIMEOUT_MULTIPLIER=4 contain "$lines.tap" "$LONGEST" "$LONGEST" "$program")
   rc=$?
   if [ $rc = 124 ]; then # recording takes long: what it takes without
     link_test "$HK_BUILD" "$1" "$program" "$HK_BUILD/libhocket-internal.a" || return
     begin=${EPOCHREALTIME/./}
-    silence=$(CK_TAP_LOG_FILE_NAME=$lines.tap "$base/contain" "$lines.tap" "$LONGEST" "$LONGEST" "$program")
+    silence=$(contain "$lines.tap" "$LONGEST" "$LONGEST" "$program")
     rc=$?
   fi
   echo "$(((${EPOCHREALTIME/./} - begin) / 1000)) $rc $silence" >"$lines.ms"
@@ -251,96 +257,6 @@ record() {
 
 # The tests that execute a place: quick ones first, and those that are named after the file or noticed a mutant of it. Tests of
 # GPUs, which are slow without one, come last for other parts than GPUs'.
-order() { # folder
-  printf '.text\n.globl hk_begin\n.hidden hk_begin\nhk_begin:\n.section .note.GNU-stack\n' | cc -x assembler -c -o "$base/begin.o" -
-  cc -r -nostdlib -o "$base/whole.o" "$base/begin.o" -Wl,--whole-archive "$1/libhocket-internal.a" -Wl,--no-whole-archive || exit 1
-  cc -x c -O2 -c -o "$base/recorder.o" - <<'C'
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-extern __attribute__((visibility("hidden"))) char hk_begin[];
-static char *seen;
-static size_t bytes;
-__attribute__((constructor(101))) static void open_record(void) {
-  const char *path = getenv("HK_RECORD");
-  struct stat st;
-  int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
-  if (fd < 0 || fstat(fd, &st)) return;
-  bytes = (size_t)st.st_size;
-  char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (at != MAP_FAILED) seen = at;
-  close(fd);
-}
-void __sanitizer_cov_trace_pc(void) {
-  size_t at = (size_t)((char *)__builtin_return_address(0) - hk_begin);
-  if (seen && at < bytes && !seen[at]) seen[at] = 1;
-}
-C
-  text_bytes=$(readelf -SW "$base/whole.o" | sed -n 's/^ *\[ *[0-9]*\] \.text  *PROGBITS  *[0-9a-f]* [0-9a-f]* \([0-9a-f]*\) .*/0x\1/p')
-  # "number of the block's byte  file:line": a row of the line table belongs to the last block that begins before it. The byte is that
-  # of the address to which the call returns, 4 after its operand. The call begins a byte before its operand.
-  { objdump -r -j .text "$base/whole.o" | awk '$3 ~ /__sanitizer_cov_trace_pc/ { print $1 }'
-    readelf -W --debug-dump=decodedline "$base/whole.o" 2>/dev/null |
-      awk 'sub(/:(\[\+\+\])?$/, "") { file = $NF; sub(/^\.\//, "", file); next }
-        file ~ /^src\/.*\.c$/ && NF > 2 && $2 ~ /^[0-9]+$/ { print substr($3, $3 ~ /^0x/ ? 3 : 1), file ":" $2 }'
-  } | awk 'function value(hex, n, i) { for (i = 1; i <= length(hex); i++) n = 16 * n + index("123456789abcdef", substr(hex, i, 1)); return n }
-      { print value($1) - (NF == 1), NF, $2 }' | sort -k 1,1n -k 2,2n |
-    awk '$2 == 1 { block = $1 + 5; next } { print block, $3 }' | uniq >"$base/blocks"
-}
-record_test() { # test
-  local lines=$base/lines/$1 program=$HK_BUILD/tests/mutant-$$-$1 begin rc silence
-  rm -f "$lines" "$lines.ms" "$lines.key"
-  link_test "$HK_BUILD" "$1" "$program" "$base/whole.o" "$base/recorder.o" || return
-  rm -f "$lines.seen" && truncate -s "$((text_bytes))" "$lines.seen"
-  begin=${EPOCHREALTIME/./}
-  silence=$(HK_RECORD=$lines.seen CK_TIMEOUT_MULTIPLIER=4 CK_TAP_LOG_FILE_NAME=$lines.tap "$base/contain" "$lines.tap" "$LONGEST" "$LONGEST" "$program")
-  rc=$?
-  if [ $rc = 124 ]; then # recording takes long: what it takes without
-    link_test "$HK_BUILD" "$1" "$program" "$HK_BUILD/libhocket-internal.a" || return
-    begin=${EPOCHREALTIME/./}
-    silence=$(CK_TAP_LOG_FILE_NAME=$lines.tap "$base/contain" "$lines.tap" "$LONGEST" "$LONGEST" "$program")
-    rc=$?
-  fi
-  echo "$(((${EPOCHREALTIME/./} - begin) / 1000)) $rc $silence" >"$lines.ms"
-  cmp -l "$lines.seen" /dev/zero 2>/dev/null |
-    awk 'NR == FNR { seen[$1 - 1]; next } $1 in seen { print $2 }' - "$base/blocks" | sort -u >"$lines"
-  rm -f "$lines.seen" "$lines.tap" "$program"
-  case $rc in 0 | 124) key_of "$1" >"$lines.key" ;; esac # a failure may be the machine's
-}
-# What a record depends on: the test, and the sources that it executed.
-key_of() { # test
-  { ls -d "tests"/*/"$1.c" && cut -d : -f 1 "$base/lines/$1" | uniq; } 2>/dev/null | xargs cat 2>/dev/null | sha1sum
-}
-record() {
-  local folder=$HK_BUILD-coverage test took rc silence tests text_bytes
-  mapfile -t tests < <(cd tests && find unit integration -name 'test_*.c' | sed 's,.*/,,;s/\.c$//' | sort | grep -E "$TESTS")
-  if [ "$RECORD" = 0 ]; then
-    for test in "${tests[@]}"; do usual[$test]=$((LONGEST * 100)) pause[$test]=0; done
-    return
-  fi
-  build "$folder" "$folder/libhocket-internal.a" CFLAGS="-O1 -g1 -w -fsanitize-coverage=trace-pc"
-  recorder "$folder"
-  for test in "${tests[@]}"; do
-    [ "$(key_of "$test")" = "$(cat "$base/lines/$test.key" 2>/dev/null)" ] && continue
-    record_test "$test" &
-    while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
-  done
-  wait
-  for test in "${tests[@]}"; do
-    [ -e "$base/lines/$test.ms" ] || { echo "$test cannot be linked to the library as one object: left out"; continue; }
-    read -r took rc silence <"$base/lines/$test.ms"
-    case $rc in
-      0) usual[$test]=$took pause[$test]=$silence ;;
-      124) echo "$test takes more than $LONGEST s: left out" ;;
-      *) echo "$test fails without a mutation: left out" ;;
-    esac
-  done
-}
-
-# The tests that execute a place: quick ones first, and those that are named after the file or noticed a mutant of it. Tests of
-# GPUs, which are slow without one, come last; for other parts than GPUs' they come only if no other test executes the place.
 order() { # file line
   local test
   { if [ "$RECORD" = 0 ]; then printf '%s\n' "${!usual[@]}"
@@ -358,8 +274,7 @@ until_failure() { # folder test program
   local factor=3 longest limit
   [ "$1" = "$HK_BUILD" ] || factor=8
   longest=$((factor * pause[$2] / 1000)) limit=$((factor * usual[$2] / 1000 + hang_s))
-  rm -f "$work/tap"
-  silent=$(CK_TAP_LOG_FILE_NAME=$work/tap "$base/contain" "$work/tap" $((longest > hang_s ? longest : hang_s)) $limit "$3")
+  silent=$(contain "$work/tap" $((longest > hang_s ? longest : hang_s)) $limit "$3")
 }
 
 # Does the test pass without a mutation? Asked when it notices its first one.
@@ -424,8 +339,8 @@ run_suites() { # file
     for path in ${paths//,/ }; do [[ $1 == "$path"* ]] && covers=yes; done
     [ -n "$covers" ] && [ "${sound[$suite]:-}" != no ] || continue
     [ -e "$tree" ] || link_tree "$tree" "$1" || break
-    HK_BUILD=$tree "$base/contain" - 300 300 "$suite" >/dev/null && continue
-    [ "${sound[$suite]:-}" = yes ] || { "$base/contain" - 300 300 "$suite" >/dev/null && sound[$suite]=yes || sound[$suite]=no; }
+    HK_BUILD=$tree contain "$work/tap" 300 300 "$suite" >/dev/null && continue
+    [ "${sound[$suite]:-}" = yes ] || { contain "$work/tap" 300 300 "$suite" >/dev/null && sound[$suite]=yes || sound[$suite]=no; }
     [ "${sound[$suite]}" = yes ] || { echo "$suite fails without a mutation: left out"; continue; }
     how=noticed by=$(basename "$suite")
     break
