@@ -3,7 +3,8 @@
 # The tests of the GPU kernels fail when a kernel is broken: each mutation below is made to a copy of the sources, and the
 # tests that should notice are run with it.  A mutation that none notices survives: that is a hole in the tests, and fails.
 # MUTATIONS=all (make mutations FILES=src/kernels/cuda) tries all and writes build/mutations/results; without it only
-# those marked `quick`.  ONLY_MUTATION=text: by description.  PATIENCE=number: on a slow or busy machine a test has so many times as long.
+# those marked `quick`.  FROM=number MOST=number: so many, beginning with this one.  ONLY_MUTATION=text: by description.
+# PATIENCE=number: on a slow or busy machine a test has so many times as long.
 # check: timeout=150
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -63,13 +64,14 @@ test_of() { # mode
   esac
 }
 
-tried=0 survivors=0 stale=0
+tried=0 survivors=0 stale=0 number=0
 # mutate MODE QUICK FILE SED WHAT
 mutate() {
   local mode=$1 quick=$2 file=src/kernels/cuda/$3 what=$5 rc begin=$SECONDS at
   [[ $3 == */* ]] && file=src/$3
   [ -n "${ONLY_MUTATION:-}" ] && [[ $5 != *$ONLY_MUTATION* ]] && return
   [ -z "${ONLY_MUTATION:-}" ] && [ "${MUTATIONS:-}" != all ] && [ "$quick" != quick ] && return
+  [ $((++number)) -ge "${FROM:-1}" ] && [ $tried -lt "${MOST:-1000}" ] || return
   sed "$4" "$file" >"$dir/$file"
   at=$(cmp "$file" "$dir/$file" | sed 's/.* //')
   if [ -z "$at" ]; then

@@ -216,7 +216,11 @@ static void begin(world *w, memory kind) {
 }
 
 static hk_gpu_proxy_link look(world *w, bool sends) {
-  hk_gpu_proxy_link l[2];
+  hk_gpu_proxy_link l[2], untouched;
+  memset(l, 0xa5, sizeof l);
+  memcpy(&untouched, &l[1], sizeof untouched);
+  ck_assert_int_eq(hk_gpu_proxy_look(w->proxy, l, 1), 2); /* how many there are, not how many fit */
+  ck_assert_mem_eq(&l[1], &untouched, sizeof untouched);
   ck_assert_int_eq(hk_gpu_proxy_look(w->proxy, l, 2), 2);
   ck_assert_int_ne(l[0].sends, l[1].sends);
   return l[l[1].sends == sends];
