@@ -9,7 +9,7 @@
 #include "program_internal.h" /* hk_program_assemble */
 
 /* Every limit below is the width of a field of the program format. */
-enum { MAX_U8 = 255, MAX_U16 = 65535, MAX_LANES = 255, LINK_KINDS = 4 };
+enum { MAX_U8 = 255, MAX_U16 = 65535, MAX_LANES = 255, LINK_KINDS = HK_LINK_KINDS };
 
 struct hk_builder {
   hk_build what;
@@ -161,6 +161,13 @@ hk_operand hk_mcast(hk_builder *b, unsigned block, int stride) {
 }
 hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride) {
   return link_operand(b, HK_LINK_MCAST_RECV, peer, block, stride);
+}
+
+hk_operand hk_sum_to(hk_builder *b, int next, unsigned block, int stride) {
+  return link_operand(b, HK_LINK_SUM_SEND, next, block, stride);
+}
+hk_operand hk_sum_from(hk_builder *b, int before, unsigned block, int stride) {
+  return link_operand(b, HK_LINK_SUM_RECV, before, block, stride);
 }
 
 /* Appends an instruction to the current lane; NULL on error. */

@@ -45,6 +45,9 @@ hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride);
 hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride);
 hk_operand hk_mcast(hk_builder *b, unsigned block, int stride);
 hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride);
+/* What the network is to add up, and the sum (HK_LINK_SUM_*): with the rank after and before this one in the group. */
+hk_operand hk_sum_to(hk_builder *b, int next, unsigned block, int stride);
+hk_operand hk_sum_from(hk_builder *b, int before, unsigned block, int stride);
 
 void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigned ndst, const hk_operand *src,
                    unsigned nsrc);

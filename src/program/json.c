@@ -4,7 +4,7 @@
 
 static void write_operand(const hk_program *p, const hk_operand *o, FILE *to) {
   if (o->space == HK_LINK && o->link < p->nlinks)
-    fprintf(to, "{\"space\":\"%s\",\"link\":%u,", hk_link_words[hk_program_links(p)[o->link].kind & 3], o->link);
+    fprintf(to, "{\"space\":\"%s\",\"link\":%u,", hk_link_word(hk_program_links(p)[o->link].kind), o->link);
   else
     fprintf(to, "{\"space\":\"%s\",", o->space < HK_LINK ? hk_space_words[o->space] : "unknown");
   fprintf(to, "\"block\":%u", o->block);
@@ -46,8 +46,8 @@ void hk_program_json(const hk_program *p, FILE *to) {
           p->scratch_blocks);
   for (uint32_t k = 0; k < p->nlinks; k++) {
     const hk_link_need *l = &hk_program_links(p)[k];
-    fprintf(to, "%s{\"kind\":\"%s\",\"peer\":%u,\"lane\":%u,\"channel\":%u}", k ? ",\n  " : "",
-            hk_link_words[l->kind & 3], l->peer, l->lane, l->channel);
+    fprintf(to, "%s{\"kind\":\"%s\",\"peer\":%u,\"lane\":%u,\"channel\":%u}", k ? ",\n  " : "", hk_link_word(l->kind),
+            l->peer, l->lane, l->channel);
   }
   fputs("],\n \"lanes\":[", to);
   for (unsigned lane = 0; lane < p->nlanes; lane++) {

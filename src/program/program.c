@@ -102,13 +102,14 @@ hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, cons
   return HK_OK;
 }
 
-const char *const hk_link_words[4] = {[HK_LINK_SEND] = "send",
-                                      [HK_LINK_RECV] = "recv",
-                                      [HK_LINK_MCAST_SEND] = "mcast",
-                                      [HK_LINK_MCAST_RECV] = "mcast-recv"};
+const char *const hk_link_words[HK_LINK_KINDS] = {
+    [HK_LINK_SEND] = "send",        [HK_LINK_RECV] = "recv",
+    [HK_LINK_MCAST_SEND] = "mcast", [HK_LINK_MCAST_RECV] = "mcast-recv",
+    [HK_LINK_SUM_SEND] = "sum",     [HK_LINK_SUM_RECV] = "sum-recv",
+};
 const char *const hk_space_words[3] = {[HK_IN] = "in", [HK_OUT] = "out", [HK_SCRATCH] = "scratch"};
 
-static const char *link_word(unsigned kind) {
+const char *hk_link_word(unsigned kind) {
   return kind < HK_ARRAY_LENGTH(hk_link_words) ? hk_link_words[kind] : "bad-link";
 }
 
@@ -117,7 +118,7 @@ static const char *link_word(unsigned kind) {
 static void dump_operand(const hk_program *p, const hk_operand *o, FILE *to) {
   if (o->space == HK_LINK) {
     const hk_link_need *l = o->link < p->nlinks ? &hk_program_links(p)[o->link] : NULL;
-    fputs(l ? link_word(l->kind) : "bad-link", to);
+    fputs(l ? hk_link_word(l->kind) : "bad-link", to);
     if (o->flags & HK_OPERAND_STEP || !l)
       fprintf(to, "(link %u%s)", o->link, o->flags & HK_OPERAND_STEP ? "+j" : "");
     else if (l->channel != l->lane)
@@ -166,7 +167,7 @@ static void dump_lane(const hk_program *p, unsigned lane, FILE *to) {
   for (uint32_t k = 0; k < p->nlinks; k++) {
     const hk_link_need *n = &hk_program_links(p)[k];
     if (n->lane != lane) continue;
-    fprintf(to, " %u=%s(%u", k, link_word(n->kind), n->peer);
+    fprintf(to, " %u=%s(%u", k, hk_link_word(n->kind), n->peer);
     if (n->channel != lane) fprintf(to, "@%u", n->channel);
     fputc(')', to);
   }

@@ -182,10 +182,19 @@ typedef enum hk_link_kind {
   HK_LINK_SEND,       /* to `peer` */
   HK_LINK_RECV,       /* from `peer` */
   HK_LINK_MCAST_SEND, /* one slot that every other rank reads; peer is the rank itself */
-  HK_LINK_MCAST_RECV  /* reads the multicast slots of `peer` */
+  HK_LINK_MCAST_RECV, /* reads the multicast slots of `peer` */
+  /* The network adds up (CollNet). The ranks of a group are in a circle, in which a sending link names the next rank
+   * and a receiving one the rank before. Slot k of a receiving link is the sum of slot k of all sending links. */
+  HK_LINK_SUM_SEND,
+  HK_LINK_SUM_RECV
 } hk_link_kind;
-enum { HK_LINK_KINDS = HK_LINK_MCAST_RECV + 1 };
-HK_INLINE int hk_link_sends(hk_link_kind k) { return k == HK_LINK_SEND || k == HK_LINK_MCAST_SEND; }
+enum { HK_LINK_KINDS = HK_LINK_SUM_RECV + 1 };
+HK_INLINE int hk_link_sends(hk_link_kind k) {
+  return k == HK_LINK_SEND || k == HK_LINK_MCAST_SEND || k == HK_LINK_SUM_SEND;
+}
+HK_INLINE int hk_link_sums(hk_link_kind k) { return k == HK_LINK_SUM_SEND || k == HK_LINK_SUM_RECV; }
+/* The most ranks of a host that are in such groups, each in one of its own: NCCL has no more on a host either. */
+enum { HK_SUM_GROUPS = 8 };
 
 /* A link need. Two links with equal (kind pair, peers, channel) on the two ranks are the two ends of one connection. A
  * program has at most one link of a kind to a peer on a channel. If lane i of one rank communicates with lane i of the
@@ -235,6 +244,13 @@ HK_INLINE const hk_operand *hk_instr_operands(const hk_program *p, const hk_inst
 HK_INLINE int hk_program_in_switch(const hk_program *p) {
   for (uint32_t k = 0; k < p->ninstrs; k++)
     if (hk_program_instrs(p)[k].flags & HK_INSTR_IN_SWITCH) return 1;
+  return 0;
+}
+
+/* Does the network make a sum in the program?  (HK_LINK_SUM_SEND) */
+HK_INLINE int hk_program_sums(const hk_program *p) {
+  for (uint32_t k = 0; k < p->nlinks; k++)
+    if (hk_link_sums((hk_link_kind)hk_program_links(p)[k].kind)) return 1;
   return 0;
 }
 

@@ -79,7 +79,7 @@ static void end_of_line(parser *p) {
   }
 }
 
-/* "send", ...: returns the kind, or -1 without moving. mcast-recv comes before mcast, because it begins with it. */
+/* "send", ...: returns the kind, or -1 without moving. Later ones come first: mcast-recv begins with mcast. */
 static int link_kind(parser *p) {
   for (int k = (int)HK_ARRAY_LENGTH(hk_link_words); k-- > 0;) {
     const char *before = p->at;
@@ -145,7 +145,7 @@ static void read_links(parser *p) {
     if (!p->error && index != p->head.nlinks) fail(p, "the next link is %u", p->head.nlinks);
     expect(p, "=");
     int kind = p->error ? 0 : link_kind(p);
-    if (kind < 0) fail(p, "expected send, recv, mcast or mcast-recv");
+    if (kind < 0) fail(p, "expected send, recv, mcast, mcast-recv, sum or sum-recv");
     expect(p, "(");
     unsigned lane = p->head.nlanes - 1u;
     hk_link_need l = {.peer = number16(p), .kind = (uint8_t)kind, .lane = (uint8_t)lane, .channel = (uint8_t)lane};

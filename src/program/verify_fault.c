@@ -161,8 +161,14 @@ const char *hk_value_text(const hk_verifier *v, hk_value x, char *text) {
 
 /* The thread that a blocked thread waits for. */
 static uint32_t awaited(const hk_verifier *v, const hk_thread *t) {
-  if (!t->waits_to_send) return v->channels[v->readers[t->waits_for].channel].thread;
-  const hk_channel *c = &v->channels[t->waits_for];
+  const hk_channel *c = &v->channels[t->waits_to_send ? t->waits_for : v->readers[t->waits_for].channel];
+  if (!t->waits_to_send) {
+    for (const hk_channel *first = c; c->next != HK_NOWHERE && c->sent > c->summed;) { /* whose part is missing */
+      c = &v->channels[c->next];
+      if (c == first) break;
+    }
+    return c->thread;
+  }
   const hk_reader *last = &v->readers[c->first_reader];
   for (uint32_t r = 1; r < c->nreaders; r++)
     if (last[0].consumed > v->readers[c->first_reader + r].consumed) last = &v->readers[c->first_reader + r];

@@ -71,7 +71,10 @@ static void expand(search *s, const hk_thread *t, uint32_t event) {
       const hk_reader *r = &v->readers[t->ends[k]];
       const hk_channel *c = &v->channels[r->channel];
       uint32_t got = count_until(v->times + r->times_at, r->consumed, event);
-      if (got) learn(s, c->thread, v->times[c->times_at + got - 1]);
+      for (const hk_channel *first = c; got; c = &v->channels[c->next]) { /* of all ranks whose data is in a sum */
+        learn(s, c->thread, v->times[c->times_at + got - 1]);
+        if (c->next == HK_NOWHERE || &v->channels[c->next] == first) break;
+      }
     }
   }
 }

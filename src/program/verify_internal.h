@@ -106,6 +106,10 @@ typedef struct hk_channel {
   uint32_t first_reader, nreaders;
   uint32_t reverse; /* the sender's reader of the opposite channel, or HK_NOWHERE */
   bool in_switch;   /* HK_INSTR_IN_SWITCH of what was sent; one link is always in the switch or never */
+  /* Of sums that the network makes: the channel on which this one's reader sends, and so on round the group; others:
+   * HK_NOWHERE. A slot holds what was sent until all of the group have sent theirs, then the sum. */
+  uint32_t next;
+  uint32_t summed; /* slots that hold sums */
 } hk_channel;
 
 typedef struct hk_reader {
@@ -152,7 +156,7 @@ typedef struct hk_verifier {
   hk_verify_options options;
   hk_verify_report *report;
   bool reduces, split, uneven;
-  bool switch_adds; /* a switch makes some sum: its order is not known */
+  bool switch_adds; /* a switch or the network makes some sum: its order is not known */
 
   hk_thread *threads;
   uint32_t nthreads;
@@ -186,6 +190,8 @@ typedef struct hk_verifier {
   uint64_t *known_stamp, *queued_stamp, stamp;
 } hk_verifier;
 
+/* How many slots of the channel can be read. */
+static inline uint32_t hk_channel_readable(const hk_channel *c) { return c->next == HK_NOWHERE ? c->sent : c->summed; }
 static inline unsigned hk_out_blocks_of(const hk_verifier *v, int rank) {
   const hk_program *p = v->programs[rank];
   return hk_coll_has_output((hk_coll)p->coll, rank, p->root) ? p->out_blocks : 0;

@@ -31,7 +31,12 @@ static int first_use(const hk_program *p, uint32_t link) {
 static hk_status link_fault(hk_verifier *v, int rank, uint32_t link, const char *text) {
   const hk_program *p = v->programs[rank];
   const hk_link_need *l = &hk_program_links(p)[link];
-  static const char *const words[] = {"sends to", "receives from", "multicasts as", "receives multicasts of"};
+  static const char *const words[] = {"sends to",
+                                      "receives from",
+                                      "multicasts as",
+                                      "receives multicasts of",
+                                      "adds to the sum with",
+                                      "receives the sum with"};
   return hk_fault(v, rank, l->lane, first_use(p, link), "link %u %s rank %u on channel %u: %s", link, words[l->kind],
                   l->peer, l->channel, text);
 }
@@ -89,6 +94,7 @@ static hk_status open_channels(hk_verifier *v, pairing *s, int r) {
                                              .first_reader = v->nreaders,
                                              .nreaders = 0,
                                              .reverse = HK_NOWHERE,
+                                             .next = hk_link_sums((hk_link_kind)l[k].kind) ? v->nchannels : HK_NOWHERE,
                                              .room = v->uses[v->first_end[r] + k]};
     v->ends[v->first_end[r] + k] = v->nchannels++;
     v->nreaders += multicast ? (uint32_t)v->nranks - 1 : 1; /* its readers' places */
@@ -105,6 +111,8 @@ static hk_status join_readers(hk_verifier *v, pairing *s, int sender) {
     uint32_t c = multicast ? s->multicasts[l->channel] : s->by_peer[(size_t)r * s->channels + l->channel];
     if (c == HK_NOWHERE) return link_fault(v, r, link, "that rank has no link which sends on this channel");
     hk_channel *channel = &v->channels[c];
+    if ((channel->next != HK_NOWHERE) != hk_link_sums((hk_link_kind)l->kind))
+      return link_fault(v, r, link, "one of the two ends is of a sum that the network makes, the other one is not");
     uint32_t at = channel->first_reader + channel->nreaders;
     uint32_t thread = v->first_thread[r] + l->lane;
     /* Receivers come in the order of ranks, so a second link of one rank follows its first. */
@@ -132,6 +140,36 @@ static hk_status close_channels(hk_verifier *v, pairing *s, int r) {
       s->multicasts[l[k].channel] = HK_NOWHERE;
     else
       s->by_peer[(size_t)l[k].peer * s->channels + l[k].channel] = HK_NOWHERE;
+  }
+  return HK_OK;
+}
+
+/* The rank's only link of the kind on the channel, or -1. */
+static int64_t only_link(const hk_program *p, hk_link_kind kind, unsigned channel) {
+  int64_t found = -1;
+  for (uint32_t k = 0; k < p->nlinks; k++) {
+    if (hk_program_links(p)[k].kind != kind || hk_program_links(p)[k].channel != channel) continue;
+    if (found >= 0) return -1;
+    found = k;
+  }
+  return found;
+}
+
+/* Joins the channels of each sum that the network makes into a circle. Each rank has one of each end, so the circles
+ * are closed. */
+static hk_status join_sums(hk_verifier *v) {
+  for (int r = 0; r < v->nranks; r++) {
+    const hk_program *p = v->programs[r];
+    const hk_link_need *l = hk_program_links(p);
+    for (uint32_t k = 0; k < p->nlinks; k++) {
+      if (!hk_link_sums((hk_link_kind)l[k].kind)) continue;
+      int64_t in = only_link(p, HK_LINK_SUM_RECV, l[k].channel), out = only_link(p, HK_LINK_SUM_SEND, l[k].channel);
+      if (in < 0 || out < 0)
+        return link_fault(v, r, k, "the rank must have one link of each of the two kinds of sums on the channel");
+      const uint32_t *ends = v->ends + v->first_end[r];
+      v->channels[v->readers[ends[in]].channel].next = ends[out];
+      v->switch_adds = true;
+    }
   }
   return HK_OK;
 }
@@ -191,7 +229,7 @@ static hk_status prepare(hk_verifier *v, pairing *s) {
     v->first_end[r] = links;
     links += p->nlinks;
     for (uint32_t k = 0; k < p->nlinks; k++) {
-      senders += l[k].kind == HK_LINK_SEND;
+      senders += l[k].kind == HK_LINK_SEND || l[k].kind == HK_LINK_SUM_SEND;
       multicasts += l[k].kind == HK_LINK_MCAST_SEND;
       if (l[k].channel >= s->channels) s->channels = l[k].channel + 1u;
     }
@@ -222,6 +260,7 @@ hk_status hk_verify_links(hk_verifier *v) {
     HK_TRY(join_readers(v, &s, r), out);
     HK_TRY(close_channels(v, &s, r), out);
   }
+  HK_TRY(join_sums(v), out);
   find_reverses(v, &s);
   rc = lay_out_fifos(v);
 out:

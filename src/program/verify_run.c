@@ -41,7 +41,8 @@ static bool all_ready(const step *s) {
     uint32_t end = end_of(s, o);
     t->waits_to_send = t->scan < s->i->ndst;
     const hk_reader *r = t->waits_to_send ? NULL : &s->v->readers[end];
-    if (r ? s->v->channels[r->channel].sent > r->consumed : can_send(s->v, &s->v->channels[end])) continue;
+    if (r ? hk_channel_readable(&s->v->channels[r->channel]) > r->consumed : can_send(s->v, &s->v->channels[end]))
+      continue;
     t->waits_for = end;
     t->state = HK_THREAD_BLOCKED;
     return false;
@@ -217,8 +218,10 @@ static hk_status write_output(const step *s, unsigned block, hk_value x) {
   hk_value_drop(&v->sets, place->value);
   place->value = x;
   hk_value_keep(&v->sets, x);
-  if (hk_instr_lands(s->i, s->dst) && v->channels[v->readers[end_of(s, s->src)].channel].nreaders == 1)
-    return hk_hazard_land(v, s->t, place, block, end_of(s, s->src));
+  if (hk_instr_lands(s->i, s->dst)) {
+    const hk_channel *c = &v->channels[v->readers[end_of(s, s->src)].channel];
+    if (c->nreaders == 1 && c->next == HK_NOWHERE) return hk_hazard_land(v, s->t, place, block, end_of(s, s->src));
+  }
   if (!is_self_copy(s, block)) return hk_hazard_write(v, s->t, place, block);
   place->writes++;
   return HK_OK;
@@ -229,6 +232,47 @@ static void write_scratch(const step *s, unsigned which, hk_value x) {
   hk_value_drop(&s->v->sets, *cell);
   hk_value_keep(&s->v->sets, x);
   *cell = x;
+}
+
+static void wake_readers(hk_verifier *v, const hk_channel *c) {
+  for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++) {
+    const hk_thread *t = &v->threads[v->readers[r].thread];
+    if (t->state == HK_THREAD_BLOCKED && !t->waits_to_send && t->waits_for == r) make_ready(v, v->readers[r].thread);
+  }
+}
+
+/* The network makes the next sum if all of the group have sent their parts of it. */
+static hk_status add_up(const step *s, uint32_t first) {
+  hk_verifier *v = s->v;
+  hk_channel *c = &v->channels[first];
+  const uint32_t k = c->summed;
+  hk_value *slot = &v->slots[c->slot_at + k % c->room], sum = *slot;
+  const unsigned block = hk_value_link_block(sum);
+  for (uint32_t at = c->next; at != first; at = v->channels[at].next)
+    if (v->channels[at].sent <= k) return HK_OK;
+  for (uint32_t at = c->next; at != first; at = c->next) {
+    c = &v->channels[at];
+    slot = &v->slots[c->slot_at + k % c->room];
+    if (hk_value_kind(sum) < HK_VALUE_LEAF || hk_value_kind(*slot) < HK_VALUE_LEAF)
+      return hk_fault_here(v, s->t, "the network adds up an empty slot: slot %u of its links", k);
+    if (hk_value_link_block(*slot) != block)
+      return hk_fault_here(v, s->t, "the network adds block %u to block %u: slot %u of its links",
+                           hk_value_link_block(*slot), block, k);
+    if (v->options.orders) hk_orders_part(&v->orders, hk_value_order(&v->sets, *slot));
+    HK_OR_RETURN(add_source(s, &sum, *slot));
+    *slot = HK_VALUE_NONE;
+  }
+  if (v->options.orders) hk_set_at(&v->sets, hk_value_index(sum))->order = hk_orders_sum(&v->orders); /* any will do */
+  c = &v->channels[first];
+  do {
+    c = &v->channels[c->next];
+    hk_value_keep(&v->sets, sum);
+    v->slots[c->slot_at + k % c->room] = hk_value_sent_as(sum, block);
+    c->summed++;
+    wake_readers(v, c);
+  } while (c != &v->channels[first]);
+  hk_value_drop(&v->sets, sum);
+  return HK_OK;
 }
 
 static hk_status send(const step *s, const hk_operand *o, hk_value x) {
@@ -250,10 +294,8 @@ static hk_status send(const step *s, const hk_operand *o, hk_value x) {
   hk_value_keep(&v->sets, x);
   v->slots[slot] = hk_value_sent_as(x, block_of(s, o));
   if (c->nreaders > 1) v->readers_left[slot] = c->nreaders;
-  for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++) {
-    const hk_thread *t = &v->threads[v->readers[r].thread];
-    if (t->state == HK_THREAD_BLOCKED && !t->waits_to_send && t->waits_for == r) make_ready(v, v->readers[r].thread);
-  }
+  if (c->next != HK_NOWHERE) return add_up(s, at);
+  wake_readers(v, c);
   return HK_OK;
 }
 

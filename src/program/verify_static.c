@@ -37,8 +37,8 @@ static hk_status check_links(hk_verifier *v, int r) {
   const hk_link_need *l = hk_program_links(p);
   for (uint32_t k = 0; k < p->nlinks; k++) {
     bool own = l[k].peer == r;
-    if (l[k].kind > HK_LINK_MCAST_RECV || l[k].peer >= v->nranks || l[k].lane >= p->nlanes ||
-        (l[k].kind == HK_LINK_MCAST_SEND && !own) || (l[k].kind == HK_LINK_MCAST_RECV && own))
+    if (l[k].kind >= HK_LINK_KINDS || l[k].peer >= v->nranks || l[k].lane >= p->nlanes ||
+        (l[k].kind == HK_LINK_MCAST_SEND && !own) || (l[k].kind >= HK_LINK_MCAST_RECV && own))
       return hk_fault(v, r, l[k].lane, -1, "link %u is impossible: kind %u, peer %u of %d, lane %u of %u", k, l[k].kind,
                       l[k].peer, v->nranks, l[k].lane, p->nlanes);
   }

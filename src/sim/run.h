@@ -39,6 +39,8 @@ static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
     case HK_LINK_SEND: return HK_LINK_RECV;
     case HK_LINK_RECV: return HK_LINK_SEND;
     case HK_LINK_MCAST_SEND: return HK_LINK_MCAST_RECV;
+    case HK_LINK_SUM_SEND: return HK_LINK_SUM_RECV;
+    case HK_LINK_SUM_RECV: return HK_LINK_SUM_SEND;
     default: return HK_LINK_MCAST_SEND;
   }
 }

@@ -127,7 +127,9 @@ static hk_status open_sides(hk_sim *s, int rank, int channel) {
     e->thread = thread + needs[i].lane;
     e->sends = hk_link_sends((hk_link_kind)needs[i].kind);
     e->multicast = needs[i].kind == HK_LINK_MCAST_SEND || needs[i].kind == HK_LINK_MCAST_RECV;
-    if (needs[i].kind == HK_LINK_SEND) HK_OR_RETURN(open_sender(s, e, rank, channel, &needs[i]));
+    /* A sum that the network makes loads a rank's links as a message to the next rank of the group does. */
+    if (needs[i].kind == HK_LINK_SEND || needs[i].kind == HK_LINK_SUM_SEND)
+      HK_OR_RETURN(open_sender(s, e, rank, channel, &needs[i]));
     if (!e->sends) HK_OR_RETURN(open_receiver(s, e, rank, channel, &needs[i]));
     if (needs[i].kind == HK_LINK_MCAST_SEND) {
       e->credits = s->nslots;

@@ -159,7 +159,19 @@ static void flat_scatter(hk_builder *b, const hk_build *w) {
   }
 }
 
+/* The network adds up. */
+static void network_allreduce(hk_builder *b, const hk_build *w) {
+  int n = w->nranks, r = w->rank;
+  if (alone(b, w)) return;
+  hk_build_lane(b);
+  hk_operand to = hk_sum_to(b, wrap(r + 1, n), 0, 0), in = hk_in(0, 0);
+  hk_build_move(b, HK_INSTR_COPY, &to, 1, &in, 1);
+  hk_operand from = hk_sum_from(b, wrap(r - 1, n), 0, 0), out = hk_out(0, 0);
+  hk_build_move(b, HK_INSTR_FINAL, &out, 1, &from, 1);
+}
+
 const textbook_entry textbook[] = {
+    {"network-allreduce", HK_ALLREDUCE, network_allreduce},
     {"ring-allreduce", HK_ALLREDUCE, ring_allreduce},
     {"oneshot-allreduce", HK_ALLREDUCE, oneshot_allreduce},
     {"ring-reduce-scatter", HK_REDUCE_SCATTER, ring_reduce_scatter},
