@@ -65,6 +65,7 @@ typedef struct hk_machine {
   int cores_per_host; /* that the ranks of one host may run on together, the smallest number of any host; 0: GPUs */
   bool multicast;     /* links of kind HK_LINK_MCAST_* are there (all ranks share memory, or a switch copies) */
   bool in_switch;     /* a switch inside adds up what all ranks send to one (NVLS) */
+  bool in_network;    /* the network adds up what hosts send (CollNet) */
   bool overlap;       /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
   hk_level inside, between;
   hk_traffic traffic[HK_TRAFFICS]; /* GPUs: patterns inside a host of which more is known than `inside` has */

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/param.h"
 #include "../topo/join.h"
 #include "gpu.h"
 #include "overrides.h"
@@ -331,6 +332,8 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
     if (rings && rings->nchannels > 0) HK_TRY(use_rings(&m, c, seats, nranks, rings, o ? &o->paths : NULL), out);
   }
   if (m.nhosts > 1) cross_fabric(&m, c);
+  m.in_network = !m.overlap && m.nhosts > 1 && hk_param_int(HK_P_COLLNET_ENABLE) == 1 &&
+                 m.nhosts >= hk_param_int(HK_P_COLLNET_NODE_THRESHOLD);
   *out = m;
 out:
   home_free(&h);

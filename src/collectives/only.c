@@ -10,9 +10,15 @@
 static const struct {
   const char *theirs, *ours;
   bool simple; /* by that protocol alone */
-} names[] = {{"TREE", "tree", false},       {"RING", "ring", false},  {"RING", "chain", false},
-             {"NVLS", "nvls", true},        {"PAT", "pat", true},     {"COLLNET_DIRECT", NULL, true},
-             {"COLLNET_CHAIN", NULL, true}, {"NVLSTREE", NULL, true}, {"SYMK", NULL, false}};
+} names[] = {{"TREE", "tree", false},
+             {"RING", "ring", false},
+             {"RING", "chain", false},
+             {"NVLS", "nvls", true},
+             {"PAT", "pat", true},
+             {"COLLNET_DIRECT", "collnet", true},
+             {"COLLNET_CHAIN", "collnet", true},
+             {"NVLSTREE", NULL, true},
+             {"SYMK", NULL, false}};
 
 /* Does NAME_PROTOCOL begin with the word? */
 static bool begins(const char *name, hk_protocol p, const char *word, size_t n) {

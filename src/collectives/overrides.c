@@ -18,6 +18,7 @@ const char *const hk_agreement_names[HK_AGREE_COUNT] = {
     [HK_AGREE_CONFIG] =
         ("nvlsCTAs, nChannelsPerNetPeer, nvlinkCentricSched or CTAPolicy of ncclConfig_t, or the variables "
          "that set them (NCCL_NVLS_NCHANNELS, NCCL_NCHANNELS_PER_NET_PEER, NCCL_CTA_POLICY, ...)"),
+    [HK_AGREE_COLLNET] = "NCCL_COLLNET_ENABLE, NCCL_COLLNET_NODE_THRESHOLD, or collnetEnable of ncclConfig_t",
     [HK_AGREE_BATCH_INVARIANT] = "HOCKET_BATCH_INVARIANT (or hocketCommSetBatchInvariant on the parent)",
 };
 

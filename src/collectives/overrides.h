@@ -19,6 +19,7 @@ typedef enum hk_agreement {
   HK_AGREE_GDR_LEVEL,
   HK_AGREE_BATCH_INVARIANT,
   HK_AGREE_CONFIG, /* the communicator's */
+  HK_AGREE_COLLNET,
   HK_AGREE_COUNT
 } hk_agreement;
 extern const char *const hk_agreement_names[HK_AGREE_COUNT]; /* the variable that must be set equally */

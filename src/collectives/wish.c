@@ -6,8 +6,11 @@
 #include "algorithm.h"
 #include "select.h"
 
-/* NCCL's algorithms that have no counterpart here.  Jobs name them in lists that are meant for several machines. */
-static const char *const foreign[] = {"collnet", "collnetdirect", "collnetchain", "nvls", "nvlstree", NULL};
+/* NCCL's names of algorithms that are another one's here, or (NULL) none's: jobs name them in lists that are meant for
+ * several machines. */
+static const struct {
+  const char *theirs, *ours;
+} foreign[] = {{"collnetdirect", "collnet"}, {"collnetchain", "collnet"}, {"nvlstree", NULL}};
 
 typedef struct vocabulary {
   const char *variable, *things;
@@ -43,12 +46,14 @@ static hk_status parse_list(const vocabulary *v, const char *whole, const char *
     while (n && (p[n - 1] == ' ' || p[n - 1] == '\t')) n--;
     bool known = n == 0;
     any = any || n > 0;
+    const char *ours = NULL;
+    for (size_t i = 0; v->name == algorithm_name && i < HK_ARRAY_LENGTH(foreign); i++)
+      if (equal(p, n, foreign[i].theirs)) known = true, ours = foreign[i].ours;
     for (int i = 0; i < v->count; i++)
-      if (equal(p, n, v->name(i))) {
+      if (equal(p, n, v->name(i)) || (ours && !strcmp(ours, v->name(i)))) {
         named |= 1u << i;
         known = true;
       }
-    for (int i = 0; !known && v->name == algorithm_name && foreign[i]; i++) known = equal(p, n, foreign[i]);
     if (!known) return unknown(v, p, n);
     if (!comma) break;
     p = comma + 1;

@@ -5,7 +5,7 @@
 #include "comm.h"
 
 /* What a rank publishes of them. Part of what ranks exchange at init: its size is part of the format. */
-enum { HK_AGREE_FACT_BYTES = 208 };
+enum { HK_AGREE_FACT_BYTES = 216 };
 
 /* Reads this rank's settings into c->selection, and finds its tuner plugin. Fills `fact` (8-aligned). */
 hk_status hk_agree_publish(ncclComm_t c, void *fact);

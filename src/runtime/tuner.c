@@ -88,8 +88,8 @@ void hk_tuner_free(hk_tuner *t) {
 static const struct {
   enum tuner_algorithm theirs;
   const char *ours;
-} known[] = {
-    {TUNER_TREE, "tree"}, {TUNER_RING, "ring"}, {TUNER_RING, "chain"}, {TUNER_NVLS, "nvls"}, {TUNER_PAT, "pat"}};
+} known[] = {{TUNER_TREE, "tree"}, {TUNER_RING, "ring"}, {TUNER_RING, "chain"},
+             {TUNER_NVLS, "nvls"}, {TUNER_PAT, "pat"},   {TUNER_COLLNET_DIRECT, "collnet"}};
 static const hk_protocol protocols[TUNER_PROTOCOLS] = {
     [TUNER_LL] = HK_PROTO_LL, [TUNER_LL128] = HK_PROTO_LL128, [TUNER_SIMPLE] = HK_PROTO_SIMPLE};
 
@@ -126,7 +126,7 @@ static void fill(offer *o, const hk_machine *m, const hk_wish *w, hk_coll coll, 
 static ncclResult_t ask_v2(hk_tuner *t, const hk_machine *m, int function, size_t bytes, offer *o, int *channels) {
   int a = -1, p = -1;
   ncclResult_t rc =
-      ((const tuner_v2 *)t->symbol)->get(t->context, function, bytes, 0, m->in_switch, 1, &a, &p, channels);
+      ((const tuner_v2 *)t->symbol)->get(t->context, function, bytes, m->in_network, m->in_switch, 1, &a, &p, channels);
   if (rc != ncclSuccess || a < 0 || a >= TUNER_ALGORITHMS || p < 0 || p >= TUNER_PROTOCOLS) return rc;
   if (o->us[a][p] >= 0) o->us[a][p] = 0; /* what it names is chosen, if it can run */
   return rc;

@@ -105,6 +105,7 @@ static hk_machine any_machine(int nranks, int nhosts) {
                          .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES)};
   hk_machine m = hk_machine_of_hosts(&facts, NULL);
   m.in_switch = true;
+  m.in_network = nhosts > 1;
   return m;
 }
 

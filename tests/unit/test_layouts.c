@@ -87,6 +87,7 @@ static void prove_layout(const hk_algorithm *a, const hk_layout *l, int channel)
   m.ranks_per_host = l->most;
   m.least_per_host = l->least;
   m.multicast = l->nhosts == 1;
+  m.in_network = l->nhosts > 1;
   for (int c = 0; c < HK_COLL_COUNT; c++) {
     if (!hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
     int roots = hk_coll_has_root((hk_coll)c) ? l->nranks : 1;
@@ -135,7 +136,7 @@ static void prove_sizes(const hk_algorithm *a, const int *sizes, int hosts) {
 
 /* Do programs depend on the layout at all? */
 static bool follows(const hk_algorithm *a) {
-  static const char *const names[] = {"ring", "chain", "tree", "hier", "hiertree", "rail"};
+  static const char *const names[] = {"ring", "chain", "tree", "hier", "hiertree", "rail", "collnet"};
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(names); i++)
     if (!strcmp(a->name, names[i])) return true;
   return false;
