@@ -66,8 +66,7 @@ bool hk_plugin_next(const char **list, char name[HK_PLUGIN_FILE]) {
   return false;
 }
 
-/* The network plugins' libraries may contain other plugins. */
-static bool find_in_net(const char *prefix, int newest, int oldest, hk_plugin *out) {
+bool hk_plugin_find_in_net(const char *prefix, int newest, int oldest, hk_plugin *out) {
   const char *list = hk_param_str(HK_P_NET_PLUGIN);
   char name[HK_PLUGIN_FILE], why[200];
   bool named = list != NULL;
@@ -92,7 +91,7 @@ bool hk_plugin_find(const char *kind, const char *name, const char *prefix, int 
     snprintf(why, why_bytes, "%s", text);
   if (out->library) dlclose(out->library);
   snprintf(first, sizeof first, "%s", out->file);
-  if (find_in_net(prefix, newest, oldest, out)) return true;
+  if (hk_plugin_find_in_net(prefix, newest, oldest, out)) return true;
   snprintf(out->file, sizeof out->file, "%s", first);
   return false;
 }

@@ -25,6 +25,8 @@ bool hk_plugin_symbol(hk_plugin *out, const char *prefix, int newest, int oldest
  * was named and nothing exists. */
 bool hk_plugin_find(const char *kind, const char *name, const char *prefix, int newest, int oldest, hk_plugin *out,
                     char *why, size_t why_bytes);
+/* The first of the network plugins' libraries that has such a symbol; false if none has. */
+bool hk_plugin_find_in_net(const char *prefix, int newest, int oldest, hk_plugin *out);
 /* The next name of a list like NCCL_NET_PLUGIN's, copied to `name`; *list moves on. False at its end, and for
  * "none". */
 bool hk_plugin_next(const char **list, char name[HK_PLUGIN_FILE]);

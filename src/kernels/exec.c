@@ -144,6 +144,11 @@ static const void *stable_copy(const hk_exec *x, const hk_lane_run *l, const hk_
   return output_of(x, l, o, ndst);
 }
 
+/* avg and premulsum are sums in the network: ranks multiply what they send, and divide the result. */
+static uint32_t network_sum(const hk_reducer *r) {
+  return HK_SLOT_SUM(r->dtype, r->op == HK_AVG || r->op == HK_PREMULSUM ? HK_SUM : r->op);
+}
+
 /* The addresses to write to. Links that carry a reference get it in their slot and are not counted. *staged says
  * whether a link's slot is among the addresses. `summand`: receivers will add the data to theirs. Data that only the
  * kernel can read would first be copied there, so a copy into the slot is cheaper. */
@@ -158,7 +163,7 @@ static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_o
     }
     hk_link *link = link_of(l, &o[k]);
     hk_slot *s = &link->slots[(uint32_t)link->done & link->mask];
-    s->flags = 0;
+    s->flags = link->kind == HK_LINK_SUM_SEND ? network_sum(&x->launch->reducer) : 0;
     if (link->pumped) l->must_drain = true;
     if (stable && link->by_ref && bytes > (link->pumped ? (size_t)HK_SLOT_INLINE : (size_t)HK_REF_MIN_BYTES - 1) &&
         hk_link_refer(link, stable, bytes, &s->ref) && !(summand && s->ref.region == HK_REGION_PRIVATE)) {

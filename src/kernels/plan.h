@@ -18,6 +18,7 @@ typedef struct hk_plan {
   struct hk_program **more; /* [orders - 1] */
   unsigned max_operands;
   bool pumped;          /* some links lead over a network */
+  bool sums;            /* this rank hands data to a network that adds up */
   bool compared;        /* the caller's: other ranks have been asked whether they make the same call */
   void *device;         /* the plan on a GPU (gpu/gpu.h); NULL on the host, which has `links` */
   struct hk_plan *next; /* in the cache */

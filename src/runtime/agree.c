@@ -34,6 +34,7 @@ hk_status hk_agree_publish(ncclComm_t c, void *fact) {
   const int settings[] = {o->nvls_ctas, o->net_channels, o->nvlink_first, o->policy & NCCL_CTA_POLICY_EFFICIENCY};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(settings); i++)
     f->agreement[HK_AGREE_CONFIG] = hk_topo_mix(f->agreement[HK_AGREE_CONFIG], (uint64_t)settings[i]);
+  f->agreement[HK_AGREE_COLLNET] = o->collnet ? 1 + (uint64_t)hk_param_int(HK_P_COLLNET_NODE_THRESHOLD) : 0;
   f->tuner = hk_tuner_hash(s->tuner);
   f->choices = hk_overrides_choices(s->overrides);
   f->constants = s->overrides->constants;

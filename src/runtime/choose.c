@@ -7,6 +7,7 @@
 #include "../base/thread.h"
 #include "../collectives/algorithm.h"
 #include "../collectives/overrides.h"
+#include "../transport/collnet.h"
 #include "comm.h"
 #include "plans.h"
 #include "rings.h"
@@ -94,6 +95,7 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   plan->channels = channels_of(c, d, op, program);
   plan->max_operands = max_operands(program, 1);
   plan->orders = 1;
+  plan->sums = hk_program_sums(program);
   HK_TRY(add_orders(c, plan, a, what), undo);
   plan->links = calloc((size_t)plan->channels * program->nlinks + 1, sizeof *plan->links);
   if (!plan->links) {
@@ -191,6 +193,7 @@ static hk_machine machine_for(ncclComm_t c, const hk_call *op) {
   hk_machine m = c->selection->machine;
   /* Switches know fewer types and operators than cores do. */
   if (m.in_switch && hk_coll_reduces((hk_coll)op->coll)) m.in_switch = c->backend->switch_reduces(op);
+  if (m.in_network) m.in_network = c->selection->sums & hk_collnet_sum((hk_dtype)op->dtype, hk_call_op(op));
   return m;
 }
 

@@ -28,6 +28,7 @@ typedef struct hk_comm_options {
   bool no_captures;     /* the user has promised not to capture any */
   bool mixes_graphs;    /* replays of graphs are ordered with each other and with calls that are not captured */
   int min_ctas, max_ctas, traffic_class;
+  bool collnet;                  /* the network may add up */
   int batch_invariant;           /* a parent's setting; -1: as HOCKET_BATCH_INVARIANT says */
   int rma_contexts, rma_signals; /* of one-sided operations */
   bool rma_eager;                /* they are there without a window */

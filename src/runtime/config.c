@@ -108,6 +108,7 @@ hk_status hk_options_read(const ncclConfig_t *given, hk_comm_options *o) {
   o->no_captures = f->graphUsageMode == 0;
   o->mixes_graphs = hk_param_int(HK_P_GRAPH_MIXING) >= 0 ? hk_param_int(HK_P_GRAPH_MIXING) != 0
                                                          : or_default(f->graphUsageMode, 2) == 2;
+  o->collnet = set_or(hk_param_int(HK_P_COLLNET_ENABLE), 0, f->collnetEnable, 0) != 0;
   o->min_ctas = or_default(f->minCTAs, 0);
   o->max_ctas = or_default(f->maxCTAs, 0);
   o->traffic_class = or_default(f->trafficClass, -1);

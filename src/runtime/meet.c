@@ -7,6 +7,7 @@
 #include "../boot/host.h"
 #include "../transport/transport.h"
 #include "agree.h"
+#include "collnet.h"
 #include "hosts.h"
 #include "profiler.h"
 #include "rma.h"
@@ -76,6 +77,7 @@ hk_status hk_comm_meet(ncclComm_t c, bool child) {
   const hk_host_rows hosts = {
       .stride = sizeof *rows, .cpus = rows[0].cpus, .shm_off = &rows[0].shm_off, .backend = rows[0].backend};
   HK_TRY(hk_hosts_agree(c, &hosts, child, &nhosts), out);
+  HK_TRY(hk_collnet_agree(c, nhosts), out);
   if (c->profiler) hk_profiler_begin(c, hk_bootstrap_comm_id(c->bootstrap), nhosts);
   HK_TRY(hk_rma_meet(c), out);
   /* No rank may use a link before every rank can be reached by it. */

@@ -69,13 +69,14 @@ static inline bool only_sends(const hk_call *call) {
   return hk_coll_in_set(HK_COLLS_IN_ROOT, (hk_coll)call->coll) ? is_root : !is_root;
 }
 
-/* Two ranks that only send do not notice that their roots differ. In shared memory they compare at each call. Over a
- * network they compare only at the first call with this plan, because that takes a round trip. */
-static hk_status check_root(const hk_call *call, const hk_exec *x) {
+/* Two ranks that only send do not notice that their roots differ, and a sum that the network makes says nothing of the
+ * other hosts' calls. In shared memory ranks compare at each call. Over a network they compare only at the first call
+ * with this plan, because that takes a round trip. */
+static hk_status check_calls(const hk_call *call, const hk_exec *x) {
   ncclComm_t c = call->comm;
   hk_plan *plan = (hk_plan *)(uintptr_t)x->plan; /* the communicator's own */
-  if (!only_sends(call)) return HK_OK;
-  if (c->order.claims && !hk_claim(c->order.claims, c->order.sequence, x->launch->signature)) {
+  if (!plan->sums && !only_sends(call)) return HK_OK;
+  if (!plan->sums && c->order.claims && !hk_claim(c->order.claims, c->order.sequence, x->launch->signature)) {
     hk_mismatch_found(c, call, -1);
     return HK_ERR_USAGE;
   }
@@ -93,7 +94,7 @@ static inline hk_status begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
   hk_watch_post(c, call, x->launch->signature);
   if (__builtin_expect(c->profiler != NULL, 0))
     hk_profile_collective(c->profiler, call, x->plan->program->algorithm, x->plan->channels);
-  return hk_coll_has_root((hk_coll)call->coll) ? check_root(call, x) : HK_OK;
+  return hk_coll_has_root((hk_coll)call->coll) || x->plan->sums ? check_calls(call, x) : HK_OK;
 }
 
 static inline void end(ncclComm_t c) {

@@ -10,6 +10,7 @@ typedef struct hk_selection {
   struct hk_layout *layout;       /* NULL: one host */
   struct hk_overrides *overrides; /* collectives/overrides.h */
   struct hk_tuner *tuner;         /* NULL: none */
+  uint64_t sums;                  /* what the network adds up, if machine.in_network: hk_collnet_sum bits */
   unsigned overruled;             /* bit set of 1u << hk_coll: the warning of hk_decision.overruled was given */
 } hk_selection;
 #endif

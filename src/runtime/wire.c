@@ -149,7 +149,7 @@ out:
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
   const hk_wiring *wiring = c->wiring;
   hk_status rc = hk_wait_pause(w);
-  if (rc != HK_OK || wiring->sleeper < 0 || !w->begin_ns) return rc;
+  if (rc != HK_OK || wiring->sleeper < 0 || wiring->collnet || !w->begin_ns) return rc;
   uint64_t waited = hk_now_ns() - w->begin_ns;
   uint32_t yields = w->polls - w->env->spins;
   if (waited < SLEEP_BUSY_NS || (waited < SLEEP_NS && waited / yields < BUSY_YIELD_NS)) return rc;
@@ -208,21 +208,24 @@ hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
   hk_wiring *w = c->wiring;
   hk_wired_link *l = NULL;
   bool multicast = key.kind == HK_LINK_MCAST_SEND || key.kind == HK_LINK_MCAST_RECV;
+  bool sums = hk_link_sums((hk_link_kind)key.kind);
   if (!w->links[key.peer] && !(w->links[key.peer] = calloc(1, sizeof *w->links[key.peer])))
     return HK_FAIL_ERRNO("no memory for links to rank %d", key.peer);
   hk_wired_link **at = &w->links[key.peer]->at[key.channel][key.kind];
   if (!*at) {
     hk_cancel_hold(); /* a connection may be made */
     int t = multicast ? w->multicast : w->via[key.peer];
-    if (t < 0) return HK_FAIL(HK_ERR_INTERNAL, "a program asks for multicast, and no transport has it");
+    hk_transport_state *s = sums ? w->collnet : t >= 0 ? w->states[t] : NULL;
+    if (!s) return HK_FAIL(HK_ERR_INTERNAL, "a program asks for links of kind %u, which no transport has", key.kind);
     l = aligned_alloc(HK_CACHE_LINE, (sizeof *l + HK_CACHE_LINE - 1) & ~(size_t)(HK_CACHE_LINE - 1));
     if (!l) return HK_FAIL_ERRNO("no memory for a link to rank %d", key.peer);
     memset(l, 0, sizeof *l);
     l->link.peer = key.peer;
     l->link.kind = key.kind;
-    l->link.owner = w->states[t];
-    HK_TRY(hk_transports[t]->open(w->states[t], &key, &l->link), undo);
-    if (l->link.pumped) w->pumps[t] = w->any_pump = true;
+    l->link.owner = s;
+    HK_TRY(s->transport->open(s, &key, &l->link), undo);
+    if (l->link.pumped) w->any_pump = true;
+    if (l->link.pumped && !sums) w->pumps[t] = true;
     *at = l;
   }
   *out = *at;
@@ -238,6 +241,7 @@ hk_status hk_wire_progress(ncclComm_t c, bool *moved) {
   hk_cancel_hold();
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
     if (c->wiring->pumps[t]) HK_TRY(hk_transports[t]->progress(c->wiring->states[t], moved), out);
+  if (c->wiring->collnet) HK_TRY(c->wiring->collnet->transport->progress(c->wiring->collnet, moved), out);
 out:
   return rc;
 }
@@ -304,6 +308,7 @@ void hk_wire_free(ncclComm_t c) {
   c->wait.shared_failure = NULL;       /* it is in the transport's memory, as the board is */
   c->order.board = c->order.own_board;
   pthread_mutex_unlock(&c->health.lock);
+  if (w->collnet) w->collnet->transport->detach(w->collnet);
   for (int t = HK_TRANSPORT_COUNT - 1; t >= 0; t--)
     if (w->states[t]) w->states[t]->transport->detach(w->states[t]);
   free(w->links);

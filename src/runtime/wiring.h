@@ -17,8 +17,10 @@ typedef struct hk_wiring {
   uint8_t *via;          /* [nranks] index into states */
   int sleeper;           /* index of the one transport that reaches all other ranks and can sleep; -1: none */
   hk_peer_links **links; /* [nranks], made at first use */
-  int multicast;         /* index of the transport with multicast to all ranks; -1: none */
-  int lost;              /* a rank that could not be reached when a link to it was opened, plus 1; 0: none */
+  /* collnet.h: the transport of sums that the network makes; NULL: it makes none. From the end of init on. */
+  hk_transport_state *collnet;
+  int multicast; /* index of the transport with multicast to all ranks; -1: none */
+  int lost;      /* a rank that could not be reached when a link to it was opened, plus 1; 0: none */
 } hk_wiring;
 _Static_assert(HK_TRANSPORT_COUNT <= UINT8_MAX, "hk_wiring.via holds an index of a transport");
 

@@ -29,8 +29,11 @@ static void try_plugin(hk_doctor *d, const char *variable, const char *kind) {
   char name[HK_PLUGIN_FILE], file[HK_PLUGIN_FILE], why[256];
   while (hk_plugin_next(&list, name)) {
     void *lib = hk_plugin_open(kind, name, file, why, sizeof why);
+    hk_plugin adds = {.library = lib};
+    bool sums = lib && !strcmp(kind, "net") && hk_plugin_symbol(&adds, "ncclCollNetPlugin_v", 12, 8);
     if (lib)
-      hk_doctor_say(d, HK_DOC_OK, NULL, "%s=%s can be loaded", variable, name);
+      hk_doctor_say(d, HK_DOC_OK, NULL, "%s=%s can be loaded%s", variable, name,
+                    sums ? "; it has a CollNet plugin, which NCCL_COLLNET_ENABLE=1 uses" : "");
     else
       hk_doctor_say(d, HK_DOC_PROBLEM,
                     "give its path, or add its folder to LD_LIBRARY_PATH; unset the variable to go without",

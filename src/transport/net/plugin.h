@@ -45,11 +45,15 @@ struct hk_net_plugin_lib {
 
 /* The properties of a device that are used. */
 typedef struct hk_net_device {
-  char name[32], pci[128];  /* its path in /sys; empty: unknown */
-  int index, speed, memory; /* NET_PLUGIN_*_MEMORY */
-  bool force_flush;         /* v9: iflush is needed for every GPU */
-  size_t max_message;
+  char name[32], pci[128];            /* its path in /sys; empty: unknown */
+  int index, speed, memory;           /* NET_PLUGIN_*_MEMORY */
+  bool force_flush;                   /* v9: iflush is needed for every GPU */
+  size_t max_message, max_collective; /* max_collective: 0: not known */
+  int gpu_type;                       /* 0: the host does the receiver's work */
 } hk_net_device;
+
+/* Reads the properties of device i by the getProperties of that version, also of a CollNet plugin. Returns its code. */
+int hk_plugin_properties(int (*call)(int device, void *properties), int version, int i, hk_net_device *d);
 
 /* One communicator's use of a plugin. */
 typedef struct hk_net_plugin {

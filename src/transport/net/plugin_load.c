@@ -82,9 +82,7 @@ undo:
 
 /* ---- devices ---- */
 
-/* Reads a device's properties. Returns false with the reason if it cannot be used. */
-static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_net_device *d, char *why,
-                     size_t why_bytes) {
+int hk_plugin_properties(int (*call)(int device, void *properties), int version, int i, hk_net_device *d) {
   union {
     net_plugin_properties_v6 v6;
     net_plugin_properties_v7 v7;
@@ -94,34 +92,41 @@ static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_ne
     net_plugin_properties_v12 v12;
   } p;
   memset(&p, 0, sizeof p);
-  int code = l->calls->properties(i, &p), memory, gpu = 0;
-  if (code) {
-    snprintf(why, why_bytes, "getProperties of device %d fails with code %d (%s)", i, code, hk_plugin_result(code));
-    return false;
-  }
+  int code = call(i, &p);
+  if (code) return code;
   *d = (hk_net_device){.index = i, .max_message = HK_NET_MESSAGE_MAX};
   snprintf(d->name, sizeof d->name, "%s", p.v6.name ? p.v6.name : "?");
-  memory = d->memory = p.v6.memory; /* at the same offset in every version, like the path */
+  d->memory = p.v6.memory; /* at the same offset in every version, like the path */
   snprintf(d->pci, sizeof d->pci, "%s", p.v6.pci_path ? p.v6.pci_path : "");
-  if (l->version == 6) {
+  if (version == 6) {
     d->speed = p.v6.speed;
-  } else if (l->version == 7) {
+  } else if (version == 7) {
     d->speed = p.v7.base.speed;
-    gpu = p.v7.gpu_type;
-  } else if (l->version == 8) {
+    d->gpu_type = p.v7.gpu_type;
+  } else if (version == 8) {
     d->speed = p.v8.speed;
-    gpu = p.v8.gpu_type;
+    d->gpu_type = p.v8.gpu_type;
   } else {
     d->speed = p.v9.speed;
-    gpu = p.v9.gpu_type;
+    d->gpu_type = p.v9.gpu_type;
     d->force_flush = p.v9.force_flush != 0;
-    const size_t most = l->version >= 12 ? p.v12.max_message : p.v9.max_message;
+    const size_t most = version >= 12 ? p.v12.max_message : p.v9.max_message;
     if (most) d->max_message = most;
+    d->max_collective = version >= 12 ? p.v12.max_collective : p.v9.max_collective;
   }
-  if (gpu)
+  return 0;
+}
+
+/* Reads a device's properties. Returns false with the reason if it cannot be used. */
+static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_net_device *d, char *why,
+                     size_t why_bytes) {
+  int code = hk_plugin_properties(l->calls->properties, l->version, i, d);
+  if (code)
+    snprintf(why, why_bytes, "getProperties of device %d fails with code %d (%s)", i, code, hk_plugin_result(code));
+  else if (d->gpu_type)
     snprintf(why, why_bytes, "device %s needs a kernel of its own on the GPU (type %d), which is not supported",
-             d->name, gpu);
-  else if (!(memory & NET_PLUGIN_HOST_MEMORY))
+             d->name, d->gpu_type);
+  else if (!(d->memory & NET_PLUGIN_HOST_MEMORY))
     snprintf(why, why_bytes, "device %s cannot send from host memory", d->name);
   else if (d->max_message < slot_bytes || d->max_message < HK_PLUGIN_ENTRY)
     snprintf(why, why_bytes, "device %s takes messages of %zu bytes at most: lower HOCKET_SLOT_BYTES", d->name,

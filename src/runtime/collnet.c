@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether the network adds up for a communicator (transport/collnet.h): all ranks have a plugin that works, or none
+ * uses one. */
+#include "../transport/collnet.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../boot/bootstrap.h"
+#include "../program/layout.h"
+#include "collnet.h"
+#include "selection.h"
+#include "wiring.h"
+
+typedef struct verdict {
+  uint64_t good;
+  char why[160];
+} verdict;
+
+/* The first rank without a plugin that fits rank 0's, or -1; *sums: what all plugins add up. */
+static int without_plugin(ncclComm_t c, const hk_collnet_card *cards, uint64_t *sums, char *why, size_t bytes) {
+  *sums = cards[0].sums;
+  for (int r = 0; r < c->nranks; r++) {
+    const hk_collnet_card *a = &cards[r], *b = &cards[0];
+    *sums &= a->sums;
+    if (!a->sums) {
+      snprintf(why, bytes, "%.*s", (int)sizeof a->why, a->why);
+      return r;
+    }
+    if (a->version == b->version && !strncmp(a->name, b->name, sizeof a->name)) continue;
+    snprintf(why, bytes, "its plugin is %.31s (v%d), rank 0's is %.31s (v%d)", a->name, a->version, b->name,
+             b->version);
+    return r;
+  }
+  return -1;
+}
+
+/* Connects the rank's group, if it has one, and exchanges whether that went well. */
+static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_collnet_card *cards, verdict *verdicts) {
+  const hk_layout *l = c->selection->layout;
+  const int local = l->local[c->rank];
+  verdict *own = &verdicts[c->rank];
+  own->good = true;
+  if (local < HK_SUM_GROUPS && local < l->least) {
+    int *group = malloc((size_t)l->nhosts * sizeof *group);
+    if (!group) return HK_FAIL_ERRNO("no memory for a group of %d ranks", l->nhosts);
+    for (int h = 0; h < l->nhosts; h++) group[h] = hk_layout_rank(l, h, local);
+    own->good = hk_collnet_connect(s, cards, group, l->nhosts, l->host[c->rank], own->why, sizeof own->why);
+    free(group);
+  }
+  return hk_bootstrap_allgather(c->bootstrap, verdicts, sizeof *verdicts);
+}
+
+/* All ranks have asked for it, on several hosts. *why stays empty if the network adds up. */
+static hk_status begin(ncclComm_t c, char *why, size_t bytes) {
+  hk_status rc = HK_OK;
+  hk_transport_state *s = NULL;
+  uint64_t sums;
+  char text[240];
+  hk_collnet_card *cards = calloc((size_t)c->nranks, sizeof *cards);
+  verdict *verdicts = calloc((size_t)c->nranks, sizeof *verdicts);
+  if (!cards || !verdicts) {
+    rc = HK_FAIL_ERRNO("no memory for CollNet plugins of %d ranks", c->nranks);
+    goto out;
+  }
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (CollNet plugins)");
+  HK_TRY(hk_collnet_begin(&c->wiring->env, &s, &cards[c->rank]), out);
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, cards, sizeof *cards), out);
+  int bad = without_plugin(c, cards, &sums, text, sizeof text);
+  if (bad < 0) HK_TRY(connect_group(c, s, cards, verdicts), out);
+  for (int r = 0; bad < 0 && r < c->nranks; r++) {
+    if (verdicts[r].good) continue;
+    bad = r;
+    snprintf(text, sizeof text, "CollNet plugin %.31s: %.159s", cards[r].name, verdicts[r].why);
+  }
+  if (bad >= 0) {
+    snprintf(why, bytes, "rank %d: %s", bad, text);
+    goto out;
+  }
+  c->wiring->collnet = s;
+  c->selection->sums = sums;
+  c->selection->machine.in_network = true;
+  s = NULL;
+out:
+  if (s) s->transport->detach(s);
+  free(cards);
+  free(verdicts);
+  return rc;
+}
+
+hk_status hk_collnet_agree(ncclComm_t c, int nhosts) {
+  hk_status rc = HK_OK;
+  int64_t least = hk_param_int(HK_P_COLLNET_NODE_THRESHOLD);
+  char why[300] = "";
+  if (!c->options.collnet) return HK_OK;
+  if (c->device >= 0)
+    snprintf(why, sizeof why, "it is for ranks on host memory");
+  else if (nhosts < 2 || nhosts < least)
+    snprintf(why, sizeof why, "the ranks are on %d host%s, and at least %d are needed (NCCL_COLLNET_NODE_THRESHOLD)",
+             nhosts, nhosts == 1 ? "" : "s", least > 2 ? (int)least : 2);
+  else
+    HK_TRY(begin(c, why, sizeof why), out);
+  if (why[0] && c->rank == 0) HK_INFO(HK_SUB_INIT | HK_SUB_NET, "CollNet is not used: %s", why);
+out:
+  return rc;
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CollNet plugins: finding one, and links whose slots it adds up (../collnet.h). */
+#include "../collnet.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "../../base/log.h"
+#include "../../base/param.h"
+#include "collnet_abi.h"
+#include "plugin.h"
+
+enum { WINDOW = 8 }; /* sums under way: NCCL has as many at most, so plugins are made for this number */
+
+typedef struct collnet_state {
+  hk_transport_state base; /* first: the caller holds a pointer to it */
+  const collnet_v *calls;
+  int version;
+  char name[32], file[HK_PLUGIN_FILE], device[32];
+  void *context, *listener, *comm;
+  hk_net_end to, from; /* the two ends of the group's link; `link` NULL: not opened */
+  int before, after;   /* ranks of the group */
+  char *memory;        /* of both FIFOs */
+  size_t bytes;
+  void *registrations[2]; /* of the payloads of `to` and `from` */
+  uint64_t posted, done;
+  void *requests[WINDOW]; /* posted sums, by number; NULL: it was empty */
+} collnet_state;
+
+/* ---- the library ----
+ * Up to v10 init is for the process, and libraries stay loaded: their threads may run. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const void *initialised; /* the struct of up to v10 whose init was called */
+
+static bool failed(char *why, size_t why_bytes, const char *call, int code) {
+  if (code) snprintf(why, why_bytes, "%s fails with code %d (%s)", call, code, hk_plugin_result(code));
+  return code != 0;
+}
+
+static const char *missing_call(const collnet_v *c, int version) {
+  if (!c->properties) return "getProperties";
+  if (!c->listen.v8) return "listen";
+  if (!c->connect) return "connect";
+  if (!c->reduce_support) return "reduceSupport";
+  if (!c->reg || !c->dereg) return "regMr or deregMr";
+  if (!c->iallreduce.v8) return "iallreduce";
+  if (!c->test) return "test";
+  if (!c->close || !c->close_listen) return "closeColl or closeListen";
+  return version >= 11 && !c->finalize ? "finalize" : NULL;
+}
+
+static int call_init(collnet_state *s) {
+  const collnet_v *c = s->calls;
+  if (s->version >= 11) return c->init.v11(&s->context, s->base.env->comm_id, hk_plugin_log);
+  pthread_mutex_lock(&lock);
+  int code = initialised == c ? 0 : c->init.v8(hk_plugin_log);
+  if (!code) initialised = c;
+  pthread_mutex_unlock(&lock);
+  return code;
+}
+
+/* Listens on one of the devices that add up host memory. */
+static bool listen_on_device(collnet_state *s, hk_collnet_card *card) {
+  char *why = card->why;
+  int n = 0, good = 0, devices[64];
+  hk_net_device d;
+  if (failed(why, sizeof card->why, "devices", s->calls->devices(&n))) return false;
+  const char *lacks = n > 0 ? missing_call(s->calls, s->version) : NULL;
+  snprintf(why, sizeof card->why, "it has no %s", lacks ? lacks : "device that adds up host memory");
+  if (lacks) return false;
+  for (int i = 0; i < n && good < (int)HK_ARRAY_LENGTH(devices); i++) {
+    if (failed(why, sizeof card->why, "getProperties", hk_plugin_properties(s->calls->properties, s->version, i, &d)))
+      return false;
+    if (d.memory & NET_PLUGIN_HOST_MEMORY) devices[good++] = i;
+  }
+  if (!good) return false;
+  int device = devices[s->base.env->rank % good];
+  (void)hk_plugin_properties(s->calls->properties, s->version, device, &d);
+  snprintf(s->device, sizeof s->device, "%s", d.name);
+  if (d.max_collective && d.max_collective < s->base.env->slot_bytes) {
+    snprintf(why, sizeof card->why, "it adds up %zu bytes at most: lower HOCKET_SLOT_BYTES", d.max_collective);
+    return false;
+  }
+  int code = s->version >= 11 ? s->calls->listen.v11(s->context, device, card->handle, &s->listener)
+                              : s->calls->listen.v8(device, card->handle, &s->listener);
+  return !failed(why, sizeof card->why, "listen", code);
+}
+
+static bool ask_what_it_adds(collnet_state *s, hk_collnet_card *card) {
+  for (int type = 0; type < HK_DTYPE_COUNT; type++)
+    for (int op = HK_SUM; op <= HK_MIN; op++) {
+      int yes = 0;
+      if (failed(card->why, sizeof card->why, "reduceSupport", s->calls->reduce_support(type, op, &yes))) return false;
+      if (yes) card->sums |= hk_collnet_sum((hk_dtype)type, (hk_redop)op);
+    }
+  if (!card->sums) snprintf(card->why, sizeof card->why, "it adds up no type (reduceSupport)");
+  return card->sums != 0;
+}
+
+static void detach(hk_transport_state *state) {
+  collnet_state *s = (collnet_state *)state;
+  if (s->comm) s->calls->close(s->comm);
+  if (s->memory) munmap(s->memory, s->bytes);
+  if (s->listener) s->calls->close_listen(s->listener);
+  if (s->context) s->calls->finalize(s->context);
+  free(s);
+}
+
+hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out, hk_collnet_card *card) {
+  char why[200];
+  hk_plugin p;
+  *out = NULL;
+  *card = (hk_collnet_card){.sums = 0};
+  collnet_state *s = calloc(1, sizeof *s);
+  if (!s) return HK_FAIL_ERRNO("no memory for a CollNet plugin");
+  s->base = (hk_transport_state){&hk_transport_collnet, env};
+  if (!hk_plugin_find_in_net("ncclCollNetPlugin_v", (int)hk_param_int(HK_P_NET_PLUGIN_VERSION), COLLNET_OLDEST, &p)) {
+    snprintf(card->why, sizeof card->why, "no library of NCCL_NET_PLUGIN has a CollNet plugin (v%d to v%d)",
+             COLLNET_OLDEST, NET_PLUGIN_NEWEST);
+    free(s);
+    return HK_OK;
+  }
+  s->calls = p.symbol;
+  s->version = card->version = p.version;
+  snprintf(s->file, sizeof s->file, "%s", p.file);
+  bool good = s->calls->init.v8 && s->calls->devices;
+  if (!good) snprintf(card->why, sizeof card->why, "it has no init or no devices");
+  good = good && !failed(card->why, sizeof card->why, "init", call_init(s)) && listen_on_device(s, card) &&
+         ask_what_it_adds(s, card);
+  snprintf(s->name, sizeof s->name, "%s",
+           s->calls->name ? s->calls->name : "(without a name)"); /* init may change it */
+  memcpy(card->name, s->name, sizeof card->name);
+  if (good) {
+    *out = &s->base;
+    return HK_OK;
+  }
+  snprintf(why, sizeof why, "%s", card->why);
+  snprintf(card->why, sizeof card->why, "CollNet plugin %s (v%d): %.*s", s->name, s->version, 100, why);
+  card->sums = 0;
+  detach(&s->base);
+  return HK_OK;
+}
+
+bool hk_collnet_connect(hk_transport_state *state, const hk_collnet_card *cards, const int *ranks, int n, int me,
+                        char *why, size_t why_bytes) {
+  collnet_state *s = (collnet_state *)state;
+  void **handles = calloc((size_t)n, sizeof *handles);
+  hk_collnet_card *copies = calloc((size_t)n, sizeof *copies); /* a plugin may write to the handles */
+  int code = 2;
+  for (int i = 0; handles && copies && i < n; i++) {
+    copies[i] = cards[ranks[i]];
+    handles[i] = copies[i].handle;
+  }
+  if (handles && copies) code = s->calls->connect(handles, n, me, s->listener, &s->comm);
+  free(handles);
+  free(copies);
+  s->before = ranks[(me + n - 1) % n];
+  s->after = ranks[(me + 1) % n];
+  if (!code && !s->comm) code = 3;
+  if (failed(why, why_bytes, "connect", code)) return false;
+  HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: number %d of %d in a group of CollNet plugin %s (v%d, %s), device %s",
+          state->env->rank, me, n, s->name, s->version, s->file, s->device);
+  return true;
+}
+
+/* ---- links ---- */
+
+/* Trouble with another rank is perhaps a consequence of that rank's own failure, which is then what all report. */
+static hk_status ended(const collnet_state *s, const char *call, int code) {
+  const bool remote = code == NET_PLUGIN_REMOTE_ERROR;
+  /* relaxed: the lane's own thread */
+  if (remote && s->from.link) atomic_store_explicit(&s->from.link->state, HK_LINK_FAILED, memory_order_relaxed);
+  return HK_FAIL(
+      remote ? HK_ERR_REMOTE : HK_ERR_SYSTEM,
+      "CollNet plugin %s (v%d, %s), device %s: %s fails with code %d (%s): NCCL_COLLNET_ENABLE=0 does without "
+      "the plugin",
+      s->name, s->version, s->file, s->device, call, code, hk_plugin_result(code));
+}
+
+/* Both FIFOs, as in net.c: pages that are not used cost no memory. */
+static hk_status map_memory(collnet_state *s, size_t control, size_t payload) {
+  if (s->memory) return HK_OK;
+  void *m =
+      mmap(NULL, 2 * (control + payload), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (m == MAP_FAILED)
+    return HK_FAIL_ERRNO("rank %d cannot map %zu bytes for sums of the network", s->base.env->rank,
+                         2 * (control + payload));
+  s->memory = m;
+  s->bytes = 2 * (control + payload);
+  return HK_OK;
+}
+
+static hk_status open_link(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
+  collnet_state *s = (collnet_state *)state;
+  const hk_transport_env *env = state->env;
+  const bool sends = key->kind == HK_LINK_SUM_SEND;
+  hk_net_end *e = sends ? &s->to : &s->from;
+  if (!s->comm || !hk_link_sums((hk_link_kind)key->kind) || e->link || key->peer != (sends ? s->after : s->before))
+    return HK_FAIL(HK_ERR_INTERNAL, "rank %d has no CollNet link of kind %u to rank %u on channel %u", env->rank,
+                   key->kind, key->peer, key->channel);
+  const size_t control = hk_round_up(env->nslots * sizeof(hk_slot) + sizeof(hk_head), 4096);
+  const size_t payload = hk_round_up(env->nslots * env->slot_bytes, 4096);
+  HK_OR_RETURN(map_memory(s, control, payload));
+  char *memory = s->memory + (sends ? 0 : control + payload);
+  int code = s->calls->reg(s->comm, memory + control, payload, NET_PLUGIN_HOST_MEMORY, &s->registrations[!sends]);
+  if (code) return ended(s, "regMr", code);
+  *link = (hk_link){.slots = (hk_slot *)(void *)memory,
+                    .heads = (hk_head *)(void *)(memory + env->nslots * sizeof(hk_slot)),
+                    .payload = memory + control,
+                    .mask = env->nslots - 1,
+                    .area_mask = env->nslots - 1,
+                    .limit = sends ? env->nslots : 0,
+                    .slot_bytes = (uint32_t)env->slot_bytes,
+                    .nheads = 1,
+                    .peer = key->peer,
+                    .kind = key->kind,
+                    .pumped = 1,
+                    .owner = state,
+                    .priv = e};
+  *e = (hk_net_end){.link = link, .key = *key};
+  atomic_init(&link->state, HK_LINK_READY);
+  return HK_OK;
+}
+
+static void close_link(hk_link *link) {
+  collnet_state *s = (collnet_state *)link->owner;
+  hk_net_end *e = link->priv;
+  void **registration = &s->registrations[e == &s->from];
+  if (*registration) s->calls->dereg(s->comm, *registration);
+  *registration = NULL;
+  e->link = NULL;
+}
+
+/* Asks for the sum of the next slot. *begun is false if the plugin has no room for it. */
+static hk_status post(collnet_state *s, bool *begun) {
+  const hk_slot *slot = hk_net_slot(&s->to, s->posted);
+  char *data = hk_net_payload(&s->to, s->posted), *sum = hk_net_payload(&s->from, s->posted);
+  const hk_dtype type = (hk_dtype)(slot->flags >> 8 & 0xff);
+  const hk_redop op = (hk_redop)(slot->flags >> 16 & 0xff);
+  const size_t count = slot->bytes / hk_dtype_size(type);
+  void **request = &s->requests[s->posted % WINDOW];
+  int code = 0;
+  *request = NULL;
+  if (slot->bytes <= HK_SLOT_INLINE) memcpy(data, slot->small, slot->bytes); /* a header is not registered */
+  if (count)
+    code = s->version >= 9 ? s->calls->iallreduce.v9(s->comm, data, sum, count, (int)type, (int)op, s->registrations[0],
+                                                     s->registrations[1], request)
+                           : s->calls->iallreduce.v8(s->comm, data, sum, (int)count, (int)type, (int)op,
+                                                     s->registrations[0], s->registrations[1], request);
+  if (code) return ended(s, "iallreduce", code);
+  *begun = !count || *request;
+  s->posted += *begun;
+  return HK_OK;
+}
+
+/* Hands a sum to the lane that waits for it, and the slot of its own part back. */
+static void deliver(collnet_state *s) {
+  const hk_slot *slot = hk_net_slot(&s->to, s->done);
+  hk_slot *sum = hk_net_slot(&s->from, s->done);
+  if (slot->bytes <= HK_SLOT_INLINE) memcpy(sum->small, hk_net_payload(&s->from, s->done), slot->bytes);
+  hk_net_deliver(&s->from, slot->bytes, slot->signature, NULL, false);
+  hk_net_give_credit(&s->to, ++s->done);
+}
+
+static hk_status progress(hk_transport_state *state, bool *moved) {
+  collnet_state *s = (collnet_state *)state;
+  bool begun = s->to.link && s->from.link;
+  if (!begun) return HK_OK;
+  while (begun && s->posted - s->done < WINDOW && hk_net_filled(&s->to, s->posted)) {
+    /* acquire: pairs with hk_link_release; the lane's reads of the sum's slot are over before it is written */
+    uint64_t freed = atomic_load_explicit(&s->from.link->heads->value, memory_order_acquire);
+    if (s->posted - freed > s->from.link->mask) break;
+    HK_OR_RETURN(post(s, &begun));
+    *moved = *moved || begun;
+  }
+  while (s->done < s->posted) {
+    void *request = s->requests[s->done % WINDOW];
+    int done = !request, bytes = 0;
+    int code = request ? s->calls->test(request, &done, &bytes) : 0;
+    if (code) return ended(s, "test", code);
+    if (!done) break;
+    deliver(s);
+    *moved = true;
+  }
+  return HK_OK;
+}
+
+static bool reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
+  (void)state;
+  snprintf(why, why_bytes, "a network that adds up has no link to rank %d alone", peer);
+  return false;
+}
+
+/* NULL: all that is about a single peer. attach and join are hk_collnet_begin and _connect. */
+const hk_transport hk_transport_collnet = {
+    .name = "collnet",
+    .reachable = reachable,
+    .open = open_link,
+    .progress = progress,
+    .close = close_link,
+    .detach = detach,
+};
