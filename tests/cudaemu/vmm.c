@@ -66,6 +66,15 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
   *handle = (CUmemGenericAllocationHandle)(uintptr_t)a->phys;
   return emu_unlock(CUDA_SUCCESS);
 }
+EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle) {
+  const emu_phys *p = (const emu_phys *)(uintptr_t)handle;
+  if (!prop || !p) return CUDA_ERROR_INVALID_VALUE;
+  *prop = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = p->types};
+  prop->location.type = p->host ? CU_MEM_LOCATION_TYPE_HOST_NUMA : CU_MEM_LOCATION_TYPE_DEVICE;
+  prop->location.id = p->host ? 0 : p->device;
+  return CUDA_SUCCESS;
+}
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, int type,
                                       unsigned long long flags) {
   emu_phys *p = (emu_phys *)(uintptr_t)handle;
