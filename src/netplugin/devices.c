@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The plugin's devices. Finding them opens all RDMA devices, and NCCL asks often, so it is done once in a process. The
- * answer is the same for all its communicators. */
+ * answer is the same for all its communicators. So are the open devices. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/param.h"
 #include "../base/root.h"
+#include "../transport/net/ib_card.h"
 #include "../transport/net/ib_gdr.h"
 #include "netplugin.h"
 
@@ -15,8 +16,16 @@ enum { SPEED_MBPS = 10000 }; /* of a device that does not report it */
 static struct {
   int n;
   pair_device all[HK_IB_PORTS];
+  const hk_ibv *api; /* NULL: no RDMA */
+  int nports;
+  char ports[HK_IB_PORTS][HK_IB_NAME]; /* the RDMA device of each port */
 } found;
 static pthread_once_t looked = PTHREAD_ONCE_INIT;
+static struct {
+  pthread_mutex_t lock;
+  int users;
+  hk_ib_card *all[HK_IB_PORTS]; /* one for each port; NULL: it cannot be opened */
+} held = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* `below` is a folder of /sys/class. */
 static void set_pci(pair_device *d, const char *root, const char *below, const char *name) {
@@ -72,7 +81,12 @@ static void look(void) {
   int memory = NET_PLUGIN_HOST_MEMORY | (address ? NET_PLUGIN_CUDA_MEMORY : 0) | (dmabuf ? NET_PLUGIN_DMABUF : 0);
   const hk_ibv *api = hk_param_int(HK_P_IB_DISABLE) ? NULL : hk_ibv_load(why, sizeof why);
   if (api) n = hk_ib_ports(ports, &near, hk_ibv_opens, (void *)(uintptr_t)api, why, sizeof why);
-  for (int i = 0; i < n; i++) add_port(&ports[i], i > 0 && ports[i].card == ports[i - 1].card, memory);
+  found.api = api;
+  found.nports = n;
+  for (int i = 0; i < n; i++) {
+    add_port(&ports[i], i > 0 && ports[i].card == ports[i - 1].card, memory);
+    memcpy(found.ports[i], ports[i].device, HK_IB_NAME);
+  }
   for (int i = 0; i < found.n; i++)
     if (!found.all[i].speed) found.all[i].speed = SPEED_MBPS;
   if (!n) add_interface(memory);
@@ -86,4 +100,21 @@ int pair_devices(void) {
 pair_device *pair_device_at(int i) {
   int n = pair_devices();
   return &found.all[i >= 0 && i < n ? i : 0];
+}
+
+void pair_cards_hold(void) {
+  uint64_t heard;
+  pair_devices();
+  pthread_mutex_lock(&held.lock);
+  for (int i = 0; i < found.nports && !held.users; i++)
+    held.all[i] = hk_ib_card_open(found.api, found.ports[i], true, &heard);
+  held.users++;
+  pthread_mutex_unlock(&held.lock);
+}
+
+void pair_cards_release(void) {
+  pthread_mutex_lock(&held.lock);
+  held.users--;
+  for (int i = 0; i < found.nports && !held.users; i++) hk_ib_card_close(found.api, held.all[i]);
+  pthread_mutex_unlock(&held.lock);
 }

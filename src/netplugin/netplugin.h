@@ -117,6 +117,9 @@ typedef struct pair_device {
 } pair_device;
 int pair_devices(void);
 pair_device *pair_device_at(int i); /* the first one if there is no such one */
+/* While connections exist, all RDMA devices are open, once: what a connection opens costs nothing more. */
+void pair_cards_hold(void);
+void pair_cards_release(void);
 
 /* pair.c. One step of connecting; PAIR_READY is its end. */
 hk_status pair_listen(int device, pair_handle *handle, pair_listener **out);

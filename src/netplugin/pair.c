@@ -140,6 +140,7 @@ static hk_status pair_new(bool sends, int device, int fd, const uint8_t key[PAIR
     close(fd);
     return HK_FAIL_ERRNO("no memory for a connection");
   }
+  pair_cards_hold();
   p->sends = sends;
   p->fd = fd;
   p->listener = -1;
@@ -182,6 +183,7 @@ void pair_free(pair *p) {
   while (p->narrived) close(release(p, 0));
   if (p->listener >= 0) close(p->listener);
   if (p->fd >= 0) close(p->fd);
+  pair_cards_release();
   free(p);
 }
 

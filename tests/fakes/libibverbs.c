@@ -83,6 +83,7 @@ hk_ibv_context *ibv_open_device(hk_ibv_device *d) {
   c->v.device = d;
   lock();
   fake_verbs.opened++;
+  fake_verbs.ncontexts++;
   c->next = contexts;
   contexts = c;
   unlock();
@@ -95,6 +96,7 @@ int ibv_close_device(hk_ibv_context *c) {
   context **at = &contexts;
   while (*at != (context *)c) at = &(*at)->next;
   *at = (*at)->next;
+  fake_verbs.ncontexts--;
   unlock();
   close(((context *)c)->events[0]);
   close(((context *)c)->events[1]);

@@ -51,7 +51,7 @@ typedef struct fake_verbs_state {
   int overrun; /* the next so many completions find their queue full */
   int fatal;   /* the device of the next so many reports that it fails, and answers no more */
   /* what there is */
-  int nmrs, nqps, ncqs, nchannels;
+  int nmrs, nqps, ncqs, nchannels, ncontexts;
   int without_channels;                        /* devices have no completion channels, which cost descriptors */
   uint64_t opened;                             /* times that a device was, so far */
   uint64_t writes, reads, dmabufs, registered; /* so far; `registered`: times that memory was taken */

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include "../../src/base/param.h"
 #include "../../src/netplugin/netplugin.h"
+#include "../../src/transport/net/ib_card.h"
 #include "../support/fake_rdma.h"
 #include "../support/net_world.h"
 #include "../support/suite.h"
@@ -173,6 +174,81 @@ START_TEST(opens_its_cards_once) {
     ck_assert_int_eq(new.base.speed, old.speed);
   }
   ck_assert_uint_eq(verbs->opened, 2 * 3); /* twice whether it can be opened, and does it take dma-bufs */
+  rdma_end(verbs);
+}
+END_TEST
+
+/* All users of an open card hear each of its events; who comes later does not. A failed card is opened anew. */
+START_TEST(shares_open_cards) {
+  char why[160];
+  uint64_t heard[3];
+  hk_ibv_async_event e;
+  hk_ib_card *card[3];
+  fake_verbs_state *verbs = rdma_begin(1);
+  void (*port)(int number, int up) = (void (*)(int, int))rdma_fake("libibverbs.so.1", "fake_verbs_port");
+  const hk_ibv *api = hk_ibv_load(why, sizeof why);
+  for (int i = 0; i < 3; i++) {
+    if (i == 2) port(0, 0); /* the first user has heard of it, so that the third one comes too late */
+    if (i == 2) ck_assert(hk_ib_card_event(api, card[0], &heard[0], &e));
+    card[i] = hk_ib_card_open(api, "fake0", true, &heard[i]);
+    ck_assert_ptr_eq(card[i], card[0]);
+  }
+  ck_assert_uint_eq(verbs->opened, 1);
+  ck_assert(!hk_ib_card_event(api, card[0], &heard[0], &e));
+  ck_assert(hk_ib_card_event(api, card[1], &heard[1], &e));
+  ck_assert_int_eq(e.event_type, HK_IBV_EVENT_PORT_ERR);
+  ck_assert(!hk_ib_card_event(api, card[1], &heard[1], &e));
+  ck_assert(!hk_ib_card_event(api, card[2], &heard[2], &e));
+  ck_assert(hk_ib_card_opens((void *)(uintptr_t)api, "fake0", why, sizeof why));
+  ck_assert_uint_eq(verbs->opened, 1);
+  for (int i = 0; i < HK_IB_CARD_EVENTS + 3; i++) port(0, i & 1); /* more than are kept: the last ones come */
+  int events = 0;
+  for (; hk_ib_card_event(api, card[1], &heard[1], &e); events++) ck_assert_int_lt(events, HK_IB_CARD_EVENTS);
+  ck_assert_int_eq(events, HK_IB_CARD_EVENTS);
+  card[0]->gone = true;
+  hk_ib_card *fresh = hk_ib_card_open(api, "fake0", true, &heard[0]);
+  ck_assert_ptr_ne(fresh, card[0]);
+  ck_assert_uint_eq(verbs->opened, 2);
+  hk_ib_card_close(api, fresh);
+  for (int i = 0; i < 3; i++) hk_ib_card_close(api, card[i]);
+  rdma_end(verbs);
+}
+END_TEST
+
+/* A connection without messages. */
+static void make_connection(const net_plugin_v *v, void *comm[2]) {
+  _Alignas(16) char handle[NET_PLUGIN_HANDLE] = {0};
+  void *listener;
+  comm[0] = comm[1] = NULL;
+  ck_assert_int_eq(v->listen.v6(0, handle, &listener), HK_OK);
+  for (uint64_t until = hk_now_ns() + 20000000000u; !comm[0] || !comm[1];) {
+    if (!comm[0]) ck_assert_int_eq(v->connect.v7(0, handle, &comm[0], NULL), HK_OK);
+    if (!comm[1]) ck_assert_int_eq(v->accept.v7(listener, &comm[1], NULL), HK_OK);
+    ck_assert(hk_now_ns() < until);
+  }
+  v->close_listen(listener);
+}
+
+/* However many connections there are, a process opens each card once, and closes it with the last of them. */
+START_TEST(connections_share_cards) {
+  enum { N = 4 };
+  void *comm[N][2];
+  fake_verbs_state *verbs = rdma_begin(3);
+  const net_plugin_v *v = exported("9");
+  int n;
+  v->devices(&n);
+  uint64_t before = verbs->opened;
+  for (int i = 0; i < N; i++) make_connection(v, comm[i]);
+  ck_assert_uint_eq(verbs->opened, before + 3);
+  for (int i = 0; i < N; i++) {
+    v->close_send(comm[i][0]);
+    v->close_recv(comm[i][1]);
+  }
+  ck_assert_int_eq(verbs->ncontexts, 0);
+  make_connection(v, comm[0]);
+  ck_assert_uint_eq(verbs->opened, before + 6);
+  v->close_send(comm[0][0]);
+  v->close_recv(comm[0][1]);
   rdma_end(verbs);
 }
 END_TEST
@@ -374,6 +450,8 @@ int main(void) {
   tcase_add_loop_test(t, names_a_peer_that_goes, 6, 7);
   tcase_add_test(t, leaves_other_communicators_alone);
   tcase_add_test(t, opens_its_cards_once);
+  tcase_add_test(t, shares_open_cards);
+  tcase_add_test(t, connections_share_cards);
   tcase_add_test(t, shows_and_uses_its_cards);
   tcase_add_test(t, hangs_up_on_strangers);
   tcase_add_test(t, tells_that_nobody_answers);

@@ -37,7 +37,7 @@ typedef struct trial {
 } trial;
 static bool one_opens(void *arg, const char *device, char *why, size_t why_bytes) {
   trial *t = arg;
-  return t->opened = t->opened || hk_ibv_opens((void *)(uintptr_t)t->api, device, why, why_bytes);
+  return t->opened = t->opened || hk_ib_card_opens((void *)(uintptr_t)t->api, device, why, why_bytes);
 }
 
 static bool ib_usable(char *why, size_t why_bytes) {
@@ -64,7 +64,7 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   x->timeout_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
   x->scarce = hk_ib_memory_is_scarce();
   HK_TRY(hk_ib_gid_wishes(&x->wish), out);
-  x->nports = hk_ib_ports(x->ports, &x->nnear, hk_ibv_opens, (void *)(uintptr_t)x->api, why, sizeof why);
+  x->nports = hk_ib_ports(x->ports, &x->nnear, hk_ib_card_opens, (void *)(uintptr_t)x->api, why, sizeof why);
   if (env->device && *env->device) hk_ib_prefer(x->ports, x->nports, &x->nnear, env->device, env->device_port);
   f->nports = (uint8_t)x->nports;
   for (int i = 0; i < x->nports; i++) {

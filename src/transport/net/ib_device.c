@@ -11,58 +11,35 @@
 #include "ib.h"
 
 hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) {
-  hk_status rc = HK_OK;
-  int n = 0;
-  hk_ibv_device_attr attr;
-  hk_ibv_device **list = NULL;
-  hk_ib_device *d = NULL;
+  int flags;
   for (int i = 0; i < x->ndevices; i++) {
     if (strcmp(x->devices[i].name, name) != 0) continue;
     *out = &x->devices[i];
     return HK_OK;
   }
-  d = &x->devices[x->ndevices];
+  hk_ib_device *d = &x->devices[x->ndevices];
   memset(d, 0, sizeof *d);
-  list = x->api->get_device_list(&n);
-  errno = ENODEV; /* for a device that is not in the list */
-  for (int i = 0; i < n && !d->context; i++)
-    if (strcmp(list[i]->name, name) == 0) d->context = x->api->open_device(list[i]);
-  if (!d->context) {
-    rc = HK_FAIL_ERRNO("rank %d cannot open RDMA device %s: is /dev/infiniband there, and may this user write to it",
-                       x->env->rank, name);
-    goto out;
-  }
-  d->pd = x->api->alloc_pd(d->context);
-  memset(&attr, 0, sizeof attr);
-  if (!d->pd || x->api->query_device(d->context, &attr) != 0) {
-    rc = HK_FAIL_ERRNO("rank %d cannot use RDMA device %s", x->env->rank, name);
-    goto out;
-  }
+  d->card = hk_ib_card_open(x->api, name, x->env->within_plugin, &d->heard);
+  if (!d->card)
+    return HK_FAIL_ERRNO("rank %d cannot open RDMA device %s: is /dev/infiniband there, and may this user write to it",
+                         x->env->rank, name);
+  d->context = d->card->context;
+  d->pd = d->card->pd;
   memcpy(d->name, name, strnlen(name, sizeof d->name - 1));
-  d->max_wr = attr.max_qp_wr > 0 ? (uint32_t)attr.max_qp_wr : 128;
-  d->max_cqe = attr.max_cqe > 0 ? (uint32_t)attr.max_cqe : HK_IB_CQ_DEPTH;
-  /* Events are polled, never waited for. */
-  int flags = fcntl(d->context->async_fd, F_GETFL);
-  if (flags >= 0) (void)fcntl(d->context->async_fd, F_SETFL, flags | O_NONBLOCK);
+  d->max_wr = d->card->attr.max_qp_wr > 0 ? (uint32_t)d->card->attr.max_qp_wr : 128;
+  d->max_cqe = d->card->attr.max_cqe > 0 ? (uint32_t)d->card->attr.max_cqe : HK_IB_CQ_DEPTH;
   d->channel = x->api->create_comp_channel(d->context); /* without one, waiting threads poll */
   if (d->channel && (flags = fcntl(d->channel->fd, F_GETFL)) >= 0)
     (void)fcntl(d->channel->fd, F_SETFL, flags | O_NONBLOCK);
   x->ndevices++;
   *out = d;
-out:
-  if (list) x->api->free_device_list(list);
-  if (rc != HK_OK) {
-    if (d->pd) x->api->dealloc_pd(d->pd);
-    if (d->context) x->api->close_device(d->context);
-  }
-  return rc;
+  return HK_OK;
 }
 
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
   for (int i = 0; i < d->ncqs; i++) x->api->destroy_cq(d->cqs[i].cq);
   if (d->channel) x->api->destroy_comp_channel(d->channel);
-  x->api->dealloc_pd(d->pd);
-  x->api->close_device(d->context);
+  hk_ib_card_close(x->api, d->card);
 }
 
 /* A completion queue must never overflow: each has room for all requests of its queue pairs. */
@@ -201,11 +178,7 @@ hk_status hk_ib_handle_events(hk_ib_ctx *x) {
   for (int i = 0; i < x->ndevices; i++) {
     hk_ib_device *d = &x->devices[i];
     hk_ibv_async_event e;
-    while (x->api->get_async_event(d->context, &e) == 0) {
-      hk_ibv_async_event copy = e;
-      x->api->ack_async_event(&e); /* before the queue of the event is destroyed */
-      HK_OR_RETURN(handle(x, d, &copy));
-    }
+    while (hk_ib_card_event(x->api, d->card, &d->heard, &e)) HK_OR_RETURN(handle(x, d, &e));
   }
   return HK_OK;
 }
