@@ -160,10 +160,10 @@ static int close_listener(void *listener) {
 
 /* ---- memory ---- */
 
-static hk_status new_memory(void *data, size_t bytes, void **registration) {
+static hk_status new_memory(void *data, size_t bytes, bool gpu, void **registration) {
   pair_memory *m = malloc(sizeof *m);
   if (!m) return HK_FAIL_ERRNO("no memory for a registration");
-  *m = (pair_memory){.base = data, .bytes = bytes};
+  *m = (pair_memory){.base = data, .bytes = bytes, .gpu = gpu};
   *registration = m;
   return HK_OK;
 }
@@ -176,7 +176,7 @@ static hk_status reg_gpu(pair *p, void *data, size_t bytes, int fd, uint64_t off
         HK_ERR_USAGE,
         "memory of a GPU cannot be registered with this connection: it uses sockets, because RDMA does not work on one "
         "of the two sides (NCCL_DEBUG=INFO gives the reason); NCCL_NET_GDR_LEVEL=LOC keeps data in host memory");
-  HK_OR_RETURN(new_memory(data, bytes, registration));
+  HK_OR_RETURN(new_memory(data, bytes, true, registration));
   rc = hk_net_gpu_memory(&p->link, data, bytes, fd, offset);
   if (rc == HK_OK) return HK_OK;
   free(*registration);
@@ -191,7 +191,7 @@ static int reg_v8(void *comm, void *data, size_t bytes, int type, void **registr
   if (type == NET_PLUGIN_CUDA_MEMORY) return reg_gpu(p, data, bytes, -1, 0, registration);
   if (type != NET_PLUGIN_HOST_MEMORY)
     return HK_FAIL(HK_ERR_USAGE, "memory of an unknown kind, %d, to be registered", type);
-  HK_OR_RETURN(new_memory(data, bytes, registration));
+  HK_OR_RETURN(new_memory(data, bytes, false, registration));
   if (p->link.placed) hk_transport_net.memory(p->state, data, bytes, true);
   return HK_OK;
 }
@@ -258,9 +258,9 @@ static int irecv_v10(void *comm, int n, void **data, size_t *bytes, int *tags, v
 
 static int iflush(void *comm, int n, void **data, int *bytes, void **registrations, void **request) {
   pair *p = comm;
-  (void)registrations;
+  const pair_memory *m = registrations[0];
   *request = NULL; /* host memory: what arrived is there */
-  if (n != 1 || !p->link.placed || !bytes[0]) return HK_OK;
+  if (n != 1 || !p->link.placed || !bytes[0] || !(m && m->gpu)) return HK_OK;
   *request = pair_flush(p, data[0]);
   return *request ? HK_OK : HK_FAIL(HK_ERR_USAGE, "more than %d flushes of a connection at once", PAIR_REQUESTS);
 }

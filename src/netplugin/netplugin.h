@@ -69,6 +69,7 @@ typedef struct pair_request {
 typedef struct pair_memory {
   char *base;
   size_t bytes;
+  bool gpu; /* a GPU's */
 } pair_memory;
 
 typedef enum pair_step {
