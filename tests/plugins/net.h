@@ -4,8 +4,8 @@
  * calls, at most one message is moved by a call of test.  HOCKET_TEST_NET says what it does wrong:
  *   init, devices, none (no device), listen, connect, accept, isend, irecv, test: fails there
  *   half: connect never ends; short: the fifth message of a connection comes out too short
- *   shared: connections that a thread makes share an endpoint, and closing a receiver with receives under way aborts it
- *     (as aws-ofi-nccl 1.16 does)
+ *   shared: connections whose listen, or first connect, a thread has called share an endpoint, and closing a receiver
+ *     with receives under way aborts it (as aws-ofi-nccl does since 1.16)
  *
  * HOCKET_TEST_NET_GPU lets it take memory of GPUs, as many words as are needed: dmabuf, address (what a peer memory
  * module does; only where the CPU gets at that memory), none (it says that it does, and refuses), late (a GPU sees
@@ -64,7 +64,8 @@ typedef struct comm {
 typedef struct handle {
   uint64_t magic;
   struct sockaddr_in at;
-  int calls; /* a plugin may keep in the handle how far its connect has come */
+  int calls;    /* a plugin may keep in the handle how far its connect has come */
+  int *aborted; /* and the sender's endpoint */
 } handle;
 
 static logger say;
@@ -141,13 +142,18 @@ static ncclResult_t describe(int device, void *to) {
   return ncclSuccess;
 }
 
-static comm *new_comm(int fd, int sends) {
+/* The calling thread's. */
+static int *endpoint(void) {
+  static int aborted[1 << 16];
+  return &aborted[gettid() & 0xffff];
+}
+
+static comm *new_comm(int fd, int sends, int *aborted) {
   comm *c = calloc(1, sizeof *c);
   if (!c) abort();
-  static _Thread_local int endpoint;
   c->fd = fd;
   c->sends = sends;
-  c->aborted = &endpoint;
+  c->aborted = aborted;
   return c;
 }
 
@@ -163,7 +169,7 @@ static ncclResult_t make_listener(void *to, void **listener) {
       getsockname(fd, (struct sockaddr *)&h.at, &n))
     return ncclSystemError;
   memcpy(to, &h, sizeof h);
-  *listener = new_comm(fd, 0);
+  *listener = new_comm(fd, 0, endpoint());
   return ncclSuccess;
 }
 
@@ -172,10 +178,11 @@ static ncclResult_t call_listener(void *from, void **out) {
   *out = NULL;
   if (wrong("connect")) return ncclRemoteError;
   if (h->magic != 4711) return ncclInvalidArgument;
+  if (!h->aborted) h->aborted = endpoint();
   if (wrong("half") || h->calls++ < 2) return ncclSuccess; /* not yet */
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0 || connect(fd, (struct sockaddr *)&h->at, sizeof h->at)) return ncclSystemError;
-  *out = new_comm(fd, 1);
+  *out = new_comm(fd, 1, h->aborted);
   return ncclSuccess;
 }
 
@@ -184,7 +191,7 @@ static ncclResult_t answer(void *listener, void **out) {
   *out = NULL;
   if (wrong("accept")) return ncclInternalError;
   if (fd < 0) return errno == EAGAIN ? ncclSuccess : ncclSystemError;
-  *out = new_comm(fd, 0);
+  *out = new_comm(fd, 0, ((comm *)listener)->aborted);
   return ncclSuccess;
 }
 

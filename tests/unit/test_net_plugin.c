@@ -398,6 +398,31 @@ START_TEST(leaves_other_communicators_alone) {
 }
 END_TEST
 
+/* The same if the peer takes no part in closing: receives are then under way, but the other communicator has
+ * connections of an endpoint of its own. */
+START_TEST(is_not_ended_by_another_communicator) {
+  hk_link *send[2], *recv[2];
+  net_world *w[2];
+  use_plugin("plugins", "libnccl-net-twelve.so", "12");
+  setenv("HOCKET_TEST_NET", "shared", 1);
+  for (int k = 0; k < 2; k++) w[k] = connected(&send[k], &recv[k]);
+  net_unlink(recv[0]);
+  net_unlink(send[0]);
+  for (unsigned got = 0, sent = 0; got < 3;) { /* on this thread alone */
+    unsigned char in[64] = {0};
+    uint32_t bytes, signature;
+    bool direct;
+    sent += net_try_send(send[1], in, sizeof in, sent, false);
+    got += net_try_recv(recv[1], in, sizeof in, false, &bytes, &signature, &direct);
+    for (int r = 0; r < 2; r++)
+      ck_assert_msg(net_progress(&w[1]->ranks[r], NULL) == HK_OK, "rank %d: %s", r, hk_last_error());
+  }
+  net_unlink(recv[1]);
+  net_unlink(send[1]);
+  for (int k = 0; k < 2; k++) net_world_free(w[k]);
+}
+END_TEST
+
 /* The plugin's connect does not end. That is an error after HOCKET_PEER_TIMEOUT, in which both ranks tried: while one
  * of them makes no call, as one that is stopped, the other waits. */
 START_TEST(tells_that_nobody_answers) {
@@ -449,6 +474,7 @@ int main(void) {
   tcase_add_loop_test(t, names_a_peer_that_goes, 2, 4); /* the example and ours */
   tcase_add_loop_test(t, names_a_peer_that_goes, 6, 7);
   tcase_add_test(t, leaves_other_communicators_alone);
+  tcase_add_test(t, is_not_ended_by_another_communicator);
   tcase_add_test(t, opens_its_cards_once);
   tcase_add_test(t, shares_open_cards);
   tcase_add_test(t, connections_share_cards);

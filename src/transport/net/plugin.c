@@ -206,6 +206,7 @@ hk_status hk_net_plugins_init(const hk_transport_env *env, const char *wanted, v
   if (!x->plugin.lib) goto out;
   /* The plus distinguishes it from a built-in provider of the same name, which has another protocol. */
   snprintf(name, HK_NET_NAME, "+%.*s", HK_NET_NAME - 2, x->plugin.lib->name);
+  hk_plugin_thread_init(&x->thread);
   *ctx = x;
   return HK_OK;
 out:
@@ -226,6 +227,7 @@ static bool plugins_usable(char *why, size_t why_bytes) {
 
 static void plugins_fini(void *ctx) {
   hk_plugin_ctx *x = ctx;
+  hk_plugin_thread_end(&x->thread);
   hk_net_plugin_end(&x->plugin);
   free(x->ends);
   free(x);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * NCCL's net plugins as a provider. plugin_load.c finds plugins and hides the differences of their versions; plugin.c
- * moves slots with them; plugin_connect.c makes the connections and plugin_drain.c ends them; plugin_gpu.c registers
- * GPU memory.
+ * moves slots with them; plugin_connect.c makes the connections and plugin_drain.c ends them; plugin_thread.c is
+ * the thread that begins them; plugin_gpu.c registers GPU memory.
  *
  * A direction of a channel between two ranks has two connections of the plugin: the first for messages of up to
  * HK_PLUGIN_EAGER bytes with their headers, the second for the payloads of larger ones, whose headers go over the
@@ -15,10 +15,12 @@
  * message on it.
  *
  * Threads. All functions run on the thread of the communicator's lanes, and no lock is needed, except for the list of
- * loaded libraries.
+ * loaded libraries. Of the plugin's calls, listen and the first connect are made on a thread of the communicator's own
+ * (plugin_thread.c).
  */
 #ifndef HK_TRANSPORT_NET_PLUGIN_H
 #define HK_TRANSPORT_NET_PLUGIN_H
+#include <pthread.h>
 #include "../../base/silence.h"
 #include "net.h"
 #include "plugin_abi.h"
@@ -85,7 +87,8 @@ typedef struct hk_plugin_ctx hk_plugin_ctx;
 
 typedef struct hk_plugin_lane {
   void *listener, *comm, *registration;
-  char *memory; /* registered: the ring of entries, or the FIFO's payloads */
+  bool connecting; /* SEND: connect was called */
+  char *memory;    /* registered: the ring of entries, or the FIFO's payloads */
   size_t entry;
   uint64_t posted, done;            /* requests posted, and completed */
   void *requests[HK_PLUGIN_WINDOW]; /* posted ones, by number */
@@ -162,8 +165,19 @@ typedef struct hk_plugin_end {
   hk_plugin_flush flush;
 } hk_plugin_end;
 
+/* The plugin's thread of a communicator: it waits for a call to make. */
+typedef struct hk_plugin_thread {
+  pthread_t id;
+  pthread_mutex_t lock;
+  pthread_cond_t asked, answered;
+  bool made, stop;
+  void (*call)(void *arg); /* NULL: none is asked for */
+  void *arg;
+} hk_plugin_thread;
+
 struct hk_plugin_ctx {
   const hk_transport_env *env;
+  hk_plugin_thread thread;
   hk_net_plugin plugin;
   hk_plugin_end **ends;
   int nends, room;
@@ -173,6 +187,13 @@ struct hk_plugin_ctx {
   bool gpu_known, gpu_direct;    /* the devices were examined; some can register the GPU's memory */
 };
 
+/* ---- plugin_thread.c ---- */
+void hk_plugin_thread_init(hk_plugin_thread *t);
+/* Makes a call on the thread, which is started for the first one, and returns when it is over. */
+void hk_plugin_thread_call(hk_plugin_thread *t, void (*call)(void *arg), void *arg);
+void hk_plugin_thread_end(hk_plugin_thread *t);
+
+/* ---- plugin.c ---- */
 /* Posts a send or a receive. *begun is false if the plugin had no room for it. */
 hk_status hk_plugin_post(hk_plugin_end *e, hk_plugin_lane *l, void *data, size_t bytes, bool *begun, bool *moved);
 /* Takes completed requests in the order in which they were posted; sizes[k % HK_PLUGIN_WINDOW] keeps the size of number

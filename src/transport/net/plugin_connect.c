@@ -94,13 +94,33 @@ static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
   return HK_OK;
 }
 
+/* A call for the plugin's thread. */
+typedef struct opening {
+  hk_plugin_end *e;
+  int lane, code;
+} opening;
+
+static void listen_lane(void *arg) {
+  opening *o = arg;
+  hk_plugin_end *e = o->e;
+  o->code =
+      hk_net_plugin_listen(&e->ctx->plugin, e->device->index, e->wire.handles[o->lane], &e->lane[o->lane].listener);
+}
+
+static void connect_lane(void *arg) {
+  opening *o = arg;
+  hk_plugin_end *e = o->e;
+  o->code = hk_net_plugin_connect(&e->ctx->plugin, e->device->index, e->wire.handles[o->lane], &e->lane[o->lane].comm);
+}
+
 hk_status hk_plugin_listen(hk_plugin_end *e) {
   const hk_transport_env *env = e->ctx->env;
   if (e->sends) return HK_OK; /* the receiver begins */
   e->wire = (hk_plugin_wire){.magic = WIRE_MAGIC, .lanes = HK_PLUGIN_LANES, .apart = e->end->link->gpu != NULL};
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
-    int code = hk_net_plugin_listen(&e->ctx->plugin, e->device->index, e->wire.handles[i], &e->lane[i].listener);
-    if (code || !e->lane[i].listener) return hk_plugin_failed(e, "listen", code);
+    opening o = {.e = e, .lane = i};
+    hk_plugin_thread_call(&e->ctx->thread, listen_lane, &o);
+    if (o.code || !e->lane[i].listener) return hk_plugin_failed(e, "listen", o.code);
   }
   HK_OR_RETURN(env->dial(env->arg, e->end->key.peer, NULL, tag_of(e), &e->fd));
   return write_all(e, &e->wire, sizeof e->wire);
@@ -162,9 +182,15 @@ static hk_status join_lane(hk_plugin_end *e, int i) {
   hk_plugin_lane *l = &e->lane[i];
   hk_net_plugin *p = &e->ctx->plugin;
   if (l->comm) return HK_OK;
-  int code = e->sends ? hk_net_plugin_connect(p, e->device->index, e->wire.handles[i], &l->comm)
-                      : hk_net_plugin_accept(p, l->listener, &l->comm);
-  if (code) return hk_plugin_failed(e, e->sends ? "connect" : "accept", code);
+  opening o = {.e = e, .lane = i};
+  if (!e->sends)
+    o.code = hk_net_plugin_accept(p, l->listener, &l->comm);
+  else if (l->connecting)
+    connect_lane(&o);
+  else
+    hk_plugin_thread_call(&e->ctx->thread, connect_lane, &o);
+  l->connecting = true;
+  if (o.code) return hk_plugin_failed(e, e->sends ? "connect" : "accept", o.code);
   if (!l->comm) return HK_OK;
   HK_OR_RETURN(register_lane(e, i));
   if (l->listener) p->lib->calls->close_listen(l->listener);
