@@ -138,7 +138,7 @@ else
 say =
 endif
 
-.PHONY: all kernels-note lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-check gpu-bench bench bench-peers bench-kernels deps install \
+.PHONY: all kernels-note lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-plugins check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-check gpu-bench bench bench-peers bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -408,6 +408,11 @@ check-faults: ## every fault in every operation on every transport, about 15 min
 	@scripts/deps.sh check
 	@$(MAKE) $(JOBS) --no-print-directory lib $(FAULT_BIN)
 	@HK_BUILD=$(BUILD) tests/faults/matrix.py --write docs/faults.md
+
+check-plugins: ## a real net plugin of NCCL's in Hocket: make check-plugins OFI=/path/to/libnccl-net.so; without OFI it says how to get one
+	@scripts/deps.sh check
+	@$(MAKE) $(JOBS) --no-print-directory lib perf $(EMU_SO) $(HELPER_BIN) $(BUILD)/tests/test_net_rules
+	@HK_BUILD=$(BUILD) tests/netplugins/check.sh "$(OFI)" || [ $$? = 77 ]
 
 check-frameworks: ## PyTorch, CuPy, JAX, vLLM's and other clients from the package index with Hocket in NCCL's place; about 10 GB under build/
 	@scripts/deps.sh check

@@ -18,7 +18,7 @@
 #include "../support/fake_rdma.h"
 #include "../support/suite.h"
 
-enum { WINDOW = 8, GUARD = 64, LARGE = 300000, PATIENCE_S = 20, QUICK_MS = 2000, GROUP = 8 };
+enum { WINDOW = 8, GUARD = 64, LARGE = 300000, PATIENCE_S = 20, QUICK_MS = 2000, SLOW_MS = 20000, GROUP = 8 };
 static const char nothing[LARGE];
 static const size_t sizes[] = {1, 0, 8, 4096, LARGE, 48, 4097, 131072};
 
@@ -42,13 +42,14 @@ static void says(int level, unsigned long flags, const char *file, int line, con
   do {                                                                                                                 \
     if (!(condition)) ck_abort_msg(__VA_ARGS__);                                                                       \
   } while (0)
-/* A call that must not block: others of this thread wait for it. */
+/* A call that must not block: others of this thread wait for it. (aws-ofi-nccl's connect took more than 2 s over
+ * libfabric's tcp;ofi_rxm on a busy machine: there a call must only end.) */
 #define QUICK(call)                                                                                                    \
   do {                                                                                                                 \
     uint64_t begin_ = hk_now_ns();                                                                                     \
     int code_ = (call);                                                                                                \
     MUST(code_ == 0, "%s gives code %d", #call, code_);                                                                \
-    MUST(hk_now_ns() - begin_ < QUICK_MS * 1000000ull, "%s blocks", #call);                                            \
+    MUST(hk_now_ns() - begin_ < (is_other ? SLOW_MS : QUICK_MS) * 1000000ull, "%s blocks", #call);                     \
   } while (0)
 
 /* Another round of calls; false: it takes too long. */
