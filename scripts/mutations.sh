@@ -275,7 +275,7 @@ order() { # file line
 until_failure() { # folder test program
   local factor=3 longest limit
   [ "$1" = "$HK_BUILD" ] || factor=8
-  longest=$((factor * pause[$2] / 1000)) limit=$((factor * usual[$2] / 1000 + hang_s))
+  longest=$((2 * pause[$2] / 1000)) limit=$((factor * usual[$2] / 1000 + hang_s))
   silent=$(contain "$work/tap" $((longest > hang_s ? longest : hang_s)) $limit "$3")
 }
 

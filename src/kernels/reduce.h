@@ -30,8 +30,8 @@ typedef struct hk_reducer {
               int fresh, size_t bytes, unsigned flags);
 } hk_reducer;
 
-/* scalar: for HK_PREMULSUM, one element of `dtype`; else NULL. nranks: the divisor of HK_AVG. avg and premulsum also
- * work with nranks == 1. */
+/* scalar: for HK_PREMULSUM, one element of `dtype`; others do not look at it. nranks: the divisor of HK_AVG. avg and
+ * premulsum also work with nranks == 1. */
 hk_status hk_reducer_init(hk_reducer *r, hk_dtype dtype, hk_redop op, int nranks, const void *scalar);
 
 enum {
