@@ -21,6 +21,7 @@ typedef struct hk_gpu_shared {
   hk_gpu_move own;                   /* of what the switch adds up: this rank's part on its way into its slot */
   const char *sum;                   /* that slot's multicast address */
   uint32_t whole;                    /* of a receive: the slot refers to all of the message */
+  uint32_t found;                    /* of an instruction's operands together: hk_gpu_found */
   hk_extent extents[HK_GPU_EXTENTS]; /* the table of work.sizes, if there is room */
 } hk_gpu_shared;
 
@@ -263,10 +264,16 @@ HK_DEVICE uint64_t reference(const hk_gpu_lane *l, const hk_gpu_shared *s, const
   return at + (uint64_t)stable.seen[link->peer];
 }
 
+/* What `prepare` finds of an operand, beside its hk_gpu_lines. */
+enum hk_gpu_found { FOUND_ODD = 8, FOUND_STOP = 16 }; /* its address is no multiple of 16; the block is to end */
+HK_DEVICE unsigned found_at(const hk_gpu_move *m, unsigned k) {
+  return m->lines[k] | ((uintptr_t)m->at[k] & 15 ? FOUND_ODD : 0);
+}
+
 /* Waits for operand k of the instruction and sets the address of its data; the caller's thread does it alone.
  * `transfer`: a receive's first slot may refer to all of the message, whose size the sender chooses. */
-HK_DEVICE_CALL bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned k, bool sends,
-                            uint64_t bytes, bool stable, bool transfer) {
+HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned k, bool sends,
+                                uint64_t bytes, bool stable, bool transfer) {
   hk_gpu_move *m = &s->move;
   const unsigned at = place_of(l, o, k);
   const uint64_t refers = sends && stable ? s->refers[k] : 0;
@@ -278,17 +285,17 @@ HK_DEVICE_CALL bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_ope
   if (o->space != HK_LINK) {
     m->lines[k] = PLAIN;
     m->at[k] = user_address(l, s, o);
-    return true;
+    return found_at(m, k);
   }
   const hk_gpu_link *link = &s->links[at];
   const hk_gpu_work *w = &s->work;
   uint64_t done = s->done[at], slot = done & (link->nslots - 1);
   uint32_t tag = tag_of(l->signature, bytes);
   if (refers) {
-    if (!wait_credit(link, done, false, w->state, &s->seen[at])) return false;
+    if (!wait_credit(link, done, false, w->state, &s->seen[at])) return FOUND_STOP;
     refresh_lines(link, done);
     put_reference(link, done, refers);
-    return true; /* place k is another's */
+    return PLAIN; /* place k is another's */
   }
   unsigned lines = lines_for(link, w->proto, bytes);
   m->lines[k] = sends && (link->multi & HK_GPU_MULTI_DATA) ? (uint8_t)EVERYWHERE : (uint8_t)lines;
@@ -300,18 +307,21 @@ HK_DEVICE_CALL bool prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_ope
   if (!sends && transfer) {
     const char *staged = m->at[k];
     const uint32_t whole = l->at.offset ? tag : tag_of(w->signature, w->sizes.longest);
-    if (!wait_slot(link, done, tag, whole, w->state, &m->at[k])) return false;
+    if (!wait_slot(link, done, tag, whole, w->state, &m->at[k])) return FOUND_STOP;
     s->whole = m->at[k] != staged;
-    return true;
+    return found_at(m, k);
   }
-  if (!sends) return lines != PLAIN || wait_slot(link, done, tag, tag, w->state, &m->at[k]);
+  if (!sends) {
+    const bool here = lines != PLAIN || wait_slot(link, done, tag, tag, w->state, &m->at[k]);
+    return here ? found_at(m, k) : (unsigned)FOUND_STOP;
+  }
   if (transfer && bytes > link->slot_bytes) { /* the registration that it counts on is gone */
     report(w->state, link->peer, 0, tag);
-    return false;
+    return FOUND_STOP;
   }
-  if (!wait_credit(link, done, lines != PLAIN, w->state, &s->seen[at])) return false;
+  if (!wait_credit(link, done, lines != PLAIN, w->state, &s->seen[at])) return FOUND_STOP;
   refresh_lines(link, done);
-  return true;
+  return found_at(m, k);
 }
 
 /* Does the operand signal after plain stores or loads of the slot's data?  Lines need no order: see wait_credit. */
@@ -357,26 +367,28 @@ HK_DEVICE_CALL void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_oper
 
 /* ---- instructions ---- */
 
-/* What the data movement needs to know of the instruction. */
+/* What the data movement needs to know of the instruction. All threads make it, and the operands may be many: what is
+ * to be known of each of them, the first warp has found, a thread for each. */
 HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_shared *s, const hk_instr *i, const hk_operand *o, uint64_t bytes,
                                 bool stable) {
-  hk_gpu_shape shape = {0, i->ndst, i->nsrc, -1, false, true, false, false, bytes};
-  uintptr_t low = 0;
-  unsigned lines = 0;
-  for (unsigned k = 0; k < i->ndst; k++) shape.ndst += !(stable && s->refers[k]);
-  for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) {
-    if (k >= shape.ndst && k < i->ndst) continue;
-    low |= (uintptr_t)s->move.at[k];
-    lines |= s->move.lines[k];
-    if (k >= i->ndst && o[k].space == HK_IN) shape.fresh = (int)(k - i->ndst);
-  }
-  shape.simple = !lines && (low & 15) == 0;
-  shape.wide = (lines & WIDE_LINES) != 0;
-  shape.switched = (lines & EVERYWHERE) != 0;
+  hk_gpu_shape shape = {i->ndst, i->ndst, i->nsrc, -1, false, true, false, false, bytes};
   const hk_gpu_reducer *r = &s->work.reducer;
-  if (!r->pre) shape.fresh = -1;
+  for (unsigned k = 0; stable && k < i->ndst; k++) shape.ndst -= s->refers[k] != 0;
+  for (unsigned k = 0; r->pre && k < i->nsrc; k++)
+    if (o[i->ndst + k].space == HK_IN) shape.fresh = (int)k;
+  shape.simple = !(s->found & (LL_LINES | WIDE_LINES | EVERYWHERE | FOUND_ODD));
+  shape.wide = (s->found & WIDE_LINES) != 0;
+  shape.switched = (s->found & EVERYWHERE) != 0;
   shape.divided = r->post && (i->flags & HK_INSTR_FINAL);
   return shape;
+}
+/* By the first warp, of what its threads have found. */
+HK_DEVICE void tell_found(hk_gpu_shared *s, unsigned found) {
+  unsigned all = 0;
+  HK_UNROLL
+  for (unsigned bit = LL_LINES; bit <= FOUND_ODD; bit *= 2)
+    if (hk_warp_any((found & bit) != 0)) all |= bit;
+  if (hk_thread() == 0) s->found = all;
 }
 
 /* If the switch adds: the first link among the sources, whose slot represents those of all ranks; else NULL. */
@@ -432,14 +444,15 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, con
     for (unsigned k = hk_thread(); k < ndst; k += HK_WARP) s->refers[k] = reference(l, s, &o[k], k, copy, bytes);
     hk_warp_barrier();
   }
-  int stop = 0;
+  unsigned found = 0;
   if (hk_thread() == 0) s->move.tag = tag_of(l->signature, bytes);
   const hk_gpu_link *sum = transfer ? 0 : summed(l, s, i, o);
   if (sum && hk_thread() == 0) prepare_own(l, s, i, o, sum);
   HK_NO_UNROLL
   for (unsigned k = hk_thread() < HK_WARP ? hk_thread() : n; k < n; k += HK_WARP)
-    stop |= !prepare(l, s, &o[k], k, k < ndst, bytes, stable, transfer);
-  if (hk_barrier_or(stop)) return false;
+    found |= prepare(l, s, &o[k], k, k < ndst, bytes, stable, transfer);
+  if (hk_thread() < HK_WARP) tell_found(s, found);
+  if (hk_barrier_or((found & FOUND_STOP) != 0)) return false;
   if (transfer && s->whole) l->at.offset = bytes = sizes->longest; /* the last wave */
   bool here = true, switched = false;                              /* `here`: all that this thread waited for */
   if (bytes) {
