@@ -102,6 +102,13 @@ class Function:
         local = [k for k, i in enumerate(self.code) if i.base in ("LDL", "STL")]
         return sum(1 for k in local if any(a <= k <= b for a, b in spans))
 
+    def locals_in_polls(self):
+        """In the smallest loop that loads vectors with an order."""
+        polls = [k for k, i in enumerate(self.code) if i.load and i.strong and i.vector]
+        spans = [(b - a, a, b) for a, b in self.loops() if any(a <= k <= b for k in polls)]
+        _, a, b = min(spans, default=(0, 0, -1))
+        return sum(1 for i in self.code[a : b + 1] if i.base in ("LDL", "STL"))
+
     def count(self, test):
         return sum(1 for i in self.code if test(i))
 
@@ -265,6 +272,7 @@ def figures(functions):
                 "line_stores": f.count(is_line_store),
                 "fences": f.count(lambda i: i.base == "MEMBAR" and "SYS" in i.op),
                 "locals": f.locals_in_loops(),
+                "poll_locals": f.locals_in_polls(),
                 "registers": max((r for i in f.code for r in i.writes | i.reads if r < 255), default=0) + 1,
             }
         )
@@ -278,6 +286,7 @@ GATES = [
     ("reduce_rest_", "polls in flight: two lines of eight sources", lambda r: r["strong"][:1] == [16]),
     ("reduce_wide_|copy_wide", "LL128 lines in flight", lambda r: r["strong"][:1] == [4]),
     ("(copy|reduce)_(?!rest|any)", "no local memory in loops", lambda r: r["locals"] == 0),
+    ("reduce_rest_|load_any", "no local memory in the loop that polls", lambda r: r["poll_locals"] == 0),
     ("", "128 registers at most", lambda r: r["registers"] <= 128),
     ("(?!finish|hk_run_batch)", "no system fence", lambda r: r["fences"] == 0),
     ("finish", "one system fence, and one between aliases", lambda r: r["fences"] <= 2),

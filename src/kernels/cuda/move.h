@@ -166,27 +166,30 @@ HK_DEVICE_CALL bool lines_of_another_call(const hk_gpu_move *m, unsigned first, 
 HK_DEVICE bool load_lines(const hk_gpu_move *m, unsigned first, unsigned count, uint64_t i, unsigned n, const int most,
                           hk_vec *v) {
   hk_vec line[2 * LINES_MOST];
-  uint32_t missing = 0, polls = 0; /* bits 2 k and 2 k + 1: the lines of source k */
+  uint32_t all = 0, missing, polls = 0; /* bits 2 k and 2 k + 1: the lines of source k */
   HK_UNROLL
-  for (int k = 0; k < most; k++) {
-    if (k < (int)count && m->lines[first + k]) missing |= (n > 8 ? 3u : 1u) << 2 * k;
-    for (int w = 0; w < 4; w++) line[2 * k].w[w] = line[2 * k + 1].w[w] = 0;
-  }
-  while (missing) { /* volatile: the lines take the registers, there are none to keep addresses and flags in */
-    HK_UNROLL
-    for (int k = 0; k < most; k++) {
-      const char *from = *(char *const volatile *)&m->at[first + (k < (int)count ? k : 0)] + 32 * i;
-      hk_load_line_if(&line[2 * k], from, missing >> 2 * k & 1);
-      hk_load_line_if(&line[2 * k + 1], from + 16, missing >> (2 * k + 1) & 1);
-    }
-    HK_UNROLL
-    for (int k = 0; k < 2 * most; k++) {
-      const uint32_t flag = *(const volatile uint32_t *)&m->flag[first + (k / 2 < (int)count ? k / 2 : 0)];
-      if (line[k].w[1] == flag && line[k].w[3] == flag) missing &= ~(1u << k);
-    }
+  for (int k = 0; k < most; k++)
+    if (k < (int)count && m->lines[first + k]) all |= (n > 8 ? 3u : 1u) << 2 * k;
+  for (bool stop = false;;) {
+    missing = all;
+    for (int k = 0; k < 2 * most; k++)
+      for (int w = 0; w < 4; w++) line[k].w[w] = 0;
+    do { /* volatile: the lines take the registers, there are none to keep addresses and flags in */
+      HK_UNROLL
+      for (int k = 0; k < most; k++) {
+        const char *from = *(char *const volatile *)&m->at[first + (k < (int)count ? k : 0)] + 32 * i;
+        hk_load_line_if(&line[2 * k], from, missing >> 2 * k & 1);
+        hk_load_line_if(&line[2 * k + 1], from + 16, missing >> (2 * k + 1) & 1);
+      }
+      HK_UNROLL
+      for (int k = 0; k < 2 * most; k++) {
+        const uint32_t flag = *(const volatile uint32_t *)&m->flag[first + (k / 2 < (int)count ? k / 2 : 0)];
+        if (line[k].w[1] == flag && line[k].w[3] == flag) missing &= ~(1u << k);
+      }
+    } while (missing && !(stop = give_up(m->state, &polls)) && polls % POLLS_BETWEEN_TAGS);
     if (!missing) break;
-    if (give_up(m->state, &polls)) return false;
-    if (polls % POLLS_BETWEEN_TAGS == 0 && lines_of_another_call(m, first, i, missing)) return false;
+    /* No line is kept over the call, which needs the registers: all are asked for anew. */
+    if (stop || lines_of_another_call(m, first, i, missing)) return false;
   }
   HK_UNROLL
   for (int k = 0; k < most; k++) {
