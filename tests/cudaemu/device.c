@@ -76,6 +76,7 @@ static void configure(void) {
   emu.slow_us = (unsigned)number("CUDAEMU_SLOW_US", 0);
   emu.watchdog = (unsigned)number("CUDAEMU_WATCHDOG", 0);
   emu.aliases = number("CUDAEMU_WEAK", 0) == 2;
+  emu.apart = number("CUDAEMU_APART", 0) != 0;
   emu.patience = (unsigned)number("CUDAEMU_PATIENCE", 0);
   emu.connections = connections();
   emu.fail_alloc = number("CUDAEMU_FAIL_ALLOC", 0);

@@ -23,8 +23,8 @@ enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20, EMU_QUEUES = 32
 typedef struct emu_config {
   int ndevices, sm, sms, max_threads;
   size_t memory;
-  bool strict, weak, aliases, resident, sync_alloc, one_context, mig, vmm, late_host, import, captured_words, ipc,
-      dmabuf, dmabuf_vmm;
+  bool strict, weak, aliases, apart, resident, sync_alloc, one_context, mig, vmm, late_host, import, captured_words,
+      ipc, dmabuf, dmabuf_vmm;
   bool multicast, corrupt_peer;
   int rdma_flush, rdma_order;
   bool peer[EMU_DEVICES][EMU_DEVICES];

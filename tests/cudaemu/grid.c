@@ -311,6 +311,7 @@ static bool make_ptx(runner *r) {
   l.seed = emu.seed;
   l.weak = emu.weak;
   l.aliases = emu.aliases;
+  l.apart = emu.apart;
   r->ptx = ptx_grid_new(&l);
   r->blocks = r->ptx ? calloc(g->blocks, sizeof *r->blocks) : NULL;
   for (unsigned i = 0; r->blocks && i < g->blocks; i++) r->blocks[i].live = g->threads;

@@ -146,6 +146,8 @@ struct ptx_warp {
   int patience;        /* what is left of this turn */
   uint32_t ran, tired; /* lanes that had this turn, that had one in this visit: others first */
   unsigned polls;
+  unsigned favoured; /* of threads that are apart: who goes first in this visit */
+  unsigned silent;   /* visits since it did what others can see */
   /* of model.c: up to when stores by the same device's other blocks are seen, and by other devices */
   uint64_t seen[2][LANES];
   struct ptx_store *first; /* that have not arrived */

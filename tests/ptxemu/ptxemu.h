@@ -33,6 +33,7 @@ typedef struct ptx_launch {
   unsigned sms, seed;
   bool weak;    /* the memory model, not just memory: model.c */
   bool aliases; /* multicast stores are ordered by alias fences alone, not by releases */
+  bool apart;   /* threads that part meet again where they synchronise, and nowhere else */
 } ptx_launch;
 /* NULL, with the reason on stderr: the kernel has an instruction that is not known. */
 ptx_grid *ptx_grid_new(const ptx_launch *l);

@@ -8,7 +8,8 @@
 #include <string.h>
 #include "access.h"
 
-enum { PATIENCE = 4000, POLL = 400 }; /* instructions of a visit; what a poll costs of them */
+/* Instructions of a visit; what a poll costs of them; visits that may compute and nothing else: then it is a loop. */
+enum { PATIENCE = 4000, POLL = 400, SILENT = 1000 };
 
 uint32_t ptx_random(ptx_grid *g) { /* xorshift */
   g->random ^= g->random << 13;
@@ -63,8 +64,10 @@ static ptx_group *add_group(ptx_warp *w, ptx_ins *pc, uint32_t lanes, int32_t fp
   *g = (ptx_group){.pc = pc, .lanes = lanes, .fp = fp, .state = ST_READY};
   return g;
 }
-/* Two groups that have met become one. */
+/* Two groups that have met become one. PTX promises that only of those that synchronise. */
 static ptx_group *meet(ptx_warp *w, ptx_group *g) {
+  const int before = g->pc == g->pc->code->ins ? K_PLAIN : g->pc[-1].kind;
+  if (w->grid->l.apart && g->state == ST_READY && before != K_WARP && before != K_BARRIER) return g;
   for (unsigned k = 0; k < w->ngroups; k++) {
     ptx_group *o = &w->group[k];
     if (o == g || o->pc != g->pc || o->fp != g->fp || o->state != g->state) continue;
@@ -77,13 +80,18 @@ static ptx_group *meet(ptx_warp *w, ptx_group *g) {
   }
   return g;
 }
-/* Inner calls first, then the earliest instruction. */
+static unsigned turn_of(const ptx_warp *w, const ptx_group *g) {
+  return ((unsigned)__builtin_ctz(g->lanes) + w->favoured) % LANES;
+}
+/* Inner calls first, then the earliest instruction: so they meet. If they need not, one goes as far as it can. */
 static ptx_group *choose(ptx_warp *w) {
   ptx_group *best = NULL;
   for (unsigned k = 0; k < w->ngroups; k++) {
     ptx_group *g = &w->group[k];
     if (g->state != ST_READY || !(g->lanes & ~w->tired)) continue;
-    if (!best || g->fp > best->fp || (g->fp == best->fp && g->pc < best->pc)) best = g;
+    const bool sooner = best && (g->fp > best->fp || (g->fp == best->fp && g->pc < best->pc));
+    const bool ahead = best && turn_of(w, g) < turn_of(w, best);
+    if (!best || (w->grid->l.apart ? ahead : sooner)) best = g;
   }
   return best;
 }
@@ -375,7 +383,10 @@ static void run_group(ptx_warp *w, ptx_group *g) {
 
 static void visit_warp(ptx_warp *w, ptx_visit *v) {
   ptx_grid *g = w->grid;
+  const bool others = g->progress;
+  g->progress = false;
   w->polls = 0;
+  w->favoured = g->l.apart ? ptx_random(g) : 0;
   w->tired = 0;
   for (ptx_group *next; (next = choose(w)) && !g->failed;) { /* each turn tires a lane at least: it ends */
     v->ready = true;
@@ -384,7 +395,8 @@ static void visit_warp(ptx_warp *w, ptx_visit *v) {
     for (; next && w->patience > 0 && !g->failed; next = choose(w)) run_group(w, meet(w, next));
     w->tired |= w->ran;
   }
-  if (!w->polls && v->ready) g->progress = true;
+  w->silent = g->progress ? 0 : w->silent + 1;
+  g->progress = g->progress || others || (!w->polls && v->ready && w->silent < SILENT);
 }
 
 void ptx_grid_visit(ptx_grid *g, unsigned block, ptx_visit *v) {

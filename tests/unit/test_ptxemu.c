@@ -116,6 +116,29 @@ END_TEST
 
 /* ---- what ends a launch ---- */
 
+/* Even threads go another way than odd ones; who is together afterwards, and after a barrier of the warp? */
+static const char parts[] = HEAD("90") ".visible .entry parts(.param .u64 p) {\n"
+                                       "  .reg .pred %p<2>; .reg .b32 %r<5>; .reg .b64 %rd<4>;\n"
+                                       "  ld.param.u64 %rd1, [p]; mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 1;\n"
+                                       "  mul.wide.u32 %rd2, %r1, 8; add.s64 %rd3, %rd1, %rd2;\n"
+                                       "  setp.eq.u32 %p1, %r2, 0; @%p1 bra L; add.u32 %r2, %r2, 1;\n"
+                                       "L: activemask.b32 %r3; bar.warp.sync -1; activemask.b32 %r4;\n"
+                                       "  st.global.v2.u32 [%rd3], {%r3, %r4}; ret;\n}\n";
+START_TEST(apart) {
+  uint32_t out[64];
+  if (_i) setenv("CUDAEMU_APART", "1", 1);
+  emu_start(1);
+  CUdeviceptr p = emu_alloc(sizeof out);
+  void *params[] = {&p};
+  OK(LaunchKernel(function(load(parts), "parts"), 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL));
+  emu_read(out, p, sizeof out);
+  const uint32_t even = _i ? 0x55555555 : ~0u, odd = _i ? 0xaaaaaaaa : ~0u;
+  suite_all(i, 32, out[2 * i] == (i % 2 ? odd : even) && out[2 * i + 1] == ~0u);
+  OK(MemFree(p));
+  unload_all();
+}
+END_TEST
+
 #define FAULT(text)                                                                                                    \
   HEAD("90")                                                                                                           \
   ".visible .entry fault(.param .u64 p) {\n"                                                                           \
@@ -230,6 +253,7 @@ int main(void) {
   tcase_add_test(t, text_and_variables);
   tcase_add_loop_test(t, fatbin, 0, 2);
   tcase_add_loop_test(t, failures, 0, FAULTS);
+  tcase_add_loop_test(t, apart, 0, 2);
   tcase_add_loop_test(t, message_passing, 0, MESSAGES);
   return suite_run_one("ptxemu", t);
 }
