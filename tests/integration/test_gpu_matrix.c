@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Types, operators, collectives and protocols on emulated GPUs, as a matrix that is quick enough for the interpreter of
  * the kernels' PTX: the suite gpu_ptx runs it so, whole and broken (tests/gpu/ptx_mutations.py).  The values of a call
- * are others than those of the call before, and what is not ordered shows.  MATRIX=all: more counts and algorithms.
+ * are others than those of the call before, and what is not ordered shows.  MATRIX=links: with more
+ * links than a warp has threads; MATRIX=all: also more counts and algorithms.
  * check: timeout=120 notsan noasan */
 #include <pthread.h>
 #include <sys/mman.h>
@@ -43,18 +44,48 @@ static void begin_switch(gpu_ranks *g, size_t room) {
 /* ---- what the arithmetic gives ---- */
 
 static void try_types(const gpu_ranks *g, ncclDataType_t first, ncclDataType_t end) {
-  gpu_call c = {.coll = HK_ALLREDUCE, .count = 67};
+  gpu_call c = {.coll = HK_ALLREDUCE};
   for (c.type = first; c.type < end; c.type++)
     for (c.op = ncclSum; c.op < ncclNumOps; c.op++) {
+      const size_t few = 16 + 744 / test_type_bytes(c.type); /* each rank's third has all kinds of LL128 lines */
+      c.count = few;
       c.offset = 0;
       c.in_place = c.op == ncclMax;
       try(g, &c);
       if (!all && c.op != (ncclRedOp_t)(c.type % ncclNumOps)) continue;
       c.offset = test_type_bytes(c.type); /* no vector is aligned */
-      c.count = all ? 1203 : 67;
+      c.count = all ? 1203 : few;
       try(g, &c);
-      c.count = 67;
     }
+}
+/* Values on both sides of zero: as bits of another type they are something else. */
+static int signed_value(int rank, size_t i) { return (int)((size_t)rank * 17 + i * 7) % 41 - 20; }
+static void try_signs(const gpu_ranks *g) {
+  static const ncclDataType_t types[] = {ncclInt8, ncclInt32, ncclInt64};
+  static const ncclRedOp_t ops[] = {ncclSum, ncclMax, ncclMin};
+  enum { COUNT = 400 };
+  char host[8 * COUNT];
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(types) * HK_ARRAY_LENGTH(ops); k++) {
+    gpu_call c = {.coll = HK_ALLREDUCE, .count = COUNT, .type = types[k % 3], .op = ops[k / 3], .offset = k % 2 * 8};
+    const size_t bytes = COUNT * test_type_bytes(c.type);
+    for (int r = 0; r < g->n; r++) {
+      for (size_t i = 0; i < COUNT; i++) test_store(c.type, host, i, signed_value(r, i));
+      emu_use(g->device[r]);
+      OK(MemcpyAsync(gpu_in(g, &c, r), (CUdeviceptr)(uintptr_t)host, bytes, g->stream[r]));
+      OK(StreamSynchronize(g->stream[r]));
+    }
+    gpu_group(g, &c);
+    gpu_wait(g);
+    emu_read(host, gpu_out(g, &c, g->n - 1), bytes);
+    for (size_t i = 0; i < COUNT; i++) {
+      int want = signed_value(0, i);
+      for (int r = 1; r < g->n; r++) {
+        const int x = signed_value(r, i);
+        want = c.op == ncclSum ? want + x : (c.op == ncclMax) == (x > want) ? x : want;
+      }
+      ck_assert_msg(test_load(c.type, host, i) == want, "type %d, op %d, element %zu", c.type, c.op, i);
+    }
+  }
 }
 /* All on one GPU; what a GPU alone sees shows between GPUs, and one type is enough for that. */
 START_TEST(types) {
@@ -62,6 +93,7 @@ START_TEST(types) {
   const bool apart = _i >= PROTOCOLS, some = apart && !all;
   begin(&g, protocols[_i % PROTOCOLS], apart, 1 << 14);
   try_types(&g, some ? ncclFloat32 : ncclInt8, some ? ncclFloat32 + 1 : ncclNumTypes);
+  if (!apart) try_signs(&g);
   gpu_close(&g);
 }
 END_TEST
@@ -70,6 +102,7 @@ START_TEST(types_in_switch) {
   gpu_ranks g;
   begin_switch(&g, 1 << 14);
   try_types(&g, ncclInt8, ncclNumTypes);
+  try_signs(&g);
   gpu_close(&g);
 }
 END_TEST
@@ -168,6 +201,18 @@ START_TEST(repeated) {
   gpu_close(&g);
 }
 END_TEST
+/* A lane with more links than a warp has threads: other warps keep the counters of some. */
+START_TEST(many_links) {
+  gpu_ranks g;
+  setenv("NCCL_ALGO", "flat", 1);
+  setenv("NCCL_MAX_NCHANNELS", "1", 1);
+  setenv("NCCL_PROTO", "LL", 1);
+  gpu_open(&g, GPU_RANKS, 8, 1 << 12);
+  gpu_init_all(&g);
+  repeat(&g, 5, 3);
+  gpu_close(&g);
+}
+END_TEST
 START_TEST(repeated_in_switch) {
   gpu_ranks g;
   begin_switch(&g, 1 << 16);
@@ -260,6 +305,7 @@ int main(void) {
   tcase_add_loop_test(order, repeated, 0, all ? 6 * PROTOCOLS : 4 * PROTOCOLS);
   tcase_add_test(order, references);
   tcase_add_loop_test(types_of, types, 0, 2 * PROTOCOLS);
+  if (size) tcase_add_test(add_case(s, "links"), many_links); /* eight seconds */
   tcase_add_test(nvls, types_in_switch);
   tcase_add_test(nvls, repeated_in_switch);
   tcase_add_loop_test(places, collectives, 0, 2 * PROTOCOLS);

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The GPU kernels as nvcc makes them: their PTX runs in the emulated driver (tests/ptxemu/, docs/cudaemu.md), and the matrix
 # test_gpu_matrix notices what is broken in it (tests/gpu/ptx_mutations.py).  PTX=all (make gpu-ptx): every test of GPUs, the large
-# matrix, more architectures, all mutations; without it the small matrix and some mutations.
+# matrix, more architectures, the first and the last mutation of each rule; with MORE=1 more seeds and all mutations. Without
+# it the small matrix and a few mutations.
 # check: timeout=300
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -41,17 +42,18 @@ mutations() { # options of ptx_mutations.py
 
 try test_cudaemu
 try test_gpu_matrix CUDAEMU_SEED=7 CUDAEMU_WEAK=2
+try test_gpu_matrix CUDAEMU_SEED=7 CUDAEMU_WEAK=2 CUDAEMU_APART=1 CK_RUN_CASE=order
 if [ "${PTX:-}" = all ]; then
   LIMIT=500
   for source in tests/integration/test_gpu_*.c tests/unit/test_cudaemu_graphs.c; do
-    try "$(basename "$source" .c)"
     try "$(basename "$source" .c)" CUDAEMU_SEED=3
+    [ -z "${MORE:-}" ] || try "$(basename "$source" .c)"
   done
-  for seed in 1 2 3; do try test_gpu_matrix MATRIX=all CUDAEMU_SEED=$seed; done
+  for seed in 1 ${MORE:+2 3}; do try test_gpu_matrix MATRIX=all CUDAEMU_SEED=$seed; done
   ptx build/cuda/80/kernels.ptx build/cuda/100/kernels.ptx
   try test_gpu_matrix CUDAEMU_PTX="$PWD/build/cuda/100" CUDAEMU_SM=100
   for case in order types places ends; do try test_gpu_matrix CUDAEMU_PTX="$PWD/build/cuda/80" CUDAEMU_SM=80 CK_RUN_CASE=$case; done
-  mutations
+  mutations ${MORE:+--all}
 else
   mutations --quick
 fi

@@ -9,7 +9,7 @@
 #include "cudaemu.h"
 #include "ranks.h"
 
-enum { GPU_RANKS = 8 };
+enum { GPU_RANKS = 18 };
 typedef struct gpu_ranks {
   int n, device[GPU_RANKS];
   ncclComm_t comm[GPU_RANKS];
