@@ -7,7 +7,7 @@
 #include "../base/thread.h"
 #include "../collectives/algorithm.h"
 #include "../collectives/overrides.h"
-#include "../transport/collnet.h"
+#include "collnet.h"
 #include "comm.h"
 #include "plans.h"
 #include "rings.h"
@@ -193,7 +193,7 @@ static hk_machine machine_for(ncclComm_t c, const hk_call *op) {
   hk_machine m = c->selection->machine;
   /* Switches know fewer types and operators than cores do. */
   if (m.in_switch && hk_coll_reduces((hk_coll)op->coll)) m.in_switch = c->backend->switch_reduces(op);
-  if (m.in_network) m.in_network = c->selection->sums & hk_collnet_sum((hk_dtype)op->dtype, hk_call_op(op));
+  if (m.in_network) m.in_network = hk_collnet_adds(c, op->dtype, hk_call_op(op));
   return m;
 }
 

@@ -105,3 +105,7 @@ hk_status hk_collnet_agree(ncclComm_t c, int nhosts) {
 out:
   return rc;
 }
+
+bool hk_collnet_adds(const struct ncclComm *c, int dtype, int op) {
+  return (c->selection->sums & hk_collnet_sum((hk_dtype)dtype, (hk_redop)op)) != 0;
+}

@@ -14,7 +14,7 @@ unset "${!NCCL_@}" "${!HOCKET_TEST_@}"
 export HOCKET_TUNE_FILE=none NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING,INIT,NET NCCL_SOCKET_IFNAME=lo NCCL_COLLNET_ENABLE=1
 
 port=$((21000 + RANDOM % 8000))
-declare -A own=()
+declare -A own=() more=() # settings and options of some ranks
 hosts() { # "host names" binary options...
   local names rank rc=0 pids=() binary=$2
   read -ra names <<<"$1"
@@ -23,7 +23,7 @@ hosts() { # "host names" binary options...
   rm -f "$work"/out.*
   for ((rank = ${#names[@]} - 1; rank >= 0; rank--)); do
     env RANK=$rank WORLD_SIZE=${#names[@]} MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NCCL_HOSTID="${names[$rank]}" \
-      ${own[$rank]+${own[$rank]}} timeout 60 "$bin/$binary" "$@" --launcher torchrun -n 1 -w 0 >"$work/out.$rank" 2>&1 &
+      ${own[$rank]+${own[$rank]}} timeout 60 "$bin/$binary" "$@" ${more[$rank]-} --launcher torchrun -n 1 -w 0 >"$work/out.$rank" 2>&1 &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || rc=$?; done
@@ -94,6 +94,10 @@ for call in iallreduce test; do
   n=$(grep -lE "CollNet plugin Adder \(v12, .*\), device lo-[01]: $call fails with code" "$work"/out.* | wc -l)
   [ "$n" = 4 ] || fault "a plugin that fails in $call: $n of 4 ranks say why"
 done
+more=([1]="-o max")
+hosts "a b" all_reduce_perf -b 1K -e 1K && fault "hosts that call different things: exit code 0"
+has "rank [01].*AllReduce\(256 x float, (sum|max)\)" "hosts that call different things"
+more=()
 HOCKET_TEST_COLLNET=slow HOCKET_WATCHDOG=1 HOCKET_WATCHDOG_ABORT=1 hosts "a b" all_reduce_perf -b 1K -e 1K &&
   fault "a sum that never comes: exit code 0"
 has "rank [01].*wait" "a sum that never comes"
