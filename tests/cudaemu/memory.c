@@ -16,10 +16,12 @@ static int heap = -1;
 static size_t used[EMU_DEVICES];
 static uint64_t ids;
 static int opened; /* kernels and copies that run */
+static bool shut;  /* CUDAEMU_STRICT: the host cannot reach the devices' memory now */
 emu_area *emu_areas;
 
 void emu_memory_start(void) {
   if (base) return;
+  shut = emu.strict;
   enum { FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
   void *p = mmap(NULL, span, PROT_NONE, FLAGS, -1, 0);
   if (p == MAP_FAILED) p = mmap(NULL, span /= 4, PROT_NONE, FLAGS, -1, 0);
@@ -93,7 +95,7 @@ uint64_t emu_find_room(size_t bytes, size_t align, uint64_t wish) {
 static int rights(const emu_area *a) {
   if (a->phys && a->phys->multicast) return PROT_NONE; /* only multimem instructions go there */
   if (a->phys && a->phys->host) return a->by_host ? PROT_READ | PROT_WRITE : PROT_NONE;
-  return a->accessible && (!emu.strict || opened) ? PROT_READ | PROT_WRITE : PROT_NONE;
+  return a->accessible && !shut ? PROT_READ | PROT_WRITE : PROT_NONE;
 }
 bool emu_area_map(emu_area *a, int fd) {
   void *p = mmap((void *)(uintptr_t)a->page, a->pages, rights(a), MAP_SHARED | MAP_FIXED, fd, (off_t)a->offset);
@@ -110,16 +112,27 @@ static void protect_all(void) {
   for (emu_area *a = emu_areas; a; a = a->next)
     if (a->kind == EMU_BLOCK || a->kind == EMU_MAP || a->kind == EMU_IMPORT) emu_area_protect(a);
 }
+/* To change the rights of all memory takes half of the time of some tests, and a host that reaches for it does so again and
+ * again. */
+enum { SHUT_ALWAYS = 16, SHUT_EVERY = 32 };
 void emu_memory_open(void) {
   if (!emu.strict) return;
   pthread_mutex_lock(&emu_lock);
-  if (opened++ == 0) protect_all();
+  opened++;
+  if (shut) {
+    shut = false;
+    protect_all();
+  }
   pthread_mutex_unlock(&emu_lock);
 }
 void emu_memory_close(void) {
   if (!emu.strict) return;
+  static unsigned closed;
   pthread_mutex_lock(&emu_lock);
-  if (--opened == 0) protect_all();
+  if (--opened == 0 && (++closed <= SHUT_ALWAYS || closed % SHUT_EVERY == 0)) {
+    shut = true;
+    protect_all();
+  }
   pthread_mutex_unlock(&emu_lock);
 }
 int emu_memory_device(uint64_t at) {
