@@ -15,6 +15,12 @@ VERSION := 2.32.3
 
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 CFLAGS ?= -O2 -g
+# A test is compiled as often as it runs, so -O1 costs less than -O2. COLD_CFLAGS are for what a build for sanitizers compiles and no test runs:
+# scripts/check.sh has -O0 there, a third of the cost of -O1.
+ifeq ($(origin CFLAGS),file)
+TEST_CFLAGS := -O1 -g1
+endif
+COLD_CFLAGS ?=
 # gcc warns that TSan does not model fences; ours stand beside atomics that it does model.
 # clang's UBSan reports NULL + 0, which C2y allows, and needs C++'s run time in the emulated GPU's kernels; it has other
 # names for gcc's macros.
@@ -32,6 +38,7 @@ endif
 
 # The library: every .c under these folders.
 LIB_DIRS := base device topo transport transport/net transport/cuda program collectives sim kernels kernels/host boot gpu runtime
+COLD_DIRS := src/perf src/tools examples tests/helpers tests/faults tests/roce
 LIB_SRC := $(foreach d,$(LIB_DIRS),$(wildcard src/$d/*.c))
 PERF_COMMON_SRC := $(filter-out %_perf.c,$(wildcard src/perf/*.c))
 PERF_SRC := $(wildcard src/perf/*_perf.c)
@@ -165,7 +172,7 @@ man: $(MAN) $(COMPLETION)
 
 # Objects depend on the flags in force: a change of compiler or flags rebuilds.
 quoted = '$(subst ','\'',$1)'
-FLAGS_TEXT = $(shell $(CC) --version 2>/dev/null | head -n 1) $(CC) $(HK_CFLAGS) $(CFLAGS) $(LDFLAGS)$(if $(NVCC), $(NVCC))
+FLAGS_TEXT = $(shell $(CC) --version 2>/dev/null | head -n 1) $(CC) $(HK_CFLAGS) $(CFLAGS) $(TEST_CFLAGS) $(COLD_CFLAGS) $(LDFLAGS)$(if $(NVCC), $(NVCC))
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' $(call quoted,$(FLAGS_TEXT)) | cmp -s - $@ || \
 	  printf '%s\n' $(call quoted,$(FLAGS_TEXT)) > $@
@@ -174,9 +181,12 @@ $(BUILD)/flags: FORCE
 $(BUILD)/files: FORCE
 	@mkdir -p $(@D); echo "$(LIB_SRC) $(TOOL_SRC)" | cmp -s - $@ || echo "$(LIB_SRC) $(TOOL_SRC)" > $@
 
+$(foreach d,$(COLD_DIRS),$(eval $(BUILD)/$d/%.o: FOLDER_CFLAGS = $(COLD_CFLAGS)))
+$(BUILD)/src/tools/tune/%.o: FOLDER_CFLAGS = # test_tune runs these
+$(foreach d,unit integration fakes,$(eval $(BUILD)/tests/$d/%.o: FOLDER_CFLAGS = $(TEST_CFLAGS)))
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(HK_CFLAGS) $(CFLAGS) $(CFLAGS_$(lastword $(subst _, ,$*))) -c $< -o $@
+	$(call say,CC,$<)$(CC) $(HK_CFLAGS) $(CFLAGS) $(FOLDER_CFLAGS) $(CFLAGS_$(lastword $(subst _, ,$*))) -c $< -o $@
 
 build/cuda/flags: FORCE
 	@mkdir -p $(@D); echo '$(NVCC) $(GPU_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(GPU_FLAGS)' > $@
@@ -262,7 +272,9 @@ $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 $(BUILD)/tests/test_tune: $(TUNE_OBJ)
 
 # By its source and not by any object of that name: a build folder may have objects of sources that were moved.
-LINK_TEST = $(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
+# lld links a test in half of the time of the default linker.
+TEST_LINKER := $(if $(shell command -v ld.lld),-fuse-ld=lld)
+LINK_TEST = $(call say,LINK,$@)$(CC) $(TEST_LINKER) -o $@ $(filter %.o,$^) $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
 $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(filter tests/unit/%,$(UNIT_SRC))): $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsupport.a $(LIBA)
 	@mkdir -p $(@D)
 	$(LINK_TEST)

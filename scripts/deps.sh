@@ -19,6 +19,7 @@ want_check() {
   wish g++ "cmd:g++" "compiles the GPU kernels for a CPU"
   wish clang "cmd:clang" "builds everything with a second compiler"
   wish libclang-rt-dev "asan:clang" "the second compiler's run time of ASan and UBSan"
+  wish lld "cmd:ld.lld" "links the tests in half of the time"
   wish clang-format "cmd:clang-format" "checks the form of the sources"
   wish libibverbs-dev "file:/usr/include/infiniband/verbs.h" "what we declare of verbs is compared with it"
   wish librdmacm-dev "file:/usr/include/rdma/rdma_cma.h" "what we declare of rdma_cm is compared with it"
