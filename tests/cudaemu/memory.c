@@ -112,8 +112,8 @@ static void protect_all(void) {
   for (emu_area *a = emu_areas; a; a = a->next)
     if (a->kind == EMU_BLOCK || a->kind == EMU_MAP || a->kind == EMU_IMPORT) emu_area_protect(a);
 }
-/* To change the rights of all memory takes half of the time of some tests, and a host that reaches for it does so again and
- * again. */
+/* To change the rights of all memory takes half of the time of some tests, and a host that reaches for it does so again
+ * and again. */
 enum { SHUT_ALWAYS = 16, SHUT_EVERY = 32 };
 void emu_memory_open(void) {
   if (!emu.strict) return;
