@@ -4,6 +4,7 @@
 #include "service.h"
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -34,6 +35,7 @@ typedef struct entry {
 struct hk_service {
   int epoll_fd, wake_fd;
   pid_t pid;
+  _Atomic(int) holders;
   pthread_t thread;
   char name[16];
   pthread_mutex_t lock; /* all below */
@@ -42,13 +44,11 @@ struct hk_service {
   uint32_t room;
   uint32_t generation; /* never 0 in an entry: 0 is the wake fd */
   int running_fd;      /* of the callback under way; -1: none, or not for a file descriptor */
-  const void *running; /* of the callback under way: its work's address, or &tick */
+  const void *running; /* of the callback under way: its work's address, or its timer's */
   unsigned waiters;
   bool stop, self_free;
   hk_service_work *first, *last;
-  hk_service_fn tick;
-  void *tick_arg;
-  uint64_t period_ns, next_tick_ns;
+  hk_service_timer *timers; /* that run */
 };
 
 /* Under the lock, because the posted work may free the service. */
@@ -95,19 +95,29 @@ static void run_work(hk_service *s) {
   }
 }
 
-static void run_tick(hk_service *s) {
-  if (!s->period_ns || s->stop) return;
-  uint64_t now = hk_now_ns();
-  if (now < s->next_tick_ns) return;
-  s->next_tick_ns = now + s->period_ns;
-  run(s, &s->tick, s->tick, s->tick_arg, -1, 0);
+static hk_service_timer *first_due(const hk_service *s, uint64_t now) {
+  hk_service_timer *t = s->timers;
+  while (t && now < t->next_ns) t = t->next;
+  return t;
+}
+
+static void run_timers(hk_service *s) {
+  if (!s->timers) return;
+  const uint64_t now = hk_now_ns();
+  /* From the first again after each one: callbacks start and stop timers. */
+  for (hk_service_timer *t; !s->stop && (t = first_due(s, now));) {
+    t->next_ns = now + t->period_ns;
+    run(s, t, t->fn, t->arg, -1, 0);
+  }
 }
 
 static int sleep_ms(const hk_service *s) {
   if (s->first || s->stop) return 0;
-  if (!s->period_ns) return -1;
-  uint64_t now = hk_now_ns();
-  return now >= s->next_tick_ns ? 0 : (int)((s->next_tick_ns - now) / 1000000u + 1);
+  if (!s->timers) return -1;
+  uint64_t now = hk_now_ns(), next = UINT64_MAX;
+  for (const hk_service_timer *t = s->timers; t; t = t->next)
+    if (t->next_ns < next) next = t->next_ns;
+  return now >= next ? 0 : (int)((next - now) / 1000000u + 1);
 }
 
 static void dispose(hk_service *s) {
@@ -131,7 +141,7 @@ static void *service_main(void *arg) {
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < n && !s->stop; i++) run_event(s, &events[i]);
     run_work(s);
-    run_tick(s);
+    run_timers(s);
   }
   bool self_free = s->self_free;
   pthread_mutex_unlock(&s->lock);
@@ -154,6 +164,7 @@ hk_status hk_service_new(hk_service **out, const char *thread_name) {
   if (!s) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a service thread");
   s->epoll_fd = s->wake_fd = s->running_fd = -1;
   s->pid = getpid();
+  atomic_init(&s->holders, 1);
   strncpy(s->name, thread_name, sizeof s->name - 1);
   pthread_mutex_init(&s->lock, NULL);
   pthread_cond_init(&s->idle, NULL);
@@ -181,8 +192,14 @@ out:
   return rc;
 }
 
+hk_service *hk_service_share(hk_service *s) {
+  atomic_fetch_add(&s->holders, 1);
+  return s;
+}
+
 void hk_service_free(hk_service *s) {
-  if (!s) return;
+  /* acquire and release: the other holders' last uses come before what follows */
+  if (!s || atomic_fetch_sub(&s->holders, 1) > 1) return;
   if (s->pid != getpid()) {
     /* The parent's thread does not exist here; its descriptors may have been closed and reused. */
     free(s->entries);
@@ -280,16 +297,17 @@ void hk_service_remove(hk_service *s, int fd) {
   pthread_mutex_unlock(&s->lock);
 }
 
-void hk_service_tick(hk_service *s, unsigned period_ms, hk_service_fn fn, void *arg) {
+void hk_service_tick(hk_service *s, hk_service_timer *t, unsigned period_ms, hk_service_fn fn, void *arg) {
   pthread_mutex_lock(&s->lock);
+  hk_service_timer **at = &s->timers;
+  while (*at && *at != t) at = &(*at)->next;
   if (!period_ms) {
-    s->period_ns = 0;
-    settle(s, -1, &s->tick);
-  } else if (!s->period_ns) {
-    s->tick = fn;
-    s->tick_arg = arg;
-    s->period_ns = (uint64_t)period_ms * 1000000u;
-    s->next_tick_ns = hk_now_ns() + s->period_ns;
+    if (*at) *at = t->next;
+    settle(s, -1, t);
+  } else if (!*at) {
+    const uint64_t period_ns = (uint64_t)period_ms * 1000000u;
+    *t = (hk_service_timer){fn, arg, period_ns, hk_now_ns() + period_ns, s->timers};
+    s->timers = t;
     wake(s);
   }
   pthread_mutex_unlock(&s->lock);

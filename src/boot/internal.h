@@ -88,6 +88,7 @@ struct hk_bootstrap {
   hk_message *inbox, **inbox_end;   /* for the rank's thread */
   hk_message *events, **events_end; /* for the service thread, from ranks of this process */
   hk_service_work event_work;
+  hk_service_timer look; /* silence.c */
   hk_delivery *deliveries, **deliveries_end;
   void (*serve)(void *arg, int rank, int fd); /* hk_bootstrap_serve; NULL: none */
   void *serve_arg;

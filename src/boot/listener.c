@@ -320,7 +320,7 @@ static void on_tick(void *arg, int fd, uint32_t events) {
     }
     keep_spare(l);
     bool roots = hk_roots_expire(l, now), early = hk_families_expire(l, now);
-    if (!l->pending && !roots && !early && !l->refusing_since_ns) hk_service_tick(l->service, 0, NULL, NULL);
+    if (!l->pending && !roots && !early && !l->refusing_since_ns) hk_service_tick(l->service, &l->timer, 0, NULL, NULL);
   }
   end_callback(l);
 }
@@ -333,7 +333,7 @@ static void on_sweep(void *arg, int fd, uint32_t events) {
   end_callback(l);
 }
 
-void hk_listener_tick(hk_listener *l) { hk_service_tick(l->service, TICK_MS, on_tick, l); }
+void hk_listener_tick(hk_listener *l) { hk_service_tick(l->service, &l->timer, TICK_MS, on_tick, l); }
 
 hk_status hk_listener_add_socket(hk_listener *l, int socket_fd) {
   return hk_service_add(l->service, socket_fd, EPOLLIN, on_accept, l);

@@ -72,6 +72,7 @@ typedef struct hk_listener {
   hk_service *service;
   unsigned users; /* bootstraps and roots */
   bool closing;
+  hk_service_timer timer;
   bool paused;                /* accepting failed: the sockets are not polled until the next tick */
   uint64_t refusing_since_ns; /* no rank has been accepted since; 0: ranks are accepted */
   uint64_t refused_last_ns;   /* when the last rank was refused */

@@ -26,7 +26,7 @@ static void look(void *arg, int fd, uint32_t events) {
   for (int i = 0; i < 2 * b->rounds && !gone; i++)
     if (look_at(&b->links[i], limit_s, now, &pending)) gone = &b->links[i];
   /* Under the lock, so that a frame sent from now on starts the tick again. */
-  if (!pending) hk_service_tick(b->o.service, 0, NULL, NULL);
+  if (!pending) hk_service_tick(b->o.service, &b->look, 0, NULL, NULL);
   pthread_mutex_unlock(&b->lock);
   if (gone) hk_overlay_died(gone, ETIMEDOUT, NULL);
 }
@@ -45,9 +45,9 @@ void hk_bootstrap_tolerate(hk_bootstrap *b, int rank, unsigned seconds) {
 }
 
 void hk_silence_begin(hk_bootstrap *b) {
-  if (b->o.service) hk_service_tick(b->o.service, LOOK_MS, look, b);
+  if (b->o.service) hk_service_tick(b->o.service, &b->look, LOOK_MS, look, b);
 }
 
 void hk_silence_end(hk_bootstrap *b) {
-  if (b->o.service) hk_service_tick(b->o.service, 0, NULL, NULL);
+  if (b->o.service) hk_service_tick(b->o.service, &b->look, 0, NULL, NULL);
 }

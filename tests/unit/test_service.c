@@ -155,18 +155,38 @@ END_TEST
 
 START_TEST(timer) {
   probe p = {.fd = -1};
+  hk_service_timer t = {.fn = NULL};
   ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
-  hk_service_tick(p.s, 1, count, &p);
+  hk_service_tick(p.s, &t, 1, count, &p);
   await(&p.calls, 5);
-  hk_service_tick(p.s, 0, NULL, NULL);
+  hk_service_tick(p.s, &t, 0, NULL, NULL);
   int calls = atomic_load(&p.calls);
   poll(NULL, 0, 20);
   ck_assert_int_eq(atomic_load(&p.calls), calls);
   /* one that is started again and again does not begin anew */
   const uint64_t end = hk_now_ns() + 5000000000u;
-  while (atomic_load(&p.calls) == calls && hk_now_ns() < end) hk_service_tick(p.s, 50, count, &p);
+  while (atomic_load(&p.calls) == calls && hk_now_ns() < end) hk_service_tick(p.s, &t, 50, count, &p);
   ck_assert_int_gt(atomic_load(&p.calls), calls);
   hk_service_free(p.s);
+}
+END_TEST
+
+/* Each holder has a timer of its own; the thread ends with the last one. */
+START_TEST(two_holders) {
+  probe p = {.fd = -1}, q = {.fd = -1};
+  hk_service_timer t = {.fn = NULL}, u = {.fn = NULL};
+  ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
+  q.s = hk_service_share(p.s);
+  hk_service_tick(p.s, &t, 1, count, &p);
+  hk_service_tick(q.s, &u, 2, count, &q);
+  await(&p.calls, 5);
+  await(&q.calls, 5);
+  hk_service_tick(p.s, &t, 0, NULL, NULL);
+  hk_service_free(p.s);
+  int calls = atomic_load(&p.calls);
+  await(&q.calls, atomic_load(&q.calls) + 5);
+  ck_assert_int_eq(atomic_load(&p.calls), calls);
+  hk_service_free(q.s);
 }
 END_TEST
 
@@ -280,6 +300,7 @@ int main(void) {
   tcase_add_test(t, removal_waits_for_the_callback);
   tcase_add_test(t, posted_work);
   tcase_add_test(t, timer);
+  tcase_add_test(t, two_holders);
   tcase_add_test(t, signals);
   tcase_add_test(t, free_from_a_callback);
   tcase_add_test(t, fork_and_free);
