@@ -125,7 +125,12 @@ typedef enum {
 
 /** Options of one communicator.  Start from NCCL_CONFIG_INITIALIZER; a field left undefined takes its default.  A
  * value out of range makes the call that gets it return ncclInvalidArgument. docs/status.md lists the fields that
- * have no effect yet. */
+ * have no effect yet.
+ *
+ * splitShare, shrinkShare (0 or 1, default 0): a child uses its parent's service thread, and on GPUs the parent's
+ * memory for what is small; so it costs less to make.  It has links of its own: both run at the same time, and each
+ * may be destroyed, aborted or suspended without the other one.  A child without a configuration inherits both fields.
+ * A failed or revoked parent lends nothing. */
 typedef struct ncclConfig_v23100 {
   size_t size;             /**< set by the initializer: bytes of the structure that the caller was compiled with */
   unsigned int magic;      /**< set by the initializer: 0xcafebeef */
@@ -135,7 +140,7 @@ typedef struct ncclConfig_v23100 {
   int minCTAs;             /**< GPU blocks, or channels on the host, at least; 1 or more */
   int maxCTAs;             /**< GPU blocks, or channels on the host, at most; not below minCTAs */
   const char *netName;     /**< name of the network to use, as NCCL_NET gives it; NULL (default): the best one */
-  int splitShare;          /**< 0 or 1: children of ncclCommSplit may share this communicator's resources */
+  int splitShare;          /**< 1: children of ncclCommSplit use memory and threads of this one; see below */
   int trafficClass;        /**< traffic class of RDMA packets, 0 to 255; NCCL_IB_TC is stronger */
   const char *commName;    /**< name for logs and reports; copied */
   int collnetEnable;       /**< 0 or 1: reductions in the network, if a plugin has them */

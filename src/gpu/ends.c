@@ -243,11 +243,13 @@ void hk_gpu_ends_free(ncclComm_t c) {
   }
   for (int r = 0; g->opened && r < c->nranks; r++) (void)g->device->ops->release(g->device, &g->opened[r]);
   free(g->opened);
+  free(g->opened_at);
   free(g->peers);
   free(g->routes);
   free(g->distances);
   g->distances = NULL;
   g->opened = NULL;
+  g->opened_at = NULL;
   g->peers = NULL;
   g->routes = NULL;
 }

@@ -14,6 +14,7 @@
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "code.h"
+#include "pool.h"
 #include "proxy.h"
 #include "rma.h"
 #include "view.h"
@@ -60,6 +61,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
                               .file = file_of,
                               .exchange = hk_gpu_exchange,
                               .arg = c};
+  HK_TRY(hk_gpu_pool_begin(c), out);
   HK_TRY(hk_gpu_world_join(c), out);
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
@@ -225,6 +227,7 @@ void hk_gpu_detach(ncclComm_t c) {
     const hk_device_ops *ops = g->device->ops;
     free_tables(g);
     hk_gpu_room_free(g);
+    hk_gpu_pool_leave(g);
     (void)ops->release(g->device, &g->page);
     (void)ops->release(g->device, &g->scratch);
     for (size_t i = 0; i < g->nold; i++) (void)ops->release(g->device, &g->old[i]);

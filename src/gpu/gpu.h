@@ -23,8 +23,10 @@ struct hk_device_peer; /* the same */
 struct hk_gpu_code;    /* code.h */
 struct hk_gpu_end;     /* ends.h */
 struct hk_gpu_far;     /* far.h */
+struct hk_gpu_granule; /* pool.c */
 struct hk_gpu_import;  /* view.h */
 struct hk_gpu_piece;   /* set.h */
+struct hk_gpu_pool;    /* pool.h */
 struct hk_gpu_rma;     /* rma.c */
 struct hk_gpu_space;   /* window.c */
 struct hk_gpu_view;    /* view.h */
@@ -53,9 +55,16 @@ typedef struct hk_gpu_route {
   unsigned can; /* its properties: HK_DEVICE_* */
 } hk_gpu_route;
 
+/* A piece's hold of the pool that it is of (pool.h).  NULLs: it is of none. */
+typedef struct hk_gpu_slice {
+  struct hk_gpu_pool *pool;
+  struct hk_gpu_granule *granule;
+} hk_gpu_slice;
+
 /* A piece of memory that things of the communicator lie in: room.c. */
 typedef struct hk_gpu_chunk {
   hk_memory memory; /* base NULL: it is the rest of the credits' */
+  hk_gpu_slice slice;
   char *at;
   size_t bytes, used;
   struct hk_gpu_chunk *next;
@@ -82,7 +91,8 @@ typedef struct hk_gpu {
   unsigned parts, net_parts;    /* channels that a large send or receive may use; equal on all ranks */
   size_t part_bytes;            /* that each of them carries at least */
   struct hk_gpu_end **ends[2];  /* [receives, sends][peer] */
-  hk_memory *opened;            /* [nranks]: the credits of ranks of other processes */
+  hk_memory *opened;            /* [nranks]: what the credits of ranks of other processes lie in */
+  size_t *opened_at;            /* [nranks]: how far from its beginning */
   struct hk_device_env *links;  /* for the device links */
   struct hk_device_peer *peers; /* [nranks]: links.peers */
   hk_gpu_route *routes;         /* [nranks] */
@@ -107,6 +117,8 @@ typedef struct hk_gpu {
   hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
   size_t nold;
   hk_gpu_chunk *room, *first_room; /* first_room: in the credits' memory */
+  struct hk_gpu_pool *pool;        /* of small memory, with its parent or children; NULL: it has none (pool.h) */
+  size_t pooled;                   /* bytes of its pieces */
   hk_gpu_chunk *pinned[HK_GPU_PINNED];
   hk_gpu_table *tables;
   struct hk_gpu_view *views, *dropped; /* dropped: launches may be reading their tables */

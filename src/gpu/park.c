@@ -69,7 +69,7 @@ static void visit_all(ncclComm_t c, visitor *v) {
   hk_gpu_proxy_payloads(g->proxy, v->at != NULL, visit_payload, v);
   for (hk_gpu_chunk *k = g->pinned[HK_GPU_PINNED_PAYLOADS]; k && (!v->at || hk_gpu_proxy_rests(g->proxy)); k = k->next)
     visit(v, &k->memory, 0, 0, NULL, -1);
-  v->stays += g->page.bytes + hk_gpu_windows_held(g);
+  v->stays += g->pooled + g->page.bytes + hk_gpu_windows_held(g);
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
     visit(v, &w->multicast->own[c->rank], signals, signals, NULL, -1);
@@ -203,7 +203,7 @@ static hk_status open_again(ncclComm_t c) {
   size_t most = 0;
   row *rows = calloc((size_t)c->nranks, sizeof *rows);
   if (!rows) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
-  HK_TRY(hk_share_offer_memory(g->links, &g->world->credits[c->rank], false, &rows[c->rank].credits), out);
+  HK_TRY(hk_gpu_credits_offer(c, &rows[c->rank].credits), out);
   for (size_t i = 0; i < g->nparked; i++) rows[c->rank].links += is_offered(&g->parked[i]);
   HK_TRY(hk_gpu_exchange(c, rows, sizeof *rows), out);
   for (int r = 0; r < c->nranks; r++)

@@ -53,6 +53,7 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits
     snprintf(why, why_bytes, "its driver does not share memory between processes");
   else if (hk_share_open(hk_gpu_of(c)->links, peer, credits, &hk_gpu_of(c)->opened[peer]) != HK_OK)
     snprintf(why, why_bytes, "%s", hk_last_error());
+  hk_gpu_of(c)->opened_at[peer] = credits->at;
   return HK_OK;
 }
 
@@ -156,7 +157,7 @@ out:
 static hk_status share_credits(ncclComm_t c, hk_share_offer *all) {
   hk_gpu *g = hk_gpu_of(c);
   if (!g->links->processes) return HK_OK;
-  if (hk_share_offer_memory(g->links, &g->world->credits[c->rank], false, &all[c->rank]) != HK_OK)
+  if (hk_gpu_credits_offer(c, &all[c->rank]) != HK_OK)
     HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d cannot share its GPU's memory: %s", c->rank, hk_last_error());
   return hk_gpu_exchange(c, all, sizeof *all);
 }
@@ -219,9 +220,10 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   size_t n = (size_t)c->nranks;
   bool again;
   g->opened = calloc(n, sizeof(hk_memory));
+  g->opened_at = calloc(n, sizeof *g->opened_at);
   g->peers = calloc(n, sizeof *g->peers);
   g->routes = calloc(n, sizeof *g->routes);
-  if (!g->opened || !g->peers || !g->routes) {
+  if (!g->opened || !g->opened_at || !g->peers || !g->routes) {
     rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
     goto out;
   }

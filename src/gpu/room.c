@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../program/program.h"
+#include "pool.h"
 #include "world.h"
 
 enum { CHUNK_BYTES = 65536, ALIGN = 256, PAGE = 4096 };
@@ -18,9 +19,12 @@ static hk_status add_chunk(hk_gpu *g, hk_gpu_chunk **list, size_t bytes, bool ho
   hk_gpu_chunk *k = calloc(1, sizeof *k);
   if (!k) return HK_FAIL_ERRNO("no memory for plans on device %d", g->device->limits.ordinal);
   if (bytes < CHUNK_BYTES) bytes = CHUNK_BYTES;
-  HK_TRY(host ? ops->alloc_host_late(g->device, bytes, &k->memory)
-              : ops->alloc_shared(g->device, bytes, 0, true, &k->memory),
-         undo);
+  if (g->pool && !host)
+    HK_TRY(hk_gpu_pool_get(g, bytes, &k->slice, &k->memory), undo);
+  else
+    HK_TRY(host ? ops->alloc_host_late(g->device, bytes, &k->memory)
+                : ops->alloc_shared(g->device, bytes, 0, true, &k->memory),
+           undo);
   k->at = k->memory.base;
   k->bytes = k->memory.bytes;
   k->next = *list;
@@ -77,6 +81,7 @@ static void free_chunks(hk_gpu *g, hk_gpu_chunk **list) {
     hk_gpu_chunk *k = *list;
     *list = k->next;
     (void)g->device->ops->release(g->device, &k->memory); /* a failure is logged, and nothing else to do */
+    hk_gpu_pool_put(&k->slice);
     free(k);
   }
 }

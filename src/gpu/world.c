@@ -7,13 +7,23 @@
 #include "../device/host.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/cuda/share.h"
-#include "gpu.h"
+#include "pool.h"
 #include "view.h"
 
 /* The worlds of the process.  They are global because ranks that are threads of a process have nothing else in common
  * when they begin, and because what they share must outlive the rank that leaves first. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static hk_gpu_world *worlds;
+
+static void free_tables(hk_gpu_world *w) {
+  free(w->devices);
+  free(w->credits);
+  free(w->slices);
+  free(w->words);
+  free(w->signals);
+  free(w->fifos);
+  free(w);
+}
 
 static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
   hk_gpu_world *w = calloc(1, sizeof *w + sizeof *w->multicast);
@@ -23,16 +33,12 @@ static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
   w->nranks = nranks;
   w->devices = calloc((size_t)nranks, sizeof(hk_device *));
   w->credits = calloc((size_t)nranks, sizeof(hk_memory));
+  w->slices = calloc((size_t)nranks, sizeof(hk_gpu_slice));
   w->fifos = calloc((size_t)nranks, sizeof(hk_gpu_fifo *));
   w->words = calloc((size_t)nranks, sizeof(hk_shared));
   w->signals = calloc((size_t)nranks, sizeof(hk_shared));
-  if (!w->devices || !w->credits || !w->fifos || !w->words || !w->signals) {
-    free(w->devices);
-    free(w->credits);
-    free(w->words);
-    free(w->signals);
-    free(w->fifos);
-    free(w);
+  if (!w->devices || !w->credits || !w->slices || !w->fifos || !w->words || !w->signals) {
+    free_tables(w);
     return NULL;
   }
   pthread_mutex_init(&w->lock, NULL);
@@ -41,20 +47,23 @@ static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
   return w;
 }
 
-static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out) {
+static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out, hk_gpu_slice *slice) {
   hk_status rc = HK_OK;
-  hk_device *d = hk_gpu_of(c)->device;
-  hk_queue q = hk_gpu_of(c)->queue;
+  hk_gpu *g = hk_gpu_of(c);
+  hk_device *d = g->device;
+  hk_queue q = g->queue;
   size_t probe = hk_gpu_probe_at(c->nranks), bytes = hk_gpu_credit_bytes(c->nranks);
   uint64_t *pattern = malloc(HK_GPU_PROBE_BYTES);
   if (!pattern) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   for (unsigned i = 0; i < HK_GPU_PROBE_BYTES / 8; i++) pattern[i] = hk_gpu_probe_word(comm_id, c->rank, i);
-  HK_TRY(hk_share_make(hk_gpu_of(c)->links, bytes, bytes, out), out);
+  *slice = (hk_gpu_slice){NULL, NULL};
+  HK_TRY(g->pool ? hk_gpu_pool_get(g, bytes, slice, out) : hk_share_make(g->links, bytes, bytes, out), out);
   HK_TRY(d->ops->copy(d, (char *)out->base + probe, pattern, HK_GPU_PROBE_BYTES, q), undo);
   HK_TRY(d->ops->wait(d, q), undo);
   goto out;
 undo:
   (void)d->ops->release(d, out); /* the first failure is the one to report */
+  hk_gpu_pool_put(slice);
 out:
   free(pattern);
   return rc;
@@ -64,12 +73,28 @@ hk_status hk_gpu_credits_again(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_memory credits;
-  HK_TRY(make_credits(c, g->world->comm_id, &credits), out);
+  hk_gpu_slice slice;
+  hk_gpu_pool_leave(g); /* which has memory that goes by file descriptor */
+  HK_TRY(make_credits(c, g->world->comm_id, &credits, &slice), out);
   pthread_mutex_lock(&table_lock);
   hk_memory old = g->world->credits[c->rank];
+  slice = g->world->slices[c->rank];
   g->world->credits[c->rank] = credits;
+  g->world->slices[c->rank] = (hk_gpu_slice){NULL, NULL};
   pthread_mutex_unlock(&table_lock);
   rc = g->device->ops->release(g->device, &old);
+  hk_gpu_pool_put(&slice);
+  g->pooled = 0;
+out:
+  return rc;
+}
+
+hk_status hk_gpu_credits_offer(ncclComm_t c, hk_share_offer *o) {
+  hk_status rc = HK_OK;
+  const hk_gpu_world *w = hk_gpu_of(c)->world;
+  const hk_memory *own = &w->credits[c->rank], *whole = hk_gpu_pool_whole(&w->slices[c->rank]);
+  HK_TRY(hk_share_offer_memory(hk_gpu_of(c)->links, whole ? whole : own, false, o), out);
+  if (whole) o->at = (uint64_t)((char *)own->base - (char *)whole->base);
 out:
   return rc;
 }
@@ -79,7 +104,8 @@ hk_status hk_gpu_world_join(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   uint64_t comm_id = hk_bootstrap_comm_id(c->bootstrap);
   hk_memory credits;
-  HK_TRY(make_credits(c, comm_id, &credits), out);
+  hk_gpu_slice slice;
+  HK_TRY(make_credits(c, comm_id, &credits, &slice), out);
   pthread_mutex_lock(&table_lock);
   hk_gpu_world *w = worlds;
   while (w && w->comm_id != comm_id) w = w->next;
@@ -88,9 +114,11 @@ hk_status hk_gpu_world_join(ncclComm_t c) {
     w->refs++;
     w->devices[c->rank] = g->device;
     w->credits[c->rank] = credits;
+    w->slices[c->rank] = slice;
   } else {
     rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
     (void)g->device->ops->release(g->device, &credits);
+    hk_gpu_pool_put(&slice);
   }
   g->world = w;
   pthread_mutex_unlock(&table_lock);
@@ -132,16 +160,12 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
     hk_device *d = w->devices[r];
     if (!d) continue;
     (void)d->ops->release(d, &w->credits[r]);
+    hk_gpu_pool_put(&w->slices[r]);
     hk_share_drop(d, &w->words[r]);
     hk_share_drop(d, &w->signals[r]);
     d->ops->close(d);
   }
   hk_gpu_topology_free(w);
   pthread_mutex_destroy(&w->lock);
-  free(w->devices);
-  free(w->credits);
-  free(w->words);
-  free(w->signals);
-  free(w->fifos);
-  free(w);
+  free_tables(w);
 }

@@ -5,8 +5,9 @@
 #include "gpu.h"
 
 struct hk_call;
-struct hk_gpu_link;  /* kernels/cuda/work.h */
-struct hk_link_need; /* program/program.h */
+struct hk_gpu_link;    /* kernels/cuda/work.h */
+struct hk_link_need;   /* program/program.h */
+struct hk_share_offer; /* transport/cuda/share.h */
 
 /* One direction between two ranks on a channel: the receiver's memory. */
 typedef struct hk_gpu_fifo {
@@ -22,6 +23,7 @@ typedef struct hk_gpu_world {
   pthread_mutex_t lock;           /* of the FIFOs, and of `looked` */
   hk_device **devices;            /* [nranks]; NULL: the rank is in another process */
   hk_memory *credits;             /* [nranks]: of the ranks of this process, hk_gpu_credit */
+  hk_gpu_slice *slices;           /* [nranks]: that these are of a pool */
   struct hk_shared *words;        /* [nranks]: the same, copy.c's */
   struct hk_shared *signals;      /* [nranks]: the same, rma.c's */
   hk_gpu_fifo **fifos;            /* [nranks], by sender */
@@ -39,6 +41,8 @@ hk_status hk_gpu_world_join(ncclComm_t c);
 void hk_gpu_world_leave(hk_gpu_world *w);
 /* Makes this rank's credits anew, as links.by_file has changed. */
 hk_status hk_gpu_credits_again(ncclComm_t c);
+/* To all other processes. */
+hk_status hk_gpu_credits_offer(ncclComm_t c, struct hk_share_offer *o);
 
 /* A rank's credits, in its GPU's memory: for each link on which it sends the head, which the receiver writes, and its
  * counter; for pumped links the counters of both directions.  After them a pattern that the other ranks try to read,
@@ -53,7 +57,7 @@ static inline uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i)
 }
 static inline char *hk_gpu_credits_of(ncclComm_t c, int rank) {
   hk_gpu *g = hk_gpu_of(c);
-  return hk_gpu_is_remote(c, rank) ? g->opened[rank].base : g->world->credits[rank].base;
+  return hk_gpu_is_remote(c, rank) ? (char *)g->opened[rank].base + g->opened_at[rank] : g->world->credits[rank].base;
 }
 /* Of `rank`'s link to `peer`. */
 static inline char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel) {

@@ -102,14 +102,19 @@ out:
 }
 
 /* Makes a child of `parent`; its rank and size follow from the exchange with the other members. */
-static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclConfig_t *config, bool share,
+static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclConfig_t *config, bool lends,
                             hk_init *how) {
   hk_status rc = HK_OK;
   ncclComm_t c = NULL;
-  (void)share; /* memory and threads of a communicator are small: nothing is shared with the parent */
   how->parent = parent;
   HK_TRY(hk_comm_new(&c, parent->rank, parent->nranks, config), out);
-  if (!config) c->options.blocking = parent->options.blocking;
+  if (!config) {
+    c->options.blocking = parent->options.blocking;
+    c->options.split_share = parent->options.split_share;
+    c->options.shrink_share = parent->options.shrink_share;
+  }
+  /* What a failed parent has may end with it. */
+  if (lends && !hk_comm_failing(parent)) c->lender = parent;
   c->backend = parent->backend;
   c->device = parent->device;
   c->options.batch_invariant = parent->redop_flags != 0;
@@ -134,7 +139,7 @@ HK_API(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclCo
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommSplit: color %d: give 0 or more, or NCCL_SPLIT_NOCOLOR", color);
     goto out;
   }
-  return (ncclResult_t)init_child(comm, newcomm, config, false, &how);
+  return (ncclResult_t)init_child(comm, newcomm, config, comm->options.split_share, &how);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }
@@ -292,7 +297,7 @@ HK_API(ncclResult_t, ncclCommShrink,
     return (ncclResult_t)hk_group_unborn(&how, HK_FAIL_ERRNO("no memory for %d ranks to exclude", excludeRanksCount));
   }
   memcpy(how.exclude, excludeRanksList, (size_t)excludeRanksCount * sizeof *how.exclude);
-  return (ncclResult_t)init_child(comm, newcomm, config, false, &how);
+  return (ncclResult_t)init_child(comm, newcomm, config, comm->options.shrink_share, &how);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }

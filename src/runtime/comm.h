@@ -28,10 +28,11 @@ typedef struct hk_comm_options {
   bool no_captures;     /* the user has promised not to capture any */
   bool mixes_graphs;    /* replays of graphs are ordered with each other and with calls that are not captured */
   int min_ctas, max_ctas, traffic_class;
-  bool collnet;                  /* the network may add up */
-  int batch_invariant;           /* a parent's setting; -1: as HOCKET_BATCH_INVARIANT says */
-  int rma_contexts, rma_signals; /* of one-sided operations */
-  bool rma_eager;                /* they are there without a window */
+  bool collnet;                   /* the network may add up */
+  int batch_invariant;            /* a parent's setting; -1: as HOCKET_BATCH_INVARIANT says */
+  int rma_contexts, rma_signals;  /* of one-sided operations */
+  bool rma_eager;                 /* they are there without a window */
+  bool split_share, shrink_share; /* children of ncclCommSplit, of ncclCommShrink use what `lender` lends */
   char name[64], net_name[32];
 } hk_comm_options;
 
@@ -130,6 +131,7 @@ struct ncclComm {
   struct hk_device_comm *device_comms; /* device_comm.c; under health.lock */
   uint64_t windows;                    /* symmetric ones registered so far, equal on all ranks; under health.lock */
   hk_rma *rma;                         /* one-sided operations (rma.h), from the first window on */
+  struct ncclComm *lender;             /* while it is made: the parent that lends memory and threads; NULL: none */
   ncclUniqueId *grow_id;               /* of ncclCommGetUniqueId, until ncclCommGrow uses it; NULL: none */
   struct ncclComm *quarantine_next;
 };

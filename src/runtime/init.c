@@ -87,7 +87,10 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .arg = c};
   if (c->rank == 0) hk_param_report_names(true);
   hk_children_watch_begin(&watch, c, how); /* first: members learn of a failure from here on */
-  rc = hk_service_new(&c->service, "hocket-service");
+  if (c->lender)
+    c->service = hk_service_share(c->lender->service);
+  else
+    rc = hk_service_new(&c->service, "hocket-service");
   if (rc != HK_OK && !how->parent) hk_comm_excuse(how);
   HK_TRY(rc, out);
   o.service = c->service;
@@ -108,6 +111,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
           c->options.name[0] ? " name " : "", c->options.name, (double)(hk_now_ns() - begin) / 1e6,
           (double)(joined - begin) / 1e6);
 out:
+  c->lender = NULL;
   rc = hk_children_watch_end(&watch, rc);
   bool explained = watch.verdict[0] || watch.settled;
   if (explained) { /* all members report it in these words, whichever of them saw it first */

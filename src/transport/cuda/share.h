@@ -20,6 +20,7 @@ typedef struct hk_shared {
 typedef struct hk_share_offer {
   uint64_t region;       /* whose file it asks for (device/host.h); 0: the handle in `share` is enough */
   hk_memory_share share; /* of GPU memory; kind HK_MEMORY_NONE: it is the host's, or cannot be shared */
+  uint64_t at;           /* how far from its beginning that lies which is offered */
 } hk_share_offer;
 
 /* ---- GPU memory ---- */

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Children that use their parent's memory (splitShare, shrinkShare) on emulated GPUs: what they cost, that they run at
+ * the same time, and that each may end first, by whatever end.
+ * check: timeout=200 notsan */
+#include "../../src/base/param.h"
+#include "../../src/gpu/pool.h"
+#include "../support/gpu_places.h"
+#include "../support/suite.h"
+
+enum { COUNT = 9000, ROOM = 1 << 16 };
+static const gpu_call sums = {.coll = HK_ALLREDUCE, .count = COUNT, .type = ncclFloat32, .op = ncclSum};
+
+static size_t in_use(int devices) {
+  size_t sum = 0;
+  for (int d = 0; d < devices; d++) {
+    size_t left = 0, all = 0;
+    emu_use(d);
+    OK(MemGetInfo(&left, &all));
+    sum += all - left;
+  }
+  return sum;
+}
+
+static uint64_t held(ncclComm_t c, ncclCommMemStat_t what) {
+  uint64_t value = 0;
+  OK_NCCL(ncclCommMemStats(c, what, &value));
+  return value;
+}
+
+static ncclConfig_t lending(int split, int shrink) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.splitShare = split;
+  config.shrinkShare = shrink;
+  return config;
+}
+
+static void init(gpu_ranks *g, ncclConfig_t config) {
+  ncclUniqueId id;
+  OK_NCCL(ncclGetUniqueId(&id));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    OK_NCCL(ncclCommInitRankConfig(&g->comm[r], g->n, id, r, &config));
+  }
+  OK_NCCL(ncclGroupEnd());
+}
+
+/* Of all ranks, in their order.  `kid` has buffers and streams of its own. */
+static void split(const gpu_ranks *g, gpu_ranks *kid) {
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < g->n; r++) OK_NCCL(ncclCommSplit(g->comm[r], 0, r, &kid->comm[r], NULL));
+  OK_NCCL(ncclGroupEnd());
+}
+
+static void destroy(gpu_ranks *g) {
+  for (int r = 0; r < g->n; r++) {
+    OK_NCCL(ncclCommDestroy(g->comm[r]));
+    g->comm[r] = NULL;
+  }
+}
+
+static void each(const gpu_ranks *g, bool suspend) {
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < g->n; r++)
+    OK_NCCL(suspend ? ncclCommSuspend(g->comm[r], NCCL_SUSPEND_MEM) : ncclCommResume(g->comm[r]));
+  OK_NCCL(ncclGroupEnd());
+}
+
+static void sum(gpu_ranks *g) {
+  gpu_fill(g, &sums);
+  gpu_group(g, &sums);
+  gpu_wait(g);
+  gpu_check(g, &sums);
+}
+
+/* What a child takes when it is made, with and without sharing; at the end all is given back, whoever ends first. */
+START_TEST(costs) {
+  enum { N = 8 };
+  static const struct { bool lends, parent_first; } cases[] = {{false, false}, {true, false}, {true, true}};
+  gpu_ranks g, kid, grandkid;
+  gpu_open(&g, N, N, ROOM);
+  gpu_open(&kid, N, N, ROOM);
+  gpu_open(&grandkid, N, N, ROOM);
+  const size_t empty = in_use(N);
+  init(&g, lending(cases[_i].lends, 0));
+  const size_t before = in_use(N);
+  split(&g, &kid);
+  split(&kid, &grandkid); /* the setting is inherited */
+  const size_t cost = in_use(N) - before;
+  if (cases[_i].lends)
+    ck_assert_uint_eq(cost, 0);
+  else
+    ck_assert_uint_ge(cost, (size_t)2 * N * HK_DEVICE_GRANULE);
+  for (int r = 0; r < N; r++)
+    if (cases[_i].lends) ck_assert_uint_lt(held(kid.comm[r], ncclStatGpuMemTotal), HK_DEVICE_GRANULE / 4);
+  for (int i = 0; i < 2; i++) {
+    sum(&g);
+    sum(&kid);
+    sum(&grandkid);
+  }
+  destroy(cases[_i].parent_first ? &g : &kid);
+  sum(&grandkid);
+  destroy(cases[_i].parent_first ? &kid : &grandkid);
+  sum(cases[_i].parent_first ? &grandkid : &g);
+  destroy(cases[_i].parent_first ? &grandkid : &g);
+  ck_assert_uint_eq(in_use(N), empty);
+  gpu_close(&g);
+  gpu_close(&kid);
+  gpu_close(&grandkid);
+}
+END_TEST
+
+/* Pieces are not given out again, but their granules go back: children that come and go take no more and more. */
+START_TEST(come_and_go) {
+  enum { N = 2, KEPT = 3, TURNS = 100 };
+  gpu_ranks g, kid;
+  gpu_open(&g, N, N, ROOM);
+  gpu_open(&kid, N, N, ROOM);
+  setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1);
+  hk_param_reload();
+  init(&g, lending(0, 0)); /* the variable is stronger */
+  const size_t before = in_use(N);
+  size_t most = 0;
+  for (int i = 0; i < TURNS; i++) {
+    split(&g, &kid);
+    if (i % 20 == 0) sum(&kid);
+    if (in_use(N) - before > most) most = in_use(N) - before;
+    destroy(&kid);
+  }
+  ck_assert(hk_gpu_of(g.comm[0])->pool);
+  ck_assert_uint_le(most, (size_t)N * 4 * HK_DEVICE_GRANULE); /* its own links, and at most one more granule */
+  ck_assert_uint_le(in_use(N) - before, (size_t)N * HK_DEVICE_GRANULE);
+  sum(&g);
+  gpu_close(&g);
+  gpu_close(&kid);
+}
+END_TEST
+
+/* Calls of parent and child are under way at the same time, in opposite orders on the two ranks: with shared links
+ * they would wait for each other for ever. */
+START_TEST(at_once) {
+  enum { N = 2 };
+  gpu_ranks g, kid;
+  gpu_open(&g, N, N, ROOM);
+  gpu_open(&kid, N, N, ROOM);
+  init(&g, lending(1, 0));
+  split(&g, &kid);
+  sum(&g);
+  sum(&kid);
+  gpu_fill(&g, &sums);
+  gpu_fill(&kid, &sums);
+  for (int i = 0; i < 10; i++) {
+    OK_NCCL(gpu_submit(&g, &sums, 0));
+    OK_NCCL(gpu_submit(&kid, &sums, 0));
+    OK_NCCL(gpu_submit(&kid, &sums, 1));
+    OK_NCCL(gpu_submit(&g, &sums, 1));
+  }
+  gpu_wait(&g);
+  gpu_wait(&kid);
+  gpu_check(&g, &sums);
+  gpu_check(&kid, &sums);
+  gpu_close(&kid);
+  gpu_close(&g);
+}
+END_TEST
+
+/* Either is suspended while the other one works. */
+START_TEST(suspended) {
+  enum { N = 4 };
+  gpu_ranks g, kid;
+  gpu_open(&g, N, N, ROOM);
+  gpu_open(&kid, N, N, ROOM);
+  init(&g, lending(1, 1));
+  split(&g, &kid);
+  sum(&g);
+  sum(&kid);
+  for (int i = 0; i < 2; i++) {
+    gpu_ranks *one = i ? &g : &kid, *other = i ? &kid : &g;
+    const size_t active = in_use(N);
+    const uint64_t may = held(one->comm[0], ncclStatGpuMemSuspend);
+    each(one, true);
+    ck_assert_uint_eq(active - in_use(N), N * may);
+    ck_assert_uint_lt(held(one->comm[0], ncclStatGpuMemPersist), may / 10);
+    sum(other);
+    each(one, false);
+    ck_assert_uint_eq(in_use(N), active);
+    sum(one);
+    sum(other);
+  }
+  each(&g, true); /* and ends so */
+  destroy(&g);
+  sum(&kid);
+  gpu_close(&g);
+  gpu_close(&kid);
+}
+END_TEST
+
+/* A child is aborted while it waits for a rank that makes no call; a shrunk one takes its place. */
+START_TEST(aborted) {
+  enum { N = 4 };
+  int last = N - 1;
+  gpu_ranks g, kid, rest;
+  gpu_open(&g, N, N, ROOM);
+  gpu_open(&kid, N, N, ROOM);
+  gpu_open(&rest, N - 1, N - 1, ROOM);
+  init(&g, lending(1, 1));
+  split(&g, &kid);
+  sum(&kid);
+  gpu_fill(&kid, &sums);
+  for (int r = 0; r < last; r++) OK_NCCL(gpu_submit(&kid, &sums, r));
+  sum(&g);
+  for (int r = 0; r < N; r++) {
+    OK_NCCL(ncclCommAbort(kid.comm[r]));
+    kid.comm[r] = NULL;
+  }
+  sum(&g);
+  const size_t before = in_use(N);
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < last; r++) OK_NCCL(ncclCommShrink(g.comm[r], &last, 1, &rest.comm[r], NULL, 0));
+  OK_NCCL(ncclGroupEnd());
+  ck_assert_uint_eq(in_use(N), before);
+  sum(&rest);
+  sum(&g);
+  gpu_close(&g);
+  sum(&rest);
+  gpu_close(&rest);
+  gpu_close(&kid);
+}
+END_TEST
+
+/* A failed parent lends nothing. */
+START_TEST(of_the_dead) {
+  enum { N = 3 };
+  int last = N - 1;
+  gpu_ranks g, rest;
+  gpu_open(&g, N, N, ROOM);
+  gpu_open(&rest, N - 1, N - 1, ROOM);
+  init(&g, lending(1, 1));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < last; r++) OK_NCCL(ncclCommShrink(g.comm[r], &last, 1, &rest.comm[r], NULL, NCCL_SHRINK_ABORT));
+  OK_NCCL(ncclGroupEnd());
+  ck_assert(hk_gpu_of(rest.comm[0])->pool != hk_gpu_of(g.comm[0])->pool);
+  for (int r = 0; r < N; r++) OK_NCCL(ncclCommAbort(g.comm[r]));
+  memset(g.comm, 0, sizeof g.comm);
+  sum(&rest);
+  gpu_close(&rest);
+  gpu_close(&g);
+}
+END_TEST
+
+/* Between processes: the others open what the pieces lie in. */
+static void in_processes(place *p) {
+  place kid = *p;
+  gpu_call c = sums;
+  each_call(p, &c, 1);
+  OK_NCCL(ncclGroupStart());
+  for (int r = p->first; r < p->first + p->each; r++)
+    OK_NCCL(ncclCommSplit(p->g.comm[r], 0, p->g.n - r, &kid.g.comm[r], NULL));
+  OK_NCCL(ncclGroupEnd());
+  for (int r = p->first; r < p->first + p->each; r++) {
+    ck_assert_ptr_nonnull(hk_gpu_of(kid.g.comm[r])->pool);
+    ck_assert_uint_lt(held(kid.g.comm[r], ncclStatGpuMemTotal), HK_DEVICE_GRANULE / 4);
+  }
+  for (int r = p->first; r < p->first + p->each; r++) {
+    ncclComm_t of = kid.g.comm[r]; /* the child's ranks are in the opposite order */
+    int rank;
+    OK_NCCL(ncclCommUserRank(of, &rank));
+    ck_assert_int_eq(rank, p->g.n - 1 - r);
+  }
+  each_call(&kid, &c, 2); /* a sum is the same in any order */
+  OK_NCCL(ncclGroupStart());
+  for (int r = p->first; r < p->first + p->each; r++) OK_NCCL(ncclCommSuspend(kid.g.comm[r], NCCL_SUSPEND_MEM));
+  OK_NCCL(ncclGroupEnd());
+  each_call(p, &c, 1);
+  OK_NCCL(ncclGroupStart());
+  for (int r = p->first; r < p->first + p->each; r++) OK_NCCL(ncclCommResume(kid.g.comm[r]));
+  OK_NCCL(ncclGroupEnd());
+  each_call(&kid, &c, 1);
+  for (int r = p->first; r < p->first + p->each; r++) {
+    OK_NCCL(ncclCommDestroy(p->g.comm[r]));
+    p->g.comm[r] = NULL;
+  }
+  each_call(&kid, &c, 1);
+  for (int r = p->first; r < p->first + p->each; r++) OK_NCCL(ncclCommDestroy(kid.g.comm[r]));
+}
+
+START_TEST(processes) {
+  setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1);
+  ck_assert_int_eq(run_processes(4, _i + 1, 8, 1, in_processes), 0);
+}
+END_TEST
+
+int main(void) {
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  TCase *t = tcase_create("lend");
+  tcase_set_timeout(t, 190);
+  tcase_add_loop_test(t, costs, 0, 3);
+  tcase_add_test(t, come_and_go);
+  tcase_add_test(t, at_once);
+  tcase_add_test(t, suspended);
+  tcase_add_test(t, aborted);
+  tcase_add_test(t, of_the_dead);
+  tcase_add_loop_test(t, processes, 0, 2);
+  return suite_run_one("gpu_lend", t);
+}
