@@ -130,7 +130,10 @@ typedef enum {
  * splitShare, shrinkShare (0 or 1, default 0): a child uses its parent's service thread, and on GPUs the parent's
  * memory for what is small; so it costs less to make.  It has links of its own: both run at the same time, and each
  * may be destroyed, aborted or suspended without the other one.  A child without a configuration inherits both fields.
- * A failed or revoked parent lends nothing. */
+ * A failed or revoked parent lends nothing.
+ *
+ * maxP2pPeers (1 or more, default all ranks): a hint.  With few peers, large sends and receives on GPUs use more
+ * channels each.  The largest value of all ranks counts.  More peers than that work, and may be slower. */
 typedef struct ncclConfig_v23100 {
   size_t size;             /**< set by the initializer: bytes of the structure that the caller was compiled with */
   unsigned int magic;      /**< set by the initializer: 0xcafebeef */
@@ -151,7 +154,7 @@ typedef struct ncclConfig_v23100 {
   int nvlinkCentricSched;  /**< 0 or 1: order sends and receives by NVLink first */
   int graphUsageMode;      /**< captured graphs: 0 none, 1 one, 2 (default) several, or mixed with calls; since 2.29 */
   int numRmaCtx;           /**< contexts of one-sided operations, 0 or more; default 1; since 2.29 */
-  int maxP2pPeers;         /**< peers that this rank sends to or receives from, at most; since 2.30 */
+  int maxP2pPeers;         /**< peers of any rank's sends and receives at one time; see below; since 2.30 */
   int graphStreamOrdering; /**< 1 (default): captures keep the order of the communicator's calls; since 2.30.5 */
   int launchOrderImplicit; /**< 1: calls of several communicators run in the order of the calls; since 2.31 */
   int numRmaSig;           /**< signals of one-sided operations, 0 or more; default 1 */

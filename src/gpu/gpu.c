@@ -68,6 +68,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   fact->sm = (uint64_t)l->sm;
   if (!hk_bus_id_parse(l->bus_id, &fact->bus)) fact->bus = UINT64_MAX;
   fact->by_fd = g->links->by_file;
+  fact->p2p_peers = (uint32_t)c->options.p2p_peers;
   const bool no_ctas = (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0;
   fact->copies = no_ctas && l->stream_words &&
                  g->device->ops->word_check(g->device, g->world->credits[c->rank].base, g->queue) == HK_OK;
@@ -105,6 +106,17 @@ static hk_status count_sharers(const hk_gpu_fact *facts, size_t stride, int nran
   *most = hk_gpu_most_equal(ids, nranks);
   free(ids);
   return HK_OK;
+}
+
+/* That a rank sends to or receives from at once, by the rank that names most; one that names none means all. */
+static unsigned p2p_peers(const hk_gpu_fact *facts, size_t stride, int nranks) {
+  unsigned most = 1;
+  for (int r = 0; r < nranks; r++) {
+    const unsigned n = hk_gpu_fact_of(facts, stride, r)->p2p_peers;
+    if (!n || n > (unsigned)nranks) return (unsigned)nranks;
+    if (n > most) most = n;
+  }
+  return most;
 }
 
 /* As NCCL decides it: older GPUs that share their PCI switch's bandwidth with traffic between them are read slowly. */
@@ -146,7 +158,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   HK_INFO(HK_SUB_INIT,
           "rank %d: %u blocks at most on GPU %d, where %u communicators like this one run at the same time", c->rank,
           g->blocks, c->device, hk_gpu_overlap(&room));
-  g->parts = g->blocks / 2 / (unsigned)c->nranks;
+  g->parts = g->blocks / 2 / p2p_peers(facts, stride, c->nranks);
   if (g->parts < 1) g->parts = 1;
   if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
   /* A send or receive over the network may use more links than the blocks would ask for, but no more than there are. */

@@ -178,6 +178,7 @@ typedef struct hk_gpu_fact {
   uint64_t window_stride; /* bytes of addresses that it needs for a rank's windows */
   uint8_t copies;         /* it asks for copy engines, and can */
   uint8_t by_fd;          /* its memory can go to other processes by file descriptor */
+  uint32_t p2p_peers;     /* that it sends to or receives from at once; 0: all */
   uint8_t multicast;      /* for what it can have memory that a switch copies to and adds up from: HK_GPU_MULTICAST_ */
 } hk_gpu_fact;
 enum { HK_GPU_MULTICAST_SUMS = 1, HK_GPU_MULTICAST_WINDOWS = 2 };

@@ -112,6 +112,7 @@ static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclCo
     c->options.blocking = parent->options.blocking;
     c->options.split_share = parent->options.split_share;
     c->options.shrink_share = parent->options.shrink_share;
+    c->options.p2p_peers = parent->options.p2p_peers;
   }
   /* What a failed parent has may end with it. */
   if (lends && !hk_comm_failing(parent)) c->lender = parent;

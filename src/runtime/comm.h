@@ -33,6 +33,7 @@ typedef struct hk_comm_options {
   int rma_contexts, rma_signals;  /* of one-sided operations */
   bool rma_eager;                 /* they are there without a window */
   bool split_share, shrink_share; /* children of ncclCommSplit, of ncclCommShrink use what `lender` lends */
+  int p2p_peers;                  /* the user's promise, how many peers a rank sends to or receives from; 0: none */
   char name[64], net_name[32];
 } hk_comm_options;
 

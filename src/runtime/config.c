@@ -118,6 +118,7 @@ hk_status hk_options_read(const ncclConfig_t *given, hk_comm_options *o) {
   o->rma_eager = or_default(f->rmaEagerInit, 0) != 0;
   o->split_share = set_or(hk_param_int(HK_P_SPLIT_SHARE), 0, f->splitShare, 0) != 0;
   o->shrink_share = set_or(hk_param_int(HK_P_SHRINK_SHARE), 0, f->shrinkShare, 0) != 0;
+  o->p2p_peers = set_or(hk_param_int(HK_P_MAX_P2P_PEERS), 1, f->maxP2pPeers, 0);
   if (f->commName) snprintf(o->name, sizeof o->name, "%s", f->commName);
   if (f->netName) snprintf(o->net_name, sizeof o->net_name, "%s", f->netName);
   return HK_OK;

@@ -5,6 +5,7 @@
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/collectives/protocol.h"
+#include "../../src/gpu/ends.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/runtime/plans.h"
 #include "../support/gpu_comms.h"
@@ -118,6 +119,68 @@ START_TEST(options_of_a_communicator) {
   gpu_check(&g, &sums);
   gpu_close(&g);
   gpu_close(&plain);
+}
+END_TEST
+
+/* Links that rank 0 has for sends to rank 1. */
+static unsigned ways(const gpu_ranks *g) {
+  unsigned n = 0;
+  for (const hk_gpu_end *x = hk_gpu_of(g->comm[0])->ends[1][1]; x; x = x->next) n++;
+  return n;
+}
+
+/* Each rank sends to those up to `far` ranks away and receives from those before it. */
+static void send_round(const gpu_ranks *g, int far, size_t bytes) {
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < N; r++) {
+    cudaStream_t s = (cudaStream_t)(void *)g->stream[r];
+    for (int k = 1; k <= far; k++) {
+      const int before = (r + N - k) % N;
+      char *in = (void *)(uintptr_t)g->in[r], *out = (void *)(uintptr_t)g->out[r];
+      OK_NCCL(ncclSend(in, bytes, ncclInt8, (r + k) % N, g->comm[r], s));
+      OK_NCCL(ncclRecv(out + (size_t)(k - 1) * bytes, bytes, ncclInt8, before, g->comm[r], s));
+    }
+  }
+  OK_NCCL(ncclGroupEnd());
+  gpu_wait(g);
+  char *got = malloc(bytes);
+  for (int r = 0; r < N; r++)
+    for (int k = 1; k <= far; k++) {
+      emu_use(g->device[r]);
+      OK(MemcpyAsync((CUdeviceptr)(uintptr_t)got, g->out[r] + (size_t)(k - 1) * bytes, bytes, g->stream[r]));
+      OK(StreamSynchronize(g->stream[r]));
+      for (size_t i = 0; i < bytes; i++) ck_assert_int_eq(got[i], (r + N - k) % N + 1);
+    }
+  free(got);
+}
+
+/* With few peers a large send has more links.  It is a promise for speed only: more peers are right, too. */
+START_TEST(few_peers) {
+  static const struct {
+    int peers;      /* rank 0's; the others name one */
+    unsigned parts; /* of 16 blocks */
+  } cases[] = {{NCCL_CONFIG_UNDEF_INT, 2}, {1, 8}, {2, 4}, {99, 2}};
+  enum { BYTES = 1 << 18 };
+  gpu_ranks g;
+  ncclUniqueId id;
+  setenv("NCCL_MAX_NCHANNELS", "16", 1);
+  gpu_open(&g, N, N, (size_t)BYTES * (N - 1));
+  OK_NCCL(ncclGetUniqueId(&id));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < N; r++) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.maxP2pPeers = r ? 1 : cases[_i].peers;
+    emu_use(g.device[r]);
+    OK(MemsetD8Async(g.in[r], (unsigned char)(r + 1), BYTES, g.stream[r]));
+    OK_NCCL(ncclCommInitRankConfig(&g.comm[r], N, id, r, &config));
+  }
+  OK_NCCL(ncclGroupEnd());
+  ck_assert_uint_eq(hk_gpu_of(g.comm[0])->blocks, 16);
+  ck_assert_uint_eq(hk_gpu_of(g.comm[1])->parts, cases[_i].parts);
+  send_round(&g, 1, BYTES);
+  ck_assert_uint_eq(ways(&g), cases[_i].parts);
+  send_round(&g, N - 1, BYTES);
+  gpu_close(&g);
 }
 END_TEST
 
@@ -317,6 +380,7 @@ int main(void) {
   tcase_add_test(t, options_of_a_call);
   tcase_add_test(t, launch_events);
   tcase_add_test(t, options_of_a_communicator);
+  tcase_add_loop_test(t, few_peers, 0, 4);
   tcase_add_loop_test(t, broken_promise, 0, 2);
   tcase_add_test(t, launch_order);
   tcase_add_test(t, profiled);
