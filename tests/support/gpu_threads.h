@@ -59,8 +59,8 @@ HK_DEVICE int hk_barrier_or(int x) {
   if (x) atomic_store(mine, 1);
   pthread_barrier_wait(&gpu_me->block->all);
   int any = atomic_load(mine);
+  atomic_store(other, 0); /* for the next call: all have left the one before, and none has begun the next one */
   pthread_barrier_wait(&gpu_me->block->all);
-  atomic_store(other, 0); /* for the next but one: no thread looks at it before two more barriers */
   return any;
 }
 HK_DEVICE void hk_warp_barrier(void) { pthread_barrier_wait(&gpu_me->block->warp[gpu_me->index / HK_WARP]); }
@@ -70,8 +70,8 @@ HK_DEVICE int hk_warp_any(int x) {
   if (x) atomic_store(mine, 1);
   hk_warp_barrier();
   int any = atomic_load(mine);
+  atomic_store(other, 0); /* as in hk_barrier_or */
   hk_warp_barrier();
-  atomic_store(other, 0);
   return any;
 }
 static _Atomic(unsigned long) gpu_polls; /* of all threads so far */
