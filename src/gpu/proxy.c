@@ -308,9 +308,9 @@ void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes) {
   if (!p) return;
   enter(p);
   for (hk_gpu_pumped *f = p->links; f && used < bytes; f = f->next) {
-    bool seen = f->link.waiting != HK_LINK_WAITS;
+    bool seen = hk_link_waits(&f->link) != HK_LINK_WAITS;
     for (hk_gpu_pumped *k = p->links; k != f && !seen; k = k->next)
-      seen = k->link.peer == f->link.peer && k->link.waiting == HK_LINK_WAITS;
+      seen = k->link.peer == f->link.peer && hk_link_waits(&k->link) == HK_LINK_WAITS;
     if (!seen) used += (size_t)snprintf(text + used, bytes - used, "%s%u", used ? ", " : "", f->link.peer);
   }
   leave(p);

@@ -146,7 +146,7 @@ out:
 /* Reports to the transport whether the kernel waits for the next slot.  If not, what comes is received all the same, so
  * that the kernel finds it when it needs it. */
 static void ask(hk_gpu_pumped *f) {
-  f->link.waiting = note_of(f) == (uint32_t)(f->link.done + 1) ? HK_LINK_WAITS : HK_LINK_TAKES;
+  hk_link_set_waiting(&f->link, note_of(f) == (uint32_t)(f->link.done + 1) ? HK_LINK_WAITS : HK_LINK_TAKES);
 }
 
 static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {

@@ -69,7 +69,7 @@ static inline hk_link *link_of(const hk_lane_run *l, const hk_operand *o) {
  * can write it there itself. */
 static void announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
                           size_t bytes, hk_link *link) {
-  link->waiting = HK_LINK_WAITS;
+  hk_link_set_waiting(link, HK_LINK_WAITS);
   if (ndst != 1 || nsrc != 1 || o[0].space == HK_LINK) return;
   link->want_bytes = (uint32_t)bytes;
   link->want = user_address(x, l, &o[0]);

@@ -154,7 +154,7 @@ static hk_status drain_wholes(pair *p, bool *any) {
         hk_link_offer(l, l->offered, next->data, next->room > UINT32_MAX ? UINT32_MAX : (uint32_t)next->room);
     }
     if (!hk_link_can_recv(l)) {
-      l->waiting = HK_LINK_WAITS;
+      hk_link_set_waiting(l, HK_LINK_WAITS);
       return HK_OK;
     }
     pair_request *r = &p->requests[p->done % PAIR_REQUESTS];
@@ -177,7 +177,7 @@ static hk_status drain(pair *p, bool *any) {
     while (!r->begun || r->moved < r->bytes) {
       if (!hk_link_can_recv(l)) {
         size_t left = r->bytes - r->moved;
-        l->waiting = HK_LINK_WAITS;
+        hk_link_set_waiting(l, HK_LINK_WAITS);
         /* a header must not be written there */
         l->want = r->begun && left > HK_SLOT_INLINE ? r->data + r->moved : NULL;
         l->want_bytes = left > UINT32_MAX ? UINT32_MAX : (uint32_t)left;

@@ -79,7 +79,8 @@ static void take_in(ncclComm_t c) {
   open_receivers(c);
   hk_link_walk walk = {0};
   for (hk_wired_link *l; (l = hk_wire_next(c, &walk));)
-    if (l->link.kind == HK_LINK_RECV && l->link.pumped && !l->link.waiting) l->link.waiting = HK_LINK_TAKES;
+    if (l->link.kind == HK_LINK_RECV && l->link.pumped && !hk_link_waits(&l->link))
+      hk_link_set_waiting(&l->link, HK_LINK_TAKES);
   for (int i = 0; i < LOOKS; i++) {
     bool moved = false;
     if (hk_wire_progress(c, &moved) != HK_OK) return;
@@ -117,7 +118,7 @@ static hk_status probe(ncclComm_t c, int peer, bool *waits) {
   hk_link_key key = {.peer = (uint16_t)peer, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
   HK_TRY(hk_wire_link(c, key, &w), out);
   if (w->link.pumped && !hk_link_can_recv(&w->link)) {
-    if (!w->link.waiting) w->link.waiting = HK_LINK_TAKES;
+    if (!hk_link_waits(&w->link)) hk_link_set_waiting(&w->link, HK_LINK_TAKES);
     HK_TRY(hk_wire_progress(c, &moved), out);
   }
   *waits = hk_link_can_recv(&w->link);

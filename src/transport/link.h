@@ -108,8 +108,8 @@ typedef struct hk_link {
   uint32_t want_bytes;
   /* Receiver of a pumped link, hk_link_waiting: whether a lane waits for the next slot. The lane sets it, and the
    * transport clears it with every slot that it fills. Progress then need not ask the network about links that no lane
-   * waits for. */
-  uint8_t waiting;
+   * waits for. Atomic, because the service thread looks at it while a lane runs. */
+  _Atomic(uint8_t) waiting;
   /* Sender of a pumped link: the transport knows that there may be slots to move. It clears this when it has moved them
    * all, so that its progress need not look at links on which nothing is sent. */
   uint8_t rung;
@@ -125,6 +125,14 @@ typedef struct hk_link {
   struct hk_device *gpu;
 } hk_link;
 _Static_assert(sizeof(hk_link) <= 2 * HK_CACHE_LINE, "two cache lines of hot fields");
+
+static inline hk_link_waiting hk_link_waits(const hk_link *l) {
+  /* relaxed: it only says whether to ask the network; what comes is ordered by its slot's number */
+  return (hk_link_waiting)atomic_load_explicit(&l->waiting, memory_order_relaxed);
+}
+static inline void hk_link_set_waiting(hk_link *l, hk_link_waiting to) {
+  atomic_store_explicit(&l->waiting, (uint8_t)to, memory_order_relaxed); /* relaxed: as in hk_link_waits */
+}
 
 /* ---- sender ---- */
 /* The number of slots that a payload of `bytes` cannot use, because there are fewer payloads of its size than

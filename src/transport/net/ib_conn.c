@@ -433,7 +433,7 @@ static hk_status read_messages(hk_ib_conn *c) {
 
 /* Returns true if a lane waits for this connection. */
 static bool needed(const hk_ib_conn *c) {
-  return c->remote.busy || (c->recv && c->recv->link->waiting == HK_LINK_WAITS) ||
+  return c->remote.busy || (c->recv && hk_link_waits(c->recv->link) == HK_LINK_WAITS) ||
          (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)));
 }
 

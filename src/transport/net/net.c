@@ -457,7 +457,7 @@ void hk_net_deliver(hk_net_end *e, uint32_t bytes, uint32_t signature, void *pla
   s->flags = direct ? HK_SLOT_REF : 0;
   if (direct) s->ref = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)place};
   e->next++;
-  e->link->waiting = HK_LINK_NO_WAIT;
+  hk_link_set_waiting(e->link, HK_LINK_NO_WAIT);
   e->link->want = NULL; /* it was for this slot; the lane sets it again if it knows the next slot's place */
   /* release: payload and fields must be visible before the lane sees the number */
   atomic_store_explicit(&s->seq, (uint32_t)e->next, memory_order_release);

@@ -188,7 +188,7 @@ static hk_status receive_slots(hk_plugin_end *e, bool *moved) {
   while (delivered && e->end->next < e->lane[0].done) HK_OR_RETURN(deliver(e, &delivered));
   const hk_plugin_lane *needed =
       &e->lane[e->end->next < e->lane[0].done]; /* once a header has come: its payload's lane */
-  if (needed->broken && e->end->link->waiting == HK_LINK_WAITS)
+  if (needed->broken && hk_link_waits(e->end->link) == HK_LINK_WAITS)
     rc = hk_plugin_failed(e, needed->broke_in, needed->broken);
   return rc;
 }
@@ -281,7 +281,7 @@ static void plugins_close(void *ctx, hk_net_end *end) {
 
 /* Returns true if a lane waits for this end. */
 static bool wanted(const hk_plugin_end *e) {
-  return e->sends ? hk_net_filled(e->end, e->end->next) : e->end->link->waiting == HK_LINK_WAITS;
+  return e->sends ? hk_net_filled(e->end, e->end->next) : hk_link_waits(e->end->link) == HK_LINK_WAITS;
 }
 
 /* Nothing moves: checks whether peers close, and whether those that lanes wait for have ended. */

@@ -310,7 +310,7 @@ static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting) {
         HK_OR_RETURN(watch(x, c));
       }
     }
-    if (c->recv && c->recv->link->waiting) {
+    if (c->recv && hk_link_waits(c->recv->link)) {
       if (c->failed && hk_socket_waited_for(c)) return c->failed;
       x->waiting[(*nwaiting)++] = c;
     }
@@ -363,7 +363,7 @@ static void socket_sleep(void *ctx) {
   int waits = x->nblocked;
   for (int i = 0; i < x->nconns; i++) {
     hk_socket_conn *c = x->conns[i];
-    if (!c->recv || !c->recv->link->waiting) continue;
+    if (!c->recv || !hk_link_waits(c->recv->link)) continue;
     if (hk_socket_send_held(c) && hk_socket_send_pending(c)) return;
     /* A socket that is added to the epoll set counts as readable: data may have come before. */
     if (c->failed || (c->watched && c->readable) || !try_watch(x, c)) return;

@@ -99,7 +99,7 @@ static hk_status garbage(hk_socket_conn *c) {
 
 /* ---- sending ---- */
 
-bool hk_socket_waited_for(const hk_socket_conn *c) { return c->recv && c->recv->link->waiting == HK_LINK_WAITS; }
+bool hk_socket_waited_for(const hk_socket_conn *c) { return c->recv && hk_link_waits(c->recv->link) == HK_LINK_WAITS; }
 
 bool hk_socket_send_pending(const hk_socket_conn *c) {
   return c->send && (hk_net_filled(c->send, c->tx[0].slot) || c->send->next != c->tx[0].slot);
