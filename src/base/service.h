@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread that sleeps in epoll and runs callbacks for file descriptors, posted work and one timer: incoming
+/* A thread that sleeps in epoll and runs callbacks for file descriptors, posted work and timers: incoming
  * connections, the control overlay, requests for shared memory. There is one for each communicator and rank, but for
  * children that share their parent's (splitShare). While nothing happens it uses no CPU time; it costs two file
  * descriptors and a small stack (HK_SERVICE_STACK). */
