@@ -156,8 +156,9 @@ static void lose_entry(hk_root *r, int at) {
   r->joined--;
 }
 
-static void end_where_complete(hk_root *r) {
-  if (r->state == HK_ROOT_GATHERING && r->joined == r->entries) hk_root_end(r, HK_ROOT_DONE);
+/* Without a shape no rank has joined yet: only ranks of other jobs, or with wrong numbers, have come. */
+static void end_if_complete(hk_root *r) {
+  if (r->state == HK_ROOT_GATHERING && r->nranks && r->joined == r->entries) hk_root_end(r, HK_ROOT_DONE);
 }
 
 static hk_root *find_root(hk_listener *l, uint64_t key) {
@@ -246,7 +247,7 @@ void hk_root_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
     c->next = r->entry[at].connection;
     r->entry[at].connection = c;
   }
-  end_where_complete(r);
+  end_if_complete(r);
 }
 
 void hk_root_connection_ended(hk_connection *c) {
@@ -268,7 +269,7 @@ static hk_status await_reply(hk_root *r, int at, hk_reply *reply, const hk_wait_
   hk_root_waiter me = {.done = false};
   hk_cond_init(&me.cond);
   r->entry[at].waiter = &me;
-  end_where_complete(r);
+  end_if_complete(r);
   hk_wait_begin(&w, env);
   while (!me.done && rc == HK_OK) rc = hk_wait_cond(&w, &me.cond, hk_listener_mutex());
   if (me.done) {
@@ -295,7 +296,7 @@ hk_status hk_root_join(hk_hello *h, hk_reply *reply, const hk_wait_env *env) {
   reply->status = HK_OK;
   fill_entry(r, at, h);
   if (h->kind == HK_HELLO_CONTACT) {
-    end_where_complete(r);
+    end_if_complete(r);
     goto out;
   }
   rc = await_reply(r, at, reply, env);

@@ -12,7 +12,7 @@ enum { RANKS = 4 };
 
 static struct board {
   ncclUniqueId id;
-  _Atomic(int) joining, over;
+  _Atomic(int) joining, held; /* held: rank 0 of a job does not join yet, though its root is there */
   int status[2 * RANKS];
   char text[2 * RANKS][2048];
 } * shared;
@@ -34,6 +34,7 @@ static int join_as(void *arg) {
     r.ids = &id;
   }
   atomic_fetch_add(&shared->joining, 1);
+  while (p->job && p->rank == 0 && atomic_load(&shared->held)) usleep(1000);
   if (r.status == HK_OK) join_rank(&r);
   if (r.status == HK_OK) r.status = hk_bootstrap_barrier(r.b);
   shared->status[p->place] = r.status;
@@ -132,16 +133,19 @@ static unsigned free_port(void) {
   return hk_addr_port(&a);
 }
 
-/* Rank 0 of job "first" waits; rank 1 of job "second" comes to its port, and to a number of ranks of its own. */
+/* Rank 0 of job "first" waits; rank 1 of job "second" comes to its port, with as many ranks or more, after rank 0 has
+ * joined or before. */
 START_TEST(jobs_are_kept_apart) {
   char text[64];
   pid_t pids[3];
   snprintf(text, sizeof text, "127.0.0.1:%u", free_port());
   set_param("NCCL_COMM_ID", text);
+  atomic_store(&shared->held, _i / 2);
   pids[0] = start(0, 2, 0, "first");
   ck_assert(await_count(&shared->joining, 1));
-  pids[2] = start(1, 2 + _i, 2, "second");
+  pids[2] = start(1, 2 + _i % 2, 2, "second");
   ck_assert_int_eq(end_process(pids[2]), 0);
+  atomic_store(&shared->held, 0);
   ck_assert_int_eq(shared->status[2], HK_ERR_USAGE);
   ck_assert_msg(strstr(shared->text[2], "the root there is of HOCKET_JOB=first, and this rank") != NULL, "%s",
                 shared->text[2]);
@@ -201,7 +205,7 @@ int main(void) {
   tcase_add_test(t, two_processes_with_one_rank);
   tcase_add_test(t, a_rank_that_comes_back);
   tcase_add_loop_test(t, missing_ranks_are_reported, 0, 2);
-  tcase_add_loop_test(t, jobs_are_kept_apart, 0, 2);
+  tcase_add_loop_test(t, jobs_are_kept_apart, 0, 4);
   tcase_add_test(t, names_of_jobs);
   return suite_run_one("jobs", t);
 }
