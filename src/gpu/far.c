@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include "../base/log.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../runtime/call.h"
+#include "../runtime/registration.h"
 #include "rma.h"
 
 #define US UINT64_C(1000)

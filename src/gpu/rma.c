@@ -11,7 +11,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "../runtime/call.h"
 #include "../transport/cuda/share.h"
 #include "far.h"

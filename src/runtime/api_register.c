@@ -6,6 +6,7 @@
 #include "../boot/bootstrap.h"
 #include "api.h"
 #include "group.h"
+#include "registration.h"
 #include "rma.h"
 #include "windows.h"
 

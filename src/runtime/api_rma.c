@@ -5,6 +5,7 @@
 #include "api.h"
 #include "call.h"
 #include "group.h"
+#include "registration.h"
 #include "rma.h"
 
 static hk_status check_place(const char *who, ncclComm_t c, int peer, int sig, int ctx) {

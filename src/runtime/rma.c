@@ -17,6 +17,7 @@
 #include "../transport/remote.h"
 #include "../transport/transport.h"
 #include "call.h"
+#include "registration.h"
 #include "watch.h"
 
 enum { LINE = 2 * HK_CACHE_LINE, PAGE = 4096, NAP_NS = 200 * 1000, STREAM_MIN_BYTES = 4 << 20, SIGNALS_MAX = 1 << 20 };

@@ -8,7 +8,6 @@
  */
 #ifndef HK_RUNTIME_RMA_H
 #define HK_RUNTIME_RMA_H
-#include "../transport/messages.h" /* hk_window */
 #include "comm.h"
 
 struct hk_call;
@@ -28,11 +27,6 @@ void hk_rma_dropped(ncclComm_t c);
  * process or a network card may be about to write to it. */
 void hk_rma_end(ncclComm_t c);
 void hk_rma_free(hk_rma *r);
-
-/* api_register.c, from any thread: this rank's window of that number, from 1. */
-hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window *out);
-/* The number of a window and its size; 0: it is no symmetric window of the communicator. */
-uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes);
 
 /* Carries out a put or signal: `in` may be used again after it returns. */
 hk_status hk_rma_put(const struct hk_call *call);

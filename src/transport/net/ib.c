@@ -13,6 +13,7 @@
 #include "../../base/param.h"
 #include "../../base/service.h"
 #include "../../base/tcp.h"
+#include "ib_card.h"
 
 enum {
   IDLE_POLLS = 64,  /* without a message, between two looks at the clock */

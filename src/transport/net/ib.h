@@ -43,7 +43,7 @@
 #define HK_TRANSPORT_NET_IB_H
 #include <poll.h>
 #include "../../base/silence.h"
-#include "ib_card.h"
+#include "ib_verbs.h"
 #include "ib_wire.h"
 #include "net.h"
 
@@ -56,7 +56,7 @@ typedef struct hk_ib_cq {
 
 typedef struct hk_ib_device {
   char name[HK_IB_NAME];
-  hk_ib_card *card;
+  struct hk_ib_card *card;
   hk_ibv_context *context; /* the card's */
   hk_ibv_pd *pd;
   uint64_t heard;          /* of its events */

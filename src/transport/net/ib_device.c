@@ -9,6 +9,7 @@
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "ib.h"
+#include "ib_card.h"
 
 hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) {
   int flags;
