@@ -47,7 +47,8 @@ def known():
     with open(os.path.join(HERE, "torch_own.list")) as file:
         rows = [line.rstrip("\n").partition("  ") for line in file if line.strip() and not line.startswith("#")]
     named = [(*name.partition("@")[::2], reason.strip()) for name, _, reason in rows]
-    return {name: reason for name, versions, reason in named if torch.__version__.startswith(tuple(versions.split(",")))}
+    return {name: reason for name, versions, reason in named
+            if torch.__version__.startswith(tuple(versions.split(",")))}
 
 
 class Result(unittest.TestResult):
