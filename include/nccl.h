@@ -100,7 +100,7 @@ typedef enum {
 
 #define NCCL_CTA_POLICY_DEFAULT 0x00    /**< as many blocks as speed asks for */
 #define NCCL_CTA_POLICY_EFFICIENCY 0x01 /**< fewer blocks if that costs little */
-#define NCCL_CTA_POLICY_ZERO 0x02       /**< no blocks where copy engines can do the work */
+#define NCCL_CTA_POLICY_ZERO 0x02       /**< no blocks if copy engines can do the work */
 
 #define NCCL_SHRINK_DEFAULT 0x00
 #define NCCL_SHRINK_ABORT 0x01 /**< end the parent's operations first */

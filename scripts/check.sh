@@ -7,7 +7,7 @@
 #   tests/suites/*.sh         anything else; they get HK_BUILD (where the binaries are) and run in the repository's root
 # and are found by their names: nothing is registered anywhere.  Exit code 0 is a pass, 77 a skip whose reason is the last
 # line, anything else a failure.  A line "SKIP: reason" in the output of a passing test counts as a skip of its own.
-# A test that fails is run once more where the failure may be the machine's (see may_repeat); the line FLAKY shows both runs.
+# A test that fails is run once more if the failure may be the machine's (see may_repeat); the line FLAKY shows both runs.
 # A comment line that begins with "check:" in the first 40 lines of a test's source gives options:
 #   timeout=N   seconds before it is killed (120; a unit test under sanitizers gets five times as many)
 #   root        a suite that needs root (run through sudo -n where possible, else skipped)

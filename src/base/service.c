@@ -193,7 +193,7 @@ out:
 }
 
 hk_service *hk_service_share(hk_service *s) {
-  atomic_fetch_add(&s->holders, 1);
+  atomic_fetch_add(&s->holders, 1); /* any order would do: the caller has the service from a holder */
   return s;
 }
 

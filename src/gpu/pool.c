@@ -52,17 +52,11 @@ hk_status hk_gpu_pool_begin(ncclComm_t c) {
   return c->options.split_share || c->options.shrink_share ? pool_new(c->device, &g->pool) : HK_OK;
 }
 
-/* Under the lock, which it opens.  The last holder gives the granules back. */
+/* Under the lock, which it opens.  After the last holder there is no granule: each has a piece, which is a holder. */
 static void let_go(hk_gpu_pool *p) {
   const bool last = --p->holders == 0;
   pthread_mutex_unlock(&p->lock);
   if (!last) return;
-  while (p->granules) {
-    hk_gpu_granule *x = p->granules;
-    p->granules = x->next;
-    (void)p->device->ops->release(p->device, &x->memory); /* a failure is logged; there is nothing else to do */
-    free(x);
-  }
   p->device->ops->close(p->device);
   pthread_mutex_destroy(&p->lock);
   free(p);
@@ -121,7 +115,7 @@ void hk_gpu_pool_put(hk_gpu_slice *slice) {
     hk_gpu_granule **at = &p->granules;
     while (*at != x) at = &(*at)->next;
     *at = x->next;
-    (void)p->device->ops->release(p->device, &x->memory); /* as in let_go */
+    (void)p->device->ops->release(p->device, &x->memory); /* a failure is logged; there is nothing else to do */
     free(x);
   }
   let_go(p);

@@ -19,10 +19,10 @@ typedef struct verdict {
 } verdict;
 
 /* The first rank without a plugin that fits rank 0's, or -1; *sums: what all plugins add up. */
-static int without_plugin(ncclComm_t c, const hk_collnet_card *cards, uint64_t *sums, char *why, size_t bytes) {
-  *sums = cards[0].sums;
+static int without_plugin(ncclComm_t c, const hk_collnet_fact *facts, uint64_t *sums, char *why, size_t bytes) {
+  *sums = facts[0].sums;
   for (int r = 0; r < c->nranks; r++) {
-    const hk_collnet_card *a = &cards[r], *b = &cards[0];
+    const hk_collnet_fact *a = &facts[r], *b = &facts[0];
     *sums &= a->sums;
     if (!a->sums) {
       snprintf(why, bytes, "%.*s", (int)sizeof a->why, a->why);
@@ -37,7 +37,7 @@ static int without_plugin(ncclComm_t c, const hk_collnet_card *cards, uint64_t *
 }
 
 /* Connects the rank's group, if it has one, and exchanges whether that went well. */
-static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_collnet_card *cards, verdict *verdicts) {
+static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_collnet_fact *facts, verdict *verdicts) {
   const hk_layout *l = c->selection->layout;
   const int local = l->local[c->rank];
   verdict *own = &verdicts[c->rank];
@@ -46,7 +46,7 @@ static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_col
     int *group = malloc((size_t)l->nhosts * sizeof *group);
     if (!group) return HK_FAIL_ERRNO("no memory for a group of %d ranks", l->nhosts);
     for (int h = 0; h < l->nhosts; h++) group[h] = hk_layout_rank(l, h, local);
-    own->good = hk_collnet_connect(s, cards, group, l->nhosts, l->host[c->rank], own->why, sizeof own->why);
+    own->good = hk_collnet_connect(s, facts, group, l->nhosts, l->host[c->rank], own->why, sizeof own->why);
     free(group);
   }
   return hk_bootstrap_allgather(c->bootstrap, verdicts, sizeof *verdicts);
@@ -58,21 +58,21 @@ static hk_status begin(ncclComm_t c, char *why, size_t bytes) {
   hk_transport_state *s = NULL;
   uint64_t sums;
   char text[240];
-  hk_collnet_card *cards = calloc((size_t)c->nranks, sizeof *cards);
+  hk_collnet_fact *facts = calloc((size_t)c->nranks, sizeof *facts);
   verdict *verdicts = calloc((size_t)c->nranks, sizeof *verdicts);
-  if (!cards || !verdicts) {
+  if (!facts || !verdicts) {
     rc = HK_FAIL_ERRNO("no memory for CollNet plugins of %d ranks", c->nranks);
     goto out;
   }
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (CollNet plugins)");
-  HK_TRY(hk_collnet_begin(&c->wiring->env, &s, &cards[c->rank]), out);
-  HK_TRY(hk_bootstrap_allgather(c->bootstrap, cards, sizeof *cards), out);
-  int bad = without_plugin(c, cards, &sums, text, sizeof text);
-  if (bad < 0) HK_TRY(connect_group(c, s, cards, verdicts), out);
+  HK_TRY(hk_collnet_begin(&c->wiring->env, &s, &facts[c->rank]), out);
+  HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
+  int bad = without_plugin(c, facts, &sums, text, sizeof text);
+  if (bad < 0) HK_TRY(connect_group(c, s, facts, verdicts), out);
   for (int r = 0; bad < 0 && r < c->nranks; r++) {
     if (verdicts[r].good) continue;
     bad = r;
-    snprintf(text, sizeof text, "CollNet plugin %.31s: %.159s", cards[r].name, verdicts[r].why);
+    snprintf(text, sizeof text, "CollNet plugin %.31s: %.159s", facts[r].name, verdicts[r].why);
   }
   if (bad >= 0) {
     snprintf(why, bytes, "rank %d: %s", bad, text);
@@ -84,7 +84,7 @@ static hk_status begin(ncclComm_t c, char *why, size_t bytes) {
   s = NULL;
 out:
   if (s) s->transport->detach(s);
-  free(cards);
+  free(facts);
   free(verdicts);
   return rc;
 }

@@ -16,7 +16,7 @@ typedef struct hk_voice {
 
 /* Sorts out who differs.  Gives the index of the lowest rank that differs from most ranks, and of one of those in
  * *right; if no call has most voices, or two ranks are all, *right is the voice of the lowest rank and the result
- * the lowest that differs from it.  -1 where all agree. */
+ * the lowest that differs from it.  -1 if all agree. */
 int hk_mismatch_odd(const hk_voice *v, int n, int *right);
 /* The verdict in words; `odd` as above. */
 void hk_mismatch_text(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes);

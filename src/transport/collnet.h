@@ -3,7 +3,7 @@
  * Links whose slots the network adds up (HK_LINK_SUM_*), by NCCL's CollNet plugins. A transport for these links alone:
  * it reaches no peer, so it is not in registry.def, and the runtime makes it only if the user asks for it.
  *
- * A group is one rank of each host. All ranks listen and publish a card; those of a group then connect together.
+ * A group is one rank of each host. All ranks listen and publish a fact; those of a group then connect together.
  *
  * Threads. All functions run on the thread of the init or of the communicator's lanes.
  */
@@ -15,13 +15,13 @@
 enum { HK_COLLNET_HANDLE = 128 };
 
 /* What a rank publishes of its plugin; equal `name` and `version` fit together. */
-typedef struct hk_collnet_card {
+typedef struct hk_collnet_fact {
   uint8_t handle[HK_COLLNET_HANDLE];
   uint64_t sums; /* hk_collnet_sum: what the plugin can add up; 0: it cannot be used, and `why` says why */
   int32_t version, reserved;
   char name[32];
   char why[160];
-} hk_collnet_card;
+} hk_collnet_fact;
 
 /* The bit of a type and operator; 0 if no network knows the operator. avg and premulsum are sums here: hosts multiply
  * and divide. */
@@ -32,10 +32,10 @@ static inline uint64_t hk_collnet_sum(hk_dtype type, hk_redop op) {
 }
 
 extern const hk_transport hk_transport_collnet;
-/* Finds a plugin, which listens. *out is NULL, and card->why has the reason, if there is none that works. */
-hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out, hk_collnet_card *card);
-/* Joins a group of n ranks, as number `me` of them; ranks[i] has the card cards[ranks[i]]. Returns when all of the
- * group have called it. False, with the reason in `why`, if the plugin fails. */
-bool hk_collnet_connect(hk_transport_state *s, const hk_collnet_card *cards, const int *ranks, int n, int me, char *why,
+/* Finds a plugin, which listens. *out is NULL, and fact->why has the reason, if there is none that works. */
+hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out, hk_collnet_fact *fact);
+/* Joins a group of n ranks, as number `me` of them; facts[r] is rank r's. Returns when all of the group have called it.
+ * False, with the reason in `why`, if the plugin fails. */
+bool hk_collnet_connect(hk_transport_state *s, const hk_collnet_fact *facts, const int *ranks, int n, int me, char *why,
                         size_t why_bytes);
 #endif

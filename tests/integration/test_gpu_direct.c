@@ -204,28 +204,17 @@ START_TEST(is_exported) {
 }
 END_TEST
 
-static size_t in_use(void) {
-  size_t sum = 0;
-  for (int d = 0; d < 2; d++) {
-    size_t left = 0, all = 0;
-    emu_use(d);
-    OK(MemGetInfo(&left, &all));
-    sum += all - left;
-  }
-  return sum;
-}
-
 /* Suspended: what the cards had of the GPUs' memory is given back, and comes again with new queue pairs. */
 START_TEST(suspends) {
   gpu_ranks g;
   set("CUDAEMU_DMABUF", _i ? "0" : "2"); /* 0: links in host memory */
   set("HOCKET_SLOT_BYTES", "131072");
   begin(&g, 2, true);
-  const size_t before = in_use();
+  const size_t before = gpu_in_use(2);
   gpu_init_all(&g);
   gpu_call_all(&g);
   for (int turn = 0; turn < 3; turn++) {
-    const size_t active = in_use() - before;
+    const size_t active = gpu_in_use(2) - before;
     const uint64_t memories = now(&verbs->registered);
     ck_assert_int_gt(verbs->nmrs, 0);
     for (int suspend = 1; suspend >= 0; suspend--) {
@@ -234,14 +223,14 @@ START_TEST(suspends) {
         OK_NCCL(suspend ? ncclCommSuspend(g.comm[r], NCCL_SUSPEND_MEM) : ncclCommResume(g.comm[r]));
       OK_NCCL(ncclGroupEnd());
       if (!suspend) break;
-      const size_t left = in_use() - before;
+      const size_t left = gpu_in_use(2) - before;
       ck_assert_msg(_i || left <= active / 20, "%zu of %zu bytes are left", left, active);
       ck_assert_int_eq(verbs->nmrs, 0);
       ck_assert_int_eq(verbs->nqps, 0);
     }
     gpu_call_all(&g);
     ck_assert_uint_gt(now(&verbs->registered), memories);
-    ck_assert_uint_eq(in_use() - before, active);
+    ck_assert_uint_eq(gpu_in_use(2) - before, active);
   }
   end(&g);
 }

@@ -10,23 +10,6 @@
 enum { COUNT = 9000, ROOM = 1 << 16 };
 static const gpu_call sums = {.coll = HK_ALLREDUCE, .count = COUNT, .type = ncclFloat32, .op = ncclSum};
 
-static size_t in_use(int devices) {
-  size_t sum = 0;
-  for (int d = 0; d < devices; d++) {
-    size_t left = 0, all = 0;
-    emu_use(d);
-    OK(MemGetInfo(&left, &all));
-    sum += all - left;
-  }
-  return sum;
-}
-
-static uint64_t held(ncclComm_t c, ncclCommMemStat_t what) {
-  uint64_t value = 0;
-  OK_NCCL(ncclCommMemStats(c, what, &value));
-  return value;
-}
-
 static ncclConfig_t lending(int split, int shrink) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.splitShare = split;
@@ -73,6 +56,16 @@ static void sum(gpu_ranks *g) {
   gpu_check(g, &sums);
 }
 
+/* A parent of n ranks and a child of all of them, each after its first call. */
+static void open_both(gpu_ranks *g, gpu_ranks *kid, int n, ncclConfig_t config) {
+  gpu_open(g, n, n, ROOM);
+  gpu_open(kid, n, n, ROOM);
+  init(g, config);
+  split(g, kid);
+  sum(g);
+  sum(kid);
+}
+
 /* What a child takes when it is made, with and without sharing; at the end all is given back, whoever ends first. */
 START_TEST(costs) {
   enum { N = 8 };
@@ -81,18 +74,18 @@ START_TEST(costs) {
   gpu_open(&g, N, N, ROOM);
   gpu_open(&kid, N, N, ROOM);
   gpu_open(&grandkid, N, N, ROOM);
-  const size_t empty = in_use(N);
+  const size_t empty = gpu_in_use(N);
   init(&g, lending(cases[_i].lends, 0));
-  const size_t before = in_use(N);
+  const size_t before = gpu_in_use(N);
   split(&g, &kid);
   split(&kid, &grandkid); /* the setting is inherited */
-  const size_t cost = in_use(N) - before;
+  const size_t cost = gpu_in_use(N) - before;
   if (cases[_i].lends)
     ck_assert_uint_eq(cost, 0);
   else
     ck_assert_uint_ge(cost, (size_t)2 * N * HK_DEVICE_GRANULE);
   for (int r = 0; r < N; r++)
-    if (cases[_i].lends) ck_assert_uint_lt(held(kid.comm[r], ncclStatGpuMemTotal), HK_DEVICE_GRANULE / 4);
+    if (cases[_i].lends) ck_assert_uint_lt(gpu_held(kid.comm[r], ncclStatGpuMemTotal), HK_DEVICE_GRANULE / 4);
   for (int i = 0; i < 2; i++) {
     sum(&g);
     sum(&kid);
@@ -103,7 +96,7 @@ START_TEST(costs) {
   destroy(cases[_i].parent_first ? &kid : &grandkid);
   sum(cases[_i].parent_first ? &grandkid : &g);
   destroy(cases[_i].parent_first ? &grandkid : &g);
-  ck_assert_uint_eq(in_use(N), empty);
+  ck_assert_uint_eq(gpu_in_use(N), empty);
   gpu_close(&g);
   gpu_close(&kid);
   gpu_close(&grandkid);
@@ -119,17 +112,17 @@ START_TEST(come_and_go) {
   setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1);
   hk_param_reload();
   init(&g, lending(0, 0)); /* the variable is stronger */
-  const size_t before = in_use(N);
+  const size_t before = gpu_in_use(N);
   size_t most = 0;
   for (int i = 0; i < TURNS; i++) {
     split(&g, &kid);
     if (i % 20 == 0) sum(&kid);
-    if (in_use(N) - before > most) most = in_use(N) - before;
+    if (gpu_in_use(N) - before > most) most = gpu_in_use(N) - before;
     destroy(&kid);
   }
   ck_assert(hk_gpu_of(g.comm[0])->pool);
   ck_assert_uint_le(most, (size_t)N * 4 * HK_DEVICE_GRANULE); /* its own links, and at most one more granule */
-  ck_assert_uint_le(in_use(N) - before, (size_t)N * HK_DEVICE_GRANULE);
+  ck_assert_uint_le(gpu_in_use(N) - before, (size_t)N * HK_DEVICE_GRANULE);
   sum(&g);
   gpu_close(&g);
   gpu_close(&kid);
@@ -141,12 +134,7 @@ END_TEST
 START_TEST(at_once) {
   enum { N = 2 };
   gpu_ranks g, kid;
-  gpu_open(&g, N, N, ROOM);
-  gpu_open(&kid, N, N, ROOM);
-  init(&g, lending(1, 0));
-  split(&g, &kid);
-  sum(&g);
-  sum(&kid);
+  open_both(&g, &kid, N, lending(1, 0));
   gpu_fill(&g, &sums);
   gpu_fill(&kid, &sums);
   for (int i = 0; i < 10; i++) {
@@ -168,22 +156,17 @@ END_TEST
 START_TEST(suspended) {
   enum { N = 4 };
   gpu_ranks g, kid;
-  gpu_open(&g, N, N, ROOM);
-  gpu_open(&kid, N, N, ROOM);
-  init(&g, lending(1, 1));
-  split(&g, &kid);
-  sum(&g);
-  sum(&kid);
+  open_both(&g, &kid, N, lending(1, 1));
   for (int i = 0; i < 2; i++) {
     gpu_ranks *one = i ? &g : &kid, *other = i ? &kid : &g;
-    const size_t active = in_use(N);
-    const uint64_t may = held(one->comm[0], ncclStatGpuMemSuspend);
+    const size_t active = gpu_in_use(N);
+    const uint64_t may = gpu_held(one->comm[0], ncclStatGpuMemSuspend);
     each(one, true);
-    ck_assert_uint_eq(active - in_use(N), N * may);
-    ck_assert_uint_lt(held(one->comm[0], ncclStatGpuMemPersist), may / 10);
+    ck_assert_uint_eq(active - gpu_in_use(N), N * may);
+    ck_assert_uint_lt(gpu_held(one->comm[0], ncclStatGpuMemPersist), may / 10);
     sum(other);
     each(one, false);
-    ck_assert_uint_eq(in_use(N), active);
+    ck_assert_uint_eq(gpu_in_use(N), active);
     sum(one);
     sum(other);
   }
@@ -214,11 +197,11 @@ START_TEST(aborted) {
     kid.comm[r] = NULL;
   }
   sum(&g);
-  const size_t before = in_use(N);
+  const size_t before = gpu_in_use(N);
   OK_NCCL(ncclGroupStart());
   for (int r = 0; r < last; r++) OK_NCCL(ncclCommShrink(g.comm[r], &last, 1, &rest.comm[r], NULL, 0));
   OK_NCCL(ncclGroupEnd());
-  ck_assert_uint_eq(in_use(N), before);
+  ck_assert_uint_eq(gpu_in_use(N), before);
   sum(&rest);
   sum(&g);
   gpu_close(&g);
@@ -259,7 +242,7 @@ static void in_processes(place *p) {
   OK_NCCL(ncclGroupEnd());
   for (int r = p->first; r < p->first + p->each; r++) {
     ck_assert_ptr_nonnull(hk_gpu_of(kid.g.comm[r])->pool);
-    ck_assert_uint_lt(held(kid.g.comm[r], ncclStatGpuMemTotal), HK_DEVICE_GRANULE / 4);
+    ck_assert_uint_lt(gpu_held(kid.g.comm[r], ncclStatGpuMemTotal), HK_DEVICE_GRANULE / 4);
   }
   for (int r = p->first; r < p->first + p->each; r++) {
     ncclComm_t of = kid.g.comm[r]; /* the child's ranks are in the opposite order */

@@ -12,23 +12,6 @@
 
 static const gpu_call sums = {.coll = HK_ALLREDUCE, .count = 9000, .type = ncclFloat32, .op = ncclSum};
 
-static size_t in_use(int devices) {
-  size_t sum = 0;
-  for (int d = 0; d < devices; d++) {
-    size_t left = 0, all = 0;
-    emu_use(d);
-    OK(MemGetInfo(&left, &all));
-    sum += all - left;
-  }
-  return sum;
-}
-
-static uint64_t held(ncclComm_t c, ncclCommMemStat_t what) {
-  uint64_t value = 0;
-  OK_NCCL(ncclCommMemStats(c, what, &value));
-  return value;
-}
-
 static void each(const gpu_ranks *g, int first, int n, bool suspend) {
   OK_NCCL(ncclGroupStart());
   for (int r = first; r < first + n; r++)
@@ -56,34 +39,34 @@ START_TEST(threads) {
   gpu_ranks g;
   CUgraphExec replay = NULL;
   gpu_open(&g, n, devices, 1 << 19);
-  size_t before = in_use(devices);
+  size_t before = gpu_in_use(devices);
   gpu_init_all(&g);
   gpu_fill(&g, &sums);
   gpu_group(&g, &sums);
   gpu_wait(&g);
   if (devices == 1) replay = capture(&g);
-  size_t active = in_use(devices) - before;
+  size_t active = gpu_in_use(devices) - before;
   for (int turn = 0; turn < 3; turn++) {
     uint64_t total = 0, may = 0;
     for (int r = 0; r < n; r++) {
-      total += held(g.comm[r], ncclStatGpuMemTotal);
-      may += held(g.comm[r], ncclStatGpuMemSuspend);
-      ck_assert_uint_eq(held(g.comm[r], ncclStatGpuMemTotal) - held(g.comm[r], ncclStatGpuMemSuspend),
-                        held(g.comm[r], ncclStatGpuMemPersist));
-      ck_assert_uint_eq(held(g.comm[r], ncclStatGpuMemSuspended), 0);
+      total += gpu_held(g.comm[r], ncclStatGpuMemTotal);
+      may += gpu_held(g.comm[r], ncclStatGpuMemSuspend);
+      ck_assert_uint_eq(gpu_held(g.comm[r], ncclStatGpuMemTotal) - gpu_held(g.comm[r], ncclStatGpuMemSuspend),
+                        gpu_held(g.comm[r], ncclStatGpuMemPersist));
+      ck_assert_uint_eq(gpu_held(g.comm[r], ncclStatGpuMemSuspended), 0);
     }
     ck_assert_uint_le(may, active);
     ck_assert_uint_ge(total, active / 100 * 99);
     ck_assert_int_eq(ncclCommResume(g.comm[0]), ncclInvalidUsage);
     each(&g, 0, n, true);
-    size_t left = in_use(devices) - before;
-    ck_assert_uint_eq(held(g.comm[0], ncclStatGpuMemSuspended), 1);
+    size_t left = gpu_in_use(devices) - before;
+    ck_assert_uint_eq(gpu_held(g.comm[0], ncclStatGpuMemSuspended), 1);
     ck_assert_msg(left <= active / 20, "%zu of %zu bytes are left", left, active);
     ck_assert_int_eq(ncclCommSuspend(g.comm[0], NCCL_SUSPEND_MEM), ncclInvalidUsage);
     ck_assert_int_eq(gpu_submit(&g, &sums, 0), ncclInvalidUsage);
     ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "ncclCommResume"));
     each(&g, 0, n, false);
-    ck_assert_uint_eq(in_use(devices) - before, active);
+    ck_assert_uint_eq(gpu_in_use(devices) - before, active);
     gpu_fill(&g, &sums);
     if (replay)
       OK(GraphLaunch(replay, g.stream[0]));
@@ -92,7 +75,7 @@ START_TEST(threads) {
     gpu_wait(&g);
     gpu_check(&g, &sums);
     gpu_call_all(&g);
-    active = in_use(devices) - before;
+    active = gpu_in_use(devices) - before;
   }
   if (replay) OK(GraphExecDestroy(replay));
   each(&g, 0, n, true); /* a suspended communicator can be destroyed */
@@ -108,11 +91,11 @@ static void suspended_twice(place *p) {
     each_call(p, &c, 2);
     each_ring(p, 1);
     if (turn == 2) break;
-    size_t active = in_use(8);
+    size_t active = gpu_in_use(8);
     each(&p->g, p->first, p->each, true);
-    ck_assert_uint_lt(in_use(8), active / 2); /* buffers of this test stay */
+    ck_assert_uint_lt(gpu_in_use(8), active / 2); /* buffers of this test stay */
     each(&p->g, p->first, p->each, false);
-    ck_assert_uint_eq(in_use(8), active);
+    ck_assert_uint_eq(gpu_in_use(8), active);
   }
 }
 
@@ -121,7 +104,7 @@ START_TEST(in_switch) {
   gpu_ranks g;
   setenv("NCCL_ALGO", "nvls", 1);
   gpu_open(&g, 8, 8, 1 << 19);
-  size_t before = in_use(8);
+  size_t before = gpu_in_use(8);
   gpu_init_all(&g);
   for (int turn = 0; turn < 3; turn++) {
     for (int r = 0; r < 8; r++) ck_assert(hk_gpu_of(g.comm[r])->in_switch);
@@ -129,13 +112,13 @@ START_TEST(in_switch) {
     for (int i = 0; i < 3; i++) gpu_group(&g, &sums); /* the slots' counters go on */
     gpu_wait(&g);
     gpu_check(&g, &sums);
-    size_t active = in_use(8) - before;
+    size_t active = gpu_in_use(8) - before;
     each(&g, 0, 8, true);
-    size_t left = in_use(8) - before;
+    size_t left = gpu_in_use(8) - before;
     ck_assert_msg(left <= active / 20, "%zu of %zu bytes are left", left, active);
     if (turn == 2) break; /* and ends so */
     each(&g, 0, 8, false);
-    ck_assert_uint_eq(in_use(8) - before, active);
+    ck_assert_uint_eq(gpu_in_use(8) - before, active);
   }
   gpu_close(&g);
 }
@@ -145,11 +128,11 @@ static void in_switch_twice(place *p) {
   gpu_call c = sums;
   each_call(p, &c, 2);
   for (int turn = 0; turn < 2; turn++) {
-    size_t active = in_use(8);
+    size_t active = gpu_in_use(8);
     each(&p->g, p->first, p->each, true);
-    ck_assert_uint_lt(in_use(8), active / 2);
+    ck_assert_uint_lt(gpu_in_use(8), active / 2);
     each(&p->g, p->first, p->each, false);
-    ck_assert_uint_eq(in_use(8), active);
+    ck_assert_uint_eq(gpu_in_use(8), active);
     each_call(p, &c, 2);
   }
 }

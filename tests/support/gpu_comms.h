@@ -201,4 +201,22 @@ static inline void gpu_call_all(gpu_ranks *g) {
     }
   }
 }
+
+/* Bytes of memory of devices [0, n) that something has, by the driver's count. */
+static inline size_t gpu_in_use(int n) {
+  size_t sum = 0;
+  for (int d = 0; d < n; d++) {
+    size_t left = 0, all = 0;
+    emu_use(d);
+    OK(MemGetInfo(&left, &all));
+    sum += all - left;
+  }
+  return sum;
+}
+
+static inline uint64_t gpu_held(ncclComm_t c, ncclCommMemStat_t what) {
+  uint64_t value = 0;
+  OK_NCCL(ncclCommMemStats(c, what, &value));
+  return value;
+}
 #endif

@@ -383,7 +383,7 @@ HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_shared *s, const hk_instr *i, const
   return shape;
 }
 /* By the first warp, of what its threads have found. */
-HK_DEVICE void tell_found(hk_gpu_shared *s, unsigned found) {
+HK_DEVICE void publish_found(hk_gpu_shared *s, unsigned found) {
   unsigned all = 0;
   HK_UNROLL
   for (unsigned bit = LL_LINES; bit <= FOUND_ODD; bit *= 2)
@@ -451,7 +451,7 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, con
   HK_NO_UNROLL
   for (unsigned k = hk_thread() < HK_WARP ? hk_thread() : n; k < n; k += HK_WARP)
     found |= prepare(l, s, &o[k], k, k < ndst, bytes, stable, transfer);
-  if (hk_thread() < HK_WARP) tell_found(s, found);
+  if (hk_thread() < HK_WARP) publish_found(s, found);
   if (hk_barrier_or((found & FOUND_STOP) != 0)) return false;
   if (transfer && s->whole) l->at.offset = bytes = sizes->longest; /* the last wave */
   bool here = true, switched = false;                              /* `here`: all that this thread waited for */

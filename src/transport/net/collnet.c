@@ -61,16 +61,16 @@ static int call_init(collnet_state *s) {
 }
 
 /* Listens on one of the devices that add up host memory. */
-static bool listen_on_device(collnet_state *s, hk_collnet_card *card) {
-  char *why = card->why;
+static bool listen_on_device(collnet_state *s, hk_collnet_fact *fact) {
+  char *why = fact->why;
   int n = 0, good = 0, devices[64];
   hk_net_device d;
-  if (failed(why, sizeof card->why, "devices", s->calls->devices(&n))) return false;
+  if (failed(why, sizeof fact->why, "devices", s->calls->devices(&n))) return false;
   const char *lacks = n > 0 ? missing_call(s->calls, s->version) : NULL;
-  snprintf(why, sizeof card->why, "it has no %s", lacks ? lacks : "device that adds up host memory");
+  snprintf(why, sizeof fact->why, "it has no %s", lacks ? lacks : "device that adds up host memory");
   if (lacks) return false;
   for (int i = 0; i < n && good < (int)HK_ARRAY_LENGTH(devices); i++) {
-    if (failed(why, sizeof card->why, "getProperties", hk_plugin_properties(s->calls->properties, s->version, i, &d)))
+    if (failed(why, sizeof fact->why, "getProperties", hk_plugin_properties(s->calls->properties, s->version, i, &d)))
       return false;
     if (d.memory & NET_PLUGIN_HOST_MEMORY) devices[good++] = i;
   }
@@ -79,23 +79,23 @@ static bool listen_on_device(collnet_state *s, hk_collnet_card *card) {
   (void)hk_plugin_properties(s->calls->properties, s->version, device, &d);
   snprintf(s->device, sizeof s->device, "%s", d.name);
   if (d.max_collective && d.max_collective < s->base.env->slot_bytes) {
-    snprintf(why, sizeof card->why, "it adds up %zu bytes at most: lower HOCKET_SLOT_BYTES", d.max_collective);
+    snprintf(why, sizeof fact->why, "it adds up %zu bytes at most: lower HOCKET_SLOT_BYTES", d.max_collective);
     return false;
   }
-  int code = s->version >= 11 ? s->calls->listen.v11(s->context, device, card->handle, &s->listener)
-                              : s->calls->listen.v8(device, card->handle, &s->listener);
-  return !failed(why, sizeof card->why, "listen", code);
+  int code = s->version >= 11 ? s->calls->listen.v11(s->context, device, fact->handle, &s->listener)
+                              : s->calls->listen.v8(device, fact->handle, &s->listener);
+  return !failed(why, sizeof fact->why, "listen", code);
 }
 
-static bool ask_what_it_adds(collnet_state *s, hk_collnet_card *card) {
+static bool ask_what_it_adds(collnet_state *s, hk_collnet_fact *fact) {
   for (int type = 0; type < HK_DTYPE_COUNT; type++)
     for (int op = HK_SUM; op <= HK_MIN; op++) {
       int yes = 0;
-      if (failed(card->why, sizeof card->why, "reduceSupport", s->calls->reduce_support(type, op, &yes))) return false;
-      if (yes) card->sums |= hk_collnet_sum((hk_dtype)type, (hk_redop)op);
+      if (failed(fact->why, sizeof fact->why, "reduceSupport", s->calls->reduce_support(type, op, &yes))) return false;
+      if (yes) fact->sums |= hk_collnet_sum((hk_dtype)type, (hk_redop)op);
     }
-  if (!card->sums) snprintf(card->why, sizeof card->why, "it adds up no type (reduceSupport)");
-  return card->sums != 0;
+  if (!fact->sums) snprintf(fact->why, sizeof fact->why, "it adds up no type (reduceSupport)");
+  return fact->sums != 0;
 }
 
 static void detach(hk_transport_state *state) {
@@ -107,49 +107,49 @@ static void detach(hk_transport_state *state) {
   free(s);
 }
 
-hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out, hk_collnet_card *card) {
+hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out, hk_collnet_fact *fact) {
   char why[200];
   hk_plugin p;
   *out = NULL;
-  *card = (hk_collnet_card){.sums = 0};
+  *fact = (hk_collnet_fact){.sums = 0};
   collnet_state *s = calloc(1, sizeof *s);
   if (!s) return HK_FAIL_ERRNO("no memory for a CollNet plugin");
   s->base = (hk_transport_state){&hk_transport_collnet, env};
   if (!hk_plugin_find_in_net("ncclCollNetPlugin_v", (int)hk_param_int(HK_P_NET_PLUGIN_VERSION), COLLNET_OLDEST, &p)) {
-    snprintf(card->why, sizeof card->why, "no library of NCCL_NET_PLUGIN has a CollNet plugin (v%d to v%d)",
+    snprintf(fact->why, sizeof fact->why, "no library of NCCL_NET_PLUGIN has a CollNet plugin (v%d to v%d)",
              COLLNET_OLDEST, NET_PLUGIN_NEWEST);
     free(s);
     return HK_OK;
   }
   s->calls = p.symbol;
-  s->version = card->version = p.version;
+  s->version = fact->version = p.version;
   snprintf(s->file, sizeof s->file, "%s", p.file);
   bool good = s->calls->init.v8 && s->calls->devices;
-  if (!good) snprintf(card->why, sizeof card->why, "it has no init or no devices");
-  good = good && !failed(card->why, sizeof card->why, "init", call_init(s)) && listen_on_device(s, card) &&
-         ask_what_it_adds(s, card);
+  if (!good) snprintf(fact->why, sizeof fact->why, "it has no init or no devices");
+  good = good && !failed(fact->why, sizeof fact->why, "init", call_init(s)) && listen_on_device(s, fact) &&
+         ask_what_it_adds(s, fact);
   snprintf(s->name, sizeof s->name, "%s",
            s->calls->name ? s->calls->name : "(without a name)"); /* init may change it */
-  memcpy(card->name, s->name, sizeof card->name);
+  memcpy(fact->name, s->name, sizeof fact->name);
   if (good) {
     *out = &s->base;
     return HK_OK;
   }
-  snprintf(why, sizeof why, "%s", card->why);
-  snprintf(card->why, sizeof card->why, "CollNet plugin %s (v%d): %.*s", s->name, s->version, 100, why);
-  card->sums = 0;
+  snprintf(why, sizeof why, "%s", fact->why);
+  snprintf(fact->why, sizeof fact->why, "CollNet plugin %s (v%d): %.*s", s->name, s->version, 100, why);
+  fact->sums = 0;
   detach(&s->base);
   return HK_OK;
 }
 
-bool hk_collnet_connect(hk_transport_state *state, const hk_collnet_card *cards, const int *ranks, int n, int me,
+bool hk_collnet_connect(hk_transport_state *state, const hk_collnet_fact *facts, const int *ranks, int n, int me,
                         char *why, size_t why_bytes) {
   collnet_state *s = (collnet_state *)state;
   void **handles = calloc((size_t)n, sizeof *handles);
-  hk_collnet_card *copies = calloc((size_t)n, sizeof *copies); /* a plugin may write to the handles */
+  hk_collnet_fact *copies = calloc((size_t)n, sizeof *copies); /* a plugin may write to the handles */
   int code = 2;
   for (int i = 0; handles && copies && i < n; i++) {
-    copies[i] = cards[ranks[i]];
+    copies[i] = facts[ranks[i]];
     handles[i] = copies[i].handle;
   }
   if (handles && copies) code = s->calls->connect(handles, n, me, s->listener, &s->comm);

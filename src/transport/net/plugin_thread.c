@@ -2,8 +2,8 @@
 /* A thread for each communicator that uses a net plugin. NCCL has one, and plugins rely on it: aws-ofi-nccl has an
  * endpoint for each thread that calls listen or begins to connect. Connections of one endpoint fail together, when one
  * of them is closed with requests under way (as an aborted communicator's are). If all communicators of the user's
- * thread had one endpoint, one of them could end the others. The thread lives as long as the communicator, so that its
- * number is nobody else's. */
+ * thread had one endpoint, one of them could end the others. The thread lives as long as the communicator, so that no
+ * other thread gets its number. */
 #include "../../base/thread.h"
 #include "plugin.h"
 
