@@ -126,6 +126,31 @@ static void cvt_pair(ptx_warp *w, const ptx_ins *i, uint32_t lanes) {
   else
     EACH_LANE(d[l] = ptx_bf16_out(a[l]) << 16 | ptx_bf16_out(b[l]););
 }
+/* Two floats of 8 bits: cvt.rn.f16x2.TYPE d, a; cvt.rn.satfinite.TYPE.f16x2 d, a; cvt.rn.satfinite.TYPE.f32 d, a, b. */
+static void cvt_fp8_in(ptx_warp *w, const ptx_ins *i, uint32_t lanes) {
+  uint32_t *d = ROW(uint32_t, i->d);
+  const uint32_t *a = ROW(uint32_t, i->a);
+  const bool e5m2 = i->from == T_E5M2X2;
+  EACH_LANE(d[l] = ptx_f16_out(ptx_fp8_in(a[l] >> 8 & 0xff, e5m2)) << 16 | ptx_f16_out(ptx_fp8_in(a[l] & 0xff, e5m2)););
+}
+static void cvt_fp8_out(ptx_warp *w, const ptx_ins *i, uint32_t lanes) {
+  uint32_t *d = ROW(uint32_t, i->d);
+  const uint32_t *a = ROW(uint32_t, i->a);
+  const bool e5m2 = i->type == T_E5M2X2;
+  EACH_LANE(d[l] = ptx_fp8_out(ptx_f16_in(a[l] >> 16), e5m2) << 8 | ptx_fp8_out(ptx_f16_in(a[l] & 0xffff), e5m2););
+}
+static void cvt_fp8_pair(ptx_warp *w, const ptx_ins *i, uint32_t lanes) {
+  uint32_t *d = ROW(uint32_t, i->d);
+  const float *a = ROW(float, i->a), *b = ROW(float, i->b);
+  const bool e5m2 = i->type == T_E5M2X2;
+  EACH_LANE(d[l] = ptx_fp8_out(a[l], e5m2) << 8 | ptx_fp8_out(b[l], e5m2););
+}
+static bool is_fp8(ptx_type t) { return t == T_E4M3X2 || t == T_E5M2X2; }
+static ptx_run *fp8_run(const ptx_mods *m, ptx_type to, ptx_type from) {
+  if (ptx_has(m, "relu")) return NULL;
+  if (is_fp8(from)) return to == T_F16X2 ? cvt_fp8_in : NULL;
+  return from == T_F16X2 ? cvt_fp8_out : from == T_F32 ? cvt_fp8_pair : NULL;
+}
 static uint64_t clamped(int64_t x, bool from_signed, ptx_type to) {
   const unsigned bits = 8 * ptx_type_bytes(to);
   if (is_signed(to)) {
@@ -158,7 +183,9 @@ bool ptx_select_cvt(const ptx_mods *m, ptx_ins *i) {
   i->negate = ptx_has(m, "sat");
   /* A narrower value fills a wider register: by its sign, if it has one. */
   i->offset = bytes == 8 || is_signed(to) ? -1 : (int64_t)((1ull << 8 * bytes) - 1);
-  if ((to == T_F16X2 || to == T_BF16X2) && from == T_F32)
+  if (is_fp8(to) || is_fp8(from))
+    i->run = fp8_run(m, to, from);
+  else if ((to == T_F16X2 || to == T_BF16X2) && from == T_F32)
     i->run = cvt_pair;
   else if (to == T_F16 && from == T_F32 && !i->negate && i->op == ROUND_NEAREST)
     i->run = cvt_f16_f32;

@@ -2,6 +2,7 @@
 /* The PTX interpreter of the emulated driver, on PTX that is written here: what it loads, what it refuses, and what its
  * memory shows.
  * check: notsan */
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 #include "../support/cudaemu.h"
@@ -110,6 +111,75 @@ START_TEST(fatbin) {
   memcpy(image + 8, &n, 8);
   check_adds(load(image), 2);
   check_adds(load(&wrapper), 2);
+  unload_all();
+}
+END_TEST
+
+/* ---- floats of 8 bits ---- */
+
+/* Each thread takes two fp32 numbers and puts three words: both of them in TYPE, those again in fp16, and that again in
+ * TYPE. */
+#define BYTES(type)                                                                                                    \
+  HEAD("90")                                                                                                           \
+  ".visible .entry bytes(.param .u64 from, .param .u64 to) {\n"                                                        \
+  "  .reg .b16 %rs<3>; .reg .b32 %r<6>; .reg .f32 %f<3>; .reg .b64 %rd<7>;\n"                                          \
+  "  ld.param.u64 %rd1, [from]; ld.param.u64 %rd2, [to]; mov.u32 %r1, %tid.x;\n"                                       \
+  "  mul.wide.u32 %rd3, %r1, 8; add.s64 %rd4, %rd1, %rd3; mul.wide.u32 %rd5, %r1, 12; add.s64 %rd6, %rd2, %rd5;\n"     \
+  "  ld.global.v2.f32 {%f1, %f2}, [%rd4]; cvt.rn.satfinite." type "x2.f32 %rs1, %f1, %f2;\n"                           \
+  "  cvt.rn.f16x2." type "x2 %r2, %rs1; cvt.rn.satfinite." type "x2.f16x2 %rs2, %r2;\n"                                \
+  "  cvt.u32.u16 %r3, %rs1; cvt.u32.u16 %r4, %rs2;\n"                                                                  \
+  "  st.global.u32 [%rd6], %r3; st.global.u32 [%rd6+4], %r2; st.global.u32 [%rd6+8], %r4; ret;\n}\n"
+static double value_of(unsigned code, bool e5m2) { /* of a positive number */
+  const unsigned exponent = code >> (e5m2 ? 2 : 3);
+  const double fraction = (code & (e5m2 ? 3 : 7)) / (e5m2 ? 4.0 : 8.0);
+  return exponent ? (1 + fraction) * exp2((int)exponent - (e5m2 ? 15 : 7)) : fraction * exp2(e5m2 ? -14 : -6);
+}
+/* The code whose value is nearest, the even one of two; what is larger than all of them has the largest. */
+static unsigned nearest(float x, bool e5m2) {
+  const unsigned largest = e5m2 ? 0x7b : 0x7e;
+  unsigned best = 0;
+  if (isnan(x)) return 0x7f;
+  if (fabs((double)x) > value_of(largest, e5m2)) return largest | (signbit(x) ? 0x80 : 0);
+  for (unsigned code = 1; code <= largest; code++) {
+    const double d = fabs(value_of(code, e5m2) - fabsf(x)), least = fabs(value_of(best, e5m2) - fabsf(x));
+    if (d < least || (d == least && code % 2 == 0)) best = code;
+  }
+  return best | (signbit(x) ? 0x80 : 0);
+}
+static float half_of(uint32_t h) {
+  const float a =
+      ldexpf((float)((h & 0x3ff) + (h >> 10 & 31 ? 0x400 : 0)), (h >> 10 & 31 ? (int)(h >> 10 & 31) : 1) - 25);
+  return h & 0x8000 ? -a : a;
+}
+START_TEST(bytes) {
+  const bool e5m2 = _i == 1;
+  enum { N = 256 };
+  static float in[N][2];
+  static uint32_t out[N][3];
+  for (unsigned k = 0; k < N; k++) { /* each number, half of the way to the next, a little to a side of that */
+    const float at = (float)value_of(k / 2, e5m2), next = (float)value_of(k / 2 + 1, e5m2), half = (at + next) / 2;
+    in[k][0] = k % 2 ? half : at;
+    in[k][1] = -nextafterf(half, k % 2 ? 0 : INFINITY);
+  }
+  in[N - 1][0] = NAN;
+  in[N - 1][1] = -INFINITY;
+  emu_start(1);
+  CUdeviceptr from = emu_alloc(sizeof in), to = emu_alloc(sizeof out);
+  void *params[] = {&from, &to};
+  OK(MemcpyAsync(from, (CUdeviceptr)(uintptr_t)in, sizeof in, NULL));
+  OK(LaunchKernel(function(load(e5m2 ? BYTES("e5m2") : BYTES("e4m3")), "bytes"), 1, 1, 1, N, 1, 1, 0, NULL, params,
+                  NULL));
+  emu_read(out, to, sizeof out);
+  for (unsigned k = 0; k < N; k++) {
+    const uint32_t both = nearest(in[k][0], e5m2) << 8 | nearest(in[k][1], e5m2), low = both & 0xff;
+    const double sign = low & 0x80 ? -1 : 1;
+    if (out[k][0] != both || out[k][2] != both ||
+        (double)half_of(out[k][1] & 0xffff) != sign * value_of(low & 0x7f, e5m2))
+      ck_abort_msg("%g and %g: %x, not %x; in fp16 %x, and again %x", (double)in[k][0], (double)in[k][1], out[k][0],
+                   both, out[k][1], out[k][2]);
+  }
+  OK(MemFree(from));
+  OK(MemFree(to));
   unload_all();
 }
 END_TEST
@@ -252,6 +322,7 @@ int main(void) {
   tcase_set_timeout(t, 30);
   tcase_add_test(t, text_and_variables);
   tcase_add_loop_test(t, fatbin, 0, 2);
+  tcase_add_loop_test(t, bytes, 0, 2);
   tcase_add_loop_test(t, failures, 0, FAULTS);
   tcase_add_loop_test(t, apart, 0, 2);
   tcase_add_loop_test(t, message_passing, 0, MESSAGES);
