@@ -4,7 +4,8 @@
 # ctypes tables of vLLM and SGLang call it on host memory, JAX's library finds what it looks for, and PyTorch 2.15's own
 # ProcessGroupNCCL runs on emulated GPUs (docs/cudaemu.md) with a runtime that is made here.
 # Wheels come from the package index and stay under build/frameworks; NVIDIA's NCCL is not among them.
-# Environment: HK_BUILD, TORCH="2.15 2.14 ..." (versions to try), ONLY=pattern of names.
+# nccl-tests is compiled from its sources (nccl_tests.sh), if they are named.
+# Environment: HK_BUILD, TORCH="2.15 2.14 ..." (versions to try), NCCL_TESTS=DIR (sources of nccl-tests), ONLY=pattern of names.
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc}
 lib=$PWD/$HK_BUILD/lib/libnccl.so.2
@@ -14,7 +15,7 @@ passed=0 failed=0 skipped=0
 line() { printf '%s  %-16s %s\n' "$1" "$2" "$3"; }
 skip() { skipped=$((skipped + 1)); line SKIP "$1" "$2"; }
 wanted() { [[ $1 == *${ONLY:-}* || ${ONLY:-} == "$1"* ]]; }
-export HOCKET_DEVICE=host PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+export HK_BUILD HOCKET_DEVICE=host PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 mkdir -p "$folder"
 
 # A virtual environment with these packages; false, with the reason in $reason, if the index does not have them.
@@ -111,6 +112,11 @@ if wanted jax; then
     skip jax "$reason"
   fi
 fi
+
+for part in build collectives threads types device processes ptx; do # NVIDIA's nccl-tests, if NCCL_TESTS names its sources
+  wanted "nccl-tests-$part" && judge "nccl-tests-$part" $here/nccl_tests.sh $part
+  [ -n "${NCCL_TESTS:-}" ] || break
+done
 
 for version in ${TORCH:-2.15 2.14 2.12 2.11}; do
   name=torch-$version

@@ -30,6 +30,8 @@ const char *cudaGetErrorName(cudaError_t code) {
 }
 cudaError_t cudaGetDevice(int *device) { CUDART_CALL(cuCtxGetDevice(device)); }
 cudaError_t cudaDeviceSynchronize(void) { CUDART_CALL(cuCtxSynchronize()); }
+/* Programs call it when they end: the driver gives all back with the process. */
+cudaError_t cudaDeviceReset(void) { CUDART_CALL(cuCtxSynchronize()); }
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr which, int device) {
   CUDART_CALL(cuDeviceGetAttribute(value, (int)which, device));
 }
