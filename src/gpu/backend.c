@@ -141,6 +141,7 @@ const hk_backend hk_backend_gpu = {
     .run_group = hk_gpu_run,
     .look = look,
     .drain = hk_gpu_drain,
+    .has_left = hk_gpu_proxy_left,
     .stop = stop,
     .detach = hk_gpu_detach,
     .rma_begin = hk_gpu_rma_begin,

@@ -157,6 +157,11 @@ out:
   return rc;
 }
 
+bool hk_gpu_proxy_left(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  return !g || hk_gpu_proxy_has_left(g->proxy);
+}
+
 void hk_gpu_proxy_stop(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_proxy *p = g ? g->proxy : NULL;

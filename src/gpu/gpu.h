@@ -242,6 +242,8 @@ void hk_gpu_check_queues(int ranks, int device);
 hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 
 /* ---- ends.c ---- */
+/* After a failure: true if no proxy's thread is in a transport any more. */
+bool hk_gpu_proxy_left(ncclComm_t c);
 /* Ends the proxy (proxy.h), after it has sent what is still to be sent; no kernel runs any more, or g->lost. */
 void hk_gpu_proxy_stop(ncclComm_t c);
 void hk_gpu_ends_free(ncclComm_t c);

@@ -30,6 +30,7 @@ struct hk_gpu_proxy {
   hk_gpu_proxy_env env;
   pthread_t thread;
   bool running;
+  _Atomic(bool) ended;  /* the thread's last word */
   pthread_mutex_t lock; /* of the links, and of all that the transports do */
   _Atomic(int) callers; /* threads that want the lock: the proxy lets them go first */
   _Atomic(bool) stop;
@@ -142,6 +143,7 @@ static void *proxy_main(void *arg) {
       rc = rest(p, &w, launches);
   }
   if (rc != HK_OK) p->env.failed(p->env.arg, rc);
+  atomic_store(&p->ended, true);
   return NULL;
 }
 
@@ -261,6 +263,12 @@ bool hk_gpu_proxy_rests(hk_gpu_proxy *p) {
 }
 
 hk_gpu_pumped *hk_gpu_proxy_links(hk_gpu_proxy *p) { return p ? p->links : NULL; }
+
+bool hk_gpu_proxy_has_left(hk_gpu_proxy *p) {
+  if (!p || !p->running || atomic_load(&p->ended)) return true;
+  hk_gpu_proxy_wake(p, false);
+  return false;
+}
 
 void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost) {
   atomic_store(&p->stop, true);

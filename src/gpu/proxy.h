@@ -111,6 +111,8 @@ void hk_gpu_proxy_describe(const hk_gpu_proxy_link *l, char *text, size_t bytes)
 void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes);
 /* The links that wait for a peer or for a connection, each described, after "; "; empty: none. */
 void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes);
+/* True after a failure if the thread has ended, or never began. A network plugin may keep it in a call. */
+bool hk_gpu_proxy_has_left(hk_gpu_proxy *p);
 /* Sends what is still to be sent and ends the thread.  Then it closes the links and frees the proxy, unless kernels may
  * still use their memory (`lost`). */
 void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost);

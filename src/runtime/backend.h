@@ -128,6 +128,9 @@ typedef struct hk_backend {
   /* Waits until all that was enqueued is over.  If the communicator has failed, this ends work too, and gives up after
    * some seconds.  NULL: nothing runs after a call has returned, but for streams, which the caller waits for. */
   void (*drain)(struct ncclComm *c);
+  /* After a failure, any number of times: false while a thread of the backend is in a transport, perhaps in a call of a
+   * plugin that does not return.  NULL: there is no such thread. */
+  bool (*has_left)(struct ncclComm *c);
   /* After drain: ends the backend's threads.  Links, bootstrap and service thread are there still.  Also after an init
    * that failed at any point. */
   void (*stop)(struct ncclComm *c);

@@ -18,7 +18,14 @@ hk_status hk_leave_begin(ncclComm_t c, const char *who, hk_closing how) {
                  was == HK_CLOSING_ABORT ? "ncclCommAbort" : "ncclCommDestroy", c->rank, c->nranks);
 }
 
-static bool is_empty(ncclComm_t c) { return !atomic_load(&c->health.inside) && !atomic_load(&c->health.calling); }
+/* Returns true if a thread of the backend does not leave a failed communicator. */
+static bool is_held(ncclComm_t c) {
+  return atomic_load(&c->health.failure) && c->backend->has_left && !c->backend->has_left(c);
+}
+
+static bool is_empty(ncclComm_t c) {
+  return !atomic_load(&c->health.inside) && !atomic_load(&c->health.calling) && !is_held(c);
+}
 
 /* Describes what is inside. */
 static void describe(ncclComm_t c, char *text, size_t bytes) {
@@ -27,6 +34,7 @@ static void describe(ncclComm_t c, char *text, size_t bytes) {
   snprintf(text, bytes, "%s%s", calling ? "a call of another thread" : "", calling && inside ? " and " : "");
   size_t used = strlen(text);
   if (inside) snprintf(text + used, bytes - used, "%d calls of groups or streams, or inits of children", inside);
+  if (!text[0]) snprintf(text, bytes, "threads that move data over the network");
 }
 
 hk_status hk_leave_wait(ncclComm_t c, const char *who, int64_t seconds) {

@@ -3,6 +3,7 @@
  * dma-bufs or, as with a peer memory module, by its address, and shows a GPU what came there only after iflush.
  * check: notsan */
 #include <stdatomic.h>
+#include <time.h>
 #include "../../src/base/param.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"
@@ -129,6 +130,37 @@ START_TEST(falls_back) {
 }
 END_TEST
 
+/* The ranks' proxies are in calls of the plugin that do not return: an abort leaves them there, and says so. */
+START_TEST(aborts_while_a_call_blocks) {
+  gpu_ranks g;
+  setenv("HOCKET_TEST_NET", "blocks in isend", 1);
+  setenv("HOCKET_LEAVE_TIMEOUT", "1", 1);
+  begin(&g, "eleven", "dmabuf", true);
+  void *lib = dlopen(getenv("NCCL_NET_PLUGIN"), RTLD_NOW | RTLD_NOLOAD);
+  _Atomic(int) *released = dlsym(lib, "net_released"), *blocked = dlsym(lib, "net_blocked");
+  ck_assert(released && blocked);
+  atomic_store(released, 1);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 3000, .type = ncclFloat32, .op = ncclSum};
+  gpu_fill(&g, &c);
+  gpu_group(&g, &c);
+  gpu_check(&g, &c);
+  atomic_store(released, 0);
+  gpu_group(&g, &c);
+  for (int i = 0; i < 20000 && atomic_load(blocked) < 2; i++) usleep(1000);
+  ck_assert_int_eq(atomic_load(blocked), 2);
+  time_t begun = time(NULL);
+  for (int r = 0; r < 2; r++) {
+    ck_assert_int_eq(ncclCommAbort(g.comm[r]), ncclSystemError);
+    ck_assert_msg(strstr(ncclGetLastError(NULL), "HOCKET_LEAVE_TIMEOUT"), "%s", ncclGetLastError(NULL));
+    g.comm[r] = NULL;
+  }
+  ck_assert_int_lt(time(NULL) - begun, 15);
+  gpu_wait(&g); /* the kernels have ended */
+  gpu_close(&g);
+}
+END_TEST
+
 int main(void) {
   setenv("CUDAEMU_STRICT", "0", 1); /* a device that has memory by its address is this CPU */
   gpu_environment();
@@ -139,5 +171,6 @@ int main(void) {
   tcase_add_test(t, sends_nothing);
   tcase_add_test(t, is_wrong_without_a_flush);
   tcase_add_loop_test(t, falls_back, 0, 4);
+  tcase_add_test(t, aborts_while_a_call_blocks);
   return suite_run_one("gpu_net_plugin", t);
 }

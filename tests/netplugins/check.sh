@@ -27,6 +27,8 @@ line() { printf '%s  %-34s %s\n' "$1" "$2" "$3"; }
 skip() { [[ $1 == *${ONLY:-}* ]] && skipped=$((skipped + 1)) && line SKIP "$1" "$2"; }
 export NCCL_SHM_DISABLE=1 HOCKET_TUNE_FILE=none NCCL_NET_PLUGIN=$plugin HOCKET_DEVICE=host NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET,INIT
 export OFI_NCCL_PROTOCOL=${OFI_NCCL_PROTOCOL:-SENDRECV}
+# An endpoint of ofi_rxm writes to 100 MB of buffers when it is made, by default, and each communicator has two.
+export FI_OFI_RXM_MSG_RX_SIZE=${FI_OFI_RXM_MSG_RX_SIZE:-64}
 
 # CUDA's driver and runtime on the CPU, for plugins that ask for them.
 cuda=${CUDA_HOME:-/usr/local/cuda}/include

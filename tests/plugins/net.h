@@ -3,6 +3,7 @@
  * strict where real ones are: memory must be registered, a connection has 8 requests, connect and accept need several
  * calls, at most one message is moved by a call of test.  HOCKET_TEST_NET says what it does wrong:
  *   init, devices, none (no device), listen, connect, accept, isend, irecv, test: fails there
+ *   blocks in listen, blocks in isend, blocks in closeRecv: the call does not return before net_released is set
  *   half: connect never ends; short: the fifth message of a connection comes out too short
  *   shared: connections whose listen, or first connect, a thread has called share an endpoint, and closing a receiver
  *     with receives under way aborts it (as aws-ofi-nccl does since 1.16)
@@ -14,6 +15,7 @@
 #include <fcntl.h>
 #include <nccl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -35,6 +37,8 @@ typedef struct net_example_state {
 } net_example_state;
 EXPORT net_example_state net_example;
 net_example_state net_example;
+EXPORT _Atomic(int) net_released, net_blocked; /* net_blocked: calls that do not return */
+_Atomic(int) net_released, net_blocked;
 
 typedef struct request {
   struct comm *comm;
@@ -75,6 +79,12 @@ static ncclResult_t (*report)(void **event, int type, void *parent, int64_t id, 
 static int wrong(const char *what) {
   const char *mode = getenv("HOCKET_TEST_NET");
   return mode && !strcmp(mode, what);
+}
+
+static void may_block(const char *how) {
+  if (!wrong(how) || net_released) return;
+  net_blocked++;
+  while (!net_released) poll(NULL, 0, 1);
 }
 
 static int gpus(const char *how) {
@@ -161,6 +171,7 @@ static ncclResult_t make_listener(void *to, void **listener) {
   handle h;
   socklen_t n = sizeof h.at;
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  may_block("blocks in listen");
   memset(&h, 0, sizeof h);
   h.magic = 4711;
   h.at.sin_family = AF_INET;
@@ -280,6 +291,7 @@ static ncclResult_t post(comm *c, void *data, size_t bytes, void *registration, 
   region *m = registration;
   int open = 0;
   *out = NULL;
+  if (c->sends) may_block("blocks in isend");
   if (*c->aborted) return ncclSystemError;
   if (!m || m != c->memory || !lies_in(m, at, bytes)) return ncclInvalidUsage;
   request *r = &c->requests[c->posted % REQUESTS];
@@ -343,6 +355,7 @@ static ncclResult_t test(void *of, int *done, int *sizes) {
 
 static ncclResult_t hang_up(void *of) {
   comm *c = of;
+  if (!c->sends) may_block("blocks in closeRecv");
   for (int i = 0; i < REQUESTS && !c->sends; i++) *c->aborted |= c->requests[i].busy && wrong("shared");
   close(c->fd);
   free(c);

@@ -27,8 +27,7 @@ src/transport/shm_socket.c: LOOK_MS        20 ms between two looks, then the hel
 src/transport/net/socket.c: epoll_wait(    the network's sleep in hk_wire_pause, for the time that the helper gives
 src/transport/net/plugin.c: nanosleep(     a plugin's sleep in hk_wire_pause, of NAP_NS
 src/transport/net/plugin_thread.c: pthread_cond_wait(&t->asked    the plugin's thread, without a call to make
-src/transport/net/plugin_thread.c: pthread_cond_wait(&t->answered    until listen or connect returns, as if it was called here
-src/transport/net/plugin_thread.c: pthread_join(    after `stop`: it makes no call
+src/transport/net/plugin_thread.c: pthread_join(    after `stop`, when all of its calls have returned
 src/transport/net/ib.c: poll(fds, n, 1)    the card's sleep in hk_wire_pause, of 1 ms
 LIST
 }

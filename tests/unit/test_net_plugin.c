@@ -3,6 +3,7 @@
  * ranks that are threads, and peers that go.
  * check: long=asan,tsan */
 #include <check.h>
+#include <dirent.h>
 #include <libgen.h>
 #include <poll.h>
 #include "../../src/base/param.h"
@@ -467,6 +468,114 @@ START_TEST(waits_for_a_stopped_peer) {
 }
 END_TEST
 
+/* ---- calls that fail, and calls that do not return ---- */
+
+/* A call of the plugin fails before the peer is seen to go. That is a lost rank if it goes, and else the plugin's own
+ * fault: so it is for a send that is under way, and for a receive that is waited for. */
+START_TEST(finds_the_cause_of_a_fault) {
+  hk_link *send, *recv;
+  const bool lost = _i & 1, sends = _i & 2;
+  unsigned char data[64] = {0};
+  use_plugin("plugins", "libnccl-net-eleven.so", "11");
+  net_world *w = connected(&send, &recv);
+  net_rank *r = &w->ranks[sends ? 0 : 1];
+  setenv("HOCKET_TEST_NET", "test", 1);
+  for (unsigned i = 0; i < 4; i++) ck_assert(net_try_send(send, data, sizeof data, i, false));
+  recv->waiting = HK_LINK_WAITS;
+  for (unsigned ms = 0; ms < 300; ms += 10) { /* three messages, then faults */
+    ck_assert_msg(progress_for(&w->ranks[0], NULL, 5) == HK_OK, "%s", hk_last_error());
+    ck_assert_msg(progress_for(&w->ranks[1], NULL, 5) == HK_OK, "%s", hk_last_error());
+    recv->waiting = HK_LINK_WAITS;
+  }
+  if (lost) net_unlink(sends ? recv : send);
+  ck_assert_int_eq(progress_until_error(r), lost ? HK_ERR_REMOTE : HK_ERR_SYSTEM);
+  ck_assert_msg(strstr(hk_last_error(), lost ? " lost rank " : " fails in test of a "), "%s", hk_last_error());
+  net_unlink(sends ? send : recv);
+  if (!lost) net_unlink(sends ? recv : send);
+  net_world_free(w);
+}
+END_TEST
+
+static _Atomic(int) *released_by_plugin(void) {
+  void *lib = dlopen(getenv("NCCL_NET_PLUGIN"), RTLD_NOW | RTLD_NOLOAD);
+  ck_assert_ptr_nonnull(lib);
+  _Atomic(int) *released = dlsym(lib, "net_released");
+  ck_assert_ptr_nonnull(released);
+  return released;
+}
+
+static int plugin_threads(void) {
+  int n = 0;
+  DIR *d = opendir("/proc/self/task");
+  ck_assert_ptr_nonnull(d);
+  for (const struct dirent *e; (e = readdir(d));) {
+    char path[64], name[32] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", e->d_name);
+    FILE *f = fopen(path, "re");
+    if (f && fgets(name, sizeof name, f)) n += strncmp(name, "hocket-plugin", 13) == 0;
+    if (f) fclose(f);
+  }
+  closedir(d);
+  return n;
+}
+
+static void until_plugin_threads_end(void) {
+  for (uint64_t until = hk_now_ns() + 20000000000u; plugin_threads();) ck_assert(hk_now_ns() < until);
+}
+
+static void *fail_later(void *failure) {
+  poll(NULL, 0, 300);
+  atomic_store((_Atomic(int) *)failure, HK_ERR_REMOTE);
+  return NULL;
+}
+
+/* listen does not return: an abort ends the wait for it, and the end of the communicator is bounded. What the call uses
+ * is freed when it returns. */
+START_TEST(leaves_a_listen_that_blocks) {
+  pthread_t thread;
+  _Atomic(int) failure = 0;
+  use_plugin("plugins", "libnccl-net-twelve.so", "12");
+  setenv("HOCKET_TEST_NET", "blocks in listen", 1);
+  setenv("HOCKET_LEAVE_TIMEOUT", "1", 1);
+  hk_param_reload();
+  net_world *w = net_world_new(2, 4, SLOT);
+  w->ranks[1].wait.failure = &failure;
+  hk_link *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0), *other = net_link(&w->ranks[1], 0, HK_LINK_RECV, 1);
+  ck_assert_int_eq(pthread_create(&thread, NULL, fail_later, &failure), 0);
+  ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_ERR_REMOTE);
+  pthread_join(thread, NULL);
+  uint64_t begin = hk_now_ns();
+  net_unlink(recv);
+  net_unlink(other);
+  _Atomic(int) *released = released_by_plugin();
+  net_world_free(w);
+  ck_assert_uint_lt(hk_now_ns() - begin, 10000000000u);
+  ck_assert_int_eq(plugin_threads(), 1);
+  atomic_store(released, 1);
+  until_plugin_threads_end();
+}
+END_TEST
+
+/* The same for the call that closes a connection. */
+START_TEST(leaves_a_close_that_blocks) {
+  hk_link *send, *recv;
+  use_plugin("plugins", "libnccl-net-nine.so", "9");
+  setenv("HOCKET_LEAVE_TIMEOUT", "1", 1);
+  hk_param_reload();
+  net_world *w = connected(&send, &recv);
+  _Atomic(int) *released = released_by_plugin();
+  setenv("HOCKET_TEST_NET", "blocks in closeRecv", 1);
+  uint64_t begin = hk_now_ns();
+  net_unlink(send);
+  net_unlink(recv);
+  net_world_free(w);
+  ck_assert_uint_lt(hk_now_ns() - begin, 10000000000u);
+  ck_assert_int_eq(plugin_threads(), 1);
+  atomic_store(released, 1);
+  until_plugin_threads_end();
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("plugin");
   tcase_set_timeout(t, 120);
@@ -480,6 +589,9 @@ int main(void) {
   tcase_add_test(t, connections_share_cards);
   tcase_add_test(t, shows_and_uses_its_cards);
   tcase_add_test(t, hangs_up_on_strangers);
+  tcase_add_loop_test(t, finds_the_cause_of_a_fault, 0, 4);
+  tcase_add_test(t, leaves_a_listen_that_blocks);
+  tcase_add_test(t, leaves_a_close_that_blocks);
   tcase_add_test(t, tells_that_nobody_answers);
   tcase_add_test(t, waits_for_a_stopped_peer);
   return suite_run_one("net_plugin", t);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include "../../base/array.h"
 #include "../../base/log.h"
@@ -225,26 +226,50 @@ static bool plugins_usable(char *why, size_t why_bytes) {
   return true;
 }
 
-static void plugins_fini(void *ctx) {
+static void free_memory(hk_plugin_end *e) {
+  if (e->fifo) munmap(e->fifo, e->fifo_bytes);
+  free(e->ring);
+  free(e->owner);
+  free(e);
+}
+
+/* What is left when no call of the plugin is under way any more. */
+static void free_ctx(void *ctx) {
   hk_plugin_ctx *x = ctx;
-  hk_plugin_thread_end(&x->thread);
-  hk_net_plugin_end(&x->plugin);
+  for (int i = 0; i < x->nends; i++) free_memory(x->ends[i]);
   free(x->ends);
   free(x);
+}
+
+static void call_finalize(void *ctx) { hk_net_plugin_end(&((hk_plugin_ctx *)ctx)->plugin); }
+
+static void plugins_fini(void *ctx) {
+  hk_plugin_ctx *x = ctx;
+  char whose[96];
+  snprintf(whose, sizeof whose, "rank %d: net plugin %s (v%d)", x->env->rank, x->plugin.lib->name,
+           x->plugin.lib->version);
+  x->finalize = (hk_plugin_job){.call = call_finalize, .arg = x};
+  (void)hk_plugin_thread_close(&x->thread, &x->finalize, whose);
+  if (hk_plugin_thread_end(&x->thread, free_ctx, x)) free_ctx(x);
 }
 
 static void free_end(hk_plugin_end *e) {
   hk_plugin_ctx *x = e->ctx;
   hk_plugin_drain(e);
+  if (!hk_plugin_disconnect(e)) { /* the thread's: it frees the end with the context */
+    e->fifo = e->end->memory;
+    e->fifo_bytes = e->end->bytes;
+    e->end->memory = NULL;
+    e->end->gpu_memory.base = NULL;          /* the GPU's memory is lost: its device may be gone by then */
+    hk_plugin_mark_failed(e, HK_ERR_SYSTEM); /* nothing more is asked of it */
+    return;
+  }
   for (int i = 0; i < x->nends; i++)
     if (x->ends[i] == e) {
       x->ends[i] = x->ends[--x->nends];
       break;
     }
-  hk_plugin_disconnect(e);
-  free(e->ring);
-  free(e->owner);
-  free(e);
+  free_memory(e);
 }
 
 static hk_status plugins_open(void *ctx, hk_net_end *end) {
@@ -268,6 +293,7 @@ static hk_status plugins_open(void *ctx, hk_net_end *end) {
   e->lane[0].entry = HK_PLUGIN_ENTRY;
   e->lane[1].memory = end->link->payload;
   e->lane[1].entry = end->link->slot_bytes;
+  for (int i = 0; i < HK_PLUGIN_LANES; i++) e->lane[i].of = e;
   end->priv = e;
 out:
   if (rc != HK_OK) free_end(e);
@@ -290,19 +316,20 @@ static hk_status check_peers(hk_plugin_ctx *x) {
   for (int i = 0; i < x->nends; i++) {
     hk_plugin_end *e = x->ends[i];
     if (e->step != HK_PLUGIN_READY) continue;
-    HK_OR_RETURN(hk_plugin_drain_step(e));
+    HK_OR_RETURN(hk_plugin_judge(e, hk_plugin_drain_step(e)));
     if (!wanted(e) || !e->drain.gone) continue;
     if (!e->deadline_ns) e->deadline_ns = now + LAST_DATA_NS;
     if (now < e->deadline_ns) continue;
-    hk_plugin_mark_failed(e, HK_ERR_REMOTE);
-    return HK_FAIL(
-        HK_ERR_REMOTE,
-        "rank %d lost rank %d while %s it by net plugin %s, device %s, channel %d: its process has ended, or its "
-        "communicator was destroyed or aborted: look at that rank's output",
-        x->env->rank, e->end->key.peer, e->sends ? "sending to" : "receiving from", x->plugin.lib->name,
-        e->device->name, e->end->key.channel);
+    return hk_plugin_lost(e);
   }
   return HK_OK;
+}
+
+static hk_status move(hk_plugin_end *e, bool *moved) {
+  if (e->step < HK_PLUGIN_READY || e->joining.active) HK_OR_RETURN(hk_plugin_connect(e));
+  if (e->step == HK_PLUGIN_FAULTY) return HK_ERR_SYSTEM; /* the fault's */
+  if (e->step != HK_PLUGIN_READY) return HK_OK;
+  return e->sends ? send_slots(e, moved) : receive_slots(e, moved);
 }
 
 static hk_status plugins_progress(void *ctx, bool *moved) {
@@ -311,12 +338,7 @@ static hk_status plugins_progress(void *ctx, bool *moved) {
   for (int i = 0; i < x->nends; i++) {
     hk_plugin_end *e = x->ends[i];
     if (e->step == HK_PLUGIN_FAILED && wanted(e)) return e->failed;
-    if (e->step < HK_PLUGIN_READY || e->joining.active) HK_OR_RETURN(hk_plugin_connect(e));
-    if (e->step != HK_PLUGIN_READY) continue;
-    if (e->sends)
-      HK_OR_RETURN(send_slots(e, &any));
-    else
-      HK_OR_RETURN(receive_slots(e, &any));
+    HK_OR_RETURN(hk_plugin_judge(e, move(e, &any)));
   }
   if (any) {
     x->idle = 0;

@@ -82,10 +82,34 @@ int hk_net_plugin_register(hk_net_plugin *p, void *comm, void *data, size_t byte
 int hk_net_plugin_send(hk_net_plugin *p, void *comm, void *data, size_t bytes, void *registration, void **request);
 int hk_net_plugin_receive(hk_net_plugin *p, void *comm, void *data, size_t bytes, void *registration, void **request);
 
+/* A call for the plugin's thread. It stays valid until it is over, whatever becomes of the wait for it. */
+typedef struct hk_plugin_job {
+  struct hk_plugin_job *next;
+  void (*call)(void *arg);
+  void *arg;
+  bool over;
+} hk_plugin_job;
+
+/* The plugin's thread of a communicator, and the calls that it is to make, in their order. */
+typedef struct hk_plugin_thread {
+  pthread_t id;
+  pthread_mutex_t lock;
+  pthread_cond_t asked, answered;
+  bool made, stop;
+  bool alone; /* no other thread waits for it any more */
+  hk_plugin_job *first, **last;
+  void (*forget)(void *owner);
+  void *owner;
+} hk_plugin_thread;
+
 /* ---- plugin_connect.c, plugin.c: an end of a link ---- */
 typedef struct hk_plugin_ctx hk_plugin_ctx;
 
+typedef struct hk_plugin_end hk_plugin_end;
 typedef struct hk_plugin_lane {
+  hk_plugin_end *of;
+  hk_plugin_job opening; /* listen or the first connect, which the plugin's thread calls */
+  int opened;            /* its code */
   void *listener, *comm, *registration;
   bool connecting; /* SEND: connect was called */
   char *memory;    /* registered: the ring of entries, or the FIFO's payloads */
@@ -103,6 +127,7 @@ typedef enum hk_plugin_step {
   HK_PLUGIN_EXCHANGING,
   HK_PLUGIN_CONNECTING,
   HK_PLUGIN_READY,
+  HK_PLUGIN_FAULTY, /* a call has failed, and the cause may still show */
   HK_PLUGIN_FAILED
 } hk_plugin_step;
 
@@ -142,12 +167,15 @@ typedef struct hk_plugin_drain_state {
   uint64_t posted[HK_PLUGIN_LANES];
 } hk_plugin_drain_state;
 
-typedef struct hk_plugin_end {
+struct hk_plugin_end {
   hk_plugin_ctx *ctx;
   hk_net_end *end;
   bool sends;
   hk_plugin_step step;
   hk_status failed;
+  const char *fault_in; /* the first call that failed; NULL: none */
+  int fault;            /* its code */
+  uint64_t fault_ns;    /* when */
   int fd; /* a TCP connection to the peer: carries the handles, and its end shows that the peer has ended */
   const hk_net_device *device;
   hk_plugin_wire wire;
@@ -163,17 +191,10 @@ typedef struct hk_plugin_end {
   bool large_seen;             /* RECV: one has come */
   uint64_t *owner;             /* RECV: [nslots] number of the slot for which a large payload's place was last used */
   hk_plugin_flush flush;
-} hk_plugin_end;
-
-/* The plugin's thread of a communicator: it waits for a call to make. */
-typedef struct hk_plugin_thread {
-  pthread_t id;
-  pthread_mutex_t lock;
-  pthread_cond_t asked, answered;
-  bool made, stop;
-  void (*call)(void *arg); /* NULL: none is asked for */
-  void *arg;
-} hk_plugin_thread;
+  hk_plugin_job closing;
+  void *fifo; /* the end's memory, if the plugin's thread is left alone with it */
+  size_t fifo_bytes;
+};
 
 struct hk_plugin_ctx {
   const hk_transport_env *env;
@@ -184,14 +205,21 @@ struct hk_plugin_ctx {
   unsigned idle;
   uint64_t timeout_ns, drain_ns; /* drain_ns: until then ends that are closed wait for their peers */
   uint64_t checked_ns;           /* the last check of the peers */
-  bool gpu_known, gpu_direct;    /* the devices were examined; some can register the GPU's memory */
+  hk_plugin_job finalize;
+  bool gpu_known, gpu_direct; /* the devices were examined; some can register the GPU's memory */
 };
 
 /* ---- plugin_thread.c ---- */
 void hk_plugin_thread_init(hk_plugin_thread *t);
-/* Makes a call on the thread, which is started for the first one, and returns when it is over. */
-void hk_plugin_thread_call(hk_plugin_thread *t, void (*call)(void *arg), void *arg);
-void hk_plugin_thread_end(hk_plugin_thread *t);
+/* Makes a call on the thread, which is started for the first one, and waits until it is over. An error: the wait has
+ * ended before, for a reason that `env` watches, and the call goes on. */
+hk_status hk_plugin_thread_call(hk_plugin_thread *t, const hk_wait_env *env, hk_plugin_job *job);
+/* The same for a call at the end, which HOCKET_LEAVE_TIMEOUT limits. False: it is not over, and from here on the thread
+ * is alone: it makes this call and later ones when it can, and no one waits for them. `whose` begins the warning. */
+bool hk_plugin_thread_close(hk_plugin_thread *t, hk_plugin_job *job, const char *whose);
+/* Ends the thread. False: it is alone, ends itself after its last call, and then calls forget(owner), which frees what
+ * the calls use and the thread's own struct. */
+bool hk_plugin_thread_end(hk_plugin_thread *t, void (*forget)(void *owner), void *owner);
 
 /* ---- plugin.c ---- */
 /* Posts a send or a receive. *begun is false if the plugin had no room for it. */
@@ -206,12 +234,18 @@ void hk_plugin_drain(hk_plugin_end *e);
 hk_status hk_plugin_drain_step(hk_plugin_end *e);
 
 void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc);
-/* Fails the end with an error of the plugin in call `doing`. */
+/* Notes that call `doing` of the plugin has failed. Returns an error without a text: hk_plugin_judge gives it. */
 hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code);
+/* Given what work on the end has returned: HK_OK while the cause of a failed call may still show, then the error, after
+ * which the end has failed: the peer is lost if it has gone, else the plugin has failed. */
+hk_status hk_plugin_judge(hk_plugin_end *e, hk_status rc);
+/* Fails the end because the peer has gone. */
+hk_status hk_plugin_lost(hk_plugin_end *e);
 /* Receiver: listens, and sends the handles to the sender. Does nothing for a sender. */
 hk_status hk_plugin_listen(hk_plugin_end *e);
 hk_status hk_plugin_connect(hk_plugin_end *e); /* goes on with connecting; never blocks */
-void hk_plugin_disconnect(hk_plugin_end *e);
+/* False: the plugin has not returned from a call, and its thread still uses the end. */
+bool hk_plugin_disconnect(hk_plugin_end *e);
 /* Returns true if the peer has closed its side. Reads its beats. */
 bool hk_plugin_peer_gone(hk_plugin_end *e);
 

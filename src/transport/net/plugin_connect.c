@@ -22,6 +22,7 @@ static const uint64_t beat_every_ns = 100 * 1000000u;
 static const uint64_t beat_counts_ns = 1000 * 1000000u; /* for a peer on a crowded host */
 static const uint64_t look_counts_ns = 500 * 1000000u;  /* of a longer gap only so much: this process did not try */
 static const uint64_t second_ns = 1000 * 1000000u;
+static const uint64_t fault_ns = 2000 * 1000000ull; /* from a call that fails until the peer's end must have shown */
 
 void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc) {
   e->step = HK_PLUGIN_FAILED;
@@ -31,15 +32,43 @@ void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc) {
 }
 
 hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code) {
+  if (!e->fault_in) {
+    e->fault_in = doing;
+    e->fault = code;
+    e->fault_ns = hk_now_ns();
+  }
+  return HK_ERR_SYSTEM;
+}
+
+hk_status hk_plugin_lost(hk_plugin_end *e) {
+  char call[96] = "";
+  hk_plugin_mark_failed(e, HK_ERR_REMOTE);
+  if (e->fault_in) snprintf(call, sizeof call, " (%s failed with code %d)", e->fault_in, e->fault);
+  return HK_FAIL(
+      HK_ERR_REMOTE,
+      "rank %d lost rank %d while %s it by net plugin %s, device %s, channel %d%s: its process has ended, or "
+      "its communicator was destroyed or aborted: look at that rank's output",
+      e->ctx->env->rank, e->end->key.peer, e->sends ? "sending to" : "receiving from", e->ctx->plugin.lib->name,
+      e->device->name, e->end->key.channel, call);
+}
+
+/* A plugin's connections to a process that ends may fail a little before the TCP connection to it does. A plugin that
+ * knows that the peer is the cause is not waited for: all ranks collect events then (runtime/story.h). */
+hk_status hk_plugin_judge(hk_plugin_end *e, hk_status rc) {
   const hk_net_plugin_lib *l = e->ctx->plugin.lib;
-  hk_status rc = code == HK_ERR_REMOTE ? HK_ERR_REMOTE : HK_ERR_SYSTEM;
+  if (rc == HK_OK || !e->fault_in) return rc;
+  e->step = HK_PLUGIN_FAULTY;
+  if (hk_plugin_peer_gone(e)) return hk_plugin_lost(e);
+  bool remote = e->fault == HK_ERR_REMOTE;
+  if (!remote && e->fd >= 0 && hk_ago_ns(hk_now_ns(), e->fault_ns) < fault_ns) return HK_OK;
+  rc = remote ? HK_ERR_REMOTE : HK_ERR_SYSTEM;
   hk_plugin_mark_failed(e, rc);
   return HK_FAIL(
       rc,
       "rank %d: net plugin %s (v%d, %s) fails in %s with code %d (%s), %s rank %d, device %s, channel %d: its "
       "own lines in the log (NCCL_DEBUG=INFO) may say why; NCCL_NET_PLUGIN=none does without it",
-      e->ctx->env->rank, l->name, l->version, l->file, doing, code, hk_plugin_result(code), e->sends ? "to" : "from",
-      e->end->key.peer, e->device->name, e->end->key.channel);
+      e->ctx->env->rank, l->name, l->version, l->file, e->fault_in, e->fault, hk_plugin_result(e->fault),
+      e->sends ? "to" : "from", e->end->key.peer, e->device->name, e->end->key.channel);
 }
 
 /* Fails the end because the peer did not connect, or has ended. */
@@ -94,23 +123,23 @@ static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
   return HK_OK;
 }
 
-/* A call for the plugin's thread. */
-typedef struct opening {
-  hk_plugin_end *e;
-  int lane, code;
-} opening;
-
-static void listen_lane(void *arg) {
-  opening *o = arg;
-  hk_plugin_end *e = o->e;
-  o->code =
-      hk_net_plugin_listen(&e->ctx->plugin, e->device->index, e->wire.handles[o->lane], &e->lane[o->lane].listener);
+/* listen and connect of a lane, on either thread. */
+static void call_listen(void *arg) {
+  hk_plugin_lane *l = arg;
+  hk_plugin_end *e = l->of;
+  l->opened = hk_net_plugin_listen(&e->ctx->plugin, e->device->index, e->wire.handles[l - e->lane], &l->listener);
 }
 
-static void connect_lane(void *arg) {
-  opening *o = arg;
-  hk_plugin_end *e = o->e;
-  o->code = hk_net_plugin_connect(&e->ctx->plugin, e->device->index, e->wire.handles[o->lane], &e->lane[o->lane].comm);
+static void call_connect(void *arg) {
+  hk_plugin_lane *l = arg;
+  hk_plugin_end *e = l->of;
+  l->opened = hk_net_plugin_connect(&e->ctx->plugin, e->device->index, e->wire.handles[l - e->lane], &l->comm);
+}
+
+/* On the plugin's thread. */
+static hk_status open_lane(hk_plugin_lane *l, void (*call)(void *arg)) {
+  l->opening = (hk_plugin_job){.call = call, .arg = l};
+  return hk_plugin_thread_call(&l->of->ctx->thread, l->of->ctx->env->wait, &l->opening);
 }
 
 hk_status hk_plugin_listen(hk_plugin_end *e) {
@@ -118,9 +147,9 @@ hk_status hk_plugin_listen(hk_plugin_end *e) {
   if (e->sends) return HK_OK; /* the receiver begins */
   e->wire = (hk_plugin_wire){.magic = WIRE_MAGIC, .lanes = HK_PLUGIN_LANES, .apart = e->end->link->gpu != NULL};
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
-    opening o = {.e = e, .lane = i};
-    hk_plugin_thread_call(&e->ctx->thread, listen_lane, &o);
-    if (o.code || !e->lane[i].listener) return hk_plugin_failed(e, "listen", o.code);
+    hk_plugin_lane *l = &e->lane[i];
+    HK_OR_RETURN(open_lane(l, call_listen));
+    if (l->opened || !l->listener) return hk_plugin_failed(e, "listen", l->opened);
   }
   HK_OR_RETURN(env->dial(env->arg, e->end->key.peer, NULL, tag_of(e), &e->fd));
   return write_all(e, &e->wire, sizeof e->wire);
@@ -182,15 +211,14 @@ static hk_status join_lane(hk_plugin_end *e, int i) {
   hk_plugin_lane *l = &e->lane[i];
   hk_net_plugin *p = &e->ctx->plugin;
   if (l->comm) return HK_OK;
-  opening o = {.e = e, .lane = i};
   if (!e->sends)
-    o.code = hk_net_plugin_accept(p, l->listener, &l->comm);
+    l->opened = hk_net_plugin_accept(p, l->listener, &l->comm);
   else if (l->connecting)
-    connect_lane(&o);
+    call_connect(l);
   else
-    hk_plugin_thread_call(&e->ctx->thread, connect_lane, &o);
+    HK_OR_RETURN(open_lane(l, call_connect));
   l->connecting = true;
-  if (o.code) return hk_plugin_failed(e, e->sends ? "connect" : "accept", o.code);
+  if (l->opened) return hk_plugin_failed(e, e->sends ? "connect" : "accept", l->opened);
   if (!l->comm) return HK_OK;
   HK_OR_RETURN(register_lane(e, i));
   if (l->listener) p->lib->calls->close_listen(l->listener);
@@ -257,7 +285,9 @@ hk_status hk_plugin_connect(hk_plugin_end *e) {
   return watch_joining(e);
 }
 
-void hk_plugin_disconnect(hk_plugin_end *e) {
+/* The plugin's calls at the end. They touch only what is kept for as long as the plugin's thread needs it. */
+static void call_close(void *arg) {
+  hk_plugin_end *e = arg;
   const net_plugin_v *c = e->ctx->plugin.lib->calls;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     hk_plugin_lane *l = &e->lane[i];
@@ -265,5 +295,17 @@ void hk_plugin_disconnect(hk_plugin_end *e) {
     if (l->comm) (e->sends ? c->close_send : c->close_recv)(l->comm);
     if (l->listener) c->close_listen(l->listener);
   }
+}
+
+bool hk_plugin_disconnect(hk_plugin_end *e) {
+  char whose[96];
+  bool any = false;
+  for (int i = 0; i < HK_PLUGIN_LANES; i++) any = any || e->lane[i].opening.call || e->lane[i].comm;
+  snprintf(whose, sizeof whose, "rank %d: net plugin %s (v%d)", e->ctx->env->rank, e->ctx->plugin.lib->name,
+           e->ctx->plugin.lib->version);
+  e->closing = (hk_plugin_job){.call = call_close, .arg = e};
+  bool over = !any || hk_plugin_thread_close(&e->ctx->thread, &e->closing, whose);
   if (e->fd >= 0) hk_tcp_close(e->fd);
+  e->fd = -1;
+  return over;
 }
