@@ -31,13 +31,15 @@ _Static_assert(sizeof(ib_fact) <= HK_NET_FACT_BYTES, "the fact fits");
 
 /* ---- context ---- */
 
-/* One device that opens is enough here: init tries all. */
+/* One device that opens is enough here: init tries all. Without ports libibverbs is not loaded. */
 typedef struct trial {
   const hk_ibv *api;
-  bool opened;
+  bool asked, opened;
 } trial;
 static bool one_opens(void *arg, const char *device, char *why, size_t why_bytes) {
   trial *t = arg;
+  t->asked = true;
+  if (!t->api && !(t->api = hk_ibv_load(why, why_bytes))) return false;
   return t->opened = t->opened || hk_ib_card_opens((void *)(uintptr_t)t->api, device, why, why_bytes);
 }
 
@@ -49,8 +51,9 @@ static bool ib_usable(char *why, size_t why_bytes) {
     snprintf(why, why_bytes, "NCCL_IB_DISABLE=1");
     return false;
   }
-  if (!hk_ib_ports(ports, &nnear, NULL, NULL, why, why_bytes) || !(t.api = hk_ibv_load(why, why_bytes))) return false;
-  return hk_ib_ports(ports, &nnear, one_opens, &t, why, why_bytes) > 0;
+  if (hk_ib_ports(ports, &nnear, one_opens, &t, why, why_bytes)) return true;
+  if (t.asked) (void)hk_ibv_load(why, why_bytes); /* without it no device opens: that is the reason */
+  return false;
 }
 
 static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
