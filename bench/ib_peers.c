@@ -26,24 +26,6 @@ static net_world *world;
 static hk_link *to[NET_RANKS], *from[NET_RANKS], *in[NET_RANKS], *out[NET_RANKS]; /* rank 0's, the peers' */
 static char data[LARGE];
 
-static void attach(int i, int peers, char facts[HK_FACT_BYTES]) {
-  static const uint8_t secret[16] = {1};
-  net_rank *r = &world->ranks[i];
-  *r = (net_rank){.world = world, .rank = i};
-  r->env = (hk_transport_env){.rank = i > 0,
-                              .nranks = i ? 2 : peers + 1,
-                              .secret = secret,
-                              .peers = world->peers,
-                              .wait = &r->wait,
-                              .dial = net_dial,
-                              .take = net_take,
-                              .arg = r,
-                              .slot_bytes = SLOT_BYTES,
-                              .nslots = SLOTS,
-                              .traffic_class = -1};
-  ck_assert_int_eq(hk_transport_net.attach(&r->env, &r->state, facts), HK_OK);
-}
-
 static void make_world(int peers) {
   char(*facts)[HK_FACT_BYTES] = calloc((size_t)peers + 1, sizeof *facts), two[2][HK_FACT_BYTES];
   world = calloc(1, sizeof *world);
@@ -51,7 +33,7 @@ static void make_world(int peers) {
   world->n = peers + 1;
   for (int i = 0; i <= peers; i++) {
     world->peers[i] = (hk_peer){.host = (uint64_t)i + 1, .process = (uint64_t)i};
-    attach(i, peers, facts[i]);
+    net_attach_rank(world, i, i > 0, i ? 2 : peers + 1, SLOTS, SLOT_BYTES, facts[i]);
   }
   ck_assert_int_eq(hk_transport_net.join(world->ranks[0].state, facts), HK_OK);
   for (int i = 1; i <= peers; i++) {

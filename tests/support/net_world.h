@@ -114,35 +114,41 @@ static inline int net_take(void *arg, int peer, uint64_t tag) {
   return fd;
 }
 
+/* Attaches rank i of the world, which is rank `as` of a communicator of n. */
+static inline void net_attach_rank(net_world *w, int i, int as, int n, uint32_t nslots, size_t slot_bytes,
+                                   char fact[HK_FACT_BYTES]) {
+  static const uint8_t secret[16] = {1, 2, 3};
+  net_rank *r = &w->ranks[i];
+  r->world = w;
+  r->rank = i;
+  r->env = (hk_transport_env){.rank = as,
+                              .nranks = n,
+                              .comm_id = 5,
+                              .secret = secret,
+                              .peers = w->peers,
+                              .wait = &r->wait,
+                              .dial = net_dial,
+                              .redial = net_redial,
+                              .take = net_take,
+                              .arg = r,
+                              .slot_bytes = slot_bytes,
+                              .nslots = nslots,
+                              .traffic_class = -1};
+  if (hk_transport_net.attach(&r->env, &r->state, fact) != HK_OK) abort();
+}
+
 /* Attaches and joins n ranks; `before` (may be NULL) is called before each, to set what it is to find. */
 static inline net_world *net_world_of(int n, uint32_t nslots, size_t slot_bytes, void (*before)(int rank)) {
-  static const uint8_t secret[16] = {1, 2, 3};
   net_world *w = calloc(1, sizeof *w);
   char facts[NET_RANKS][HK_FACT_BYTES];
   memset(facts, 0, sizeof facts);
   w->n = n;
   pthread_mutex_init(&w->lock, NULL);
   for (int i = 0; i < n; i++) {
-    net_rank *r = &w->ranks[i];
     w->peers[i].host = 7;
     w->peers[i].process = (uint64_t)i;
-    r->world = w;
-    r->rank = i;
-    r->env = (hk_transport_env){.rank = i,
-                                .nranks = n,
-                                .comm_id = 5,
-                                .secret = secret,
-                                .peers = w->peers,
-                                .wait = &r->wait,
-                                .dial = net_dial,
-                                .redial = net_redial,
-                                .take = net_take,
-                                .arg = r,
-                                .slot_bytes = slot_bytes,
-                                .nslots = nslots,
-                                .traffic_class = -1};
     if (before) before(i);
-    if (hk_transport_net.attach(&r->env, &r->state, facts[i]) != HK_OK) abort();
+    net_attach_rank(w, i, i, n, nslots, slot_bytes, facts[i]);
   }
   for (int i = 0; i < n; i++)
     if (hk_transport_net.join(w->ranks[i].state, facts) != HK_OK) abort();
