@@ -63,27 +63,27 @@ static int call_init(collnet_state *s) {
 /* Listens on one of the devices that add up host memory. */
 static bool listen_on_device(collnet_state *s, hk_collnet_fact *fact) {
   char *why = fact->why;
-  int n = 0, good = 0, devices[64];
-  hk_net_device d;
+  int n = 0, good = 0;
+  hk_net_device devices[64];
   if (failed(why, sizeof fact->why, "devices", s->calls->devices(&n))) return false;
   const char *lacks = n > 0 ? missing_call(s->calls, s->version) : NULL;
   snprintf(why, sizeof fact->why, "it has no %s", lacks ? lacks : "device that adds up host memory");
   if (lacks) return false;
   for (int i = 0; i < n && good < (int)HK_ARRAY_LENGTH(devices); i++) {
-    if (failed(why, sizeof fact->why, "getProperties", hk_plugin_properties(s->calls->properties, s->version, i, &d)))
+    hk_net_device *d = &devices[good];
+    if (failed(why, sizeof fact->why, "getProperties", hk_plugin_properties(s->calls->properties, s->version, i, d)))
       return false;
-    if (d.memory & NET_PLUGIN_HOST_MEMORY) devices[good++] = i;
+    good += (d->memory & NET_PLUGIN_HOST_MEMORY) != 0;
   }
   if (!good) return false;
-  int device = devices[s->base.env->rank % good];
-  (void)hk_plugin_properties(s->calls->properties, s->version, device, &d);
-  snprintf(s->device, sizeof s->device, "%s", d.name);
-  if (d.max_collective && d.max_collective < s->base.env->slot_bytes) {
-    snprintf(why, sizeof fact->why, "it adds up %zu bytes at most: lower HOCKET_SLOT_BYTES", d.max_collective);
+  const hk_net_device *d = &devices[s->base.env->rank % good];
+  snprintf(s->device, sizeof s->device, "%s", d->name);
+  if (d->max_collective && d->max_collective < s->base.env->slot_bytes) {
+    snprintf(why, sizeof fact->why, "it adds up %zu bytes at most: lower HOCKET_SLOT_BYTES", d->max_collective);
     return false;
   }
-  int code = s->version >= 11 ? s->calls->listen.v11(s->context, device, fact->handle, &s->listener)
-                              : s->calls->listen.v8(device, fact->handle, &s->listener);
+  int code = s->version >= 11 ? s->calls->listen.v11(s->context, d->index, fact->handle, &s->listener)
+                              : s->calls->listen.v8(d->index, fact->handle, &s->listener);
   return !failed(why, sizeof fact->why, "listen", code);
 }
 
