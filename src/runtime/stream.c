@@ -4,10 +4,13 @@
  * Batches run one at a time, in their order: on the stream's thread, or on a thread that waits for the stream and finds
  * that none has begun. Such a thread would else sleep, and two changes of threads cost more than a small operation. Who
  * waits soon after each call, time after time, also saves the wake of the stream's thread: it naps then and looks by
- * itself, so that a batch for which no thread waits begins at most two naps late. */
+ * itself. The longer the habit, the longer it naps, because a nap's end interrupts a rank that computes: what it
+ * costs is a small part of the time that the habit has saved, and so is what a batch for which no thread waits begins
+ * late. */
 #include "stream.h"
 #include <errno.h>
 #include <hocket.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -22,7 +25,9 @@ enum {
   STREAM_LIVE = 0x7374726d,
   HABIT = 3, /* from so many on the next batch is expected to be waited for soon, too */
   NAP_NS = 100 * 1000,
-  NAPS = 10 /* without a new batch; then the stream's thread sleeps until it is woken */
+  NAP_GROWS = 32, /* from so many on, and at each doubling, naps are twice as long */
+  NAP_GROWTH = 4, /* doublings at most */
+  NAPS = 10       /* without a new batch; then the stream's thread sleeps until it is woken */
 };
 
 typedef struct batch {
@@ -128,10 +133,13 @@ static void hasten(hocketStream_t s) {
   pthread_cond_signal(&s->work);
 }
 
-static void nap(hocketStream_t s) {
+/* `seen`: a batch is ready, which the next look may begin. */
+static void nap(hocketStream_t s, bool seen) {
   struct timespec until;
+  unsigned growth = 0;
+  while (!seen && growth < NAP_GROWTH && s->habit >> growth >= NAP_GROWS) growth++;
   clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_nsec += NAP_NS;
+  until.tv_nsec += NAP_NS << growth;
   if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
   s->napping = true;
   (void)pthread_cond_timedwait(&s->work, &s->lock, &until);
@@ -153,7 +161,7 @@ static bool await_work(hocketStream_t s) {
     }
     uint64_t before = s->begun;
     seen = now ? before : UINT64_MAX;
-    nap(s);
+    nap(s, now);
     naps = s->begun == before ? naps + 1 : 0;
   }
 }
@@ -175,7 +183,7 @@ static void reach(hocketStream_t s, uint64_t position) {
     if (s->begun == s->over) {
       uint32_t modes = get_modes();
       if (modes != s->modes) set_modes(s->modes);
-      if (s->habit < HABIT && !s->first->next) s->habit++;
+      if (s->habit < UINT_MAX && !s->first->next) s->habit++;
       run_next(s);
       if (modes != s->modes) set_modes(modes);
       continue;
