@@ -32,7 +32,7 @@ class Work(TorchWork):
 
     def __init__(self, owner: Any, held: Any, result: list[torch.Tensor], finish: Callable[[], object] | None,
                  source: int = -1) -> None:
-        super().__init__()
+        TorchWork.__init__(self)
         self.owner, self.held, self.tensors, self._finish = owner, held, result, finish
         if source >= 0:
             self._source = source
@@ -70,7 +70,7 @@ class Work(TorchWork):
 
     def wait(self, timeout: datetime.timedelta = _UNLIMITED) -> bool:
         if not self.over:
-            seconds = timeout.total_seconds()
+            seconds = 0.0 if timeout is _UNLIMITED else timeout.total_seconds()
             if not self._finished(seconds if seconds > 0 else None):
                 raise RuntimeError(f"Operation timed out! It is not complete after {seconds} s")
         if self.error is not None:
