@@ -297,7 +297,7 @@ def barriers():
                 dist.barrier(group=group)
                 fail(f"the {what} barrier ends without the others")
             except RuntimeError as error:
-                if "Timed out after 1 s" not in str(error):
+                if "Timed out waiting 1000ms" not in str(error):
                     fail(f"{what} barrier: {error}")
         if not 0.9 < time.monotonic() - begin < 20:
             fail(f"the time-out came after {time.monotonic() - begin} s")

@@ -105,7 +105,7 @@ class Engine:
         """Its tensors live until it is over, even if the caller drops the work."""
         works = self._works
         works.append(work)
-        while len(works) > 1 and works[0].arrived():
+        while works[0] is not work and works[0].arrived():
             done = works.popleft()
             if done._finish is None:
                 done.held = None
@@ -303,8 +303,9 @@ class Engine:
             begun += [(work.born, work.limit) for work in list(works)[:1] if not work.arrived()]
         for since, limit in begun:
             if now > since + limit:
-                self.abort(f"[Rank {self.rank}] Timed out after {limit:g} s: an operation of group {self.name!r} with "
-                           f"{self.size} ranks was not complete: another rank has not made the call, or is slow")
+                self.abort(f"[Rank {self.rank}] Timed out waiting {limit * 1000:g}ms: an operation of group "
+                           f"{self.name!r} with {self.size} ranks was not complete: another rank has not made the "
+                           "call, or is slow")
             next_look = min(next_look, since + limit)
         return next_look
 
