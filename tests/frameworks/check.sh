@@ -4,8 +4,9 @@
 # ctypes tables of vLLM and SGLang call it on host memory, JAX's library finds what it looks for, and PyTorch 2.15's own
 # ProcessGroupNCCL runs on emulated GPUs (docs/cudaemu.md) with a runtime that is made here.
 # Wheels come from the package index and stay under build/frameworks; NVIDIA's NCCL is not among them.
-# nccl-tests is compiled from its sources (nccl_tests.sh), if they are named.
-# Environment: HK_BUILD, TORCH="2.15 2.14 ..." (versions to try), NCCL_TESTS=DIR (sources of nccl-tests), ONLY=pattern of names.
+# nccl-tests and NCCL's examples are compiled from their sources (nvidia.sh), if they are named.
+# Environment: HK_BUILD, TORCH="2.15 2.14 ..." (versions to try), NCCL_TESTS=DIR and NCCL_EXAMPLES=DIR
+# (sources), ONLY=pattern of names.
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc}
 lib=$PWD/$HK_BUILD/lib/libnccl.so.2
@@ -48,7 +49,7 @@ try() { # name environment script...
 judge() { # name command...
   local name=$1 log=$folder/$1.log rc
   shift
-  timeout -k 5 400 "$@" >"$log" 2>&1
+  timeout -k 5 600 "$@" >"$log" 2>&1
   rc=$?
   [ $rc = 0 ] && [[ $(tail -n 1 "$log") == SKIP:* ]] && rc=77
   case $rc in
@@ -113,9 +114,11 @@ if wanted jax; then
   fi
 fi
 
-for part in build collectives threads types device processes ptx; do # NVIDIA's nccl-tests, if NCCL_TESTS names its sources
-  wanted "nccl-tests-$part" && judge "nccl-tests-$part" $here/nccl_tests.sh $part
-  [ -n "${NCCL_TESTS:-}" ] || break
+# NVIDIA's own programs, if their sources are named.
+for part in examples ${NCCL_TESTS:+build collectives threads types device processes ptx}; do
+  name=nccl-tests-$part
+  [ "$part" = examples ] && name=nccl-examples
+  wanted "$name" && judge "$name" $here/nvidia.sh "$part"
 done
 
 for version in ${TORCH:-2.15 2.14 2.12 2.11}; do
