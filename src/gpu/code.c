@@ -27,6 +27,12 @@ int hk_gpu_choose(void) { return hk_gpu_count() > 0 ? hk_cuda_current() : -1; }
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static hk_gpu_code *codes;
 
+static hk_status block_threads(hk_device *d, void *function, unsigned *out) {
+  hk_status rc = d->ops->block_threads(d, function, out);
+  if (*out > HK_GPU_THREADS) *out = HK_GPU_THREADS;
+  *out &= ~31u; /* whole warps */
+  return rc;
+}
 static hk_status load(hk_gpu_code *k) {
   hk_status rc = HK_OK;
   const void *image;
@@ -39,10 +45,10 @@ static hk_status load(hk_gpu_code *k) {
             d->limits.sm, d->limits.sm);
   HK_TRY(d->ops->load(d, image, &k->module), out);
   HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch), out);
+  HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_SMALL, &k->small), out);
   HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers), out);
-  HK_TRY(d->ops->block_threads(d, k->batch, &k->threads), out);
-  if (k->threads > HK_GPU_THREADS) k->threads = HK_GPU_THREADS;
-  k->threads &= ~31u; /* whole warps */
+  HK_TRY(block_threads(d, k->batch, &k->threads), out);
+  HK_TRY(block_threads(d, k->small, &k->small_threads), out);
   HK_TRY(d->ops->resident(d, k->batch, k->threads, 0, &k->resident), out);
 out:
   return rc;

@@ -8,9 +8,9 @@
 typedef struct hk_gpu_code {
   int ordinal, refs;
   hk_device *device;
-  void *module, *batch, *transfers;
-  unsigned threads, resident; /* of a block; blocks that the device runs at once */
-  pthread_mutex_t lock;       /* of the orders, which are of communicators with launchOrderImplicit */
+  void *module, *batch, *small, *transfers;
+  unsigned threads, small_threads, resident; /* of a block, by kernel; blocks that the device runs at once */
+  pthread_mutex_t lock;                      /* of the orders, which are of communicators with launchOrderImplicit */
   hk_queue_order order, captured;
   struct hk_gpu_code *next;
 } hk_gpu_code;

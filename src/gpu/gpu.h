@@ -28,6 +28,7 @@ struct hk_gpu_import;  /* view.h */
 struct hk_gpu_piece;   /* set.h */
 struct hk_gpu_pool;    /* pool.h */
 struct hk_gpu_rma;     /* rma.c */
+struct hk_gpu_small;   /* kernels/cuda/work.h */
 struct hk_gpu_space;   /* window.c */
 struct hk_gpu_view;    /* view.h */
 struct hk_gpu_work;    /* kernels/cuda/work.h */
@@ -161,6 +162,7 @@ typedef struct hk_gpu_plan {
   size_t links_at, program_bytes;
   unsigned span, lanes, nlinks, scratch_blocks; /* but for the span: of the program that has most */
   bool in_switch;                               /* HK_INSTR_IN_SWITCH of some instruction */
+  struct hk_gpu_small *small; /* [channels]: of a one-shot program, its links; NULL: the interpreter runs it */
 } hk_gpu_plan;
 
 /* ---- code.c; the rest is in code.h ---- */
@@ -300,8 +302,9 @@ unsigned hk_gpu_most_channels(const struct ncclComm *c, const struct hk_program 
 /* `span`: channels of one copy of the lanes.  The plan's links are offered; hk_gpu_work_of gets them. */
 hk_status hk_gpu_bind(ncclComm_t c, struct hk_plan *plan, unsigned span, const struct hk_call *call);
 void hk_gpu_plan_free(ncclComm_t c, struct hk_plan *plan);
+/* *small: of the plan (kernels/gpu_small.h); NULL: the interpreter runs the call. */
 hk_status hk_gpu_work_of(ncclComm_t c, const struct hk_call *call, struct hk_gpu_work *work, unsigned *blocks,
-                         unsigned *threads);
+                         unsigned *threads, const struct hk_gpu_small **small);
 
 /* Scratch of `bytes` at `after` in the communicator's.  What earlier launches use stays. */
 hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out);

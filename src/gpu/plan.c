@@ -3,7 +3,9 @@
 #include "../kernels/plan.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/param.h"
 #include "../collectives/protocol.h"
+#include "../kernels/gpu_small.h"
 #include "../runtime/call.h"
 #include "../runtime/choose.h"
 #include "../transport/cuda/multicast.h"
@@ -122,12 +124,15 @@ static hk_status upload(ncclComm_t c, const hk_plan *plan) {
   if (!image) return HK_FAIL_ERRNO("no memory for a plan");
   for (unsigned k = 0; k < plan->orders; k++)
     memcpy(image + k * gp->program_bytes, program_of(plan, k), program_of(plan, k)->bytes);
-  HK_TRY(each_link(c, plan, (hk_gpu_link *)(void *)(image + links_at)), out);
+  hk_gpu_link *links = (hk_gpu_link *)(void *)(image + links_at);
+  HK_TRY(each_link(c, plan, links), out);
   HK_TRY(hk_gpu_room_get(hk_gpu_of(c), bytes, &at), out);
   HK_TRY(d->ops->copy(d, at, image, bytes, hk_gpu_of(c)->queue), out);
   HK_TRY(d->ops->wait(d, hk_gpu_of(c)->queue), out);
   gp->image = at;
   gp->links_at = links_at;
+  if (hk_param_int(HK_P_GPU_SMALL))
+    rc = hk_gpu_small_bind(plan, gp->nlinks, links, (hk_gpu_link *)(void *)(gp->image + links_at), &gp->small);
 out:
   free(image);
   return rc;
@@ -135,8 +140,10 @@ out:
 
 /* Its memory is the communicator's: room.c. */
 void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan) {
+  hk_gpu_plan *gp = plan->device;
   (void)c;
-  free(plan->device);
+  if (gp) free(gp->small);
+  free(gp);
 }
 
 hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out) {
@@ -165,7 +172,8 @@ static unsigned threads_for(const hk_gpu_code *k, size_t chunk, hk_protocol prot
   return wanted < k->threads ? (unsigned)wanted : k->threads;
 }
 
-hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, unsigned *blocks, unsigned *threads) {
+hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, unsigned *blocks, unsigned *threads,
+                         const hk_gpu_small **small) {
   hk_status rc = HK_OK;
   const hk_plan *plan;
   const hk_launch *l;
@@ -211,6 +219,7 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
     work->reducer.by_address = 1;
     work->reducer.scalar = call->scalar;
   }
+  *small = gp->small && hk_gpu_small_blocks(work) ? gp->small : NULL;
 out:
   return rc;
 }

@@ -121,7 +121,7 @@ static hk_status work_of(hk_gpu_piece *p) {
   hk_status rc = HK_OK;
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
-  HK_TRY(hk_gpu_work_of(c, call, &p->work, &p->blocks, &p->threads), out);
+  HK_TRY(hk_gpu_work_of(c, call, &p->work, &p->blocks, &p->threads, &p->small), out);
   if (!call->blocks) return HK_OK;
   size_t n =
       (size_t)(hk_coll_in_blocks((hk_coll)call->coll, c->nranks) + hk_coll_out_blocks((hk_coll)call->coll, c->nranks));
@@ -137,6 +137,9 @@ static hk_status launch_pieces(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_
   hk_gpu_batch batch; /* what is not set is not passed */
   hk_kernel_launch l = {.function = g->code->batch, .here = at[0]->state.here, .param = &batch};
   unsigned works = 0;
+  bool small;
+  hk_status rc = hk_gpu_small_launch(g, at, n, q, &small);
+  if (small || rc != HK_OK) return rc;
   for (size_t i = 0; i < n; i++) {
     if (at[i]->chained) continue;
     batch.work[works] = at[i]->work;

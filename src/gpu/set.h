@@ -13,6 +13,7 @@ typedef struct hk_gpu_piece {
   uint64_t comm_id;
   hk_queue_state state;
   hk_gpu_work work;           /* of a collective */
+  const hk_gpu_small *small;  /* of its plan, for the kernel of small messages; NULL: it is not for that one */
   hk_gpu_table *table;        /* which `work` reads; NULL: none */
   struct hk_gpu_view *window; /* not NULL: copy engines run it; NULL: a kernel does */
   unsigned blocks, threads;
@@ -41,6 +42,10 @@ hk_status hk_gpu_table_used(hk_gpu *g, hk_gpu_table *t, const hk_queue_state *s,
 /* run.c */
 /* `call` has options of its own; NULL: transfers. */
 hk_status hk_gpu_launch(hk_gpu *g, const struct hk_call *call, hk_kernel_launch *l, hk_queue q);
+
+/* small.c */
+/* Launches the pieces, if all are for that kernel; *done is false if not. */
+hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_queue q, bool *done);
 
 /* copy.c */
 hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q);

@@ -224,7 +224,7 @@ def primitive_comments(known, needed):
 def call_comments(ordered, tests):
     """Each function of the kernels that calls an ordered primitive names a test that has it."""
     wrong, has = [], {t.name: {op.name for ops in t.threads for op in ops} for t in tests}
-    for file in ("move.h", "wide.h", "reduce.h", "in_switch.h", "exec.cu"):
+    for file in ("move.h", "wide.h", "reduce.h", "in_switch.h", "link.h", "small.h", "exec.cu"):
         for name, comment, body in functions((HEADERS / file).read_text()):
             said = tags(f"{comment}; {body}")
             wrong += [f"{file}: {name} names {t}, no litmus test" for t in said if t not in has and t != "none"]

@@ -14,7 +14,7 @@ report=/dev/null PATIENCE=${PATIENCE:-1}
 [ "${MUTATIONS:-}" = all ] && mkdir -p build/mutations && report=build/mutations/results && : >$report
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 mkdir -p "$dir/tests/unit" && cp -r src include "$dir" && cp -r tests/support tests/cudaemu "$dir/tests"
-cp tests/unit/test_gpu_exec.c tests/unit/test_gpu_ll128.c "$dir/tests/unit"
+cp tests/unit/test_gpu_{exec,ll128,small}.c "$dir/tests/unit"
 # In one process, so that the first kernel that hangs is the end of it.
 export NCCL_DEBUG=NONE CK_VERBOSITY=silent CK_FORK=no TSAN_OPTIONS=halt_on_error=1
 
@@ -34,13 +34,14 @@ try() {
   local source=test_gpu_exec
   case $1 in
     wide*) source=test_gpu_ll128 ;;
+    small*) source=test_gpu_small ;;
   esac
   case $1 in
-    exec | wide)
+    exec | wide | small)
       program $source || return 2
       ! HOCKET_TEST_STUCK=$((5 * PATIENCE)) run 60 "$dir/program"
       ;;
-    exec-races | wide-races)
+    exec-races | wide-races | small-races)
       program $source -fsanitize=thread || return 2
       ! HOCKET_TEST_STUCK=$((20 * PATIENCE)) run 120 "$dir/program"
       ;;
@@ -59,6 +60,7 @@ test_of() { # mode
   case $1 in
     exec*) echo "test_gpu_exec${1#exec}" ;;
     wide*) echo "test_gpu_ll128${1#wide}" ;;
+    small*) echo "test_gpu_small${1#small}" ;;
     emulated) echo test_device ;;
     multicast) echo test_gpu_multicast ;;
   esac
@@ -98,7 +100,7 @@ result() { # noticed or SURVIVED; the rest from mutate
 }
 
 # What is not broken must pass, or all would count as noticed; `make check` has run these tests already.
-for mode in exec wide emulated multicast; do
+for mode in exec wide small emulated multicast; do
   [ "${MUTATIONS:-}" = all ] || break
   [ $mode = emulated ] || [ $mode = multicast ] && { command -v c++ >/dev/null || continue; }
   if try $mode; then echo "the tests fail without a mutation ($mode):"; tail -n 5 "$dir/out" "$dir/log"; exit 1; fi
@@ -181,6 +183,19 @@ mutate wide - wide.h 's/if (!load_shares(\(.*\))) return false;/load_shares(\1);
 mutate exec - exec.cu 's/if (hk_barrier_or(!here)) return false; .*/hk_barrier();/' "a slot that did not come whole is given back"
 mutate exec - exec.cu 's/  if (transfer \&\& s->whole) l->at.offset = .*//' "a receive by one reference takes one slot's bytes"
 mutate exec - exec.cu 's/l->at.offset ? tag : tag_of(w->signature, w->sizes.longest)/tag/' "a reference to a whole message is refused"
+# Small messages.
+mutate small - small.h 's/while (done >= head + w->nslots)/while (0)/' "a small message does not wait for its credit"
+mutate small quick small.h 's/line\[k\].w\[1\] == flag\[k\] \&\& line\[k\].w\[3\] == flag\[k\]/line[k].w[1] == flag[k]/' \
+  "half of a small message's line is taken for all of it"
+mutate small - small.h 's/if (!hk_barrier_or(!small_any(s)) \&\& has_end)/hk_barrier_or(!small_any(s)); if (has_end)/' \
+  "a small message that did not come is given back"
+mutate small-races - small.h 's/if (!hk_barrier_or(!small_any(s)) \&\& has_end)/if (small_any(s) \&\& has_end)/' \
+  "a slot is given back while other threads read it"
+mutate small - small.h 's/if (due_for_refresh(done + 1, w->nslots))/if (0)/' "a small message leaves old flags when numbers come round"
+mutate small - small.h 's/if (s->move.reducer.pre) own =/if (0) own =/' "a small message's own part is not premultiplied"
+mutate small - small.h 's/if (m->reducer.post) divide/if (0) divide/' "a small message's sum is not divided"
+mutate small - small.h 's/if (i != me) v = small_line(w->in, w->bytes, i);//' "the second pass sends the first one's data"
+mutate small - small.h 's/if (me < HK_GPU_SMALL_SOURCES) hk_store_signal(end.head, done + 1);//' "a small message gives no credit back"
 
 echo "$tried mutations, $survivors survived, $stale do not apply"
 [ $((survivors + stale)) = 0 ]

@@ -22,6 +22,7 @@ enum { SLOTS = 4, SLOT_BYTES = 4096, WIDE_BYTES = 2560, RANKS = 5, CHANNELS = 2,
 typedef struct launch {
   hk_gpu_work work;
   hk_gpu_transfers transfers; /* where work.program is NULL */
+  hk_gpu_small_batch *small;  /* not NULL: in place of `work` */
   unsigned blocks;
   gpu_block *block;
   gpu_thread *thread;
@@ -36,7 +37,9 @@ static void *thread_main(void *arg) {
   entry e = *(entry *)arg;
   free(arg);
   gpu_me = e.t;
-  if (e.l->work.program) {
+  if (e.l->small) {
+    hk_run_small(*e.l->small);
+  } else if (e.l->work.program) {
     hk_gpu_batch batch = {.works = 1, .end = {e.l->blocks}};
     batch.work[0] = e.l->work;
     hk_run_batch(batch);

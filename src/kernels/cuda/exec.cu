@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include "../../program/cursor.h"
 #include "in_switch.h"
+#include "link.h"
 #include "reduce.h"
 
 /* All that a block reads again and again: memory is far, and an acquire empties the cache that would hold it. */
@@ -114,8 +115,6 @@ HK_DEVICE_CALL char *user_address(const hk_gpu_lane *l, const hk_gpu_shared *s, 
 
 /* ---- links ---- */
 
-/* The lower half of a slot's word, beside its number. */
-HK_DEVICE uint32_t tag_of(uint32_t signature, uint64_t bytes) { return signature ^ (uint32_t)bytes * 0x9e3779b1u; }
 HK_DEVICE uint64_t *word_of(const hk_gpu_link *k, uint64_t done) {
   return k->word + (done & (k->nslots - 1)) * HK_GPU_WORD_STRIDE;
 }
@@ -202,23 +201,6 @@ HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint
   }
   report(state, k->peer, (uint32_t)word, tag);
   return false;
-}
-
-/* Before the numbers in flags wrap round, every line gets a new one, so that an old flag never matches. LL's flags have
- * fewer bits; each is written anew four times in a round. litmus: refresh */
-enum { LL_NUMBER_BITS = 32 - HK_GPU_LL_TAG_BITS };
-HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
-  const uint64_t slot = done & (k->nslots - 1), number = done + 1;
-  if (k->lines && (number & ((1u << (LL_NUMBER_BITS - 2)) - 1)) < k->nslots) {
-    uint32_t old = line_flag(done, 0); /* the number before this slot's: not waited for any more */
-    hk_vec v = {{old, old, old, old}};
-    for (uint32_t i = 0; i < 2 * HK_GPU_LL_MAX; i += 16) hk_store_line(k->lines + slot * 2 * HK_GPU_LL_MAX + i, v);
-  }
-  if (k->wide && (number & 0x3fffffffu) < k->nslots) {
-    uint32_t old = (uint32_t)done;
-    hk_vec v = {{old, old, old, old}};
-    for (uint32_t i = 112; i < k->wide_bytes; i += 128) hk_store_line(k->wide + slot * k->wide_bytes + i, v);
-  }
 }
 
 /* After the wait for the credit, before the word. */
@@ -598,3 +580,5 @@ HK_KERNEL void hk_run_transfers(HK_PARAMS(hk_gpu_transfers) table) {
     i = s->work.next;
   } while (i);
 }
+
+#include "small.h"

@@ -130,6 +130,44 @@ typedef struct hk_gpu_transfers {
   hk_gpu_work own[HK_GPU_BATCH];
 } hk_gpu_transfers;
 
+/* ---- one-shot programs ----
+ * { links } <- input, as a copy; output <- the sum of the input and of links, in one wave and with LL lines: a kernel
+ * of their own runs them (small.h), for a block needs to know so little that it fits the parameters. */
+enum {
+  HK_GPU_SMALL_SOURCES = 8,
+  HK_GPU_SMALL_SENDS = 8,
+  HK_GPU_SMALL_ENDS = HK_GPU_SMALL_SOURCES + HK_GPU_SMALL_SENDS
+};
+/* Members of the end's hk_gpu_link. */
+typedef struct hk_gpu_small_end {
+  uint64_t *done, *head;
+  char *lines;
+} hk_gpu_small_end;
+/* One block: what a channel does of a call. */
+typedef struct hk_gpu_small {
+  /* Of the sources in their order (the input has none), then of the destinations. */
+  hk_gpu_small_end end[HK_GPU_SMALL_ENDS];
+  const hk_gpu_link *links; /* of the channel, in device memory: for what is rarely asked */
+  const char *in;
+  char *out;
+  hk_gpu_state *state;
+  hk_gpu_reducer reducer;
+  uint32_t bytes; /* of the channel: HK_GPU_LL_MAX at most, not 0 */
+  uint32_t signature;
+  uint32_t nslots;                   /* of all ends */
+  uint32_t ends;                     /* a bit for each place of `end` that is used */
+  uint8_t sources;                   /* with the input */
+  uint8_t first;                     /* the work's first block */
+  uint16_t link[HK_GPU_SMALL_SENDS]; /* of `links` */
+  uint16_t peer[HK_GPU_SMALL_SOURCES];
+  uint16_t reserved[3];
+} hk_gpu_small;
+enum { HK_GPU_SMALL_BATCH = 4096 / sizeof(hk_gpu_small) };
+/* The kernel's parameters: a block each. */
+typedef struct hk_gpu_small_batch {
+  hk_gpu_small block[HK_GPU_SMALL_BATCH];
+} hk_gpu_small_batch;
+
 #ifdef __cplusplus
 static_assert(sizeof(hk_gpu_link) == 96 && sizeof(hk_gpu_state) == 64 && sizeof(hk_gpu_work) == 160, "one layout");
 #else
@@ -138,5 +176,6 @@ _Static_assert(sizeof(hk_gpu_link) == 96 && sizeof(hk_gpu_state) == 64 && sizeof
 
 /* The names of the kernels. */
 #define HK_GPU_RUN_BATCH "hk_run_batch"
+#define HK_GPU_RUN_SMALL "hk_run_small"
 #define HK_GPU_RUN_TRANSFERS "hk_run_transfers"
 #endif
