@@ -65,6 +65,7 @@ def stored_word(function, at):
 
 ANY = r"."
 KERNELS = r"^hk_run_"
+SMALL = r"hk_run_small$|small_"  # the kernel of small messages: its rules have a case of their own, and no other rule is for it
 LINES = r"^(load_any|store_all|copy_wide|reduce_wide_f32|reduce_rest_f32)$"
 DATA = r"^(copy_move|copy_wide|reduce_(rest_)?(f32|i8)|load_odd|store_odd|load_any|store_all)$"
 FEW = r"^(copy_move|copy_wide|reduce_(f32|wide_bf16)|load_any|store_all)$"
@@ -140,6 +141,20 @@ RULES = [
     Rule("operand", "a sum in the switch is a minimum", r"^add_in_switch$", r"global\.add\.u", "global.min.u", "switch"),
     Rule("operand", "halves are added up as others", r"^add_in_switch$", r"v4\.bf16x2", "v4.f16x2", "switch"),
     Rule("operand", "every sum in the switch is one of fp64", r"^add_in_switch$", r"global\.add\.u64", "global.add.f64", "switch"),
+    # ---- the kernel of small messages ----
+    Rule("weak", "small messages are stored by weak stores", r"^hk_run_small$", r"st\.volatile\.global", "st.global", "small"),
+    Rule("weak", "small messages are read by weak loads", r"^small_f32", r"ld\.volatile\.global", "ld.global", "small"),
+    Rule("scope", "small messages are stored for the GPU", r"^hk_run_small$", r"st\.volatile\.global", "st.relaxed.gpu.global", "small"),
+    Rule("scope", "small messages are read from the GPU", r"^small_f32", r"ld\.volatile\.global", "ld.relaxed.gpu.global", "small"),
+    Rule("barrier", "a small message's barrier is left out", SMALL, r"bar\.red\.or\.pred\s+(%p\d+), 0, (%p\d+);", r"mov.pred \1, \2;",
+         "small", "each", most=1, quick=True),
+    Rule("space", "shared memory of small messages is read as global", SMALL, r"ld\.shared\.v?[24u]", "ld.global.u", "small"),
+    Rule("space", "a small message is read as shared", SMALL, r"ld\.global\.v2", "ld.shared.v2", "small"),
+    Rule("space", "a small message is written as shared", SMALL, r"st\.global\.v2", "st.shared.v2", "small"),
+    Rule("alignment", "a small message is read 4 bytes on", SMALL, r"(ld\.global\.v2.*\[%rd\d+)\]", r"\1+4]", "small"),
+    Rule("operand", "a small message's flag and data change places", r"^hk_run_small$", r"st\.volatile\.global\.v4\S+\s+\[[^]]*\], \{" + R + "," + R, swap(1, 2), "small"),
+    Rule("operand", "sums of small messages are products", r"^small_f", r"add\.rn\.f", "mul.rn.f", "small"),
+    Rule("operand", "the lesser for the greater in small messages", r"^small_(u32|i32|i64)$", r"\bmax\.", "min.", "small"),
 ]
 
 # What is not tried: no run can notice it, or none has; and why.
@@ -152,6 +167,8 @@ EQUIVALENT = [
      "no case has more links than fit, or an instruction that lends to several"),
     ("the abort flag is read by weak loads", ANY, r"ld\.relaxed\.sys\.global\.u32",
      "not noticed: the matrix's waits end all the same, which is not understood yet"),
+    ("the second barrier of a small message is left out, or its heads are weak", SMALL, r"bar\.red|(ld|st)\.relaxed\.sys\.global\.u64",
+     "ranks that all send to each other never wait for credits; test_gpu_small waits for them, and TSan sees the barrier (gpu_mutations)"),
     ("the first error is noted by an exchange of narrow scope", r"^report$", r"atom\.sys", "exchanges of the host are always whole"),
 ]
 
@@ -180,7 +197,7 @@ class Kernels:
         """Lists of lines: those of one mutation each, with the function."""
         found = []
         for name, first, last in self.functions:
-            if not rule.functions.search(name):
+            if not rule.functions.search(name) or bool(re.match(SMALL, name)) != (rule.cases == ["small"]):
                 continue
             function = self.lines[first:last]
             at = [first + k for k, line in enumerate(function)

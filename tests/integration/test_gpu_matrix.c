@@ -20,7 +20,8 @@ static void try(const gpu_ranks *g, gpu_call *c) {
   gpu_group(g, c);
   gpu_check(g, c);
 }
-/* On one GPU, or each on its own: with NVLinks between all, so that LL128 goes there, too. */
+/* On one GPU, or each on its own: with NVLinks between all, so that LL128 goes there, too.  The interpreter of programs
+ * runs all of it, but in begin_small. */
 static void begin(gpu_ranks *g, const char *protocol, bool apart, size_t room) {
   static const bool mesh[MACHINE_GPUS][MACHINE_GPUS] = {{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}};
   char path[] = "/tmp/hocket-matrix-XXXXXX";
@@ -29,9 +30,15 @@ static void begin(gpu_ranks *g, const char *protocol, bool apart, size_t room) {
   close(fd);
   gpu_machine_write(path, mesh);
   setenv("NCCL_PROTO", protocol, 1);
+  setenv("HOCKET_GPU_SMALL", "0", 0);
   gpu_open(g, RANKS, apart ? RANKS : 1, room);
   gpu_init_all(g);
   unlink(path);
+}
+static void begin_small(gpu_ranks *g, bool apart, size_t room) {
+  setenv("HOCKET_GPU_SMALL", "1", 1);
+  setenv("NCCL_ALGO", "flat", 1);
+  begin(g, "LL", apart, room);
 }
 /* With a switch that adds up. */
 static void begin_switch(gpu_ranks *g, size_t room) {
@@ -103,6 +110,15 @@ START_TEST(types_in_switch) {
   begin_switch(&g, 1 << 14);
   try_types(&g, ncclInt8, ncclNumTypes);
   try_signs(&g);
+  gpu_close(&g);
+}
+END_TEST
+
+START_TEST(types_small) {
+  gpu_ranks g;
+  begin_small(&g, _i, 1 << 14);
+  try_types(&g, _i && !all ? ncclFloat32 : ncclInt8, _i && !all ? ncclFloat32 + 1 : ncclNumTypes);
+  if (!_i) try_signs(&g);
   gpu_close(&g);
 }
 END_TEST
@@ -201,6 +217,16 @@ START_TEST(repeated) {
   gpu_close(&g);
 }
 END_TEST
+/* Without the barriers of instructions. */
+START_TEST(repeated_small) {
+  gpu_ranks g;
+  begin_small(&g, _i, 1 << 16);
+  repeat(&g, 1, 12);
+  repeat(&g, 40, all ? 40 : 12);
+  repeat(&g, 4000, 4); /* more lines than threads, and channels */
+  gpu_close(&g);
+}
+END_TEST
 /* A lane with more links than a warp has threads: other warps keep the counters of some. */
 START_TEST(many_links) {
   gpu_ranks g;
@@ -244,36 +270,54 @@ static void *abort_it(void *arg) {
   return NULL;
 }
 /* A rank is missing; one of the others is aborted while its kernel waits. */
-START_TEST(aborted) {
-  gpu_ranks g;
+static void abort_one(gpu_ranks *g) {
   pthread_t id;
-  begin(&g, protocols[_i], true, 1 << 14);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32};
-  gpu_fill(&g, &c);
-  for (int r = 0; r < 2; r++) OK_NCCL(gpu_submit(&g, &c, r));
+  gpu_fill(g, &c);
+  for (int r = 0; r < 2; r++) OK_NCCL(gpu_submit(g, &c, r));
   usleep(20000); /* they wait */
-  ck_assert_int_eq(pthread_create(&id, NULL, abort_it, g.comm[0]), 0);
+  ck_assert_int_eq(pthread_create(&id, NULL, abort_it, g->comm[0]), 0);
   for (int r = 0; r < 2; r++) {
-    emu_use(g.device[r]);
-    OK(StreamSynchronize(g.stream[r]));
+    emu_use(g->device[r]);
+    OK(StreamSynchronize(g->stream[r]));
   }
   pthread_join(id, NULL);
-  g.comm[0] = NULL;
-  for (int r = 1; r < RANKS; r++) ck_assert_int_eq(wait_for_error(g.comm[r]), ncclRemoteError);
-  gpu_close(&g);
+  g->comm[0] = NULL;
+  for (int r = 1; r < RANKS; r++) ck_assert_int_eq(wait_for_error(g->comm[r]), ncclRemoteError);
+  gpu_close(g);
+}
+START_TEST(aborted) {
+  gpu_ranks g;
+  begin(&g, protocols[_i], true, 1 << 14);
+  abort_one(&g);
+}
+END_TEST
+START_TEST(aborted_small) {
+  gpu_ranks g;
+  begin_small(&g, true, 1 << 14);
+  abort_one(&g);
 }
 END_TEST
 
+static void mismatch(gpu_ranks *g) {
+  for (int r = 0; r < RANKS; r++) {
+    gpu_call c = {.coll = HK_ALLREDUCE, .count = 100 + (size_t)(r == 2), .type = ncclFloat32};
+    OK_NCCL(gpu_submit(g, &c, r));
+  }
+  for (int r = 0; r < RANKS; r++) ck_assert_int_eq(wait_for_error(g->comm[r]), ncclInvalidUsage);
+  gpu_wait(g);
+  gpu_close(g);
+}
 START_TEST(mismatched) {
   gpu_ranks g;
   begin(&g, protocols[_i], true, 1 << 14);
-  for (int r = 0; r < RANKS; r++) {
-    gpu_call c = {.coll = HK_ALLREDUCE, .count = 100 + (size_t)(r == 2), .type = ncclFloat32};
-    OK_NCCL(gpu_submit(&g, &c, r));
-  }
-  for (int r = 0; r < RANKS; r++) ck_assert_int_eq(wait_for_error(g.comm[r]), ncclInvalidUsage);
-  gpu_wait(&g);
-  gpu_close(&g);
+  mismatch(&g);
+}
+END_TEST
+START_TEST(mismatched_small) {
+  gpu_ranks g;
+  begin_small(&g, true, 1 << 14);
+  mismatch(&g);
 }
 END_TEST
 
@@ -301,11 +345,16 @@ int main(void) {
   if (progress == MAP_FAILED) return 1;
   Suite *s = suite_create("gpu_matrix");
   TCase *order = add_case(s, "order"), *types_of = add_case(s, "types"), *nvls = add_case(s, "switch");
+  TCase *small = add_case(s, "small");
   TCase *places = add_case(s, "places"), *ends = add_case(s, "ends");
   tcase_add_loop_test(order, repeated, 0, all ? 6 * PROTOCOLS : 4 * PROTOCOLS);
   tcase_add_test(order, references);
   tcase_add_loop_test(types_of, types, 0, 2 * PROTOCOLS);
   if (size) tcase_add_test(add_case(s, "links"), many_links); /* eight seconds */
+  tcase_add_loop_test(small, repeated_small, 0, 2);
+  tcase_add_loop_test(small, types_small, 0, 2);
+  tcase_add_test(small, aborted_small);
+  tcase_add_test(small, mismatched_small);
   tcase_add_test(nvls, types_in_switch);
   tcase_add_test(nvls, repeated_in_switch);
   tcase_add_loop_test(places, collectives, 0, 2 * PROTOCOLS);
