@@ -79,6 +79,10 @@ class Function:
                 found.append((to, k))
         return found
 
+    def loads_outside_loops(self):
+        spans = self.loops()
+        return [(k, k) for k, i in enumerate(self.code) if i.base == "LDG" and not any(a <= k <= b for a, b in spans)]
+
     def flights(self, wanted):
         """How many of the `wanted` loads are under way whenever the first of them is used, or control joins or ends."""
         pending, count, found = set(), 0, []
@@ -160,14 +164,25 @@ def prologue(functions, kernel, generic):
     return shortest(f, lambda i: i.base == "CALL" and i.target in movers, generic) if f else None
 
 
+def small_before(functions):
+    """Instructions and round trips to memory before the first line of a small message, in a thread that has an end of a
+    link and a part of the message: loads in loops are for waits that are not over at once, and for longer messages."""
+    of_kernel = {f.symbol: f for f in functions if f.kernel == SMALL}
+    f = of_kernel.get(SMALL)
+    if not f:
+        return None, None
+    must = f.loads_outside_loops()
+    return fewest(f, of_kernel, is_line_store, {}, must=must), shortest(f, is_line_store, False, must)
+
+
 def is_line_store(i):
     return i.store and i.vector and i.strong
 
 
-def shortest(f, is_goal, generic):
+def shortest(f, is_goal, generic, must=None):
     """Over (instruction -> time, what is under way until when), each the least of all ways: none is shorter than the
-    result."""
-    loops = [(a, b) for a, b in f.loops() if any(i.base == "LDG" for i in f.code[a : b + 1])]
+    result. Only ways that leave out none of the spans of `must`, and call nothing; loops that load, if None."""
+    loops = must or ([(a, b) for a, b in f.loops() if any(i.base == "LDG" for i in f.code[a : b + 1])] if must is None else [])
     best, work, answer = {0: (0, {})}, [0], None
     while work:
         k = work.pop()
@@ -187,11 +202,11 @@ def shortest(f, is_goal, generic):
             if i.base == "BRA" and i.target in f.labels:
                 to = f.labels[i.target]
                 conditional = i.predicate or re.search(r"\bU?P\d", i.rest.split("`")[0])
-                if not conditional or not any(k < a and b < to for a, b in loops):
+                if not (conditional or must) or not any(k < a and b < to for a, b in loops):
                     follow.append(to)
                 if conditional:
                     follow.append(k + 1)
-            elif i.base in ("EXIT", "RET", "BRX", "KILL") and not i.predicate:
+            elif i.base in ("EXIT", "RET", "BRX", "KILL") and not i.predicate or must and i.base == "CALL":
                 break
             else:
                 k += 1
@@ -199,8 +214,9 @@ def shortest(f, is_goal, generic):
             for to in follow:
                 state = (now, dict(ready))
                 if to in best:
-                    a, b = best[to]
-                    state = (min(a, now), {r: min(t, b[r]) for r, t in ready.items() if r in b})
+                    a, b = best[to]  # on a way on which nothing is under way to r it is not used before that way's time
+                    both = {r: min(ready.get(r, now), b.get(r, a)) for r in ready.keys() | b.keys()}
+                    state = (min(a, now), {r: t for r, t in both.items() if t > min(a, now)})
                     if state == best[to]:
                         continue
                 best[to] = state
@@ -209,8 +225,9 @@ def shortest(f, is_goal, generic):
     return answer
 
 
-def fewest(function, of_kernel, is_goal, known, within=()):
-    """Instructions up to a goal on the shortest way, calls with theirs; to the function's return if is_goal is None."""
+def fewest(function, of_kernel, is_goal, known, within=(), must=()):
+    """Instructions up to a goal on the shortest way, calls with theirs; to the function's return if is_goal is None.
+    Only ways that leave out none of the function's own spans `must`."""
     key = (function.symbol, is_goal is None)
     if key in known or function.symbol in within:
         return known.get(key)
@@ -230,7 +247,9 @@ def fewest(function, of_kernel, is_goal, known, within=()):
             continue
         if i.base == "BRA" and i.target in function.labels:
             conditional = i.predicate or re.search(r"\bU?P\d", i.rest.split("`")[0])
-            follow = [function.labels[i.target]] + ([k + 1] if conditional else [])
+            to = function.labels[i.target]
+            passes = not any(k < a and b < to for a, b in must)
+            follow = ([to] if passes else []) + ([k + 1] if conditional else [])
         elif i.base == "CALL" and i.target in of_kernel:
             callee = of_kernel[i.target]
             inside = fewest(callee, of_kernel, is_goal, known, within) if is_goal else None
@@ -293,21 +312,35 @@ GATES = [
     ("hk_run_batch", "one system fence between aliases", lambda r: r["fences"] <= 1),
 ]
 ROUND_TRIPS = 2  # before data is moved
+# The same in the kernel of small messages.
+SMALL = "hk_run_small"
+SMALL_GATES = [
+    ("small_(?!any|of|refresh)", "polls in flight: a line of eight sources", lambda r: r["strong"][:1] == [8]),
+    ("small_(?!any|of|refresh)", "no local memory in the loop that polls", lambda r: r["poll_locals"] == 0),
+    ("", "128 registers at most", lambda r: r["registers"] <= 128),
+    ("", "no system fence", lambda r: r["fences"] == 0),
+]
+SMALL_BEFORE = 125, 1  # instructions and round trips before the first line
 
 
 def judge(path, functions, rows):
     """Prints what does not hold; gives how much."""
     bad = 0
-    rows = [r for r in rows if r["kernel"] == "hk_run_batch"]
-    for name, what, holds in GATES:
-        of = [r for r in rows if re.match(name, r["name"]) and not r["name"].startswith("__cuda")]
-        if not of:
-            print(f"{path}: no function is like {name}: change GATES")
-            bad += 1
-        for r in of:
-            if not holds(r):
-                print(f"{path}: {r['name']} fails: {what}")
+    for kernel, gates in (("hk_run_batch", GATES), (SMALL, SMALL_GATES)):
+        of_kernel = [r for r in rows if r["kernel"] == kernel and not r["name"].startswith("__cuda")]
+        for name, what, holds in gates:
+            of = [r for r in of_kernel if re.match(name, r["name"])]
+            if not of:
+                print(f"{path}: no function of {kernel} is like {name}: change its gates")
                 bad += 1
+            for r in of:
+                if not holds(r):
+                    print(f"{path}: {r['name']} fails: {what}")
+                    bad += 1
+    before = small_before(functions)
+    if any(n is None or n > most for n, most in zip(before, SMALL_BEFORE)):
+        print(f"{path}: {before} instructions and round trips before a small message's first line; {SMALL_BEFORE} are the most")
+        bad += 1
     trips = prologue(functions, "hk_run_batch", False)
     if trips is None or trips > ROUND_TRIPS:
         print(f"{path}: {trips} round trips before data is moved; {ROUND_TRIPS} are the most")
@@ -345,10 +378,11 @@ def main(args):
         rows = figures(functions)
         known, all_loads = (prologue(functions, "hk_run_batch", generic) for generic in (False, True))
         print(f"{path}: {known} round trips before data is moved ({all_loads} with generic loads)")
+        print("{}: {} instructions and {} round trips before a small message's first line".format(path, *small_before(functions)))
         titles = f"{'function':22}{'instr':>7}{'regs':>5}  {'loads in flight':24}{'polls in flight':20}"
         print(titles + f"{'fences':>7}{'local':>6}")
         for r in rows:
-            if r["kernel"] == "hk_run_batch":
+            if r["kernel"] == "hk_run_batch" or r["name"].startswith("small_") or r["name"] == SMALL:
                 print(
                     f"{r['name']:22}{r['instructions']:7}{r['registers']:5}  {some(r['plain']):24}"
                     f"{some(r['strong']):20}{r['fences']:7}{r['locals']:6}"
