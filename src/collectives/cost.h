@@ -55,6 +55,7 @@ typedef struct hk_work {
     double beside;    /* bytes that it streams while no lane of its channel sends [none] */
     double after;     /* bytes that a lane streams after the links have done their part of a wave [lanes - lane] */
     double scattered; /* with HK_SPREAD_RING: the part of the bytes inside that goes to any rank, not the next [none] */
+    bool one_shot;    /* hk_program_one_shot */
     double out_one;   /* bytes that the busiest rank sends to other hosts [the host's, divided evenly] */
   } gpu;
 } hk_work;

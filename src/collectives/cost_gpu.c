@@ -71,6 +71,12 @@ static double busiest(const hk_machine *m, const hk_work *w, const hk_split *at)
   return fmax(fmax(memory, inside), between);
 }
 
+/* Of the protocols LL alone adds nothing to a message. */
+static bool is_small(const hk_machine *m, const hk_work *w, size_t own, double waves) {
+  return w->gpu.one_shot && m->nranks <= HK_GPU_SMALL_RANKS && m->nhosts <= 1 && m->sync_us <= 0 && waves <= 1 &&
+         own <= HK_GPU_SMALL_BYTES;
+}
+
 double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   double channels = m->channels;
   size_t own = (w->block + (size_t)m->channels - 1) / (size_t)m->channels, chunk = hk_chunk(m, s, own);
@@ -93,5 +99,6 @@ double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   double tail = s->depth > 1 && m->nhosts <= 1 ? d.first : 0; /* the last byte goes the whole way, too */
   double low = fmax(latency + alone, need + tail + after), high = latency + fmax(alone, need * part + beside + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
+  if (is_small(m, w, own, waves)) us -= HK_GPU_SMALL_SAVES_US;
   return m->launch_us + (channels - 1) * m->channel_us + us;
 }

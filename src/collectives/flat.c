@@ -31,6 +31,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .written = (others + 1) * all,
                .reduced = others * all,
                .block = bytes};
+  w.gpu.one_shot = true;
   w.gpu.traffic = HK_TRAFFIC_ALL;
   w.gpu.turns = 2 * hk_mesh_instrs(m->nranks);
   w.gpu.lane = w.gpu.turns * all;

@@ -7,6 +7,11 @@
 /* From a call to the first instruction, and from the last one to the end that a stream sees: the part of NCCL's latency
  * model (src/graph/tuning.cc, baseLat of a ring with LL) that does not depend on the steps. */
 #define HK_GPU_LAUNCH_US 6.6
+/* So much less if the kernel of small messages runs the program (docs/results/sass.md): three round trips of 0.15 us,
+ * and 125 instructions of 1 to 4 cycles.  It takes one-shot programs of so many ranks, with LL, of so many bytes a
+ * channel. */
+#define HK_GPU_SMALL_SAVES_US 0.6
+enum { HK_GPU_SMALL_RANKS = 8, HK_GPU_SMALL_BYTES = 16384 };
 /* The time that a message with Simple takes beyond the links' latency (fences, flags, the block's barrier); LL takes
  * none of it, LL128 a part. With it a ring's step over NVSwitch takes the 3.4, 1.9 and 0.6 us of NCCL's hwLat. */
 #define HK_GPU_SYNC_US 2.7

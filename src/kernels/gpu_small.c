@@ -5,25 +5,10 @@
 #include <stdlib.h>
 #include "plan.h"
 
-/* { links } <- input, copied, and then output <- the sum of input and links. */
-static bool is_one_shot(const hk_program *p) {
-  if (p->nlanes != 1 || p->ninstrs != 2 || p->blocks != 1 || !hk_coll_reduces((hk_coll)p->coll)) return false;
+/* A one-shot program, by its operands. */
+static bool fits(const hk_program *p) {
   const hk_instr *send = hk_program_instrs(p), *sum = send + 1;
-  if (send->op != HK_OP_MOVE || send->flags & ~HK_INSTR_TABLE & ~HK_INSTR_COPY || !(send->flags & HK_INSTR_COPY))
-    return false;
-  if (sum->op != HK_OP_MOVE || sum->flags & ~HK_INSTR_TABLE & ~HK_INSTR_FINAL || !(sum->flags & HK_INSTR_FINAL))
-    return false;
-  if (send->nsrc != 1 || send->ndst > HK_GPU_SMALL_SENDS || sum->ndst != 1 || sum->nsrc > HK_GPU_SMALL_SOURCES)
-    return false;
-  const hk_operand *to = hk_instr_operands(p, send), *at = hk_instr_operands(p, sum);
-  unsigned inputs = 0;
-  for (unsigned k = 0; k < send->ndst; k++)
-    if (to[k].space != HK_LINK) return false;
-  for (unsigned k = 0; k < sum->nsrc; k++) {
-    if (at[1 + k].space != HK_IN && at[1 + k].space != HK_LINK) return false;
-    inputs += at[1 + k].space == HK_IN;
-  }
-  return to[send->ndst].space == HK_IN && at[0].space == HK_OUT && inputs == 1;
+  return send->ndst <= HK_GPU_SMALL_SENDS && sum->nsrc <= HK_GPU_SMALL_SOURCES;
 }
 
 /* Puts the link at a place of w; false: it is of another kind than lines from one GPU to another. */
@@ -54,7 +39,7 @@ static bool put_ends(hk_gpu_small *w, const hk_program *p, const hk_gpu_link *li
 hk_status hk_gpu_small_bind(const hk_plan *plan, unsigned nlinks, const hk_gpu_link *links, const hk_gpu_link *there,
                             hk_gpu_small **out) {
   *out = NULL;
-  if (plan->orders != 1 || !is_one_shot(plan->program)) return HK_OK;
+  if (plan->orders != 1 || !hk_program_one_shot(plan->program) || !fits(plan->program)) return HK_OK;
   hk_gpu_small *w = calloc(plan->channels, sizeof *w);
   if (!w) return HK_FAIL_ERRNO("no memory for a plan");
   for (unsigned c = 0; c < plan->channels; c++) {

@@ -193,3 +193,20 @@ void hk_program_dump(const hk_program *p, FILE *to) {
           p->ninstrs);
   for (unsigned lane = 0; lane < p->nlanes; lane++) dump_lane(p, lane, to);
 }
+
+int hk_program_one_shot(const hk_program *p) {
+  if (p->nlanes != 1 || p->ninstrs != 2 || p->blocks != 1 || !hk_coll_reduces((hk_coll)p->coll)) return 0;
+  const hk_instr *send = hk_program_instrs(p), *sum = send + 1;
+  if (send->op != HK_OP_MOVE || (send->flags & ~HK_INSTR_TABLE) != HK_INSTR_COPY || send->nsrc != 1) return 0;
+  if (sum->op != HK_OP_MOVE || (sum->flags & ~HK_INSTR_TABLE) != HK_INSTR_FINAL || sum->ndst != 1) return 0;
+  const hk_operand *to = hk_instr_operands(p, send), *at = hk_instr_operands(p, sum);
+  const hk_link_need *links = hk_program_links(p);
+  unsigned inputs = 0;
+  for (unsigned k = 0; k < send->ndst; k++)
+    if (to[k].space != HK_LINK || links[to[k].link].kind != HK_LINK_SEND) return 0;
+  for (unsigned k = 1; k <= sum->nsrc; k++) {
+    if (at[k].space != HK_IN && (at[k].space != HK_LINK || links[at[k].link].kind != HK_LINK_RECV)) return 0;
+    inputs += at[k].space == HK_IN;
+  }
+  return to[send->ndst].space == HK_IN && at[0].space == HK_OUT && inputs == 1;
+}

@@ -254,6 +254,10 @@ HK_INLINE int hk_program_sums(const hk_program *p) {
   return 0;
 }
 
+/* Does the rank send its input to others at once, and then add up what comes?  That is all that the program has:
+ * { links } <- input, as a copy; output <- the sum of the input and of links. */
+int hk_program_one_shot(const hk_program *p);
+
 /* May what the instruction receives be written to its place before the instruction's turn, as soon as it has been sent?
  * True if it moves one slot to one output unchanged; other slots may get it too. The verifier proves that no
  * instruction still needs the place. (The executor handles a reduction's last step in place.) */

@@ -250,8 +250,18 @@ static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
   return HK_OK;
 }
 
+/* Does the kernel of small messages run it? */
+static bool is_small(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
+  const hk_program *p;
+  const size_t total = s->sizes.longest, chunk = s->sizes.chunk;
+  return s->gpu && d->protocol == HK_PROTO_LL && x->nranks <= HK_GPU_SMALL_RANKS && x->machine.nhosts <= 1 &&
+         (total < chunk ? total : chunk) <= HK_GPU_SMALL_BYTES && total <= chunk * (size_t)s->all_channels &&
+         hk_programs_get(&s->programs, 0, 0, &p) == HK_OK && hk_program_one_shot(p);
+}
+
 static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes, hk_sim_result *out) {
   out->us = s->finished + (s->gpu ? HK_GPU_LAUNCH_US + HK_GPU_CHANNEL_US * (s->all_channels - 1) : 0);
+  if (is_small(s, x, d)) out->us -= HK_GPU_SMALL_SAVES_US;
   out->priced_us = d->us;
   out->algbw = out->us > 0 ? (double)bytes / out->us / 1000 : 0;
   out->busbw = out->algbw * hk_coll_bus_factor(s->coll, x->nranks);
