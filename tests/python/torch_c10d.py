@@ -11,6 +11,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functions
 
 import hocket.torch
 
@@ -304,6 +305,32 @@ def barriers():
     theirs.barrier().wait()
 
 
+def functional():
+    """What compiled programs call, and a compiled one."""
+    x, world = torch.arange(2.0 * size) + rank, dist.group.WORLD
+    total = torch.arange(2.0 * size) * size + sum(range(size))
+    sums = functions.all_reduce(x, "sum", world)
+    parts = functions.reduce_scatter_tensor(x, "sum", 0, world)
+    every = functions.all_gather_tensor(parts, 0, world)
+    moved = functions.all_to_all_single(x, None, None, world)
+    first = functions.broadcast(x, 0, world)
+    back = functions.all_to_all_single(moved, None, None, world)
+    program = torch.compile(lambda t: functions.all_reduce(t * 2, "sum", world) + 1, backend="aot_eager")
+    same("functional collectives", [t + 0 for t in (sums, every, back, first, program(x))],
+         [total, total, x, torch.arange(2.0 * size), total * 2 + 1])
+
+
+def many():
+    """A thousand operations under way, with a future each; DDP whose ranks have different numbers of inputs."""
+    given = [torch.full((5,), float(rank + k)) for k in range(1000)]
+    torch.futures.wait_all([dist.all_reduce(t, async_op=True).get_future() for t in given])
+    same("a thousand futures", given, [torch.full((5,), float(sum(range(size)) + k * size)) for k in range(1000)])
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    with model.join():
+        for _ in range(rank + 1):
+            model(torch.ones(1, 2)).sum().backward()
+
+
 def refusals():
     for what, text, call in (
             ("bitwise", "bitwise", lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)),
@@ -343,6 +370,8 @@ if size > 1:
     messages()
 overlap()
 groups()
+functional()
+many()
 barriers()
 refusals()
 dist.destroy_process_group()
