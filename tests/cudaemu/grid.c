@@ -524,6 +524,14 @@ static bool waits_for_nothing(runner *r, bool progress) {
   return r->waits > emu.patience;
 }
 
+/* How often kernels have let each of their threads run as far as it could, so far, all kernels together: of one that
+ * waits, so often it has looked. */
+EXPORT unsigned long cudaemu_passes(void);
+static unsigned long all_passes;
+unsigned long cudaemu_passes(void) {
+  return __atomic_load_n(&all_passes, __ATOMIC_RELAXED); /* relaxed: a number, no more */
+}
+
 bool emu_grid_run(const emu_grid *g, int device) {
   static unsigned launches;
   runner r = {.grid = g, .device = device};
@@ -539,6 +547,7 @@ bool emu_grid_run(const emu_grid *g, int device) {
   while (ok) {
     seen s = {false, false, false};
     unsigned live = 0, here = 0, first = emu.seed ? random_next(&r) % g->blocks : 0;
+    __atomic_add_fetch(&all_passes, 1, __ATOMIC_RELAXED); /* relaxed: likewise */
     slice_turn(device);
     admit(&r);
     for (unsigned k = 0; k < g->blocks; k++) {

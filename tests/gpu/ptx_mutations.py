@@ -99,6 +99,7 @@ RULES = [
     Rule("weak", "lines are read by weak loads", LINES, r"ld\.volatile\.global", "ld.global", "order types"),
     Rule("weak", "signals are stored by weak stores", ANY, r"(?<!multimem\.)\bst\.re(?:lease|laxed)\.sys\.global\.u64", "st.global.u64", "order places"),
     Rule("weak", "signals are polled by weak loads", ANY, r"ld\.(?:acquire|relaxed)\.sys\.global\.u64", "ld.global.u64", "order places"),
+    Rule("weak", "the abort flag is read by weak loads", ANY, r"ld\.relaxed\.sys\.global\.u32", "ld.global.u32", "ends", "together"),
     # ---- barriers and votes ----
     Rule("barrier", "a barrier of the block is left out", r"^hk_run_batch", r"bar\.sync\s+0;|barrier\.sync\s+0;", "",
          "order places switch types links", "each"),
@@ -143,6 +144,7 @@ RULES = [
     Rule("operand", "every sum in the switch is one of fp64", r"^add_in_switch$", r"global\.add\.u64", "global.add.f64", "switch"),
     # ---- the kernel of small messages ----
     Rule("weak", "small messages are stored by weak stores", r"^hk_run_small$", r"st\.volatile\.global", "st.global", "small"),
+    Rule("weak", "the abort flag is read by weak loads in small messages", r"^small_f32$", r"ld\.relaxed\.sys\.global\.u32", "ld.global.u32", "small"),
     Rule("weak", "small messages are read by weak loads", r"^small_f32", r"ld\.volatile\.global", "ld.global", "small"),
     Rule("scope", "small messages are stored for the GPU", r"^hk_run_small$", r"st\.volatile\.global", "st.relaxed.gpu.global", "small"),
     Rule("scope", "small messages are read from the GPU", r"^small_f32", r"ld\.volatile\.global", "ld.relaxed.gpu.global", "small"),
@@ -165,8 +167,6 @@ EQUIVALENT = [
      "they are for long programs, many operands and many links; a transfer is one instruction with two operands, on one link"),
     ("a warp's barrier after links or references is left out", r"^hk_run_batch$", r"bar\.warp\.sync",
      "no case has more links than fit, or an instruction that lends to several"),
-    ("the abort flag is read by weak loads", ANY, r"ld\.relaxed\.sys\.global\.u32",
-     "not noticed: the matrix's waits end all the same, which is not understood yet"),
     ("the second barrier of a small message is left out, or its heads are weak", SMALL, r"bar\.red|(ld|st)\.relaxed\.sys\.global\.u64",
      "ranks that all send to each other never wait for credits; test_gpu_small waits for them, and TSan sees the barrier (gpu_mutations)"),
     ("the first error is noted by an exchange of narrow scope", r"^report$", r"atom\.sys", "exchanges of the host are always whole"),

@@ -269,13 +269,21 @@ static void *abort_it(void *arg) {
   OK_NCCL(ncclCommAbort(arg));
   return NULL;
 }
+/* Until so many kernels have waited for so long that they have looked at the abort flag, more than once. */
+static void await_looks(unsigned kernels) {
+  enum { PASSES = 4000 }; /* a look comes after 256 polls, which take a warp of LL128 some passes each */
+  unsigned long (*passes)(void);
+  *(void **)&passes = dlsym(dlopen(emu_file("libcuda.so.1"), RTLD_NOW | RTLD_NOLOAD), "cudaemu_passes");
+  ck_assert(passes != NULL);
+  for (const unsigned long begin = passes(); passes() - begin < (unsigned long)kernels * PASSES;) usleep(1000);
+}
 /* A rank is missing; one of the others is aborted while its kernel waits. */
 static void abort_one(gpu_ranks *g) {
   pthread_t id;
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32};
   gpu_fill(g, &c);
   for (int r = 0; r < 2; r++) OK_NCCL(gpu_submit(g, &c, r));
-  usleep(20000); /* they wait */
+  await_looks(2);
   ck_assert_int_eq(pthread_create(&id, NULL, abort_it, g->comm[0]), 0);
   for (int r = 0; r < 2; r++) {
     emu_use(g->device[r]);
