@@ -163,7 +163,8 @@ static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_o
     }
     hk_link *link = link_of(l, &o[k]);
     hk_slot *s = &link->slots[(uint32_t)link->done & link->mask];
-    s->flags = link->kind == HK_LINK_SUM_SEND ? network_sum(&x->launch->reducer) : 0;
+    bool summed = link->kind == HK_LINK_SUM_SEND || link->kind == HK_LINK_SCATTER_SEND;
+    s->flags = summed ? network_sum(&x->launch->reducer) : 0;
     if (link->pumped) l->must_drain = true;
     if (stable && link->by_ref && bytes > (link->pumped ? (size_t)HK_SLOT_INLINE : (size_t)HK_REF_MIN_BYTES - 1) &&
         hk_link_refer(link, stable, bytes, &s->ref) && !(summand && s->ref.region == HK_REGION_PRIVATE)) {

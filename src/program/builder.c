@@ -170,6 +170,10 @@ hk_operand hk_sum_from(hk_builder *b, int before, unsigned block, int stride) {
   return link_operand(b, HK_LINK_SUM_RECV, before, block, stride);
 }
 
+hk_operand hk_round_operand(hk_builder *b, hk_link_kind kind, int neighbour, unsigned block) {
+  return link_operand(b, kind, neighbour, block, 0);
+}
+
 /* Appends an instruction to the current lane; NULL on error. */
 static hk_instr *append(hk_builder *b) {
   if (!b->nlanes) {

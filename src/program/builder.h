@@ -48,6 +48,8 @@ hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride);
 /* What the network is to add up, and the sum (HK_LINK_SUM_*): with the rank after and before this one in the group. */
 hk_operand hk_sum_to(hk_builder *b, int next, unsigned block, int stride);
 hk_operand hk_sum_from(hk_builder *b, int before, unsigned block, int stride);
+/* What it is to gather or to scatter, and what comes of it, by one of the kinds above HK_LINK_SUM_RECV. */
+hk_operand hk_round_operand(hk_builder *b, hk_link_kind kind, int neighbour, unsigned block);
 
 void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigned ndst, const hk_operand *src,
                    unsigned nsrc);

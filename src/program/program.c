@@ -103,9 +103,16 @@ hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, cons
 }
 
 const char *const hk_link_words[HK_LINK_KINDS] = {
-    [HK_LINK_SEND] = "send",        [HK_LINK_RECV] = "recv",
-    [HK_LINK_MCAST_SEND] = "mcast", [HK_LINK_MCAST_RECV] = "mcast-recv",
-    [HK_LINK_SUM_SEND] = "sum",     [HK_LINK_SUM_RECV] = "sum-recv",
+    [HK_LINK_SEND] = "send",
+    [HK_LINK_RECV] = "recv",
+    [HK_LINK_MCAST_SEND] = "mcast",
+    [HK_LINK_MCAST_RECV] = "mcast-recv",
+    [HK_LINK_SUM_SEND] = "sum",
+    [HK_LINK_SUM_RECV] = "sum-recv",
+    [HK_LINK_GATHER_SEND] = "gather",
+    [HK_LINK_GATHER_RECV] = "gather-recv",
+    [HK_LINK_SCATTER_SEND] = "scatter",
+    [HK_LINK_SCATTER_RECV] = "scatter-recv",
 };
 const char *const hk_space_words[3] = {[HK_IN] = "in", [HK_OUT] = "out", [HK_SCRATCH] = "scratch"};
 

@@ -186,13 +186,24 @@ typedef enum hk_link_kind {
   /* The network adds up (CollNet). The ranks of a group are in a circle, in which a sending link names the next rank
    * and a receiving one the rank before. Slot k of a receiving link is the sum of slot k of all sending links. */
   HK_LINK_SUM_SEND,
-  HK_LINK_SUM_RECV
+  HK_LINK_SUM_RECV,
+  /* The same, but it moves the slots of n ranks, which are numbered along the circle from the lowest rank on. Gathers:
+   * the receiving links get slot k of each sending link, as slots k n to k n + n - 1. Scatters sums: slot k of number m
+   * is the sum of slots k n + m. */
+  HK_LINK_GATHER_SEND,
+  HK_LINK_GATHER_RECV,
+  HK_LINK_SCATTER_SEND,
+  HK_LINK_SCATTER_RECV
 } hk_link_kind;
-enum { HK_LINK_KINDS = HK_LINK_SUM_RECV + 1 };
+enum { HK_LINK_KINDS = HK_LINK_SCATTER_RECV + 1 };
 HK_INLINE int hk_link_sends(hk_link_kind k) {
-  return k == HK_LINK_SEND || k == HK_LINK_MCAST_SEND || k == HK_LINK_SUM_SEND;
+  return k == HK_LINK_SEND || k == HK_LINK_MCAST_SEND || k == HK_LINK_SUM_SEND || k == HK_LINK_GATHER_SEND ||
+         k == HK_LINK_SCATTER_SEND;
 }
-HK_INLINE int hk_link_sums(hk_link_kind k) { return k == HK_LINK_SUM_SEND || k == HK_LINK_SUM_RECV; }
+/* Is it a link of a group? */
+HK_INLINE int hk_link_sums(hk_link_kind k) { return k >= HK_LINK_SUM_SEND; }
+/* Does it move a whole round of the group's slots for one of the rank's own? */
+HK_INLINE int hk_link_in_rounds(hk_link_kind k) { return k >= HK_LINK_GATHER_SEND; }
 /* The most ranks of a host that are in such groups, each in one of its own: NCCL has no more on a host either. */
 enum { HK_SUM_GROUPS = 8 };
 
@@ -247,10 +258,15 @@ HK_INLINE int hk_program_in_switch(const hk_program *p) {
   return 0;
 }
 
-/* Does the network make a sum in the program?  (HK_LINK_SUM_SEND) */
+/* Has the program links of a group, and in rounds?  (HK_LINK_SUM_SEND, HK_LINK_GATHER_SEND) */
 HK_INLINE int hk_program_sums(const hk_program *p) {
   for (uint32_t k = 0; k < p->nlinks; k++)
     if (hk_link_sums((hk_link_kind)hk_program_links(p)[k].kind)) return 1;
+  return 0;
+}
+HK_INLINE int hk_program_in_rounds(const hk_program *p) {
+  for (uint32_t k = 0; k < p->nlinks; k++)
+    if (hk_link_in_rounds((hk_link_kind)hk_program_links(p)[k].kind)) return 1;
   return 0;
 }
 

@@ -145,7 +145,7 @@ static void read_links(parser *p) {
     if (!p->error && index != p->head.nlinks) fail(p, "the next link is %u", p->head.nlinks);
     expect(p, "=");
     int kind = p->error ? 0 : link_kind(p);
-    if (kind < 0) fail(p, "expected send, recv, mcast, mcast-recv, sum or sum-recv");
+    if (kind < 0) fail(p, "expected send, recv, mcast, sum, gather or scatter, or one of the last four with -recv");
     expect(p, "(");
     unsigned lane = p->head.nlanes - 1u;
     hk_link_need l = {.peer = number16(p), .kind = (uint8_t)kind, .lane = (uint8_t)lane, .channel = (uint8_t)lane};

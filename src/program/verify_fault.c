@@ -163,7 +163,8 @@ const char *hk_value_text(const hk_verifier *v, hk_value x, char *text) {
 static uint32_t awaited(const hk_verifier *v, const hk_thread *t) {
   const hk_channel *c = &v->channels[t->waits_to_send ? t->waits_for : v->readers[t->waits_for].channel];
   if (!t->waits_to_send) {
-    for (const hk_channel *first = c; c->next != HK_NOWHERE && c->sent > c->summed;) { /* whose part is missing */
+    for (const hk_channel *first = c;
+         c->next != HK_NOWHERE && c->sent >= (c->summed + 1) * c->in_each;) { /* whose part is missing */
       c = &v->channels[c->next];
       if (c == first) break;
     }

@@ -64,7 +64,7 @@ static void expand(search *s, const hk_thread *t, uint32_t event) {
     if (hk_link_sends((hk_link_kind)l[k].kind)) {
       const hk_channel *c = &v->channels[t->ends[k]];
       uint32_t sent = count_until(v->times + c->times_at, c->sent, event);
-      if (sent <= v->options.slots) continue;
+      if (sent <= v->options.slots || hk_channel_in_rounds(c)) continue; /* the latter give slots back early */
       for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++)
         learn(s, v->readers[r].thread, v->times[v->readers[r].times_at + sent - v->options.slots - 1]);
     } else {
@@ -72,7 +72,7 @@ static void expand(search *s, const hk_thread *t, uint32_t event) {
       const hk_channel *c = &v->channels[r->channel];
       uint32_t got = count_until(v->times + r->times_at, r->consumed, event);
       for (const hk_channel *first = c; got; c = &v->channels[c->next]) { /* of all ranks whose data is in a sum */
-        learn(s, c->thread, v->times[c->times_at + got - 1]);
+        learn(s, c->thread, v->times[c->times_at + hk_channel_sent_for(c, got - 1)]);
         if (c->next == HK_NOWHERE || &v->channels[c->next] == first) break;
       }
     }
@@ -88,7 +88,7 @@ static bool answers_now(const hk_verifier *v, uint32_t from, uint32_t event, con
     if (src[k].space != HK_LINK) continue;
     const hk_reader *r = &v->readers[t->ends[hk_cursor_link(&t->at, &src[k])]];
     const hk_channel *c = &v->channels[r->channel];
-    if (c->thread == from && v->times[c->times_at + r->consumed - 1] >= event) return true;
+    if (c->thread == from && v->times[c->times_at + hk_channel_sent_for(c, r->consumed - 1)] >= event) return true;
   }
   return false;
 }

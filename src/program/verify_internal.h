@@ -109,7 +109,13 @@ typedef struct hk_channel {
   /* Of sums that the network makes: the channel on which this one's reader sends, and so on round the group; others:
    * HK_NOWHERE. A slot holds what was sent until all of the group have sent theirs, then the sum. */
   uint32_t next;
-  uint32_t summed; /* slots that hold sums */
+  uint32_t summed; /* slots that hold sums; of gathers and scatters: rounds that were made */
+  /* Of gathers and scatters: slots of a round that the sender sends, and that the reader gets; the latter are kept at
+   * made_at, one round. Else 1. Transports have more room; what cannot block with this one cannot block with more. */
+  uint32_t in_each, out_each;
+  uint32_t number; /* the reader's in the group */
+  uint8_t kind;    /* hk_link_kind of the sender */
+  size_t made_at;
 } hk_channel;
 
 typedef struct hk_reader {
@@ -190,8 +196,15 @@ typedef struct hk_verifier {
   uint64_t *known_stamp, *queued_stamp, stamp;
 } hk_verifier;
 
+static inline bool hk_channel_in_rounds(const hk_channel *c) { return hk_link_in_rounds((hk_link_kind)c->kind); }
 /* How many slots of the channel can be read. */
-static inline uint32_t hk_channel_readable(const hk_channel *c) { return c->next == HK_NOWHERE ? c->sent : c->summed; }
+static inline uint32_t hk_channel_readable(const hk_channel *c) {
+  return c->next == HK_NOWHERE ? c->sent : c->summed * c->out_each;
+}
+/* The number of the last slot of any of the group's senders that was needed for the slot read as number `got`. */
+static inline uint32_t hk_channel_sent_for(const hk_channel *c, uint32_t got) {
+  return (got / c->out_each + 1) * c->in_each - 1;
+}
 static inline unsigned hk_out_blocks_of(const hk_verifier *v, int rank) {
   const hk_program *p = v->programs[rank];
   return hk_coll_has_output((hk_coll)p->coll, rank, p->root) ? p->out_blocks : 0;

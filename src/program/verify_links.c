@@ -36,7 +36,11 @@ static hk_status link_fault(hk_verifier *v, int rank, uint32_t link, const char 
                                       "multicasts as",
                                       "receives multicasts of",
                                       "adds to the sum with",
-                                      "receives the sum with"};
+                                      "receives the sum with",
+                                      "gathers with",
+                                      "receives what is gathered with",
+                                      "scatters sums with",
+                                      "receives the scattered sum with"};
   return hk_fault(v, rank, l->lane, first_use(p, link), "link %u %s rank %u on channel %u: %s", link, words[l->kind],
                   l->peer, l->channel, text);
 }
@@ -95,6 +99,9 @@ static hk_status open_channels(hk_verifier *v, pairing *s, int r) {
                                              .nreaders = 0,
                                              .reverse = HK_NOWHERE,
                                              .next = hk_link_sums((hk_link_kind)l[k].kind) ? v->nchannels : HK_NOWHERE,
+                                             .kind = l[k].kind,
+                                             .in_each = 1,
+                                             .out_each = 1,
                                              .room = v->uses[v->first_end[r] + k]};
     v->ends[v->first_end[r] + k] = v->nchannels++;
     v->nreaders += multicast ? (uint32_t)v->nranks - 1 : 1; /* its readers' places */
@@ -111,7 +118,7 @@ static hk_status join_readers(hk_verifier *v, pairing *s, int sender) {
     uint32_t c = multicast ? s->multicasts[l->channel] : s->by_peer[(size_t)r * s->channels + l->channel];
     if (c == HK_NOWHERE) return link_fault(v, r, link, "that rank has no link which sends on this channel");
     hk_channel *channel = &v->channels[c];
-    if ((channel->next != HK_NOWHERE) != hk_link_sums((hk_link_kind)l->kind))
+    if (l->kind != channel->kind + 1)
       return link_fault(v, r, link, "one of the two ends is of a sum that the network makes, the other one is not");
     uint32_t at = channel->first_reader + channel->nreaders;
     uint32_t thread = v->first_thread[r] + l->lane;
@@ -155,6 +162,26 @@ static int64_t only_link(const hk_program *p, hk_link_kind kind, unsigned channe
   return found;
 }
 
+/* Numbers the ranks of each group whose links move rounds, from the lowest on. */
+static void number_groups(hk_verifier *v) {
+  for (uint32_t k = 0; k < v->nchannels; k++) {
+    hk_channel *first = &v->channels[k], *c = first;
+    uint32_t n = 0, number = 0;
+    if (!hk_link_in_rounds((hk_link_kind)first->kind) || first->in_each > 1 || first->out_each > 1) continue;
+    do {
+      n++;
+      c = &v->channels[c->next];
+      if (v->threads[c->thread].rank < v->threads[first->thread].rank) first = c;
+    } while (c != &v->channels[k]);
+    c = first;
+    do {
+      *(c->kind == HK_LINK_GATHER_SEND ? &c->out_each : &c->in_each) = n;
+      c->number = ++number % n;
+      c = &v->channels[c->next];
+    } while (c != first);
+  }
+}
+
 /* Joins the channels of each sum that the network makes into a circle. Each rank has one of each end, so the circles
  * are closed. */
 static hk_status join_sums(hk_verifier *v) {
@@ -163,14 +190,16 @@ static hk_status join_sums(hk_verifier *v) {
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t k = 0; k < p->nlinks; k++) {
       if (!hk_link_sums((hk_link_kind)l[k].kind)) continue;
-      int64_t in = only_link(p, HK_LINK_SUM_RECV, l[k].channel), out = only_link(p, HK_LINK_SUM_SEND, l[k].channel);
+      hk_link_kind sends = (hk_link_kind)(l[k].kind - !hk_link_sends((hk_link_kind)l[k].kind));
+      int64_t in = only_link(p, (hk_link_kind)(sends + 1), l[k].channel), out = only_link(p, sends, l[k].channel);
       if (in < 0 || out < 0)
         return link_fault(v, r, k, "the rank must have one link of each of the two kinds of sums on the channel");
       const uint32_t *ends = v->ends + v->first_end[r];
       v->channels[v->readers[ends[in]].channel].next = ends[out];
-      v->switch_adds = true;
+      v->switch_adds = v->switch_adds || sends != HK_LINK_GATHER_SEND;
     }
   }
+  number_groups(v);
   return HK_OK;
 }
 
@@ -199,9 +228,12 @@ static hk_status lay_out_fifos(hk_verifier *v) {
     hk_channel *c = &v->channels[k];
     uint64_t messages = waves * c->room;
     c->room = messages < v->options.slots ? (uint32_t)messages : v->options.slots;
+    if (c->in_each > 1) c->room = c->in_each; /* the slots of a round are kept at one place */
     c->slot_at = slots;
     c->times_at = times;
     slots += c->room;
+    c->made_at = slots;
+    if (hk_link_in_rounds((hk_link_kind)c->kind)) slots += c->out_each;
     times += messages;
     multicast = multicast || c->nreaders != 1;
   }
@@ -229,7 +261,7 @@ static hk_status prepare(hk_verifier *v, pairing *s) {
     v->first_end[r] = links;
     links += p->nlinks;
     for (uint32_t k = 0; k < p->nlinks; k++) {
-      senders += l[k].kind == HK_LINK_SEND || l[k].kind == HK_LINK_SUM_SEND;
+      senders += hk_link_sends((hk_link_kind)l[k].kind) && l[k].kind != HK_LINK_MCAST_SEND;
       multicasts += l[k].kind == HK_LINK_MCAST_SEND;
       if (l[k].channel >= s->channels) s->channels = l[k].channel + 1u;
     }

@@ -26,6 +26,7 @@ static unsigned block_of(const step *s, const hk_operand *o) { return hk_cursor_
 static uint32_t end_of(const step *s, const hk_operand *o) { return s->t->ends[hk_cursor_link(&s->t->at, o)]; }
 
 static bool can_send(const hk_verifier *v, const hk_channel *c) {
+  if (hk_channel_in_rounds(c)) return c->sent - c->summed * c->in_each < c->room;
   if (c->sent < c->room) return true;
   if (c->nreaders == 1) return c->sent - v->readers[c->first_reader].consumed < c->room;
   return v->readers_left[c->slot_at + c->sent % c->room] == 0;
@@ -50,6 +51,97 @@ static bool all_ready(const step *s) {
   return true;
 }
 
+static void wake_readers(hk_verifier *v, const hk_channel *c) {
+  for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++) {
+    const hk_thread *t = &v->threads[v->readers[r].thread];
+    if (t->state == HK_THREAD_BLOCKED && !t->waits_to_send && t->waits_for == r) make_ready(v, v->readers[r].thread);
+  }
+}
+
+static hk_status add_source(const step *s, hk_value *sum, hk_value x) {
+  hk_verifier *v = s->v;
+  char text[HK_VALUE_TEXT];
+  if (hk_value_is_final(*sum) || hk_value_is_final(x))
+    return hk_fault_here(v, s->t, "it reduces a value that is final already: %s",
+                         hk_value_text(v, hk_value_is_final(x) ? x : *sum, text));
+  if (hk_value_block(*sum) != hk_value_block(x))
+    return hk_fault_here(v, s->t, "it reduces block %u with block %u", hk_value_block(*sum), hk_value_block(x));
+  int twice;
+  *sum = hk_value_add(&v->sets, *sum, x, &twice);
+  if (twice >= 0)
+    return hk_fault_here(v, s->t, "rank %d's contribution to block %u comes in twice", twice, hk_value_block(x));
+  return hk_value_kind(*sum) == HK_VALUE_NONE ? hk_fault_memory(v) : HK_OK;
+}
+
+/* Have all of the group sent their parts of the next round, and read the last one? */
+static bool round_is_due(const hk_verifier *v, const hk_channel *first) {
+  const hk_channel *c = first;
+  do {
+    if (c->sent < (first->summed + 1) * c->in_each) return false;
+    if (v->readers[c->first_reader].consumed < first->summed * c->out_each) return false;
+    c = &v->channels[c->next];
+  } while (c != first);
+  return true;
+}
+
+/* One slot that a gather or a scatter makes for the reader of channel `to`: slot j of its round. */
+static hk_status make_slot(const step *s, const hk_channel *to, uint32_t j, hk_value *out) {
+  hk_verifier *v = s->v;
+  const hk_channel *c = to;
+  bool scatters = to->in_each > 1;
+  *out = HK_VALUE_NONE;
+  do {
+    uint32_t number = (c->number + (scatters ? c->in_each : c->out_each) - 1) % (scatters ? c->in_each : c->out_each);
+    size_t from = c->slot_at + (scatters ? to->number : c->summed % c->room);
+    hk_value x = v->slots[from];
+    if (hk_value_kind(x) < HK_VALUE_LEAF)
+      return hk_fault_here(v, s->t, "the network moves an empty slot in round %u of its links", c->summed);
+    if (scatters || number == j) {
+      hk_value_keep(&v->sets, x);
+      if (hk_value_kind(*out) == HK_VALUE_NONE) {
+        *out = x;
+      } else if (hk_value_link_block(x) != hk_value_link_block(*out)) {
+        return hk_fault_here(v, s->t, "the network adds block %u to block %u: round %u of its links",
+                             hk_value_link_block(x), hk_value_link_block(*out), c->summed);
+      } else {
+        unsigned block = hk_value_link_block(x);
+        if (v->options.orders && c != to) hk_orders_part(&v->orders, hk_value_order(&v->sets, x));
+        HK_OR_RETURN(add_source(s, out, x));
+        *out = hk_value_sent_as(*out, block);
+      }
+    }
+    c = &v->channels[c->next];
+  } while (c != to);
+  if (scatters && v->options.orders && hk_value_kind(*out) == HK_VALUE_SUM)
+    hk_set_at(&v->sets, hk_value_index(*out))->order = hk_orders_sum(&v->orders); /* any will do */
+  return HK_OK;
+}
+
+/* Makes the next round of the group's gathers or scatters, if it is due. */
+static hk_status make_round(const step *s, uint32_t at) {
+  hk_verifier *v = s->v;
+  hk_channel *first = &v->channels[at], *c = first;
+  if (!round_is_due(v, first)) return HK_OK;
+  do {
+    for (uint32_t j = 0; j < c->out_each; j++) HK_OR_RETURN(make_slot(s, c, j, &v->slots[c->made_at + j]));
+    c = &v->channels[c->next];
+  } while (c != first);
+  do {
+    for (uint32_t k = 0; k < c->in_each; k++) {
+      hk_value *slot = &v->slots[c->slot_at + (c->in_each > 1 ? k : c->summed % c->room)];
+      hk_value_drop(&v->sets, *slot);
+      *slot = HK_VALUE_NONE;
+    }
+    c->summed++;
+    wake_readers(v, c);
+    const hk_thread *t = &v->threads[c->thread];
+    if (t->state == HK_THREAD_BLOCKED && t->waits_to_send && t->waits_for == (uint32_t)(c - v->channels))
+      make_ready(v, c->thread);
+    c = &v->channels[c->next];
+  } while (c != first);
+  return HK_OK;
+}
+
 static hk_status receive(const step *s, const hk_operand *o, hk_value *out) {
   hk_verifier *v = s->v;
   hk_reader *r = &v->readers[end_of(s, o)];
@@ -57,7 +149,7 @@ static hk_status receive(const step *s, const hk_operand *o, hk_value *out) {
   uint32_t *times = v->times + r->times_at;
   if (r->consumed && times[r->consumed - 1] == s->t->event)
     return hk_fault_here(v, s->t, "it receives twice from rank %u", v->threads[c->thread].rank);
-  size_t at = c->slot_at + r->consumed % c->room;
+  size_t at = hk_channel_in_rounds(c) ? c->made_at + r->consumed % c->out_each : c->slot_at + r->consumed % c->room;
   hk_value x = v->slots[at];
   times[r->consumed++] = s->t->event;
   if (c->nreaders == 1) {
@@ -71,8 +163,9 @@ static hk_status receive(const step *s, const hk_operand *o, hk_value *out) {
   if (sender->state == HK_THREAD_BLOCKED && sender->waits_to_send && sender->waits_for == r->channel)
     make_ready(v, c->thread);
   *out = x;
+  if (hk_channel_in_rounds(c)) HK_OR_RETURN(make_round(s, r->channel));
   char text[HK_EVENT_TEXT];
-  uint32_t sent_at = v->times[c->times_at + r->consumed - 1];
+  uint32_t sent_at = v->times[c->times_at + hk_channel_sent_for(c, r->consumed - 1)];
   if (hk_value_link_block(x) != block_of(s, o))
     return hk_fault_here(v, s->t, "it receives block %u, but %s sends block %u", block_of(s, o),
                          hk_event_text(sender, sent_at, text), hk_value_link_block(x));
@@ -148,21 +241,6 @@ static hk_status read_source(const step *s, const hk_operand *o, hk_value *out) 
   return HK_OK;
 }
 
-static hk_status add_source(const step *s, hk_value *sum, hk_value x) {
-  hk_verifier *v = s->v;
-  char text[HK_VALUE_TEXT];
-  if (hk_value_is_final(*sum) || hk_value_is_final(x))
-    return hk_fault_here(v, s->t, "it reduces a value that is final already: %s",
-                         hk_value_text(v, hk_value_is_final(x) ? x : *sum, text));
-  if (hk_value_block(*sum) != hk_value_block(x))
-    return hk_fault_here(v, s->t, "it reduces block %u with block %u", hk_value_block(*sum), hk_value_block(x));
-  int twice;
-  *sum = hk_value_add(&v->sets, *sum, x, &twice);
-  if (twice >= 0)
-    return hk_fault_here(v, s->t, "rank %d's contribution to block %u comes in twice", twice, hk_value_block(x));
-  return hk_value_kind(*sum) == HK_VALUE_NONE ? hk_fault_memory(v) : HK_OK;
-}
-
 /* The switch reads the same slot of all ranks: the links of its sources must have consumed equally many. */
 static hk_status check_same_slot(const step *s) {
   const hk_reader *first = NULL;
@@ -234,13 +312,6 @@ static void write_scratch(const step *s, unsigned which, hk_value x) {
   *cell = x;
 }
 
-static void wake_readers(hk_verifier *v, const hk_channel *c) {
-  for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++) {
-    const hk_thread *t = &v->threads[v->readers[r].thread];
-    if (t->state == HK_THREAD_BLOCKED && !t->waits_to_send && t->waits_for == r) make_ready(v, v->readers[r].thread);
-  }
-}
-
 /* The network makes the next sum if all of the group have sent their parts of it. */
 static hk_status add_up(const step *s, uint32_t first) {
   hk_verifier *v = s->v;
@@ -294,6 +365,10 @@ static hk_status send(const step *s, const hk_operand *o, hk_value x) {
   hk_value_keep(&v->sets, x);
   v->slots[slot] = hk_value_sent_as(x, block_of(s, o));
   if (c->nreaders > 1) v->readers_left[slot] = c->nreaders;
+  if (hk_channel_in_rounds(c)) {
+    if (!(s->i->flags & HK_INSTR_COPY)) return hk_fault_here(v, s->t, "what the network moves in rounds is no copy");
+    return make_round(s, at);
+  }
   if (c->next != HK_NOWHERE) return add_up(s, at);
   wake_readers(v, c);
   return HK_OK;
@@ -394,7 +469,7 @@ static hk_status check_all_consumed(hk_verifier *v) {
   for (uint32_t k = 0; k < v->nchannels; k++) {
     const hk_channel *c = &v->channels[k];
     for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++) {
-      uint32_t left = c->sent - v->readers[r].consumed;
+      uint32_t left = c->sent / c->in_each * c->out_each + c->sent % c->in_each - v->readers[r].consumed;
       if (left)
         return hk_fault_event(v, &v->threads[c->thread], v->times[c->times_at + c->sent - left],
                               "rank %u never receives what it sends: %u slots are left at the end",

@@ -232,15 +232,16 @@ static void set_queues(coarse *c) {
 
 static void again(coarse *c, uint32_t thread) { c->todo[c->ntodo++] = thread; }
 
-static hk_status notify(coarse *c, const hk_side *e, double at) {
-  for (uint32_t i = 0; i < e->ntargets; i++) {
+static hk_status notify(coarse *c, hk_side *e, double at) {
+  uint32_t passes = hk_side_passes(e);
+  for (uint32_t i = 0; passes && i < e->ntargets; i++) {
     hk_side *to = &c->s->sides[c->s->targets[e->first_target + i]];
     if (to->left) {
       uint32_t *left = &to->left[(e->consumed - 1) % c->s->nslots];
       if (--*left) continue;
       *left = to->ntargets;
     }
-    HK_OR_RETURN(hk_times_push(&to->times, at));
+    for (uint32_t n = 0; n < passes; n++) HK_OR_RETURN(hk_times_push(&to->times, at));
     if (to->waiting) {
       to->waiting = false;
       again(c, to->thread);
@@ -266,7 +267,8 @@ static hk_status send(coarse *c, hk_side *e, size_t bytes, double at) {
   else
     hk_times_pop(&e->times);
   if (e->queue) {
-    double *free_at = &c->free_at[c->shared ? e->thread : e - c->s->sides], us = e->us_per_byte * (double)bytes;
+    double *free_at = &c->free_at[c->shared ? e->thread : e - c->s->sides],
+           us = e->us_per_byte * (double)bytes * e->gives;
     if (!c->shared) note_ask(c, e, bytes, at);
     if (*free_at < at) *free_at = at;
     at = *free_at += us;
@@ -337,8 +339,8 @@ static hk_status run_all(coarse *c, size_t longest) {
   for (uint32_t i = 0; i < s->nsides; i++) {
     hk_side *e = &s->sides[i];
     e->times.head = e->times.count = 0;
-    e->credits = e->sends ? s->nslots : 0;
-    e->consumed = 0;
+    e->credits = hk_side_credits(e, s->nslots);
+    e->consumed = e->passed = 0;
     e->waiting = false;
     if (e->left)
       for (uint32_t k = 0; k < s->nslots; k++) e->left[k] = e->ntargets;

@@ -39,10 +39,11 @@ static hk_status wake(hk_sim *s, hk_side *e) {
   return proceed(s, t);
 }
 
-static hk_status deliver(hk_sim *s, const hk_side *e, double at, bool reference) {
-  for (uint32_t i = 0; i < e->ntargets; i++) {
+static hk_status deliver(hk_sim *s, hk_side *e, double at, bool reference) {
+  uint32_t passes = hk_side_passes(e);
+  for (uint32_t i = 0; passes && i < e->ntargets; i++) {
     hk_side *r = &s->sides[s->targets[e->first_target + i]];
-    HK_OR_RETURN(hk_times_push(&r->times, reference ? -1 - at : at));
+    for (uint32_t n = 0; n < passes; n++) HK_OR_RETURN(hk_times_push(&r->times, reference ? -1 - at : at));
     HK_OR_RETURN(wake(s, r));
   }
   return HK_OK;
@@ -67,7 +68,7 @@ static hk_status publish(hk_sim *s, hk_lane_state *t, hk_side *e, size_t bytes) 
     t->lent = t->lent || reference;
     return deliver(s, e, now(s) + e->us, reference);
   }
-  HK_OR_RETURN(hk_times_push(&e->queue->bytes, (double)bytes));
+  HK_OR_RETURN(hk_times_push(&e->queue->bytes, (double)bytes * e->gives));
   if (e->queue->bytes.count == 1) HK_OR_RETURN(start_queue(s, e->queue));
   return HK_OK;
 }
@@ -91,16 +92,17 @@ static hk_status release(hk_sim *s, hk_side *e) {
   double at = now(s) + e->us;
   hk_times_pop(&e->times);
   e->consumed++;
-  for (uint32_t i = 0; i < e->ntargets; i++) {
+  uint32_t passes = hk_side_passes(e);
+  for (uint32_t i = 0; passes && i < e->ntargets; i++) {
     hk_side *sender = &s->sides[s->targets[e->first_target + i]];
     if (sender->left) {
       uint32_t *left = &sender->left[(e->consumed - 1) % s->nslots];
       if (--*left) continue;
       *left = sender->ntargets;
     }
-    HK_OR_RETURN(hk_times_push(&sender->times, at));
+    for (uint32_t n = 0; n < passes; n++) HK_OR_RETURN(hk_times_push(&sender->times, at));
     hk_lane_state *t = &s->threads[sender->thread];
-    t->outstanding--;
+    t->outstanding -= passes;
     if (t->state == HK_T_DRAINING && !t->outstanding) finish_thread(s, t, at);
     HK_OR_RETURN(wake(s, sender));
   }

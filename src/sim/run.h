@@ -41,6 +41,10 @@ static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
     case HK_LINK_MCAST_SEND: return HK_LINK_MCAST_RECV;
     case HK_LINK_SUM_SEND: return HK_LINK_SUM_RECV;
     case HK_LINK_SUM_RECV: return HK_LINK_SUM_SEND;
+    case HK_LINK_GATHER_SEND: return HK_LINK_GATHER_RECV;
+    case HK_LINK_GATHER_RECV: return HK_LINK_GATHER_SEND;
+    case HK_LINK_SCATTER_SEND: return HK_LINK_SCATTER_RECV;
+    case HK_LINK_SCATTER_RECV: return HK_LINK_SCATTER_SEND;
     default: return HK_LINK_MCAST_SEND;
   }
 }
@@ -75,9 +79,17 @@ typedef struct hk_side {
   int peer;                        /* the rank whose memory is at the other side, a rank of a representative host */
   float us;                        /* until a message arrives */
   double us_per_byte;              /* sender to another host, at flow level */
+  uint32_t needs, gives, passed;   /* after each `needs` messages or credits its targets get `gives` of them: rounds */
   bool waiting;                    /* the thread waits for this */
   bool sends, multicast;
 } hk_side;
+
+/* How many messages or credits the side's targets get, now that it has passed one more on. */
+static inline uint32_t hk_side_passes(hk_side *e) { return ++e->passed % e->needs ? 0 : e->gives; }
+/* A sender's slots at the beginning; a scatter keeps a round beside them. */
+static inline uint32_t hk_side_credits(const hk_side *e, uint32_t nslots) {
+  return e->sends ? nslots + (e->needs > 1 ? e->needs : 0) : 0;
+}
 
 enum { HK_T_READY, HK_T_BLOCKED, HK_T_STARTING, HK_T_MOVING, HK_T_QUEUED, HK_T_DRAINING, HK_T_DONE };
 typedef struct hk_lane_state {

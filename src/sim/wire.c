@@ -76,7 +76,7 @@ static double latency(const hk_sim *s, const hk_route *route, bool same) {
 /* A sender's path to its peer. */
 static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
   hk_route route;
-  e->credits = s->nslots;
+  e->credits = hk_side_credits(e, s->nslots);
   e->peer = hk_world_rep(&s->world, need->peer);
   HK_OR_RETURN(hk_world_route(&s->world, rank, need->peer, channel, &route));
   HK_OR_RETURN(keep_route(s, e, &route));
@@ -112,6 +112,14 @@ static hk_status open_receiver(hk_sim *s, hk_side *e, int rank, int channel, con
   return HK_OK;
 }
 
+static void set_round(const hk_sim *s, hk_side *e, hk_link_kind kind) {
+  uint32_t hosts = (uint32_t)hk_layout_hosts(s->programs.what.layout);
+  bool many_in = kind == HK_LINK_SCATTER_SEND || kind == HK_LINK_GATHER_RECV;
+  bool many_out = kind == HK_LINK_GATHER_SEND || kind == HK_LINK_SCATTER_RECV;
+  e->needs = many_in ? hosts : 1;
+  e->gives = many_out ? hosts : 1;
+}
+
 static hk_status open_sides(hk_sim *s, int rank, int channel) {
   const hk_program *p;
   HK_OR_RETURN(hk_programs_get(&s->programs, rank, channel, &p));
@@ -126,10 +134,11 @@ static hk_status open_sides(hk_sim *s, int rank, int channel) {
     hk_side *e = &s->sides[side_of(s, rank, channel, i)];
     e->thread = thread + needs[i].lane;
     e->sends = hk_link_sends((hk_link_kind)needs[i].kind);
+    set_round(s, e, (hk_link_kind)needs[i].kind);
     e->multicast = needs[i].kind == HK_LINK_MCAST_SEND || needs[i].kind == HK_LINK_MCAST_RECV;
-    /* A sum that the network makes loads a rank's links as a message to the next rank of the group does. */
-    if (needs[i].kind == HK_LINK_SEND || needs[i].kind == HK_LINK_SUM_SEND)
-      HK_OR_RETURN(open_sender(s, e, rank, channel, &needs[i]));
+    /* A sum that the network makes loads a rank's links as a message to the next rank of the group does. A gather
+     * loads them as what then comes to each rank does. */
+    if (e->sends && needs[i].kind != HK_LINK_MCAST_SEND) HK_OR_RETURN(open_sender(s, e, rank, channel, &needs[i]));
     if (!e->sends) HK_OR_RETURN(open_receiver(s, e, rank, channel, &needs[i]));
     if (needs[i].kind == HK_LINK_MCAST_SEND) {
       e->credits = s->nslots;

@@ -36,7 +36,7 @@ enum { HK_CACHE_LINE = 64, HK_SLOT_INLINE = 48, HK_SLOT_SMALL = 1024, HK_MCAST_S
 enum {
   HK_SLOT_REF = 1 /* the slot carries `ref`, not data */
 };
-/* The flags of a slot that the network adds to others (HK_LINK_SUM_SEND): hk_dtype and hk_redop. */
+/* The flags of a slot that the network adds to others (HK_LINK_SUM_SEND, HK_LINK_SCATTER_SEND): hk_dtype, hk_redop. */
 #define HK_SLOT_SUM(type, op) ((uint32_t)(type) << 8 | (uint32_t)(op) << 16)
 
 #define HK_REGION_PRIVATE UINT64_MAX

@@ -170,7 +170,32 @@ static void network_allreduce(hk_builder *b, const hk_build *w) {
   hk_build_move(b, HK_INSTR_FINAL, &out, 1, &from, 1);
 }
 
+/* The network gathers, and scatters sums: it numbers the ranks from the lowest one on. */
+static void network_allgather(hk_builder *b, const hk_build *w) {
+  int n = w->nranks, r = w->rank;
+  if (alone(b, w)) return;
+  hk_build_lane(b);
+  hk_operand to = hk_round_operand(b, HK_LINK_GATHER_SEND, wrap(r + 1, n), (unsigned)r), in = hk_in(0, 0);
+  hk_build_move(b, HK_INSTR_COPY, &to, 1, &in, 1);
+  for (unsigned q = 0; q < (unsigned)n; q++)
+    hk_build_copy(b, hk_out(q, 0), hk_round_operand(b, HK_LINK_GATHER_RECV, wrap(r - 1, n), q));
+}
+
+static void network_reduce_scatter(hk_builder *b, const hk_build *w) {
+  int n = w->nranks, r = w->rank;
+  if (alone(b, w)) return;
+  hk_build_lane(b);
+  for (unsigned q = 0; q < (unsigned)n; q++) {
+    hk_operand to = hk_round_operand(b, HK_LINK_SCATTER_SEND, wrap(r + 1, n), q), in = hk_in(q, 0);
+    hk_build_move(b, HK_INSTR_COPY, &to, 1, &in, 1);
+  }
+  hk_operand from = hk_round_operand(b, HK_LINK_SCATTER_RECV, wrap(r - 1, n), (unsigned)r), out = hk_out(0, 0);
+  hk_build_move(b, HK_INSTR_FINAL, &out, 1, &from, 1);
+}
+
 const textbook_entry textbook[] = {
+    {"network-allgather", HK_ALLGATHER, network_allgather},
+    {"network-reduce-scatter", HK_REDUCE_SCATTER, network_reduce_scatter},
     {"network-allreduce", HK_ALLREDUCE, network_allreduce},
     {"ring-allreduce", HK_ALLREDUCE, ring_allreduce},
     {"oneshot-allreduce", HK_ALLREDUCE, oneshot_allreduce},

@@ -300,7 +300,7 @@ START_TEST(text_errors) {
       {HEAD "lane 1\n", "line 2: the next lane is 0"},
       {HEAD "lane 0\n", "line 3: expected \"  links:\""},
       {HEAD "lane 0\n  links: 1=send(1)\n", "the next link is 0"},
-      {HEAD "lane 0\n  links: 0=push(1)\n", "send, recv, mcast, mcast-recv, sum or sum-recv"},
+      {HEAD "lane 0\n  links: 0=push(1)\n", "send, recv, mcast, sum, gather or scatter"},
       {HEAD LINKS " 0: send(0)[b0] <- in[b0]\n", "line 4: the lane has no link send(0@0)"},
       {HEAD LINKS " 0: send(1)[b0] <- inn[b0]\n", "expected \"[b\""},
       {HEAD LINKS " 0: send(1)[b0] in[b0]\n", "expected \" <- \""},
