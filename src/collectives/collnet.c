@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Allreduce through a network that adds up (CollNet: switches with SHARP): a reduce-scatter inside each host, a sum of
- * equal local ranks of all hosts that the network makes, allgather inside. H hosts of L ranks (P: the fewest of a host,
- * at most HK_SUM_GROUPS), S bytes:
+ * Allreduce, allgather and reduce-scatter through a network that adds up (CollNet: switches with SHARP).
+ *
+ * Allreduce: a reduce-scatter inside each host, a sum of equal local ranks of all hosts that the network makes,
+ * allgather inside. H hosts of L ranks (P: the fewest of a host, at most HK_SUM_GROUPS), S bytes:
  *
  *   inside   2 steps, S (P - 1) / P + S (L - 1) / P bytes sent
  *   between  1 step, S bytes leave a host and S enter it, in P groups side by side
@@ -10,8 +11,15 @@
  * The steps do not depend on the number of hosts; a ring between them (hier) has 2 (H - 1) steps and 2 S (H - 1) / H
  * bytes (Graham et al. 2016: "Scalable hierarchical aggregation protocol (SHArP)").
  *
- * The message is divided into P blocks; rank i < P of each host works on block i. There are four lanes: deal, add,
- * give, collect. The network may add up in any order, but all of a group get the same bits.
+ * Allgather and reduce-scatter, with S bytes in all blocks and hosts of equally many ranks, by the network's own: rank
+ * i < P of each host has the blocks of local ranks i, i + P, ... in its part. It gathers those of all hosts and gives
+ * them to its host's ranks, or adds up its host's inputs of them and gets the sums of its host's blocks.
+ *
+ *   inside   2 steps (the one for local ranks beyond P among them), S (L - 1) / P bytes sent
+ *   between  1 step, S bytes enter a host (allgather) or leave it
+ *
+ * The message of an allreduce is divided into P blocks; rank i < P of each host works on block i. There are four lanes:
+ * deal, add, give, collect. The network may add up in any order, but all of a group get the same bits.
  */
 #include <math.h>
 #include "cost.h"
@@ -59,8 +67,116 @@ static void build_give(hk_builder *b, const hk_home *p) {
   hk_build_move(b, HK_INSTR_FINAL, to, n, &from, 1);
 }
 
+/* ---- allgather and reduce-scatter ---- */
+
+/* Where the ranks of hosts are in their groups. The network counts from a group's lowest rank on
+ * (HK_LINK_GATHER_SEND). */
+typedef struct grouping {
+  hk_home home;
+  int parts, first[HK_SUM_GROUPS]; /* groups, and the host of number 0 of each */
+} grouping;
+
+static grouping grouping_of(hk_home home) {
+  grouping g = {.home = home, .parts = groups(home.per)};
+  const hk_layout *l = home.w->layout;
+  for (int i = 0; i < g.parts; i++)
+    for (int h = 1; h < home.hosts; h++)
+      if (hk_layout_rank(l, h, i) < hk_layout_rank(l, g.first[i], i)) g.first[i] = h;
+  return g;
+}
+
+/* The rank with this local number on the host of number m in group `i`. */
+static int member(const grouping *g, int i, int local, int m) {
+  return hk_layout_rank(g->home.w->layout, hk_shift(g->first[i], m, g->home.hosts), local);
+}
+
+static hk_operand round_operand(hk_builder *b, const hk_home *p, hk_link_kind kind, int block) {
+  hk_build_channel(b, SUM);
+  return hk_round_operand(b, kind, hk_home_rail(p, hk_link_sends(kind) ? 1 : -1), (unsigned)block);
+}
+
+/* To or from the ranks that have parts, block by block, in the order in which they work on them. */
+static void build_blocks(hk_builder *b, const grouping *g, bool deal) {
+  const hk_home *p = &g->home;
+  const int parts = g->parts;
+  hk_build_lane(b);
+  hk_build_channel(b, deal ? DEAL : COLLECT);
+  for (int row = 0; row * parts < p->per; row++)
+    for (int m = 0; m < p->hosts; m++)
+      for (int j = 1; j < p->per; j++) {
+        int i = hk_shift(p->i, deal ? j : -j, p->per), local = row * parts + i;
+        if (i >= parts || local >= p->per) continue;
+        unsigned block = (unsigned)member(g, i, local, m);
+        if (deal)
+          hk_build_copy(b, hk_send_to(b, hk_home_local(p, i), block, 0), hk_in(block, 0));
+        else
+          hk_build_copy(b, hk_out(block, 0), hk_recv_from(b, hk_home_local(p, i), block, 0));
+      }
+}
+
+static void build_allgather(hk_builder *b, const grouping *g) {
+  const hk_home *p = &g->home;
+  const int parts = g->parts;
+  hk_build_lane(b);
+  for (int local = p->i; p->i < parts && local < p->per; local += parts) {
+    int block = hk_home_local(p, local);
+    hk_build_channel(b, DEAL);
+    hk_operand from = local == p->i ? hk_in(0, 0) : hk_recv_from(b, block, (unsigned)block, 0);
+    hk_operand to = round_operand(b, p, HK_LINK_GATHER_SEND, block);
+    hk_build_move(b, HK_INSTR_COPY, &to, 1, &from, 1);
+  }
+  hk_build_channel(b, DEAL);
+  if (p->i >= parts)
+    hk_build_copy(b, hk_send_to(b, hk_home_local(p, p->i % parts), (unsigned)p->w->rank, 0), hk_in(0, 0));
+  hk_build_lane(b);
+  for (int local = p->i; p->i < parts && local < p->per; local += parts)
+    for (int m = 0; m < p->hosts; m++) {
+      hk_operand to[HK_HOST_FAN + 1];
+      unsigned n = 0, block = (unsigned)member(g, p->i, local, m);
+      hk_operand from = round_operand(b, p, HK_LINK_GATHER_RECV, (int)block);
+      to[n++] = hk_out(block, 0);
+      hk_build_channel(b, COLLECT);
+      hk_home_send_all(b, p, block, 0, to, &n);
+      hk_build_move(b, 0, to, n, &from, 1);
+    }
+  build_blocks(b, g, false);
+}
+
+static void build_reduce_scatter(hk_builder *b, const grouping *g) {
+  const hk_home *p = &g->home;
+  const int parts = g->parts;
+  build_blocks(b, g, true);
+  hk_build_lane(b);
+  for (int local = p->i; p->i < parts && local < p->per; local += parts)
+    for (int m = 0; m < p->hosts; m++) {
+      hk_operand from[HK_HOST_FAN + 1];
+      unsigned n = 0, block = (unsigned)member(g, p->i, local, m);
+      hk_operand to = round_operand(b, p, HK_LINK_SCATTER_SEND, (int)block);
+      from[n++] = hk_in(block, 0);
+      hk_build_channel(b, DEAL);
+      hk_home_recv_all(b, p, block, 0, from, &n);
+      hk_build_move(b, HK_INSTR_COPY, &to, 1, from, n);
+    }
+  hk_build_lane(b);
+  for (int local = p->i; p->i < parts && local < p->per; local += parts) {
+    int block = hk_home_local(p, local);
+    hk_operand from = round_operand(b, p, HK_LINK_SCATTER_RECV, block);
+    hk_build_channel(b, COLLECT);
+    hk_operand to = local == p->i ? hk_out(0, 0) : hk_send_to(b, block, (unsigned)block, 0);
+    hk_build_move(b, HK_INSTR_FINAL, &to, 1, &from, 1);
+  }
+  hk_build_channel(b, COLLECT);
+  if (p->i >= parts)
+    hk_build_copy(b, hk_out(0, 0), hk_recv_from(b, hk_home_local(p, p->i % parts), (unsigned)p->w->rank, 0));
+}
+
 static void build(hk_builder *b, const hk_build *w) {
   hk_home p = hk_home_of(w);
+  if (w->coll != HK_ALLREDUCE) {
+    const grouping g = grouping_of(p);
+    (w->coll == HK_ALLGATHER ? build_allgather : build_reduce_scatter)(b, &g);
+    return;
+  }
   int parts = groups(hk_home_least(&p));
   hk_build_split(b, (unsigned)parts);
   build_exchange(b, &p, parts, true);
@@ -72,15 +188,39 @@ static void build(hk_builder *b, const hk_build *w) {
 }
 
 static const char *cannot(const hk_machine *m, hk_coll coll) {
-  (void)coll;
-  if (!m->in_network) return "needs a CollNet plugin, NCCL_COLLNET_ENABLE=1 and a type that the network adds up";
+  if (!m->in_network && coll == HK_ALLREDUCE)
+    return "needs a CollNet plugin, NCCL_COLLNET_ENABLE=1 and a type that the network adds up";
+  if (!m->in_network) return "needs a CollNet plugin that has this call, and NCCL_COLLNET_ENABLE=1";
   if (m->nhosts < 2) return "needs several hosts";
+  if (coll != HK_ALLREDUCE && m->least_per_host < m->ranks_per_host) return "needs hosts with equally many ranks";
   return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
+/* An allgather, or the same the other way round. */
+static double cost_of_blocks(const hk_machine *m, hk_coll coll, size_t bytes) {
+  double per = m->ranks_per_host, parts = groups(m->ranks_per_host), n = m->nranks, all = (double)bytes;
+  double part = all / parts;
+  bool adds = coll == HK_REDUCE_SCATTER;
+  hk_work w = {.rounds = 1 + (per > 1) + (per > parts),
+               .again = 1,
+               .messages = n / parts * (per - 1) + n * (parts - 1) / parts + n / parts + 1,
+               .sent = part * (per - 1),
+               .written = part * (per - 1) + (adds ? part : all),
+               .reduced = adds ? part * (per - 1) : 0,
+               .links = 2 * per,
+               .spread = HK_SPREAD_GIVEN,
+               .far_rounds = 1,
+               .out = all,
+               .block = (size_t)(all / n)};
+  w.gpu.turns = n;
+  w.gpu.all_turns = n + 2;
+  w.gpu.lane = w.gpu.lanes = fmax(part * (per - 1), all);
+  return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);
+}
+
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  if (coll != HK_ALLREDUCE) return cost_of_blocks(m, coll, bytes);
   double per = m->ranks_per_host, parts = groups(m->least_per_host), all = (double)bytes, part = all / parts;
-  (void)coll;
   hk_work w = {.rounds = 1 + 2 * (per > 1),
                .again = 1,
                .messages = 2 * (parts - 1 + per - 1) + 2,
@@ -103,7 +243,7 @@ const hk_algorithm hk_algorithm_collnet = {
     .name = "collnet",
     .about =
         "sums inside the host, then by the network's switches, copies inside; one step between hosts; needs CollNet",
-    .colls = 1u << HK_ALLREDUCE,
+    .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
     .cannot = cannot,
     .cost = cost,
     .build = build,

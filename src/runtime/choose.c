@@ -145,7 +145,7 @@ static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, 
   if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !hk_program_in_switch(plan->program))
     return hk_choose_chunk(m, d->algorithm, plan->program, block);
   hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
-  as.slot_bytes = c->backend->slot_bytes(c, d, plan->program, as.slot_bytes);
+  as.slot_bytes = c->backend->slot_bytes(c, d, plan->program, hk_collnet_slot_bytes(c, plan->program, as.slot_bytes));
   return hk_choose_chunk(&as, d->algorithm, plan->program, block);
 }
 
@@ -193,7 +193,7 @@ static hk_machine machine_for(ncclComm_t c, const hk_call *op) {
   hk_machine m = c->selection->machine;
   /* Switches know fewer types and operators than cores do. */
   if (m.in_switch && hk_coll_reduces((hk_coll)op->coll)) m.in_switch = c->backend->switch_reduces(op);
-  if (m.in_network) m.in_network = hk_collnet_adds(c, op->dtype, hk_call_op(op));
+  if (m.in_network) m.in_network = hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
   return m;
 }
 

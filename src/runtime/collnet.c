@@ -45,8 +45,12 @@ static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_col
   if (local < HK_SUM_GROUPS && local < l->least) {
     int *group = malloc((size_t)l->nhosts * sizeof *group);
     if (!group) return HK_FAIL_ERRNO("no memory for a group of %d ranks", l->nhosts);
-    for (int h = 0; h < l->nhosts; h++) group[h] = hk_layout_rank(l, h, local);
-    own->good = hk_collnet_connect(s, facts, group, l->nhosts, l->host[c->rank], own->why, sizeof own->why);
+    int first = 0; /* the host of number 0: program.h */
+    for (int h = 1; h < l->nhosts; h++)
+      if (hk_layout_rank(l, h, local) < hk_layout_rank(l, first, local)) first = h;
+    for (int m = 0; m < l->nhosts; m++) group[m] = hk_layout_rank(l, (first + m) % l->nhosts, local);
+    own->good = hk_collnet_connect(s, facts, group, l->nhosts, (l->host[c->rank] + l->nhosts - first) % l->nhosts,
+                                   own->why, sizeof own->why);
     free(group);
   }
   return hk_bootstrap_allgather(c->bootstrap, verdicts, sizeof *verdicts);
@@ -80,6 +84,8 @@ static hk_status begin(ncclComm_t c, char *why, size_t bytes) {
   }
   c->wiring->collnet = s;
   c->selection->sums = sums;
+  c->selection->network_calls = c->selection->layout->nhosts <= HK_COLLNET_ROUND_RANKS ? facts[0].calls : 0;
+  for (int r = 1; r < c->nranks; r++) c->selection->network_calls &= facts[r].calls;
   c->selection->machine.in_network = true;
   s = NULL;
 out:
@@ -106,6 +112,20 @@ out:
   return rc;
 }
 
-bool hk_collnet_adds(const struct ncclComm *c, int dtype, int op) {
-  return (c->selection->sums & hk_collnet_sum((hk_dtype)dtype, (hk_redop)op)) != 0;
+size_t hk_collnet_slot_bytes(const struct ncclComm *c, const struct hk_program *p, size_t bytes) {
+  enum { LINE = 128 }; /* the least of HK_COLLNET_ROUND_BYTES / HK_COLLNET_ROUND_RANKS is 1024 */
+  if (!hk_program_in_rounds(p)) return bytes;
+  size_t most = HK_COLLNET_ROUND_BYTES / (size_t)c->selection->layout->nhosts / LINE * LINE;
+  return bytes < most ? bytes : most;
+}
+
+bool hk_collnet_can(const struct ncclComm *c, int coll, int dtype, int op) {
+  const struct hk_selection *s = c->selection;
+  bool adds = s->sums & hk_collnet_sum((hk_dtype)dtype, (hk_redop)op);
+  switch ((hk_coll)coll) {
+    case HK_ALLREDUCE: return adds;
+    case HK_REDUCE_SCATTER: return adds && (s->network_calls & HK_COLLNET_SCATTERS);
+    case HK_ALLGATHER: return s->network_calls & HK_COLLNET_GATHERS; /* uneven ones have rounds of unequal blocks */
+    default: return false;
+  }
 }

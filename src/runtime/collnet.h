@@ -7,6 +7,8 @@
 /* If NCCL_COLLNET_ENABLE or collnetEnable of ncclConfig_t asks for it: finds plugins on all ranks, connects them, and
  * sets the machine's in_network if all went well; otherwise one line of the log says why not. Collective. */
 hk_status hk_collnet_agree(ncclComm_t c, int nhosts);
-/* Does the network add up values of this hk_dtype with this hk_redop? */
-bool hk_collnet_adds(const struct ncclComm *c, int dtype, int op);
+/* Has the network this hk_coll, with values of this hk_dtype and this hk_redop if it reduces? */
+bool hk_collnet_can(const struct ncclComm *c, int coll, int dtype, int op);
+/* The most of `bytes` that a slot of the program's links may have, so that a round of the network has room. */
+size_t hk_collnet_slot_bytes(const struct ncclComm *c, const struct hk_program *p, size_t bytes);
 #endif

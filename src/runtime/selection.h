@@ -11,6 +11,7 @@ typedef struct hk_selection {
   struct hk_overrides *overrides; /* collectives/overrides.h */
   struct hk_tuner *tuner;         /* NULL: none */
   uint64_t sums;                  /* what the network adds up, if machine.in_network: hk_collnet_sum bits */
+  int network_calls;              /* HK_COLLNET_GATHERS, HK_COLLNET_SCATTERS */
   unsigned overruled;             /* bit set of 1u << hk_coll: the warning of hk_decision.overruled was given */
 } hk_selection;
 #endif

@@ -12,13 +12,19 @@
 #include "../program/operation.h"
 #include "transport.h"
 
-enum { HK_COLLNET_HANDLE = 128 };
+enum {
+  HK_COLLNET_HANDLE = 128,
+  HK_COLLNET_ROUND_BYTES = 1 << 20, /* the most bytes of a round of gathers or scatters (HK_LINK_GATHER_SEND) */
+  HK_COLLNET_ROUND_RANKS = 1024     /* and the most ranks of a group that has rounds */
+};
+/* Calls that plugins need not have. */
+enum { HK_COLLNET_GATHERS = 1, HK_COLLNET_SCATTERS = 2 };
 
 /* What a rank publishes of its plugin; equal `name` and `version` fit together. */
 typedef struct hk_collnet_fact {
   uint8_t handle[HK_COLLNET_HANDLE];
-  uint64_t sums; /* hk_collnet_sum: what the plugin can add up; 0: it cannot be used, and `why` says why */
-  int32_t version, reserved;
+  uint64_t sums;          /* hk_collnet_sum: what the plugin can add up; 0: it cannot be used, and `why` says why */
+  int32_t version, calls; /* calls: HK_COLLNET_GATHERS, HK_COLLNET_SCATTERS */
   char name[32];
   char why[160];
 } hk_collnet_fact;
@@ -34,8 +40,8 @@ static inline uint64_t hk_collnet_sum(hk_dtype type, hk_redop op) {
 extern const hk_transport hk_transport_collnet;
 /* Finds a plugin, which listens. *out is NULL, and fact->why has the reason, if there is none that works. */
 hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out, hk_collnet_fact *fact);
-/* Joins a group of n ranks, as number `me` of them; facts[r] is rank r's. Returns when all of the group have called it.
- * False, with the reason in `why`, if the plugin fails. */
+/* Joins a group of n ranks, as number `me` of them (program.h has the order); facts[r] is rank r's. Returns when all of
+ * the group have called it. False, with the reason in `why`, if the plugin fails. */
 bool hk_collnet_connect(hk_transport_state *s, const hk_collnet_fact *facts, const int *ranks, int n, int me, char *why,
                         size_t why_bytes);
 #endif

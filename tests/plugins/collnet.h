@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The example CollNet plugin, beside the net plugin in one library; VERSION is 8 to 12. It really adds up: a group's
- * first rank gets all parts over TCP on 127.0.0.1 and sends the sum to all. It is strict where real ones are: memory
+ * first rank gets all parts over TCP on 127.0.0.1 and sends the sum to all, or what is gathered, or to each its part of
+ * the sum; v9 does not gather and scatter. It is strict where real ones are: memory
  * must be registered, 8 requests at most, `connect` returns when all of the group have called it. Unlike a switch, it
  * adds in the order of ranks, and it does not notice that the ranks of a group ask for different sums.
  *
  * It adds integers, float, double and bfloat16, the last one not by prod. HOCKET_TEST_COLLNET says what it does wrong:
- *   init, none (no device), refuse (reduceSupport says no to all), connect, iallreduce, test: fails there
+ *   init, none (no device), refuse (reduceSupport says no to all), connect, iallreduce, iallgather, ireducescatter,
+ *     test: fails there
  *   slow: the first sum never comes */
 #include "net.h"
 
-enum { TYPES = 12 };
+enum { TYPES = 12, SUMS, GATHERS, SCATTERS };
 static const unsigned char type_bytes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
 typedef struct sum_request {
   struct sum_comm *comm;
-  char *data, *sum, *parts; /* parts: the first rank's, of all others one after another */
-  size_t bytes;
-  int type, op, busy;
+  char *data, *sum;         /* in, out; `sum` of a gather: all parts */
+  char *parts, *total;      /* the first rank's: of all others one after another; the sum that is to be scattered */
+  size_t bytes, result;     /* of data and sum */
+  int kind, type, op, busy; /* kind: SUMS, GATHERS, SCATTERS */
   uint64_t number;
 } sum_request;
 
@@ -163,15 +166,18 @@ static int sum_move(sum_comm *c, int i) {
   ssize_t n = 1;
   while (p->sent < (c->me ? c->posted : c->added) && n > 0) {
     const sum_request *r = &c->requests[p->sent % REQUESTS];
-    n = send(p->fd, (c->me ? r->data : r->sum) + p->sent_bytes, r->bytes - p->sent_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0 && (p->sent_bytes += (size_t)n) == r->bytes) p->sent++, p->sent_bytes = 0;
+    const char *from = c->me ? r->data : r->total ? r->total + (size_t)(i + 1) * r->result : r->sum;
+    size_t bytes = c->me ? r->bytes : r->result;
+    n = send(p->fd, from + p->sent_bytes, bytes - p->sent_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0 && (p->sent_bytes += (size_t)n) == bytes) p->sent++, p->sent_bytes = 0;
   }
   if (n < 0 && errno != EAGAIN) return -1;
   for (n = 1; p->got < c->posted && n > 0;) {
     const sum_request *r = &c->requests[p->got % REQUESTS];
     char *to = c->me ? r->sum : r->parts + (size_t)i * r->bytes;
-    n = recv(p->fd, to + p->got_bytes, r->bytes - p->got_bytes, MSG_DONTWAIT);
-    if (n > 0 && (p->got_bytes += (size_t)n) == r->bytes) p->got++, p->got_bytes = 0;
+    size_t bytes = c->me ? r->result : r->bytes;
+    n = recv(p->fd, to + p->got_bytes, bytes - p->got_bytes, MSG_DONTWAIT);
+    if (n > 0 && (p->got_bytes += (size_t)n) == bytes) p->got++, p->got_bytes = 0;
   }
   return n == 0 || (n < 0 && errno != EAGAIN) ? -1 : 0;
 }
@@ -182,9 +188,16 @@ static void sum_add(sum_comm *c) {
     sum_request *r = &c->requests[c->added % REQUESTS];
     for (int i = 0; i < c->npeers; i++)
       if (c->peers[i].got <= c->added) return;
-    memcpy(r->sum, r->data, r->bytes);
-    for (int i = 0; i < c->npeers; i++)
-      combine(r->sum, r->parts + (size_t)i * r->bytes, r->bytes / type_bytes[r->type], r->type, r->op);
+    char *to = r->total ? r->total : r->sum;
+    memcpy(to, r->data, r->bytes);
+    for (int i = 0; i < c->npeers; i++) {
+      const char *part = r->parts + (size_t)i * r->bytes;
+      if (r->kind == GATHERS)
+        memcpy(to + (size_t)(i + 1) * r->bytes, part, r->bytes);
+      else
+        combine(to, part, r->bytes / type_bytes[r->type], r->type, r->op);
+    }
+    if (r->total) memcpy(r->sum, r->total, r->result);
     free(r->parts);
     r->parts = NULL;
   }
@@ -202,13 +215,29 @@ static ncclResult_t sum_test(void *of, int *done, int *bytes) {
   for (int i = 0; i < c->npeers; i++)
     if (c->peers[i].sent <= r->number || (c->me && c->peers[i].got <= r->number)) return ncclSuccess;
   *done = 1;
-  *bytes = (int)r->bytes;
+  *bytes = (int)r->result;
   r->busy = 0;
+  free(r->total);
+  r->total = NULL;
   return ncclSuccess;
 }
 
 static int in_region(const sum_region *m, const char *at, size_t bytes) {
   return m && at >= m->at && at + bytes <= m->at + m->bytes;
+}
+
+/* Puts a request in its place. */
+static ncclResult_t sum_enter(sum_comm *c, sum_request want, void **out) {
+  sum_request *r = &c->requests[c->posted % REQUESTS];
+  if (r->busy) return ncclSuccess; /* no room */
+  *r = want;
+  r->comm = c;
+  r->busy = 1;
+  r->number = c->posted++;
+  if (!c->me && !(r->parts = malloc(r->bytes * (size_t)c->npeers))) abort();
+  if (!c->me && r->kind == SCATTERS && !(r->total = malloc(r->bytes))) abort();
+  *out = r;
+  return ncclSuccess;
 }
 
 #if VERSION >= 9
@@ -225,21 +254,66 @@ static ncclResult_t sum_post(void *of, void *data, void *sum, sum_count count, i
   size_t bytes = (size_t)count * (yes ? type_bytes[type] : 0);
   if (sum_wrong("iallreduce") && c->me == c->n - 1 && c->posted >= 2) return ncclSystemError;
   if (!bytes || !in_region(from, data, bytes) || !in_region(to, sum, bytes)) return ncclInvalidUsage;
-  sum_request *r = &c->requests[c->posted % REQUESTS];
-  if (r->busy) return ncclSuccess; /* no room */
-  *r = (sum_request){
-      .comm = c, .data = data, .sum = sum, .bytes = bytes, .type = type, .op = op, .busy = 1, .number = c->posted++};
-  if (!c->me && !(r->parts = malloc(bytes * (size_t)c->npeers))) abort();
-  *out = r;
-  return ncclSuccess;
+  return sum_enter(
+      c, (sum_request){.kind = SUMS, .data = data, .sum = sum, .bytes = bytes, .result = bytes, .type = type, .op = op},
+      out);
 }
+
+#if VERSION != 9
+typedef struct sum_part {
+  void *registration;
+  char *address;
+#if VERSION >= 9
+  size_t size;
+#else
+  uint32_t size;
+#endif
+} sum_part;
+
+static ncclResult_t sum_gather(void *of, void *data, int n, sum_part *parts, size_t each, size_t at, size_t window,
+                               void *from, void **out) {
+  sum_comm *c = of;
+  size_t all = (size_t)c->n * each;
+  *out = NULL;
+  if (sum_wrong("iallgather") && c->me == c->n - 1 && c->posted >= 2) return ncclSystemError;
+  if (n != 1 || !each || at || window != all || parts->size != all || !in_region(from, data, each) ||
+      !in_region(parts->registration, parts->address, all))
+    return ncclInvalidUsage;
+  return sum_enter(c, (sum_request){.kind = GATHERS, .data = data, .sum = parts->address, .bytes = each, .result = all},
+                   out);
+}
+
+static ncclResult_t sum_scatter(void *of, int n, sum_part *parts, void *sum, size_t each, size_t at, size_t window,
+                                int type, int op, void *to, void **out) {
+  sum_comm *c = of;
+  int yes = 0;
+  size_t all = (size_t)c->n * each;
+  *out = NULL;
+  sum_supports(type, op, &yes);
+  if (sum_wrong("ireducescatter") && c->me == c->n - 1 && c->posted >= 2) return ncclSystemError;
+  if (!yes || n != 1 || !each || at || window != all || parts->size != all || !in_region(to, sum, each) ||
+      !in_region(parts->registration, parts->address, all))
+    return ncclInvalidUsage;
+  return sum_enter(
+      c,
+      (sum_request){
+          .kind = SCATTERS, .data = parts->address, .sum = sum, .bytes = all, .result = each, .type = type, .op = op},
+      out);
+}
+#else
+#define sum_gather NULL
+#define sum_scatter NULL
+#endif
 
 static ncclResult_t sum_close(void *of) {
   sum_comm *c = of;
   say(INFO, NET, __FILE__, __LINE__, "example collnet: rank %d of %d asked for %llu sums, %d regions left", c->me, c->n,
       (unsigned long long)c->posted, c->regions);
   for (int i = 0; i < c->npeers; i++) close(c->peers[i].fd);
-  for (int i = 0; i < REQUESTS; i++) free(c->requests[i].parts);
+  for (int i = 0; i < REQUESTS; i++) {
+    free(c->requests[i].parts);
+    free(c->requests[i].total);
+  }
   free(c->peers);
   free(c);
   return ncclSuccess;
@@ -272,8 +346,8 @@ EXPORT const struct collnet_plugin JOIN(ncclCollNetPlugin_v, VERSION);
 const struct collnet_plugin JOIN(ncclCollNetPlugin_v, VERSION) = {
     "Adder",
     {(void *)sum_begin_v, (void *)sum_devices, (void *)describe, (void *)sum_listen, (void *)sum_connect,
-     (void *)sum_supports, (void *)sum_reg, NULL, (void *)sum_dereg, (void *)sum_post, NULL, NULL, NULL,
-     (void *)sum_test, (void *)sum_close, (void *)hang_up,
+     (void *)sum_supports, (void *)sum_reg, NULL, (void *)sum_dereg, (void *)sum_post, (void *)sum_gather,
+     (void *)sum_scatter, NULL, (void *)sum_test, (void *)sum_close, (void *)hang_up,
 #if VERSION >= 9
      NULL,
 #endif

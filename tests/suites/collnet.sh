@@ -50,6 +50,38 @@ for names in "a a b b" "a b b a" "a a a b" "a b c d a b c d"; do
   right "hosts $names"
 done
 
+# Allgather and reduce-scatter by the network's own: of one element to several rounds; with ranks beyond those that take part
+# in groups, and hosts that are not in the order of ranks. Without such calls, or with uneven hosts or blocks: by others.
+moves() { # what, program, hosts
+  NCCL_ALGO=collnet hosts "$3" "$2_perf" -b 256 -e 3M -f 181 -d float || fault "$1: exit code $?"
+  has "Out of bounds values : 0 OK" "$1"
+}
+for version in eight ten twelve; do
+  by $version
+  for program in all_gather reduce_scatter; do
+    moves "$program of version $version" $program "a a b b"
+    has "(AllGather|ReduceScatter) by collnet" "$program of version $version"
+    has "asked for [1-9][0-9]* sums, 0 regions left" "$program of version $version"
+  done
+done
+for names in "a b c" "b a a b" "a b a b a b a b a b a b a b a b a b"; do
+  for program in all_gather reduce_scatter; do
+    moves "$program on $names" $program "$names"
+    has "(AllGather|ReduceScatter) by collnet" "$program on $names"
+  done
+done
+HOCKET_SLOTS=2 HOCKET_SLOT_BYTES=8192 moves "small slots" reduce_scatter "a a b b c c"
+NCCL_ALGO=collnet hosts "a b" reduce_scatter_perf -b 1K -e 1K -o avg || fault "an average: exit code $?"
+has "ReduceScatter by collnet" "an average"
+moves "uneven hosts" all_gather "a a b"
+hasnt "AllGather by collnet" "uneven hosts"
+moves "uneven blocks" all_gatherv "a b"
+hasnt "by collnet" "uneven blocks"
+by nine
+moves "a plugin without iallgather" all_gather "a b"
+hasnt "AllGather by collnet" "a plugin without iallgather"
+by twelve
+
 # The model takes it where it is cheapest, and other algorithms without the plugin, or for what it does not add up.
 hosts "a b c d e f" all_reduce_perf -b 4M -e 4M || fault "the model's choice: exit code $?"
 right "the model's choice"
@@ -58,7 +90,7 @@ hasnt "example collnet|by collnet" "not enabled"
 NCCL_ALGO=collnetdirect,ring hosts "a a b b" all_reduce_perf -b 1K -e 20K -f 20 -d all -o all || fault "all types: exit code $?"
 right "all types"
 has "AllReduce by ring" "types that the plugin does not add up"
-NCCL_ALGO=collnet hosts "a b" reduce_scatter_perf -b 1K -e 1K || fault "a collective that it does not have: exit code $?"
+NCCL_ALGO=collnet hosts "a b" alltoall_perf -b 1K -e 1K || fault "a collective that it does not have: exit code $?"
 has "Out of bounds values : 0 OK" "a collective that it does not have"
 
 # Why it is not used: said once, and the call goes on by other means.
@@ -91,6 +123,12 @@ own=()
 export HOCKET_TEST_COLLNET NCCL_ALGO=collnet
 for call in iallreduce test; do
   HOCKET_TEST_COLLNET=$call hosts "a a b b" all_reduce_perf -b 4M -e 4M && fault "a plugin that fails in $call: exit code 0"
+  n=$(grep -lE "CollNet plugin Adder \(v12, .*\), device lo-[01]: $call fails with code" "$work"/out.* | wc -l)
+  [ "$n" = 4 ] || fault "a plugin that fails in $call: $n of 4 ranks say why"
+done
+for call in iallgather ireducescatter; do
+  [ $call = iallgather ] && program=all_gather || program=reduce_scatter
+  HOCKET_TEST_COLLNET=$call hosts "a a b b" ${program}_perf -b 4M -e 4M && fault "a plugin that fails in $call: exit code 0"
   n=$(grep -lE "CollNet plugin Adder \(v12, .*\), device lo-[01]: $call fails with code" "$work"/out.* | wc -l)
   [ "$n" = 4 ] || fault "a plugin that fails in $call: $n of 4 ranks say why"
 done

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CollNet plugins: finding one, and links whose slots it adds up (../collnet.h). */
-#include "../collnet.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,25 +7,9 @@
 #include <sys/mman.h>
 #include "../../base/log.h"
 #include "../../base/param.h"
-#include "collnet_abi.h"
-#include "plugin.h"
+#include "collnet_plugin.h"
 
-enum { WINDOW = 8 }; /* sums under way: NCCL has as many at most, so plugins are made for this number */
-
-typedef struct collnet_state {
-  hk_transport_state base; /* first: the caller holds a pointer to it */
-  const collnet_v *calls;
-  int version;
-  char name[32], file[HK_PLUGIN_FILE], device[32];
-  void *context, *listener, *comm;
-  hk_net_end to, from; /* the two ends of the group's link; `link` NULL: not opened */
-  int before, after;   /* ranks of the group */
-  char *memory;        /* of both FIFOs */
-  size_t bytes;
-  void *registrations[2]; /* of the payloads of `to` and `from` */
-  uint64_t posted, done;
-  void *requests[WINDOW]; /* posted sums, by number; NULL: it was empty */
-} collnet_state;
+enum { WINDOW = COLLNET_WINDOW };
 
 /* ---- the library ----
  * Up to v10 init is for the process, and libraries stay loaded: their threads may run. */
@@ -82,6 +65,9 @@ static bool listen_on_device(collnet_state *s, hk_collnet_fact *fact) {
     snprintf(why, sizeof fact->why, "it adds up %zu bytes at most: lower HOCKET_SLOT_BYTES", d->max_collective);
     return false;
   }
+  bool rounds = !d->max_collective || d->max_collective >= HK_COLLNET_ROUND_BYTES;
+  fact->calls = (rounds && s->calls->iallgather ? HK_COLLNET_GATHERS : 0) |
+                (rounds && s->calls->ireducescatter ? HK_COLLNET_SCATTERS : 0);
   int code = s->version >= 11 ? s->calls->listen.v11(s->context, d->index, fact->handle, &s->listener)
                               : s->calls->listen.v8(d->index, fact->handle, &s->listener);
   return !failed(why, sizeof fact->why, "listen", code);
@@ -101,7 +87,10 @@ static bool ask_what_it_adds(collnet_state *s, hk_collnet_fact *fact) {
 static void detach(hk_transport_state *state) {
   collnet_state *s = (collnet_state *)state;
   if (s->comm) s->calls->close(s->comm);
-  if (s->memory) munmap(s->memory, s->bytes);
+  const collnet_sizes sizes = hk_collnet_sizes(s);
+  if (s->memory) munmap(s->memory, 2 * (sizes.control + sizes.payload));
+  for (int i = 0; i < 2; i++)
+    if (s->rounds[i].memory) munmap(s->rounds[i].memory, s->rounds[i].bytes);
   if (s->listener) s->calls->close_listen(s->listener);
   if (s->context) s->calls->finalize(s->context);
   free(s);
@@ -155,6 +144,7 @@ bool hk_collnet_connect(hk_transport_state *state, const hk_collnet_fact *facts,
   if (handles && copies) code = s->calls->connect(handles, n, me, s->listener, &s->comm);
   free(handles);
   free(copies);
+  s->n = (unsigned)n;
   s->before = ranks[(me + n - 1) % n];
   s->after = ranks[(me + 1) % n];
   if (!code && !s->comm) code = 3;
@@ -167,10 +157,11 @@ bool hk_collnet_connect(hk_transport_state *state, const hk_collnet_fact *facts,
 /* ---- links ---- */
 
 /* Trouble with another rank is perhaps a consequence of that rank's own failure, which is then what all report. */
-static hk_status ended(const collnet_state *s, const char *call, int code) {
+hk_status hk_collnet_ended(const collnet_state *s, const char *call, int code) {
   const bool remote = code == NET_PLUGIN_REMOTE_ERROR;
-  /* relaxed: the lane's own thread */
-  if (remote && s->from.link) atomic_store_explicit(&s->from.link->state, HK_LINK_FAILED, memory_order_relaxed);
+  const hk_net_end *ends[] = {&s->from, &s->rounds[0].from, &s->rounds[1].from};
+  for (int i = 0; i < 3; i++) /* relaxed: the lane's own thread */
+    if (remote && ends[i]->link) atomic_store_explicit(&ends[i]->link->state, HK_LINK_FAILED, memory_order_relaxed);
   return HK_FAIL(
       remote ? HK_ERR_REMOTE : HK_ERR_SYSTEM,
       "CollNet plugin %s (v%d, %s), device %s: %s fails with code %d (%s): NCCL_COLLNET_ENABLE=0 does without "
@@ -178,54 +169,70 @@ static hk_status ended(const collnet_state *s, const char *call, int code) {
       s->name, s->version, s->file, s->device, call, code, hk_plugin_result(code));
 }
 
-/* Both FIFOs, as in net.c: pages that are not used cost no memory. */
-static hk_status map_memory(collnet_state *s, size_t control, size_t payload) {
-  if (s->memory) return HK_OK;
-  void *m =
-      mmap(NULL, 2 * (control + payload), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+collnet_sizes hk_collnet_sizes(const collnet_state *s) {
+  const hk_transport_env *env = s->base.env;
+  return (collnet_sizes){.control = hk_round_up(env->nslots * sizeof(hk_slot) + sizeof(hk_head), 4096),
+                         .payload = hk_round_up(env->nslots * env->slot_bytes, 4096)};
+}
+
+hk_status hk_collnet_map(const collnet_state *s, size_t bytes, char **out) {
+  void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (m == MAP_FAILED)
-    return HK_FAIL_ERRNO("rank %d cannot map %zu bytes for sums of the network", s->base.env->rank,
-                         2 * (control + payload));
-  s->memory = m;
-  s->bytes = 2 * (control + payload);
+    return HK_FAIL_ERRNO("rank %d cannot map %zu bytes for a group of the network", s->base.env->rank, bytes);
+  *out = m;
   return HK_OK;
 }
 
-static hk_status open_link(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
-  collnet_state *s = (collnet_state *)state;
-  const hk_transport_env *env = state->env;
-  const bool sends = key->kind == HK_LINK_SUM_SEND;
-  hk_net_end *e = sends ? &s->to : &s->from;
-  if (!s->comm || !hk_link_sums((hk_link_kind)key->kind) || e->link || key->peer != (sends ? s->after : s->before))
-    return HK_FAIL(HK_ERR_INTERNAL, "rank %d has no CollNet link of kind %u to rank %u on channel %u", env->rank,
-                   key->kind, key->peer, key->channel);
-  const size_t control = hk_round_up(env->nslots * sizeof(hk_slot) + sizeof(hk_head), 4096);
-  const size_t payload = hk_round_up(env->nslots * env->slot_bytes, 4096);
-  HK_OR_RETURN(map_memory(s, control, payload));
-  char *memory = s->memory + (sends ? 0 : control + payload);
-  int code = s->calls->reg(s->comm, memory + control, payload, NET_PLUGIN_HOST_MEMORY, &s->registrations[!sends]);
-  if (code) return ended(s, "regMr", code);
+hk_status hk_collnet_check_key(const collnet_state *s, const hk_link_key *key, const hk_net_end *e) {
+  const bool sends = hk_link_sends((hk_link_kind)key->kind);
+  if (s->comm && hk_link_sums((hk_link_kind)key->kind) && !e->link && key->peer == (sends ? s->after : s->before))
+    return HK_OK;
+  return HK_FAIL(HK_ERR_INTERNAL, "rank %d has no CollNet link of kind %u to rank %u on channel %u", s->base.env->rank,
+                 key->kind, key->peer, key->channel);
+}
+
+void hk_collnet_make_link(collnet_state *s, const hk_link_key *key, char *memory, hk_net_end *e, hk_link *link) {
+  const hk_transport_env *env = s->base.env;
   *link = (hk_link){.slots = (hk_slot *)(void *)memory,
                     .heads = (hk_head *)(void *)(memory + env->nslots * sizeof(hk_slot)),
-                    .payload = memory + control,
+                    .payload = memory + hk_collnet_sizes(s).control,
                     .mask = env->nslots - 1,
                     .area_mask = env->nslots - 1,
-                    .limit = sends ? env->nslots : 0,
+                    .limit = hk_link_sends((hk_link_kind)key->kind) ? env->nslots : 0,
                     .slot_bytes = (uint32_t)env->slot_bytes,
                     .nheads = 1,
                     .peer = key->peer,
                     .kind = key->kind,
                     .pumped = 1,
-                    .owner = state,
+                    .owner = &s->base,
                     .priv = e};
   *e = (hk_net_end){.link = link, .key = *key};
   atomic_init(&link->state, HK_LINK_READY);
+}
+
+static hk_status open_link(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
+  collnet_state *s = (collnet_state *)state;
+  if (hk_link_in_rounds((hk_link_kind)key->kind)) return hk_collnet_open_rounds(s, key, link);
+  const bool sends = key->kind == HK_LINK_SUM_SEND;
+  hk_net_end *e = sends ? &s->to : &s->from;
+  const collnet_sizes sizes = hk_collnet_sizes(s);
+  HK_OR_RETURN(hk_collnet_check_key(s, key, e));
+  if (!s->memory) HK_OR_RETURN(hk_collnet_map(s, 2 * (sizes.control + sizes.payload), &s->memory));
+  char *memory = s->memory + (sends ? 0 : sizes.control + sizes.payload);
+  int code =
+      s->calls->reg(s->comm, memory + sizes.control, sizes.payload, NET_PLUGIN_HOST_MEMORY, &s->registrations[!sends]);
+  if (code) return hk_collnet_ended(s, "regMr", code);
+  hk_collnet_make_link(s, key, memory, e, link);
   return HK_OK;
 }
 
 static void close_link(hk_link *link) {
   collnet_state *s = (collnet_state *)link->owner;
   hk_net_end *e = link->priv;
+  if (hk_link_in_rounds((hk_link_kind)link->kind)) {
+    hk_collnet_close_rounds(s, e);
+    return;
+  }
   void **registration = &s->registrations[e == &s->from];
   if (*registration) s->calls->dereg(s->comm, *registration);
   *registration = NULL;
@@ -248,7 +255,7 @@ static hk_status post(collnet_state *s, bool *begun) {
                                                      s->registrations[1], request)
                            : s->calls->iallreduce.v8(s->comm, data, sum, (int)count, (int)type, (int)op,
                                                      s->registrations[0], s->registrations[1], request);
-  if (code) return ended(s, "iallreduce", code);
+  if (code) return hk_collnet_ended(s, "iallreduce", code);
   *begun = !count || *request;
   s->posted += *begun;
   return HK_OK;
@@ -266,6 +273,7 @@ static void deliver(collnet_state *s) {
 static hk_status progress(hk_transport_state *state, bool *moved) {
   collnet_state *s = (collnet_state *)state;
   bool begun = s->to.link && s->from.link;
+  HK_OR_RETURN(hk_collnet_progress_rounds(s, moved));
   if (!begun) return HK_OK;
   while (begun && s->posted - s->done < WINDOW && hk_net_filled(&s->to, s->posted)) {
     /* acquire: pairs with hk_link_release; the lane's reads of the sum's slot are over before it is written */
@@ -278,7 +286,7 @@ static hk_status progress(hk_transport_state *state, bool *moved) {
     void *request = s->requests[s->done % WINDOW];
     int done = !request, bytes = 0;
     int code = request ? s->calls->test(request, &done, &bytes) : 0;
-    if (code) return ended(s, "test", code);
+    if (code) return hk_collnet_ended(s, "test", code);
     if (!done) break;
     deliver(s);
     *moved = true;

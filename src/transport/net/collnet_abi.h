@@ -7,13 +7,21 @@
  *   v9   iallreduce's count is a size_t; makeVDevice
  *   v11  a context for each communicator, made by init and ended by finalize
  *
- * Properties are those of the net plugin of the same version. iallgather and ireducescatter are not used.
+ * Properties are those of the net plugin of the same version. iallgather and ireducescatter may be absent. They move a
+ * window of n blocks of equal length, of which block m is number m's; here the window is always all of them, and there
+ * is one part, because known plugins take no more.
  */
 #ifndef HK_TRANSPORT_NET_COLLNET_ABI_H
 #define HK_TRANSPORT_NET_COLLNET_ABI_H
 #include "plugin_abi.h"
 
 enum { COLLNET_OLDEST = 8 };
+
+/* v8 has 32 bits of size and 32 unused ones, which on little-endian machines is the same. */
+typedef struct collnet_part {
+  void *registration, *address;
+  size_t size;
+} collnet_part;
 
 typedef struct collnet_v {
   const char *name;
@@ -38,8 +46,10 @@ typedef struct collnet_v {
     int (*v9)(void *comm, void *data, void *sum, size_t count, int type, int op, void *data_registration,
               void *sum_registration, void **request);
   } iallreduce;
-  int (*iallgather)(void);
-  int (*ireducescatter)(void);
+  int (*iallgather)(void *comm, void *data, int n, collnet_part *parts, size_t block_bytes, size_t window_at,
+                    size_t window_bytes, void *data_registration, void **request);
+  int (*ireducescatter)(void *comm, int n, collnet_part *parts, void *sum, size_t block_bytes, size_t window_at,
+                        size_t window_bytes, int type, int op, void *sum_registration, void **request);
   int (*iflush)(void *comm, void *data, int bytes, void *registration, void **request);
   int (*test)(void *request, int *done, int *bytes);
   int (*close)(void *comm);
