@@ -121,10 +121,10 @@ static hk_status post_receives(hk_plugin_end *e, bool *moved) {
   uint64_t slots = (uint64_t)e->end->link->mask + 1;
   /* acquire: pairs with hk_link_release; the lane's reads of the places are over before anything is received there */
   uint64_t freed = atomic_load_explicit(&e->end->link->heads->value, memory_order_acquire);
-  bool begun = !e->drain.ending;
+  bool begun = !e->drain.reported;
   while (begun && small->posted < freed + slots && small->posted < e->end->next + HK_PLUGIN_WINDOW)
     HK_OR_RETURN(hk_plugin_post(e, small, entry_of(e, 0, small->posted), small->entry, &begun, moved));
-  begun = !e->drain.ending &&
+  begun = !e->drain.reported &&
           (e->large_seen || e->wire.apart); /* without a large message so far, perhaps none will ever come */
   while (begun && large->posted < e->large + slots && large->posted < e->large + HK_PLUGIN_WINDOW &&
          (large->posted < slots || e->owner[(uint32_t)large->posted & e->end->link->mask] <= freed))
@@ -152,7 +152,7 @@ static hk_status deliver(hk_plugin_end *e, bool *delivered) {
   int size = e->lane[0].sizes[end->next % HK_PLUGIN_WINDOW];
   hk_slot h;
   *delivered = false;
-  if (e->drain.ending && size < HEADER) return HK_OK; /* the sender has sent all */
+  if (e->drain.reported && size < HEADER) return HK_OK; /* the sender has sent all */
   memset(&h, 0, sizeof h);
   memcpy(&h, entry, HEADER);
   bool large = size == HEADER && (h.bytes > 0 || e->wire.apart);

@@ -159,12 +159,12 @@ typedef struct hk_plugin_joining {
 /* The end of a connection: plugin_drain.c. */
 enum { HK_PLUGIN_ENDING = 'E', HK_PLUGIN_POSTED = 'P' };
 typedef struct hk_plugin_drain_state {
-  bool ending;   /* this end is closed, or ENDING has come: no more receives are posted */
-  bool reported; /* RECV: POSTED was sent */
-  bool asked;    /* SEND: it has come */
-  bool gone;     /* the peer sends nothing more */
-  uint8_t got;   /* bytes of POSTED */
-  uint64_t posted[HK_PLUGIN_LANES];
+  bool ending;                      /* RECV: ENDING has come */
+  bool reported;                    /* RECV: POSTED was sent: no more receives are posted */
+  bool asked;                       /* SEND: it has come */
+  bool gone;                        /* the peer sends nothing more */
+  uint8_t got;                      /* bytes of ENDING or POSTED */
+  uint64_t counts[HK_PLUGIN_LANES]; /* SEND: receives posted there; RECV: messages sent */
 } hk_plugin_drain_state;
 
 struct hk_plugin_end {

@@ -13,7 +13,7 @@
 #include "../../base/tcp.h"
 #include "plugin.h"
 
-enum { WIRE_MAGIC = 0x486b4e51 };
+enum { WIRE_MAGIC = 0x486b4e52 };
 static const char ANSWER = 'H', BEAT = 'B', READY = 'R';
 enum {
   KEEPALIVES = 9
@@ -88,13 +88,11 @@ static uint64_t tag_of(const hk_plugin_end *e) { return ((uint64_t)'P' << 56) | 
 /* A beat, READY, or a part of what plugin_drain.c sends. */
 static void hear_byte(hk_plugin_end *e, char byte) {
   hk_plugin_drain_state *d = &e->drain;
-  if (d->got && d->got <= sizeof d->posted) {
-    ((char *)d->posted)[d->got++ - 1] = byte;
-    d->asked = d->got > sizeof d->posted;
-  } else if (byte == HK_PLUGIN_POSTED && e->sends) {
+  if (d->got && d->got <= sizeof d->counts) {
+    ((char *)d->counts)[d->got++ - 1] = byte;
+    *(e->sends ? &d->asked : &d->ending) = d->got > sizeof d->counts;
+  } else if (byte == (e->sends ? HK_PLUGIN_POSTED : HK_PLUGIN_ENDING)) {
     d->got = 1;
-  } else if (byte == HK_PLUGIN_ENDING && !e->sends) {
-    d->ending = true;
   } else if (byte == READY) {
     e->joining.peer_ready = true;
   }
