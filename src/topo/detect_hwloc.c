@@ -16,7 +16,7 @@ bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc) {
   (void)s, (void)rc;
   return false;
 }
-int hk_scan_hwloc_numa(const hk_scan *s, uint64_t bus_id) {
+int hk_scan_hwloc_numa(hk_scan *s, uint64_t bus_id) {
   (void)s, (void)bus_id;
   return -1;
 }
@@ -62,14 +62,21 @@ static hk_dl library = {.files = {"libhwloc.so.15"},
 /* hwloc uses libudev, whose global state has no lock: ranks that are threads must do this one after another. */
 static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
 
-static bool open_topology(hk_scan *s) {
+void hk_scan_hwloc_end(hk_scan *s) {
+  if (s->hwloc) hwloc.destroy(s->hwloc);
+  s->hwloc = NULL;
+}
+
+/* With `devices` it reads the configuration of each PCI device, which a hypervisor may answer slowly: the first look is
+ * without. */
+static bool open_topology(hk_scan *s, bool devices) {
   hwloc_topology_t t;
   if (!s->live || (s->flags & HK_DETECT_NO_HWLOC) || !hk_dl_load(&library)) return false;
   if (hwloc.get_api_version() >> 16 != HWLOC_API_VERSION >> 16 || hwloc.init(&t) != 0) return false;
   /* The whole machine, because all ranks of a host must get the same result. Which part this process may use is read
    * elsewhere. */
   hwloc.set_flags(t, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
-  hwloc.set_io_types_filter(t, HWLOC_TYPE_FILTER_KEEP_ALL);
+  if (devices) hwloc.set_io_types_filter(t, HWLOC_TYPE_FILTER_KEEP_ALL);
   pthread_mutex_lock(&looking);
   int failed = hwloc.load(t);
   pthread_mutex_unlock(&looking);
@@ -77,13 +84,10 @@ static bool open_topology(hk_scan *s) {
     hwloc.destroy(t);
     return false;
   }
+  hk_scan_hwloc_end(s);
   s->hwloc = t;
+  s->hwloc_devices = devices;
   return true;
-}
-
-void hk_scan_hwloc_end(hk_scan *s) {
-  if (s->hwloc) hwloc.destroy(s->hwloc);
-  s->hwloc = NULL;
 }
 
 static float cache_of(hwloc_topology_t t, hwloc_const_cpuset_t set, int depth) {
@@ -107,7 +111,7 @@ bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc) {
   hwloc_obj_t numa;
   uint32_t at;
   *rc = HK_OK;
-  if (!open_topology(s)) return false;
+  if (!open_topology(s, false)) return false;
   hwloc_topology_t t = s->hwloc;
   int cache = cache_depth(t);
   for (unsigned i = 0; (numa = hwloc.get_obj_by_depth(t, HWLOC_TYPE_DEPTH_NUMANODE, i)) != NULL; i++) {
@@ -128,9 +132,9 @@ bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc) {
   return s->t->nnodes > 0;
 }
 
-int hk_scan_hwloc_numa(const hk_scan *s, uint64_t id) {
+int hk_scan_hwloc_numa(hk_scan *s, uint64_t id) {
   hwloc_obj_t o;
-  if (!s->hwloc) return -1;
+  if (!s->hwloc || (!s->hwloc_devices && !open_topology(s, true))) return -1;
   for (unsigned i = 0; (o = hwloc.get_obj_by_depth(s->hwloc, HWLOC_TYPE_DEPTH_PCI_DEVICE, i)) != NULL; i++) {
     const struct hwloc_pcidev_attr_s *p = &o->attr->pcidev;
     uint64_t here = (uint64_t)p->domain << 20 | (uint64_t)p->bus << 12 | (uint64_t)p->dev << 4 |

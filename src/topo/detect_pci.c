@@ -197,11 +197,12 @@ static int climb(hk_scan *s, int i, float *rate) {
   return up;
 }
 
-static int numa_of(const hk_scan *s, int i) {
+static int numa_of(hk_scan *s, int i) {
   int at = i;
   for (int depth = 0; at >= 0 && depth < DEEP; at = s->pci[at].parent, depth++)
     if (s->pci[at].numa >= 0) return s->pci[at].numa;
-  return hk_scan_hwloc_numa(s, s->pci[i].id);
+  /* Asking costs milliseconds: not if there is one CPU, or for what sysfs does not show, hwloc's source, too. */
+  return s->pci[i].made_up || hk_scan_cpu_count(s) == 1 ? -1 : hk_scan_hwloc_numa(s, s->pci[i].id);
 }
 
 /* A virtual machine shows no speeds. No machine in use today has less than the third generation. */

@@ -62,6 +62,7 @@ typedef struct hk_scan {
   int nnet;
   int shy, homeless; /* devices without a link speed; without a NUMA node */
   struct hwloc_topology *hwloc;
+  bool hwloc_devices; /* it has the devices, too */
 } hk_scan;
 
 /* detect_cpu.c: the CPU nodes and the links between them. */
@@ -76,7 +77,7 @@ bool hk_cpu_list_parse(const char *text, uint64_t *mask);
 bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc);
 void hk_scan_hwloc_end(hk_scan *s);
 /* NUMA number of the CPU that a PCI device is attached to; -1: unknown. */
-int hk_scan_hwloc_numa(const hk_scan *s, uint64_t bus_id);
+int hk_scan_hwloc_numa(hk_scan *s, uint64_t bus_id);
 
 /* detect_pci.c */
 hk_status hk_scan_pci(hk_scan *s);
