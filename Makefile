@@ -276,7 +276,7 @@ $(BUILD)/tests/test_tune: $(TUNE_OBJ)
 # By its source and not by any object of that name: a build folder may have objects of sources that were moved.
 # lld links a test in half of the time of the default linker.
 TEST_LINKER := $(if $(shell command -v ld.lld),-fuse-ld=lld)
-LINK_TEST = $(call say,LINK,$@)$(CC) $(TEST_LINKER) -o $@ $(filter %.o,$^) $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
+LINK_TEST = $(call say,LINK,$@)$(CC) $(TEST_LINKER) -Wl,--wrap=_mark_point -o $@ $(filter %.o,$^) $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS) -lm
 $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(filter tests/unit/%,$(UNIT_SRC))): $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/libsupport.a $(LIBA)
 	@mkdir -p $(@D)
 	$(LINK_TEST)
