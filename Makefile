@@ -15,8 +15,8 @@ VERSION := 2.32.3
 
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 CFLAGS ?= -O2 -g
-# A test is compiled as often as it runs, so -O1 costs less than -O2. COLD_CFLAGS are for what a build for sanitizers compiles and no test runs:
-# scripts/check.sh has -O0 there, a third of the cost of -O1.
+# A test is compiled as often as it runs, so -O1 costs less than -O2. COLD_CFLAGS are for what takes a build for sanitizers longer to compile
+# than to run: scripts/check.sh has -O0 there, a third of the cost of -O1.
 ifeq ($(origin CFLAGS),file)
 TEST_CFLAGS := -O1 -g1
 endif
@@ -38,7 +38,8 @@ endif
 
 # The library: every .c under these folders.
 LIB_DIRS := base device topo transport transport/net transport/cuda program collectives sim kernels kernels/host boot gpu runtime
-COLD_DIRS := src/perf src/tools examples tests/helpers tests/faults tests/roce
+COLD_DIRS := src/perf src/tools examples tests/helpers tests/faults tests/roce \
+             $(addprefix src/,base device transport transport/net transport/cuda boot gpu runtime)
 LIB_SRC := $(foreach d,$(LIB_DIRS),$(wildcard src/$d/*.c))
 PERF_COMMON_SRC := $(filter-out %_perf.c,$(wildcard src/perf/*.c))
 PERF_SRC := $(wildcard src/perf/*_perf.c)
@@ -183,7 +184,9 @@ $(BUILD)/files: FORCE
 
 $(foreach d,$(COLD_DIRS),$(eval $(BUILD)/$d/%.o: FOLDER_CFLAGS = $(COLD_CFLAGS)))
 $(BUILD)/src/tools/tune/%.o: FOLDER_CFLAGS = # test_tune runs these
-$(foreach d,unit integration fakes,$(eval $(BUILD)/tests/$d/%.o: FOLDER_CFLAGS = $(TEST_CFLAGS)))
+$(foreach d,unit integration fakes,$(eval $(BUILD)/tests/$d/%.o: FOLDER_CFLAGS = $(TEST_CFLAGS) $(COLD_CFLAGS)))
+# These compute much, or contain GPU kernels.
+$(foreach t,reduce batch_invariant gpu_exec gpu_ll128,$(BUILD)/tests/unit/test_$t.o): FOLDER_CFLAGS = $(TEST_CFLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(HK_CFLAGS) $(CFLAGS) $(FOLDER_CFLAGS) $(CFLAGS_$(lastword $(subst _, ,$*))) -c $< -o $@
@@ -219,8 +222,6 @@ $(BUILD)/expat.o: $(EXPAT)
 LDFLAGS_libhocket := -Wl,-Bsymbolic -Wl,--strip-debug
 # -z nodelete: service threads and fork handlers run our code even after a dlclose.
 # -z defs: a symbol that no object defines is an error now, not at load time (sanitizer run times define some later).
-# Debug information is packed: with the kernels of all architectures the library would have 12 MB, half of it such.
-LDFLAGS_libnccl.so := $(if $(SAN),,-Wl$(comma)--compress-debug-sections=zlib)
 $(SO) $(PYTHON_SO): $(LIB_OBJ) $(BUILD)/files src/libnccl.map
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,$(@F) $(LDFLAGS_$(basename $(@F))) -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -Wl,--as-needed \
