@@ -8,7 +8,7 @@
  * model (src/graph/tuning.cc, baseLat of a ring with LL) that does not depend on the steps. */
 #define HK_GPU_LAUNCH_US 6.6
 /* So much less if the kernel of small messages runs the program (docs/results/sass.md): three round trips of 0.15 us,
- * and 125 instructions of 1 to 4 cycles.  It takes one-shot programs of so many ranks, with LL, of so many bytes a
+ * and some 130 instructions of 1 to 4 cycles.  It takes one-shot programs of so many ranks, with LL, of so many bytes a
  * channel. */
 #define HK_GPU_SMALL_SAVES_US 0.6
 enum { HK_GPU_SMALL_RANKS = 8, HK_GPU_SMALL_BYTES = 16384 };

@@ -194,7 +194,7 @@ mutate small-races - small.h 's/if (!hk_barrier_or(!small_any(s)) \&\& has_end)/
 mutate small - small.h 's/if (due_for_refresh(done + 1, w->nslots))/if (0)/' "a small message leaves old flags when numbers come round"
 mutate small - small.h 's/if (s->move.reducer.pre) own =/if (0) own =/' "a small message's own part is not premultiplied"
 mutate small - small.h 's/if (m->reducer.post) divide/if (0) divide/' "a small message's sum is not divided"
-mutate small - small.h 's/if (i != me) v = small_line(w->in, w->bytes, i);//' "the second pass sends the first one's data"
+mutate small - small.h 's/v = small_line(w->in, w->bytes, i + hk_threads());/;/' "the second pass sends the first one's data"
 mutate small - small.h 's/if (me < HK_GPU_SMALL_SOURCES) hk_store_signal(end.head, done + 1);//' "a small message gives no credit back"
 
 echo "$tried mutations, $survivors survived, $stale do not apply"

@@ -202,9 +202,11 @@ HK_KERNEL void hk_run_small(HK_PARAMS(hk_gpu_small_batch) batch) {
   if (has_end) good = small_prepare(w, s, me, end, done, head);
   if (!hk_barrier_or(!good)) {
     for (uint32_t i = me; 8 * i < w->bytes; i += hk_threads()) {
-      if (i != me) v = small_line(w->in, w->bytes, i);
-      if (w->reducer.pre) v = small_any_premultiplied(v, w->reducer.dtype, w->reducer.scalar);
-      small_send(s, w->ends, i, v);
+      hk_vec now = v;
+      if (8 * (i + hk_threads()) < w->bytes)
+        v = small_line(w->in, w->bytes, i + hk_threads()); /* under way meanwhile */
+      if (w->reducer.pre) now = small_any_premultiplied(now, w->reducer.dtype, w->reducer.scalar);
+      small_send(s, w->ends, i, now);
     }
     if (!hk_barrier_or(!small_any(s)) && has_end) { /* if not all has come, nothing is signalled */
       *end.done = done + 1;
