@@ -5,7 +5,8 @@
  *
  * A group is one rank of each host. All ranks listen and publish a fact; those of a group then connect together.
  *
- * Threads. All functions run on the thread of the init or of the communicator's lanes.
+ * Threads. All functions run on the thread of the init or of the communicator's lanes. The plugin's connect and its
+ * calls at the end run on a thread of their own (net/plugin_thread.c).
  */
 #ifndef HK_TRANSPORT_COLLNET_H
 #define HK_TRANSPORT_COLLNET_H
@@ -41,7 +42,7 @@ extern const hk_transport hk_transport_collnet;
 /* Finds a plugin, which listens. *out is NULL, and fact->why has the reason, if there is none that works. */
 hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out, hk_collnet_fact *fact);
 /* Joins a group of n ranks, as number `me` of them (program.h has the order); facts[r] is rank r's. Returns when all of
- * the group have called it. False, with the reason in `why`, if the plugin fails. */
+ * the group have called it. False, with the reason in `why`, if the plugin fails, or after HOCKET_PEER_TIMEOUT. */
 bool hk_collnet_connect(hk_transport_state *s, const hk_collnet_fact *facts, const int *ranks, int n, int me, char *why,
                         size_t why_bytes);
 #endif

@@ -114,6 +114,12 @@ refused NCCL_COLLNET_NODE_THRESHOLD=3 "the ranks are on 2 hosts, and at least 3 
 refused NCCL_COLLNET_NODE_THRESHOLD=2 "the ranks are on 1 host," "a a"
 own=([1]="HOCKET_NET_PLUGIN_VERSION=11 NCCL_NET_PLUGIN=$plugins/libnccl-net-adds-eleven.so")
 refused NCCL_COLLNET_NODE_THRESHOLD=2 "rank 1: its plugin is Adder \(v11\), rank 0's is Adder \(v12\)"
+# One rank's connect fails, and the other one's does not return: it is left there.
+own=([1]="HOCKET_TEST_COLLNET=connect")
+export HOCKET_LEAVE_TIMEOUT=1
+refused HOCKET_PEER_TIMEOUT=2 "rank 0: CollNet plugin Adder: connect does not return within 2 s"
+has "rank 0: CollNet plugin Adder \(v12\) has not returned from a call for 1 s" "a connect that does not return"
+unset HOCKET_LEAVE_TIMEOUT HOCKET_PEER_TIMEOUT
 own=([1]="NCCL_COLLNET_ENABLE=0")
 hosts "a b" all_reduce_perf -b 1K -e 1K && fault "enabled on one rank only is taken"
 has "have different values of .*NCCL_COLLNET_ENABLE" "enabled on one rank only"

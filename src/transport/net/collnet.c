@@ -84,16 +84,42 @@ static bool ask_what_it_adds(collnet_state *s, hk_collnet_fact *fact) {
   return fact->sums != 0;
 }
 
-static void detach(hk_transport_state *state) {
-  collnet_state *s = (collnet_state *)state;
+/* ---- the plugin's thread ---- */
+
+static void call_connect(void *arg) {
+  collnet_state *s = arg;
+  s->code = s->calls->connect(s->handles, (int)s->n, s->me, s->listener, &s->comm);
+}
+
+static void call_close(void *arg) {
+  collnet_state *s = arg;
+  for (int i = 0; i < 2; i++) {
+    if (s->registrations[i]) s->calls->dereg(s->comm, s->registrations[i]);
+    for (int k = 0; k < 2; k++)
+      if (s->rounds[i].registrations[k]) s->calls->dereg(s->comm, s->rounds[i].registrations[k]);
+  }
   if (s->comm) s->calls->close(s->comm);
-  const collnet_sizes sizes = hk_collnet_sizes(s);
-  if (s->memory) munmap(s->memory, 2 * (sizes.control + sizes.payload));
-  for (int i = 0; i < 2; i++)
-    if (s->rounds[i].memory) munmap(s->rounds[i].memory, s->rounds[i].bytes);
   if (s->listener) s->calls->close_listen(s->listener);
   if (s->context) s->calls->finalize(s->context);
+}
+
+static void free_state(void *arg) {
+  collnet_state *s = arg;
+  if (s->memory) munmap(s->memory, s->bytes);
+  for (int i = 0; i < 2; i++)
+    if (s->rounds[i].memory) munmap(s->rounds[i].memory, s->rounds[i].bytes);
+  free(s->handles);
+  free(s->copies);
   free(s);
+}
+
+static void detach(hk_transport_state *state) {
+  collnet_state *s = (collnet_state *)state;
+  char whose[96];
+  snprintf(whose, sizeof whose, "rank %d: CollNet plugin %s (v%d)", state->env->rank, s->name, s->version);
+  s->closing = (hk_plugin_job){.call = call_close, .arg = s};
+  (void)hk_plugin_thread_close(&s->thread, &s->closing, whose);
+  if (hk_plugin_thread_end(&s->thread, free_state, s)) free_state(s);
 }
 
 hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out, hk_collnet_fact *fact) {
@@ -110,6 +136,7 @@ hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out
     free(s);
     return HK_OK;
   }
+  hk_plugin_thread_init(&s->thread);
   s->calls = p.symbol;
   s->version = fact->version = p.version;
   snprintf(s->file, sizeof s->file, "%s", p.file);
@@ -134,19 +161,27 @@ hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out
 bool hk_collnet_connect(hk_transport_state *state, const hk_collnet_fact *facts, const int *ranks, int n, int me,
                         char *why, size_t why_bytes) {
   collnet_state *s = (collnet_state *)state;
-  void **handles = calloc((size_t)n, sizeof *handles);
-  hk_collnet_fact *copies = calloc((size_t)n, sizeof *copies); /* a plugin may write to the handles */
-  int code = 2;
-  for (int i = 0; handles && copies && i < n; i++) {
-    copies[i] = facts[ranks[i]];
-    handles[i] = copies[i].handle;
-  }
-  if (handles && copies) code = s->calls->connect(handles, n, me, s->listener, &s->comm);
-  free(handles);
-  free(copies);
+  const uint64_t seconds = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT);
+  hk_wait_env env = *state->env->wait;
+  env.deadline_ns = hk_now_ns() + seconds * 1000000000u;
   s->n = (unsigned)n;
+  s->me = me;
   s->before = ranks[(me + n - 1) % n];
   s->after = ranks[(me + 1) % n];
+  s->handles = calloc((size_t)n, sizeof *s->handles);
+  s->copies = calloc((size_t)n, sizeof *s->copies);
+  if (!s->handles || !s->copies) return !failed(why, why_bytes, "connect", HK_ERR_SYSTEM);
+  for (int i = 0; i < n; i++) {
+    s->copies[i] = facts[ranks[i]];
+    s->handles[i] = s->copies[i].handle;
+  }
+  s->connecting = (hk_plugin_job){.call = call_connect, .arg = s};
+  if (hk_plugin_thread_call(&s->thread, &env, &s->connecting) != HK_OK) {
+    snprintf(why, why_bytes, "connect does not return within %llu s (HOCKET_PEER_TIMEOUT), or a rank has ended",
+             (unsigned long long)seconds);
+    return false;
+  }
+  int code = s->code;
   if (!code && !s->comm) code = 3;
   if (failed(why, why_bytes, "connect", code)) return false;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: number %d of %d in a group of CollNet plugin %s (v%d, %s), device %s",
@@ -217,7 +252,8 @@ static hk_status open_link(hk_transport_state *state, const hk_link_key *key, hk
   hk_net_end *e = sends ? &s->to : &s->from;
   const collnet_sizes sizes = hk_collnet_sizes(s);
   HK_OR_RETURN(hk_collnet_check_key(s, key, e));
-  if (!s->memory) HK_OR_RETURN(hk_collnet_map(s, 2 * (sizes.control + sizes.payload), &s->memory));
+  s->bytes = 2 * (sizes.control + sizes.payload);
+  if (!s->memory) HK_OR_RETURN(hk_collnet_map(s, s->bytes, &s->memory));
   char *memory = s->memory + (sends ? 0 : sizes.control + sizes.payload);
   int code =
       s->calls->reg(s->comm, memory + sizes.control, sizes.payload, NET_PLUGIN_HOST_MEMORY, &s->registrations[!sends]);
@@ -226,16 +262,9 @@ static hk_status open_link(hk_transport_state *state, const hk_link_key *key, hk
   return HK_OK;
 }
 
+/* What is registered stays so until the end of the communicator, which is near. */
 static void close_link(hk_link *link) {
-  collnet_state *s = (collnet_state *)link->owner;
   hk_net_end *e = link->priv;
-  if (hk_link_in_rounds((hk_link_kind)link->kind)) {
-    hk_collnet_close_rounds(s, e);
-    return;
-  }
-  void **registration = &s->registrations[e == &s->from];
-  if (*registration) s->calls->dereg(s->comm, *registration);
-  *registration = NULL;
   e->link = NULL;
 }
 

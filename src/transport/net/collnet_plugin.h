@@ -37,10 +37,16 @@ typedef struct collnet_state {
   int version;
   char name[32], file[HK_PLUGIN_FILE], device[32];
   void *context, *listener, *comm;
-  hk_net_end to, from;    /* the two ends of the group's link for sums; `link` NULL: not opened */
-  int before, after;      /* ranks of the group */
-  unsigned n;             /* ranks in it */
-  char *memory;           /* of both FIFOs */
+  hk_plugin_thread thread; /* makes the calls that may block: connect, and those at the end */
+  hk_plugin_job connecting, closing;
+  void **handles; /* for connect, and of `copies`, as a plugin may write to them */
+  hk_collnet_fact *copies;
+  int me, code;        /* of connect */
+  hk_net_end to, from; /* the two ends of the group's link for sums; `link` NULL: not opened */
+  int before, after;   /* ranks of the group */
+  unsigned n;          /* ranks in it */
+  char *memory;        /* of both FIFOs */
+  size_t bytes;
   void *registrations[2]; /* of the payloads of `to` and `from` */
   uint64_t posted, done;
   void *requests[COLLNET_WINDOW]; /* posted sums, by number; NULL: it was empty */
@@ -64,6 +70,5 @@ void hk_collnet_make_link(collnet_state *s, const hk_link_key *key, char *memory
 
 /* ---- collnet_rounds.c ---- */
 hk_status hk_collnet_open_rounds(collnet_state *s, const hk_link_key *key, hk_link *link);
-void hk_collnet_close_rounds(collnet_state *s, hk_net_end *e);
 hk_status hk_collnet_progress_rounds(collnet_state *s, bool *moved);
 #endif

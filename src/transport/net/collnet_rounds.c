@@ -35,15 +35,6 @@ hk_status hk_collnet_open_rounds(collnet_state *s, const hk_link_key *key, hk_li
   return r->to.link && r->from.link ? register_memory(s, r, sizes.payload) : HK_OK;
 }
 
-void hk_collnet_close_rounds(collnet_state *s, hk_net_end *e) {
-  collnet_rounds *r = e == &s->rounds[0].to || e == &s->rounds[0].from ? &s->rounds[0] : &s->rounds[1];
-  for (int i = 0; i < 2; i++) {
-    if (r->registrations[i]) s->calls->dereg(s->comm, r->registrations[i]);
-    r->registrations[i] = NULL;
-  }
-  e->link = NULL;
-}
-
 /* ---- rounds ---- */
 
 static collnet_round *round_at(collnet_rounds *r, uint64_t number) { return &r->at[number % COLLNET_ROUNDS]; }
