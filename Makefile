@@ -222,6 +222,8 @@ $(BUILD)/expat.o: $(EXPAT)
 LDFLAGS_libhocket := -Wl,-Bsymbolic -Wl,--strip-debug
 # -z nodelete: service threads and fork handlers run our code even after a dlclose.
 # -z defs: a symbol that no object defines is an error now, not at load time (sanitizer run times define some later).
+# Debug information is packed: with the kernels of all architectures the library would have 12 MB, half of it such.
+LDFLAGS_libnccl.so := $(if $(SAN),,-Wl$(comma)--compress-debug-sections=zlib)
 $(SO) $(PYTHON_SO): $(LIB_OBJ) $(BUILD)/files src/libnccl.map
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,$(@F) $(LDFLAGS_$(basename $(@F))) -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -Wl,--as-needed \
