@@ -185,8 +185,9 @@ $(BUILD)/files: FORCE
 $(foreach d,$(COLD_DIRS),$(eval $(BUILD)/$d/%.o: FOLDER_CFLAGS = $(COLD_CFLAGS)))
 $(BUILD)/src/tools/tune/%.o: FOLDER_CFLAGS = # test_tune runs these
 $(foreach d,unit integration fakes,$(eval $(BUILD)/tests/$d/%.o: FOLDER_CFLAGS = $(TEST_CFLAGS) $(COLD_CFLAGS)))
-# These compute much, or contain GPU kernels.
-$(foreach t,reduce batch_invariant gpu_exec gpu_ll128,$(BUILD)/tests/unit/test_$t.o): FOLDER_CFLAGS = $(TEST_CFLAGS)
+# These compute or compare much, or contain GPU kernels.
+HOT_TESTS := $(addprefix unit/test_,batch_invariant gpu_exec gpu_ll128 net reduce) $(addprefix integration/test_,gpu_vcoll rma_card vcoll)
+$(HOT_TESTS:%=$(BUILD)/tests/%.o): FOLDER_CFLAGS = $(TEST_CFLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(HK_CFLAGS) $(CFLAGS) $(FOLDER_CFLAGS) $(CFLAGS_$(lastword $(subst _, ,$*))) -c $< -o $@
