@@ -128,7 +128,7 @@ mutate exec - exec.cu 's/\*s->links\[k\].done = s->done\[k\];/;/' "counters of l
 mutate exec-races - exec.cu 's/if (hk_barrier_or(!here)) return false; .*/if (!here) return false;/' "no barrier between the data and the signals"
 mutate exec-races - exec.cu 's/hk_warp_barrier(); .*//' "no barrier behind the counters"
 mutate exec-races - exec.cu 's/hk_barrier(); .* no thread reads the old.*//' "instructions are fetched over those that others still read"
-mutate exec-races - exec.cu 's/if (hk_barrier_or(stop)) return false;/if (stop) return false;/' "data moves before the waits are over"
+mutate exec-races - exec.cu 's/if (hk_barrier_or((found \& FOUND_STOP) != 0)) return false;/if (found \& FOUND_STOP) return false;/' "data moves before the waits are over"
 # What goes where.
 mutate exec quick program/cursor.h 's/block \* s->block_bytes + c->offset;/block * s->block_bytes + c->offset % (3 * s->chunk);/' \
   "the fourth wave moves the wrong chunk"
@@ -138,7 +138,7 @@ mutate exec - program/cursor.h 's/return left < s->chunk ? left : s->chunk;/retu
 mutate exec - program/cursor.h 's/hk_operand_link(o, c->iteration)/hk_operand_link(o, 0)/' "a repeat uses its first link only"
 mutate exec - program/cursor.h 's/if (++c->iteration < c->count)/if (++c->iteration + 1 < c->count)/' "a repeat ends early"
 mutate exec - move.h 's/hk_store(m->at\[k\] + 16 \* (i + j \* step), v\[j\])/hk_store(m->at[k] + 16 * (i + j * step), v[j ^ 1])/' "vectors in flight change places"
-mutate exec - move.h 's/^      if (i < n) p\[i\] = /      p[i] = /' "odd ends are written too far"
+mutate exec - move.h 's/^    if (i < n) p\[i\] = /    p[i] = /' "odd ends are written too far"
 mutate exec - move.h 's/part\[i\] >> down | part\[i + 1\] << up/part[i] >> down/' "misaligned words lose bytes"
 # Lines.
 mutate exec - exec.cu 's/line_flag(done + 1, tag)/line_flag(sends ? done + 1 : done, tag)/' "a receiver waits for the flag before"
