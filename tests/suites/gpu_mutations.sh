@@ -185,7 +185,7 @@ mutate exec - exec.cu 's/  if (transfer \&\& s->whole) l->at.offset = .*//' "a r
 mutate exec - exec.cu 's/l->at.offset ? tag : tag_of(w->signature, w->sizes.longest)/tag/' "a reference to a whole message is refused"
 # Small messages.
 mutate small - small.h 's/while (done >= head + w->nslots)/while (0)/' "a small message does not wait for its credit"
-mutate small quick small.h 's/line\[k\].w\[1\] == flag\[k\] \&\& line\[k\].w\[3\] == flag\[k\]/line[k].w[1] == flag[k]/' \
+mutate small - small.h 's/line\[k\].w\[1\] == flag\[k\] \&\& line\[k\].w\[3\] == flag\[k\]/line[k].w[1] == flag[k]/' \
   "half of a small message's line is taken for all of it"
 mutate small - small.h 's/if (!hk_barrier_or(!small_any(s)) \&\& has_end)/hk_barrier_or(!small_any(s)); if (has_end)/' \
   "a small message that did not come is given back"
