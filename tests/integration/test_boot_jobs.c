@@ -196,6 +196,22 @@ START_TEST(names_of_jobs) {
 }
 END_TEST
 
+START_TEST(bad_comm_id) {
+  ncclUniqueId id;
+  static const char *const bad[] = {
+      "", "nonsense", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "no.such.host.invalid:1"};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(bad); i++) {
+    set_param("NCCL_COMM_ID", bad[i]);
+    ck_assert_int_ne(hk_bootstrap_env_id(&id, 0), HK_OK);
+  }
+  set_param("NCCL_COMM_ID", "192.0.2.77:4242"); /* an address for documentation, used by no host */
+  ck_assert_int_ne(hk_bootstrap_env_id(&id, 0), HK_OK);
+  ck_assert_int_eq(hk_bootstrap_env_id(&id, 1), HK_OK);
+  set_param("NCCL_COMM_ID", NULL);
+  ck_assert_int_eq(hk_bootstrap_env_id(&id, 0), HK_ERR_USAGE);
+}
+END_TEST
+
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
 int main(void) {
@@ -207,5 +223,6 @@ int main(void) {
   tcase_add_loop_test(t, missing_ranks_are_reported, 0, 2);
   tcase_add_loop_test(t, jobs_are_kept_apart, 0, 4);
   tcase_add_test(t, names_of_jobs);
+  tcase_add_test(t, bad_comm_id);
   return suite_run_one("jobs", t);
 }
