@@ -303,21 +303,24 @@ out:
   return rc;
 }
 
-hk_status hk_gpu_far_start(ncclComm_t c, const hk_rma_offer *offers, size_t stride) {
+hk_status hk_gpu_far_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride) {
   hk_status rc = HK_OK;
-  struct hk_gpu_far *f = hk_gpu_of(c)->far;
   for (int r = 0; r < c->nranks; r++)
     if (hk_gpu_is_far(c, r))
       HK_TRY(hk_rma_take_offer(c, r, (const void *)((const char *)offers + (size_t)r * stride)), out);
+out:
+  return rc;
+}
+
+hk_status hk_gpu_far_start(ncclComm_t c) {
+  struct hk_gpu_far *f = hk_gpu_of(c)->far;
   int error = hk_thread_start(&f->thread, 0, carry, f);
   f->running = error == 0;
-  if (error)
-    rc = HK_FAIL(HK_ERR_SYSTEM,
+  if (!error) return HK_OK;
+  return HK_FAIL(HK_ERR_SYSTEM,
                  "cannot start rank %d's thread for one-sided operations: %s; check the limit of threads "
                  "(ulimit -u)",
                  c->rank, strerror(error));
-out:
-  return rc;
 }
 
 void hk_gpu_far_stop(ncclComm_t c) {

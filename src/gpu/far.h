@@ -31,8 +31,10 @@ static inline bool hk_gpu_is_far(const struct ncclComm *c, int peer) { return hk
 
 /* By all ranks: makes the inbox. */
 hk_status hk_gpu_far_begin(ncclComm_t c, hk_rma_offer *mine);
-/* After the ranks have exchanged their offers, `stride` bytes apart: starts the carrier. */
-hk_status hk_gpu_far_start(ncclComm_t c, const hk_rma_offer *offers, size_t stride);
+/* After the ranks have exchanged their offers, `stride` bytes apart: opens the others' inboxes. */
+hk_status hk_gpu_far_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride);
+/* After all ranks have opened them: starts the carrier. */
+hk_status hk_gpu_far_start(ncclComm_t c);
 hk_status hk_gpu_far_enqueue(ncclComm_t c, const hk_gpu_far_op *op, hk_queue q, const hk_queue_state *s);
 /* Releases the streams of a failed communicator that wait for the carrier.  True if a captured one may have gone on. */
 bool hk_gpu_far_free(ncclComm_t c);

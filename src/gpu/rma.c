@@ -111,9 +111,10 @@ hk_status hk_gpu_rma_begin(ncclComm_t c) {
   if (far) HK_TRY(hk_gpu_far_begin(c, &all[c->rank].far), out);
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
   HK_TRY(open_tables(c, r, all), out);
+  if (far) HK_TRY(hk_gpu_far_open(c, &all[0].far, sizeof *all), out);
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* all have opened them: a rank may leave */
   g->rma = r;
-  if (far) rc = hk_gpu_far_start(c, &all[0].far, sizeof *all);
+  if (far) rc = hk_gpu_far_start(c);
 out:
   if (rc != HK_OK && r && !g->rma) end(c, r);
   free(all);
