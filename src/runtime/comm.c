@@ -39,7 +39,7 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
   HK_TRY(hk_watch_new(c), undo);
   HK_TRY(hk_wire_new(c), undo);
   HK_TRY(hk_choose_new(c), undo);
-  c->magic = HK_COMM_LIVE;
+  atomic_store(&c->magic, HK_COMM_LIVE);
   c->rank = rank;
   c->nranks = nranks;
   c->forks = hk_forks;
@@ -74,7 +74,7 @@ void hk_comm_release(ncclComm_t c) {
   ncclComm_t old = NULL;
   pthread_mutex_destroy(&c->health.lock);
   free_parts(c);
-  c->magic = HK_COMM_FREED;
+  atomic_store(&c->magic, HK_COMM_FREED);
   c->quarantine_next = NULL;
   pthread_mutex_lock(&quarantine.lock);
   if (quarantine.last)
@@ -172,18 +172,18 @@ hk_status hk_comm_failed(ncclComm_t c, hk_status rc) {
   return hk_comm_settle(c, NULL);
 }
 
-bool hk_comm_inherited(ncclComm_t c) { return c && c->magic == HK_COMM_LIVE && c->forks != hk_forks; }
+bool hk_comm_inherited(ncclComm_t c) { return c && atomic_load(&c->magic) == HK_COMM_LIVE && c->forks != hk_forks; }
 
 hk_status hk_comm_check(ncclComm_t c, const char *who) {
   if (!c) return HK_FAIL(HK_ERR_ARGUMENT, "%s: the communicator is NULL: create one with ncclCommInitRank first", who);
-  if (__builtin_expect(c->magic == HK_COMM_LIVE && c->forks == hk_forks, 1)) return HK_OK;
-  if (c->magic == HK_COMM_LIVE)
+  if (__builtin_expect(atomic_load(&c->magic) == HK_COMM_LIVE && c->forks == hk_forks, 1)) return HK_OK;
+  if (atomic_load(&c->magic) == HK_COMM_LIVE)
     return HK_FAIL(
         HK_ERR_USAGE,
         "%s: the communicator is of the process that forked this one (rank %d of %d): make one here, after the "
         "fork, or start child processes with spawn instead of fork",
         who, c->rank, c->nranks);
-  if (c->magic == HK_COMM_FREED)
+  if (atomic_load(&c->magic) == HK_COMM_FREED)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: the communicator %p was freed already (ncclCommDestroy or ncclCommAbort)", who,
                    (void *)c);
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a communicator", who, (void *)c);

@@ -108,7 +108,8 @@ typedef struct hk_registration hk_registration;
 typedef struct hk_rma hk_rma;
 
 struct ncclComm {
-  uint32_t magic; /* HK_COMM_LIVE, HK_COMM_FREED */
+  /* HK_COMM_LIVE, HK_COMM_FREED.  A group that keeps the memory asks while another thread frees the communicator. */
+  _Atomic(uint32_t) magic;
   int rank, nranks, device;
   unsigned forks;      /* hk_forks when it was made */
   uint8_t redop_flags; /* added to the operators of its reductions: HK_REDOP_INVARIANT or 0 */

@@ -55,7 +55,7 @@ static void hold(const hk_call *call, int by) {
 }
 
 hk_status hk_group_still_there(ncclComm_t c) {
-  if (c->magic == HK_COMM_LIVE && atomic_load(&c->health.closing) == HK_CLOSING_NO)
+  if (atomic_load(&c->magic) == HK_COMM_LIVE && atomic_load(&c->health.closing) == HK_CLOSING_NO)
     return hk_comm_check(c, "ncclGroupEnd");
   return HK_FAIL(
       HK_ERR_USAGE,
@@ -212,7 +212,7 @@ void hk_group_fail_calls(const hk_call *calls, size_t n, hk_status rc) {
   mark_inside(calls, n, 1);
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
-    if (c->magic == HK_COMM_LIVE && atomic_load(&c->health.closing) == HK_CLOSING_NO &&
+    if (atomic_load(&c->magic) == HK_COMM_LIVE && atomic_load(&c->health.closing) == HK_CLOSING_NO &&
         atomic_load(&c->health.failure) == 0)
       (void)hk_comm_failed(c, rc);
   }

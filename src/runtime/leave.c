@@ -80,7 +80,7 @@ hk_status hk_leave_end(ncclComm_t c, const char *who, hk_status rc) {
     hk_comm_destroy(c);
     return rc;
   }
-  c->magic = HK_COMM_FREED; /* for later calls; what is inside goes on using the rest */
+  atomic_store(&c->magic, HK_COMM_FREED); /* for later calls; what is inside goes on using the rest */
   return HK_FAIL(
       left,
       "%s: rank %d of %d gave up after %lld s (HOCKET_LEAVE_TIMEOUT): a thread does not leave the communicator, so "
