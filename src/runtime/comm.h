@@ -194,7 +194,8 @@ bool hk_wire_multicasts(ncclComm_t c);       /* a rank can write to all others a
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
 /* Informs the transports that the user has registered this host memory (there), or that the registration ends. */
 void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there);
-/* An operation has ended with an error: from here on no peer writes to its memory. */
+/* An operation has ended with an error: from here on no peer writes to its memory, and no other rank of this process
+ * reads it. */
 void hk_wire_withdraw(ncclComm_t c);
 /* How the network that reaches `peer` writes into its memory (transport/remote.h), and what goes first to each
  * function. NULL: it does not. From any thread. */

@@ -293,6 +293,11 @@ const struct hk_remote *hk_wire_remote(ncclComm_t c, int peer, void **ctx) {
 void hk_wire_withdraw(ncclComm_t c) {
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
     if (c->wiring->pumps[t] && hk_transports[t]->withdraw) hk_transports[t]->withdraw(c->wiring->states[t]);
+  for (int sends = 0; sends < 2; sends++) { /* receivers first: the sender may be this rank, or wait for it */
+    hk_link_walk walk = {0};
+    for (hk_wired_link *l; (l = hk_wire_next(c, &walk));)
+      if (hk_link_sends((hk_link_kind)l->link.kind) == sends) hk_link_withdraw(&l->link);
+  }
 }
 
 void hk_wire_free(ncclComm_t c) {

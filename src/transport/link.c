@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The functions of the FIFO link that are not inlined. link.h describes the protocol. */
 #include "link.h"
+#include "../base/wait.h"
 #include "transport.h"
 
 /* The number of slots that every reader has given back. */
@@ -42,6 +43,38 @@ void hk_link_ring(hk_link *l) {
 
 bool hk_link_drained(hk_link *l) { return given_back(l) >= l->done; }
 
+/* The reader's mark and the sender's look at it are ordered with the slot's number: seq_cst, so that of a reader that
+ * marks and then reads the number, and a sender that changes the number and then reads the mark, one sees the other. */
+static bool begin_reading(hk_link *l, const hk_slot *s) {
+  atomic_store_explicit(&l->heads->reading, l->done + 1, memory_order_seq_cst);
+  return atomic_load_explicit(&s->seq, memory_order_seq_cst) == (uint32_t)(l->done + 1);
+}
+
+static bool is_reading(const hk_head *h) {
+  return atomic_load_explicit(&h->reading, memory_order_seq_cst) >
+         atomic_load_explicit(&h->value, memory_order_acquire); /* acquire: as in given_back */
+}
+
+void hk_link_withdraw(hk_link *l) {
+  enum { PATIENCE_MS = 2000 }; /* a copy of a slot takes less; after a thread's death nothing would end it */
+  if (!l->heads || l->gpu || l->pumped) return;
+  if (!hk_link_sends((hk_link_kind)l->kind)) {
+    /* release: the reads are over */
+    atomic_store_explicit(&l->heads->reading, 0, memory_order_release);
+    return;
+  }
+  if (l->by_ref != 2) return;
+  for (uint64_t k = given_back(l); k < l->done; k++) {
+    hk_slot *s = &l->slots[(uint32_t)k & l->mask];
+    if (s->flags & HK_SLOT_REF) atomic_store_explicit(&s->seq, ~(uint32_t)(k + 1), memory_order_seq_cst);
+  }
+  hk_wait_env env = {.deadline_ns = hk_now_ns() + PATIENCE_MS * 1000000ull};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  for (uint32_t i = 0; i < l->nheads; i++)
+    while (is_reading(&l->heads[i]) && hk_wait_pause(&w) == HK_OK) continue;
+}
+
 int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int room) {
   int n = 0;
   for (uint32_t i = 0; i < l->nheads && n < room; i++) {
@@ -70,7 +103,14 @@ hk_status hk_link_fetch(hk_link *l, const hk_slot *s, void *to) {
 }
 
 const void *hk_link_resolve(hk_link *l, const hk_slot *s) {
-  if (s->ref.region == 0) return (const void *)(uintptr_t)s->ref.offset;
+  if (s->ref.region == 0) {
+    if (l->pumped || begin_reading(l, s)) return (const void *)(uintptr_t)s->ref.offset;
+    HK_FAIL(HK_ERR_REMOTE,
+            "rank %u has ended its operation before this rank has read the data: it failed or was "
+            "aborted: see that rank's output",
+            l->peer);
+    return NULL;
+  }
   const hk_transport *t = l->owner ? l->owner->transport : NULL;
   if (t && t->resolve) return t->resolve(l->owner, l, &s->ref, s->bytes);
   HK_FAIL(HK_ERR_INTERNAL, "rank %u sent a reference to shared region %llu over a %s link, which cannot resolve it",

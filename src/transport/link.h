@@ -63,6 +63,8 @@ _Static_assert(sizeof(hk_slot) == HK_CACHE_LINE, "a slot header is one cache lin
 
 typedef struct hk_head {
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t value; /* slots this reader has given back */
+  /* More than `value`: it reads the sender's memory, which slot reading - 1 refers to (hk_link_withdraw). */
+  _Atomic uint64_t reading;
 } hk_head;
 
 /* What a lane expects of a pumped link. NO_WAIT: the transport need not look for messages. WAITS: the lane cannot go on
@@ -184,6 +186,10 @@ static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signatur
 bool hk_link_refer(hk_link *l, const void *data, size_t bytes, hk_ref *ref);
 /* Returns true once every slot sent so far has been given back: the sender may use its buffers again. */
 bool hk_link_drained(hk_link *l);
+/* After an operation that has failed: of a sender, no reader reads memory any more that its slots refer to, if that is
+ * memory of this process, and none will: the user may free it. Waits for readers that are in a copy. Of a receiver, it
+ * reads no such memory. */
+void hk_link_withdraw(hk_link *l);
 /* Fills `ranks` with the readers that have given back fewer than `least` slots. Returns their number, at most `room`.
  * A multicast FIFO has a head for each rank except its sender, in the order of the ranks. From any thread. */
 int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int room);

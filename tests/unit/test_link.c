@@ -180,6 +180,48 @@ START_TEST(numbers_wrap) {
 }
 END_TEST
 
+/* An operation fails while a reader copies from its memory: the sender waits for that copy, and no other one begins. */
+typedef struct withdrawal {
+  hk_link *link;
+  _Atomic(bool) over;
+} withdrawal;
+static void *withdraw(void *arg) {
+  withdrawal *w = arg;
+  hk_link_withdraw(w->link);
+  atomic_store(&w->over, true);
+  return NULL;
+}
+START_TEST(withdrawn) {
+  enum { SLOTS = 4 };
+  static hk_slot slots[SLOTS];
+  static hk_head head;
+  static char data[64];
+  hk_link out = {.slots = slots, .heads = &head, .nheads = 1, .mask = SLOTS - 1, .area_mask = SLOTS - 1, .by_ref = 2};
+  hk_link in = out;
+  out.kind = HK_LINK_SEND;
+  in.kind = HK_LINK_RECV;
+  for (int k = 0; k < 2; k++) {
+    ck_assert(hk_link_can_send(&out, sizeof data));
+    ck_assert(hk_link_refer(&out, data, sizeof data, &slots[k].ref));
+    hk_link_publish(&out, sizeof data, 0, HK_SLOT_REF);
+  }
+  ck_assert(hk_link_can_recv(&in) && hk_link_recv_data(&in) == data);
+  withdrawal w = {.link = &out};
+  pthread_t thread;
+  ck_assert_int_eq(pthread_create(&thread, NULL, withdraw, &w), 0);
+  while (atomic_load(&slots[1].seq) == 2) sched_yield(); /* it has begun */
+  for (int i = 0; i < 100; i++) sched_yield();
+  ck_assert(!atomic_load(&w.over));
+  hk_link_release(&in);
+  ck_assert_int_eq(pthread_join(thread, NULL), 0);
+  ck_assert(!hk_link_can_recv(&in));
+  ck_assert_ptr_null(hk_link_recv_data(&in)); /* the reader had seen that the slot is there */
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "before this rank has read the data"));
+  hk_link_withdraw(&in); /* its operation fails, too */
+  hk_link_withdraw(&out);
+}
+END_TEST
+
 /* Every rank in turn sends to all; slow readers hold the sender back. */
 static void all_hear(world_rank *r) {
   enum { MESSAGES = 40 };
@@ -290,6 +332,7 @@ int main(void) {
   tcase_add_test(c, readers_that_lag);
   tcase_add_test(c, credits_self);
   tcase_add_test(c, numbers_wrap);
+  tcase_add_test(c, withdrawn);
   tcase_add_loop_test(c, pairs, 0, sizeof shapes / sizeof shapes[0]);
   tcase_add_loop_test(c, stream, 0, 2);
   tcase_add_loop_test(c, multicast, 0, sizeof crowds / sizeof crowds[0]);
