@@ -78,10 +78,7 @@ typedef struct grouping {
 
 static grouping grouping_of(hk_home home) {
   grouping g = {.home = home, .parts = groups(home.per)};
-  const hk_layout *l = home.w->layout;
-  for (int i = 0; i < g.parts; i++)
-    for (int h = 1; h < home.hosts; h++)
-      if (hk_layout_rank(l, h, i) < hk_layout_rank(l, g.first[i], i)) g.first[i] = h;
+  for (int i = 0; i < g.parts; i++) g.first[i] = hk_layout_first_host(home.w->layout, i);
   return g;
 }
 

@@ -32,6 +32,14 @@ static inline int hk_layout_hosts(const hk_layout *l) { return l ? l->nhosts : 1
 static inline int hk_layout_rank(const hk_layout *l, int host, int local) {
   return l ? l->ranks[l->first[host] + local] : local;
 }
+/* The host of the lowest of all ranks with this local number: groups of the network count from it on
+ * (HK_LINK_GATHER_SEND). All hosts have such a rank. */
+static inline int hk_layout_first_host(const hk_layout *l, int local) {
+  int first = 0;
+  for (int h = 1; h < hk_layout_hosts(l); h++)
+    if (hk_layout_rank(l, h, local) < hk_layout_rank(l, first, local)) first = h;
+  return first;
+}
 static inline int hk_layout_host_of(const hk_layout *l, int rank) { return l ? l->host[rank] : 0; }
 static inline int hk_layout_local_of(const hk_layout *l, int rank) { return l ? l->local[rank] : rank; }
 static inline int hk_layout_size(const hk_layout *l, int host, int nranks) {

@@ -201,7 +201,7 @@ HK_INLINE int hk_link_sends(hk_link_kind k) {
          k == HK_LINK_SCATTER_SEND;
 }
 /* Is it a link of a group? */
-HK_INLINE int hk_link_sums(hk_link_kind k) { return k >= HK_LINK_SUM_SEND; }
+HK_INLINE int hk_link_in_group(hk_link_kind k) { return k >= HK_LINK_SUM_SEND; }
 /* Does it move a whole round of the group's slots for one of the rank's own? */
 HK_INLINE int hk_link_in_rounds(hk_link_kind k) { return k >= HK_LINK_GATHER_SEND; }
 /* The most ranks of a host that are in such groups, each in one of its own: NCCL has no more on a host either. */
@@ -258,10 +258,10 @@ HK_INLINE int hk_program_in_switch(const hk_program *p) {
   return 0;
 }
 
-/* Has the program links of a group, and in rounds?  (HK_LINK_SUM_SEND, HK_LINK_GATHER_SEND) */
-HK_INLINE int hk_program_sums(const hk_program *p) {
+/* Has the program links of a group?  (HK_LINK_SUM_SEND)  Some that move rounds?  (HK_LINK_GATHER_SEND) */
+HK_INLINE int hk_program_in_groups(const hk_program *p) {
   for (uint32_t k = 0; k < p->nlinks; k++)
-    if (hk_link_sums((hk_link_kind)hk_program_links(p)[k].kind)) return 1;
+    if (hk_link_in_group((hk_link_kind)hk_program_links(p)[k].kind)) return 1;
   return 0;
 }
 HK_INLINE int hk_program_in_rounds(const hk_program *p) {

@@ -94,15 +94,16 @@ static hk_status open_channels(hk_verifier *v, pairing *s, int r) {
     if (*entry != HK_NOWHERE)
       return link_fault(v, r, k, "the rank has a second link of this kind to this peer on the channel");
     *entry = v->nchannels;
-    v->channels[v->nchannels] = (hk_channel){.thread = v->first_thread[r] + l[k].lane,
-                                             .first_reader = v->nreaders,
-                                             .nreaders = 0,
-                                             .reverse = HK_NOWHERE,
-                                             .next = hk_link_sums((hk_link_kind)l[k].kind) ? v->nchannels : HK_NOWHERE,
-                                             .kind = l[k].kind,
-                                             .in_each = 1,
-                                             .out_each = 1,
-                                             .room = v->uses[v->first_end[r] + k]};
+    v->channels[v->nchannels] =
+        (hk_channel){.thread = v->first_thread[r] + l[k].lane,
+                     .first_reader = v->nreaders,
+                     .nreaders = 0,
+                     .reverse = HK_NOWHERE,
+                     .next = hk_link_in_group((hk_link_kind)l[k].kind) ? v->nchannels : HK_NOWHERE,
+                     .kind = l[k].kind,
+                     .in_each = 1,
+                     .out_each = 1,
+                     .room = v->uses[v->first_end[r] + k]};
     v->ends[v->first_end[r] + k] = v->nchannels++;
     v->nreaders += multicast ? (uint32_t)v->nranks - 1 : 1; /* its readers' places */
   }
@@ -189,7 +190,7 @@ static hk_status join_sums(hk_verifier *v) {
     const hk_program *p = v->programs[r];
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t k = 0; k < p->nlinks; k++) {
-      if (!hk_link_sums((hk_link_kind)l[k].kind)) continue;
+      if (!hk_link_in_group((hk_link_kind)l[k].kind)) continue;
       hk_link_kind sends = (hk_link_kind)(l[k].kind - !hk_link_sends((hk_link_kind)l[k].kind));
       int64_t in = only_link(p, (hk_link_kind)(sends + 1), l[k].channel), out = only_link(p, sends, l[k].channel);
       if (in < 0 || out < 0)

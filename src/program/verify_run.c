@@ -88,10 +88,11 @@ static bool round_is_due(const hk_verifier *v, const hk_channel *first) {
 static hk_status make_slot(const step *s, const hk_channel *to, uint32_t j, hk_value *out) {
   hk_verifier *v = s->v;
   const hk_channel *c = to;
-  bool scatters = to->in_each > 1;
+  const bool scatters = to->in_each > 1;
+  const uint32_t n = scatters ? to->in_each : to->out_each; /* ranks of the group */
   *out = HK_VALUE_NONE;
   do {
-    uint32_t number = (c->number + (scatters ? c->in_each : c->out_each) - 1) % (scatters ? c->in_each : c->out_each);
+    uint32_t number = (c->number + n - 1) % n; /* the sender's: its reader is the next one */
     size_t from = c->slot_at + (scatters ? to->number : c->summed % c->room);
     hk_value x = v->slots[from];
     if (hk_value_kind(x) < HK_VALUE_LEAF)

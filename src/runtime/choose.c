@@ -95,7 +95,7 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   plan->channels = channels_of(c, d, op, program);
   plan->max_operands = max_operands(program, 1);
   plan->orders = 1;
-  plan->sums = hk_program_sums(program);
+  plan->sums = hk_program_in_groups(program);
   HK_TRY(add_orders(c, plan, a, what), undo);
   plan->links = calloc((size_t)plan->channels * program->nlinks + 1, sizeof *plan->links);
   if (!plan->links) {

@@ -45,9 +45,7 @@ static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_col
   if (local < HK_SUM_GROUPS && local < l->least) {
     int *group = malloc((size_t)l->nhosts * sizeof *group);
     if (!group) return HK_FAIL_ERRNO("no memory for a group of %d ranks", l->nhosts);
-    int first = 0; /* the host of number 0: program.h */
-    for (int h = 1; h < l->nhosts; h++)
-      if (hk_layout_rank(l, h, local) < hk_layout_rank(l, first, local)) first = h;
+    const int first = hk_layout_first_host(l, local);
     for (int m = 0; m < l->nhosts; m++) group[m] = hk_layout_rank(l, (first + m) % l->nhosts, local);
     own->good = hk_collnet_connect(s, facts, group, l->nhosts, (l->host[c->rank] + l->nhosts - first) % l->nhosts,
                                    own->why, sizeof own->why);

@@ -71,7 +71,7 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 
 static unsigned most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   (void)c;
-  return hk_program_sums(p) ? 1 : HK_CHANNELS / span; /* all of a group ask for sums in one order */
+  return hk_program_in_groups(p) ? 1 : HK_CHANNELS / span; /* all of a group ask for sums in one order */
 }
 
 /* HK_ERR_USAGE if a buffer is a GPU's. */

@@ -4,9 +4,8 @@
  * Batches run one at a time, in their order: on the stream's thread, or on a thread that waits for the stream and finds
  * that none has begun. Such a thread would else sleep, and two changes of threads cost more than a small operation. Who
  * waits soon after each call, time after time, also saves the wake of the stream's thread: it naps then and looks by
- * itself. The longer the habit, the longer it naps, because a nap's end interrupts a rank that computes: what it
- * costs is a small part of the time that the habit has saved, and so is what a batch for which no thread waits begins
- * late. */
+ * itself. The end of a nap interrupts a rank that computes, so naps become longer while the habit lasts. A batch for
+ * which no thread waits then begins late, once: by less than the habit has saved. */
 #include "stream.h"
 #include <errno.h>
 #include <hocket.h>

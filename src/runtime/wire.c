@@ -208,7 +208,7 @@ hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
   hk_wiring *w = c->wiring;
   hk_wired_link *l = NULL;
   bool multicast = key.kind == HK_LINK_MCAST_SEND || key.kind == HK_LINK_MCAST_RECV;
-  bool sums = hk_link_sums((hk_link_kind)key.kind);
+  bool sums = hk_link_in_group((hk_link_kind)key.kind);
   if (!w->links[key.peer] && !(w->links[key.peer] = calloc(1, sizeof *w->links[key.peer])))
     return HK_FAIL_ERRNO("no memory for links to rank %d", key.peer);
   hk_wired_link **at = &w->links[key.peer]->at[key.channel][key.kind];

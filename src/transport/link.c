@@ -43,8 +43,8 @@ void hk_link_ring(hk_link *l) {
 
 bool hk_link_drained(hk_link *l) { return given_back(l) >= l->done; }
 
-/* The reader's mark and the sender's look at it are ordered with the slot's number: seq_cst, so that of a reader that
- * marks and then reads the number, and a sender that changes the number and then reads the mark, one sees the other. */
+/* seq_cst here and in hk_link_withdraw: the reader sets its mark and then reads the slot's number; the sender changes
+ * the number and then reads the mark. So at least one of them sees what the other one has written. */
 static bool begin_reading(hk_link *l, const hk_slot *s) {
   atomic_store_explicit(&l->heads->reading, l->done + 1, memory_order_seq_cst);
   return atomic_load_explicit(&s->seq, memory_order_seq_cst) == (uint32_t)(l->done + 1);
@@ -56,7 +56,7 @@ static bool is_reading(const hk_head *h) {
 }
 
 void hk_link_withdraw(hk_link *l) {
-  enum { PATIENCE_MS = 2000 }; /* a copy of a slot takes less; after a thread's death nothing would end it */
+  enum { PATIENCE_MS = 2000 }; /* a copy takes less; a thread that has died never ends its copy */
   if (!l->heads || l->gpu || l->pumped) return;
   if (!hk_link_sends((hk_link_kind)l->kind)) {
     /* release: the reads are over */

@@ -63,7 +63,7 @@ _Static_assert(sizeof(hk_slot) == HK_CACHE_LINE, "a slot header is one cache lin
 
 typedef struct hk_head {
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t value; /* slots this reader has given back */
-  /* More than `value`: it reads the sender's memory, which slot reading - 1 refers to (hk_link_withdraw). */
+  /* k + 1: this reader copies from memory that slot k refers to; `value` or less: it does not (hk_link_withdraw). */
   _Atomic uint64_t reading;
 } hk_head;
 
@@ -186,9 +186,9 @@ static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signatur
 bool hk_link_refer(hk_link *l, const void *data, size_t bytes, hk_ref *ref);
 /* Returns true once every slot sent so far has been given back: the sender may use its buffers again. */
 bool hk_link_drained(hk_link *l);
-/* After an operation that has failed: of a sender, no reader reads memory any more that its slots refer to, if that is
- * memory of this process, and none will: the user may free it. Waits for readers that are in a copy. Of a receiver, it
- * reads no such memory. */
+/* Call it after an operation has failed. Sender: takes back the references to memory of this process that its slots
+ * carry, and waits for readers that copy from that memory now. Then the user may free it. Receiver: notes that it reads
+ * no such memory. */
 void hk_link_withdraw(hk_link *l);
 /* Fills `ranks` with the readers that have given back fewer than `least` slots. Returns their number, at most `room`.
  * A multicast FIFO has a head for each rank except its sender, in the order of the ranks. From any thread. */

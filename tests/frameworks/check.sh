@@ -63,9 +63,7 @@ judge() { # name command...
 cudart() {
   local include=("$folder"/torch/lib/python3*/site-packages/nvidia/cu13/include) emulator=$PWD/$HK_BUILD/cudaemu
   [ -e "$emulator/kernels.so" ] || { reason="the emulated CUDA driver and its kernels are not built (g++)"; return 1; }
-  ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -fPIC -shared -isystem "${include[0]}" -Wl,-soname,libcudart.so.13 \
-    -Wl,--version-script=tests/cudaemu/runtime/libcudart.map -Wl,-z,defs tests/cudaemu/runtime/{cudart,libcudart,kernels,refused}.c \
-    -L"$emulator" -l:libcuda.so.1 -o "$folder/libcudart.so.13" >"$folder/log" 2>&1 || { reason="libcudart: $(tail -n 1 "$folder/log")"; return 1; }
+  tests/cudaemu/runtime/build.sh "${include[0]}" "$emulator" "$folder/libcudart.so.13" >"$folder/log" 2>&1 || { reason="libcudart: $(tail -n 1 "$folder/log")"; return 1; }
 }
 
 # Processes of PyTorch on as many emulated GPUs.

@@ -46,9 +46,7 @@ make_home() {
   rm -rf "$home" && mkdir -p "$home/lib" && ln -s "$headers" "$home/include" && ln -s "$lib/libnccl.so.2" "$home/lib/libnccl.so"
   ln -s "$runtime" "$home/lib/libcudart.so"
   printf '#!/bin/sh\nexec "%s" -cudart none "$@"\n' "$nvcc" >"$home/nvcc" && chmod +x "$home/nvcc"
-  ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -w -fPIC -shared -isystem "$cuda/include" -Wl,-soname,libcudart.so.13 \
-    -Wl,--version-script=tests/cudaemu/runtime/libcudart.map -Wl,-z,defs tests/cudaemu/runtime/{cudart,libcudart,kernels,refused}.c \
-    -L"$emulator" -l:libcuda.so.1 -o "$home/libcudart.so.13" >"$log" 2>&1 || { tail -n 5 "$log"; exit 1; }
+  tests/cudaemu/runtime/build.sh "$cuda/include" "$emulator" "$home/libcudart.so.13" >"$log" 2>&1 || { tail -n 5 "$log"; exit 1; }
 }
 
 build() {

@@ -220,7 +220,7 @@ hk_status hk_collnet_map(const collnet_state *s, size_t bytes, char **out) {
 
 hk_status hk_collnet_check_key(const collnet_state *s, const hk_link_key *key, const hk_net_end *e) {
   const bool sends = hk_link_sends((hk_link_kind)key->kind);
-  if (s->comm && hk_link_sums((hk_link_kind)key->kind) && !e->link && key->peer == (sends ? s->after : s->before))
+  if (s->comm && hk_link_in_group((hk_link_kind)key->kind) && !e->link && key->peer == (sends ? s->after : s->before))
     return HK_OK;
   return HK_FAIL(HK_ERR_INTERNAL, "rank %d has no CollNet link of kind %u to rank %u on channel %u", s->base.env->rank,
                  key->kind, key->peer, key->channel);

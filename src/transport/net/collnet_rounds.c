@@ -21,13 +21,13 @@ static hk_status register_memory(collnet_state *s, collnet_rounds *r, size_t pay
 }
 
 hk_status hk_collnet_open_rounds(collnet_state *s, const hk_link_key *key, hk_link *link) {
-  const bool sends = hk_link_sends((hk_link_kind)key->kind);
-  collnet_rounds *r = &s->rounds[key->kind >= HK_LINK_SCATTER_SEND];
+  const bool sends = hk_link_sends((hk_link_kind)key->kind), scatters = key->kind >= HK_LINK_SCATTER_SEND;
+  collnet_rounds *r = &s->rounds[scatters];
   hk_net_end *e = sends ? &r->to : &r->from;
   const collnet_sizes sizes = hk_collnet_sizes(s);
   const size_t fifo = sizes.control + sizes.payload, places = COLLNET_ROUNDS * HK_COLLNET_ROUND_BYTES;
   HK_OR_RETURN(hk_collnet_check_key(s, key, e));
-  r->scatters = key->kind >= HK_LINK_SCATTER_SEND;
+  r->scatters = scatters;
   if (!r->memory) HK_OR_RETURN(hk_collnet_map(s, 2 * fifo + places, &r->memory));
   r->bytes = 2 * fifo + places;
   r->places = r->memory + 2 * fifo;

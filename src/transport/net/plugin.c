@@ -243,13 +243,17 @@ static void free_ctx(void *ctx) {
 
 static void call_finalize(void *ctx) { hk_net_plugin_end(&((hk_plugin_ctx *)ctx)->plugin); }
 
-static void plugins_fini(void *ctx) {
-  hk_plugin_ctx *x = ctx;
+bool hk_plugin_close(hk_plugin_ctx *x, hk_plugin_job *job) {
   char whose[96];
   snprintf(whose, sizeof whose, "rank %d: net plugin %s (v%d)", x->env->rank, x->plugin.lib->name,
            x->plugin.lib->version);
+  return hk_plugin_thread_close(&x->thread, job, whose);
+}
+
+static void plugins_fini(void *ctx) {
+  hk_plugin_ctx *x = ctx;
   x->finalize = (hk_plugin_job){.call = call_finalize, .arg = x};
-  (void)hk_plugin_thread_close(&x->thread, &x->finalize, whose);
+  (void)hk_plugin_close(x, &x->finalize);
   if (hk_plugin_thread_end(&x->thread, free_ctx, x)) free_ctx(x);
 }
 

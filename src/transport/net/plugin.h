@@ -222,6 +222,8 @@ bool hk_plugin_thread_close(hk_plugin_thread *t, hk_plugin_job *job, const char 
 bool hk_plugin_thread_end(hk_plugin_thread *t, void (*forget)(void *owner), void *owner);
 
 /* ---- plugin.c ---- */
+/* hk_plugin_thread_close with this context's thread and name. */
+bool hk_plugin_close(hk_plugin_ctx *x, hk_plugin_job *job);
 /* Posts a send or a receive. *begun is false if the plugin had no room for it. */
 hk_status hk_plugin_post(hk_plugin_end *e, hk_plugin_lane *l, void *data, size_t bytes, bool *begun, bool *moved);
 /* Takes completed requests in the order in which they were posted; sizes[k % HK_PLUGIN_WINDOW] keeps the size of number

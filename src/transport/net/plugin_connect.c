@@ -296,13 +296,10 @@ static void call_close(void *arg) {
 }
 
 bool hk_plugin_disconnect(hk_plugin_end *e) {
-  char whose[96];
   bool any = false;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) any = any || e->lane[i].opening.call || e->lane[i].comm;
-  snprintf(whose, sizeof whose, "rank %d: net plugin %s (v%d)", e->ctx->env->rank, e->ctx->plugin.lib->name,
-           e->ctx->plugin.lib->version);
   e->closing = (hk_plugin_job){.call = call_close, .arg = e};
-  bool over = !any || hk_plugin_thread_close(&e->ctx->thread, &e->closing, whose);
+  bool over = !any || hk_plugin_close(e->ctx, &e->closing);
   if (e->fd >= 0) hk_tcp_close(e->fd);
   e->fd = -1;
   return over;
