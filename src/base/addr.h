@@ -34,6 +34,7 @@ typedef struct hk_iface {
   uint8_t kind;        /* hk_iface_class; bridges are docker0, virbr, cni, veth-fed container bridges, ... */
   uint8_t prefix;      /* network bits */
   uint32_t speed_mbps; /* 0: unknown */
+  uint32_t vendor;     /* of the PCI device; 0: none, or unknown */
 } hk_iface;
 
 /* The interfaces that are up, best first. NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY filter and order them (NCCL's

@@ -158,16 +158,17 @@ static hk_iface_class classify(const char *name, unsigned flags) {
   return HK_IFACE_VIRTUAL;
 }
 
-static uint32_t sysfs_speed(const char *name) {
+/* A number that a file of the interface holds: decimal, or hexadecimal after 0x; 0 if there is none. */
+static uint32_t sysfs_number(const char *name, const char *entry) {
   char path[128], text[32];
-  snprintf(path, sizeof(path), "/sys/class/net/%s/speed", name);
+  snprintf(path, sizeof(path), "/sys/class/net/%s/%s", name, entry);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
-  ssize_t n = read(fd, text, sizeof(text) - 1); /* EINVAL if the driver knows no speed */
+  ssize_t n = read(fd, text, sizeof(text) - 1); /* of `speed`: EINVAL if the driver knows none */
   close(fd);
   if (n <= 0) return 0;
   text[n] = '\0';
-  long v = strtol(text, NULL, 10);
+  long v = strtol(text, NULL, 0);
   return v > 0 ? (uint32_t)v : 0;
 }
 
@@ -198,7 +199,8 @@ static hk_status scan(hk_iface *list, int *n) {
     memcpy(&f->addr, i->ifa_addr, i->ifa_addr->sa_family == AF_INET6 ? sizeof(f->addr.v6) : sizeof(f->addr.v4));
     f->kind = (uint8_t)classify(f->name, i->ifa_flags);
     f->prefix = (uint8_t)prefix_bits(i->ifa_netmask);
-    f->speed_mbps = sysfs_speed(f->name);
+    f->speed_mbps = sysfs_number(f->name, "speed");
+    f->vendor = sysfs_number(f->name, "device/vendor");
   }
   freeifaddrs(all);
   return HK_OK;

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # check: root timeout=240
-# Three hosts: a cable that is out for a moment is survived; one that stays out, an interface that goes down and a killed
-# process end every rank in bounded time, with the name of the rank that is gone.
+# Three hosts: a cable that is out for a moment is survived; one that stays out, an interface that goes down, one of two that
+# is lost, and a killed process end every rank in bounded time, with the name of the rank that is gone.
 set -u
 . tests/netns/lib.sh
 netns_pids=() netns_codes=()
@@ -71,5 +71,12 @@ sleep 0.2
 begin "${endless[@]}"
 netns_run 3 ip link set eth0 down
 expect_named "an interface that goes down" 30 "rank 2" 2
+netns_run 3 ip link set eth0 up
+
+# One of two interfaces is lost. The ranks still reach each other over the other one, and the error names the one.
+netns_net 1
+NCCL_SOCKET_IFNAME=eth begin "${endless[@]}"
+netns_cut 2 1
+expect_named "one of two interfaces" 30 "rank [0-2] .*interface eth1" none
 rm -rf "$logs"
 echo "a short cut was survived; a killed rank was named after $took s, silent hosts within their limit"

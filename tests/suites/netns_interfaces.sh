@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # check: root timeout=180
-# Two hosts with two networks: the interface that reaches the root is used, unless the user names another; a dead network and
-# container bridges are not; ports stay in their range; IPv6 works.
+# Two hosts with two networks: the interface that reaches the root is used, unless the user names another, or both; a dead
+# network and container bridges are not; ports stay in their range; IPv6 works.
 set -u
 . tests/netns/lib.sh
 netns_pids=() netns_codes=() netns_job=29500
@@ -43,10 +43,27 @@ uses() { # what interface VARIABLE=value...
 
 uses "no wish" eth0 A=1
 uses "NCCL_SOCKET_IFNAME=eth1" eth1 NCCL_SOCKET_IFNAME=eth1
-uses "NCCL_SOCKET_IFNAME==eth1,eth0" eth1 NCCL_SOCKET_IFNAME==eth1,eth0
 uses "NCCL_SOCKET_IFNAME=^=eth0" eth1 NCCL_SOCKET_IFNAME=^=eth0
 uses "NCCL_SOCKET_IFNAME=eth1 over IPv6" eth1 NCCL_SOCKET_IFNAME=eth1 NCCL_SOCKET_FAMILY=AF_INET6
 grep -q 'fd77::1' "$logs/run.1" || fail "NCCL_SOCKET_FAMILY=AF_INET6 did not use IPv6"
+
+# Both that are named, the first one first, and large messages in equal parts: half of the bytes over each.
+before=()
+for k in 0 1; do before+=("$(netns_run 1 cat /sys/class/net/eth$k/statistics/tx_bytes)"); done
+netns_ranks "$logs/run" env NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET NCCL_SOCKET_IFNAME==eth1,eth0 \
+  "$HK_BUILD/bin/all_reduce_perf" -b 4M -e 4M -n 10 -w 1 -c 1
+netns_wait 30
+[ "${netns_codes[*]}" = "0 0" ] || fail "two interfaces: exit codes ${netns_codes[*]}"
+for k in 0 1; do
+  share[k]=$(($(netns_run 1 cat /sys/class/net/eth$k/statistics/tx_bytes) - before[k]))
+done
+grep -q "channel 0 to rank [01] over .*interface eth1\$" "$logs/run.1" || fail "two interfaces: eth1 is not the first one"
+grep -q "channel 0 to rank [01] also over .*interface eth0\$" "$logs/run.1" || fail "two interfaces: eth0 is not used"
+[ $((share[0] + share[1])) -gt 32000000 ] || fail "two interfaces: ${share[*]} bytes were sent"
+for k in 0 1; do
+  [ $((10 * share[k])) -gt $((4 * (share[0] + share[1]))) ] || fail "two interfaces: ${share[*]} bytes, not half each"
+done
+checks=$((checks + 1))
 
 netns_ranks "$logs/run" env NCCL_SOCKET_IFNAME=eth7 "$HK_BUILD/bin/all_reduce_perf" -b 8 -e 8
 netns_wait 30

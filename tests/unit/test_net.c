@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The net transport over sockets: messages between ranks that are threads. */
 #include <check.h>
-#include <netinet/tcp.h> /* TCP_CONGESTION */
+#include <linux/tcp.h> /* TCP_CONGESTION; a tcp_info with the bytes sent */
 #include "../../src/transport/net/socket.h"
 #include "../support/net_streams.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 
-enum { MOST = 262144 };
+enum { MOST = 524288 };
 
 static const struct {
   const char *sockets;
@@ -18,7 +18,7 @@ static const struct {
     {"1", true, true, true, false, 131072, 8},  {"1", true, false, true, false, 131072, 2},
     {"1", false, true, true, true, 100000, 4},  {"2", true, true, true, false, 131072, 8},
     {"3", false, false, true, false, 99999, 4}, {"4", true, true, true, false, 131072, 8},
-    {"4", true, false, true, true, 131072, 2},  {"16", true, true, true, false, 131072, 8},
+    {"4", true, false, true, true, 131072, 2},  {"64", true, true, true, false, 131072, 8},
 };
 
 START_TEST(carries_messages) {
@@ -62,25 +62,85 @@ static void send_one(net_world *w, hk_link *from, hk_link *to, uint32_t bytes, b
   ck_assert_msg(filled(in, bytes, seed), "a message of %u bytes is not what was sent", bytes);
 }
 
+static const char *const numbers[] = {"2", "3", "5", "8", "16", "64"};
+
 /* Sizes at which the parts of the sockets begin, end and vanish: around whole pages for each. */
 START_TEST(stripes_at_their_boundaries) {
-  char sockets[4];
-  uint32_t n = (uint32_t)_i;
-  snprintf(sockets, sizeof sockets, "%u", n);
-  set_param("NCCL_NSOCKS_PERTHREAD", sockets);
+  uint32_t n = (uint32_t)atoi(numbers[_i]);
+  set_param("NCCL_NSOCKS_PERTHREAD", numbers[_i]);
   net_world *w = net_world_new(2, 4, MOST);
   hk_link *from = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0), *to = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0);
-  uint32_t least = HK_STRIPE_MIN / (4096 * n);
+  if (n > MOST / HK_PART_MIN) n = MOST / HK_PART_MIN;
+  uint32_t least = HK_PART_MIN / 4096 - 1;
   for (uint32_t pages = least; pages <= least + 2; pages++)
     for (int off = -2; off <= 2; off++)
       for (uint32_t short_of = 0; short_of < 2; short_of++) { /* the last socket has a whole share, or a page less */
         uint32_t bytes = 4096 * (n * pages - short_of) + (uint32_t)off;
-        if (pages) send_one(w, from, to, bytes, off % 2 != 0);
+        if (bytes <= MOST) send_one(w, from, to, bytes, off % 2 != 0);
       }
   for (int off = -2; off <= 2; off++) send_one(w, from, to, (uint32_t)(HK_STRIPE_MIN + off), true);
   send_one(w, from, to, MOST, true);
   net_unlink(from);
   net_unlink(to);
+  net_world_free(w);
+  set_param("NCCL_NSOCKS_PERTHREAD", NULL);
+}
+END_TEST
+
+/* The bytes that the kernel has taken from a socket. */
+static uint64_t sent_by(int fd) {
+  struct tcp_info info = {0};
+  socklen_t n = sizeof info;
+  ck_assert_int_eq(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n), 0);
+  return info.tcpi_bytes_acked + info.tcpi_unacked;
+}
+
+/* More sockets than a message has parts: the messages take turns on all but the first. */
+START_TEST(uses_every_socket) {
+  enum { SOCKETS = 8, MESSAGES = 28 };
+  set_param("NCCL_SOCKET_NTHREADS", "2");
+  set_param("NCCL_NSOCKS_PERTHREAD", "4");
+  net_world *w = net_world_new(2, 4, MOST);
+  hk_link *from = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0), *to = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0);
+  for (int i = 0; i < MESSAGES; i++) send_one(w, from, to, 2 * HK_PART_MIN, true);
+  ck_assert_int_eq(w->dials, SOCKETS);
+  ck_assert_uint_lt(sent_by(w->wires[0][0]), 2 * HK_PART_MIN);
+  for (int s = 1; s < SOCKETS; s++)
+    ck_assert_uint_ge(sent_by(w->wires[s][0]), MESSAGES * 2 / (SOCKETS - 1) * HK_PART_MIN);
+  net_unlink(from);
+  net_unlink(to);
+  net_world_free(w);
+  set_param("NCCL_SOCKET_NTHREADS", NULL);
+  set_param("NCCL_NSOCKS_PERTHREAD", NULL);
+}
+END_TEST
+
+static net_world *losing;
+static int to_lose;
+static void lose_a_socket(unsigned i) {
+  if (i == 100) (void)shutdown(losing->wires[to_lose][0], SHUT_RDWR);
+}
+
+/* One of four sockets ends in the middle of a stream: both ranks report it, and name the route. */
+START_TEST(reports_a_lost_socket) {
+  set_param("NCCL_NSOCKS_PERTHREAD", "4");
+  net_world *w = losing = net_world_new(2, 4, MOST);
+  to_lose = _i;
+  stream t[2];
+  for (int i = 0; i < 2; i++)
+    t[i] = (stream){.rank = &w->ranks[i],
+                    .peer = 1 - i,
+                    .count = 640,
+                    .most = 200000,
+                    .by_ref = true,
+                    .want = true,
+                    .both = true,
+                    .before = i ? NULL : lose_a_socket};
+  try_streams(w, t, 2);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(t[i].rc, HK_ERR_REMOTE);
+    ck_assert_msg(strstr(t[i].error, "lost the connection") && strstr(t[i].error, "127.0.0.1<"), "%s", t[i].error);
+  }
   net_world_free(w);
   set_param("NCCL_NSOCKS_PERTHREAD", NULL);
 }
@@ -310,7 +370,9 @@ int main(void) {
   TCase *t = tcase_create("net");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_loop_test(t, stripes_at_their_boundaries, 2, HK_SOCKETS_MAX + 1);
+  tcase_add_loop_test(t, stripes_at_their_boundaries, 0, (int)HK_ARRAY_LENGTH(numbers));
+  tcase_add_test(t, uses_every_socket);
+  tcase_add_loop_test(t, reports_a_lost_socket, 0, 3);
   tcase_add_test(t, carries_many_links);
   tcase_add_test(t, congestion_is_between_hosts);
   tcase_add_test(t, leaves_no_descriptors);

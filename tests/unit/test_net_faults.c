@@ -6,6 +6,7 @@
 #include "../../src/base/param.h"
 #include "../../src/transport/net/socket.h"
 #include "../support/net_world.h"
+#include "../support/process.h"
 #include "../support/suite.h"
 
 enum { SLOT = 8192 };
@@ -248,6 +249,13 @@ static hk_iface iface(const char *name, const char *addr, unsigned prefix, unsig
   return i;
 }
 
+static hk_socket_fact fact_of(const hk_iface *list, int n, bool named) {
+  hk_socket_fact f;
+  hk_socket_describe(&f, list, n);
+  f.named = named;
+  return f;
+}
+
 START_TEST(chooses_routes) {
   hk_iface mine[] = {iface("ib0", "10.1.0.1", 16, 100000, HK_IFACE_PHYSICAL),
                      iface("eth0", "192.168.7.1", 24, 1000, HK_IFACE_PHYSICAL),
@@ -257,43 +265,99 @@ START_TEST(chooses_routes) {
       iface("ib0", "10.1.0.2", 16, 100000, HK_IFACE_PHYSICAL),
       iface("eth0", "192.168.7.2", 24, 1000, HK_IFACE_PHYSICAL), iface("eth0", "fd00::2", 64, 1000, HK_IFACE_PHYSICAL),
       iface("docker0", "172.17.0.1", 16, 0, HK_IFACE_BRIDGE), iface("ib9", "10.99.0.2", 16, 100000, HK_IFACE_PHYSICAL)};
-  hk_socket_fact fact;
+  hk_socket_fact me = fact_of(mine, 4, false), peer = fact_of(theirs, 5, false);
   hk_socket_route r[HK_SOCKET_ADDRS];
   char text[HK_ADDR_TEXT];
-  hk_socket_describe(&fact, theirs, 5);
-  ck_assert_int_eq(fact.naddrs, 5);
-  ck_assert_int_eq(fact.nsockets, 4);
+  ck_assert_int_eq(peer.naddrs, 5);
+  ck_assert_int_eq(peer.nsockets, 4);
+  ck_assert_int_eq(me.addrs[2].iface, me.addrs[1].iface);
   /* The fast network beside the slow one. */
-  ck_assert_int_eq(hk_socket_routes(mine, 4, &fact, false, r), 1);
+  ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 1);
   ck_assert_str_eq(hk_addr_format(&r[0].to, text), "10.1.0.2<0>");
   ck_assert_int_eq(r[0].iface, 0);
   /* The fast one turned out to be dead: nothing is left that beats the bootstrap's way. */
-  ck_assert_int_eq(hk_socket_routes(mine + 1, 3, &fact, false, r), 0);
-  /* The user's choice goes before the bootstrap's, in his order. */
-  ck_assert_int_eq(hk_socket_routes(mine + 1, 2, &fact, true, r), 2);
+  ck_assert_int_eq(hk_socket_routes(&me, &peer, 1, r), 0);
+  /* The user's choice goes before the bootstrap's, in his order, and one address of an interface is enough. */
+  me = fact_of(mine + 1, 2, true);
+  ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 1);
   ck_assert_str_eq(hk_addr_format(&r[0].to, text), "192.168.7.2<0>");
-  ck_assert_str_eq(hk_addr_format(&r[1].to, text), "[fd00::2]<0>");
 
   hk_iface loop = iface("lo", "127.0.0.1", 8, 0, HK_IFACE_LOOPBACK);
-  hk_socket_describe(&fact, &loop, 1);
-  ck_assert_int_eq(hk_socket_routes(&loop, 1, &fact, true, r), 0);
+  me = peer = fact_of(&loop, 1, true);
+  ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 0);
+}
+END_TEST
+
+/* Two fast networks of unequal names and orders, beside a slow one that both hosts have, too. */
+START_TEST(uses_all_equal_interfaces) {
+  hk_iface mine[] = {iface("eth0", "192.168.7.1", 24, 10000, HK_IFACE_PHYSICAL),
+                     iface("rdma0", "10.1.0.1", 16, 100000, HK_IFACE_PHYSICAL),
+                     iface("rdma1", "10.2.0.1", 16, 100000, HK_IFACE_PHYSICAL),
+                     iface("rdma1", "fd02::1", 64, 100000, HK_IFACE_PHYSICAL)};
+  hk_iface theirs[] = {iface("b", "10.2.0.2", 16, 100000, HK_IFACE_PHYSICAL),
+                       iface("b", "fd02::2", 64, 100000, HK_IFACE_PHYSICAL),
+                       iface("a", "10.1.0.2", 16, 100000, HK_IFACE_PHYSICAL),
+                       iface("eth0", "192.168.7.2", 24, 10000, HK_IFACE_PHYSICAL)};
+  hk_socket_fact me = fact_of(mine, 4, false), peer = fact_of(theirs, 4, false);
+  hk_socket_route r[HK_SOCKET_ADDRS];
+  char text[HK_ADDR_TEXT];
+  ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 2);
+  ck_assert_str_eq(hk_addr_format(&r[0].to, text), "10.2.0.2<0>");
+  ck_assert_str_eq(hk_addr_format(&r[1].to, text), "10.1.0.2<0>");
+  ck_assert_int_eq(hk_socket_count(&me, &peer, false, 8), 8); /* four for each, seen from both sides */
+  ck_assert_int_eq(hk_socket_count(&peer, &me, false, 8), 8);
+  ck_assert_int_eq(hk_socket_count(&me, &peer, false, 512), 2);
+  ck_assert_int_eq(hk_socket_routes(&me, &peer, 1u << 2, r), 1); /* one is dead: it is still faster than eth0 */
+  ck_assert_str_eq(hk_addr_format(&r[0].to, text), "10.1.0.2<0>");
+  /* Virtual interfaces share a card, unless the user says otherwise. */
+  mine[2].kind = mine[3].kind = HK_IFACE_VIRTUAL;
+  me = fact_of(mine, 4, false);
+  ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 1);
+  me.named = true;
+  ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 2);
+  /* Half of the speed: a stripe would end with the slow one. */
+  mine[1].speed_mbps = 50000;
+  me = fact_of(mine, 4, true);
+  ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 1);
+  ck_assert_str_eq(hk_addr_format(&r[0].to, text), "10.2.0.2<0>");
+}
+END_TEST
+
+/* threads, sockets of each (NULL: unset), vendor of the card, its speed; sockets in all */
+static const struct {
+  const char *threads, *each;
+  uint32_t vendor, speed;
+  int nsockets;
+} wishes[] = {
+    {NULL, NULL, 0, 10000, 1},      {NULL, NULL, 0, 100000, 4}, {NULL, NULL, 0x1d0f, 0, 16}, {NULL, NULL, 0x1ae0, 0, 4},
+    {"4", NULL, 0, 100000, 4},      {NULL, "3", 0, 100000, 3},  {"4", "2", 0, 10000, 8},     {"4", NULL, 0x1d0f, 0, 32},
+    {NULL, "2", 0x1ae0, 100000, 8}, {"16", "16", 0, 0, 64},     {"3", "64", 0, 0, 63},
+};
+
+START_TEST(counts_sockets_as_nccl) {
+  hk_iface i = iface("eth0", "10.1.0.1", 16, wishes[_i].speed, HK_IFACE_PHYSICAL);
+  i.vendor = wishes[_i].vendor;
+  set_param("NCCL_SOCKET_NTHREADS", wishes[_i].threads);
+  set_param("NCCL_NSOCKS_PERTHREAD", wishes[_i].each);
+  ck_assert_int_eq(fact_of(&i, 1, false).nsockets, wishes[_i].nsockets);
 }
 END_TEST
 
 START_TEST(agrees_on_the_number_of_sockets) {
   hk_socket_fact a = {.nsockets = 4}, b = {.nsockets = 2};
-  ck_assert_int_eq(hk_socket_count(&a, &b, false), 2);
-  ck_assert_int_eq(hk_socket_count(&b, &a, false), 2);
-  ck_assert_int_eq(hk_socket_count(&a, &b, true), 1);
+  ck_assert_int_eq(hk_socket_count(&a, &b, false, 2), 2);
+  ck_assert_int_eq(hk_socket_count(&b, &a, false, 2), 2);
+  ck_assert_int_eq(hk_socket_count(&a, &b, true, 2), 1);
+  ck_assert_int_eq(hk_socket_count(&a, &b, false, 1000), 1);
   b.insists = 1;
   b.nsockets = 8;
-  ck_assert_int_eq(hk_socket_count(&a, &b, true), 8);
-  ck_assert_int_eq(hk_socket_count(&b, &a, false), 8);
+  ck_assert_int_eq(hk_socket_count(&a, &b, true, 1000), 8);
+  ck_assert_int_eq(hk_socket_count(&b, &a, false, 2), 8);
   a.nsockets = 0; /* what a peer of another kind might say */
   b.nsockets = 200;
-  ck_assert_int_eq(hk_socket_count(&a, &b, false), HK_SOCKETS_MAX);
+  ck_assert_int_eq(hk_socket_count(&a, &b, false, 2), HK_SOCKETS_MAX);
   b.insists = 0;
-  ck_assert_int_eq(hk_socket_count(&a, &b, false), 1);
+  ck_assert_int_eq(hk_socket_count(&a, &b, false, 2), 1);
 }
 END_TEST
 
@@ -308,6 +372,8 @@ int main(void) {
   tcase_add_test(t, lets_a_peer_go_that_nobody_waits_for);
   tcase_add_test(t, tells_that_nobody_takes_what_it_sends);
   tcase_add_test(t, chooses_routes);
+  tcase_add_test(t, uses_all_equal_interfaces);
+  tcase_add_loop_test(t, counts_sockets_as_nccl, 0, (int)HK_ARRAY_LENGTH(wishes));
   tcase_add_test(t, agrees_on_the_number_of_sockets);
   return suite_run_one("net_faults", t);
 }

@@ -31,7 +31,7 @@ static void begin(bench *b) {
   ck_assert_int_ge(b->fd, 0);
 }
 
-static int own_fd(const bench *b) { return ((hk_socket_conn *)((hk_net_end *)b->link->priv)->priv)->fd[0]; }
+static int own_fd(const bench *b) { return ((hk_socket_conn *)((hk_net_end *)b->link->priv)->priv)->wires[0].fd; }
 
 /* Nothing that comes in reaches either socket any more, as when the cable is out. */
 static void cut(bench *b) {

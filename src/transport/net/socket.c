@@ -15,7 +15,7 @@
 
 enum {
   MY_IFACES = 32,
-  /* Up to this many connections are polled with recv() instead of epoll: an empty recv() costs 0.25 us, epoll_wait()
+  /* Up to this many sockets are polled with recv() instead of epoll: an empty recv() costs 0.25 us, epoll_wait()
    * 0.6. */
   ASKED_DIRECTLY = 3,
   EVENTS = 64,
@@ -26,7 +26,7 @@ typedef struct socket_ctx {
   const hk_transport_env *env;
   hk_iface ifaces[MY_IFACES];
   int nifaces;
-  bool chosen;        /* the user chose them */
+  uint32_t dropped;   /* those that reach no peer, by hk_socket_addr.iface */
   hk_addr last_local; /* the local address of the last connection, and its interface's name */
   char last_name[IFNAMSIZ];
   const char *facts;
@@ -55,10 +55,10 @@ static hk_status socket_init(const hk_transport_env *env, void **out, void *fact
   x->epoll = -1;
   x->nifaces = MY_IFACES;
   const char *names = hk_param_str(HK_P_SOCKET_IFNAME);
-  x->chosen = names && *names && *names != '^';
   x->silence_s = (unsigned)hk_param_int(HK_P_PEER_TIMEOUT);
   HK_TRY(hk_ifaces(x->ifaces, &x->nifaces, NULL), out);
   hk_socket_describe(fact, x->ifaces, x->nifaces);
+  ((hk_socket_fact *)fact)->named = names && *names && *names != '^';
   for (int i = 0; i < x->nifaces; i++) {
     char text[HK_ADDR_TEXT];
     HK_INFO(HK_SUB_NET, "interface %d: %s %s, %u Mb/s%s", i, x->ifaces[i].name,
@@ -111,41 +111,57 @@ static void set_options(const socket_ctx *x, int peer, int fd) {
   hk_silence_watch(fd, x->silence_s, 9);
 }
 
-static void describe_route(socket_ctx *x, hk_socket_conn *c) {
+static void describe_route(socket_ctx *x, hk_socket_wire *w) {
   hk_addr local, remote;
   socklen_t ln = sizeof local, rn = sizeof remote;
   char a[HK_ADDR_TEXT], b[HK_ADDR_TEXT];
   memset(&local, 0, sizeof local);
   memset(&remote, 0, sizeof remote);
-  if (getsockname(c->fd[0], &local.sa, &ln) != 0 || getpeername(c->fd[0], &remote.sa, &rn) != 0) return;
+  if (getsockname(w->fd, &local.sa, &ln) != 0 || getpeername(w->fd, &remote.sa, &rn) != 0) return;
   hk_addr_unmap(&local);
   hk_addr_unmap(&remote);
   hk_addr host = local;
   hk_addr_set_port(&host, 0);
-  if (!hk_addr_equal(&host,
-                     &x->last_local)) { /* the lookup costs system calls, and most connections share an address */
+  for (int i = 0; i < x->nifaces && !*w->iface; i++)
+    if (hk_addr_same_host(&host, &x->ifaces[i].addr)) memcpy(w->iface, x->ifaces[i].name, IFNAMSIZ);
+  if (!*w->iface) { /* a lookup costs system calls, and most connections share an address */
+    if (!hk_addr_equal(&host, &x->last_local)) hk_iface_name_of(&host, x->last_name);
     x->last_local = host;
-    hk_iface_name_of(&host, x->last_name);
+    memcpy(w->iface, x->last_name, IFNAMSIZ);
   }
-  snprintf(c->route, sizeof c->route, "%s -> %s%s%s", hk_addr_format(&local, a), hk_addr_format(&remote, b),
-           *x->last_name ? ", interface " : "", x->last_name);
+  snprintf(w->route, sizeof w->route, "%s -> %s%s%s", hk_addr_format(&local, a), hk_addr_format(&remote, b),
+           *w->iface ? ", interface " : "", w->iface);
+}
+
+/* The connection has one more socket. */
+static void add_socket(socket_ctx *x, hk_socket_conn *c, int fd) {
+  hk_socket_wire *w = &c->wires[c->nconnected++];
+  w->fd = fd;
+  set_options(x, c->peer, fd);
+  describe_route(x, w);
 }
 
 static void connected(socket_ctx *x, hk_socket_conn *c) {
-  describe_route(x, c);
   /* relaxed: the state says nothing about other memory */
   if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_READY, memory_order_relaxed);
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_READY, memory_order_relaxed);
   HK_INFO(HK_SUB_NET, "rank %d: channel %d to rank %d over %d socket%s, %s", x->env->rank, c->channel, c->peer,
-          c->nsockets, c->nsockets == 1 ? "" : "s", c->route);
+          c->nsockets, c->nsockets == 1 ? "" : "s", c->wires[0].route);
+  for (int s = 1; s < c->nsockets; s++) /* the interfaces take turns: the others come before the first one again */
+    if (strcmp(c->wires[s].iface, c->wires[0].iface) == 0)
+      break;
+    else
+      HK_INFO(HK_SUB_NET, "rank %d: channel %d to rank %d also over %s", x->env->rank, c->channel, c->peer,
+              c->wires[s].route);
 }
 
-/* Interface i of this rank does not reach the peer: a cable is unplugged, or two networks have the same number. */
-static void drop_iface(socket_ctx *x, int i, int peer) {
-  HK_INFO(HK_SUB_NET, "rank %d: interface %s does not reach rank %d and is not used", x->env->rank, x->ifaces[i].name,
-          peer);
-  memmove(&x->ifaces[i], &x->ifaces[i + 1], (size_t)(x->nifaces - i - 1) * sizeof x->ifaces[0]);
-  x->nifaces--;
+/* The interface of this rank in the network of `to` does not reach the peer: a cable is unplugged, or two networks have
+ * the same number. */
+static void drop_iface(socket_ctx *x, const hk_socket_route *route, int peer) {
+  char text[HK_ADDR_TEXT];
+  HK_INFO(HK_SUB_NET, "rank %d: the interface to %s does not reach rank %d and is not used", x->env->rank,
+          hk_addr_format(&route->to, text), peer);
+  x->dropped |= 1u << route->iface;
 }
 
 static bool leads_to(int fd, const hk_addr *to) {
@@ -159,19 +175,17 @@ static bool leads_to(int fd, const hk_addr *to) {
 
 static hk_status dial(socket_ctx *x, hk_socket_conn *c) {
   const hk_transport_env *env = x->env;
-  hk_socket_fact fact;
+  hk_socket_fact mine, theirs;
   hk_socket_route routes[HK_SOCKET_ADDRS];
-  fact_of(x, c->peer, &fact);
-  int n = same_host(x, c->peer) ? 0 : hk_socket_routes(x->ifaces, x->nifaces, &fact, x->chosen, routes);
-  for (; c->nconnected < c->nsockets; c->nconnected++) {
-    int *fd = &c->fd[c->nconnected];
-    HK_OR_RETURN(env->dial(env->arg, c->peer, n ? &routes[0].to : NULL, tag_of(c, c->nconnected), fd));
-    set_options(x, c->peer, *fd);
+  fact_of(x, env->rank, &mine);
+  fact_of(x, c->peer, &theirs);
+  while (c->nconnected < c->nsockets) {
+    int fd, n = same_host(x, c->peer) ? 0 : hk_socket_routes(&mine, &theirs, x->dropped, routes);
+    const hk_socket_route *r = n ? &routes[(c->channel + c->nconnected) % n] : NULL;
+    HK_OR_RETURN(env->dial(env->arg, c->peer, r ? &r->to : NULL, tag_of(c, c->nconnected), &fd));
+    add_socket(x, c, fd);
     /* If the address does not answer soon, `dial` connects to the address that the bootstrap knows. */
-    if (n && !leads_to(*fd, &routes[0].to)) {
-      drop_iface(x, routes[0].iface, c->peer);
-      n = 0;
-    }
+    if (r && !leads_to(fd, &r->to)) drop_iface(x, r, c->peer);
   }
   connected(x, c);
   return HK_OK;
@@ -182,8 +196,7 @@ static void accept_sockets(socket_ctx *x, hk_socket_conn *c) {
   while (c->nconnected < c->nsockets) {
     int fd = x->env->take(x->env->arg, c->peer, tag_of(c, c->nconnected));
     if (fd < 0) return;
-    set_options(x, c->peer, fd);
-    c->fd[c->nconnected++] = fd;
+    add_socket(x, c, fd);
   }
   x->nconnecting--;
   connected(x, c);
@@ -192,8 +205,11 @@ static void accept_sockets(socket_ctx *x, hk_socket_conn *c) {
 static bool conn_ready(const hk_socket_conn *c) { return c->nconnected == c->nsockets; }
 
 static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn **out) {
-  hk_socket_fact mine, theirs;
+  hk_socket_fact facts[2]; /* of the rank that dials, and of the one that accepts */
   hk_socket_conn *c = NULL;
+  fact_of(x, x->env->rank, &facts[x->env->rank > peer]);
+  fact_of(x, peer, &facts[x->env->rank < peer]);
+  const int n = hk_socket_count(&facts[0], &facts[1], same_host(x, peer), x->env->nranks);
   if (x->nconns == x->room) {
     int room = x->room ? 2 * x->room : 16;
     void *conns = realloc(x->conns, (size_t)room * sizeof *x->conns);
@@ -203,18 +219,14 @@ static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn *
     if (!conns || !waiting) goto no_memory;
     x->room = room;
   }
-  c = calloc(1, sizeof *c);
+  c = calloc(1, sizeof *c + (size_t)n * sizeof c->wires[0]);
   if (!c || !(c->rx.ahead = malloc(HK_AHEAD_BYTES))) goto no_memory;
   c->rx.ahead_room = HK_AHEAD_BYTES;
   c->env = x->env;
   c->peer = peer;
   c->channel = (uint8_t)channel;
-  c->readable = true;
-  fact_of(x, x->env->rank, &mine);
-  fact_of(x, peer, &theirs);
-  c->nsockets = (uint8_t)hk_socket_count(&mine, &theirs, same_host(x, peer));
-  for (int s = 0; s < HK_SOCKETS_MAX; s++) c->fd[s] = -1;
-  snprintf(c->route, sizeof c->route, "not connected");
+  c->nsockets = (uint8_t)n;
+  for (int s = 0; s < n; s++) c->wires[s] = (hk_socket_wire){.conn = c, .fd = -1, .route = "not connected"};
   x->conns[x->nconns++] = c;
   x->nconnecting++;
   *out = c;
@@ -229,8 +241,7 @@ static void free_conn(socket_ctx *x, hk_socket_conn *c) {
   while (x->conns[i] != c) i++;
   x->conns[i] = x->conns[--x->nconns];
   if (!conn_ready(c)) x->nconnecting--;
-  for (int s = 0; s < HK_SOCKETS_MAX; s++)
-    if (c->fd[s] >= 0) hk_tcp_close(c->fd[s]); /* leaves the epoll set too */
+  for (int s = 0; s < c->nconnected; s++) hk_tcp_close(c->wires[s].fd); /* leaves the epoll set too */
   free(c->rx.ahead);
   free(c);
 }
@@ -271,10 +282,12 @@ static bool try_watch(socket_ctx *x, hk_socket_conn *c) {
   if (x->epoll < 0 && (x->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0) return false;
   for (int s = 0; s < c->nsockets; s++) {
     /* Edge-triggered: a connection that no lane waits for is reported once, not at every poll. */
-    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
-    if (epoll_ctl(x->epoll, EPOLL_CTL_ADD, c->fd[s], &e) != 0 && errno != EEXIST) return false;
+    hk_socket_wire *w = &c->wires[s];
+    struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = w};
+    if (epoll_ctl(x->epoll, EPOLL_CTL_ADD, w->fd, &e) != 0 && errno != EEXIST) return false;
+    w->readable = true;
   }
-  c->watched = c->readable = true;
+  c->watched = true;
   return true;
 }
 
@@ -289,16 +302,15 @@ static void ask_epoll(socket_ctx *x, int patience_ms) {
   struct epoll_event events[EVENTS];
   int n = epoll_wait(x->epoll, events, EVENTS, patience_ms);
   for (int i = 0; i < n; i++) {
-    hk_socket_conn *c = events[i].data.ptr;
-    if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
-    if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
-      for (int s = 0; s < c->nsockets; s++) c->tx[s].blocked = false;
+    hk_socket_wire *w = events[i].data.ptr;
+    if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) w->readable = true;
+    if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) w->blocked = false;
   }
 }
 
-/* Sends what is filled, and collects the connections whose messages lanes expect. */
-static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting) {
-  *nwaiting = x->nblocked = 0;
+/* Sends what is filled, and collects the connections whose messages lanes expect. *nsockets: what to ask for these. */
+static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting, int *nsockets) {
+  *nwaiting = *nsockets = x->nblocked = 0;
   for (int i = 0; i < x->nconns; i++) {
     hk_socket_conn *c = x->conns[i];
     if (!conn_ready(c)) continue;
@@ -313,6 +325,7 @@ static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting) {
     if (c->recv && hk_link_waits(c->recv->link)) {
       if (c->failed && hk_socket_waited_for(c)) return c->failed;
       x->waiting[(*nwaiting)++] = c;
+      *nsockets += c->rx.begun ? c->nsockets : 1;
     }
   }
   return HK_OK;
@@ -334,20 +347,23 @@ static hk_status check_silence(socket_ctx *x, int nwaiting) {
 static hk_status socket_progress(void *ctx, bool *moved) {
   socket_ctx *x = ctx;
   bool any = false;
-  int nwaiting;
+  int nwaiting, nsockets;
   if (x->nconnecting)
     for (int i = 0; i < x->nconns; i++)
       if (!conn_ready(x->conns[i])) accept_sockets(x, x->conns[i]);
   bool asked = x->nblocked > 0;
   if (asked) ask_epoll(x, 0);
-  HK_OR_RETURN(send_all(x, &any, &nwaiting));
-  bool direct = nwaiting <= ASKED_DIRECTLY;
+  HK_OR_RETURN(send_all(x, &any, &nwaiting, &nsockets));
+  bool direct = nsockets <= ASKED_DIRECTLY;
   if (!direct) {
     for (int i = 0; i < nwaiting; i++) HK_OR_RETURN(watch(x, x->waiting[i]));
     if (!asked) ask_epoll(x, 0);
   }
-  for (int i = 0; i < nwaiting; i++)
-    if (direct || x->waiting[i]->readable) HK_OR_RETURN(hk_socket_receive(x->waiting[i], &any));
+  for (int i = 0; i < nwaiting; i++) {
+    hk_socket_conn *c = x->waiting[i];
+    for (int s = 0; s < c->nsockets && direct; s++) c->wires[s].readable = true;
+    if (hk_socket_readable(c)) HK_OR_RETURN(hk_socket_receive(c, &any));
+  }
   if (any) {
     *moved = true;
     x->idle = 0;
@@ -366,7 +382,7 @@ static void socket_sleep(void *ctx) {
     if (!c->recv || !hk_link_waits(c->recv->link)) continue;
     if (hk_socket_send_held(c) && hk_socket_send_pending(c)) return;
     /* A socket that is added to the epoll set counts as readable: data may have come before. */
-    if (c->failed || (c->watched && c->readable) || !try_watch(x, c)) return;
+    if (c->failed || (c->watched && hk_socket_readable(c)) || !try_watch(x, c)) return;
     waits++;
   }
   if (waits) ask_epoll(x, 1);

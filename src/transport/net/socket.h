@@ -7,8 +7,10 @@
  * connects, the higher one accepts.
  *
  * On the wire a slot is its header's first 16 bytes (number, bytes, signature, flags) and its payload. A connection may
- * have several sockets; then a payload of at least HK_STRIPE_MIN bytes is cut into one part for each socket, the first
- * of which follows the header on the first socket.
+ * have several sockets, spread over the pairs of interfaces that reach each other. Then a payload of at least
+ * HK_STRIPE_MIN bytes is cut into parts, one for each socket, the first of which follows the header on the first
+ * socket. If there are more sockets than parts of HK_PART_MIN bytes, the first one carries only headers, and messages
+ * take turns on the others.
  */
 #ifndef HK_TRANSPORT_NET_SOCKET_H
 #define HK_TRANSPORT_NET_SOCKET_H
@@ -17,8 +19,10 @@
 #include "net.h"
 
 enum {
-  HK_SOCKETS_MAX = 16,
+  HK_SOCKETS_MAX = 64,      /* of a connection, as in NCCL */
+  HK_SOCKETS_OF_ALL = 1024, /* of all connections on one channel, unless the user asks for more */
   HK_STRIPE_MIN = 65536,
+  HK_PART_MIN = 32768, /* below, a part's system calls cost more than its bytes */
   HK_SOCKET_ADDRS = 9,
   HK_AHEAD_BYTES = 1024 /* read beyond the current message: a small message arrives with the read of the one before */
 };
@@ -28,32 +32,34 @@ typedef struct hk_socket_addr {
   uint8_t family; /* 4 or 6; 0: unused */
   uint8_t kind;   /* hk_iface_class */
   uint8_t prefix;
-  uint8_t reserved;
+  uint8_t iface; /* index of the first address of its interface */
   uint32_t speed_mbps;
   uint8_t bytes[16];
 } hk_socket_addr;
 typedef struct hk_socket_fact {
   uint8_t naddrs;
-  uint8_t nsockets; /* that this rank wants for a connection */
-  uint8_t insists;  /* nsockets was set by NCCL_NSOCKS_PERTHREAD */
-  uint8_t reserved;
+  uint8_t nsockets; /* that this rank wants for a connection; for each of its interfaces unless it insists */
+  uint8_t insists;  /* nsockets was set by NCCL_NSOCKS_PERTHREAD or NCCL_SOCKET_NTHREADS */
+  uint8_t named;    /* the user chose the interfaces (NCCL_SOCKET_IFNAME) */
   hk_socket_addr addrs[HK_SOCKET_ADDRS];
 } hk_socket_fact;
 _Static_assert(sizeof(hk_socket_fact) <= HK_NET_FACT_BYTES, "the fact fits");
 
 /* Fills the fact of this rank from its interfaces. */
 void hk_socket_describe(hk_socket_fact *fact, const hk_iface *ifaces, int n);
-/* A peer's address, and the interface (index) of this rank that is in the same network. */
+/* A peer's address, and the interfaces of both ranks (`iface` of their facts) that are in its network. */
 typedef struct hk_socket_route {
   hk_addr to;
-  int iface;
+  uint32_t speed_mbps;
+  uint8_t iface, peer_iface, kind;
 } hk_socket_route;
-/* Fills `out` with the addresses of a peer that are better than the one that the bootstrap uses, best first. Returns
- * their number. `named`: the user chose the interfaces (NCCL_SOCKET_IFNAME). */
-int hk_socket_routes(const hk_iface *mine, int nmine, const hk_socket_fact *peer, bool named,
+/* Fills `out` with the addresses of the accepting rank to which a connection's sockets go in turns: one for each pair
+ * of interfaces, best first. Returns their number; 0: the address that the bootstrap uses. `dropped`: interfaces of the
+ * dialing rank that reach no peer, a bit each. */
+int hk_socket_routes(const hk_socket_fact *dialing, const hk_socket_fact *accepting, uint32_t dropped,
                      hk_socket_route out[HK_SOCKET_ADDRS]);
-/* The number of sockets of a connection between the two ranks; equal on both ends. */
-int hk_socket_count(const hk_socket_fact *a, const hk_socket_fact *b, bool same_host);
+/* The number of sockets of a connection between two of `nranks` ranks; equal on both ends. */
+int hk_socket_count(const hk_socket_fact *dialing, const hk_socket_fact *accepting, bool same_host, int nranks);
 
 /* ---- one connection: socket_io.c ---- */
 typedef struct hk_wire_header {
@@ -61,12 +67,19 @@ typedef struct hk_wire_header {
 } hk_wire_header;
 _Static_assert(sizeof(hk_wire_header) == offsetof(hk_slot, small), "the wire header is the slot's own");
 
-/* What one socket has sent. */
-typedef struct hk_socket_tx {
+/* One socket of a connection. */
+typedef struct hk_socket_wire {
+  struct hk_socket_conn *conn;
+  int fd;
+  bool blocked;    /* the kernel's buffer is full; epoll reports when it has room */
+  bool readable;   /* there may be something to receive */
+  uint32_t got;    /* of its part of the message that is being received */
   uint64_t slot;   /* being sent, or the next one */
   uint64_t offset; /* bytes of it that the kernel has taken, the header included on the first socket */
-  bool blocked;    /* the kernel's buffer is full; epoll reports when it has room */
-} hk_socket_tx;
+  hk_silence silence;
+  char iface[IFNAMSIZ];
+  char route[2 * HK_ADDR_TEXT + IFNAMSIZ + 16]; /* "10.0.0.1<4000> -> 10.0.0.2<4001>, interface eth0", for messages */
+} hk_socket_wire;
 
 /* The message that is being received. */
 typedef struct hk_socket_rx {
@@ -76,9 +89,8 @@ typedef struct hk_socket_rx {
   bool direct; /* `place` is the user's memory */
   bool eof;    /* the peer has closed, between two messages */
   char *place;
-  uint32_t got[HK_SOCKETS_MAX]; /* of each socket's part */
-  uint32_t last;                /* bytes of the message before: a guess for the next one */
-  char *ahead;                  /* bytes read beyond the message */
+  uint32_t last; /* bytes of the message before: a guess for the next one */
+  char *ahead;   /* bytes read beyond the message */
   uint32_t ahead_at, ahead_end, ahead_room;
 } hk_socket_rx;
 
@@ -87,17 +99,13 @@ typedef struct hk_socket_conn {
   int peer;
   uint8_t channel;
   uint8_t nsockets, nconnected;
-  bool watched;  /* its sockets are in the epoll set */
-  bool readable; /* there may be something to receive */
+  bool watched; /* its sockets are in the epoll set */
   hk_status failed;
   uint32_t lead,
       held; /* bytes sent and not answered by as many received; rounds in which sending was held back for that */
   hk_net_end *send, *recv; /* NULL if the end is not open */
-  int fd[HK_SOCKETS_MAX];
-  hk_silence silence[HK_SOCKETS_MAX];
-  hk_socket_tx tx[HK_SOCKETS_MAX];
   hk_socket_rx rx;
-  char route[2 * HK_ADDR_TEXT + 32]; /* "10.0.0.1<4000> -> 10.0.0.2<4001>", for messages */
+  hk_socket_wire wires[]; /* [nsockets] */
 } hk_socket_conn;
 
 /* Sends what is filled and gives credits back; never blocks. Sets *moved if any byte was sent. HK_ERR_ARGUMENT if the
@@ -106,12 +114,10 @@ hk_status hk_socket_send(hk_socket_conn *c, bool *moved);
 /* Receives what the FIFO has room for; otherwise as hk_socket_send. */
 hk_status hk_socket_receive(hk_socket_conn *c, bool *moved);
 bool hk_socket_waited_for(const hk_socket_conn *c);   /* a lane waits for its next message */
+bool hk_socket_readable(const hk_socket_conn *c);     /* there may be something of the next message */
 bool hk_socket_send_pending(const hk_socket_conn *c); /* there is something to send */
 bool hk_socket_send_blocked(const hk_socket_conn *c); /* the kernel's buffers are full */
 bool hk_socket_send_held(const hk_socket_conn *c); /* held back for some rounds: the thread must not sleep meanwhile */
-/* Fails the connection, and returns the error: it names peer, route, cause and what to check. `err`: errno, or 0 if the
- * peer has closed it. */
-hk_status hk_socket_broken(hk_socket_conn *c, const char *doing, int err);
 /* To be called once a second. Fails the connection if the peer's host does not answer (base/silence.h). */
 hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s, uint64_t now_ns);
 #endif

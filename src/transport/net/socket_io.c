@@ -8,12 +8,21 @@
 
 enum { IOV_MAX_USED = 16, HEADER = sizeof(hk_wire_header) };
 
-/* Socket s's part of a payload. */
-static uint32_t part(const hk_socket_conn *c, uint32_t bytes, unsigned s, uint32_t *at) {
+/* Socket s's part of the payload of slot k. */
+static uint32_t part(const hk_socket_conn *c, uint64_t k, uint32_t bytes, unsigned s, uint32_t *at) {
   *at = 0;
   if (c->nsockets == 1 || bytes < HK_STRIPE_MIN) return s == 0 ? bytes : 0;
-  uint32_t each = ((bytes + c->nsockets - 1) / c->nsockets + 4095) & ~4095u; /* whole pages: copies stay aligned */
-  uint64_t begin = (uint64_t)each * s, end = begin + each;
+  uint32_t parts = bytes / HK_PART_MIN, index = s, others = c->nsockets - 1u;
+  if (parts >= c->nsockets) {
+    parts = c->nsockets;
+  } else { /* the sockets but the first take turns, so that all of them are used */
+    if (parts > others) parts = others;
+    if (s == 0) return 0;
+    index = (uint32_t)((s - 1 + others - k * parts % others) % others);
+    if (index >= parts) return 0;
+  }
+  uint32_t each = ((bytes + parts - 1) / parts + 4095) & ~4095u; /* whole pages: copies stay aligned */
+  uint64_t begin = (uint64_t)each * index, end = begin + each;
   if (begin > bytes) begin = bytes;
   if (end > bytes) end = bytes;
   *at = (uint32_t)begin;
@@ -58,31 +67,36 @@ static hk_status bad_buffer(hk_socket_conn *c, bool sends, const void *at, size_
 /* Returns true for errors that mean a lack of resources on this host. */
 static bool is_local(int err) { return err == ENOMEM || err == ENOBUFS || err == EMFILE || err == ENFILE; }
 
-static hk_status lacks_resources(hk_socket_conn *c, const char *doing, int err) {
+static hk_status lacks_resources(const hk_socket_wire *w, const char *doing, int err) {
+  hk_socket_conn *c = w->conn;
   mark_failed(c, HK_ERR_SYSTEM);
   return HK_FAIL(HK_ERR_SYSTEM,
                  "rank %d fails while %s, over its connection to rank %d (%s): %s (%s); its host is short of it",
-                 c->env->rank, doing, c->peer, c->route, strerror(err), strerrorname_np(err));
+                 c->env->rank, doing, c->peer, w->route, strerror(err), strerrorname_np(err));
 }
 
-hk_status hk_socket_broken(hk_socket_conn *c, const char *doing, int err) {
-  if (is_local(err)) return lacks_resources(c, doing, err);
+/* Fails the connection, and returns the error: it names peer, route, cause and what to check. `err`: errno, or 0 if the
+ * peer has closed it. */
+static hk_status broken(const hk_socket_wire *w, const char *doing, int err) {
+  hk_socket_conn *c = w->conn;
+  if (is_local(err)) return lacks_resources(w, doing, err);
   mark_failed(c, HK_ERR_REMOTE);
   return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d (%s, channel %d) while %s: %s%s%s%s; %s",
-                 c->env->rank, c->peer, c->route, c->channel, doing, err ? strerror(err) : "the other side closed it",
+                 c->env->rank, c->peer, w->route, c->channel, doing, err ? strerror(err) : "the other side closed it",
                  err ? " (" : "", err ? strerrorname_np(err) : "", err ? ")" : "", advice(err));
 }
 
 hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s, uint64_t now_ns) {
   for (unsigned s = 0; s < c->nconnected; s++) {
     unsigned quiet_s;
-    if (!hk_silence_broken(&c->silence[s], c->fd[s], limit_s, now_ns, &quiet_s)) continue;
+    hk_socket_wire *w = &c->wires[s];
+    if (!hk_silence_broken(&w->silence, w->fd, limit_s, now_ns, &quiet_s)) continue;
     mark_failed(c, HK_ERR_REMOTE);
     return HK_FAIL(
         HK_ERR_REMOTE,
         "rank %d has heard nothing from the host of rank %d (%s) for %u s, though it asks it every few seconds; "
         "%s, or wait longer with HOCKET_PEER_TIMEOUT",
-        c->env->rank, c->peer, c->route, quiet_s, advice(ETIMEDOUT));
+        c->env->rank, c->peer, w->route, quiet_s, advice(ETIMEDOUT));
   }
   return HK_OK;
 }
@@ -94,7 +108,7 @@ static hk_status garbage(hk_socket_conn *c) {
       HK_ERR_REMOTE,
       "rank %d got a message from rank %d (%s, channel %d) that makes no sense: number %u where %u was due, %u "
       "bytes, flags %#x; do all ranks run the same version of this library, with the same settings?",
-      c->env->rank, c->peer, c->route, c->channel, h->seq, (uint32_t)(c->recv->next + 1), h->bytes, h->flags);
+      c->env->rank, c->peer, c->wires[0].route, c->channel, h->seq, (uint32_t)(c->recv->next + 1), h->bytes, h->flags);
 }
 
 /* ---- sending ---- */
@@ -102,12 +116,13 @@ static hk_status garbage(hk_socket_conn *c) {
 bool hk_socket_waited_for(const hk_socket_conn *c) { return c->recv && hk_link_waits(c->recv->link) == HK_LINK_WAITS; }
 
 bool hk_socket_send_pending(const hk_socket_conn *c) {
-  return c->send && (hk_net_filled(c->send, c->tx[0].slot) || c->send->next != c->tx[0].slot);
+  const uint64_t first = c->wires[0].slot;
+  return c->send && (hk_net_filled(c->send, first) || c->send->next != first);
 }
 
 bool hk_socket_send_blocked(const hk_socket_conn *c) {
   bool blocked = false;
-  for (unsigned s = 0; s < c->nsockets; s++) blocked |= c->tx[s].blocked;
+  for (unsigned s = 0; s < c->nsockets; s++) blocked |= c->wires[s].blocked;
   return blocked;
 }
 
@@ -119,6 +134,12 @@ enum { LEAD_MAX = 131072, HELD_MAX = 16 };
 
 bool hk_socket_send_held(const hk_socket_conn *c) { return c->lead >= LEAD_MAX && hk_socket_waited_for(c); }
 
+/* What of that a socket sends at a time. */
+static uint32_t lead_of_one(const hk_socket_conn *c) {
+  const uint32_t share = LEAD_MAX / c->nsockets;
+  return share > HK_PART_MIN ? share : HK_PART_MIN;
+}
+
 static bool hold_back(hk_socket_conn *c) {
   if (!hk_socket_send_held(c)) return false;
   if (++c->held < HELD_MAX) return true;
@@ -129,12 +150,12 @@ static bool hold_back(hk_socket_conn *c) {
 /* Collects the bytes that socket s sends next: as many slots as fit into the vector, about `most` bytes. */
 static int gather(const hk_socket_conn *c, unsigned s, size_t most, struct iovec *iov, size_t *total) {
   const hk_net_end *e = c->send;
-  uint64_t k = c->tx[s].slot, offset = c->tx[s].offset;
+  uint64_t k = c->wires[s].slot, offset = c->wires[s].offset;
   int n = 0;
   *total = 0;
   for (; n + 2 <= IOV_MAX_USED && *total < most && hk_net_filled(e, k); k++, offset = 0) {
     hk_slot *slot = hk_net_slot(e, k);
-    uint32_t at, bytes = part(c, slot->bytes, s, &at), head = s == 0 ? HEADER : 0;
+    uint32_t at, bytes = part(c, k, slot->bytes, s, &at), head = s == 0 ? HEADER : 0;
     char *data = (char *)(uintptr_t)hk_net_slot_data(e, k) + at;
     size_t left = head + bytes - offset;
     if (left == 0) continue;
@@ -152,9 +173,9 @@ static int gather(const hk_socket_conn *c, unsigned s, size_t most, struct iovec
 
 /* The kernel has taken `sent` more bytes of socket s. */
 static void advance(hk_socket_conn *c, unsigned s, size_t sent) {
-  hk_socket_tx *t = &c->tx[s];
+  hk_socket_wire *t = &c->wires[s];
   while (hk_net_filled(c->send, t->slot)) {
-    uint32_t at, bytes = part(c, hk_net_slot(c->send, t->slot)->bytes, s, &at);
+    uint32_t at, bytes = part(c, t->slot, hk_net_slot(c->send, t->slot)->bytes, s, &at);
     uint64_t left = (s == 0 ? HEADER : 0) + (uint64_t)bytes - t->offset;
     if (sent < left) {
       t->offset += sent;
@@ -167,22 +188,22 @@ static void advance(hk_socket_conn *c, unsigned s, size_t sent) {
 }
 
 static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
-  hk_socket_tx *t = &c->tx[s];
+  hk_socket_wire *t = &c->wires[s];
   bool paced = hk_socket_waited_for(c);
   while (!t->blocked) {
     struct iovec iov[IOV_MAX_USED];
     size_t total;
-    int n = gather(c, s, paced ? LEAD_MAX / c->nsockets : SIZE_MAX, iov, &total);
+    int n = gather(c, s, paced ? lead_of_one(c) : SIZE_MAX, iov, &total);
     if (n == 0) {
       advance(c, s, 0); /* skips slots of which this socket carries no part */
       return HK_OK;
     }
-    ssize_t sent = n == 1 ? hk_tcp_send(c->fd[s], iov[0].iov_base, iov[0].iov_len) : hk_tcp_sendv(c->fd[s], iov, n);
+    ssize_t sent = n == 1 ? hk_tcp_send(t->fd, iov[0].iov_base, iov[0].iov_len) : hk_tcp_sendv(t->fd, iov, n);
     if (sent < 0) {
       if (errno == EINTR) continue;
       const hk_slot *slot = hk_net_slot(c->send, t->slot);
       if (errno == EFAULT) return bad_buffer(c, true, hk_net_slot_data(c->send, t->slot), slot->bytes);
-      if (errno != EAGAIN && errno != EWOULDBLOCK) return hk_socket_broken(c, "sending", errno);
+      if (errno != EAGAIN && errno != EWOULDBLOCK) return broken(t, "sending", errno);
       sent = 0;
     }
     if (sent > 0) *moved = true;
@@ -190,7 +211,7 @@ static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
     advance(c, s, (size_t)sent);
     if (!paced) continue;
     c->lead += (uint32_t)sent;
-    if (c->lead >= LEAD_MAX / c->nsockets) break;
+    if (c->lead >= lead_of_one(c)) break;
   }
   return HK_OK;
 }
@@ -198,9 +219,9 @@ static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
 hk_status hk_socket_send(hk_socket_conn *c, bool *moved) {
   if (hold_back(c)) return HK_OK;
   for (unsigned s = 0; s < c->nsockets; s++) HK_OR_RETURN(push(c, s, moved));
-  uint64_t all = c->tx[0].slot;
+  uint64_t all = c->wires[0].slot;
   for (unsigned s = 1; s < c->nsockets; s++)
-    if (c->tx[s].slot < all) all = c->tx[s].slot;
+    if (c->wires[s].slot < all) all = c->wires[s].slot;
   if (all != c->send->next) {
     c->send->next = all;
     hk_net_give_credit(c->send, all);
@@ -209,6 +230,19 @@ hk_status hk_socket_send(hk_socket_conn *c, bool *moved) {
 }
 
 /* ---- receiving ---- */
+
+/* Socket s's part of the message that is being received, or that is guessed to be the next. */
+static uint32_t rx_part(const hk_socket_conn *c, uint32_t bytes, unsigned s, uint32_t *at) {
+  return part(c, c->recv->next, bytes, s, at);
+}
+
+bool hk_socket_readable(const hk_socket_conn *c) {
+  uint32_t at;
+  if (c->wires[0].readable || !c->rx.begun) return c->wires[0].readable;
+  for (unsigned s = 1; s < c->nsockets; s++)
+    if (c->wires[s].readable && c->wires[s].got < rx_part(c, c->rx.head.bytes, s, &at)) return true;
+  return false;
+}
 
 /* Once the header is complete: checks it, and finds the payload's place. The message is not begun until that is
  * known. */
@@ -220,7 +254,7 @@ static hk_status begin(hk_socket_conn *c) {
     return garbage(c);
   r->place = hk_net_place(c->recv, h->bytes, &r->direct);
   if (!r->place) return c->recv->link->want ? garbage(c) : HK_OK;
-  memset(r->got, 0, c->nsockets * sizeof r->got[0]);
+  for (unsigned s = 0; s < c->nsockets; s++) c->wires[s].got = 0;
   r->begun = true;
   return HK_OK;
 }
@@ -258,8 +292,8 @@ static hk_status use_ahead(hk_socket_conn *c) {
     HK_OR_RETURN(begin(c));
   }
   if (r->begun && r->ahead_end) {
-    uint32_t at, bytes = part(c, r->head.bytes, 0, &at);
-    r->got[0] += take_ahead(r, r->place + r->got[0], bytes - r->got[0]);
+    uint32_t at, bytes = rx_part(c, r->head.bytes, 0, &at), *got = &c->wires[0].got;
+    *got += take_ahead(r, r->place + *got, bytes - *got);
   }
   return HK_OK;
 }
@@ -270,7 +304,7 @@ static char *guess(const hk_socket_conn *c, uint32_t *room) {
   uint32_t at, bytes = c->rx.last, most = l->want ? l->want_bytes : l->slot_bytes;
   bool direct;
   if (bytes > most) bytes = most;
-  *room = part(c, bytes, 0, &at);
+  *room = rx_part(c, bytes, 0, &at);
   return *room ? hk_net_place(c->recv, bytes, &direct) : NULL;
 }
 
@@ -284,10 +318,10 @@ static hk_status sort_guessed(hk_socket_conn *c, size_t n, char *guessed, uint32
   r->ahead_end = rest - in_guess;
   HK_OR_RETURN(begin(c));
   if (r->begun) {
-    uint32_t bytes = part(c, r->head.bytes, 0, &at);
+    uint32_t bytes = rx_part(c, r->head.bytes, 0, &at);
     keep = in_guess < bytes ? in_guess : bytes;
     if (keep && r->place != guessed) memmove(r->place, guessed, keep);
-    r->got[0] = keep;
+    c->wires[0].got = keep;
   }
   return unread(c, guessed + keep, in_guess - keep);
 }
@@ -295,14 +329,15 @@ static hk_status sort_guessed(hk_socket_conn *c, size_t n, char *guessed, uint32
 /* One read from the first socket; the read-ahead buffer is empty. *more: the socket may have more bytes. */
 static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
   hk_socket_rx *r = &c->rx;
+  hk_socket_wire *w = &c->wires[0];
   struct iovec iov[3];
   int n = 0;
   uint32_t room = 0, at, left = 0;
   char *guessed = NULL;
   size_t asked = HK_AHEAD_BYTES;
   if (r->begun) {
-    left = part(c, r->head.bytes, 0, &at) - r->got[0];
-    iov[n++] = (struct iovec){r->place + r->got[0], left};
+    left = rx_part(c, r->head.bytes, 0, &at) - w->got;
+    iov[n++] = (struct iovec){r->place + w->got, left};
     asked += left;
   } else {
     iov[n++] = (struct iovec){(char *)&r->head + r->head_got, HEADER - r->head_got};
@@ -312,25 +347,25 @@ static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
   }
   iov[n++] = (struct iovec){r->ahead, HK_AHEAD_BYTES};
   *more = false;
-  ssize_t got = hk_tcp_readv(c->fd[0], iov, n);
+  ssize_t got = hk_tcp_readv(w->fd, iov, n);
   if (got < 0 && errno == EFAULT)
     return r->begun ? bad_buffer(c, false, r->place, r->head.bytes) : bad_buffer(c, false, guessed, room);
   if (got < 0) {
     if (errno == EINTR) *more = true;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) c->readable = false;
-    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? HK_OK : hk_socket_broken(c, "receiving", errno);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) w->readable = false;
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? HK_OK : broken(w, "receiving", errno);
   }
   if (got == 0) {
     bool between = !r->begun && r->head_got == 0;
-    if (!between) return hk_socket_broken(c, "receiving a message", 0);
+    if (!between) return broken(w, "receiving a message", 0);
     r->eof = true; /* an error only if a lane waits for more */
     return HK_OK;
   }
-  *moved = true;
+  *moved = w->readable = true;
   *more = (size_t)got == asked;
   if (!r->begun) return sort_guessed(c, (size_t)got, guessed, room);
   uint32_t mine = (size_t)got < left ? (uint32_t)got : left;
-  r->got[0] += mine;
+  w->got += mine;
   r->ahead_end = (uint32_t)got - mine;
   return HK_OK;
 }
@@ -339,15 +374,17 @@ static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
 static hk_status read_others(hk_socket_conn *c, bool *moved) {
   hk_socket_rx *r = &c->rx;
   for (unsigned s = 1; s < c->nsockets; s++) {
-    uint32_t at, bytes = part(c, r->head.bytes, s, &at);
-    while (r->got[s] < bytes) {
-      ssize_t got = hk_tcp_recv(c->fd[s], r->place + at + r->got[s], bytes - r->got[s]);
-      if (got == 0) return hk_socket_broken(c, "receiving a message", 0);
+    hk_socket_wire *w = &c->wires[s];
+    uint32_t at, bytes = rx_part(c, r->head.bytes, s, &at);
+    while (w->readable && w->got < bytes) {
+      ssize_t got = hk_tcp_recv(w->fd, r->place + at + w->got, bytes - w->got);
+      if (got == 0) return broken(w, "receiving a message", 0);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
       if (got < 0 && errno == EFAULT) return bad_buffer(c, false, r->place, r->head.bytes);
-      if (got < 0) return hk_socket_broken(c, "receiving a message", errno);
-      r->got[s] += (uint32_t)got;
+      if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return broken(w, "receiving a message", errno);
+      w->readable = got > 0;
+      if (got < 0) break;
+      w->got += (uint32_t)got;
       *moved = true;
     }
   }
@@ -358,7 +395,7 @@ static bool complete(const hk_socket_conn *c) {
   const hk_socket_rx *r = &c->rx;
   uint32_t sum = 0;
   if (!r->begun) return false;
-  for (unsigned s = 0; s < c->nsockets; s++) sum += r->got[s];
+  for (unsigned s = 0; s < c->nsockets; s++) sum += c->wires[s].got;
   return sum == r->head.bytes;
 }
 
@@ -389,7 +426,7 @@ hk_status hk_socket_receive(hk_socket_conn *c, bool *moved) {
   bool more = true;
   while (hk_net_has_room(c->recv)) {
     HK_OR_RETURN(use_ahead(c));
-    if (r->begun && c->nsockets > 1) HK_OR_RETURN(read_others(c, moved));
+    if (r->begun && c->nsockets > 1 && r->head.bytes >= HK_STRIPE_MIN) HK_OR_RETURN(read_others(c, moved));
     if (complete(c)) {
       deliver(c);
       *moved = true;
@@ -397,9 +434,9 @@ hk_status hk_socket_receive(hk_socket_conn *c, bool *moved) {
       continue;
     }
     if (!more) break;
-    if (r->begun ? r->got[0] == part(c, r->head.bytes, 0, &at) : r->head_got == HEADER) break;
+    if (r->begun ? c->wires[0].got == rx_part(c, r->head.bytes, 0, &at) : r->head_got == HEADER) break;
     if (r->eof) {
-      if (hk_socket_waited_for(c)) rc = hk_socket_broken(c, "waiting for a message", 0);
+      if (hk_socket_waited_for(c)) rc = broken(&c->wires[0], "waiting for a message", 0);
       break;
     }
     HK_OR_RETURN(read_first(c, moved, &more));
