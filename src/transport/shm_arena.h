@@ -3,7 +3,8 @@
  * The arena of the shm transport: one mapping that all ranks of a group share. Its layout follows from the group's size
  * and the slots' geometry alone, so no rank has to send addresses.
  *
- *   header           the failure word, and a byte for each rank: 1 if it can read the memory of all others
+ *   header           the failure word; whether reading the memory of others is faster than slots; a byte for each
+ *                    rank: whether it can read that of all others
  *   board            of each rank, then the claims
  *   link control     [channel][sender][receiver]: slot headers, then the head
  *   multicast control [channel][sender]: slot headers, then a head for each reader
@@ -42,8 +43,9 @@ bool hk_shm_arena_map(hk_shm_arena *a, int fd);
 void hk_shm_arena_unmap(hk_shm_arena *a); /* does nothing if it is not mapped */
 
 /* The parts of a mapped arena. `index` is a rank's index in the group. */
-_Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a); /* NULL if it is not mapped */
-/* The byte by which a rank publishes that it can read the memory of all others (shm_cma.c); NULL for indices beyond the
+_Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a);     /* NULL if it is not mapped */
+_Atomic(bool) *hk_shm_arena_cma_faster(const hk_shm_arena *a); /* measured on this host: shm_measure.c */
+/* The byte by which a rank publishes whether it reads the memory of all others (shm_cma.c); NULL for indices beyond the
  * header page. */
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index);
 struct hk_board *hk_shm_arena_board(const hk_shm_arena *a, uint32_t index);

@@ -7,6 +7,9 @@
  * it is tried: each rank reads a random word of every other process, which published the word's address and value in
  * its facts (a pid of another pid namespace names the wrong process or none). A rank that can read all of them sets its
  * byte in the arena. Senders read these bytes and decide alone, for each slot.
+ *
+ * Whether that is faster than slots is measured by two ranks for all of the host (shm_measure.c), unless HOCKET_CMA
+ * decides.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,21 +22,20 @@
 
 /* If ranks outnumber cores, slots are faster: the sender fills them while it has the core anyway, many readers of
  * one slot find it in the cache, and no rank spends its time slice in the kernel on pinning pages. */
-static bool crowded(const hk_shm_state *s) {
-  const hk_transport_env *env = s->base.env;
+static bool crowded(const hk_transport_env *env, int rank) {
   int ranks = 0;
-  for (int r = 0; r < env->nranks; r++) ranks += env->peers[r].host == env->peers[env->rank].host;
-  return ranks > env->peers[env->rank].cores;
+  for (int r = 0; r < env->nranks; r++) ranks += env->peers[r].host == env->peers[rank].host;
+  return ranks > env->peers[rank].cores;
 }
 
 void hk_shm_cma_prepare(hk_shm_state *s) {
+  if (hk_param_int(HK_P_CMA) < 0) s->fact.flags |= HK_SHM_FACT_CMA_MEASURED;
   if (getrandom(s->probe, sizeof s->probe, 0) != (ssize_t)sizeof s->probe) return; /* address 0: no rank will try */
   s->fact.probe_at = (uint64_t)(uintptr_t)s->probe;
   memcpy(s->fact.probe, s->probe, sizeof s->probe);
 }
 
-/* Reads all of [from, from + bytes) of the process. Returns 0, or -1 with errno. */
-static int read_all(pid_t pid, uint64_t from, void *to, size_t bytes) {
+int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     struct iovec local = {(char *)to + done, bytes - done};
     struct iovec remote = {(void *)(uintptr_t)(from + done), bytes - done};
@@ -48,11 +50,10 @@ static int read_all(pid_t pid, uint64_t from, void *to, size_t bytes) {
   return 0;
 }
 
-void hk_shm_cma_try(hk_shm_state *s, const void *facts) {
+/* Tries to read the words of all others. */
+static bool can_read(const hk_shm_state *s, const void *facts) {
   const hk_transport_env *env = s->base.env;
   const hk_shm_process *p = s->process;
-  _Atomic(uint8_t) *mine = p->arena.base ? hk_shm_arena_reads(&p->arena, (uint32_t)p->index[env->rank]) : NULL;
-  if (!mine || p->one_process || s->fact.flags & HK_SHM_FACT_P2P_OFF || !hk_param_int(HK_P_CMA) || crowded(s)) return;
   for (int r = 0; r < env->nranks; r++) {
     const hk_shm_fact *f = hk_shm_fact_of(facts, r);
     uint8_t seen[sizeof f->probe];
@@ -60,29 +61,65 @@ void hk_shm_cma_try(hk_shm_state *s, const void *facts) {
     const char *why = NULL;
     if (!f->probe_at)
       why = "it has published no word to read";
-    else if (read_all(env->peers[r].pid, f->probe_at, seen, sizeof seen) != 0)
+    else if (hk_shm_cma_read(env->peers[r].pid, f->probe_at, seen, sizeof seen) != 0)
       why = strerror(errno);
     else if (memcmp(seen, f->probe, sizeof seen) != 0)
       why = "its pid is another process here (another pid namespace?)";
-    if (why) {
-      HK_INFO(HK_SUB_SHM, "rank %d cannot read rank %d's memory (%s): data goes through slots", env->rank, r, why);
-      return;
-    }
+    if (!why) continue;
+    HK_INFO(HK_SUB_SHM, "rank %d cannot read rank %d's memory (%s): data goes through slots", env->rank, r, why);
+    return false;
   }
-  /* relaxed: the byte publishes nothing but itself */
-  atomic_store_explicit(mine, 1, memory_order_relaxed);
+  return true;
+}
+
+/* The ranks that measure: the lowest two of the host that are in two processes. False if there is no measurement; all
+ * ranks of the host get the same result. */
+static bool measurers(const hk_shm_state *s, const void *facts, int who[2]) {
+  const hk_transport_env *env = s->base.env;
+  int n = 0;
+  for (int r = 0; r < env->nranks && n < 2; r++)
+    if (s->process->index[r] >= 0 && (!n || env->peers[r].process != env->peers[who[0]].process)) who[n++] = r;
+  for (int i = 0; i < n; i++) {
+    uint32_t flags = hk_shm_fact_of(facts, who[i])->flags;
+    if (flags & HK_SHM_FACT_P2P_OFF || !(flags & HK_SHM_FACT_CMA_MEASURED) || crowded(env, who[i]) ||
+        env->peers[who[i]].device >= 0) /* its data is in a GPU */
+      return false;
+  }
+  return n == 2;
+}
+
+/* What a rank publishes in the arena. READS_IF_FASTER: if the measurement, which others may make, finds that. */
+enum { READS_NOT, READS, READS_IF_FASTER };
+
+hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts) {
+  const hk_transport_env *env = s->base.env;
+  const hk_shm_process *p = s->process;
+  int who[2];
+  bool faster;
+  _Atomic(uint8_t) *mine = p->arena.base ? hk_shm_arena_reads(&p->arena, (uint32_t)p->index[env->rank]) : NULL;
+  if (!mine || p->one_process || s->fact.flags & HK_SHM_FACT_P2P_OFF || !hk_param_int(HK_P_CMA) ||
+      crowded(env, env->rank))
+    return HK_OK;
+  bool able = can_read(s, facts), measured = s->fact.flags & HK_SHM_FACT_CMA_MEASURED && measurers(s, facts, who);
+  /* relaxed, both: the bytes publish nothing but themselves */
+  if (able) atomic_store_explicit(mine, measured ? READS_IF_FASTER : READS, memory_order_relaxed);
+  if (!measured || (env->rank != who[0] && env->rank != who[1])) return HK_OK;
+  HK_OR_RETURN(hk_shm_cma_measure(s, env->rank == who[0] ? who[1] : who[0], able, &faster));
+  if (faster) atomic_store_explicit(hk_shm_arena_cma_faster(&p->arena), true, memory_order_relaxed);
+  return HK_OK;
 }
 
 bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link) {
   const hk_shm_process *p = s->process;
-  if (link->kind == HK_LINK_SEND) {
-    _Atomic(uint8_t) *reads = hk_shm_arena_reads(&p->arena, (uint32_t)p->index[link->peer]);
-    return reads && atomic_load_explicit(reads, memory_order_relaxed); /* relaxed: as in hk_shm_cma_try */
-  }
-  for (uint32_t i = 0; i < p->ngroup; i++) {
+  bool pair = link->kind == HK_LINK_SEND;
+  uint32_t first = pair ? (uint32_t)p->index[link->peer] : 0, end = pair ? first + 1 : p->ngroup;
+  /* relaxed, both: as in hk_shm_cma_try */
+  bool faster = atomic_load_explicit(hk_shm_arena_cma_faster(&p->arena), memory_order_relaxed);
+  for (uint32_t i = first; i < end; i++) {
     _Atomic(uint8_t) *reads = hk_shm_arena_reads(&p->arena, i);
-    if (i != (uint32_t)p->index[s->base.env->rank] && !(reads && atomic_load_explicit(reads, memory_order_relaxed)))
-      return false;
+    if (i == (uint32_t)p->index[s->base.env->rank]) continue;
+    uint8_t how = reads ? atomic_load_explicit(reads, memory_order_relaxed) : READS_NOT;
+    if (how != READS && !(how == READS_IF_FASTER && faster)) return false;
   }
   return true;
 }
@@ -92,7 +129,7 @@ bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const voi
   unsigned char seen[64];
   const hk_shm_state *s = (const hk_shm_state *)state;
   return !(s->fact.flags & HK_SHM_FACT_P2P_OFF) && hk_param_int(HK_P_CMA) && bytes <= sizeof seen &&
-         read_all(env->peers[peer].pid, at, seen, bytes) == 0 && memcmp(seen, expected, bytes) == 0;
+         hk_shm_cma_read(env->peers[peer].pid, at, seen, bytes) == 0 && memcmp(seen, expected, bytes) == 0;
 }
 
 hk_status hk_shm_write(hk_transport_state *state, int peer, uint64_t at, const void *from, size_t bytes) {
@@ -119,7 +156,7 @@ hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *r
     memcpy(to, (const void *)(uintptr_t)ref->offset, bytes);
     return HK_OK;
   }
-  if (read_all(peer->pid, ref->offset, to, bytes) == 0) return HK_OK;
+  if (hk_shm_cma_read(peer->pid, ref->offset, to, bytes) == 0) return HK_OK;
   if (errno == EFAULT)
     return HK_FAIL(
         HK_ERR_REMOTE,

@@ -16,9 +16,6 @@
 #include "../device/host.h"
 #include "shm_socket.h"
 
-/* Below this size two copies cost less than a system call that pins pages. */
-enum { CMA_MIN_BYTES = 65536 };
-
 typedef struct hk_shm_import {
   uint64_t process, region;
   char *base;
@@ -62,7 +59,7 @@ bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, si
     memo->generation = generation; /* read before the lookup: a change since then causes another lookup */
   }
   if (!memo->span.region || bytes > memo->span.end - at) {
-    if (bytes < CMA_MIN_BYTES) return false;
+    if (bytes < HK_SHM_CMA_MIN_BYTES) return false;
     if (!memo->cma && !(memo->cma = hk_shm_cma_allowed((hk_shm_state *)state, link))) return false;
     *out = (hk_ref){HK_REGION_PRIVATE, at};
     return true;

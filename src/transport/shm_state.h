@@ -10,11 +10,15 @@
 #include "shm.h"
 #include "shm_arena.h"
 
-enum { HK_SHM_NAME = 40 };
+enum {
+  HK_SHM_NAME = 40,
+  HK_SHM_CMA_MIN_BYTES = 65536 /* below it two copies cost less than a system call that pins pages */
+};
 
 enum {
-  HK_SHM_FACT_SHM_OFF = 1, /* NCCL_SHM_DISABLE */
-  HK_SHM_FACT_P2P_OFF = 2  /* NCCL_P2P_DISABLE */
+  HK_SHM_FACT_SHM_OFF = 1,     /* NCCL_SHM_DISABLE */
+  HK_SHM_FACT_P2P_OFF = 2,     /* NCCL_P2P_DISABLE */
+  HK_SHM_FACT_CMA_MEASURED = 4 /* HOCKET_CMA is -1 */
 };
 
 /* What a rank publishes about itself. */
@@ -108,14 +112,22 @@ const void *hk_shm_resolve(hk_transport_state *state, hk_link *link, const hk_re
 void hk_shm_regions_dispose(hk_shm_process *p);
 
 /* ---- shm_cma.c: memory of other processes that is not a region ---- */
-void hk_shm_cma_prepare(hk_shm_state *s);                /* publishes a word for others to try to read */
-void hk_shm_cma_try(hk_shm_state *s, const void *facts); /* tries to read all others' words; publishes success */
-/* Returns true if all readers of the link can read this process's memory. */
+void hk_shm_cma_prepare(hk_shm_state *s); /* publishes a word for others to try to read */
+/* Tries to read all others' words, and publishes success. The two ranks that measure wait for each other. */
+hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts);
+/* Reads all of [from, from + bytes) of the process. Returns 0, or -1 with errno. */
+int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes);
+/* Returns true if all readers of the link can read this process's memory, and that is faster than slots. */
 bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link);
 /* The transport's `writable`, `write` and `fetch`. */
 bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes);
 hk_status hk_shm_write(hk_transport_state *state, int peer, uint64_t at, const void *from, size_t bytes);
 hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
+
+/* ---- shm_measure.c ---- */
+/* Two ranks call it together, each with the other one as `peer`; takes about 0.3 ms. `able`: this rank can read the
+ * peer's memory. *reads, equal on both: reading is faster than slots, or one of them cannot measure. */
+hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, bool *reads);
 
 static inline const hk_shm_fact *hk_shm_fact_of(const void *facts, int rank) {
   return (const hk_shm_fact *)((const char *)facts + (size_t)rank * HK_FACT_BYTES);

@@ -68,7 +68,7 @@ static inline world *world_new(const hk_transport *t, int nranks, int nprocs, vo
   w->comm_id = (uint64_t)getpid() << 32 | ++count;
   memset(w->secret, (int)(count & 255), sizeof w->secret);
   for (int r = 0; r < nranks; r++)
-    w->peers[r] = (hk_peer){.host = 1, .process = 1 + (nprocs ? (uint64_t)(r % nprocs) : 0)};
+    w->peers[r] = (hk_peer){.host = 1, .process = 1 + (nprocs ? (uint64_t)(r % nprocs) : 0), .device = -1};
   pthread_barrierattr_t a;
   pthread_barrierattr_init(&a);
   pthread_barrierattr_setpshared(&a, PTHREAD_PROCESS_SHARED);

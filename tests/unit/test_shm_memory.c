@@ -280,6 +280,7 @@ static void peek(world_rank *r) {
   free(data);
 }
 START_TEST(private_memory) {
+  setenv("HOCKET_CMA", "1", 1);
   world *w = world_new(&hk_transport_shm, _i ? 6 : 2, _i ? 3 : 2, peek);
   w->cores = 64;
   ck_assert_int_eq(world_run(w), 0);
@@ -311,6 +312,39 @@ START_TEST(private_memory_unreadable) {
 }
 END_TEST
 
+/* Each rank sends to the next one: whether references or copies was measured, for all of the host, and the link that
+ * was used for that carries messages as a new one does. */
+static void measured(world_rank *r) {
+  enum { MESSAGES = 20 };
+  int n = r->env.nranks, next = (r->env.rank + 1) % n, before = (r->env.rank + n - 1) % n;
+  hk_link out, in;
+  hk_ref ref;
+  char *data = calloc(1, PIECE);
+  world_open(r, next, HK_LINK_SEND, HK_CHANNEL_P2P, &out);
+  world_open(r, before, HK_LINK_RECV, HK_CHANNEL_P2P, &in);
+  atomic_store(&r->world->notes[r->env.rank], r->transport->refer(r->state, &out, data, PIECE, &ref));
+  for (int i = 0; i < MESSAGES; i++) {
+    await_send(r, &out);
+    memcpy(hk_link_send_buffer(&out, sizeof i), &i, sizeof i);
+    hk_link_publish(&out, sizeof i, 0, 0);
+    await_recv(r, &in);
+    MUST(hk_link_recv_slot(&in)->bytes == sizeof i && !memcmp(hk_link_recv_data(&in), &i, sizeof i));
+    hk_link_release(&in);
+  }
+  world_barrier(r);
+  for (int i = 0; i < n; i++) MUST(atomic_load(&r->world->notes[i]) == atomic_load(&r->world->notes[0]));
+  world_close(r, &out);
+  world_close(r, &in);
+  free(data);
+}
+START_TEST(private_memory_measured) {
+  world *w = world_new(&hk_transport_shm, _i ? 6 : 2, _i ? 3 : 2, measured);
+  w->cores = 64;
+  if (_i == 2) w->slot_bytes = 4096; /* too small to measure with */
+  ck_assert_int_eq(world_run(w), 0);
+}
+END_TEST
+
 static void private_owner_dies(world_rank *r) {
   hk_link l;
   bool owner = r->env.rank == 0;
@@ -332,6 +366,7 @@ static void private_owner_dies(world_rank *r) {
   free(data);
 }
 START_TEST(private_owner_killed) {
+  setenv("HOCKET_CMA", "1", 1);
   world *w = world_new(&hk_transport_shm, 2, 2, private_owner_dies);
   w->cores = 64;
   ck_assert_int_eq(world_run(w), 1);
@@ -364,6 +399,7 @@ int main(void) {
   tcase_add_test(c, owner_killed);
   tcase_add_loop_test(c, private_memory, 0, 2);
   tcase_add_loop_test(c, private_memory_unreadable, 0, 3);
+  tcase_add_loop_test(c, private_memory_measured, 0, 3);
   tcase_add_test(c, private_owner_killed);
   tcase_add_loop_test(c, p2p_disabled, 0, 2);
   return suite_run_one("shm memory", c);

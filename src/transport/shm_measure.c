@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Which is faster on this machine: process_vm_readv, or two copies through a slot?  That differs from processor to
+ * processor (docs/results/cpu.md), so two ranks of each host time both at init, both ranks at once, because most
+ * collectives move data in both directions. No time has a wait in it and the least of some counts, so that other work
+ * on the machine does little harm.
+ *
+ * The two ranks meet over their own link for sends and receives, in slots that carry two words each, and give all of
+ * them back. Each repetition writes to another place of the link's payload area: lines that the reader's cache still
+ * had would be slower to write than those of a long message.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "shm_state.h"
+
+enum { BYTES = HK_SHM_CMA_MIN_BYTES, REPEATS = 4, PAGE = 4096 };
+enum { WRITE, READ, KERNEL, WAYS };
+
+typedef struct contest {
+  const hk_transport_env *env;
+  pid_t pid; /* of the peer */
+  hk_link out, in;
+  char *from, *to;
+  uint64_t theirs; /* address of the peer's `from` in its memory */
+} contest;
+
+/* Gives the peer two words and takes two: a barrier. */
+static hk_status swap(contest *c, const uint64_t mine[2], uint64_t theirs[2]) {
+  enum { WORDS = 2 * sizeof(uint64_t) };
+  hk_waiter w;
+  hk_wait_begin(&w, c->env->wait);
+  while (!hk_link_can_send(&c->out, WORDS)) HK_OR_RETURN(hk_wait_pause(&w));
+  memcpy(hk_link_send_buffer(&c->out, WORDS), mine, WORDS);
+  hk_link_fill(&c->out, WORDS, 0, 0);
+  while (!hk_link_can_recv(&c->in)) HK_OR_RETURN(hk_wait_pause(&w));
+  memcpy(theirs, hk_link_recv_data(&c->in), WORDS);
+  hk_link_release(&c->in);
+  return HK_OK;
+}
+
+static bool move(const contest *c, int way, size_t place) {
+  if (way == KERNEL) return hk_shm_cma_read(c->pid, c->theirs, c->to, BYTES) == 0;
+  if (way == WRITE)
+    memcpy(c->out.payload + place, c->from, BYTES);
+  else
+    memcpy(c->to, c->in.payload + place, BYTES);
+  return true;
+}
+
+/* One access to each page that the next time covers, so that it has no page fault in it. */
+static void touch(const contest *c, int way, size_t place) {
+  const volatile char *in = c->in.payload + place;
+  volatile char *out = c->out.payload + place;
+  for (size_t i = 0; i < BYTES; i += PAGE) {
+    if (way == WRITE) out[i] = 0;
+    if (way == READ) (void)in[i];
+  }
+}
+
+/* The least time of each way in ns. */
+static hk_status time_all(contest *c, size_t places, uint64_t best[WAYS]) {
+  uint64_t words[2] = {0};
+  for (int way = 0; way < WAYS; way++) best[way] = UINT32_MAX;
+  for (size_t i = 0; i < WAYS * REPEATS; i++) {
+    int way = i % WAYS;
+    size_t place = i / WAYS % places * BYTES;
+    touch(c, way, place);
+    HK_OR_RETURN(swap(c, words, words));
+    uint64_t begin = hk_now_ns();
+    bool moved = move(c, way, place);
+    uint64_t ns = hk_now_ns() - begin;
+    if (moved && ns < best[way]) best[way] = ns;
+  }
+  return HK_OK;
+}
+
+static hk_status run(contest *c, size_t places, int peer, bool *reads) {
+  uint64_t hello[2] = {(uint64_t)(uintptr_t)c->from}, theirs[2], best[WAYS];
+  *reads = true;
+  HK_OR_RETURN(swap(c, hello, theirs));
+  if (!hello[0] || !theirs[0]) return HK_OK;
+  c->theirs = theirs[0];
+  HK_OR_RETURN(time_all(c, places, best));
+  uint64_t mine[2] = {best[WRITE] + best[READ], best[KERNEL]};
+  HK_OR_RETURN(swap(c, mine, theirs)); /* and the peer does not read this rank's memory any more */
+  double slots = (double)mine[0] + (double)theirs[0], kernel = (double)mine[1] + (double)theirs[1];
+  *reads = kernel < slots;
+  if (c->env->rank < peer)
+    HK_INFO(HK_SUB_SHM,
+            "%d KiB take %.1f us through a slot and %.1f us by process_vm_readv: private memory of %d KiB and more "
+            "goes %s (HOCKET_CMA=0 or 1 decides without this measurement)",
+            BYTES >> 10, slots / 2e3, kernel / 2e3, BYTES >> 10, *reads ? "by process_vm_readv" : "through slots");
+  return HK_OK;
+}
+
+hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, bool *reads) {
+  const hk_shm_process *p = s->process;
+  const hk_transport_env *env = s->base.env;
+  contest c = {.env = env, .pid = env->peers[peer].pid};
+  hk_link_key key = {.peer = (uint16_t)peer, .kind = HK_LINK_SEND, .channel = HK_CHANNEL_P2P};
+  uint32_t self = (uint32_t)p->index[env->rank], other = (uint32_t)p->index[peer];
+  hk_shm_arena_link(&p->arena, &key, self, other, &c.out);
+  key.kind = HK_LINK_RECV;
+  hk_shm_arena_link(&p->arena, &key, self, other, &c.in);
+  size_t places = p->arena.payload / BYTES; /* 0 with very small slots: nothing to measure */
+  if (able && places && (c.from = aligned_alloc(PAGE, 2 * BYTES))) {
+    c.to = c.from + BYTES;
+    memset(c.from, 1, 2 * BYTES); /* no page faults later */
+  }
+  hk_status rc = run(&c, places, peer, reads);
+  free(c.from);
+  return rc;
+}
