@@ -227,6 +227,15 @@ out:
   return rc;
 }
 
+hk_status hk_gpu_end_grow(ncclComm_t c, hk_gpu_end *x, uint64_t bytes) {
+  const hk_link_key key = {.peer = (uint16_t)x->link.peer,
+                           .kind = x->link.sends ? HK_LINK_SEND : HK_LINK_RECV,
+                           .channel = (uint8_t)x->channel};
+  if (x->link.data || bytes <= HK_GPU_SMALL_SLOT) return HK_OK;
+  x->device = NULL; /* what launches before read there stays */
+  return hk_gpu_proxy_grow(hk_gpu_of(c)->proxy, &key, &x->link);
+}
+
 hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel) {
   hk_gpu_end *x;
   return sends || !hk_gpu_is_remote(c, peer) ? HK_OK : hk_gpu_end_get(c, peer, sends, channel, &x);

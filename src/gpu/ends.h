@@ -19,4 +19,6 @@ typedef struct hk_gpu_end {
  * memory to their senders before any of them waits for an offer. */
 hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel);
 hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out);
+/* Before a launch that moves messages of `bytes` over the end: if it has memory for smaller ones only, it gets more. */
+hk_status hk_gpu_end_grow(ncclComm_t c, hk_gpu_end *end, uint64_t bytes);
 #endif

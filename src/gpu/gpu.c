@@ -42,6 +42,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   g->links = (hk_device_env *)(g + 1);
   pthread_mutex_init(&g->lock, NULL);
+  pthread_mutex_init(&g->pinned_lock, NULL);
   pthread_mutex_init(&g->imports_lock, NULL);
   c->backend_state = g;
   g->comm = c;
@@ -253,6 +254,7 @@ void hk_gpu_detach(ncclComm_t c) {
   hk_gpu_world_leave(g->world);
   hk_gpu_code_put(g->code);
   pthread_mutex_destroy(&g->lock);
+  pthread_mutex_destroy(&g->pinned_lock);
   pthread_mutex_destroy(&g->imports_lock);
   free(g->old);
   free(g);

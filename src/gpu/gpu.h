@@ -121,6 +121,7 @@ typedef struct hk_gpu {
   struct hk_gpu_pool *pool;        /* of small memory, with its parent or children; NULL: it has none (pool.h) */
   size_t pooled;                   /* bytes of its pieces */
   hk_gpu_chunk *pinned[HK_GPU_PINNED];
+  pthread_mutex_t pinned_lock;
   hk_gpu_table *tables;
   struct hk_gpu_view *views, *dropped; /* dropped: launches may be reading their tables */
   struct hk_gpu_import *imports;       /* changed by the service thread, until no rank asks any more */
@@ -158,8 +159,10 @@ static inline hk_gpu *hk_gpu_of(const struct ncclComm *c) { return c->backend_st
 
 /* What a device has of a plan. */
 typedef struct hk_gpu_plan {
-  char *image; /* the programs, then their links; NULL: not there yet */
-  size_t links_at, program_bytes;
+  char *image;               /* the programs, then their links; NULL: not there yet */
+  struct hk_gpu_link *links; /* of launches from now on: there, or a copy of them, grown */
+  bool grown;                /* the links take messages of all sizes */
+  size_t program_bytes;
   unsigned span, lanes, nlinks, scratch_blocks; /* but for the span: of the program that has most */
   bool in_switch;                               /* HK_INSTR_IN_SWITCH of some instruction */
   struct hk_gpu_small *small; /* [channels]: of a one-shot program, its links; NULL: the interpreter runs it */

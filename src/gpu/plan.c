@@ -49,8 +49,9 @@ static const hk_program *program_of(const hk_plan *plan, unsigned order) {
   return order ? plan->more[order - 1] : plan->program;
 }
 
-/* Each link of a channel is `span` channels after the one before. Offers the links, or fills `links` if it is given. */
-static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, hk_gpu_link *links) {
+/* Each link of a channel is `span` channels after the one before. Offers the links, or fills `links` if it is given:
+ * they take messages of `bytes`. */
+static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64_t bytes, hk_gpu_link *links) {
   hk_status rc = HK_OK;
   const hk_link_need *needs = hk_program_links(p);
   for (unsigned k = 0; k < p->nlinks; k++) {
@@ -69,17 +70,19 @@ static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, hk_gpu
       continue;
     }
     HK_TRY(hk_gpu_end_get(c, need->peer, sends, channel, &end), out);
+    HK_TRY(hk_gpu_end_grow(c, end, bytes), out);
     links[k] = end->link;
   }
 out:
   return rc;
 }
 
-static hk_status each_link(ncclComm_t c, const hk_plan *plan, hk_gpu_link *links) {
+static hk_status each_link(ncclComm_t c, const hk_plan *plan, uint64_t bytes, hk_gpu_link *links) {
   hk_status rc = HK_OK;
   const hk_gpu_plan *gp = plan->device;
   for (unsigned k = 0; k < plan->channels; k++)
-    HK_TRY(links_of(c, program_of(plan, k % plan->orders), k * gp->span, links ? links + k * gp->nlinks : NULL), out);
+    HK_TRY(links_of(c, program_of(plan, k % plan->orders), k * gp->span, bytes, links ? links + k * gp->nlinks : NULL),
+           out);
 out:
   return rc;
 }
@@ -107,16 +110,50 @@ hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call 
     if (p->scratch_blocks > gp->scratch_blocks) gp->scratch_blocks = p->scratch_blocks;
     if (p->bytes > gp->program_bytes) gp->program_bytes = hk_round_up(p->bytes, 64);
   }
-  HK_TRY(each_link(c, plan, NULL), out);
+  HK_TRY(each_link(c, plan, 0, NULL), out);
 out:
   return rc;
 }
 
-/* To the device, with the links, which may mean waiting for other processes. */
-static hk_status upload(ncclComm_t c, const hk_plan *plan) {
+/* Copies `image` to memory of the device. */
+static hk_status put_there(ncclComm_t c, const void *image, size_t bytes, void **at) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  HK_TRY(hk_gpu_room_get(g, bytes, at), out);
+  HK_TRY(g->device->ops->copy(g->device, *at, image, bytes, g->queue), out);
+  rc = g->device->ops->wait(g->device, g->queue);
+out:
+  return rc;
+}
+
+/* Does any link, over the network, take small messages only? */
+static bool may_grow(const hk_gpu_link *links, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (links[i].small && !links[i].data) return true;
+  return false;
+}
+
+/* The first messages of `bytes` that do not fit the links: a copy of the links, because launches read these. */
+static hk_status grow(ncclComm_t c, const hk_plan *plan, uint64_t bytes) {
   hk_status rc = HK_OK;
   hk_gpu_plan *gp = plan->device;
-  hk_device *d = hk_gpu_of(c)->device;
+  const size_t n = (size_t)plan->channels * gp->nlinks;
+  void *at;
+  hk_gpu_link *links = calloc(n, sizeof *links);
+  if (!links) return HK_FAIL_ERRNO("no memory for a plan");
+  HK_TRY(each_link(c, plan, bytes, links), out);
+  HK_TRY(put_there(c, links, n * sizeof *links, &at), out);
+  gp->links = at;
+  gp->grown = true;
+out:
+  free(links);
+  return rc;
+}
+
+/* To the device, with the links, which may mean waiting for other processes. */
+static hk_status upload(ncclComm_t c, const hk_plan *plan, uint64_t message) {
+  hk_status rc = HK_OK;
+  hk_gpu_plan *gp = plan->device;
   void *at;
   size_t links_at = plan->orders * gp->program_bytes,
          bytes = links_at + (size_t)plan->channels * gp->nlinks * sizeof(hk_gpu_link);
@@ -125,14 +162,12 @@ static hk_status upload(ncclComm_t c, const hk_plan *plan) {
   for (unsigned k = 0; k < plan->orders; k++)
     memcpy(image + k * gp->program_bytes, program_of(plan, k), program_of(plan, k)->bytes);
   hk_gpu_link *links = (hk_gpu_link *)(void *)(image + links_at);
-  HK_TRY(each_link(c, plan, links), out);
-  HK_TRY(hk_gpu_room_get(hk_gpu_of(c), bytes, &at), out);
-  HK_TRY(d->ops->copy(d, at, image, bytes, hk_gpu_of(c)->queue), out);
-  HK_TRY(d->ops->wait(d, hk_gpu_of(c)->queue), out);
+  HK_TRY(each_link(c, plan, message, links), out);
+  HK_TRY(put_there(c, image, bytes, &at), out);
   gp->image = at;
-  gp->links_at = links_at;
-  if (hk_param_int(HK_P_GPU_SMALL))
-    rc = hk_gpu_small_bind(plan, gp->nlinks, links, (hk_gpu_link *)(void *)(gp->image + links_at), &gp->small);
+  gp->links = (hk_gpu_link *)(void *)(gp->image + links_at);
+  gp->grown = !may_grow(links, (size_t)plan->channels * gp->nlinks);
+  if (hk_param_int(HK_P_GPU_SMALL)) rc = hk_gpu_small_bind(plan, gp->nlinks, links, gp->links, &gp->small);
 out:
   free(image);
   return rc;
@@ -182,7 +217,10 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   const hk_gpu_plan *gp = plan->device;
   const hk_reducer *r = &l->reducer;
   char *scratch_at = NULL;
-  if (!gp->image) HK_TRY(upload(c, plan), out);
+  const hk_sizes sizes = hk_sizes_of((hk_partition)p->partition, l->total, l->block_bytes, l->chunk);
+  const uint64_t message = sizes.longest < sizes.chunk ? sizes.longest : sizes.chunk;
+  if (!gp->image) HK_TRY(upload(c, plan, message), out);
+  if (!gp->grown && message > HK_GPU_SMALL_SLOT) HK_TRY(grow(c, plan, message), out);
   *blocks = plan->channels * gp->lanes;
   *threads = threads_for(hk_gpu_of(c)->code, l->chunk, (hk_protocol)l->protocol);
   size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);
@@ -191,12 +229,12 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   if (l->protocol == HK_PROTO_SIMPLE && !gp->in_switch) /* a switch adds up what lies in slots */
     HK_TRY(hk_gpu_views_of(c, call, &seen_in, &seen_out), out);
   *work = (hk_gpu_work){.program = gp->image,
-                        .links = (hk_gpu_link *)(void *)(gp->image + gp->links_at),
+                        .links = gp->links,
                         .in = call->in,
                         .out = call->out,
                         .scratch = scratch_at,
                         .scratch_bytes = scratch,
-                        .sizes = hk_sizes_of((hk_partition)p->partition, l->total, l->block_bytes, l->chunk),
+                        .sizes = sizes,
                         .state = hk_gpu_of(c)->state.base,
                         .reducer = {.dtype = r->dtype,
                                     .op = r->op,

@@ -58,12 +58,28 @@ out:
   return rc;
 }
 
+/* Memory for large slots, though no call of this rank needs it: the peer's call is another one, and the kernel finds
+ * that out when it gets the slot. */
+static hk_status feed(hk_gpu_proxy *p, hk_gpu_pumped *f) {
+  hk_status rc = HK_OK;
+  hk_memory m;
+  HK_TRY(hk_gpu_pumped_grow(f, NULL), out);
+  if (f->data) return HK_OK;
+  HK_TRY(p->env.pinned(p->env.arg, true, hk_gpu_pumped_bytes(p->env.env), &m), out);
+  rc = hk_gpu_pumped_grow(f, &m);
+out:
+  return rc;
+}
+
 static hk_status pump(hk_gpu_proxy *p, bool *moved) {
   hk_status rc = HK_OK;
   if (p->paused) return HK_OK;
   for (hk_gpu_pumped *f = p->links; f; f = f->next) HK_TRY(hk_gpu_pumped_before(&p->env, f, moved), out);
   HK_TRY(progress(p, moved), out);
-  for (hk_gpu_pumped *f = p->links; f; f = f->next) HK_TRY(hk_gpu_pumped_after(&p->env, f, moved), out);
+  for (hk_gpu_pumped *f = p->links; f; f = f->next) {
+    HK_TRY(hk_gpu_pumped_after(&p->env, f, moved), out);
+    if (hk_gpu_pumped_starves(f)) HK_TRY(feed(p, f), out);
+  }
 out:
   return rc;
 }
@@ -203,6 +219,28 @@ hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_li
   return rc;
 }
 
+/* Pinned memory comes without the lock, as above; if the proxy has made the link grow meanwhile, it stays unused. */
+hk_status hk_gpu_proxy_grow(hk_gpu_proxy *p, const hk_link_key *key, hk_gpu_link *out) {
+  hk_status rc = HK_OK;
+  hk_memory m;
+  hk_gpu_pumped *f = p->links;
+  while (f && !(f->link.peer == key->peer && f->link.kind == key->kind && f->channel == key->channel)) f = f->next;
+  if (!f) return HK_FAIL(HK_ERR_INTERNAL, "no link to rank %u on channel %u can grow", key->peer, key->channel);
+  enter(p);
+  if (!f->data) rc = hk_gpu_pumped_grow(f, NULL);
+  bool done = f->data != NULL;
+  leave(p);
+  if (rc == HK_OK && !done) {
+    HK_TRY(p->env.pinned(p->env.arg, true, hk_gpu_pumped_bytes(p->env.env), &m), out);
+    enter(p);
+    if (!f->data) rc = hk_gpu_pumped_grow(f, &m);
+    leave(p);
+  }
+  if (rc == HK_OK) out->data = f->on_gpu ? f->data : f->payload.base;
+out:
+  return rc;
+}
+
 void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured) {
   uint64_t one = 1;
   if (!p) return;
@@ -249,10 +287,8 @@ out:
 
 void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *arg, hk_memory *m), void *arg) {
   for (hk_gpu_pumped *f = hk_gpu_proxy_links(p); f; f = f->next) {
-    hk_memory *on_gpu = hk_gpu_pumped_payload(f, true);
-    if (resting && !f->rests) continue;
-    visit(arg, hk_gpu_pumped_payload(f, false));
-    if (on_gpu) visit(arg, on_gpu);
+    hk_memory *m;
+    for (int i = 0; !(resting && !f->rests) && (m = hk_gpu_pumped_payload(f, i)); i++) visit(arg, m);
   }
 }
 

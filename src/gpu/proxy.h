@@ -27,6 +27,10 @@
  * A receiver's kernel that finds no word k leaves k as its note: it waits.  Until then what comes is received ahead,
  * and a peer that has left is no error.  From then on it is one.
  *
+ * Large and small slots.  A link begins with pinned host memory for slots of at most HK_GPU_SMALL_SLOT bytes.  That of
+ * larger ones comes with the first call that has any (hk_gpu_proxy_grow).  A slot's length says where it is, so both
+ * may be under way together.  Each end grows by itself; a large slot waits until its receiver's end has grown.
+ *
  * Credits do not pass through the proxy: the kernel reads and writes the very heads that the transport moves.
  */
 #ifndef HK_GPU_PROXY_H
@@ -87,6 +91,9 @@ hk_status hk_gpu_proxy_new(const hk_gpu_proxy_env *e, hk_gpu_proxy **out);
 /* One end of a link by a transport; the first one starts the thread. */
 hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, struct hk_transport_state *via, const struct hk_link_key *key,
                            struct hk_gpu_link *out);
+/* Gives an end whose data is NULL its memory for large slots, and its address to `out`: before the first launch that
+ * needs it.  What runs or was captured before goes on, because the places of small slots stay what they are. */
+hk_status hk_gpu_proxy_grow(hk_gpu_proxy *p, const struct hk_link_key *key, struct hk_gpu_link *out);
 /* After each launch.  NULL: nothing to do. */
 void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured);
 /* Waits until the peers have given back all slots that the kernels have sent. */

@@ -12,14 +12,21 @@ static size_t words_bytes(const hk_transport_env *e) {
   return (size_t)e->nslots * HK_GPU_WORD_STRIDE * sizeof(uint64_t);
 }
 
-hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *f, bool gpu) {
+hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *f, int i) {
   const hk_transport *t = f->link.owner->transport;
-  if (!gpu) return &f->payload;
-  return t->gpu_memory && f->on_gpu ? t->gpu_memory(&f->link) : NULL;
+  if (i < 2) return i ? &f->payload : &f->small;
+  return i == 2 && t->gpu_memory && f->on_gpu ? t->gpu_memory(&f->link) : NULL;
 }
 
 static size_t control_bytes(const hk_transport_env *e) { return pages(e->nslots * sizeof(hk_slot) + sizeof(hk_head)); }
-static size_t payload_bytes(const hk_transport_env *e) { return pages((size_t)e->nslots * e->slot_bytes); }
+size_t hk_gpu_pumped_bytes(const hk_transport_env *e) { return pages((size_t)e->nslots * e->slot_bytes); }
+
+_Static_assert((int)HK_GPU_SMALL_SLOT == (int)HK_LINK_SMALL, "kernels and networks call the same slots small");
+/* With slots that are hardly larger than small ones there is nothing to gain. */
+static bool grows(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key) {
+  return e->env->slot_bytes >= (size_t)4 * HK_GPU_SMALL_SLOT && via->transport->grows &&
+         via->transport->grows(via, key);
+}
 
 hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
                             hk_gpu_pumped **end) {
@@ -34,7 +41,13 @@ hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, 
   if (key->kind == HK_LINK_RECV || e->sends_direct) f->link.gpu = e->device;
   HK_TRY(e->pinned(e->arg, false, pages(words_bytes(e->env)), &f->words), undo);
   HK_TRY(e->pinned(e->arg, false, control_bytes(e->env), &f->fifo), undo);
-  HK_TRY(e->pinned(e->arg, true, payload_bytes(e->env), &f->payload), undo);
+  if (grows(e, via, key)) {
+    HK_TRY(e->pinned(e->arg, true, (size_t)e->env->nslots * HK_GPU_SMALL_SLOT, &f->small), undo);
+    f->link.small = f->small.host;
+    f->link.small_bytes = HK_GPU_SMALL_SLOT;
+  } else {
+    HK_TRY(e->pinned(e->arg, true, hk_gpu_pumped_bytes(e->env), &f->payload), undo);
+  }
   f->link.slots = f->fifo.host;
   f->link.payload = f->payload.host;
   *end = f;
@@ -63,9 +76,9 @@ static hk_status pin_others(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
     HK_TRY(d->ops->release(d, &f->fifo), out);
     HK_TRY(d->ops->pin(d, l->slots, control_bytes(e->env), &f->fifo), out);
   }
-  if (f->data == f->payload.host) return HK_OK;
+  if (f->link.small || f->data == f->payload.host) return HK_OK;
   e->unpinned(e->arg, &f->payload);
-  if (!f->on_gpu) HK_TRY(d->ops->pin(d, f->data, payload_bytes(e->env), &f->payload), out);
+  if (!f->on_gpu) HK_TRY(d->ops->pin(d, f->data, hk_gpu_pumped_bytes(e->env), &f->payload), out);
 out:
   return rc;
 }
@@ -73,9 +86,10 @@ out:
 hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, hk_gpu_link *out) {
   hk_status rc = HK_OK;
   HK_TRY(pin_others(e, f), out);
+  out->small = f->small.base;
   out->data = f->on_gpu ? f->data : f->payload.base;
   if (f->link.delivers_ref) {
-    HK_TRY(e->pinned(e->arg, false, payload_bytes(e->env), &f->own), out);
+    HK_TRY(e->pinned(e->arg, false, hk_gpu_pumped_bytes(e->env), &f->own), out);
     f->data = f->own.host;
     out->data = f->own.base;
   }
@@ -85,12 +99,23 @@ out:
   return rc;
 }
 
+hk_status hk_gpu_pumped_grow(hk_gpu_pumped *f, const hk_memory *host) {
+  char *data = NULL;
+  hk_status rc = f->link.owner->transport->grow(&f->link, host ? host->host : NULL, &data);
+  if (host) f->payload = *host;
+  if (rc != HK_OK || !data) return rc;
+  f->on_gpu = !host;
+  f->data = data;
+  return HK_OK;
+}
+
 /* Failures are logged; nothing else can be done about them. */
 void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
   hk_device *d = e->device;
   (void)d->ops->release(d, &f->words);
   (void)d->ops->release(d, &f->own);
   (void)d->ops->release(d, &f->fifo);
+  (void)d->ops->release(d, &f->small);
   (void)d->ops->release(d, &f->payload);
   if (f->opened && f->link.owner->transport->close) f->link.owner->transport->close(&f->link);
   free(f);
@@ -103,11 +128,18 @@ static uint32_t index_of(const hk_gpu_pumped *f) { return (uint32_t)f->link.done
 static uint64_t *word_of(const hk_gpu_pumped *f) {
   return (uint64_t *)f->words.host + index_of(f) * HK_GPU_WORD_STRIDE;
 }
-static char *data_of(const hk_gpu_pumped *f) { return f->data + (size_t)index_of(f) * f->link.slot_bytes; }
+static char *data_of(const hk_gpu_pumped *f, uint32_t bytes) {
+  const uint32_t small = f->link.small_bytes;
+  if (f->link.small && bytes <= small) return f->link.small + (size_t)index_of(f) * small;
+  return f->data + (size_t)index_of(f) * f->link.slot_bytes;
+}
 static uint32_t note_of(const hk_gpu_pumped *f) {
   /* relaxed: the sender stored its note before its word, which was acquired; the receiver's note orders nothing else */
   return __atomic_load_n((const uint32_t *)(const void *)(word_of(f) + 1), __ATOMIC_RELAXED);
 }
+
+/* Is a slot's data for the kernel in the GPU's memory? */
+static bool is_on_gpu(const hk_gpu_pumped *f, uint32_t bytes) { return f->on_gpu && bytes > f->link.small_bytes; }
 
 /* Between the kernel's memory and the host's. */
 static hk_status copy(const hk_gpu_proxy_env *e, void *to, const void *from, uint32_t bytes) {
@@ -129,13 +161,13 @@ static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *m
     uint64_t word = __atomic_load_n(word_of(f), __ATOMIC_ACQUIRE);
     if ((uint32_t)(word >> 32) != (uint32_t)(l->done + 1)) return HK_OK;
     uint32_t bytes = note_of(f);
-    if (bytes > l->slot_bytes)
+    if (bytes > (f->data ? l->slot_bytes : l->small_bytes))
       return HK_FAIL(HK_ERR_INTERNAL, "a kernel says that a slot to rank %u has %u bytes, %u is the most", l->peer,
-                     bytes, l->slot_bytes);
-    if (f->on_gpu && !l->gpu)
-      HK_TRY(copy(e, hk_link_send_buffer(l, bytes), data_of(f), bytes), out);
-    else if (bytes <= HK_SLOT_INLINE && !l->gpu)
-      memcpy(hk_link_send_buffer(l, bytes), data_of(f), bytes);
+                     bytes, f->data ? l->slot_bytes : l->small_bytes);
+    if (is_on_gpu(f, bytes) && !l->gpu)
+      HK_TRY(copy(e, hk_link_send_buffer(l, bytes), data_of(f, bytes), bytes), out);
+    else if (bytes <= HK_SLOT_INLINE && !hk_link_on_gpu(l, bytes))
+      memcpy(hk_link_send_buffer(l, bytes), data_of(f, bytes), bytes);
     hk_link_fill(l, bytes, (uint32_t)word, 0);
     *moved = true;
   }
@@ -154,16 +186,17 @@ static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool
   hk_link *l = &f->link;
   while (hk_link_can_recv(l)) {
     const hk_slot *s = hk_link_recv_slot(l);
-    const void *from = l->gpu ? data_of(f) : hk_link_recv_data(l);
+    char *to = data_of(f, s->bytes);
+    const void *from = hk_link_on_gpu(l, s->bytes) ? to : hk_link_recv_data(l);
     if (!from || s->bytes > l->slot_bytes)
       return HK_FAIL(
           HK_ERR_REMOTE,
           "rank %u sent a slot of %u bytes, %u is the most: do all ranks run the same version of this library?",
           l->peer, s->bytes, l->slot_bytes);
-    if (f->on_gpu && !l->gpu)
-      HK_TRY(copy(e, data_of(f), from, s->bytes), out);
-    else if (from != data_of(f))
-      memcpy(data_of(f), from, s->bytes);
+    if (is_on_gpu(f, s->bytes) && !l->gpu)
+      HK_TRY(copy(e, to, from, s->bytes), out);
+    else if (from != to)
+      memcpy(to, from, s->bytes);
     uint64_t word = (uint64_t)(uint32_t)(l->done + 1) << 32 | s->signature;
     /* release: pairs with the kernel's acquire, system scope; the data, which this CPU or a card wrote, is in memory
      * before.  If that is the GPU's own, the transport has made sure of it (ib_gpu.c).  The kernel gives the credit
@@ -184,6 +217,12 @@ hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool
 
 hk_status hk_gpu_pumped_after(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
   return sends(f) ? HK_OK : receive_slots(e, f, moved);
+}
+
+bool hk_gpu_pumped_starves(const hk_gpu_pumped *f) {
+  /* relaxed: as in hk_net_place, which says so again */
+  return !f->data && !sends(f) && atomic_load_explicit(&f->link.starves, memory_order_relaxed) &&
+         note_of(f) == (uint32_t)(f->link.done + 1);
 }
 
 /* ---- state ---- */

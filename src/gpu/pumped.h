@@ -9,12 +9,13 @@
 typedef struct hk_gpu_pumped {
   _Alignas(HK_CACHE_LINE) hk_link link; /* the transport's end; the proxy is its lane */
   hk_memory fifo;                       /* the FIFO's host memory, pinned: headers and head counter... */
+  hk_memory small;                      /* ...small payloads, if large ones come later (hk_gpu_pumped_grow)... */
   hk_memory payload;                    /* ...and payloads, if they are there */
   bool opened;                          /* by the transport */
   bool rests;                           /* nothing but the kernels uses the payloads */
   hk_memory words;                      /* words and notes */
   hk_memory own;                        /* the kernel's data, if the transport receives into other memory */
-  char *data;                           /* of the kernel's slots */
+  char *data;                           /* of the kernel's slots; NULL: of small ones only */
   /* `data` is in the GPU's memory; if the transport has taken link.gpu back, slots are copied from and to it */
   bool on_gpu;
   uint16_t channel;
@@ -27,6 +28,9 @@ hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, 
                             hk_gpu_pumped **end);
 hk_status hk_gpu_pumped_open(hk_gpu_pumped *end, hk_transport_state *via, const hk_link_key *key);
 hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, hk_gpu_link *out);
+/* Under the proxy's lock: gives the end memory for large slots, the GPU's, or `host`, which it takes over.  If `data`
+ * is still NULL then, `host` is needed. */
+hk_status hk_gpu_pumped_grow(hk_gpu_pumped *end, const hk_memory *host);
 void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *end);
 /* Before the transport's progress: takes what the kernel has sent, or sees whether it waits. */
 hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
@@ -34,7 +38,11 @@ hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bo
 hk_status hk_gpu_pumped_after(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
 /* Has the transport taken all that the kernel has sent? */
 bool hk_gpu_pumped_quiet(hk_gpu_pumped *end);
-/* The memory of the link's payloads: pinned, and the GPU's.  Each may be none. */
-hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *end, bool gpu);
+/* A large slot is to come while the kernel waits for one, and the end has no memory for it: it is another one than the
+ * kernel's, which must see that. */
+bool hk_gpu_pumped_starves(const hk_gpu_pumped *end);
+size_t hk_gpu_pumped_bytes(const hk_transport_env *e); /* of the payloads */
+/* The memories of the link's payloads: pinned ones, and the GPU's.  Each may be none; NULL: there are no more. */
+hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *end, int i);
 void hk_gpu_pumped_look(const hk_gpu_pumped *end, hk_gpu_proxy_link *out);
 #endif

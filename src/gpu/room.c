@@ -63,16 +63,21 @@ hk_status hk_gpu_pinned_get(hk_gpu *g, hk_gpu_pinned which, size_t bytes, hk_mem
   hk_gpu_chunk **list = &g->pinned[which];
   memset(out, 0, sizeof *out);
   bytes = hk_round_up(bytes, PAGE);
+  pthread_mutex_lock(&g->pinned_lock); /* the proxy may need some, too */
   if (!*list || (*list)->used + bytes > (*list)->bytes) HK_TRY(add_chunk(g, list, bytes, true), out);
   hk_gpu_chunk *k = *list;
   *out = (hk_memory){.base = k->at + k->used, .host = (char *)k->memory.host + k->used, .bytes = bytes};
   k->used += bytes;
 out:
+  pthread_mutex_unlock(&g->pinned_lock);
   return rc;
 }
 
 void hk_gpu_pinned_unget(hk_gpu *g, hk_gpu_pinned which, hk_memory *m) {
-  g->pinned[which]->used -= m->bytes;
+  pthread_mutex_lock(&g->pinned_lock);
+  hk_gpu_chunk *k = g->pinned[which];
+  if ((char *)m->base + m->bytes == k->at + k->used) k->used -= m->bytes; /* else the proxy has got some since */
+  pthread_mutex_unlock(&g->pinned_lock);
   memset(m, 0, sizeof *m);
 }
 

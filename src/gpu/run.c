@@ -351,7 +351,7 @@ static hk_status choose_stage(hk_gpu_piece *p) {
   hk_gpu *g = p->gpu;
   hk_gpu_piece *last = g->stage.last;
   const size_t scratch = p->work.scratch_bytes * p->blocks;
-  p->chained = last && !p->window && !last->window && last->work.links == p->work.links &&
+  p->chained = last && !p->window && !last->window && last->work.program == p->work.program &&
                last->state.capture == p->state.capture && last->call->options.cluster == p->call->options.cluster &&
                (g->stage.length + 1) * (unsigned)g->sharers <= HK_GPU_BATCH;
   if (p->chained) {

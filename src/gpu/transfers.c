@@ -61,6 +61,11 @@ static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
   return worth < most ? (unsigned)worth : most;
 }
 
+/* Of each link, but for what the last one lacks. */
+static size_t each_of(size_t bytes, unsigned of) {
+  return of == 1 ? bytes : ((bytes + of - 1) / of + 4095) & ~(size_t)4095;
+}
+
 hk_status hk_gpu_offer_transfer(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
@@ -75,10 +80,12 @@ hk_status hk_gpu_ready_transfer(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   const bool sends = call->p2p == HK_P2P_SEND;
-  const unsigned of = parts_of(c, call->root, call->count * hk_dtype_size((hk_dtype)call->dtype));
+  const size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
+  const unsigned of = parts_of(c, call->root, bytes);
   for (unsigned k = 0; k < of; k++) {
     hk_gpu_end *e;
     HK_TRY(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e), out);
+    HK_TRY(hk_gpu_end_grow(c, e, each_of(bytes, of)), out);
     HK_TRY(end_on_device(c, call, e), out);
   }
 out:
@@ -91,7 +98,7 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
   ncclComm_t c = call->comm;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   unsigned of = parts_of(c, call->root, bytes);
-  size_t each = ((bytes + of - 1) / of + 4095) & ~(size_t)4095;
+  size_t each = each_of(bytes, of);
   bool sends = call->p2p == HK_P2P_SEND;
   int way = sends ? call->root - c->rank : c->rank - call->root;
   const int64_t *seen = NULL;

@@ -32,6 +32,8 @@
 #include "../base/status.h"
 
 enum { HK_CACHE_LINE = 64, HK_SLOT_INLINE = 48, HK_SLOT_SMALL = 1024, HK_MCAST_SLOTS = 64 };
+/* small_bytes of a link that grows: networks send as much with the header, from and to memory of their own. */
+enum { HK_LINK_SMALL = 4064 };
 
 enum {
   HK_SLOT_REF = 1 /* the slot carries `ref`, not data */
@@ -87,14 +89,16 @@ typedef struct hk_link {
   /* The caller may set `slots` and `payload` before `open`: zeroed memory of its own for headers and a head, and for
    * payloads, which stays until the link is closed. A transport that uses other memory replaces them. */
   hk_slot *slots;
-  char *payload;      /* slot i's data at payload + i * slot_bytes, page-aligned */
-  hk_head *heads;     /* sender: [nheads], of all readers; receiver: its own */
-  uint64_t done;      /* slots sent or received so far */
-  uint64_t limit;     /* sender: slots that may be sent before the heads must be looked at again */
-  char *small;        /* payloads of at most HK_SLOT_SMALL bytes, one for each header; NULL: they are in `payload` */
+  char *payload;  /* slot i's data at payload + i * slot_bytes, page-aligned; NULL: see `small` */
+  hk_head *heads; /* sender: [nheads], of all readers; receiver: its own */
+  uint64_t done;  /* slots sent or received so far */
+  uint64_t limit; /* sender: slots that may be sent before the heads must be looked at again */
+  /* Payloads of at most small_bytes bytes, one for each header; NULL, and 0: they are in `payload`.  The caller may set
+   * both before `open` of a transport that `grows` (transport.h): then there is no `payload` before `grow`. */
+  char *small;
   uint32_t mask;      /* number of headers, minus 1 */
   uint32_t area_mask; /* number of payloads of slot_bytes, minus 1; equal to `mask` if `small` is NULL */
-  uint32_t slot_bytes;
+  uint32_t slot_bytes, small_bytes;
   uint32_t nheads;
   uint16_t peer;
   uint8_t kind;           /* hk_link_kind */
@@ -104,6 +108,9 @@ typedef struct hk_link {
   uint8_t delivers_ref;   /* receiver of a pumped link: payloads may be references to memory of the transport */
   uint8_t
       placed; /* of a pumped link, equal on both ends: slots are references of any size, sent once the place is known */
+  /* Receiver of a pumped link: payloads of at least this many bytes may be written straight to their places, if these
+   * are offered before the message is sent (hk_link_offer); 0: none. */
+  _Atomic(uint32_t) place_min;
   /* Receiver of a pumped link: where the data of the next slot belongs, if this is known before it comes. The transport
    * may write it there, and then fills the slot with a reference to `want`. Cleared with every slot that is filled. */
   void *want;
@@ -112,18 +119,17 @@ typedef struct hk_link {
    * transport clears it with every slot that it fills. Progress then need not ask the network about links that no lane
    * waits for. Atomic, because the service thread looks at it while a lane runs. */
   _Atomic(uint8_t) waiting;
+  /* Receiver of a pumped link that grows: a large payload has come or is about to, and there is no place for it. */
+  _Atomic(uint8_t) starves;
   /* Sender of a pumped link: the transport knows that there may be slots to move. It clears this when it has moved them
    * all, so that its progress need not look at links on which nothing is sent. */
   uint8_t rung;
   struct hk_transport_state *owner; /* for resolve */
   void *priv;                       /* private to the transport */
-  /* Receiver of a pumped link: payloads of at least this many bytes may be written straight to their places, if these
-   * are offered before the message is sent (hk_link_offer); 0: none. */
-  _Atomic(uint32_t) place_min;
-  uint64_t offered; /* the lane's: slots for which it has decided whether to offer a place */
+  uint64_t offered;                 /* the lane's: slots for which it has decided whether to offer a place */
   /* The GPU whose kernels write or read the payloads; the caller sets it before `open`. It stays set if the transport
    * puts the payloads into its memory: then `payload` is an address of the device, which the CPU must not access, and
-   * small payloads are there too, never in their slots' headers. Otherwise `open` sets it to NULL. */
+   * all payloads but those in `small` are there, none in its slot's header. Otherwise `open` sets it to NULL. */
   struct hk_device *gpu;
 } hk_link;
 _Static_assert(sizeof(hk_link) <= 2 * HK_CACHE_LINE, "two cache lines of hot fields");
@@ -152,9 +158,11 @@ static inline bool hk_link_can_send(hk_link *l, size_t bytes) {
 static inline void *hk_link_place(const hk_link *l, uint64_t done, size_t bytes) {
   uint32_t i = (uint32_t)done & l->mask;
   if (bytes <= HK_SLOT_INLINE) return l->slots[i].small;
-  if (bytes <= HK_SLOT_SMALL && l->small) return l->small + (size_t)i * HK_SLOT_SMALL;
+  if (bytes <= l->small_bytes) return l->small + (size_t)i * l->small_bytes;
   return l->payload + (size_t)(i & l->area_mask) * l->slot_bytes;
 }
+/* Is the payload of a slot with `bytes` in a GPU's memory? */
+static inline bool hk_link_on_gpu(const hk_link *l, size_t bytes) { return l->gpu && bytes > l->small_bytes; }
 /* The place for the next slot's payload. */
 static inline void *hk_link_send_buffer(hk_link *l, size_t bytes) { return hk_link_place(l, l->done, bytes); }
 /* Prefetches the cache lines of the next slot's payload for writing, so that they leave the reader's cache while this

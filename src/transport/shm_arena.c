@@ -94,11 +94,13 @@ void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t s
     link->nheads = 1;
     link->mask = a->shape.nslots - 1;
     link->small = NULL;
+    link->small_bytes = 0;
   } else {
     size_t index = key->channel * n + from;
     control = a->base + a->mcasts_at + index * a->mcast_control;
     link->payload = a->base + a->mcast_payload_at + index * a->mcast_payload;
     link->small = link->payload + a->payload;
+    link->small_bytes = HK_SLOT_SMALL;
     link->mask = a->mcast_slots - 1;
     /* The readers' heads are dense: the sender has none. */
     link->heads = (hk_head *)(control + control_bytes(a->mcast_slots)) + (sends ? 0 : self - (self > from));

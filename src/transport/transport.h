@@ -118,6 +118,12 @@ typedef struct hk_transport {
   void (*withdraw)(hk_transport_state *s);
   /* Copies what a reference with HK_REGION_PRIVATE names.  NULL: `refer` gives no such reference. */
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
+  /* Can the link be opened with memory for small payloads only (hk_link.small)?  The same until `open`.  NULL: no. */
+  bool (*grows)(hk_transport_state *s, const hk_link_key *key);
+  /* Gives such a link the memory of its large payloads, once: the GPU's if link->gpu is set and `host` is NULL, else
+   * `host`, the caller's as in `open`.  *data is its address, NULL if `host` is needed. What the two ends do is
+   * independent: a large message waits for its receiver.  With `progress`, on one thread at a time. */
+  hk_status (*grow)(hk_link *link, char *host, char **data);
   /* A link through which nothing is under way, on both sides: with *rests nothing but the lane uses the memory of its
    * payloads, until a call with false.  The link goes on when both sides have made that.  *rests becomes false if this
    * is not possible.  NULL: it is not. */

@@ -175,8 +175,14 @@ HK_DEVICE_CALL bool came_in_lines(const hk_gpu_link *k, uint64_t done, uint32_t 
   return v.w[2] == number;
 }
 
-/* Waits for the slot; *data becomes the address of its data. `whole`: the tag of a reference of another length.
- * litmus: slot, reference, pumped_receive */
+/* The place of a slot's data. */
+HK_DEVICE char *data_of(const hk_gpu_link *k, uint64_t slot, uint64_t bytes) {
+  if (k->small && bytes <= HK_GPU_SMALL_SLOT) return k->small + slot * HK_GPU_SMALL_SLOT;
+  return k->data + slot * k->slot_bytes;
+}
+
+/* Waits for the slot; *data, its place, becomes the address of its data. `whole`: the tag of a reference of another
+ * length. litmus: slot, reference, pumped_receive */
 HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint32_t whole, hk_gpu_state *state,
                          char **data) {
   uint32_t polls = 0, found;
@@ -192,7 +198,6 @@ HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint
     }
     word = hk_load_acquire(at);
   }
-  *data = k->data + (done & (k->nslots - 1)) * k->slot_bytes;
   if ((uint32_t)word == tag) return true;
   if ((uint32_t)word == (whole ^ BY_REFERENCE)) {
     hk_vec v = hk_load(*data);
@@ -285,7 +290,7 @@ HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk
   m->peer[k] = link->peer;
   m->at[k] = lines == LL_LINES     ? link->lines + slot * 2 * HK_GPU_LL_MAX
              : lines == WIDE_LINES ? link->wide + slot * link->wide_bytes
-                                   : link->data + slot * link->slot_bytes;
+                                   : data_of(link, slot, bytes);
   if (!sends && transfer) {
     const char *staged = m->at[k];
     const uint32_t whole = l->at.offset ? tag : tag_of(w->signature, w->sizes.longest);

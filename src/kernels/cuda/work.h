@@ -39,10 +39,11 @@ enum {
   HK_GPU_WINDOW = 32,    /* ... so many instructions */
   HK_GPU_EXTENTS = 128,  /* of an uneven call's table that a block holds there; a longer one stays in host memory */
   HK_GPU_LINKS = 160, /* of one program that a block holds there with their counters; if they are more, an operand's */
-  HK_GPU_THREADS = 512,    /* of a block at most */
-  HK_GPU_LL_MAX = 16384,   /* bytes of a slot's data that its LL lines can carry */
-  HK_GPU_LL_TAG_BITS = 12, /* of an LL line's flag; the slot's number has the others */
-  HK_GPU_REF_MIN = 65536   /* below, a copy into the slot is cheaper than the wait for the credit at the end */
+  HK_GPU_THREADS = 512,     /* of a block at most */
+  HK_GPU_SMALL_SLOT = 4064, /* bytes of a slot's data for which a link over the network has memory from the start */
+  HK_GPU_LL_MAX = 16384,    /* bytes of a slot's data that its LL lines can carry */
+  HK_GPU_LL_TAG_BITS = 12,  /* of an LL line's flag; the slot's number has the others */
+  HK_GPU_REF_MIN = 65536    /* below, a copy into the slot is cheaper than the wait for the credit at the end */
 };
 typedef enum hk_gpu_proto { HK_GPU_SIMPLE, HK_GPU_LL, HK_GPU_LL128 } hk_gpu_proto;
 /* Bytes of a message that LL128 lines of `bytes` carry. */
@@ -53,7 +54,7 @@ typedef struct hk_gpu_link {
   uint64_t *done;              /* slots sent or received so far: of the end, whichever plan uses it */
   uint64_t *head;              /* slots that the receiver has given back */
   uint64_t *word;              /* of slot i at word[i * HK_GPU_WORD_STRIDE] */
-  char *data;                  /* of slot i at data + i * slot_bytes */
+  char *data;                  /* of slot i at data + i * slot_bytes; NULL: `small` is all that there is */
   char *lines;                 /* of slot i at lines + i * 2 * HK_GPU_LL_MAX; NULL: no LL */
   uint32_t slot_bytes, nslots; /* a power of two */
   uint32_t peer;
@@ -65,7 +66,7 @@ typedef struct hk_gpu_link {
   char *own;     /* in the switch, of a receiver: this rank's part of the slots whose sums it reads; else NULL */
   uint32_t multi;  /* HK_GPU_MULTI_* */
   uint32_t others; /* of a sender: receivers beside one; each has a head, head[i * HK_GPU_HEAD_STRIDE] */
-  uint64_t reserved;
+  char *small;     /* of slot i, if it has at most HK_GPU_SMALL_SLOT bytes, at small + i * that; NULL: at data */
 } hk_gpu_link;
 
 /* What to add to an address in registered memory for rank r to read it at, [r] of a table; or that it cannot. */

@@ -266,6 +266,7 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
   e->priv = c;
   *(sends ? &c->send : &c->recv) = e;
   if (!sends) hk_ib_place_min(x, e->link);
+  if (!sends && c->wanted) (void)hk_ib_starves(c);
   hk_ib_stir(c);
   if (c->phase == HK_IB_UP)
     atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in come_up() */
@@ -280,6 +281,22 @@ undo:
     free_conn(c);
   else
     hk_ib_unregister_end(c, sends);
+  return rc;
+}
+
+/* Where memory may run out, all is registered before the first message: another network cannot take over later. */
+static bool ib_grows(void *ctx) { return !((hk_ib_ctx *)ctx)->scarce; }
+
+static hk_status ib_grow(void *ctx, hk_net_end *e, char *payload, hk_device *gpu) {
+  hk_ib_ctx *x = ctx;
+  hk_status rc = HK_OK;
+  pthread_mutex_lock(&x->lock);
+  hk_ib_conn *c = e->priv;
+  e->link->payload = payload;
+  e->link->gpu = gpu;
+  if (c->phase != HK_IB_FAILED && !(c->ceded & hk_ib_direction(c, e == c->send))) rc = hk_ib_grown(c, e);
+  hk_ib_stir(c);
+  pthread_mutex_unlock(&x->lock);
   return rc;
 }
 
@@ -480,6 +497,8 @@ const hk_net_provider hk_net_ib = {
     .reachable = ib_reachable,
     .takes_gpu = hk_ib_takes_gpu,
     .open = ib_open,
+    .grows = ib_grows,
+    .grow = ib_grow,
     .memory = hk_ib_user_memory,
     .refer = hk_ib_refer,
     .gpu_memory = hk_ib_user_gpu_memory,

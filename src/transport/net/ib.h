@@ -359,6 +359,9 @@ void hk_ib_gpu_drop(hk_ib_conn *c); /* frees the flush's queue pair, with the co
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now);
 /* The peer wants the FIFO: registers and announces it. */
 hk_status hk_ib_provide_ring(hk_ib_conn *c);
+/* An end has got its FIFO for large messages after small ones: registers and announces what must be by now. */
+hk_status hk_ib_grown(hk_ib_conn *c, const hk_net_end *e);
+bool hk_ib_starves(hk_ib_conn *c); /* The receiver has no such FIFO yet: notes that it needs one. */
 /* Registers and announces an end that was opened on a connection that exists already. */
 hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e);
 /* Sends a control message; fills its common fields. A connection that the peer has closed is no error (c->eof). */

@@ -38,7 +38,7 @@ static void fill_rings(const hk_ib_conn *c, hk_ib_msg *m) {
   for (uint32_t i = 0; i < c->npaths && c->recv; i++) {
     m->ring[i] = memory_of(c->paths[i].recv_mr);
     if (c->paths[i].recv_mr) m->ring[i].addr = (uint64_t)(uintptr_t)c->recv->link->payload;
-    m->ring[i].flags = HK_IB_OPEN | (c->recv->link->gpu ? HK_IB_ON_GPU : 0);
+    m->ring[i].flags = HK_IB_OPEN | (hk_link_on_gpu(c->recv->link, 1) ? HK_IB_ON_GPU : 0);
   }
 }
 
@@ -114,12 +114,24 @@ hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e) {
   return hk_ib_send_message(c, &m);
 }
 
+bool hk_ib_starves(hk_ib_conn *c) {
+  if (!c->recv || c->recv->link->payload) return false;
+  atomic_store_explicit(&c->recv->link->starves, 1, memory_order_relaxed); /* relaxed: it is only a hint to look */
+  return true;
+}
+
 hk_status hk_ib_provide_ring(hk_ib_conn *c) {
+  if (!c->recv || c->paths[0].recv_mr || hk_ib_starves(c)) return HK_OK;
+  return hk_ib_grown(c, c->recv);
+}
+
+hk_status hk_ib_grown(hk_ib_conn *c, const hk_net_end *e) {
   char why[160];
-  if (!c->recv || c->paths[0].recv_mr) return HK_OK;
+  if (!c->nqps) return HK_OK;       /* the epoch's message will contain it */
   if (hk_ib_register_rings(c, why)) /* small messages have come already: no other network can take over */
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: if that is too little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
                    c->ctx->env->rank, why);
+  if (e == c->send || !c->paths[0].recv_mr) return HK_OK;
   hk_ib_msg m = {.kind = HK_IB_RING};
   fill_rings(c, &m);
   return hk_ib_send_message(c, &m);

@@ -128,7 +128,7 @@ bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e) {
 static uint8_t direction_of(const hk_ib_conn *c, const hk_net_end *e) { return hk_ib_direction(c, e == c->send); }
 
 static bool is_unsettled(const hk_ib_conn *c, const hk_net_end *e) {
-  return e && e->link->gpu && !(c->on_cards & direction_of(c, e));
+  return e && e->link->gpu && e->link->payload && !(c->on_cards & direction_of(c, e));
 }
 bool hk_ib_gpu_unsettled(const hk_ib_conn *c) { return is_unsettled(c, c->send) || is_unsettled(c, c->recv); }
 

@@ -237,7 +237,7 @@ bool hk_ib_unfinished(const hk_ib_conn *c) {
 /* Returns true if slot k is copied into the ring: it is not large. */
 static bool is_small(const hk_ib_conn *c, uint64_t k) {
   uint32_t bytes = hk_net_slot(c->send, k)->bytes;
-  return bytes <= HK_IB_SMALL && (!(c->send->link->gpu || c->send->link->placed) || !bytes);
+  return bytes <= HK_IB_SMALL && !hk_link_on_gpu(c->send->link, bytes) && !(c->send->link->placed && bytes);
 }
 
 static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_net_filled(c->send, k); }
@@ -474,7 +474,7 @@ uint64_t hk_ib_received(hk_ib_conn *c) {
 static void settle(hk_ib_conn *c, uint64_t k, const hk_ib_header *h, void **place, bool *direct) {
   const char *entry = c->arena + hk_ib_rx_offset(c, k) + HK_IB_HEADER;
   *direct = false;
-  if (c->recv->link->gpu) {
+  if (hk_link_on_gpu(c->recv->link, h->bytes)) {
     *place = hk_net_payload(c->recv, k);
     return;
   }
@@ -500,13 +500,15 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
     hk_ib_header h;
     memcpy(&h, c->arena + hk_ib_rx_offset(c, k), sizeof h);
     bool large = h.where != HK_IB_BEHIND, direct, placed = c->recv->link->placed && h.bytes;
+    const bool on_gpu = hk_link_on_gpu(c->recv->link, h.bytes);
     uint32_t most = placed ? UINT32_MAX : large ? c->recv->link->slot_bytes : HK_IB_SMALL;
     if (h.seq != (uint32_t)(k + 1) || h.bytes > most || (placed && h.where != HK_IB_IN_PLACE) ||
-        (c->recv->link->gpu && h.bytes && h.where != HK_IB_IN_FIFO) || h.parts >= HK_IB_QPS ||
-        h.where > HK_IB_IN_PLACE || (h.where == HK_IB_IN_PLACE && !hk_ib_place_used(c, k, h.bytes)))
+        (on_gpu && h.where != HK_IB_IN_FIFO) || (h.where == HK_IB_IN_FIFO && !c->recv->link->payload) ||
+        h.parts >= HK_IB_QPS || h.where > HK_IB_IN_PLACE ||
+        (h.where == HK_IB_IN_PLACE && !hk_ib_place_used(c, k, h.bytes)))
       return garbage(c, &h);
     if (c->parts[i] < h.parts || !hk_net_has_room(c->recv)) return HK_OK;
-    if (c->recv->link->gpu && h.bytes) {
+    if (on_gpu) {
       bool seen;
       hk_status rc = hk_ib_gpu_visible(c, k, &seen);
       if (rc != HK_OK || !seen) return rc;

@@ -149,8 +149,8 @@ static bool register_end(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, hk_i
 }
 
 static bool register_rings(hk_ib_conn *c, hk_ib_path *w, char why[160]) {
-  bool source = c->send && (c->send->link->gpu || c->ctx->scarce);
-  bool target = c->recv && (c->recv->link->gpu || c->ctx->scarce || c->wanted);
+  bool source = c->send && c->send->link->payload && (c->send->link->gpu || c->ctx->scarce);
+  bool target = c->recv && c->recv->link->payload && (c->recv->link->gpu || c->ctx->scarce || c->wanted);
   return (!target || register_end(c, w, c->recv, &w->recv_mr, why)) &&
          (!source || register_end(c, w, c->send, &w->send_mr, why));
 }

@@ -192,14 +192,14 @@ static bool net_apart(hk_transport_state *state, int peer) {
 
 /* ---- links ---- */
 
-/* Allocates the payloads in the memory of the end's GPU. */
-static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_device *gpu) {
+/* Allocates payloads in a GPU's memory. */
+static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_device *gpu, char **payload) {
   size_t bytes = hk_round_up(env->nslots * env->slot_bytes, HK_DEVICE_PAGE);
   /* Virtual memory, if cards take that: a suspended communicator can give it back. */
   const bool virtual = gpu->limits.gdr && gpu->limits.fd_handles;
   HK_OR_RETURN(gpu->ops->alloc_shared(gpu, bytes + (virtual ? 0 : HK_DEVICE_PAGE), 0, virtual, &e->gpu_memory));
-  e->link->payload = (char *)hk_round_up((uintptr_t)e->gpu_memory.base, HK_DEVICE_PAGE);
-  e->link->gpu = e->gpu = gpu;
+  *payload = (char *)hk_round_up((uintptr_t)e->gpu_memory.base, HK_DEVICE_PAGE);
+  e->gpu = gpu;
   return HK_OK;
 }
 
@@ -212,6 +212,7 @@ static hk_status copy_filled(hk_net_end *e, char *to) {
   uint64_t k = atomic_load_explicit(&l->heads->value, memory_order_relaxed), end = k + l->mask + 1;
   for (; k < end && hk_net_filled(e, k); k++) {
     hk_slot *s = hk_net_slot(e, k);
+    if (!hk_link_on_gpu(l, s->bytes)) continue;
     size_t at = (size_t)((uint32_t)k & l->mask) * l->slot_bytes;
     void *place = s->bytes <= HK_SLOT_INLINE ? (void *)s->small : to + at;
     HK_OR_RETURN(e->gpu->ops->copy(e->gpu, place, l->payload + at, s->bytes, q));
@@ -223,10 +224,10 @@ hk_status hk_net_move_to_host(hk_net_end *e, const char *why) {
   hk_link *l = e->link;
   net_state *s = (net_state *)l->owner;
   int rank = s->base.env->rank;
-  char *host = e->host_payload;
+  char *host = l->payload ? e->host_payload : NULL; /* NULL: it has not grown yet */
   bool sends = hk_link_sends((hk_link_kind)e->key.kind);
   if (!l->gpu) return HK_OK;
-  if (sends) HK_OR_RETURN(copy_filled(e, host));
+  if (sends && host) HK_OR_RETURN(copy_filled(e, host));
   l->payload = host;
   l->gpu = NULL;
   if (why && !s->move_reported)
@@ -250,9 +251,11 @@ static void unmap_fifo(hk_net_end *e) {
  * memory, and they are zeroed, which is an empty FIFO. */
 static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_net_provider *p, hk_device *gpu) {
   hk_slot *slots = e->link->slots;
+  const bool grows = e->link->small != NULL;
   const size_t control = slots ? 0 : hk_round_up(env->nslots * sizeof(hk_slot) + sizeof(hk_head), 4096);
   e->host_payload = gpu ? NULL : e->link->payload; /* a GPU's move to host memory that nothing else uses */
-  e->bytes = control + (e->host_payload ? 0 : env->nslots * env->slot_bytes);
+  const bool given = e->host_payload || (grows && !gpu);
+  e->bytes = control + (given ? 0 : env->nslots * env->slot_bytes);
   if (e->bytes) {
     e->memory = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (e->memory == MAP_FAILED) {
@@ -261,12 +264,14 @@ static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_n
     }
   }
   if (!slots) slots = e->memory;
-  if (!e->host_payload) e->host_payload = (char *)e->memory + control;
+  if (!given) e->host_payload = (char *)e->memory + control;
   bool sends = hk_link_sends((hk_link_kind)e->key.kind);
   *e->link = (hk_link){
       .slots = slots,
       .heads = (hk_head *)(slots + env->nslots),
-      .payload = e->host_payload,
+      .payload = grows ? NULL : e->host_payload,
+      .small = e->link->small,
+      .small_bytes = e->link->small_bytes,
       .mask = env->nslots - 1,
       .area_mask = env->nslots - 1,
       .limit = sends ? env->nslots : 0, /* an empty FIFO: all slots may be filled */
@@ -280,8 +285,30 @@ static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_n
       .pumped = 1,
       .delivers_ref = !sends && !gpu && p->delivers_ref,
       .priv = e,
+      .gpu = gpu,
   };
-  return gpu ? map_on_gpu(env, e, gpu) : HK_OK;
+  return gpu && !grows ? map_on_gpu(env, e, gpu, &e->link->payload) : HK_OK;
+}
+
+static bool net_grows(hk_transport_state *state, const hk_link_key *key) {
+  char why[160];
+  const hk_net_used *u = provider_of((net_state *)state, key->peer, why, sizeof why);
+  return u && u->provider->grows && u->provider->grows(u->ctx);
+}
+
+static hk_status net_grow(hk_link *link, char *host, char **data) {
+  hk_net_end *e = link->priv;
+  const hk_transport_env *env = link->owner->env;
+  hk_device *gpu = host ? NULL : link->gpu;
+  *data = host;
+  if (gpu && map_on_gpu(env, e, gpu, data) != HK_OK)
+    HK_INFO(HK_SUB_NET, "rank %d: %s: data passes through host memory on channel %d with rank %d", env->rank,
+            hk_last_error(), e->key.channel, e->key.peer);
+  if (!*data) return HK_OK;
+  if (host) e->host_payload = host;
+  if (e->used) return e->used->provider->grow(e->used->ctx, e, *data, gpu);
+  link->payload = *data;
+  return HK_OK;
 }
 
 static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
@@ -447,6 +474,10 @@ void *hk_net_place(const hk_net_end *e, uint32_t bytes, bool *direct) {
     return l->want;
   }
   if (bytes > l->slot_bytes) return NULL;
+  if (bytes > l->small_bytes && !l->payload) {
+    atomic_store_explicit(&e->link->starves, 1, memory_order_relaxed); /* relaxed: it is only a hint to look */
+    return NULL;
+  }
   return hk_link_place(l, e->next, bytes);
 }
 
@@ -471,6 +502,8 @@ const hk_transport hk_transport_net = {
     .reachable = net_reachable,
     .apart = net_apart,
     .open = net_open,
+    .grows = net_grows,
+    .grow = net_grow,
     .progress = net_progress,
     .ring = net_ring,
     .sleep = net_sleep,

@@ -55,6 +55,10 @@ typedef struct hk_net_provider {
   /* Returns true if the end's payloads may be in the memory of link->gpu. Called before `open`; a true result is
    * binding. NULL: always false. */
   bool (*takes_gpu)(void *ctx, const hk_net_end *end);
+  /* May the end's memory for large payloads come later, by `grow`?  NULL: no. */
+  bool (*grows)(void *ctx);
+  /* It is at `payload`, of `gpu` or, NULL, the host's: sets both in the link.  With `grows`. */
+  hk_status (*grow)(void *ctx, hk_net_end *end, char *payload, hk_device *gpu);
   /* Connects an end, or begins to; sets link->state. */
   hk_status (*open)(void *ctx, hk_net_end *end);
   /* As the transport's `memory`. NULL: the provider does not use registered memory. */
@@ -138,7 +142,7 @@ static inline bool hk_net_has_room(const hk_net_end *e) {
   return e->next - atomic_load_explicit(&e->link->heads->value, memory_order_acquire) <= e->link->mask;
 }
 /* The place for a payload of `bytes` of the next slot. *direct: it is the user's memory (link->want). NULL if the
- * payload is larger than a slot and the lane has not set link->want yet. */
+ * payload is larger than a slot and the lane has not set link->want yet, or if the link has no large payloads yet. */
 void *hk_net_place(const hk_net_end *e, uint32_t bytes, bool *direct);
 /* Publishes the next slot, whose payload is at `place`; `direct` is from hk_net_place. */
 void hk_net_deliver(hk_net_end *e, uint32_t bytes, uint32_t signature, void *place, bool direct);

@@ -344,6 +344,18 @@ static hk_status check_silence(socket_ctx *x, int nwaiting) {
   return HK_OK;
 }
 
+static bool socket_grows(void *ctx) {
+  (void)ctx;
+  return true;
+}
+
+static hk_status socket_grow(void *ctx, hk_net_end *e, char *payload, hk_device *gpu) {
+  (void)ctx;
+  e->link->payload = payload;
+  e->link->gpu = gpu;
+  return HK_OK;
+}
+
 static hk_status socket_progress(void *ctx, bool *moved) {
   socket_ctx *x = ctx;
   bool any = false;
@@ -394,6 +406,8 @@ const hk_net_provider hk_net_socket = {
     .init = socket_init,
     .join = socket_join,
     .open = socket_open,
+    .grows = socket_grows,
+    .grow = socket_grow,
     .progress = socket_progress,
     .sleep = socket_sleep,
     .close = socket_close,

@@ -305,7 +305,9 @@ static char *guess(const hk_socket_conn *c, uint32_t *room) {
   bool direct;
   if (bytes > most) bytes = most;
   *room = rx_part(c, bytes, 0, &at);
-  return *room ? hk_net_place(c->recv, bytes, &direct) : NULL;
+  char *place = *room ? hk_net_place(c->recv, bytes, &direct) : NULL;
+  if (!place) *room = 0;
+  return place;
 }
 
 /* Assigns n bytes, which were read to the header, the guessed place and the read-ahead buffer, to where they belong. */

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of GPUs' links over the network: little of it until a large message comes, and more then, also between graphs
+ * that were captured before; if there is no more; if the two ranks' calls do not match.
+ * check: timeout=300 */
+#include "../../src/gpu/gpu.h"
+#include "../support/fake_rdma.h"
+#include "../support/gpu_comms.h"
+#include "../support/suite.h"
+
+static fake_verbs_state *verbs;
+
+/* Large payloads in the GPUs' memory, in the host's, over sockets. */
+typedef enum way { GPUS, HOST, SOCKETS, WAYS } way;
+
+static void begin(gpu_ranks *g, int ranks, int by, size_t room) {
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+  setenv("CUDAEMU_DMABUF", "1", 1);
+  gpu_open(g, ranks, ranks < 8 ? ranks : 8, room);
+  verbs = rdma_begin(2);
+  rdma_plenty = true;
+  rdma_param("NCCL_NET_GDR_LEVEL", by == GPUS ? "" : "LOC");
+  rdma_param("NCCL_NET", by == SOCKETS ? "Socket" : "IB");
+}
+static void end(gpu_ranks *g) {
+  gpu_close(g);
+  rdma_end(verbs);
+}
+
+static void run(gpu_ranks *g, hk_coll coll, size_t count) {
+  gpu_call c = {.coll = coll, .count = count, .type = ncclFloat32, .op = ncclSum, .shift = count};
+  gpu_fill(g, &c);
+  for (int k = 0; k < 2; k++) gpu_group(g, &c);
+  gpu_check(g, &c);
+}
+
+/* Of the GPUs, pinned, and registered with cards. */
+static size_t memory_of(const gpu_ranks *g) {
+  size_t sum = gpu_in_use(8);
+  for (int r = 0; r < g->n; r++)
+    for (int which = 0; which < HK_GPU_PINNED; which++)
+      for (const hk_gpu_chunk *k = hk_gpu_of(g->comm[r])->pinned[which]; k; k = k->next) sum += k->used;
+  pthread_mutex_lock(&verbs->lock);
+  sum += verbs->locked;
+  pthread_mutex_unlock(&verbs->lock);
+  return sum;
+}
+
+START_TEST(small_messages_need_little) {
+  enum { N = 10, PAIRS = N * (N - 1) };
+  gpu_ranks g;
+  begin(&g, N, _i, (size_t)N << 15);
+  gpu_init_all(&g);
+  const size_t before = memory_of(&g);
+  run(&g, HK_ALLTOALL, 256);
+  const size_t small = memory_of(&g) - before;
+  ck_assert_msg(small / PAIRS < 256 << 10, "%zu bytes a peer", small / PAIRS);
+  ck_assert_uint_gt(small / PAIRS, 64 << 10); /* the links themselves */
+  run(&g, HK_ALLTOALL, 5000);
+  ck_assert_uint_gt((memory_of(&g) - before) / PAIRS, 2 << 20);
+  run(&g, HK_ALLTOALL, 256);
+  end(&g);
+}
+END_TEST
+
+/* Both sizes in one group, and in turn: what is under way stays where it is. */
+START_TEST(grows_in_turn) {
+  gpu_ranks g;
+  begin(&g, 3, _i, 3 << 20);
+  gpu_init_all(&g);
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 3; r++)
+    for (size_t k = 0; k < 4; k++) {
+      const size_t count = k % 2 ? 30000 : 100, at = k * 130000;
+      OK_NCCL(ncclSend((void *)(uintptr_t)(g.in[r] + at), count, ncclFloat32, (r + 1) % 3, g.comm[r],
+                       (cudaStream_t)(void *)g.stream[r]));
+      OK_NCCL(ncclRecv((void *)(uintptr_t)(g.out[r] + at), count, ncclFloat32, (r + 2) % 3, g.comm[r],
+                       (cudaStream_t)(void *)g.stream[r]));
+    }
+  OK_NCCL(ncclGroupEnd());
+  gpu_wait(&g);
+  static const size_t counts[] = {7, 1016, 1017, 7, 9000, 100000, 12};
+  for (hk_coll coll = HK_ALLREDUCE; coll <= HK_ALLGATHER; coll++)
+    for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) run(&g, coll, counts[k]);
+  end(&g);
+}
+END_TEST
+
+/* ---- graphs ---- */
+
+typedef struct captured {
+  gpu_call call;
+  CUgraph graph[2];
+  CUgraphExec run[2];
+} captured;
+
+static void capture(gpu_ranks *g, captured *x, size_t count) {
+  x->call = (gpu_call){.coll = HK_ALLREDUCE, .count = count, .type = ncclInt32, .op = ncclSum};
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; r++) {
+    emu_use(g->device[r]);
+    OK(StreamBeginCapture(g->stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK_NCCL(gpu_submit(g, &x->call, r));
+  }
+  OK_NCCL(ncclGroupEnd());
+  for (int r = 0; r < 2; r++) {
+    emu_use(g->device[r]);
+    OK(StreamEndCapture(g->stream[r], &x->graph[r]));
+    OK(GraphInstantiateWithFlags(&x->run[r], x->graph[r], 0));
+  }
+}
+static void replay(gpu_ranks *g, captured *x) {
+  x->call.shift += 7919;
+  gpu_fill(g, &x->call);
+  for (int r = 0; r < 2; r++) {
+    emu_use(g->device[r]);
+    OK(GraphLaunch(x->run[r], g->stream[r]));
+  }
+  gpu_check(g, &x->call);
+}
+
+/* Captured before the links grow, while they grow, and after. */
+START_TEST(graphs) {
+  static const size_t counts[] = {300, 40000, 200};
+  captured x[HK_ARRAY_LENGTH(counts)];
+  gpu_ranks g;
+  begin(&g, 2, _i, 1 << 18);
+  gpu_init_all(&g);
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
+    capture(&g, &x[k], counts[k]);
+    for (size_t i = 0; i <= k; i++) replay(&g, &x[i]);
+    run(&g, HK_ALLREDUCE, 100);
+  }
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
+    replay(&g, &x[k]);
+    for (int r = 0; r < 2; r++) {
+      OK(GraphExecDestroy(x[k].run[r]));
+      OK(GraphDestroy(x[k].graph[r]));
+    }
+  }
+  end(&g);
+}
+END_TEST
+
+/* ---- failures ---- */
+
+/* The GPUs' memory is used up when the links grow: then it is the host's. */
+START_TEST(full_gpu) {
+  gpu_ranks g;
+  CUdeviceptr rest[2][64];
+  int n[2] = {0, 0};
+  begin(&g, 2, GPUS, 1 << 18);
+  gpu_init_all(&g);
+  run(&g, HK_ALLREDUCE, 100);
+  for (int r = 0; r < 2; r++) {
+    emu_use(g.device[r]);
+    for (size_t bytes = (size_t)1 << 40; bytes >= 4096; bytes /= 2)
+      while (n[r] < 64 && cu.MemAlloc(&rest[r][n[r]], bytes) == CUDA_SUCCESS) n[r]++;
+  }
+  run(&g, HK_ALLREDUCE, 20000);
+  pthread_mutex_lock(&verbs->lock);
+  ck_assert_uint_eq(verbs->from_gpu + verbs->to_gpu, 0);
+  pthread_mutex_unlock(&verbs->lock);
+  run(&g, HK_ALLREDUCE, 50);
+  for (int r = 0; r < 2; r++)
+    for (int i = 0; i < n[r]; i++) OK(MemFree(rest[r][i]));
+  end(&g);
+}
+END_TEST
+
+/* One rank's call has large messages, the other one's has small ones: it grows so that its kernel sees that. */
+START_TEST(mismatch) {
+  gpu_ranks g;
+  const bool warm = _i >= WAYS;
+  begin(&g, 2, _i % WAYS, 1 << 18);
+  gpu_init_all(&g);
+  if (warm) run(&g, HK_ALLTOALL, 100);
+  for (int r = 0; r < 2; r++) {
+    cudaStream_t q = (cudaStream_t)(void *)g.stream[r];
+    if (r == 0) OK_NCCL(ncclSend((void *)(uintptr_t)g.in[r], 20000, ncclFloat32, 1, g.comm[r], q));
+    if (r == 1) OK_NCCL(ncclRecv((void *)(uintptr_t)g.out[r], 10, ncclFloat32, 0, g.comm[r], q));
+  }
+  for (int r = 1; r >= 0; r--) ck_assert_int_eq(wait_for_error(g.comm[r]), ncclInvalidUsage); /* the receiver sees it */
+  gpu_wait(&g);
+  end(&g);
+}
+END_TEST
+
+int main(void) {
+  setenv("HOCKET_SLOT_BYTES", "131072", 1);
+  setenv("HOCKET_SLOTS", "8", 1);
+  gpu_environment();
+  if (!gpu_here()) return 77;
+  Suite *s = suite_create("gpu_slots");
+  TCase *t = tcase_create("gpu_slots");
+  tcase_set_timeout(t, 200);
+  tcase_add_loop_test(t, small_messages_need_little, 0, WAYS);
+  tcase_add_loop_test(t, grows_in_turn, 0, WAYS);
+  tcase_add_loop_test(t, graphs, 0, WAYS);
+  tcase_add_test(t, full_gpu);
+  tcase_add_loop_test(t, mismatch, 0, 2 * WAYS);
+  suite_add_tcase(s, t);
+  return suite_run(s);
+}
