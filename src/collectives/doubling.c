@@ -11,9 +11,17 @@
  * Allreduce gives all ranks the same bits: before step k the 2^k ranks that differ in the lower bits only have equal
  * sums, and both of the two groups that exchange add the lower group's sum first. An input enters its first sum in the
  * form in which it was sent, from the scratch buffer.
+ *
+ * The other two send blocks in pairs before they receive as many. So a system call carries two of them through a
+ * socket, and a rank waits half as often; two slots are enough for it.
  */
 #include "cost.h"
 #include "pattern.h"
+
+/* Blocks that a rank sends before it receives, of `have` in a step. */
+static unsigned group_of(unsigned have) { return have > 1 ? 2 : 1; }
+/* Such groups in all steps: the first one has one block. */
+static double groups_of(double nranks) { return nranks / 2; }
 
 static void build_allreduce(hk_builder *b, const hk_build *w) {
   hk_cube cube = hk_cube_of(w->nranks);
@@ -53,16 +61,18 @@ static void build_allgather(hk_builder *b, const hk_build *w) {
   for (unsigned have = 2; have < (unsigned)w->nranks; have *= 2) {
     int peer = w->rank ^ (int)have;
     unsigned mine = r & ~(have - 1), theirs = mine ^ have;
-    hk_build_repeat(b, have);
-    hk_build_copy(b, hk_send_to(b, peer, mine, 1), hk_out(mine, 1));
-    hk_build_copy(b, hk_out(theirs, 1), hk_recv_from(b, peer, theirs, 1));
+    int g = (int)group_of(have);
+    hk_build_repeat(b, have / (unsigned)g);
+    for (unsigned j = 0; j < (unsigned)g; j++) hk_build_copy(b, hk_send_to(b, peer, mine + j, g), hk_out(mine + j, g));
+    for (unsigned j = 0; j < (unsigned)g; j++)
+      hk_build_copy(b, hk_out(theirs + j, g), hk_recv_from(b, peer, theirs + j, g));
     hk_build_end_repeat(b);
   }
 }
 
-static hk_operand scratch_walk(unsigned which) {
+static hk_operand scratch_walk(unsigned which, int stride) {
   hk_operand o = hk_scratch(which);
-  o.stride = 1;
+  o.stride = (int16_t)stride;
   return o;
 }
 
@@ -76,11 +86,15 @@ static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
     bool first = have == half, last = have == 1;
     int peer = w->rank ^ (int)have;
     unsigned keep = r & have, give = keep ^ have;
-    hk_operand kept = first ? hk_in(low + keep, 1) : scratch_walk(base + keep);
-    hk_operand to = last ? hk_out(0, 0) : first ? scratch_walk(0) : scratch_walk(base + keep);
-    hk_build_repeat(b, have);
-    hk_build_copy(b, hk_send_to(b, peer, low + give, 1), first ? hk_in(low + give, 1) : scratch_walk(base + give));
-    hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, (hk_operand[]){hk_recv_from(b, peer, low + keep, 1), kept}, 2);
+    int g = (int)group_of(have);
+    hk_build_repeat(b, have / (unsigned)g);
+    for (unsigned j = give; j < give + (unsigned)g; j++)
+      hk_build_copy(b, hk_send_to(b, peer, low + j, g), first ? hk_in(low + j, g) : scratch_walk(base + j, g));
+    for (unsigned j = keep; j < keep + (unsigned)g; j++) {
+      hk_operand kept = first ? hk_in(low + j, g) : scratch_walk(base + j, g);
+      hk_operand to = last ? hk_out(0, 0) : first ? scratch_walk(j - keep, g) : kept;
+      hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, (hk_operand[]){hk_recv_from(b, peer, low + j, g), kept}, 2);
+    }
     hk_build_end_repeat(b);
     low += keep;
     base = first ? 0 : base + keep;
@@ -107,6 +121,14 @@ static hk_shape shape(const hk_machine *m, hk_coll coll) {
                                                            : 0};
 }
 
+/* The cost of the exchanges, in messages. Through memory only the waiting is less for a second block in a group;
+ * through sockets it adds to the first one's system calls. */
+static double exchange_messages(const hk_machine *m) {
+  double groups = groups_of(m->nranks), blocks = m->nranks - 1, waiting = HK_EXCHANGE_MESSAGES - 2;
+  bool sockets = m->nhosts > 1 || m->inside.ring_us_per_b > 0;
+  return sockets ? HK_EXCHANGE_MESSAGES * groups + waiting * (blocks - groups) : 2 * blocks + waiting * groups;
+}
+
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   hk_cube cube = hk_cube_of(m->nranks);
   double steps = hk_log2_floor((unsigned)cube.p), all = (double)bytes, n = m->nranks, moved = all * (n - 1) / n;
@@ -121,12 +143,12 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.reduced = w.sent;
       break;
     case HK_ALLGATHER:
-      w.messages = HK_EXCHANGE_MESSAGES * (n - 1);
+      w.messages = exchange_messages(m);
       w.sent = moved;
       w.written = 2 * moved + all / n;
       break;
     default:
-      w.messages = HK_EXCHANGE_MESSAGES * (n - 1);
+      w.messages = exchange_messages(m);
       w.sent = moved;
       w.written = 2 * moved;
       w.reduced = moved;
@@ -137,9 +159,9 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   if (coll == HK_ALLREDUCE) {
     w.gpu.turns = w.rounds + 2;
     w.gpu.lane = w.sent + all; /* adding and sending on are one instruction */
-  } else {                     /* in an exchange each block waits for the one before */
-    w.gpu.chain = n - 1;
-    w.gpu.far_chain = m->nhosts > 1 ? n - m->ranks_per_host : 0;
+  } else {                     /* in an exchange each group waits for the one before */
+    w.gpu.chain = groups_of(n);
+    w.gpu.far_chain = m->nhosts > 1 ? groups_of(n - (m->ranks_per_host > 1 ? m->ranks_per_host : 0)) : 0;
     w.gpu.turns = 2 * (n - 1);
     w.gpu.lane = 2 * moved;
     w.gpu.beside = moved;
