@@ -11,6 +11,9 @@ enum {
   YIELDS_PER_CLOCK = 4,         /* a yield without a ready thread costs about ten clock readings; with one, far more */
   CHECK_NS = 100 * 1000 * 1000, /* between calls of `check` */
   COND_SLICE_NS = 50 * 1000 * 1000,
+  LONG_WAIT_NS = 20 * 1000 * 1000, /* after this a pause sleeps */
+  NAP_PART = 128,                  /* of the time waited: a wait ends later by this part at most */
+  LONGEST_NAP_NS = 1000 * 1000,
   SLICE_MS = 50 /* the longest sleep in poll(2) between two checks of the failure words */
 };
 
@@ -35,6 +38,7 @@ static hk_status look_at_clock(hk_waiter *w, const char *what) {
     w->begin_ns = now;
     w->next_check_ns = now + CHECK_NS;
   }
+  w->waited_ns = hk_ago_ns(now, w->begin_ns);
   if (now >= w->next_check_ns) {
     w->next_check_ns = now + CHECK_NS;
     if (env->check) {
@@ -49,6 +53,13 @@ static hk_status look_at_clock(hk_waiter *w, const char *what) {
   return HK_OK;
 }
 
+static void doze(const hk_waiter *w) {
+  HK_UNCANCELLED;
+  uint64_t ns = w->waited_ns / NAP_PART;
+  struct timespec t = {.tv_nsec = (long)(ns < LONGEST_NAP_NS ? ns : LONGEST_NAP_NS)};
+  (void)nanosleep(&t, NULL); /* a signal ends it early, which does no harm */
+}
+
 hk_status hk_wait_slow(hk_waiter *w) {
   hk_status rc = failure_of(w->env);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
@@ -57,7 +68,10 @@ hk_status hk_wait_slow(hk_waiter *w) {
     rc = look_at_clock(w, "a peer");
     if (rc != HK_OK) return rc;
   }
-  sched_yield();
+  if (w->waited_ns < LONG_WAIT_NS || w->env->awake)
+    sched_yield();
+  else
+    doze(w);
   return HK_OK;
 }
 

@@ -25,6 +25,8 @@ typedef struct hk_wait_env {
   void *arg;
   /* Polls before the first yield; 0 if there are more ranks than cores. */
   uint32_t spins;
+  /* A pause never sleeps: the caller decides when to (hk_wait_nap). */
+  bool awake;
   /* Absolute hk_now_ns() after which a wait fails with HK_ERR_REMOTE; 0: none. */
   uint64_t deadline_ns;
 } hk_wait_env;
@@ -32,22 +34,25 @@ typedef struct hk_wait_env {
 typedef struct hk_waiter {
   const hk_wait_env *env;
   uint64_t begin_ns, next_check_ns; /* 0 until the first yield: the fast path reads no clock */
+  uint64_t waited_ns;               /* when the clock was last read */
   uint32_t polls;
 } hk_waiter;
 
 static inline void hk_wait_begin(hk_waiter *w, const hk_wait_env *env) {
   w->env = env;
-  w->begin_ns = w->next_check_ns = 0;
+  w->begin_ns = w->next_check_ns = w->waited_ns = 0;
   w->polls = 0;
 }
 
 /* Call it after progress: spins again before the next yield, and counts the time waited from here. */
 static inline void hk_wait_progress(hk_waiter *w) {
   w->polls = 0;
-  w->begin_ns = 0;
+  w->begin_ns = w->waited_ns = 0;
 }
 
-hk_status hk_wait_slow(hk_waiter *w); /* yields, and checks the failure words, the clock and `check` */
+/* Yields, and checks the failure words, the clock and `check`. After 20 ms without progress it sleeps instead, for less
+ * than a hundredth of the time waited: a long wait leaves its core to others, and ends at most that part later. */
+hk_status hk_wait_slow(hk_waiter *w);
 
 static inline void hk_cpu_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)

@@ -287,7 +287,7 @@ hk_status hk_gpu_far_begin(ncclComm_t c, hk_rma_offer *mine) {
   f->comm = c;
   f->device = g->device;
   f->blocked = -1;
-  f->wait = (hk_wait_env){.failure = c->wait.failure, .spins = c->wait.spins, .check = check, .arg = f};
+  f->wait = (hk_wait_env){.failure = c->wait.failure, .spins = c->wait.spins, .check = check, .arg = f, .awake = true};
   g->far = f;
   f->piece = INBOX_BYTES / SLOTS / (size_t)c->nranks;
   f->piece = f->piece < PIECE_MIN ? PIECE_MIN : f->piece > PIECE_MAX ? PIECE_MAX : f->piece & ~(size_t)(PIECE_MIN - 1);

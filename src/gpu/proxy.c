@@ -177,7 +177,8 @@ hk_status hk_gpu_proxy_new(const hk_gpu_proxy_env *e, hk_gpu_proxy **out) {
   hk_gpu_proxy *p = calloc(1, sizeof *p);
   if (!p) return HK_FAIL_ERRNO("no memory for rank %d's proxy", e->env->rank);
   p->env = *e;
-  p->wait = (hk_wait_env){.failure = e->wait->failure, .spins = e->wait->spins, .check = check, .arg = p};
+  p->wait =
+      (hk_wait_env){.failure = e->wait->failure, .spins = e->wait->spins, .check = check, .arg = p, .awake = true};
   p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (p->wake < 0) {
     free(p);

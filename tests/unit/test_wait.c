@@ -184,6 +184,36 @@ START_TEST(naps) {
 }
 END_TEST
 
+/* A long wait leaves its core to others: from 20 ms on each pause is a sleep of at least 20 ms / 128. */
+START_TEST(long_waits_sleep) {
+  hk_wait_env env = {0};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  while (w.waited_ns < 20000000) ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+  const uint32_t polls = w.polls;
+  const uint64_t begin = hk_now_ns();
+  while (w.waited_ns < 200000000) ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+  ck_assert_uint_le(w.polls - polls, (hk_now_ns() - begin) / (20000000 / 128) + 1);
+  hk_wait_progress(&w);
+  ck_assert_uint_eq(w.waited_ns, 0);
+}
+END_TEST
+
+/* Who decides itself when to sleep gets pauses that are shorter than the longest sleep: at least one of many. */
+START_TEST(stays_awake) {
+  hk_wait_env env = {.awake = true};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+  w.begin_ns -= UINT64_C(3600) * 1000000000;
+  for (uint64_t took = UINT64_MAX; took > 500 * 1000;) {
+    uint64_t begin = hk_now_ns();
+    ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+    took = hk_now_ns() - begin;
+  }
+}
+END_TEST
+
 START_TEST(fd_that_is_closed) {
   int fds[2];
   ck_assert_int_eq(pipe(fds), 0);
@@ -206,6 +236,8 @@ int main(void) {
   tcase_add_test(t, fd_becomes_ready);
   tcase_add_test(t, fd_ends_at_deadline_and_failure);
   tcase_add_test(t, naps);
+  tcase_add_test(t, long_waits_sleep);
+  tcase_add_test(t, stays_awake);
   tcase_add_test(t, fd_that_is_closed);
   return suite_run_one("wait", t);
 }
