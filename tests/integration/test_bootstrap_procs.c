@@ -130,7 +130,7 @@ static int fail_and_exit(void *arg) {
       _exit(0); /* with the lock: the listener's thread does nothing more */
     }
     hk_listener_unlock();
-    sched_yield();
+    usleep(100);
   }
 }
 

@@ -66,7 +66,7 @@ static int run_rank(scene *s, int rank) {
   int faults = s->connected ? RANK_CHECK(ncclAllReduce(&one, &one, 1, ncclInt8, ncclSum, c, NULL)) : 0;
   if (rank == s->guilty) faults += s->descriptors ? leave_no_descriptors() != 0 : munmap(b + GOOD, BYTES - GOOD) != 0;
   atomic_fetch_add(&s->shared->ready, 1);
-  while (atomic_load(&s->shared->ready) < 2) sched_yield();
+  while (atomic_load(&s->shared->ready) < 2) usleep(100);
   s->shared->result[rank] =
       (int)(rank == 0 ? ncclSend(b, BYTES, ncclInt8, 1, c, NULL) : ncclRecv(b, BYTES, ncclInt8, 0, c, NULL));
   snprintf(s->shared->text[rank], sizeof s->shared->text[rank], "%s", ncclGetLastError(c));

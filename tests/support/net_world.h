@@ -193,6 +193,14 @@ static inline hk_status net_progress(net_rank *r, bool *moved) {
   return rc;
 }
 
+/* The same for waits of seconds: leaves the core to others if nothing moved. */
+static inline hk_status net_progress_and_nap(net_rank *r) {
+  bool moved;
+  hk_status rc = net_progress(r, &moved);
+  if (!moved) usleep(200);
+  return rc;
+}
+
 /* One message as a lane sends it, by copy or by reference; false where it must wait. */
 static inline bool net_try_send(hk_link *l, const void *data, uint32_t bytes, uint32_t signature, bool by_ref) {
   if (!hk_link_can_send(l, SIZE_MAX)) return false;

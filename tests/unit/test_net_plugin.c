@@ -126,7 +126,7 @@ static net_world *connected(hk_link **send, hk_link **recv) {
 
 static hk_status progress_until_error(net_rank *r) {
   hk_status rc = HK_OK;
-  for (uint64_t until = hk_now_ns() + 20000000000u; rc == HK_OK && hk_now_ns() < until;) rc = net_progress(r, NULL);
+  for (uint64_t until = hk_now_ns() + 20000000000u; rc == HK_OK && hk_now_ns() < until;) rc = net_progress_and_nap(r);
   return rc;
 }
 
@@ -347,7 +347,7 @@ END_TEST
 static hk_status progress_for(net_rank *a, net_rank *b, unsigned ms) {
   hk_status rc = HK_OK;
   for (uint64_t until = hk_now_ns() + ms * 1000000ull; rc == HK_OK && hk_now_ns() < until;) {
-    rc = net_progress(a, NULL);
+    rc = net_progress_and_nap(a);
     if (rc == HK_OK && b) rc = net_progress(b, NULL);
   }
   return rc;
