@@ -3,7 +3,6 @@
 /* Every collective x type x operator x odd sizes and alignments x rank counts x transports, in place and not, against a
  * reference computed here. */
 #include <check.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,24 +37,14 @@ static int reduces(kind k) { return k == ALLREDUCE || k == REDUCE || k == REDUCE
 static size_t in_blocks(kind k, int n) { return k == REDUCESCATTER || k == ALLTOALL || k == SCATTER ? (size_t)n : 1; }
 static size_t out_blocks(kind k, int n) { return k == ALLGATHER || k == ALLTOALL || k == GATHER ? (size_t)n : 1; }
 
-/* Element e of rank r's input; blocks of one buffer are numbered through. */
-static double input(const spec *s, int r, int n, size_t e) { return test_value(r, n, e, s->op); }
-
-/* Element i of an output's block. */
-static double expected(const spec *s, int rank, int n, size_t block, size_t i, double *tolerance) {
-  *tolerance = 0;
-  switch (s->what) {
-    case ALLREDUCE:
-    case REDUCE: return test_reduced(s->type, n, i, s->op, tolerance);
-    case BROADCAST: return input(s, s->root, n, i);
-    case ALLGATHER:
-    case GATHER: return input(s, (int)block, n, i);
-    case REDUCESCATTER: return test_reduced(s->type, n, (size_t)rank * s->count + i, s->op, tolerance);
-    case ALLTOALL: return input(s, (int)block, n, (size_t)rank * s->count + i);
-    case SCATTER: return input(s, s->root, n, (size_t)rank * s->count + i);
-    case SENDRECV: return input(s, (rank + n - 1) % n, n, i);
-    default: return 0;
-  }
+/* What a block of rank's output is made of; the blocks of an input are numbered through. */
+static test_block expected(const spec *s, int rank, int n, int block) {
+  test_block b = {s->type, s->op, TEST_REDUCED, n, 0, s->count};
+  if (s->what == REDUCESCATTER || s->what == ALLTOALL || s->what == SCATTER) b.first = (size_t)rank * s->count;
+  if (s->what == BROADCAST || s->what == SCATTER) b.rank = s->root;
+  if (s->what == ALLGATHER || s->what == GATHER || s->what == ALLTOALL) b.rank = block;
+  if (s->what == SENDRECV) b.rank = (rank + n - 1) % n;
+  return b;
 }
 
 static int call(const spec *s, ncclComm_t c, int rank, int n, const void *in, void *out) {
@@ -97,18 +86,20 @@ static int run_spec(const spec *s, ncclComm_t c, int rank, int n) {
   memset(b, 0x55, most + 2 * GUARD + 64);
   char *in = a + shift, *out = b + shift;
   if (s->in_place) place(s, rank, a + shift, bytes, &in, &out);
-  for (size_t e = 0; e < nin; e++) test_store(s->type, in, e, input(s, rank, n, e));
+  test_fill(&(test_block){s->type, s->op, rank, n, 0, nin}, in);
   int faults = call(s, c, rank, n, in, out);
   int has_result = s->what == REDUCE || s->what == GATHER ? rank == s->root : 1;
-  for (size_t e = 0, block = 0, i = 0; has_result && !faults && e < nout; e++) {
-    double tolerance, want = expected(s, rank, n, block, i, &tolerance), got = test_load(s->type, out, e);
-    if (fabs(got - want) > tolerance * fabs(want)) {
-      fprintf(stderr,
-              "%s type %d op %d count %zu root %d offset %d in place %d: rank %d of %d, element %zu: %g, not %g\n",
-              kind_names[s->what], s->type, s->op, s->count, s->root, s->offset, s->in_place, rank, n, e, got, want);
-      faults++;
-    }
-    if (++i == s->count) i = 0, block++;
+  for (int block = 0; has_result && !faults && block < (int)out_blocks(s->what, n); block++) {
+    test_block own = expected(s, rank, n, block);
+    double got, want;
+    size_t e = test_wrong(&own, out + (size_t)block * s->count * bytes, &got, &want);
+    if (e == s->count) continue;
+    fprintf(stderr,
+            "%s type %d op %d count %zu root %d offset %d in place %d: rank %d of %d, block %d, element %zu: %g, not "
+            "%g\n",
+            kind_names[s->what], s->type, s->op, s->count, s->root, s->offset, s->in_place, rank, n, block, e, got,
+            want);
+    faults++;
   }
   for (size_t i = 0; !s->in_place && has_result && i < GUARD; i++) {
     if (out[-1 - (long)i] != 0x55 || out[nout * bytes + i] != 0x55) {

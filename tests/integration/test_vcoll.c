@@ -56,8 +56,9 @@ static void lay_out(blocks *b, int n, int gaps) {
   }
 }
 
-static double value(int from, int block, size_t k) {
-  return (double)(mix((uint64_t)(from * 64 + block) * 7919 + k) % 8);
+/* Block `block` of what rank `from` sends. */
+static test_block sent(const spec *s, int from, int block, size_t count) {
+  return (test_block){s->type, ncclMax, from, MOST, (uint64_t)block * 7919, count};
 }
 
 static void *buffer(const spec *s, const blocks *b) {
@@ -74,6 +75,13 @@ static int wrong(const spec *s, const char *what, int rank, int n, int block, si
   return 1;
 }
 
+static int check_block(const spec *s, const char *what, int rank, int n, int block, const test_block *b,
+                       const char *at) {
+  double got, want;
+  size_t k = test_wrong(b, at, &got, &want);
+  return k < b->count ? wrong(s, what, rank, n, block, k, got, want) : 0;
+}
+
 /* Nothing between the blocks was written. */
 static int check_gaps(const spec *s, const char *what, const blocks *b, const char *out, int n) {
   size_t unit = test_type_bytes(s->type);
@@ -85,18 +93,21 @@ static int check_gaps(const spec *s, const char *what, const blocks *b, const ch
 
 static int alltoallv(const spec *s, ncclComm_t c, int rank, int n) {
   blocks in, out;
+  size_t unit = test_type_bytes(s->type);
   int faults = 0;
   for (int i = 0; i < n; i++) in.count[i] = count_of(s, rank, i), out.count[i] = count_of(s, i, rank);
   lay_out(&in, n, 0);
   lay_out(&out, n, s->gaps);
   char *from = buffer(s, &in), *to = buffer(s, &out);
-  for (int j = 0; j < n; j++)
-    for (size_t k = 0; k < in.count[j]; k++) test_store(s->type, from, in.at[j] + k, value(rank, j, k));
+  for (int j = 0; j < n; j++) {
+    test_block b = sent(s, rank, j, in.count[j]);
+    test_fill(&b, from + in.at[j] * unit);
+  }
   faults += RANK_CHECK(hocketAlltoAllv(from, in.count, NULL, to, out.count, out.at, s->type, c, NULL));
-  for (int i = 0; i < n && !faults; i++)
-    for (size_t k = 0; k < out.count[i] && !faults; k++)
-      if (test_load(s->type, to, out.at[i] + k) != value(i, rank, k))
-        faults += wrong(s, "alltoallv", rank, n, i, k, test_load(s->type, to, out.at[i] + k), value(i, rank, k));
+  for (int i = 0; i < n && !faults; i++) {
+    test_block b = sent(s, i, rank, out.count[i]);
+    faults += check_block(s, "alltoallv", rank, n, i, &b, to + out.at[i] * unit);
+  }
   faults += check_gaps(s, "alltoallv", &out, to, n);
   free(from);
   free(to);
@@ -105,17 +116,19 @@ static int alltoallv(const spec *s, ncclComm_t c, int rank, int n) {
 
 static int allgatherv(const spec *s, ncclComm_t c, int rank, int n) {
   blocks b;
+  size_t unit = test_type_bytes(s->type);
   int faults = 0;
   for (int i = 0; i < n; i++) b.count[i] = count_of(s, 0, i);
   lay_out(&b, n, s->gaps);
   char *own = buffer(s, &b), *to = buffer(s, &b);
-  char *from = s->in_place ? to + b.at[rank] * test_type_bytes(s->type) : own;
-  for (size_t k = 0; k < b.count[rank]; k++) test_store(s->type, from, k, value(rank, 0, k));
+  char *from = s->in_place ? to + b.at[rank] * unit : own;
+  test_block mine = sent(s, rank, 0, b.count[rank]);
+  test_fill(&mine, from);
   faults += RANK_CHECK(hocketAllGatherv(from, to, b.count, s->gaps ? b.at : NULL, s->type, c, NULL));
-  for (int i = 0; i < n && !faults; i++)
-    for (size_t k = 0; k < b.count[i] && !faults; k++)
-      if (test_load(s->type, to, b.at[i] + k) != value(i, 0, k))
-        faults += wrong(s, "allgatherv", rank, n, i, k, test_load(s->type, to, b.at[i] + k), value(i, 0, k));
+  for (int i = 0; i < n && !faults; i++) {
+    test_block theirs = sent(s, i, 0, b.count[i]);
+    faults += check_block(s, "allgatherv", rank, n, i, &theirs, to + b.at[i] * unit);
+  }
   faults += check_gaps(s, "allgatherv", &b, to, n);
   free(own);
   free(to);
@@ -129,15 +142,13 @@ static int reduce_scatterv(const spec *s, ncclComm_t c, int rank, int n) {
   for (int i = 0; i < n; i++) b.count[i] = count_of(s, 0, i);
   lay_out(&b, n, s->gaps);
   char *from = buffer(s, &b), *own = buffer(s, &b), *to = s->in_place ? from + b.at[rank] * unit : own;
-  for (size_t i = 0, e = 0; i < (size_t)n; i++) {
+  for (size_t i = 0, e = 0; i < (size_t)n; e += b.count[i++]) {
     if (i == (size_t)rank) first = e;
-    for (size_t k = 0; k < b.count[i]; k++, e++) test_store(s->type, from, b.at[i] + k, test_value(rank, n, e, s->op));
+    test_fill(&(test_block){s->type, s->op, rank, n, e, b.count[i]}, from + b.at[i] * unit);
   }
   faults += RANK_CHECK(hocketReduceScatterv(from, to, b.count, s->gaps ? b.at : NULL, s->type, s->op, c, NULL));
-  for (size_t k = 0; k < b.count[rank] && !faults; k++) {
-    double tolerance, want = test_reduced(s->type, n, first + k, s->op, &tolerance), got = test_load(s->type, to, k);
-    if (fabs(got - want) > tolerance * fabs(want)) faults += wrong(s, "reduce_scatterv", rank, n, rank, k, got, want);
-  }
+  test_block sum = {s->type, s->op, TEST_REDUCED, n, first, b.count[rank]};
+  if (!faults) faults += check_block(s, "reduce_scatterv", rank, n, rank, &sum, to);
   free(from);
   free(own);
   return faults;

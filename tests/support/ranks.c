@@ -182,8 +182,7 @@ double test_load(ncclDataType_t type, const void *at, uint64_t i) {
   }
 }
 
-/* What all ranks' values of an element are made of.  Half of a test's time is spent here: divisions are few, and of 32
- * bits. */
+/* What all ranks' values of an element are made of.  Divisions are few, and of 32 bits. */
 typedef struct element_mix {
   uint32_t mix;
   int groups;      /* sums: about four ranks share a group, and only one group has values other than 0 */
@@ -191,6 +190,7 @@ typedef struct element_mix {
 } element_mix;
 
 static element_mix mix_of(int nranks, uint64_t element, ncclRedOp_t op) {
+  element %= TEST_PERIOD;
   element_mix m = {.mix = (uint32_t)(element * 2654435761u + (element >> 7)), .groups = 1};
   if (op == ncclProd) {
     m.a = (int)(m.mix % (unsigned)nranks);
@@ -238,4 +238,41 @@ double test_reduced(ncclDataType_t type, int nranks, uint64_t element, ncclRedOp
     *tolerance = type == ncclFloat64 ? 1e-14 : type == ncclFloat32 ? 1e-6 : ldexp(nranks > 2 ? 2.0 : 1.0, -m);
   }
   return r;
+}
+
+static double value_in(const test_block *b, size_t i, double *tolerance) {
+  *tolerance = 0;
+  if (b->rank == TEST_REDUCED) return test_reduced(b->type, b->nranks, b->first + i, b->op, tolerance);
+  return test_value(b->rank, b->nranks, b->first + i, b->op);
+}
+
+static size_t computed(const test_block *b) { return b->count < TEST_PERIOD ? b->count : TEST_PERIOD; }
+
+void test_fill(const test_block *b, void *at) {
+  double tolerance;
+  size_t unit = test_type_bytes(b->type), done = computed(b);
+  for (size_t i = 0; i < done; i++) test_store(b->type, at, i, value_in(b, i, &tolerance));
+  while (done < b->count) { /* `done` is a multiple of the period */
+    size_t more = b->count - done < done ? b->count - done : done;
+    memcpy((char *)at + done * unit, at, more * unit);
+    done += more;
+  }
+}
+
+size_t test_wrong(const test_block *b, const void *at, double *got, double *want) {
+  size_t unit = test_type_bytes(b->type), n = computed(b);
+  double wants[TEST_PERIOD], tolerance = 0;
+  char exact[TEST_PERIOD * sizeof(double)];
+  for (size_t i = 0; i < n; i++) {
+    wants[i] = value_in(b, i, &tolerance);
+    if (tolerance == 0) test_store(b->type, exact, i, wants[i]);
+  }
+  if (tolerance == 0 && !memcmp(at, exact, n * unit) &&
+      !memcmp((const char *)at + n * unit, at, (b->count - n) * unit)) /* each period is as the one before it */
+    return b->count;
+  for (size_t i = 0; i < b->count; i++) {
+    *want = wants[i % TEST_PERIOD], *got = test_load(b->type, at, i);
+    if (!(fabs(*got - *want) <= tolerance * fabs(*want))) return i;
+  }
+  return b->count;
 }

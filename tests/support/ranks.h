@@ -29,6 +29,21 @@ int rank_is_at(int fine, const char *what, const char *file, int line);
 void ranks_reach_by(const char *how);
 
 /* ---- data whose results are known exactly ---- */
+/* Elements repeat after a prime number of them: so a buffer's are computed once, and no block looks like its neighbour. */
+enum { TEST_PERIOD = 1021, TEST_REDUCED = -1 };
+typedef struct test_block {
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int rank; /* whose input it is; TEST_REDUCED: the reduction over all ranks' */
+  int nranks;
+  uint64_t first; /* the number of its first element in that rank's input */
+  size_t count;
+} test_block;
+void test_fill(const test_block *b, void *at);
+/* The first element at `at` that is wrong, and what it is and should be; b->count: none. */
+size_t test_wrong(const test_block *b, const void *at, double *got, double *want);
+
+/* One element of them. */
 double test_value(int rank, int nranks, uint64_t element, ncclRedOp_t op);
 void test_store(ncclDataType_t type, void *at, uint64_t index, double value);
 double test_load(ncclDataType_t type, const void *at, uint64_t index);
