@@ -3,6 +3,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "../boot/process.h" /* hk_forks */
 #include "api.h"
 #include "call.h"
 #include "choose.h"
@@ -25,24 +26,45 @@ _Static_assert((int)ncclSum == HK_SUM && (int)ncclProd == HK_PROD && (int)ncclMa
                    (int)ncclAvg == HK_AVG,
                "hk_redop has ncclRedOp_t's values");
 
-static inline hk_status check_active(ncclComm_t c, const char *who) {
+static __attribute__((noinline)) hk_status check_usable(ncclComm_t c, const char *who) {
+  HK_OR_RETURN(hk_comm_check_usable(c, who));
   /* relaxed: suspend and resume are not called at the same time as operations */
-  if (__builtin_expect(!atomic_load_explicit(&c->health.suspended, memory_order_relaxed), 1)) return HK_OK;
+  if (!atomic_load_explicit(&c->health.suspended, memory_order_relaxed)) return HK_OK;
   return HK_FAIL(HK_ERR_USAGE, "%s: the communicator (rank %d of %d) is suspended: call ncclCommResume first", who,
                  c->rank, c->nranks);
 }
 
-static hk_status check_type(const char *who, size_t count, ncclDataType_t type, size_t blocks) {
+/* Is the communicator usable at the first look?  check_usable says why not. */
+static inline bool usable(ncclComm_t c) {
+  /* relaxed, all: as in hk_comm_check_usable and check_usable */
+  return c && atomic_load_explicit(&c->magic, memory_order_relaxed) == HK_COMM_LIVE && c->forks == hk_forks &&
+         atomic_load_explicit(&c->health.failure, memory_order_relaxed) == 0 &&
+         atomic_load_explicit(&c->health.progress, memory_order_relaxed) == HK_OK &&
+         !atomic_load_explicit(&c->health.finalized, memory_order_relaxed) &&
+         !atomic_load_explicit(&c->health.suspended, memory_order_relaxed);
+}
+
+static inline hk_status check_comm(ncclComm_t c, const char *who) {
+  return __builtin_expect(usable(c), 1) ? HK_OK : check_usable(c, who);
+}
+
+static __attribute__((noinline)) hk_status type_fits(const char *who, size_t count, ncclDataType_t type,
+                                                     size_t blocks) {
+  size_t bytes;
   if ((int)type < 0 || type >= ncclNumTypes)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: data type %d is none of ncclDataType_t's (0 to %d)", who, (int)type,
                    ncclNumTypes - 1);
-  size_t bytes;
-  if (__builtin_expect((count | blocks) >> 28 == 0, 1)) return HK_OK; /* fits, without multiplications */
   if (__builtin_mul_overflow(count, hk_dtype_size((hk_dtype)type), &bytes) ||
       __builtin_mul_overflow(bytes, blocks, &bytes) || bytes > (size_t)1 << 62)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: count %zu of %s for %zu ranks is more bytes than memory has addresses", who,
                    count, hk_dtype_name((hk_dtype)type), blocks);
   return HK_OK;
+}
+
+static inline hk_status check_type(const char *who, size_t count, ncclDataType_t type, size_t blocks) {
+  /* the usual sizes fit, without multiplications */
+  if (__builtin_expect((unsigned)type < ncclNumTypes && (count | blocks) >> 28 == 0, 1)) return HK_OK;
+  return type_fits(who, count, type, blocks);
 }
 
 static hk_status check_redop(const char *who, ncclComm_t c, ncclDataType_t type, int op, hk_call *call) {
@@ -103,8 +125,7 @@ static inline __attribute__((always_inline)) hk_status call_of(hk_call *call, co
   hk_coll coll = (hk_coll)call->coll;
   const char *who = names[coll];
   ncclComm_t c = call->comm;
-  HK_TRY(hk_comm_check_usable(c, who), out);
-  HK_TRY(check_active(c, who), out);
+  HK_TRY(check_comm(c, who), out);
   HK_TRY(check_type(who, call->count, type, hk_coll_partition(coll) == HK_PART_WHOLE ? (size_t)c->nranks : 1), out);
   call->dtype = (uint8_t)type;
   if (counts) HK_TRY(hk_call_count(call, counts, who), out);
@@ -221,8 +242,7 @@ HK_API(ncclResult_t, ncclScatter,
 static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type) {
   hk_status rc = HK_OK;
   bool sends = call->p2p == HK_P2P_SEND;
-  HK_TRY(hk_comm_check_usable(call->comm, who), out);
-  HK_TRY(check_active(call->comm, who), out);
+  HK_TRY(check_comm(call->comm, who), out);
   HK_TRY(check_type(who, call->count, type, 1), out);
   call->dtype = (uint8_t)type;
   HK_TRY(check_peer(who, "peer", call->root, call->comm), out);

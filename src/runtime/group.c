@@ -151,24 +151,25 @@ hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run, void *arg) {
   return group.depth > 0 ? hk_group_remember(hk_acts_add(&group.acts, c, run, arg)) : hk_act_now(c, run, arg);
 }
 
-static hk_status submit(const hk_call *call) {
-  if (group.depth > 0) {
-    if (group.ncalls == group.room) {
-      size_t room = group.room ? 2 * group.room : FIRST_ROOM;
-      hk_call *more = realloc(group.calls, room * sizeof *more);
-      if (!more) { /* the other ranks wait for this call */
-        hk_status rc = HK_FAIL_ERRNO("no memory for %zu calls in a group", room);
-        return hk_group_remember(hk_comm_failed(call->comm, rc));
-      }
-      group.calls = more;
-      group.room = room;
+static hk_status queue(const hk_call *call) {
+  if (group.ncalls == group.room) {
+    size_t room = group.room ? 2 * group.room : FIRST_ROOM;
+    hk_call *more = realloc(group.calls, room * sizeof *more);
+    if (!more) { /* the other ranks wait for this call */
+      hk_status rc = HK_FAIL_ERRNO("no memory for %zu calls in a group", room);
+      return hk_group_remember(hk_comm_failed(call->comm, rc));
     }
-    hk_call *queued = &group.calls[group.ncalls++];
-    *queued = *call;
-    hold(queued, 1);
-    return HK_OK;
+    group.calls = more;
+    group.room = room;
   }
-  return call->comm->backend->run_one(call);
+  hk_call *queued = &group.calls[group.ncalls++];
+  *queued = *call;
+  hold(queued, 1);
+  return HK_OK;
+}
+
+static inline hk_status submit(const hk_call *call) {
+  return group.depth > 0 ? queue(call) : call->comm->backend->run_one(call);
 }
 
 hk_status hk_group_check_self(const hk_call *call, const char *who) {
@@ -203,8 +204,10 @@ hk_status hk_group_submit(const hk_call *call) {
   return __builtin_expect(call->comm->profiler != NULL, 0) ? submit_profiled(call) : submit(call);
 }
 
+/* Once for calls of one communicator that follow one another. */
 static void mark_inside(const hk_call *calls, size_t n, int by) {
-  for (size_t i = 0; i < n; i++) atomic_fetch_add(&calls[i].comm->health.inside, by);
+  for (size_t i = 0; i < n; i++)
+    if (i == 0 || calls[i].comm != calls[i - 1].comm) atomic_fetch_add(&calls[i].comm->health.inside, by);
 }
 
 void hk_group_fail_calls(const hk_call *calls, size_t n, hk_status rc) {
@@ -222,6 +225,9 @@ void hk_group_fail_calls(const hk_call *calls, size_t n, hk_status rc) {
 /* Passes to each backend its calls, in the order of the calls. */
 static hk_status run_sorted(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
+  size_t same = 1;
+  while (same < n && calls[same].comm->backend == calls[0].comm->backend) same++;
+  if (same == n) return calls[0].comm->backend->run_group(calls, n);
   size_t begin = 0, end = 0;
   hk_call *sorted = malloc(n * sizeof *sorted);
   if (!sorted) {
@@ -247,7 +253,8 @@ static hk_status run_calls(const hk_call *calls, size_t n, double *us) {
   hk_status rc = HK_OK;
   /* from here on an abort waits for this thread; an abort that did not see it is found by hk_group_still_there */
   mark_inside(calls, n, 1);
-  for (size_t i = 0; i < n; i++) HK_TRY(hk_group_still_there(calls[i].comm), out);
+  for (size_t i = 0; i < n; i++)
+    if (i == 0 || calls[i].comm != calls[i - 1].comm) HK_TRY(hk_group_still_there(calls[i].comm), out);
   if (us) {
     *us = hk_estimate(calls, n);
     goto out;

@@ -192,29 +192,42 @@ out:
   return rc;
 }
 
+/* Runs calls without a stream in this thread. */
+static hk_status run_here(const hk_call *calls, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    ncclComm_t c = calls[i].comm;
+    if (i && c == calls[i - 1].comm) continue;
+    hk_status rc = hk_turn_wait(c, atomic_load(&c->order.issued));
+    if (rc == HK_OK) continue;
+    hk_group_fail_calls(calls, n, rc);
+    return rc;
+  }
+  return n == 1 ? hk_run_one(calls) : hk_run_group(calls, n);
+}
+
 /* Calls without a stream run in this thread, after those for streams were enqueued. */
 static hk_status run_group(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
   size_t nhere = 0, nstreams = 0;
+  while (nhere < n && hk_stream_is_null(calls[nhere].stream)) nhere++;
+  if (nhere == n) return run_here(calls, n);
   hk_call *here = malloc(4 * n * sizeof *here), *streams = here + n;
   if (!here) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
     hk_group_fail_calls(calls, n, rc);
     return rc;
   }
+  nhere = 0;
   for (size_t i = 0; i < n; i++)
     if (hk_stream_is_null(calls[i].stream))
       here[nhere++] = calls[i];
     else
       streams[nstreams++] = calls[i];
-  HK_TRY(enqueue_calls(streams, nstreams, streams + n), failed);
-  for (size_t i = 0; i < nhere; i++)
-    HK_TRY(hk_turn_wait(here[i].comm, atomic_load(&here[i].comm->order.issued)), failed);
-  if (nhere) rc = nhere == 1 ? hk_run_one(here) : hk_run_group(here, nhere);
-  free(here);
-  return rc;
-failed:
-  hk_group_fail_calls(here, nhere, rc);
+  rc = enqueue_calls(streams, nstreams, streams + n);
+  if (rc != HK_OK)
+    hk_group_fail_calls(here, nhere, rc);
+  else if (nhere)
+    rc = run_here(here, nhere);
   free(here);
   return rc;
 }
