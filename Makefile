@@ -36,6 +36,11 @@ CFLAGS_avx2 := -mavx2 -mfma -mf16c
 CFLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mavx2
 endif
 
+# gcc clears and copies structs of more than about 64 bytes by "rep stos" and "rep movs", whose start costs more than the
+# stores: in the path of a call it moves them by vectors. Empty for other compilers.
+HOT_CFLAGS := $(strip $(foreach s,vector_loop:1024:noalign$(comma)libcall:-1:noalign,$(shell \
+                set -- -mmemset-strategy=$s -mmemcpy-strategy=$s; $(CC) "$$@" -x c -c /dev/null -o /dev/null 2>/dev/null && echo "$$@")))
+
 # The library: every .c under these folders.
 LIB_DIRS := base device topo transport transport/net transport/cuda program collectives sim kernels kernels/host boot gpu runtime
 COLD_DIRS := src/perf src/tools examples tests/helpers tests/faults tests/roce \
@@ -173,7 +178,7 @@ man: $(MAN) $(COMPLETION)
 
 # Objects depend on the flags in force: a change of compiler or flags rebuilds.
 quoted = '$(subst ','\'',$1)'
-FLAGS_TEXT = $(shell $(CC) --version 2>/dev/null | head -n 1) $(CC) $(HK_CFLAGS) $(CFLAGS) $(TEST_CFLAGS) $(COLD_CFLAGS) $(LDFLAGS)$(if $(NVCC), $(NVCC))
+FLAGS_TEXT = $(shell $(CC) --version 2>/dev/null | head -n 1) $(CC) $(HK_CFLAGS) $(CFLAGS) $(TEST_CFLAGS) $(COLD_CFLAGS) $(HOT_CFLAGS) $(LDFLAGS)$(if $(NVCC), $(NVCC))
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' $(call quoted,$(FLAGS_TEXT)) | cmp -s - $@ || \
 	  printf '%s\n' $(call quoted,$(FLAGS_TEXT)) > $@
@@ -184,6 +189,8 @@ $(BUILD)/files: FORCE
 
 $(foreach d,$(COLD_DIRS),$(eval $(BUILD)/$d/%.o: FOLDER_CFLAGS = $(COLD_CFLAGS)))
 $(BUILD)/src/tools/tune/%.o: FOLDER_CFLAGS = # test_tune runs these
+$(BUILD)/src/runtime/%.o: FOLDER_CFLAGS = $(COLD_CFLAGS) $(HOT_CFLAGS)
+$(BUILD)/src/kernels/%.o: FOLDER_CFLAGS = $(HOT_CFLAGS)
 $(foreach d,unit integration fakes,$(eval $(BUILD)/tests/$d/%.o: FOLDER_CFLAGS = $(TEST_CFLAGS) $(COLD_CFLAGS)))
 # These compute or compare much, or contain GPU kernels.
 HOT_TESTS := $(addprefix unit/test_,batch_invariant gpu_exec gpu_ll128 net reduce) $(addprefix integration/test_,gpu_vcoll rma_card vcoll)
