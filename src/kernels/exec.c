@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The executor on CPU threads (exec.h): steps the lanes of one rank's program. */
 #include "exec.h"
+#include <string.h>
+#include "steps.h"
 
 /* Measured: from about this size the kernel's copy, whose call is expensive, is faster than a copy into a slot. */
 enum { SUMMAND_REF_MIN_BYTES = 120 << 10 };
-
-size_t hk_exec_bytes(const hk_plan *plan) {
-  return plan->program->nlanes * plan->channels * sizeof(hk_lane_run) * (plan->pumped ? 2 : 1) +
-         2 * plan->max_operands * sizeof(void *);
-}
 
 static size_t lane_scratch_bytes(const hk_plan *plan, size_t chunk) {
   return plan->program->scratch_blocks * hk_scratch_stride(chunk);
@@ -18,26 +15,40 @@ size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk) {
   return plan->program->nlanes * plan->channels * lane_scratch_bytes(plan, chunk);
 }
 
+static inline void begin_steps(hk_exec *x, void *scratch) {
+  const hk_steps *s = x->plan->steps;
+  x->live = s->live;
+  x->bases[HK_IN] = (char *)(uintptr_t)x->in;
+  x->bases[HK_OUT] = x->out;
+  x->bases[HK_SCRATCH] = scratch;
+  memcpy(x->at, s->begin, sizeof x->at);
+}
+
 void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, const void *in, void *out, void *memory,
                   void *scratch) {
   const hk_program *p = plan->program;
   const hk_lane *lanes = hk_program_lanes(p);
-  size_t each = lane_scratch_bytes(plan, launch->chunk);
   x->plan = plan;
   x->launch = launch;
   x->in = in;
   x->out = out;
+  x->signature = launch->signature;
+  x->bad_peer = -1;
   x->nlanes = x->live = p->nlanes * plan->channels;
+  x->whole = launch->block_bytes <= launch->chunk && !launch->table &&
+             (p->partition == HK_PART_WHOLE || p->blocks * launch->block_bytes == launch->total);
+  x->brief = x->whole && plan->steps && launch->block_bytes < HK_REF_MIN_BYTES;
+  if (x->brief) {
+    begin_steps(x, scratch);
+    return;
+  }
+  size_t each = lane_scratch_bytes(plan, launch->chunk);
   x->sizes = hk_sizes_of((hk_partition)p->partition, launch->total, launch->block_bytes, launch->chunk);
   x->sizes.table = launch->table;
   x->pairs = hk_coll_pairs((hk_coll)p->coll);
-  x->whole = launch->block_bytes <= launch->chunk && !launch->table &&
-             (p->partition == HK_PART_WHOLE || p->blocks * launch->block_bytes == launch->total);
   x->lanes = memory;
   x->ahead = plan->pumped ? x->lanes + x->nlanes : NULL;
   x->pointers = (const void **)(x->lanes + x->nlanes * (plan->pumped ? 2 : 1));
-  x->signature = launch->signature;
-  x->bad_peer = -1;
   for (unsigned c = 0, k = 0; c < plan->channels; c++) {
     for (unsigned i = 0; i < p->nlanes; i++, k++) {
       hk_lane_run *l = &x->lanes[k];
@@ -92,7 +103,7 @@ static bool all_ready(const hk_exec *x, hk_lane_run *l, const hk_operand *o, uns
   return true;
 }
 
-static hk_status bad_slot(hk_exec *x, const hk_link *link, const hk_slot *s, size_t expected) {
+hk_status hk_exec_bad_slot(hk_exec *x, const hk_link *link, const hk_slot *s, size_t expected) {
   x->bad_peer = link->peer;
   x->bad_bytes = s->bytes;
   x->expected_bytes = (uint32_t)expected;
@@ -113,7 +124,7 @@ static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_opera
     }
     hk_link *link = link_of(l, &o[k]);
     const hk_slot *s = hk_link_recv_slot(link);
-    if (__builtin_expect(s->signature != signature || s->bytes != bytes, 0)) return bad_slot(x, link, s, bytes);
+    if (__builtin_expect(s->signature != signature || s->bytes != bytes, 0)) return hk_exec_bad_slot(x, link, s, bytes);
     /* Data that only the kernel can read is copied directly into the output, if there is one. */
     if (to && hk_slot_private(s)) {
       if (hk_link_fetch(link, s, to) != HK_OK) goto broken;
@@ -329,6 +340,7 @@ static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
 }
 
 hk_status hk_exec_step(hk_exec *x, bool *moved) {
+  if (x->brief) return hk_steps_run(x, moved);
   for (unsigned k = 0; k < x->nlanes; k++) {
     if (x->lanes[k].done) continue;
     hk_status rc = run_lane(x, &x->lanes[k], moved);
@@ -359,8 +371,19 @@ static void add_undrained(const hk_exec *x, const hk_lane_run *l, int *peers, in
       add_readers(l->links[i], l->links[i]->done, peers, n, room);
 }
 
+void hk_exec_add_awaited(const hk_link *link, size_t bytes, int *peers, int *n, int room) {
+  if (link->kind != HK_LINK_MCAST_SEND) {
+    add_peer(link->peer, peers, n, room);
+    return;
+  }
+  /* The readers whose heads deny the next slot: see hk_link_refresh_credit. */
+  uint64_t slots = link->done + hk_link_held(link, bytes);
+  if (slots > link->mask) add_readers(link, slots - link->mask, peers, n, room);
+}
+
 int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
   int n = 0;
+  if (x->brief) return hk_steps_wait_for(x, peers, room);
   for (unsigned k = 0; k < x->nlanes && n < room; k++) {
     const hk_lane_run *l = &x->lanes[k];
     if (l->draining && !l->done) add_undrained(x, l, peers, &n, room);
@@ -369,14 +392,7 @@ int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
     if (i->op != HK_OP_MOVE) continue;
     const hk_operand *all = hk_instr_operands(x->plan->program, i), *o = &all[l->ready];
     if (o->space != HK_LINK) continue;
-    const hk_link *link = link_of(l, o);
-    if (link->kind != HK_LINK_MCAST_SEND) {
-      add_peer(link->peer, peers, &n, room);
-      continue;
-    }
-    /* The readers whose heads deny the next slot: see hk_link_refresh_credit. */
-    uint64_t slots = link->done + hk_link_held(link, bytes_of(x, l, i, all));
-    if (slots > link->mask) add_readers(link, slots - link->mask, peers, &n, room);
+    hk_exec_add_awaited(link_of(l, o), bytes_of(x, l, i, all), peers, &n, room);
   }
   return n;
 }

@@ -19,6 +19,8 @@ typedef struct hk_lane_run {
   char *scratch;
 } hk_lane_run;
 
+enum { HK_STEP_LANES = 4 }; /* the most lanes of a program that runs as steps */
+
 typedef struct hk_exec {
   const hk_plan *plan;
   const hk_launch *launch;
@@ -27,10 +29,13 @@ typedef struct hk_exec {
   /* the signature in slots: the launch's, until the caller makes it differ from one call to the next */
   uint32_t signature;
   unsigned nlanes, live;
-  bool pairs;            /* hk_coll_pairs: the length of a block is in its slots' signatures */
-  bool whole;            /* each block has sizes.longest bytes, and the first wave moves all of them */
-  hk_sizes sizes;        /* of the launch */
-  const void **pointers; /* [2 * max_operands], for the current move */
+  bool brief;                 /* the message is short: it runs as the plan's steps, and of what follows... */
+  uint16_t at[HK_STEP_LANES]; /* ... there is only this, the next step of each lane, */
+  char *bases[HK_LINK];       /* ... where its buffers begin, by hk_space, and what is set with a failure */
+  bool pairs;                 /* hk_coll_pairs: the length of a block is in its slots' signatures */
+  bool whole;                 /* each block has sizes.longest bytes, and the first wave moves all of them */
+  hk_sizes sizes;             /* of the launch */
+  const void **pointers;      /* [2 * max_operands], for the current move */
   hk_lane_run *lanes;
   /* [nlanes] the instructions up to which each lane's places were offered (look_ahead); NULL: the plan is not pumped */
   hk_lane_run *ahead;
@@ -41,7 +46,10 @@ typedef struct hk_exec {
 } hk_exec;
 
 /* Bytes that hk_exec_init needs at `memory`, beside the scratch. */
-size_t hk_exec_bytes(const hk_plan *plan);
+static inline size_t hk_exec_bytes(const hk_plan *plan) {
+  return plan->program->nlanes * plan->channels * sizeof(hk_lane_run) * (plan->pumped ? 2 : 1) +
+         2 * plan->max_operands * sizeof(void *);
+}
 size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk);
 /* memory: hk_exec_bytes, 16-aligned; scratch: hk_exec_scratch_bytes, 64-aligned. Both remain the caller's, as does the
  * launch, until the execution is done. */
@@ -53,13 +61,18 @@ hk_status hk_exec_step(hk_exec *x, bool *moved);
 static inline bool hk_exec_done(const hk_exec *x) { return x->live == 0; }
 /* Have all instructions run?  Readers may still use what they sent. */
 static inline bool hk_exec_computed(const hk_exec *x) {
-  for (unsigned i = 0; i < x->nlanes; i++)
+  for (unsigned i = 0; i < x->nlanes && !x->brief; i++)
     if (!x->lanes[i].done && !x->lanes[i].draining) return false;
-  return true;
+  return !x->brief || x->live == 0;
 }
 /* For the watchdog: the peers that lanes wait for, each once; returns the number found, at most `room`.  Of a multicast
  * sender these are the readers that have not given back the slots that it needs. */
 int hk_exec_waits_for(const hk_exec *x, int *peers, int room);
+
+/* For steps.c. The slot does not fit the call: sets bad_*, and returns HK_ERR_USAGE. */
+hk_status hk_exec_bad_slot(hk_exec *x, const hk_link *link, const hk_slot *s, size_t expected);
+/* Adds the peers that a link which is not ready for `bytes` waits for, each once. */
+void hk_exec_add_awaited(const hk_link *link, size_t bytes, int *peers, int *n, int room);
 
 /* below this size a copy into the slot is cheaper than waiting for the credit at the end */
 enum { HK_REF_MIN_BYTES = 16384 };

@@ -5,9 +5,10 @@
 #include <stdbool.h>
 #include "reduce.h"
 
-struct hk_extent;  /* program/cursor.h */
-struct hk_link;    /* transport/link.h */
-struct hk_program; /* program/program.h */
+struct hk_extent;                 /* program/cursor.h */
+struct hk_link;                   /* transport/link.h */
+struct hk_program;                /* program/program.h */
+typedef struct hk_steps hk_steps; /* steps.h */
 
 /* A program bound to links: immutable once made, cached by the communicator. */
 typedef struct hk_plan {
@@ -20,6 +21,7 @@ typedef struct hk_plan {
   bool pumped;          /* some links lead over a network */
   bool sums;            /* this rank hands data to a network that adds up */
   bool compared;        /* the caller's: other ranks have been asked whether they make the same call */
+  hk_steps *steps;      /* for short messages on the host; NULL: none */
   void *device;         /* the plan on a GPU (gpu/gpu.h); NULL on the host, which has `links` */
   struct hk_plan *next; /* in the cache */
 } hk_plan;

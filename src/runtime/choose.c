@@ -46,6 +46,7 @@ static void plan_free(ncclComm_t c, hk_plan *plan) {
   hk_program_free((hk_program *)(uintptr_t)plan->program);
   for (unsigned k = 0; plan->more && k + 1 < plan->orders; k++) hk_program_free(plan->more[k]);
   free(plan->more);
+  free(plan->steps);
   free(plan->links);
   free(plan);
 }
@@ -302,26 +303,26 @@ out:
 }
 
 /* For calls that differ from the last one, or ask for something more. */
-static __attribute__((noinline)) hk_status choose(ncclComm_t c, const hk_call *op, hk_choice *choice) {
-  hk_status rc = HK_OK;
-  if (!holds(choice, op)) HK_TRY(decide_once(c, op, choice), out);
+static __attribute__((noinline)) hk_status choose(ncclComm_t c, const hk_call *op, hk_choice *choice,
+                                                  const hk_plan **plan, const hk_launch **launch) {
+  if (!holds(choice, op)) HK_OR_RETURN(decide_once(c, op, choice));
   if (op->blocks) { /* the call's own */
     choice->launch.signature = hk_choose_signature(op);
     choice->launch.block_bytes = op->blocks->longest;
     choice->launch.table = op->blocks->table;
   }
-out:
-  return rc;
+  *plan = choice->plan;
+  *launch = &choice->launch;
+  return HK_OK;
 }
 
 hk_status hk_choose(ncclComm_t c, const hk_call *op, const hk_plan **plan, const hk_launch **launch) {
-  hk_status rc = HK_OK;
   hk_choice *choice = &c->plans->last[op->coll];
   bool same = choice->kind == op->kind && choice->count == op->count && choice->valid;
-  if (__builtin_expect(!same || op->blocks || op->asks || choice->asks, 0)) rc = choose(c, op, choice);
+  if (__builtin_expect(!same || op->blocks || op->asks || choice->asks, 0)) return choose(c, op, choice, plan, launch);
   *plan = choice->plan;
   *launch = &choice->launch;
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out) {

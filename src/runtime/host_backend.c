@@ -9,7 +9,7 @@
 #include "../collectives/select.h"
 #include "../device/device.h" /* hk_cuda_owns */
 #include "../device/host.h"
-#include "../kernels/plan.h"
+#include "../kernels/steps.h"
 #include "../topo/detect.h"
 #include "backend.h"
 #include "call.h"
@@ -106,6 +106,7 @@ static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk
       plan->pumped = plan->pumped || l->link.pumped;
     }
   }
+  plan->steps = hk_steps_make(plan);
 out:
   return rc;
 }

@@ -3,7 +3,7 @@
 #include "transfer.h"
 #include <stdlib.h>
 #include "../collectives/transfer.h"
-#include "../kernels/exec.h"
+#include "../kernels/steps.h"
 #include "call.h"
 #include "links.h"
 #include "mismatch.h"
@@ -34,12 +34,15 @@ static hk_status make_run(ncclComm_t c, const hk_call *call, hk_link *l, hk_tran
   }
   *r = (hk_transfer_run){.plan = plan, .link = l, .launch.unit = 1};
   r->plan.links = &r->link;
+  r->plan.steps = hk_steps_make(&r->plan);
   *out = r;
   return HK_OK;
 }
 
 void hk_transfer_free(hk_transfer_run *run) {
-  if (run) hk_program_free((hk_program *)(uintptr_t)run->plan.program);
+  if (!run) return;
+  hk_program_free((hk_program *)(uintptr_t)run->plan.program);
+  free(run->plan.steps);
   free(run);
 }
 

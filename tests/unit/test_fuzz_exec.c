@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/base/wait.h" /* hk_now_ns */
-#include "../../src/kernels/exec.h"
+#include "../../src/kernels/steps.h"
 #include "../support/randprog.h"
 #include "../support/randprog_emit.h" /* RAND_RANKS */
 #include "../support/suite.h"
@@ -110,6 +110,7 @@ static void make_rank(world *w, int r, bool in_place) {
       connect(w, r, &hk_program_links(p)[n], c, links[c * p->nlinks + n]);
     }
   k->plan = (hk_plan){.program = p, .links = links, .channels = w->channels, .max_operands = 2 * RAND_OPERANDS};
+  if (random_below(&w->seed, 4)) k->plan.steps = hk_steps_make(&k->plan);
   k->out = zeroed(w->words * sizeof *k->out);
   memset(k->out, 0xee, w->words * sizeof *k->out);
   k->in = k->out;
@@ -181,6 +182,7 @@ static void free_world(world *w) {
     if (k->in < k->out || k->in >= k->out + w->words + 1) free(k->in);
     free(k->out);
     free((void *)k->plan.links);
+    free(k->plan.steps);
     free(k->links);
     free(k->memory);
     free(k->scratch);

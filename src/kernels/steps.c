@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Short messages on CPU threads (steps.h). */
+#include "steps.h"
+#include <stdlib.h>
+
+enum { STEPS = 64, OPERANDS = 20 }; /* the most of a plan, and of one step */
+
+/* Counts the steps and their operands, repeats unrolled. False if there are too many. */
+static bool count(const hk_program *p, unsigned *steps, unsigned *operands) {
+  *steps = *operands = 0;
+  for (unsigned k = 0; k < p->nlanes; k++) {
+    const hk_lane *lane = &hk_program_lanes(p)[k];
+    hk_scan scan = {.next = lane->first, .end = lane->first + lane->count};
+    for (const hk_instr *i; (i = hk_scan_next(&scan, hk_program_instrs(p)));) {
+      if (i->ndst + i->nsrc > OPERANDS || scan.times > STEPS - *steps) return false;
+      *steps += scan.times;
+      *operands += scan.times * (i->ndst + i->nsrc);
+    }
+  }
+  return true;
+}
+
+/* Scratch buffers are numbered through all lanes. */
+static hk_step make_step(const hk_plan *plan, unsigned lane, const hk_cursor *at, const hk_instr *i,
+                         hk_step_operand *to) {
+  const hk_operand *o = hk_instr_operands(plan->program, i);
+  hk_step s = {.operands = to,
+               .ndst = (uint8_t)i->ndst,
+               .nsrc = (uint8_t)i->nsrc,
+               .flags = i->flags & HK_INSTR_FINAL ? HK_MOVE_FINAL : 0,
+               .fresh = -1,
+               .moves = i->ndst && i->nsrc,
+               .copies = i->nsrc == 1 && !hk_coll_reduces((hk_coll)plan->program->coll)};
+  for (int k = 0; k < i->ndst + i->nsrc; k++) {
+    to[k] = (hk_step_operand){.space = o[k].space, .block = (uint16_t)hk_cursor_block(at, plan->program, &o[k])};
+    if (o[k].space == HK_SCRATCH) to[k].block = (uint16_t)(to[k].block + lane * plan->program->scratch_blocks);
+    if (o[k].space == HK_LINK) to[k].link = plan->links[hk_cursor_link(at, &o[k])];
+    if (o[k].space == HK_IN && k >= i->ndst) s.fresh = (int8_t)(k - i->ndst);
+  }
+  return s;
+}
+
+hk_steps *hk_steps_make(const hk_plan *plan) {
+  const hk_program *p = plan->program;
+  const hk_sizes one_wave = {.total = 1, .block_bytes = 1, .longest = 1, .chunk = 1};
+  unsigned nsteps, noperands, n = 0;
+  if (plan->pumped || plan->sums || plan->channels != 1 || p->nlanes > HK_STEP_LANES ||
+      hk_coll_uneven((hk_coll)p->coll) || !count(p, &nsteps, &noperands))
+    return NULL;
+  hk_steps *s = malloc(sizeof *s + nsteps * sizeof *s->step + noperands * sizeof(hk_step_operand));
+  if (!s) return NULL;
+  hk_step_operand *operands = (hk_step_operand *)(s->step + nsteps);
+  s->reduces = hk_coll_reduces((hk_coll)p->coll);
+  s->nlanes = (uint8_t)p->nlanes;
+  s->live = 0;
+  for (unsigned k = 0; k < p->nlanes; k++) {
+    hk_cursor at;
+    s->begin[k] = (uint16_t)n;
+    bool more = hk_cursor_begin(&at, &hk_program_lanes(p)[k], 0, &one_wave);
+    while (more) {
+      const hk_instr *i = hk_cursor_move(&at, hk_program_instrs(p));
+      s->step[n++] = make_step(plan, k, &at, i, operands);
+      operands += i->ndst + i->nsrc;
+      more = hk_cursor_next(&at, &one_wave, 1);
+    }
+    s->end[k] = (uint16_t)n;
+    s->live += s->end[k] > s->begin[k];
+  }
+  return s;
+}
+
+static inline size_t bytes_of(const hk_exec *x, const hk_step *s) { return s->moves ? x->launch->block_bytes : 0; }
+
+/* The first operand whose link is not ready; NULL if all are. */
+static inline const hk_step_operand *first_unready(const hk_step *s, size_t bytes) {
+  const hk_step_operand *o = s->operands, *src = o + s->ndst, *end = src + s->nsrc;
+  for (; o < src; o++)
+    if (o->link && !hk_link_can_send(o->link, bytes)) return o;
+  for (; o < end; o++)
+    if (o->link && !hk_link_can_recv(o->link)) return o;
+  return NULL;
+}
+
+static inline char *address(const hk_exec *x, const hk_step_operand *o) {
+  char *base = x->bases[o->space];
+  if (__builtin_expect(o->block == 0, 1)) return base;
+  size_t stride = o->space == HK_SCRATCH ? hk_scratch_stride(x->launch->chunk) : x->launch->block_bytes;
+  return base + o->block * stride;
+}
+
+/* The data of a source; NULL: *rc says why. */
+static inline const void *source(hk_exec *x, const hk_step_operand *o, size_t bytes, hk_status *rc) {
+  if (!o->link) return address(x, o);
+  const hk_slot *slot = hk_link_recv_slot(o->link);
+  if (__builtin_expect(slot->signature != x->signature || slot->bytes != bytes, 0)) {
+    *rc = hk_exec_bad_slot(x, o->link, slot, bytes);
+    return NULL;
+  }
+  const void *data = hk_link_recv_data(o->link);
+  if (__builtin_expect(!data, 0)) {
+    x->bad_peer = o->link->peer;
+    *rc = HK_ERR_REMOTE;
+  }
+  return data;
+}
+
+static inline void *destination(const hk_exec *x, const hk_step_operand *o, size_t bytes) {
+  return o->link ? hk_link_send_buffer(o->link, bytes) : address(x, o);
+}
+
+static inline void signal_all(const hk_exec *x, const hk_step *s, size_t bytes) {
+  const hk_step_operand *o = s->operands, *src = o + s->ndst, *end = src + s->nsrc;
+  for (; o < src; o++)
+    if (o->link) hk_link_publish(o->link, (uint32_t)bytes, x->signature, 0);
+  for (; o < end; o++)
+    if (o->link) hk_link_release(o->link);
+}
+
+/* Copies one source unchanged. */
+static inline hk_status run_copy(hk_exec *x, const hk_step *s, size_t bytes) {
+  hk_status rc = HK_OK;
+  const hk_step_operand *o = s->operands, *end = o + s->ndst;
+  const void *src = source(x, end, bytes, &rc);
+  if (__builtin_expect(!src, 0)) return rc;
+  for (; o < end; o++) {
+    void *dst = destination(x, o, bytes);
+    if (bytes <= HK_MOVE_TINY)
+      hk_copy_tiny(dst, src, bytes);
+    else
+      hk_copy(dst, src, bytes, 0);
+  }
+  signal_all(x, s, bytes);
+  return HK_OK;
+}
+
+/* As run_move of the general executor. */
+static __attribute__((noinline)) hk_status run_step(hk_exec *x, const hk_step *s, size_t bytes) {
+  const void *src[OPERANDS];
+  void *dst[OPERANDS];
+  hk_status rc = HK_OK;
+  for (unsigned k = 0; k < s->nsrc; k++) {
+    src[k] = source(x, &s->operands[s->ndst + k], bytes, &rc);
+    if (__builtin_expect(rc != HK_OK, 0)) return rc;
+  }
+  for (unsigned k = 0; k < s->ndst; k++) dst[k] = destination(x, &s->operands[k], bytes);
+  if (bytes)
+    hk_move(x->plan->steps->reduces ? &x->launch->reducer : NULL, dst, s->ndst, src, s->nsrc, s->fresh, bytes,
+            s->flags);
+  signal_all(x, s, bytes);
+  return HK_OK;
+}
+
+hk_status hk_steps_run(hk_exec *x, bool *moved) {
+  const hk_steps *s = x->plan->steps;
+  for (unsigned k = 0; k < s->nlanes; k++) {
+    while (x->at[k] != s->end[k]) {
+      const hk_step *step = &s->step[x->at[k]];
+      size_t bytes = bytes_of(x, step);
+      if (first_unready(step, bytes)) break;
+      hk_status rc = step->copies ? run_copy(x, step, bytes) : run_step(x, step, bytes);
+      if (__builtin_expect(rc != HK_OK, 0)) return rc;
+      *moved = true;
+      if (++x->at[k] == s->end[k]) x->live--;
+    }
+  }
+  return HK_OK;
+}
+
+int hk_steps_wait_for(const hk_exec *x, int *peers, int room) {
+  const hk_steps *s = x->plan->steps;
+  int n = 0;
+  for (unsigned k = 0; k < s->nlanes && n < room; k++) {
+    if (x->at[k] == s->end[k]) continue;
+    const hk_step *step = &s->step[x->at[k]];
+    size_t bytes = bytes_of(x, step);
+    const hk_step_operand *o = first_unready(step, bytes);
+    if (o) hk_exec_add_awaited(o->link, bytes, peers, &n, room);
+  }
+  return n;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The steps of a plan: its instructions made ready for short messages. A message of one wave that is too short for
+ * references needs no cursor, no places ahead and no end that waits for readers. So the plan keeps each instruction
+ * with its links and without repeats, and the executor runs the same moves in the same order with fewer decisions.
+ */
+#ifndef HK_KERNELS_STEPS_H
+#define HK_KERNELS_STEPS_H
+#include <stdbool.h>
+#include "exec.h"
+
+typedef struct hk_step_operand {
+  hk_link *link; /* NULL: memory */
+  uint16_t space, block;
+} hk_step_operand;
+
+typedef struct hk_step {
+  const hk_step_operand *operands; /* destinations, then sources */
+  uint8_t ndst, nsrc;
+  uint8_t flags; /* HK_MOVE_FINAL or 0 */
+  int8_t fresh;  /* the index of the user's input among the sources; -1: none */
+  bool moves;    /* from some sources to some destinations; if not, its slots are empty */
+  bool copies;   /* one source, never changed */
+} hk_step;
+
+struct hk_steps {
+  bool reduces;
+  uint8_t nlanes, live;                              /* live: not empty */
+  uint16_t begin[HK_STEP_LANES], end[HK_STEP_LANES]; /* of each lane */
+  hk_step step[];                                    /* then the operands */
+};
+
+/* The steps of a plan with its links; NULL if it is too large for them, if its links are pumped, or without memory. The
+ * caller frees them with free(). */
+hk_steps *hk_steps_make(const hk_plan *plan);
+/* hk_exec_step, hk_exec_waits_for */
+hk_status hk_steps_run(hk_exec *x, bool *moved);
+int hk_steps_wait_for(const hk_exec *x, int *peers, int room);
+#endif
