@@ -59,14 +59,12 @@ out:
 }
 
 /* Memory for large slots, though no call of this rank needs it: the peer's call is another one, and the kernel finds
- * that out when it gets the slot. */
+ * that out when it gets the slot.  Not the GPU's: to allocate that may mean to wait for the kernel. */
 static hk_status feed(hk_gpu_proxy *p, hk_gpu_pumped *f) {
   hk_status rc = HK_OK;
   hk_memory m;
-  HK_TRY(hk_gpu_pumped_grow(f, NULL), out);
-  if (f->data) return HK_OK;
   HK_TRY(p->env.pinned(p->env.arg, true, hk_gpu_pumped_bytes(p->env.env), &m), out);
-  rc = hk_gpu_pumped_grow(f, &m);
+  rc = hk_gpu_pumped_grow(f, NULL, &m);
 out:
   return rc;
 }
@@ -220,21 +218,26 @@ hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_li
   return rc;
 }
 
-/* Pinned memory comes without the lock, as above; if the proxy has made the link grow meanwhile, it stays unused. */
+static bool has_grown(hk_gpu_proxy *p, const hk_gpu_pumped *f) {
+  enter(p);
+  bool yes = f->data != NULL;
+  leave(p);
+  return yes;
+}
+
+/* Memory comes without the lock, as above; if the proxy has made the link grow meanwhile, it stays unused. */
 hk_status hk_gpu_proxy_grow(hk_gpu_proxy *p, const hk_link_key *key, hk_gpu_link *out) {
   hk_status rc = HK_OK;
   hk_memory m;
+  char *on_gpu;
   hk_gpu_pumped *f = p->links;
   while (f && !(f->link.peer == key->peer && f->link.kind == key->kind && f->channel == key->channel)) f = f->next;
   if (!f) return HK_FAIL(HK_ERR_INTERNAL, "no link to rank %u on channel %u can grow", key->peer, key->channel);
-  enter(p);
-  if (!f->data) rc = hk_gpu_pumped_grow(f, NULL);
-  bool done = f->data != NULL;
-  leave(p);
-  if (rc == HK_OK && !done) {
-    HK_TRY(p->env.pinned(p->env.arg, true, hk_gpu_pumped_bytes(p->env.env), &m), out);
+  if (!has_grown(p, f)) {
+    HK_TRY(f->link.owner->transport->reserve(&f->link, &on_gpu), out);
+    if (!on_gpu) HK_TRY(p->env.pinned(p->env.arg, true, hk_gpu_pumped_bytes(p->env.env), &m), out);
     enter(p);
-    if (!f->data) rc = hk_gpu_pumped_grow(f, &m);
+    if (!f->data) rc = hk_gpu_pumped_grow(f, on_gpu, &m);
     leave(p);
   }
   if (rc == HK_OK) out->data = f->on_gpu ? f->data : f->payload.base;

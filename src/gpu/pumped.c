@@ -99,14 +99,11 @@ out:
   return rc;
 }
 
-hk_status hk_gpu_pumped_grow(hk_gpu_pumped *f, const hk_memory *host) {
-  char *data = NULL;
-  hk_status rc = f->link.owner->transport->grow(&f->link, host ? host->host : NULL, &data);
-  if (host) f->payload = *host;
-  if (rc != HK_OK || !data) return rc;
-  f->on_gpu = !host;
-  f->data = data;
-  return HK_OK;
+hk_status hk_gpu_pumped_grow(hk_gpu_pumped *f, char *on_gpu, const hk_memory *host) {
+  if (!on_gpu) f->payload = *host;
+  f->on_gpu = on_gpu != NULL;
+  f->data = on_gpu ? on_gpu : host->host;
+  return f->link.owner->transport->grow(&f->link, f->data, !on_gpu);
 }
 
 /* Failures are logged; nothing else can be done about them. */
@@ -219,10 +216,13 @@ hk_status hk_gpu_pumped_after(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool 
   return sends(f) ? HK_OK : receive_slots(e, f, moved);
 }
 
-bool hk_gpu_pumped_starves(const hk_gpu_pumped *f) {
+bool hk_gpu_pumped_starves(hk_gpu_pumped *f) {
+  enum { PATIENCE = 1000 };
   /* relaxed: as in hk_net_place, which says so again */
-  return !f->data && !sends(f) && atomic_load_explicit(&f->link.starves, memory_order_relaxed) &&
-         note_of(f) == (uint32_t)(f->link.done + 1);
+  bool starves = !f->data && !sends(f) && atomic_load_explicit(&f->link.starves, memory_order_relaxed) &&
+                 note_of(f) == (uint32_t)(f->link.done + 1);
+  f->hungry = starves ? f->hungry + 1 : 0;
+  return f->hungry > PATIENCE;
 }
 
 /* ---- state ---- */

@@ -19,6 +19,7 @@ typedef struct hk_gpu_pumped {
   /* `data` is in the GPU's memory; if the transport has taken link.gpu back, slots are copied from and to it */
   bool on_gpu;
   uint16_t channel;
+  uint16_t hungry; /* pumps since it has begun to starve */
   struct hk_gpu_pumped *next;
 } hk_gpu_pumped;
 
@@ -28,9 +29,9 @@ hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, 
                             hk_gpu_pumped **end);
 hk_status hk_gpu_pumped_open(hk_gpu_pumped *end, hk_transport_state *via, const hk_link_key *key);
 hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, hk_gpu_link *out);
-/* Under the proxy's lock: gives the end memory for large slots, the GPU's, or `host`, which it takes over.  If `data`
- * is still NULL then, `host` is needed. */
-hk_status hk_gpu_pumped_grow(hk_gpu_pumped *end, const hk_memory *host);
+/* Under the proxy's lock: gives the end memory for large slots, `on_gpu` of the transport or `host`, which it takes
+ * over. */
+hk_status hk_gpu_pumped_grow(hk_gpu_pumped *end, char *on_gpu, const hk_memory *host);
 void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *end);
 /* Before the transport's progress: takes what the kernel has sent, or sees whether it waits. */
 hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
@@ -39,8 +40,8 @@ hk_status hk_gpu_pumped_after(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, boo
 /* Has the transport taken all that the kernel has sent? */
 bool hk_gpu_pumped_quiet(hk_gpu_pumped *end);
 /* A large slot is to come while the kernel waits for one, and the end has no memory for it: it is another one than the
- * kernel's, which must see that. */
-bool hk_gpu_pumped_starves(const hk_gpu_pumped *end);
+ * kernel's, which must see that.  Once in a pump; true after some, because what is under way may still be before it. */
+bool hk_gpu_pumped_starves(hk_gpu_pumped *end);
 size_t hk_gpu_pumped_bytes(const hk_transport_env *e); /* of the payloads */
 /* The memories of the link's payloads: pinned ones, and the GPU's.  Each may be none; NULL: there are no more. */
 hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *end, int i);

@@ -120,10 +120,12 @@ typedef struct hk_transport {
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
   /* Can the link be opened with memory for small payloads only (hk_link.small)?  The same until `open`.  NULL: no. */
   bool (*grows)(hk_transport_state *s, const hk_link_key *key);
-  /* Gives such a link the memory of its large payloads, once: the GPU's if link->gpu is set and `host` is NULL, else
-   * `host`, the caller's as in `open`.  *data is its address, NULL if `host` is needed. What the two ends do is
-   * independent: a large message waits for its receiver.  With `progress`, on one thread at a time. */
-  hk_status (*grow)(hk_link *link, char *host, char **data);
+  /* Before `grow`, once, beside `progress` of another thread, which goes on though this may wait for the GPU: memory of
+   * the GPU for large payloads.  *data is NULL if they are to be in host memory. */
+  hk_status (*reserve)(hk_link *link, char **data);
+  /* Gives such a link the memory of its large payloads, once: what `reserve` gave or, `host`, the caller's as in
+   * `open`. What the two ends do is independent: a large message waits for its receiver. */
+  hk_status (*grow)(hk_link *link, char *data, bool host);
   /* A link through which nothing is under way, on both sides: with *rests nothing but the lane uses the memory of its
    * payloads, until a call with false.  The link goes on when both sides have made that.  *rests becomes false if this
    * is not possible.  NULL: it is not. */

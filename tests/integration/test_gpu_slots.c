@@ -86,6 +86,24 @@ START_TEST(grows_in_turn) {
 }
 END_TEST
 
+/* Kernels are under way that need the proxies, on a driver that waits for kernels when it allocates. */
+START_TEST(grows_beside_kernels) {
+  gpu_ranks g;
+  setenv("CUDAEMU_SYNC_ALLOC", "1", 1);
+  begin(&g, 2, _i, 1 << 18);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 300, .type = ncclFloat32, .op = ncclSum};
+  gpu_fill(&g, &c);
+  for (int k = 0; k < 50; k++) {
+    c.count = k == 40 ? 20000 : 300;
+    gpu_group(&g, &c);
+  }
+  gpu_check(&g, &c);
+  run(&g, HK_ALLREDUCE, 20000);
+  end(&g);
+}
+END_TEST
+
 /* ---- graphs ---- */
 
 typedef struct captured {
@@ -196,6 +214,7 @@ int main(void) {
   tcase_set_timeout(t, 200);
   tcase_add_loop_test(t, small_messages_need_little, 0, WAYS);
   tcase_add_loop_test(t, grows_in_turn, 0, WAYS);
+  tcase_add_loop_test(t, grows_beside_kernels, 0, WAYS);
   tcase_add_loop_test(t, graphs, 0, WAYS);
   tcase_add_test(t, full_gpu);
   tcase_add_loop_test(t, mismatch, 0, 2 * WAYS);

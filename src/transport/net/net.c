@@ -296,18 +296,24 @@ static bool net_grows(hk_transport_state *state, const hk_link_key *key) {
   return u && u->provider->grows && u->provider->grows(u->ctx);
 }
 
-static hk_status net_grow(hk_link *link, char *host, char **data) {
+static hk_status net_reserve(hk_link *link, char **data) {
   hk_net_end *e = link->priv;
   const hk_transport_env *env = link->owner->env;
-  hk_device *gpu = host ? NULL : link->gpu;
-  *data = host;
-  if (gpu && map_on_gpu(env, e, gpu, data) != HK_OK)
+  *data = NULL;
+  if (e->taken && map_on_gpu(env, e, e->taken, data) != HK_OK)
     HK_INFO(HK_SUB_NET, "rank %d: %s: data passes through host memory on channel %d with rank %d", env->rank,
             hk_last_error(), e->key.channel, e->key.peer);
-  if (!*data) return HK_OK;
-  if (host) e->host_payload = host;
-  if (e->used) return e->used->provider->grow(e->used->ctx, e, *data, gpu);
-  link->payload = *data;
+  return HK_OK;
+}
+
+/* If another network carries the link since it was opened, its payloads are in host memory after all. */
+static hk_status net_grow(hk_link *link, char *data, bool host) {
+  hk_net_end *e = link->priv;
+  hk_device *gpu = host ? NULL : link->gpu;
+  if (host) e->host_payload = data;
+  char *payload = gpu ? data : e->host_payload;
+  if (e->used) return e->used->provider->grow(e->used->ctx, e, payload, gpu);
+  link->payload = payload;
   return HK_OK;
 }
 
@@ -326,6 +332,7 @@ static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_
   e->used = u;
   u->nends++;
   hk_device *gpu = link->gpu && u->provider->takes_gpu && u->provider->takes_gpu(u->ctx, e) ? link->gpu : NULL;
+  e->taken = gpu;
   HK_TRY(map_fifo(state->env, e, u->provider, gpu), undo);
   link->owner = state;
   atomic_init(&link->state, HK_LINK_CONNECTING);
@@ -503,6 +510,7 @@ const hk_transport hk_transport_net = {
     .apart = net_apart,
     .open = net_open,
     .grows = net_grows,
+    .reserve = net_reserve,
     .grow = net_grow,
     .progress = net_progress,
     .ring = net_ring,

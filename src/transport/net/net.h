@@ -29,6 +29,7 @@ typedef struct hk_net_end {
       *memory; /* what of the FIFO in host memory is not the caller's (hk_link); only pages that are used cost memory */
   size_t bytes;
   char *host_payload; /* its payloads; used only if they are not in a GPU's memory */
+  hk_device *taken;   /* the GPU whose memory the provider takes for payloads; NULL: none */
   hk_device *gpu;
   hk_memory gpu_memory;     /* the payloads in that GPU's memory; base NULL: they are in host memory */
   struct hk_net_used *used; /* private to net.c: the provider that serves the end */
