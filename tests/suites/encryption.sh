@@ -22,6 +22,12 @@ for perf in "$bin"/*_perf; do
   grep -q 'values : 0 OK' "$tmp/out" || complain "$(basename "$perf"): wrong elements"
 done
 
+# Parts of messages over sockets that take turns, each encrypted by itself.
+runs=$((runs + 1))
+HOCKET_ENCRYPTION_KEY_FILE=$tmp/ours NCCL_SOCKET_NTHREADS=2 NCCL_NSOCKS_PERTHREAD=3 timeout 60 "$bin/all_reduce_perf" --procs 2 \
+  -b 100001 -e 2M -f 3 -d int8 -n 2 >"$tmp/out" 2>&1 || complain "six sockets: code $?: $(cat "$tmp/out")"
+grep -q 'values : 0 OK' "$tmp/out" || complain "six sockets: wrong elements"
+
 # Two ranks, each with its own variables; both must fail within the time, and say why.
 differ() { # what says variables-of-rank-0 variables-of-rank-1
   local r pids=() code of=("$3" "$4")

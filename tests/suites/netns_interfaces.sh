@@ -79,6 +79,7 @@ grep -q 'not even loopback' "$logs/run.1" || fail "a host without any network is
 netns_cut 2 0
 export netns_master=1
 uses "a dead network" eth1 A=1
+uses "two networks, of which one is dead" eth1 NCCL_SOCKET_IFNAME=eth
 netns_mend 2 0
 export netns_master=0
 
