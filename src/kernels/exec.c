@@ -15,33 +15,11 @@ size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk) {
   return plan->program->nlanes * plan->channels * lane_scratch_bytes(plan, chunk);
 }
 
-static inline void begin_steps(hk_exec *x, void *scratch) {
-  const hk_steps *s = x->plan->steps;
-  x->live = s->live;
-  x->bases[HK_IN] = (char *)(uintptr_t)x->in;
-  x->bases[HK_OUT] = x->out;
-  x->bases[HK_SCRATCH] = scratch;
-  memcpy(x->at, s->begin, sizeof x->at);
-}
-
-void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, const void *in, void *out, void *memory,
-                  void *scratch) {
+/* The rest of hk_exec_init, for messages that do not run as steps. */
+static __attribute__((noinline)) void begin_lanes(hk_exec *x, void *memory, char *scratch) {
+  const hk_plan *plan = x->plan;
   const hk_program *p = plan->program;
-  const hk_lane *lanes = hk_program_lanes(p);
-  x->plan = plan;
-  x->launch = launch;
-  x->in = in;
-  x->out = out;
-  x->signature = launch->signature;
-  x->bad_peer = -1;
-  x->nlanes = x->live = p->nlanes * plan->channels;
-  x->whole = launch->block_bytes <= launch->chunk && !launch->table &&
-             (p->partition == HK_PART_WHOLE || p->blocks * launch->block_bytes == launch->total);
-  x->brief = x->whole && plan->steps && launch->block_bytes < HK_REF_MIN_BYTES;
-  if (x->brief) {
-    begin_steps(x, scratch);
-    return;
-  }
+  const hk_launch *launch = x->launch;
   size_t each = lane_scratch_bytes(plan, launch->chunk);
   x->sizes = hk_sizes_of((hk_partition)p->partition, launch->total, launch->block_bytes, launch->chunk);
   x->sizes.table = launch->table;
@@ -52,14 +30,38 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   for (unsigned c = 0, k = 0; c < plan->channels; c++) {
     for (unsigned i = 0; i < p->nlanes; i++, k++) {
       hk_lane_run *l = &x->lanes[k];
-      *l = (hk_lane_run){.instrs = hk_program_instrs(p),
-                         .links = plan->links + (size_t)c * p->nlinks,
-                         .scratch = (char *)scratch + k * each};
-      l->done = !hk_cursor_begin(&l->at, &lanes[i], c, &x->sizes);
+      *l = (hk_lane_run){
+          .instrs = hk_program_instrs(p), .links = plan->links + (size_t)c * p->nlinks, .scratch = scratch + k * each};
+      l->done = !hk_cursor_begin(&l->at, &hk_program_lanes(p)[i], c, &x->sizes);
       if (l->done) x->live--;
       if (x->ahead) x->ahead[k].links = NULL; /* not begun */
     }
   }
+}
+
+void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, const void *in, void *out, void *memory,
+                  void *scratch) {
+  const hk_program *p = plan->program;
+  const hk_steps *s = plan->steps;
+  x->plan = plan;
+  x->launch = launch;
+  x->in = in;
+  x->out = out;
+  x->signature = launch->signature;
+  x->bad_peer = -1;
+  x->nlanes = x->live = p->nlanes * plan->channels;
+  x->whole = launch->block_bytes <= launch->chunk && !launch->table &&
+             (p->partition == HK_PART_WHOLE || p->blocks * launch->block_bytes == launch->total);
+  x->brief = x->whole && s && launch->block_bytes < HK_REF_MIN_BYTES;
+  if (!x->brief) {
+    begin_lanes(x, memory, scratch);
+    return;
+  }
+  x->live = s->live;
+  x->bases[HK_IN] = (char *)(uintptr_t)in;
+  x->bases[HK_OUT] = out;
+  x->bases[HK_SCRATCH] = scratch;
+  memcpy(x->at, s->begin, sizeof x->at);
 }
 
 static inline __attribute__((always_inline)) void *user_address(const hk_exec *x, const hk_lane_run *l,
@@ -339,8 +341,7 @@ static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
   return HK_OK;
 }
 
-hk_status hk_exec_step(hk_exec *x, bool *moved) {
-  if (x->brief) return hk_steps_run(x, moved);
+hk_status hk_exec_step_lanes(hk_exec *x, bool *moved) {
   for (unsigned k = 0; k < x->nlanes; k++) {
     if (x->lanes[k].done) continue;
     hk_status rc = run_lane(x, &x->lanes[k], moved);

@@ -57,7 +57,11 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
                   void *scratch);
 /* Runs what can run. *moved is set if anything did. HK_OK: call again unless hk_exec_done; HK_ERR_USAGE: a peer's slot
  * does not fit this call (mismatched arguments), see bad_*; HK_ERR_REMOTE: a link failed. */
-hk_status hk_exec_step(hk_exec *x, bool *moved);
+hk_status hk_exec_step_lanes(hk_exec *x, bool *moved);
+hk_status hk_steps_run(hk_exec *x, bool *moved); /* steps.c */
+static inline hk_status hk_exec_step(hk_exec *x, bool *moved) {
+  return x->brief ? hk_steps_run(x, moved) : hk_exec_step_lanes(x, moved);
+}
 static inline bool hk_exec_done(const hk_exec *x) { return x->live == 0; }
 /* Have all instructions run?  Readers may still use what they sent. */
 static inline bool hk_exec_computed(const hk_exec *x) {

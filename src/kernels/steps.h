@@ -33,7 +33,6 @@ struct hk_steps {
 /* The steps of a plan with its links; NULL if it is too large for them, if its links are pumped, or without memory. The
  * caller frees them with free(). */
 hk_steps *hk_steps_make(const hk_plan *plan);
-/* hk_exec_step, hk_exec_waits_for */
-hk_status hk_steps_run(hk_exec *x, bool *moved);
+/* hk_exec_waits_for */
 int hk_steps_wait_for(const hk_exec *x, int *peers, int room);
 #endif

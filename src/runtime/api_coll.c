@@ -93,15 +93,16 @@ static hk_status check_peer(const char *who, const char *what, int peer, ncclCom
                  c->nranks - 1);
 }
 
-static hk_status check_buffer(const char *who, const char *what, const void *buffer, const hk_call *call) {
-  if (buffer || call->count == 0) return HK_OK;
+static inline hk_status check_buffer(const char *who, const char *what, const void *buffer, const hk_call *call) {
+  if (__builtin_expect(buffer || call->count == 0, 1)) return HK_OK;
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is NULL with count %zu", who, what, call->count);
 }
 
-static inline __attribute__((always_inline)) hk_status check_buffers(const char *who, const hk_call *call) {
+/* `coll` is the call's, and a constant in each function of the API. */
+static inline __attribute__((always_inline)) hk_status check_buffers(const char *who, hk_coll coll,
+                                                                     const hk_call *call) {
   hk_status rc = HK_OK;
   const hk_blocks *b = call->blocks;
-  hk_coll coll = (hk_coll)call->coll;
   int rank = call->comm->rank, root = call->root;
   if (b && ((!call->in && b->in_end) || (!call->out && b->out_end)))
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is NULL, and not all of its counts are 0", who,
@@ -131,7 +132,7 @@ static inline __attribute__((always_inline)) hk_status call_of(hk_call *call, co
   if (counts) HK_TRY(hk_call_count(call, counts, who), out);
   if (hk_coll_reduces(coll)) HK_TRY(check_redop(who, c, type, op, call), out);
   if (hk_coll_has_root(coll)) HK_TRY(check_peer(who, "root", call->root, c), out);
-  HK_TRY(check_buffers(who, call), out);
+  HK_TRY(check_buffers(who, coll, call), out);
   HK_TRY(c->backend->check(call, who), out);
   if (must) HK_TRY(hk_choose_check(c, call, who), out);
   HK_INFO(HK_SUB_COLL,

@@ -151,25 +151,26 @@ hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run, void *arg) {
   return group.depth > 0 ? hk_group_remember(hk_acts_add(&group.acts, c, run, arg)) : hk_act_now(c, run, arg);
 }
 
-static hk_status queue(const hk_call *call) {
-  if (group.ncalls == group.room) {
-    size_t room = group.room ? 2 * group.room : FIRST_ROOM;
-    hk_call *more = realloc(group.calls, room * sizeof *more);
+static hk_status queue(hk_group *g, const hk_call *call) {
+  if (g->ncalls == g->room) {
+    size_t room = g->room ? 2 * g->room : FIRST_ROOM;
+    hk_call *more = realloc(g->calls, room * sizeof *more);
     if (!more) { /* the other ranks wait for this call */
       hk_status rc = HK_FAIL_ERRNO("no memory for %zu calls in a group", room);
       return hk_group_remember(hk_comm_failed(call->comm, rc));
     }
-    group.calls = more;
-    group.room = room;
+    g->calls = more;
+    g->room = room;
   }
-  hk_call *queued = &group.calls[group.ncalls++];
+  hk_call *queued = &g->calls[g->ncalls++];
   *queued = *call;
   hold(queued, 1);
   return HK_OK;
 }
 
 static inline hk_status submit(const hk_call *call) {
-  return group.depth > 0 ? queue(call) : call->comm->backend->run_one(call);
+  hk_group *g = &group; /* finding a thread-local variable takes a function call */
+  return g->depth > 0 ? queue(g, call) : call->comm->backend->run_one(call);
 }
 
 hk_status hk_group_check_self(const hk_call *call, const char *who) {

@@ -2,6 +2,7 @@
 /* Runs calls and groups of calls on host memory: steps executions, waits between the steps, and reports failures
  * (run.h). */
 #include "run.h"
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/thread.h"
@@ -300,7 +301,6 @@ static void step_member(member *m, bool *moved) {
   HK_TRY(step_collectives(m, moved), out);
   for (size_t i = 0; i < m->ntransfers;) {
     bool over = false;
-    watch(c, m->transfers[i].call);
     m->peer = m->transfers[i].call->root;
     HK_TRY(hk_transfer_step(&m->transfers[i], moved, &over), out);
     m->peer = -1;
@@ -309,6 +309,7 @@ static void step_member(member *m, bool *moved) {
       if (c->profiler) hk_profile_over(c->profiler, m->transfers[i].event);
       m->transfers[i] = m->transfers[--m->ntransfers];
     } else {
+      watch(c, m->transfers[i].call);
       i++;
     }
   }
@@ -383,8 +384,14 @@ static inline member *find_member(group_run *g, ncclComm_t c, member *last) {
   if (last && last->comm == c) return last;
   for (size_t i = 0; i < g->n; i++)
     if (g->members[i].comm == c) return &g->members[i];
-  g->members[g->n] = (member){.comm = c, .peer = -1};
-  return &g->members[g->n++];
+  member *m = &g->members[g->n++];
+  memset(m, 0, offsetof(member, exec)); /* an execution is begun before it is used */
+  m->comm = c;
+  m->memory = NULL;
+  m->running = false;
+  m->peer = -1;
+  m->status = HK_OK;
+  return m;
 }
 
 static size_t *count_of(member *m, const hk_call *call) {
