@@ -14,12 +14,33 @@ static inline uint32_t mix(uint32_t x) { /* a hash, for sizes and contents that 
   return x ^ (x >> 16);
 }
 
+/* Byte i of a message is seed + 7 i + i / 256. It repeats after 64 KiB, and a seed is a place to begin: messages are copied from
+ * and compared with this table. */
+enum { DATA_PERIOD = 65536 };
+static unsigned char message_data[DATA_PERIOD];
+__attribute__((constructor)) static void make_message_data(void) {
+  for (uint32_t i = 0; i < DATA_PERIOD; i++) message_data[i] = (unsigned char)(i * 7 + (i >> 8));
+}
+
+/* The piece at byte `at` of a message: where its data are, and how many of `left` bytes are there. */
+static inline const unsigned char *data_piece(uint32_t at, uint32_t seed, uint32_t *left) {
+  const uint32_t begin = (at + (seed & 255) * 256) % DATA_PERIOD;
+  if (*left > DATA_PERIOD - begin) *left = DATA_PERIOD - begin;
+  return message_data + begin;
+}
 static inline void fill(unsigned char *p, uint32_t bytes, uint32_t seed) {
-  for (uint32_t i = 0; i < bytes; i++) p[i] = (unsigned char)(seed + i * 7 + (i >> 8));
+  for (uint32_t at = 0, n; at < bytes; at += n) {
+    n = bytes - at;
+    const unsigned char *piece = data_piece(at, seed, &n);
+    memcpy(p + at, piece, n);
+  }
 }
 static inline bool filled(const unsigned char *p, uint32_t bytes, uint32_t seed) {
-  for (uint32_t i = 0; i < bytes; i++)
-    if (p[i] != (unsigned char)(seed + i * 7 + (i >> 8))) return false;
+  for (uint32_t at = 0, n; at < bytes; at += n) {
+    n = bytes - at;
+    const unsigned char *piece = data_piece(at, seed, &n);
+    if (memcmp(p + at, piece, n)) return false;
+  }
   return true;
 }
 
