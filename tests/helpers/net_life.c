@@ -47,7 +47,7 @@ static ncclComm_t join(int id) {
 
 /* The sum of all ranks' numbers, every element looked at. */
 static ncclResult_t sum(ncclComm_t c, size_t count) {
-  float *in = malloc(count * sizeof *in), *out = malloc(count * sizeof *out);
+  float *in = calloc(count, sizeof *in), *out = malloc(count * sizeof *out);
   if (!in || !out) abort();
   for (size_t i = 0; i < count; i++) in[i] = (float)(rank + 1) * (float)(i % 1000);
   ncclResult_t rc = ncclAllReduce(in, out, count, ncclFloat, ncclSum, c, NULL);
