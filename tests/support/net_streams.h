@@ -14,8 +14,8 @@ static inline uint32_t mix(uint32_t x) { /* a hash, for sizes and contents that 
   return x ^ (x >> 16);
 }
 
-/* Byte i of a message is seed + 7 i + i / 256. It repeats after 64 KiB, and a seed is a place to begin: messages are copied from
- * and compared with this table. */
+/* Byte i of a message is seed + 7 i + i / 256. It repeats after 64 KiB, and a seed is a place to begin: messages are
+ * copied from and compared with this table. */
 enum { DATA_PERIOD = 65536 };
 static unsigned char message_data[DATA_PERIOD];
 __attribute__((constructor)) static void make_message_data(void) {

@@ -29,7 +29,8 @@ int rank_is_at(int fine, const char *what, const char *file, int line);
 void ranks_reach_by(const char *how);
 
 /* ---- data whose results are known exactly ---- */
-/* Elements repeat after a prime number of them: so a buffer's are computed once, and no block looks like its neighbour. */
+/* Elements repeat after a prime number of them: so a buffer's are computed once, and no block looks like its
+ * neighbour. */
 enum { TEST_PERIOD = 1021, TEST_REDUCED = -1 };
 typedef struct test_block {
   ncclDataType_t type;
