@@ -20,7 +20,10 @@ int rank_is_at(int fine, const char *what, const char *file, int line) {
 }
 
 void ranks_reach_by(const char *how) {
-  if (strcmp(how, "direct")) setenv("NCCL_P2P_DISABLE", "1", 1);
+  if (strcmp(how, "direct"))
+    setenv("NCCL_P2P_DISABLE", "1", 1);
+  else
+    setenv("HOCKET_CMA", "1", 1); /* whether or not that is faster here */
   if (!strcmp(how, "net")) setenv("NCCL_SHM_DISABLE", "1", 1);
 }
 
