@@ -5,6 +5,7 @@
  * check: timeout=300 notsan */
 #include <pthread.h>
 #include "../support/gpu_places.h"
+#include "../support/process.h"
 
 enum { WINDOW = 2 << 20, CONTEXTS = 4 };
 
@@ -292,11 +293,21 @@ static void wrong(place *p) {
 START_TEST(arguments) { run(0, wrong); }
 END_TEST
 
+static void make_pair(ncclComm_t c[2], ncclConfig_t *config) {
+  ncclUniqueId id;
+  OK_NCCL(ncclGetUniqueId(&id));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; r++) {
+    emu_use(r);
+    OK_NCCL(ncclCommInitRankConfig(&c[r], 2, id, r, config));
+  }
+  OK_NCCL(ncclGroupEnd());
+}
+
 /* As the configuration says: signals by their index, without a window; none at all. */
 START_TEST(configured) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
-  ncclUniqueId id;
   ncclComm_t c[2];
   CUstream s[2];
   emu_start(8);
@@ -304,13 +315,7 @@ START_TEST(configured) {
   config.numRmaSig = 3;
   config.rmaEagerInit = 1;
   for (int some = 1; some >= 0; some--) {
-    OK_NCCL(ncclGetUniqueId(&id));
-    OK_NCCL(ncclGroupStart());
-    for (int r = 0; r < 2; r++) {
-      emu_use(r);
-      OK_NCCL(ncclCommInitRankConfig(&c[r], 2, id, r, &config));
-    }
-    OK_NCCL(ncclGroupEnd());
+    make_pair(c, &config);
     OK_NCCL(ncclCommQueryProperties(c[0], &props));
     ck_assert_int_eq(props.hostRmaSupport, some);
     for (int r = 0; r < 2 && some; r++) {
@@ -332,6 +337,23 @@ START_TEST(configured) {
     for (int r = 0; r < 2; r++) OK_NCCL(ncclCommDestroy(c[r]));
     config.numRmaSig = 0;
   }
+}
+END_TEST
+
+/* The signals and inboxes of a communicator are memory files: none is open when it has ended. */
+START_TEST(leaves_no_memory) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclComm_t c[2];
+  int files = 0;
+  emu_start(8);
+  config.rmaEagerInit = 1;
+  for (int life = 0; life < 3; life++) {
+    make_pair(c, &config);
+    for (int r = 0; r < 2; r++) OK_NCCL(ncclCommDestroy(c[r]));
+    if (!life) files = open_fds(); /* what the process keeps, and perhaps a thread that has not ended: never too few */
+  }
+  for (int ms = 0; open_fds() > files && ms < 5000; ms++) usleep(1000); /* threads end by themselves */
+  ck_assert_int_le(open_fds(), files);
 }
 END_TEST
 
@@ -446,6 +468,7 @@ int main(void) {
   tcase_add_loop_test(t, replays_run_ahead, 0, 2);
   tcase_add_test(t, arguments);
   tcase_add_test(t, configured);
+  tcase_add_test(t, leaves_no_memory);
   tcase_add_test(t, no_windows);
   tcase_add_loop_test(t, aborted, 0, 4);
   tcase_add_loop_test(t, killed, 0, 4);
