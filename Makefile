@@ -15,10 +15,11 @@ VERSION := 2.32.3
 
 WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 CFLAGS ?= -O2 -g
-# A test is compiled as often as it runs, so -O1 costs less than -O2. COLD_CFLAGS are for what takes a build for sanitizers longer to compile
-# than to run: scripts/check.sh has -O0 there, a third of the cost of -O1.
+# A test is compiled as often as it runs, so -O0 costs least, a third of -O1, but for the tests that compute much. COLD_CFLAGS are for
+# what takes a build for sanitizers longer to compile than to run: scripts/check.sh has -O0 there.
 ifeq ($(origin CFLAGS),file)
-TEST_CFLAGS := -O1 -g1
+TEST_CFLAGS := -O0 -g1
+HOT_TEST_CFLAGS := -O1 -g1
 endif
 COLD_CFLAGS ?=
 # gcc warns that TSan does not model fences; ours stand beside atomics that it does model.
@@ -194,7 +195,7 @@ $(BUILD)/src/kernels/%.o: FOLDER_CFLAGS = $(HOT_CFLAGS)
 $(foreach d,unit integration fakes,$(eval $(BUILD)/tests/$d/%.o: FOLDER_CFLAGS = $(TEST_CFLAGS) $(COLD_CFLAGS)))
 # These compute or compare much, or contain GPU kernels.
 HOT_TESTS := $(addprefix unit/test_,batch_invariant gpu_exec gpu_ll128 net reduce) $(addprefix integration/test_,gpu_vcoll rma_card vcoll)
-$(HOT_TESTS:%=$(BUILD)/tests/%.o): FOLDER_CFLAGS = $(TEST_CFLAGS)
+$(HOT_TESTS:%=$(BUILD)/tests/%.o): FOLDER_CFLAGS = $(HOT_TEST_CFLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)$(CC) $(HK_CFLAGS) $(CFLAGS) $(FOLDER_CFLAGS) $(CFLAGS_$(lastword $(subst _, ,$*))) -c $< -o $@
