@@ -64,22 +64,21 @@ static hk_status start(hk_act *a) {
   return HK_OK;
 }
 
-hk_status hk_acts_run(hk_act **list) {
+hk_status hk_acts_run(hk_act *list) {
   hk_status first = HK_OK;
-  for (hk_act *a = *list; a; a = a->next) {
-    hk_status rc = is_first(*list, a) ? start(a) : HK_OK;
+  for (hk_act *a = list; a; a = a->next) {
+    hk_status rc = is_first(list, a) ? start(a) : HK_OK;
     if (rc == HK_OK) continue;
     a->status = rc;
     snprintf(a->text, sizeof a->text, "%s", hk_last_error());
     (void)hk_comm_failed(a->comm, rc); /* its other ranks wait */
   }
-  for (hk_act *a = *list; a; a = a->next) {
+  for (hk_act *a = list; a; a = a->next) {
     if (a->started) pthread_join(a->thread, NULL);
     if (first != HK_OK || a->status == HK_OK) continue;
     first = a->status;
     hk_error_adopt(a->text); /* logged by its own thread */
   }
-  hk_acts_drop(list);
   return first;
 }
 

@@ -12,8 +12,8 @@ typedef hk_status hk_act_run(ncclComm_t c, void *arg);
 hk_status hk_act_now(ncclComm_t c, hk_act_run *run, void *arg);
 /* Appends to the list, which keeps the communicator's memory. */
 hk_status hk_acts_add(hk_act **list, ncclComm_t c, hk_act_run *run, void *arg);
-/* Runs the list and frees it: those of one communicator in their order, and communicators at the same time, as the
- * ranks of one thread wait for each other.  The first error. */
-hk_status hk_acts_run(hk_act **list);
-void hk_acts_drop(hk_act **list); /* without running them */
+/* Runs the list: those of one communicator in their order, and communicators at the same time, as the ranks of one
+ * thread wait for each other.  The first error. */
+hk_status hk_acts_run(hk_act *list);
+void hk_acts_drop(hk_act **list); /* frees it, run or not */
 #endif

@@ -288,7 +288,7 @@ static hk_status end(const char *who, double *us) {
     hk_group_fail_calls(calls, n, rc);
   } else if (group.jobs.first)
     rc = hk_jobs_run(&group.jobs);
-  if (rc == HK_OK && group.acts) rc = hk_acts_run(&group.acts);
+  if (rc == HK_OK && group.acts) rc = hk_acts_run(group.acts);
   hk_acts_drop(&group.acts);
   if (us) *us = 0;
   if (rc == HK_OK && n) rc = run_calls(calls, n, us);
