@@ -170,7 +170,13 @@ static int all_sizes(ncclComm_t c, int rank, int n, void *arg) {
 }
 
 static const char *const transports[] = {"direct", "staged", "net"};
+#ifdef __SANITIZE_THREAD__
+static const int sizes[] = {2, 5, 8}; /* one rank has no peer to race with; 3 and 4 do what 5 and 8 do */
+#else
 static const int sizes[] = {1, 2, 3, 4, 5, 8};
+#endif
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
 #ifdef __SANITIZE_THREAD__
 enum {
   MOST_FEW = 33000,
@@ -184,15 +190,15 @@ enum { MOST_FEW = 300000, MOST_MANY = 70000, MOST_APART = 140000 };
 #endif
 
 START_TEST(types_threads) {
-  ranks_reach_by(transports[_i / 6]);
-  ck_assert_int_eq(ranks_as_threads(sizes[_i % 6], all_types, NULL), 0);
+  ranks_reach_by(transports[_i / SIZES]);
+  ck_assert_int_eq(ranks_as_threads(sizes[_i % SIZES], all_types, NULL), 0);
 }
 END_TEST
 
 START_TEST(sizes_threads) {
-  ranks_reach_by(transports[_i / 6]);
-  size_t most = sizes[_i % 6] > 3 ? MOST_MANY : MOST_FEW;
-  ck_assert_int_eq(ranks_as_threads(sizes[_i % 6], all_sizes, &most), 0);
+  ranks_reach_by(transports[_i / SIZES]);
+  size_t most = sizes[_i % SIZES] > 3 ? MOST_MANY : MOST_FEW;
+  ck_assert_int_eq(ranks_as_threads(sizes[_i % SIZES], all_sizes, &most), 0);
 }
 END_TEST
 
@@ -219,8 +225,8 @@ END_TEST
 int main(void) {
   TCase *t = tcase_create("all");
   tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, types_threads, 0, 18);
-  tcase_add_loop_test(t, sizes_threads, 0, 18);
+  tcase_add_loop_test(t, types_threads, 0, 3 * SIZES);
+  tcase_add_loop_test(t, sizes_threads, 0, 3 * SIZES);
   tcase_add_loop_test(t, types_processes, 0, 3);
   tcase_add_loop_test(t, sizes_processes, 0, 9);
   tcase_add_loop_test(t, mixed, 0, 3);
