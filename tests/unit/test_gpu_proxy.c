@@ -167,12 +167,13 @@ typedef struct world {
   hk_device device;
   hk_transport_env env;
   hk_wait_env wait;
-  _Atomic(int) failure, checks, refuse, failed, over;
+  _Atomic(int) failure, checks, refuse, failed, over, asked;
   hk_gpu_proxy *proxy;
   hk_gpu_link send, recv; /* as the kernels see them */
 } world;
 
 static hk_status over(void *arg, bool *done) {
+  atomic_fetch_add(&((world *)arg)->asked, 1);
   *done = atomic_load(&((world *)arg)->over);
   return HK_OK;
 }
@@ -450,6 +451,22 @@ START_TEST(stays_awake_while_a_launch_runs) {
 }
 END_TEST
 
+/* A graph is launched without a call: once one was captured, the end of all launches no longer lets it sleep long. */
+START_TEST(looks_on_for_graphs) {
+  world *w = calloc(1, sizeof *w);
+  atomic_store(&w->over, 1);
+  begin(w, HOST);
+  hk_gpu_proxy_wake(w->proxy, true);
+  int checks = atomic_load(&w->checks);
+  UNTIL(atomic_load(&w->checks) >= checks + 2); /* by the same thread: what it asked before is answered */
+  int asked = atomic_load(&w->asked);
+  UNTIL(atomic_load(&w->checks) >= checks + 5);
+  ck_assert_int_eq(atomic_load(&w->asked), asked);
+  hk_gpu_proxy_end(w->proxy, false);
+  free(w);
+}
+END_TEST
+
 /* While launches run without a slot the watchdog looks, and may end it. */
 START_TEST(watched) {
   world *w = calloc(1, sizeof *w);
@@ -504,6 +521,7 @@ int main(void) {
   tcase_add_test(t, ends_drained);
   tcase_add_test(t, sleeps);
   tcase_add_test(t, stays_awake_while_a_launch_runs);
+  tcase_add_test(t, looks_on_for_graphs);
   tcase_add_test(t, watched);
   tcase_add_loop_test(t, fails, 0, 2);
   tcase_add_test(t, ends_with_failure);
