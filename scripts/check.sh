@@ -15,7 +15,7 @@
 #   long=GROUPS (of unit, asan, tsan, suites: "asan,tsan") takes long, and others of the group cover most of it: left out
 #               there unless LONG=1 or ONLY asks for it
 #   alone       runs with no other test beside it: it measures time
-# Three tests run at a time for two cores (JOBS=1: one after the other).  Results are printed as they come;
+# Two tests run at a time for each core (JOBS=1: one after the other).  Results are printed as they come;
 # build/check-logs/times has the seconds and the CPU seconds of each test.
 # Environment: HK_BUILD, HK_MAKE, ONLY=pattern (substring or glob of a name), QUICK=1 (no sanitizers, no second compiler),
 # LONG=1 (also what takes long), JOBS=number of tests at a time.
@@ -25,7 +25,7 @@ HK_BUILD=${HK_BUILD:-build/gcc} HK_MAKE=${HK_MAKE:-make} ONLY=${ONLY:-} QUICK=${
 export HK_BUILD HK_MAKE
 logs=build/check-logs
 mkdir -p "$logs"
-width=${JOBS:-$(($(nproc) * 3 / 2))} # many tests wait for something, for a third of their time on average
+width=${JOBS:-$(($(nproc) * 2))} # tests wait for half of their time on average
 passed=0 failed=0 skipped=0 left_out=0
 started=$SECONDS
 rm -f "$logs"/*.flaky "$logs/times"
