@@ -144,7 +144,7 @@ MAN += $(if $(SAN),,$(BUILD)/man/man1/hocket.1 $(TOOL_NAMES:%=$(BUILD)/man/man1/
 LINK_SO = -L$(BUILD)/lib -lnccl -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm
 CHECK_LIBS = $(or $(shell pkg-config --libs check 2>/dev/null),-lcheck -lsubunit -lrt -lm)
 # Without a -j of the user's, the targets that build for themselves use every core.
-JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
+CORES = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 2))
 
 ifeq ($(V),)
 say = @printf '  %-6s %s\n' $1 $2;
@@ -375,12 +375,12 @@ deps: ## install with apt what building, testing and measuring need
 
 demo: ## install what is missing, build, run an allreduce on the GPUs, if there are any, else between two processes
 	@scripts/deps.sh build
-	@$(MAKE) $(JOBS) --no-print-directory lib perf kernels-note
+	@$(MAKE) $(CORES) --no-print-directory lib perf kernels-note
 	@scripts/demo.sh $(BUILD) "$(NVCC)"
 
 check: ## install what is missing, build, run the tests; ONLY=pattern for some, QUICK=1 without sanitizers and clang, LONG=1 for all
 	@scripts/deps.sh check
-	@$(MAKE) $(JOBS) --no-print-directory check-build
+	@$(MAKE) $(CORES) --no-print-directory check-build
 	@HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" ONLY="$(ONLY)" QUICK="$(QUICK)" LONG="$(LONG)" scripts/check.sh
 
 mutations: ## break the code in random places: does a unit test notice?  SEED=, MINUTES=30, FILES=pattern (src/kernels/cuda: the GPU's)
@@ -392,7 +392,7 @@ gpu-mutations: ## make mutations FILES=src/kernels/cuda
 
 gpu-modes: ## the tests of GPUs on the emulated driver, in each of its modes; about 15 minutes
 	@scripts/deps.sh check
-	@$(MAKE) $(JOBS) --no-print-directory tests
+	@$(MAKE) $(CORES) --no-print-directory tests
 	@HK_BUILD=$(BUILD) tests/gpu/modes.sh
 
 sass: ## counts what matters in the machine code of the GPU kernels, for sm_80, 90 and 100: docs/results/sass.md
@@ -400,7 +400,7 @@ sass: ## counts what matters in the machine code of the GPU kernels, for sm_80, 
 	@ARCHS="80 90 100" HK_MAKE=$(MAKE) tests/suites/sass.sh || [ $$? = 77 ]
 
 gpu-ptx: ## the GPU tests with the kernels as nvcc makes them, run by the interpreter in the emulated driver, whole and broken; MORE=1: all mutations
-	@$(MAKE) $(JOBS) --no-print-directory check-build
+	@$(MAKE) $(CORES) --no-print-directory check-build
 	@PTX=all HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" tests/suites/gpu_ptx.sh || [ $$? = 77 ]
 
 gpu-check: ## is everything right on the GPU at hand?  Under ten minutes; results in build/gpu/
@@ -422,32 +422,32 @@ check-tsan: ## the unit tests under TSan
 
 check-roce: ## RDMA between two soft-RoCE devices in a QEMU guest: collectives, settings, faults (x86_64)
 	@scripts/deps.sh build roce
-	@$(MAKE) $(JOBS) --no-print-directory lib perf tool $(ROCE_BIN) $(EMU_SO)
+	@$(MAKE) $(CORES) --no-print-directory lib perf tool $(ROCE_BIN) $(EMU_SO)
 	@HK_BUILD=$(BUILD) tests/roce/check.sh
 
 check-slurm: ## the perf binaries and an example under a real Slurm with two nodes on this machine (root)
 	@scripts/deps.sh build slurm
-	@$(MAKE) $(JOBS) --no-print-directory lib perf examples
+	@$(MAKE) $(CORES) --no-print-directory lib perf examples
 	@HK_BUILD=$(BUILD) tests/slurm/check.sh || [ $$? = 77 ]
 
 check-faults: ## every fault in every operation on every transport, about 15 minutes; writes the tables in docs/faults.md
 	@scripts/deps.sh check
-	@$(MAKE) $(JOBS) --no-print-directory lib $(FAULT_BIN)
+	@$(MAKE) $(CORES) --no-print-directory lib $(FAULT_BIN)
 	@HK_BUILD=$(BUILD) tests/faults/matrix.py --write docs/faults.md
 
 check-plugins: ## a real net plugin of NCCL's in Hocket: make check-plugins OFI=/path/to/libnccl-net.so; without OFI it says how to get one
 	@scripts/deps.sh check
-	@$(MAKE) $(JOBS) --no-print-directory lib perf $(EMU_SO) $(HELPER_BIN) $(BUILD)/tests/test_net_rules
+	@$(MAKE) $(CORES) --no-print-directory lib perf $(EMU_SO) $(HELPER_BIN) $(BUILD)/tests/test_net_rules
 	@HK_BUILD=$(BUILD) tests/netplugins/check.sh "$(OFI)" || [ $$? = 77 ]
 
 check-frameworks: ## PyTorch, CuPy, JAX, vLLM's and other clients from the package index with Hocket in NCCL's place; about 10 GB under build/
 	@scripts/deps.sh check
-	@$(MAKE) $(JOBS) --no-print-directory lib $(EMU_SO)
+	@$(MAKE) $(CORES) --no-print-directory lib $(EMU_SO)
 	@HK_BUILD=$(BUILD) tests/frameworks/check.sh || [ $$? = 77 ]
 
 check-torch: ## PyTorch's torch.distributed with the backend hocket, and PyTorch's own tests of it; TORCH=2.15; 6 GB under build/
 	@scripts/deps.sh check
-	@$(MAKE) $(JOBS) --no-print-directory python
+	@$(MAKE) $(CORES) --no-print-directory python
 	@HK_BUILD=$(BUILD) tests/python/check_torch.sh || [ $$? = 77 ]
 
 # The kernels need nvcc: this machine's, or the package index's. Without it (WHEEL_NVCC=) the wheel is for CPUs alone.
@@ -457,22 +457,22 @@ wheel: ## Python wheels in build/wheel: hocket-*.whl, and hocket_nccl_cu13-*.whl
 	@nvcc="$(WHEEL_NVCC)"; if [ "$$nvcc" = index ]; then nvcc=$$(scripts/get_nvcc.sh); fi; \
 	[ -n "$$nvcc" ] || echo "without nvcc the wheel is for CPUs alone"; \
 	build=$${nvcc:+build/gpu-wheel}; build=$${build:-$(BUILD)}; \
-	$(MAKE) $(JOBS) --no-print-directory NVCC="$${nvcc:-no}" BUILD="$$build" lib python && HK_BUILD="$$build" scripts/wheel.sh
+	$(MAKE) $(CORES) --no-print-directory NVCC="$${nvcc:-no}" BUILD="$$build" lib python && HK_BUILD="$$build" scripts/wheel.sh
 
 check-allocations: ## refuses each request of memory and for a descriptor in init, split, shrink, first operations: about 10 minutes
 	@scripts/deps.sh check
-	@$(MAKE) $(JOBS) --no-print-directory lib $(FAULT_BIN)
+	@$(MAKE) $(CORES) --no-print-directory lib $(FAULT_BIN)
 	@HK_BUILD=$(BUILD) tests/faults/sweep.py --most 250 --jobs 8
 
 FUZZ_SECONDS ?= 60
 fuzz: ## every fuzz test for FUZZ_SECONDS (60) under ASan and UBSan
 	@scripts/deps.sh check
-	@$(MAKE) $(JOBS) --no-print-directory SAN=address,undefined tests
+	@$(MAKE) $(CORES) --no-print-directory SAN=address,undefined tests
 	@HK_BUILD=$(BUILD) FUZZ_SECONDS=$(FUZZ_SECONDS) ONLY="$(ONLY)" scripts/fuzz.sh
 
 bench: ## measure Hocket and its peers side by side
 	@scripts/deps.sh bench
-	@$(MAKE) $(JOBS) --no-print-directory lib perf
+	@$(MAKE) $(CORES) --no-print-directory lib perf
 	@if [ -x bench/run.sh ]; then HK_BUILD=$(BUILD) bench/run.sh; else echo "bench/run.sh is not there yet"; exit 1; fi
 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIBA)
