@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lines of figures that a file below tests/golden keeps: HOCKET_TEST_UPDATE=1 writes the file again. Its diff shows
+ * what a change reaches; look at it before you commit it. */
+#ifndef HK_TESTS_GOLDEN_H
+#define HK_TESTS_GOLDEN_H
+#include <check.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GOLDEN_FIGURES = 4 };
+
+typedef struct golden {
+  FILE *file;
+  bool update;
+} golden;
+
+/* At the first line that begins with `what`; an update appends, so a test's main begins with golden_clear. */
+static inline golden golden_open(const char *path, const char *what) {
+  golden g = {.update = getenv("HOCKET_TEST_UPDATE")};
+  char text[300];
+  long at = 0;
+  g.file = fopen(path, g.update ? "a" : "r");
+  ck_assert_msg(g.file, "%s cannot be opened: run this in the repository's root", path);
+  while (!g.update && fgets(text, sizeof text, g.file) && strncmp(text, what, strlen(what)) != 0) at = ftell(g.file);
+  if (!g.update) ck_assert_int_eq(fseek(g.file, at, SEEK_SET), 0);
+  return g;
+}
+static inline void golden_clear(const char *path) {
+  if (getenv("HOCKET_TEST_UPDATE")) remove(path);
+}
+
+/* Compares with the next line. Another compiler may round a figure in another way: 1e-9 of it is allowed. */
+static inline void golden_line(const golden *g, const char *name, const double is[GOLDEN_FIGURES]) {
+  char text[300] = "";
+  if (g->update) {
+    fprintf(g->file, "%s|%.12g %.12g %.12g %.12g\n", name, is[0], is[1], is[2], is[3]);
+    return;
+  }
+  ck_assert_msg(fgets(text, sizeof text, g->file) && !strncmp(text, name, strlen(name)), "%s, not %s", text, name);
+  char *at = text + strlen(name) + 1;
+  for (int i = 0; i < GOLDEN_FIGURES; i++) {
+    double was = strtod(at, &at);
+    ck_assert_msg(fabs(is[i] - was) <= 1e-9 * fabs(was), "%s: figure %d is %.12g, was %.12g", name, i, is[i], was);
+  }
+}
+
+static inline uint32_t golden_hash(uint32_t hash, const void *bytes, size_t n) { /* FNV-1a */
+  for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 16777619u;
+  return hash;
+}
+#endif

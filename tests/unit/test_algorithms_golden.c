@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs, prices, chunks and choices are those of tests/golden/algorithms.txt, for layouts and machines of random
+ * numbers.  Other tests prove that programs are right, and compare prices with measured ones: neither sees that a right
+ * program moves blocks in another order, or that one term of a price has changed. After a change of an algorithm or of
+ * the model HOCKET_TEST_UPDATE=1 writes the file again: its diff shows which algorithms the change reaches.
+ * check: notsan noasan */
+#include <math.h>
+#include "../../src/collectives/cost.h"
+#include "../../src/collectives/select.h"
+#include "../support/fuzz.h"
+#include "../support/golden.h"
+#include "../support/prove_algorithms.h"
+#include "../support/suite.h"
+
+#define GOLDEN "tests/golden/algorithms.txt"
+enum { MACHINES = 600 };
+
+static void look(const golden *g, const char *what, const char *algorithm, int coll, const double is[GOLDEN_FIGURES]) {
+  char name[100];
+  snprintf(name, sizeof name, "%s|%s|%s", what, algorithm, hk_coll_name((hk_coll)coll));
+  golden_line(g, name, is);
+}
+
+/* ---- programs ---- */
+
+enum { LAYOUTS = 7 };
+/* The hosts of the ranks: one, host after host, in turn, unevenly, or the last ranks first; one has channels. */
+static hk_layout *layout_of(int which, int n) {
+  uint64_t host[64];
+  int local[64];
+  uint16_t order[2 * 64];
+  hk_layout *l = NULL;
+  for (int r = 0; r < n; r++) {
+    int hosts = which == 3 ? 3 : 2;
+    host[r] = (uint64_t)(which == 1 || which == 3 ? r * hosts / n : which == 2 ? r % hosts : which == 4 ? r > 0 : r);
+    if (which == 5) host[r] = (uint64_t)((n - r) / 2);
+    if (which == 6) host[r] = 0;
+    local[r] = n - r;
+    order[r] = (uint16_t)(n - 1 - r);
+    order[n + r] = (uint16_t)r;
+  }
+  if (which == 0) return NULL;
+  bool channels = which == 6;
+  hk_status rc = hk_layout_new(&l, n, host, which % 2 ? local : NULL, channels ? order : NULL, channels ? 2 : 1);
+  ck_assert_msg(rc == HK_OK, "%s", hk_last_error());
+  return l;
+}
+
+static hk_machine machine_of(const hk_layout *l, int n) {
+  hk_machine m = prove_machine(n);
+  m.nhosts = hk_layout_hosts(l);
+  m.ranks_per_host = l ? l->most : n;
+  m.least_per_host = l ? l->least : n;
+  m.multicast = m.nhosts == 1;
+  m.in_switch = m.in_network = true;
+  return m;
+}
+
+static void add_program(const hk_algorithm *a, const hk_build *what, double is[GOLDEN_FIGURES]) {
+  hk_program *p;
+  char *text = NULL;
+  size_t size;
+  ck_assert_msg(hk_algorithm_build(a, what, &p) == HK_OK, "%s", hk_last_error());
+  FILE *f = open_memstream(&text, &size);
+  hk_program_dump(p, f);
+  fclose(f);
+  is[0]++;
+  is[1] += p->nlanes;
+  is[2] += p->ninstrs;
+  is[3] = golden_hash((uint32_t)is[3], text, size);
+  free(text);
+  hk_program_free(p);
+}
+
+START_TEST(programs) {
+  static const int counts[] = {2, 3, 4, 6, 7, 12, 40};
+  golden g = golden_open(GOLDEN, "program");
+  for (int k = 0; hk_algorithms[k]; k++) {
+    for (int c = 0; c < HK_COLL_COUNT; c++) {
+      const hk_algorithm *a = hk_algorithms[k];
+      double is[GOLDEN_FIGURES] = {0};
+      for (int i = 0; i < (int)HK_ARRAY_LENGTH(counts) * LAYOUTS; i++) {
+        int n = counts[i / LAYOUTS];
+        hk_layout *l = layout_of(i % LAYOUTS, n);
+        hk_machine m = machine_of(l, n);
+        for (int r = 0; r < n && hk_algorithm_supports(a, &m, (hk_coll)c); r++)
+          add_program(a,
+                      &(hk_build){.coll = (hk_coll)c,
+                                  .rank = r,
+                                  .nranks = n,
+                                  .root = hk_coll_has_root((hk_coll)c) ? i % n : 0,
+                                  .layout = l,
+                                  .channel = i % 3},
+                      is);
+        hk_layout_free(l);
+      }
+      if (is[0] > 0) look(&g, "program", a->name, c, is);
+    }
+  }
+  fclose(g.file);
+}
+END_TEST
+
+/* ---- prices ---- */
+
+static double any(double most) { return most * rnd(1000) / 1000; }
+
+/* Each number in a statement of its own: their order is the same with every compiler. */
+static hk_level any_level(void) {
+  hk_level l = {.alpha_us = any(10)};
+  l.message_us = any(2);
+  l.link_us = any(1) * rnd(2);
+  l.ring_us_per_b = any(1e-3) * (rnd(4) > 0);
+  l.mesh_us_per_b = any(1e-3);
+  l.one_us_per_b = any(1e-3) * rnd(2);
+  return l;
+}
+
+static hk_traffic any_traffic(void) {
+  hk_traffic t = {.alpha_us = any(3)};
+  t.us_per_b = any(1e-4);
+  t.one_us_per_b = any(1e-3);
+  t.apart_us_per_b = any(1e-4);
+  return rnd(3) ? t : (hk_traffic){0};
+}
+
+static hk_machine of_hosts(int hosts, int per, int least) {
+  hk_host_facts f = {
+      .nranks = (hosts - 1) * per + least, .nhosts = hosts, .ranks_per_host = per, .least_per_host = least};
+  f.cores_per_host = 1 + (int)rnd(16);
+  f.memory = rnd(2);
+  f.multicast = rnd(2) && hosts == 1;
+  f.slot_bytes = (size_t)1024 << rnd(10);
+  return hk_machine_of_hosts(&f, NULL);
+}
+
+static hk_machine of_gpus(int hosts, int per, int least) {
+  hk_gpu_facts f = {
+      .nranks = (hosts - 1) * per + least, .nhosts = hosts, .ranks_per_host = per, .least_per_host = least};
+  f.ranks_per_gpu = 1 + (int)rnd(2);
+  f.sm = 70 + 10 * (int)rnd(4);
+  f.max_channels = 1 << rnd(6);
+  f.wide = rnd(2);
+  f.staged = rnd(2);
+  f.in_switch = rnd(2);
+  f.slot_bytes = (size_t)1024 << rnd(10);
+  f.prices.inside = any_level();
+  f.prices.gamma_us_per_b = any(1e-5);
+  f.prices.copy_us_per_b = any(1e-5);
+  f.prices.known = rnd(2);
+  for (int i = 0; i < HK_TRAFFICS; i++) f.prices.traffic[i] = any_traffic();
+  return hk_machine_of_gpus(&f, &hk_constants_default);
+}
+
+static hk_machine any_machine(void) {
+  int hosts = rnd(3) ? 1 + (int)rnd(5) : 1;
+  uint32_t most = rnd(4) ? 9 : 300;
+  int per = 1 + (int)rnd(most);
+  int least = hosts > 1 && rnd(3) == 0 ? 1 + (int)rnd((uint32_t)per) : per;
+  hk_machine m = rnd(2) ? of_hosts(hosts, per, least) : of_gpus(hosts, per, least);
+  m.in_network = rnd(2);
+  if (rnd(2)) m.between = any_level();
+  if (rnd(4) == 0) m.rings = (int)rnd(5);
+  if (rnd(4) == 0) m.channel_us_per_b = any(1e-3);
+  return m;
+}
+
+START_TEST(prices) {
+  static hk_machine machines[MACHINES];
+  static size_t bytes[MACHINES];
+  fuzz_state = 1;
+  for (int i = 0; i < MACHINES; i++) {
+    machines[i] = any_machine();
+    bytes[i] = rnd64();
+    bytes[i] >>= 20 + rnd(44);
+  }
+  golden g = golden_open(GOLDEN, "price");
+  for (int k = 0; hk_algorithms[k]; k++) {
+    for (int c = 0; c < HK_COLL_COUNT; c++) {
+      const hk_algorithm *a = hk_algorithms[k];
+      double is[GOLDEN_FIGURES] = {0};
+      for (int i = 0; i < MACHINES; i++) {
+        hk_machine m = machines[i];
+        if (m.nranks < 2 || !hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
+        hk_shape s = hk_algorithm_shape(a, &m, (hk_coll)c);
+        is[0]++;
+        is[1] += log1p(hk_algorithm_cost(a, &m, (hk_coll)c, bytes[i])) * (1 + i % 7);
+        is[2] += (double)hk_chunk(&m, &s, bytes[i]) * (1 + i % 7);
+        m = hk_machine_as(&m, (hk_protocol)(i % HK_PROTO_COUNT), 1 + i % 32);
+        is[3] += log1p(hk_algorithm_cost(a, &m, (hk_coll)c, bytes[i])) * (1 + i % 7);
+      }
+      if (is[0] > 0) look(&g, "price", a->name, c, is);
+    }
+  }
+  fclose(g.file);
+}
+END_TEST
+
+/* Choices by their prices: of two equal ones either may be taken. */
+START_TEST(choices) {
+  static hk_alternative all[HK_ALTERNATIVES];
+  fuzz_state = 2;
+  golden g = golden_open(GOLDEN, "choice");
+  for (int c = 0; c < HK_COLL_COUNT; c++) {
+    double is[GOLDEN_FIGURES] = {0};
+    for (int i = 0; i < MACHINES / 4; i++) {
+      hk_machine m = any_machine();
+      hk_wish w = {.min_channels = (int)rnd(9)};
+      w.max_channels = (int)rnd(33);
+      w.efficient = rnd(4) == 0;
+      w.batch_invariant = rnd(4) == 0;
+      w.barred[c] = rnd(2) ? (uint32_t)rnd64() & 0x1ffff : 0;
+      w.barred_protocols[c] = rnd(2) ? (uint8_t)rnd(8) : 0;
+      size_t bytes = rnd64();
+      bytes >>= 24 + rnd(40);
+      hk_decision d;
+      hk_select(&m, &w, (hk_coll)c, bytes, &d);
+      is[0] += log1p(d.us) * (1 + i % 7);
+      is[1] += (d.note != NULL) * (1 + i % 7) + d.overruled * 10;
+      int n = hk_select_all(&m, &w, (hk_coll)c, bytes, all);
+      is[2] += n;
+      for (int k = 0; k < n; k++) is[3] += log1p(all[k].what.us) * (1 + k) + (double)strlen(all[k].why);
+    }
+    look(&g, "choice", "all", c, is);
+  }
+  fclose(g.file);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("algorithms");
+  golden_clear(GOLDEN);
+  tcase_add_test(t, programs);
+  tcase_add_test(t, prices);
+  tcase_add_test(t, choices);
+  return suite_run_one("programs and prices as before", t);
+}
