@@ -48,7 +48,6 @@ static void free_unsent(hk_overlay_link *l) {
 /* ---- receiving, on the service thread ---- */
 
 static void put_in_inbox(hk_bootstrap *b, hk_message *m) {
-  m->next = NULL;
   *b->inbox_end = m;
   b->inbox_end = &m->next;
   pthread_cond_broadcast(&b->change);

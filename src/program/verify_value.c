@@ -93,8 +93,7 @@ static int merge(hk_rank_set *to, const hk_set_pool *p, hk_value b) {
 hk_value hk_value_add(hk_set_pool *p, hk_value a, hk_value b, int *twice) {
   *twice = -1;
   /* Keep the one whose set can be changed in place. */
-  if (hk_value_kind(b) == HK_VALUE_SUM &&
-      (hk_value_kind(a) == HK_VALUE_LEAF || hk_set_at(p, hk_value_index(b))->refs == 1)) {
+  if (hk_value_kind(b) == HK_VALUE_SUM && hk_set_at(p, hk_value_index(b))->refs == 1) {
     hk_value swap = a;
     a = b;
     b = swap;

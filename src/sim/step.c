@@ -97,7 +97,7 @@ static hk_status gpu_uses(work *w, const hk_instr *i, const hk_operand *o, bool 
   unsigned links = 0;
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++)
     links += o[k].space == HK_LINK && !side_of(w, &o[k])->multicast;
-  w->fused = i->flags & HK_INSTR_IN_SWITCH && i->nsrc > 1 && links;
+  w->fused = i->flags & HK_INSTR_IN_SWITCH && links;
   for (unsigned k = 0; k < i->ndst; k++) HK_OR_RETURN(gpu_destination(w, &o[k], refers));
   for (unsigned k = 0; k < i->nsrc; k++) HK_OR_RETURN(gpu_source(w, &o[i->ndst + k]));
   if (w->fused) HK_OR_RETURN(use_switch(w, w->t->rank, true));

@@ -167,7 +167,7 @@ hk_status hk_shm_receive_wait(int socket, const hk_transport_env *env, int peer,
   hk_wait_begin(&w, env->wait);
   while (!hk_shm_receive(socket, env->secret, m, &from, fd)) {
     struct pollfd readable = {.fd = socket, .events = POLLIN};
-    if (errno == EPROTO || poll(&readable, 1, LOOK_MS) > 0) continue;
+    if (poll(&readable, 1, LOOK_MS) > 0) continue;
     if (look) look(arg);
     hk_status rc = hk_wait_slow(&w);
     if (rc != HK_OK) return rc;

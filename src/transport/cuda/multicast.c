@@ -109,27 +109,31 @@ static hk_status make(const hk_device_env *e, hk_multicast *m, unsigned channels
   return rc;
 }
 
+static hk_status open_left(const hk_device_env *e, hk_multicast *m, const offer *o) {
+  size_t bytes;
+  int fd;
+  HK_OR_RETURN(e->file(e->arg, 0, o->left, &fd, &bytes));
+  hk_status rc = map_left(m, fd);
+  close(fd);
+  return rc;
+}
+
 /* By one rank of each process but rank 0's. */
 static hk_status open_offered(const hk_device_env *e, hk_multicast *m, const offer *o) {
-  hk_status rc = HK_OK;
   size_t bytes;
-  int fd = -1;
+  int fd;
   for (int r = 0; r < e->env->rank; r++)
     if (e->peers[r].process) return HK_OK;
   if (e->env->rank == 0) return HK_OK;
-  HK_TRY(e->file(e->arg, 0, o->left, &fd, &bytes), out);
-  HK_TRY(map_left(m, fd), out);
-  close(fd);
-  fd = -1;
-  HK_TRY(e->file(e->arg, 0, o->object, &fd, &bytes), out);
-  HK_TRY(e->device->ops->multicast_open(e->device, fd, &m->object), out);
-  m->made = true;
+  HK_OR_RETURN(open_left(e, m, o));
+  HK_OR_RETURN(e->file(e->arg, 0, o->object, &fd, &bytes));
+  hk_status rc = e->device->ops->multicast_open(e->device, fd, &m->object);
+  m->made = rc == HK_OK;
   m->bytes = o->bytes;
   m->slot_bytes = o->slot_bytes;
   m->nslots = (unsigned)o->nslots;
   m->channels = (unsigned)o->channels;
-out:
-  if (fd >= 0) close(fd);
+  close(fd);
   return rc;
 }
 
