@@ -242,6 +242,7 @@ START_TEST(no_descriptor_left) {
   pid_t pid = start_process(rank_without_descriptors, NULL);
   ck_assert(await_count(&shared->id_made, 1));
   ck_assert_int_eq(hk_boot_id_decode(&id, &shared->id), HK_OK);
+  ck_assert(!id.from_env);                 /* a rank that finds no root asks the user for other things then */
   int fd = knock(hk_addr_port(&id.at[0])); /* a stranger, who does not count */
   ck_assert_int_ge(fd, 0);
   pid_t other = start_process(other_rank, NULL);

@@ -224,6 +224,16 @@ END_TEST
 
 /* ---- processes ---- */
 
+static bool maps(const char *text) {
+  char line[1024];
+  bool found = false;
+  FILE *f = fopen("/proc/self/maps", "r");
+  ck_assert_ptr_nonnull(f);
+  while (fgets(line, sizeof line, f)) found = found || strstr(line, text);
+  fclose(f);
+  return found;
+}
+
 static void in_switch(place *p) {
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE_SCATTER, HK_ALLGATHER};
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->in_switch);
@@ -232,6 +242,12 @@ static void in_switch(place *p) {
     each_call(p, &c, 3);
   }
   ck_assert(logged("AllReduce by nvls") && logged("AllGather by nvls") && !logged("choosing from all"));
+  ck_assert(maps("hocket-left"));
+  for (int r = p->first; r < p->first + p->each; r++) {
+    OK_NCCL(ncclCommDestroy(p->g.comm[r]));
+    p->g.comm[r] = NULL;
+  }
+  ck_assert(!maps("hocket-left"));
 }
 
 /* One object for all, with a page that shows when its last user is gone. */
