@@ -30,13 +30,17 @@ static hk_step make_step(const hk_plan *plan, unsigned lane, const hk_cursor *at
                .flags = i->flags & HK_INSTR_FINAL ? HK_MOVE_FINAL : 0,
                .fresh = -1,
                .moves = i->ndst && i->nsrc,
-               .copies = i->nsrc == 1 && !hk_coll_reduces((hk_coll)plan->program->coll)};
+               .from = to + i->ndst};
+  int links = 0;
   for (int k = 0; k < i->ndst + i->nsrc; k++) {
     to[k] = (hk_step_operand){.space = o[k].space, .block = (uint16_t)hk_cursor_block(at, plan->program, &o[k])};
     if (o[k].space == HK_SCRATCH) to[k].block = (uint16_t)(to[k].block + lane * plan->program->scratch_blocks);
     if (o[k].space == HK_LINK) to[k].link = plan->links[hk_cursor_link(at, &o[k])];
     if (o[k].space == HK_IN && k >= i->ndst) s.fresh = (int8_t)(k - i->ndst);
+    if (k < i->ndst && to[k].link) s.to_link = &to[k], links++;
+    if (k < i->ndst && !to[k].link) s.to_memory = &to[k];
   }
+  s.copies = i->nsrc == 1 && links <= 1 && i->ndst - links <= 1 && !hk_coll_reduces((hk_coll)plan->program->coll);
   return s;
 }
 
@@ -116,28 +120,48 @@ static inline void signal_all(const hk_exec *x, const hk_step *s, size_t bytes) 
     if (o->link) hk_link_release(o->link);
 }
 
-/* Copies one source unchanged. */
-static inline hk_status run_copy(hk_exec *x, const hk_step *s, size_t bytes) {
+static inline __attribute__((always_inline)) bool copy_ready(const hk_step *s, size_t bytes) {
+  if (s->to_link && !hk_link_can_send(s->to_link->link, bytes)) return false;
+  return !s->from->link || hk_link_can_recv(s->from->link);
+}
+
+static inline __attribute__((always_inline)) void copy(void *dst, const void *src, size_t bytes) {
+  if (bytes <= HK_MOVE_TINY)
+    hk_copy_tiny(dst, src, bytes);
+  else
+    hk_copy(dst, src, bytes, 0);
+}
+
+/* Copies one source unchanged, for the peer first: it may wait. In line twice: if `bytes` is known to be small, little
+ * is left of it. */
+static inline __attribute__((always_inline)) hk_status copy_step(hk_exec *x, const hk_step *s, size_t bytes,
+                                                                 bool *ran) {
   hk_status rc = HK_OK;
-  const hk_step_operand *o = s->operands, *end = o + s->ndst;
-  const void *src = source(x, end, bytes, &rc);
-  if (__builtin_expect(!src, 0)) return rc;
-  for (; o < end; o++) {
-    void *dst = destination(x, o, bytes);
-    if (bytes <= HK_MOVE_TINY)
-      hk_copy_tiny(dst, src, bytes);
-    else
-      hk_copy(dst, src, bytes, 0);
+  *ran = copy_ready(s, bytes);
+  if (__builtin_expect(!*ran, 0)) return HK_OK;
+  const void *src = source(x, s->from, bytes, &rc);
+  if (__builtin_expect(rc != HK_OK, 0)) return rc;
+  if (s->to_link) {
+    hk_link *l = s->to_link->link;
+    copy(hk_link_send_buffer(l, bytes), src, bytes);
+    hk_link_publish(l, (uint32_t)bytes, x->signature, 0);
   }
-  signal_all(x, s, bytes);
+  if (s->to_memory) copy(address(x, s->to_memory), src, bytes);
+  if (s->from->link) hk_link_release(s->from->link);
   return HK_OK;
 }
 
+static __attribute__((noinline)) hk_status run_copy(hk_exec *x, const hk_step *s, size_t bytes, bool *ran) {
+  return copy_step(x, s, bytes, ran);
+}
+
 /* As run_move of the general executor. */
-static __attribute__((noinline)) hk_status run_step(hk_exec *x, const hk_step *s, size_t bytes) {
+static __attribute__((noinline)) hk_status run_step(hk_exec *x, const hk_step *s, size_t bytes, bool *ran) {
   const void *src[OPERANDS];
   void *dst[OPERANDS];
   hk_status rc = HK_OK;
+  *ran = !first_unready(s, bytes);
+  if (!*ran) return HK_OK;
   for (unsigned k = 0; k < s->nsrc; k++) {
     src[k] = source(x, &s->operands[s->ndst + k], bytes, &rc);
     if (__builtin_expect(rc != HK_OK, 0)) return rc;
@@ -153,14 +177,24 @@ static __attribute__((noinline)) hk_status run_step(hk_exec *x, const hk_step *s
 hk_status hk_steps_run(hk_exec *x, bool *moved) {
   const hk_steps *s = x->plan->steps;
   for (unsigned k = 0; k < s->nlanes; k++) {
-    while (x->at[k] != s->end[k]) {
-      const hk_step *step = &s->step[x->at[k]];
+    unsigned at = x->at[k];
+    const unsigned end = s->end[k];
+    while (at != end) {
+      const hk_step *step = &s->step[at];
       size_t bytes = bytes_of(x, step);
-      if (first_unready(step, bytes)) break;
-      hk_status rc = step->copies ? run_copy(x, step, bytes) : run_step(x, step, bytes);
+      hk_status rc = HK_OK;
+      bool ran;
+      if (!step->copies)
+        rc = run_step(x, step, bytes, &ran);
+      else if (__builtin_expect(bytes <= HK_SLOT_INLINE, 1))
+        rc = copy_step(x, step, bytes, &ran);
+      else
+        rc = run_copy(x, step, bytes, &ran);
       if (__builtin_expect(rc != HK_OK, 0)) return rc;
+      if (!ran) break;
       *moved = true;
-      if (++x->at[k] == s->end[k]) x->live--;
+      x->at[k] = (uint16_t)++at;
+      if (at == end) x->live--;
     }
   }
   return HK_OK;

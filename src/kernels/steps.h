@@ -7,6 +7,7 @@
 #ifndef HK_KERNELS_STEPS_H
 #define HK_KERNELS_STEPS_H
 #include <stdbool.h>
+#include <string.h>
 #include "exec.h"
 
 typedef struct hk_step_operand {
@@ -20,7 +21,9 @@ typedef struct hk_step {
   uint8_t flags; /* HK_MOVE_FINAL or 0 */
   int8_t fresh;  /* the index of the user's input among the sources; -1: none */
   bool moves;    /* from some sources to some destinations; if not, its slots are empty */
-  bool copies;   /* one source, never changed */
+  /* One source goes unchanged to at most one link and one buffer: these operands, NULL if there is none. */
+  bool copies;
+  const hk_step_operand *from, *to_link, *to_memory;
 } hk_step;
 
 struct hk_steps {
@@ -33,6 +36,16 @@ struct hk_steps {
 /* The steps of a plan with its links; NULL if it is too large for them, if its links are pumped, or without memory. The
  * caller frees them with free(). */
 hk_steps *hk_steps_make(const hk_plan *plan);
+/* As hk_exec_init, with the plan and the launch that `x` has, whose messages run as steps. */
+static inline void hk_steps_again(hk_exec *x, const void *in, void *out) {
+  const hk_steps *s = x->plan->steps;
+  x->in = in;
+  x->out = out;
+  x->live = s->live;
+  x->bases[HK_IN] = (char *)(uintptr_t)in;
+  x->bases[HK_OUT] = out;
+  memcpy(x->at, s->begin, sizeof x->at);
+}
 /* hk_exec_waits_for */
 int hk_steps_wait_for(const hk_exec *x, int *peers, int room);
 #endif
